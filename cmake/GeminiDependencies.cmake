@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+# Every library from outside, in one place; shared with GeminiConfig.cmake.
+find_package(Threads REQUIRED)
+find_package(absl REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(FlatBuffers REQUIRED)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(tomlplusplus REQUIRED IMPORTED_TARGET tomlplusplus)
+if(GEMINI_BUILD_TESTS)
+  find_package(GTest REQUIRED)
+endif()
+if(GEMINI_WITH_TORCH)
+  include(GeminiLibTorch)
+endif()

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gemini/layout.h"
+
+#include <array>
+
+#include "absl/strings/str_cat.h"
+#include "gemini/byte_size.h"
+
+namespace gemini {
+
+absl::StatusOr<Layout> Layout::Pack(absl::Span<const TensorSpec> tensors, int64_t chunk_bytes) {
+  if (chunk_bytes <= 0 || chunk_bytes % kPageBytes != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a chunk of ", chunk_bytes, " bytes: it must be a multiple of ", kPageBytes));
+  }
+  Layout layout;
+  layout.chunk_bytes_ = chunk_bytes;
+  // The chunk of each group that still takes tensors, and how much of it is taken.
+  struct OpenChunk {
+    BundleId bundle;
+    int64_t used_bytes = 0;
+  };
+  std::array<OpenChunk, 3> open_chunks = {};
+  int64_t tensor_bytes = 0;
+  for (const TensorSpec& tensor : tensors) {
+    if (tensor.size_bytes < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tensor ", tensor.name, " has ", tensor.size_bytes, " bytes"));
+    }
+    tensor_bytes += tensor.size_bytes;
+    OpenChunk& open = open_chunks[static_cast<int>(tensor.group)];
+    const bool spans = tensor.size_bytes > chunk_bytes;
+    const bool fits = open.bundle.value() >= 0 && open.used_bytes + tensor.size_bytes <= chunk_bytes;
+    if (spans || !fits) {
+      const BundleId first(layout.num_bundles());
+      const int64_t num_bundles = spans ? (tensor.size_bytes + chunk_bytes - 1) / chunk_bytes : 1;
+      layout.groups_.insert(layout.groups_.end(), num_bundles, tensor.group);
+      layout.places_.push_back({first, num_bundles, 0});
+      // A spanning tensor leaves the chunk that was open as it is: later small ones fill it up.
+      if (!spans) open = {first, RoundUp(tensor.size_bytes, kTensorAlignmentBytes)};
+      continue;
+    }
+    layout.places_.push_back({open.bundle, 1, open.used_bytes});
+    open.used_bytes += RoundUp(tensor.size_bytes, kTensorAlignmentBytes);
+  }
+  layout.padding_bytes_ = layout.num_bundles() * chunk_bytes - tensor_bytes;
+  return layout;
+}
+
+}  // namespace gemini

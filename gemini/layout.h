@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where each tensor of a space lies: packed into chunks in the order given (first use).
+// Units:  bytes, unless a name says chunks or bundles. Chunk i of every kind belongs to bundle i.
+// Rules:  tensors start at kTensorAlignmentBytes inside a chunk; a tensor larger than a chunk starts
+//         one of its own and spans consecutive chunks, which nothing else shares; a chunk holds
+//         tensors of one group, so that a frozen parameter or a buffer has no optimizer state.
+// Source: chunk packing of PatrickStar (Fang et al., arXiv:2108.05818, section 5).
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "gemini/ids.h"
+
+namespace gemini {
+
+// Math libraries choose kernels by alignment, and other kernels mean other bits.
+inline constexpr int64_t kTensorAlignmentBytes = 256;
+inline constexpr int64_t kPageBytes = 4096;
+
+enum class TensorGroup : uint8_t {
+  kTrainable,  // Bundles of all kinds.
+  kFrozen,     // Bundles of one param chunk.
+  kBuffer,     // As kFrozen, but written by the forward pass.
+};
+
+struct TensorSpec {
+  std::string name;
+  int64_t size_bytes = 0;  // >= 0; an empty tensor takes no room.
+  TensorGroup group = TensorGroup::kTrainable;
+};
+
+struct TensorPlace {
+  BundleId first_bundle;     // The chunk of this bundle holds the tensor's first byte.
+  int64_t num_bundles = 1;   // More than 1: the tensor spans whole chunks from offset 0.
+  int64_t offset_bytes = 0;  // Inside the first chunk.
+  bool operator==(const TensorPlace&) const = default;
+};
+
+class Layout {
+ public:
+  // Packs `tensors` in their order. INVALID_ARGUMENT: chunk_bytes is not a positive multiple of
+  // kPageBytes, or a size is negative.
+  static absl::StatusOr<Layout> Pack(absl::Span<const TensorSpec> tensors, int64_t chunk_bytes);
+
+  int64_t chunk_bytes() const { return chunk_bytes_; }
+  int64_t num_bundles() const { return static_cast<int64_t>(groups_.size()); }
+  // Place of tensor i of the span given to Pack.
+  const TensorPlace& place(int64_t tensor) const { return places_[tensor]; }
+  TensorGroup group(BundleId bundle) const { return groups_[bundle.value()]; }
+  // Bytes of all chunks that are no tensor's.
+  int64_t padding_bytes() const { return padding_bytes_; }
+
+ private:
+  int64_t chunk_bytes_ = 0;
+  int64_t padding_bytes_ = 0;
+  std::vector<TensorPlace> places_;
+  std::vector<TensorGroup> groups_;  // By BundleId.
+};
+
+}  // namespace gemini

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gemini/mapped_memory.h"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "gemini/check.h"
+#include "gemini/errno_status.h"
+
+namespace gemini {
+
+absl::StatusOr<MappedMemory> MappedMemory::Map(int fd, int64_t size_bytes, Access access) {
+  const int protection = access == Access::kReadOnly ? PROT_READ : PROT_READ | PROT_WRITE;
+  void* data = ::mmap(nullptr, size_bytes, protection, MAP_SHARED, fd, 0);
+  if (data == MAP_FAILED) return ErrnoStatus(errno, absl::StrCat("map ", size_bytes, " bytes"));
+  MappedMemory memory;
+  memory.data_ = static_cast<std::byte*>(data);
+  memory.size_bytes_ = size_bytes;
+  if (::madvise(data, size_bytes, MADV_DONTFORK) != 0) return ErrnoStatus(errno, "MADV_DONTFORK");
+  return memory;
+}
+
+absl::StatusOr<MappedMemory> MappedMemory::Reserve(int64_t size_bytes) {
+  void* data =
+      ::mmap(nullptr, size_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (data == MAP_FAILED) {
+    return ErrnoStatus(errno, absl::StrCat("reserve ", size_bytes, " bytes of addresses"));
+  }
+  MappedMemory memory;
+  memory.data_ = static_cast<std::byte*>(data);
+  memory.size_bytes_ = size_bytes;
+  return memory;
+}
+
+absl::Status MappedMemory::MapAt(int64_t offset_bytes, int fd, int64_t size_bytes) {
+  GEMINI_CHECK(offset_bytes >= 0 && offset_bytes + size_bytes <= size_bytes_);
+  void* data = ::mmap(data_ + offset_bytes, size_bytes, PROT_READ | PROT_WRITE,
+                      MAP_SHARED | MAP_FIXED, fd, 0);
+  if (data == MAP_FAILED) return ErrnoStatus(errno, absl::StrCat("map ", size_bytes, " bytes"));
+  if (::madvise(data, size_bytes, MADV_DONTFORK) != 0) return ErrnoStatus(errno, "MADV_DONTFORK");
+  return absl::OkStatus();
+}
+
+MappedMemory::MappedMemory(MappedMemory&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_bytes_(std::exchange(other.size_bytes_, 0)) {}
+
+MappedMemory& MappedMemory::operator=(MappedMemory&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_bytes_, other.size_bytes_);
+  return *this;
+}
+
+MappedMemory::~MappedMemory() {
+  if (data_ != nullptr) ::munmap(data_, size_bytes_);
+}
+
+}  // namespace gemini

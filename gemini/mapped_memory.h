@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// A mapping of a descriptor's bytes with one owner, unmapped when the owner goes.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+
+namespace gemini {
+
+class MappedMemory {
+ public:
+  enum class Access { kReadOnly, kReadWrite };
+
+  // Maps `size_bytes` (> 0) of `fd` from its start, shared, excluded from forked children
+  // (MADV_DONTFORK). The descriptor may be closed afterwards. Errors: as mmap(2).
+  static absl::StatusOr<MappedMemory> Map(int fd, int64_t size_bytes, Access access);
+  // Reserves address space without memory, to be filled by MapAt.
+  static absl::StatusOr<MappedMemory> Reserve(int64_t size_bytes);
+
+  MappedMemory() = default;
+  MappedMemory(MappedMemory&& other) noexcept;
+  MappedMemory& operator=(MappedMemory&& other) noexcept;
+  ~MappedMemory();
+
+  // Maps `size_bytes` of `fd` read-write over [offset, offset + size) of this reservation.
+  absl::Status MapAt(int64_t offset_bytes, int fd, int64_t size_bytes);
+
+  std::byte* data() const { return data_; }
+  int64_t size_bytes() const { return size_bytes_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  int64_t size_bytes_ = 0;
+};
+
+}  // namespace gemini

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// The numbers of the control protocol that both ends must agree on.
+#pragma once
+#include <cstdint>
+
+#include "absl/time/time.h"
+
+namespace gemini {
+
+// Raised with every change that an older peer would misread. Peers of another number are refused.
+inline constexpr uint32_t kProtocolVersion = 1;
+inline constexpr int64_t kMaxHelloBytes = 4 * 1024;
+inline constexpr absl::Duration kHelloTimeout = absl::Seconds(2);
+// Unit of grant, registration and return of HOST memory. Why 256 MiB: docs/architecture.md.
+inline constexpr int64_t kHostSlabBytes = int64_t{256} << 20;
+
+}  // namespace gemini

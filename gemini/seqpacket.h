@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// Messages with descriptors over a connected AF_UNIX SOCK_SEQPACKET socket: one call, one message.
+// Thread: a socket may be used by one sender and one receiver at a time. Both calls retry EINTR.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "gemini/unique_fd.h"
+
+namespace gemini {
+
+inline constexpr int64_t kMaxMessageBytes = 64 * 1024;
+// The kernel takes at most 253 descriptors a message (SCM_MAX_FD).
+inline constexpr int kMaxMessageFds = 253;
+
+struct Packet {
+  std::string bytes;
+  std::vector<UniqueFd> fds;  // Received with CLOEXEC.
+};
+
+// Sends one message; MSG_NOSIGNAL. UNAVAILABLE: the peer is gone, or (non-blocking socket) its buffer
+// is full. INVALID_ARGUMENT: over kMaxMessageBytes or kMaxMessageFds.
+absl::Status SendPacket(int socket, absl::string_view bytes, absl::Span<const int> fds);
+
+// Receives one message; blocks if the socket does. UNAVAILABLE: the peer hung up. NOT_FOUND: a
+// non-blocking socket has nothing. INVALID_ARGUMENT: the message or its descriptors were truncated.
+absl::StatusOr<Packet> ReceivePacket(int socket);
+
+}  // namespace gemini

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// The two segments of a space, byte by byte. Both are memfds sealed against shrinking and growing.
+// Client segment: created by the server, zero-filled, written by the space's client alone. The server
+//   reads it with no trust: every 64-bit word copied once, then validated.
+// Server segment: written by the server alone (F_SEAL_FUTURE_WRITE), mapped read-only by the client.
+// Ordering: a submission entry is complete before submit_tail is stored with release order; a
+//   completion word is stored with release order before completion_count is raised and woken.
+#pragma once
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "gemini/commit_shm.h"
+#include "gemini/ids.h"
+
+namespace gemini {
+
+static_assert(std::atomic<uint64_t>::is_always_lock_free && sizeof(std::atomic<uint64_t>) == 8);
+static_assert(std::atomic<uint32_t>::is_always_lock_free && sizeof(std::atomic<uint32_t>) == 4);
+
+// I/O requests a client may have in flight; a power of two. 256 chunks of 4 MiB are 1 GiB, more than
+// any queue of one disk needs.
+inline constexpr int64_t kIoRingEntries = 256;
+
+enum class IoOperation : uint32_t { kRead = 1 /* NVME to HOST */, kWrite = 2 /* HOST to NVME */ };
+
+// One request: the whole chunk between a HOST slot and an NVME slot of the space.
+struct IoEntryShm {
+  std::atomic<uint64_t> operation;  // IoOperation.
+  std::atomic<uint64_t> host_slot;
+  std::atomic<uint64_t> nvme_slot;
+  std::atomic<uint64_t> reserved;  // Zero.
+};
+static_assert(sizeof(IoEntryShm) == 32);
+
+// Head of the client segment. Behind it, each at the offset that ClientSegmentLayout gives: the ring,
+// the residency words, the commit words, the records.
+struct ClientSegmentHeaderShm {
+  std::atomic<uint64_t> submit_tail;  // Requests ever submitted; entry i is at i % kIoRingEntries.
+  std::atomic<uint64_t> step;         // Steps completed, for memstat.
+  std::atomic<uint64_t> fetch_bytes;  // HOST or NVME to DEVICE, ever.
+  std::atomic<uint64_t> evict_bytes;  // DEVICE to HOST or NVME, ever.
+  std::atomic<uint64_t> stall_ns;     // Time that operators waited for chunks, ever.
+  std::atomic<uint64_t> device_used_bytes;      // Chunks and non-model data, now.
+  std::atomic<uint64_t> device_non_model_bytes; // Now.
+  std::atomic<uint64_t> reserved[9];
+};
+static_assert(sizeof(ClientSegmentHeaderShm) == 128);
+static_assert(offsetof(ClientSegmentHeaderShm, submit_tail) == 0);
+static_assert(offsetof(ClientSegmentHeaderShm, step) == 8);
+static_assert(offsetof(ClientSegmentHeaderShm, device_non_model_bytes) == 48);
+
+struct CommitRecordShm {
+  std::atomic<uint64_t> slots[kNumChunkKinds];  // As CommitRecord.
+};
+static_assert(sizeof(CommitRecordShm) == 40);
+
+// Byte offsets in the client segment of a space of `num_bundles`. There are 2 records a bundle and
+// kSpareRecords more: a bundle in the middle of a commit holds two.
+inline constexpr int64_t kSpareRecords = 64;
+struct ClientSegmentLayout {
+  explicit constexpr ClientSegmentLayout(int64_t num_bundles)
+      : num_chunks(num_bundles * kNumChunkKinds),
+        num_records(2 * num_bundles + kSpareRecords),
+        ring_offset(sizeof(ClientSegmentHeaderShm)),
+        residency_offset(ring_offset + kIoRingEntries * static_cast<int64_t>(sizeof(IoEntryShm))),
+        commit_offset(residency_offset + num_chunks * 8),
+        record_offset(commit_offset + num_bundles * 8),
+        size_bytes(record_offset + num_records * static_cast<int64_t>(sizeof(CommitRecordShm))) {}
+  int64_t num_chunks;
+  int64_t num_records;
+  int64_t ring_offset;
+  int64_t residency_offset;
+  int64_t commit_offset;
+  int64_t record_offset;
+  int64_t size_bytes;
+};
+
+// A completion word: (sequence of the request + 1) << 8 | absl::StatusCode. The word of request i is
+// at i % kIoRingEntries; it is 0 before the first.
+constexpr uint64_t PackCompletion(uint64_t sequence, int status_code) {
+  return (sequence + 1) << 8 | static_cast<uint64_t>(status_code & 0xff);
+}
+
+struct ServerSegmentShm {
+  std::atomic<uint64_t> generation;  // Of the lease. A client that holds another one is fenced.
+  std::atomic<uint32_t> completion_count;  // Futex word: raised by 1 and woken at each completion.
+  std::atomic<uint32_t> reserved0;
+  std::atomic<uint64_t> reserved[6];
+  std::atomic<uint64_t> completions[kIoRingEntries];
+};
+static_assert(offsetof(ServerSegmentShm, completion_count) == 8);
+static_assert(offsetof(ServerSegmentShm, completions) == 64);
+static_assert(sizeof(ServerSegmentShm) == 64 + 8 * kIoRingEntries);
+
+}  // namespace gemini
