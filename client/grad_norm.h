@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// The global gradient norm with bits that do not depend on placement, chunks or ranks: squares in
+// double, summed per block of kNormBlockElements elements of a tensor, blocks summed in (tensor,
+// block) order.
+// Source: the fixed-order rule of docs/architecture.md, "Gradient norm".
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+
+namespace gemini::client {
+
+inline constexpr int64_t kNormBlockElements = 1024;
+
+// Appends the sum of squares of each block of a tensor piece that starts at a block boundary of its
+// tensor (every piece but a tensor's last is a multiple of kNormBlockElements). fp32 in, double out;
+// a block that holds a NaN or an infinity gives one.
+void AppendBlockSquares(absl::Span<const float> piece, std::vector<double>& block_squares);
+
+// Square root of the sum in order. NaN or infinity when any block is.
+double NormOf(absl::Span<const double> block_squares);
+
+// The factor that clips a gradient of `norm` to `max_norm`: min(1, max_norm / (norm + 1e-6)) as in
+// torch.nn.utils.clip_grad_norm_; 1 when max_norm <= 0 (no clipping).
+double ClipCoefficient(double norm, double max_norm);
+
+}  // namespace gemini::client
