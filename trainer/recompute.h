@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// Recomputation of a block in backward: its activations are not kept, only its input.
+// Bits:   gradients are equal to those without recomputation: the CPU generator's state and the
+//         block's training flag of the forward are used again, so dropout draws the same mask.
+// Errors: an exception of the block passes through, in forward and in backward; the generator and
+// the
+//         training flag are put back first.
+// Limits: one tensor in, one out; CPU generator; no double backward; gradients are accumulated
+//         into .grad, so torch::autograd::grad for a parameter of the block does not see them.
+// Source: Chen et al., "Training Deep Nets with Sublinear Memory Cost", arXiv:1604.06174.
+#pragma once
+#include <memory>
+
+#include "torch/nn/module.h"
+
+namespace gemini::trainer {
+
+// A part of a model with one tensor in and one out, both of the same shape.
+class Block : public torch::nn::Module {
+ public:
+  virtual torch::Tensor Forward(const torch::Tensor& hidden) = 0;
+};
+
+// Returns block->Forward(hidden). With grad mode off it is exactly that; else the block runs
+// without a graph, now, and with one in backward. The graph keeps the block and `hidden` alive.
+torch::Tensor ForwardRecomputed(const std::shared_ptr<Block>& block, const torch::Tensor& hidden);
+
+}  // namespace gemini::trainer
