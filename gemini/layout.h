@@ -19,6 +19,9 @@ namespace gemini {
 // Math libraries choose kernels by alignment, and other kernels mean other bits.
 inline constexpr int64_t kTensorAlignmentBytes = 256;
 inline constexpr int64_t kPageBytes = 4096;
+// 2^22: a bundle needs two commit records, and a commit word names fewer than 2^24 (commit_shm.h).
+inline constexpr int64_t kMaxBundles = int64_t{1} << 22;
+inline constexpr int64_t kMaxChunkBytes = int64_t{1} << 40;  // So that no sum of ours overflows.
 
 enum class TensorGroup : uint8_t {
   kTrainable,  // Bundles of all kinds.
@@ -28,7 +31,7 @@ enum class TensorGroup : uint8_t {
 
 struct TensorSpec {
   std::string name;
-  int64_t size_bytes = 0;  // >= 0; an empty tensor takes no room.
+  int64_t size_bytes = 0;  // >= 0; an empty tensor takes no room in a chunk of its group.
   TensorGroup group = TensorGroup::kTrainable;
 };
 
@@ -42,7 +45,7 @@ struct TensorPlace {
 class Layout {
  public:
   // Packs `tensors` in their order. INVALID_ARGUMENT: chunk_bytes is not a positive multiple of
-  // kPageBytes, or a size is negative.
+  // kPageBytes or above kMaxChunkBytes, a size is negative, or more than kMaxBundles are needed.
   static absl::StatusOr<Layout> Pack(absl::Span<const TensorSpec> tensors, int64_t chunk_bytes);
 
   int64_t chunk_bytes() const { return chunk_bytes_; }

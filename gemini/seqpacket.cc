@@ -21,10 +21,13 @@ struct ControlBuffer {
 }  // namespace
 
 absl::Status SendPacket(int socket, absl::string_view bytes, absl::Span<const int> fds) {
+  if (bytes.empty()) {
+    return absl::InvalidArgumentError("an empty message: its receiver would take it for a hang-up");
+  }
   if (bytes.size() > kMaxMessageBytes || fds.size() > kMaxMessageFds) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a message of ", bytes.size(), " bytes and ", fds.size(), " descriptors; at most ",
-                     kMaxMessageBytes, " and ", kMaxMessageFds));
+    return absl::InvalidArgumentError(absl::StrCat("a message of ", bytes.size(), " bytes and ",
+                                                   fds.size(), " descriptors; at most ",
+                                                   kMaxMessageBytes, " and ", kMaxMessageFds));
   }
   iovec part = {const_cast<char*>(bytes.data()), bytes.size()};
   msghdr message = {};

@@ -22,11 +22,12 @@ struct Packet {
 };
 
 // Sends one message; MSG_NOSIGNAL. UNAVAILABLE: the peer is gone, or (non-blocking socket) its buffer
-// is full. INVALID_ARGUMENT: over kMaxMessageBytes or kMaxMessageFds.
+// is full. INVALID_ARGUMENT: empty (it reads as a hang-up), over kMaxMessageBytes or kMaxMessageFds.
 absl::Status SendPacket(int socket, absl::string_view bytes, absl::Span<const int> fds);
 
-// Receives one message; blocks if the socket does. UNAVAILABLE: the peer hung up. NOT_FOUND: a
-// non-blocking socket has nothing. INVALID_ARGUMENT: the message or its descriptors were truncated.
+// Receives one message; blocks if the socket does. UNAVAILABLE: the peer hung up, or sent an empty
+// message. NOT_FOUND: a non-blocking socket has nothing. INVALID_ARGUMENT: the message or its
+// descriptors were truncated; it is dropped, and the next one can be received.
 absl::StatusOr<Packet> ReceivePacket(int socket);
 
 }  // namespace gemini
