@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The global gradient norm with bits that do not depend on placement, chunks or ranks: squares in
 // double, summed per block of kNormBlockElements elements of a tensor, blocks summed in (tensor,
-// block) order.
-// Source: the fixed-order rule of docs/architecture.md, "Gradient norm".
+// block) order. In a block, element i goes to lane i % kNormLanes, each lane is summed in order of
+// i, and the lanes are summed in order: a rule that vector units of any width up to that can
+// follow. Source: the fixed-order rule of docs/architecture.md, "Gradient norm".
 #pragma once
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -13,10 +13,11 @@
 namespace gemini::client {
 
 inline constexpr int64_t kNormBlockElements = 1024;
+inline constexpr int64_t kNormLanes = 8;
 
 // Appends the sum of squares of each block of a tensor piece that starts at a block boundary of its
-// tensor (every piece but a tensor's last is a multiple of kNormBlockElements). fp32 in, double out;
-// a block that holds a NaN or an infinity gives one.
+// tensor (every piece but a tensor's last is a multiple of kNormBlockElements). fp32 in, double
+// out; a block that holds a NaN or an infinity gives one.
 void AppendBlockSquares(absl::Span<const float> piece, std::vector<double>& block_squares);
 
 // Square root of the sum in order. NaN or infinity when any block is.
