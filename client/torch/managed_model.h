@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// A module whose parameters, moments and gradients lie in a session's chunks: its optimizer, and
+// access to its bytes by name. Made by TrainingSession::Manage.
+// Names:  as the module's named_parameters and named_buffers; a tied weight answers to each of its
+//         names, tensors() lists its first.
+// Thread: one at a time, and no operator on the module's tensors meanwhile.
+// Errors: with the session latched, every call but Read returns that error. Read works on what is
+//         committed, so that a failed run can still be saved.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "client/torch/scoped_fetch.h"
+#include "gemini/chunk_kind.h"
+#include "gemini/layout.h"
+
+namespace gemini::client::hooks {
+
+// AdamW (client/adamw.h). Decay applies to parameters of at least `decay_min_dimensions`
+// dimensions.
+struct OptimizerSpec {
+  double learning_rate = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  double weight_decay = 0.01;
+  int64_t decay_min_dimensions = 2;  // 0: all are decayed, as torch::optim::AdamW does.
+};
+
+struct StepOptions {
+  double learning_rate = -1;  // Negative: the specification's.
+  double max_grad_norm = 0;   // Clips by global norm when > 0.
+};
+
+struct StepResult {
+  int64_t step = 0;      // Completed steps, this one included.
+  double grad_norm = 0;  // Before clipping; 0 when no parameter had a gradient.
+  double clip_coefficient = 1;
+};
+
+struct ManagedTensorInfo {
+  std::string name;
+  std::vector<int64_t> sizes;
+  TensorGroup group = TensorGroup::kTrainable;
+  int64_t num_elements = 0;
+};
+
+class ManagedModel {
+ public:
+  // Gets `bytes` at `offset_bytes` of the tensor, pieces in rising order; valid during the call
+  // only.
+  using ByteSink =
+      absl::FunctionRef<absl::Status(int64_t offset_bytes, absl::Span<const std::byte> bytes)>;
+  // Fills all of `bytes`, which go to `offset_bytes` of the tensor.
+  using ByteSource =
+      absl::FunctionRef<absl::Status(int64_t offset_bytes, absl::Span<std::byte> bytes)>;
+
+  virtual ~ManagedModel() = default;
+
+  // One optimizer step over the parameters that have a gradient; replaces optimizer.step(). p.grad
+  // stays as it is until zero_grad. FAILED_PRECONDITION, nothing committed: a gradient holds a NaN
+  // or an infinity (names the first tensor), a parameter got other storage (set_data, module.to),
+  // or a tensor was never written. Any error after the first bundle's commit is latched.
+  virtual absl::StatusOr<StepResult> Step(const StepOptions& options) = 0;
+
+  // Completed steps of the model, and of one parameter (steps in which it had a gradient).
+  virtual int64_t step() const = 0;
+  virtual absl::StatusOr<int64_t> TensorStep(absl::string_view name) const = 0;
+  // Sets them, to resume. The session is at no step in between.
+  virtual absl::Status SetStep(int64_t step) = 0;
+  virtual absl::Status SetTensorStep(absl::string_view name, int64_t step) = 0;
+
+  // All managed tensors in the order of their chunks: parameters, then buffers.
+  virtual const std::vector<ManagedTensorInfo>& tensors() const = 0;
+
+  // Streams the tensor's fp32 bytes, its strides' order being the original tensor's, out of HOST
+  // slots with no copy: kParam, kExpAvg or kExpAvgSq (zeros before the first update), kGrad (zeros
+  // when there is none). NOT_FOUND: no such name, or it has no such kind.
+  virtual absl::Status Read(absl::string_view name, ChunkKind kind, ByteSink sink) = 0;
+
+  // Has the tensor's bytes written into a HOST slot by `source`, to load or to resume: kParam,
+  // kExpAvg or kExpAvgSq. On an error of `source` the tensor's old bytes are lost: it counts as not
+  // written. Cheapest in the order of tensors().
+  virtual absl::Status Write(absl::string_view name, ChunkKind kind, ByteSource source) = 0;
+
+  // Pins the storage of `tensor` (a parameter, buffer, gradient or a view of one) for raw access:
+  // while the result lives, data_ptr() of the tensor and its views works.
+  // FAILED_PRECONDITION: not a managed tensor.
+  virtual absl::StatusOr<ScopedFetch> Fetch(const at::Tensor& tensor, FetchAccess access) = 0;
+};
+
+}  // namespace gemini::client::hooks
