@@ -15,6 +15,7 @@
 #include "torch/nn/module.h"
 #include "trainer/hf_checkpoint.h"
 #include "trainer/hf_config.h"
+#include "trainer/recompute.h"
 
 namespace gemini::trainer {
 
@@ -34,6 +35,10 @@ class CausalLm : public torch::nn::Module {
   bool recompute() const { return recompute_; }
 
  protected:
+  // Runs one block of Forward, as set_recompute says.
+  torch::Tensor RunBlock(const std::shared_ptr<Block>& block, const torch::Tensor& hidden) const;
+
+ private:
   bool recompute_ = false;
 };
 

@@ -39,11 +39,13 @@ class HfCheckpoint {
 
   const std::string& directory() const { return directory_; }
   const HfConfig& config() const { return config_; }
-  // The widest float type of its tensors: what a save "as in the source" writes.
-  SafetensorsDtype dtype() const { return dtype_; }
+  // Returns the type in which the files hold a parameter. NOT_FOUND: no such parameter.
+  absl::StatusOr<SafetensorsDtype> DtypeOf(absl::string_view name) const;
 
-  // Checks that the files hold exactly these parameters. INVALID_ARGUMENT: names what is missing,
-  // unexpected or of another shape, with the numbers.
+  // Checks that the files hold exactly these parameters, as F32, F16 or BF16. INVALID_ARGUMENT:
+  // names what is missing, unexpected or of another shape, with the numbers; or a tied head that
+  // differs from the embedding. Reads the head and the embedding if the files hold both, else no
+  // tensor.
   absl::Status Check(absl::Span<const ParameterShape> parameters) const;
 
   // Reads fp32 values from element `first_element` of a parameter on. NOT_FOUND: no such parameter.
@@ -56,15 +58,18 @@ class HfCheckpoint {
     const SafetensorsTensor* tensor = nullptr;
   };
   HfCheckpoint() = default;
-  absl::Status OpenFiles();
-  absl::Status IndexTensors();
-  absl::Status CheckTied(const Source& embedding, const Source& head) const;
+  absl::StatusOr<Source> Find(absl::string_view name) const;
+  // Opens a file of the directory and adds its tensors to sources_.
+  absl::Status AddFile(const std::string& name);
+  absl::Status AddShards(const std::string& index_path);
+  void ResolveTiedHead();
+  absl::Status CheckTiedHead() const;
 
   std::string directory_;
   HfConfig config_;
-  SafetensorsDtype dtype_ = SafetensorsDtype::kF32;
   std::vector<std::unique_ptr<SafetensorsReader>> readers_;
   absl::flat_hash_map<std::string, Source> sources_;  // By parameter name.
+  Source tied_head_;  // A head in the files beside the embedding that it is tied to.
 };
 
 // Returns where bytes [offset, offset + size) of a parameter go: at most `size` bytes, a positive

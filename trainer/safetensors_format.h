@@ -117,7 +117,8 @@ class SafetensorsWriter {
   // Appends the next bytes as they are; a call may end in the middle of a tensor, or pass its end.
   absl::Status AppendRaw(absl::Span<const std::byte> bytes);
   // Appends the next fp32 values, converted to the declared F32, F16 or BF16 of the tensor that
-  // they belong to. INVALID_ARGUMENT: another dtype, past the tensor's end, or no multiple of 4.
+  // they belong to. INVALID_ARGUMENT: another dtype, past the tensor's end, no multiple
+  // of 4, or a finite value that F16 would make infinite.
   absl::Status AppendFloat32(absl::Span<const std::byte> values);
   // FAILED_PRECONDITION: bytes are missing. Then fsync, rename, fsync of the directory.
   absl::Status Finish();

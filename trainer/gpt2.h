@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// GPT-2 with a language-model head, as GPT2LMHeadModel of transformers.
+// Source: Radford et al., "Language Models are Unsupervised Multitask Learners", 2019.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "trainer/causal_lm.h"
+#include "trainer/layers.h"
+#include "trainer/recompute.h"
+
+namespace gemini::trainer {
+
+class Gpt2 : public CausalLm {
+ public:
+  Gpt2(const Gpt2Config& config, const torch::TensorOptions& options);
+  torch::Tensor Forward(const torch::Tensor& tokens) override;
+
+ private:
+  const Gpt2Config config_;
+  std::shared_ptr<Embedding> token_embedding_;
+  std::shared_ptr<Embedding> position_embedding_;
+  std::vector<std::shared_ptr<Block>> blocks_;
+  std::shared_ptr<LayerNorm> final_norm_;
+  std::shared_ptr<Linear> head_;  // Null when tied to the token embedding.
+};
+
+}  // namespace gemini::trainer

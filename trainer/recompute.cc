@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/recompute.h"
+
+#include <mutex>
+#include <utility>
+
+#include "ATen/CPUGeneratorImpl.h"
+#include "ATen/core/grad_mode.h"
+#include "ATen/ops/empty.h"
+#include "torch/csrc/autograd/autograd.h"
+#include "torch/csrc/autograd/custom_function.h"
+#include "torch/custom_class.h"
+
+namespace gemini::trainer {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Variable;
+using torch::autograd::variable_list;
+
+torch::Tensor GeneratorState() {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard<std::mutex> lock(generator.mutex());
+  return generator.get_state();
+}
+
+void SetGeneratorState(const torch::Tensor& state) {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard<std::mutex> lock(generator.mutex());
+  generator.set_state(state);
+}
+
+// What the forward of a block leaves for its backward, beside the input.
+struct ForwardState : torch::CustomClassHolder {
+  std::shared_ptr<Block> block;
+  torch::Tensor generator_state;
+  bool training = false;
+};
+
+// Goes back to the generator and the training flag of a forward; returns to those of now at its
+// end.
+class ReturnToForward {
+ public:
+  explicit ReturnToForward(const ForwardState& state)
+      : block_(*state.block),
+        generator_state_now_(GeneratorState()),
+        training_now_(state.block->is_training()) {
+    SetTraining(state.training);
+    SetGeneratorState(state.generator_state);
+  }
+  ReturnToForward(const ReturnToForward&) = delete;
+  ReturnToForward& operator=(const ReturnToForward&) = delete;
+  ~ReturnToForward() {
+    SetGeneratorState(generator_state_now_);
+    SetTraining(training_now_);
+  }
+
+ private:
+  void SetTraining(bool training) {
+    if (block_.is_training() != training) block_.train(training);
+  }
+
+  Block& block_;
+  const torch::Tensor generator_state_now_;
+  const bool training_now_;
+};
+
+// `anchor` requires grad, so that the output does, even if `hidden` does not: the parameters inside
+// are no inputs of this function, and autograd does not see them here.
+class RecomputeFunction : public torch::autograd::Function<RecomputeFunction> {
+ public:
+  static Variable forward(AutogradContext* context, const Variable& hidden,
+                          const Variable& /*anchor*/, const std::shared_ptr<Block>& block) {
+    auto state = c10::make_intrusive<ForwardState>();
+    state->block = block;
+    state->generator_state = GeneratorState();
+    state->training = block->is_training();
+    context->saved_data["state"] =
+        at::IValue::make_capsule(c10::intrusive_ptr<torch::CustomClassHolder>(state));
+    context->save_for_backward({hidden});
+    Variable output = block->Forward(hidden);
+    // A block that returns its input, or a view of it, must not hand out the saved tensor itself.
+    return output.is_alias_of(hidden) ? output.clone() : output;
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list output_grads) {
+    const auto state =
+        c10::static_intrusive_pointer_cast<ForwardState>(context->saved_data["state"].toCapsule());
+    Variable hidden = context->get_saved_variables()[0].detach();
+    hidden.set_requires_grad(context->needs_input_grad(0));
+    Variable output;
+    {
+      const ReturnToForward guard(*state);
+      const at::AutoGradMode with_graph(true);
+      output = state->block->Forward(hidden);
+    }
+    // Re-entrant: accumulates into .grad of the block's parameters, fires their hooks.
+    if (output.requires_grad()) torch::autograd::backward({output}, {output_grads[0]});
+    return {hidden.grad(), Variable(), Variable()};
+  }
+};
+
+}  // namespace
+
+torch::Tensor ForwardRecomputed(const std::shared_ptr<Block>& block, const torch::Tensor& hidden) {
+  if (!at::GradMode::is_enabled()) return block->Forward(hidden);
+  // Whatever the options of `hidden`: the anchor is never read.
+  const torch::Tensor anchor = torch::empty({0}, torch::dtype(torch::kFloat32).requires_grad(true));
+  return RecomputeFunction::apply(hidden, anchor, block);
+}
+
+}  // namespace gemini::trainer
