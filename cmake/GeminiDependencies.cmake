@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# Every library from outside, in one place; shared with GeminiConfig.cmake.
+# Every library from outside, in one place; what an installed Gemini needs of them is in
+# GeminiConfig.cmake.in.
 find_package(Threads REQUIRED)
 find_package(absl REQUIRED)
 find_package(spdlog REQUIRED)
@@ -13,4 +14,7 @@ if(GEMINI_BUILD_TESTS)
 endif()
 if(GEMINI_WITH_TORCH)
   include(GeminiLibTorch)
+  if(GEMINI_TORCH_PCH)
+    include(GeminiTorchPch)
+  endif()
 endif()

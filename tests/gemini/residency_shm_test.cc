@@ -50,7 +50,6 @@ TEST(ResidencyShmTest, WordsThatNoHonestWriterMakesAreRefused) {
   const uint64_t bad_words[] = {
       hold | 2,                  // State 3.
       hold & ~uint64_t{3},       // FREE with a slot.
-      hold | 3 << 2,             // Tier 3.
       hold | 1 << 5,             // The lowest bit that must be zero.
       hold | 1 << 11,            // The highest one.
       hold | 1 << 4,             // Dirty off DEVICE.
@@ -65,6 +64,12 @@ TEST(ResidencyShmTest, WordsThatNoHonestWriterMakesAreRefused) {
     EXPECT_THAT(UnpackResidency(word, kSlots), StatusIs(absl::StatusCode::kInvalidArgument))
         << std::hex << word;
   }
+}
+
+TEST(ResidencyShmTest, ATierThatDoesNotExistIsRefusedBeforeItsSlotsAreLookedUp) {
+  const uint64_t hold = PackResidency({ChunkState::kHold, Tier::kHost, false, 0, SlotId(1)});
+  EXPECT_THAT(UnpackResidency(hold | 3 << 2, kSlots),
+              StatusIs(absl::StatusCode::kInvalidArgument, ::testing::HasSubstr("unknown")));
 }
 
 // Property: a word is refused, or it is exactly what an honest writer stores for its meaning.
