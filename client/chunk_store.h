@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where each chunk of one space lies below DEVICE (HOST slots, NVME slots), and which version of each
-// bundle is committed. Spills the least recently used HOST chunks to NVME when HOST is full.
+// Where each chunk of one space lies below DEVICE (HOST slots, NVME slots), and which version of
+// each bundle is committed. Spills the least recently used HOST chunks to NVME when HOST is full.
 // Thread: any; calls block for NVME I/O when a chunk is not in HOST.
 // Units:  chunks and slots of chunk_bytes.
 // Commit: every change of a committed chunk is out of place: fresh slot, record, commit word. So a
@@ -45,8 +45,9 @@ class ChunkStore {
   virtual int64_t chunk_bytes() const = 0;
 
   // Brings the chunk's bytes into HOST. They may be written only if the chunk is uncommitted (a
-  // gradient). NOT_FOUND: the chunk is FREE. RESOURCE_EXHAUSTED: no HOST slot can be freed (says how
-  // many are held and what to raise). UNAVAILABLE: the server is gone. DATA_LOSS: the disk failed.
+  // gradient). NOT_FOUND: the chunk is FREE. RESOURCE_EXHAUSTED: no HOST slot can be freed (says
+  // how many are held and what to raise). UNAVAILABLE: the server is gone. DATA_LOSS: the disk
+  // failed.
   virtual absl::StatusOr<HostChunk> Acquire(ChunkId chunk) = 0;
 
   // As Acquire for an uncommitted chunk; a FREE one becomes HOLD with zero bytes.

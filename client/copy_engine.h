@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The seam for moving bytes between HOST and DEVICE: two streams, one a direction, each in order, with
-// events between them, as CUDA streams behave. copy_engine_host runs a worker thread a stream.
-// Thread: any. Ownership: the caller keeps source and destination alive until the copy's event is done.
+// The seam for moving bytes between HOST and DEVICE: two streams, one a direction, each in order,
+// with events between them, as CUDA streams behave. copy_engine_host runs a worker thread a stream.
+// Thread: any. Ownership: the caller keeps source and destination alive until the copy's event is
+// done.
 #pragma once
 #include <cstddef>
 #include <cstdint>

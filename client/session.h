@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One client's connection, lease and DEVICE arena, and the spaces that it opened. No Torch here: the
-// hook (client/torch/) and other front ends stand on it.
-// Thread: any, except Open and Close. Close, or the destructor, unmaps everything before it tells the
+// One client's connection, lease and DEVICE arena, and the spaces that it opened. No Torch here:
+// the hook (client/torch/) and other front ends stand on it. Thread: any, except Open and Close.
+// Close, or the destructor, unmaps everything before it tells the
 //         server, which only then gives the bytes to others.
 #pragma once
 #include <cstdint>
@@ -39,8 +39,8 @@ class Session {
   // Takes a connected socket (an embedded server's), says hello and takes the lease. Errors: the
   // server's refusal, with its numbers; UNAVAILABLE: nobody answers.
   static absl::StatusOr<std::unique_ptr<Session>> Open(UniqueFd socket, SessionOptions options);
-  // Connects to the daemon's socket first. NOT_FOUND or UNAVAILABLE: no daemon there (says how to start
-  // one). INVALID_ARGUMENT: the path is longer than an AF_UNIX address takes.
+  // Connects to the daemon's socket first. NOT_FOUND or UNAVAILABLE: no daemon there (says how to
+  // start one). INVALID_ARGUMENT: the path is longer than an AF_UNIX address takes.
   static absl::StatusOr<std::unique_ptr<Session>> Open(absl::string_view socket_path,
                                                        SessionOptions options);
   virtual ~Session() = default;

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which slots of the DEVICE arena are taken, and where a run of adjacent ones can be had, by giving
+// up movable occupants where none is free. Thread: none of its own; the caller locks. A copy of
+// this is a plan to try a placement on. Units:  slots, from 0 to num_slots - 1.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "gemini/ids.h"
+
+namespace gemini::client {
+
+class DeviceSlots {
+ public:
+  explicit DeviceSlots(int64_t num_slots) : occupants_(num_slots, kNobody) {}
+
+  // Finds `num_slots` (> 0) adjacent free slots. Single slots come from the top and runs from the
+  // bottom, so that single chunks do not split the room for tensors that span. O(slots).
+  std::optional<SlotId> FindFree(int64_t num_slots) const;
+
+  // Finds the adjacent slots whose most recently used occupant was used the longest ago. last_use
+  // gives an occupant's time, or a negative number when it must stay. O(slots * num_slots).
+  std::optional<SlotId> FindOldest(int64_t num_slots,
+                                   absl::FunctionRef<int64_t(int64_t occupant)> last_use) const;
+
+  // Gives free slots [first, first + num_slots) to `occupant` (>= 0).
+  void Take(SlotId first, int64_t num_slots, int64_t occupant);
+  // Frees taken slots.
+  void Free(SlotId first, int64_t num_slots);
+
+  static constexpr int64_t kNobody = -1;
+  int64_t occupant(SlotId slot) const { return occupants_[slot.value()]; }
+  int64_t num_slots() const { return static_cast<int64_t>(occupants_.size()); }
+  int64_t num_used() const { return num_used_; }
+
+ private:
+  std::vector<int64_t> occupants_;
+  int64_t num_used_ = 0;
+};
+
+}  // namespace gemini::client

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// Asks the server to move chunks between HOST and NVME slots of a space: posts on the ring in the
+// client segment, kicks the server's eventfd, waits on the completion words in the server segment.
+// Thread: any; up to kIoRingEntries transfers are under way at once, more wait for room.
+// Errors: the server's, DATA_LOSS and RESOURCE_EXHAUSTED among them. ABORTED: the lease was fenced.
+//         UNAVAILABLE: the server is gone, noticed within a second, or a transfer takes longer than
+//         kStuckAfter; the server may then still write to the slot, and every later transfer fails.
+#pragma once
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "client/connection.h"
+#include "client/mutex.h"
+#include "client/space_memory.h"
+#include "gemini/ids.h"
+#include "gemini/space_shm.h"
+#include "gemini/unique_fd.h"
+
+namespace gemini::client {
+
+class NvmeRingClient {
+ public:
+  // A full ring of 4 MiB chunks, behind a slow disk's 20 MB/s.
+  static constexpr absl::Duration kStuckAfter = absl::Seconds(60);
+
+  // `memory` and `connection` outlive this. `generation` is that of the lease.
+  NvmeRingClient(const SpaceMemory& memory, UniqueFd kick, const Connection& connection,
+                 uint64_t generation);
+  NvmeRingClient(const NvmeRingClient&) = delete;
+  NvmeRingClient& operator=(const NvmeRingClient&) = delete;
+
+  // Moves the whole chunk and blocks until it is done.
+  absl::Status Transfer(IoOperation operation, SlotId host_slot, SlotId nvme_slot);
+
+  // Returns whether a transfer may still be under way though Transfer has returned.
+  bool broken() const { return broken_.load(std::memory_order_acquire); }
+
+ private:
+  absl::StatusOr<uint64_t> Submit(IoOperation operation, SlotId host_slot, SlotId nvme_slot);
+  absl::Status AwaitCompletion(uint64_t sequence);
+  absl::Status CheckServer() const;
+
+  const SpaceMemory& memory_;
+  const UniqueFd kick_;
+  const Connection& connection_;
+  const uint64_t generation_;
+  std::atomic<bool> broken_{false};
+  Mutex mutex_;
+  std::condition_variable entry_freed_;
+  uint64_t next_sequence_ ABSL_GUARDED_BY(mutex_) = 0;
+  // By sequence % kIoRingEntries: someone still waits for the completion word of this entry.
+  std::array<bool, kIoRingEntries> in_use_ ABSL_GUARDED_BY(mutex_) = {};
+};
+
+}  // namespace gemini::client

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// The sole writer of the counters in the head of a client segment, which memstat shows.
+// Thread: any. Submission counts belong to the I/O ring, not here.
+// Units:  bytes and nanoseconds.
+#pragma once
+#include <cstdint>
+
+#include "gemini/space_shm.h"
+
+namespace gemini::client {
+
+class SpaceCounters {
+ public:
+  // `header` outlives this.
+  explicit SpaceCounters(ClientSegmentHeaderShm* header) : header_(header) {}
+
+  void AddFetchBytes(int64_t size_bytes) { Add(header_->fetch_bytes, size_bytes); }
+  void AddEvictBytes(int64_t size_bytes) { Add(header_->evict_bytes, size_bytes); }
+  void AddStallNs(int64_t stall_ns) { Add(header_->stall_ns, stall_ns); }
+  void SetStep(int64_t step) { Set(header_->step, step); }
+  void SetDeviceBytes(int64_t used_bytes, int64_t non_model_bytes) {
+    Set(header_->device_used_bytes, used_bytes);
+    Set(header_->device_non_model_bytes, non_model_bytes);
+  }
+
+ private:
+  static void Add(std::atomic<uint64_t>& word, int64_t amount) {
+    word.fetch_add(static_cast<uint64_t>(amount), std::memory_order_relaxed);
+  }
+  static void Set(std::atomic<uint64_t>& word, int64_t value) {
+    word.store(static_cast<uint64_t>(value), std::memory_order_relaxed);
+  }
+
+  ClientSegmentHeaderShm* const header_;
+};
+
+}  // namespace gemini::client

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every CopyEngine must do; an implementation joins with one INSTANTIATE_TEST_SUITE_P.
+#pragma once
+#include <atomic>
+#include <cstddef>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "client/copy_engine.h"
+#include "gtest/gtest.h"
+
+namespace gemini::client {
+
+using CopyEngineMaker = std::function<std::unique_ptr<CopyEngine>()>;
+
+class CopyEngineConformance : public ::testing::TestWithParam<CopyEngineMaker> {
+ protected:
+  std::unique_ptr<CopyEngine> engine_ = GetParam()();
+};
+
+inline std::vector<std::byte> Filled(size_t size, int value) {
+  return std::vector<std::byte>(size, static_cast<std::byte>(value));
+}
+
+TEST_P(CopyEngineConformance, ADefaultEventIsDoneFromTheBeginning) {
+  EXPECT_TRUE(engine_->Done(CopyEvent{}));
+  engine_->Wait(CopyEvent{});
+}
+
+TEST_P(CopyEngineConformance, BytesArriveWhenTheEventIsDone) {
+  for (const size_t size : {size_t{0}, size_t{1}, size_t{4096}, size_t{5 << 20}}) {
+    const std::vector<std::byte> source = Filled(size, 7);
+    std::vector<std::byte> destination = Filled(size, 0);
+    const CopyEvent event =
+        engine_->Copy(CopyStream::kFetch, destination.data(), source.data(), size, {});
+    engine_->Wait(event);
+    EXPECT_TRUE(engine_->Done(event));
+    EXPECT_EQ(destination, source);
+  }
+}
+
+TEST_P(CopyEngineConformance, AStreamKeepsItsOrder) {
+  // Each copy reads what the one before wrote, large and small ones mixed.
+  constexpr int kStages = 40;
+  const size_t size = 256 * 1024;
+  std::vector<std::vector<std::byte>> stages(kStages, Filled(size, 0));
+  stages[0] = Filled(size, 9);
+  CopyEvent last;
+  for (int i = 1; i < kStages; ++i) {
+    if (i % 3 == 0) {  // As a small copy and a large one.
+      last = engine_->Copy(CopyStream::kEvict, stages[i].data(), stages[i - 1].data(), 100, {});
+      last = engine_->Copy(CopyStream::kEvict, stages[i].data() + 100, stages[i - 1].data() + 100,
+                           size - 100, {});
+    } else {
+      last = engine_->Copy(CopyStream::kEvict, stages[i].data(), stages[i - 1].data(), size, {});
+    }
+  }
+  engine_->Wait(last);
+  EXPECT_EQ(stages[kStages - 1], stages[0]);
+}
+
+TEST_P(CopyEngineConformance, AStreamWaitsForAnEventOfTheOther) {
+  // A slot's turn-over: its old bytes leave on one stream, new ones come in on the other. Without
+  // the event the eviction would copy bytes of the next round.
+  constexpr int kRounds = 200;
+  const size_t size = 512 * 1024;
+  std::vector<std::byte> slot = Filled(size, 0);
+  std::vector<std::vector<std::byte>> incoming, outgoing;
+  for (int i = 0; i < kRounds / 10; ++i) {
+    incoming.push_back(Filled(size, i + 1));
+    outgoing.push_back(Filled(size, 0));
+  }
+  CopyEvent fetched, evicted;
+  for (int round = 0; round < kRounds; ++round) {
+    const size_t i = static_cast<size_t>(round) % incoming.size();
+    fetched = engine_->Copy(CopyStream::kFetch, slot.data(), incoming[i].data(), size, evicted);
+    evicted = engine_->Copy(CopyStream::kEvict, outgoing[i].data(), slot.data(), size, fetched);
+  }
+  engine_->Wait(evicted);
+  EXPECT_TRUE(engine_->Done(fetched));
+  for (size_t i = 0; i < incoming.size(); ++i) EXPECT_EQ(outgoing[i], incoming[i]) << i;
+}
+
+TEST_P(CopyEngineConformance, ThreadsMayEnqueueAndWaitAtOnce) {
+  constexpr int kThreads = 4;
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937_64 random(t);
+      for (int i = 0; i < 200; ++i) {
+        const size_t size = random() % (200 * 1024);
+        const std::vector<std::byte> source = Filled(size, t + 1);
+        std::vector<std::byte> destination = Filled(size, 0);
+        const auto stream = static_cast<CopyStream>(random() % 2);
+        engine_->Wait(engine_->Copy(stream, destination.data(), source.data(), size, {}));
+        if (destination != source) ++wrong;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST_P(CopyEngineConformance, DestructionFinishesWhatIsEnqueued) {
+  const size_t size = 2 << 20;
+  const std::vector<std::byte> source = Filled(size, 3);
+  std::vector<std::vector<std::byte>> destinations(8, Filled(size, 0));
+  for (std::vector<std::byte>& destination : destinations) {
+    engine_->Copy(CopyStream::kFetch, destination.data(), source.data(), size, {});
+  }
+  engine_.reset();
+  for (const std::vector<std::byte>& destination : destinations) EXPECT_EQ(destination, source);
+}
+
+}  // namespace gemini::client
