@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// memstat: what a running geminid holds, and where each chunk of a space is. Read-only: it says hello
+// as an observer, which gets no lease.
+// Exit status: 0 shown, 1 no daemon, no such space or a refusal (told on stderr), 2 usage.
+#include <cstdint>
+#include <cstdio>
+#include <string>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/connection.h"
+#include "gemini/protocol.h"
+#include "gemini/runtime_directory.h"
+#include "gemini/status_macros.h"
+#include "tools/status_view.h"
+
+namespace gemini::tools {
+namespace {
+
+// Asked for a page; the server sends what fits into a message.
+constexpr int64_t kChunksPerPage = 1024;
+
+struct Options {
+  std::string socket_path = DefaultSocketPath();
+  std::string space;  // Empty: the screen of all.
+  bool json = false;
+};
+
+absl::Status SayHello(client::Connection& server) {
+  return server
+      .Call(
+          wire::Body::Hello,
+          [](flatbuffers::FlatBufferBuilder& builder) {
+            return wire::CreateHelloDirect(builder, kProtocolVersion, "memstat",
+                                           wire::Role::kObserver, "memstat")
+                .Union();
+          },
+          wire::Body::HelloReply)
+      .status();
+}
+
+absl::Status ShowStatus(client::Connection& server, bool as_json) {
+  GEMINI_ASSIGN_OR_RETURN(const client::Reply reply,
+                          server.Call(
+                              wire::Body::GetStatus,
+                              [](flatbuffers::FlatBufferBuilder& builder) {
+                                return wire::CreateGetStatus(builder).Union();
+                              },
+                              wire::Body::StatusReply));
+  const auto& status = *reply.As<wire::StatusReply>();
+  std::fputs(as_json ? (StatusJson(status).dump(2) + "\n").c_str() : StatusText(status).c_str(),
+             stdout);
+  return absl::OkStatus();
+}
+
+absl::Status ShowChunks(client::Connection& server, const std::string& space, bool as_json) {
+  nlohmann::json rows = nlohmann::json::array();
+  int64_t first = 0;
+  while (true) {
+    GEMINI_ASSIGN_OR_RETURN(const client::Reply reply,
+                            server.Call(
+                                wire::Body::ListChunks,
+                                [&](flatbuffers::FlatBufferBuilder& builder) {
+                                  return wire::CreateListChunksDirect(builder, space.c_str(), first,
+                                                                      kChunksPerPage)
+                                      .Union();
+                                },
+                                wire::Body::ChunksReply));
+    const auto& page = *reply.As<wire::ChunksReply>();
+    if (as_json) {
+      for (nlohmann::json& row : ChunksJson(page)) rows.push_back(std::move(row));
+    } else {
+      if (first == 0) std::fputs(ChunksHeader(space, page).c_str(), stdout);
+      std::fputs(ChunksText(page).c_str(), stdout);
+    }
+    const int64_t shown = page.chunks() == nullptr ? 0 : page.chunks()->size();
+    first += shown;
+    if (shown == 0 || first >= page.num_chunks()) break;
+  }
+  if (as_json) std::puts(rows.dump(2).c_str());
+  return absl::OkStatus();
+}
+
+absl::Status Show(const Options& options) {
+  GEMINI_ASSIGN_OR_RETURN(UniqueFd socket, client::Connection::Connect(options.socket_path));
+  client::Connection server(std::move(socket));
+  GEMINI_RETURN_IF_ERROR(SayHello(server));
+  if (options.space.empty()) return ShowStatus(server, options.json);
+  return ShowChunks(server, options.space, options.json);
+}
+
+int Main(int argc, char** argv) {
+  Options options;
+  CLI::App app("Shows what a running geminid holds: tiers, tenants, budgets, chunks by state.");
+  app.add_option("--socket", options.socket_path, "The daemon's socket")->capture_default_str();
+  app.add_flag("--json", options.json, "JSON, in bytes and nanoseconds");
+  CLI::App* chunks = app.add_subcommand("chunks", "Where each chunk of a space is");
+  chunks->add_option("SPACE", options.space, "The space's name, as memstat shows it")->required();
+  chunks->add_flag("--json", options.json, "JSON, one object a chunk, FREE ones too");
+  app.set_version_flag("--version", GEMINI_VERSION);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  if (const absl::Status status = Show(options); !status.ok()) {
+    std::fprintf(stderr, "memstat: %s\n", std::string(status.message()).c_str());
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace gemini::tools
+
+int main(int argc, char** argv) { return gemini::tools::Main(argc, argv); }

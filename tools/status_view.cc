@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/status_view.h"
+
+#include <cstdint>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/time.h"
+#include "gemini/byte_size.h"
+#include "gemini/chunk_state.h"
+#include "gemini/ids.h"
+#include "gemini/tier.h"
+
+namespace gemini::tools {
+namespace {
+
+using nlohmann::json;
+
+std::string Escaped(const flatbuffers::String* text) {
+  return text == nullptr ? "" : absl::CEscape(absl::string_view(text->data(), text->size()));
+}
+
+int64_t Of(const wire::TierBytes* bytes, Tier tier) {
+  if (bytes == nullptr) return 0;
+  switch (tier) {
+    case Tier::kDevice:
+      return bytes->device();
+    case Tier::kHost:
+      return bytes->host();
+    case Tier::kNvme:
+      return bytes->nvme();
+  }
+  return 0;
+}
+
+int64_t Of(const wire::TierSlots* slots, Tier tier) {
+  if (slots == nullptr) return 0;
+  switch (tier) {
+    case Tier::kDevice:
+      return slots->device();
+    case Tier::kHost:
+      return slots->host();
+    case Tier::kNvme:
+      return slots->nvme();
+  }
+  return 0;
+}
+
+const wire::TierStatus* TierOf(const wire::StatusReply& status, Tier tier) {
+  switch (tier) {
+    case Tier::kDevice:
+      return status.device();
+    case Tier::kHost:
+      return status.host();
+    case Tier::kNvme:
+      return status.nvme();
+  }
+  return nullptr;
+}
+
+template <typename PerTier>
+json TierJson(const PerTier* values) {
+  json object;
+  for (Tier tier : kAllTiers) object[std::string(TierName(tier))] = Of(values, tier);
+  return object;
+}
+
+// "12 MiB / 64 MiB": used of granted.
+std::string UsedOfGranted(const wire::TenantStatus& tenant, Tier tier) {
+  return absl::StrCat(FormatByteSize(Of(tenant.used(), tier)), " / ",
+                      FormatByteSize(Of(tenant.granted(), tier)));
+}
+
+std::string Duration(int64_t nanoseconds) {
+  return absl::FormatDuration(absl::Trunc(absl::Nanoseconds(nanoseconds), absl::Milliseconds(1)));
+}
+
+}  // namespace
+
+std::string StatusText(const wire::StatusReply& status) {
+  std::string text = absl::StrFormat(
+      "geminid %s, up %s\n\n", Escaped(status.build()),
+      absl::FormatDuration(absl::Trunc(absl::Nanoseconds(status.uptime_ns()), absl::Seconds(1))));
+  absl::StrAppendFormat(&text, "%-8s%12s%12s%12s%12s\n", "TIER", "CAPACITY", "LEASED", "RECLAIMING",
+                        "FREE");
+  for (Tier tier : kAllTiers) {
+    const wire::TierStatus* row = TierOf(status, tier);
+    if (row == nullptr) continue;
+    absl::StrAppendFormat(&text, "%-8s%12s%12s%12s%12s\n", TierName(tier),
+                          FormatByteSize(row->capacity()), FormatByteSize(row->leased()),
+                          FormatByteSize(row->reclaiming()), FormatByteSize(row->free()));
+  }
+  absl::StrAppendFormat(&text, "\n%-24s%10s %-24s%-24s%-24s%s\n", "TENANT", "PID", " DEVICE USED",
+                        "HOST USED", "NVME USED", "LEASE");
+  if (status.tenants() != nullptr) {
+    for (const wire::TenantStatus* tenant : *status.tenants()) {
+      absl::StrAppendFormat(&text, "%-24s%10d  %-23s%-24s%-24s%d.%d%s\n", Escaped(tenant->label()),
+                            tenant->pid(), UsedOfGranted(*tenant, Tier::kDevice),
+                            UsedOfGranted(*tenant, Tier::kHost),
+                            UsedOfGranted(*tenant, Tier::kNvme), tenant->lease(),
+                            tenant->generation(), tenant->fenced() ? " fenced" : "");
+    }
+  }
+  if (status.spaces() == nullptr) return text;
+  for (const wire::SpaceStatus* space : *status.spaces()) {
+    const int64_t hold = Of(space->chunks_hold(), Tier::kDevice) +
+                         Of(space->chunks_hold(), Tier::kHost) +
+                         Of(space->chunks_hold(), Tier::kNvme);
+    absl::StrAppendFormat(&text, "\nSPACE %s, %d bundles, chunks of %s, step %d\n",
+                          Escaped(space->name()), space->num_bundles(),
+                          FormatByteSize(space->chunk_bytes()), space->step());
+    absl::StrAppendFormat(&text, "  FREE %d   HOLD %d (DEVICE %d, HOST %d, NVME %d)   COMPUTE %d\n",
+                          space->chunks_free(), hold, Of(space->chunks_hold(), Tier::kDevice),
+                          Of(space->chunks_hold(), Tier::kHost),
+                          Of(space->chunks_hold(), Tier::kNvme), space->chunks_compute());
+    if (space->chunks_invalid() > 0) {
+      absl::StrAppendFormat(&text,
+                            "  %d words of its segment make no sense: the trainer is damaged\n",
+                            space->chunks_invalid());
+    }
+    absl::StrAppendFormat(&text, "  fetched %s, written back %s, stalled %s\n",
+                          FormatByteSize(space->fetch_bytes()),
+                          FormatByteSize(space->evict_bytes()), Duration(space->stall_ns()));
+    absl::StrAppendFormat(&text, "  DEVICE now: %s, of it %s no chunk\n",
+                          FormatByteSize(space->device_used_bytes()),
+                          FormatByteSize(space->device_non_model_bytes()));
+  }
+  return text;
+}
+
+json StatusJson(const wire::StatusReply& status) {
+  json object = {{"build", Escaped(status.build())},
+                 {"uptime_ns", status.uptime_ns()},
+                 {"tiers", json::object()},
+                 {"tenants", json::array()},
+                 {"spaces", json::array()}};
+  for (Tier tier : kAllTiers) {
+    const wire::TierStatus* row = TierOf(status, tier);
+    if (row == nullptr) continue;
+    object["tiers"][std::string(TierName(tier))] = {{"capacity_bytes", row->capacity()},
+                                                    {"leased_bytes", row->leased()},
+                                                    {"reclaiming_bytes", row->reclaiming()},
+                                                    {"free_bytes", row->free()}};
+  }
+  if (status.tenants() != nullptr) {
+    for (const wire::TenantStatus* tenant : *status.tenants()) {
+      object["tenants"].push_back({{"session", tenant->session()},
+                                   {"label", Escaped(tenant->label())},
+                                   {"pid", tenant->pid()},
+                                   {"uid", tenant->uid()},
+                                   {"lease", tenant->lease()},
+                                   {"generation", tenant->generation()},
+                                   {"fenced", tenant->fenced()},
+                                   {"granted_bytes", TierJson(tenant->granted())},
+                                   {"floor_bytes", TierJson(tenant->floor())},
+                                   {"used_bytes", TierJson(tenant->used())}});
+    }
+  }
+  if (status.spaces() != nullptr) {
+    for (const wire::SpaceStatus* space : *status.spaces()) {
+      object["spaces"].push_back({{"space", space->space()},
+                                  {"name", Escaped(space->name())},
+                                  {"session", space->session()},
+                                  {"chunk_bytes", space->chunk_bytes()},
+                                  {"num_bundles", space->num_bundles()},
+                                  {"slots", TierJson(space->slots())},
+                                  {"chunks_free", space->chunks_free()},
+                                  {"chunks_hold", TierJson(space->chunks_hold())},
+                                  {"chunks_compute", space->chunks_compute()},
+                                  {"chunks_invalid", space->chunks_invalid()},
+                                  {"step", space->step()},
+                                  {"min_commit_step", space->min_commit_step()},
+                                  {"max_commit_step", space->max_commit_step()},
+                                  {"fetch_bytes", space->fetch_bytes()},
+                                  {"evict_bytes", space->evict_bytes()},
+                                  {"stall_ns", space->stall_ns()},
+                                  {"device_used_bytes", space->device_used_bytes()},
+                                  {"device_non_model_bytes", space->device_non_model_bytes()}});
+    }
+  }
+  return object;
+}
+
+std::string ChunksHeader(const std::string& space, const wire::ChunksReply& first_page) {
+  return absl::StrFormat("%s: %d chunks of %s\n%8s  %-11s%-9s%-8s%8s%6s%7s%8s\n",
+                         absl::CEscape(space), first_page.num_chunks(),
+                         FormatByteSize(first_page.chunk_bytes()), "BUNDLE", "KIND", "STATE",
+                         "TIER", "SLOT", "PINS", "DIRTY", "STEP");
+}
+
+std::string ChunksText(const wire::ChunksReply& page) {
+  std::string text;
+  if (page.chunks() == nullptr) return text;
+  for (const wire::ChunkStatus* chunk : *page.chunks()) {
+    const ChunkId id(chunk->chunk());
+    if (chunk->invalid() || chunk->state() > 2 || chunk->tier() >= kNumTiers) {
+      absl::StrAppendFormat(&text, "%8d  %-11s%s\n", BundleOf(id).value(),
+                            ChunkKindName(KindOf(id)),
+                            "its word makes no sense: the trainer is damaged");
+      continue;
+    }
+    const ChunkState state = static_cast<ChunkState>(chunk->state());
+    if (state == ChunkState::kFree) continue;
+    absl::StrAppendFormat(&text, "%8d  %-11s%-9s%-8s%8d%6d%7s%8d\n", BundleOf(id).value(),
+                          ChunkKindName(KindOf(id)), ChunkStateName(state),
+                          TierName(static_cast<Tier>(chunk->tier())), chunk->slot(), chunk->pins(),
+                          chunk->dirty() ? "yes" : "no", chunk->commit_step());
+  }
+  return text;
+}
+
+json ChunksJson(const wire::ChunksReply& page) {
+  json array = json::array();
+  if (page.chunks() == nullptr) return array;
+  for (const wire::ChunkStatus* chunk : *page.chunks()) {
+    const ChunkId id(chunk->chunk());
+    json row = {{"chunk", chunk->chunk()},
+                {"bundle", BundleOf(id).value()},
+                {"kind", std::string(ChunkKindName(KindOf(id)))}};
+    if (chunk->invalid() || chunk->state() > 2 || chunk->tier() >= kNumTiers) {
+      row["invalid"] = true;
+    } else {
+      const ChunkState state = static_cast<ChunkState>(chunk->state());
+      row["state"] = std::string(ChunkStateName(state));
+      if (state != ChunkState::kFree) {
+        row["tier"] = std::string(TierName(static_cast<Tier>(chunk->tier())));
+        row["slot"] = chunk->slot();
+        row["pins"] = chunk->pins();
+        row["dirty"] = chunk->dirty();
+        row["commit_step"] = chunk->commit_step();
+      }
+    }
+    array.push_back(std::move(row));
+  }
+  return array;
+}
+
+}  // namespace gemini::tools
