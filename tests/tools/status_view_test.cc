@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/status_view.h"
+
+#include <vector>
+
+#include "gemini/byte_size.h"
+#include "gemini/chunk_state.h"
+#include "gemini/ids.h"
+#include "gemini/tier.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace gemini::tools {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class StatusViewTest : public ::testing::Test {
+ protected:
+  const wire::StatusReply& Status(const char* label, int64_t chunks_invalid) {
+    const wire::TierBytes granted(16 * kMiB, kGiB, 0);
+    const wire::TierBytes floor(kMiB, 0, 0);
+    const wire::TierBytes used(8 * kMiB, kGiB / 2, 0);
+    const wire::TierSlots slots(4, 256, 0);
+    const wire::TierSlots hold(3, 40, 2);
+    const auto tenants = builder_.CreateVector(std::vector{wire::CreateTenantStatusDirect(
+        builder_, /*session=*/7, label, /*pid=*/123, /*uid=*/0, /*lease=*/9, /*generation=*/2,
+        /*fenced=*/true, &granted, &floor, &used)});
+    const auto spaces = builder_.CreateVector(std::vector{wire::CreateSpaceStatusDirect(
+        builder_, /*space=*/1, "opt-wikitext", /*session=*/7, 4 * kMiB, /*num_bundles=*/20, &slots,
+        /*chunks_free=*/54, &hold, /*chunks_compute=*/1, chunks_invalid, /*step=*/12, kGiB, kMiB,
+        /*stall_ns=*/1'500'000'000, 12, 12, 8 * kMiB, kMiB)});
+    const auto device = wire::CreateTierStatus(builder_, 64 * kMiB, 16 * kMiB, 0, 48 * kMiB);
+    const auto host = wire::CreateTierStatus(builder_, 8 * kGiB, kGiB, 2 * kGiB, 5 * kGiB);
+    const auto nvme = wire::CreateTierStatus(builder_, 0, 0, 0, 0);
+    builder_.Finish(wire::CreateStatusReply(builder_, device, host, nvme, tenants, spaces,
+                                            builder_.CreateString("0.1.0"), 61'000'000'000));
+    return *flatbuffers::GetRoot<wire::StatusReply>(builder_.GetBufferPointer());
+  }
+
+  const wire::ChunksReply& Chunks() {
+    const auto chunk = [&](ChunkId id, ChunkState state, bool invalid) {
+      return wire::CreateChunkStatus(builder_, id.value(), static_cast<uint8_t>(state),
+                                     static_cast<uint8_t>(Tier::kDevice), /*dirty=*/true,
+                                     /*pins=*/3, /*slot=*/77, /*commit_step=*/5, invalid);
+    };
+    const std::vector rows = {
+        chunk(ChunkOf(BundleId(4), ChunkKind::kParam), ChunkState::kCompute, false),
+        chunk(ChunkOf(BundleId(5), ChunkKind::kGrad), ChunkState::kFree, false),
+        chunk(ChunkOf(BundleId(6), ChunkKind::kExpAvg), ChunkState::kHold, true)};
+    builder_.Finish(wire::CreateChunksReplyDirect(builder_, 100, kMiB, 20, &rows));
+    return *flatbuffers::GetRoot<wire::ChunksReply>(builder_.GetBufferPointer());
+  }
+
+  flatbuffers::FlatBufferBuilder builder_;
+};
+
+TEST_F(StatusViewTest, TheScreenShowsTiersTenantsAndChunksByState) {
+  const std::string text = StatusText(Status("tune", 0));
+  EXPECT_THAT(text, HasSubstr("geminid 0.1.0, up 1m1s"));
+  EXPECT_THAT(text, HasSubstr("HOST           8 GiB       1 GiB       2 GiB       5 GiB"));
+  EXPECT_THAT(text, HasSubstr("512 MiB / 1 GiB"));
+  EXPECT_THAT(text, HasSubstr("9.2 fenced"));
+  EXPECT_THAT(text, HasSubstr("FREE 54   HOLD 45 (DEVICE 3, HOST 40, NVME 2)   COMPUTE 1"));
+  EXPECT_THAT(text, HasSubstr("fetched 1 GiB, written back 1 MiB, stalled 1.5s"));
+  EXPECT_THAT(text, Not(HasSubstr("make no sense")));
+}
+
+TEST_F(StatusViewTest, ATenantsLabelCannotWriteToTheTerminal) {
+  const std::string text = StatusText(Status("\x1b[2Jfree\n", 0));
+  EXPECT_THAT(text, Not(HasSubstr("\x1b")));
+  EXPECT_THAT(text, HasSubstr("\\033[2Jfree\\n"));
+}
+
+TEST_F(StatusViewTest, InvalidWordsAreReported) {
+  EXPECT_THAT(StatusText(Status("tune", 3)), HasSubstr("3 words of its segment make no sense"));
+}
+
+TEST_F(StatusViewTest, JsonHoldsTheSameNumbersInBytes) {
+  const nlohmann::json json = StatusJson(Status("tune", 0));
+  EXPECT_EQ(json["tiers"]["HOST"]["reclaiming_bytes"], 2 * kGiB);
+  EXPECT_EQ(json["tenants"][0]["used_bytes"]["DEVICE"], 8 * kMiB);
+  EXPECT_EQ(json["tenants"][0]["fenced"], true);
+  EXPECT_EQ(json["spaces"][0]["chunks_hold"]["HOST"], 40);
+  EXPECT_EQ(json["spaces"][0]["stall_ns"], 1'500'000'000);
+}
+
+TEST_F(StatusViewTest, ChunksInUseAreListedAndFreeOnesAreNot) {
+  const std::string text = ChunksText(Chunks());
+  EXPECT_THAT(text,
+              HasSubstr("       4  param      COMPUTE  DEVICE        77     3    yes       5"));
+  EXPECT_THAT(text, Not(HasSubstr("grad")));
+  EXPECT_THAT(text, HasSubstr("6  exp_avg    its word makes no sense"));
+}
+
+TEST_F(StatusViewTest, ChunksAsJsonNameFreeAndInvalidOnes) {
+  const nlohmann::json json = ChunksJson(Chunks());
+  ASSERT_EQ(json.size(), 3u);
+  EXPECT_EQ(json[0]["state"], "COMPUTE");
+  EXPECT_EQ(json[0]["pins"], 3);
+  EXPECT_EQ(json[1]["state"], "FREE");
+  EXPECT_FALSE(json[1].contains("slot"));
+  EXPECT_EQ(json[2]["invalid"], true);
+}
+
+}  // namespace
+}  // namespace gemini::tools
