@@ -2,28 +2,25 @@
 // Raw access to a managed tensor: its storage is on DEVICE and stays there while this lives.
 // Owner: move-only; must end before the session closes. Thread: any.
 #pragma once
-#include <cstddef>
 #include <utility>
 
-namespace gemini::client::hooks {
+#include "c10/core/StorageImpl.h"
+#include "c10/util/intrusive_ptr.h"
 
-class ManagedStorage;
+namespace gemini::client::hooks {
 
 enum class FetchAccess { kRead, kReadWrite };
 
 class ScopedFetch {
  public:
   ScopedFetch() = default;
-  ScopedFetch(ScopedFetch&& other) noexcept
-      : storage_(std::exchange(other.storage_, nullptr)),
-        data_(std::exchange(other.data_, nullptr)),
-        dirty_(other.dirty_) {}
+  ScopedFetch(ScopedFetch&& other) noexcept { *this = std::move(other); }
   ScopedFetch& operator=(ScopedFetch&& other) noexcept {
     if (this != &other) {
       Release();
-      storage_ = std::exchange(other.storage_, nullptr);
+      storage_ = std::move(other.storage_);
       data_ = std::exchange(other.data_, nullptr);
-      dirty_ = other.dirty_;
+      access_ = other.access_;
     }
     return *this;
   }
@@ -34,13 +31,15 @@ class ScopedFetch {
   // Gives the pin up early. With kReadWrite the bytes then count as written.
   void Release();
 
+  // For ManagedModel::Fetch: takes over one pin of the storage, made by operator_hook.h's
+  // PinStorage.
+  ScopedFetch(c10::intrusive_ptr<c10::StorageImpl> storage, void* data, FetchAccess access)
+      : storage_(std::move(storage)), data_(data), access_(access) {}
+
  private:
-  friend class ModelTensors;
-  ScopedFetch(ManagedStorage* storage, void* data, bool dirty)
-      : storage_(storage), data_(data), dirty_(dirty) {}
-  ManagedStorage* storage_ = nullptr;
+  c10::intrusive_ptr<c10::StorageImpl> storage_;
   void* data_ = nullptr;
-  bool dirty_ = false;
+  FetchAccess access_ = FetchAccess::kRead;
 };
 
 }  // namespace gemini::client::hooks

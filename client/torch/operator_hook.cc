@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/torch/operator_hook.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <deque>
+#include <limits>
+#include <mutex>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "ATen/record_function.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "client/torch/operator_traits.h"
+#include "client/torch/storage_access_2_11.h"
+#include "client/torch/tensor_walk.h"
+#include "gemini/check.h"
+
+namespace gemini::client::hooks {
+namespace {
+
+// One managed input of an operator in flight.
+struct PinnedInput {
+  ManagedStorage* storage;
+  int argument;
+  bool written;      // Decided before the operator runs; its end adds a moved version counter.
+  uint32_t version;  // Before the operator.
+};
+
+// An operator in flight that has managed inputs: pins[first_pin] onwards are its own.
+struct Frame {
+  const at::RecordFunction* function;
+  size_t first_pin;
+  bool on_scratch;
+};
+
+// Written by its own thread only; relaxed atomics so that stats() may read from another.
+struct ThreadCounters {
+  std::atomic<int64_t> operators{0};
+  std::atomic<int64_t> operators_with_chunks{0};
+  void Add(std::atomic<int64_t>& counter) {
+    counter.store(counter.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  }
+};
+
+std::mutex g_counters_mutex;
+std::vector<std::shared_ptr<ThreadCounters>>& AllCounters() {
+  static auto* counters = new std::vector<std::shared_ptr<ThreadCounters>>();
+  return *counters;
+}
+
+struct HookThread {
+  HookThread() {
+    const std::lock_guard lock(g_counters_mutex);
+    AllCounters().push_back(counters);
+  }
+  // Deep enough for names; deeper operators are counted and not named.
+  static constexpr int kNamedDepth = 64;
+  std::array<const at::RecordFunction*, kNamedDepth> running = {};
+  int depth = 0;
+  std::vector<Frame> frames;
+  std::vector<PinnedInput> pins;
+  std::vector<RangeId> ranges;  // Of the pins of one operator, while it starts.
+  std::vector<std::byte*> addresses;
+  absl::Status failure;  // Of the innermost frame on scratch.
+  std::shared_ptr<ThreadCounters> counters = std::make_shared<ThreadCounters>();
+
+  void Enter(const at::RecordFunction* function) {
+    if (depth < kNamedDepth) running[depth] = function;
+    ++depth;
+  }
+  void Leave() {
+    if (depth > 0) --depth;
+  }
+};
+
+// A pointer in place of the object: reading it needs no initialisation check at each operator.
+constinit thread_local HookThread* t_hook_thread = nullptr;
+HookThread& MakeThread() {
+  thread_local HookThread owner;
+  t_hook_thread = &owner;
+  return owner;
+}
+HookThread& Thread() { return t_hook_thread != nullptr ? *t_hook_thread : MakeThread(); }
+
+// Which managed storages a custom operator took in forward: its backward node may take raw pointers
+// to them again, and carries the same sequence number and forward thread.
+class ForwardMemory {
+ public:
+  using Key = std::pair<int64_t, uint64_t>;
+  // More events than this between a forward and its backward: the oldest are forgotten, and such a
+  // node then raises on the released storage.
+  static constexpr size_t kMaxEvents = 1 << 16;
+
+  void Remember(Key key, std::span<const PinnedInput> pins) {
+    const std::lock_guard lock(mutex_);
+    auto [entry, is_new] = storages_.try_emplace(key);
+    for (const PinnedInput& pin : pins) {
+      if (std::ranges::find(entry->second, pin.storage) == entry->second.end()) {
+        entry->second.push_back(pin.storage);
+      }
+    }
+    if (is_new) {
+      order_.push_back(key);
+      if (order_.size() > kMaxEvents) {
+        storages_.erase(order_.front());
+        order_.pop_front();
+      }
+    }
+    empty_.store(false, std::memory_order_relaxed);
+  }
+
+  template <typename Visitor>
+  void ForEach(Key key, Visitor&& visit) {
+    if (empty_.load(std::memory_order_relaxed)) return;
+    const std::lock_guard lock(mutex_);
+    const auto found = storages_.find(key);
+    if (found == storages_.end()) return;
+    for (ManagedStorage* storage : found->second) visit(storage);
+  }
+
+ private:
+  std::atomic<bool> empty_{true};
+  std::mutex mutex_;
+  absl::flat_hash_map<Key, std::vector<ManagedStorage*>> storages_;
+  std::deque<Key> order_;
+};
+
+// Memory full of NaN for operators whose inputs could not be brought. Not charged to the budget: it
+// exists only once the session is lost.
+class NanScratch {
+ public:
+  ~NanScratch() {
+    if (data_ != nullptr) ::munmap(data_, size_bytes_);
+  }
+  void Reserve(int64_t size_bytes) { wanted_bytes_ = std::max(wanted_bytes_, size_bytes); }
+  // Null when the system has no memory for it.
+  std::byte* Get() {
+    const std::lock_guard lock(mutex_);
+    if (data_ == nullptr || size_bytes_ < static_cast<size_t>(wanted_bytes_)) {
+      // A smaller one may be in use: it stays mapped.
+      size_bytes_ = static_cast<size_t>(wanted_bytes_);
+      void* const data = ::mmap(nullptr, size_bytes_, PROT_READ | PROT_WRITE,
+                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      data_ = data == MAP_FAILED ? nullptr : static_cast<std::byte*>(data);
+    }
+    if (data_ != nullptr) {
+      std::fill_n(reinterpret_cast<float*>(data_), size_bytes_ / sizeof(float),
+                  std::numeric_limits<float>::quiet_NaN());
+    }
+    return data_;
+  }
+
+ private:
+  std::mutex mutex_;
+  int64_t wanted_bytes_ = kPageBytes;
+  static constexpr int64_t kPageBytes = 4096;
+  std::byte* data_ = nullptr;
+  size_t size_bytes_ = 0;
+};
+
+}  // namespace
+
+struct OperatorHook::State {
+  Session* session;
+  Residency* residency;
+  OperatorHook* hook = nullptr;
+  ForwardMemory forward_memory;
+  NanScratch scratch;
+  HookStats stats_before;  // Of hooks that this process had earlier.
+  std::vector<at::CallbackHandle> callbacks;
+};
+
+namespace {
+
+std::atomic<OperatorHook::State*> g_active{nullptr};
+
+// Brings the storages of thread.pins[first] onwards, all or none.
+absl::Status PinInputs(OperatorHook::State& state, HookThread& thread, size_t first) {
+  const size_t count = thread.pins.size() - first;
+  thread.ranges.clear();
+  for (size_t i = first; i < thread.pins.size(); ++i) {
+    ManagedStorage& storage = *thread.pins[i].storage;
+    if (!storage.ready()) [[unlikely]] {
+      if (absl::Status status = storage.owner().Prepare(storage); !status.ok()) return status;
+    }
+    thread.ranges.push_back(storage.range());
+  }
+  thread.addresses.resize(count);
+  if (absl::Status status = state.residency->Pin(thread.ranges, absl::MakeSpan(thread.addresses));
+      !status.ok()) [[unlikely]] {
+    return status;
+  }
+  for (size_t i = 0; i < count; ++i) {
+    ManagedStorage& storage = *thread.pins[first + i].storage;
+    storage.Attach(thread.addresses[i] + storage.offset_bytes());
+  }
+  return absl::OkStatus();
+}
+
+void RunOnScratch(OperatorHook::State& state, HookThread& thread, size_t first,
+                  const absl::Status& status) {
+  thread.failure = absl::Status(
+      status.code(), absl::StrCat("operator ", CurrentOperatorName(), " with ",
+                                  thread.pins[first].storage->name(), ": ", status.message()));
+  state.session->Latch(thread.failure);
+  std::byte* const scratch = state.scratch.Get();
+  for (size_t i = first; i < thread.pins.size(); ++i) {
+    // Without scratch the storage stays released and the operator raises on it: loud as well.
+    if (scratch != nullptr) thread.pins[i].storage->AttachScratch(scratch);
+  }
+  if (scratch == nullptr) thread.pins.resize(first);
+}
+
+void BeginFrame(OperatorHook::State& state, HookThread& thread, const at::RecordFunction& function,
+                size_t first) {
+  thread.counters->Add(thread.counters->operators_with_chunks);
+  const absl::Status status = PinInputs(state, thread, first);
+  thread.frames.push_back({&function, first, !status.ok()});
+  if (!status.ok()) [[unlikely]] {
+    RunOnScratch(state, thread, first, status);
+    return;
+  }
+  for (size_t i = first; i < thread.pins.size(); ++i) {
+    thread.pins[i].version = thread.pins[i].storage->version();
+  }
+}
+
+std::unique_ptr<at::ObserverContext> BeginOperator(const at::RecordFunction& function) {
+  HookThread& thread = Thread();
+  thread.Enter(&function);
+  OperatorHook::State* const state = g_active.load(std::memory_order_acquire);
+  if (state == nullptr) return nullptr;
+  thread.counters->Add(thread.counters->operators);
+  const size_t first = thread.pins.size();
+  int argument = 0;
+  for (const c10::IValue& input : function.inputs()) {
+    ForEachTensor(input, [&](c10::TensorImpl* tensor) {
+      ManagedStorage* const storage = ManagedStorage::Of(tensor);
+      if (storage != nullptr && !storage->retired()) {
+        thread.pins.push_back({storage, argument, false, 0});
+      }
+    });
+    ++argument;
+  }
+  if (thread.pins.size() == first) [[likely]]
+    return nullptr;
+
+  const OperatorTraits& traits = TraitsOf(SchemaOf(function));
+  for (size_t i = first; i < thread.pins.size(); ++i) {
+    PinnedInput& pin = thread.pins[i];
+    pin.written = traits.custom || pin.storage->always_dirty() || traits.Writes(pin.argument);
+  }
+  BeginFrame(*state, thread, function, first);
+  if (traits.custom && function.seqNr() >= 0) {
+    state->forward_memory.Remember({function.seqNr(), function.threadId()},
+                                   std::span(thread.pins).subspan(first));
+  }
+  return nullptr;
+}
+
+std::unique_ptr<at::ObserverContext> BeginBackwardNode(const at::RecordFunction& function) {
+  HookThread& thread = Thread();
+  thread.Enter(&function);
+  OperatorHook::State* const state = g_active.load(std::memory_order_acquire);
+  if (state == nullptr) return nullptr;
+  const size_t first = thread.pins.size();
+  state->forward_memory.ForEach({function.seqNr(), function.forwardThreadId()},
+                                [&](ManagedStorage* storage) {
+                                  if (!storage->retired()) {
+                                    thread.pins.push_back({storage, 0, storage->always_dirty(), 0});
+                                  }
+                                });
+  if (thread.pins.size() > first) BeginFrame(*state, thread, function, first);
+  return nullptr;
+}
+
+// Runs from RecordFunction's destructor: after the operator, or while its exception unwinds.
+void EndEvent(const at::RecordFunction& function, at::ObserverContext*) {
+  HookThread& thread = Thread();
+  thread.Leave();
+  if (thread.frames.empty() || thread.frames.back().function != &function) return;
+  OperatorHook::State* const state = g_active.load(std::memory_order_acquire);
+  const Frame frame = thread.frames.back();
+  thread.frames.pop_back();
+  for (size_t i = frame.first_pin; i < thread.pins.size(); ++i) {
+    const PinnedInput& pin = thread.pins[i];
+    if (frame.on_scratch) [[unlikely]] {
+      pin.storage->DetachScratch();
+      continue;
+    }
+    const bool dirty = pin.written || pin.storage->version() != pin.version;
+    pin.storage->Detach();
+    if (state != nullptr) state->residency->Unpin(pin.storage->range(), dirty);
+  }
+  thread.pins.resize(frame.first_pin);
+}
+
+HookStats SumCounters() {
+  const std::lock_guard lock(g_counters_mutex);
+  HookStats sum;
+  for (const auto& counters : AllCounters()) {
+    sum.operators += counters->operators.load(std::memory_order_relaxed);
+    sum.operators_with_chunks += counters->operators_with_chunks.load(std::memory_order_relaxed);
+  }
+  return sum;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<OperatorHook>> OperatorHook::Install(Session& session) {
+  if (g_active.load() != nullptr) {
+    return absl::FailedPreconditionError(
+        "a training session is open in this process: close it, or Manage the model in it");
+  }
+  auto state = std::make_unique<State>();
+  state->session = &session;
+  state->residency = &session.residency();
+  state->stats_before = SumCounters();
+  return std::unique_ptr<OperatorHook>(new OperatorHook(std::move(state)));
+}
+
+OperatorHook::OperatorHook(std::unique_ptr<State> state) : state_(std::move(state)) {
+  state_->hook = this;
+  g_active.store(state_.get(), std::memory_order_release);
+  state_->callbacks = {
+      at::addGlobalCallback(at::RecordFunctionCallback(&BeginOperator, &EndEvent)
+                                .needsInputs(true)
+                                .scopes({at::RecordScope::FUNCTION})),
+      at::addGlobalCallback(at::RecordFunctionCallback(&BeginBackwardNode, &EndEvent)
+                                .scopes({at::RecordScope::BACKWARD_FUNCTION}))};
+}
+
+OperatorHook::~OperatorHook() {
+  for (at::CallbackHandle callback : state_->callbacks) at::removeCallback(callback);
+  g_active.store(nullptr, std::memory_order_release);
+}
+
+absl::Status OperatorHook::Pin(ManagedStorage& storage) {
+  if (!storage.ready()) {
+    if (absl::Status status = storage.owner().Prepare(storage); !status.ok()) return status;
+  }
+  const RangeId range = storage.range();
+  std::byte* address = nullptr;
+  if (absl::Status status = state_->residency->Pin({&range, 1}, {&address, 1}); !status.ok()) {
+    return status;
+  }
+  storage.Attach(address + storage.offset_bytes());
+  return absl::OkStatus();
+}
+
+void OperatorHook::Unpin(ManagedStorage& storage, bool dirty) {
+  storage.Detach();
+  state_->residency->Unpin(storage.range(), dirty);
+}
+
+OperatorHook* OperatorHook::Active() {
+  State* const state = g_active.load(std::memory_order_acquire);
+  return state == nullptr ? nullptr : state->hook;
+}
+
+void OperatorHook::ReserveScratch(int64_t size_bytes) { state_->scratch.Reserve(size_bytes); }
+
+HookStats OperatorHook::stats() const {
+  HookStats stats = SumCounters();
+  stats.operators -= state_->stats_before.operators;
+  stats.operators_with_chunks -= state_->stats_before.operators_with_chunks;
+  return stats;
+}
+
+std::string CurrentOperatorName() {
+  const HookThread& thread = Thread();
+  if (thread.depth == 0) return "no operator";
+  return thread.running[std::min(thread.depth, HookThread::kNamedDepth) - 1]->name();
+}
+
+absl::Status CurrentOperatorFailure() {
+  const HookThread& thread = Thread();
+  for (const Frame& frame : thread.frames) {
+    if (frame.on_scratch) return thread.failure;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gemini::client::hooks

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sees every dispatcher operator of the process. At its start each managed storage among its inputs
+// is pinned, all or none, and gets its address; at its end, also by an exception, the pins are
+// dropped. Thread: operators run on any. Install and Remove: no operator runs meanwhile. Errors: a
+// callback must not throw: Torch swallows it and runs the operator anyway. So a failed pin
+//         latches the session's status with the operator's name, and the operator gets NaN-filled
+//         scratch in place of its managed inputs. No step commits once latched.
+// Cost:   docs/benchmarks.md, hook_ns_per_operator. An operator without managed inputs allocates
+//         nothing, takes no lock and writes to memory of its own thread only.
+// Limits: operators inside at::DisableRecordFunctionGuard are not seen: they raise on the released
+//         storage. A C++ torch::autograd::Function takes raw pointers under a ScopedFetch.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "client/session.h"
+#include "client/torch/managed_storage.h"
+
+namespace gemini::client::hooks {
+
+struct HookStats {
+  int64_t operators = 0;
+  int64_t operators_with_chunks = 0;
+};
+
+class OperatorHook {
+ public:
+  // Starts to watch, one hook a process. `session` outlives this. FAILED_PRECONDITION: there is
+  // one.
+  static absl::StatusOr<std::unique_ptr<OperatorHook>> Install(Session& session);
+  // Stops watching. All pins are gone by then.
+  ~OperatorHook();
+
+  // Pins one storage outside of any operator. The errors of Residency::Pin, and of the owner.
+  absl::Status Pin(ManagedStorage& storage);
+  void Unpin(ManagedStorage& storage, bool dirty);
+  // The hook of this process; null when there is none.
+  static OperatorHook* Active();
+
+  // Raises the size of the scratch: the largest managed storage must fit.
+  void ReserveScratch(int64_t size_bytes);
+
+  HookStats stats() const;
+
+  struct State;
+
+ private:
+  explicit OperatorHook(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+// Returns the name of the innermost operator that runs on this thread; "no operator" outside.
+std::string CurrentOperatorName();
+// Returns the error that made the innermost operator of this thread run on scratch; OK otherwise.
+// The allocator refuses such an operator its output, so that running out of memory surfaces at
+// once.
+absl::Status CurrentOperatorFailure();
+
+}  // namespace gemini::client::hooks

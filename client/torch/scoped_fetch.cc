@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/torch/scoped_fetch.h"
+
+#include "client/torch/managed_storage.h"
+#include "client/torch/operator_hook.h"
+
+namespace gemini::client::hooks {
+
+void ScopedFetch::Release() {
+  if (!storage_) return;
+  // After the session's end there is nothing left to unpin.
+  if (OperatorHook* hook = OperatorHook::Active(); hook != nullptr) {
+    hook->Unpin(*ManagedStorage::Of(storage_.get()), access_ == FetchAccess::kReadWrite);
+  }
+  storage_.reset();
+  data_ = nullptr;
+}
+
+}  // namespace gemini::client::hooks
