@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/interrupt.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include "gtest/gtest.h"
+
+namespace gemini::trainer {
+namespace {
+
+TEST(Interrupt, TheFirstSignalIsRememberedAndEndsNothing) {
+  const Interrupt interrupt;
+  EXPECT_EQ(interrupt.signal(), 0);
+  ::raise(SIGINT);
+  EXPECT_EQ(interrupt.signal(), SIGINT);
+}
+
+TEST(Interrupt, TheSecondSignalEndsTheProcessAtOnceWith130) {
+  EXPECT_EXIT(
+      {
+        const Interrupt interrupt;
+        ::raise(SIGINT);
+        ::raise(SIGINT);
+        ::_exit(7);
+      },
+      ::testing::ExitedWithCode(130), "Stopping: finishing this step");
+}
+
+TEST(Interrupt, TerminationIsTreatedLikeCtrlC) {
+  EXPECT_EXIT(
+      {
+        const Interrupt interrupt;
+        ::raise(SIGTERM);
+        ::_exit(Interrupt::ExitStatus(interrupt.signal()));
+      },
+      ::testing::ExitedWithCode(143), "Stopping");
+}
+
+TEST(Interrupt, AfterItsEndSignalsDoWhatTheyDidBefore) {
+  { const Interrupt interrupt; }
+  EXPECT_EXIT(::raise(SIGINT), ::testing::KilledBySignal(SIGINT), "");
+}
+
+}  // namespace
+}  // namespace gemini::trainer

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/metrics_file.h"
+
+#include <stdlib.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <sstream>
+
+#include "nlohmann/json.hpp"
+#include "tests/status_matchers.h"
+
+namespace gemini::trainer {
+namespace {
+
+using ::testing::HasSubstr;
+using Mode = MetricsFile::Mode;
+
+class MetricsFileTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = ::testing::TempDir() + "metrics_XXXXXX";
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    directory_ = pattern;
+    path_ = pattern + "/metrics.jsonl";
+  }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+  std::string Content() const {
+    std::ostringstream text;
+    text << std::ifstream(path_).rdbuf();
+    return text.str();
+  }
+  static StepMetrics Step(int64_t step) {
+    StepMetrics metrics;
+    metrics.step = step;
+    return metrics;
+  }
+  std::string directory_;
+  std::string path_;
+};
+
+TEST_F(MetricsFileTest, AStepHasEveryPromisedKeyAndExactNumbers) {
+  StepMetrics metrics = Step(3);
+  metrics.loss = 0.1 + 0.2;
+  metrics.device_peak_bytes = (int64_t{1} << 60) + 1;
+  const auto json = nlohmann::json::parse(ToJson(metrics));
+  for (const char* key : {"step", "loss", "lr", "grad_norm", "tokens_per_second",
+                          "device_peak_bytes", "device_budget_bytes", "host_bytes", "nvme_bytes",
+                          "fetch_bytes", "evict_bytes", "stall_seconds"}) {
+    EXPECT_TRUE(json.contains(key)) << key;
+  }
+  EXPECT_EQ(json["loss"].get<double>(), 0.1 + 0.2);
+  EXPECT_EQ(json["device_peak_bytes"].get<int64_t>(), (int64_t{1} << 60) + 1);
+}
+
+TEST_F(MetricsFileTest, NanAndInfinityAreNullAndTheLineStaysJson) {
+  StepMetrics metrics = Step(3);
+  metrics.loss = std::nan("");
+  metrics.grad_norm = std::numeric_limits<double>::infinity();
+  const auto json = nlohmann::json::parse(ToJson(metrics));
+  EXPECT_TRUE(json["loss"].is_null());
+  EXPECT_TRUE(json["grad_norm"].is_null());
+}
+
+TEST_F(MetricsFileTest, ANewRunDoesNotTouchAFileThatIsThere) {
+  std::ofstream(path_) << "precious";
+  EXPECT_THAT(MetricsFile::Open(path_, Mode::kNew, 0),
+              StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("--overwrite")));
+  EXPECT_EQ(Content(), "precious");
+}
+
+TEST_F(MetricsFileTest, OverwritingStartsEmpty) {
+  std::ofstream(path_) << "old\n";
+  ASSERT_OK_AND_ASSIGN(MetricsFile file, MetricsFile::Open(path_, Mode::kOverwrite, 0));
+  EXPECT_EQ(Content(), "");
+}
+
+TEST_F(MetricsFileTest, ResumingDropsLaterStepsAndABrokenLastLine) {
+  {
+    ASSERT_OK_AND_ASSIGN(MetricsFile file, MetricsFile::Open(path_, Mode::kNew, 0));
+    for (int64_t step = 1; step <= 4; ++step) ASSERT_OK(file.Append(Step(step)));
+    ASSERT_OK(file.Append(EvalMetrics{2, 1.5, 4.48}));
+  }
+  std::ofstream(path_, std::ios::app) << "{\"step\":2,\"lo";
+  ASSERT_OK_AND_ASSIGN(MetricsFile file, MetricsFile::Open(path_, Mode::kResume, 2));
+  ASSERT_OK(file.Append(Step(3)));
+  EXPECT_EQ(Content(), ToJson(Step(1)) + "\n" + ToJson(Step(2)) + "\n" +
+                           ToJson(EvalMetrics{2, 1.5, 4.48}) + "\n" + ToJson(Step(3)) + "\n");
+}
+
+TEST_F(MetricsFileTest, ResumingWithoutAFileMakesOne) {
+  ASSERT_OK(MetricsFile::Open(path_, Mode::kResume, 2));
+  EXPECT_EQ(Content(), "");
+}
+
+TEST_F(MetricsFileTest, AFullDiskIsAnError) {
+  ASSERT_OK_AND_ASSIGN(MetricsFile file, MetricsFile::Open("/dev/full", Mode::kOverwrite, 0));
+  EXPECT_THAT(file.Append(Step(1)),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("/dev/full")));
+}
+
+}  // namespace
+}  // namespace gemini::trainer

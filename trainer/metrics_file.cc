@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/metrics_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "gemini/errno_status.h"
+#include "gemini/status_macros.h"
+#include "nlohmann/json.hpp"
+#include "trainer/replace_file.h"
+
+namespace gemini::trainer {
+namespace {
+
+// nlohmann writes the shortest text that reads back the same, and null for NaN and infinities.
+using Json = nlohmann::ordered_json;
+
+// The lines of `path` that a run resumed behind `last_step` keeps.
+std::string KeptLines(const std::string& path, int64_t last_step) {
+  std::ifstream file(path, std::ios::binary);
+  std::string kept;
+  std::string line;
+  while (std::getline(file, line)) {
+    if (file.eof()) break;  // No end of line: cut short.
+    const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!object.is_object()) continue;
+    const auto step = object.find("step");
+    if (step == object.end() || !step->is_number_integer()) continue;
+    if (step->get<int64_t>() <= last_step) absl::StrAppend(&kept, line, "\n");
+  }
+  return kept;
+}
+
+}  // namespace
+
+std::string ToJson(const StepMetrics& metrics) {
+  return Json{{"step", metrics.step},
+              {"loss", metrics.loss},
+              {"lr", metrics.lr},
+              {"grad_norm", metrics.grad_norm},
+              {"clip_coefficient", metrics.clip_coefficient},
+              {"seconds", metrics.seconds},
+              {"tokens_per_second", metrics.tokens_per_second},
+              {"device_budget_bytes", metrics.device_budget_bytes},
+              {"device_peak_bytes", metrics.device_peak_bytes},
+              {"non_model_peak_bytes", metrics.non_model_peak_bytes},
+              {"pinned_peak_bytes", metrics.pinned_peak_bytes},
+              {"host_bytes", metrics.host_bytes},
+              {"nvme_bytes", metrics.nvme_bytes},
+              {"fetch_bytes", metrics.fetch_bytes},
+              {"evict_bytes", metrics.evict_bytes},
+              {"stall_seconds", metrics.stall_seconds}}
+      .dump();
+}
+
+std::string ToJson(const EvalMetrics& metrics) {
+  return Json{{"step", metrics.step},
+              {"eval_loss", metrics.eval_loss},
+              {"eval_perplexity", metrics.eval_perplexity}}
+      .dump();
+}
+
+absl::StatusOr<MetricsFile> MetricsFile::Open(const std::string& path, Mode mode,
+                                              int64_t last_step) {
+  MetricsFile metrics;
+  metrics.path_ = path;
+  int flags = O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC;
+  switch (mode) {
+    case Mode::kNew:
+      flags |= O_EXCL;
+      break;
+    case Mode::kOverwrite:
+      flags |= O_TRUNC;
+      break;
+    case Mode::kResume:
+      if (::access(path.c_str(), F_OK) == 0) {
+        GEMINI_RETURN_IF_ERROR(ReplaceFile(path, KeptLines(path, last_step)));
+      }
+      break;
+  }
+  metrics.fd_ = UniqueFd(::open(path.c_str(), flags, 0666));
+  if (!metrics.fd_ && errno == EEXIST) {
+    return absl::AlreadyExistsError(absl::StrCat(
+        path, " is there already: give another --metrics, or --overwrite to replace it"));
+  }
+  if (!metrics.fd_) return ErrnoStatus(errno, absl::StrCat("open ", path));
+  return metrics;
+}
+
+absl::Status MetricsFile::AppendLine(std::string line) {
+  line += '\n';
+  size_t done = 0;
+  while (done < line.size()) {
+    const ssize_t written = ::write(fd_.get(), line.data() + done, line.size() - done);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return ErrnoStatus(errno, absl::StrCat("write ", path_));
+    done += static_cast<size_t>(written);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gemini::trainer
