@@ -5,6 +5,7 @@
 # GEMINI_TORCH_DIR: the wheel's `torch` folder; found through the project's .venv when not given.
 if(NOT GEMINI_TORCH_DIR)
   file(GLOB gemini_torch_candidates ${PROJECT_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch)
+  list(APPEND gemini_torch_candidates "")
   list(GET gemini_torch_candidates 0 gemini_torch_candidate)
   set(GEMINI_TORCH_DIR ${gemini_torch_candidate} CACHE PATH "The torch folder of the PyPI wheel")
 endif()
@@ -12,6 +13,7 @@ if(NOT EXISTS ${GEMINI_TORCH_DIR}/include/torch/csrc/api/include/torch/torch.h)
   message(FATAL_ERROR "LibTorch not found in '${GEMINI_TORCH_DIR}': run tools/check, or pass "
           "-DGEMINI_TORCH_DIR=<the torch folder inside site-packages>, or -DGEMINI_WITH_TORCH=OFF")
 endif()
+file(REAL_PATH "${GEMINI_TORCH_DIR}" GEMINI_TORCH_REAL_DIR)
 add_library(gemini_libtorch INTERFACE IMPORTED GLOBAL)
 add_library(gemini::libtorch ALIAS gemini_libtorch)
 target_include_directories(gemini_libtorch SYSTEM INTERFACE

@@ -52,8 +52,13 @@ function(gemini_library name)
     list(TRANSFORM arg_HEADERS PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
     set_property(GLOBAL APPEND PROPERTY GEMINI_TORCH_HEADERS ${arg_HEADERS})
   endif()
-  install(TARGETS ${target} EXPORT GeminiTargets
-          FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+  # What somebody's trainer links. Their own header folder: `server/` is no name for /usr/include.
+  cmake_path(RELATIVE_PATH CMAKE_CURRENT_SOURCE_DIR BASE_DIRECTORY ${PROJECT_SOURCE_DIR}
+             OUTPUT_VARIABLE folder)
+  if(folder MATCHES "^(gemini|policies|server|client)(/|$)")
+    install(TARGETS ${target} EXPORT GeminiTargets
+            FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/Gemini)
+  endif()
 endfunction()
 
 # gemini_program(<name> [TORCH] [NO_INSTALL] SOURCES ... [PRIVATE ...]): a binary in build/bin.
@@ -65,6 +70,11 @@ function(gemini_program name)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   gemini_precompile_torch(${name} "${arg_TORCH}" ${arg_PRIVATE})
   if(NOT arg_NO_INSTALL)
+    # Torch stays where it is: the installed program finds it without the clone's .venv link.
+    file(REAL_PATH "${GEMINI_TORCH_DIR}/lib" torch_libraries)
+    if(GEMINI_WITH_TORCH)
+      set_target_properties(${name} PROPERTIES INSTALL_RPATH "${torch_libraries}")
+    endif()
     install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
   endif()
 endfunction()

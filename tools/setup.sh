@@ -133,11 +133,10 @@ gemini_install_venv() {
 }
 
 gemini_configure() {
-  local arguments=(--preset release) torch_dir id
-  torch_dir=$("$gemini_python" -c 'import importlib.util as u; print(u.find_spec("torch").submodule_search_locations[0])')
-  # Seen through .venv, so that it stays the same when the cache moves.
-  torch_dir=$gemini_root/.venv/${torch_dir#"$(cd "$gemini_root/.venv" && pwd -P)"/}
-  arguments+=("-DGEMINI_TORCH_DIR=$torch_dir"
+  local arguments=(--preset release) torch_dirs id
+  # Through .venv, not the cache behind it: so the path is the same for every build of this clone.
+  torch_dirs=("$gemini_root"/.venv/lib/python3*/site-packages/torch)
+  arguments+=("-DGEMINI_TORCH_DIR=${torch_dirs[0]}"
               "-DCMAKE_MAKE_PROGRAM=$gemini_root/.venv/bin/ninja")
   if command -v ccache >/dev/null; then
     # The sloppiness is what ccache needs for sources with a precompiled header.
