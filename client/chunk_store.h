@@ -1,27 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where each chunk of one space lies below DEVICE (HOST slots, NVME slots), and which version of
-// each bundle is committed. Spills the least recently used HOST chunks to NVME when HOST is full.
-// Thread: any; calls block for NVME I/O when a chunk is not in HOST.
+// Where each chunk of one space lies below DEVICE (HOST slots, NVME slots), and which version of each
+// bundle is committed. Spills the least recently used HOST chunks to NVME when HOST is full.
+// Thread: any; calls block for NVME I/O when a chunk is not in HOST. The lock is not held meanwhile:
+//         the chunk is busy, and whoever wants it waits. Only I/O makes a chunk busy, and I/O waits
+//         for nobody here, so nothing waits in a ring.
 // Units:  chunks and slots of chunk_bytes.
 // Commit: every change of a committed chunk is out of place: fresh slot, record, commit word. So a
 //         reader of the commit words finds a whole version at any moment.
+// Copies: a committed chunk that was read back from NVME stays there too, where its record says, and
+//         its HOST copy is dropped without a write. An uncommitted chunk has one copy.
 #pragma once
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "client/commit_writer.h"
+#include "client/lru_list.h"
+#include "client/mutex.h"
+#include "client/nvme_ring_client.h"
+#include "client/residency_writer.h"
+#include "client/slot_pool.h"
+#include "client/space_counters.h"
+#include "client/space_memory.h"
 #include "gemini/ids.h"
+#include "gemini/unique_fd.h"
 
 namespace gemini::client {
 
 class ChunkStore;
 
-// A HOST slot held in place: it is neither spilled nor given away while this lives. Move-only.
+// A HOST slot held in place: it is neither spilled nor given away while this lives. Move-only; does not
+// outlive its store.
 class HostChunk {
  public:
   HostChunk() = default;
@@ -33,6 +49,8 @@ class HostChunk {
 
  private:
   friend class ChunkStore;
+  HostChunk(ChunkStore* store, SlotId slot, std::byte* data)
+      : store_(store), slot_(slot), data_(data) {}
   ChunkStore* store_ = nullptr;
   SlotId slot_;
   std::byte* data_ = nullptr;
@@ -40,33 +58,108 @@ class HostChunk {
 
 class ChunkStore {
  public:
-  virtual ~ChunkStore() = default;
+  // Starts with all chunks FREE. `connection` outlives this; `generation` is that of the lease.
+  ChunkStore(std::string name, SpaceMemory memory, UniqueFd kick, const Connection& connection,
+             uint64_t generation);
+  ChunkStore(const ChunkStore&) = delete;
+  ChunkStore& operator=(const ChunkStore&) = delete;
 
-  virtual int64_t chunk_bytes() const = 0;
+  const std::string& name() const { return name_; }
+  int64_t chunk_bytes() const { return memory_.shape().chunk_bytes; }
+  int64_t num_bundles() const { return memory_.shape().num_bundles; }
 
   // Brings the chunk's bytes into HOST. They may be written only if the chunk is uncommitted (a
-  // gradient). NOT_FOUND: the chunk is FREE. RESOURCE_EXHAUSTED: no HOST slot can be freed (says
-  // how many are held and what to raise). UNAVAILABLE: the server is gone. DATA_LOSS: the disk
-  // failed.
-  virtual absl::StatusOr<HostChunk> Acquire(ChunkId chunk) = 0;
+  // gradient). NOT_FOUND: the chunk is FREE. RESOURCE_EXHAUSTED: no HOST slot can be freed (says how
+  // many are held and what to raise). UNAVAILABLE: the server is gone. DATA_LOSS: the disk failed.
+  absl::StatusOr<HostChunk> Acquire(ChunkId chunk);
 
-  // As Acquire for an uncommitted chunk; a FREE one becomes HOLD with zero bytes.
-  virtual absl::StatusOr<HostChunk> AcquireUncommitted(ChunkId chunk) = 0;
+  // As Acquire for an uncommitted chunk; a FREE one becomes HOLD with zero bytes. FAILED_PRECONDITION:
+  // the chunk is committed.
+  absl::StatusOr<HostChunk> AcquireUncommitted(ChunkId chunk);
+
+  // As AcquireUncommitted, but the bytes are arbitrary: the caller writes all of them.
+  absl::StatusOr<HostChunk> AcquireToOverwrite(ChunkId chunk);
 
   // Takes a HOST slot that belongs to no chunk yet; its bytes are arbitrary.
-  virtual absl::StatusOr<HostChunk> AcquireSpare() = 0;
+  absl::StatusOr<HostChunk> AcquireSpare();
 
-  // Commits `fresh` as the new chunks of their kinds at `step`; kinds not named stay as they are.
-  // The slots that they replace are free afterwards. The bytes must be complete.
-  // INVALID_ARGUMENT: step below the committed one.
-  virtual absl::Status Commit(BundleId bundle, int64_t step,
-                              absl::Span<std::pair<ChunkKind, HostChunk>> fresh) = 0;
+  // Commits `fresh` as the new chunks of their kinds at `step`; kinds not named stay as they are. Each
+  // is a spare, or the chunk itself from AcquireUncommitted. The slots that they replace are free
+  // afterwards (when no longer held), and the handles in `fresh` are empty. The bytes must be complete.
+  // INVALID_ARGUMENT: step below the committed one, a gradient, or a slot that is another chunk's.
+  absl::Status Commit(BundleId bundle, int64_t step,
+                      absl::Span<std::pair<ChunkKind, HostChunk>> fresh);
 
   // The committed step of the bundle; -1 when nothing is committed.
-  virtual int64_t CommittedStep(BundleId bundle) const = 0;
+  int64_t CommittedStep(BundleId bundle) const;
+  // Whether the chunk is part of its bundle's committed version.
+  bool IsCommitted(ChunkId chunk) const;
+  // Whether the chunk has bytes: it is not FREE.
+  bool HasPayload(ChunkId chunk) const;
 
   // Makes an uncommitted chunk FREE (no one may hold it).
-  virtual void Free(ChunkId chunk) = 0;
+  void Free(ChunkId chunk);
+
+  int64_t host_bytes_used() const;
+  int64_t nvme_bytes_used() const;
+  int64_t nvme_read_bytes() const;     // Ever.
+  int64_t nvme_written_bytes() const;  // Ever.
+
+  // For Residency, which knows what is on DEVICE.
+  ResidencyWriter& residency_writer() { return residency_; }
+  SpaceCounters& counters() { return counters_; }
+
+ private:
+  friend class HostChunk;
+  static constexpr SlotId kNoSlot{};
+
+  struct Chunk {
+    SlotId host;
+    SlotId nvme;        // The valid copy when both are there: `host` is then a cache.
+    bool busy = false;  // I/O is under way; nobody else touches the chunk.
+    bool committed = false;
+  };
+  struct HostSlot {
+    ChunkId owner;  // None: a spare, or replaced while it was held.
+    int holds = 0;  // 0 and no owner: free.
+  };
+
+  absl::Status CheckId(ChunkId chunk) const;
+  absl::StatusOr<HostChunk> AcquireLocked(ChunkId chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<HostChunk> AcquireToWrite(ChunkId chunk, bool keep_bytes);
+  // Takes a HOST slot, spilling if there is no free one: lets go of the lock while it writes. The slot
+  // has no owner and one hold.
+  absl::StatusOr<SlotId> TakeHostSlot() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Moves the chunk in HOST slot `victim` to NVME, or drops it where it lies there already.
+  absl::Status Spill(SlotId victim) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<SlotId> TakeNvmeSlot() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status NoRoom() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void WaitUntilIdle(ChunkId chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  HostChunk Hold(SlotId slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DropHold(SlotId slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Release(SlotId slot);  // A HostChunk's end.
+  void DropHostCopy(ChunkId chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DropNvmeCopy(ChunkId chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Tells the residency word, and the record if the chunk is committed, where the chunk lies now.
+  void PublishPlace(ChunkId chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const std::string name_;
+  const SpaceMemory memory_;
+  NvmeRingClient ring_;
+  ResidencyWriter residency_;
+  SpaceCounters counters_;
+
+  mutable Mutex mutex_;
+  std::condition_variable idle_;  // A chunk is no longer busy.
+  CommitWriter commits_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Chunk> chunks_ ABSL_GUARDED_BY(mutex_);         // By ChunkId.
+  std::vector<HostSlot> host_slots_ ABSL_GUARDED_BY(mutex_);  // By SlotId.
+  SlotPool free_host_ ABSL_GUARDED_BY(mutex_);
+  SlotPool free_nvme_ ABSL_GUARDED_BY(mutex_);
+  LruList spillable_ ABSL_GUARDED_BY(mutex_);  // HOST slots with an owner that nobody holds.
+  int64_t spills_under_way_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t nvme_read_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t nvme_written_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace gemini::client

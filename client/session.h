@@ -7,14 +7,19 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "client/chunk_store.h"
-#include "client/copy_engine.h"
+#include "client/connection.h"
+#include "client/copy_engine_host.h"
 #include "client/device_budget.h"
+#include "client/mutex.h"
 #include "client/residency.h"
+#include "gemini/mapped_memory.h"
 #include "gemini/tier.h"
 #include "gemini/unique_fd.h"
 
@@ -37,31 +42,65 @@ struct SpaceOptions {
 class Session {
  public:
   // Takes a connected socket (an embedded server's), says hello and takes the lease. Errors: the
-  // server's refusal, with its numbers; UNAVAILABLE: nobody answers.
+  // server's refusal, with its numbers; UNAVAILABLE: nobody answers. INVALID_ARGUMENT: chunk_bytes.
   static absl::StatusOr<std::unique_ptr<Session>> Open(UniqueFd socket, SessionOptions options);
-  // Connects to the daemon's socket first. NOT_FOUND or UNAVAILABLE: no daemon there (says how to
-  // start one). INVALID_ARGUMENT: the path is longer than an AF_UNIX address takes.
+  // Connects to the daemon's socket first. NOT_FOUND or UNAVAILABLE: no daemon there (says how to start
+  // one). INVALID_ARGUMENT: the path is longer than an AF_UNIX address takes.
   static absl::StatusOr<std::unique_ptr<Session>> Open(absl::string_view socket_path,
                                                        SessionOptions options);
-  virtual ~Session() = default;
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+  ~Session();
 
-  // Opens an ephemeral space and maps its slots. It lives until Close.
-  virtual absl::StatusOr<ChunkStore*> OpenSpace(const SpaceOptions& options) = 0;
+  // Opens an ephemeral space and maps its slots. It lives until Close. Errors: the server's refusal;
+  // FAILED_PRECONDITION: closed.
+  absl::StatusOr<ChunkStore*> OpenSpace(const SpaceOptions& options);
 
-  virtual const TierMap<int64_t>& granted_bytes() const = 0;
-  virtual int64_t chunk_bytes() const = 0;
-  virtual DeviceBudget& device_budget() = 0;
-  virtual Residency& residency() = 0;
+  const TierMap<int64_t>& granted_bytes() const { return granted_bytes_; }
+  int64_t chunk_bytes() const { return chunk_bytes_; }
+  DeviceBudget& device_budget() { return device_budget_; }
+  // Not after Close.
+  Residency& residency() { return *residency_; }
 
   // The first error that any part of the session hit; OK until then. Once latched, no step commits.
-  virtual absl::Status status() const = 0;
-  virtual void Latch(absl::Status error) = 0;
+  absl::Status status() const;
+  // Latches `error` if it is the first; an OK status does nothing.
+  void Latch(absl::Status error);
 
-  // Publishes the count of completed steps for memstat.
-  virtual void PublishStep(int64_t step) = 0;
+  // Publishes the count of completed steps, and DEVICE's use, for memstat.
+  void PublishStep(int64_t step);
 
-  // Gives everything back. The session is unusable afterwards; a second call does nothing.
-  virtual absl::Status Close() = 0;
+  // Gives everything back; no HostChunk and no pin may be left. The session is unusable afterwards; a
+  // second call does nothing. Errors: UNAVAILABLE: the server is gone; all is unmapped all the same.
+  absl::Status Close();
+
+ private:
+  struct Lease {
+    uint64_t generation = 0;
+    TierMap<int64_t> granted_bytes;
+    MappedMemory arena;
+  };
+  struct OpenedSpace {
+    uint64_t id = 0;
+    std::unique_ptr<ChunkStore> store;
+  };
+
+  Session(std::unique_ptr<Connection> connection, Lease lease, int64_t chunk_bytes);
+  static absl::StatusOr<Lease> TakeLease(Connection& connection, const SessionOptions& options);
+
+  const std::unique_ptr<Connection> connection_;
+  const uint64_t generation_;
+  const TierMap<int64_t> granted_bytes_;
+  const int64_t chunk_bytes_;
+  DeviceBudget device_budget_;
+  CopyEngineHost copies_;
+
+  mutable Mutex mutex_;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+  std::vector<OpenedSpace> spaces_ ABSL_GUARDED_BY(mutex_);
+  MappedMemory arena_;
+  std::unique_ptr<Residency> residency_;
 };
 
 }  // namespace gemini::client

@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/chunk_store.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "gemini/byte_size.h"
+#include "gemini/check.h"
+#include "gemini/status_macros.h"
+
+namespace gemini::client {
+
+HostChunk::HostChunk(HostChunk&& other) noexcept
+    : store_(std::exchange(other.store_, nullptr)),
+      slot_(other.slot_),
+      data_(std::exchange(other.data_, nullptr)) {}
+
+HostChunk& HostChunk::operator=(HostChunk&& other) noexcept {
+  if (this == &other) return *this;
+  if (store_ != nullptr) store_->Release(slot_);
+  store_ = std::exchange(other.store_, nullptr);
+  slot_ = other.slot_;
+  data_ = std::exchange(other.data_, nullptr);
+  return *this;
+}
+
+HostChunk::~HostChunk() {
+  if (store_ != nullptr) store_->Release(slot_);
+}
+
+ChunkStore::ChunkStore(std::string name, SpaceMemory memory, UniqueFd kick,
+                       const Connection& connection, uint64_t generation)
+    : name_(std::move(name)),
+      memory_(std::move(memory)),
+      ring_(memory_, std::move(kick), connection, generation),
+      residency_(memory_.residency_words(), memory_.layout().num_chunks),
+      counters_(memory_.header()),
+      commits_(memory_.commit_words(), memory_.records(), memory_.shape().num_bundles,
+               memory_.layout().num_records),
+      chunks_(memory_.layout().num_chunks),
+      host_slots_(memory_.shape().host_slots),
+      free_host_(memory_.shape().host_slots),
+      free_nvme_(memory_.shape().nvme_slots),
+      spillable_(memory_.shape().host_slots) {}
+
+absl::Status ChunkStore::CheckId(ChunkId chunk) const {
+  if (chunk.value() >= 0 && chunk.value() < memory_.layout().num_chunks) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("space ", name_, " has no chunk ", chunk.value(),
+                                                 "; it has ", memory_.layout().num_chunks));
+}
+
+absl::StatusOr<HostChunk> ChunkStore::Acquire(ChunkId chunk) {
+  GEMINI_RETURN_IF_ERROR(CheckId(chunk));
+  MutexLock lock(mutex_);
+  return AcquireLocked(chunk);
+}
+
+absl::StatusOr<HostChunk> ChunkStore::AcquireLocked(ChunkId id) {
+  WaitUntilIdle(id);
+  Chunk& chunk = chunks_[id.value()];
+  if (chunk.host != kNoSlot) return Hold(chunk.host);
+  if (chunk.nvme == kNoSlot) {
+    return absl::NotFoundError(absl::StrCat("chunk ", id.value(), " (", ChunkKindName(KindOf(id)),
+                                            " of bundle ", BundleOf(id).value(), ") of space ",
+                                            name_, " is FREE: nothing was written to it"));
+  }
+  // Busy already while room is made: nobody reads it twice.
+  chunk.busy = true;
+  absl::StatusOr<SlotId> slot = TakeHostSlot();
+  absl::Status status = slot.status();
+  if (slot.ok()) {
+    const SlotId nvme = chunk.nvme;
+    mutex_.Unlock();
+    status = ring_.Transfer(IoOperation::kRead, *slot, nvme);
+    mutex_.Lock();
+  }
+  chunk.busy = false;
+  idle_.notify_all();
+  if (!status.ok()) {
+    // The server may still write to the slot of a transfer that never came back: it is lost.
+    if (slot.ok() && !ring_.broken()) DropHold(*slot);
+    return absl::Status(status.code(), absl::StrCat("bring chunk ", id.value(), " of space ", name_,
+                                                    " into HOST: ", status.message()));
+  }
+  nvme_read_bytes_ += chunk_bytes();
+  chunk.host = *slot;
+  host_slots_[slot->value()].owner = id;
+  // Its bytes may be written from now on, and the copy on NVME would be stale.
+  if (!chunk.committed) DropNvmeCopy(id);
+  PublishPlace(id);
+  return HostChunk(this, *slot, memory_.slot_address(*slot));
+}
+
+absl::StatusOr<HostChunk> ChunkStore::AcquireUncommitted(ChunkId id) {
+  return AcquireToWrite(id, /*keep_bytes=*/true);
+}
+
+absl::StatusOr<HostChunk> ChunkStore::AcquireToOverwrite(ChunkId id) {
+  return AcquireToWrite(id, /*keep_bytes=*/false);
+}
+
+absl::StatusOr<HostChunk> ChunkStore::AcquireToWrite(ChunkId id, bool keep_bytes) {
+  GEMINI_RETURN_IF_ERROR(CheckId(id));
+  MutexLock lock(mutex_);
+  WaitUntilIdle(id);
+  Chunk& chunk = chunks_[id.value()];
+  if (chunk.committed) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "chunk ", id.value(), " of space ", name_, " is committed and changes out of place only"));
+  }
+  if (chunk.host != kNoSlot || (chunk.nvme != kNoSlot && keep_bytes)) return AcquireLocked(id);
+  chunk.busy = true;
+  absl::StatusOr<SlotId> slot = TakeHostSlot();
+  if (slot.ok() && keep_bytes) {
+    mutex_.Unlock();
+    std::memset(memory_.slot_address(*slot), 0, chunk_bytes());
+    mutex_.Lock();
+  }
+  chunk.busy = false;
+  idle_.notify_all();
+  if (!slot.ok()) return slot.status();
+  DropNvmeCopy(id);
+  chunk.host = *slot;
+  host_slots_[slot->value()].owner = id;
+  PublishPlace(id);
+  return HostChunk(this, *slot, memory_.slot_address(*slot));
+}
+
+absl::StatusOr<HostChunk> ChunkStore::AcquireSpare() {
+  MutexLock lock(mutex_);
+  GEMINI_ASSIGN_OR_RETURN(const SlotId slot, TakeHostSlot());
+  return HostChunk(this, slot, memory_.slot_address(slot));
+}
+
+absl::Status ChunkStore::Commit(BundleId bundle, int64_t step,
+                                absl::Span<std::pair<ChunkKind, HostChunk>> fresh) {
+  GEMINI_RETURN_IF_ERROR(CheckId(ChunkOf(bundle, ChunkKind::kParam)));
+  MutexLock lock(mutex_);
+  // Waiting for one lets go of the lock, and another may become busy meanwhile.
+  const auto busy = [this, bundle](const std::pair<ChunkKind, HostChunk>& entry) {
+    return chunks_[ChunkOf(bundle, entry.first).value()].busy;
+  };
+  while (std::any_of(fresh.begin(), fresh.end(), busy)) mutex_.WaitFor(idle_);
+  if (step < commits_.step(bundle) || step < 0 || step >= int64_t{1} << kCommitStepBits) {
+    return absl::InvalidArgumentError(absl::StrCat("bundle ", bundle.value(), " of space ", name_,
+                                                   " is at step ", commits_.step(bundle),
+                                                   " and cannot be committed at ", step));
+  }
+  CommitRecord record = commits_.record(bundle);
+  uint32_t kinds_seen = 0;
+  for (const auto& [kind, handle] : fresh) {
+    const ChunkId id = ChunkOf(bundle, kind);
+    const uint32_t bit = 1u << static_cast<int>(kind);
+    if (kind == ChunkKind::kGrad || (kinds_seen & bit) != 0 || handle.store_ != this) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a commit of bundle ", bundle.value(), " of space ", name_, " names a ",
+                       ChunkKindName(kind), " chunk that is a gradient, named twice, or not here"));
+    }
+    const HostSlot& slot = host_slots_[handle.slot_.value()];
+    const bool spare = slot.owner == ChunkId() && slot.holds == 1;
+    if (!spare && !(slot.owner == id && !chunks_[id.value()].committed)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "a commit of bundle ", bundle.value(), " of space ", name_, " names HOST slot ",
+          handle.slot_.value(), ", which is chunk ", slot.owner.value(), "'s"));
+    }
+    kinds_seen |= bit;
+    record[static_cast<int>(kind)] = PackChunkSlot({.tier = Tier::kHost, .slot = handle.slot_});
+  }
+  commits_.Commit(bundle, step, record);
+  // The word names the fresh slots: the old ones may go.
+  for (auto& [kind, handle] : fresh) {
+    const ChunkId id = ChunkOf(bundle, kind);
+    Chunk& chunk = chunks_[id.value()];
+    if (chunk.host != handle.slot_) {
+      DropHostCopy(id);
+      chunk.host = handle.slot_;
+      host_slots_[handle.slot_.value()].owner = id;
+    }
+    DropNvmeCopy(id);
+    chunk.committed = true;
+    residency_.SetBelow(id, ChunkSlot{.tier = Tier::kHost, .slot = chunk.host});
+    DropHold(handle.slot_);
+    handle.store_ = nullptr;
+    handle.data_ = nullptr;
+  }
+  return absl::OkStatus();
+}
+
+int64_t ChunkStore::CommittedStep(BundleId bundle) const {
+  MutexLock lock(mutex_);
+  return commits_.step(bundle);
+}
+
+bool ChunkStore::IsCommitted(ChunkId chunk) const {
+  MutexLock lock(mutex_);
+  return chunks_[chunk.value()].committed;
+}
+
+bool ChunkStore::HasPayload(ChunkId id) const {
+  MutexLock lock(mutex_);
+  const Chunk& chunk = chunks_[id.value()];
+  return chunk.host != kNoSlot || chunk.nvme != kNoSlot;
+}
+
+void ChunkStore::Free(ChunkId id) {
+  MutexLock lock(mutex_);
+  WaitUntilIdle(id);
+  Chunk& chunk = chunks_[id.value()];
+  GEMINI_CHECK(!chunk.committed);
+  GEMINI_CHECK(chunk.host == kNoSlot || host_slots_[chunk.host.value()].holds == 0);
+  DropHostCopy(id);
+  DropNvmeCopy(id);
+  PublishPlace(id);
+}
+
+absl::StatusOr<SlotId> ChunkStore::TakeHostSlot() {
+  for (;;) {
+    if (const std::optional<SlotId> slot = free_host_.Take(); slot) {
+      host_slots_[slot->value()] = {.owner = ChunkId(), .holds = 1};
+      return *slot;
+    }
+    const int64_t victim = spillable_.oldest();
+    if (victim != LruList::kNone) {
+      GEMINI_RETURN_IF_ERROR(Spill(SlotId(victim)));
+    } else if (spills_under_way_ > 0) {
+      mutex_.WaitFor(idle_);  // Another thread is about to free one.
+    } else {
+      return NoRoom();
+    }
+  }
+}
+
+absl::Status ChunkStore::Spill(SlotId victim) {
+  const ChunkId id = host_slots_[victim.value()].owner;
+  Chunk& chunk = chunks_[id.value()];
+  if (chunk.nvme == kNoSlot) {
+    GEMINI_ASSIGN_OR_RETURN(const SlotId nvme, TakeNvmeSlot());
+    chunk.busy = true;
+    spillable_.Remove(victim.value());
+    ++spills_under_way_;
+    mutex_.Unlock();
+    const absl::Status status = ring_.Transfer(IoOperation::kWrite, victim, nvme);
+    mutex_.Lock();
+    --spills_under_way_;
+    chunk.busy = false;
+    spillable_.Add(victim.value());
+    idle_.notify_all();
+    if (!status.ok()) {
+      if (!ring_.broken()) free_nvme_.Give(nvme);
+      return absl::Status(status.code(), absl::StrCat("spill chunk ", id.value(), " of space ",
+                                                      name_, ": ", status.message()));
+    }
+    nvme_written_bytes_ += chunk_bytes();
+    chunk.nvme = nvme;
+  }
+  // The record names the slot on NVME before the HOST slot can be reused.
+  if (chunk.committed) PublishPlace(id);
+  DropHostCopy(id);
+  PublishPlace(id);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<SlotId> ChunkStore::TakeNvmeSlot() {
+  if (const std::optional<SlotId> slot = free_nvme_.Take(); slot) return *slot;
+  // A chunk that is in HOST too can do without its NVME slot: its only copy is then the one in HOST.
+  for (const HostSlot& slot : host_slots_) {
+    if (slot.owner == ChunkId()) continue;
+    Chunk& chunk = chunks_[slot.owner.value()];
+    if (chunk.busy || chunk.nvme == kNoSlot) continue;
+    const SlotId freed = std::exchange(chunk.nvme, kNoSlot);
+    PublishPlace(slot.owner);  // The record names the HOST slot before the NVME slot is reused.
+    return freed;
+  }
+  return NoRoom();
+}
+
+absl::Status ChunkStore::NoRoom() const {
+  const int64_t held = std::count_if(host_slots_.begin(), host_slots_.end(),
+                                     [](const HostSlot& slot) { return slot.holds > 0; });
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "space ", name_, " needs a HOST slot of ", FormatByteSize(chunk_bytes()), ": all ",
+      free_host_.num_slots(), " (", FormatByteSize(free_host_.num_slots() * chunk_bytes()),
+      ") are taken, ", held, " of them held, and ", free_nvme_.num_used(), " of ",
+      free_nvme_.num_slots(), " NVME slots: raise --host-memory or --nvme"));
+}
+
+void ChunkStore::WaitUntilIdle(ChunkId chunk) {
+  while (chunks_[chunk.value()].busy) mutex_.WaitFor(idle_);
+}
+
+HostChunk ChunkStore::Hold(SlotId slot) {
+  if (host_slots_[slot.value()].holds++ == 0) spillable_.Remove(slot.value());
+  return HostChunk(this, slot, memory_.slot_address(slot));
+}
+
+void ChunkStore::DropHold(SlotId id) {
+  HostSlot& slot = host_slots_[id.value()];
+  GEMINI_CHECK(slot.holds > 0);
+  if (--slot.holds > 0) return;
+  if (slot.owner == ChunkId()) {
+    free_host_.Give(id);
+  } else {
+    spillable_.Add(id.value());
+  }
+}
+
+void ChunkStore::Release(SlotId slot) {
+  MutexLock lock(mutex_);
+  DropHold(slot);
+}
+
+void ChunkStore::DropHostCopy(ChunkId id) {
+  const SlotId slot = std::exchange(chunks_[id.value()].host, kNoSlot);
+  if (slot == kNoSlot) return;
+  host_slots_[slot.value()].owner = ChunkId();
+  if (host_slots_[slot.value()].holds > 0) return;  // Free when the last holder lets go.
+  spillable_.Remove(slot.value());
+  free_host_.Give(slot);
+}
+
+void ChunkStore::DropNvmeCopy(ChunkId id) {
+  const SlotId slot = std::exchange(chunks_[id.value()].nvme, kNoSlot);
+  if (slot != kNoSlot) free_nvme_.Give(slot);
+}
+
+void ChunkStore::PublishPlace(ChunkId id) {
+  const Chunk& chunk = chunks_[id.value()];
+  const ChunkSlot in_host = {.tier = Tier::kHost, .slot = chunk.host};
+  const ChunkSlot on_nvme = {.tier = Tier::kNvme, .slot = chunk.nvme};
+  if (chunk.host == kNoSlot && chunk.nvme == kNoSlot) {
+    residency_.SetBelow(id, std::nullopt);
+  } else {
+    residency_.SetBelow(id, chunk.host != kNoSlot ? in_host : on_nvme);
+  }
+  if (!chunk.committed) return;
+  const BundleId bundle = BundleOf(id);
+  CommitRecord record = commits_.record(bundle);
+  uint64_t& place = record[static_cast<int>(KindOf(id))];
+  const uint64_t now = PackChunkSlot(chunk.nvme != kNoSlot ? on_nvme : in_host);
+  if (place == now) return;
+  place = now;
+  commits_.Commit(bundle, commits_.step(bundle), record);
+}
+
+int64_t ChunkStore::host_bytes_used() const {
+  MutexLock lock(mutex_);
+  return free_host_.num_used() * chunk_bytes();
+}
+int64_t ChunkStore::nvme_bytes_used() const {
+  MutexLock lock(mutex_);
+  return free_nvme_.num_used() * chunk_bytes();
+}
+int64_t ChunkStore::nvme_read_bytes() const {
+  MutexLock lock(mutex_);
+  return nvme_read_bytes_;
+}
+int64_t ChunkStore::nvme_written_bytes() const {
+  MutexLock lock(mutex_);
+  return nvme_written_bytes_;
+}
+
+}  // namespace gemini::client

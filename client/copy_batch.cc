@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/copy_batch.h"
+
+#include <utility>
+
+#include "absl/types/span.h"
+#include "gemini/check.h"
+#include "gemini/status_macros.h"
+
+namespace gemini::client {
+
+absl::Status CopyBatch::Fetch(ChunkStore& store, ChunkId chunk, std::byte* device,
+                              CopyEvent after) {
+  GEMINI_ASSIGN_OR_RETURN(HostChunk host, Acquire([&] { return store.Acquire(chunk); }));
+  const CopyEvent event =
+      copies_.Copy(CopyStream::kFetch, device, host.data(), store.chunk_bytes(), after);
+  entries_.push_back(
+      {.event = event, .host = std::move(host), .commit_to = nullptr, .chunk = chunk});
+  return absl::OkStatus();
+}
+
+absl::StatusOr<CopyEvent> CopyBatch::WriteBack(ChunkStore& store, ChunkId chunk,
+                                               const std::byte* device) {
+  const bool committed = store.IsCommitted(chunk);
+  GEMINI_ASSIGN_OR_RETURN(
+      HostChunk host,
+      Acquire([&] { return committed ? store.AcquireSpare() : store.AcquireToOverwrite(chunk); }));
+  const CopyEvent event =
+      copies_.Copy(CopyStream::kEvict, host.data(), device, store.chunk_bytes(), {});
+  entries_.push_back({.event = event,
+                      .host = std::move(host),
+                      .commit_to = committed ? &store : nullptr,
+                      .chunk = chunk});
+  return event;
+}
+
+void CopyBatch::Drain() {
+  for (Entry& entry : entries_) {
+    copies_.Wait(entry.event);
+    if (entry.commit_to == nullptr) continue;
+    const BundleId bundle = BundleOf(entry.chunk);
+    std::pair<ChunkKind, HostChunk> fresh(KindOf(entry.chunk), std::move(entry.host));
+    // Only a breach of the order in residency.h (flush before an update) could make this fail.
+    GEMINI_CHECK(
+        entry.commit_to
+            ->Commit(bundle, entry.commit_to->CommittedStep(bundle), absl::MakeSpan(&fresh, 1))
+            .ok());
+  }
+  entries_.clear();
+}
+
+absl::StatusOr<HostChunk> CopyBatch::Acquire(
+    absl::FunctionRef<absl::StatusOr<HostChunk>()> acquire) {
+  absl::StatusOr<HostChunk> host = acquire();
+  if (host.ok() || !absl::IsResourceExhausted(host.status()) || entries_.empty()) return host;
+  Drain();
+  return acquire();
+}
+
+}  // namespace gemini::client

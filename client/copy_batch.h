@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// The copies that one call of Residency has under way, with what must happen when each is done: a HOST
+// slot let go, or a written-back parameter committed in its new slot.
+// Thread: one at a time; the caller locks.
+// Errors: on the way in only; what was enqueued always ends, in Drain or the destructor.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/chunk_store.h"
+#include "client/copy_engine.h"
+#include "gemini/ids.h"
+
+namespace gemini::client {
+
+class CopyBatch {
+ public:
+  // `copies` outlives this.
+  explicit CopyBatch(CopyEngine& copies) : copies_(copies) {}
+  CopyBatch(const CopyBatch&) = delete;
+  CopyBatch& operator=(const CopyBatch&) = delete;
+  ~CopyBatch() { Drain(); }
+
+  // Enqueues the copy of the chunk to `device`, behind `after`. Errors: as ChunkStore::Acquire.
+  absl::Status Fetch(ChunkStore& store, ChunkId chunk, std::byte* device, CopyEvent after);
+
+  // Enqueues the copy of the chunk's bytes from `device` to HOST: into its own slot when uncommitted,
+  // else into a new one, committed at the same step when drained. Errors: as ChunkStore::AcquireSpare.
+  absl::StatusOr<CopyEvent> WriteBack(ChunkStore& store, ChunkId chunk, const std::byte* device);
+
+  // Blocks until all copies are done, and does what depends on them.
+  void Drain();
+
+ private:
+  struct Entry {
+    CopyEvent event;
+    HostChunk host;
+    // Null unless the HOST slot is a new version of this chunk.
+    ChunkStore* commit_to = nullptr;
+    ChunkId chunk;
+  };
+
+  // Acquires a HOST slot; when none can be freed, lets go of those that wait here, and tries again.
+  absl::StatusOr<HostChunk> Acquire(absl::FunctionRef<absl::StatusOr<HostChunk>()> acquire);
+
+  CopyEngine& copies_;
+  std::vector<Entry> entries_;
+};
+
+}  // namespace gemini::client

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/session.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "gemini/byte_size.h"
+#include "gemini/layout.h"
+#include "gemini/protocol.h"
+#include "gemini/status_macros.h"
+
+namespace gemini::client {
+namespace {
+
+constexpr absl::string_view kBuild = "gemini 0.1.0";
+
+using flatbuffers::FlatBufferBuilder;
+
+wire::TierBytes ToWire(const TierMap<int64_t>& bytes) {
+  return wire::TierBytes(bytes[Tier::kDevice], bytes[Tier::kHost], bytes[Tier::kNvme]);
+}
+
+TierMap<int64_t> FromWire(const wire::TierBytes& bytes) {
+  TierMap<int64_t> map;
+  map[Tier::kDevice] = bytes.device();
+  map[Tier::kHost] = bytes.host();
+  map[Tier::kNvme] = bytes.nvme();
+  return map;
+}
+
+// The server reserves the memory before it answers: 0.23 s a GiB where measured, so ten times that.
+absl::Duration ReserveTimeout(int64_t size_bytes) {
+  return Connection::kReplyTimeout + absl::Seconds(2) * (size_bytes / kGiB + 1);
+}
+
+// Tables without fields.
+template <auto Create>
+flatbuffers::Offset<void> Empty(FlatBufferBuilder& builder) {
+  return Create(builder).Union();
+}
+
+absl::Status Malformed(absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat("the server's answer has ", what));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Session>> Session::Open(absl::string_view socket_path,
+                                                       SessionOptions options) {
+  GEMINI_ASSIGN_OR_RETURN(UniqueFd socket, Connection::Connect(socket_path));
+  return Open(std::move(socket), std::move(options));
+}
+
+absl::StatusOr<std::unique_ptr<Session>> Session::Open(UniqueFd socket, SessionOptions options) {
+  if (options.chunk_bytes <= 0 || options.chunk_bytes % kPageBytes != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a chunk of ", options.chunk_bytes, " bytes is no positive multiple of ", kPageBytes));
+  }
+  auto connection = std::make_unique<Connection>(std::move(socket));
+  GEMINI_ASSIGN_OR_RETURN(
+      const Reply hello,
+      connection->Call(
+          wire::Body::Hello,
+          [&options](FlatBufferBuilder& builder) {
+            const auto build = builder.CreateString(kBuild.data(), kBuild.size());
+            const auto label = builder.CreateString(options.label);
+            return wire::CreateHello(builder, kProtocolVersion, build, wire::Role::kTrainer, label)
+                .Union();
+          },
+          wire::Body::HelloReply));
+  if (hello.As<wire::HelloReply>()->protocol() != kProtocolVersion) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the server speaks protocol ", hello.As<wire::HelloReply>()->protocol(),
+                     " and this program ", kProtocolVersion, ": install both from one build"));
+  }
+  GEMINI_ASSIGN_OR_RETURN(Lease lease, TakeLease(*connection, options));
+  return std::unique_ptr<Session>(
+      new Session(std::move(connection), std::move(lease), options.chunk_bytes));
+}
+
+absl::StatusOr<Session::Lease> Session::TakeLease(Connection& connection,
+                                                  const SessionOptions& options) {
+  const wire::TierBytes want = ToWire(options.want_bytes);
+  const wire::TierBytes floor = ToWire(options.floor_bytes);
+  GEMINI_ASSIGN_OR_RETURN(
+      const Reply reply,
+      connection.Call(
+          wire::Body::OpenLease,
+          [&](FlatBufferBuilder& builder) {
+            return wire::CreateOpenLease(builder, &want, &floor).Union();
+          },
+          wire::Body::LeaseReply,
+          ReserveTimeout(options.want_bytes[Tier::kDevice] + options.want_bytes[Tier::kHost])));
+  const wire::LeaseReply* granted = reply.As<wire::LeaseReply>();
+  if (granted->granted() == nullptr) return Malformed("no grant");
+  Lease lease;
+  lease.generation = granted->generation();
+  lease.granted_bytes = FromWire(*granted->granted());
+  for (const Tier tier : kAllTiers) {
+    if (lease.granted_bytes[tier] < options.floor_bytes[tier]) {
+      return Malformed(absl::StrCat("a grant of ", TierName(tier), " below the floor"));
+    }
+  }
+  const int64_t arena_bytes = granted->device_arena_bytes();
+  if (arena_bytes <
+      lease.granted_bytes[Tier::kDevice] / options.chunk_bytes * options.chunk_bytes) {
+    return Malformed("a DEVICE arena smaller than its grant");
+  }
+  if (arena_bytes > 0) {
+    if (reply.fds.empty()) return Malformed("no DEVICE arena");
+    GEMINI_ASSIGN_OR_RETURN(lease.arena, MappedMemory::Map(reply.fds[0].get(), arena_bytes,
+                                                           MappedMemory::Access::kReadWrite));
+  }
+  return lease;
+}
+
+Session::Session(std::unique_ptr<Connection> connection, Lease lease, int64_t chunk_bytes)
+    : connection_(std::move(connection)),
+      generation_(lease.generation),
+      granted_bytes_(lease.granted_bytes),
+      chunk_bytes_(chunk_bytes),
+      device_budget_(lease.granted_bytes[Tier::kDevice]),
+      arena_(std::move(lease.arena)),
+      residency_(std::make_unique<Residency>(device_budget_, copies_, arena_.data(),
+                                             lease.granted_bytes[Tier::kDevice] / chunk_bytes,
+                                             chunk_bytes)) {}
+
+Session::~Session() { Close().IgnoreError(); }
+
+absl::StatusOr<ChunkStore*> Session::OpenSpace(const SpaceOptions& options) {
+  MutexLock lock(mutex_);
+  if (closed_) return absl::FailedPreconditionError("the session is closed");
+  if (options.num_bundles < 0 || options.host_slots < 0 || options.nvme_slots < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("space ", options.name, " has a negative size"));
+  }
+  GEMINI_ASSIGN_OR_RETURN(
+      Reply reply, connection_->Call(
+                       wire::Body::OpenSpace,
+                       [&](FlatBufferBuilder& builder) {
+                         const auto name = builder.CreateString(options.name);
+                         return wire::CreateOpenSpace(builder, name, chunk_bytes_,
+                                                      options.num_bundles, options.host_slots,
+                                                      options.nvme_slots)
+                             .Union();
+                       },
+                       wire::Body::SpaceReply,
+                       ReserveTimeout((options.host_slots + options.nvme_slots) * chunk_bytes_)));
+  const wire::SpaceReply* opened = reply.As<wire::SpaceReply>();
+  // Client segment, server segment, kick: then slabs.
+  constexpr size_t kFirstSlab = 3;
+  if (reply.fds.size() < kFirstSlab) return Malformed("no segments of a space");
+  std::vector<UniqueFd> slabs;
+  std::move(reply.fds.begin() + kFirstSlab, reply.fds.end(), std::back_inserter(slabs));
+  const uint64_t space = opened->space();
+  const int64_t num_slabs = opened->num_slabs();
+  while (static_cast<int64_t>(slabs.size()) < num_slabs) {
+    const int64_t first = static_cast<int64_t>(slabs.size());
+    GEMINI_ASSIGN_OR_RETURN(Reply more,
+                            connection_->Call(
+                                wire::Body::TakeSlabs,
+                                [&](FlatBufferBuilder& builder) {
+                                  return wire::CreateTakeSlabs(builder, space, first).Union();
+                                },
+                                wire::Body::SlabsReply));
+    if (more.fds.empty()) return Malformed("fewer slabs than the space has");
+    std::move(more.fds.begin(), more.fds.end(), std::back_inserter(slabs));
+  }
+  const SpaceShape shape = {.chunk_bytes = chunk_bytes_,
+                            .num_bundles = options.num_bundles,
+                            .host_slots = options.host_slots,
+                            .nvme_slots = options.nvme_slots,
+                            .slots_per_slab = opened->slots_per_slab()};
+  GEMINI_ASSIGN_OR_RETURN(SpaceMemory memory,
+                          SpaceMemory::Map(shape, reply.fds[0].get(), reply.fds[1].get(), slabs));
+  spaces_.push_back({.id = space,
+                     .store = std::make_unique<ChunkStore>(options.name, std::move(memory),
+                                                           std::move(reply.fds[2]), *connection_,
+                                                           opened->generation())});
+  return spaces_.back().store.get();
+}
+
+absl::Status Session::status() const {
+  MutexLock lock(mutex_);
+  return status_;
+}
+
+void Session::Latch(absl::Status error) {
+  MutexLock lock(mutex_);
+  if (status_.ok()) status_ = std::move(error);
+}
+
+void Session::PublishStep(int64_t step) {
+  MutexLock lock(mutex_);
+  for (const OpenedSpace& space : spaces_) {
+    space.store->counters().SetStep(step);
+    space.store->counters().SetDeviceBytes(device_budget_.used_bytes(),
+                                           device_budget_.non_model_bytes());
+  }
+}
+
+absl::Status Session::Close() {
+  MutexLock lock(mutex_);
+  if (std::exchange(closed_, true)) return absl::OkStatus();
+  std::vector<uint64_t> ids;
+  for (const OpenedSpace& space : spaces_) ids.push_back(space.id);
+  // The server gives the bytes to others once it is told, so nothing is mapped by then.
+  residency_.reset();
+  spaces_.clear();
+  arena_ = MappedMemory();
+  for (const uint64_t id : ids) {
+    GEMINI_RETURN_IF_ERROR(connection_
+                               ->Call(
+                                   wire::Body::CloseSpace,
+                                   [id](FlatBufferBuilder& builder) {
+                                     return wire::CreateCloseSpace(builder, id).Union();
+                                   },
+                                   wire::Body::Done)
+                               .status());
+  }
+  return connection_
+      ->Call(wire::Body::CloseSession, Empty<wire::CreateCloseSession>, wire::Body::Done)
+      .status();
+}
+
+}  // namespace gemini::client
