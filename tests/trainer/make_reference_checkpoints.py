@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Makes small checkpoints with transformers, and what transformers computes from them.
+
+OUT/<case>/                     a checkpoint directory as save_pretrained writes it
+OUT/<case>.reference.safetensors  tokens, logits and loss in fp32, and the gradient of each parameter
+OUT/cases.txt                   the names of the cases
+"""
+
+import pathlib
+import shutil
+import sys
+
+import torch
+from safetensors.torch import save_file
+from transformers import (AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, GPT2Model, OPTConfig,
+                          OPTForCausalLM, OPTModel)
+
+VOCAB = 301
+
+
+def gpt2(model_class=GPT2LMHeadModel, **changes):
+    settings = dict(vocab_size=VOCAB, n_positions=32, n_embd=64, n_layer=3, n_head=4,
+                    resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=0,
+                    eos_token_id=0)
+    return model_class(GPT2Config(**{**settings, **changes}))
+
+
+def opt(model_class=OPTForCausalLM, **changes):
+    settings = dict(vocab_size=VOCAB, max_position_embeddings=32, hidden_size=64,
+                    num_hidden_layers=3, num_attention_heads=4, ffn_dim=160, dropout=0.0,
+                    attention_dropout=0.0)
+    return model_class(OPTConfig(**{**settings, **changes}))
+
+
+POST_NORM = dict(do_layer_norm_before=False, word_embed_proj_dim=32)
+
+# name: (model, dtype, largest shard)
+CASES = {
+    'gpt2': lambda: (gpt2(), torch.float32, '1GB'),
+    'gpt2_fp16_sharded': lambda: (gpt2(), torch.float16, '100KB'),
+    'gpt2_bf16': lambda: (gpt2(), torch.bfloat16, '1GB'),
+    'gpt2_untied_sharded': lambda: (gpt2(tie_word_embeddings=False), torch.float32, '150KB'),
+    'gpt2_bare': lambda: (gpt2(GPT2Model), torch.float32, '1GB'),
+    'gpt2_scaled': lambda: (gpt2(scale_attn_by_inverse_layer_idx=True, n_inner=96,
+                                 activation_function='gelu', layer_norm_epsilon=1e-3),
+                            torch.float32, '1GB'),
+    'gpt2_unscaled': lambda: (gpt2(scale_attn_weights=False, activation_function='relu',
+                                   n_head=2), torch.float32, '1GB'),
+    'opt': lambda: (opt(), torch.float32, '1GB'),
+    'opt_fp16': lambda: (opt(), torch.float16, '1GB'),
+    'opt_bf16_sharded': lambda: (opt(), torch.bfloat16, '100KB'),
+    'opt_untied': lambda: (opt(tie_word_embeddings=False), torch.float32, '1GB'),
+    'opt_bare': lambda: (opt(OPTModel), torch.float32, '1GB'),
+    'opt_no_final_norm': lambda: (opt(_remove_final_layer_norm=True), torch.float32, '1GB'),
+    'opt_plain': lambda: (opt(enable_bias=False, layer_norm_elementwise_affine=False,
+                              activation_function='gelu', pad_token_id=None),
+                          torch.float32, '1GB'),
+    'opt_post': lambda: (opt(**POST_NORM), torch.float32, '1GB'),
+    'opt_post_fp16_untied_sharded': lambda: (opt(**POST_NORM, tie_word_embeddings=False),
+                                             torch.float16, '100KB'),
+    'opt_post_bf16': lambda: (opt(**POST_NORM), torch.bfloat16, '1GB'),
+    'opt_post_square': lambda: (opt(do_layer_norm_before=False), torch.float32, '1GB'),
+}
+
+
+def make(out, name):
+    torch.manual_seed(sum(name.encode()))
+    model, dtype, shard = CASES[name]()
+    with torch.no_grad():
+        # Every parameter matters: transformers starts biases at 0 and norms at 1.
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    directory = out / name
+    model.to(dtype).save_pretrained(directory, max_shard_size=shard)
+    shards = len(list(directory.glob('*.safetensors')))
+    assert (shards > 1) == ('sharded' in name), f'{name}: {shards} files'
+
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    model.eval()
+    tokens = torch.randint(0, VOCAB, (2, 17))
+    tokens[0, 3] = 1  # The padding token of OPT: no gradient from the look-up.
+    result = model(input_ids=tokens, labels=tokens)
+    result.loss.backward()
+    tensors = {'tokens': tokens, 'logits': result.logits.detach(),
+               'loss': result.loss.detach().reshape(1)}
+    for parameter_name, parameter in model.named_parameters():
+        tensors['gradient.' + parameter_name] = parameter.grad
+    save_file({key: value.contiguous() for key, value in tensors.items()},
+              out / f'{name}.reference.safetensors')
+
+
+def main():
+    out = pathlib.Path(sys.argv[1])
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    torch.set_num_threads(1)
+    for name in CASES:
+        make(out, name)
+    (out / 'cases.txt').write_text('\n'.join(CASES) + '\n')
+
+
+if __name__ == '__main__':
+    main()
