@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// The seam for moving whole chunks between HOST slabs and NVMe extents.
+// Thread: Submit from one thread; `done` is called once for each transfer, from any thread.
+// Errors: what the kernel says reaches `done` as a Status; a transfer that fails may have moved some
+//         of its bytes.
+#pragma once
+#include <cstdint>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "gemini/space_shm.h"
+
+namespace gemini::server {
+
+// The descriptors stay open until `done` is called. Offsets and size are multiples of kPageBytes and
+// lie inside both objects.
+struct NvmeTransfer {
+  IoOperation operation = IoOperation::kRead;
+  int host_fd = -1;
+  int64_t host_offset_bytes = 0;
+  int nvme_fd = -1;
+  int64_t nvme_offset_bytes = 0;
+  int64_t size_bytes = 0;
+};
+
+class NvmeIo {
+ public:
+  using Done = absl::AnyInvocable<void(absl::Status)>;
+
+  // Waits until every `done` was called.
+  virtual ~NvmeIo() = default;
+  // Starts the transfer and returns. DATA_LOSS: the device failed, or the data end early.
+  // RESOURCE_EXHAUSTED: no space.
+  virtual void Submit(const NvmeTransfer& transfer, Done done) = 0;
+};
+
+}  // namespace gemini::server

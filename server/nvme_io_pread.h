@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// NvmeIo by pread and pwrite on worker threads: works on every kernel and file system.
+#pragma once
+#include <memory>
+
+#include "server/nvme_io.h"
+
+namespace gemini::server {
+
+// `num_threads` >= 1. Transfers on different threads end in any order.
+std::unique_ptr<NvmeIo> MakePreadNvmeIo(int num_threads);
+
+}  // namespace gemini::server

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// The server's answers as bytes of the protocol.
+// Thread: any.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "gemini/residency_shm.h"
+#include "gemini/tier.h"
+#include "server/budgets.h"
+#include "server/space_reader.h"
+
+namespace gemini::server {
+
+struct HelloAnswer {
+  std::string build;
+  uint64_t session = 0;
+  TierMap<int64_t> capacity;
+  TierMap<int64_t> free;
+};
+struct LeaseAnswer {
+  uint64_t lease = 0;
+  uint64_t generation = 0;
+  TierMap<int64_t> granted;
+  int64_t device_arena_bytes = 0;
+};
+struct SpaceAnswer {
+  uint64_t space = 0;
+  uint64_t generation = 0;
+  int64_t slots_per_slab = 0;
+  int64_t num_slabs = 0;
+  int64_t slabs_sent = 0;
+};
+struct TenantAnswer {
+  uint64_t session = 0;
+  std::string label;
+  int pid = 0;
+  uint32_t uid = 0;
+  uint64_t lease = 0;
+  uint64_t generation = 0;
+  bool fenced = false;
+  TierMap<int64_t> granted;
+  TierMap<int64_t> floor;
+  TierMap<int64_t> used;
+};
+struct SpaceStatusAnswer {
+  uint64_t space = 0;
+  std::string name;
+  uint64_t session = 0;
+  int64_t chunk_bytes = 0;
+  int64_t num_bundles = 0;
+  TierMap<int64_t> slots;
+  SpaceCounts counts;
+};
+struct StatusAnswer {
+  TierMap<TierBudget> tiers;
+  std::vector<TenantAnswer> tenants;
+  std::vector<SpaceStatusAnswer> spaces;
+  std::string build;
+  absl::Duration uptime;
+};
+struct ChunksAnswer {
+  int64_t num_chunks = 0;
+  int64_t chunk_bytes = 0;
+  int64_t first = 0;
+  std::vector<ListedChunk> chunks;
+};
+
+// Each answers the request `id`.
+std::string EncodeHelloReply(uint64_t id, const HelloAnswer& answer);
+std::string EncodeLeaseReply(uint64_t id, const LeaseAnswer& answer);
+std::string EncodeSpaceReply(uint64_t id, const SpaceAnswer& answer);
+std::string EncodeSlabsReply(uint64_t id, int64_t slabs_sent);
+std::string EncodeDone(uint64_t id);
+// Tenants and spaces that do not fit one message are left out, the last ones first.
+std::string EncodeStatusReply(uint64_t id, const StatusAnswer& answer);
+std::string EncodeChunksReply(uint64_t id, const ChunksAnswer& answer);
+// `status` is not OK. A long message is cut.
+std::string EncodeRefusal(uint64_t id, const absl::Status& status);
+
+}  // namespace gemini::server

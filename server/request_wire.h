@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// A peer's request, verified and turned into our types. Nothing behind this reads a peer's buffer.
+// Thread: any.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <variant>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "gemini/tier.h"
+
+namespace gemini::server {
+
+enum class PeerRole { kUnknown, kTrainer, kObserver };
+
+// Numbers are as the peer sent them: any int64_t. A table that was left out is zeros.
+struct HelloRequest {
+  uint32_t protocol = 0;
+  std::string build;
+  PeerRole role = PeerRole::kUnknown;
+  std::string label;
+};
+struct OpenLeaseRequest {
+  TierMap<int64_t> want;
+  TierMap<int64_t> floor;
+};
+struct OpenSpaceRequest {
+  std::string name;
+  int64_t chunk_bytes = 0;
+  int64_t num_bundles = 0;
+  int64_t host_slots = 0;
+  int64_t nvme_slots = 0;
+};
+struct TakeSlabsRequest {
+  uint64_t space = 0;
+  int64_t first = 0;
+};
+struct CloseSpaceRequest {
+  uint64_t space = 0;
+};
+struct CloseSessionRequest {};
+struct GetStatusRequest {};
+struct ListChunksRequest {
+  std::string space;
+  int64_t first = 0;
+  int64_t count = 0;
+};
+
+struct Request {
+  uint64_t id = 0;
+  std::variant<HelloRequest, OpenLeaseRequest, OpenSpaceRequest, TakeSlabsRequest,
+               CloseSpaceRequest, CloseSessionRequest, GetStatusRequest, ListChunksRequest>
+      body;
+};
+
+// INVALID_ARGUMENT: `bytes` is no verified message of the protocol, or one that only servers send.
+absl::StatusOr<Request> ParseRequest(absl::string_view bytes);
+
+}  // namespace gemini::server

@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/server.h"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "gemini/byte_size.h"
+#include "gemini/check.h"
+#include "gemini/errno_status.h"
+#include "gemini/layout.h"
+#include "gemini/protocol.h"
+#include "gemini/status_macros.h"
+#include "server/nvme_io_pread.h"
+#include "server/server_log.h"
+#include "server/tier_store_arena.h"
+#include "server/tier_store_host.h"
+#include "server/tier_store_nvme.h"
+
+namespace gemini::server {
+namespace {
+
+// Two keep one disk busy while the other copies; io_uring will need none.
+constexpr int kNvmeThreads = 2;
+
+// Above any machine; keeps sums of capacities far from overflow.
+constexpr int64_t kMaxCapacityBytes = int64_t{1} << 60;
+
+TierMap<int64_t> CapacityOf(const ServerStores& stores, const ServerOptions& options) {
+  return {{options.capacity_bytes[Tier::kDevice], stores.host->capacity_bytes(),
+           stores.nvme->capacity_bytes()}};
+}
+
+std::string Named(const Session& session) {
+  return absl::StrCat("session ", session.id, " '", session.label, "' (pid ", session.peer.pid,
+                      ")");
+}
+
+std::string Amounts(const TierMap<int64_t>& bytes) {
+  return absl::StrCat("DEVICE ", FormatByteSize(bytes[Tier::kDevice]), ", HOST ",
+                      FormatByteSize(bytes[Tier::kHost]), ", NVME ",
+                      FormatByteSize(bytes[Tier::kNvme]));
+}
+
+bool IsNothing(const TierMap<int64_t>& bytes) { return bytes == TierMap<int64_t>{}; }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Make(ServerOptions options) {
+  for (Tier tier : {Tier::kDevice, Tier::kHost}) {
+    if (options.capacity_bytes[tier] < 0 || options.capacity_bytes[tier] > kMaxCapacityBytes) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          TierName(tier), " capacity of ", options.capacity_bytes[tier], " bytes: 0 to 2^60"));
+    }
+  }
+  GEMINI_ASSIGN_OR_RETURN(std::unique_ptr<EventLoop> loop, EventLoop::Make());
+  ServerStores stores;
+  GEMINI_ASSIGN_OR_RETURN(stores.nvme, MakeNvmeTierStore(options.nvme_directories));
+  if (stores.nvme->capacity_bytes() > kMaxCapacityBytes) {
+    return absl::InvalidArgumentError("NVME capacity above 2^60 bytes");
+  }
+  stores.host = MakeHostTierStore(options.capacity_bytes[Tier::kHost]);
+  // Arenas are rounded up to pages, each by less than one.
+  stores.device = MakeArenaTierStore(RoundUp(options.capacity_bytes[Tier::kDevice], kPageBytes) +
+                                     kMaxSessions * kPageBytes);
+  return std::unique_ptr<Server>(
+      new Server(std::move(options), std::move(loop), std::move(stores)));
+}
+
+Server::Server(ServerOptions options, std::unique_ptr<EventLoop> loop, ServerStores stores)
+    : options_(std::move(options)),
+      loop_(std::move(loop)),
+      stores_(std::move(stores)),
+      budgets_(loop_->owner(), CapacityOf(stores_, options_)),
+      started_(absl::Now()),
+      spare_fd_(::open("/dev/null", O_RDONLY | O_CLOEXEC)),
+      slab_worker_(std::make_unique<WorkerThread>("gemini-slabs")),
+      nvme_io_(MakePreadNvmeIo(kNvmeThreads)) {}
+
+Server::~Server() {
+  // A server that never ran is destroyed by the thread that made it, which owns it until then.
+  loop_->owner().AssertHere();
+  stopping_ = true;
+  if (listener_watch_ != 0) loop_->Unwatch(listener_watch_);
+  for (auto& [id, session] : sessions_) session->connection.reset();
+  nvme_io_.reset();      // Until here transfers use the slabs and extents.
+  slab_worker_.reset();  // Its reports stay in the loop and are destroyed with it.
+}
+
+Session* Server::Find(uint64_t session) {
+  const auto found = sessions_.find(session);
+  return found == sessions_.end() ? nullptr : found->second.get();
+}
+
+absl::Status Server::Listen(UniqueFd listener) {
+  const int flags = ::fcntl(listener.get(), F_GETFL);
+  ::fcntl(listener.get(), F_SETFL, flags | O_NONBLOCK);
+  listener_ = std::move(listener);
+  GEMINI_ASSIGN_OR_RETURN(listener_watch_,
+                          loop_->Watch(listener_.get(), EPOLLIN, [this](uint32_t) { Accept(); }));
+  return absl::OkStatus();
+}
+
+void Server::Accept() {
+  UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (socket) {
+    AddConnection(std::move(socket));
+    return;
+  }
+  if (errno != EMFILE && errno != ENFILE) return;
+  // Without this the peer stays in the queue and the loop turns for ever.
+  spare_fd_.Reset();
+  UniqueFd refused(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  refused.Reset();
+  spare_fd_ = UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  ServerLog().warn("refused a connection: no file descriptor left (raise the limit, ulimit -n)");
+}
+
+void Server::AddConnection(UniqueFd socket) {
+  absl::Status refusal;
+  absl::StatusOr<PeerProcess> peer = FindPeerProcess(socket.get());
+  if (!peer.ok()) {
+    refusal = peer.status();
+  } else if (static_cast<int64_t>(sessions_.size()) >= kMaxSessions) {
+    refusal = absl::ResourceExhaustedError(
+        absl::StrCat("the server has ", kMaxSessions, " sessions, its limit: close some"));
+  }
+  if (!refusal.ok()) {
+    ServerLog().warn("refused a connection: {}", refusal.ToString());
+    SendPacket(socket.get(), EncodeRefusal(0, refusal), {}).IgnoreError();
+    return;
+  }
+  const uint64_t id = next_id_++;
+  auto session = std::make_unique<Session>();
+  session->id = id;
+  session->peer = *std::move(peer);
+  session->connection = std::make_unique<Connection>(*loop_, std::move(socket));
+  const absl::Status started =
+      session->connection->Start({.message =
+                                      [this, id](std::string bytes) {
+                                        if (Session* found = Find(id)) HandleMessage(*found, bytes);
+                                      },
+                                  .hang_up =
+                                      [this, id](const absl::Status& reason) {
+                                        if (Session* found = Find(id)) HandleHangUp(*found, reason);
+                                      }});
+  absl::StatusOr<EventLoop::WatchId> watch = 0;
+  if (started.ok() && session->peer.pidfd) {
+    watch = loop_->Watch(session->peer.pidfd.get(), EPOLLIN, [this, id](uint32_t) {
+      if (Session* found = Find(id)) HandleDeath(*found);
+    });
+  }
+  if (!started.ok() || !watch.ok()) {
+    ServerLog().warn("refused a connection: {} {}", started.ToString(), watch.status().ToString());
+    return;
+  }
+  session->pidfd_watch = *watch;
+  session->hello_timer = loop_->After(kHelloTimeout, [this, id] {
+    Session* found = Find(id);
+    if (found == nullptr) return;
+    found->hello_timer.reset();
+    ServerLog().warn("closed {}: no hello within {}", Named(*found),
+                     absl::FormatDuration(kHelloTimeout));
+    Erase(*found);
+  });
+  sessions_.emplace(id, std::move(session));
+}
+
+void Server::HandleMessage(Session& session, const std::string& bytes) {
+  if (!session.said_hello && static_cast<int64_t>(bytes.size()) > kMaxHelloBytes) {
+    ServerLog().warn("closed {}: a hello of {} bytes, at most {}", Named(session), bytes.size(),
+                     kMaxHelloBytes);
+    Disconnect(session);
+    return;
+  }
+  const absl::StatusOr<Request> request = ParseRequest(bytes);
+  if (!request.ok()) {
+    ServerLog().warn("closed {}: {}", Named(session), request.status().ToString());
+    Disconnect(session);
+    return;
+  }
+  const bool is_hello = std::holds_alternative<HelloRequest>(request->body);
+  if (is_hello == session.said_hello) {
+    Refuse(
+        session, request->id,
+        absl::FailedPreconditionError(is_hello ? "a second hello" : "the first request is hello"));
+    if (!session.said_hello) session.connection->CloseAfterSend();
+    return;
+  }
+  std::visit([&](const auto& body) { Handle(session, request->id, body); }, request->body);
+}
+
+void Server::Retire(std::unique_ptr<Connection> connection) {
+  if (connection == nullptr) return;
+  loop_->Post([retired = std::move(connection)] {});
+}
+
+void Server::Disconnect(Session& session) {
+  HandleHangUp(session, absl::UnavailableError("closed by the server"));
+}
+
+void Server::HandleHangUp(Session& session, const absl::Status& reason) {
+  if (session.connection != nullptr) session.connection->Pause();
+  Retire(std::move(session.connection));
+  std::erase_if(waiting_leases_,
+                [&](const WaitingLease& waiting) { return waiting.session == session.id; });
+  if (!session.lease.has_value() || IsNothing(session.lease->granted)) {
+    if (session.worker_jobs == 0) Erase(session);
+    return;
+  }
+  if (session.lease->reclaiming) return;
+  Fence(session, absl::StrCat("hang-up: ", reason.message()));
+  CheckDrained();
+}
+
+void Server::HandleDeath(Session& session) {
+  loop_->Unwatch(std::exchange(session.pidfd_watch, 0));
+  if (session.connection != nullptr) session.connection->Pause();
+  Retire(std::move(session.connection));  // A forked child may hold the other end.
+  std::erase_if(waiting_leases_,
+                [&](const WaitingLease& waiting) { return waiting.session == session.id; });
+  if (!session.lease.has_value()) {
+    if (session.worker_jobs == 0) Erase(session);
+    return;
+  }
+  if (session.lease->reclaiming) return;
+  Fence(session, "its process is dead");
+  LogCommits(session);
+  BeginReclaim(session);
+}
+
+void Server::Fence(Session& session, absl::string_view why) {
+  Lease& lease = *session.lease;
+  if (lease.fenced) return;
+  lease.fenced = true;
+  ++lease.generation;
+  for (auto& [id, opened] : session.spaces) {
+    if (opened.destroying) continue;
+    opened.space->Fence(lease.generation);
+    loop_->Unwatch(std::exchange(opened.kick_watch, 0));
+  }
+  ServerLog().info("fenced lease {} of {}, generation {}: {}", lease.id, Named(session),
+                   lease.generation, std::string(why));
+}
+
+void Server::LogCommits(const Session& session) const {
+  for (const auto& [id, opened] : session.spaces) {
+    if (opened.destroying) continue;
+    const CommitSummary commits = opened.space->reader().ReadCommits();
+    ServerLog().info("space {} of dead {}: {} of {} bundles committed, steps {} to {}, {} invalid",
+                     opened.space->plan().name, Named(session), commits.committed,
+                     opened.space->plan().num_bundles, commits.min_step, commits.max_step,
+                     commits.invalid);
+  }
+}
+
+void Server::BeginReclaim(Session& session) {
+  GEMINI_CHECK(session.lease.has_value() && !session.lease->reclaiming);
+  session.lease->reclaiming = true;
+  budgets_.BeginReclaim(session.lease->granted);
+  ContinueReclaim(session);
+}
+
+void Server::ContinueReclaim(Session& session) {
+  // What a worker is making or moving for this lease comes back first.
+  if (session.worker_jobs > 0) return;
+  for (const auto& [id, opened] : session.spaces) {
+    if (opened.space->in_flight() > 0) return;
+  }
+  std::vector<SpaceMemory> memories;
+  for (auto& [id, opened] : session.spaces) {
+    space_names_.erase(opened.space->plan().name);
+    memories.push_back(opened.space->TakeMemory());
+  }
+  session.spaces.clear();
+  ++session.worker_jobs;
+  slab_worker_->Run([this, id = session.id, memories = std::move(memories),
+                     arena = std::move(session.lease->arena)]() mutable {
+    for (SpaceMemory& memory : memories) {
+      DestroySpaceMemory(std::move(memory), *stores_.host, *stores_.nvme);
+    }
+    stores_.device->Destroy(std::move(arena));
+    loop_->Post([this, id] {
+      Session* found = Find(id);
+      GEMINI_CHECK(found != nullptr && found->lease.has_value());
+      --found->worker_jobs;
+      budgets_.FinishReclaim(found->lease->granted);
+      ServerLog().info("lease {} of {} is free again: {}", found->lease->id, Named(*found),
+                       Amounts(found->lease->granted));
+      found->lease.reset();
+      if (found->connection == nullptr) Erase(*found);
+      RetryWaitingLeases();
+      CheckDrained();
+    });
+  });
+}
+
+void Server::Erase(Session& session) {
+  GEMINI_CHECK(session.worker_jobs == 0);
+  if (session.hello_timer.has_value()) loop_->Cancel(*session.hello_timer);
+  if (session.pidfd_watch != 0) loop_->Unwatch(session.pidfd_watch);
+  if (session.connection != nullptr) session.connection->Pause();
+  Retire(std::move(session.connection));
+  // A lease of no bytes, or none.
+  for (auto& [id, opened] : session.spaces) space_names_.erase(opened.space->plan().name);
+  sessions_.erase(session.id);
+}
+
+void Server::Drain(absl::Duration timeout) {
+  if (draining_) return;
+  draining_ = true;
+  if (listener_watch_ != 0) loop_->Unwatch(std::exchange(listener_watch_, 0));
+  listener_.Reset();
+  ServerLog().info("draining: no new sessions, at most {} for the open ones",
+                   absl::FormatDuration(timeout));
+  for (const WaitingLease& waiting : std::exchange(waiting_leases_, {})) {
+    Session& session = *Find(waiting.session);
+    Refuse(session, waiting.request, absl::UnavailableError("the server is draining"));
+    session.connection->Resume();
+  }
+  loop_->After(timeout, [this] {
+    ServerLog().warn("the drain timed out with sessions still open");
+    loop_->Stop();
+  });
+  CheckDrained();
+}
+
+void Server::CheckDrained() {
+  if (!draining_) return;
+  for (const auto& [id, session] : sessions_) {
+    if (session->lease.has_value() || session->worker_jobs > 0) return;
+  }
+  loop_->Stop();
+}
+
+}  // namespace gemini::server

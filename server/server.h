@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// The server: sessions, leases, budgets and spaces, all owned by the thread of its event loop. What
+// may wait for the kernel or a disk runs on workers, which report by messages.
+// Owner:  the thread that calls Run, which also destroys the server. Post through loop() from others.
+// Errors: a peer's request is answered with a Refusal and one log line. Nothing that a peer does stops
+//         the server, blocks its thread or keeps a descriptor.
+// Death:  a hang-up or the death of the peer's process fences its lease: the generation is raised, I/O
+//         is refused. Its bytes go to others only after an orderly CloseSession, or the confirmed
+//         death of the process with its I/O drained. An embedded client's process is our own: what it
+//         leaves without CloseSession is kept until the server stops.
+#pragma once
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "server/budgets.h"
+#include "server/event_loop.h"
+#include "server/nvme_io.h"
+#include "server/reply_wire.h"
+#include "server/server_options.h"
+#include "server/server_stores.h"
+#include "server/session.h"
+#include "server/worker_thread.h"
+
+namespace gemini::server {
+
+// Connections, and sessions whose lease outlives them. Each costs 3 descriptors and 64 KiB at most.
+inline constexpr int64_t kMaxSessions = 256;
+
+class Server {
+ public:
+  // INVALID_ARGUMENT: a negative capacity, or a directory that is none. Others: of the NVMe store.
+  static absl::StatusOr<std::unique_ptr<Server>> Make(ServerOptions options);
+  // Hangs up on all peers, waits for workers, gives everything back.
+  ~Server();
+
+  EventLoop& loop() { return *loop_; }
+  // Serves until loop().Stop(); the calling thread becomes the owner.
+  void Run() { loop_->Run(); }
+
+  // Owner thread only, from here on. Takes a connected SEQPACKET socket.
+  void AddConnection(UniqueFd socket);
+  // Accepts from a listening socket from now on.
+  absl::Status Listen(UniqueFd listener);
+  // Refuses new leases and sessions from now on; stops the loop when no lease is left or `timeout`
+  // has passed.
+  void Drain(absl::Duration timeout);
+
+ private:
+  struct WaitingLease {
+    uint64_t session = 0;
+    uint64_t request = 0;
+    OpenLeaseRequest want;
+  };
+
+  Server(ServerOptions options, std::unique_ptr<EventLoop> loop, ServerStores stores);
+
+  // server.cc: sessions and their end.
+  void Accept();
+  void HandleMessage(Session& session, const std::string& bytes);
+  void HandleHangUp(Session& session, const absl::Status& reason);
+  void HandleDeath(Session& session);
+  void Fence(Session& session, absl::string_view why);
+  void BeginReclaim(Session& session);
+  void ContinueReclaim(Session& session);
+  void Disconnect(Session& session);
+  void Erase(Session& session);
+  void CheckDrained();
+  void LogCommits(const Session& session) const;
+  Session* Find(uint64_t session);
+  // Destroys a connection after the handler that is running in it.
+  void Retire(std::unique_ptr<Connection> connection);
+
+  // server_requests.cc: one function a request.
+  void Refuse(Session& session, uint64_t request, const absl::Status& status);
+  void Handle(Session& session, uint64_t id, const HelloRequest& hello);
+  void Handle(Session& session, uint64_t id, const OpenLeaseRequest& open);
+  void Handle(Session& session, uint64_t id, const OpenSpaceRequest& open);
+  void Handle(Session& session, uint64_t id, const TakeSlabsRequest& take);
+  void Handle(Session& session, uint64_t id, const CloseSpaceRequest& close);
+  void Handle(Session& session, uint64_t id, const CloseSessionRequest& close);
+  void Handle(Session& session, uint64_t id, const GetStatusRequest& get);
+  void Handle(Session& session, uint64_t id, const ListChunksRequest& list);
+  // Returns false when the request must wait for bytes on their way back.
+  bool TryLease(Session& session, uint64_t id, const OpenLeaseRequest& open);
+  void RetryWaitingLeases();
+  absl::Status NoRoom(Tier tier, const OpenLeaseRequest& open) const;
+  void FinishOpenSpace(Session& session, uint64_t request, const SpacePlan& plan,
+                       SpaceMemory memory);
+  void ContinueCloseSpace(Session& session, uint64_t space);
+  void ServeRing(uint64_t session, uint64_t space);
+  TierMap<int64_t> FreeBytes() const;
+
+  const ServerOptions options_;
+  const std::unique_ptr<EventLoop> loop_;
+  const ServerStores stores_;
+  Budgets budgets_;
+  const absl::Time started_;
+  UniqueFd listener_;
+  EventLoop::WatchId listener_watch_ = 0;
+  UniqueFd spare_fd_;  // Given up for a moment to refuse a peer when descriptors run out.
+  std::map<uint64_t, std::unique_ptr<Session>> sessions_;
+  std::map<std::string, uint64_t> space_names_;  // To the session.
+  std::deque<WaitingLease> waiting_leases_;
+  uint64_t next_id_ = 1;  // Sessions, leases and spaces: never used twice.
+  bool draining_ = false;
+  bool stopping_ = false;
+  // Last, so that they end first: their jobs use what is above.
+  std::unique_ptr<WorkerThread> slab_worker_;
+  std::unique_ptr<NvmeIo> nvme_io_;
+};
+
+}  // namespace gemini::server

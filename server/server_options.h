@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a server may give away: the same for geminid and for a server embedded in a process.
+// Units:  bytes.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gemini/tier.h"
+
+namespace gemini::server {
+
+// A directory on an NVMe file system, and how much of it may be taken by extents of spaces.
+struct NvmeDirectory {
+  std::string path;
+  int64_t capacity_bytes = 0;
+};
+
+struct ServerOptions {
+  // DEVICE and HOST. NVME is the sum of the directories; its field here is ignored.
+  TierMap<int64_t> capacity_bytes;
+  std::vector<NvmeDirectory> nvme_directories;
+  std::string build = "gemini 0.1.0";  // Shown to peers and by memstat.
+};
+
+}  // namespace gemini::server

@@ -1,0 +1,490 @@
+// SPDX-License-Identifier: Apache-2.0
+// The requests of server/server.h: one function each. All of a peer's numbers are checked here or in
+// space_plan.cc before they enter any sum.
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "gemini/byte_size.h"
+#include "gemini/check.h"
+#include "gemini/layout.h"
+#include "gemini/protocol.h"
+#include "gemini/seqpacket.h"
+#include "server/server.h"
+#include "server/server_log.h"
+#include "server/tier_store_host.h"
+
+namespace gemini::server {
+namespace {
+
+constexpr size_t kMaxLabelChars = 128;
+// Bounds the status message and the descriptors of one tenant.
+constexpr size_t kMaxSpacesPerSession = 64;
+// A ChunkStatus takes up to 96 bytes: 512 fit a message.
+constexpr int64_t kMaxListedChunks = 512;
+
+std::string Shown(absl::string_view text) {
+  return absl::CHexEscape(text.substr(0, kMaxLabelChars));
+}
+
+}  // namespace
+
+void Server::Refuse(Session& session, uint64_t request, const absl::Status& status) {
+  ServerLog().warn("refused a request of session {} '{}' (pid {}): {}", session.id, session.label,
+                   session.peer.pid, status.ToString());
+  session.connection->Send(EncodeRefusal(request, status), {});
+}
+
+TierMap<int64_t> Server::FreeBytes() const {
+  TierMap<int64_t> free;
+  for (Tier tier : kAllTiers) free[tier] = budgets_.tier(tier).free_bytes();
+  return free;
+}
+
+void Server::Handle(Session& session, uint64_t id, const HelloRequest& hello) {
+  session.label = Shown(hello.label);
+  absl::Status refusal;
+  if (session.peer.uid != ::geteuid()) {
+    refusal = absl::PermissionDeniedError(
+        absl::StrCat("this server is of uid ", ::geteuid(), ", you are uid ", session.peer.uid));
+  } else if (hello.protocol != kProtocolVersion) {
+    refusal = absl::FailedPreconditionError(absl::StrCat(
+        "this server speaks protocol ", kProtocolVersion, " (", options_.build, "), you speak ",
+        hello.protocol, " (", Shown(hello.build), "): use the same version on both sides"));
+  } else if (hello.label.size() > kMaxLabelChars) {
+    refusal = absl::InvalidArgumentError(
+        absl::StrCat("a label of ", hello.label.size(), " characters, at most ", kMaxLabelChars));
+  } else if (hello.role == PeerRole::kUnknown) {
+    refusal = absl::InvalidArgumentError("a hello without a role: trainer or observer");
+  } else if (draining_) {
+    refusal = absl::UnavailableError("the server is draining: it takes no new sessions");
+  }
+  loop_->Cancel(*std::exchange(session.hello_timer, std::nullopt));
+  if (!refusal.ok()) {
+    Refuse(session, id, refusal);
+    session.connection->CloseAfterSend();
+    return;
+  }
+  session.said_hello = true;
+  session.role = hello.role;
+  HelloAnswer answer;
+  answer.build = options_.build;
+  answer.session = session.id;
+  answer.free = FreeBytes();
+  for (Tier tier : kAllTiers) answer.capacity[tier] = budgets_.tier(tier).capacity_bytes;
+  session.connection->Send(EncodeHelloReply(id, answer), {});
+}
+
+void Server::Handle(Session& session, uint64_t id, const OpenLeaseRequest& open) {
+  absl::Status refusal;
+  for (Tier tier : kAllTiers) {
+    if (open.floor[tier] < 0 || open.want[tier] < open.floor[tier]) {
+      refusal = absl::InvalidArgumentError(absl::StrCat("a lease with ", TierName(tier), " want ",
+                                                        open.want[tier], ", floor ",
+                                                        open.floor[tier], ": 0 <= floor <= want"));
+    }
+  }
+  if (session.role != PeerRole::kTrainer) {
+    refusal = absl::FailedPreconditionError("an observer opens no lease");
+  } else if (session.lease.has_value()) {
+    refusal = absl::FailedPreconditionError("the session has a lease already");
+  } else if (draining_) {
+    refusal = absl::UnavailableError("the server is draining: it gives no new leases");
+  }
+  if (!refusal.ok()) {
+    Refuse(session, id, refusal);
+    return;
+  }
+  if (!TryLease(session, id, open)) {
+    waiting_leases_.push_back({session.id, id, open});
+    session.connection->Pause();
+  }
+}
+
+absl::Status Server::NoRoom(Tier tier, const OpenLeaseRequest& open) const {
+  const TierBudget budget = budgets_.tier(tier);
+  std::string message = absl::StrCat("needs ", FormatByteSize(open.floor[tier]), " of ",
+                                     TierName(tier), ", ", FormatByteSize(budget.free_bytes()),
+                                     " of ", FormatByteSize(budget.capacity_bytes), " free: ");
+  const Session* biggest = nullptr;
+  for (const auto& [id, session] : sessions_) {
+    if (!session->lease.has_value() || session->lease->reclaiming) continue;
+    if (session->lease->granted[tier] == 0) continue;
+    if (biggest == nullptr || session->lease->granted[tier] > biggest->lease->granted[tier]) {
+      biggest = session.get();
+    }
+  }
+  if (open.floor[tier] > budget.capacity_bytes || biggest == nullptr) {
+    absl::StrAppend(&message, "ask for less, or give the server more");
+    if (tier == Tier::kHost) absl::StrAppend(&message, ", or pass --nvme");
+    return absl::ResourceExhaustedError(message);
+  }
+  absl::StrAppend(&message, "ask for less, or close job '", biggest->label, "' (pid ",
+                  biggest->peer.pid, ", ", FormatByteSize(biggest->lease->granted[tier]));
+  if (biggest->lease->fenced) absl::StrAppend(&message, ", hung up but still alive");
+  if (!biggest->embedded() && IsStopped(biggest->peer.pid)) {
+    absl::StrAppend(&message, ", stopped");
+  }
+  absl::StrAppend(&message, ")");
+  return absl::ResourceExhaustedError(message);
+}
+
+bool Server::TryLease(Session& session, uint64_t id, const OpenLeaseRequest& open) {
+  TierMap<int64_t> granted;
+  for (Tier tier : kAllTiers) {
+    const TierBudget budget = budgets_.tier(tier);
+    granted[tier] = std::min(open.want[tier], budget.free_bytes());
+    // Bytes on their way back come within a time that only depends on the kernel: worth the wait, as
+    // when a trainer is started again right after it was killed.
+    const int64_t soon = budget.free_bytes() + budget.reclaiming_bytes;
+    const bool worth_waiting = std::min(open.want[tier], soon) > granted[tier];
+    if (worth_waiting && soon >= open.floor[tier]) return false;
+  }
+  for (Tier tier : kAllTiers) {
+    if (granted[tier] >= open.floor[tier]) continue;
+    Refuse(session, id, NoRoom(tier, open));
+    session.connection->Resume();
+    return true;
+  }
+  GEMINI_CHECK(budgets_.Lease(granted).ok());
+  session.lease.emplace();
+  Lease& lease = *session.lease;
+  lease.id = next_id_++;
+  lease.granted = granted;
+  lease.floor = open.floor;
+  session.connection->Pause();
+  ++session.worker_jobs;
+  const int64_t num_pages = RoundUp(granted[Tier::kDevice], kPageBytes) / kPageBytes;
+  slab_worker_->Run([this, session_id = session.id, id, num_pages] {
+    absl::StatusOr<TierGrant> arena = stores_.device->Make(kPageBytes, num_pages);
+    loop_->Post([this, session_id, id, arena = std::move(arena)]() mutable {
+      Session& found = *Find(session_id);  // A session with a job is never erased.
+      --found.worker_jobs;
+      if (arena.ok()) found.lease->arena = *std::move(arena);
+      if (found.lease->reclaiming) {
+        ContinueReclaim(found);
+        return;
+      }
+      if (found.connection == nullptr) {
+        // It hung up before it knew of its lease, so nothing of it can be mapped anywhere.
+        Fence(found, "it hung up before its lease was made");
+        BeginReclaim(found);
+        return;
+      }
+      if (!arena.ok()) {
+        Refuse(found, id, arena.status());
+        found.connection->Resume();
+        BeginReclaim(found);
+        return;
+      }
+      const Lease& made = *found.lease;
+      LeaseAnswer answer = {.lease = made.id,
+                            .generation = made.generation,
+                            .granted = made.granted,
+                            .device_arena_bytes = made.arena.size_bytes()};
+      std::vector<int> fds;
+      for (const TierExtent& extent : made.arena.extents) fds.push_back(extent.fd.get());
+      ServerLog().info(
+          "lease {} for session {} '{}' (pid {}): DEVICE {}, HOST {}, NVME {}", made.id, found.id,
+          found.label, found.peer.pid, FormatByteSize(made.granted[Tier::kDevice]),
+          FormatByteSize(made.granted[Tier::kHost]), FormatByteSize(made.granted[Tier::kNvme]));
+      found.connection->Send(EncodeLeaseReply(id, answer), fds);
+      found.connection->Resume();
+    });
+  });
+  return true;
+}
+
+void Server::RetryWaitingLeases() {
+  std::deque<WaitingLease> waiting = std::exchange(waiting_leases_, {});
+  for (WaitingLease& lease : waiting) {
+    if (!TryLease(*Find(lease.session), lease.request, lease.want)) {
+      waiting_leases_.push_back(std::move(lease));
+    }
+  }
+}
+
+void Server::Handle(Session& session, uint64_t id, const OpenSpaceRequest& open) {
+  if (!session.lease.has_value() || session.lease->fenced) {
+    Refuse(session, id, absl::FailedPreconditionError("open a lease before a space"));
+    return;
+  }
+  if (session.spaces.size() >= kMaxSpacesPerSession) {
+    Refuse(session, id,
+           absl::ResourceExhaustedError(
+               absl::StrCat("the session has ", kMaxSpacesPerSession, " spaces, its limit")));
+    return;
+  }
+  Lease& lease = *session.lease;
+  TierMap<int64_t> left;
+  for (Tier tier : kAllTiers) left[tier] = lease.granted[tier] - lease.used[tier];
+  absl::StatusOr<SpacePlan> plan = PlanSpace(open, left);
+  if (!plan.ok()) {
+    Refuse(session, id, plan.status());
+    return;
+  }
+  const auto [holder, is_new] = space_names_.emplace(plan->name, session.id);
+  if (!is_new) {
+    const Session& other = *Find(holder->second);
+    Refuse(session, id,
+           absl::AlreadyExistsError(absl::StrCat("space ", plan->name, " is open in job '",
+                                                 other.label, "' (pid ", other.peer.pid,
+                                                 "): choose another name or close that job")));
+    return;
+  }
+  lease.used[Tier::kHost] += plan->host_bytes();
+  lease.used[Tier::kNvme] += plan->nvme_bytes();
+  session.connection->Pause();
+  ++session.worker_jobs;
+  slab_worker_->Run([this, session_id = session.id, id, plan = *std::move(plan)]() mutable {
+    absl::StatusOr<SpaceMemory> memory = MakeSpaceMemory(plan, *stores_.host, *stores_.nvme);
+    loop_->Post(
+        [this, session_id, id, plan = std::move(plan), memory = std::move(memory)]() mutable {
+          Session& found = *Find(session_id);
+          --found.worker_jobs;
+          if (memory.ok()) {
+            FinishOpenSpace(found, id, plan, *std::move(memory));
+            return;
+          }
+          space_names_.erase(plan.name);
+          found.lease->used[Tier::kHost] -= plan.host_bytes();
+          found.lease->used[Tier::kNvme] -= plan.nvme_bytes();
+          if (found.lease->reclaiming) {
+            ContinueReclaim(found);
+          } else if (found.connection != nullptr) {
+            Refuse(found, id, memory.status());
+            found.connection->Resume();
+          } else if (found.lease->granted == TierMap<int64_t>{}) {
+            Erase(found);
+          }
+        });
+  });
+}
+
+void Server::FinishOpenSpace(Session& session, uint64_t request, const SpacePlan& plan,
+                             SpaceMemory memory) {
+  const uint64_t space_id = next_id_++;
+  Lease& lease = *session.lease;
+  OpenedSpace& opened = session.spaces[space_id];
+  opened.space =
+      std::make_unique<Space>(space_id, plan, std::move(memory),
+                              lease.arena.size_bytes() / plan.chunk_bytes, lease.generation);
+  if (lease.fenced) opened.space->Fence(lease.generation);
+  if (lease.reclaiming) {
+    ContinueReclaim(session);
+    return;
+  }
+  if (session.connection == nullptr) return;  // Fenced: kept until its process is dead.
+  const absl::StatusOr<EventLoop::WatchId> watch = loop_->Watch(
+      opened.space->memory().kick.get(), EPOLLIN,
+      [this, session_id = session.id, space_id](uint32_t) { ServeRing(session_id, space_id); });
+  if (!watch.ok()) {
+    Refuse(session, request, watch.status());
+    opened.closing = true;
+    ContinueCloseSpace(session, space_id);
+    return;
+  }
+  opened.kick_watch = *watch;
+  const SpaceMemory& made = opened.space->memory();
+  std::vector<int> fds = {made.client_segment.get(), made.server_segment.get(), made.kick.get()};
+  SpaceAnswer answer = {.space = space_id,
+                        .generation = lease.generation,
+                        .slots_per_slab = HostSlotsPerSlab(plan.chunk_bytes),
+                        .num_slabs = static_cast<int64_t>(made.host.extents.size())};
+  for (const TierExtent& slab : made.host.extents) {
+    if (static_cast<int>(fds.size()) == kMaxMessageFds) break;
+    fds.push_back(slab.fd.get());
+    ++answer.slabs_sent;
+  }
+  session.connection->Send(EncodeSpaceReply(request, answer), fds);
+  session.connection->Resume();
+}
+
+void Server::Handle(Session& session, uint64_t id, const TakeSlabsRequest& take) {
+  const auto found = session.spaces.find(take.space);
+  if (found == session.spaces.end()) {
+    Refuse(session, id, absl::NotFoundError(absl::StrCat("no space ", take.space, " here")));
+    return;
+  }
+  const std::vector<TierExtent>& slabs = found->second.space->memory().host.extents;
+  if (take.first < 0 || take.first > static_cast<int64_t>(slabs.size())) {
+    Refuse(session, id,
+           absl::InvalidArgumentError(absl::StrCat("slab ", take.first, " of ", slabs.size())));
+    return;
+  }
+  std::vector<int> fds;
+  for (size_t i = take.first; i < slabs.size() && fds.size() < kMaxMessageFds; ++i) {
+    fds.push_back(slabs[i].fd.get());
+  }
+  session.connection->Send(EncodeSlabsReply(id, static_cast<int64_t>(fds.size())), fds);
+}
+
+void Server::Handle(Session& session, uint64_t id, const CloseSpaceRequest& close) {
+  const auto found = session.spaces.find(close.space);
+  if (found == session.spaces.end()) {
+    Refuse(session, id, absl::NotFoundError(absl::StrCat("no space ", close.space, " here")));
+    return;
+  }
+  OpenedSpace& opened = found->second;
+  opened.closing = true;
+  opened.close_request = id;
+  opened.space->Fence(session.lease->generation + 1);
+  loop_->Unwatch(std::exchange(opened.kick_watch, 0));
+  session.connection->Pause();
+  ContinueCloseSpace(session, close.space);
+}
+
+void Server::ContinueCloseSpace(Session& session, uint64_t space_id) {
+  OpenedSpace& opened = session.spaces.at(space_id);
+  if (opened.space->in_flight() > 0) return;
+  opened.destroying = true;
+  ++session.worker_jobs;
+  slab_worker_->Run(
+      [this, session_id = session.id, space_id, memory = opened.space->TakeMemory()]() mutable {
+        DestroySpaceMemory(std::move(memory), *stores_.host, *stores_.nvme);
+        loop_->Post([this, session_id, space_id] {
+          Session& found = *Find(session_id);
+          --found.worker_jobs;
+          const OpenedSpace& closed = found.spaces.at(space_id);
+          const std::optional<uint64_t> request = closed.close_request;
+          const SpacePlan plan = closed.space->plan();
+          found.lease->used[Tier::kHost] -= plan.host_bytes();
+          found.lease->used[Tier::kNvme] -= plan.nvme_bytes();
+          space_names_.erase(plan.name);
+          found.spaces.erase(space_id);
+          if (found.lease->reclaiming) {
+            ContinueReclaim(found);
+          } else if (found.connection != nullptr) {
+            if (request.has_value()) found.connection->Send(EncodeDone(*request), {});
+            found.connection->Resume();
+          } else if (found.lease->granted == TierMap<int64_t>{}) {
+            Erase(found);
+          }
+        });
+      });
+}
+
+void Server::Handle(Session& session, uint64_t id, const CloseSessionRequest&) {
+  session.connection->Send(EncodeDone(id), {});
+  if (session.lease.has_value()) {
+    // The client has unmapped: its bytes may go to others without waiting for its death.
+    Fence(session, "closed");
+    BeginReclaim(session);
+  }
+  session.connection->CloseAfterSend();
+}
+
+void Server::ServeRing(uint64_t session_id, uint64_t space_id) {
+  Session* session = Find(session_id);
+  if (session == nullptr) return;
+  const auto found = session->spaces.find(space_id);
+  if (found == session->spaces.end() || found->second.destroying) return;
+  Space& space = *found->second.space;
+  // Read before the ring, so that a kick that comes later is not lost.
+  uint64_t kicks;
+  (void)!::read(space.memory().kick.get(), &kicks, sizeof(kicks));
+  while (true) {
+    absl::StatusOr<Space::Transfer> next = space.TakeRequest();
+    if (next.status().code() == absl::StatusCode::kNotFound) return;
+    if (!next.ok()) {
+      ServerLog().warn("closed session {} '{}' (pid {}): {}", session->id, session->label,
+                       session->peer.pid, next.status().ToString());
+      if (session->connection != nullptr) Disconnect(*session);
+      return;
+    }
+    nvme_io_->Submit(next->transfer, [this, session_id, space_id,
+                                      sequence = next->sequence](const absl::Status& status) {
+      loop_->Post([this, session_id, space_id, sequence, status] {
+        // Neither is destroyed while a transfer is in flight.
+        Session& owner = *Find(session_id);
+        OpenedSpace& opened = owner.spaces.at(space_id);
+        if (!status.ok()) {
+          ServerLog().error("NVMe I/O of space {} failed: {}", opened.space->plan().name,
+                            status.ToString());
+        }
+        opened.space->Complete(sequence, status.code());
+        if (owner.lease->reclaiming) {
+          ContinueReclaim(owner);
+        } else if (opened.closing) {
+          ContinueCloseSpace(owner, space_id);
+        } else {
+          ServeRing(session_id, space_id);
+        }
+      });
+    });
+  }
+}
+
+void Server::Handle(Session& session, uint64_t id, const GetStatusRequest&) {
+  StatusAnswer answer;
+  answer.build = options_.build;
+  answer.uptime = absl::Now() - started_;
+  for (Tier tier : kAllTiers) answer.tiers[tier] = budgets_.tier(tier);
+  for (const auto& [session_id, tenant] : sessions_) {
+    if (!tenant->lease.has_value()) continue;
+    const Lease& lease = *tenant->lease;
+    TenantAnswer& shown = answer.tenants.emplace_back(TenantAnswer{.session = session_id,
+                                                                   .label = tenant->label,
+                                                                   .pid = tenant->peer.pid,
+                                                                   .uid = tenant->peer.uid,
+                                                                   .lease = lease.id,
+                                                                   .generation = lease.generation,
+                                                                   .fenced = lease.fenced,
+                                                                   .granted = lease.granted,
+                                                                   .floor = lease.floor,
+                                                                   .used = lease.used});
+    for (const auto& [space_id, opened] : tenant->spaces) {
+      if (opened.destroying) continue;
+      const Space& space = *opened.space;
+      SpaceStatusAnswer& status =
+          answer.spaces.emplace_back(SpaceStatusAnswer{.space = space_id,
+                                                       .name = space.plan().name,
+                                                       .session = session_id,
+                                                       .chunk_bytes = space.plan().chunk_bytes,
+                                                       .num_bundles = space.plan().num_bundles,
+                                                       .slots = space.slots(),
+                                                       .counts = space.reader().Count()});
+      // All spaces of a session share the arena and state the same number.
+      shown.used[Tier::kDevice] =
+          std::max(shown.used[Tier::kDevice],
+                   std::min(status.counts.device_used_bytes, lease.granted[Tier::kDevice]));
+    }
+  }
+  session.connection->Send(EncodeStatusReply(id, answer), {});
+}
+
+void Server::Handle(Session& session, uint64_t id, const ListChunksRequest& list) {
+  const Space* space = nullptr;
+  const auto holder = space_names_.find(list.space);
+  if (holder != space_names_.end()) {
+    for (const auto& [space_id, opened] : Find(holder->second)->spaces) {
+      if (!opened.destroying && opened.space->plan().name == list.space) space = opened.space.get();
+    }
+  }
+  if (space == nullptr) {
+    Refuse(session, id, absl::NotFoundError(absl::StrCat("no space '", Shown(list.space), "'")));
+    return;
+  }
+  if (list.first < 0 || list.count < 0) {
+    Refuse(session, id,
+           absl::InvalidArgumentError(
+               absl::StrCat("chunks from ", list.first, ", count ", list.count)));
+    return;
+  }
+  const int64_t num_chunks = space->plan().num_bundles * kNumChunkKinds;
+  const int64_t first = std::min(list.first, num_chunks);
+  session.connection->Send(
+      EncodeChunksReply(
+          id, {.num_chunks = num_chunks,
+               .chunk_bytes = space->plan().chunk_bytes,
+               .first = first,
+               .chunks = space->reader().List(first, std::min(list.count, kMaxListedChunks))}),
+      {});
+}
+
+}  // namespace gemini::server

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// One peer: its connection, its process, its lease and the lease's spaces. Data only: the rules are in
+// server/server.h.
+// Owner:  the server thread.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "gemini/tier.h"
+#include "server/connection.h"
+#include "server/event_loop.h"
+#include "server/peer_process.h"
+#include "server/request_wire.h"
+#include "server/space.h"
+#include "server/tier_store.h"
+
+namespace gemini::server {
+
+struct Lease {
+  uint64_t id = 0;
+  uint64_t generation = 1;
+  TierMap<int64_t> granted;
+  TierMap<int64_t> floor;
+  TierMap<int64_t> used;  // HOST and NVME: of its spaces.
+  TierGrant arena;        // DEVICE.
+  bool fenced = false;
+  bool reclaiming = false;
+};
+
+struct OpenedSpace {
+  std::unique_ptr<Space> space;
+  EventLoop::WatchId kick_watch = 0;
+  bool closing = false;                   // Waits for I/O in flight.
+  std::optional<uint64_t> close_request;  // Answered when closed.
+  bool destroying = false;                // The worker has its memory.
+};
+
+struct Session {
+  uint64_t id = 0;
+  PeerProcess peer;
+  EventLoop::WatchId pidfd_watch = 0;
+  std::unique_ptr<Connection> connection;  // Null after the hang-up.
+  bool said_hello = false;
+  std::optional<EventLoop::TimerId> hello_timer;
+  PeerRole role = PeerRole::kUnknown;
+  std::string label;  // Escaped.
+  std::optional<Lease> lease;
+  std::map<uint64_t, OpenedSpace> spaces;
+  int worker_jobs = 0;  // Being made or destroyed for this session.
+  bool embedded() const { return !peer.pidfd; }
+};
+
+}  // namespace gemini::server

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/space.h"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <climits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "gemini/check.h"
+
+namespace gemini::server {
+namespace {
+
+// Where slot `slot` of a grant lies.
+struct SlotPlace {
+  int fd = -1;
+  int64_t offset_bytes = 0;
+};
+SlotPlace PlaceOf(const TierGrant& grant, int64_t slot) {
+  for (const TierExtent& extent : grant.extents) {
+    if (slot < extent.num_slots) return {extent.fd.get(), slot * grant.slot_bytes};
+    slot -= extent.num_slots;
+  }
+  GEMINI_CHECK(false);
+}
+
+}  // namespace
+
+Space::Space(uint64_t id, SpacePlan plan, SpaceMemory memory, int64_t device_slots,
+             uint64_t generation)
+    : id_(id), plan_(std::move(plan)), memory_(std::move(memory)), device_slots_(device_slots) {
+  server().generation.store(generation, std::memory_order_release);
+}
+
+const ClientSegmentHeaderShm& Space::client() const {
+  return *reinterpret_cast<const ClientSegmentHeaderShm*>(memory_.client_map.data());
+}
+
+ServerSegmentShm& Space::server() const {
+  return *reinterpret_cast<ServerSegmentShm*>(memory_.server_map.data());
+}
+
+const IoEntryShm& Space::entry(uint64_t sequence) const {
+  const std::byte* ring =
+      memory_.client_map.data() + ClientSegmentLayout(plan_.num_bundles).ring_offset;
+  return reinterpret_cast<const IoEntryShm*>(ring)[sequence % kIoRingEntries];
+}
+
+absl::StatusOr<NvmeTransfer> Space::Validate(const IoEntryShm& shared) const {
+  // Each word once: the client may change it at any time.
+  const uint64_t operation = shared.operation.load(std::memory_order_relaxed);
+  const uint64_t host_slot = shared.host_slot.load(std::memory_order_relaxed);
+  const uint64_t nvme_slot = shared.nvme_slot.load(std::memory_order_relaxed);
+  const uint64_t reserved = shared.reserved.load(std::memory_order_relaxed);
+  const bool known = operation == static_cast<uint64_t>(IoOperation::kRead) ||
+                     operation == static_cast<uint64_t>(IoOperation::kWrite);
+  if (!known || host_slot >= static_cast<uint64_t>(plan_.host_slots) ||
+      nvme_slot >= static_cast<uint64_t>(plan_.nvme_slots) || reserved != 0) {
+    return absl::InvalidArgumentError("an I/O request outside its space");
+  }
+  const SlotPlace host = PlaceOf(memory_.host, static_cast<int64_t>(host_slot));
+  const SlotPlace nvme = PlaceOf(memory_.nvme, static_cast<int64_t>(nvme_slot));
+  return NvmeTransfer{.operation = static_cast<IoOperation>(operation),
+                      .host_fd = host.fd,
+                      .host_offset_bytes = host.offset_bytes,
+                      .nvme_fd = nvme.fd,
+                      .nvme_offset_bytes = nvme.offset_bytes,
+                      .size_bytes = plan_.chunk_bytes};
+}
+
+absl::StatusOr<uint64_t> Space::Waiting() const {
+  const uint64_t waiting = client().submit_tail.load(std::memory_order_acquire) - head_;
+  if (waiting > static_cast<uint64_t>(kIoRingEntries)) {
+    return absl::FailedPreconditionError(absl::StrCat("space ", plan_.name,
+                                                      ": the I/O ring claims ", waiting,
+                                                      " waiting requests of ", kIoRingEntries));
+  }
+  return waiting;
+}
+
+absl::StatusOr<Space::Transfer> Space::TakeRequest() {
+  while (!fenced_ && in_flight_ < kIoRingEntries) {
+    const absl::StatusOr<uint64_t> waiting = Waiting();
+    if (!waiting.ok()) return waiting.status();
+    if (*waiting == 0) break;
+    const uint64_t sequence = head_++;
+    const absl::StatusOr<NvmeTransfer> transfer = Validate(entry(sequence));
+    ++in_flight_;
+    if (transfer.ok()) return Transfer{sequence, *transfer};
+    Complete(sequence, transfer.status().code());
+  }
+  return absl::NotFoundError("no request is waiting");
+}
+
+void Space::Complete(uint64_t sequence, absl::StatusCode code) {
+  GEMINI_CHECK(in_flight_ > 0);
+  --in_flight_;
+  server().completions[sequence % kIoRingEntries].store(
+      PackCompletion(sequence, static_cast<int>(code)), std::memory_order_release);
+  WakeClient();
+}
+
+void Space::WakeClient() {
+  server().completion_count.fetch_add(1, std::memory_order_release);
+  ::syscall(SYS_futex, &server().completion_count, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+void Space::Fence(uint64_t generation) {
+  if (fenced_) return;
+  server().generation.store(generation, std::memory_order_release);
+  const absl::StatusOr<uint64_t> waiting = Waiting();
+  for (uint64_t left = waiting.ok() ? *waiting : 0; left > 0; --left) {
+    ++in_flight_;
+    Complete(head_++, absl::StatusCode::kAborted);
+  }
+  fenced_ = true;
+  WakeClient();
+}
+
+SpaceMemory Space::TakeMemory() {
+  GEMINI_CHECK(in_flight_ == 0);
+  return std::move(memory_);
+}
+
+}  // namespace gemini::server

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// A space as the server keeps it: its memory, and the I/O ring that its client posts to.
+// Owner:  the server thread.
+// Errors: nothing here aborts or waits on what a client wrote.
+#pragma once
+#include <cstdint>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "gemini/space_shm.h"
+#include "server/nvme_io.h"
+#include "server/space_memory.h"
+#include "server/space_plan.h"
+#include "server/space_reader.h"
+
+namespace gemini::server {
+
+class Space {
+ public:
+  // `device_slots` bounds what residency words may name. Stores `generation` for the client.
+  Space(uint64_t id, SpacePlan plan, SpaceMemory memory, int64_t device_slots, uint64_t generation);
+
+  uint64_t id() const { return id_; }
+  const SpacePlan& plan() const { return plan_; }
+  const SpaceMemory& memory() const { return memory_; }
+  TierMap<int64_t> slots() const { return {{device_slots_, plan_.host_slots, plan_.nvme_slots}}; }
+  SpaceReader reader() const {
+    return SpaceReader(memory_.client_map.data(), plan_.num_bundles, slots());
+  }
+
+  struct Transfer {
+    uint64_t sequence = 0;
+    NvmeTransfer transfer;
+  };
+  // Takes the next valid request off the ring; it is in flight until Complete. Invalid ones are
+  // completed with INVALID_ARGUMENT on the way. NOT_FOUND: none is waiting. FAILED_PRECONDITION: the
+  // client wrote a tail that no honest one writes; the ring is dead.
+  absl::StatusOr<Transfer> TakeRequest();
+  void Complete(uint64_t sequence, absl::StatusCode code);
+  int64_t in_flight() const { return in_flight_; }
+
+  // Ends the client's right to the space: requests still waiting complete with ABORTED, later ones
+  // are never taken, waiters wake and see the new generation.
+  void Fence(uint64_t generation);
+  bool fenced() const { return fenced_; }
+
+  // Gives the memory up for destruction. in_flight() is 0.
+  SpaceMemory TakeMemory();
+
+ private:
+  const ClientSegmentHeaderShm& client() const;
+  ServerSegmentShm& server() const;
+  const IoEntryShm& entry(uint64_t sequence) const;
+  absl::StatusOr<NvmeTransfer> Validate(const IoEntryShm& shared) const;
+  void WakeClient();
+  // The number of requests on the ring; past kIoRingEntries, FAILED_PRECONDITION.
+  absl::StatusOr<uint64_t> Waiting() const;
+
+  const uint64_t id_;
+  const SpacePlan plan_;
+  SpaceMemory memory_;
+  const int64_t device_slots_;
+  uint64_t head_ = 0;  // Requests ever taken.
+  int64_t in_flight_ = 0;
+  bool fenced_ = false;
+};
+
+}  // namespace gemini::server

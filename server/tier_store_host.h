@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// HOST memory as slabs: memfds, fallocated and sealed; a slab is about kHostSlabBytes.
+#pragma once
+#include <memory>
+
+#include "server/tier_store.h"
+
+namespace gemini::server {
+
+// Returns the slots that a slab of this chunk size holds: at least 1.
+int64_t HostSlotsPerSlab(int64_t slot_bytes);
+
+std::unique_ptr<TierStore> MakeHostTierStore(int64_t capacity_bytes);
+
+}  // namespace gemini::server

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/tier_store_nvme.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "gemini/byte_size.h"
+#include "gemini/check.h"
+#include "gemini/errno_status.h"
+#include "gemini/status_macros.h"
+
+namespace gemini::server {
+namespace {
+
+struct OpenDirectory {
+  std::string path;
+  UniqueFd fd;  // Held open: a path that is replaced later changes nothing.
+  int64_t capacity_bytes = 0;
+  int64_t taken_bytes = 0;
+};
+
+// Makes a file that nobody else can name: a fresh name, then no name.
+absl::StatusOr<UniqueFd> MakeUnlinkedFile(const OpenDirectory& directory) {
+  static std::atomic<uint64_t> next_name = 0;
+  for (int attempt = 0; attempt < 100; ++attempt) {
+    const std::string name = absl::StrCat(".gemini-", ::getpid(), "-", next_name++);
+    UniqueFd fd(::openat(directory.fd.get(), name.c_str(),
+                         O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+    if (!fd && errno == EEXIST) continue;  // Left by a server that died between the two calls.
+    if (!fd) return ErrnoStatus(errno, absl::StrCat("make a file in ", directory.path));
+    if (::unlinkat(directory.fd.get(), name.c_str(), 0) != 0) {
+      return ErrnoStatus(errno, absl::StrCat("unlink ", name, " in ", directory.path));
+    }
+    return fd;
+  }
+  return absl::AlreadyExistsError(absl::StrCat("no free file name in ", directory.path));
+}
+
+class NvmeTierStore : public TierStore {
+ public:
+  explicit NvmeTierStore(std::vector<OpenDirectory> directories)
+      : capacity_bytes_(Sum(directories)), directories_(std::move(directories)) {}
+
+  Tier tier() const override { return Tier::kNvme; }
+  int64_t capacity_bytes() const override { return capacity_bytes_; }
+  int64_t granted_bytes() const override {
+    absl::MutexLock lock(&mutex_);
+    int64_t taken_bytes = 0;
+    for (const OpenDirectory& directory : directories_) taken_bytes += directory.taken_bytes;
+    return taken_bytes;
+  }
+
+  absl::StatusOr<TierGrant> Make(int64_t slot_bytes, int64_t num_slots) override {
+    TierGrant grant;
+    grant.slot_bytes = slot_bytes;
+    GEMINI_RETURN_IF_ERROR(TakeRoom(num_slots, grant));
+    for (TierExtent& extent : grant.extents) {
+      const absl::Status made = Allocate(extent, slot_bytes);
+      if (!made.ok()) {
+        Destroy(std::move(grant));
+        return made;
+      }
+    }
+    return grant;
+  }
+
+  void Destroy(TierGrant grant) override {
+    // The files have no name: closing frees their blocks, so it comes before the room is given back.
+    for (TierExtent& extent : grant.extents) extent.fd.Reset();
+    absl::MutexLock lock(&mutex_);
+    for (const TierExtent& extent : grant.extents) {
+      OpenDirectory& directory = directories_[extent.place];
+      directory.taken_bytes -= extent.num_slots * grant.slot_bytes;
+      GEMINI_CHECK(directory.taken_bytes >= 0);
+    }
+  }
+
+ private:
+  static int64_t Sum(const std::vector<OpenDirectory>& directories) {
+    int64_t sum = 0;
+    for (const OpenDirectory& directory : directories) sum += directory.capacity_bytes;
+    return sum;
+  }
+
+  // Splits `num_slots` over the directories, most free first, with no file yet.
+  absl::Status TakeRoom(int64_t num_slots, TierGrant& grant) {
+    absl::MutexLock lock(&mutex_);
+    int64_t left_slots = num_slots;
+    int64_t free_bytes = 0;
+    for (int64_t i = 0; i < static_cast<int64_t>(directories_.size()); ++i) {
+      const OpenDirectory& directory = directories_[i];
+      const int64_t room_bytes = directory.capacity_bytes - directory.taken_bytes;
+      free_bytes += room_bytes;
+      const int64_t slots = std::min(left_slots, room_bytes / grant.slot_bytes);
+      if (slots == 0) continue;
+      grant.extents.push_back({UniqueFd(), slots, i});
+      left_slots -= slots;
+    }
+    if (left_slots > 0) {
+      grant.extents.clear();
+      return absl::ResourceExhaustedError(
+          absl::StrCat("needs ", FormatByteSize(num_slots * grant.slot_bytes), " of NVME, ",
+                       FormatByteSize(free_bytes), " of ", FormatByteSize(capacity_bytes_),
+                       " left in ", directories_.size(), " directories, in whole chunks of ",
+                       FormatByteSize(grant.slot_bytes)));
+    }
+    for (const TierExtent& extent : grant.extents) {
+      directories_[extent.place].taken_bytes += extent.num_slots * grant.slot_bytes;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Allocate(TierExtent& extent, int64_t slot_bytes) {
+    const OpenDirectory* directory;
+    {
+      absl::MutexLock lock(&mutex_);
+      directory = &directories_[extent.place];  // Path and descriptor never change.
+    }
+    GEMINI_ASSIGN_OR_RETURN(extent.fd, MakeUnlinkedFile(*directory));
+    const int64_t size_bytes = extent.num_slots * slot_bytes;
+    int error;
+    while ((error = ::posix_fallocate(extent.fd.get(), 0, size_bytes)) == EINTR) {
+    }
+    if (error != 0) {
+      return ErrnoStatus(
+          error, absl::StrCat("allocate ", FormatByteSize(size_bytes), " in ", directory->path));
+    }
+    return absl::OkStatus();
+  }
+
+  const int64_t capacity_bytes_;
+  mutable absl::Mutex mutex_;
+  std::vector<OpenDirectory> directories_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<TierStore>> MakeNvmeTierStore(
+    const std::vector<NvmeDirectory>& directories) {
+  std::vector<OpenDirectory> opened;
+  int64_t sum_bytes = 0;
+  for (const NvmeDirectory& directory : directories) {
+    const std::string name =
+        absl::StrCat("NVMe directory '", absl::CHexEscape(directory.path), "'");
+    if (directory.capacity_bytes < 0 ||
+        directory.capacity_bytes > std::numeric_limits<int64_t>::max() - sum_bytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, " with a capacity of ", directory.capacity_bytes, " bytes"));
+    }
+    sum_bytes += directory.capacity_bytes;
+    OpenDirectory open;
+    open.path = name;
+    open.capacity_bytes = directory.capacity_bytes;
+    open.fd =
+        UniqueFd(::open(directory.path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    if (!open.fd) return ErrnoStatus(errno, absl::StrCat("open ", name));
+    GEMINI_RETURN_IF_ERROR(MakeUnlinkedFile(open).status());
+    opened.push_back(std::move(open));
+  }
+  return std::make_unique<NvmeTierStore>(std::move(opened));
+}
+
+}  // namespace gemini::server

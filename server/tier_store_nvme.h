@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// NVME as files: allocated when granted, mode 0600, unlinked at once (spaces are ephemeral), so that
+// a crash of the server leaves nothing behind. A grant may span the directories, whole slots in each.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "server/server_options.h"
+#include "server/tier_store.h"
+
+namespace gemini::server {
+
+// Probes each directory by making a file in it. INVALID_ARGUMENT: a path is no directory, or is a
+// symbolic link. PERMISSION_DENIED: it cannot be written. The message names the path.
+absl::StatusOr<std::unique_ptr<TierStore>> MakeNvmeTierStore(
+    const std::vector<NvmeDirectory>& directories);
+
+}  // namespace gemini::server

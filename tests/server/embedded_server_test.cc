@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/embedded_server.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <cstring>
+#include <filesystem>
+
+#include "gemini/byte_size.h"
+#include "gemini/residency_shm.h"
+#include "tests/server/wire_client.h"
+#include "tests/status_matchers.h"
+
+namespace gemini::server {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class EmbeddedServerTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = ::testing::TempDir() + "/gemini-XXXXXX";
+    directory_ = ::mkdtemp(name.data());
+    ServerOptions options;
+    options.capacity_bytes[Tier::kDevice] = 8 * kMiB;
+    options.capacity_bytes[Tier::kHost] = 600 * kMiB;
+    options.nvme_directories = {{directory_, 16 * kMiB}};
+    ASSERT_OK_AND_ASSIGN(server_, EmbeddedServer::Start(options));
+  }
+  void TearDown() override {
+    server_.reset();
+    std::filesystem::remove_all(directory_);
+  }
+  WireClient Connect(absl::string_view label, wire::Role role = wire::Role::kTrainer) {
+    WireClient client(*server_->Connect());
+    EXPECT_OK(client.Hello(label, role));
+    return client;
+  }
+
+  std::string directory_;
+  std::unique_ptr<EmbeddedServer> server_;
+};
+
+TEST_F(EmbeddedServerTest, ALeaseIsGrantedUpToWhatIsFreeAndRefusedBelowItsFloor) {
+  WireClient first = Connect("first");
+  EXPECT_EQ(first.free_at_hello(), (TierMap<int64_t>{{8 * kMiB, 600 * kMiB, 16 * kMiB}}));
+  ASSERT_OK_AND_ASSIGN(WireLease lease,
+                       first.OpenLease({{4 * kMiB, 500 * kMiB, kGiB}}, {{0, 0, 0}}));
+  EXPECT_EQ(lease.granted, (TierMap<int64_t>{{4 * kMiB, 500 * kMiB, 16 * kMiB}}));
+  EXPECT_EQ(lease.device_arena_bytes, 4 * kMiB);
+  WireClient second = Connect("second");
+  EXPECT_THAT(second.OpenLease({{0, 300 * kMiB, 0}}, {{0, 200 * kMiB, 0}}),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       AllOf(HasSubstr("needs 200 MiB of HOST, 100 MiB of 600 MiB free"),
+                             HasSubstr("close job 'first'"), HasSubstr("500 MiB"))));
+  // A refusal changes nothing.
+  EXPECT_OK(second.OpenLease({{0, 100 * kMiB, 0}}, {{0, 100 * kMiB, 0}}));
+}
+
+TEST_F(EmbeddedServerTest, ASpaceBringsSealedSlabsThatHoldWhatIsWrittenAndMoveThroughNvme) {
+  WireClient client = Connect("job");
+  ASSERT_OK(client.OpenLease({{kMiB, 300 * kMiB, 8 * kMiB}}, {{}}));
+  ASSERT_OK_AND_ASSIGN(WireSpace space, client.OpenSpace({.name = "s",
+                                                          .chunk_bytes = kMiB,
+                                                          .num_bundles = 10,
+                                                          .host_slots = 300,
+                                                          .nvme_slots = 8}));
+  EXPECT_EQ(space.slots_per_slab, 256);
+  ASSERT_EQ(space.num_slabs, 2);
+  EXPECT_EQ(space.server().generation.load(), space.generation);
+  ASSERT_OK_AND_ASSIGN(MappedMemory slab, MappedMemory::Map(space.slabs[1].get(), 44 * kMiB,
+                                                            MappedMemory::Access::kReadWrite));
+  std::memset(slab.data(), 7, kMiB);  // HOST slot 256.
+  EXPECT_EQ(space.WaitCompletion(space.Submit(IoOperation::kWrite, 256, 3)), 0);
+  std::memset(slab.data(), 0, kMiB);
+  EXPECT_EQ(space.WaitCompletion(space.Submit(IoOperation::kRead, 257, 3)), 0);
+  for (int64_t i = 0; i < kMiB; i += 4096) {
+    ASSERT_EQ(static_cast<int>(slab.data()[kMiB + i]), 7);
+    ASSERT_EQ(static_cast<int>(slab.data()[i]), 0);
+  }
+  // Outside the space, of no known kind: refused alone, the ring goes on.
+  EXPECT_EQ(space.WaitCompletion(space.Submit(IoOperation::kRead, 300, 0)),
+            static_cast<int>(absl::StatusCode::kInvalidArgument));
+  EXPECT_EQ(space.WaitCompletion(space.Submit(static_cast<IoOperation>(9), 0, 0)),
+            static_cast<int>(absl::StatusCode::kInvalidArgument));
+  EXPECT_EQ(space.WaitCompletion(space.Submit(IoOperation::kRead, 0, 7)), 0);
+}
+
+TEST_F(EmbeddedServerTest, NobodyElseCanResizeASegmentOrWriteTheServersOne) {
+  WireClient client = Connect("job");
+  ASSERT_OK_AND_ASSIGN(WireLease lease, client.OpenLease({{kMiB, kMiB, 0}}, {{}}));
+  ASSERT_OK_AND_ASSIGN(WireSpace space, client.OpenSpace({.name = "s", .host_slots = 8}));
+  for (int fd : {lease.arena.get(), space.client_segment.get(), space.server_segment.get(),
+                 space.slabs[0].get()}) {
+    EXPECT_EQ(::ftruncate(fd, 0), -1);
+    EXPECT_EQ(::ftruncate(fd, kGiB), -1);
+    EXPECT_EQ(::fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE), -1);
+  }
+  EXPECT_EQ(
+      ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, space.server_segment.get(), 0),
+      MAP_FAILED);
+  EXPECT_EQ(::pwrite(space.server_segment.get(), "x", 1, 0), -1);
+}
+
+TEST_F(EmbeddedServerTest, WhatASpaceTookComesBackToItsLeaseAndASessionsToAll) {
+  WireClient client = Connect("job");
+  ASSERT_OK(client.OpenLease({{0, 10 * kMiB, 16 * kMiB}}, {{}}));
+  const SpaceWish wish = {.name = "s", .chunk_bytes = kMiB, .host_slots = 10, .nvme_slots = 16};
+  ASSERT_OK_AND_ASSIGN(WireSpace space, client.OpenSpace(wish));
+  EXPECT_THAT(client.OpenSpace({.name = "t", .host_slots = 1}),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("the lease has 0 B left")));
+  ASSERT_OK(client.CloseSpace(space.id));
+  ASSERT_OK_AND_ASSIGN(space, client.OpenSpace(wish));
+  ASSERT_OK(client.CloseSession());
+  // Waits for what is on its way back, rather than being refused.
+  WireClient next = Connect("next");
+  ASSERT_OK_AND_ASSIGN(WireLease lease, next.OpenLease({{8 * kMiB, 600 * kMiB, 16 * kMiB}},
+                                                       {{8 * kMiB, 600 * kMiB, 16 * kMiB}}));
+  EXPECT_OK(next.OpenSpace(wish));  // Its name is free too.
+}
+
+TEST_F(EmbeddedServerTest, ASpaceNameIsTakenUntilItsHolderIsGone) {
+  WireClient first = Connect("first");
+  ASSERT_OK(first.OpenLease({{0, kMiB, 0}}, {{}}));
+  ASSERT_OK(first.OpenSpace({.name = "opt-1.3b", .host_slots = 1}));
+  WireClient second = Connect("second");
+  ASSERT_OK(second.OpenLease({{0, kMiB, 0}}, {{}}));
+  EXPECT_THAT(second.OpenSpace({.name = "opt-1.3b", .host_slots = 1}),
+              StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("open in job 'first'")));
+}
+
+TEST_F(EmbeddedServerTest, AHangUpWithoutCloseFencesTheLeaseAndKeepsItsBytes) {
+  WireClient observer = Connect("watch", wire::Role::kObserver);
+  WireClient client = Connect("job");
+  ASSERT_OK(client.OpenLease({{0, 64 * kMiB, 0}}, {{}}));
+  ASSERT_OK_AND_ASSIGN(WireSpace space, client.OpenSpace({.name = "s", .host_slots = 1}));
+  client.HangUp();
+  // The observer's requests may overtake the hang-up: poll.
+  while (true) {
+    ASSERT_OK_AND_ASSIGN(WireReply status, observer.GetStatus());
+    ASSERT_NE(TenantOf(status, "job"), nullptr);
+    if (!TenantOf(status, "job")->fenced()) continue;
+    EXPECT_EQ(NumbersOf(status, Tier::kHost).leased, 64 * kMiB);
+    break;
+  }
+  EXPECT_EQ(space.server().generation.load(), space.generation + 1);
+}
+
+TEST_F(EmbeddedServerTest, DestroyingTheServerHangsUpOnOpenSessions) {
+  WireClient client = Connect("job");
+  ASSERT_OK(client.OpenLease({{kMiB, kMiB, 0}}, {{}}));
+  server_.reset();
+  EXPECT_THAT(client.Receive(), StatusIs(absl::StatusCode::kUnavailable));
+}
+
+}  // namespace
+}  // namespace gemini::server

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/server/wire_client.h"
+
+#include <linux/futex.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "gemini/errno_status.h"
+#include "gemini/status_macros.h"
+
+namespace gemini::server {
+
+IoEntryShm& WireSpace::entry(uint64_t sequence) const {
+  const ClientSegmentLayout layout(num_bundles);
+  return reinterpret_cast<IoEntryShm*>(client_map.data() +
+                                       layout.ring_offset)[sequence % kIoRingEntries];
+}
+std::atomic<uint64_t>& WireSpace::residency(int64_t chunk) const {
+  const ClientSegmentLayout layout(num_bundles);
+  return reinterpret_cast<std::atomic<uint64_t>*>(client_map.data() +
+                                                  layout.residency_offset)[chunk];
+}
+std::atomic<uint64_t>& WireSpace::commit(int64_t bundle) const {
+  const ClientSegmentLayout layout(num_bundles);
+  return reinterpret_cast<std::atomic<uint64_t>*>(client_map.data() + layout.commit_offset)[bundle];
+}
+CommitRecordShm& WireSpace::record(int64_t index) const {
+  const ClientSegmentLayout layout(num_bundles);
+  return reinterpret_cast<CommitRecordShm*>(client_map.data() + layout.record_offset)[index];
+}
+
+uint64_t WireSpace::Submit(IoOperation operation, uint64_t host_slot, uint64_t nvme_slot) {
+  const uint64_t sequence = client().submit_tail.load();
+  IoEntryShm& request = entry(sequence);
+  request.operation.store(static_cast<uint64_t>(operation));
+  request.host_slot.store(host_slot);
+  request.nvme_slot.store(nvme_slot);
+  request.reserved.store(0);
+  client().submit_tail.store(sequence + 1);
+  const uint64_t one = 1;
+  (void)!::write(kick.get(), &one, sizeof(one));
+  return sequence;
+}
+
+int WireSpace::WaitCompletion(uint64_t sequence, int timeout_ms) const {
+  const absl::Time deadline = absl::Now() + absl::Milliseconds(timeout_ms);
+  while (true) {
+    const uint32_t seen = server().completion_count.load();
+    const uint64_t word = server().completions[sequence % kIoRingEntries].load();
+    if (word >> 8 == sequence + 1) return static_cast<int>(word & 0xff);
+    const absl::Duration left = deadline - absl::Now();
+    if (left <= absl::ZeroDuration()) return -1;
+    const timespec wait = absl::ToTimespec(left);
+    ::syscall(SYS_futex, &server().completion_count, FUTEX_WAIT, seen, &wait, nullptr, 0);
+  }
+}
+
+absl::StatusOr<WireClient> WireClient::ConnectTo(const std::string& socket_path) {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  if (socket_path.size() >= sizeof(address.sun_path)) {
+    return absl::InvalidArgumentError("socket path too long");
+  }
+  std::memcpy(address.sun_path, socket_path.data(), socket_path.size());
+  UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  if (!socket) return ErrnoStatus(errno, "socket");
+  if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("connect to ", socket_path));
+  }
+  return WireClient(std::move(socket));
+}
+
+absl::Status WireClient::SendRaw(absl::string_view bytes, absl::Span<const int> fds) {
+  return SendPacket(socket_.get(), bytes, fds);
+}
+
+absl::StatusOr<WireReply> WireClient::Receive() {
+  GEMINI_ASSIGN_OR_RETURN(Packet packet, ReceivePacket(socket_.get()));
+  flatbuffers::Verifier verifier(reinterpret_cast<const uint8_t*>(packet.bytes.data()),
+                                 packet.bytes.size());
+  if (!wire::VerifyMessageBuffer(verifier)) return absl::DataLossError("an unverifiable reply");
+  WireReply reply = {std::move(packet.bytes), std::move(packet.fds)};
+  if (const wire::Refusal* refusal = reply.message().body_as_Refusal()) {
+    return absl::Status(static_cast<absl::StatusCode>(refusal->code()),
+                        refusal->message()->string_view().data());
+  }
+  return reply;
+}
+
+absl::StatusOr<WireReply> WireClient::Call(flatbuffers::FlatBufferBuilder& builder, wire::Body type,
+                                           flatbuffers::Offset<void> body) {
+  const uint64_t id = next_request_++;
+  wire::FinishMessageBuffer(builder, wire::CreateMessage(builder, id, type, body));
+  GEMINI_RETURN_IF_ERROR(SendRaw(absl::string_view(
+      reinterpret_cast<const char*>(builder.GetBufferPointer()), builder.GetSize())));
+  GEMINI_ASSIGN_OR_RETURN(WireReply reply, Receive());
+  if (reply.message().request_id() != id) return absl::DataLossError("a reply to another request");
+  return reply;
+}
+
+absl::Status WireClient::Hello(absl::string_view label, wire::Role role, uint32_t protocol) {
+  flatbuffers::FlatBufferBuilder builder;
+  const auto build = builder.CreateString("wire client");
+  const auto text = builder.CreateString(label.data(), label.size());
+  const auto body = wire::CreateHello(builder, protocol, build, role, text);
+  GEMINI_ASSIGN_OR_RETURN(WireReply reply, Call(builder, wire::Body::Hello, body.Union()));
+  const wire::HelloReply* hello = reply.message().body_as_HelloReply();
+  if (hello == nullptr) return absl::DataLossError("no HelloReply");
+  session_ = hello->session();
+  free_at_hello_ = {{hello->free()->device(), hello->free()->host(), hello->free()->nvme()}};
+  return absl::OkStatus();
+}
+
+absl::StatusOr<WireLease> WireClient::OpenLease(const TierMap<int64_t>& want,
+                                                const TierMap<int64_t>& floor) {
+  flatbuffers::FlatBufferBuilder builder;
+  const wire::TierBytes wants(want[Tier::kDevice], want[Tier::kHost], want[Tier::kNvme]);
+  const wire::TierBytes floors(floor[Tier::kDevice], floor[Tier::kHost], floor[Tier::kNvme]);
+  const auto body = wire::CreateOpenLease(builder, &wants, &floors);
+  GEMINI_ASSIGN_OR_RETURN(WireReply reply, Call(builder, wire::Body::OpenLease, body.Union()));
+  const wire::LeaseReply* lease = reply.message().body_as_LeaseReply();
+  if (lease == nullptr) return absl::DataLossError("no LeaseReply");
+  WireLease opened;
+  opened.lease = lease->lease();
+  opened.generation = lease->generation();
+  opened.granted = {
+      {lease->granted()->device(), lease->granted()->host(), lease->granted()->nvme()}};
+  opened.device_arena_bytes = lease->device_arena_bytes();
+  if (!reply.fds.empty()) opened.arena = std::move(reply.fds[0]);
+  return opened;
+}
+
+absl::StatusOr<WireSpace> WireClient::OpenSpace(const SpaceWish& wish) {
+  flatbuffers::FlatBufferBuilder builder;
+  const auto name = builder.CreateString(wish.name);
+  const auto body = wire::CreateOpenSpace(builder, name, wish.chunk_bytes, wish.num_bundles,
+                                          wish.host_slots, wish.nvme_slots);
+  GEMINI_ASSIGN_OR_RETURN(WireReply reply, Call(builder, wire::Body::OpenSpace, body.Union()));
+  const wire::SpaceReply* opened = reply.message().body_as_SpaceReply();
+  if (opened == nullptr || reply.fds.size() < 3) return absl::DataLossError("no SpaceReply");
+  WireSpace space;
+  space.id = opened->space();
+  space.generation = opened->generation();
+  space.num_bundles = wish.num_bundles;
+  space.slots_per_slab = opened->slots_per_slab();
+  space.num_slabs = opened->num_slabs();
+  space.client_segment = std::move(reply.fds[0]);
+  space.server_segment = std::move(reply.fds[1]);
+  space.kick = std::move(reply.fds[2]);
+  for (size_t i = 3; i < reply.fds.size(); ++i) space.slabs.push_back(std::move(reply.fds[i]));
+  while (static_cast<int64_t>(space.slabs.size()) < space.num_slabs) {
+    flatbuffers::FlatBufferBuilder more;
+    const auto take =
+        wire::CreateTakeSlabs(more, space.id, static_cast<int64_t>(space.slabs.size()));
+    GEMINI_ASSIGN_OR_RETURN(WireReply slabs, Call(more, wire::Body::TakeSlabs, take.Union()));
+    if (slabs.fds.empty()) return absl::DataLossError("no slabs");
+    for (UniqueFd& fd : slabs.fds) space.slabs.push_back(std::move(fd));
+  }
+  GEMINI_ASSIGN_OR_RETURN(space.client_map,
+                          MappedMemory::Map(space.client_segment.get(),
+                                            ClientSegmentLayout(wish.num_bundles).size_bytes,
+                                            MappedMemory::Access::kReadWrite));
+  GEMINI_ASSIGN_OR_RETURN(space.server_map,
+                          MappedMemory::Map(space.server_segment.get(), sizeof(ServerSegmentShm),
+                                            MappedMemory::Access::kReadOnly));
+  return space;
+}
+
+absl::Status WireClient::CloseSpace(uint64_t space) {
+  flatbuffers::FlatBufferBuilder builder;
+  const auto body = wire::CreateCloseSpace(builder, space);
+  return Call(builder, wire::Body::CloseSpace, body.Union()).status();
+}
+
+absl::Status WireClient::CloseSession() {
+  flatbuffers::FlatBufferBuilder builder;
+  const auto body = wire::CreateCloseSession(builder);
+  return Call(builder, wire::Body::CloseSession, body.Union()).status();
+}
+
+absl::StatusOr<WireReply> WireClient::GetStatus() {
+  flatbuffers::FlatBufferBuilder builder;
+  const auto body = wire::CreateGetStatus(builder);
+  return Call(builder, wire::Body::GetStatus, body.Union());
+}
+
+absl::StatusOr<WireReply> WireClient::ListChunks(absl::string_view space, int64_t first,
+                                                 int64_t count) {
+  flatbuffers::FlatBufferBuilder builder;
+  const auto name = builder.CreateString(space.data(), space.size());
+  const auto body = wire::CreateListChunks(builder, name, first, count);
+  return Call(builder, wire::Body::ListChunks, body.Union());
+}
+
+TierNumbers NumbersOf(const WireReply& status, Tier tier) {
+  const wire::StatusReply& reply = *status.message().body_as_StatusReply();
+  const wire::TierStatus& numbers = tier == Tier::kDevice ? *reply.device()
+                                    : tier == Tier::kHost ? *reply.host()
+                                                          : *reply.nvme();
+  return {numbers.capacity(), numbers.leased(), numbers.reclaiming(), numbers.free()};
+}
+
+const wire::TenantStatus* TenantOf(const WireReply& status, absl::string_view label) {
+  for (const wire::TenantStatus* tenant : *status.message().body_as_StatusReply()->tenants()) {
+    if (tenant->label()->string_view() == std::string(label)) return tenant;
+  }
+  return nullptr;
+}
+
+}  // namespace gemini::server
