@@ -90,7 +90,7 @@ absl::StatusOr<WireReply> WireClient::Receive() {
   WireReply reply = {std::move(packet.bytes), std::move(packet.fds)};
   if (const wire::Refusal* refusal = reply.message().body_as_Refusal()) {
     return absl::Status(static_cast<absl::StatusCode>(refusal->code()),
-                        refusal->message()->string_view().data());
+                        refusal->message()->str());
   }
   return reply;
 }
@@ -210,7 +210,7 @@ TierNumbers NumbersOf(const WireReply& status, Tier tier) {
 
 const wire::TenantStatus* TenantOf(const WireReply& status, absl::string_view label) {
   for (const wire::TenantStatus* tenant : *status.message().body_as_StatusReply()->tenants()) {
-    if (tenant->label()->string_view() == std::string(label)) return tenant;
+    if (tenant->label()->str() == label) return tenant;
   }
   return nullptr;
 }
