@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/daemon_options.h"
+
+#include <algorithm>
+#include <fstream>
+#include <numeric>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "gemini/byte_size.h"
+#include "gemini/errno_status.h"
+#include "gemini/protocol.h"
+#include "gemini/runtime_directory.h"
+#include "gemini/status_macros.h"
+#include "toml++/toml.h"
+
+namespace gemini::server {
+namespace {
+
+const std::vector<std::string>& Keys() {
+  static const auto& keys = *new std::vector<std::string>{
+      "runtime-dir", "device-memory", "host-memory", "nvme", "log-level", "drain-timeout"};
+  return keys;
+}
+
+// Levenshtein's distance.
+size_t Distance(absl::string_view a, absl::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), 0);
+  for (size_t i = 0; i < a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i + 1;
+    for (size_t j = 0; j < b.size(); ++j) {
+      const size_t substituted = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({substituted, row[j] + 1, row[j + 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+std::string Nearest(absl::string_view name) {
+  return *std::min_element(Keys().begin(), Keys().end(),
+                           [&](const std::string& a, const std::string& b) {
+                             return Distance(name, a) < Distance(name, b);
+                           });
+}
+
+// Everything as text, from wherever it came.
+struct Settings {
+  std::string runtime_directory;
+  std::string device_memory;
+  std::string host_memory;
+  std::vector<std::string> nvme;
+  std::string log_level;
+  std::string drain_timeout;
+};
+
+absl::StatusOr<std::string> TextOf(const std::string& key, const toml::node& node) {
+  if (const auto text = node.value<std::string>(); text.has_value() && node.is_string()) {
+    return *text;
+  }
+  if (const auto number = node.value<int64_t>(); number.has_value() && node.is_integer()) {
+    return absl::StrCat(*number);
+  }
+  return absl::InvalidArgumentError(absl::StrCat("key '", key, "' is no string or whole number"));
+}
+
+absl::StatusOr<Settings> ReadFile(const std::string& path) {
+  std::ifstream file(path);
+  if (!file)
+    return absl::NotFoundError(absl::StrCat("configuration file ", path, ": cannot be read"));
+  std::ostringstream text;
+  text << file.rdbuf();
+  toml::table table;
+  try {
+    table = toml::parse(text.str(), path);
+  } catch (const toml::parse_error& error) {
+    return absl::InvalidArgumentError(absl::StrCat("configuration file ", path, ", line ",
+                                                   error.source().begin.line, ": ",
+                                                   std::string(error.description())));
+  }
+  Settings settings;
+  for (const auto& [toml_key, node] : table) {
+    const std::string key(toml_key.str());
+    if (key == "nvme" && node.is_array()) {
+      for (const toml::node& item : *node.as_array()) {
+        GEMINI_ASSIGN_OR_RETURN(std::string place, TextOf(key, item));
+        settings.nvme.push_back(std::move(place));
+      }
+      continue;
+    }
+    if (std::find(Keys().begin(), Keys().end(), key) == Keys().end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("configuration file ", path, ", line ", toml_key.source().begin.line,
+                       ": unknown key '", key, "'; did you mean '", Nearest(key), "'?"));
+    }
+    GEMINI_ASSIGN_OR_RETURN(std::string value, TextOf(key, node));
+    if (key == "runtime-dir") settings.runtime_directory = value;
+    if (key == "device-memory") settings.device_memory = value;
+    if (key == "host-memory") settings.host_memory = value;
+    if (key == "nvme") settings.nvme = {value};
+    if (key == "log-level") settings.log_level = value;
+    if (key == "drain-timeout") settings.drain_timeout = value;
+  }
+  return settings;
+}
+
+absl::StatusOr<NvmeDirectory> ParseNvme(const std::string& text) {
+  const size_t colon = text.rfind(':');
+  if (colon == std::string::npos || colon == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("nvme '", text, "': write DIR:SIZE, e.g. /mnt/nvme:200GiB"));
+  }
+  GEMINI_ASSIGN_OR_RETURN(const int64_t capacity, ParseByteSize(text.substr(colon + 1)));
+  return NvmeDirectory{text.substr(0, colon), capacity};
+}
+
+absl::StatusOr<DaemonOptions> Resolve(const Settings& settings, int64_t available_bytes) {
+  DaemonOptions options;
+  options.runtime_directory =
+      settings.runtime_directory.empty() ? DefaultRuntimeDirectory() : settings.runtime_directory;
+  // Without a GPU, DEVICE is memory of the machine too. A quarter for it, and of the rest three
+  // quarters for HOST, leave room for the trainers themselves.
+  int64_t device = available_bytes / 4;
+  if (!settings.device_memory.empty()) {
+    GEMINI_ASSIGN_OR_RETURN(device, ParseByteSize(settings.device_memory));
+  }
+  const int64_t left = available_bytes - device;
+  int64_t host = std::max<int64_t>(0, left) / 4 * 3;
+  if (!settings.host_memory.empty()) {
+    GEMINI_ASSIGN_OR_RETURN(host, ParseByteSize(settings.host_memory));
+  }
+  if (host > left) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("device-memory ", FormatByteSize(device), " and host-memory ",
+                     FormatByteSize(host), " are more than the ", FormatByteSize(available_bytes),
+                     " that the machine and its control group have available: ask for less"));
+  }
+  options.server.capacity_bytes[Tier::kDevice] = device;
+  options.server.capacity_bytes[Tier::kHost] = host;
+  for (const std::string& text : settings.nvme) {
+    GEMINI_ASSIGN_OR_RETURN(NvmeDirectory directory, ParseNvme(text));
+    options.server.nvme_directories.push_back(std::move(directory));
+  }
+  if (!settings.log_level.empty()) options.log_level = settings.log_level;
+  const std::vector<std::string> levels = {"debug", "info", "warn", "error"};
+  if (std::find(levels.begin(), levels.end(), options.log_level) == levels.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("log-level '", options.log_level, "': one of ", absl::StrJoin(levels, ", ")));
+  }
+  if (!settings.drain_timeout.empty()) {
+    double seconds;
+    if (!absl::SimpleAtod(settings.drain_timeout, &seconds) || !(seconds >= 0 && seconds < 1e6)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("drain-timeout '", settings.drain_timeout, "': a number of seconds"));
+    }
+    options.drain_timeout = absl::Seconds(seconds);
+  }
+  return options;
+}
+
+}  // namespace
+
+absl::StatusOr<DaemonOptions> ParseDaemonOptions(absl::Span<const std::string> arguments,
+                                                 int64_t available_bytes) {
+  CLI::App app(
+      "geminid owns the memory of this machine for training jobs: DEVICE, HOST and NVME.\n"
+      "Sizes are written 512MiB, 2GiB, 1.5TiB.",
+      "geminid");
+  std::string config;
+  Settings flags;
+  bool version = false;
+  app.add_option("--config", config, "TOML file; its keys are these flags without the dashes");
+  app.add_option("--runtime-dir", flags.runtime_directory,
+                 "Directory of the socket and the lock (default $XDG_RUNTIME_DIR/gemini)");
+  app.add_option("--device-memory", flags.device_memory,
+                 "DEVICE capacity (default: a quarter of the available memory)");
+  app.add_option("--host-memory", flags.host_memory,
+                 "HOST capacity (default: three quarters of the rest)");
+  app.add_option("--nvme", flags.nvme, "DIR:SIZE, more than once for more disks");
+  app.add_option("--log-level", flags.log_level, "debug, info, warn or error (default info)");
+  app.add_option("--drain-timeout", flags.drain_timeout,
+                 "Seconds to wait for jobs after SIGTERM (default 30)");
+  app.add_flag("--version", version, "Print the version and exit");
+  app.allow_extras();
+  DaemonOptions special;
+  try {
+    // CLI11 takes them in reverse.
+    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
+  } catch (const CLI::CallForHelp&) {
+    special.print_and_exit = app.help();
+    return special;
+  } catch (const CLI::ParseError& error) {
+    return absl::InvalidArgumentError(error.what());
+  }
+  if (version) {
+    special.print_and_exit =
+        absl::StrCat("geminid ", special.server.build, ", protocol ", kProtocolVersion, "\n");
+    return special;
+  }
+  if (!app.remaining().empty()) {
+    std::string name = app.remaining().front();
+    const std::string shown = name;
+    name.erase(0, name.find_first_not_of('-'));
+    return absl::InvalidArgumentError(
+        absl::StrCat("unknown argument '", shown, "'; did you mean '--", Nearest(name), "'?"));
+  }
+  Settings settings;
+  if (!config.empty()) {
+    GEMINI_ASSIGN_OR_RETURN(settings, ReadFile(config));
+  }
+  for (const auto member :
+       {&Settings::runtime_directory, &Settings::device_memory, &Settings::host_memory,
+        &Settings::log_level, &Settings::drain_timeout}) {
+    if (!(flags.*member).empty()) settings.*member = flags.*member;
+  }
+  if (!flags.nvme.empty()) settings.nvme = flags.nvme;
+  return Resolve(settings, available_bytes);
+}
+
+}  // namespace gemini::server

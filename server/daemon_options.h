@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// What geminid was told, by flags and by a TOML file; a flag wins over the file.
+// Units:  sizes as in gemini/byte_size.h.
+#pragma once
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "server/server_options.h"
+
+namespace gemini::server {
+
+struct DaemonOptions {
+  std::string runtime_directory;
+  ServerOptions server;
+  std::string log_level = "info";
+  absl::Duration drain_timeout = absl::Seconds(30);
+  // Set: print this on stdout and exit with 0 (--help, --version).
+  std::string print_and_exit;
+};
+
+// Keys of the file are the flags' names without dashes in front: runtime-dir, device-memory,
+// host-memory, nvme (a list of DIR:SIZE), log-level, drain-timeout (seconds).
+// INVALID_ARGUMENT: an unknown key or flag (the nearest known one is named), a value that does not
+// parse, or memory above what `available_bytes`, the machine's free memory, allows. NOT_FOUND: no such
+// file. `arguments` are without the program's name.
+absl::StatusOr<DaemonOptions> ParseDaemonOptions(absl::Span<const std::string> arguments,
+                                                 int64_t available_bytes);
+
+}  // namespace gemini::server
