@@ -197,6 +197,18 @@ bool ChunkStore::IsCommitted(ChunkId chunk) const {
   return chunks_[chunk.value()].committed;
 }
 
+std::optional<ChunkSlot> ChunkStore::CommittedPlace(ChunkId id) const {
+  TierMap<int64_t> slots;
+  slots[Tier::kHost] = memory_.shape().host_slots;
+  slots[Tier::kNvme] = memory_.shape().nvme_slots;
+  MutexLock lock(mutex_);
+  const CommitRecord& record = commits_.record(BundleOf(id));
+  const absl::StatusOr<ChunkSlot> place =
+      UnpackChunkSlot(record[static_cast<int>(KindOf(id))], slots);
+  if (!place.ok()) return std::nullopt;
+  return *place;
+}
+
 bool ChunkStore::HasPayload(ChunkId id) const {
   MutexLock lock(mutex_);
   const Chunk& chunk = chunks_[id.value()];

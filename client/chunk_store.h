@@ -13,6 +13,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -92,8 +93,10 @@ class ChunkStore {
 
   // The committed step of the bundle; -1 when nothing is committed.
   int64_t CommittedStep(BundleId bundle) const;
-  // Whether the chunk is part of its bundle's committed version.
+  // Whether the chunk is part of its bundle's committed version; and where that lies, as its record
+  // says, nothing when it is not.
   bool IsCommitted(ChunkId chunk) const;
+  std::optional<ChunkSlot> CommittedPlace(ChunkId chunk) const;
   // Whether the chunk has bytes: it is not FREE.
   bool HasPayload(ChunkId chunk) const;
 

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/session.h"
+
+#include "tests/client/session_fixture.h"
+
+namespace gemini::client {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kMiB16 = 16 << 20;
+
+class SessionTest : public SessionFixture {};
+
+TEST_F(SessionTest, GrantsWhatIsFreeAndNoMore) {
+  ASSERT_OK_AND_ASSIGN(const auto session,
+                       TryOpen(Bytes(kMiB16, 1 << 20, 1 << 20), Bytes(0, 0, 0)));
+  EXPECT_EQ(session->granted_bytes()[Tier::kDevice], kMiB16);
+  EXPECT_EQ(session->device_budget().budget_bytes(), kMiB16);
+  ASSERT_OK_AND_ASSIGN(const auto second, TryOpen(Bytes(kMiB16, 1 << 20, 1 << 20), Bytes(0, 0, 0)));
+  EXPECT_EQ(second->granted_bytes()[Tier::kDevice], 0);
+}
+
+TEST_F(SessionTest, ARefusalBelowTheFloorHasTheNumbers) {
+  EXPECT_THAT(TryOpen(Bytes(kMiB16, 128 << 20, 0), Bytes(kMiB16, 96 << 20, 0)),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       ::testing::AllOf(HasSubstr("96 MiB"), HasSubstr("64 MiB"))));
+}
+
+TEST_F(SessionTest, CloseGivesEverythingBack) {
+  for (int round = 0; round < 3; ++round) {
+    const TierMap<int64_t> all = Bytes(kMiB16, 64 << 20, 64 << 20);
+    ASSERT_OK_AND_ASSIGN(session_, TryOpen(all, all));
+    ChunkStore* store = OpenSpace("round", 100, 64, 64);
+    ASSERT_NE(store, nullptr);
+    ASSERT_OK(CommitTag(*store, BundleId(0), ChunkKind::kParam, 0, 1));
+    EXPECT_OK(session_->Close());
+    EXPECT_OK(session_->Close());
+    EXPECT_THAT(session_->OpenSpace({.name = "late", .num_bundles = 1, .host_slots = 1}),
+                StatusIs(absl::StatusCode::kFailedPrecondition));
+  }
+}
+
+TEST_F(SessionTest, AChunkSizeThatIsNoPageMultipleIsRefused) {
+  SessionOptions options;
+  options.chunk_bytes = 1000;
+  EXPECT_THAT(Session::Open(UniqueFd(), options),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("4096")));
+}
+
+TEST_F(SessionTest, NoDaemonThereIsSaid) {
+  SessionOptions options;
+  options.chunk_bytes = kTestChunkBytes;
+  EXPECT_THAT(Session::Open(directory_ + "/none.sock", options),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("geminid")));
+}
+
+TEST_F(SessionTest, ASpaceBeyondTheLeaseIsRefusedAndTheSessionGoesOn) {
+  OpenSession(/*device_slots=*/2, /*host_slots=*/8, /*nvme_slots=*/8);
+  EXPECT_THAT(
+      session_->OpenSpace({.name = "large", .num_bundles = 4, .host_slots = 9, .nvme_slots = 0}),
+      StatusIs(absl::StatusCode::kResourceExhausted));
+  EXPECT_NE(OpenSpace("fits", 4, 8, 8), nullptr);
+}
+
+TEST_F(SessionTest, SlabsOfASpaceAreOneRunOfSlots) {
+  // More HOST than the last slab of one message; every slot is written and read back.
+  constexpr int64_t kSlots = 600;
+  OpenSession(2, kSlots, 0);
+  ChunkStore* store = OpenSpace("wide", 200, kSlots, 0);
+  ASSERT_NE(store, nullptr);
+  std::vector<HostChunk> spares;
+  for (int64_t i = 0; i < kSlots; ++i) {
+    ASSERT_OK_AND_ASSIGN(HostChunk spare, store->AcquireSpare());
+    FillChunk(spare.data(), i);
+    spares.push_back(std::move(spare));
+  }
+  for (int64_t i = 0; i < kSlots; ++i) EXPECT_TRUE(ChunkHolds(spares[i].data(), i)) << i;
+  EXPECT_EQ(store->host_bytes_used(), kSlots * kTestChunkBytes);
+  spares.clear();
+  EXPECT_EQ(store->host_bytes_used(), 0);
+}
+
+TEST_F(SessionTest, TheFirstErrorIsLatched) {
+  OpenSession(2, 8, 0);
+  EXPECT_OK(session_->status());
+  session_->Latch(absl::OkStatus());
+  session_->Latch(absl::DataLossError("first"));
+  session_->Latch(absl::InternalError("second"));
+  EXPECT_THAT(session_->status(), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("first")));
+}
+
+TEST_F(SessionTest, AServerThatStopsMakesCloseUnavailableNotHang) {
+  OpenSession(2, 8, 8);
+  ASSERT_NE(OpenSpace("s", 4, 8, 8), nullptr);
+  server_.reset();
+  EXPECT_THAT(session_->Close(), StatusIs(absl::StatusCode::kUnavailable));
+}
+
+}  // namespace
+}  // namespace gemini::client
