@@ -95,7 +95,7 @@ gemini_fill_venv() {
   "$1" -m venv "$2" &&
     "$2/bin/python3" -m pip install --disable-pip-version-check --progress-bar off \
       -r "$gemini_root/tools/requirements.txt" &&
-    "$2/bin/python3" -c 'import torch, transformers, tokenizers, safetensors, numpy' &&
+    "$2/bin/python3" -m pip check --disable-pip-version-check &&
     touch "$2/.complete"
 }
 
@@ -107,7 +107,7 @@ gemini_install_venv() {
     gemini_fail "finding Python" "" \
       "install Python 3.10 or newer with its venv module, or say which one: PYTHON=/path/python3 $0"
   id=$({ "$python" -c 'import platform, sys; print(sys.version, platform.machine())'
-         grep -v '^#' "$gemini_root/tools/requirements.txt"; } | sha256sum | cut -c 1-12)
+         sed '/^#/d' "$gemini_root/tools/requirements.txt"; } | sha256sum | cut -c 1-12)
   venv=$gemini_cache_dir/venv-$id
   mkdir -p "$gemini_cache_dir"
   if [[ ! -e $venv/.complete ]]; then
