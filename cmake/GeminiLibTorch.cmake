@@ -18,8 +18,10 @@ add_library(gemini_libtorch INTERFACE IMPORTED GLOBAL)
 add_library(gemini::libtorch ALIAS gemini_libtorch)
 target_include_directories(gemini_libtorch SYSTEM INTERFACE
   ${GEMINI_TORCH_DIR}/include ${GEMINI_TORCH_DIR}/include/torch/csrc/api/include)
+# stdc++ comes first: libtorch exports half of std::filesystem from the compiler that built it, and
+# where that half is found before libstdc++, std::filesystem::remove_all calls address 0.
 target_link_libraries(gemini_libtorch INTERFACE
-  ${GEMINI_TORCH_DIR}/lib/libtorch.so ${GEMINI_TORCH_DIR}/lib/libtorch_cpu.so
+  stdc++ ${GEMINI_TORCH_DIR}/lib/libtorch.so ${GEMINI_TORCH_DIR}/lib/libtorch_cpu.so
   ${GEMINI_TORCH_DIR}/lib/libc10.so Threads::Threads)
 # The wheel's libraries find their CUDA companions by their own run path; we never call them.
 target_link_options(gemini_libtorch INTERFACE -Wl,--allow-shlib-undefined

@@ -78,9 +78,7 @@ class RecomputeFunction : public torch::autograd::Function<RecomputeFunction> {
     context->saved_data["state"] =
         at::IValue::make_capsule(c10::intrusive_ptr<torch::CustomClassHolder>(state));
     context->save_for_backward({hidden});
-    Variable output = block->Forward(hidden);
-    // A block that returns its input, or a view of it, must not hand out the saved tensor itself.
-    return output.is_alias_of(hidden) ? output.clone() : output;
+    return block->Forward(hidden);
   }
 
   static variable_list backward(AutogradContext* context, variable_list output_grads) {

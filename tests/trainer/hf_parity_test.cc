@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Against transformers: checkpoints made by make_reference_checkpoints.py in GEMINI_REFERENCE_DIR give
 // its logits, loss and gradients; what is saved here is loaded by check_saved_checkpoints.py.
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <string>
 #include <vector>
 
@@ -106,6 +108,18 @@ TEST_F(HfParityTest, LogitsLossAndGradientsAreThoseOfTransformers) {
   }
   std::cout << cases_.size() << " checkpoints, largest relative error: logits " << worst_logits
             << ", loss " << worst_loss << ", gradients " << worst_gradient << "\n";
+}
+
+TEST_F(HfParityTest, AModelThatLacksMemoryOrTypeIsNotLoadedInPlace) {
+  ASSERT_OK_AND_ASSIGN(const HfCheckpoint checkpoint, HfCheckpoint::Open(directory_ + "/gpt2"));
+  for (const torch::TensorOptions& options :
+       {torch::TensorOptions().device(torch::kMeta), torch::dtype(torch::kFloat16)}) {
+    ASSERT_OK_AND_ASSIGN(const std::unique_ptr<CausalLm> model,
+                         MakeCausalLm(checkpoint.config(), options));
+    EXPECT_THAT(LoadModel(checkpoint, *model),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         ::testing::HasSubstr("transformer.wte.weight is not")));
+  }
 }
 
 struct Form {

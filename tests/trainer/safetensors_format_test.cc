@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/safetensors_format.h"
 
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -192,6 +194,21 @@ TEST_F(SafetensorsTest, AFileLargerThanTheDiskIsRefusedWithBothNumbers) {
       SafetensorsWriter::Create(path_, {{"t", SafetensorsDtype::kF32, {int64_t{1} << 52}}}, {}),
       StatusIs(absl::StatusCode::kResourceExhausted,
                AllOf(HasSubstr("needs 16384 TiB"), HasSubstr("free in"))));
+  EXPECT_THAT(Files(), IsEmpty());
+}
+
+TEST_F(SafetensorsTest, AFileAboveTheFileSizeLimitIsRefusedAtOnce) {
+  // The kernel kills a process that passes its limit, unless the signal is ignored.
+  const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
+  struct rlimit old_limit;
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &old_limit), 0);
+  const struct rlimit limit = {1 << 16, old_limit.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
+  const absl::Status status =
+      SafetensorsWriter::Create(path_, {{"t", SafetensorsDtype::kF32, {1 << 16}}}, {}).status();
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &old_limit), 0);
+  std::signal(SIGXFSZ, old_handler);
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr(path_)));
   EXPECT_THAT(Files(), IsEmpty());
 }
 
