@@ -31,6 +31,17 @@ class ChunkStoreTest : public SessionFixture {
     ASSERT_OK_AND_ASSIGN(const HostChunk host, store_->Acquire(chunk));
     EXPECT_TRUE(ChunkHolds(host.data(), tag)) << "chunk " << chunk.value();
   }
+  // No two records name the same slot: none was given away while a record named it.
+  void ExpectPlacesDiffer() {
+    std::set<std::pair<Tier, SlotId>> places;
+    for (int64_t i = 0; i < store_->num_bundles() * kNumChunkKinds; ++i) {
+      const std::optional<ChunkSlot> place = store_->CommittedPlace(ChunkId(i));
+      EXPECT_EQ(place.has_value(), store_->IsCommitted(ChunkId(i)));
+      if (place) {
+        EXPECT_TRUE(places.emplace(place->tier, place->slot).second) << "chunk " << i;
+      }
+    }
+  }
   static ChunkId Param(int64_t bundle) { return ChunkOf(BundleId(bundle), kParam); }
   static ChunkId Grad(int64_t bundle) { return ChunkOf(BundleId(bundle), kGrad); }
 
@@ -39,6 +50,7 @@ class ChunkStoreTest : public SessionFixture {
 
 TEST_F(ChunkStoreTest, AFreeChunkIsNotFound) {
   Open(2, 4, 0);
+  if (HasFatalFailure()) return;
   EXPECT_THAT(store_->Acquire(Param(1)), StatusIs(absl::StatusCode::kNotFound, HasSubstr("param")));
   EXPECT_FALSE(store_->HasPayload(Param(1)));
   EXPECT_EQ(store_->CommittedStep(BundleId(1)), -1);
@@ -48,6 +60,7 @@ TEST_F(ChunkStoreTest, AFreeChunkIsNotFound) {
 
 TEST_F(ChunkStoreTest, AGradientIsZeroWhenFirstAcquiredEvenInAUsedSlot) {
   Open(2, 2, 0);
+  if (HasFatalFailure()) return;
   for (int round = 0; round < 3; ++round) {
     {
       ASSERT_OK_AND_ASSIGN(const HostChunk grad, store_->AcquireUncommitted(Grad(0)));
@@ -63,6 +76,7 @@ TEST_F(ChunkStoreTest, AGradientIsZeroWhenFirstAcquiredEvenInAUsedSlot) {
 
 TEST_F(ChunkStoreTest, ACommittedChunkIsNeverHandedOutForWriting) {
   Open(2, 4, 0);
+  if (HasFatalFailure()) return;
   ASSERT_OK(CommitTag(*store_, BundleId(0), kParam, 0, 1));
   EXPECT_THAT(store_->AcquireUncommitted(Param(0)),
               StatusIs(absl::StatusCode::kFailedPrecondition));
@@ -72,6 +86,7 @@ TEST_F(ChunkStoreTest, ACommittedChunkIsNeverHandedOutForWriting) {
 
 TEST_F(ChunkStoreTest, BundleCommitsOnce) {
   Open(2, 8, 0);
+  if (HasFatalFailure()) return;
   ASSERT_OK(CommitTag(*store_, BundleId(1), kParam, 0, 10));
   for (int64_t step = 1; step <= 100; ++step) {
     // All kinds change together: no reader sees the parameter of one step with moments of another.
@@ -101,6 +116,7 @@ TEST_F(ChunkStoreTest, BundleCommitsOnce) {
 
 TEST_F(ChunkStoreTest, ACommitOfAGradientOrOfAnothersSlotIsRefused) {
   Open(3, 6, 0);
+  if (HasFatalFailure()) return;
   EXPECT_THAT(CommitTag(*store_, BundleId(0), kGrad, 0, 1),
               StatusIs(absl::StatusCode::kInvalidArgument));
   ASSERT_OK(CommitTag(*store_, BundleId(0), kParam, 0, 1));
@@ -117,6 +133,7 @@ TEST_F(ChunkStoreTest, ACommitOfAGradientOrOfAnothersSlotIsRefused) {
 
 TEST_F(ChunkStoreTest, AChunkFilledInPlaceIsCommittedWhereItLies) {
   Open(1, 1, 0);
+  if (HasFatalFailure()) return;
   ASSERT_OK_AND_ASSIGN(HostChunk host, store_->AcquireUncommitted(Param(0)));
   FillChunk(host.data(), 3);
   std::pair<ChunkKind, HostChunk> fresh(kParam, std::move(host));
@@ -127,6 +144,7 @@ TEST_F(ChunkStoreTest, AChunkFilledInPlaceIsCommittedWhereItLies) {
 
 TEST_F(ChunkStoreTest, AReplacedSlotStaysWhileItIsHeld) {
   Open(1, 2, 0);
+  if (HasFatalFailure()) return;
   ASSERT_OK(CommitTag(*store_, BundleId(0), kParam, 0, 1));
   {
     ASSERT_OK_AND_ASSIGN(const HostChunk old, store_->Acquire(Param(0)));
@@ -140,6 +158,7 @@ TEST_F(ChunkStoreTest, AReplacedSlotStaysWhileItIsHeld) {
 
 TEST_F(ChunkStoreTest, SpillsTheLeastRecentlyUsedAndReadsItBack) {
   Open(12, 4, 12);
+  if (HasFatalFailure()) return;
   for (int64_t i = 0; i < 12; ++i) ASSERT_OK(CommitTag(*store_, BundleId(i), kParam, 0, i));
   EXPECT_EQ(store_->host_bytes_used(), 4 * kTestChunkBytes);
   EXPECT_EQ(store_->nvme_bytes_used(), 8 * kTestChunkBytes);
@@ -156,6 +175,7 @@ TEST_F(ChunkStoreTest, SpillsTheLeastRecentlyUsedAndReadsItBack) {
 
 TEST_F(ChunkStoreTest, ACleanHostCopyIsDroppedWithoutAWrite) {
   Open(12, 4, 12);
+  if (HasFatalFailure()) return;
   for (int64_t i = 0; i < 12; ++i) ASSERT_OK(CommitTag(*store_, BundleId(i), kParam, 0, i));
   for (int64_t i = 0; i < 12; ++i) ExpectTag(Param(i), i);  // Every one is on NVME after this.
   const int64_t written = store_->nvme_written_bytes();
@@ -169,17 +189,21 @@ TEST_F(ChunkStoreTest, ACleanHostCopyIsDroppedWithoutAWrite) {
 TEST_F(ChunkStoreTest, NvmeSlotsOfCachedChunksAreReusedWhenNvmeIsFull) {
   // 8 chunks in 4 + 4 slots: every copy counts. Reading one back must not keep both of its slots.
   Open(8, 5, 4);
+  if (HasFatalFailure()) return;
   for (int64_t i = 0; i < 8; ++i) ASSERT_OK(CommitTag(*store_, BundleId(i), kParam, 0, i));
   std::mt19937_64 random(/*seed=*/5);
   for (int step = 0; step < 500; ++step) {
     const int64_t i = static_cast<int64_t>(random() % 8);
     ExpectTag(Param(i), i);
+    ExpectPlacesDiffer();
+    if (HasFailure()) FAIL() << "step " << step;
   }
   for (const SeenChunk& chunk : Look("store")) EXPECT_FALSE(chunk.invalid);
 }
 
 TEST_F(ChunkStoreTest, AGradientIsSpilledAndComesBackWritable) {
   Open(8, 2, 8);
+  if (HasFatalFailure()) return;
   for (int round = 1; round <= 3; ++round) {
     for (int64_t i = 0; i < 8; ++i) {
       ASSERT_OK_AND_ASSIGN(const HostChunk grad, store_->AcquireUncommitted(Grad(i)));
@@ -197,6 +221,7 @@ TEST_F(ChunkStoreTest, AGradientIsSpilledAndComesBackWritable) {
 
 TEST_F(ChunkStoreTest, NoRoomSaysWhatIsHeldAndWhatToRaise) {
   Open(4, 2, 0);
+  if (HasFatalFailure()) return;
   ASSERT_OK_AND_ASSIGN(const HostChunk one, store_->AcquireSpare());
   ASSERT_OK_AND_ASSIGN(const HostChunk two, store_->AcquireSpare());
   EXPECT_THAT(store_->AcquireSpare(),
@@ -207,6 +232,7 @@ TEST_F(ChunkStoreTest, NoRoomSaysWhatIsHeldAndWhatToRaise) {
 
 TEST_F(ChunkStoreTest, AServerThatIsGoneMakesIoUnavailableWithinASecond) {
   Open(12, 4, 12);
+  if (HasFatalFailure()) return;
   for (int64_t i = 0; i < 12; ++i) ASSERT_OK(CommitTag(*store_, BundleId(i), kParam, 0, i));
   server_.reset();
   const absl::Time start = absl::Now();
@@ -217,6 +243,7 @@ TEST_F(ChunkStoreTest, AServerThatIsGoneMakesIoUnavailableWithinASecond) {
 
 TEST_F(ChunkStoreTest, AServerThatStopsWhileThreadsDoIoLeavesNobodyWaiting) {
   Open(16, 4, 16);
+  if (HasFatalFailure()) return;
   for (int64_t i = 0; i < 16; ++i) ASSERT_OK(CommitTag(*store_, BundleId(i), kParam, 0, i));
   std::atomic<int64_t> reads{0};
   std::vector<std::thread> threads;
@@ -250,6 +277,7 @@ TEST_F(ChunkStoreTest, AServerThatStopsWhileThreadsDoIoLeavesNobodyWaiting) {
 TEST_F(ChunkStoreTest, RandomUseKeepsEveryByteAndEveryRecord) {
   constexpr int64_t kBundles = 6;
   Open(kBundles, /*host_slots=*/5, /*nvme_slots=*/30);
+  if (HasFatalFailure()) return;
   std::mt19937_64 random(/*seed=*/11);
   std::map<ChunkId, uint64_t> model;  // Tag of each chunk that is not FREE.
   std::map<BundleId, int64_t> steps;
@@ -295,15 +323,8 @@ TEST_F(ChunkStoreTest, RandomUseKeepsEveryByteAndEveryRecord) {
         }
       }
     }
-    // No two committed chunks name the same slot: none was given away while a record named it.
-    std::set<std::pair<Tier, SlotId>> places;
-    for (int64_t i = 0; i < kBundles * kNumChunkKinds; ++i) {
-      const std::optional<ChunkSlot> place = store_->CommittedPlace(ChunkId(i));
-      ASSERT_EQ(place.has_value(), store_->IsCommitted(ChunkId(i)));
-      if (place) {
-        ASSERT_TRUE(places.emplace(place->tier, place->slot).second) << "step " << step;
-      }
-    }
+    ExpectPlacesDiffer();
+    if (HasFailure()) FAIL() << "step " << step;
     if (step % 500 != 0) continue;
     const std::vector<SeenChunk> seen = Look("store");
     ASSERT_EQ(seen.size(), kBundles * kNumChunkKinds);
@@ -320,6 +341,7 @@ TEST_F(ChunkStoreTest, ThreadsWithTheirOwnBundlesDoNotDisturbEachOther) {
   constexpr int kThreads = 3;
   constexpr int64_t kEach = 8;  // More than HOST holds, for each thread alone.
   Open(kEach * kThreads, /*host_slots=*/2 * kThreads + 1, /*nvme_slots=*/40);
+  if (HasFatalFailure()) return;
   std::barrier start(kThreads);
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {

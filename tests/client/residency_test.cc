@@ -59,6 +59,7 @@ class ResidencyTest : public SessionFixture {
 
 TEST_F(ResidencyTest, APinFetchesOnceAndGivesTheBytes) {
   Open(3, /*device_slots=*/2, /*host_slots=*/4, 0);
+  if (HasFatalFailure()) return;
   const RangeId range = ParamRange(1);
   EXPECT_EQ(ParamRange(1), range);
   ASSERT_OK_AND_ASSIGN(std::byte * first, Pin(range));
@@ -79,6 +80,7 @@ TEST_F(ResidencyTest, APinFetchesOnceAndGivesTheBytes) {
 
 TEST_F(ResidencyTest, TheLeastRecentlyUsedGivesWay) {
   Open(3, /*device_slots=*/2, /*host_slots=*/4, 0);
+  if (HasFatalFailure()) return;
   ExpectTag(ParamRange(0), 0);
   ExpectTag(ParamRange(1), 1);
   ExpectTag(ParamRange(0), 0);
@@ -92,6 +94,7 @@ TEST_F(ResidencyTest, TheLeastRecentlyUsedGivesWay) {
 
 TEST_F(ResidencyTest, WriterDirties) {
   Open(4, /*device_slots=*/2, /*host_slots=*/6, 0);
+  if (HasFatalFailure()) return;
   ASSERT_OK_AND_ASSIGN(std::byte * address, Pin(ParamRange(0)));
   FillChunk(address, 77);
   residency().Unpin(ParamRange(0), /*dirty=*/true);
@@ -110,6 +113,7 @@ TEST_F(ResidencyTest, WriterDirties) {
 
 TEST_F(ResidencyTest, OneOfTwoPinsThatWroteIsEnough) {
   Open(3, /*device_slots=*/1, /*host_slots=*/5, 0);
+  if (HasFatalFailure()) return;
   ASSERT_OK_AND_ASSIGN(std::byte * address, Pin(ParamRange(0)));
   ASSERT_OK(Pin(ParamRange(0)));
   FillChunk(address, 9);
@@ -121,6 +125,7 @@ TEST_F(ResidencyTest, OneOfTwoPinsThatWroteIsEnough) {
 
 TEST_F(ResidencyTest, ASetIsPinnedWholeOrNotAtAll) {
   Open(4, /*device_slots=*/2, /*host_slots=*/5, 0);
+  if (HasFatalFailure()) return;
   ExpectTag(ParamRange(3), 3);
   const std::vector<RangeId> three = {ParamRange(0), ParamRange(1), ParamRange(2)};
   std::vector<std::byte*> addresses(3);
@@ -143,6 +148,7 @@ TEST_F(ResidencyTest, ASetIsPinnedWholeOrNotAtAll) {
 
 TEST_F(ResidencyTest, APinThatFailsOnAFreeChunkPinsNothing) {
   Open(3, /*device_slots=*/2, /*host_slots=*/5, 0);
+  if (HasFatalFailure()) return;
   const std::vector<RangeId> set = {ParamRange(0), GradRange(0)};
   std::vector<std::byte*> addresses(2);
   EXPECT_THAT(residency().Pin(set, absl::MakeSpan(addresses)),
@@ -155,6 +161,7 @@ TEST_F(ResidencyTest, APinThatFailsOnAFreeChunkPinsNothing) {
 
 TEST_F(ResidencyTest, ATensorThatSpansChunksIsOneRun) {
   Open(8, /*device_slots=*/4, /*host_slots=*/10, 0);
+  if (HasFatalFailure()) return;
   const RangeId wide = ParamRange(2, 3);
   for (int64_t i : {0, 1, 6, 7}) ExpectTag(ParamRange(i), i);
   ASSERT_OK_AND_ASSIGN(std::byte * address, Pin(wide));
@@ -173,6 +180,7 @@ TEST_F(ResidencyTest, ATensorThatSpansChunksIsOneRun) {
 TEST_F(ResidencyTest, AWantedRangeThatSplitsTheRoomIsMoved) {
   // Five slots. Singles lie at the top, so one of them ends up in the middle when those around it go.
   Open(10, /*device_slots=*/5, /*host_slots=*/12, 0);
+  if (HasFatalFailure()) return;
   for (int64_t i = 0; i < 5; ++i) ExpectTag(ParamRange(i), i);
   ASSERT_OK_AND_ASSIGN(std::byte * middle, Pin(ParamRange(2)));
   FillChunk(middle, 222);
@@ -191,6 +199,7 @@ TEST_F(ResidencyTest, AWantedRangeThatSplitsTheRoomIsMoved) {
 
 TEST_F(ResidencyTest, NonModelDataPushesChunksOut) {
   Open(4, /*device_slots=*/4, /*host_slots=*/6, 0);
+  if (HasFatalFailure()) return;
   for (int64_t i = 0; i < 4; ++i) ExpectTag(ParamRange(i), i);
   EXPECT_FALSE(budget().TryCharge(Use::kNonModel, 1));
   EXPECT_TRUE(residency().MakeRoom(kTestChunkBytes + 1));
@@ -212,6 +221,7 @@ TEST_F(ResidencyTest, NonModelDataPushesChunksOut) {
 
 TEST_F(ResidencyTest, MakeRoomWritesBackWhatIsDirty) {
   Open(2, /*device_slots=*/2, /*host_slots=*/4, 0);
+  if (HasFatalFailure()) return;
   ASSERT_OK_AND_ASSIGN(std::byte * address, Pin(ParamRange(1)));
   FillChunk(address, 50);
   residency().Unpin(ParamRange(1), true);
@@ -223,6 +233,7 @@ TEST_F(ResidencyTest, MakeRoomWritesBackWhatIsDirty) {
 
 TEST_F(ResidencyTest, AWriteGoesWhereTheNewestBytesAre) {
   Open(2, /*device_slots=*/2, /*host_slots=*/5, 0);
+  if (HasFatalFailure()) return;
   std::vector<std::byte> bytes(kTestChunkBytes);
   FillChunk(bytes.data(), 1);
   const RangeId grad = GradRange(0);
@@ -244,6 +255,7 @@ TEST_F(ResidencyTest, AWriteGoesWhereTheNewestBytesAre) {
 
 TEST_F(ResidencyTest, APartialWriteAcrossChunksLeavesTheRestZero) {
   Open(3, /*device_slots=*/3, /*host_slots=*/8, 0);
+  if (HasFatalFailure()) return;
   const RangeId wide = GradRange(0, 3);
   const std::vector<std::byte> bytes(2 * kTestChunkBytes, std::byte{9});
   ASSERT_OK(residency().Write(wide, kTestChunkBytes / 2, bytes.data(), 2 * kTestChunkBytes));
@@ -257,6 +269,7 @@ TEST_F(ResidencyTest, APartialWriteAcrossChunksLeavesTheRestZero) {
 
 TEST_F(ResidencyTest, DropForgetsAndFlushWritesBackOnlyUnpinned) {
   Open(2, /*device_slots=*/2, /*host_slots=*/5, 0);
+  if (HasFatalFailure()) return;
   ASSERT_OK_AND_ASSIGN(std::byte * address, Pin(ParamRange(0)));
   FillChunk(address, 5);
   EXPECT_THAT(residency().Flush(ParamRange(0)), StatusIs(absl::StatusCode::kFailedPrecondition));
@@ -278,8 +291,34 @@ TEST_F(ResidencyTest, DropForgetsAndFlushWritesBackOnlyUnpinned) {
   EXPECT_EQ(Evicted(), 1);
 }
 
+TEST_F(ResidencyTest, ASlotIsReusedOnlyWhenItsBytesHaveLeft) {
+  // Large enough for the copy workers. The evicting one is kept busy, so that a fetch which did not
+  // wait for the write-back of the same slot would overtake it.
+  chunk_bytes_ = 1 << 20;
+  Open(2, /*device_slots=*/1, /*host_slots=*/4, 0);
+  if (HasFatalFailure()) return;
+  CopyEngineHost copies;
+  DeviceBudget own_budget(chunk_bytes_);
+  std::vector<std::byte> arena(chunk_bytes_);
+  Residency own(own_budget, copies, arena.data(), /*num_slots=*/1, chunk_bytes_);
+  const std::vector<std::byte> ballast(64 << 20);
+  std::vector<std::byte> ballast_copy(ballast.size());
+  for (int64_t round = 0; round < 4; ++round) {
+    const RangeId range = own.AddRange(*store_, BundleId(round % 2), 1, kParam);
+    copies.Copy(CopyStream::kEvict, ballast_copy.data(), ballast.data(), ballast.size(), {});
+    std::byte* address = nullptr;
+    ASSERT_OK(own.Pin({&range, 1}, {&address, 1}));
+    const uint64_t tag = static_cast<uint64_t>(round < 2 ? round : round + 98);
+    ASSERT_TRUE(ChunkHolds(address, tag, chunk_bytes_)) << "round " << round;
+    FillChunk(address, round + 100, chunk_bytes_);
+    own.Unpin(range, /*dirty=*/true);
+  }
+  EXPECT_EQ(own.stats().evict_bytes, 3 * chunk_bytes_);
+}
+
 TEST_F(ResidencyTest, ADirtyRangeThatFindsNoRoomInHostStaysOnDevice) {
   Open(2, /*device_slots=*/1, /*host_slots=*/3, 0);
+  if (HasFatalFailure()) return;
   ASSERT_OK_AND_ASSIGN(std::byte * address, Pin(ParamRange(0)));
   FillChunk(address, 5);
   residency().Unpin(ParamRange(0), true);
@@ -296,6 +335,7 @@ TEST_F(ResidencyTest, ADirtyRangeThatFindsNoRoomInHostStaysOnDevice) {
 
 TEST_F(ResidencyTest, AServerThatIsGoneMakesAPinUnavailableAndLeavesNothingPinned) {
   Open(12, /*device_slots=*/2, /*host_slots=*/4, /*nvme_slots=*/12);
+  if (HasFatalFailure()) return;
   server_.reset();
   std::vector<RangeId> set = {ParamRange(11), ParamRange(0)};
   std::vector<std::byte*> addresses(2);
@@ -317,6 +357,7 @@ class PlacementTest : public ResidencyTest {
            Contents& contents) {
     session_.reset();
     Open(kBundles, device_slots, host_slots, nvme_slots);
+    if (HasFatalFailure()) return;
     if (HasFatalFailure()) return;
     std::mt19937_64 random(seed);
     std::vector<RangeId> ranges;
@@ -422,6 +463,7 @@ TEST_F(ResidencyTest, ThreadsPinAndAllocateAtOnceWithinTheBudget) {
   constexpr int64_t kEach = 12;  // More than DEVICE holds, for each thread alone.
   // Each thread pins two ranges at most and holds one chunk's worth of non-model data.
   Open(kThreads * kEach, /*device_slots=*/3 * kThreads, /*host_slots=*/kThreads * kEach + 4, 0);
+  if (HasFatalFailure()) return;
   std::vector<RangeId> ranges;
   for (int64_t i = 0; i < kThreads * kEach; ++i) ranges.push_back(ParamRange(i));
   std::atomic<bool> over{false};

@@ -29,13 +29,13 @@ inline TierMap<int64_t> Bytes(int64_t device, int64_t host, int64_t nvme) {
 }
 
 // Fills `chunk` with words that name their writer and version, so that a mix of two is seen.
-inline void FillChunk(std::byte* chunk, uint64_t tag) {
+inline void FillChunk(std::byte* chunk, uint64_t tag, int64_t size_bytes = kTestChunkBytes) {
   uint64_t* const words = reinterpret_cast<uint64_t*>(chunk);
-  for (int64_t i = 0; i < kTestChunkBytes / 8; ++i) words[i] = tag * 1'000'003 + i;
+  for (int64_t i = 0; i < size_bytes / 8; ++i) words[i] = tag * 1'000'003 + i;
 }
-inline bool ChunkHolds(const std::byte* chunk, uint64_t tag) {
+inline bool ChunkHolds(const std::byte* chunk, uint64_t tag, int64_t size_bytes = kTestChunkBytes) {
   const uint64_t* const words = reinterpret_cast<const uint64_t*>(chunk);
-  for (int64_t i = 0; i < kTestChunkBytes / 8; ++i) {
+  for (int64_t i = 0; i < size_bytes / 8; ++i) {
     if (words[i] != tag * 1'000'003 + i) return false;
   }
   return true;
@@ -72,15 +72,15 @@ class SessionFixture : public ::testing::Test {
     SessionOptions options;
     options.want_bytes = want;
     options.floor_bytes = floor;
-    options.chunk_bytes = kTestChunkBytes;
+    options.chunk_bytes = chunk_bytes_;
     options.label = "client test";
     return Session::Open(*std::move(socket), options);
   }
 
   // Opens session_ with a lease of so many slots.
   void OpenSession(int64_t device_slots, int64_t host_slots, int64_t nvme_slots) {
-    const TierMap<int64_t> bytes = Bytes(
-        device_slots * kTestChunkBytes, host_slots * kTestChunkBytes, nvme_slots * kTestChunkBytes);
+    const TierMap<int64_t> bytes =
+        Bytes(device_slots * chunk_bytes_, host_slots * chunk_bytes_, nvme_slots * chunk_bytes_);
     auto session = TryOpen(bytes, bytes);
     ASSERT_OK(session);
     session_ = *std::move(session);
@@ -149,11 +149,12 @@ class SessionFixture : public ::testing::Test {
                                 uint64_t tag) {
     auto spare = store.AcquireSpare();
     if (!spare.ok()) return spare.status();
-    FillChunk(spare->data(), tag);
+    FillChunk(spare->data(), tag, store.chunk_bytes());
     std::pair<ChunkKind, HostChunk> fresh(kind, *std::move(spare));
     return store.Commit(bundle, step, absl::MakeSpan(&fresh, 1));
   }
 
+  int64_t chunk_bytes_ = kTestChunkBytes;
   std::string directory_;
   std::unique_ptr<server::EmbeddedServer> server_;
   std::unique_ptr<Session> session_;
