@@ -89,8 +89,7 @@ absl::StatusOr<WireReply> WireClient::Receive() {
   if (!wire::VerifyMessageBuffer(verifier)) return absl::DataLossError("an unverifiable reply");
   WireReply reply = {std::move(packet.bytes), std::move(packet.fds)};
   if (const wire::Refusal* refusal = reply.message().body_as_Refusal()) {
-    return absl::Status(static_cast<absl::StatusCode>(refusal->code()),
-                        refusal->message()->str());
+    return absl::Status(static_cast<absl::StatusCode>(refusal->code()), refusal->message()->str());
   }
   return reply;
 }

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <stdlib.h>
+
+#include <filesystem>
+
+#include "server/tier_store_arena.h"
+#include "server/tier_store_host.h"
+#include "server/tier_store_nvme.h"
+#include "tests/conformance/tier_store_conformance.h"
+
+namespace gemini::server {
+namespace {
+
+// Removed with the store. Two directories, so that grants span them.
+class NvmeInTemporaryDirectories : public TierStore {
+ public:
+  explicit NvmeInTemporaryDirectories(int64_t capacity_bytes) {
+    std::string name = ::testing::TempDir() + "/nvme-XXXXXX";
+    root_ = ::mkdtemp(name.data());
+    for (const char* part : {"/a", "/b"}) std::filesystem::create_directory(root_ + part);
+    store_ = *MakeNvmeTierStore(
+        {{root_ + "/a", capacity_bytes / 4}, {root_ + "/b", capacity_bytes - capacity_bytes / 4}});
+  }
+  ~NvmeInTemporaryDirectories() override {
+    // Nothing is left behind by name, whatever was granted.
+    for (const char* part : {"/a", "/b"}) EXPECT_TRUE(std::filesystem::is_empty(root_ + part));
+    store_.reset();
+    std::filesystem::remove_all(root_);
+  }
+  Tier tier() const override { return store_->tier(); }
+  int64_t capacity_bytes() const override { return store_->capacity_bytes(); }
+  int64_t granted_bytes() const override { return store_->granted_bytes(); }
+  absl::StatusOr<TierGrant> Make(int64_t slot_bytes, int64_t num_slots) override {
+    return store_->Make(slot_bytes, num_slots);
+  }
+  void Destroy(TierGrant grant) override { store_->Destroy(std::move(grant)); }
+
+ private:
+  std::string root_;
+  std::unique_ptr<TierStore> store_;
+};
+
+INSTANTIATE_TEST_SUITE_P(
+    Tiers, TierStoreConformance,
+    ::testing::Values(TierStoreCase{"Arena", MakeArenaTierStore, true},
+                      TierStoreCase{"Host", MakeHostTierStore, true},
+                      TierStoreCase{"Nvme",
+                                    [](int64_t capacity_bytes) -> std::unique_ptr<TierStore> {
+                                      return std::make_unique<NvmeInTemporaryDirectories>(
+                                          capacity_bytes);
+                                    },
+                                    false}),
+    [](const auto& tested) { return tested.param.name; });
+
+class NvmeDirectoryTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = ::testing::TempDir() + "/nvme-XXXXXX";
+    root_ = ::mkdtemp(name.data());
+  }
+  void TearDown() override { std::filesystem::remove_all(root_); }
+  std::string root_;
+};
+
+TEST_F(NvmeDirectoryTest, ASymbolicLinkIsNotFollowed) {
+  std::filesystem::create_directory_symlink("/tmp", root_ + "/link");
+  EXPECT_THAT(MakeNvmeTierStore({{root_ + "/link", 4096}}),
+              StatusIs(absl::StatusCode::kInvalidArgument, ::testing::HasSubstr("/link")));
+}
+
+TEST_F(NvmeDirectoryTest, ADirectoryThatIsNoneIsNamed) {
+  EXPECT_THAT(MakeNvmeTierStore({{root_ + "/none", 4096}}),
+              StatusIs(absl::StatusCode::kNotFound, ::testing::HasSubstr("/none")));
+}
+
+TEST_F(NvmeDirectoryTest, TheFileIsPrivateAndHasNoName) {
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<TierStore> store, MakeNvmeTierStore({{root_, kMiB}}));
+  ASSERT_OK_AND_ASSIGN(TierGrant grant, store->Make(4096, 4));
+  EXPECT_TRUE(std::filesystem::is_empty(root_));
+  struct stat info;
+  ASSERT_EQ(::fstat(grant.extents[0].fd.get(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600);
+  EXPECT_EQ(info.st_nlink, 0);
+  store->Destroy(std::move(grant));
+}
+
+}  // namespace
+}  // namespace gemini::server
