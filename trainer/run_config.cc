@@ -101,8 +101,9 @@ std::vector<ConfigKey> MakeKeys() {
   add({"nvme", K::kNvme, &C::nvme, "DIR:SIZE",
        "Room on a disk for what HOST cannot hold; may be given several times", R::kFree});
   add({"chunk-size", K::kBytes, &C::chunk_size, "SIZE",
-       "Unit of placement and transfer, a multiple of 4 KiB; auto: from the size of the model",
-       R::kFree, 4096, 1099511627776.0});
+       "Unit of placement and transfer, a power of two from 64 KiB; auto: from the DEVICE budget "
+       "and the model",
+       R::kFree, 65536, 1099511627776.0});
   add({"daemon", K::kPath, &C::daemon, "SOCKET",
        "Socket of a geminid; the memory flags are then what is asked of it", R::kFree});
   add({"space", K::kText, &C::space, "NAME",
@@ -381,8 +382,8 @@ absl::Status SetKey(const ConfigKey& key, absl::string_view text, absl::string_v
         if (!size.ok()) return Bad(where, size.status().message());
         value = *size;
         GEMINI_RETURN_IF_ERROR(CheckCount(key, value, where));
-        if (key.name == "chunk-size" && value % 4096 != 0) {
-          return Bad(where, absl::StrCat(value, " bytes is not a multiple of 4 KiB"));
+        if (key.name == "chunk-size" && (value & (value - 1)) != 0) {
+          return Bad(where, absl::StrCat(value, " bytes is not a power of two"));
         }
       }
       config.*std::get<int64_t RunConfig::*>(key.member) = value;

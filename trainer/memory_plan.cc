@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/memory_plan.h"
+
+#include <algorithm>
+#include <fstream>
+#include <string>
+
+#include "gemini/byte_size.h"
+#include "gemini/status_macros.h"
+
+namespace gemini::trainer {
+namespace {
+
+// param, exp_avg, exp_avg_sq, grad: fp32 needs no master copy.
+constexpr int64_t kKindsPerBundle = 4;
+// An update holds 3 fresh chunks; evictions under way need a few more.
+constexpr int64_t kSpareChunks = 16;
+
+}  // namespace
+
+int64_t DeviceMemory(const RunConfig& config, int64_t available_bytes) {
+  return config.device_memory == kAutoBytes ? available_bytes / 4 : config.device_memory;
+}
+
+absl::StatusOr<MemoryPlan> PlanMemory(const RunConfig& config, absl::Span<const TensorSpec> tensors,
+                                      int64_t chunk_bytes, int64_t available_bytes) {
+  MemoryPlan plan;
+  plan.chunk_bytes = chunk_bytes;
+  plan.bytes[Tier::kDevice] = DeviceMemory(config, available_bytes);
+  for (const NvmeDirectory& directory : config.nvme) {
+    plan.bytes[Tier::kNvme] += directory.size_bytes;
+  }
+  plan.bytes[Tier::kHost] = config.host_memory;
+  if (config.host_memory == kAutoBytes) {
+    GEMINI_ASSIGN_OR_RETURN(const Layout layout, Layout::Pack(tensors, chunk_bytes));
+    plan.bytes[Tier::kHost] = (layout.num_bundles() * kKindsPerBundle + kSpareChunks) * chunk_bytes;
+    if (!config.nvme.empty()) {
+      plan.bytes[Tier::kHost] = std::min(plan.bytes[Tier::kHost], available_bytes / 2);
+    }
+  }
+  return plan;
+}
+
+absl::StatusOr<int64_t> AvailableMemory() {
+  std::ifstream file("/proc/meminfo");
+  std::string key;
+  int64_t kib = 0;
+  std::string unit;
+  while (file >> key >> kib) {
+    std::getline(file, unit);
+    if (key == "MemAvailable:") return kib * kKiB;
+  }
+  return absl::InternalError(
+      "/proc/meminfo has no MemAvailable: give --device-memory and --host-memory");
+}
+
+}  // namespace gemini::trainer

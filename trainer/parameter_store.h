@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// The seam between the training loop and where a model's parameters, gradients and moments lie: managed
+// by a session (parameter_store_managed.h), or in plain memory (parameter_store_reference.h). The same
+// run over either gives the same bits.
+// Names:  those of the module's named_parameters.
+// Owner:  the loop's thread.
+// Units:  bytes of fp32.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "gemini/chunk_kind.h"
+
+namespace gemini::trainer {
+
+// AdamW as all stores run it (client/adamw.h); parameters of at least two dimensions decay.
+struct OptimizerSettings {
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  double weight_decay = 0.01;
+};
+
+struct UpdateResult {
+  double grad_norm = 0;  // Before clipping.
+  double clip_coefficient = 1;
+};
+
+// Totals since the start, but for the peaks (since ResetPeaks) and what a session holds.
+struct StoreUsage {
+  int64_t device_budget_bytes = 0;  // 0: no budget.
+  int64_t device_peak_bytes = 0;
+  int64_t non_model_peak_bytes = 0;
+  int64_t pinned_peak_bytes = 0;  // The floor seen, ever.
+  int64_t host_bytes = 0;
+  int64_t nvme_bytes = 0;
+  int64_t fetch_bytes = 0;
+  int64_t evict_bytes = 0;
+  double stall_seconds = 0;
+};
+
+class ParameterStore {
+ public:
+  // Gets the tensor's bytes, pieces in rising order; valid during the call only.
+  using Sink =
+      absl::FunctionRef<absl::Status(int64_t offset_bytes, absl::Span<const std::byte> bytes)>;
+  // Fills all of `bytes`, which go to `offset_bytes` of the tensor.
+  using Source = absl::FunctionRef<absl::Status(int64_t offset_bytes, absl::Span<std::byte> bytes)>;
+
+  virtual ~ParameterStore() = default;
+
+  // Updates every parameter that has a gradient, after clipping to max_grad_norm (0: none).
+  // FAILED_PRECONDITION, nothing changed: a gradient holds a NaN or an infinity; names the parameter.
+  virtual absl::StatusOr<UpdateResult> Update(double learning_rate, double max_grad_norm) = 0;
+
+  // Streams kParam, kExpAvg or kExpAvgSq of a parameter. Works after an error of training, too.
+  virtual absl::Status Read(absl::string_view name, ChunkKind kind, Sink sink) = 0;
+  // Has them written, to load or to resume.
+  virtual absl::Status Write(absl::string_view name, ChunkKind kind, Source source) = 0;
+
+  // Updates that the model, and one parameter, have had.
+  virtual absl::StatusOr<int64_t> TensorStep(absl::string_view name) const = 0;
+  virtual absl::Status SetStep(int64_t step) = 0;
+  virtual absl::Status SetTensorStep(absl::string_view name, int64_t step) = 0;
+
+  // The first error that an operator met in forward or backward: its result is not to be used.
+  virtual absl::Status status() const = 0;
+  virtual StoreUsage usage() const = 0;
+  virtual void ResetPeaks() = 0;
+};
+
+}  // namespace gemini::trainer

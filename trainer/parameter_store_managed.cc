@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/parameter_store_managed.h"
+
+#include "gemini/status_macros.h"
+
+namespace gemini::trainer {
+
+absl::StatusOr<UpdateResult> ManagedParameterStore::Update(double learning_rate,
+                                                           double max_grad_norm) {
+  client::hooks::StepOptions options;
+  options.learning_rate = learning_rate;
+  options.max_grad_norm = max_grad_norm;
+  GEMINI_ASSIGN_OR_RETURN(const client::hooks::StepResult result, model_.Step(options));
+  return UpdateResult{.grad_norm = result.grad_norm, .clip_coefficient = result.clip_coefficient};
+}
+
+absl::Status ManagedParameterStore::Read(absl::string_view name, ChunkKind kind, Sink sink) {
+  return model_.Read(name, kind, sink);
+}
+
+absl::Status ManagedParameterStore::Write(absl::string_view name, ChunkKind kind, Source source) {
+  return model_.Write(name, kind, source);
+}
+
+absl::StatusOr<int64_t> ManagedParameterStore::TensorStep(absl::string_view name) const {
+  return model_.TensorStep(name);
+}
+
+absl::Status ManagedParameterStore::SetStep(int64_t step) { return model_.SetStep(step); }
+
+absl::Status ManagedParameterStore::SetTensorStep(absl::string_view name, int64_t step) {
+  return model_.SetTensorStep(name, step);
+}
+
+absl::Status ManagedParameterStore::status() const { return session_.status(); }
+
+StoreUsage ManagedParameterStore::usage() const {
+  const client::hooks::TrainingStats stats = session_.stats();
+  return {.device_budget_bytes = stats.device_budget_bytes,
+          .device_peak_bytes = stats.device_peak_bytes,
+          .non_model_peak_bytes = stats.non_model_peak_bytes,
+          .pinned_peak_bytes = stats.pinned_peak_bytes,
+          .host_bytes = stats.host_bytes,
+          .nvme_bytes = stats.nvme_bytes,
+          .fetch_bytes = stats.fetch_bytes,
+          .evict_bytes = stats.evict_bytes,
+          .stall_seconds = stats.stall_seconds};
+}
+
+void ManagedParameterStore::ResetPeaks() { session_.ResetPeaks(); }
+
+}  // namespace gemini::trainer

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Parameters, gradients and moments in a session's chunks, under its budgets.
+// Owner:  one thread. The session owns the model and outlives this.
+#pragma once
+#include <cstdint>
+
+#include "client/torch/managed_model.h"
+#include "client/torch/training_session.h"
+#include "trainer/parameter_store.h"
+
+namespace gemini::trainer {
+
+class ManagedParameterStore final : public ParameterStore {
+ public:
+  // Both outlive this.
+  ManagedParameterStore(client::hooks::TrainingSession& session, client::hooks::ManagedModel& model)
+      : session_(session), model_(model) {}
+
+  absl::StatusOr<UpdateResult> Update(double learning_rate, double max_grad_norm) override;
+  absl::Status Read(absl::string_view name, ChunkKind kind, Sink sink) override;
+  absl::Status Write(absl::string_view name, ChunkKind kind, Source source) override;
+  absl::StatusOr<int64_t> TensorStep(absl::string_view name) const override;
+  absl::Status SetStep(int64_t step) override;
+  absl::Status SetTensorStep(absl::string_view name, int64_t step) override;
+  absl::Status status() const override;
+  StoreUsage usage() const override;
+  void ResetPeaks() override;
+
+ private:
+  client::hooks::TrainingSession& session_;
+  client::hooks::ManagedModel& model_;
+};
+
+}  // namespace gemini::trainer

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/parameter_store_reference.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/adamw.h"
+#include "client/grad_norm.h"
+#include "gemini/byte_size.h"
+#include "gemini/layout.h"
+#include "gemini/status_macros.h"
+
+namespace gemini::trainer {
+namespace {
+
+constexpr int64_t kFloatBytes = static_cast<int64_t>(sizeof(float));
+// Parameters of fewer dimensions (biases, norms) do not decay.
+constexpr int64_t kDecayMinDimensions = 2;
+
+// Returns an undefined tensor when there is no memory.
+at::Tensor AlignedEmpty(at::IntArrayRef sizes) {
+  int64_t num_elements = 1;
+  for (const int64_t size : sizes) num_elements *= size;
+  const int64_t size_bytes =
+      RoundUp(std::max<int64_t>(num_elements * kFloatBytes, 1), kTensorAlignmentBytes);
+  void* memory = std::aligned_alloc(static_cast<size_t>(kTensorAlignmentBytes),
+                                    static_cast<size_t>(size_bytes));
+  if (memory == nullptr) return {};
+  return torch::from_blob(
+      memory, sizes, [](void* data) { std::free(data); },
+      torch::TensorOptions().dtype(torch::kFloat32));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ReferenceParameterStore>> ReferenceParameterStore::Create(
+    torch::nn::Module& module, const OptimizerSettings& settings) {
+  std::unique_ptr<ReferenceParameterStore> store(new ReferenceParameterStore(settings));
+  for (auto& item : module.named_parameters()) {
+    at::Tensor& parameter = item.value();
+    if (!parameter.device().is_cpu() || parameter.scalar_type() != torch::kFloat32) {
+      return absl::InvalidArgumentError(absl::StrCat("parameter ", item.key(), " is ",
+                                                     parameter.toString(), ", not fp32 on CPU"));
+    }
+    at::Tensor aligned = AlignedEmpty(parameter.sizes());
+    if (!aligned.defined()) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("no memory for ", FormatByteSize(parameter.numel() * kFloatBytes),
+                       " of parameter ", item.key()));
+    }
+    parameter.set_data(aligned);
+    store->index_[item.key()] = static_cast<int64_t>(store->parameters_.size());
+    Parameter& added = store->parameters_.emplace_back();
+    added.name = item.key();
+    added.tensor = parameter;
+  }
+  return store;
+}
+
+absl::StatusOr<int64_t> ReferenceParameterStore::Find(absl::string_view name) const {
+  const auto found = index_.find(std::string(name));
+  if (found == index_.end()) return absl::NotFoundError(absl::StrCat("no parameter ", name));
+  return found->second;
+}
+
+absl::StatusOr<UpdateResult> ReferenceParameterStore::Update(double learning_rate,
+                                                             double max_grad_norm) {
+  std::vector<double> squares;
+  std::vector<at::Tensor> gradients(parameters_.size());
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (!parameters_[i].tensor.grad().defined()) continue;
+    // A gradient may be a view with other strides; the update reads it in the parameter's order.
+    gradients[i] = parameters_[i].tensor.grad().contiguous();
+    const size_t first = squares.size();
+    client::AppendBlockSquares(
+        {gradients[i].const_data_ptr<float>(), static_cast<size_t>(gradients[i].numel())}, squares);
+    for (size_t block = first; block < squares.size(); ++block) {
+      if (std::isfinite(squares[block])) continue;
+      return absl::FailedPreconditionError(
+          absl::StrCat("the gradient of ", parameters_[i].name, " holds a NaN or an infinity"));
+    }
+  }
+  UpdateResult result;
+  result.grad_norm = client::NormOf(squares);
+  result.clip_coefficient = client::ClipCoefficient(result.grad_norm, max_grad_norm);
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (!gradients[i].defined()) continue;
+    Parameter& parameter = parameters_[i];
+    const auto count = static_cast<size_t>(parameter.tensor.numel());
+    parameter.exp_avg.resize(count);
+    parameter.exp_avg_sq.resize(count);
+    client::AdamWSettings settings;
+    settings.learning_rate = learning_rate;
+    settings.beta1 = settings_.beta1;
+    settings.beta2 = settings_.beta2;
+    settings.epsilon = settings_.epsilon;
+    settings.weight_decay =
+        parameter.tensor.dim() >= kDecayMinDimensions ? settings_.weight_decay : 0;
+    settings.step = ++parameter.step;
+    settings.gradient_scale = result.clip_coefficient;
+    auto* values = parameter.tensor.data_ptr<float>();
+    client::AdamWUpdate(settings,
+                        {.param = values,
+                         .grad = gradients[i].const_data_ptr<float>(),
+                         .exp_avg = parameter.exp_avg.data(),
+                         .exp_avg_sq = parameter.exp_avg_sq.data(),
+                         .new_param = values,
+                         .new_exp_avg = parameter.exp_avg.data(),
+                         .new_exp_avg_sq = parameter.exp_avg_sq.data()},
+                        static_cast<int64_t>(count));
+    // Backward through a graph from before the update raises, as after an optimizer of Torch.
+    parameter.tensor.unsafeGetTensorImpl()->bump_version();
+  }
+  return result;
+}
+
+absl::Status ReferenceParameterStore::Read(absl::string_view name, ChunkKind kind, Sink sink) {
+  GEMINI_ASSIGN_OR_RETURN(const int64_t index, Find(name));
+  const Parameter& parameter = parameters_[static_cast<size_t>(index)];
+  const auto size_bytes = static_cast<size_t>(parameter.tensor.numel() * kFloatBytes);
+  if (kind == ChunkKind::kParam) {
+    return sink(0, {static_cast<const std::byte*>(parameter.tensor.const_data_ptr()), size_bytes});
+  }
+  const std::vector<float>& moment =
+      kind == ChunkKind::kExpAvg ? parameter.exp_avg : parameter.exp_avg_sq;
+  if (!moment.empty()) {
+    return sink(0, {reinterpret_cast<const std::byte*>(moment.data()), size_bytes});
+  }
+  const std::vector<std::byte> zeros(size_bytes);
+  return sink(0, zeros);
+}
+
+absl::Status ReferenceParameterStore::Write(absl::string_view name, ChunkKind kind, Source source) {
+  GEMINI_ASSIGN_OR_RETURN(const int64_t index, Find(name));
+  Parameter& parameter = parameters_[static_cast<size_t>(index)];
+  const auto count = static_cast<size_t>(parameter.tensor.numel());
+  auto* memory = static_cast<std::byte*>(parameter.tensor.data_ptr());
+  if (kind != ChunkKind::kParam) {
+    std::vector<float>& moment =
+        kind == ChunkKind::kExpAvg ? parameter.exp_avg : parameter.exp_avg_sq;
+    moment.resize(count);
+    memory = reinterpret_cast<std::byte*>(moment.data());
+  }
+  return source(0, {memory, count * sizeof(float)});
+}
+
+absl::StatusOr<int64_t> ReferenceParameterStore::TensorStep(absl::string_view name) const {
+  GEMINI_ASSIGN_OR_RETURN(const int64_t index, Find(name));
+  return parameters_[static_cast<size_t>(index)].step;
+}
+
+absl::Status ReferenceParameterStore::SetStep(int64_t /*step*/) { return absl::OkStatus(); }
+
+absl::Status ReferenceParameterStore::SetTensorStep(absl::string_view name, int64_t step) {
+  GEMINI_ASSIGN_OR_RETURN(const int64_t index, Find(name));
+  parameters_[static_cast<size_t>(index)].step = step;
+  return absl::OkStatus();
+}
+
+}  // namespace gemini::trainer

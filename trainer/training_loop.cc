@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/training_loop.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <exception>
+#include <utility>
+
+#include "ATen/CPUGeneratorImpl.h"
+#include "ATen/Context.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "gemini/status_macros.h"
+#include "torch/autograd.h"
+#include "trainer/learning_rate.h"
+#include "trainer/run_checkpoint.h"
+#include "trainer/sequence_order.h"
+
+namespace gemini::trainer {
+namespace {
+
+class Loop {
+ public:
+  Loop(const TrainingParts& parts, const TrainerState* resumed, const std::string& resumed_path,
+       LearningRate::Schedule schedule)
+      : parts_(parts),
+        config_(parts.config),
+        rate_(schedule, config_.lr, config_.warmup_steps, config_.steps),
+        order_(config_.order == "sequential" ? SequenceOrder::Kind::kSequential
+                                             : SequenceOrder::Kind::kShuffled,
+               parts.data.num_sequences(), static_cast<uint64_t>(config_.seed)) {
+    if (resumed == nullptr) return;
+    state_ = *resumed;
+    saved_step_ = evaluated_step_ = state_.step;
+    summary_.first_step = state_.step;
+    summary_.first_loss = summary_.last_loss = state_.first_loss;
+    summary_.checkpoint = resumed_path;
+  }
+
+  absl::StatusOr<TrainingSummary> Run();
+
+ private:
+  absl::Status Step();
+  // Loss of one micro-batch after backward.
+  absl::StatusOr<double> MicroBatch(int64_t micro_batch);
+  absl::StatusOr<torch::Tensor> Batch(const TokenData& data, int64_t num_sequences,
+                                      const std::function<int64_t(int64_t)>& sequence_at) const;
+  absl::Status Evaluate();
+  absl::Status Save();
+  absl::Status EnsureBegun();
+  // Explains a loss that is not finite: names a parameter that is not, if there is one.
+  absl::Status NonFiniteLoss(double loss, int64_t micro_batch);
+  // What an exception of Torch means: the store's error if it has one.
+  absl::Status Explain(const std::exception& error, absl::string_view what) const;
+  absl::Status AtStep(const absl::Status& status) const;
+  void Account(const StoreUsage& usage);
+
+  const TrainingParts& parts_;
+  const RunConfig& config_;
+  const LearningRate rate_;
+  const SequenceOrder order_;
+  TrainerState state_;
+  TrainingSummary summary_;
+  StepClock clock_;
+  StoreUsage before_;                   // At the last step's end.
+  std::optional<MetricsFile> metrics_;  // Once begun.
+  int64_t saved_step_ = 0;              // Nothing was done yet: nothing to save.
+  int64_t evaluated_step_ = -1;
+};
+
+absl::Status Loop::EnsureBegun() {
+  if (metrics_.has_value()) return absl::OkStatus();
+  GEMINI_ASSIGN_OR_RETURN(metrics_, parts_.begin());
+  return absl::OkStatus();
+}
+
+absl::Status Loop::AtStep(const absl::Status& status) const {
+  if (status.ok()) return status;
+  return absl::Status(status.code(),
+                      absl::StrCat("step ", state_.step + 1, ": ", status.message()));
+}
+
+absl::Status Loop::Explain(const std::exception& error, absl::string_view what) const {
+  GEMINI_RETURN_IF_ERROR(parts_.store.status());
+  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
+  const std::string text =
+      torch_error != nullptr ? torch_error->what_without_backtrace() : std::string(error.what());
+  const bool memory = dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
+                      dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
+  return memory ? absl::ResourceExhaustedError(absl::StrCat("no memory in ", what, ": ", text))
+                : absl::InternalError(absl::StrCat(what, " failed: ", text));
+}
+
+absl::StatusOr<torch::Tensor> Loop::Batch(
+    const TokenData& data, int64_t num_sequences,
+    const std::function<int64_t(int64_t)>& sequence_at) const {
+  const int64_t length = data.sequence_tokens();
+  torch::Tensor tokens;
+  try {
+    tokens = at::empty({num_sequences, length}, torch::TensorOptions().dtype(torch::kInt64));
+  } catch (const std::exception& error) {
+    return Explain(error, "the batch");
+  }
+  auto* values = tokens.data_ptr<int64_t>();
+  for (int64_t i = 0; i < num_sequences; ++i) {
+    GEMINI_RETURN_IF_ERROR(
+        data.Read(sequence_at(i), {values + i * length, static_cast<size_t>(length)}));
+  }
+  return tokens;
+}
+
+absl::Status Loop::NonFiniteLoss(double loss, int64_t micro_batch) {
+  std::string culprit = "all parameters are finite: the learning rate may be too high";
+  for (const ParameterShape& parameter : parts_.parameters) {
+    // The first piece that holds one ends the search.
+    const absl::Status status = parts_.store.Read(
+        parameter.name, ChunkKind::kParam,
+        [](int64_t, absl::Span<const std::byte> bytes) -> absl::Status {
+          for (size_t at = 0; at + sizeof(float) <= bytes.size(); at += sizeof(float)) {
+            float value;
+            std::memcpy(&value, bytes.data() + at, sizeof(value));
+            if (!std::isfinite(value)) return absl::CancelledError();
+          }
+          return absl::OkStatus();
+        });
+    if (absl::IsCancelled(status)) {
+      culprit = absl::StrCat("parameter ", parameter.name, " holds a NaN or an infinity");
+      break;
+    }
+    GEMINI_RETURN_IF_ERROR(status);
+  }
+  return absl::FailedPreconditionError(absl::StrCat("the loss is ", loss, " in micro-batch ",
+                                                    micro_batch + 1, " of ", config_.accumulate,
+                                                    "; ", culprit));
+}
+
+absl::StatusOr<double> Loop::MicroBatch(int64_t micro_batch) {
+  const int64_t first = state_.sequences_taken + micro_batch * config_.batch;
+  GEMINI_ASSIGN_OR_RETURN(
+      const torch::Tensor tokens,
+      Batch(parts_.data, config_.batch, [&](int64_t i) { return order_.At(first + i); }));
+  double value = 0;
+  try {
+    torch::Tensor loss = parts_.model.Loss(tokens);
+    // A failed fetch gives an operator NaN, so the store is asked before the loss is.
+    GEMINI_RETURN_IF_ERROR(parts_.store.status());
+    value = loss.item<double>();
+    if (!std::isfinite(value)) return NonFiniteLoss(value, micro_batch);
+    if (config_.accumulate > 1) loss = loss / static_cast<double>(config_.accumulate);
+    loss.backward();
+  } catch (const std::exception& error) {
+    return Explain(error, "forward or backward");
+  }
+  GEMINI_RETURN_IF_ERROR(parts_.store.status());
+  return value;
+}
+
+void Loop::Account(const StoreUsage& usage) {
+  summary_.device_budget_bytes = usage.device_budget_bytes;
+  summary_.device_peak_bytes = std::max(summary_.device_peak_bytes, usage.device_peak_bytes);
+  summary_.non_model_peak_bytes =
+      std::max(summary_.non_model_peak_bytes, usage.non_model_peak_bytes);
+  summary_.pinned_peak_bytes = usage.pinned_peak_bytes;
+  summary_.host_bytes = usage.host_bytes;
+  summary_.nvme_bytes = usage.nvme_bytes;
+  summary_.fetch_bytes = usage.fetch_bytes;
+  summary_.evict_bytes = usage.evict_bytes;
+  summary_.stall_seconds = usage.stall_seconds;
+}
+
+absl::Status Loop::Step() {
+  const absl::Time start = absl::Now();
+  parts_.store.ResetPeaks();
+  double loss = 0;
+  for (int64_t i = 0; i < config_.accumulate; ++i) {
+    GEMINI_ASSIGN_OR_RETURN(const double one, MicroBatch(i));
+    loss += one / static_cast<double>(config_.accumulate);
+  }
+  const double rate = rate_.At(state_.step);
+  GEMINI_ASSIGN_OR_RETURN(const UpdateResult update, parts_.store.Update(rate, config_.clip));
+  try {
+    parts_.model.zero_grad();
+  } catch (const std::exception& error) {
+    return Explain(error, "zero_grad");
+  }
+  const int64_t sequences = config_.batch * config_.accumulate;
+  ++state_.step;
+  state_.sequences_taken += sequences;
+  if (state_.step == 1) state_.first_loss = summary_.first_loss = loss;
+  summary_.last_loss = loss;
+
+  const absl::Duration duration = absl::Now() - start;
+  clock_.Add(duration);
+  const StoreUsage usage = parts_.store.usage();
+  Account(usage);
+  const double seconds = absl::ToDoubleSeconds(duration);
+  const int64_t tokens = sequences * parts_.data.sequence_tokens();
+  summary_.tokens += tokens;
+  StepMetrics metrics;
+  metrics.step = state_.step;
+  metrics.loss = loss;
+  metrics.lr = rate;
+  metrics.grad_norm = update.grad_norm;
+  metrics.clip_coefficient = update.clip_coefficient;
+  metrics.seconds = seconds;
+  metrics.tokens_per_second = static_cast<double>(tokens) / std::max(seconds, 1e-9);
+  metrics.device_budget_bytes = usage.device_budget_bytes;
+  metrics.device_peak_bytes = usage.device_peak_bytes;
+  metrics.non_model_peak_bytes = usage.non_model_peak_bytes;
+  metrics.pinned_peak_bytes = usage.pinned_peak_bytes;
+  metrics.host_bytes = usage.host_bytes;
+  metrics.nvme_bytes = usage.nvme_bytes;
+  metrics.fetch_bytes = usage.fetch_bytes - before_.fetch_bytes;
+  metrics.evict_bytes = usage.evict_bytes - before_.evict_bytes;
+  metrics.stall_seconds = usage.stall_seconds - before_.stall_seconds;
+  before_ = usage;
+  GEMINI_RETURN_IF_ERROR(EnsureBegun());
+  GEMINI_RETURN_IF_ERROR(metrics_->Append(metrics));
+  parts_.progress.Show({.step = state_.step,
+                        .num_steps = config_.steps,
+                        .loss = loss,
+                        .tokens_per_second = metrics.tokens_per_second,
+                        .device_used_bytes = usage.device_peak_bytes,
+                        .device_budget_bytes = usage.device_budget_bytes,
+                        .host_bytes = usage.host_bytes,
+                        .left = clock_.Left(config_.steps - state_.step)},
+                       absl::Now());
+  return absl::OkStatus();
+}
+
+absl::Status Loop::Evaluate() {
+  if (parts_.eval_data == nullptr || evaluated_step_ == state_.step) return absl::OkStatus();
+  evaluated_step_ = state_.step;
+  const TokenData& data = *parts_.eval_data;
+  double sum = 0;
+  parts_.model.eval();
+  {
+    const torch::NoGradGuard no_grad;
+    for (int64_t first = 0; first < data.num_sequences(); first += config_.batch) {
+      const int64_t count = std::min(config_.batch, data.num_sequences() - first);
+      GEMINI_ASSIGN_OR_RETURN(const torch::Tensor tokens,
+                              Batch(data, count, [&](int64_t i) { return first + i; }));
+      try {
+        sum += parts_.model.Loss(tokens).item<double>() * static_cast<double>(count);
+      } catch (const std::exception& error) {
+        return Explain(error, "evaluation");
+      }
+      GEMINI_RETURN_IF_ERROR(parts_.store.status());
+      if (parts_.interrupt.signal() != 0) {
+        // Half of an evaluation is no result; the state to save does not depend on it.
+        parts_.model.train();
+        return absl::OkStatus();
+      }
+    }
+  }
+  parts_.model.train();
+  EvalMetrics metrics;
+  metrics.step = state_.step;
+  metrics.eval_loss = sum / static_cast<double>(data.num_sequences());
+  metrics.eval_perplexity = std::exp(metrics.eval_loss);
+  summary_.eval_loss = metrics.eval_loss;
+  parts_.log(absl::StrFormat("step %d: eval loss %.4f, perplexity %.2f", state_.step,
+                             metrics.eval_loss, metrics.eval_perplexity));
+  before_ = parts_.store.usage();
+  Account(before_);
+  GEMINI_RETURN_IF_ERROR(EnsureBegun());
+  return metrics_->Append(metrics);
+}
+
+absl::Status Loop::Save() {
+  if (saved_step_ == state_.step) return absl::OkStatus();
+  GEMINI_RETURN_IF_ERROR(EnsureBegun());
+  state_.random_state = RandomState();
+  const absl::StatusOr<std::string> path =
+      parts_.directory.Save(state_.step, config_.keep, [&](const std::string& directory) {
+        return WriteRunCheckpoint(directory, parts_.source, parts_.parameters, parts_.store,
+                                  state_);
+      });
+  if (!path.ok()) {
+    return absl::Status(path.status().code(),
+                        absl::StrCat("saving step ", state_.step, ": ", path.status().message()));
+  }
+  saved_step_ = state_.step;
+  summary_.checkpoint = *path;
+  parts_.log(absl::StrCat("step ", state_.step, ": saved ", *path));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TrainingSummary> Loop::Run() {
+  const absl::Time start = absl::Now();
+  before_ = parts_.store.usage();
+  parts_.model.train();
+  while (state_.step < config_.steps && parts_.interrupt.signal() == 0) {
+    GEMINI_RETURN_IF_ERROR(AtStep(Step()));
+    const bool last = state_.step == config_.steps;
+    if (config_.eval_every > 0 && state_.step % config_.eval_every == 0 && !last) {
+      GEMINI_RETURN_IF_ERROR(AtStep(Evaluate()));
+    }
+    if (config_.save_every > 0 && state_.step % config_.save_every == 0) {
+      GEMINI_RETURN_IF_ERROR(Save());
+    }
+  }
+  if (parts_.interrupt.signal() == 0) GEMINI_RETURN_IF_ERROR(AtStep(Evaluate()));
+  GEMINI_RETURN_IF_ERROR(Save());
+  summary_.step = state_.step;
+  summary_.duration = absl::Now() - start;
+  return summary_;
+}
+
+}  // namespace
+
+std::string RandomState() {
+  const at::Generator& generator = at::detail::getDefaultCPUGenerator();
+  const torch::Tensor state = generator.get_state();
+  return std::string(static_cast<const char*>(state.const_data_ptr()),
+                     static_cast<size_t>(state.numel()));
+}
+
+absl::Status SetRandomState(const std::string& state) {
+  try {
+    torch::Tensor bytes = at::empty({static_cast<int64_t>(state.size())},
+                                    torch::TensorOptions().dtype(torch::kUInt8));
+    std::memcpy(bytes.data_ptr(), state.data(), state.size());
+    at::Generator generator = at::detail::getDefaultCPUGenerator();
+    generator.set_state(bytes);
+  } catch (const c10::Error& error) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("no random state: ", error.what_without_backtrace()));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TrainingSummary> Train(const TrainingParts& parts, const TrainerState* resumed,
+                                      const std::string& resumed_path) {
+  GEMINI_ASSIGN_OR_RETURN(const LearningRate::Schedule schedule,
+                          LearningRate::ParseSchedule(parts.config.schedule));
+  return Loop(parts, resumed, resumed_path, schedule).Run();
+}
+
+}  // namespace gemini::trainer
