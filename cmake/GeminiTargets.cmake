@@ -6,6 +6,18 @@ set(GEMINI_WARNINGS -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -We
 # Makes the target all_verify_interface_header_sets: every header compiles alone.
 set(CMAKE_VERIFY_INTERFACE_HEADER_SETS ON)
 
+# Torch's include folder brings a fmt that is newer than the one that spdlog was built with. A target
+# that names both libraries finds spdlog's first. No header of Torch's that we use includes fmt.
+function(gemini_prefer_fmt_of_spdlog target)
+  if("spdlog::spdlog" IN_LIST ARGN AND "gemini::libtorch" IN_LIST ARGN)
+    find_path(GEMINI_FMT_INCLUDE_DIR fmt/format.h REQUIRED)
+    set(folder ${PROJECT_BINARY_DIR}/generated/fmt_of_spdlog)
+    file(MAKE_DIRECTORY ${folder})
+    file(CREATE_LINK ${GEMINI_FMT_INCLUDE_DIR}/fmt ${folder}/fmt SYMBOLIC)
+    target_include_directories(${target} SYSTEM BEFORE PRIVATE ${folder})
+  endif()
+endfunction()
+
 # Sources of `target` that include Torch compile in 5 s instead of 16 with Torch's headers
 # precompiled. Asked for by TORCH, or by naming gemini::libtorch.
 function(gemini_precompile_torch target wanted)
@@ -44,6 +56,7 @@ function(gemini_library name)
   target_link_libraries(${target} ${scope} ${arg_PUBLIC})
   if(arg_SOURCES)
     gemini_precompile_torch(${target} "${arg_TORCH}" ${arg_PUBLIC} ${arg_PRIVATE})
+    gemini_prefer_fmt_of_spdlog(${target} ${arg_PUBLIC} ${arg_PRIVATE})
   endif()
   if(arg_TORCH OR "gemini::libtorch" IN_LIST arg_PUBLIC OR "gemini::libtorch" IN_LIST arg_PRIVATE)
     # Verified by gemini_verify_torch_headers, which does not need 16 s for each.
@@ -69,6 +82,7 @@ function(gemini_program name)
   target_link_libraries(${name} PRIVATE ${arg_PRIVATE})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   gemini_precompile_torch(${name} "${arg_TORCH}" ${arg_PRIVATE})
+  gemini_prefer_fmt_of_spdlog(${name} ${arg_PRIVATE})
   if(NOT arg_NO_INSTALL)
     # Torch stays where it is: the installed program finds it without the clone's .venv link.
     file(REAL_PATH "${GEMINI_TORCH_DIR}/lib" torch_libraries)
@@ -89,6 +103,7 @@ function(gemini_test name)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE ${arg_PRIVATE} GTest::gmock GTest::gtest_main)
   gemini_precompile_torch(${name} "${arg_TORCH}" ${arg_PRIVATE})
+  gemini_prefer_fmt_of_spdlog(${name} ${arg_PRIVATE})
   add_test(NAME ${name} COMMAND ${name})
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
