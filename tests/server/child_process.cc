@@ -64,7 +64,9 @@ ChildProcess::~ChildProcess() {
   ::waitpid(pid_, nullptr, 0);
 }
 
-void ChildProcess::Signal(int signal) const { ::kill(pid_, signal); }
+void ChildProcess::Signal(int signal) const {
+  if (pid_ > 0) ::kill(pid_, signal);  // 0 would be our own process group.
+}
 
 bool ChildProcess::WaitDead(absl::Duration timeout) const {
   pollfd state = {.fd = pidfd_.get(), .events = POLLIN, .revents = 0};

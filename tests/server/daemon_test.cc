@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+// geminid as its users meet it: starting, refusing to start, ending.
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "gemini/byte_size.h"
+#include "tests/server/daemon_process.h"
+#include "tests/status_matchers.h"
+
+namespace gemini::server {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+const std::vector<std::string> kSmall = {"--device-memory", "1MiB", "--host-memory", "64MiB"};
+
+struct Ended {
+  int exit_code = -1;
+  std::string output;
+};
+
+class DaemonTest : public ::testing::Test {
+ protected:
+  static std::vector<std::string> Flags(std::vector<std::string> more) {
+    more.insert(more.begin(), kSmall.begin(), kSmall.end());
+    return more;
+  }
+  static absl::StatusOr<DaemonProcess> Start(const std::vector<std::string>& more = {}) {
+    return DaemonProcess::Start(GEMINI_GEMINID_PATH, Flags(more));
+  }
+  // Runs geminid to its end; stderr and stdout together.
+  static Ended Run(const std::vector<std::string>& flags) {
+    std::string command = absl::StrCat("exec '", GEMINI_GEMINID_PATH, "'");
+    for (const std::string& flag : flags) absl::StrAppend(&command, " '", flag, "'");
+    auto process = ChildProcess::Start({"/bin/sh", "-c", command + " 2>&1"});
+    EXPECT_OK(process);
+    Ended ended;
+    while (true) {
+      const absl::StatusOr<std::string> line = process->ReadLine(absl::Seconds(20));
+      if (!line.ok()) {
+        EXPECT_THAT(line, StatusIs(absl::StatusCode::kUnavailable)) << "it did not end";
+        break;
+      }
+      absl::StrAppend(&ended.output, *line, "\n");
+    }
+    process->Signal(SIGTERM);
+    const int status = process->Reap();
+    if (WIFEXITED(status)) ended.exit_code = WEXITSTATUS(status);
+    return ended;
+  }
+};
+
+TEST_F(DaemonTest, TheDirectoryIs0700AndTheSocket0600) {
+  ASSERT_OK_AND_ASSIGN(DaemonProcess daemon, Start());
+  struct stat info;
+  ASSERT_EQ(::stat(daemon.directory().c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0700);
+  ASSERT_EQ(::stat(daemon.socket_path().c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600);
+}
+
+TEST_F(DaemonTest, ASecondDaemonNamesTheFirstAndLeavesItAlone) {
+  ASSERT_OK_AND_ASSIGN(DaemonProcess daemon, Start());
+  const Ended second = Run(Flags({"--runtime-dir", daemon.directory()}));
+  EXPECT_EQ(second.exit_code, 1);
+  EXPECT_THAT(second.output, AllOf(HasSubstr(absl::StrCat("pid ", daemon.process().pid())),
+                                   HasSubstr("--runtime-dir")));
+  EXPECT_OK(daemon.Connect("still served"));
+}
+
+TEST_F(DaemonTest, ASocketThatADeadDaemonLeftIsReplaced) {
+  ASSERT_OK_AND_ASSIGN(DaemonProcess daemon, Start());
+  daemon.process().Signal(SIGKILL);
+  ASSERT_TRUE(daemon.process().WaitDead(absl::Seconds(20)));
+  ASSERT_TRUE(std::filesystem::exists(daemon.socket_path()));
+  // The helper makes a directory of its own, so the second one is started by hand.
+  auto second =
+      ChildProcess::Start({GEMINI_GEMINID_PATH, "--device-memory", "1MiB", "--host-memory", "64MiB",
+                           "--runtime-dir", daemon.directory()});
+  ASSERT_OK(second);
+  absl::Status connected;
+  const absl::Time start = absl::Now();
+  do {
+    connected = daemon.Connect("next").status();
+  } while (!connected.ok() && absl::Now() < start + absl::Seconds(20));
+  EXPECT_OK(connected);
+}
+
+TEST_F(DaemonTest, TermWaitsForTheLastLeaseAndRefusesNewOnes) {
+  ASSERT_OK_AND_ASSIGN(DaemonProcess daemon, Start({"--drain-timeout", "60"}));
+  ASSERT_OK_AND_ASSIGN(WireClient job, daemon.Connect("job"));
+  ASSERT_OK_AND_ASSIGN(WireClient late, daemon.Connect("late"));
+  ASSERT_OK(job.OpenLease({{0, kMiB, 0}}, {{}}));
+  daemon.process().Signal(SIGTERM);
+  absl::Status refused;
+  const absl::Time start = absl::Now();
+  while (absl::Now() < start + absl::Seconds(20)) {
+    // Until the signal has arrived a lease is given and closed with its session.
+    refused = late.OpenLease({{0, kMiB, 0}}, {{}}).status();
+    if (absl::IsUnavailable(refused)) break;
+    if (refused.ok()) {
+      ASSERT_OK(late.CloseSession());
+      absl::StatusOr<WireClient> again = daemon.Connect("late");
+      if (!again.ok()) {
+        refused = absl::UnavailableError("draining");
+        break;
+      }
+      late = *std::move(again);
+    }
+  }
+  EXPECT_THAT(refused, StatusIs(absl::StatusCode::kUnavailable, HasSubstr("draining")));
+  EXPECT_FALSE(daemon.process().WaitDead(absl::Milliseconds(200)));
+  EXPECT_OK(job.OpenSpace({.name = "s", .host_slots = 1}));  // The open job is still served.
+  ASSERT_OK(job.CloseSession());
+  ASSERT_TRUE(daemon.process().WaitDead(absl::Seconds(20)));
+  const int status = daemon.process().Reap();
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  EXPECT_FALSE(std::filesystem::exists(daemon.socket_path()));
+}
+
+TEST_F(DaemonTest, TheDrainEndsAtItsTimeoutAndASecondSignalEndsItAtOnce) {
+  for (const bool second_signal : {false, true}) {
+    ASSERT_OK_AND_ASSIGN(DaemonProcess daemon,
+                         Start({"--drain-timeout", second_signal ? "600" : "0.1"}));
+    ASSERT_OK_AND_ASSIGN(WireClient job, daemon.Connect("job"));
+    ASSERT_OK(job.OpenLease({{0, kMiB, 0}}, {{}}));
+    daemon.process().Signal(SIGTERM);
+    if (second_signal) {
+      // A pending signal absorbs its like: another one.
+      daemon.process().Signal(SIGINT);
+    }
+    ASSERT_TRUE(daemon.process().WaitDead(absl::Seconds(20)));
+    const int status = daemon.process().Reap();
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+    EXPECT_THAT(job.Receive(), StatusIs(absl::StatusCode::kUnavailable));
+  }
+}
+
+TEST_F(DaemonTest, AnotherUidIsRefused) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can become somebody else";
+  ASSERT_OK_AND_ASSIGN(DaemonProcess daemon, Start());
+  // The modes keep others out before the check does: opened up for this test.
+  ASSERT_EQ(::chmod(daemon.directory().c_str(), 0755), 0);
+  ASSERT_EQ(::chmod(daemon.socket_path().c_str(), 0666), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::setuid(65534) != 0) ::_exit(3);
+    auto client = WireClient::ConnectTo(daemon.socket_path());
+    if (!client.ok()) ::_exit(4);
+    const absl::Status hello = client->Hello("stranger");
+    ::_exit(hello.code() == absl::StatusCode::kPermissionDenied ? 0 : 5);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+TEST_F(DaemonTest, WhatItCannotUseIsNamedAndItExitsNonZero) {
+  std::string folder = ::testing::TempDir() + "/options-XXXXXX";
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  const std::string config = folder + "/geminid.toml";
+  std::ofstream(config) << "host-memroy = \"1GiB\"\n";
+  const std::string dir = folder + "/run";
+  struct Case {
+    std::vector<std::string> flags;
+    std::string message;
+  };
+  for (const Case& bad : {
+           Case{{"--config", config}, "did you mean 'host-memory'?"},
+           Case{{"--config", folder + "/none.toml"}, "none.toml"},
+           Case{{"--hots-memory", "1GiB"}, "did you mean '--host-memory'?"},
+           Case{{"--host-memory", "1GB"}, "KiB, MiB, GiB"},
+           Case{{"--device-memory", "1MiB", "--host-memory", "900TiB"}, "ask for less"},
+           Case{Flags({"--runtime-dir", dir, "--nvme", "/mnt"}), "DIR:SIZE"},
+           Case{Flags({"--runtime-dir", dir, "--nvme", folder + "/absent:1GiB"}), "/absent"},
+           Case{Flags({"--runtime-dir", folder + "/" + std::string(120, 'd')}),
+                "pass a shorter --runtime-dir"},
+           Case{Flags({"--runtime-dir", folder + "/no/parent"}), "no/parent"},
+           Case{Flags({"--runtime-dir", config}), "no directory"},
+           Case{Flags({"--runtime-dir", "/tmp"}), "mode 700"},
+           Case{Flags({"--log-level", "loud"}), "debug, info, warn, error"},
+       }) {
+    const Ended ended = Run(bad.flags);
+    EXPECT_GT(ended.exit_code, 0) << ended.output;
+    EXPECT_THAT(ended.output, HasSubstr(bad.message));
+  }
+  std::filesystem::remove_all(folder);
+}
+
+TEST_F(DaemonTest, AConfigurationFileSetsWhatFlagsDoNot) {
+  std::string folder = ::testing::TempDir() + "/config-XXXXXX";
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  const std::string config = folder + "/geminid.toml";
+  std::ofstream(config) << "host-memory = \"8MiB\"\ndevice-memory = \"2MiB\"\nnvme = [\"" << folder
+                        << ":4MiB\"]\nlog-level = \"error\"\n";
+  ASSERT_OK_AND_ASSIGN(
+      DaemonProcess daemon,
+      DaemonProcess::Start(GEMINI_GEMINID_PATH, {"--config", config, "--device-memory", "3MiB"}));
+  ASSERT_OK_AND_ASSIGN(WireClient client, daemon.Connect("c"));
+  EXPECT_EQ(client.free_at_hello(), (TierMap<int64_t>{{3 * kMiB, 8 * kMiB, 4 * kMiB}}));
+  std::filesystem::remove_all(folder);
+}
+
+// The directory's file system has less room than its capacity says: a file-size limit stands in.
+TEST_F(DaemonTest, AFullNvmeDirectoryIsARefusalAndNothingIsHeld) {
+  std::string folder = ::testing::TempDir() + "/full-XXXXXX";
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  ASSERT_OK_AND_ASSIGN(DaemonProcess daemon, Start({"--nvme", folder + ":64MiB"}));
+  const rlimit limit = {.rlim_cur = kMiB, .rlim_max = kMiB};
+  ASSERT_EQ(::prlimit(daemon.process().pid(), RLIMIT_FSIZE, &limit, nullptr), 0);
+  ASSERT_OK_AND_ASSIGN(WireClient client, daemon.Connect("job"));
+  ASSERT_OK(client.OpenLease({{0, 512 * kKiB, 32 * kMiB}}, {{}}));
+  EXPECT_THAT(client.OpenSpace({.name = "s", .host_slots = 1, .nvme_slots = 8000}),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr(folder)));
+  EXPECT_OK(client.OpenSpace({.name = "s", .host_slots = 1, .nvme_slots = 100}));
+  EXPECT_TRUE(std::filesystem::is_empty(folder));
+  std::filesystem::remove_all(folder);
+}
+
+TEST_F(DaemonTest, VersionAndHelpExitWithZero) {
+  EXPECT_EQ(Run({"--help"}).exit_code, 0);
+  const Ended version = Run({"--version"});
+  EXPECT_EQ(version.exit_code, 0);
+  EXPECT_THAT(version.output, HasSubstr("protocol 1"));
+}
+
+}  // namespace
+}  // namespace gemini::server
