@@ -9,6 +9,7 @@
 #include "ATen/record_function.h"
 #include "absl/strings/str_cat.h"
 #include "client/torch/tensor_walk.h"
+#include "torch/nn/module.h"
 
 namespace gemini::client::hooks {
 namespace {

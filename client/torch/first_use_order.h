@@ -8,7 +8,10 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
-#include "torch/nn/module.h"
+
+namespace torch::nn {
+class Module;
+}
 
 namespace gemini::client::hooks {
 

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "ATen/core/TensorBody.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"

@@ -24,7 +24,10 @@
 #include "client/session.h"
 #include "client/torch/managed_model.h"
 #include "gemini/unique_fd.h"
-#include "torch/nn/module.h"
+
+namespace torch::nn {
+class Module;
+}
 
 namespace gemini::client::hooks {
 

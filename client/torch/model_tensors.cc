@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/torch/model_tensors.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "c10/core/TensorImpl.h"
+#include "gemini/status_macros.h"
+
+namespace gemini::client::hooks {
+
+std::unique_ptr<ModelTensors> ModelTensors::Make(std::vector<ModuleTensor> tensors,
+                                                 const Layout& layout, ChunkStore& store,
+                                                 Residency& residency,
+                                                 int64_t decay_min_dimensions) {
+  auto model = std::unique_ptr<ModelTensors>(new ModelTensors(store, residency));
+  model->pieces_.resize(layout.num_bundles());
+  std::vector<int64_t> range_of_bundle(layout.num_bundles(), -1);
+  for (ModuleTensor& from : tensors) {
+    const auto index = static_cast<int64_t>(model->tensors_.size());
+    ModelTensor& tensor = model->tensors_.emplace_back();
+    tensor.info = {from.names.front(), from.tensor.sizes().vec(), from.group, from.tensor.numel()};
+    tensor.strides = from.tensor.strides().vec();
+    tensor.tensor = from.tensor;
+    tensor.place = layout.place(index);
+    tensor.decayed = from.tensor.dim() >= decay_min_dimensions;
+    for (std::string& name : from.names) model->by_name_[std::move(name)] = index;
+
+    int64_t& range = range_of_bundle[tensor.place.first_bundle.value()];
+    if (range < 0) {
+      range = static_cast<int64_t>(model->ranges_.size());
+      ModelRange& added = model->ranges_.emplace_back();
+      added.first = tensor.place.first_bundle;
+      added.num_bundles = tensor.place.num_bundles;
+      added.group = from.group;
+      added.param = residency.AddRange(store, added.first, added.num_bundles, ChunkKind::kParam);
+      if (from.group == TensorGroup::kTrainable) {
+        added.grad = residency.AddRange(store, added.first, added.num_bundles, ChunkKind::kGrad);
+      }
+    }
+    tensor.range = range;
+
+    int64_t done_bytes = 0;
+    for (int64_t i = 0; i < tensor.place.num_bundles; ++i) {
+      TensorPiece piece;
+      piece.tensor = index;
+      piece.chunk_offset_bytes = i == 0 ? tensor.place.offset_bytes : 0;
+      piece.tensor_offset_bytes = done_bytes;
+      piece.size_bytes = std::min(layout.chunk_bytes() - piece.chunk_offset_bytes,
+                                  tensor.size_bytes() - done_bytes);
+      done_bytes += piece.size_bytes;
+      model->pieces_[tensor.place.first_bundle.value() + i].push_back(piece);
+    }
+  }
+  return model;
+}
+
+absl::Status ModelTensors::MoveIntoChunks(StorageOwner& owner) {
+  for (int64_t bundle = 0; bundle < num_bundles(); ++bundle) {
+    const std::vector<TensorPiece>& pieces = pieces_[bundle];
+    const bool has_values = std::ranges::any_of(
+        pieces, [&](const TensorPiece& piece) { return !tensors_[piece.tensor].tensor.is_meta(); });
+    if (has_values) {
+      GEMINI_ASSIGN_OR_RETURN(HostChunk chunk, store_.AcquireSpare());
+      std::memset(chunk.data(), 0, static_cast<size_t>(store_.chunk_bytes()));
+      for (const TensorPiece& piece : pieces) {
+        const at::Tensor& tensor = tensors_[piece.tensor].tensor;
+        if (tensor.is_meta()) continue;
+        std::memcpy(
+            chunk.data() + piece.chunk_offset_bytes,
+            static_cast<const std::byte*>(tensor.const_data_ptr()) + piece.tensor_offset_bytes,
+            static_cast<size_t>(piece.size_bytes));
+      }
+      std::array<std::pair<ChunkKind, HostChunk>, 1> fresh = {
+          std::pair(ChunkKind::kParam, std::move(chunk))};
+      GEMINI_RETURN_IF_ERROR(store_.Commit(BundleId(bundle), 0, absl::MakeSpan(fresh)));
+    }
+    for (const TensorPiece& piece : pieces) {
+      const ModelTensor& tensor = tensors_[piece.tensor];
+      if (piece.tensor_offset_bytes + piece.size_bytes == tensor.size_bytes()) {
+        AdoptTensor(piece.tensor, owner);
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+void ModelTensors::AdoptTensor(int64_t index, StorageOwner& owner) {
+  ModelTensor& tensor = tensors_[index];
+  const bool on_meta = tensor.tensor.is_meta();
+  const bool is_buffer = tensor.info.group == TensorGroup::kBuffer;
+  const ManagedStorage::Place place = {ranges_[tensor.range].param, tensor.place.offset_bytes,
+                                       tensor.size_bytes()};
+  ManagedStorage::Traits traits = {
+      absl::StrCat(is_buffer ? "buffer " : "parameter ", tensor.info.name), is_buffer, !on_meta};
+  if (on_meta) {
+    tensor.storage = ManagedStorage::Make(place, std::move(traits), owner);
+    // set_data refuses to go from meta to the CPU, since a tensor that was used there may be saved in
+    // a graph. A parameter fresh from a build scope is not; it must stay this very TensorImpl, which
+    // the module and its submodules hold.
+    tensor.tensor.unsafeGetTensorImpl()->shallow_copy_from(
+        MakeView(index, tensor.storage).getIntrusivePtr());
+  } else {
+    // In place, so that views made before follow.
+    tensor.storage = tensor.tensor.storage().getWeakStorageImpl().lock();
+    ManagedStorage::Adopt(*tensor.storage, place, std::move(traits), owner);
+  }
+  tensor.written = !on_meta;
+  tensor.managed().set_version(tensor.tensor.unsafeGetTensorImpl()->version_counter());
+}
+
+at::Tensor ModelTensors::MakeView(int64_t index,
+                                  c10::intrusive_ptr<c10::StorageImpl> storage) const {
+  const ModelTensor& tensor = tensors_[index];
+  at::Tensor view = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(std::move(storage)), c10::DispatchKeySet(c10::DispatchKey::CPU),
+      caffe2::TypeMeta::Make<float>());
+  view.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.info.sizes, tensor.strides);
+  return view;
+}
+
+absl::StatusOr<int64_t> ModelTensors::Find(absl::string_view name) const {
+  const auto found = by_name_.find(std::string(name));
+  if (found == by_name_.end()) {
+    return absl::NotFoundError(absl::StrCat("the model manages no tensor named ", name));
+  }
+  return found->second;
+}
+
+absl::Status ModelTensors::CheckStorages() const {
+  for (const ModelTensor& tensor : tensors_) {
+    if (tensor.tensor.storage().unsafeGetStorageImpl() == tensor.storage.get() &&
+        ManagedStorage::Of(tensor.storage.get()) != nullptr &&
+        tensor.tensor.numel() == tensor.info.num_elements) {
+      continue;
+    }
+    return absl::FailedPreconditionError(absl::StrCat(
+        tensor.info.name,
+        " is no longer in the session's memory: set_data, module.to() or a swap of its storage "
+        "gave "
+        "it other bytes. Change values in place (under NoGradGuard: tensor.copy_), or convert the "
+        "module before Manage"));
+  }
+  return absl::OkStatus();
+}
+
+void ModelTensors::RetireAll(absl::string_view reason) {
+  for (ModelTensor& tensor : tensors_) {
+    for (const auto& storage : {tensor.storage, tensor.grad_storage}) {
+      if (ManagedStorage* managed = ManagedStorage::Of(storage.get())) managed->Retire(reason);
+    }
+  }
+}
+
+}  // namespace gemini::client::hooks

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tensors of one managed model and where their bytes lie: which pieces of which tensors fill each
+// bundle, and the ranges that operators pin.
+// Owner:  the model; one thread, but the tensors' storages are used by any.
+// Units:  tensors and ranges by index, bundles by BundleId, bytes.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "ATen/core/TensorBody.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "client/chunk_store.h"
+#include "client/residency.h"
+#include "client/torch/managed_model.h"
+#include "client/torch/managed_storage.h"
+#include "client/torch/module_tensors.h"
+#include "gemini/layout.h"
+
+namespace gemini::client::hooks {
+
+struct ModelTensor {
+  ManagedTensorInfo info;
+  std::vector<int64_t> strides;
+  at::Tensor tensor;
+  TensorPlace place;
+  int64_t range = 0;                                  // Index in ModelTensors::ranges().
+  c10::intrusive_ptr<c10::StorageImpl> storage;       // Null until adopted.
+  c10::intrusive_ptr<c10::StorageImpl> grad_storage;  // Null until the first gradient.
+  int64_t step = 0;                                   // Updates so far.
+  bool decayed = false;                               // Weight decay applies.
+  bool written = false;  // It has values: copied at Manage, or given by Write.
+
+  int64_t size_bytes() const { return info.num_elements * static_cast<int64_t>(sizeof(float)); }
+  ManagedStorage& managed() const { return *ManagedStorage::Of(storage.get()); }
+};
+
+// What is pinned together: one bundle's chunk, or all of a spanning tensor's.
+struct ModelRange {
+  BundleId first;
+  int64_t num_bundles = 1;
+  TensorGroup group = TensorGroup::kTrainable;
+  RangeId param;
+  RangeId grad;  // Trainable only.
+};
+
+// The part of a tensor that lies in one bundle.
+struct TensorPiece {
+  int64_t tensor = 0;
+  int64_t chunk_offset_bytes = 0;
+  int64_t tensor_offset_bytes = 0;
+  int64_t size_bytes = 0;
+};
+
+class ModelTensors {
+ public:
+  // Packs the tensors and adds their ranges. No tensor changes yet.
+  static std::unique_ptr<ModelTensors> Make(std::vector<ModuleTensor> tensors, const Layout& layout,
+                                            ChunkStore& store, Residency& residency,
+                                            int64_t decay_min_dimensions);
+
+  // Copies the bytes of tensors on the CPU into chunks committed at step 0, and turns all tensors into
+  // managed ones, each as soon as its bytes are copied; those on meta stay unwritten. On an error
+  // some are managed and some are not: the model is lost.
+  absl::Status MoveIntoChunks(StorageOwner& owner);
+
+  std::vector<ModelTensor>& tensors() { return tensors_; }
+  const std::vector<ModelRange>& ranges() const { return ranges_; }
+  const std::vector<TensorPiece>& pieces(BundleId bundle) const { return pieces_[bundle.value()]; }
+  int64_t num_bundles() const { return static_cast<int64_t>(pieces_.size()); }
+  ChunkStore& store() { return store_; }
+  Residency& residency() { return residency_; }
+
+  // NOT_FOUND: no such name.
+  absl::StatusOr<int64_t> Find(absl::string_view name) const;
+
+  // FAILED_PRECONDITION when a tensor no longer has the storage that it was given (names it).
+  absl::Status CheckStorages() const;
+
+  // Makes a tensor over `storage` with the sizes and strides of tensor `index`.
+  at::Tensor MakeView(int64_t index, c10::intrusive_ptr<c10::StorageImpl> storage) const;
+
+  // Disconnects all storages, for the session's end.
+  void RetireAll(absl::string_view reason);
+
+ private:
+  ModelTensors(ChunkStore& store, Residency& residency) : store_(store), residency_(residency) {}
+  void AdoptTensor(int64_t index, StorageOwner& owner);
+
+  ChunkStore& store_;
+  Residency& residency_;
+  std::vector<ModelTensor> tensors_;
+  std::vector<ModelRange> ranges_;
+  std::vector<std::vector<TensorPiece>> pieces_;  // By BundleId, in chunk order.
+  std::unordered_map<std::string, int64_t> by_name_;
+};
+
+}  // namespace gemini::client::hooks

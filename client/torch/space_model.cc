@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/torch/space_model.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/grad_norm.h"
+#include "client/torch/optimizer_step.h"
+#include "gemini/status_macros.h"
+
+namespace gemini::client::hooks {
+
+SpaceModel::SpaceModel(std::unique_ptr<ModelTensors> tensors, const OptimizerSpec& optimizer,
+                       int64_t max_open_chunks, Session& session, OperatorHook& hook)
+    : session_(session),
+      hook_(hook),
+      optimizer_(optimizer),
+      tensors_(std::move(tensors)),
+      writer_(*tensors_, max_open_chunks) {}
+
+absl::StatusOr<std::unique_ptr<SpaceModel>> SpaceModel::Make(std::unique_ptr<ModelTensors> tensors,
+                                                             const OptimizerSpec& optimizer,
+                                                             int64_t max_open_chunks,
+                                                             Session& session, OperatorHook& hook) {
+  auto model = std::unique_ptr<SpaceModel>(
+      new SpaceModel(std::move(tensors), optimizer, max_open_chunks, session, hook));
+  GEMINI_RETURN_IF_ERROR(model->tensors_->MoveIntoChunks(*model));
+  for (const ModelTensor& tensor : model->tensors_->tensors()) {
+    model->infos_.push_back(tensor.info);
+    hook.ReserveScratch(tensor.size_bytes());
+  }
+  model->gradients_ = std::make_unique<Gradients>(*model->tensors_, *model, session);
+  return model;
+}
+
+SpaceModel::~SpaceModel() {
+  gradients_.reset();
+  tensors_->RetireAll("the session is closed");
+}
+
+absl::StatusOr<StepResult> SpaceModel::Step(const StepOptions& options) {
+  GEMINI_RETURN_IF_ERROR(session_.status());
+  GEMINI_RETURN_IF_ERROR(writer_.Flush());
+  GEMINI_RETURN_IF_ERROR(tensors_->CheckStorages());
+  std::vector<ModelTensor>& tensors = tensors_->tensors();
+  std::vector<bool> has_gradient(tensors.size());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (!tensors[i].written) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          tensors[i].info.name, " has no values: Write each tensor of a meta module first"));
+    }
+    GEMINI_ASSIGN_OR_RETURN(const bool has, gradients_->Collect(static_cast<int64_t>(i)));
+    has_gradient[i] = has;
+  }
+  StepResult result;
+  GEMINI_ASSIGN_OR_RETURN(result.grad_norm, GradientNorm(*tensors_, has_gradient));
+  result.clip_coefficient = ClipCoefficient(result.grad_norm, options.max_grad_norm);
+  // Last look: an error may have been latched by another thread meanwhile.
+  GEMINI_RETURN_IF_ERROR(session_.status());
+  const double learning_rate =
+      options.learning_rate < 0 ? optimizer_.learning_rate : options.learning_rate;
+  if (absl::Status status = UpdateBundles(*tensors_, has_gradient, optimizer_, learning_rate,
+                                          result.clip_coefficient, step_ + 1);
+      !status.ok()) {
+    session_.Latch(status);
+    return status;
+  }
+  result.step = ++step_;
+  session_.PublishStep(step_);
+  return result;
+}
+
+absl::StatusOr<int64_t> SpaceModel::FindKind(absl::string_view name, ChunkKind kind) const {
+  GEMINI_ASSIGN_OR_RETURN(const int64_t index, tensors_->Find(name));
+  const bool has_moments = tensors_->tensors()[index].info.group == TensorGroup::kTrainable;
+  const bool is_moment = kind == ChunkKind::kExpAvg || kind == ChunkKind::kExpAvgSq;
+  if (kind == ChunkKind::kParam || (is_moment && has_moments)) return index;
+  return absl::NotFoundError(absl::StrCat(name, " has no ", ChunkKindName(kind), " to access"));
+}
+
+absl::StatusOr<int64_t> SpaceModel::TensorStep(absl::string_view name) const {
+  GEMINI_ASSIGN_OR_RETURN(const int64_t index, tensors_->Find(name));
+  return tensors_->tensors()[index].step;
+}
+
+absl::Status SpaceModel::SetStep(int64_t step) {
+  if (step < step_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the model is at step ", step_, ": it cannot go back to ", step));
+  }
+  step_ = step;
+  return absl::OkStatus();
+}
+
+absl::Status SpaceModel::SetTensorStep(absl::string_view name, int64_t step) {
+  GEMINI_ASSIGN_OR_RETURN(const int64_t index, tensors_->Find(name));
+  if (step < 0) return absl::InvalidArgumentError(absl::StrCat("step ", step, " of ", name));
+  tensors_->tensors()[index].step = step;
+  return absl::OkStatus();
+}
+
+absl::Status SpaceModel::Read(absl::string_view name, ChunkKind kind, ByteSink sink) {
+  GEMINI_ASSIGN_OR_RETURN(const int64_t index, FindKind(name, kind));
+  return writer_.Read(index, kind, sink);
+}
+
+absl::Status SpaceModel::Write(absl::string_view name, ChunkKind kind, ByteSource source) {
+  GEMINI_RETURN_IF_ERROR(session_.status());
+  GEMINI_ASSIGN_OR_RETURN(const int64_t index, FindKind(name, kind));
+  return writer_.Write(index, kind, step_, source);
+}
+
+absl::StatusOr<ScopedFetch> SpaceModel::Fetch(const at::Tensor& tensor, FetchAccess access) {
+  GEMINI_RETURN_IF_ERROR(session_.status());
+  ManagedStorage* const managed =
+      tensor.defined() ? ManagedStorage::Of(tensor.unsafeGetTensorImpl()) : nullptr;
+  if (managed == nullptr || managed->retired()) {
+    return absl::FailedPreconditionError("not a tensor in the session's memory: nothing to fetch");
+  }
+  GEMINI_RETURN_IF_ERROR(hook_.Pin(*managed));
+  auto storage = tensor.storage().getWeakStorageImpl().lock();
+  auto* const base = static_cast<std::byte*>(storage->mutable_data());
+  return ScopedFetch(std::move(storage),
+                     base + tensor.storage_offset() * static_cast<int64_t>(tensor.itemsize()),
+                     access);
+}
+
+absl::Status SpaceModel::Prepare(ManagedStorage& storage) {
+  GEMINI_RETURN_IF_ERROR(writer_.Flush());
+  if (storage.ready()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      storage.name(), " has no values yet: Write each tensor of a meta module before its use"));
+}
+
+}  // namespace gemini::client::hooks

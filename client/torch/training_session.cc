@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/torch/training_session.h"
+
+#include <algorithm>
+#include <bit>
+#include <exception>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/torch/counting_allocator.h"
+#include "client/torch/model_tensors.h"
+#include "client/torch/module_tensors.h"
+#include "client/torch/operator_hook.h"
+#include "client/torch/space_model.h"
+#include "gemini/byte_size.h"
+#include "gemini/layout.h"
+#include "gemini/status_macros.h"
+#include "torch/nn/module.h"
+
+namespace gemini::client::hooks {
+namespace {
+
+constexpr int64_t kMinChunkBytes = 64 * kKiB;
+constexpr int64_t kMaxChunkBytes = 16 * kMiB;
+
+// HOST slots beside those of the model's chunks: a step's three new ones and a loader's open ones,
+// with one for a write-back in between.
+constexpr int64_t kOpenChunks = 4;
+constexpr int64_t kSpareSlots = 3 + kOpenChunks + 1;
+
+SessionOptions ToSessionOptions(const TrainingOptions& options) {
+  SessionOptions session;
+  session.want_bytes[Tier::kDevice] = options.device_memory;
+  session.want_bytes[Tier::kHost] = options.host_memory;
+  session.want_bytes[Tier::kNvme] = options.nvme_memory;
+  // A smaller grant would surface as a failure in the middle of a run.
+  session.floor_bytes = session.want_bytes;
+  session.chunk_bytes =
+      options.chunk_bytes > 0 ? options.chunk_bytes : ChooseChunkBytes(options.device_memory);
+  session.label = options.label;
+  return session;
+}
+
+absl::Status CheckNoSession() {
+  if (OperatorHook::Active() == nullptr) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "a training session is open in this process: close it, or Manage the model in it");
+}
+
+}  // namespace
+
+int64_t ChooseChunkBytes(int64_t device_memory) {
+  constexpr int64_t kMinChunks = 32;
+  const auto fitting =
+      std::bit_floor(static_cast<uint64_t>(std::max<int64_t>(device_memory, 1)) / kMinChunks);
+  return std::clamp(static_cast<int64_t>(fitting), kMinChunkBytes, kMaxChunkBytes);
+}
+
+int64_t ChooseChunkBytes(int64_t device_memory, const torch::nn::Module& module) {
+  int64_t module_bytes = 0;
+  for (const at::Tensor& tensor : module.parameters()) {
+    module_bytes += tensor.numel() * static_cast<int64_t>(sizeof(float));
+  }
+  constexpr int64_t kMinChunks = 4;
+  const auto fitting =
+      std::bit_floor(static_cast<uint64_t>(std::max<int64_t>(module_bytes, 1)) / kMinChunks);
+  return std::min(ChooseChunkBytes(device_memory),
+                  std::max(kMinChunkBytes, static_cast<int64_t>(fitting)));
+}
+
+struct TrainingSession::State {
+  std::shared_ptr<Session> session;  // Shared with the allocator's blocks.
+  std::unique_ptr<OperatorHook> hook;
+  std::vector<std::unique_ptr<SpaceModel>> models;
+  TierMap<int64_t> spaces_bytes;  // Given to spaces, of HOST and NVME.
+  TrainingStats stats_at_close;
+  bool is_open = true;
+};
+
+TrainingSession::TrainingSession(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+TrainingSession::~TrainingSession() { Close().IgnoreError(); }
+
+absl::StatusOr<std::unique_ptr<TrainingSession>> TrainingSession::Open(
+    UniqueFd socket, const TrainingOptions& options) {
+  GEMINI_RETURN_IF_ERROR(CheckNoSession());
+  return Start(Session::Open(std::move(socket), ToSessionOptions(options)));
+}
+
+absl::StatusOr<std::unique_ptr<TrainingSession>> TrainingSession::Open(
+    absl::string_view socket_path, const TrainingOptions& options) {
+  GEMINI_RETURN_IF_ERROR(CheckNoSession());
+  return Start(Session::Open(socket_path, ToSessionOptions(options)));
+}
+
+absl::StatusOr<std::unique_ptr<TrainingSession>> TrainingSession::Start(
+    absl::StatusOr<std::unique_ptr<Session>> session) {
+  if (!session.ok()) return session.status();
+  auto state = std::make_unique<State>();
+  state->session = std::move(*session);
+  GEMINI_ASSIGN_OR_RETURN(state->hook, OperatorHook::Install(*state->session));
+  BeginChargingAllocations(state->session);
+  return std::unique_ptr<TrainingSession>(new TrainingSession(std::move(state)));
+}
+
+absl::StatusOr<ManagedModel*> TrainingSession::Manage(torch::nn::Module& module,
+                                                      const OptimizerSpec& optimizer,
+                                                      const ManageOptions& options) {
+  if (!state_->is_open) return absl::FailedPreconditionError("the session is closed");
+  GEMINI_RETURN_IF_ERROR(status());
+  Session& session = *state_->session;
+  const int64_t chunk_bytes = session.chunk_bytes();
+  try {
+    GEMINI_ASSIGN_OR_RETURN(std::vector<ModuleTensor> tensors,
+                            CollectModuleTensors(module, options.first_use_order));
+    std::vector<TensorSpec> specs;
+    for (const ModuleTensor& tensor : tensors) {
+      specs.push_back({tensor.names.front(),
+                       tensor.tensor.numel() * static_cast<int64_t>(sizeof(float)), tensor.group});
+    }
+    GEMINI_ASSIGN_OR_RETURN(const Layout layout, Layout::Pack(specs, chunk_bytes));
+
+    SpaceOptions space;
+    space.name = options.space_name;
+    space.num_bundles = layout.num_bundles();
+    int64_t chunks = 0;
+    for (int64_t i = 0; i < layout.num_bundles(); ++i) {
+      // Parameter, two moments and gradient; or the one chunk of a frozen tensor or buffer.
+      chunks += layout.group(BundleId(i)) == TensorGroup::kTrainable ? 4 : 1;
+    }
+    const auto free_slots = [&](Tier tier, int64_t asked_bytes) {
+      const int64_t left = session.granted_bytes()[tier] - state_->spaces_bytes[tier];
+      return (asked_bytes > 0 ? std::min(asked_bytes, left) : left) / chunk_bytes;
+    };
+    space.host_slots = std::min(chunks + kSpareSlots, free_slots(Tier::kHost, options.host_memory));
+    const int64_t spilled = std::max<int64_t>(0, chunks + kSpareSlots - space.host_slots);
+    space.nvme_slots = std::min(spilled, free_slots(Tier::kNvme, options.nvme_memory));
+    if (space.host_slots < kSpareSlots || space.nvme_slots < spilled) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "model ", options.space_name, " needs ",
+          FormatByteSize((chunks + kSpareSlots) * chunk_bytes), " of HOST and NVME, of it ",
+          FormatByteSize(kSpareSlots * chunk_bytes), " in HOST; HOST has ",
+          FormatByteSize(free_slots(Tier::kHost, options.host_memory) * chunk_bytes),
+          " left and NVME ",
+          FormatByteSize(free_slots(Tier::kNvme, options.nvme_memory) * chunk_bytes),
+          ": raise the host memory or the NVME memory"));
+    }
+    GEMINI_ASSIGN_OR_RETURN(ChunkStore * store, session.OpenSpace(space));
+    state_->spaces_bytes[Tier::kHost] += space.host_slots * chunk_bytes;
+    state_->spaces_bytes[Tier::kNvme] += space.nvme_slots * chunk_bytes;
+
+    auto table = ModelTensors::Make(std::move(tensors), layout, *store, session.residency(),
+                                    optimizer.decay_min_dimensions);
+    GEMINI_ASSIGN_OR_RETURN(
+        std::unique_ptr<SpaceModel> model,
+        SpaceModel::Make(std::move(table), optimizer, kOpenChunks, session, *state_->hook));
+    state_->models.push_back(std::move(model));
+    return state_->models.back().get();
+  } catch (const std::exception& error) {  // Torch's, on a tensor of a kind not thought of.
+    return absl::InternalError(absl::StrCat("managing the module: ", error.what()));
+  }
+}
+
+absl::Status TrainingSession::status() const { return state_->session->status(); }
+
+TrainingStats TrainingSession::stats() const {
+  if (!state_->is_open) return state_->stats_at_close;
+  const DeviceBudget& budget = state_->session->device_budget();
+  const ResidencyStats residency = state_->session->residency().stats();
+  const HookStats hook = state_->hook->stats();
+  TrainingStats stats;
+  stats.device_budget_bytes = budget.budget_bytes();
+  stats.device_peak_bytes = budget.peak_bytes();
+  stats.non_model_peak_bytes = budget.non_model_peak_bytes();
+  stats.pinned_peak_bytes = residency.pinned_peak_bytes;
+  stats.host_bytes = state_->spaces_bytes[Tier::kHost];
+  stats.nvme_bytes = state_->spaces_bytes[Tier::kNvme];
+  stats.fetch_bytes = residency.fetch_bytes;
+  stats.evict_bytes = residency.evict_bytes;
+  stats.stall_seconds = static_cast<double>(residency.stall_ns) * 1e-9;
+  stats.operators = hook.operators;
+  stats.operators_with_chunks = hook.operators_with_chunks;
+  return stats;
+}
+
+void TrainingSession::ResetPeaks() { state_->session->device_budget().ResetPeaks(); }
+
+Session& TrainingSession::session() { return *state_->session; }
+
+absl::Status TrainingSession::Close() {
+  if (!state_->is_open) return absl::OkStatus();
+  state_->stats_at_close = stats();
+  state_->is_open = false;
+  EndChargingAllocations();
+  state_->models.clear();
+  state_->hook.reset();
+  return state_->session->Close();
+}
+
+}  // namespace gemini::client::hooks
