@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "torch/nn/module.h"
+#include "torch/types.h"
 #include "trainer/hf_checkpoint.h"
 #include "trainer/hf_config.h"
 #include "trainer/recompute.h"

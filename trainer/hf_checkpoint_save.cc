@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fcntl.h>
 #include <stdio.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>

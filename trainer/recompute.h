@@ -12,6 +12,7 @@
 #include <memory>
 
 #include "torch/nn/module.h"
+#include "torch/types.h"
 
 namespace gemini::trainer {
 

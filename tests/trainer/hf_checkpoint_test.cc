@@ -229,6 +229,7 @@ TEST_F(HfCheckpointTest, AnIndexThatLiesIsRefused) {
       {R"({"weight_map":[]})", "weight_map"},
       {R"({"weight_map":{"a":7}})", "'a' is in no plain file name"},
       {R"({"weight_map":{"a":"../model/a.safetensors"}})", "'a' is in no plain file name"},
+      {R"({"weight_map":{"a":"/model/a.safetensors"}})", "'a' is in no plain file name"},
       {R"({"weight_map":{"a":".."}})", "'a' is in no plain file name"},
       {R"({"weight_map":{"a":""}})", "'a' is in no plain file name"},
       {R"({"weight_map":{"other":"a.safetensors"}})", "'other' is not in"},
