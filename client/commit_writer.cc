@@ -20,7 +20,8 @@ void CommitWriter::Commit(BundleId bundle, int64_t step, const CommitRecord& rec
   const int64_t index = free_records_.front();
   free_records_.pop_front();
   for (int kind = 0; kind < kNumChunkKinds; ++kind) {
-    records_[index].slots[kind].store(record[kind], std::memory_order_relaxed);
+    // Release: a reader that sees a new slot in an old record also sees that no word names it now.
+    records_[index].slots[kind].store(record[kind], std::memory_order_release);
   }
   words_[bundle.value()].store(PackCommitWord({.step = step, .record = index}),
                                std::memory_order_release);

@@ -64,27 +64,31 @@ TEST_F(CommitWriterTest, ARecordIsNotRewrittenWhileAWordNamesIt) {
 }
 
 TEST_F(CommitWriterTest, AReaderAtAnyMomentFindsAWholeVersion) {
-  std::atomic<bool> stop{false};
+  constexpr int64_t kVersions = 2'000;  // Different ones: the two threads really run at once.
+  std::atomic<int64_t> versions_read{0};
+  std::atomic<bool> torn{false};
   std::thread reader([&] {
-    while (!stop) {
+    int64_t last_step = -1;
+    while (versions_read < kVersions && !torn) {
       const uint64_t word = words_[0].load(std::memory_order_acquire);
       if (word == 0) continue;
       const CommitWord unpacked = *UnpackCommitWord(word, kRecords);
       CommitRecord record;
       for (int kind = 0; kind < kNumChunkKinds; ++kind) {
-        record[kind] = records_[unpacked.record].slots[kind].load(std::memory_order_relaxed);
+        record[kind] = records_[unpacked.record].slots[kind].load(std::memory_order_acquire);
       }
       // If the word still stands, the record was its own the whole time.
-      std::atomic_thread_fence(std::memory_order_acquire);
       if (words_[0].load(std::memory_order_relaxed) != word) continue;
-      ASSERT_EQ(record, RecordOf(static_cast<uint64_t>(unpacked.step)));
+      if (record != RecordOf(static_cast<uint64_t>(unpacked.step))) torn = true;
+      if (unpacked.step != last_step) ++versions_read;
+      last_step = unpacked.step;
     }
   });
-  for (int64_t step = 0; step < 200'000; ++step) {
+  for (int64_t step = 0; versions_read < kVersions && !torn; ++step) {
     writer_.Commit(BundleId(0), step, RecordOf(static_cast<uint64_t>(step)));
   }
-  stop = true;
   reader.join();
+  EXPECT_FALSE(torn);
 }
 
 TEST_F(CommitWriterTest, StepsNeverGoBack) {
