@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "gemini/byte_size.h"
 
 namespace gemini::trainer {
@@ -27,36 +28,45 @@ std::string DurationText(absl::Duration duration) {
   return absl::StrFormat("%d:%02d:%02d", seconds / 3600, seconds / 60 % 60, seconds % 60);
 }
 
+namespace {
+
+// "60MiB": a terminal has 80 columns.
+std::string ShortSize(int64_t size_bytes) {
+  return absl::StrReplaceAll(FormatByteSize(size_bytes), {{" ", ""}});
+}
+
+}  // namespace
+
 std::string ProgressLine(const ProgressState& state, int columns) {
-  constexpr int kBar = 20;
+  std::vector<std::string> parts;  // What matters most comes first: the rest may not fit.
+  parts.push_back(absl::StrFormat("%d/%d", state.step, state.num_steps));
+  parts.push_back(absl::StrFormat("loss %.4f", state.loss));
+  parts.push_back(absl::StrFormat("%.0f tok/s", state.tokens_per_second));
+  parts.push_back(absl::StrFormat("left %s", DurationText(state.left)));
+  if (state.device_budget_bytes > 0) {
+    parts.push_back(absl::StrCat("DEVICE ", ShortSize(state.device_used_bytes), "/",
+                                 ShortSize(state.device_budget_bytes)));
+    parts.push_back(absl::StrCat("HOST ", ShortSize(state.host_bytes)));
+  }
+  std::string text;
+  for (const std::string& part : parts) {
+    const size_t space = text.empty() ? 0 : 1;
+    if (static_cast<int>(text.size() + space + part.size()) > columns) break;
+    absl::StrAppend(&text, space == 0 ? "" : " ", part);
+  }
+  // The bar takes what is left, without its brackets and the space behind.
+  const int bar = std::min(20, columns - static_cast<int>(text.size()) - 3);
+  if (bar < 4) return text;
   const double fraction =
       state.num_steps > 0
           ? std::clamp(static_cast<double>(state.step) / static_cast<double>(state.num_steps), 0.0,
                        1.0)
           : 0.0;
-  const int full = static_cast<int>(fraction * kBar);
-  std::string bar(static_cast<size_t>(full), '=');
-  if (full < kBar) bar += '>';
-  bar.resize(kBar, ' ');
-
-  std::vector<std::string> parts;
-  parts.push_back(absl::StrFormat("%d/%d", state.step, state.num_steps));
-  parts.push_back(absl::StrFormat("loss %.4f", state.loss));
-  parts.push_back(absl::StrFormat("left %s", DurationText(state.left)));
-  parts.push_back(absl::StrFormat("%.0f tok/s", state.tokens_per_second));
-  if (state.device_budget_bytes > 0) {
-    parts.push_back(absl::StrCat("DEVICE ", FormatByteSize(state.device_used_bytes), " of ",
-                                 FormatByteSize(state.device_budget_bytes)));
-    parts.push_back(absl::StrCat("HOST ", FormatByteSize(state.host_bytes)));
-  }
-  std::string line = absl::StrCat("[", bar, "]");
-  for (const std::string& part : parts) {
-    if (static_cast<int>(line.size() + 2 + part.size()) > columns) break;
-    absl::StrAppend(&line, "  ", part);
-  }
-  if (static_cast<int>(line.size()) > columns)
-    line.resize(static_cast<size_t>(std::max(columns, 0)));
-  return line;
+  const int full = static_cast<int>(fraction * bar);
+  std::string drawn(static_cast<size_t>(full), '=');
+  if (full < bar) drawn += '>';
+  drawn.resize(static_cast<size_t>(bar), ' ');
+  return absl::StrCat("[", drawn, "] ", text);
 }
 
 Progress::Progress(int fd) : fd_(fd), terminal_(::isatty(fd) == 1) {}

@@ -40,10 +40,14 @@ std::string ReadAll(int fd) {
 }
 
 TEST(Progress, TheLineShowsAllThatIsPromised) {
-  EXPECT_EQ(
-      ProgressLine(Middle(), 200),
-      "[==========>         ]  50/100  loss 3.2500  left 1:02:05  1234 tok/s  DEVICE 60 MiB of "
-      "64 MiB  HOST 2 GiB");
+  EXPECT_EQ(ProgressLine(Middle(), 200),
+            "[==========>         ] 50/100 loss 3.2500 1234 tok/s left 1:02:05 DEVICE 60MiB/64MiB "
+            "HOST 2GiB");
+}
+
+TEST(Progress, AnOrdinaryTerminalShowsAllOfIt) {
+  EXPECT_EQ(ProgressLine(Middle(), 79),
+            "[==>  ] 50/100 loss 3.2500 1234 tok/s left 1:02:05 DEVICE 60MiB/64MiB HOST 2GiB");
 }
 
 TEST(Progress, NoLineIsWiderThanTheTerminal) {
@@ -61,7 +65,7 @@ TEST(Progress, WithoutABudgetNoTierIsShown) {
 TEST(Progress, EndsAndOddNumbersAreDrawn) {
   ProgressState state = Middle();
   state.step = 100;
-  EXPECT_THAT(ProgressLine(state, 200), StartsWith("[====================]  100/100"));
+  EXPECT_THAT(ProgressLine(state, 200), StartsWith("[====================] 100/100"));
   state.num_steps = 0;
   EXPECT_THAT(ProgressLine(state, 200), StartsWith("[>   "));
   state.left = absl::InfiniteDuration();
@@ -84,7 +88,7 @@ TEST(Progress, ElsewhereThanOnATerminalItPrintsPlainLinesNowAndThen) {
   }
   const std::string text = ReadAll(reader.get());
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 3) << text;  // 1, about 51, 100.
-  EXPECT_THAT(text, AllOf(HasSubstr("  1/100"), HasSubstr("  51/100"), HasSubstr("  100/100"),
+  EXPECT_THAT(text, AllOf(HasSubstr("] 1/100"), HasSubstr("] 51/100"), HasSubstr("] 100/100"),
                           Not(HasSubstr("\r")), Not(HasSubstr("\x1b"))));
 }
 

@@ -1,0 +1,55 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the small Hugging Face checkpoints and tokens that the tests of gemini-train share.
+
+make_models.py DIRECTORY: writes gpt2/, opt/ and opt_post_norm/ by transformers, tokens.npy and eval.npy.
+"""
+import pathlib
+import sys
+
+import numpy
+import torch
+import transformers
+
+VOCABULARY = 512
+POSITIONS = 64
+
+
+def configs():
+    """Shapes whose largest tensor is far below a quarter of the model, in four blocks."""
+    yield "gpt2", transformers.GPT2Config(
+        vocab_size=VOCABULARY, n_positions=POSITIONS, n_embd=128, n_layer=4, n_head=4,
+        bos_token_id=0, eos_token_id=0)
+    opt = dict(vocab_size=VOCABULARY, max_position_embeddings=POSITIONS, hidden_size=128, ffn_dim=512,
+               num_hidden_layers=4, num_attention_heads=4, pad_token_id=1, bos_token_id=2,
+               eos_token_id=2, dropout=0.1)
+    yield "opt", transformers.OPTConfig(**opt, word_embed_proj_dim=128, do_layer_norm_before=True)
+    yield "opt_post_norm", transformers.OPTConfig(**opt, word_embed_proj_dim=64,
+                                                  do_layer_norm_before=False)
+
+
+def tokens(count, seed):
+    """A noisy walk over the vocabulary, so that there is something to learn."""
+    random = numpy.random.default_rng(seed)
+    steps = random.integers(1, 4, count)
+    jumps = random.random(count) < 0.05
+    steps[jumps] = random.integers(0, VOCABULARY, int(jumps.sum()))
+    return (numpy.cumsum(steps) % (VOCABULARY - 8) + 8).astype(numpy.uint16)  # Never a special token.
+
+
+def main(directory):
+    root = pathlib.Path(directory)
+    root.mkdir(parents=True, exist_ok=True)
+    for name, config in configs():
+        torch.manual_seed(1)
+        model = transformers.AutoModelForCausalLM.from_config(config)
+        with torch.no_grad():
+            for parameter in model.parameters():  # No bias zero, no scale one.
+                parameter += 0.02 * torch.randn_like(parameter)
+        model.save_pretrained(root / name)
+    numpy.save(root / "tokens.npy", tokens(20_000, seed=2))
+    numpy.save(root / "eval.npy", tokens(1_000, seed=3).astype(numpy.uint32))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""PlacementInvariance of the whole program: gemini-train under a budget that does not hold the model
+leaves the same bytes as --reference in plain memory, after 20 AdamW steps.
+
+The DEVICE budget is max(floor, 25% of the parameter bytes + non-model peak); floor and peak are measured
+in a run with room for all, and printed. parity_test.py [MODEL...]: only these.
+"""
+import sys
+import unittest
+
+import train_program
+from train_program import KIB, MIB, Daemon
+
+# Smallest chunks that there are: the floor is then close to the largest tensor of an operator.
+CHUNK = 64 * KIB
+
+
+class ParityTest(train_program.TrainTest):
+    model = None
+
+    def measured_budget(self, **keys):
+        """The budget of the issue, from two steps with room for everything."""
+        keys["steps"] = 2
+        output = self.train("measured", **keys, device_memory="1GiB", chunk_size=CHUNK)
+        lines = train_program.steps(output)
+        floor = max(line["pinned_peak_bytes"] for line in lines)
+        peak = max(line["non_model_peak_bytes"] for line in lines)
+        quarter = train_program.parameter_bytes(self.model) // 4
+        budget = max(floor, quarter + peak)
+        print(f"{self.model}: floor {floor}, non-model peak {peak}, 25% of the parameters {quarter}, "
+              f"budget {budget} bytes", flush=True)
+        self.assertLess(floor, quarter, "the shape is badly chosen")
+        return budget
+
+    def check(self, reference, name, budget, **keys):
+        output = self.train(name, **keys, device_memory=budget, chunk_size=CHUNK)
+        for line in train_program.steps(output):
+            self.assertEqual(line["device_budget_bytes"], budget)
+            self.assertLessEqual(line["device_peak_bytes"], budget)
+        self.assertGreater(sum(line["fetch_bytes"] for line in train_program.steps(output)),
+                           20 * train_program.parameter_bytes(self.model),
+                           "the model was not moved in and out")
+        for file in ("model.safetensors", "optimizer.safetensors"):
+            self.assert_same_file(reference / "latest" / file, output / "latest" / file)
+        return output
+
+    def test_one_batch_a_step_in_every_placement(self):
+        keys = self.keys(self.model)
+        reference = self.train("reference", **keys, reference=True)
+        budget = self.measured_budget(**keys)
+        self.check(reference, "embedded", budget, **keys)
+
+        # HOST holds a third of parameters, moments and gradients: the rest is on the disk.
+        host = train_program.parameter_bytes(self.model) * 4 // 3
+        store = self.directory / "store"
+        store.mkdir()
+        output = self.check(reference, "nvme", budget, **keys, host_memory=host,
+                            nvme=[f"{store}:64MiB"])
+        self.assertGreater(train_program.steps(output)[-1]["nvme_bytes"], 0)
+
+        with Daemon(self.directory, "256MiB", "256MiB", "256MiB") as daemon:
+            self.check(reference, "daemon", budget, **keys, daemon=daemon.socket)
+
+    def test_accumulation_with_clipping(self):
+        keys = self.keys(self.model, accumulate=3, clip=0.5, batch=1)
+        reference = self.train("reference", **keys, reference=True)
+        self.assertLess(train_program.steps(reference)[0]["clip_coefficient"], 1)
+        self.check(reference, "embedded", self.measured_budget(**keys), **keys)
+
+    def test_recomputation(self):
+        keys = self.keys(self.model)
+        reference = self.train("reference", **keys, reference=True)
+        recomputed = dict(keys, recompute=True)
+        self.check(reference, "recomputed", self.measured_budget(**recomputed), **recomputed)
+
+
+def make(model):
+    return type(f"Parity_{model}", (ParityTest,), {"model": model})
+
+
+def load_tests(loader, _tests, _pattern):
+    suite = unittest.TestSuite()
+    for model in MODELS:
+        suite.addTests(loader.loadTestsFromTestCase(make(model)))
+    return suite
+
+
+MODELS = [argument for argument in sys.argv[1:] if not argument.startswith("-")] or [
+    "gpt2", "opt", "opt_post_norm"]
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], "-v"])

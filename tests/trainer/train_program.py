@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the end-to-end tests of gemini-train share: running it, and reading what it left.
+
+The environment names the binaries (GEMINI_BIN) and the checkpoints of make_models.py (GEMINI_MODELS).
+"""
+import json
+import os
+import pathlib
+import shutil
+import signal
+import struct
+import subprocess
+import tempfile
+import unittest
+
+BIN = pathlib.Path(os.environ.get("GEMINI_BIN", "build/bin"))
+MODELS = pathlib.Path(os.environ.get("GEMINI_MODELS", "build/trainer_models"))
+KIB, MIB = 1 << 10, 1 << 20
+TIMEOUT_S = 120
+
+
+def arguments(keys):
+    """{"batch": 2, "recompute": True, "nvme": [..]} as flags."""
+    flags = []
+    for key, value in keys.items():
+        name = "--" + key.replace("_", "-")
+        if value is True:
+            flags.append(name)
+        elif isinstance(value, list):
+            for one in value:
+                flags += [name, str(one)]
+        else:
+            flags += [name, str(value)]
+    return flags
+
+
+def run(**keys):
+    """Runs gemini-train with one thread, so that the tests do not fight for cores."""
+    keys.setdefault("threads", 1)
+    return subprocess.run([BIN / "gemini-train", *arguments(keys)], capture_output=True, text=True,
+                          timeout=TIMEOUT_S, stdin=subprocess.DEVNULL)
+
+
+def metrics(output):
+    with open(pathlib.Path(output) / "metrics.jsonl", encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def steps(output):
+    return [line for line in metrics(output) if "loss" in line]
+
+
+def tensors(path):
+    """The tensors of a safetensors file as bytes, read without any library."""
+    data = pathlib.Path(path).read_bytes()
+    size, = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8:8 + size])
+    return {name: (entry["dtype"], entry["shape"],
+                   data[8 + size + entry["data_offsets"][0]:8 + size + entry["data_offsets"][1]])
+            for name, entry in header.items() if name != "__metadata__"}
+
+
+def parameter_bytes(model):
+    return sum(len(data) for _, _, data in tensors(MODELS / model / "model.safetensors").values())
+
+
+class TrainTest(unittest.TestCase):
+    def setUp(self):
+        self.directory = pathlib.Path(tempfile.mkdtemp(prefix="gemini-train-"))
+        self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
+
+    def keys(self, model="gpt2", **more):
+        keys = dict(model=MODELS / model, data=MODELS / "tokens.npy", batch=2, sequence=32, steps=20,
+                    lr=1e-3, schedule="cosine", warmup_steps=2, log_level="warning")
+        keys.update(more)
+        return keys
+
+    def train(self, name, **keys):
+        """Runs to a successful end and returns the output directory."""
+        output = self.directory / name
+        result = run(output=output, **keys)
+        self.assertEqual(result.returncode, 0, f"{name}: {result.stderr}\n{result.stdout}")
+        return output
+
+    def assert_same_file(self, one, other):
+        """Byte equality; names the first tensors that differ."""
+        if pathlib.Path(one).read_bytes() == pathlib.Path(other).read_bytes():
+            return
+        left, right = tensors(one), tensors(other)
+        self.assertEqual(list(left), list(right))
+        differ = [name for name in left if left[name] != right[name]]
+        self.fail(f"{one} and {other} differ in {len(differ)} of {len(left)} tensors: {differ[:5]}")
+
+
+class Daemon:
+    """A geminid of its own for a `with` block."""
+
+    def __init__(self, directory, device, host, nvme):
+        self.socket = pathlib.Path(directory) / "daemon" / "geminid.sock"
+        store = pathlib.Path(directory) / "daemon_store"
+        store.mkdir()
+        self.process = subprocess.Popen(
+            [BIN / "geminid", "--runtime-dir", self.socket.parent, "--device-memory", str(device),
+             "--host-memory", str(host), "--nvme", f"{store}:{nvme}"],
+            stderr=subprocess.PIPE, text=True)
+        self.log = []
+
+    def __enter__(self):
+        for line in self.process.stderr:  # Blocks until it is ready, or ends.
+            self.log.append(line)
+            if "ready on" in line:
+                return self
+        self.process.wait()
+        raise RuntimeError("geminid did not start: " + "".join(self.log))
+
+    def __exit__(self, *_):
+        self.process.send_signal(signal.SIGTERM)
+        self.process.stderr.read()
+        self.process.wait(timeout=30)
+        self.process.stderr.close()
