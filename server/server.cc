@@ -99,6 +99,7 @@ Session* Server::Find(uint64_t session) {
 }
 
 absl::Status Server::Listen(UniqueFd listener) {
+  loop_->owner().AssertHere();
   const int flags = ::fcntl(listener.get(), F_GETFL);
   ::fcntl(listener.get(), F_SETFL, flags | O_NONBLOCK);
   listener_ = std::move(listener);
@@ -123,13 +124,16 @@ void Server::Accept() {
 }
 
 void Server::AddConnection(UniqueFd socket) {
+  loop_->owner().AssertHere();
   absl::Status refusal;
   absl::StatusOr<PeerProcess> peer = FindPeerProcess(socket.get());
   if (!peer.ok()) {
     refusal = peer.status();
-  } else if (static_cast<int64_t>(sessions_.size()) >= kMaxSessions) {
+  } else if (static_cast<int64_t>(sessions_.size()) >= 2 * kMaxSessions) {
+    // At Hello the limit is half of this: the peer then gets its reason as an answer. Here it may be
+    // gone before it reads.
     refusal = absl::ResourceExhaustedError(
-        absl::StrCat("the server has ", kMaxSessions, " sessions, its limit: close some"));
+        absl::StrCat("the server has ", 2 * kMaxSessions, " connections, its limit: close some"));
   }
   if (!refusal.ok()) {
     ServerLog().warn("refused a connection: {}", refusal.ToString());
@@ -313,6 +317,7 @@ void Server::Erase(Session& session) {
 }
 
 void Server::Drain(absl::Duration timeout) {
+  loop_->owner().AssertHere();
   if (draining_) return;
   draining_ = true;
   if (listener_watch_ != 0) loop_->Unwatch(std::exchange(listener_watch_, 0));

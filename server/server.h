@@ -29,7 +29,8 @@
 
 namespace gemini::server {
 
-// Connections, and sessions whose lease outlives them. Each costs 3 descriptors and 64 KiB at most.
+// Sessions that said hello, with those whose lease outlives their connection; as many connections more
+// may be about to. Each costs 3 descriptors and 64 KiB at most.
 inline constexpr int64_t kMaxSessions = 256;
 
 class Server {

@@ -59,6 +59,11 @@ void Server::Handle(Session& session, uint64_t id, const HelloRequest& hello) {
   } else if (hello.label.size() > kMaxLabelChars) {
     refusal = absl::InvalidArgumentError(
         absl::StrCat("a label of ", hello.label.size(), " characters, at most ", kMaxLabelChars));
+  } else if (std::count_if(sessions_.begin(), sessions_.end(), [](const auto& entry) {
+               return entry.second->said_hello;
+             }) >= kMaxSessions) {
+    refusal = absl::ResourceExhaustedError(
+        absl::StrCat("the server has ", kMaxSessions, " sessions, its limit: close some"));
   } else if (hello.role == PeerRole::kUnknown) {
     refusal = absl::InvalidArgumentError("a hello without a role: trainer or observer");
   } else if (draining_) {
@@ -279,7 +284,10 @@ void Server::FinishOpenSpace(Session& session, uint64_t request, const SpacePlan
     ContinueReclaim(session);
     return;
   }
-  if (session.connection == nullptr) return;  // Fenced: kept until its process is dead.
+  if (session.connection == nullptr) {
+    if (lease.granted == TierMap<int64_t>{}) Erase(session);
+    return;  // Else fenced: kept until its process is dead.
+  }
   const absl::StatusOr<EventLoop::WatchId> watch = loop_->Watch(
       opened.space->memory().kick.get(), EPOLLIN,
       [this, session_id = session.id, space_id](uint32_t) { ServeRing(session_id, space_id); });
@@ -385,9 +393,9 @@ void Server::ServeRing(uint64_t session_id, uint64_t space_id) {
   const auto found = session->spaces.find(space_id);
   if (found == session->spaces.end() || found->second.destroying) return;
   Space& space = *found->second.space;
-  // Read before the ring, so that a kick that comes later is not lost.
-  uint64_t kicks;
-  (void)!::read(space.memory().kick.get(), &kicks, sizeof(kicks));
+  // The kick is watched by edges and never read: its other end is the client's, who could make a read
+  // block. The client stores the tail before it kicks, so a request that is missed here has an edge to
+  // come.
   while (true) {
     absl::StatusOr<Space::Transfer> next = space.TakeRequest();
     if (next.status().code() == absl::StatusCode::kNotFound) return;

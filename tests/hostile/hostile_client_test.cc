@@ -233,6 +233,26 @@ TEST_F(HostileClientTest, ATailThatNoHonestClientWritesEndsTheSession) {
   ExpectAlive();
 }
 
+// The kick is one file for both ends: the client may make it block, and take what is in it.
+TEST_F(HostileClientTest, AKickThatTheClientMadeBlockingAndEmptiesBlocksNobody) {
+  WireClient client = Connect("drainer");
+  ASSERT_OK(client.OpenLease({{0, kMiB, kMiB}}, {{}}));
+  ASSERT_OK_AND_ASSIGN(WireSpace space,
+                       client.OpenSpace({.name = "s", .host_slots = 4, .nvme_slots = 4}));
+  const int flags = ::fcntl(space.kick.get(), F_GETFL);
+  ASSERT_EQ(::fcntl(space.kick.get(), F_SETFL, flags & ~O_NONBLOCK), 0);
+  for (int round = 0; round < 2000; ++round) {
+    const uint64_t one = 1;
+    uint64_t taken;
+    ASSERT_EQ(::write(space.kick.get(), &one, sizeof(one)), 8);
+    // Only if it is not empty: a server that reads may have been faster.
+    pollfd full = {.fd = space.kick.get(), .events = POLLIN, .revents = 0};
+    if (::poll(&full, 1, 0) == 1) (void)!::read(space.kick.get(), &taken, sizeof(taken));
+  }
+  EXPECT_EQ(space.WaitCompletion(space.Submit(IoOperation::kWrite, 0, 0)), 0);
+  ExpectAlive();
+}
+
 // The client's segment belongs to the client: whatever is in it while the server reads, the server
 // counts what it can and goes on.
 TEST_F(HostileClientTest, OneWriterPerWord) {

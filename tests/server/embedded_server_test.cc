@@ -150,6 +150,20 @@ TEST_F(EmbeddedServerTest, AHangUpWithoutCloseFencesTheLeaseAndKeepsItsBytes) {
   EXPECT_EQ(space.server().generation.load(), space.generation + 1);
 }
 
+TEST(EmbeddedServerCapacityTest, ASpaceBeyondTheMachinesMemoryIsRefusedBeforeItIsAllocated) {
+  ServerOptions options;
+  options.capacity_bytes[Tier::kHost] = int64_t{1} << 50;
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<EmbeddedServer> server,
+                       EmbeddedServer::Start(options));
+  WireClient client(*server->Connect());
+  ASSERT_OK(client.Hello("giant"));
+  ASSERT_OK(client.OpenLease({{0, int64_t{1} << 50, 0}}, {{}}));
+  EXPECT_THAT(client.OpenSpace({.name = "s", .chunk_bytes = kGiB, .host_slots = 1 << 20}),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       AllOf(HasSubstr("needs 1024 TiB of HOST"), HasSubstr("available now"))));
+  EXPECT_OK(client.OpenSpace({.name = "s", .chunk_bytes = kMiB, .host_slots = 1}));
+}
+
 TEST_F(EmbeddedServerTest, DestroyingTheServerHangsUpOnOpenSessions) {
   WireClient client = Connect("job");
   ASSERT_OK(client.OpenLease({{kMiB, kMiB, 0}}, {{}}));
