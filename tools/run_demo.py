@@ -220,7 +220,7 @@ def main(arguments):
     parser.add_argument("--model", metavar="NAME_OR_DIR",
                         help="GPT-2 or OPT: a Hugging Face checkpoint folder, or a name on the Hub")
     parser.add_argument("--text", type=pathlib.Path, metavar="FILE", help="UTF-8 text to train on")
-    parser.add_argument("--steps", type=int, default=150, help="optimizer steps (default: 150)")
+    parser.add_argument("--steps", type=int, default=120, help="optimizer steps (default: 120)")
     parser.add_argument("--device-memory", metavar="SIZE", help="DEVICE budget, such as 64MiB")
     parser.add_argument("--output", type=pathlib.Path, metavar="DIR",
                         help="where the result goes (default: build/demo/tuned-MODEL, emptied first)")
