@@ -44,8 +44,9 @@ absl::Status StatusOfRefusal(const wire::Refusal& refusal) {
   const bool known = refusal.code() > 0 && refusal.code() <= 16;
   return absl::Status(
       known ? static_cast<absl::StatusCode>(refusal.code()) : absl::StatusCode::kUnknown,
-      refusal.message() == nullptr ? "the server refused without a reason"
-                                   : WithoutControlCharacters(refusal.message()->c_str()));
+      refusal.message() == nullptr
+          ? "the server refused without a reason"
+          : WithoutControlCharacters({refusal.message()->c_str(), refusal.message()->size()}));
 }
 
 }  // namespace

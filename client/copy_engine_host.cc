@@ -12,6 +12,11 @@ namespace {
 // quarter of that keeps the caller's time below the wake-up's.
 constexpr int64_t kInlineBytes = 64 * 1024;
 
+// An empty copy may come with null addresses, which memcpy may not.
+void CopyBytes(void* destination, const void* source, int64_t size_bytes) {
+  if (size_bytes > 0) std::memcpy(destination, source, size_bytes);
+}
+
 }  // namespace
 
 CopyEngineHost::CopyEngineHost() {
@@ -40,7 +45,7 @@ CopyEvent CopyEngineHost::Copy(CopyStream which, void* destination, const void* 
   const bool idle = stream.done.load(std::memory_order_acquire) + 1 == sequence;
   if (idle && size_bytes <= kInlineBytes && Done(after)) {
     // The lock keeps a later copy of this stream behind this one.
-    std::memcpy(destination, source, size_bytes);
+    CopyBytes(destination, source, size_bytes);
     stream.done.store(sequence, std::memory_order_release);
     stream.done.notify_all();
   } else {
@@ -75,7 +80,7 @@ void CopyEngineHost::RunWorker(Stream& stream) {
     }
     // An event names a copy that was enqueued before this one, so two streams never wait in a ring.
     Wait(job.after);
-    std::memcpy(job.destination, job.source, job.size_bytes);
+    CopyBytes(job.destination, job.source, job.size_bytes);
     stream.done.fetch_add(1, std::memory_order_release);
     stream.done.notify_all();
   }
