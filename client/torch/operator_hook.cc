@@ -373,6 +373,8 @@ HookStats OperatorHook::stats() const {
   return stats;
 }
 
+const std::vector<at::CallbackHandle>& OperatorHook::callbacks() const { return state_->callbacks; }
+
 std::string CurrentOperatorName() {
   const HookThread& thread = Thread();
   if (thread.depth == 0) return "no operator";

@@ -13,8 +13,11 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "ATen/record_function.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "client/session.h"
 #include "client/torch/managed_storage.h"
 
@@ -43,6 +46,9 @@ class OperatorHook {
   void ReserveScratch(int64_t size_bytes);
 
   HookStats stats() const;
+
+  // Its callbacks, for a benchmark that switches them off. No managed tensor may be used meanwhile.
+  const std::vector<at::CallbackHandle>& callbacks() const;
 
   struct State;
 

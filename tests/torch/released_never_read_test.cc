@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+// A released storage is never read as data: every operator gives the same as on plain memory or
+// raises, and every raw read raises with what to use instead.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <sstream>
+#include <string_view>
+
+#include "ATen/DLConvertor.h"
+#include "ATen/core/dispatch/Dispatcher.h"
+#include "tests/torch/training_fixture.h"
+#include "torch/nn/modules/linear.h"
+#include "torch/serialize.h"
+
+namespace gemini::client::hooks {
+namespace {
+
+using ::testing::HasSubstr;
+
+class ReleasedNeverRead : public TrainingTest {
+ protected:
+  void SetUp() override {
+    linear_ = torch::nn::Linear(4, 4);
+    Open(SmallOptions());
+    model_ = Manage(*linear_);
+    ASSERT_NE(model_, nullptr);
+  }
+  template <typename Read>
+  void ExpectRaises(const char* what, Read&& read) {
+    try {
+      read();
+      ADD_FAILURE() << what << " read a released parameter";
+    } catch (const c10::Error& error) {
+      EXPECT_THAT(error.what(), ::testing::AllOf(HasSubstr("parameter weight"), HasSubstr("Save"),
+                                                 HasSubstr("scoped fetch")))
+          << what;
+    }
+  }
+  torch::nn::Linear linear_{nullptr};
+  ManagedModel* model_ = nullptr;
+};
+
+TEST_F(ReleasedNeverRead, RawReadsRaiseAndSayWhatToUse) {
+  const at::Tensor weight = linear_->weight;
+  ExpectRaises("data_ptr", [&] { weight.data_ptr(); });
+  ExpectRaises("data_ptr<float>", [&] { weight.data_ptr<float>(); });
+  ExpectRaises("const_data_ptr", [&] { weight.const_data_ptr(); });
+  ExpectRaises("mutable_data_ptr", [&] { weight.mutable_data_ptr(); });
+  ExpectRaises("accessor", [&] { weight.accessor<float, 2>(); });
+  ExpectRaises("view's data_ptr", [&] { weight.view({-1}).narrow(0, 3, 2).data_ptr(); });
+  ExpectRaises("detached data_ptr", [&] { weight.detach().data_ptr(); });
+  ExpectRaises("storage data", [&] { weight.storage().data(); });
+  ExpectRaises("storage mutable_data", [&] { weight.storage().mutable_data(); });
+  ExpectRaises("storage data_ptr", [&] { weight.storage().data_ptr(); });
+  ExpectRaises("DLPack", [&] { at::toDLPack(weight.detach()); });
+}
+
+TEST_F(ReleasedNeverRead, TorchSaveRaisesInsteadOfWritingZeros) {
+  std::ostringstream tensor_stream;
+  ExpectRaises("torch::save of a tensor", [&] { torch::save(linear_->weight, tensor_stream); });
+  std::ostringstream module_stream;
+  ExpectRaises("torch::save of a module", [&] { torch::save(linear_, module_stream); });
+}
+
+// ---- Every schema of Torch with a tensor argument, on simple inputs. ----
+
+// Fills one argument; nothing when the test has no simple value of the type.
+std::optional<c10::IValue> MakeArgument(const c10::Argument& argument, const c10::TypePtr& type,
+                                        const at::Tensor& tensor) {
+  switch (type->kind()) {
+    case c10::TypeKind::TensorType:
+      return tensor.detach();  // An alias of its own: some operators change sizes in place.
+    case c10::TypeKind::OptionalType:
+      if (type->castRaw<c10::OptionalType>()->getElementType()->kind() ==
+          c10::TypeKind::TensorType) {
+        return tensor.detach();
+      }
+      return c10::IValue();
+    case c10::TypeKind::ListType: {
+      const c10::TypePtr element = type->castRaw<c10::ListType>()->getElementType();
+      if (element->kind() == c10::TypeKind::TensorType) {
+        return std::vector<at::Tensor>{tensor.detach(), tensor.detach()};
+      }
+      if (element->kind() == c10::TypeKind::OptionalType) {
+        c10::List<std::optional<at::Tensor>> list;
+        list.push_back((tensor.detach() > 1.3).to(torch::kLong));
+        return list;
+      }
+      if (element->kind() == c10::TypeKind::IntType ||
+          element->kind() == c10::TypeKind::SymIntType) {
+        return std::vector<int64_t>(static_cast<size_t>(tensor.dim()), 1);
+      }
+      if (element->kind() == c10::TypeKind::FloatType) return std::vector<double>{0.5};
+      return std::nullopt;
+    }
+    case c10::TypeKind::IntType:
+    case c10::TypeKind::SymIntType:
+      return argument.name() == "dtype" ? c10::IValue(static_cast<int64_t>(at::kFloat))
+                                        : c10::IValue(int64_t{1});
+    case c10::TypeKind::FloatType:
+      return 0.5;
+    case c10::TypeKind::NumberType:
+      return at::Scalar(0.5);
+    case c10::TypeKind::BoolType:
+      return false;
+    default:
+      return std::nullopt;
+  }
+}
+
+std::optional<std::vector<c10::IValue>> MakeArguments(const c10::FunctionSchema& schema,
+                                                      const at::Tensor& tensor) {
+  std::vector<c10::IValue> arguments;
+  for (const c10::Argument& argument : schema.arguments()) {
+    if (argument.default_value()) {
+      arguments.push_back(*argument.default_value());
+      continue;
+    }
+    std::optional<c10::IValue> value = MakeArgument(argument, argument.type(), tensor);
+    if (!value) return std::nullopt;
+    arguments.push_back(*std::move(value));
+  }
+  return arguments;
+}
+
+bool TakesTensor(const c10::FunctionSchema& schema) {
+  return std::ranges::any_of(schema.arguments(), [](const c10::Argument& argument) {
+    return argument.type()->str().find("Tensor") != std::string::npos;
+  });
+}
+
+// Their result, or part of it, is memory that nobody wrote.
+bool IsUninitialised(const std::string& name) {
+  return name.find("empty") != std::string::npos || name.find("resize") != std::string::npos;
+}
+
+bool SameTensor(const at::Tensor& a, const at::Tensor& b) {
+  if (a.defined() != b.defined()) return false;
+  if (!a.defined() || a.layout() != at::kStrided || a.is_quantized()) return true;
+  if (a.sizes() != b.sizes() || a.scalar_type() != b.scalar_type()) return false;
+  if (a.is_meta() || a.numel() == 0) return true;
+  const at::Tensor left = a.is_complex() ? at::view_as_real(a.resolve_conj()) : a;
+  const at::Tensor right = b.is_complex() ? at::view_as_real(b.resolve_conj()) : b;
+  if (!at::isFloatingType(left.scalar_type())) return left.equal(right);
+  return left.to(at::kDouble).allclose(right.to(at::kDouble), 1e-4, 1e-6, /*equal_nan=*/true);
+}
+
+bool Same(const c10::IValue& a, const c10::IValue& b) {
+  if (a.isTensor() && b.isTensor()) return SameTensor(a.toTensor(), b.toTensor());
+  if (a.isTensorList() && b.isTensorList()) {
+    const auto left = a.toTensorVector();
+    const auto right = b.toTensorVector();
+    return std::ranges::equal(left, right, SameTensor);
+  }
+  if (a.isDouble() && b.isDouble())
+    return a.toDouble() == b.toDouble() || a.toDouble() != a.toDouble();
+  if (a.isInt() && b.isInt()) return a.toInt() == b.toInt();
+  return true;
+}
+
+// Calls the operator. False: it raised.
+bool Call(const c10::OperatorHandle& op, std::vector<c10::IValue>& stack) {
+  torch::manual_seed(5);
+  try {
+    const at::NoGradGuard no_grad;
+    op.callBoxed(&stack);
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+class EverySchema : public TrainingTest {
+ public:
+  void TestBody() override {}
+
+  // Runs all schemas from number `first` on, and writes lines to `progress`: "P n": about to run schema
+  // n on plain memory, "M n": on managed memory, "F n text": failed, "S n raised": raised, where
+  // plain memory did not, "C": compared.
+  void RunFrom(size_t first, FILE* progress) {
+    const at::Tensor values = at::arange(1, 17, at::kFloat).div(8).view({4, 4});
+    torch::nn::Module module;
+    at::Tensor square = module.register_parameter("square", values.clone(), false);
+    at::Tensor line =
+        module.register_parameter("line", values.view({-1}).narrow(0, 0, 4).clone(), false);
+    Open(SmallOptions());
+    Manage(module);
+    const auto names = SchemaNames();
+    for (size_t i = first; i < names.size(); ++i) {
+      const auto op = c10::Dispatcher::singleton().findSchema(names[i]);
+      if (!op || !op->hasSchema() || !TakesTensor(op->schema())) continue;
+      for (const at::Tensor& managed : {square, line}) {
+        const at::Tensor original =
+            values.view({-1}).narrow(0, 0, managed.numel()).view(managed.sizes());
+        managed.copy_(original);
+        EvictAll();
+        at::Tensor plain = original.clone();
+        ::alarm(20);
+        std::fprintf(progress, "P %zu\n", i);
+        std::fflush(progress);
+        std::optional<std::vector<c10::IValue>> expected = MakeArguments(op->schema(), plain);
+        if (!expected) break;
+        const bool plain_ran = Call(*op, *expected);
+        std::fprintf(progress, "M %zu\n", i);
+        std::fflush(progress);
+        std::vector<c10::IValue> actual = *MakeArguments(op->schema(), managed);
+        const bool ran = Call(*op, actual);
+        EvictAll();
+        if (absl::Status status = session_->status(); !status.ok()) {
+          std::fprintf(progress, "F %zu latched %s\n", i, status.ToString().c_str());
+          return;
+        }
+        if (!plain_ran) continue;
+        if (!ran) {
+          std::fprintf(progress, "S %zu\n", i);
+          continue;
+        }
+        std::fprintf(progress, "C\n");
+        if (IsUninitialised(names[i].name)) continue;
+        bool same = SameTensor(plain, managed) && actual.size() == expected->size();
+        for (size_t k = 0; same && k < actual.size(); ++k) same = Same((*expected)[k], actual[k]);
+        if (!same) std::fprintf(progress, "F %zu other values\n", i);
+      }
+    }
+    std::fprintf(progress, "END\n");
+    std::fflush(progress);
+  }
+
+  static std::vector<c10::OperatorName> SchemaNames() {
+    std::vector<c10::OperatorName> names = c10::Dispatcher::singleton().getAllOpNames();
+    std::erase_if(names, [](const c10::OperatorName& name) {
+      return std::string_view(name.name).substr(0, 6) != "aten::";
+    });
+    std::ranges::sort(names, {},
+                      [](const auto& name) { return name.name + "." + name.overload_name; });
+    return names;
+  }
+};
+
+// Each batch in a process of its own: some operators crash on simple inputs, on plain memory too.
+TEST(ReleasedNeverReadEverySchema, GivesTheSameAsPlainMemoryOrRaises) {
+  const auto names = EverySchema::SchemaNames();
+  size_t first = 0;
+  int compared = 0;
+  std::vector<std::string> raised;
+  std::vector<std::string> crashed_plain;
+  for (bool done = false; !done;) {
+    int pipe_fds[2];
+    ASSERT_EQ(::pipe(pipe_fds), 0);
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      ::close(pipe_fds[0]);
+      std::freopen("/dev/null", "w", stderr);
+      EverySchema().RunFrom(first, ::fdopen(pipe_fds[1], "w"));
+      ::_exit(0);
+    }
+    ::close(pipe_fds[1]);
+    FILE* const progress = ::fdopen(pipe_fds[0], "r");
+    char line[4096];
+    char phase = 'P';
+    size_t at = first;
+    while (std::fgets(line, sizeof(line), progress) != nullptr) {
+      const std::string text = line;
+      if (text == "END\n") {
+        done = true;
+      } else if (text == "C\n") {
+        ++compared;
+      } else {
+        char kind = 0;
+        ASSERT_EQ(std::sscanf(line, "%c %zu", &kind, &at), 2) << text;
+        const std::string name = names[at].name + "." + names[at].overload_name;
+        if (kind == 'P' || kind == 'M') phase = kind;
+        if (kind == 'S') raised.push_back(name);
+        if (kind == 'F') ADD_FAILURE() << name << ": " << text;
+      }
+    }
+    std::fclose(progress);
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    if (done) break;
+    const std::string name = names[at].name + "." + names[at].overload_name;
+    if (phase == 'M') ADD_FAILURE() << name << " crashed on managed memory, status " << status;
+    if (phase == 'P') crashed_plain.push_back(name);
+    ASSERT_LT(crashed_plain.size(), 100u)
+        << "too many crashes to be the operators' fault: " << name;
+    first = at + 1;
+  }
+  std::printf("%d calls compared; %zu raised on managed memory only, %zu crash on plain memory\n",
+              compared, raised.size(), crashed_plain.size());
+  for (const std::string& name : raised) std::printf("raised: %s\n", name.c_str());
+  for (const std::string& name : crashed_plain) std::printf("crashes: %s\n", name.c_str());
+  EXPECT_GT(compared, 1000);
+}
+
+}  // namespace
+}  // namespace gemini::client::hooks
