@@ -170,8 +170,7 @@ void copy_fraction_of_memcpy(benchmark::State& state) {
   CopyEngineHost engine;
   std::vector<double> fractions, rates;
   bool checked = true;
-  for (auto _ : state) {
-    source[0] = static_cast<char>(fractions.size());
+  const auto by_engine = [&] {
     const auto start = Clock::now();
     CopyEvent last;
     for (int64_t i = 0; i < kCopies; ++i) {
@@ -179,14 +178,24 @@ void copy_fraction_of_memcpy(benchmark::State& state) {
                          source.data() + i * kCopyBytes, kCopyBytes, {});
     }
     engine.Wait(last);
-    const double engine_ns = NsSince(start);
-    checked &= destination[0] == source[0] && destination.back() == source.back();
-    const auto between = Clock::now();
+    return NsSince(start);
+  };
+  const auto by_memcpy = [&] {
+    const auto start = Clock::now();
     for (int64_t i = 0; i < kCopies; ++i) {
       std::memcpy(destination.data() + i * kCopyBytes, source.data() + i * kCopyBytes, kCopyBytes);
       benchmark::ClobberMemory();
     }
-    const double memcpy_ns = NsSince(between);
+    return NsSince(start);
+  };
+  for (auto _ : state) {
+    // Each goes first in turn: the second finds caches and the clock as the first left them.
+    const bool engine_first = fractions.size() % 2 == 0;
+    const double early_ns = engine_first ? 0 : by_memcpy();
+    source[0] = static_cast<char>(fractions.size());
+    const double engine_ns = by_engine();
+    checked &= destination[0] == source[0] && destination.back() == source.back();
+    const double memcpy_ns = engine_first ? by_memcpy() : early_ns;
     fractions.push_back(memcpy_ns / engine_ns);
     rates.push_back(static_cast<double>(kCopies * kCopyBytes) / static_cast<double>(kGiB) /
                     (memcpy_ns * 1e-9));
