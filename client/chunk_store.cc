@@ -138,9 +138,10 @@ absl::Status ChunkStore::Commit(BundleId bundle, int64_t step,
   GEMINI_RETURN_IF_ERROR(CheckId(ChunkOf(bundle, ChunkKind::kParam)));
   MutexLock lock(mutex_);
   // Waiting for one lets go of the lock, and another may become busy meanwhile.
-  const auto busy = [this, bundle](const std::pair<ChunkKind, HostChunk>& entry) {
-    return chunks_[ChunkOf(bundle, entry.first).value()].busy;
-  };
+  const auto busy = [this, bundle](const std::pair<ChunkKind, HostChunk>& entry)
+                        ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+                          return chunks_[ChunkOf(bundle, entry.first).value()].busy;
+                        };
   while (std::any_of(fresh.begin(), fresh.end(), busy)) mutex_.WaitFor(idle_);
   if (step < commits_.step(bundle) || step < 0 || step >= int64_t{1} << kCommitStepBits) {
     return absl::InvalidArgumentError(absl::StrCat("bundle ", bundle.value(), " of space ", name_,

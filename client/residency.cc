@@ -105,7 +105,7 @@ absl::Status Residency::BringIn(absl::Span<const RangeId> ids) {
 std::optional<Residency::Plan> Residency::MakePlan(std::vector<int64_t> missing, bool move_all) {
   Plan plan;
   DeviceSlots trial = slots_;
-  const auto vacate = [&](int64_t id) {
+  const auto vacate = [&](int64_t id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const Range& range = ranges_[id];
     trial.Free(range.slot, range.num_bundles);
     plan.victims.push_back(id);
@@ -117,17 +117,19 @@ std::optional<Residency::Plan> Residency::MakePlan(std::vector<int64_t> missing,
       if (ranges_[id].wanted) missing.push_back(id);
     }
   }
-  std::stable_sort(missing.begin(), missing.end(), [this](int64_t a, int64_t b) {
-    return ranges_[a].num_bundles > ranges_[b].num_bundles;
-  });
+  std::stable_sort(missing.begin(), missing.end(),
+                   [this](int64_t a, int64_t b) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+                     return ranges_[a].num_bundles > ranges_[b].num_bundles;
+                   });
   for (const int64_t id : missing) {
     const int64_t count = ranges_[id].num_bundles;
     std::optional<SlotId> slot = trial.FindFree(count);
     if (!slot) {
-      slot = trial.FindOldest(count, [this](int64_t occupant) -> int64_t {
-        const Range& range = ranges_[occupant];
-        return range.pins > 0 || range.wanted ? -1 : range.last_use;
-      });
+      slot = trial.FindOldest(
+          count, [this](int64_t occupant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> int64_t {
+            const Range& range = ranges_[occupant];
+            return range.pins > 0 || range.wanted ? -1 : range.last_use;
+          });
       if (!slot) return std::nullopt;
       for (int64_t i = slot->value(); i < slot->value() + count; ++i) {
         if (trial.occupant(SlotId(i)) != DeviceSlots::kNobody) vacate(trial.occupant(SlotId(i)));
