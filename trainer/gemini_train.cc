@@ -205,6 +205,12 @@ absl::StatusOr<int> Run(CommandLine& line, const Interrupt& interrupt, Progress&
                                        : RunDirectory::Mode::kNew;
   // Everything that can be refused is looked at before anything is made.
   GEMINI_ASSIGN_OR_RETURN(RunDirectory directory, RunDirectory::Open(config.output, mode));
+  const auto metrics_mode = config.resume      ? MetricsFile::Mode::kResume
+                            : config.overwrite ? MetricsFile::Mode::kOverwrite
+                                               : MetricsFile::Mode::kNew;
+  if (!config.metrics.empty()) {
+    GEMINI_RETURN_IF_ERROR(MetricsFile::Check(config.metrics, metrics_mode));
+  }
   GEMINI_ASSIGN_OR_RETURN(const std::optional<Resumed> resumed, FindResumed(config, directory));
   GEMINI_ASSIGN_OR_RETURN(const HfCheckpoint source, HfCheckpoint::Open(config.model));
   GEMINI_RETURN_IF_ERROR(ResolveSequence(source.config(), config));
@@ -266,9 +272,6 @@ absl::StatusOr<int> Run(CommandLine& line, const Interrupt& interrupt, Progress&
         GEMINI_RETURN_IF_ERROR(directory.WriteConfig(ToToml(config)));
         const std::string path =
             config.metrics.empty() ? config.output + "/metrics.jsonl" : config.metrics;
-        const auto metrics_mode = config.resume      ? MetricsFile::Mode::kResume
-                                  : config.overwrite ? MetricsFile::Mode::kOverwrite
-                                                     : MetricsFile::Mode::kNew;
         return MetricsFile::Open(path, metrics_mode, resumed.has_value() ? resumed->state.step : 0);
       },
       .progress = progress,

@@ -11,6 +11,7 @@
 #include "gemini/errno_status.h"
 #include "gemini/status_macros.h"
 #include "nlohmann/json.hpp"
+#include "trainer/durable_file.h"
 #include "trainer/replace_file.h"
 
 namespace gemini::trainer {
@@ -33,6 +34,11 @@ std::string KeptLines(const std::string& path, int64_t last_step) {
     if (step->get<int64_t>() <= last_step) absl::StrAppend(&kept, line, "\n");
   }
   return kept;
+}
+
+absl::Status IsThere(const std::string& path) {
+  return absl::AlreadyExistsError(absl::StrCat(
+      path, " is there already: give another --metrics, or --overwrite to replace it"));
 }
 
 }  // namespace
@@ -64,6 +70,17 @@ std::string ToJson(const EvalMetrics& metrics) {
       .dump();
 }
 
+absl::Status MetricsFile::Check(const std::string& path, Mode mode) {
+  if (::access(path.c_str(), F_OK) == 0) {
+    if (mode == Mode::kNew) return IsThere(path);
+    if (::access(path.c_str(), W_OK) == 0) return absl::OkStatus();
+    return ErrnoStatus(errno, absl::StrCat("--metrics ", path, " is not writable"));
+  }
+  const std::string directory = DirectoryOf(path);
+  if (::access(directory.c_str(), W_OK | X_OK) == 0) return absl::OkStatus();
+  return ErrnoStatus(errno, absl::StrCat("--metrics ", path, " cannot be made in ", directory));
+}
+
 absl::StatusOr<MetricsFile> MetricsFile::Open(const std::string& path, Mode mode,
                                               int64_t last_step) {
   MetricsFile metrics;
@@ -83,10 +100,7 @@ absl::StatusOr<MetricsFile> MetricsFile::Open(const std::string& path, Mode mode
       break;
   }
   metrics.fd_ = UniqueFd(::open(path.c_str(), flags, 0666));
-  if (!metrics.fd_ && errno == EEXIST) {
-    return absl::AlreadyExistsError(absl::StrCat(
-        path, " is there already: give another --metrics, or --overwrite to replace it"));
-  }
+  if (!metrics.fd_ && errno == EEXIST) return IsThere(path);
   if (!metrics.fd_) return ErrnoStatus(errno, absl::StrCat("open ", path));
   return metrics;
 }

@@ -47,6 +47,9 @@ class MetricsFile {
  public:
   enum class Mode : uint8_t { kNew, kOverwrite, kResume };
 
+  // Looks whether Open can succeed, and makes nothing. Errors: as Open.
+  static absl::Status Check(const std::string& path, Mode mode);
+
   // kNew: the file must not exist (ALREADY_EXISTS). kOverwrite: it is emptied. kResume: lines of
   // steps past `last_step`, and what a dead run left of a line, are dropped; a missing file is
   // made.

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <system_error>
 
@@ -70,6 +71,17 @@ std::string Existing(const std::string& path) {
   return existing;
 }
 
+// Makes and removes a directory: permission bits do not tell what a file system or root may do.
+absl::Status CheckWritable(const std::string& directory, const std::string& what) {
+  std::string probe = Inside(directory, ".gemini-probe-XXXXXX");
+  if (::mkdtemp(probe.data()) == nullptr) {
+    return ErrnoStatus(errno,
+                       absl::StrCat(what, " cannot be written: make a directory in ", directory));
+  }
+  if (::rmdir(probe.c_str()) != 0) return ErrnoStatus(errno, absl::StrCat("remove ", probe));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status RunDirectory::Lock() {
@@ -93,17 +105,11 @@ absl::StatusOr<RunDirectory> RunDirectory::Open(const std::string& path, Mode mo
     if (mode == Mode::kResume) {
       return absl::NotFoundError(absl::StrCat("--resume: there is no --output ", path));
     }
-    const std::string above = Existing(path);
-    if (::access(above.c_str(), W_OK | X_OK) != 0) {
-      return ErrnoStatus(errno, absl::StrCat("--output ", path, " cannot be made in ", above));
-    }
+    GEMINI_RETURN_IF_ERROR(CheckWritable(Existing(path), absl::StrCat("--output ", path)));
     return run;
   }
   if (!S_ISDIR(info.st_mode)) {
     return absl::AlreadyExistsError(absl::StrCat("--output ", path, " is not a directory"));
-  }
-  if (::access(path.c_str(), W_OK | X_OK) != 0) {
-    return ErrnoStatus(errno, absl::StrCat("--output ", path, " is not writable"));
   }
   GEMINI_RETURN_IF_ERROR(run.Lock());
   GEMINI_ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesIn(path));
@@ -119,6 +125,7 @@ absl::StatusOr<RunDirectory> RunDirectory::Open(const std::string& path, Mode mo
           absl::StrCat("--resume: no checkpoint in ", path, ": start again with --overwrite"));
     }
   }
+  GEMINI_RETURN_IF_ERROR(CheckWritable(path, absl::StrCat("--output ", path)));
   return run;
 }
 

@@ -30,9 +30,9 @@ class RunDirectory {
  public:
   enum class Mode : uint8_t { kNew, kOverwrite, kResume };
 
-  // Looks only: nothing is made or removed, so that a run that is refused leaves no trace.
+  // Looks only: nothing stays made or removed, so that a run that is refused leaves no trace.
   // ALREADY_EXISTS: kNew, and the directory is not empty. NOT_FOUND: kResume, and there is no
-  // checkpoint; or there is no directory to make it in. PERMISSION_DENIED: not writable.
+  // checkpoint; or the place cannot be written. PERMISSION_DENIED: likewise.
   // FAILED_PRECONDITION: another run holds it.
   static absl::StatusOr<RunDirectory> Open(const std::string& path, Mode mode);
 

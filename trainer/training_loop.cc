@@ -54,7 +54,7 @@ class Loop {
   absl::Status NonFiniteLoss(double loss, int64_t micro_batch);
   // What an exception of Torch means: the store's error if it has one.
   absl::Status Explain(const std::exception& error, absl::string_view what) const;
-  absl::Status AtStep(const absl::Status& status) const;
+  static absl::Status AtStep(int64_t step, const absl::Status& status);
   void Account(const StoreUsage& usage);
 
   const TrainingParts& parts_;
@@ -76,10 +76,9 @@ absl::Status Loop::EnsureBegun() {
   return absl::OkStatus();
 }
 
-absl::Status Loop::AtStep(const absl::Status& status) const {
+absl::Status Loop::AtStep(int64_t step, const absl::Status& status) {
   if (status.ok()) return status;
-  return absl::Status(status.code(),
-                      absl::StrCat("step ", state_.step + 1, ": ", status.message()));
+  return absl::Status(status.code(), absl::StrCat("step ", step, ": ", status.message()));
 }
 
 absl::Status Loop::Explain(const std::exception& error, absl::string_view what) const {
@@ -293,16 +292,16 @@ absl::StatusOr<TrainingSummary> Loop::Run() {
   before_ = parts_.store.usage();
   parts_.model.train();
   while (state_.step < config_.steps && parts_.interrupt.signal() == 0) {
-    GEMINI_RETURN_IF_ERROR(AtStep(Step()));
+    GEMINI_RETURN_IF_ERROR(AtStep(state_.step + 1, Step()));
     const bool last = state_.step == config_.steps;
     if (config_.eval_every > 0 && state_.step % config_.eval_every == 0 && !last) {
-      GEMINI_RETURN_IF_ERROR(AtStep(Evaluate()));
+      GEMINI_RETURN_IF_ERROR(AtStep(state_.step, Evaluate()));
     }
     if (config_.save_every > 0 && state_.step % config_.save_every == 0) {
       GEMINI_RETURN_IF_ERROR(Save());
     }
   }
-  if (parts_.interrupt.signal() == 0) GEMINI_RETURN_IF_ERROR(AtStep(Evaluate()));
+  if (parts_.interrupt.signal() == 0) GEMINI_RETURN_IF_ERROR(AtStep(state_.step, Evaluate()));
   GEMINI_RETURN_IF_ERROR(Save());
   summary_.step = state_.step;
   summary_.duration = absl::Now() - start;

@@ -95,6 +95,16 @@ TEST_F(MetricsFileTest, ResumingWithoutAFileMakesOne) {
   EXPECT_EQ(Content(), "");
 }
 
+TEST_F(MetricsFileTest, LookingMakesNothingAndFindsWhatWouldFail) {
+  EXPECT_OK(MetricsFile::Check(path_, Mode::kNew));
+  EXPECT_FALSE(std::filesystem::exists(path_));
+  EXPECT_THAT(MetricsFile::Check(directory_ + "/none/m.jsonl", Mode::kNew),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("cannot be made in")));
+  std::ofstream(path_) << "old\n";
+  EXPECT_THAT(MetricsFile::Check(path_, Mode::kNew), StatusIs(absl::StatusCode::kAlreadyExists));
+  EXPECT_OK(MetricsFile::Check(path_, Mode::kOverwrite));
+}
+
 TEST_F(MetricsFileTest, AFullDiskIsAnError) {
   ASSERT_OK_AND_ASSIGN(MetricsFile file, MetricsFile::Open("/dev/full", Mode::kOverwrite, 0));
   EXPECT_THAT(file.Append(Step(1)),

@@ -4,9 +4,9 @@
 leaves the same bytes as --reference in plain memory, after 20 AdamW steps.
 
 The DEVICE budget is max(floor, 25% of the parameter bytes + non-model peak); floor and peak are measured
-in a run with room for all, and printed. parity_test.py [MODEL...]: only these.
+in a run with room for all, and printed. GEMINI_PARITY_MODELS names the shapes, all by default.
 """
-import sys
+import os
 import unittest
 
 import train_program
@@ -81,13 +81,10 @@ def make(model):
 
 def load_tests(loader, _tests, _pattern):
     suite = unittest.TestSuite()
-    for model in MODELS:
+    for model in os.environ.get("GEMINI_PARITY_MODELS", "gpt2 opt opt_post_norm").split():
         suite.addTests(loader.loadTestsFromTestCase(make(model)))
     return suite
 
 
-MODELS = [argument for argument in sys.argv[1:] if not argument.startswith("-")] or [
-    "gpt2", "opt", "opt_post_norm"]
-
 if __name__ == "__main__":
-    unittest.main(argv=[sys.argv[0], "-v"])
+    unittest.main(verbosity=2)

@@ -96,7 +96,7 @@ class Daemon:
     """A geminid of its own for a `with` block."""
 
     def __init__(self, directory, device, host, nvme):
-        self.socket = pathlib.Path(directory) / "daemon" / "geminid.sock"
+        self.socket = pathlib.Path(directory) / "geminid" / "geminid.sock"
         store = pathlib.Path(directory) / "daemon_store"
         store.mkdir()
         self.process = subprocess.Popen(

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/memory_plan.h"
+
+#include <vector>
+
+#include "gemini/byte_size.h"
+#include "tests/status_matchers.h"
+
+namespace gemini::trainer {
+namespace {
+
+const std::vector<TensorSpec> kTensors = {{"a", 3 * 64 * kKiB, TensorGroup::kTrainable},
+                                          {"b", kKiB, TensorGroup::kTrainable}};
+
+TEST(MemoryPlan, WhatIsGivenIsTaken) {
+  RunConfig config;
+  config.device_memory = 5 * kMiB;
+  config.host_memory = 7 * kMiB;
+  config.nvme = {{"/a", kGiB}, {"/b", 2 * kGiB}};
+  ASSERT_OK_AND_ASSIGN(const MemoryPlan plan, PlanMemory(config, kTensors, 64 * kKiB, kGiB));
+  EXPECT_EQ(plan.bytes[Tier::kDevice], 5 * kMiB);
+  EXPECT_EQ(plan.bytes[Tier::kHost], 7 * kMiB);
+  EXPECT_EQ(plan.bytes[Tier::kNvme], 3 * kGiB);
+  EXPECT_EQ(plan.chunk_bytes, 64 * kKiB);
+}
+
+TEST(MemoryPlan, AutoHostHoldsFourChunksABundleAndSpareOnes) {
+  // `a` spans three chunks, `b` has one of its own: four bundles.
+  ASSERT_OK_AND_ASSIGN(const MemoryPlan plan, PlanMemory(RunConfig(), kTensors, 64 * kKiB, kGiB));
+  EXPECT_EQ(plan.bytes[Tier::kHost], (4 * 4 + 16) * 64 * kKiB);
+  EXPECT_EQ(plan.bytes[Tier::kDevice], kGiB / 4);
+  EXPECT_EQ(plan.bytes[Tier::kNvme], 0);
+}
+
+TEST(MemoryPlan, WithNvmeAutoHostLeavesHalfOfTheMemory) {
+  RunConfig config;
+  config.nvme = {{"/a", kGiB}};
+  ASSERT_OK_AND_ASSIGN(const MemoryPlan plan, PlanMemory(config, kTensors, 64 * kKiB, 2 * kMiB));
+  EXPECT_EQ(plan.bytes[Tier::kHost], kMiB);
+}
+
+TEST(MemoryPlan, TheKernelSaysWhatIsAvailable) {
+  ASSERT_OK_AND_ASSIGN(const int64_t available, AvailableMemory());
+  EXPECT_GT(available, 16 * kMiB);
+}
+
+}  // namespace
+}  // namespace gemini::trainer
