@@ -20,13 +20,12 @@ namespace {
 // nlohmann writes the shortest text that reads back the same, and null for NaN and infinities.
 using Json = nlohmann::ordered_json;
 
-// The lines of `path` that a run resumed behind `last_step` keeps.
+// The lines of `path` that a run resumed behind `last_step` keeps. One that was cut short is no JSON.
 std::string KeptLines(const std::string& path, int64_t last_step) {
   std::ifstream file(path, std::ios::binary);
   std::string kept;
   std::string line;
   while (std::getline(file, line)) {
-    if (file.eof()) break;  // No end of line: cut short.
     const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
     if (!object.is_object()) continue;
     const auto step = object.find("step");
