@@ -20,7 +20,8 @@ struct Net : torch::nn::Module {
     scale = register_buffer("scale", torch::empty({4}));
   }
   at::Tensor Forward(const at::Tensor& x) {
-    return last->forward(first->forward(x) * scale.view({1, 4}));
+    const at::Tensor inner = first->forward(x);
+    return last->forward(inner * scale.view({1, 4}));
   }
   torch::nn::Linear last{nullptr}, first{nullptr};
   at::Tensor unused, scale;
