@@ -143,6 +143,23 @@ absl::Status ChunkStore::Commit(BundleId bundle, int64_t step,
                           return chunks_[ChunkOf(bundle, entry.first).value()].busy;
                         };
   while (std::any_of(fresh.begin(), fresh.end(), busy)) mutex_.WaitFor(idle_);
+  return CommitLocked(bundle, step, fresh);
+}
+
+absl::Status ChunkStore::Replace(ChunkId chunk, HostChunk fresh) {
+  GEMINI_RETURN_IF_ERROR(CheckId(chunk));
+  std::pair<ChunkKind, HostChunk> entry(KindOf(chunk), std::move(fresh));
+  MutexLock lock(mutex_);
+  WaitUntilIdle(chunk);
+  if (!chunks_[chunk.value()].committed) {
+    return absl::FailedPreconditionError(absl::StrCat("chunk ", chunk.value(), " of space ", name_,
+                                                      " is not committed: nothing to replace"));
+  }
+  return CommitLocked(BundleOf(chunk), commits_.step(BundleOf(chunk)), absl::MakeSpan(&entry, 1));
+}
+
+absl::Status ChunkStore::CommitLocked(BundleId bundle, int64_t step,
+                                      absl::Span<std::pair<ChunkKind, HostChunk>> fresh) {
   if (step < commits_.step(bundle) || step < 0 || step >= int64_t{1} << kCommitStepBits) {
     return absl::InvalidArgumentError(absl::StrCat("bundle ", bundle.value(), " of space ", name_,
                                                    " is at step ", commits_.step(bundle),

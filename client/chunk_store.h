@@ -91,6 +91,10 @@ class ChunkStore {
   absl::Status Commit(BundleId bundle, int64_t step,
                       absl::Span<std::pair<ChunkKind, HostChunk>> fresh);
 
+  // Commits `fresh`, a spare, as new bytes of a committed chunk, at whatever step its bundle is then: a
+  // write-back. FAILED_PRECONDITION: the chunk is not committed.
+  absl::Status Replace(ChunkId chunk, HostChunk fresh);
+
   // The committed step of the bundle; -1 when nothing is committed.
   int64_t CommittedStep(BundleId bundle) const;
   // Whether the chunk is part of its bundle's committed version; and where that lies, as its record
@@ -130,6 +134,9 @@ class ChunkStore {
   absl::Status CheckId(ChunkId chunk) const;
   absl::StatusOr<HostChunk> AcquireLocked(ChunkId chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<HostChunk> AcquireToWrite(ChunkId chunk, bool keep_bytes);
+  absl::Status CommitLocked(BundleId bundle, int64_t step,
+                            absl::Span<std::pair<ChunkKind, HostChunk>> fresh)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Takes a HOST slot, spilling if there is no free one: lets go of the lock while it writes. The slot
   // has no owner and one hold.
   absl::StatusOr<SlotId> TakeHostSlot() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -3,7 +3,6 @@
 
 #include <utility>
 
-#include "absl/types/span.h"
 #include "gemini/check.h"
 #include "gemini/status_macros.h"
 
@@ -38,13 +37,8 @@ void CopyBatch::Drain() {
   for (Entry& entry : entries_) {
     copies_.Wait(entry.event);
     if (entry.commit_to == nullptr) continue;
-    const BundleId bundle = BundleOf(entry.chunk);
-    std::pair<ChunkKind, HostChunk> fresh(KindOf(entry.chunk), std::move(entry.host));
-    // Only a breach of the order in residency.h (flush before an update) could make this fail.
-    GEMINI_CHECK(
-        entry.commit_to
-            ->Commit(bundle, entry.commit_to->CommittedStep(bundle), absl::MakeSpan(&fresh, 1))
-            .ok());
+    // It was committed when the copy began, and nothing makes a committed chunk uncommitted.
+    GEMINI_CHECK(entry.commit_to->Replace(entry.chunk, std::move(entry.host)).ok());
   }
   entries_.clear();
 }

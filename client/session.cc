@@ -208,19 +208,22 @@ absl::Status Session::Close() {
   residency_.reset();
   spaces_.clear();
   arena_ = MappedMemory();
+  // A refusal of one does not keep the others' bytes: all are told, and the first error is returned.
+  absl::Status status;
   for (const uint64_t id : ids) {
-    GEMINI_RETURN_IF_ERROR(connection_
-                               ->Call(
-                                   wire::Body::CloseSpace,
-                                   [id](FlatBufferBuilder& builder) {
-                                     return wire::CreateCloseSpace(builder, id).Union();
-                                   },
-                                   wire::Body::Done)
-                               .status());
+    status.Update(connection_
+                      ->Call(
+                          wire::Body::CloseSpace,
+                          [id](FlatBufferBuilder& builder) {
+                            return wire::CreateCloseSpace(builder, id).Union();
+                          },
+                          wire::Body::Done)
+                      .status());
   }
-  return connection_
-      ->Call(wire::Body::CloseSession, Empty<wire::CreateCloseSession>, wire::Body::Done)
-      .status();
+  status.Update(
+      connection_->Call(wire::Body::CloseSession, Empty<wire::CreateCloseSession>, wire::Body::Done)
+          .status());
+  return status;
 }
 
 }  // namespace gemini::client

@@ -156,6 +156,22 @@ TEST_F(ChunkStoreTest, AReplacedSlotStaysWhileItIsHeld) {
   ExpectTag(Param(0), 2);
 }
 
+TEST_F(ChunkStoreTest, AReplacedChunkKeepsItsBundlesStep) {
+  Open(2, 4, 0);
+  if (HasFatalFailure()) return;
+  ASSERT_OK(CommitTag(*store_, BundleId(0), kParam, 7, 1));
+  ASSERT_OK_AND_ASSIGN(HostChunk fresh, store_->AcquireSpare());
+  FillChunk(fresh.data(), 2);
+  ASSERT_OK(store_->Replace(Param(0), std::move(fresh)));
+  EXPECT_EQ(store_->CommittedStep(BundleId(0)), 7);
+  ExpectTag(Param(0), 2);
+
+  ASSERT_OK_AND_ASSIGN(HostChunk spare, store_->AcquireSpare());
+  EXPECT_THAT(store_->Replace(Param(1), std::move(spare)),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("not committed")));
+  ExpectPlacesDiffer();
+}
+
 TEST_F(ChunkStoreTest, SpillsTheLeastRecentlyUsedAndReadsItBack) {
   Open(12, 4, 12);
   if (HasFatalFailure()) return;
