@@ -134,12 +134,16 @@ bool TakesTensor(const c10::FunctionSchema& schema) {
 
 // Their result, or part of it, is memory that nobody wrote.
 bool IsUninitialised(const std::string& name) {
-  return name.find("empty") != std::string::npos || name.find("resize") != std::string::npos;
+  return name.find("empty") != std::string::npos || name.find("resize") != std::string::npos ||
+         name == "aten::_version";  // Counts the writes of this test itself.
 }
 
 bool SameTensor(const at::Tensor& a, const at::Tensor& b) {
   if (a.defined() != b.defined()) return false;
-  if (!a.defined() || a.layout() != at::kStrided || a.is_quantized()) return true;
+  if (!a.defined() || a.layout() != at::kStrided || a.is_quantized() || a.is_nested() ||
+      !a.has_storage()) {
+    return true;
+  }
   if (a.sizes() != b.sizes() || a.scalar_type() != b.scalar_type()) return false;
   if (a.is_meta() || a.numel() == 0) return true;
   const at::Tensor left = a.is_complex() ? at::view_as_real(a.resolve_conj()) : a;
@@ -161,6 +165,10 @@ bool Same(const c10::IValue& a, const c10::IValue& b) {
   return true;
 }
 
+bool SameResults(const std::vector<c10::IValue>& a, const std::vector<c10::IValue>& b) {
+  return std::ranges::equal(a, b, Same);
+}
+
 // Calls the operator. False: it raised.
 bool Call(const c10::OperatorHandle& op, std::vector<c10::IValue>& stack) {
   torch::manual_seed(5);
@@ -173,14 +181,16 @@ bool Call(const c10::OperatorHandle& op, std::vector<c10::IValue>& stack) {
   }
 }
 
+enum class Memory { kBoth, kManagedOnly };
+
 class EverySchema : public TrainingTest {
  public:
   void TestBody() override {}
 
-  // Runs all schemas from number `first` on, and writes lines to `progress`: "P n": about to run schema
-  // n on plain memory, "M n": on managed memory, "F n text": failed, "S n raised": raised, where
-  // plain memory did not, "C": compared.
-  void RunFrom(size_t first, FILE* progress) {
+  // Runs schemas [first, end) and writes lines to `progress`: "P n": about to run schema n on plain
+  // memory, "M n": on managed memory, "V n": both have returned, "F n text": failed, "S n": raised
+  // where plain memory did not, "C": compared.
+  void RunRange(size_t first, size_t end, Memory memory, FILE* progress) {
     const at::Tensor values = at::arange(1, 17, at::kFloat).div(8).view({4, 4});
     torch::nn::Module module;
     at::Tensor square = module.register_parameter("square", values.clone(), false);
@@ -189,7 +199,7 @@ class EverySchema : public TrainingTest {
     Open(SmallOptions());
     Manage(module);
     const auto names = SchemaNames();
-    for (size_t i = first; i < names.size(); ++i) {
+    for (size_t i = first; i < end; ++i) {
       const auto op = c10::Dispatcher::singleton().findSchema(names[i]);
       if (!op || !op->hasSchema() || !TakesTensor(op->schema())) continue;
       for (const at::Tensor& managed : {square, line}) {
@@ -203,7 +213,7 @@ class EverySchema : public TrainingTest {
         std::fflush(progress);
         std::optional<std::vector<c10::IValue>> expected = MakeArguments(op->schema(), plain);
         if (!expected) break;
-        const bool plain_ran = Call(*op, *expected);
+        const bool plain_ran = memory == Memory::kBoth && Call(*op, *expected);
         std::fprintf(progress, "M %zu\n", i);
         std::fflush(progress);
         std::vector<c10::IValue> actual = *MakeArguments(op->schema(), managed);
@@ -218,10 +228,23 @@ class EverySchema : public TrainingTest {
           std::fprintf(progress, "S %zu\n", i);
           continue;
         }
-        std::fprintf(progress, "C\n");
+        std::fprintf(progress, "V %zu\nC\n", i);
+        std::fflush(progress);
         if (IsUninitialised(names[i].name)) continue;
-        bool same = SameTensor(plain, managed) && actual.size() == expected->size();
-        for (size_t k = 0; same && k < actual.size(); ++k) same = Same((*expected)[k], actual[k]);
+        bool same = true;
+        try {
+          same = SameTensor(plain, managed) && SameResults(*expected, actual);
+          if (!same) {
+            // Some read past their inputs, or give memory that they did not write: then they differ
+            // on plain memory with other neighbours too.
+            at::Tensor other = at::full({4096}, 7.0).narrow(0, 2048, plain.numel());
+            other = other.view(plain.sizes()).copy_(original);
+            std::vector<c10::IValue> again = *MakeArguments(op->schema(), other);
+            same = !Call(*op, again) || !SameTensor(plain, other) || !SameResults(*expected, again);
+          }
+        } catch (const std::exception&) {
+          // A wrapper of Torch's own (vmap) that cannot be compared.
+        }
         if (!same) std::fprintf(progress, "F %zu other values\n", i);
       }
     }
@@ -240,60 +263,82 @@ class EverySchema : public TrainingTest {
   }
 };
 
-// Each batch in a process of its own: some operators crash on simple inputs, on plain memory too.
-TEST(ReleasedNeverReadEverySchema, GivesTheSameAsPlainMemoryOrRaises) {
-  const auto names = EverySchema::SchemaNames();
-  size_t first = 0;
-  int compared = 0;
-  std::vector<std::string> raised;
-  std::vector<std::string> crashed_plain;
-  for (bool done = false; !done;) {
+struct Outcome {
+  bool ended = false;
+  char phase = 'P';
+  size_t at = 0;  // Schema in which the process ended.
+  int status = 0;
+};
+
+class ReleasedNeverReadEverySchema : public ::testing::Test {
+ protected:
+  static std::string NameOf(size_t schema) {
+    static const auto names = EverySchema::SchemaNames();
+    return names[schema].name + "." + names[schema].overload_name;
+  }
+
+  // Runs schemas [first, end) in a process of its own.
+  Outcome RunInChild(size_t first, size_t end, Memory memory) {
+    Outcome outcome;
+    outcome.at = first;
     int pipe_fds[2];
-    ASSERT_EQ(::pipe(pipe_fds), 0);
+    EXPECT_EQ(::pipe(pipe_fds), 0);
     const pid_t child = ::fork();
-    ASSERT_GE(child, 0);
     if (child == 0) {
       ::close(pipe_fds[0]);
-      std::freopen("/dev/null", "w", stderr);
-      EverySchema().RunFrom(first, ::fdopen(pipe_fds[1], "w"));
+      if (std::freopen("/dev/null", "w", stderr) == nullptr) ::_exit(2);
+      EverySchema().RunRange(first, end, memory, ::fdopen(pipe_fds[1], "w"));
       ::_exit(0);
     }
     ::close(pipe_fds[1]);
     FILE* const progress = ::fdopen(pipe_fds[0], "r");
     char line[4096];
-    char phase = 'P';
-    size_t at = first;
     while (std::fgets(line, sizeof(line), progress) != nullptr) {
       const std::string text = line;
       if (text == "END\n") {
-        done = true;
+        outcome.ended = true;
       } else if (text == "C\n") {
-        ++compared;
+        ++compared_;
       } else {
         char kind = 0;
-        ASSERT_EQ(std::sscanf(line, "%c %zu", &kind, &at), 2) << text;
-        const std::string name = names[at].name + "." + names[at].overload_name;
-        if (kind == 'P' || kind == 'M') phase = kind;
-        if (kind == 'S') raised.push_back(name);
-        if (kind == 'F') ADD_FAILURE() << name << ": " << text;
+        EXPECT_EQ(std::sscanf(line, "%c %zu", &kind, &outcome.at), 2) << text;
+        if (kind == 'P' || kind == 'M' || kind == 'V') outcome.phase = kind;
+        if (kind == 'S') raised_.push_back(NameOf(outcome.at));
+        if (kind == 'F') ADD_FAILURE() << NameOf(outcome.at) << ": " << text;
       }
     }
     std::fclose(progress);
-    int status = 0;
-    ::waitpid(child, &status, 0);
-    if (done) break;
-    const std::string name = names[at].name + "." + names[at].overload_name;
-    if (phase == 'M') ADD_FAILURE() << name << " crashed on managed memory, status " << status;
-    if (phase == 'P') crashed_plain.push_back(name);
-    ASSERT_LT(crashed_plain.size(), 100u)
-        << "too many crashes to be the operators' fault: " << name;
-    first = at + 1;
+    ::waitpid(child, &outcome.status, 0);
+    return outcome;
   }
-  std::printf("%d calls compared; %zu raised on managed memory only, %zu crash on plain memory\n",
-              compared, raised.size(), crashed_plain.size());
-  for (const std::string& name : raised) std::printf("raised: %s\n", name.c_str());
-  for (const std::string& name : crashed_plain) std::printf("crashes: %s\n", name.c_str());
-  EXPECT_GT(compared, 1000);
+
+  int compared_ = 0;
+  std::vector<std::string> raised_;
+};
+
+// In processes of their own: some operators crash on simple inputs, on plain memory too, or spoil the
+// heap so that a later one does.
+TEST_F(ReleasedNeverReadEverySchema, GivesTheSameAsPlainMemoryOrRaises) {
+  const size_t count = EverySchema::SchemaNames().size();
+  std::vector<std::string> crashes;
+  for (size_t first = 0; first < count;) {
+    const Outcome outcome = RunInChild(first, count, Memory::kBoth);
+    if (outcome.ended) break;
+    ASSERT_LT(crashes.size(), 100u) << "too many crashes to be the operators' fault";
+    crashes.push_back(NameOf(outcome.at));
+    first = outcome.at + 1;
+    if (outcome.phase != 'M') continue;
+    // Alone, in a process that no operator on plain memory has spoilt.
+    EXPECT_TRUE(RunInChild(outcome.at, outcome.at + 1, Memory::kManagedOnly).ended)
+        << crashes.back() << " crashes on managed memory alone";
+  }
+  std::printf("%d calls compared; %zu raised on managed memory only, %zu processes crashed\n",
+              compared_, raised_.size(), crashes.size());
+  for (const std::string& name : raised_) std::printf("raised: %s\n", name.c_str());
+  for (const std::string& name : crashes) std::printf("crashed: %s\n", name.c_str());
+  EXPECT_GT(compared_, 1000);
+  // What must grow an output, and the copy-on-write clone: a managed storage does neither.
+  EXPECT_LT(raised_.size(), 40u);
 }
 
 }  // namespace
