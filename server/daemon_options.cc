@@ -2,8 +2,8 @@
 #include "server/daemon_options.h"
 
 #include <algorithm>
+#include <array>
 #include <fstream>
-#include <numeric>
 #include <sstream>
 #include <utility>
 #include <vector>
@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "gemini/byte_size.h"
 #include "gemini/errno_status.h"
+#include "gemini/nearest_name.h"
 #include "gemini/protocol.h"
 #include "gemini/runtime_directory.h"
 #include "gemini/status_macros.h"
@@ -22,34 +23,8 @@
 namespace gemini::server {
 namespace {
 
-const std::vector<std::string>& Keys() {
-  static const auto& keys = *new std::vector<std::string>{
-      "runtime-dir", "device-memory", "host-memory", "nvme", "log-level", "drain-timeout"};
-  return keys;
-}
-
-// Levenshtein's distance.
-size_t Distance(absl::string_view a, absl::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), 0);
-  for (size_t i = 0; i < a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i + 1;
-    for (size_t j = 0; j < b.size(); ++j) {
-      const size_t substituted = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({substituted, row[j] + 1, row[j + 1] + 1});
-    }
-  }
-  return row.back();
-}
-
-std::string Nearest(absl::string_view name) {
-  return *std::min_element(Keys().begin(), Keys().end(),
-                           [&](const std::string& a, const std::string& b) {
-                             return Distance(name, a) < Distance(name, b);
-                           });
-}
+constexpr std::array<absl::string_view, 6> kKeys = {
+    "runtime-dir", "device-memory", "host-memory", "nvme", "log-level", "drain-timeout"};
 
 // Everything as text, from wherever it came.
 struct Settings {
@@ -95,10 +70,10 @@ absl::StatusOr<Settings> ReadFile(const std::string& path) {
       }
       continue;
     }
-    if (std::find(Keys().begin(), Keys().end(), key) == Keys().end()) {
+    if (std::find(kKeys.begin(), kKeys.end(), key) == kKeys.end()) {
       return absl::InvalidArgumentError(
           absl::StrCat("configuration file ", path, ", line ", toml_key.source().begin.line,
-                       ": unknown key '", key, "'; did you mean '", Nearest(key), "'?"));
+                       ": unknown key '", key, "'", DidYouMean(key, kKeys)));
     }
     GEMINI_ASSIGN_OR_RETURN(std::string value, TextOf(key, node));
     if (key == "runtime-dir") settings.runtime_directory = value;
@@ -209,7 +184,7 @@ absl::StatusOr<DaemonOptions> ParseDaemonOptions(absl::Span<const std::string> a
     const std::string shown = name;
     name.erase(0, name.find_first_not_of('-'));
     return absl::InvalidArgumentError(
-        absl::StrCat("unknown argument '", shown, "'; did you mean '--", Nearest(name), "'?"));
+        absl::StrCat("unknown argument '", shown, "'", DidYouMean(name, kKeys, "--")));
   }
   Settings settings;
   if (!config.empty()) {

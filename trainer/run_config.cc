@@ -12,9 +12,9 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "gemini/byte_size.h"
+#include "gemini/nearest_name.h"
 #include "gemini/status_macros.h"
 #include "toml++/toml.h"
-#include "trainer/nearest_name.h"
 
 namespace gemini::trainer {
 namespace {
@@ -315,11 +315,9 @@ absl::StatusOr<const ConfigKey*> FindKey(absl::string_view name, absl::string_vi
   for (const ConfigKey& key : ConfigKeys()) {
     if (key.name == name) return &key;
   }
-  const std::string nearest = NearestName(name, KeyNames());
-  return Bad(where,
-             absl::StrCat("unknown key '", absl::CHexEscape(name), "'",
-                          nearest.empty() ? "" : absl::StrCat("; did you mean '", nearest, "'?"),
-                          nearest.empty() ? "; --help lists all keys" : ""));
+  const std::string suggestion = DidYouMean(name, KeyNames());
+  return Bad(where, absl::StrCat("unknown key '", absl::CHexEscape(name), "'",
+                                 suggestion.empty() ? "; --help lists all keys" : suggestion));
 }
 
 absl::Status SetKey(const ConfigKey& key, absl::string_view text, absl::string_view where,

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trainer/nearest_name.h"
+#include "gemini/nearest_name.h"
 
 #include <algorithm>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 
-namespace gemini::trainer {
+namespace gemini {
 
 int64_t EditDistance(absl::string_view a, absl::string_view b) {
   const size_t width = b.size() + 1;
@@ -43,4 +44,10 @@ std::string NearestName(absl::string_view unknown, absl::Span<const absl::string
   return std::string(nearest);
 }
 
-}  // namespace gemini::trainer
+std::string DidYouMean(absl::string_view unknown, absl::Span<const absl::string_view> names,
+                       absl::string_view prefix) {
+  const std::string nearest = NearestName(unknown, names);
+  return nearest.empty() ? "" : absl::StrCat("; did you mean '", prefix, nearest, "'?");
+}
+
+}  // namespace gemini

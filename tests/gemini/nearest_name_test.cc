@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trainer/nearest_name.h"
+#include "gemini/nearest_name.h"
 
 #include <vector>
 
 #include "gtest/gtest.h"
 
-namespace gemini::trainer {
+namespace gemini {
 namespace {
 
 TEST(NearestName, CountsEachInsertionDeletionChangeAndSwapOnce) {
@@ -30,5 +30,11 @@ TEST(NearestName, SuggestsNothingThatIsFarAway) {
   EXPECT_EQ(NearestName("steps", {}), "");
 }
 
+TEST(NearestNameTest, DidYouMeanAsksOnlyWhenThereIsANearName) {
+  EXPECT_EQ(DidYouMean("host-memroy", {"host-memory", "nvme"}, "--"),
+            "; did you mean '--host-memory'?");
+  EXPECT_EQ(DidYouMean("colour", {"host-memory", "nvme"}), "");
+}
+
 }  // namespace
-}  // namespace gemini::trainer
+}  // namespace gemini
