@@ -112,14 +112,16 @@ std::optional<c10::IValue> MakeArgument(const c10::Argument& argument, const c10
 }
 
 std::optional<std::vector<c10::IValue>> MakeArguments(const c10::FunctionSchema& schema,
-                                                      const at::Tensor& tensor) {
+                                                      const std::vector<at::Tensor>& tensors) {
   std::vector<c10::IValue> arguments;
+  size_t next = 0;  // Each argument has a storage of its own: aliased outputs spoil the heap.
   for (const c10::Argument& argument : schema.arguments()) {
     if (argument.default_value()) {
       arguments.push_back(*argument.default_value());
       continue;
     }
-    std::optional<c10::IValue> value = MakeArgument(argument, argument.type(), tensor);
+    std::optional<c10::IValue> value =
+        MakeArgument(argument, argument.type(), tensors[next++ % tensors.size()]);
     if (!value) return std::nullopt;
     arguments.push_back(*std::move(value));
   }
@@ -130,6 +132,12 @@ bool TakesTensor(const c10::FunctionSchema& schema) {
   return std::ranges::any_of(schema.arguments(), [](const c10::Argument& argument) {
     return argument.type()->str().find("Tensor") != std::string::npos;
   });
+}
+
+// Torch's boxing of a kernel that returns several references to its arguments drops the arguments
+// first: the call itself is broken, on any memory.
+bool ReturnsSeveralArguments(const c10::FunctionSchema& schema) {
+  return schema.returns().size() > 1 && schema.returns()[0].alias_info() != nullptr;
 }
 
 // Their result, or part of it, is memory that nobody wrote.
@@ -193,21 +201,32 @@ class EverySchema : public TrainingTest {
   void RunRange(size_t first, size_t end, Memory memory, FILE* progress) {
     const at::Tensor values = at::arange(1, 17, at::kFloat).div(8).view({4, 4});
     torch::nn::Module module;
-    at::Tensor square = module.register_parameter("square", values.clone(), false);
-    at::Tensor line =
-        module.register_parameter("line", values.view({-1}).narrow(0, 0, 4).clone(), false);
+    constexpr int kTensors = 12;
+    std::vector<at::Tensor> squares, lines;
+    for (int i = 0; i < kTensors; ++i) {
+      const std::string suffix = std::to_string(i);
+      squares.push_back(module.register_parameter("square" + suffix, values.clone(), false));
+      lines.push_back(module.register_parameter("line" + suffix,
+                                                values.view({-1}).narrow(0, 0, 4).clone(), false));
+    }
     Open(SmallOptions());
     Manage(module);
     const auto names = SchemaNames();
     for (size_t i = first; i < end; ++i) {
       const auto op = c10::Dispatcher::singleton().findSchema(names[i]);
       if (!op || !op->hasSchema() || !TakesTensor(op->schema())) continue;
-      for (const at::Tensor& managed : {square, line}) {
+      if (ReturnsSeveralArguments(op->schema())) continue;
+      for (const std::vector<at::Tensor>& managed : {squares, lines}) {
         const at::Tensor original =
-            values.view({-1}).narrow(0, 0, managed.numel()).view(managed.sizes());
-        managed.copy_(original);
+            values.view({-1}).narrow(0, 0, managed[0].numel()).view(managed[0].sizes());
+        std::vector<at::Tensor> plain, other;
+        for (const at::Tensor& tensor : managed) {
+          tensor.copy_(original);
+          plain.push_back(original.clone());
+          other.push_back(at::full({4096}, 7.0).narrow(0, 2048, original.numel()));
+          other.back() = other.back().view(original.sizes()).copy_(original);
+        }
         EvictAll();
-        at::Tensor plain = original.clone();
         ::alarm(20);
         std::fprintf(progress, "P %zu\n", i);
         std::fflush(progress);
@@ -233,14 +252,13 @@ class EverySchema : public TrainingTest {
         if (IsUninitialised(names[i].name)) continue;
         bool same = true;
         try {
-          same = SameTensor(plain, managed) && SameResults(*expected, actual);
+          same = std::ranges::equal(plain, managed, SameTensor) && SameResults(*expected, actual);
           if (!same) {
             // Some read past their inputs, or give memory that they did not write: then they differ
             // on plain memory with other neighbours too.
-            at::Tensor other = at::full({4096}, 7.0).narrow(0, 2048, plain.numel());
-            other = other.view(plain.sizes()).copy_(original);
             std::vector<c10::IValue> again = *MakeArguments(op->schema(), other);
-            same = !Call(*op, again) || !SameTensor(plain, other) || !SameResults(*expected, again);
+            same = !Call(*op, again) || !std::ranges::equal(plain, other, SameTensor) ||
+                   !SameResults(*expected, again);
           }
         } catch (const std::exception&) {
           // A wrapper of Torch's own (vmap) that cannot be compared.
@@ -325,7 +343,7 @@ TEST_F(ReleasedNeverReadEverySchema, GivesTheSameAsPlainMemoryOrRaises) {
     const Outcome outcome = RunInChild(first, count, Memory::kBoth);
     if (outcome.ended) break;
     ASSERT_LT(crashes.size(), 100u) << "too many crashes to be the operators' fault";
-    crashes.push_back(NameOf(outcome.at));
+    crashes.push_back(NameOf(outcome.at) + " in phase " + outcome.phase);
     first = outcome.at + 1;
     if (outcome.phase != 'M') continue;
     // Alone, in a process that no operator on plain memory has spoilt.
@@ -337,8 +355,10 @@ TEST_F(ReleasedNeverReadEverySchema, GivesTheSameAsPlainMemoryOrRaises) {
   for (const std::string& name : raised_) std::printf("raised: %s\n", name.c_str());
   for (const std::string& name : crashes) std::printf("crashed: %s\n", name.c_str());
   EXPECT_GT(compared_, 1000);
-  // What must grow an output, and the copy-on-write clone: a managed storage does neither.
-  EXPECT_LT(raised_.size(), 40u);
+  // What must grow its output, and the copy-on-write clone: a managed storage does neither.
+  for (const std::string& name : raised_) {
+    EXPECT_TRUE(name.find("out") != std::string::npos || name == "aten::_lazy_clone.") << name;
+  }
 }
 
 }  // namespace
