@@ -139,8 +139,9 @@ gemini_configure() {
   arguments+=("-DGEMINI_TORCH_DIR=${torch_dirs[0]}"
               "-DCMAKE_MAKE_PROGRAM=$gemini_root/.venv/bin/ninja")
   if command -v ccache >/dev/null; then
-    # The sloppiness is what ccache needs for sources with a precompiled header.
-    arguments+=("-DCMAKE_CXX_COMPILER_LAUNCHER=env;CCACHE_SLOPPINESS=pch_defines,time_macros;ccache")
+    # The sloppiness is what ccache needs for sources with a precompiled header; the base folder lets
+    # clones share what they compiled.
+    arguments+=("-DCMAKE_CXX_COMPILER_LAUNCHER=env;CCACHE_SLOPPINESS=pch_defines,time_macros;CCACHE_BASEDIR=$gemini_root;CCACHE_NOHASHDIR=1;ccache")
   fi
   # Ninja itself configures anew when a CMakeLists.txt changed. The rest is in this line.
   id=$({ printf '%s\n' "${arguments[@]}"; readlink "$gemini_root/.venv"
