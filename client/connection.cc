@@ -106,7 +106,12 @@ absl::StatusOr<Reply> Connection::Call(
 
 absl::StatusOr<Reply> Connection::Exchange(absl::string_view request, uint64_t request_id,
                                            wire::Body expected, absl::Duration timeout) {
-  GEMINI_RETURN_IF_ERROR(SendPacket(socket_.get(), request, {}));
+  const absl::Status sent = SendPacket(socket_.get(), request, {});
+  if (absl::IsNotFound(sent)) {
+    return absl::UnavailableError(
+        "the server reads no requests: is geminid stopped or overloaded?");
+  }
+  if (!sent.ok()) return sent;
   GEMINI_ASSIGN_OR_RETURN(const bool readable, WaitReadable(socket_.get(), timeout));
   if (!readable) {
     return absl::UnavailableError(absl::StrCat("the server did not answer within ",

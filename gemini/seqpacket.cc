@@ -10,6 +10,10 @@
 #include "absl/strings/str_cat.h"
 #include "gemini/errno_status.h"
 
+#ifndef SO_PASSRIGHTS
+#define SO_PASSRIGHTS 83  // Linux 6.16; the C library's headers may be older than the kernel.
+#endif
+
 namespace gemini {
 namespace {
 
@@ -45,7 +49,7 @@ absl::Status SendPacket(int socket, absl::string_view bytes, absl::Span<const in
   }
   while (::sendmsg(socket, &message, MSG_NOSIGNAL) < 0) {
     if (errno == EINTR) continue;
-    if (errno == EAGAIN) return absl::UnavailableError("send: the peer does not read its messages");
+    if (errno == EAGAIN) return absl::NotFoundError("send: the peer does not read its messages");
     return ErrnoStatus(errno, "send a message");
   }
   return absl::OkStatus();
@@ -53,6 +57,17 @@ absl::Status SendPacket(int socket, absl::string_view bytes, absl::Span<const in
 
 absl::StatusOr<Packet> ReceivePacket(int socket) {
   Packet packet;
+  absl::Status received = ReceivePacketInto(socket, packet);
+  if (!received.ok()) return received;
+  return packet;
+}
+
+bool RefuseDescriptors(int socket) {
+  const int off = 0;
+  return ::setsockopt(socket, SOL_SOCKET, SO_PASSRIGHTS, &off, sizeof(off)) == 0;
+}
+
+absl::Status ReceivePacketInto(int socket, Packet& packet) {
   packet.bytes.resize(kMaxMessageBytes);
   iovec part = {packet.bytes.data(), packet.bytes.size()};
   ControlBuffer control;
@@ -82,7 +97,7 @@ absl::StatusOr<Packet> ReceivePacket(int socket) {
     return absl::InvalidArgumentError("a message, or its descriptors, did not fit and was dropped");
   }
   packet.bytes.resize(size);
-  return packet;
+  return absl::OkStatus();
 }
 
 }  // namespace gemini

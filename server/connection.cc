@@ -2,29 +2,21 @@
 #include "server/connection.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
-#include <cerrno>
 #include <utility>
 
 #include "absl/status/statusor.h"
 #include "gemini/check.h"
-
-#ifndef SO_PASSRIGHTS
-#define SO_PASSRIGHTS 83  // Linux 6.16; the C library's headers may be older than the kernel.
-#endif
 
 namespace gemini::server {
 
 Connection::Connection(EventLoop& loop, UniqueFd socket) : loop_(loop), socket_(std::move(socket)) {
   const int flags = ::fcntl(socket_.get(), F_GETFL);
   ::fcntl(socket_.get(), F_SETFL, flags | O_NONBLOCK);
-  // Closing a descriptor that a peer made up may block (a socket that lingers, a FUSE file). Newer
-  // kernels refuse them at the sender; elsewhere they are closed on receipt.
-  const int off = 0;
-  ::setsockopt(socket_.get(), SOL_SOCKET, SO_PASSRIGHTS, &off, sizeof(off));
+  // A listener's own setting is inherited before the first message; this is for other sockets.
+  (void)RefuseDescriptors(socket_.get());
 }
 
 Connection::~Connection() {
@@ -79,14 +71,15 @@ void Connection::Handle(uint32_t events) {
   const bool reads = !paused_ && !closing_ && !waiting_;
   if (reads && (events & EPOLLIN) != 0) {
     // What a peer sent before it hung up is still served, in order.
-    absl::StatusOr<Packet> packet = ReceivePacket(socket_.get());
-    if (packet.ok()) {
-      packet->fds.clear();
-      handlers_.message(std::move(packet->bytes));  // May destroy this.
+    Packet packet;
+    const absl::Status received = ReceivePacketInto(socket_.get(), packet);
+    if (!packet.fds.empty()) handlers_.unwanted(std::move(packet.fds));
+    if (received.ok()) {
+      handlers_.message(std::move(packet.bytes));  // May destroy this.
       return;
     }
-    if (packet.status().code() != absl::StatusCode::kNotFound) {
-      HangUp(packet.status());
+    if (received.code() != absl::StatusCode::kNotFound) {
+      HangUp(received);
       return;
     }
   }
@@ -98,16 +91,11 @@ void Connection::Handle(uint32_t events) {
 bool Connection::TrySend(const std::string& bytes, absl::Span<const int> fds) {
   const absl::Status sent = SendPacket(socket_.get(), bytes, fds);
   if (sent.ok()) return true;
-  if (sent.code() != absl::StatusCode::kUnavailable) {
-    // Too many descriptors in flight, say. The peer waits for an answer that cannot come: it is told
-    // by the end of the connection.
-    ::shutdown(socket_.get(), SHUT_RDWR);
-    return true;
-  }
-  pollfd state = {.fd = socket_.get(), .events = POLLOUT, .revents = 0};
-  ::poll(&state, 1, 0);
-  // A peer that is gone shows up as a hang-up on the loop; there is nobody to send to.
-  return (state.revents & (POLLHUP | POLLERR)) != 0;
+  if (sent.code() == absl::StatusCode::kNotFound) return false;
+  // The peer is gone or reads no more, or too many descriptors are in flight. An answer that cannot
+  // come is told by the end of the connection, which the loop then sees as a hang-up.
+  ::shutdown(socket_.get(), SHUT_RDWR);
+  return true;
 }
 
 void Connection::Send(std::string bytes, absl::Span<const int> fds) {

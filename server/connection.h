@@ -20,13 +20,15 @@ namespace gemini::server {
 class Connection {
  public:
   struct Handlers {
-    // One message. Its descriptors were closed: clients send none. May destroy the connection.
+    // Descriptors that came though the kernel was asked to refuse them; closing them may block.
+    absl::AnyInvocable<void(std::vector<UniqueFd> fds)> unwanted;
+    // One message. May destroy the connection.
     absl::AnyInvocable<void(std::string bytes)> message;
     // The peer hung up, or sent what cannot be a message. Called once, last. May destroy.
     absl::AnyInvocable<void(absl::Status reason)> hang_up;
   };
 
-  // Makes `socket` non-blocking. `loop` outlives the connection.
+  // Makes `socket` non-blocking, and refuses descriptors where the kernel can. `loop` outlives the connection.
   Connection(EventLoop& loop, UniqueFd socket);
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;

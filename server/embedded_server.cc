@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "gemini/errno_status.h"
+#include "gemini/seqpacket.h"
 #include "gemini/status_macros.h"
 #include "server/server.h"
 
@@ -45,6 +46,7 @@ absl::StatusOr<UniqueFd> EmbeddedServer::Connect() {
   }
   UniqueFd ours(ends[0]);
   UniqueFd theirs(ends[1]);
+  (void)RefuseDescriptors(ours.get());  // Before a client has the other end to send on.
   server_->loop().Post([server = server_.get(), socket = std::move(ours)]() mutable {
     server->AddConnection(std::move(socket));
   });

@@ -31,8 +31,9 @@ class EventLoop {
   static absl::StatusOr<std::unique_ptr<EventLoop>> Make();
   ~EventLoop();
 
-  // Calls `handler` with epoll events of `fd` (EPOLLET too) until Unwatch, which must come before `fd` is closed: a
-  // descriptor that a peer holds too would go on reporting. A handler may unwatch itself.
+  // Calls `handler` with epoll events of `fd` (EPOLLET too) until Unwatch, which must come before
+  // `fd` is closed: a descriptor that a peer holds too would go on reporting. A handler may unwatch
+  // itself.
   absl::StatusOr<WatchId> Watch(int fd, uint32_t events, EventHandler handler);
   // EPOLLHUP and EPOLLERR are always reported.
   void Rewatch(WatchId id, uint32_t events);

@@ -16,6 +16,7 @@
 #include "absl/strings/str_format.h"
 #include "gemini/errno_status.h"
 #include "gemini/runtime_directory.h"
+#include "gemini/seqpacket.h"
 #include "gemini/status_macros.h"
 
 namespace gemini::server {
@@ -82,8 +83,11 @@ absl::StatusOr<UniqueFd> ListenOn(const std::string& path) {
   const int error = errno;
   ::umask(mask);
   if (bound != 0) return ErrnoStatus(error, absl::StrCat("bind ", path));
-  if (::listen(listener.get(), 128) != 0)
+  // From here on, since a peer may connect and send before it is accepted.
+  (void)RefuseDescriptors(listener.get());
+  if (::listen(listener.get(), 128) != 0) {
     return ErrnoStatus(errno, absl::StrCat("listen on ", path));
+  }
   return listener;
 }
 

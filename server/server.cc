@@ -81,6 +81,7 @@ Server::Server(ServerOptions options, std::unique_ptr<EventLoop> loop, ServerSto
       started_(absl::Now()),
       spare_fd_(::open("/dev/null", O_RDONLY | O_CLOEXEC)),
       slab_worker_(std::make_unique<WorkerThread>("gemini-slabs")),
+      close_worker_(std::make_unique<WorkerThread>("gemini-close")),
       nvme_io_(MakePreadNvmeIo(kNvmeThreads)) {}
 
 Server::~Server() {
@@ -146,7 +147,11 @@ void Server::AddConnection(UniqueFd socket) {
   session->peer = *std::move(peer);
   session->connection = std::make_unique<Connection>(*loop_, std::move(socket));
   const absl::Status started =
-      session->connection->Start({.message =
+      session->connection->Start({.unwanted =
+                                      [this](std::vector<UniqueFd> fds) {
+                                        close_worker_->Run([unwanted = std::move(fds)] {});
+                                      },
+                                  .message =
                                       [this, id](std::string bytes) {
                                         if (Session* found = Find(id)) HandleMessage(*found, bytes);
                                       },
@@ -214,13 +219,14 @@ void Server::HandleHangUp(Session& session, const absl::Status& reason) {
   Retire(std::move(session.connection));
   std::erase_if(waiting_leases_,
                 [&](const WaitingLease& waiting) { return waiting.session == session.id; });
-  if (!session.lease.has_value() || IsNothing(session.lease->granted)) {
-    if (session.worker_jobs == 0) Erase(session);
+  if (!session.lease.has_value()) {
+    Erase(session);
     return;
   }
   if (session.lease->reclaiming) return;
   Fence(session, absl::StrCat("hang-up: ", reason.message()));
-  CheckDrained();
+  // A lease of no bytes has no memory that the peer's threads may still write to.
+  if (IsNothing(session.lease->granted)) BeginReclaim(session);
 }
 
 void Server::HandleDeath(Session& session) {
@@ -230,7 +236,7 @@ void Server::HandleDeath(Session& session) {
   std::erase_if(waiting_leases_,
                 [&](const WaitingLease& waiting) { return waiting.session == session.id; });
   if (!session.lease.has_value()) {
-    if (session.worker_jobs == 0) Erase(session);
+    Erase(session);
     return;
   }
   if (session.lease->reclaiming) return;
@@ -297,8 +303,14 @@ void Server::ContinueReclaim(Session& session) {
       budgets_.FinishReclaim(found->lease->granted);
       ServerLog().info("lease {} of {} is free again: {}", found->lease->id, Named(*found),
                        Amounts(found->lease->granted));
+      const std::optional<Lease::RefusalShown> refusal = std::move(found->lease->refusal);
       found->lease.reset();
-      if (found->connection == nullptr) Erase(*found);
+      if (found->connection == nullptr) {
+        Erase(*found);
+      } else if (refusal.has_value()) {
+        Refuse(*found, refusal->request, refusal->status);
+        found->connection->Resume();
+      }
       RetryWaitingLeases();
       CheckDrained();
     });
@@ -306,14 +318,13 @@ void Server::ContinueReclaim(Session& session) {
 }
 
 void Server::Erase(Session& session) {
-  GEMINI_CHECK(session.worker_jobs == 0);
+  GEMINI_CHECK(session.worker_jobs == 0 && !session.lease.has_value() && session.spaces.empty());
   if (session.hello_timer.has_value()) loop_->Cancel(*session.hello_timer);
   if (session.pidfd_watch != 0) loop_->Unwatch(session.pidfd_watch);
   if (session.connection != nullptr) session.connection->Pause();
   Retire(std::move(session.connection));
-  // A lease of no bytes, or none.
-  for (auto& [id, opened] : session.spaces) space_names_.erase(opened.space->plan().name);
   sessions_.erase(session.id);
+  CheckDrained();
 }
 
 void Server::Drain(absl::Duration timeout) {

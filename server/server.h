@@ -113,6 +113,7 @@ class Server {
   bool stopping_ = false;
   // Last, so that they end first: their jobs use what is above.
   std::unique_ptr<WorkerThread> slab_worker_;
+  std::unique_ptr<WorkerThread> close_worker_;  // Closes what peers sent unasked, which may block.
   std::unique_ptr<NvmeIo> nvme_io_;
 };
 

@@ -182,8 +182,8 @@ bool Server::TryLease(Session& session, uint64_t id, const OpenLeaseRequest& ope
         return;
       }
       if (!arena.ok()) {
-        Refuse(found, id, arena.status());
-        found.connection->Resume();
+        // Answered, and read from again, once the budgets have it all back.
+        found.lease->refusal = Lease::RefusalShown{id, arena.status()};
         BeginReclaim(found);
         return;
       }
@@ -215,7 +215,7 @@ void Server::RetryWaitingLeases() {
 }
 
 void Server::Handle(Session& session, uint64_t id, const OpenSpaceRequest& open) {
-  if (!session.lease.has_value() || session.lease->fenced) {
+  if (!session.lease.has_value() || session.lease->fenced || session.lease->reclaiming) {
     Refuse(session, id, absl::FailedPreconditionError("open a lease before a space"));
     return;
   }
@@ -264,8 +264,6 @@ void Server::Handle(Session& session, uint64_t id, const OpenSpaceRequest& open)
           } else if (found.connection != nullptr) {
             Refuse(found, id, memory.status());
             found.connection->Resume();
-          } else if (found.lease->granted == TierMap<int64_t>{}) {
-            Erase(found);
           }
         });
   });
@@ -284,12 +282,10 @@ void Server::FinishOpenSpace(Session& session, uint64_t request, const SpacePlan
     ContinueReclaim(session);
     return;
   }
-  if (session.connection == nullptr) {
-    if (lease.granted == TierMap<int64_t>{}) Erase(session);
-    return;  // Else fenced: kept until its process is dead.
-  }
+  if (session.connection == nullptr) return;  // Fenced: kept until its process is dead.
+  // By edges, for it is never read: by level the loop would turn for ever after the first kick.
   const absl::StatusOr<EventLoop::WatchId> watch = loop_->Watch(
-      opened.space->memory().kick.get(), EPOLLIN,
+      opened.space->memory().kick.get(), EPOLLIN | EPOLLET,
       [this, session_id = session.id, space_id](uint32_t) { ServeRing(session_id, space_id); });
   if (!watch.ok()) {
     Refuse(session, request, watch.status());
@@ -370,8 +366,6 @@ void Server::ContinueCloseSpace(Session& session, uint64_t space_id) {
           } else if (found.connection != nullptr) {
             if (request.has_value()) found.connection->Send(EncodeDone(*request), {});
             found.connection->Resume();
-          } else if (found.lease->granted == TierMap<int64_t>{}) {
-            Erase(found);
           }
         });
       });
@@ -379,7 +373,7 @@ void Server::ContinueCloseSpace(Session& session, uint64_t space_id) {
 
 void Server::Handle(Session& session, uint64_t id, const CloseSessionRequest&) {
   session.connection->Send(EncodeDone(id), {});
-  if (session.lease.has_value()) {
+  if (session.lease.has_value() && !session.lease->reclaiming) {
     // The client has unmapped: its bytes may go to others without waiting for its death.
     Fence(session, "closed");
     BeginReclaim(session);
@@ -396,9 +390,23 @@ void Server::ServeRing(uint64_t session_id, uint64_t space_id) {
   // The kick is watched by edges and never read: its other end is the client's, who could make a read
   // block. The client stores the tail before it kicks, so a request that is missed here has an edge to
   // come.
-  while (true) {
+  for (int64_t taken = 0;; ++taken) {
+    if (taken == kIoRingEntries) {
+      // A client may raise its tail as fast as requests are taken: the others have their turn first.
+      if (std::exchange(found->second.serve_posted, true)) return;
+      loop_->Post([this, session_id, space_id] {
+        Session* owner = Find(session_id);
+        if (owner == nullptr) return;
+        const auto opened = owner->spaces.find(space_id);
+        if (opened == owner->spaces.end()) return;
+        opened->second.serve_posted = false;
+        ServeRing(session_id, space_id);
+      });
+      return;
+    }
     absl::StatusOr<Space::Transfer> next = space.TakeRequest();
     if (next.status().code() == absl::StatusCode::kNotFound) return;
+    if (next.status().code() == absl::StatusCode::kInvalidArgument) continue;
     if (!next.ok()) {
       ServerLog().warn("closed session {} '{}' (pid {}): {}", session->id, session->label,
                        session->peer.pid, next.status().ToString());

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/status/status.h"
 #include "gemini/tier.h"
 #include "server/connection.h"
 #include "server/event_loop.h"
@@ -28,6 +29,11 @@ struct Lease {
   TierGrant arena;        // DEVICE.
   bool fenced = false;
   bool reclaiming = false;
+  struct RefusalShown {
+    uint64_t request = 0;
+    absl::Status status;
+  };
+  std::optional<RefusalShown> refusal;  // Of its OpenLease; sent when its bytes are back.
 };
 
 struct OpenedSpace {
@@ -36,6 +42,7 @@ struct OpenedSpace {
   bool closing = false;                   // Waits for I/O in flight.
   std::optional<uint64_t> close_request;  // Answered when closed.
   bool destroying = false;                // The worker has its memory.
+  bool serve_posted = false;              // More of its ring is to be served by a message.
 };
 
 struct Session {

@@ -59,7 +59,8 @@ absl::StatusOr<NvmeTransfer> Space::Validate(const IoEntryShm& shared) const {
                      operation == static_cast<uint64_t>(IoOperation::kWrite);
   if (!known || host_slot >= static_cast<uint64_t>(plan_.host_slots) ||
       nvme_slot >= static_cast<uint64_t>(plan_.nvme_slots) || reserved != 0) {
-    return absl::InvalidArgumentError("an I/O request outside its space");
+    // Outside the space. Without a text: a status that has one is an allocation.
+    return absl::InvalidArgumentError("");
   }
   const SlotPlace host = PlaceOf(memory_.host, static_cast<int64_t>(host_slot));
   const SlotPlace nvme = PlaceOf(memory_.nvme, static_cast<int64_t>(nvme_slot));
@@ -82,17 +83,16 @@ absl::StatusOr<uint64_t> Space::Waiting() const {
 }
 
 absl::StatusOr<Space::Transfer> Space::TakeRequest() {
-  while (!fenced_ && in_flight_ < kIoRingEntries) {
-    const absl::StatusOr<uint64_t> waiting = Waiting();
-    if (!waiting.ok()) return waiting.status();
-    if (*waiting == 0) break;
-    const uint64_t sequence = head_++;
-    const absl::StatusOr<NvmeTransfer> transfer = Validate(entry(sequence));
-    ++in_flight_;
-    if (transfer.ok()) return Transfer{sequence, *transfer};
-    Complete(sequence, transfer.status().code());
-  }
-  return absl::NotFoundError("no request is waiting");
+  if (fenced_ || in_flight_ >= kIoRingEntries) return absl::NotFoundError("");
+  const absl::StatusOr<uint64_t> waiting = Waiting();
+  if (!waiting.ok()) return waiting.status();
+  if (*waiting == 0) return absl::NotFoundError("");
+  const uint64_t sequence = head_++;
+  const absl::StatusOr<NvmeTransfer> transfer = Validate(entry(sequence));
+  ++in_flight_;
+  if (transfer.ok()) return Transfer{sequence, *transfer};
+  Complete(sequence, transfer.status().code());
+  return transfer.status();
 }
 
 void Space::Complete(uint64_t sequence, absl::StatusCode code) {

@@ -33,9 +33,9 @@ class Space {
     uint64_t sequence = 0;
     NvmeTransfer transfer;
   };
-  // Takes the next valid request off the ring; it is in flight until Complete. Invalid ones are
-  // completed with INVALID_ARGUMENT on the way. NOT_FOUND: none is waiting. FAILED_PRECONDITION: the
-  // client wrote a tail that no honest one writes; the ring is dead.
+  // Takes one request off the ring; it is in flight until Complete. NOT_FOUND: none is waiting.
+  // INVALID_ARGUMENT: it was invalid and is completed with that. FAILED_PRECONDITION: the client wrote
+  // a tail that no honest one writes; the ring is dead.
   absl::StatusOr<Transfer> TakeRequest();
   void Complete(uint64_t sequence, absl::StatusCode code);
   int64_t in_flight() const { return in_flight_; }

@@ -112,7 +112,42 @@ TEST_F(SeqpacketTest, ANonBlockingSocketReportsAnEmptyAndAFullBuffer) {
   const std::string bytes(kMaxMessageBytes, 'x');
   absl::Status status;
   for (int i = 0; i < 1'000 && status.ok(); ++i) status = SendPacket(near_.get(), bytes, {});
-  EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable, HasSubstr("does not read")));
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kNotFound, HasSubstr("does not read")));
+}
+
+TEST_F(SeqpacketTest, APeerThatReadsNoMoreIsUnavailableAndNotAFullBuffer) {
+  MakeNonBlocking(near_);
+  ASSERT_EQ(::shutdown(far_.get(), SHUT_RD), 0);
+  EXPECT_THAT(SendPacket(near_.get(), "m", {}), StatusIs(absl::StatusCode::kUnavailable));
+}
+
+// The option is set before the peer connects: also what it sends before the accept is refused.
+TEST_F(SeqpacketTest, DescriptorsToASocketThatRefusesThemAreRefusedAtTheSender) {
+  if (!RefuseDescriptors(far_.get())) GTEST_SKIP() << "the kernel is older than Linux 6.16";
+  EXPECT_THAT(SendPacket(near_.get(), "m", {near_.get()}), ::testing::Not(IsOk()));
+  EXPECT_OK(SendPacket(near_.get(), "m", {}));
+  EXPECT_OK(SendPacket(far_.get(), "m", {far_.get()}));  // The other direction is another's choice.
+}
+
+TEST_F(SeqpacketTest, AReceiverMayGetTheDescriptorsOfAMessageThatIsRefused) {
+  const std::string bytes(kMaxMessageBytes + 1, 'x');
+  iovec part = {const_cast<char*>(bytes.data()), bytes.size()};
+  msghdr message = {};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control = {};
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof(int));
+  const int fd = near_.get();
+  std::memcpy(CMSG_DATA(header), &fd, sizeof(fd));
+  ASSERT_GT(::sendmsg(near_.get(), &message, 0), 0);
+  Packet packet;
+  EXPECT_THAT(ReceivePacketInto(far_.get(), packet), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_EQ(packet.fds.size(), 1u);
 }
 
 TEST_F(SeqpacketTest, AMessageAboveTheLimitIsRefusedWholeAndTheNextOneArrives) {

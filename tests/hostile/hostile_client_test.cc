@@ -2,9 +2,11 @@
 // What a peer may send, keep back or scribble without harming the server or its other clients.
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <filesystem>
+#include <fstream>
 #include <limits>
 #include <random>
 #include <string>
@@ -56,6 +58,26 @@ class HostileClientTest : public ::testing::Test {
   }
   static void ExpectHangUp(WireClient& client) {
     EXPECT_THAT(client.Receive(), StatusIs(absl::StatusCode::kUnavailable));
+  }
+  // CPU time that the server's thread takes within `interval`.
+  absl::Duration CpuTimeOver(absl::Duration interval) const {
+    const absl::Duration before = ServerCpuTime();
+    ::poll(nullptr, 0, static_cast<int>(absl::ToInt64Milliseconds(interval)));
+    return ServerCpuTime() - before;
+  }
+  static absl::Duration ServerCpuTime() {
+    for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+      std::string name;
+      std::getline(std::ifstream(task.path() / "comm"), name);
+      if (name != "gemini-server") continue;
+      const auto tid = static_cast<uint32_t>(std::stoul(task.path().filename()));
+      timespec used = {};
+      // The kernel's clock of one thread: CPUCLOCK_PERTHREAD | CPUCLOCK_SCHED.
+      EXPECT_EQ(::clock_gettime(static_cast<clockid_t>(~tid << 3 | 6), &used), 0);
+      return absl::DurationFromTimespec(used);
+    }
+    ADD_FAILURE() << "no server thread";
+    return absl::ZeroDuration();
   }
   static std::string HelloBytes(absl::string_view label) {
     flatbuffers::FlatBufferBuilder builder;
@@ -230,6 +252,108 @@ TEST_F(HostileClientTest, ATailThatNoHonestClientWritesEndsTheSession) {
   ExpectHangUp(client);
   while (space.server().generation.load() == space.generation) {
   }
+  ExpectAlive();
+}
+
+// It is never read: watched by level it would be reported for ever.
+TEST_F(HostileClientTest, AServerThatWasKickedRestsAgain) {
+  WireClient client = Connect("kicker");
+  ASSERT_OK(client.OpenLease({{0, kMiB, kMiB}}, {{}}));
+  ASSERT_OK_AND_ASSIGN(WireSpace space,
+                       client.OpenSpace({.name = "s", .host_slots = 4, .nvme_slots = 4}));
+  ASSERT_EQ(space.WaitCompletion(space.Submit(IoOperation::kWrite, 0, 0)), 0);
+  EXPECT_LT(CpuTimeOver(absl::Milliseconds(400)), absl::Milliseconds(40));
+  // Each kick is an edge, though the count in it never fell.
+  ASSERT_EQ(space.WaitCompletion(space.Submit(IoOperation::kRead, 1, 0)), 0);
+}
+
+TEST_F(HostileClientTest, ARingThatIsNeverEmptyHoldsNobodyUp) {
+  WireClient client = Connect("endless");
+  ASSERT_OK(client.OpenLease({{0, kMiB, kMiB}}, {{}}));
+  ASSERT_OK_AND_ASSIGN(WireSpace space,
+                       client.OpenSpace({.name = "s", .host_slots = 4, .nvme_slots = 4}));
+  for (int64_t i = 0; i < kIoRingEntries; ++i) space.entry(i).operation.store(9);  // None such.
+  std::atomic<bool> stop = false;
+  // As many requests ahead of the server as it accepts, whatever it does.
+  std::vector<std::thread> feeders;
+  for (int i = 0; i < 2; ++i) {
+    feeders.emplace_back([&] {
+      const uint64_t one = 1;
+      while (!stop) {
+        const uint64_t done = space.server().completion_count.load();
+        space.client().submit_tail.store(done + kIoRingEntries / 2);
+        (void)!::write(space.kick.get(), &one, sizeof(one));
+      }
+    });
+  }
+  for (int i = 0; i < 20; ++i) ExpectAlive();
+  // From every side: the space can be closed in the middle of it.
+  EXPECT_OK(client.CloseSpace(space.id));
+  stop = true;
+  for (std::thread& feeder : feeders) feeder.join();
+  ExpectAlive();
+}
+
+// The socket is writable for ever then, and every send fails.
+TEST_F(HostileClientTest, APeerThatShutsItsReadingDownWhileAReplyWaitsIsLetGo) {
+  WireClient deaf = Connect("deaf");
+  ::fcntl(deaf.fd(), F_SETFL, ::fcntl(deaf.fd(), F_GETFL) | O_NONBLOCK);
+  flatbuffers::FlatBufferBuilder builder;
+  const auto body = wire::CreateGetStatus(builder);
+  wire::FinishMessageBuffer(builder,
+                            wire::CreateMessage(builder, 9, wire::Body::GetStatus, body.Union()));
+  const absl::string_view request(reinterpret_cast<const char*>(builder.GetBufferPointer()),
+                                  builder.GetSize());
+  for (int idle = 0; idle < 50; ++idle) {
+    while (deaf.SendRaw(request).ok()) idle = 0;
+    ExpectAlive();
+  }
+  ASSERT_EQ(::shutdown(deaf.fd(), SHUT_RD), 0);
+  while (deaf.Receive().ok()) {  // What is queued leaves: now the server's end has room.
+  }
+  EXPECT_LT(CpuTimeOver(absl::Milliseconds(400)), absl::Milliseconds(100));
+  // Both directions are shut down by now: by us, and by the server's end.
+  pollfd state = {.fd = deaf.fd(), .events = 0, .revents = 0};
+  ASSERT_EQ(::poll(&state, 1, 10'000), 1);
+  EXPECT_NE(state.revents & POLLHUP, 0);
+  ExpectAlive();
+}
+
+TEST_F(HostileClientTest, ASessionOfNoBytesThatHangsUpGivesItsSpacesNamesBack) {
+  for (int round = 0; round < 200; ++round) {
+    WireClient client = Connect("empty");
+    ASSERT_OK(client.OpenLease({{}}, {{}}));
+    absl::StatusOr<WireSpace> space = absl::UnavailableError("");
+    const absl::Time start = absl::Now();
+    do {
+      space = client.OpenSpace({.name = "same", .host_slots = 0});
+    } while (absl::IsAlreadyExists(space.status()) && absl::Now() < start + absl::Seconds(20));
+    ASSERT_OK(space);
+    space->Submit(IoOperation::kRead, 0, 0);  // A kick on its way while it hangs up.
+    client.HangUp();
+  }
+  EXPECT_LT(CpuTimeOver(absl::Milliseconds(400)), absl::Milliseconds(40));
+  ExpectAlive();
+}
+
+// The device arena has no memory behind it when it is asked for more than there are descriptors.
+TEST_F(HostileClientTest, ALeaseWhoseArenaCannotBeMadeIsRefusedOnceItsBytesAreBack) {
+  WireClient client = Connect("unlucky");
+  rlimit before = {};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit none = before;
+  none.rlim_cur = 3;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  const absl::Status refused = client.OpenLease({{kMiB, kMiB, 0}}, {{}}).status();
+  // What follows at once finds a session without a lease, not one half taken apart.
+  const absl::Status space = client.OpenSpace({.name = "s", .host_slots = 1}).status();
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted));
+  EXPECT_THAT(space, StatusIs(absl::StatusCode::kFailedPrecondition));
+  ASSERT_OK_AND_ASSIGN(WireReply status, client.GetStatus());
+  EXPECT_EQ(NumbersOf(status, Tier::kHost).free, 32 * kMiB);
+  EXPECT_OK(client.OpenLease({{8 * kMiB, 32 * kMiB, 0}}, {{8 * kMiB, 32 * kMiB, 0}}));
+  EXPECT_OK(client.CloseSession());
   ExpectAlive();
 }
 
