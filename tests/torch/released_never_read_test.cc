@@ -134,8 +134,9 @@ bool TakesTensor(const c10::FunctionSchema& schema) {
   });
 }
 
-// Torch's boxing of a kernel that returns several references to its arguments drops the arguments
-// first: the call itself is broken, on any memory.
+// Torch's boxing (ATen/core/boxing/impl/make_boxed_from_unboxed_functor.h) decays a returned tuple by
+// value, but not the references inside it, and drops the arguments that they name before it reads them:
+// such a call is broken on any memory.
 bool ReturnsSeveralArguments(const c10::FunctionSchema& schema) {
   return schema.returns().size() > 1 && schema.returns()[0].alias_info() != nullptr;
 }
