@@ -8,6 +8,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <optional>
 
 #include "absl/status/statusor.h"
 #include "gemini/chunk_kind.h"
@@ -29,6 +30,8 @@ struct CommitWord {
 uint64_t PackCommitWord(const CommitWord& word);
 // NOT_FOUND: 0, nothing committed. INVALID_ARGUMENT: a record at or past num_records.
 absl::StatusOr<CommitWord> UnpackCommitWord(uint64_t word, int64_t num_records);
+// Nothing instead of an error, and no allocation: for whoever reads many words of a peer.
+std::optional<CommitWord> TryUnpackCommitWord(uint64_t word, int64_t num_records);
 
 // Where one chunk of a version lies. HOST or NVME only: DEVICE copies are caches or not committed.
 struct ChunkSlot {
@@ -42,5 +45,6 @@ using CommitRecord = std::array<uint64_t, kNumChunkKinds>;
 uint64_t PackChunkSlot(const ChunkSlot& slot);
 // INVALID_ARGUMENT: no such tier, or a slot past slots[tier]. NOT_FOUND: 0.
 absl::StatusOr<ChunkSlot> UnpackChunkSlot(uint64_t word, const TierMap<int64_t>& slots);
+std::optional<ChunkSlot> TryUnpackChunkSlot(uint64_t word, const TierMap<int64_t>& slots);
 
 }  // namespace gemini

@@ -25,11 +25,18 @@ uint64_t PackResidency(const ChunkResidency& residency) {
 }
 
 absl::StatusOr<ChunkResidency> UnpackResidency(uint64_t word, const TierMap<int64_t>& slots) {
+  const std::optional<ChunkResidency> residency = TryUnpackResidency(word, slots);
+  if (residency.has_value()) return *residency;
+  return absl::InvalidArgumentError(
+      "a residency word with an unknown state, tier or bit, or whose fields contradict each other");
+}
+
+std::optional<ChunkResidency> TryUnpackResidency(uint64_t word, const TierMap<int64_t>& slots) {
   if (word == 0) return ChunkResidency{};
   const uint64_t state = word & 3;
   const uint64_t tier = word >> kTierShift & 3;
   if (state == 0 || state > 2 || tier >= kNumTiers || (word & kZeroMask) != 0) {
-    return absl::InvalidArgumentError("a residency word with an unknown state, tier or bit");
+    return std::nullopt;
   }
   ChunkResidency residency = {
       .state = static_cast<ChunkState>(state),
@@ -42,7 +49,7 @@ absl::StatusOr<ChunkResidency> UnpackResidency(uint64_t word, const TierMap<int6
   if (compute != (residency.pins > 0) || (compute && residency.tier != Tier::kDevice) ||
       (residency.dirty && residency.tier != Tier::kDevice) ||
       residency.slot.value() >= slots[residency.tier]) {
-    return absl::InvalidArgumentError("a residency word whose fields contradict each other");
+    return std::nullopt;
   }
   return residency;
 }

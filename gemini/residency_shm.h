@@ -4,6 +4,7 @@
 // Writer: the space's client, one relaxed store a change. Readers copy the word once, then validate.
 #pragma once
 #include <cstdint>
+#include <optional>
 
 #include "absl/status/statusor.h"
 #include "gemini/chunk_state.h"
@@ -27,5 +28,7 @@ uint64_t PackResidency(const ChunkResidency& residency);
 // INVALID_ARGUMENT: a state, tier or combination that no honest writer makes (COMPUTE off DEVICE,
 // pins without COMPUTE, a slot past slots[tier], a bit set that must be zero).
 absl::StatusOr<ChunkResidency> UnpackResidency(uint64_t word, const TierMap<int64_t>& slots);
+// Nothing instead of an error, and no allocation: for whoever reads many words of a peer.
+std::optional<ChunkResidency> TryUnpackResidency(uint64_t word, const TierMap<int64_t>& slots);
 
 }  // namespace gemini

@@ -48,6 +48,23 @@ std::string Amounts(const TierMap<int64_t>& bytes) {
                       FormatByteSize(bytes[Tier::kNvme]));
 }
 
+// A space on its way back to the machine.
+struct LeavingSpace {
+  SpacePlan plan;
+  TierMap<int64_t> slots;
+  SpaceMemory memory;
+};
+
+// Reads every bundle's words, so it is for a worker.
+void LogCommits(const LeavingSpace& space, const std::string& dead) {
+  const CommitSummary commits =
+      SpaceReader(space.memory.client_map.data(), space.plan.num_bundles, space.slots)
+          .ReadCommits();
+  ServerLog().info("space {} of dead {}: {} of {} bundles committed, steps {} to {}, {} invalid",
+                   space.plan.name, dead, commits.committed, space.plan.num_bundles,
+                   commits.min_step, commits.max_step, commits.invalid);
+}
+
 bool IsNothing(const TierMap<int64_t>& bytes) { return bytes == TierMap<int64_t>{}; }
 
 }  // namespace
@@ -241,7 +258,7 @@ void Server::HandleDeath(Session& session) {
   }
   if (session.lease->reclaiming) return;
   Fence(session, "its process is dead");
-  LogCommits(session);
+  session.lease->owner_died = true;
   BeginReclaim(session);
 }
 
@@ -259,17 +276,6 @@ void Server::Fence(Session& session, absl::string_view why) {
                    lease.generation, std::string(why));
 }
 
-void Server::LogCommits(const Session& session) const {
-  for (const auto& [id, opened] : session.spaces) {
-    if (opened.destroying) continue;
-    const CommitSummary commits = opened.space->reader().ReadCommits();
-    ServerLog().info("space {} of dead {}: {} of {} bundles committed, steps {} to {}, {} invalid",
-                     opened.space->plan().name, Named(session), commits.committed,
-                     opened.space->plan().num_bundles, commits.min_step, commits.max_step,
-                     commits.invalid);
-  }
-}
-
 void Server::BeginReclaim(Session& session) {
   GEMINI_CHECK(session.lease.has_value() && !session.lease->reclaiming);
   session.lease->reclaiming = true;
@@ -283,23 +289,31 @@ void Server::ContinueReclaim(Session& session) {
   for (const auto& [id, opened] : session.spaces) {
     if (opened.space->in_flight() > 0) return;
   }
-  std::vector<SpaceMemory> memories;
+  std::vector<LeavingSpace> leaving;
   for (auto& [id, opened] : session.spaces) {
-    space_names_.erase(opened.space->plan().name);
-    memories.push_back(opened.space->TakeMemory());
+    const Space& space = *opened.space;
+    leaving.push_back({space.plan(), space.slots(), opened.space->TakeMemory()});
   }
   session.spaces.clear();
   ++session.worker_jobs;
-  slab_worker_->Run([this, id = session.id, memories = std::move(memories),
+  const std::string dead = session.lease->owner_died ? Named(session) : "";
+  slab_worker_->Run([this, id = session.id, dead, leaving = std::move(leaving),
                      arena = std::move(session.lease->arena)]() mutable {
-    for (SpaceMemory& memory : memories) {
-      DestroySpaceMemory(std::move(memory), *stores_.host, *stores_.nvme);
+    std::vector<SpacePlan> left;
+    for (LeavingSpace& space : leaving) {
+      if (!dead.empty()) LogCommits(space, dead);
+      DestroySpaceMemory(std::move(space.memory), *stores_.host, *stores_.nvme);
+      left.push_back(std::move(space.plan));
     }
     stores_.device->Destroy(std::move(arena));
-    loop_->Post([this, id] {
+    loop_->Post([this, id, left = std::move(left)] {
       Session* found = Find(id);
       GEMINI_CHECK(found != nullptr && found->lease.has_value());
       --found->worker_jobs;
+      for (const SpacePlan& plan : left) {
+        space_names_.erase(plan.name);
+        GiveRoomBack(*found->lease, plan);
+      }
       budgets_.FinishReclaim(found->lease->granted);
       ServerLog().info("lease {} of {} is free again: {}", found->lease->id, Named(*found),
                        Amounts(found->lease->granted));

@@ -32,6 +32,12 @@ namespace gemini::server {
 // Sessions that said hello, with those whose lease outlives their connection; as many connections more
 // may be about to. Each costs 3 descriptors and 64 KiB at most.
 inline constexpr int64_t kMaxSessions = 256;
+// Of all spaces together. A status reads 6 words a bundle at least: some 30 ms for all of these.
+inline constexpr int64_t kMaxServerBundles = int64_t{1} << 21;
+// Segments are memory beside the HOST capacity: at most this, for all spaces together.
+constexpr int64_t MaxSegmentBytes(int64_t host_capacity_bytes) {
+  return host_capacity_bytes / 64 + (int64_t{64} << 20);
+}
 
 class Server {
  public:
@@ -72,7 +78,6 @@ class Server {
   void Disconnect(Session& session);
   void Erase(Session& session);
   void CheckDrained();
-  void LogCommits(const Session& session) const;
   Session* Find(uint64_t session);
   // Destroys a connection after the handler that is running in it.
   void Retire(std::unique_ptr<Connection> connection);
@@ -93,6 +98,10 @@ class Server {
   absl::Status NoRoom(Tier tier, const OpenLeaseRequest& open) const;
   void FinishOpenSpace(Session& session, uint64_t request, const SpacePlan& plan,
                        SpaceMemory memory);
+  // The room that spaces take of their lease, and of what all share. A plan's room is given back once.
+  absl::Status TakeRoom(Lease& lease, const SpacePlan& plan);
+  void GiveRoomBack(Lease& lease, const SpacePlan& plan);
+  const SpaceCounts& CountsOf(OpenedSpace& opened, absl::Time now);
   void ContinueCloseSpace(Session& session, uint64_t space);
   void ServeRing(uint64_t session, uint64_t space);
   TierMap<int64_t> FreeBytes() const;
@@ -108,6 +117,9 @@ class Server {
   std::map<uint64_t, std::unique_ptr<Session>> sessions_;
   std::map<std::string, uint64_t> space_names_;  // To the session.
   std::deque<WaitingLease> waiting_leases_;
+  int64_t num_bundles_ = 0;    // Of all spaces, at most kMaxServerBundles.
+  int64_t segment_bytes_ = 0;  // Likewise, at most MaxSegmentBytes().
+  absl::Time counts_valid_until_ = absl::InfinitePast();
   uint64_t next_id_ = 1;  // Sessions, leases and spaces: never used twice.
   bool draining_ = false;
   bool stopping_ = false;

@@ -32,6 +32,12 @@ std::string Shown(absl::string_view text) {
   return absl::CHexEscape(text.substr(0, kMaxLabelChars));
 }
 
+absl::Duration ThreadTime() {
+  timespec used = {};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+  return absl::DurationFromTimespec(used);
+}
+
 }  // namespace
 
 void Server::Refuse(Session& session, uint64_t request, const absl::Status& status) {
@@ -242,8 +248,12 @@ void Server::Handle(Session& session, uint64_t id, const OpenSpaceRequest& open)
                                                  "): choose another name or close that job")));
     return;
   }
-  lease.used[Tier::kHost] += plan->host_bytes();
-  lease.used[Tier::kNvme] += plan->nvme_bytes();
+  const absl::Status room = TakeRoom(lease, *plan);
+  if (!room.ok()) {
+    space_names_.erase(holder);
+    Refuse(session, id, room);
+    return;
+  }
   session.connection->Pause();
   ++session.worker_jobs;
   slab_worker_->Run([this, session_id = session.id, id, plan = *std::move(plan)]() mutable {
@@ -257,8 +267,7 @@ void Server::Handle(Session& session, uint64_t id, const OpenSpaceRequest& open)
             return;
           }
           space_names_.erase(plan.name);
-          found.lease->used[Tier::kHost] -= plan.host_bytes();
-          found.lease->used[Tier::kNvme] -= plan.nvme_bytes();
+          GiveRoomBack(*found.lease, plan);
           if (found.lease->reclaiming) {
             ContinueReclaim(found);
           } else if (found.connection != nullptr) {
@@ -267,6 +276,36 @@ void Server::Handle(Session& session, uint64_t id, const OpenSpaceRequest& open)
           }
         });
   });
+}
+
+absl::Status Server::TakeRoom(Lease& lease, const SpacePlan& plan) {
+  const int64_t max_segment_bytes = MaxSegmentBytes(stores_.host->capacity_bytes());
+  if (plan.num_bundles > kMaxServerBundles - num_bundles_) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "space ", plan.name, " has ", plan.num_bundles, " bundles, all spaces ", num_bundles_,
+        " of ", kMaxServerBundles, ": use larger chunks or close another space"));
+  }
+  if (plan.segment_bytes() > max_segment_bytes - segment_bytes_) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("space ", plan.name, " needs segments of ",
+                     FormatByteSize(plan.segment_bytes()), ", all spaces have ",
+                     FormatByteSize(segment_bytes_), " of ", FormatByteSize(max_segment_bytes),
+                     ": use larger chunks, close another space, or give the "
+                     "server more HOST (a 64th of it is for segments)"));
+  }
+  num_bundles_ += plan.num_bundles;
+  segment_bytes_ += plan.segment_bytes();
+  lease.used[Tier::kHost] += plan.host_bytes();
+  lease.used[Tier::kNvme] += plan.nvme_bytes();
+  return absl::OkStatus();
+}
+
+void Server::GiveRoomBack(Lease& lease, const SpacePlan& plan) {
+  num_bundles_ -= plan.num_bundles;
+  segment_bytes_ -= plan.segment_bytes();
+  lease.used[Tier::kHost] -= plan.host_bytes();
+  lease.used[Tier::kNvme] -= plan.nvme_bytes();
+  GEMINI_CHECK(num_bundles_ >= 0 && segment_bytes_ >= 0);
 }
 
 void Server::FinishOpenSpace(Session& session, uint64_t request, const SpacePlan& plan,
@@ -357,8 +396,7 @@ void Server::ContinueCloseSpace(Session& session, uint64_t space_id) {
           const OpenedSpace& closed = found.spaces.at(space_id);
           const std::optional<uint64_t> request = closed.close_request;
           const SpacePlan plan = closed.space->plan();
-          found.lease->used[Tier::kHost] -= plan.host_bytes();
-          found.lease->used[Tier::kNvme] -= plan.nvme_bytes();
+          GiveRoomBack(*found.lease, plan);
           space_names_.erase(plan.name);
           found.spaces.erase(space_id);
           if (found.lease->reclaiming) {
@@ -436,12 +474,23 @@ void Server::ServeRing(uint64_t session_id, uint64_t space_id) {
   }
 }
 
+const SpaceCounts& Server::CountsOf(OpenedSpace& opened, absl::Time now) {
+  if (!opened.counts.has_value() || now >= counts_valid_until_) {
+    opened.counts = opened.space->reader().Count();
+  }
+  return *opened.counts;
+}
+
 void Server::Handle(Session& session, uint64_t id, const GetStatusRequest&) {
+  // Counts that took long are shown again for 100 times as long: however many ask, counting takes a
+  // hundredth of this thread. By its processor time, for a wait is no cost of counting.
+  const absl::Time now = absl::Now();
+  const absl::Duration started_counting = ThreadTime();
   StatusAnswer answer;
   answer.build = options_.build;
   answer.uptime = absl::Now() - started_;
   for (Tier tier : kAllTiers) answer.tiers[tier] = budgets_.tier(tier);
-  for (const auto& [session_id, tenant] : sessions_) {
+  for (auto& [session_id, tenant] : sessions_) {
     if (!tenant->lease.has_value()) continue;
     const Lease& lease = *tenant->lease;
     TenantAnswer& shown = answer.tenants.emplace_back(TenantAnswer{.session = session_id,
@@ -454,7 +503,7 @@ void Server::Handle(Session& session, uint64_t id, const GetStatusRequest&) {
                                                                    .granted = lease.granted,
                                                                    .floor = lease.floor,
                                                                    .used = lease.used});
-    for (const auto& [space_id, opened] : tenant->spaces) {
+    for (auto& [space_id, opened] : tenant->spaces) {
       if (opened.destroying) continue;
       const Space& space = *opened.space;
       SpaceStatusAnswer& status =
@@ -464,12 +513,16 @@ void Server::Handle(Session& session, uint64_t id, const GetStatusRequest&) {
                                                        .chunk_bytes = space.plan().chunk_bytes,
                                                        .num_bundles = space.plan().num_bundles,
                                                        .slots = space.slots(),
-                                                       .counts = space.reader().Count()});
+                                                       .counts = CountsOf(opened, now)});
       // All spaces of a session share the arena and state the same number.
       shown.used[Tier::kDevice] =
           std::max(shown.used[Tier::kDevice],
                    std::min(status.counts.device_used_bytes, lease.granted[Tier::kDevice]));
     }
+  }
+  const absl::Duration counting = ThreadTime() - started_counting;
+  if (now >= counts_valid_until_ && counting > absl::Milliseconds(1)) {
+    counts_valid_until_ = now + 100 * counting;
   }
   session.connection->Send(EncodeStatusReply(id, answer), {});
 }

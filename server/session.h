@@ -29,6 +29,7 @@ struct Lease {
   TierGrant arena;        // DEVICE.
   bool fenced = false;
   bool reclaiming = false;
+  bool owner_died = false;
   struct RefusalShown {
     uint64_t request = 0;
     absl::Status status;
@@ -42,6 +43,7 @@ struct OpenedSpace {
   bool closing = false;                   // Waits for I/O in flight.
   std::optional<uint64_t> close_request;  // Answered when closed.
   bool destroying = false;                // The worker has its memory.
+  std::optional<SpaceCounts> counts;      // As last counted for a status.
   bool serve_posted = false;              // More of its ring is to be served by a message.
 };
 

@@ -6,6 +6,9 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "gemini/byte_size.h"
+#include "gemini/layout.h"
+#include "gemini/space_shm.h"
 #include "gemini/tier.h"
 #include "server/request_wire.h"
 
@@ -20,6 +23,11 @@ struct SpacePlan {
   int64_t nvme_slots = 0;
   int64_t host_bytes() const { return host_slots * chunk_bytes; }
   int64_t nvme_bytes() const { return nvme_slots * chunk_bytes; }
+  // Of its two segments, in whole pages. Not charged to the lease.
+  int64_t segment_bytes() const {
+    return RoundUp(ClientSegmentLayout(num_bundles).size_bytes, kPageBytes) +
+           RoundUp(static_cast<int64_t>(sizeof(ServerSegmentShm)), kPageBytes);
+  }
 };
 
 // Bounds what reading one space costs the server: 5 words a bundle, 10 ms at the most.

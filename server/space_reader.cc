@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 
-#include "absl/status/statusor.h"
 #include "gemini/commit_shm.h"
 
 namespace gemini::server {
@@ -28,8 +28,8 @@ uint64_t SpaceReader::WordAt(int64_t offset_bytes, std::memory_order order) cons
 int64_t SpaceReader::CommittedStep(BundleId bundle, bool& invalid) const {
   const uint64_t word =
       WordAt(layout_.commit_offset + bundle.value() * 8, std::memory_order_acquire);
-  const absl::StatusOr<CommitWord> commit = UnpackCommitWord(word, layout_.num_records);
-  if (!commit.ok()) {
+  const std::optional<CommitWord> commit = TryUnpackCommitWord(word, layout_.num_records);
+  if (!commit.has_value()) {
     invalid = word != 0;
     return -1;
   }
@@ -39,7 +39,7 @@ int64_t SpaceReader::CommittedStep(BundleId bundle, bool& invalid) const {
             static_cast<int64_t>(kind) * 8,
         std::memory_order_relaxed);
     if (slot_word == 0) continue;
-    if (!UnpackChunkSlot(slot_word, slots_).ok()) {
+    if (!TryUnpackChunkSlot(slot_word, slots_).has_value()) {
       invalid = true;
       return -1;
     }
@@ -64,9 +64,9 @@ CommitSummary SpaceReader::ReadCommits() const {
 SpaceCounts SpaceReader::Count() const {
   SpaceCounts counts;
   for (int64_t i = 0; i < layout_.num_chunks; ++i) {
-    const absl::StatusOr<ChunkResidency> residency = UnpackResidency(
+    const std::optional<ChunkResidency> residency = TryUnpackResidency(
         WordAt(layout_.residency_offset + i * 8, std::memory_order_relaxed), slots_);
-    if (!residency.ok()) {
+    if (!residency.has_value()) {
       ++counts.chunks_invalid;
     } else if (residency->state == ChunkState::kFree) {
       ++counts.chunks_free;
@@ -92,10 +92,10 @@ std::vector<ListedChunk> SpaceReader::List(int64_t first, int64_t count) const {
   for (int64_t i = first; i < first + std::min(count, left); ++i) {
     ListedChunk chunk;
     chunk.chunk = ChunkId(i);
-    const absl::StatusOr<ChunkResidency> residency = UnpackResidency(
+    const std::optional<ChunkResidency> residency = TryUnpackResidency(
         WordAt(layout_.residency_offset + i * 8, std::memory_order_relaxed), slots_);
-    chunk.invalid = !residency.ok();
-    if (residency.ok()) chunk.residency = *residency;
+    chunk.invalid = !residency.has_value();
+    if (residency.has_value()) chunk.residency = *residency;
     bool commit_invalid = false;
     chunk.commit_step = CommittedStep(BundleOf(ChunkId(i)), commit_invalid);
     chunk.invalid = chunk.invalid || commit_invalid;

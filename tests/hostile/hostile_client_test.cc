@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gemini/byte_size.h"
 #include "gemini/protocol.h"
@@ -276,13 +277,13 @@ TEST_F(HostileClientTest, ARingThatIsNeverEmptyHoldsNobodyUp) {
   std::atomic<bool> stop = false;
   // As many requests ahead of the server as it accepts, whatever it does.
   std::vector<std::thread> feeders;
-  for (int i = 0; i < 2; ++i) {
-    feeders.emplace_back([&] {
+  for (const bool kicks : {false, true}) {
+    feeders.emplace_back([&, kicks] {
       const uint64_t one = 1;
       while (!stop) {
         const uint64_t done = space.server().completion_count.load();
         space.client().submit_tail.store(done + kIoRingEntries / 2);
-        (void)!::write(space.kick.get(), &one, sizeof(one));
+        if (kicks) (void)!::write(space.kick.get(), &one, sizeof(one));
       }
     });
   }
@@ -344,17 +345,61 @@ TEST_F(HostileClientTest, ALeaseWhoseArenaCannotBeMadeIsRefusedOnceItsBytesAreBa
   rlimit none = before;
   none.rlim_cur = 3;
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
-  const absl::Status refused = client.OpenLease({{kMiB, kMiB, 0}}, {{}}).status();
-  // What follows at once finds a session without a lease, not one half taken apart.
-  const absl::Status space = client.OpenSpace({.name = "s", .host_slots = 1}).status();
+  // Both at once: the second must find a session without a lease, not one half taken apart.
+  flatbuffers::FlatBufferBuilder lease;
+  const wire::TierBytes bytes(kMiB, kMiB, 0);
+  const auto open_lease = wire::CreateOpenLease(lease, &bytes, &bytes);
+  wire::FinishMessageBuffer(
+      lease, wire::CreateMessage(lease, 5, wire::Body::OpenLease, open_lease.Union()));
+  flatbuffers::FlatBufferBuilder space;
+  const auto open_space = wire::CreateOpenSpace(space, space.CreateString("s"), 4096, 1, 1, 0);
+  wire::FinishMessageBuffer(
+      space, wire::CreateMessage(space, 6, wire::Body::OpenSpace, open_space.Union()));
+  for (const flatbuffers::FlatBufferBuilder* request : {&lease, &space}) {
+    ASSERT_OK(client.SendRaw(absl::string_view(
+        reinterpret_cast<const char*>(request->GetBufferPointer()), request->GetSize())));
+  }
+  const absl::Status refused = client.Receive().status();
+  const absl::Status after = client.Receive().status();
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
   EXPECT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted));
-  EXPECT_THAT(space, StatusIs(absl::StatusCode::kFailedPrecondition));
+  EXPECT_THAT(after, StatusIs(absl::StatusCode::kFailedPrecondition));
   ASSERT_OK_AND_ASSIGN(WireReply status, client.GetStatus());
   EXPECT_EQ(NumbersOf(status, Tier::kHost).free, 32 * kMiB);
   EXPECT_OK(client.OpenLease({{8 * kMiB, 32 * kMiB, 0}}, {{8 * kMiB, 32 * kMiB, 0}}));
   EXPECT_OK(client.CloseSession());
   ExpectAlive();
+}
+
+// Segments are no part of a lease: a space of no slots is not for nothing.
+TEST_F(HostileClientTest, SegmentsOfAllSpacesTogetherHaveALimit) {
+  std::vector<WireClient> clients;
+  absl::Status refused;
+  int64_t opened = 0;
+  while (refused.ok() && clients.size() < 20) {
+    clients.push_back(Connect("segments"));
+    ASSERT_OK(clients.back().OpenLease({{}}, {{}}));
+    for (int i = 0; i < 64 && refused.ok(); ++i) {
+      const std::string name = absl::StrCat("s", clients.size(), "-", i);
+      refused =
+          clients.back().OpenSpace({.name = name, .num_bundles = 1024, .host_slots = 0}).status();
+      opened += refused.ok() ? 1 : 0;
+    }
+  }
+  EXPECT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted,
+                                AllOf(HasSubstr("needs segments of"), HasSubstr("of 64.5 MiB"))));
+  EXPECT_LE(opened * 1024 * 128, 65 * kMiB);
+  EXPECT_GE(opened * 1024 * 128, 50 * kMiB);
+  ExpectAlive();
+  // A session that ends gives its room back.
+  ASSERT_OK(clients.front().CloseSession());
+  absl::Status again;
+  const absl::Time start = absl::Now();
+  do {
+    again =
+        clients.back().OpenSpace({.name = "again", .num_bundles = 1024, .host_slots = 0}).status();
+  } while (absl::IsResourceExhausted(again) && absl::Now() < start + absl::Seconds(20));
+  EXPECT_OK(again);
 }
 
 // The kick is one file for both ends: the client may make it block, and take what is in it.

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "absl/strings/str_cat.h"
 #include "gemini/byte_size.h"
 #include "gemini/residency_shm.h"
 #include "tests/server/wire_client.h"
@@ -162,6 +163,31 @@ TEST(EmbeddedServerCapacityTest, ASpaceBeyondTheMachinesMemoryIsRefusedBeforeItI
               StatusIs(absl::StatusCode::kResourceExhausted,
                        AllOf(HasSubstr("needs 1024 TiB of HOST"), HasSubstr("available now"))));
   EXPECT_OK(client.OpenSpace({.name = "s", .chunk_bytes = kMiB, .host_slots = 1}));
+}
+
+TEST(EmbeddedServerCapacityTest, TheBundlesOfAllSpacesTogetherHaveALimit) {
+  ServerOptions options;
+  options.capacity_bytes[Tier::kHost] = int64_t{1} << 40;  // Room for their segments.
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<EmbeddedServer> server,
+                       EmbeddedServer::Start(options));
+  std::vector<WireClient> clients;
+  for (int i = 0; i < 2048; ++i) {
+    if (i % 64 == 0) {
+      clients.emplace_back(*server->Connect());
+      ASSERT_OK(clients.back().Hello("bundles"));
+      ASSERT_OK(clients.back().OpenLease({{}}, {{}}));
+    }
+    ASSERT_OK(clients.back().OpenSpace(
+        {.name = absl::StrCat("s", i), .num_bundles = 1024, .host_slots = 0}));
+  }
+  ASSERT_OK(clients.front().CloseSpace(4));  // The first client's id is 1, its lease 2.
+  ASSERT_OK(clients.front().OpenSpace({.name = "fits", .num_bundles = 1024, .host_slots = 0}));
+  WireClient next(*server->Connect());
+  ASSERT_OK(next.Hello("next"));
+  ASSERT_OK(next.OpenLease({{}}, {{}}));
+  EXPECT_THAT(next.OpenSpace({.name = "more", .num_bundles = 1, .host_slots = 0}),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("2097152 of 2097152")));
+  EXPECT_OK(next.GetStatus());
 }
 
 TEST_F(EmbeddedServerTest, DestroyingTheServerHangsUpOnOpenSessions) {
