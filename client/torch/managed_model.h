@@ -5,7 +5,8 @@
 //         names, tensors() lists its first.
 // Thread: one at a time, and no operator on the module's tensors meanwhile.
 // Errors: with the session latched, every call but Read returns that error. Read works on what is
-//         committed, so that a failed run can still be saved.
+//         committed, so that a failed run can still be saved. Only after a Step that failed between
+//         its first and its last commit is there no whole model: Read and TensorStep are DATA_LOSS.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -67,9 +68,11 @@ class ManagedModel {
   virtual ~ManagedModel() = default;
 
   // One optimizer step over the parameters that have a gradient; replaces optimizer.step(). p.grad
-  // stays as it is until zero_grad. FAILED_PRECONDITION, nothing committed: a gradient holds a NaN
-  // or an infinity (names the first tensor), a parameter got other storage (set_data, module.to),
-  // or a tensor was never written. Any error after the first bundle's commit is latched.
+  // stays as it is until zero_grad. FAILED_PRECONDITION, nothing committed and nothing latched: a
+  // gradient holds a NaN or an infinity (names the first tensor), a parameter got other storage or
+  // another shape (set_data, module.to, t_), a tensor was never written, or a ScopedFetch of a tensor
+  // or gradient lives. RESOURCE_EXHAUSTED before the first commit latches nothing either. Any error
+  // after the first bundle's commit is latched.
   virtual absl::StatusOr<StepResult> Step(const StepOptions& options) = 0;
 
   // Completed steps of the model, and of one parameter (steps in which it had a gradient).
@@ -84,12 +87,15 @@ class ManagedModel {
 
   // Streams the tensor's fp32 bytes, its strides' order being the original tensor's, out of HOST
   // slots with no copy: kParam, kExpAvg or kExpAvgSq (zeros before the first update), kGrad (zeros
-  // when there is none). NOT_FOUND: no such name, or it has no such kind.
+  // when there is none; one of the user's own is moved into its chunk, as by Step). NOT_FOUND: no such
+  // name, or it has no such kind. FAILED_PRECONDITION: a ScopedFetch of a tensor of its chunk lives.
   virtual absl::Status Read(absl::string_view name, ChunkKind kind, ByteSink sink) = 0;
 
   // Has the tensor's bytes written into a HOST slot by `source`, to load or to resume: kParam,
-  // kExpAvg or kExpAvgSq. On an error of `source` the tensor's old bytes are lost: it counts as not
-  // written. Cheapest in the order of tensors().
+  // kExpAvg or kExpAvgSq; a moment that was not written counts as zeros. On an error of `source`, or
+  // after its first call, the tensor's old bytes are lost: it counts as not written. A write refused
+  // before (a ScopedFetch of a tensor of its chunk lives, no HOST slot) changes nothing. Cheapest in
+  // the order of tensors().
   virtual absl::Status Write(absl::string_view name, ChunkKind kind, ByteSource source) = 0;
 
   // Pins the storage of `tensor` (a parameter, buffer, gradient or a view of one) for raw access:

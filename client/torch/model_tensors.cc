@@ -134,15 +134,30 @@ absl::Status ModelTensors::CheckStorages() const {
   for (const ModelTensor& tensor : tensors_) {
     if (tensor.tensor.storage().unsafeGetStorageImpl() == tensor.storage.get() &&
         ManagedStorage::Of(tensor.storage.get()) != nullptr &&
-        tensor.tensor.numel() == tensor.info.num_elements) {
+        tensor.tensor.storage_offset() == 0 &&
+        tensor.tensor.sizes() == at::IntArrayRef(tensor.info.sizes) &&
+        tensor.tensor.strides() == at::IntArrayRef(tensor.strides)) {
       continue;
     }
     return absl::FailedPreconditionError(absl::StrCat(
         tensor.info.name,
-        " is no longer in the session's memory: set_data, module.to() or a swap of its storage "
-        "gave "
-        "it other bytes. Change values in place (under NoGradGuard: tensor.copy_), or convert the "
+        " is no longer as it was managed: set_data, module.to() or a swap of its storage gave it "
+        "other bytes, or t_(), resize_ or as_strided_ another shape. Change values in place (under "
+        "NoGradGuard: tensor.copy_), or convert the "
         "module before Manage"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ModelTensors::CheckUnpinned(absl::string_view outcome) const {
+  for (const ModelTensor& tensor : tensors_) {
+    for (const auto& storage : {tensor.storage, tensor.grad_storage}) {
+      const ManagedStorage* const managed = ManagedStorage::Of(storage.get());
+      if (managed == nullptr || !managed->pinned()) continue;
+      return absl::FailedPreconditionError(absl::StrCat(
+          managed->name(), " is pinned by a ScopedFetch, or by an operator on another ",
+          "thread: ", outcome, ". End the fetch first (Release, or its scope)"));
+    }
   }
   return absl::OkStatus();
 }

@@ -78,8 +78,12 @@ class ModelTensors {
   // NOT_FOUND: no such name.
   absl::StatusOr<int64_t> Find(absl::string_view name) const;
 
-  // FAILED_PRECONDITION when a tensor no longer has the storage that it was given (names it).
+  // FAILED_PRECONDITION when a tensor no longer has the storage, sizes and strides that it was given
+  // (names it).
   absl::Status CheckStorages() const;
+  // FAILED_PRECONDITION when a ScopedFetch or an operator pins a tensor or its gradient (names it and
+  // says `outcome`).
+  absl::Status CheckUnpinned(absl::string_view outcome) const;
 
   // Makes a tensor over `storage` with the sizes and strides of tensor `index`.
   at::Tensor MakeView(int64_t index, c10::intrusive_ptr<c10::StorageImpl> storage) const;

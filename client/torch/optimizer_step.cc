@@ -55,6 +55,15 @@ void CopyOrZero(const HostChunk& from, const HostChunk& to, int64_t offset_bytes
   }
 }
 
+// Returns where the piece's old moment is: without an old chunk, zeros where the new one goes. Each
+// moment has its own say: a caller may have written one and not the other.
+float* OldMoment(const HostChunk& old, const HostChunk& fresh, const TensorPiece& piece) {
+  if (old) return At(old, piece.chunk_offset_bytes);
+  float* const zeros = At(fresh, piece.chunk_offset_bytes);
+  std::memset(zeros, 0, static_cast<size_t>(piece.size_bytes));
+  return zeros;
+}
+
 // Zeroes what no tensor fills: spare slots hold other chunks' old bytes.
 void ZeroPadding(const std::vector<TensorPiece>& pieces, int64_t chunk_bytes,
                  const BundleSlots& slots) {
@@ -110,22 +119,29 @@ absl::StatusOr<double> GradientNorm(ModelTensors& tensors, const std::vector<boo
   return norm;
 }
 
+absl::Status FlushForUpdate(ModelTensors& tensors) {
+  GEMINI_RETURN_IF_ERROR(tensors.CheckUnpinned("the step was not taken"));
+  for (const ModelRange& range : tensors.ranges()) {
+    if (range.group != TensorGroup::kTrainable) continue;
+    GEMINI_RETURN_IF_ERROR(tensors.residency().Flush(range.param));
+    GEMINI_RETURN_IF_ERROR(tensors.residency().Flush(range.grad));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status UpdateBundles(ModelTensors& tensors, const std::vector<bool>& has_gradient,
                            const OptimizerSpec& optimizer, double learning_rate,
-                           double clip_coefficient, int64_t step) {
+                           double clip_coefficient, int64_t step, bool& any_committed) {
+  any_committed = false;
   ChunkStore& store = tensors.store();
   for (const ModelRange& range : tensors.ranges()) {
     if (range.group != TensorGroup::kTrainable) continue;
     const bool changes = AnyGradient(tensors.pieces(range.first), has_gradient);
-    if (changes) {
-      // In-place operators may have changed the DEVICE copies since.
-      GEMINI_RETURN_IF_ERROR(tensors.residency().Flush(range.param));
-      GEMINI_RETURN_IF_ERROR(tensors.residency().Flush(range.grad));
-    }
     for (int64_t i = 0; i < range.num_bundles; ++i) {
       const BundleId bundle(range.first.value() + i);
       if (!changes) {
         GEMINI_RETURN_IF_ERROR(store.Commit(bundle, step, {}));
+        any_committed = true;
         continue;
       }
       const std::vector<TensorPiece>& pieces = tensors.pieces(bundle);
@@ -148,12 +164,13 @@ absl::Status UpdateBundles(ModelTensors& tensors, const std::vector<bool>& has_g
         settings.weight_decay = tensor.decayed ? optimizer.weight_decay : 0;
         settings.step = tensor.step + 1;
         settings.gradient_scale = clip_coefficient;
-        AdamWUpdate(settings,
-                    {At(slots.param, at), At(slots.grad, at),
-                     slots.exp_avg ? At(slots.exp_avg, at) : nullptr,
-                     slots.exp_avg_sq ? At(slots.exp_avg_sq, at) : nullptr, At(slots.new_param, at),
-                     At(slots.new_exp_avg, at), At(slots.new_exp_avg_sq, at)},
-                    piece.size_bytes / static_cast<int64_t>(sizeof(float)));
+        AdamWUpdate(
+            settings,
+            {At(slots.param, at), At(slots.grad, at),
+             OldMoment(slots.exp_avg, slots.new_exp_avg, piece),
+             OldMoment(slots.exp_avg_sq, slots.new_exp_avg_sq, piece), At(slots.new_param, at),
+             At(slots.new_exp_avg, at), At(slots.new_exp_avg_sq, at)},
+            piece.size_bytes / static_cast<int64_t>(sizeof(float)));
       }
       std::array<std::pair<ChunkKind, HostChunk>, 3> fresh = {
           std::pair(ChunkKind::kParam, std::move(slots.new_param)),
@@ -161,6 +178,7 @@ absl::Status UpdateBundles(ModelTensors& tensors, const std::vector<bool>& has_g
           std::pair(ChunkKind::kExpAvgSq, std::move(slots.new_exp_avg_sq))};
       slots = {};  // So that the old slots are free with the commit.
       GEMINI_RETURN_IF_ERROR(store.Commit(bundle, step, absl::MakeSpan(fresh)));
+      any_committed = true;
     }
     if (changes) GEMINI_RETURN_IF_ERROR(tensors.residency().Drop(range.param));
   }

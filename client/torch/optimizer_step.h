@@ -19,11 +19,17 @@ namespace gemini::client::hooks {
 // FAILED_PRECONDITION: it is not finite (names the first tensor whose part is not).
 absl::StatusOr<double> GradientNorm(ModelTensors& tensors, const std::vector<bool>& has_gradient);
 
+// Writes back every trainable range, which in-place operators may have changed on DEVICE, so that what
+// can be refused is refused before the first commit. FAILED_PRECONDITION: a trainable tensor or its
+// gradient is pinned (names it). RESOURCE_EXHAUSTED: no HOST slot.
+absl::Status FlushForUpdate(ModelTensors& tensors);
+
 // Updates every trainable bundle and commits it at `step`; tensors without a gradient keep their
-// values. Raises the step count and the version counter of each updated tensor. On an error some
-// bundles are at `step` and some before it.
+// values, a moment that was never written counts as zeros. Raises the step count and the version
+// counter of each updated tensor. Call FlushForUpdate first. On an error, `any_committed` says whether
+// some bundles are at `step` already, the others being before it.
 absl::Status UpdateBundles(ModelTensors& tensors, const std::vector<bool>& has_gradient,
                            const OptimizerSpec& optimizer, double learning_rate,
-                           double clip_coefficient, int64_t step);
+                           double clip_coefficient, int64_t step, bool& any_committed);
 
 }  // namespace gemini::client::hooks

@@ -42,6 +42,7 @@ absl::StatusOr<StepResult> SpaceModel::Step(const StepOptions& options) {
   GEMINI_RETURN_IF_ERROR(session_.status());
   GEMINI_RETURN_IF_ERROR(writer_.Flush());
   GEMINI_RETURN_IF_ERROR(tensors_->CheckStorages());
+  GEMINI_RETURN_IF_ERROR(CheckUnpinned("the step was not taken"));
   std::vector<ModelTensor>& tensors = tensors_->tensors();
   std::vector<bool> has_gradient(tensors.size());
   for (size_t i = 0; i < tensors.size(); ++i) {
@@ -59,12 +60,14 @@ absl::StatusOr<StepResult> SpaceModel::Step(const StepOptions& options) {
   GEMINI_RETURN_IF_ERROR(session_.status());
   const double learning_rate =
       options.learning_rate < 0 ? optimizer_.learning_rate : options.learning_rate;
+  GEMINI_RETURN_IF_ERROR(FlushForUpdate(*tensors_));
   if (absl::Status status = UpdateBundles(*tensors_, has_gradient, optimizer_, learning_rate,
-                                          result.clip_coefficient, step_ + 1);
+                                          result.clip_coefficient, step_ + 1, update_torn_);
       !status.ok()) {
-    session_.Latch(status);
+    if (update_torn_) session_.Latch(status);
     return status;
   }
+  update_torn_ = false;
   result.step = ++step_;
   session_.PublishStep(step_);
   return result;
@@ -73,12 +76,21 @@ absl::StatusOr<StepResult> SpaceModel::Step(const StepOptions& options) {
 absl::StatusOr<int64_t> SpaceModel::FindKind(absl::string_view name, ChunkKind kind) const {
   GEMINI_ASSIGN_OR_RETURN(const int64_t index, tensors_->Find(name));
   const bool has_moments = tensors_->tensors()[index].info.group == TensorGroup::kTrainable;
-  const bool is_moment = kind == ChunkKind::kExpAvg || kind == ChunkKind::kExpAvgSq;
-  if (kind == ChunkKind::kParam || (is_moment && has_moments)) return index;
+  if (kind == ChunkKind::kParam || has_moments) return index;
   return absl::NotFoundError(absl::StrCat(name, " has no ", ChunkKindName(kind), " to access"));
 }
 
+absl::Status SpaceModel::CheckNotTorn() const {
+  if (!update_torn_) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(
+      "step ", step_ + 1, " failed after some of its updates: the tensors are partly at step ",
+      step_, " and partly at ", step_ + 1,
+      ", which no run can go on from. Open a new session and load the ", "last checkpoint (",
+      session_.status().message(), ")"));
+}
+
 absl::StatusOr<int64_t> SpaceModel::TensorStep(absl::string_view name) const {
+  GEMINI_RETURN_IF_ERROR(CheckNotTorn());
   GEMINI_ASSIGN_OR_RETURN(const int64_t index, tensors_->Find(name));
   return tensors_->tensors()[index].step;
 }
@@ -100,13 +112,20 @@ absl::Status SpaceModel::SetTensorStep(absl::string_view name, int64_t step) {
 }
 
 absl::Status SpaceModel::Read(absl::string_view name, ChunkKind kind, ByteSink sink) {
+  GEMINI_RETURN_IF_ERROR(CheckNotTorn());
   GEMINI_ASSIGN_OR_RETURN(const int64_t index, FindKind(name, kind));
+  // One that is in no chunk is taken as Step would take it.
+  if (kind == ChunkKind::kGrad) GEMINI_RETURN_IF_ERROR(gradients_->Collect(index).status());
   return writer_.Read(index, kind, sink);
 }
 
 absl::Status SpaceModel::Write(absl::string_view name, ChunkKind kind, ByteSource source) {
   GEMINI_RETURN_IF_ERROR(session_.status());
   GEMINI_ASSIGN_OR_RETURN(const int64_t index, FindKind(name, kind));
+  if (kind == ChunkKind::kGrad) {
+    return absl::NotFoundError(
+        absl::StrCat("the gradient of ", name, " is not for Write: set grad()"));
+  }
   return writer_.Write(index, kind, step_, source);
 }
 

@@ -36,12 +36,17 @@ class SpaceModel final : public ManagedModel, public StorageOwner {
   absl::StatusOr<ScopedFetch> Fetch(const at::Tensor& tensor, FetchAccess access) override;
 
   absl::Status Prepare(ManagedStorage& storage) override;
+  // As ModelTensors::CheckUnpinned.
+  absl::Status CheckUnpinned(absl::string_view outcome) const {
+    return tensors_->CheckUnpinned(outcome);
+  }
 
  private:
   SpaceModel(std::unique_ptr<ModelTensors> tensors, const OptimizerSpec& optimizer,
              int64_t max_open_chunks, Session& session, OperatorHook& hook);
-  // Finds the tensor and checks that it has the kind.
+  // Finds the tensor and checks that its group has the kind.
   absl::StatusOr<int64_t> FindKind(absl::string_view name, ChunkKind kind) const;
+  absl::Status CheckNotTorn() const;
 
   Session& session_;
   OperatorHook& hook_;
@@ -51,6 +56,8 @@ class SpaceModel final : public ManagedModel, public StorageOwner {
   TensorWriter writer_;
   std::unique_ptr<Gradients> gradients_;  // After MoveIntoChunks.
   int64_t step_ = 0;
+  // A step failed after its first commit: some bundles are at step_ + 1.
+  bool update_torn_ = false;
 };
 
 }  // namespace gemini::client::hooks

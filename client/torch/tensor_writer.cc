@@ -16,12 +16,13 @@ absl::Status TensorWriter::Write(int64_t index, ChunkKind kind, int64_t step,
   const MutexLock lock(mutex_);
   ModelTensor& tensor = tensors_.tensors()[index];
   const bool is_param = kind == ChunkKind::kParam;
-  if (is_param) tensor.written = false;
   for (int64_t i = 0; i < tensor.place.num_bundles; ++i) {
     const BundleId bundle(tensor.place.first_bundle.value() + i);
     GEMINI_ASSIGN_OR_RETURN(OpenChunk * open, Open(bundle, kind, step, tensor.range));
     for (const TensorPiece& piece : tensors_.pieces(bundle)) {
       if (piece.tensor != index) continue;
+      // Not before: a write that is refused for want of a slot leaves the tensor as it was.
+      if (is_param) tensor.written = false;
       const absl::Span<std::byte> bytes(open->chunk.data() + piece.chunk_offset_bytes,
                                         static_cast<size_t>(piece.size_bytes));
       if (absl::Status status = source(piece.tensor_offset_bytes, bytes); !status.ok()) {
@@ -61,10 +62,6 @@ absl::StatusOr<TensorWriter::OpenChunk*> TensorWriter::Open(BundleId bundle, Chu
   ChunkStore& store = tensors_.store();
   const auto chunk_bytes = static_cast<size_t>(store.chunk_bytes());
   if (kind == ChunkKind::kParam) {
-    // From here to the commit nobody may use or change the chunk's other tensors either.
-    for (const TensorPiece& piece : tensors_.pieces(bundle)) {
-      tensors_.tensors()[piece.tensor].managed().set_ready(false);
-    }
     GEMINI_RETURN_IF_ERROR(tensors_.residency().Flush(tensors_.ranges()[range].param));
   }
   GEMINI_ASSIGN_OR_RETURN(HostChunk fresh, store.AcquireSpare());
@@ -74,18 +71,31 @@ absl::StatusOr<TensorWriter::OpenChunk*> TensorWriter::Open(BundleId bundle, Chu
   } else {
     std::memset(fresh.data(), 0, chunk_bytes);
   }
+  if (kind == ChunkKind::kParam) {
+    // From here to the commit nobody may use or change the chunk's other tensors either. Only now, when
+    // nothing can fail any more: a refused write leaves them usable.
+    for (const TensorPiece& piece : tensors_.pieces(bundle)) {
+      tensors_.tensors()[piece.tensor].managed().set_ready(false);
+    }
+  }
   open_.push_back({bundle, kind, step, std::move(fresh), {}});
   return &open_.back();
 }
 
 absl::Status TensorWriter::Commit(size_t position) {
-  OpenChunk open = std::move(open_[position]);
-  open_.erase(open_.begin() + static_cast<ptrdiff_t>(position));
+  OpenChunk& chunk = open_[position];
   ChunkStore& store = tensors_.store();
   std::array<std::pair<ChunkKind, HostChunk>, 1> fresh = {
-      std::pair(open.kind, std::move(open.chunk))};
-  GEMINI_RETURN_IF_ERROR(store.Commit(
-      open.bundle, std::max(open.step, store.CommittedStep(open.bundle)), absl::MakeSpan(fresh)));
+      std::pair(chunk.kind, std::move(chunk.chunk))};
+  if (absl::Status status =
+          store.Commit(chunk.bundle, std::max(chunk.step, store.CommittedStep(chunk.bundle)),
+                       absl::MakeSpan(fresh));
+      !status.ok()) {
+    chunk.chunk = std::move(fresh[0].second);  // Stays open: nothing that was written is lost.
+    return status;
+  }
+  const OpenChunk open = std::move(chunk);
+  open_.erase(open_.begin() + static_cast<ptrdiff_t>(position));
   if (open.kind != ChunkKind::kParam) return absl::OkStatus();
   const std::vector<TensorPiece>& pieces = tensors_.pieces(open.bundle);
   const int64_t range = tensors_.tensors()[pieces.front().tensor].range;
@@ -125,18 +135,22 @@ absl::Status TensorWriter::Read(int64_t index, ChunkKind kind, ManagedModel::Byt
     }
     GEMINI_RETURN_IF_ERROR(tensors_.residency().Flush(tensors_.ranges()[tensor.range].param));
   }
+  const bool has_bytes = kind != ChunkKind::kGrad || tensor.tensor.grad().defined();
+  if (kind == ChunkKind::kGrad) {
+    GEMINI_RETURN_IF_ERROR(tensors_.residency().Flush(tensors_.ranges()[tensor.range].grad));
+  }
   ChunkStore& store = tensors_.store();
   std::vector<std::byte> zeros;
   for (int64_t i = 0; i < tensor.place.num_bundles; ++i) {
     const BundleId bundle(tensor.place.first_bundle.value() + i);
     HostChunk chunk;
-    if (store.HasPayload(ChunkOf(bundle, kind))) {
+    if (has_bytes && store.HasPayload(ChunkOf(bundle, kind))) {
       GEMINI_ASSIGN_OR_RETURN(chunk, store.Acquire(ChunkOf(bundle, kind)));
     }
     for (const TensorPiece& piece : tensors_.pieces(bundle)) {
       if (piece.tensor != index) continue;
       const auto size = static_cast<size_t>(piece.size_bytes);
-      if (!chunk) zeros.resize(size);  // Moments before the first update.
+      if (!chunk) zeros.resize(size);  // Before the first update, or no gradient.
       const std::byte* const data = chunk ? chunk.data() + piece.chunk_offset_bytes : zeros.data();
       GEMINI_RETURN_IF_ERROR(sink(piece.tensor_offset_bytes, {data, size}));
     }

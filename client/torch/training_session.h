@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The three lines that put a LibTorch training loop under a memory budget:
 //
-//     auto session = TrainingSession::Open("/run/gemini/geminid.sock", options);  // or a
-//     descriptor auto model = (*session)->Manage(module, OptimizerSpec{}, ManageOptions{});
-//     ... forward, backward ...;  (*model)->Step(StepOptions{});      // was optimizer.step()
+//     auto session = TrainingSession::Open("/run/gemini/geminid.sock", options);  // Or a socket.
+//     auto model = (*session)->Manage(module, OptimizerSpec{}, ManageOptions{});
+//     ... forward, backward ...;  (*model)->Step(StepOptions{});  // Was optimizer.step().
 //
 // From Manage on, a parameter has bytes only while an operator uses it. zero_grad, clip_grad_norm_,
 // gradient accumulation, evaluation and views work as before: they are operators. A raw read
