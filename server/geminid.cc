@@ -4,6 +4,7 @@
 #include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
@@ -111,5 +112,7 @@ int Main(const std::vector<std::string>& arguments) {
 }  // namespace gemini::server
 
 int main(int argc, char** argv) {
-  return gemini::server::Main(std::vector<std::string>(argv + 1, argv + argc));
+  const int code = gemini::server::Main(std::vector<std::string>(argv + 1, argv + argc));
+  if (gemini::server::IsServerLogStuck()) ::_exit(code);
+  return code;
 }

@@ -27,7 +27,7 @@ class NvmeIo {
  public:
   using Done = absl::AnyInvocable<void(absl::Status)>;
 
-  // Waits until every `done` was called.
+  // Waits until every `done` was called; transfers that have not begun end with ABORTED.
   virtual ~NvmeIo() = default;
   // Starts the transfer and returns. DATA_LOSS: the device failed, or the data end early.
   // RESOURCE_EXHAUSTED: no space.

@@ -2,6 +2,7 @@
 #include "server/nvme_io_pread.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <string>
 #include <utility>
@@ -52,15 +53,19 @@ class PreadNvmeIo : public NvmeIo {
     }
   }
 
+  ~PreadNvmeIo() override { stopping_ = true; }
+
   void Submit(const NvmeTransfer& transfer, Done done) override {
     // Round robin: chunks are of one size, so the queues stay even.
-    workers_[next_++ % workers_.size()]->Run(
-        [transfer, done = std::move(done)]() mutable { done(Transfer(transfer)); });
+    workers_[next_++ % workers_.size()]->Run([this, transfer, done = std::move(done)]() mutable {
+      done(stopping_ ? absl::AbortedError("the server stops") : Transfer(transfer));
+    });
   }
 
  private:
   size_t next_ = 0;
-  std::vector<std::unique_ptr<WorkerThread>> workers_;
+  std::atomic<bool> stopping_ = false;
+  std::vector<std::unique_ptr<WorkerThread>> workers_;  // Last: their jobs use what is above.
 };
 
 }  // namespace

@@ -47,8 +47,15 @@ absl::Status MakeDirectory(const std::string& directory) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<UniqueFd> TakeLock(const std::string& directory) {
-  const std::string path = absl::StrCat(directory, "/geminid.lock");
+// Whether `path` still names the file of `fd`: somebody may have cleaned the directory up.
+bool IsAt(int fd, const std::string& path) {
+  struct stat held;
+  struct stat named;
+  return ::fstat(fd, &held) == 0 && ::lstat(path.c_str(), &named) == 0 &&
+         held.st_dev == named.st_dev && held.st_ino == named.st_ino;
+}
+
+absl::StatusOr<UniqueFd> TakeLock(const std::string& path) {
   UniqueFd lock(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!lock) return ErrnoStatus(errno, absl::StrCat("open ", path));
   std::array<char, 32> pid = {};
@@ -57,7 +64,11 @@ absl::StatusOr<UniqueFd> TakeLock(const std::string& directory) {
     (void)!::pread(lock.get(), pid.data(), pid.size() - 1, 0);
     return absl::FailedPreconditionError(
         absl::StrCat("a geminid (pid ", absl::StripAsciiWhitespace(pid.data()), ") serves ",
-                     directory, " already: use that one, stop it, or pass another --runtime-dir"));
+                     path.substr(0, path.rfind('/')),
+                     " already: use that one, stop it, or pass another --runtime-dir"));
+  }
+  if (!IsAt(lock.get(), path)) {
+    return absl::AbortedError(absl::StrCat(path, " was replaced while it was being locked"));
   }
   const std::string text = absl::StrCat(::getpid(), "\n");
   if (::ftruncate(lock.get(), 0) != 0 ||
@@ -104,7 +115,13 @@ absl::StatusOr<RuntimeClaim> RuntimeClaim::Take(absl::string_view directory) {
   }
   GEMINI_RETURN_IF_ERROR(MakeDirectory(folder));
   RuntimeClaim claim;
-  GEMINI_ASSIGN_OR_RETURN(claim.lock_, TakeLock(folder));
+  claim.lock_path_ = absl::StrCat(folder, "/geminid.lock");
+  absl::StatusOr<UniqueFd> lock = TakeLock(claim.lock_path_);
+  for (int retry = 0; absl::IsAborted(lock.status()) && retry < 10; ++retry) {
+    lock = TakeLock(claim.lock_path_);
+  }
+  if (!lock.ok()) return lock.status();
+  claim.lock_ = *std::move(lock);
   GEMINI_ASSIGN_OR_RETURN(claim.listener_, ListenOn(path));
   claim.socket_path_ = path;
   return claim;
@@ -112,7 +129,8 @@ absl::StatusOr<RuntimeClaim> RuntimeClaim::Take(absl::string_view directory) {
 
 RuntimeClaim::~RuntimeClaim() {
   // Empty after a move. The lock file stays: removing it would let two daemons lock two files.
-  if (lock_) ::unlink(socket_path_.c_str());
+  // Where it is another file by now, so is the socket: another daemon's.
+  if (lock_ && IsAt(lock_.get(), lock_path_)) ::unlink(socket_path_.c_str());
 }
 
 }  // namespace gemini::server

@@ -20,7 +20,7 @@ class RuntimeClaim {
   // has it; the message names its pid.
   static absl::StatusOr<RuntimeClaim> Take(absl::string_view directory);
   RuntimeClaim(RuntimeClaim&&) = default;
-  // Removes the socket, then gives up the lock.
+  // Removes the socket, unless the lock file was replaced meanwhile, then gives up the lock.
   ~RuntimeClaim();
 
   UniqueFd TakeListener() { return std::move(listener_); }
@@ -30,6 +30,7 @@ class RuntimeClaim {
   RuntimeClaim() = default;
   UniqueFd lock_;
   UniqueFd listener_;
+  std::string lock_path_;
   std::string socket_path_;
 };
 

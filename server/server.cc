@@ -29,6 +29,9 @@ namespace {
 // Two keep one disk busy while the other copies; io_uring will need none.
 constexpr int kNvmeThreads = 2;
 
+// Long beside an accept, short beside the patience of who connects.
+constexpr absl::Duration kAcceptPause = absl::Milliseconds(100);
+
 // Above any machine; keeps sums of capacities far from overflow.
 constexpr int64_t kMaxCapacityBytes = int64_t{1} << 60;
 
@@ -111,6 +114,13 @@ Server::~Server() {
   slab_worker_.reset();  // Its reports stay in the loop and are destroyed with it.
 }
 
+void Server::RunJob(WorkerThread::Job job) {
+  slab_worker_->Run([this, job = std::move(job)]() mutable {
+    // The kernel takes back what a job not run holds.
+    if (!stopping_) job();
+  });
+}
+
 Session* Server::Find(uint64_t session) {
   const auto found = sessions_.find(session);
   return found == sessions_.end() ? nullptr : found->second.get();
@@ -132,13 +142,25 @@ void Server::Accept() {
     AddConnection(std::move(socket));
     return;
   }
-  if (errno != EMFILE && errno != ENFILE) return;
-  // Without this the peer stays in the queue and the loop turns for ever.
-  spare_fd_.Reset();
-  UniqueFd refused(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  refused.Reset();
-  spare_fd_ = UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  ServerLog().warn("refused a connection: no file descriptor left (raise the limit, ulimit -n)");
+  const int error = errno;
+  if (error == EAGAIN || error == EINTR || error == ECONNABORTED) return;
+  if (error == EMFILE || error == ENFILE) {
+    // The spare one lets the peer know, instead of leaving it in the queue.
+    spare_fd_.Reset();
+    UniqueFd refused(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    refused.Reset();
+    spare_fd_ = UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  }
+  // Who waits in the queue makes the listener readable: the loop would turn for ever.
+  loop_->Rewatch(listener_watch_, 0);
+  loop_->After(kAcceptPause, [this] {
+    if (listener_watch_ != 0) loop_->Rewatch(listener_watch_, EPOLLIN);
+  });
+  const absl::Time now = absl::Now();
+  if (now < next_accept_warning_) return;
+  next_accept_warning_ = now + absl::Seconds(10);
+  ServerLog().warn("cannot accept connections: {}: raise the limit (ulimit -n) or close programs",
+                   ErrnoStatus(error, "accept4").ToString());
 }
 
 void Server::AddConnection(UniqueFd socket) {
@@ -297,8 +319,8 @@ void Server::ContinueReclaim(Session& session) {
   session.spaces.clear();
   ++session.worker_jobs;
   const std::string dead = session.lease->owner_died ? Named(session) : "";
-  slab_worker_->Run([this, id = session.id, dead, leaving = std::move(leaving),
-                     arena = std::move(session.lease->arena)]() mutable {
+  RunJob([this, id = session.id, dead, leaving = std::move(leaving),
+          arena = std::move(session.lease->arena)]() mutable {
     std::vector<SpacePlan> left;
     for (LeavingSpace& space : leaving) {
       if (!dead.empty()) LogCommits(space, dead);

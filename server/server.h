@@ -9,6 +9,7 @@
 //         death of the process with its I/O drained. An embedded client's process is our own: what it
 //         leaves without CloseSession is kept until the server stops.
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -43,7 +44,8 @@ class Server {
  public:
   // INVALID_ARGUMENT: a negative capacity, or a directory that is none. Others: of the NVMe store.
   static absl::StatusOr<std::unique_ptr<Server>> Make(ServerOptions options);
-  // Hangs up on all peers, waits for workers, gives everything back.
+  // Hangs up on all peers, waits for the jobs and transfers that have begun, drops the others, and
+  // gives everything back.
   ~Server();
 
   EventLoop& loop() { return *loop_; }
@@ -79,6 +81,7 @@ class Server {
   void Erase(Session& session);
   void CheckDrained();
   Session* Find(uint64_t session);
+  void RunJob(WorkerThread::Job job);
   // Destroys a connection after the handler that is running in it.
   void Retire(std::unique_ptr<Connection> connection);
 
@@ -122,7 +125,8 @@ class Server {
   absl::Time counts_valid_until_ = absl::InfinitePast();
   uint64_t next_id_ = 1;  // Sessions, leases and spaces: never used twice.
   bool draining_ = false;
-  bool stopping_ = false;
+  std::atomic<bool> stopping_ = false;  // Read by workers too: jobs still queued do nothing.
+  absl::Time next_accept_warning_ = absl::InfinitePast();
   // Last, so that they end first: their jobs use what is above.
   std::unique_ptr<WorkerThread> slab_worker_;
   std::unique_ptr<WorkerThread> close_worker_;  // Closes what peers sent unasked, which may block.

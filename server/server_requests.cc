@@ -171,7 +171,7 @@ bool Server::TryLease(Session& session, uint64_t id, const OpenLeaseRequest& ope
   session.connection->Pause();
   ++session.worker_jobs;
   const int64_t num_pages = RoundUp(granted[Tier::kDevice], kPageBytes) / kPageBytes;
-  slab_worker_->Run([this, session_id = session.id, id, num_pages] {
+  RunJob([this, session_id = session.id, id, num_pages] {
     absl::StatusOr<TierGrant> arena = stores_.device->Make(kPageBytes, num_pages);
     loop_->Post([this, session_id, id, arena = std::move(arena)]() mutable {
       Session& found = *Find(session_id);  // A session with a job is never erased.
@@ -256,7 +256,7 @@ void Server::Handle(Session& session, uint64_t id, const OpenSpaceRequest& open)
   }
   session.connection->Pause();
   ++session.worker_jobs;
-  slab_worker_->Run([this, session_id = session.id, id, plan = *std::move(plan)]() mutable {
+  RunJob([this, session_id = session.id, id, plan = *std::move(plan)]() mutable {
     absl::StatusOr<SpaceMemory> memory = MakeSpaceMemory(plan, *stores_.host, *stores_.nvme);
     loop_->Post(
         [this, session_id, id, plan = std::move(plan), memory = std::move(memory)]() mutable {
@@ -387,26 +387,25 @@ void Server::ContinueCloseSpace(Session& session, uint64_t space_id) {
   if (opened.space->in_flight() > 0) return;
   opened.destroying = true;
   ++session.worker_jobs;
-  slab_worker_->Run(
-      [this, session_id = session.id, space_id, memory = opened.space->TakeMemory()]() mutable {
-        DestroySpaceMemory(std::move(memory), *stores_.host, *stores_.nvme);
-        loop_->Post([this, session_id, space_id] {
-          Session& found = *Find(session_id);
-          --found.worker_jobs;
-          const OpenedSpace& closed = found.spaces.at(space_id);
-          const std::optional<uint64_t> request = closed.close_request;
-          const SpacePlan plan = closed.space->plan();
-          GiveRoomBack(*found.lease, plan);
-          space_names_.erase(plan.name);
-          found.spaces.erase(space_id);
-          if (found.lease->reclaiming) {
-            ContinueReclaim(found);
-          } else if (found.connection != nullptr) {
-            if (request.has_value()) found.connection->Send(EncodeDone(*request), {});
-            found.connection->Resume();
-          }
-        });
-      });
+  RunJob([this, session_id = session.id, space_id, memory = opened.space->TakeMemory()]() mutable {
+    DestroySpaceMemory(std::move(memory), *stores_.host, *stores_.nvme);
+    loop_->Post([this, session_id, space_id] {
+      Session& found = *Find(session_id);
+      --found.worker_jobs;
+      const OpenedSpace& closed = found.spaces.at(space_id);
+      const std::optional<uint64_t> request = closed.close_request;
+      const SpacePlan plan = closed.space->plan();
+      GiveRoomBack(*found.lease, plan);
+      space_names_.erase(plan.name);
+      found.spaces.erase(space_id);
+      if (found.lease->reclaiming) {
+        ContinueReclaim(found);
+      } else if (found.connection != nullptr) {
+        if (request.has_value()) found.connection->Send(EncodeDone(*request), {});
+        found.connection->Resume();
+      }
+    });
+  });
 }
 
 void Server::Handle(Session& session, uint64_t id, const CloseSessionRequest&) {

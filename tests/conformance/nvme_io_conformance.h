@@ -137,4 +137,23 @@ TEST_P(NvmeIoConformance, AnEndWaitsForWhatIsInFlight) {
   EXPECT_EQ(done, 100);
 }
 
+TEST_P(NvmeIoConformance, AnEndDropsWhatHasNotBegun) {
+  std::atomic<int> moved = 0;
+  std::atomic<int> aborted = 0;
+  std::atomic<int> reported = 0;
+  absl::Notification first;
+  for (int i = 0; i < 1000; ++i) {
+    io_->Submit(Transfer(IoOperation::kWrite, 0, i % kChunks), [&](const absl::Status& status) {
+      (status.ok() ? moved : aborted) += 1;
+      EXPECT_TRUE(status.ok() || absl::IsAborted(status)) << status;
+      if (reported++ == 0) first.Notify();
+    });
+  }
+  first.WaitForNotification();
+  io_.reset();
+  EXPECT_EQ(moved + aborted, 1000);
+  EXPECT_GT(moved, 0);
+  EXPECT_GT(aborted, 0);
+}
+
 }  // namespace gemini::server

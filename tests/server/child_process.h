@@ -24,6 +24,8 @@ class ChildProcess {
   ~ChildProcess();
 
   pid_t pid() const { return pid_; }
+  // Readable once the process is dead; ownership stays here.
+  int pidfd() const { return pidfd_.get(); }
   void Signal(int signal) const;
   // Waits until the process is dead (it stays a zombie). False: not within `timeout`.
   bool WaitDead(absl::Duration timeout) const;

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // geminid as its users meet it: starting, refusing to start, ending.
+#include <poll.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 
 #include <filesystem>
 #include <fstream>
@@ -141,6 +143,73 @@ TEST_F(DaemonTest, TheDrainEndsAtItsTimeoutAndASecondSignalEndsItAtOnce) {
     EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
     EXPECT_THAT(job.Receive(), StatusIs(absl::StatusCode::kUnavailable));
   }
+}
+
+// Somebody cleaned the directory up while the first one ran.
+TEST_F(DaemonTest, ADaemonWhoseLockWasReplacedLeavesTheNewOnesSocketAlone) {
+  ASSERT_OK_AND_ASSIGN(DaemonProcess daemon, Start());
+  const std::string lock = daemon.directory() + "/geminid.lock";
+  ASSERT_EQ(::unlink(lock.c_str()), 0);
+  ASSERT_EQ(::unlink(daemon.socket_path().c_str()), 0);
+  auto second =
+      ChildProcess::Start({GEMINI_GEMINID_PATH, "--device-memory", "1MiB", "--host-memory", "64MiB",
+                           "--runtime-dir", daemon.directory()});
+  ASSERT_OK(second);
+  const absl::Time start = absl::Now();
+  while (!daemon.Connect("second").ok() && absl::Now() < start + absl::Seconds(20)) {
+  }
+  daemon.process().Signal(SIGTERM);
+  ASSERT_TRUE(daemon.process().WaitDead(absl::Seconds(20)));
+  EXPECT_OK(daemon.Connect("second"));
+}
+
+// The process's descriptors are used up, down to the spare one.
+TEST_F(DaemonTest, WithoutDescriptorsItRestsAndServesAgainWhenThereAreSome) {
+  ASSERT_OK_AND_ASSIGN(DaemonProcess daemon, Start());
+  clockid_t clock;
+  ASSERT_EQ(::clock_getcpuclockid(daemon.process().pid(), &clock), 0);
+  const auto used = [&] {
+    timespec now = {};
+    ::clock_gettime(clock, &now);
+    return absl::DurationFromTimespec(now);
+  };
+  rlimit before = {};
+  rlimit none = {.rlim_cur = 3, .rlim_max = 0};
+  ASSERT_EQ(::prlimit(daemon.process().pid(), RLIMIT_NOFILE, nullptr, &before), 0);
+  none.rlim_max = before.rlim_max;
+  ASSERT_EQ(::prlimit(daemon.process().pid(), RLIMIT_NOFILE, &none, nullptr), 0);
+  ASSERT_OK_AND_ASSIGN(WireClient waiting, WireClient::ConnectTo(daemon.socket_path()));
+  const absl::Duration start = used();
+  ::poll(nullptr, 0, 500);  // The interval measured.
+  EXPECT_LT(used() - start, absl::Milliseconds(50));
+  ASSERT_EQ(::prlimit(daemon.process().pid(), RLIMIT_NOFILE, &before, nullptr), 0);
+  EXPECT_OK(waiting.Hello("waited"));
+}
+
+TEST_F(DaemonTest, AStderrThatNobodyReadsHoldsNobodyUp) {
+  // The reading end of its stdout is here and never read; its stderr goes there too.
+  std::string directory = ::testing::TempDir() + "/stuck-XXXXXX";
+  ASSERT_NE(::mkdtemp(directory.data()), nullptr);
+  ASSERT_OK_AND_ASSIGN(
+      ChildProcess process,
+      ChildProcess::Start(
+          {"/bin/sh", "-c",
+           absl::StrCat("exec '", GEMINI_GEMINID_PATH,
+                        "' --device-memory 1MiB --host-memory 64MiB --runtime-dir '", directory,
+                        "' 2>&1")}));
+  const std::string socket = directory + "/geminid.sock";
+  const absl::Time start = absl::Now();
+  while (!WireClient::ConnectTo(socket).ok() && absl::Now() < start + absl::Seconds(20)) {
+  }
+  // A line each, some 100 bytes: ten times what the pipe holds.
+  for (int i = 0; i < 6'000; ++i) {
+    ASSERT_OK_AND_ASSIGN(WireClient garbage, WireClient::ConnectTo(socket));
+    ASSERT_OK(garbage.SendRaw("garbage"));
+    EXPECT_THAT(garbage.Receive(), StatusIs(absl::StatusCode::kUnavailable));
+  }
+  process.Signal(SIGTERM);
+  EXPECT_TRUE(process.WaitDead(absl::Seconds(20)));
+  std::filesystem::remove_all(directory);
 }
 
 TEST_F(DaemonTest, AnotherUidIsRefused) {

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // What becomes of a lease when its client dies, against the real daemon and real processes.
+#include <poll.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <filesystem>
 #include <random>
+#include <thread>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -25,11 +29,70 @@ using ::testing::HasSubstr;
 
 constexpr absl::Duration kLong = absl::Seconds(300);  // Only a machine that swaps gets there.
 
+constexpr absl::Duration kFenceBar = absl::Milliseconds(10);
+constexpr int kMaxRepetitionsAgain = 40;
+
+absl::Duration FreeBar(int64_t bytes) {
+  return absl::Milliseconds(100) + absl::Milliseconds(200) * (static_cast<double>(bytes) / kGiB);
+}
+
 struct DeathTimes {
-  absl::Duration fenced;  // After the process was seen dead.
+  // After the death could be seen by anyone: the earlier of two threads that waited for it.
+  absl::Duration fenced;
   absl::Duration free;
+  // What the machine took in the same moments without the server: the difference between the two
+  // threads or a round trip to the second, and the freeing of as many bytes.
+  absl::Duration scheduling;
+  absl::Duration kernel_free;
+  int64_t bytes = 0;
   bool seen_reclaiming = false;
+  // Whether the machine itself left room under the bars: else nothing was measured.
+  bool Counts() const { return scheduling <= kFenceBar && kernel_free <= FreeBar(bytes); }
 };
+
+// A stand-in for the server, idle but for this: it waits for a death and answers one byte.
+class DeathWatcher {
+ public:
+  explicit DeathWatcher(int pidfd) {
+    std::array<int, 2> ends;
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()), 0);
+    near_ = UniqueFd(ends[0]);
+    far_ = UniqueFd(ends[1]);
+    thread_ = std::thread([this, pidfd] {
+      pollfd death = {.fd = pidfd, .events = POLLIN, .revents = 0};
+      ::poll(&death, 1, static_cast<int>(absl::ToInt64Milliseconds(kLong)));
+      const absl::Time seen = absl::Now();
+      char byte;
+      if (::read(far_.get(), &byte, 1) == 1) (void)!::write(far_.get(), &seen, sizeof(seen));
+    });
+  }
+  ~DeathWatcher() {
+    near_.Reset();
+    thread_.join();
+  }
+  // When it saw the death. Call once.
+  absl::Time Ask() {
+    absl::Time seen;
+    EXPECT_EQ(::write(near_.get(), "?", 1), 1);
+    EXPECT_EQ(::read(near_.get(), &seen, sizeof(seen)), static_cast<ssize_t>(sizeof(seen)));
+    return seen;
+  }
+
+ private:
+  UniqueFd near_;
+  UniqueFd far_;
+  std::thread thread_;
+};
+
+// What the kernel takes to free `bytes` here and now, with nobody else asked.
+absl::Duration KernelFreeTime(int64_t bytes) {
+  absl::StatusOr<UniqueFd> fd = MakeSealedMemfd("gemini-baseline", bytes, MemfdPages::kAllocated);
+  EXPECT_OK(fd);
+  if (!fd.ok()) return absl::ZeroDuration();
+  const absl::Time start = absl::Now();
+  DestroyMemfd(*std::move(fd), bytes);
+  return absl::Now() - start;
+}
 
 class LeaseDeathTest : public ::testing::Test {
  protected:
@@ -65,14 +128,18 @@ class LeaseDeathTest : public ::testing::Test {
     return pid;
   }
 
-  // Follows the status from the moment that `holder` is dead until its `host_bytes` are free again.
-  DeathTimes FollowDeath(const ChildProcess& holder, const std::string& label, int64_t host_bytes,
-                         int64_t leased_by_others) {
+  // Kills `holder` and follows the status until its `host_bytes` are free again.
+  DeathTimes Kill(const ChildProcess& holder, const std::string& label, int64_t host_bytes,
+                  int64_t leased_by_others) {
     DeathTimes times;
+    times.bytes = host_bytes;
     absl::StatusOr<WireClient> heir = daemon_->Connect("heir");
     EXPECT_OK(heir);
+    DeathWatcher watcher(holder.pidfd());
+    holder.Signal(SIGKILL);
     EXPECT_TRUE(holder.WaitDead(kLong));
     const absl::Time dead = absl::Now();
+    absl::Time first_seen = dead;
     bool fenced = false;
     while (absl::Now() < dead + kLong) {
       const absl::StatusOr<WireReply> status = observer_->GetStatus();
@@ -84,39 +151,30 @@ class LeaseDeathTest : public ::testing::Test {
       EXPECT_EQ(host.capacity, host.leased + host.reclaiming + host.free);
       if (!fenced && (tenant == nullptr || tenant->fenced())) {
         fenced = true;
-        times.fenced = since;
+        const absl::Time fence_seen = dead + since;
+        const absl::Time asked = absl::Now();
+        const absl::Time watcher_saw = watcher.Ask();
+        first_seen = std::min(dead, watcher_saw);
+        times.fenced = fence_seen - first_seen;
+        times.scheduling = std::max(absl::AbsDuration(dead - watcher_saw), absl::Now() - asked);
       }
       times.seen_reclaiming = times.seen_reclaiming || host.reclaiming > 0;
       if (host.leased > leased_by_others) continue;
       // Death is confirmed. The heir waits inside the server: asking again and again would take the
       // processor from the worker that gives the pages back.
       EXPECT_OK(heir->OpenLease({{0, host_bytes, 0}}, {{0, host_bytes, 0}}));
-      times.free = absl::Now() - dead;
+      times.free = absl::Now() - first_seen;
       const absl::StatusOr<WireReply> after = observer_->GetStatus();
       EXPECT_OK(after);
       if (!after.ok()) return times;
       EXPECT_EQ(TenantOf(*after, label), nullptr);
       EXPECT_EQ(NumbersOf(*after, Tier::kHost).reclaiming, 0);
       EXPECT_OK(heir->CloseSession());
+      times.kernel_free = KernelFreeTime(host_bytes);
       return times;
     }
     ADD_FAILURE() << "never free";
     return times;
-  }
-
-  // The promise is 200 ms a GiB. On a machine that is busy with other work the kernel itself may be
-  // slower: then half as much again as it takes here and now.
-  static absl::Duration AllowedPerGiB() {
-    constexpr int64_t kBytes = 512 * kMiB;
-    absl::StatusOr<UniqueFd> fd =
-        MakeSealedMemfd("gemini-baseline", kBytes, MemfdPages::kAllocated);
-    EXPECT_OK(fd);
-    if (!fd.ok()) return absl::ZeroDuration();
-    const absl::Time start = absl::Now();
-    DestroyMemfd(*std::move(fd), kBytes);
-    const absl::Duration measured = (absl::Now() - start) * (static_cast<double>(kGiB) / kBytes);
-    std::printf("the kernel takes %s a GiB here and now\n", absl::FormatDuration(measured).c_str());
-    return std::max(absl::Milliseconds(200), measured * 1.5);
   }
 
   int64_t capacity_ = 0;
@@ -141,32 +199,44 @@ TEST_F(LeaseDeathTest, ABusyClientKilledAtRandomMomentsGivesAllBackAndNobodyNoti
   std::mt19937 random(seed);
   std::vector<absl::Duration> fenced;
   std::vector<absl::Duration> freed;
-  for (int round = 0; round < 20; ++round) {
+  std::vector<absl::Duration> scheduling;
+  std::vector<absl::Duration> kernel;
+  int again = 0;
+  for (int round = 0; fenced.size() < 20; ++round) {
     ASSERT_OK_AND_ASSIGN(ChildProcess holder, StartHolder("victim", 128, 16, "busy"));
     WaitReady(holder);
     // A random moment of its work: no line comes any more.
     (void)holder.ReadLine(absl::Microseconds(random() % 20'000));
-    holder.Signal(SIGKILL);
-    const DeathTimes times = FollowDeath(holder, "victim", 132 * kMiB, 32 * kMiB);
-    fenced.push_back(times.fenced);
-    freed.push_back(times.free);
+    const DeathTimes times = Kill(holder, "victim", 132 * kMiB, 32 * kMiB);
+    if (times.Counts()) {
+      fenced.push_back(times.fenced);
+      freed.push_back(times.free);
+      scheduling.push_back(times.scheduling);
+      kernel.push_back(times.kernel_free);
+    } else {
+      ASSERT_LT(++again, kMaxRepetitionsAgain) << "the machine is too busy to measure on";
+    }
     // The other client's memory and I/O go on.
-    std::memset(slab.data(), round + 1, kMiB);
+    std::memset(slab.data(), round % 200 + 1, kMiB);
     ASSERT_EQ(space.WaitCompletion(space.Submit(IoOperation::kWrite, 0, 3)), 0);
     ASSERT_EQ(space.WaitCompletion(space.Submit(IoOperation::kRead, 5, 3)), 0);
-    ASSERT_EQ(static_cast<int>(slab.data()[5 * kMiB + 12345]), round + 1);
+    ASSERT_EQ(static_cast<int>(slab.data()[5 * kMiB + 12345]), round % 200 + 1);
     ASSERT_EQ(space.server().generation.load(), space.generation);
   }
-  std::sort(fenced.begin(), fenced.end());
-  std::sort(freed.begin(), freed.end());
-  std::printf(
-      "fenced after the process was seen dead: median %s, slowest %s; 132 MiB free: %s, %s\n",
-      absl::FormatDuration(fenced[10]).c_str(), absl::FormatDuration(fenced[19]).c_str(),
-      absl::FormatDuration(freed[10]).c_str(), absl::FormatDuration(freed[19]).c_str());
-  // The promise is 10 ms. On a machine busy with other work the status call itself waits for a
-  // processor: a quarter may be slower than that, and the slowest is printed.
-  EXPECT_LE(fenced[14], absl::Milliseconds(10));
-  EXPECT_LE(freed[14], absl::Milliseconds(100) + AllowedPerGiB() * 132 / 1024);
+  const auto show = [](const char* what, std::vector<absl::Duration> times) {
+    std::sort(times.begin(), times.end());
+    std::printf("%s: median %s, slowest %s\n", what, absl::FormatDuration(times[10]).c_str(),
+                absl::FormatDuration(times[19]).c_str());
+  };
+  show("fenced after the death could be seen", fenced);
+  show("the machine's scheduling meanwhile", scheduling);
+  show("132 MiB free after it", freed);
+  show("the kernel's freeing alone", kernel);
+  std::printf("measured again, for the machine alone was over a bar: %d\n", again);
+  for (size_t i = 0; i < fenced.size(); ++i) {
+    EXPECT_LE(fenced[i], kFenceBar) << "kill " << i << ", scheduling " << scheduling[i];
+    EXPECT_LE(freed[i], FreeBar(132 * kMiB)) << "kill " << i << ", the kernel " << kernel[i];
+  }
   EXPECT_OK(other.CloseSession());
 }
 
@@ -174,8 +244,7 @@ TEST_F(LeaseDeathTest, FenceThenReuseThoughAForkedChildHoldsTheSocketAndTheSlabs
   StartDaemon(256);
   ASSERT_OK_AND_ASSIGN(ChildProcess holder, StartHolder("victim", 200, 0, "fork"));
   const pid_t child = WaitReady(holder);
-  holder.Signal(SIGKILL);
-  FollowDeath(holder, "victim", 200 * kMiB, 0);
+  Kill(holder, "victim", 200 * kMiB, 0);
   // The pages are the machine's again, though the child still has descriptors to the slabs.
   int slabs = 0;
   for (const auto& entry :
@@ -208,8 +277,7 @@ TEST_F(LeaseDeathTest, FenceThenReuseNotWhileAStoppedClientLives) {
   ASSERT_OK_AND_ASSIGN(WireReply status, observer_->GetStatus());
   EXPECT_FALSE(TenantOf(status, "sleeper")->fenced());
   EXPECT_EQ(TenantOf(status, "sleeper")->granted()->host(), 200 * kMiB);
-  holder.Signal(SIGKILL);
-  FollowDeath(holder, "sleeper", 200 * kMiB, 0);
+  Kill(holder, "sleeper", 200 * kMiB, 0);
   EXPECT_OK(next.OpenLease({{0, 100 * kMiB, 0}}, {{0, 100 * kMiB, 0}}));
 }
 
@@ -255,14 +323,22 @@ TEST_F(LeaseDeathTest, ALeaseOf8GiBIsFreeWithin100MsAnd200MsAGiB) {
     GTEST_SKIP() << "needs 11 GiB of free memory, " << FormatByteSize(available) << " available";
   }
   StartDaemon(8192);
-  ASSERT_OK_AND_ASSIGN(ChildProcess holder, StartHolder("big", 8192, 0, "hold"));
-  WaitReady(holder);
-  holder.Signal(SIGKILL);
-  const DeathTimes times = FollowDeath(holder, "big", 8 * kGiB, 0);
-  std::printf("8 GiB: fenced after %s, free after %s\n", absl::FormatDuration(times.fenced).c_str(),
-              absl::FormatDuration(times.free).c_str());
+  DeathTimes times;
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_OK_AND_ASSIGN(ChildProcess holder, StartHolder("big", 8192, 0, "hold"));
+    WaitReady(holder);
+    times = Kill(holder, "big", 8 * kGiB, 0);
+    std::printf(
+        "8 GiB: fenced after %s, free after %s; the machine alone: %s, %s%s\n",
+        absl::FormatDuration(times.fenced).c_str(), absl::FormatDuration(times.free).c_str(),
+        absl::FormatDuration(times.scheduling).c_str(),
+        absl::FormatDuration(times.kernel_free).c_str(), times.Counts() ? "" : " (measured again)");
+    if (times.Counts()) break;
+  }
+  ASSERT_TRUE(times.Counts()) << "the machine is too busy to measure on";
   EXPECT_TRUE(times.seen_reclaiming);
-  EXPECT_LE(times.free, absl::Milliseconds(100) + 8 * AllowedPerGiB());
+  EXPECT_LE(times.fenced, kFenceBar);
+  EXPECT_LE(times.free, FreeBar(8 * kGiB));
 }
 
 }  // namespace
