@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <random>
 #include <thread>
 
@@ -40,8 +41,9 @@ struct DeathTimes {
   // After the death could be seen by anyone: the earlier of two threads that waited for it.
   absl::Duration fenced;
   absl::Duration free;
-  // What the machine took in the same moments without the server: the difference between the two
-  // threads or a round trip to the second, and the freeing of as many bytes.
+  // What the machine took in the same moments without the server: the wait of its thread and ours for
+  // a processor, the difference between the two threads that saw the death, or a round trip to the
+  // second, whichever is most; and the freeing of as many bytes.
   absl::Duration scheduling;
   absl::Duration kernel_free;
   int64_t bytes = 0;
@@ -49,6 +51,14 @@ struct DeathTimes {
   // Whether the machine itself left room under the bars: else nothing was measured.
   bool Counts() const { return scheduling <= kFenceBar && kernel_free <= FreeBar(bytes); }
 };
+
+// How long the process's first thread has been ready to run and had no processor, ever.
+absl::Duration WaitedForProcessor(pid_t pid) {
+  int64_t ran_ns = 0;
+  int64_t waited_ns = 0;
+  std::ifstream(absl::StrCat("/proc/", pid, "/schedstat")) >> ran_ns >> waited_ns;
+  return absl::Nanoseconds(waited_ns);
+}
 
 // A stand-in for the server, idle but for this: it waits for a death and answers one byte.
 class DeathWatcher {
@@ -136,6 +146,10 @@ class LeaseDeathTest : public ::testing::Test {
     absl::StatusOr<WireClient> heir = daemon_->Connect("heir");
     EXPECT_OK(heir);
     DeathWatcher watcher(holder.pidfd());
+    const auto waited = [this] {
+      return WaitedForProcessor(daemon_->process().pid()) + WaitedForProcessor(::getpid());
+    };
+    const absl::Duration waited_before = waited();
     holder.Signal(SIGKILL);
     EXPECT_TRUE(holder.WaitDead(kLong));
     const absl::Time dead = absl::Now();
@@ -156,7 +170,8 @@ class LeaseDeathTest : public ::testing::Test {
         const absl::Time watcher_saw = watcher.Ask();
         first_seen = std::min(dead, watcher_saw);
         times.fenced = fence_seen - first_seen;
-        times.scheduling = std::max(absl::AbsDuration(dead - watcher_saw), absl::Now() - asked);
+        times.scheduling = std::max(
+            {absl::AbsDuration(dead - watcher_saw), absl::Now() - asked, waited() - waited_before});
       }
       times.seen_reclaiming = times.seen_reclaiming || host.reclaiming > 0;
       if (host.leased > leased_by_others) continue;
