@@ -2,6 +2,7 @@
 #include "client/torch/build_scope.h"
 
 #include "ATen/core/dispatch/Dispatcher.h"
+#include "absl/strings/string_view.h"
 #include "c10/core/DefaultDtype.h"
 #include "c10/core/impl/LocalDispatchKeySet.h"
 #include "torch/library.h"
@@ -13,9 +14,17 @@ namespace {
 // in a scope, it sends every operator of that thread through the fallback below.
 constexpr c10::DispatchKey kScopeKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
-bool IsFloating(const c10::IValue& dtype) {
-  if (dtype.isNone()) return true;  // The default dtype, which is floating.
-  return c10::isFloatingType(dtype.toScalarType());
+// Whether a factory that got no dtype makes a floating tensor. Most take the default dtype, which is
+// floating; two go by the numbers that they get, the last `arguments.size()` of the stack.
+bool DefaultsToFloating(const c10::FunctionSchema& schema, const c10::IValue* values) {
+  if (schema.name() != "aten::arange" && schema.name() != "aten::full") return true;
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    const absl::string_view name = schema.arguments()[i].name();
+    const bool is_number =
+        name == "start" || name == "end" || name == "step" || name == "fill_value";
+    if (is_number && values[i].isDouble()) return true;
+  }
+  return false;
 }
 
 // Sets `device` to meta where an operator with the arguments of a factory got none.
@@ -31,8 +40,12 @@ void RedirectFactory(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     if (arguments[i].name() == "dtype") dtype = i;
     has_tensor = has_tensor || value.isTensor() || value.isTensorList();
   }
+  const auto is_floating = [&](const c10::IValue& value) {
+    return value.isNone() ? DefaultsToFloating(op.schema(), stack->data() + base)
+                          : c10::isFloatingType(value.toScalarType());
+  };
   if (device < arguments.size() && dtype < arguments.size() && !has_tensor &&
-      IsFloating((*stack)[base + dtype])) {
+      is_floating((*stack)[base + dtype])) {
     (*stack)[base + device] = c10::Device(c10::DeviceType::Meta);
   }
   const c10::impl::ExcludeDispatchKeyGuard below(kScopeKey);

@@ -13,33 +13,34 @@
 #include "torch/csrc/autograd/variable.h"
 
 namespace gemini::client::hooks {
-namespace {
 
 using torch::autograd::PostAccumulateGradHook;
 
 class MoveAfterAccumulation final : public PostAccumulateGradHook {
  public:
-  MoveAfterAccumulation(Gradients& gradients, int64_t index,
+  MoveAfterAccumulation(std::shared_ptr<Gradients::Life> life, int64_t index,
                         std::unique_ptr<PostAccumulateGradHook> before)
-      : gradients_(gradients), index_(index), before_(std::move(before)) {}
+      : life_(std::move(life)), index_(index), before_(std::move(before)) {}
 
   void operator()(const at::Tensor& parameter) override {
+    // This may be gone when the user's hook returns.
+    const std::shared_ptr<Gradients::Life> life = life_;
+    const int64_t index = index_;
     if (before_) (*before_)(parameter);
+    if (life->gradients == nullptr) return;
     // With create_graph the gradient is part of a graph: Step takes it when that is done.
     if (!parameter.grad().defined() || parameter.grad().requires_grad()) return;
-    if (absl::Status status = gradients_.Move(index_); !status.ok()) {
-      gradients_.session().Latch(status);
+    if (absl::Status status = life->gradients->Move(index); !status.ok()) {
+      life->gradients->session().Latch(status);
     }
   }
   std::unique_ptr<PostAccumulateGradHook> TakeBefore() { return std::move(before_); }
 
  private:
-  Gradients& gradients_;
+  const std::shared_ptr<Gradients::Life> life_;
   const int64_t index_;
   std::unique_ptr<PostAccumulateGradHook> before_;
 };
-
-}  // namespace
 
 Gradients::Gradients(ModelTensors& tensors, StorageOwner& owner, Session& session)
     : tensors_(tensors), owner_(owner), session_(session) {
@@ -49,12 +50,13 @@ Gradients::Gradients(ModelTensors& tensors, StorageOwner& owner, Session& sessio
     std::unique_ptr<PostAccumulateGradHook>& slot =
         torch::autograd::impl::post_acc_grad_hooks(tensor.tensor);
     auto hook =
-        std::make_unique<MoveAfterAccumulation>(*this, static_cast<int64_t>(i), std::move(slot));
+        std::make_unique<MoveAfterAccumulation>(life_, static_cast<int64_t>(i), std::move(slot));
     torch::autograd::impl::set_post_acc_grad_hooks(tensor.tensor, std::move(hook));
   }
 }
 
 Gradients::~Gradients() {
+  life_->gradients = nullptr;
   for (const ModelTensor& tensor : tensors_.tensors()) {
     if (tensor.info.group != TensorGroup::kTrainable) continue;
     std::unique_ptr<PostAccumulateGradHook>& slot =

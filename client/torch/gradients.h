@@ -8,6 +8,7 @@
 // Errors: an error in a hook is latched in the session; p.grad stays what it was.
 #pragma once
 #include <cstdint>
+#include <memory>
 
 #include "ATen/core/TensorBody.h"
 #include "absl/status/status.h"
@@ -36,9 +37,16 @@ class Gradients {
   Session& session() { return session_; }
 
  private:
+  // Shared with the hooks: one that a user's hook wraps, or that runs while a user's hook closes the
+  // session, outlives this.
+  struct Life {
+    Gradients* gradients;
+  };
+  friend class MoveAfterAccumulation;
   ModelTensors& tensors_;
   StorageOwner& owner_;
   Session& session_;
+  const std::shared_ptr<Life> life_ = std::make_shared<Life>(Life{this});
 };
 
 }  // namespace gemini::client::hooks

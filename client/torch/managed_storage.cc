@@ -58,6 +58,7 @@ void ManagedStorage::Apply() {
 
 void ManagedStorage::Attach(std::byte* address) {
   const std::lock_guard lock(mutex_);
+  if (retired()) return;  // Since the caller looked: no Detach would count this off.
   address_ = address;
   if (++pins_ == 1) Apply();
 }
@@ -71,6 +72,7 @@ void ManagedStorage::Detach() {
 
 void ManagedStorage::AttachScratch(std::byte* scratch) {
   const std::lock_guard lock(mutex_);
+  if (retired()) return;
   scratch_ = scratch;
   if (++scratch_pins_ == 1 && pins_ == 0) Apply();
 }
@@ -85,6 +87,11 @@ void ManagedStorage::DetachScratch() {
 bool ManagedStorage::pinned() const {
   const std::lock_guard lock(mutex_);
   return pins_ + scratch_pins_ > 0;
+}
+
+bool ManagedStorage::attached() const {
+  const std::lock_guard lock(mutex_);
+  return pins_ > 0;
 }
 
 void ManagedStorage::Retire(absl::string_view reason) {

@@ -81,7 +81,13 @@ class ManagedStorage {
   void set_version(const c10::VariableVersion& version) { version_ = version; }
   uint32_t version() const { return version_.enabled() ? version_.current_version() : 0; }
 
-  // Counts a pin; the first gives the storage its address. The range is pinned by the caller.
+  // The storage that owns this.
+  c10::intrusive_ptr<c10::StorageImpl> storage() const {
+    return c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage_);
+  }
+
+  // Counts a pin; the first gives the storage its address. The range is pinned by the caller. Once
+  // retired, neither this nor the three below do anything.
   void Attach(std::byte* address);
   // Counts a pin off; after the last the address is gone. Call before the range is unpinned.
   void Detach();
@@ -90,6 +96,8 @@ class ManagedStorage {
   void DetachScratch();
   // Whether an operator or a scoped fetch holds it now.
   bool pinned() const;
+  // Whether one of these pins is on the tensor's own bytes.
+  bool attached() const;
 
   // Ends the connection to the chunk for good: from now on this is a storage without bytes, whose
   // raw reads raise with `reason` and which no operator can pin. For the session's end, and for a

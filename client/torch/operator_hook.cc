@@ -7,12 +7,14 @@
 #include <array>
 #include <atomic>
 #include <deque>
+#include <exception>
 #include <limits>
 #include <mutex>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "ATen/SequenceNumber.h"
 #include "ATen/record_function.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
@@ -27,9 +29,12 @@ namespace {
 // One managed input of an operator in flight.
 struct PinnedInput {
   ManagedStorage* storage;
-  int argument;
-  bool written;      // Decided before the operator runs; its end adds a moved version counter.
-  uint32_t version;  // Before the operator.
+  // A boxed kernel drops its inputs, and a backward node its saved ones, before the event's end.
+  c10::intrusive_ptr<c10::StorageImpl> keep_alive;
+  int argument = 0;
+  bool written = false;  // Decided before the operator runs; its end adds a moved version counter.
+  bool on_scratch = false;
+  uint32_t version = 0;  // Before the operator.
 };
 
 // An operator in flight that has managed inputs: pins[first_pin] onwards are its own.
@@ -37,6 +42,7 @@ struct Frame {
   const at::RecordFunction* function;
   size_t first_pin;
   bool on_scratch;
+  bool is_custom;  // Its backward node may want the same inputs.
 };
 
 // Written by its own thread only; relaxed atomics so that stats() may read from another.
@@ -77,6 +83,7 @@ struct HookThread {
   void Leave() {
     if (depth > 0) --depth;
   }
+  void DropPins(size_t first) { pins.erase(pins.begin() + first, pins.end()); }
 };
 
 // A pointer in place of the object: reading it needs no initialisation check at each operator.
@@ -89,7 +96,8 @@ HookThread& MakeThread() {
 HookThread& Thread() { return t_hook_thread != nullptr ? *t_hook_thread : MakeThread(); }
 
 // Which managed storages a custom operator took in forward: its backward node may take raw pointers
-// to them again, and carries the same sequence number and forward thread.
+// to them again, and carries the same sequence number and forward thread. Keeps no storage alive: what
+// the node saved does.
 class ForwardMemory {
  public:
   using Key = std::pair<int64_t, uint64_t>;
@@ -101,8 +109,10 @@ class ForwardMemory {
     const std::lock_guard lock(mutex_);
     auto [entry, is_new] = storages_.try_emplace(key);
     for (const PinnedInput& pin : pins) {
-      if (std::ranges::find(entry->second, pin.storage) == entry->second.end()) {
-        entry->second.push_back(pin.storage);
+      if (std::ranges::none_of(entry->second, [&](const auto& known) {
+            return known._unsafe_get_target() == pin.keep_alive.get();
+          })) {
+        entry->second.emplace_back(pin.keep_alive);
       }
     }
     if (is_new) {
@@ -121,13 +131,15 @@ class ForwardMemory {
     const std::lock_guard lock(mutex_);
     const auto found = storages_.find(key);
     if (found == storages_.end()) return;
-    for (ManagedStorage* storage : found->second) visit(storage);
+    for (const auto& storage : found->second) {
+      if (auto alive = storage.lock()) visit(std::move(alive));
+    }
   }
 
  private:
   std::atomic<bool> empty_{true};
   std::mutex mutex_;
-  absl::flat_hash_map<Key, std::vector<ManagedStorage*>> storages_;
+  absl::flat_hash_map<Key, std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>>> storages_;
   std::deque<Key> order_;
 };
 
@@ -169,6 +181,7 @@ class NanScratch {
 struct OperatorHook::State {
   Session* session;
   Residency* residency;
+  uint64_t generation = 0;
   OperatorHook* hook = nullptr;
   ForwardMemory forward_memory;
   NanScratch scratch;
@@ -210,25 +223,53 @@ void RunOnScratch(OperatorHook::State& state, HookThread& thread, size_t first,
                                   thread.pins[first].storage->name(), ": ", status.message()));
   state.session->Latch(thread.failure);
   std::byte* const scratch = state.scratch.Get();
-  for (size_t i = first; i < thread.pins.size(); ++i) {
-    // Without scratch the storage stays released and the operator raises on it: loud as well.
-    if (scratch != nullptr) thread.pins[i].storage->AttachScratch(scratch);
+  if (scratch == nullptr) {
+    // The storages stay released and the operator raises on them: loud as well.
+    thread.DropPins(first);
+    return;
   }
-  if (scratch == nullptr) thread.pins.resize(first);
+  for (size_t i = first; i < thread.pins.size(); ++i) {
+    PinnedInput& pin = thread.pins[i];
+    // Where another operator's pin shows the tensor's bytes this one will find them, too: they must not
+    // go while it works on them.
+    const RangeId range = pin.storage->range();
+    std::byte* address = nullptr;
+    if (pin.storage->ready() && pin.storage->attached() &&
+        state.residency->Pin({&range, 1}, {&address, 1}).ok()) {
+      pin.storage->Attach(address + pin.storage->offset_bytes());
+      pin.version = pin.storage->version();
+      continue;
+    }
+    pin.on_scratch = true;
+    pin.storage->AttachScratch(scratch);
+  }
 }
 
 void BeginFrame(OperatorHook::State& state, HookThread& thread, const at::RecordFunction& function,
-                size_t first) {
+                size_t first, bool is_custom) {
   thread.counters->Add(thread.counters->operators_with_chunks);
+  // First: once the inputs are pinned nothing may throw any more.
+  thread.frames.push_back({&function, first, false, is_custom});
   const absl::Status status = PinInputs(state, thread, first);
-  thread.frames.push_back({&function, first, !status.ok()});
   if (!status.ok()) [[unlikely]] {
+    thread.frames.back().on_scratch = true;
     RunOnScratch(state, thread, first, status);
     return;
   }
   for (size_t i = first; i < thread.pins.size(); ++i) {
     thread.pins[i].version = thread.pins[i].storage->version();
   }
+}
+
+// After an exception in a start callback, which pinned nothing yet: only memory can have run out.
+void AbandonFrame(OperatorHook::State& state, HookThread& thread,
+                  const at::RecordFunction& function, size_t first, const char* what) {
+  if (!thread.frames.empty() && thread.frames.back().function == &function) {
+    thread.frames.pop_back();
+  }
+  thread.DropPins(first);
+  state.session->Latch(absl::ResourceExhaustedError(
+      absl::StrCat("bringing operator ", CurrentOperatorName(), " its inputs: ", what)));
 }
 
 std::unique_ptr<at::ObserverContext> BeginOperator(const at::RecordFunction& function) {
@@ -238,28 +279,34 @@ std::unique_ptr<at::ObserverContext> BeginOperator(const at::RecordFunction& fun
   if (state == nullptr) return nullptr;
   thread.counters->Add(thread.counters->operators);
   const size_t first = thread.pins.size();
-  int argument = 0;
-  for (const c10::IValue& input : function.inputs()) {
-    ForEachTensor(input, [&](c10::TensorImpl* tensor) {
-      ManagedStorage* const storage = ManagedStorage::Of(tensor);
-      if (storage != nullptr && !storage->retired()) {
-        thread.pins.push_back({storage, argument, false, 0});
-      }
-    });
-    ++argument;
+  const c10::FunctionSchema* const schema = SchemaOf(function);
+  c10::ArrayRef<const c10::IValue> inputs = function.inputs();
+  // A boxed call shows its whole stack: what lies below the arguments is its caller's.
+  if (schema != nullptr && !schema->is_vararg() && inputs.size() > schema->arguments().size()) {
+    inputs = inputs.slice(inputs.size() - schema->arguments().size());
   }
-  if (thread.pins.size() == first) [[likely]]
-    return nullptr;
+  try {
+    int argument = 0;
+    for (const c10::IValue& input : inputs) {
+      ForEachTensor(input, [&](c10::TensorImpl* tensor) {
+        ManagedStorage* const storage = ManagedStorage::Of(tensor);
+        if (storage != nullptr && !storage->retired()) {
+          thread.pins.push_back({storage, storage->storage(), argument});
+        }
+      });
+      ++argument;
+    }
+    if (thread.pins.size() == first) [[likely]]
+      return nullptr;
 
-  const OperatorTraits& traits = TraitsOf(SchemaOf(function));
-  for (size_t i = first; i < thread.pins.size(); ++i) {
-    PinnedInput& pin = thread.pins[i];
-    pin.written = traits.custom || pin.storage->always_dirty() || traits.Writes(pin.argument);
-  }
-  BeginFrame(*state, thread, function, first);
-  if (traits.custom && function.seqNr() >= 0) {
-    state->forward_memory.Remember({function.seqNr(), function.threadId()},
-                                   std::span(thread.pins).subspan(first));
+    const OperatorTraits& traits = TraitsOf(schema);
+    for (size_t i = first; i < thread.pins.size(); ++i) {
+      PinnedInput& pin = thread.pins[i];
+      pin.written = traits.custom || pin.storage->always_dirty() || traits.Writes(pin.argument);
+    }
+    BeginFrame(*state, thread, function, first, traits.custom);
+  } catch (const std::exception& error) {
+    AbandonFrame(*state, thread, function, first, error.what());
   }
   return nullptr;
 }
@@ -270,13 +317,20 @@ std::unique_ptr<at::ObserverContext> BeginBackwardNode(const at::RecordFunction&
   OperatorHook::State* const state = g_active.load(std::memory_order_acquire);
   if (state == nullptr) return nullptr;
   const size_t first = thread.pins.size();
-  state->forward_memory.ForEach({function.seqNr(), function.forwardThreadId()},
-                                [&](ManagedStorage* storage) {
-                                  if (!storage->retired()) {
-                                    thread.pins.push_back({storage, 0, storage->always_dirty(), 0});
-                                  }
-                                });
-  if (thread.pins.size() > first) BeginFrame(*state, thread, function, first);
+  try {
+    state->forward_memory.ForEach(
+        {function.seqNr(), function.forwardThreadId()},
+        [&](c10::intrusive_ptr<c10::StorageImpl> storage) {
+          ManagedStorage* const managed = ManagedStorage::Of(storage.get());
+          if (managed == nullptr || managed->retired()) return;
+          thread.pins.push_back({managed, std::move(storage), 0, managed->always_dirty()});
+        });
+    if (thread.pins.size() > first) {
+      BeginFrame(*state, thread, function, first, /*is_custom=*/false);
+    }
+  } catch (const std::exception& error) {
+    AbandonFrame(*state, thread, function, first, error.what());
+  }
   return nullptr;
 }
 
@@ -288,9 +342,19 @@ void EndEvent(const at::RecordFunction& function, at::ObserverContext*) {
   OperatorHook::State* const state = g_active.load(std::memory_order_acquire);
   const Frame frame = thread.frames.back();
   thread.frames.pop_back();
+  // A node made meanwhile has taken the number; otherwise the next operator's will get it.
+  if (frame.is_custom && state != nullptr && function.seqNr() >= 0 &&
+      at::sequence_number::peek() > static_cast<uint64_t>(function.seqNr())) {
+    try {
+      state->forward_memory.Remember({function.seqNr(), function.threadId()},
+                                     std::span(thread.pins).subspan(frame.first_pin));
+    } catch (const std::exception&) {
+      // Out of memory: the backward node raises on the released storage.
+    }
+  }
   for (size_t i = frame.first_pin; i < thread.pins.size(); ++i) {
     const PinnedInput& pin = thread.pins[i];
-    if (frame.on_scratch) [[unlikely]] {
+    if (pin.on_scratch) [[unlikely]] {
       pin.storage->DetachScratch();
       continue;
     }
@@ -298,7 +362,7 @@ void EndEvent(const at::RecordFunction& function, at::ObserverContext*) {
     pin.storage->Detach();
     if (state != nullptr) state->residency->Unpin(pin.storage->range(), dirty);
   }
-  thread.pins.resize(frame.first_pin);
+  thread.DropPins(frame.first_pin);
 }
 
 HookStats SumCounters() {
@@ -318,7 +382,9 @@ absl::StatusOr<std::unique_ptr<OperatorHook>> OperatorHook::Install(Session& ses
     return absl::FailedPreconditionError(
         "a training session is open in this process: close it, or Manage the model in it");
   }
+  static std::atomic<uint64_t> generations{0};
   auto state = std::make_unique<State>();
+  state->generation = ++generations;
   state->session = &session;
   state->residency = &session.residency();
   state->stats_before = SumCounters();
@@ -358,6 +424,8 @@ void OperatorHook::Unpin(ManagedStorage& storage, bool dirty) {
   storage.Detach();
   state_->residency->Unpin(storage.range(), dirty);
 }
+
+uint64_t OperatorHook::generation() const { return state_->generation; }
 
 OperatorHook* OperatorHook::Active() {
   State* const state = g_active.load(std::memory_order_acquire);

@@ -4,7 +4,9 @@
 // dropped. Thread: operators run on any. Install and Remove: no operator runs meanwhile. Errors: a
 // callback must not throw: Torch swallows it and runs the operator anyway. So a failed pin
 //         latches the session's status with the operator's name, and the operator gets NaN-filled
-//         scratch in place of its managed inputs. No step commits once latched.
+//         scratch in place of its managed inputs, but for those that another operator has there
+//         already. Out of memory in a callback latches, too; the operator then raises on the released
+//         storage. No step commits once latched.
 // Cost:   docs/benchmarks.md, hook_ns_per_operator. An operator without managed inputs allocates
 //         nothing, takes no lock and writes to memory of its own thread only.
 // Limits: operators inside at::DisableRecordFunctionGuard are not seen: they raise on the released
@@ -39,6 +41,9 @@ class OperatorHook {
   // Pins one storage outside of any operator. The errors of Residency::Pin, and of the owner.
   absl::Status Pin(ManagedStorage& storage);
   void Unpin(ManagedStorage& storage, bool dirty);
+  // Differs from that of every other hook that this process had: a pin is dropped by the hook that took
+  // it, or not at all.
+  uint64_t generation() const;
   // The hook of this process; null when there is none.
   static OperatorHook* Active();
 

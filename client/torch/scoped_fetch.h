@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Raw access to a managed tensor: its storage is on DEVICE and stays there while this lives.
-// Owner: move-only; must end before the session closes. Thread: any.
+// Owner: move-only; TrainingSession::Close is refused while one lives. One that outlives the session's
+//        destructor has a pointer to nothing, and its end does nothing, in a later session neither.
+// Thread: any.
 #pragma once
+#include <cstdint>
 #include <utility>
 
 #include "c10/core/StorageImpl.h"
@@ -21,6 +24,7 @@ class ScopedFetch {
       storage_ = std::move(other.storage_);
       data_ = std::exchange(other.data_, nullptr);
       access_ = other.access_;
+      hook_generation_ = other.hook_generation_;
     }
     return *this;
   }
@@ -31,15 +35,20 @@ class ScopedFetch {
   // Gives the pin up early. With kReadWrite the bytes then count as written.
   void Release();
 
-  // For ManagedModel::Fetch: takes over one pin of the storage, made by operator_hook.h's
-  // PinStorage.
-  ScopedFetch(c10::intrusive_ptr<c10::StorageImpl> storage, void* data, FetchAccess access)
-      : storage_(std::move(storage)), data_(data), access_(access) {}
+  // For ManagedModel::Fetch: takes over one pin of the storage, made by OperatorHook::Pin of the hook
+  // with this generation.
+  ScopedFetch(c10::intrusive_ptr<c10::StorageImpl> storage, void* data, FetchAccess access,
+              uint64_t hook_generation)
+      : storage_(std::move(storage)),
+        data_(data),
+        access_(access),
+        hook_generation_(hook_generation) {}
 
  private:
   c10::intrusive_ptr<c10::StorageImpl> storage_;
   void* data_ = nullptr;
   FetchAccess access_ = FetchAccess::kRead;
+  uint64_t hook_generation_ = 0;
 };
 
 }  // namespace gemini::client::hooks

@@ -141,7 +141,7 @@ absl::StatusOr<ScopedFetch> SpaceModel::Fetch(const at::Tensor& tensor, FetchAcc
   auto* const base = static_cast<std::byte*>(storage->mutable_data());
   return ScopedFetch(std::move(storage),
                      base + tensor.storage_offset() * static_cast<int64_t>(tensor.itemsize()),
-                     access);
+                     access, hook_.generation());
 }
 
 absl::Status SpaceModel::Prepare(ManagedStorage& storage) {

@@ -79,7 +79,7 @@ struct TrainingSession::State {
 
 TrainingSession::TrainingSession(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
-TrainingSession::~TrainingSession() { Close().IgnoreError(); }
+TrainingSession::~TrainingSession() { Shut().IgnoreError(); }
 
 absl::StatusOr<std::unique_ptr<TrainingSession>> TrainingSession::Open(
     UniqueFd socket, const TrainingOptions& options) {
@@ -188,6 +188,13 @@ void TrainingSession::ResetPeaks() { state_->session->device_budget().ResetPeaks
 Session& TrainingSession::session() { return *state_->session; }
 
 absl::Status TrainingSession::Close() {
+  for (const auto& model : state_->models) {
+    GEMINI_RETURN_IF_ERROR(model->CheckUnpinned("the session stays open"));
+  }
+  return Shut();
+}
+
+absl::Status TrainingSession::Shut() {
   if (!state_->is_open) return absl::OkStatus();
   state_->stats_at_close = stats();
   state_->is_open = false;

@@ -100,12 +100,14 @@ class TrainingSession {
   Session& session();
 
   // Gives all memory back. Managed tensors raise on any later use ("the session is closed"); what
-  // is to be kept is read before. A second call does nothing.
+  // is to be kept is read before. A second call does nothing. FAILED_PRECONDITION, and the session
+  // stays open: a ScopedFetch lives (names the tensor). The destructor closes regardless.
   absl::Status Close();
 
  private:
   struct State;
   explicit TrainingSession(std::unique_ptr<State> state);
+  absl::Status Shut();
   static absl::StatusOr<std::unique_ptr<TrainingSession>> Start(
       absl::StatusOr<std::unique_ptr<Session>> session);
   std::unique_ptr<State> state_;

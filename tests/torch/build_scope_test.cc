@@ -32,6 +32,18 @@ TEST(BuildScopeTest, ExplicitDevicesAndIntegersStayAsTheyAre) {
   EXPECT_EQ(real.sum().item<float>(), 2);
 }
 
+TEST(BuildScopeTest, FactoriesThatTakeTheirTypeFromIntegersStayAsTheyAre) {
+  const BuildScope scope;
+  EXPECT_TRUE(torch::arange(4).is_cpu());
+  EXPECT_TRUE(torch::arange(1, 9, 2).is_cpu());
+  EXPECT_TRUE(torch::full({3}, 1).is_cpu());
+  EXPECT_TRUE(torch::full({3}, true).is_cpu());
+  EXPECT_EQ(torch::arange(4).sum().item<int64_t>(), 6);
+  EXPECT_TRUE(torch::arange(0, 4.0, 1).is_meta());
+  EXPECT_TRUE(torch::arange(4, torch::kFloat).is_meta());
+  EXPECT_TRUE(torch::linspace(0, 1, 5).is_meta());  // Floating whatever its numbers are.
+}
+
 TEST(BuildScopeTest, ModulesOfTorchAreBuiltWithoutMemory) {
   const BuildScope scope;
   const torch::nn::Linear linear(1 << 20, 1 << 14);  // 64 GiB if it were real.

@@ -3,6 +3,11 @@
 // released whatever happens.
 #include "client/torch/operator_hook.h"
 
+#include <cstdlib>
+#include <functional>
+#include <latch>
+#include <limits>
+#include <new>
 #include <thread>
 
 #include "tests/torch/training_fixture.h"
@@ -10,6 +15,19 @@
 #include "torch/library.h"
 #include "torch/nn/modules/batchnorm.h"
 #include "torch/nn/modules/linear.h"
+
+namespace {
+// Allocations of this thread from this size on fail.
+thread_local size_t t_allocation_limit = std::numeric_limits<size_t>::max();
+}  // namespace
+
+void* operator new(size_t size) {
+  void* const memory = size < t_allocation_limit ? std::malloc(size) : nullptr;
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace gemini::client::hooks {
 namespace {
@@ -47,6 +65,9 @@ at::Tensor ReadRaw(const std::vector<at::Tensor>& tensors) {
   for (const at::Tensor& tensor : tensors) sum += *tensor.const_data_ptr<float>();
   return at::full({1}, sum);
 }
+// Runs `t_inside` while its arguments are pinned.
+thread_local std::function<void()> t_inside;
+void RunInside(const std::vector<at::Tensor>&) { t_inside(); }
 at::Tensor Throws(const at::Tensor& tensor) {
   tensor.const_data_ptr();
   TORCH_CHECK(false, "this operator always fails");
@@ -55,6 +76,7 @@ at::Tensor Throws(const at::Tensor& tensor) {
 TORCH_LIBRARY(gemini_test, library) {
   library.def("sneaky_add(Tensor x) -> Tensor", &SneakyAdd);
   library.def("read_raw(Tensor[] x) -> Tensor", &ReadRaw);
+  library.def("run_inside(Tensor[] x) -> ()", &RunInside);
   library.def("throws(Tensor x) -> Tensor", &Throws);
   library.def("raw_scale(Tensor x, Tensor weight) -> Tensor");
 }
@@ -65,6 +87,13 @@ at::Tensor Call(const char* name, std::vector<c10::IValue> arguments) {
   const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
   op.callBoxed(&arguments);
   return arguments[0].toTensor();
+}
+
+void CallInside(std::vector<at::Tensor> tensors, std::function<void()> inside) {
+  t_inside = std::move(inside);
+  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("gemini_test::run_inside", "");
+  std::vector<c10::IValue> arguments = {std::move(tensors)};
+  op.callBoxed(&arguments);
 }
 
 class OperatorHookTest : public TrainingTest {
@@ -150,6 +179,64 @@ TEST_F(OperatorHookTest, BackwardOfACustomOperatorFindsItsSavedParameters) {
   EXPECT_TRUE(x.grad().eq(3).all().item<bool>());
   EXPECT_EQ(weight.grad().item<float>(), 4);
   ExpectNothingPinned();
+}
+
+TEST_F(OperatorHookTest, ACustomOperatorWithoutANodeLeavesTheNextOperatorsBackwardAlone) {
+  SetUpLinear();
+  at::Tensor x = at::ones({4}).requires_grad_();
+  const at::Tensor weight = linear_->weight.detach();
+  Call("gemini_test::read_raw", {std::vector<at::Tensor>{weight}});  // Nothing requires a gradient.
+  const at::Tensor loss = x.mul(2).sum();  // Its first node gets the number that was free.
+  const int64_t before = session_->stats().operators_with_chunks;
+  loss.backward();
+  EXPECT_EQ(session_->stats().operators_with_chunks, before);
+}
+
+TEST_F(OperatorHookTest, ABoxedCallPinsItsArgumentsAndNotItsCallersStack) {
+  SetUpLinear();
+  const auto relu = c10::Dispatcher::singleton().findSchemaOrThrow("aten::relu", "");
+  std::vector<c10::IValue> stack = {linear_->weight.detach(), at::ones({4})};
+  int64_t before = session_->stats().operators_with_chunks;
+  relu.callBoxed(&stack);
+  EXPECT_EQ(session_->stats().operators_with_chunks, before);
+  EXPECT_EQ(stack.size(), 2);
+  const at::Tensor weight = linear_->weight.detach();
+  stack = {at::ones({4}), weight};
+  before = session_->stats().operators_with_chunks;
+  relu.callBoxed(&stack);
+  EXPECT_GT(session_->stats().operators_with_chunks, before);
+  EXPECT_OK(session_->status());
+}
+
+TEST_F(OperatorHookTest, OutOfMemoryInACallbackLatchesAndLeavesNoPin) {
+  SetUpLinear();
+  std::vector<c10::IValue> arguments = {std::vector<at::Tensor>(5000, linear_->weight.detach())};
+  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("gemini_test::read_raw", "");
+  t_allocation_limit = 48 << 10;  // The 5000 tensors take 40,000 bytes, their pins more.
+  EXPECT_THROW(op.callBoxed(&arguments), c10::Error);
+  t_allocation_limit = std::numeric_limits<size_t>::max();
+  EXPECT_THAT(session_->status(),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("gemini_test::read_raw")));
+  ExpectNothingPinned();
+  EXPECT_TRUE(linear_->weight.isfinite().all().item<bool>());
+  ExpectNothingPinned();
+}
+
+TEST_F(OperatorHookTest, AStorageRetiredWhileItIsPinnedHasNoAddressAfterwards) {
+  struct : StorageOwner {
+    absl::Status Prepare(ManagedStorage&) override { return absl::OkStatus(); }
+  } owner;
+  std::array<std::byte, 64> memory;
+  const auto storage = ManagedStorage::Make({RangeId(0), 0, 64}, {"gradient of x"}, owner);
+  ManagedStorage& managed = *ManagedStorage::Of(storage.get());
+  managed.Retire("it is over");
+  managed.Attach(memory.data());  // By an operator that saw it before.
+  managed.AttachScratch(memory.data());
+  EXPECT_THROW(storage->data(), c10::Error);
+  managed.DetachScratch();
+  managed.Detach();
+  EXPECT_THROW(storage->data(), c10::Error);
+  EXPECT_FALSE(managed.pinned());
 }
 
 TEST_F(OperatorHookTest, ScopedFetchGivesARawPointerAndKeepsWrites) {
@@ -268,6 +355,31 @@ TEST_F(BelowTheFloor, HookNeverThrows) {
                       large_->weight.detach().view({-1}).narrow(0, 0, 1).equal(out) ? 1.0f : 0.0f);
   EXPECT_EQ(value, 0);
   EXPECT_THAT(session_->status(), StatusIs(absl::StatusCode::kResourceExhausted));
+}
+
+TEST_F(BelowTheFloor, AnOperatorThatFailsKeepsTheBytesThatAnotherHasPinned) {
+  const float expected = ReadAll(*model_, "bias")[0];
+  std::latch is_pinned(1);
+  std::latch may_end(1);
+  const at::Tensor bias = large_->bias.detach();
+  std::thread other([&] {
+    CallInside({bias}, [&] {
+      is_pinned.count_down();
+      may_end.wait();
+    });
+  });
+  is_pinned.wait();
+  CallInside({bias, large_->weight.detach()}, [&] {
+    const float* const bytes = bias.const_data_ptr<float>();
+    EXPECT_EQ(*bytes, expected);
+    may_end.count_down();
+    other.join();
+    EvictAll();
+    EXPECT_EQ(bias.const_data_ptr<float>(), bytes);
+    EXPECT_EQ(*bytes, expected);
+  });
+  EXPECT_THAT(session_->status(), StatusIs(absl::StatusCode::kResourceExhausted));
+  ExpectNothingPinned();
 }
 
 TEST_F(BelowTheFloor, FaultLatches) {

@@ -5,6 +5,8 @@
 
 #include "client/torch/build_scope.h"
 #include "tests/torch/training_fixture.h"
+#include "torch/csrc/autograd/function_hook.h"
+#include "torch/csrc/autograd/variable.h"
 #include "torch/nn/functional/loss.h"
 #include "torch/nn/modules/batchnorm.h"
 #include "torch/nn/modules/linear.h"
@@ -141,6 +143,47 @@ TEST_F(TrainingSessionTest, ASessionOpensAfterAnotherClosed) {
   ManagedModel* const model = Manage(net);
   Loss(net, torch::randn({4, 64})).backward();
   EXPECT_OK(model->Step({}));
+}
+
+TEST_F(TrainingSessionTest, AFetchThatOutlivesItsSessionTouchesNothingOfTheNext) {
+  Open(SmallOptions());
+  Net net;
+  ASSERT_OK_AND_ASSIGN(ScopedFetch old,
+                       Manage(net)->Fetch(net.first->weight, FetchAccess::kReadWrite));
+  EXPECT_THAT(session_->Close(),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("first.weight")));
+  EXPECT_EQ(net.first->weight.data_ptr(), old.data());  // Still open.
+  session_.reset();
+  ASSERT_OK_AND_ASSIGN(UniqueFd socket, server_->Connect());
+  ASSERT_OK_AND_ASSIGN(session_, TrainingSession::Open(std::move(socket), SmallOptions()));
+  Net other;
+  ASSERT_OK_AND_ASSIGN(ScopedFetch fetched,
+                       Manage(other)->Fetch(other.first->weight, FetchAccess::kRead));
+  old.Release();
+  EvictAll();
+  EXPECT_GT(session_->session().device_budget().used_bytes(),
+            session_->session().device_budget().non_model_bytes());
+  EXPECT_EQ(other.first->weight.data_ptr(), fetched.data());
+  fetched.Release();
+  EXPECT_OK(session_->Close());
+}
+
+TEST_F(TrainingSessionTest, AGradientHookThatTheUserKeepsDoesNothingAfterTheSession) {
+  struct Wrapper : torch::autograd::PostAccumulateGradHook {
+    void operator()(const at::Tensor& parameter) override { (*inner)(parameter); }
+    std::unique_ptr<torch::autograd::PostAccumulateGradHook> inner;
+  };
+  Open(SmallOptions());
+  Net net;
+  ASSERT_NE(Manage(net), nullptr);
+  auto wrapper = std::make_unique<Wrapper>();
+  wrapper->inner = std::move(torch::autograd::impl::post_acc_grad_hooks(net.first->bias));
+  Wrapper& hook = *wrapper;
+  torch::autograd::impl::set_post_acc_grad_hooks(net.first->bias, std::move(wrapper));
+  session_.reset();
+  net.first->bias.mutable_grad() = torch::ones({200});
+  hook(net.first->bias);
+  EXPECT_EQ(net.first->bias.grad().sum().item<float>(), 200);
 }
 
 TEST_F(TrainingSessionTest, AModuleMadeInABuildScopeIsFilledByWrite) {
