@@ -70,6 +70,17 @@ class KillTest(TrainTest):
                 host = status(daemon)["tiers"]["HOST"]
                 self.assertEqual(host["capacity_bytes"], host["leased_bytes"] + host["free_bytes"])
                 self.assertLessEqual(host["leased_bytes"], 64 * MIB)
+            chunks = subprocess.run(
+                [BIN / "memstat", "--socket", daemon.socket, "chunks", "survivor", "--json"],
+                capture_output=True, text=True, timeout=PATIENCE_S)
+            # It may have ended meanwhile: then its space is gone, and memstat says so.
+            if chunks.returncode == 0:
+                shown = json.loads(chunks.stdout)
+                self.assertEqual([chunk["chunk"] for chunk in shown], list(range(len(shown))))
+                self.assertTrue(any(chunk["state"] != "FREE" for chunk in shown))
+                self.assertFalse(any("invalid" in chunk for chunk in shown))
+            else:
+                self.assertIn("survivor", chunks.stderr)
             self.finish(survivor)
             alone = self.start(daemon, "alone", steps=150)
             self.finish(alone)
