@@ -35,7 +35,7 @@ class StatusViewTest : public ::testing::Test {
     const auto host = wire::CreateTierStatus(builder_, 8 * kGiB, kGiB, 2 * kGiB, 5 * kGiB);
     const auto nvme = wire::CreateTierStatus(builder_, 0, 0, 0, 0);
     builder_.Finish(wire::CreateStatusReply(builder_, device, host, nvme, tenants, spaces,
-                                            builder_.CreateString("0.1.0"), 61'000'000'000));
+                                            builder_.CreateString("gemini 0.1.0"), 61'000'000'000));
     return *flatbuffers::GetRoot<wire::StatusReply>(builder_.GetBufferPointer());
   }
 
@@ -58,7 +58,7 @@ class StatusViewTest : public ::testing::Test {
 
 TEST_F(StatusViewTest, TheScreenShowsTiersTenantsAndChunksByState) {
   const std::string text = StatusText(Status("tune", 0));
-  EXPECT_THAT(text, HasSubstr("geminid 0.1.0, up 1m1s"));
+  EXPECT_THAT(text, HasSubstr("gemini 0.1.0, up 1m1s"));
   EXPECT_THAT(text, HasSubstr("HOST           8 GiB       1 GiB       2 GiB       5 GiB"));
   EXPECT_THAT(text, HasSubstr("512 MiB / 1 GiB"));
   EXPECT_THAT(text, HasSubstr("9.2 fenced"));
