@@ -80,7 +80,7 @@ std::string Duration(int64_t nanoseconds) {
 
 std::string StatusText(const wire::StatusReply& status) {
   std::string text = absl::StrFormat(
-      "geminid %s, up %s\n\n", Escaped(status.build()),
+      "%s, up %s\n\n", Escaped(status.build()),
       absl::FormatDuration(absl::Trunc(absl::Nanoseconds(status.uptime_ns()), absl::Seconds(1))));
   absl::StrAppendFormat(&text, "%-8s%12s%12s%12s%12s\n", "TIER", "CAPACITY", "LEASED", "RECLAIMING",
                         "FREE");
