@@ -12,6 +12,7 @@
 
 #include "gemini/commit_shm.h"
 #include "gemini/ids.h"
+#include "gemini/stall_cause.h"
 
 namespace gemini {
 
@@ -43,12 +44,20 @@ struct ClientSegmentHeaderShm {
   std::atomic<uint64_t> stall_ns;     // Time that operators waited for chunks, ever.
   std::atomic<uint64_t> device_used_bytes;      // Chunks and non-model data, now.
   std::atomic<uint64_t> device_non_model_bytes; // Now.
-  std::atomic<uint64_t> reserved[9];
+  std::atomic<uint64_t> stall_by_cause_ns[kNumStallCauses];  // Of stall_ns, by StallCause.
+  std::atomic<uint64_t> divergences[kNumDivergences];        // Rounds that left their plan, by cause.
+  std::atomic<uint64_t> rounds;          // Of all phases, ever; in the session's first space.
+  std::atomic<uint64_t> planned_rounds;  // Of them: followed their plan to the end.
+  std::atomic<uint64_t> update_pending;  // Bundles whose update is not committed yet, now.
+  std::atomic<uint64_t> reserved[12];
 };
-static_assert(sizeof(ClientSegmentHeaderShm) == 128);
+static_assert(sizeof(ClientSegmentHeaderShm) == 256);
 static_assert(offsetof(ClientSegmentHeaderShm, submit_tail) == 0);
 static_assert(offsetof(ClientSegmentHeaderShm, step) == 8);
 static_assert(offsetof(ClientSegmentHeaderShm, device_non_model_bytes) == 48);
+static_assert(offsetof(ClientSegmentHeaderShm, stall_by_cause_ns) == 56);
+static_assert(offsetof(ClientSegmentHeaderShm, divergences) == 96);
+static_assert(offsetof(ClientSegmentHeaderShm, rounds) == 136);
 
 struct CommitRecordShm {
   std::atomic<uint64_t> slots[kNumChunkKinds];  // As CommitRecord.

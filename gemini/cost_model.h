@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// How fast this machine moves bytes and updates parameters: what turns a plan into a predicted time.
+// Calibrated by the server at its start, kept per machine, refreshed from what steps measure.
+#pragma once
+#include <cstdint>
+
+namespace gemini {
+
+struct CostModel {
+  // Each > 0, bytes a second; both directions run at once.
+  double host_to_device = 8e9;
+  double device_to_host = 8e9;
+  double nvme_read = 1e9;
+  double nvme_write = 1e9;
+  double update_elements_per_second = 250e6;  // Parameters through one optimizer step in HOST.
+  int64_t copy_latency_ns = 10'000;           // Of one copy, beside its bytes.
+  bool operator==(const CostModel&) const = default;
+};
+
+}  // namespace gemini

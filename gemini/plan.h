@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// A trace compiled to what moves when: fetches into slots and evictions, by position. Executed by
+// client/plan_executor.h, round after round, and by the simulator.
+// Position: as in gemini/trace.h. `after` p: may begin when operator p has ended (its pins dropped;
+//           for the update: its intent recorded); -1: when the round begins. `needed_at` p: operator
+//           p uses it; p >= num_positions: operator p - num_positions of the next round.
+// Rules:    fetches run in their order; one begins when its `after` has passed and its slots are free.
+//           Evictions run in their order, beside them. A fetch of a range that awaits its update waits
+//           for the commit. At the update's position the DEVICE copies of updated parameters leave
+//           by themselves: they are not listed as evictions.
+// Circular: at each round's beginning the ranges of `initial` are on DEVICE in these slots, or on
+//           their way. In the first round the executor sees to that; later the round before has.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "gemini/chunk_kind.h"
+#include "gemini/ids.h"
+#include "gemini/policy_options.h"
+#include "gemini/stall_cause.h"
+
+namespace gemini {
+
+// What is pinned together: one chunk, or the consecutive chunks of one tensor that spans them.
+struct PlannedRange {
+  int32_t space = 0;
+  BundleId first;
+  int64_t num_bundles = 1;
+  ChunkKind kind = ChunkKind::kParam;
+  bool operator==(const PlannedRange&) const = default;
+};
+
+struct PlannedFetch {
+  int32_t range = 0;
+  SlotId slot;  // The first of num_bundles adjacent ones.
+  int32_t after = -1;
+  int32_t needed_at = 0;
+  bool operator==(const PlannedFetch&) const = default;
+};
+
+struct PlannedEviction {
+  int32_t range = 0;
+  int32_t after = -1;
+  bool writes_back = false;  // As the trace has it. What is dirty is written back in any case.
+  bool operator==(const PlannedEviction&) const = default;
+};
+
+struct PlannedResident {
+  int32_t range = 0;
+  SlotId slot;
+  bool operator==(const PlannedResident&) const = default;
+};
+
+// A chunk that moves between HOST and NVME: read ahead of its next use, or spilled to make room.
+struct PlannedHostMove {
+  int32_t space = 0;
+  ChunkId chunk;
+  bool is_read = true;
+  int32_t after = -1;
+  int32_t needed_at = 0;  // Of reads.
+  bool operator==(const PlannedHostMove&) const = default;
+};
+
+// What one round in steady state is predicted to do.
+struct Prediction {
+  int64_t round_ns = 0;
+  int64_t compute_ns = 0;
+  std::array<int64_t, kNumStallCauses> stall_ns = {};  // By StallCause.
+  int64_t fetch_bytes = 0;                             // To DEVICE.
+  int64_t evict_bytes = 0;                             // From DEVICE: write-backs and gradients.
+  int64_t nvme_read_bytes = 0;
+  int64_t nvme_write_bytes = 0;
+  int64_t device_peak_bytes = 0;   // Chunks and non-model data.
+  int64_t device_floor_bytes = 0;  // Largest set one operator pins, beside its non-model data.
+  bool operator==(const Prediction&) const = default;
+};
+
+struct Plan {
+  std::string phase;
+  uint64_t fingerprint = 0;  // Of the trace.
+  PolicyOptions policy;      // That asked for; `made_by` says which one won.
+  std::string made_by;
+  int64_t chunk_bytes = 0;
+  int64_t device_bytes = 0;  // The budget that it was made for.
+  std::vector<PlannedRange> ranges;
+  // The ranges that each operator pins, without repeats: those of position i are
+  // uses[first_use[i] .. first_use[i + 1]).
+  std::vector<int32_t> first_use;  // num_positions + 1 entries.
+  std::vector<int32_t> uses;
+  bool ends_with_update = false;
+  std::vector<PlannedResident> initial;
+  std::vector<PlannedFetch> fetches;
+  std::vector<PlannedEviction> evictions;
+  std::vector<PlannedHostMove> host_moves;
+  Prediction prediction;
+
+  int32_t num_positions() const { return static_cast<int32_t>(first_use.size()) - 1; }
+  bool operator==(const Plan&) const = default;
+};
+
+// Checks everything that an executor relies on: indices and positions in range, `after` before
+// `needed_at`, slots inside the budget, no two ranges in one slot at any position when it is executed in
+// its order, every use resident. INVALID_ARGUMENT names the first that is wrong.
+absl::Status CheckPlan(const Plan& plan);
+
+}  // namespace gemini

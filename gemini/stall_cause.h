@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Why an operator waited for its chunks, and why a round left its plan.
+#pragma once
+#include <array>
+#include <cstdint>
+
+#include "absl/strings/string_view.h"
+
+namespace gemini {
+
+enum class StallCause : uint8_t {
+  kTransfer = 0,  // A planned fetch was under way, or behind others.
+  kUpdate = 1,    // The bundle's update was not committed yet.
+  kNvme = 2,      // The chunk was still on its way from NVME to HOST.
+  kRoom = 3,      // The slot was not vacated yet.
+  kOnline = 4,    // No plan: fetched when it was asked for.
+};
+inline constexpr int kNumStallCauses = 5;
+
+enum class Divergence : uint8_t {
+  kOperator = 0,  // Another operator, or other tensors, than traced.
+  kNonModel = 1,  // Non-model data took room that the plan gave to chunks.
+  kBudget = 2,    // The budget changed.
+  kPinned = 3,    // A chunk that should have left was pinned, by a scoped fetch for example.
+  kFailed = 4,    // A planned copy or read failed.
+};
+inline constexpr int kNumDivergences = 5;
+
+// Returns "transfer", "update", "nvme", "room" or "online".
+constexpr absl::string_view StallCauseName(StallCause cause) {
+  constexpr std::array<absl::string_view, kNumStallCauses> kNames = {"transfer", "update", "nvme",
+                                                                     "room", "online"};
+  return kNames[static_cast<int>(cause)];
+}
+// Returns "operator", "non-model", "budget", "pinned" or "failed".
+constexpr absl::string_view DivergenceName(Divergence cause) {
+  constexpr std::array<absl::string_view, kNumDivergences> kNames = {
+      "operator", "non-model", "budget", "pinned", "failed"};
+  return kNames[static_cast<int>(cause)];
+}
+
+}  // namespace gemini

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Compiles a trace into a plan. Pure: the same arguments give the same plan, so the server, the
+// simulator and `memstat plan` share one code.
+// Source: farthest-next-use replacement of Belady, "A study of replacement algorithms for a
+//         virtual-storage computer" (IBM Systems Journal 5, 1966), over the circular sequence of uses;
+//         when to begin a fetch as in the conservative strategy of Cao, Felten, Karlin and Li, "A study
+//         of integrated prefetching and caching strategies" (SIGMETRICS 1995).
+#pragma once
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "gemini/cost_model.h"
+#include "gemini/plan.h"
+#include "gemini/policy_options.h"
+#include "gemini/tier.h"
+#include "policies/range_trace.h"
+
+namespace gemini::policies {
+
+struct PlanInputs {
+  const RangeTrace& trace;
+  TierMap<int64_t> budget_bytes;  // DEVICE: chunks and non-model data. HOST, NVME: chunks.
+  CostModel costs;
+  PolicyOptions policy;
+};
+
+// RESOURCE_EXHAUSTED: an operator's chunks and non-model data do not fit at once; names the position,
+// the numbers and the least budget that would do. UNIMPLEMENTED: PolicyKind::kOnline has no plan.
+absl::StatusOr<Plan> MakePlan(const PlanInputs& inputs);
+
+// The least DEVICE budget with which any plan exists: chunks that one operator pins and its non-model
+// data, the largest sum. Admission uses it.
+int64_t DeviceFloorBytes(const RangeTrace& trace);
+
+}  // namespace gemini::policies

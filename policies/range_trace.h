@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// A trace packed into chunks: which ranges each operator pins. What the planner and the simulator read.
+// Units:  sizes in chunks of chunk_bytes, times in nanoseconds; ranges by index.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "gemini/plan.h"
+#include "gemini/trace.h"
+
+namespace gemini::policies {
+
+struct RangeUse {
+  int32_t range = 0;
+  bool written = false;
+};
+
+struct RangeTrace {
+  struct Operator {
+    int32_t first_use = 0;
+    int32_t num_uses = 0;
+    int64_t compute_ns = 0;
+    int64_t non_model_peak_bytes = 0;
+  };
+  struct GradOut {
+    int32_t position = 0;
+    int32_t range = 0;       // The grad range that it is written to.
+    int64_t size_bytes = 0;  // Of the tensor.
+  };
+  int64_t chunk_bytes = 0;
+  std::vector<PlannedRange> ranges;  // A param range is followed by its grad range, if it has one.
+  std::vector<Operator> operators;
+  std::vector<RangeUse> uses;  // Each range once an operator.
+  std::vector<GradOut> gradient_outs;
+  std::vector<int32_t> updated;            // Param ranges that the update changes, in its order.
+  std::vector<int64_t> chunks_of_space;    // By space: chunks with payload, of all kinds.
+  absl::Span<const RangeUse> uses_of(int32_t position) const {
+    const Operator& at = operators[position];
+    return absl::MakeConstSpan(uses).subspan(at.first_use, at.num_uses);
+  }
+  int32_t num_positions() const { return static_cast<int32_t>(operators.size()); }
+};
+
+// Packs by Layout::Pack, one space after the other. INVALID_ARGUMENT: CheckTrace, or a chunk size that
+// Layout refuses.
+absl::StatusOr<RangeTrace> PackTrace(const Trace& trace, int64_t chunk_bytes);
+
+}  // namespace gemini::policies
