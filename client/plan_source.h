@@ -17,8 +17,8 @@ class PlanSource {
   // Has a plan made for `device_bytes`, now. RESOURCE_EXHAUSTED: no plan fits (says at which operator).
   virtual absl::StatusOr<Plan> MakePlan(const Trace& trace, int64_t device_bytes) = 0;
   // Finds the trace kept from an earlier job of the same tensors. Nothing: there is none.
-  virtual absl::StatusOr<std::optional<Trace>> FindTrace(const std::string& phase,
-                                                         const std::vector<TracedTensor>& tensors) = 0;
+  virtual absl::StatusOr<std::optional<Trace>> FindTrace(
+      const std::string& phase, const std::vector<TracedTensor>& tensors) = 0;
 };
 
 }  // namespace gemini::client

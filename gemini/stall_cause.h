@@ -34,8 +34,8 @@ constexpr absl::string_view StallCauseName(StallCause cause) {
 }
 // Returns "operator", "non-model", "budget", "pinned" or "failed".
 constexpr absl::string_view DivergenceName(Divergence cause) {
-  constexpr std::array<absl::string_view, kNumDivergences> kNames = {
-      "operator", "non-model", "budget", "pinned", "failed"};
+  constexpr std::array<absl::string_view, kNumDivergences> kNames = {"operator", "non-model",
+                                                                     "budget", "pinned", "failed"};
   return kNames[static_cast<int>(cause)];
 }
 

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// A ring of what a client did lately, for `memstat trace`: operators with the wait before them, copies,
+// updates, reads and writes of NVME. Lies in the client segment of a session's first space.
+// Writer:   any thread of the client. It claims an entry, clears its `stamp` (release fence), writes the
+//           other words, then the stamp with release order. The ring is overwritten for ever.
+//           One that pauses in between while others write a whole lap may spoil one entry of theirs.
+// Reader:   no trust. It reads the stamp with acquire order, the words, and the stamp again: an entry counts
+//           when both stamps are its own. Whatever it says, only a picture depends on it.
+// Units:    nanoseconds of CLOCK_MONOTONIC.
+#pragma once
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "absl/strings/string_view.h"
+#include "gemini/stall_cause.h"
+
+namespace gemini {
+
+enum class TimelineLane : uint8_t {
+  kOperator = 0,   // subject: position; the wait ended at begin_ns.
+  kFetch = 1,      // HOST to DEVICE; subject: chunk.
+  kEvict = 2,      // DEVICE to HOST, gradients among them; subject: chunk.
+  kUpdate = 3,     // subject: bundle.
+  kNvmeRead = 4,   // subject: chunk.
+  kNvmeWrite = 5,  // subject: chunk.
+};
+inline constexpr int kNumTimelineLanes = 6;
+inline constexpr std::array<TimelineLane, kNumTimelineLanes> kAllTimelineLanes = {
+    TimelineLane::kOperator, TimelineLane::kFetch,    TimelineLane::kEvict,
+    TimelineLane::kUpdate,   TimelineLane::kNvmeRead, TimelineLane::kNvmeWrite};
+
+// Returns "operator", "fetch", "evict", "update", "nvme read" or "nvme write".
+constexpr absl::string_view TimelineLaneName(TimelineLane lane) {
+  constexpr std::array<absl::string_view, kNumTimelineLanes> kNames = {
+      "operator", "fetch", "evict", "update", "nvme read", "nvme write"};
+  return kNames[static_cast<int>(lane)];
+}
+
+struct TimelineEvent {
+  TimelineLane lane = TimelineLane::kOperator;
+  StallCause cause = StallCause::kTransfer;  // Of stall_ns.
+  uint32_t subject = 0;
+  int64_t begin_ns = 0;
+  int64_t end_ns = 0;
+  int64_t stall_ns = 0;    // Operators: the wait that ended at begin_ns.
+  int64_t size_bytes = 0;  // Copies and I/O. Operators: DEVICE bytes in use at begin_ns.
+  bool operator==(const TimelineEvent&) const = default;
+};
+
+// Entries; a power of two. A training step of 48 blocks has some 3,000 operators and copies.
+inline constexpr int64_t kTimelineEntries = 16'384;
+
+struct TimelineEntryShm {
+  std::atomic<uint64_t> stamp;  // Number of the event, from 1; 0: being written, or never.
+  std::atomic<uint64_t> what;   // lane | cause << 8 | subject << 32.
+  std::atomic<uint64_t> begin_ns;
+  std::atomic<uint64_t> duration_ns;
+  std::atomic<uint64_t> stall_ns;
+  std::atomic<uint64_t> size_bytes;
+};
+static_assert(sizeof(TimelineEntryShm) == 48);
+
+struct TimelineShm {
+  std::atomic<uint64_t> written;  // Events ever claimed; event n (from 1) is at (n - 1) % entries.
+  std::atomic<uint64_t> reserved[7];
+  TimelineEntryShm entries[kTimelineEntries];
+};
+static_assert(offsetof(TimelineShm, entries) == 64);
+static_assert(sizeof(TimelineShm) == 64 + 48 * kTimelineEntries);
+
+// Writes `event` as the next one. Lock-free, from any thread of the one writing process.
+void WriteTimelineEvent(TimelineShm& ring, const TimelineEvent& event);
+
+// Reads event `number` (from 1). Nothing: not there any more, not yet, being written, or nonsense.
+std::optional<TimelineEvent> ReadTimelineEvent(const TimelineShm& ring, uint64_t number);
+
+}  // namespace gemini
