@@ -2,8 +2,13 @@
 #include "client/copy_engine_host.h"
 
 #include <pthread.h>
+#include <sys/prctl.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
+
+#include "gemini/check.h"
 
 namespace gemini::client {
 namespace {
@@ -19,10 +24,12 @@ void CopyBytes(void* destination, const void* source, int64_t size_bytes) {
 
 }  // namespace
 
-CopyEngineHost::CopyEngineHost() {
+CopyEngineHost::CopyEngineHost(std::array<int64_t, 2> bytes_per_second) {
   const std::array<const char*, 2> names = {"gemini-fetch", "gemini-evict"};
   for (size_t i = 0; i < streams_.size(); ++i) {
     Stream& stream = streams_[i];
+    GEMINI_CHECK(bytes_per_second[i] >= 0);
+    stream.bytes_per_second = bytes_per_second[i];
     stream.worker = std::thread([this, &stream] { RunWorker(stream); });
     ::pthread_setname_np(stream.worker.native_handle(), names[i]);
   }
@@ -43,14 +50,15 @@ CopyEvent CopyEngineHost::Copy(CopyStream which, void* destination, const void* 
   MutexLock lock(stream.mutex);
   const uint64_t sequence = ++stream.enqueued;
   const bool idle = stream.done.load(std::memory_order_acquire) + 1 == sequence;
-  if (idle && size_bytes <= kInlineBytes && Done(after)) {
+  if (idle && size_bytes <= kInlineBytes && stream.bytes_per_second == 0 && Done(after)) {
     // The lock keeps a later copy of this stream behind this one.
     CopyBytes(destination, source, size_bytes);
     stream.done.store(sequence, std::memory_order_release);
     stream.done.notify_all();
   } else {
-    stream.queue.push_back({destination, source, size_bytes, after});
-    stream.changed.notify_one();
+    const Clock::time_point now = stream.bytes_per_second == 0 ? Clock::time_point() : Clock::now();
+    stream.queue.push_back({destination, source, size_bytes, after, now});
+    if (stream.idle) stream.changed.notify_one();
   }
   return {which, sequence};
 }
@@ -69,20 +77,44 @@ void CopyEngineHost::Wait(CopyEvent event) {
 }
 
 void CopyEngineHost::RunWorker(Stream& stream) {
+  // A timed wait then ends when asked for, and not up to 50 us later; without it, it is only late.
+  if (stream.bytes_per_second > 0) ::prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
+  Clock::time_point link_free;
   for (;;) {
     Job job;
     {
       MutexLock lock(stream.mutex);
+      stream.idle = true;
       while (stream.queue.empty() && !stream.stopping) stream.mutex.WaitFor(stream.changed);
+      stream.idle = false;
       if (stream.queue.empty()) return;
       job = stream.queue.front();
       stream.queue.pop_front();
     }
     // An event names a copy that was enqueued before this one, so two streams never wait in a ring.
+    const bool at_once = Done(job.after);
     Wait(job.after);
-    CopyBytes(job.destination, job.source, job.size_bytes);
+    if (stream.bytes_per_second == 0) {
+      CopyBytes(job.destination, job.source, job.size_bytes);
+    } else {
+      if (!at_once) job.enqueued = Clock::now();
+      RunPaced(stream, job, link_free);
+    }
     stream.done.fetch_add(1, std::memory_order_release);
     stream.done.notify_all();
+  }
+}
+
+void CopyEngineHost::RunPaced(Stream& stream, const Job& job, Clock::time_point& link_free) {
+  const double nanoseconds =
+      static_cast<double>(job.size_bytes) * 1e9 / static_cast<double>(stream.bytes_per_second);
+  // From the ideal end of the one before and not from its wake-up, so that lateness does not add up.
+  link_free = std::max(link_free, job.enqueued) +
+              std::chrono::nanoseconds(static_cast<int64_t>(std::ceil(nanoseconds)));
+  CopyBytes(job.destination, job.source, job.size_bytes);
+  MutexLock lock(stream.mutex);
+  while (!stream.stopping && Clock::now() < link_free) {
+    stream.mutex.WaitUntil(stream.changed, link_free);
   }
 }
 

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// CopyEngine without a GPU: a worker thread a stream copies between HOST and the DEVICE arena.
-// A small copy into an idle stream is made on the calling thread: waking the worker would cost
-// more.
+// CopyEngine without a GPU: a worker thread a stream copies between HOST and the DEVICE arena. With a
+// rate it also plays a link: a copy of b bytes occupies its stream for b / rate, from when it is
+// enqueued, or from the end of the one before it if that is later, and is not done before that.
+// Without a rate, a small copy into an idle stream is made on the calling thread: waking the worker
+// would cost more.
+// Units: bytes a second. Time: what a late wake-up costs is not added to the next copy.
 #pragma once
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -18,8 +22,11 @@ namespace gemini::client {
 
 class CopyEngineHost : public CopyEngine {
  public:
-  CopyEngineHost();
-  // Finishes what is enqueued, then joins the workers.
+  using Clock = std::chrono::steady_clock;
+
+  // By CopyStream; 0: as fast as the memory is. None is negative.
+  explicit CopyEngineHost(std::array<int64_t, 2> bytes_per_second = {0, 0});
+  // Copies what is enqueued, without a wait for the link's time, then joins the workers.
   ~CopyEngineHost() override;
 
   CopyEvent Copy(CopyStream stream, void* destination, const void* source, int64_t size_bytes,
@@ -33,18 +40,24 @@ class CopyEngineHost : public CopyEngine {
     const void* source;
     int64_t size_bytes;
     CopyEvent after;
+    Clock::time_point enqueued;  // Only with a rate.
   };
   struct Stream {
+    int64_t bytes_per_second = 0;  // Constant.
     Mutex mutex;
     std::condition_variable changed;
     std::deque<Job> queue ABSL_GUARDED_BY(mutex);
     uint64_t enqueued ABSL_GUARDED_BY(mutex) = 0;
     bool stopping ABSL_GUARDED_BY(mutex) = false;
+    // The worker waits for a job, and not for the link's time.
+    bool idle ABSL_GUARDED_BY(mutex) = false;
     std::atomic<uint64_t> done{0};  // Copies complete; the sequence of the last one.
     std::thread worker;
   };
 
   void RunWorker(Stream& stream);
+  // Copies, and returns when the link is done with it. `link_free`: when it is done with all before.
+  void RunPaced(Stream& stream, const Job& job, Clock::time_point& link_free);
 
   std::array<Stream, 2> streams_;  // By CopyStream.
 };

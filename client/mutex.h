@@ -2,6 +2,7 @@
 // std::mutex with the names that clang's thread-safety analysis checks. Not absl::Mutex: the
 // distribution's Abseil is built without ThreadSanitizer, which then sees races that are none.
 #pragma once
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 
@@ -17,6 +18,13 @@ class ABSL_LOCKABLE Mutex {
   void WaitFor(std::condition_variable& condition) ABSL_EXCLUSIVE_LOCKS_REQUIRED(this) {
     std::unique_lock<std::mutex> lock(mutex_, std::adopt_lock);
     condition.wait(lock);
+    lock.release();
+  }
+  // As WaitFor, at the latest until `deadline`.
+  void WaitUntil(std::condition_variable& condition, std::chrono::steady_clock::time_point deadline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(this) {
+    std::unique_lock<std::mutex> lock(mutex_, std::adopt_lock);
+    condition.wait_until(lock, deadline);
     lock.release();
   }
 
