@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/perfetto_trace.h"
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "gemini/ids.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace gemini::tools {
+namespace {
+
+using ::testing::UnorderedElementsAre;
+
+std::vector<nlohmann::json> WithPhase(const nlohmann::json& trace, const std::string& phase) {
+  std::vector<nlohmann::json> found;
+  for (const nlohmann::json& event : trace.at("traceEvents")) {
+    if (event.at("ph") == phase) found.push_back(event);
+  }
+  return found;
+}
+
+class PerfettoTraceTest : public ::testing::Test {
+ protected:
+  const ChunkId gradient_ = ChunkOf(BundleId(7), ChunkKind::kGrad);
+  const std::vector<TimelineProcess> processes_ = {
+      {"actual",
+       {{.lane = TimelineLane::kOperator,
+         .cause = StallCause::kUpdate,
+         .subject = 3,
+         .begin_ns = 9'000,
+         .end_ns = 12'000,
+         .stall_ns = 4'000,
+         .size_bytes = 640},
+        {.lane = TimelineLane::kEvict,
+         .subject = static_cast<uint32_t>(gradient_.value()),
+         .begin_ns = 10'000,
+         .end_ns = 15'500,
+         .size_bytes = 4096}}},
+      {"planned", {{.lane = TimelineLane::kOperator, .begin_ns = 0, .end_ns = 2'000}}}};
+  const nlohmann::json trace_ = PerfettoTrace(processes_);
+};
+
+TEST_F(PerfettoTraceTest, EachEventHasItsTimeFromTheProcesssFirst) {
+  const std::vector<nlohmann::json> spans = WithPhase(trace_, "X");
+  ASSERT_EQ(spans.size(), 4);
+  EXPECT_EQ(spans[0].at("name"), "wait: update");
+  EXPECT_EQ(spans[0].at("ts"), 0.0);
+  EXPECT_EQ(spans[0].at("dur"), 4.0);
+  EXPECT_EQ(spans[1].at("name"), "operator 3");
+  EXPECT_EQ(spans[1].at("ts"), 4.0);
+  EXPECT_EQ(spans[1].at("dur"), 3.0);
+  EXPECT_EQ(spans[2].at("name"), "grad 7");
+  EXPECT_EQ(spans[2].at("ts"), 5.0);
+  EXPECT_EQ(spans[2].at("dur"), 5.5);
+  EXPECT_EQ(spans[2].at("args").at("bytes"), 4096);
+  EXPECT_EQ(spans[3].at("name"), "operator 0");
+  EXPECT_EQ(spans[3].at("ts"), 0.0);
+}
+
+TEST_F(PerfettoTraceTest, EveryRowHasANameAndEveryOperatorACounter) {
+  std::vector<std::string> processes;
+  std::set<std::string> rows;
+  for (const nlohmann::json& event : WithPhase(trace_, "M")) {
+    const std::string name = event.at("args").at("name");
+    if (event.at("name") == "process_name") {
+      processes.push_back(name);
+    } else {
+      rows.insert(name);
+    }
+  }
+  EXPECT_THAT(processes, ::testing::ElementsAre("actual", "planned"));
+  EXPECT_THAT(rows, UnorderedElementsAre("operator", "fetch", "evict", "update", "nvme read",
+                                         "nvme write"));
+  const std::vector<nlohmann::json> counters = WithPhase(trace_, "C");
+  ASSERT_EQ(counters.size(), 2);
+  EXPECT_EQ(counters[0].at("args").at("bytes"), 640);
+}
+
+TEST(EmptyPerfettoTraceTest, NothingIsAFileAllTheSame) {
+  EXPECT_TRUE(PerfettoTrace({}).at("traceEvents").empty());
+}
+
+}  // namespace
+}  // namespace gemini::tools

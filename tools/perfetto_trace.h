@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// Timelines as a Trace Event file, which ui.perfetto.dev opens: one process for what happened and one
+// for what was planned, one row a lane, DEVICE bytes as a counter, each wait as an event of its own
+// that names its cause.
+// Units:  microseconds in the file, from the earliest event.
+// Source: "Trace Event Format" (Chromium project), complete ("X"), counter ("C") and metadata ("M")
+//         events.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "gemini/timeline_shm.h"
+#include "nlohmann/json.hpp"
+
+namespace gemini::tools {
+
+// A row set of the file: events of one process.
+struct TimelineProcess {
+  std::string name;  // "actual", "planned".
+  std::vector<TimelineEvent> events;
+};
+
+// Returns the file's object. Each process begins at 0, so that a plan lies beneath what happened.
+nlohmann::json PerfettoTrace(absl::Span<const TimelineProcess> processes);
+
+}  // namespace gemini::tools
