@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Draws trace files of `memstat trace` or `gemini-bench` as one SVG picture, to the same scale.
+
+    tools/draw_timeline.py OUTPUT.svg 'on demand=before.json' 'planned=after.json' [--process actual]
+
+One row a lane, one band a file; waits of operators are red. Needs nothing but Python.
+"""
+import argparse
+import html
+import json
+import pathlib
+import sys
+
+WIDTH, LEFT, RIGHT, ROW, GAP, BAND_GAP, TOP = 1200, 110, 20, 26, 6, 44, 24
+COLOURS = {"operator": "#4c78a8", "fetch": "#54a24b", "evict": "#f2a53a", "update": "#b279a2",
+           "nvme read": "#72b7b2", "nvme write": "#9d755d"}
+WAIT = "#d62728"
+
+
+def read_lanes(path, process):
+    """{lane: [(begin_us, end_us, is_wait)]} of one process of a trace file."""
+    events = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))["traceEvents"]
+    pids = {event["pid"]: event["args"]["name"] for event in events
+            if event["ph"] == "M" and event["name"] == "process_name"}
+    chosen = [pid for pid, name in pids.items() if name == process]
+    if not chosen:
+        raise SystemExit(f"{path} has no process '{process}'; it has {sorted(pids.values())}")
+    rows = {event["tid"]: event["args"]["name"] for event in events
+            if event["ph"] == "M" and event["name"] == "thread_name" and event["pid"] == chosen[0]}
+    lanes = {}
+    for event in events:
+        if event["ph"] == "X" and event["pid"] == chosen[0]:
+            lanes.setdefault(rows[event["tid"]], []).append(
+                (event["ts"], event["ts"] + event["dur"], event["name"].startswith("wait")))
+    return lanes
+
+
+def merged(spans, least_us):
+    """Joins spans of one kind that lie closer than a pixel: thousands of events, hundreds of boxes."""
+    joined = []
+    for begin, end, is_wait in sorted(spans):
+        if joined and joined[-1][2] == is_wait and begin - joined[-1][1] < least_us:
+            joined[-1][1] = max(joined[-1][1], end)
+        else:
+            joined.append([begin, end, is_wait])
+    return joined
+
+
+def busy_fraction(spans, length_us):
+    covered, last = 0.0, 0.0
+    for begin, end, is_wait in sorted(spans):
+        if not is_wait:
+            covered += max(0.0, end - max(begin, last))
+            last = max(last, end)
+    return covered / length_us if length_us else 0.0
+
+
+def draw(bands):
+    """The SVG text of [(title, lanes)]."""
+    length = max((end for _, lanes in bands for spans in lanes.values() for _, end, _ in spans),
+                 default=1.0)
+    scale = (WIDTH - LEFT - RIGHT) / length
+    parts, y = [], TOP
+    for title, lanes in bands:
+        own = max((end for spans in lanes.values() for _, end, _ in spans), default=0.0)
+        parts.append(f'<text x="{LEFT}" y="{y}" font-weight="bold">{html.escape(title)}: '
+                     f'{own / 1e3:,.0f} ms</text>')
+        y += GAP
+        for lane, colour in COLOURS.items():
+            if lane not in lanes:
+                continue
+            parts.append(f'<text x="{LEFT - 8}" y="{y + ROW * 0.65:.0f}" text-anchor="end">{lane}'
+                         f'</text><rect x="{LEFT}" y="{y}" width="{length * scale:.1f}" '
+                         f'height="{ROW}" fill="#f4f4f4"/>')
+            for begin, end, is_wait in merged(lanes[lane], 0.7 / scale):
+                parts.append(f'<rect x="{LEFT + begin * scale:.1f}" y="{y}" '
+                             f'width="{max((end - begin) * scale, 0.4):.1f}" height="{ROW}" '
+                             f'fill="{WAIT if is_wait else colour}"/>')
+            parts.append(f'<text x="{WIDTH - RIGHT}" y="{y + ROW * 0.65:.0f}" text-anchor="end" '
+                         f'fill="#555">{busy_fraction(lanes[lane], own):.0%} busy</text>')
+            y += ROW + GAP
+        y += BAND_GAP - GAP
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y - BAND_GAP + TOP}" '
+            f'font-family="sans-serif" font-size="13">\n<rect width="100%" height="100%" '
+            f'fill="white"/>\n' + "\n".join(parts) + "\n</svg>\n")
+
+
+def main(arguments):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("output", type=pathlib.Path)
+    parser.add_argument("trace", nargs="+", help="TITLE=FILE")
+    parser.add_argument("--process", default="actual", help="which of a file's processes")
+    options = parser.parse_args(arguments)
+    bands = []
+    for entry in options.trace:
+        title, separator, path = entry.rpartition("=")
+        if not separator:
+            parser.error(f"'{entry}' is not TITLE=FILE")
+        bands.append((title, read_lanes(path, options.process)))
+    options.output.write_text(draw(bands), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
