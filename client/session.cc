@@ -57,6 +57,10 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(UniqueFd socket, SessionO
     return absl::InvalidArgumentError(absl::StrCat(
         "a chunk of ", options.chunk_bytes, " bytes is no positive multiple of ", kPageBytes));
   }
+  if (options.device_bandwidth < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a DEVICE bandwidth of ", options.device_bandwidth, " bytes a second"));
+  }
   auto connection = std::make_unique<Connection>(std::move(socket));
   GEMINI_ASSIGN_OR_RETURN(
       const Reply hello,
@@ -75,8 +79,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(UniqueFd socket, SessionO
                      " and this program ", kProtocolVersion, ": install both from one build"));
   }
   GEMINI_ASSIGN_OR_RETURN(Lease lease, TakeLease(*connection, options));
-  return std::unique_ptr<Session>(
-      new Session(std::move(connection), std::move(lease), options.chunk_bytes));
+  return std::unique_ptr<Session>(new Session(std::move(connection), std::move(lease), options));
 }
 
 absl::StatusOr<Session::Lease> Session::TakeLease(Connection& connection,
@@ -115,16 +118,18 @@ absl::StatusOr<Session::Lease> Session::TakeLease(Connection& connection,
   return lease;
 }
 
-Session::Session(std::unique_ptr<Connection> connection, Lease lease, int64_t chunk_bytes)
+Session::Session(std::unique_ptr<Connection> connection, Lease lease, const SessionOptions& options)
     : connection_(std::move(connection)),
       generation_(lease.generation),
       granted_bytes_(lease.granted_bytes),
-      chunk_bytes_(chunk_bytes),
+      chunk_bytes_(options.chunk_bytes),
+      policy_(options.policy),
       device_budget_(lease.granted_bytes[Tier::kDevice]),
+      copies_({options.device_bandwidth, options.device_bandwidth}),
       arena_(std::move(lease.arena)),
       residency_(std::make_unique<Residency>(device_budget_, copies_, arena_.data(),
-                                             lease.granted_bytes[Tier::kDevice] / chunk_bytes,
-                                             chunk_bytes)) {}
+                                             lease.granted_bytes[Tier::kDevice] / chunk_bytes_,
+                                             chunk_bytes_)) {}
 
 Session::~Session() { Close().IgnoreError(); }
 

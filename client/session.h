@@ -20,6 +20,7 @@
 #include "client/mutex.h"
 #include "client/residency.h"
 #include "gemini/mapped_memory.h"
+#include "gemini/policy_options.h"
 #include "gemini/tier.h"
 #include "gemini/unique_fd.h"
 
@@ -30,6 +31,9 @@ struct SessionOptions {
   TierMap<int64_t> floor_bytes;  // and refuses below this.
   int64_t chunk_bytes = 0;       // A positive multiple of kPageBytes: the same in all spaces.
   std::string label;             // Shown by memstat; the program's name and job.
+  // Bytes a second of the link between HOST and the DEVICE arena, each direction; 0: no limit.
+  int64_t device_bandwidth = 0;
+  PolicyOptions policy;  // Of the plans that are asked for.
 };
 
 struct SpaceOptions {
@@ -42,7 +46,8 @@ struct SpaceOptions {
 class Session {
  public:
   // Takes a connected socket (an embedded server's), says hello and takes the lease. Errors: the
-  // server's refusal, with its numbers; UNAVAILABLE: nobody answers. INVALID_ARGUMENT: chunk_bytes.
+  // server's refusal, with its numbers; UNAVAILABLE: nobody answers. INVALID_ARGUMENT: chunk_bytes, or
+  // a bandwidth below 0.
   static absl::StatusOr<std::unique_ptr<Session>> Open(UniqueFd socket, SessionOptions options);
   // Connects to the daemon's socket first. NOT_FOUND or UNAVAILABLE: no daemon there (says how to start
   // one). INVALID_ARGUMENT: the path is longer than an AF_UNIX address takes.
@@ -59,6 +64,7 @@ class Session {
   const TierMap<int64_t>& granted_bytes() const { return granted_bytes_; }
   int64_t chunk_bytes() const { return chunk_bytes_; }
   DeviceBudget& device_budget() { return device_budget_; }
+  const PolicyOptions& policy() const { return policy_; }
   // Not after Close.
   Residency& residency() { return *residency_; }
 
@@ -85,7 +91,7 @@ class Session {
     std::unique_ptr<ChunkStore> store;
   };
 
-  Session(std::unique_ptr<Connection> connection, Lease lease, int64_t chunk_bytes);
+  Session(std::unique_ptr<Connection> connection, Lease lease, const SessionOptions& options);
   static absl::StatusOr<Lease> TakeLease(Connection& connection, const SessionOptions& options);
 
   const std::unique_ptr<Connection> connection_;
@@ -93,6 +99,7 @@ class Session {
   const TierMap<int64_t> granted_bytes_;
   const int64_t chunk_bytes_;
   DeviceBudget device_budget_;
+  const PolicyOptions policy_;
   CopyEngineHost copies_;
 
   mutable Mutex mutex_;

@@ -38,6 +38,8 @@ SessionOptions ToSessionOptions(const TrainingOptions& options) {
   session.chunk_bytes =
       options.chunk_bytes > 0 ? options.chunk_bytes : ChooseChunkBytes(options.device_memory);
   session.label = options.label;
+  session.device_bandwidth = options.device_bandwidth;
+  session.policy = options.policy;
   return session;
 }
 

@@ -23,6 +23,7 @@
 #include "absl/strings/string_view.h"
 #include "client/session.h"
 #include "client/torch/managed_model.h"
+#include "gemini/policy_options.h"
 #include "gemini/unique_fd.h"
 
 namespace torch::nn {
@@ -37,6 +38,10 @@ struct TrainingOptions {
   int64_t nvme_memory = 0;    // Bytes: what HOST cannot hold. 0: none.
   int64_t chunk_bytes = 0;    // A power of two >= 64 KiB; 0: ChooseChunkBytes of device_memory.
   std::string label;          // Shown by memstat.
+  // Bytes a second of the link between HOST and the DEVICE arena, each direction, to study overlap
+  // without a GPU. 0: no limit.
+  int64_t device_bandwidth = 0;
+  PolicyOptions policy;  // Which chunks lie on DEVICE when; the bits are the same with each.
 };
 
 // Returns a power of two from 64 KiB to 16 MiB of which DEVICE holds at least 32, so that rounding
