@@ -25,6 +25,7 @@ struct SpaceShape {
   int64_t host_slots = 0;
   int64_t nvme_slots = 0;
   int64_t slots_per_slab = 0;  // The last slab may hold fewer.
+  int64_t num_tensors = 0;     // Of its intents.
 };
 
 class SpaceMemory {
@@ -49,13 +50,15 @@ class SpaceMemory {
     return At<std::atomic<uint64_t>>(layout_.commit_offset);
   }
   CommitRecordShm* records() const { return At<CommitRecordShm>(layout_.record_offset); }
+  IntentShm* intents() const { return At<IntentShm>(layout_.intent_offset); }
   const ClientSegmentLayout& layout() const { return layout_; }
   const ServerSegmentShm* server_segment() const {
     return reinterpret_cast<const ServerSegmentShm*>(server_segment_.data());
   }
 
  private:
-  explicit SpaceMemory(const SpaceShape& shape) : shape_(shape), layout_(shape.num_bundles) {}
+  explicit SpaceMemory(const SpaceShape& shape)
+      : shape_(shape), layout_(shape.num_bundles, shape.num_tensors) {}
   template <typename T>
   T* At(int64_t offset) const {
     return reinterpret_cast<T*>(client_segment_.data() + offset);

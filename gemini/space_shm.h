@@ -12,6 +12,7 @@
 
 #include "gemini/commit_shm.h"
 #include "gemini/ids.h"
+#include "gemini/intent_shm.h"
 #include "gemini/stall_cause.h"
 
 namespace gemini {
@@ -35,21 +36,22 @@ struct IoEntryShm {
 static_assert(sizeof(IoEntryShm) == 32);
 
 // Head of the client segment. Behind it, each at the offset that ClientSegmentLayout gives: the ring,
-// the residency words, the commit words, the records.
+// the residency words, the commit words, the records, the intent's two slots.
 struct ClientSegmentHeaderShm {
   std::atomic<uint64_t> submit_tail;  // Requests ever submitted; entry i is at i % kIoRingEntries.
   std::atomic<uint64_t> step;         // Steps completed, for memstat.
   std::atomic<uint64_t> fetch_bytes;  // HOST or NVME to DEVICE, ever.
   std::atomic<uint64_t> evict_bytes;  // DEVICE to HOST or NVME, ever.
   std::atomic<uint64_t> stall_ns;     // Time that operators waited for chunks, ever.
-  std::atomic<uint64_t> device_used_bytes;      // Chunks and non-model data, now.
-  std::atomic<uint64_t> device_non_model_bytes; // Now.
+  std::atomic<uint64_t> device_used_bytes;                   // Chunks and non-model data, now.
+  std::atomic<uint64_t> device_non_model_bytes;              // Now.
   std::atomic<uint64_t> stall_by_cause_ns[kNumStallCauses];  // Of stall_ns, by StallCause.
-  std::atomic<uint64_t> divergences[kNumDivergences];        // Rounds that left their plan, by cause.
+  std::atomic<uint64_t> divergences[kNumDivergences];  // Rounds that left their plan, by cause.
   std::atomic<uint64_t> rounds;          // Of all phases, ever; in the session's first space.
   std::atomic<uint64_t> planned_rounds;  // Of them: followed their plan to the end.
   std::atomic<uint64_t> update_pending;  // Bundles whose update is not committed yet, now.
-  std::atomic<uint64_t> reserved[12];
+  std::atomic<uint64_t> intent;          // As PackIntentWord.
+  std::atomic<uint64_t> reserved[11];
 };
 static_assert(sizeof(ClientSegmentHeaderShm) == 256);
 static_assert(offsetof(ClientSegmentHeaderShm, submit_tail) == 0);
@@ -58,30 +60,33 @@ static_assert(offsetof(ClientSegmentHeaderShm, device_non_model_bytes) == 48);
 static_assert(offsetof(ClientSegmentHeaderShm, stall_by_cause_ns) == 56);
 static_assert(offsetof(ClientSegmentHeaderShm, divergences) == 96);
 static_assert(offsetof(ClientSegmentHeaderShm, rounds) == 136);
+static_assert(offsetof(ClientSegmentHeaderShm, intent) == 160);
 
 struct CommitRecordShm {
   std::atomic<uint64_t> slots[kNumChunkKinds];  // As CommitRecord.
 };
 static_assert(sizeof(CommitRecordShm) == 40);
 
-// Byte offsets in the client segment of a space of `num_bundles`. There are 2 records a bundle and
-// kSpareRecords more: a bundle in the middle of a commit holds two.
+// Byte offsets in the client segment of a space of `num_bundles` and `num_tensors`. There are 2 records
+// a bundle and kSpareRecords more: a bundle in the middle of a commit holds two.
 inline constexpr int64_t kSpareRecords = 64;
 struct ClientSegmentLayout {
-  explicit constexpr ClientSegmentLayout(int64_t num_bundles)
+  explicit constexpr ClientSegmentLayout(int64_t num_bundles, int64_t num_tensors = 0)
       : num_chunks(num_bundles * kNumChunkKinds),
         num_records(2 * num_bundles + kSpareRecords),
         ring_offset(sizeof(ClientSegmentHeaderShm)),
         residency_offset(ring_offset + kIoRingEntries * static_cast<int64_t>(sizeof(IoEntryShm))),
         commit_offset(residency_offset + num_chunks * 8),
         record_offset(commit_offset + num_bundles * 8),
-        size_bytes(record_offset + num_records * static_cast<int64_t>(sizeof(CommitRecordShm))) {}
+        intent_offset(record_offset + num_records * static_cast<int64_t>(sizeof(CommitRecordShm))),
+        size_bytes(intent_offset + kNumIntentSlots * IntentSlotBytes(num_tensors)) {}
   int64_t num_chunks;
   int64_t num_records;
   int64_t ring_offset;
   int64_t residency_offset;
   int64_t commit_offset;
   int64_t record_offset;
+  int64_t intent_offset;
   int64_t size_bytes;
 };
 

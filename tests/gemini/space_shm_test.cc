@@ -21,8 +21,15 @@ TEST(SpaceShmTest, ThePartsOfTheClientSegmentFollowEachOtherWithoutOverlap) {
     EXPECT_GE(layout.commit_offset, layout.residency_offset + layout.num_chunks * 8);
     EXPECT_GE(layout.record_offset, layout.commit_offset + num_bundles * 8);
     EXPECT_GE(
-        layout.size_bytes,
+        layout.intent_offset,
         layout.record_offset + layout.num_records * static_cast<int64_t>(sizeof(CommitRecordShm)));
+    for (const int64_t num_tensors : {0, 1, 1'000}) {
+      const ClientSegmentLayout with_tensors(num_bundles, num_tensors);
+      EXPECT_EQ(with_tensors.intent_offset, layout.intent_offset);
+      EXPECT_GE(
+          with_tensors.size_bytes,
+          layout.intent_offset + 2 * (static_cast<int64_t>(sizeof(IntentShm)) + num_tensors * 8));
+    }
   }
 }
 
@@ -30,7 +37,7 @@ TEST(SpaceShmTest, EveryPartStartsWhereA64BitWordMay) {
   for (int64_t num_bundles = 0; num_bundles < 50; ++num_bundles) {
     const ClientSegmentLayout layout(num_bundles);
     for (const int64_t offset : {layout.ring_offset, layout.residency_offset, layout.commit_offset,
-                                 layout.record_offset, layout.size_bytes}) {
+                                 layout.record_offset, layout.intent_offset, layout.size_bytes}) {
       ASSERT_EQ(offset % static_cast<int64_t>(alignof(std::atomic<uint64_t>)), 0);
     }
   }
