@@ -46,7 +46,8 @@ absl::Status Residency::Pin(absl::Span<const RangeId> ranges, absl::Span<std::by
   GEMINI_CHECK(ranges.size() == addresses.size());
   MutexLock lock(mutex_);
   for (const RangeId id : ranges) {
-    if (ranges_[id.value()].slot != kNoSlot) continue;
+    const Range& range = ranges_[id.value()];
+    if (range.slot != kNoSlot && !range.settling) continue;
     GEMINI_RETURN_IF_ERROR(BringIn(ranges));
     break;
   }
@@ -81,6 +82,10 @@ absl::Status Residency::BringIn(absl::Span<const RangeId> ids) {
   std::vector<int64_t> missing;
   for (const RangeId id : ids) {
     Range& range = ranges_[id.value()];
+    if (range.settling) {
+      copies_.Wait(range.settled);
+      range.settling = false;
+    }
     if (!range.wanted && range.slot == kNoSlot) missing.push_back(id.value());
     range.wanted = true;
   }
@@ -177,8 +182,11 @@ absl::Status Residency::Execute(const Plan& plan) {
       const Range& range = ranges_[placement.range];
       for (int64_t i = 0; status.ok() && i < range.num_bundles; ++i) {
         const SlotId slot(placement.slot.value() + i);
-        status =
-            batch.Fetch(*range.store, ChunkAt(range, i), AddressOf(slot), vacated_[slot.value()]);
+        // Both are of the evict stream: the later one covers the other.
+        const CopyEvent after = vacated_[slot.value()].sequence > range.host_written.sequence
+                                    ? vacated_[slot.value()]
+                                    : range.host_written;
+        status = batch.Fetch(*range.store, ChunkAt(range, i), AddressOf(slot), after);
         if (!status.ok()) break;
         stats_.fetch_bytes += chunk_bytes_;
         range.store->counters().AddFetchBytes(chunk_bytes_);
@@ -248,6 +256,7 @@ void Residency::Leave(int64_t id) {
   slots_.Free(range.slot, range.num_bundles);
   range.slot = kNoSlot;
   range.dirty = false;
+  range.settling = false;
   evictable_.Remove(id);
   for (int64_t i = 0; i < range.num_bundles; ++i) {
     range.store->residency_writer().LeaveDevice(ChunkAt(range, i));
@@ -268,8 +277,8 @@ absl::Status Residency::CheckUnpinned(const Range& range) const {
                    " is pinned ", range.pins, " times: an operator is using it"));
 }
 
-absl::Status Residency::Write(RangeId id, int64_t offset_bytes, const void* source,
-                              int64_t size_bytes) {
+absl::StatusOr<PendingWrite> Residency::BeginWrite(RangeId id, int64_t offset_bytes,
+                                                   const void* source, int64_t size_bytes) {
   MutexLock lock(mutex_);
   Range& range = ranges_[id.value()];
   if (offset_bytes < 0 || size_bytes < 0 || offset_bytes > BytesOf(range) - size_bytes) {
@@ -283,24 +292,42 @@ absl::Status Residency::Write(RangeId id, int64_t offset_bytes, const void* sour
     return absl::FailedPreconditionError(
         absl::StrCat("chunk ", ChunkAt(range, i).value(), " is committed: pin it to write to it"));
   }
+  std::vector<HostChunk> hosts;
+  CopyEvent last;
   if (range.slot != kNoSlot) {
-    copies_.Wait(copies_.Copy(CopyStream::kEvict, AddressOf(range.slot) + offset_bytes, from,
-                              size_bytes, {}));
+    last = copies_.Copy(CopyStream::kEvict, AddressOf(range.slot) + offset_bytes, from, size_bytes,
+                        {});
+    range.settling = true;
+    range.settled = last;
     range.dirty = true;
+    // Who comes into its slots next waits for the copy, however the range leaves them.
+    for (int64_t i = 0; i < range.num_bundles; ++i) vacated_[range.slot.value() + i] = last;
     Publish(range);
-    return absl::OkStatus();
+    return PendingWrite(copies_, last, std::move(hosts));
   }
   for (int64_t done = 0; done < size_bytes;) {
     const int64_t index = (offset_bytes + done) / chunk_bytes_;
     const int64_t inside = (offset_bytes + done) % chunk_bytes_;
     const int64_t piece = std::min(size_bytes - done, chunk_bytes_ - inside);
     const ChunkId chunk = ChunkAt(range, index);
-    GEMINI_ASSIGN_OR_RETURN(const HostChunk host, piece == chunk_bytes_
-                                                      ? range.store->AcquireToOverwrite(chunk)
-                                                      : range.store->AcquireUncommitted(chunk));
-    copies_.Wait(copies_.Copy(CopyStream::kEvict, host.data() + inside, from + done, piece, {}));
+    absl::StatusOr<HostChunk> host = piece == chunk_bytes_ ? range.store->AcquireToOverwrite(chunk)
+                                                           : range.store->AcquireUncommitted(chunk);
+    if (!host.ok()) {
+      copies_.Wait(last);
+      return host.status();
+    }
+    last = copies_.Copy(CopyStream::kEvict, host->data() + inside, from + done, piece, {});
+    range.host_written = last;
+    hosts.push_back(*std::move(host));
     done += piece;
   }
+  return PendingWrite(copies_, last, std::move(hosts));
+}
+
+absl::Status Residency::Write(RangeId id, int64_t offset_bytes, const void* source,
+                              int64_t size_bytes) {
+  GEMINI_ASSIGN_OR_RETURN(PendingWrite write, BeginWrite(id, offset_bytes, source, size_bytes));
+  write.Wait();
   return absl::OkStatus();
 }
 

@@ -30,6 +30,7 @@
 #include "client/device_slots.h"
 #include "client/lru_list.h"
 #include "client/mutex.h"
+#include "client/pending_write.h"
 #include "gemini/ids.h"
 
 namespace gemini::client {
@@ -66,7 +67,13 @@ class Residency {
 
   // Copies `size_bytes` from DEVICE memory `source` into the range at offset_bytes, where its newest
   // bytes are (its DEVICE copy, which becomes dirty, or HOST; FREE chunks become HOLD, zero elsewhere).
-  // Blocks until done. FAILED_PRECONDITION: the range is committed. INVALID_ARGUMENT: past its end.
+  // Returns when the copies are enqueued; `source` lives until the result is done. Whoever pins, writes,
+  // flushes, drops or fetches the range meanwhile comes after them.
+  // FAILED_PRECONDITION: the range is committed. INVALID_ARGUMENT: past its end. On an error in the
+  // middle of a range that spans, what came before it is written.
+  absl::StatusOr<PendingWrite> BeginWrite(RangeId range, int64_t offset_bytes, const void* source,
+                                          int64_t size_bytes);
+  // BeginWrite, and waits.
   absl::Status Write(RangeId range, int64_t offset_bytes, const void* source, int64_t size_bytes);
 
   // Writes the range back if it is dirty; it stays on DEVICE, clean. FAILED_PRECONDITION: pinned.
@@ -93,8 +100,11 @@ class Residency {
     SlotId slot = kNoSlot;  // First DEVICE slot; kNoSlot: not on DEVICE.
     int pins = 0;
     bool dirty = false;
-    bool wanted = false;   // In the set that BringIn works on.
-    bool leaving = false;  // A victim of the plan under way.
+    bool settling = false;  // A copy into its slots may be under way: `settled` tells.
+    CopyEvent settled{};
+    CopyEvent host_written{};  // Behind the last write to its HOST slots.
+    bool wanted = false;       // In the set that BringIn works on.
+    bool leaving = false;      // A victim of the plan under way.
     int64_t last_use = 0;
   };
   struct Placement {

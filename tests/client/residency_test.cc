@@ -5,6 +5,7 @@
 #include <atomic>
 #include <barrier>
 #include <map>
+#include <optional>
 #include <random>
 #include <thread>
 
@@ -314,6 +315,75 @@ TEST_F(ResidencyTest, ASlotIsReusedOnlyWhenItsBytesHaveLeft) {
     own.Unpin(range, /*dirty=*/true);
   }
   EXPECT_EQ(own.stats().evict_bytes, 3 * chunk_bytes_);
+}
+
+// The evict stream is kept busy, so that whoever does not wait for the write overtakes it.
+class PendingWriteTest : public ResidencyTest {
+ protected:
+  void OpenLarge() {
+    chunk_bytes_ = 1 << 20;
+    Open(2, /*device_slots=*/1, /*host_slots=*/6, 0);
+    bytes_.resize(chunk_bytes_);
+    arena_.resize(chunk_bytes_);
+    ballast_copy_.resize(ballast_.size());
+    own_.emplace(own_budget_, copies_, arena_.data(), /*num_slots=*/1, chunk_bytes_);
+  }
+  void KeepEvictStreamBusy() {
+    copies_.Copy(CopyStream::kEvict, ballast_copy_.data(), ballast_.data(), ballast_.size(), {});
+  }
+  // Pins, compares with the tag and unpins.
+  bool Holds(RangeId range, uint64_t tag) {
+    std::byte* address = nullptr;
+    EXPECT_OK(own_->Pin({&range, 1}, {&address, 1}));
+    const bool holds = ChunkHolds(address, tag, chunk_bytes_);
+    own_->Unpin(range, /*dirty=*/false);
+    return holds;
+  }
+
+  const std::vector<std::byte> ballast_ = std::vector<std::byte>(64 << 20);
+  std::vector<std::byte> ballast_copy_, bytes_, arena_;
+  DeviceBudget own_budget_{1 << 20};
+  CopyEngineHost copies_;
+  std::optional<Residency> own_;
+};
+
+TEST_F(PendingWriteTest, APinComesAfterAWriteThatIsUnderWay) {
+  OpenLarge();
+  if (HasFatalFailure()) return;
+  const RangeId grad = own_->AddRange(*store_, BundleId(0), 1, kGrad);
+  for (const uint64_t tag : {5, 6, 7}) {  // Into HOST, then twice into its DEVICE copy.
+    FillChunk(bytes_.data(), tag, chunk_bytes_);
+    KeepEvictStreamBusy();
+    ASSERT_OK_AND_ASSIGN(PendingWrite write,
+                         own_->BeginWrite(grad, 0, bytes_.data(), chunk_bytes_));
+    EXPECT_FALSE(write.Done());
+    EXPECT_TRUE(Holds(grad, tag));
+    EXPECT_TRUE(write.Done());
+  }
+  EXPECT_EQ(own_->stats().fetch_bytes, chunk_bytes_);
+}
+
+TEST_F(PendingWriteTest, ARangeMayLeaveWhileItIsWritten) {
+  OpenLarge();
+  if (HasFatalFailure()) return;
+  const RangeId grad = own_->AddRange(*store_, BundleId(0), 1, kGrad);
+  const RangeId param = own_->AddRange(*store_, BundleId(1), 1, kParam);
+  FillChunk(bytes_.data(), 5, chunk_bytes_);
+  ASSERT_OK(own_->Write(grad, 0, bytes_.data(), chunk_bytes_));
+  ASSERT_TRUE(Holds(grad, 5));
+  FillChunk(bytes_.data(), 6, chunk_bytes_);
+  KeepEvictStreamBusy();
+  ASSERT_OK_AND_ASSIGN(PendingWrite write, own_->BeginWrite(grad, 0, bytes_.data(), chunk_bytes_));
+  ASSERT_OK(own_->Drop(grad));  // Its copy goes on, into a slot that is free.
+  EXPECT_TRUE(Holds(param, 1));
+  write.Wait();
+  EXPECT_TRUE(Holds(param, 1));
+  EXPECT_TRUE(Holds(grad, 5));  // The write is gone with the DEVICE copy, as asked.
+  FillChunk(bytes_.data(), 7, chunk_bytes_);
+  KeepEvictStreamBusy();
+  ASSERT_OK_AND_ASSIGN(write, own_->BeginWrite(grad, 0, bytes_.data(), chunk_bytes_));
+  EXPECT_TRUE(Holds(param, 1));  // The other way to leave: written back, behind the write.
+  EXPECT_TRUE(Holds(grad, 7));
 }
 
 TEST_F(ResidencyTest, ADirtyRangeThatFindsNoRoomInHostStaysOnDevice) {
