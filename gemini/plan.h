@@ -1,15 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 // A trace compiled to what moves when: fetches into slots and evictions, by position. Executed by
 // client/plan_executor.h, round after round, and by the simulator.
-// Position: as in gemini/trace.h. `after` p: may begin when operator p has ended (its pins dropped;
-//           for the update: its intent recorded); -1: when the round begins. `needed_at` p: operator
-//           p uses it; p >= num_positions: operator p - num_positions of the next round.
-// Rules:    fetches run in their order; one begins when its `after` has passed and its slots are free.
-//           Evictions run in their order, beside them. A fetch of a range that awaits its update waits
-//           for the commit. At the update's position the DEVICE copies of updated parameters leave
-//           by themselves: they are not listed as evictions.
+// Position: as in gemini/trace.h, 0 to N - 1. A fetch's needed_at p: operator p uses the range; p >= N:
+//           operator p - N of the next round. Its `after` a is before that, and means:
+//             a < needed_at   may begin when operator a has ended: its pins are dropped; for the
+//                             update, its intent is recorded. -1: when the round begins.
+//             a == needed_at  on demand: begins when operator a asks. The interval before has no room.
+//           An eviction's `after` a: begins when operator a has ended, the last that uses the range.
+// Fetches:  run in their order. One begins when its `after` has passed and its slots are free. It also
+//           waits for the range's own eviction, if that is still writing, and for a range that awaits
+//           its update, for the commit.
+// Evictions: run in their order, beside the fetches. Their slots are free when the bytes have left. They
+//           are not due before their room is needed, by a fetch or by non-model data: an allocation
+//           that finds none waits for those whose `after` has passed, and leaves the plan only then.
+// Update:   when the last operator stands for the update, all evictions with a write-back of what it
+//           reads are before it. When it has ended, the DEVICE copies of `updated` have left by
+//           themselves: they are not listed as evictions.
+// Budget:   a range takes its slots from the interval of its `after` to that of its eviction's, both
+//           included. In each interval all slots so taken and its non-model peak fit into
+//           device_bytes; a slot that passes from one to another in an interval counts once.
 // Circular: at each round's beginning the ranges of `initial` are on DEVICE in these slots, or on
-//           their way. In the first round the executor sees to that; later the round before has.
+//           their way. In the first round the executor sees to that; later the round before has. So a
+//           fetch with needed_at >= N is of a range of `initial`.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -90,7 +102,8 @@ struct Plan {
   // uses[first_use[i] .. first_use[i + 1]).
   std::vector<int32_t> first_use;  // num_positions + 1 entries.
   std::vector<int32_t> uses;
-  bool ends_with_update = false;
+  // Param ranges that become stale at the update, in its order; empty: the round has none.
+  std::vector<int32_t> updated;
   std::vector<PlannedResident> initial;
   std::vector<PlannedFetch> fetches;
   std::vector<PlannedEviction> evictions;
@@ -98,12 +111,14 @@ struct Plan {
   Prediction prediction;
 
   int32_t num_positions() const { return static_cast<int32_t>(first_use.size()) - 1; }
+  bool ends_with_update() const { return !updated.empty(); }
   bool operator==(const Plan&) const = default;
 };
 
-// Checks everything that an executor relies on: indices and positions in range, `after` before
-// `needed_at`, slots inside the budget, no two ranges in one slot at any position when it is executed in
-// its order, every use resident. INVALID_ARGUMENT names the first that is wrong.
+// Checks everything that an executor relies on: indices and positions in range, slots inside the budget,
+// every use resident, no two ranges in one slot, nothing evicted before its last use or fetched while it
+// is there, each list in an order in which it cannot wait for itself, and the round's end as its
+// beginning. INVALID_ARGUMENT names the first that is wrong. It knows no non-model data. O(size).
 absl::Status CheckPlan(const Plan& plan);
 
 }  // namespace gemini

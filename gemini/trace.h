@@ -25,7 +25,8 @@ namespace gemini {
 struct TracedTensor {
   int64_t size_bytes = 0;
   TensorGroup group = TensorGroup::kTrainable;
-  int32_t space = 0;  // Index of its space in the session; tensors are in the order of their layout.
+  int32_t space =
+      0;  // Index of its space in the session; tensors are in the order of their layout.
   bool operator==(const TracedTensor&) const = default;
 };
 
@@ -54,7 +55,8 @@ struct GradientOut {
 struct Trace {
   std::string phase;
   std::vector<TracedTensor> tensors;
-  std::vector<TracedOperator> operators;  // By position; the last stands for the update, if there is one.
+  std::vector<TracedOperator>
+      operators;  // By position; the last stands for the update, if there is one.
   std::vector<TensorUse> uses;
   std::vector<GradientOut> gradient_outs;
   // Tensors that the update changes, in the order of the updates: first used first. Empty: no update.

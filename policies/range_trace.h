@@ -3,6 +3,7 @@
 // Units:  sizes in chunks of chunk_bytes, times in nanoseconds; ranges by index.
 #pragma once
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -29,13 +30,15 @@ struct RangeTrace {
     int32_t range = 0;       // The grad range that it is written to.
     int64_t size_bytes = 0;  // Of the tensor.
   };
+  std::string phase;
+  uint64_t fingerprint = 0;  // Of the trace.
   int64_t chunk_bytes = 0;
   std::vector<PlannedRange> ranges;  // A param range is followed by its grad range, if it has one.
   std::vector<Operator> operators;
   std::vector<RangeUse> uses;  // Each range once an operator.
   std::vector<GradOut> gradient_outs;
-  std::vector<int32_t> updated;            // Param ranges that the update changes, in its order.
-  std::vector<int64_t> chunks_of_space;    // By space: chunks with payload, of all kinds.
+  std::vector<int32_t> updated;          // Param ranges that the update changes, in its order.
+  std::vector<int64_t> chunks_of_space;  // By space: chunks with payload, of all kinds.
   absl::Span<const RangeUse> uses_of(int32_t position) const {
     const Operator& at = operators[position];
     return absl::MakeConstSpan(uses).subspan(at.first_use, at.num_uses);

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gemini/plan.h"
+
+#include <algorithm>
+#include <limits>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "gemini/status_macros.h"
+
+namespace gemini {
+namespace {
+
+constexpr int64_t kMaxCount = std::numeric_limits<int32_t>::max() / 2;
+constexpr int32_t kNobody = -1;
+constexpr int32_t kNotPending = -1;
+
+template <typename... Parts>
+absl::Status Wrong(const Parts&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat("not a plan: ", parts...));
+}
+
+// Moments of a round in their order: operator p asks at 2 p and ends at 2 p + 1.
+int64_t BeginOf(const PlannedFetch& fetch) {
+  return 2 * int64_t{fetch.after} + (fetch.after == fetch.needed_at ? 0 : 1);
+}
+
+absl::Status CheckShape(const Plan& plan) {
+  if (plan.chunk_bytes <= 0 || plan.device_bytes < 0) {
+    return Wrong("chunks of ", plan.chunk_bytes, " bytes in ", plan.device_bytes);
+  }
+  if (plan.first_use.size() < 2 || plan.first_use.size() > kMaxCount ||
+      plan.uses.size() > kMaxCount || plan.ranges.size() > kMaxCount || plan.first_use[0] != 0 ||
+      plan.first_use.back() != static_cast<int64_t>(plan.uses.size()) ||
+      !std::is_sorted(plan.first_use.begin(), plan.first_use.end())) {
+    return Wrong("the uses of its ", plan.first_use.size(), " - 1 positions are not consecutive");
+  }
+  const int64_t num_slots = plan.device_bytes / plan.chunk_bytes;
+  const int64_t num_ranges = static_cast<int64_t>(plan.ranges.size());
+  const int32_t n = plan.num_positions();
+  for (int64_t i = 0; i < num_ranges; ++i) {
+    const PlannedRange& range = plan.ranges[i];
+    if (range.space < 0 || range.first.value() < 0 || range.num_bundles <= 0 ||
+        range.num_bundles > kMaxCount || range.first.value() > kMaxCount ||
+        (range.kind != ChunkKind::kParam && range.kind != ChunkKind::kGrad)) {
+      return Wrong("range ", i, " has ", range.num_bundles, " bundles from ", range.first.value(),
+                   " of space ", range.space, ", kind ", static_cast<int>(range.kind));
+    }
+  }
+  const auto is_range = [&](int32_t range) { return range >= 0 && range < num_ranges; };
+  const auto is_place = [&](int32_t range, SlotId slot) {
+    return is_range(range) && slot.value() >= 0 &&
+           slot.value() <= num_slots - plan.ranges[range].num_bundles;
+  };
+  for (const int32_t range : plan.uses) {
+    if (!is_range(range)) return Wrong("a use of range ", range, " of ", num_ranges);
+  }
+  for (const int32_t range : plan.updated) {
+    if (!is_range(range) || plan.ranges[range].kind != ChunkKind::kParam) {
+      return Wrong("an update of range ", range, " of ", num_ranges, ", or not of parameters");
+    }
+  }
+  if (plan.ends_with_update() && plan.first_use[n - 1] != plan.first_use[n]) {
+    return Wrong("the update's operator uses ranges");
+  }
+  for (const PlannedResident& resident : plan.initial) {
+    if (!is_place(resident.range, resident.slot)) {
+      return Wrong("range ", resident.range, " begins in slot ", resident.slot.value(), " of ",
+                   num_slots);
+    }
+  }
+  int64_t latest = std::numeric_limits<int64_t>::min();
+  for (size_t i = 0; i < plan.fetches.size(); ++i) {
+    const PlannedFetch& fetch = plan.fetches[i];
+    if (!is_place(fetch.range, fetch.slot) || fetch.after < -1 || fetch.after >= n ||
+        fetch.needed_at < fetch.after || fetch.needed_at < 0 || fetch.needed_at >= 2 * n) {
+      return Wrong("fetch ", i, " of range ", fetch.range, " into slot ", fetch.slot.value(),
+                   " of ", num_slots, ", after ", fetch.after, ", needed at ", fetch.needed_at,
+                   " of ", n);
+    }
+    latest = std::max(latest, BeginOf(fetch));
+    if (latest > 2 * int64_t{fetch.needed_at}) {
+      return Wrong("fetch ", i, " is needed at ", fetch.needed_at,
+                   ", before one in front of it may begin");
+    }
+  }
+  int32_t after = 0;
+  for (const PlannedEviction& eviction : plan.evictions) {
+    if (!is_range(eviction.range) || eviction.after < after || eviction.after >= n) {
+      return Wrong("an eviction of range ", eviction.range, " after ", eviction.after,
+                   ", behind one after ", after, ", of ", n);
+    }
+    after = eviction.after;
+  }
+  for (const PlannedHostMove& move : plan.host_moves) {
+    if (move.space < 0 || move.chunk.value() < 0 || move.after < -1 || move.after >= n ||
+        (move.is_read && (move.needed_at < move.after || move.needed_at >= 2 * n))) {
+      return Wrong("a host move of chunk ", move.chunk.value(), " after ", move.after,
+                   ", needed at ", move.needed_at);
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Plays one round.
+class Round {
+ public:
+  explicit Round(const Plan& plan)
+      : plan_(plan),
+        slot_of_(plan.ranges.size(), kNobody),
+        pending_(plan.ranges.size(), kNotPending) {
+    int64_t num_slots = 0;
+    const auto cover = [&](int32_t range, SlotId slot) {
+      num_slots = std::max(num_slots, slot.value() + plan.ranges[range].num_bundles);
+    };
+    for (const PlannedResident& resident : plan.initial) cover(resident.range, resident.slot);
+    for (const PlannedFetch& fetch : plan.fetches) cover(fetch.range, fetch.slot);
+    occupants_.assign(num_slots, kNobody);
+    std::set<std::pair<int32_t, BundleId>> updated_bundles;
+    for (const int32_t range : plan.updated) {
+      updated_bundles.insert({plan.ranges[range].space, plan.ranges[range].first});
+    }
+    for (const PlannedRange& range : plan.ranges) {
+      of_update_.push_back(updated_bundles.count({range.space, range.first}) != 0);
+    }
+    for (const PlannedFetch& fetch : plan.fetches) by_begin_.push_back(&fetch);
+    std::stable_sort(
+        by_begin_.begin(), by_begin_.end(),
+        [](const PlannedFetch* a, const PlannedFetch* b) { return BeginOf(*a) < BeginOf(*b); });
+  }
+
+  absl::Status Play() {
+    for (const PlannedResident& resident : plan_.initial) {
+      GEMINI_RETURN_IF_ERROR(Enter(resident.range, resident.slot.value(), -1));
+    }
+    const int32_t n = plan_.num_positions();
+    for (const PlannedFetch& fetch : plan_.fetches) {
+      if (fetch.needed_at < n) continue;
+      if (slot_of_[fetch.range] != fetch.slot.value() || pending_[fetch.range] != kNotPending) {
+        return Wrong("range ", fetch.range, " is fetched for the next round into slot ",
+                     fetch.slot.value(), " and begins elsewhere");
+      }
+      pending_[fetch.range] = fetch.needed_at - n;
+    }
+    const std::vector<int32_t> slots_at_start = slot_of_;
+    const std::vector<int32_t> pending_at_start = pending_;
+    GEMINI_RETURN_IF_ERROR(BeginFetches(-1));
+    for (int32_t position = 0; position < n; ++position) {
+      GEMINI_RETURN_IF_ERROR(BeginFetches(2 * int64_t{position}));
+      GEMINI_RETURN_IF_ERROR(Use(position));
+      GEMINI_RETURN_IF_ERROR(Evict(position));
+      if (plan_.ends_with_update() && position == n - 1) GEMINI_RETURN_IF_ERROR(Update());
+      GEMINI_RETURN_IF_ERROR(BeginFetches(2 * int64_t{position} + 1));
+    }
+    for (size_t i = 0; i < slot_of_.size(); ++i) {
+      if (pending_[i] != kNotPending && pending_[i] < n) {
+        return Wrong("range ", i, " is fetched for operator ", pending_[i],
+                     ", which does not use it");
+      }
+      const int32_t pending = pending_[i] == kNotPending ? kNotPending : pending_[i] - n;
+      if (slot_of_[i] != slots_at_start[i] || pending != pending_at_start[i]) {
+        return Wrong("range ", i, " begins in slot ", slots_at_start[i], " (-1: none) and ends in ",
+                     slot_of_[i]);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status Enter(int32_t range, int64_t slot, int64_t moment) {
+    if (slot_of_[range] != kNobody) {
+      return Wrong("range ", range, " is fetched at moment ", moment, " while it is in slot ",
+                   slot_of_[range]);
+    }
+    for (int64_t i = slot; i < slot + plan_.ranges[range].num_bundles; ++i) {
+      if (occupants_[i] != kNobody) {
+        return Wrong("range ", range, " goes into slot ", i, " at moment ", moment,
+                     ", where range ", occupants_[i], " is");
+      }
+      occupants_[i] = range;
+    }
+    slot_of_[range] = static_cast<int32_t>(slot);
+    return absl::OkStatus();
+  }
+
+  void Leave(int32_t range) {
+    const int64_t slot = slot_of_[range];
+    std::fill_n(occupants_.begin() + slot, plan_.ranges[range].num_bundles, kNobody);
+    slot_of_[range] = kNobody;
+  }
+
+  absl::Status BeginFetches(int64_t moment) {
+    for (; next_fetch_ < by_begin_.size() && BeginOf(*by_begin_[next_fetch_]) == moment;
+         ++next_fetch_) {
+      const PlannedFetch& fetch = *by_begin_[next_fetch_];
+      GEMINI_RETURN_IF_ERROR(Enter(fetch.range, fetch.slot.value(), moment));
+      pending_[fetch.range] = fetch.needed_at;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Use(int32_t position) {
+    for (int32_t i = plan_.first_use[position]; i < plan_.first_use[position + 1]; ++i) {
+      const int32_t range = plan_.uses[i];
+      if (slot_of_[range] == kNobody) {
+        return Wrong("operator ", position, " uses range ", range, ", which is not on DEVICE");
+      }
+      if (pending_[range] != kNotPending && pending_[range] != position) {
+        return Wrong("operator ", position, " uses range ", range, ", fetched for ",
+                     pending_[range]);
+      }
+      pending_[range] = kNotPending;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Evict(int32_t position) {
+    for (; next_eviction_ < plan_.evictions.size() &&
+           plan_.evictions[next_eviction_].after == position;
+         ++next_eviction_) {
+      const int32_t range = plan_.evictions[next_eviction_].range;
+      if (slot_of_[range] == kNobody || pending_[range] != kNotPending) {
+        return Wrong(
+            "range ", range, " is evicted after ", position,
+            slot_of_[range] == kNobody ? ", where it is not on DEVICE" : ", before its use");
+      }
+      if (plan_.ends_with_update() && position == plan_.num_positions() - 1 && of_update_[range]) {
+        return Wrong("range ", range, " is evicted after the update that reads it");
+      }
+      Leave(range);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Update() {
+    for (size_t range = 0; range < slot_of_.size(); ++range) {
+      if (slot_of_[range] == kNobody || !of_update_[range]) continue;
+      if (plan_.ranges[range].kind == ChunkKind::kGrad) {
+        return Wrong("the gradients of range ", range, " are on DEVICE at their update");
+      }
+      if (pending_[range] != kNotPending) {
+        return Wrong("range ", range, " is fetched before its update, for position ",
+                     pending_[range]);
+      }
+      Leave(static_cast<int32_t>(range));
+    }
+    return absl::OkStatus();
+  }
+
+  const Plan& plan_;
+  std::vector<int32_t> slot_of_;    // By range.
+  std::vector<int32_t> pending_;    // By range: the operator that it was fetched for.
+  std::vector<bool> of_update_;     // By range.
+  std::vector<int32_t> occupants_;  // By slot.
+  std::vector<const PlannedFetch*> by_begin_;
+  size_t next_fetch_ = 0;
+  size_t next_eviction_ = 0;
+};
+
+}  // namespace
+
+absl::Status CheckPlan(const Plan& plan) {
+  GEMINI_RETURN_IF_ERROR(CheckShape(plan));
+  return Round(plan).Play();
+}
+
+}  // namespace gemini
