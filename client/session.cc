@@ -136,7 +136,8 @@ Session::~Session() { Close().IgnoreError(); }
 absl::StatusOr<ChunkStore*> Session::OpenSpace(const SpaceOptions& options) {
   MutexLock lock(mutex_);
   if (closed_) return absl::FailedPreconditionError("the session is closed");
-  if (options.num_bundles < 0 || options.host_slots < 0 || options.nvme_slots < 0) {
+  if (options.num_bundles < 0 || options.host_slots < 0 || options.nvme_slots < 0 ||
+      options.num_tensors < 0) {
     return absl::InvalidArgumentError(absl::StrCat("space ", options.name, " has a negative size"));
   }
   GEMINI_ASSIGN_OR_RETURN(
@@ -146,7 +147,7 @@ absl::StatusOr<ChunkStore*> Session::OpenSpace(const SpaceOptions& options) {
                          const auto name = builder.CreateString(options.name);
                          return wire::CreateOpenSpace(builder, name, chunk_bytes_,
                                                       options.num_bundles, options.host_slots,
-                                                      options.nvme_slots)
+                                                      options.nvme_slots, options.num_tensors)
                              .Union();
                        },
                        wire::Body::SpaceReply,
@@ -175,7 +176,8 @@ absl::StatusOr<ChunkStore*> Session::OpenSpace(const SpaceOptions& options) {
                             .num_bundles = options.num_bundles,
                             .host_slots = options.host_slots,
                             .nvme_slots = options.nvme_slots,
-                            .slots_per_slab = opened->slots_per_slab()};
+                            .slots_per_slab = opened->slots_per_slab(),
+                            .num_tensors = options.num_tensors};
   GEMINI_ASSIGN_OR_RETURN(SpaceMemory memory,
                           SpaceMemory::Map(shape, reply.fds[0].get(), reply.fds[1].get(), slabs));
   spaces_.push_back({.id = space,

@@ -41,6 +41,7 @@ struct SpaceOptions {
   int64_t num_bundles = 0;
   int64_t host_slots = 0;
   int64_t nvme_slots = 0;
+  int64_t num_tensors = 0;  // Of the model: room for its intents in the client segment.
 };
 
 class Session {
@@ -63,8 +64,8 @@ class Session {
 
   const TierMap<int64_t>& granted_bytes() const { return granted_bytes_; }
   int64_t chunk_bytes() const { return chunk_bytes_; }
-  DeviceBudget& device_budget() { return device_budget_; }
   const PolicyOptions& policy() const { return policy_; }
+  DeviceBudget& device_budget() { return device_budget_; }
   // Not after Close.
   Residency& residency() { return *residency_; }
 
@@ -98,8 +99,8 @@ class Session {
   const uint64_t generation_;
   const TierMap<int64_t> granted_bytes_;
   const int64_t chunk_bytes_;
-  DeviceBudget device_budget_;
   const PolicyOptions policy_;
+  DeviceBudget device_budget_;
   CopyEngineHost copies_;
 
   mutable Mutex mutex_;

@@ -41,9 +41,9 @@ std::string EncodeStatus(uint64_t id, const StatusAnswer& answer, size_t max_ent
     const auto granted = Bytes(tenant.granted);
     const auto floor = Bytes(tenant.floor);
     const auto used = Bytes(tenant.used);
-    tenants.push_back(wire::CreateTenantStatus(builder, tenant.session, label, tenant.pid,
-                                               tenant.uid, tenant.lease, tenant.generation,
-                                               tenant.fenced, &granted, &floor, &used));
+    tenants.push_back(wire::CreateTenantStatus(
+        builder, tenant.session, label, tenant.pid, tenant.uid, tenant.lease, tenant.generation,
+        tenant.fenced, &granted, &floor, &used, tenant.requests));
   }
   std::vector<Offset<wire::SpaceStatus>> spaces;
   for (const SpaceStatusAnswer& space : answer.spaces) {
@@ -51,6 +51,10 @@ std::string EncodeStatus(uint64_t id, const StatusAnswer& answer, size_t max_ent
     const auto name = builder.CreateString(space.name);
     const auto slots = Slots(space.slots);
     const auto hold = Slots(space.counts.chunks_hold);
+    const auto stalls = builder.CreateVector(space.counts.stall_by_cause_ns.data(),
+                                             space.counts.stall_by_cause_ns.size());
+    const auto divergences =
+        builder.CreateVector(space.counts.divergences.data(), space.counts.divergences.size());
     wire::SpaceStatusBuilder status(builder);
     status.add_space(space.space);
     status.add_name(name);
@@ -70,6 +74,11 @@ std::string EncodeStatus(uint64_t id, const StatusAnswer& answer, size_t max_ent
     status.add_max_commit_step(space.counts.commits.max_step);
     status.add_device_used_bytes(space.counts.device_used_bytes);
     status.add_device_non_model_bytes(space.counts.device_non_model_bytes);
+    status.add_stall_by_cause_ns(stalls);
+    status.add_divergences(divergences);
+    status.add_rounds(space.counts.rounds);
+    status.add_planned_rounds(space.counts.planned_rounds);
+    status.add_update_pending(space.counts.update_pending);
     spaces.push_back(status.Finish());
   }
   const auto device = Status(builder, answer.tiers[Tier::kDevice]);

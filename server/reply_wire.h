@@ -45,6 +45,7 @@ struct TenantAnswer {
   TierMap<int64_t> granted;
   TierMap<int64_t> floor;
   TierMap<int64_t> used;
+  uint64_t requests = 0;
 };
 struct SpaceStatusAnswer {
   uint64_t space = 0;

@@ -53,8 +53,9 @@ absl::StatusOr<Request> ParseRequest(absl::string_view bytes) {
     }
     case wire::Body::OpenSpace: {
       const wire::OpenSpace* open = message->body_as_OpenSpace();
-      request.body = OpenSpaceRequest{StringOf(open->name()), open->chunk_bytes(),
-                                      open->num_bundles(), open->host_slots(), open->nvme_slots()};
+      request.body =
+          OpenSpaceRequest{StringOf(open->name()), open->chunk_bytes(), open->num_bundles(),
+                           open->host_slots(),     open->nvme_slots(),  open->num_tensors()};
       return request;
     }
     case wire::Body::TakeSlabs: {

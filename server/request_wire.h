@@ -31,6 +31,7 @@ struct OpenSpaceRequest {
   int64_t num_bundles = 0;
   int64_t host_slots = 0;
   int64_t nvme_slots = 0;
+  int64_t num_tensors = 0;
 };
 struct TakeSlabsRequest {
   uint64_t space = 0;

@@ -60,9 +60,9 @@ struct LeavingSpace {
 
 // Reads every bundle's words, so it is for a worker.
 void LogCommits(const LeavingSpace& space, const std::string& dead) {
-  const CommitSummary commits =
-      SpaceReader(space.memory.client_map.data(), space.plan.num_bundles, space.slots)
-          .ReadCommits();
+  const CommitSummary commits = SpaceReader(space.memory.client_map.data(), space.plan.num_bundles,
+                                            space.plan.num_tensors, space.slots)
+                                    .ReadCommits();
   ServerLog().info("space {} of dead {}: {} of {} bundles committed, steps {} to {}, {} invalid",
                    space.plan.name, dead, commits.committed, space.plan.num_bundles,
                    commits.min_step, commits.max_step, commits.invalid);
@@ -233,6 +233,7 @@ void Server::HandleMessage(Session& session, const std::string& bytes) {
     Disconnect(session);
     return;
   }
+  ++session.requests;
   const bool is_hello = std::holds_alternative<HelloRequest>(request->body);
   if (is_hello == session.said_hello) {
     Refuse(

@@ -501,7 +501,8 @@ void Server::Handle(Session& session, uint64_t id, const GetStatusRequest&) {
                                                                    .fenced = lease.fenced,
                                                                    .granted = lease.granted,
                                                                    .floor = lease.floor,
-                                                                   .used = lease.used});
+                                                                   .used = lease.used,
+                                                                   .requests = tenant->requests});
     for (auto& [space_id, opened] : tenant->spaces) {
       if (opened.destroying) continue;
       const Space& space = *opened.space;

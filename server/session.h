@@ -58,7 +58,8 @@ struct Session {
   std::string label;  // Escaped.
   std::optional<Lease> lease;
   std::map<uint64_t, OpenedSpace> spaces;
-  int worker_jobs = 0;  // Being made or destroyed for this session.
+  uint64_t requests = 0;  // Messages, ever.
+  int worker_jobs = 0;    // Being made or destroyed for this session.
   bool embedded() const { return !peer.pidfd; }
 };
 

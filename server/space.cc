@@ -44,8 +44,8 @@ ServerSegmentShm& Space::server() const {
 }
 
 const IoEntryShm& Space::entry(uint64_t sequence) const {
-  const std::byte* ring =
-      memory_.client_map.data() + ClientSegmentLayout(plan_.num_bundles).ring_offset;
+  const std::byte* ring = memory_.client_map.data() +
+                          ClientSegmentLayout(plan_.num_bundles, plan_.num_tensors).ring_offset;
   return reinterpret_cast<const IoEntryShm*>(ring)[sequence % kIoRingEntries];
 }
 

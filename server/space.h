@@ -26,7 +26,7 @@ class Space {
   const SpaceMemory& memory() const { return memory_; }
   TierMap<int64_t> slots() const { return {{device_slots_, plan_.host_slots, plan_.nvme_slots}}; }
   SpaceReader reader() const {
-    return SpaceReader(memory_.client_map.data(), plan_.num_bundles, slots());
+    return SpaceReader(memory_.client_map.data(), plan_.num_bundles, plan_.num_tensors, slots());
   }
 
   struct Transfer {

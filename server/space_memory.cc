@@ -19,7 +19,7 @@ namespace gemini::server {
 absl::StatusOr<SpaceMemory> MakeSpaceMemory(const SpacePlan& plan, TierStore& host_store,
                                             TierStore& nvme_store) {
   SpaceMemory memory;
-  const int64_t client_bytes = ClientSegmentLayout(plan.num_bundles).size_bytes;
+  const int64_t client_bytes = ClientSegmentLayout(plan.num_bundles, plan.num_tensors).size_bytes;
   // As in the HOST store: beyond what the machine has there is no error, only the OOM killer.
   const absl::StatusOr<int64_t> available_bytes = AvailableHostMemory();
   if (available_bytes.ok() && plan.segment_bytes() > *available_bytes) {

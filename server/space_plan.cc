@@ -51,6 +51,11 @@ absl::StatusOr<SpacePlan> PlanSpace(const OpenSpaceRequest& request, const TierM
                                                    request.num_bundles, " bundles: 1 to ",
                                                    kMaxBundles, " are allowed; use larger chunks"));
   }
+  if (request.num_tensors < 0 || request.num_tensors > kMaxTensors) {
+    return absl::InvalidArgumentError(absl::StrCat("space ", request.name, " has ",
+                                                   request.num_tensors, " tensors: 0 to ",
+                                                   kMaxTensors, " are allowed"));
+  }
   GEMINI_RETURN_IF_ERROR(CheckSlots(request.name, Tier::kHost, request.host_slots,
                                     request.chunk_bytes, left[Tier::kHost]));
   GEMINI_RETURN_IF_ERROR(CheckSlots(request.name, Tier::kNvme, request.nvme_slots,
@@ -62,8 +67,8 @@ absl::StatusOr<SpacePlan> PlanSpace(const OpenSpaceRequest& request, const TierM
                                                    request.num_bundles, " bundles for ", slots,
                                                    " slots: ask for more slots"));
   }
-  return SpacePlan{request.name, request.chunk_bytes, request.num_bundles, request.host_slots,
-                   request.nvme_slots};
+  return SpacePlan{request.name,       request.chunk_bytes, request.num_bundles,
+                   request.host_slots, request.nvme_slots,  request.num_tensors};
 }
 
 }  // namespace gemini::server

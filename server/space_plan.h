@@ -21,17 +21,20 @@ struct SpacePlan {
   int64_t num_bundles = 0;
   int64_t host_slots = 0;
   int64_t nvme_slots = 0;
+  int64_t num_tensors = 0;
   int64_t host_bytes() const { return host_slots * chunk_bytes; }
   int64_t nvme_bytes() const { return nvme_slots * chunk_bytes; }
   // Of its two segments, in whole pages. Not charged to the lease.
   int64_t segment_bytes() const {
-    return RoundUp(ClientSegmentLayout(num_bundles).size_bytes, kPageBytes) +
+    return RoundUp(ClientSegmentLayout(num_bundles, num_tensors).size_bytes, kPageBytes) +
            RoundUp(static_cast<int64_t>(sizeof(ServerSegmentShm)), kPageBytes);
   }
 };
 
 // Bounds what reading one space costs the server: 5 words a bundle, 10 ms at the most.
 inline constexpr int64_t kMaxBundles = int64_t{1} << 20;
+// Of one space; each takes a word or two of the client segment.
+inline constexpr int64_t kMaxTensors = int64_t{1} << 20;
 inline constexpr int64_t kMaxSpaceNameChars = 128;
 
 // `left` is what the lease has not yet given to spaces. INVALID_ARGUMENT: a name that is not 1 to 128

@@ -82,6 +82,13 @@ SpaceCounts SpaceReader::Count() const {
   counts.stall_ns = Clamp(header().stall_ns);
   counts.device_used_bytes = Clamp(header().device_used_bytes);
   counts.device_non_model_bytes = Clamp(header().device_non_model_bytes);
+  for (int i = 0; i < kNumStallCauses; ++i) {
+    counts.stall_by_cause_ns[i] = Clamp(header().stall_by_cause_ns[i]);
+  }
+  for (int i = 0; i < kNumDivergences; ++i) counts.divergences[i] = Clamp(header().divergences[i]);
+  counts.rounds = Clamp(header().rounds);
+  counts.planned_rounds = Clamp(header().planned_rounds);
+  counts.update_pending = Clamp(header().update_pending);
   counts.commits = ReadCommits();
   return counts;
 }

@@ -3,6 +3,7 @@
 // Thread: any; the client may write at the same time. O(chunks) except List.
 // Errors: none. A word that no honest client writes is counted as invalid.
 #pragma once
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "gemini/ids.h"
 #include "gemini/residency_shm.h"
 #include "gemini/space_shm.h"
+#include "gemini/stall_cause.h"
 #include "gemini/tier.h"
 
 namespace gemini::server {
@@ -33,6 +35,11 @@ struct SpaceCounts {
   int64_t stall_ns = 0;
   int64_t device_used_bytes = 0;
   int64_t device_non_model_bytes = 0;
+  std::array<int64_t, kNumStallCauses> stall_by_cause_ns = {};  // By StallCause.
+  std::array<int64_t, kNumDivergences> divergences = {};        // By Divergence.
+  int64_t rounds = 0;
+  int64_t planned_rounds = 0;
+  int64_t update_pending = 0;
   CommitSummary commits;
 };
 
@@ -45,10 +52,14 @@ struct ListedChunk {
 
 class SpaceReader {
  public:
-  // `segment` is a mapped client segment of `num_bundles`; it outlives the reader. `slots` bounds
+  // `segment` is a mapped client segment of `num_bundles` and `num_tensors`; it outlives the reader. `slots` bounds
   // what words may name.
-  SpaceReader(const std::byte* segment, int64_t num_bundles, const TierMap<int64_t>& slots)
-      : segment_(segment), layout_(num_bundles), num_bundles_(num_bundles), slots_(slots) {}
+  SpaceReader(const std::byte* segment, int64_t num_bundles, int64_t num_tensors,
+              const TierMap<int64_t>& slots)
+      : segment_(segment),
+        layout_(num_bundles, num_tensors),
+        num_bundles_(num_bundles),
+        slots_(slots) {}
 
   CommitSummary ReadCommits() const;
   SpaceCounts Count() const;

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/status_view.h"
 
+#include <algorithm>
 #include <cstdint>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -10,6 +12,7 @@
 #include "gemini/byte_size.h"
 #include "gemini/chunk_state.h"
 #include "gemini/ids.h"
+#include "gemini/stall_cause.h"
 #include "gemini/tier.h"
 
 namespace gemini::tools {
@@ -76,6 +79,55 @@ std::string Duration(int64_t nanoseconds) {
   return absl::FormatDuration(absl::Trunc(absl::Nanoseconds(nanoseconds), absl::Milliseconds(1)));
 }
 
+// "transfer 12ms, update 3ms": the parts of `values` that are not 0.
+template <typename Name, typename Show>
+std::string PartsText(const flatbuffers::Vector<int64_t>* values, int count, Name name, Show show) {
+  std::string text;
+  for (int i = 0; values != nullptr && i < std::min<int>(count, values->size()); ++i) {
+    if (values->Get(i) == 0) continue;
+    absl::StrAppend(&text, text.empty() ? "" : ", ", name(i), " ", show(values->Get(i)));
+  }
+  return text;
+}
+
+std::string StallsText(const wire::SpaceStatus& space) {
+  return PartsText(
+      space.stall_by_cause_ns(), kNumStallCauses,
+      [](int i) { return StallCauseName(static_cast<StallCause>(i)); }, Duration);
+}
+
+std::string DivergencesText(const wire::SpaceStatus& space) {
+  return PartsText(
+      space.divergences(), kNumDivergences,
+      [](int i) { return DivergenceName(static_cast<Divergence>(i)); },
+      [](int64_t count) { return absl::StrCat(count); });
+}
+
+// Why it waited, how many rounds followed their plan, and what the update still has to do.
+std::string RoundsText(const wire::SpaceStatus& space) {
+  std::string text;
+  const std::string stalls = StallsText(space);
+  if (!stalls.empty()) absl::StrAppend(&text, "  stalled for: ", stalls, "\n");
+  if (space.rounds() > 0) {
+    const std::string left = DivergencesText(space);
+    absl::StrAppend(&text, "  ", space.planned_rounds(), " of ", space.rounds(),
+                    " rounds followed their plan", left.empty() ? "" : "; left it: ", left, "\n");
+  }
+  if (space.update_pending() > 0) {
+    absl::StrAppend(&text, "  ", space.update_pending(), " bundles await their update\n");
+  }
+  return text;
+}
+
+json PartsJson(const flatbuffers::Vector<int64_t>* values, int count,
+               absl::FunctionRef<absl::string_view(int)> name) {
+  json object = json::object();
+  for (int i = 0; values != nullptr && i < std::min<int>(count, values->size()); ++i) {
+    object[std::string(name(i))] = values->Get(i);
+  }
+  return object;
+}
+
 }  // namespace
 
 std::string StatusText(const wire::StatusReply& status) {
@@ -91,15 +143,16 @@ std::string StatusText(const wire::StatusReply& status) {
                           FormatByteSize(row->capacity()), FormatByteSize(row->leased()),
                           FormatByteSize(row->reclaiming()), FormatByteSize(row->free()));
   }
-  absl::StrAppendFormat(&text, "\n%-24s%10s %-24s%-24s%-24s%s\n", "TENANT", "PID", " DEVICE USED",
-                        "HOST USED", "NVME USED", "LEASE");
+  absl::StrAppendFormat(&text, "\n%-24s%10s %-24s%-24s%-24s%-16s%s\n", "TENANT", "PID",
+                        " DEVICE USED", "HOST USED", "NVME USED", "LEASE", "REQUESTS");
   if (status.tenants() != nullptr) {
     for (const wire::TenantStatus* tenant : *status.tenants()) {
-      absl::StrAppendFormat(&text, "%-24s%10d  %-23s%-24s%-24s%d.%d%s\n", Escaped(tenant->label()),
+      const std::string lease = absl::StrCat(tenant->lease(), ".", tenant->generation(),
+                                             tenant->fenced() ? " fenced" : "");
+      absl::StrAppendFormat(&text, "%-24s%10d  %-23s%-24s%-24s%-16s%d\n", Escaped(tenant->label()),
                             tenant->pid(), UsedOfGranted(*tenant, Tier::kDevice),
                             UsedOfGranted(*tenant, Tier::kHost),
-                            UsedOfGranted(*tenant, Tier::kNvme), tenant->lease(),
-                            tenant->generation(), tenant->fenced() ? " fenced" : "");
+                            UsedOfGranted(*tenant, Tier::kNvme), lease, tenant->requests());
     }
   }
   if (status.spaces() == nullptr) return text;
@@ -122,6 +175,7 @@ std::string StatusText(const wire::StatusReply& status) {
     absl::StrAppendFormat(&text, "  fetched %s, written back %s, stalled %s\n",
                           FormatByteSize(space->fetch_bytes()),
                           FormatByteSize(space->evict_bytes()), Duration(space->stall_ns()));
+    text += RoundsText(*space);
     absl::StrAppendFormat(&text, "  DEVICE now: %s, of it %s no chunk\n",
                           FormatByteSize(space->device_used_bytes()),
                           FormatByteSize(space->device_non_model_bytes()));
@@ -154,29 +208,40 @@ json StatusJson(const wire::StatusReply& status) {
                                    {"fenced", tenant->fenced()},
                                    {"granted_bytes", TierJson(tenant->granted())},
                                    {"floor_bytes", TierJson(tenant->floor())},
-                                   {"used_bytes", TierJson(tenant->used())}});
+                                   {"used_bytes", TierJson(tenant->used())},
+                                   {"requests", tenant->requests()}});
     }
   }
   if (status.spaces() != nullptr) {
     for (const wire::SpaceStatus* space : *status.spaces()) {
-      object["spaces"].push_back({{"space", space->space()},
-                                  {"name", Escaped(space->name())},
-                                  {"session", space->session()},
-                                  {"chunk_bytes", space->chunk_bytes()},
-                                  {"num_bundles", space->num_bundles()},
-                                  {"slots", TierJson(space->slots())},
-                                  {"chunks_free", space->chunks_free()},
-                                  {"chunks_hold", TierJson(space->chunks_hold())},
-                                  {"chunks_compute", space->chunks_compute()},
-                                  {"chunks_invalid", space->chunks_invalid()},
-                                  {"step", space->step()},
-                                  {"min_commit_step", space->min_commit_step()},
-                                  {"max_commit_step", space->max_commit_step()},
-                                  {"fetch_bytes", space->fetch_bytes()},
-                                  {"evict_bytes", space->evict_bytes()},
-                                  {"stall_ns", space->stall_ns()},
-                                  {"device_used_bytes", space->device_used_bytes()},
-                                  {"device_non_model_bytes", space->device_non_model_bytes()}});
+      object["spaces"].push_back(
+          {{"space", space->space()},
+           {"name", Escaped(space->name())},
+           {"session", space->session()},
+           {"chunk_bytes", space->chunk_bytes()},
+           {"num_bundles", space->num_bundles()},
+           {"slots", TierJson(space->slots())},
+           {"chunks_free", space->chunks_free()},
+           {"chunks_hold", TierJson(space->chunks_hold())},
+           {"chunks_compute", space->chunks_compute()},
+           {"chunks_invalid", space->chunks_invalid()},
+           {"step", space->step()},
+           {"min_commit_step", space->min_commit_step()},
+           {"max_commit_step", space->max_commit_step()},
+           {"fetch_bytes", space->fetch_bytes()},
+           {"evict_bytes", space->evict_bytes()},
+           {"stall_ns", space->stall_ns()},
+           {"device_used_bytes", space->device_used_bytes()},
+           {"device_non_model_bytes", space->device_non_model_bytes()},
+           {"stall_by_cause_ns",
+            PartsJson(space->stall_by_cause_ns(), kNumStallCauses,
+                      [](int i) { return StallCauseName(static_cast<StallCause>(i)); })},
+           {"divergences",
+            PartsJson(space->divergences(), kNumDivergences,
+                      [](int i) { return DivergenceName(static_cast<Divergence>(i)); })},
+           {"rounds", space->rounds()},
+           {"planned_rounds", space->planned_rounds()},
+           {"update_pending", space->update_pending()}});
     }
   }
   return object;

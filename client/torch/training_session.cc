@@ -125,6 +125,7 @@ absl::StatusOr<ManagedModel*> TrainingSession::Manage(torch::nn::Module& module,
     SpaceOptions space;
     space.name = options.space_name;
     space.num_bundles = layout.num_bundles();
+    space.num_tensors = static_cast<int64_t>(tensors.size());
     int64_t chunks = 0;
     for (int64_t i = 0; i < layout.num_bundles(); ++i) {
       // Parameter, two moments and gradient; or the one chunk of a frozen tensor or buffer.

@@ -84,7 +84,8 @@ class HostileClientTest : public ::testing::Test {
     flatbuffers::FlatBufferBuilder builder;
     const auto build = builder.CreateString("b");
     const auto text = builder.CreateString(label.data(), label.size());
-    const auto body = wire::CreateHello(builder, 1, build, wire::Role::kTrainer, text);
+    const auto body =
+        wire::CreateHello(builder, kProtocolVersion, build, wire::Role::kTrainer, text);
     wire::FinishMessageBuffer(builder,
                               wire::CreateMessage(builder, 1, wire::Body::Hello, body.Union()));
     return std::string(reinterpret_cast<const char*>(builder.GetBufferPointer()),
@@ -112,7 +113,8 @@ TEST_F(HostileClientTest, AHelloOver4KiBOrOfAnotherVersionOrWithoutARoleIsRefuse
   WireClient other = Raw();
   EXPECT_THAT(other.Hello("new", wire::Role::kTrainer, 99),
               StatusIs(absl::StatusCode::kFailedPrecondition,
-                       AllOf(HasSubstr("speaks protocol 1"), HasSubstr("you speak 99"))));
+                       AllOf(HasSubstr(absl::StrCat("speaks protocol ", kProtocolVersion)),
+                             HasSubstr("you speak 99"))));
   ExpectHangUp(other);
   WireClient roleless = Raw();
   EXPECT_THAT(roleless.Hello("?", wire::Role::kUnknown),

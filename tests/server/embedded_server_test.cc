@@ -151,6 +151,28 @@ TEST_F(EmbeddedServerTest, AHangUpWithoutCloseFencesTheLeaseAndKeepsItsBytes) {
   EXPECT_EQ(space.server().generation.load(), space.generation + 1);
 }
 
+TEST_F(EmbeddedServerTest, WhatAClientSendsIsCountedAndAQuietOneSendsNothing) {
+  WireClient observer = Connect("watch", wire::Role::kObserver);
+  WireClient client = Connect("job");
+  ASSERT_OK(client.OpenLease({{0, kMiB, kMiB}}, {{}}));
+  ASSERT_OK_AND_ASSIGN(WireSpace space,
+                       client.OpenSpace({.name = "s", .host_slots = 4, .nvme_slots = 4}));
+  ASSERT_OK_AND_ASSIGN(WireReply before, observer.GetStatus());
+  EXPECT_EQ(TenantOf(before, "job")->requests(), 3u);  // Hello, OpenLease, OpenSpace.
+  // Its rounds go on in memory that both see: no request.
+  space.client().rounds.store(7);
+  space.client().stall_by_cause_ns[static_cast<int>(StallCause::kNvme)].store(11);
+  ASSERT_EQ(space.WaitCompletion(space.Submit(IoOperation::kWrite, 0, 0)), 0);
+  ASSERT_OK_AND_ASSIGN(WireReply after, observer.GetStatus());
+  EXPECT_EQ(TenantOf(after, "job")->requests(), 3u);
+  const wire::SpaceStatus& shown = *after.message().body_as_StatusReply()->spaces()->Get(0);
+  EXPECT_EQ(shown.rounds(), 7);
+  EXPECT_EQ(shown.stall_by_cause_ns()->Get(static_cast<int>(StallCause::kNvme)), 11);
+  EXPECT_THAT(client.CloseSpace(space.id + 1), StatusIs(absl::StatusCode::kNotFound));
+  ASSERT_OK_AND_ASSIGN(WireReply refused, observer.GetStatus());
+  EXPECT_EQ(TenantOf(refused, "job")->requests(), 4u);  // A refused one counts too.
+}
+
 TEST(EmbeddedServerCapacityTest, ASpaceBeyondTheMachinesMemoryIsRefusedBeforeItIsAllocated) {
   ServerOptions options;
   options.capacity_bytes[Tier::kHost] = int64_t{1} << 50;

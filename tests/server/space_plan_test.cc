@@ -28,6 +28,22 @@ TEST(SpacePlanTest, AllThatIsLeftMayBeTaken) {
   EXPECT_EQ(plan.nvme_bytes(), 20 * kMiB);
 }
 
+TEST(SpacePlanTest, TheTensorsHaveALimitAndRoomInTheSegment) {
+  OpenSpaceRequest request = Good();
+  ASSERT_OK_AND_ASSIGN(const SpacePlan none, PlanSpace(request, kLeft));
+  request.num_tensors = kMaxTensors;
+  ASSERT_OK_AND_ASSIGN(const SpacePlan most, PlanSpace(request, kLeft));
+  EXPECT_EQ(most.segment_bytes() - none.segment_bytes(),
+            RoundUp(ClientSegmentLayout(4, kMaxTensors).size_bytes, kPageBytes) -
+                RoundUp(ClientSegmentLayout(4, 0).size_bytes, kPageBytes));
+  EXPECT_GE(most.segment_bytes() - none.segment_bytes(), kMaxTensors * 8);
+  for (const int64_t count : {int64_t{-1}, kMaxTensors + 1, kHuge}) {
+    request.num_tensors = count;
+    EXPECT_THAT(PlanSpace(request, kLeft),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("tensors: 0 to 1048576")));
+  }
+}
+
 TEST(SpacePlanTest, ANameOutsideTheRulesIsRefusedAndEscaped) {
   for (const std::string& name :
        {std::string(), std::string(129, 'a'), std::string("a/b"), std::string("a b"),

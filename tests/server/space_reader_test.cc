@@ -13,10 +13,11 @@ namespace {
 class SpaceReaderTest : public ::testing::Test {
  protected:
   static constexpr int64_t kBundles = 6;
-  const ClientSegmentLayout layout_{kBundles};
+  static constexpr int64_t kTensors = 9;
+  const ClientSegmentLayout layout_{kBundles, kTensors};
   std::vector<uint64_t> words_ = std::vector<uint64_t>(layout_.size_bytes / 8);
   const SpaceReader reader_{
-      reinterpret_cast<const std::byte*>(words_.data()), kBundles, {{4, 10, 20}}};
+      reinterpret_cast<const std::byte*>(words_.data()), kBundles, kTensors, {{4, 10, 20}}};
 
   uint64_t& residency(int64_t chunk) { return words_[layout_.residency_offset / 8 + chunk]; }
   uint64_t& commit(int64_t bundle) { return words_[layout_.commit_offset / 8 + bundle]; }
@@ -66,6 +67,21 @@ TEST_F(SpaceReaderTest, ListingEndsAtTheLastChunkAndCarriesTheBundlesStep) {
   EXPECT_EQ(chunks[1].commit_step, 8);
   EXPECT_TRUE(reader_.List(30, 1).empty());
   EXPECT_TRUE(reader_.List(std::numeric_limits<int64_t>::max(), 1).empty());
+}
+
+TEST_F(SpaceReaderTest, TheHeadersWordsAreShownAndCutAtTheTypesEnd) {
+  auto& header = *reinterpret_cast<ClientSegmentHeaderShm*>(words_.data());
+  header.stall_by_cause_ns[static_cast<int>(StallCause::kUpdate)] = 70;
+  header.divergences[static_cast<int>(Divergence::kBudget)] = 3;
+  header.rounds = 12;
+  header.planned_rounds = ~uint64_t{0};
+  header.update_pending = 5;
+  const SpaceCounts counts = reader_.Count();
+  EXPECT_THAT(counts.stall_by_cause_ns, ::testing::ElementsAre(0, 70, 0, 0, 0));
+  EXPECT_THAT(counts.divergences, ::testing::ElementsAre(0, 0, 3, 0, 0));
+  EXPECT_EQ(counts.rounds, 12);
+  EXPECT_EQ(counts.planned_rounds, std::numeric_limits<int64_t>::max());
+  EXPECT_EQ(counts.update_pending, 5);
 }
 
 // Property: whatever the words are, every chunk is counted exactly once and nothing is read outside.

@@ -19,21 +19,21 @@
 namespace gemini::server {
 
 IoEntryShm& WireSpace::entry(uint64_t sequence) const {
-  const ClientSegmentLayout layout(num_bundles);
+  const ClientSegmentLayout layout(num_bundles, num_tensors);
   return reinterpret_cast<IoEntryShm*>(client_map.data() +
                                        layout.ring_offset)[sequence % kIoRingEntries];
 }
 std::atomic<uint64_t>& WireSpace::residency(int64_t chunk) const {
-  const ClientSegmentLayout layout(num_bundles);
+  const ClientSegmentLayout layout(num_bundles, num_tensors);
   return reinterpret_cast<std::atomic<uint64_t>*>(client_map.data() +
                                                   layout.residency_offset)[chunk];
 }
 std::atomic<uint64_t>& WireSpace::commit(int64_t bundle) const {
-  const ClientSegmentLayout layout(num_bundles);
+  const ClientSegmentLayout layout(num_bundles, num_tensors);
   return reinterpret_cast<std::atomic<uint64_t>*>(client_map.data() + layout.commit_offset)[bundle];
 }
 CommitRecordShm& WireSpace::record(int64_t index) const {
-  const ClientSegmentLayout layout(num_bundles);
+  const ClientSegmentLayout layout(num_bundles, num_tensors);
   return reinterpret_cast<CommitRecordShm*>(client_map.data() + layout.record_offset)[index];
 }
 
@@ -141,7 +141,7 @@ absl::StatusOr<WireSpace> WireClient::OpenSpace(const SpaceWish& wish) {
   flatbuffers::FlatBufferBuilder builder;
   const auto name = builder.CreateString(wish.name);
   const auto body = wire::CreateOpenSpace(builder, name, wish.chunk_bytes, wish.num_bundles,
-                                          wish.host_slots, wish.nvme_slots);
+                                          wish.host_slots, wish.nvme_slots, wish.num_tensors);
   GEMINI_ASSIGN_OR_RETURN(WireReply reply, Call(builder, wire::Body::OpenSpace, body.Union()));
   const wire::SpaceReply* opened = reply.message().body_as_SpaceReply();
   if (opened == nullptr || reply.fds.size() < 3) return absl::DataLossError("no SpaceReply");
@@ -149,6 +149,7 @@ absl::StatusOr<WireSpace> WireClient::OpenSpace(const SpaceWish& wish) {
   space.id = opened->space();
   space.generation = opened->generation();
   space.num_bundles = wish.num_bundles;
+  space.num_tensors = wish.num_tensors;
   space.slots_per_slab = opened->slots_per_slab();
   space.num_slabs = opened->num_slabs();
   space.client_segment = std::move(reply.fds[0]);
@@ -163,10 +164,11 @@ absl::StatusOr<WireSpace> WireClient::OpenSpace(const SpaceWish& wish) {
     if (slabs.fds.empty()) return absl::DataLossError("no slabs");
     for (UniqueFd& fd : slabs.fds) space.slabs.push_back(std::move(fd));
   }
-  GEMINI_ASSIGN_OR_RETURN(space.client_map,
-                          MappedMemory::Map(space.client_segment.get(),
-                                            ClientSegmentLayout(wish.num_bundles).size_bytes,
-                                            MappedMemory::Access::kReadWrite));
+  GEMINI_ASSIGN_OR_RETURN(
+      space.client_map,
+      MappedMemory::Map(space.client_segment.get(),
+                        ClientSegmentLayout(wish.num_bundles, wish.num_tensors).size_bytes,
+                        MappedMemory::Access::kReadWrite));
   GEMINI_ASSIGN_OR_RETURN(space.server_map,
                           MappedMemory::Map(space.server_segment.get(), sizeof(ServerSegmentShm),
                                             MappedMemory::Access::kReadOnly));

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "gemini/mapped_memory.h"
+#include "gemini/protocol.h"
 #include "gemini/seqpacket.h"
 #include "gemini/space_shm.h"
 #include "gemini/tier.h"
@@ -37,6 +38,7 @@ struct WireSpace {
   uint64_t id = 0;
   uint64_t generation = 0;
   int64_t num_bundles = 0;
+  int64_t num_tensors = 0;
   int64_t slots_per_slab = 0;
   int64_t num_slabs = 0;
   UniqueFd client_segment;
@@ -69,6 +71,7 @@ struct SpaceWish {
   int64_t num_bundles = 1;
   int64_t host_slots = 0;
   int64_t nvme_slots = 0;
+  int64_t num_tensors = 0;
 };
 
 class WireClient {
@@ -78,7 +81,7 @@ class WireClient {
 
   // A refusal comes back as its Status.
   absl::Status Hello(absl::string_view label, wire::Role role = wire::Role::kTrainer,
-                     uint32_t protocol = 1);
+                     uint32_t protocol = kProtocolVersion);
   absl::StatusOr<WireLease> OpenLease(const TierMap<int64_t>& want, const TierMap<int64_t>& floor);
   absl::StatusOr<WireSpace> OpenSpace(const SpaceWish& wish);
   absl::Status CloseSpace(uint64_t space);
