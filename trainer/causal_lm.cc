@@ -33,9 +33,12 @@ torch::Tensor CausalLm::Loss(const torch::Tensor& tokens) {
   return ShiftedCrossEntropy(Forward(tokens), tokens);
 }
 
-torch::Tensor CausalLm::RunBlock(const std::shared_ptr<Block>& block,
-                                 const torch::Tensor& hidden) const {
-  return recompute_ ? ForwardRecomputed(block, hidden) : block->Forward(hidden);
+torch::Tensor CausalLm::Forward(const torch::Tensor& tokens) {
+  torch::Tensor hidden = Embed(tokens);
+  for (const std::shared_ptr<Block>& block : blocks_) {
+    hidden = recompute_ ? ForwardRecomputed(block, hidden) : block->Forward(hidden);
+  }
+  return Head(hidden);
 }
 
 absl::StatusOr<std::unique_ptr<CausalLm>> MakeCausalLm(const HfConfig& config,

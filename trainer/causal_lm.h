@@ -22,9 +22,15 @@ namespace gemini::trainer {
 
 class CausalLm : public torch::nn::Module {
  public:
+  // The stages of Forward: tokens to the input of the first block [batch, sequence, width]; the
+  // blocks; the output of the last block to logits.
+  virtual torch::Tensor Embed(const torch::Tensor& tokens) = 0;
+  virtual torch::Tensor Head(const torch::Tensor& hidden) = 0;
+  const std::vector<std::shared_ptr<Block>>& blocks() const { return blocks_; }
+
   // Returns logits [batch, sequence, vocab] for tokens [batch, sequence] int64, each in
   // [0, vocab_size), sequence <= max_sequence. Dropout is drawn in training mode only.
-  virtual torch::Tensor Forward(const torch::Tensor& tokens) = 0;
+  torch::Tensor Forward(const torch::Tensor& tokens);
 
   // Returns the loss of transformers with labels equal to the inputs: the mean cross entropy in
   // fp32 of predicting token i + 1 from the tokens up to i. NaN for sequences of one token.
@@ -36,8 +42,7 @@ class CausalLm : public torch::nn::Module {
   bool recompute() const { return recompute_; }
 
  protected:
-  // Runs one block of Forward, as set_recompute says.
-  torch::Tensor RunBlock(const std::shared_ptr<Block>& block, const torch::Tensor& hidden) const;
+  std::vector<std::shared_ptr<Block>> blocks_;  // Filled by the model's constructor.
 
  private:
   bool recompute_ = false;

@@ -130,9 +130,12 @@ std::string DefaultText(const ConfigKey& key) {
                  ? ""
                  : absl::StrCat(defaults.*std::get<int64_t RunConfig::*>(key.member));
     case KeyKind::kNumber:
+    case KeyKind::kFraction:
       return absl::StrFormat("%g", defaults.*std::get<double RunConfig::*>(key.member));
     case KeyKind::kBytes:
       return "auto";
+    case KeyKind::kBytesPerSecond:
+      return "0";
     case KeyKind::kSwitch:
     case KeyKind::kNvme:
       return "";

@@ -86,17 +86,19 @@ Gpt2::Gpt2(const Gpt2Config& config, const torch::TensorOptions& options) : conf
   }
 }
 
-torch::Tensor Gpt2::Forward(const torch::Tensor& tokens) {
+torch::Tensor Gpt2::Embed(const torch::Tensor& tokens) {
   const torch::Tensor positions =
       torch::arange(tokens.size(1), torch::dtype(torch::kInt64).device(tokens.device()))
           .unsqueeze(0);
   // One after the other: the order of first use is the order of the parameters.
   const torch::Tensor embedded = token_embedding_->Forward(tokens);
-  torch::Tensor hidden = embedded + position_embedding_->Forward(positions);
-  hidden = at::dropout(hidden, config_.embd_pdrop, is_training());
-  for (const std::shared_ptr<Block>& block : blocks_) hidden = RunBlock(block, hidden);
-  hidden = final_norm_->Forward(hidden);
-  return head_ ? head_->Forward(hidden) : at::linear(hidden, token_embedding_->weight());
+  const torch::Tensor hidden = embedded + position_embedding_->Forward(positions);
+  return at::dropout(hidden, config_.embd_pdrop, is_training());
+}
+
+torch::Tensor Gpt2::Head(const torch::Tensor& hidden) {
+  const torch::Tensor normed = final_norm_->Forward(hidden);
+  return head_ ? head_->Forward(normed) : at::linear(normed, token_embedding_->weight());
 }
 
 }  // namespace gemini::trainer

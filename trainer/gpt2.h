@@ -14,13 +14,13 @@ namespace gemini::trainer {
 class Gpt2 : public CausalLm {
  public:
   Gpt2(const Gpt2Config& config, const torch::TensorOptions& options);
-  torch::Tensor Forward(const torch::Tensor& tokens) override;
+  torch::Tensor Embed(const torch::Tensor& tokens) override;
+  torch::Tensor Head(const torch::Tensor& hidden) override;
 
  private:
   const Gpt2Config config_;
   std::shared_ptr<Embedding> token_embedding_;
   std::shared_ptr<Embedding> position_embedding_;
-  std::vector<std::shared_ptr<Block>> blocks_;
   std::shared_ptr<LayerNorm> final_norm_;
   std::shared_ptr<Linear> head_;  // Null when tied to the token embedding.
 };

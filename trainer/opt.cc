@@ -118,7 +118,7 @@ Opt::Opt(const OptConfig& config, const torch::TensorOptions& options) : config_
   }
 }
 
-torch::Tensor Opt::Forward(const torch::Tensor& tokens) {
+torch::Tensor Opt::Embed(const torch::Tensor& tokens) {
   // One row of positions for each sequence, and not one for all: the gradient of the table is then
   // summed in the order of transformers.
   const torch::Tensor positions = torch::arange(kPositionOffset, tokens.size(1) + kPositionOffset,
@@ -128,11 +128,14 @@ torch::Tensor Opt::Forward(const torch::Tensor& tokens) {
   torch::Tensor embedded = token_embedding_->Forward(tokens);
   const torch::Tensor placed = position_embedding_->Forward(positions);
   if (project_in_) embedded = project_in_->Forward(embedded);
-  torch::Tensor hidden = embedded + placed;
-  for (const std::shared_ptr<Block>& block : blocks_) hidden = RunBlock(block, hidden);
-  if (final_norm_) hidden = final_norm_->Forward(hidden);
-  if (project_out_) hidden = project_out_->Forward(hidden);
-  return head_ ? head_->Forward(hidden) : at::linear(hidden, token_embedding_->weight());
+  return embedded + placed;
+}
+
+torch::Tensor Opt::Head(const torch::Tensor& hidden) {
+  torch::Tensor out = hidden;
+  if (final_norm_) out = final_norm_->Forward(out);
+  if (project_out_) out = project_out_->Forward(out);
+  return head_ ? head_->Forward(out) : at::linear(out, token_embedding_->weight());
 }
 
 }  // namespace gemini::trainer

@@ -15,14 +15,14 @@ namespace gemini::trainer {
 class Opt : public CausalLm {
  public:
   Opt(const OptConfig& config, const torch::TensorOptions& options);
-  torch::Tensor Forward(const torch::Tensor& tokens) override;
+  torch::Tensor Embed(const torch::Tensor& tokens) override;
+  torch::Tensor Head(const torch::Tensor& hidden) override;
 
  private:
   const OptConfig config_;
   std::shared_ptr<Embedding> token_embedding_;
   std::shared_ptr<Embedding> position_embedding_;
-  std::shared_ptr<Linear> project_in_;  // Null without projections.
-  std::vector<std::shared_ptr<Block>> blocks_;
+  std::shared_ptr<Linear> project_in_;     // Null without projections.
   std::shared_ptr<LayerNorm> final_norm_;  // Null without one.
   std::shared_ptr<Linear> project_out_;    // Null without projections.
   std::shared_ptr<Linear> head_;           // Null when tied to the token embedding.

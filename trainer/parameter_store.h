@@ -70,10 +70,29 @@ class ParameterStore {
   virtual absl::Status SetStep(int64_t step) = 0;
   virtual absl::Status SetTensorStep(absl::string_view name, int64_t step) = 0;
 
+  // What runs between the two is a pass of its own, such as an evaluation, and has its own plan. They
+  // nest; use PhaseScope.
+  virtual void BeginPhase(absl::string_view /*name*/) {}
+  virtual void EndPhase() {}
+
   // The first error that an operator met in forward or backward: its result is not to be used.
   virtual absl::Status status() const = 0;
   virtual StoreUsage usage() const = 0;
   virtual void ResetPeaks() = 0;
+};
+
+// A phase of the store for as long as this lives.
+class PhaseScope {
+ public:
+  PhaseScope(ParameterStore& store, absl::string_view name) : store_(store) {
+    store_.BeginPhase(name);
+  }
+  PhaseScope(const PhaseScope&) = delete;
+  PhaseScope& operator=(const PhaseScope&) = delete;
+  ~PhaseScope() { store_.EndPhase(); }
+
+ private:
+  ParameterStore& store_;
 };
 
 }  // namespace gemini::trainer

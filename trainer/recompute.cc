@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/recompute.h"
 
-#include <mutex>
 #include <utility>
 
-#include "ATen/CPUGeneratorImpl.h"
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/empty.h"
 #include "torch/csrc/autograd/autograd.h"
 #include "torch/csrc/autograd/custom_function.h"
 #include "torch/custom_class.h"
+#include "trainer/generator_state.h"
 
 namespace gemini::trainer {
 namespace {
@@ -17,18 +16,6 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
-
-torch::Tensor GeneratorState() {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const std::lock_guard<std::mutex> lock(generator.mutex());
-  return generator.get_state();
-}
-
-void SetGeneratorState(const torch::Tensor& state) {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const std::lock_guard<std::mutex> lock(generator.mutex());
-  generator.set_state(state);
-}
 
 // What the forward of a block leaves for its backward, beside the input.
 struct ForwardState : torch::CustomClassHolder {

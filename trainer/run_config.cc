@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "gemini/byte_size.h"
 #include "gemini/nearest_name.h"
 #include "gemini/status_macros.h"
@@ -44,6 +45,17 @@ std::vector<ConfigKey> MakeKeys() {
        kMaxBatch});
   add({"accumulate", K::kCount, &C::accumulate, "N",
        "Micro-batches a step, their gradients averaged", R::kFixed, 1, kMaxBatch});
+  add({"micro-batch-schedule",
+       K::kChoice,
+       &C::micro_batch_schedule,
+       "NAME",
+       "Order in a step: all of a micro-batch and then the next, or each block for all "
+       "micro-batches, "
+       "so that its parameters move once a step; recomputes as --recompute does",
+       R::kFixed,
+       0,
+       0,
+       {"horizontal", "vertical"}});
   add({"lr", K::kNumber, &C::lr, "X", "Learning rate after warm-up", R::kFixed, 0, 1e6});
   add({"schedule",
        K::kChoice,
@@ -104,6 +116,24 @@ std::vector<ConfigKey> MakeKeys() {
        "Unit of placement and transfer, a power of two from 64 KiB; auto: from the DEVICE budget "
        "and the model",
        R::kFree, 65536, 1099511627776.0});
+  add({"policy",
+       K::kChoice,
+       &C::policy,
+       "NAME",
+       "Which parameters lie on DEVICE when: planned, a fixed fraction of them, none, all, or "
+       "those "
+       "used last; the numbers stay the same",
+       R::kFree,
+       0,
+       0,
+       {"auto", "static", "cpu", "cuda", "online"}});
+  add({"param-fraction", K::kFraction, &C::param_fraction, "X",
+       "With --policy static: how much of the parameters stays on DEVICE", R::kFree});
+  add({"device-bandwidth", K::kBytesPerSecond, &C::device_bandwidth, "RATE",
+       "Limit of the link between HOST and DEVICE, each direction, to study a machine that one "
+       "does "
+       "not have; 0: none",
+       R::kFree, 1, kMaxBytes});
   add({"daemon", K::kPath, &C::daemon, "SOCKET",
        "Socket of a geminid; the memory flags are then what is asked of it", R::kFree});
   add({"space", K::kText, &C::space, "NAME",
@@ -209,7 +239,12 @@ std::string ValueText(const ConfigKey& key, const RunConfig& config) {
       const int64_t bytes = config.*std::get<int64_t RunConfig::*>(key.member);
       return bytes == kAutoBytes ? "auto" : absl::StrCat(FormatByteSize(bytes), " (", bytes, ")");
     }
+    case KeyKind::kBytesPerSecond: {
+      const int64_t rate = config.*std::get<int64_t RunConfig::*>(key.member);
+      return rate == 0 ? "0" : absl::StrCat(FormatByteSize(rate), "/s (", rate, ")");
+    }
     case KeyKind::kNumber:
+    case KeyKind::kFraction:
       return NumberText(config.*std::get<double RunConfig::*>(key.member));
     case KeyKind::kSwitch:
       return config.*std::get<bool RunConfig::*>(key.member) ? "true" : "false";
@@ -243,6 +278,7 @@ absl::Status SetFromToml(const ConfigKey& key, const toml::node& node, absl::str
       if (!node.is_integer()) return wrong("a whole number");
       return SetKey(key, absl::StrCat(node.as_integer()->get()), where, config);
     case KeyKind::kNumber:
+    case KeyKind::kFraction:
       if (node.is_integer()) {
         return SetKey(key, absl::StrCat(node.as_integer()->get()), where, config);
       }
@@ -256,6 +292,11 @@ absl::Status SetFromToml(const ConfigKey& key, const toml::node& node, absl::str
         return SetKey(key, absl::StrCat(node.as_integer()->get()), where, config);
       }
       if (!node.is_string()) return wrong("a size such as \"64MiB\" or a number of bytes");
+      return SetKey(key, node.as_string()->get(), where, config);
+    case KeyKind::kBytesPerSecond:
+      if (node.is_integer() && node.as_integer()->get() == 0)
+        return SetKey(key, "0", where, config);
+      if (!node.is_string()) return wrong("a rate such as \"12GiB/s\", or 0");
       return SetKey(key, node.as_string()->get(), where, config);
     case KeyKind::kNvme: {
       config.nvme.clear();
@@ -288,8 +329,13 @@ std::string TomlValue(const ConfigKey& key, const RunConfig& config) {
       const int64_t bytes = config.*std::get<int64_t RunConfig::*>(key.member);
       return bytes == kAutoBytes ? "\"auto\"" : absl::StrCat(bytes);
     }
+    case KeyKind::kBytesPerSecond: {
+      const int64_t rate = config.*std::get<int64_t RunConfig::*>(key.member);
+      return rate == 0 ? "0" : absl::StrCat("\"", rate, "B/s\"");
+    }
     case KeyKind::kCount:
     case KeyKind::kNumber:
+    case KeyKind::kFraction:
     case KeyKind::kSwitch:
       return ValueText(key, config);
     case KeyKind::kNvme: {
@@ -355,10 +401,31 @@ absl::Status SetKey(const ConfigKey& key, absl::string_view text, absl::string_v
       config.*std::get<int64_t RunConfig::*>(key.member) = value;
       return absl::OkStatus();
     }
-    case KeyKind::kNumber: {
+    case KeyKind::kBytesPerSecond: {
+      int64_t value = 0;
+      if (text != "0") {
+        absl::string_view size_text = text;
+        const absl::StatusOr<int64_t> size = absl::ConsumeSuffix(&size_text, "/s")
+                                                 ? ParseByteSize(size_text)
+                                                 : absl::InvalidArgumentError("no '/s'");
+        if (!size.ok()) {
+          return Bad(where, absl::StrCat("'", absl::CHexEscape(text),
+                                         "' is not a rate such as 12GiB/s, or 0 for no limit"));
+        }
+        value = *size;
+        GEMINI_RETURN_IF_ERROR(CheckCount(key, value, where));
+      }
+      config.*std::get<int64_t RunConfig::*>(key.member) = value;
+      return absl::OkStatus();
+    }
+    case KeyKind::kNumber:
+    case KeyKind::kFraction: {
       double value = 0;
       if (!absl::SimpleAtod(text, &value) || std::isnan(value)) {
         return Bad(where, absl::StrCat("'", absl::CHexEscape(text), "' is not a number"));
+      }
+      if (key.kind == KeyKind::kFraction && !(value >= 0 && value <= 1)) {
+        return Bad(where, absl::StrCat(NumberText(value), " is not from 0 to 1"));
       }
       if (value < key.min || value >= key.max) {
         return Bad(where, absl::StrCat(NumberText(value), " is not at least ", NumberText(key.min),
@@ -430,6 +497,11 @@ absl::Status CheckRunConfig(const RunConfig& config) {
   if (config.resume && config.overwrite) {
     return absl::InvalidArgumentError(
         "--resume goes on with what is in --output and --overwrite deletes it: give one of them");
+  }
+  if (config.param_fraction > 0 && config.policy != "static") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--param-fraction is of --policy static, not of ", config.policy,
+                     ": leave one of them out"));
   }
   if (config.eval_every > 0 && config.eval_data.empty()) {
     return absl::InvalidArgumentError("--eval-every needs --eval-data FILE.npy");

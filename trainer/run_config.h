@@ -48,15 +48,19 @@ struct RunConfig {
   double weight_decay = 0.01;
   double clip = 1.0;  // 0: no clipping.
   int64_t accumulate = 1;
+  std::string micro_batch_schedule = "horizontal";
   bool recompute = false;
   std::string order = "shuffled";
   int64_t device_memory = kAutoBytes;
   int64_t host_memory = kAutoBytes;
   std::vector<NvmeDirectory> nvme;
   int64_t chunk_size = kAutoBytes;
-  std::string daemon;   // Empty: an embedded server.
-  std::string space;    // Empty: named after the output directory.
-  std::string metrics;  // Empty: metrics.jsonl in the output directory.
+  int64_t device_bandwidth = 0;  // Bytes a second, each direction; 0: no limit.
+  std::string policy = "auto";
+  double param_fraction = 0;  // Of policy static.
+  std::string daemon;         // Empty: an embedded server.
+  std::string space;          // Empty: named after the output directory.
+  std::string metrics;        // Empty: metrics.jsonl in the output directory.
   int64_t seed = 42;
   int64_t threads = 0;  // 0: what Torch takes by itself.
   std::string precision = "fp32";
@@ -71,7 +75,18 @@ struct RunConfig {
   bool operator==(const RunConfig&) const = default;
 };
 
-enum class KeyKind : uint8_t { kText, kPath, kChoice, kCount, kNumber, kSwitch, kBytes, kNvme };
+enum class KeyKind : uint8_t {
+  kText,
+  kPath,
+  kChoice,
+  kCount,
+  kNumber,
+  kFraction,  // 0 to 1, both allowed.
+  kSwitch,
+  kBytes,
+  kBytesPerSecond,
+  kNvme
+};
 
 enum class ResumeRule : uint8_t {
   kFixed,      // A change would make another run: refused.

@@ -17,6 +17,7 @@
 #include "trainer/learning_rate.h"
 #include "trainer/run_checkpoint.h"
 #include "trainer/sequence_order.h"
+#include "trainer/vertical_schedule.h"
 
 namespace gemini::trainer {
 namespace {
@@ -43,8 +44,14 @@ class Loop {
 
  private:
   absl::Status Step();
+  // Forward and backward of a step; returns its loss.
+  absl::StatusOr<double> ForwardBackward();
+  absl::StatusOr<double> ForwardBackwardVertically();
   // Loss of one micro-batch after backward.
   absl::StatusOr<double> MicroBatch(int64_t micro_batch);
+  absl::StatusOr<torch::Tensor> TrainingTokens(int64_t micro_batch) const;
+  // Refuses a loss that is not to be learned from.
+  absl::Status CheckLoss(int64_t micro_batch, double loss);
   absl::StatusOr<torch::Tensor> Batch(const TokenData& data, int64_t num_sequences,
                                       const std::function<int64_t(int64_t)>& sequence_at) const;
   absl::Status Evaluate();
@@ -135,18 +142,53 @@ absl::Status Loop::NonFiniteLoss(double loss, int64_t micro_batch) {
                                                     "; ", culprit));
 }
 
-absl::StatusOr<double> Loop::MicroBatch(int64_t micro_batch) {
+absl::Status Loop::CheckLoss(int64_t micro_batch, double loss) {
+  // A failed fetch gives an operator NaN, so the store is asked before the loss is.
+  GEMINI_RETURN_IF_ERROR(parts_.store.status());
+  return std::isfinite(loss) ? absl::OkStatus() : NonFiniteLoss(loss, micro_batch);
+}
+
+absl::StatusOr<torch::Tensor> Loop::TrainingTokens(int64_t micro_batch) const {
   const int64_t first = state_.sequences_taken + micro_batch * config_.batch;
-  GEMINI_ASSIGN_OR_RETURN(
-      const torch::Tensor tokens,
-      Batch(parts_.data, config_.batch, [&](int64_t i) { return order_.At(first + i); }));
+  return Batch(parts_.data, config_.batch, [&](int64_t i) { return order_.At(first + i); });
+}
+
+absl::StatusOr<double> Loop::ForwardBackward() {
+  if (config_.micro_batch_schedule == "vertical") return ForwardBackwardVertically();
+  double loss = 0;
+  for (int64_t i = 0; i < config_.accumulate; ++i) {
+    GEMINI_ASSIGN_OR_RETURN(const double one, MicroBatch(i));
+    loss += one / static_cast<double>(config_.accumulate);
+  }
+  return loss;
+}
+
+absl::StatusOr<double> Loop::ForwardBackwardVertically() {
+  std::vector<torch::Tensor> micro_batches;
+  for (int64_t i = 0; i < config_.accumulate; ++i) {
+    GEMINI_ASSIGN_OR_RETURN(micro_batches.emplace_back(), TrainingTokens(i));
+  }
+  double loss = 0;
+  try {
+    GEMINI_ASSIGN_OR_RETURN(const std::vector<double> losses,
+                            RunVertically(parts_.model, micro_batches, [&](int64_t i, double one) {
+                              return CheckLoss(i, one);
+                            }));
+    for (const double one : losses) loss += one / static_cast<double>(config_.accumulate);
+  } catch (const std::exception& error) {
+    return Explain(error, "forward or backward");
+  }
+  GEMINI_RETURN_IF_ERROR(parts_.store.status());
+  return loss;
+}
+
+absl::StatusOr<double> Loop::MicroBatch(int64_t micro_batch) {
+  GEMINI_ASSIGN_OR_RETURN(const torch::Tensor tokens, TrainingTokens(micro_batch));
   double value = 0;
   try {
     torch::Tensor loss = parts_.model.Loss(tokens);
-    // A failed fetch gives an operator NaN, so the store is asked before the loss is.
-    GEMINI_RETURN_IF_ERROR(parts_.store.status());
     value = loss.item<double>();
-    if (!std::isfinite(value)) return NonFiniteLoss(value, micro_batch);
+    GEMINI_RETURN_IF_ERROR(CheckLoss(micro_batch, value));
     if (config_.accumulate > 1) loss = loss / static_cast<double>(config_.accumulate);
     loss.backward();
   } catch (const std::exception& error) {
@@ -172,11 +214,7 @@ void Loop::Account(const StoreUsage& usage) {
 absl::Status Loop::Step() {
   const absl::Time start = absl::Now();
   parts_.store.ResetPeaks();
-  double loss = 0;
-  for (int64_t i = 0; i < config_.accumulate; ++i) {
-    GEMINI_ASSIGN_OR_RETURN(const double one, MicroBatch(i));
-    loss += one / static_cast<double>(config_.accumulate);
-  }
+  GEMINI_ASSIGN_OR_RETURN(const double loss, ForwardBackward());
   const double rate = rate_.At(state_.step);
   GEMINI_ASSIGN_OR_RETURN(const UpdateResult update, parts_.store.Update(rate, config_.clip));
   try {
@@ -241,6 +279,8 @@ absl::Status Loop::Evaluate() {
       const int64_t count = std::min(config_.batch, data.num_sequences() - first);
       GEMINI_ASSIGN_OR_RETURN(const torch::Tensor tokens,
                               Batch(data, count, [&](int64_t i) { return first + i; }));
+      // The last batch may be a short one, which needs less memory.
+      const PhaseScope phase(parts_.store, count == config_.batch ? "eval" : "eval-last");
       try {
         sum += parts_.model.Loss(tokens).item<double>() * static_cast<double>(count);
       } catch (const std::exception& error) {

@@ -40,6 +40,10 @@ TEST(RunConfig, EveryStoredKeySurvivesBeingWrittenAndReadBack) {
   config.recompute = true;
   config.schedule = "cosine";
   config.space = "x";
+  config.device_bandwidth = (int64_t{12} << 30) + 1;
+  config.policy = "static";
+  config.param_fraction = 0.3;
+  config.micro_batch_schedule = "vertical";
   const std::string output = config.output;
   RunConfig back;
   ASSERT_OK(ApplyToml(ToToml(config), "run.toml", back));
@@ -64,9 +68,9 @@ TEST(RunConfig, BrokenTomlNamesItsLine) {
 
 TEST(RunConfig, AValueOfTheWrongTypeIsRefusedWithItsKey) {
   RunConfig config;
-  for (const char* text :
-       {"steps = \"3\"", "steps = 3.5", "model = 3", "recompute = 1", "lr = \"x\"", "nvme = 3",
-        "nvme = [3]", "device-memory = 1.5", "[steps]\nx = 1"}) {
+  for (const char* text : {"steps = \"3\"", "steps = 3.5", "model = 3", "recompute = 1",
+                           "lr = \"x\"", "nvme = 3", "nvme = [3]", "device-memory = 1.5",
+                           "device-bandwidth = 12", "policy = 1", "[steps]\nx = 1"}) {
     EXPECT_THAT(ApplyToml(text, "a.toml", config), StatusIs(kInvalid, HasSubstr("wants"))) << text;
   }
 }
@@ -102,6 +106,15 @@ TEST(RunConfig, EveryValueIsCheckedAgainstItsRange) {
                                                      {"threads", "-1"},
                                                      {"recompute", "maybe"},
                                                      {"log-level", "loud"},
+                                                     {"device-bandwidth", "12GiB"},
+                                                     {"device-bandwidth", "12GB/s"},
+                                                     {"device-bandwidth", "0B/s"},
+                                                     {"device-bandwidth", "-1GiB/s"},
+                                                     {"policy", "lru"},
+                                                     {"param-fraction", "1.01"},
+                                                     {"param-fraction", "-0.1"},
+                                                     {"param-fraction", "nan"},
+                                                     {"micro-batch-schedule", "diagonal"},
                                                      {"steps", "99999999999999999999"}};
   for (const auto& [name, value] : bad) {
     EXPECT_THAT(Set(name, value, config), StatusIs(kInvalid, HasSubstr("test"))) << name << value;
@@ -119,6 +132,24 @@ TEST(RunConfig, BinaryUnitsAndAutoAreUnderstood) {
   EXPECT_THAT(config.nvme, ElementsAre(NvmeDirectory{"/mnt/a:b", int64_t{20} << 30}));
   ASSERT_OK(Set("device-memory", "auto", config));
   EXPECT_EQ(config.device_memory, kAutoBytes);
+}
+
+TEST(RunConfig, ARateIsASizeASecondAndZeroIsNoLimit) {
+  RunConfig config;
+  ASSERT_OK(Set("device-bandwidth", "1.5GiB/s", config));
+  EXPECT_EQ(config.device_bandwidth, int64_t{3} << 29);
+  ASSERT_OK(Set("device-bandwidth", "0", config));
+  EXPECT_EQ(config.device_bandwidth, 0);
+  ASSERT_OK(ApplyToml("device-bandwidth = \"64 MiB/s\"", "a.toml", config));
+  EXPECT_EQ(config.device_bandwidth, int64_t{64} << 20);
+}
+
+TEST(RunConfig, AFractionMayBeAllOrNothing) {
+  RunConfig config;
+  ASSERT_OK(Set("param-fraction", "1", config));
+  EXPECT_EQ(config.param_fraction, 1.0);
+  ASSERT_OK(Set("param-fraction", "0", config));
+  EXPECT_EQ(config.param_fraction, 0.0);
 }
 
 TEST(RunConfig, PathsBecomeAbsolute) {
@@ -142,6 +173,11 @@ TEST(RunConfig, MissingAndContradictingKeysAreNamed) {
   config.eval_every = 1;
   EXPECT_THAT(CheckRunConfig(config), StatusIs(kInvalid, HasSubstr("--eval-data")));
   config = Complete();
+  config.param_fraction = 0.5;
+  EXPECT_THAT(CheckRunConfig(config), StatusIs(kInvalid, HasSubstr("--policy static")));
+  config.policy = "static";
+  EXPECT_OK(CheckRunConfig(config));
+  config = Complete();
   config.batch = config.accumulate = 1 << 20;
   EXPECT_THAT(CheckRunConfig(config), StatusIs(kInvalid, HasSubstr("--accumulate")));
 }
@@ -152,8 +188,12 @@ TEST(RunConfig, ResumingNamesEveryChangedKeyAndRefusesWhatMakesAnotherRun) {
   EXPECT_THAT(CompareForResume(before, now), IsOkAndHolds(ElementsAre()));
   now.steps = 20;
   now.threads = 1;
+  now.policy = "cpu";
+  now.device_bandwidth = 1 << 30;
   EXPECT_THAT(CompareForResume(before, now),
-              IsOkAndHolds(ElementsAre("steps: 10 is now 20", "threads: 0 is now 1")));
+              IsOkAndHolds(ElementsAre("steps: 10 is now 20", "threads: 0 is now 1",
+                                       "policy: auto is now cpu",
+                                       "device-bandwidth: 0 is now 1 GiB/s (1073741824)")));
   now.lr = 1;
   now.order = "sequential";
   EXPECT_THAT(CompareForResume(before, now),
