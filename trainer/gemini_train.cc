@@ -19,6 +19,7 @@
 #include "absl/strings/str_format.h"
 #include "client/torch/training_session.h"
 #include "gemini/byte_size.h"
+#include "gemini/policy_options.h"
 #include "gemini/status_macros.h"
 #include "server/embedded_server.h"
 #include "torch/utils.h"
