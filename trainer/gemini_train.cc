@@ -87,6 +87,9 @@ absl::Status OpenManaged(const RunConfig& config, CausalLm& model,
   options.nvme_memory = plan.bytes[Tier::kNvme];
   options.chunk_bytes = plan.chunk_bytes;
   options.label = absl::StrCat("gemini-train ", SpaceName(config)).substr(0, 128);
+  options.device_bandwidth = config.device_bandwidth;
+  GEMINI_ASSIGN_OR_RETURN(options.policy.kind, ParsePolicyKind(config.policy));
+  options.policy.param_fraction = config.param_fraction;
   LogInfo(absl::StrCat("asks for DEVICE ", FormatByteSize(options.device_memory), ", HOST ",
                        FormatByteSize(options.host_memory), ", NVME ",
                        FormatByteSize(options.nvme_memory), ", in chunks of ",
