@@ -17,12 +17,14 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "client/chunk_store.h"
 #include "client/device_budget.h"
 #include "client/plan_source.h"
 #include "client/residency.h"
+#include "gemini/plan.h"
 #include "gemini/stall_cause.h"
 #include "gemini/trace.h"
 
@@ -66,6 +68,11 @@ class PhaseTracker {
   PhaseStats stats() const;
   // Why the last plan that was asked for was not given; OK when it was.
   absl::Status plan_status() const;
+
+  // The phase's trace, and the plan that its next round follows: for measurements and tests. NOT_FOUND:
+  // none yet.
+  absl::StatusOr<Trace> TraceOf(absl::string_view phase) const;
+  absl::StatusOr<Plan> PlanOf(absl::string_view phase) const;
 
  private:
   struct State;
