@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "client/spare_slots.h"
 #include "gemini/byte_size.h"
 #include "gemini/check.h"
 #include "gemini/status_macros.h"
@@ -14,19 +15,21 @@ namespace gemini::client {
 HostChunk::HostChunk(HostChunk&& other) noexcept
     : store_(std::exchange(other.store_, nullptr)),
       slot_(other.slot_),
-      data_(std::exchange(other.data_, nullptr)) {}
+      data_(std::exchange(other.data_, nullptr)),
+      for_update_(other.for_update_) {}
 
 HostChunk& HostChunk::operator=(HostChunk&& other) noexcept {
   if (this == &other) return *this;
-  if (store_ != nullptr) store_->Release(slot_);
+  if (store_ != nullptr) store_->Release(slot_, for_update_);
   store_ = std::exchange(other.store_, nullptr);
   slot_ = other.slot_;
   data_ = std::exchange(other.data_, nullptr);
+  for_update_ = other.for_update_;
   return *this;
 }
 
 HostChunk::~HostChunk() {
-  if (store_ != nullptr) store_->Release(slot_);
+  if (store_ != nullptr) store_->Release(slot_, for_update_);
 }
 
 ChunkStore::ChunkStore(std::string name, SpaceMemory memory, UniqueFd kick,
@@ -38,6 +41,8 @@ ChunkStore::ChunkStore(std::string name, SpaceMemory memory, UniqueFd kick,
       counters_(memory_.header()),
       commits_(memory_.commit_words(), memory_.records(), memory_.shape().num_bundles,
                memory_.layout().num_records),
+      intents_(&memory_.header()->intent, memory_.intents(), memory_.shape().num_tensors),
+      pending_(memory_.shape().num_bundles),
       chunks_(memory_.layout().num_chunks),
       host_slots_(memory_.shape().host_slots),
       free_host_(memory_.shape().host_slots),
@@ -53,13 +58,20 @@ absl::Status ChunkStore::CheckId(ChunkId chunk) const {
 absl::StatusOr<HostChunk> ChunkStore::Acquire(ChunkId chunk) {
   GEMINI_RETURN_IF_ERROR(CheckId(chunk));
   MutexLock lock(mutex_);
-  return AcquireLocked(chunk);
+  GEMINI_RETURN_IF_ERROR(AwaitAccess(chunk, Access::kRead));
+  return AcquireLocked(chunk, Access::kRead);
 }
 
-absl::StatusOr<HostChunk> ChunkStore::AcquireLocked(ChunkId id) {
-  WaitUntilIdle(id);
+absl::StatusOr<HostChunk> ChunkStore::AcquireForUpdate(ChunkId chunk) {
+  GEMINI_RETURN_IF_ERROR(CheckId(chunk));
+  MutexLock lock(mutex_);
+  GEMINI_RETURN_IF_ERROR(AwaitAccess(chunk, Access::kUpdate));
+  return AcquireLocked(chunk, Access::kUpdate);
+}
+
+absl::StatusOr<HostChunk> ChunkStore::AcquireLocked(ChunkId id, Access access) {
   Chunk& chunk = chunks_[id.value()];
-  if (chunk.host != kNoSlot) return Hold(chunk.host);
+  if (chunk.host != kNoSlot) return Hold(chunk.host, access);
   if (chunk.nvme == kNoSlot) {
     return absl::NotFoundError(absl::StrCat("chunk ", id.value(), " (", ChunkKindName(KindOf(id)),
                                             " of bundle ", BundleOf(id).value(), ") of space ",
@@ -67,7 +79,7 @@ absl::StatusOr<HostChunk> ChunkStore::AcquireLocked(ChunkId id) {
   }
   // Busy already while room is made: nobody reads it twice.
   chunk.busy = true;
-  absl::StatusOr<SlotId> slot = TakeHostSlot();
+  absl::StatusOr<SlotId> slot = TakeHostSlot(access);
   absl::Status status = slot.status();
   if (slot.ok()) {
     const SlotId nvme = chunk.nvme;
@@ -79,7 +91,7 @@ absl::StatusOr<HostChunk> ChunkStore::AcquireLocked(ChunkId id) {
   idle_.notify_all();
   if (!status.ok()) {
     // The server may still write to the slot of a transfer that never came back: it is lost.
-    if (slot.ok() && !ring_.broken()) DropHold(*slot);
+    if (slot.ok() && !ring_.broken()) DropHold(*slot, access == Access::kUpdate);
     return absl::Status(status.code(), absl::StrCat("bring chunk ", id.value(), " of space ", name_,
                                                     " into HOST: ", status.message()));
   }
@@ -89,7 +101,7 @@ absl::StatusOr<HostChunk> ChunkStore::AcquireLocked(ChunkId id) {
   // Its bytes may be written from now on, and the copy on NVME would be stale.
   if (!chunk.committed) DropNvmeCopy(id);
   PublishPlace(id);
-  return HostChunk(this, *slot, memory_.slot_address(*slot));
+  return HostChunk(this, *slot, memory_.slot_address(*slot), access == Access::kUpdate);
 }
 
 absl::StatusOr<HostChunk> ChunkStore::AcquireUncommitted(ChunkId id) {
@@ -103,15 +115,18 @@ absl::StatusOr<HostChunk> ChunkStore::AcquireToOverwrite(ChunkId id) {
 absl::StatusOr<HostChunk> ChunkStore::AcquireToWrite(ChunkId id, bool keep_bytes) {
   GEMINI_RETURN_IF_ERROR(CheckId(id));
   MutexLock lock(mutex_);
-  WaitUntilIdle(id);
+  GEMINI_RETURN_IF_ERROR(AwaitAccess(id, Access::kWrite));
   Chunk& chunk = chunks_[id.value()];
   if (chunk.committed) {
     return absl::FailedPreconditionError(absl::StrCat(
         "chunk ", id.value(), " of space ", name_, " is committed and changes out of place only"));
   }
-  if (chunk.host != kNoSlot || (chunk.nvme != kNoSlot && keep_bytes)) return AcquireLocked(id);
+  ++chunk.writes;
+  if (chunk.host != kNoSlot || (chunk.nvme != kNoSlot && keep_bytes)) {
+    return AcquireLocked(id, Access::kWrite);
+  }
   chunk.busy = true;
-  absl::StatusOr<SlotId> slot = TakeHostSlot();
+  absl::StatusOr<SlotId> slot = TakeHostSlot(Access::kWrite);
   if (slot.ok() && keep_bytes) {
     mutex_.Unlock();
     std::memset(memory_.slot_address(*slot), 0, chunk_bytes());
@@ -124,13 +139,20 @@ absl::StatusOr<HostChunk> ChunkStore::AcquireToWrite(ChunkId id, bool keep_bytes
   chunk.host = *slot;
   host_slots_[slot->value()].owner = id;
   PublishPlace(id);
-  return HostChunk(this, *slot, memory_.slot_address(*slot));
+  return HostChunk(this, *slot, memory_.slot_address(*slot), /*for_update=*/false);
 }
 
 absl::StatusOr<HostChunk> ChunkStore::AcquireSpare() {
   MutexLock lock(mutex_);
-  GEMINI_ASSIGN_OR_RETURN(const SlotId slot, TakeHostSlot());
-  return HostChunk(this, slot, memory_.slot_address(slot));
+  while (!MayTakeSpare()) mutex_.WaitFor(idle_);
+  GEMINI_ASSIGN_OR_RETURN(const SlotId slot, TakeHostSlot(Access::kWrite));
+  return HostChunk(this, slot, memory_.slot_address(slot), /*for_update=*/false);
+}
+
+absl::StatusOr<HostChunk> ChunkStore::AcquireSpareForUpdate() {
+  MutexLock lock(mutex_);
+  GEMINI_ASSIGN_OR_RETURN(const SlotId slot, TakeHostSlot(Access::kUpdate));
+  return HostChunk(this, slot, memory_.slot_address(slot), /*for_update=*/true);
 }
 
 absl::Status ChunkStore::Commit(BundleId bundle, int64_t step,
@@ -198,9 +220,14 @@ absl::Status ChunkStore::CommitLocked(BundleId bundle, int64_t step,
     DropNvmeCopy(id);
     chunk.committed = true;
     residency_.SetBelow(id, ChunkSlot{.tier = Tier::kHost, .slot = chunk.host});
-    DropHold(handle.slot_);
+    DropHold(handle.slot_, handle.for_update_);
     handle.store_ = nullptr;
     handle.data_ = nullptr;
+  }
+  if (pending_.awaits(bundle) && step >= intent_step_) {
+    pending_.Done(bundle);
+    counters_.SetUpdatePending(pending_.count());
+    idle_.notify_all();
   }
   return absl::OkStatus();
 }
@@ -235,8 +262,9 @@ bool ChunkStore::HasPayload(ChunkId id) const {
 
 void ChunkStore::Free(ChunkId id) {
   MutexLock lock(mutex_);
-  WaitUntilIdle(id);
+  if (!AwaitAccess(id, Access::kWrite).ok()) return;
   Chunk& chunk = chunks_[id.value()];
+  ++chunk.writes;
   GEMINI_CHECK(!chunk.committed);
   GEMINI_CHECK(chunk.host == kNoSlot || host_slots_[chunk.host.value()].holds == 0);
   DropHostCopy(id);
@@ -244,10 +272,11 @@ void ChunkStore::Free(ChunkId id) {
   PublishPlace(id);
 }
 
-absl::StatusOr<SlotId> ChunkStore::TakeHostSlot() {
+absl::StatusOr<SlotId> ChunkStore::TakeHostSlot(Access access) {
   for (;;) {
     if (const std::optional<SlotId> slot = free_host_.Take(); slot) {
-      host_slots_[slot->value()] = {.owner = ChunkId(), .holds = 1};
+      host_slots_[slot->value()] = {};
+      CountHold(*slot, access);
       return *slot;
     }
     const int64_t victim = spillable_.oldest();
@@ -319,15 +348,33 @@ void ChunkStore::WaitUntilIdle(ChunkId chunk) {
   while (chunks_[chunk.value()].busy) mutex_.WaitFor(idle_);
 }
 
-HostChunk ChunkStore::Hold(SlotId slot) {
-  if (host_slots_[slot.value()].holds++ == 0) spillable_.Remove(slot.value());
-  return HostChunk(this, slot, memory_.slot_address(slot));
+HostChunk ChunkStore::Hold(SlotId slot, Access access) {
+  if (host_slots_[slot.value()].holds == 0) spillable_.Remove(slot.value());
+  CountHold(slot, access);
+  return HostChunk(this, slot, memory_.slot_address(slot), access == Access::kUpdate);
 }
 
-void ChunkStore::DropHold(SlotId id) {
+void ChunkStore::CountHold(SlotId id, Access access) {
+  HostSlot& slot = host_slots_[id.value()];
+  ++slot.holds;
+  if (access == Access::kUpdate) {
+    ++slot.update_holds;
+  } else if (slot.holds - slot.update_holds == 1) {
+    ++slots_of_others_;
+  }
+}
+
+void ChunkStore::DropHold(SlotId id, bool for_update) {
   HostSlot& slot = host_slots_[id.value()];
   GEMINI_CHECK(slot.holds > 0);
-  if (--slot.holds > 0) return;
+  --slot.holds;
+  if (for_update) {
+    --slot.update_holds;
+  } else if (slot.holds == slot.update_holds) {
+    --slots_of_others_;
+    if (pending_.count() > 0) idle_.notify_all();
+  }
+  if (slot.holds > 0) return;
   if (slot.owner == ChunkId()) {
     free_host_.Give(id);
   } else {
@@ -335,9 +382,9 @@ void ChunkStore::DropHold(SlotId id) {
   }
 }
 
-void ChunkStore::Release(SlotId slot) {
+void ChunkStore::Release(SlotId slot, bool for_update) {
   MutexLock lock(mutex_);
-  DropHold(slot);
+  DropHold(slot, for_update);
 }
 
 void ChunkStore::DropHostCopy(ChunkId id) {

@@ -19,13 +19,16 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "client/commit_writer.h"
+#include "client/intent_writer.h"
 #include "client/lru_list.h"
 #include "client/mutex.h"
 #include "client/nvme_ring_client.h"
+#include "client/pending_commits.h"
 #include "client/residency_writer.h"
 #include "client/slot_pool.h"
 #include "client/space_counters.h"
@@ -50,11 +53,12 @@ class HostChunk {
 
  private:
   friend class ChunkStore;
-  HostChunk(ChunkStore* store, SlotId slot, std::byte* data)
-      : store_(store), slot_(slot), data_(data) {}
+  HostChunk(ChunkStore* store, SlotId slot, std::byte* data, bool for_update)
+      : store_(store), slot_(slot), data_(data), for_update_(for_update) {}
   ChunkStore* store_ = nullptr;
   SlotId slot_;
   std::byte* data_ = nullptr;
+  bool for_update_ = false;  // Held by the updater.
 };
 
 class ChunkStore {
@@ -69,13 +73,14 @@ class ChunkStore {
   int64_t chunk_bytes() const { return memory_.shape().chunk_bytes; }
   int64_t num_bundles() const { return memory_.shape().num_bundles; }
 
-  // Brings the chunk's bytes into HOST. They may be written only if the chunk is uncommitted (a
-  // gradient). NOT_FOUND: the chunk is FREE. RESOURCE_EXHAUSTED: no HOST slot can be freed (says how
-  // many are held and what to raise). UNAVAILABLE: the server is gone. DATA_LOSS: the disk failed.
+  // Brings the chunk's bytes into HOST, those of the version that is awaited when there is one. They may
+  // be written only if the chunk is uncommitted (a gradient). NOT_FOUND: the chunk is FREE.
+  // RESOURCE_EXHAUSTED: no HOST slot can be freed (says how many are held and what to raise).
+  // UNAVAILABLE: the server is gone. DATA_LOSS: the disk failed. Others: the update that failed.
   absl::StatusOr<HostChunk> Acquire(ChunkId chunk);
 
-  // As Acquire for an uncommitted chunk; a FREE one becomes HOLD with zero bytes. FAILED_PRECONDITION:
-  // the chunk is committed.
+  // As Acquire for an uncommitted chunk; a FREE one becomes HOLD with zero bytes. Waits while its bundle
+  // awaits a commit, which reads it. FAILED_PRECONDITION: the chunk is committed.
   absl::StatusOr<HostChunk> AcquireUncommitted(ChunkId chunk);
 
   // As AcquireUncommitted, but the bytes are arbitrary: the caller writes all of them.
@@ -104,8 +109,36 @@ class ChunkStore {
   // Whether the chunk has bytes: it is not FREE.
   bool HasPayload(ChunkId chunk) const;
 
-  // Makes an uncommitted chunk FREE (no one may hold it).
+  // Makes an uncommitted chunk FREE (no one may hold it). Waits while its bundle awaits a commit; does
+  // nothing when that has failed.
   void Free(ChunkId chunk);
+
+  // Records the intent and makes `bundles` await their commit at its step, in this order. On an error
+  // nothing has changed. FAILED_PRECONDITION: a bundle still awaits an earlier one, is not below the
+  // step, or its gradient chunk is held. INVALID_ARGUMENT: other tensors than the space has.
+  // RESOURCE_EXHAUSTED: others hold all but fewer than kUpdateSlots HOST slots.
+  absl::Status BeginUpdate(const Intent& intent, absl::Span<const BundleId> bundles);
+  // For the updater: the bundle to update next, each once; nothing: all are taken. What it acquires
+  // itself does not wait for a commit. At most kUpdateSlots are held at one time.
+  std::optional<BundleId> TakeUpdate();
+  absl::StatusOr<HostChunk> AcquireForUpdate(ChunkId chunk);
+  absl::StatusOr<HostChunk> AcquireSpareForUpdate();
+  // Gives `error` to all who wait for a bundle that awaits its commit, and who come to; or lets these be
+  // taken once more.
+  void FailUpdates(absl::Status error);
+  void RetryUpdates();
+  // Blocks until no bundle awaits a commit, or this one does not. Errors: the update that failed.
+  absl::Status AwaitCommits();
+  absl::Status AwaitCommit(BundleId bundle);
+  // Whether an Acquire of the chunk would wait for a commit.
+  bool AwaitsCommit(ChunkId chunk) const;
+
+  // Calls `look` with the bytes of a gradient chunk that is in HOST and that nobody holds; nobody writes
+  // them meanwhile. Returns WriteCount of then. Nothing: it is elsewhere, or held.
+  std::optional<int64_t> PeekGradient(BundleId bundle,
+                                      absl::FunctionRef<void(const std::byte*)> look);
+  // How many times the chunk was acquired for writing.
+  int64_t WriteCount(ChunkId chunk) const;
 
   int64_t host_bytes_used() const;
   int64_t nvme_bytes_used() const;
@@ -125,29 +158,41 @@ class ChunkStore {
     SlotId nvme;        // The valid copy when both are there: `host` is then a cache.
     bool busy = false;  // I/O is under way; nobody else touches the chunk.
     bool committed = false;
+    int64_t writes = 0;
   };
   struct HostSlot {
-    ChunkId owner;  // None: a spare, or replaced while it was held.
-    int holds = 0;  // 0 and no owner: free.
+    ChunkId owner;         // None: a spare, or replaced while it was held.
+    int holds = 0;         // 0 and no owner: free.
+    int update_holds = 0;  // Of them: the updater's.
   };
+  enum class Access : uint8_t { kRead, kWrite, kUpdate };
 
   absl::Status CheckId(ChunkId chunk) const;
-  absl::StatusOr<HostChunk> AcquireLocked(ChunkId chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Waits until the chunk is idle and, but for an update, until its bundle's state allows the access
+  // and a slot may be held. Errors: the update that failed.
+  absl::Status AwaitAccess(ChunkId chunk, Access access) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool MayHoldMore() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool MayTakeSpare() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool AwaitsCommitLocked(ChunkId chunk, Access access) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // After AwaitAccess.
+  absl::StatusOr<HostChunk> AcquireLocked(ChunkId chunk, Access access)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<HostChunk> AcquireToWrite(ChunkId chunk, bool keep_bytes);
   absl::Status CommitLocked(BundleId bundle, int64_t step,
                             absl::Span<std::pair<ChunkKind, HostChunk>> fresh)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Takes a HOST slot, spilling if there is no free one: lets go of the lock while it writes. The slot
   // has no owner and one hold.
-  absl::StatusOr<SlotId> TakeHostSlot() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<SlotId> TakeHostSlot(Access access) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Moves the chunk in HOST slot `victim` to NVME, or drops it where it lies there already.
   absl::Status Spill(SlotId victim) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<SlotId> TakeNvmeSlot() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status NoRoom() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WaitUntilIdle(ChunkId chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  HostChunk Hold(SlotId slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void DropHold(SlotId slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Release(SlotId slot);  // A HostChunk's end.
+  HostChunk Hold(SlotId slot, Access access) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CountHold(SlotId slot, Access access) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DropHold(SlotId slot, bool for_update) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Release(SlotId slot, bool for_update);  // A HostChunk's end.
   void DropHostCopy(ChunkId chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropNvmeCopy(ChunkId chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Tells the residency word, and the record if the chunk is committed, where the chunk lies now.
@@ -160,14 +205,21 @@ class ChunkStore {
   SpaceCounters counters_;
 
   mutable Mutex mutex_;
-  std::condition_variable idle_;  // A chunk is no longer busy.
+  std::condition_variable
+      idle_;  // A chunk is no longer busy, a bundle committed, or a slot let go.
   CommitWriter commits_ ABSL_GUARDED_BY(mutex_);
+  IntentWriter intents_ ABSL_GUARDED_BY(mutex_);
+  PendingCommits pending_ ABSL_GUARDED_BY(mutex_);
+  int64_t intent_step_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Status update_failure_ ABSL_GUARDED_BY(mutex_);
   std::vector<Chunk> chunks_ ABSL_GUARDED_BY(mutex_);         // By ChunkId.
   std::vector<HostSlot> host_slots_ ABSL_GUARDED_BY(mutex_);  // By SlotId.
   SlotPool free_host_ ABSL_GUARDED_BY(mutex_);
   SlotPool free_nvme_ ABSL_GUARDED_BY(mutex_);
   LruList spillable_ ABSL_GUARDED_BY(mutex_);  // HOST slots with an owner that nobody holds.
   int64_t spills_under_way_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t slots_of_others_ ABSL_GUARDED_BY(mutex_) =
+      0;  // HOST slots that not only the updater holds.
   int64_t nvme_read_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t nvme_written_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };

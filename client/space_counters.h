@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "gemini/space_shm.h"
+#include "gemini/stall_cause.h"
 
 namespace gemini::client {
 
@@ -16,7 +17,16 @@ class SpaceCounters {
 
   void AddFetchBytes(int64_t size_bytes) { Add(header_->fetch_bytes, size_bytes); }
   void AddEvictBytes(int64_t size_bytes) { Add(header_->evict_bytes, size_bytes); }
-  void AddStallNs(int64_t stall_ns) { Add(header_->stall_ns, stall_ns); }
+  void AddStallNs(StallCause cause, int64_t stall_ns) {
+    Add(header_->stall_ns, stall_ns);
+    Add(header_->stall_by_cause_ns[static_cast<size_t>(cause)], stall_ns);
+  }
+  void AddDivergence(Divergence cause) { Add(header_->divergences[static_cast<size_t>(cause)], 1); }
+  void AddRound(bool followed_plan) {
+    Add(header_->rounds, 1);
+    if (followed_plan) Add(header_->planned_rounds, 1);
+  }
+  void SetUpdatePending(int64_t num_bundles) { Set(header_->update_pending, num_bundles); }
   void SetStep(int64_t step) { Set(header_->step, step); }
   void SetDeviceBytes(int64_t used_bytes, int64_t non_model_bytes) {
     Set(header_->device_used_bytes, used_bytes);

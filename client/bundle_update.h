@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// The update of one bundle as its intent says, out of place: AdamW over the pieces of the tensors that
+// lie in it (client/adamw.h), then the commit. All that it reads is in the intent and the chunks, so it
+// can be done again after a death, with the same bits.
+// Thread: any, one a bundle. Blocks for NVME I/O. Memory: holds at most kUpdateSlots HOST slots.
+#pragma once
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "client/chunk_store.h"
+#include "gemini/ids.h"
+#include "gemini/intent_shm.h"
+
+namespace gemini::client {
+
+// The part of a tensor that lies in one bundle.
+struct TensorPiece {
+  int64_t tensor = 0;  // In the order of the space's layout.
+  int64_t chunk_offset_bytes = 0;
+  int64_t tensor_offset_bytes = 0;
+  int64_t size_bytes = 0;
+};
+
+// Commits the bundle at the intent's step. `pieces` are all of the bundle, in chunk order. Tensors
+// without a gradient keep their values; a moment that was never written counts as zeros. A bundle
+// without any gradient, or whose step is skipped, keeps its chunks. Errors: of ChunkStore; nothing is
+// committed then.
+absl::Status UpdateBundle(ChunkStore& store, BundleId bundle, absl::Span<const TensorPiece> pieces,
+                          const Intent& intent);
+
+}  // namespace gemini::client

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/intent_writer.h"
+
+#include <bit>
+#include <cstddef>
+
+#include "gemini/check.h"
+
+namespace gemini::client {
+
+void IntentWriter::Record(const Intent& intent) {
+  GEMINI_CHECK(intent.step > 0 && static_cast<int64_t>(intent.tensors.size()) == num_tensors_);
+  auto* const bytes =
+      reinterpret_cast<std::byte*>(slots_) + next_slot_ * IntentSlotBytes(num_tensors_);
+  auto& slot = *reinterpret_cast<IntentShm*>(bytes);
+  auto* const tensor_words = reinterpret_cast<std::atomic<uint64_t>*>(bytes + sizeof(IntentShm));
+  // A reader that sees a word of this intent also sees that the intent word names the other slot.
+  std::atomic_thread_fence(std::memory_order_release);
+  const auto put = [](std::atomic<uint64_t>& to, uint64_t value) {
+    to.store(value, std::memory_order_relaxed);
+  };
+  put(slot.step, static_cast<uint64_t>(intent.step));
+  put(slot.learning_rate, std::bit_cast<uint64_t>(intent.learning_rate));
+  put(slot.beta1, std::bit_cast<uint64_t>(intent.beta1));
+  put(slot.beta2, std::bit_cast<uint64_t>(intent.beta2));
+  put(slot.epsilon, std::bit_cast<uint64_t>(intent.epsilon));
+  put(slot.weight_decay, std::bit_cast<uint64_t>(intent.weight_decay));
+  put(slot.clip_coefficient, std::bit_cast<uint64_t>(intent.clip_coefficient));
+  put(slot.kernel_version, intent.kernel_version);
+  put(slot.skip, intent.skip ? 1 : 0);
+  put(slot.num_tensors, static_cast<uint64_t>(num_tensors_));
+  for (int64_t i = 0; i < num_tensors_; ++i) {
+    put(tensor_words[i], PackTensorIntent(intent.tensors[i]));
+  }
+  word_->store(PackIntentWord(intent.step, next_slot_), std::memory_order_release);
+  next_slot_ = 1 - next_slot_;
+}
+
+}  // namespace gemini::client

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// The sole writer of a space's intents (gemini/intent_shm.h).
+// Thread: one caller at a time; the caller locks. Readers in other processes need no lock.
+// Rule:   the caller records the next intent only when every bundle is committed at the one before.
+#pragma once
+#include <atomic>
+#include <cstdint>
+
+#include "gemini/intent_shm.h"
+
+namespace gemini::client {
+
+class IntentWriter {
+ public:
+  // `word` and `slots` are zeros in the client segment; they outlive this.
+  IntentWriter(std::atomic<uint64_t>* word, IntentShm* slots, int64_t num_tensors)
+      : word_(word), slots_(slots), num_tensors_(num_tensors) {}
+  IntentWriter(const IntentWriter&) = delete;
+  IntentWriter& operator=(const IntentWriter&) = delete;
+
+  int64_t num_tensors() const { return num_tensors_; }
+  // Writes the intent into the slot that the word does not name, then names it. It has num_tensors()
+  // tensors and step > 0.
+  void Record(const Intent& intent);
+
+ private:
+  std::atomic<uint64_t>* const word_;
+  IntentShm* const slots_;
+  const int64_t num_tensors_;
+  int next_slot_ = 0;  // Kept here because others may scribble on the segment.
+};
+
+}  // namespace gemini::client

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// The HOST slots that a space needs beside those of its chunks, so that whatever is under way at one
+// time finds room.
+#pragma once
+#include <cstdint>
+
+namespace gemini::client {
+
+// One bundle's update: parameter, two moments and gradient, which may have to come from NVME, and the
+// three new chunks. ChunkStore keeps them from all others while updates are pending.
+inline constexpr int64_t kUpdateSlots = 7;
+// Chunks that a loader fills at one time (client/torch/tensor_writer.h).
+inline constexpr int64_t kOpenChunks = 4;
+// Gradients whose copies are under way (client/torch/gradients.h), and one copy to DEVICE.
+inline constexpr int64_t kPendingGradients = 4;
+inline constexpr int64_t kSpareSlots = kUpdateSlots + kOpenChunks + kPendingGradients + 1;
+static_assert(kSpareSlots == 16);
+
+}  // namespace gemini::client

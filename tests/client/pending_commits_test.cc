@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/pending_commits.h"
+
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace gemini::client {
+namespace {
+
+using ::testing::ElementsAre;
+
+std::vector<int64_t> TakeAll(PendingCommits& pending) {
+  std::vector<int64_t> taken;
+  while (const std::optional<BundleId> bundle = pending.Take()) taken.push_back(bundle->value());
+  return taken;
+}
+
+TEST(PendingCommitsTest, GivesEachOnceInTheOrderGiven) {
+  PendingCommits pending(5);
+  EXPECT_EQ(pending.Take(), std::nullopt);
+  pending.Expect({BundleId(3), BundleId(0), BundleId(4)});
+  EXPECT_EQ(pending.count(), 3);
+  EXPECT_TRUE(pending.awaits(BundleId(4)));
+  EXPECT_FALSE(pending.awaits(BundleId(1)));
+  EXPECT_THAT(TakeAll(pending), ElementsAre(3, 0, 4));
+  EXPECT_EQ(pending.count(), 3);  // Taken is not committed.
+}
+
+TEST(PendingCommitsTest, WhoIsWaitedForGoesFirstAndOnlyOnce) {
+  PendingCommits pending(6);
+  pending.Expect({BundleId(0), BundleId(1), BundleId(2), BundleId(3), BundleId(4)});
+  EXPECT_EQ(pending.Take(), BundleId(0));
+  pending.Hurry(BundleId(3));
+  pending.Hurry(BundleId(2));
+  pending.Hurry(BundleId(3));
+  pending.Hurry(BundleId(0));  // Taken already.
+  pending.Hurry(BundleId(5));  // Not pending.
+  EXPECT_THAT(TakeAll(pending), ElementsAre(3, 2, 1, 4));
+}
+
+TEST(PendingCommitsTest, WhatIsDoneMayBeExpectedAgain) {
+  PendingCommits pending(2);
+  for (int round = 0; round < 3; ++round) {
+    pending.Expect({BundleId(0), BundleId(1)});
+    pending.Done(BundleId(1));  // Without having been taken.
+    EXPECT_EQ(pending.count(), 1);
+    EXPECT_THAT(TakeAll(pending), ElementsAre(0));
+    pending.Done(BundleId(0));
+    EXPECT_EQ(pending.count(), 0);
+  }
+}
+
+TEST(PendingCommitsTest, WhatWasTakenInVainIsGivenOutAgain) {
+  PendingCommits pending(4);
+  pending.Expect({BundleId(2), BundleId(1), BundleId(0), BundleId(3)});
+  EXPECT_EQ(pending.Take(), BundleId(2));
+  EXPECT_EQ(pending.Take(), BundleId(1));
+  pending.Done(BundleId(2));
+  pending.Hurry(BundleId(3));
+  pending.ReturnAll();
+  EXPECT_THAT(TakeAll(pending), ElementsAre(3, 0, 1));
+}
+
+}  // namespace
+}  // namespace gemini::client

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/update_queue.h"
+
+#include <atomic>
+#include <latch>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "tests/client/session_fixture.h"
+
+namespace gemini::client {
+namespace {
+
+using ::testing::ElementsAre;
+
+class UpdateQueueTest : public SessionFixture {
+ protected:
+  static constexpr int64_t kBundles = 4;
+  void SetUp() override {
+    OpenSession(/*device_slots=*/4, /*host_slots=*/40, /*nvme_slots=*/0);
+    if (HasFatalFailure()) return;
+    store_ = OpenSpace("store", kBundles, 40, 0);
+    ASSERT_NE(store_, nullptr);
+    for (int64_t i = 0; i < kBundles; ++i) {
+      ASSERT_OK(CommitTag(*store_, BundleId(i), ChunkKind::kParam, 0, i));
+    }
+  }
+  absl::Status Begin(int64_t step) {
+    Intent intent;
+    intent.step = step;
+    return store_->BeginUpdate(intent, {BundleId(0), BundleId(1), BundleId(2), BundleId(3)});
+  }
+  // Commits the bundle's update and notes its turn.
+  absl::Status Update(BundleId bundle, int64_t step) {
+    auto spare = store_->AcquireSpareForUpdate();
+    if (!spare.ok()) return spare.status();
+    FillChunk(spare->data(), 10 * step + bundle.value());
+    std::pair<ChunkKind, HostChunk> fresh(ChunkKind::kParam, *std::move(spare));
+    {
+      const std::lock_guard lock(mutex_);
+      order_.push_back(bundle.value());
+    }
+    return store_->Commit(bundle, step, absl::MakeSpan(&fresh, 1));
+  }
+
+  ChunkStore* store_ = nullptr;
+  std::mutex mutex_;
+  std::vector<int64_t> order_;
+};
+
+TEST_F(UpdateQueueTest, CommitsAllInOrderStepAfterStep) {
+  int64_t step = 0;
+  UpdateQueue queue(
+      *store_, [&](BundleId bundle) { return Update(bundle, step); }, [](auto&) {});
+  EXPECT_OK(queue.Finish());  // Nothing to do.
+  for (step = 1; step <= 3;) {
+    ASSERT_OK(Begin(step));
+    queue.Wake();
+    ASSERT_OK(queue.Finish());
+    EXPECT_THAT(order_, ElementsAre(0, 1, 2, 3));
+    order_.clear();
+    for (int64_t i = 0; i < kBundles; ++i) EXPECT_EQ(store_->CommittedStep(BundleId(i)), step);
+    ++step;
+  }
+}
+
+TEST_F(UpdateQueueTest, AFailureIsToldOnceAndFinishTriesAgain) {
+  bool broken = true;
+  std::vector<absl::Status> told;
+  UpdateQueue queue(
+      *store_,
+      [&](BundleId bundle) {
+        if (broken && bundle == BundleId(2)) return absl::UnavailableError("disk");
+        return Update(bundle, 1);
+      },
+      [&](const absl::Status& status) { told.push_back(status); });
+  ASSERT_OK(Begin(1));
+  queue.Wake();
+  EXPECT_THAT(store_->AwaitCommits(), StatusIs(absl::StatusCode::kUnavailable));
+  EXPECT_THAT(queue.Finish(), StatusIs(absl::StatusCode::kUnavailable));
+  EXPECT_EQ(told.size(), 2u);
+  EXPECT_OK(store_->Acquire(ChunkOf(BundleId(1), ChunkKind::kParam)));
+  broken = false;
+  EXPECT_OK(queue.Finish());
+  EXPECT_THAT(order_, ElementsAre(0, 1, 2, 3));
+  EXPECT_OK(queue.Finish());
+}
+
+TEST_F(UpdateQueueTest, TasksAreDoneWhenNoUpdateIsLeft) {
+  std::atomic<int64_t> committed_at_task{-1};
+  std::latch task_done(1);
+  UpdateQueue queue(
+      *store_, [&](BundleId bundle) { return Update(bundle, 1); }, [](auto&) {});
+  ASSERT_OK(Begin(1));
+  queue.Later([&] {
+    committed_at_task = static_cast<int64_t>(order_.size());
+    task_done.count_down();
+  });
+  task_done.wait();
+  EXPECT_EQ(committed_at_task, kBundles);
+}
+
+TEST_F(UpdateQueueTest, TheEndFinishesWhatWasBegun) {
+  {
+    UpdateQueue queue(
+        *store_, [&](BundleId bundle) { return Update(bundle, 1); }, [](auto&) {});
+    ASSERT_OK(Begin(1));
+    queue.Wake();
+  }
+  for (int64_t i = 0; i < kBundles; ++i) EXPECT_EQ(store_->CommittedStep(BundleId(i)), 1);
+  EXPECT_OK(store_->AwaitCommits());
+}
+
+}  // namespace
+}  // namespace gemini::client
