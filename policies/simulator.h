@@ -3,7 +3,10 @@
 // runs, what moves, what waits and why. Times are those of a round in steady state.
 // Model:  operators run one after another. Each direction of the link, each direction of the disk and
 //         the updates are a queue of their own, served in order, all at once. A copy of b bytes takes
-//         copy_latency_ns + b / rate.
+//         copy_latency_ns + b / rate. What may begin when an operator has ended begins at the end of its
+//         interval. A gradient leaves at the end of its interval, over the link unless its range is on
+//         DEVICE. The update waits for all that leaves, and for the updates of the round before.
+// Units:  an fp32 parameter is an element of CostModel::update_elements_per_second.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -12,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "gemini/cost_model.h"
 #include "gemini/plan.h"
+#include "policies/moved_bytes.h"
 #include "policies/range_trace.h"
 
 namespace gemini::policies {
@@ -34,18 +38,7 @@ struct Simulation {
 };
 
 // INVALID_ARGUMENT: the plan is not of this trace, or CheckPlan.
-absl::StatusOr<Simulation> Simulate(const RangeTrace& trace, const Plan& plan, const CostModel& costs,
-                                    bool with_events);
-
-// Bytes to and from DEVICE a round of least-recently-used placement on demand, in steady state.
-struct MovedBytes {
-  int64_t fetch_bytes = 0;
-  int64_t evict_bytes = 0;
-};
-absl::StatusOr<MovedBytes> SimulateLru(const RangeTrace& trace, int64_t device_bytes);
-
-// The fewest bytes that any placement moves to DEVICE a round: chunk by chunk, so that a spanning tensor
-// may be there in part and slots need not be adjacent. Not above what any plan achieves.
-absl::StatusOr<MovedBytes> FewestBytes(const RangeTrace& trace, int64_t device_bytes);
+absl::StatusOr<Simulation> Simulate(const RangeTrace& trace, const Plan& plan,
+                                    const CostModel& costs, bool with_events);
 
 }  // namespace gemini::policies

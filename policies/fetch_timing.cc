@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "policies/fetch_timing.h"
+
+#include <algorithm>
+#include <limits>
+#include <tuple>
+
+#include "policies/range_max_tree.h"
+
+namespace gemini::policies {
+namespace {
+
+// What a fetch has to wait for.
+struct Earliest {
+  int32_t after = 0;
+  int32_t slots_shared = 0;  // Of its slots, those that somebody still has in interval `after`.
+};
+
+// One key (a slot, or a range) that a stay has to itself while it lasts.
+struct Claim {
+  int32_t key;
+  int32_t needed;
+  int32_t stay;
+  bool operator<(const Claim& other) const {
+    return std::tie(key, needed) < std::tie(other.key, other.needed);
+  }
+};
+
+// Calls seen(stay, last) for each claim, with the last interval of the one before it, around the circle.
+template <typename Seen>
+void VisitPredecessors(std::vector<Claim>& claims, const std::vector<Stay>& stays,
+                       int32_t num_positions, Seen&& seen) {
+  std::sort(claims.begin(), claims.end());
+  for (size_t first = 0; first < claims.size();) {
+    size_t end = first;
+    while (end < claims.size() && claims[end].key == claims[first].key) ++end;
+    for (size_t i = first; i < end; ++i) {
+      const Stay& before = stays[claims[i == first ? end - 1 : i - 1].stay];
+      seen(claims[i].stay, i == first ? before.last - num_positions : before.last);
+    }
+    first = end;
+  }
+}
+
+std::vector<Earliest> EarliestOf(const RangeTrace& trace, const NextUses& next_uses,
+                                 const std::vector<Stay>& stays) {
+  const int32_t n = trace.num_positions();
+  std::vector<Claim> slot_claims, range_claims;
+  for (size_t i = 0; i < stays.size(); ++i) {
+    const Stay& stay = stays[i];
+    if (stay.needed == kAlways) continue;
+    const PlannedRange& range = trace.ranges[stay.range];
+    for (int32_t slot = 0; slot < range.num_bundles; ++slot) {
+      slot_claims.push_back({stay.slot + slot, stay.needed, static_cast<int32_t>(i)});
+    }
+    range_claims.push_back({stay.range, stay.needed, static_cast<int32_t>(i)});
+  }
+  std::vector<Earliest> earliest(stays.size(), Earliest{.after = -n});
+  VisitPredecessors(slot_claims, stays, n, [&](int32_t stay, int32_t last) {
+    Earliest& of_stay = earliest[stay];
+    if (last > of_stay.after) of_stay = {.after = last, .slots_shared = 0};
+    if (last == of_stay.after) ++of_stay.slots_shared;
+  });
+  const auto not_before = [&](int32_t stay, int32_t after) {
+    if (after > earliest[stay].after) earliest[stay] = {.after = after, .slots_shared = 0};
+  };
+  VisitPredecessors(range_claims, stays, n, not_before);
+  std::vector<std::vector<int32_t>> outs_of(trace.ranges.size());
+  for (const RangeTrace::GradOut& out : trace.gradient_outs) {
+    outs_of[out.range].push_back(out.position);
+  }
+  for (size_t i = 0; i < stays.size(); ++i) {
+    const Stay& stay = stays[i];
+    if (stay.needed == kAlways) continue;
+    if (next_uses.ends_at_update[stay.range]) not_before(static_cast<int32_t>(i), -1);
+    const std::vector<int32_t>& outs = outs_of[stay.range];
+    if (outs.empty()) continue;
+    // The interval of the last gradient that leaves before is over when the next operator asks.
+    const auto next_out = std::lower_bound(outs.begin(), outs.end(), stay.needed);
+    const int32_t last_out = next_out == outs.begin() ? outs.back() - n : *(next_out - 1);
+    not_before(static_cast<int32_t>(i), last_out + 1);
+  }
+  return earliest;
+}
+
+}  // namespace
+
+std::vector<int32_t> FetchTimes(const RangeTrace& trace, const NextUses& next_uses,
+                                const std::vector<int32_t>& slots_at,
+                                const std::vector<Stay>& stays) {
+  const int32_t n = trace.num_positions();
+  const std::vector<Earliest> earliest = EarliestOf(trace, next_uses, stays);
+  // Slots taken less slots there are, by interval: above 0 is over the budget.
+  std::vector<int32_t> taken(n + 1, 0);
+  const auto cover = [&](int32_t first, int32_t end, int32_t count) {
+    taken[first] += count;
+    taken[end] -= count;
+  };
+  for (const Stay& stay : stays) {
+    const int32_t count = static_cast<int32_t>(trace.ranges[stay.range].num_bundles);
+    const int32_t first = stay.needed == kAlways ? 0 : stay.needed;
+    cover(first, std::min(n, stay.last + 1), count);
+    if (stay.last >= n) cover(0, stay.last + 1 - n, count);
+  }
+  int32_t sum = 0;
+  for (int32_t i = 0; i < n; ++i) {
+    sum += taken[i];
+    taken[i] = sum - slots_at[i];
+  }
+  RangeMaxTree excess(absl::MakeConstSpan(taken).first(n));
+  // Intervals from -n on are those of the round before.
+  const auto add = [&](int32_t first, int32_t end, int32_t count) {
+    if (first < 0) excess.Add(first + n, std::min(end, 0) + n, count);
+    if (end > 0) excess.Add(std::max(first, 0), end, count);
+  };
+  const auto last_above = [&](int32_t first, int32_t end, int32_t bound) {
+    constexpr int32_t kNone = std::numeric_limits<int32_t>::min();
+    if (end > 0) {
+      const int32_t found = excess.LastAbove(std::max(first, 0), end, bound);
+      if (found >= 0) return found;
+    }
+    if (first >= 0) return kNone;
+    const int32_t found = excess.LastAbove(first + n, std::min(end, 0) + n, bound);
+    return found >= 0 ? found - n : kNone;
+  };
+  std::vector<int32_t> order(stays.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int32_t a, int32_t b) { return stays[a].needed < stays[b].needed; });
+  std::vector<int32_t> after(stays.size(), kAlways);
+  for (const int32_t i : order) {
+    const Stay& stay = stays[i];
+    if (stay.needed == kAlways) continue;
+    const int32_t count = static_cast<int32_t>(trace.ranges[stay.range].num_bundles);
+    int32_t begin = earliest[i].after;
+    // In interval `begin` it takes over slots that count there already.
+    const int32_t shared = earliest[i].slots_shared;
+    const int32_t full = last_above(begin, stay.needed, -count);
+    if (full > begin || (full == begin && last_above(begin, begin + 1, shared - count) == begin)) {
+      begin = full + 1;
+    }
+    if (begin == earliest[i].after && begin < stay.needed) {
+      add(begin, begin + 1, count - shared);
+      add(begin + 1, stay.needed, count);
+    } else {
+      add(begin, stay.needed, count);
+    }
+    after[i] = begin;
+  }
+  return after;
+}
+
+}  // namespace gemini::policies

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// The slots of DEVICE while a plan is made: who is in each one, since when a free one is free, and where
+// a run of adjacent ones is best had.
+// Rules:  runs come from the bottom. Single chunks take the slot that has been free for longest, so that
+//         their fetch may begin early, or the topmost free one, so that they do not split the room for
+//         runs; slots that are `reserved` come last.
+// Units:  slots from 0; ranges by index.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <queue>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+
+namespace gemini::policies {
+
+class PlannedSlots {
+ public:
+  static constexpr int32_t kNobody = -1;
+
+  PlannedSlots(int32_t num_slots, bool oldest_first);
+
+  // Marks `slot` to be taken by another than its owner only when nothing else is free. Before it is used.
+  void Reserve(int32_t slot);
+
+  // Takes a single free slot; there is one. O(log slots).
+  int32_t TakeSingle(int32_t range);
+  // Takes [first, first + count), all free.
+  void Take(int32_t first, int32_t count, int32_t range);
+  // Frees [first, first + count): nobody is there after the interval `since`.
+  void Free(int32_t first, int32_t count, int32_t since);
+
+  // Finds the run of `count` slots that is cheapest to clear. cost_of gives a range's cost, or a negative
+  // number when it must stay. -1: there is none. O(slots).
+  int32_t FindRun(int32_t count, absl::FunctionRef<int64_t(int32_t range)> cost_of) const;
+
+  bool IsFree(int32_t first, int32_t count) const;
+  int32_t occupant(int32_t slot) const { return occupants_[slot]; }
+  int32_t num_slots() const { return static_cast<int32_t>(occupants_.size()); }
+  int32_t num_used() const { return num_used_; }
+
+ private:
+  struct FreeSlot {
+    bool reserved;
+    int32_t since;
+    int32_t slot;
+    int32_t stamp;
+    bool operator>(const FreeSlot& other) const {
+      if (reserved != other.reserved) return reserved;
+      if (since != other.since) return since > other.since;
+      return slot < other.slot;
+    }
+  };
+  void PushFree(int32_t slot, int32_t since);
+
+  const bool oldest_first_;
+  std::vector<int32_t> occupants_;
+  std::vector<int32_t> stamps_;  // Of the newest entry in free_: others are void.
+  std::vector<bool> reserved_;
+  std::priority_queue<FreeSlot, std::vector<FreeSlot>, std::greater<FreeSlot>> free_;
+  int32_t num_used_ = 0;
+};
+
+}  // namespace gemini::policies

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// A row of numbers: adds to a stretch of them, and finds the last one in a stretch that is above a
+// bound. Both in O(log size).
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+
+namespace gemini::policies {
+
+class RangeMaxTree {
+ public:
+  explicit RangeMaxTree(absl::Span<const int32_t> values);
+
+  // Adds `value` to those of [first, end), within the row.
+  void Add(int32_t first, int32_t end, int32_t value) { Add(1, 0, width_, first, end, value); }
+
+  // Returns the last index of [first, end) whose value is above `bound`, or -1.
+  int32_t LastAbove(int32_t first, int32_t end, int32_t bound) const {
+    return LastAbove(1, 0, width_, first, end, bound);
+  }
+
+ private:
+  // Node i has the children 2 i and 2 i + 1. A node's maximum is without what was added to its parents.
+  struct Node {
+    int32_t max = 0;
+    int32_t added = 0;  // To all below it; in `max` already.
+  };
+  void Add(int32_t node, int32_t from, int32_t to, int32_t first, int32_t end, int32_t value);
+  int32_t LastAbove(int32_t node, int32_t from, int32_t to, int32_t first, int32_t end,
+                    int32_t bound) const;
+
+  int32_t width_;  // A power of two.
+  std::vector<Node> nodes_;
+};
+
+}  // namespace gemini::policies

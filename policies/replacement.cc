@@ -1,0 +1,399 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "policies/replacement.h"
+
+#include <algorithm>
+#include <optional>
+#include <queue>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "gemini/byte_size.h"
+#include "gemini/check.h"
+#include "gemini/status_macros.h"
+#include "policies/planned_slots.h"
+
+namespace gemini::policies {
+namespace {
+
+constexpr int32_t kNotThere = -1;
+constexpr int32_t kFromBefore = -1;  // Of `since`: on DEVICE when the round began.
+
+// A range that is on DEVICE at a round's beginning.
+struct Home {
+  int32_t range;
+  int32_t slot;
+  int32_t last;  // Its last use, counted from this round's beginning: negative.
+  bool dirty;
+};
+
+struct RoundInputs {
+  const RangeTrace& trace;
+  const NextUses& next_uses;
+  const std::vector<int32_t>& slots_at;
+  int32_t num_slots;
+  const ReplacementRule& rule;
+};
+
+// One round, from the homes at its beginning.
+class RoundPass {
+ public:
+  // `closed`: it has to end as it began. Then only homes may stay into the next round.
+  RoundPass(const RoundInputs& in, const std::vector<Home>& homes, bool closed);
+
+  absl::Status Run();
+
+  // What is on DEVICE at the end, with times counted from the next round's beginning.
+  std::vector<Home> EndState() const;
+  // Of a closed round: the homes that are not where they began, by range. None: it ended as it began.
+  std::vector<bool> Lost() const;
+  // Of a closed round that lost none.
+  std::vector<Stay> TakeStays();
+
+ private:
+  struct Victim {
+    int32_t next;
+    bool dirty;
+    int32_t last;
+    int32_t range;
+    // The top of a priority queue leaves first.
+    bool operator<(const Victim& other) const {
+      if (next != other.next) return next < other.next;
+      if (dirty != other.dirty) return dirty;
+      if (last != other.last) return last > other.last;
+      return range > other.range;
+    }
+  };
+
+  int32_t BundlesOf(int32_t range) const {
+    return static_cast<int32_t>(in_.trace.ranges[range].num_bundles);
+  }
+  bool IsKept(int32_t range) const { return !in_.rule.kept.empty() && in_.rule.kept[range]; }
+  int32_t NextRoundUse(int32_t range) const;
+  void Offer(int32_t range, int32_t position);
+  void Enter(int32_t range, int32_t slot, int32_t position);
+  void Leave(int32_t range, StayEnd end, int32_t last);
+  absl::Status BringIn(int32_t position);
+  // False: no window of slots can be cleared.
+  bool PlaceRun(int32_t range, int32_t position);
+  void MoveAll(int32_t position);
+  absl::Status EvictDownTo(int32_t num_slots, int32_t position);
+  void EndUses(int32_t position);
+  void Update(int32_t position);
+
+  const RoundInputs& in_;
+  const std::vector<Home>& homes_;
+  const bool closed_;
+  const int32_t num_positions_;
+  PlannedSlots slots_;
+  std::vector<int32_t> slot_of_;  // By range, and so on.
+  std::vector<int32_t> since_;
+  std::vector<int32_t> last_;
+  std::vector<int32_t> next_;
+  std::vector<int32_t> wanted_at_;  // The last position that used it.
+  std::vector<int32_t> home_of_;
+  std::vector<bool> dirty_;
+  std::priority_queue<Victim> victims_;
+  std::vector<Stay> stays_;  // Ended ones; `needed` is `since`.
+  std::vector<int32_t> missing_;
+  size_t next_out_ = 0;
+};
+
+RoundPass::RoundPass(const RoundInputs& in, const std::vector<Home>& homes, bool closed)
+    : in_(in),
+      homes_(homes),
+      closed_(closed),
+      num_positions_(in.trace.num_positions()),
+      slots_(in.num_slots, in.rule.oldest_first),
+      slot_of_(in.trace.ranges.size(), kNotThere),
+      since_(in.trace.ranges.size(), kFromBefore),
+      last_(in.trace.ranges.size(), 0),
+      next_(in.trace.ranges.size(), kNever),
+      wanted_at_(in.trace.ranges.size(), -1),
+      home_of_(in.trace.ranges.size(), kNotThere),
+      dirty_(in.trace.ranges.size()) {
+  for (const Home& home : homes) {
+    if (closed) {
+      home_of_[home.range] = home.slot;
+      for (int32_t i = 0; i < BundlesOf(home.range); ++i) slots_.Reserve(home.slot + i);
+    }
+    slots_.Take(home.slot, BundlesOf(home.range), home.range);
+    slot_of_[home.range] = home.slot;
+    last_[home.range] = home.last;
+    next_[home.range] = in.next_uses.first[home.range];
+    dirty_[home.range] = home.dirty;
+    Offer(home.range, -1);
+  }
+}
+
+int32_t RoundPass::NextRoundUse(int32_t range) const {
+  if (in_.next_uses.ends_at_update[range] || !in_.rule.looks_ahead) return kNever;
+  if (closed_ && home_of_[range] == kNotThere) return kNever;
+  return num_positions_ + in_.next_uses.first[range];
+}
+
+// Makes an unpinned range a candidate to leave.
+void RoundPass::Offer(int32_t range, int32_t position) {
+  int32_t next = next_[range];
+  if (next != kNever) {
+    if (IsKept(range)) return;
+    if (in_.rule.spares_dirty && dirty_[range]) next = position + (next - position) / 2;
+  }
+  victims_.push({.next = next, .dirty = dirty_[range], .last = last_[range], .range = range});
+}
+
+void RoundPass::Enter(int32_t range, int32_t slot, int32_t position) {
+  slot_of_[range] = slot;
+  since_[range] = position;
+  dirty_[range] = false;
+}
+
+void RoundPass::Leave(int32_t range, StayEnd end, int32_t last) {
+  slots_.Free(slot_of_[range], BundlesOf(range), last);
+  stays_.push_back(
+      {.range = range, .slot = slot_of_[range], .needed = since_[range], .last = last, .end = end});
+  slot_of_[range] = kNotThere;
+}
+
+absl::Status RoundPass::EvictDownTo(int32_t num_slots, int32_t position) {
+  while (slots_.num_used() > num_slots) {
+    if (victims_.empty()) {
+      const int64_t chunk_bytes = in_.trace.chunk_bytes;
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "the policy keeps chunks that leave operator ", position, " of phase ", in_.trace.phase,
+          " no room: it holds ", FormatByteSize(slots_.num_used() * chunk_bytes),
+          " of chunks where ", FormatByteSize(in_.slots_at[position] * chunk_bytes),
+          " remain beside non-model data, and needs ",
+          FormatByteSize((in_.slots_at[position] - num_slots) * chunk_bytes),
+          " more: raise --device-memory, keep a smaller fraction, or use --policy auto"));
+    }
+    const Victim victim = victims_.top();
+    victims_.pop();
+    const int32_t range = victim.range;
+    // An entry is void when its range has left, or was used again.
+    if (slot_of_[range] == kNotThere || last_[range] != victim.last ||
+        wanted_at_[range] == position) {
+      continue;
+    }
+    Leave(range, StayEnd::kEvicted, last_[range]);
+  }
+  return absl::OkStatus();
+}
+
+bool RoundPass::PlaceRun(int32_t range, int32_t position) {
+  const int32_t count = BundlesOf(range);
+  int32_t first = home_of_[range];
+  if (first == kNotThere || !slots_.IsFree(first, count)) {
+    // Each chunk that has to come back costs one fetch, and more the sooner it does.
+    const int64_t horizon = 4 * int64_t{num_positions_};
+    first = slots_.FindRun(count, [&](int32_t occupant) -> int64_t {
+      if (wanted_at_[occupant] == position) return -1;
+      if (next_[occupant] == kNever) return 0;
+      if (IsKept(occupant)) return -1;
+      return (horizon - (next_[occupant] - position)) * BundlesOf(occupant);
+    });
+    if (first < 0) return false;
+    for (int32_t slot = first; slot < first + count; ++slot) {
+      const int32_t occupant = slots_.occupant(slot);
+      if (occupant != PlannedSlots::kNobody) Leave(occupant, StayEnd::kEvicted, last_[occupant]);
+    }
+  }
+  slots_.Take(first, count, range);
+  Enter(range, first, position);
+  return true;
+}
+
+// Others' ranges split the room: takes everything off DEVICE, this operator's ranges too.
+void RoundPass::MoveAll(int32_t position) {
+  for (int32_t slot = 0; slot < slots_.num_slots(); ++slot) {
+    const int32_t range = slots_.occupant(slot);
+    if (range == PlannedSlots::kNobody) continue;
+    // Those that were placed for this operator a moment ago have not been there before.
+    if (since_[range] == position) {
+      slots_.Free(slot, BundlesOf(range), position - 1);
+      slot_of_[range] = kNotThere;
+    } else {
+      Leave(range, StayEnd::kEvicted, last_[range]);
+    }
+  }
+  missing_.clear();
+  for (const RangeUse& use : in_.trace.uses_of(position)) missing_.push_back(use.range);
+}
+
+absl::Status RoundPass::BringIn(int32_t position) {
+  missing_.clear();
+  int32_t missing_slots = 0;
+  bool has_run = false;
+  for (const RangeUse& use : in_.trace.uses_of(position)) {
+    wanted_at_[use.range] = position;
+    if (slot_of_[use.range] != kNotThere) continue;
+    missing_.push_back(use.range);
+    missing_slots += BundlesOf(use.range);
+    has_run |= BundlesOf(use.range) > 1;
+  }
+  if (has_run) {
+    const auto place_runs = [&] {
+      std::stable_sort(missing_.begin(), missing_.end(),
+                       [&](int32_t a, int32_t b) { return BundlesOf(a) > BundlesOf(b); });
+      for (const int32_t range : missing_) {
+        if (BundlesOf(range) == 1) break;
+        if (!PlaceRun(range, position)) return false;
+        missing_slots -= BundlesOf(range);
+      }
+      return true;
+    };
+    if (!place_runs()) {
+      MoveAll(position);
+      missing_slots = 0;
+      for (const int32_t range : missing_) missing_slots += BundlesOf(range);
+      GEMINI_CHECK(place_runs());
+    }
+  }
+  GEMINI_RETURN_IF_ERROR(EvictDownTo(in_.slots_at[position] - missing_slots, position));
+  for (const int32_t range : missing_) {
+    if (BundlesOf(range) > 1) continue;
+    const int32_t home = home_of_[range];
+    if (home != kNotThere && slots_.IsFree(home, 1)) {
+      slots_.Take(home, 1, range);
+      Enter(range, home, position);
+    } else {
+      Enter(range, slots_.TakeSingle(range), position);
+    }
+  }
+  return absl::OkStatus();
+}
+
+void RoundPass::EndUses(int32_t position) {
+  const RangeTrace::Operator& at = in_.trace.operators[position];
+  for (int32_t i = at.first_use; i < at.first_use + at.num_uses; ++i) {
+    const int32_t range = in_.trace.uses[i].range;
+    if (in_.trace.uses[i].written) dirty_[range] = true;
+    last_[range] = position;
+    next_[range] = in_.next_uses.next[i] != kNever ? in_.next_uses.next[i] : NextRoundUse(range);
+    if (in_.rule.streams && !IsKept(range) && next_[range] != position + 1) {
+      Leave(range, StayEnd::kEvicted, position);
+    } else {
+      Offer(range, position);
+    }
+  }
+  for (; next_out_ < in_.trace.gradient_outs.size() &&
+         in_.trace.gradient_outs[next_out_].position == position;
+       ++next_out_) {
+    const int32_t range = in_.trace.gradient_outs[next_out_].range;
+    if (slot_of_[range] != kNotThere) dirty_[range] = true;
+  }
+}
+
+void RoundPass::Update(int32_t position) {
+  for (int32_t slot = 0; slot < slots_.num_slots(); ++slot) {
+    const int32_t range = slots_.occupant(slot);
+    if (range == PlannedSlots::kNobody || !in_.next_uses.ends_at_update[range]) continue;
+    if (dirty_[range] || in_.trace.ranges[range].kind == ChunkKind::kGrad) {
+      Leave(range, StayEnd::kEvicted, last_[range]);
+    } else {
+      Leave(range, StayEnd::kStale, position);
+    }
+  }
+}
+
+absl::Status RoundPass::Run() {
+  for (int32_t position = 0; position < num_positions_; ++position) {
+    GEMINI_RETURN_IF_ERROR(BringIn(position));
+    EndUses(position);
+  }
+  if (!in_.trace.updated.empty()) Update(num_positions_ - 1);
+  return absl::OkStatus();
+}
+
+std::vector<Home> RoundPass::EndState() const {
+  std::vector<Home> homes;
+  for (int32_t slot = 0; slot < slots_.num_slots(); ++slot) {
+    const int32_t range = slots_.occupant(slot);
+    if (range == PlannedSlots::kNobody || slot_of_[range] != slot) continue;
+    homes.push_back({.range = range,
+                     .slot = slot,
+                     .last = last_[range] - num_positions_,
+                     .dirty = dirty_[range]});
+  }
+  return homes;
+}
+
+std::vector<bool> RoundPass::Lost() const {
+  std::vector<bool> lost(slot_of_.size());
+  for (const Home& home : homes_) lost[home.range] = slot_of_[home.range] != home.slot;
+  // One that left before its first use, and is back, need not have been there.
+  for (const Stay& stay : stays_) {
+    if (stay.needed == kFromBefore && stay.last < 0) lost[stay.range] = true;
+  }
+  return lost;
+}
+
+std::vector<Stay> RoundPass::TakeStays() {
+  std::vector<int32_t> head_last(slot_of_.size(), kNever);  // Of homes that left in this round.
+  std::vector<Stay> stays;
+  for (const Stay& stay : stays_) {
+    if (stay.needed == kFromBefore) {
+      head_last[stay.range] = stay.last;
+    } else {
+      stays.push_back(stay);
+    }
+  }
+  for (int32_t slot = 0; slot < slots_.num_slots(); ++slot) {
+    const int32_t range = slots_.occupant(slot);
+    if (range == PlannedSlots::kNobody || slot_of_[range] != slot) continue;
+    Stay stay = {.range = range, .slot = slot, .needed = since_[range], .last = last_[range]};
+    if (home_of_[range] != kNotThere) {
+      stay.end = since_[range] == kFromBefore ? StayEnd::kStays : StayEnd::kEvicted;
+      stay.last =
+          since_[range] == kFromBefore ? num_positions_ - 1 : num_positions_ + head_last[range];
+    }
+    stays.push_back(stay);
+  }
+  return stays;
+}
+
+// Bytes to and from DEVICE would weigh the same; of plans with equally many fetches the first is as good.
+int64_t FetchedSlots(const RangeTrace& trace, const std::vector<Stay>& stays) {
+  int64_t slots = 0;
+  for (const Stay& stay : stays) {
+    if (stay.needed != kAlways) slots += trace.ranges[stay.range].num_bundles;
+  }
+  return slots;
+}
+
+// Plays rounds that end as they begin, from ever fewer homes, until one does.
+absl::StatusOr<std::vector<Stay>> Close(const RoundInputs& in, std::vector<Home> homes) {
+  // Most often one or two are enough.
+  constexpr int kMostTrials = 8;
+  for (int trial = 0;; ++trial) {
+    if (trial == kMostTrials) homes.clear();
+    RoundPass pass(in, homes, /*closed=*/true);
+    GEMINI_RETURN_IF_ERROR(pass.Run());
+    const std::vector<bool> lost = pass.Lost();  // Before its homes change.
+    if (std::none_of(lost.begin(), lost.end(), [](bool is_lost) { return is_lost; })) {
+      return pass.TakeStays();
+    }
+    std::erase_if(homes, [&](const Home& home) { return lost[home.range]; });
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<Stay>> MakeStays(const RangeTrace& trace, const NextUses& next_uses,
+                                            const std::vector<int32_t>& slots_at, int32_t num_slots,
+                                            const ReplacementRule& rule) {
+  const RoundInputs in = {trace, next_uses, slots_at, num_slots, rule};
+  constexpr int kRounds = 4;
+  std::optional<std::vector<Stay>> best;
+  std::vector<Home> homes;
+  for (int round = 0; round < kRounds; ++round) {
+    RoundPass pass(in, homes, /*closed=*/false);
+    GEMINI_RETURN_IF_ERROR(pass.Run());
+    homes = pass.EndState();
+    GEMINI_ASSIGN_OR_RETURN(std::vector<Stay> stays, Close(in, homes));
+    if (!best || FetchedSlots(trace, stays) < FetchedSlots(trace, *best)) best = std::move(stays);
+    if (homes.empty()) break;
+  }
+  return *std::move(best);
+}
+
+}  // namespace gemini::policies

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// One time that a range is on DEVICE, from a fetch to its leaving. A plan is a set of them that repeats
+// every round.
+#pragma once
+#include <cstdint>
+
+namespace gemini::policies {
+
+inline constexpr int32_t kAlways = -1;
+
+// How a stay ends.
+enum class StayEnd : uint8_t {
+  kEvicted,  // By an eviction after `last`.
+  kStale,    // By itself: `last` is the update's position.
+  kStays,    // It is there all the time.
+};
+
+struct Stay {
+  int32_t range = 0;
+  int32_t slot = 0;  // The first of its adjacent ones.
+  int32_t needed =
+      0;             // Position of the operator that it is fetched for, or kAlways: never fetched.
+  int32_t last = 0;  // Last interval that it covers: needed <= last < needed + num_positions.
+  StayEnd end = StayEnd::kEvicted;
+  bool operator==(const Stay&) const = default;
+};
+
+}  // namespace gemini::policies
