@@ -22,7 +22,7 @@ class ParityTest(train_program.TrainTest):
     def measured_budget(self, **keys):
         """The budget of the issue, from two steps with room for everything."""
         keys["steps"] = 2
-        output = self.train("measured", **keys, device_memory="1GiB", chunk_size=CHUNK)
+        output = self.train("measured", **keys, device_memory="1GiB", chunk_size=CHUNK, overwrite=True)
         lines = train_program.steps(output)
         floor = max(line["pinned_peak_bytes"] for line in lines)
         peak = max(line["non_model_peak_bytes"] for line in lines)
@@ -38,12 +38,20 @@ class ParityTest(train_program.TrainTest):
         for line in train_program.steps(output):
             self.assertEqual(line["device_budget_bytes"], budget)
             self.assertLessEqual(line["device_peak_bytes"], budget)
-        self.assertGreater(sum(line["fetch_bytes"] for line in train_program.steps(output)),
-                           20 * train_program.parameter_bytes(self.model),
+        lines = train_program.steps(output)
+        self.assertGreater(sum(line["fetch_bytes"] for line in lines),
+                           len(lines) * train_program.parameter_bytes(self.model),
                            "the model was not moved in and out")
+        self.check_same(reference, output)
+        return output
+
+    def check_same(self, reference, output):
         for file in ("model.safetensors", "optimizer.safetensors"):
             self.assert_same_file(reference / "latest" / file, output / "latest" / file)
-        return output
+        losses = [[line[key] for line in train_program.metrics(directory)
+                   for key in ("loss", "eval_loss") if key in line]
+                  for directory in (reference, output)]
+        self.assertEqual(losses[0], losses[1])
 
     def test_one_batch_a_step_in_every_placement(self):
         keys = self.keys(self.model)
@@ -73,6 +81,31 @@ class ParityTest(train_program.TrainTest):
         reference = self.train("reference", **keys, reference=True)
         recomputed = dict(keys, recompute=True)
         self.check(reference, "recomputed", self.measured_budget(**recomputed), **recomputed)
+
+    def test_every_policy_with_evaluation_every_third_step(self):
+        keys = self.keys(self.model, steps=9, eval_data=train_program.MODELS / "eval.npy", eval_every=3)
+        reference = self.train("reference", **keys, reference=True)
+        budget = self.measured_budget(**keys)
+        for policy in ({"policy": "auto"}, {"policy": "online"}, {"policy": "cpu"},
+                       {"policy": "static", "param_fraction": 0.1}):
+            with self.subTest(policy):
+                self.check(reference, "_".join(map(str, policy.values())), budget, **keys, **policy)
+        with self.subTest("cuda"):  # Keeps all parameters.
+            self.check_same(reference, self.train("cuda", **keys, policy="cuda",
+                                                  device_memory="64MiB", chunk_size=CHUNK))
+
+    def test_micro_batches_block_by_block(self):
+        keys = self.keys(self.model, steps=6, batch=1, accumulate=4, recompute=True)
+        horizontal = self.train("horizontal", **keys, device_memory=self.measured_budget(**keys),
+                                chunk_size=CHUNK)
+        keys["micro_batch_schedule"] = "vertical"
+        reference = self.train("reference", **keys, reference=True)
+        vertical = self.check(reference, "vertical", self.measured_budget(**keys), **keys)
+        moved = [sum(line["fetch_bytes"] for line in train_program.steps(output))
+                 for output in (horizontal, vertical)]
+        print(f"{self.model}: {moved[0]} bytes fetched one micro-batch after the other, {moved[1]} block "
+              "by block", flush=True)
+        self.assertLess(moved[1], 0.75 * moved[0])
 
 
 def make(model):
