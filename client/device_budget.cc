@@ -25,6 +25,7 @@ bool DeviceBudget::TryCharge(Use use, int64_t size_bytes) {
   if (use == Use::kNonModel) {
     const int64_t non_model = non_model_.fetch_add(size_bytes, std::memory_order_relaxed);
     RaiseTo(non_model_peak_, non_model + size_bytes);
+    RaiseTo(interval_peak_, non_model + size_bytes);
   }
   return true;
 }
@@ -35,6 +36,10 @@ void DeviceBudget::Release(Use use, int64_t size_bytes) {
     GEMINI_CHECK(non_model_.fetch_sub(size_bytes, std::memory_order_relaxed) >= size_bytes);
   }
   GEMINI_CHECK(used_.fetch_sub(size_bytes, std::memory_order_relaxed) >= size_bytes);
+}
+
+int64_t DeviceBudget::TakePeak() {
+  return interval_peak_.exchange(non_model_bytes(), std::memory_order_relaxed);
 }
 
 void DeviceBudget::ResetPeaks() {

@@ -6,9 +6,11 @@
 #include <atomic>
 #include <cstdint>
 
+#include "client/non_model_meter.h"
+
 namespace gemini::client {
 
-class DeviceBudget {
+class DeviceBudget : public NonModelMeter {
  public:
   enum class Use { kChunks, kNonModel };
 
@@ -27,6 +29,7 @@ class DeviceBudget {
   int64_t peak_bytes() const { return peak_.load(std::memory_order_relaxed); }
   int64_t non_model_bytes() const { return non_model_.load(std::memory_order_relaxed); }
   int64_t non_model_peak_bytes() const { return non_model_peak_.load(std::memory_order_relaxed); }
+  int64_t TakePeak() override;
   // Starts new peaks from what is used now.
   void ResetPeaks();
 
@@ -36,6 +39,7 @@ class DeviceBudget {
   std::atomic<int64_t> peak_{0};
   std::atomic<int64_t> non_model_{0};
   std::atomic<int64_t> non_model_peak_{0};
+  std::atomic<int64_t> interval_peak_{0};  // Of non-model data, since TakePeak.
 };
 
 }  // namespace gemini::client

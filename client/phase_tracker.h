@@ -2,17 +2,20 @@
 // Where the job is in its phase: records each round's trace, follows its plan, and notices when the round
 // leaves it. The one place that knows positions.
 // Phases: rounds lie between boundaries: the end of an update, BeginPhase and EndPhase. Outside of
-//         BeginPhase a round's phase is "train", or "eval" when gradients are off at its first operator;
-//         the first operator with gradients on then begins another round.
-// Round:  the first of a phase is placed on-line while its trace is recorded; at its end a plan is asked
-//         for, and the phase's next round follows it. A round that leaves its plan is counted with the
-//         cause and goes on on-line; its trace replaces the phase's if it touched something else, or
-//         needed more non-model data.
-// Thread: any; one lock, not held while a plan is asked for or chunks move.
+//         BeginPhase a round's phase is "train", or "eval" when its first operator uses parameters with
+//         gradients off; the first operator with gradients on then begins another round. Rounds that
+//         begin with a tensor of another space than the first have that space's name behind.
+// Round:  the first of a phase is placed on-line while its trace is recorded, unless one is kept from an
+//         earlier job. When the next one begins a plan is asked for, and followed. A round that leaves
+//         its plan is counted with the cause and goes on on-line; its trace replaces the phase's if it
+//         touched something else, or its peaks join it if non-model data took the plan's room. A phase
+//         whose rounds leave their plans again and again is planned more and more seldom.
+// Thread: any; one lock. Held while a plan is asked for, when the first operator of a round begins.
 // Errors: none. Without a plan the job runs on-line; plan_status says why there is none.
 #pragma once
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -33,7 +36,7 @@ namespace gemini::client {
 // Totals since the start.
 struct PhaseStats {
   int64_t rounds = 0;
-  int64_t planned_rounds = 0;  // Followed their plan to the end.
+  int64_t planned_rounds = 0;                             // Followed their plan to the end.
   std::array<int64_t, kNumDivergences> divergences = {};  // By Divergence.
 };
 
@@ -41,23 +44,26 @@ class PhaseTracker {
  public:
   // All outlive this. `plans` may be null: everything is placed on-line.
   PhaseTracker(Residency& residency, DeviceBudget& budget, PlanSource* plans);
+  // What was begun lands first.
   ~PhaseTracker();
   PhaseTracker(const PhaseTracker&) = delete;
   PhaseTracker& operator=(const PhaseTracker&) = delete;
 
-  // Adds a space's tensors in the order of its layout; returns the index of the first. Between rounds.
+  // Adds a space's tensors in the order of its layout; returns the index of the first. Their `space` is
+  // set here. Between rounds; traces and plans begin anew.
   int32_t AddTensors(ChunkStore& store, absl::Span<const TracedTensor> tensors);
 
   // An operator asks for these tensors, of which at least one is pinned by nobody. Call before
-  // Residency::Pin; EndOperator after its Unpin. O(uses), no system call unless a planned copy waits
-  // for this very moment.
-  void BeginOperator(absl::Span<const TensorUse> uses, bool gradients_enabled);
-  void EndOperator();
+  // Residency::Pin, and EndOperator with the result after its Unpin; `also_written`: of its uses, those
+  // that showed only now to be written. O(uses), and neither a system call nor an allocation in a
+  // round like the one before, unless a planned copy waits for this very moment.
+  int64_t BeginOperator(absl::Span<const TensorUse> uses, bool gradients_enabled);
+  void EndOperator(int64_t op, absl::Span<const TensorUse> also_written = {});
   // The gradient of a tensor leaves DEVICE for HOST.
   void GradientLeaves(int32_t tensor);
 
-  // The optimizer step: between the two nothing planned is begun. At EndUpdate the intent is recorded,
-  // and the stale DEVICE copies of `updated` are gone; the round ends.
+  // The optimizer step, an operator of its own. At EndUpdate the intent is recorded, the DEVICE copies
+  // of `updated` are gone, and the round ends; `updated` is empty when the step was not taken.
   void BeginUpdate();
   void EndUpdate(absl::Span<const int32_t> updated);
 
@@ -68,14 +74,16 @@ class PhaseTracker {
   PhaseStats stats() const;
   // Why the last plan that was asked for was not given; OK when it was.
   absl::Status plan_status() const;
-
   // The phase's trace, and the plan that its next round follows: for measurements and tests. NOT_FOUND:
   // none yet.
   absl::StatusOr<Trace> TraceOf(absl::string_view phase) const;
   absl::StatusOr<Plan> PlanOf(absl::string_view phase) const;
 
+  // Leaves the plan at an operator for which this returns true. Between rounds.
+  void TESTING_ONLY_LeavePlanWhen(std::function<bool(int32_t position)> when);
+
  private:
-  struct State;
+  class State;
   const std::unique_ptr<State> state_;
 };
 

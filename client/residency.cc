@@ -5,17 +5,26 @@
 #include <chrono>
 
 #include "absl/strings/str_cat.h"
-#include "gemini/byte_size.h"
 #include "gemini/check.h"
 #include "gemini/status_macros.h"
 
 namespace gemini::client {
+namespace {
+
+int64_t NowNs() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace
 
 Residency::Residency(DeviceBudget& budget, CopyEngine& copies, std::byte* arena, int64_t num_slots,
                      int64_t chunk_bytes)
     : budget_(budget),
       copies_(copies),
       arena_(arena),
+      slots_count_(num_slots),
       chunk_bytes_(chunk_bytes),
       slots_(num_slots),
       vacated_(num_slots) {}
@@ -46,9 +55,9 @@ absl::Status Residency::Pin(absl::Span<const RangeId> ranges, absl::Span<std::by
   GEMINI_CHECK(ranges.size() == addresses.size());
   MutexLock lock(mutex_);
   for (const RangeId id : ranges) {
-    const Range& range = ranges_[id.value()];
-    if (range.slot != kNoSlot && !range.settling) continue;
-    GEMINI_RETURN_IF_ERROR(BringIn(ranges));
+    if (ranges_[id.value()].presence == Presence::kResident) [[likely]]
+      continue;
+    GEMINI_RETURN_IF_ERROR(Await(ranges));
     break;
   }
   for (size_t i = 0; i < ranges.size(); ++i) {
@@ -77,204 +86,121 @@ void Residency::Unpin(RangeId id, bool dirty) {
   Publish(range);
 }
 
-absl::Status Residency::BringIn(absl::Span<const RangeId> ids) {
-  const auto start = std::chrono::steady_clock::now();
-  std::vector<int64_t> missing;
-  for (const RangeId id : ids) {
-    Range& range = ranges_[id.value()];
-    if (range.settling) {
-      copies_.Wait(range.settled);
-      range.settling = false;
-    }
-    if (!range.wanted && range.slot == kNoSlot) missing.push_back(id.value());
-    range.wanted = true;
-  }
-  std::optional<Plan> plan = MakePlan(missing, /*move_all=*/false);
-  // Unpinned ranges may split the room into pieces that are too small, each itself wanted.
-  if (!plan) plan = MakePlan(missing, /*move_all=*/true);
-  absl::Status status = plan && ChargePlan(*plan) ? Execute(*plan) : NoRoom(ids);
-  if (plan) {
-    for (const int64_t victim : plan->victims) ranges_[victim].leaving = false;
-  }
-  const int64_t stall_ns =
-      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start)
-          .count();
-  stats_.stall_ns += stall_ns;
-  SpaceCounters& counters = ranges_[ids[0].value()].store->counters();
-  counters.AddStallNs(stall_ns);
-  counters.SetDeviceBytes(budget_.used_bytes(), budget_.non_model_bytes());
-  for (const RangeId id : ids) ranges_[id.value()].wanted = false;
-  return status;
+void Residency::WaitForChange() {
+  ++waiters_;
+  mutex_.WaitFor(changed_);
+  --waiters_;
 }
 
-std::optional<Residency::Plan> Residency::MakePlan(std::vector<int64_t> missing, bool move_all) {
-  Plan plan;
-  DeviceSlots trial = slots_;
-  const auto vacate = [&](int64_t id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    const Range& range = ranges_[id];
-    trial.Free(range.slot, range.num_bundles);
-    plan.victims.push_back(id);
-    plan.freed_bytes += BytesOf(range);
+void Residency::NotifyChange() {
+  if (waiters_ > 0) changed_.notify_all();
+}
+
+void Residency::WaitWhileMoving(const Range& range) {
+  while (range.presence == Presence::kIncoming || range.presence == Presence::kLeaving) {
+    WaitForChange();
+  }
+}
+
+void Residency::Settle(Range& range) {
+  if (range.presence == Presence::kSettling && copies_.Done(range.settled)) {
+    range.presence = Presence::kResident;
+  }
+}
+
+absl::Status Residency::Await(absl::Span<const RangeId> ids) {
+  const auto all_resident = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    bool all = true;
+    for (const RangeId id : ids) {
+      Settle(ranges_[id.value()]);
+      all &= ranges_[id.value()].presence == Presence::kResident;
+    }
+    return all;
   };
-  if (move_all) {
-    for (int64_t id = evictable_.oldest(); id != LruList::kNone; id = evictable_.newer(id)) {
-      vacate(id);
-      if (ranges_[id].wanted) missing.push_back(id);
-    }
+  const Range& first = ranges_[ids[0].value()];
+  int64_t since_ns = 0;
+  while (!all_resident()) {
+    if (since_ns == 0) since_ns = NowNs();
+    const absl::StatusOr<StallCause> cause = AwaitOne(ids);
+    absl::Status status = cause.status();
+    if (cause.ok() && *cause == StallCause::kOnline) status = BringIn(ids);
+    const int64_t now_ns = NowNs();
+    AddStall(first, cause.value_or(StallCause::kOnline), now_ns - since_ns);
+    since_ns = now_ns;
+    GEMINI_RETURN_IF_ERROR(status);
   }
-  std::stable_sort(missing.begin(), missing.end(),
-                   [this](int64_t a, int64_t b) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-                     return ranges_[a].num_bundles > ranges_[b].num_bundles;
-                   });
-  for (const int64_t id : missing) {
-    const int64_t count = ranges_[id].num_bundles;
-    std::optional<SlotId> slot = trial.FindFree(count);
-    if (!slot) {
-      slot = trial.FindOldest(
-          count, [this](int64_t occupant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> int64_t {
-            const Range& range = ranges_[occupant];
-            return range.pins > 0 || range.wanted ? -1 : range.last_use;
-          });
-      if (!slot) return std::nullopt;
-      for (int64_t i = slot->value(); i < slot->value() + count; ++i) {
-        if (trial.occupant(SlotId(i)) != DeviceSlots::kNobody) vacate(trial.occupant(SlotId(i)));
-      }
-    }
-    trial.Take(*slot, count, id);
-    plan.placements.push_back({.range = id, .slot = *slot});
-    plan.placed_bytes += BytesOf(ranges_[id]);
-  }
-  for (const int64_t victim : plan.victims) ranges_[victim].leaving = true;
-  return plan;
-}
-
-bool Residency::ChargePlan(Plan& plan) {
-  int64_t candidate = evictable_.oldest();
-  for (;;) {
-    const int64_t more_bytes = std::max<int64_t>(0, plan.placed_bytes - plan.freed_bytes);
-    if (budget_.TryCharge(DeviceBudget::Use::kChunks, more_bytes)) return true;
-    while (candidate != LruList::kNone &&
-           (ranges_[candidate].wanted || ranges_[candidate].leaving)) {
-      candidate = evictable_.newer(candidate);
-    }
-    if (candidate == LruList::kNone) return false;
-    ranges_[candidate].leaving = true;
-    plan.victims.push_back(candidate);
-    plan.freed_bytes += BytesOf(ranges_[candidate]);
-  }
-}
-
-// The charge of a victim's slots passes to those who come: giving it back first would let another
-// thread's allocation take it in between.
-absl::Status Residency::Execute(const Plan& plan) {
-  int64_t charged_bytes = std::max<int64_t>(0, plan.placed_bytes - plan.freed_bytes);
-  absl::Status status;
-  {
-    CopyBatch batch(copies_);
-    for (const int64_t victim : plan.victims) {
-      status = Evict(victim, batch);
-      if (!status.ok()) break;
-      charged_bytes += BytesOf(ranges_[victim]);
-      // It will be fetched from where it is being written to.
-      if (ranges_[victim].wanted) batch.Drain();
-    }
-    for (const Placement& placement : plan.placements) {
-      const Range& range = ranges_[placement.range];
-      for (int64_t i = 0; status.ok() && i < range.num_bundles; ++i) {
-        const SlotId slot(placement.slot.value() + i);
-        // Both are of the evict stream: the later one covers the other.
-        const CopyEvent after = vacated_[slot.value()].sequence > range.host_written.sequence
-                                    ? vacated_[slot.value()]
-                                    : range.host_written;
-        status = batch.Fetch(*range.store, ChunkAt(range, i), AddressOf(slot), after);
-        if (!status.ok()) break;
-        stats_.fetch_bytes += chunk_bytes_;
-        range.store->counters().AddFetchBytes(chunk_bytes_);
-      }
-    }
-  }  // Drained: what was copied is there.
-  if (status.ok()) {
-    for (const Placement& placement : plan.placements) {
-      Range& range = ranges_[placement.range];
-      slots_.Take(placement.slot, range.num_bundles, placement.range);
-      range.slot = placement.slot;
-      range.last_use = ++clock_;
-      evictable_.Add(placement.range);
-      for (int64_t i = 0; i < range.num_bundles; ++i) {
-        range.store->residency_writer().EnterDevice(ChunkAt(range, i),
-                                                    SlotId(placement.slot.value() + i));
-      }
-    }
-    charged_bytes -= plan.placed_bytes;
-  }
-  budget_.Release(DeviceBudget::Use::kChunks, charged_bytes);
-  return status;
-}
-
-absl::Status Residency::NoRoom(absl::Span<const RangeId> ids) const {
-  int64_t needed_bytes = 0;
-  std::vector<RangeId> unique(ids.begin(), ids.end());
-  std::sort(unique.begin(), unique.end());
-  unique.erase(std::unique(unique.begin(), unique.end()), unique.end());
-  for (const RangeId id : unique) {
-    if (ranges_[id.value()].pins == 0) needed_bytes += BytesOf(ranges_[id.value()]);
-  }
-  const int64_t non_model_bytes = budget_.non_model_bytes();
-  const int64_t total_bytes = needed_bytes + pinned_bytes_ + non_model_bytes;
-  const int64_t budget_bytes = budget_.budget_bytes();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "an operator needs ", FormatByteSize(needed_bytes), " of chunks on DEVICE beside ",
-      FormatByteSize(pinned_bytes_), " pinned and ", FormatByteSize(non_model_bytes),
-      " of non-model data, ", FormatByteSize(total_bytes), " together; the budget is ",
-      FormatByteSize(budget_bytes), " (", slots_.num_slots(), " slots of ",
-      FormatByteSize(chunk_bytes_), "): ",
-      total_bytes > budget_bytes
-          ? absl::StrCat("raise --device-memory to at least ", FormatByteSize(total_bytes))
-          : std::string("pinned chunks split the room; raise --device-memory")));
-}
-
-absl::Status Residency::Evict(int64_t id, CopyBatch& batch) {
-  Range& range = ranges_[id];
-  if (range.dirty) GEMINI_RETURN_IF_ERROR(WriteBack(range, batch));
-  Leave(id);
-  return absl::OkStatus();
-}
-
-absl::Status Residency::WriteBack(Range& range, CopyBatch& batch) {
-  for (int64_t i = 0; i < range.num_bundles; ++i) {
-    const SlotId slot(range.slot.value() + i);
-    GEMINI_ASSIGN_OR_RETURN(vacated_[slot.value()],
-                            batch.WriteBack(*range.store, ChunkAt(range, i), AddressOf(slot)));
-    stats_.evict_bytes += chunk_bytes_;
-    range.store->counters().AddEvictBytes(chunk_bytes_);
+  if (since_ns > 0) {
+    first.store->counters().SetDeviceBytes(budget_.used_bytes(), budget_.non_model_bytes());
   }
   return absl::OkStatus();
 }
 
-void Residency::Leave(int64_t id) {
-  Range& range = ranges_[id];
-  slots_.Free(range.slot, range.num_bundles);
-  range.slot = kNoSlot;
-  range.dirty = false;
-  range.settling = false;
-  evictable_.Remove(id);
-  for (int64_t i = 0; i < range.num_bundles; ++i) {
-    range.store->residency_writer().LeaveDevice(ChunkAt(range, i));
+absl::StatusOr<StallCause> Residency::AwaitOne(absl::Span<const RangeId> ids) {
+  RangeId absent;
+  for (const RangeId id : ids) {
+    const Range& range = ranges_[id.value()];
+    switch (range.presence) {
+      case Presence::kResident:
+        break;
+      case Presence::kSettling: {
+        const CopyEvent settled = range.settled;
+        mutex_.Unlock();
+        copies_.Wait(settled);
+        mutex_.Lock();
+        return StallCause::kTransfer;
+      }
+      case Presence::kIncoming: {
+        const StallCause cause =
+            planned_ == nullptr ? StallCause::kTransfer : planned_->WaitingFor();
+        WaitForChange();
+        return cause;
+      }
+      case Presence::kLeaving:
+        WaitForChange();
+        return StallCause::kRoom;
+      case Presence::kAbsent:
+        if (range.host_writers > 0) {
+          WaitForChange();
+          return StallCause::kUpdate;
+        }
+        absent = id;
+        break;
+    }
   }
+  if (planned_ != nullptr && planned_->active()) {
+    const bool blocked = waiting_fetch_ && !CanBegin(*waiting_fetch_);
+    if (planned_->IsComing(absent, blocked)) {
+      const StallCause cause = planned_->WaitingFor();
+      WaitForChange();
+      return cause;
+    }
+    NotifyChange();  // The plan has ended: its fetch need not wait for slots.
+  }
+  // What the plan began holds slots and HOST memory that on-line placement counts on.
+  if (moving_ > 0) {
+    WaitForChange();
+    return StallCause::kTransfer;
+  }
+  for (const RangeId id : ids) {
+    const Range& range = ranges_[id.value()];
+    if (range.presence == Presence::kResident) continue;
+    for (int64_t i = 0; i < range.num_bundles; ++i) {
+      if (!range.store->AwaitsCommit(ChunkAt(range, i))) continue;
+      // Not with the lock held: others pin meanwhile.
+      mutex_.Unlock();
+      const absl::Status status = range.store->AwaitCommit(BundleOf(ChunkAt(range, i)));
+      mutex_.Lock();
+      if (!status.ok()) return status;
+      return StallCause::kUpdate;
+    }
+  }
+  return StallCause::kOnline;
 }
 
-void Residency::Publish(const Range& range) {
-  for (int64_t i = 0; i < range.num_bundles; ++i) {
-    range.store->residency_writer().SetOnDevice(ChunkAt(range, i), SlotId(range.slot.value() + i),
-                                                range.pins, range.dirty);
-  }
-}
-
-absl::Status Residency::CheckUnpinned(const Range& range) const {
-  if (range.pins == 0) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("chunk ", ChunkAt(range, 0).value(), " of space ", range.store->name(),
-                   " is pinned ", range.pins, " times: an operator is using it"));
+void Residency::AddStall(const Range& range, StallCause cause, int64_t stall_ns) {
+  stats_.stall_by_cause_ns[static_cast<size_t>(cause)] += stall_ns;
+  stall_ns_.fetch_add(stall_ns, std::memory_order_relaxed);
+  range.store->counters().AddStallNs(cause, stall_ns);
 }
 
 absl::StatusOr<PendingWrite> Residency::BeginWrite(RangeId id, int64_t offset_bytes,
@@ -286,40 +212,61 @@ absl::StatusOr<PendingWrite> Residency::BeginWrite(RangeId id, int64_t offset_by
                                                    offset_bytes, " into a range of ",
                                                    BytesOf(range)));
   }
-  const std::byte* const from = static_cast<const std::byte*>(source);
   for (int64_t i = 0; i < range.num_bundles; ++i) {
     if (!range.store->IsCommitted(ChunkAt(range, i))) continue;
     return absl::FailedPreconditionError(
         absl::StrCat("chunk ", ChunkAt(range, i).value(), " is committed: pin it to write to it"));
   }
+  const std::byte* const from = static_cast<const std::byte*>(source);
+  WaitWhileMoving(range);
+  if (range.presence == Presence::kAbsent) {
+    return BeginHostWrite(range, offset_bytes, from, size_bytes);
+  }
+  const CopyEvent after = range.presence == Presence::kSettling ? range.settled : CopyEvent{};
+  const CopyEvent last = copies_.Copy(CopyStream::kEvict, AddressOf(range.slot) + offset_bytes,
+                                      from, size_bytes, after);
+  range.presence = Presence::kSettling;
+  range.settled = last;
+  range.dirty = true;
+  // Who comes into its slots next waits for the copy, however the range leaves them.
+  for (int64_t i = 0; i < range.num_bundles; ++i) vacated_[range.slot.value() + i] = last;
+  Publish(range);
+  return PendingWrite(copies_, last, {});
+}
+
+absl::StatusOr<PendingWrite> Residency::BeginHostWrite(Range& range, int64_t offset_bytes,
+                                                       const std::byte* from, int64_t size_bytes) {
   std::vector<HostChunk> hosts;
   CopyEvent last;
-  if (range.slot != kNoSlot) {
-    last = copies_.Copy(CopyStream::kEvict, AddressOf(range.slot) + offset_bytes, from, size_bytes,
-                        {});
-    range.settling = true;
-    range.settled = last;
-    range.dirty = true;
-    // Who comes into its slots next waits for the copy, however the range leaves them.
-    for (int64_t i = 0; i < range.num_bundles; ++i) vacated_[range.slot.value() + i] = last;
-    Publish(range);
-    return PendingWrite(copies_, last, std::move(hosts));
-  }
+  absl::Status status;
+  ++range.host_writers;  // It stays absent while the lock is let go.
   for (int64_t done = 0; done < size_bytes;) {
     const int64_t index = (offset_bytes + done) / chunk_bytes_;
     const int64_t inside = (offset_bytes + done) % chunk_bytes_;
     const int64_t piece = std::min(size_bytes - done, chunk_bytes_ - inside);
     const ChunkId chunk = ChunkAt(range, index);
+    mutex_.Unlock();
+    // A gradient chunk is written again only after its bundle's commit.
+    const bool waits = range.store->AwaitsCommit(ChunkOf(BundleOf(chunk), ChunkKind::kParam));
+    const int64_t begin_ns = waits ? NowNs() : 0;
     absl::StatusOr<HostChunk> host = piece == chunk_bytes_ ? range.store->AcquireToOverwrite(chunk)
                                                            : range.store->AcquireUncommitted(chunk);
-    if (!host.ok()) {
-      copies_.Wait(last);
-      return host.status();
-    }
+    mutex_.Lock();
+    if (waits) AddStall(range, StallCause::kUpdate, NowNs() - begin_ns);
+    status = host.status();
+    if (!status.ok()) break;
     last = copies_.Copy(CopyStream::kEvict, host->data() + inside, from + done, piece, {});
     range.host_written = last;
+    stats_.evict_bytes += piece;
+    range.store->counters().AddEvictBytes(piece);
     hosts.push_back(*std::move(host));
     done += piece;
+  }
+  --range.host_writers;
+  NotifyChange();
+  if (!status.ok()) {
+    copies_.Wait(last);
+    return status;
   }
   return PendingWrite(copies_, last, std::move(hosts));
 }
@@ -335,6 +282,7 @@ absl::Status Residency::Flush(RangeId id) {
   MutexLock lock(mutex_);
   Range& range = ranges_[id.value()];
   GEMINI_RETURN_IF_ERROR(CheckUnpinned(range));
+  WaitWhileMoving(range);
   if (!range.dirty) return absl::OkStatus();
   {
     CopyBatch batch(copies_);
@@ -349,32 +297,109 @@ absl::Status Residency::Drop(RangeId id) {
   MutexLock lock(mutex_);
   Range& range = ranges_[id.value()];
   GEMINI_RETURN_IF_ERROR(CheckUnpinned(range));
-  if (range.slot == kNoSlot) return absl::OkStatus();
+  while (range.presence == Presence::kLeaving) WaitForChange();
+  if (range.presence == Presence::kAbsent) return absl::OkStatus();
+  if (range.presence == Presence::kIncoming) {
+    range.discarded = true;  // Its fetch may wait for the very update that made it stale.
+    return absl::OkStatus();
+  }
   Leave(id.value());
   budget_.Release(DeviceBudget::Use::kChunks, BytesOf(range));
   return absl::OkStatus();
 }
 
-bool Residency::MakeRoom(int64_t size_bytes) {
-  MutexLock lock(mutex_);
+bool Residency::MakeRoom(int64_t size_bytes, absl::Status* why) {
   const auto fits = [&] { return size_bytes <= budget_.budget_bytes() - budget_.used_bytes(); };
-  for (int64_t id = evictable_.oldest(); id != LruList::kNone && !fits();) {
-    const int64_t next = evictable_.newer(id);
-    bool left;
-    {
-      CopyBatch batch(copies_);
-      left = Evict(id, batch).ok();
-    }
-    // One whose write-back finds no room in HOST stays; a clean one behind it may still go.
-    if (left) budget_.Release(DeviceBudget::Use::kChunks, BytesOf(ranges_[id]));
-    id = next;
+  std::function<bool()> release;
+  {
+    MutexLock lock(mutex_);
+    release = pending_release_;
   }
-  return fits();
+  while (!fits() && release && release()) {
+  }
+  MutexLock lock(mutex_);
+  // The plan leaves this room, but what is due may not have left yet.
+  while (!fits() && planned_ != nullptr && planned_->active() && planned_->IsEvicting()) {
+    WaitForChange();
+  }
+  for (;;) {
+    for (int64_t id = evictable_.oldest(); id != LruList::kNone && !fits();) {
+      const int64_t next = evictable_.newer(id);
+      absl::Status status;
+      {
+        CopyBatch batch(copies_);
+        status = Evict(id, batch);
+      }
+      // One whose write-back finds no room in HOST stays; a clean one behind it may still go.
+      if (status.ok()) {
+        budget_.Release(DeviceBudget::Use::kChunks, BytesOf(ranges_[id]));
+        if (planned_ != nullptr) planned_->Interrupt(Divergence::kNonModel);
+      } else if (why != nullptr) {
+        *why = status;
+      }
+      id = next;
+    }
+    if (fits() || moving_ == 0) return fits();
+    // What is on its way can leave once it is there.
+    if (planned_ != nullptr) planned_->Interrupt(Divergence::kNonModel);
+    NotifyChange();
+    WaitForChange();
+  }
+}
+
+void Residency::set_pending_release(std::function<bool()> release) {
+  MutexLock lock(mutex_);
+  pending_release_ = std::move(release);
+}
+
+void Residency::Enter(int64_t id, SlotId slot) {
+  Range& range = ranges_[id];
+  range.slot = slot;
+  range.last_use = ++clock_;
+  evictable_.Add(id);
+  for (int64_t i = 0; i < range.num_bundles; ++i) {
+    range.store->residency_writer().EnterDevice(ChunkAt(range, i), SlotId(slot.value() + i));
+  }
+}
+
+void Residency::Leave(int64_t id) {
+  Range& range = ranges_[id];
+  slots_.Free(range.slot, range.num_bundles);
+  range.slot = kNoSlot;
+  range.presence = Presence::kAbsent;
+  range.dirty = false;
+  if (evictable_.contains(id)) evictable_.Remove(id);
+  for (int64_t i = 0; i < range.num_bundles; ++i) {
+    range.store->residency_writer().LeaveDevice(ChunkAt(range, i));
+  }
+  NotifyChange();
+}
+
+void Residency::Publish(const Range& range) {
+  for (int64_t i = 0; i < range.num_bundles; ++i) {
+    range.store->residency_writer().SetOnDevice(ChunkAt(range, i), SlotId(range.slot.value() + i),
+                                                range.pins, range.dirty);
+  }
+}
+
+CopyEvent Residency::FetchableAfter(const Range& range, SlotId slot) const {
+  // Both are of the evict stream: the later one covers the other.
+  const CopyEvent vacated = vacated_[slot.value()];
+  return vacated.sequence > range.host_written.sequence ? vacated : range.host_written;
+}
+
+absl::Status Residency::CheckUnpinned(const Range& range) const {
+  if (range.pins == 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("chunk ", ChunkAt(range, 0).value(), " of space ", range.store->name(),
+                   " is pinned ", range.pins, " times: an operator is using it"));
 }
 
 ResidencyStats Residency::stats() const {
   MutexLock lock(mutex_);
-  return stats_;
+  ResidencyStats stats = stats_;
+  stats.stall_ns = stall_ns();
+  return stats;
 }
 
 }  // namespace gemini::client

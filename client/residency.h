@@ -1,19 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which chunks are on DEVICE, who pins them, and what makes room: least recently used first, written
-// back only when dirty. Sole author of what the residency words say of DEVICE.
+// Which chunks are on DEVICE, who pins them, and what makes room. Sole author of what the residency words
+// say of DEVICE. Ranges come and go in two ways: on-line, fetched when an operator asks for them with the
+// least recently used making room; and by a plan, moved ahead of the operators (PlannedMoves).
 // Thread: any. A pin of a resident range makes no system call and allocates nothing; others block for
-//         their copies and I/O, and hold the lock meanwhile. That cannot deadlock: copy workers, the
-//         chunk store and the server call nothing here and never wait for a pin. Locks are taken in the
-//         order Residency, ChunkStore, ResidencyWriter.
+//         their copies and I/O. On-line moves hold the lock meanwhile, planned ones and waits for them do
+//         not. That cannot deadlock: copy workers, the chunk store, its updater and the server call
+//         nothing here and never wait for a pin; on-line moves begin when no planned one is under way
+//         and no chunk they need awaits its commit. Locks are taken in the order Residency,
+//         PlannedMoves, ChunkStore, ResidencyWriter.
 // Units:  a range is one chunk, or the consecutive chunks of one tensor that spans them; it lies in
 //         adjacent DEVICE slots. A chunk is in one range at most.
-// Update: Flush a dirty range before its bundles are updated, Drop it after the commit: its copy on
-//         DEVICE is then stale.
+// Update: Flush a dirty range before its bundles are updated, Drop it once they await their commit: its
+//         copy on DEVICE is then stale.
 // Errors: RESOURCE_EXHAUSTED when the budget cannot hold what must be pinned at once; nothing is
 //         pinned then. What ChunkStore returns passes through.
 #pragma once
+#include <array>
+#include <atomic>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <map>
 #include <optional>
 #include <utility>
@@ -31,17 +39,18 @@
 #include "client/lru_list.h"
 #include "client/mutex.h"
 #include "client/pending_write.h"
+#include "client/planned_moves.h"
 #include "gemini/ids.h"
+#include "gemini/stall_cause.h"
 
 namespace gemini::client {
 
-using RangeId = Id<struct RangeTag>;
-
 struct ResidencyStats {
   int64_t fetch_bytes = 0;        // To DEVICE, ever.
-  int64_t evict_bytes = 0;        // Written back from DEVICE, ever.
+  int64_t evict_bytes = 0;        // From DEVICE, ever: written back, or a Write that went to HOST.
   int64_t stall_ns = 0;           // Time that callers of Pin waited for copies or I/O, ever.
   int64_t pinned_peak_bytes = 0;  // The largest sum of chunks pinned at one time: the floor seen.
+  std::array<int64_t, kNumStallCauses> stall_by_cause_ns = {};  // Of stall_ns, by StallCause.
 };
 
 class Residency {
@@ -68,9 +77,9 @@ class Residency {
   // Copies `size_bytes` from DEVICE memory `source` into the range at offset_bytes, where its newest
   // bytes are (its DEVICE copy, which becomes dirty, or HOST; FREE chunks become HOLD, zero elsewhere).
   // Returns when the copies are enqueued; `source` lives until the result is done. Whoever pins, writes,
-  // flushes, drops or fetches the range meanwhile comes after them.
-  // FAILED_PRECONDITION: the range is committed. INVALID_ARGUMENT: past its end. On an error in the
-  // middle of a range that spans, what came before it is written.
+  // flushes, drops or fetches the range meanwhile comes after them. Waits for the commit that a bundle
+  // awaits. FAILED_PRECONDITION: the range is committed. INVALID_ARGUMENT: past its end. On an error in
+  // the middle of a range that spans, what came before it is written.
   absl::StatusOr<PendingWrite> BeginWrite(RangeId range, int64_t offset_bytes, const void* source,
                                           int64_t size_bytes);
   // BeginWrite, and waits.
@@ -79,39 +88,83 @@ class Residency {
   // Writes the range back if it is dirty; it stays on DEVICE, clean. FAILED_PRECONDITION: pinned.
   absl::Status Flush(RangeId range);
 
-  // Forgets the DEVICE copy, dirty or not. FAILED_PRECONDITION: pinned.
+  // Forgets the DEVICE copy, dirty or not, also one that is on its way. FAILED_PRECONDITION: pinned.
   absl::Status Drop(RangeId range);
 
   // Evicts unpinned ranges, least recently used first, until `size_bytes` more fit into the budget.
-  // Returns whether they fit. For the allocator of non-model data; another thread may be quicker, so
-  // charge, and ask again when that fails.
-  bool MakeRoom(int64_t size_bytes);
+  // Returns whether they fit; `why`, if given, gets the last write-back's error. For the allocator of
+  // non-model data; another thread may be quicker, so charge, and ask again when that fails.
+  bool MakeRoom(int64_t size_bytes, absl::Status* why = nullptr);
+  // Called by MakeRoom, with no lock held: waits for a copy that holds non-model data, lets go of that
+  // and returns true; false when there is none. Between operators.
+  void set_pending_release(std::function<bool()> release);
 
   ResidencyStats stats() const;
+  // As in stats(); without a lock.
+  int64_t stall_ns() const { return stall_ns_.load(std::memory_order_relaxed); }
+  int64_t num_slots() const { return slots_count_; }
+  int64_t chunk_bytes() const { return chunk_bytes_; }
+
+  // --- For who moves ranges by a plan, from its own threads. None of these holds the lock while it
+  // waits, and each ends soon after the plan's end.
+  // Null: nobody. `moves` outlives its being set.
+  void set_planned_moves(PlannedMoves* moves);
+  // NOT_FOUND: there is no such range.
+  absl::StatusOr<RangeId> FindRange(const ChunkStore& store, BundleId first, int64_t num_bundles,
+                                    ChunkKind kind) const;
+  struct Description {
+    ChunkStore* store;
+    BundleId first;
+    int64_t num_bundles;
+    ChunkKind kind;
+  };
+  Description Describe(RangeId range) const;
+  // Waits until nothing planned is under way, then evicts all ranges but those of `keep` in the slot
+  // that each has there; the slot becomes none of those that are not. FAILED_PRECONDITION: pinned.
+  absl::Status Vacate(absl::Span<std::pair<RangeId, SlotId>> keep);
+  // Waits until the range is not on DEVICE and the slots from `slot` are free, then takes and charges them.
+  enum class FetchStart { kStarted, kNoBudget, kEnded };
+  FetchStart BeginFetch(RangeId range, SlotId slot);
+  // Enqueues the copy of one of its chunks from HOST memory `host`, held until the event is done.
+  CopyEvent FetchChunk(RangeId range, int64_t index, const std::byte* host);
+  // All its copies are enqueued, the last being `last`; or not, and it is not on DEVICE.
+  void EndFetch(RangeId range, CopyEvent last, bool all);
+  void WaitForCopy(CopyEvent event) { copies_.Wait(event); }
+  // What EndFetch left under way is done, and holds no HOST slot any more.
+  void Land();
+  // Evicts the range if it is on DEVICE; blocks while it is written back. FAILED_PRECONDITION: pinned.
+  absl::Status EvictPlanned(RangeId range);
+  // Lets who waits here look again at what PlannedMoves says.
+  void Nudge();
 
  private:
   static constexpr SlotId kNoSlot{};
 
+  // kIncoming: has slots; copies are being enqueued. kSettling: all that write to its slots are enqueued,
+  // `settled` is behind them. kLeaving: is being written back with the lock let go.
+  enum class Presence : uint8_t { kAbsent, kIncoming, kSettling, kResident, kLeaving };
   struct Range {
     ChunkStore* store;
     BundleId first;
     int64_t num_bundles;
     ChunkKind kind;
-    SlotId slot = kNoSlot;  // First DEVICE slot; kNoSlot: not on DEVICE.
-    int pins = 0;
+    Presence presence = Presence::kAbsent;
     bool dirty = false;
-    bool settling = false;  // A copy into its slots may be under way: `settled` tells.
+    bool wanted = false;     // In the set that BringIn works on.
+    bool leaving = false;    // A victim of the placement under way.
+    bool discarded = false;  // Dropped while incoming.
+    int pins = 0;
+    int host_writers = 0;  // Of BeginWrite, with the lock let go.
+    SlotId slot{};         // First DEVICE slot; kNoSlot while absent.
+    int64_t last_use = 0;
     CopyEvent settled{};
     CopyEvent host_written{};  // Behind the last write to its HOST slots.
-    bool wanted = false;       // In the set that BringIn works on.
-    bool leaving = false;      // A victim of the plan under way.
-    int64_t last_use = 0;
   };
   struct Placement {
     int64_t range;
     SlotId slot;
   };
-  struct Plan {
+  struct Replacement {
     std::vector<Placement> placements;
     std::vector<int64_t> victims;
     int64_t placed_bytes = 0;
@@ -124,33 +177,66 @@ class Residency {
     return ChunkOf(BundleId(range.first.value() + index), range.kind);
   }
 
+  // Waiting (residency.cc).
+  void WaitForChange() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NotifyChange() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void WaitWhileMoving(const Range& range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Settle(Range& range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Makes all of `ids` resident.
+  absl::Status Await(absl::Span<const RangeId> ids) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Waits for one reason why not all of `ids` are there, and gives its cause; kOnline without waiting when
+  // they must be brought on-line.
+  absl::StatusOr<StallCause> AwaitOne(absl::Span<const RangeId> ids)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AddStall(const Range& range, StallCause cause, int64_t stall_ns)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // On-line placement (residency_online.cc).
   absl::Status BringIn(absl::Span<const RangeId> ranges) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Finds slots for `missing`, and who must leave them; nothing when they cannot be had. `move_all`
   // takes every unpinned range off DEVICE first, those of the wanted set too, and places these again.
-  std::optional<Plan> MakePlan(std::vector<int64_t> missing, bool move_all)
+  std::optional<Replacement> Place(std::vector<int64_t> missing, bool move_all)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Charges what the plan adds, with more victims as the budget needs them. False: it cannot be.
-  bool ChargePlan(Plan& plan) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status Execute(const Plan& plan) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Charges what it adds, with more victims as the budget needs them. False: it cannot be.
+  bool Charge(Replacement& replacement) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Execute(const Replacement& replacement) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status NoRoom(absl::Span<const RangeId> ranges) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Takes an unpinned range off DEVICE; its charge stays with the caller. On an error it stays.
   absl::Status Evict(int64_t range, CopyBatch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status WriteBack(Range& range, CopyBatch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  void Enter(int64_t range, SlotId slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Leave(int64_t range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Publish(const Range& range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool SlotsFree(SlotId slot, int64_t count) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool CanBegin(const Placement& fetch) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The event after which the slot takes a chunk's bytes, and the range's bytes in HOST are whole.
+  CopyEvent FetchableAfter(const Range& range, SlotId slot) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckUnpinned(const Range& range) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<PendingWrite> BeginHostWrite(Range& range, int64_t offset_bytes,
+                                              const std::byte* from, int64_t size_bytes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   DeviceBudget& budget_;
   CopyEngine& copies_;
   std::byte* const arena_;
+  const int64_t slots_count_;
   const int64_t chunk_bytes_;
+  std::atomic<int64_t> stall_ns_{0};
 
   mutable Mutex mutex_;
-  std::vector<Range> ranges_ ABSL_GUARDED_BY(mutex_);  // By RangeId.
+  std::condition_variable changed_;  // A range came or left, or PlannedMoves has news.
+  int64_t waiters_ ABSL_GUARDED_BY(mutex_) = 0;
+  PlannedMoves* planned_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  int64_t moving_ ABSL_GUARDED_BY(mutex_) = 0;  // Planned moves under way.
+  std::optional<Placement> waiting_fetch_ ABSL_GUARDED_BY(mutex_);
+  std::function<bool()> pending_release_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Range> ranges_ ABSL_GUARDED_BY(mutex_);  // By RangeId; stay where they are.
   std::map<std::pair<const ChunkStore*, ChunkId>, int64_t> range_of_chunk_ ABSL_GUARDED_BY(mutex_);
   DeviceSlots slots_ ABSL_GUARDED_BY(mutex_);
   std::vector<CopyEvent> vacated_ ABSL_GUARDED_BY(mutex_);  // By slot: its bytes have left.
-  LruList evictable_ ABSL_GUARDED_BY(mutex_){0};            // On DEVICE, unpinned.
+  LruList evictable_ ABSL_GUARDED_BY(mutex_){0};            // Settling or resident, unpinned.
   int64_t clock_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t pinned_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   ResidencyStats stats_ ABSL_GUARDED_BY(mutex_);

@@ -1,0 +1,433 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/phase_tracker.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/mutex.h"
+#include "client/plan_binding.h"
+#include "client/plan_executor.h"
+#include "client/trace_recorder.h"
+
+namespace gemini::client {
+namespace {
+
+int64_t NowNs() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+// Of a measured time in the average that a trace keeps: noise of one round counts little, and a change
+// shows after some ten.
+constexpr int64_t kAverageRounds = 8;
+// So many rounds of a phase in a row that left their plan are bad luck; then it is planned more seldom.
+constexpr int kMaxBadRounds = 3;
+constexpr int kMaxSkippedRoundsShift = 5;
+
+absl::Status NothingOf(absl::string_view what, absl::string_view phase) {
+  return absl::NotFoundError(absl::StrCat("phase ", phase, " has no ", what, " yet"));
+}
+
+struct Phase {
+  std::string name;
+  std::optional<Trace> trace;
+  std::shared_ptr<const BoundPlan> plan;  // Of the trace. Null: to be asked for.
+  bool looked_up = false;                 // Whether an earlier job's trace was asked for.
+  int bad_rounds = 0;                     // In a row.
+  int rounds_to_skip = 0;
+};
+
+}  // namespace
+
+class PhaseTracker::State {
+ public:
+  State(Residency& residency, DeviceBudget& budget, PlanSource* plans)
+      : residency_(residency), budget_(budget), plans_(plans), executor_(residency) {}
+
+  int32_t AddTensors(ChunkStore& store, absl::Span<const TracedTensor> tensors) {
+    MutexLock lock(mutex_);
+    executor_.Stop();
+    running_ = round_phase_ = tail_ = nullptr;
+    phases_.clear();
+    const auto first = static_cast<int32_t>(tensors_.size());
+    tensors_.insert(tensors_.end(), tensors.begin(), tensors.end());
+    for (size_t i = first; i < tensors_.size(); ++i) {
+      tensors_[i].space = static_cast<int32_t>(stores_.size());
+    }
+    stores_.push_back(&store);
+    return first;
+  }
+
+  int64_t BeginOperator(absl::Span<const TensorUse> uses, bool gradients_enabled) {
+    MutexLock lock(mutex_);
+    if (round_phase_ != nullptr && ends_with_gradients_ && gradients_enabled) CloseRound({});
+    if (round_phase_ == nullptr) OpenRound(uses, gradients_enabled);
+    return Begin(uses);
+  }
+
+  void EndOperator(int64_t op, absl::Span<const TensorUse> also_written) {
+    if (!also_written.empty()) [[unlikely]] {
+      MutexLock lock(mutex_);
+      if (round_phase_ != nullptr && !following_ && op >= round_begin_) {
+        recorder_.MarkWritten(static_cast<int32_t>(op - round_begin_), also_written);
+      }
+    }
+    End(op);
+  }
+
+  void GradientLeaves(int32_t tensor) {
+    MutexLock lock(mutex_);
+    if (round_phase_ != nullptr) recorder_.AddGradientOut(position_ - 1, tensor);
+  }
+
+  void BeginUpdate() {
+    MutexLock lock(mutex_);
+    if (round_phase_ != nullptr && ends_with_gradients_) CloseRound({});
+    if (round_phase_ == nullptr) OpenRound({}, /*gradients_enabled=*/true);
+    update_ = Begin({});
+  }
+
+  void EndUpdate(absl::Span<const int32_t> updated) {
+    End(update_);
+    MutexLock lock(mutex_);
+    CloseRound(updated);
+  }
+
+  void BeginPhase(absl::string_view phase) {
+    MutexLock lock(mutex_);
+    CloseRound({});
+    named_.emplace_back(phase);
+  }
+
+  void EndPhase() {
+    MutexLock lock(mutex_);
+    CloseRound({});
+    if (!named_.empty()) named_.pop_back();
+  }
+
+  PhaseStats stats() const {
+    MutexLock lock(mutex_);
+    return stats_;
+  }
+  absl::Status plan_status() const {
+    MutexLock lock(mutex_);
+    return plan_status_;
+  }
+  const Phase* Find(absl::string_view phase) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const auto found = phases_.find(std::string(phase));
+    return found == phases_.end() ? nullptr : &found->second;
+  }
+  absl::StatusOr<Trace> TraceOf(absl::string_view name) const {
+    MutexLock lock(mutex_);
+    const Phase* const phase = Find(name);
+    if (phase == nullptr || !phase->trace) return NothingOf("trace", name);
+    return *phase->trace;
+  }
+  absl::StatusOr<Plan> PlanOf(absl::string_view name) const {
+    MutexLock lock(mutex_);
+    const Phase* const phase = Find(name);
+    if (phase == nullptr || phase->plan == nullptr) return NothingOf("plan", name);
+    return phase->plan->plan;
+  }
+  void LeavePlanWhen(std::function<bool(int32_t)> when) {
+    MutexLock lock(mutex_);
+    leave_when_ = std::move(when);
+  }
+
+ private:
+  // --- Operators.
+  int64_t Begin(absl::Span<const TensorUse> uses) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    CloseInterval();
+    if (following_) {
+      if (!executor_.active()) [[unlikely]] {
+        LeavePlan(executor_.cause());
+      } else if (!Expected(uses) || (leave_when_ && leave_when_(position_))) [[unlikely]] {
+        LeavePlan(Divergence::kOperator);
+      }
+    }
+    if (!following_) recorder_.AddOperator(uses);
+    ++position_;
+    if (in_flight_.fetch_add(1, std::memory_order_acq_rel) == 0) {
+      executor_.Progressed(2 * begun_ + 1);
+    }
+    return begun_++;
+  }
+
+  void End(int64_t op) {
+    int64_t last = last_ended_.load(std::memory_order_relaxed);
+    while (last < op && !last_ended_.compare_exchange_weak(last, op, std::memory_order_acq_rel)) {
+    }
+    // One inside another, or beside it on another thread: only when all have ended is it certain that
+    // those before have.
+    if (in_flight_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      executor_.Progressed(2 * last_ended_.load(std::memory_order_acquire) + 2);
+    }
+  }
+
+  bool Expected(absl::Span<const TensorUse> uses) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const Trace& trace = *round_phase_->trace;
+    if (position_ >= trace.num_positions()) return false;
+    const absl::Span<const TensorUse> expected = trace.uses_of(position_);
+    if (expected.size() != uses.size()) return false;
+    for (size_t i = 0; i < uses.size(); ++i) {
+      if (uses[i].tensor != expected[i].tensor || uses[i].kind != expected[i].kind) return false;
+    }
+    return true;
+  }
+
+  void LeavePlan(Divergence cause) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    executor_.Abandon(cause);
+    CountDivergence(cause);
+    left_for_ = cause;
+    following_ = false;
+    recorder_.BeginWith(*round_phase_->trace, position_);
+  }
+
+  void CountDivergence(Divergence cause) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    ++stats_.divergences[static_cast<size_t>(cause)];
+    if (!stores_.empty()) stores_[0]->counters().AddDivergence(cause);
+    Phase& phase = *round_phase_;
+    if (++phase.bad_rounds >= kMaxBadRounds) {
+      phase.rounds_to_skip =
+          1 << std::min(phase.bad_rounds - kMaxBadRounds, kMaxSkippedRoundsShift);
+    }
+  }
+
+  // Ends the interval of the operator before, and begins another.
+  void CloseInterval() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const int64_t now_ns = NowNs();
+    const int64_t stall_ns = residency_.stall_ns();
+    const int64_t peak_bytes = budget_.TakePeak();
+    const int64_t compute_ns =
+        std::max<int64_t>(0, now_ns - interval_begin_ns_ - (stall_ns - interval_stall_ns_));
+    interval_begin_ns_ = now_ns;
+    interval_stall_ns_ = stall_ns;
+    if (position_ > 0) {
+      if (following_) {
+        Average(round_phase_->trace->operators[position_ - 1], compute_ns, peak_bytes);
+      } else {
+        recorder_.EndInterval(compute_ns, peak_bytes);
+      }
+    } else if (tail_ != nullptr && tail_->trace) {
+      // The last operator's interval ends here.
+      TracedOperator& last = tail_->trace->operators.back();
+      last.compute_ns = tail_is_new_ ? compute_ns : last.compute_ns;
+      if (!tail_is_new_) Average(last, compute_ns, peak_bytes);
+      last.non_model_peak_bytes = std::max(last.non_model_peak_bytes, peak_bytes);
+    }
+    if (position_ == 0) tail_ = nullptr;
+  }
+
+  static void Average(TracedOperator& at, int64_t compute_ns, int64_t peak_bytes) {
+    at.compute_ns += (compute_ns - at.compute_ns) / kAverageRounds;
+    at.non_model_peak_bytes = std::max(at.non_model_peak_bytes, peak_bytes);
+  }
+
+  // --- Rounds.
+  void OpenRound(absl::Span<const TensorUse> uses, bool gradients_enabled)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    position_ = 0;
+    CloseInterval();
+    const bool evaluates =
+        !gradients_enabled && std::ranges::any_of(uses, [](const TensorUse& use) {
+          return use.kind == ChunkKind::kParam;
+        });
+    std::string name = evaluates ? "eval" : "train";
+    const int32_t space = uses.empty() ? 0 : tensors_[uses[0].tensor].space;
+    if (space > 0) absl::StrAppend(&name, "-", stores_[space]->name());
+    ends_with_gradients_ = evaluates && named_.empty();
+    if (!named_.empty()) name = named_.back();
+    round_phase_ = &phases_[name];
+    if (round_phase_->name.empty()) round_phase_->name = std::move(name);
+    round_begin_ = begun_;
+    recorder_.Begin();
+    following_ = FollowPlan(*round_phase_);
+    left_for_.reset();
+    // The time for a plan is no operator's.
+    interval_begin_ns_ = NowNs();
+    interval_stall_ns_ = residency_.stall_ns();
+  }
+
+  // Sees to it that the executor follows the phase's plan; false: there is none.
+  bool FollowPlan(Phase& phase) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    // Rounds follow each other without a stop.
+    if (running_ == &phase && phase.plan != nullptr && executor_.active()) return true;
+    executor_.Stop();
+    running_ = nullptr;
+    if (plans_ == nullptr) return false;
+    if (!std::exchange(phase.looked_up, true)) FindTrace(phase);
+    if (phase.rounds_to_skip > 0) {
+      --phase.rounds_to_skip;
+      return false;
+    }
+    if (phase.plan == nullptr && phase.trace) AskForPlan(phase);
+    if (phase.plan == nullptr) return false;
+    if (absl::Status status = executor_.Start(phase.plan, begun_); !status.ok()) {
+      CountDivergence(absl::IsFailedPrecondition(status) ? Divergence::kPinned
+                                                         : Divergence::kFailed);
+      return false;
+    }
+    running_ = &phase;
+    return true;
+  }
+
+  void FindTrace(Phase& phase) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    absl::StatusOr<std::optional<Trace>> found = plans_->FindTrace(phase.name, tensors_);
+    if (!found.ok()) {
+      plan_status_ = found.status();
+    } else if (found->has_value() && CheckTrace(**found).ok() && (**found).tensors == tensors_) {
+      phase.trace = **std::move(found);
+    }
+  }
+
+  void AskForPlan(Phase& phase) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    absl::StatusOr<Plan> plan = plans_->MakePlan(*phase.trace, budget_.budget_bytes());
+    plan_status_ = plan.status();
+    if (!plan.ok()) return;
+    auto bound =
+        BindPlan(*std::move(plan), *phase.trace, stores_, residency_, budget_.budget_bytes());
+    plan_status_ = bound.status();
+    if (bound.ok()) phase.plan = *std::move(bound);
+  }
+
+  // `updated`: of an update that ends the round.
+  void CloseRound(std::optional<absl::Span<const int32_t>> updated)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (round_phase_ == nullptr) return;
+    Phase& phase = *round_phase_;
+    const absl::Span<const int32_t> now_updated = updated.value_or(absl::Span<const int32_t>());
+    if (following_) {
+      const Trace& trace = *phase.trace;
+      if (!executor_.active()) {
+        LeavePlan(executor_.cause());
+      } else if (position_ != trace.num_positions() ||
+                 now_updated != absl::MakeConstSpan(trace.updated)) {
+        LeavePlan(Divergence::kOperator);
+      }
+    }
+    const bool followed = following_;
+    bool is_new = false;
+    if (followed) {
+      phase.bad_rounds = 0;
+      if (recorder_.trace().gradient_outs != phase.trace->gradient_outs) {
+        phase.trace->gradient_outs = recorder_.trace().gradient_outs;
+        phase.plan = nullptr;
+      }
+    } else if (!updated || !updated->empty()) {
+      is_new = KeepTrace(phase, now_updated);
+    }
+    ++stats_.rounds;
+    stats_.planned_rounds += followed ? 1 : 0;
+    if (!stores_.empty()) stores_[0]->counters().AddRound(followed);
+    // The interval of its last operator goes on.
+    tail_ = followed || is_new ? &phase : nullptr;
+    tail_is_new_ = is_new;
+    round_phase_ = nullptr;
+    following_ = false;
+    ends_with_gradients_ = false;
+  }
+
+  // Makes the recorded round the phase's trace, or adds its peaks to that; returns whether it is the
+  // phase's now.
+  bool KeepTrace(Phase& phase, absl::Span<const int32_t> updated)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    Trace& recorded = recorder_.trace();
+    recorded.phase = phase.name;
+    recorded.tensors = tensors_;
+    recorded.updated.assign(updated.begin(), updated.end());
+    // A round that another phase interrupted has no update, and none like it comes again.
+    if (phase.trace && phase.trace->ends_with_update() && !recorded.ends_with_update())
+      return false;
+    if (absl::Status status = CheckTrace(recorded); !status.ok()) {
+      plan_status_ = std::move(status);
+      return false;
+    }
+    if (!phase.trace || Fingerprint(recorded) != Fingerprint(*phase.trace)) {
+      if (!phase.trace) phase.trace.emplace();
+      std::swap(*phase.trace, recorded);
+      phase.plan = nullptr;
+      return true;
+    }
+    for (size_t i = 0; i < recorded.operators.size(); ++i) {
+      TracedOperator& kept = phase.trace->operators[i];
+      kept.non_model_peak_bytes =
+          std::max(kept.non_model_peak_bytes, recorded.operators[i].non_model_peak_bytes);
+    }
+    if (left_for_ == Divergence::kNonModel || left_for_ == Divergence::kBudget) {
+      phase.plan = nullptr;
+    }
+    return false;
+  }
+
+  Residency& residency_;
+  DeviceBudget& budget_;
+  PlanSource* const plans_;
+  PlanExecutor executor_;
+  std::atomic<int64_t> last_ended_{-1};  // The last operator that has ended.
+  std::atomic<int64_t> in_flight_{0};
+
+  mutable Mutex mutex_;
+  std::vector<ChunkStore*> stores_ ABSL_GUARDED_BY(mutex_);  // By space.
+  std::vector<TracedTensor> tensors_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, Phase> phases_ ABSL_GUARDED_BY(mutex_);  // By name.
+  std::vector<std::string> named_ ABSL_GUARDED_BY(mutex_);       // BeginPhase, the innermost last.
+  int64_t begun_ ABSL_GUARDED_BY(mutex_) = 0;                    // Operators, ever.
+  int64_t update_ ABSL_GUARDED_BY(mutex_) = 0;
+  Phase* running_ ABSL_GUARDED_BY(mutex_) =
+      nullptr;  // Whose plan the executor follows, or followed.
+  // Of the round under way.
+  Phase* round_phase_ ABSL_GUARDED_BY(mutex_) = nullptr;  // Null: none is.
+  bool following_ ABSL_GUARDED_BY(mutex_) = false;        // Its plan.
+  bool ends_with_gradients_ ABSL_GUARDED_BY(mutex_) = false;
+  int64_t round_begin_ ABSL_GUARDED_BY(mutex_) = 0;  // Its first operator.
+  int32_t position_ ABSL_GUARDED_BY(mutex_) = 0;     // Of the next operator.
+  std::optional<Divergence> left_for_ ABSL_GUARDED_BY(mutex_);
+  TraceRecorder recorder_ ABSL_GUARDED_BY(mutex_);
+  int64_t interval_begin_ns_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t interval_stall_ns_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Of the round before: its phase, when its last operator's interval goes on in the phase's trace.
+  Phase* tail_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  bool tail_is_new_ ABSL_GUARDED_BY(mutex_) = false;
+  PhaseStats stats_ ABSL_GUARDED_BY(mutex_);
+  absl::Status plan_status_ ABSL_GUARDED_BY(mutex_);
+  std::function<bool(int32_t)> leave_when_ ABSL_GUARDED_BY(mutex_);
+};
+
+PhaseTracker::PhaseTracker(Residency& residency, DeviceBudget& budget, PlanSource* plans)
+    : state_(std::make_unique<State>(residency, budget, plans)) {}
+PhaseTracker::~PhaseTracker() = default;
+
+int32_t PhaseTracker::AddTensors(ChunkStore& store, absl::Span<const TracedTensor> tensors) {
+  return state_->AddTensors(store, tensors);
+}
+int64_t PhaseTracker::BeginOperator(absl::Span<const TensorUse> uses, bool gradients_enabled) {
+  return state_->BeginOperator(uses, gradients_enabled);
+}
+void PhaseTracker::EndOperator(int64_t op, absl::Span<const TensorUse> also_written) {
+  state_->EndOperator(op, also_written);
+}
+void PhaseTracker::GradientLeaves(int32_t tensor) { state_->GradientLeaves(tensor); }
+void PhaseTracker::BeginUpdate() { state_->BeginUpdate(); }
+void PhaseTracker::EndUpdate(absl::Span<const int32_t> updated) { state_->EndUpdate(updated); }
+void PhaseTracker::BeginPhase(absl::string_view phase) { state_->BeginPhase(phase); }
+void PhaseTracker::EndPhase() { state_->EndPhase(); }
+PhaseStats PhaseTracker::stats() const { return state_->stats(); }
+absl::Status PhaseTracker::plan_status() const { return state_->plan_status(); }
+absl::StatusOr<Trace> PhaseTracker::TraceOf(absl::string_view phase) const {
+  return state_->TraceOf(phase);
+}
+absl::StatusOr<Plan> PhaseTracker::PlanOf(absl::string_view phase) const {
+  return state_->PlanOf(phase);
+}
+void PhaseTracker::TESTING_ONLY_LeavePlanWhen(std::function<bool(int32_t position)> when) {
+  state_->LeavePlanWhen(std::move(when));
+}
+
+}  // namespace gemini::client

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/plan_binding.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "gemini/status_macros.h"
+
+namespace gemini::client {
+
+absl::StatusOr<std::shared_ptr<const BoundPlan>> BindPlan(Plan plan, const Trace& trace,
+                                                          absl::Span<ChunkStore* const> stores,
+                                                          const Residency& residency,
+                                                          int64_t device_bytes) {
+  GEMINI_RETURN_IF_ERROR(CheckPlan(plan));
+  if (plan.phase != trace.phase || plan.fingerprint != Fingerprint(trace) ||
+      plan.num_positions() != trace.num_positions() ||
+      plan.ends_with_update() != trace.ends_with_update()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a plan of ", plan.num_positions(), " positions for another trace than that of ",
+        trace.phase, ", which has ", trace.num_positions()));
+  }
+  if (plan.chunk_bytes != residency.chunk_bytes() || plan.device_bytes > device_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a plan for ", plan.device_bytes, " bytes of DEVICE in chunks of ", plan.chunk_bytes,
+        ", of ", device_bytes, " in chunks of ", residency.chunk_bytes()));
+  }
+  const auto fits = [&](const PlannedRange& range, SlotId slot) {
+    return slot.value() >= 0 && range.num_bundles <= residency.num_slots() - slot.value();
+  };
+  bool all_fit = true;
+  for (const PlannedResident& at : plan.initial) all_fit &= fits(plan.ranges[at.range], at.slot);
+  for (const PlannedFetch& at : plan.fetches) all_fit &= fits(plan.ranges[at.range], at.slot);
+  if (!all_fit) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a plan that uses more than the ", residency.num_slots(), " DEVICE slots"));
+  }
+  auto bound = std::make_shared<BoundPlan>();
+  for (const PlannedRange& range : plan.ranges) {
+    if (range.space < 0 || range.space >= static_cast<int64_t>(stores.size())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a plan with a range of space ", range.space, " of ", stores.size()));
+    }
+    GEMINI_ASSIGN_OR_RETURN(const RangeId id, residency.FindRange(*stores[range.space], range.first,
+                                                                  range.num_bundles, range.kind));
+    bound->ranges.push_back(id);
+  }
+  bound->plan = std::move(plan);
+  return bound;
+}
+
+}  // namespace gemini::client

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// The part of Residency that places ranges on-line, with the lock held throughout.
+#include <algorithm>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "client/residency.h"
+#include "gemini/byte_size.h"
+#include "gemini/status_macros.h"
+
+namespace gemini::client {
+
+absl::Status Residency::BringIn(absl::Span<const RangeId> ids) {
+  std::optional<Replacement> replacement;
+  const absl::Cleanup unmark = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    for (const RangeId id : ids) ranges_[id.value()].wanted = false;
+    if (!replacement) return;
+    for (const int64_t victim : replacement->victims) ranges_[victim].leaving = false;
+  };
+  std::vector<int64_t> missing;
+  for (const RangeId id : ids) {
+    Range& range = ranges_[id.value()];
+    if (!range.wanted && range.presence == Presence::kAbsent) missing.push_back(id.value());
+    range.wanted = true;
+  }
+  replacement = Place(missing, /*move_all=*/false);
+  // Unpinned ranges may split the room into pieces that are too small, each itself wanted.
+  if (!replacement) replacement = Place(missing, /*move_all=*/true);
+  return replacement && Charge(*replacement) ? Execute(*replacement) : NoRoom(ids);
+}
+
+std::optional<Residency::Replacement> Residency::Place(std::vector<int64_t> missing,
+                                                       bool move_all) {
+  Replacement replacement;
+  DeviceSlots trial = slots_;
+  const auto vacate = [&](int64_t id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const Range& range = ranges_[id];
+    trial.Free(range.slot, range.num_bundles);
+    replacement.victims.push_back(id);
+    replacement.freed_bytes += BytesOf(range);
+  };
+  if (move_all) {
+    for (int64_t id = evictable_.oldest(); id != LruList::kNone; id = evictable_.newer(id)) {
+      vacate(id);
+      if (ranges_[id].wanted) missing.push_back(id);
+    }
+  }
+  std::stable_sort(missing.begin(), missing.end(),
+                   [this](int64_t a, int64_t b) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+                     return ranges_[a].num_bundles > ranges_[b].num_bundles;
+                   });
+  for (const int64_t id : missing) {
+    const int64_t count = ranges_[id].num_bundles;
+    std::optional<SlotId> slot = trial.FindFree(count);
+    if (!slot) {
+      slot = trial.FindOldest(
+          count, [this](int64_t occupant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> int64_t {
+            const Range& range = ranges_[occupant];
+            return range.pins > 0 || range.wanted ? -1 : range.last_use;
+          });
+      if (!slot) return std::nullopt;
+      for (int64_t i = slot->value(); i < slot->value() + count; ++i) {
+        if (trial.occupant(SlotId(i)) != DeviceSlots::kNobody) vacate(trial.occupant(SlotId(i)));
+      }
+    }
+    trial.Take(*slot, count, id);
+    replacement.placements.push_back({.range = id, .slot = *slot});
+    replacement.placed_bytes += BytesOf(ranges_[id]);
+  }
+  for (const int64_t victim : replacement.victims) ranges_[victim].leaving = true;
+  return replacement;
+}
+
+bool Residency::Charge(Replacement& replacement) {
+  int64_t candidate = evictable_.oldest();
+  for (;;) {
+    const int64_t more_bytes =
+        std::max<int64_t>(0, replacement.placed_bytes - replacement.freed_bytes);
+    if (budget_.TryCharge(DeviceBudget::Use::kChunks, more_bytes)) return true;
+    while (candidate != LruList::kNone &&
+           (ranges_[candidate].wanted || ranges_[candidate].leaving)) {
+      candidate = evictable_.newer(candidate);
+    }
+    if (candidate == LruList::kNone) return false;
+    replacement.victims.push_back(candidate);  // First: it may throw.
+    ranges_[candidate].leaving = true;
+    replacement.freed_bytes += BytesOf(ranges_[candidate]);
+  }
+}
+
+// The charge of a victim's slots passes to those who come: giving it back first would let another
+// thread's allocation take it in between.
+absl::Status Residency::Execute(const Replacement& replacement) {
+  int64_t charged_bytes = std::max<int64_t>(0, replacement.placed_bytes - replacement.freed_bytes);
+  absl::Status status;
+  {
+    CopyBatch batch(copies_);
+    for (const int64_t victim : replacement.victims) {
+      status = Evict(victim, batch);
+      if (!status.ok()) break;
+      charged_bytes += BytesOf(ranges_[victim]);
+      // It will be fetched from where it is being written to.
+      if (ranges_[victim].wanted) batch.Drain();
+    }
+    for (const Placement& placement : replacement.placements) {
+      const Range& range = ranges_[placement.range];
+      for (int64_t i = 0; status.ok() && i < range.num_bundles; ++i) {
+        const SlotId slot(placement.slot.value() + i);
+        status = batch.Fetch(*range.store, ChunkAt(range, i), AddressOf(slot),
+                             FetchableAfter(range, slot));
+        if (!status.ok()) break;
+        stats_.fetch_bytes += chunk_bytes_;
+        range.store->counters().AddFetchBytes(chunk_bytes_);
+      }
+    }
+  }  // Drained: what was copied is there.
+  if (status.ok()) {
+    for (const Placement& placement : replacement.placements) {
+      Range& range = ranges_[placement.range];
+      slots_.Take(placement.slot, range.num_bundles, placement.range);
+      range.presence = Presence::kResident;
+      Enter(placement.range, placement.slot);
+    }
+    charged_bytes -= replacement.placed_bytes;
+  }
+  budget_.Release(DeviceBudget::Use::kChunks, charged_bytes);
+  return status;
+}
+
+absl::Status Residency::NoRoom(absl::Span<const RangeId> ids) const {
+  int64_t needed_bytes = 0;
+  std::vector<RangeId> unique(ids.begin(), ids.end());
+  std::sort(unique.begin(), unique.end());
+  unique.erase(std::unique(unique.begin(), unique.end()), unique.end());
+  for (const RangeId id : unique) {
+    if (ranges_[id.value()].pins == 0) needed_bytes += BytesOf(ranges_[id.value()]);
+  }
+  const int64_t non_model_bytes = budget_.non_model_bytes();
+  const int64_t total_bytes = needed_bytes + pinned_bytes_ + non_model_bytes;
+  const int64_t budget_bytes = budget_.budget_bytes();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "an operator needs ", FormatByteSize(needed_bytes), " of chunks on DEVICE beside ",
+      FormatByteSize(pinned_bytes_), " pinned and ", FormatByteSize(non_model_bytes),
+      " of non-model data, ", FormatByteSize(total_bytes), " together; the budget is ",
+      FormatByteSize(budget_bytes), " (", slots_.num_slots(), " slots of ",
+      FormatByteSize(chunk_bytes_), "): ",
+      total_bytes > budget_bytes
+          ? absl::StrCat("raise --device-memory to at least ", FormatByteSize(total_bytes))
+          : std::string("pinned chunks split the room; raise --device-memory")));
+}
+
+absl::Status Residency::Evict(int64_t id, CopyBatch& batch) {
+  Range& range = ranges_[id];
+  if (range.dirty) GEMINI_RETURN_IF_ERROR(WriteBack(range, batch));
+  Leave(id);
+  return absl::OkStatus();
+}
+
+absl::Status Residency::WriteBack(Range& range, CopyBatch& batch) {
+  for (int64_t i = 0; i < range.num_bundles; ++i) {
+    const SlotId slot(range.slot.value() + i);
+    GEMINI_ASSIGN_OR_RETURN(vacated_[slot.value()],
+                            batch.WriteBack(*range.store, ChunkAt(range, i), AddressOf(slot)));
+    stats_.evict_bytes += chunk_bytes_;
+    range.store->counters().AddEvictBytes(chunk_bytes_);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gemini::client

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// The part of Residency that moves ranges for a plan: called from the threads of PlanExecutor, and never
+// holding the lock while a copy or I/O runs.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "client/residency.h"
+#include "gemini/check.h"
+#include "gemini/status_macros.h"
+
+namespace gemini::client {
+
+void Residency::set_planned_moves(PlannedMoves* moves) {
+  MutexLock lock(mutex_);
+  GEMINI_CHECK(moving_ == 0);
+  planned_ = moves;
+}
+
+absl::StatusOr<RangeId> Residency::FindRange(const ChunkStore& store, BundleId first,
+                                             int64_t num_bundles, ChunkKind kind) const {
+  MutexLock lock(mutex_);
+  const auto found = range_of_chunk_.find({&store, ChunkOf(first, kind)});
+  if (found != range_of_chunk_.end()) {
+    const Range& range = ranges_[found->second];
+    if (range.first == first && range.num_bundles == num_bundles) return RangeId(found->second);
+  }
+  return absl::NotFoundError(absl::StrCat("space ", store.name(), " has no ", ChunkKindName(kind),
+                                          " range of ", num_bundles, " bundles from ",
+                                          first.value()));
+}
+
+Residency::Description Residency::Describe(RangeId id) const {
+  MutexLock lock(mutex_);
+  const Range& range = ranges_[id.value()];
+  return {range.store, range.first, range.num_bundles, range.kind};
+}
+
+bool Residency::SlotsFree(SlotId slot, int64_t count) const {
+  for (int64_t i = slot.value(); i < slot.value() + count; ++i) {
+    if (slots_.occupant(SlotId(i)) != DeviceSlots::kNobody) return false;
+  }
+  return true;
+}
+
+bool Residency::CanBegin(const Placement& fetch) const {
+  const Range& range = ranges_[fetch.range];
+  return range.presence == Presence::kAbsent && range.host_writers == 0 &&
+         SlotsFree(fetch.slot, range.num_bundles);
+}
+
+absl::Status Residency::Vacate(absl::Span<std::pair<RangeId, SlotId>> keep) {
+  std::vector<RangeId> victims;
+  {
+    MutexLock lock(mutex_);
+    while (moving_ > 0) WaitForChange();
+    std::vector<bool> kept(ranges_.size());
+    for (auto& [id, slot] : keep) {
+      kept[id.value()] = ranges_[id.value()].slot == slot;
+      if (!kept[id.value()]) slot = kNoSlot;
+    }
+    for (size_t id = 0; id < ranges_.size(); ++id) {
+      if (ranges_[id].slot == kNoSlot || kept[id]) continue;
+      GEMINI_RETURN_IF_ERROR(CheckUnpinned(ranges_[id]));
+      victims.push_back(RangeId(static_cast<int64_t>(id)));
+    }
+  }
+  for (const RangeId victim : victims) GEMINI_RETURN_IF_ERROR(EvictPlanned(victim));
+  return absl::OkStatus();
+}
+
+Residency::FetchStart Residency::BeginFetch(RangeId id, SlotId slot) {
+  MutexLock lock(mutex_);
+  const Placement fetch = {.range = id.value(), .slot = slot};
+  Range& range = ranges_[id.value()];
+  for (; planned_->active(); WaitForChange()) {
+    if (CanBegin(fetch)) {
+      if (budget_.TryCharge(DeviceBudget::Use::kChunks, BytesOf(range))) break;
+      if (!planned_->IsEvicting()) {
+        waiting_fetch_.reset();
+        return FetchStart::kNoBudget;
+      }
+    }
+    waiting_fetch_ = fetch;
+    NotifyChange();  // An operator that waits for this must see that it has to wait.
+  }
+  waiting_fetch_.reset();
+  if (!planned_->active()) return FetchStart::kEnded;
+  slots_.Take(slot, range.num_bundles, id.value());
+  range.slot = slot;
+  range.presence = Presence::kIncoming;
+  range.discarded = false;
+  ++moving_;
+  return FetchStart::kStarted;
+}
+
+CopyEvent Residency::FetchChunk(RangeId id, int64_t index, const std::byte* host) {
+  MutexLock lock(mutex_);
+  const Range& range = ranges_[id.value()];
+  const SlotId slot(range.slot.value() + index);
+  stats_.fetch_bytes += chunk_bytes_;
+  range.store->counters().AddFetchBytes(chunk_bytes_);
+  return copies_.Copy(CopyStream::kFetch, AddressOf(slot), host, chunk_bytes_,
+                      FetchableAfter(range, slot));
+}
+
+void Residency::EndFetch(RangeId id, CopyEvent last, bool all) {
+  // Whoever gets the slots next must not find a copy under way.
+  if (!all) copies_.Wait(last);
+  MutexLock lock(mutex_);
+  Range& range = ranges_[id.value()];
+  if (all && !range.discarded) {
+    range.presence = Presence::kSettling;
+    range.settled = last;
+    Enter(id.value(), range.slot);
+  } else {
+    // Later fetches into the slots run behind this one's copies, in the same stream.
+    slots_.Free(range.slot, range.num_bundles);
+    range.slot = kNoSlot;
+    range.presence = Presence::kAbsent;
+    budget_.Release(DeviceBudget::Use::kChunks, BytesOf(range));
+  }
+  if (!all) --moving_;
+  NotifyChange();
+}
+
+void Residency::Land() {
+  MutexLock lock(mutex_);
+  GEMINI_CHECK(moving_ > 0);
+  --moving_;
+  NotifyChange();
+}
+
+absl::Status Residency::EvictPlanned(RangeId id) {
+  mutex_.Lock();
+  Range& range = ranges_[id.value()];
+  WaitWhileMoving(range);
+  absl::Status status;
+  if (range.presence != Presence::kAbsent) {
+    status = CheckUnpinned(range);
+    if (status.ok() && range.dirty) {
+      range.presence = Presence::kLeaving;
+      evictable_.Remove(id.value());
+      ++moving_;
+      std::vector<std::byte*> addresses;
+      for (int64_t i = 0; i < range.num_bundles; ++i) {
+        addresses.push_back(AddressOf(SlotId(range.slot.value() + i)));
+      }
+      mutex_.Unlock();
+      {
+        CopyBatch batch(copies_);
+        for (int64_t i = 0; status.ok() && i < range.num_bundles; ++i) {
+          status = batch.WriteBack(*range.store, ChunkAt(range, i), addresses[i]).status();
+        }
+      }
+      mutex_.Lock();
+      --moving_;
+      if (status.ok()) {
+        stats_.evict_bytes += BytesOf(range);
+        range.store->counters().AddEvictBytes(BytesOf(range));
+      } else {
+        range.presence = Presence::kResident;
+        evictable_.Add(id.value());
+      }
+      NotifyChange();
+    }
+    if (status.ok()) {
+      Leave(id.value());
+      budget_.Release(DeviceBudget::Use::kChunks, BytesOf(range));
+    }
+  }
+  mutex_.Unlock();
+  return status;
+}
+
+void Residency::Nudge() {
+  MutexLock lock(mutex_);
+  NotifyChange();
+}
+
+}  // namespace gemini::client
