@@ -11,6 +11,7 @@
 #include "gemini/check.h"
 #include "gemini/status_macros.h"
 #include "policies/planned_slots.h"
+#include "policies/slot_assignment.h"
 
 namespace gemini::policies {
 namespace {
@@ -32,6 +33,7 @@ struct RoundInputs {
   const std::vector<int32_t>& slots_at;
   int32_t num_slots;
   const ReplacementRule& rule;
+  bool has_runs;  // Some range takes several slots. If none does, slots are given in the end.
 };
 
 // One round, from the homes at its beginning.
@@ -73,8 +75,8 @@ class RoundPass {
   void Enter(int32_t range, int32_t slot, int32_t position);
   void Leave(int32_t range, StayEnd end, int32_t last);
   absl::Status BringIn(int32_t position);
-  // False: no window of slots can be cleared.
-  bool PlaceRun(int32_t range, int32_t position);
+  // False: no window of slots can be cleared. `anew`: all is free; from the bottom, no gaps.
+  bool PlaceRun(int32_t range, int32_t position, bool anew);
   void MoveAll(int32_t position);
   absl::Status EvictDownTo(int32_t num_slots, int32_t position);
   void EndUses(int32_t position);
@@ -179,9 +181,9 @@ absl::Status RoundPass::EvictDownTo(int32_t num_slots, int32_t position) {
   return absl::OkStatus();
 }
 
-bool RoundPass::PlaceRun(int32_t range, int32_t position) {
+bool RoundPass::PlaceRun(int32_t range, int32_t position, bool anew) {
   const int32_t count = BundlesOf(range);
-  int32_t first = home_of_[range];
+  int32_t first = anew ? kNotThere : home_of_[range];
   if (first == kNotThere || !slots_.IsFree(first, count)) {
     // Each chunk that has to come back costs one fetch, and more the sooner it does.
     const int64_t horizon = 4 * int64_t{num_positions_};
@@ -231,21 +233,21 @@ absl::Status RoundPass::BringIn(int32_t position) {
     has_run |= BundlesOf(use.range) > 1;
   }
   if (has_run) {
-    const auto place_runs = [&] {
+    const auto place_runs = [&](bool anew) {
       std::stable_sort(missing_.begin(), missing_.end(),
                        [&](int32_t a, int32_t b) { return BundlesOf(a) > BundlesOf(b); });
       for (const int32_t range : missing_) {
         if (BundlesOf(range) == 1) break;
-        if (!PlaceRun(range, position)) return false;
+        if (!PlaceRun(range, position, anew)) return false;
         missing_slots -= BundlesOf(range);
       }
       return true;
     };
-    if (!place_runs()) {
+    if (!place_runs(/*anew=*/false)) {
       MoveAll(position);
       missing_slots = 0;
       for (const int32_t range : missing_) missing_slots += BundlesOf(range);
-      GEMINI_CHECK(place_runs());
+      GEMINI_CHECK(place_runs(/*anew=*/true));
     }
   }
   GEMINI_RETURN_IF_ERROR(EvictDownTo(in_.slots_at[position] - missing_slots, position));
@@ -319,7 +321,10 @@ std::vector<Home> RoundPass::EndState() const {
 
 std::vector<bool> RoundPass::Lost() const {
   std::vector<bool> lost(slot_of_.size());
-  for (const Home& home : homes_) lost[home.range] = slot_of_[home.range] != home.slot;
+  for (const Home& home : homes_) {
+    lost[home.range] =
+        in_.has_runs ? slot_of_[home.range] != home.slot : slot_of_[home.range] == kNotThere;
+  }
   // One that left before its first use, and is back, need not have been there.
   for (const Stay& stay : stays_) {
     if (stay.needed == kFromBefore && stay.last < 0) lost[stay.range] = true;
@@ -351,17 +356,14 @@ std::vector<Stay> RoundPass::TakeStays() {
   return stays;
 }
 
-// Bytes to and from DEVICE would weigh the same; of plans with equally many fetches the first is as good.
-int64_t FetchedSlots(const RangeTrace& trace, const std::vector<Stay>& stays) {
-  int64_t slots = 0;
-  for (const Stay& stay : stays) {
-    if (stay.needed != kAlways) slots += trace.ranges[stay.range].num_bundles;
-  }
-  return slots;
-}
+struct Closed {
+  std::vector<Home> homes;
+  std::vector<Stay> stays;
+  int64_t fetched_slots = 0;
+};
 
 // Plays rounds that end as they begin, from ever fewer homes, until one does.
-absl::StatusOr<std::vector<Stay>> Close(const RoundInputs& in, std::vector<Home> homes) {
+absl::StatusOr<Closed> Close(const RoundInputs& in, std::vector<Home> homes) {
   // Most often one or two are enough.
   constexpr int kMostTrials = 8;
   for (int trial = 0;; ++trial) {
@@ -369,11 +371,63 @@ absl::StatusOr<std::vector<Stay>> Close(const RoundInputs& in, std::vector<Home>
     RoundPass pass(in, homes, /*closed=*/true);
     GEMINI_RETURN_IF_ERROR(pass.Run());
     const std::vector<bool> lost = pass.Lost();  // Before its homes change.
-    if (std::none_of(lost.begin(), lost.end(), [](bool is_lost) { return is_lost; })) {
-      return pass.TakeStays();
+    if (std::any_of(lost.begin(), lost.end(), [](bool is_lost) { return is_lost; })) {
+      std::erase_if(homes, [&](const Home& home) { return lost[home.range]; });
+      continue;
     }
-    std::erase_if(homes, [&](const Home& home) { return lost[home.range]; });
+    Closed closed = {.homes = homes, .stays = pass.TakeStays()};
+    if (!in.has_runs) {
+      const std::vector<int32_t> without_place =
+          AssignSlots(in.trace.num_positions(), in.num_slots, closed.stays);
+      for (const int32_t range : without_place) {
+        std::erase_if(homes, [&](const Home& home) { return home.range == range; });
+      }
+      if (!without_place.empty()) continue;
+    }
+    for (const Stay& stay : closed.stays) {
+      if (stay.needed == kAlways) continue;
+      closed.fetched_slots += in.trace.ranges[stay.range].num_bundles;
+    }
+    return closed;
   }
+}
+
+// Who stays from one round into the next is a choice that replacement cannot make well: it would go on
+// for ever, and the round has to close. Tries each single chunk as a home, or as none.
+absl::Status Improve(const RoundInputs& in, Closed& best) {
+  // Passes over all uses: a hundredth of a second. Where rounds are longer, one chunk matters less.
+  constexpr int64_t kMostUses = 200'000;
+  int64_t passes_left = kMostUses / (static_cast<int64_t>(in.trace.uses.size()) + 1);
+  const int32_t num_ranges = static_cast<int32_t>(in.trace.ranges.size());
+  int32_t unchanged = 0;
+  for (int32_t range = 0; unchanged < num_ranges; range = (range + 1) % num_ranges) {
+    ++unchanged;
+    if (in.next_uses.first[range] == kNever || in.next_uses.ends_at_update[range] ||
+        in.trace.ranges[range].num_bundles > 1) {
+      continue;
+    }
+    if (--passes_left < 0) return absl::OkStatus();
+    std::vector<Home> homes = best.homes;
+    if (std::erase_if(homes, [&](const Home& home) { return home.range == range; }) == 0) {
+      std::vector<bool> taken(in.num_slots);
+      for (const Home& home : homes) {
+        std::fill_n(taken.begin() + home.slot, in.trace.ranges[home.range].num_bundles, true);
+      }
+      const auto free = std::find(taken.rbegin(), taken.rend(), false);
+      if (static_cast<int64_t>(homes.size()) >= in.slots_at.front() || free == taken.rend()) {
+        continue;
+      }
+      homes.push_back({.range = range,
+                       .slot = static_cast<int32_t>(taken.rend() - free - 1),
+                       .last = -1,
+                       .dirty = false});
+    }
+    GEMINI_ASSIGN_OR_RETURN(Closed closed, Close(in, std::move(homes)));
+    if (closed.fetched_slots >= best.fetched_slots) continue;
+    best = std::move(closed);
+    unchanged = 0;
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -381,19 +435,23 @@ absl::StatusOr<std::vector<Stay>> Close(const RoundInputs& in, std::vector<Home>
 absl::StatusOr<std::vector<Stay>> MakeStays(const RangeTrace& trace, const NextUses& next_uses,
                                             const std::vector<int32_t>& slots_at, int32_t num_slots,
                                             const ReplacementRule& rule) {
-  const RoundInputs in = {trace, next_uses, slots_at, num_slots, rule};
+  const bool has_runs = std::any_of(trace.uses.begin(), trace.uses.end(), [&](const RangeUse& use) {
+    return trace.ranges[use.range].num_bundles > 1;
+  });
+  const RoundInputs in = {trace, next_uses, slots_at, num_slots, rule, has_runs};
   constexpr int kRounds = 4;
-  std::optional<std::vector<Stay>> best;
+  std::optional<Closed> best;
   std::vector<Home> homes;
   for (int round = 0; round < kRounds; ++round) {
     RoundPass pass(in, homes, /*closed=*/false);
     GEMINI_RETURN_IF_ERROR(pass.Run());
     homes = pass.EndState();
-    GEMINI_ASSIGN_OR_RETURN(std::vector<Stay> stays, Close(in, homes));
-    if (!best || FetchedSlots(trace, stays) < FetchedSlots(trace, *best)) best = std::move(stays);
+    GEMINI_ASSIGN_OR_RETURN(Closed closed, Close(in, homes));
+    if (!best || closed.fetched_slots < best->fetched_slots) best = std::move(closed);
     if (homes.empty()) break;
   }
-  return *std::move(best);
+  GEMINI_RETURN_IF_ERROR(Improve(in, *best));
+  return std::move(best->stays);
 }
 
 }  // namespace gemini::policies
