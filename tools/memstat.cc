@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // memstat: what a running geminid holds, and where each chunk of a space is. Read-only: it says hello
-// as an observer, which gets no lease.
-// Exit status: 0 shown, 1 no daemon, no such space or a refusal (told on stderr), 2 usage.
+// as an observer, which gets no lease. `memstat plan` foretells a job and contacts nobody.
+// Exit status: 0 shown, 1 no daemon, no such space or a refusal (told on stderr), 2 usage. Of plan: as
+// RunPlan.
 #include <cstdint>
 #include <cstdio>
 #include <string>
@@ -13,6 +14,7 @@
 #include "gemini/protocol.h"
 #include "gemini/runtime_directory.h"
 #include "gemini/status_macros.h"
+#include "tools/memstat_plan.h"
 #include "tools/status_view.h"
 
 namespace gemini::tools {
@@ -98,12 +100,15 @@ int Main(int argc, char** argv) {
   CLI::App* chunks = app.add_subcommand("chunks", "Where each chunk of a space is");
   chunks->add_option("SPACE", options.space, "The space's name, as memstat shows it")->required();
   chunks->add_flag("--json", options.json, "JSON, one object a chunk, FREE ones too");
+  PlanFlags plan_flags;
+  const CLI::App* const plan = AddPlanCommand(app, plan_flags);
   app.set_version_flag("--version", GEMINI_VERSION);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
+  if (plan->parsed()) return RunPlan(plan_flags);
   if (const absl::Status status = Show(options); !status.ok()) {
     std::fprintf(stderr, "memstat: %s\n", std::string(status.message()).c_str());
     return 1;

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/forecast.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "gemini/byte_size.h"
+#include "tests/status_matchers.h"
+#include "tools/forecast_advice.h"
+#include "tools/forecast_view.h"
+
+namespace gemini::tools {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+Job SmallJob() {
+  Job job;
+  job.shape = {.num_layers = 8,
+               .hidden = 512,
+               .num_heads = 8,
+               .inner = 2048,
+               .vocabulary = 8192,
+               .num_positions = 512,
+               .embedding_size = 512};
+  job.round = {.batch = 4, .sequence = 256, .element_bytes = 2};
+  job.precision = Precision::kBf16;
+  return job;
+}
+
+Machine LargeMachine() {
+  Machine machine;
+  machine.bytes = {{8 * kGiB, 64 * kGiB, 0}};
+  machine.compute = {.flops_per_second = 1e12, .memory_bytes_per_second = 1e11};
+  machine.links = {.host_to_device = 1e10,
+                   .device_to_host = 1e10,
+                   .nvme_read = 1e9,
+                   .nvme_write = 1e9,
+                   .update_elements_per_second = 1e9,
+                   .copy_latency_ns = 10'000};
+  return machine;
+}
+
+TEST(ForecastTest, AParameterTakesFourteenBytesInBf16AndSixteenOtherwise) {
+  for (const auto& [precision, element_bytes, width] :
+       std::vector<std::tuple<Precision, int64_t, int64_t>>{
+           {Precision::kFp32, 4, 16}, {Precision::kBf16, 2, 14}, {Precision::kFp16, 2, 16}}) {
+    Job job = SmallJob();
+    job.precision = precision;
+    job.round.element_bytes = element_bytes;
+    job.chunk_bytes = kMiB;
+    ASSERT_OK_AND_ASSIGN(const Forecast forecast, MakeForecast(job, LargeMachine()));
+    ASSERT_OK(forecast.fit);
+    const int64_t bundles =
+        forecast.host.parameters / kMiB;  // Whole chunks: padding takes its room too.
+    EXPECT_EQ(forecast.host.sum(), bundles * kMiB / element_bytes * width);
+    EXPECT_GE(bundles * kMiB / element_bytes, forecast.num_parameters);
+    EXPECT_EQ(forecast.needed_bytes, forecast.host.sum() + forecast.spare_bytes);
+    EXPECT_EQ(forecast.nvme.sum(), 0);
+  }
+}
+
+TEST(ForecastTest, WhatHostDoesNotHoldLiesOnNvmeMomentsFirst) {
+  Machine machine = LargeMachine();
+  ASSERT_OK_AND_ASSIGN(const Forecast all, MakeForecast(SmallJob(), machine));
+  Job job = SmallJob();
+  job.chunk_bytes = all.chunk_bytes;
+  const int64_t missing = all.host.moments + all.host.masters / 2;
+  machine.bytes[Tier::kHost] = all.needed_bytes - missing;
+  machine.bytes[Tier::kNvme] = 64 * kGiB;
+  ASSERT_OK_AND_ASSIGN(const Forecast spilled, MakeForecast(job, machine));
+  ASSERT_OK(spilled.fit);
+  EXPECT_EQ(spilled.nvme.moments, all.host.moments);
+  EXPECT_EQ(spilled.nvme.sum(), missing);
+  EXPECT_EQ(spilled.nvme.parameters, 0);
+  EXPECT_EQ(spilled.host.sum() + spilled.spare_bytes, machine.bytes[Tier::kHost]);
+  // Each byte of them is read and written by the update, and 1 GB/s is slower than everything else.
+  EXPECT_EQ(spilled.prediction.nvme_read_bytes, missing);
+  EXPECT_EQ(spilled.prediction.nvme_write_bytes, missing);
+  EXPECT_GE(spilled.prediction.round_ns, missing);
+  EXPECT_GT(spilled.prediction.round_ns, all.prediction.round_ns);
+}
+
+TEST(ForecastTest, SaysInWhichTierItFailsAndByHowMuch) {
+  Machine machine = LargeMachine();
+  ASSERT_OK_AND_ASSIGN(const Forecast all, MakeForecast(SmallJob(), machine));
+  Job job = SmallJob();
+  job.chunk_bytes = all.chunk_bytes;
+
+  machine.bytes[Tier::kDevice] = all.device_floor_bytes;
+  ASSERT_OK_AND_ASSIGN(const Forecast at_floor, MakeForecast(job, machine));
+  EXPECT_OK(at_floor.fit);
+  machine.bytes[Tier::kDevice] -= kMiB;
+  ASSERT_OK_AND_ASSIGN(const Forecast below, MakeForecast(job, machine));
+  EXPECT_THAT(below.fit, StatusIs(absl::StatusCode::kResourceExhausted,
+                                  AllOf(HasSubstr("DEVICE is 1 MiB too small"),
+                                        HasSubstr(below.floor_operator))));
+
+  machine = LargeMachine();
+  machine.bytes[Tier::kHost] = all.needed_bytes - 16 * kMiB;
+  machine.bytes[Tier::kNvme] = 8 * kMiB;
+  ASSERT_OK_AND_ASSIGN(const Forecast without_room, MakeForecast(job, machine));
+  EXPECT_THAT(without_room.fit, StatusIs(absl::StatusCode::kResourceExhausted,
+                                         HasSubstr("HOST and NVME are 8 MiB too small")));
+  machine.bytes[Tier::kHost] = all.spare_bytes - kMiB;
+  machine.bytes[Tier::kNvme] = 64 * kGiB;
+  ASSERT_OK_AND_ASSIGN(const Forecast without_host, MakeForecast(job, machine));
+  EXPECT_THAT(without_host.fit,
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("HOST is 1 MiB too small")));
+}
+
+TEST(ForecastTest, TheFloorIsTheHeadsWhereTheLogitsAre) {
+  ASSERT_OK_AND_ASSIGN(const Forecast forecast, MakeForecast(SmallJob(), LargeMachine()));
+  EXPECT_THAT(forecast.floor_operator, HasSubstr("lm_head"));
+}
+
+TEST(ForecastTest, TheBusiestLaneIsTheBottleneck) {
+  Machine machine = LargeMachine();
+  machine.compute.flops_per_second = 1e10;
+  ASSERT_OK_AND_ASSIGN(const Forecast computing, MakeForecast(SmallJob(), machine));
+  EXPECT_EQ(computing.bottleneck(), ForecastLane::kCompute);
+  EXPECT_GT(computing.busy_fraction[0], 0.9);
+  EXPECT_LE(computing.busy_fraction[0], 1.0);
+
+  machine = LargeMachine();
+  machine.compute.flops_per_second = 1e15;
+  machine.compute.memory_bytes_per_second = 1e15;
+  machine.links.device_to_host = 1e8;
+  ASSERT_OK_AND_ASSIGN(const Forecast leaving, MakeForecast(SmallJob(), machine));
+  EXPECT_EQ(leaving.bottleneck(), ForecastLane::kPcieOut);
+
+  machine = LargeMachine();
+  machine.links.update_elements_per_second = 1e6;
+  ASSERT_OK_AND_ASSIGN(const Forecast updating, MakeForecast(SmallJob(), machine));
+  EXPECT_EQ(updating.bottleneck(), ForecastLane::kUpdate);
+  // As many seconds as there are millions of parameters; a step cannot be faster.
+  EXPECT_GE(updating.prediction.round_ns, updating.num_parameters * 1000);
+}
+
+// An update of half the bytes a parameter takes as long: its rate is in parameters.
+TEST(ForecastTest, TheUpdatesTimeDoesNotDependOnThePrecision) {
+  Machine machine = LargeMachine();
+  machine.links.update_elements_per_second = 1e6;
+  Job job = SmallJob();
+  ASSERT_OK_AND_ASSIGN(const Forecast bf16, MakeForecast(job, machine));
+  job.precision = Precision::kFp32;
+  job.round.element_bytes = 4;
+  ASSERT_OK_AND_ASSIGN(const Forecast fp32, MakeForecast(job, machine));
+  EXPECT_NEAR(static_cast<double>(fp32.prediction.round_ns),
+              static_cast<double>(bf16.prediction.round_ns),
+              0.05 * static_cast<double>(bf16.prediction.round_ns));
+}
+
+TEST(ForecastTest, ManyMicroBatchesGrowAsTheSimulatedOnesDo) {
+  const auto round_ns = [](int64_t micro_batches) {
+    Job job = SmallJob();
+    job.round.micro_batches = micro_batches;
+    job.chunk_bytes = kMiB;
+    const Forecast forecast = *MakeForecast(job, LargeMachine());
+    EXPECT_EQ(forecast.is_extrapolated, micro_batches > kSimulatedMicroBatches);
+    return forecast.prediction.round_ns;
+  };
+  const int64_t three = round_ns(3);
+  const int64_t four = round_ns(4);
+  EXPECT_EQ(round_ns(10), four + 6 * (four - three));
+}
+
+TEST(ForecastTest, RefusesAShapeThatIsNone) {
+  Job job = SmallJob();
+  job.shape.num_heads = 7;
+  EXPECT_THAT(MakeForecast(job, LargeMachine()), StatusIs(absl::StatusCode::kInvalidArgument));
+  job = SmallJob();
+  job.chunk_bytes = 1000;
+  EXPECT_THAT(MakeForecast(job, LargeMachine()), StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
+TEST(ForecastAdviceTest, ComesFastestFirstAndKeepsItsWord) {
+  Machine machine = LargeMachine();
+  machine.bytes = {{512 * kMiB, 128 * kMiB, 64 * kGiB}};
+  const Job job = SmallJob();
+  ASSERT_OK_AND_ASSIGN(const Forecast forecast, MakeForecast(job, machine));
+  ASSERT_OK(forecast.fit);
+  ASSERT_OK_AND_ASSIGN(const std::vector<Advice> advice, Advise(job, machine, forecast));
+  ASSERT_FALSE(advice.empty());
+  EXPECT_TRUE(std::ranges::is_sorted(advice, [](const Advice& a, const Advice& b) {
+    return a.forecast.tokens_per_second() > b.forecast.tokens_per_second();
+  }));
+  for (const Advice& one : advice) {
+    EXPECT_GT(one.forecast.tokens_per_second(), (1 + kLeastGain) * forecast.tokens_per_second());
+  }
+  // NVME is the bottleneck: more of HOST in its place is among what helps.
+  EXPECT_TRUE(std::ranges::any_of(advice, [](const Advice& one) {
+    return one.change.find("--host") != std::string::npos && one.forecast.nvme.sum() == 0;
+  }));
+}
+
+TEST(ForecastAdviceTest, FindsWhatMakesAJobFit) {
+  Machine machine = LargeMachine();
+  const Job job = SmallJob();
+  ASSERT_OK_AND_ASSIGN(const Forecast large, MakeForecast(job, machine));
+  machine.bytes[Tier::kDevice] = large.device_floor_bytes / 2;
+  ASSERT_OK_AND_ASSIGN(const Forecast forecast, MakeForecast(job, machine));
+  ASSERT_FALSE(forecast.fit.ok());
+  ASSERT_OK_AND_ASSIGN(const std::vector<Advice> advice, Advise(job, machine, forecast));
+  ASSERT_FALSE(advice.empty());
+  for (const Advice& one : advice) EXPECT_OK(one.forecast.fit) << one.change;
+  EXPECT_TRUE(std::ranges::any_of(advice, [](const Advice& one) {
+    return one.job.round.batch < 4 && one.forecast.tokens == 4 * 256;
+  }));
+}
+
+TEST(ForecastViewTest, ShowsWhatPeopleAskFor) {
+  Machine machine = LargeMachine();
+  machine.bytes = {{512 * kMiB, 128 * kMiB, 64 * kGiB}};
+  const Job job = SmallJob();
+  ASSERT_OK_AND_ASSIGN(const Forecast forecast, MakeForecast(job, machine));
+  ASSERT_OK_AND_ASSIGN(const std::vector<Advice> advice, Advise(job, machine, forecast));
+  const std::string text =
+      ForecastText({"small (gpt2)", "some GPU"}, job, machine, forecast, advice);
+  EXPECT_THAT(text, AllOf(HasSubstr("small (gpt2): 29,67"), HasSubstr("fits           yes"),
+                          HasSubstr("DEVICE floor"), HasSubstr("tokens/s"),
+                          HasSubstr("bottleneck     NVMe"), HasSubstr("helps most"),
+                          Not(HasSubstr("nan"))));
+  const nlohmann::json json = ForecastJson({"small", "g"}, job, machine, forecast, advice);
+  EXPECT_EQ(json["prediction"]["step_ns"], forecast.prediction.round_ns);
+  EXPECT_EQ(json["nvme"]["moments_bytes"], forecast.nvme.moments);
+  EXPECT_EQ(json["advice"].size(), advice.size());
+  EXPECT_EQ(json["chunk_sizes"].size(), forecast.tried.size());
+  EXPECT_FALSE(json.contains("misfit"));
+}
+
+}  // namespace
+}  // namespace gemini::tools

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a training step of a transformer will need and take on a machine, from their numbers alone: the
+// trace of policies/transformer_trace.h, planned and simulated by the code that places chunks in earnest.
+// HOST and NVME: what HOST does not hold lies on NVME, moments first: they are read and written once a
+//         step. Reads are ahead of their use, so NVME costs rate and not latency: it slows the updates,
+//         the fetches and the gradients by the share of their bytes that it holds, and a step takes at
+//         least the time of all its reads, or of all its writes.
+// Steps of many micro-batches: more than kSimulatedMicroBatches repeat the last one simulated; what
+//         one more costs is taken as what the last one did.
+// Pure:   no I/O, no clock.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "gemini/cost_model.h"
+#include "gemini/plan.h"
+#include "gemini/tier.h"
+#include "policies/chunk_size_search.h"
+#include "policies/transformer_trace.h"
+
+namespace gemini::tools {
+
+inline constexpr int64_t kSimulatedMicroBatches = 4;
+
+enum class Precision : uint8_t { kFp32, kBf16, kFp16 };
+// "fp32", "bf16" or "fp16".
+absl::string_view PrecisionName(Precision precision);
+
+struct Job {
+  policies::TransformerShape shape;
+  policies::RoundShape round;  // Its element_bytes are those of `precision`.
+  Precision precision = Precision::kBf16;
+  int64_t chunk_bytes = 0;  // 0: the best.
+};
+
+struct Machine {
+  TierMap<int64_t> bytes;
+  policies::ComputeRate compute;
+  CostModel links;
+};
+
+// Bytes of whole chunks.
+struct StateBytes {
+  int64_t parameters = 0;  // As the DEVICE computes with them.
+  int64_t masters = 0;  // The rest of their fp32 values: the low half for bf16, all of it for fp16.
+  int64_t moments = 0;
+  int64_t gradients = 0;
+  int64_t sum() const { return parameters + masters + moments + gradients; }
+};
+
+enum class ForecastLane : uint8_t { kCompute, kPcieIn, kPcieOut, kUpdate, kNvmeRead, kNvmeWrite };
+inline constexpr int kNumForecastLanes = 6;
+// "compute", "PCIe in", "PCIe out", "CPU update", "NVMe read" or "NVMe write".
+absl::string_view ForecastLaneName(ForecastLane lane);
+
+struct Forecast {
+  // OK, or RESOURCE_EXHAUSTED: in which tier it fails and by how much. Times are 0 then.
+  absl::Status fit;
+  int64_t num_parameters = 0;
+  int64_t tokens = 0;  // A step.
+  int64_t chunk_bytes = 0;
+  std::vector<policies::TriedChunkSize> tried;  // If the size was searched.
+  int64_t device_floor_bytes = 0;
+  std::string floor_operator;
+  int64_t non_model_peak_bytes = 0;
+  int64_t needed_bytes = 0;  // Of HOST and NVME together.
+  int64_t spare_bytes = 0;   // Of them: HOST that updates and copies under way need.
+  StateBytes host;
+  StateBytes nvme;
+  std::string made_by;  // The policy that won.
+  Prediction prediction;
+  std::array<double, kNumForecastLanes> busy_fraction = {};  // Of the step, by ForecastLane.
+  bool is_extrapolated = false;                              // From fewer micro-batches.
+
+  ForecastLane bottleneck() const;  // The busiest.
+  double tokens_per_second() const;
+};
+
+// INVALID_ARGUMENT: a shape or round that is none, or a chunk size that Layout refuses.
+absl::StatusOr<Forecast> MakeForecast(const Job& job, const Machine& machine);
+
+}  // namespace gemini::tools

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// What would help a job most on a machine: the forecast again, with one thing changed at a time.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "tools/forecast.h"
+
+namespace gemini::tools {
+
+struct Advice {
+  std::string change;  // "recompute activations (--recompute)".
+  Job job;             // With the change.
+  Machine machine;
+  Forecast forecast;  // Fits.
+};
+
+// Returns the changes after which the job fits, most tokens a second first. Of a job that fits, only
+// those that gain more than kLeastGain. Chunks keep the size of `forecast`, that of the job as it is,
+// except where it does not fit.
+inline constexpr double kLeastGain = 0.01;
+absl::StatusOr<std::vector<Advice>> Advise(const Job& job, const Machine& machine,
+                                           const Forecast& forecast);
+
+}  // namespace gemini::tools

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// A forecast as people read it, and as programs do.
+// Units:  JSON has bytes and nanoseconds, and fractions of 0 to 1.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "nlohmann/json.hpp"
+#include "tools/forecast.h"
+#include "tools/forecast_advice.h"
+
+namespace gemini::tools {
+
+struct ForecastTitle {
+  std::string model;  // "models/gpt2-xl (gpt2)".
+  std::string gpu;    // "rtx3090", or "a GPU of the rates given".
+};
+
+// How many of the advice are shown.
+inline constexpr int kShownAdvice = 2;
+
+std::string ForecastText(const ForecastTitle& title, const Job& job, const Machine& machine,
+                         const Forecast& forecast, absl::Span<const Advice> advice);
+nlohmann::json ForecastJson(const ForecastTitle& title, const Job& job, const Machine& machine,
+                            const Forecast& forecast, absl::Span<const Advice> advice);
+
+}  // namespace gemini::tools

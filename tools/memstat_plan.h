@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// `memstat plan`: what a model would need and take on a machine, from its config.json alone. Contacts no
+// daemon and runs nothing.
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/statusor.h"
+#include "tools/forecast.h"
+
+namespace gemini::tools {
+
+// As the user writes them; sizes and rates still text.
+struct PlanFlags {
+  std::string model;
+  std::string gpu;
+  std::string device;  // Empty: the GPU's memory less kContextBytes.
+  std::string host;
+  std::string nvme;
+  std::string precision;  // Empty: bf16, or what the GPU has.
+  int64_t batch = 8;
+  int64_t sequence = 0;  // 0: the model's positions, at most kDefaultSequence.
+  int64_t accumulate = 1;
+  bool recompute = false;
+  std::string chunk_size;
+  // What the GPU achieves, in place of the table; 0 and empty: by the table.
+  double tflops = 0;
+  std::string memory_bandwidth;
+  std::string pcie;  // Each direction.
+  std::string nvme_read;
+  std::string nvme_write;
+  double update_rate = 0;  // Parameters a second through the update in HOST.
+  bool json = false;
+};
+inline constexpr int64_t kDefaultSequence = 1024;
+
+// Adds the subcommand `plan` to `app`; `flags` outlives it.
+CLI::App* AddPlanCommand(CLI::App& app, PlanFlags& flags);
+
+// Prints the forecast, or the GPUs for `--gpu list`; errors go to stderr. Returns the exit status: 0 it
+// fits, 1 it does not or its config.json is not one of ours, 2 a flag is wrong.
+int RunPlan(const PlanFlags& flags);
+
+// What the flags say. INVALID_ARGUMENT names the flag.
+absl::StatusOr<Machine> MachineOf(const PlanFlags& flags, Precision precision);
+absl::StatusOr<Precision> PrecisionOf(const PlanFlags& flags);
+
+}  // namespace gemini::tools
