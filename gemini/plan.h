@@ -10,9 +10,10 @@
 // Fetches:  run in their order. One begins when its `after` has passed and its slots are free. It also
 //           waits for the range's own eviction, if that is still writing, and for a range that awaits
 //           its update, for the commit.
-// Evictions: run in their order, beside the fetches. Their slots are free when the bytes have left. They
-//           are not due before their room is needed, by a fetch or by non-model data: an allocation
-//           that finds none waits for those whose `after` has passed, and leaves the plan only then.
+// Evictions: run in their order, beside the fetches. One without a write-back frees its slots at once,
+//           whatever is still being written; another when its bytes have left. Room is due when a fetch
+//           or non-model data needs it: an allocation that finds none waits for the evictions whose
+//           `after` has passed, and the plan is left only when that was not enough.
 // Update:   when the last operator stands for the update, all evictions with a write-back of what it
 //           reads are before it. When it has ended, the DEVICE copies of `updated` have left by
 //           themselves: they are not listed as evictions.

@@ -2,7 +2,9 @@
 #include "policies/planned_slots.h"
 
 #include <algorithm>
+#include <deque>
 #include <limits>
+#include <utility>
 
 #include "gemini/check.h"
 
@@ -11,6 +13,7 @@ namespace gemini::policies {
 PlannedSlots::PlannedSlots(int32_t num_slots, bool oldest_first)
     : oldest_first_(oldest_first),
       occupants_(num_slots, kNobody),
+      since_(num_slots, 0),
       stamps_(num_slots, 0),
       reserved_(num_slots) {
   for (int32_t slot = 0; slot < num_slots; ++slot) {
@@ -19,6 +22,7 @@ PlannedSlots::PlannedSlots(int32_t num_slots, bool oldest_first)
 }
 
 void PlannedSlots::PushFree(int32_t slot, int32_t since) {
+  since_[slot] = since;
   free_.push({.reserved = reserved_[slot],
               .since = oldest_first_ ? since : 0,
               .slot = slot,
@@ -63,42 +67,46 @@ bool PlannedSlots::IsFree(int32_t first, int32_t count) const {
   return true;
 }
 
-int32_t PlannedSlots::FindRun(int32_t count, absl::FunctionRef<int64_t(int32_t)> cost_of) const {
+int32_t PlannedSlots::FindRun(int32_t count,
+                              absl::FunctionRef<Clearing(int32_t)> clearing_of) const {
   int32_t best = -1;
-  int64_t best_cost = std::numeric_limits<int64_t>::max();
-  // Occupants of the window that ends at `slot`: their costs are added when their first slot comes in
-  // and taken off when their last goes out.
+  std::pair<int64_t, int32_t> best_cost(std::numeric_limits<int64_t>::max(), 0);
+  // What the window that ends at `slot` costs: a range's cost is added with its first slot that comes in
+  // and taken off with its last that goes out.
   int64_t cost = 0;
-  int32_t blocked_until = 0;  // The first slot behind the last one that must stay.
-  std::vector<std::pair<int32_t, int64_t>>
-      window;  // Ranges in it, in their order, with their costs.
-  size_t window_begin = 0;
-  int32_t added = kNobody;
+  int32_t first_allowed = 0;  // Behind the last slot that must stay as it is.
+  Clearing of_range;
+  std::vector<int64_t> costs(occupants_.size(), 0);  // By slot: to be taken off when it goes out.
+  // Slots of the window that nobody behind them outlasts, with their last intervals, falling.
+  std::deque<std::pair<int32_t, int32_t>> latest;
   for (int32_t slot = 0; slot < num_slots(); ++slot) {
     const int32_t range = occupants_[slot];
-    if (range != kNobody && range != added) {
-      const int64_t of_range = cost_of(range);
-      if (of_range < 0) {
-        blocked_until = slot + 1;
-        cost = 0;
-        window_begin = window.size();
-        added = kNobody;
-        continue;
-      }
-      window.push_back({range, of_range});
-      cost += of_range;
-      added = range;
+    const bool goes_on = range != kNobody && slot > first_allowed && occupants_[slot - 1] == range;
+    if (range != kNobody && !goes_on) {
+      of_range = clearing_of(range);
+      cost += std::max<int64_t>(of_range.cost, 0);
     }
+    if (range != kNobody && of_range.cost < 0) {
+      first_allowed = slot + 1;
+      cost = 0;
+      latest.clear();
+      continue;
+    }
+    if (range != kNobody) {
+      if (goes_on) costs[slot - 1] = 0;
+      costs[slot] = of_range.cost;
+    }
+    const int32_t last = range == kNobody ? since_[slot] : of_range.last;
+    while (!latest.empty() && latest.back().second <= last) latest.pop_back();
+    latest.push_back({slot, last});
     const int32_t first = slot - count + 1;
-    if (first > 0 && window_begin < window.size() && first - 1 >= blocked_until) {
-      const int32_t left = occupants_[first - 1];
-      if (left != kNobody && left == window[window_begin].first && occupants_[first] != left) {
-        cost -= window[window_begin++].second;
-      }
-    }
-    if (first < blocked_until || cost >= best_cost) continue;
+    if (first - 1 >= first_allowed) cost -= costs[first - 1];
+    while (latest.front().first < first) latest.pop_front();
+    if (first < first_allowed) continue;
+    const std::pair<int64_t, int32_t> of_window(cost, oldest_first_ ? latest.front().second : 0);
+    if (of_window >= best_cost) continue;
     best = first;
-    best_cost = cost;
+    best_cost = of_window;
   }
   return best;
 }

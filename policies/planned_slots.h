@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The slots of DEVICE while a plan is made: who is in each one, since when a free one is free, and where
 // a run of adjacent ones is best had.
-// Rules:  runs come from the bottom. Single chunks take the slot that has been free for longest, so that
-//         their fetch may begin early, or the topmost free one, so that they do not split the room for
-//         runs; slots that are `reserved` come last.
+// Rules:  oldest first takes what has been free for longest, so that a fetch may begin early. Otherwise
+//         runs come from the bottom and single chunks from the top, so that these do not split the room
+//         for runs. Slots that are reserved come last for single chunks.
 // Units:  slots from 0; ranges by index.
 #pragma once
 #include <cstdint>
@@ -31,9 +31,14 @@ class PlannedSlots {
   // Frees [first, first + count): nobody is there after the interval `since`.
   void Free(int32_t first, int32_t count, int32_t since);
 
-  // Finds the run of `count` slots that is cheapest to clear. cost_of gives a range's cost, or a negative
-  // number when it must stay. -1: there is none. O(slots).
-  int32_t FindRun(int32_t count, absl::FunctionRef<int64_t(int32_t range)> cost_of) const;
+  // What it takes to clear a range's slots.
+  struct Clearing {
+    int64_t cost = 0;  // Negative: it must stay.
+    int32_t last = 0;  // The interval of its last use.
+  };
+  // Finds the run of `count` slots that is cheapest to clear; of equals, the one that is free or unused
+  // for longest, or the lowest. -1: there is none. O(slots).
+  int32_t FindRun(int32_t count, absl::FunctionRef<Clearing(int32_t range)> clearing_of) const;
 
   bool IsFree(int32_t first, int32_t count) const;
   int32_t occupant(int32_t slot) const { return occupants_[slot]; }
@@ -56,6 +61,7 @@ class PlannedSlots {
 
   const bool oldest_first_;
   std::vector<int32_t> occupants_;
+  std::vector<int32_t> since_;   // Of a free slot: nobody was there after this interval.
   std::vector<int32_t> stamps_;  // Of the newest entry in free_: others are void.
   std::vector<bool> reserved_;
   std::priority_queue<FreeSlot, std::vector<FreeSlot>, std::greater<FreeSlot>> free_;

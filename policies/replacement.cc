@@ -187,11 +187,12 @@ bool RoundPass::PlaceRun(int32_t range, int32_t position, bool anew) {
   if (first == kNotThere || !slots_.IsFree(first, count)) {
     // Each chunk that has to come back costs one fetch, and more the sooner it does.
     const int64_t horizon = 4 * int64_t{num_positions_};
-    first = slots_.FindRun(count, [&](int32_t occupant) -> int64_t {
-      if (wanted_at_[occupant] == position) return -1;
-      if (next_[occupant] == kNever) return 0;
-      if (IsKept(occupant)) return -1;
-      return (horizon - (next_[occupant] - position)) * BundlesOf(occupant);
+    first = slots_.FindRun(count, [&](int32_t occupant) -> PlannedSlots::Clearing {
+      const int32_t last = last_[occupant];
+      if (wanted_at_[occupant] == position) return {.cost = -1, .last = last};
+      if (next_[occupant] == kNever) return {.cost = 0, .last = last};
+      if (IsKept(occupant)) return {.cost = -1, .last = last};
+      return {.cost = (horizon - (next_[occupant] - position)) * BundlesOf(occupant), .last = last};
     });
     if (first < 0) return false;
     for (int32_t slot = first; slot < first + count; ++slot) {

@@ -200,7 +200,7 @@ void Playback::LeaveAfter(int32_t position) {
        ++next_eviction_) {
     const PlannedEviction& eviction = plan_.evictions[next_eviction_];
     if (eviction.writes_back) copy_out(eviction.range, BytesOf(eviction.range));
-    Vacate(eviction.range, std::max(now_ns_, evict_free_ns_), position);
+    Vacate(eviction.range, eviction.writes_back ? evict_free_ns_ : now_ns_, position);
   }
 }
 
