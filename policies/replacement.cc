@@ -75,8 +75,9 @@ class RoundPass {
   void Enter(int32_t range, int32_t slot, int32_t position);
   void Leave(int32_t range, StayEnd end, int32_t last);
   absl::Status BringIn(int32_t position);
-  // False: no window of slots can be cleared. `anew`: all is free; from the bottom, no gaps.
-  bool PlaceRun(int32_t range, int32_t position, bool anew);
+  // False: no window of slots can be cleared.
+  bool PlaceRun(int32_t range, int32_t position);
+  bool PlaceRuns(int32_t position);
   void MoveAll(int32_t position);
   absl::Status EvictDownTo(int32_t num_slots, int32_t position);
   void EndUses(int32_t position);
@@ -181,9 +182,9 @@ absl::Status RoundPass::EvictDownTo(int32_t num_slots, int32_t position) {
   return absl::OkStatus();
 }
 
-bool RoundPass::PlaceRun(int32_t range, int32_t position, bool anew) {
+bool RoundPass::PlaceRun(int32_t range, int32_t position) {
   const int32_t count = BundlesOf(range);
-  int32_t first = anew ? kNotThere : home_of_[range];
+  int32_t first = home_of_[range];
   if (first == kNotThere || !slots_.IsFree(first, count)) {
     // Each chunk that has to come back costs one fetch, and more the sooner it does.
     const int64_t horizon = 4 * int64_t{num_positions_};
@@ -205,7 +206,17 @@ bool RoundPass::PlaceRun(int32_t range, int32_t position, bool anew) {
   return true;
 }
 
-// Others' ranges split the room: takes everything off DEVICE, this operator's ranges too.
+bool RoundPass::PlaceRuns(int32_t position) {
+  // The largest first: they find room the hardest.
+  std::stable_sort(missing_.begin(), missing_.end(),
+                   [&](int32_t a, int32_t b) { return BundlesOf(a) > BundlesOf(b); });
+  return std::all_of(missing_.begin(), missing_.end(), [&](int32_t range) {
+    return BundlesOf(range) == 1 || PlaceRun(range, position);
+  });
+}
+
+// Others' ranges split the room: takes everything off DEVICE, this operator's ranges too, and places
+// these from the bottom.
 void RoundPass::MoveAll(int32_t position) {
   for (int32_t slot = 0; slot < slots_.num_slots(); ++slot) {
     const int32_t range = slots_.occupant(slot);
@@ -218,42 +229,31 @@ void RoundPass::MoveAll(int32_t position) {
       Leave(range, StayEnd::kEvicted, last_[range]);
     }
   }
-  missing_.clear();
-  for (const RangeUse& use : in_.trace.uses_of(position)) missing_.push_back(use.range);
+  int32_t slot = 0;
+  for (const RangeUse& use : in_.trace.uses_of(position)) {
+    slots_.Take(slot, BundlesOf(use.range), use.range);
+    Enter(use.range, slot, position);
+    slot += BundlesOf(use.range);
+  }
 }
 
 absl::Status RoundPass::BringIn(int32_t position) {
   missing_.clear();
-  int32_t missing_slots = 0;
   bool has_run = false;
   for (const RangeUse& use : in_.trace.uses_of(position)) {
     wanted_at_[use.range] = position;
     if (slot_of_[use.range] != kNotThere) continue;
     missing_.push_back(use.range);
-    missing_slots += BundlesOf(use.range);
     has_run |= BundlesOf(use.range) > 1;
   }
-  if (has_run) {
-    const auto place_runs = [&](bool anew) {
-      std::stable_sort(missing_.begin(), missing_.end(),
-                       [&](int32_t a, int32_t b) { return BundlesOf(a) > BundlesOf(b); });
-      for (const int32_t range : missing_) {
-        if (BundlesOf(range) == 1) break;
-        if (!PlaceRun(range, position, anew)) return false;
-        missing_slots -= BundlesOf(range);
-      }
-      return true;
-    };
-    if (!place_runs(/*anew=*/false)) {
-      MoveAll(position);
-      missing_slots = 0;
-      for (const int32_t range : missing_) missing_slots += BundlesOf(range);
-      GEMINI_CHECK(place_runs(/*anew=*/true));
-    }
+  if (has_run && !PlaceRuns(position)) MoveAll(position);
+  int32_t missing_slots = 0;
+  for (const int32_t range : missing_) {
+    if (slot_of_[range] == kNotThere) missing_slots += BundlesOf(range);
   }
   GEMINI_RETURN_IF_ERROR(EvictDownTo(in_.slots_at[position] - missing_slots, position));
   for (const int32_t range : missing_) {
-    if (BundlesOf(range) > 1) continue;
+    if (slot_of_[range] != kNotThere) continue;
     const int32_t home = home_of_[range];
     if (home != kNotThere && slots_.IsFree(home, 1)) {
       slots_.Take(home, 1, range);
