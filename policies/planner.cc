@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gemini/status_macros.h"
+#include "policies/fetch_order.h"
 #include "policies/fetch_timing.h"
 #include "policies/next_uses.h"
 #include "policies/replacement.h"
@@ -123,6 +124,7 @@ class Planner {
     GEMINI_ASSIGN_OR_RETURN(const std::vector<Stay> stays,
                             MakeStays(in_.trace, next_uses_, slots_at_, num_slots, rule));
     Plan plan = AssemblePlan(in_, stays, FetchTimes(in_.trace, next_uses_, slots_at_, stays));
+    OrderFetches(in_.trace, in_.costs, plan);
     plan.made_by = std::move(name);
     const absl::StatusOr<Simulation> played =
         Simulate(in_.trace, plan, in_.costs, /*with_events=*/false);

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "policies/playback.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "policies/next_uses.h"
+
+namespace gemini::policies {
+namespace {
+
+constexpr int64_t kElementBytes = 4;
+
+int64_t NsFor(int64_t amount, double rate) {
+  return static_cast<int64_t>(std::llround(static_cast<double>(amount) * 1e9 / rate));
+}
+
+int64_t ReleaseOf(const PlannedFetch& fetch) {
+  return 2 * int64_t{fetch.after} + (fetch.after == fetch.needed_at ? 0 : 1);
+}
+
+}  // namespace
+
+Playback::Playback(const RangeTrace& trace, const Plan& plan, const CostModel& costs,
+                   FetchChoice choice, bool with_events)
+    : trace_(trace),
+      plan_(plan),
+      costs_(costs),
+      choice_(choice),
+      with_events_(with_events),
+      ready_(trace.ranges.size()),
+      left_ns_(trace.ranges.size(), 0),
+      commit_ns_(trace.ranges.size(), 0),
+      slot_of_(trace.ranges.size(), kNobody),
+      begun_ns_(plan.fetches.size(), 0),
+      released_ns_(plan.fetches.size(), 0),
+      by_release_(plan.fetches.size()),
+      device_bytes_(trace.num_positions(), 0) {
+  int64_t num_slots = 0;
+  const auto cover = [&](int32_t range, SlotId slot) {
+    num_slots = std::max(num_slots, slot.value() + plan.ranges[range].num_bundles);
+  };
+  for (const PlannedResident& at : plan.initial) {
+    cover(at.range, at.slot);
+    slot_of_[at.range] = at.slot.value();
+    slots_used_ += plan.ranges[at.range].num_bundles;
+  }
+  for (const PlannedFetch& fetch : plan.fetches) cover(fetch.range, fetch.slot);
+  vacated_.assign(num_slots, {});
+  std::iota(by_release_.begin(), by_release_.end(), 0);
+  if (choice == FetchChoice::kNeededFirst) {
+    std::stable_sort(by_release_.begin(), by_release_.end(), [&](int32_t a, int32_t b) {
+      return ReleaseOf(plan.fetches[a]) < ReleaseOf(plan.fetches[b]);
+    });
+  }
+}
+
+int64_t Playback::CopyNs(int64_t bytes, double bytes_per_second) const {
+  return costs_.copy_latency_ns + NsFor(bytes, bytes_per_second);
+}
+
+void Playback::Record(const SimulatedEvent& event) {
+  if (with_events_) events_.push_back(event);
+}
+
+int64_t Playback::PlayRound() {
+  next_fetch_ = next_eviction_ = next_out_ = 0;
+  round_begin_ns_ = now_ns_;
+  totals_ = {};
+  // The last interval is not over yet; it is that of each round's end in steady state.
+  fresh_slots_ = 0;
+  ReleaseFetches(-1);
+  const int64_t fresh_at_begin = fresh_slots_;
+  for (Vacated& slot : vacated_) slot.position = kNobody;
+  for (position_ = 0; position_ < trace_.num_positions(); ++position_) {
+    ReleaseFetches(2 * int64_t{position_});
+    const int64_t used = slots_used_;
+    Compute(position_);
+    LeaveAfter(position_);
+    fresh_slots_ = 0;
+    ReleaseFetches(2 * int64_t{position_} + 1);
+    if (position_ == trace_.num_positions() - 1) fresh_slots_ += fresh_at_begin;
+    device_bytes_[position_] = (used + fresh_slots_) * trace_.chunk_bytes +
+                               trace_.operators[position_].non_model_peak_bytes;
+    totals_.device_peak_bytes = std::max(totals_.device_peak_bytes, device_bytes_[position_]);
+  }
+  --position_;
+  ++rounds_;
+  return now_ns_ - round_begin_ns_;
+}
+
+void Playback::ReleaseFetches(int64_t moment) {
+  // The link has gone on with what it might begin until now.
+  BeginWaiting(/*all=*/false);
+  for (; next_fetch_ < by_release_.size(); ++next_fetch_) {
+    const int32_t index = by_release_[next_fetch_];
+    const PlannedFetch& fetch = plan_.fetches[index];
+    if (ReleaseOf(fetch) > moment) break;
+    // Its room is taken from now on, whenever the copy begins.
+    for (int64_t i = 0; i < trace_.ranges[fetch.range].num_bundles; ++i) {
+      if (vacated_[fetch.slot.value() + i].position != position_) ++fresh_slots_;
+    }
+    slots_used_ += trace_.ranges[fetch.range].num_bundles;
+    slot_of_[fetch.range] = fetch.slot.value();
+    released_ns_[index] = now_ns_;
+    if (choice_ == FetchChoice::kInOrder) {
+      BeginFetch(index, rounds_);
+    } else {
+      waiting_.push({rounds_ * trace_.num_positions() + fetch.needed_at, index});
+    }
+  }
+}
+
+void Playback::BeginWaiting(bool all) {
+  const int64_t now = rounds_ * trace_.num_positions() + position_;
+  while (!waiting_.empty() && (all ? waiting_.top().needed_at <= now : fetch_free_ns_ < now_ns_)) {
+    const auto [needed_at, index] = waiting_.top();
+    waiting_.pop();
+    BeginFetch(index, (needed_at - plan_.fetches[index].needed_at) / trace_.num_positions());
+  }
+}
+
+void Playback::BeginFetch(int32_t index, int64_t listed_in_round) {
+  const PlannedFetch& fetch = plan_.fetches[index];
+  Moment begin = {.ns = std::max(fetch_free_ns_, released_ns_[index])};
+  const auto wait_for = [&begin](int64_t ns, StallCause cause) {
+    if (ns > begin.ns) begin = {ns, cause};
+  };
+  wait_for(left_ns_[fetch.range], StallCause::kRoom);
+  for (int64_t i = 0; i < trace_.ranges[fetch.range].num_bundles; ++i) {
+    wait_for(vacated_[fetch.slot.value() + i].ns, StallCause::kRoom);
+  }
+  wait_for(commit_ns_[fetch.range], StallCause::kUpdate);
+  if (listed_in_round == kWatchedRound) begun_ns_[index] = begin.ns;
+  fetch_free_ns_ = begin.ns + CopyNs(BytesOf(fetch.range), costs_.host_to_device);
+  ready_[fetch.range] = {fetch_free_ns_, begin.cause};
+  totals_.fetch_bytes += BytesOf(fetch.range);
+  Record({.lane = Lane::kFetch,
+          .subject = fetch.range,
+          .begin_ns = begin.ns,
+          .end_ns = fetch_free_ns_});
+}
+
+void Playback::Compute(int32_t position) {
+  BeginWaiting(/*all=*/true);
+  Moment begin = {.ns = now_ns_};
+  const auto wait_for = [&begin](Moment moment) {
+    if (moment.ns > begin.ns) begin = moment;
+  };
+  for (const RangeUse& use : trace_.uses_of(position)) wait_for(ready_[use.range]);
+  const bool is_update = plan_.ends_with_update() && position == trace_.num_positions() - 1;
+  if (is_update) {
+    wait_for({evict_free_ns_, StallCause::kTransfer});
+    wait_for({update_free_ns_, StallCause::kUpdate});
+  }
+  const int64_t stall_ns = begin.ns - now_ns_;
+  now_ns_ = begin.ns + trace_.operators[position].compute_ns;
+  totals_.compute_ns += trace_.operators[position].compute_ns;
+  totals_.stall_ns[static_cast<int>(begin.cause)] += stall_ns;
+  Record({.lane = Lane::kCompute,
+          .subject = position,
+          .begin_ns = begin.ns,
+          .end_ns = now_ns_,
+          .stall_ns = stall_ns,
+          .cause = begin.cause});
+  if (is_update) Update(position);
+}
+
+void Playback::Vacate(int32_t range, int64_t ns, int32_t position) {
+  const int64_t count = trace_.ranges[range].num_bundles;
+  std::fill_n(vacated_.begin() + slot_of_[range], count, Vacated{ns, position});
+  slots_used_ -= count;
+  slot_of_[range] = kNobody;
+  left_ns_[range] = ns;
+}
+
+void Playback::LeaveAfter(int32_t position) {
+  const auto copy_out = [&](int32_t range, int64_t bytes) {
+    const int64_t begin_ns = std::max(now_ns_, evict_free_ns_);
+    evict_free_ns_ = begin_ns + CopyNs(bytes, costs_.device_to_host);
+    totals_.evict_bytes += bytes;
+    Record(
+        {.lane = Lane::kEvict, .subject = range, .begin_ns = begin_ns, .end_ns = evict_free_ns_});
+  };
+  for (; next_out_ < trace_.gradient_outs.size() &&
+         trace_.gradient_outs[next_out_].position == position;
+       ++next_out_) {
+    const RangeTrace::GradOut& out = trace_.gradient_outs[next_out_];
+    if (slot_of_[out.range] == kNobody) copy_out(out.range, out.size_bytes);
+  }
+  for (;
+       next_eviction_ < plan_.evictions.size() && plan_.evictions[next_eviction_].after == position;
+       ++next_eviction_) {
+    const PlannedEviction& eviction = plan_.evictions[next_eviction_];
+    if (eviction.writes_back) copy_out(eviction.range, BytesOf(eviction.range));
+    Vacate(eviction.range, eviction.writes_back ? evict_free_ns_ : now_ns_, position);
+  }
+}
+
+void Playback::Update(int32_t position) {
+  update_free_ns_ = std::max(update_free_ns_, now_ns_);
+  for (const int32_t range : plan_.updated) {
+    const int64_t begin_ns = update_free_ns_;
+    update_free_ns_ += NsFor(BytesOf(range) / kElementBytes, costs_.update_elements_per_second);
+    commit_ns_[range] = update_free_ns_;
+    Record(
+        {.lane = Lane::kUpdate, .subject = range, .begin_ns = begin_ns, .end_ns = update_free_ns_});
+    if (slot_of_[range] != kNobody) Vacate(range, now_ns_, position);
+  }
+}
+
+Simulation Playback::TakeResult(int64_t round_ns) {
+  Simulation result;
+  result.totals = totals_;
+  result.totals.round_ns = round_ns;
+  result.totals.device_floor_bytes = LargestOperatorBytes(trace_);
+  if (!with_events_) return result;
+  // Those of the last round, and those of the round before that it sees begin.
+  for (SimulatedEvent event : events_) {
+    if (event.begin_ns < round_begin_ns_ || event.begin_ns >= now_ns_) continue;
+    event.begin_ns -= round_begin_ns_;
+    event.end_ns -= round_begin_ns_;
+    result.events.push_back(event);
+  }
+  std::stable_sort(
+      result.events.begin(), result.events.end(),
+      [](const SimulatedEvent& a, const SimulatedEvent& b) { return a.begin_ns < b.begin_ns; });
+  result.device_bytes_at_position = std::move(device_bytes_);
+  return result;
+}
+
+}  // namespace gemini::policies

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// The state of a simulation (policies/simulator.h states the model): plays a plan round after round.
+// Units: nanoseconds since the first round's beginning; slots; ranges and positions by index.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <queue>
+#include <vector>
+
+#include "gemini/cost_model.h"
+#include "gemini/plan.h"
+#include "policies/range_trace.h"
+#include "policies/simulator.h"
+
+namespace gemini::policies {
+
+// Which of the fetches that may begin goes first.
+enum class FetchChoice { kInOrder, kNeededFirst };
+
+class Playback {
+ public:
+  // `plan` is a valid plan of `trace`. All outlive this.
+  Playback(const RangeTrace& trace, const Plan& plan, const CostModel& costs, FetchChoice choice,
+           bool with_events);
+
+  // Plays a round; returns how long it took.
+  int64_t PlayRound();
+
+  int64_t now_ns() const { return now_ns_; }
+  // By fetch of the plan: when the one listed in round kWatchedRound began, in that round or the next.
+  static constexpr int64_t kWatchedRound = 2;
+  const std::vector<int64_t>& begun_ns() const { return begun_ns_; }
+  // Of the last round.
+  Simulation TakeResult(int64_t round_ns);
+
+ private:
+  struct Vacated {
+    int64_t ns = 0;
+    int32_t position = -1;  // In whose interval of the round under way.
+  };
+  // When something is there, and what it waited for.
+  struct Moment {
+    int64_t ns = 0;
+    StallCause cause = StallCause::kTransfer;
+  };
+  struct Waiting {
+    int64_t needed_at = 0;  // Counted from the first round.
+    int32_t fetch = 0;
+    bool operator>(const Waiting& other) const {
+      return needed_at != other.needed_at ? needed_at > other.needed_at : fetch > other.fetch;
+    }
+  };
+  static constexpr int32_t kNobody = -1;
+
+  int64_t BytesOf(int32_t range) const {
+    return trace_.ranges[range].num_bundles * trace_.chunk_bytes;
+  }
+  int64_t CopyNs(int64_t bytes, double bytes_per_second) const;
+  // 2 p: operator p asks; 2 p + 1: it has ended.
+  void ReleaseFetches(int64_t moment);
+  void BeginWaiting(bool all);
+  void BeginFetch(int32_t index, int64_t listed_in_round);
+  void Compute(int32_t position);
+  void LeaveAfter(int32_t position);
+  void Vacate(int32_t range, int64_t ns, int32_t position);
+  void Update(int32_t position);
+  void Record(const SimulatedEvent& event);
+
+  const RangeTrace& trace_;
+  const Plan& plan_;
+  const CostModel& costs_;
+  const FetchChoice choice_;
+  const bool with_events_;
+
+  int64_t now_ns_ = 0;  // The last interval's end.
+  int64_t round_begin_ns_ = 0;
+  int64_t fetch_free_ns_ = 0;  // When each lane is.
+  int64_t evict_free_ns_ = 0;
+  int64_t update_free_ns_ = 0;
+  std::vector<Moment> ready_;         // By range: on DEVICE since.
+  std::vector<int64_t> left_ns_;      // By range: its last eviction's end.
+  std::vector<int64_t> commit_ns_;    // By range: its last update's.
+  std::vector<int64_t> slot_of_;      // By range; kNobody: not on DEVICE.
+  std::vector<Vacated> vacated_;      // By slot.
+  std::vector<int64_t> begun_ns_;     // By fetch.
+  std::vector<int64_t> released_ns_;  // By fetch: when it might begin.
+  std::vector<int32_t> by_release_;   // Fetches, in the order in which they may begin.
+  std::priority_queue<Waiting, std::vector<Waiting>, std::greater<Waiting>> waiting_;
+  int64_t rounds_ = 0;
+  int32_t position_ = -1;
+  int64_t slots_used_ = 0;
+  int64_t fresh_slots_ = 0;  // Taken in this interval, and by nobody else in it.
+  size_t next_fetch_ = 0, next_eviction_ = 0, next_out_ = 0;
+  Prediction totals_;
+  std::vector<int64_t> device_bytes_;
+  std::vector<SimulatedEvent> events_;
+};
+
+}  // namespace gemini::policies
