@@ -124,6 +124,7 @@ Session::Session(std::unique_ptr<Connection> connection, Lease lease, const Sess
       granted_bytes_(lease.granted_bytes),
       chunk_bytes_(options.chunk_bytes),
       policy_(options.policy),
+      device_bandwidth_(options.device_bandwidth),
       device_budget_(lease.granted_bytes[Tier::kDevice]),
       copies_({options.device_bandwidth, options.device_bandwidth}),
       arena_(std::move(lease.arena)),
@@ -185,6 +186,13 @@ absl::StatusOr<ChunkStore*> Session::OpenSpace(const SpaceOptions& options) {
                                                            std::move(reply.fds[2]), *connection_,
                                                            opened->generation())});
   return spaces_.back().store.get();
+}
+
+std::unique_ptr<ServerPlanSource> Session::MakePlanSource() {
+  return std::make_unique<ServerPlanSource>(
+      *connection_,
+      ServerPlanOptions{
+          .chunk_bytes = chunk_bytes_, .policy = policy_, .device_bandwidth = device_bandwidth_});
 }
 
 absl::Status Session::status() const {

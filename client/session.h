@@ -19,6 +19,7 @@
 #include "client/device_budget.h"
 #include "client/mutex.h"
 #include "client/residency.h"
+#include "client/server_plan_source.h"
 #include "gemini/mapped_memory.h"
 #include "gemini/policy_options.h"
 #include "gemini/tier.h"
@@ -62,10 +63,14 @@ class Session {
   // FAILED_PRECONDITION: closed.
   absl::StatusOr<ChunkStore*> OpenSpace(const SpaceOptions& options);
 
+  // Plans from this session's server by the session's policy; valid until the session is destroyed.
+  std::unique_ptr<ServerPlanSource> MakePlanSource();
+
   const TierMap<int64_t>& granted_bytes() const { return granted_bytes_; }
   int64_t chunk_bytes() const { return chunk_bytes_; }
   const PolicyOptions& policy() const { return policy_; }
   DeviceBudget& device_budget() { return device_budget_; }
+  CopyEngine& copies() { return copies_; }
   // Not after Close.
   Residency& residency() { return *residency_; }
 
@@ -100,6 +105,7 @@ class Session {
   const TierMap<int64_t> granted_bytes_;
   const int64_t chunk_bytes_;
   const PolicyOptions policy_;
+  const int64_t device_bandwidth_;
   DeviceBudget device_budget_;
   CopyEngineHost copies_;
 

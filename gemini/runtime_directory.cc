@@ -13,6 +13,18 @@ std::string DefaultRuntimeDirectory() {
   return absl::StrCat(user_directory, "/gemini");
 }
 
-std::string DefaultSocketPath() { return absl::StrCat(DefaultRuntimeDirectory(), "/", kSocketName); }
+std::string DefaultStateDirectory() {
+  const auto variable = [](const char* name) {
+    const char* value = std::getenv(name);
+    return std::string(value == nullptr ? "" : value);
+  };
+  if (std::string given = variable("STATE_DIRECTORY"); !given.empty()) return given;
+  const std::string user_directory = variable("XDG_STATE_HOME");
+  return user_directory.empty() ? "/var/lib/gemini" : absl::StrCat(user_directory, "/gemini");
+}
+
+std::string DefaultSocketPath() {
+  return absl::StrCat(DefaultRuntimeDirectory(), "/", kSocketName);
+}
 
 }  // namespace gemini

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <fstream>
+#include <optional>
 #include <sstream>
 #include <utility>
 #include <vector>
@@ -23,12 +24,14 @@
 namespace gemini::server {
 namespace {
 
-constexpr std::array<absl::string_view, 6> kKeys = {
-    "runtime-dir", "device-memory", "host-memory", "nvme", "log-level", "drain-timeout"};
+constexpr std::array<absl::string_view, 7> kKeys = {"runtime-dir",  "state-dir", "device-memory",
+                                                    "host-memory",  "nvme",      "log-level",
+                                                    "drain-timeout"};
 
 // Everything as text, from wherever it came.
 struct Settings {
   std::string runtime_directory;
+  std::optional<std::string> state_directory;  // Empty: nothing is kept.
   std::string device_memory;
   std::string host_memory;
   std::vector<std::string> nvme;
@@ -77,6 +80,7 @@ absl::StatusOr<Settings> ReadFile(const std::string& path) {
     }
     GEMINI_ASSIGN_OR_RETURN(std::string value, TextOf(key, node));
     if (key == "runtime-dir") settings.runtime_directory = value;
+    if (key == "state-dir") settings.state_directory = value;
     if (key == "device-memory") settings.device_memory = value;
     if (key == "host-memory") settings.host_memory = value;
     if (key == "nvme") settings.nvme = {value};
@@ -100,6 +104,9 @@ absl::StatusOr<DaemonOptions> Resolve(const Settings& settings, int64_t availabl
   DaemonOptions options;
   options.runtime_directory =
       settings.runtime_directory.empty() ? DefaultRuntimeDirectory() : settings.runtime_directory;
+  options.server.state_directory =
+      settings.state_directory.has_value() ? *settings.state_directory : DefaultStateDirectory();
+  options.server.calibrate_at_start = true;
   // Without a GPU, DEVICE is memory of the machine too. A quarter for it, and of the rest three
   // quarters for HOST, leave room for the trainers themselves.
   int64_t device = available_bytes / 4;
@@ -154,6 +161,10 @@ absl::StatusOr<DaemonOptions> ParseDaemonOptions(absl::Span<const std::string> a
   app.add_option("--config", config, "TOML file; its keys are these flags without the dashes");
   app.add_option("--runtime-dir", flags.runtime_directory,
                  "Directory of the socket and the lock (default $XDG_RUNTIME_DIR/gemini)");
+  app.add_option(
+      "--state-dir", flags.state_directory,
+      "Directory of the traces and the cost model that are kept between runs; \"\" for none\n"
+      "(default $STATE_DIRECTORY, $XDG_STATE_HOME/gemini or /var/lib/gemini)");
   app.add_option("--device-memory", flags.device_memory,
                  "DEVICE capacity (default: a quarter of the available memory)");
   app.add_option("--host-memory", flags.host_memory,
@@ -195,6 +206,7 @@ absl::StatusOr<DaemonOptions> ParseDaemonOptions(absl::Span<const std::string> a
         &Settings::log_level, &Settings::drain_timeout}) {
     if (!(flags.*member).empty()) settings.*member = flags.*member;
   }
+  if (flags.state_directory.has_value()) settings.state_directory = flags.state_directory;
   if (!flags.nvme.empty()) settings.nvme = flags.nvme;
   return Resolve(settings, available_bytes);
 }

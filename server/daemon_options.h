@@ -20,7 +20,7 @@ struct DaemonOptions {
   std::string print_and_exit;
 };
 
-// Keys of the file are the flags' names without dashes in front: runtime-dir, device-memory,
+// Keys of the file are the flags' names without dashes in front: runtime-dir, state-dir, device-memory,
 // host-memory, nvme (a list of DIR:SIZE), log-level, drain-timeout (seconds).
 // INVALID_ARGUMENT: an unknown key or flag (the nearest known one is named), a value that does not
 // parse, or memory above what `available_bytes`, the machine's free memory, allows. NOT_FOUND: no such

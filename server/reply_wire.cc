@@ -84,11 +84,15 @@ std::string EncodeStatus(uint64_t id, const StatusAnswer& answer, size_t max_ent
   const auto device = Status(builder, answer.tiers[Tier::kDevice]);
   const auto host = Status(builder, answer.tiers[Tier::kHost]);
   const auto nvme = Status(builder, answer.tiers[Tier::kNvme]);
+  const wire::CostModel costs(answer.costs.host_to_device, answer.costs.device_to_host,
+                              answer.costs.nvme_read, answer.costs.nvme_write,
+                              answer.costs.update_elements_per_second,
+                              answer.costs.copy_latency_ns);
   const auto tenant_list = builder.CreateVector(tenants);
   const auto space_list = builder.CreateVector(spaces);
   const auto build = builder.CreateString(answer.build);
   const auto body = wire::CreateStatusReply(builder, device, host, nvme, tenant_list, space_list,
-                                            build, absl::ToInt64Nanoseconds(answer.uptime));
+                                            build, absl::ToInt64Nanoseconds(answer.uptime), &costs);
   return Finish(builder, id, wire::Body::StatusReply, body.Union());
 }
 
@@ -130,6 +134,24 @@ std::string EncodeDone(uint64_t id) {
   FlatBufferBuilder builder;
   const auto body = wire::CreateDone(builder);
   return Finish(builder, id, wire::Body::Done, body.Union());
+}
+
+std::string EncodeTraceRoom(uint64_t id) {
+  FlatBufferBuilder builder;
+  const auto body = wire::CreateTraceRoom(builder);
+  return Finish(builder, id, wire::Body::TraceRoom, body.Union());
+}
+
+std::string EncodePlanReply(uint64_t id, int64_t size_bytes, int64_t device_floor_bytes) {
+  FlatBufferBuilder builder;
+  const auto body = wire::CreatePlanReply(builder, size_bytes, device_floor_bytes);
+  return Finish(builder, id, wire::Body::PlanReply, body.Union());
+}
+
+std::string EncodeTraceReply(uint64_t id, int64_t size_bytes) {
+  FlatBufferBuilder builder;
+  const auto body = wire::CreateTraceReply(builder, size_bytes);
+  return Finish(builder, id, wire::Body::TraceReply, body.Union());
 }
 
 std::string EncodeStatusReply(uint64_t id, const StatusAnswer& answer) {

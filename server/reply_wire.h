@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "gemini/cost_model.h"
 #include "gemini/residency_shm.h"
 #include "gemini/tier.h"
 #include "server/budgets.h"
@@ -62,6 +63,7 @@ struct StatusAnswer {
   std::vector<SpaceStatusAnswer> spaces;
   std::string build;
   absl::Duration uptime;
+  CostModel costs;
 };
 struct ChunksAnswer {
   int64_t num_chunks = 0;
@@ -76,6 +78,9 @@ std::string EncodeLeaseReply(uint64_t id, const LeaseAnswer& answer);
 std::string EncodeSpaceReply(uint64_t id, const SpaceAnswer& answer);
 std::string EncodeSlabsReply(uint64_t id, int64_t slabs_sent);
 std::string EncodeDone(uint64_t id);
+std::string EncodeTraceRoom(uint64_t id);
+std::string EncodePlanReply(uint64_t id, int64_t size_bytes, int64_t device_floor_bytes);
+std::string EncodeTraceReply(uint64_t id, int64_t size_bytes);
 // Tenants and spaces that do not fit one message are left out, the last ones first.
 std::string EncodeStatusReply(uint64_t id, const StatusAnswer& answer);
 std::string EncodeChunksReply(uint64_t id, const ChunksAnswer& answer);

@@ -16,6 +16,12 @@ TierMap<int64_t> BytesOf(const wire::TierBytes* bytes) {
   return {{bytes->device(), bytes->host(), bytes->nvme()}};
 }
 
+MeasuredRates RatesOf(const wire::MeasuredRates* rates) {
+  if (rates == nullptr) return {};
+  return {rates->host_to_device(), rates->device_to_host(), rates->nvme_read(), rates->nvme_write(),
+          rates->update_elements()};
+}
+
 PeerRole RoleOf(wire::Role role) {
   switch (role) {
     case wire::Role::kTrainer:
@@ -75,6 +81,22 @@ absl::StatusOr<Request> ParseRequest(absl::string_view bytes) {
     case wire::Body::ListChunks: {
       const wire::ListChunks* list = message->body_as_ListChunks();
       request.body = ListChunksRequest{StringOf(list->space()), list->first(), list->count()};
+      return request;
+    }
+    case wire::Body::OpenTrace:
+      request.body = OpenTraceRequest{message->body_as_OpenTrace()->size_bytes()};
+      return request;
+    case wire::Body::MakePlan: {
+      const wire::MakePlan* make = message->body_as_MakePlan();
+      request.body = MakePlanRequest{
+          make->device_bytes(),   make->chunk_bytes(),       make->policy(),
+          make->param_fraction(), RatesOf(make->measured()), make->device_bandwidth()};
+      return request;
+    }
+    case wire::Body::FindTrace: {
+      const wire::FindTrace* find = message->body_as_FindTrace();
+      request.body =
+          FindTraceRequest{StringOf(find->space()), StringOf(find->phase()), find->tensors_hash()};
       return request;
     }
     default:

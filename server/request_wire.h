@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "gemini/tier.h"
+#include "server/machine_costs.h"
 
 namespace gemini::server {
 
@@ -48,10 +49,28 @@ struct ListChunksRequest {
   int64_t count = 0;
 };
 
+struct OpenTraceRequest {
+  int64_t size_bytes = 0;
+};
+struct MakePlanRequest {
+  int64_t device_bytes = 0;
+  int64_t chunk_bytes = 0;
+  uint8_t policy = 0;  // A PolicyKind, or any other number.
+  double param_fraction = 0;
+  MeasuredRates measured;
+  double device_bandwidth = 0;
+};
+struct FindTraceRequest {
+  std::string space;
+  std::string phase;
+  uint64_t tensors_hash = 0;
+};
+
 struct Request {
   uint64_t id = 0;
   std::variant<HelloRequest, OpenLeaseRequest, OpenSpaceRequest, TakeSlabsRequest,
-               CloseSpaceRequest, CloseSessionRequest, GetStatusRequest, ListChunksRequest>
+               CloseSpaceRequest, CloseSessionRequest, GetStatusRequest, ListChunksRequest,
+               OpenTraceRequest, MakePlanRequest, FindTraceRequest>
       body;
 };
 

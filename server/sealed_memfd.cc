@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <string>
@@ -60,6 +61,22 @@ absl::StatusOr<ServerWritableMemfd> MakeServerWritableMemfd(absl::string_view na
       Seal(*fd, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL);
   if (!sealed.ok()) return sealed;
   return ServerWritableMemfd{*std::move(fd), *std::move(memory)};
+}
+
+absl::StatusOr<UniqueFd> MakeReadOnlyMemfd(absl::string_view name, absl::string_view bytes) {
+  absl::StatusOr<UniqueFd> fd =
+      MakeMemfd(name, static_cast<int64_t>(bytes.size()), MemfdPages::kOnDemand);
+  if (!fd.ok()) return fd;
+  for (size_t written = 0; written < bytes.size();) {
+    const ssize_t size =
+        ::pwrite(fd->get(), bytes.data() + written, bytes.size() - written, written);
+    if (size < 0 && errno == EINTR) continue;
+    if (size < 0) return ErrnoStatus(errno, absl::StrCat("fill memfd ", name));
+    written += size;
+  }
+  const absl::Status sealed = Seal(*fd, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL);
+  if (!sealed.ok()) return sealed;
+  return fd;
 }
 
 void DestroyMemfd(UniqueFd fd, int64_t size_bytes) {

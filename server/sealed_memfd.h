@@ -28,6 +28,10 @@ struct ServerWritableMemfd {
 absl::StatusOr<ServerWritableMemfd> MakeServerWritableMemfd(absl::string_view name,
                                                             int64_t size_bytes);
 
+// Makes a memfd that holds `bytes` (not empty) and that nobody can change any more, this process
+// included. RESOURCE_EXHAUSTED: no memory or descriptor left.
+absl::StatusOr<UniqueFd> MakeReadOnlyMemfd(absl::string_view name, absl::string_view bytes);
+
 // Gives all pages back to the kernel now, though others may hold the descriptor (a forked child of a
 // dead client does), then closes it.
 void DestroyMemfd(UniqueFd fd, int64_t size_bytes);

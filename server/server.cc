@@ -102,7 +102,8 @@ Server::Server(ServerOptions options, std::unique_ptr<EventLoop> loop, ServerSto
       spare_fd_(::open("/dev/null", O_RDONLY | O_CLOEXEC)),
       slab_worker_(std::make_unique<WorkerThread>("gemini-slabs")),
       close_worker_(std::make_unique<WorkerThread>("gemini-close")),
-      nvme_io_(MakePreadNvmeIo(kNvmeThreads)) {}
+      nvme_io_(MakePreadNvmeIo(kNvmeThreads)),
+      plans_(std::make_unique<PlanService>(options_)) {}
 
 Server::~Server() {
   // A server that never ran is destroyed by the thread that made it, which owns it until then.
@@ -110,6 +111,7 @@ Server::~Server() {
   stopping_ = true;
   if (listener_watch_ != 0) loop_->Unwatch(listener_watch_);
   for (auto& [id, session] : sessions_) session->connection.reset();
+  plans_.reset();
   nvme_io_.reset();      // Until here transfers use the slabs and extents.
   slab_worker_.reset();  // Its reports stay in the loop and are destroyed with it.
 }
@@ -360,6 +362,7 @@ void Server::Erase(Session& session) {
   if (session.pidfd_watch != 0) loop_->Unwatch(session.pidfd_watch);
   if (session.connection != nullptr) session.connection->Pause();
   Retire(std::move(session.connection));
+  plans_->Drop(std::move(session.trace_room));
   sessions_.erase(session.id);
   CheckDrained();
 }

@@ -22,6 +22,7 @@
 #include "server/budgets.h"
 #include "server/event_loop.h"
 #include "server/nvme_io.h"
+#include "server/plan_service.h"
 #include "server/reply_wire.h"
 #include "server/server_options.h"
 #include "server/server_stores.h"
@@ -95,6 +96,10 @@ class Server {
   void Handle(Session& session, uint64_t id, const CloseSessionRequest& close);
   void Handle(Session& session, uint64_t id, const GetStatusRequest& get);
   void Handle(Session& session, uint64_t id, const ListChunksRequest& list);
+  // server_plans.cc: traces and plans.
+  void Handle(Session& session, uint64_t id, const OpenTraceRequest& open);
+  void Handle(Session& session, uint64_t id, const MakePlanRequest& make);
+  void Handle(Session& session, uint64_t id, const FindTraceRequest& find);
   // Returns false when the request must wait for bytes on their way back.
   bool TryLease(Session& session, uint64_t id, const OpenLeaseRequest& open);
   void RetryWaitingLeases();
@@ -131,6 +136,7 @@ class Server {
   std::unique_ptr<WorkerThread> slab_worker_;
   std::unique_ptr<WorkerThread> close_worker_;  // Closes what peers sent unasked, which may block.
   std::unique_ptr<NvmeIo> nvme_io_;
+  std::unique_ptr<PlanService> plans_;
 };
 
 }  // namespace gemini::server

@@ -20,6 +20,10 @@ struct ServerOptions {
   // DEVICE and HOST. NVME is the sum of the directories; its field here is ignored.
   TierMap<int64_t> capacity_bytes;
   std::vector<NvmeDirectory> nvme_directories;
+  // Where traces and the cost model outlive the server. Empty: nowhere.
+  std::string state_directory;
+  // Whether to measure the machine at the start, where no cost model is kept; else before the first plan.
+  bool calibrate_at_start = false;
   std::string build = "gemini 0.1.0";  // Shown to peers and by memstat.
 };
 

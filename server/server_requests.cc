@@ -488,6 +488,7 @@ void Server::Handle(Session& session, uint64_t id, const GetStatusRequest&) {
   StatusAnswer answer;
   answer.build = options_.build;
   answer.uptime = absl::Now() - started_;
+  answer.costs = plans_->costs();
   for (Tier tier : kAllTiers) answer.tiers[tier] = budgets_.tier(tier);
   for (auto& [session_id, tenant] : sessions_) {
     if (!tenant->lease.has_value()) continue;

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "gemini/tier.h"
+#include "gemini/unique_fd.h"
 #include "server/connection.h"
 #include "server/event_loop.h"
 #include "server/peer_process.h"
@@ -58,6 +59,8 @@ struct Session {
   std::string label;  // Escaped.
   std::optional<Lease> lease;
   std::map<uint64_t, OpenedSpace> spaces;
+  UniqueFd trace_room;  // Written by the client since OpenTrace; read and dropped by MakePlan.
+  int64_t trace_room_bytes = 0;
   uint64_t requests = 0;  // Messages, ever.
   int worker_jobs = 0;    // Being made or destroyed for this session.
   bool embedded() const { return !peer.pidfd; }

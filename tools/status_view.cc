@@ -79,6 +79,11 @@ std::string Duration(int64_t nanoseconds) {
   return absl::FormatDuration(absl::Trunc(absl::Nanoseconds(nanoseconds), absl::Milliseconds(1)));
 }
 
+// A rate that no machine has is shown as the largest that can be.
+std::string Rate(double bytes_per_second) {
+  return FormatByteSize(static_cast<int64_t>(std::clamp(bytes_per_second, 0.0, 9e18)));
+}
+
 // "transfer 12ms, update 3ms": the parts of `values` that are not 0.
 template <typename Name, typename Show>
 std::string PartsText(const flatbuffers::Vector<int64_t>* values, int count, Name name, Show show) {
@@ -143,6 +148,14 @@ std::string StatusText(const wire::StatusReply& status) {
                           FormatByteSize(row->capacity()), FormatByteSize(row->leased()),
                           FormatByteSize(row->reclaiming()), FormatByteSize(row->free()));
   }
+  if (const wire::CostModel* costs = status.costs(); costs != nullptr) {
+    absl::StrAppendFormat(
+        &text,
+        "\nHOST to DEVICE %s/s, back %s/s; NVME read %s/s, write %s/s; updates of "
+        "%.3gM parameters/s\n",
+        Rate(costs->host_to_device()), Rate(costs->device_to_host()), Rate(costs->nvme_read()),
+        Rate(costs->nvme_write()), costs->update_elements() / 1e6);
+  }
   absl::StrAppendFormat(&text, "\n%-24s%10s %-24s%-24s%-24s%-16s%s\n", "TENANT", "PID",
                         " DEVICE USED", "HOST USED", "NVME USED", "LEASE", "REQUESTS");
   if (status.tenants() != nullptr) {
@@ -196,6 +209,14 @@ json StatusJson(const wire::StatusReply& status) {
                                                     {"leased_bytes", row->leased()},
                                                     {"reclaiming_bytes", row->reclaiming()},
                                                     {"free_bytes", row->free()}};
+  }
+  if (const wire::CostModel* costs = status.costs(); costs != nullptr) {
+    object["costs"] = {{"host_to_device", costs->host_to_device()},
+                       {"device_to_host", costs->device_to_host()},
+                       {"nvme_read", costs->nvme_read()},
+                       {"nvme_write", costs->nvme_write()},
+                       {"update_elements_per_second", costs->update_elements()},
+                       {"copy_latency_ns", costs->copy_latency_ns()}};
   }
   if (status.tenants() != nullptr) {
     for (const wire::TenantStatus* tenant : *status.tenants()) {

@@ -17,7 +17,9 @@
 #include "absl/time/clock.h"
 #include "gemini/byte_size.h"
 #include "gemini/protocol.h"
+#include "gemini/trace_wire.h"
 #include "server/embedded_server.h"
+#include "tests/server/traces.h"
 #include "tests/server/wire_client.h"
 #include "tests/status_matchers.h"
 
@@ -145,7 +147,7 @@ TEST_F(HostileClientTest, MutatedMessagesNeverStopTheServer) {
                             ? wire::CreateOpenSpace(builder, name, 4096, 1, 1, 1).Union()
                             : wire::CreateListChunks(builder, name, 0, 1).Union();
       wire::FinishMessageBuffer(
-          builder, wire::CreateMessage(builder, 2, static_cast<wire::Body>(random() % 20), body));
+          builder, wire::CreateMessage(builder, 2, static_cast<wire::Body>(random() % 26), body));
       bytes.assign(reinterpret_cast<const char*>(builder.GetBufferPointer()), builder.GetSize());
     }
     for (uint64_t i = random() % 6; i > 0; --i) {
@@ -181,6 +183,79 @@ TEST_F(HostileClientTest, NumbersAtTheEndsOfTheirRangeAreRefused) {
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("none\\n")));
   EXPECT_THAT(client.CloseSpace(std::numeric_limits<uint64_t>::max()),
               StatusIs(absl::StatusCode::kNotFound));
+  ExpectAlive();
+}
+
+TEST_F(HostileClientTest, GarbageForATraceIsRefusedAndForgotten) {
+  WireClient client = Connect("garbage");
+  ASSERT_OK(client.OpenLease({{kMiB, kMiB, 0}}, {{}}));
+  std::mt19937_64 random(/*seed=*/23);
+  const std::string good = EncodeTrace(StepTrace(6, 4096));
+  int refused = 0;
+  for (int round = 0; round < 2000; ++round) {
+    std::string bytes = good;
+    for (uint64_t i = 1 + random() % 8; i > 0; --i) {
+      bytes[random() % bytes.size()] = static_cast<char>(random() >> random() % 64);
+    }
+    ASSERT_OK(client.WriteTrace(bytes));
+    const absl::Status status = client.MakePlan({.device_bytes = kMiB}).status();
+    refused += status.ok() ? 0 : 1;
+    ASSERT_FALSE(absl::IsUnavailable(status)) << status;
+  }
+  EXPECT_GT(refused, 500);
+  ASSERT_OK(client.WriteTrace("", 64 * kMiB));  // Nothing written: zeros.
+  EXPECT_THAT(client.MakePlan({.device_bytes = kMiB}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no trace")));
+  ASSERT_OK(client.WriteTrace(good));
+  EXPECT_OK(client.MakePlan({.device_bytes = kMiB}));
+  ExpectAlive();
+}
+
+// It stays mapped by the client: the server reads a copy.
+TEST_F(HostileClientTest, ATraceThatIsRewrittenWhileItIsReadHarmsNobody) {
+  WireClient client = Connect("rewriter");
+  ASSERT_OK(client.OpenLease({{kMiB, kMiB, 0}}, {{}}));
+  const std::string good = EncodeTrace(StepTrace(2000, 4096));
+  int refused = 0;
+  for (int round = 0; round < 40; ++round) {
+    ASSERT_OK_AND_ASSIGN(const UniqueFd room, client.WriteTrace(good));
+    ASSERT_OK_AND_ASSIGN(const MappedMemory map,
+                         MappedMemory::Map(room.get(), static_cast<int64_t>(good.size()),
+                                           MappedMemory::Access::kReadWrite));
+    std::atomic<bool> stop = false;
+    std::thread scribbler([&, round] {
+      std::mt19937_64 random(round);
+      while (!stop) map.data()[random() % good.size()] = static_cast<std::byte>(random());
+    });
+    const absl::Status status = client.MakePlan({.device_bytes = kMiB}).status();
+    stop = true;
+    scribbler.join();
+    ASSERT_FALSE(absl::IsUnavailable(status)) << status;
+    refused += status.ok() ? 0 : 1;
+  }
+  EXPECT_GT(refused, 0);
+  ExpectAlive();
+}
+
+TEST_F(HostileClientTest, ATraceHasBoundsInBytesUsesAndChunks) {
+  WireClient client = Connect("bounds");
+  ASSERT_OK(client.OpenLease({{kMiB, kMiB, 0}}, {{}}));
+  for (const int64_t size :
+       {std::numeric_limits<int64_t>::min(), int64_t{0}, 64 * kMiB + 1, kHuge}) {
+    flatbuffers::FlatBufferBuilder builder;
+    const auto body = wire::CreateOpenTrace(builder, size);
+    EXPECT_THAT(client.Call(builder, wire::Body::OpenTrace, body.Union()),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("1 to 67108864")));
+  }
+  ASSERT_OK_AND_ASSIGN(const UniqueFd room, client.WriteTrace("x"));
+  EXPECT_EQ(::ftruncate(room.get(), 0), -1);
+  EXPECT_EQ(::ftruncate(room.get(), kGiB), -1);
+  ASSERT_OK(client.WriteTrace(EncodeTrace(StepTrace(300'000, 4096))));
+  EXPECT_THAT(client.MakePlan({.device_bytes = kMiB}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("at most 1048576")));
+  ASSERT_OK(client.WriteTrace(EncodeTrace(StepTrace(2, int64_t{1} << 61))));
+  EXPECT_THAT(client.MakePlan({.device_bytes = kMiB}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("at most 2097152")));
   ExpectAlive();
 }
 

@@ -31,7 +31,8 @@ absl::StatusOr<DaemonProcess> DaemonProcess::Start(const std::string& binary,
   if (::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
     return ErrnoStatus(errno, "bind the notify socket");
   }
-  std::vector<std::string> command = {binary, "--runtime-dir", directory};
+  std::vector<std::string> command = {binary, "--runtime-dir", directory, "--state-dir",
+                                      absl::StrCat(directory, "/state")};
   command.insert(command.end(), flags.begin(), flags.end());
   GEMINI_ASSIGN_OR_RETURN(ChildProcess process,
                           ChildProcess::Start(command, {absl::StrCat("NOTIFY_SOCKET=", notify)}));

@@ -187,6 +187,46 @@ absl::Status WireClient::CloseSession() {
   return Call(builder, wire::Body::CloseSession, body.Union()).status();
 }
 
+absl::StatusOr<UniqueFd> WireClient::WriteTrace(absl::string_view trace, int64_t size_bytes) {
+  flatbuffers::FlatBufferBuilder builder;
+  const auto body = wire::CreateOpenTrace(
+      builder, size_bytes < 0 ? static_cast<int64_t>(trace.size()) : size_bytes);
+  GEMINI_ASSIGN_OR_RETURN(WireReply reply, Call(builder, wire::Body::OpenTrace, body.Union()));
+  if (reply.fds.size() != 1) return absl::DataLossError("no room for a trace");
+  if (::pwrite(reply.fds[0].get(), trace.data(), trace.size(), 0) !=
+      static_cast<ssize_t>(trace.size())) {
+    return ErrnoStatus(errno, "write a trace");
+  }
+  return std::move(reply.fds[0]);
+}
+
+absl::StatusOr<WireReply> WireClient::MakePlan(const PlanWish& wish) {
+  flatbuffers::FlatBufferBuilder builder;
+  const wire::MeasuredRates measured(wish.host_to_device, 0, 0, 0, wish.update_elements);
+  const auto body = wire::CreateMakePlan(builder, wish.device_bytes, wish.chunk_bytes,
+                                         static_cast<uint8_t>(wish.policy), wish.param_fraction,
+                                         &measured, wish.device_bandwidth);
+  return Call(builder, wire::Body::MakePlan, body.Union());
+}
+
+absl::StatusOr<WireReply> WireClient::FindTrace(absl::string_view space, absl::string_view phase,
+                                                uint64_t tensors_hash) {
+  flatbuffers::FlatBufferBuilder builder;
+  const auto space_name = builder.CreateString(space.data(), space.size());
+  const auto phase_name = builder.CreateString(phase.data(), phase.size());
+  const auto body = wire::CreateFindTrace(builder, space_name, phase_name, tensors_hash);
+  return Call(builder, wire::Body::FindTrace, body.Union());
+}
+
+std::string ContentOf(const WireReply& reply) {
+  struct stat info = {};
+  if (reply.fds.size() != 1 || ::fstat(reply.fds[0].get(), &info) != 0) return "";
+  std::string bytes(info.st_size, '\0');
+  const ssize_t got = ::pread(reply.fds[0].get(), bytes.data(), bytes.size(), 0);
+  bytes.resize(got < 0 ? 0 : got);
+  return bytes;
+}
+
 absl::StatusOr<WireReply> WireClient::GetStatus() {
   flatbuffers::FlatBufferBuilder builder;
   const auto body = wire::CreateGetStatus(builder);

@@ -74,6 +74,19 @@ struct SpaceWish {
   int64_t num_tensors = 0;
 };
 
+struct PlanWish {
+  int64_t device_bytes = 0;
+  int64_t chunk_bytes = 4096;
+  int policy = 0;  // A PolicyKind.
+  double param_fraction = 0;
+  double update_elements = 0;
+  double host_to_device = 0;
+  double device_bandwidth = 0;
+};
+
+// What the reply's only descriptor holds.
+std::string ContentOf(const WireReply& reply);
+
 class WireClient {
  public:
   explicit WireClient(UniqueFd socket) : socket_(std::move(socket)) {}
@@ -86,6 +99,11 @@ class WireClient {
   absl::StatusOr<WireSpace> OpenSpace(const SpaceWish& wish);
   absl::Status CloseSpace(uint64_t space);
   absl::Status CloseSession();
+  // OpenTrace, with `size_bytes` if it is not -1, and writes `trace` to what comes.
+  absl::StatusOr<UniqueFd> WriteTrace(absl::string_view trace, int64_t size_bytes = -1);
+  absl::StatusOr<WireReply> MakePlan(const PlanWish& wish);
+  absl::StatusOr<WireReply> FindTrace(absl::string_view space, absl::string_view phase,
+                                      uint64_t tensors_hash);
   absl::StatusOr<WireReply> GetStatus();
   absl::StatusOr<WireReply> ListChunks(absl::string_view space, int64_t first, int64_t count);
 

@@ -100,7 +100,8 @@ class Daemon:
         store = pathlib.Path(directory) / "daemon_store"
         store.mkdir()
         self.process = subprocess.Popen(
-            [BIN / "geminid", "--runtime-dir", self.socket.parent, "--device-memory", str(device),
+            [BIN / "geminid", "--runtime-dir", self.socket.parent, "--state-dir",
+             pathlib.Path(directory) / "daemon_state", "--device-memory", str(device),
              "--host-memory", str(host), "--nvme", f"{store}:{nvme}"],
             stderr=subprocess.PIPE, text=True)
         self.log = []

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plans from the session's server, which keeps the traces: each is written into memory that the server
+// made, and the plan comes back in memory that nobody can change.
+// Thread: any; calls wait for each other, and for other requests of the connection.
+// Errors: the server's refusal. INVALID_ARGUMENT: what it sent is no plan of this trace.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "client/connection.h"
+#include "client/mutex.h"
+#include "client/plan_source.h"
+#include "gemini/policy_options.h"
+
+namespace gemini::client {
+
+// What this job measured of the machine; 0: nothing.
+struct ObservedRates {
+  double host_to_device = 0;  // Bytes a second.
+  double device_to_host = 0;
+  double nvme_read = 0;
+  double nvme_write = 0;
+  double update_elements = 0;  // Parameters a second.
+};
+
+struct ServerPlanOptions {
+  int64_t chunk_bytes = 0;
+  PolicyOptions policy = {};
+  int64_t device_bandwidth = 0;  // Bytes a second in each direction; 0: the machine's.
+};
+
+class ServerPlanSource : public PlanSource {
+ public:
+  // A plan of 100,000 uses takes half a second; others' plans may be under way before it.
+  static constexpr absl::Duration kPlanTimeout = absl::Minutes(5);
+
+  // `connection` outlives this.
+  ServerPlanSource(Connection& connection, ServerPlanOptions options)
+      : connection_(connection), options_(options) {}
+
+  absl::StatusOr<Plan> MakePlan(const Trace& trace, int64_t device_bytes) override;
+  absl::StatusOr<std::optional<Trace>> FindTrace(const std::string& phase,
+                                                 const std::vector<TracedTensor>& tensors) override;
+
+  // Sent with the next plan's request, to refresh the server's cost model.
+  void Report(const ObservedRates& rates);
+
+ private:
+  Connection& connection_;
+  const ServerPlanOptions options_;
+  Mutex mutex_;  // Over the two requests of a plan: there is one room a session.
+  ObservedRates observed_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace gemini::client

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Measures what this machine's memory and disks do: the cost model that plans begin with, until clients
+// report what their steps measured.
+// Thread: any; computes and writes for up to kCalibrationTime, so it runs on a worker.
+#pragma once
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/time/time.h"
+#include "gemini/cost_model.h"
+#include "server/server_options.h"
+
+namespace gemini::server {
+
+inline constexpr absl::Duration kCalibrationTime = absl::Milliseconds(300);
+
+// HOST to DEVICE and back: copies between two arenas, as the host copy engine does. NVME: up to 64 MiB
+// to a file without a name in each directory, not through the page cache where the file system can, and
+// back. Updates: a loop over four arrays. What cannot be measured keeps CostModel's own value. Ends
+// early when `stop` returns true.
+CostModel Calibrate(const std::vector<NvmeDirectory>& nvme_directories,
+                    absl::FunctionRef<bool()> stop);
+
+}  // namespace gemini::server

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// The cost model of this machine over time: kept in the state directory, refreshed by what clients
+// measure.
+// Thread: one at a time (the plan worker), except costs(). Loading and keeping block on the disk.
+// Units:  as in gemini/cost_model.h.
+#pragma once
+#include <optional>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "gemini/cost_model.h"
+
+namespace gemini::server {
+
+// What a client measured; 0 where it did not.
+struct MeasuredRates {
+  double host_to_device = 0;
+  double device_to_host = 0;
+  double nvme_read = 0;
+  double nvme_write = 0;
+  double update_elements = 0;
+};
+
+class MachineCosts {
+ public:
+  // An empty directory: nothing is kept.
+  explicit MachineCosts(std::string directory) : directory_(std::move(directory)) {}
+
+  // Takes the model that an earlier server kept for this machine. False: there is none, or it is
+  // damaged (told in the log).
+  bool Load();
+  void Set(const CostModel& costs);
+  // Moves each rate halfway to the measured one. A rate below a millionth or above a million times
+  // what machines do (1e3 to 1e14), or no number, is left out.
+  void Refresh(const MeasuredRates& measured);
+  // Any thread.
+  CostModel costs() const;
+
+ private:
+  void Keep() const;
+
+  const std::string directory_;
+  mutable absl::Mutex mutex_;
+  CostModel costs_ ABSL_GUARDED_BY(mutex_);
+};
+
+// One line a field: "host_to_device 8e+09".
+std::string CostsText(const CostModel& costs);
+// Nothing: a field is missing, unknown, twice, or out of range.
+std::optional<CostModel> ParseCosts(absl::string_view text);
+
+}  // namespace gemini::server

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/plan_service.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "gemini/errno_status.h"
+#include "gemini/plan_wire.h"
+#include "gemini/status_macros.h"
+#include "gemini/trace_wire.h"
+#include "policies/planner.h"
+#include "policies/range_trace.h"
+#include "server/calibration.h"
+#include "server/sealed_memfd.h"
+#include "server/server_log.h"
+#include "server/state_file.h"
+
+namespace gemini::server {
+namespace {
+
+// Some hundreds of the largest traces seen.
+constexpr int64_t kMaxKeptBytes = int64_t{256} << 20;
+
+absl::StatusOr<std::string> CopyOf(const UniqueFd& fd, int64_t size_bytes) {
+  std::string bytes(size_bytes, '\0');
+  int64_t filled = 0;
+  while (filled < size_bytes) {
+    const ssize_t got = ::pread(fd.get(), bytes.data() + filled, size_bytes - filled, filled);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return ErrnoStatus(errno, "read a trace");
+    if (got == 0) return absl::DataLossError("a trace's memory ends early");
+    filled += got;
+  }
+  return bytes;
+}
+
+// Bounds what planning costs, before anything of that size is made.
+absl::Status CheckSize(const Trace& trace, int64_t chunk_bytes) {
+  const int64_t uses = static_cast<int64_t>(trace.uses.size() + trace.operators.size());
+  if (uses > kMaxTraceUses) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a trace of ", trace.operators.size(), " operators and ", trace.uses.size(),
+                     " uses, together at most ", kMaxTraceUses, ": end phases more often"));
+  }
+  int64_t chunks = static_cast<int64_t>(trace.tensors.size());
+  for (const TracedTensor& tensor : trace.tensors) chunks += tensor.size_bytes / chunk_bytes;
+  if (chunks > kMaxTraceChunks) {
+    return absl::InvalidArgumentError(absl::StrCat("a trace of tensors that take ", chunks,
+                                                   " chunks of ", chunk_bytes, " bytes, at most ",
+                                                   kMaxTraceChunks, ": use larger chunks"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+PlanService::PlanService(const ServerOptions& options)
+    : nvme_directories_(options.nvme_directories),
+      state_directory_(options.state_directory),
+      costs_(options.state_directory),
+      worker_(std::make_unique<WorkerThread>("gemini-plans")) {
+  worker_->Run([this, calibrate = options.calibrate_at_start] {
+    Open();
+    if (calibrate) CalibrateOnce();
+  });
+}
+
+PlanService::~PlanService() {
+  stopping_ = true;
+  worker_.reset();
+}
+
+void PlanService::Open() {
+  if (!state_directory_.empty()) {
+    const absl::Status made = MakeStateDirectory(state_directory_);
+    if (!made.ok()) {
+      ServerLog().warn("nothing is kept between runs: {}: pass --state-dir DIR, or \"\" for none",
+                       made.ToString());
+      state_directory_.clear();
+    }
+  }
+  traces_.emplace(state_directory_, kMaxKeptBytes);
+  calibrated_ = costs_.Load();
+}
+
+void PlanService::CalibrateOnce() {
+  if (std::exchange(calibrated_, true)) return;
+  const CostModel costs =
+      Calibrate(nvme_directories_, [this] { return stopping_.load(std::memory_order_relaxed); });
+  if (stopping_) return;  // Cut short: not to be kept.
+  costs_.Set(costs);
+}
+
+void PlanService::MakePlan(PlanTask task, absl::AnyInvocable<void(absl::StatusOr<MadePlan>)> done) {
+  worker_->Run([this, task = std::move(task), done = std::move(done)]() mutable {
+    if (stopping_) return;
+    CalibrateOnce();
+    absl::StatusOr<MadePlan> plan = Make(task);
+    task.room.Reset();
+    done(std::move(plan));
+  });
+}
+
+absl::StatusOr<MadePlan> PlanService::Make(PlanTask& task) {
+  const absl::Time start = absl::Now();
+  GEMINI_ASSIGN_OR_RETURN(std::string bytes, CopyOf(task.room, task.room_bytes));
+  GEMINI_ASSIGN_OR_RETURN(const Trace trace, DecodeTrace(bytes));
+  bytes = std::string();
+  GEMINI_RETURN_IF_ERROR(CheckSize(trace, task.chunk_bytes));
+  GEMINI_ASSIGN_OR_RETURN(const policies::RangeTrace packed,
+                          policies::PackTrace(trace, task.chunk_bytes));
+  // A link that the client holds back says nothing about the machine's.
+  MeasuredRates measured = task.measured;
+  if (task.device_bandwidth > 0) measured.host_to_device = measured.device_to_host = 0;
+  costs_.Refresh(measured);
+  CostModel costs = costs_.costs();
+  if (task.device_bandwidth > 0)
+    costs.host_to_device = costs.device_to_host = task.device_bandwidth;
+  // Kept even if no plan fits: the next job may have more memory.
+  traces_->Keep({task.space, trace.phase, TensorsHash(trace.tensors)}, EncodeTrace(trace));
+  GEMINI_ASSIGN_OR_RETURN(const Plan plan, policies::MakePlan({.trace = packed,
+                                                               .budget_bytes = task.budget_bytes,
+                                                               .costs = costs,
+                                                               .policy = task.policy}));
+  const std::string encoded = EncodePlan(plan);
+  MadePlan made;
+  GEMINI_ASSIGN_OR_RETURN(made.fd, MakeReadOnlyMemfd("gemini-plan", encoded));
+  made.size_bytes = static_cast<int64_t>(encoded.size());
+  made.phase = trace.phase;
+  made.device_floor_bytes = policies::DeviceFloorBytes(packed);
+  ServerLog().info("planned phase '{}' of space {} in {}: {} positions, made by {}, {} a round",
+                   absl::CHexEscape(trace.phase), task.space,
+                   absl::FormatDuration(absl::Now() - start), plan.num_positions(), plan.made_by,
+                   absl::FormatDuration(absl::Nanoseconds(plan.prediction.round_ns)));
+  return made;
+}
+
+void PlanService::FindTrace(TraceKey key,
+                            absl::AnyInvocable<void(absl::StatusOr<FoundTrace>)> done) {
+  worker_->Run([this, key = std::move(key), done = std::move(done)]() mutable {
+    if (stopping_) return;
+    const std::string* trace = traces_->Find(key);
+    if (trace == nullptr) {
+      done(FoundTrace());
+      return;
+    }
+    absl::StatusOr<UniqueFd> fd = MakeReadOnlyMemfd("gemini-trace", *trace);
+    if (!fd.ok()) {
+      done(fd.status());
+      return;
+    }
+    done(FoundTrace{*std::move(fd), static_cast<int64_t>(trace->size())});
+  });
+}
+
+void PlanService::Drop(UniqueFd fd) {
+  if (fd) worker_->Run([dropped = std::move(fd)] {});
+}
+
+}  // namespace gemini::server

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plans and kept traces, on a thread of their own: a plan may take half a second, the disk longer.
+// Thread: the owner thread calls; `done` is called on the service's thread, which then posts.
+// Trust:  a trace comes from a client, who may still write to it: its bytes are copied once, then
+//         verified, bounded and packed. What was verified is kept; the client's bytes are not.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "gemini/cost_model.h"
+#include "gemini/policy_options.h"
+#include "gemini/tier.h"
+#include "gemini/unique_fd.h"
+#include "server/machine_costs.h"
+#include "server/server_options.h"
+#include "server/trace_store.h"
+#include "server/worker_thread.h"
+
+namespace gemini::server {
+
+// What one plan may cost: some seconds of the service's thread, which all tenants share.
+inline constexpr int64_t kMaxTraceUses = int64_t{1} << 20;  // Uses and operators together.
+inline constexpr int64_t kMaxTraceChunks = int64_t{1} << 21;
+
+struct PlanTask {
+  UniqueFd room;  // A memfd of ours that the client wrote its trace to.
+  int64_t room_bytes = 0;
+  std::string space;  // To keep the trace by.
+  TierMap<int64_t> budget_bytes;
+  int64_t chunk_bytes = 0;  // A positive multiple of kPageBytes.
+  PolicyOptions policy;
+  MeasuredRates measured;
+  double device_bandwidth = 0;  // > 0: in place of the measured one, both ways.
+};
+
+struct MadePlan {
+  UniqueFd fd;  // A memfd that nobody can write.
+  int64_t size_bytes = 0;
+  std::string phase;
+  int64_t device_floor_bytes = 0;
+};
+
+struct FoundTrace {
+  UniqueFd fd;  // As above; none: there is no such trace.
+  int64_t size_bytes = 0;
+};
+
+class PlanService {
+ public:
+  // Begins with what the state directory keeps. Without a kept cost model it calibrates: at once, or
+  // before the first plan.
+  explicit PlanService(const ServerOptions& options);
+  // Finishes the plan under way, drops the others.
+  ~PlanService();
+
+  // INVALID_ARGUMENT: no trace, or one beyond the limits above. Others: of policies::MakePlan.
+  void MakePlan(PlanTask task, absl::AnyInvocable<void(absl::StatusOr<MadePlan>)> done);
+  void FindTrace(TraceKey key, absl::AnyInvocable<void(absl::StatusOr<FoundTrace>)> done);
+  // Gives a descriptor back to the kernel, which may take its time.
+  void Drop(UniqueFd fd);
+  // Any thread. The last one that was measured or refreshed.
+  CostModel costs() const { return costs_.costs(); }
+
+ private:
+  absl::StatusOr<MadePlan> Make(PlanTask& task);
+  void Open();
+  void CalibrateOnce();
+
+  const std::vector<NvmeDirectory> nvme_directories_;
+  std::string state_directory_;  // Empty: nothing is kept on disk.
+  MachineCosts costs_;
+  bool calibrated_ = false;           // The worker's.
+  std::optional<TraceStore> traces_;  // The worker's.
+  std::atomic<bool> stopping_ = false;
+  std::unique_ptr<WorkerThread> worker_;  // Last: its jobs use what is above.
+};
+
+}  // namespace gemini::server

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// The requests of server/server.h about traces and plans. The work is plan_service.h's; here a peer's
+// numbers are checked.
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "gemini/byte_size.h"
+#include "gemini/layout.h"
+#include "gemini/trace_wire.h"
+#include "server/sealed_memfd.h"
+#include "server/server.h"
+
+namespace gemini::server {
+namespace {
+
+// The session's spaces were given their ids in the order of their opening.
+std::string FirstSpaceName(const Session& session) {
+  for (const auto& [id, opened] : session.spaces) {
+    if (!opened.destroying) return opened.space->plan().name;
+  }
+  return "";
+}
+
+bool HasLease(const Session& session) {
+  return session.lease.has_value() && !session.lease->fenced && !session.lease->reclaiming;
+}
+
+absl::Status CheckMakePlan(const MakePlanRequest& make, const Session& session) {
+  if (!HasLease(session)) return absl::FailedPreconditionError("open a lease before a plan");
+  if (!session.trace_room) {
+    return absl::FailedPreconditionError("a plan needs a trace: OpenTrace, write it, MakePlan");
+  }
+  const int64_t granted_bytes = session.lease->granted[Tier::kDevice];
+  if (make.device_bytes < 0 || make.device_bytes > granted_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("a plan for ", make.device_bytes,
+                                                   " bytes of DEVICE, the lease has ",
+                                                   FormatByteSize(granted_bytes)));
+  }
+  if (make.chunk_bytes <= 0 || make.chunk_bytes % kPageBytes != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("a plan for chunks of ", make.chunk_bytes,
+                                                   " bytes: it must be a positive multiple of ",
+                                                   kPageBytes));
+  }
+  if (make.policy > static_cast<uint8_t>(PolicyKind::kOnline)) {
+    return absl::InvalidArgumentError(absl::StrCat("no policy ", make.policy));
+  }
+  // Written so that NaN is refused.
+  if (!(make.param_fraction >= 0 && make.param_fraction <= 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a fraction of ", make.param_fraction, " of the parameters: 0 to 1"));
+  }
+  if (!(make.device_bandwidth >= 0 && std::isfinite(make.device_bandwidth))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a device bandwidth of ", make.device_bandwidth, " bytes a second"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void Server::Handle(Session& session, uint64_t id, const OpenTraceRequest& open) {
+  if (!HasLease(session)) {
+    Refuse(session, id, absl::FailedPreconditionError("open a lease before a trace"));
+    return;
+  }
+  if (open.size_bytes < 1 || open.size_bytes > kMaxTraceBytes) {
+    Refuse(session, id,
+           absl::InvalidArgumentError(absl::StrCat("a trace of ", open.size_bytes, " bytes: 1 to ",
+                                                   kMaxTraceBytes, "; end phases more often")));
+    return;
+  }
+  // Without pages: they come, and are charged to the client, as it writes.
+  absl::StatusOr<UniqueFd> room =
+      MakeSealedMemfd("gemini-trace-room", open.size_bytes, MemfdPages::kOnDemand);
+  if (!room.ok()) {
+    Refuse(session, id, room.status());
+    return;
+  }
+  plans_->Drop(std::exchange(session.trace_room, *std::move(room)));
+  session.trace_room_bytes = open.size_bytes;
+  session.connection->Send(EncodeTraceRoom(id), {session.trace_room.get()});
+}
+
+void Server::Handle(Session& session, uint64_t id, const MakePlanRequest& make) {
+  const absl::Status refusal = CheckMakePlan(make, session);
+  if (!refusal.ok()) {
+    Refuse(session, id, refusal);
+    return;
+  }
+  const Lease& lease = *session.lease;
+  PlanTask task = {
+      .room = std::exchange(session.trace_room, UniqueFd()),
+      .room_bytes = session.trace_room_bytes,
+      .space = FirstSpaceName(session),
+      .budget_bytes = {{make.device_bytes, lease.used[Tier::kHost], lease.used[Tier::kNvme]}},
+      .chunk_bytes = make.chunk_bytes,
+      .policy = {.kind = static_cast<PolicyKind>(make.policy),
+                 .param_fraction = make.param_fraction},
+      .measured = make.measured,
+      .device_bandwidth = make.device_bandwidth};
+  session.connection->Pause();
+  plans_->MakePlan(
+      std::move(task), [this, session_id = session.id, id](absl::StatusOr<MadePlan> plan) {
+        loop_->Post([this, session_id, id, plan = std::move(plan)]() mutable {
+          Session* found = Find(session_id);
+          if (found == nullptr || found->connection == nullptr) {
+            if (plan.ok()) plans_->Drop(std::move(plan->fd));
+            return;
+          }
+          if (!plan.ok()) {
+            Refuse(*found, id, plan.status());
+          } else {
+            found->connection->Send(EncodePlanReply(id, plan->size_bytes, plan->device_floor_bytes),
+                                    {plan->fd.get()});
+          }
+          found->connection->Resume();
+        });
+      });
+}
+
+void Server::Handle(Session& session, uint64_t id, const FindTraceRequest& find) {
+  TraceKey key = {.space = find.space.empty() ? FirstSpaceName(session) : find.space,
+                  .phase = find.phase,
+                  .tensors_hash = find.tensors_hash};
+  session.connection->Pause();
+  plans_->FindTrace(std::move(key),
+                    [this, session_id = session.id, id](absl::StatusOr<FoundTrace> trace) {
+                      loop_->Post([this, session_id, id, trace = std::move(trace)] {
+                        Session* found = Find(session_id);
+                        if (found == nullptr || found->connection == nullptr) return;
+                        if (!trace.ok()) {
+                          Refuse(*found, id, trace.status());
+                        } else {
+                          std::vector<int> fds;
+                          if (trace->fd) fds.push_back(trace->fd.get());
+                          found->connection->Send(EncodeTraceReply(id, trace->size_bytes), fds);
+                        }
+                        found->connection->Resume();
+                      });
+                    });
+}
+
+}  // namespace gemini::server

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// The traces that the server verified, kept by space, phase and tensors beyond the life of the job:
+// in memory, and where there is a state directory in a file each, so that a job that is started again
+// begins with a plan.
+// Thread: one at a time (the plan worker); blocks on the disk.
+// Bounds: max_bytes in all; the one that was not used for longest goes first, its file with it.
+#pragma once
+#include <cstdint>
+#include <list>
+#include <map>
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace gemini::server {
+
+struct TraceKey {
+  std::string space;
+  std::string phase;
+  uint64_t tensors_hash = 0;  // As TensorsHash.
+  auto operator<=>(const TraceKey&) const = default;
+};
+
+class TraceStore {
+ public:
+  // An empty directory: memory only. Reads what is kept there; a file that is damaged is left out
+  // with a line in the log.
+  TraceStore(std::string directory, int64_t max_bytes);
+  TraceStore(const TraceStore&) = delete;
+  TraceStore& operator=(const TraceStore&) = delete;
+
+  // Keeps `trace`, the bytes of one that was verified, in place of the key's last. One that cannot be
+  // written to the directory is kept in memory, with a line in the log.
+  void Keep(const TraceKey& key, std::string trace);
+  // Returns its bytes until the next call, or null. A tensors_hash of 0: the latest that was kept or
+  // found of that space and phase.
+  const std::string* Find(const TraceKey& key);
+
+  int64_t kept_bytes() const { return kept_bytes_; }
+
+ private:
+  struct Kept {
+    TraceKey key;
+    std::string trace;
+  };
+  void Insert(const TraceKey& key, std::string trace);
+  void Load();
+
+  const std::string directory_;
+  const int64_t max_bytes_;
+  int64_t kept_bytes_ = 0;
+  std::list<Kept> recent_;  // The latest used first.
+  std::map<TraceKey, std::list<Kept>::iterator> by_key_;
+};
+
+}  // namespace gemini::server

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gemini/plan_wire.h"
+
+#include <random>
+
+#include "tests/status_matchers.h"
+
+namespace gemini {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Two ranges take turns in one slot; a third stays.
+Plan SmallPlan() {
+  Plan plan;
+  plan.phase = "train";
+  plan.fingerprint = ~uint64_t{0};
+  plan.policy = {PolicyKind::kStatic, 0.25};
+  plan.made_by = "static";
+  plan.chunk_bytes = 4096;
+  plan.device_bytes = 3 * 4096;
+  plan.ranges = {{0, BundleId(0), 1, ChunkKind::kParam},
+                 {0, BundleId(1), 1, ChunkKind::kParam},
+                 {1, BundleId(7), 2, ChunkKind::kParam}};
+  plan.first_use = {0, 2, 4};
+  plan.uses = {0, 2, 1, 2};
+  plan.initial = {{0, SlotId(2)}, {2, SlotId(0)}};
+  plan.fetches = {{1, SlotId(2), 0, 1}, {0, SlotId(2), 1, 2}};
+  plan.evictions = {{0, 0, false}, {1, 1, true}};
+  plan.host_moves = {{1, ChunkId(35), true, -1, 1}, {0, ChunkId(4), false, 0, 0}};
+  plan.prediction = {.round_ns = 5,
+                     .compute_ns = 4,
+                     .stall_ns = {1, 2, 3, 4, 5},
+                     .fetch_bytes = 8192,
+                     .evict_bytes = 4096,
+                     .nvme_read_bytes = 10,
+                     .nvme_write_bytes = 11,
+                     .device_peak_bytes = 12,
+                     .device_floor_bytes = 13};
+  return plan;
+}
+
+TEST(PlanWireTest, APlanComesBackAsItWas) {
+  ASSERT_OK(CheckPlan(SmallPlan()));
+  ASSERT_OK_AND_ASSIGN(const Plan decoded, DecodePlan(EncodePlan(SmallPlan())));
+  EXPECT_EQ(decoded, SmallPlan());
+}
+
+TEST(PlanWireTest, WhatNoPlanHasIsRefused) {
+  EXPECT_THAT(DecodePlan(std::string(100, '\0')),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no plan")));
+  Plan plan = SmallPlan();
+  plan.fetches[0].slot = SlotId(3);
+  EXPECT_THAT(DecodePlan(EncodePlan(plan)), StatusIs(absl::StatusCode::kInvalidArgument));
+  plan = SmallPlan();
+  plan.policy.kind = static_cast<PolicyKind>(200);
+  EXPECT_THAT(DecodePlan(EncodePlan(plan)),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("policy 200")));
+}
+
+// Property: bytes with some changed are a plan that passes the checks, or are refused.
+TEST(PlanWireTest, ChangedBytesNeverGiveAPlanThatDoesNotCheck) {
+  std::mt19937_64 random(/*seed=*/12);
+  const std::string good = EncodePlan(SmallPlan());
+  int refused = 0;
+  for (int round = 0; round < 20'000; ++round) {
+    std::string bytes = good;
+    for (uint64_t i = 1 + random() % 4; i > 0; --i) {
+      // Sizes stay below what a check of them would allocate.
+      bytes[random() % bytes.size()] = static_cast<char>(random() % 4);
+    }
+    const absl::StatusOr<Plan> decoded = DecodePlan(bytes);
+    if (decoded.ok()) {
+      ASSERT_OK(CheckPlan(*decoded));
+    } else {
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 1'000);
+}
+
+}  // namespace
+}  // namespace gemini

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/machine_costs.h"
+
+#include <filesystem>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "server/state_file.h"
+#include "tests/status_matchers.h"
+
+namespace gemini::server {
+namespace {
+
+constexpr CostModel kCosts = {.host_to_device = 7.25e9,
+                              .device_to_host = 6.5e9,
+                              .nvme_read = 1.0 / 3 * 1e9,
+                              .nvme_write = 2e8,
+                              .update_elements_per_second = 3e8,
+                              .copy_latency_ns = 4321};
+
+class MachineCostsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = ::testing::TempDir() + "/costs-XXXXXX";
+    directory_ = ::mkdtemp(name.data());
+  }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+  std::string directory_;
+};
+
+TEST_F(MachineCostsTest, WhatWasKeptIsThereAgain) {
+  MachineCosts first(directory_);
+  EXPECT_FALSE(first.Load());
+  first.Set(kCosts);
+  first.Refresh({.update_elements = 1e8});
+  MachineCosts second(directory_);
+  ASSERT_TRUE(second.Load());
+  EXPECT_EQ(second.costs(), first.costs());
+  EXPECT_EQ(second.costs().update_elements_per_second, 2e8);
+  EXPECT_EQ(second.costs().nvme_read, kCosts.nvme_read);
+}
+
+TEST_F(MachineCostsTest, OnlyRatesThatAMachineCanHaveRefreshIt) {
+  MachineCosts costs("");
+  costs.Set(kCosts);
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const double rate : {0.0, -1e9, 999.0, 1.01e14, infinity, -infinity, std::nan("")}) {
+    costs.Refresh({rate, rate, rate, rate, rate});
+    EXPECT_EQ(costs.costs(), kCosts) << rate;
+  }
+  costs.Refresh({.nvme_write = 4e8});
+  EXPECT_EQ(costs.costs().nvme_write, 3e8);
+  EXPECT_EQ(costs.costs().nvme_read, kCosts.nvme_read);
+}
+
+TEST_F(MachineCostsTest, ADamagedFileIsNoModel) {
+  const std::string good = CostsText(kCosts);
+  ASSERT_EQ(ParseCosts(good), kCosts);
+  for (const auto& [from, to] :
+       std::vector<std::pair<std::string, std::string>>{{"nvme_read", "nvme_reed"},
+                                                        {"7250000000", "nan"},
+                                                        {"7250000000", "-1"},
+                                                        {"7250000000", "1e300"},
+                                                        {"4321", "-5"},
+                                                        {"4321", "9000000000"},
+                                                        {"200000000\n", "\n"},
+                                                        {"copy_latency_ns 4321\n", ""},
+                                                        {"device_to_host", "host_to_device"}}) {
+    const std::string bad = absl::StrReplaceAll(good, {{from, to}});
+    ASSERT_NE(bad, good) << from;
+    EXPECT_EQ(ParseCosts(bad), std::nullopt) << bad;
+  }
+  MachineCosts(directory_).Set(kCosts);
+  const std::string name = std::filesystem::directory_iterator(directory_)->path().filename();
+  ASSERT_OK(WriteStateFile(directory_, name, "nonsense"));
+  EXPECT_FALSE(MachineCosts(directory_).Load());
+}
+
+}  // namespace
+}  // namespace gemini::server

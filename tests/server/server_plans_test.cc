@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+// Traces in, plans out, by the protocol.
+#include <fcntl.h>
+#include <sys/mman.h>
+
+#include <filesystem>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "gemini/byte_size.h"
+#include "gemini/plan_wire.h"
+#include "gemini/policy_options.h"
+#include "gemini/trace_wire.h"
+#include "server/embedded_server.h"
+#include "tests/server/traces.h"
+#include "tests/server/wire_client.h"
+#include "tests/status_matchers.h"
+
+namespace gemini::server {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kChunk = 4096;
+
+class ServerPlansTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = ::testing::TempDir() + "/plans-XXXXXX";
+    directory_ = ::mkdtemp(name.data());
+    options_.capacity_bytes[Tier::kDevice] = kMiB;
+    options_.capacity_bytes[Tier::kHost] = 16 * kMiB;
+    Restart();
+  }
+  void TearDown() override {
+    server_.reset();
+    std::filesystem::remove_all(directory_);
+  }
+  void Restart() {
+    server_.reset();
+    ASSERT_OK_AND_ASSIGN(server_, EmbeddedServer::Start(options_));
+  }
+  // A trainer with a lease of `device_bytes` and a space.
+  WireClient Trainer(const std::string& space, int64_t device_bytes = 16 * kChunk) {
+    WireClient client(*server_->Connect());
+    EXPECT_OK(client.Hello(space));
+    EXPECT_OK(client.OpenLease({{device_bytes, kMiB, 0}}, {{device_bytes, kMiB, 0}}));
+    EXPECT_OK(client.OpenSpace({.name = space, .num_bundles = 32, .host_slots = 200}));
+    return client;
+  }
+  absl::StatusOr<Plan> PlanOf(WireClient& client, const Trace& trace, const PlanWish& wish) {
+    EXPECT_OK(client.WriteTrace(EncodeTrace(trace)));
+    absl::StatusOr<WireReply> reply = client.MakePlan(wish);
+    if (!reply.ok()) return reply.status();
+    EXPECT_EQ(reply->message().body_as_PlanReply()->size_bytes(),
+              static_cast<int64_t>(ContentOf(*reply).size()));
+    return DecodePlan(ContentOf(*reply));
+  }
+
+  std::string directory_;
+  ServerOptions options_;
+  std::unique_ptr<EmbeddedServer> server_;
+};
+
+TEST_F(ServerPlansTest, APlanIsOfTheTraceAndTheBudgetAsked) {
+  WireClient client = Trainer("job");
+  const Trace trace = StepTrace(32, kChunk);
+  ASSERT_OK_AND_ASSIGN(const Plan plan, PlanOf(client, trace, {.device_bytes = 16 * kChunk}));
+  EXPECT_EQ(plan.phase, "train");
+  EXPECT_EQ(plan.fingerprint, Fingerprint(trace));
+  EXPECT_EQ(plan.num_positions(), trace.num_positions());
+  EXPECT_LE(plan.device_bytes, 16 * kChunk);
+  EXPECT_EQ(plan.chunk_bytes, kChunk);
+  EXPECT_GT(plan.prediction.fetch_bytes, 0);  // 32 chunks do not fit 16 slots.
+}
+
+TEST_F(ServerPlansTest, ThePolicysRefusalComesBackWithItsMessage) {
+  WireClient client = Trainer("job");
+  const Trace trace = StepTrace(32, kChunk);
+  EXPECT_THAT(PlanOf(client, trace,
+                     {.device_bytes = 16 * kChunk, .policy = static_cast<int>(PolicyKind::kCuda)}),
+              StatusIs(absl::StatusCode::kResourceExhausted));
+  EXPECT_THAT(
+      PlanOf(client, trace,
+             {.device_bytes = 16 * kChunk, .policy = static_cast<int>(PolicyKind::kOnline)}),
+      StatusIs(absl::StatusCode::kUnimplemented));
+  EXPECT_OK(PlanOf(client, trace, {.device_bytes = 16 * kChunk}));
+}
+
+TEST_F(ServerPlansTest, WhatNoPlanCanBeMadeForIsRefused) {
+  WireClient client = Trainer("job");
+  const PlanWish good = {.device_bytes = 16 * kChunk};
+  EXPECT_THAT(client.MakePlan(good),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("OpenTrace")));
+  const auto refused = [&](PlanWish wish) {
+    EXPECT_THAT(PlanOf(client, StepTrace(4, kChunk), wish),
+                StatusIs(absl::StatusCode::kInvalidArgument));
+  };
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  refused({.device_bytes = -1});
+  refused({.device_bytes = 16 * kChunk + 1});
+  refused({.device_bytes = 16 * kChunk, .chunk_bytes = 0});
+  refused({.device_bytes = 16 * kChunk, .chunk_bytes = 4095});
+  refused({.device_bytes = 16 * kChunk, .policy = 77});
+  refused({.device_bytes = 16 * kChunk, .param_fraction = nan});
+  refused({.device_bytes = 16 * kChunk, .param_fraction = 1.5});
+  refused({.device_bytes = 16 * kChunk, .device_bandwidth = nan});
+  refused({.device_bytes = 16 * kChunk, .device_bandwidth = -1});
+  // Nothing of it stuck: the room that was refused is still there.
+  EXPECT_OK(client.MakePlan(good));
+  // And is used up by the plan.
+  EXPECT_THAT(client.MakePlan(good), StatusIs(absl::StatusCode::kFailedPrecondition));
+}
+
+TEST_F(ServerPlansTest, WithoutALeaseThereIsNoPlan) {
+  WireClient client(*server_->Connect());
+  ASSERT_OK(client.Hello("watch", wire::Role::kObserver));
+  EXPECT_THAT(client.WriteTrace("x"), StatusIs(absl::StatusCode::kFailedPrecondition));
+  EXPECT_THAT(client.MakePlan({}), StatusIs(absl::StatusCode::kFailedPrecondition));
+}
+
+TEST_F(ServerPlansTest, NobodyCanWriteAPlanOrAFoundTrace) {
+  WireClient client = Trainer("job");
+  ASSERT_OK(client.WriteTrace(EncodeTrace(StepTrace(8, kChunk))));
+  ASSERT_OK_AND_ASSIGN(const WireReply plan, client.MakePlan({.device_bytes = 16 * kChunk}));
+  ASSERT_OK_AND_ASSIGN(const WireReply trace, client.FindTrace("job", "train", 0));
+  for (const WireReply* reply : {&plan, &trace}) {
+    ASSERT_EQ(reply->fds.size(), 1);
+    EXPECT_EQ(::pwrite(reply->fds[0].get(), "x", 1, 0), -1);
+    EXPECT_EQ(::ftruncate(reply->fds[0].get(), 0), -1);
+    EXPECT_EQ(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, reply->fds[0].get(), 0),
+              MAP_FAILED);
+  }
+}
+
+TEST_F(ServerPlansTest, ATraceOutlivesItsSessionAndIsFoundBySpacePhaseAndTensors) {
+  const Trace trace = StepTrace(8, kChunk);
+  const uint64_t hash = TensorsHash(trace.tensors);
+  {
+    WireClient client = Trainer("job");
+    ASSERT_OK(PlanOf(client, trace, {.device_bytes = 16 * kChunk}));
+    ASSERT_OK(PlanOf(client, StepTrace(9, kChunk, "eval"), {.device_bytes = 16 * kChunk}));
+    ASSERT_OK(client.CloseSession());
+  }
+  WireClient next = Trainer("job");
+  // An empty space: that of the session itself.
+  for (const std::string space : {"job", ""}) {
+    ASSERT_OK_AND_ASSIGN(const WireReply found, next.FindTrace(space, "train", hash));
+    ASSERT_OK_AND_ASSIGN(const Trace decoded, DecodeTrace(ContentOf(found)));
+    EXPECT_EQ(decoded, trace);
+  }
+  ASSERT_OK_AND_ASSIGN(const WireReply any, next.FindTrace("job", "eval", 0));
+  ASSERT_OK_AND_ASSIGN(const Trace decoded, DecodeTrace(ContentOf(any)));
+  EXPECT_EQ(decoded.tensors.size(), 9);
+  for (const auto& [space, phase, tensors] :
+       std::vector<std::tuple<std::string, std::string, uint64_t>>{
+           {"other", "train", hash}, {"job", "test", hash}, {"job", "train", hash + 1}}) {
+    ASSERT_OK_AND_ASSIGN(const WireReply none, next.FindTrace(space, phase, tensors));
+    EXPECT_EQ(none.message().body_as_TraceReply()->size_bytes(), 0);
+    EXPECT_TRUE(none.fds.empty());
+  }
+}
+
+TEST_F(ServerPlansTest, WithAStateDirectoryTracesAndCostsOutliveTheServer) {
+  options_.state_directory = directory_ + "/deep/state";
+  Restart();
+  const Trace trace = StepTrace(8, kChunk);
+  {
+    WireClient client = Trainer("job");
+    ASSERT_OK(PlanOf(client, trace, {.device_bytes = 16 * kChunk, .update_elements = 123e6}));
+  }
+  const auto costs = [this] {
+    WireClient observer(*server_->Connect());
+    EXPECT_OK(observer.Hello("watch", wire::Role::kObserver));
+    // Found only after what is kept was read.
+    EXPECT_OK(observer.FindTrace("job", "none", 1));
+    return *observer.GetStatus()->message().body_as_StatusReply()->costs();
+  };
+  const wire::CostModel before = costs();
+  Restart();
+  EXPECT_EQ(costs().update_elements(), before.update_elements());
+  EXPECT_EQ(costs().host_to_device(), before.host_to_device());
+  WireClient next = Trainer("job");
+  ASSERT_OK_AND_ASSIGN(const WireReply found,
+                       next.FindTrace("job", "train", TensorsHash(trace.tensors)));
+  ASSERT_OK_AND_ASSIGN(const Trace decoded, DecodeTrace(ContentOf(found)));
+  EXPECT_EQ(decoded, trace);
+}
+
+TEST_F(ServerPlansTest, WhatClientsMeasureRefreshesTheCostsButNotUnderALimitedLink) {
+  WireClient client = Trainer("job");
+  const auto costs = [&client] {
+    return *client.GetStatus()->message().body_as_StatusReply()->costs();
+  };
+  const auto plan = [&](const PlanWish& wish) {
+    ASSERT_OK(PlanOf(client, StepTrace(8, kChunk), wish));
+  };
+  plan({.device_bytes = 16 * kChunk});  // Calibrates.
+  const wire::CostModel first = costs();
+  EXPECT_GT(first.host_to_device(), 1e8);
+  plan({.device_bytes = 16 * kChunk, .update_elements = 1e6, .host_to_device = 5e9});
+  const wire::CostModel second = costs();
+  EXPECT_DOUBLE_EQ(second.host_to_device(), (first.host_to_device() + 5e9) / 2);
+  EXPECT_DOUBLE_EQ(second.update_elements(), (first.update_elements() + 1e6) / 2);
+  plan({.device_bytes = 16 * kChunk, .host_to_device = 1e6, .device_bandwidth = 1e6});
+  EXPECT_DOUBLE_EQ(costs().host_to_device(), second.host_to_device());
+  plan({.device_bytes = 16 * kChunk, .update_elements = 1e300});
+  EXPECT_DOUBLE_EQ(costs().update_elements(), second.update_elements());
+}
+
+// The prediction follows the link: 16 times slower than the operators.
+TEST_F(ServerPlansTest, ALimitedLinkIsWhatThePlanReckonsWith) {
+  WireClient client = Trainer("job");
+  const Trace trace = StepTrace(32, kChunk);
+  ASSERT_OK_AND_ASSIGN(const Plan fast, PlanOf(client, trace, {.device_bytes = 16 * kChunk}));
+  ASSERT_OK_AND_ASSIGN(
+      const Plan slow,
+      PlanOf(client, trace, {.device_bytes = 16 * kChunk, .device_bandwidth = kChunk * 1000 / 16}));
+  EXPECT_GT(slow.prediction.round_ns, 2 * fast.prediction.round_ns);
+}
+
+// A plan of many uses takes a while on the plans' thread: another tenant is served meanwhile.
+TEST_F(ServerPlansTest, TheServerGoesOnWhileAPlanIsMade) {
+  WireClient client = Trainer("big");
+  WireClient other(*server_->Connect());
+  ASSERT_OK(other.Hello("other"));
+  ASSERT_OK(client.WriteTrace(EncodeTrace(StepTrace(20'000, kChunk))));
+  std::atomic<bool> planned = false;
+  std::thread planner([&] {
+    EXPECT_OK(client.MakePlan({.device_bytes = 16 * kChunk}));
+    planned = true;
+  });
+  int served = 0;
+  while (!planned) {
+    ASSERT_OK(other.GetStatus());
+    ++served;
+  }
+  planner.join();
+  EXPECT_GT(served, 20);
+}
+
+TEST_F(ServerPlansTest, APeerThatHangsUpInTheMiddleOfItsPlanLeavesNothingBehind) {
+  for (int round = 0; round < 20; ++round) {
+    WireClient client(*server_->Connect());
+    ASSERT_OK(client.Hello("gone"));
+    ASSERT_OK(client.OpenLease({{}}, {{}}));
+    ASSERT_OK(client.WriteTrace(EncodeTrace(StepTrace(500, kChunk))));
+    flatbuffers::FlatBufferBuilder builder;
+    const auto body = wire::CreateMakePlan(builder, 0, kChunk);
+    wire::FinishMessageBuffer(builder,
+                              wire::CreateMessage(builder, 9, wire::Body::MakePlan, body.Union()));
+    ASSERT_OK(client.SendRaw(absl::string_view(
+        reinterpret_cast<const char*>(builder.GetBufferPointer()), builder.GetSize())));
+    client.HangUp();
+  }
+  WireClient client = Trainer("job");
+  EXPECT_OK(PlanOf(client, StepTrace(8, kChunk), {.device_bytes = 16 * kChunk}));
+}
+
+}  // namespace
+}  // namespace gemini::server
