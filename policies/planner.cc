@@ -113,16 +113,47 @@ std::vector<bool> KeptParams(const RangeTrace& trace, double fraction) {
   return kept;
 }
 
+// Times this close are one: their prediction is no better than that.
+constexpr double kSameTime = 0.01;
+
+// Whether `a` is to be preferred.
+bool IsBetter(const Plan& a, const Plan& b) {
+  const auto bytes = [](const Plan& plan) {
+    return plan.prediction.fetch_bytes + plan.prediction.evict_bytes;
+  };
+  const double a_ns = static_cast<double>(a.prediction.round_ns);
+  const double b_ns = static_cast<double>(b.prediction.round_ns);
+  if (a_ns < (1 - kSameTime) * b_ns) return true;
+  if (b_ns < (1 - kSameTime) * a_ns) return false;
+  return bytes(a) != bytes(b) ? bytes(a) < bytes(b) : a_ns < b_ns;
+}
+
 class Planner {
  public:
   Planner(const PlanInputs& in, std::vector<int32_t> slots_at)
       : in_(in), next_uses_(in.trace), slots_at_(std::move(slots_at)) {}
 
   absl::StatusOr<Plan> Make(const ReplacementRule& rule, std::string name) const {
+    GEMINI_ASSIGN_OR_RETURN(const std::vector<Stay> stays, Stays(rule));
+    return Finish(stays, std::move(name));
+  }
+
+  // As Make, when the plan would be better than `best`.
+  void Consider(const ReplacementRule& rule, std::string name, Plan& best) const {
+    const absl::StatusOr<std::vector<Stay>> stays = Stays(rule);
+    if (!stays.ok() || !MayBeBetter(*stays, best)) return;
+    absl::StatusOr<Plan> plan = Finish(*stays, std::move(name));
+    if (plan.ok() && IsBetter(*plan, best)) best = *std::move(plan);
+  }
+
+ private:
+  absl::StatusOr<std::vector<Stay>> Stays(const ReplacementRule& rule) const {
     const int32_t num_slots = static_cast<int32_t>(
         std::min<int64_t>(in_.budget_bytes[Tier::kDevice] / in_.trace.chunk_bytes, MostSlots()));
-    GEMINI_ASSIGN_OR_RETURN(const std::vector<Stay> stays,
-                            MakeStays(in_.trace, next_uses_, slots_at_, num_slots, rule));
+    return MakeStays(in_.trace, next_uses_, slots_at_, num_slots, rule);
+  }
+
+  absl::StatusOr<Plan> Finish(const std::vector<Stay>& stays, std::string name) const {
     Plan plan = AssemblePlan(in_, stays, FetchTimes(in_.trace, next_uses_, slots_at_, stays));
     OrderFetches(in_.trace, in_.costs, plan);
     plan.made_by = std::move(name);
@@ -136,7 +167,23 @@ class Planner {
     return plan;
   }
 
- private:
+  // Whether a plan with these stays could be: no plan is faster than its link.
+  bool MayBeBetter(const std::vector<Stay>& stays, const Plan& best) const {
+    int64_t fetch_bytes = 0;
+    for (const Stay& stay : stays) {
+      if (stay.needed == kAlways) continue;
+      fetch_bytes += in_.trace.ranges[stay.range].num_bundles * in_.trace.chunk_bytes;
+    }
+    const double least_ns =
+        std::max(static_cast<double>(best.prediction.compute_ns),
+                 static_cast<double>(fetch_bytes) * 1e9 / in_.costs.host_to_device);
+    const double best_ns = static_cast<double>(best.prediction.round_ns);
+    if (least_ns > best_ns) return false;
+    // If it cannot be faster by more than what counts, it has to move less.
+    return least_ns < (1 - kSameTime) * best_ns || fetch_bytes < best.prediction.fetch_bytes ||
+           fetch_bytes == best.prediction.fetch_bytes;
+  }
+
   // More than all chunks that are ever used is never taken; a huge budget need not be a huge table.
   int64_t MostSlots() const {
     int64_t chunks = 0;
@@ -150,19 +197,6 @@ class Planner {
   const NextUses next_uses_;
   const std::vector<int32_t> slots_at_;
 };
-
-// Whether `a` is to be preferred. Times that close are one: their prediction is no better than that.
-bool IsBetter(const Plan& a, const Plan& b) {
-  constexpr double kSameTime = 0.01;
-  const auto bytes = [](const Plan& plan) {
-    return plan.prediction.fetch_bytes + plan.prediction.evict_bytes;
-  };
-  const double a_ns = static_cast<double>(a.prediction.round_ns);
-  const double b_ns = static_cast<double>(b.prediction.round_ns);
-  if (a_ns < (1 - kSameTime) * b_ns) return true;
-  if (b_ns < (1 - kSameTime) * a_ns) return false;
-  return bytes(a) != bytes(b) ? bytes(a) < bytes(b) : a_ns < b_ns;
-}
 
 }  // namespace
 
@@ -191,17 +225,20 @@ absl::StatusOr<Plan> MakePlan(const PlanInputs& in) {
       break;
   }
   GEMINI_ASSIGN_OR_RETURN(Plan best, planner.Make({.kept = {}}, "belady"));
-  const auto consider = [&](const ReplacementRule& rule, std::string name) {
-    absl::StatusOr<Plan> plan = planner.Make(rule, std::move(name));
-    if (plan.ok() && IsBetter(*plan, best)) best = *std::move(plan);
-  };
-  consider({.kept = {}, .oldest_first = false}, "belady, runs apart");
-  consider({.kept = {}, .spares_dirty = true}, "belady, dirty later");
-  consider(cuda, "cuda");
-  consider(cpu, "cpu");
+  // Rules that change nothing in this trace are not worth their time.
+  if (std::any_of(trace.uses.begin(), trace.uses.end(),
+                  [&](const RangeUse& use) { return trace.ranges[use.range].num_bundles > 1; })) {
+    planner.Consider({.kept = {}, .oldest_first = false}, "belady, runs apart", best);
+  }
+  if (std::any_of(trace.uses.begin(), trace.uses.end(),
+                  [](const RangeUse& use) { return use.written; })) {
+    planner.Consider({.kept = {}, .spares_dirty = true}, "belady, dirty later", best);
+  }
+  planner.Consider(cuda, "cuda", best);
+  planner.Consider(cpu, "cpu", best);
   for (const double fraction : {0.25, 0.5, 0.75}) {
-    consider({.kept = KeptParams(trace, fraction), .streams = true},
-             absl::StrCat("static ", fraction));
+    planner.Consider({.kept = KeptParams(trace, fraction), .streams = true},
+                     absl::StrCat("static ", fraction), best);
   }
   return best;
 }

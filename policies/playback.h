@@ -28,7 +28,7 @@ class Playback {
 
   int64_t now_ns() const { return now_ns_; }
   // By fetch of the plan: when the one listed in round kWatchedRound began, in that round or the next.
-  static constexpr int64_t kWatchedRound = 2;
+  static constexpr int64_t kWatchedRound = 1;  // The first that does not begin with all there.
   const std::vector<int64_t>& begun_ns() const { return begun_ns_; }
   // Of the last round.
   Simulation TakeResult(int64_t round_ns);
