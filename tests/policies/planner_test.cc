@@ -214,5 +214,146 @@ TEST(PlannerTest, SmallRoundsMoveAtMostTwoPercentMoreThanTheOptimum) {
               static_cast<double>(planned_bytes) / static_cast<double>(optimal_bytes));
 }
 
+// Within the 1% in which two predicted times count as one.
+TEST(PlannerTest, AutoIsNeverSlowerThanAPreset) {
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937_64 random(seed);
+    ASSERT_OK_AND_ASSIGN(
+        const RangeTrace trace,
+        PackTrace(RandomTrace(DrawOptions(seed, seed % 2 == 0), seed).Make(), kTestChunkBytes));
+    const int64_t budget = DrawBudget(trace, random);
+    ASSERT_OK_AND_ASSIGN(const Plan best, PlanFor(trace, budget));
+    for (const PolicyOptions policy :
+         {PolicyOptions{PolicyKind::kCpu}, PolicyOptions{PolicyKind::kCuda},
+          PolicyOptions{PolicyKind::kStatic, 0.25}, PolicyOptions{PolicyKind::kStatic, 0.5},
+          PolicyOptions{PolicyKind::kStatic, 0.75}}) {
+      const absl::StatusOr<Plan> preset = PlanFor(trace, budget, policy);
+      if (!preset.ok()) continue;
+      EXPECT_LE(static_cast<double>(best.prediction.round_ns),
+                static_cast<double>(preset->prediction.round_ns) * 1.0101)
+          << best.made_by << " against " << preset->made_by;
+    }
+  }
+}
+
+TEST(PlannerTest, TheSameInputsGiveTheSamePlan) {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    ASSERT_OK_AND_ASSIGN(
+        const RangeTrace trace,
+        PackTrace(RandomTrace(DrawOptions(seed, true), seed).Make(), kTestChunkBytes));
+    const int64_t budget = DeviceFloorBytes(trace) + AllBytes(trace) / 4;
+    ASSERT_OK_AND_ASSIGN(const Plan first, PlanFor(trace, budget));
+    ASSERT_OK_AND_ASSIGN(const Plan second, PlanFor(trace, budget));
+    EXPECT_EQ(first, second);
+  }
+}
+
+// Two layers of two chunks, 100 bytes of non-model data in the first interval and 5,000 in the second.
+RangeTrace TwoLayers() {
+  Trace trace;
+  trace.phase = "eval";
+  trace.tensors = {{2 * kTestChunkBytes, TensorGroup::kFrozen, 0},
+                   {2 * kTestChunkBytes, TensorGroup::kFrozen, 0}};
+  trace.operators = {{0, 1, 10'000, 100}, {1, 1, 10'000, 5'000}};
+  trace.uses = {{.tensor = 0}, {.tensor = 1}};
+  return *PackTrace(trace, kTestChunkBytes);
+}
+
+TEST(PlannerTest, BelowTheFloorTheErrorNamesThePositionAndTheLeastBudget) {
+  const RangeTrace trace = TwoLayers();
+  EXPECT_EQ(DeviceFloorBytes(trace), 2 * kTestChunkBytes + 5'000);
+  ASSERT_OK(PlanFor(trace, 2 * kTestChunkBytes + 5'000));
+  for (const PolicyKind kind : {PolicyKind::kAuto, PolicyKind::kCpu, PolicyKind::kCuda}) {
+    EXPECT_THAT(PlanFor(trace, 2 * kTestChunkBytes + 4'999, {kind}),
+                StatusIs(absl::StatusCode::kResourceExhausted,
+                         AllOf(HasSubstr("operator 1 of phase eval"), HasSubstr("(13192 bytes)"),
+                               HasSubstr("--device-memory"))));
+  }
+}
+
+TEST(PlannerTest, ARangeIsFetchedOnDemandWhenTheIntervalBeforeHasNoRoom) {
+  Trace tensors;
+  tensors.tensors = {{kTestChunkBytes, TensorGroup::kFrozen, 0},
+                     {2 * kTestChunkBytes, TensorGroup::kFrozen, 0}};
+  // Beside the first operator's chunk there is no room for another; the third interval has it.
+  tensors.operators = {{0, 1, 10'000, 2 * kTestChunkBytes}, {1, 1, 10'000, 0}, {2, 0, 10'000, 0}};
+  tensors.uses = {{.tensor = 0}, {.tensor = 1}};
+  ASSERT_OK_AND_ASSIGN(const RangeTrace trace, PackTrace(tensors, kTestChunkBytes));
+  ASSERT_OK_AND_ASSIGN(const Plan plan, PlanFor(trace, 3 * kTestChunkBytes));
+  ASSERT_EQ(plan.fetches.size(), 1u);  // The single chunk stays.
+  EXPECT_EQ(plan.fetches[0].range, 1);
+  EXPECT_EQ(plan.fetches[0].needed_at, 1);
+  EXPECT_EQ(plan.fetches[0].after, 1);
+  // Where it has, nothing need move.
+  tensors.operators[0].non_model_peak_bytes = 0;
+  ASSERT_OK_AND_ASSIGN(const RangeTrace roomy, PackTrace(tensors, kTestChunkBytes));
+  ASSERT_OK_AND_ASSIGN(const Plan all, PlanFor(roomy, 3 * kTestChunkBytes));
+  EXPECT_TRUE(all.fetches.empty());
+}
+
+TEST(PlannerTest, WithRoomEverythingStaysAndNothingMoves) {
+  const RangeTrace trace = TwoLayers();
+  for (const PolicyKind kind : {PolicyKind::kAuto, PolicyKind::kCuda}) {
+    ASSERT_OK_AND_ASSIGN(const Plan plan, PlanFor(trace, 4 * kTestChunkBytes + 5'000, {kind}));
+    EXPECT_TRUE(plan.fetches.empty());
+    EXPECT_TRUE(plan.evictions.empty());
+    EXPECT_EQ(plan.initial.size(), 2u);
+  }
+  EXPECT_THAT(PlanFor(trace, 4 * kTestChunkBytes + 4'999, {PolicyKind::kCuda}),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("keeps chunks")));
+}
+
+TEST(PlannerTest, CpuKeepsNothingAndStaticKeepsWhatIsUsedFirst) {
+  const RangeTrace trace = TwoLayers();
+  const int64_t budget = 4 * kTestChunkBytes + 5'000;
+  ASSERT_OK_AND_ASSIGN(const Plan cpu, PlanFor(trace, budget, {PolicyKind::kCpu}));
+  EXPECT_EQ(cpu.fetches.size(), 2u);
+  ASSERT_OK_AND_ASSIGN(const Plan half, PlanFor(trace, budget, {PolicyKind::kStatic, 0.5}));
+  ASSERT_EQ(half.fetches.size(), 1u);
+  EXPECT_EQ(half.fetches[0].range, 1);
+  EXPECT_THAT(PlanFor(trace, budget, {PolicyKind::kStatic, 1.5}),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(PlanFor(trace, budget, {PolicyKind::kOnline}),
+              StatusIs(absl::StatusCode::kUnimplemented));
+}
+
+int64_t Sum(const MovedBytes& moved) { return moved.fetch_bytes + moved.evict_bytes; }
+
+// The claim of docs/benchmarks.md. Presets are those that fit; on-line placement always does.
+TEST(PlannerTest, AutoMovesFewerBytesThanTheBestOfPresetsAndOnLinePlacement) {
+  std::vector<double> gains;
+  for (uint64_t seed = 0; seed < 400; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937_64 random(seed);
+    ASSERT_OK_AND_ASSIGN(
+        const RangeTrace trace,
+        PackTrace(RandomTrace(DrawOptions(seed, seed % 2 == 0), seed).Make(), kTestChunkBytes));
+    const int64_t budget = DrawBudget(trace, random);
+    ASSERT_OK_AND_ASSIGN(const Plan plan, PlanFor(trace, budget, {}, kSlowLink));
+    ASSERT_OK_AND_ASSIGN(const MovedBytes lru, SimulateLru(trace, budget));
+    int64_t others = Sum(lru);
+    for (const PolicyOptions policy :
+         {PolicyOptions{PolicyKind::kCpu}, PolicyOptions{PolicyKind::kCuda},
+          PolicyOptions{PolicyKind::kStatic, 0.25}, PolicyOptions{PolicyKind::kStatic, 0.5},
+          PolicyOptions{PolicyKind::kStatic, 0.75}}) {
+      const absl::StatusOr<Plan> preset = PlanFor(trace, budget, policy, kSlowLink);
+      if (!preset.ok()) continue;
+      others = std::min(others, preset->prediction.fetch_bytes + preset->prediction.evict_bytes);
+    }
+    if (others == 0) continue;  // All fits for good.
+    const int64_t mine = plan.prediction.fetch_bytes + plan.prediction.evict_bytes;
+    gains.push_back(1 - static_cast<double>(mine) / static_cast<double>(others));
+  }
+  std::sort(gains.begin(), gains.end());
+  const auto percentile = [&](double p) {
+    return gains[static_cast<size_t>(p * static_cast<double>(gains.size() - 1))];
+  };
+  std::printf("fewer bytes than the best other, %zu rounds: p10 %.1f%%, p50 %.1f%%, p90 %.1f%%\n",
+              gains.size(), 100 * percentile(0.1), 100 * percentile(0.5), 100 * percentile(0.9));
+  EXPECT_GE(gains.size(), 300u);
+  EXPECT_GE(percentile(0.5), 0.05);
+}
+
 }  // namespace
 }  // namespace gemini::policies

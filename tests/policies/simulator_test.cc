@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "policies/simulator.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "policies/planner.h"
+#include "tests/policies/random_trace.h"
+#include "tests/status_matchers.h"
+
+namespace gemini::policies {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kChunk = kTestChunkBytes;
+constexpr int64_t kNsPerChunk = 4096;  // At a byte a nanosecond.
+constexpr CostModel kCosts = {.host_to_device = 1e9,
+                              .device_to_host = 1e9,
+                              .update_elements_per_second = 1e9,  // 1,024 ns a chunk.
+                              .copy_latency_ns = 100};
+
+// Two layers in two slots, forward and backward, gradients, the update.
+Trace TwoLayers(int64_t compute_ns) {
+  Trace trace;
+  trace.phase = "train";
+  trace.tensors = {{kChunk, TensorGroup::kTrainable, 0}, {kChunk, TensorGroup::kTrainable, 0}};
+  trace.operators = {{0, 1, compute_ns, 0},
+                     {1, 1, compute_ns, 0},
+                     {2, 1, compute_ns, 0},
+                     {3, 1, compute_ns, 0},
+                     {4, 0, 10, 0}};
+  trace.uses = {{.tensor = 0}, {.tensor = 1}, {.tensor = 1}, {.tensor = 0}};
+  trace.gradient_outs = {{2, 1}, {3, 0}};
+  trace.updated = {0, 1};
+  return trace;
+}
+
+absl::StatusOr<Plan> PlanFor(const RangeTrace& trace, int64_t device_bytes) {
+  PlanInputs inputs = {.trace = trace, .budget_bytes = {}, .costs = kCosts, .policy = {}};
+  inputs.budget_bytes[Tier::kDevice] = device_bytes;
+  inputs.budget_bytes[Tier::kHost] = std::numeric_limits<int64_t>::max();
+  return MakePlan(inputs);
+}
+
+TEST(SimulatorTest, TimesOfASmallRoundAreThoseCountedByHand) {
+  ASSERT_OK_AND_ASSIGN(const RangeTrace trace, PackTrace(TwoLayers(20'000), kChunk));
+  ASSERT_OK_AND_ASSIGN(const Plan plan, PlanFor(trace, 2 * kChunk));
+  ASSERT_OK_AND_ASSIGN(const Simulation played, Simulate(trace, plan, kCosts, true));
+  const Prediction& totals = played.totals;
+  EXPECT_EQ(totals.fetch_bytes, 2 * kChunk);  // Both are stale after the update; one fetch each.
+  EXPECT_EQ(totals.evict_bytes, 2 * kChunk);  // The gradients.
+  EXPECT_EQ(totals.compute_ns, 80'010);
+  // The last gradient leaves after the last operator; then the update of the first layer, and its fetch.
+  constexpr int64_t kCopyNs = kNsPerChunk + 100;
+  EXPECT_EQ(totals.stall_ns[static_cast<int>(StallCause::kTransfer)], kCopyNs);
+  EXPECT_EQ(totals.stall_ns[static_cast<int>(StallCause::kUpdate)], 1'024 + kCopyNs);
+  EXPECT_EQ(totals.round_ns, 80'010 + kCopyNs + 1'024 + kCopyNs);
+  EXPECT_EQ(totals.device_peak_bytes, 2 * kChunk);
+  EXPECT_EQ(totals.device_floor_bytes, kChunk);
+}
+
+TEST(SimulatorTest, EventsOfALaneDoNotOverlapAndAccountForTheTotals) {
+  for (uint64_t seed = 0; seed < 150; ++seed) {
+    SCOPED_TRACE(seed);
+    ASSERT_OK_AND_ASSIGN(
+        const RangeTrace trace,
+        PackTrace(RandomTrace(DrawOptions(seed, seed % 2 == 0), seed).Make(), kChunk));
+    const int64_t budget = DeviceFloorBytes(trace) + static_cast<int64_t>(seed % 9) * 3 * kChunk;
+    ASSERT_OK_AND_ASSIGN(const Plan plan, PlanFor(trace, budget));
+    ASSERT_OK_AND_ASSIGN(const Simulation played, Simulate(trace, plan, kCosts, true));
+    EXPECT_EQ(played.totals, plan.prediction);
+    std::map<Lane, int64_t> free_ns, busy_ns;
+    int64_t stall_ns = 0, operators = 0;
+    for (const SimulatedEvent& event : played.events) {
+      EXPECT_LE(free_ns[event.lane], event.begin_ns);
+      EXPECT_LE(event.begin_ns, event.end_ns);
+      free_ns[event.lane] = event.end_ns;
+      busy_ns[event.lane] += event.end_ns - event.begin_ns;
+      if (event.lane != Lane::kCompute) continue;
+      EXPECT_EQ(event.subject, operators++);
+      stall_ns += event.stall_ns;
+    }
+    EXPECT_EQ(operators, trace.num_positions());
+    EXPECT_EQ(busy_ns[Lane::kCompute], played.totals.compute_ns);
+    int64_t stalls_by_cause = 0;
+    for (const int64_t ns : played.totals.stall_ns) stalls_by_cause += ns;
+    EXPECT_EQ(stall_ns, stalls_by_cause);
+    EXPECT_EQ(played.totals.round_ns, stall_ns + played.totals.compute_ns);
+    // Bytes by an obvious recount of the plan.
+    int64_t fetch_bytes = 0, write_backs = 0, out_bytes = 0;
+    for (const PlannedFetch& fetch : plan.fetches) {
+      fetch_bytes += plan.ranges[fetch.range].num_bundles * kChunk;
+    }
+    for (const PlannedEviction& eviction : plan.evictions) {
+      if (eviction.writes_back) write_backs += plan.ranges[eviction.range].num_bundles * kChunk;
+    }
+    for (const RangeTrace::GradOut& out : trace.gradient_outs) out_bytes += out.size_bytes;
+    EXPECT_EQ(played.totals.fetch_bytes, fetch_bytes);
+    EXPECT_GE(played.totals.evict_bytes, write_backs);
+    EXPECT_LE(played.totals.evict_bytes, write_backs + out_bytes);
+    ASSERT_EQ(played.device_bytes_at_position.size(), static_cast<size_t>(trace.num_positions()));
+    EXPECT_EQ(*std::max_element(played.device_bytes_at_position.begin(),
+                                played.device_bytes_at_position.end()),
+              played.totals.device_peak_bytes);
+    EXPECT_LE(played.totals.device_peak_bytes, budget);
+  }
+}
+
+TEST(SimulatorTest, ARoundIsNotFasterThanItsSlowestPart) {
+  for (const int64_t compute_ns : {100, 5'000, 50'000}) {
+    ASSERT_OK_AND_ASSIGN(const RangeTrace trace, PackTrace(TwoLayers(compute_ns), kChunk));
+    ASSERT_OK_AND_ASSIGN(const Plan plan, PlanFor(trace, kChunk));
+    ASSERT_OK_AND_ASSIGN(const Simulation played, Simulate(trace, plan, kCosts, false));
+    EXPECT_GE(played.totals.round_ns, played.totals.compute_ns);
+    EXPECT_GE(played.totals.round_ns, played.totals.fetch_bytes);
+    EXPECT_TRUE(played.events.empty());
+  }
+}
+
+TEST(SimulatorTest, AnotherTracesPlanIsRefused) {
+  ASSERT_OK_AND_ASSIGN(const RangeTrace trace, PackTrace(TwoLayers(1'000), kChunk));
+  ASSERT_OK_AND_ASSIGN(Plan plan, PlanFor(trace, 2 * kChunk));
+  Trace other_tensors = TwoLayers(1'000);
+  other_tensors.uses[1].tensor = 0;
+  ASSERT_OK_AND_ASSIGN(const RangeTrace other, PackTrace(other_tensors, kChunk));
+  EXPECT_THAT(Simulate(other, plan, kCosts, false),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("not of the trace")));
+  plan.fetches.pop_back();
+  EXPECT_THAT(Simulate(trace, plan, kCosts, false),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("not a plan")));
+}
+
+}  // namespace
+}  // namespace gemini::policies
