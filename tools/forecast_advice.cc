@@ -82,21 +82,32 @@ class Changes {
     const int64_t device = machine_.bytes[Tier::kDevice];
     const int64_t host = machine_.bytes[Tier::kHost];
     const int64_t nvme = machine_.bytes[Tier::kNvme];
-    const int64_t floor = size(forecast_.device_floor_bytes);
-    const int64_t more_device = size(fits() ? 2 * device : std::max(floor, device));
+    int64_t more_device = device;
+    if (fits()) {
+      more_device = 2 * device;
+    } else if (forecast_.device_floor_bytes > device) {
+      more_device = size(forecast_.device_floor_bytes);
+    }
     if (more_device > device) {
       Add(absl::StrCat(fits() ? "twice the DEVICE memory (--device " : "more DEVICE (--device ",
                        flag(more_device), ")"))
           .machine.bytes[Tier::kDevice] = more_device;
     }
+    const int64_t all = size(forecast_.needed_bytes);
     if (forecast_.nvme.sum() > 0 || forecast_.spare_bytes > host) {
-      const int64_t all = size(forecast_.needed_bytes);
       Add(absl::StrCat("HOST for everything, nothing on NVME (--host ", flag(all), ")"))
           .machine.bytes[Tier::kHost] = all;
     }
-    if (const int64_t missing = forecast_.nvme.sum(); missing > nvme) {
+    const int64_t missing = forecast_.nvme.sum();
+    if (missing > nvme) {
       Add(absl::StrCat("more NVME (--nvme ", flag(size(missing)), ")")).machine.bytes[Tier::kNvme] =
           size(missing);
+    }
+    if (more_device > device && missing > nvme) {
+      Change& both = Add(
+          absl::StrCat("more of both (--device ", flag(more_device), " --host ", flag(all), ")"));
+      both.machine.bytes[Tier::kDevice] = more_device;
+      both.machine.bytes[Tier::kHost] = all;
     }
   }
 

@@ -44,6 +44,10 @@ Machine LargeMachine() {
   return machine;
 }
 
+bool HasBoth(const std::string& text, const char* a, const char* b) {
+  return text.find(a) != std::string::npos && text.find(b) != std::string::npos;
+}
+
 TEST(ForecastTest, AParameterTakesFourteenBytesInBf16AndSixteenOtherwise) {
   for (const auto& [precision, element_bytes, width] :
        std::vector<std::tuple<Precision, int64_t, int64_t>>{
@@ -110,6 +114,14 @@ TEST(ForecastTest, SaysInWhichTierItFailsAndByHowMuch) {
   ASSERT_OK_AND_ASSIGN(const Forecast without_host, MakeForecast(job, machine));
   EXPECT_THAT(without_host.fit,
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("HOST is 1 MiB too small")));
+  machine.bytes = {{all.device_floor_bytes - kMiB, all.needed_bytes - 16 * kMiB, 0}};
+  ASSERT_OK_AND_ASSIGN(const Forecast without_either, MakeForecast(job, machine));
+  EXPECT_THAT(without_either.fit,
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       AllOf(HasSubstr("DEVICE is 1 MiB"), HasSubstr("NVME are 16 MiB"))));
+  ASSERT_OK_AND_ASSIGN(const std::vector<Advice> advice, Advise(job, machine, without_either));
+  EXPECT_TRUE(std::ranges::any_of(
+      advice, [](const Advice& one) { return HasBoth(one.change, "--device", "--host"); }));
 }
 
 TEST(ForecastTest, TheFloorIsTheHeadsWhereTheLogitsAre) {
