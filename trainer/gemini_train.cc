@@ -23,6 +23,7 @@
 #include "gemini/status_macros.h"
 #include "server/embedded_server.h"
 #include "torch/utils.h"
+#include "trainer/activation_store_managed.h"
 #include "trainer/command_line.h"
 #include "trainer/memory_plan.h"
 #include "trainer/parameter_store_managed.h"
@@ -44,6 +45,7 @@ struct Memory {
   std::unique_ptr<server::EmbeddedServer> server;
   std::unique_ptr<client::hooks::TrainingSession> session;
   std::unique_ptr<ParameterStore> store;
+  std::unique_ptr<ActivationStore> activations;
 };
 
 std::string SpaceName(const RunConfig& config) {
@@ -62,7 +64,8 @@ OptimizerSettings SettingsOf(const RunConfig& config) {
           .weight_decay = config.weight_decay};
 }
 
-absl::StatusOr<MemoryPlan> PlanFor(const RunConfig& config, const CausalLm& model,
+absl::StatusOr<MemoryPlan> PlanFor(const RunConfig& config, const HfConfig& shape,
+                                   const CausalLm& model,
                                    const std::vector<ParameterShape>& parameters) {
   std::vector<TensorSpec> tensors;
   for (const ParameterShape& parameter : parameters) {
@@ -74,13 +77,15 @@ absl::StatusOr<MemoryPlan> PlanFor(const RunConfig& config, const CausalLm& mode
       config.chunk_size == kAutoBytes
           ? client::hooks::ChooseChunkBytes(DeviceMemory(config, available), model)
           : config.chunk_size;
-  return PlanMemory(config, tensors, chunk_bytes, available);
+  return PlanMemory(config, tensors,
+                    BoundaryActivationsOf(config, shape.num_blocks(), shape.width()), chunk_bytes,
+                    available);
 }
 
 // Opens the session, with a server of its own unless a daemon is named, and moves the model into it.
-absl::Status OpenManaged(const RunConfig& config, CausalLm& model,
+absl::Status OpenManaged(const RunConfig& config, const HfConfig& shape, CausalLm& model,
                          const std::vector<ParameterShape>& parameters, Memory& memory) {
-  GEMINI_ASSIGN_OR_RETURN(const MemoryPlan plan, PlanFor(config, model, parameters));
+  GEMINI_ASSIGN_OR_RETURN(const MemoryPlan plan, PlanFor(config, shape, model, parameters));
   client::hooks::TrainingOptions options;
   options.device_memory = plan.bytes[Tier::kDevice];
   options.host_memory = plan.bytes[Tier::kHost];
@@ -117,9 +122,27 @@ absl::Status OpenManaged(const RunConfig& config, CausalLm& model,
   optimizer.weight_decay = config.weight_decay;
   client::hooks::ManageOptions manage;
   manage.space_name = SpaceName(config);
+  if (plan.host_activation_bytes > 0) {
+    manage.host_memory = plan.bytes[Tier::kHost] - plan.host_activation_bytes;
+    if (manage.host_memory <= 0) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "the activations between blocks need ", FormatByteSize(plan.host_activation_bytes),
+          " of HOST beside the model, and HOST has ", FormatByteSize(plan.bytes[Tier::kHost]),
+          ": raise --host-memory or --device-memory, or lower --batch or --accumulate"));
+    }
+  }
   GEMINI_ASSIGN_OR_RETURN(client::hooks::ManagedModel * managed,
                           memory.session->Manage(model, optimizer, manage));
   memory.store = std::make_unique<ManagedParameterStore>(*memory.session, *managed);
+  if (plan.host_activation_bytes > 0) {
+    client::hooks::OffloadOptions offload;
+    offload.space_name = absl::StrCat(manage.space_name.substr(0, 116), ".activations");
+    offload.keep_bytes = plan.kept_activation_bytes;
+    offload.host_bytes = plan.host_activation_bytes;
+    GEMINI_ASSIGN_OR_RETURN(
+        auto offloaded, client::hooks::OffloadedTensors::Open(memory.session->session(), offload));
+    memory.activations = std::make_unique<ManagedActivations>(std::move(offloaded));
+  }
   return absl::OkStatus();
 }
 
@@ -249,7 +272,10 @@ absl::StatusOr<int> Run(CommandLine& line, const Interrupt& interrupt, Progress&
     GEMINI_ASSIGN_OR_RETURN(memory.store,
                             ReferenceParameterStore::Create(*model, SettingsOf(config)));
   } else {
-    GEMINI_RETURN_IF_ERROR(OpenManaged(config, *model, parameters, memory));
+    GEMINI_RETURN_IF_ERROR(OpenManaged(config, source.config(), *model, parameters, memory));
+  }
+  if (memory.activations == nullptr) {
+    memory.activations = std::make_unique<ActivationsInPlace>();
   }
   torch::manual_seed(static_cast<uint64_t>(config.seed));
   if (resumed.has_value()) {
@@ -266,6 +292,7 @@ absl::StatusOr<int> Run(CommandLine& line, const Interrupt& interrupt, Progress&
       .config = config,
       .model = *model,
       .store = *memory.store,
+      .activations = *memory.activations,
       .parameters = parameters,
       .data = data,
       .eval_data = eval_data.has_value() ? &*eval_data : nullptr,

@@ -210,6 +210,16 @@ int64_t HfConfig::max_sequence() const {
   if (const auto* gpt2 = std::get_if<Gpt2Config>(&model)) return gpt2->n_positions;
   return std::get<OptConfig>(model).max_position_embeddings;
 }
+int64_t HfConfig::width() const {
+  const auto* gpt2 = std::get_if<Gpt2Config>(&model);
+  return gpt2 != nullptr ? gpt2->n_embd : std::get<OptConfig>(model).hidden_size;
+}
+
+int64_t HfConfig::num_blocks() const {
+  const auto* gpt2 = std::get_if<Gpt2Config>(&model);
+  return gpt2 != nullptr ? gpt2->n_layer : std::get<OptConfig>(model).num_hidden_layers;
+}
+
 bool HfConfig::tie_word_embeddings() const {
   return std::visit([](const auto& config) { return config.tie_word_embeddings; }, model);
 }

@@ -62,6 +62,8 @@ struct HfConfig {
   absl::string_view model_type() const;  // "gpt2" or "opt".
   int64_t vocab_size() const;
   int64_t max_sequence() const;  // Positions that the model has.
+  int64_t width() const;         // Of what a block takes and returns, a token.
+  int64_t num_blocks() const;
   bool tie_word_embeddings() const;
 };
 

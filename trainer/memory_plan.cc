@@ -5,6 +5,7 @@
 #include <fstream>
 #include <string>
 
+#include "client/spare_slots.h"
 #include "gemini/byte_size.h"
 #include "gemini/status_macros.h"
 
@@ -13,8 +14,9 @@ namespace {
 
 // param, exp_avg, exp_avg_sq, grad: fp32 needs no master copy.
 constexpr int64_t kKindsPerBundle = 4;
-// An update holds 3 fresh chunks; evictions under way need a few more.
-constexpr int64_t kSpareChunks = 16;
+// Of DEVICE, what boundary activations may take. The rest is for parameters, and for what one block
+// computes with; a larger part would save copies of activations and cost those of parameters.
+constexpr int64_t kActivationPart = 4;
 
 }  // namespace
 
@@ -22,21 +24,39 @@ int64_t DeviceMemory(const RunConfig& config, int64_t available_bytes) {
   return config.device_memory == kAutoBytes ? available_bytes / 4 : config.device_memory;
 }
 
+BoundaryActivations BoundaryActivationsOf(const RunConfig& config, int64_t num_blocks,
+                                          int64_t width) {
+  if (config.micro_batch_schedule != "vertical") return {};
+  return {
+      .count = num_blocks * config.accumulate,
+      .size_bytes = config.batch * config.sequence * width * static_cast<int64_t>(sizeof(float))};
+}
+
 absl::StatusOr<MemoryPlan> PlanMemory(const RunConfig& config, absl::Span<const TensorSpec> tensors,
-                                      int64_t chunk_bytes, int64_t available_bytes) {
+                                      const BoundaryActivations& activations, int64_t chunk_bytes,
+                                      int64_t available_bytes) {
   MemoryPlan plan;
   plan.chunk_bytes = chunk_bytes;
   plan.bytes[Tier::kDevice] = DeviceMemory(config, available_bytes);
+  plan.kept_activation_bytes = plan.bytes[Tier::kDevice] / kActivationPart;
+  const int64_t kept = plan.kept_activation_bytes / std::max<int64_t>(activations.size_bytes, 1);
+  if (activations.count > kept) {
+    plan.host_activation_bytes =
+        (activations.count - kept) * RoundUp(activations.size_bytes, chunk_bytes) +
+        client::kSpareSlots * chunk_bytes;
+  }
   for (const NvmeDirectory& directory : config.nvme) {
     plan.bytes[Tier::kNvme] += directory.size_bytes;
   }
   plan.bytes[Tier::kHost] = config.host_memory;
   if (config.host_memory == kAutoBytes) {
     GEMINI_ASSIGN_OR_RETURN(const Layout layout, Layout::Pack(tensors, chunk_bytes));
-    plan.bytes[Tier::kHost] = (layout.num_bundles() * kKindsPerBundle + kSpareChunks) * chunk_bytes;
+    plan.bytes[Tier::kHost] =
+        (layout.num_bundles() * kKindsPerBundle + client::kSpareSlots) * chunk_bytes;
     if (!config.nvme.empty()) {
       plan.bytes[Tier::kHost] = std::min(plan.bytes[Tier::kHost], available_bytes / 2);
     }
+    plan.bytes[Tier::kHost] += plan.host_activation_bytes;
   }
   return plan;
 }

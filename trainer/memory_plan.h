@@ -12,9 +12,20 @@
 
 namespace gemini::trainer {
 
+// The activations between blocks that the vertical schedule keeps at one time.
+struct BoundaryActivations {
+  int64_t count = 0;       // One a block and micro-batch.
+  int64_t size_bytes = 0;  // Of one.
+};
+BoundaryActivations BoundaryActivationsOf(const RunConfig& config, int64_t num_blocks,
+                                          int64_t width);
+
 struct MemoryPlan {
   TierMap<int64_t> bytes;
   int64_t chunk_bytes = 0;
+  // Of boundary activations, DEVICE keeps so many bytes; the others get so many of HOST. 0: all stay.
+  int64_t kept_activation_bytes = 0;
+  int64_t host_activation_bytes = 0;
 };
 
 // DEVICE when "auto": a quarter of the memory that is available.
@@ -22,9 +33,10 @@ int64_t DeviceMemory(const RunConfig& config, int64_t available_bytes);
 
 // The whole plan for a model of these tensors, in chunks of `chunk_bytes`. HOST when "auto": parameters,
 // gradients and moments in whole chunks and the spare ones that updates need; with --nvme at most half
-// of what is available.
+// of what is available; and in any case the activations that leave DEVICE: those beyond a quarter of it.
 absl::StatusOr<MemoryPlan> PlanMemory(const RunConfig& config, absl::Span<const TensorSpec> tensors,
-                                      int64_t chunk_bytes, int64_t available_bytes);
+                                      const BoundaryActivations& activations, int64_t chunk_bytes,
+                                      int64_t available_bytes);
 
 // What the kernel thinks can be taken without swapping (MemAvailable). INTERNAL: it does not say.
 absl::StatusOr<int64_t> AvailableMemory();

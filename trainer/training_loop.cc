@@ -170,10 +170,10 @@ absl::StatusOr<double> Loop::ForwardBackwardVertically() {
   }
   double loss = 0;
   try {
-    GEMINI_ASSIGN_OR_RETURN(const std::vector<double> losses,
-                            RunVertically(parts_.model, micro_batches, [&](int64_t i, double one) {
-                              return CheckLoss(i, one);
-                            }));
+    GEMINI_ASSIGN_OR_RETURN(
+        const std::vector<double> losses,
+        RunVertically(parts_.model, micro_batches, parts_.activations,
+                      [&](int64_t i, double one) { return CheckLoss(i, one); }));
     for (const double one : losses) loss += one / static_cast<double>(config_.accumulate);
   } catch (const std::exception& error) {
     return Explain(error, "forward or backward");

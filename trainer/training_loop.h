@@ -14,6 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "trainer/activation_store.h"
 #include "trainer/causal_lm.h"
 #include "trainer/hf_checkpoint.h"
 #include "trainer/interrupt.h"
@@ -32,6 +33,7 @@ struct TrainingParts {
   const RunConfig& config;
   CausalLm& model;
   ParameterStore& store;
+  ActivationStore& activations;  // Between blocks; used by the vertical schedule.
   const std::vector<ParameterShape>& parameters;
   const TokenData& data;
   const TokenData* eval_data;  // Null: none.

@@ -13,7 +13,7 @@ namespace {
 
 // The input of one block for one micro-batch, and what its dropout began with.
 struct Boundary {
-  torch::Tensor hidden;
+  int64_t hidden = 0;  // In the activation store.
   torch::Tensor generator_state;
 };
 
@@ -34,7 +34,7 @@ torch::Tensor Leaf(const torch::Tensor& hidden) { return hidden.detach().set_req
 }  // namespace
 
 absl::StatusOr<std::vector<double>> RunVertically(
-    CausalLm& model, absl::Span<const torch::Tensor> micro_batches,
+    CausalLm& model, absl::Span<const torch::Tensor> micro_batches, ActivationStore& activations,
     absl::FunctionRef<absl::Status(int64_t micro_batch, double loss)> check) {
   const at::AutoGradMode with_graph(true);
   const size_t count = micro_batches.size();
@@ -45,14 +45,15 @@ absl::StatusOr<std::vector<double>> RunVertically(
     hidden.push_back(embedded.back().detach());
   }
 
-  std::vector<std::vector<Boundary>> boundaries;  // By block and micro-batch.
+  std::vector<Boundary> boundaries;  // Block after block, of each the micro-batches in their order.
   {
     const at::NoGradGuard no_graph;
     for (const std::shared_ptr<Block>& block : model.blocks()) {
-      std::vector<Boundary>& inputs = boundaries.emplace_back();
       for (torch::Tensor& one : hidden) {
-        inputs.push_back({one, GeneratorState()});
-        one = block->Forward(one);
+        Boundary& input = boundaries.emplace_back();
+        input.generator_state = GeneratorState();
+        const torch::Tensor output = block->Forward(one);
+        GEMINI_ASSIGN_OR_RETURN(input.hidden, activations.Put(std::exchange(one, output)));
       }
     }
   }
@@ -69,10 +70,17 @@ absl::StatusOr<std::vector<double>> RunVertically(
   }
 
   const KeepGenerator keep;
-  for (size_t b = boundaries.size(); b-- > 0;) {
+  for (size_t b = model.blocks().size(); b-- > 0;) {
     for (size_t i = 0; i < count; ++i) {
-      Boundary input = std::exchange(boundaries[b][i], {});
-      const torch::Tensor leaf = Leaf(std::exchange(input.hidden, {}));
+      const Boundary& input = boundaries[b * count + i];
+      GEMINI_ASSIGN_OR_RETURN(const torch::Tensor saved, activations.Take(input.hidden));
+      // The next one comes back while this one is computed with.
+      if (i + 1 < count) {
+        GEMINI_RETURN_IF_ERROR(activations.Prefetch(boundaries[b * count + i + 1].hidden));
+      } else if (b > 0) {
+        GEMINI_RETURN_IF_ERROR(activations.Prefetch(boundaries[(b - 1) * count].hidden));
+      }
+      const torch::Tensor leaf = Leaf(saved);
       SetGeneratorState(input.generator_state);
       const torch::Tensor output = model.blocks()[b]->Forward(leaf);
       torch::autograd::backward({output}, {std::exchange(hidden[i], {})});

@@ -17,7 +17,7 @@ TEST(MemoryPlan, WhatIsGivenIsTaken) {
   config.device_memory = 5 * kMiB;
   config.host_memory = 7 * kMiB;
   config.nvme = {{"/a", kGiB}, {"/b", 2 * kGiB}};
-  ASSERT_OK_AND_ASSIGN(const MemoryPlan plan, PlanMemory(config, kTensors, 64 * kKiB, kGiB));
+  ASSERT_OK_AND_ASSIGN(const MemoryPlan plan, PlanMemory(config, kTensors, {}, 64 * kKiB, kGiB));
   EXPECT_EQ(plan.bytes[Tier::kDevice], 5 * kMiB);
   EXPECT_EQ(plan.bytes[Tier::kHost], 7 * kMiB);
   EXPECT_EQ(plan.bytes[Tier::kNvme], 3 * kGiB);
@@ -26,7 +26,8 @@ TEST(MemoryPlan, WhatIsGivenIsTaken) {
 
 TEST(MemoryPlan, AutoHostHoldsFourChunksABundleAndSpareOnes) {
   // `a` spans three chunks, `b` has one of its own: four bundles.
-  ASSERT_OK_AND_ASSIGN(const MemoryPlan plan, PlanMemory(RunConfig(), kTensors, 64 * kKiB, kGiB));
+  ASSERT_OK_AND_ASSIGN(const MemoryPlan plan,
+                       PlanMemory(RunConfig(), kTensors, {}, 64 * kKiB, kGiB));
   EXPECT_EQ(plan.bytes[Tier::kHost], (4 * 4 + 16) * 64 * kKiB);
   EXPECT_EQ(plan.bytes[Tier::kDevice], kGiB / 4);
   EXPECT_EQ(plan.bytes[Tier::kNvme], 0);
@@ -35,8 +36,31 @@ TEST(MemoryPlan, AutoHostHoldsFourChunksABundleAndSpareOnes) {
 TEST(MemoryPlan, WithNvmeAutoHostLeavesHalfOfTheMemory) {
   RunConfig config;
   config.nvme = {{"/a", kGiB}};
-  ASSERT_OK_AND_ASSIGN(const MemoryPlan plan, PlanMemory(config, kTensors, 64 * kKiB, 2 * kMiB));
+  ASSERT_OK_AND_ASSIGN(const MemoryPlan plan,
+                       PlanMemory(config, kTensors, {}, 64 * kKiB, 2 * kMiB));
   EXPECT_EQ(plan.bytes[Tier::kHost], kMiB);
+}
+
+TEST(MemoryPlan, ActivationsBeyondAQuarterOfDeviceGetRoomInHost) {
+  RunConfig config;
+  config.batch = 2;
+  config.sequence = 16;
+  config.accumulate = 4;
+  EXPECT_EQ(BoundaryActivationsOf(config, 3, 1024).count, 0);
+  config.micro_batch_schedule = "vertical";
+  const BoundaryActivations activations = BoundaryActivationsOf(config, /*num_blocks=*/3, 1024);
+  EXPECT_EQ(activations.count, 12);
+  EXPECT_EQ(activations.size_bytes, 128 * kKiB);
+  config.device_memory = 5 * kMiB;  // A quarter holds 10.
+  ASSERT_OK_AND_ASSIGN(const MemoryPlan plan,
+                       PlanMemory(config, kTensors, activations, 64 * kKiB, kGiB));
+  EXPECT_EQ(plan.kept_activation_bytes, 5 * kMiB / 4);
+  EXPECT_EQ(plan.host_activation_bytes, (2 * 2 + 16) * 64 * kKiB);
+  EXPECT_EQ(plan.bytes[Tier::kHost], (4 * 4 + 16) * 64 * kKiB + plan.host_activation_bytes);
+  config.device_memory = 6 * kMiB;  // Holds all.
+  ASSERT_OK_AND_ASSIGN(const MemoryPlan larger,
+                       PlanMemory(config, kTensors, activations, 64 * kKiB, kGiB));
+  EXPECT_EQ(larger.host_activation_bytes, 0);
 }
 
 TEST(MemoryPlan, TheKernelSaysWhatIsAvailable) {

@@ -107,6 +107,15 @@ class ParityTest(train_program.TrainTest):
               "by block", flush=True)
         self.assertLess(moved[1], 0.75 * moved[0])
 
+    def test_activations_between_blocks_that_do_not_fit(self):
+        keys = self.keys(self.model, steps=3, batch=1, accumulate=24, micro_batch_schedule="vertical")
+        reference = self.train("reference", **keys, reference=True)
+        # In the measured run they stay on DEVICE. Here not all of them would fit beside nothing else.
+        self.measured_budget(**keys)
+        peak = max(line["non_model_peak_bytes"]
+                   for line in train_program.steps(self.directory / "measured"))
+        self.check(reference, "vertical", peak - 2 * CHUNK, **keys)
+
 
 def make(model):
     return type(f"Parity_{model}", (ParityTest,), {"model": model})

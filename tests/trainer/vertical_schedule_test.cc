@@ -66,7 +66,9 @@ absl::Status Accept(int64_t, double) { return absl::OkStatus(); }
 
 Result RunVertical(CausalLm& model, const std::vector<torch::Tensor>& batches) {
   torch::manual_seed(3);
-  const absl::StatusOr<std::vector<double>> losses = RunVertically(model, batches, Accept);
+  ActivationsInPlace activations;
+  const absl::StatusOr<std::vector<double>> losses =
+      RunVertically(model, batches, activations, Accept);
   EXPECT_OK(losses);
   return Collect(model, *losses);
 }
@@ -144,6 +146,52 @@ TEST(VerticalScheduleTest, WithDropoutTheMasksOfForwardComeAgainInBackward) {
   }
 }
 
+// Gives a copy back, and notes what was asked for.
+class NotedActivations : public ActivationStore {
+ public:
+  absl::StatusOr<int64_t> Put(torch::Tensor tensor) override {
+    notes.push_back("put " + std::to_string(tensors_.size()));
+    tensors_.push_back(tensor.clone());
+    return static_cast<int64_t>(tensors_.size()) - 1;
+  }
+  absl::Status Prefetch(int64_t key) override {
+    notes.push_back("prefetch " + std::to_string(key));
+    return absl::OkStatus();
+  }
+  absl::StatusOr<torch::Tensor> Take(int64_t key) override {
+    notes.push_back("take " + std::to_string(key));
+    if (key == fail_at) return absl::DataLossError("gone");
+    return std::exchange(tensors_[static_cast<size_t>(key)], {});
+  }
+  std::vector<std::string> notes;
+  int64_t fail_at = -1;
+
+ private:
+  std::vector<torch::Tensor> tensors_;
+};
+
+TEST(VerticalScheduleTest, ActivationsOfTheNextBlockAreAskedForOneAhead) {
+  const auto model = MakeModel(kModels[1], "0.3");  // Of two blocks.
+  const std::vector<torch::Tensor> batches = MicroBatches(2);
+  const Result expected = RunVertical(*model, batches);
+  NotedActivations activations;
+  torch::manual_seed(3);
+  ASSERT_OK_AND_ASSIGN(std::vector<double> losses,
+                       RunVertically(*model, batches, activations, Accept));
+  ExpectEqual(*model, Collect(*model, losses), expected);
+  EXPECT_THAT(activations.notes,
+              ElementsAreArray({"put 0", "put 1", "put 2", "put 3", "take 2", "prefetch 3",
+                                "take 3", "prefetch 0", "take 0", "prefetch 1", "take 1"}));
+}
+
+TEST(VerticalScheduleTest, AnErrorOfTheStoreEndsTheRun) {
+  const auto model = MakeModel(kModels[1], "0.0");
+  NotedActivations activations;
+  activations.fail_at = 3;
+  EXPECT_THAT(RunVertically(*model, MicroBatches(2), activations, Accept),
+              StatusIs(absl::StatusCode::kDataLoss));
+}
+
 // A model of counted blocks.
 class CountedLm : public CausalLm {
  public:
@@ -180,8 +228,10 @@ class CountedLm : public CausalLm {
 
 TEST(VerticalScheduleTest, EachBlockRunsAllMicroBatchesBeforeTheNext) {
   CountedLm model;
-  ASSERT_OK(RunVertically(
-      model, {torch::ones({1, 3}, torch::kInt64), torch::ones({1, 3}, torch::kInt64)}, Accept));
+  ActivationsInPlace activations;
+  ASSERT_OK(RunVertically(model,
+                          {torch::ones({1, 3}, torch::kInt64), torch::ones({1, 3}, torch::kInt64)},
+                          activations, Accept));
   EXPECT_THAT(model.runs,
               ElementsAreArray({"embed", "embed", "block 0", "block 0", "block 1", "block 1",
                                 "head", "head", "graph 1", "graph 1", "graph 0", "graph 0"}));
@@ -189,8 +239,9 @@ TEST(VerticalScheduleTest, EachBlockRunsAllMicroBatchesBeforeTheNext) {
 
 TEST(VerticalScheduleTest, ARefusedLossEndsTheRunBeforeItsBackward) {
   CountedLm model;
+  ActivationsInPlace activations;
   const torch::Tensor tokens = torch::ones({1, 3}, torch::kInt64);
-  EXPECT_THAT(RunVertically(model, {tokens, tokens},
+  EXPECT_THAT(RunVertically(model, {tokens, tokens}, activations,
                             [](int64_t i, double) {
                               return i == 0 ? absl::OkStatus() : absl::CancelledError("second");
                             }),
@@ -204,7 +255,8 @@ TEST(VerticalScheduleTest, FrozenEmbeddingsStayWithoutGradient) {
     if (item.key().find(".w") != std::string::npos) item.value().set_requires_grad(false);
   }
   ASSERT_FALSE(model->named_parameters()["transformer.wpe.weight"].requires_grad());
-  ASSERT_OK(RunVertically(*model, MicroBatches(2), Accept));
+  ActivationsInPlace activations;
+  ASSERT_OK(RunVertically(*model, MicroBatches(2), activations, Accept));
   EXPECT_FALSE(model->named_parameters()["transformer.wpe.weight"].grad().defined());
   EXPECT_TRUE(model->named_parameters()["transformer.h.0.ln_1.bias"].grad().defined());
 }

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// The seam between a schedule and where the activations between its blocks wait. Used as a stack: what was
+// put last is taken first. Thread: one at a time. Errors: those of the place.
+#pragma once
+#include <cstdint>
+#include <unordered_map>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "torch/types.h"
+
+namespace gemini::trainer {
+
+class ActivationStore {
+ public:
+  virtual ~ActivationStore() = default;
+  // Takes a tensor that nobody writes any more; returns its key.
+  virtual absl::StatusOr<int64_t> Put(torch::Tensor tensor) = 0;
+  // Begins to bring it back, if it is away.
+  virtual absl::Status Prefetch(int64_t key) = 0;
+  // Gives it back with the same bits; the key is gone.
+  virtual absl::StatusOr<torch::Tensor> Take(int64_t key) = 0;
+};
+
+// They stay where they are.
+class ActivationsInPlace final : public ActivationStore {
+ public:
+  absl::StatusOr<int64_t> Put(torch::Tensor tensor) override {
+    tensors_[next_key_] = std::move(tensor);
+    return next_key_++;
+  }
+  absl::Status Prefetch(int64_t /*key*/) override { return absl::OkStatus(); }
+  absl::StatusOr<torch::Tensor> Take(int64_t key) override {
+    return std::move(tensors_.extract(key).mapped());
+  }
+
+ private:
+  std::unordered_map<int64_t, torch::Tensor> tensors_;
+  int64_t next_key_ = 0;
+};
+
+}  // namespace gemini::trainer
