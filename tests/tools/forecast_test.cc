@@ -88,6 +88,27 @@ TEST(ForecastTest, WhatHostDoesNotHoldLiesOnNvmeMomentsFirst) {
   EXPECT_GT(spilled.prediction.round_ns, all.prediction.round_ns);
 }
 
+// Updates, fetches and gradients share the disk, which the simulator does not know.
+TEST(ForecastTest, AStepTakesAtLeastTheTimeOfAllItsReads) {
+  Machine machine = LargeMachine();
+  machine.compute = {.flops_per_second = 1e15, .memory_bytes_per_second = 1e15};
+  machine.links.nvme_write = 1e12;
+  Job job = SmallJob();
+  job.chunk_bytes = kMiB;
+  ASSERT_OK_AND_ASSIGN(const Forecast all, MakeForecast(job, machine));
+  machine.bytes[Tier::kHost] = all.spare_bytes;
+  machine.bytes[Tier::kNvme] = 64 * kGiB;
+  ASSERT_OK_AND_ASSIGN(const Forecast forecast, MakeForecast(job, machine));
+  ASSERT_OK(forecast.fit);
+  EXPECT_EQ(forecast.host.sum(), 0);
+  // Every state for the update, and the parameters again for forward and backward.
+  EXPECT_EQ(forecast.prediction.nvme_read_bytes,
+            forecast.nvme.sum() + forecast.prediction.fetch_bytes);
+  EXPECT_GE(forecast.prediction.round_ns, forecast.prediction.nvme_read_bytes);  // At 1 GB/s.
+  EXPECT_LE(forecast.busy_fraction[static_cast<int>(ForecastLane::kNvmeRead)], 1 + 1e-6);
+  EXPECT_GT(forecast.prediction.stall_ns[static_cast<int>(StallCause::kNvme)], 0);
+}
+
 TEST(ForecastTest, SaysInWhichTierItFailsAndByHowMuch) {
   Machine machine = LargeMachine();
   ASSERT_OK_AND_ASSIGN(const Forecast all, MakeForecast(SmallJob(), machine));
