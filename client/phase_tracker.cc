@@ -92,9 +92,11 @@ class PhaseTracker::State {
     if (round_phase_ != nullptr && ends_with_gradients_) CloseRound({});
     if (round_phase_ == nullptr) OpenRound({}, /*gradients_enabled=*/true);
     update_ = Begin({});
+    executor_.Pause();
   }
 
   void EndUpdate(absl::Span<const int32_t> updated) {
+    executor_.Resume();
     End(update_);
     MutexLock lock(mutex_);
     CloseRound(updated);
@@ -136,6 +138,7 @@ class PhaseTracker::State {
     if (phase == nullptr || phase->plan == nullptr) return NothingOf("plan", name);
     return phase->plan->plan;
   }
+  void AwaitPlannedMoves() { executor_.AwaitRest(); }
   void LeavePlanWhen(std::function<bool(int32_t)> when) {
     MutexLock lock(mutex_);
     leave_when_ = std::move(when);
@@ -426,6 +429,7 @@ absl::StatusOr<Trace> PhaseTracker::TraceOf(absl::string_view phase) const {
 absl::StatusOr<Plan> PhaseTracker::PlanOf(absl::string_view phase) const {
   return state_->PlanOf(phase);
 }
+void PhaseTracker::AwaitPlannedMoves() { state_->AwaitPlannedMoves(); }
 void PhaseTracker::TESTING_ONLY_LeavePlanWhen(std::function<bool(int32_t position)> when) {
   state_->LeavePlanWhen(std::move(when));
 }

@@ -62,7 +62,8 @@ class PhaseTracker {
   // The gradient of a tensor leaves DEVICE for HOST.
   void GradientLeaves(int32_t tensor);
 
-  // The optimizer step, an operator of its own. At EndUpdate the intent is recorded, the DEVICE copies
+  // The optimizer step, an operator of its own. Between the two no planned copy reads a chunk in HOST;
+  // BeginUpdate waits for those under way. At EndUpdate the intent is recorded, the DEVICE copies
   // of `updated` are gone, and the round ends; `updated` is empty when the step was not taken.
   void BeginUpdate();
   void EndUpdate(absl::Span<const int32_t> updated);
@@ -79,6 +80,9 @@ class PhaseTracker {
   absl::StatusOr<Trace> TraceOf(absl::string_view phase) const;
   absl::StatusOr<Plan> PlanOf(absl::string_view phase) const;
 
+  // Blocks until nothing planned is under way that does not wait for operators. For measurements and
+  // tests, which count bytes.
+  void AwaitPlannedMoves();
   // Leaves the plan at an operator for which this returns true. Between rounds.
   void TESTING_ONLY_LeavePlanWhen(std::function<bool(int32_t position)> when);
 

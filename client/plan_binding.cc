@@ -1,12 +1,53 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/plan_binding.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "gemini/status_macros.h"
 
 namespace gemini::client {
+namespace {
+
+void FindTurns(BoundPlan& bound) {
+  const Plan& plan = bound.plan;
+  struct Move {
+    int64_t gate;
+    bool is_fetch;
+    size_t index;
+  };
+  std::vector<Move> moves;
+  for (size_t i = 0; i < plan.fetches.size(); ++i)
+    moves.push_back({GateOf(plan.fetches[i]), true, i});
+  for (size_t i = 0; i < plan.evictions.size(); ++i) {
+    moves.push_back({GateOf(plan.evictions[i]), false, i});
+  }
+  // A range that is fetched when it may leave has left before.
+  std::ranges::stable_sort(moves, [](const Move& a, const Move& b) {
+    return std::pair(a.gate, a.is_fetch) < std::pair(b.gate, b.is_fetch);
+  });
+  bound.fetches_of.assign(plan.ranges.size(), 0);
+  bound.evictions_of.assign(plan.ranges.size(), 0);
+  bound.fetch_turns.resize(plan.fetches.size());
+  bound.eviction_turns.resize(plan.evictions.size());
+  std::vector<int64_t> arrivals(plan.ranges.size());
+  for (const PlannedResident& resident : plan.initial) ++arrivals[resident.range];
+  for (const Move& move : moves) {
+    if (move.is_fetch) {
+      const int32_t range = plan.fetches[move.index].range;
+      bound.fetch_turns[move.index] = bound.evictions_of[range];
+      ++bound.fetches_of[range];
+      ++arrivals[range];
+    } else {
+      const int32_t range = plan.evictions[move.index].range;
+      bound.eviction_turns[move.index] = arrivals[range];
+      ++bound.evictions_of[range];
+    }
+  }
+}
+
+}  // namespace
 
 absl::StatusOr<std::shared_ptr<const BoundPlan>> BindPlan(Plan plan, const Trace& trace,
                                                           absl::Span<ChunkStore* const> stores,
@@ -46,6 +87,7 @@ absl::StatusOr<std::shared_ptr<const BoundPlan>> BindPlan(Plan plan, const Trace
     bound->ranges.push_back(id);
   }
   bound->plan = std::move(plan);
+  FindTurns(*bound);
   return bound;
 }
 

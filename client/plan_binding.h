@@ -18,7 +18,21 @@ namespace gemini::client {
 struct BoundPlan {
   Plan plan;
   std::vector<RangeId> ranges;  // By plan.ranges.
+  // Two threads work through the two lists. What keeps each range's moves in turn when one comes late:
+  // how many of the range's evictions come before a fetch in its round, and of its fetches before an
+  // eviction, being in `initial` counted as one; and how many of each a round has.
+  std::vector<int64_t> fetch_turns;     // By plan.fetches.
+  std::vector<int64_t> eviction_turns;  // By plan.evictions.
+  std::vector<int64_t> fetches_of;      // By plan.ranges.
+  std::vector<int64_t> evictions_of;
 };
+
+// When a fetch or an eviction begins, as PlanExecutor::Progressed counts, from its round's beginning.
+inline int64_t GateOf(const PlannedFetch& fetch) {
+  // On demand, it begins with its operator.
+  return 2 * int64_t{fetch.after} + (fetch.after < fetch.needed_at ? 2 : 1);
+}
+inline int64_t GateOf(const PlannedEviction& eviction) { return 2 * int64_t{eviction.after} + 2; }
 
 // Finds the ranges of `plan`, whose spaces are `stores`. INVALID_ARGUMENT: CheckPlan, a plan of another
 // trace, chunk size or larger budget, or slots beyond the arena. NOT_FOUND: a range that nobody added.

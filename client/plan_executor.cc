@@ -60,10 +60,14 @@ absl::Status PlanExecutor::Start(std::shared_ptr<const BoundPlan> plan, int64_t 
     if (is_fetched_.size() <= index) is_fetched_.resize(index + 1);
     is_fetched_[index] = true;
   };
+  for (std::vector<int64_t>& moves : moves_) moves.assign(steps.ranges.size(), 0);
   for (size_t i = 0; i < initial.size(); ++i) {
-    if (keep[i].second == initial[i].second) continue;
-    first_fetches_.push_back(initial[i]);
-    mark(initial[i].first);
+    if (keep[i].second == initial[i].second) {
+      ++moves_[kIn][residents[i].range];
+    } else {
+      first_fetches_.push_back(residents[i]);
+      mark(initial[i].first);
+    }
   }
   for (const PlannedFetch& fetch : steps.fetches) mark(plan->ranges[fetch.range]);
   plan_ = std::move(plan);
@@ -101,6 +105,28 @@ void PlanExecutor::Stop() {
   plan_.reset();
 }
 
+void PlanExecutor::Pause() {
+  paused_.store(true, std::memory_order_release);
+  {
+    // An eviction that came late would take what is fetched after the update.
+    MutexLock lock(mutex_);
+    while (active() && !AtGate(kOut)) mutex_.WaitFor(changed_);
+  }
+  residency_.AwaitPlanned();
+}
+
+void PlanExecutor::Resume() {
+  paused_.store(false, std::memory_order_release);
+  residency_.Nudge();
+}
+
+void PlanExecutor::AwaitRest() {
+  MutexLock lock(mutex_);
+  while (active() && !(AtGate(kIn) && AtGate(kOut) && under_way_ == 0)) {
+    mutex_.WaitFor(changed_);
+  }
+}
+
 void PlanExecutor::OpenGates() {
   MutexLock lock(mutex_);
   const int64_t progress = progress_.load(std::memory_order_seq_cst);
@@ -117,34 +143,45 @@ void PlanExecutor::UpdateGate() {
   gate_.store(std::min(workers_[kIn].gate, workers_[kOut].gate), std::memory_order_seq_cst);
 }
 
-bool PlanExecutor::AtGate(const Worker& worker) const {
-  return worker.activity == Activity::kIdle ||
-         ((worker.activity == Activity::kGate || worker.activity == Activity::kBudget) &&
-          worker.gate > progress_.load(std::memory_order_seq_cst));
+// Whether the worker does nothing more before the operators, or the other worker, go on.
+bool PlanExecutor::AtGate(size_t which) const {
+  const Worker& worker = workers_[which];
+  switch (worker.activity) {
+    case Activity::kIdle:
+      return true;
+    case Activity::kGate:
+    case Activity::kBudget:
+    case Activity::kPinned:
+      return worker.gate > progress_.load(std::memory_order_seq_cst);
+    case Activity::kTurn:
+      return moves_[1 - which][worker.turn_range] < worker.turn;
+    default:
+      return false;
+  }
 }
 
-// Whether nothing moves any more unless the operators go on.
+// Whether nothing more comes to DEVICE unless the operators go on.
 bool PlanExecutor::Stuck(bool blocked) const {
-  if (workers_[kIn].activity == Activity::kPlacing) return blocked && AtGate(workers_[kOut]);
-  return AtGate(workers_[kIn]);
+  const Activity fetching = workers_[kIn].activity;
+  if (fetching == Activity::kPlacing) return blocked && AtGate(kOut);
+  if (fetching == Activity::kTurn) return AtGate(kIn) && AtGate(kOut);
+  return AtGate(kIn);
 }
 
 bool PlanExecutor::IsEvicting() const {
   MutexLock lock(mutex_);
-  return !AtGate(workers_[kOut]);
+  return !AtGate(kOut);
 }
 
 bool PlanExecutor::IsComing(RangeId range, bool blocked) {
   const auto index = static_cast<size_t>(range.value());
-  Divergence cause = Divergence::kPinned;  // Somebody wants what the plan does not bring.
+  // Somebody wants what the plan does not bring, or not now; or keeps what should leave.
+  Divergence cause = Divergence::kPinned;
   {
     MutexLock lock(mutex_);
     if (index < is_fetched_.size() && is_fetched_[index]) {
       if (!Stuck(blocked)) return true;
-      const Activity activity = workers_[kIn].activity;
-      cause = activity == Activity::kBudget    ? Divergence::kNonModel
-              : activity == Activity::kPlacing ? Divergence::kPinned
-                                               : Divergence::kOperator;
+      if (workers_[kIn].activity == Activity::kBudget) cause = Divergence::kNonModel;
     }
   }
   Interrupt(cause);
@@ -155,6 +192,7 @@ StallCause PlanExecutor::WaitingFor() const {
   MutexLock lock(mutex_);
   const Worker& fetching = workers_[kIn];
   switch (fetching.activity) {
+    case Activity::kTurn:
     case Activity::kPlacing:
     case Activity::kBudget:
       return StallCause::kRoom;
@@ -186,6 +224,7 @@ bool PlanExecutor::WaitForGate(size_t worker, int64_t gate, Activity activity) {
     workers_[worker].activity = activity;
     workers_[worker].gate = gate;
     UpdateGate();
+    changed_.notify_all();
   }
   residency_.Nudge();
   MutexLock lock(mutex_);
@@ -206,18 +245,43 @@ bool PlanExecutor::WaitForCopies() {
   return active();
 }
 
-bool PlanExecutor::Fetch(RangeId range, SlotId slot, int64_t gate) {
-  if (!WaitForGate(kIn, gate, Activity::kGate)) return false;
+bool PlanExecutor::WaitForTurn(size_t worker, int32_t range, int64_t turn) {
+  {
+    MutexLock lock(mutex_);
+    if (moves_[1 - worker][range] >= turn) return active();
+    workers_[worker].activity = Activity::kTurn;
+    workers_[worker].turn_range = range;
+    workers_[worker].turn = turn;
+    changed_.notify_all();
+  }
+  residency_.Nudge();
+  MutexLock lock(mutex_);
+  while (active() && moves_[1 - worker][range] < turn) mutex_.WaitFor(changed_);
+  workers_[worker].activity = Activity::kWorking;
+  return active();
+}
+
+bool PlanExecutor::Fetch(const BoundPlan& plan, int32_t range, SlotId slot, int64_t gate,
+                         int64_t turn) {
+  if (!WaitForGate(kIn, gate, Activity::kGate) || !WaitForTurn(kIn, range, turn)) return false;
   for (;;) {
     SetActivity(kIn, Activity::kPlacing);
-    const Residency::FetchStart start = residency_.BeginFetch(range, slot);
+    const Residency::FetchStart start = residency_.BeginFetch(plan.ranges[range], slot);
     SetActivity(kIn, Activity::kWorking);
     if (start == Residency::FetchStart::kStarted) break;
     if (start == Residency::FetchStart::kEnded) return false;
-    // Non-model data is above what the plan leaves for it, at least until an operator ends.
+    // Non-model data is above what the plan leaves for it, at least until the operators go on.
     const int64_t next = progress_.load(std::memory_order_seq_cst) + 1;
     if (!WaitForGate(kIn, next, Activity::kBudget)) return false;
   }
+  if (!CopyIn(plan.ranges[range])) return false;
+  MutexLock lock(mutex_);
+  ++moves_[kIn][range];
+  changed_.notify_all();
+  return true;
+}
+
+bool PlanExecutor::CopyIn(RangeId range) {
   const Residency::Description what = residency_.Describe(range);
   CopyEvent last;
   for (int64_t i = 0; i < what.num_bundles; ++i) {
@@ -244,52 +308,67 @@ bool PlanExecutor::Fetch(RangeId range, SlotId slot, int64_t gate) {
   return true;
 }
 
+bool PlanExecutor::Evict(const BoundPlan& plan, int32_t range, int64_t gate, int64_t turn) {
+  if (!WaitForGate(kOut, gate, Activity::kGate) || !WaitForTurn(kOut, range, turn)) return false;
+  for (;;) {
+    const int64_t progress = progress_.load(std::memory_order_seq_cst);
+    const absl::Status status = residency_.EvictPlanned(plan.ranges[range]);
+    if (status.ok()) break;
+    if (!absl::IsFailedPrecondition(status)) {
+      Abandon(Divergence::kFailed);
+      return false;
+    }
+    // This thread came late, and an operator found the range still there; or somebody keeps it.
+    if (!WaitForGate(kOut, progress + 1, Activity::kPinned)) return false;
+  }
+  MutexLock lock(mutex_);
+  ++moves_[kOut][range];
+  changed_.notify_all();
+  return true;
+}
+
 void PlanExecutor::FollowFetches(const BoundPlan& bound,
-                                 absl::Span<const std::pair<RangeId, SlotId>> first_fetches) {
-  int64_t round_begin;
+                                 absl::Span<const PlannedResident> first_fetches) {
+  int64_t first;
   {
     MutexLock lock(mutex_);
-    round_begin = first_;
+    first = first_;
   }
-  for (const auto& [range, slot] : first_fetches) {
-    if (!Fetch(range, slot, 2 * round_begin)) return;
+  for (const PlannedResident& resident : first_fetches) {
+    if (!Fetch(bound, resident.range, resident.slot, 2 * first, 0)) return;
   }
   const Plan& plan = bound.plan;
-  while (!plan.fetches.empty()) {
-    for (const PlannedFetch& fetch : plan.fetches) {
-      // On demand, it begins with its operator.
-      const int64_t gate =
-          2 * (round_begin + fetch.after) + (fetch.after < fetch.needed_at ? 2 : 1);
-      if (!Fetch(bound.ranges[fetch.range], fetch.slot, gate)) return;
+  for (int64_t round = 0; !plan.fetches.empty(); ++round) {
+    const int64_t begin = 2 * (first + round * plan.num_positions());
+    for (size_t i = 0; i < plan.fetches.size(); ++i) {
+      const PlannedFetch& fetch = plan.fetches[i];
+      const int64_t turn = bound.fetch_turns[i] + round * bound.evictions_of[fetch.range];
+      if (!Fetch(bound, fetch.range, fetch.slot, begin + GateOf(fetch), turn)) return;
     }
-    round_begin += plan.num_positions();
   }
 }
 
 void PlanExecutor::FollowEvictions(const BoundPlan& bound) {
-  int64_t round_begin;
+  int64_t first;
   {
     MutexLock lock(mutex_);
-    round_begin = first_;
+    first = first_;
   }
   const Plan& plan = bound.plan;
-  while (!plan.evictions.empty()) {
-    for (const PlannedEviction& eviction : plan.evictions) {
-      if (!WaitForGate(kOut, 2 * (round_begin + eviction.after) + 2, Activity::kGate)) return;
-      const absl::Status status = residency_.EvictPlanned(bound.ranges[eviction.range]);
-      if (!status.ok()) {
-        Abandon(absl::IsFailedPrecondition(status) ? Divergence::kPinned : Divergence::kFailed);
-        return;
-      }
+  for (int64_t round = 0; !plan.evictions.empty(); ++round) {
+    const int64_t begin = 2 * (first + round * plan.num_positions());
+    for (size_t i = 0; i < plan.evictions.size(); ++i) {
+      const int32_t range = plan.evictions[i].range;
+      const int64_t turn = bound.eviction_turns[i] + round * bound.fetches_of[range];
+      if (!Evict(bound, range, begin + GateOf(plan.evictions[i]), turn)) return;
     }
-    round_begin += plan.num_positions();
   }
 }
 
 void PlanExecutor::RunFetches() {
   for (int64_t run = 0;;) {
     std::shared_ptr<const BoundPlan> plan;
-    std::vector<std::pair<RangeId, SlotId>> first_fetches;
+    std::vector<PlannedResident> first_fetches;
     {
       MutexLock lock(mutex_);
       while (run_ == run && !quitting_) mutex_.WaitFor(changed_);

@@ -56,6 +56,13 @@ class PlanExecutor final : public PlannedMoves {
   // Why it ended, when it was not Stop; kOperator while active.
   Divergence cause() const { return cause_.load(std::memory_order_acquire); }
 
+  // From Pause, which waits for what is under way or due, to Resume no fetch begins: the executor holds
+  // nothing in HOST.
+  void Pause();
+  void Resume();
+  // Blocks until nothing more moves, or can be moved, unless the operators go on.
+  void AwaitRest();
+
   // How far the operators are: 2 n + 1 when operator n has begun and all before it have ended, 2 n + 2
   // when it has ended, counted since the start of time. Makes a system call only when a thread waits for
   // this very moment.
@@ -66,6 +73,7 @@ class PlanExecutor final : public PlannedMoves {
   }
 
   bool active() const override { return active_.load(std::memory_order_acquire); }
+  bool paused() const override { return paused_.load(std::memory_order_acquire); }
   bool IsComing(RangeId range, bool blocked) override;
   bool IsEvicting() const override;
   StallCause WaitingFor() const override;
@@ -78,14 +86,19 @@ class PlanExecutor final : public PlannedMoves {
     kIdle,     // No plan, or nothing more to do in it.
     kWorking,  // On its way to the next wait.
     kGate,     // Waits for the operators.
+    kTurn,     // Waits for the other thread's move of the same range.
     kPlacing,  // In Residency::BeginFetch.
     kBudget,   // Waits for the operators, for the budget is used up.
+    kPinned,   // Waits for the operators, for what should leave is pinned.
     kAcquire,  // Waits for the chunk in HOST.
     kCopies,   // Waits for a copy to end.
   };
   struct Worker {
     Activity activity = Activity::kIdle;
     int64_t gate = kNoGate;
+    int32_t turn_range =
+        0;  // In kTurn: of the plan; and how many of the other's moves there must be.
+    int64_t turn = 0;
     ChunkStore* store = nullptr;  // In kAcquire: of what.
     ChunkId chunk;
   };
@@ -98,11 +111,13 @@ class PlanExecutor final : public PlannedMoves {
   void RunFetches();
   void RunEvictions();
   void RunLandings();
-  void FollowFetches(const BoundPlan& plan,
-                     absl::Span<const std::pair<RangeId, SlotId>> first_fetches);
+  void FollowFetches(const BoundPlan& plan, absl::Span<const PlannedResident> first_fetches);
   void FollowEvictions(const BoundPlan& plan);
   // Each returns false when the plan has ended.
-  bool Fetch(RangeId range, SlotId slot, int64_t gate);
+  bool Fetch(const BoundPlan& plan, int32_t range, SlotId slot, int64_t gate, int64_t turn);
+  bool Evict(const BoundPlan& plan, int32_t range, int64_t gate, int64_t turn);
+  bool CopyIn(RangeId range);
+  bool WaitForTurn(size_t worker, int32_t range, int64_t turn);
   bool WaitForGate(size_t worker, int64_t gate, Activity activity);
   bool WaitForCopies();
   void SetActivity(size_t worker, Activity activity, ChunkStore* store = nullptr,
@@ -111,12 +126,13 @@ class PlanExecutor final : public PlannedMoves {
   void Rest(size_t worker);
   void OpenGates();
   void UpdateGate() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool AtGate(const Worker& worker) const;
+  bool AtGate(size_t worker) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Stuck(bool blocked) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Residency& residency_;
 
   std::atomic<bool> active_{false};
+  std::atomic<bool> paused_{false};
   std::atomic<Divergence> cause_{Divergence::kOperator};
   std::atomic<int64_t> progress_{0};
   std::atomic<int64_t> gate_{kNoGate};  // The smallest that a worker waits for.
@@ -124,7 +140,9 @@ class PlanExecutor final : public PlannedMoves {
   mutable Mutex mutex_;
   std::condition_variable changed_;  // Everything below; few threads wait.
   std::shared_ptr<const BoundPlan> plan_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::pair<RangeId, SlotId>> first_fetches_ ABSL_GUARDED_BY(mutex_);
+  std::vector<PlannedResident> first_fetches_ ABSL_GUARDED_BY(mutex_);
+  std::array<std::vector<int64_t>, 2> moves_
+      ABSL_GUARDED_BY(mutex_);                            // By worker, and range of the plan.
   std::vector<bool> is_fetched_ ABSL_GUARDED_BY(mutex_);  // By RangeId: the plan fetches it.
   int64_t first_ ABSL_GUARDED_BY(mutex_) = 0;             // Its first operator.
   int64_t run_ ABSL_GUARDED_BY(mutex_) = 0;               // Number of the Start.

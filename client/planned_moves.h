@@ -14,6 +14,8 @@ class PlannedMoves {
   virtual ~PlannedMoves() = default;
   // Whether it still moves ranges. False from Interrupt on, but what it began still lands.
   virtual bool active() const = 0;
+  // Whether nothing may be begun just now.
+  virtual bool paused() const = 0;
   // Whether `range`, which is not on DEVICE, will be brought although its waiter waits. `blocked`: the
   // fetch that waits for its slots would wait still, if it began now.
   virtual bool IsComing(RangeId range, bool blocked) = 0;

@@ -168,7 +168,7 @@ absl::StatusOr<StallCause> Residency::AwaitOne(absl::Span<const RangeId> ids) {
     }
   }
   if (planned_ != nullptr && planned_->active()) {
-    const bool blocked = waiting_fetch_ && !CanBegin(*waiting_fetch_);
+    const bool blocked = waiting_fetch_ && IsOccupied(*waiting_fetch_);
     if (planned_->IsComing(absent, blocked)) {
       const StallCause cause = planned_->WaitingFor();
       WaitForChange();

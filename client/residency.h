@@ -132,6 +132,8 @@ class Residency {
   void WaitForCopy(CopyEvent event) { copies_.Wait(event); }
   // What EndFetch left under way is done, and holds no HOST slot any more.
   void Land();
+  // Blocks until no planned move is under way.
+  void AwaitPlanned();
   // Evicts the range if it is on DEVICE; blocks while it is written back. FAILED_PRECONDITION: pinned.
   absl::Status EvictPlanned(RangeId range);
   // Lets who waits here look again at what PlannedMoves says.
@@ -209,7 +211,8 @@ class Residency {
   void Leave(int64_t range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Publish(const Range& range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool SlotsFree(SlotId slot, int64_t count) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool CanBegin(const Placement& fetch) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether the fetch finds its slots taken, or its range on DEVICE: something must leave first.
+  bool IsOccupied(const Placement& fetch) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The event after which the slot takes a chunk's bytes, and the range's bytes in HOST are whole.
   CopyEvent FetchableAfter(const Range& range, SlotId slot) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -42,10 +42,9 @@ bool Residency::SlotsFree(SlotId slot, int64_t count) const {
   return true;
 }
 
-bool Residency::CanBegin(const Placement& fetch) const {
+bool Residency::IsOccupied(const Placement& fetch) const {
   const Range& range = ranges_[fetch.range];
-  return range.presence == Presence::kAbsent && range.host_writers == 0 &&
-         SlotsFree(fetch.slot, range.num_bundles);
+  return range.presence != Presence::kAbsent || !SlotsFree(fetch.slot, range.num_bundles);
 }
 
 absl::Status Residency::Vacate(absl::Span<std::pair<RangeId, SlotId>> keep) {
@@ -73,7 +72,7 @@ Residency::FetchStart Residency::BeginFetch(RangeId id, SlotId slot) {
   const Placement fetch = {.range = id.value(), .slot = slot};
   Range& range = ranges_[id.value()];
   for (; planned_->active(); WaitForChange()) {
-    if (CanBegin(fetch)) {
+    if (!planned_->paused() && !IsOccupied(fetch) && range.host_writers == 0) {
       if (budget_.TryCharge(DeviceBudget::Use::kChunks, BytesOf(range))) break;
       if (!planned_->IsEvicting()) {
         waiting_fetch_.reset();
@@ -121,6 +120,11 @@ void Residency::EndFetch(RangeId id, CopyEvent last, bool all) {
   }
   if (!all) --moving_;
   NotifyChange();
+}
+
+void Residency::AwaitPlanned() {
+  MutexLock lock(mutex_);
+  while (moving_ > 0) WaitForChange();
 }
 
 void Residency::Land() {
