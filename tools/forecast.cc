@@ -87,13 +87,18 @@ double GradientsOnNvme(const Forecast& forecast) {
   return Share(forecast.nvme.gradients, forecast.nvme.gradients + forecast.host.gradients);
 }
 
-CostModel NarrowedCosts(const Forecast& forecast, const CostModel& links) {
+// Of whole chunks, padding too: so updates run.
+int64_t ElementsOf(const Forecast& forecast, int64_t element_bytes) {
+  return (forecast.host.parameters + forecast.nvme.parameters) / element_bytes;
+}
+
+CostModel NarrowedCosts(const Forecast& forecast, const CostModel& links, int64_t element_bytes) {
   CostModel costs = links;
   costs.host_to_device =
       Narrowed(links.host_to_device, ParametersOnNvme(forecast), links.nvme_read);
   costs.device_to_host =
       Narrowed(links.device_to_host, GradientsOnNvme(forecast), links.nvme_write);
-  const auto elements = static_cast<double>(forecast.num_parameters);
+  const auto elements = static_cast<double>(ElementsOf(forecast, element_bytes));
   const double seconds = std::max({elements / links.update_elements_per_second,
                                    static_cast<double>(UpdateReads(forecast)) / links.nvme_read,
                                    static_cast<double>(UpdateWrites(forecast)) / links.nvme_write});
@@ -255,9 +260,10 @@ class Forecaster {
     return costs;
   }
   absl::StatusOr<Plan> PlanFor(const RangeTrace& packed) const {
-    return policies::MakePlan({packed, PlannerBudget(),
-                               InSimulatorsElements(NarrowedCosts(forecast_, machine_.links)),
-                               /*policy=*/{}});
+    return policies::MakePlan(
+        {packed, PlannerBudget(),
+         InSimulatorsElements(NarrowedCosts(forecast_, machine_.links, job_.round.element_bytes)),
+         /*policy=*/{}});
   }
 
   // The simulator knew NVME as slower links alone.
@@ -270,7 +276,7 @@ class Forecaster {
         UpdateWrites(forecast_) + static_cast<int64_t>(GradientsOnNvme(forecast_) *
                                                        static_cast<double>(prediction.evict_bytes));
     const CostModel& links = machine_.links;
-    const CostModel costs = NarrowedCosts(forecast_, links);
+    const CostModel costs = NarrowedCosts(forecast_, links, job_.round.element_bytes);
     // A wait for what NVME made slow is one for NVME.
     auto& stalls = prediction.stall_ns;
     const auto blame_nvme = [&](StallCause cause) {
@@ -302,7 +308,8 @@ class Forecaster {
     busy(ForecastLane::kCompute, prediction.compute_ns, 1e9);
     busy(ForecastLane::kPcieIn, prediction.fetch_bytes, links.host_to_device);
     busy(ForecastLane::kPcieOut, prediction.evict_bytes, links.device_to_host);
-    busy(ForecastLane::kUpdate, job_.round.train ? forecast_.num_parameters : 0,
+    busy(ForecastLane::kUpdate,
+         job_.round.train ? ElementsOf(forecast_, job_.round.element_bytes) : 0,
          links.update_elements_per_second);
     busy(ForecastLane::kNvmeRead, prediction.nvme_read_bytes, links.nvme_read);
     busy(ForecastLane::kNvmeWrite, prediction.nvme_write_bytes, links.nvme_write);
