@@ -4,8 +4,10 @@
 // Close, or the destructor, unmaps everything before it tells the
 //         server, which only then gives the bytes to others.
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +22,7 @@
 #include "client/mutex.h"
 #include "client/residency.h"
 #include "client/server_plan_source.h"
+#include "gemini/lease_shm.h"
 #include "gemini/mapped_memory.h"
 #include "gemini/policy_options.h"
 #include "gemini/tier.h"
@@ -30,11 +33,14 @@ namespace gemini::client {
 struct SessionOptions {
   TierMap<int64_t> want_bytes;   // Asked for; the server grants min(want, free) in each tier
   TierMap<int64_t> floor_bytes;  // and refuses below this.
-  int64_t chunk_bytes = 0;       // A positive multiple of kPageBytes: the same in all spaces.
-  std::string label;             // Shown by memstat; the program's name and job.
+  // Whether DEVICE may be granted in part and change, down to the floor and up to what is wanted: the
+  // caller then looks for TakeBudgetChange between operators.
+  bool takes_epochs = false;
+  int64_t chunk_bytes = 0;  // A positive multiple of kPageBytes: the same in all spaces.
+  std::string label;        // Shown by memstat; the program's name and job.
   // Bytes a second of the link between HOST and the DEVICE arena, each direction; 0: no limit.
   int64_t device_bandwidth = 0;
-  PolicyOptions policy;  // Of the plans that are asked for.
+  PolicyOptions policy = {};  // Of the plans that are asked for.
 };
 
 struct SpaceOptions {
@@ -63,6 +69,14 @@ class Session {
   // FAILED_PRECONDITION: closed.
   absl::StatusOr<ChunkStore*> OpenSpace(const SpaceOptions& options);
 
+  // The DEVICE budget from now on, if the server changed it since the last call: one relaxed load where
+  // it did not. Any thread; one of several gets it. Not after Close.
+  std::optional<BudgetTarget> TakeBudgetChange();
+  // Tells the server that only the first target.device_bytes of the arena are used, nothing pinned or in
+  // flight behind them: what lies there is lost. Needed when the target is less than before; blocks.
+  // ABORTED: the target changed meanwhile; take it again. FAILED_PRECONDITION: nothing to acknowledge.
+  absl::Status AcknowledgeBudget(const BudgetTarget& target);
+
   // Plans from this session's server by the session's policy; valid until the session is destroyed.
   std::unique_ptr<ServerPlanSource> MakePlanSource();
 
@@ -90,6 +104,7 @@ class Session {
   struct Lease {
     uint64_t generation = 0;
     TierMap<int64_t> granted_bytes;
+    MappedMemory segment;
     MappedMemory arena;
   };
   struct OpenedSpace {
@@ -113,6 +128,8 @@ class Session {
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   std::vector<OpenedSpace> spaces_ ABSL_GUARDED_BY(mutex_);
+  MappedMemory lease_segment_;
+  std::atomic<uint64_t> seen_epoch_ = 0;
   MappedMemory arena_;
   std::unique_ptr<Residency> residency_;
 };

@@ -23,17 +23,21 @@ void OrderFetches(const RangeTrace& trace, const CostModel& costs, Plan& plan) {
     PlannedFetch fetch;
   };
   std::vector<Turn> turns;
-  std::vector<bool> is_later(trace.ranges.size());
+  int64_t first_own_ns =
+      end_ns - begin_ns;  // The first fetch that this round's list needs to have.
   for (size_t i = 0; i < plan.fetches.size(); ++i) {
-    Turn turn = {.ns = playback.begun_ns()[i], .fetch = plan.fetches[i]};
-    if (turn.ns >= end_ns && turn.fetch.needed_at >= n) {
-      // Its turn comes in the round that needs it.
-      turn.ns -= end_ns - begin_ns;
-      turn.fetch.needed_at -= n;
-      turn.fetch.after = -1;
-      is_later[turn.fetch.range] = true;
-    }
-    turns.push_back(turn);
+    turns.push_back({.ns = playback.begun_ns()[i] - begin_ns, .fetch = plan.fetches[i]});
+    if (plan.fetches[i].needed_at < n) first_own_ns = std::min(first_own_ns, turns.back().ns);
+  }
+  // Of those for the next round, the ones that have their turn behind one that only that round lists
+  // are listed there too. The others begin as early as they can.
+  std::vector<bool> is_later(trace.ranges.size());
+  for (Turn& turn : turns) {
+    if (turn.fetch.needed_at < n || turn.ns <= end_ns - begin_ns + first_own_ns) continue;
+    turn.ns -= end_ns - begin_ns;
+    turn.fetch.needed_at -= n;
+    turn.fetch.after = -1;
+    is_later[turn.fetch.range] = true;
   }
   std::stable_sort(turns.begin(), turns.end(), [](const Turn& a, const Turn& b) {
     return std::pair(a.ns, a.fetch.needed_at) < std::pair(b.ns, b.fetch.needed_at);

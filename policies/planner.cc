@@ -205,7 +205,7 @@ absl::StatusOr<Plan> MakePlan(const PlanInputs& in) {
   GEMINI_ASSIGN_OR_RETURN(std::vector<int32_t> slots_at,
                           SlotsAtPositions(trace, in.budget_bytes[Tier::kDevice]));
   const Planner planner(in, std::move(slots_at));
-  const ReplacementRule cpu = {.kept = {}, .streams = true};
+  const ReplacementRule cpu = {.streams = true};
   const ReplacementRule cuda = {.kept = std::vector<bool>(trace.ranges.size(), true)};
   switch (in.policy.kind) {
     case PolicyKind::kCpu:
@@ -224,15 +224,15 @@ absl::StatusOr<Plan> MakePlan(const PlanInputs& in) {
     case PolicyKind::kAuto:
       break;
   }
-  GEMINI_ASSIGN_OR_RETURN(Plan best, planner.Make({.kept = {}}, "belady"));
+  GEMINI_ASSIGN_OR_RETURN(Plan best, planner.Make({}, "belady"));
   // Rules that change nothing in this trace are not worth their time.
   if (std::any_of(trace.uses.begin(), trace.uses.end(),
                   [&](const RangeUse& use) { return trace.ranges[use.range].num_bundles > 1; })) {
-    planner.Consider({.kept = {}, .oldest_first = false}, "belady, runs apart", best);
+    planner.Consider({.oldest_first = false}, "belady, runs apart", best);
   }
   if (std::any_of(trace.uses.begin(), trace.uses.end(),
                   [](const RangeUse& use) { return use.written; })) {
-    planner.Consider({.kept = {}, .spares_dirty = true}, "belady, dirty later", best);
+    planner.Consider({.spares_dirty = true}, "belady, dirty later", best);
   }
   planner.Consider(cuda, "cuda", best);
   planner.Consider(cpu, "cpu", best);

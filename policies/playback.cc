@@ -77,10 +77,14 @@ int64_t Playback::PlayRound() {
   for (position_ = 0; position_ < trace_.num_positions(); ++position_) {
     ReleaseFetches(2 * int64_t{position_});
     const int64_t used = slots_used_;
-    Compute(position_);
+    Begin(position_);
+    // Of an update's interval the intent is the beginning, of others the operator may be all.
+    const int64_t compute_ns = trace_.operators[position_].compute_ns;
+    if (!IsUpdate(position_)) now_ns_ += compute_ns;
     LeaveAfter(position_);
     fresh_slots_ = 0;
     ReleaseFetches(2 * int64_t{position_} + 1);
+    if (IsUpdate(position_)) now_ns_ += compute_ns;
     if (position_ == trace_.num_positions() - 1) fresh_slots_ += fresh_at_begin;
     device_bytes_[position_] = (used + fresh_slots_) * trace_.chunk_bytes +
                                trace_.operators[position_].non_model_peak_bytes;
@@ -143,29 +147,28 @@ void Playback::BeginFetch(int32_t index, int64_t listed_in_round) {
           .end_ns = fetch_free_ns_});
 }
 
-void Playback::Compute(int32_t position) {
+void Playback::Begin(int32_t position) {
   BeginWaiting(/*all=*/true);
   Moment begin = {.ns = now_ns_};
   const auto wait_for = [&begin](Moment moment) {
     if (moment.ns > begin.ns) begin = moment;
   };
   for (const RangeUse& use : trace_.uses_of(position)) wait_for(ready_[use.range]);
-  const bool is_update = plan_.ends_with_update() && position == trace_.num_positions() - 1;
-  if (is_update) {
+  if (IsUpdate(position)) {
     wait_for({evict_free_ns_, StallCause::kTransfer});
     wait_for({update_free_ns_, StallCause::kUpdate});
   }
   const int64_t stall_ns = begin.ns - now_ns_;
-  now_ns_ = begin.ns + trace_.operators[position].compute_ns;
+  now_ns_ = begin.ns;
   totals_.compute_ns += trace_.operators[position].compute_ns;
   totals_.stall_ns[static_cast<int>(begin.cause)] += stall_ns;
   Record({.lane = Lane::kCompute,
           .subject = position,
           .begin_ns = begin.ns,
-          .end_ns = now_ns_,
+          .end_ns = begin.ns + trace_.operators[position].compute_ns,
           .stall_ns = stall_ns,
           .cause = begin.cause});
-  if (is_update) Update(position);
+  if (IsUpdate(position)) Update(position);
 }
 
 void Playback::Vacate(int32_t range, int64_t ns, int32_t position) {

@@ -60,7 +60,11 @@ class Playback {
   void ReleaseFetches(int64_t moment);
   void BeginWaiting(bool all);
   void BeginFetch(int32_t index, int64_t listed_in_round);
-  void Compute(int32_t position);
+  bool IsUpdate(int32_t position) const {
+    return plan_.ends_with_update() && position == trace_.num_positions() - 1;
+  }
+  // Waits until the operator has what it needs; now_ns_ is then.
+  void Begin(int32_t position);
   void LeaveAfter(int32_t position);
   void Vacate(int32_t range, int64_t ns, int32_t position);
   void Update(int32_t position);

@@ -451,7 +451,7 @@ absl::StatusOr<std::vector<Stay>> MakeStays(const RangeTrace& trace, const NextU
     if (!best || closed.fetched_slots < best->fetched_slots) best = std::move(closed);
     if (homes.empty()) break;
   }
-  GEMINI_RETURN_IF_ERROR(Improve(in, *best));
+  if (rule.looks_ahead) GEMINI_RETURN_IF_ERROR(Improve(in, *best));
   return std::move(best->stays);
 }
 

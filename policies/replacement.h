@@ -21,12 +21,11 @@
 namespace gemini::policies {
 
 struct ReplacementRule {
-  std::vector<bool> kept;  // By range: stays while its version is valid. Empty: none.
-  bool streams = false;    // What is not kept leaves after each operator, unless the next uses it.
+  std::vector<bool> kept = {};  // By range: stays while its version is valid. Empty: none.
+  bool streams = false;  // What is not kept leaves after each operator, unless the next uses it.
   bool oldest_first = true;   // See planned_slots.h.
   bool spares_dirty = false;  // A dirty range counts as used next at half the distance.
-  bool looks_ahead =
-      true;  // False: forgets the next round (for comparison): nothing stays into it.
+  bool looks_ahead = true;    // False: forgets the next round, for comparison.
 };
 
 // The stays of a round. RESOURCE_EXHAUSTED: what is kept leaves an operator no room; names the position

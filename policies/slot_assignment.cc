@@ -40,8 +40,10 @@ std::vector<int32_t> AssignSlots(int32_t num_positions, int32_t num_slots,
   for (int32_t slot = 0; slot < next_slot; ++slot) {
     free.insert({std::numeric_limits<int32_t>::min(), slot});
   }
-  std::stable_sort(order.begin(), order.end(),
-                   [&](int32_t a, int32_t b) { return stays[a].needed < stays[b].needed; });
+  // Of those needed at once the longest chooses first.
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    return std::pair(stays[a].needed, -stays[a].last) < std::pair(stays[b].needed, -stays[b].last);
+  });
   std::vector<int32_t> without_place;
   for (const int32_t i : order) {
     Stay& stay = stays[i];
