@@ -75,6 +75,7 @@ class RoundPass {
   void Enter(int32_t range, int32_t slot, int32_t position);
   void Leave(int32_t range, StayEnd end, int32_t last);
   absl::Status BringIn(int32_t position);
+  bool ClearHome(int32_t range, int32_t position);
   // False: no window of slots can be cleared.
   bool PlaceRun(int32_t range, int32_t position);
   bool PlaceRuns(int32_t position);
@@ -182,10 +183,27 @@ absl::Status RoundPass::EvictDownTo(int32_t num_slots, int32_t position) {
   return absl::OkStatus();
 }
 
+// Makes room where the range has to be at the round's end, unless what is there must stay. Who leaves is
+// not the one used next the farthest ahead, but the range would have to come again.
+bool RoundPass::ClearHome(int32_t range, int32_t position) {
+  const int32_t first = home_of_[range], end = first + BundlesOf(range);
+  for (int32_t slot = first; slot < end; ++slot) {
+    const int32_t occupant = slots_.occupant(slot);
+    if (occupant == PlannedSlots::kNobody) continue;
+    if (!in_.has_runs || wanted_at_[occupant] == position) return false;
+    if (IsKept(occupant) && next_[occupant] != kNever) return false;
+  }
+  for (int32_t slot = first; slot < end; ++slot) {
+    const int32_t occupant = slots_.occupant(slot);
+    if (occupant != PlannedSlots::kNobody) Leave(occupant, StayEnd::kEvicted, last_[occupant]);
+  }
+  return true;
+}
+
 bool RoundPass::PlaceRun(int32_t range, int32_t position) {
   const int32_t count = BundlesOf(range);
   int32_t first = home_of_[range];
-  if (first == kNotThere || !slots_.IsFree(first, count)) {
+  if (first == kNotThere || !ClearHome(range, position)) {
     // Each chunk that has to come back costs one fetch, and more the sooner it does.
     const int64_t horizon = 4 * int64_t{num_positions_};
     first = slots_.FindRun(count, [&](int32_t occupant) -> PlannedSlots::Clearing {
@@ -254,10 +272,9 @@ absl::Status RoundPass::BringIn(int32_t position) {
   GEMINI_RETURN_IF_ERROR(EvictDownTo(in_.slots_at[position] - missing_slots, position));
   for (const int32_t range : missing_) {
     if (slot_of_[range] != kNotThere) continue;
-    const int32_t home = home_of_[range];
-    if (home != kNotThere && slots_.IsFree(home, 1)) {
-      slots_.Take(home, 1, range);
-      Enter(range, home, position);
+    if (home_of_[range] != kNotThere && ClearHome(range, position)) {
+      slots_.Take(home_of_[range], 1, range);
+      Enter(range, home_of_[range], position);
     } else {
       Enter(range, slots_.TakeSingle(range), position);
     }

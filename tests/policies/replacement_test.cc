@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "policies/replacement.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/policies/random_trace.h"
+#include "tests/status_matchers.h"
+
+namespace gemini::policies {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kChunk = kTestChunkBytes;
+
+// One operator for each tensor of `order`.
+RangeTrace TraceOf(const std::vector<int64_t>& chunks, const std::vector<int32_t>& order,
+                   TensorGroup group = TensorGroup::kFrozen) {
+  Trace trace;
+  for (const int64_t count : chunks) trace.tensors.push_back({count * kChunk, group, 0});
+  for (const int32_t tensor : order) {
+    trace.operators.push_back({static_cast<int32_t>(trace.uses.size()), 1, 0, 0});
+    trace.uses.push_back({.tensor = tensor});
+  }
+  if (group == TensorGroup::kTrainable) {
+    trace.operators.push_back({static_cast<int32_t>(trace.uses.size()), 0, 0, 0});
+    for (size_t i = 0; i < chunks.size(); ++i) trace.updated.push_back(static_cast<int32_t>(i));
+  }
+  return *PackTrace(trace, kChunk);
+}
+
+absl::StatusOr<std::vector<Stay>> StaysOf(const RangeTrace& trace, int32_t num_slots,
+                                          const ReplacementRule& rule = {}) {
+  return MakeStays(trace, NextUses(trace), std::vector<int32_t>(trace.num_positions(), num_slots),
+                   num_slots, rule);
+}
+
+int64_t Fetches(const std::vector<Stay>& stays) {
+  return std::count_if(stays.begin(), stays.end(),
+                       [](const Stay& stay) { return stay.needed != kAlways; });
+}
+
+TEST(ReplacementTest, OfACircleAllButOneSlotKeepsWhatItHas) {
+  ASSERT_OK_AND_ASSIGN(const std::vector<Stay> stays,
+                       StaysOf(TraceOf({1, 1, 1, 1, 1}, {0, 1, 2, 3, 4}), 3));
+  EXPECT_EQ(Fetches(stays), 3);  // Two stay for good; three pass through the third slot.
+  EXPECT_EQ(stays.size(), 5u);
+}
+
+TEST(ReplacementTest, ThereAndBackTheLastStayAtTheTurnAndTheFirstIntoTheNextRound) {
+  const RangeTrace trace = TraceOf({1, 1, 1, 1}, {0, 1, 2, 3, 3, 2, 1, 0});
+  ASSERT_OK_AND_ASSIGN(const std::vector<Stay> stays, StaysOf(trace, 2));
+  EXPECT_EQ(Fetches(stays), 4);
+}
+
+TEST(ReplacementTest, WhoForgetsTheNextRoundFetchesMore) {
+  int64_t looking = 0, forgetting = 0;
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    RandomTraceOptions options = DrawOptions(seed, /*spans=*/false);
+    options.with_update = false;
+    options.micro_batches = 1;
+    ASSERT_OK_AND_ASSIGN(const RangeTrace trace,
+                         PackTrace(RandomTrace(options, seed).Make(), kChunk));
+    ASSERT_OK_AND_ASSIGN(const std::vector<Stay> ahead, StaysOf(trace, 5));
+    ASSERT_OK_AND_ASSIGN(const std::vector<Stay> not_ahead,
+                         StaysOf(trace, 5, {.looks_ahead = false}));
+    looking += Fetches(ahead);
+    forgetting += Fetches(not_ahead);
+  }
+  EXPECT_LT(looking, forgetting);
+}
+
+TEST(ReplacementTest, WhatIsTrainedLeavesByItselfAtTheUpdate) {
+  ASSERT_OK_AND_ASSIGN(const std::vector<Stay> stays,
+                       StaysOf(TraceOf({1, 1}, {0, 1, 1, 0}, TensorGroup::kTrainable), 2));
+  ASSERT_EQ(stays.size(), 2u);
+  for (const Stay& stay : stays) {
+    EXPECT_EQ(stay.end, StayEnd::kStale);
+    EXPECT_EQ(stay.last, 4);
+  }
+}
+
+TEST(ReplacementTest, StreamingKeepsWhatIsKeptAndNothingElse) {
+  const RangeTrace trace = TraceOf({1, 1, 1}, {0, 1, 2, 2, 1, 0});
+  ASSERT_OK_AND_ASSIGN(std::vector<Stay> stays, StaysOf(trace, 3, {.streams = true}));
+  EXPECT_EQ(Fetches(stays), 4);  // 0 and 2 stay over their neighbours' bounds.
+  ASSERT_OK_AND_ASSIGN(stays, StaysOf(trace, 3, {.kept = {false, true, false}, .streams = true}));
+  EXPECT_EQ(Fetches(stays), 2);
+  EXPECT_THAT(StaysOf(trace, 2, {.kept = {true, true, true}}),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("operator 2")));
+}
+
+TEST(ReplacementTest, ARunIsMadeEvenWhereSinglesSplitTheRoom) {
+  // The run of three needs all slots but one, and the two singles are used with it in turn.
+  const RangeTrace trace = TraceOf({1, 1, 3}, {0, 1, 0, 2, 1, 0, 2, 0});
+  ASSERT_OK_AND_ASSIGN(const std::vector<Stay> stays, StaysOf(trace, 4));
+  for (int32_t p = 0; p < trace.num_positions(); ++p) {
+    const int32_t used = trace.uses_of(p)[0].range;
+    EXPECT_TRUE(std::any_of(stays.begin(), stays.end(),
+                            [&](const Stay& stay) {
+                              return stay.range == used && (stay.needed == kAlways ||
+                                                            (stay.needed <= p && p <= stay.last) ||
+                                                            p + trace.num_positions() <= stay.last);
+                            }))
+        << "position " << p;
+  }
+}
+
+}  // namespace
+}  // namespace gemini::policies
