@@ -91,7 +91,7 @@ absl::StatusOr<Session::Lease> Session::TakeLease(Connection& connection,
       connection.Call(
           wire::Body::OpenLease,
           [&](FlatBufferBuilder& builder) {
-            return wire::CreateOpenLease(builder, &want, &floor).Union();
+            return wire::CreateOpenLease(builder, &want, &floor, options.takes_epochs).Union();
           },
           wire::Body::LeaseReply,
           ReserveTimeout(options.want_bytes[Tier::kDevice] + options.want_bytes[Tier::kHost])));
@@ -110,9 +110,13 @@ absl::StatusOr<Session::Lease> Session::TakeLease(Connection& connection,
       lease.granted_bytes[Tier::kDevice] / options.chunk_bytes * options.chunk_bytes) {
     return Malformed("a DEVICE arena smaller than its grant");
   }
+  // The lease's segment, then the arena.
+  if (reply.fds.size() < (arena_bytes > 0 ? 2u : 1u)) return Malformed("no segment, or no arena");
+  GEMINI_ASSIGN_OR_RETURN(lease.segment,
+                          MappedMemory::Map(reply.fds[0].get(), sizeof(LeaseSegmentShm),
+                                            MappedMemory::Access::kReadOnly));
   if (arena_bytes > 0) {
-    if (reply.fds.empty()) return Malformed("no DEVICE arena");
-    GEMINI_ASSIGN_OR_RETURN(lease.arena, MappedMemory::Map(reply.fds[0].get(), arena_bytes,
+    GEMINI_ASSIGN_OR_RETURN(lease.arena, MappedMemory::Map(reply.fds[1].get(), arena_bytes,
                                                            MappedMemory::Access::kReadWrite));
   }
   return lease;
@@ -127,6 +131,7 @@ Session::Session(std::unique_ptr<Connection> connection, Lease lease, const Sess
       device_bandwidth_(options.device_bandwidth),
       device_budget_(lease.granted_bytes[Tier::kDevice]),
       copies_({options.device_bandwidth, options.device_bandwidth}),
+      lease_segment_(std::move(lease.segment)),
       arena_(std::move(lease.arena)),
       residency_(std::make_unique<Residency>(device_budget_, copies_, arena_.data(),
                                              lease.granted_bytes[Tier::kDevice] / chunk_bytes_,
@@ -188,6 +193,30 @@ absl::StatusOr<ChunkStore*> Session::OpenSpace(const SpaceOptions& options) {
   return spaces_.back().store.get();
 }
 
+std::optional<BudgetTarget> Session::TakeBudgetChange() {
+  const auto& segment = *reinterpret_cast<const LeaseSegmentShm*>(lease_segment_.data());
+  uint64_t seen = seen_epoch_.load(std::memory_order_relaxed);
+  if (segment.epoch.load(std::memory_order_relaxed) == seen) return std::nullopt;
+  const BudgetTarget target = ReadBudgetTarget(segment);
+  // Of threads that look at the same time, one takes it.
+  if (target.epoch == seen ||
+      !seen_epoch_.compare_exchange_strong(seen, target.epoch, std::memory_order_relaxed)) {
+    return std::nullopt;
+  }
+  return target;
+}
+
+absl::Status Session::AcknowledgeBudget(const BudgetTarget& target) {
+  return connection_
+      ->Call(
+          wire::Body::AckEpoch,
+          [&target](FlatBufferBuilder& builder) {
+            return wire::CreateAckEpoch(builder, target.epoch, target.device_bytes).Union();
+          },
+          wire::Body::Done, ReserveTimeout(arena_.size_bytes()))
+      .status();
+}
+
 std::unique_ptr<ServerPlanSource> Session::MakePlanSource() {
   return std::make_unique<ServerPlanSource>(
       *connection_,
@@ -223,6 +252,7 @@ absl::Status Session::Close() {
   residency_.reset();
   spaces_.clear();
   arena_ = MappedMemory();
+  lease_segment_ = MappedMemory();
   // A refusal of one does not keep the others' bytes: all are told, and the first error is returned.
   absl::Status status;
   for (const uint64_t id : ids) {

@@ -41,9 +41,11 @@ std::string EncodeStatus(uint64_t id, const StatusAnswer& answer, size_t max_ent
     const auto granted = Bytes(tenant.granted);
     const auto floor = Bytes(tenant.floor);
     const auto used = Bytes(tenant.used);
+    const auto want = Bytes(tenant.want);
     tenants.push_back(wire::CreateTenantStatus(
         builder, tenant.session, label, tenant.pid, tenant.uid, tenant.lease, tenant.generation,
-        tenant.fenced, &granted, &floor, &used, tenant.requests));
+        tenant.fenced, &granted, &floor, &used, tenant.requests, &want, tenant.epoch,
+        tenant.device_target));
   }
   std::vector<Offset<wire::SpaceStatus>> spaces;
   for (const SpaceStatusAnswer& space : answer.spaces) {

@@ -47,6 +47,9 @@ struct TenantAnswer {
   TierMap<int64_t> floor;
   TierMap<int64_t> used;
   uint64_t requests = 0;
+  TierMap<int64_t> want;
+  uint64_t epoch = 0;
+  int64_t device_target = 0;
 };
 struct SpaceStatusAnswer {
   uint64_t space = 0;

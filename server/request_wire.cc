@@ -54,7 +54,8 @@ absl::StatusOr<Request> ParseRequest(absl::string_view bytes) {
     }
     case wire::Body::OpenLease: {
       const wire::OpenLease* open = message->body_as_OpenLease();
-      request.body = OpenLeaseRequest{BytesOf(open->want()), BytesOf(open->floor())};
+      request.body =
+          OpenLeaseRequest{BytesOf(open->want()), BytesOf(open->floor()), open->takes_epochs()};
       return request;
     }
     case wire::Body::OpenSpace: {
@@ -97,6 +98,11 @@ absl::StatusOr<Request> ParseRequest(absl::string_view bytes) {
       const wire::FindTrace* find = message->body_as_FindTrace();
       request.body =
           FindTraceRequest{StringOf(find->space()), StringOf(find->phase()), find->tensors_hash()};
+      return request;
+    }
+    case wire::Body::AckEpoch: {
+      const wire::AckEpoch* ack = message->body_as_AckEpoch();
+      request.body = AckEpochRequest{ack->epoch(), ack->device_bytes()};
       return request;
     }
     default:

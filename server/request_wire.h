@@ -25,6 +25,11 @@ struct HelloRequest {
 struct OpenLeaseRequest {
   TierMap<int64_t> want;
   TierMap<int64_t> floor;
+  bool takes_epochs = false;
+};
+struct AckEpochRequest {
+  uint64_t epoch = 0;
+  int64_t device_bytes = 0;
 };
 struct OpenSpaceRequest {
   std::string name;
@@ -70,7 +75,7 @@ struct Request {
   uint64_t id = 0;
   std::variant<HelloRequest, OpenLeaseRequest, OpenSpaceRequest, TakeSlabsRequest,
                CloseSpaceRequest, CloseSessionRequest, GetStatusRequest, ListChunksRequest,
-               OpenTraceRequest, MakePlanRequest, FindTraceRequest>
+               OpenTraceRequest, MakePlanRequest, FindTraceRequest, AckEpochRequest>
       body;
 };
 

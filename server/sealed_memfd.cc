@@ -79,6 +79,14 @@ absl::StatusOr<UniqueFd> MakeReadOnlyMemfd(absl::string_view name, absl::string_
   return fd;
 }
 
+void PunchHole(int fd, int64_t offset_bytes, int64_t size_bytes) {
+  if (size_bytes <= 0) return;
+  while (::fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset_bytes, size_bytes) !=
+             0 &&
+         errno == EINTR) {
+  }
+}
+
 void DestroyMemfd(UniqueFd fd, int64_t size_bytes) {
   if (!fd) return;
   // Where it fails the close below is all that can be done: the pages go with the last descriptor.

@@ -32,6 +32,10 @@ absl::StatusOr<ServerWritableMemfd> MakeServerWritableMemfd(absl::string_view na
 // included. RESOURCE_EXHAUSTED: no memory or descriptor left.
 absl::StatusOr<UniqueFd> MakeReadOnlyMemfd(absl::string_view name, absl::string_view bytes);
 
+// Gives the pages of [offset, offset + size) back to the kernel now; they read as zeros. Both are
+// multiples of the page size.
+void PunchHole(int fd, int64_t offset_bytes, int64_t size_bytes);
+
 // Gives all pages back to the kernel now, though others may hold the descriptor (a forked child of a
 // dead client does), then closes it.
 void DestroyMemfd(UniqueFd fd, int64_t size_bytes);

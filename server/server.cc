@@ -86,9 +86,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Make(ServerOptions options) {
     return absl::InvalidArgumentError("NVME capacity above 2^60 bytes");
   }
   stores.host = MakeHostTierStore(options.capacity_bytes[Tier::kHost]);
-  // Arenas are rounded up to pages, each by less than one.
-  stores.device = MakeArenaTierStore(RoundUp(options.capacity_bytes[Tier::kDevice], kPageBytes) +
-                                     kMaxSessions * kPageBytes);
+  // Arenas have room to grow beyond what is granted, without pages: the budgets bound those.
+  stores.device = MakeArenaTierStore(4 * kMaxCapacityBytes);
   return std::unique_ptr<Server>(
       new Server(std::move(options), std::move(loop), std::move(stores)));
 }
@@ -259,8 +258,7 @@ void Server::Disconnect(Session& session) {
 void Server::HandleHangUp(Session& session, const absl::Status& reason) {
   if (session.connection != nullptr) session.connection->Pause();
   Retire(std::move(session.connection));
-  std::erase_if(waiting_leases_,
-                [&](const WaitingLease& waiting) { return waiting.session == session.id; });
+  DropWaitingLease(session.id);
   if (!session.lease.has_value()) {
     Erase(session);
     return;
@@ -269,14 +267,14 @@ void Server::HandleHangUp(Session& session, const absl::Status& reason) {
   Fence(session, absl::StrCat("hang-up: ", reason.message()));
   // A lease of no bytes has no memory that the peer's threads may still write to.
   if (IsNothing(session.lease->granted)) BeginReclaim(session);
+  RetryWaitingLeases();  // It will not give way any more: others may have to.
 }
 
 void Server::HandleDeath(Session& session) {
   loop_->Unwatch(std::exchange(session.pidfd_watch, 0));
   if (session.connection != nullptr) session.connection->Pause();
   Retire(std::move(session.connection));  // A forked child may hold the other end.
-  std::erase_if(waiting_leases_,
-                [&](const WaitingLease& waiting) { return waiting.session == session.id; });
+  DropWaitingLease(session.id);
   if (!session.lease.has_value()) {
     Erase(session);
     return;
@@ -292,6 +290,10 @@ void Server::Fence(Session& session, absl::string_view why) {
   if (lease.fenced) return;
   lease.fenced = true;
   ++lease.generation;
+  if (lease.segment_map.data() != nullptr) {
+    reinterpret_cast<LeaseSegmentShm*>(lease.segment_map.data())
+        ->generation.store(lease.generation, std::memory_order_release);
+  }
   for (auto& [id, opened] : session.spaces) {
     if (opened.destroying) continue;
     opened.space->Fence(lease.generation);
@@ -375,7 +377,8 @@ void Server::Drain(absl::Duration timeout) {
   listener_.Reset();
   ServerLog().info("draining: no new sessions, at most {} for the open ones",
                    absl::FormatDuration(timeout));
-  for (const WaitingLease& waiting : std::exchange(waiting_leases_, {})) {
+  for (WaitingLease& waiting : std::exchange(waiting_leases_, {})) {
+    EndWait(waiting);
     Session& session = *Find(waiting.session);
     Refuse(session, waiting.request, absl::UnavailableError("the server is draining"));
     session.connection->Resume();

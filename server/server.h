@@ -14,6 +14,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -66,6 +67,7 @@ class Server {
     uint64_t session = 0;
     uint64_t request = 0;
     OpenLeaseRequest want;
+    std::optional<EventLoop::TimerId> timer = {};  // Set once others were asked to give way for it.
   };
 
   Server(ServerOptions options, std::unique_ptr<EventLoop> loop, ServerStores stores);
@@ -89,21 +91,38 @@ class Server {
   // server_requests.cc: one function a request.
   void Refuse(Session& session, uint64_t request, const absl::Status& status);
   void Handle(Session& session, uint64_t id, const HelloRequest& hello);
-  void Handle(Session& session, uint64_t id, const OpenLeaseRequest& open);
   void Handle(Session& session, uint64_t id, const OpenSpaceRequest& open);
   void Handle(Session& session, uint64_t id, const TakeSlabsRequest& take);
   void Handle(Session& session, uint64_t id, const CloseSpaceRequest& close);
   void Handle(Session& session, uint64_t id, const CloseSessionRequest& close);
   void Handle(Session& session, uint64_t id, const GetStatusRequest& get);
   void Handle(Session& session, uint64_t id, const ListChunksRequest& list);
+  // server_leases.cc: who has which budgets.
+  void Handle(Session& session, uint64_t id, const OpenLeaseRequest& open);
+  void Handle(Session& session, uint64_t id, const AckEpochRequest& ack);
+  // Returns false when the request must wait: for bytes on their way back, or that others were asked
+  // for. `reserved_bytes` of DEVICE are for those who wait already.
+  bool TryLease(WaitingLease& waiting, int64_t reserved_bytes);
+  void BeginLease(Session& session, uint64_t request, const OpenLeaseRequest& open,
+                  const TierMap<int64_t>& granted);
+  void FinishLease(Session& session, uint64_t request, const absl::Status& made);
+  void RetryWaitingLeases();
+  void DropWaitingLease(uint64_t session);
+  void EndWait(WaitingLease& waiting);
+  void RefuseAfterTimeout(uint64_t session_id);
+  // Of DEVICE, of those that others were asked to give way for.
+  static int64_t FloorsOf(const std::deque<WaitingLease>& waiting);
+  absl::Status NoRoom(Tier tier, const OpenLeaseRequest& open) const;
+  // Posts smaller targets to others so that the newcomer's floor will fit. False: it never will.
+  bool AskToGiveWay(WaitingLease& waiting, int64_t reserved_bytes);
+  // Gives what is free to those who have less than they want, if nobody waits.
+  void GrowBack();
+  void PostTarget(Session& session, int64_t device_bytes);
+
   // server_plans.cc: traces and plans.
   void Handle(Session& session, uint64_t id, const OpenTraceRequest& open);
   void Handle(Session& session, uint64_t id, const MakePlanRequest& make);
   void Handle(Session& session, uint64_t id, const FindTraceRequest& find);
-  // Returns false when the request must wait for bytes on their way back.
-  bool TryLease(Session& session, uint64_t id, const OpenLeaseRequest& open);
-  void RetryWaitingLeases();
-  absl::Status NoRoom(Tier tier, const OpenLeaseRequest& open) const;
   void FinishOpenSpace(Session& session, uint64_t request, const SpacePlan& plan,
                        SpaceMemory memory);
   // The room that spaces take of their lease, and of what all share. A plan's room is given back once.

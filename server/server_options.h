@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "gemini/tier.h"
 
 namespace gemini::server {
@@ -24,6 +25,8 @@ struct ServerOptions {
   std::string state_directory;
   // Whether to measure the machine at the start, where no cost model is kept; else before the first plan.
   bool calibrate_at_start = false;
+  // How long a newcomer waits for jobs that were asked to give way.
+  absl::Duration epoch_timeout = absl::Seconds(10);
   std::string build = "gemini 0.1.0";  // Shown to peers and by memstat.
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The requests of server/server.h about traces and plans. The work is plan_service.h's; here a peer's
 // numbers are checked.
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -57,6 +58,23 @@ absl::Status CheckMakePlan(const MakePlanRequest& make, const Session& session) 
   return absl::OkStatus();
 }
 
+// What its plans need at least is what a lease may shrink to, once there is one.
+void SetFloor(Session& session, const std::string& phase, int64_t device_floor_bytes) {
+  if (!HasLease(session) || !session.lease->takes_epochs) return;
+  // A session of more phases than that keeps the largest floors seen of the others.
+  const bool listed = session.phase_floors.contains(phase);
+  if (listed || session.phase_floors.size() < kMaxPhaseFloors) {
+    session.phase_floors[phase] = device_floor_bytes;
+  } else {
+    int64_t& first = session.phase_floors.begin()->second;
+    first = std::max(first, device_floor_bytes);
+  }
+  int64_t floor_bytes = 0;
+  for (const auto& [name, bytes] : session.phase_floors) floor_bytes = std::max(floor_bytes, bytes);
+  session.lease->floor[Tier::kDevice] =
+      std::min(floor_bytes, session.lease->granted[Tier::kDevice]);
+}
+
 }  // namespace
 
 void Server::Handle(Session& session, uint64_t id, const OpenTraceRequest& open) {
@@ -111,6 +129,7 @@ void Server::Handle(Session& session, uint64_t id, const MakePlanRequest& make) 
           if (!plan.ok()) {
             Refuse(*found, id, plan.status());
           } else {
+            SetFloor(*found, plan->phase, plan->device_floor_bytes);
             found->connection->Send(EncodePlanReply(id, plan->size_bytes, plan->device_floor_bytes),
                                     {plan->fd.get()});
           }

@@ -91,135 +91,6 @@ void Server::Handle(Session& session, uint64_t id, const HelloRequest& hello) {
   session.connection->Send(EncodeHelloReply(id, answer), {});
 }
 
-void Server::Handle(Session& session, uint64_t id, const OpenLeaseRequest& open) {
-  absl::Status refusal;
-  for (Tier tier : kAllTiers) {
-    if (open.floor[tier] < 0 || open.want[tier] < open.floor[tier]) {
-      refusal = absl::InvalidArgumentError(absl::StrCat("a lease with ", TierName(tier), " want ",
-                                                        open.want[tier], ", floor ",
-                                                        open.floor[tier], ": 0 <= floor <= want"));
-    }
-  }
-  if (session.role != PeerRole::kTrainer) {
-    refusal = absl::FailedPreconditionError("an observer opens no lease");
-  } else if (session.lease.has_value()) {
-    refusal = absl::FailedPreconditionError("the session has a lease already");
-  } else if (draining_) {
-    refusal = absl::UnavailableError("the server is draining: it gives no new leases");
-  }
-  if (!refusal.ok()) {
-    Refuse(session, id, refusal);
-    return;
-  }
-  if (!TryLease(session, id, open)) {
-    waiting_leases_.push_back({session.id, id, open});
-    session.connection->Pause();
-  }
-}
-
-absl::Status Server::NoRoom(Tier tier, const OpenLeaseRequest& open) const {
-  const TierBudget budget = budgets_.tier(tier);
-  std::string message = absl::StrCat("needs ", FormatByteSize(open.floor[tier]), " of ",
-                                     TierName(tier), ", ", FormatByteSize(budget.free_bytes()),
-                                     " of ", FormatByteSize(budget.capacity_bytes), " free: ");
-  const Session* biggest = nullptr;
-  for (const auto& [id, session] : sessions_) {
-    if (!session->lease.has_value() || session->lease->reclaiming) continue;
-    if (session->lease->granted[tier] == 0) continue;
-    if (biggest == nullptr || session->lease->granted[tier] > biggest->lease->granted[tier]) {
-      biggest = session.get();
-    }
-  }
-  if (open.floor[tier] > budget.capacity_bytes || biggest == nullptr) {
-    absl::StrAppend(&message, "ask for less, or give the server more");
-    if (tier == Tier::kHost) absl::StrAppend(&message, ", or pass --nvme");
-    return absl::ResourceExhaustedError(message);
-  }
-  absl::StrAppend(&message, "ask for less, or close job '", biggest->label, "' (pid ",
-                  biggest->peer.pid, ", ", FormatByteSize(biggest->lease->granted[tier]));
-  if (biggest->lease->fenced) absl::StrAppend(&message, ", hung up but still alive");
-  if (!biggest->embedded() && IsStopped(biggest->peer.pid)) {
-    absl::StrAppend(&message, ", stopped");
-  }
-  absl::StrAppend(&message, ")");
-  return absl::ResourceExhaustedError(message);
-}
-
-bool Server::TryLease(Session& session, uint64_t id, const OpenLeaseRequest& open) {
-  TierMap<int64_t> granted;
-  for (Tier tier : kAllTiers) {
-    const TierBudget budget = budgets_.tier(tier);
-    granted[tier] = std::min(open.want[tier], budget.free_bytes());
-    // Bytes on their way back come within a time that only depends on the kernel: worth the wait, as
-    // when a trainer is started again right after it was killed.
-    const int64_t soon = budget.free_bytes() + budget.reclaiming_bytes;
-    const bool worth_waiting = std::min(open.want[tier], soon) > granted[tier];
-    if (worth_waiting && soon >= open.floor[tier]) return false;
-  }
-  for (Tier tier : kAllTiers) {
-    if (granted[tier] >= open.floor[tier]) continue;
-    Refuse(session, id, NoRoom(tier, open));
-    session.connection->Resume();
-    return true;
-  }
-  GEMINI_CHECK(budgets_.Lease(granted).ok());
-  session.lease.emplace();
-  Lease& lease = *session.lease;
-  lease.id = next_id_++;
-  lease.granted = granted;
-  lease.floor = open.floor;
-  session.connection->Pause();
-  ++session.worker_jobs;
-  const int64_t num_pages = RoundUp(granted[Tier::kDevice], kPageBytes) / kPageBytes;
-  RunJob([this, session_id = session.id, id, num_pages] {
-    absl::StatusOr<TierGrant> arena = stores_.device->Make(kPageBytes, num_pages);
-    loop_->Post([this, session_id, id, arena = std::move(arena)]() mutable {
-      Session& found = *Find(session_id);  // A session with a job is never erased.
-      --found.worker_jobs;
-      if (arena.ok()) found.lease->arena = *std::move(arena);
-      if (found.lease->reclaiming) {
-        ContinueReclaim(found);
-        return;
-      }
-      if (found.connection == nullptr) {
-        // It hung up before it knew of its lease, so nothing of it can be mapped anywhere.
-        Fence(found, "it hung up before its lease was made");
-        BeginReclaim(found);
-        return;
-      }
-      if (!arena.ok()) {
-        // Answered, and read from again, once the budgets have it all back.
-        found.lease->refusal = Lease::RefusalShown{id, arena.status()};
-        BeginReclaim(found);
-        return;
-      }
-      const Lease& made = *found.lease;
-      LeaseAnswer answer = {.lease = made.id,
-                            .generation = made.generation,
-                            .granted = made.granted,
-                            .device_arena_bytes = made.arena.size_bytes()};
-      std::vector<int> fds;
-      for (const TierExtent& extent : made.arena.extents) fds.push_back(extent.fd.get());
-      ServerLog().info(
-          "lease {} for session {} '{}' (pid {}): DEVICE {}, HOST {}, NVME {}", made.id, found.id,
-          found.label, found.peer.pid, FormatByteSize(made.granted[Tier::kDevice]),
-          FormatByteSize(made.granted[Tier::kHost]), FormatByteSize(made.granted[Tier::kNvme]));
-      found.connection->Send(EncodeLeaseReply(id, answer), fds);
-      found.connection->Resume();
-    });
-  });
-  return true;
-}
-
-void Server::RetryWaitingLeases() {
-  std::deque<WaitingLease> waiting = std::exchange(waiting_leases_, {});
-  for (WaitingLease& lease : waiting) {
-    if (!TryLease(*Find(lease.session), lease.request, lease.want)) {
-      waiting_leases_.push_back(std::move(lease));
-    }
-  }
-}
-
 void Server::Handle(Session& session, uint64_t id, const OpenSpaceRequest& open) {
   if (!session.lease.has_value() || session.lease->fenced || session.lease->reclaiming) {
     Refuse(session, id, absl::FailedPreconditionError("open a lease before a space"));
@@ -493,17 +364,21 @@ void Server::Handle(Session& session, uint64_t id, const GetStatusRequest&) {
   for (auto& [session_id, tenant] : sessions_) {
     if (!tenant->lease.has_value()) continue;
     const Lease& lease = *tenant->lease;
-    TenantAnswer& shown = answer.tenants.emplace_back(TenantAnswer{.session = session_id,
-                                                                   .label = tenant->label,
-                                                                   .pid = tenant->peer.pid,
-                                                                   .uid = tenant->peer.uid,
-                                                                   .lease = lease.id,
-                                                                   .generation = lease.generation,
-                                                                   .fenced = lease.fenced,
-                                                                   .granted = lease.granted,
-                                                                   .floor = lease.floor,
-                                                                   .used = lease.used,
-                                                                   .requests = tenant->requests});
+    TenantAnswer& shown =
+        answer.tenants.emplace_back(TenantAnswer{.session = session_id,
+                                                 .label = tenant->label,
+                                                 .pid = tenant->peer.pid,
+                                                 .uid = tenant->peer.uid,
+                                                 .lease = lease.id,
+                                                 .generation = lease.generation,
+                                                 .fenced = lease.fenced,
+                                                 .granted = lease.granted,
+                                                 .floor = lease.floor,
+                                                 .used = lease.used,
+                                                 .requests = tenant->requests,
+                                                 .want = lease.want,
+                                                 .epoch = lease.epoch,
+                                                 .device_target = lease.device_target});
     for (auto& [space_id, opened] : tenant->spaces) {
       if (opened.destroying) continue;
       const Space& space = *opened.space;

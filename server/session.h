@@ -10,6 +10,8 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "gemini/lease_shm.h"
+#include "gemini/mapped_memory.h"
 #include "gemini/tier.h"
 #include "gemini/unique_fd.h"
 #include "server/connection.h"
@@ -24,10 +26,16 @@ namespace gemini::server {
 struct Lease {
   uint64_t id = 0;
   uint64_t generation = 1;
-  TierMap<int64_t> granted;
+  TierMap<int64_t> want;
+  TierMap<int64_t> granted;  // DEVICE: until the client acknowledged that it vacated some.
   TierMap<int64_t> floor;
   TierMap<int64_t> used;  // HOST and NVME: of its spaces.
   TierGrant arena;        // DEVICE.
+  UniqueFd segment;       // LeaseSegmentShm.
+  MappedMemory segment_map;
+  bool takes_epochs = false;
+  uint64_t epoch = 0;         // The last one posted.
+  int64_t device_target = 0;  // Posted with it; below `granted`: to be acknowledged.
   bool fenced = false;
   bool reclaiming = false;
   bool owner_died = false;
@@ -37,6 +45,9 @@ struct Lease {
   };
   std::optional<RefusalShown> refusal;  // Of its OpenLease; sent when its bytes are back.
 };
+
+// What the plans of a session need of DEVICE at least, by phase: that of its lease is the largest.
+inline constexpr size_t kMaxPhaseFloors = 64;
 
 struct OpenedSpace {
   std::unique_ptr<Space> space;
@@ -61,6 +72,7 @@ struct Session {
   std::map<uint64_t, OpenedSpace> spaces;
   UniqueFd trace_room;  // Written by the client since OpenTrace; read and dropped by MakePlan.
   int64_t trace_room_bytes = 0;
+  std::map<std::string, int64_t> phase_floors;
   uint64_t requests = 0;  // Messages, ever.
   int worker_jobs = 0;    // Being made or destroyed for this session.
   bool embedded() const { return !peer.pidfd; }

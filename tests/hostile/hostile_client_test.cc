@@ -147,7 +147,7 @@ TEST_F(HostileClientTest, MutatedMessagesNeverStopTheServer) {
                             ? wire::CreateOpenSpace(builder, name, 4096, 1, 1, 1).Union()
                             : wire::CreateListChunks(builder, name, 0, 1).Union();
       wire::FinishMessageBuffer(
-          builder, wire::CreateMessage(builder, 2, static_cast<wire::Body>(random() % 26), body));
+          builder, wire::CreateMessage(builder, 2, static_cast<wire::Body>(random() % 27), body));
       bytes.assign(reinterpret_cast<const char*>(builder.GetBufferPointer()), builder.GetSize());
     }
     for (uint64_t i = random() % 6; i > 0; --i) {
@@ -169,9 +169,13 @@ TEST_F(HostileClientTest, NumbersAtTheEndsOfTheirRangeAreRefused) {
     EXPECT_THAT(client.OpenLease({{0, 0, 0}}, {{0, number, 0}}),
                 StatusIs(absl::StatusCode::kInvalidArgument));
   }
-  EXPECT_THAT(client.OpenLease({{kHuge, kHuge, kHuge}}, {{kHuge, kHuge, kHuge}}),
+  EXPECT_THAT(client.OpenLease({{kHuge, kHuge, kHuge}}, {{kHuge, kHuge, kHuge}}, true),
               StatusIs(absl::StatusCode::kResourceExhausted));
-  ASSERT_OK(client.OpenLease({{kHuge, kHuge, kHuge}}, {{}}));
+  EXPECT_THAT(client.OpenLease({{kHuge, 0, 0}}, {{kHuge, 0, 0}}, true),
+              StatusIs(absl::StatusCode::kResourceExhausted));
+  ASSERT_OK(client.OpenLease({{kHuge, kHuge, kHuge}}, {{}}, true));
+  EXPECT_THAT(client.AckEpoch(std::numeric_limits<uint64_t>::max(), kHuge),
+              StatusIs(absl::StatusCode::kFailedPrecondition));
   EXPECT_THAT(client.OpenLease({{}}, {{}}), StatusIs(absl::StatusCode::kFailedPrecondition));
   ASSERT_OK(client.OpenSpace({.name = "s", .num_bundles = 3, .host_slots = 1}));
   for (const auto& [first, count] :

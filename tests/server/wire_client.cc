@@ -119,22 +119,44 @@ absl::Status WireClient::Hello(absl::string_view label, wire::Role role, uint32_
 }
 
 absl::StatusOr<WireLease> WireClient::OpenLease(const TierMap<int64_t>& want,
-                                                const TierMap<int64_t>& floor) {
+                                                const TierMap<int64_t>& floor, bool takes_epochs) {
+  GEMINI_RETURN_IF_ERROR(SendOpenLease(want, floor, takes_epochs));
+  return ReceiveLease();
+}
+
+absl::Status WireClient::SendOpenLease(const TierMap<int64_t>& want, const TierMap<int64_t>& floor,
+                                       bool takes_epochs) {
   flatbuffers::FlatBufferBuilder builder;
   const wire::TierBytes wants(want[Tier::kDevice], want[Tier::kHost], want[Tier::kNvme]);
   const wire::TierBytes floors(floor[Tier::kDevice], floor[Tier::kHost], floor[Tier::kNvme]);
-  const auto body = wire::CreateOpenLease(builder, &wants, &floors);
-  GEMINI_ASSIGN_OR_RETURN(WireReply reply, Call(builder, wire::Body::OpenLease, body.Union()));
+  const auto body = wire::CreateOpenLease(builder, &wants, &floors, takes_epochs);
+  wire::FinishMessageBuffer(
+      builder, wire::CreateMessage(builder, next_request_++, wire::Body::OpenLease, body.Union()));
+  return SendRaw(absl::string_view(reinterpret_cast<const char*>(builder.GetBufferPointer()),
+                                   builder.GetSize()));
+}
+
+absl::StatusOr<WireLease> WireClient::ReceiveLease() {
+  GEMINI_ASSIGN_OR_RETURN(WireReply reply, Receive());
   const wire::LeaseReply* lease = reply.message().body_as_LeaseReply();
-  if (lease == nullptr) return absl::DataLossError("no LeaseReply");
+  if (lease == nullptr || reply.fds.empty()) return absl::DataLossError("no LeaseReply");
   WireLease opened;
   opened.lease = lease->lease();
   opened.generation = lease->generation();
   opened.granted = {
       {lease->granted()->device(), lease->granted()->host(), lease->granted()->nvme()}};
   opened.device_arena_bytes = lease->device_arena_bytes();
-  if (!reply.fds.empty()) opened.arena = std::move(reply.fds[0]);
+  GEMINI_ASSIGN_OR_RETURN(opened.segment_map,
+                          MappedMemory::Map(reply.fds[0].get(), sizeof(LeaseSegmentShm),
+                                            MappedMemory::Access::kReadOnly));
+  if (reply.fds.size() > 1) opened.arena = std::move(reply.fds[1]);
   return opened;
+}
+
+absl::Status WireClient::AckEpoch(uint64_t epoch, int64_t device_bytes) {
+  flatbuffers::FlatBufferBuilder builder;
+  const auto body = wire::CreateAckEpoch(builder, epoch, device_bytes);
+  return Call(builder, wire::Body::AckEpoch, body.Union()).status();
 }
 
 absl::StatusOr<WireSpace> WireClient::OpenSpace(const SpaceWish& wish) {

@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "gemini/lease_shm.h"
 #include "gemini/mapped_memory.h"
 #include "gemini/protocol.h"
 #include "gemini/seqpacket.h"
@@ -32,6 +33,10 @@ struct WireLease {
   TierMap<int64_t> granted;
   int64_t device_arena_bytes = 0;
   UniqueFd arena;
+  MappedMemory segment_map;
+  const LeaseSegmentShm& segment() const {
+    return *reinterpret_cast<const LeaseSegmentShm*>(segment_map.data());
+  }
 };
 
 struct WireSpace {
@@ -95,7 +100,13 @@ class WireClient {
   // A refusal comes back as its Status.
   absl::Status Hello(absl::string_view label, wire::Role role = wire::Role::kTrainer,
                      uint32_t protocol = kProtocolVersion);
-  absl::StatusOr<WireLease> OpenLease(const TierMap<int64_t>& want, const TierMap<int64_t>& floor);
+  absl::StatusOr<WireLease> OpenLease(const TierMap<int64_t>& want, const TierMap<int64_t>& floor,
+                                      bool takes_epochs = false);
+  // The two halves of OpenLease, for a request that waits.
+  absl::Status SendOpenLease(const TierMap<int64_t>& want, const TierMap<int64_t>& floor,
+                             bool takes_epochs = false);
+  absl::StatusOr<WireLease> ReceiveLease();
+  absl::Status AckEpoch(uint64_t epoch, int64_t device_bytes);
   absl::StatusOr<WireSpace> OpenSpace(const SpaceWish& wish);
   absl::Status CloseSpace(uint64_t space);
   absl::Status CloseSession();

@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: Apache-2.0
+// The requests of server/server.h about leases: who gets which budgets, who gives way on DEVICE for a
+// newcomer, and who grows when one leaves.
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "gemini/byte_size.h"
+#include "gemini/check.h"
+#include "gemini/layout.h"
+#include "server/budget_shares.h"
+#include "server/sealed_memfd.h"
+#include "server/server.h"
+#include "server/server_log.h"
+
+namespace gemini::server {
+namespace {
+
+std::string Named(const Session& session) {
+  const bool stopped = !session.embedded() && IsStopped(session.peer.pid);
+  return absl::StrCat("'", session.label, "' (pid ", session.peer.pid, ", ",
+                      FormatByteSize(session.lease->granted[Tier::kDevice]),
+                      stopped ? ", stopped)" : ")");
+}
+
+LeaseSegmentShm& SegmentOf(const Lease& lease) {
+  return *reinterpret_cast<LeaseSegmentShm*>(lease.segment_map.data());
+}
+
+// Whether what its client does with an epoch can still be waited for.
+bool AnswersEpochs(const Session& session) {
+  return session.lease.has_value() && session.lease->takes_epochs && !session.lease->fenced &&
+         !session.lease->reclaiming && session.connection != nullptr &&
+         (session.embedded() || !IsStopped(session.peer.pid));
+}
+
+struct MadeLease {
+  TierGrant arena;
+  ServerWritableMemfd segment;
+};
+
+// For a worker. On an error nothing is held.
+absl::StatusOr<MadeLease> MakeLease(TierStore& device, int64_t num_pages) {
+  MadeLease made;
+  absl::StatusOr<ServerWritableMemfd> segment =
+      MakeServerWritableMemfd("gemini-lease-segment", sizeof(LeaseSegmentShm));
+  if (!segment.ok()) return segment.status();
+  made.segment = *std::move(segment);
+  absl::StatusOr<TierGrant> arena = device.Make(kPageBytes, num_pages);
+  if (!arena.ok()) return arena.status();
+  made.arena = *std::move(arena);
+  return made;
+}
+
+}  // namespace
+
+void Server::Handle(Session& session, uint64_t id, const OpenLeaseRequest& open) {
+  absl::Status refusal;
+  for (Tier tier : kAllTiers) {
+    if (open.floor[tier] < 0 || open.want[tier] < open.floor[tier]) {
+      refusal = absl::InvalidArgumentError(absl::StrCat("a lease with ", TierName(tier), " want ",
+                                                        open.want[tier], ", floor ",
+                                                        open.floor[tier], ": 0 <= floor <= want"));
+    }
+  }
+  if (session.role != PeerRole::kTrainer) {
+    refusal = absl::FailedPreconditionError("an observer opens no lease");
+  } else if (session.lease.has_value()) {
+    refusal = absl::FailedPreconditionError("the session has a lease already");
+  } else if (draining_) {
+    refusal = absl::UnavailableError("the server is draining: it gives no new leases");
+  }
+  if (!refusal.ok()) {
+    Refuse(session, id, refusal);
+    return;
+  }
+  WaitingLease lease = {.session = session.id, .request = id, .want = open};
+  session.connection->Pause();
+  if (!TryLease(lease, FloorsOf(waiting_leases_))) waiting_leases_.push_back(std::move(lease));
+}
+
+absl::Status Server::NoRoom(Tier tier, const OpenLeaseRequest& open) const {
+  const TierBudget budget = budgets_.tier(tier);
+  std::string message = absl::StrCat("needs ", FormatByteSize(open.floor[tier]), " of ",
+                                     TierName(tier), ", ", FormatByteSize(budget.free_bytes()),
+                                     " of ", FormatByteSize(budget.capacity_bytes), " free: ");
+  const Session* biggest = nullptr;
+  for (const auto& [id, session] : sessions_) {
+    if (!session->lease.has_value() || session->lease->reclaiming) continue;
+    if (session->lease->granted[tier] == 0) continue;
+    if (biggest == nullptr || session->lease->granted[tier] > biggest->lease->granted[tier]) {
+      biggest = session.get();
+    }
+  }
+  if (open.floor[tier] > budget.capacity_bytes || biggest == nullptr) {
+    absl::StrAppend(&message, "ask for less, or give the server more");
+    if (tier == Tier::kHost) absl::StrAppend(&message, ", or pass --nvme");
+    return absl::ResourceExhaustedError(message);
+  }
+  absl::StrAppend(&message, "ask for less, or close job '", biggest->label, "' (pid ",
+                  biggest->peer.pid, ", ", FormatByteSize(biggest->lease->granted[tier]));
+  if (biggest->lease->fenced) absl::StrAppend(&message, ", hung up but still alive");
+  if (!biggest->embedded() && IsStopped(biggest->peer.pid)) {
+    absl::StrAppend(&message, ", stopped");
+  }
+  absl::StrAppend(&message, ")");
+  return absl::ResourceExhaustedError(message);
+}
+
+int64_t Server::FloorsOf(const std::deque<WaitingLease>& waiting) {
+  int64_t floor_bytes = 0;
+  for (const WaitingLease& lease : waiting) {
+    if (lease.timer.has_value()) floor_bytes += lease.want.floor[Tier::kDevice];
+  }
+  return floor_bytes;
+}
+
+void Server::EndWait(WaitingLease& waiting) {
+  if (waiting.timer.has_value()) loop_->Cancel(*std::exchange(waiting.timer, std::nullopt));
+}
+
+bool Server::TryLease(WaitingLease& waiting, int64_t reserved_bytes) {
+  Session& session = *Find(waiting.session);
+  const OpenLeaseRequest& open = waiting.want;
+  const auto refuse = [&](Tier tier) {
+    EndWait(waiting);
+    Refuse(session, waiting.request, NoRoom(tier, open));
+    session.connection->Resume();
+    return true;
+  };
+  TierMap<int64_t> granted;
+  for (Tier tier : kAllTiers) {
+    const TierBudget budget = budgets_.tier(tier);
+    // What others gave way for is not there for those who came later.
+    const int64_t reserved = tier == Tier::kDevice ? reserved_bytes : 0;
+    granted[tier] = std::min(open.want[tier], std::max<int64_t>(0, budget.free_bytes() - reserved));
+    // Bytes on their way back come within a time that only depends on the kernel: worth the wait, as
+    // when a trainer is started again right after it was killed.
+    const int64_t soon =
+        std::max<int64_t>(0, budget.free_bytes() + budget.reclaiming_bytes - reserved);
+    const bool worth_waiting = std::min(open.want[tier], soon) > granted[tier];
+    if (worth_waiting && soon >= open.floor[tier]) return false;
+  }
+  for (Tier tier : {Tier::kHost, Tier::kNvme}) {
+    if (granted[tier] < open.floor[tier]) return refuse(tier);
+  }
+  if (granted[Tier::kDevice] < open.floor[Tier::kDevice]) {
+    if (AskToGiveWay(waiting, reserved_bytes)) return false;
+    return refuse(Tier::kDevice);
+  }
+  EndWait(waiting);
+  BeginLease(session, waiting.request, open, granted);
+  return true;
+}
+
+void Server::BeginLease(Session& session, uint64_t request, const OpenLeaseRequest& open,
+                        const TierMap<int64_t>& granted) {
+  GEMINI_CHECK(budgets_.Lease(granted).ok());
+  session.lease.emplace();
+  Lease& lease = *session.lease;
+  lease.id = next_id_++;
+  lease.want = open.want;
+  const int64_t capacity_bytes = budgets_.tier(Tier::kDevice).capacity_bytes;
+  lease.want[Tier::kDevice] = std::min(open.want[Tier::kDevice], capacity_bytes);
+  lease.granted = granted;
+  lease.floor = open.floor;
+  lease.takes_epochs = open.takes_epochs;
+  lease.device_target = granted[Tier::kDevice];
+  session.connection->Pause();
+  ++session.worker_jobs;
+  // Room to grow is addresses alone: its pages come with the grant.
+  const int64_t arena_bytes =
+      lease.takes_epochs ? lease.want[Tier::kDevice] : granted[Tier::kDevice];
+  const int64_t num_pages = RoundUp(arena_bytes, kPageBytes) / kPageBytes;
+  RunJob([this, session_id = session.id, request, num_pages] {
+    absl::StatusOr<MadeLease> made = MakeLease(*stores_.device, num_pages);
+    loop_->Post([this, session_id, request, made = std::move(made)]() mutable {
+      Session& found = *Find(session_id);  // A session with a job is never erased.
+      --found.worker_jobs;
+      if (made.ok()) {
+        found.lease->arena = std::move(made->arena);
+        found.lease->segment = std::move(made->segment.fd);
+        found.lease->segment_map = std::move(made->segment.memory);
+      }
+      FinishLease(found, request, made.status());
+    });
+  });
+}
+
+void Server::FinishLease(Session& session, uint64_t request, const absl::Status& made) {
+  Lease& lease = *session.lease;
+  if (lease.reclaiming) {
+    ContinueReclaim(session);
+    return;
+  }
+  if (session.connection == nullptr) {
+    // It hung up before it knew of its lease, so nothing of it can be mapped anywhere.
+    Fence(session, "it hung up before its lease was made");
+    BeginReclaim(session);
+    return;
+  }
+  if (!made.ok()) {
+    // Answered, and read from again, once the budgets have it all back.
+    lease.refusal = Lease::RefusalShown{request, made};
+    BeginReclaim(session);
+    return;
+  }
+  SegmentOf(lease).generation.store(lease.generation, std::memory_order_release);
+  SegmentOf(lease).device_bytes[0].store(lease.device_target, std::memory_order_release);
+  LeaseAnswer answer = {.lease = lease.id,
+                        .generation = lease.generation,
+                        .granted = lease.granted,
+                        .device_arena_bytes = lease.arena.size_bytes()};
+  std::vector<int> fds = {lease.segment.get()};
+  for (const TierExtent& extent : lease.arena.extents) fds.push_back(extent.fd.get());
+  ServerLog().info(
+      "lease {} for session {} '{}' (pid {}): DEVICE {}, HOST {}, NVME {}", lease.id, session.id,
+      session.label, session.peer.pid, FormatByteSize(lease.granted[Tier::kDevice]),
+      FormatByteSize(lease.granted[Tier::kHost]), FormatByteSize(lease.granted[Tier::kNvme]));
+  session.connection->Send(EncodeLeaseReply(request, answer), fds);
+  session.connection->Resume();
+  RetryWaitingLeases();  // Those that came while it was made may now have it give way.
+}
+
+void Server::RetryWaitingLeases() {
+  std::deque<WaitingLease> waiting = std::exchange(waiting_leases_, {});
+  while (!waiting.empty()) {
+    WaitingLease lease = std::move(waiting.front());
+    waiting.pop_front();
+    // Nobody's wish comes before another's floor.
+    const int64_t reserved_bytes = FloorsOf(waiting_leases_) + FloorsOf(waiting);
+    if (!TryLease(lease, reserved_bytes)) waiting_leases_.push_back(std::move(lease));
+  }
+  GrowBack();
+}
+
+void Server::DropWaitingLease(uint64_t session) {
+  const auto found =
+      std::find_if(waiting_leases_.begin(), waiting_leases_.end(),
+                   [&](const WaitingLease& waiting) { return waiting.session == session; });
+  if (found == waiting_leases_.end()) return;
+  EndWait(*found);
+  waiting_leases_.erase(found);
+  GrowBack();
+}
+
+void Server::PostTarget(Session& session, int64_t device_bytes) {
+  Lease& lease = *session.lease;
+  lease.device_target = device_bytes;
+  lease.epoch = PostBudgetTarget(SegmentOf(lease), device_bytes);
+  ServerLog().info("lease {} of session {} '{}': DEVICE {} of {} from epoch {} on", lease.id,
+                   session.id, session.label, FormatByteSize(device_bytes),
+                   FormatByteSize(lease.want[Tier::kDevice]), lease.epoch);
+}
+
+bool Server::AskToGiveWay(WaitingLease& waiting, int64_t reserved_bytes) {
+  const TierBudget device = budgets_.tier(Tier::kDevice);
+  // By subtraction: a peer's floor may be as large as its type.
+  if (waiting.want.floor[Tier::kDevice] > device.capacity_bytes - reserved_bytes) return false;
+  int64_t coming_bytes = device.free_bytes() + device.reclaiming_bytes;
+  bool being_made = false;
+  std::vector<BudgetShare> shares;
+  for (const auto& [id, session] : sessions_) {
+    if (!AnswersEpochs(*session)) continue;
+    const Lease& lease = *session->lease;
+    if (lease.segment_map.data() == nullptr) {
+      being_made = true;
+      continue;
+    }
+    coming_bytes += lease.granted[Tier::kDevice] - lease.device_target;
+    shares.push_back({.session = id,
+                      .granted_bytes = lease.device_target,
+                      .floor_bytes = std::min(lease.floor[Tier::kDevice], lease.device_target)});
+  }
+  const int64_t needed_bytes = waiting.want.floor[Tier::kDevice] + reserved_bytes - coming_bytes;
+  if (needed_bytes > 0) {
+    const std::vector<NewShare> smaller = GiveWay(shares, needed_bytes);
+    if (smaller.empty() && !being_made) return false;
+    for (const NewShare& share : smaller) PostTarget(*Find(share.session), share.granted_bytes);
+  }
+  if (!waiting.timer.has_value()) {
+    waiting.timer = loop_->After(
+        options_.epoch_timeout, [this, session = waiting.session] { RefuseAfterTimeout(session); });
+  }
+  return true;
+}
+
+void Server::RefuseAfterTimeout(uint64_t session_id) {
+  const auto found =
+      std::find_if(waiting_leases_.begin(), waiting_leases_.end(),
+                   [&](const WaitingLease& waiting) { return waiting.session == session_id; });
+  if (found == waiting_leases_.end()) return;
+  std::vector<std::string> silent;
+  for (const auto& [id, session] : sessions_) {
+    if (!session->lease.has_value() || session->lease->reclaiming) continue;
+    if (session->lease->device_target < session->lease->granted[Tier::kDevice]) {
+      silent.push_back(Named(*session));
+    }
+  }
+  const absl::Status no_room = NoRoom(Tier::kDevice, found->want);
+  const uint64_t request = found->request;
+  waiting_leases_.erase(found);  // Its timer has run.
+  Session& session = *Find(session_id);
+  Refuse(session, request,
+         absl::ResourceExhaustedError(
+             absl::StrCat(no_room.message(), "; asked to give way and did not answer within ",
+                          absl::FormatDuration(options_.epoch_timeout), ": ",
+                          silent.empty() ? "nobody" : absl::StrJoin(silent, ", "))));
+  session.connection->Resume();
+  RetryWaitingLeases();
+}
+
+void Server::GrowBack() {
+  if (!waiting_leases_.empty() || draining_) return;
+  std::vector<BudgetShare> shares;
+  for (const auto& [id, session] : sessions_) {
+    if (!AnswersEpochs(*session) || session->lease->segment_map.data() == nullptr) continue;
+    const int64_t granted_bytes = session->lease->granted[Tier::kDevice];
+    // Whoever was asked for a newcomer that is gone, and did not answer yet, keeps what it has.
+    if (session->lease->device_target < granted_bytes) PostTarget(*session, granted_bytes);
+    shares.push_back({.session = id,
+                      .granted_bytes = granted_bytes,
+                      .want_bytes = session->lease->want[Tier::kDevice]});
+  }
+  for (const NewShare& share : ShareOut(shares, FreeBytes()[Tier::kDevice])) {
+    Session& session = *Find(share.session);
+    int64_t& granted_bytes = session.lease->granted[Tier::kDevice];
+    // Its own before it is told.
+    GEMINI_CHECK(budgets_.Lease({{share.granted_bytes - granted_bytes, 0, 0}}).ok());
+    granted_bytes = share.granted_bytes;
+    PostTarget(session, granted_bytes);
+  }
+}
+
+void Server::Handle(Session& session, uint64_t id, const AckEpochRequest& ack) {
+  absl::Status refusal;
+  if (!session.lease.has_value() || session.lease->fenced || session.lease->reclaiming ||
+      session.lease->device_target >= session.lease->granted[Tier::kDevice]) {
+    refusal = absl::FailedPreconditionError("no epoch of this session awaits an acknowledgement");
+  } else if (ack.epoch > session.lease->epoch) {
+    refusal = absl::InvalidArgumentError(
+        absl::StrCat("epoch ", ack.epoch, " was not posted yet: ", session.lease->epoch, " was"));
+  } else if (ack.epoch < session.lease->epoch) {
+    refusal = absl::AbortedError(absl::StrCat("epoch ", ack.epoch, " is past, it is ",
+                                              session.lease->epoch, ": read the target again"));
+  } else if (ack.device_bytes < 0 || ack.device_bytes > session.lease->device_target) {
+    refusal = absl::InvalidArgumentError(
+        absl::StrCat("uses ", ack.device_bytes, " bytes of DEVICE where epoch ", ack.epoch,
+                     " asks for at most ", session.lease->device_target));
+  }
+  if (!refusal.ok()) {
+    Refuse(session, id, refusal);
+    return;
+  }
+  Lease& lease = *session.lease;
+  TierMap<int64_t> freed = {};
+  freed[Tier::kDevice] = lease.granted[Tier::kDevice] - lease.device_target;
+  lease.granted[Tier::kDevice] = lease.device_target;
+  budgets_.BeginReclaim(freed);
+  session.connection->Pause();
+  ++session.worker_jobs;
+  // The arena stays where it is until the job has reported.
+  RunJob([this, session_id = session.id, id, freed, fd = lease.arena.extents[0].fd.get(),
+          begin = RoundUp(lease.device_target, kPageBytes), end = lease.arena.size_bytes()] {
+    PunchHole(fd, begin, end - begin);
+    loop_->Post([this, session_id, id, freed] {
+      Session& found = *Find(session_id);
+      --found.worker_jobs;
+      budgets_.FinishReclaim(freed);
+      if (found.lease->reclaiming) {
+        ContinueReclaim(found);
+      } else if (found.connection != nullptr) {
+        found.connection->Send(EncodeDone(id), {});
+        found.connection->Resume();
+      }
+      RetryWaitingLeases();
+    });
+  });
+}
+
+}  // namespace gemini::server
