@@ -72,6 +72,8 @@ class ChunkStore {
   const std::string& name() const { return name_; }
   int64_t chunk_bytes() const { return memory_.shape().chunk_bytes; }
   int64_t num_bundles() const { return memory_.shape().num_bundles; }
+  // What other processes see, to look at.
+  const SpaceMemory& memory() const { return memory_; }
 
   // Brings the chunk's bytes into HOST, those of the version that is awaited when there is one. They may
   // be written only if the chunk is uncommitted (a gradient). NOT_FOUND: the chunk is FREE.
@@ -205,8 +207,8 @@ class ChunkStore {
   SpaceCounters counters_;
 
   mutable Mutex mutex_;
-  std::condition_variable
-      idle_;  // A chunk is no longer busy, a bundle committed, or a slot let go.
+  // A chunk is no longer busy, a bundle is committed, or a slot was let go.
+  std::condition_variable idle_;
   CommitWriter commits_ ABSL_GUARDED_BY(mutex_);
   IntentWriter intents_ ABSL_GUARDED_BY(mutex_);
   PendingCommits pending_ ABSL_GUARDED_BY(mutex_);

@@ -70,7 +70,8 @@ absl::Status ChunkStore::BeginUpdate(const Intent& intent, absl::Span<const Bund
                        commits_.step(bundle), ": it cannot be updated to step ", intent.step));
     }
     const SlotId grad = chunks_[ChunkOf(bundle, ChunkKind::kGrad).value()].host;
-    if (grad != kNoSlot && host_slots_[grad.value()].holds > 0) {
+    if (grad != kNoSlot &&
+        host_slots_[grad.value()].holds > host_slots_[grad.value()].update_holds) {
       return absl::FailedPreconditionError(absl::StrCat("the gradient of bundle ", bundle.value(),
                                                         " of space ", name_,
                                                         " is held: it may not be complete"));

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/gradient_squares.h"
+
+#include <utility>
+
+#include "client/grad_norm.h"
+#include "gemini/status_macros.h"
+
+namespace gemini::client {
+
+GradientSquares::GradientSquares(ChunkStore& store,
+                                 std::function<absl::Span<const TensorPiece>(BundleId)> pieces)
+    : store_(store), pieces_(std::move(pieces)), kept_(store.num_bundles()) {}
+
+std::vector<std::vector<double>> GradientSquares::Compute(BundleId bundle,
+                                                          const std::byte* chunk) const {
+  const absl::Span<const TensorPiece> pieces = pieces_(bundle);
+  std::vector<std::vector<double>> squares(pieces.size());
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    AppendBlockSquares({reinterpret_cast<const float*>(chunk + pieces[i].chunk_offset_bytes),
+                        static_cast<size_t>(pieces[i].size_bytes) / sizeof(float)},
+                       squares[i]);
+  }
+  return squares;
+}
+
+void GradientSquares::Prepare(BundleId bundle) {
+  Kept fresh;
+  const std::optional<int64_t> writes = store_.PeekGradient(
+      bundle, [&](const std::byte* chunk) { fresh.squares = Compute(bundle, chunk); });
+  if (!writes) return;
+  fresh.writes = *writes;
+  MutexLock lock(mutex_);
+  kept_[bundle.value()] = std::move(fresh);
+}
+
+absl::StatusOr<std::vector<std::vector<double>>> GradientSquares::Find(BundleId bundle) {
+  const ChunkId grad = ChunkOf(bundle, ChunkKind::kGrad);
+  {
+    MutexLock lock(mutex_);
+    Kept& kept = kept_[bundle.value()];
+    if (kept.writes == store_.WriteCount(grad)) {
+      ++num_prepared_used_;
+      kept.writes = -1;  // Given away.
+      return std::move(kept.squares);
+    }
+    kept = {};
+  }
+  GEMINI_ASSIGN_OR_RETURN(const HostChunk chunk, store_.Acquire(grad));
+  return Compute(bundle, chunk.data());
+}
+
+int64_t GradientSquares::num_prepared_used() const {
+  MutexLock lock(mutex_);
+  return num_prepared_used_;
+}
+
+}  // namespace gemini::client

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/gradient_squares.h"
+
+#include <cmath>
+#include <vector>
+
+#include "client/grad_norm.h"
+#include "tests/client/session_fixture.h"
+
+namespace gemini::client {
+namespace {
+
+using ::testing::ElementsAre;
+
+class GradientSquaresTest : public SessionFixture {
+ protected:
+  void SetUp() override {
+    OpenSession(/*device_slots=*/4, /*host_slots=*/4, /*nvme_slots=*/4);
+    if (HasFatalFailure()) return;
+    store_ = OpenSpace("store", 2, 4, 4);
+    ASSERT_NE(store_, nullptr);
+  }
+  // Two pieces with a gap: elements 0 to 99 and 128 to 1023.
+  static absl::Span<const TensorPiece> Pieces(BundleId) {
+    static const std::vector<TensorPiece> pieces = {
+        {.tensor = 0, .chunk_offset_bytes = 0, .tensor_offset_bytes = 0, .size_bytes = 400},
+        {.tensor = 1, .chunk_offset_bytes = 512, .tensor_offset_bytes = 0, .size_bytes = 3'584}};
+    return pieces;
+  }
+  void Write(float value) {
+    ASSERT_OK_AND_ASSIGN(const HostChunk grad,
+                         store_->AcquireToOverwrite(ChunkOf(BundleId(1), ChunkKind::kGrad)));
+    auto* const floats = reinterpret_cast<float*>(grad.data());
+    for (int64_t i = 0; i < kTestChunkBytes / 4; ++i) floats[i] = value;
+  }
+  static auto AreSquaresOf(float value) {
+    const double square = static_cast<double>(value) * value;
+    return IsOkAndHolds(ElementsAre(ElementsAre(100 * square), ElementsAre(896 * square)));
+  }
+
+  ChunkStore* store_ = nullptr;
+};
+
+TEST_F(GradientSquaresTest, WhatWasPreparedIsUsedOnce) {
+  GradientSquares squares(*store_, &Pieces);
+  Write(2);
+  squares.Prepare(BundleId(1));
+  EXPECT_THAT(squares.Find(BundleId(1)), AreSquaresOf(2));
+  EXPECT_EQ(squares.num_prepared_used(), 1);
+  EXPECT_THAT(squares.Find(BundleId(1)), AreSquaresOf(2));
+  EXPECT_EQ(squares.num_prepared_used(), 1);
+}
+
+TEST_F(GradientSquaresTest, AWriteMakesWhatWasPreparedVoid) {
+  GradientSquares squares(*store_, &Pieces);
+  Write(2);
+  squares.Prepare(BundleId(1));
+  Write(3);
+  EXPECT_THAT(squares.Find(BundleId(1)), AreSquaresOf(3));
+  EXPECT_EQ(squares.num_prepared_used(), 0);
+}
+
+TEST_F(GradientSquaresTest, NothingIsPreparedWhileSomebodyMayWriteOrBeforeThereAreBytes) {
+  GradientSquares squares(*store_, &Pieces);
+  squares.Prepare(BundleId(1));
+  EXPECT_THAT(squares.Find(BundleId(1)), StatusIs(absl::StatusCode::kNotFound));
+  Write(2);
+  {
+    ASSERT_OK_AND_ASSIGN(const HostChunk writer,
+                         store_->AcquireUncommitted(ChunkOf(BundleId(1), ChunkKind::kGrad)));
+    squares.Prepare(BundleId(1));
+    reinterpret_cast<float*>(writer.data())[0] = 5;
+  }
+  EXPECT_THAT(squares.Find(BundleId(1)),
+              IsOkAndHolds(ElementsAre(ElementsAre(99 * 4 + 25.0), ElementsAre(896 * 4.0))));
+  EXPECT_EQ(squares.num_prepared_used(), 0);
+}
+
+TEST_F(GradientSquaresTest, AMoveToNvmeAndBackIsNoWrite) {
+  GradientSquares squares(*store_, &Pieces);
+  Write(2);
+  squares.Prepare(BundleId(1));
+  for (int round = 0; round < 4; ++round) {
+    ASSERT_OK(CommitTag(*store_, BundleId(0), static_cast<ChunkKind>(round), 0, 1));
+  }
+  EXPECT_GT(store_->nvme_written_bytes(), 0);
+  EXPECT_THAT(squares.Find(BundleId(1)), AreSquaresOf(2));
+  EXPECT_EQ(squares.num_prepared_used(), 1);
+}
+
+}  // namespace
+}  // namespace gemini::client
