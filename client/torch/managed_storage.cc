@@ -52,6 +52,7 @@ void ManagedStorage::Adopt(c10::StorageImpl& storage, const Place& place, Traits
 
 void ManagedStorage::Apply() {
   std::byte* const address = pins_ > 0 ? address_ : scratch_pins_ > 0 ? scratch_ : nullptr;
+  pinned_.store(pins_ + scratch_pins_ > 0, std::memory_order_release);
   SetStorageAddress(*storage_, address);
   SetRawReadsRaise(*storage_, address == nullptr);
 }
@@ -82,11 +83,6 @@ void ManagedStorage::DetachScratch() {
   if (retired()) return;
   GEMINI_CHECK(scratch_pins_ > 0);
   if (--scratch_pins_ == 0 && pins_ == 0) Apply();
-}
-
-bool ManagedStorage::pinned() const {
-  const std::lock_guard lock(mutex_);
-  return pins_ + scratch_pins_ > 0;
 }
 
 bool ManagedStorage::attached() const {

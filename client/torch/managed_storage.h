@@ -37,6 +37,8 @@ class ManagedStorage {
     RangeId range;
     int64_t offset_bytes = 0;  // Of the storage's first byte in the range.
     int64_t size_bytes = 0;
+    int32_t tensor = -1;  // Its index in the session's traces (client/phase_tracker.h); -1: none.
+    bool is_gradient = false;
   };
   struct Traits {
     std::string name;  // "parameter h.0.weight", "gradient of h.0.weight", "buffer ...".
@@ -71,6 +73,8 @@ class ManagedStorage {
   RangeId range() const { return place_.range; }
   int64_t offset_bytes() const { return place_.offset_bytes; }
   int64_t size_bytes() const { return place_.size_bytes; }
+  int32_t tensor() const { return place_.tensor; }
+  bool is_gradient() const { return place_.is_gradient; }
   bool always_dirty() const { return traits_.always_dirty; }
   // False: the chunk does not hold the tensor's bytes yet; operators ask the owner first.
   bool ready() const { return ready_.load(std::memory_order_acquire); }
@@ -95,7 +99,7 @@ class ManagedStorage {
   void AttachScratch(std::byte* scratch);
   void DetachScratch();
   // Whether an operator or a scoped fetch holds it now.
-  bool pinned() const;
+  bool pinned() const { return pinned_.load(std::memory_order_acquire); }
   // Whether one of these pins is on the tensor's own bytes.
   bool attached() const;
 
@@ -122,6 +126,7 @@ class ManagedStorage {
   c10::VariableVersion version_;
   c10::StorageImpl* storage_ = nullptr;  // Owns this.
   std::atomic<bool> ready_;
+  std::atomic<bool> pinned_{false};
   std::atomic<bool> retired_{false};
 
   // Held for a few stores, four times an operator: a mutex would cost a quarter of the hook.

@@ -14,8 +14,8 @@ namespace gemini::client::hooks {
 
 std::unique_ptr<ModelTensors> ModelTensors::Make(std::vector<ModuleTensor> tensors,
                                                  const Layout& layout, ChunkStore& store,
-                                                 Residency& residency,
-                                                 int64_t decay_min_dimensions) {
+                                                 Residency& residency, int64_t decay_min_dimensions,
+                                                 PhaseTracker* phases) {
   auto model = std::unique_ptr<ModelTensors>(new ModelTensors(store, residency));
   model->pieces_.resize(layout.num_bundles());
   std::vector<int64_t> range_of_bundle(layout.num_bundles(), -1);
@@ -55,6 +55,14 @@ std::unique_ptr<ModelTensors> ModelTensors::Make(std::vector<ModuleTensor> tenso
       model->pieces_[tensor.place.first_bundle.value() + i].push_back(piece);
     }
   }
+  if (phases != nullptr) {
+    std::vector<TracedTensor> traced;
+    for (const ModelTensor& tensor : model->tensors_) {
+      traced.push_back({.size_bytes = tensor.size_bytes(), .group = tensor.info.group});
+    }
+    model->phases_ = phases;
+    model->first_traced_ = phases->AddTensors(store, traced);
+  }
   return model;
 }
 
@@ -93,7 +101,8 @@ void ModelTensors::AdoptTensor(int64_t index, StorageOwner& owner) {
   const bool on_meta = tensor.tensor.is_meta();
   const bool is_buffer = tensor.info.group == TensorGroup::kBuffer;
   const ManagedStorage::Place place = {ranges_[tensor.range].param, tensor.place.offset_bytes,
-                                       tensor.size_bytes()};
+                                       tensor.size_bytes(), traced_index(index),
+                                       /*is_gradient=*/false};
   ManagedStorage::Traits traits = {
       absl::StrCat(is_buffer ? "buffer " : "parameter ", tensor.info.name), is_buffer, !on_meta};
   if (on_meta) {

@@ -14,7 +14,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "client/bundle_update.h"
 #include "client/chunk_store.h"
+#include "client/phase_tracker.h"
 #include "client/residency.h"
 #include "client/torch/managed_model.h"
 #include "client/torch/managed_storage.h"
@@ -48,20 +50,14 @@ struct ModelRange {
   RangeId grad;  // Trainable only.
 };
 
-// The part of a tensor that lies in one bundle.
-struct TensorPiece {
-  int64_t tensor = 0;
-  int64_t chunk_offset_bytes = 0;
-  int64_t tensor_offset_bytes = 0;
-  int64_t size_bytes = 0;
-};
-
 class ModelTensors {
  public:
-  // Packs the tensors and adds their ranges. No tensor changes yet.
+  // Packs the tensors and adds their ranges, and the tensors to `phases` if it is not null; both outlive
+  // this. No tensor changes yet.
   static std::unique_ptr<ModelTensors> Make(std::vector<ModuleTensor> tensors, const Layout& layout,
                                             ChunkStore& store, Residency& residency,
-                                            int64_t decay_min_dimensions);
+                                            int64_t decay_min_dimensions,
+                                            PhaseTracker* phases = nullptr);
 
   // Copies the bytes of tensors on the CPU into chunks committed at step 0, and turns all tensors into
   // managed ones, each as soon as its bytes are copied; those on meta stay unwritten. On an error
@@ -69,11 +65,18 @@ class ModelTensors {
   absl::Status MoveIntoChunks(StorageOwner& owner);
 
   std::vector<ModelTensor>& tensors() { return tensors_; }
+  const std::vector<ModelTensor>& tensors() const { return tensors_; }
   const std::vector<ModelRange>& ranges() const { return ranges_; }
   const std::vector<TensorPiece>& pieces(BundleId bundle) const { return pieces_[bundle.value()]; }
   int64_t num_bundles() const { return static_cast<int64_t>(pieces_.size()); }
   ChunkStore& store() { return store_; }
   Residency& residency() { return residency_; }
+  // May be null: nobody traces.
+  PhaseTracker* phases() { return phases_; }
+  // A tensor's index in the session's traces; -1 without phases.
+  int32_t traced_index(int64_t tensor) const {
+    return phases_ == nullptr ? -1 : first_traced_ + static_cast<int32_t>(tensor);
+  }
 
   // NOT_FOUND: no such name.
   absl::StatusOr<int64_t> Find(absl::string_view name) const;
@@ -97,6 +100,8 @@ class ModelTensors {
 
   ChunkStore& store_;
   Residency& residency_;
+  PhaseTracker* phases_ = nullptr;
+  int32_t first_traced_ = 0;
   std::vector<ModelTensor> tensors_;
   std::vector<ModelRange> ranges_;
   std::vector<std::vector<TensorPiece>> pieces_;  // By BundleId, in chunk order.

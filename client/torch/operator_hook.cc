@@ -18,6 +18,7 @@
 #include "ATen/record_function.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "c10/core/GradMode.h"
 #include "client/torch/operator_traits.h"
 #include "client/torch/storage_access_2_11.h"
 #include "client/torch/tensor_walk.h"
@@ -42,7 +43,8 @@ struct Frame {
   const at::RecordFunction* function;
   size_t first_pin;
   bool on_scratch;
-  bool is_custom;  // Its backward node may want the same inputs.
+  bool is_custom;   // Its backward node may want the same inputs.
+  int64_t op = -1;  // PhaseTracker's; -1: part of the operator around it.
 };
 
 // Written by its own thread only; relaxed atomics so that stats() may read from another.
@@ -72,6 +74,7 @@ struct HookThread {
   std::vector<Frame> frames;
   std::vector<PinnedInput> pins;
   std::vector<RangeId> ranges;  // Of the pins of one operator, while it starts.
+  std::vector<TensorUse> uses;  // Likewise; and at its end, those that turned out to be written.
   std::vector<std::byte*> addresses;
   absl::Status failure;  // Of the innermost frame on scratch.
   std::shared_ptr<ThreadCounters> counters = std::make_shared<ThreadCounters>();
@@ -181,6 +184,7 @@ class NanScratch {
 struct OperatorHook::State {
   Session* session;
   Residency* residency;
+  PhaseTracker* phases = nullptr;
   uint64_t generation = 0;
   OperatorHook* hook = nullptr;
   ForwardMemory forward_memory;
@@ -192,6 +196,25 @@ struct OperatorHook::State {
 namespace {
 
 std::atomic<OperatorHook::State*> g_active{nullptr};
+
+TensorUse UseOf(const PinnedInput& pin, bool written) {
+  return {.tensor = pin.storage->tensor(),
+          .kind = pin.storage->is_gradient() ? ChunkKind::kGrad : ChunkKind::kParam,
+          .written = written};
+}
+
+// Tells the tracker of an operator, one of whose inputs nobody pins: the others are part of one that does.
+void TellBegin(OperatorHook::State& state, HookThread& thread, size_t first) {
+  thread.uses.clear();
+  bool is_outer = false;
+  for (size_t i = first; i < thread.pins.size(); ++i) {
+    const PinnedInput& pin = thread.pins[i];
+    is_outer |= !pin.storage->pinned();
+    if (pin.storage->tensor() >= 0) thread.uses.push_back(UseOf(pin, pin.written));
+  }
+  if (!is_outer || thread.uses.empty()) return;
+  thread.frames.back().op = state.phases->BeginOperator(thread.uses, c10::GradMode::is_enabled());
+}
 
 // Brings the storages of thread.pins[first] onwards, all or none.
 absl::Status PinInputs(OperatorHook::State& state, HookThread& thread, size_t first) {
@@ -205,6 +228,7 @@ absl::Status PinInputs(OperatorHook::State& state, HookThread& thread, size_t fi
     thread.ranges.push_back(storage.range());
   }
   thread.addresses.resize(count);
+  if (state.phases != nullptr) TellBegin(state, thread, first);
   if (absl::Status status = state.residency->Pin(thread.ranges, absl::MakeSpan(thread.addresses));
       !status.ok()) [[unlikely]] {
     return status;
@@ -249,7 +273,7 @@ void BeginFrame(OperatorHook::State& state, HookThread& thread, const at::Record
                 size_t first, bool is_custom) {
   thread.counters->Add(thread.counters->operators_with_chunks);
   // First: once the inputs are pinned nothing may throw any more.
-  thread.frames.push_back({&function, first, false, is_custom});
+  thread.frames.push_back({&function, first, false, is_custom, -1});
   const absl::Status status = PinInputs(state, thread, first);
   if (!status.ok()) [[unlikely]] {
     thread.frames.back().on_scratch = true;
@@ -265,6 +289,7 @@ void BeginFrame(OperatorHook::State& state, HookThread& thread, const at::Record
 void AbandonFrame(OperatorHook::State& state, HookThread& thread,
                   const at::RecordFunction& function, size_t first, const char* what) {
   if (!thread.frames.empty() && thread.frames.back().function == &function) {
+    if (thread.frames.back().op >= 0) state.phases->EndOperator(thread.frames.back().op);
     thread.frames.pop_back();
   }
   thread.DropPins(first);
@@ -352,6 +377,7 @@ void EndEvent(const at::RecordFunction& function, at::ObserverContext*) {
       // Out of memory: the backward node raises on the released storage.
     }
   }
+  thread.uses.clear();
   for (size_t i = frame.first_pin; i < thread.pins.size(); ++i) {
     const PinnedInput& pin = thread.pins[i];
     if (pin.on_scratch) [[unlikely]] {
@@ -361,7 +387,10 @@ void EndEvent(const at::RecordFunction& function, at::ObserverContext*) {
     const bool dirty = pin.written || pin.storage->version() != pin.version;
     pin.storage->Detach();
     if (state != nullptr) state->residency->Unpin(pin.storage->range(), dirty);
+    // There is room: BeginOperator put each pin's use here.
+    if (dirty && !pin.written && frame.op >= 0) thread.uses.push_back(UseOf(pin, true));
   }
+  if (frame.op >= 0 && state != nullptr) state->phases->EndOperator(frame.op, thread.uses);
   thread.DropPins(frame.first_pin);
 }
 
@@ -377,7 +406,8 @@ HookStats SumCounters() {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<OperatorHook>> OperatorHook::Install(Session& session) {
+absl::StatusOr<std::unique_ptr<OperatorHook>> OperatorHook::Install(Session& session,
+                                                                    PhaseTracker* phases) {
   if (g_active.load() != nullptr) {
     return absl::FailedPreconditionError(
         "a training session is open in this process: close it, or Manage the model in it");
@@ -387,6 +417,7 @@ absl::StatusOr<std::unique_ptr<OperatorHook>> OperatorHook::Install(Session& ses
   state->generation = ++generations;
   state->session = &session;
   state->residency = &session.residency();
+  state->phases = phases;
   state->stats_before = SumCounters();
   return std::unique_ptr<OperatorHook>(new OperatorHook(std::move(state)));
 }

@@ -20,6 +20,7 @@
 #include "ATen/record_function.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "client/phase_tracker.h"
 #include "client/session.h"
 #include "client/torch/managed_storage.h"
 
@@ -32,9 +33,10 @@ struct HookStats {
 
 class OperatorHook {
  public:
-  // Starts to watch, one hook a process. `session` outlives this. FAILED_PRECONDITION: there is
-  // one.
-  static absl::StatusOr<std::unique_ptr<OperatorHook>> Install(Session& session);
+  // Starts to watch, one hook a process. `session` outlives this, and so does `phases`, which is told of
+  // operators and may be null. FAILED_PRECONDITION: there is one.
+  static absl::StatusOr<std::unique_ptr<OperatorHook>> Install(Session& session,
+                                                               PhaseTracker* phases = nullptr);
   // Stops watching. All pins are gone by then.
   ~OperatorHook();
 
