@@ -9,11 +9,14 @@ namespace gemini::client {
 // One bundle's update: parameter, two moments and gradient, which may have to come from NVME, and the
 // three new chunks. ChunkStore keeps them from all others while updates are pending.
 inline constexpr int64_t kUpdateSlots = 7;
-// Chunks that a loader fills at one time (client/torch/tensor_writer.h).
+// Chunks that a loader fills at one time (client/torch/tensor_writer.h); none while updates are pending.
 inline constexpr int64_t kOpenChunks = 4;
-// Gradients whose copies are under way (client/torch/gradients.h), and one copy to DEVICE.
+// Gradients whose copies are under way (client/torch/gradients.h).
 inline constexpr int64_t kPendingGradients = 4;
-inline constexpr int64_t kSpareSlots = kUpdateSlots + kOpenChunks + kPendingGradients + 1;
-static_assert(kSpareSlots == 16);
+// The others hold nine at most while updates are pending: the eight copies that a plan has under way, and
+// one more. When none are, eight and the gradients leave four for operators that fetch on-line, who let
+// go of what they hold rather than wait.
+inline constexpr int64_t kSpareSlots = 16;
+static_assert(kSpareSlots >= kUpdateSlots + kOpenChunks + kPendingGradients + 1);
 
 }  // namespace gemini::client

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/torch/gradients.h"
 
+#include <algorithm>
 #include <exception>
 #include <memory>
 #include <utility>
@@ -8,6 +9,7 @@
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/empty_strided.h"
 #include "absl/strings/str_cat.h"
+#include "client/spare_slots.h"
 #include "gemini/status_macros.h"
 #include "torch/csrc/autograd/function_hook.h"
 #include "torch/csrc/autograd/variable.h"
@@ -42,8 +44,13 @@ class MoveAfterAccumulation final : public PostAccumulateGradHook {
   std::unique_ptr<PostAccumulateGradHook> before_;
 };
 
-Gradients::Gradients(ModelTensors& tensors, StorageOwner& owner, Session& session)
-    : tensors_(tensors), owner_(owner), session_(session) {
+Gradients::Gradients(ModelTensors& tensors, StorageOwner& owner, Session& session,
+                     std::function<void(BundleId)> complete)
+    : tensors_(tensors),
+      owner_(owner),
+      session_(session),
+      complete_(std::move(complete)),
+      arrived_(tensors.tensors().size()) {
   for (size_t i = 0; i < tensors_.tensors().size(); ++i) {
     const ModelTensor& tensor = tensors_.tensors()[i];
     if (tensor.info.group != TensorGroup::kTrainable) continue;
@@ -65,6 +72,7 @@ Gradients::~Gradients() {
       torch::autograd::impl::set_post_acc_grad_hooks(tensor.tensor, hook->TakeBefore());
     }
   }
+  Finish();
 }
 
 absl::StatusOr<bool> Gradients::Collect(int64_t index) {
@@ -101,9 +109,12 @@ absl::Status Gradients::Move(int64_t index) {
       // The chunk has the parameter's element order; another managed tensor has no bytes to copy from.
       gradient = at::empty_strided(tensor.info.sizes, tensor.strides, at::kFloat).copy_(gradient);
     }
-    const ModelRange& range = tensors_.ranges()[tensor.range];
-    GEMINI_RETURN_IF_ERROR(tensors_.residency().Write(
-        range.grad, tensor.place.offset_bytes, gradient.const_data_ptr(), tensor.size_bytes()));
+    // Others than p.grad, this function and the engine's own may write to it while it is copied.
+    const bool shared = gradient.use_count() > 2 || gradient.storage().use_count() > 2;
+    GEMINI_ASSIGN_OR_RETURN(PendingWrite write, BeginWrite(index, gradient));
+    if (shared) write.Wait();
+    if (tensors_.phases() != nullptr)
+      tensors_.phases()->GradientLeaves(tensors_.traced_index(index));
     // Somebody may still hold the gradient of an earlier step. Its bytes are gone: it must not show
     // the new ones under the old name.
     if (tensor.grad_storage && tensor.grad_storage.use_count() > 1) {
@@ -113,19 +124,99 @@ absl::Status Gradients::Move(int64_t index) {
     }
     if (!tensor.grad_storage) {
       tensor.grad_storage = ManagedStorage::Make(
-          {range.grad, tensor.place.offset_bytes, tensor.size_bytes()},
+          {tensors_.ranges()[tensor.range].grad, tensor.place.offset_bytes, tensor.size_bytes(),
+           tensors_.traced_index(index), /*is_gradient=*/true},
           {absl::StrCat("gradient of ", tensor.info.name), false, true}, owner_);
     }
     at::Tensor managed = tensors_.MakeView(index, tensor.grad_storage);
     ManagedStorage::Of(tensor.grad_storage.get())
         ->set_version(managed.unsafeGetTensorImpl()->version_counter());
     tensor.tensor.mutable_grad() = std::move(managed);
+    MutexLock lock(mutex_);
+    pending_.push_back({index, std::move(gradient), std::move(write)});
   } catch (const std::exception& error) {
     // Out of memory for the copy: the allocator has latched why.
     return absl::ResourceExhaustedError(
         absl::StrCat("moving the gradient of ", tensor.info.name, ": ", error.what()));
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<PendingWrite> Gradients::BeginWrite(int64_t index, const at::Tensor& source) {
+  const auto is_full = [this] {
+    MutexLock lock(mutex_);
+    return static_cast<int64_t>(pending_.size()) >= kPendingGradients ||
+           (!pending_.empty() && pending_.front().write.Done());
+  };
+  while (is_full()) ReleaseOldest();
+  const ModelTensor& tensor = tensors_.tensors()[index];
+  const auto* const bytes = static_cast<const std::byte*>(source.const_data_ptr());
+  const auto begin = [&](int64_t offset_bytes, int64_t size_bytes) {
+    return tensors_.residency().BeginWrite(tensors_.ranges()[tensor.range].grad,
+                                           tensor.place.offset_bytes + offset_bytes,
+                                           bytes + offset_bytes, size_bytes);
+  };
+  absl::StatusOr<PendingWrite> write = begin(0, tensor.size_bytes());
+  if (write.ok() || !absl::IsResourceExhausted(write.status())) return write;
+  // The copies under way hold HOST slots, and one that spans chunks wants a slot for each: one by one.
+  while (ReleaseOldest()) {
+  }
+  for (int64_t i = 0; i < tensor.place.num_bundles; ++i) {
+    for (const TensorPiece& piece :
+         tensors_.pieces(BundleId(tensor.place.first_bundle.value() + i))) {
+      if (piece.tensor != index) continue;
+      GEMINI_ASSIGN_OR_RETURN(PendingWrite part,
+                              begin(piece.tensor_offset_bytes, piece.size_bytes));
+      part.Wait();
+    }
+  }
+  return PendingWrite();
+}
+
+bool Gradients::ReleaseOldest() {
+  Pending oldest;
+  {
+    MutexLock lock(mutex_);
+    if (pending_.empty()) return false;
+    oldest = std::move(pending_.front());
+    pending_.pop_front();
+    ++landing_;
+  }
+  Land(std::move(oldest));
+  return true;
+}
+
+void Gradients::Land(Pending pending) {
+  pending.write.Wait();
+  pending.source.reset();
+  std::vector<BundleId> complete;
+  {
+    MutexLock lock(mutex_);
+    arrived_[pending.index] = true;
+    const TensorPlace& place = tensors_.tensors()[pending.index].place;
+    for (int64_t i = 0; i < place.num_bundles; ++i) {
+      const BundleId bundle(place.first_bundle.value() + i);
+      const auto has_arrived = [this](const TensorPiece& piece) ABSL_EXCLUSIVE_LOCKS_REQUIRED(
+                                   mutex_) -> bool { return arrived_[piece.tensor]; };
+      if (std::ranges::all_of(tensors_.pieces(bundle), has_arrived)) complete.push_back(bundle);
+    }
+  }
+  for (const BundleId bundle : complete) complete_(bundle);
+  MutexLock lock(mutex_);
+  --landing_;
+  landed_.notify_all();
+}
+
+void Gradients::Finish() {
+  while (ReleaseOldest()) {
+  }
+  MutexLock lock(mutex_);
+  while (landing_ > 0) mutex_.WaitFor(landed_);
+}
+
+void Gradients::BeginStep() {
+  MutexLock lock(mutex_);
+  arrived_.assign(arrived_.size(), false);
 }
 
 }  // namespace gemini::client::hooks

@@ -1,17 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 // Moves each gradient out of DEVICE as soon as it is complete, into the grad chunk of its parameter;
 // p.grad becomes a managed tensor over that chunk, which operators read and write as before.
+// Copies: several are under way at a time (client/pending_write.h); each keeps its tensor until it is
+//         done. An operator that uses p.grad before that waits in its pin.
 // When:   after AccumulateGrad, by Torch's post-accumulate hook. The first gradient after zero_grad
 //         overwrites the chunk; later ones (accumulation, re-entrant backward) find p.grad managed
 //         already and are added by Torch itself, in place, through the operator hook.
 // Thread: the hooks run on autograd's threads, one parameter on one thread at a time.
 // Errors: an error in a hook is latched in the session; p.grad stays what it was.
 #pragma once
+#include <condition_variable>
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <memory>
+#include <vector>
 
 #include "ATen/core/TensorBody.h"
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/mutex.h"
+#include "client/pending_write.h"
 #include "client/session.h"
 #include "client/torch/model_tensors.h"
 
@@ -19,10 +29,12 @@ namespace gemini::client::hooks {
 
 class Gradients {
  public:
-  // Puts a hook on each trainable tensor; one that is there already is run before ours. The arguments
+  // Puts a hook on each trainable tensor; one that is there already is run before ours. `complete` is
+  // told each bundle all of whose tensors have got their gradients since BeginStep. The arguments
   // outlive this.
-  Gradients(ModelTensors& tensors, StorageOwner& owner, Session& session);
-  // Takes the hooks away.
+  Gradients(ModelTensors& tensors, StorageOwner& owner, Session& session,
+            std::function<void(BundleId)> complete);
+  // Takes the hooks away, and waits for the copies under way.
   ~Gradients();
   Gradients(const Gradients&) = delete;
   Gradients& operator=(const Gradients&) = delete;
@@ -32,8 +44,15 @@ class Gradients {
   // UNIMPLEMENTED: sparse, or not fp32. FAILED_PRECONDITION: the tensor was frozen at Manage.
   absl::StatusOr<bool> Collect(int64_t index);
 
-  // The work of the hook: moves p.grad into the chunk unless it is there.
+  // The work of the hook: begins to move p.grad into the chunk unless it is there.
   absl::Status Move(int64_t index);
+  // Waits for the oldest copy under way and lets go of its tensor. False: there is none. Takes no lock
+  // while it waits; for an allocator that needs room.
+  bool ReleaseOldest();
+  // Waits for all copies under way, those that another thread waits for too.
+  void Finish();
+  // The gradients that come from now on are another step's.
+  void BeginStep();
   Session& session() { return session_; }
 
  private:
@@ -43,10 +62,26 @@ class Gradients {
     Gradients* gradients;
   };
   friend class MoveAfterAccumulation;
+  struct Pending {
+    int64_t index = 0;
+    at::Tensor source;  // Freed after its copy: members end in reverse order.
+    PendingWrite write;
+  };
+
+  absl::StatusOr<PendingWrite> BeginWrite(int64_t index, const at::Tensor& source);
+  void Land(Pending pending);
+
   ModelTensors& tensors_;
   StorageOwner& owner_;
   Session& session_;
+  const std::function<void(BundleId)> complete_;
   const std::shared_ptr<Life> life_ = std::make_shared<Life>(Life{this});
+
+  Mutex mutex_;
+  std::condition_variable landed_;
+  std::deque<Pending> pending_ ABSL_GUARDED_BY(mutex_);
+  int64_t landing_ ABSL_GUARDED_BY(mutex_) = 0;        // Taken from pending_, not done yet.
+  std::vector<bool> arrived_ ABSL_GUARDED_BY(mutex_);  // By tensor: since BeginStep.
 };
 
 }  // namespace gemini::client::hooks

@@ -5,8 +5,8 @@
 //         names, tensors() lists its first.
 // Thread: one at a time, and no operator on the module's tensors meanwhile.
 // Errors: with the session latched, every call but Read returns that error. Read works on what is
-//         committed, so that a failed run can still be saved. Only after a Step that failed between
-//         its first and its last commit is there no whole model: Read and TensorStep are DATA_LOSS.
+//         committed, so that a failed run can still be saved; of a tensor whose update failed it tries
+//         that again, and returns the error when it fails again: never an older value.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -40,6 +40,9 @@ struct OptimizerSpec {
 struct StepOptions {
   double learning_rate = -1;  // Negative: the specification's.
   double max_grad_norm = 0;   // Clips by global norm when > 0.
+  // Step returns when the update is decided; it is carried out while the next forward runs, which waits
+  // for each parameter where it needs it. False: Step returns when it is done. The same bits.
+  bool overlap_update = true;
 };
 
 struct StepResult {
@@ -71,8 +74,8 @@ class ManagedModel {
   // stays as it is until zero_grad. FAILED_PRECONDITION, nothing committed and nothing latched: a
   // gradient holds a NaN or an infinity (names the first tensor), a parameter got other storage or
   // another shape (set_data, module.to, t_), a tensor was never written, or a ScopedFetch of a tensor
-  // or gradient lives. RESOURCE_EXHAUSTED before the first commit latches nothing either. Any error
-  // after the first bundle's commit is latched.
+  // or gradient lives. RESOURCE_EXHAUSTED latches nothing either. An update that fails later is latched
+  // and returned by the next call.
   virtual absl::StatusOr<StepResult> Step(const StepOptions& options) = 0;
 
   // Completed steps of the model, and of one parameter (steps in which it had a gradient).

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/bundle_update.h"
 #include "client/grad_norm.h"
 #include "client/torch/optimizer_step.h"
 #include "gemini/status_macros.h"
@@ -16,7 +17,16 @@ SpaceModel::SpaceModel(std::unique_ptr<ModelTensors> tensors, const OptimizerSpe
       hook_(hook),
       optimizer_(optimizer),
       tensors_(std::move(tensors)),
-      writer_(*tensors_, max_open_chunks) {}
+      writer_(*tensors_, max_open_chunks),
+      squares_(tensors_->store(),
+               [this](BundleId bundle) { return absl::MakeConstSpan(tensors_->pieces(bundle)); }) {
+  updates_ = std::make_unique<UpdateQueue>(
+      tensors_->store(),
+      [this](BundleId bundle) {
+        return UpdateBundle(tensors_->store(), bundle, tensors_->pieces(bundle), intent_);
+      },
+      [this](const absl::Status& error) { session_.Latch(error); });
+}
 
 absl::StatusOr<std::unique_ptr<SpaceModel>> SpaceModel::Make(std::unique_ptr<ModelTensors> tensors,
                                                              const OptimizerSpec& optimizer,
@@ -29,12 +39,16 @@ absl::StatusOr<std::unique_ptr<SpaceModel>> SpaceModel::Make(std::unique_ptr<Mod
     model->infos_.push_back(tensor.info);
     hook.ReserveScratch(tensor.size_bytes());
   }
-  model->gradients_ = std::make_unique<Gradients>(*model->tensors_, *model, session);
+  model->gradients_ = std::make_unique<Gradients>(
+      *model->tensors_, *model, session, [model = model.get()](BundleId bundle) {
+        model->updates_->Later([model, bundle] { model->squares_.Prepare(bundle); });
+      });
   return model;
 }
 
 SpaceModel::~SpaceModel() {
   gradients_.reset();
+  updates_.reset();
   tensors_->RetireAll("the session is closed");
 }
 
@@ -43,34 +57,70 @@ absl::StatusOr<StepResult> SpaceModel::Step(const StepOptions& options) {
   GEMINI_RETURN_IF_ERROR(writer_.Flush());
   GEMINI_RETURN_IF_ERROR(tensors_->CheckStorages());
   GEMINI_RETURN_IF_ERROR(CheckUnpinned("the step was not taken"));
-  std::vector<ModelTensor>& tensors = tensors_->tensors();
-  std::vector<bool> has_gradient(tensors.size());
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    if (!tensors[i].written) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          tensors[i].info.name, " has no values: Write each tensor of a meta module first"));
+  GEMINI_RETURN_IF_ERROR(FinishUpdates());
+  GEMINI_ASSIGN_OR_RETURN(const std::vector<bool> has_gradient, CollectGradients());
+  if (tensors_->phases() != nullptr) tensors_->phases()->BeginUpdate();
+  absl::StatusOr<StepResult> result = BeginUpdate(options, has_gradient);
+  if (tensors_->phases() != nullptr) {
+    std::vector<int32_t> updated;
+    for (size_t i = 0; result.ok() && i < has_gradient.size(); ++i) {
+      if (has_gradient[i]) updated.push_back(tensors_->traced_index(static_cast<int64_t>(i)));
     }
-    GEMINI_ASSIGN_OR_RETURN(const bool has, gradients_->Collect(static_cast<int64_t>(i)));
-    has_gradient[i] = has;
+    tensors_->phases()->EndUpdate(updated);
   }
+  if (!result.ok()) return result;
+  session_.PublishStep(step_);
+  if (!options.overlap_update) GEMINI_RETURN_IF_ERROR(tensors_->store().AwaitCommits());
+  return result;
+}
+
+absl::StatusOr<StepResult> SpaceModel::BeginUpdate(const StepOptions& options,
+                                                   const std::vector<bool>& has_gradient) {
+  gradients_->Finish();
   StepResult result;
-  GEMINI_ASSIGN_OR_RETURN(result.grad_norm, GradientNorm(*tensors_, has_gradient));
+  GEMINI_ASSIGN_OR_RETURN(result.grad_norm, GradientNorm(*tensors_, squares_, has_gradient));
   result.clip_coefficient = ClipCoefficient(result.grad_norm, options.max_grad_norm);
+  result.step = step_ + 1;
+  GEMINI_RETURN_IF_ERROR(LeaveDeviceForUpdate(*tensors_, has_gradient));
   // Last look: an error may have been latched by another thread meanwhile.
   GEMINI_RETURN_IF_ERROR(session_.status());
   const double learning_rate =
       options.learning_rate < 0 ? optimizer_.learning_rate : options.learning_rate;
-  GEMINI_RETURN_IF_ERROR(FlushForUpdate(*tensors_));
-  if (absl::Status status = UpdateBundles(*tensors_, has_gradient, optimizer_, learning_rate,
-                                          result.clip_coefficient, step_ + 1, update_torn_);
-      !status.ok()) {
-    if (update_torn_) session_.Latch(status);
-    return status;
-  }
-  update_torn_ = false;
-  result.step = ++step_;
-  session_.PublishStep(step_);
+  // Nothing is pending: the update thread does not read the intent now.
+  intent_ = MakeIntent(*tensors_, has_gradient, optimizer_, learning_rate, result.clip_coefficient,
+                       result.step);
+  GEMINI_RETURN_IF_ERROR(tensors_->store().BeginUpdate(intent_, BundlesToUpdate(*tensors_)));
+  CountUpdates(*tensors_, intent_);
+  step_ = result.step;
+  gradients_->BeginStep();
+  updates_->Wake();
   return result;
+}
+
+absl::StatusOr<std::vector<bool>> SpaceModel::CollectGradients() {
+  std::vector<bool> has_gradient;
+  for (size_t i = 0; i < tensors_->tensors().size(); ++i) {
+    if (!tensors_->tensors()[i].written) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(tensors_->tensors()[i].info.name,
+                       " has no values: Write each tensor of a meta module first"));
+    }
+    GEMINI_ASSIGN_OR_RETURN(const bool has, gradients_->Collect(static_cast<int64_t>(i)));
+    has_gradient.push_back(has);
+  }
+  return has_gradient;
+}
+
+absl::Status SpaceModel::AwaitTensor(int64_t index) {
+  const TensorPlace& place = tensors_->tensors()[index].place;
+  for (int64_t i = 0; i < place.num_bundles; ++i) {
+    const BundleId bundle(place.first_bundle.value() + i);
+    if (tensors_->store().AwaitCommit(bundle).ok()) continue;
+    // What failed may go now, for a model that is to be saved.
+    FinishUpdates().IgnoreError();
+    GEMINI_RETURN_IF_ERROR(tensors_->store().AwaitCommit(bundle));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<int64_t> SpaceModel::FindKind(absl::string_view name, ChunkKind kind) const {
@@ -80,22 +130,13 @@ absl::StatusOr<int64_t> SpaceModel::FindKind(absl::string_view name, ChunkKind k
   return absl::NotFoundError(absl::StrCat(name, " has no ", ChunkKindName(kind), " to access"));
 }
 
-absl::Status SpaceModel::CheckNotTorn() const {
-  if (!update_torn_) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat(
-      "step ", step_ + 1, " failed after some of its updates: the tensors are partly at step ",
-      step_, " and partly at ", step_ + 1,
-      ", which no run can go on from. Open a new session and load the ", "last checkpoint (",
-      session_.status().message(), ")"));
-}
-
 absl::StatusOr<int64_t> SpaceModel::TensorStep(absl::string_view name) const {
-  GEMINI_RETURN_IF_ERROR(CheckNotTorn());
   GEMINI_ASSIGN_OR_RETURN(const int64_t index, tensors_->Find(name));
   return tensors_->tensors()[index].step;
 }
 
 absl::Status SpaceModel::SetStep(int64_t step) {
+  GEMINI_RETURN_IF_ERROR(FinishUpdates());
   if (step < step_) {
     return absl::InvalidArgumentError(
         absl::StrCat("the model is at step ", step_, ": it cannot go back to ", step));
@@ -105,6 +146,7 @@ absl::Status SpaceModel::SetStep(int64_t step) {
 }
 
 absl::Status SpaceModel::SetTensorStep(absl::string_view name, int64_t step) {
+  GEMINI_RETURN_IF_ERROR(FinishUpdates());
   GEMINI_ASSIGN_OR_RETURN(const int64_t index, tensors_->Find(name));
   if (step < 0) return absl::InvalidArgumentError(absl::StrCat("step ", step, " of ", name));
   tensors_->tensors()[index].step = step;
@@ -112,10 +154,14 @@ absl::Status SpaceModel::SetTensorStep(absl::string_view name, int64_t step) {
 }
 
 absl::Status SpaceModel::Read(absl::string_view name, ChunkKind kind, ByteSink sink) {
-  GEMINI_RETURN_IF_ERROR(CheckNotTorn());
   GEMINI_ASSIGN_OR_RETURN(const int64_t index, FindKind(name, kind));
   // One that is in no chunk is taken as Step would take it.
-  if (kind == ChunkKind::kGrad) GEMINI_RETURN_IF_ERROR(gradients_->Collect(index).status());
+  if (kind == ChunkKind::kGrad) {
+    GEMINI_RETURN_IF_ERROR(gradients_->Collect(index).status());
+    gradients_->Finish();
+  } else {
+    GEMINI_RETURN_IF_ERROR(AwaitTensor(index));
+  }
   return writer_.Read(index, kind, sink);
 }
 
@@ -126,6 +172,8 @@ absl::Status SpaceModel::Write(absl::string_view name, ChunkKind kind, ByteSourc
     return absl::NotFoundError(
         absl::StrCat("the gradient of ", name, " is not for Write: set grad()"));
   }
+  // All of them: the writer holds slots between its calls.
+  GEMINI_RETURN_IF_ERROR(FinishUpdates());
   return writer_.Write(index, kind, step_, source);
 }
 

@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // A ManagedModel over one space of a session.
+// Step:   refuses what can be refused, then records the intent and returns; the bundles are updated on
+//         the thread of an UpdateQueue while the next forward runs, and pins wait for their versions.
 // Owner:  the TrainingSession. Thread: as ManagedModel; Prepare is called by any operator's thread.
 #pragma once
 #include <memory>
 #include <vector>
 
+#include "client/gradient_squares.h"
 #include "client/session.h"
 #include "client/torch/gradients.h"
 #include "client/torch/managed_model.h"
 #include "client/torch/model_tensors.h"
 #include "client/torch/operator_hook.h"
 #include "client/torch/tensor_writer.h"
+#include "client/update_queue.h"
+#include "gemini/intent_shm.h"
 
 namespace gemini::client::hooks {
 
@@ -22,7 +27,7 @@ class SpaceModel final : public ManagedModel, public StorageOwner {
                                                           const OptimizerSpec& optimizer,
                                                           int64_t max_open_chunks, Session& session,
                                                           OperatorHook& hook);
-  // Retires all storages.
+  // Finishes pending updates and retires all storages.
   ~SpaceModel() override;
 
   absl::StatusOr<StepResult> Step(const StepOptions& options) override;
@@ -35,6 +40,13 @@ class SpaceModel final : public ManagedModel, public StorageOwner {
   absl::Status Write(absl::string_view name, ChunkKind kind, ByteSource source) override;
   absl::StatusOr<ScopedFetch> Fetch(const at::Tensor& tensor, FetchAccess access) override;
 
+  // Blocks until every bundle is committed at step(). Errors: of the update, which was tried again.
+  absl::Status FinishUpdates() { return updates_->Finish(); }
+  // For tests, which hold it up.
+  UpdateQueue& updates() { return *updates_; }
+  // As Gradients::ReleaseOldest.
+  bool ReleaseOldestGradient() { return gradients_->ReleaseOldest(); }
+
   absl::Status Prepare(ManagedStorage& storage) override;
   // As ModelTensors::CheckUnpinned.
   absl::Status CheckUnpinned(absl::string_view outcome) const {
@@ -46,7 +58,13 @@ class SpaceModel final : public ManagedModel, public StorageOwner {
              int64_t max_open_chunks, Session& session, OperatorHook& hook);
   // Finds the tensor and checks that its group has the kind.
   absl::StatusOr<int64_t> FindKind(absl::string_view name, ChunkKind kind) const;
-  absl::Status CheckNotTorn() const;
+  // The part of Step between the last operator and the recorded intent; on an error nothing was changed.
+  absl::StatusOr<StepResult> BeginUpdate(const StepOptions& options,
+                                         const std::vector<bool>& has_gradient);
+  // Waits until the tensor's bundles are at step().
+  absl::Status AwaitTensor(int64_t index);
+  // Whether each tensor has a gradient, all of them being on their way to their chunks.
+  absl::StatusOr<std::vector<bool>> CollectGradients();
 
   Session& session_;
   OperatorHook& hook_;
@@ -54,10 +72,12 @@ class SpaceModel final : public ManagedModel, public StorageOwner {
   std::unique_ptr<ModelTensors> tensors_;
   std::vector<ManagedTensorInfo> infos_;
   TensorWriter writer_;
-  std::unique_ptr<Gradients> gradients_;  // After MoveIntoChunks.
+  GradientSquares squares_;
+  Intent intent_;  // Of the updates that are pending; the update thread reads it then.
   int64_t step_ = 0;
-  // A step failed after its first commit: some bundles are at step_ + 1.
-  bool update_torn_ = false;
+  // In this order: the hooks of gradients_ give work to updates_, which uses all above.
+  std::unique_ptr<UpdateQueue> updates_;
+  std::unique_ptr<Gradients> gradients_;  // After MoveIntoChunks.
 };
 
 }  // namespace gemini::client::hooks

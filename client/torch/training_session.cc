@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/spare_slots.h"
 #include "client/torch/counting_allocator.h"
 #include "client/torch/model_tensors.h"
 #include "client/torch/module_tensors.h"
@@ -22,11 +23,6 @@ namespace {
 
 constexpr int64_t kMinChunkBytes = 64 * kKiB;
 constexpr int64_t kMaxChunkBytes = 16 * kMiB;
-
-// HOST slots beside those of the model's chunks: a step's three new ones and a loader's open ones,
-// with one for a write-back in between.
-constexpr int64_t kOpenChunks = 4;
-constexpr int64_t kSpareSlots = 3 + kOpenChunks + 1;
 
 SessionOptions ToSessionOptions(const TrainingOptions& options) {
   SessionOptions session;
@@ -72,6 +68,8 @@ int64_t ChooseChunkBytes(int64_t device_memory, const torch::nn::Module& module)
 
 struct TrainingSession::State {
   std::shared_ptr<Session> session;  // Shared with the allocator's blocks.
+  std::unique_ptr<PlanSource> plans;
+  std::unique_ptr<PhaseTracker> phases;
   std::unique_ptr<OperatorHook> hook;
   std::vector<std::unique_ptr<SpaceModel>> models;
   TierMap<int64_t> spaces_bytes;  // Given to spaces, of HOST and NVME.
@@ -100,7 +98,15 @@ absl::StatusOr<std::unique_ptr<TrainingSession>> TrainingSession::Start(
   if (!session.ok()) return session.status();
   auto state = std::make_unique<State>();
   state->session = std::move(*session);
-  GEMINI_ASSIGN_OR_RETURN(state->hook, OperatorHook::Install(*state->session));
+  Session& opened = *state->session;
+  if (opened.policy().kind != PolicyKind::kOnline) state->plans = opened.MakePlanSource();
+  state->phases = std::make_unique<PhaseTracker>(opened.residency(), opened.device_budget(),
+                                                 state->plans.get());
+  GEMINI_ASSIGN_OR_RETURN(state->hook, OperatorHook::Install(opened, state->phases.get()));
+  state->session->residency().set_pending_release([models = &state->models] {
+    return std::ranges::any_of(*models,
+                               [](const auto& model) { return model->ReleaseOldestGradient(); });
+  });
   BeginChargingAllocations(state->session);
   return std::unique_ptr<TrainingSession>(new TrainingSession(std::move(state)));
 }
@@ -153,7 +159,7 @@ absl::StatusOr<ManagedModel*> TrainingSession::Manage(torch::nn::Module& module,
     state_->spaces_bytes[Tier::kNvme] += space.nvme_slots * chunk_bytes;
 
     auto table = ModelTensors::Make(std::move(tensors), layout, *store, session.residency(),
-                                    optimizer.decay_min_dimensions);
+                                    optimizer.decay_min_dimensions, state_->phases.get());
     GEMINI_ASSIGN_OR_RETURN(
         std::unique_ptr<SpaceModel> model,
         SpaceModel::Make(std::move(table), optimizer, kOpenChunks, session, *state_->hook));
@@ -181,6 +187,8 @@ TrainingStats TrainingSession::stats() const {
   stats.fetch_bytes = residency.fetch_bytes;
   stats.evict_bytes = residency.evict_bytes;
   stats.stall_seconds = static_cast<double>(residency.stall_ns) * 1e-9;
+  stats.stall_by_cause_ns = residency.stall_by_cause_ns;
+  stats.phases = state_->phases->stats();
   stats.operators = hook.operators;
   stats.operators_with_chunks = hook.operators_with_chunks;
   return stats;
@@ -189,6 +197,8 @@ TrainingStats TrainingSession::stats() const {
 void TrainingSession::ResetPeaks() { state_->session->device_budget().ResetPeaks(); }
 
 Session& TrainingSession::session() { return *state_->session; }
+
+PhaseTracker& TrainingSession::phases() { return *state_->phases; }
 
 absl::Status TrainingSession::Close() {
   for (const auto& model : state_->models) {
@@ -199,12 +209,18 @@ absl::Status TrainingSession::Close() {
 
 absl::Status TrainingSession::Shut() {
   if (!state_->is_open) return absl::OkStatus();
+  absl::Status status;
+  for (const auto& model : state_->models) status.Update(model->FinishUpdates());
   state_->stats_at_close = stats();
   state_->is_open = false;
   EndChargingAllocations();
+  state_->session->residency().set_pending_release(nullptr);
   state_->models.clear();
   state_->hook.reset();
-  return state_->session->Close();
+  state_->phases.reset();  // Copies that it has under way land before the memory goes.
+  state_->plans.reset();
+  status.Update(state_->session->Close());
+  return status;
 }
 
 }  // namespace gemini::client::hooks

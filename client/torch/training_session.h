@@ -13,6 +13,7 @@
 // Errors: absl::Status; what an operator hits in forward or backward is latched and returned by the
 //         next call here. Nothing commits once latched.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -21,6 +22,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "client/phase_tracker.h"
 #include "client/session.h"
 #include "client/torch/managed_model.h"
 #include "gemini/policy_options.h"
@@ -69,6 +71,8 @@ struct TrainingStats {
   int64_t fetch_bytes = 0;  // HOST to DEVICE, ever.
   int64_t evict_bytes = 0;  // DEVICE to HOST, ever.
   double stall_seconds = 0;
+  std::array<int64_t, kNumStallCauses> stall_by_cause_ns = {};  // Of it, by StallCause.
+  PhaseStats phases;
   int64_t operators = 0;              // Seen by the hook, ever.
   int64_t operators_with_chunks = 0;  // Of them: those that pinned at least one chunk.
 };
@@ -100,6 +104,10 @@ class TrainingSession {
   TrainingStats stats() const;
   // Starts new peaks of DEVICE use from what is used now.
   void ResetPeaks();
+
+  // Rounds, traces and plans. BeginPhase and EndPhase on it name what is neither training nor a plain
+  // evaluation. Not after Close.
+  PhaseTracker& phases();
 
   // The session below, for its budget and residency.
   Session& session();

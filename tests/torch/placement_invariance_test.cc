@@ -163,6 +163,7 @@ class PlacementInvariance : public TrainingTest {
       optimizer.Step(run.clip);
       StepOptions step_options;
       step_options.max_grad_norm = run.clip;
+      step_options.overlap_update = step % 3 != 2;  // The same bits, when it is done.
       ASSERT_OK(model->Step(step_options));
       // Evaluation between steps.
       const at::NoGradGuard no_grad;
@@ -226,6 +227,14 @@ TEST_F(PlacementInvariance, TensorsThatSpanChunks) {
   TrainingOptions options = SmallOptions();
   options.chunk_bytes = 16 * kKiB;
   Compare<Wide>(options, {.accumulate = 2, .clip = 1.0, .evict_at_random = true});
+}
+
+TEST_F(PlacementInvariance, ATensorWithMoreChunksThanHostHasSlots) {
+  TrainingOptions options = SmallOptions();
+  options.chunk_bytes = 16 * kKiB;
+  options.host_memory = 24 * options.chunk_bytes;  // `wide` has 30.
+  options.nvme_memory = 16 * kMiB;
+  Compare<Wide>(options, {.steps = 3, .clip = 1.0});
 }
 
 TEST_F(PlacementInvariance, TorchsOwnClippingWorksOnManagedGradients) {

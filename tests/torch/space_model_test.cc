@@ -3,15 +3,23 @@
 // hand here, to make a commit fail.
 #include "client/torch/space_model.h"
 
+#include <stdlib.h>
+
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <filesystem>
+#include <latch>
 #include <memory>
+#include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "client/adamw.h"
 #include "client/session.h"
+#include "client/spare_slots.h"
 #include "client/torch/module_tensors.h"
 #include "gemini/byte_size.h"
 #include "gmock/gmock.h"
@@ -52,6 +60,15 @@ class SpaceModelTest : public ::testing::Test {
     server::ServerOptions server_options;
     server_options.capacity_bytes[Tier::kDevice] = 8 * kMiB;
     server_options.capacity_bytes[Tier::kHost] = 32 * kMiB;
+    if (nvme_slots() > 0) {
+      // One space more than the fixture's own.
+      const int64_t nvme_bytes = 2 * nvme_slots() * kChunkBytes;
+      std::string pattern = ::testing::TempDir() + "nvmeXXXXXX";
+      ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+      nvme_directory_ = pattern;
+      server_options.capacity_bytes[Tier::kNvme] = nvme_bytes;
+      server_options.nvme_directories = {{nvme_directory_, nvme_bytes}};
+    }
     ASSERT_OK_AND_ASSIGN(server_, server::EmbeddedServer::Start(server_options));
     ASSERT_OK_AND_ASSIGN(UniqueFd socket, server_->Connect());
     SessionOptions options;
@@ -64,29 +81,41 @@ class SpaceModelTest : public ::testing::Test {
     torch::manual_seed(1);
     net_ = std::make_unique<Net>();
     ASSERT_OK_AND_ASSIGN(std::vector<ModuleTensor> tensors, CollectModuleTensors(*net_, {}));
+    MakeModel("model", std::move(tensors), /*host_slots=*/3 * 4 + 8, store_, model_);
+    ASSERT_NE(model_, nullptr);
+    ASSERT_EQ(store_->num_bundles(), 3);
+  }
+  void MakeModel(const std::string& name, std::vector<ModuleTensor> tensors, int64_t host_slots,
+                 ChunkStore*& store, std::unique_ptr<SpaceModel>& model) {
     std::vector<TensorSpec> specs;
     for (const ModuleTensor& tensor : tensors) {
       specs.push_back({tensor.names.front(),
                        tensor.tensor.numel() * static_cast<int64_t>(sizeof(float)), tensor.group});
     }
     ASSERT_OK_AND_ASSIGN(const Layout layout, Layout::Pack(specs, kChunkBytes));
-    ASSERT_EQ(layout.num_bundles(), 3);
     SpaceOptions space;
-    space.name = "model";
+    space.name = name;
     space.num_bundles = layout.num_bundles();
-    space.host_slots = 4 * layout.num_bundles() + 8;
-    ASSERT_OK_AND_ASSIGN(store_, session_->OpenSpace(space));
+    space.host_slots = host_slots;
+    space.nvme_slots = nvme_slots();
+    space.num_tensors = static_cast<int64_t>(tensors.size());
+    ASSERT_OK_AND_ASSIGN(store, session_->OpenSpace(space));
     ASSERT_OK_AND_ASSIGN(
-        model_, SpaceModel::Make(ModelTensors::Make(std::move(tensors), layout, *store_,
-                                                    session_->residency(), 2),
-                                 OptimizerSpec{}, /*max_open_chunks=*/4, *session_, *hook_));
+        model, SpaceModel::Make(
+                   ModelTensors::Make(std::move(tensors), layout, *store, session_->residency(), 2),
+                   OptimizerSpec{}, /*max_open_chunks=*/4, *session_, *hook_));
   }
+  virtual int64_t nvme_slots() const { return 0; }
   ~SpaceModelTest() override {
+    used_ = true;
     model_.reset();
     hook_.reset();
-    if (session_ != nullptr) {
+    if (session_ != nullptr && server_ != nullptr) {
       EXPECT_OK(session_->Close());
     }
+    session_.reset();
+    server_.reset();
+    if (!nvme_directory_.empty()) std::filesystem::remove_all(nvme_directory_);
   }
 
   std::vector<float> ReadAll(const std::string& name, ChunkKind kind = ChunkKind::kParam) {
@@ -105,13 +134,54 @@ class SpaceModelTest : public ::testing::Test {
       return absl::OkStatus();
     });
   }
+  // Holds the update thread up until somebody waits for `bundle`, or `used_` is set. Returns when it
+  // is held.
+  void HoldUpdatesUntilWaitedFor(BundleId bundle) {
+    used_ = false;
+    auto held = std::make_shared<std::latch>(1);
+    model_->updates().Later([this, bundle, held] {
+      held->count_down();
+      // It is given out before its turn then.
+      while (!used_ && store_->TakeUpdate() != bundle) {
+        store_->RetryUpdates();
+        std::this_thread::yield();
+      }
+      store_->RetryUpdates();
+    });
+    held->wait();
+  }
+  // What the first update makes of fp32 values whose gradient is twice their own.
+  static std::vector<float> FirstUpdate(const std::vector<float>& param) {
+    const OptimizerSpec spec;
+    AdamWSettings settings;
+    settings.learning_rate = spec.learning_rate;
+    settings.beta1 = spec.beta1;
+    settings.beta2 = spec.beta2;
+    settings.epsilon = spec.epsilon;
+    settings.weight_decay = spec.weight_decay;
+    std::vector<float> gradient = param;
+    for (float& value : gradient) value *= 2;
+    std::vector<float> updated(param.size()), exp_avg(param.size()), exp_avg_sq(param.size());
+    AdamWUpdate(settings,
+                {param.data(), gradient.data(), nullptr, nullptr, updated.data(), exp_avg.data(),
+                 exp_avg_sq.data()},
+                static_cast<int64_t>(param.size()));
+    return updated;
+  }
+  static std::vector<float> ToVector(const at::Tensor& tensor) {
+    const at::Tensor copy = tensor.detach().clone();
+    const float* const data = copy.const_data_ptr<float>();
+    return {data, data + copy.numel()};
+  }
   static absl::Status Ignore(int64_t, absl::Span<const std::byte>) { return absl::OkStatus(); }
 
+  std::string nvme_directory_;
   std::unique_ptr<server::EmbeddedServer> server_;
   std::unique_ptr<Session> session_;
   std::unique_ptr<OperatorHook> hook_;
   std::unique_ptr<Net> net_;
   ChunkStore* store_ = nullptr;
+  std::atomic<bool> used_{false};
   std::unique_ptr<SpaceModel> model_;
 };
 
@@ -130,27 +200,118 @@ TEST_F(SpaceModelTest, ALiveFetchRefusesTheStepWithNothingCommittedOrLatched) {
   EXPECT_EQ(result.step, 1);
 }
 
-TEST_F(SpaceModelTest, ReadAfterAnUpdateThatFailedHalfwayIsDataLoss) {
-  net_->Backward();
-  ASSERT_OK(store_->Commit(BundleId(2), 100, {}));  // So that step 1 cannot be committed there.
-  EXPECT_THAT(model_->Step({}), StatusIs(absl::StatusCode::kInvalidArgument));
-  EXPECT_EQ(store_->CommittedStep(BundleId(0)), 1);
-  EXPECT_THAT(session_->status(), StatusIs(absl::StatusCode::kInvalidArgument));
-  for (const char* name : {"first", "second", "right"}) {
-    EXPECT_THAT(model_->Read(name, ChunkKind::kParam, &Ignore),
-                StatusIs(absl::StatusCode::kDataLoss, HasSubstr("checkpoint")));
-    EXPECT_THAT(model_->TensorStep(name), StatusIs(absl::StatusCode::kDataLoss));
-  }
-}
-
-TEST_F(SpaceModelTest, AnUpdateThatFailsBeforeItsFirstCommitLatchesNothing) {
+TEST_F(SpaceModelTest, AStepThatABundleRefusesLatchesNothing) {
   net_->Backward();
   const std::vector<float> before = ReadAll("first");
-  ASSERT_OK(store_->Commit(BundleId(0), 100, {}));
-  EXPECT_THAT(model_->Step({}), StatusIs(absl::StatusCode::kInvalidArgument));
+  ASSERT_OK(store_->Commit(BundleId(2), 100, {}));
+  EXPECT_THAT(model_->Step({}),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("at step 100")));
   EXPECT_OK(session_->status());
+  EXPECT_EQ(model_->step(), 0);
   EXPECT_EQ(store_->CommittedStep(BundleId(1)), 0);
   EXPECT_EQ(ReadAll("first"), before);
+}
+
+TEST_F(SpaceModelTest, PinWaitsForVersion) {
+  const std::vector<float> before = ReadAll("second");
+  net_->Backward();
+  HoldUpdatesUntilWaitedFor(BundleId(1));  // Where `second` is.
+  ASSERT_OK_AND_ASSIGN(const StepResult result, model_->Step({}));
+  EXPECT_EQ(result.step, 1);
+  EXPECT_EQ(model_->step(), 1);
+  EXPECT_TRUE(store_->AwaitsCommit(ChunkOf(BundleId(1), ChunkKind::kParam)));
+  const std::vector<float> seen = ToVector(net_->second);
+  used_ = true;
+  EXPECT_EQ(seen, FirstUpdate(before));
+  EXPECT_OK(session_->status());
+}
+
+TEST_F(SpaceModelTest, ReadWaitsForWhatItReads) {
+  const std::vector<float> before = ReadAll("second");
+  net_->Backward();
+  HoldUpdatesUntilWaitedFor(BundleId(1));
+  ASSERT_OK(model_->Step({}));
+  const std::vector<float> seen = ReadAll("second");
+  const std::vector<float> moment = ReadAll("second", ChunkKind::kExpAvg);
+  used_ = true;
+  EXPECT_EQ(seen, FirstUpdate(before));
+  EXPECT_THAT(moment, ::testing::Contains(::testing::Ne(0.0f)));
+}
+
+TEST_F(SpaceModelTest, GradHeldUntilCommit) {
+  const std::vector<float> before = ReadAll("second");
+  net_->Backward();
+  HoldUpdatesUntilWaitedFor(BundleId(1));
+  ASSERT_OK(model_->Step({}));
+  {
+    // On DEVICE it may be written at once; on its way to HOST it waits for the update that reads it.
+    const at::NoGradGuard no_grad;
+    net_->second.grad().fill_(7);
+  }
+  session_->residency().MakeRoom(session_->device_budget().budget_bytes());
+  used_ = true;
+  EXPECT_EQ(ReadAll("second"), FirstUpdate(before));
+  EXPECT_THAT(ReadAll("second", ChunkKind::kGrad), Each(7.0f));
+}
+
+TEST_F(SpaceModelTest, AStepFinishesTheOneBefore) {
+  for (int64_t step = 1; step <= 3; ++step) {
+    net_->zero_grad();
+    net_->Backward();
+    ASSERT_OK_AND_ASSIGN(const StepResult result, model_->Step({}));
+    EXPECT_EQ(result.step, step);
+    for (int64_t i = 0; i < 3; ++i) EXPECT_GE(store_->CommittedStep(BundleId(i)), step - 1);
+    ASSERT_OK_AND_ASSIGN(const int64_t own, model_->TensorStep("left"));
+    EXPECT_EQ(own, step);
+  }
+  StepOptions synchronous;
+  synchronous.overlap_update = false;
+  ASSERT_OK(model_->Step(synchronous));
+  for (int64_t i = 0; i < 3; ++i) EXPECT_EQ(store_->CommittedStep(BundleId(i)), 4);
+}
+
+// Property: whenever a reader looks at the segment, every bundle is at the step of the intent or the one
+// before, and the intent is whole: what is pending can be finished.
+TEST_F(SpaceModelTest, AtAnyMomentTheSegmentSaysHowToFinishTheStep) {
+  const SpaceMemory& memory = store_->memory();
+  net_->Backward();
+  ASSERT_OK(model_->Step({}));
+  std::atomic<bool> stop{false};
+  std::atomic<int64_t> looks{0};
+  std::atomic<int64_t> looks_in_between{0};
+  std::thread reader([&] {
+    while (!stop) {
+      const std::optional<Intent> intent =
+          TryReadIntent(memory.header()->intent, memory.intents(), 4);
+      std::vector<int64_t> steps;
+      for (int64_t i = 0; i < 3; ++i) {
+        const auto word = TryUnpackCommitWord(
+            memory.commit_words()[i].load(std::memory_order_acquire), memory.layout().num_records);
+        ASSERT_TRUE(word.has_value());
+        steps.push_back(word->step);
+      }
+      // Another one meanwhile: what was seen belongs to no one moment.
+      if (!intent || memory.header()->intent.load() >> 1 != static_cast<uint64_t>(intent->step)) {
+        continue;
+      }
+      for (const int64_t step : steps) {
+        ASSERT_GE(step, intent->step - 1);
+        ASSERT_LE(step, intent->step);
+      }
+      ASSERT_TRUE(intent->tensors[0].has_gradient);
+      ASSERT_EQ(intent->tensors[0].step, intent->step);
+      ++looks;
+      if (std::ranges::count(steps, intent->step) < 3) ++looks_in_between;
+    }
+  });
+  for (int step = 0; step < 2'000 && (step < 100 || looks_in_between < 100); ++step) {
+    net_->zero_grad();
+    net_->Backward();
+    ASSERT_OK(model_->Step({}));
+  }
+  stop = true;
+  reader.join();
+  EXPECT_GE(looks_in_between, 1);
 }
 
 TEST_F(SpaceModelTest, AMomentWrittenWithoutTheOtherMeetsZeros) {
@@ -218,6 +379,56 @@ TEST_F(SpaceModelTest, ReadGivesTheGradientAndZerosWhereThereIsNone) {
   net_->zero_grad();
   EXPECT_THAT(ReadAll("left", ChunkKind::kGrad), Each(0.0f));
   EXPECT_EQ(ReadAll("left", ChunkKind::kGrad).size(), 16);
+}
+
+// HOST holds a fifth of the chunks: each update needs the disk.
+class UpdateWithoutItsServer : public SpaceModelTest {
+ protected:
+  struct Long : torch::nn::Module {
+    Long() {
+      for (int i = 0; i < 20; ++i) {
+        weights.push_back(register_parameter("w" + std::to_string(i), torch::randn({128, 128})));
+      }
+    }
+    std::vector<at::Tensor> weights;
+  };
+  int64_t nvme_slots() const override { return 80; }
+};
+
+TEST_F(UpdateWithoutItsServer, FailsLatchesAndNeverShowsAnOlderVersion) {
+  torch::manual_seed(2);
+  Long module;
+  ASSERT_OK_AND_ASSIGN(std::vector<ModuleTensor> tensors, CollectModuleTensors(module, {}));
+  std::unique_ptr<SpaceModel> model;
+  ChunkStore* store = nullptr;
+  MakeModel("long", std::move(tensors), kSpareSlots, store, model);
+  ASSERT_NE(model, nullptr);
+  for (int step = 1; step <= 2; ++step) {
+    module.zero_grad();
+    for (const at::Tensor& weight : module.weights) (weight * weight).sum().backward();
+    std::latch server_gone(1);
+    if (step == 2) model->updates().Later([&] { server_gone.wait(); });
+    ASSERT_OK(model->Step({}));
+    if (step == 1) {
+      ASSERT_OK(model->FinishUpdates());
+      continue;
+    }
+    server_.reset();
+    server_gone.count_down();
+    EXPECT_THAT(store->AwaitCommits(), StatusIs(absl::StatusCode::kUnavailable));
+  }
+  EXPECT_THAT(session_->status(), StatusIs(absl::StatusCode::kUnavailable));
+  EXPECT_THAT(model->Step({}), StatusIs(absl::StatusCode::kUnavailable));
+  int64_t failed = 0;
+  for (int64_t i = 0; i < 20; ++i) {
+    const absl::Status read = model->Read("w" + std::to_string(i), ChunkKind::kParam, &Ignore);
+    EXPECT_TRUE(read.ok() || absl::IsUnavailable(read)) << read;
+    if (read.ok()) {
+      EXPECT_EQ(store->CommittedStep(BundleId(i)), 2) << i;
+    }
+    failed += !read.ok();
+  }
+  EXPECT_GT(failed, 0);
 }
 
 }  // namespace
