@@ -24,9 +24,9 @@
 namespace gemini::server {
 namespace {
 
-constexpr std::array<absl::string_view, 7> kKeys = {"runtime-dir",  "state-dir", "device-memory",
-                                                    "host-memory",  "nvme",      "log-level",
-                                                    "drain-timeout"};
+constexpr std::array<absl::string_view, 8> kKeys = {
+    "runtime-dir", "state-dir", "device-memory", "host-memory",
+    "nvme",        "log-level", "drain-timeout", "epoch-timeout"};
 
 // Everything as text, from wherever it came.
 struct Settings {
@@ -37,6 +37,7 @@ struct Settings {
   std::vector<std::string> nvme;
   std::string log_level;
   std::string drain_timeout;
+  std::string epoch_timeout;
 };
 
 absl::StatusOr<std::string> TextOf(const std::string& key, const toml::node& node) {
@@ -86,6 +87,7 @@ absl::StatusOr<Settings> ReadFile(const std::string& path) {
     if (key == "nvme") settings.nvme = {value};
     if (key == "log-level") settings.log_level = value;
     if (key == "drain-timeout") settings.drain_timeout = value;
+    if (key == "epoch-timeout") settings.epoch_timeout = value;
   }
   return settings;
 }
@@ -98,6 +100,14 @@ absl::StatusOr<NvmeDirectory> ParseNvme(const std::string& text) {
   }
   GEMINI_ASSIGN_OR_RETURN(const int64_t capacity, ParseByteSize(text.substr(colon + 1)));
   return NvmeDirectory{text.substr(0, colon), capacity};
+}
+
+absl::StatusOr<absl::Duration> ParseSeconds(absl::string_view key, const std::string& text) {
+  double seconds;
+  if (!absl::SimpleAtod(text, &seconds) || !(seconds >= 0 && seconds < 1e6)) {
+    return absl::InvalidArgumentError(absl::StrCat(key, " '", text, "': a number of seconds"));
+  }
+  return absl::Seconds(seconds);
 }
 
 absl::StatusOr<DaemonOptions> Resolve(const Settings& settings, int64_t available_bytes) {
@@ -137,12 +147,12 @@ absl::StatusOr<DaemonOptions> Resolve(const Settings& settings, int64_t availabl
         absl::StrCat("log-level '", options.log_level, "': one of ", absl::StrJoin(levels, ", ")));
   }
   if (!settings.drain_timeout.empty()) {
-    double seconds;
-    if (!absl::SimpleAtod(settings.drain_timeout, &seconds) || !(seconds >= 0 && seconds < 1e6)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("drain-timeout '", settings.drain_timeout, "': a number of seconds"));
-    }
-    options.drain_timeout = absl::Seconds(seconds);
+    GEMINI_ASSIGN_OR_RETURN(options.drain_timeout,
+                            ParseSeconds("drain-timeout", settings.drain_timeout));
+  }
+  if (!settings.epoch_timeout.empty()) {
+    GEMINI_ASSIGN_OR_RETURN(options.server.epoch_timeout,
+                            ParseSeconds("epoch-timeout", settings.epoch_timeout));
   }
   return options;
 }
@@ -173,6 +183,9 @@ absl::StatusOr<DaemonOptions> ParseDaemonOptions(absl::Span<const std::string> a
   app.add_option("--log-level", flags.log_level, "debug, info, warn or error (default info)");
   app.add_option("--drain-timeout", flags.drain_timeout,
                  "Seconds to wait for jobs after SIGTERM (default 30)");
+  app.add_option(
+      "--epoch-timeout", flags.epoch_timeout,
+      "Seconds that a new job waits for others that were asked to give way (default 10)");
   app.add_flag("--version", version, "Print the version and exit");
   app.allow_extras();
   DaemonOptions special;
@@ -203,7 +216,7 @@ absl::StatusOr<DaemonOptions> ParseDaemonOptions(absl::Span<const std::string> a
   }
   for (const auto member :
        {&Settings::runtime_directory, &Settings::device_memory, &Settings::host_memory,
-        &Settings::log_level, &Settings::drain_timeout}) {
+        &Settings::log_level, &Settings::drain_timeout, &Settings::epoch_timeout}) {
     if (!(flags.*member).empty()) settings.*member = flags.*member;
   }
   if (flags.state_directory.has_value()) settings.state_directory = flags.state_directory;

@@ -166,6 +166,10 @@ std::string StatusText(const wire::StatusReply& status) {
                             tenant->pid(), UsedOfGranted(*tenant, Tier::kDevice),
                             UsedOfGranted(*tenant, Tier::kHost),
                             UsedOfGranted(*tenant, Tier::kNvme), lease, tenant->requests());
+      if (tenant->device_target() < Of(tenant->granted(), Tier::kDevice)) {
+        absl::StrAppendFormat(&text, "  asked to give way, down to %s of DEVICE, in epoch %d\n",
+                              FormatByteSize(tenant->device_target()), tenant->epoch());
+      }
     }
   }
   if (status.spaces() == nullptr) return text;
@@ -230,7 +234,10 @@ json StatusJson(const wire::StatusReply& status) {
                                    {"granted_bytes", TierJson(tenant->granted())},
                                    {"floor_bytes", TierJson(tenant->floor())},
                                    {"used_bytes", TierJson(tenant->used())},
-                                   {"requests", tenant->requests()}});
+                                   {"requests", tenant->requests()},
+                                   {"want_bytes", TierJson(tenant->want())},
+                                   {"epoch", tenant->epoch()},
+                                   {"device_target_bytes", tenant->device_target()}});
     }
   }
   if (status.spaces() != nullptr) {

@@ -145,6 +145,17 @@ TEST_F(DaemonTest, TheDrainEndsAtItsTimeoutAndASecondSignalEndsItAtOnce) {
   }
 }
 
+TEST_F(DaemonTest, TheEpochTimeoutIsASetting) {
+  ASSERT_OK_AND_ASSIGN(DaemonProcess daemon, Start({"--epoch-timeout", "0.05"}));
+  ASSERT_OK_AND_ASSIGN(WireClient holder, daemon.Connect("holder"));
+  const int64_t all = NumbersOf(*holder.GetStatus(), Tier::kDevice).capacity;
+  ASSERT_OK(holder.OpenLease({{all, 0, 0}}, {{}}, /*takes_epochs=*/true));
+  ASSERT_OK_AND_ASSIGN(WireClient newcomer, daemon.Connect("newcomer"));
+  EXPECT_THAT(newcomer.OpenLease({{4096, 0, 0}}, {{4096, 0, 0}}),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("did not answer within 50ms: 'holder'")));
+}
+
 // Somebody cleaned the directory up while the first one ran.
 TEST_F(DaemonTest, ADaemonWhoseLockWasReplacedLeavesTheNewOnesSocketAlone) {
   ASSERT_OK_AND_ASSIGN(DaemonProcess daemon, Start());

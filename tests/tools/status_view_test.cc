@@ -22,18 +22,20 @@ class StatusViewTest : public ::testing::Test {
     const wire::TierBytes granted(16 * kMiB, kGiB, 0);
     const wire::TierBytes floor(kMiB, 0, 0);
     const wire::TierBytes used(8 * kMiB, kGiB / 2, 0);
+    const wire::TierBytes want(20 * kMiB, kGiB, 0);
     const wire::TierSlots slots(4, 256, 0);
     const wire::TierSlots hold(3, 40, 2);
     const auto tenants = builder_.CreateVector(std::vector{wire::CreateTenantStatusDirect(
         builder_, /*session=*/7, label, /*pid=*/123, /*uid=*/0, /*lease=*/9, /*generation=*/2,
-        /*fenced=*/true, &granted, &floor, &used, /*requests=*/6)});
+        /*fenced=*/true, &granted, &floor, &used, /*requests=*/6, &want,
+        /*epoch=*/3, /*device_target=*/10 * kMiB)});
     const std::vector<int64_t> stalls = {1'000'000, 0, 2'000'000, 0, 0};
     const std::vector<int64_t> divergences = {0, 4, 0, 0, 0, 99};  // One more than there are.
     const auto spaces = builder_.CreateVector(std::vector{wire::CreateSpaceStatusDirect(
         builder_, /*space=*/1, "opt-wikitext", /*session=*/7, 4 * kMiB, /*num_bundles=*/20, &slots,
         /*chunks_free=*/54, &hold, /*chunks_compute=*/1, chunks_invalid, /*step=*/12, kGiB, kMiB,
-        /*stall_ns=*/1'500'000'000, 12, 12, 8 * kMiB, kMiB, &stalls,
-        &divergences, /*rounds=*/13, /*planned_rounds=*/9, /*update_pending=*/2)});
+        /*stall_ns=*/1'500'000'000, 12, 12, 8 * kMiB, kMiB, &stalls, &divergences, /*rounds=*/13,
+        /*planned_rounds=*/9, /*update_pending=*/2)});
     const auto device = wire::CreateTierStatus(builder_, 64 * kMiB, 16 * kMiB, 0, 48 * kMiB);
     const auto host = wire::CreateTierStatus(builder_, 8 * kGiB, kGiB, 2 * kGiB, 5 * kGiB);
     const auto nvme = wire::CreateTierStatus(builder_, 0, 0, 0, 0);
@@ -73,6 +75,7 @@ TEST_F(StatusViewTest, TheScreenShowsTiersTenantsAndChunksByState) {
 TEST_F(StatusViewTest, TheScreenShowsRequestsStallsByCauseAndRoundsThatLeftTheirPlan) {
   const std::string text = StatusText(Status("tune", 0));
   EXPECT_THAT(text, HasSubstr("9.2 fenced      6\n"));
+  EXPECT_THAT(text, HasSubstr("asked to give way, down to 10 MiB of DEVICE, in epoch 3\n"));
   EXPECT_THAT(text, HasSubstr("stalled for: transfer 1ms, nvme 2ms\n"));
   EXPECT_THAT(text, HasSubstr("9 of 13 rounds followed their plan; left it: non-model 4\n"));
   EXPECT_THAT(text, HasSubstr("2 bundles await their update\n"));
