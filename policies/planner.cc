@@ -12,8 +12,8 @@
 #include "policies/fetch_order.h"
 #include "policies/fetch_timing.h"
 #include "policies/next_uses.h"
+#include "policies/playback.h"
 #include "policies/replacement.h"
-#include "policies/simulator.h"
 #include "policies/stay.h"
 
 namespace gemini::policies {
@@ -142,8 +142,8 @@ class Planner {
   void Consider(const ReplacementRule& rule, std::string name, Plan& best) const {
     const absl::StatusOr<std::vector<Stay>> stays = Stays(rule);
     if (!stays.ok() || !MayBeBetter(*stays, best)) return;
-    absl::StatusOr<Plan> plan = Finish(*stays, std::move(name));
-    if (plan.ok() && IsBetter(*plan, best)) best = *std::move(plan);
+    Plan plan = Finish(*stays, std::move(name));
+    if (IsBetter(plan, best)) best = std::move(plan);
   }
 
  private:
@@ -153,17 +153,12 @@ class Planner {
     return MakeStays(in_.trace, next_uses_, slots_at_, num_slots, rule);
   }
 
-  absl::StatusOr<Plan> Finish(const std::vector<Stay>& stays, std::string name) const {
+  Plan Finish(const std::vector<Stay>& stays, std::string name) const {
     Plan plan = AssemblePlan(in_, stays, FetchTimes(in_.trace, next_uses_, slots_at_, stays));
     OrderFetches(in_.trace, in_.costs, plan);
     plan.made_by = std::move(name);
-    const absl::StatusOr<Simulation> played =
-        Simulate(in_.trace, plan, in_.costs, /*with_events=*/false);
-    if (!played.ok()) {
-      return absl::InternalError(
-          absl::StrCat("the planner made what is no plan: ", played.status().message()));
-    }
-    plan.prediction = played->totals;
+    Playback playback(in_.trace, plan, in_.costs, FetchChoice::kInOrder, /*with_events=*/false);
+    plan.prediction = playback.PlayToSteadyState().totals;
     return plan;
   }
 
@@ -198,9 +193,7 @@ class Planner {
   const std::vector<int32_t> slots_at_;
 };
 
-}  // namespace
-
-absl::StatusOr<Plan> MakePlan(const PlanInputs& in) {
+absl::StatusOr<Plan> MakeUnchecked(const PlanInputs& in) {
   const RangeTrace& trace = in.trace;
   GEMINI_ASSIGN_OR_RETURN(std::vector<int32_t> slots_at,
                           SlotsAtPositions(trace, in.budget_bytes[Tier::kDevice]));
@@ -241,6 +234,17 @@ absl::StatusOr<Plan> MakePlan(const PlanInputs& in) {
                      absl::StrCat("static ", fraction), best);
   }
   return best;
+}
+
+}  // namespace
+
+absl::StatusOr<Plan> MakePlan(const PlanInputs& in) {
+  GEMINI_ASSIGN_OR_RETURN(Plan plan, MakeUnchecked(in));
+  if (const absl::Status status = CheckPlan(plan); !status.ok()) {
+    return absl::InternalError(
+        absl::StrCat("the planner made what is no plan: ", status.message()));
+  }
+  return plan;
 }
 
 int64_t DeviceFloorBytes(const RangeTrace& trace) { return LargestOperatorBytes(trace); }

@@ -12,6 +12,8 @@ namespace gemini::policies {
 namespace {
 
 constexpr int64_t kElementBytes = 4;
+// The first round finds `initial` there; a second or third one is like all that follow.
+constexpr int kMostRounds = 6;
 
 int64_t NsFor(int64_t amount, double rate) {
   return static_cast<int64_t>(std::llround(static_cast<double>(amount) * 1e9 / rate));
@@ -212,6 +214,16 @@ void Playback::Update(int32_t position) {
         {.lane = Lane::kUpdate, .subject = range, .begin_ns = begin_ns, .end_ns = update_free_ns_});
     if (slot_of_[range] != kNobody) Vacate(range, now_ns_, position);
   }
+}
+
+Simulation Playback::PlayToSteadyState() {
+  int64_t round_ns = PlayRound();
+  int64_t before_ns = -1;
+  for (int rounds = 1; rounds < kMostRounds && round_ns != before_ns; ++rounds) {
+    before_ns = round_ns;
+    round_ns = PlayRound();
+  }
+  return TakeResult(round_ns);
 }
 
 Simulation Playback::TakeResult(int64_t round_ns) {

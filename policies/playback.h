@@ -26,12 +26,13 @@ class Playback {
   // Plays a round; returns how long it took.
   int64_t PlayRound();
 
+  // Plays until a round takes as long as the one before, or a few; returns what the last one did.
+  Simulation PlayToSteadyState();
+
   int64_t now_ns() const { return now_ns_; }
   // By fetch of the plan: when the one listed in round kWatchedRound began, in that round or the next.
   static constexpr int64_t kWatchedRound = 1;  // The first that does not begin with all there.
   const std::vector<int64_t>& begun_ns() const { return begun_ns_; }
-  // Of the last round.
-  Simulation TakeResult(int64_t round_ns);
 
  private:
   struct Vacated {
@@ -69,6 +70,7 @@ class Playback {
   void Vacate(int32_t range, int64_t ns, int32_t position);
   void Update(int32_t position);
   void Record(const SimulatedEvent& event);
+  Simulation TakeResult(int64_t round_ns);
 
   const RangeTrace& trace_;
   const Plan& plan_;

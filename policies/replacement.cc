@@ -130,7 +130,7 @@ RoundPass::RoundPass(const RoundInputs& in, const std::vector<Home>& homes, bool
 }
 
 int32_t RoundPass::NextRoundUse(int32_t range) const {
-  if (in_.next_uses.ends_at_update[range] || !in_.rule.looks_ahead) return kNever;
+  if (in_.next_uses.ends_at_update[range]) return kNever;
   if (closed_ && home_of_[range] == kNotThere) return kNever;
   return num_positions_ + in_.next_uses.first[range];
 }
@@ -457,6 +457,10 @@ absl::StatusOr<std::vector<Stay>> MakeStays(const RangeTrace& trace, const NextU
     return trace.ranges[use.range].num_bundles > 1;
   });
   const RoundInputs in = {trace, next_uses, slots_at, num_slots, rule, has_runs};
+  if (!rule.looks_ahead) {
+    GEMINI_ASSIGN_OR_RETURN(Closed closed, Close(in, {}));
+    return std::move(closed.stays);
+  }
   constexpr int kRounds = 4;
   std::optional<Closed> best;
   std::vector<Home> homes;
@@ -468,7 +472,7 @@ absl::StatusOr<std::vector<Stay>> MakeStays(const RangeTrace& trace, const NextU
     if (!best || closed.fetched_slots < best->fetched_slots) best = std::move(closed);
     if (homes.empty()) break;
   }
-  if (rule.looks_ahead) GEMINI_RETURN_IF_ERROR(Improve(in, *best));
+  GEMINI_RETURN_IF_ERROR(Improve(in, *best));
   return std::move(best->stays);
 }
 

@@ -25,7 +25,8 @@ struct ReplacementRule {
   bool streams = false;  // What is not kept leaves after each operator, unless the next uses it.
   bool oldest_first = true;   // See planned_slots.h.
   bool spares_dirty = false;  // A dirty range counts as used next at half the distance.
-  bool looks_ahead = true;    // False: forgets the next round, for comparison.
+  // False: forgets the next round, for comparison: DEVICE is empty when a round begins.
+  bool looks_ahead = true;
 };
 
 // The stays of a round. RESOURCE_EXHAUSTED: what is kept leaves an operator no room; names the position

@@ -8,12 +8,6 @@
 #include "policies/playback.h"
 
 namespace gemini::policies {
-namespace {
-
-// The first round finds `initial` there; a second or third one is like all that follow.
-constexpr int kMostRounds = 6;
-
-}  // namespace
 
 absl::StatusOr<Simulation> Simulate(const RangeTrace& trace, const Plan& plan,
                                     const CostModel& costs, bool with_events) {
@@ -33,14 +27,7 @@ absl::StatusOr<Simulation> Simulate(const RangeTrace& trace, const Plan& plan,
                      " positions) is not of the trace of phase ", trace.phase, " (",
                      trace.num_positions(), " positions)"));
   }
-  Playback playback(trace, plan, costs, FetchChoice::kInOrder, with_events);
-  int64_t round_ns = playback.PlayRound();
-  int rounds = 1;
-  for (int64_t before_ns = -1; rounds < kMostRounds && round_ns != before_ns; ++rounds) {
-    before_ns = round_ns;
-    round_ns = playback.PlayRound();
-  }
-  return playback.TakeResult(round_ns);
+  return Playback(trace, plan, costs, FetchChoice::kInOrder, with_events).PlayToSteadyState();
 }
 
 }  // namespace gemini::policies
