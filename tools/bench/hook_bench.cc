@@ -148,8 +148,9 @@ void Report(benchmark::State& state, double value, double baseline, bool checked
   state.counters["checked"] = checked ? 1 : 0;
 }
 
-// `above_empty`: report what is beyond the empty callback instead of all.
-void MeasureForward(benchmark::State& state, bool above_empty) {
+// `above_empty`: report what is beyond the empty callback instead of all. `planned`: each forward pass is
+// a round that follows its plan, with everything on DEVICE in time.
+void MeasureForward(benchmark::State& state, bool above_empty, bool planned) {
   at::set_num_threads(1);
   torch::manual_seed(1);
   Workload workload;
@@ -157,17 +158,28 @@ void MeasureForward(benchmark::State& state, bool above_empty) {
     return state.SkipWithError(status.ToString().c_str());
   }
   const at::Tensor expected = workload.plain.Forward(workload.tokens);
-  bool checked = workload.managed.Forward(workload.tokens).equal(expected);
+  const auto managed_forward = [&] {
+    if (!planned) return workload.managed.Forward(workload.tokens);
+    workload.session->phases().BeginPhase("bench");
+    at::Tensor result = workload.managed.Forward(workload.tokens);
+    workload.session->phases().EndPhase();
+    return result;
+  };
+  bool checked = managed_forward().equal(expected);
+  managed_forward();  // Takes up the plan.
   const TrainingStats before = workload.session->stats();
-  workload.managed.Forward(workload.tokens);
+  managed_forward();
   const TrainingStats after = workload.session->stats();
   const int64_t operators = after.operators - before.operators;
   const int64_t with_chunks = after.operators_with_chunks - before.operators_with_chunks;
   checked &= with_chunks * kMaxOperatorsWithoutChunks >= operators;
   const Nanoseconds times = TakeTurns(
       state, [&] { benchmark::DoNotOptimize(workload.plain.Forward(workload.tokens)); },
-      [&] { benchmark::DoNotOptimize(workload.managed.Forward(workload.tokens)); });
-  checked &= workload.managed.Forward(workload.tokens).equal(expected) &&
+      [&] { benchmark::DoNotOptimize(managed_forward()); });
+  const PhaseStats rounds = workload.session->stats().phases;
+  checked &= !planned || rounds.planned_rounds - after.phases.planned_rounds ==
+                             rounds.rounds - after.phases.rounds;
+  checked &= managed_forward().equal(expected) &&
              workload.session->stats().fetch_bytes == after.fetch_bytes &&
              workload.session->status().ok();
   const double bare = Median(times.bare);
@@ -178,11 +190,14 @@ void MeasureForward(benchmark::State& state, bool above_empty) {
   Report(state, above_empty ? hook_ns - empty_ns : hook_ns, empty_ns, checked);
 }
 
-void hook_ns_per_operator(benchmark::State& state) { MeasureForward(state, false); }
+void hook_ns_per_operator(benchmark::State& state) { MeasureForward(state, false, false); }
 BENCHMARK(hook_ns_per_operator)->UseManualTime()->MinTime(0.5);
 
-void hook_ns_above_empty_callback(benchmark::State& state) { MeasureForward(state, true); }
+void hook_ns_above_empty_callback(benchmark::State& state) { MeasureForward(state, true, false); }
 BENCHMARK(hook_ns_above_empty_callback)->UseManualTime()->MinTime(0.5);
+
+void hook_plan_ns_per_operator(benchmark::State& state) { MeasureForward(state, false, true); }
+BENCHMARK(hook_plan_ns_per_operator)->UseManualTime()->MinTime(0.5);
 
 // One operator with 100 managed tensors.
 void hook_ns_hundred_tensors(benchmark::State& state) {

@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether a step costs the slower of computing and moving, and the time that was foretold. GPT-2 shapes,
+// DEVICE at a quarter of the parameters + the non-model peak, one thread computes.
+// Compute:  a step with all parameters resident and no limit to the link: forward, backward, update.
+// Transfer: the fewest bytes that any plan of the recorded trace moves, the slower direction, by the
+//           link's bandwidth, which is set so that transfer is the wanted multiple of compute.
+// Checked:  the losses equal those of the resident run, step by step; the measured rounds followed their
+//           plan; and they moved the bytes that were foretold.
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ATen/Parallel.h"
+#include "absl/strings/str_format.h"
+#include "client/torch/training_session.h"
+#include "gemini/byte_size.h"
+#include "gemini/status_macros.h"
+#include "policies/moved_bytes.h"
+#include "policies/range_trace.h"
+#include "server/embedded_server.h"
+#include "torch/utils.h"
+#include "trainer/causal_lm.h"
+
+namespace gemini::trainer {
+namespace {
+
+using client::hooks::ManagedModel;
+using client::hooks::TrainingSession;
+using Clock = std::chrono::steady_clock;
+
+// A GPT-2 without dropout; one sequence a step.
+struct Shape {
+  int64_t num_layers;
+  int64_t width;
+  int64_t vocab_size;
+  int64_t sequence;
+};
+// A step takes 1 to 2 s on one thread of the machines that this ran on.
+constexpr Shape kOverlapShape = {12, 768, 8192, 192};
+// None that anything was tuned on.
+constexpr Shape kOtherShapes[] = {{6, 512, 16384, 256}, {20, 512, 2048, 128}};
+constexpr int64_t kChunkBytes = kMiB;
+constexpr int kWarmUpSteps = 4;  // One records, one settles into the plan, two into its rhythm.
+constexpr int kMeasuredSteps = 7;
+
+struct StepTimes {
+  std::vector<double> forward, backward, step;  // Seconds.
+};
+
+double Median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
+  return values[values.size() / 2];
+}
+
+double Seconds(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+// Trains from the same weights on the same tokens, whatever the memory.
+class Training {
+ public:
+  static absl::StatusOr<std::unique_ptr<Training>> Start(const Shape& shape, int64_t device_bytes,
+                                                         int64_t bandwidth) {
+    std::unique_ptr<Training> training(new Training);
+    GEMINI_RETURN_IF_ERROR(training->Open(shape, device_bytes, bandwidth));
+    return training;
+  }
+
+  // Runs steps and returns the times of the last `measured` of them.
+  absl::StatusOr<StepTimes> Run(int warm_up, int measured) {
+    StepTimes times;
+    for (int i = 0; i < warm_up + measured; ++i) {
+      if (i == warm_up) {
+        before_ = session_->stats();
+        session_->ResetPeaks();
+      }
+      const Clock::time_point begin = Clock::now();
+      at::Tensor loss = model_->Loss(tokens_[losses.size() % tokens_.size()]);
+      losses.push_back(loss.item<double>());
+      const Clock::time_point turn = Clock::now();
+      loss.backward();
+      loss.reset();
+      const Clock::time_point update = Clock::now();
+      GEMINI_RETURN_IF_ERROR(managed_->Step({.learning_rate = 1e-4, .max_grad_norm = 1}).status());
+      model_->zero_grad();
+      const Clock::time_point end = Clock::now();
+      if (i < warm_up) continue;
+      times.forward.push_back(Seconds(begin, turn));
+      times.backward.push_back(Seconds(turn, update));
+      times.step.push_back(Seconds(begin, end));
+    }
+    after_ = session_->stats();
+    GEMINI_RETURN_IF_ERROR(session_->status());
+    return times;
+  }
+
+  TrainingSession& session() { return *session_; }
+  // Around the measured steps of the last Run.
+  const client::hooks::TrainingStats& before() const { return before_; }
+  const client::hooks::TrainingStats& after() const { return after_; }
+  int64_t parameter_bytes() const { return parameter_bytes_; }
+
+  std::vector<double> losses;  // Of all steps.
+
+ private:
+  Training() = default;
+
+  absl::Status Open(const Shape& shape, int64_t device_bytes, int64_t bandwidth) {
+    torch::manual_seed(1);
+    const std::string json = absl::StrFormat(
+        R"({"model_type": "gpt2", "n_layer": %d, "n_embd": %d, "n_head": %d, "vocab_size": %d,
+            "n_positions": %d, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0})",
+        shape.num_layers, shape.width, shape.width / 64, shape.vocab_size, shape.sequence);
+    GEMINI_ASSIGN_OR_RETURN(const HfConfig config, ParseHfConfig(json, "the benchmark's config"));
+    GEMINI_ASSIGN_OR_RETURN(model_, MakeCausalLm(config, torch::kFloat32));
+    {
+      const at::NoGradGuard no_grad;
+      for (const auto& parameter : model_->named_parameters()) {
+        at::Tensor value = parameter.value();
+        const bool is_norm = parameter.key().find("ln_") != std::string::npos;
+        if (value.dim() == 1) {
+          value.fill_(is_norm && parameter.key().ends_with("weight") ? 1 : 0);
+        } else {
+          value.normal_(0, 0.02);
+        }
+        parameter_bytes_ += value.numel() * static_cast<int64_t>(sizeof(float));
+      }
+    }
+    for (int i = 0; i < 4; ++i) {
+      tokens_.push_back(torch::randint(0, shape.vocab_size, {1, shape.sequence}, torch::kInt64));
+    }
+    client::hooks::TrainingOptions options;
+    options.device_memory = device_bytes;
+    options.host_memory = parameter_bytes_ * 4 + 512 * kMiB;
+    options.chunk_bytes = kChunkBytes;
+    options.label = "gemini-bench overlap";
+    options.device_bandwidth = bandwidth;
+    server::ServerOptions server_options;
+    server_options.capacity_bytes[Tier::kDevice] = options.device_memory;
+    server_options.capacity_bytes[Tier::kHost] = options.host_memory;
+    GEMINI_ASSIGN_OR_RETURN(server_, server::EmbeddedServer::Start(server_options));
+    GEMINI_ASSIGN_OR_RETURN(UniqueFd socket, server_->Connect());
+    GEMINI_ASSIGN_OR_RETURN(session_, TrainingSession::Open(std::move(socket), options));
+    GEMINI_ASSIGN_OR_RETURN(managed_, session_->Manage(*model_, {}, {}));
+    return absl::OkStatus();
+  }
+
+  std::unique_ptr<CausalLm> model_;
+  std::vector<at::Tensor> tokens_;
+  std::unique_ptr<server::EmbeddedServer> server_;
+  std::unique_ptr<TrainingSession> session_;
+  ManagedModel* managed_ = nullptr;
+  int64_t parameter_bytes_ = 0;
+  client::hooks::TrainingStats before_, after_;
+};
+
+// Position of backward's first operator: behind the final norm and the head, which follow each other.
+absl::StatusOr<int32_t> TurnOf(const Trace& trace) {
+  // The head is tied to the embedding, tensor 0: forward's first operator uses it, and its last.
+  for (int32_t position = 1; position < trace.num_positions(); ++position) {
+    for (const TensorUse& use : trace.uses_of(position)) {
+      if (use.tensor == 0 && use.kind == ChunkKind::kParam) return position + 1;
+    }
+  }
+  return absl::InternalError("the trace has no head");
+}
+
+// What the resident run says, and what follows from its trace.
+struct Baseline {
+  double forward = 0, backward = 0, step = 0;  // Seconds.
+  int64_t device_bytes = 0;     // A quarter of the parameters and the non-model peak.
+  policies::MovedBytes fewest;  // With that.
+  std::vector<double> losses;
+};
+
+absl::StatusOr<Baseline> MeasureResident(const Shape& shape) {
+  GEMINI_ASSIGN_OR_RETURN(auto training,
+                          Training::Start(shape, /*device_bytes=*/3 * kGiB, /*bandwidth=*/0));
+  GEMINI_ASSIGN_OR_RETURN(const StepTimes times, training->Run(kWarmUpSteps, kMeasuredSteps));
+  Baseline baseline;
+  baseline.forward = Median(times.forward);
+  baseline.backward = Median(times.backward);
+  baseline.step = Median(times.step);
+  baseline.device_bytes = training->parameter_bytes() / 4 + training->after().non_model_peak_bytes;
+  baseline.losses = training->losses;
+  GEMINI_ASSIGN_OR_RETURN(const Trace trace, training->session().phases().TraceOf("train"));
+  GEMINI_ASSIGN_OR_RETURN(const policies::RangeTrace ranges,
+                          policies::PackTrace(trace, kChunkBytes));
+  GEMINI_ASSIGN_OR_RETURN(baseline.fewest, policies::FewestBytes(ranges, baseline.device_bytes));
+  GEMINI_RETURN_IF_ERROR(training->session().Close());
+  return baseline;
+}
+
+// The bytes that a plan moves in forward and in backward.
+struct Passes {
+  policies::MovedBytes forward, backward;
+};
+
+Passes BytesOfPasses(const Plan& plan, const Trace& trace, int32_t turn) {
+  Passes passes;
+  const int32_t end = plan.num_positions();
+  for (const PlannedFetch& fetch : plan.fetches) {
+    const int32_t needed_at = fetch.needed_at % end;
+    (needed_at < turn ? passes.forward : passes.backward).fetch_bytes +=
+        plan.ranges[fetch.range].num_bundles * plan.chunk_bytes;
+  }
+  for (const GradientOut& out : trace.gradient_outs) {
+    (out.position < turn ? passes.forward : passes.backward).evict_bytes +=
+        trace.tensors[out.tensor].size_bytes;
+  }
+  return passes;
+}
+
+int64_t Slower(const policies::MovedBytes& bytes) {
+  return std::max(bytes.fetch_bytes, bytes.evict_bytes);
+}
+
+// A run under the budget, with a bandwidth that makes transfer a multiple of compute.
+struct Overlap {
+  Baseline baseline;
+  double bandwidth = 0;
+  double transfer = 0;       // Seconds, as are those below.
+  double sum_of_passes = 0;  // Of forward and backward, the slower of computing and moving.
+  StepTimes times;
+  double step = 0;
+  Plan plan;
+  policies::MovedBytes moved;                       // A step.
+  std::array<double, kNumStallCauses> stalls = {};  // A step.
+  bool checked = false;
+
+  double predicted() const { return static_cast<double>(plan.prediction.round_ns) * 1e-9; }
+  double time_error() const { return std::abs(predicted() - step) / step; }
+};
+
+absl::StatusOr<Overlap> MeasureOverlap(const Shape& shape, double transfer_by_compute) {
+  at::set_num_threads(1);
+  Overlap result;
+  GEMINI_ASSIGN_OR_RETURN(result.baseline, MeasureResident(shape));
+  const Baseline& baseline = result.baseline;
+  const auto fewest = static_cast<double>(Slower(baseline.fewest));
+  result.transfer = transfer_by_compute * baseline.step;
+  result.bandwidth = fewest / result.transfer;
+  GEMINI_ASSIGN_OR_RETURN(auto training, Training::Start(shape, baseline.device_bytes,
+                                                         static_cast<int64_t>(result.bandwidth)));
+  GEMINI_ASSIGN_OR_RETURN(result.times, training->Run(kWarmUpSteps, kMeasuredSteps));
+  result.step = Median(result.times.step);
+  GEMINI_ASSIGN_OR_RETURN(const Trace trace, training->session().phases().TraceOf("train"));
+  GEMINI_RETURN_IF_ERROR(training->session().phases().plan_status());
+  GEMINI_ASSIGN_OR_RETURN(result.plan, training->session().phases().PlanOf("train"));
+
+  const client::hooks::TrainingStats& before = training->before();
+  const client::hooks::TrainingStats& after = training->after();
+  result.moved = {.fetch_bytes = (after.fetch_bytes - before.fetch_bytes) / kMeasuredSteps,
+                  .evict_bytes = (after.evict_bytes - before.evict_bytes) / kMeasuredSteps};
+  for (int i = 0; i < kNumStallCauses; ++i) {
+    result.stalls[i] =
+        static_cast<double>(after.stall_by_cause_ns[i] - before.stall_by_cause_ns[i]) * 1e-9 /
+        kMeasuredSteps;
+  }
+  result.checked = training->losses == baseline.losses &&
+                   after.phases.planned_rounds - before.phases.planned_rounds == kMeasuredSteps &&
+                   result.moved.fetch_bytes == result.plan.prediction.fetch_bytes &&
+                   result.moved.evict_bytes == result.plan.prediction.evict_bytes &&
+                   after.device_peak_bytes <= after.device_budget_bytes;
+
+  // The fewest bytes, parted as the plan's. What a step does behind backward belongs to backward, whose
+  // gradients it waits for.
+  GEMINI_ASSIGN_OR_RETURN(const int32_t turn, TurnOf(trace));
+  const Passes passes = BytesOfPasses(result.plan, trace, turn);
+  const double scale =
+      fewest / static_cast<double>(Slower(passes.forward) + Slower(passes.backward));
+  const auto slower = [&](double compute, const policies::MovedBytes& bytes) {
+    return std::max(compute, static_cast<double>(Slower(bytes)) * scale / result.bandwidth);
+  };
+  result.sum_of_passes = slower(baseline.forward, passes.forward) +
+                         slower(baseline.step - baseline.forward, passes.backward);
+  GEMINI_RETURN_IF_ERROR(training->session().Close());
+  return result;
+}
+
+void Report(benchmark::State& state, const Overlap& overlap) {
+  const auto report = [&](const std::string& name, auto value) {
+    state.counters[name] = static_cast<double>(value);
+  };
+  const Prediction& prediction = overlap.plan.prediction;
+  report("step_s", overlap.step);
+  report("forward_s", Median(overlap.times.forward));
+  report("backward_s", Median(overlap.times.backward));
+  report("compute_s", overlap.baseline.step);
+  report("compute_forward_s", overlap.baseline.forward);
+  report("compute_backward_s", overlap.baseline.backward);
+  report("transfer_s", overlap.transfer);
+  report("sum_of_passes_s", overlap.sum_of_passes);
+  report("predicted_s", overlap.predicted());
+  report("predicted_compute_s", static_cast<double>(prediction.compute_ns) * 1e-9);
+  report("simulator_time_error", overlap.time_error());
+  report("bandwidth_bytes_per_second", overlap.bandwidth);
+  report("device_bytes", overlap.baseline.device_bytes);
+  report("fewest_fetch_bytes", overlap.baseline.fewest.fetch_bytes);
+  report("fewest_evict_bytes", overlap.baseline.fewest.evict_bytes);
+  report("fetch_bytes", overlap.moved.fetch_bytes);
+  report("evict_bytes", overlap.moved.evict_bytes);
+  report("predicted_fetch_bytes", prediction.fetch_bytes);
+  report("predicted_evict_bytes", prediction.evict_bytes);
+  for (int i = 0; i < kNumStallCauses; ++i) {
+    const std::string cause(StallCauseName(static_cast<StallCause>(i)));
+    report("stall_" + cause + "_s", overlap.stalls[i]);
+    report("predicted_stall_" + cause + "_s", static_cast<double>(prediction.stall_ns[i]) * 1e-9);
+  }
+}
+
+// `sum_of_passes`: compare with that, and not with the slower of the whole step.
+void RunOverlap(benchmark::State& state, double transfer_by_compute, bool sum_of_passes) {
+  for (auto _ : state) {
+    const absl::StatusOr<Overlap> overlap = MeasureOverlap(kOverlapShape, transfer_by_compute);
+    if (!overlap.ok()) return state.SkipWithError(overlap.status().ToString().c_str());
+    const double bound = sum_of_passes ? overlap->sum_of_passes
+                                       : std::max(overlap->baseline.step, overlap->transfer);
+    state.SetIterationTime(overlap->step);
+    state.counters["value"] = overlap->step / bound;
+    state.counters["baseline"] = bound;
+    state.counters["checked"] = overlap->checked ? 1 : 0;
+    Report(state, *overlap);
+  }
+}
+
+void overlap_half(benchmark::State& state) { RunOverlap(state, 0.5, /*sum_of_passes=*/false); }
+void overlap_equal(benchmark::State& state) { RunOverlap(state, 1, /*sum_of_passes=*/true); }
+void overlap_double(benchmark::State& state) { RunOverlap(state, 2, /*sum_of_passes=*/false); }
+BENCHMARK(overlap_half)->UseManualTime()->Iterations(1)->Unit(benchmark::kSecond);
+BENCHMARK(overlap_equal)->UseManualTime()->Iterations(1)->Unit(benchmark::kSecond);
+BENCHMARK(overlap_double)->UseManualTime()->Iterations(1)->Unit(benchmark::kSecond);
+
+void simulator_time_error(benchmark::State& state) {
+  for (auto _ : state) {
+    double worst = -1;
+    bool checked = true;
+    for (const Shape& shape : kOtherShapes) {
+      const absl::StatusOr<Overlap> overlap = MeasureOverlap(shape, /*transfer_by_compute=*/1);
+      if (!overlap.ok()) return state.SkipWithError(overlap.status().ToString().c_str());
+      checked &= overlap->checked;
+      if (overlap->time_error() <= worst) continue;
+      worst = overlap->time_error();
+      state.SetIterationTime(overlap->step);
+      state.counters["value"] = worst;
+      state.counters["baseline"] = overlap->step;
+      Report(state, *overlap);
+    }
+    state.counters["checked"] = checked ? 1 : 0;
+  }
+}
+BENCHMARK(simulator_time_error)->UseManualTime()->Iterations(1)->Unit(benchmark::kSecond);
+
+}  // namespace
+}  // namespace gemini::trainer
