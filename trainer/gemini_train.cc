@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <exception>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -20,6 +21,7 @@
 #include "client/torch/training_session.h"
 #include "gemini/byte_size.h"
 #include "gemini/policy_options.h"
+#include "gemini/stall_cause.h"
 #include "gemini/status_macros.h"
 #include "server/embedded_server.h"
 #include "torch/utils.h"
@@ -202,6 +204,16 @@ void PrintSummary(const RunConfig& config, const TrainingSummary& summary) {
     print(absl::StrCat("Moved        ", FormatByteSize(summary.fetch_bytes), " to DEVICE, ",
                        FormatByteSize(summary.evict_bytes), " from it; operators waited ",
                        absl::StrFormat("%.2f s", summary.stall_seconds)));
+    std::string left;
+    for (int i = 0; i < kNumDivergences; ++i) {
+      if (summary.divergences[i] == 0) continue;
+      absl::StrAppend(&left, left.empty() ? " (" : ", ", DivergenceName(static_cast<Divergence>(i)),
+                      " ", summary.divergences[i]);
+    }
+    const int64_t num_left =
+        std::accumulate(summary.divergences.begin(), summary.divergences.end(), int64_t{0});
+    print(absl::StrCat("Plans        followed ", summary.planned_rounds, " times, left ", num_left,
+                       left, left.empty() ? "" : ")"));
   }
   print(absl::StrCat("Checkpoint   ", summary.checkpoint.empty() ? "none" : summary.checkpoint));
   std::fflush(stdout);

@@ -43,6 +43,15 @@ absl::Status IsThere(const std::string& path) {
 }  // namespace
 
 std::string ToJson(const StepMetrics& metrics) {
+  Json stalls = Json::object();
+  for (int i = 0; i < kNumStallCauses; ++i) {
+    stalls[std::string(StallCauseName(static_cast<StallCause>(i)))] =
+        metrics.stall_seconds_by_cause[i];
+  }
+  Json divergences = Json::object();
+  for (int i = 0; i < kNumDivergences; ++i) {
+    divergences[std::string(DivergenceName(static_cast<Divergence>(i)))] = metrics.divergences[i];
+  }
   return Json{{"step", metrics.step},
               {"loss", metrics.loss},
               {"lr", metrics.lr},
@@ -58,7 +67,10 @@ std::string ToJson(const StepMetrics& metrics) {
               {"nvme_bytes", metrics.nvme_bytes},
               {"fetch_bytes", metrics.fetch_bytes},
               {"evict_bytes", metrics.evict_bytes},
-              {"stall_seconds", metrics.stall_seconds}}
+              {"stall_seconds", metrics.stall_seconds},
+              {"stall_seconds_by_cause", stalls},
+              {"planned_rounds", metrics.planned_rounds},
+              {"divergences", divergences}}
       .dump();
 }
 

@@ -4,12 +4,14 @@
 // itself, peaks too; budgets are as they stand. NaN:    JSON has no NaN and no infinity: such a
 // number is null. Owner:  one thread. Errors: as write(2).
 #pragma once
+#include <array>
 #include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "gemini/stall_cause.h"
 #include "gemini/unique_fd.h"
 
 namespace gemini::trainer {
@@ -31,6 +33,9 @@ struct StepMetrics {
   int64_t fetch_bytes = 0;
   int64_t evict_bytes = 0;
   double stall_seconds = 0;
+  std::array<double, kNumStallCauses> stall_seconds_by_cause = {};  // By StallCause.
+  int64_t planned_rounds = 0;                             // 1: the step followed its plan.
+  std::array<int64_t, kNumDivergences> divergences = {};  // By Divergence.
 };
 
 struct EvalMetrics {

@@ -6,6 +6,7 @@
 // Owner:  the loop's thread.
 // Units:  bytes of fp32.
 #pragma once
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -17,6 +18,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "gemini/chunk_kind.h"
+#include "gemini/stall_cause.h"
 
 namespace gemini::trainer {
 
@@ -44,6 +46,9 @@ struct StoreUsage {
   int64_t fetch_bytes = 0;
   int64_t evict_bytes = 0;
   double stall_seconds = 0;
+  std::array<double, kNumStallCauses> stall_seconds_by_cause = {};  // Of it, by StallCause.
+  int64_t planned_rounds = 0;  // Steps and evaluation batches that followed their plan to the end.
+  std::array<int64_t, kNumDivergences> divergences = {};  // Rounds that left it, by Divergence.
 };
 
 class ParameterStore {

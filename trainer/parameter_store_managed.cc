@@ -32,19 +32,31 @@ absl::Status ManagedParameterStore::SetTensorStep(absl::string_view name, int64_
   return model_.SetTensorStep(name, step);
 }
 
+void ManagedParameterStore::BeginPhase(absl::string_view name) {
+  session_.phases().BeginPhase(name);
+}
+
+void ManagedParameterStore::EndPhase() { session_.phases().EndPhase(); }
+
 absl::Status ManagedParameterStore::status() const { return session_.status(); }
 
 StoreUsage ManagedParameterStore::usage() const {
   const client::hooks::TrainingStats stats = session_.stats();
-  return {.device_budget_bytes = stats.device_budget_bytes,
-          .device_peak_bytes = stats.device_peak_bytes,
-          .non_model_peak_bytes = stats.non_model_peak_bytes,
-          .pinned_peak_bytes = stats.pinned_peak_bytes,
-          .host_bytes = stats.host_bytes,
-          .nvme_bytes = stats.nvme_bytes,
-          .fetch_bytes = stats.fetch_bytes,
-          .evict_bytes = stats.evict_bytes,
-          .stall_seconds = stats.stall_seconds};
+  StoreUsage usage = {.device_budget_bytes = stats.device_budget_bytes,
+                      .device_peak_bytes = stats.device_peak_bytes,
+                      .non_model_peak_bytes = stats.non_model_peak_bytes,
+                      .pinned_peak_bytes = stats.pinned_peak_bytes,
+                      .host_bytes = stats.host_bytes,
+                      .nvme_bytes = stats.nvme_bytes,
+                      .fetch_bytes = stats.fetch_bytes,
+                      .evict_bytes = stats.evict_bytes,
+                      .stall_seconds = stats.stall_seconds,
+                      .planned_rounds = stats.phases.planned_rounds,
+                      .divergences = stats.phases.divergences};
+  for (size_t i = 0; i < usage.stall_seconds_by_cause.size(); ++i) {
+    usage.stall_seconds_by_cause[i] = static_cast<double>(stats.stall_by_cause_ns[i]) * 1e-9;
+  }
+  return usage;
 }
 
 void ManagedParameterStore::ResetPeaks() { session_.ResetPeaks(); }

@@ -22,6 +22,8 @@ class ManagedParameterStore final : public ParameterStore {
   absl::StatusOr<int64_t> TensorStep(absl::string_view name) const override;
   absl::Status SetStep(int64_t step) override;
   absl::Status SetTensorStep(absl::string_view name, int64_t step) override;
+  void BeginPhase(absl::string_view name) override;
+  void EndPhase() override;
   absl::Status status() const override;
   StoreUsage usage() const override;
   void ResetPeaks() override;

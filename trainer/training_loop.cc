@@ -209,6 +209,8 @@ void Loop::Account(const StoreUsage& usage) {
   summary_.fetch_bytes = usage.fetch_bytes;
   summary_.evict_bytes = usage.evict_bytes;
   summary_.stall_seconds = usage.stall_seconds;
+  summary_.planned_rounds = usage.planned_rounds;
+  summary_.divergences = usage.divergences;
 }
 
 absl::Status Loop::Step() {
@@ -252,6 +254,14 @@ absl::Status Loop::Step() {
   metrics.fetch_bytes = usage.fetch_bytes - before_.fetch_bytes;
   metrics.evict_bytes = usage.evict_bytes - before_.evict_bytes;
   metrics.stall_seconds = usage.stall_seconds - before_.stall_seconds;
+  for (int i = 0; i < kNumStallCauses; ++i) {
+    metrics.stall_seconds_by_cause[i] =
+        usage.stall_seconds_by_cause[i] - before_.stall_seconds_by_cause[i];
+  }
+  metrics.planned_rounds = usage.planned_rounds - before_.planned_rounds;
+  for (int i = 0; i < kNumDivergences; ++i) {
+    metrics.divergences[i] = usage.divergences[i] - before_.divergences[i];
+  }
   before_ = usage;
   GEMINI_RETURN_IF_ERROR(EnsureBegun());
   GEMINI_RETURN_IF_ERROR(metrics_->Append(metrics));

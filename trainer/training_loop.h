@@ -6,6 +6,7 @@
 //         not finite, with the step and the tensor. RESOURCE_EXHAUSTED: the DEVICE budget or the disk.
 //         Others: of the data, the store, the files.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -62,6 +63,8 @@ struct TrainingSummary {
   int64_t fetch_bytes = 0;
   int64_t evict_bytes = 0;
   double stall_seconds = 0;
+  int64_t planned_rounds = 0;  // Steps and evaluation batches that followed their plan.
+  std::array<int64_t, kNumDivergences> divergences = {};  // Those that left it, by Divergence.
   absl::Duration duration;
   int64_t tokens = 0;
   std::string checkpoint;  // Where the model lies.

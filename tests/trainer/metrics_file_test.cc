@@ -45,13 +45,19 @@ TEST_F(MetricsFileTest, AStepHasEveryPromisedKeyAndExactNumbers) {
   StepMetrics metrics = Step(3);
   metrics.loss = 0.1 + 0.2;
   metrics.device_peak_bytes = (int64_t{1} << 60) + 1;
+  metrics.stall_seconds_by_cause[static_cast<int>(StallCause::kUpdate)] = 0.25;
+  metrics.divergences[static_cast<int>(Divergence::kNonModel)] = 3;
   const auto json = nlohmann::json::parse(ToJson(metrics));
-  for (const char* key : {"step", "loss", "lr", "grad_norm", "tokens_per_second",
-                          "device_peak_bytes", "device_budget_bytes", "host_bytes", "nvme_bytes",
-                          "fetch_bytes", "evict_bytes", "stall_seconds"}) {
+  for (const char* key :
+       {"step", "loss", "lr", "grad_norm", "tokens_per_second", "device_peak_bytes",
+        "device_budget_bytes", "host_bytes", "nvme_bytes", "fetch_bytes", "evict_bytes",
+        "stall_seconds", "stall_seconds_by_cause", "planned_rounds", "divergences"}) {
     EXPECT_TRUE(json.contains(key)) << key;
   }
   EXPECT_EQ(json["loss"].get<double>(), 0.1 + 0.2);
+  EXPECT_EQ(json["stall_seconds_by_cause"]["update"].get<double>(), 0.25);
+  EXPECT_EQ(json["stall_seconds_by_cause"]["transfer"].get<double>(), 0);
+  EXPECT_EQ(json["divergences"]["non-model"].get<int64_t>(), 3);
   EXPECT_EQ(json["device_peak_bytes"].get<int64_t>(), (int64_t{1} << 60) + 1);
 }
 
