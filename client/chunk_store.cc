@@ -12,26 +12,6 @@
 
 namespace gemini::client {
 
-HostChunk::HostChunk(HostChunk&& other) noexcept
-    : store_(std::exchange(other.store_, nullptr)),
-      slot_(other.slot_),
-      data_(std::exchange(other.data_, nullptr)),
-      for_update_(other.for_update_) {}
-
-HostChunk& HostChunk::operator=(HostChunk&& other) noexcept {
-  if (this == &other) return *this;
-  if (store_ != nullptr) store_->Release(slot_, for_update_);
-  store_ = std::exchange(other.store_, nullptr);
-  slot_ = other.slot_;
-  data_ = std::exchange(other.data_, nullptr);
-  for_update_ = other.for_update_;
-  return *this;
-}
-
-HostChunk::~HostChunk() {
-  if (store_ != nullptr) store_->Release(slot_, for_update_);
-}
-
 ChunkStore::ChunkStore(std::string name, SpaceMemory memory, UniqueFd kick,
                        const Connection& connection, uint64_t generation)
     : name_(std::move(name)),
@@ -192,7 +172,7 @@ absl::Status ChunkStore::CommitLocked(BundleId bundle, int64_t step,
   for (const auto& [kind, handle] : fresh) {
     const ChunkId id = ChunkOf(bundle, kind);
     const uint32_t bit = 1u << static_cast<int>(kind);
-    if (kind == ChunkKind::kGrad || (kinds_seen & bit) != 0 || handle.store_ != this) {
+    if (kind == ChunkKind::kGrad || (kinds_seen & bit) != 0 || handle.owner_ != this) {
       return absl::InvalidArgumentError(
           absl::StrCat("a commit of bundle ", bundle.value(), " of space ", name_, " names a ",
                        ChunkKindName(kind), " chunk that is a gradient, named twice, or not here"));
@@ -221,7 +201,7 @@ absl::Status ChunkStore::CommitLocked(BundleId bundle, int64_t step,
     chunk.committed = true;
     residency_.SetBelow(id, ChunkSlot{.tier = Tier::kHost, .slot = chunk.host});
     DropHold(handle.slot_, handle.for_update_);
-    handle.store_ = nullptr;
+    handle.owner_ = nullptr;
     handle.data_ = nullptr;
   }
   if (pending_.awaits(bundle) && step >= intent_step_) {

@@ -7,6 +7,10 @@
 // Units:  chunks and slots of chunk_bytes.
 // Commit: every change of a committed chunk is out of place: fresh slot, record, commit word. So a
 //         reader of the commit words finds a whole version at any moment.
+// Update: from BeginUpdate to its commit a bundle awaits its new version: whoever asks for its parameter
+//         or moments, or wants to write its gradient, waits, and it is updated next. While any is
+//         pending, others hold all but kUpdateSlots HOST slots at most, and wait for more until none
+//         is. So the updater waits for I/O alone, and who waits for it may hold slots: no circle.
 // Copies: a committed chunk that was read back from NVME stays there too, where its record says, and
 //         its HOST copy is dropped without a write. An uncommitted chunk has one copy.
 #pragma once
@@ -24,6 +28,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "client/commit_writer.h"
+#include "client/host_chunk.h"
 #include "client/intent_writer.h"
 #include "client/lru_list.h"
 #include "client/mutex.h"
@@ -38,42 +43,16 @@
 
 namespace gemini::client {
 
-class ChunkStore;
-
-// A HOST slot held in place: it is neither spilled nor given away while this lives. Move-only; does not
-// outlive its store.
-class HostChunk {
- public:
-  HostChunk() = default;
-  HostChunk(HostChunk&& other) noexcept;
-  HostChunk& operator=(HostChunk&& other) noexcept;
-  ~HostChunk();
-  std::byte* data() const { return data_; }
-  explicit operator bool() const { return store_ != nullptr; }
-
- private:
-  friend class ChunkStore;
-  HostChunk(ChunkStore* store, SlotId slot, std::byte* data, bool for_update)
-      : store_(store), slot_(slot), data_(data), for_update_(for_update) {}
-  ChunkStore* store_ = nullptr;
-  SlotId slot_;
-  std::byte* data_ = nullptr;
-  bool for_update_ = false;  // Held by the updater.
-};
-
-class ChunkStore {
+class ChunkStore final : private HostSlotOwner {
  public:
   // Starts with all chunks FREE. `connection` outlives this; `generation` is that of the lease.
   ChunkStore(std::string name, SpaceMemory memory, UniqueFd kick, const Connection& connection,
              uint64_t generation);
-  ChunkStore(const ChunkStore&) = delete;
-  ChunkStore& operator=(const ChunkStore&) = delete;
 
   const std::string& name() const { return name_; }
   int64_t chunk_bytes() const { return memory_.shape().chunk_bytes; }
   int64_t num_bundles() const { return memory_.shape().num_bundles; }
-  // What other processes see, to look at.
-  const SpaceMemory& memory() const { return memory_; }
+  const SpaceMemory& memory() const { return memory_; }  // What other processes see, to look at.
 
   // Brings the chunk's bytes into HOST, those of the version that is awaited when there is one. They may
   // be written only if the chunk is uncommitted (a gradient). NOT_FOUND: the chunk is FREE.
@@ -87,7 +66,6 @@ class ChunkStore {
 
   // As AcquireUncommitted, but the bytes are arbitrary: the caller writes all of them.
   absl::StatusOr<HostChunk> AcquireToOverwrite(ChunkId chunk);
-
   // Takes a HOST slot that belongs to no chunk yet; its bytes are arbitrary.
   absl::StatusOr<HostChunk> AcquireSpare();
 
@@ -132,27 +110,22 @@ class ChunkStore {
   // Blocks until no bundle awaits a commit, or this one does not. Errors: the update that failed.
   absl::Status AwaitCommits();
   absl::Status AwaitCommit(BundleId bundle);
-  // Whether an Acquire of the chunk would wait for a commit.
-  bool AwaitsCommit(ChunkId chunk) const;
+  bool AwaitsCommit(ChunkId chunk) const;  // Whether Acquire would wait for one.
 
   // Calls `look` with the bytes of a gradient chunk that is in HOST and that nobody holds; nobody writes
   // them meanwhile. Returns WriteCount of then. Nothing: it is elsewhere, or held.
   std::optional<int64_t> PeekGradient(BundleId bundle,
                                       absl::FunctionRef<void(const std::byte*)> look);
-  // How many times the chunk was acquired for writing.
-  int64_t WriteCount(ChunkId chunk) const;
+  int64_t WriteCount(ChunkId chunk) const;  // How many times it was acquired for writing.
 
   int64_t host_bytes_used() const;
   int64_t nvme_bytes_used() const;
-  int64_t nvme_read_bytes() const;     // Ever.
-  int64_t nvme_written_bytes() const;  // Ever.
-
-  // For Residency, which knows what is on DEVICE.
-  ResidencyWriter& residency_writer() { return residency_; }
+  int64_t nvme_read_bytes() const;                            // Ever.
+  int64_t nvme_written_bytes() const;                         // Ever.
+  ResidencyWriter& residency_writer() { return residency_; }  // For Residency.
   SpaceCounters& counters() { return counters_; }
 
  private:
-  friend class HostChunk;
   static constexpr SlotId kNoSlot{};
 
   struct Chunk {
@@ -176,7 +149,6 @@ class ChunkStore {
   bool MayHoldMore() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool MayTakeSpare() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool AwaitsCommitLocked(ChunkId chunk, Access access) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // After AwaitAccess.
   absl::StatusOr<HostChunk> AcquireLocked(ChunkId chunk, Access access)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<HostChunk> AcquireToWrite(ChunkId chunk, bool keep_bytes);
@@ -194,7 +166,7 @@ class ChunkStore {
   HostChunk Hold(SlotId slot, Access access) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CountHold(SlotId slot, Access access) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropHold(SlotId slot, bool for_update) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Release(SlotId slot, bool for_update);  // A HostChunk's end.
+  void Release(SlotId slot, bool for_update) override;
   void DropHostCopy(ChunkId chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropNvmeCopy(ChunkId chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Tells the residency word, and the record if the chunk is committed, where the chunk lies now.
@@ -207,8 +179,7 @@ class ChunkStore {
   SpaceCounters counters_;
 
   mutable Mutex mutex_;
-  // A chunk is no longer busy, a bundle is committed, or a slot was let go.
-  std::condition_variable idle_;
+  std::condition_variable idle_;  // Less is busy, awaited or held than before.
   CommitWriter commits_ ABSL_GUARDED_BY(mutex_);
   IntentWriter intents_ ABSL_GUARDED_BY(mutex_);
   PendingCommits pending_ ABSL_GUARDED_BY(mutex_);
