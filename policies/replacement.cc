@@ -410,44 +410,6 @@ absl::StatusOr<Closed> Close(const RoundInputs& in, std::vector<Home> homes) {
   }
 }
 
-// Who stays from one round into the next is a choice that replacement cannot make well: it would go on
-// for ever, and the round has to close. Tries each single chunk as a home, or as none.
-absl::Status Improve(const RoundInputs& in, Closed& best) {
-  // Passes over all uses: a hundredth of a second. Where rounds are longer, one chunk matters less.
-  constexpr int64_t kMostUses = 200'000;
-  int64_t passes_left = kMostUses / (static_cast<int64_t>(in.trace.uses.size()) + 1);
-  const int32_t num_ranges = static_cast<int32_t>(in.trace.ranges.size());
-  int32_t unchanged = 0;
-  for (int32_t range = 0; unchanged < num_ranges; range = (range + 1) % num_ranges) {
-    ++unchanged;
-    if (in.next_uses.first[range] == kNever || in.next_uses.ends_at_update[range] ||
-        in.trace.ranges[range].num_bundles > 1) {
-      continue;
-    }
-    if (--passes_left < 0) return absl::OkStatus();
-    std::vector<Home> homes = best.homes;
-    if (std::erase_if(homes, [&](const Home& home) { return home.range == range; }) == 0) {
-      std::vector<bool> taken(in.num_slots);
-      for (const Home& home : homes) {
-        std::fill_n(taken.begin() + home.slot, in.trace.ranges[home.range].num_bundles, true);
-      }
-      const auto free = std::find(taken.rbegin(), taken.rend(), false);
-      if (static_cast<int64_t>(homes.size()) >= in.slots_at.front() || free == taken.rend()) {
-        continue;
-      }
-      homes.push_back({.range = range,
-                       .slot = static_cast<int32_t>(taken.rend() - free - 1),
-                       .last = -1,
-                       .dirty = false});
-    }
-    GEMINI_ASSIGN_OR_RETURN(Closed closed, Close(in, std::move(homes)));
-    if (closed.fetched_slots >= best.fetched_slots) continue;
-    best = std::move(closed);
-    unchanged = 0;
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::StatusOr<std::vector<Stay>> MakeStays(const RangeTrace& trace, const NextUses& next_uses,
@@ -472,7 +434,6 @@ absl::StatusOr<std::vector<Stay>> MakeStays(const RangeTrace& trace, const NextU
     if (!best || closed.fetched_slots < best->fetched_slots) best = std::move(closed);
     if (homes.empty()) break;
   }
-  GEMINI_RETURN_IF_ERROR(Improve(in, *best));
   return std::move(best->stays);
 }
 

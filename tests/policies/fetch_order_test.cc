@@ -32,17 +32,18 @@ Rounds FourLayers() {
     tensors.operators.push_back({i, 1, 1'000, 0});
     tensors.uses.push_back({.tensor = i});
   }
+  tensors.operators.push_back({4, 0, 1'000, 0});
   Rounds rounds = {.trace = *PackTrace(tensors, kChunk), .plan = {}};
   Plan& plan = rounds.plan;
   plan.fingerprint = rounds.trace.fingerprint;
   plan.chunk_bytes = kChunk;
   plan.device_bytes = 4 * kChunk;
   plan.ranges = rounds.trace.ranges;
-  plan.first_use = {0, 1, 2, 3, 4};
+  plan.first_use = {0, 1, 2, 3, 4, 4};
   plan.uses = {0, 1, 2, 3};
   plan.initial = {{0, SlotId(0)}, {2, SlotId(2)}, {3, SlotId(3)}};
   plan.fetches = {
-      {1, SlotId(1), 0, 1}, {0, SlotId(0), 3, 4}, {2, SlotId(2), 3, 6}, {3, SlotId(3), 3, 7}};
+      {1, SlotId(1), 0, 1}, {0, SlotId(0), 4, 5}, {2, SlotId(2), 4, 7}, {3, SlotId(3), 4, 8}};
   plan.evictions = {{0, 0, false}, {1, 1, false}, {2, 2, false}, {3, 3, false}};
   return rounds;
 }

@@ -126,6 +126,27 @@ TEST(SimulatorTest, ARoundIsNotFasterThanItsSlowestPart) {
   }
 }
 
+// The last interval is not over when the round begins.
+TEST(SimulatorTest, WhatIsFetchedAtTheBeginningCountsInTheLastInterval) {
+  Trace tensors;
+  tensors.tensors = {{kChunk, TensorGroup::kFrozen, 0}};
+  tensors.operators = {{0, 1, 1'000, 0}, {1, 0, 1'000, 7}};
+  tensors.uses = {{.tensor = 0}};
+  ASSERT_OK_AND_ASSIGN(const RangeTrace trace, PackTrace(tensors, kChunk));
+  Plan plan;
+  plan.fingerprint = trace.fingerprint;
+  plan.chunk_bytes = kChunk;
+  plan.device_bytes = kChunk + 7;
+  plan.ranges = trace.ranges;
+  plan.first_use = {0, 1, 1};
+  plan.uses = {0};
+  plan.fetches = {{0, SlotId(0), -1, 0}};
+  plan.evictions = {{0, 0, false}};
+  ASSERT_OK_AND_ASSIGN(const Simulation played, Simulate(trace, plan, kCosts, true));
+  EXPECT_EQ(played.device_bytes_at_position[1], kChunk + 7);
+  EXPECT_EQ(played.totals.device_peak_bytes, kChunk + 7);
+}
+
 TEST(SimulatorTest, AnotherTracesPlanIsRefused) {
   ASSERT_OK_AND_ASSIGN(const RangeTrace trace, PackTrace(TwoLayers(1'000), kChunk));
   ASSERT_OK_AND_ASSIGN(Plan plan, PlanFor(trace, 2 * kChunk));
