@@ -375,7 +375,6 @@ std::vector<Stay> RoundPass::TakeStays() {
 }
 
 struct Closed {
-  std::vector<Home> homes;
   std::vector<Stay> stays;
   int64_t fetched_slots = 0;
 };
@@ -393,7 +392,7 @@ absl::StatusOr<Closed> Close(const RoundInputs& in, std::vector<Home> homes) {
       std::erase_if(homes, [&](const Home& home) { return lost[home.range]; });
       continue;
     }
-    Closed closed = {.homes = homes, .stays = pass.TakeStays()};
+    Closed closed = {.stays = pass.TakeStays()};
     if (!in.has_runs) {
       const std::vector<int32_t> without_place =
           AssignSlots(in.trace.num_positions(), in.num_slots, closed.stays);
