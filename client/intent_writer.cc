@@ -14,10 +14,10 @@ void IntentWriter::Record(const Intent& intent) {
       reinterpret_cast<std::byte*>(slots_) + next_slot_ * IntentSlotBytes(num_tensors_);
   auto& slot = *reinterpret_cast<IntentShm*>(bytes);
   auto* const tensor_words = reinterpret_cast<std::atomic<uint64_t>*>(bytes + sizeof(IntentShm));
-  // A reader that sees a word of this intent also sees that the intent word names the other slot.
-  std::atomic_thread_fence(std::memory_order_release);
+  // Release: a reader that sees a word of this intent also sees that the intent word names the other
+  // slot.
   const auto put = [](std::atomic<uint64_t>& to, uint64_t value) {
-    to.store(value, std::memory_order_relaxed);
+    to.store(value, std::memory_order_release);
   };
   put(slot.step, static_cast<uint64_t>(intent.step));
   put(slot.learning_rate, std::bit_cast<uint64_t>(intent.learning_rate));

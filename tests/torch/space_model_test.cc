@@ -406,15 +406,22 @@ TEST_F(UpdateWithoutItsServer, FailsLatchesAndNeverShowsAnOlderVersion) {
   for (int step = 1; step <= 2; ++step) {
     module.zero_grad();
     for (const at::Tensor& weight : module.weights) (weight * weight).sum().backward();
-    std::latch server_gone(1);
-    if (step == 2) model->updates().Later([&] { server_gone.wait(); });
+    std::latch held(1);
+    auto server_gone = std::make_shared<std::latch>(1);
+    if (step == 2) {
+      model->updates().Later([&held, server_gone] {
+        held.count_down();
+        server_gone->wait();
+      });
+      held.wait();
+    }
     ASSERT_OK(model->Step({}));
     if (step == 1) {
       ASSERT_OK(model->FinishUpdates());
       continue;
     }
     server_.reset();
-    server_gone.count_down();
+    server_gone->count_down();
     EXPECT_THAT(store->AwaitCommits(), StatusIs(absl::StatusCode::kUnavailable));
   }
   EXPECT_THAT(session_->status(), StatusIs(absl::StatusCode::kUnavailable));
