@@ -324,7 +324,12 @@ std::unique_ptr<at::ObserverContext> BeginOperator(const at::RecordFunction& fun
     if (thread.pins.size() == first) [[likely]]
       return nullptr;
 
-    const OperatorTraits& traits = TraitsOf(schema);
+    const OperatorTraits& traits = TraitsOf(schema, function.name());
+    if (traits.is_view) {
+      // Or zero_grad, which detaches each gradient, would bring them all back to DEVICE.
+      thread.DropPins(first);
+      return nullptr;
+    }
     for (size_t i = first; i < thread.pins.size(); ++i) {
       PinnedInput& pin = thread.pins[i];
       pin.written = traits.custom || pin.storage->always_dirty() || traits.Writes(pin.argument);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/torch/operator_traits.h"
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -19,6 +20,12 @@ bool IsWritten(const c10::Argument& argument) {
   return false;
 }
 
+// Tensor(a), or Tensor(a)[].
+bool IsAlias(const c10::Argument& result) {
+  const c10::AliasInfo* alias = result.alias_info();
+  return alias != nullptr && !alias->isWrite();
+}
+
 OperatorTraits Derive(const c10::FunctionSchema& schema) {
   OperatorTraits traits;
   traits.custom = std::string_view(schema.name()).substr(0, 6) != "aten::";
@@ -27,6 +34,10 @@ OperatorTraits Derive(const c10::FunctionSchema& schema) {
     if (IsWritten(argument)) traits.written_arguments |= uint64_t{1} << (index < 63 ? index : 63);
     ++index;
   }
+  traits.is_view = !traits.custom && traits.written_arguments == 0 && !schema.returns().empty() &&
+                   std::ranges::all_of(schema.returns(), IsAlias);
+  // zero_grad calls it on each gradient: it cuts the tensor off its graph.
+  if (schema.name() == "aten::detach_") traits = {.custom = false, .is_view = true};
   return traits;
 }
 
@@ -37,9 +48,14 @@ struct Entry {
 
 }  // namespace
 
-const OperatorTraits& TraitsOf(const c10::FunctionSchema* schema) {
+const OperatorTraits& TraitsOf(const c10::FunctionSchema* schema, const char* name) {
   static const OperatorTraits kUnknown;
-  if (schema == nullptr) return kUnknown;
+  static const OperatorTraits kView = {.custom = false, .is_view = true};
+  // Torch's detach has a second event inside it, by hand and without a schema.
+  if (schema == nullptr) {
+    return std::string_view(name) == "detach" || std::string_view(name) == "detach_" ? kView
+                                                                                     : kUnknown;
+  }
   thread_local std::unordered_map<const c10::FunctionSchema*, Entry> traits_by_schema;
   const auto found = traits_by_schema.find(schema);
   if (found != traits_by_schema.end() && found->second.name == schema->name()) {

@@ -42,6 +42,19 @@ TEST(DeviceBudgetDeathTest, GivingBackMoreThanWasChargedStops) {
   EXPECT_DEATH(budget.Release(Use::kChunks, 11), "broken invariant");
 }
 
+TEST(DeviceBudgetTest, EachIntervalHasAPeakOfNonModelData) {
+  DeviceBudget budget(100);
+  ASSERT_TRUE(budget.TryCharge(Use::kNonModel, 30));
+  ASSERT_TRUE(budget.TryCharge(Use::kChunks, 50));
+  budget.Release(Use::kNonModel, 20);
+  EXPECT_EQ(budget.TakePeak(), 30);
+  EXPECT_EQ(budget.TakePeak(), 10);  // What is there when an interval begins is part of it.
+  ASSERT_TRUE(budget.TryCharge(Use::kNonModel, 5));
+  budget.Release(Use::kNonModel, 15);
+  EXPECT_EQ(budget.TakePeak(), 15);
+  EXPECT_EQ(budget.TakePeak(), 0);
+}
+
 TEST(DeviceBudgetTest, ThreadsTogetherNeverPassTheBudget) {
   static constexpr int64_t kBudget = 1000;
   DeviceBudget budget(kBudget);

@@ -139,6 +139,29 @@ TEST_F(OperatorHookTest, TensorsInsideListsArePinned) {
   EXPECT_TRUE(at::zeros({40}).index({(weight[0] > 100).to(torch::kLong)}).eq(0).all().item<bool>());
 }
 
+TEST_F(OperatorHookTest, AViewBringsNothingAndWhatReadsItDoes) {
+  SetUpLinear();
+  const at::Tensor x = at::randn({4, 32});
+  linear_->forward(x).sum().backward();
+  const at::Tensor expected = linear_->forward(x);
+  EvictAll();
+  const int64_t before = session_->stats().fetch_bytes;
+  const at::Tensor transposed = linear_->weight.t();
+  const at::Tensor part = linear_->weight.detach().view({-1}).slice(0, 0, 16).unsqueeze(0);
+  const at::Tensor same = linear_->weight.contiguous().reshape({32, 16});
+  linear_->zero_grad();  // Detaches each gradient.
+  EXPECT_EQ(session_->stats().fetch_bytes, before);
+  EXPECT_TRUE((x.matmul(transposed) + linear_->bias).allclose(expected));
+  EXPECT_GT(session_->stats().fetch_bytes, before);
+  // One that must copy does so in an operator of its own.
+  EvictAll();
+  EXPECT_TRUE(transposed.contiguous().t().equal(linear_->weight));
+  EXPECT_TRUE(transposed.reshape({-1}).view({32, 16}).equal(transposed));
+  EXPECT_TRUE(part.equal(same.view({-1}).slice(0, 0, 16).unsqueeze(0)));
+  EXPECT_OK(session_->status());
+  ExpectNothingPinned();
+}
+
 TEST_F(OperatorHookTest, ForeachOperatorsSeeEveryTensor) {
   SetUpLinear();
   const std::vector<at::Tensor> tensors = {linear_->weight.detach(), linear_->bias.detach()};

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// Training that follows plans: its rounds are recognised, and its bits are those of plain training, also
+// when it leaves its plan at operators drawn at random, and with evaluation between steps.
+#include <random>
+
+#include "client/phase_tracker.h"
+#include "tests/torch/training_fixture.h"
+#include "torch/nn/modules/container/sequential.h"
+#include "torch/nn/modules/linear.h"
+
+namespace gemini::client::hooks {
+namespace {
+
+constexpr int64_t kWidth = 64;
+constexpr int kLayers = 12;
+constexpr double kMaxNorm = 1.0;
+
+// A residual stack whose layers are used forward and then backward.
+struct Stack : torch::nn::Module {
+  Stack() {
+    for (int i = 0; i < kLayers; ++i) {
+      in.push_back(
+          register_module("in" + std::to_string(i), torch::nn::Linear(kWidth, 4 * kWidth)));
+      out.push_back(
+          register_module("out" + std::to_string(i), torch::nn::Linear(4 * kWidth, kWidth)));
+    }
+  }
+  at::Tensor Loss(int64_t seed, int64_t batch = 8) {
+    torch::manual_seed(seed);
+    at::Tensor x = torch::randn({batch, kWidth});
+    for (int i = 0; i < kLayers; ++i) x = x + out[i]->forward(in[i]->forward(x).tanh());
+    return x.square().mean();
+  }
+  std::vector<torch::nn::Linear> in, out;
+};
+
+struct PlannedRun {
+  int steps = 8;
+  int accumulate = 1;
+  bool evaluate = false;     // After every third step.
+  bool short_batch = false;  // In every fourth.
+  int leave_one_in = 0;      // Operators; 0: never.
+};
+
+class PlannedTrainingTest : public TrainingTest {
+ protected:
+  // A quarter of the parameters' 1.6 MB, and what a step computes with.
+  static TrainingOptions TightOptions() {
+    TrainingOptions options = SmallOptions();
+    options.device_memory = 1 * kMiB;
+    return options;
+  }
+
+  // Trains a plain model, then a managed one in the session, and compares losses and parameters. Gives the
+  // session's statistics at the end.
+  void Train(const TrainingOptions& options, const PlannedRun& run, TrainingStats& stats) {
+    OptimizerSpec spec;
+    spec.learning_rate = 0.01;
+    torch::manual_seed(7);
+    Stack reference;
+    std::vector<float> expected;
+    {
+      // Before the session opens: its allocations are not charged.
+      ReferenceAdamW optimizer(reference.parameters(), spec);
+      RunSteps(reference, run, expected, [&optimizer] { optimizer.Step(kMaxNorm); });
+      if (HasFatalFailure()) return;
+      reference.zero_grad();
+    }
+    torch::manual_seed(7);
+    Stack managed;
+    Open(options);
+    if (HasFatalFailure()) return;
+    ManagedModel* const model = Manage(managed, spec);
+    ASSERT_NE(model, nullptr);
+    std::mt19937_64 random(1);
+    if (run.leave_one_in > 0) {
+      session_->phases().TESTING_ONLY_LeavePlanWhen(
+          [&random, &run](int32_t) { return random() % run.leave_one_in == 0; });
+    }
+    std::vector<float> losses;
+    RunSteps(managed, run, losses, [model] {
+      StepOptions step_options;
+      step_options.max_grad_norm = kMaxNorm;
+      ASSERT_OK(model->Step(step_options));
+    });
+    if (HasFatalFailure()) return;
+    EXPECT_EQ(losses, expected);
+    EXPECT_OK(session_->phases().plan_status());
+    stats = session_->stats();
+    for (const auto& item : reference.named_parameters()) {
+      EXPECT_TRUE(managed.named_parameters()[item.key()].equal(item.value())) << item.key();
+    }
+    EXPECT_OK(session_->status());
+    EXPECT_LE(session_->stats().device_peak_bytes, session_->stats().device_budget_bytes);
+  }
+
+  static void RunSteps(Stack& model, const PlannedRun& run, std::vector<float>& losses,
+                       const std::function<void()>& update) {
+    for (int step = 0; step < run.steps; ++step) {
+      const int64_t batch = run.short_batch && step % 4 == 3 ? 5 : 8;
+      model.zero_grad();
+      for (int micro = 0; micro < run.accumulate; ++micro) {
+        const at::Tensor loss = model.Loss(10 * step + micro, batch);
+        loss.backward();
+        losses.push_back(loss.item<float>());
+      }
+      update();
+      if (HasFatalFailure()) return;
+      if (run.evaluate && step % 3 == 2) {
+        const at::NoGradGuard no_grad;
+        losses.push_back(model.Loss(1000 + step).item<float>());
+      }
+    }
+  }
+  static int64_t Divergences(const TrainingStats& stats) {
+    int64_t sum = 0;
+    for (const int64_t count : stats.phases.divergences) sum += count;
+    return sum;
+  }
+};
+
+TEST_F(PlannedTrainingTest, FollowsItsPlanFromTheSecondStepOn) {
+  TrainingStats stats;
+  Train(TightOptions(), {.steps = 8}, stats);
+  EXPECT_EQ(stats.phases.rounds, 8);
+  EXPECT_GE(stats.phases.planned_rounds, 6);
+  EXPECT_LE(Divergences(stats), 1);
+}
+
+TEST_F(PlannedTrainingTest, AShorterBatchAndEvaluationShiftNothing) {
+  TrainingStats stats;
+  Train(TightOptions(), {.steps = 12, .evaluate = true, .short_batch = true}, stats);
+  EXPECT_EQ(stats.phases.rounds, 12 + 3);  // The last evaluation has not ended.
+  EXPECT_GE(stats.phases.planned_rounds, 15 - 2 - 2);
+  EXPECT_EQ(stats.phases.divergences[static_cast<size_t>(Divergence::kOperator)], 0);
+}
+
+TEST_F(PlannedTrainingTest, AccumulatedGradientsFollowThePlanToo) {
+  TrainingStats stats;
+  Train(TightOptions(), {.steps = 8, .accumulate = 3}, stats);
+  EXPECT_GE(stats.phases.planned_rounds, 6);
+}
+
+TEST_F(PlannedTrainingTest, LeavingPlansAtRandomOperatorsChangesNoBits) {
+  TrainingStats stats;
+  Train(TightOptions(), {.steps = 20, .evaluate = true, .leave_one_in = 100}, stats);
+  EXPECT_GT(Divergences(stats), 2);
+  EXPECT_GT(stats.phases.planned_rounds, 2);
+}
+
+TEST_F(PlannedTrainingTest, PlansWorkFromNvmeAsWell) {
+  TrainingOptions options = TightOptions();
+  options.host_memory = 3 * kMiB;
+  options.nvme_memory = 32 * kMiB;
+  TrainingStats stats;
+  Train(options, {.steps = 6, .evaluate = true}, stats);
+  EXPECT_GT(stats.phases.planned_rounds, 3);
+}
+
+TEST_F(PlannedTrainingTest, TheOnlinePolicyHasNoPlans) {
+  TrainingOptions options = TightOptions();
+  options.policy.kind = PolicyKind::kOnline;
+  TrainingStats stats;
+  Train(options, {.steps = 3}, stats);
+  EXPECT_EQ(stats.phases.rounds, 3);
+  EXPECT_EQ(stats.phases.planned_rounds, 0);
+}
+
+}  // namespace
+}  // namespace gemini::client::hooks
