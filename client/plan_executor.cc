@@ -282,7 +282,7 @@ bool PlanExecutor::Fetch(const BoundPlan& plan, int32_t range, SlotId slot, int6
 }
 
 bool PlanExecutor::CopyIn(RangeId range) {
-  const Residency::Description what = residency_.Describe(range);
+  const RangeChunks what = residency_.Describe(range);
   CopyEvent last;
   for (int64_t i = 0; i < what.num_bundles; ++i) {
     // What was begun is brought to its end also when the plan has ended: half a range is of no use.

@@ -35,8 +35,10 @@ RangeId Residency::AddRange(ChunkStore& store, BundleId first, int64_t num_bundl
   GEMINI_CHECK(store.chunk_bytes() == chunk_bytes_ && num_bundles > 0 && first.value() >= 0 &&
                first.value() + num_bundles <= store.num_bundles());
   MutexLock lock(mutex_);
-  const Range range = {.store = &store, .first = first, .num_bundles = num_bundles, .kind = kind};
-  const auto known = range_of_chunk_.find({&store, ChunkAt(range, 0)});
+  Range range;
+  static_cast<RangeChunks&>(range) = {
+      .store = &store, .first = first, .num_bundles = num_bundles, .kind = kind};
+  const auto known = range_of_chunk_.find({&store, range.chunk(0)});
   if (known != range_of_chunk_.end()) {
     const Range& same = ranges_[known->second];
     GEMINI_CHECK(same.first == first && same.num_bundles == num_bundles);
@@ -44,7 +46,7 @@ RangeId Residency::AddRange(ChunkStore& store, BundleId first, int64_t num_bundl
   }
   const int64_t id = static_cast<int64_t>(ranges_.size());
   for (int64_t i = 0; i < num_bundles; ++i) {
-    GEMINI_CHECK(range_of_chunk_.emplace(std::pair(&store, ChunkAt(range, i)), id).second);
+    GEMINI_CHECK(range_of_chunk_.emplace(std::pair(&store, range.chunk(i)), id).second);
   }
   ranges_.push_back(range);
   evictable_.Grow();
@@ -185,10 +187,10 @@ absl::StatusOr<StallCause> Residency::AwaitOne(absl::Span<const RangeId> ids) {
     const Range& range = ranges_[id.value()];
     if (range.presence == Presence::kResident) continue;
     for (int64_t i = 0; i < range.num_bundles; ++i) {
-      if (!range.store->AwaitsCommit(ChunkAt(range, i))) continue;
+      if (!range.store->AwaitsCommit(range.chunk(i))) continue;
       // Not with the lock held: others pin meanwhile.
       mutex_.Unlock();
-      const absl::Status status = range.store->AwaitCommit(BundleOf(ChunkAt(range, i)));
+      const absl::Status status = range.store->AwaitCommit(BundleOf(range.chunk(i)));
       mutex_.Lock();
       if (!status.ok()) return status;
       return StallCause::kUpdate;
@@ -213,9 +215,9 @@ absl::StatusOr<PendingWrite> Residency::BeginWrite(RangeId id, int64_t offset_by
                                                    BytesOf(range)));
   }
   for (int64_t i = 0; i < range.num_bundles; ++i) {
-    if (!range.store->IsCommitted(ChunkAt(range, i))) continue;
+    if (!range.store->IsCommitted(range.chunk(i))) continue;
     return absl::FailedPreconditionError(
-        absl::StrCat("chunk ", ChunkAt(range, i).value(), " is committed: pin it to write to it"));
+        absl::StrCat("chunk ", range.chunk(i).value(), " is committed: pin it to write to it"));
   }
   const std::byte* const from = static_cast<const std::byte*>(source);
   WaitWhileMoving(range);
@@ -244,7 +246,7 @@ absl::StatusOr<PendingWrite> Residency::BeginHostWrite(Range& range, int64_t off
     const int64_t index = (offset_bytes + done) / chunk_bytes_;
     const int64_t inside = (offset_bytes + done) % chunk_bytes_;
     const int64_t piece = std::min(size_bytes - done, chunk_bytes_ - inside);
-    const ChunkId chunk = ChunkAt(range, index);
+    const ChunkId chunk = range.chunk(index);
     mutex_.Unlock();
     // A gradient chunk is written again only after its bundle's commit.
     const bool waits = range.store->AwaitsCommit(ChunkOf(BundleOf(chunk), ChunkKind::kParam));
@@ -358,7 +360,7 @@ void Residency::Enter(int64_t id, SlotId slot) {
   range.last_use = ++clock_;
   evictable_.Add(id);
   for (int64_t i = 0; i < range.num_bundles; ++i) {
-    range.store->residency_writer().EnterDevice(ChunkAt(range, i), SlotId(slot.value() + i));
+    range.store->residency_writer().EnterDevice(range.chunk(i), SlotId(slot.value() + i));
   }
 }
 
@@ -370,14 +372,14 @@ void Residency::Leave(int64_t id) {
   range.dirty = false;
   if (evictable_.contains(id)) evictable_.Remove(id);
   for (int64_t i = 0; i < range.num_bundles; ++i) {
-    range.store->residency_writer().LeaveDevice(ChunkAt(range, i));
+    range.store->residency_writer().LeaveDevice(range.chunk(i));
   }
   NotifyChange();
 }
 
 void Residency::Publish(const Range& range) {
   for (int64_t i = 0; i < range.num_bundles; ++i) {
-    range.store->residency_writer().SetOnDevice(ChunkAt(range, i), SlotId(range.slot.value() + i),
+    range.store->residency_writer().SetOnDevice(range.chunk(i), SlotId(range.slot.value() + i),
                                                 range.pins, range.dirty);
   }
 }
@@ -390,9 +392,9 @@ CopyEvent Residency::FetchableAfter(const Range& range, SlotId slot) const {
 
 absl::Status Residency::CheckUnpinned(const Range& range) const {
   if (range.pins == 0) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("chunk ", ChunkAt(range, 0).value(), " of space ", range.store->name(),
-                   " is pinned ", range.pins, " times: an operator is using it"));
+  return absl::FailedPreconditionError(absl::StrCat("chunk ", range.chunk(0).value(), " of space ",
+                                                    range.store->name(), " is pinned ", range.pins,
+                                                    " times: an operator is using it"));
 }
 
 ResidencyStats Residency::stats() const {

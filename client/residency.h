@@ -15,7 +15,6 @@
 // Errors: RESOURCE_EXHAUSTED when the budget cannot hold what must be pinned at once; nothing is
 //         pinned then. What ChunkStore returns passes through.
 #pragma once
-#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
@@ -35,6 +34,7 @@
 #include "client/copy_batch.h"
 #include "client/copy_engine.h"
 #include "client/device_budget.h"
+#include "client/device_range.h"
 #include "client/device_slots.h"
 #include "client/lru_list.h"
 #include "client/mutex.h"
@@ -44,14 +44,6 @@
 #include "gemini/stall_cause.h"
 
 namespace gemini::client {
-
-struct ResidencyStats {
-  int64_t fetch_bytes = 0;        // To DEVICE, ever.
-  int64_t evict_bytes = 0;        // From DEVICE, ever: written back, or a Write that went to HOST.
-  int64_t stall_ns = 0;           // Time that callers of Pin waited for copies or I/O, ever.
-  int64_t pinned_peak_bytes = 0;  // The largest sum of chunks pinned at one time: the floor seen.
-  std::array<int64_t, kNumStallCauses> stall_by_cause_ns = {};  // Of stall_ns, by StallCause.
-};
 
 class Residency {
  public:
@@ -76,10 +68,10 @@ class Residency {
 
   // Copies `size_bytes` from DEVICE memory `source` into the range at offset_bytes, where its newest
   // bytes are (its DEVICE copy, which becomes dirty, or HOST; FREE chunks become HOLD, zero elsewhere).
-  // Returns when the copies are enqueued; `source` lives until the result is done. Whoever pins, writes,
-  // flushes, drops or fetches the range meanwhile comes after them. Waits for the commit that a bundle
-  // awaits. FAILED_PRECONDITION: the range is committed. INVALID_ARGUMENT: past its end. On an error in
-  // the middle of a range that spans, what came before it is written.
+  // Returns when the copies are enqueued; `source` lives until the result is done. Who pins, writes,
+  // flushes, drops or fetches the range comes after them. Waits for a commit that a bundle awaits.
+  // FAILED_PRECONDITION: the range is committed. INVALID_ARGUMENT: past its end. On an error in the
+  // middle of a range that spans, what came before it is written.
   absl::StatusOr<PendingWrite> BeginWrite(RangeId range, int64_t offset_bytes, const void* source,
                                           int64_t size_bytes);
   // BeginWrite, and waits.
@@ -95,8 +87,8 @@ class Residency {
   // Returns whether they fit; `why`, if given, gets the last write-back's error. For the allocator of
   // non-model data; another thread may be quicker, so charge, and ask again when that fails.
   bool MakeRoom(int64_t size_bytes, absl::Status* why = nullptr);
-  // Called by MakeRoom, with no lock held: waits for a copy that holds non-model data, lets go of that
-  // and returns true; false when there is none. Between operators.
+  // Called by MakeRoom without a lock: waits for a copy that holds non-model data and lets go of that;
+  // false when there is none. Between operators.
   void set_pending_release(std::function<bool()> release);
 
   ResidencyStats stats() const;
@@ -105,79 +97,39 @@ class Residency {
   int64_t num_slots() const { return slots_count_; }
   int64_t chunk_bytes() const { return chunk_bytes_; }
 
-  // --- For who moves ranges by a plan, from its own threads. None of these holds the lock while it
-  // waits, and each ends soon after the plan's end.
-  // Null: nobody. `moves` outlives its being set.
+  // --- For who moves ranges by a plan, from its own threads: none of these holds the lock while it
+  // waits, and each ends soon after the plan's end. Null: nobody; `moves` outlives its being set.
   void set_planned_moves(PlannedMoves* moves);
   // NOT_FOUND: there is no such range.
   absl::StatusOr<RangeId> FindRange(const ChunkStore& store, BundleId first, int64_t num_bundles,
                                     ChunkKind kind) const;
-  struct Description {
-    ChunkStore* store;
-    BundleId first;
-    int64_t num_bundles;
-    ChunkKind kind;
-  };
-  Description Describe(RangeId range) const;
-  // Waits until nothing planned is under way, then evicts all ranges but those of `keep` in the slot
-  // that each has there; the slot becomes none of those that are not. FAILED_PRECONDITION: pinned.
+  RangeChunks Describe(RangeId range) const;
+  // When nothing planned is under way, evicts all but those of `keep` in the slot that each has there;
+  // the slot becomes none of those that are not. FAILED_PRECONDITION: pinned.
   absl::Status Vacate(absl::Span<std::pair<RangeId, SlotId>> keep);
   // Waits until the range is not on DEVICE and the slots from `slot` are free, then takes and charges them.
   enum class FetchStart { kStarted, kNoBudget, kEnded };
   FetchStart BeginFetch(RangeId range, SlotId slot);
   // Enqueues the copy of one of its chunks from HOST memory `host`, held until the event is done.
   CopyEvent FetchChunk(RangeId range, int64_t index, const std::byte* host);
-  // All its copies are enqueued, the last being `last`; or not, and it is not on DEVICE.
+  // All its copies are enqueued, `last` behind the others; or not, and it is not on DEVICE.
   void EndFetch(RangeId range, CopyEvent last, bool all);
   void WaitForCopy(CopyEvent event) { copies_.Wait(event); }
   // What EndFetch left under way is done, and holds no HOST slot any more.
   void Land();
-  // Blocks until no planned move is under way.
-  void AwaitPlanned();
+  void AwaitPlanned();  // Blocks until no planned move is under way.
   // Evicts the range if it is on DEVICE; blocks while it is written back. FAILED_PRECONDITION: pinned.
   absl::Status EvictPlanned(RangeId range);
-  // Lets who waits here look again at what PlannedMoves says.
-  void Nudge();
+  void Nudge();  // Who waits here looks again at what PlannedMoves says.
 
  private:
   static constexpr SlotId kNoSlot{};
 
-  // kIncoming: has slots; copies are being enqueued. kSettling: all that write to its slots are enqueued,
-  // `settled` is behind them. kLeaving: is being written back with the lock let go.
-  enum class Presence : uint8_t { kAbsent, kIncoming, kSettling, kResident, kLeaving };
-  struct Range {
-    ChunkStore* store;
-    BundleId first;
-    int64_t num_bundles;
-    ChunkKind kind;
-    Presence presence = Presence::kAbsent;
-    bool dirty = false;
-    bool wanted = false;     // In the set that BringIn works on.
-    bool leaving = false;    // A victim of the placement under way.
-    bool discarded = false;  // Dropped while incoming.
-    int pins = 0;
-    int host_writers = 0;  // Of BeginWrite, with the lock let go.
-    SlotId slot{};         // First DEVICE slot; kNoSlot while absent.
-    int64_t last_use = 0;
-    CopyEvent settled{};
-    CopyEvent host_written{};  // Behind the last write to its HOST slots.
-  };
-  struct Placement {
-    int64_t range;
-    SlotId slot;
-  };
-  struct Replacement {
-    std::vector<Placement> placements;
-    std::vector<int64_t> victims;
-    int64_t placed_bytes = 0;
-    int64_t freed_bytes = 0;
-  };
+  using Presence = DeviceRange::Presence;
+  using Range = DeviceRange;
 
   int64_t BytesOf(const Range& range) const { return range.num_bundles * chunk_bytes_; }
   std::byte* AddressOf(SlotId slot) const { return arena_ + slot.value() * chunk_bytes_; }
-  static ChunkId ChunkAt(const Range& range, int64_t index) {
-    return ChunkOf(BundleId(range.first.value() + index), range.kind);
-  }
 
   // Waiting (residency.cc).
   void WaitForChange() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -197,11 +149,11 @@ class Residency {
   absl::Status BringIn(absl::Span<const RangeId> ranges) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Finds slots for `missing`, and who must leave them; nothing when they cannot be had. `move_all`
   // takes every unpinned range off DEVICE first, those of the wanted set too, and places these again.
-  std::optional<Replacement> Place(std::vector<int64_t> missing, bool move_all)
+  std::optional<RangeReplacement> Place(std::vector<int64_t> missing, bool move_all)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Charges what it adds, with more victims as the budget needs them. False: it cannot be.
-  bool Charge(Replacement& replacement) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status Execute(const Replacement& replacement) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool Charge(RangeReplacement& replacement) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Execute(const RangeReplacement& replacement) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status NoRoom(absl::Span<const RangeId> ranges) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Takes an unpinned range off DEVICE; its charge stays with the caller. On an error it stays.
   absl::Status Evict(int64_t range, CopyBatch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -212,7 +164,7 @@ class Residency {
   void Publish(const Range& range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool SlotsFree(SlotId slot, int64_t count) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether the fetch finds its slots taken, or its range on DEVICE: something must leave first.
-  bool IsOccupied(const Placement& fetch) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool IsOccupied(const RangePlacement& fetch) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The event after which the slot takes a chunk's bytes, and the range's bytes in HOST are whole.
   CopyEvent FetchableAfter(const Range& range, SlotId slot) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -233,7 +185,7 @@ class Residency {
   int64_t waiters_ ABSL_GUARDED_BY(mutex_) = 0;
   PlannedMoves* planned_ ABSL_GUARDED_BY(mutex_) = nullptr;
   int64_t moving_ ABSL_GUARDED_BY(mutex_) = 0;  // Planned moves under way.
-  std::optional<Placement> waiting_fetch_ ABSL_GUARDED_BY(mutex_);
+  std::optional<RangePlacement> waiting_fetch_ ABSL_GUARDED_BY(mutex_);
   std::function<bool()> pending_release_ ABSL_GUARDED_BY(mutex_);
   std::deque<Range> ranges_ ABSL_GUARDED_BY(mutex_);  // By RangeId; stay where they are.
   std::map<std::pair<const ChunkStore*, ChunkId>, int64_t> range_of_chunk_ ABSL_GUARDED_BY(mutex_);

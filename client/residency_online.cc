@@ -11,7 +11,7 @@
 namespace gemini::client {
 
 absl::Status Residency::BringIn(absl::Span<const RangeId> ids) {
-  std::optional<Replacement> replacement;
+  std::optional<RangeReplacement> replacement;
   const absl::Cleanup unmark = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     for (const RangeId id : ids) ranges_[id.value()].wanted = false;
     if (!replacement) return;
@@ -29,9 +29,8 @@ absl::Status Residency::BringIn(absl::Span<const RangeId> ids) {
   return replacement && Charge(*replacement) ? Execute(*replacement) : NoRoom(ids);
 }
 
-std::optional<Residency::Replacement> Residency::Place(std::vector<int64_t> missing,
-                                                       bool move_all) {
-  Replacement replacement;
+std::optional<RangeReplacement> Residency::Place(std::vector<int64_t> missing, bool move_all) {
+  RangeReplacement replacement;
   DeviceSlots trial = slots_;
   const auto vacate = [&](int64_t id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const Range& range = ranges_[id];
@@ -71,7 +70,7 @@ std::optional<Residency::Replacement> Residency::Place(std::vector<int64_t> miss
   return replacement;
 }
 
-bool Residency::Charge(Replacement& replacement) {
+bool Residency::Charge(RangeReplacement& replacement) {
   int64_t candidate = evictable_.oldest();
   for (;;) {
     const int64_t more_bytes =
@@ -90,7 +89,7 @@ bool Residency::Charge(Replacement& replacement) {
 
 // The charge of a victim's slots passes to those who come: giving it back first would let another
 // thread's allocation take it in between.
-absl::Status Residency::Execute(const Replacement& replacement) {
+absl::Status Residency::Execute(const RangeReplacement& replacement) {
   int64_t charged_bytes = std::max<int64_t>(0, replacement.placed_bytes - replacement.freed_bytes);
   absl::Status status;
   {
@@ -102,12 +101,12 @@ absl::Status Residency::Execute(const Replacement& replacement) {
       // It will be fetched from where it is being written to.
       if (ranges_[victim].wanted) batch.Drain();
     }
-    for (const Placement& placement : replacement.placements) {
+    for (const RangePlacement& placement : replacement.placements) {
       const Range& range = ranges_[placement.range];
       for (int64_t i = 0; status.ok() && i < range.num_bundles; ++i) {
         const SlotId slot(placement.slot.value() + i);
-        status = batch.Fetch(*range.store, ChunkAt(range, i), AddressOf(slot),
-                             FetchableAfter(range, slot));
+        status =
+            batch.Fetch(*range.store, range.chunk(i), AddressOf(slot), FetchableAfter(range, slot));
         if (!status.ok()) break;
         stats_.fetch_bytes += chunk_bytes_;
         range.store->counters().AddFetchBytes(chunk_bytes_);
@@ -115,7 +114,7 @@ absl::Status Residency::Execute(const Replacement& replacement) {
     }
   }  // Drained: what was copied is there.
   if (status.ok()) {
-    for (const Placement& placement : replacement.placements) {
+    for (const RangePlacement& placement : replacement.placements) {
       Range& range = ranges_[placement.range];
       slots_.Take(placement.slot, range.num_bundles, placement.range);
       range.presence = Presence::kResident;
@@ -160,7 +159,7 @@ absl::Status Residency::WriteBack(Range& range, CopyBatch& batch) {
   for (int64_t i = 0; i < range.num_bundles; ++i) {
     const SlotId slot(range.slot.value() + i);
     GEMINI_ASSIGN_OR_RETURN(vacated_[slot.value()],
-                            batch.WriteBack(*range.store, ChunkAt(range, i), AddressOf(slot)));
+                            batch.WriteBack(*range.store, range.chunk(i), AddressOf(slot)));
     stats_.evict_bytes += chunk_bytes_;
     range.store->counters().AddEvictBytes(chunk_bytes_);
   }

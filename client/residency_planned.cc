@@ -29,7 +29,7 @@ absl::StatusOr<RangeId> Residency::FindRange(const ChunkStore& store, BundleId f
                                           first.value()));
 }
 
-Residency::Description Residency::Describe(RangeId id) const {
+RangeChunks Residency::Describe(RangeId id) const {
   MutexLock lock(mutex_);
   const Range& range = ranges_[id.value()];
   return {range.store, range.first, range.num_bundles, range.kind};
@@ -42,7 +42,7 @@ bool Residency::SlotsFree(SlotId slot, int64_t count) const {
   return true;
 }
 
-bool Residency::IsOccupied(const Placement& fetch) const {
+bool Residency::IsOccupied(const RangePlacement& fetch) const {
   const Range& range = ranges_[fetch.range];
   return range.presence != Presence::kAbsent || !SlotsFree(fetch.slot, range.num_bundles);
 }
@@ -69,7 +69,7 @@ absl::Status Residency::Vacate(absl::Span<std::pair<RangeId, SlotId>> keep) {
 
 Residency::FetchStart Residency::BeginFetch(RangeId id, SlotId slot) {
   MutexLock lock(mutex_);
-  const Placement fetch = {.range = id.value(), .slot = slot};
+  const RangePlacement fetch = {.range = id.value(), .slot = slot};
   Range& range = ranges_[id.value()];
   for (; planned_->active(); WaitForChange()) {
     if (!planned_->paused() && !IsOccupied(fetch) && range.host_writers == 0) {
@@ -153,7 +153,7 @@ absl::Status Residency::EvictPlanned(RangeId id) {
       {
         CopyBatch batch(copies_);
         for (int64_t i = 0; status.ok() && i < range.num_bundles; ++i) {
-          status = batch.WriteBack(*range.store, ChunkAt(range, i), addresses[i]).status();
+          status = batch.WriteBack(*range.store, range.chunk(i), addresses[i]).status();
         }
       }
       mutex_.Lock();

@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
-#include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -13,40 +11,10 @@
 #include "client/plan_source.h"
 #include "client/update_queue.h"
 #include "gemini/layout.h"
-#include "policies/planner.h"
-#include "policies/range_trace.h"
+#include "tests/client/local_plans.h"
 #include "tests/client/session_fixture.h"
 
 namespace gemini::client {
-
-// Plans made here, as the server makes them.
-class LocalPlans : public PlanSource {
- public:
-  explicit LocalPlans(int64_t chunk_bytes) : chunk_bytes_(chunk_bytes) {}
-  absl::StatusOr<Plan> MakePlan(const Trace& trace, int64_t device_bytes) override {
-    ++made_;
-    auto packed = policies::PackTrace(trace, chunk_bytes_);
-    if (!packed.ok()) return packed.status();
-    policies::PlanInputs inputs = {.trace = *packed, .budget_bytes = {}, .costs = {}, .policy = {}};
-    inputs.budget_bytes[Tier::kDevice] = device_bytes;
-    inputs.budget_bytes[Tier::kHost] = int64_t{1} << 40;
-    return policies::MakePlan(inputs);
-  }
-  absl::StatusOr<std::optional<Trace>> FindTrace(const std::string& phase,
-                                                 const std::vector<TracedTensor>&) override {
-    for (const Trace& trace : kept_) {
-      if (trace.phase == phase) return std::optional<Trace>(trace);
-    }
-    return std::optional<Trace>();
-  }
-  void Keep(Trace trace) { kept_.push_back(std::move(trace)); }
-  int made() const { return made_; }
-
- private:
-  const int64_t chunk_bytes_;
-  std::vector<Trace> kept_;
-  int made_ = 0;
-};
 
 class PlannedJob {
  public:

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// What Residency keeps of one range of chunks, and of the moves that it is about to make.
+// Thread: none of its own; Residency locks.
+// Units:  as in client/residency.h.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "client/chunk_store.h"
+#include "client/copy_engine.h"
+#include "gemini/ids.h"
+#include "gemini/stall_cause.h"
+
+namespace gemini::client {
+
+struct ResidencyStats {
+  int64_t fetch_bytes = 0;        // To DEVICE, ever.
+  int64_t evict_bytes = 0;        // From DEVICE, ever: written back, or a Write that went to HOST.
+  int64_t stall_ns = 0;           // Time that callers of Pin waited for copies or I/O, ever.
+  int64_t pinned_peak_bytes = 0;  // The largest sum of chunks pinned at one time: the floor seen.
+  std::array<int64_t, kNumStallCauses> stall_by_cause_ns = {};  // Of stall_ns, by StallCause.
+};
+
+// Which chunks a range is: those of `kind` of num_bundles bundles from `first`.
+struct RangeChunks {
+  ChunkStore* store = nullptr;
+  BundleId first;
+  int64_t num_bundles = 0;
+  ChunkKind kind = ChunkKind::kParam;
+  ChunkId chunk(int64_t index) const { return ChunkOf(BundleId(first.value() + index), kind); }
+};
+
+struct DeviceRange : RangeChunks {
+  // kIncoming: has slots; copies are being enqueued. kSettling: all that write to its slots are
+  // enqueued, `settled` is behind them. kLeaving: is being written back with the lock let go.
+  enum class Presence : uint8_t { kAbsent, kIncoming, kSettling, kResident, kLeaving };
+
+  Presence presence = Presence::kAbsent;
+  bool dirty = false;
+  bool wanted = false;     // In the set that is brought in on-line.
+  bool leaving = false;    // A victim of the placement under way.
+  bool discarded = false;  // Dropped while incoming.
+  int pins = 0;
+  int host_writers = 0;  // Of BeginWrite, with the lock let go.
+  SlotId slot;           // First DEVICE slot; none while absent.
+  int64_t last_use = 0;
+  CopyEvent settled;
+  CopyEvent host_written;  // Behind the last write to its HOST slots.
+};
+
+struct RangePlacement {
+  int64_t range = 0;
+  SlotId slot;
+};
+
+// Ranges that come into DEVICE slots, and those that leave for them.
+struct RangeReplacement {
+  std::vector<RangePlacement> placements;
+  std::vector<int64_t> victims;
+  int64_t placed_bytes = 0;
+  int64_t freed_bytes = 0;
+};
+
+}  // namespace gemini::client
