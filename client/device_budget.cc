@@ -19,7 +19,7 @@ bool DeviceBudget::TryCharge(Use use, int64_t size_bytes) {
   int64_t used = used_.load(std::memory_order_relaxed);
   do {
     // Written so that a size near the type's end does not overflow.
-    if (size_bytes > budget_bytes_ - used) return false;
+    if (size_bytes > budget_bytes() - used) return false;
   } while (!used_.compare_exchange_weak(used, used + size_bytes, std::memory_order_relaxed));
   RaiseTo(peak_, used + size_bytes);
   if (use == Use::kNonModel) {

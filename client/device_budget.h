@@ -24,7 +24,11 @@ class DeviceBudget : public NonModelMeter {
   // Gives back what was charged.
   void Release(Use use, int64_t size_bytes);
 
-  int64_t budget_bytes() const { return budget_bytes_; }
+  int64_t budget_bytes() const { return budget_bytes_.load(std::memory_order_relaxed); }
+  // What is used may be above a smaller budget until it is given back; nothing is charged meanwhile.
+  void SetBudget(int64_t budget_bytes) {
+    budget_bytes_.store(budget_bytes, std::memory_order_relaxed);
+  }
   int64_t used_bytes() const { return used_.load(std::memory_order_relaxed); }
   int64_t peak_bytes() const { return peak_.load(std::memory_order_relaxed); }
   int64_t non_model_bytes() const { return non_model_.load(std::memory_order_relaxed); }
@@ -34,7 +38,7 @@ class DeviceBudget : public NonModelMeter {
   void ResetPeaks();
 
  private:
-  const int64_t budget_bytes_;
+  std::atomic<int64_t> budget_bytes_;
   std::atomic<int64_t> used_{0};
   std::atomic<int64_t> peak_{0};
   std::atomic<int64_t> non_model_{0};

@@ -10,13 +10,13 @@ namespace gemini::client {
 
 std::optional<SlotId> DeviceSlots::FindFree(int64_t count) const {
   if (count == 1) {
-    for (int64_t slot = num_slots() - 1; slot >= 0; --slot) {
+    for (int64_t slot = num_usable_ - 1; slot >= 0; --slot) {
       if (occupants_[slot] == kNobody) return SlotId(slot);
     }
     return std::nullopt;
   }
   int64_t run = 0;
-  for (int64_t slot = 0; slot < num_slots(); ++slot) {
+  for (int64_t slot = 0; slot < num_usable_; ++slot) {
     run = occupants_[slot] == kNobody ? run + 1 : 0;
     if (run == count) return SlotId(slot - count + 1);
   }
@@ -27,7 +27,7 @@ std::optional<SlotId> DeviceSlots::FindOldest(int64_t count,
                                               absl::FunctionRef<int64_t(int64_t)> last_use) const {
   std::optional<SlotId> best;
   int64_t best_use = std::numeric_limits<int64_t>::max();
-  for (int64_t first = 0; first + count <= num_slots(); ++first) {
+  for (int64_t first = 0; first + count <= num_usable_; ++first) {
     int64_t newest = 0;
     for (int64_t slot = first; slot < first + count; ++slot) {
       if (occupants_[slot] == kNobody) continue;
@@ -44,6 +44,13 @@ std::optional<SlotId> DeviceSlots::FindOldest(int64_t count,
     best_use = newest;
   }
   return best;
+}
+
+bool DeviceSlots::IsFree(SlotId first, int64_t count) const {
+  for (int64_t slot = first.value(); slot < first.value() + count; ++slot) {
+    if (occupants_[slot] != kNobody) return false;
+  }
+  return true;
 }
 
 void DeviceSlots::Take(SlotId first, int64_t count, int64_t occupant) {

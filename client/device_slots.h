@@ -14,7 +14,12 @@ namespace gemini::client {
 
 class DeviceSlots {
  public:
-  explicit DeviceSlots(int64_t num_slots) : occupants_(num_slots, kNobody) {}
+  explicit DeviceSlots(int64_t num_slots)
+      : occupants_(num_slots, kNobody), num_usable_(num_slots) {}
+
+  // Only the first `num_slots` are found from now on; what is behind them stays until it is freed.
+  void SetUsable(int64_t num_slots) { num_usable_ = num_slots; }
+  int64_t num_usable() const { return num_usable_; }
 
   // Finds `num_slots` (> 0) adjacent free slots. Single slots come from the top and runs from the
   // bottom, so that single chunks do not split the room for tensors that span. O(slots).
@@ -25,6 +30,8 @@ class DeviceSlots {
   std::optional<SlotId> FindOldest(int64_t num_slots,
                                    absl::FunctionRef<int64_t(int64_t occupant)> last_use) const;
 
+  // Whether slots [first, first + num_slots) are free.
+  bool IsFree(SlotId first, int64_t num_slots) const;
   // Gives free slots [first, first + num_slots) to `occupant` (>= 0).
   void Take(SlotId first, int64_t num_slots, int64_t occupant);
   // Frees taken slots.
@@ -37,6 +44,7 @@ class DeviceSlots {
 
  private:
   std::vector<int64_t> occupants_;
+  int64_t num_usable_;
   int64_t num_used_ = 0;
 };
 

@@ -66,6 +66,7 @@ class PhaseTracker::State {
   }
 
   int64_t BeginOperator(absl::Span<const TensorUse> uses, bool gradients_enabled) {
+    if (between_operators_ && in_flight_.load(std::memory_order_acquire) == 0) between_operators_();
     MutexLock lock(mutex_);
     if (round_phase_ != nullptr && ends_with_gradients_ && gradients_enabled) CloseRound({});
     if (round_phase_ == nullptr) OpenRound(uses, gradients_enabled);
@@ -113,6 +114,8 @@ class PhaseTracker::State {
     CloseRound({});
     if (!named_.empty()) named_.pop_back();
   }
+
+  void set_between_operators(std::function<void()> look) { between_operators_ = std::move(look); }
 
   PhaseStats stats() const {
     MutexLock lock(mutex_);
@@ -260,6 +263,10 @@ class PhaseTracker::State {
 
   // Sees to it that the executor follows the phase's plan; false: there is none.
   bool FollowPlan(Phase& phase) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    // A larger budget keeps its old plan until the round's end.
+    if (phase.plan != nullptr && phase.plan->plan.device_bytes != budget_.budget_bytes()) {
+      phase.plan = nullptr;
+    }
     // Rounds follow each other without a stop.
     if (running_ == &phase && phase.plan != nullptr && executor_.active()) return true;
     executor_.Stop();
@@ -373,6 +380,7 @@ class PhaseTracker::State {
   DeviceBudget& budget_;
   PlanSource* const plans_;
   PlanExecutor executor_;
+  std::function<void()> between_operators_;
   std::atomic<int64_t> last_ended_{-1};  // The last operator that has ended.
   std::atomic<int64_t> in_flight_{0};
 
@@ -421,6 +429,9 @@ void PhaseTracker::BeginUpdate() { state_->BeginUpdate(); }
 void PhaseTracker::EndUpdate(absl::Span<const int32_t> updated) { state_->EndUpdate(updated); }
 void PhaseTracker::BeginPhase(absl::string_view phase) { state_->BeginPhase(phase); }
 void PhaseTracker::EndPhase() { state_->EndPhase(); }
+void PhaseTracker::set_between_operators(std::function<void()> look) {
+  state_->set_between_operators(std::move(look));
+}
 PhaseStats PhaseTracker::stats() const { return state_->stats(); }
 absl::Status PhaseTracker::plan_status() const { return state_->plan_status(); }
 absl::StatusOr<Trace> PhaseTracker::TraceOf(absl::string_view phase) const {

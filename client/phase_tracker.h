@@ -72,6 +72,10 @@ class PhaseTracker {
   void BeginPhase(absl::string_view phase);
   void EndPhase();
 
+  // Called when no operator runs and before the next one begins: a cheap look at what may have changed,
+  // such as the budget. Before the first operator.
+  void set_between_operators(std::function<void()> look);
+
   PhaseStats stats() const;
   // Why the last plan that was asked for was not given; OK when it was.
   absl::Status plan_status() const;

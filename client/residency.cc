@@ -24,7 +24,7 @@ Residency::Residency(DeviceBudget& budget, CopyEngine& copies, std::byte* arena,
     : budget_(budget),
       copies_(copies),
       arena_(arena),
-      slots_count_(num_slots),
+      num_arena_slots_(num_slots),
       chunk_bytes_(chunk_bytes),
       slots_(num_slots),
       vacated_(num_slots) {}
@@ -395,6 +395,11 @@ absl::Status Residency::CheckUnpinned(const Range& range) const {
   return absl::FailedPreconditionError(absl::StrCat("chunk ", range.chunk(0).value(), " of space ",
                                                     range.store->name(), " is pinned ", range.pins,
                                                     " times: an operator is using it"));
+}
+
+int64_t Residency::num_slots() const {
+  MutexLock lock(mutex_);
+  return slots_.num_usable();
 }
 
 ResidencyStats Residency::stats() const {

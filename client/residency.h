@@ -68,13 +68,12 @@ class Residency {
 
   // Copies `size_bytes` from DEVICE memory `source` into the range at offset_bytes, where its newest
   // bytes are (its DEVICE copy, which becomes dirty, or HOST; FREE chunks become HOLD, zero elsewhere).
-  // Returns when the copies are enqueued; `source` lives until the result is done. Who pins, writes,
+  // Returns when they are enqueued (Write: done); `source` lives until the result is done. Who pins, writes,
   // flushes, drops or fetches the range comes after them. Waits for a commit that a bundle awaits.
   // FAILED_PRECONDITION: the range is committed. INVALID_ARGUMENT: past its end. On an error in the
   // middle of a range that spans, what came before it is written.
   absl::StatusOr<PendingWrite> BeginWrite(RangeId range, int64_t offset_bytes, const void* source,
                                           int64_t size_bytes);
-  // BeginWrite, and waits.
   absl::Status Write(RangeId range, int64_t offset_bytes, const void* source, int64_t size_bytes);
 
   // Writes the range back if it is dirty; it stays on DEVICE, clean. FAILED_PRECONDITION: pinned.
@@ -87,14 +86,17 @@ class Residency {
   // Returns whether they fit; `why`, if given, gets the last write-back's error. For the allocator of
   // non-model data; another thread may be quicker, so charge, and ask again when that fails.
   bool MakeRoom(int64_t size_bytes, absl::Status* why = nullptr);
+  // Changes the budget, within the arena. A smaller one ends the plan; what lies in slots behind it is
+  // evicted, then others until the rest fits. FAILED_PRECONDITION: pins, RESOURCE_EXHAUSTED: non-model
+  // data is in the way; the budget is changed nevertheless: call again between operators.
+  absl::Status SetBudget(int64_t device_bytes);
   // Called by MakeRoom without a lock: waits for a copy that holds non-model data and lets go of that;
   // false when there is none. Between operators.
   void set_pending_release(std::function<bool()> release);
 
   ResidencyStats stats() const;
-  // As in stats(); without a lock.
   int64_t stall_ns() const { return stall_ns_.load(std::memory_order_relaxed); }
-  int64_t num_slots() const { return slots_count_; }
+  int64_t num_slots() const;  // That the budget has.
   int64_t chunk_bytes() const { return chunk_bytes_; }
 
   // --- For who moves ranges by a plan, from its own threads: none of these holds the lock while it
@@ -131,7 +133,6 @@ class Residency {
   int64_t BytesOf(const Range& range) const { return range.num_bundles * chunk_bytes_; }
   std::byte* AddressOf(SlotId slot) const { return arena_ + slot.value() * chunk_bytes_; }
 
-  // Waiting (residency.cc).
   void WaitForChange() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NotifyChange() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WaitWhileMoving(const Range& range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -162,7 +163,6 @@ class Residency {
   void Enter(int64_t range, SlotId slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Leave(int64_t range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Publish(const Range& range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool SlotsFree(SlotId slot, int64_t count) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether the fetch finds its slots taken, or its range on DEVICE: something must leave first.
   bool IsOccupied(const RangePlacement& fetch) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The event after which the slot takes a chunk's bytes, and the range's bytes in HOST are whole.
@@ -176,7 +176,7 @@ class Residency {
   DeviceBudget& budget_;
   CopyEngine& copies_;
   std::byte* const arena_;
-  const int64_t slots_count_;
+  const int64_t num_arena_slots_;
   const int64_t chunk_bytes_;
   std::atomic<int64_t> stall_ns_{0};
 

@@ -141,11 +141,44 @@ absl::Status Residency::NoRoom(absl::Span<const RangeId> ids) const {
       "an operator needs ", FormatByteSize(needed_bytes), " of chunks on DEVICE beside ",
       FormatByteSize(pinned_bytes_), " pinned and ", FormatByteSize(non_model_bytes),
       " of non-model data, ", FormatByteSize(total_bytes), " together; the budget is ",
-      FormatByteSize(budget_bytes), " (", slots_.num_slots(), " slots of ",
+      FormatByteSize(budget_bytes), " (", slots_.num_usable(), " slots of ",
       FormatByteSize(chunk_bytes_), "): ",
       total_bytes > budget_bytes
           ? absl::StrCat("raise --device-memory to at least ", FormatByteSize(total_bytes))
           : std::string("pinned chunks split the room; raise --device-memory")));
+}
+
+absl::Status Residency::SetBudget(int64_t device_bytes) {
+  MutexLock lock(mutex_);
+  if (device_bytes < budget_.budget_bytes() && planned_ != nullptr) {
+    planned_->Interrupt(Divergence::kBudget);
+    NotifyChange();
+    while (moving_ > 0) WaitForChange();
+  }
+  budget_.SetBudget(device_bytes);
+  slots_.SetUsable(std::min(num_arena_slots_, device_bytes / chunk_bytes_));
+  const auto evict = [this](int64_t id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::Status {
+    GEMINI_RETURN_IF_ERROR(CheckUnpinned(ranges_[id]));
+    {
+      CopyBatch batch(copies_);
+      GEMINI_RETURN_IF_ERROR(Evict(id, batch));
+    }
+    budget_.Release(DeviceBudget::Use::kChunks, BytesOf(ranges_[id]));
+    return absl::OkStatus();
+  };
+  for (int64_t slot = slots_.num_usable(); slot < num_arena_slots_; ++slot) {
+    const int64_t occupant = slots_.occupant(SlotId(slot));
+    if (occupant != DeviceSlots::kNobody) GEMINI_RETURN_IF_ERROR(evict(occupant));
+    copies_.Wait(vacated_[slot]);  // Of a range that was dropped while it was written.
+  }
+  while (budget_.used_bytes() > device_bytes && evictable_.oldest() != LruList::kNone) {
+    GEMINI_RETURN_IF_ERROR(evict(evictable_.oldest()));
+  }
+  if (budget_.used_bytes() <= device_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("a DEVICE budget of ", FormatByteSize(device_bytes), " is too small for ",
+                   FormatByteSize(budget_.non_model_bytes()), " of non-model data and ",
+                   FormatByteSize(pinned_bytes_), " of pinned chunks"));
 }
 
 absl::Status Residency::Evict(int64_t id, CopyBatch& batch) {

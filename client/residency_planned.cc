@@ -35,16 +35,9 @@ RangeChunks Residency::Describe(RangeId id) const {
   return {range.store, range.first, range.num_bundles, range.kind};
 }
 
-bool Residency::SlotsFree(SlotId slot, int64_t count) const {
-  for (int64_t i = slot.value(); i < slot.value() + count; ++i) {
-    if (slots_.occupant(SlotId(i)) != DeviceSlots::kNobody) return false;
-  }
-  return true;
-}
-
 bool Residency::IsOccupied(const RangePlacement& fetch) const {
   const Range& range = ranges_[fetch.range];
-  return range.presence != Presence::kAbsent || !SlotsFree(fetch.slot, range.num_bundles);
+  return range.presence != Presence::kAbsent || !slots_.IsFree(fetch.slot, range.num_bundles);
 }
 
 absl::Status Residency::Vacate(absl::Span<std::pair<RangeId, SlotId>> keep) {

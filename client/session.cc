@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gemini/byte_size.h"
+#include "gemini/check.h"
 #include "gemini/layout.h"
 #include "gemini/protocol.h"
 #include "gemini/status_macros.h"
@@ -134,8 +135,10 @@ Session::Session(std::unique_ptr<Connection> connection, Lease lease, const Sess
       lease_segment_(std::move(lease.segment)),
       arena_(std::move(lease.arena)),
       residency_(std::make_unique<Residency>(device_budget_, copies_, arena_.data(),
-                                             lease.granted_bytes[Tier::kDevice] / chunk_bytes_,
-                                             chunk_bytes_)) {}
+                                             arena_.size_bytes() / chunk_bytes_, chunk_bytes_)) {
+  // The arena may be larger than what is granted of it.
+  GEMINI_CHECK(residency_->SetBudget(granted_bytes_[Tier::kDevice]).ok());
+}
 
 Session::~Session() { Close().IgnoreError(); }
 

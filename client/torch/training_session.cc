@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/budget_follower.h"
 #include "client/spare_slots.h"
 #include "client/torch/counting_allocator.h"
 #include "client/torch/model_tensors.h"
@@ -31,6 +32,8 @@ SessionOptions ToSessionOptions(const TrainingOptions& options) {
   session.want_bytes[Tier::kNvme] = options.nvme_memory;
   // A smaller grant would surface as a failure in the middle of a run.
   session.floor_bytes = session.want_bytes;
+  // That of DEVICE is lowered once the server has seen what a round needs.
+  session.takes_epochs = true;
   session.chunk_bytes =
       options.chunk_bytes > 0 ? options.chunk_bytes : ChooseChunkBytes(options.device_memory);
   session.label = options.label;
@@ -69,6 +72,7 @@ int64_t ChooseChunkBytes(int64_t device_memory, const torch::nn::Module& module)
 struct TrainingSession::State {
   std::shared_ptr<Session> session;  // Shared with the allocator's blocks.
   std::unique_ptr<PlanSource> plans;
+  std::unique_ptr<BudgetFollower> budget_follower;
   std::unique_ptr<PhaseTracker> phases;
   std::unique_ptr<OperatorHook> hook;
   std::vector<std::unique_ptr<SpaceModel>> models;
@@ -102,6 +106,9 @@ absl::StatusOr<std::unique_ptr<TrainingSession>> TrainingSession::Start(
   if (opened.policy().kind != PolicyKind::kOnline) state->plans = opened.MakePlanSource();
   state->phases = std::make_unique<PhaseTracker>(opened.residency(), opened.device_budget(),
                                                  state->plans.get());
+  state->budget_follower = std::make_unique<BudgetFollower>(opened);
+  state->phases->set_between_operators(
+      [follower = state->budget_follower.get()] { follower->BetweenOperators(); });
   GEMINI_ASSIGN_OR_RETURN(state->hook, OperatorHook::Install(opened, state->phases.get()));
   state->session->residency().set_pending_release([models = &state->models] {
     return std::ranges::any_of(*models,

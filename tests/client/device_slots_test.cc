@@ -19,6 +19,24 @@ TEST(DeviceSlotsTest, SinglesComeFromTheTopAndRunsFromTheBottom) {
   EXPECT_EQ(slots.num_used(), 1);
 }
 
+TEST(DeviceSlotsTest, NothingIsFoundBehindTheUsableOnes) {
+  DeviceSlots slots(8);
+  slots.Take(SlotId(5), 2, 3);
+  slots.SetUsable(6);
+  EXPECT_EQ(slots.FindFree(1), SlotId(4));
+  EXPECT_EQ(slots.FindFree(5), SlotId(0));
+  EXPECT_EQ(slots.FindFree(6), std::nullopt);
+  EXPECT_EQ(slots.FindOldest(6, [](int64_t) { return 1; }), SlotId(0));
+  EXPECT_EQ(slots.FindOldest(7, [](int64_t) { return 1; }), std::nullopt);
+  slots.Free(SlotId(5), 2);  // What was behind may still go.
+  slots.SetUsable(8);
+  EXPECT_EQ(slots.FindFree(1), SlotId(7));
+  EXPECT_TRUE(slots.IsFree(SlotId(4), 4));
+  slots.Take(SlotId(6), 1, 3);
+  EXPECT_FALSE(slots.IsFree(SlotId(4), 4));
+  EXPECT_TRUE(slots.IsFree(SlotId(4), 2));
+}
+
 TEST(DeviceSlotsTest, TheOldestWindowAvoidsWhoMustStay) {
   DeviceSlots slots(6);
   for (int64_t i = 0; i < 6; ++i) slots.Take(SlotId(i), 1, i);

@@ -314,6 +314,35 @@ TEST_F(PhaseTrackerTest, NonModelDataAboveTheTraceEndsThePlanAndIsPlannedFor) {
   EXPECT_LE(session_->device_budget().peak_bytes(), session_->device_budget().budget_bytes());
 }
 
+TEST_F(PhaseTrackerTest, AnotherBudgetInTheMiddleOfARoundEndsThePlanAndIsPlannedFor) {
+  LocalPlans plans(kChunk);
+  Open(6, /*device_slots=*/12, &plans);
+  if (HasFatalFailure()) return;
+  Step();
+  Step();
+  Forward();
+  ASSERT_OK(session_->residency().SetBudget(7 * kChunk));
+  Backward();
+  ASSERT_OK(job_->Update());
+  EXPECT_EQ(divergences(Divergence::kBudget), 1);
+  Step();
+  EXPECT_EQ(stats().planned_rounds, 2);
+  ASSERT_OK_AND_ASSIGN(Plan plan, job_->phases().PlanOf("train"));
+  EXPECT_EQ(plan.device_bytes, 7 * kChunk);
+  EXPECT_LE(session_->device_budget().used_bytes(), 7 * kChunk);
+  // A larger one waits for the round's end.
+  Forward();
+  ASSERT_OK(session_->residency().SetBudget(12 * kChunk));
+  Backward();
+  ASSERT_OK(job_->Update());
+  EXPECT_EQ(stats().planned_rounds, 3);
+  Step();
+  ASSERT_OK_AND_ASSIGN(plan, job_->phases().PlanOf("train"));
+  EXPECT_EQ(plan.device_bytes, 12 * kChunk);
+  EXPECT_EQ(stats().planned_rounds, 4);
+  EXPECT_EQ(all_divergences(), 1);
+}
+
 TEST_F(PhaseTrackerTest, APinnedChunkThatShouldLeaveEndsThePlan) {
   LocalPlans plans(kChunk);
   Open(6, /*device_slots=*/9, &plans);

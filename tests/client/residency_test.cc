@@ -5,7 +5,6 @@
 #include <atomic>
 #include <barrier>
 #include <map>
-#include <optional>
 #include <random>
 #include <thread>
 
@@ -220,6 +219,40 @@ TEST_F(ResidencyTest, NonModelDataPushesChunksOut) {
   budget().Release(Use::kNonModel, kTestChunkBytes + 1);
 }
 
+TEST_F(ResidencyTest, ASmallerBudgetVacatesTheSlotsBehindItAndALargerOneUsesThem) {
+  Open(6, /*device_slots=*/6, /*host_slots=*/9, 0);
+  if (HasFatalFailure()) return;
+  for (int64_t i = 0; i < 6; ++i) ExpectTag(ParamRange(i), i);
+  ASSERT_OK_AND_ASSIGN(std::byte * address, Pin(ParamRange(0)));  // Single chunks begin at the top.
+  FillChunk(address, 60);
+  EXPECT_THAT(residency().SetBudget(2 * kTestChunkBytes + 8),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("pinned")));
+  EXPECT_EQ(residency().num_slots(), 2);
+  residency().Unpin(ParamRange(0), /*dirty=*/true);
+  ASSERT_OK(residency().SetBudget(2 * kTestChunkBytes + 8));
+  EXPECT_LE(budget().used_bytes(), 2 * kTestChunkBytes);
+  std::byte* const end = session_->residency().num_slots() * kTestChunkBytes + address;
+  for (int64_t i = 1; i < 6; ++i) {
+    ASSERT_OK_AND_ASSIGN(address, Pin(ParamRange(i)));
+    EXPECT_LT(address, end);
+    EXPECT_TRUE(ChunkHolds(address, i));
+    residency().Unpin(ParamRange(i), false);
+    EXPECT_LE(budget().used_bytes(), 2 * kTestChunkBytes);
+  }
+  ExpectTag(ParamRange(0), 60);
+  // Non-model data does not give way.
+  ASSERT_TRUE(residency().MakeRoom(2 * kTestChunkBytes));
+  ASSERT_TRUE(budget().TryCharge(Use::kNonModel, 2 * kTestChunkBytes));
+  EXPECT_THAT(residency().SetBudget(kTestChunkBytes),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("8 KiB of non-model")));
+  budget().Release(Use::kNonModel, 2 * kTestChunkBytes);
+  ASSERT_OK(residency().SetBudget(6 * kTestChunkBytes));
+  const int64_t fetched = Fetched();
+  for (int64_t i = 0; i < 6; ++i) ExpectTag(ParamRange(i), i == 0 ? 60 : i);
+  for (int64_t i = 0; i < 6; ++i) ExpectTag(ParamRange(i), i == 0 ? 60 : i);
+  EXPECT_LE(Fetched(), fetched + 6);
+}
+
 TEST_F(ResidencyTest, MakeRoomWritesBackWhatIsDirty) {
   Open(2, /*device_slots=*/2, /*host_slots=*/4, 0);
   if (HasFatalFailure()) return;
@@ -315,75 +348,6 @@ TEST_F(ResidencyTest, ASlotIsReusedOnlyWhenItsBytesHaveLeft) {
     own.Unpin(range, /*dirty=*/true);
   }
   EXPECT_EQ(own.stats().evict_bytes, 3 * chunk_bytes_);
-}
-
-// The evict stream is kept busy, so that whoever does not wait for the write overtakes it.
-class PendingWriteTest : public ResidencyTest {
- protected:
-  void OpenLarge() {
-    chunk_bytes_ = 1 << 20;
-    Open(2, /*device_slots=*/1, /*host_slots=*/6, 0);
-    bytes_.resize(chunk_bytes_);
-    arena_.resize(chunk_bytes_);
-    ballast_copy_.resize(ballast_.size());
-    own_.emplace(own_budget_, copies_, arena_.data(), /*num_slots=*/1, chunk_bytes_);
-  }
-  void KeepEvictStreamBusy() {
-    copies_.Copy(CopyStream::kEvict, ballast_copy_.data(), ballast_.data(), ballast_.size(), {});
-  }
-  // Pins, compares with the tag and unpins.
-  bool Holds(RangeId range, uint64_t tag) {
-    std::byte* address = nullptr;
-    EXPECT_OK(own_->Pin({&range, 1}, {&address, 1}));
-    const bool holds = ChunkHolds(address, tag, chunk_bytes_);
-    own_->Unpin(range, /*dirty=*/false);
-    return holds;
-  }
-
-  const std::vector<std::byte> ballast_ = std::vector<std::byte>(64 << 20);
-  std::vector<std::byte> ballast_copy_, bytes_, arena_;
-  DeviceBudget own_budget_{1 << 20};
-  CopyEngineHost copies_;
-  std::optional<Residency> own_;
-};
-
-TEST_F(PendingWriteTest, APinComesAfterAWriteThatIsUnderWay) {
-  OpenLarge();
-  if (HasFatalFailure()) return;
-  const RangeId grad = own_->AddRange(*store_, BundleId(0), 1, kGrad);
-  for (const uint64_t tag : {5, 6, 7}) {  // Into HOST, then twice into its DEVICE copy.
-    FillChunk(bytes_.data(), tag, chunk_bytes_);
-    KeepEvictStreamBusy();
-    ASSERT_OK_AND_ASSIGN(PendingWrite write,
-                         own_->BeginWrite(grad, 0, bytes_.data(), chunk_bytes_));
-    EXPECT_FALSE(write.Done());
-    EXPECT_TRUE(Holds(grad, tag));
-    EXPECT_TRUE(write.Done());
-  }
-  EXPECT_EQ(own_->stats().fetch_bytes, chunk_bytes_);
-}
-
-TEST_F(PendingWriteTest, ARangeMayLeaveWhileItIsWritten) {
-  OpenLarge();
-  if (HasFatalFailure()) return;
-  const RangeId grad = own_->AddRange(*store_, BundleId(0), 1, kGrad);
-  const RangeId param = own_->AddRange(*store_, BundleId(1), 1, kParam);
-  FillChunk(bytes_.data(), 5, chunk_bytes_);
-  ASSERT_OK(own_->Write(grad, 0, bytes_.data(), chunk_bytes_));
-  ASSERT_TRUE(Holds(grad, 5));
-  FillChunk(bytes_.data(), 6, chunk_bytes_);
-  KeepEvictStreamBusy();
-  ASSERT_OK_AND_ASSIGN(PendingWrite write, own_->BeginWrite(grad, 0, bytes_.data(), chunk_bytes_));
-  ASSERT_OK(own_->Drop(grad));  // Its copy goes on, into a slot that is free.
-  EXPECT_TRUE(Holds(param, 1));
-  write.Wait();
-  EXPECT_TRUE(Holds(param, 1));
-  EXPECT_TRUE(Holds(grad, 5));  // The write is gone with the DEVICE copy, as asked.
-  FillChunk(bytes_.data(), 7, chunk_bytes_);
-  KeepEvictStreamBusy();
-  ASSERT_OK_AND_ASSIGN(write, own_->BeginWrite(grad, 0, bytes_.data(), chunk_bytes_));
-  EXPECT_TRUE(Holds(param, 1));  // The other way to leave: written back, behind the write.
-  EXPECT_TRUE(Holds(grad, 7));
 }
 
 TEST_F(ResidencyTest, ADirtyRangeThatFindsNoRoomInHostStaysOnDevice) {

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// Two jobs on one DEVICE: the first gives way between its operators, and grows back.
+#include "client/budget_follower.h"
+
+#include <future>
+
+#include "tests/client/planned_job.h"
+
+namespace gemini::client {
+namespace {
+
+constexpr int64_t kMiB = 1 << 20;
+
+class BudgetFollowerTest : public SessionFixture {
+ protected:
+  absl::StatusOr<std::unique_ptr<Session>> OpenWith(int64_t device_bytes, int64_t floor_bytes) {
+    auto socket = server_->Connect();
+    if (!socket.ok()) return socket.status();
+    SessionOptions options;
+    options.want_bytes = Bytes(device_bytes, 4 * kMiB, 0);
+    options.floor_bytes = Bytes(floor_bytes, 4 * kMiB, 0);
+    options.takes_epochs = true;
+    options.chunk_bytes = 256 * 1024;
+    options.label = "tenant";
+    return Session::Open(*std::move(socket), options);
+  }
+};
+
+TEST_F(BudgetFollowerTest, AckBeforeReassign) {
+  // The server has 16 MiB.
+  ASSERT_OK_AND_ASSIGN(session_, OpenWith(16 * kMiB, 4 * kMiB));
+  LocalPlans plans(session_->chunk_bytes());
+  {
+    PlannedJob job(*session_, std::vector<TracedTensor>(10, {.size_bytes = 256 * 1024}), &plans, 14,
+                   0);
+    BudgetFollower follower(*session_);
+    job.phases().set_between_operators([&follower] { follower.BetweenOperators(); });
+    const auto run_round = [&job] {
+      job.phases().BeginPhase("score");
+      for (int32_t i = 0; i < 10; ++i) {
+        ASSERT_OK(job.Operator({{.tensor = i}}, /*gradients_enabled=*/false));
+      }
+      job.phases().EndPhase();
+    };
+    for (int round = 0; round < 3; ++round) run_round();
+    if (HasFatalFailure()) return;
+    EXPECT_EQ(session_->device_budget().budget_bytes(), 16 * kMiB);
+    std::future<absl::StatusOr<std::unique_ptr<Session>>> newcomer =
+        std::async(std::launch::async, [this] { return OpenWith(12 * kMiB, 12 * kMiB); });
+    // The first job works on until the second is there, which takes an answer of its.
+    while (newcomer.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
+      run_round();
+      if (HasFatalFailure()) return;
+    }
+    {
+      ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Session> second, newcomer.get());
+      EXPECT_EQ(session_->device_budget().budget_bytes(), 4 * kMiB);
+      EXPECT_LE(session_->device_budget().used_bytes(), 4 * kMiB);
+      run_round();
+      if (HasFatalFailure()) return;
+      EXPECT_EQ(session_->device_budget().budget_bytes() + second->device_budget().budget_bytes(),
+                16 * kMiB);
+    }
+    // It leaves, and the first grows back: the server makes the memory first.
+    while (session_->device_budget().budget_bytes() < 16 * kMiB) {
+      run_round();
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gemini::client
