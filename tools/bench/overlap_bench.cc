@@ -47,7 +47,8 @@ constexpr Shape kOverlapShape = {12, 768, 8192, 192};
 // None that anything was tuned on.
 constexpr Shape kOtherShapes[] = {{6, 512, 16384, 256}, {20, 512, 2048, 128}};
 constexpr int64_t kChunkBytes = kMiB;
-constexpr int kWarmUpSteps = 4;  // One records, one settles into the plan, two into its rhythm.
+// One records, three follow its plan, two that which is made with their times.
+constexpr int kWarmUpSteps = 6;
 constexpr int kMeasuredSteps = 7;
 
 struct StepTimes {
@@ -78,6 +79,7 @@ class Training {
     StepTimes times;
     for (int i = 0; i < warm_up + measured; ++i) {
       if (i == warm_up) {
+        session_->phases().AwaitPlannedMoves();
         before_ = session_->stats();
         session_->ResetPeaks();
       }
@@ -96,6 +98,7 @@ class Training {
       times.backward.push_back(Seconds(turn, update));
       times.step.push_back(Seconds(begin, end));
     }
+    session_->phases().AwaitPlannedMoves();
     after_ = session_->stats();
     GEMINI_RETURN_IF_ERROR(session_->status());
     return times;
@@ -233,6 +236,7 @@ struct Overlap {
   Plan plan;
   policies::MovedBytes moved;                       // A step.
   std::array<double, kNumStallCauses> stalls = {};  // A step.
+  client::PhaseStats rounds;                        // Of the measured steps.
   bool checked = false;
 
   double predicted() const { return static_cast<double>(plan.prediction.round_ns) * 1e-9; }
@@ -264,8 +268,14 @@ absl::StatusOr<Overlap> MeasureOverlap(const Shape& shape, double transfer_by_co
         static_cast<double>(after.stall_by_cause_ns[i] - before.stall_by_cause_ns[i]) * 1e-9 /
         kMeasuredSteps;
   }
+  result.rounds.rounds = after.phases.rounds - before.phases.rounds;
+  result.rounds.planned_rounds = after.phases.planned_rounds - before.phases.planned_rounds;
+  for (int i = 0; i < kNumDivergences; ++i) {
+    result.rounds.divergences[i] = after.phases.divergences[i] - before.phases.divergences[i];
+  }
+  // The prefetches of one step for the next cross the borders, and cancel out.
   result.checked = training->losses == baseline.losses &&
-                   after.phases.planned_rounds - before.phases.planned_rounds == kMeasuredSteps &&
+                   result.rounds.planned_rounds == kMeasuredSteps &&
                    result.moved.fetch_bytes == result.plan.prediction.fetch_bytes &&
                    result.moved.evict_bytes == result.plan.prediction.evict_bytes &&
                    after.device_peak_bytes <= after.device_budget_bytes;
@@ -274,10 +284,17 @@ absl::StatusOr<Overlap> MeasureOverlap(const Shape& shape, double transfer_by_co
   // gradients it waits for.
   GEMINI_ASSIGN_OR_RETURN(const int32_t turn, TurnOf(trace));
   const Passes passes = BytesOfPasses(result.plan, trace, turn);
-  const double scale =
-      fewest / static_cast<double>(Slower(passes.forward) + Slower(passes.backward));
+  const auto scale = [](int64_t fewest_bytes, int64_t planned_bytes) {
+    return static_cast<double>(fewest_bytes) / static_cast<double>(planned_bytes);
+  };
+  const double fetch_scale =
+      scale(baseline.fewest.fetch_bytes, passes.forward.fetch_bytes + passes.backward.fetch_bytes);
+  const double evict_scale =
+      scale(baseline.fewest.evict_bytes, passes.forward.evict_bytes + passes.backward.evict_bytes);
   const auto slower = [&](double compute, const policies::MovedBytes& bytes) {
-    return std::max(compute, static_cast<double>(Slower(bytes)) * scale / result.bandwidth);
+    return std::max({compute,
+                     static_cast<double>(bytes.fetch_bytes) * fetch_scale / result.bandwidth,
+                     static_cast<double>(bytes.evict_bytes) * evict_scale / result.bandwidth});
   };
   result.sum_of_passes = slower(baseline.forward, passes.forward) +
                          slower(baseline.step - baseline.forward, passes.backward);
@@ -309,6 +326,12 @@ void Report(benchmark::State& state, const Overlap& overlap) {
   report("evict_bytes", overlap.moved.evict_bytes);
   report("predicted_fetch_bytes", prediction.fetch_bytes);
   report("predicted_evict_bytes", prediction.evict_bytes);
+  report("rounds", overlap.rounds.rounds);
+  report("planned_rounds", overlap.rounds.planned_rounds);
+  for (int i = 0; i < kNumDivergences; ++i) {
+    report("left_for_" + std::string(DivergenceName(static_cast<Divergence>(i))),
+           overlap.rounds.divergences[i]);
+  }
   for (int i = 0; i < kNumStallCauses; ++i) {
     const std::string cause(StallCauseName(static_cast<StallCause>(i)));
     report("stall_" + cause + "_s", overlap.stalls[i]);
