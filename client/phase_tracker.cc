@@ -27,6 +27,9 @@ int64_t NowNs() {
 // Of a measured time in the average that a trace keeps: noise of one round counts little, and a change
 // shows after some ten.
 constexpr int64_t kAverageRounds = 8;
+// The times of a recorded round are those of on-line placement and of cold memory: after so many rounds
+// that followed their plan, it is made once more with theirs.
+constexpr int64_t kSettledRounds = 3;
 // So many rounds of a phase in a row that left their plan are bad luck; then it is planned more seldom.
 constexpr int kMaxBadRounds = 3;
 constexpr int kMaxSkippedRoundsShift = 5;
@@ -39,6 +42,7 @@ struct Phase {
   std::string name;
   std::optional<Trace> trace;
   std::shared_ptr<const BoundPlan> plan;  // Of the trace. Null: to be asked for.
+  int64_t averaged_rounds = 0;            // In the trace's times; kAverageRounds: so many or more.
   bool looked_up = false;                 // Whether an earlier job's trace was asked for.
   int bad_rounds = 0;                     // In a row.
   int rounds_to_skip = 0;
@@ -217,7 +221,8 @@ class PhaseTracker::State {
     interval_stall_ns_ = stall_ns;
     if (position_ > 0) {
       if (following_) {
-        Average(round_phase_->trace->operators[position_ - 1], compute_ns, peak_bytes);
+        Average(round_phase_->trace->operators[position_ - 1], compute_ns, peak_bytes,
+                round_phase_->averaged_rounds + 1);
       } else {
         recorder_.EndInterval(compute_ns, peak_bytes);
       }
@@ -225,14 +230,16 @@ class PhaseTracker::State {
       // The last operator's interval ends here.
       TracedOperator& last = tail_->trace->operators.back();
       last.compute_ns = tail_is_new_ ? compute_ns : last.compute_ns;
-      if (!tail_is_new_) Average(last, compute_ns, peak_bytes);
+      if (!tail_is_new_) Average(last, compute_ns, peak_bytes, tail_->averaged_rounds);
       last.non_model_peak_bytes = std::max(last.non_model_peak_bytes, peak_bytes);
     }
     if (position_ == 0) tail_ = nullptr;
   }
 
-  static void Average(TracedOperator& at, int64_t compute_ns, int64_t peak_bytes) {
-    at.compute_ns += (compute_ns - at.compute_ns) / kAverageRounds;
+  // Takes up the time of a round that followed its plan: the `round`th, from 1, whose time replaces that
+  // of the recorded one.
+  static void Average(TracedOperator& at, int64_t compute_ns, int64_t peak_bytes, int64_t round) {
+    at.compute_ns += (compute_ns - at.compute_ns) / std::clamp<int64_t>(round, 1, kAverageRounds);
     at.non_model_peak_bytes = std::max(at.non_model_peak_bytes, peak_bytes);
   }
 
@@ -326,6 +333,8 @@ class PhaseTracker::State {
     bool is_new = false;
     if (followed) {
       phase.bad_rounds = 0;
+      phase.averaged_rounds = std::min(phase.averaged_rounds + 1, kAverageRounds);
+      if (phase.averaged_rounds == kSettledRounds) phase.plan = nullptr;
       if (recorder_.trace().gradient_outs != phase.trace->gradient_outs) {
         phase.trace->gradient_outs = recorder_.trace().gradient_outs;
         phase.plan = nullptr;
@@ -363,6 +372,7 @@ class PhaseTracker::State {
       if (!phase.trace) phase.trace.emplace();
       std::swap(*phase.trace, recorded);
       phase.plan = nullptr;
+      phase.averaged_rounds = 0;
       return true;
     }
     for (size_t i = 0; i < recorded.operators.size(); ++i) {

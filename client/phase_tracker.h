@@ -6,7 +6,8 @@
 //         gradients off; the first operator with gradients on then begins another round. Rounds that
 //         begin with a tensor of another space than the first have that space's name behind.
 // Round:  the first of a phase is placed on-line while its trace is recorded, unless one is kept from an
-//         earlier job. When the next one begins a plan is asked for, and followed. A round that leaves
+//         earlier job. When the next one begins a plan is asked for, and followed; and once more a few
+//         rounds later, with their times. A round that leaves
 //         its plan is counted with the cause and goes on on-line; its trace replaces the phase's if it
 //         touched something else, or its peaks join it if non-model data took the plan's room. A phase
 //         whose rounds leave their plans again and again is planned more and more seldom.

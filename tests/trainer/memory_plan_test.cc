@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "client/spare_slots.h"
 #include "gemini/byte_size.h"
 #include "tests/status_matchers.h"
 
@@ -28,7 +29,7 @@ TEST(MemoryPlan, AutoHostHoldsFourChunksABundleAndSpareOnes) {
   // `a` spans three chunks, `b` has one of its own: four bundles.
   ASSERT_OK_AND_ASSIGN(const MemoryPlan plan,
                        PlanMemory(RunConfig(), kTensors, {}, 64 * kKiB, kGiB));
-  EXPECT_EQ(plan.bytes[Tier::kHost], (4 * 4 + 16) * 64 * kKiB);
+  EXPECT_EQ(plan.bytes[Tier::kHost], (4 * 4 + client::kSpareSlots) * 64 * kKiB);
   EXPECT_EQ(plan.bytes[Tier::kDevice], kGiB / 4);
   EXPECT_EQ(plan.bytes[Tier::kNvme], 0);
 }
@@ -55,8 +56,9 @@ TEST(MemoryPlan, ActivationsBeyondAQuarterOfDeviceGetRoomInHost) {
   ASSERT_OK_AND_ASSIGN(const MemoryPlan plan,
                        PlanMemory(config, kTensors, activations, 64 * kKiB, kGiB));
   EXPECT_EQ(plan.kept_activation_bytes, 5 * kMiB / 4);
-  EXPECT_EQ(plan.host_activation_bytes, (2 * 2 + 16) * 64 * kKiB);
-  EXPECT_EQ(plan.bytes[Tier::kHost], (4 * 4 + 16) * 64 * kKiB + plan.host_activation_bytes);
+  EXPECT_EQ(plan.host_activation_bytes, (2 * 2 + client::kSpareSlots) * 64 * kKiB);
+  EXPECT_EQ(plan.bytes[Tier::kHost],
+            (4 * 4 + client::kSpareSlots) * 64 * kKiB + plan.host_activation_bytes);
   config.device_memory = 6 * kMiB;  // Holds all.
   ASSERT_OK_AND_ASSIGN(const MemoryPlan larger,
                        PlanMemory(config, kTensors, activations, 64 * kKiB, kGiB));
