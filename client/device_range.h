@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "client/chunk_store.h"
 #include "client/copy_engine.h"
 #include "gemini/ids.h"
@@ -61,5 +62,8 @@ struct RangeReplacement {
   int64_t placed_bytes = 0;
   int64_t freed_bytes = 0;
 };
+
+// FAILED_PRECONDITION: somebody pins the range.
+absl::Status CheckUnpinned(const DeviceRange& range);
 
 }  // namespace gemini::client

@@ -19,6 +19,13 @@ int64_t NowNs() {
 
 }  // namespace
 
+absl::Status CheckUnpinned(const DeviceRange& range) {
+  if (range.pins == 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("chunk ", range.chunk(0).value(), " of space ",
+                                                    range.store->name(), " is pinned ", range.pins,
+                                                    " times: an operator is using it"));
+}
+
 Residency::Residency(DeviceBudget& budget, CopyEngine& copies, std::byte* arena, int64_t num_slots,
                      int64_t chunk_bytes)
     : budget_(budget),
@@ -199,6 +206,14 @@ absl::StatusOr<StallCause> Residency::AwaitOne(absl::Span<const RangeId> ids) {
   return StallCause::kOnline;
 }
 
+void Residency::AwaitWrite(RangeId range, PendingWrite& write) {
+  if (write.Done()) return write.Wait();
+  const int64_t since_ns = NowNs();
+  write.Wait();
+  MutexLock lock(mutex_);
+  AddStall(ranges_[range.value()], StallCause::kTransfer, NowNs() - since_ns);
+}
+
 void Residency::AddStall(const Range& range, StallCause cause, int64_t stall_ns) {
   stats_.stall_by_cause_ns[static_cast<size_t>(cause)] += stall_ns;
   stall_ns_.fetch_add(stall_ns, std::memory_order_relaxed);
@@ -320,6 +335,11 @@ bool Residency::MakeRoom(int64_t size_bytes, absl::Status* why) {
   while (!fits() && release && release()) {
   }
   MutexLock lock(mutex_);
+  if (fits()) return true;
+  const int64_t since_ns = NowNs();
+  const auto count_stall = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (!ranges_.empty()) AddStall(ranges_.front(), StallCause::kRoom, NowNs() - since_ns);
+  };
   // The plan leaves this room, but what is due may not have left yet.
   while (!fits() && planned_ != nullptr && planned_->active() && planned_->IsEvicting()) {
     WaitForChange();
@@ -341,7 +361,10 @@ bool Residency::MakeRoom(int64_t size_bytes, absl::Status* why) {
       }
       id = next;
     }
-    if (fits() || moving_ == 0) return fits();
+    if (fits() || moving_ == 0) {
+      count_stall();
+      return fits();
+    }
     // What is on its way can leave once it is there.
     if (planned_ != nullptr) planned_->Interrupt(Divergence::kNonModel);
     NotifyChange();
@@ -388,13 +411,6 @@ CopyEvent Residency::FetchableAfter(const Range& range, SlotId slot) const {
   // Both are of the evict stream: the later one covers the other.
   const CopyEvent vacated = vacated_[slot.value()];
   return vacated.sequence > range.host_written.sequence ? vacated : range.host_written;
-}
-
-absl::Status Residency::CheckUnpinned(const Range& range) const {
-  if (range.pins == 0) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("chunk ", range.chunk(0).value(), " of space ",
-                                                    range.store->name(), " is pinned ", range.pins,
-                                                    " times: an operator is using it"));
 }
 
 int64_t Residency::num_slots() const {

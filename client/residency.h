@@ -75,6 +75,8 @@ class Residency {
   absl::StatusOr<PendingWrite> BeginWrite(RangeId range, int64_t offset_bytes, const void* source,
                                           int64_t size_bytes);
   absl::Status Write(RangeId range, int64_t offset_bytes, const void* source, int64_t size_bytes);
+  // Waits for a write to the range; the time counts as a stall for transfer.
+  void AwaitWrite(RangeId range, PendingWrite& write);
 
   // Writes the range back if it is dirty; it stays on DEVICE, clean. FAILED_PRECONDITION: pinned.
   absl::Status Flush(RangeId range);
@@ -82,7 +84,8 @@ class Residency {
   // Forgets the DEVICE copy, dirty or not, also one that is on its way. FAILED_PRECONDITION: pinned.
   absl::Status Drop(RangeId range);
 
-  // Evicts unpinned ranges, least recently used first, until `size_bytes` more fit into the budget.
+  // Evicts unpinned ranges, least recently used first, until `size_bytes` more fit into the budget. The
+  // time counts as a stall for room.
   // Returns whether they fit; `why`, if given, gets the last write-back's error. For the allocator of
   // non-model data; another thread may be quicker, so charge, and ask again when that fails.
   bool MakeRoom(int64_t size_bytes, absl::Status* why = nullptr);
@@ -93,7 +96,6 @@ class Residency {
   // Called by MakeRoom without a lock: waits for a copy that holds non-model data and lets go of that;
   // false when there is none. Between operators.
   void set_pending_release(std::function<bool()> release);
-
   ResidencyStats stats() const;
   int64_t stall_ns() const { return stall_ns_.load(std::memory_order_relaxed); }
   int64_t num_slots() const;  // That the budget has.
@@ -126,7 +128,6 @@ class Residency {
 
  private:
   static constexpr SlotId kNoSlot{};
-
   using Presence = DeviceRange::Presence;
   using Range = DeviceRange;
 
@@ -168,7 +169,6 @@ class Residency {
   // The event after which the slot takes a chunk's bytes, and the range's bytes in HOST are whole.
   CopyEvent FetchableAfter(const Range& range, SlotId slot) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status CheckUnpinned(const Range& range) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<PendingWrite> BeginHostWrite(Range& range, int64_t offset_bytes,
                                               const std::byte* from, int64_t size_bytes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -4,6 +4,8 @@
 #pragma once
 #include <cstdint>
 
+#include "gemini/plan.h"
+
 namespace gemini::client {
 
 // One bundle's update: parameter, two moments and gradient, which may have to come from NVME, and the
@@ -11,13 +13,10 @@ namespace gemini::client {
 inline constexpr int64_t kUpdateSlots = 7;
 // Chunks that a loader fills at one time (client/torch/tensor_writer.h); none while updates are pending.
 inline constexpr int64_t kOpenChunks = 4;
-// Gradients whose copies are under way (client/torch/gradients.h): those of a transformer's block, which
-// come in bursts. With 4, backward waited for the link for a tenth of its time (docs/benchmarks.md).
-inline constexpr int64_t kPendingGradients = 12;
 // The others hold nine at most while updates are pending: the eight copies that a plan has under way, and
 // one more. When none are, eight and the gradients leave four for operators that fetch on-line, who let
 // go of what they hold rather than wait.
 inline constexpr int64_t kSpareSlots = 24;
-static_assert(kSpareSlots >= kUpdateSlots + kOpenChunks + kPendingGradients + 1);
+static_assert(kSpareSlots >= kUpdateSlots + kOpenChunks + kMaxGradientsUnderWay + 1);
 
 }  // namespace gemini::client

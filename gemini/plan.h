@@ -17,6 +17,8 @@
 // Update:   when the last operator stands for the update, all evictions with a write-back of what it
 //           reads are before it. When it has ended, the DEVICE copies of `updated` have left by
 //           themselves: they are not listed as evictions.
+// Gradients: each leaves when its interval ends; kMaxGradientsUnderWay of them at a time, and an operator
+//           whose gradient would be one more waits for the oldest.
 // Budget:   a range takes its slots from the interval of its `after` to that of its eviction's, both
 //           included. In each interval all slots so taken and its non-model peak fit into
 //           device_bytes; a slot that passes from one to another in an interval counts once.
@@ -36,6 +38,10 @@
 #include "gemini/stall_cause.h"
 
 namespace gemini {
+
+// Gradients whose copies out are under way: those of a transformer's block, which come in bursts. With 4,
+// backward waited for the link for a tenth of its time (docs/benchmarks.md).
+inline constexpr int64_t kMaxGradientsUnderWay = 12;
 
 // What is pinned together: one chunk, or the consecutive chunks of one tensor that spans them.
 struct PlannedRange {

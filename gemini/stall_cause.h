@@ -9,10 +9,10 @@
 namespace gemini {
 
 enum class StallCause : uint8_t {
-  kTransfer = 0,  // A planned fetch was under way, or behind others.
+  kTransfer = 0,  // A planned fetch was under way, or behind others; or too many gradients were.
   kUpdate = 1,    // The bundle's update was not committed yet.
   kNvme = 2,      // The chunk was still on its way from NVME to HOST.
-  kRoom = 3,      // The slot was not vacated yet.
+  kRoom = 3,      // The slot was not vacated yet, or an allocation made chunks give way.
   kOnline = 4,    // No plan: fetched when it was asked for.
 };
 inline constexpr int kNumStallCauses = 5;

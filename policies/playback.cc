@@ -156,6 +156,7 @@ void Playback::Begin(int32_t position) {
     if (moment.ns > begin.ns) begin = moment;
   };
   for (const RangeUse& use : trace_.uses_of(position)) wait_for(ready_[use.range]);
+  wait_for({gradients_ns_, StallCause::kTransfer});
   if (IsUpdate(position)) {
     wait_for({evict_free_ns_, StallCause::kTransfer});
     wait_for({update_free_ns_, StallCause::kUpdate});
@@ -193,7 +194,9 @@ void Playback::LeaveAfter(int32_t position) {
          trace_.gradient_outs[next_out_].position == position;
        ++next_out_) {
     const RangeTrace::GradOut& out = trace_.gradient_outs[next_out_];
-    if (slot_of_[out.range] == kNobody) copy_out(out.range, out.size_bytes);
+    if (slot_of_[out.range] != kNobody) continue;
+    copy_out(out.range, out.size_bytes);
+    QueueGradient(evict_free_ns_);
   }
   for (;
        next_eviction_ < plan_.evictions.size() && plan_.evictions[next_eviction_].after == position;
@@ -202,6 +205,12 @@ void Playback::LeaveAfter(int32_t position) {
     if (eviction.writes_back) copy_out(eviction.range, BytesOf(eviction.range));
     Vacate(eviction.range, eviction.writes_back ? evict_free_ns_ : now_ns_, position);
   }
+}
+
+void Playback::QueueGradient(int64_t end_ns) {
+  int64_t& oldest_ns = gradient_ends_ns_[gradients_++ % kMaxGradientsUnderWay];
+  gradients_ns_ = std::max(gradients_ns_, oldest_ns);
+  oldest_ns = end_ns;
 }
 
 void Playback::Update(int32_t position) {

@@ -2,6 +2,7 @@
 // The state of a simulation (policies/simulator.h states the model): plays a plan round after round.
 // Units: nanoseconds since the first round's beginning; slots; ranges and positions by index.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <queue>
@@ -69,6 +70,8 @@ class Playback {
   void LeaveAfter(int32_t position);
   void Vacate(int32_t range, int64_t ns, int32_t position);
   void Update(int32_t position);
+  // A gradient's copy out ends then: the next operator waits for the one that it is one too many beside.
+  void QueueGradient(int64_t end_ns);
   void Record(const SimulatedEvent& event);
   Simulation TakeResult(int64_t round_ns);
 
@@ -88,6 +91,9 @@ class Playback {
   std::vector<int64_t> commit_ns_;    // By range: its last update's.
   std::vector<int64_t> slot_of_;      // By range; kNobody: not on DEVICE.
   std::vector<Vacated> vacated_;      // By slot.
+  std::array<int64_t, kMaxGradientsUnderWay> gradient_ends_ns_ = {};  // The last ones, in turn.
+  int64_t gradients_ = 0;                                             // Ever.
+  int64_t gradients_ns_ = 0;          // When few enough are under way.
   std::vector<int64_t> begun_ns_;     // By fetch.
   std::vector<int64_t> released_ns_;  // By fetch: when it might begin.
   std::vector<int32_t> by_release_;   // Fetches, in the order in which they may begin.

@@ -4,8 +4,10 @@
 // Model:  operators run one after another. Each direction of the link, each direction of the disk and
 //         the updates are a queue of their own, served in order, all at once. A copy of b bytes takes
 //         copy_latency_ns + b / rate. What may begin when an operator has ended begins at the end of its
-//         interval, but for the update, whose intent is at the beginning of its own. A gradient leaves at the end of its interval, over the link unless its range is on
-//         DEVICE. The update waits for all that leaves, and for the updates of the round before.
+//         interval, but for the update, whose intent is at the beginning of its own. A gradient leaves
+//         at the end of its interval, over the link unless its range is on DEVICE; the next operator waits
+//         while more than kMaxGradientsUnderWay have not left. The update waits for all that leaves, and
+//         for the updates of the round before.
 // Units:  an fp32 parameter is an element of CostModel::update_elements_per_second.
 #pragma once
 #include <cstdint>

@@ -9,7 +9,7 @@
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/empty_strided.h"
 #include "absl/strings/str_cat.h"
-#include "client/spare_slots.h"
+#include "gemini/plan.h"
 #include "gemini/status_macros.h"
 #include "torch/csrc/autograd/function_hook.h"
 #include "torch/csrc/autograd/variable.h"
@@ -112,7 +112,7 @@ absl::Status Gradients::Move(int64_t index) {
     // Others than p.grad, this function and the engine's own may write to it while it is copied.
     const bool shared = gradient.use_count() > 2 || gradient.storage().use_count() > 2;
     GEMINI_ASSIGN_OR_RETURN(PendingWrite write, BeginWrite(index, gradient));
-    if (shared) write.Wait();
+    if (shared) tensors_.residency().AwaitWrite(GradientRange(index), write);
     if (tensors_.phases() != nullptr)
       tensors_.phases()->GradientLeaves(tensors_.traced_index(index));
     // Somebody may still hold the gradient of an earlier step. Its bytes are gone: it must not show
@@ -124,7 +124,7 @@ absl::Status Gradients::Move(int64_t index) {
     }
     if (!tensor.grad_storage) {
       tensor.grad_storage = ManagedStorage::Make(
-          {tensors_.ranges()[tensor.range].grad, tensor.place.offset_bytes, tensor.size_bytes(),
+          {GradientRange(index), tensor.place.offset_bytes, tensor.size_bytes(),
            tensors_.traced_index(index), /*is_gradient=*/true},
           {absl::StrCat("gradient of ", tensor.info.name), false, true}, owner_);
     }
@@ -145,14 +145,14 @@ absl::Status Gradients::Move(int64_t index) {
 absl::StatusOr<PendingWrite> Gradients::BeginWrite(int64_t index, const at::Tensor& source) {
   const auto is_full = [this] {
     MutexLock lock(mutex_);
-    return static_cast<int64_t>(pending_.size()) >= kPendingGradients ||
+    return static_cast<int64_t>(pending_.size()) >= kMaxGradientsUnderWay ||
            (!pending_.empty() && pending_.front().write.Done());
   };
   while (is_full()) ReleaseOldest();
   const ModelTensor& tensor = tensors_.tensors()[index];
   const auto* const bytes = static_cast<const std::byte*>(source.const_data_ptr());
   const auto begin = [&](int64_t offset_bytes, int64_t size_bytes) {
-    return tensors_.residency().BeginWrite(tensors_.ranges()[tensor.range].grad,
+    return tensors_.residency().BeginWrite(GradientRange(index),
                                            tensor.place.offset_bytes + offset_bytes,
                                            bytes + offset_bytes, size_bytes);
   };
@@ -167,7 +167,7 @@ absl::StatusOr<PendingWrite> Gradients::BeginWrite(int64_t index, const at::Tens
       if (piece.tensor != index) continue;
       GEMINI_ASSIGN_OR_RETURN(PendingWrite part,
                               begin(piece.tensor_offset_bytes, piece.size_bytes));
-      part.Wait();
+      tensors_.residency().AwaitWrite(GradientRange(index), part);
     }
   }
   return PendingWrite();
@@ -187,7 +187,7 @@ bool Gradients::ReleaseOldest() {
 }
 
 void Gradients::Land(Pending pending) {
-  pending.write.Wait();
+  tensors_.residency().AwaitWrite(GradientRange(pending.index), pending.write);
   pending.source.reset();
   std::vector<BundleId> complete;
   {

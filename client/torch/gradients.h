@@ -68,6 +68,9 @@ class Gradients {
     PendingWrite write;
   };
 
+  RangeId GradientRange(int64_t index) const {
+    return tensors_.ranges()[tensors_.tensors()[index].range].grad;
+  }
   absl::StatusOr<PendingWrite> BeginWrite(int64_t index, const at::Tensor& source);
   void Land(Pending pending);
 

@@ -126,6 +126,35 @@ TEST(SimulatorTest, ARoundIsNotFasterThanItsSlowestPart) {
   }
 }
 
+// Backward may run ahead of the link by so many gradients and no more.
+TEST(SimulatorTest, AnOperatorWaitsWhenTooManyGradientsAreUnderWay) {
+  constexpr int kLayers = kMaxGradientsUnderWay + 3;
+  constexpr int64_t kComputeNs = 10, kCopyNs = kNsPerChunk + 100;
+  Trace layers;
+  for (int i = 0; i < kLayers; ++i) {
+    layers.tensors.push_back({kChunk, TensorGroup::kTrainable, 0});
+    layers.operators.push_back({i, 1, kComputeNs, 0});
+    layers.uses.push_back({.tensor = i});
+    layers.gradient_outs.push_back({i, i});
+    layers.updated.push_back(i);
+  }
+  layers.operators.push_back({kLayers, 0, 10, 0});
+  ASSERT_OK_AND_ASSIGN(const RangeTrace trace, PackTrace(layers, kChunk));
+  ASSERT_OK_AND_ASSIGN(const Plan plan, PlanFor(trace, kLayers * kChunk));
+  CostModel costs = kCosts;
+  costs.host_to_device = costs.update_elements_per_second = 1e15;  // Only what leaves takes time.
+  ASSERT_OK_AND_ASSIGN(const Simulation played, Simulate(trace, plan, costs, true));
+  std::vector<int64_t> stalls_ns;
+  for (const SimulatedEvent& event : played.events) {
+    if (event.lane == Lane::kCompute) stalls_ns.push_back(event.stall_ns);
+  }
+  // Gradient kMaxGradientsUnderWay is one too many until the first has left; so the operator behind it
+  // waits, and each from there on for another one. The update waits for all.
+  for (int i = 0; i <= kMaxGradientsUnderWay; ++i) EXPECT_LT(stalls_ns[i], kCopyNs / 2) << i;
+  for (int i = kMaxGradientsUnderWay + 1; i < kLayers; ++i) EXPECT_GT(stalls_ns[i], kCopyNs / 2);
+  EXPECT_GT(stalls_ns[kLayers], (kMaxGradientsUnderWay - 1) * kCopyNs);
+}
+
 // The last interval is not over when the round begins.
 TEST(SimulatorTest, WhatIsFetchedAtTheBeginningCountsInTheLastInterval) {
   Trace tensors;

@@ -10,159 +10,33 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cmath>
-#include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "ATen/Parallel.h"
-#include "absl/strings/str_format.h"
-#include "client/torch/training_session.h"
 #include "gemini/byte_size.h"
 #include "gemini/status_macros.h"
 #include "policies/moved_bytes.h"
 #include "policies/range_trace.h"
-#include "server/embedded_server.h"
-#include "torch/utils.h"
-#include "trainer/causal_lm.h"
+#include "tools/bench/bench_training.h"
 
 namespace gemini::trainer {
 namespace {
 
-using client::hooks::ManagedModel;
-using client::hooks::TrainingSession;
-using Clock = std::chrono::steady_clock;
-
-// A GPT-2 without dropout; one sequence a step.
-struct Shape {
-  int64_t num_layers;
-  int64_t width;
-  int64_t vocab_size;
-  int64_t sequence;
-};
 // A step takes 1 to 2 s on one thread of the machines that this ran on.
-constexpr Shape kOverlapShape = {12, 768, 8192, 192};
+constexpr BenchShape kOverlapShape = {12, 768, 8192, 192};
 // None that anything was tuned on.
-constexpr Shape kOtherShapes[] = {{6, 512, 16384, 256}, {20, 512, 2048, 128}};
+constexpr BenchShape kOtherShapes[] = {{8, 640, 8192, 256}, {20, 512, 2048, 128}};
 constexpr int64_t kChunkBytes = kMiB;
 // One records, three follow its plan, two that which is made with their times.
 constexpr int kWarmUpSteps = 6;
 constexpr int kMeasuredSteps = 7;
 
-struct StepTimes {
-  std::vector<double> forward, backward, step;  // Seconds.
-};
-
 double Median(std::vector<double> values) {
   std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
   return values[values.size() / 2];
 }
-
-double Seconds(Clock::time_point from, Clock::time_point to) {
-  return std::chrono::duration<double>(to - from).count();
-}
-
-// Trains from the same weights on the same tokens, whatever the memory.
-class Training {
- public:
-  static absl::StatusOr<std::unique_ptr<Training>> Start(const Shape& shape, int64_t device_bytes,
-                                                         int64_t bandwidth) {
-    std::unique_ptr<Training> training(new Training);
-    GEMINI_RETURN_IF_ERROR(training->Open(shape, device_bytes, bandwidth));
-    return training;
-  }
-
-  // Runs steps and returns the times of the last `measured` of them.
-  absl::StatusOr<StepTimes> Run(int warm_up, int measured) {
-    StepTimes times;
-    for (int i = 0; i < warm_up + measured; ++i) {
-      if (i == warm_up) {
-        session_->phases().AwaitPlannedMoves();
-        before_ = session_->stats();
-        session_->ResetPeaks();
-      }
-      const Clock::time_point begin = Clock::now();
-      at::Tensor loss = model_->Loss(tokens_[losses.size() % tokens_.size()]);
-      losses.push_back(loss.item<double>());
-      const Clock::time_point turn = Clock::now();
-      loss.backward();
-      loss.reset();
-      const Clock::time_point update = Clock::now();
-      GEMINI_RETURN_IF_ERROR(managed_->Step({.learning_rate = 1e-4, .max_grad_norm = 1}).status());
-      model_->zero_grad();
-      const Clock::time_point end = Clock::now();
-      if (i < warm_up) continue;
-      times.forward.push_back(Seconds(begin, turn));
-      times.backward.push_back(Seconds(turn, update));
-      times.step.push_back(Seconds(begin, end));
-    }
-    session_->phases().AwaitPlannedMoves();
-    after_ = session_->stats();
-    GEMINI_RETURN_IF_ERROR(session_->status());
-    return times;
-  }
-
-  TrainingSession& session() { return *session_; }
-  // Around the measured steps of the last Run.
-  const client::hooks::TrainingStats& before() const { return before_; }
-  const client::hooks::TrainingStats& after() const { return after_; }
-  int64_t parameter_bytes() const { return parameter_bytes_; }
-
-  std::vector<double> losses;  // Of all steps.
-
- private:
-  Training() = default;
-
-  absl::Status Open(const Shape& shape, int64_t device_bytes, int64_t bandwidth) {
-    torch::manual_seed(1);
-    const std::string json = absl::StrFormat(
-        R"({"model_type": "gpt2", "n_layer": %d, "n_embd": %d, "n_head": %d, "vocab_size": %d,
-            "n_positions": %d, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0})",
-        shape.num_layers, shape.width, shape.width / 64, shape.vocab_size, shape.sequence);
-    GEMINI_ASSIGN_OR_RETURN(const HfConfig config, ParseHfConfig(json, "the benchmark's config"));
-    GEMINI_ASSIGN_OR_RETURN(model_, MakeCausalLm(config, torch::kFloat32));
-    {
-      const at::NoGradGuard no_grad;
-      for (const auto& parameter : model_->named_parameters()) {
-        at::Tensor value = parameter.value();
-        const bool is_norm = parameter.key().find("ln_") != std::string::npos;
-        if (value.dim() == 1) {
-          value.fill_(is_norm && parameter.key().ends_with("weight") ? 1 : 0);
-        } else {
-          value.normal_(0, 0.02);
-        }
-        parameter_bytes_ += value.numel() * static_cast<int64_t>(sizeof(float));
-      }
-    }
-    for (int i = 0; i < 4; ++i) {
-      tokens_.push_back(torch::randint(0, shape.vocab_size, {1, shape.sequence}, torch::kInt64));
-    }
-    client::hooks::TrainingOptions options;
-    options.device_memory = device_bytes;
-    options.host_memory = parameter_bytes_ * 4 + 512 * kMiB;
-    options.chunk_bytes = kChunkBytes;
-    options.label = "gemini-bench overlap";
-    options.device_bandwidth = bandwidth;
-    server::ServerOptions server_options;
-    server_options.capacity_bytes[Tier::kDevice] = options.device_memory;
-    server_options.capacity_bytes[Tier::kHost] = options.host_memory;
-    GEMINI_ASSIGN_OR_RETURN(server_, server::EmbeddedServer::Start(server_options));
-    GEMINI_ASSIGN_OR_RETURN(UniqueFd socket, server_->Connect());
-    GEMINI_ASSIGN_OR_RETURN(session_, TrainingSession::Open(std::move(socket), options));
-    GEMINI_ASSIGN_OR_RETURN(managed_, session_->Manage(*model_, {}, {}));
-    return absl::OkStatus();
-  }
-
-  std::unique_ptr<CausalLm> model_;
-  std::vector<at::Tensor> tokens_;
-  std::unique_ptr<server::EmbeddedServer> server_;
-  std::unique_ptr<TrainingSession> session_;
-  ManagedModel* managed_ = nullptr;
-  int64_t parameter_bytes_ = 0;
-  client::hooks::TrainingStats before_, after_;
-};
 
 // Position of backward's first operator: behind the final norm and the head, which follow each other.
 absl::StatusOr<int32_t> TurnOf(const Trace& trace) {
@@ -183,16 +57,16 @@ struct Baseline {
   std::vector<double> losses;
 };
 
-absl::StatusOr<Baseline> MeasureResident(const Shape& shape) {
-  GEMINI_ASSIGN_OR_RETURN(auto training,
-                          Training::Start(shape, /*device_bytes=*/3 * kGiB, /*bandwidth=*/0));
+absl::StatusOr<Baseline> MeasureResident(const BenchShape& shape) {
+  GEMINI_ASSIGN_OR_RETURN(auto training, BenchTraining::Start(shape, /*device_bytes=*/3 * kGiB,
+                                                              kChunkBytes, /*bandwidth=*/0));
   GEMINI_ASSIGN_OR_RETURN(const StepTimes times, training->Run(kWarmUpSteps, kMeasuredSteps));
   Baseline baseline;
   baseline.forward = Median(times.forward);
   baseline.backward = Median(times.backward);
   baseline.step = Median(times.step);
   baseline.device_bytes = training->parameter_bytes() / 4 + training->after().non_model_peak_bytes;
-  baseline.losses = training->losses;
+  baseline.losses = training->losses();
   GEMINI_ASSIGN_OR_RETURN(const Trace trace, training->session().phases().TraceOf("train"));
   GEMINI_ASSIGN_OR_RETURN(const policies::RangeTrace ranges,
                           policies::PackTrace(trace, kChunkBytes));
@@ -243,7 +117,7 @@ struct Overlap {
   double time_error() const { return std::abs(predicted() - step) / step; }
 };
 
-absl::StatusOr<Overlap> MeasureOverlap(const Shape& shape, double transfer_by_compute) {
+absl::StatusOr<Overlap> MeasureOverlap(const BenchShape& shape, double transfer_by_compute) {
   at::set_num_threads(1);
   Overlap result;
   GEMINI_ASSIGN_OR_RETURN(result.baseline, MeasureResident(shape));
@@ -251,8 +125,9 @@ absl::StatusOr<Overlap> MeasureOverlap(const Shape& shape, double transfer_by_co
   const auto fewest = static_cast<double>(Slower(baseline.fewest));
   result.transfer = transfer_by_compute * baseline.step;
   result.bandwidth = fewest / result.transfer;
-  GEMINI_ASSIGN_OR_RETURN(auto training, Training::Start(shape, baseline.device_bytes,
-                                                         static_cast<int64_t>(result.bandwidth)));
+  GEMINI_ASSIGN_OR_RETURN(auto training,
+                          BenchTraining::Start(shape, baseline.device_bytes, kChunkBytes,
+                                               static_cast<int64_t>(result.bandwidth)));
   GEMINI_ASSIGN_OR_RETURN(result.times, training->Run(kWarmUpSteps, kMeasuredSteps));
   result.step = Median(result.times.step);
   GEMINI_ASSIGN_OR_RETURN(const Trace trace, training->session().phases().TraceOf("train"));
@@ -274,7 +149,7 @@ absl::StatusOr<Overlap> MeasureOverlap(const Shape& shape, double transfer_by_co
     result.rounds.divergences[i] = after.phases.divergences[i] - before.phases.divergences[i];
   }
   // The prefetches of one step for the next cross the borders, and cancel out.
-  result.checked = training->losses == baseline.losses &&
+  result.checked = training->losses() == baseline.losses &&
                    result.rounds.planned_rounds == kMeasuredSteps &&
                    result.moved.fetch_bytes == result.plan.prediction.fetch_bytes &&
                    result.moved.evict_bytes == result.plan.prediction.evict_bytes &&
@@ -365,7 +240,7 @@ void simulator_time_error(benchmark::State& state) {
   for (auto _ : state) {
     double worst = -1;
     bool checked = true;
-    for (const Shape& shape : kOtherShapes) {
+    for (const BenchShape& shape : kOtherShapes) {
       const absl::StatusOr<Overlap> overlap = MeasureOverlap(shape, /*transfer_by_compute=*/1);
       if (!overlap.ok()) return state.SkipWithError(overlap.status().ToString().c_str());
       checked &= overlap->checked;
