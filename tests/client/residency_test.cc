@@ -350,6 +350,38 @@ TEST_F(ResidencyTest, ASlotIsReusedOnlyWhenItsBytesHaveLeft) {
   EXPECT_EQ(own.stats().evict_bytes, 3 * chunk_bytes_);
 }
 
+TEST_F(ResidencyTest, WaitsForAWriteAndForRoomAreStallsWithTheirCause) {
+  chunk_bytes_ = 1 << 20;
+  Open(2, /*device_slots=*/1, /*host_slots=*/6, 0);
+  if (HasFatalFailure()) return;
+  constexpr int64_t kLeastNs = 1'000'000'000 / 128;  // Of a chunk over this link.
+  CopyEngineHost copies({0, 128 * chunk_bytes_});
+  DeviceBudget own_budget(chunk_bytes_);
+  std::vector<std::byte> arena(chunk_bytes_), bytes(chunk_bytes_);
+  Residency own(own_budget, copies, arena.data(), /*num_slots=*/1, chunk_bytes_);
+  const auto stall_ns = [&own](StallCause cause) {
+    return own.stats().stall_by_cause_ns[static_cast<size_t>(cause)];
+  };
+  const RangeId grad = own.AddRange(*store_, BundleId(0), 1, kGrad);
+  ASSERT_OK_AND_ASSIGN(PendingWrite write, own.BeginWrite(grad, 0, bytes.data(), chunk_bytes_));
+  own.AwaitWrite(grad, write);
+  // The link was begun to be used a little before the wait.
+  EXPECT_GE(stall_ns(StallCause::kTransfer), kLeastNs / 2);
+  const int64_t transfer_ns = stall_ns(StallCause::kTransfer);
+  own.AwaitWrite(grad, write);
+  EXPECT_EQ(stall_ns(StallCause::kTransfer), transfer_ns);
+
+  const RangeId param = own.AddRange(*store_, BundleId(1), 1, kParam);
+  std::byte* address = nullptr;
+  ASSERT_OK(own.Pin({&param, 1}, {&address, 1}));
+  own.Unpin(param, /*dirty=*/true);
+  EXPECT_EQ(stall_ns(StallCause::kRoom), 0);
+  EXPECT_TRUE(own.MakeRoom(0));
+  EXPECT_EQ(stall_ns(StallCause::kRoom), 0);
+  EXPECT_TRUE(own.MakeRoom(chunk_bytes_));
+  EXPECT_GE(stall_ns(StallCause::kRoom), kLeastNs);
+}
+
 TEST_F(ResidencyTest, ADirtyRangeThatFindsNoRoomInHostStaysOnDevice) {
   Open(2, /*device_slots=*/1, /*host_slots=*/3, 0);
   if (HasFatalFailure()) return;
