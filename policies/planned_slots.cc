@@ -2,7 +2,6 @@
 #include "policies/planned_slots.h"
 
 #include <algorithm>
-#include <deque>
 #include <limits>
 #include <utility>
 
@@ -13,6 +12,7 @@ namespace gemini::policies {
 PlannedSlots::PlannedSlots(int32_t num_slots, bool oldest_first)
     : oldest_first_(oldest_first),
       occupants_(num_slots, kNobody),
+      counts_(num_slots, 0),
       since_(num_slots, 0),
       stamps_(num_slots, 0),
       reserved_(num_slots) {
@@ -48,6 +48,7 @@ int32_t PlannedSlots::TakeSingle(int32_t range) {
 void PlannedSlots::Take(int32_t first, int32_t count, int32_t range) {
   GEMINI_CHECK(IsFree(first, count));
   std::fill_n(occupants_.begin() + first, count, range);
+  counts_[first] = count;
   num_used_ += count;
 }
 
@@ -67,46 +68,70 @@ bool PlannedSlots::IsFree(int32_t first, int32_t count) const {
   return true;
 }
 
-int32_t PlannedSlots::FindRun(int32_t count,
-                              absl::FunctionRef<Clearing(int32_t)> clearing_of) const {
-  int32_t best = -1;
-  std::pair<int64_t, int32_t> best_cost(std::numeric_limits<int64_t>::max(), 0);
-  // What the window that ends at `slot` costs: a range's cost is added with its first slot that comes in
-  // and taken off with its last that goes out.
-  int64_t cost = 0;
-  int32_t first_allowed = 0;  // Behind the last slot that must stay as it is.
-  Clearing of_range;
-  std::vector<int64_t> costs(occupants_.size(), 0);  // By slot: to be taken off when it goes out.
-  // Slots of the window that nobody behind them outlasts, with their last intervals, falling.
-  std::deque<std::pair<int32_t, int32_t>> latest;
-  for (int32_t slot = 0; slot < num_slots(); ++slot) {
+int32_t PlannedSlots::FindRun(int32_t count, absl::FunctionRef<Clearing(int32_t)> clearing_of) {
+  // A run that begins inside a range touches nobody less when it begins where the range does. So only
+  // those that begin with seen[i], for some i, are looked at.
+  seen_.resize(num_slots());
+  Seen* const seen = seen_.data();
+  int32_t num_seen = 0;
+  cheapest_.clear();
+  int64_t best_cost = std::numeric_limits<int64_t>::max();
+  int64_t cost = 0;    // Of the run that begins with seen[lowest].
+  int32_t lowest = 0;  // Behind the last that must stay.
+  for (int32_t slot = 0; slot < num_slots();) {
     const int32_t range = occupants_[slot];
-    const bool goes_on = range != kNobody && slot > first_allowed && occupants_[slot - 1] == range;
-    if (range != kNobody && !goes_on) {
-      of_range = clearing_of(range);
-      cost += std::max<int64_t>(of_range.cost, 0);
+    Seen& at = seen[num_seen++];
+    if (range == kNobody) {
+      at = {.first = slot, .last = since_[slot], .cost = 0};
+      ++slot;
+    } else {
+      const Clearing clearing = clearing_of(range);
+      at = {.first = slot, .last = clearing.last, .cost = clearing.cost};
+      slot += counts_[slot];
     }
-    if (range != kNobody && of_range.cost < 0) {
-      first_allowed = slot + 1;
+    if (at.cost < 0) {
+      lowest = num_seen;
       cost = 0;
-      latest.clear();
       continue;
     }
-    if (range != kNobody) {
-      if (goes_on) costs[slot - 1] = 0;
-      costs[slot] = of_range.cost;
+    cost += at.cost;
+    for (; lowest < num_seen && seen[lowest].first + count <= slot; ++lowest) {
+      if (cost <= best_cost) {
+        if (cost < best_cost) cheapest_.clear();
+        best_cost = cost;
+        cheapest_.push_back(lowest);
+      }
+      cost -= seen[lowest].cost;
     }
-    const int32_t last = range == kNobody ? since_[slot] : of_range.last;
-    while (!latest.empty() && latest.back().second <= last) latest.pop_back();
-    latest.push_back({slot, last});
-    const int32_t first = slot - count + 1;
-    if (first - 1 >= first_allowed) cost -= costs[first - 1];
-    while (latest.front().first < first) latest.pop_front();
-    if (first < first_allowed) continue;
-    const std::pair<int64_t, int32_t> of_window(cost, oldest_first_ ? latest.front().second : 0);
-    if (of_window >= best_cost) continue;
-    best = first;
-    best_cost = of_window;
+  }
+  seen_.resize(num_seen);
+  if (cheapest_.empty()) return -1;
+  if (!oldest_first_ || cheapest_.size() == 1) return seen_[cheapest_.front()].first;
+  return seen_[LeftLongestAgo(count)].first;
+}
+
+int32_t PlannedSlots::LeftLongestAgo(int32_t count) {
+  // Of seen_, from where the run begins on: those that nobody behind them in it outlasts.
+  latest_.clear();
+  size_t head = 0;
+  int32_t end = 0;  // Those before it are in latest_, or have gone from it.
+  int32_t best = cheapest_.front();
+  int32_t best_last = std::numeric_limits<int32_t>::max();
+  for (const int32_t first : cheapest_) {
+    end = std::max(end, first);
+    for (;
+         end < static_cast<int32_t>(seen_.size()) && seen_[end].first < seen_[first].first + count;
+         ++end) {
+      while (latest_.size() > head && seen_[latest_.back()].last <= seen_[end].last) {
+        latest_.pop_back();
+      }
+      latest_.push_back(end);
+    }
+    while (latest_[head] < first) ++head;
+    if (const int32_t last = seen_[latest_[head]].last; last < best_last) {
+      best = first;
+      best_last = last;
+    }
   }
   return best;
 }

@@ -37,8 +37,8 @@ class PlannedSlots {
     int32_t last = 0;  // The interval of its last use.
   };
   // Finds the run of `count` slots that is cheapest to clear; of equals, the one that is free or unused
-  // for longest, or the lowest. -1: there is none. O(slots).
-  int32_t FindRun(int32_t count, absl::FunctionRef<Clearing(int32_t range)> clearing_of) const;
+  // for longest, or the lowest. -1: there is none. O(ranges there and free slots).
+  int32_t FindRun(int32_t count, absl::FunctionRef<Clearing(int32_t range)> clearing_of);
 
   bool IsFree(int32_t first, int32_t count) const;
   int32_t occupant(int32_t slot) const { return occupants_[slot]; }
@@ -57,15 +57,28 @@ class PlannedSlots {
       return slot < other.slot;
     }
   };
+  // A range, or a free slot, of those that FindRun looks at.
+  struct Seen {
+    int32_t first;
+    int32_t last;  // Interval.
+    int64_t cost;
+  };
   void PushFree(int32_t slot, int32_t since);
+  // Of cheapest_, the one whose latest interval is the first. O(seen_).
+  int32_t LeftLongestAgo(int32_t count);
 
   const bool oldest_first_;
   std::vector<int32_t> occupants_;
+  std::vector<int32_t> counts_;  // By an occupant's first slot: how many it has.
   std::vector<int32_t> since_;   // Of a free slot: nobody was there after this interval.
   std::vector<int32_t> stamps_;  // Of the newest entry in free_: others are void.
   std::vector<bool> reserved_;
   std::priority_queue<FreeSlot, std::vector<FreeSlot>, std::greater<FreeSlot>> free_;
   int32_t num_used_ = 0;
+  // Of one FindRun, kept for their memory.
+  std::vector<Seen> seen_;         // All that is there, from slot 0 on.
+  std::vector<int32_t> cheapest_;  // The runs of least cost, by where in seen_ they begin.
+  std::vector<int32_t> latest_;
 };
 
 }  // namespace gemini::policies

@@ -140,8 +140,9 @@ class Planner {
 
   // As Make, when the plan would be better than `best`.
   void Consider(const ReplacementRule& rule, std::string name, Plan& best) const {
+    if (!MayBeBetter(LeastFetches(rule), best)) return;
     const absl::StatusOr<std::vector<Stay>> stays = Stays(rule);
-    if (!stays.ok() || !MayBeBetter(*stays, best)) return;
+    if (!stays.ok() || !MayBeBetter(FetchesOf(*stays), best)) return;
     Plan plan = Finish(*stays, std::move(name));
     if (IsBetter(plan, best)) best = std::move(plan);
   }
@@ -162,21 +163,53 @@ class Planner {
     return plan;
   }
 
-  // Whether a plan with these stays could be: no plan is faster than its link.
-  bool MayBeBetter(const std::vector<Stay>& stays, const Plan& best) const {
-    int64_t fetch_bytes = 0;
-    for (const Stay& stay : stays) {
-      if (stay.needed == kAlways) continue;
-      fetch_bytes += in_.trace.ranges[stay.range].num_bundles * in_.trace.chunk_bytes;
+  struct Fetches {
+    int64_t copies = 0;
+    int64_t chunks = 0;
+    void Add(const PlannedRange& range) {
+      ++copies;
+      chunks += range.num_bundles;
     }
+  };
+
+  Fetches FetchesOf(const std::vector<Stay>& stays) const {
+    Fetches fetches;
+    for (const Stay& stay : stays) {
+      if (stay.needed != kAlways) fetches.Add(in_.trace.ranges[stay.range]);
+    }
+    return fetches;
+  }
+
+  // The fewest that the rule leaves, whatever its stays: who streams comes for each operator that uses
+  // it, but for one behind another.
+  Fetches LeastFetches(const ReplacementRule& rule) const {
+    Fetches fetches;
+    if (!rule.streams) return fetches;
+    for (int32_t position = 0; position < in_.trace.num_positions(); ++position) {
+      const RangeTrace::Operator& at = in_.trace.operators[position];
+      for (int32_t use = at.first_use; use < at.first_use + at.num_uses; ++use) {
+        const int32_t range = in_.trace.uses[use].range;
+        const bool kept = !rule.kept.empty() && rule.kept[range];
+        const int32_t next = next_uses_.next[use] != kNever
+                                 ? next_uses_.next[use]
+                                 : in_.trace.num_positions() + next_uses_.first[range];
+        if (!kept && next != position + 1) fetches.Add(in_.trace.ranges[range]);
+      }
+    }
+    return fetches;
+  }
+
+  // Whether a plan with these fetches could be: no plan is faster than its link.
+  bool MayBeBetter(const Fetches& fetches, const Plan& best) const {
+    const int64_t fetch_bytes = fetches.chunks * in_.trace.chunk_bytes;
     const double least_ns =
         std::max(static_cast<double>(best.prediction.compute_ns),
-                 static_cast<double>(fetch_bytes) * 1e9 / in_.costs.host_to_device);
+                 static_cast<double>(fetch_bytes) * 1e9 / in_.costs.host_to_device +
+                     static_cast<double>(fetches.copies * in_.costs.copy_latency_ns));
     const double best_ns = static_cast<double>(best.prediction.round_ns);
     if (least_ns > best_ns) return false;
     // If it cannot be faster by more than what counts, it has to move less.
-    return least_ns < (1 - kSameTime) * best_ns || fetch_bytes < best.prediction.fetch_bytes ||
-           fetch_bytes == best.prediction.fetch_bytes;
+    return least_ns < (1 - kSameTime) * best_ns || fetch_bytes <= best.prediction.fetch_bytes;
   }
 
   // More than all chunks that are ever used is never taken; a huge budget need not be a huge table.

@@ -25,6 +25,7 @@ struct Home {
   int32_t slot;
   int32_t last;  // Its last use, counted from this round's beginning: negative.
   bool dirty;
+  bool operator==(const Home&) const = default;
 };
 
 struct RoundInputs {
@@ -66,10 +67,21 @@ class RoundPass {
     }
   };
 
-  int32_t BundlesOf(int32_t range) const {
-    return static_cast<int32_t>(in_.trace.ranges[range].num_bundles);
-  }
-  bool IsKept(int32_t range) const { return !in_.rule.kept.empty() && in_.rule.kept[range]; }
+  // Side by side, for the search for room looks at all of them.
+  struct RangeState {
+    int32_t slot = kNotThere;
+    int32_t home = kNotThere;
+    int32_t since = kFromBefore;
+    int32_t last = 0;
+    int32_t next = kNever;
+    int32_t wanted_at = -1;  // The last position that used it.
+    int32_t bundles = 0;
+    bool dirty = false;
+    bool kept = false;
+  };
+
+  int32_t BundlesOf(int32_t range) const { return at_[range].bundles; }
+  bool IsKept(int32_t range) const { return at_[range].kept; }
   int32_t NextRoundUse(int32_t range) const;
   void Offer(int32_t range, int32_t position);
   void Enter(int32_t range, int32_t slot, int32_t position);
@@ -89,13 +101,7 @@ class RoundPass {
   const bool closed_;
   const int32_t num_positions_;
   PlannedSlots slots_;
-  std::vector<int32_t> slot_of_;  // By range, and so on.
-  std::vector<int32_t> since_;
-  std::vector<int32_t> last_;
-  std::vector<int32_t> next_;
-  std::vector<int32_t> wanted_at_;  // The last position that used it.
-  std::vector<int32_t> home_of_;
-  std::vector<bool> dirty_;
+  std::vector<RangeState> at_;  // By range.
   std::priority_queue<Victim> victims_;
   std::vector<Stay> stays_;  // Ended ones; `needed` is `since`.
   std::vector<int32_t> missing_;
@@ -108,54 +114,55 @@ RoundPass::RoundPass(const RoundInputs& in, const std::vector<Home>& homes, bool
       closed_(closed),
       num_positions_(in.trace.num_positions()),
       slots_(in.num_slots, in.rule.oldest_first),
-      slot_of_(in.trace.ranges.size(), kNotThere),
-      since_(in.trace.ranges.size(), kFromBefore),
-      last_(in.trace.ranges.size(), 0),
-      next_(in.trace.ranges.size(), kNever),
-      wanted_at_(in.trace.ranges.size(), -1),
-      home_of_(in.trace.ranges.size(), kNotThere),
-      dirty_(in.trace.ranges.size()) {
+      at_(in.trace.ranges.size()) {
+  for (size_t range = 0; range < at_.size(); ++range) {
+    at_[range].bundles = static_cast<int32_t>(in.trace.ranges[range].num_bundles);
+    at_[range].kept = !in.rule.kept.empty() && in.rule.kept[range];
+  }
   for (const Home& home : homes) {
     if (closed) {
-      home_of_[home.range] = home.slot;
+      at_[home.range].home = home.slot;
       for (int32_t i = 0; i < BundlesOf(home.range); ++i) slots_.Reserve(home.slot + i);
     }
     slots_.Take(home.slot, BundlesOf(home.range), home.range);
-    slot_of_[home.range] = home.slot;
-    last_[home.range] = home.last;
-    next_[home.range] = in.next_uses.first[home.range];
-    dirty_[home.range] = home.dirty;
+    at_[home.range].slot = home.slot;
+    at_[home.range].last = home.last;
+    at_[home.range].next = in.next_uses.first[home.range];
+    at_[home.range].dirty = home.dirty;
     Offer(home.range, -1);
   }
 }
 
 int32_t RoundPass::NextRoundUse(int32_t range) const {
   if (in_.next_uses.ends_at_update[range]) return kNever;
-  if (closed_ && home_of_[range] == kNotThere) return kNever;
+  if (closed_ && at_[range].home == kNotThere) return kNever;
   return num_positions_ + in_.next_uses.first[range];
 }
 
 // Makes an unpinned range a candidate to leave.
 void RoundPass::Offer(int32_t range, int32_t position) {
-  int32_t next = next_[range];
+  int32_t next = at_[range].next;
   if (next != kNever) {
     if (IsKept(range)) return;
-    if (in_.rule.spares_dirty && dirty_[range]) next = position + (next - position) / 2;
+    if (in_.rule.spares_dirty && at_[range].dirty) next = position + (next - position) / 2;
   }
-  victims_.push({.next = next, .dirty = dirty_[range], .last = last_[range], .range = range});
+  victims_.push({.next = next, .dirty = at_[range].dirty, .last = at_[range].last, .range = range});
 }
 
 void RoundPass::Enter(int32_t range, int32_t slot, int32_t position) {
-  slot_of_[range] = slot;
-  since_[range] = position;
-  dirty_[range] = false;
+  at_[range].slot = slot;
+  at_[range].since = position;
+  at_[range].dirty = false;
 }
 
 void RoundPass::Leave(int32_t range, StayEnd end, int32_t last) {
-  slots_.Free(slot_of_[range], BundlesOf(range), last);
-  stays_.push_back(
-      {.range = range, .slot = slot_of_[range], .needed = since_[range], .last = last, .end = end});
-  slot_of_[range] = kNotThere;
+  slots_.Free(at_[range].slot, BundlesOf(range), last);
+  stays_.push_back({.range = range,
+                    .slot = at_[range].slot,
+                    .needed = at_[range].since,
+                    .last = last,
+                    .end = end});
+  at_[range].slot = kNotThere;
 }
 
 absl::Status RoundPass::EvictDownTo(int32_t num_slots, int32_t position) {
@@ -174,11 +181,11 @@ absl::Status RoundPass::EvictDownTo(int32_t num_slots, int32_t position) {
     victims_.pop();
     const int32_t range = victim.range;
     // An entry is void when its range has left, or was used again.
-    if (slot_of_[range] == kNotThere || last_[range] != victim.last ||
-        wanted_at_[range] == position) {
+    if (at_[range].slot == kNotThere || at_[range].last != victim.last ||
+        at_[range].wanted_at == position) {
       continue;
     }
-    Leave(range, StayEnd::kEvicted, last_[range]);
+    Leave(range, StayEnd::kEvicted, at_[range].last);
   }
   return absl::OkStatus();
 }
@@ -186,37 +193,39 @@ absl::Status RoundPass::EvictDownTo(int32_t num_slots, int32_t position) {
 // Makes room where the range has to be at the round's end, unless what is there must stay. Who leaves is
 // not the one used next the farthest ahead, but the range would have to come again.
 bool RoundPass::ClearHome(int32_t range, int32_t position) {
-  const int32_t first = home_of_[range], end = first + BundlesOf(range);
+  const int32_t first = at_[range].home, end = first + BundlesOf(range);
   for (int32_t slot = first; slot < end; ++slot) {
     const int32_t occupant = slots_.occupant(slot);
     if (occupant == PlannedSlots::kNobody) continue;
-    if (!in_.has_runs || wanted_at_[occupant] == position) return false;
-    if (IsKept(occupant) && next_[occupant] != kNever) return false;
+    if (!in_.has_runs || at_[occupant].wanted_at == position) return false;
+    if (IsKept(occupant) && at_[occupant].next != kNever) return false;
   }
   for (int32_t slot = first; slot < end; ++slot) {
     const int32_t occupant = slots_.occupant(slot);
-    if (occupant != PlannedSlots::kNobody) Leave(occupant, StayEnd::kEvicted, last_[occupant]);
+    if (occupant != PlannedSlots::kNobody) Leave(occupant, StayEnd::kEvicted, at_[occupant].last);
   }
   return true;
 }
 
 bool RoundPass::PlaceRun(int32_t range, int32_t position) {
   const int32_t count = BundlesOf(range);
-  int32_t first = home_of_[range];
+  int32_t first = at_[range].home;
   if (first == kNotThere || !ClearHome(range, position)) {
     // Each chunk that has to come back costs one fetch, and more the sooner it does.
     const int64_t horizon = 4 * int64_t{num_positions_};
     first = slots_.FindRun(count, [&](int32_t occupant) -> PlannedSlots::Clearing {
-      const int32_t last = last_[occupant];
-      if (wanted_at_[occupant] == position) return {.cost = -1, .last = last};
-      if (next_[occupant] == kNever) return {.cost = 0, .last = last};
-      if (IsKept(occupant)) return {.cost = -1, .last = last};
-      return {.cost = (horizon - (next_[occupant] - position)) * BundlesOf(occupant), .last = last};
+      const RangeState& there = at_[occupant];
+      const bool has_next = there.next != kNever;
+      if (there.wanted_at == position || (has_next && there.kept)) {
+        return {.cost = -1, .last = there.last};
+      }
+      const int64_t cost = has_next ? (horizon - (there.next - position)) * there.bundles : 0;
+      return {.cost = cost, .last = there.last};
     });
     if (first < 0) return false;
     for (int32_t slot = first; slot < first + count; ++slot) {
       const int32_t occupant = slots_.occupant(slot);
-      if (occupant != PlannedSlots::kNobody) Leave(occupant, StayEnd::kEvicted, last_[occupant]);
+      if (occupant != PlannedSlots::kNobody) Leave(occupant, StayEnd::kEvicted, at_[occupant].last);
     }
   }
   slots_.Take(first, count, range);
@@ -240,11 +249,11 @@ void RoundPass::MoveAll(int32_t position) {
     const int32_t range = slots_.occupant(slot);
     if (range == PlannedSlots::kNobody) continue;
     // Those that were placed for this operator a moment ago have not been there before.
-    if (since_[range] == position) {
+    if (at_[range].since == position) {
       slots_.Free(slot, BundlesOf(range), position - 1);
-      slot_of_[range] = kNotThere;
+      at_[range].slot = kNotThere;
     } else {
-      Leave(range, StayEnd::kEvicted, last_[range]);
+      Leave(range, StayEnd::kEvicted, at_[range].last);
     }
   }
   int32_t slot = 0;
@@ -259,22 +268,22 @@ absl::Status RoundPass::BringIn(int32_t position) {
   missing_.clear();
   bool has_run = false;
   for (const RangeUse& use : in_.trace.uses_of(position)) {
-    wanted_at_[use.range] = position;
-    if (slot_of_[use.range] != kNotThere) continue;
+    at_[use.range].wanted_at = position;
+    if (at_[use.range].slot != kNotThere) continue;
     missing_.push_back(use.range);
     has_run |= BundlesOf(use.range) > 1;
   }
   if (has_run && !PlaceRuns(position)) MoveAll(position);
   int32_t missing_slots = 0;
   for (const int32_t range : missing_) {
-    if (slot_of_[range] == kNotThere) missing_slots += BundlesOf(range);
+    if (at_[range].slot == kNotThere) missing_slots += BundlesOf(range);
   }
   GEMINI_RETURN_IF_ERROR(EvictDownTo(in_.slots_at[position] - missing_slots, position));
   for (const int32_t range : missing_) {
-    if (slot_of_[range] != kNotThere) continue;
-    if (home_of_[range] != kNotThere && ClearHome(range, position)) {
-      slots_.Take(home_of_[range], 1, range);
-      Enter(range, home_of_[range], position);
+    if (at_[range].slot != kNotThere) continue;
+    if (at_[range].home != kNotThere && ClearHome(range, position)) {
+      slots_.Take(at_[range].home, 1, range);
+      Enter(range, at_[range].home, position);
     } else {
       Enter(range, slots_.TakeSingle(range), position);
     }
@@ -286,10 +295,10 @@ void RoundPass::EndUses(int32_t position) {
   const RangeTrace::Operator& at = in_.trace.operators[position];
   for (int32_t i = at.first_use; i < at.first_use + at.num_uses; ++i) {
     const int32_t range = in_.trace.uses[i].range;
-    if (in_.trace.uses[i].written) dirty_[range] = true;
-    last_[range] = position;
-    next_[range] = in_.next_uses.next[i] != kNever ? in_.next_uses.next[i] : NextRoundUse(range);
-    if (in_.rule.streams && !IsKept(range) && next_[range] != position + 1) {
+    if (in_.trace.uses[i].written) at_[range].dirty = true;
+    at_[range].last = position;
+    at_[range].next = in_.next_uses.next[i] != kNever ? in_.next_uses.next[i] : NextRoundUse(range);
+    if (in_.rule.streams && !IsKept(range) && at_[range].next != position + 1) {
       Leave(range, StayEnd::kEvicted, position);
     } else {
       Offer(range, position);
@@ -299,7 +308,7 @@ void RoundPass::EndUses(int32_t position) {
          in_.trace.gradient_outs[next_out_].position == position;
        ++next_out_) {
     const int32_t range = in_.trace.gradient_outs[next_out_].range;
-    if (slot_of_[range] != kNotThere) dirty_[range] = true;
+    if (at_[range].slot != kNotThere) at_[range].dirty = true;
   }
 }
 
@@ -307,8 +316,8 @@ void RoundPass::Update(int32_t position) {
   for (int32_t slot = 0; slot < slots_.num_slots(); ++slot) {
     const int32_t range = slots_.occupant(slot);
     if (range == PlannedSlots::kNobody || !in_.next_uses.ends_at_update[range]) continue;
-    if (dirty_[range] || in_.trace.ranges[range].kind == ChunkKind::kGrad) {
-      Leave(range, StayEnd::kEvicted, last_[range]);
+    if (at_[range].dirty || in_.trace.ranges[range].kind == ChunkKind::kGrad) {
+      Leave(range, StayEnd::kEvicted, at_[range].last);
     } else {
       Leave(range, StayEnd::kStale, position);
     }
@@ -328,20 +337,20 @@ std::vector<Home> RoundPass::EndState() const {
   std::vector<Home> homes;
   for (int32_t slot = 0; slot < slots_.num_slots(); ++slot) {
     const int32_t range = slots_.occupant(slot);
-    if (range == PlannedSlots::kNobody || slot_of_[range] != slot) continue;
+    if (range == PlannedSlots::kNobody || at_[range].slot != slot) continue;
     homes.push_back({.range = range,
                      .slot = slot,
-                     .last = last_[range] - num_positions_,
-                     .dirty = dirty_[range]});
+                     .last = at_[range].last - num_positions_,
+                     .dirty = at_[range].dirty});
   }
   return homes;
 }
 
 std::vector<bool> RoundPass::Lost() const {
-  std::vector<bool> lost(slot_of_.size());
+  std::vector<bool> lost(at_.size());
   for (const Home& home : homes_) {
     lost[home.range] =
-        in_.has_runs ? slot_of_[home.range] != home.slot : slot_of_[home.range] == kNotThere;
+        in_.has_runs ? at_[home.range].slot != home.slot : at_[home.range].slot == kNotThere;
   }
   // One that left before its first use, and is back, need not have been there.
   for (const Stay& stay : stays_) {
@@ -351,7 +360,7 @@ std::vector<bool> RoundPass::Lost() const {
 }
 
 std::vector<Stay> RoundPass::TakeStays() {
-  std::vector<int32_t> head_last(slot_of_.size(), kNever);  // Of homes that left in this round.
+  std::vector<int32_t> head_last(at_.size(), kNever);  // Of homes that left in this round.
   std::vector<Stay> stays;
   for (const Stay& stay : stays_) {
     if (stay.needed == kFromBefore) {
@@ -362,12 +371,12 @@ std::vector<Stay> RoundPass::TakeStays() {
   }
   for (int32_t slot = 0; slot < slots_.num_slots(); ++slot) {
     const int32_t range = slots_.occupant(slot);
-    if (range == PlannedSlots::kNobody || slot_of_[range] != slot) continue;
-    Stay stay = {.range = range, .slot = slot, .needed = since_[range], .last = last_[range]};
-    if (home_of_[range] != kNotThere) {
-      stay.end = since_[range] == kFromBefore ? StayEnd::kStays : StayEnd::kEvicted;
+    if (range == PlannedSlots::kNobody || at_[range].slot != slot) continue;
+    Stay stay = {.range = range, .slot = slot, .needed = at_[range].since, .last = at_[range].last};
+    if (at_[range].home != kNotThere) {
+      stay.end = at_[range].since == kFromBefore ? StayEnd::kStays : StayEnd::kEvicted;
       stay.last =
-          since_[range] == kFromBefore ? num_positions_ - 1 : num_positions_ + head_last[range];
+          at_[range].since == kFromBefore ? num_positions_ - 1 : num_positions_ + head_last[range];
     }
     stays.push_back(stay);
   }
@@ -428,7 +437,10 @@ absl::StatusOr<std::vector<Stay>> MakeStays(const RangeTrace& trace, const NextU
   for (int round = 0; round < kRounds; ++round) {
     RoundPass pass(in, homes, /*closed=*/false);
     GEMINI_RETURN_IF_ERROR(pass.Run());
-    homes = pass.EndState();
+    std::vector<Home> end = pass.EndState();
+    // Where a round ends as it began, all that follow are like it.
+    if (round > 0 && end == homes) break;
+    homes = std::move(end);
     GEMINI_ASSIGN_OR_RETURN(Closed closed, Close(in, homes));
     if (!best || closed.fetched_slots < best->fetched_slots) best = std::move(closed);
     if (homes.empty()) break;

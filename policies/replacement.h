@@ -31,7 +31,7 @@ struct ReplacementRule {
 
 // The stays of a round. RESOURCE_EXHAUSTED: what is kept leaves an operator no room; names the position
 // and the numbers. Every slots_at[i] holds the ranges of operator i (SlotsAtPositions).
-// O(uses log ranges), and O(num_slots) for a fetch of several chunks.
+// O(uses log ranges), and O(ranges on DEVICE and free slots) for a fetch of several chunks.
 absl::StatusOr<std::vector<Stay>> MakeStays(const RangeTrace& trace, const NextUses& next_uses,
                                             const std::vector<int32_t>& slots_at, int32_t num_slots,
                                             const ReplacementRule& rule);

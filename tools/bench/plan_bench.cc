@@ -40,51 +40,62 @@ void Report(benchmark::State& state, double value, double baseline, bool checked
   state.counters["checked"] = checked ? 1 : 0;
 }
 
-constexpr int64_t kTensors = 5'000;  // A chunk of parameters and one of gradients each.
+constexpr int64_t kChunks = 5'000;  // Of parameters, and as many of gradients.
 constexpr int64_t kUses = 100'000;
 
 // Nine micro-batches, with a few operators on gradients of the second one; layers in no order at all,
-// so that nothing is easy to keep; non-model data that comes and goes.
-Trace LargeTrace() {
+// so that nothing is easy to keep; non-model data that comes and goes. One of every `spanning` tensors is
+// of two to four chunks; 0: none is.
+Trace LargeTrace(int64_t spanning) {
   Trace trace;
   trace.phase = "train";
-  trace.tensors.assign(kTensors, {kPageBytes, TensorGroup::kTrainable, 0});
+  std::mt19937_64 sizes(/*seed=*/11);
+  for (int64_t chunks = 0; chunks < kChunks;) {
+    int64_t size = 1;
+    if (spanning > 0 && sizes() % spanning == 0) size += 1 + sizes() % 3;
+    size = std::min(size, kChunks - chunks);
+    trace.tensors.push_back({size * kPageBytes, TensorGroup::kTrainable, 0});
+    chunks += size;
+  }
+  const auto num_tensors = static_cast<int64_t>(trace.tensors.size());
   std::mt19937_64 random(/*seed=*/3);
   const auto add = [&](int64_t tensor, ChunkKind kind) {
     trace.operators.push_back({static_cast<int32_t>(trace.uses.size()), 1, 10'000,
                                static_cast<int64_t>(random() % 50) * kPageBytes});
     trace.uses.push_back({static_cast<int32_t>(tensor), kind, kind == ChunkKind::kGrad});
   };
-  for (int64_t i = 0; i < 2 * kTensors; ++i) {
-    const int64_t tensor = i < kTensors ? i : static_cast<int64_t>(random() % kTensors);
+  for (int64_t i = 0; i < 2 * num_tensors; ++i) {
+    const int64_t tensor = i < num_tensors ? i : static_cast<int64_t>(random() % num_tensors);
     add(tensor, ChunkKind::kParam);
-    if (i >= kTensors) {
+    if (i >= num_tensors) {
       trace.gradient_outs.push_back(
-          {trace.num_positions() - 1, static_cast<int32_t>(2 * kTensors - 1 - i)});
+          {trace.num_positions() - 1, static_cast<int32_t>(2 * num_tensors - 1 - i)});
     }
   }
-  for (int64_t i = 0; i < kTensors; ++i) add(i, ChunkKind::kGrad);
+  for (int64_t i = 0; i < num_tensors; ++i) add(i, ChunkKind::kGrad);
   while (static_cast<int64_t>(trace.uses.size()) < kUses) {
-    add(static_cast<int64_t>(random() % kTensors), ChunkKind::kParam);
+    add(static_cast<int64_t>(random() % num_tensors), ChunkKind::kParam);
   }
   trace.operators.push_back({static_cast<int32_t>(trace.uses.size()), 0, 1'000, 0});
-  for (int32_t i = 0; i < kTensors; ++i) trace.updated.push_back(i);
+  for (int32_t i = 0; i < num_tensors; ++i) trace.updated.push_back(i);
   return trace;
 }
 
 // A plan for 10,000 chunks and 100,000 uses with room for a quarter of the parameters; below it the time
 // of one replay by least recently used, the least that looks at each use.
-void plan_seconds(benchmark::State& state) {
-  const absl::StatusOr<RangeTrace> trace = PackTrace(LargeTrace(), kPageBytes);
+void MeasurePlanSeconds(benchmark::State& state, int64_t spanning) {
+  const absl::StatusOr<RangeTrace> trace = PackTrace(LargeTrace(spanning), kPageBytes);
   if (!trace.ok()) return state.SkipWithError(trace.status().ToString().c_str());
   PlanInputs inputs = {.trace = *trace,
                        .budget_bytes = {},
                        .costs = {.host_to_device = 4e8, .device_to_host = 4e8},
                        .policy = {}};
-  inputs.budget_bytes[Tier::kDevice] = (kTensors / 4 + 50) * kPageBytes;
+  inputs.budget_bytes[Tier::kDevice] = (kChunks / 4 + 50) * kPageBytes;
   inputs.budget_bytes[Tier::kHost] = std::numeric_limits<int64_t>::max();
   std::vector<double> plans, replays;
-  bool checked = trace->ranges.size() == 2 * kTensors && trace->uses.size() == kUses;
+  int64_t chunks = 0;
+  for (const PlannedRange& range : trace->ranges) chunks += range.num_bundles;
+  bool checked = chunks == 2 * kChunks && trace->uses.size() == kUses;
   for (auto _ : state) {
     const auto start = Clock::now();
     const absl::StatusOr<Plan> plan = MakePlan(inputs);
@@ -98,7 +109,13 @@ void plan_seconds(benchmark::State& state) {
   }
   Report(state, Median(plans), Median(replays), checked);
 }
+
+void plan_seconds(benchmark::State& state) { MeasurePlanSeconds(state, /*spanning=*/0); }
 BENCHMARK(plan_seconds)->UseManualTime()->MinTime(0.5);
+
+// A run of adjacent slots has to be found and cleared for each fetch of a spanning tensor.
+void plan_seconds_spans(benchmark::State& state) { MeasurePlanSeconds(state, /*spanning=*/10); }
+BENCHMARK(plan_seconds_spans)->UseManualTime()->MinTime(0.5);
 
 // Bytes of a training step of GPT-2 (12 layers, width 768, vocabulary 8,192, 1 x 256 tokens) with DEVICE
 // at 25% of its parameters beside the non-model peak. The value is auto's part of what on-line placement
