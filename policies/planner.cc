@@ -140,9 +140,9 @@ class Planner {
 
   // As Make, when the plan would be better than `best`.
   void Consider(const ReplacementRule& rule, std::string name, Plan& best) const {
-    if (!MayBeBetter(LeastFetches(rule), best)) return;
+    if (!MayBeBetter(LeastFetchedChunks(rule), best)) return;
     const absl::StatusOr<std::vector<Stay>> stays = Stays(rule);
-    if (!stays.ok() || !MayBeBetter(FetchesOf(*stays), best)) return;
+    if (!stays.ok() || !MayBeBetter(FetchedChunks(*stays), best)) return;
     Plan plan = Finish(*stays, std::move(name));
     if (IsBetter(plan, best)) best = std::move(plan);
   }
@@ -163,28 +163,19 @@ class Planner {
     return plan;
   }
 
-  struct Fetches {
-    int64_t copies = 0;
+  int64_t FetchedChunks(const std::vector<Stay>& stays) const {
     int64_t chunks = 0;
-    void Add(const PlannedRange& range) {
-      ++copies;
-      chunks += range.num_bundles;
-    }
-  };
-
-  Fetches FetchesOf(const std::vector<Stay>& stays) const {
-    Fetches fetches;
     for (const Stay& stay : stays) {
-      if (stay.needed != kAlways) fetches.Add(in_.trace.ranges[stay.range]);
+      if (stay.needed != kAlways) chunks += in_.trace.ranges[stay.range].num_bundles;
     }
-    return fetches;
+    return chunks;
   }
 
   // The fewest that the rule leaves, whatever its stays: who streams comes for each operator that uses
   // it, but for one behind another.
-  Fetches LeastFetches(const ReplacementRule& rule) const {
-    Fetches fetches;
-    if (!rule.streams) return fetches;
+  int64_t LeastFetchedChunks(const ReplacementRule& rule) const {
+    int64_t chunks = 0;
+    if (!rule.streams) return chunks;
     for (int32_t position = 0; position < in_.trace.num_positions(); ++position) {
       const RangeTrace::Operator& at = in_.trace.operators[position];
       for (int32_t use = at.first_use; use < at.first_use + at.num_uses; ++use) {
@@ -193,19 +184,19 @@ class Planner {
         const int32_t next = next_uses_.next[use] != kNever
                                  ? next_uses_.next[use]
                                  : in_.trace.num_positions() + next_uses_.first[range];
-        if (!kept && next != position + 1) fetches.Add(in_.trace.ranges[range]);
+        if (!kept && next != position + 1) chunks += in_.trace.ranges[range].num_bundles;
       }
     }
-    return fetches;
+    return chunks;
   }
 
-  // Whether a plan with these fetches could be: no plan is faster than its link.
-  bool MayBeBetter(const Fetches& fetches, const Plan& best) const {
-    const int64_t fetch_bytes = fetches.chunks * in_.trace.chunk_bytes;
+  // Whether a plan that fetches so many could be: no plan is faster than its link.
+  bool MayBeBetter(int64_t fetched_chunks, const Plan& best) const {
+    const int64_t fetch_bytes = fetched_chunks * in_.trace.chunk_bytes;
     const double least_ns =
         std::max(static_cast<double>(best.prediction.compute_ns),
                  static_cast<double>(fetch_bytes) * 1e9 / in_.costs.host_to_device +
-                     static_cast<double>(fetches.copies * in_.costs.copy_latency_ns));
+                     static_cast<double>(fetched_chunks * in_.costs.copy_latency_ns));
     const double best_ns = static_cast<double>(best.prediction.round_ns);
     if (least_ns > best_ns) return false;
     // If it cannot be faster by more than what counts, it has to move less.

@@ -34,7 +34,7 @@ Playback::Playback(const RangeTrace& trace, const Plan& plan, const CostModel& c
       with_events_(with_events),
       ready_(trace.ranges.size()),
       left_ns_(trace.ranges.size(), 0),
-      commit_ns_(trace.ranges.size(), 0),
+      commits_(trace.ranges.size()),
       slot_of_(trace.ranges.size(), kNobody),
       begun_ns_(plan.fetches.size(), 0),
       released_ns_(plan.fetches.size(), 0),
@@ -59,8 +59,8 @@ Playback::Playback(const RangeTrace& trace, const Plan& plan, const CostModel& c
   }
 }
 
-int64_t Playback::CopyNs(int64_t bytes, double bytes_per_second) const {
-  return costs_.copy_latency_ns + NsFor(bytes, bytes_per_second);
+int64_t Playback::CopiesNs(int32_t range, int64_t bytes, double bytes_per_second) const {
+  return trace_.ranges[range].num_bundles * costs_.copy_latency_ns + NsFor(bytes, bytes_per_second);
 }
 
 void Playback::Record(const SimulatedEvent& event) {
@@ -138,9 +138,17 @@ void Playback::BeginFetch(int32_t index, int64_t listed_in_round) {
   for (int64_t i = 0; i < trace_.ranges[fetch.range].num_bundles; ++i) {
     wait_for(vacated_[fetch.slot.value() + i].ns, StallCause::kRoom);
   }
-  wait_for(commit_ns_[fetch.range], StallCause::kUpdate);
+  const Commits& commits = commits_[fetch.range];
+  wait_for(commits.first_ns, StallCause::kUpdate);
   if (listed_in_round == kWatchedRound) begun_ns_[index] = begin.ns;
-  fetch_free_ns_ = begin.ns + CopyNs(BytesOf(fetch.range), costs_.host_to_device);
+  const int64_t copies_ns = CopiesNs(fetch.range, BytesOf(fetch.range), costs_.host_to_device);
+  // Copies and commits both follow one another evenly, so the first chunk or the last one decides.
+  const int64_t last_copy_ns = copies_ns / trace_.ranges[fetch.range].num_bundles;
+  fetch_free_ns_ = begin.ns + copies_ns;
+  if (commits.last_ns + last_copy_ns > fetch_free_ns_) {
+    fetch_free_ns_ = commits.last_ns + last_copy_ns;
+    begin.cause = StallCause::kUpdate;
+  }
   ready_[fetch.range] = {fetch_free_ns_, begin.cause};
   totals_.fetch_bytes += BytesOf(fetch.range);
   Record({.lane = Lane::kFetch,
@@ -185,7 +193,7 @@ void Playback::Vacate(int32_t range, int64_t ns, int32_t position) {
 void Playback::LeaveAfter(int32_t position) {
   const auto copy_out = [&](int32_t range, int64_t bytes) {
     const int64_t begin_ns = std::max(now_ns_, evict_free_ns_);
-    evict_free_ns_ = begin_ns + CopyNs(bytes, costs_.device_to_host);
+    evict_free_ns_ = begin_ns + CopiesNs(range, bytes, costs_.device_to_host);
     totals_.evict_bytes += bytes;
     Record(
         {.lane = Lane::kEvict, .subject = range, .begin_ns = begin_ns, .end_ns = evict_free_ns_});
@@ -217,8 +225,11 @@ void Playback::Update(int32_t position) {
   update_free_ns_ = std::max(update_free_ns_, now_ns_);
   for (const int32_t range : plan_.updated) {
     const int64_t begin_ns = update_free_ns_;
-    update_free_ns_ += NsFor(BytesOf(range) / kElementBytes, costs_.update_elements_per_second);
-    commit_ns_[range] = update_free_ns_;
+    const int64_t update_ns =
+        NsFor(BytesOf(range) / kElementBytes, costs_.update_elements_per_second);
+    update_free_ns_ += update_ns;
+    commits_[range] = {.first_ns = begin_ns + update_ns / trace_.ranges[range].num_bundles,
+                       .last_ns = update_free_ns_};
     Record(
         {.lane = Lane::kUpdate, .subject = range, .begin_ns = begin_ns, .end_ns = update_free_ns_});
     if (slot_of_[range] != kNobody) Vacate(range, now_ns_, position);

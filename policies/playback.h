@@ -45,6 +45,11 @@ class Playback {
     int64_t ns = 0;
     StallCause cause = StallCause::kTransfer;
   };
+  // Of a range's bundles, one after the other and evenly; 0: before all rounds.
+  struct Commits {
+    int64_t first_ns = 0;
+    int64_t last_ns = 0;
+  };
   struct Waiting {
     int64_t needed_at = 0;  // Counted from the first round.
     int32_t fetch = 0;
@@ -57,7 +62,8 @@ class Playback {
   int64_t BytesOf(int32_t range) const {
     return trace_.ranges[range].num_bundles * trace_.chunk_bytes;
   }
-  int64_t CopyNs(int64_t bytes, double bytes_per_second) const;
+  // How long the copies of the range's chunks take, `bytes` together.
+  int64_t CopiesNs(int32_t range, int64_t bytes, double bytes_per_second) const;
   // 2 p: operator p asks; 2 p + 1: it has ended.
   void ReleaseFetches(int64_t moment);
   void BeginWaiting(bool all);
@@ -88,7 +94,7 @@ class Playback {
   int64_t update_free_ns_ = 0;
   std::vector<Moment> ready_;         // By range: on DEVICE since.
   std::vector<int64_t> left_ns_;      // By range: its last eviction's end.
-  std::vector<int64_t> commit_ns_;    // By range: its last update's.
+  std::vector<Commits> commits_;      // By param range: of its last update.
   std::vector<int64_t> slot_of_;      // By range; kNobody: not on DEVICE.
   std::vector<Vacated> vacated_;      // By slot.
   std::array<int64_t, kMaxGradientsUnderWay> gradient_ends_ns_ = {};  // The last ones, in turn.

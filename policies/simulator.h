@@ -2,12 +2,13 @@
 // Plays a plan, or on-line placement, against the cost model: when every operator, copy and update
 // runs, what moves, what waits and why. Times are those of a round in steady state.
 // Model:  operators run one after another. Each direction of the link, each direction of the disk and
-//         the updates are a queue of their own, served in order, all at once. A copy of b bytes takes
-//         copy_latency_ns + b / rate. What may begin when an operator has ended begins at the end of its
-//         interval, but for the update, whose intent is at the beginning of its own. A gradient leaves
-//         at the end of its interval, over the link unless its range is on DEVICE; the next operator waits
-//         while more than kMaxGradientsUnderWay have not left. The update waits for all that leaves, and
-//         for the updates of the round before.
+//         the updates are a queue of their own, served in order, all at once. Ranges are copied chunk by
+//         chunk, each copy of b bytes taking copy_latency_ns + b / rate, and updated bundle by bundle: a
+//         chunk comes when its bundle is committed. What may begin when an operator has ended begins at
+//         the end of its interval, but for the update, whose intent is at the beginning of its own. A
+//         gradient leaves at the end of its interval, over the link unless its range is on DEVICE; the
+//         next operator waits while more than kMaxGradientsUnderWay have not left. The update waits for
+//         all that leaves, and for the updates of the round before.
 // Units:  an fp32 parameter is an element of CostModel::update_elements_per_second.
 #pragma once
 #include <cstdint>

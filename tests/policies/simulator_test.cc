@@ -155,6 +155,36 @@ TEST(SimulatorTest, AnOperatorWaitsWhenTooManyGradientsAreUnderWay) {
   EXPECT_GT(stalls_ns[kLayers], (kMaxGradientsUnderWay - 1) * kCopyNs);
 }
 
+// As the executor does it (client/plan_executor.h).
+TEST(SimulatorTest, AChunkOfASpanningRangeIsFetchedWhenItsBundleIsCommitted) {
+  constexpr int64_t kChunks = 4;
+  Trace tensors;
+  tensors.phase = "train";
+  tensors.tensors = {{kChunks * kChunk, TensorGroup::kTrainable, 0}};
+  tensors.operators = {{0, 1, 20'000, 0}, {1, 0, 10, 0}};
+  tensors.uses = {{.tensor = 0}};
+  tensors.gradient_outs = {{0, 0}};
+  tensors.updated = {0};
+  ASSERT_OK_AND_ASSIGN(const RangeTrace trace, PackTrace(tensors, kChunk));
+  ASSERT_OK_AND_ASSIGN(const Plan plan, PlanFor(trace, kChunks * kChunk));
+  constexpr int64_t kCopyNs = kNsPerChunk + 100;
+  const auto stalls = [&](double elements_per_second) {
+    CostModel costs = kCosts;
+    costs.update_elements_per_second = elements_per_second;
+    const absl::StatusOr<Simulation> played = Simulate(trace, plan, costs, false);
+    EXPECT_OK(played.status());
+    return played->totals.stall_ns;
+  };
+  // Updates that take a quarter of a copy: behind the first, the link alone is waited for.
+  const auto fast = stalls(1e9);
+  EXPECT_EQ(fast[static_cast<int>(StallCause::kTransfer)], kChunks * kCopyNs);
+  EXPECT_EQ(fast[static_cast<int>(StallCause::kUpdate)], 1'024 + kChunks * kCopyNs - 10);
+  // Ones that take twice a copy: behind the last, one copy.
+  const auto slow = stalls(1e9 / 8);
+  EXPECT_EQ(slow[static_cast<int>(StallCause::kTransfer)], kChunks * kCopyNs);
+  EXPECT_EQ(slow[static_cast<int>(StallCause::kUpdate)], kChunks * 8 * 1'024 + kCopyNs - 10);
+}
+
 // The last interval is not over when the round begins.
 TEST(SimulatorTest, WhatIsFetchedAtTheBeginningCountsInTheLastInterval) {
   Trace tensors;
