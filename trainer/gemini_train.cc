@@ -26,7 +26,9 @@
 #include "server/embedded_server.h"
 #include "torch/utils.h"
 #include "trainer/activation_store_managed.h"
+#include "trainer/chunk_choice.h"
 #include "trainer/command_line.h"
+#include "trainer/compute_rate.h"
 #include "trainer/memory_plan.h"
 #include "trainer/parameter_store_managed.h"
 #include "trainer/parameter_store_reference.h"
@@ -75,13 +77,15 @@ absl::StatusOr<MemoryPlan> PlanFor(const RunConfig& config, const HfConfig& shap
                        TensorGroup::kTrainable});
   }
   GEMINI_ASSIGN_OR_RETURN(const int64_t available, AvailableMemory());
-  const int64_t chunk_bytes =
-      config.chunk_size == kAutoBytes
-          ? client::hooks::ChooseChunkBytes(DeviceMemory(config, available), model)
-          : config.chunk_size;
+  ChunkChoiceInputs inputs = {.config = config, .model = shape, .compute = {}, .links = {}};
+  inputs.device_bytes = DeviceMemory(config, available);
+  inputs.most_chunk_bytes = client::hooks::ChooseChunkBytes(inputs.device_bytes, model);
+  if (config.chunk_size == kAutoBytes) inputs.compute = MeasureComputeRate();
+  const ChunkChoice choice = ChooseChunkSize(inputs);
+  LogInfo(choice.reason);
   return PlanMemory(config, tensors,
-                    BoundaryActivationsOf(config, shape.num_blocks(), shape.width()), chunk_bytes,
-                    available);
+                    BoundaryActivationsOf(config, shape.num_blocks(), shape.width()),
+                    choice.chunk_bytes, available);
 }
 
 // Opens the session, with a server of its own unless a daemon is named, and moves the model into it.

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/chunk_choice.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "gemini/byte_size.h"
+#include "gemini/policy_options.h"
+#include "gemini/status_macros.h"
+#include "policies/chunk_size_search.h"
+#include "trainer/model_shape.h"
+
+namespace gemini::trainer {
+namespace {
+
+using policies::ChunkSizeSearchInputs;
+using policies::TriedChunkSize;
+
+constexpr int64_t kLeastChunkBytes = 64 * kKiB;
+// Half a second of planning for all sizes together (docs/benchmarks.md says what a plan takes). A model
+// of 1.3e9 parameters has so many chunks of 1 MiB.
+constexpr int64_t kMostBundles = 5'000;
+
+policies::RoundShape RoundOf(const RunConfig& config) {
+  const bool vertical = config.micro_batch_schedule == "vertical";
+  return {.train = true,
+          .batch = config.batch,
+          .sequence = config.sequence,
+          .micro_batches = vertical ? 1 : std::min(config.accumulate, kMostMicroBatches),
+          .recompute = vertical || config.recompute,
+          .element_bytes = sizeof(float)};
+}
+
+std::string Describe(const TriedChunkSize& tried) {
+  if (!tried.status.ok()) return absl::StrCat(FormatByteSize(tried.chunk_bytes), " does not fit");
+  return absl::StrFormat("%s %.3g s", FormatByteSize(tried.chunk_bytes),
+                         static_cast<double>(tried.prediction.round_ns) * 1e-9);
+}
+
+absl::StatusOr<ChunkChoice> Search(const ChunkChoiceInputs& in) {
+  GEMINI_ASSIGN_OR_RETURN(
+      const policies::TransformerTrace step,
+      policies::MakeTransformerTrace(ShapeOf(in.model), RoundOf(in.config), in.compute));
+  ChunkSizeSearchInputs search = {.trace = step.trace,
+                                  .budget_bytes = {},
+                                  .costs = in.links,
+                                  .least_chunk_bytes = kLeastChunkBytes,
+                                  .most_chunk_bytes = in.most_chunk_bytes,
+                                  .max_bundles = kMostBundles};
+  search.budget_bytes[Tier::kDevice] = in.device_bytes;
+  search.budget_bytes[Tier::kHost] = std::numeric_limits<int64_t>::max();
+  if (in.config.device_bandwidth > 0) {
+    search.costs.host_to_device = static_cast<double>(in.config.device_bandwidth);
+    search.costs.device_to_host = search.costs.host_to_device;
+  }
+  GEMINI_ASSIGN_OR_RETURN(search.policy.kind, ParsePolicyKind(in.config.policy));
+  search.policy.param_fraction = in.config.param_fraction;
+  GEMINI_ASSIGN_OR_RETURN(const policies::ChunkSizeChoice found, policies::SearchChunkSize(search));
+  std::string others;
+  ChunkChoice choice = {.chunk_bytes = found.plan.chunk_bytes, .reason = ""};
+  for (const TriedChunkSize& tried : found.tried) {
+    // Below those that would be too many is nothing to tell.
+    if (tried.num_bundles > kMostBundles || tried.chunk_bytes == choice.chunk_bytes) continue;
+    absl::StrAppend(&others, others.empty() ? "; with " : ", ", Describe(tried));
+  }
+  choice.reason = absl::StrFormat(
+      "chunks of %s: a step is predicted to take %.3g s, %.3g s of it waiting%s",
+      FormatByteSize(choice.chunk_bytes),
+      static_cast<double>(found.plan.prediction.round_ns) * 1e-9,
+      static_cast<double>(found.plan.prediction.round_ns - found.plan.prediction.compute_ns) * 1e-9,
+      others);
+  return choice;
+}
+
+}  // namespace
+
+ChunkChoice ChooseChunkSize(const ChunkChoiceInputs& in) {
+  if (in.config.chunk_size != kAutoBytes) {
+    return {in.config.chunk_size,
+            absl::StrCat("chunks of ", FormatByteSize(in.config.chunk_size), ", as asked for")};
+  }
+  absl::StatusOr<ChunkChoice> found = Search(in);
+  if (found.ok()) return *std::move(found);
+  return {in.most_chunk_bytes,
+          absl::StrCat("chunks of ", FormatByteSize(in.most_chunk_bytes),
+                       ", by the DEVICE budget alone, for no step can be predicted: ",
+                       found.status().message())};
+}
+
+}  // namespace gemini::trainer
