@@ -133,18 +133,20 @@ class Planner {
   Planner(const PlanInputs& in, std::vector<int32_t> slots_at)
       : in_(in), next_uses_(in.trace), slots_at_(std::move(slots_at)) {}
 
-  absl::StatusOr<Plan> Make(const ReplacementRule& rule, std::string name) const {
-    GEMINI_ASSIGN_OR_RETURN(const std::vector<Stay> stays, Stays(rule));
-    return Finish(stays, std::move(name));
+  absl::StatusOr<Plan> Make(const ReplacementRule& rule, std::string name) {
+    GEMINI_ASSIGN_OR_RETURN(stays_, Stays(rule));
+    return Finish(stays_, std::move(name));
   }
 
-  // As Make, when the plan would be better than `best`.
-  void Consider(const ReplacementRule& rule, std::string name, Plan& best) const {
+  // As Make, when the plan would be better than `best`, the one made before.
+  void Consider(const ReplacementRule& rule, std::string name, Plan& best) {
     if (!MayBeBetter(LeastFetchedChunks(rule), best)) return;
-    const absl::StatusOr<std::vector<Stay>> stays = Stays(rule);
-    if (!stays.ok() || !MayBeBetter(FetchedChunks(*stays), best)) return;
+    absl::StatusOr<std::vector<Stay>> stays = Stays(rule);
+    if (!stays.ok() || *stays == stays_ || !MayBeBetter(FetchedChunks(*stays), best)) return;
     Plan plan = Finish(*stays, std::move(name));
-    if (IsBetter(plan, best)) best = std::move(plan);
+    if (!IsBetter(plan, best)) return;
+    best = std::move(plan);
+    stays_ = *std::move(stays);
   }
 
  private:
@@ -215,13 +217,14 @@ class Planner {
   const PlanInputs& in_;
   const NextUses next_uses_;
   const std::vector<int32_t> slots_at_;
+  std::vector<Stay> stays_;  // Of the best plan.
 };
 
 absl::StatusOr<Plan> MakeUnchecked(const PlanInputs& in) {
   const RangeTrace& trace = in.trace;
   GEMINI_ASSIGN_OR_RETURN(std::vector<int32_t> slots_at,
                           SlotsAtPositions(trace, in.budget_bytes[Tier::kDevice]));
-  const Planner planner(in, std::move(slots_at));
+  Planner planner(in, std::move(slots_at));
   const ReplacementRule cpu = {.streams = true};
   const ReplacementRule cuda = {.kept = std::vector<bool>(trace.ranges.size(), true)};
   switch (in.policy.kind) {
