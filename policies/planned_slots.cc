@@ -68,48 +68,6 @@ bool PlannedSlots::IsFree(int32_t first, int32_t count) const {
   return true;
 }
 
-int32_t PlannedSlots::FindRun(int32_t count, absl::FunctionRef<Clearing(int32_t)> clearing_of) {
-  // A run that begins inside a range touches nobody less when it begins where the range does. So only
-  // those that begin with seen[i], for some i, are looked at.
-  seen_.resize(num_slots());
-  Seen* const seen = seen_.data();
-  int32_t num_seen = 0;
-  cheapest_.clear();
-  int64_t best_cost = std::numeric_limits<int64_t>::max();
-  int64_t cost = 0;    // Of the run that begins with seen[lowest].
-  int32_t lowest = 0;  // Behind the last that must stay.
-  for (int32_t slot = 0; slot < num_slots();) {
-    const int32_t range = occupants_[slot];
-    Seen& at = seen[num_seen++];
-    if (range == kNobody) {
-      at = {.first = slot, .last = since_[slot], .cost = 0};
-      ++slot;
-    } else {
-      const Clearing clearing = clearing_of(range);
-      at = {.first = slot, .last = clearing.last, .cost = clearing.cost};
-      slot += counts_[slot];
-    }
-    if (at.cost < 0) {
-      lowest = num_seen;
-      cost = 0;
-      continue;
-    }
-    cost += at.cost;
-    for (; lowest < num_seen && seen[lowest].first + count <= slot; ++lowest) {
-      if (cost <= best_cost) {
-        if (cost < best_cost) cheapest_.clear();
-        best_cost = cost;
-        cheapest_.push_back(lowest);
-      }
-      cost -= seen[lowest].cost;
-    }
-  }
-  seen_.resize(num_seen);
-  if (cheapest_.empty()) return -1;
-  if (!oldest_first_ || cheapest_.size() == 1) return seen_[cheapest_.front()].first;
-  return seen_[LeftLongestAgo(count)].first;
-}
-
 int32_t PlannedSlots::LeftLongestAgo(int32_t count) {
   // Of seen_, from where the run begins on: those that nobody behind them in it outlasts.
   latest_.clear();

@@ -8,10 +8,9 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <queue>
 #include <vector>
-
-#include "absl/functional/function_ref.h"
 
 namespace gemini::policies {
 
@@ -38,7 +37,9 @@ class PlannedSlots {
   };
   // Finds the run of `count` slots that is cheapest to clear; of equals, the one that is free or unused
   // for longest, or the lowest. -1: there is none. O(ranges there and free slots).
-  int32_t FindRun(int32_t count, absl::FunctionRef<Clearing(int32_t range)> clearing_of);
+  template <
+      typename ClearingOf>  // Clearing(int32_t range); inlined, for it is asked for every range.
+  int32_t FindRun(int32_t count, ClearingOf&& clearing_of);
 
   bool IsFree(int32_t first, int32_t count) const;
   int32_t occupant(int32_t slot) const { return occupants_[slot]; }
@@ -80,5 +81,48 @@ class PlannedSlots {
   std::vector<int32_t> cheapest_;  // The runs of least cost, by where in seen_ they begin.
   std::vector<int32_t> latest_;
 };
+
+template <typename ClearingOf>
+int32_t PlannedSlots::FindRun(int32_t count, ClearingOf&& clearing_of) {
+  // A run that begins inside a range touches nobody less when it begins where the range does. So only
+  // those that begin with seen[i], for some i, are looked at.
+  seen_.resize(num_slots());
+  Seen* const seen = seen_.data();
+  int32_t num_seen = 0;
+  cheapest_.clear();
+  int64_t best_cost = std::numeric_limits<int64_t>::max();
+  int64_t cost = 0;    // Of the run that begins with seen[lowest].
+  int32_t lowest = 0;  // Behind the last that must stay.
+  for (int32_t slot = 0; slot < num_slots();) {
+    const int32_t range = occupants_[slot];
+    Seen& at = seen[num_seen++];
+    if (range == kNobody) {
+      at = {.first = slot, .last = since_[slot], .cost = 0};
+      ++slot;
+    } else {
+      const Clearing clearing = clearing_of(range);
+      at = {.first = slot, .last = clearing.last, .cost = clearing.cost};
+      slot += counts_[slot];
+    }
+    if (at.cost < 0) {
+      lowest = num_seen;
+      cost = 0;
+      continue;
+    }
+    cost += at.cost;
+    for (; lowest < num_seen && seen[lowest].first + count <= slot; ++lowest) {
+      if (cost <= best_cost) {
+        if (cost < best_cost) cheapest_.clear();
+        best_cost = cost;
+        cheapest_.push_back(lowest);
+      }
+      cost -= seen[lowest].cost;
+    }
+  }
+  seen_.resize(num_seen);
+  if (cheapest_.empty()) return -1;
+  if (!oldest_first_ || cheapest_.size() == 1) return seen_[cheapest_.front()].first;
+  return seen_[LeftLongestAgo(count)].first;
+}
 
 }  // namespace gemini::policies
