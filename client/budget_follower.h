@@ -35,7 +35,8 @@ class BudgetFollower {
   std::atomic<bool> is_pending_{false};
   Mutex mutex_;
   std::optional<BudgetTarget> pending_ ABSL_GUARDED_BY(mutex_);
-  bool shrinks_ ABSL_GUARDED_BY(mutex_) = false;
+  uint64_t last_epoch_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool is_due_ ABSL_GUARDED_BY(mutex_) = false;  // Whether the server may wait for the answer.
 };
 
 }  // namespace gemini::client

@@ -73,7 +73,8 @@ class Session {
   // it did not. Any thread; one of several gets it. Not after Close.
   std::optional<BudgetTarget> TakeBudgetChange();
   // Tells the server that only the first target.device_bytes of the arena are used, nothing pinned or in
-  // flight behind them: what lies there is lost. Needed when the target is less than before; blocks.
+  // flight behind them: what lies there is lost. Needed when the target is less than the grant, which
+  // epochs that were not taken may have raised; blocks.
   // ABORTED: the target changed meanwhile; take it again. FAILED_PRECONDITION: nothing to acknowledge.
   absl::Status AcknowledgeBudget(const BudgetTarget& target);
 

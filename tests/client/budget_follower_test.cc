@@ -24,6 +24,34 @@ class BudgetFollowerTest : public SessionFixture {
     options.label = "tenant";
     return Session::Open(*std::move(socket), options);
   }
+
+  // Returns when a lease of this size is all that the server's DEVICE is granted for.
+  void AwaitGrant(int64_t device_bytes) {
+    ASSERT_OK_AND_ASSIGN(UniqueFd socket, server_->Connect());
+    Connection observer(std::move(socket));
+    ASSERT_OK(observer.Call(
+        wire::Body::Hello,
+        [](flatbuffers::FlatBufferBuilder& builder) {
+          return wire::CreateHelloDirect(builder, kProtocolVersion, "test", wire::Role::kObserver,
+                                         "observer")
+              .Union();
+        },
+        wire::Body::HelloReply));
+    for (;;) {
+      const absl::StatusOr<Reply> reply = observer.Call(
+          wire::Body::GetStatus,
+          [](flatbuffers::FlatBufferBuilder& builder) {
+            return wire::CreateGetStatus(builder).Union();
+          },
+          wire::Body::StatusReply);
+      ASSERT_OK(reply);
+      const auto* const tenants = reply->As<wire::StatusReply>()->tenants();
+      const bool granted = std::ranges::any_of(*tenants, [&](const wire::TenantStatus* tenant) {
+        return tenant->granted() != nullptr && tenant->granted()->device() == device_bytes;
+      });
+      if (granted) return;
+    }
+  }
 };
 
 TEST_F(BudgetFollowerTest, AckBeforeReassign) {
@@ -67,6 +95,31 @@ TEST_F(BudgetFollowerTest, AckBeforeReassign) {
       if (HasFatalFailure()) return;
     }
   }
+}
+
+// The first job's memory goes from one tenant to the next while it is between two operators: it never
+// saw that it had grown, and what it is asked for is more than it has.
+TEST_F(BudgetFollowerTest, ATargetAboveItsBudgetIsAcknowledgedToo) {
+  ASSERT_OK_AND_ASSIGN(session_, OpenWith(16 * kMiB, 4 * kMiB));
+  BudgetFollower follower(*session_);
+  const auto admit = [&](int64_t device_bytes) -> std::unique_ptr<Session> {
+    std::future<absl::StatusOr<std::unique_ptr<Session>>> newcomer = std::async(
+        std::launch::async, [&, device_bytes] { return OpenWith(device_bytes, device_bytes); });
+    while (newcomer.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
+      follower.BetweenOperators();
+    }
+    auto opened = newcomer.get();
+    EXPECT_OK(opened);
+    return opened.ok() ? *std::move(opened) : nullptr;
+  };
+  std::unique_ptr<Session> second = admit(12 * kMiB);
+  ASSERT_NE(second, nullptr);
+  EXPECT_EQ(session_->device_budget().budget_bytes(), 4 * kMiB);
+  second.reset();
+  AwaitGrant(16 * kMiB);  // Not looked at by the first.
+  const std::unique_ptr<Session> third = admit(8 * kMiB);
+  ASSERT_NE(third, nullptr);
+  EXPECT_EQ(session_->device_budget().budget_bytes(), 8 * kMiB);
 }
 
 }  // namespace
