@@ -134,11 +134,14 @@ class ReferenceAdamW {
     }
   }
 
- private:
+  // Of one parameter; empty before its first update.
   struct State {
     std::vector<float> exp_avg, exp_avg_sq;
     int64_t step = 0;
   };
+  const std::vector<State>& states() const { return state_; }  // In the order of the parameters.
+
+ private:
   std::vector<at::Tensor> parameters_;
   OptimizerSpec spec_;
   std::vector<State> state_;
