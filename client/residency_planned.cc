@@ -64,9 +64,11 @@ Residency::FetchStart Residency::BeginFetch(RangeId id, SlotId slot) {
   MutexLock lock(mutex_);
   const RangePlacement fetch = {.range = id.value(), .slot = slot};
   Range& range = ranges_[id.value()];
+  bool charged = false;
   for (; planned_->active(); WaitForChange()) {
     if (!planned_->paused() && !IsOccupied(fetch) && range.host_writers == 0) {
-      if (budget_.TryCharge(DeviceBudget::Use::kChunks, BytesOf(range))) break;
+      charged = budget_.TryCharge(DeviceBudget::Use::kChunks, BytesOf(range));
+      if (charged) break;
       if (!planned_->IsEvicting()) {
         waiting_fetch_.reset();
         return FetchStart::kNoBudget;
@@ -76,7 +78,8 @@ Residency::FetchStart Residency::BeginFetch(RangeId id, SlotId slot) {
     NotifyChange();  // An operator that waits for this must see that it has to wait.
   }
   waiting_fetch_.reset();
-  if (!planned_->active()) return FetchStart::kEnded;
+  // The plan may have ended since: what is charged is brought in all the same.
+  if (!charged) return FetchStart::kEnded;
   slots_.Take(slot, range.num_bundles, id.value());
   range.slot = slot;
   range.presence = Presence::kIncoming;
