@@ -13,12 +13,13 @@
 namespace gemini::client {
 
 ChunkStore::ChunkStore(std::string name, SpaceMemory memory, UniqueFd kick,
-                       const Connection& connection, uint64_t generation)
+                       const Connection& connection, uint64_t generation, SpaceTimeline timeline)
     : name_(std::move(name)),
       memory_(std::move(memory)),
       ring_(memory_, std::move(kick), connection, generation),
       residency_(memory_.residency_words(), memory_.layout().num_chunks),
       counters_(memory_.header()),
+      timeline_(timeline),
       commits_(memory_.commit_words(), memory_.records(), memory_.shape().num_bundles,
                memory_.layout().num_records),
       intents_(&memory_.header()->intent, memory_.intents(), memory_.shape().num_tensors),
@@ -64,7 +65,11 @@ absl::StatusOr<HostChunk> ChunkStore::AcquireLocked(ChunkId id, Access access) {
   if (slot.ok()) {
     const SlotId nvme = chunk.nvme;
     mutex_.Unlock();
+    const int64_t begin_ns = TimelineNowNs();
     status = ring_.Transfer(IoOperation::kRead, *slot, nvme);
+    if (status.ok()) {
+      timeline_.Add(TimelineLane::kNvmeRead, id.value(), begin_ns, chunk_bytes());
+    }
     mutex_.Lock();
   }
   chunk.busy = false;
@@ -279,7 +284,11 @@ absl::Status ChunkStore::Spill(SlotId victim) {
     spillable_.Remove(victim.value());
     ++spills_under_way_;
     mutex_.Unlock();
+    const int64_t begin_ns = TimelineNowNs();
     const absl::Status status = ring_.Transfer(IoOperation::kWrite, victim, nvme);
+    if (status.ok()) {
+      timeline_.Add(TimelineLane::kNvmeWrite, id.value(), begin_ns, chunk_bytes());
+    }
     mutex_.Lock();
     --spills_under_way_;
     chunk.busy = false;

@@ -38,6 +38,7 @@
 #include "client/slot_pool.h"
 #include "client/space_counters.h"
 #include "client/space_memory.h"
+#include "client/space_timeline.h"
 #include "gemini/ids.h"
 #include "gemini/unique_fd.h"
 
@@ -47,7 +48,7 @@ class ChunkStore final : private HostSlotOwner {
  public:
   // Starts with all chunks FREE. `connection` outlives this; `generation` is that of the lease.
   ChunkStore(std::string name, SpaceMemory memory, UniqueFd kick, const Connection& connection,
-             uint64_t generation);
+             uint64_t generation, SpaceTimeline timeline);
 
   const std::string& name() const { return name_; }
   int64_t chunk_bytes() const { return memory_.shape().chunk_bytes; }
@@ -117,17 +118,16 @@ class ChunkStore final : private HostSlotOwner {
   std::optional<int64_t> PeekGradient(BundleId bundle,
                                       absl::FunctionRef<void(const std::byte*)> look);
   int64_t WriteCount(ChunkId chunk) const;  // How many times it was acquired for writing.
-
   int64_t host_bytes_used() const;
   int64_t nvme_bytes_used() const;
   int64_t nvme_read_bytes() const;                            // Ever.
   int64_t nvme_written_bytes() const;                         // Ever.
   ResidencyWriter& residency_writer() { return residency_; }  // For Residency.
   SpaceCounters& counters() { return counters_; }
+  const SpaceTimeline& timeline() const { return timeline_; }
 
  private:
   static constexpr SlotId kNoSlot{};
-
   struct Chunk {
     SlotId host;
     SlotId nvme;        // The valid copy when both are there: `host` is then a cache.
@@ -177,6 +177,7 @@ class ChunkStore final : private HostSlotOwner {
   NvmeRingClient ring_;
   ResidencyWriter residency_;
   SpaceCounters counters_;
+  const SpaceTimeline timeline_;
 
   mutable Mutex mutex_;
   std::condition_variable idle_;  // Less is busy, awaited or held than before.
@@ -191,8 +192,7 @@ class ChunkStore final : private HostSlotOwner {
   SlotPool free_nvme_ ABSL_GUARDED_BY(mutex_);
   LruList spillable_ ABSL_GUARDED_BY(mutex_);  // HOST slots with an owner that nobody holds.
   int64_t spills_under_way_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t slots_of_others_ ABSL_GUARDED_BY(mutex_) =
-      0;  // HOST slots that not only the updater holds.
+  int64_t slots_of_others_ ABSL_GUARDED_BY(mutex_) = 0;  // HOST slots held not only by the updater.
   int64_t nvme_read_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t nvme_written_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };

@@ -20,13 +20,24 @@ struct CopyEvent {
   uint64_t sequence = 0;
 };
 
+// Which chunk a copy moves, for the timeline. The default is in none.
+struct CopySubject {
+  int32_t space = -1;  // Its index in the session.
+  uint32_t chunk = 0;
+};
+
 class CopyEngine {
  public:
   virtual ~CopyEngine() = default;
 
-  // Enqueues a copy behind all copies of `stream` and behind `after`. Returns at once.
+  // Enqueues a copy behind all copies of `stream` and behind `after`. Returns at once. `subject`: shown in
+  // the timeline, as a copy over the link.
   virtual CopyEvent Copy(CopyStream stream, void* destination, const void* source,
-                         int64_t size_bytes, CopyEvent after) = 0;
+                         int64_t size_bytes, CopyEvent after, CopySubject subject) = 0;
+  CopyEvent Copy(CopyStream stream, void* destination, const void* source, int64_t size_bytes,
+                 CopyEvent after) {
+    return Copy(stream, destination, source, size_bytes, after, CopySubject());
+  }
   // Returns whether everything up to the event is done; the bytes are then visible to the caller.
   virtual bool Done(CopyEvent event) const = 0;
   // Blocks the calling thread until Done.

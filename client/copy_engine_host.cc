@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "client/space_timeline.h"
 #include "gemini/check.h"
 
 namespace gemini::client {
@@ -24,13 +25,14 @@ void CopyBytes(void* destination, const void* source, int64_t size_bytes) {
 
 }  // namespace
 
-CopyEngineHost::CopyEngineHost(std::array<int64_t, 2> bytes_per_second) {
+CopyEngineHost::CopyEngineHost(std::array<int64_t, 2> bytes_per_second, TimelineShm* timeline)
+    : timeline_(timeline) {
   const std::array<const char*, 2> names = {"gemini-fetch", "gemini-evict"};
   for (size_t i = 0; i < streams_.size(); ++i) {
     Stream& stream = streams_[i];
     GEMINI_CHECK(bytes_per_second[i] >= 0);
     stream.bytes_per_second = bytes_per_second[i];
-    stream.worker = std::thread([this, &stream] { RunWorker(stream); });
+    stream.worker = std::thread([this, which = static_cast<CopyStream>(i)] { RunWorker(which); });
     ::pthread_setname_np(stream.worker.native_handle(), names[i]);
   }
 }
@@ -45,19 +47,20 @@ CopyEngineHost::~CopyEngineHost() {
 }
 
 CopyEvent CopyEngineHost::Copy(CopyStream which, void* destination, const void* source,
-                               int64_t size_bytes, CopyEvent after) {
+                               int64_t size_bytes, CopyEvent after, CopySubject subject) {
   Stream& stream = streams_[static_cast<size_t>(which)];
   MutexLock lock(stream.mutex);
   const uint64_t sequence = ++stream.enqueued;
   const bool idle = stream.done.load(std::memory_order_acquire) + 1 == sequence;
   if (idle && size_bytes <= kInlineBytes && stream.bytes_per_second == 0 && Done(after)) {
     // The lock keeps a later copy of this stream behind this one.
-    CopyBytes(destination, source, size_bytes);
+    const Job job = {destination, source, size_bytes, after, subject, {}};
+    Show(which, job, Run(job));
     stream.done.store(sequence, std::memory_order_release);
     stream.done.notify_all();
   } else {
     const Clock::time_point now = stream.bytes_per_second == 0 ? Clock::time_point() : Clock::now();
-    stream.queue.push_back({destination, source, size_bytes, after, now});
+    stream.queue.push_back({destination, source, size_bytes, after, subject, now});
     if (stream.idle) stream.changed.notify_one();
   }
   return {which, sequence};
@@ -76,7 +79,28 @@ void CopyEngineHost::Wait(CopyEvent event) {
   }
 }
 
-void CopyEngineHost::RunWorker(Stream& stream) {
+CopyEngineHost::Interval CopyEngineHost::Run(const Job& job) const {
+  const bool shown = timeline_ != nullptr && job.subject.space >= 0;
+  Interval when;
+  if (shown) when.begin = Clock::now();
+  CopyBytes(job.destination, job.source, job.size_bytes);
+  if (shown) when.end = Clock::now();
+  return when;
+}
+
+void CopyEngineHost::Show(CopyStream which, const Job& job, Interval when) const {
+  if (timeline_ == nullptr || job.subject.space < 0) return;
+  WriteTimelineEvent(*timeline_, {.lane = which == CopyStream::kFetch ? TimelineLane::kFetch
+                                                                      : TimelineLane::kEvict,
+                                  .space = static_cast<uint16_t>(job.subject.space),
+                                  .subject = job.subject.chunk,
+                                  .begin_ns = TimelineNs(when.begin),
+                                  .end_ns = TimelineNs(when.end),
+                                  .size_bytes = job.size_bytes});
+}
+
+void CopyEngineHost::RunWorker(CopyStream which) {
+  Stream& stream = streams_[static_cast<size_t>(which)];
   // A timed wait then ends when asked for, and not up to 50 us later; without it, it is only late.
   if (stream.bytes_per_second > 0) ::prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
   Clock::time_point link_free;
@@ -95,27 +119,29 @@ void CopyEngineHost::RunWorker(Stream& stream) {
     const bool at_once = Done(job.after);
     Wait(job.after);
     if (stream.bytes_per_second == 0) {
-      CopyBytes(job.destination, job.source, job.size_bytes);
+      Show(which, job, Run(job));
     } else {
       if (!at_once) job.enqueued = Clock::now();
-      RunPaced(stream, job, link_free);
+      Show(which, job, RunPaced(stream, job, link_free));
     }
     stream.done.fetch_add(1, std::memory_order_release);
     stream.done.notify_all();
   }
 }
 
-void CopyEngineHost::RunPaced(Stream& stream, const Job& job, Clock::time_point& link_free) {
+CopyEngineHost::Interval CopyEngineHost::RunPaced(Stream& stream, const Job& job,
+                                                  Clock::time_point& link_free) {
   const double nanoseconds =
       static_cast<double>(job.size_bytes) * 1e9 / static_cast<double>(stream.bytes_per_second);
   // From the ideal end of the one before and not from its wake-up, so that lateness does not add up.
-  link_free = std::max(link_free, job.enqueued) +
-              std::chrono::nanoseconds(static_cast<int64_t>(std::ceil(nanoseconds)));
+  const Clock::time_point begin = std::max(link_free, job.enqueued);
+  link_free = begin + std::chrono::nanoseconds(static_cast<int64_t>(std::ceil(nanoseconds)));
   CopyBytes(job.destination, job.source, job.size_bytes);
   MutexLock lock(stream.mutex);
   while (!stream.stopping && Clock::now() < link_free) {
     stream.mutex.WaitUntil(stream.changed, link_free);
   }
+  return {begin, link_free};
 }
 
 }  // namespace gemini::client

@@ -17,6 +17,7 @@
 #include "absl/base/thread_annotations.h"
 #include "client/copy_engine.h"
 #include "client/mutex.h"
+#include "gemini/timeline_shm.h"
 
 namespace gemini::client {
 
@@ -25,12 +26,16 @@ class CopyEngineHost : public CopyEngine {
   using Clock = std::chrono::steady_clock;
 
   // By CopyStream; 0: as fast as the memory is. None is negative.
-  explicit CopyEngineHost(std::array<int64_t, 2> bytes_per_second = {0, 0});
+  // `timeline` gets the copies that have a subject, each with the time that it had the link; it
+  // outlives this, and may be null.
+  explicit CopyEngineHost(std::array<int64_t, 2> bytes_per_second = {0, 0},
+                          TimelineShm* timeline = nullptr);
   // Copies what is enqueued, without a wait for the link's time, then joins the workers.
   ~CopyEngineHost() override;
 
+  using CopyEngine::Copy;
   CopyEvent Copy(CopyStream stream, void* destination, const void* source, int64_t size_bytes,
-                 CopyEvent after) override;
+                 CopyEvent after, CopySubject subject) override;
   bool Done(CopyEvent event) const override;
   void Wait(CopyEvent event) override;
 
@@ -40,6 +45,7 @@ class CopyEngineHost : public CopyEngine {
     const void* source;
     int64_t size_bytes;
     CopyEvent after;
+    CopySubject subject;
     Clock::time_point enqueued;  // Only with a rate.
   };
   struct Stream {
@@ -55,10 +61,20 @@ class CopyEngineHost : public CopyEngine {
     std::thread worker;
   };
 
-  void RunWorker(Stream& stream);
-  // Copies, and returns when the link is done with it. `link_free`: when it is done with all before.
-  void RunPaced(Stream& stream, const Job& job, Clock::time_point& link_free);
+  // When a copy had its stream to itself.
+  struct Interval {
+    Clock::time_point begin;
+    Clock::time_point end;
+  };
 
+  void RunWorker(CopyStream which);
+  // Copies, and returns when the link is done with it. `link_free`: when it is done with all before.
+  Interval RunPaced(Stream& stream, const Job& job, Clock::time_point& link_free);
+  // Copies as fast as the memory is.
+  Interval Run(const Job& job) const;
+  void Show(CopyStream which, const Job& job, Interval when) const;
+
+  TimelineShm* const timeline_;
   std::array<Stream, 2> streams_;  // By CopyStream.
 };
 

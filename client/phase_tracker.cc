@@ -2,6 +2,7 @@
 #include "client/phase_tracker.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <map>
@@ -52,8 +53,12 @@ struct Phase {
 
 class PhaseTracker::State {
  public:
-  State(Residency& residency, DeviceBudget& budget, PlanSource* plans)
-      : residency_(residency), budget_(budget), plans_(plans), executor_(residency) {}
+  State(Residency& residency, DeviceBudget& budget, PlanSource* plans, TimelineShm* timeline)
+      : residency_(residency),
+        budget_(budget),
+        plans_(plans),
+        timeline_(timeline),
+        executor_(residency) {}
 
   int32_t AddTensors(ChunkStore& store, absl::Span<const TracedTensor> tensors) {
     MutexLock lock(mutex_);
@@ -163,6 +168,7 @@ class PhaseTracker::State {
       }
     }
     if (!following_) recorder_.AddOperator(uses);
+    shown_position_ = position_;
     ++position_;
     if (in_flight_.fetch_add(1, std::memory_order_acq_rel) == 0) {
       executor_.Progressed(2 * begun_ + 1);
@@ -217,6 +223,7 @@ class PhaseTracker::State {
     const int64_t peak_bytes = budget_.TakePeak();
     const int64_t compute_ns =
         std::max<int64_t>(0, now_ns - interval_begin_ns_ - (stall_ns - interval_stall_ns_));
+    if (timeline_ != nullptr) ShowOperator(now_ns, now_ns - interval_begin_ns_ - compute_ns);
     interval_begin_ns_ = now_ns;
     interval_stall_ns_ = stall_ns;
     if (position_ > 0) {
@@ -234,6 +241,29 @@ class PhaseTracker::State {
       last.non_model_peak_bytes = std::max(last.non_model_peak_bytes, peak_bytes);
     }
     if (position_ == 0) tail_ = nullptr;
+  }
+
+  // Writes the operator whose interval ends now, of which it waited stall_ns.
+  void ShowOperator(int64_t now_ns, int64_t stall_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    TimelineEvent event = {.lane = TimelineLane::kOperator,
+                           .subject = static_cast<uint32_t>(shown_position_),
+                           .begin_ns = interval_begin_ns_ + stall_ns,
+                           .end_ns = now_ns,
+                           .stall_ns = stall_ns,
+                           .size_bytes = interval_device_bytes_};
+    if (stall_ns > 0) [[unlikely]] {
+      int64_t longest_ns = 0;
+      for (int cause = 0; cause < kNumStallCauses; ++cause) {
+        const int64_t total_ns = residency_.stall_ns(static_cast<StallCause>(cause));
+        const int64_t waited_ns = total_ns - std::exchange(interval_stalls_ns_[cause], total_ns);
+        if (waited_ns <= longest_ns) continue;
+        longest_ns = waited_ns;
+        event.cause = static_cast<StallCause>(cause);
+      }
+    }
+    if (shown_position_ >= 0) WriteTimelineEvent(*timeline_, event);
+    shown_position_ = -1;
+    interval_device_bytes_ = budget_.used_bytes();
   }
 
   // Takes up the time of a round that followed its plan: the `round`th, from 1, whose time replaces that
@@ -389,6 +419,7 @@ class PhaseTracker::State {
   Residency& residency_;
   DeviceBudget& budget_;
   PlanSource* const plans_;
+  TimelineShm* const timeline_;
   PlanExecutor executor_;
   std::function<void()> between_operators_;
   std::atomic<int64_t> last_ended_{-1};  // The last operator that has ended.
@@ -413,6 +444,11 @@ class PhaseTracker::State {
   TraceRecorder recorder_ ABSL_GUARDED_BY(mutex_);
   int64_t interval_begin_ns_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t interval_stall_ns_ ABSL_GUARDED_BY(mutex_) = 0;
+  // For the timeline: the operator whose interval it is (-1: none), what it found in use, and the stalls
+  // before it.
+  int32_t shown_position_ ABSL_GUARDED_BY(mutex_) = -1;
+  int64_t interval_device_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::array<int64_t, kNumStallCauses> interval_stalls_ns_ ABSL_GUARDED_BY(mutex_) = {};
   // Of the round before: its phase, when its last operator's interval goes on in the phase's trace.
   Phase* tail_ ABSL_GUARDED_BY(mutex_) = nullptr;
   bool tail_is_new_ ABSL_GUARDED_BY(mutex_) = false;
@@ -421,8 +457,9 @@ class PhaseTracker::State {
   std::function<bool(int32_t)> leave_when_ ABSL_GUARDED_BY(mutex_);
 };
 
-PhaseTracker::PhaseTracker(Residency& residency, DeviceBudget& budget, PlanSource* plans)
-    : state_(std::make_unique<State>(residency, budget, plans)) {}
+PhaseTracker::PhaseTracker(Residency& residency, DeviceBudget& budget, PlanSource* plans,
+                           TimelineShm* timeline)
+    : state_(std::make_unique<State>(residency, budget, plans, timeline)) {}
 PhaseTracker::~PhaseTracker() = default;
 
 int32_t PhaseTracker::AddTensors(ChunkStore& store, absl::Span<const TracedTensor> tensors) {

@@ -30,6 +30,7 @@
 #include "client/residency.h"
 #include "gemini/plan.h"
 #include "gemini/stall_cause.h"
+#include "gemini/timeline_shm.h"
 #include "gemini/trace.h"
 
 namespace gemini::client {
@@ -43,8 +44,10 @@ struct PhaseStats {
 
 class PhaseTracker {
  public:
-  // All outlive this. `plans` may be null: everything is placed on-line.
-  PhaseTracker(Residency& residency, DeviceBudget& budget, PlanSource* plans);
+  // All outlive this. `plans` may be null: everything is placed on-line. `timeline` gets the operators of
+  // all rounds, each when its interval has ended; it may be null.
+  PhaseTracker(Residency& residency, DeviceBudget& budget, PlanSource* plans,
+               TimelineShm* timeline = nullptr);
   // What was begun lands first.
   ~PhaseTracker();
   PhaseTracker(const PhaseTracker&) = delete;

@@ -215,7 +215,7 @@ void Residency::AwaitWrite(RangeId range, PendingWrite& write) {
 }
 
 void Residency::AddStall(const Range& range, StallCause cause, int64_t stall_ns) {
-  stats_.stall_by_cause_ns[static_cast<size_t>(cause)] += stall_ns;
+  stalls_ns_[static_cast<size_t>(cause)] += stall_ns;
   stall_ns_.fetch_add(stall_ns, std::memory_order_relaxed);
   range.store->counters().AddStallNs(cause, stall_ns);
 }
@@ -272,7 +272,8 @@ absl::StatusOr<PendingWrite> Residency::BeginHostWrite(Range& range, int64_t off
     if (waits) AddStall(range, StallCause::kUpdate, NowNs() - begin_ns);
     status = host.status();
     if (!status.ok()) break;
-    last = copies_.Copy(CopyStream::kEvict, host->data() + inside, from + done, piece, {});
+    last = copies_.Copy(CopyStream::kEvict, host->data() + inside, from + done, piece, {},
+                        range.store->timeline().CopyOf(chunk));
     range.host_written = last;
     stats_.evict_bytes += piece;
     range.store->counters().AddEvictBytes(piece);
@@ -422,6 +423,9 @@ ResidencyStats Residency::stats() const {
   MutexLock lock(mutex_);
   ResidencyStats stats = stats_;
   stats.stall_ns = stall_ns();
+  for (int cause = 0; cause < kNumStallCauses; ++cause) {
+    stats.stall_by_cause_ns[cause] = stall_ns(static_cast<StallCause>(cause));
+  }
   return stats;
 }
 

@@ -51,7 +51,6 @@ class Residency {
   Residency(DeviceBudget& budget, CopyEngine& copies, std::byte* arena, int64_t num_slots,
             int64_t chunk_bytes);
   Residency(const Residency&) = delete;
-  Residency& operator=(const Residency&) = delete;
 
   // Adds the range of `num_bundles` chunks of `kind` (param or grad) from `first`; the same range again
   // has the same id. `store` outlives this and has the same chunk_bytes.
@@ -98,6 +97,7 @@ class Residency {
   void set_pending_release(std::function<bool()> release);
   ResidencyStats stats() const;
   int64_t stall_ns() const { return stall_ns_.load(std::memory_order_relaxed); }
+  int64_t stall_ns(StallCause cause) const { return stalls_ns_[static_cast<int>(cause)]; }
   int64_t num_slots() const;  // That the budget has.
   int64_t chunk_bytes() const { return chunk_bytes_; }
 
@@ -179,6 +179,7 @@ class Residency {
   const int64_t num_arena_slots_;
   const int64_t chunk_bytes_;
   std::atomic<int64_t> stall_ns_{0};
+  std::array<std::atomic<int64_t>, kNumStallCauses> stalls_ns_ = {};  // Of it, by StallCause.
 
   mutable Mutex mutex_;
   std::condition_variable changed_;  // A range came or left, or PlannedMoves has news.

@@ -95,7 +95,8 @@ CopyEvent Residency::FetchChunk(RangeId id, int64_t index, const std::byte* host
   stats_.fetch_bytes += chunk_bytes_;
   range.store->counters().AddFetchBytes(chunk_bytes_);
   return copies_.Copy(CopyStream::kFetch, AddressOf(slot), host, chunk_bytes_,
-                      FetchableAfter(range, slot));
+                      FetchableAfter(range, slot),
+                      range.store->timeline().CopyOf(range.chunk(index)));
 }
 
 void Residency::EndFetch(RangeId id, CopyEvent last, bool all) {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/server_plan_source.h"
 
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/reply_memory.h"
 #include "gemini/errno_status.h"
 #include "gemini/plan_wire.h"
 #include "gemini/status_macros.h"
@@ -27,27 +27,6 @@ absl::Status Fill(int fd, absl::string_view bytes) {
     written += size;
   }
   return absl::OkStatus();
-}
-
-// What the reply's only descriptor holds.
-absl::StatusOr<std::string> Content(const Reply& reply, int64_t size_bytes) {
-  struct stat info;
-  if (reply.fds.size() != 1 || ::fstat(reply.fds[0].get(), &info) != 0 || size_bytes < 1 ||
-      info.st_size != size_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat("the server sent ", reply.fds.size(),
-                                                   " descriptors where one of ", size_bytes,
-                                                   " bytes is needed"));
-  }
-  std::string bytes(size_bytes, '\0');
-  for (int64_t filled = 0; filled < size_bytes;) {
-    const ssize_t got =
-        ::pread(reply.fds[0].get(), bytes.data() + filled, size_bytes - filled, filled);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return ErrnoStatus(errno, "read what the server sent");
-    if (got == 0) return absl::DataLossError("what the server sent ends early");
-    filled += got;
-  }
-  return bytes;
 }
 
 }  // namespace
@@ -89,7 +68,7 @@ absl::StatusOr<Plan> ServerPlanSource::MakePlan(const Trace& trace, int64_t devi
           },
           wire::Body::PlanReply, kPlanTimeout));
   GEMINI_ASSIGN_OR_RETURN(const std::string content,
-                          Content(reply, reply.As<wire::PlanReply>()->size_bytes()));
+                          ReadReplyMemory(reply, reply.As<wire::PlanReply>()->size_bytes()));
   GEMINI_ASSIGN_OR_RETURN(Plan plan, DecodePlan(content));
   if (plan.fingerprint != Fingerprint(trace) || plan.num_positions() != trace.num_positions() ||
       plan.chunk_bytes != options_.chunk_bytes || plan.device_bytes > device_bytes) {
@@ -117,7 +96,7 @@ absl::StatusOr<std::optional<Trace>> ServerPlanSource::FindTrace(
   if (size_bytes > kMaxTraceBytes) {
     return absl::InvalidArgumentError(absl::StrCat("a trace of ", size_bytes, " bytes"));
   }
-  GEMINI_ASSIGN_OR_RETURN(const std::string content, Content(reply, size_bytes));
+  GEMINI_ASSIGN_OR_RETURN(const std::string content, ReadReplyMemory(reply, size_bytes));
   GEMINI_ASSIGN_OR_RETURN(Trace trace, DecodeTrace(content));
   // Found by a hash; another job's trace would lead to pins of tensors that are none.
   if (trace.phase != phase || trace.tensors != tensors) return std::nullopt;

@@ -111,13 +111,17 @@ absl::StatusOr<Session::Lease> Session::TakeLease(Connection& connection,
       lease.granted_bytes[Tier::kDevice] / options.chunk_bytes * options.chunk_bytes) {
     return Malformed("a DEVICE arena smaller than its grant");
   }
-  // The lease's segment, then the arena.
-  if (reply.fds.size() < (arena_bytes > 0 ? 2u : 1u)) return Malformed("no segment, or no arena");
+  // The lease's segment, the timeline, then the arena.
+  if (reply.fds.size() < (arena_bytes > 0 ? 3u : 2u)) {
+    return Malformed("no segment, no timeline, or no arena");
+  }
   GEMINI_ASSIGN_OR_RETURN(lease.segment,
                           MappedMemory::Map(reply.fds[0].get(), sizeof(LeaseSegmentShm),
                                             MappedMemory::Access::kReadOnly));
+  GEMINI_ASSIGN_OR_RETURN(lease.timeline, MappedMemory::Map(reply.fds[1].get(), sizeof(TimelineShm),
+                                                            MappedMemory::Access::kReadWrite));
   if (arena_bytes > 0) {
-    GEMINI_ASSIGN_OR_RETURN(lease.arena, MappedMemory::Map(reply.fds[1].get(), arena_bytes,
+    GEMINI_ASSIGN_OR_RETURN(lease.arena, MappedMemory::Map(reply.fds[2].get(), arena_bytes,
                                                            MappedMemory::Access::kReadWrite));
   }
   return lease;
@@ -131,7 +135,8 @@ Session::Session(std::unique_ptr<Connection> connection, Lease lease, const Sess
       policy_(options.policy),
       device_bandwidth_(options.device_bandwidth),
       device_budget_(lease.granted_bytes[Tier::kDevice]),
-      copies_({options.device_bandwidth, options.device_bandwidth}),
+      timeline_(std::move(lease.timeline)),
+      copies_({options.device_bandwidth, options.device_bandwidth}, timeline()),
       lease_segment_(std::move(lease.segment)),
       arena_(std::move(lease.arena)),
       residency_(std::make_unique<Residency>(device_budget_, copies_, arena_.data(),
@@ -189,10 +194,12 @@ absl::StatusOr<ChunkStore*> Session::OpenSpace(const SpaceOptions& options) {
                             .num_tensors = options.num_tensors};
   GEMINI_ASSIGN_OR_RETURN(SpaceMemory memory,
                           SpaceMemory::Map(shape, reply.fds[0].get(), reply.fds[1].get(), slabs));
+  const SpaceTimeline timeline = {.ring = this->timeline(),
+                                  .space = static_cast<uint16_t>(spaces_.size())};
   spaces_.push_back({.id = space,
                      .store = std::make_unique<ChunkStore>(options.name, std::move(memory),
                                                            std::move(reply.fds[2]), *connection_,
-                                                           opened->generation())});
+                                                           opened->generation(), timeline)});
   return spaces_.back().store.get();
 }
 

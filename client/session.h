@@ -26,6 +26,7 @@
 #include "gemini/mapped_memory.h"
 #include "gemini/policy_options.h"
 #include "gemini/tier.h"
+#include "gemini/timeline_shm.h"
 #include "gemini/unique_fd.h"
 
 namespace gemini::client {
@@ -88,6 +89,8 @@ class Session {
   CopyEngine& copies() { return copies_; }
   // Not after Close.
   Residency& residency() { return *residency_; }
+  // For `memstat trace`; valid until the session is destroyed.
+  TimelineShm* timeline() { return reinterpret_cast<TimelineShm*>(timeline_.data()); }
 
   // The first error that any part of the session hit; OK until then. Once latched, no step commits.
   absl::Status status() const;
@@ -106,6 +109,7 @@ class Session {
     uint64_t generation = 0;
     TierMap<int64_t> granted_bytes;
     MappedMemory segment;
+    MappedMemory timeline;
     MappedMemory arena;
   };
   struct OpenedSpace {
@@ -123,6 +127,8 @@ class Session {
   const PolicyOptions policy_;
   const int64_t device_bandwidth_;
   DeviceBudget device_budget_;
+  // Mapped for longer than the lease lasts: the copy workers write to it, and nobody else gets its bytes.
+  const MappedMemory timeline_;
   CopyEngineHost copies_;
 
   mutable Mutex mutex_;

@@ -73,8 +73,12 @@ void UpdateQueue::Run() {
 
 void UpdateQueue::UpdateAll() {
   while (const std::optional<BundleId> bundle = store_.TakeUpdate()) {
+    const int64_t begin_ns = TimelineNowNs();
     const absl::Status status = update_(*bundle);
-    if (status.ok()) continue;
+    if (status.ok()) {
+      store_.timeline().Add(TimelineLane::kUpdate, bundle->value(), begin_ns, /*size_bytes=*/0);
+      continue;
+    }
     failed_(status);
     MutexLock lock(mutex_);  // So that a Finish meanwhile sees both or none.
     store_.FailUpdates(status);

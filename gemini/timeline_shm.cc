@@ -17,6 +17,7 @@ void WriteTimelineEvent(TimelineShm& ring, const TimelineEvent& event) {
   // No word of the new event may be seen under the old one's stamp.
   std::atomic_thread_fence(std::memory_order_release);
   entry.what.store(static_cast<uint64_t>(event.lane) | static_cast<uint64_t>(event.cause) << 8 |
+                       static_cast<uint64_t>(event.space) << 16 |
                        static_cast<uint64_t>(event.subject) << 32,
                    std::memory_order_relaxed);
   entry.begin_ns.store(static_cast<uint64_t>(event.begin_ns), std::memory_order_relaxed);
@@ -46,6 +47,7 @@ std::optional<TimelineEvent> ReadTimelineEvent(const TimelineShm& ring, uint64_t
   }
   return TimelineEvent{.lane = static_cast<TimelineLane>(lane),
                        .cause = static_cast<StallCause>(cause),
+                       .space = static_cast<uint16_t>(what >> 16),
                        .subject = static_cast<uint32_t>(what >> 32),
                        .begin_ns = static_cast<int64_t>(begin),
                        .end_ns = static_cast<int64_t>(begin + duration),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A ring of what a client did lately, for `memstat trace`: operators with the wait before them, copies,
-// updates, reads and writes of NVME. Lies in the client segment of a session's first space.
+// updates, reads and writes of NVME. One a session, in memory that the server makes with its lease.
 // Writer:   any thread of the client. It claims an entry, clears its `stamp` (release fence), writes the
 //           other words, then the stamp with release order. The ring is overwritten for ever.
 //           One that pauses in between while others write a whole lap may spoil one entry of theirs.
@@ -20,7 +20,7 @@
 namespace gemini {
 
 enum class TimelineLane : uint8_t {
-  kOperator = 0,   // subject: position; the wait ended at begin_ns.
+  kOperator = 0,   // subject: position, 0 begins a round; the wait ended at begin_ns.
   kFetch = 1,      // HOST to DEVICE; subject: chunk.
   kEvict = 2,      // DEVICE to HOST, gradients among them; subject: chunk.
   kUpdate = 3,     // subject: bundle.
@@ -41,12 +41,13 @@ constexpr absl::string_view TimelineLaneName(TimelineLane lane) {
 
 struct TimelineEvent {
   TimelineLane lane = TimelineLane::kOperator;
-  StallCause cause = StallCause::kTransfer;  // Of stall_ns.
+  StallCause cause = StallCause::kTransfer;  // Of stall_ns: what most of it was for.
+  uint16_t space = 0;  // Whose chunk or bundle: its index in the session, in the order of opening.
   uint32_t subject = 0;
   int64_t begin_ns = 0;
   int64_t end_ns = 0;
   int64_t stall_ns = 0;    // Operators: the wait that ended at begin_ns.
-  int64_t size_bytes = 0;  // Copies and I/O. Operators: DEVICE bytes in use at begin_ns.
+  int64_t size_bytes = 0;  // Copies and I/O. Operators: DEVICE bytes in use before the wait.
   bool operator==(const TimelineEvent&) const = default;
 };
 
@@ -55,7 +56,7 @@ inline constexpr int64_t kTimelineEntries = 16'384;
 
 struct TimelineEntryShm {
   std::atomic<uint64_t> stamp;  // Number of the event, from 1; 0: being written, or never.
-  std::atomic<uint64_t> what;   // lane | cause << 8 | subject << 32.
+  std::atomic<uint64_t> what;   // lane | cause << 8 | space << 16 | subject << 32.
   std::atomic<uint64_t> begin_ns;
   std::atomic<uint64_t> duration_ns;
   std::atomic<uint64_t> stall_ns;

@@ -134,6 +134,10 @@ absl::StatusOr<MadePlan> PlanService::Make(PlanTask& task) {
   made.size_bytes = static_cast<int64_t>(encoded.size());
   made.phase = trace.phase;
   made.device_floor_bytes = policies::DeviceFloorBytes(packed);
+  made.inputs = {.budget_bytes = task.budget_bytes,
+                 .chunk_bytes = task.chunk_bytes,
+                 .policy = task.policy,
+                 .costs = costs};
   ServerLog().info("planned phase '{}' of space {} in {}: {} positions, made by {}, {} a round",
                    absl::CHexEscape(trace.phase), task.space,
                    absl::FormatDuration(absl::Now() - start), plan.num_positions(), plan.made_by,

@@ -18,6 +18,7 @@
 #include "gemini/tier.h"
 #include "gemini/unique_fd.h"
 #include "server/machine_costs.h"
+#include "server/plan_inputs.h"
 #include "server/server_options.h"
 #include "server/trace_store.h"
 #include "server/worker_thread.h"
@@ -44,6 +45,7 @@ struct MadePlan {
   int64_t size_bytes = 0;
   std::string phase;
   int64_t device_floor_bytes = 0;
+  PlanInputsUsed inputs;
 };
 
 struct FoundTrace {

@@ -32,6 +32,15 @@ Offset<wire::TierStatus> Status(FlatBufferBuilder& builder, const TierBudget& bu
                                 budget.reclaiming_bytes, budget.free_bytes());
 }
 
+wire::CostModel Costs(const CostModel& costs) {
+  return {costs.host_to_device,
+          costs.device_to_host,
+          costs.nvme_read,
+          costs.nvme_write,
+          costs.update_elements_per_second,
+          costs.copy_latency_ns};
+}
+
 std::string EncodeStatus(uint64_t id, const StatusAnswer& answer, size_t max_entries) {
   FlatBufferBuilder builder;
   std::vector<Offset<wire::TenantStatus>> tenants;
@@ -86,10 +95,7 @@ std::string EncodeStatus(uint64_t id, const StatusAnswer& answer, size_t max_ent
   const auto device = Status(builder, answer.tiers[Tier::kDevice]);
   const auto host = Status(builder, answer.tiers[Tier::kHost]);
   const auto nvme = Status(builder, answer.tiers[Tier::kNvme]);
-  const wire::CostModel costs(answer.costs.host_to_device, answer.costs.device_to_host,
-                              answer.costs.nvme_read, answer.costs.nvme_write,
-                              answer.costs.update_elements_per_second,
-                              answer.costs.copy_latency_ns);
+  const wire::CostModel costs = Costs(answer.costs);
   const auto tenant_list = builder.CreateVector(tenants);
   const auto space_list = builder.CreateVector(spaces);
   const auto build = builder.CreateString(answer.build);
@@ -178,6 +184,35 @@ std::string EncodeChunksReply(uint64_t id, const ChunksAnswer& answer) {
   const auto body =
       wire::CreateChunksReply(builder, answer.num_chunks, answer.chunk_bytes, answer.first, list);
   return Finish(builder, id, wire::Body::ChunksReply, body.Union());
+}
+
+std::string EncodeTimelineReply(uint64_t id, const TimelineAnswer& answer) {
+  FlatBufferBuilder builder;
+  std::vector<wire::TimelineEvent> events;
+  for (const auto& [number, event] : answer.events) {
+    events.emplace_back(number, event.begin_ns, event.end_ns, event.stall_ns, event.size_bytes,
+                        event.subject, event.space, static_cast<uint8_t>(event.lane),
+                        static_cast<uint8_t>(event.cause));
+  }
+  std::vector<Offset<wire::TimelineSpace>> spaces;
+  for (const auto& [index, name] : answer.spaces) {
+    spaces.push_back(wire::CreateTimelineSpace(builder, index, builder.CreateString(name)));
+  }
+  const auto space_list = builder.CreateVector(spaces);
+  const auto list = builder.CreateVectorOfStructs(events);
+  const auto body =
+      wire::CreateTimelineReply(builder, answer.written, answer.next, space_list, list);
+  return Finish(builder, id, wire::Body::TimelineReply, body.Union());
+}
+
+std::string EncodePlanInputsReply(uint64_t id, const PlanInputsUsed& inputs) {
+  FlatBufferBuilder builder;
+  const wire::TierBytes budget = Bytes(inputs.budget_bytes);
+  const wire::CostModel costs = Costs(inputs.costs);
+  const auto body = wire::CreatePlanInputsReply(builder, &budget, inputs.chunk_bytes,
+                                                static_cast<uint8_t>(inputs.policy.kind),
+                                                inputs.policy.param_fraction, &costs);
+  return Finish(builder, id, wire::Body::PlanInputsReply, body.Union());
 }
 
 std::string EncodeRefusal(uint64_t id, const absl::Status& status) {

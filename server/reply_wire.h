@@ -4,6 +4,7 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -11,7 +12,9 @@
 #include "gemini/cost_model.h"
 #include "gemini/residency_shm.h"
 #include "gemini/tier.h"
+#include "gemini/timeline_shm.h"
 #include "server/budgets.h"
+#include "server/plan_inputs.h"
 #include "server/space_reader.h"
 
 namespace gemini::server {
@@ -74,6 +77,18 @@ struct ChunksAnswer {
   int64_t first = 0;
   std::vector<ListedChunk> chunks;
 };
+struct NumberedEvent {
+  uint64_t number = 0;
+  TimelineEvent event;
+};
+// The most events of one TimelineAnswer: with the names of 64 spaces they fit a message.
+inline constexpr int64_t kMaxTimelineEvents = 1000;
+struct TimelineAnswer {
+  uint64_t written = 0;
+  uint64_t next = 0;
+  std::vector<std::pair<uint16_t, std::string>> spaces;  // By index.
+  std::vector<NumberedEvent> events;
+};
 
 // Each answers the request `id`.
 std::string EncodeHelloReply(uint64_t id, const HelloAnswer& answer);
@@ -84,6 +99,8 @@ std::string EncodeDone(uint64_t id);
 std::string EncodeTraceRoom(uint64_t id);
 std::string EncodePlanReply(uint64_t id, int64_t size_bytes, int64_t device_floor_bytes);
 std::string EncodeTraceReply(uint64_t id, int64_t size_bytes);
+std::string EncodeTimelineReply(uint64_t id, const TimelineAnswer& answer);
+std::string EncodePlanInputsReply(uint64_t id, const PlanInputsUsed& inputs);
 // Tenants and spaces that do not fit one message are left out, the last ones first.
 std::string EncodeStatusReply(uint64_t id, const StatusAnswer& answer);
 std::string EncodeChunksReply(uint64_t id, const ChunksAnswer& answer);

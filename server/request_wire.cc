@@ -105,6 +105,16 @@ absl::StatusOr<Request> ParseRequest(absl::string_view bytes) {
       request.body = AckEpochRequest{ack->epoch(), ack->device_bytes()};
       return request;
     }
+    case wire::Body::ReadTimeline: {
+      const wire::ReadTimeline* read = message->body_as_ReadTimeline();
+      request.body = ReadTimelineRequest{StringOf(read->space()), read->first()};
+      return request;
+    }
+    case wire::Body::FindPlanInputs: {
+      const wire::FindPlanInputs* find = message->body_as_FindPlanInputs();
+      request.body = FindPlanInputsRequest{StringOf(find->space()), StringOf(find->phase())};
+      return request;
+    }
     default:
       return absl::InvalidArgumentError(absl::StrCat(
           "a message of type ", static_cast<int>(message->body_type()), ", which no client sends"));

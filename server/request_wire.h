@@ -70,12 +70,21 @@ struct FindTraceRequest {
   std::string phase;
   uint64_t tensors_hash = 0;
 };
+struct ReadTimelineRequest {
+  std::string space;
+  uint64_t first = 0;
+};
+struct FindPlanInputsRequest {
+  std::string space;
+  std::string phase;
+};
 
 struct Request {
   uint64_t id = 0;
   std::variant<HelloRequest, OpenLeaseRequest, OpenSpaceRequest, TakeSlabsRequest,
                CloseSpaceRequest, CloseSessionRequest, GetStatusRequest, ListChunksRequest,
-               OpenTraceRequest, MakePlanRequest, FindTraceRequest, AckEpochRequest>
+               OpenTraceRequest, MakePlanRequest, FindTraceRequest, AckEpochRequest,
+               ReadTimelineRequest, FindPlanInputsRequest>
       body;
 };
 

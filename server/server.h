@@ -33,7 +33,8 @@
 namespace gemini::server {
 
 // Sessions that said hello, with those whose lease outlives their connection; as many connections more
-// may be about to. Each costs 3 descriptors and 64 KiB at most.
+// may be about to. Each costs 3 descriptors and 64 KiB at most, and 0.75 MiB for a timeline that its client
+// writes.
 inline constexpr int64_t kMaxSessions = 256;
 // Of all spaces together. A status reads 6 words a bundle at least: some 30 ms for all of these.
 inline constexpr int64_t kMaxServerBundles = int64_t{1} << 21;
@@ -97,6 +98,14 @@ class Server {
   void Handle(Session& session, uint64_t id, const CloseSessionRequest& close);
   void Handle(Session& session, uint64_t id, const GetStatusRequest& get);
   void Handle(Session& session, uint64_t id, const ListChunksRequest& list);
+  void Handle(Session& session, uint64_t id, const ReadTimelineRequest& read);
+  // The open space of that name, with its session; nulls: there is none.
+  struct NamedSpace {
+    Session* session = nullptr;
+    OpenedSpace* opened = nullptr;
+  };
+  NamedSpace FindSpace(const std::string& name);
+  static absl::Status NoSpace(absl::string_view name);
   // server_leases.cc: who has which budgets.
   void Handle(Session& session, uint64_t id, const OpenLeaseRequest& open);
   void Handle(Session& session, uint64_t id, const AckEpochRequest& ack);
@@ -123,6 +132,7 @@ class Server {
   void Handle(Session& session, uint64_t id, const OpenTraceRequest& open);
   void Handle(Session& session, uint64_t id, const MakePlanRequest& make);
   void Handle(Session& session, uint64_t id, const FindTraceRequest& find);
+  void Handle(Session& session, uint64_t id, const FindPlanInputsRequest& find);
   void FinishOpenSpace(Session& session, uint64_t request, const SpacePlan& plan,
                        SpaceMemory memory);
   // The room that spaces take of their lease, and of what all share. A plan's room is given back once.

@@ -10,6 +10,8 @@
 #include "gemini/byte_size.h"
 #include "gemini/check.h"
 #include "gemini/layout.h"
+#include "gemini/status_macros.h"
+#include "gemini/timeline_shm.h"
 #include "server/budget_shares.h"
 #include "server/sealed_memfd.h"
 #include "server/server.h"
@@ -39,6 +41,8 @@ bool AnswersEpochs(const Session& session) {
 struct MadeLease {
   TierGrant arena;
   ServerWritableMemfd segment;
+  UniqueFd timeline;
+  MappedMemory timeline_map;
 };
 
 // For a worker. On an error nothing is held.
@@ -48,6 +52,12 @@ absl::StatusOr<MadeLease> MakeLease(TierStore& device, int64_t num_pages) {
       MakeServerWritableMemfd("gemini-lease-segment", sizeof(LeaseSegmentShm));
   if (!segment.ok()) return segment.status();
   made.segment = *std::move(segment);
+  // Without pages: they come, and are charged to the client, as it writes.
+  GEMINI_ASSIGN_OR_RETURN(made.timeline, MakeSealedMemfd("gemini-timeline", sizeof(TimelineShm),
+                                                         MemfdPages::kOnDemand));
+  GEMINI_ASSIGN_OR_RETURN(
+      made.timeline_map,
+      MappedMemory::Map(made.timeline.get(), sizeof(TimelineShm), MappedMemory::Access::kReadOnly));
   absl::StatusOr<TierGrant> arena = device.Make(kPageBytes, num_pages);
   if (!arena.ok()) return arena.status();
   made.arena = *std::move(arena);
@@ -183,6 +193,8 @@ void Server::BeginLease(Session& session, uint64_t request, const OpenLeaseReque
         found.lease->arena = std::move(made->arena);
         found.lease->segment = std::move(made->segment.fd);
         found.lease->segment_map = std::move(made->segment.memory);
+        found.lease->timeline = std::move(made->timeline);
+        found.lease->timeline_map = std::move(made->timeline_map);
       }
       FinishLease(found, request, made.status());
     });
@@ -213,13 +225,14 @@ void Server::FinishLease(Session& session, uint64_t request, const absl::Status&
                         .generation = lease.generation,
                         .granted = lease.granted,
                         .device_arena_bytes = lease.arena.size_bytes()};
-  std::vector<int> fds = {lease.segment.get()};
+  std::vector<int> fds = {lease.segment.get(), lease.timeline.get()};
   for (const TierExtent& extent : lease.arena.extents) fds.push_back(extent.fd.get());
   ServerLog().info(
       "lease {} for session {} '{}' (pid {}): DEVICE {}, HOST {}, NVME {}", lease.id, session.id,
       session.label, session.peer.pid, FormatByteSize(lease.granted[Tier::kDevice]),
       FormatByteSize(lease.granted[Tier::kHost]), FormatByteSize(lease.granted[Tier::kNvme]));
   session.connection->Send(EncodeLeaseReply(request, answer), fds);
+  lease.timeline.Reset();
   session.connection->Resume();
   RetryWaitingLeases();  // Those that came while it was made may now have it give way.
 }

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "gemini/byte_size.h"
 #include "gemini/layout.h"
@@ -14,6 +15,8 @@
 
 namespace gemini::server {
 namespace {
+
+constexpr size_t kMaxShownPhaseChars = 256;
 
 // The session's spaces were given their ids in the order of their opening.
 std::string FirstSpaceName(const Session& session) {
@@ -75,6 +78,14 @@ void SetFloor(Session& session, const std::string& phase, int64_t device_floor_b
       std::min(floor_bytes, session.lease->granted[Tier::kDevice]);
 }
 
+// A session of more phases than that keeps those of the first ones.
+void KeepInputs(Session& session, const std::string& phase, const PlanInputsUsed& inputs) {
+  if (phase.size() > kMaxShownPhaseChars) return;  // A client's: what is kept of it has a bound.
+  if (session.plan_inputs.contains(phase) || session.plan_inputs.size() < kMaxPhaseFloors) {
+    session.plan_inputs[phase] = inputs;
+  }
+}
+
 }  // namespace
 
 void Server::Handle(Session& session, uint64_t id, const OpenTraceRequest& open) {
@@ -130,6 +141,7 @@ void Server::Handle(Session& session, uint64_t id, const MakePlanRequest& make) 
             Refuse(*found, id, plan.status());
           } else {
             SetFloor(*found, plan->phase, plan->device_floor_bytes);
+            KeepInputs(*found, plan->phase, plan->inputs);
             found->connection->Send(EncodePlanReply(id, plan->size_bytes, plan->device_floor_bytes),
                                     {plan->fd.get()});
           }
@@ -158,6 +170,24 @@ void Server::Handle(Session& session, uint64_t id, const FindTraceRequest& find)
                         found->connection->Resume();
                       });
                     });
+}
+
+void Server::Handle(Session& session, uint64_t id, const FindPlanInputsRequest& find) {
+  const NamedSpace found = FindSpace(find.space);
+  if (found.opened == nullptr) {
+    Refuse(session, id, NoSpace(find.space));
+    return;
+  }
+  const auto inputs = found.session->plan_inputs.find(find.phase);
+  if (inputs == found.session->plan_inputs.end()) {
+    Refuse(session, id,
+           absl::NotFoundError(
+               absl::StrCat("no plan was made yet for phase '",
+                            absl::CHexEscape(find.phase.substr(0, kMaxShownPhaseChars)),
+                            "' of the job of space ", find.space)));
+    return;
+  }
+  session.connection->Send(EncodePlanInputsReply(id, inputs->second), {});
 }
 
 }  // namespace gemini::server

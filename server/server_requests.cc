@@ -184,6 +184,7 @@ void Server::FinishOpenSpace(Session& session, uint64_t request, const SpacePlan
   const uint64_t space_id = next_id_++;
   Lease& lease = *session.lease;
   OpenedSpace& opened = session.spaces[space_id];
+  opened.index = session.next_space_index;
   opened.space =
       std::make_unique<Space>(space_id, plan, std::move(memory),
                               lease.arena.size_bytes() / plan.chunk_bytes, lease.generation);
@@ -204,6 +205,7 @@ void Server::FinishOpenSpace(Session& session, uint64_t request, const SpacePlan
     return;
   }
   opened.kick_watch = *watch;
+  ++session.next_space_index;
   const SpaceMemory& made = opened.space->memory();
   std::vector<int> fds = {made.client_segment.get(), made.server_segment.get(), made.kick.get()};
   SpaceAnswer answer = {.space = space_id,
@@ -403,18 +405,27 @@ void Server::Handle(Session& session, uint64_t id, const GetStatusRequest&) {
   session.connection->Send(EncodeStatusReply(id, answer), {});
 }
 
-void Server::Handle(Session& session, uint64_t id, const ListChunksRequest& list) {
-  const Space* space = nullptr;
-  const auto holder = space_names_.find(list.space);
-  if (holder != space_names_.end()) {
-    for (const auto& [space_id, opened] : Find(holder->second)->spaces) {
-      if (!opened.destroying && opened.space->plan().name == list.space) space = opened.space.get();
-    }
+Server::NamedSpace Server::FindSpace(const std::string& name) {
+  const auto holder = space_names_.find(name);
+  if (holder == space_names_.end()) return {};
+  Session& session = *Find(holder->second);
+  for (auto& [space_id, opened] : session.spaces) {
+    if (!opened.destroying && opened.space->plan().name == name) return {&session, &opened};
   }
-  if (space == nullptr) {
-    Refuse(session, id, absl::NotFoundError(absl::StrCat("no space '", Shown(list.space), "'")));
+  return {};  // Being made, or being destroyed.
+}
+
+absl::Status Server::NoSpace(absl::string_view name) {
+  return absl::NotFoundError(absl::StrCat("no space '", Shown(name), "'"));
+}
+
+void Server::Handle(Session& session, uint64_t id, const ListChunksRequest& list) {
+  const NamedSpace found = FindSpace(list.space);
+  if (found.opened == nullptr) {
+    Refuse(session, id, NoSpace(list.space));
     return;
   }
+  const Space* const space = found.opened->space.get();
   if (list.first < 0 || list.count < 0) {
     Refuse(session, id,
            absl::InvalidArgumentError(

@@ -17,6 +17,7 @@
 #include "server/connection.h"
 #include "server/event_loop.h"
 #include "server/peer_process.h"
+#include "server/plan_inputs.h"
 #include "server/request_wire.h"
 #include "server/space.h"
 #include "server/tier_store.h"
@@ -33,6 +34,8 @@ struct Lease {
   TierGrant arena;        // DEVICE.
   UniqueFd segment;       // LeaseSegmentShm.
   MappedMemory segment_map;
+  UniqueFd timeline;          // TimelineShm, written by the client; until it is sent.
+  MappedMemory timeline_map;  // Read-only.
   bool takes_epochs = false;
   uint64_t epoch = 0;         // The last one posted.
   int64_t device_target = 0;  // Posted with it; below `granted`: to be acknowledged.
@@ -51,6 +54,7 @@ inline constexpr size_t kMaxPhaseFloors = 64;
 
 struct OpenedSpace {
   std::unique_ptr<Space> space;
+  uint16_t index = 0;  // In the session, in the order of opening: as in its timeline.
   EventLoop::WatchId kick_watch = 0;
   bool closing = false;                   // Waits for I/O in flight.
   std::optional<uint64_t> close_request;  // Answered when closed.
@@ -73,6 +77,8 @@ struct Session {
   UniqueFd trace_room;  // Written by the client since OpenTrace; read and dropped by MakePlan.
   int64_t trace_room_bytes = 0;
   std::map<std::string, int64_t> phase_floors;
+  std::map<std::string, PlanInputsUsed> plan_inputs;  // Of the last plan, by phase.
+  uint16_t next_space_index = 0;
   uint64_t requests = 0;  // Messages, ever.
   int worker_jobs = 0;    // Being made or destroyed for this session.
   bool embedded() const { return !peer.pidfd; }

@@ -86,7 +86,8 @@ absl::Status OffloadedTensors::Offload(int64_t key, Entry& entry) {
     entry.chunks.push_back(chunk);
     const int64_t offset = static_cast<int64_t>(i) * chunk_bytes;
     entry.last_copy = copies_.Copy(CopyStream::kEvict, host.data(), bytes + offset,
-                                   std::min(chunk_bytes, size_bytes - offset), {});
+                                   std::min(chunk_bytes, size_bytes - offset), {},
+                                   store_.timeline().CopyOf(ChunkOf(chunk, ChunkKind::kGrad)));
     entry.held.push_back(std::move(host));
   }
   entry.place = Place::kLeaving;
@@ -119,8 +120,10 @@ absl::Status OffloadedTensors::Prefetch(int64_t key) {
     GEMINI_ASSIGN_OR_RETURN(HostChunk host,
                             store_.Acquire(ChunkOf(entry.chunks[i], ChunkKind::kGrad)));
     const int64_t offset = static_cast<int64_t>(i) * store_.chunk_bytes();
-    entry.last_copy = copies_.Copy(CopyStream::kFetch, bytes + offset, host.data(),
-                                   std::min(store_.chunk_bytes(), size_bytes - offset), {});
+    entry.last_copy =
+        copies_.Copy(CopyStream::kFetch, bytes + offset, host.data(),
+                     std::min(store_.chunk_bytes(), size_bytes - offset), {},
+                     store_.timeline().CopyOf(ChunkOf(entry.chunks[i], ChunkKind::kGrad)));
     entry.held.push_back(std::move(host));
   }
   entry.place = Place::kComing;

@@ -105,7 +105,7 @@ absl::StatusOr<std::unique_ptr<TrainingSession>> TrainingSession::Start(
   Session& opened = *state->session;
   if (opened.policy().kind != PolicyKind::kOnline) state->plans = opened.MakePlanSource();
   state->phases = std::make_unique<PhaseTracker>(opened.residency(), opened.device_budget(),
-                                                 state->plans.get());
+                                                 state->plans.get(), opened.timeline());
   state->budget_follower = std::make_unique<BudgetFollower>(opened);
   state->phases->set_between_operators(
       [follower = state->budget_follower.get()] { follower->BetweenOperators(); });

@@ -56,7 +56,8 @@ class PlannedJob {
           return CommitBundle(bundle, step_, tags_, *std::move(spare));
         },
         [](const absl::Status& status) { EXPECT_OK(status); });
-    phases_ = std::make_unique<PhaseTracker>(session.residency(), session.device_budget(), plans);
+    phases_ = std::make_unique<PhaseTracker>(session.residency(), session.device_budget(), plans,
+                                             session.timeline());
     EXPECT_EQ(phases_->AddTensors(*store_, tensors_), 0);
   }
   ~PlannedJob() {

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gemini/timeline_shm.h"
 
+#include <signal.h>
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -13,12 +16,15 @@
 namespace gemini {
 namespace {
 
+constexpr size_t kPageSize = 4096;
+
 std::unique_ptr<TimelineShm> MakeRing() { return std::make_unique<TimelineShm>(); }
 
 // An event all of whose fields follow from `seed`, so that a torn one shows.
 TimelineEvent EventOf(uint32_t seed) {
   return {.lane = static_cast<TimelineLane>(seed % kNumTimelineLanes),
           .cause = static_cast<StallCause>(seed % kNumStallCauses),
+          .space = static_cast<uint16_t>(seed * 7),
           .subject = seed,
           .begin_ns = int64_t{1'000'000} + seed,
           .end_ns = int64_t{1'000'000} + int64_t{3} * seed,
@@ -69,6 +75,57 @@ TEST(TimelineShmTest, ReadersOfABusyRingSeeNoTornEvent) {
   }
   for (std::thread& writer : writers) writer.join();
   EXPECT_GT(seen, 0);
+}
+
+// Where the kernel stopped a writer in the middle of an entry.
+struct Stopped {
+  TimelineShm* ring = nullptr;
+  int64_t entry = 0;
+  void* page = nullptr;
+  uint64_t stamp = ~uint64_t{0};
+  bool readable = true;
+};
+Stopped stopped;
+
+void LookAndLetGo(int, siginfo_t*, void*) {
+  const TimelineEntryShm& entry = stopped.ring->entries[stopped.entry];
+  stopped.stamp = entry.stamp.load(std::memory_order_relaxed);
+  stopped.readable = ReadTimelineEvent(*stopped.ring, stopped.entry + 1).has_value();
+  ::mprotect(stopped.page, kPageSize, PROT_READ | PROT_WRITE);
+}
+
+// An entry whose stamp lies at the end of a page and its times on the next one, which cannot be written: there
+// the writer stops, and what a reader finds is looked at.
+TEST(TimelineShmTest, AnEntryThatIsHalfWrittenIsNone) {
+  int64_t straddling = 0;
+  while ((offsetof(TimelineShm, entries) + sizeof(TimelineEntryShm) * straddling +
+          offsetof(TimelineEntryShm, begin_ns)) %
+             kPageSize !=
+         0) {
+    ASSERT_LT(++straddling, kTimelineEntries);
+  }
+  const size_t size = (sizeof(TimelineShm) / kPageSize + 1) * kPageSize;
+  void* const memory =
+      ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  stopped.ring = new (memory) TimelineShm;
+  stopped.entry = straddling;
+  stopped.page = &stopped.ring->entries[straddling].begin_ns;
+  for (int64_t i = 0; i < kTimelineEntries + straddling; ++i) {
+    WriteTimelineEvent(*stopped.ring, EventOf(static_cast<uint32_t>(i + 1)));
+  }
+  ASSERT_TRUE(ReadTimelineEvent(*stopped.ring, straddling + 1));
+  struct sigaction look = {}, before = {};
+  look.sa_sigaction = LookAndLetGo;
+  look.sa_flags = SA_SIGINFO;
+  ASSERT_EQ(::sigaction(SIGSEGV, &look, &before), 0);
+  ASSERT_EQ(::mprotect(stopped.page, kPageSize, PROT_READ), 0);
+  WriteTimelineEvent(*stopped.ring, EventOf(7));
+  ::sigaction(SIGSEGV, &before, nullptr);
+  EXPECT_EQ(stopped.stamp, 0);
+  EXPECT_FALSE(stopped.readable);
+  EXPECT_EQ(ReadTimelineEvent(*stopped.ring, kTimelineEntries + straddling + 1), EventOf(7));
+  ::munmap(memory, size);
 }
 
 TEST(TimelineShmTest, NoiseIsRefusedOrHarmless) {

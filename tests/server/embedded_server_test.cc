@@ -96,7 +96,7 @@ TEST_F(EmbeddedServerTest, NobodyElseCanResizeASegmentOrWriteTheServersOne) {
   ASSERT_OK_AND_ASSIGN(WireLease lease, client.OpenLease({{kMiB, kMiB, 0}}, {{}}));
   ASSERT_OK_AND_ASSIGN(WireSpace space, client.OpenSpace({.name = "s", .host_slots = 8}));
   for (int fd : {lease.arena.get(), space.client_segment.get(), space.server_segment.get(),
-                 space.slabs[0].get()}) {
+                 space.slabs[0].get(), lease.timeline_fd.get()}) {
     EXPECT_EQ(::ftruncate(fd, 0), -1);
     EXPECT_EQ(::ftruncate(fd, kGiB), -1);
     EXPECT_EQ(::fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE), -1);

@@ -12,6 +12,8 @@
 #include "gemini/plan_wire.h"
 #include "gemini/policy_options.h"
 #include "gemini/trace_wire.h"
+#include "policies/planner.h"
+#include "policies/range_trace.h"
 #include "server/embedded_server.h"
 #include "tests/server/traces.h"
 #include "tests/server/wire_client.h"
@@ -73,6 +75,47 @@ TEST_F(ServerPlansTest, APlanIsOfTheTraceAndTheBudgetAsked) {
   EXPECT_LE(plan.device_bytes, 16 * kChunk);
   EXPECT_EQ(plan.chunk_bytes, kChunk);
   EXPECT_GT(plan.prediction.fetch_bytes, 0);  // 32 chunks do not fit 16 slots.
+}
+
+TEST_F(ServerPlansTest, APlanComesOutOfItsTraceAndItsInputsAgain) {
+  WireClient client = Trainer("job");
+  const Trace trace = StepTrace(32, kChunk);
+  // Not what the machine has, and nothing that the next plan changes.
+  ASSERT_OK_AND_ASSIGN(const Plan plan, PlanOf(client, trace,
+                                               {.device_bytes = 12 * kChunk,
+                                                .policy = static_cast<int>(PolicyKind::kStatic),
+                                                .param_fraction = 0.25,
+                                                .device_bandwidth = 3e8}));
+  EXPECT_OK(PlanOf(client, StepTrace(8, kChunk, "eval"), {.device_bytes = 16 * kChunk}));
+  WireClient observer(*server_->Connect());
+  ASSERT_OK(observer.Hello("memstat", wire::Role::kObserver));
+  ASSERT_OK_AND_ASSIGN(const WireReply reply, observer.FindPlanInputs("job", "train"));
+  const wire::PlanInputsReply& inputs = *reply.message().body_as_PlanInputsReply();
+  EXPECT_EQ(inputs.costs()->host_to_device(), 3e8);
+  EXPECT_EQ(inputs.budget()->host(), 200 * kChunk);
+  ASSERT_OK_AND_ASSIGN(const WireReply found, observer.FindTrace("job", "train", 0));
+  ASSERT_OK_AND_ASSIGN(const Trace kept, DecodeTrace(ContentOf(found)));
+  ASSERT_OK_AND_ASSIGN(const policies::RangeTrace packed,
+                       policies::PackTrace(kept, inputs.chunk_bytes()));
+  const CostModel costs = {.host_to_device = inputs.costs()->host_to_device(),
+                           .device_to_host = inputs.costs()->device_to_host(),
+                           .nvme_read = inputs.costs()->nvme_read(),
+                           .nvme_write = inputs.costs()->nvme_write(),
+                           .update_elements_per_second = inputs.costs()->update_elements(),
+                           .copy_latency_ns = inputs.costs()->copy_latency_ns()};
+  ASSERT_OK_AND_ASSIGN(
+      const Plan again,
+      policies::MakePlan({.trace = packed,
+                          .budget_bytes = {{inputs.budget()->device(), inputs.budget()->host(),
+                                            inputs.budget()->nvme()}},
+                          .costs = costs,
+                          .policy = {.kind = static_cast<PolicyKind>(inputs.policy()),
+                                     .param_fraction = inputs.param_fraction()}}));
+  EXPECT_EQ(again, plan);
+  EXPECT_THAT(observer.FindPlanInputs("job", "score"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("phase 'score'")));
+  EXPECT_THAT(observer.FindPlanInputs("no\tspace", "train"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("no space 'no\\tspace'")));
 }
 
 TEST_F(ServerPlansTest, ThePolicysRefusalComesBackWithItsMessage) {

@@ -139,7 +139,7 @@ absl::Status WireClient::SendOpenLease(const TierMap<int64_t>& want, const TierM
 absl::StatusOr<WireLease> WireClient::ReceiveLease() {
   GEMINI_ASSIGN_OR_RETURN(WireReply reply, Receive());
   const wire::LeaseReply* lease = reply.message().body_as_LeaseReply();
-  if (lease == nullptr || reply.fds.empty()) return absl::DataLossError("no LeaseReply");
+  if (lease == nullptr || reply.fds.size() < 2) return absl::DataLossError("no LeaseReply");
   WireLease opened;
   opened.lease = lease->lease();
   opened.generation = lease->generation();
@@ -149,7 +149,11 @@ absl::StatusOr<WireLease> WireClient::ReceiveLease() {
   GEMINI_ASSIGN_OR_RETURN(opened.segment_map,
                           MappedMemory::Map(reply.fds[0].get(), sizeof(LeaseSegmentShm),
                                             MappedMemory::Access::kReadOnly));
-  if (reply.fds.size() > 1) opened.arena = std::move(reply.fds[1]);
+  GEMINI_ASSIGN_OR_RETURN(
+      opened.timeline_map,
+      MappedMemory::Map(reply.fds[1].get(), sizeof(TimelineShm), MappedMemory::Access::kReadWrite));
+  opened.timeline_fd = std::move(reply.fds[1]);
+  if (reply.fds.size() > 2) opened.arena = std::move(reply.fds[2]);
   return opened;
 }
 
@@ -238,6 +242,22 @@ absl::StatusOr<WireReply> WireClient::FindTrace(absl::string_view space, absl::s
   const auto phase_name = builder.CreateString(phase.data(), phase.size());
   const auto body = wire::CreateFindTrace(builder, space_name, phase_name, tensors_hash);
   return Call(builder, wire::Body::FindTrace, body.Union());
+}
+
+absl::StatusOr<WireReply> WireClient::FindPlanInputs(absl::string_view space,
+                                                     absl::string_view phase) {
+  flatbuffers::FlatBufferBuilder builder;
+  const auto space_name = builder.CreateString(space.data(), space.size());
+  const auto phase_name = builder.CreateString(phase.data(), phase.size());
+  const auto body = wire::CreateFindPlanInputs(builder, space_name, phase_name);
+  return Call(builder, wire::Body::FindPlanInputs, body.Union());
+}
+
+absl::StatusOr<WireReply> WireClient::ReadTimeline(absl::string_view space, uint64_t first) {
+  flatbuffers::FlatBufferBuilder builder;
+  const auto space_name = builder.CreateString(space.data(), space.size());
+  const auto body = wire::CreateReadTimeline(builder, space_name, first);
+  return Call(builder, wire::Body::ReadTimeline, body.Union());
 }
 
 std::string ContentOf(const WireReply& reply) {

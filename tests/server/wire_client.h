@@ -15,6 +15,7 @@
 #include "gemini/seqpacket.h"
 #include "gemini/space_shm.h"
 #include "gemini/tier.h"
+#include "gemini/timeline_shm.h"
 #include "gemini/unique_fd.h"
 #include "gemini/wire_generated.h"
 
@@ -34,6 +35,9 @@ struct WireLease {
   int64_t device_arena_bytes = 0;
   UniqueFd arena;
   MappedMemory segment_map;
+  UniqueFd timeline_fd;
+  MappedMemory timeline_map;
+  TimelineShm& timeline() const { return *reinterpret_cast<TimelineShm*>(timeline_map.data()); }
   const LeaseSegmentShm& segment() const {
     return *reinterpret_cast<const LeaseSegmentShm*>(segment_map.data());
   }
@@ -115,6 +119,8 @@ class WireClient {
   absl::StatusOr<WireReply> MakePlan(const PlanWish& wish);
   absl::StatusOr<WireReply> FindTrace(absl::string_view space, absl::string_view phase,
                                       uint64_t tensors_hash);
+  absl::StatusOr<WireReply> FindPlanInputs(absl::string_view space, absl::string_view phase);
+  absl::StatusOr<WireReply> ReadTimeline(absl::string_view space, uint64_t first);
   absl::StatusOr<WireReply> GetStatus();
   absl::StatusOr<WireReply> ListChunks(absl::string_view space, int64_t first, int64_t count);
 
