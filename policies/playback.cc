@@ -153,6 +153,7 @@ void Playback::BeginFetch(int32_t index, int64_t listed_in_round) {
   totals_.fetch_bytes += BytesOf(fetch.range);
   Record({.lane = Lane::kFetch,
           .subject = fetch.range,
+          .size_bytes = BytesOf(fetch.range),
           .begin_ns = begin.ns,
           .end_ns = fetch_free_ns_});
 }
@@ -195,8 +196,11 @@ void Playback::LeaveAfter(int32_t position) {
     const int64_t begin_ns = std::max(now_ns_, evict_free_ns_);
     evict_free_ns_ = begin_ns + CopiesNs(range, bytes, costs_.device_to_host);
     totals_.evict_bytes += bytes;
-    Record(
-        {.lane = Lane::kEvict, .subject = range, .begin_ns = begin_ns, .end_ns = evict_free_ns_});
+    Record({.lane = Lane::kEvict,
+            .subject = range,
+            .size_bytes = bytes,
+            .begin_ns = begin_ns,
+            .end_ns = evict_free_ns_});
   };
   for (; next_out_ < trace_.gradient_outs.size() &&
          trace_.gradient_outs[next_out_].position == position;

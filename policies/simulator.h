@@ -27,7 +27,8 @@ enum class Lane : uint8_t { kCompute, kFetch, kEvict, kUpdate, kNvmeRead, kNvmeW
 
 struct SimulatedEvent {
   Lane lane = Lane::kCompute;
-  int32_t subject = 0;  // Position on kCompute, else the range.
+  int32_t subject = 0;     // Position on kCompute, else the range.
+  int64_t size_bytes = 0;  // Of copies.
   int64_t begin_ns = 0;
   int64_t end_ns = 0;
   int64_t stall_ns = 0;  // On kCompute: the wait before begin_ns, for `cause`.

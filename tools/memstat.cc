@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // memstat: what a running geminid holds, and where each chunk of a space is. Read-only: it says hello
-// as an observer, which gets no lease. `memstat plan` foretells a job and contacts nobody.
+// as an observer, which gets no lease. `memstat trace` writes what a job did lately to a file. `memstat plan` foretells a job and contacts nobody.
 // Exit status: 0 shown, 1 no daemon, no such space or a refusal (told on stderr), 2 usage. Of plan: as
 // RunPlan.
 #include <cstdint>
@@ -15,6 +15,7 @@
 #include "gemini/runtime_directory.h"
 #include "gemini/status_macros.h"
 #include "tools/memstat_plan.h"
+#include "tools/memstat_trace.h"
 #include "tools/status_view.h"
 
 namespace gemini::tools {
@@ -27,6 +28,8 @@ struct Options {
   std::string socket_path = DefaultSocketPath();
   std::string space;  // Empty: the screen of all.
   bool json = false;
+  bool writes_trace = false;
+  TraceFlags trace;
 };
 
 absl::Status SayHello(client::Connection& server) {
@@ -88,6 +91,7 @@ absl::Status Show(const Options& options) {
   GEMINI_ASSIGN_OR_RETURN(UniqueFd socket, client::Connection::Connect(options.socket_path));
   client::Connection server(std::move(socket));
   GEMINI_RETURN_IF_ERROR(SayHello(server));
+  if (options.writes_trace) return WriteTrace(server, options.trace);
   if (options.space.empty()) return ShowStatus(server, options.json);
   return ShowChunks(server, options.space, options.json);
 }
@@ -102,6 +106,7 @@ int Main(int argc, char** argv) {
   chunks->add_flag("--json", options.json, "JSON, one object a chunk, FREE ones too");
   PlanFlags plan_flags;
   const CLI::App* const plan = AddPlanCommand(app, plan_flags);
+  const CLI::App* const trace = AddTraceCommand(app, options.trace);
   app.set_version_flag("--version", GEMINI_VERSION);
   try {
     app.parse(argc, argv);
@@ -109,6 +114,7 @@ int Main(int argc, char** argv) {
     return app.exit(error) == 0 ? 0 : 2;
   }
   if (plan->parsed()) return RunPlan(plan_flags);
+  options.writes_trace = trace->parsed();
   if (const absl::Status status = Show(options); !status.ok()) {
     std::fprintf(stderr, "memstat: %s\n", std::string(status.message()).c_str());
     return 1;

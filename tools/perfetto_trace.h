@@ -6,6 +6,8 @@
 // Source: "Trace Event Format" (Chromium project), complete ("X"), counter ("C") and metadata ("M")
 //         events.
 #pragma once
+#include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -19,9 +21,12 @@ namespace gemini::tools {
 struct TimelineProcess {
   std::string name;  // "actual", "planned".
   std::vector<TimelineEvent> events;
+  // Named where there is more than one: those of others than the first have their space's name behind.
+  std::map<uint16_t, std::string> spaces = {};
 };
 
-// Returns the file's object. Each process begins at 0, so that a plan lies beneath what happened.
+// Returns the file's object. Each process begins at 0, so that a plan lies beneath what happened. Events of a
+// lane that overlap without nesting, which the format does not allow in a row, get rows of the same name.
 nlohmann::json PerfettoTrace(absl::Span<const TimelineProcess> processes);
 
 }  // namespace gemini::tools

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/perfetto_trace.h"
 
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -77,6 +78,41 @@ TEST_F(PerfettoTraceTest, EveryRowHasANameAndEveryOperatorACounter) {
   const std::vector<nlohmann::json> counters = WithPhase(trace_, "C");
   ASSERT_EQ(counters.size(), 2);
   EXPECT_EQ(counters[0].at("args").at("bytes"), 640);
+}
+
+TEST(PerfettoTraceRowsTest, WhatOverlapsInALaneGetsRowsOfTheSameName) {
+  const auto read = [](int64_t begin_ns, int64_t end_ns) {
+    return TimelineEvent{.lane = TimelineLane::kNvmeRead, .begin_ns = begin_ns, .end_ns = end_ns};
+  };
+  const nlohmann::json trace =
+      PerfettoTrace({{"actual", {read(4'000, 6'000), read(0, 5'000), read(6'000, 7'000)}}});
+  std::map<double, int> rows;
+  for (const nlohmann::json& event : WithPhase(trace, "X")) {
+    rows[event.at("ts")] = event.at("tid");
+  }
+  ASSERT_EQ(rows.size(), 3);
+  EXPECT_NE(rows[0.0], rows[4.0]);
+  EXPECT_EQ(rows[0.0], rows[6.0]);
+  std::map<int, std::string> names;
+  for (const nlohmann::json& event : WithPhase(trace, "M")) {
+    if (event.at("name") == "thread_name") names[event.at("tid")] = event.at("args").at("name");
+  }
+  EXPECT_EQ(names[rows[0.0]], "nvme read");
+  EXPECT_EQ(names[rows[4.0]], "nvme read");
+}
+
+TEST(PerfettoTraceSpacesTest, ChunksOfOtherSpacesThanTheFirstNameThem) {
+  const nlohmann::json trace =
+      PerfettoTrace({{"actual",
+                      {{.lane = TimelineLane::kUpdate, .space = 0, .begin_ns = 0, .end_ns = 1},
+                       {.lane = TimelineLane::kFetch, .space = 1, .begin_ns = 1, .end_ns = 2},
+                       {.lane = TimelineLane::kFetch, .space = 9, .begin_ns = 2, .end_ns = 3}},
+                      {{0, "job"}, {1, "job.activations"}}}});
+  const std::vector<nlohmann::json> spans = WithPhase(trace, "X");
+  ASSERT_EQ(spans.size(), 3);
+  EXPECT_EQ(spans[0].at("name"), "bundle 0");
+  EXPECT_EQ(spans[1].at("name"), "param 0 of job.activations");
+  EXPECT_EQ(spans[2].at("name"), "param 0 of space 9");
 }
 
 TEST(EmptyPerfettoTraceTest, NothingIsAFileAllTheSame) {

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a plan is predicted to do in a round, in the form of what a client did: to be shown beside it.
+#pragma once
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "gemini/cost_model.h"
+#include "gemini/plan.h"
+#include "gemini/timeline_shm.h"
+#include "policies/range_trace.h"
+
+namespace gemini::tools {
+
+// Plays `plan` by `costs`, from the round's beginning at 0. A range of several chunks is one event, of its
+// first chunk. An operator's size is the largest sum on DEVICE in its interval. Errors: as policies::Simulate.
+absl::StatusOr<std::vector<TimelineEvent>> PlannedTimeline(const policies::RangeTrace& trace,
+                                                           const Plan& plan,
+                                                           const CostModel& costs);
+
+}  // namespace gemini::tools
