@@ -4,7 +4,8 @@
 
     tools/draw_timeline.py OUTPUT.svg 'on demand=before.json' 'planned=after.json' [--process actual]
 
-One row a lane, one band a file; waits of operators are red. Needs nothing but Python.
+One row a lane, one band a file, and DEVICE bytes beneath; waits of operators are red. TITLE=FILE@PROCESS takes
+that process of the file. Needs nothing but Python.
 """
 import argparse
 import html
@@ -16,10 +17,11 @@ WIDTH, LEFT, RIGHT, ROW, GAP, BAND_GAP, TOP = 1200, 110, 20, 26, 6, 44, 24
 COLOURS = {"operator": "#4c78a8", "fetch": "#54a24b", "evict": "#f2a53a", "update": "#b279a2",
            "nvme read": "#72b7b2", "nvme write": "#9d755d"}
 WAIT = "#d62728"
+COUNTER = "#bab0ac"
 
 
-def read_lanes(path, process):
-    """{lane: [(begin_us, end_us, is_wait)]} of one process of a trace file."""
+def read_process(path, process):
+    """({lane: [(begin_us, end_us, is_wait)]}, [(us, DEVICE bytes)]) of one process of a trace file."""
     events = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))["traceEvents"]
     pids = {event["pid"]: event["args"]["name"] for event in events
             if event["ph"] == "M" and event["name"] == "process_name"}
@@ -33,7 +35,9 @@ def read_lanes(path, process):
         if event["ph"] == "X" and event["pid"] == chosen[0]:
             lanes.setdefault(rows[event["tid"]], []).append(
                 (event["ts"], event["ts"] + event["dur"], event["name"].startswith("wait")))
-    return lanes
+    counters = [(event["ts"], event["args"]["bytes"]) for event in events
+                if event["ph"] == "C" and event["pid"] == chosen[0]]
+    return lanes, sorted(counters)
 
 
 def merged(spans, least_us):
@@ -56,13 +60,31 @@ def busy_fraction(spans, length_us):
     return covered / length_us if length_us else 0.0
 
 
+def counter_row(counters, end_us, most_bytes, scale, y):
+    """The elements of a row that shows `counters` as steps, full at most_bytes."""
+    points = [f"{LEFT},{y + ROW}"]
+    height = 0.0
+    for us, size in counters:
+        points.append(f"{LEFT + us * scale:.1f},{y + ROW - height:.1f}")
+        height = ROW * size / most_bytes
+        points.append(f"{LEFT + us * scale:.1f},{y + ROW - height:.1f}")
+    right = LEFT + end_us * scale
+    points += [f"{right:.1f},{y + ROW - height:.1f}", f"{right:.1f},{y + ROW}"]
+    most = max(size for _, size in counters)
+    return [f'<text x="{LEFT - 8}" y="{y + ROW * 0.65:.0f}" text-anchor="end">DEVICE bytes</text>',
+            f'<polygon points="{" ".join(points)}" fill="{COUNTER}"/>',
+            f'<text x="{WIDTH - RIGHT}" y="{y + ROW * 0.65:.0f}" text-anchor="end" fill="#555">'
+            f'at most {most / 2**20:,.1f} MiB</text>']
+
+
 def draw(bands):
-    """The SVG text of [(title, lanes)]."""
-    length = max((end for _, lanes in bands for spans in lanes.values() for _, end, _ in spans),
+    """The SVG text of [(title, lanes, counters)]."""
+    length = max((end for _, lanes, _ in bands for spans in lanes.values() for _, end, _ in spans),
                  default=1.0)
+    most_bytes = max((size for *_, counters in bands for _, size in counters), default=0) or 1
     scale = (WIDTH - LEFT - RIGHT) / length
     parts, y = [], TOP
-    for title, lanes in bands:
+    for title, lanes, counters in bands:
         own = max((end for spans in lanes.values() for _, end, _ in spans), default=0.0)
         parts.append(f'<text x="{LEFT}" y="{y}" font-weight="bold">{html.escape(title)}: '
                      f'{own / 1e3:,.0f} ms</text>')
@@ -80,6 +102,9 @@ def draw(bands):
             parts.append(f'<text x="{WIDTH - RIGHT}" y="{y + ROW * 0.65:.0f}" text-anchor="end" '
                          f'fill="#555">{busy_fraction(lanes[lane], own):.0%} busy</text>')
             y += ROW + GAP
+        if counters:
+            parts += counter_row(counters, own, most_bytes, scale, y)
+            y += ROW + GAP
         y += BAND_GAP - GAP
     return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y - BAND_GAP + TOP}" '
             f'font-family="sans-serif" font-size="13">\n<rect width="100%" height="100%" '
@@ -89,7 +114,7 @@ def draw(bands):
 def main(arguments):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("output", type=pathlib.Path)
-    parser.add_argument("trace", nargs="+", help="TITLE=FILE")
+    parser.add_argument("trace", nargs="+", help="TITLE=FILE or TITLE=FILE@PROCESS")
     parser.add_argument("--process", default="actual", help="which of a file's processes")
     options = parser.parse_args(arguments)
     bands = []
@@ -97,7 +122,8 @@ def main(arguments):
         title, separator, path = entry.rpartition("=")
         if not separator:
             parser.error(f"'{entry}' is not TITLE=FILE")
-        bands.append((title, read_lanes(path, options.process)))
+        path, at, process = path.partition("@")
+        bands.append((title, *read_process(path, process if at else options.process)))
     options.output.write_text(draw(bands), encoding="utf-8")
     return 0
 

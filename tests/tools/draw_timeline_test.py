@@ -66,6 +66,24 @@ class DrawTimeline(unittest.TestCase):
                                         ("fetch", "c", 500.01, 499.99)]})
         self.assertEqual(len(self.boxes(picture, "#54a24b")), 2)
 
+    def test_device_bytes_are_steps_to_one_scale(self):
+        paths = {}
+        for title, size in (("small", 2**20), ("large", 2**21)):
+            paths[title] = self.folder / f"{title}.json"
+            events = trace([("operator", "operator 0", 0, 100)])
+            events["traceEvents"].append({"ph": "C", "pid": 1, "name": "DEVICE bytes", "ts": 0,
+                                          "args": {"bytes": size}})
+            paths[title].write_text(json.dumps(events), encoding="utf-8")
+        output = self.folder / "out.svg"
+        subprocess.run([sys.executable, TOOL, output, f"a={paths['small']}",
+                        f"b={paths['large']}@actual"], check=True, timeout=60)
+        heights = []
+        for shape in ElementTree.parse(output).getroot().iter(SVG + "polygon"):
+            ys = [float(point.split(",")[1]) for point in shape.get("points").split()]
+            heights.append(max(ys) - min(ys))
+        self.assertEqual(len(heights), 2)
+        self.assertAlmostEqual(heights[1] / heights[0], 2.0, places=1)
+
     def test_another_process_is_named(self):
         result, picture = self.draw({"run": [("fetch", "a", 0, 1)]}, "--process", "planned")
         self.assertNotEqual(result.returncode, 0)
