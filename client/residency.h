@@ -83,10 +83,9 @@ class Residency {
   // Forgets the DEVICE copy, dirty or not, also one that is on its way. FAILED_PRECONDITION: pinned.
   absl::Status Drop(RangeId range);
 
-  // Evicts unpinned ranges, least recently used first, until `size_bytes` more fit into the budget. The
-  // time counts as a stall for room.
-  // Returns whether they fit; `why`, if given, gets the last write-back's error. For the allocator of
-  // non-model data; another thread may be quicker, so charge, and ask again when that fails.
+  // Evicts unpinned ranges, least recently used first, until `size_bytes` more fit into the budget: a stall
+  // for room. Returns whether they fit; `why`, if given, gets the last write-back's error. For the allocator
+  // of non-model data; another thread may be quicker, so charge, and ask again when that fails.
   bool MakeRoom(int64_t size_bytes, absl::Status* why = nullptr);
   // Changes the budget, within the arena. A smaller one ends the plan; what lies in slots behind it is
   // evicted, then others until the rest fits. FAILED_PRECONDITION: pins, RESOURCE_EXHAUSTED: non-model
