@@ -382,40 +382,6 @@ TEST_F(ResidencyTest, WaitsForAWriteAndForRoomAreStallsWithTheirCause) {
   EXPECT_GE(stall_ns(StallCause::kRoom), kLeastNs);
 }
 
-// A plan that ends just after a look at whether it goes on, as another thread may end it.
-class EndingMoves : public PlannedMoves {
- public:
-  bool active() const override { return looks_++ == 0; }
-  bool paused() const override { return false; }
-  bool IsComing(RangeId, bool) override { return false; }
-  bool IsEvicting() const override { return false; }
-  StallCause WaitingFor() const override { return StallCause::kTransfer; }
-  void Interrupt(Divergence) override {}
-
- private:
-  mutable int looks_ = 0;
-};
-
-TEST_F(ResidencyTest, AFetchWhosePlanEndsMeanwhileChargesNoMoreThanItTakes) {
-  Open(1, /*device_slots=*/1, /*host_slots=*/4, 0);
-  if (HasFatalFailure()) return;
-  CopyEngineHost copies;
-  DeviceBudget own_budget(kTestChunkBytes);
-  std::vector<std::byte> arena(kTestChunkBytes);
-  Residency own(own_budget, copies, arena.data(), /*num_slots=*/1, kTestChunkBytes);
-  EndingMoves moves;
-  own.set_planned_moves(&moves);
-  const RangeId range = own.AddRange(*store_, BundleId(0), 1, kParam);
-  const Residency::FetchStart start = own.BeginFetch(range, SlotId(0));
-  EXPECT_EQ(own_budget.used_bytes(),
-            start == Residency::FetchStart::kStarted ? kTestChunkBytes : 0);
-  if (start == Residency::FetchStart::kStarted) {
-    own.EndFetch(range, {}, /*all=*/false);
-    EXPECT_EQ(own_budget.used_bytes(), 0);
-  }
-  own.set_planned_moves(nullptr);
-}
-
 TEST_F(ResidencyTest, ADirtyRangeThatFindsNoRoomInHostStaysOnDevice) {
   Open(2, /*device_slots=*/1, /*host_slots=*/3, 0);
   if (HasFatalFailure()) return;
