@@ -73,9 +73,12 @@ std::optional<RangeReplacement> Residency::Place(std::vector<int64_t> missing, b
 bool Residency::Charge(RangeReplacement& replacement) {
   int64_t candidate = evictable_.oldest();
   for (;;) {
-    const int64_t more_bytes =
-        std::max<int64_t>(0, replacement.placed_bytes - replacement.freed_bytes);
-    if (budget_.TryCharge(DeviceBudget::Use::kChunks, more_bytes)) return true;
+    const int64_t more_bytes = replacement.placed_bytes - replacement.freed_bytes;
+    // More than a budget that was made smaller may be in use: then what leaves must make up for it.
+    if (more_bytes > 0 ? budget_.TryCharge(DeviceBudget::Use::kChunks, more_bytes)
+                       : budget_.used_bytes() + more_bytes <= budget_.budget_bytes()) {
+      return true;
+    }
     while (candidate != LruList::kNone &&
            (ranges_[candidate].wanted || ranges_[candidate].leaving)) {
       candidate = evictable_.newer(candidate);

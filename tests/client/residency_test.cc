@@ -253,6 +253,20 @@ TEST_F(ResidencyTest, ASmallerBudgetVacatesTheSlotsBehindItAndALargerOneUsesThem
   EXPECT_LE(Fetched(), fetched + 6);
 }
 
+TEST_F(ResidencyTest, APinFitsWhileASmallerBudgetIsStillInTheWayOfAHeldChunk) {
+  Open(7, /*device_slots=*/6, /*host_slots=*/10, 0);
+  if (HasFatalFailure()) return;
+  ASSERT_OK(Pin(ParamRange(0)).status());  // In the last slot, which is to be vacated.
+  for (int64_t i = 1; i < 6; ++i) ExpectTag(ParamRange(i), i);
+  EXPECT_THAT(residency().SetBudget(3 * kTestChunkBytes),
+              StatusIs(absl::StatusCode::kFailedPrecondition));
+  ASSERT_GT(budget().used_bytes(), budget().budget_bytes());
+  ExpectTag(ParamRange(6), 6);
+  EXPECT_LE(budget().used_bytes(), budget().budget_bytes());
+  residency().Unpin(ParamRange(0), /*dirty=*/false);
+  EXPECT_OK(residency().SetBudget(3 * kTestChunkBytes));
+}
+
 TEST_F(ResidencyTest, MakeRoomWritesBackWhatIsDirty) {
   Open(2, /*device_slots=*/2, /*host_slots=*/4, 0);
   if (HasFatalFailure()) return;
