@@ -147,7 +147,7 @@ absl::Status Residency::NoRoom(absl::Span<const RangeId> ids) const {
       FormatByteSize(budget_bytes), " (", slots_.num_usable(), " slots of ",
       FormatByteSize(chunk_bytes_), "): ",
       total_bytes > budget_bytes
-          ? absl::StrCat("raise --device-memory to at least ", FormatByteSize(total_bytes))
+          ? absl::StrCat("raise --device-memory to at least ", FormatByteSizeUp(total_bytes))
           : std::string("pinned chunks split the room; raise --device-memory")));
 }
 

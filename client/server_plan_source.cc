@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/observed_rates.h"
 #include "client/reply_memory.h"
 #include "gemini/errno_status.h"
 #include "gemini/plan_wire.h"
@@ -31,11 +32,6 @@ absl::Status Fill(int fd, absl::string_view bytes) {
 
 }  // namespace
 
-void ServerPlanSource::Report(const ObservedRates& rates) {
-  MutexLock lock(mutex_);
-  observed_ = rates;
-}
-
 absl::StatusOr<Plan> ServerPlanSource::MakePlan(const Trace& trace, int64_t device_bytes) {
   const std::string bytes = EncodeTrace(trace);
   MutexLock lock(mutex_);
@@ -51,7 +47,8 @@ absl::StatusOr<Plan> ServerPlanSource::MakePlan(const Trace& trace, int64_t devi
     return absl::InvalidArgumentError("the server sent no memory for a trace");
   }
   GEMINI_RETURN_IF_ERROR(Fill(room.fds[0].get(), bytes));
-  const ObservedRates observed = std::exchange(observed_, ObservedRates());
+  const ObservedRates observed =
+      options_.timeline == nullptr ? ObservedRates() : ObserveRates(*options_.timeline);
   GEMINI_ASSIGN_OR_RETURN(
       const Reply reply,
       connection_.Call(

@@ -9,27 +9,20 @@
 #include <string>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "client/connection.h"
 #include "client/mutex.h"
 #include "client/plan_source.h"
 #include "gemini/policy_options.h"
+#include "gemini/timeline_shm.h"
 
 namespace gemini::client {
-
-// What this job measured of the machine; 0: nothing.
-struct ObservedRates {
-  double host_to_device = 0;  // Bytes a second.
-  double device_to_host = 0;
-  double nvme_read = 0;
-  double nvme_write = 0;
-  double update_elements = 0;  // Parameters a second.
-};
 
 struct ServerPlanOptions {
   int64_t chunk_bytes = 0;
   PolicyOptions policy = {};
   int64_t device_bandwidth = 0;  // Bytes a second in each direction; 0: the machine's.
+  // Whose rates each request tells, to refresh the server's cost model; outlives the source. Null: none.
+  const TimelineShm* timeline = nullptr;
 };
 
 class ServerPlanSource : public PlanSource {
@@ -45,14 +38,10 @@ class ServerPlanSource : public PlanSource {
   absl::StatusOr<std::optional<Trace>> FindTrace(const std::string& phase,
                                                  const std::vector<TracedTensor>& tensors) override;
 
-  // Sent with the next plan's request, to refresh the server's cost model.
-  void Report(const ObservedRates& rates);
-
  private:
   Connection& connection_;
   const ServerPlanOptions options_;
   Mutex mutex_;  // Over the two requests of a plan: there is one room a session.
-  ObservedRates observed_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace gemini::client

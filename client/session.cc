@@ -228,10 +228,11 @@ absl::Status Session::AcknowledgeBudget(const BudgetTarget& target) {
 }
 
 std::unique_ptr<ServerPlanSource> Session::MakePlanSource() {
-  return std::make_unique<ServerPlanSource>(
-      *connection_,
-      ServerPlanOptions{
-          .chunk_bytes = chunk_bytes_, .policy = policy_, .device_bandwidth = device_bandwidth_});
+  return std::make_unique<ServerPlanSource>(*connection_,
+                                            ServerPlanOptions{.chunk_bytes = chunk_bytes_,
+                                                              .policy = policy_,
+                                                              .device_bandwidth = device_bandwidth_,
+                                                              .timeline = timeline()});
 }
 
 absl::Status Session::status() const {

@@ -76,7 +76,7 @@ void UpdateQueue::UpdateAll() {
     const int64_t begin_ns = TimelineNowNs();
     const absl::Status status = update_(*bundle);
     if (status.ok()) {
-      store_.timeline().Add(TimelineLane::kUpdate, bundle->value(), begin_ns, /*size_bytes=*/0);
+      store_.timeline().Add(TimelineLane::kUpdate, bundle->value(), begin_ns, store_.chunk_bytes());
       continue;
     }
     failed_(status);

@@ -20,6 +20,19 @@ struct Unit {
 constexpr std::array<Unit, 5> kUnits = {Unit{"TiB", 40}, Unit{"GiB", 30}, Unit{"MiB", 20},
                                         Unit{"KiB", 10}, Unit{"B", 0}};
 
+std::string Format(int64_t size_bytes, double (*round)(double)) {
+  const double magnitude = std::fabs(static_cast<double>(size_bytes));
+  for (const Unit& unit : kUnits) {
+    // What would round to 1024.0 of the smaller unit is 1 of this one.
+    const double least = std::ldexp(1.0, unit.shift) - std::ldexp(0.05, unit.shift - 10);
+    if (magnitude < least && unit.shift > 0) continue;
+    const double tenths = round(std::ldexp(static_cast<double>(size_bytes), -unit.shift) * 10);
+    const bool whole = std::fmod(tenths, 10) == 0;
+    return absl::StrFormat("%.*f %s", whole ? 0 : 1, tenths / 10, unit.name);
+  }
+  return "0 B";
+}
+
 }  // namespace
 
 absl::StatusOr<int64_t> ParseByteSize(absl::string_view text) {
@@ -48,16 +61,11 @@ absl::StatusOr<int64_t> ParseByteSize(absl::string_view text) {
 }
 
 std::string FormatByteSize(int64_t size_bytes) {
-  const double magnitude = std::fabs(static_cast<double>(size_bytes));
-  for (const Unit& unit : kUnits) {
-    // What would round to 1024.0 of the smaller unit is 1 of this one.
-    const double least = std::ldexp(1.0, unit.shift) - std::ldexp(0.05, unit.shift - 10);
-    if (magnitude < least && unit.shift > 0) continue;
-    const double tenths = std::round(std::ldexp(static_cast<double>(size_bytes), -unit.shift) * 10);
-    const bool whole = std::fmod(tenths, 10) == 0;
-    return absl::StrFormat("%.*f %s", whole ? 0 : 1, tenths / 10, unit.name);
-  }
-  return "0 B";
+  return Format(size_bytes, [](double value) { return std::round(value); });
+}
+
+std::string FormatByteSizeUp(int64_t size_bytes) {
+  return Format(size_bytes, [](double value) { return std::ceil(value); });
 }
 
 }  // namespace gemini

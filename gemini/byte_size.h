@@ -21,6 +21,8 @@ absl::StatusOr<int64_t> ParseByteSize(absl::string_view text);
 // Writes with at most one decimal in the largest unit that gives at least 1: "0 B", "1.5 GiB",
 // "-3 MiB". For people; what it drops does not come back through ParseByteSize.
 std::string FormatByteSize(int64_t size_bytes);
+// The same, rounded up: what is "at least" needed, which is then enough.
+std::string FormatByteSizeUp(int64_t size_bytes);
 
 // Returns size_bytes rounded up to a multiple of `alignment` (> 0). size_bytes >= 0.
 constexpr int64_t RoundUp(int64_t size_bytes, int64_t alignment) {

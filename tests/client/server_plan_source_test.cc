@@ -85,8 +85,9 @@ TEST_F(ServerPlanSourceTest, TheNextJobOfTheSameTensorsFindsTheTrace) {
   EXPECT_THAT(second.FindTrace("train", StepTrace(9, kChunk).tensors), IsOkAndHolds(std::nullopt));
 }
 
-TEST_F(ServerPlanSourceTest, WhatWasReportedIsSentOnce) {
-  ServerPlanSource source(*connection_, {.chunk_bytes = kChunk});
+TEST_F(ServerPlanSourceTest, WhatTheTimelineSaysRefreshesTheCosts) {
+  const auto timeline = std::make_unique<TimelineShm>();
+  ServerPlanSource source(*connection_, {.chunk_bytes = kChunk, .timeline = timeline.get()});
   const auto updates = [this] {
     const absl::StatusOr<Reply> status = connection_->Call(
         wire::Body::GetStatus,
@@ -99,9 +100,11 @@ TEST_F(ServerPlanSourceTest, WhatWasReportedIsSentOnce) {
   };
   ASSERT_OK(source.MakePlan(StepTrace(8, kChunk), 16 * kChunk));
   const double measured = updates();
-  source.Report({.update_elements = 2e7});
-  ASSERT_OK(source.MakePlan(StepTrace(8, kChunk), 16 * kChunk));
-  EXPECT_DOUBLE_EQ(updates(), (measured + 2e7) / 2);
+  // 80e6 bytes a second.
+  WriteTimelineEvent(*timeline, {.lane = TimelineLane::kUpdate,
+                                 .begin_ns = 1,
+                                 .end_ns = 1 + 1'000'000'000,
+                                 .size_bytes = 80'000'000});
   ASSERT_OK(source.MakePlan(StepTrace(8, kChunk), 16 * kChunk));
   EXPECT_DOUBLE_EQ(updates(), (measured + 2e7) / 2);
 }

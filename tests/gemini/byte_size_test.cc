@@ -63,6 +63,20 @@ TEST(ByteSizeTest, RoundedSizesNeverReachTheNextUnit) {
   EXPECT_EQ(FormatByteSize(-(kGiB - 1)), "-1 GiB");
 }
 
+// Property: who gives as much as was said to be needed at least gives enough, and not a unit too much.
+TEST(ByteSizeTest, ASizeRoundedUpIsNeverLess) {
+  EXPECT_EQ(FormatByteSizeUp(kMiB), "1 MiB");
+  EXPECT_EQ(FormatByteSizeUp(kMiB + 1), "1.1 MiB");
+  EXPECT_EQ(FormatByteSizeUp(kMiB - 1), "1 MiB");
+  std::mt19937_64 random(2);
+  for (int i = 0; i < 10'000; ++i) {
+    const auto size = static_cast<int64_t>(random() >> (2 + random() % 60));
+    ASSERT_OK_AND_ASSIGN(const int64_t parsed, ParseByteSize(FormatByteSizeUp(size)));
+    ASSERT_GE(parsed, size);
+    ASSERT_LE(static_cast<double>(parsed), static_cast<double>(size) * 1.1 + 1) << size;
+  }
+}
+
 // Property: what is written comes back within the half decimal that it drops.
 TEST(ByteSizeTest, AFormattedSizeParsesToNearlyItself) {
   std::mt19937_64 random(/*seed=*/11);

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/observed_rates.h"
+
+#include <memory>
+
+#include "gtest/gtest.h"
+
+namespace gemini::client {
+namespace {
+
+class ObservedRatesTest : public ::testing::Test {
+ protected:
+  // `count` events of a MiB each, a millisecond long, with as long a pause behind each.
+  void Write(TimelineLane lane, int count) {
+    for (int i = 0; i < count; ++i, now_ns_ += 2'000'000) {
+      WriteTimelineEvent(*ring_, {.lane = lane,
+                                  .begin_ns = now_ns_,
+                                  .end_ns = now_ns_ + 1'000'000,
+                                  .size_bytes = 1 << 20});
+    }
+  }
+  const std::unique_ptr<TimelineShm> ring_ = std::make_unique<TimelineShm>();
+  int64_t now_ns_ = 1;
+};
+
+TEST_F(ObservedRatesTest, EachLaneHasItsRateAndPausesDoNotCount) {
+  Write(TimelineLane::kFetch, 40);
+  Write(TimelineLane::kOperator, 40);
+  Write(TimelineLane::kUpdate, 40);
+  const ObservedRates rates = ObserveRates(*ring_);
+  EXPECT_DOUBLE_EQ(rates.host_to_device, (1 << 20) * 1e3);
+  EXPECT_DOUBLE_EQ(rates.update_elements, (1 << 18) * 1e3);
+  EXPECT_EQ(rates.device_to_host, 0);
+  EXPECT_EQ(rates.nvme_read, 0);
+  EXPECT_EQ(rates.nvme_write, 0);
+}
+
+TEST_F(ObservedRatesTest, AFewBytesSayNothing) {
+  Write(TimelineLane::kNvmeRead, 31);
+  EXPECT_EQ(ObserveRates(*ring_).nvme_read, 0);
+  Write(TimelineLane::kNvmeRead, 1);
+  EXPECT_GT(ObserveRates(*ring_).nvme_read, 0);
+}
+
+TEST_F(ObservedRatesTest, OnlyWhatTheRingStillHoldsCounts) {
+  Write(TimelineLane::kNvmeWrite, 100);
+  Write(TimelineLane::kEvict, kTimelineEntries);
+  const ObservedRates rates = ObserveRates(*ring_);
+  EXPECT_EQ(rates.nvme_write, 0);
+  EXPECT_DOUBLE_EQ(rates.device_to_host, (1 << 20) * 1e3);
+}
+
+}  // namespace
+}  // namespace gemini::client
