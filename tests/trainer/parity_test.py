@@ -96,11 +96,14 @@ class ParityTest(train_program.TrainTest):
 
     def test_micro_batches_block_by_block(self):
         keys = self.keys(self.model, steps=6, batch=1, accumulate=4, recompute=True)
+        # Bytes are compared on-line: a plan may move more of them to be faster, as times have it.
         horizontal = self.train("horizontal", **keys, device_memory=self.measured_budget(**keys),
-                                chunk_size=CHUNK)
+                                chunk_size=CHUNK, policy="online")
         keys["micro_batch_schedule"] = "vertical"
         reference = self.train("reference", **keys, reference=True)
-        vertical = self.check(reference, "vertical", self.measured_budget(**keys), **keys)
+        budget = self.measured_budget(**keys)
+        self.check(reference, "planned", budget, **keys)
+        vertical = self.check(reference, "vertical", budget, **keys, policy="online")
         moved = [sum(line["fetch_bytes"] for line in train_program.steps(output))
                  for output in (horizontal, vertical)]
         print(f"{self.model}: {moved[0]} bytes fetched one micro-batch after the other, {moved[1]} block "
