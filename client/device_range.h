@@ -18,7 +18,7 @@ namespace gemini::client {
 struct ResidencyStats {
   int64_t fetch_bytes = 0;        // To DEVICE, ever.
   int64_t evict_bytes = 0;        // From DEVICE, ever: written back, or a Write that went to HOST.
-  int64_t stall_ns = 0;           // Time that callers of Pin waited for copies or I/O, ever.
+  int64_t stall_ns = 0;           // Waits for copies, I/O, commits and room, ever (StallCause).
   int64_t pinned_peak_bytes = 0;  // The largest sum of chunks pinned at one time: the floor seen.
   std::array<int64_t, kNumStallCauses> stall_by_cause_ns = {};  // Of stall_ns, by StallCause.
 };
