@@ -22,7 +22,8 @@ ChunkStore::ChunkStore(std::string name, SpaceMemory memory, UniqueFd kick,
       timeline_(timeline),
       commits_(memory_.commit_words(), memory_.records(), memory_.shape().num_bundles,
                memory_.layout().num_records),
-      intents_(&memory_.header()->intent, memory_.intents(), memory_.shape().num_tensors),
+      intents_(&memory_.header()->intent, memory_.intents(), memory_.shape().num_tensors,
+               memory_.shape().num_bundles),
       pending_(memory_.shape().num_bundles),
       chunks_(memory_.layout().num_chunks),
       host_slots_(memory_.shape().host_slots),
@@ -51,8 +52,13 @@ absl::StatusOr<HostChunk> ChunkStore::AcquireForUpdate(ChunkId chunk) {
 }
 
 absl::StatusOr<HostChunk> ChunkStore::AcquireLocked(ChunkId id, Access access) {
-  Chunk& chunk = chunks_[id.value()];
+  StoredChunk& chunk = chunks_[id.value()];
   if (chunk.host != kNoSlot) return Hold(chunk.host, access);
+  if (chunk.device != kNoSlot) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "chunk ", id.value(), " (", ChunkKindName(KindOf(id)), " of bundle ", BundleOf(id).value(),
+        ") of space ", name_, " was updated on DEVICE and lies there alone: write it back first"));
+  }
   if (chunk.nvme == kNoSlot) {
     return absl::NotFoundError(absl::StrCat("chunk ", id.value(), " (", ChunkKindName(KindOf(id)),
                                             " of bundle ", BundleOf(id).value(), ") of space ",
@@ -101,7 +107,7 @@ absl::StatusOr<HostChunk> ChunkStore::AcquireToWrite(ChunkId id, bool keep_bytes
   GEMINI_RETURN_IF_ERROR(CheckId(id));
   MutexLock lock(mutex_);
   GEMINI_RETURN_IF_ERROR(AwaitAccess(id, Access::kWrite));
-  Chunk& chunk = chunks_[id.value()];
+  StoredChunk& chunk = chunks_[id.value()];
   if (chunk.committed) {
     return absl::FailedPreconditionError(absl::StrCat(
         "chunk ", id.value(), " of space ", name_, " is committed and changes out of place only"));
@@ -196,13 +202,14 @@ absl::Status ChunkStore::CommitLocked(BundleId bundle, int64_t step,
   // The word names the fresh slots: the old ones may go.
   for (auto& [kind, handle] : fresh) {
     const ChunkId id = ChunkOf(bundle, kind);
-    Chunk& chunk = chunks_[id.value()];
+    StoredChunk& chunk = chunks_[id.value()];
     if (chunk.host != handle.slot_) {
       DropHostCopy(id);
       chunk.host = handle.slot_;
       host_slots_[handle.slot_.value()].owner = id;
     }
     DropNvmeCopy(id);
+    chunk.device = kNoSlot;
     chunk.committed = true;
     residency_.SetBelow(id, ChunkSlot{.tier = Tier::kHost, .slot = chunk.host});
     DropHold(handle.slot_, handle.for_update_);
@@ -228,9 +235,8 @@ bool ChunkStore::IsCommitted(ChunkId chunk) const {
 }
 
 std::optional<ChunkSlot> ChunkStore::CommittedPlace(ChunkId id) const {
-  TierMap<int64_t> slots;
-  slots[Tier::kHost] = memory_.shape().host_slots;
-  slots[Tier::kNvme] = memory_.shape().nvme_slots;
+  const SpaceShape& shape = memory_.shape();
+  const TierMap<int64_t> slots = {{shape.device_slots, shape.host_slots, shape.nvme_slots}};
   MutexLock lock(mutex_);
   const CommitRecord& record = commits_.record(BundleOf(id));
   const absl::StatusOr<ChunkSlot> place =
@@ -241,14 +247,14 @@ std::optional<ChunkSlot> ChunkStore::CommittedPlace(ChunkId id) const {
 
 bool ChunkStore::HasPayload(ChunkId id) const {
   MutexLock lock(mutex_);
-  const Chunk& chunk = chunks_[id.value()];
-  return chunk.host != kNoSlot || chunk.nvme != kNoSlot;
+  const StoredChunk& chunk = chunks_[id.value()];
+  return chunk.host != kNoSlot || chunk.nvme != kNoSlot || chunk.device != kNoSlot;
 }
 
 void ChunkStore::Free(ChunkId id) {
   MutexLock lock(mutex_);
   if (!AwaitAccess(id, Access::kWrite).ok()) return;
-  Chunk& chunk = chunks_[id.value()];
+  StoredChunk& chunk = chunks_[id.value()];
   ++chunk.writes;
   GEMINI_CHECK(!chunk.committed);
   GEMINI_CHECK(chunk.host == kNoSlot || host_slots_[chunk.host.value()].holds == 0);
@@ -277,7 +283,7 @@ absl::StatusOr<SlotId> ChunkStore::TakeHostSlot(Access access) {
 
 absl::Status ChunkStore::Spill(SlotId victim) {
   const ChunkId id = host_slots_[victim.value()].owner;
-  Chunk& chunk = chunks_[id.value()];
+  StoredChunk& chunk = chunks_[id.value()];
   if (chunk.nvme == kNoSlot) {
     GEMINI_ASSIGN_OR_RETURN(const SlotId nvme, TakeNvmeSlot());
     chunk.busy = true;
@@ -314,7 +320,7 @@ absl::StatusOr<SlotId> ChunkStore::TakeNvmeSlot() {
   // A chunk that is in HOST too can do without its NVME slot: its only copy is then the one in HOST.
   for (const HostSlot& slot : host_slots_) {
     if (slot.owner == ChunkId()) continue;
-    Chunk& chunk = chunks_[slot.owner.value()];
+    StoredChunk& chunk = chunks_[slot.owner.value()];
     if (chunk.busy || chunk.nvme == kNoSlot) continue;
     const SlotId freed = std::exchange(chunk.nvme, kNoSlot);
     PublishPlace(slot.owner);  // The record names the HOST slot before the NVME slot is reused.
@@ -391,7 +397,7 @@ void ChunkStore::DropNvmeCopy(ChunkId id) {
 }
 
 void ChunkStore::PublishPlace(ChunkId id) {
-  const Chunk& chunk = chunks_[id.value()];
+  const StoredChunk& chunk = chunks_[id.value()];
   const ChunkSlot in_host = {.tier = Tier::kHost, .slot = chunk.host};
   const ChunkSlot on_nvme = {.tier = Tier::kNvme, .slot = chunk.nvme};
   if (chunk.host == kNoSlot && chunk.nvme == kNoSlot) {
@@ -400,6 +406,7 @@ void ChunkStore::PublishPlace(ChunkId id) {
     residency_.SetBelow(id, chunk.host != kNoSlot ? in_host : on_nvme);
   }
   if (!chunk.committed) return;
+  GEMINI_CHECK(chunk.device == kNoSlot);  // It has no copy below that could move.
   const BundleId bundle = BundleOf(id);
   CommitRecord record = commits_.record(bundle);
   uint64_t& place = record[static_cast<int>(KindOf(id))];

@@ -11,6 +11,8 @@
 //         or moments, or wants to write its gradient, waits, and it is updated next. While any is
 //         pending, others hold all but kUpdateSlots HOST slots at most, and wait for more until none
 //         is. So the updater waits for I/O alone, and who waits for it may hold slots: no circle.
+// Device: BeginUpdate commits versions made on DEVICE, too: they are nowhere else then, and who asks for
+//         their bytes is refused until Replace has brought them back, chunk by chunk.
 // Copies: a committed chunk that was read back from NVME stays there too, where its record says, and
 //         its HOST copy is dropped without a write. An uncommitted chunk has one copy.
 #pragma once
@@ -39,6 +41,7 @@
 #include "client/space_counters.h"
 #include "client/space_memory.h"
 #include "client/space_timeline.h"
+#include "client/stored_chunk.h"
 #include "gemini/ids.h"
 #include "gemini/unique_fd.h"
 
@@ -58,7 +61,8 @@ class ChunkStore final : private HostSlotOwner {
   // Brings the chunk's bytes into HOST, those of the version that is awaited when there is one. They may
   // be written only if the chunk is uncommitted (a gradient). NOT_FOUND: the chunk is FREE.
   // RESOURCE_EXHAUSTED: no HOST slot can be freed (says how many are held and what to raise).
-  // UNAVAILABLE: the server is gone. DATA_LOSS: the disk failed. Others: the update that failed.
+  // UNAVAILABLE: the server is gone. DATA_LOSS: the disk failed. FAILED_PRECONDITION: the chunk is on
+  // DEVICE alone. Others: the update that failed.
   absl::StatusOr<HostChunk> Acquire(ChunkId chunk);
 
   // As Acquire for an uncommitted chunk; a FREE one becomes HOLD with zero bytes. Waits while its bundle
@@ -83,22 +87,24 @@ class ChunkStore final : private HostSlotOwner {
 
   // The committed step of the bundle; -1 when nothing is committed.
   int64_t CommittedStep(BundleId bundle) const;
-  // Whether the chunk is part of its bundle's committed version; and where that lies, as its record
-  // says, nothing when it is not.
+  // Whether the chunk is part of its bundle's committed version; and where that lies by its record.
   bool IsCommitted(ChunkId chunk) const;
   std::optional<ChunkSlot> CommittedPlace(ChunkId chunk) const;
-  // Whether the chunk has bytes: it is not FREE.
+  // Whether the chunk has bytes, DEVICE included: it is not FREE.
   bool HasPayload(ChunkId chunk) const;
 
   // Makes an uncommitted chunk FREE (no one may hold it). Waits while its bundle awaits a commit; does
   // nothing when that has failed.
   void Free(ChunkId chunk);
 
-  // Records the intent and makes `bundles` await their commit at its step, in this order. On an error
-  // nothing has changed. FAILED_PRECONDITION: a bundle still awaits an earlier one, is not below the
-  // step, or its gradient chunk is held. INVALID_ARGUMENT: other tensors than the space has.
-  // RESOURCE_EXHAUSTED: others hold all but fewer than kUpdateSlots HOST slots.
-  absl::Status BeginUpdate(const Intent& intent, absl::Span<const BundleId> bundles);
+  // Records the intent, which commits `on_device` at its step and makes `bundles` await their commit at
+  // it; then gives up the HOST and NVME copies of `on_device`, which are of the version before. Waits for
+  // their I/O. On an error nothing has changed. FAILED_PRECONDITION: a bundle still awaits an earlier
+  // one, is not below the step, its gradient is held; or an `on_device` chunk is, or is on DEVICE alone.
+  // INVALID_ARGUMENT: a bundle twice, no such slot, or other tensors than the space has.
+  // RESOURCE_EXHAUSTED: `bundles` need kUpdateSlots HOST slots, and others hold them.
+  absl::Status BeginUpdate(const Intent& intent, absl::Span<const BundleId> bundles,
+                           absl::Span<const DeviceVersion> on_device = {});
   // For the updater: the bundle to update next, each once; nothing: all are taken. What it acquires
   // itself does not wait for a commit. At most kUpdateSlots are held at one time.
   std::optional<BundleId> TakeUpdate();
@@ -127,19 +133,6 @@ class ChunkStore final : private HostSlotOwner {
   const SpaceTimeline& timeline() const { return timeline_; }
 
  private:
-  static constexpr SlotId kNoSlot{};
-  struct Chunk {
-    SlotId host;
-    SlotId nvme;        // The valid copy when both are there: `host` is then a cache.
-    bool busy = false;  // I/O is under way; nobody else touches the chunk.
-    bool committed = false;
-    int64_t writes = 0;
-  };
-  struct HostSlot {
-    ChunkId owner;         // None: a spare, or replaced while it was held.
-    int holds = 0;         // 0 and no owner: free.
-    int update_holds = 0;  // Of them: the updater's.
-  };
   enum class Access : uint8_t { kRead, kWrite, kUpdate };
 
   absl::Status CheckId(ChunkId chunk) const;
@@ -152,11 +145,18 @@ class ChunkStore final : private HostSlotOwner {
   absl::StatusOr<HostChunk> AcquireLocked(ChunkId chunk, Access access)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<HostChunk> AcquireToWrite(ChunkId chunk, bool keep_bytes);
+  absl::Status CheckNamedOnce(absl::Span<const BundleId> bundles,
+                              absl::Span<const DeviceVersion> on_device) const;
+  absl::Status CheckIntent(const Intent& intent, absl::Span<const BundleId> bundles) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckOnDevice(const DeviceVersion& version, int64_t step) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CommitOnDevice(const DeviceVersion& version, int64_t step, int64_t record)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CommitLocked(BundleId bundle, int64_t step,
                             absl::Span<std::pair<ChunkKind, HostChunk>> fresh)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Takes a HOST slot, spilling if there is no free one: lets go of the lock while it writes. The slot
-  // has no owner and one hold.
+  // Takes a HOST slot, without owner and held once. Where none is free it lets go of the lock to spill.
   absl::StatusOr<SlotId> TakeHostSlot(Access access) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Moves the chunk in HOST slot `victim` to NVME, or drops it where it lies there already.
   absl::Status Spill(SlotId victim) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -186,7 +186,7 @@ class ChunkStore final : private HostSlotOwner {
   PendingCommits pending_ ABSL_GUARDED_BY(mutex_);
   int64_t intent_step_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status update_failure_ ABSL_GUARDED_BY(mutex_);
-  std::vector<Chunk> chunks_ ABSL_GUARDED_BY(mutex_);         // By ChunkId.
+  std::vector<StoredChunk> chunks_ ABSL_GUARDED_BY(mutex_);   // By ChunkId.
   std::vector<HostSlot> host_slots_ ABSL_GUARDED_BY(mutex_);  // By SlotId.
   SlotPool free_host_ ABSL_GUARDED_BY(mutex_);
   SlotPool free_nvme_ ABSL_GUARDED_BY(mutex_);

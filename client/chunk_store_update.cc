@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of ChunkStore that concerns updates: who waits for a commit, and what the updater takes.
+// The part of ChunkStore that concerns updates: who waits for a commit, what the updater takes, and the
+// versions that were made on DEVICE.
 #include <algorithm>
+#include <array>
 
 #include "absl/strings/str_cat.h"
 #include "client/chunk_store.h"
@@ -8,6 +10,31 @@
 #include "gemini/status_macros.h"
 
 namespace gemini::client {
+namespace {
+
+// The chunks that an update changes, and where on DEVICE the new ones are.
+std::array<std::pair<ChunkKind, SlotId>, 3> PlacesOf(const DeviceVersion& version) {
+  return {std::pair(ChunkKind::kParam, version.param),
+          std::pair(ChunkKind::kExpAvg, version.exp_avg),
+          std::pair(ChunkKind::kExpAvgSq, version.exp_avg_sq)};
+}
+
+// The record of the version that comes after the one of `before`.
+CommitRecord RecordOf(const DeviceVersion& version, CommitRecord before) {
+  for (const auto& [kind, slot] : PlacesOf(version)) {
+    before[static_cast<int>(kind)] = PackChunkSlot({.tier = Tier::kDevice, .slot = slot});
+  }
+  return before;
+}
+
+absl::Status CheckBelow(absl::string_view space, BundleId bundle, int64_t at, int64_t step) {
+  if (at >= 0 && at < step) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("bundle ", bundle.value(), " of space ", space,
+                                                    " is at step ", at,
+                                                    ": it cannot be updated to step ", step));
+}
+
+}  // namespace
 
 bool ChunkStore::AwaitsCommitLocked(ChunkId chunk, Access access) const {
   if (access == Access::kUpdate || !pending_.awaits(BundleOf(chunk))) return false;
@@ -46,8 +73,25 @@ absl::Status ChunkStore::AwaitAccess(ChunkId chunk, Access access) {
   }
 }
 
-absl::Status ChunkStore::BeginUpdate(const Intent& intent, absl::Span<const BundleId> bundles) {
-  MutexLock lock(mutex_);
+absl::Status ChunkStore::CheckNamedOnce(absl::Span<const BundleId> bundles,
+                                        absl::Span<const DeviceVersion> on_device) const {
+  std::vector<bool> named(num_bundles());
+  const auto name = [&](BundleId bundle) -> absl::Status {
+    GEMINI_RETURN_IF_ERROR(CheckId(ChunkOf(bundle, ChunkKind::kParam)));
+    if (named[bundle.value()]) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("an update names bundle ", bundle.value(), " of space ", name_, " twice"));
+    }
+    named[bundle.value()] = true;
+    return absl::OkStatus();
+  };
+  for (const BundleId bundle : bundles) GEMINI_RETURN_IF_ERROR(name(bundle));
+  for (const DeviceVersion& version : on_device) GEMINI_RETURN_IF_ERROR(name(version.bundle));
+  return absl::OkStatus();
+}
+
+absl::Status ChunkStore::CheckIntent(const Intent& intent,
+                                     absl::Span<const BundleId> bundles) const {
   if (pending_.count() > 0) {
     if (!update_failure_.ok()) return update_failure_;
     return absl::FailedPreconditionError(
@@ -63,12 +107,7 @@ absl::Status ChunkStore::BeginUpdate(const Intent& intent, absl::Span<const Bund
     return absl::InvalidArgumentError(absl::StrCat("an intent for step ", intent.step));
   }
   for (const BundleId bundle : bundles) {
-    GEMINI_RETURN_IF_ERROR(CheckId(ChunkOf(bundle, ChunkKind::kParam)));
-    if (commits_.step(bundle) < 0 || commits_.step(bundle) >= intent.step) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("bundle ", bundle.value(), " of space ", name_, " is at step ",
-                       commits_.step(bundle), ": it cannot be updated to step ", intent.step));
-    }
+    GEMINI_RETURN_IF_ERROR(CheckBelow(name_, bundle, commits_.step(bundle), intent.step));
     const SlotId grad = chunks_[ChunkOf(bundle, ChunkKind::kGrad).value()].host;
     if (grad != kNoSlot &&
         host_slots_[grad.value()].holds > host_slots_[grad.value()].update_holds) {
@@ -77,13 +116,79 @@ absl::Status ChunkStore::BeginUpdate(const Intent& intent, absl::Span<const Bund
                                                         " is held: it may not be complete"));
     }
   }
-  if (slots_of_others_ > free_host_.num_slots() - kUpdateSlots) {
+  if (!bundles.empty() && slots_of_others_ > free_host_.num_slots() - kUpdateSlots) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "an update needs ", kUpdateSlots, " HOST slots of space ", name_, "; ", slots_of_others_,
         " of its ", free_host_.num_slots(), " are held: raise --host-memory"));
   }
-  intents_.Record(intent);
+  return absl::OkStatus();
+}
+
+absl::Status ChunkStore::CheckOnDevice(const DeviceVersion& version, int64_t step) const {
+  GEMINI_RETURN_IF_ERROR(CheckBelow(name_, version.bundle, commits_.step(version.bundle), step));
+  for (const auto& [kind, slot] : PlacesOf(version)) {
+    const StoredChunk& chunk = chunks_[ChunkOf(version.bundle, kind).value()];
+    const auto refusal = [&, kind = kind](absl::string_view why) {
+      return absl::StrCat("the ", ChunkKindName(kind), " of bundle ", version.bundle.value(),
+                          " of space ", name_, " ", why);
+    };
+    if (slot.value() < 0 || slot.value() >= memory_.shape().device_slots) {
+      return absl::InvalidArgumentError(refusal(absl::StrCat(
+          "cannot be in DEVICE slot ", slot.value(), " of ", memory_.shape().device_slots)));
+    }
+    // The version before would be nowhere.
+    if (chunk.device != kNoSlot) {
+      return absl::FailedPreconditionError(refusal("was not written back since its last update"));
+    }
+    if (chunk.host != kNoSlot && host_slots_[chunk.host.value()].holds > 0) {
+      return absl::FailedPreconditionError(refusal("is held in HOST and cannot be given up"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// `record` is prepared. The word names it before the copies of the version before may go.
+void ChunkStore::CommitOnDevice(const DeviceVersion& version, int64_t step, int64_t record) {
+  commits_.CommitPrepared(version.bundle, step, record,
+                          RecordOf(version, commits_.record(version.bundle)));
+  for (const auto& [kind, slot] : PlacesOf(version)) {
+    const ChunkId id = ChunkOf(version.bundle, kind);
+    DropHostCopy(id);
+    DropNvmeCopy(id);
+    chunks_[id.value()].device = slot;
+    chunks_[id.value()].committed = true;
+    residency_.SetBelow(id, std::nullopt);
+  }
+}
+
+absl::Status ChunkStore::BeginUpdate(const Intent& intent, absl::Span<const BundleId> bundles,
+                                     absl::Span<const DeviceVersion> on_device) {
+  GEMINI_RETURN_IF_ERROR(CheckNamedOnce(bundles, on_device));
+  MutexLock lock(mutex_);
+  // Waiting for one lets go of the lock, and another may become busy meanwhile.
+  const auto busy = [this](const DeviceVersion& version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    for (const auto& [kind, slot] : PlacesOf(version)) {
+      if (chunks_[ChunkOf(version.bundle, kind).value()].busy) return true;
+    }
+    return false;
+  };
+  while (std::ranges::any_of(on_device, busy)) mutex_.WaitFor(idle_);
+  GEMINI_RETURN_IF_ERROR(CheckIntent(intent, bundles));
+  for (const DeviceVersion& version : on_device) {
+    GEMINI_RETURN_IF_ERROR(CheckOnDevice(version, intent.step));
+  }
+  // Nothing can fail from here on.
+  Intent recorded = intent;
+  recorded.on_device.clear();
+  for (const DeviceVersion& version : on_device) {
+    const CommitRecord record = RecordOf(version, commits_.record(version.bundle));
+    recorded.on_device.push_back({version.bundle, commits_.Prepare(record)});
+  }
+  intents_.Record(recorded);
   intent_step_ = intent.step;
+  for (size_t i = 0; i < on_device.size(); ++i) {
+    CommitOnDevice(on_device[i], intent.step, recorded.on_device[i].record);
+  }
   pending_.Expect(bundles);
   counters_.SetUpdatePending(pending_.count());
   return absl::OkStatus();
@@ -133,7 +238,7 @@ std::optional<int64_t> ChunkStore::PeekGradient(BundleId bundle,
   const ChunkId id = ChunkOf(bundle, ChunkKind::kGrad);
   MutexLock lock(mutex_);
   WaitUntilIdle(id);
-  Chunk& chunk = chunks_[id.value()];
+  StoredChunk& chunk = chunks_[id.value()];
   if (chunk.host == kNoSlot || host_slots_[chunk.host.value()].holds > 0) return std::nullopt;
   spillable_.Remove(chunk.host.value());
   CountHold(chunk.host, Access::kUpdate);

@@ -13,9 +13,11 @@ CommitWriter::CommitWriter(std::atomic<uint64_t>* words, CommitRecordShm* record
 }
 
 void CommitWriter::Commit(BundleId bundle, int64_t step, const CommitRecord& record) {
-  Current& current = current_[bundle.value()];
-  GEMINI_CHECK(step >= current.step && step >= 0 && step < int64_t{1} << kCommitStepBits);
-  // Each bundle names one record at most and there are more records than bundles.
+  CommitPrepared(bundle, step, Prepare(record), record);
+}
+
+int64_t CommitWriter::Prepare(const CommitRecord& record) {
+  // A bundle has two at most, one that its word names and one prepared: there are more.
   GEMINI_CHECK(!free_records_.empty());
   const int64_t index = free_records_.front();
   free_records_.pop_front();
@@ -23,6 +25,13 @@ void CommitWriter::Commit(BundleId bundle, int64_t step, const CommitRecord& rec
     // Release: a reader that sees a new slot in an old record also sees that no word names it now.
     records_[index].slots[kind].store(record[kind], std::memory_order_release);
   }
+  return index;
+}
+
+void CommitWriter::CommitPrepared(BundleId bundle, int64_t step, int64_t index,
+                                  const CommitRecord& record) {
+  Current& current = current_[bundle.value()];
+  GEMINI_CHECK(step >= current.step && step >= 0 && step < int64_t{1} << kCommitStepBits);
   words_[bundle.value()].store(PackCommitWord({.step = step, .record = index}),
                                std::memory_order_release);
   if (current.index >= 0) free_records_.push_back(current.index);

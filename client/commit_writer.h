@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The sole writer of the commit words and records of a space (gemini/commit_shm.h).
 // Thread: one caller at a time; the caller locks. Readers in other processes need no lock.
-// Rule:   a record is complete before a word names it, and is not rewritten while any word does.
-// The
-//         records that were given up longest ago are reused first, which gives a slow reader time.
+// Rule:   a record is complete before a word names it, and is not rewritten while any word does, nor
+//         between Prepare and CommitPrepared. The records that were given up longest ago are reused
+//         first, which gives a slow reader time.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -28,6 +28,11 @@ class CommitWriter {
   // Makes `record` the valid version of the bundle at `step`, which is not below step(). All bytes
   // that it names are complete.
   void Commit(BundleId bundle, int64_t step, const CommitRecord& record);
+
+  // The same in two parts, so that an intent can name the record in between: completes a record, which
+  // no word names, and returns its index; then commits it. At most one a bundle is prepared.
+  int64_t Prepare(const CommitRecord& record);
+  void CommitPrepared(BundleId bundle, int64_t step, int64_t index, const CommitRecord& record);
 
   // The committed step; -1 when nothing is committed.
   int64_t step(BundleId bundle) const { return current_[bundle.value()].step; }

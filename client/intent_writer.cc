@@ -10,8 +10,8 @@ namespace gemini::client {
 
 void IntentWriter::Record(const Intent& intent) {
   GEMINI_CHECK(intent.step > 0 && static_cast<int64_t>(intent.tensors.size()) == num_tensors_);
-  auto* const bytes =
-      reinterpret_cast<std::byte*>(slots_) + next_slot_ * IntentSlotBytes(num_tensors_);
+  auto* const bytes = reinterpret_cast<std::byte*>(slots_) +
+                      next_slot_ * IntentSlotBytes(num_tensors_, num_bundles_);
   auto& slot = *reinterpret_cast<IntentShm*>(bytes);
   auto* const tensor_words = reinterpret_cast<std::atomic<uint64_t>*>(bytes + sizeof(IntentShm));
   // Release: a reader that sees a word of this intent also sees that the intent word names the other
@@ -31,6 +31,11 @@ void IntentWriter::Record(const Intent& intent) {
   put(slot.num_tensors, static_cast<uint64_t>(num_tensors_));
   for (int64_t i = 0; i < num_tensors_; ++i) {
     put(tensor_words[i], PackTensorIntent(intent.tensors[i]));
+  }
+  std::atomic<uint64_t>* const bundle_words = tensor_words + num_tensors_;
+  for (int64_t i = 0; i < num_bundles_; ++i) put(bundle_words[i], 0);
+  for (const IntendedRecord& at : intent.on_device) {
+    put(bundle_words[at.bundle.value()], static_cast<uint64_t>(at.record) + 1);
   }
   word_->store(PackIntentWord(intent.step, next_slot_), std::memory_order_release);
   next_slot_ = 1 - next_slot_;

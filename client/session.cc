@@ -190,6 +190,7 @@ absl::StatusOr<ChunkStore*> Session::OpenSpace(const SpaceOptions& options) {
                             .num_bundles = options.num_bundles,
                             .host_slots = options.host_slots,
                             .nvme_slots = options.nvme_slots,
+                            .device_slots = arena_.size_bytes() / chunk_bytes_,
                             .slots_per_slab = opened->slots_per_slab(),
                             .num_tensors = options.num_tensors};
   GEMINI_ASSIGN_OR_RETURN(SpaceMemory memory,

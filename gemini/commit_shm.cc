@@ -32,7 +32,7 @@ uint64_t PackChunkSlot(const ChunkSlot& slot) {
 std::optional<ChunkSlot> TryUnpackChunkSlot(uint64_t word, const TierMap<int64_t>& slots) {
   const uint64_t tier = word & 3;
   const uint64_t slot = word >> 2;
-  if (tier < 2) return std::nullopt;
+  if (tier == 0) return std::nullopt;
   const Tier where = static_cast<Tier>(tier - 1);
   if (slot >= static_cast<uint64_t>(slots[where])) return std::nullopt;
   return ChunkSlot{.tier = where, .slot = SlotId(static_cast<int64_t>(slot))};
@@ -42,9 +42,7 @@ absl::StatusOr<ChunkSlot> UnpackChunkSlot(uint64_t word, const TierMap<int64_t>&
   if (word == 0) return absl::NotFoundError("no payload");
   const std::optional<ChunkSlot> slot = TryUnpackChunkSlot(word, slots);
   if (slot.has_value()) return *slot;
-  if ((word & 3) < 2) {
-    return absl::InvalidArgumentError("a record names a chunk off HOST and NVME");
-  }
+  if ((word & 3) == 0) return absl::InvalidArgumentError("a record names a chunk in no tier");
   const Tier where = static_cast<Tier>((word & 3) - 1);
   return absl::InvalidArgumentError(
       absl::StrCat("a record names ", TierName(where), " slot ", word >> 2, " of ", slots[where]));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gemini/intent_shm.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstddef>
@@ -33,11 +34,12 @@ TensorIntent UnpackTensorIntent(uint64_t word) {
 }
 
 std::optional<Intent> TryReadIntent(const std::atomic<uint64_t>& word, const IntentShm* slots,
-                                    int64_t num_tensors) {
+                                    int64_t num_tensors, int64_t num_bundles) {
   const uint64_t named = word.load(std::memory_order_acquire);
   if (named == 0) return std::nullopt;
-  const auto* const bytes = reinterpret_cast<const std::byte*>(slots) +
-                            static_cast<int64_t>(named & 1) * IntentSlotBytes(num_tensors);
+  const auto* const bytes =
+      reinterpret_cast<const std::byte*>(slots) +
+      static_cast<int64_t>(named & 1) * IntentSlotBytes(num_tensors, num_bundles);
   const auto& slot = *reinterpret_cast<const IntentShm*>(bytes);
   const auto* const tensor_words =
       reinterpret_cast<const std::atomic<uint64_t>*>(bytes + sizeof(IntentShm));
@@ -65,10 +67,27 @@ std::optional<Intent> TryReadIntent(const std::atomic<uint64_t>& word, const Int
   for (int64_t i = 0; i < num_tensors; ++i) {
     intent.tensors.push_back(UnpackTensorIntent(tensor_words[i].load(std::memory_order_acquire)));
   }
+  const std::atomic<uint64_t>* const bundle_words = tensor_words + num_tensors;
+  const uint64_t num_records = static_cast<uint64_t>(NumCommitRecords(num_bundles));
+  for (int64_t i = 0; i < num_bundles; ++i) {
+    const uint64_t field = bundle_words[i].load(std::memory_order_acquire);
+    if (field == 0) continue;
+    if (field > num_records) return std::nullopt;
+    intent.on_device.push_back({BundleId(i), static_cast<int64_t>(field) - 1});
+  }
   // The slot is rewritten only after the word named the other one: who acquired a later intent's word of
   // the slot sees that here. (Not a fence: ThreadSanitizer knows none.)
   if (word.load(std::memory_order_relaxed) != named || !InRange(intent)) return std::nullopt;
   return intent;
+}
+
+CommitWord ValidVersion(const CommitWord& committed, const std::optional<Intent>& intent,
+                        BundleId bundle) {
+  if (!intent.has_value() || committed.step >= intent->step) return committed;
+  const auto named =
+      std::ranges::lower_bound(intent->on_device, bundle, {}, &IntendedRecord::bundle);
+  if (named == intent->on_device.end() || named->bundle != bundle) return committed;
+  return {.step = intent->step, .record = named->record};
 }
 
 }  // namespace gemini

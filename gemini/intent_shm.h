@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The intent of an optimizer step: all that is needed, beside the chunks, to finish the updates of
 // bundles that are not committed at its step yet.
-// Writer: the space's client, when every bundle is committed at the step before and every gradient is
-//         complete in HOST or NVME: a slot's words first, then the intent word with release order.
+// Device: bundles that were updated on DEVICE, in place, before it: the intent names a complete record
+//         of each. The intent word makes these versions valid at once, beside the duty to finish the
+//         others: ValidVersion. Up to it the version before is whole in HOST or NVME.
+// Writer: the space's client, when every bundle is committed at the step before and the gradient of
+//         every other bundle is complete in HOST or NVME: a slot's words first, then the intent word
+//         with release order, then the commit words of the bundles that it names records of.
 //         Two slots are used in turn, so the one that the word names is not rewritten before another
 //         is named; and it is named while one of its bundles is pending.
 // Reader: memstat, and the server when the client has died: acquire the word once, read the slot that
@@ -13,13 +17,17 @@
 #include <optional>
 #include <vector>
 
+#include "gemini/commit_shm.h"
+#include "gemini/ids.h"
+
 namespace gemini {
 
 // The arithmetic of client/adamw.h; raised when its bits change.
 inline constexpr uint64_t kUpdateKernelVersion = 1;
 
 inline constexpr int kNumIntentSlots = 2;
-// Head of a slot; behind it one word a tensor. Reals are the bits of a double.
+// Head of a slot; behind it one word a tensor, then one a bundle: 0, or the index of a record + 1. Reals
+// are the bits of a double.
 struct IntentShm {
   std::atomic<uint64_t> step;
   std::atomic<uint64_t> learning_rate;
@@ -35,9 +43,9 @@ struct IntentShm {
 };
 static_assert(sizeof(IntentShm) == 128);
 
-// Bytes of one slot of a space of `num_tensors`.
-constexpr int64_t IntentSlotBytes(int64_t num_tensors) {
-  return static_cast<int64_t>(sizeof(IntentShm)) + 8 * num_tensors;
+// Bytes of one slot of a space.
+constexpr int64_t IntentSlotBytes(int64_t num_tensors, int64_t num_bundles) {
+  return static_cast<int64_t>(sizeof(IntentShm)) + 8 * (num_tensors + num_bundles);
 }
 
 struct TensorIntent {
@@ -45,6 +53,13 @@ struct TensorIntent {
   bool decayed = false;
   int64_t step = 0;  // Its own count of updates after this step; below 2^62.
   bool operator==(const TensorIntent&) const = default;
+};
+
+// A record that holds a bundle's version of the intent's step.
+struct IntendedRecord {
+  BundleId bundle;
+  int64_t record = 0;
+  bool operator==(const IntendedRecord&) const = default;
 };
 
 struct Intent {
@@ -57,7 +72,8 @@ struct Intent {
   double clip_coefficient = 1;
   uint64_t kernel_version = kUpdateKernelVersion;
   bool skip = false;
-  std::vector<TensorIntent> tensors;  // In the order of the space's layout.
+  std::vector<TensorIntent> tensors;      // In the order of the space's layout.
+  std::vector<IntendedRecord> on_device;  // Bundles updated there before the intent; ascending.
   bool operator==(const Intent&) const = default;
 };
 
@@ -70,10 +86,17 @@ constexpr uint64_t PackIntentWord(int64_t step, int slot) {
 uint64_t PackTensorIntent(const TensorIntent& tensor);
 TensorIntent UnpackTensorIntent(uint64_t word);
 
-// Reads the intent that `word` names in `slots`, the first of two of a space of `num_tensors`. Each
-// word is read once. Nothing: no intent was recorded, the slot is another step's or was rewritten
-// meanwhile (`word` is then old: read it again), or it holds what no honest client writes.
+// Reads the intent that `word` names in `slots`, the first of two of a space. Each word is read once.
+// Nothing: no intent was recorded, the slot is another step's or was rewritten meanwhile (`word` is
+// then old: read it again), or it holds what no honest client writes.
 std::optional<Intent> TryReadIntent(const std::atomic<uint64_t>& word, const IntentShm* slots,
-                                    int64_t num_tensors);
+                                    int64_t num_tensors, int64_t num_bundles);
+
+// The step and record of the bundle's valid version, by its commit word and the latest intent: the
+// intent's where it names a record of a bundle that is below its step, else the commit word's. What is
+// below the intent's step even so is brought to it from its gradient. While the client lives, read the
+// intent first; the answer holds if neither word has changed after the record was read.
+CommitWord ValidVersion(const CommitWord& committed, const std::optional<Intent>& intent,
+                        BundleId bundle);
 
 }  // namespace gemini

@@ -67,19 +67,17 @@ struct CommitRecordShm {
 };
 static_assert(sizeof(CommitRecordShm) == 40);
 
-// Byte offsets in the client segment of a space of `num_bundles` and `num_tensors`. There are 2 records
-// a bundle and kSpareRecords more: a bundle in the middle of a commit holds two.
-inline constexpr int64_t kSpareRecords = 64;
+// Byte offsets in the client segment of a space of `num_bundles` and `num_tensors`.
 struct ClientSegmentLayout {
   explicit constexpr ClientSegmentLayout(int64_t num_bundles, int64_t num_tensors = 0)
       : num_chunks(num_bundles * kNumChunkKinds),
-        num_records(2 * num_bundles + kSpareRecords),
+        num_records(NumCommitRecords(num_bundles)),
         ring_offset(sizeof(ClientSegmentHeaderShm)),
         residency_offset(ring_offset + kIoRingEntries * static_cast<int64_t>(sizeof(IoEntryShm))),
         commit_offset(residency_offset + num_chunks * 8),
         record_offset(commit_offset + num_bundles * 8),
         intent_offset(record_offset + num_records * static_cast<int64_t>(sizeof(CommitRecordShm))),
-        size_bytes(intent_offset + kNumIntentSlots * IntentSlotBytes(num_tensors)) {}
+        size_bytes(intent_offset + kNumIntentSlots * IntentSlotBytes(num_tensors, num_bundles)) {}
   int64_t num_chunks;
   int64_t num_records;
   int64_t ring_offset;

@@ -5,6 +5,7 @@
 #include <memory>
 #include <random>
 #include <thread>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "tests/status_matchers.h"
@@ -60,6 +61,32 @@ TEST_F(CommitWriterTest, ARecordIsNotRewrittenWhileAWordNamesIt) {
   for (int64_t step = 0; step < 3 * kRecords; ++step) {
     writer_.Commit(BundleId(2), step, RecordOf(100 + step));
     ASSERT_EQ(Read(0, 1), RecordOf(1)) << step;
+  }
+}
+
+TEST_F(CommitWriterTest, APreparedRecordIsCompleteAndUnnamedUntilItIsCommitted) {
+  writer_.Commit(BundleId(0), 1, RecordOf(1));
+  const int64_t index = writer_.Prepare(RecordOf(2));
+  EXPECT_EQ(Read(0, 1), RecordOf(1));
+  EXPECT_EQ(writer_.record(BundleId(0)), RecordOf(1));
+  // However many others come and go meanwhile.
+  for (int64_t step = 0; step < 3 * kRecords; ++step) {
+    writer_.Commit(BundleId(2), step, RecordOf(100 + step));
+    for (const auto& slot : records_[index].slots) ASSERT_EQ(slot, 2) << step;
+  }
+  writer_.CommitPrepared(BundleId(0), 2, index, RecordOf(2));
+  EXPECT_EQ(Read(0, 2), RecordOf(2));
+  EXPECT_EQ(writer_.record(BundleId(0)), RecordOf(2));
+}
+
+TEST_F(CommitWriterTest, EveryBundleMayHaveOnePrepared) {
+  for (int round = 0; round < 100; ++round) {
+    std::vector<int64_t> indices;
+    for (int64_t i = 0; i < kBundles; ++i) indices.push_back(writer_.Prepare(RecordOf(round)));
+    for (int64_t i = 0; i < kBundles; ++i) {
+      writer_.CommitPrepared(BundleId(i), round, indices[i], RecordOf(round));
+      EXPECT_EQ(Read(i, round), RecordOf(round));
+    }
   }
 }
 

@@ -11,10 +11,11 @@ namespace gemini::client {
 namespace {
 
 constexpr int64_t kTensors = 40;
+constexpr int64_t kBundles = 12;
 
 struct Segment {
   std::atomic<uint64_t> word{0};
-  alignas(8) std::byte bytes[2 * IntentSlotBytes(kTensors)] = {};
+  alignas(8) std::byte bytes[2 * IntentSlotBytes(kTensors, kBundles)] = {};
   IntentShm* slots() { return reinterpret_cast<IntentShm*>(bytes); }
 };
 
@@ -28,20 +29,24 @@ Intent IntentFor(int64_t step) {
   for (int64_t i = 0; i < kTensors; ++i) {
     intent.tensors.push_back({(i + step) % 3 == 0, i % 2 == 0, step * 100 + i});
   }
+  // Others at each step: what the step before put into the slot is not left behind.
+  for (int64_t i = 0; i < kBundles; ++i) {
+    if ((i + step) % 4 != 0) intent.on_device.push_back({BundleId(i), (step + i) % 80});
+  }
   return intent;
 }
 
 TEST(IntentWriterTest, TheLatestIsReadAndTheOneBeforeIsLeftAlone) {
   Segment segment;
-  IntentWriter writer(&segment.word, segment.slots(), kTensors);
+  IntentWriter writer(&segment.word, segment.slots(), kTensors, kBundles);
   // Steps of one parity, as after a jump: the slots alternate all the same.
   for (const int64_t step : {1, 3, 4, 8, 10}) {
     const uint64_t before = segment.word;
     writer.Record(IntentFor(step));
-    EXPECT_EQ(TryReadIntent(segment.word, segment.slots(), kTensors), IntentFor(step));
+    EXPECT_EQ(TryReadIntent(segment.word, segment.slots(), kTensors, kBundles), IntentFor(step));
     if (before == 0) continue;
     const std::atomic<uint64_t> old_word{before};
-    EXPECT_EQ(TryReadIntent(old_word, segment.slots(), kTensors)->step,
+    EXPECT_EQ(TryReadIntent(old_word, segment.slots(), kTensors, kBundles)->step,
               static_cast<int64_t>(before >> 1));
   }
 }
@@ -49,14 +54,14 @@ TEST(IntentWriterTest, TheLatestIsReadAndTheOneBeforeIsLeftAlone) {
 // Property: whenever a reader looks, what it gets is one whole intent.
 TEST(IntentWriterTest, AReaderAtAnyMomentFindsOneWholeIntent) {
   Segment segment;
-  IntentWriter writer(&segment.word, segment.slots(), kTensors);
+  IntentWriter writer(&segment.word, segment.slots(), kTensors, kBundles);
   writer.Record(IntentFor(1));
   std::atomic<int64_t> reads{0};
   std::atomic<bool> stop{false};
   std::thread reader([&] {
     while (!stop) {
       if (const std::optional<Intent> seen =
-              TryReadIntent(segment.word, segment.slots(), kTensors)) {
+              TryReadIntent(segment.word, segment.slots(), kTensors, kBundles)) {
         EXPECT_EQ(*seen, IntentFor(seen->step));
         ++reads;
       }

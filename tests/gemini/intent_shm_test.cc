@@ -15,17 +15,21 @@ namespace gemini {
 namespace {
 
 constexpr int64_t kTensors = 3;
+constexpr int64_t kBundles = 2;
 
 // A segment's part with a complete intent for step 7 in slot 1.
 struct Segment {
   std::atomic<uint64_t> word{0};
-  alignas(8) std::byte bytes[2 * IntentSlotBytes(kTensors)] = {};
+  alignas(8) std::byte bytes[2 * IntentSlotBytes(kTensors, kBundles)] = {};
 
   IntentShm* slots() { return reinterpret_cast<IntentShm*>(bytes); }
-  IntentShm& slot() { return *reinterpret_cast<IntentShm*>(bytes + IntentSlotBytes(kTensors)); }
+  IntentShm& slot() {
+    return *reinterpret_cast<IntentShm*>(bytes + IntentSlotBytes(kTensors, kBundles));
+  }
   std::atomic<uint64_t>& tensor(int64_t index) {
     return reinterpret_cast<std::atomic<uint64_t>*>(&slot() + 1)[index];
   }
+  std::atomic<uint64_t>& bundle(int64_t index) { return tensor(kTensors + index); }
 
   Segment() {
     slot().step = 7;
@@ -40,9 +44,10 @@ struct Segment {
     tensor(0) = PackTensorIntent({.has_gradient = true, .decayed = true, .step = 7});
     tensor(1) = PackTensorIntent({.has_gradient = false, .decayed = true, .step = 2});
     tensor(2) = PackTensorIntent({.has_gradient = true, .decayed = false, .step = 5});
+    bundle(1) = 5 + 1;
     word = PackIntentWord(7, 1);
   }
-  std::optional<Intent> Read() { return TryReadIntent(word, slots(), kTensors); }
+  std::optional<Intent> Read() { return TryReadIntent(word, slots(), kTensors, kBundles); }
 };
 
 TEST(IntentShmTest, ReadsWhatItsWordNames) {
@@ -56,7 +61,8 @@ TEST(IntentShmTest, ReadsWhatItsWordNames) {
                            .clip_coefficient = 0.5,
                            .kernel_version = 4,
                            .skip = false,
-                           .tensors = {{true, true, 7}, {false, true, 2}, {true, false, 5}}};
+                           .tensors = {{true, true, 7}, {false, true, 2}, {true, false, 5}},
+                           .on_device = {{BundleId(1), 5}}};
   EXPECT_EQ(segment.Read(), expected);
 }
 
@@ -84,6 +90,8 @@ TEST(IntentShmTest, WhatNoHonestClientWritesIsNone) {
       [nan](Segment& s) { s.slot().weight_decay = std::bit_cast<uint64_t>(nan); },
       [](Segment& s) { s.slot().clip_coefficient = std::bit_cast<uint64_t>(1.5); },
       [nan](Segment& s) { s.slot().clip_coefficient = std::bit_cast<uint64_t>(nan); },
+      [](Segment& s) { s.bundle(0) = NumCommitRecords(kBundles) + 1; },  // A record past the last.
+      [](Segment& s) { s.bundle(1) = ~uint64_t{0}; },
   };
   for (size_t i = 0; i < spoilers.size(); ++i) {
     Segment segment;
@@ -105,6 +113,31 @@ TEST(IntentShmTest, RandomBytesNeverHarm) {
       EXPECT_EQ(static_cast<uint64_t>(intent->step), segment.word >> 1);
     }
   }
+}
+
+TEST(IntentShmTest, TheLastRecordMayBeNamed) {
+  Segment segment;
+  segment.bundle(0) = NumCommitRecords(kBundles);
+  const std::optional<Intent> intent = segment.Read();
+  ASSERT_TRUE(intent.has_value());
+  EXPECT_EQ(intent->on_device,
+            (std::vector<IntendedRecord>{{BundleId(0), NumCommitRecords(kBundles) - 1},
+                                         {BundleId(1), 5}}));
+}
+
+TEST(IntentShmTest, TheIntentsRecordIsValidOfBundlesBelowItsStepThatItNames) {
+  Segment segment;
+  const std::optional<Intent> intent = segment.Read();
+  const CommitWord before = {.step = 6, .record = 3};
+  const CommitWord at = {.step = 7, .record = 4};
+  const CommitWord moved_on = {.step = 8, .record = 4};
+  EXPECT_EQ(ValidVersion(before, intent, BundleId(1)), (CommitWord{.step = 7, .record = 5}));
+  // Committed since, and perhaps moved: the word knows better.
+  EXPECT_EQ(ValidVersion(at, intent, BundleId(1)), at);
+  EXPECT_EQ(ValidVersion(moved_on, intent, BundleId(1)), moved_on);
+  // Not updated on DEVICE: its update is still to be done.
+  EXPECT_EQ(ValidVersion(before, intent, BundleId(0)), before);
+  EXPECT_EQ(ValidVersion(before, std::nullopt, BundleId(1)), before);
 }
 
 TEST(IntentShmTest, ATensorWordHoldsItsThreeParts) {

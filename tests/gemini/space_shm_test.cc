@@ -26,9 +26,9 @@ TEST(SpaceShmTest, ThePartsOfTheClientSegmentFollowEachOtherWithoutOverlap) {
     for (const int64_t num_tensors : {0, 1, 1'000}) {
       const ClientSegmentLayout with_tensors(num_bundles, num_tensors);
       EXPECT_EQ(with_tensors.intent_offset, layout.intent_offset);
-      EXPECT_GE(
-          with_tensors.size_bytes,
-          layout.intent_offset + 2 * (static_cast<int64_t>(sizeof(IntentShm)) + num_tensors * 8));
+      EXPECT_GE(with_tensors.size_bytes,
+                layout.intent_offset + 2 * (static_cast<int64_t>(sizeof(IntentShm)) +
+                                            (num_tensors + num_bundles) * 8));
     }
   }
 }

@@ -57,6 +57,23 @@ TEST_F(SpaceReaderTest, ACommitCountsOnlyWithARecordWhoseSlotsExist) {
   EXPECT_EQ(commits.max_step, 9);
 }
 
+TEST_F(SpaceReaderTest, AVersionThatIsOnDeviceAloneCountsWithinTheArena) {
+  residency(5) = PackResidency(
+      {.state = ChunkState::kHold, .tier = Tier::kDevice, .dirty = true, .slot = SlotId(3)});
+  record(0, 0) = PackChunkSlot({Tier::kDevice, SlotId(3)});
+  commit(1) = PackCommitWord({.step = 5, .record = 0});
+  record(1, 0) = PackChunkSlot({Tier::kDevice, SlotId(4)});  // The arena has four.
+  commit(2) = PackCommitWord({.step = 5, .record = 1});
+  EXPECT_EQ(reader_.ReadCommits().committed, 1);
+  EXPECT_EQ(reader_.ReadCommits().invalid, 1);
+  const std::vector<ListedChunk> chunks = reader_.List(5, 6);
+  ASSERT_EQ(chunks.size(), 6);
+  EXPECT_FALSE(chunks[0].invalid);
+  EXPECT_EQ(chunks[0].residency.tier, Tier::kDevice);
+  EXPECT_EQ(chunks[0].commit_step, 5);
+  EXPECT_TRUE(chunks[5].invalid);
+}
+
 TEST_F(SpaceReaderTest, ListingEndsAtTheLastChunkAndCarriesTheBundlesStep) {
   record(0, 0) = PackChunkSlot({Tier::kHost, SlotId(1)});
   commit(5) = PackCommitWord({.step = 8, .record = 0});

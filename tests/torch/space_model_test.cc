@@ -282,7 +282,7 @@ TEST_F(SpaceModelTest, AtAnyMomentTheSegmentSaysHowToFinishTheStep) {
   std::thread reader([&] {
     while (!stop) {
       const std::optional<Intent> intent =
-          TryReadIntent(memory.header()->intent, memory.intents(), 4);
+          TryReadIntent(memory.header()->intent, memory.intents(), 4, 3);
       std::vector<int64_t> steps;
       for (int64_t i = 0; i < 3; ++i) {
         const auto word = TryUnpackCommitWord(

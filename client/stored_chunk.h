@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// What ChunkStore knows of one chunk and of one HOST slot, and what it is told of a version that was made
+// on DEVICE.
+// Thread: none of its own; the caller locks.
+#pragma once
+#include <cstdint>
+
+#include "gemini/ids.h"
+
+namespace gemini::client {
+
+inline constexpr SlotId kNoSlot{};
+
+struct StoredChunk {
+  SlotId host;
+  SlotId nvme;        // The valid copy when both are there: `host` is then a cache.
+  SlotId device;      // Its only valid copy, when set: the other two are not.
+  bool busy = false;  // I/O is under way; nobody else touches the chunk.
+  bool committed = false;
+  int64_t writes = 0;
+};
+
+struct HostSlot {
+  ChunkId owner;         // None: a spare, or replaced while it was held.
+  int holds = 0;         // 0 and no owner: free.
+  int update_holds = 0;  // Of them: the updater's.
+};
+
+// A bundle whose version of an intent's step is complete on DEVICE already: its slots in the session's
+// arena.
+struct DeviceVersion {
+  BundleId bundle;
+  SlotId param;
+  SlotId exp_avg;
+  SlotId exp_avg_sq;
+};
+
+}  // namespace gemini::client
