@@ -264,7 +264,9 @@ TEST_F(ServerLeasesTest, SumOfBudgets) {
   std::mt19937_64 random(/*seed=*/41);
   std::map<std::string, Job> jobs;
   int next_name = 0, granted = 0, acknowledged = 0;
-  for (int step = 0; step < 1500; ++step) {
+  // Which answers are there when is a matter of time, so as many steps as bring enough of them.
+  const auto has_enough = [&] { return granted > 100 && acknowledged > 20; };
+  for (int step = 0; step < 1500 || (step < 60'000 && !has_enough()); ++step) {
     auto chosen = jobs.begin();
     if (!jobs.empty()) std::advance(chosen, random() % jobs.size());
     const uint64_t action = random() % 8;
@@ -312,8 +314,7 @@ TEST_F(ServerLeasesTest, SumOfBudgets) {
     ASSERT_GE(sum, device.leased) << "step " << step;
     ASSERT_LE(sum, device.leased + device.reclaiming) << "step " << step;
   }
-  EXPECT_GT(granted, 100);
-  EXPECT_GT(acknowledged, 20);
+  EXPECT_TRUE(has_enough()) << granted << " leases granted, " << acknowledged << " acknowledged";
 }
 
 }  // namespace
