@@ -12,8 +12,24 @@
 namespace gemini::client {
 namespace {
 
-float* At(const HostChunk& chunk, int64_t offset_bytes) {
-  return reinterpret_cast<float*>(chunk.data() + offset_bytes);
+float* At(std::byte* chunk, int64_t offset_bytes) {
+  return reinterpret_cast<float*>(chunk + offset_bytes);
+}
+float* At(const HostChunk& chunk, int64_t offset_bytes) { return At(chunk.data(), offset_bytes); }
+
+int64_t ElementsOf(const TensorPiece& piece) {
+  return piece.size_bytes / static_cast<int64_t>(sizeof(float));
+}
+
+AdamWSettings SettingsOf(const Intent& intent, int64_t index) {
+  const TensorIntent& tensor = intent.tensors[index];
+  return {.learning_rate = intent.learning_rate,
+          .beta1 = intent.beta1,
+          .beta2 = intent.beta2,
+          .epsilon = intent.epsilon,
+          .weight_decay = tensor.decayed ? intent.weight_decay : 0,
+          .step = tensor.step,
+          .gradient_scale = intent.clip_coefficient};
 }
 
 // The slots of one update. Old moments are absent before the first.
@@ -83,28 +99,19 @@ absl::Status UpdateBundle(ChunkStore& store, BundleId bundle, absl::Span<const T
   GEMINI_ASSIGN_OR_RETURN(BundleSlots slots, TakeSlots(store, bundle));
   ZeroPadding(pieces, store.chunk_bytes(), slots);
   for (const TensorPiece& piece : pieces) {
-    const TensorIntent& tensor = intent.tensors[piece.tensor];
     const int64_t at = piece.chunk_offset_bytes;
-    if (!tensor.has_gradient) {
+    if (!intent.tensors[piece.tensor].has_gradient) {
       CopyOrZero(slots.param, slots.new_param, at, piece.size_bytes);
       CopyOrZero(slots.exp_avg, slots.new_exp_avg, at, piece.size_bytes);
       CopyOrZero(slots.exp_avg_sq, slots.new_exp_avg_sq, at, piece.size_bytes);
       continue;
     }
-    AdamWSettings settings;
-    settings.learning_rate = intent.learning_rate;
-    settings.beta1 = intent.beta1;
-    settings.beta2 = intent.beta2;
-    settings.epsilon = intent.epsilon;
-    settings.weight_decay = tensor.decayed ? intent.weight_decay : 0;
-    settings.step = tensor.step;
-    settings.gradient_scale = intent.clip_coefficient;
-    AdamWUpdate(settings,
+    AdamWUpdate(SettingsOf(intent, piece.tensor),
                 {At(slots.param, at), At(slots.grad, at),
                  OldMoment(slots.exp_avg, slots.new_exp_avg, piece),
                  OldMoment(slots.exp_avg_sq, slots.new_exp_avg_sq, piece), At(slots.new_param, at),
                  At(slots.new_exp_avg, at), At(slots.new_exp_avg_sq, at)},
-                piece.size_bytes / static_cast<int64_t>(sizeof(float)));
+                ElementsOf(piece));
   }
   std::array<std::pair<ChunkKind, HostChunk>, 3> fresh = {
       std::pair(ChunkKind::kParam, std::move(slots.new_param)),
@@ -112,6 +119,21 @@ absl::Status UpdateBundle(ChunkStore& store, BundleId bundle, absl::Span<const T
       std::pair(ChunkKind::kExpAvgSq, std::move(slots.new_exp_avg_sq))};
   slots = {};  // So that the old slots are free with the commit.
   return store.Commit(bundle, intent.step, absl::MakeSpan(fresh));
+}
+
+void UpdateInPlace(const BundleInPlace& chunks, absl::Span<const TensorPiece> pieces,
+                   const Intent& intent) {
+  for (const TensorPiece& piece : pieces) {
+    if (!intent.tensors[piece.tensor].has_gradient) continue;
+    const int64_t at = piece.chunk_offset_bytes;
+    float* const param = At(chunks.param, at);
+    float* const exp_avg = At(chunks.exp_avg, at);
+    float* const exp_avg_sq = At(chunks.exp_avg_sq, at);
+    AdamWUpdate(SettingsOf(intent, piece.tensor),
+                {param, reinterpret_cast<const float*>(chunks.grad + at), exp_avg, exp_avg_sq,
+                 param, exp_avg, exp_avg_sq},
+                ElementsOf(piece));
+  }
 }
 
 }  // namespace gemini::client

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The update of one bundle as its intent says, out of place: AdamW over the pieces of the tensors that
-// lie in it (client/adamw.h), then the commit. All that it reads is in the intent and the chunks, so it
-// can be done again after a death, with the same bits.
+// The update of one bundle as its intent says: AdamW over the pieces of the tensors that lie in it
+// (client/adamw.h). In HOST out of place, then the commit. All that it reads is in the intent and the
+// chunks, so it can be done again after a death, with the same bits.
 // Thread: any, one a bundle. Blocks for NVME I/O. Memory: holds at most kUpdateSlots HOST slots.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 
 #include "absl/status/status.h"
@@ -28,5 +29,19 @@ struct TensorPiece {
 // committed then.
 absl::Status UpdateBundle(ChunkStore& store, BundleId bundle, absl::Span<const TensorPiece> pieces,
                           const Intent& intent);
+
+// A bundle whose chunks lie on DEVICE, and where.
+struct BundleInPlace {
+  BundleId bundle;
+  std::byte* param;
+  std::byte* exp_avg;
+  std::byte* exp_avg_sq;
+  const std::byte* grad;
+};
+
+// The same arithmetic, in place: param and the moments become those of the intent's step. Tensors without a
+// gradient keep their values. Commits nothing.
+void UpdateInPlace(const BundleInPlace& chunks, absl::Span<const TensorPiece> pieces,
+                   const Intent& intent);
 
 }  // namespace gemini::client

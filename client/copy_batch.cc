@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "client/spare_slots.h"
 #include "gemini/check.h"
 #include "gemini/status_macros.h"
 
@@ -33,18 +34,22 @@ absl::StatusOr<CopyEvent> CopyBatch::WriteBack(ChunkStore& store, ChunkId chunk,
   return event;
 }
 
+void CopyBatch::FinishOldest() {
+  Entry entry = std::move(entries_.front());
+  entries_.pop_front();
+  copies_.Wait(entry.event);
+  if (entry.commit_to == nullptr) return;
+  // It was committed when the copy began, and nothing makes a committed chunk uncommitted.
+  GEMINI_CHECK(entry.commit_to->Replace(entry.chunk, std::move(entry.host)).ok());
+}
+
 void CopyBatch::Drain() {
-  for (Entry& entry : entries_) {
-    copies_.Wait(entry.event);
-    if (entry.commit_to == nullptr) continue;
-    // It was committed when the copy began, and nothing makes a committed chunk uncommitted.
-    GEMINI_CHECK(entry.commit_to->Replace(entry.chunk, std::move(entry.host)).ok());
-  }
-  entries_.clear();
+  while (!entries_.empty()) FinishOldest();
 }
 
 absl::StatusOr<HostChunk> CopyBatch::Acquire(
     absl::FunctionRef<absl::StatusOr<HostChunk>()> acquire) {
+  if (entries_.size() >= kBatchSlots) FinishOldest();
   absl::StatusOr<HostChunk> host = acquire();
   if (host.ok() || !absl::IsResourceExhausted(host.status()) || entries_.empty()) return host;
   Drain();

@@ -2,11 +2,12 @@
 // The copies that one call of Residency has under way, with what must happen when each is done: a HOST
 // slot let go, or a written-back parameter committed in its new slot.
 // Thread: one at a time; the caller locks.
+// Bound:  holds at most kBatchSlots HOST slots: one more waits for the oldest copy.
 // Errors: on the way in only; what was enqueued always ends, in Drain or the destructor.
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <vector>
+#include <deque>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -44,11 +45,13 @@ class CopyBatch {
     ChunkId chunk;
   };
 
+  // Waits for the oldest copy, and does what depends on it.
+  void FinishOldest();
   // Acquires a HOST slot; when none can be freed, lets go of those that wait here, and tries again.
   absl::StatusOr<HostChunk> Acquire(absl::FunctionRef<absl::StatusOr<HostChunk>()> acquire);
 
   CopyEngine& copies_;
-  std::vector<Entry> entries_;
+  std::deque<Entry> entries_;
 };
 
 }  // namespace gemini::client

@@ -38,6 +38,8 @@ class CopyEngine {
                  CopyEvent after) {
     return Copy(stream, destination, source, size_bytes, after, CopySubject());
   }
+  // Copies from DEVICE to DEVICE, before what operators do next. Not on a stream: it takes no link.
+  virtual void CopyWithin(void* destination, const void* source, int64_t size_bytes) = 0;
   // Returns whether everything up to the event is done; the bytes are then visible to the caller.
   virtual bool Done(CopyEvent event) const = 0;
   // Blocks the calling thread until Done.

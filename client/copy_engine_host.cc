@@ -66,6 +66,10 @@ CopyEvent CopyEngineHost::Copy(CopyStream which, void* destination, const void* 
   return {which, sequence};
 }
 
+void CopyEngineHost::CopyWithin(void* destination, const void* source, int64_t size_bytes) {
+  CopyBytes(destination, source, size_bytes);
+}
+
 bool CopyEngineHost::Done(CopyEvent event) const {
   const Stream& stream = streams_[static_cast<size_t>(event.stream)];
   return stream.done.load(std::memory_order_acquire) >= event.sequence;

@@ -36,6 +36,7 @@ class CopyEngineHost : public CopyEngine {
   using CopyEngine::Copy;
   CopyEvent Copy(CopyStream stream, void* destination, const void* source, int64_t size_bytes,
                  CopyEvent after, CopySubject subject) override;
+  void CopyWithin(void* destination, const void* source, int64_t size_bytes) override;
   bool Done(CopyEvent event) const override;
   void Wait(CopyEvent event) override;
 

@@ -33,15 +33,17 @@ struct RangeChunks {
 };
 
 struct DeviceRange : RangeChunks {
-  // kIncoming: has slots; copies are being enqueued. kSettling: all that write to its slots are
-  // enqueued, `settled` is behind them. kLeaving: is being written back with the lock let go.
-  enum class Presence : uint8_t { kAbsent, kIncoming, kSettling, kResident, kLeaving };
+  // kReserved: has slots, without bytes. kIncoming: has slots that are being written to. kSettling: all
+  // that write to its slots are enqueued, `settled` is behind them. kLeaving: is being written back with
+  // the lock let go.
+  enum class Presence : uint8_t { kAbsent, kReserved, kIncoming, kSettling, kResident, kLeaving };
 
   Presence presence = Presence::kAbsent;
   bool dirty = false;
   bool wanted = false;     // In the set that is brought in on-line.
   bool leaving = false;    // A victim of the placement under way.
   bool discarded = false;  // Dropped while incoming.
+  bool busy = false;       // Its bytes are copied with the lock let go: it stays where it is.
   int pins = 0;
   int host_writers = 0;  // Of BeginWrite, with the lock let go.
   SlotId slot;           // First DEVICE slot; none while absent.

@@ -12,9 +12,8 @@ GradientSquares::GradientSquares(ChunkStore& store,
                                  std::function<absl::Span<const TensorPiece>(BundleId)> pieces)
     : store_(store), pieces_(std::move(pieces)), kept_(store.num_bundles()) {}
 
-std::vector<std::vector<double>> GradientSquares::Compute(BundleId bundle,
-                                                          const std::byte* chunk) const {
-  const absl::Span<const TensorPiece> pieces = pieces_(bundle);
+std::vector<std::vector<double>> PieceSquares(absl::Span<const TensorPiece> pieces,
+                                              const std::byte* chunk) {
   std::vector<std::vector<double>> squares(pieces.size());
   for (size_t i = 0; i < pieces.size(); ++i) {
     AppendBlockSquares({reinterpret_cast<const float*>(chunk + pieces[i].chunk_offset_bytes),
@@ -26,8 +25,9 @@ std::vector<std::vector<double>> GradientSquares::Compute(BundleId bundle,
 
 void GradientSquares::Prepare(BundleId bundle) {
   Kept fresh;
-  const std::optional<int64_t> writes = store_.PeekGradient(
-      bundle, [&](const std::byte* chunk) { fresh.squares = Compute(bundle, chunk); });
+  const std::optional<int64_t> writes = store_.PeekGradient(bundle, [&](const std::byte* chunk) {
+    fresh.squares = PieceSquares(pieces_(bundle), chunk);
+  });
   if (!writes) return;
   fresh.writes = *writes;
   MutexLock lock(mutex_);
@@ -47,7 +47,7 @@ absl::StatusOr<std::vector<std::vector<double>>> GradientSquares::Find(BundleId 
     kept = {};
   }
   GEMINI_ASSIGN_OR_RETURN(const HostChunk chunk, store_.Acquire(grad));
-  return Compute(bundle, chunk.data());
+  return PieceSquares(pieces_(bundle), chunk.data());
 }
 
 int64_t GradientSquares::num_prepared_used() const {

@@ -19,6 +19,10 @@
 
 namespace gemini::client {
 
+// The block squares of each piece in a gradient chunk's bytes.
+std::vector<std::vector<double>> PieceSquares(absl::Span<const TensorPiece> pieces,
+                                              const std::byte* chunk);
+
 class GradientSquares {
  public:
   // `pieces` gives the pieces of a bundle, always the same. The store outlives this.
@@ -41,7 +45,6 @@ class GradientSquares {
     int64_t writes = -1;                       // ChunkStore::WriteCount when they were computed.
     std::vector<std::vector<double>> squares;  // By piece.
   };
-  std::vector<std::vector<double>> Compute(BundleId bundle, const std::byte* chunk) const;
 
   ChunkStore& store_;
   const std::function<absl::Span<const TensorPiece>(BundleId)> pieces_;

@@ -33,6 +33,8 @@ class PendingWrite {
   }
   ~PendingWrite() { Wait(); }
 
+  // Whether anything was enqueued that was not waited for.
+  bool is_under_way() const { return copies_ != nullptr; }
   // Whether the bytes are where they belong. The HOST slots are held until Wait all the same.
   bool Done() const { return copies_ == nullptr || copies_->Done(last_); }
 

@@ -97,18 +97,27 @@ class PhaseTracker::State {
     if (round_phase_ != nullptr) recorder_.AddGradientOut(position_ - 1, tensor);
   }
 
-  void BeginUpdate() {
+  std::vector<UpdateRanges> BeginUpdate() {
     MutexLock lock(mutex_);
     if (round_phase_ != nullptr && ends_with_gradients_) CloseRound({});
     if (round_phase_ == nullptr) OpenRound({}, /*gradients_enabled=*/true);
     update_ = Begin({});
-    executor_.Pause();
+    // What it writes on DEVICE is clean then. That is no part of the trace.
+    const int64_t begin_ns = NowNs();
+    executor_.AwaitEvictions();
+    interval_untraced_ns_ = NowNs() - begin_ns;
+    // Only at its end are the plan's ranges what the update needs.
+    const bool at_end = following_ && position_ == round_phase_->trace->num_positions();
+    return at_end ? round_phase_->plan->device_updates : std::vector<UpdateRanges>();
   }
 
-  void EndUpdate(absl::Span<const int32_t> updated) {
+  void PauseMoves() { executor_.Pause(); }
+
+  void EndUpdate(absl::Span<const int32_t> updated, int64_t on_device_ns) {
     executor_.Resume();
     End(update_);
     MutexLock lock(mutex_);
+    interval_untraced_ns_ += on_device_ns;
     CloseRound(updated);
   }
 
@@ -221,9 +230,11 @@ class PhaseTracker::State {
     const int64_t now_ns = NowNs();
     const int64_t stall_ns = residency_.stall_ns();
     const int64_t peak_bytes = budget_.TakePeak();
+    const int64_t waited_ns = std::min(now_ns - interval_begin_ns_, stall_ns - interval_stall_ns_);
+    if (timeline_ != nullptr) ShowOperator(now_ns, waited_ns);
     const int64_t compute_ns =
-        std::max<int64_t>(0, now_ns - interval_begin_ns_ - (stall_ns - interval_stall_ns_));
-    if (timeline_ != nullptr) ShowOperator(now_ns, now_ns - interval_begin_ns_ - compute_ns);
+        std::max<int64_t>(0, now_ns - interval_begin_ns_ - waited_ns - interval_untraced_ns_);
+    interval_untraced_ns_ = 0;
     interval_begin_ns_ = now_ns;
     interval_stall_ns_ = stall_ns;
     if (position_ > 0) {
@@ -444,6 +455,7 @@ class PhaseTracker::State {
   TraceRecorder recorder_ ABSL_GUARDED_BY(mutex_);
   int64_t interval_begin_ns_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t interval_stall_ns_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t interval_untraced_ns_ ABSL_GUARDED_BY(mutex_) = 0;  // Updates on DEVICE, late evictions.
   // For the timeline: the operator whose interval it is (-1: none), what it found in use, and the stalls
   // before it.
   int32_t shown_position_ ABSL_GUARDED_BY(mutex_) = -1;
@@ -472,8 +484,11 @@ void PhaseTracker::EndOperator(int64_t op, absl::Span<const TensorUse> also_writ
   state_->EndOperator(op, also_written);
 }
 void PhaseTracker::GradientLeaves(int32_t tensor) { state_->GradientLeaves(tensor); }
-void PhaseTracker::BeginUpdate() { state_->BeginUpdate(); }
-void PhaseTracker::EndUpdate(absl::Span<const int32_t> updated) { state_->EndUpdate(updated); }
+std::vector<UpdateRanges> PhaseTracker::BeginUpdate() { return state_->BeginUpdate(); }
+void PhaseTracker::PauseMoves() { state_->PauseMoves(); }
+void PhaseTracker::EndUpdate(absl::Span<const int32_t> updated, int64_t on_device_ns) {
+  state_->EndUpdate(updated, on_device_ns);
+}
 void PhaseTracker::BeginPhase(absl::string_view phase) { state_->BeginPhase(phase); }
 void PhaseTracker::EndPhase() { state_->EndPhase(); }
 void PhaseTracker::set_between_operators(std::function<void()> look) {

@@ -19,6 +19,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -26,6 +27,7 @@
 #include "absl/types/span.h"
 #include "client/chunk_store.h"
 #include "client/device_budget.h"
+#include "client/plan_binding.h"
 #include "client/plan_source.h"
 #include "client/residency.h"
 #include "gemini/plan.h"
@@ -63,14 +65,18 @@ class PhaseTracker {
   // round like the one before, unless a planned copy waits for this very moment.
   int64_t BeginOperator(absl::Span<const TensorUse> uses, bool gradients_enabled);
   void EndOperator(int64_t op, absl::Span<const TensorUse> also_written = {});
-  // The gradient of a tensor leaves DEVICE for HOST.
+  // The gradient of a tensor is complete, and leaves DEVICE for HOST or goes into its chunk on DEVICE.
   void GradientLeaves(int32_t tensor);
 
-  // The optimizer step, an operator of its own. Between the two no planned copy reads a chunk in HOST;
-  // BeginUpdate waits for those under way. At EndUpdate the intent is recorded, the DEVICE copies
-  // of `updated` are gone, and the round ends; `updated` is empty when the step was not taken.
-  void BeginUpdate();
-  void EndUpdate(absl::Span<const int32_t> updated);
+  // The optimizer step, an operator of its own. BeginUpdate says what the plan has on DEVICE, or on its
+  // way, to be updated there, none when the round has left it. Between PauseMoves, which waits for those
+  // under way, and EndUpdate no planned copy reads a chunk in HOST. At EndUpdate the intent is recorded,
+  // the DEVICE copies of what is updated in HOST are gone, and the round ends. `updated`: all tensors;
+  // empty when the step was not taken. `on_device_ns`: the part of the time that updates on DEVICE took,
+  // which is no part of the trace.
+  std::vector<UpdateRanges> BeginUpdate();
+  void PauseMoves();
+  void EndUpdate(absl::Span<const int32_t> updated, int64_t on_device_ns = 0);
 
   // Names the rounds until EndPhase; each call begins a round. They nest.
   void BeginPhase(absl::string_view phase);

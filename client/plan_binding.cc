@@ -27,24 +27,23 @@ void FindTurns(BoundPlan& bound) {
   std::ranges::stable_sort(moves, [](const Move& a, const Move& b) {
     return std::pair(a.gate, a.is_fetch) < std::pair(b.gate, b.is_fetch);
   });
-  bound.fetches_of.assign(plan.ranges.size(), 0);
-  bound.evictions_of.assign(plan.ranges.size(), 0);
   bound.fetch_turns.resize(plan.fetches.size());
   bound.eviction_turns.resize(plan.evictions.size());
-  std::vector<int64_t> arrivals(plan.ranges.size());
-  for (const PlannedResident& resident : plan.initial) ++arrivals[resident.range];
+  std::vector<BoundPlan::Turn> done(plan.ranges.size());
+  for (const PlannedResident& resident : plan.initial) ++done[resident.range].fetches;
   for (const Move& move : moves) {
     if (move.is_fetch) {
-      const int32_t range = plan.fetches[move.index].range;
-      bound.fetch_turns[move.index] = bound.evictions_of[range];
-      ++bound.fetches_of[range];
-      ++arrivals[range];
+      BoundPlan::Turn& of_range = done[plan.fetches[move.index].range];
+      bound.fetch_turns[move.index] = of_range;
+      ++of_range.fetches;
     } else {
-      const int32_t range = plan.evictions[move.index].range;
-      bound.eviction_turns[move.index] = arrivals[range];
-      ++bound.evictions_of[range];
+      BoundPlan::Turn& of_range = done[plan.evictions[move.index].range];
+      bound.eviction_turns[move.index] = of_range;
+      ++of_range.evictions;
     }
   }
+  bound.moves_of = std::move(done);
+  for (const PlannedResident& resident : plan.initial) --bound.moves_of[resident.range].fetches;
 }
 
 }  // namespace
@@ -85,6 +84,16 @@ absl::StatusOr<std::shared_ptr<const BoundPlan>> BindPlan(Plan plan, const Trace
     GEMINI_ASSIGN_OR_RETURN(const RangeId id, residency.FindRange(*stores[range.space], range.first,
                                                                   range.num_bundles, range.kind));
     bound->ranges.push_back(id);
+  }
+  for (const PlannedUpdate& update : plan.device_updates) {
+    const PlannedRange& param = plan.ranges[update.param];
+    bound->device_updates.push_back({.store = stores[param.space],
+                                     .first = param.first,
+                                     .num_bundles = param.num_bundles,
+                                     .param = bound->ranges[update.param],
+                                     .exp_avg = bound->ranges[update.exp_avg],
+                                     .exp_avg_sq = bound->ranges[update.exp_avg_sq],
+                                     .grad = bound->ranges[update.grad]});
   }
   bound->plan = std::move(plan);
   FindTurns(*bound);

@@ -15,16 +15,28 @@
 
 namespace gemini::client {
 
+// What is updated together on DEVICE: ranges of the same bundles.
+struct UpdateRanges {
+  const ChunkStore* store = nullptr;
+  BundleId first;
+  int64_t num_bundles = 0;
+  RangeId param, exp_avg, exp_avg_sq, grad;
+};
+
 struct BoundPlan {
   Plan plan;
-  std::vector<RangeId> ranges;  // By plan.ranges.
-  // Two threads work through the two lists. What keeps each range's moves in turn when one comes late:
-  // how many of the range's evictions come before a fetch in its round, and of its fetches before an
-  // eviction, being in `initial` counted as one; and how many of each a round has.
-  std::vector<int64_t> fetch_turns;     // By plan.fetches.
-  std::vector<int64_t> eviction_turns;  // By plan.evictions.
-  std::vector<int64_t> fetches_of;      // By plan.ranges.
-  std::vector<int64_t> evictions_of;
+  std::vector<RangeId> ranges;               // By plan.ranges.
+  std::vector<UpdateRanges> device_updates;  // By plan.device_updates.
+  // Several threads work through the lists. What keeps each range's moves in turn when one comes late: how
+  // many of its fetches and evictions come before a move in its round, being in `initial` counted as a
+  // fetch; and how many of each a round has.
+  struct Turn {
+    int64_t fetches = 0;
+    int64_t evictions = 0;
+  };
+  std::vector<Turn> fetch_turns;     // By plan.fetches.
+  std::vector<Turn> eviction_turns;  // By plan.evictions.
+  std::vector<Turn> moves_of;        // By plan.ranges.
 };
 
 // When a fetch or an eviction begins, as PlanExecutor::Progressed counts, from its round's beginning.

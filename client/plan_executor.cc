@@ -8,14 +8,23 @@
 #include "gemini/status_macros.h"
 
 namespace gemini::client {
+namespace {
+
+BoundPlan::Turn TurnIn(int64_t round, BoundPlan::Turn in_round, BoundPlan::Turn of_round) {
+  return {.fetches = in_round.fetches + round * of_round.fetches,
+          .evictions = in_round.evictions + round * of_round.evictions};
+}
+
+}  // namespace
 
 PlanExecutor::PlanExecutor(Residency& residency) : residency_(residency) {
   residency_.set_planned_moves(this);
   threads_[0] = std::thread([this] { RunFetches(); });
-  threads_[1] = std::thread([this] { RunEvictions(); });
-  threads_[2] = std::thread([this] { RunLandings(); });
-  constexpr std::array<const char*, 3> kNames = {"gemini-plan-in", "gemini-plan-out",
-                                                 "gemini-plan-end"};
+  threads_[1] = std::thread([this] { RunEvictions(kOut); });
+  threads_[2] = std::thread([this] { RunEvictions(kBack); });
+  threads_[3] = std::thread([this] { RunLandings(); });
+  constexpr std::array<const char*, 4> kNames = {"gemini-plan-in", "gemini-plan-out",
+                                                 "gemini-plan-bck", "gemini-plan-end"};
   for (size_t i = 0; i < threads_.size(); ++i) {
     ::pthread_setname_np(threads_[i].native_handle(), kNames[i]);
   }
@@ -55,21 +64,25 @@ absl::Status PlanExecutor::Start(std::shared_ptr<const BoundPlan> plan, int64_t 
   MutexLock lock(mutex_);
   first_fetches_.clear();
   is_fetched_.clear();
-  const auto mark = [this](RangeId range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  is_kept_.clear();
+  const auto mark = [](RangeId range, std::vector<bool>& ranges) {
     const auto index = static_cast<size_t>(range.value());
-    if (is_fetched_.size() <= index) is_fetched_.resize(index + 1);
-    is_fetched_[index] = true;
+    if (ranges.size() <= index) ranges.resize(index + 1);
+    ranges[index] = true;
   };
-  for (std::vector<int64_t>& moves : moves_) moves.assign(steps.ranges.size(), 0);
+  moves_.assign(steps.ranges.size(), {});
   for (size_t i = 0; i < initial.size(); ++i) {
     if (keep[i].second == initial[i].second) {
-      ++moves_[kIn][residents[i].range];
+      ++moves_[residents[i].range].fetches;
     } else {
       first_fetches_.push_back(residents[i]);
-      mark(initial[i].first);
+      mark(initial[i].first, is_fetched_);
     }
   }
-  for (const PlannedFetch& fetch : steps.fetches) mark(plan->ranges[fetch.range]);
+  for (const PlannedFetch& fetch : steps.fetches) mark(plan->ranges[fetch.range], is_fetched_);
+  for (const PlannedUpdate& update : steps.device_updates) {
+    mark(plan->ranges[update.grad], is_kept_);
+  }
   plan_ = std::move(plan);
   first_ = first;
   progress_.store(2 * first, std::memory_order_seq_cst);
@@ -98,20 +111,20 @@ void PlanExecutor::Abandon(Divergence cause) {
 void PlanExecutor::Stop() {
   Abandon(Divergence::kOperator);
   MutexLock lock(mutex_);
-  while (workers_[kIn].activity != Activity::kIdle || workers_[kOut].activity != Activity::kIdle ||
-         under_way_ > 0) {
-    mutex_.WaitFor(changed_);
-  }
+  const auto is_idle = [](const Worker& worker) { return worker.activity == Activity::kIdle; };
+  while (!std::ranges::all_of(workers_, is_idle) || under_way_ > 0) mutex_.WaitFor(changed_);
   plan_.reset();
+}
+
+void PlanExecutor::AwaitEvictions() {
+  MutexLock lock(mutex_);
+  while (active() && !OutAtGate()) mutex_.WaitFor(changed_);
 }
 
 void PlanExecutor::Pause() {
   paused_.store(true, std::memory_order_release);
-  {
-    // An eviction that came late would take what is fetched after the update.
-    MutexLock lock(mutex_);
-    while (active() && !AtGate(kOut)) mutex_.WaitFor(changed_);
-  }
+  // An eviction that came late would take what is fetched after the update.
+  AwaitEvictions();
   residency_.AwaitPlanned();
 }
 
@@ -122,7 +135,7 @@ void PlanExecutor::Resume() {
 
 void PlanExecutor::AwaitRest() {
   MutexLock lock(mutex_);
-  while (active() && !(AtGate(kIn) && AtGate(kOut) && under_way_ == 0)) {
+  while (active() && !(AtGate(kIn) && OutAtGate() && under_way_ == 0)) {
     mutex_.WaitFor(changed_);
   }
 }
@@ -140,10 +153,16 @@ void PlanExecutor::OpenGates() {
 }
 
 void PlanExecutor::UpdateGate() {
-  gate_.store(std::min(workers_[kIn].gate, workers_[kOut].gate), std::memory_order_seq_cst);
+  int64_t first = kNoGate;
+  for (const Worker& worker : workers_) first = std::min(first, worker.gate);
+  gate_.store(first, std::memory_order_seq_cst);
 }
 
-// Whether the worker does nothing more before the operators, or the other worker, go on.
+bool PlanExecutor::IsTurn(int32_t range, BoundPlan::Turn turn) const {
+  return moves_[range].fetches >= turn.fetches && moves_[range].evictions >= turn.evictions;
+}
+
+// Whether the worker does nothing more before the operators, or another worker, go on.
 bool PlanExecutor::AtGate(size_t which) const {
   const Worker& worker = workers_[which];
   switch (worker.activity) {
@@ -154,7 +173,7 @@ bool PlanExecutor::AtGate(size_t which) const {
     case Activity::kPinned:
       return worker.gate > progress_.load(std::memory_order_seq_cst);
     case Activity::kTurn:
-      return moves_[1 - which][worker.turn_range] < worker.turn;
+      return !IsTurn(worker.turn_range, worker.turn);
     default:
       return false;
   }
@@ -163,14 +182,14 @@ bool PlanExecutor::AtGate(size_t which) const {
 // Whether nothing more comes to DEVICE unless the operators go on.
 bool PlanExecutor::Stuck(bool blocked) const {
   const Activity fetching = workers_[kIn].activity;
-  if (fetching == Activity::kPlacing) return blocked && AtGate(kOut);
-  if (fetching == Activity::kTurn) return AtGate(kIn) && AtGate(kOut);
+  if (fetching == Activity::kPlacing) return blocked && OutAtGate();
+  if (fetching == Activity::kTurn) return AtGate(kIn) && OutAtGate();
   return AtGate(kIn);
 }
 
 bool PlanExecutor::IsEvicting() const {
   MutexLock lock(mutex_);
-  return !AtGate(kOut);
+  return !OutAtGate();
 }
 
 bool PlanExecutor::IsComing(RangeId range, bool blocked) {
@@ -186,6 +205,12 @@ bool PlanExecutor::IsComing(RangeId range, bool blocked) {
   }
   Interrupt(cause);
   return false;
+}
+
+bool PlanExecutor::KeepsGradient(RangeId range) const {
+  const auto index = static_cast<size_t>(range.value());
+  MutexLock lock(mutex_);
+  return index < is_kept_.size() && is_kept_[index];
 }
 
 StallCause PlanExecutor::WaitingFor() const {
@@ -245,10 +270,10 @@ bool PlanExecutor::WaitForCopies() {
   return active();
 }
 
-bool PlanExecutor::WaitForTurn(size_t worker, int32_t range, int64_t turn) {
+bool PlanExecutor::WaitForTurn(size_t worker, int32_t range, BoundPlan::Turn turn) {
   {
     MutexLock lock(mutex_);
-    if (moves_[1 - worker][range] >= turn) return active();
+    if (IsTurn(range, turn)) return active();
     workers_[worker].activity = Activity::kTurn;
     workers_[worker].turn_range = range;
     workers_[worker].turn = turn;
@@ -256,17 +281,20 @@ bool PlanExecutor::WaitForTurn(size_t worker, int32_t range, int64_t turn) {
   }
   residency_.Nudge();
   MutexLock lock(mutex_);
-  while (active() && moves_[1 - worker][range] < turn) mutex_.WaitFor(changed_);
+  while (active() && !IsTurn(range, turn)) mutex_.WaitFor(changed_);
   workers_[worker].activity = Activity::kWorking;
   return active();
 }
 
-bool PlanExecutor::Fetch(const BoundPlan& plan, int32_t range, SlotId slot, int64_t gate,
-                         int64_t turn) {
-  if (!WaitForGate(kIn, gate, Activity::kGate) || !WaitForTurn(kIn, range, turn)) return false;
+bool PlanExecutor::Fetch(const BoundPlan& plan, const PlannedFetch& fetch, int64_t gate,
+                         BoundPlan::Turn turn) {
+  const RangeId range = plan.ranges[fetch.range];
+  if (!WaitForGate(kIn, gate, Activity::kGate) || !WaitForTurn(kIn, fetch.range, turn)) {
+    return false;
+  }
   for (;;) {
     SetActivity(kIn, Activity::kPlacing);
-    const Residency::FetchStart start = residency_.BeginFetch(plan.ranges[range], slot);
+    const Residency::FetchStart start = residency_.BeginFetch(range, fetch.slot, fetch.blank);
     SetActivity(kIn, Activity::kWorking);
     if (start == Residency::FetchStart::kStarted) break;
     if (start == Residency::FetchStart::kEnded) return false;
@@ -274,9 +302,9 @@ bool PlanExecutor::Fetch(const BoundPlan& plan, int32_t range, SlotId slot, int6
     const int64_t next = progress_.load(std::memory_order_seq_cst) + 1;
     if (!WaitForGate(kIn, next, Activity::kBudget)) return false;
   }
-  if (!CopyIn(plan.ranges[range])) return false;
+  if (!fetch.blank && !CopyIn(range)) return false;
   MutexLock lock(mutex_);
-  ++moves_[kIn][range];
+  ++moves_[fetch.range].fetches;
   changed_.notify_all();
   return true;
 }
@@ -291,12 +319,15 @@ bool PlanExecutor::CopyIn(RangeId range) {
     SetActivity(kIn, Activity::kAcquire, what.store, chunk);
     absl::StatusOr<HostChunk> host = what.store->Acquire(chunk);
     SetActivity(kIn, Activity::kWorking);
+    // Moments are zeros until the first update.
+    if (absl::IsNotFound(host.status()) && IsMoment(what.kind)) host = HostChunk();
     if (!host.ok()) {
       Abandon(Divergence::kFailed);
       residency_.EndFetch(range, last, /*all=*/false);
       return false;
     }
-    last = residency_.FetchChunk(range, i, host->data());
+    const CopyEvent copied = residency_.FetchChunk(range, i, host->data());
+    if (*host) last = copied;
     const bool ends_fetch = i + 1 == what.num_bundles;
     // Before its landing is counted.
     if (ends_fetch) residency_.EndFetch(range, last, /*all=*/true);
@@ -308,21 +339,25 @@ bool PlanExecutor::CopyIn(RangeId range) {
   return true;
 }
 
-bool PlanExecutor::Evict(const BoundPlan& plan, int32_t range, int64_t gate, int64_t turn) {
-  if (!WaitForGate(kOut, gate, Activity::kGate) || !WaitForTurn(kOut, range, turn)) return false;
+bool PlanExecutor::Evict(const BoundPlan& plan, size_t worker, const PlannedEviction& eviction,
+                         int64_t gate, BoundPlan::Turn turn) {
+  const int32_t range = eviction.range;
+  if (!WaitForGate(worker, gate, Activity::kGate) || !WaitForTurn(worker, range, turn)) {
+    return false;
+  }
   for (;;) {
     const int64_t progress = progress_.load(std::memory_order_seq_cst);
-    const absl::Status status = residency_.EvictPlanned(plan.ranges[range]);
+    const absl::Status status = residency_.EvictPlanned(plan.ranges[range], eviction.stays);
     if (status.ok()) break;
     if (!absl::IsFailedPrecondition(status)) {
       Abandon(Divergence::kFailed);
       return false;
     }
     // This thread came late, and an operator found the range still there; or somebody keeps it.
-    if (!WaitForGate(kOut, progress + 1, Activity::kPinned)) return false;
+    if (!WaitForGate(worker, progress + 1, Activity::kPinned)) return false;
   }
   MutexLock lock(mutex_);
-  ++moves_[kOut][range];
+  ++moves_[range].evictions;
   changed_.notify_all();
   return true;
 }
@@ -335,32 +370,39 @@ void PlanExecutor::FollowFetches(const BoundPlan& bound,
     first = first_;
   }
   for (const PlannedResident& resident : first_fetches) {
-    if (!Fetch(bound, resident.range, resident.slot, 2 * first, 0)) return;
+    const PlannedFetch fetch = {.range = resident.range, .slot = resident.slot};
+    if (!Fetch(bound, fetch, 2 * first, {})) return;
   }
   const Plan& plan = bound.plan;
   for (int64_t round = 0; !plan.fetches.empty(); ++round) {
     const int64_t begin = 2 * (first + round * plan.num_positions());
     for (size_t i = 0; i < plan.fetches.size(); ++i) {
       const PlannedFetch& fetch = plan.fetches[i];
-      const int64_t turn = bound.fetch_turns[i] + round * bound.evictions_of[fetch.range];
-      if (!Fetch(bound, fetch.range, fetch.slot, begin + GateOf(fetch), turn)) return;
+      const BoundPlan::Turn turn = TurnIn(round, bound.fetch_turns[i], bound.moves_of[fetch.range]);
+      if (!Fetch(bound, fetch, begin + GateOf(fetch), turn)) return;
     }
   }
 }
 
-void PlanExecutor::FollowEvictions(const BoundPlan& bound) {
+void PlanExecutor::FollowEvictions(const BoundPlan& bound, size_t worker) {
   int64_t first;
   {
     MutexLock lock(mutex_);
     first = first_;
   }
   const Plan& plan = bound.plan;
-  for (int64_t round = 0; !plan.evictions.empty(); ++round) {
+  const auto is_own = [worker](const PlannedEviction& eviction) {
+    return eviction.writes_back == (worker == kBack);
+  };
+  const bool has_any = std::ranges::any_of(plan.evictions, is_own);
+  for (int64_t round = 0; has_any; ++round) {
     const int64_t begin = 2 * (first + round * plan.num_positions());
     for (size_t i = 0; i < plan.evictions.size(); ++i) {
-      const int32_t range = plan.evictions[i].range;
-      const int64_t turn = bound.eviction_turns[i] + round * bound.fetches_of[range];
-      if (!Evict(bound, range, begin + GateOf(plan.evictions[i]), turn)) return;
+      const PlannedEviction& eviction = plan.evictions[i];
+      if (!is_own(eviction)) continue;
+      const BoundPlan::Turn turn =
+          TurnIn(round, bound.eviction_turns[i], bound.moves_of[eviction.range]);
+      if (!Evict(bound, worker, eviction, begin + GateOf(eviction), turn)) return;
     }
   }
 }
@@ -382,7 +424,7 @@ void PlanExecutor::RunFetches() {
   }
 }
 
-void PlanExecutor::RunEvictions() {
+void PlanExecutor::RunEvictions(size_t worker) {
   for (int64_t run = 0;;) {
     std::shared_ptr<const BoundPlan> plan;
     {
@@ -392,8 +434,8 @@ void PlanExecutor::RunEvictions() {
       run = run_;
       plan = plan_;
     }
-    FollowEvictions(*plan);
-    Rest(kOut);
+    FollowEvictions(*plan, worker);
+    Rest(worker);
   }
 }
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Follows a plan round after round: moves ranges ahead of the operators, in both directions at once.
-// Threads: gemini-plan-in begins the fetches in the plan's order, gemini-plan-out makes the evictions in
-//         theirs, gemini-plan-end sees copies end and lets go of their HOST slots. A fetch begins when its
-//         `after` has passed and its slots are free; up to kMaxCopies are under way.
+// Threads: gemini-plan-in begins the fetches in the plan's order, gemini-plan-out makes the evictions that
+//         write nothing back and gemini-plan-bck the others, each in theirs, gemini-plan-end sees copies to
+//         DEVICE end and lets go of their HOST slots. A fetch begins when its `after` has passed and its
+//         slots are free; up to kMaxCopies are under way.
 // Thread: Start, Stop and the destructor: one at a time. The rest: any.
 // End:    a surprise (a slot that nobody will vacate, a chunk pinned, a charge or a copy that fails, the
 //         tracker's word) ends the plan with its cause: nothing new begins, what is under way lands, and
@@ -30,6 +31,7 @@
 #include "client/plan_binding.h"
 #include "client/planned_moves.h"
 #include "client/residency.h"
+#include "client/spare_slots.h"
 #include "gemini/stall_cause.h"
 
 namespace gemini::client {
@@ -37,7 +39,7 @@ namespace gemini::client {
 class PlanExecutor final : public PlannedMoves {
  public:
   // Enough that a stream of 1 MiB chunks at 25 GB/s survives a thread's wake-up of 0.2 ms.
-  static constexpr size_t kMaxCopies = 8;
+  static constexpr size_t kMaxCopies = kPlannedCopies;
 
   // `residency` outlives this.
   explicit PlanExecutor(Residency& residency);
@@ -56,6 +58,8 @@ class PlanExecutor final : public PlannedMoves {
   // Why it ended, when it was not Stop; kOperator while active.
   Divergence cause() const { return cause_.load(std::memory_order_acquire); }
 
+  // Blocks until the evictions that are due are made, or cannot be before the operators go on.
+  void AwaitEvictions();
   // From Pause, which waits for what is under way or due, to Resume no fetch begins: the executor holds
   // nothing in HOST.
   void Pause();
@@ -75,18 +79,19 @@ class PlanExecutor final : public PlannedMoves {
   bool active() const override { return active_.load(std::memory_order_acquire); }
   bool paused() const override { return paused_.load(std::memory_order_acquire); }
   bool IsComing(RangeId range, bool blocked) override;
+  bool KeepsGradient(RangeId range) const override;
   bool IsEvicting() const override;
   StallCause WaitingFor() const override;
   void Interrupt(Divergence cause) override;
 
  private:
-  static constexpr size_t kIn = 0, kOut = 1;
+  static constexpr size_t kIn = 0, kOut = 1, kBack = 2, kNumWorkers = 3;
   static constexpr int64_t kNoGate = std::numeric_limits<int64_t>::max();
   enum class Activity : uint8_t {
     kIdle,     // No plan, or nothing more to do in it.
     kWorking,  // On its way to the next wait.
     kGate,     // Waits for the operators.
-    kTurn,     // Waits for the other thread's move of the same range.
+    kTurn,     // Waits for another thread's move of the same range.
     kPlacing,  // In Residency::BeginFetch.
     kBudget,   // Waits for the operators, for the budget is used up.
     kPinned,   // Waits for the operators, for what should leave is pinned.
@@ -96,9 +101,8 @@ class PlanExecutor final : public PlannedMoves {
   struct Worker {
     Activity activity = Activity::kIdle;
     int64_t gate = kNoGate;
-    int32_t turn_range =
-        0;  // In kTurn: of the plan; and how many of the other's moves there must be.
-    int64_t turn = 0;
+    int32_t turn_range = 0;  // In kTurn: of the plan; and the moves that there must be.
+    BoundPlan::Turn turn;
     ChunkStore* store = nullptr;  // In kAcquire: of what.
     ChunkId chunk;
   };
@@ -109,15 +113,16 @@ class PlanExecutor final : public PlannedMoves {
   };
 
   void RunFetches();
-  void RunEvictions();
+  void RunEvictions(size_t worker);
   void RunLandings();
   void FollowFetches(const BoundPlan& plan, absl::Span<const PlannedResident> first_fetches);
-  void FollowEvictions(const BoundPlan& plan);
+  void FollowEvictions(const BoundPlan& plan, size_t worker);
   // Each returns false when the plan has ended.
-  bool Fetch(const BoundPlan& plan, int32_t range, SlotId slot, int64_t gate, int64_t turn);
-  bool Evict(const BoundPlan& plan, int32_t range, int64_t gate, int64_t turn);
+  bool Fetch(const BoundPlan& plan, const PlannedFetch& fetch, int64_t gate, BoundPlan::Turn turn);
+  bool Evict(const BoundPlan& plan, size_t worker, const PlannedEviction& eviction, int64_t gate,
+             BoundPlan::Turn turn);
   bool CopyIn(RangeId range);
-  bool WaitForTurn(size_t worker, int32_t range, int64_t turn);
+  bool WaitForTurn(size_t worker, int32_t range, BoundPlan::Turn turn);
   bool WaitForGate(size_t worker, int64_t gate, Activity activity);
   bool WaitForCopies();
   void SetActivity(size_t worker, Activity activity, ChunkStore* store = nullptr,
@@ -126,7 +131,11 @@ class PlanExecutor final : public PlannedMoves {
   void Rest(size_t worker);
   void OpenGates();
   void UpdateGate() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool IsTurn(int32_t range, BoundPlan::Turn turn) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool AtGate(size_t worker) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool OutAtGate() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return AtGate(kOut) && AtGate(kBack);
+  }
   bool Stuck(bool blocked) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Residency& residency_;
@@ -141,17 +150,18 @@ class PlanExecutor final : public PlannedMoves {
   std::condition_variable changed_;  // Everything below; few threads wait.
   std::shared_ptr<const BoundPlan> plan_ ABSL_GUARDED_BY(mutex_);
   std::vector<PlannedResident> first_fetches_ ABSL_GUARDED_BY(mutex_);
-  std::array<std::vector<int64_t>, 2> moves_
-      ABSL_GUARDED_BY(mutex_);                            // By worker, and range of the plan.
+  std::vector<BoundPlan::Turn> moves_
+      ABSL_GUARDED_BY(mutex_);                            // By range of the plan: made so far.
   std::vector<bool> is_fetched_ ABSL_GUARDED_BY(mutex_);  // By RangeId: the plan fetches it.
+  std::vector<bool> is_kept_ ABSL_GUARDED_BY(mutex_);     // By RangeId: as KeepsGradient.
   int64_t first_ ABSL_GUARDED_BY(mutex_) = 0;             // Its first operator.
   int64_t run_ ABSL_GUARDED_BY(mutex_) = 0;               // Number of the Start.
   bool quitting_ ABSL_GUARDED_BY(mutex_) = false;
-  std::array<Worker, 2> workers_ ABSL_GUARDED_BY(mutex_);  // kIn and kOut.
+  std::array<Worker, kNumWorkers> workers_ ABSL_GUARDED_BY(mutex_);
   std::deque<Landing> landings_ ABSL_GUARDED_BY(mutex_);
   size_t under_way_ ABSL_GUARDED_BY(mutex_) =
       0;  // Copies, landings_ and the one that is waited for.
-  std::array<std::thread, 3> threads_;
+  std::array<std::thread, 4> threads_;
 };
 
 }  // namespace gemini::client

@@ -16,9 +16,11 @@ class PlannedMoves {
   virtual bool active() const = 0;
   // Whether nothing may be begun just now.
   virtual bool paused() const = 0;
-  // Whether `range`, which is not on DEVICE, will be brought although its waiter waits. `blocked`: the
+  // Whether `range`, or room for it, will be brought although its waiter waits. `blocked`: the
   // fetch that waits for its slots would wait still, if it began now.
   virtual bool IsComing(RangeId range, bool blocked) = 0;
+  // Whether the plan keeps the gradient range on DEVICE for an update there.
+  virtual bool KeepsGradient(RangeId range) const = 0;
   // Whether evictions that are due now are still being made.
   virtual bool IsEvicting() const = 0;
   // What a waiter waits for now.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "gemini/check.h"
@@ -38,7 +39,6 @@ Residency::Residency(DeviceBudget& budget, CopyEngine& copies, std::byte* arena,
 
 RangeId Residency::AddRange(ChunkStore& store, BundleId first, int64_t num_bundles,
                             ChunkKind kind) {
-  GEMINI_CHECK(kind == ChunkKind::kParam || kind == ChunkKind::kGrad);
   GEMINI_CHECK(store.chunk_bytes() == chunk_bytes_ && num_bundles > 0 && first.value() >= 0 &&
                first.value() + num_bundles <= store.num_bundles());
   MutexLock lock(mutex_);
@@ -72,7 +72,7 @@ absl::Status Residency::Pin(absl::Span<const RangeId> ranges, absl::Span<std::by
   for (size_t i = 0; i < ranges.size(); ++i) {
     Range& range = ranges_[ranges[i].value()];
     if (range.pins++ == 0) {
-      evictable_.Remove(ranges[i].value());
+      if (!range.busy) evictable_.Remove(ranges[i].value());
       pinned_bytes_ += BytesOf(range);
     }
     Publish(range);
@@ -89,7 +89,7 @@ void Residency::Unpin(RangeId id, bool dirty) {
   range.dirty |= dirty;
   if (--range.pins == 0) {
     range.last_use = ++clock_;
-    evictable_.Add(id.value());
+    if (!range.busy) evictable_.Add(id.value());
     pinned_bytes_ -= BytesOf(range);
   }
   Publish(range);
@@ -106,7 +106,8 @@ void Residency::NotifyChange() {
 }
 
 void Residency::WaitWhileMoving(const Range& range) {
-  while (range.presence == Presence::kIncoming || range.presence == Presence::kLeaving) {
+  while (range.presence == Presence::kIncoming || range.presence == Presence::kLeaving ||
+         range.busy) {
     WaitForChange();
   }
 }
@@ -174,6 +175,11 @@ absl::StatusOr<StallCause> Residency::AwaitOne(absl::Span<const RangeId> ids) {
         }
         absent = id;
         break;
+      case Presence::kReserved:  // Its room is for other bytes than those that it has.
+        Leave(id.value());
+        budget_.Release(DeviceBudget::Use::kChunks, BytesOf(range));
+        absent = id;
+        break;
     }
   }
   if (planned_ != nullptr && planned_->active()) {
@@ -221,7 +227,8 @@ void Residency::AddStall(const Range& range, StallCause cause, int64_t stall_ns)
 }
 
 absl::StatusOr<PendingWrite> Residency::BeginWrite(RangeId id, int64_t offset_bytes,
-                                                   const void* source, int64_t size_bytes) {
+                                                   const void* source, int64_t size_bytes,
+                                                   bool alone) {
   MutexLock lock(mutex_);
   Range& range = ranges_[id.value()];
   if (offset_bytes < 0 || size_bytes < 0 || offset_bytes > BytesOf(range) - size_bytes) {
@@ -235,20 +242,66 @@ absl::StatusOr<PendingWrite> Residency::BeginWrite(RangeId id, int64_t offset_by
         absl::StrCat("chunk ", range.chunk(i).value(), " is committed: pin it to write to it"));
   }
   const std::byte* const from = static_cast<const std::byte*>(source);
+  if (alone) AwaitRoom(id);
   WaitWhileMoving(range);
+  if (range.presence == Presence::kReserved && !alone) {
+    Leave(id.value());
+    budget_.Release(DeviceBudget::Use::kChunks, BytesOf(range));
+  }
   if (range.presence == Presence::kAbsent) {
     return BeginHostWrite(range, offset_bytes, from, size_bytes);
   }
-  const CopyEvent after = range.presence == Presence::kSettling ? range.settled : CopyEvent{};
-  const CopyEvent last = copies_.Copy(CopyStream::kEvict, AddressOf(range.slot) + offset_bytes,
-                                      from, size_bytes, after);
-  range.presence = Presence::kSettling;
-  range.settled = last;
+  WriteOnDevice(id.value(), offset_bytes, from, size_bytes);
+  return PendingWrite();
+}
+
+void Residency::AwaitRoom(RangeId id) {
+  const Range& range = ranges_[id.value()];
+  int64_t since_ns = 0;
+  // One of the step before may be on its way out still.
+  while (range.presence != Presence::kReserved && planned_ != nullptr && planned_->active() &&
+         planned_->KeepsGradient(id)) {
+    if (since_ns == 0) since_ns = NowNs();
+    const bool blocked = waiting_fetch_ && IsOccupied(*waiting_fetch_);
+    if (planned_->IsComing(id, blocked)) {
+      WaitForChange();
+    } else {
+      NotifyChange();  // The plan has ended.
+    }
+  }
+  if (since_ns > 0) AddStall(range, StallCause::kRoom, NowNs() - since_ns);
+}
+
+void Residency::WriteOnDevice(int64_t id, int64_t offset_bytes, const std::byte* from,
+                              int64_t size_bytes) {
+  Range& range = ranges_[id];
+  const bool is_new = range.presence == Presence::kReserved;
+  const CopyEvent settled = range.presence == Presence::kSettling ? range.settled : CopyEvent{};
+  CopyEvent vacated;
+  for (int64_t i = 0; is_new && i < range.num_bundles; ++i) {
+    const CopyEvent& of_slot = vacated_[range.slot.value() + i];
+    if (of_slot.sequence >= vacated.sequence) vacated = of_slot;
+  }
+  range.presence = Presence::kIncoming;
+  range.busy = true;
+  ++moving_;
+  if (evictable_.contains(id)) evictable_.Remove(id);
+  mutex_.Unlock();
+  copies_.Wait(settled);
+  copies_.Wait(vacated);
+  copies_.CopyWithin(AddressOf(range.slot) + offset_bytes, from, size_bytes);
+  mutex_.Lock();
+  range.busy = false;
+  --moving_;
+  range.presence = Presence::kResident;
   range.dirty = true;
-  // Who comes into its slots next waits for the copy, however the range leaves them.
-  for (int64_t i = 0; i < range.num_bundles; ++i) vacated_[range.slot.value() + i] = last;
+  if (is_new) {
+    Enter(id, range.slot);
+  } else if (range.pins == 0) {
+    evictable_.Add(id);
+  }
   Publish(range);
-  return PendingWrite(copies_, last, {});
+  NotifyChange();
 }
 
 absl::StatusOr<PendingWrite> Residency::BeginHostWrite(Range& range, int64_t offset_bytes,
@@ -299,8 +352,8 @@ absl::Status Residency::Write(RangeId id, int64_t offset_bytes, const void* sour
 absl::Status Residency::Flush(RangeId id) {
   MutexLock lock(mutex_);
   Range& range = ranges_[id.value()];
-  GEMINI_RETURN_IF_ERROR(CheckUnpinned(range));
   WaitWhileMoving(range);
+  GEMINI_RETURN_IF_ERROR(CheckUnpinned(range));
   if (!range.dirty) return absl::OkStatus();
   {
     CopyBatch batch(copies_);
@@ -314,8 +367,8 @@ absl::Status Residency::Flush(RangeId id) {
 absl::Status Residency::Drop(RangeId id) {
   MutexLock lock(mutex_);
   Range& range = ranges_[id.value()];
+  while (range.presence == Presence::kLeaving || range.busy) WaitForChange();
   GEMINI_RETURN_IF_ERROR(CheckUnpinned(range));
-  while (range.presence == Presence::kLeaving) WaitForChange();
   if (range.presence == Presence::kAbsent) return absl::OkStatus();
   if (range.presence == Presence::kIncoming) {
     range.discarded = true;  // Its fetch may wait for the very update that made it stale.
@@ -378,6 +431,11 @@ void Residency::set_pending_release(std::function<bool()> release) {
   pending_release_ = std::move(release);
 }
 
+SlotId Residency::DeviceSlot(RangeId range) const {
+  MutexLock lock(mutex_);
+  return ranges_[range.value()].slot;
+}
+
 void Residency::Enter(int64_t id, SlotId slot) {
   Range& range = ranges_[id];
   range.slot = slot;
@@ -392,10 +450,10 @@ void Residency::Leave(int64_t id) {
   Range& range = ranges_[id];
   slots_.Free(range.slot, range.num_bundles);
   range.slot = kNoSlot;
-  range.presence = Presence::kAbsent;
+  const bool had_bytes = std::exchange(range.presence, Presence::kAbsent) != Presence::kReserved;
   range.dirty = false;
   if (evictable_.contains(id)) evictable_.Remove(id);
-  for (int64_t i = 0; i < range.num_bundles; ++i) {
+  for (int64_t i = 0; had_bytes && i < range.num_bundles; ++i) {
     range.store->residency_writer().LeaveDevice(range.chunk(i));
   }
   NotifyChange();

@@ -3,15 +3,14 @@
 // say of DEVICE. Ranges come and go in two ways: on-line, fetched when an operator asks for them with the
 // least recently used making room; and by a plan, moved ahead of the operators (PlannedMoves).
 // Thread: any. A pin of a resident range makes no system call and allocates nothing; others block for
-//         their copies and I/O. On-line moves hold the lock meanwhile, planned ones and waits for them do
-//         not. That cannot deadlock: copy workers, the chunk store, its updater and the server call
-//         nothing here and never wait for a pin; on-line moves begin when no planned one is under way
-//         and no chunk they need awaits its commit. Locks are taken in the order Residency,
-//         PlannedMoves, ChunkStore, ResidencyWriter.
+//         their copies and I/O. On-line moves hold the lock meanwhile, planned ones and their waits do not.
+//         That cannot deadlock: copy workers, the chunk store, its updater and the server call nothing here
+//         and never wait for a pin; on-line moves begin when no planned one is under way and no chunk they
+//         need awaits its commit. Locks: Residency, PlannedMoves, ChunkStore, ResidencyWriter, in this order.
 // Units:  a range is one chunk, or the consecutive chunks of one tensor that spans them; it lies in
 //         adjacent DEVICE slots. A chunk is in one range at most.
-// Update: Flush a dirty range before its bundles are updated, Drop it once they await their commit: its
-//         copy on DEVICE is then stale.
+// Update: in HOST: Flush a dirty range before, Drop it once its bundles await their commit: its copy on
+//         DEVICE is then stale. On DEVICE: pinned, and clean before (client/device_update.h).
 // Errors: RESOURCE_EXHAUSTED when the budget cannot hold what must be pinned at once; nothing is
 //         pinned then. What ChunkStore returns passes through.
 #pragma once
@@ -52,37 +51,34 @@ class Residency {
             int64_t chunk_bytes);
   Residency(const Residency&) = delete;
 
-  // Adds the range of `num_bundles` chunks of `kind` (param or grad) from `first`; the same range again
-  // has the same id. `store` outlives this and has the same chunk_bytes.
+  // Adds the range of `num_bundles` chunks of `kind` from `first`; the same range again has the same id.
+  // `store` outlives this and has the same chunk_bytes.
   RangeId AddRange(ChunkStore& store, BundleId first, int64_t num_bundles, ChunkKind kind);
 
-  // Pins each range of `ranges` (repeats allowed, counted each time), fetching what is not there, and
-  // gives the address of each one's first byte. All or nothing. Succeeds whenever these and what others
-  // have pinned fit into the budget beside non-model data, but for gaps between others' ranges.
+  // Pins each range of `ranges` (repeats count), fetching what is not there, and gives the address of each
+  // one's first byte. All or nothing. Succeeds whenever these and what others have pinned fit into the
+  // budget beside non-model data, but for gaps between others' ranges.
   absl::Status Pin(absl::Span<const RangeId> ranges, absl::Span<std::byte*> addresses);
-
-  // Drops one pin of the range. `dirty`: its bytes were written while pinned. At the last pin's end the
-  // chunk goes from COMPUTE to HOLD and may be evicted.
+  // Drops one pin of the range. `dirty`: its bytes were written while pinned. After the last it may leave.
   void Unpin(RangeId range, bool dirty);
 
   // Copies `size_bytes` from DEVICE memory `source` into the range at offset_bytes, where its newest
   // bytes are (its DEVICE copy, which becomes dirty, or HOST; FREE chunks become HOLD, zero elsewhere).
+  // `alone`: the range has no other bytes of use, so the room that the plan has for it on DEVICE will do.
   // Returns when they are enqueued (Write: done); `source` lives until the result is done. Who pins, writes,
   // flushes, drops or fetches the range comes after them. Waits for a commit that a bundle awaits.
   // FAILED_PRECONDITION: the range is committed. INVALID_ARGUMENT: past its end. On an error in the
   // middle of a range that spans, what came before it is written.
   absl::StatusOr<PendingWrite> BeginWrite(RangeId range, int64_t offset_bytes, const void* source,
-                                          int64_t size_bytes);
+                                          int64_t size_bytes, bool alone = false);
   absl::Status Write(RangeId range, int64_t offset_bytes, const void* source, int64_t size_bytes);
   // Waits for a write to the range; the time counts as a stall for transfer.
   void AwaitWrite(RangeId range, PendingWrite& write);
-
   // Writes the range back if it is dirty; it stays on DEVICE, clean. FAILED_PRECONDITION: pinned.
   absl::Status Flush(RangeId range);
-
   // Forgets the DEVICE copy, dirty or not, also one that is on its way. FAILED_PRECONDITION: pinned.
   absl::Status Drop(RangeId range);
-
+  SlotId DeviceSlot(RangeId range) const;  // Its first slot; none while it is not on DEVICE.
   // Evicts unpinned ranges, least recently used first, until `size_bytes` more fit into the budget: a stall
   // for room. Returns whether they fit; `why`, if given, gets the last write-back's error. For the allocator
   // of non-model data; another thread may be quicker, so charge, and ask again when that fails.
@@ -91,17 +87,16 @@ class Residency {
   // evicted, then others until the rest fits. FAILED_PRECONDITION: pins, RESOURCE_EXHAUSTED: non-model
   // data is in the way; the budget is changed nevertheless: call again between operators.
   absl::Status SetBudget(int64_t device_bytes);
-  // Called by MakeRoom without a lock: waits for a copy that holds non-model data and lets go of that;
-  // false when there is none. Between operators.
+  // Called by MakeRoom without a lock: waits for a copy that holds non-model data, lets go of that; false:
+  // there is none. Between operators.
   void set_pending_release(std::function<bool()> release);
   ResidencyStats stats() const;
   int64_t stall_ns() const { return stall_ns_.load(std::memory_order_relaxed); }
   int64_t stall_ns(StallCause cause) const { return stalls_ns_[static_cast<int>(cause)]; }
   int64_t num_slots() const;  // That the budget has.
   int64_t chunk_bytes() const { return chunk_bytes_; }
-
-  // --- For who moves ranges by a plan, from its own threads: none of these holds the lock while it
-  // waits, and each ends soon after the plan's end. Null: nobody; `moves` outlives its being set.
+  // --- For who moves ranges by a plan (null: nobody), from its own threads: none of these holds the lock
+  // while it waits, and each ends soon after the plan's end.
   void set_planned_moves(PlannedMoves* moves);
   // NOT_FOUND: there is no such range.
   absl::StatusOr<RangeId> FindRange(const ChunkStore& store, BundleId first, int64_t num_bundles,
@@ -110,19 +105,20 @@ class Residency {
   // When nothing planned is under way, evicts all but those of `keep` in the slot that each has there;
   // the slot becomes none of those that are not. FAILED_PRECONDITION: pinned.
   absl::Status Vacate(absl::Span<std::pair<RangeId, SlotId>> keep);
-  // Waits until the range is not on DEVICE and the slots from `slot` are free, then takes and charges them.
   enum class FetchStart { kStarted, kNoBudget, kEnded };
-  FetchStart BeginFetch(RangeId range, SlotId slot);
-  // Enqueues the copy of one of its chunks from HOST memory `host`, held until the event is done.
+  // Waits until the range is not on DEVICE and the slots from `slot` are free, then takes and charges them:
+  // for a fetch, which EndFetch ends, or (`blank`) for a BeginWrite.
+  FetchStart BeginFetch(RangeId range, SlotId slot, bool blank);
+  // Enqueues the copy of one of its chunks from `host`, held until the event is done; null: zeros.
   CopyEvent FetchChunk(RangeId range, int64_t index, const std::byte* host);
   // All its copies are enqueued, `last` behind the others; or not, and it is not on DEVICE.
   void EndFetch(RangeId range, CopyEvent last, bool all);
   void WaitForCopy(CopyEvent event) { copies_.Wait(event); }
-  // What EndFetch left under way is done, and holds no HOST slot any more.
-  void Land();
+  void Land();          // What EndFetch left under way is done, and holds no HOST slot any more.
   void AwaitPlanned();  // Blocks until no planned move is under way.
   // Evicts the range if it is on DEVICE; blocks while it is written back. FAILED_PRECONDITION: pinned.
-  absl::Status EvictPlanned(RangeId range);
+  // `stays`: is only written back, and may be pinned before and meanwhile.
+  absl::Status EvictPlanned(RangeId range, bool stays);
   void Nudge();  // Who waits here looks again at what PlannedMoves says.
 
  private:
@@ -136,11 +132,15 @@ class Residency {
   void WaitForChange() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NotifyChange() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WaitWhileMoving(const Range& range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Waits for the room that the plan keeps for the range, if it does.
+  void AwaitRoom(RangeId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void WriteOnDevice(int64_t id, int64_t offset_bytes, const std::byte* from, int64_t size_bytes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Writes it back with the lock let go.
+  absl::Status CopyOut(const Range& range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Settle(Range& range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Makes all of `ids` resident.
   absl::Status Await(absl::Span<const RangeId> ids) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Waits for one reason why not all of `ids` are there, and gives its cause; kOnline without waiting when
-  // they must be brought on-line.
+  // Waits for one reason why not all are there, and gives its cause; kOnline: they must be brought on-line.
   absl::StatusOr<StallCause> AwaitOne(absl::Span<const RangeId> ids)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddStall(const Range& range, StallCause cause, int64_t stall_ns)
@@ -148,14 +148,14 @@ class Residency {
 
   // On-line placement (residency_online.cc).
   absl::Status BringIn(absl::Span<const RangeId> ranges) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Finds slots for `missing`, and who must leave them; nothing when they cannot be had. `move_all`
-  // takes every unpinned range off DEVICE first, those of the wanted set too, and places these again.
+  // Finds slots for `missing`, and who must leave them; nothing: they cannot be had. `move_all` takes every
+  // unpinned range off DEVICE first, those of the wanted set too, and places these again.
   std::optional<RangeReplacement> Place(std::vector<int64_t> missing, bool move_all)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Charges what it adds, with more victims as the budget needs them. False: it cannot be.
   bool Charge(RangeReplacement& replacement) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Execute(const RangeReplacement& replacement) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status NoRoom(absl::Span<const RangeId> ranges) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status NoRoom(absl::Span<const RangeId> ids) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Takes an unpinned range off DEVICE; its charge stays with the caller. On an error it stays.
   absl::Status Evict(int64_t range, CopyBatch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status WriteBack(Range& range, CopyBatch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -163,7 +163,7 @@ class Residency {
   void Enter(int64_t range, SlotId slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Leave(int64_t range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Publish(const Range& range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Whether the fetch finds its slots taken, or its range on DEVICE: something must leave first.
+  // Whether its slots are taken, or its range is on DEVICE: something must leave first.
   bool IsOccupied(const RangePlacement& fetch) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The event after which the slot takes a chunk's bytes, and the range's bytes in HOST are whole.
   CopyEvent FetchableAfter(const Range& range, SlotId slot) const
@@ -184,14 +184,14 @@ class Residency {
   std::condition_variable changed_;  // A range came or left, or PlannedMoves has news.
   int64_t waiters_ ABSL_GUARDED_BY(mutex_) = 0;
   PlannedMoves* planned_ ABSL_GUARDED_BY(mutex_) = nullptr;
-  int64_t moving_ ABSL_GUARDED_BY(mutex_) = 0;  // Planned moves under way.
+  int64_t moving_ ABSL_GUARDED_BY(mutex_) = 0;  // Moves under way without the lock.
   std::optional<RangePlacement> waiting_fetch_ ABSL_GUARDED_BY(mutex_);
   std::function<bool()> pending_release_ ABSL_GUARDED_BY(mutex_);
   std::deque<Range> ranges_ ABSL_GUARDED_BY(mutex_);  // By RangeId; stay where they are.
   std::map<std::pair<const ChunkStore*, ChunkId>, int64_t> range_of_chunk_ ABSL_GUARDED_BY(mutex_);
   DeviceSlots slots_ ABSL_GUARDED_BY(mutex_);
   std::vector<CopyEvent> vacated_ ABSL_GUARDED_BY(mutex_);  // By slot: its bytes have left.
-  LruList evictable_ ABSL_GUARDED_BY(mutex_){0};            // Settling or resident, unpinned.
+  LruList evictable_ ABSL_GUARDED_BY(mutex_){0};            // Not absent, unpinned, idle.
   int64_t clock_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t pinned_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   ResidencyStats stats_ ABSL_GUARDED_BY(mutex_);

@@ -9,6 +9,18 @@
 #include "gemini/status_macros.h"
 
 namespace gemini::client {
+namespace {
+
+// Whether a chunk of the range is committed on DEVICE, and nowhere else.
+bool HasSoleCopy(const RangeChunks& range) {
+  for (int64_t i = 0; i < range.num_bundles; ++i) {
+    const std::optional<ChunkSlot> place = range.store->CommittedPlace(range.chunk(i));
+    if (place && place->tier == Tier::kDevice) return true;
+  }
+  return false;
+}
+
+}  // namespace
 
 absl::Status Residency::BringIn(absl::Span<const RangeId> ids) {
   std::optional<RangeReplacement> replacement;
@@ -98,11 +110,13 @@ absl::Status Residency::Execute(const RangeReplacement& replacement) {
   {
     CopyBatch batch(copies_);
     for (const int64_t victim : replacement.victims) {
+      const bool sole_copy = HasSoleCopy(ranges_[victim]);
       status = Evict(victim, batch);
       if (!status.ok()) break;
       charged_bytes += BytesOf(ranges_[victim]);
-      // It will be fetched from where it is being written to.
-      if (ranges_[victim].wanted) batch.Drain();
+      // It will be fetched from where it is being written to; or its commit still names slots that others
+      // come into.
+      if (ranges_[victim].wanted || sole_copy) batch.Drain();
     }
     for (const RangePlacement& placement : replacement.placements) {
       const Range& range = ranges_[placement.range];
@@ -153,8 +167,9 @@ absl::Status Residency::NoRoom(absl::Span<const RangeId> ids) const {
 
 absl::Status Residency::SetBudget(int64_t device_bytes) {
   MutexLock lock(mutex_);
-  if (device_bytes < budget_.budget_bytes() && planned_ != nullptr) {
-    planned_->Interrupt(Divergence::kBudget);
+  if (device_bytes <=
+      budget_.budget_bytes()) {  // Equal: a call before could not make enough leave.
+    if (planned_ != nullptr) planned_->Interrupt(Divergence::kBudget);
     NotifyChange();
     while (moving_ > 0) WaitForChange();
   }

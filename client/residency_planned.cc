@@ -2,6 +2,8 @@
 // The part of Residency that moves ranges for a plan: called from the threads of PlanExecutor, and never
 // holding the lock while a copy or I/O runs.
 #include <algorithm>
+#include <cstring>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "client/residency.h"
@@ -56,11 +58,13 @@ absl::Status Residency::Vacate(absl::Span<std::pair<RangeId, SlotId>> keep) {
       victims.push_back(RangeId(static_cast<int64_t>(id)));
     }
   }
-  for (const RangeId victim : victims) GEMINI_RETURN_IF_ERROR(EvictPlanned(victim));
+  for (const RangeId victim : victims) {
+    GEMINI_RETURN_IF_ERROR(EvictPlanned(victim, /*stays=*/false));
+  }
   return absl::OkStatus();
 }
 
-Residency::FetchStart Residency::BeginFetch(RangeId id, SlotId slot) {
+Residency::FetchStart Residency::BeginFetch(RangeId id, SlotId slot, bool blank) {
   MutexLock lock(mutex_);
   const RangePlacement fetch = {.range = id.value(), .slot = slot};
   Range& range = ranges_[id.value()];
@@ -82,9 +86,15 @@ Residency::FetchStart Residency::BeginFetch(RangeId id, SlotId slot) {
   if (!charged) return FetchStart::kEnded;
   slots_.Take(slot, range.num_bundles, id.value());
   range.slot = slot;
-  range.presence = Presence::kIncoming;
   range.discarded = false;
-  ++moving_;
+  if (blank) {
+    range.presence = Presence::kReserved;
+    evictable_.Add(id.value());
+    NotifyChange();
+  } else {
+    range.presence = Presence::kIncoming;
+    ++moving_;
+  }
   return FetchStart::kStarted;
 }
 
@@ -92,6 +102,14 @@ CopyEvent Residency::FetchChunk(RangeId id, int64_t index, const std::byte* host
   MutexLock lock(mutex_);
   const Range& range = ranges_[id.value()];
   const SlotId slot(range.slot.value() + index);
+  if (host == nullptr) {
+    const CopyEvent after = FetchableAfter(range, slot);
+    mutex_.Unlock();
+    copies_.Wait(after);
+    std::memset(AddressOf(slot), 0, static_cast<size_t>(chunk_bytes_));
+    mutex_.Lock();
+    return after;
+  }
   stats_.fetch_bytes += chunk_bytes_;
   range.store->counters().AddFetchBytes(chunk_bytes_);
   return copies_.Copy(CopyStream::kFetch, AddressOf(slot), host, chunk_bytes_,
@@ -131,45 +149,53 @@ void Residency::Land() {
   NotifyChange();
 }
 
-absl::Status Residency::EvictPlanned(RangeId id) {
-  mutex_.Lock();
+absl::Status Residency::EvictPlanned(RangeId id, bool stays) {
+  MutexLock lock(mutex_);
   Range& range = ranges_[id.value()];
   WaitWhileMoving(range);
-  absl::Status status;
-  if (range.presence != Presence::kAbsent) {
-    status = CheckUnpinned(range);
-    if (status.ok() && range.dirty) {
-      range.presence = Presence::kLeaving;
-      evictable_.Remove(id.value());
-      ++moving_;
-      std::vector<std::byte*> addresses;
-      for (int64_t i = 0; i < range.num_bundles; ++i) {
-        addresses.push_back(AddressOf(SlotId(range.slot.value() + i)));
-      }
-      mutex_.Unlock();
-      {
-        CopyBatch batch(copies_);
-        for (int64_t i = 0; status.ok() && i < range.num_bundles; ++i) {
-          status = batch.WriteBack(*range.store, range.chunk(i), addresses[i]).status();
-        }
-      }
-      mutex_.Lock();
-      --moving_;
-      if (status.ok()) {
-        stats_.evict_bytes += BytesOf(range);
-        range.store->counters().AddEvictBytes(BytesOf(range));
-      } else {
-        range.presence = Presence::kResident;
-        evictable_.Add(id.value());
-      }
-      NotifyChange();
-    }
-    if (status.ok()) {
-      Leave(id.value());
-      budget_.Release(DeviceBudget::Use::kChunks, BytesOf(range));
-    }
+  if (range.presence == Presence::kAbsent || (stays && !range.dirty)) return absl::OkStatus();
+  if (!stays) GEMINI_RETURN_IF_ERROR(CheckUnpinned(range));
+  if (range.dirty) {
+    if (range.pins == 0) evictable_.Remove(id.value());
+    range.busy = true;
+    range.dirty = false;  // Who writes meanwhile says so again.
+    const Presence before =
+        std::exchange(range.presence, stays ? range.presence : Presence::kLeaving);
+    ++moving_;
+    const absl::Status status = CopyOut(range);
+    --moving_;
+    range.busy = false;
+    if (!stays) range.presence = before;
+    range.dirty |= !status.ok();
+    if (range.pins == 0) evictable_.Add(id.value());
+    Publish(range);
+    NotifyChange();
+    GEMINI_RETURN_IF_ERROR(status);
+  }
+  if (stays) return absl::OkStatus();
+  Leave(id.value());
+  budget_.Release(DeviceBudget::Use::kChunks, BytesOf(range));
+  return absl::OkStatus();
+}
+
+absl::Status Residency::CopyOut(const Range& range) {
+  std::vector<std::byte*> addresses;
+  for (int64_t i = 0; i < range.num_bundles; ++i) {
+    addresses.push_back(AddressOf(SlotId(range.slot.value() + i)));
   }
   mutex_.Unlock();
+  absl::Status status;
+  {
+    CopyBatch batch(copies_);
+    for (int64_t i = 0; status.ok() && i < range.num_bundles; ++i) {
+      status = batch.WriteBack(*range.store, range.chunk(i), addresses[i]).status();
+    }
+  }
+  mutex_.Lock();
+  if (status.ok()) {
+    stats_.evict_bytes += BytesOf(range);
+    range.store->counters().AddEvictBytes(BytesOf(range));
+  }
   return status;
 }
 

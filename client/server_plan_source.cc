@@ -59,7 +59,8 @@ absl::StatusOr<Plan> ServerPlanSource::MakePlan(const Trace& trace, int64_t devi
                                                observed.update_elements);
             return wire::CreateMakePlan(builder, device_bytes, options_.chunk_bytes,
                                         static_cast<uint8_t>(options_.policy.kind),
-                                        options_.policy.param_fraction, &measured,
+                                        options_.policy.param_fraction,
+                                        options_.policy.optimizer_fraction, &measured,
                                         static_cast<double>(options_.device_bandwidth))
                 .Union();
           },

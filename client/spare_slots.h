@@ -13,10 +13,15 @@ namespace gemini::client {
 inline constexpr int64_t kUpdateSlots = 7;
 // Chunks that a loader fills at one time (client/torch/tensor_writer.h); none while updates are pending.
 inline constexpr int64_t kOpenChunks = 4;
-// The others hold nine at most while updates are pending: the eight copies that a plan has under way, and
-// one more. When none are, eight and the gradients leave four for operators that fetch on-line, who let
-// go of what they hold rather than wait.
+// That one batch of copies holds (client/copy_batch.h): enough to keep the link busy.
+inline constexpr int64_t kBatchSlots = 4;
+// Copies to DEVICE that a plan has under way (client/plan_executor.h).
+inline constexpr int64_t kPlannedCopies = 8;
+// Beside an update, a plan holds its copies to DEVICE and a batch of write-backs. When none is pending,
+// gradients hold slots, too. Operators that fetch on-line let go of what they hold rather than wait.
 inline constexpr int64_t kSpareSlots = 24;
 static_assert(kSpareSlots >= kUpdateSlots + kOpenChunks + kMaxGradientsUnderWay + 1);
+static_assert(kSpareSlots >= kUpdateSlots + kPlannedCopies + kBatchSlots + 1);
+static_assert(kSpareSlots >= kMaxGradientsUnderWay + kPlannedCopies + kBatchSlots);
 
 }  // namespace gemini::client

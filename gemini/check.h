@@ -6,10 +6,10 @@
 #include <cstdlib>
 
 // Prints the condition with its place to stderr and aborts when it does not hold. On in every build.
-#define GEMINI_CHECK(condition)                                                             \
-  do {                                                                                      \
-    if (!(condition)) [[unlikely]] {                                                        \
+#define GEMINI_CHECK(condition)                                                              \
+  do {                                                                                       \
+    if (!(condition)) [[unlikely]] {                                                         \
       std::fprintf(stderr, "%s:%d: broken invariant: %s\n", __FILE__, __LINE__, #condition); \
-      std::abort();                                                                         \
-    }                                                                                       \
+      std::abort();                                                                          \
+    }                                                                                        \
   } while (false)

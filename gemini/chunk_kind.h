@@ -14,6 +14,11 @@ inline constexpr std::array<ChunkKind, kNumChunkKinds> kAllChunkKinds = {
     ChunkKind::kParam, ChunkKind::kMaster, ChunkKind::kExpAvg, ChunkKind::kExpAvgSq,
     ChunkKind::kGrad};
 
+// Whether chunks of the kind hold a moment of the optimizer; FREE, they stand for zeros.
+constexpr bool IsMoment(ChunkKind kind) {
+  return kind == ChunkKind::kExpAvg || kind == ChunkKind::kExpAvgSq;
+}
+
 // Returns "param", "master", "exp_avg", "exp_avg_sq" or "grad".
 constexpr absl::string_view ChunkKindName(ChunkKind kind) {
   constexpr std::array<absl::string_view, kNumChunkKinds> kNames = {"param", "master", "exp_avg",

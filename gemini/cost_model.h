@@ -12,7 +12,9 @@ struct CostModel {
   double device_to_host = 8e9;
   double nvme_read = 1e9;
   double nvme_write = 1e9;
-  double update_elements_per_second = 250e6;  // Parameters through one optimizer step in HOST.
+  // Parameters through one optimizer step.
+  double update_elements_per_second = 250e6;         // In HOST, beside the operators.
+  double device_update_elements_per_second = 250e6;  // On DEVICE, which computes nothing else then.
   // Of one copy, beside its bytes: three threads hand it on, 40 us on the two cores where it was measured.
   int64_t copy_latency_ns = 40'000;
   bool operator==(const CostModel&) const = default;

@@ -72,8 +72,9 @@ struct Intent {
   double clip_coefficient = 1;
   uint64_t kernel_version = kUpdateKernelVersion;
   bool skip = false;
-  std::vector<TensorIntent> tensors;      // In the order of the space's layout.
-  std::vector<IntendedRecord> on_device;  // Bundles updated there before the intent; ascending.
+  std::vector<TensorIntent> tensors;  // In the order of the space's layout.
+  std::vector<IntendedRecord> on_device =
+      {};  // Bundles updated there before the intent; ascending.
   bool operator==(const Intent&) const = default;
 };
 

@@ -2,6 +2,7 @@
 #include "gemini/plan.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <set>
 #include <utility>
@@ -43,7 +44,7 @@ absl::Status CheckShape(const Plan& plan) {
     const PlannedRange& range = plan.ranges[i];
     if (range.space < 0 || range.first.value() < 0 || range.num_bundles <= 0 ||
         range.num_bundles > kMaxCount || range.first.value() > kMaxCount ||
-        (range.kind != ChunkKind::kParam && range.kind != ChunkKind::kGrad)) {
+        static_cast<int>(range.kind) >= kNumChunkKinds || range.kind == ChunkKind::kMaster) {
       return Wrong("range ", i, " has ", range.num_bundles, " bundles from ", range.first.value(),
                    " of space ", range.space, ", kind ", static_cast<int>(range.kind));
     }
@@ -61,10 +62,11 @@ absl::Status CheckShape(const Plan& plan) {
       return Wrong("an update of range ", range, " of ", num_ranges, ", or not of parameters");
     }
   }
-  if (plan.ends_with_update() && plan.first_use[n - 1] != plan.first_use[n]) {
-    return Wrong("the update's operator uses ranges");
-  }
   for (const PlannedResident& resident : plan.initial) {
+    const auto keeps = [&](const PlannedUpdate& update) { return update.grad == resident.range; };
+    if (std::ranges::any_of(plan.device_updates, keeps)) {
+      return Wrong("it begins with a gradient in range ", resident.range);
+    }
     if (!is_place(resident.range, resident.slot)) {
       return Wrong("range ", resident.range, " begins in slot ", resident.slot.value(), " of ",
                    num_slots);
@@ -91,6 +93,10 @@ absl::Status CheckShape(const Plan& plan) {
       return Wrong("an eviction of range ", eviction.range, " after ", eviction.after,
                    ", behind one after ", after, ", of ", n);
     }
+    if (eviction.stays && !eviction.writes_back) {
+      return Wrong("range ", eviction.range, " stays after ", eviction.after,
+                   " and is not written back");
+    }
     after = eviction.after;
   }
   for (const PlannedHostMove& move : plan.host_moves) {
@@ -103,13 +109,107 @@ absl::Status CheckShape(const Plan& plan) {
   return absl::OkStatus();
 }
 
+std::array<int32_t, 4> RangesOf(const PlannedUpdate& update) {
+  return {update.param, update.exp_avg, update.exp_avg_sq, update.grad};
+}
+
+// What device_updates says of ranges and of the uses of them.
+absl::Status CheckDeviceUpdates(const Plan& plan) {
+  constexpr std::array<ChunkKind, 4> kKinds = {ChunkKind::kParam, ChunkKind::kExpAvg,
+                                               ChunkKind::kExpAvgSq, ChunkKind::kGrad};
+  const int32_t n = plan.num_positions();
+  std::vector<bool> listed(plan.ranges.size()), used_there_alone(plan.ranges.size());
+  std::vector<int32_t> used;
+  for (size_t i = 0; i < plan.device_updates.size(); ++i) {
+    const std::array<int32_t, 4> ranges = RangesOf(plan.device_updates[i]);
+    for (size_t kind = 0; kind < kKinds.size(); ++kind) {
+      const int32_t range = ranges[kind];
+      if (range < 0 || range >= static_cast<int64_t>(plan.ranges.size()) || listed[range] ||
+          plan.ranges[range].kind != kKinds[kind]) {
+        return Wrong("update ", i, " on DEVICE has range ", range, " as its ",
+                     ChunkKindName(kKinds[kind]), ": it is not, or comes twice");
+      }
+      PlannedRange same = plan.ranges[range];
+      same.kind = ChunkKind::kParam;
+      if (same != plan.ranges[ranges[0]]) {
+        return Wrong("update ", i, " on DEVICE has ranges ", ranges[0], " and ", range,
+                     " of other bundles");
+      }
+      listed[range] = true;
+      used_there_alone[range] = kKinds[kind] != ChunkKind::kParam;
+      used.push_back(range);
+    }
+  }
+  for (const int32_t range : plan.updated) {
+    if (listed[range]) return Wrong("range ", range, " is updated on DEVICE and in HOST");
+  }
+  for (size_t i = 0; i < plan.ranges.size(); ++i) {
+    const ChunkKind kind = plan.ranges[i].kind;
+    if (kind != ChunkKind::kParam && kind != ChunkKind::kGrad && !listed[i]) {
+      return Wrong("range ", i, " is of kind ", static_cast<int>(kind),
+                   " and not updated on DEVICE");
+    }
+  }
+  if (!plan.ends_with_update()) return absl::OkStatus();
+  const auto update_uses = plan.uses.begin() + plan.first_use[n - 1];
+  if (!std::equal(update_uses, plan.uses.end(), used.begin(), used.end())) {
+    return Wrong("the update's operator uses ", plan.uses.end() - update_uses,
+                 " ranges, other than the ", used.size(), " that it updates on DEVICE");
+  }
+  for (auto use = plan.uses.begin(); use != update_uses; ++use) {
+    if (used_there_alone[*use]) {
+      return Wrong("an operator uses range ", *use, ", of an update on DEVICE");
+    }
+  }
+  return absl::OkStatus();
+}
+
+// What was updated on DEVICE is written back before it is dropped, gradients as they leave.
+absl::Status CheckWriteBacks(const Plan& plan) {
+  const int32_t last = plan.num_positions() - 1;
+  std::vector<bool> is_dirty(plan.ranges.size()), is_grad(plan.ranges.size()),
+      grad_left(plan.ranges.size());
+  for (const PlannedUpdate& update : plan.device_updates) {
+    for (const int32_t range : RangesOf(update)) is_dirty[range] = true;
+    is_grad[update.grad] = true;
+  }
+  const auto first_after =
+      std::find_if(plan.evictions.begin(), plan.evictions.end(),
+                   [&](const PlannedEviction& eviction) { return eviction.after == last; });
+  const size_t first = first_after - plan.evictions.begin();
+  for (size_t i = 0; i < plan.evictions.size(); ++i) {
+    const PlannedEviction& eviction = plan.evictions[(first + i) % plan.evictions.size()];
+    if (eviction.writes_back) {
+      is_dirty[eviction.range] = false;
+    } else if (is_dirty[eviction.range] || is_grad[eviction.range]) {
+      return Wrong("range ", eviction.range, " is dropped after ", eviction.after,
+                   ", before its update on DEVICE is written back");
+    }
+    if (eviction.after == last && !eviction.stays) grad_left[eviction.range] = true;
+  }
+  for (const PlannedUpdate& update : plan.device_updates) {
+    for (const int32_t range : RangesOf(update)) {
+      if (is_dirty[range]) {
+        return Wrong("the update of range ", range, " on DEVICE is not written back");
+      }
+    }
+    if (!grad_left[update.grad]) {
+      return Wrong("the gradients of range ", update.grad, " stay after their update on DEVICE");
+    }
+  }
+  return absl::OkStatus();
+}
+
 // Plays one round.
 class Round {
  public:
   explicit Round(const Plan& plan)
       : plan_(plan),
         slot_of_(plan.ranges.size(), kNobody),
-        pending_(plan.ranges.size(), kNotPending) {
+        pending_(plan.ranges.size(), kNotPending),
+        stayed_at_(plan.ranges.size(), kNotPending),
+        is_kept_grad_(plan.ranges.size()),
+        has_gradients_(plan.ranges.size()) {
     int64_t num_slots = 0;
     const auto cover = [&](int32_t range, SlotId slot) {
       num_slots = std::max(num_slots, slot.value() + plan.ranges[range].num_bundles);
@@ -124,7 +224,13 @@ class Round {
     for (const PlannedRange& range : plan.ranges) {
       of_update_.push_back(updated_bundles.count({range.space, range.first}) != 0);
     }
-    for (const PlannedFetch& fetch : plan.fetches) by_begin_.push_back(&fetch);
+    for (const PlannedUpdate& update : plan.device_updates) is_kept_grad_[update.grad] = true;
+    for (const PlannedFetch& fetch : plan.fetches) {
+      by_begin_.push_back(&fetch);
+      if (!is_kept_grad_[fetch.range]) continue;
+      gradients_.push_back({fetch.needed_at % plan.num_positions(), fetch.range});
+    }
+    std::sort(gradients_.begin(), gradients_.end());
     std::stable_sort(
         by_begin_.begin(), by_begin_.end(),
         [](const PlannedFetch* a, const PlannedFetch* b) { return BeginOf(*a) < BeginOf(*b); });
@@ -133,6 +239,7 @@ class Round {
   absl::Status Play() {
     for (const PlannedResident& resident : plan_.initial) {
       GEMINI_RETURN_IF_ERROR(Enter(resident.range, resident.slot.value(), -1));
+      has_gradients_[resident.range] = true;
     }
     const int32_t n = plan_.num_positions();
     for (const PlannedFetch& fetch : plan_.fetches) {
@@ -195,23 +302,38 @@ class Round {
          ++next_fetch_) {
       const PlannedFetch& fetch = *by_begin_[next_fetch_];
       GEMINI_RETURN_IF_ERROR(Enter(fetch.range, fetch.slot.value(), moment));
+      if (fetch.blank ? !is_kept_grad_[fetch.range] || has_gradients_[fetch.range]
+                      : is_kept_grad_[fetch.range] && !has_gradients_[fetch.range]) {
+        return Wrong("range ", fetch.range, " is fetched at moment ", moment,
+                     fetch.blank ? " blank, and is not to be: only a gradient's first room is"
+                                 : " and not blank, before it has gradients");
+      }
+      has_gradients_[fetch.range] = true;
       pending_[fetch.range] = fetch.needed_at;
     }
     return absl::OkStatus();
   }
 
   absl::Status Use(int32_t position) {
-    for (int32_t i = plan_.first_use[position]; i < plan_.first_use[position + 1]; ++i) {
-      const int32_t range = plan_.uses[i];
-      if (slot_of_[range] == kNobody) {
-        return Wrong("operator ", position, " uses range ", range, ", which is not on DEVICE");
-      }
-      if (pending_[range] != kNotPending && pending_[range] != position) {
-        return Wrong("operator ", position, " uses range ", range, ", fetched for ",
-                     pending_[range]);
-      }
-      pending_[range] = kNotPending;
+    // The gradients first: no operator names them where they are complete.
+    for (; next_gradient_ < gradients_.size() && gradients_[next_gradient_].first == position;
+         ++next_gradient_) {
+      GEMINI_RETURN_IF_ERROR(UseRange(position, gradients_[next_gradient_].second));
     }
+    for (int32_t i = plan_.first_use[position]; i < plan_.first_use[position + 1]; ++i) {
+      GEMINI_RETURN_IF_ERROR(UseRange(position, plan_.uses[i]));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status UseRange(int32_t position, int32_t range) {
+    if (slot_of_[range] == kNobody) {
+      return Wrong("operator ", position, " uses range ", range, ", which is not on DEVICE");
+    }
+    if (pending_[range] != kNotPending && pending_[range] != position) {
+      return Wrong("operator ", position, " uses range ", range, ", fetched for ", pending_[range]);
+    }
+    pending_[range] = kNotPending;
     return absl::OkStatus();
   }
 
@@ -219,7 +341,8 @@ class Round {
     for (; next_eviction_ < plan_.evictions.size() &&
            plan_.evictions[next_eviction_].after == position;
          ++next_eviction_) {
-      const int32_t range = plan_.evictions[next_eviction_].range;
+      const PlannedEviction& eviction = plan_.evictions[next_eviction_];
+      const int32_t range = eviction.range;
       if (slot_of_[range] == kNobody || pending_[range] != kNotPending) {
         return Wrong(
             "range ", range, " is evicted after ", position,
@@ -228,12 +351,20 @@ class Round {
       if (plan_.ends_with_update() && position == plan_.num_positions() - 1 && of_update_[range]) {
         return Wrong("range ", range, " is evicted after the update that reads it");
       }
-      Leave(range);
+      if (stayed_at_[range] == position) {
+        return Wrong("range ", range, " stays after ", position, " and leaves after it");
+      }
+      if (eviction.stays) {
+        stayed_at_[range] = position;
+      } else {
+        Leave(range);
+      }
     }
     return absl::OkStatus();
   }
 
   absl::Status Update() {
+    for (const PlannedUpdate& update : plan_.device_updates) has_gradients_[update.grad] = false;
     for (size_t range = 0; range < slot_of_.size(); ++range) {
       if (slot_of_[range] == kNobody || !of_update_[range]) continue;
       if (plan_.ranges[range].kind == ChunkKind::kGrad) {
@@ -249,19 +380,29 @@ class Round {
   }
 
   const Plan& plan_;
-  std::vector<int32_t> slot_of_;    // By range.
-  std::vector<int32_t> pending_;    // By range: the operator that it was fetched for.
-  std::vector<bool> of_update_;     // By range.
+  std::vector<int32_t> slot_of_;  // By range.
+  std::vector<int32_t> pending_;  // By range: the operator that it was fetched for.
+  std::vector<bool> of_update_;   // By range: of an update in HOST.
+  std::vector<int32_t>
+      stayed_at_;  // By range: the position after which it was written back and stayed.
+  std::vector<bool> is_kept_grad_;  // By range: of an update on DEVICE.
+  std::vector<bool>
+      has_gradients_;  // By such a range: it had its blank fetch since the last update.
+  std::vector<std::pair<int32_t, int32_t>>
+      gradients_;                   // Positions for which such ranges are fetched.
   std::vector<int32_t> occupants_;  // By slot.
   std::vector<const PlannedFetch*> by_begin_;
   size_t next_fetch_ = 0;
   size_t next_eviction_ = 0;
+  size_t next_gradient_ = 0;
 };
 
 }  // namespace
 
 absl::Status CheckPlan(const Plan& plan) {
   GEMINI_RETURN_IF_ERROR(CheckShape(plan));
+  GEMINI_RETURN_IF_ERROR(CheckDeviceUpdates(plan));
+  GEMINI_RETURN_IF_ERROR(CheckWriteBacks(plan));
   return Round(plan).Play();
 }
 

@@ -15,10 +15,17 @@
 //           or non-model data needs it: an allocation that finds none waits for the evictions whose
 //           `after` has passed, and the plan is left only when that was not enough.
 // Update:   when the last operator stands for the update, all evictions with a write-back of what it
-//           reads are before it. When it has ended, the DEVICE copies of `updated` have left by
-//           themselves: they are not listed as evictions.
+//           reads in HOST are before it. When it has ended, the DEVICE copies of `updated` have left by
+//           themselves: they are not listed as evictions. The four ranges of each of device_updates are
+//           used by that operator, which changes parameters and moments where they are: their copies
+//           in HOST are those of the version before. So they are written back after it, by an eviction
+//           or by one that `stays`, before the next round's last operator.
 // Gradients: each leaves when its interval ends; kMaxGradientsUnderWay of them at a time, and an operator
-//           whose gradient would be one more waits for the oldest.
+//           whose gradient would be one more waits for the oldest. One of device_updates goes into its
+//           range on DEVICE instead, which a blank fetch has made room for: needed_at is the position of
+//           the range's first gradient, and the range counts as used at each position of one. `uses`
+//           has it at the last position alone: before, no operator pins it. It leaves after that, written
+//           back. If it has to leave earlier, written back too, another fetch brings it again.
 // Budget:   a range takes its slots from the interval of its `after` to that of its eviction's, both
 //           included. In each interval all slots so taken and its non-model peak fit into
 //           device_bytes; a slot that passes from one to another in an interval counts once.
@@ -57,6 +64,7 @@ struct PlannedFetch {
   SlotId slot;  // The first of num_bundles adjacent ones.
   int32_t after = -1;
   int32_t needed_at = 0;
+  bool blank = false;  // Brings no bytes: room for a gradient.
   bool operator==(const PlannedFetch&) const = default;
 };
 
@@ -64,7 +72,17 @@ struct PlannedEviction {
   int32_t range = 0;
   int32_t after = -1;
   bool writes_back = false;  // As the trace has it. What is dirty is written back in any case.
+  bool stays = false;        // Is written back and stays; operators read it meanwhile.
   bool operator==(const PlannedEviction&) const = default;
+};
+
+// The ranges of the same bundles, which the last operator updates on DEVICE.
+struct PlannedUpdate {
+  int32_t param = 0;
+  int32_t exp_avg = 0;
+  int32_t exp_avg_sq = 0;
+  int32_t grad = 0;
+  bool operator==(const PlannedUpdate&) const = default;
 };
 
 struct PlannedResident {
@@ -106,11 +124,14 @@ struct Plan {
   int64_t device_bytes = 0;  // The budget that it was made for.
   std::vector<PlannedRange> ranges;
   // The ranges that each operator pins, without repeats: those of position i are
-  // uses[first_use[i] .. first_use[i + 1]).
+  // uses[first_use[i] .. first_use[i + 1]). Of the update's position: those of device_updates, one after
+  // the other, in the order of PlannedUpdate's members.
   std::vector<int32_t> first_use;  // num_positions + 1 entries.
   std::vector<int32_t> uses;
-  // Param ranges that become stale at the update, in its order; empty: the round has none.
+  // Param ranges that are updated in HOST and become stale on DEVICE, in the update's order; and those
+  // that are updated on DEVICE. Both empty: the round has no update.
   std::vector<int32_t> updated;
+  std::vector<PlannedUpdate> device_updates;
   std::vector<PlannedResident> initial;
   std::vector<PlannedFetch> fetches;
   std::vector<PlannedEviction> evictions;
@@ -118,14 +139,16 @@ struct Plan {
   Prediction prediction;
 
   int32_t num_positions() const { return static_cast<int32_t>(first_use.size()) - 1; }
-  bool ends_with_update() const { return !updated.empty(); }
+  bool ends_with_update() const { return !updated.empty() || !device_updates.empty(); }
   bool operator==(const Plan&) const = default;
 };
 
 // Checks everything that an executor relies on: indices and positions in range, slots inside the budget,
 // every use resident, no two ranges in one slot, nothing evicted before its last use or fetched while it
-// is there, each list in an order in which it cannot wait for itself, and the round's end as its
-// beginning. INVALID_ARGUMENT names the first that is wrong. It knows no non-model data. O(size).
+// is there, each list in an order in which it cannot wait for itself, what was updated on DEVICE written
+// back before it is dropped or updated again, and the round's end as its beginning. INVALID_ARGUMENT names
+// the first that is wrong. It knows no non-model data, nor where gradients are complete: a fetch of a
+// gradient of device_updates counts as its use at needed_at. O(size log size).
 absl::Status CheckPlan(const Plan& plan);
 
 }  // namespace gemini

@@ -77,16 +77,22 @@ std::string EncodePlan(const Plan& plan) {
   const auto first_use = builder.CreateVector(plan.first_use);
   const auto uses = builder.CreateVector(plan.uses);
   const auto updated = builder.CreateVector(plan.updated);
+  const auto device_updates = builder.CreateVectorOfStructs(
+      Converted<wire::PlannedUpdate>(plan.device_updates, [](const PlannedUpdate& update) {
+        return wire::PlannedUpdate(update.param, update.exp_avg, update.exp_avg_sq, update.grad);
+      }));
   const auto initial = builder.CreateVectorOfStructs(Converted<wire::PlannedResident>(
       plan.initial,
       [](const PlannedResident& at) { return wire::PlannedResident(at.slot.value(), at.range); }));
   const auto fetches = builder.CreateVectorOfStructs(
       Converted<wire::PlannedFetch>(plan.fetches, [](const PlannedFetch& fetch) {
-        return wire::PlannedFetch(fetch.slot.value(), fetch.range, fetch.after, fetch.needed_at);
+        return wire::PlannedFetch(fetch.slot.value(), fetch.range, fetch.after, fetch.needed_at,
+                                  fetch.blank);
       }));
   const auto evictions = builder.CreateVectorOfStructs(
       Converted<wire::PlannedEviction>(plan.evictions, [](const PlannedEviction& eviction) {
-        return wire::PlannedEviction(eviction.range, eviction.after, eviction.writes_back);
+        return wire::PlannedEviction(eviction.range, eviction.after, eviction.writes_back,
+                                     eviction.stays);
       }));
   const auto host_moves = builder.CreateVectorOfStructs(
       Converted<wire::PlannedHostMove>(plan.host_moves, [](const PlannedHostMove& move) {
@@ -97,11 +103,11 @@ std::string EncodePlan(const Plan& plan) {
   const auto stall_ns =
       builder.CreateVector(plan.prediction.stall_ns.data(), plan.prediction.stall_ns.size());
   wire::FinishPlanBuffer(
-      builder,
-      wire::CreatePlan(builder, phase, plan.fingerprint, static_cast<uint8_t>(plan.policy.kind),
-                       plan.policy.param_fraction, made_by, plan.chunk_bytes, plan.device_bytes,
-                       ranges, first_use, uses, updated, initial, fetches, evictions, host_moves,
-                       &prediction, stall_ns));
+      builder, wire::CreatePlan(builder, phase, plan.fingerprint,
+                                static_cast<uint8_t>(plan.policy.kind), plan.policy.param_fraction,
+                                plan.policy.optimizer_fraction, made_by, plan.chunk_bytes,
+                                plan.device_bytes, ranges, first_use, uses, updated, device_updates,
+                                initial, fetches, evictions, host_moves, &prediction, stall_ns));
   return std::string(reinterpret_cast<const char*>(builder.GetBufferPointer()), builder.GetSize());
 }
 
@@ -118,7 +124,8 @@ absl::StatusOr<Plan> DecodePlan(absl::string_view bytes) {
   plan.phase = TextOf(from.phase());
   plan.fingerprint = from.fingerprint();
   plan.policy = {.kind = static_cast<PolicyKind>(from.policy()),
-                 .param_fraction = from.param_fraction()};
+                 .param_fraction = from.param_fraction(),
+                 .optimizer_fraction = from.optimizer_fraction()};
   plan.made_by = TextOf(from.made_by());
   plan.chunk_bytes = from.chunk_bytes();
   plan.device_bytes = from.device_bytes();
@@ -129,15 +136,21 @@ absl::StatusOr<Plan> DecodePlan(absl::string_view bytes) {
   plan.first_use = Indices(from.first_use());
   plan.uses = Indices(from.uses());
   plan.updated = Indices(from.updated());
+  plan.device_updates = Converted<
+      PlannedUpdate>(from.device_updates(), [](const wire::PlannedUpdate* update) {
+    return PlannedUpdate{update->param(), update->exp_avg(), update->exp_avg_sq(), update->grad()};
+  });
   plan.initial = Converted<PlannedResident>(from.initial(), [](const wire::PlannedResident* at) {
     return PlannedResident{at->range(), SlotId(at->slot())};
   });
   plan.fetches = Converted<PlannedFetch>(from.fetches(), [](const wire::PlannedFetch* fetch) {
-    return PlannedFetch{fetch->range(), SlotId(fetch->slot()), fetch->after(), fetch->needed_at()};
+    return PlannedFetch{fetch->range(), SlotId(fetch->slot()), fetch->after(), fetch->needed_at(),
+                        fetch->blank()};
   });
   plan.evictions =
       Converted<PlannedEviction>(from.evictions(), [](const wire::PlannedEviction* eviction) {
-        return PlannedEviction{eviction->range(), eviction->after(), eviction->writes_back()};
+        return PlannedEviction{eviction->range(), eviction->after(), eviction->writes_back(),
+                               eviction->stays()};
       });
   plan.host_moves =
       Converted<PlannedHostMove>(from.host_moves(), [](const wire::PlannedHostMove* move) {

@@ -10,7 +10,7 @@ namespace gemini {
 
 enum class PolicyKind : uint8_t {
   kAuto = 0,    // The planner, and each preset simulated: the best of them.
-  kStatic = 1,  // `param_fraction` of the parameters stay on DEVICE while their version is valid.
+  kStatic = 1,  // The fractions below stay on DEVICE; other parameters come for each use.
   kCpu = 2,     // static with nothing kept.
   kCuda = 3,    // static with everything kept: an error when it does not fit.
   kOnline = 4,  // No plan: least recently used.
@@ -18,7 +18,10 @@ enum class PolicyKind : uint8_t {
 
 struct PolicyOptions {
   PolicyKind kind = PolicyKind::kAuto;
-  double param_fraction = 0;  // 0 to 1, of kStatic: of the parameters' chunks, first used first.
+  // 0 to 1, of kStatic, first used first: of the parameters' chunks, and of the trained ones those whose
+  // moments stay and which are updated there.
+  double param_fraction = 0;
+  double optimizer_fraction = 0;
   bool operator==(const PolicyOptions&) const = default;
 };
 

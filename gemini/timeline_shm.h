@@ -46,8 +46,9 @@ struct TimelineEvent {
   uint32_t subject = 0;
   int64_t begin_ns = 0;
   int64_t end_ns = 0;
-  int64_t stall_ns = 0;    // Operators: what they waited, drawn together before begin_ns.
-  int64_t size_bytes = 0;  // Copies and I/O; updates: of parameters. Operators: DEVICE bytes in use before the wait.
+  int64_t stall_ns = 0;  // Operators: what they waited, drawn together before begin_ns.
+  int64_t size_bytes =
+      0;  // Copies and I/O; updates: of parameters. Operators: DEVICE bytes in use before the wait.
   bool operator==(const TimelineEvent&) const = default;
 };
 

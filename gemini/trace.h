@@ -45,7 +45,7 @@ struct TracedOperator {
   bool operator==(const TracedOperator&) const = default;
 };
 
-// A gradient that leaves DEVICE for its chunk in HOST, as it completes.
+// A gradient that is complete: it leaves DEVICE for its chunk in HOST, or is kept for an update there.
 struct GradientOut {
   int32_t position = 0;  // In whose interval it leaves; ascending.
   int32_t tensor = 0;

@@ -132,6 +132,10 @@ std::vector<int32_t> FetchTimes(const RangeTrace& trace, const NextUses& next_us
     const Stay& stay = stays[i];
     if (stay.needed == kAlways) continue;
     const int32_t count = static_cast<int32_t>(trace.ranges[stay.range].num_bundles);
+    if (next_uses.comes_blank[stay.range] && stay.needed == next_uses.first[stay.range]) {
+      after[i] = stay.needed;
+      continue;
+    }
     int32_t begin = earliest[i].after;
     // In interval `begin` it takes over slots that count there already.
     const int32_t shared = earliest[i].slots_shared;

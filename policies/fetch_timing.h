@@ -3,6 +3,7 @@
 // Rules:  not before the last use of who was in its slots, nor of the range itself; for what the update
 //         changes, not before it; for a gradient, not before the last one that leaves for its chunk. From
 //         there on each interval has room for it beside non-model data. Room goes to what is needed first.
+//         What comes blank takes no time, so it begins when it is needed.
 // Source: the conservative strategy of Cao, Felten, Karlin and Li, "A study of integrated prefetching and
 //         caching strategies" (SIGMETRICS 1995): it fetches what replacement on demand fetches, earlier.
 #pragma once

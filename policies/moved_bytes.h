@@ -19,8 +19,10 @@ struct MovedBytes {
 // adjacent. The mean of several rounds, as its state may not repeat after one.
 absl::StatusOr<MovedBytes> SimulateLru(const RangeTrace& trace, int64_t device_bytes);
 
-// The fewest that any placement moves: chunk by chunk, so that a spanning tensor may be there in part and
-// slots need not be adjacent. Not above what any plan moves.
+// The fewest that any placement moves with all updates in HOST: chunk by chunk, so that a spanning tensor
+// may be there in part and slots need not be adjacent. In each direction not above what any such plan
+// moves. It says nothing of plans that update on DEVICE: they may fetch less, down to nothing where
+// parameters and moments stay, and push out more.
 absl::StatusOr<MovedBytes> FewestBytes(const RangeTrace& trace, int64_t device_bytes);
 
 }  // namespace gemini::policies

@@ -11,7 +11,8 @@ namespace gemini::policies {
 NextUses::NextUses(const RangeTrace& trace)
     : next(trace.uses.size(), kNever),
       first(trace.ranges.size(), kNever),
-      ends_at_update(trace.ranges.size()) {
+      ends_at_update(trace.ranges.size()),
+      comes_blank(trace.ranges.size()) {
   for (int32_t position = trace.num_positions() - 1; position >= 0; --position) {
     const RangeTrace::Operator& at = trace.operators[position];
     for (int32_t use = at.first_use; use < at.first_use + at.num_uses; ++use) {
@@ -24,6 +25,7 @@ NextUses::NextUses(const RangeTrace& trace)
     ends_at_update[range] = true;
     ends_at_update[range + 1] = true;  // Its grad range.
   }
+  for (const PlannedUpdate& update : trace.device_updates) comes_blank[update.grad] = true;
 }
 
 namespace {
@@ -66,12 +68,14 @@ absl::StatusOr<std::vector<int32_t>> SlotsAtPositions(const RangeTrace& trace,
     }
   }
   if (worst < 0) return slots;
+  const bool is_update = !trace.device_updates.empty() && worst == trace.num_positions() - 1;
   return absl::ResourceExhaustedError(absl::StrCat(
       "operator ", worst, " of phase ", trace.phase, " needs ", FormatByteSize(worst_chunk_bytes),
       " of chunks on DEVICE beside ", FormatByteSize(worst_bytes - worst_chunk_bytes),
       " of non-model data, ", FormatByteSize(worst_bytes), " (", worst_bytes,
       " bytes) together; the budget is ", FormatByteSize(device_bytes),
-      ": raise --device-memory to at least that, or use a smaller batch"));
+      ": raise --device-memory to at least that, or ",
+      is_update ? "update less on DEVICE" : "use a smaller batch"));
 }
 
 }  // namespace gemini::policies

@@ -21,6 +21,8 @@ struct NextUses {
   // By range: its copy on DEVICE does not outlive the update. True of updated parameters and of their
   // gradients, which are in HOST by then.
   std::vector<bool> ends_at_update;
+  // By range: gradients that are updated on DEVICE. They leave after that, and come back blank.
+  std::vector<bool> comes_blank;
 };
 
 // Slots for chunks in each interval: what non-model data leaves of device_bytes. RESOURCE_EXHAUSTED: an

@@ -6,12 +6,11 @@
 #include <numeric>
 #include <utility>
 
-#include "policies/next_uses.h"
+#include "policies/device_updates.h"
 
 namespace gemini::policies {
 namespace {
 
-constexpr int64_t kElementBytes = 4;
 // The first round finds `initial` there; a second or third one is like all that follow.
 constexpr int kMostRounds = 6;
 
@@ -32,8 +31,10 @@ Playback::Playback(const RangeTrace& trace, const Plan& plan, const CostModel& c
       costs_(costs),
       choice_(choice),
       with_events_(with_events),
+      device_update_ns_(DeviceUpdateNs(trace, costs)),
       ready_(trace.ranges.size()),
       left_ns_(trace.ranges.size(), 0),
+      written_ns_(trace.ranges.size(), 0),
       commits_(trace.ranges.size()),
       slot_of_(trace.ranges.size(), kNobody),
       begun_ns_(plan.fetches.size(), 0),
@@ -80,9 +81,10 @@ int64_t Playback::PlayRound() {
     ReleaseFetches(2 * int64_t{position_});
     const int64_t used = slots_used_;
     Begin(position_);
-    // Of an update's interval the intent is the beginning, of others the operator may be all.
+    // Of an update's interval the intent and what is updated on DEVICE are the beginning, of others the
+    // operator may be all.
     const int64_t compute_ns = trace_.operators[position_].compute_ns;
-    if (!IsUpdate(position_)) now_ns_ += compute_ns;
+    now_ns_ += IsUpdate(position_) ? device_update_ns_ : compute_ns;
     LeaveAfter(position_);
     fresh_slots_ = 0;
     ReleaseFetches(2 * int64_t{position_} + 1);
@@ -130,7 +132,8 @@ void Playback::BeginWaiting(bool all) {
 
 void Playback::BeginFetch(int32_t index, int64_t listed_in_round) {
   const PlannedFetch& fetch = plan_.fetches[index];
-  Moment begin = {.ns = std::max(fetch_free_ns_, released_ns_[index])};
+  Moment begin = {.ns = released_ns_[index]};
+  if (!fetch.blank) begin.ns = std::max(begin.ns, fetch_free_ns_);
   const auto wait_for = [&begin](int64_t ns, StallCause cause) {
     if (ns > begin.ns) begin = {ns, cause};
   };
@@ -141,6 +144,12 @@ void Playback::BeginFetch(int32_t index, int64_t listed_in_round) {
   const Commits& commits = commits_[fetch.range];
   wait_for(commits.first_ns, StallCause::kUpdate);
   if (listed_in_round == kWatchedRound) begun_ns_[index] = begin.ns;
+  if (fetch.blank) {
+    // Those behind it begin no earlier than it does.
+    fetch_free_ns_ = std::max(fetch_free_ns_, begin.ns);
+    ready_[fetch.range] = begin;
+    return;
+  }
   const int64_t copies_ns = CopiesNs(fetch.range, BytesOf(fetch.range), costs_.host_to_device);
   // Copies and commits both follow one another evenly, so the first chunk or the last one decides.
   const int64_t last_copy_ns = copies_ns / trace_.ranges[fetch.range].num_bundles;
@@ -172,12 +181,12 @@ void Playback::Begin(int32_t position) {
   }
   const int64_t stall_ns = begin.ns - now_ns_;
   now_ns_ = begin.ns;
-  totals_.compute_ns += trace_.operators[position].compute_ns;
+  totals_.compute_ns += ComputeNs(position);
   totals_.stall_ns[static_cast<int>(begin.cause)] += stall_ns;
   Record({.lane = Lane::kCompute,
           .subject = position,
           .begin_ns = begin.ns,
-          .end_ns = begin.ns + trace_.operators[position].compute_ns,
+          .end_ns = begin.ns + ComputeNs(position),
           .stall_ns = stall_ns,
           .cause = begin.cause});
   if (IsUpdate(position)) Update(position);
@@ -214,8 +223,12 @@ void Playback::LeaveAfter(int32_t position) {
        next_eviction_ < plan_.evictions.size() && plan_.evictions[next_eviction_].after == position;
        ++next_eviction_) {
     const PlannedEviction& eviction = plan_.evictions[next_eviction_];
-    if (eviction.writes_back) copy_out(eviction.range, BytesOf(eviction.range));
-    Vacate(eviction.range, eviction.writes_back ? evict_free_ns_ : now_ns_, position);
+    const int32_t range = eviction.range;
+    if (eviction.writes_back) {
+      copy_out(range, BytesOf(range));
+      written_ns_[range] = evict_free_ns_;
+    }
+    if (!eviction.stays) Vacate(range, std::max(now_ns_, written_ns_[range]), position);
   }
 }
 
@@ -254,7 +267,6 @@ Simulation Playback::TakeResult(int64_t round_ns) {
   Simulation result;
   result.totals = totals_;
   result.totals.round_ns = round_ns;
-  result.totals.device_floor_bytes = LargestOperatorBytes(trace_);
   if (!with_events_) return result;
   // Those of the last round, and those of the round before that it sees begin.
   for (SimulatedEvent event : events_) {

@@ -20,14 +20,15 @@ enum class FetchChoice { kInOrder, kNeededFirst };
 
 class Playback {
  public:
-  // `plan` is a valid plan of `trace`. All outlive this.
+  // `plan` is a valid plan of `trace`, which has its updates on DEVICE. All outlive this.
   Playback(const RangeTrace& trace, const Plan& plan, const CostModel& costs, FetchChoice choice,
            bool with_events);
 
   // Plays a round; returns how long it took.
   int64_t PlayRound();
 
-  // Plays until a round takes as long as the one before, or a few; returns what the last one did.
+  // Plays until a round takes as long as the one before, or a few; returns what the last one did, but for
+  // device_floor_bytes.
   Simulation PlayToSteadyState();
 
   int64_t now_ns() const { return now_ns_; }
@@ -62,6 +63,10 @@ class Playback {
   int64_t BytesOf(int32_t range) const {
     return trace_.ranges[range].num_bundles * trace_.chunk_bytes;
   }
+  // The operator's, with what it updates on DEVICE.
+  int64_t ComputeNs(int32_t position) const {
+    return trace_.operators[position].compute_ns + (IsUpdate(position) ? device_update_ns_ : 0);
+  }
   // How long the copies of the range's chunks take, `bytes` together.
   int64_t CopiesNs(int32_t range, int64_t bytes, double bytes_per_second) const;
   // 2 p: operator p asks; 2 p + 1: it has ended.
@@ -86,17 +91,19 @@ class Playback {
   const CostModel& costs_;
   const FetchChoice choice_;
   const bool with_events_;
+  const int64_t device_update_ns_;
 
   int64_t now_ns_ = 0;  // The last interval's end.
   int64_t round_begin_ns_ = 0;
   int64_t fetch_free_ns_ = 0;  // When each lane is.
   int64_t evict_free_ns_ = 0;
   int64_t update_free_ns_ = 0;
-  std::vector<Moment> ready_;         // By range: on DEVICE since.
-  std::vector<int64_t> left_ns_;      // By range: its last eviction's end.
-  std::vector<Commits> commits_;      // By param range: of its last update.
-  std::vector<int64_t> slot_of_;      // By range; kNobody: not on DEVICE.
-  std::vector<Vacated> vacated_;      // By slot.
+  std::vector<Moment> ready_;        // By range: on DEVICE since.
+  std::vector<int64_t> left_ns_;     // By range: its last eviction's end.
+  std::vector<int64_t> written_ns_;  // By range: its last write-back's end.
+  std::vector<Commits> commits_;     // By param range: of its last update.
+  std::vector<int64_t> slot_of_;     // By range; kNobody: not on DEVICE.
+  std::vector<Vacated> vacated_;     // By slot.
   std::array<int64_t, kMaxGradientsUnderWay> gradient_ends_ns_ = {};  // The last ones, in turn.
   int64_t gradients_ = 0;                                             // Ever.
   int64_t gradients_ns_ = 0;          // When few enough are under way.

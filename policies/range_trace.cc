@@ -54,6 +54,18 @@ absl::Status PackSpace(const Trace& trace, int64_t first_tensor, int64_t end_ten
 
 }  // namespace
 
+PinnedUses::PinnedUses(const RangeTrace& trace) {
+  first_use.reserve(trace.operators.size() + 1);
+  uses.reserve(trace.uses.size());
+  first_use.push_back(0);
+  for (int32_t position = 0; position < trace.num_positions(); ++position) {
+    for (const RangeUse& use : trace.uses_of(position)) {
+      if (use.is_pinned) uses.push_back(use.range);
+    }
+    first_use.push_back(static_cast<int32_t>(uses.size()));
+  }
+}
+
 absl::StatusOr<RangeTrace> PackTrace(const Trace& trace, int64_t chunk_bytes) {
   GEMINI_RETURN_IF_ERROR(CheckTrace(trace));
   RangeTrace packed;
@@ -91,7 +103,8 @@ absl::StatusOr<RangeTrace> PackTrace(const Trace& trace, int64_t chunk_bytes) {
   for (const GradientOut& out : trace.gradient_outs) {
     packed.gradient_outs.push_back({.position = out.position,
                                     .range = param_range[out.tensor] + 1,
-                                    .size_bytes = trace.tensors[out.tensor].size_bytes});
+                                    .size_bytes = trace.tensors[out.tensor].size_bytes,
+                                    .tensor = out.tensor});
   }
   std::vector<bool> listed(packed.ranges.size());
   for (const int32_t tensor : trace.updated) {

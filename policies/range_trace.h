@@ -16,6 +16,7 @@ namespace gemini::policies {
 struct RangeUse {
   int32_t range = 0;
   bool written = false;
+  bool is_pinned = true;  // False: a gradient is written to it, by no operator.
 };
 
 struct RangeTrace {
@@ -29,6 +30,7 @@ struct RangeTrace {
     int32_t position = 0;
     int32_t range = 0;       // The grad range that it is written to.
     int64_t size_bytes = 0;  // Of the tensor.
+    int32_t tensor = 0;
   };
   std::string phase;
   uint64_t fingerprint = 0;  // Of the trace.
@@ -37,7 +39,9 @@ struct RangeTrace {
   std::vector<Operator> operators;
   std::vector<RangeUse> uses;  // Each range once an operator.
   std::vector<GradOut> gradient_outs;
-  std::vector<int32_t> updated;          // Param ranges that the update changes, in its order.
+  // Param ranges that the update changes, in its order: in HOST, and on DEVICE (policies/device_updates.h).
+  std::vector<int32_t> updated;
+  std::vector<PlannedUpdate> device_updates;
   std::vector<int64_t> chunks_of_space;  // By space: chunks with payload, of all kinds.
   absl::Span<const RangeUse> uses_of(int32_t position) const {
     const Operator& at = operators[position];
@@ -46,8 +50,15 @@ struct RangeTrace {
   int32_t num_positions() const { return static_cast<int32_t>(operators.size()); }
 };
 
-// Packs by Layout::Pack, one space after the other. INVALID_ARGUMENT: CheckTrace, or a chunk size that
-// Layout refuses.
+// The uses that are pinned, as Plan::first_use and Plan::uses have them.
+struct PinnedUses {
+  explicit PinnedUses(const RangeTrace& trace);
+  std::vector<int32_t> first_use;
+  std::vector<int32_t> uses;
+};
+
+// Packs by Layout::Pack, one space after the other; all updates are in HOST. INVALID_ARGUMENT: CheckTrace,
+// or a chunk size that Layout refuses.
 absl::StatusOr<RangeTrace> PackTrace(const Trace& trace, int64_t chunk_bytes);
 
 }  // namespace gemini::policies

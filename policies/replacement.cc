@@ -106,6 +106,7 @@ class RoundPass {
   std::vector<Stay> stays_;  // Ended ones; `needed` is `since`.
   std::vector<int32_t> missing_;
   size_t next_out_ = 0;
+  const int32_t update_position_;  // Of updates on DEVICE, or -1.
 };
 
 RoundPass::RoundPass(const RoundInputs& in, const std::vector<Home>& homes, bool closed)
@@ -114,7 +115,8 @@ RoundPass::RoundPass(const RoundInputs& in, const std::vector<Home>& homes, bool
       closed_(closed),
       num_positions_(in.trace.num_positions()),
       slots_(in.num_slots, in.rule.oldest_first),
-      at_(in.trace.ranges.size()) {
+      at_(in.trace.ranges.size()),
+      update_position_(in.trace.device_updates.empty() ? -1 : num_positions_ - 1) {
   for (size_t range = 0; range < at_.size(); ++range) {
     at_[range].bundles = static_cast<int32_t>(in.trace.ranges[range].num_bundles);
     at_[range].kept = !in.rule.kept.empty() && in.rule.kept[range];
@@ -295,8 +297,13 @@ void RoundPass::EndUses(int32_t position) {
   const RangeTrace::Operator& at = in_.trace.operators[position];
   for (int32_t i = at.first_use; i < at.first_use + at.num_uses; ++i) {
     const int32_t range = in_.trace.uses[i].range;
-    if (in_.trace.uses[i].written) at_[range].dirty = true;
     at_[range].last = position;
+    if (in_.next_uses.comes_blank[range] && in_.next_uses.next[i] == kNever) {
+      Leave(range, StayEnd::kEvicted, position);
+      continue;
+    }
+    // What the update wrote on DEVICE is written back at once, whether it stays or not.
+    if (in_.trace.uses[i].written) at_[range].dirty = position != update_position_;
     at_[range].next = in_.next_uses.next[i] != kNever ? in_.next_uses.next[i] : NextRoundUse(range);
     if (in_.rule.streams && !IsKept(range) && at_[range].next != position + 1) {
       Leave(range, StayEnd::kEvicted, position);
@@ -316,7 +323,9 @@ void RoundPass::Update(int32_t position) {
   for (int32_t slot = 0; slot < slots_.num_slots(); ++slot) {
     const int32_t range = slots_.occupant(slot);
     if (range == PlannedSlots::kNobody || !in_.next_uses.ends_at_update[range]) continue;
-    if (at_[range].dirty || in_.trace.ranges[range].kind == ChunkKind::kGrad) {
+    // Updates on DEVICE need room, and better before than at their own turn: nobody uses this any more.
+    if (at_[range].dirty || in_.trace.ranges[range].kind == ChunkKind::kGrad ||
+        update_position_ >= 0) {
       Leave(range, StayEnd::kEvicted, at_[range].last);
     } else {
       Leave(range, StayEnd::kStale, position);

@@ -3,7 +3,8 @@
 // farthest ahead, over a round that repeats. When a fetch begins is left to fetch_timing.h.
 // Rules:  at position i the ranges on DEVICE fit into slots_at[i]. A range that must leave leaves after its
 //         last use, not when its room is needed. What the update makes stale leaves with it; gradients
-//         that it reads, and parameters that were written, leave before it.
+//         that it reads in HOST, and parameters that were written, leave before it. Gradients that it
+//         reads on DEVICE leave after it.
 // Circle: rounds are played until one ends as it began. If none does, fewer ranges may stay from one
 //         round into the next, until it does: with none it always does.
 // Source: farthest next use is optimal for chunks of one size (Belady, IBM Systems Journal 5, 1966) and

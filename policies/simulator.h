@@ -8,7 +8,8 @@
 //         the end of its interval, but for the update, whose intent is at the beginning of its own. A
 //         gradient leaves at the end of its interval, over the link unless its range is on DEVICE; the
 //         next operator waits while more than kMaxGradientsUnderWay have not left. The update waits for
-//         all that leaves, and for the updates of the round before.
+//         all that leaves, and for the updates of the round before. Updates on DEVICE come behind it, as
+//         compute, while those in HOST have begun.
 // Units:  an fp32 parameter is an element of CostModel::update_elements_per_second.
 #pragma once
 #include <cstdint>
@@ -27,7 +28,7 @@ enum class Lane : uint8_t { kCompute, kFetch, kEvict, kUpdate, kNvmeRead, kNvmeW
 
 struct SimulatedEvent {
   Lane lane = Lane::kCompute;
-  int32_t subject = 0;     // Position on kCompute, else the range.
+  int32_t subject = 0;     // Position on kCompute, else the range of the plan.
   int64_t size_bytes = 0;  // Of copies.
   int64_t begin_ns = 0;
   int64_t end_ns = 0;
@@ -41,7 +42,8 @@ struct Simulation {
   std::vector<int64_t> device_bytes_at_position;  // Chunks and non-model data, if asked for.
 };
 
-// INVALID_ARGUMENT: the plan is not of this trace, or CheckPlan.
+// `trace` as PackTrace made it, whatever the plan updates on DEVICE. INVALID_ARGUMENT: the plan is not of
+// this trace, or CheckPlan.
 absl::StatusOr<Simulation> Simulate(const RangeTrace& trace, const Plan& plan,
                                     const CostModel& costs, bool with_events);
 

@@ -150,7 +150,10 @@ CostModel Calibrate(const std::vector<NvmeDirectory>& nvme_directories,
     costs.host_to_device = rate;
     costs.device_to_host = rate;
   }
-  if (const double rate = MeasureUpdates(stop); rate > 0) costs.update_elements_per_second = rate;
+  if (const double rate = MeasureUpdates(stop); rate > 0) {
+    costs.update_elements_per_second = rate;
+    costs.device_update_elements_per_second = rate;  // DEVICE is an arena of the same memory.
+  }
   for (size_t i = 0; i < nvme_directories.size(); ++i) {
     const DiskRates rates = MeasureDisk(
         nvme_directories[i], kDiskTime / static_cast<int64_t>(nvme_directories.size()), stop);

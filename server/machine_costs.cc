@@ -32,12 +32,15 @@ struct Field {
   absl::string_view name;
   double CostModel::*rate;
 };
-constexpr std::array<Field, 5> kRates = {{
+constexpr absl::string_view kDeviceUpdates = "device_update_elements_per_second";
+// In the order of MeasuredRates; the last one no client measures.
+constexpr std::array<Field, 6> kRates = {{
     {"host_to_device", &CostModel::host_to_device},
     {"device_to_host", &CostModel::device_to_host},
     {"nvme_read", &CostModel::nvme_read},
     {"nvme_write", &CostModel::nvme_write},
     {"update_elements_per_second", &CostModel::update_elements_per_second},
+    {kDeviceUpdates, &CostModel::device_update_elements_per_second},
 }};
 constexpr absl::string_view kLatency = "copy_latency_ns";
 
@@ -81,6 +84,10 @@ std::optional<CostModel> ParseCosts(absl::string_view text) {
     }
     if (!known) return std::nullopt;
   }
+  // Kept by a server that knew of updates in HOST alone.
+  if (seen.insert(kDeviceUpdates).second) {
+    costs.device_update_elements_per_second = costs.update_elements_per_second;
+  }
   if (seen.size() != kRates.size() + 1) return std::nullopt;
   return costs;
 }
@@ -115,7 +122,7 @@ void MachineCosts::Refresh(const MeasuredRates& measured) {
   bool any = false;
   {
     absl::MutexLock lock(&mutex_);
-    for (size_t i = 0; i < kRates.size(); ++i) {
+    for (size_t i = 0; i < rates.size(); ++i) {
       if (!IsRate(rates[i])) continue;
       double& rate = costs_.*kRates[i].rate;
       rate += (rates[i] - rate) / 2;

@@ -32,8 +32,8 @@ class MachineCosts {
   // damaged (told in the log).
   bool Load();
   void Set(const CostModel& costs);
-  // Moves each rate halfway to the measured one. A rate below a millionth or above a million times
-  // what machines do (1e3 to 1e14), or no number, is left out.
+  // Moves each rate halfway to the measured one; updates on DEVICE keep theirs. A rate below a millionth
+  // or above a million times what machines do (1e3 to 1e14), or no number, is left out.
   void Refresh(const MeasuredRates& measured);
   // Any thread.
   CostModel costs() const;
@@ -48,7 +48,8 @@ class MachineCosts {
 
 // One line a field: "host_to_device 8e+09".
 std::string CostsText(const CostModel& costs);
-// Nothing: a field is missing, unknown, twice, or out of range.
+// Nothing: a field is missing, unknown, twice, or out of range. Without the rate of updates on DEVICE it is
+// that of HOST.
 std::optional<CostModel> ParseCosts(absl::string_view text);
 
 }  // namespace gemini::server

@@ -38,6 +38,7 @@ wire::CostModel Costs(const CostModel& costs) {
           costs.nvme_read,
           costs.nvme_write,
           costs.update_elements_per_second,
+          costs.device_update_elements_per_second,
           costs.copy_latency_ns};
 }
 
@@ -209,9 +210,9 @@ std::string EncodePlanInputsReply(uint64_t id, const PlanInputsUsed& inputs) {
   FlatBufferBuilder builder;
   const wire::TierBytes budget = Bytes(inputs.budget_bytes);
   const wire::CostModel costs = Costs(inputs.costs);
-  const auto body = wire::CreatePlanInputsReply(builder, &budget, inputs.chunk_bytes,
-                                                static_cast<uint8_t>(inputs.policy.kind),
-                                                inputs.policy.param_fraction, &costs);
+  const auto body = wire::CreatePlanInputsReply(
+      builder, &budget, inputs.chunk_bytes, static_cast<uint8_t>(inputs.policy.kind),
+      inputs.policy.param_fraction, inputs.policy.optimizer_fraction, &costs);
   return Finish(builder, id, wire::Body::PlanInputsReply, body.Union());
 }
 

@@ -90,8 +90,9 @@ absl::StatusOr<Request> ParseRequest(absl::string_view bytes) {
     case wire::Body::MakePlan: {
       const wire::MakePlan* make = message->body_as_MakePlan();
       request.body = MakePlanRequest{
-          make->device_bytes(),   make->chunk_bytes(),       make->policy(),
-          make->param_fraction(), RatesOf(make->measured()), make->device_bandwidth()};
+          make->device_bytes(),    make->chunk_bytes(),        make->policy(),
+          make->param_fraction(),  make->optimizer_fraction(), RatesOf(make->measured()),
+          make->device_bandwidth()};
       return request;
     }
     case wire::Body::FindTrace: {

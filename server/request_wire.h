@@ -62,6 +62,7 @@ struct MakePlanRequest {
   int64_t chunk_bytes = 0;
   uint8_t policy = 0;  // A PolicyKind, or any other number.
   double param_fraction = 0;
+  double optimizer_fraction = 0;
   MeasuredRates measured;
   double device_bandwidth = 0;
 };

@@ -54,6 +54,10 @@ absl::Status CheckMakePlan(const MakePlanRequest& make, const Session& session) 
     return absl::InvalidArgumentError(
         absl::StrCat("a fraction of ", make.param_fraction, " of the parameters: 0 to 1"));
   }
+  if (!(make.optimizer_fraction >= 0 && make.optimizer_fraction <= 1)) {
+    return absl::InvalidArgumentError(absl::StrCat("a fraction of ", make.optimizer_fraction,
+                                                   " of the optimizer states: 0 to 1"));
+  }
   if (!(make.device_bandwidth >= 0 && std::isfinite(make.device_bandwidth))) {
     return absl::InvalidArgumentError(
         absl::StrCat("a device bandwidth of ", make.device_bandwidth, " bytes a second"));
@@ -125,7 +129,8 @@ void Server::Handle(Session& session, uint64_t id, const MakePlanRequest& make) 
       .budget_bytes = {{make.device_bytes, lease.used[Tier::kHost], lease.used[Tier::kNvme]}},
       .chunk_bytes = make.chunk_bytes,
       .policy = {.kind = static_cast<PolicyKind>(make.policy),
-                 .param_fraction = make.param_fraction},
+                 .param_fraction = make.param_fraction,
+                 .optimizer_fraction = make.optimizer_fraction},
       .measured = make.measured,
       .device_bandwidth = make.device_bandwidth};
   session.connection->Pause();

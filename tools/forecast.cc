@@ -254,8 +254,10 @@ class Forecaster {
     return false;
   }
 
-  // The simulator takes four bytes of a param chunk for an element.
+  // The simulator takes four bytes of a param chunk for an element. It knows neither masters nor moments
+  // on NVME, so all updates are in HOST.
   CostModel InSimulatorsElements(CostModel costs) const {
+    costs.device_update_elements_per_second = 0;
     costs.update_elements_per_second *= static_cast<double>(job_.round.element_bytes) / 4;
     return costs;
   }

@@ -131,12 +131,14 @@ absl::StatusOr<std::optional<Planned>> MakePlanned(client::Connection& server,
   GEMINI_ASSIGN_OR_RETURN(const Trace trace, DecodeTrace(bytes));
   GEMINI_ASSIGN_OR_RETURN(const policies::RangeTrace packed,
                           policies::PackTrace(trace, used.chunk_bytes()));
-  const CostModel costs = {.host_to_device = used.costs()->host_to_device(),
-                           .device_to_host = used.costs()->device_to_host(),
-                           .nvme_read = used.costs()->nvme_read(),
-                           .nvme_write = used.costs()->nvme_write(),
-                           .update_elements_per_second = used.costs()->update_elements(),
-                           .copy_latency_ns = used.costs()->copy_latency_ns()};
+  const CostModel costs = {
+      .host_to_device = used.costs()->host_to_device(),
+      .device_to_host = used.costs()->device_to_host(),
+      .nvme_read = used.costs()->nvme_read(),
+      .nvme_write = used.costs()->nvme_write(),
+      .update_elements_per_second = used.costs()->update_elements(),
+      .device_update_elements_per_second = used.costs()->device_update_elements(),
+      .copy_latency_ns = used.costs()->copy_latency_ns()};
   GEMINI_ASSIGN_OR_RETURN(
       const Plan plan,
       policies::MakePlan({.trace = packed,
@@ -144,7 +146,8 @@ absl::StatusOr<std::optional<Planned>> MakePlanned(client::Connection& server,
                                             used.budget()->nvme()}},
                           .costs = costs,
                           .policy = {.kind = static_cast<PolicyKind>(used.policy()),
-                                     .param_fraction = used.param_fraction()}}));
+                                     .param_fraction = used.param_fraction(),
+                                     .optimizer_fraction = used.optimizer_fraction()}}));
   Planned planned = {.num_positions = trace.num_positions(), .made_by = plan.made_by};
   GEMINI_ASSIGN_OR_RETURN(planned.events, PlannedTimeline(packed, plan, costs));
   return planned;

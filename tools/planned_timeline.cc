@@ -46,7 +46,7 @@ absl::StatusOr<std::vector<TimelineEvent>> PlannedTimeline(const policies::Range
       shown.size_bytes = played.device_bytes_at_position[event.subject];
       continue;
     }
-    const PlannedRange& range = trace.ranges[event.subject];
+    const PlannedRange& range = plan.ranges[event.subject];
     shown.space = static_cast<uint16_t>(range.space);
     shown.subject = static_cast<uint32_t>(shown.lane == TimelineLane::kUpdate
                                               ? range.first.value()

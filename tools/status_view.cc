@@ -152,9 +152,10 @@ std::string StatusText(const wire::StatusReply& status) {
     absl::StrAppendFormat(
         &text,
         "\nHOST to DEVICE %s/s, back %s/s; NVME read %s/s, write %s/s; updates of "
-        "%.3gM parameters/s\n",
+        "%.3gM parameters/s in HOST, %.3gM on DEVICE\n",
         Rate(costs->host_to_device()), Rate(costs->device_to_host()), Rate(costs->nvme_read()),
-        Rate(costs->nvme_write()), costs->update_elements() / 1e6);
+        Rate(costs->nvme_write()), costs->update_elements() / 1e6,
+        costs->device_update_elements() / 1e6);
   }
   absl::StrAppendFormat(&text, "\n%-24s%10s %-24s%-24s%-24s%-16s%s\n", "TENANT", "PID",
                         " DEVICE USED", "HOST USED", "NVME USED", "LEASE", "REQUESTS");
@@ -220,6 +221,7 @@ json StatusJson(const wire::StatusReply& status) {
                        {"nvme_read", costs->nvme_read()},
                        {"nvme_write", costs->nvme_write()},
                        {"update_elements_per_second", costs->update_elements()},
+                       {"device_update_elements_per_second", costs->device_update_elements()},
                        {"copy_latency_ns", costs->copy_latency_ns()}};
   }
   if (status.tenants() != nullptr) {

@@ -59,6 +59,7 @@ absl::StatusOr<ChunkChoice> Search(const ChunkChoiceInputs& in) {
   }
   GEMINI_ASSIGN_OR_RETURN(search.policy.kind, ParsePolicyKind(in.config.policy));
   search.policy.param_fraction = in.config.param_fraction;
+  search.policy.optimizer_fraction = in.config.optimizer_fraction;
   GEMINI_ASSIGN_OR_RETURN(const policies::ChunkSizeChoice found, policies::SearchChunkSize(search));
   std::string others;
   ChunkChoice choice = {.chunk_bytes = found.plan.chunk_bytes, .reason = ""};

@@ -101,6 +101,7 @@ absl::Status OpenManaged(const RunConfig& config, const HfConfig& shape, CausalL
   options.device_bandwidth = config.device_bandwidth;
   GEMINI_ASSIGN_OR_RETURN(options.policy.kind, ParsePolicyKind(config.policy));
   options.policy.param_fraction = config.param_fraction;
+  options.policy.optimizer_fraction = config.optimizer_fraction;
   LogInfo(absl::StrCat("asks for DEVICE ", FormatByteSize(options.device_memory), ", HOST ",
                        FormatByteSize(options.host_memory), ", NVME ",
                        FormatByteSize(options.nvme_memory), ", in chunks of ",

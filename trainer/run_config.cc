@@ -129,6 +129,10 @@ std::vector<ConfigKey> MakeKeys() {
        {"auto", "static", "cpu", "cuda", "online"}});
   add({"param-fraction", K::kFraction, &C::param_fraction, "X",
        "With --policy static: how much of the parameters stays on DEVICE", R::kFree});
+  add({"optimizer-fraction", K::kFraction, &C::optimizer_fraction, "X",
+       "With --policy static: how much of the optimizer states stays on DEVICE, and is updated "
+       "there",
+       R::kFree});
   add({"device-bandwidth", K::kBytesPerSecond, &C::device_bandwidth, "RATE",
        "Limit of the link between HOST and DEVICE, each direction, to study a machine that one "
        "does "
@@ -498,10 +502,13 @@ absl::Status CheckRunConfig(const RunConfig& config) {
     return absl::InvalidArgumentError(
         "--resume goes on with what is in --output and --overwrite deletes it: give one of them");
   }
-  if (config.param_fraction > 0 && config.policy != "static") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--param-fraction is of --policy static, not of ", config.policy,
-                     ": leave one of them out"));
+  for (const auto& [flag, fraction] :
+       {std::pair("--param-fraction", config.param_fraction),
+        std::pair("--optimizer-fraction", config.optimizer_fraction)}) {
+    if (fraction > 0 && config.policy != "static") {
+      return absl::InvalidArgumentError(absl::StrCat(flag, " is of --policy static, not of ",
+                                                     config.policy, ": leave one of them out"));
+    }
   }
   if (config.eval_every > 0 && config.eval_data.empty()) {
     return absl::InvalidArgumentError("--eval-every needs --eval-data FILE.npy");

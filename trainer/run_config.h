@@ -57,10 +57,11 @@ struct RunConfig {
   int64_t chunk_size = kAutoBytes;
   int64_t device_bandwidth = 0;  // Bytes a second, each direction; 0: no limit.
   std::string policy = "auto";
-  double param_fraction = 0;  // Of policy static.
-  std::string daemon;         // Empty: an embedded server.
-  std::string space;          // Empty: named after the output directory.
-  std::string metrics;        // Empty: metrics.jsonl in the output directory.
+  double param_fraction = 0;      // Of policy static.
+  double optimizer_fraction = 0;  // The same.
+  std::string daemon;             // Empty: an embedded server.
+  std::string space;              // Empty: named after the output directory.
+  std::string metrics;            // Empty: metrics.jsonl in the output directory.
   int64_t seed = 42;
   int64_t threads = 0;  // 0: what Torch takes by itself.
   std::string precision = "fp32";

@@ -132,6 +132,7 @@ absl::Status Gradients::Move(int64_t index) {
     ManagedStorage::Of(tensor.grad_storage.get())
         ->set_version(managed.unsafeGetTensorImpl()->version_counter());
     tensor.tensor.mutable_grad() = std::move(managed);
+    if (!write.is_under_way()) return absl::OkStatus();  // It is in its chunk on DEVICE.
     MutexLock lock(mutex_);
     pending_.push_back({index, std::move(gradient), std::move(write)});
   } catch (const std::exception& error) {
@@ -154,7 +155,7 @@ absl::StatusOr<PendingWrite> Gradients::BeginWrite(int64_t index, const at::Tens
   const auto begin = [&](int64_t offset_bytes, int64_t size_bytes) {
     return tensors_.residency().BeginWrite(GradientRange(index),
                                            tensor.place.offset_bytes + offset_bytes,
-                                           bytes + offset_bytes, size_bytes);
+                                           bytes + offset_bytes, size_bytes, IsAlone(index));
   };
   absl::StatusOr<PendingWrite> write = begin(0, tensor.size_bytes());
   if (write.ok() || !absl::IsResourceExhausted(write.status())) return write;
@@ -171,6 +172,15 @@ absl::StatusOr<PendingWrite> Gradients::BeginWrite(int64_t index, const at::Tens
     }
   }
   return PendingWrite();
+}
+
+bool Gradients::IsAlone(int64_t index) const {
+  const BundleId first = tensors_.tensors()[index].place.first_bundle;
+  return std::ranges::none_of(tensors_.pieces(first), [&](const TensorPiece& piece) {
+    const ModelTensor& other = tensors_.tensors()[piece.tensor];
+    // p.grad is one that holds it; somebody may have kept another.
+    return piece.tensor != index && other.grad_storage && other.grad_storage.use_count() > 1;
+  });
 }
 
 bool Gradients::ReleaseOldest() {

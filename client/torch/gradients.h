@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Moves each gradient out of DEVICE as soon as it is complete, into the grad chunk of its parameter;
-// p.grad becomes a managed tensor over that chunk, which operators read and write as before.
+// Moves each gradient into the grad chunk of its parameter as soon as it is complete: out of DEVICE, or to
+// where the plan keeps the chunk there. p.grad becomes a managed tensor over that chunk, which operators
+// read and write as before.
 // Copies: several are under way at a time (client/pending_write.h); each keeps its tensor until it is
 //         done. An operator that uses p.grad before that waits in its pin.
 // When:   after AccumulateGrad, by Torch's post-accumulate hook. The first gradient after zero_grad
@@ -71,6 +72,8 @@ class Gradients {
   RangeId GradientRange(int64_t index) const {
     return tensors_.ranges()[tensors_.tensors()[index].range].grad;
   }
+  // Whether nobody can read another tensor's gradient in its range's chunks.
+  bool IsAlone(int64_t index) const;
   absl::StatusOr<PendingWrite> BeginWrite(int64_t index, const at::Tensor& source);
   void Land(Pending pending);
 

@@ -36,9 +36,14 @@ std::unique_ptr<ModelTensors> ModelTensors::Make(std::vector<ModuleTensor> tenso
       added.first = tensor.place.first_bundle;
       added.num_bundles = tensor.place.num_bundles;
       added.group = from.group;
-      added.param = residency.AddRange(store, added.first, added.num_bundles, ChunkKind::kParam);
+      const auto add = [&](ChunkKind kind) {
+        return residency.AddRange(store, added.first, added.num_bundles, kind);
+      };
+      added.param = add(ChunkKind::kParam);
       if (from.group == TensorGroup::kTrainable) {
-        added.grad = residency.AddRange(store, added.first, added.num_bundles, ChunkKind::kGrad);
+        added.exp_avg = add(ChunkKind::kExpAvg);
+        added.exp_avg_sq = add(ChunkKind::kExpAvgSq);
+        added.grad = add(ChunkKind::kGrad);
       }
     }
     tensor.range = range;

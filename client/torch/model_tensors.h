@@ -47,7 +47,21 @@ struct ModelRange {
   int64_t num_bundles = 1;
   TensorGroup group = TensorGroup::kTrainable;
   RangeId param;
-  RangeId grad;  // Trainable only.
+  RangeId exp_avg, exp_avg_sq, grad;  // Trainable only.
+
+  // Of a kind that the group has.
+  RangeId of(ChunkKind kind) const {
+    switch (kind) {
+      case ChunkKind::kExpAvg:
+        return exp_avg;
+      case ChunkKind::kExpAvgSq:
+        return exp_avg_sq;
+      case ChunkKind::kGrad:
+        return grad;
+      default:
+        return param;
+    }
+  }
 };
 
 class ModelTensors {
@@ -70,6 +84,7 @@ class ModelTensors {
   const std::vector<TensorPiece>& pieces(BundleId bundle) const { return pieces_[bundle.value()]; }
   int64_t num_bundles() const { return static_cast<int64_t>(pieces_.size()); }
   ChunkStore& store() { return store_; }
+  const ChunkStore& store() const { return store_; }
   Residency& residency() { return residency_; }
   // May be null: nobody traces.
   PhaseTracker* phases() { return phases_; }

@@ -18,18 +18,33 @@ bool AnyGradient(const std::vector<TensorPiece>& pieces, const std::vector<bool>
 
 }  // namespace
 
+void AddToDeviceUpdate(const ModelTensors& tensors, const std::vector<bool>& has_gradient,
+                       absl::Span<const UpdateRanges> planned, DeviceUpdate& on_device) {
+  for (const UpdateRanges& ranges : planned) {
+    if (ranges.store != &tensors.store()) continue;
+    if (!AnyGradient(tensors.pieces(ranges.first), has_gradient)) continue;
+    on_device.Add(ranges).IgnoreError();
+  }
+}
+
 absl::StatusOr<double> GradientNorm(ModelTensors& tensors, GradientSquares& gradient_squares,
+                                    const DeviceUpdate& on_device,
                                     const std::vector<bool>& has_gradient) {
   // By tensor: chunks come in another order than tensors where some span or groups differ.
   std::vector<std::vector<double>> squares(tensors.tensors().size());
   for (const ModelRange& range : tensors.ranges()) {
     if (range.group != TensorGroup::kTrainable) continue;
     if (!AnyGradient(tensors.pieces(range.first), has_gradient)) continue;
-    GEMINI_RETURN_IF_ERROR(tensors.residency().Flush(range.grad));
+    const bool is_on_device = on_device.contains(range.first);
+    if (!is_on_device) GEMINI_RETURN_IF_ERROR(tensors.residency().Flush(range.grad));
     for (int64_t i = 0; i < range.num_bundles; ++i) {
       const BundleId bundle(range.first.value() + i);
-      GEMINI_ASSIGN_OR_RETURN(const std::vector<std::vector<double>> of_pieces,
-                              gradient_squares.Find(bundle));
+      std::vector<std::vector<double>> of_pieces;
+      if (is_on_device) {
+        of_pieces = PieceSquares(tensors.pieces(bundle), on_device.gradient(bundle));
+      } else {
+        GEMINI_ASSIGN_OR_RETURN(of_pieces, gradient_squares.Find(bundle));
+      }
       const std::vector<TensorPiece>& pieces = tensors.pieces(bundle);
       for (size_t piece = 0; piece < pieces.size(); ++piece) {
         if (!has_gradient[pieces[piece].tensor]) continue;
@@ -56,14 +71,19 @@ absl::StatusOr<double> GradientNorm(ModelTensors& tensors, GradientSquares& grad
   return norm;
 }
 
-absl::Status LeaveDeviceForUpdate(ModelTensors& tensors, const std::vector<bool>& has_gradient) {
+absl::Status LeaveDeviceForUpdate(ModelTensors& tensors, const DeviceUpdate& on_device,
+                                  const std::vector<bool>& has_gradient) {
   GEMINI_RETURN_IF_ERROR(tensors.CheckUnpinned("the step was not taken"));
+  Residency& residency = tensors.residency();
   for (const ModelRange& range : tensors.ranges()) {
-    if (range.group != TensorGroup::kTrainable) continue;
-    GEMINI_RETURN_IF_ERROR(tensors.residency().Flush(range.param));
-    GEMINI_RETURN_IF_ERROR(tensors.residency().Flush(range.grad));
+    if (range.group != TensorGroup::kTrainable || on_device.contains(range.first)) continue;
+    for (const RangeId id : {range.param, range.exp_avg, range.exp_avg_sq, range.grad}) {
+      GEMINI_RETURN_IF_ERROR(residency.Flush(id));
+    }
     if (!AnyGradient(tensors.pieces(range.first), has_gradient)) continue;
-    GEMINI_RETURN_IF_ERROR(tensors.residency().Drop(range.param));
+    for (const RangeId id : {range.param, range.exp_avg, range.exp_avg_sq}) {
+      GEMINI_RETURN_IF_ERROR(residency.Drop(id));
+    }
   }
   return absl::OkStatus();
 }
@@ -88,10 +108,10 @@ Intent MakeIntent(const ModelTensors& tensors, const std::vector<bool>& has_grad
   return intent;
 }
 
-std::vector<BundleId> BundlesToUpdate(const ModelTensors& tensors) {
+std::vector<BundleId> BundlesToUpdate(const ModelTensors& tensors, const DeviceUpdate& on_device) {
   std::vector<BundleId> bundles;
   for (const ModelRange& range : tensors.ranges()) {
-    if (range.group != TensorGroup::kTrainable) continue;
+    if (range.group != TensorGroup::kTrainable || on_device.contains(range.first)) continue;
     for (int64_t i = 0; i < range.num_bundles; ++i) {
       bundles.push_back(BundleId(range.first.value() + i));
     }

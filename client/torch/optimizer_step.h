@@ -9,7 +9,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "client/device_update.h"
 #include "client/gradient_squares.h"
+#include "client/plan_binding.h"
 #include "client/torch/managed_model.h"
 #include "client/torch/model_tensors.h"
 #include "gemini/ids.h"
@@ -17,24 +20,31 @@
 
 namespace gemini::client::hooks {
 
-// Global norm of the gradients of the tensors with has_gradient[i], after their ranges are written back.
-// FAILED_PRECONDITION: it is not finite (names the first tensor whose part is not).
+// Adds those of `planned` that are of this model and have a gradient. One that cannot be on DEVICE now is
+// left out, and updated in HOST.
+void AddToDeviceUpdate(const ModelTensors& tensors, const std::vector<bool>& has_gradient,
+                       absl::Span<const UpdateRanges> planned, DeviceUpdate& on_device);
+
+// Global norm of the gradients of the tensors with has_gradient[i], after those that are not updated on
+// DEVICE are written back. FAILED_PRECONDITION: it is not finite (names the first tensor whose part is not).
 absl::StatusOr<double> GradientNorm(ModelTensors& tensors, GradientSquares& squares,
+                                    const DeviceUpdate& on_device,
                                     const std::vector<bool>& has_gradient);
 
-// Writes back every trainable range, which in-place operators may have changed on DEVICE, and forgets
-// the DEVICE copies of parameters that will be updated, so that all that can be refused is refused
-// before the intent. FAILED_PRECONDITION: a trainable tensor or its gradient is pinned (names it).
-// RESOURCE_EXHAUSTED: no HOST slot.
-absl::Status LeaveDeviceForUpdate(ModelTensors& tensors, const std::vector<bool>& has_gradient);
+// Writes back every trainable range that is not updated on DEVICE, which in-place operators or earlier
+// updates may have changed there, and forgets the DEVICE copies of parameters and moments that will be
+// updated in HOST, so that all that can be refused is refused before the intent. FAILED_PRECONDITION: a
+// trainable tensor or its gradient is pinned (names it). RESOURCE_EXHAUSTED: no HOST slot.
+absl::Status LeaveDeviceForUpdate(ModelTensors& tensors, const DeviceUpdate& on_device,
+                                  const std::vector<bool>& has_gradient);
 
 // The intent of the update to `step` of the tensors with has_gradient[i], each at its own next step.
 Intent MakeIntent(const ModelTensors& tensors, const std::vector<bool>& has_gradient,
                   const OptimizerSpec& optimizer, double learning_rate, double clip_coefficient,
                   int64_t step);
 
-// Every trainable bundle, in the order of first use.
-std::vector<BundleId> BundlesToUpdate(const ModelTensors& tensors);
+// Every trainable bundle that is not updated on DEVICE, in the order of first use.
+std::vector<BundleId> BundlesToUpdate(const ModelTensors& tensors, const DeviceUpdate& on_device);
 
 // Raises the step count and the version counter of each tensor that the intent updates.
 void CountUpdates(ModelTensors& tensors, const Intent& intent);

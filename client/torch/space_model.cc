@@ -59,14 +59,16 @@ absl::StatusOr<StepResult> SpaceModel::Step(const StepOptions& options) {
   GEMINI_RETURN_IF_ERROR(CheckUnpinned("the step was not taken"));
   GEMINI_RETURN_IF_ERROR(FinishUpdates());
   GEMINI_ASSIGN_OR_RETURN(const std::vector<bool> has_gradient, CollectGradients());
-  if (tensors_->phases() != nullptr) tensors_->phases()->BeginUpdate();
-  absl::StatusOr<StepResult> result = BeginUpdate(options, has_gradient);
+  std::vector<UpdateRanges> planned;
+  if (tensors_->phases() != nullptr) planned = tensors_->phases()->BeginUpdate();
+  int64_t on_device_ns = 0;
+  absl::StatusOr<StepResult> result = BeginUpdate(options, has_gradient, planned, on_device_ns);
   if (tensors_->phases() != nullptr) {
     std::vector<int32_t> updated;
     for (size_t i = 0; result.ok() && i < has_gradient.size(); ++i) {
       if (has_gradient[i]) updated.push_back(tensors_->traced_index(static_cast<int64_t>(i)));
     }
-    tensors_->phases()->EndUpdate(updated);
+    tensors_->phases()->EndUpdate(updated, on_device_ns);
   }
   if (!result.ok()) return result;
   session_.PublishStep(step_);
@@ -75,13 +77,19 @@ absl::StatusOr<StepResult> SpaceModel::Step(const StepOptions& options) {
 }
 
 absl::StatusOr<StepResult> SpaceModel::BeginUpdate(const StepOptions& options,
-                                                   const std::vector<bool>& has_gradient) {
+                                                   const std::vector<bool>& has_gradient,
+                                                   absl::Span<const UpdateRanges> planned,
+                                                   int64_t& on_device_ns) {
   gradients_->Finish();
+  DeviceUpdate on_device(tensors_->residency());
+  AddToDeviceUpdate(*tensors_, has_gradient, planned, on_device);
+  if (tensors_->phases() != nullptr) tensors_->phases()->PauseMoves();
   StepResult result;
-  GEMINI_ASSIGN_OR_RETURN(result.grad_norm, GradientNorm(*tensors_, squares_, has_gradient));
+  GEMINI_ASSIGN_OR_RETURN(result.grad_norm,
+                          GradientNorm(*tensors_, squares_, on_device, has_gradient));
   result.clip_coefficient = ClipCoefficient(result.grad_norm, options.max_grad_norm);
   result.step = step_ + 1;
-  GEMINI_RETURN_IF_ERROR(LeaveDeviceForUpdate(*tensors_, has_gradient));
+  GEMINI_RETURN_IF_ERROR(LeaveDeviceForUpdate(*tensors_, on_device, has_gradient));
   // Last look: an error may have been latched by another thread meanwhile.
   GEMINI_RETURN_IF_ERROR(session_.status());
   const double learning_rate =
@@ -89,7 +97,17 @@ absl::StatusOr<StepResult> SpaceModel::BeginUpdate(const StepOptions& options,
   // Nothing is pending: the update thread does not read the intent now.
   intent_ = MakeIntent(*tensors_, has_gradient, optimizer_, learning_rate, result.clip_coefficient,
                        result.step);
-  GEMINI_RETURN_IF_ERROR(tensors_->store().BeginUpdate(intent_, BundlesToUpdate(*tensors_)));
+  const int64_t begin_ns = TimelineNowNs();
+  on_device.Update([this](const BundleInPlace& chunks) {
+    UpdateInPlace(chunks, tensors_->pieces(chunks.bundle), intent_);
+  });
+  on_device_ns = TimelineNowNs() - begin_ns;
+  if (absl::Status status = tensors_->store().BeginUpdate(
+          intent_, BundlesToUpdate(*tensors_, on_device), on_device.versions());
+      !status.ok()) {
+    on_device.Undo();
+    return status;
+  }
   CountUpdates(*tensors_, intent_);
   step_ = result.step;
   gradients_->BeginStep();

@@ -59,8 +59,11 @@ class SpaceModel final : public ManagedModel, public StorageOwner {
   // Finds the tensor and checks that its group has the kind.
   absl::StatusOr<int64_t> FindKind(absl::string_view name, ChunkKind kind) const;
   // The part of Step between the last operator and the recorded intent; on an error nothing was changed.
+  // `planned`: what may be updated on DEVICE; on_device_ns gets the time that it took.
   absl::StatusOr<StepResult> BeginUpdate(const StepOptions& options,
-                                         const std::vector<bool>& has_gradient);
+                                         const std::vector<bool>& has_gradient,
+                                         absl::Span<const UpdateRanges> planned,
+                                         int64_t& on_device_ns);
   // Waits until the tensor's bundles are at step().
   absl::Status AwaitTensor(int64_t index);
   // Whether each tensor has a gradient, all of them being on their way to their chunks.

@@ -61,9 +61,7 @@ absl::StatusOr<TensorWriter::OpenChunk*> TensorWriter::Open(BundleId bundle, Chu
   if (static_cast<int64_t>(open_.size()) >= max_open_chunks_) GEMINI_RETURN_IF_ERROR(Commit(0));
   ChunkStore& store = tensors_.store();
   const auto chunk_bytes = static_cast<size_t>(store.chunk_bytes());
-  if (kind == ChunkKind::kParam) {
-    GEMINI_RETURN_IF_ERROR(tensors_.residency().Flush(tensors_.ranges()[range].param));
-  }
+  GEMINI_RETURN_IF_ERROR(tensors_.residency().Flush(tensors_.ranges()[range].of(kind)));
   GEMINI_ASSIGN_OR_RETURN(HostChunk fresh, store.AcquireSpare());
   if (store.IsCommitted(ChunkOf(bundle, kind))) {
     GEMINI_ASSIGN_OR_RETURN(const HostChunk old, store.Acquire(ChunkOf(bundle, kind)));
@@ -96,10 +94,10 @@ absl::Status TensorWriter::Commit(size_t position) {
   }
   const OpenChunk open = std::move(chunk);
   open_.erase(open_.begin() + static_cast<ptrdiff_t>(position));
-  if (open.kind != ChunkKind::kParam) return absl::OkStatus();
   const std::vector<TensorPiece>& pieces = tensors_.pieces(open.bundle);
   const int64_t range = tensors_.tensors()[pieces.front().tensor].range;
-  GEMINI_RETURN_IF_ERROR(tensors_.residency().Drop(tensors_.ranges()[range].param));
+  GEMINI_RETURN_IF_ERROR(tensors_.residency().Drop(tensors_.ranges()[range].of(open.kind)));
+  if (open.kind != ChunkKind::kParam) return absl::OkStatus();
   for (const TensorPiece& piece : pieces) MarkReady(piece.tensor);
   return absl::OkStatus();
 }
@@ -133,12 +131,9 @@ absl::Status TensorWriter::Read(int64_t index, ChunkKind kind, ManagedModel::Byt
       return absl::FailedPreconditionError(
           absl::StrCat(tensor.info.name, " was never written: nothing to read"));
     }
-    GEMINI_RETURN_IF_ERROR(tensors_.residency().Flush(tensors_.ranges()[tensor.range].param));
   }
+  GEMINI_RETURN_IF_ERROR(tensors_.residency().Flush(tensors_.ranges()[tensor.range].of(kind)));
   const bool has_bytes = kind != ChunkKind::kGrad || tensor.tensor.grad().defined();
-  if (kind == ChunkKind::kGrad) {
-    GEMINI_RETURN_IF_ERROR(tensors_.residency().Flush(tensors_.ranges()[tensor.range].grad));
-  }
   ChunkStore& store = tensors_.store();
   std::vector<std::byte> zeros;
   for (int64_t i = 0; i < tensor.place.num_bundles; ++i) {

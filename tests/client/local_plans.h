@@ -21,7 +21,8 @@ class LocalPlans : public PlanSource {
     ++made_;
     auto packed = policies::PackTrace(trace, chunk_bytes_);
     if (!packed.ok()) return packed.status();
-    policies::PlanInputs inputs = {.trace = *packed, .budget_bytes = {}, .costs = {}, .policy = {}};
+    policies::PlanInputs inputs = {
+        .trace = *packed, .budget_bytes = {}, .costs = {}, .policy = policy_};
     inputs.budget_bytes[Tier::kDevice] = device_bytes;
     inputs.budget_bytes[Tier::kHost] = int64_t{1} << 40;
     return policies::MakePlan(inputs);
@@ -33,11 +34,13 @@ class LocalPlans : public PlanSource {
     }
     return std::optional<Trace>();
   }
+  void set_policy(PolicyOptions policy) { policy_ = policy; }
   void Keep(Trace trace) { kept_.push_back(std::move(trace)); }
   int made() const { return made_; }
 
  private:
   const int64_t chunk_bytes_;
+  PolicyOptions policy_;
   std::vector<Trace> kept_;
   int made_ = 0;
 };

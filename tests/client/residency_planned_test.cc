@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What Residency offers to whoever moves ranges by a plan, where the executor's own tests cannot meet the
 // moment.
+#include <array>
+#include <optional>
 #include <vector>
 
 #include "client/residency.h"
@@ -17,6 +19,7 @@ class EndingMoves : public PlannedMoves {
   bool active() const override { return looks_++ == 0; }
   bool paused() const override { return false; }
   bool IsComing(RangeId, bool) override { return false; }
+  bool KeepsGradient(RangeId) const override { return false; }
   bool IsEvicting() const override { return false; }
   StallCause WaitingFor() const override { return StallCause::kTransfer; }
   void Interrupt(Divergence) override {}
@@ -38,7 +41,7 @@ TEST_F(ResidencyPlannedTest, AFetchWhosePlanEndsMeanwhileChargesNoMoreThanItTake
   EndingMoves moves;
   own.set_planned_moves(&moves);
   const RangeId range = own.AddRange(*store, BundleId(0), 1, ChunkKind::kParam);
-  const Residency::FetchStart start = own.BeginFetch(range, SlotId(0));
+  const Residency::FetchStart start = own.BeginFetch(range, SlotId(0), /*blank=*/false);
   EXPECT_EQ(own_budget.used_bytes(),
             start == Residency::FetchStart::kStarted ? kTestChunkBytes : 0);
   if (start == Residency::FetchStart::kStarted) {
@@ -46,6 +49,135 @@ TEST_F(ResidencyPlannedTest, AFetchWhosePlanEndsMeanwhileChargesNoMoreThanItTake
     EXPECT_EQ(own_budget.used_bytes(), 0);
   }
   own.set_planned_moves(nullptr);
+}
+
+// A plan that has what a test says.
+class StillMoves : public PlannedMoves {
+ public:
+  bool active() const override { return !interrupted_; }
+  bool paused() const override { return false; }
+  bool IsComing(RangeId, bool) override {
+    interrupted_ = true;  // Nothing more comes.
+    return false;
+  }
+  bool KeepsGradient(RangeId range) const override { return range == kept_; }
+  bool IsEvicting() const override { return false; }
+  StallCause WaitingFor() const override { return StallCause::kTransfer; }
+  void Interrupt(Divergence) override { interrupted_ = true; }
+
+  void Keep(RangeId range) { kept_ = range; }
+
+ private:
+  RangeId kept_;
+  bool interrupted_ = false;
+};
+
+// A residency of its own, with two slots and one bundle of two chunks that an update on DEVICE would use.
+class KeptGradientTest : public ResidencyPlannedTest {
+ protected:
+  void SetUp() override {
+    ResidencyPlannedTest::SetUp();
+    OpenSession(/*device_slots=*/1, /*host_slots=*/12, 0);
+    ASSERT_NE(session_, nullptr);
+    store_ = OpenSpace("space", 2, 12, 0);
+    ASSERT_NE(store_, nullptr);
+    for (int64_t bundle = 0; bundle < 2; ++bundle) {
+      ASSERT_OK(CommitTag(*store_, BundleId(bundle), ChunkKind::kParam, 0, 1));
+    }
+    own_.emplace(budget_, copies_, arena_.data(), kSlots, kTestChunkBytes);
+    own_->set_planned_moves(&moves_);
+    grad_ = own_->AddRange(*store_, BundleId(0), 1, ChunkKind::kGrad);
+    moves_.Keep(grad_);
+  }
+  void TearDown() override {
+    if (own_) own_->set_planned_moves(nullptr);
+    own_.reset();
+    ResidencyPlannedTest::TearDown();
+  }
+  absl::Status WriteAll(char value, bool alone) {
+    const std::vector<char> bytes(kTestChunkBytes, value);
+    absl::StatusOr<PendingWrite> write =
+        own_->BeginWrite(grad_, 0, bytes.data(), kTestChunkBytes, alone);
+    if (write.ok()) write->Wait();
+    return write.status();
+  }
+  char FirstByteInHost() {
+    const absl::StatusOr<HostChunk> chunk = store_->Acquire(ChunkOf(BundleId(0), ChunkKind::kGrad));
+    EXPECT_OK(chunk);
+    return chunk.ok() ? static_cast<char>(*chunk->data()) : '\0';
+  }
+
+  static constexpr int64_t kSlots = 2;
+  CopyEngineHost copies_;
+  DeviceBudget budget_{kSlots * kTestChunkBytes};
+  std::vector<std::byte> arena_ = std::vector<std::byte>(kSlots * kTestChunkBytes);
+  StillMoves moves_;
+  ChunkStore* store_ = nullptr;
+  std::optional<Residency> own_;
+  RangeId grad_;
+};
+
+TEST_F(KeptGradientTest, GoesIntoTheRoomThatThePlanKept) {
+  ASSERT_EQ(own_->BeginFetch(grad_, SlotId(1), /*blank=*/true), Residency::FetchStart::kStarted);
+  EXPECT_EQ(budget_.used_bytes(), kTestChunkBytes);
+  ASSERT_OK(WriteAll('g', /*alone=*/true));
+  EXPECT_FALSE(store_->HasPayload(ChunkOf(BundleId(0), ChunkKind::kGrad)));
+  EXPECT_EQ(own_->DeviceSlot(grad_), SlotId(1));
+  EXPECT_EQ(own_->stats().evict_bytes, 0);
+  EXPECT_EQ(static_cast<char>(arena_[kTestChunkBytes]), 'g');
+  ASSERT_OK(own_->EvictPlanned(grad_, /*stays=*/false));
+  EXPECT_EQ(FirstByteInHost(), 'g');
+  EXPECT_EQ(budget_.used_bytes(), 0);
+}
+
+TEST_F(KeptGradientTest, WithoutItsRoomItGoesToHost) {
+  ASSERT_OK(WriteAll('h', /*alone=*/true));
+  EXPECT_FALSE(moves_.active());  // It would have waited for ever.
+  EXPECT_EQ(FirstByteInHost(), 'h');
+}
+
+TEST_F(KeptGradientTest, RoomIsOfNoUseForHalfARange) {
+  ASSERT_OK(WriteAll('a', /*alone=*/false));
+  ASSERT_EQ(own_->BeginFetch(grad_, SlotId(0), /*blank=*/true), Residency::FetchStart::kStarted);
+  const char one = 'b';
+  ASSERT_OK_AND_ASSIGN(PendingWrite write, own_->BeginWrite(grad_, 1, &one, 1, /*alone=*/false));
+  write.Wait();
+  EXPECT_EQ(budget_.used_bytes(), 0);
+  EXPECT_EQ(FirstByteInHost(), 'a');
+}
+
+TEST_F(KeptGradientTest, AnOperatorFindsTheBytesAndNotTheRoom) {
+  ASSERT_OK(WriteAll('a', /*alone=*/false));
+  ASSERT_EQ(own_->BeginFetch(grad_, SlotId(0), /*blank=*/true), Residency::FetchStart::kStarted);
+  std::array<std::byte*, 1> address = {};
+  ASSERT_OK(own_->Pin({grad_}, absl::MakeSpan(address)));
+  EXPECT_EQ(static_cast<char>(*address[0]), 'a');
+  own_->Unpin(grad_, /*dirty=*/false);
+}
+
+TEST_F(KeptGradientTest, RoomGivesWayToNonModelData) {
+  ASSERT_EQ(own_->BeginFetch(grad_, SlotId(0), /*blank=*/true), Residency::FetchStart::kStarted);
+  EXPECT_TRUE(own_->MakeRoom(kSlots * kTestChunkBytes));
+  EXPECT_EQ(budget_.used_bytes(), 0);
+  EXPECT_EQ(own_->DeviceSlot(grad_), SlotId());
+}
+
+TEST_F(KeptGradientTest, WhatStaysIsWrittenBackAndReadMeanwhile) {
+  const RangeId param = own_->AddRange(*store_, BundleId(1), 1, ChunkKind::kParam);
+  std::array<std::byte*, 1> address = {};
+  ASSERT_OK(own_->Pin({param}, absl::MakeSpan(address)));
+  *address[0] = std::byte{'p'};
+  own_->Unpin(param, /*dirty=*/true);
+  ASSERT_OK(own_->Pin({param}, absl::MakeSpan(address)));
+  ASSERT_OK(own_->EvictPlanned(param, /*stays=*/true));
+  EXPECT_EQ(own_->stats().evict_bytes, kTestChunkBytes);
+  own_->Unpin(param, /*dirty=*/false);
+  ASSERT_OK(own_->EvictPlanned(param, /*stays=*/true));  // Clean.
+  ASSERT_OK(own_->EvictPlanned(param, /*stays=*/false));
+  EXPECT_EQ(own_->stats().evict_bytes, kTestChunkBytes);
+  ASSERT_OK_AND_ASSIGN(const HostChunk chunk,
+                       store_->Acquire(ChunkOf(BundleId(1), ChunkKind::kParam)));
+  EXPECT_EQ(static_cast<char>(*chunk.data()), 'p');
 }
 
 }  // namespace

@@ -65,7 +65,8 @@ TEST_F(ServerPlanSourceTest, ThePolicyAndItsRefusalPassThrough) {
                         {.chunk_bytes = kChunk, .policy = {.kind = PolicyKind::kCuda}});
   EXPECT_THAT(cuda.MakePlan(StepTrace(32, kChunk), 16 * kChunk),
               StatusIs(absl::StatusCode::kResourceExhausted));
-  ASSERT_OK_AND_ASSIGN(const Plan fits, cuda.MakePlan(StepTrace(8, kChunk), 16 * kChunk));
+  // Four chunks each, with moments and gradients.
+  ASSERT_OK_AND_ASSIGN(const Plan fits, cuda.MakePlan(StepTrace(4, kChunk), 16 * kChunk));
   EXPECT_EQ(fits.policy.kind, PolicyKind::kCuda);
   ServerPlanSource odd(*connection_, {.chunk_bytes = 100});
   EXPECT_THAT(odd.MakePlan(StepTrace(8, kChunk), 16 * kChunk),

@@ -43,6 +43,21 @@ TEST_P(CopyEngineConformance, BytesArriveWhenTheEventIsDone) {
   }
 }
 
+// Whatever the streams are busy with.
+TEST_P(CopyEngineConformance, WithinDeviceBytesAreThereAtOnce) {
+  const std::vector<std::byte> slow = Filled(size_t{32} << 20, 1);
+  std::vector<std::byte> elsewhere = Filled(slow.size(), 0);
+  const CopyEvent event = engine_->Copy(CopyStream::kEvict, elsewhere.data(), slow.data(),
+                                        static_cast<int64_t>(slow.size()), {});
+  for (const size_t size : {size_t{0}, size_t{1}, size_t{5 << 20}}) {
+    const std::vector<std::byte> source = Filled(size, 7);
+    std::vector<std::byte> destination = Filled(size, 0);
+    engine_->CopyWithin(destination.data(), source.data(), static_cast<int64_t>(size));
+    EXPECT_EQ(destination, source);
+  }
+  engine_->Wait(event);
+}
+
 TEST_P(CopyEngineConformance, AStreamKeepsItsOrder) {
   // Each copy reads what the one before wrote, large and small ones mixed.
   constexpr int kStages = 40;

@@ -109,5 +109,108 @@ TEST(PlanTest, EveryKindOfDamageIsNamed) {
   }
 }
 
+// Range 0 is used by operators 0 and 1, which leaves the last of its gradients, and updated on DEVICE by
+// operator 2. It stays; its moments (2 and 3) come for the update alone, its gradients (1) from operator
+// 0 on. Range 4 is updated in HOST, its gradients never come.
+Plan UpdateOnDevice() {
+  Plan plan;
+  plan.chunk_bytes = 4096;
+  plan.device_bytes = 5 * 4096;
+  plan.ranges = {Range(0), Range(0, ChunkKind::kGrad), Range(0, ChunkKind::kExpAvg),
+                 Range(0, ChunkKind::kExpAvgSq), Range(1)};
+  plan.first_use = {0, 1, 3, 7};
+  plan.uses = {0, 0, 4, 0, 2, 3, 1};
+  plan.updated = {4};
+  plan.device_updates = {{.param = 0, .exp_avg = 2, .exp_avg_sq = 3, .grad = 1}};
+  plan.initial = {{0, SlotId(0)}};
+  plan.fetches = {
+      {1, SlotId(1), 0, 0, true}, {4, SlotId(4), 0, 1}, {2, SlotId(2), 0, 2}, {3, SlotId(3), 1, 2}};
+  plan.evictions = {{1, 2, true}, {2, 2, true}, {3, 2, true}, {0, 2, true, true}};
+  return plan;
+}
+
+TEST(PlanTest, AnUpdateOnDeviceIsAccepted) { ASSERT_OK(CheckPlan(UpdateOnDevice())); }
+
+TEST(PlanTest, AnUpdateOnDeviceMayBeTheOnlyOne) {
+  Plan plan = UpdateOnDevice();
+  plan.updated.clear();
+  plan.evictions.insert(plan.evictions.begin(), {4, 2, false});
+  ASSERT_OK(CheckPlan(plan));
+}
+
+TEST(PlanTest, WhatWasWrittenBackAndStayedMayBeDroppedLater) {
+  Plan plan = UpdateOnDevice();
+  plan.evictions.insert(plan.evictions.begin(), {0, 0, false});
+  plan.fetches.insert(plan.fetches.begin() + 1, {0, SlotId(0), 1, 1});
+  ASSERT_OK(CheckPlan(plan));
+}
+
+TEST(PlanTest, GradientsMayLeaveBetweenAndComeBack) {
+  Plan plan = UpdateOnDevice();
+  plan.evictions.insert(plan.evictions.begin(), {1, 0, true});
+  plan.fetches.insert(plan.fetches.begin() + 1, {1, SlotId(1), 0, 1});
+  ASSERT_OK(CheckPlan(plan));
+}
+
+TEST(PlanTest, EveryKindOfDamageToAnUpdateOnDeviceIsNamed) {
+  const std::vector<std::pair<std::string, std::function<void(Plan&)>>> damages = {
+      {"range 7 as its exp_avg:", [](Plan& p) { p.device_updates[0].exp_avg = 7; }},
+      {"range -1 as its param:", [](Plan& p) { p.device_updates[0].param = -1; }},
+      {"range 3 as its exp_avg:",
+       [](Plan& p) { std::swap(p.device_updates[0].exp_avg, p.device_updates[0].exp_avg_sq); }},
+      {"comes twice", [](Plan& p) { p.device_updates.push_back(p.device_updates[0]); }},
+      {"of other bundles", [](Plan& p) { p.ranges[2].first = BundleId(1); }},
+      {"of other bundles", [](Plan& p) { p.ranges[1].num_bundles = 2, p.device_bytes *= 2; }},
+      {"on DEVICE and in HOST", [](Plan& p) { p.updated.push_back(0); }},
+      {"of kind 2 and not", [](Plan& p) { p.device_updates.clear(); }},
+      {"kind 1", [](Plan& p) { p.ranges[2].kind = ChunkKind::kMaster; }},
+      {"kind 5", [](Plan& p) { p.ranges[2].kind = static_cast<ChunkKind>(5); }},
+      {"other than the 4", [](Plan& p) { p.uses.pop_back(), p.first_use[3] = 6; }},
+      {"other than the 4", [](Plan& p) { std::swap(p.uses[3], p.uses[4]); }},
+      {"an operator uses range 1", [](Plan& p) { p.uses[1] = 1; }},
+      {"an operator uses range 2", [](Plan& p) { p.uses[2] = 2; }},
+      {"fetched at moment 0 blank",
+       [](Plan& p) { p.fetches[0].range = 4, p.fetches[1].range = 1; }},
+      {"fetched at moment 1 blank", [](Plan& p) { p.fetches[2].blank = true; }},
+      {"not blank, before it has", [](Plan& p) { p.fetches[0].blank = false; }},
+      {"fetched at moment 1 blank",
+       [](Plan& p) {
+         p.evictions.insert(p.evictions.begin(), {1, 0, true});
+         p.fetches.insert(p.fetches.begin() + 1, {1, SlotId(1), 0, 1, true});
+       }},
+      {"range 1 is dropped after 0",
+       [](Plan& p) {
+         p.evictions.insert(p.evictions.begin(), {1, 0, false});
+         p.fetches.insert(p.fetches.begin() + 1, {1, SlotId(1), 0, 1});
+       }},
+      {"range 2 is dropped after 2", [](Plan& p) { p.evictions[1].writes_back = false; }},
+      {"range 0 on DEVICE is not written", [](Plan& p) { p.evictions.pop_back(); }},
+      {"range 0 is dropped after 0",
+       [](Plan& p) {
+         p.evictions.pop_back();
+         p.evictions.insert(p.evictions.begin(), {0, 0, false});
+       }},
+      {"gradients of range 1 stay", [](Plan& p) { p.evictions[0].stays = true; }},
+      {"range 0 stays after 2 and is not", [](Plan& p) { p.evictions[3].writes_back = false; }},
+      {"range 0 stays after 2 and leaves",
+       [](Plan& p) {
+         p.evictions.push_back({0, 2, true});
+       }},
+      {"range 4 is evicted after 0, where",
+       [](Plan& p) {
+         p.evictions.insert(p.evictions.begin(), {4, 0, true, true});
+       }},
+      {"uses range 3, which is not", [](Plan& p) { p.fetches.pop_back(); }},
+      {"range 1, which is not", [](Plan& p) { p.fetches.erase(p.fetches.begin()); }},
+  };
+  for (size_t i = 0; i < damages.size(); ++i) {
+    Plan plan = UpdateOnDevice();
+    damages[i].second(plan);
+    EXPECT_THAT(CheckPlan(plan),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(damages[i].first)))
+        << i;
+  }
+}
+
 }  // namespace
 }  // namespace gemini

@@ -15,7 +15,7 @@ Plan SmallPlan() {
   Plan plan;
   plan.phase = "train";
   plan.fingerprint = ~uint64_t{0};
-  plan.policy = {PolicyKind::kStatic, 0.25};
+  plan.policy = {PolicyKind::kStatic, 0.25, 0.125};
   plan.made_by = "static";
   plan.chunk_bytes = 4096;
   plan.device_bytes = 3 * 4096;
@@ -46,6 +46,31 @@ TEST(PlanWireTest, APlanComesBackAsItWas) {
   EXPECT_EQ(decoded, SmallPlan());
 }
 
+// A layer whose update is on DEVICE: its parameters stay, its moments and gradients come and go.
+Plan UpdateOnDevice() {
+  Plan plan;
+  plan.chunk_bytes = 4096;
+  plan.device_bytes = 4 * 4096;
+  plan.ranges = {{0, BundleId(0), 1, ChunkKind::kParam},
+                 {0, BundleId(0), 1, ChunkKind::kGrad},
+                 {0, BundleId(0), 1, ChunkKind::kExpAvg},
+                 {0, BundleId(0), 1, ChunkKind::kExpAvgSq}};
+  plan.first_use = {0, 1, 5};
+  plan.uses = {0, 0, 2, 3, 1};
+  plan.device_updates = {{0, 2, 3, 1}};
+  plan.initial = {{0, SlotId(0)}};
+  plan.fetches = {{1, SlotId(1), 0, 0, true}, {2, SlotId(2), 0, 1}, {3, SlotId(3), 0, 1}};
+  plan.evictions = {
+      {1, 1, true, false}, {2, 1, true, false}, {3, 1, true, false}, {0, 1, true, true}};
+  return plan;
+}
+
+TEST(PlanWireTest, AnUpdateOnDeviceComesBackAsItWas) {
+  ASSERT_OK(CheckPlan(UpdateOnDevice()));
+  ASSERT_OK_AND_ASSIGN(const Plan decoded, DecodePlan(EncodePlan(UpdateOnDevice())));
+  EXPECT_EQ(decoded, UpdateOnDevice());
+}
+
 TEST(PlanWireTest, WhatNoPlanHasIsRefused) {
   EXPECT_THAT(DecodePlan(std::string(100, '\0')),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no plan")));
@@ -61,10 +86,10 @@ TEST(PlanWireTest, WhatNoPlanHasIsRefused) {
 // Property: bytes with some changed are a plan that passes the checks, or are refused.
 TEST(PlanWireTest, ChangedBytesNeverGiveAPlanThatDoesNotCheck) {
   std::mt19937_64 random(/*seed=*/12);
-  const std::string good = EncodePlan(SmallPlan());
+  const std::string small = EncodePlan(SmallPlan()), updates = EncodePlan(UpdateOnDevice());
   int refused = 0;
-  for (int round = 0; round < 20'000; ++round) {
-    std::string bytes = good;
+  for (int round = 0; round < 40'000; ++round) {
+    std::string bytes = round % 2 == 0 ? small : updates;
     for (uint64_t i = 1 + random() % 4; i > 0; --i) {
       // Sizes stay below what a check of them would allocate.
       bytes[random() % bytes.size()] = static_cast<char>(random() % 4);

@@ -6,6 +6,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "policies/device_updates.h"
 #include "tests/policies/random_trace.h"
 #include "tests/status_matchers.h"
 
@@ -69,6 +70,16 @@ TEST(FetchTimingTest, WhatTheUpdateChangesWaitsForIt) {
 TEST(FetchTimingTest, AGradientWaitsForTheOneThatLeavesForItsChunk) {
   const std::vector<Stay> stays = {{3, 0, 7, 7}};
   EXPECT_THAT(Times(EightOperators(), std::vector<int32_t>(8, 2), stays), ElementsAre(6));
+}
+
+TEST(FetchTimingTest, WhatComesBlankBeginsWhenItIsNeeded) {
+  const RangeTrace trace = WithDeviceUpdates(EightOperators(), {2});
+  // The gradients, and the moments: these as early as the update of the round before.
+  const std::vector<Stay> stays = {{3, 0, 5, 7}, {4, 1, 7, 7}, {5, 2, 7, 7}};
+  EXPECT_THAT(Times(trace, std::vector<int32_t>(8, 3), stays), ElementsAre(5, -1, -1));
+  // Gradients that come back are fetched like others.
+  const std::vector<Stay> twice = {{3, 0, 5, 5}, {3, 0, 7, 7}};
+  EXPECT_THAT(Times(trace, std::vector<int32_t>(8, 3), twice), ElementsAre(5, 5));
 }
 
 TEST(FetchTimingTest, ARangeIsNotFetchedBeforeItHasLeft) {

@@ -3,6 +3,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "policies/device_updates.h"
 #include "tests/policies/random_trace.h"
 #include "tests/status_matchers.h"
 
@@ -31,6 +32,20 @@ TEST(NextUsesTest, EachUseKnowsTheNextInItsRound) {
   // Ranges: parameters of 0, its gradients, parameters of 1.
   EXPECT_THAT(next_uses.first, ElementsAre(0, kNever, 0));
   EXPECT_THAT(next_uses.ends_at_update, ElementsAre(true, true, false));
+}
+
+TEST(NextUsesTest, WhatIsUpdatedOnDeviceOutlivesTheUpdateButItsGradients) {
+  RangeTrace in_host = SmallTrace();
+  in_host.gradient_outs = {{.position = 2, .range = 1, .size_bytes = kChunk}};
+  const RangeTrace trace = WithDeviceUpdates(in_host, {0});
+  const NextUses next_uses(trace);
+  EXPECT_THAT(next_uses.first, ElementsAre(0, 2, 0, 3, 3));
+  EXPECT_THAT(next_uses.ends_at_update, ElementsAre(false, false, false, false, false));
+  EXPECT_THAT(next_uses.comes_blank, ElementsAre(false, true, false, false, false));
+  EXPECT_EQ(LargestOperatorBytes(trace), 20'000 + 4 * kChunk);
+  EXPECT_THAT(SlotsAtPositions(trace, 20'000 + 4 * kChunk - 1),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       AllOf(HasSubstr("operator 3"), HasSubstr("update less on DEVICE"))));
 }
 
 TEST(NextUsesTest, SlotsAreWhatNonModelDataLeaves) {

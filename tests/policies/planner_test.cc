@@ -22,6 +22,7 @@ namespace gemini::policies {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
 // Copies take about as long as operators.
@@ -30,9 +31,18 @@ constexpr CostModel kCosts = {.host_to_device = 0.5e9,
                               .update_elements_per_second = 1e9,
                               .copy_latency_ns = 100};
 
-// Copies take far longer than operators, so that what is moved decides.
-constexpr CostModel kSlowLink = {
-    .host_to_device = 1e6, .device_to_host = 1e6, .copy_latency_ns = 0};
+// Updates in HOST take so long that what can be is updated on DEVICE.
+constexpr CostModel kSlowHost = {.host_to_device = 2e9,
+                                 .device_to_host = 2e9,
+                                 .update_elements_per_second = 1e6,
+                                 .device_update_elements_per_second = 1e10,
+                                 .copy_latency_ns = 100};
+
+// Copies take far longer than operators, so that what is moved decides. All updates are in HOST.
+constexpr CostModel kSlowLink = {.host_to_device = 1e6,
+                                 .device_to_host = 1e6,
+                                 .device_update_elements_per_second = 0,
+                                 .copy_latency_ns = 0};
 
 absl::StatusOr<Plan> PlanFor(const RangeTrace& trace, int64_t device_bytes,
                              PolicyOptions policy = {}, const CostModel& costs = kCosts) {
@@ -56,7 +66,7 @@ int64_t DrawBudget(const RangeTrace& trace, std::mt19937_64& random) {
 }
 
 // Recounts each interval's slots by playing the plan, whatever CheckPlan and the planner say.
-void ExpectWithinBudget(const RangeTrace& trace, const Plan& plan) {
+void ExpectWithinBudget(const RangeTrace& trace, const Plan& plan, const CostModel& costs) {
   const int32_t n = plan.num_positions();
   std::vector<std::set<int64_t>> slots(
       n);  // By interval: those that somebody has at some time in it.
@@ -76,7 +86,7 @@ void ExpectWithinBudget(const RangeTrace& trace, const Plan& plan) {
     // It leaves by the first eviction behind its need, or at the update.
     int64_t last = fetch.needed_at + n;
     for (const PlannedEviction& eviction : plan.evictions) {
-      if (eviction.range != fetch.range) continue;
+      if (eviction.range != fetch.range || eviction.stays) continue;
       for (int64_t after = eviction.after; after < 3 * n; after += n) {
         if (after >= fetch.needed_at) last = std::min(last, after);
       }
@@ -89,8 +99,8 @@ void ExpectWithinBudget(const RangeTrace& trace, const Plan& plan) {
   for (const PlannedResident& at : plan.initial) {
     if (fetched.count(at.range) == 0) cover(plan.ranges[at.range], at.slot, 0, n - 1);
   }
-  ASSERT_OK_AND_ASSIGN(const Simulation played,
-                       Simulate(trace, plan, kCosts, /*with_events=*/true));
+  ASSERT_OK_AND_ASSIGN(const Simulation played, Simulate(trace, plan, costs, /*with_events=*/true));
+  EXPECT_EQ(played.totals, plan.prediction);
   for (int32_t p = 0; p < n; ++p) {
     const int64_t bytes = static_cast<int64_t>(slots[p].size()) * plan.chunk_bytes +
                           trace.operators[p].non_model_peak_bytes;
@@ -99,34 +109,103 @@ void ExpectWithinBudget(const RangeTrace& trace, const Plan& plan) {
   }
 }
 
+// Where each gradient of an update on DEVICE is complete its range is there, from its blank fetch on: by
+// playing the list of what comes and goes, position by position.
+void ExpectGradientsKept(const RangeTrace& trace, const Plan& plan) {
+  const int32_t n = plan.num_positions();
+  for (const PlannedUpdate& update : plan.device_updates) {
+    std::vector<int> there(n, 0);  // By position: when its operator has ended.
+    int blanks = 0;
+    for (const PlannedFetch& fetch : plan.fetches) {
+      if (fetch.range != update.grad) continue;
+      blanks += fetch.blank ? 1 : 0;
+      ASSERT_LT(fetch.needed_at, n);
+      int32_t left = n;
+      for (const PlannedEviction& eviction : plan.evictions) {
+        if (eviction.range != update.grad || eviction.after < fetch.needed_at) continue;
+        left = std::min(left, eviction.after);
+      }
+      ASSERT_LT(left, n);
+      for (int32_t p = fetch.needed_at; p <= left; ++p) ++there[p];
+    }
+    EXPECT_EQ(blanks, 1);
+    EXPECT_EQ(there[n - 1], 1);
+    for (const RangeTrace::GradOut& out : trace.gradient_outs) {
+      if (out.range == update.grad) {
+        EXPECT_EQ(there[out.position], 1) << "position " << out.position;
+      }
+    }
+  }
+}
+
+// What leaves after the update leaves in the order in which the next round needs the room.
+void ExpectRoomInTurn(const Plan& plan) {
+  const int32_t n = plan.num_positions();
+  int32_t before = -1;
+  for (const PlannedEviction& eviction : plan.evictions) {
+    if (eviction.after < n - 1 || !eviction.writes_back || eviction.stays) continue;
+    // Its slots are those of the fetch behind which it does not leave before the update.
+    const PlannedFetch* last = nullptr;
+    for (const PlannedFetch& fetch : plan.fetches) {
+      if (fetch.range != eviction.range) continue;
+      if (last == nullptr || fetch.needed_at % n > last->needed_at % n) last = &fetch;
+    }
+    ASSERT_NE(last, nullptr);
+    int32_t needed = n;
+    for (const PlannedFetch& fetch : plan.fetches) {
+      if (fetch.slot.value() < last->slot.value() + plan.ranges[last->range].num_bundles &&
+          last->slot.value() < fetch.slot.value() + plan.ranges[fetch.range].num_bundles) {
+        needed = std::min(needed, fetch.needed_at % n);
+      }
+    }
+    EXPECT_GE(needed, before) << "range " << eviction.range;
+    before = needed;
+  }
+}
+
 class PlannerPropertyTest : public ::testing::TestWithParam<bool> {};
 
 TEST_P(PlannerPropertyTest, EveryPlanIsValidAndWithinItsBudgetInEachInterval) {
+  int64_t updates = 0;
   for (uint64_t seed = 0; seed < 400; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937_64 random(seed);
-    const Trace tensors = RandomTrace(DrawOptions(seed, GetParam()), seed).Make();
+    RandomTraceOptions options = DrawOptions(seed, GetParam());
+    if (seed % 2 == 1) options.micro_batches = 1;  // Gradients that no operator uses.
+    const Trace tensors = RandomTrace(options, seed).Make();
     ASSERT_OK_AND_ASSIGN(const RangeTrace trace, PackTrace(tensors, kTestChunkBytes));
-    const int64_t budget = seed % 4 == 0 ? DeviceFloorBytes(trace) : DrawBudget(trace, random);
+    int64_t budget = seed % 4 == 0 ? DeviceFloorBytes(trace) : DrawBudget(trace, random);
+    if (seed % 5 == 1) budget += AllBytes(trace);  // As much as moments take.
+    const CostModel& costs = seed % 3 == 0 ? kCosts : kSlowHost;
+    const double fraction = static_cast<double>(random() % 1001) / 1000;
     for (const PolicyOptions policy :
          {PolicyOptions{}, PolicyOptions{PolicyKind::kCpu}, PolicyOptions{PolicyKind::kCuda},
-          PolicyOptions{PolicyKind::kStatic, 0.3}}) {
+          PolicyOptions{PolicyKind::kStatic, 0.3}, PolicyOptions{PolicyKind::kStatic, 0, fraction},
+          PolicyOptions{PolicyKind::kStatic, 1 - fraction, fraction}}) {
       SCOPED_TRACE(PolicyKindName(policy.kind));
-      const absl::StatusOr<Plan> plan = PlanFor(trace, budget, policy);
+      const absl::StatusOr<Plan> plan = PlanFor(trace, budget, policy, costs);
       if (policy.kind == PolicyKind::kCuda || policy.kind == PolicyKind::kStatic) {
         if (!plan.ok()) {
-          ASSERT_THAT(plan, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("keeps")));
+          ASSERT_THAT(plan, StatusIs(absl::StatusCode::kResourceExhausted,
+                                     AnyOf(HasSubstr("keeps"), HasSubstr("on DEVICE beside"))));
           continue;
         }
       }
       ASSERT_OK(plan);
       ASSERT_OK(CheckPlan(*plan));
-      ASSERT_NO_FATAL_FAILURE(ExpectWithinBudget(trace, *plan));
+      ASSERT_NO_FATAL_FAILURE(ExpectWithinBudget(trace, *plan, costs));
+      updates += static_cast<int64_t>(plan->device_updates.size());
+      if (!plan->device_updates.empty()) {
+        ASSERT_NO_FATAL_FAILURE(ExpectGradientsKept(trace, *plan));
+        ExpectRoomInTurn(*plan);
+        continue;
+      }
       ASSERT_OK_AND_ASSIGN(const MovedBytes fewest, FewestBytes(trace, budget));
       EXPECT_GE(plan->prediction.fetch_bytes, fewest.fetch_bytes);
       EXPECT_GE(plan->prediction.evict_bytes, fewest.evict_bytes);
     }
   }
+  EXPECT_GT(updates, 500);
 }
 
 INSTANTIATE_TEST_SUITE_P(Chunks, PlannerPropertyTest, ::testing::Values(false),
@@ -222,13 +301,15 @@ TEST(PlannerTest, AutoIsNeverSlowerThanAPreset) {
     ASSERT_OK_AND_ASSIGN(
         const RangeTrace trace,
         PackTrace(RandomTrace(DrawOptions(seed, seed % 2 == 0), seed).Make(), kTestChunkBytes));
-    const int64_t budget = DrawBudget(trace, random);
-    ASSERT_OK_AND_ASSIGN(const Plan best, PlanFor(trace, budget));
+    const int64_t budget = DrawBudget(trace, random) + (seed % 3 == 0 ? AllBytes(trace) : 0);
+    const CostModel& costs = seed % 4 == 0 ? kSlowHost : kCosts;
+    ASSERT_OK_AND_ASSIGN(const Plan best, PlanFor(trace, budget, {}, costs));
     for (const PolicyOptions policy :
          {PolicyOptions{PolicyKind::kCpu}, PolicyOptions{PolicyKind::kCuda},
           PolicyOptions{PolicyKind::kStatic, 0.25}, PolicyOptions{PolicyKind::kStatic, 0.5},
-          PolicyOptions{PolicyKind::kStatic, 0.75}}) {
-      const absl::StatusOr<Plan> preset = PlanFor(trace, budget, policy);
+          PolicyOptions{PolicyKind::kStatic, 0.75}, PolicyOptions{PolicyKind::kStatic, 0.5, 0.5},
+          PolicyOptions{PolicyKind::kStatic, 0, 1}, PolicyOptions{PolicyKind::kStatic, 1, 0.25}}) {
+      const absl::StatusOr<Plan> preset = PlanFor(trace, budget, policy, costs);
       if (!preset.ok()) continue;
       EXPECT_LE(static_cast<double>(best.prediction.round_ns),
                 static_cast<double>(preset->prediction.round_ns) * 1.0101)

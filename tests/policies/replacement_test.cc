@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "policies/device_updates.h"
 #include "tests/policies/random_trace.h"
 #include "tests/status_matchers.h"
 
@@ -75,6 +77,56 @@ TEST(ReplacementTest, WhatIsTrainedLeavesByItselfAtTheUpdate) {
   for (const Stay& stay : stays) {
     EXPECT_EQ(stay.end, StayEnd::kStale);
     EXPECT_EQ(stay.last, 4);
+  }
+}
+
+// Its room is for what the update brings.
+TEST(ReplacementTest, BesideUpdatesOnDeviceWhatIsTrainedInHostLeavesAfterItsLastUse) {
+  Trace tensors;
+  for (int32_t i = 0; i < 2; ++i) {
+    tensors.tensors.push_back({kChunk, TensorGroup::kTrainable, 0});
+    tensors.operators.push_back({i, 1, 0, 0});
+    tensors.uses.push_back({.tensor = i});
+    tensors.gradient_outs.push_back({i, i});
+    tensors.updated.push_back(i);
+  }
+  tensors.operators.push_back({2, 0, 0, 0});
+  ASSERT_OK_AND_ASSIGN(const RangeTrace in_host, PackTrace(tensors, kChunk));
+  const RangeTrace trace = WithDeviceUpdates(in_host, {0});
+  ASSERT_OK_AND_ASSIGN(const std::vector<Stay> stays, StaysOf(trace, 5));
+  ASSERT_EQ(stays.size(), 5u);
+  for (const Stay& stay : stays) {
+    if (stay.range == 1) {  // The gradients, from the operator that completes them to the update.
+      EXPECT_EQ(std::pair(stay.needed, stay.last), std::pair(0, 2));
+      EXPECT_EQ(stay.end, StayEnd::kEvicted);
+    } else if (stay.range == 2) {
+      EXPECT_EQ(std::pair(stay.needed, stay.last), std::pair(1, 1));
+      EXPECT_EQ(stay.end, StayEnd::kEvicted);
+    } else {  // Parameters and moments of what is updated on DEVICE.
+      EXPECT_EQ(stay.end, StayEnd::kStays);
+    }
+  }
+}
+
+// It is written back behind the update, so it is not dirty in the next round.
+TEST(ReplacementTest, WhatWasUpdatedOnDeviceIsNotSpared) {
+  Trace tensors;
+  tensors.tensors = {{kChunk, TensorGroup::kTrainable, 0}, {kChunk, TensorGroup::kFrozen, 0}};
+  tensors.operators = {{0, 2, 0, 0}, {2, 1, 0, 0}, {3, 1, 0, 0}, {4, 1, 0, 0}, {5, 0, 0, 0}};
+  tensors.uses = {{.tensor = 0}, {.tensor = 1}, {.tensor = 0}, {.tensor = 1}, {.tensor = 0}};
+  tensors.gradient_outs = {{3, 0}};
+  tensors.updated = {0};
+  ASSERT_OK_AND_ASSIGN(const RangeTrace in_host, PackTrace(tensors, kChunk));
+  const RangeTrace trace = WithDeviceUpdates(in_host, {0});
+  // Operator 1 has no room for both moments beside what operators use: one leaves.
+  ASSERT_OK_AND_ASSIGN(
+      const std::vector<Stay> stays,
+      MakeStays(trace, NextUses(trace), {4, 3, 4, 5, 5}, 5, {.spares_dirty = true}));
+  EXPECT_EQ(Fetches(stays), 2);  // And the gradients come.
+  for (const Stay& stay : stays) {
+    if (trace.ranges[stay.range].kind == ChunkKind::kParam) {
+      EXPECT_EQ(stay.end, StayEnd::kStays) << stay.range;
+    }
   }
 }
 

@@ -20,11 +20,14 @@ TEST(CalibrationTest, EveryRateIsMeasuredAndNoFileIsLeft) {
   // tenth of a percent of them, or faster than a thousand times.
   for (const auto& rate :
        {&CostModel::host_to_device, &CostModel::device_to_host, &CostModel::nvme_read,
-        &CostModel::nvme_write, &CostModel::update_elements_per_second}) {
+        &CostModel::nvme_write, &CostModel::update_elements_per_second,
+        &CostModel::device_update_elements_per_second}) {
     EXPECT_NE(costs.*rate, unmeasured.*rate);
     EXPECT_GT(costs.*rate, unmeasured.*rate / 1000);
     EXPECT_LT(costs.*rate, unmeasured.*rate * 1000);
   }
+  // DEVICE is a host arena.
+  EXPECT_EQ(costs.device_update_elements_per_second, costs.update_elements_per_second);
   EXPECT_TRUE(std::filesystem::is_empty(directory));
   std::filesystem::remove_all(directory);
 }

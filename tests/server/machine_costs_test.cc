@@ -17,6 +17,7 @@ constexpr CostModel kCosts = {.host_to_device = 7.25e9,
                               .nvme_read = 1.0 / 3 * 1e9,
                               .nvme_write = 2e8,
                               .update_elements_per_second = 3e8,
+                              .device_update_elements_per_second = 5e8,
                               .copy_latency_ns = 4321};
 
 class MachineCostsTest : public ::testing::Test {
@@ -38,6 +39,7 @@ TEST_F(MachineCostsTest, WhatWasKeptIsThereAgain) {
   ASSERT_TRUE(second.Load());
   EXPECT_EQ(second.costs(), first.costs());
   EXPECT_EQ(second.costs().update_elements_per_second, 2e8);
+  EXPECT_EQ(second.costs().device_update_elements_per_second, 5e8);
   EXPECT_EQ(second.costs().nvme_read, kCosts.nvme_read);
 }
 
@@ -54,6 +56,15 @@ TEST_F(MachineCostsTest, OnlyRatesThatAMachineCanHaveRefreshIt) {
   EXPECT_EQ(costs.costs().nvme_read, kCosts.nvme_read);
 }
 
+TEST_F(MachineCostsTest, AFileFromBeforeUpdatesOnDeviceHasTheRateOfHost) {
+  CostModel expected = kCosts;
+  expected.device_update_elements_per_second = expected.update_elements_per_second;
+  const std::string old = absl::StrReplaceAll(
+      CostsText(kCosts), {{"device_update_elements_per_second 500000000\n", ""}});
+  ASSERT_NE(old, CostsText(kCosts));
+  EXPECT_EQ(ParseCosts(old), expected);
+}
+
 TEST_F(MachineCostsTest, ADamagedFileIsNoModel) {
   const std::string good = CostsText(kCosts);
   ASSERT_EQ(ParseCosts(good), kCosts);
@@ -65,6 +76,8 @@ TEST_F(MachineCostsTest, ADamagedFileIsNoModel) {
                                                         {"4321", "-5"},
                                                         {"4321", "9000000000"},
                                                         {"200000000\n", "\n"},
+                                                        {"500000000\n", "nan\n"},
+                                                        {"device_update", "device_updates"},
                                                         {"copy_latency_ns 4321\n", ""},
                                                         {"device_to_host", "host_to_device"}}) {
     const std::string bad = absl::StrReplaceAll(good, {{from, to}});

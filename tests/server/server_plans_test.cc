@@ -82,9 +82,10 @@ TEST_F(ServerPlansTest, APlanComesOutOfItsTraceAndItsInputsAgain) {
   const Trace trace = StepTrace(32, kChunk);
   // Not what the machine has, and nothing that the next plan changes.
   ASSERT_OK_AND_ASSIGN(const Plan plan, PlanOf(client, trace,
-                                               {.device_bytes = 12 * kChunk,
+                                               {.device_bytes = 16 * kChunk,
                                                 .policy = static_cast<int>(PolicyKind::kStatic),
                                                 .param_fraction = 0.25,
+                                                .optimizer_fraction = 0.0625,
                                                 .device_bandwidth = 3e8}));
   EXPECT_OK(PlanOf(client, StepTrace(8, kChunk, "eval"), {.device_bytes = 16 * kChunk}));
   WireClient observer(*server_->Connect());
@@ -92,17 +93,21 @@ TEST_F(ServerPlansTest, APlanComesOutOfItsTraceAndItsInputsAgain) {
   ASSERT_OK_AND_ASSIGN(const WireReply reply, observer.FindPlanInputs("job", "train"));
   const wire::PlanInputsReply& inputs = *reply.message().body_as_PlanInputsReply();
   EXPECT_EQ(inputs.costs()->host_to_device(), 3e8);
+  EXPECT_GT(inputs.costs()->device_update_elements(), 1e6);
+  EXPECT_EQ(inputs.optimizer_fraction(), 0.0625);
   EXPECT_EQ(inputs.budget()->host(), 200 * kChunk);
   ASSERT_OK_AND_ASSIGN(const WireReply found, observer.FindTrace("job", "train", 0));
   ASSERT_OK_AND_ASSIGN(const Trace kept, DecodeTrace(ContentOf(found)));
   ASSERT_OK_AND_ASSIGN(const policies::RangeTrace packed,
                        policies::PackTrace(kept, inputs.chunk_bytes()));
-  const CostModel costs = {.host_to_device = inputs.costs()->host_to_device(),
-                           .device_to_host = inputs.costs()->device_to_host(),
-                           .nvme_read = inputs.costs()->nvme_read(),
-                           .nvme_write = inputs.costs()->nvme_write(),
-                           .update_elements_per_second = inputs.costs()->update_elements(),
-                           .copy_latency_ns = inputs.costs()->copy_latency_ns()};
+  const CostModel costs = {
+      .host_to_device = inputs.costs()->host_to_device(),
+      .device_to_host = inputs.costs()->device_to_host(),
+      .nvme_read = inputs.costs()->nvme_read(),
+      .nvme_write = inputs.costs()->nvme_write(),
+      .update_elements_per_second = inputs.costs()->update_elements(),
+      .device_update_elements_per_second = inputs.costs()->device_update_elements(),
+      .copy_latency_ns = inputs.costs()->copy_latency_ns()};
   ASSERT_OK_AND_ASSIGN(
       const Plan again,
       policies::MakePlan({.trace = packed,
@@ -110,7 +115,8 @@ TEST_F(ServerPlansTest, APlanComesOutOfItsTraceAndItsInputsAgain) {
                                             inputs.budget()->nvme()}},
                           .costs = costs,
                           .policy = {.kind = static_cast<PolicyKind>(inputs.policy()),
-                                     .param_fraction = inputs.param_fraction()}}));
+                                     .param_fraction = inputs.param_fraction(),
+                                     .optimizer_fraction = inputs.optimizer_fraction()}}));
   EXPECT_EQ(again, plan);
   EXPECT_THAT(observer.FindPlanInputs("job", "score"),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("phase 'score'")));
@@ -148,6 +154,9 @@ TEST_F(ServerPlansTest, WhatNoPlanCanBeMadeForIsRefused) {
   refused({.device_bytes = 16 * kChunk, .policy = 77});
   refused({.device_bytes = 16 * kChunk, .param_fraction = nan});
   refused({.device_bytes = 16 * kChunk, .param_fraction = 1.5});
+  refused({.device_bytes = 16 * kChunk, .optimizer_fraction = nan});
+  refused({.device_bytes = 16 * kChunk, .optimizer_fraction = -0.1});
+  refused({.device_bytes = 16 * kChunk, .optimizer_fraction = 1.5});
   refused({.device_bytes = 16 * kChunk, .device_bandwidth = nan});
   refused({.device_bytes = 16 * kChunk, .device_bandwidth = -1});
   // Nothing of it stuck: the room that was refused is still there.
@@ -246,6 +255,7 @@ TEST_F(ServerPlansTest, WhatClientsMeasureRefreshesTheCostsButNotUnderALimitedLi
   const wire::CostModel second = costs();
   EXPECT_DOUBLE_EQ(second.host_to_device(), (first.host_to_device() + 5e9) / 2);
   EXPECT_DOUBLE_EQ(second.update_elements(), (first.update_elements() + 1e6) / 2);
+  EXPECT_EQ(second.device_update_elements(), first.device_update_elements());
   plan({.device_bytes = 16 * kChunk, .host_to_device = 1e6, .device_bandwidth = 1e6});
   EXPECT_DOUBLE_EQ(costs().host_to_device(), second.host_to_device());
   plan({.device_bytes = 16 * kChunk, .update_elements = 1e300});

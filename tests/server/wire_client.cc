@@ -231,7 +231,7 @@ absl::StatusOr<WireReply> WireClient::MakePlan(const PlanWish& wish) {
   const wire::MeasuredRates measured(wish.host_to_device, 0, 0, 0, wish.update_elements);
   const auto body = wire::CreateMakePlan(builder, wish.device_bytes, wish.chunk_bytes,
                                          static_cast<uint8_t>(wish.policy), wish.param_fraction,
-                                         &measured, wish.device_bandwidth);
+                                         wish.optimizer_fraction, &measured, wish.device_bandwidth);
   return Call(builder, wire::Body::MakePlan, body.Union());
 }
 

@@ -88,6 +88,7 @@ struct PlanWish {
   int64_t chunk_bytes = 4096;
   int policy = 0;  // A PolicyKind.
   double param_fraction = 0;
+  double optimizer_fraction = 0;
   double update_elements = 0;
   double host_to_device = 0;
   double device_bandwidth = 0;

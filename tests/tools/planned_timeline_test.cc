@@ -80,6 +80,33 @@ TEST(PlannedTimelineTest, LanesAddUpToThePrediction) {
   EXPECT_EQ(most_bytes, plan.prediction.device_peak_bytes);
 }
 
+// The moments are no ranges of the trace, and the gradients' room takes no time.
+TEST(PlannedTimelineTest, UpdatesOnDeviceMoveMomentsToo) {
+  ASSERT_OK_AND_ASSIGN(const policies::RangeTrace trace, policies::PackTrace(SmallStep(), kChunk));
+  ASSERT_OK_AND_ASSIGN(
+      const Plan plan,
+      policies::MakePlan({.trace = trace,
+                          .budget_bytes = {{9 * kChunk, int64_t{1} << 40, 0}},
+                          .costs = kCosts,
+                          .policy = {PolicyKind::kStatic, 0, /*optimizer_fraction=*/0.25}}));
+  ASSERT_EQ(plan.device_updates.size(), 2u);
+  ASSERT_OK_AND_ASSIGN(const std::vector<TimelineEvent> events,
+                       PlannedTimeline(trace, plan, kCosts));
+  std::map<ChunkKind, int> out;
+  int64_t fetch_bytes = 0, updates = 0;
+  for (const TimelineEvent& event : events) {
+    updates += event.lane == TimelineLane::kUpdate ? 1 : 0;
+    if (event.lane == TimelineLane::kFetch) fetch_bytes += event.size_bytes;
+    if (event.lane == TimelineLane::kEvict) ++out[KindOf(ChunkId(event.subject))];
+  }
+  EXPECT_EQ(updates, 4);  // In HOST.
+  EXPECT_EQ(fetch_bytes, plan.prediction.fetch_bytes);
+  EXPECT_EQ(out[ChunkKind::kParam], 2);
+  EXPECT_EQ(out[ChunkKind::kExpAvg], 2);
+  EXPECT_EQ(out[ChunkKind::kExpAvgSq], 2);
+  EXPECT_EQ(out[ChunkKind::kGrad], 6);
+}
+
 TEST(PlannedTimelineTest, APlanOfAnotherTraceIsRefused) {
   ASSERT_OK_AND_ASSIGN(const policies::RangeTrace trace, policies::PackTrace(SmallStep(), kChunk));
   EXPECT_THAT(PlannedTimeline(trace, Plan(), kCosts), StatusIs(absl::StatusCode::kInvalidArgument));

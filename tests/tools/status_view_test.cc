@@ -39,8 +39,11 @@ class StatusViewTest : public ::testing::Test {
     const auto device = wire::CreateTierStatus(builder_, 64 * kMiB, 16 * kMiB, 0, 48 * kMiB);
     const auto host = wire::CreateTierStatus(builder_, 8 * kGiB, kGiB, 2 * kGiB, 5 * kGiB);
     const auto nvme = wire::CreateTierStatus(builder_, 0, 0, 0, 0);
+    const wire::CostModel costs(8e9, 7e9, 3e9, 2e9, /*update_elements=*/250e6,
+                                /*device_update_elements=*/900e6, /*copy_latency_ns=*/40'000);
     builder_.Finish(wire::CreateStatusReply(builder_, device, host, nvme, tenants, spaces,
-                                            builder_.CreateString("gemini 0.1.0"), 61'000'000'000));
+                                            builder_.CreateString("gemini 0.1.0"), 61'000'000'000,
+                                            &costs));
     return *flatbuffers::GetRoot<wire::StatusReply>(builder_.GetBufferPointer());
   }
 
@@ -66,6 +69,7 @@ TEST_F(StatusViewTest, TheScreenShowsTiersTenantsAndChunksByState) {
   EXPECT_THAT(text, HasSubstr("gemini 0.1.0, up 1m1s"));
   EXPECT_THAT(text, HasSubstr("HOST           8 GiB       1 GiB       2 GiB       5 GiB"));
   EXPECT_THAT(text, HasSubstr("512 MiB / 1 GiB"));
+  EXPECT_THAT(text, HasSubstr("updates of 250M parameters/s in HOST, 900M on DEVICE\n"));
   EXPECT_THAT(text, HasSubstr("9.2 fenced"));
   EXPECT_THAT(text, HasSubstr("FREE 54   HOLD 45 (DEVICE 3, HOST 40, NVME 2)   COMPUTE 1"));
   EXPECT_THAT(text, HasSubstr("fetched 1 GiB, written back 1 MiB, stalled 1.5s"));
@@ -96,6 +100,8 @@ TEST_F(StatusViewTest, JsonHoldsTheSameNumbersInBytes) {
   EXPECT_EQ(json["tiers"]["HOST"]["reclaiming_bytes"], 2 * kGiB);
   EXPECT_EQ(json["tenants"][0]["used_bytes"]["DEVICE"], 8 * kMiB);
   EXPECT_EQ(json["tenants"][0]["fenced"], true);
+  EXPECT_EQ(json["costs"]["update_elements_per_second"], 250e6);
+  EXPECT_EQ(json["costs"]["device_update_elements_per_second"], 900e6);
   EXPECT_EQ(json["spaces"][0]["chunks_hold"]["HOST"], 40);
   EXPECT_EQ(json["spaces"][0]["stall_ns"], 1'500'000'000);
 }

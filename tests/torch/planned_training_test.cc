@@ -40,6 +40,7 @@ struct PlannedRun {
   bool evaluate = false;     // After every third step.
   bool short_batch = false;  // In every fourth.
   int leave_one_in = 0;      // Operators; 0: never.
+  bool reads_gradients = false;
 };
 
 class PlannedTrainingTest : public TrainingTest {
@@ -59,11 +60,13 @@ class PlannedTrainingTest : public TrainingTest {
     torch::manual_seed(7);
     Stack reference;
     std::vector<float> expected;
+    std::vector<ReferenceAdamW::State> moments;
     {
       // Before the session opens: its allocations are not charged.
       ReferenceAdamW optimizer(reference.parameters(), spec);
       RunSteps(reference, run, expected, [&optimizer] { optimizer.Step(kMaxNorm); });
       if (HasFatalFailure()) return;
+      moments = optimizer.states();
       reference.zero_grad();
     }
     torch::manual_seed(7);
@@ -87,9 +90,15 @@ class PlannedTrainingTest : public TrainingTest {
     EXPECT_EQ(losses, expected);
     EXPECT_OK(session_->phases().plan_status());
     stats = session_->stats();
+    size_t index = 0;
     for (const auto& item : reference.named_parameters()) {
       EXPECT_TRUE(managed.named_parameters()[item.key()].equal(item.value())) << item.key();
+      EXPECT_EQ(ReadAll(*model, item.key(), ChunkKind::kExpAvg), moments[index].exp_avg);
+      EXPECT_EQ(ReadAll(*model, item.key(), ChunkKind::kExpAvgSq), moments[index].exp_avg_sq);
+      ++index;
     }
+    const absl::StatusOr<Plan> plan = session_->phases().PlanOf("train");
+    updates_on_device_ = plan.ok() ? static_cast<int64_t>(plan->device_updates.size()) : 0;
     EXPECT_OK(session_->status());
     EXPECT_LE(session_->stats().device_peak_bytes, session_->stats().device_budget_bytes);
   }
@@ -106,12 +115,15 @@ class PlannedTrainingTest : public TrainingTest {
       }
       update();
       if (HasFatalFailure()) return;
+      // What an update on DEVICE has used is still the user's.
+      if (run.reads_gradients) losses.push_back(model.in[0]->weight.grad().norm().item<float>());
       if (run.evaluate && step % 3 == 2) {
         const at::NoGradGuard no_grad;
         losses.push_back(model.Loss(1000 + step).item<float>());
       }
     }
   }
+  int64_t updates_on_device_ = 0;  // Ranges, of the last plan.
   static int64_t Divergences(const TrainingStats& stats) {
     int64_t sum = 0;
     for (const int64_t count : stats.phases.divergences) sum += count;
@@ -155,6 +167,40 @@ TEST_F(PlannedTrainingTest, PlansWorkFromNvmeAsWell) {
   TrainingStats stats;
   Train(options, {.steps = 6, .evaluate = true}, stats);
   EXPECT_GT(stats.phases.planned_rounds, 3);
+}
+
+TEST_F(PlannedTrainingTest, UpdatesOnDeviceChangeNoBits) {
+  TrainingOptions options = TightOptions();
+  options.device_memory = 2 * kMiB;
+  options.policy = {.kind = PolicyKind::kStatic, .optimizer_fraction = 0.1};
+  TrainingStats stats;
+  Train(options, {.steps = 12, .evaluate = true, .leave_one_in = 300}, stats);
+  EXPECT_GT(stats.phases.planned_rounds, 6);
+  EXPECT_GT(updates_on_device_, 0);
+  EXPECT_LT(updates_on_device_, 2 * kLayers);
+}
+
+// All that is trained, and its moments, on DEVICE for good: nothing but write-backs moves.
+TEST_F(PlannedTrainingTest, WhereThereIsRoomAllIsUpdatedOnDevice) {
+  TrainingOptions options = TightOptions();
+  options.device_memory = 16 * kMiB;
+  options.policy.kind = PolicyKind::kCuda;
+  TrainingStats stats;
+  Train(options, {.steps = 8, .evaluate = true}, stats);
+  EXPECT_GE(stats.phases.planned_rounds, 7);
+  EXPECT_GE(updates_on_device_, 2 * kLayers);
+  ASSERT_OK_AND_ASSIGN(const Plan plan, session_->phases().PlanOf("train"));
+  EXPECT_EQ(plan.prediction.fetch_bytes, 0);
+}
+
+TEST_F(PlannedTrainingTest, GradientsAreReadableAfterAnUpdateOnDevice) {
+  TrainingOptions options = TightOptions();
+  options.device_memory = 16 * kMiB;
+  options.policy.kind = PolicyKind::kCuda;
+  TrainingStats stats;
+  Train(options, {.steps = 6, .reads_gradients = true}, stats);
+  EXPECT_GT(stats.phases.planned_rounds, 3);
+  EXPECT_GT(updates_on_device_, 0);
 }
 
 TEST_F(PlannedTrainingTest, TheOnlinePolicyHasNoPlans) {

@@ -134,8 +134,7 @@ class LanguageModelJob final : public Job {
       const uint64_t dice = random() % 6;
       if (dice == 0) continue;
       const auto forward = [&] {
-        hidden =
-            model_->recompute() ? ForwardRecomputed(block, hidden) : block->Forward(hidden);
+        hidden = model_->recompute() ? ForwardRecomputed(block, hidden) : block->Forward(hidden);
       };
       forward();
       if (dice == 1) forward();
@@ -197,15 +196,15 @@ OptimizerSpec Optimizer() {
 // What plain training leaves: of the steps, and at the end.
 struct PlainRun {
   std::vector<float> losses;
-  std::vector<Values> before_step;  // And after the last.
+  std::vector<Values> before_step;             // And after the last.
   std::vector<ReferenceAdamW::State> moments;  // As UniqueParameters.
 };
 
 template <typename StepFunction>
-void RunSteps(Job& job, const std::vector<StepScript>& steps, ActivationStore& activations,
-              std::vector<float>& losses, StepFunction update,
-              const std::function<void(int)>& begin = [](int) {},
-              const std::function<void()>& end = [] {}) {
+void RunSteps(
+    Job& job, const std::vector<StepScript>& steps, ActivationStore& activations,
+    std::vector<float>& losses, StepFunction update,
+    const std::function<void(int)>& begin = [](int) {}, const std::function<void()>& end = [] {}) {
   for (int i = 0; i < kSteps; ++i) {
     job.module().zero_grad();
     begin(i);
@@ -272,7 +271,7 @@ class DisturbedParity : public TrainingTest {
       server_options.nvme_directories = {{directory_ + "/nvme", options.nvme_memory}};
     }
     server_options.state_directory = directory_ + "/state";  // Measures the machine once.
-    server_options.epoch_timeout = absl::Seconds(60);  // Somebody may hold what is to leave.
+    server_options.epoch_timeout = absl::Seconds(60);        // Somebody may hold what is to leave.
     ASSERT_OK_AND_ASSIGN(server_, server::EmbeddedServer::Start(server_options));
   }
 
@@ -298,11 +297,11 @@ class DisturbedParity : public TrainingTest {
     {
       SecondTenant tenant(*server_, options.label);
       disturbances.Attach(*session_, *model, &tenant, largest_tenant);
-      ASSERT_OK_AND_ASSIGN(auto offloaded,
-                           OffloadedTensors::Open(session_->session(),
-                                                  {.space_name = "activations",
-                                                   .keep_bytes = 16 * kKiB,
-                                                   .host_bytes = kActivationBytes}));
+      ASSERT_OK_AND_ASSIGN(
+          auto offloaded,
+          OffloadedTensors::Open(session_->session(), {.space_name = "activations",
+                                                       .keep_bytes = 16 * kKiB,
+                                                       .host_bytes = kActivationBytes}));
       ManagedActivations activations(std::move(offloaded));
       std::vector<RandomDisturbances::Look> looks;
       const auto begin = [&](int step) {
@@ -312,10 +311,9 @@ class DisturbedParity : public TrainingTest {
               {item.key(), item.value(), plain.before_step[step].parameters.at(item.key())});
         }
         if (step == kSteps || operators_a_step == 0 || steps[step].disturbances == 0) return;
-        disturbances.Start(operators_a_step / steps[step].disturbances, &looks,
-                           step == kTenantStep
-                               ? std::optional(RandomDisturbances::Kind::kTenant)
-                               : std::nullopt);
+        disturbances.Start(
+            operators_a_step / steps[step].disturbances, &looks,
+            step == kTenantStep ? std::optional(RandomDisturbances::Kind::kTenant) : std::nullopt);
       };
       RunSteps(
           job, steps, activations, losses,
@@ -420,19 +418,21 @@ class DisturbedParity : public TrainingTest {
     }
     constexpr std::array<int64_t, 4> kBandwidths = {0, 0, 2'000'000'000, 300'000'000};
     options.device_bandwidth = kBandwidths[random() % kBandwidths.size()];
-    constexpr std::array<PolicyOptions, 8> kPolicies = {
-        {{PolicyKind::kAuto},
-         {PolicyKind::kAuto},
-         {PolicyKind::kAuto},
-         {PolicyKind::kAuto},
-         {PolicyKind::kStatic, 0.3},
-         {PolicyKind::kCpu},
-         {PolicyKind::kCuda},
-         {PolicyKind::kOnline}}};
+    constexpr std::array<PolicyOptions, 10> kPolicies = {{{PolicyKind::kAuto},
+                                                          {PolicyKind::kAuto},
+                                                          {PolicyKind::kAuto},
+                                                          {PolicyKind::kAuto},
+                                                          {PolicyKind::kStatic, 0.3},
+                                                          {PolicyKind::kStatic, 0, 0.1},
+                                                          {PolicyKind::kStatic, 0.1, 0.3},
+                                                          {PolicyKind::kCpu},
+                                                          {PolicyKind::kCuda},
+                                                          {PolicyKind::kOnline}}};
     options.policy = kPolicies[random() % kPolicies.size()];
     // Without plans the server does not know what else it could do with.
     const int64_t largest_tenant = options.policy.kind == PolicyKind::kOnline ? 0 : spare;
-    RunManaged(options, steps, plain, seed, stats.operators / kSteps, largest_tenant, totals, stats);
+    RunManaged(options, steps, plain, seed, stats.operators / kSteps, largest_tenant, totals,
+               stats);
   }
 
   static constexpr int64_t kActivationBytes = 2 * kMiB;

@@ -87,12 +87,18 @@ class ParityTest(train_program.TrainTest):
         reference = self.train("reference", **keys, reference=True)
         budget = self.measured_budget(**keys)
         for policy in ({"policy": "auto"}, {"policy": "online"}, {"policy": "cpu"},
-                       {"policy": "static", "param_fraction": 0.1}):
+                       {"policy": "static", "param_fraction": 0.1},
+                       {"policy": "static", "optimizer_fraction": 0.1}):
             with self.subTest(policy):
-                self.check(reference, "_".join(map(str, policy.values())), budget, **keys, **policy)
-        with self.subTest("cuda"):  # Keeps all parameters.
+                name = "_".join(f"{key}_{value}" for key, value in policy.items())
+                self.check(reference, name, budget, **keys, **policy)
+        with self.subTest("cuda"):  # Keeps everything, and updates it there.
             self.check_same(reference, self.train("cuda", **keys, policy="cuda",
                                                   device_memory="64MiB", chunk_size=CHUNK))
+        with self.subTest("half"):  # Streams parameters, and updates half of them on DEVICE.
+            self.check_same(reference, self.train("half", **keys, policy="static",
+                                                  optimizer_fraction=0.5, device_memory="64MiB",
+                                                  chunk_size=CHUNK))
 
     def test_micro_batches_block_by_block(self):
         keys = self.keys(self.model, steps=6, batch=1, accumulate=4, recompute=True)

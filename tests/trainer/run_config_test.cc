@@ -43,6 +43,7 @@ TEST(RunConfig, EveryStoredKeySurvivesBeingWrittenAndReadBack) {
   config.device_bandwidth = (int64_t{12} << 30) + 1;
   config.policy = "static";
   config.param_fraction = 0.3;
+  config.optimizer_fraction = 0.2;
   config.micro_batch_schedule = "vertical";
   const std::string output = config.output;
   RunConfig back;
@@ -114,6 +115,8 @@ TEST(RunConfig, EveryValueIsCheckedAgainstItsRange) {
                                                      {"param-fraction", "1.01"},
                                                      {"param-fraction", "-0.1"},
                                                      {"param-fraction", "nan"},
+                                                     {"optimizer-fraction", "1.01"},
+                                                     {"optimizer-fraction", "nan"},
                                                      {"micro-batch-schedule", "diagonal"},
                                                      {"steps", "99999999999999999999"}};
   for (const auto& [name, value] : bad) {
@@ -150,6 +153,8 @@ TEST(RunConfig, AFractionMayBeAllOrNothing) {
   EXPECT_EQ(config.param_fraction, 1.0);
   ASSERT_OK(Set("param-fraction", "0", config));
   EXPECT_EQ(config.param_fraction, 0.0);
+  ASSERT_OK(Set("optimizer-fraction", "1", config));
+  EXPECT_EQ(config.optimizer_fraction, 1.0);
 }
 
 TEST(RunConfig, PathsBecomeAbsolute) {
@@ -175,6 +180,12 @@ TEST(RunConfig, MissingAndContradictingKeysAreNamed) {
   config = Complete();
   config.param_fraction = 0.5;
   EXPECT_THAT(CheckRunConfig(config), StatusIs(kInvalid, HasSubstr("--policy static")));
+  config.policy = "static";
+  EXPECT_OK(CheckRunConfig(config));
+  config = Complete();
+  config.optimizer_fraction = 0.5;
+  EXPECT_THAT(CheckRunConfig(config),
+              StatusIs(kInvalid, AllOf(HasSubstr("--optimizer-fraction"), HasSubstr("static"))));
   config.policy = "static";
   EXPECT_OK(CheckRunConfig(config));
   config = Complete();

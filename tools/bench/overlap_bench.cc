@@ -80,17 +80,28 @@ struct Passes {
   policies::MovedBytes forward, backward;
 };
 
-Passes BytesOfPasses(const Plan& plan, const Trace& trace, int32_t turn) {
+// `trace`: as the plan was made of.
+Passes BytesOfPasses(const Plan& plan, const policies::RangeTrace& trace, int32_t turn) {
   Passes passes;
   const int32_t end = plan.num_positions();
+  const auto pass = [&](int32_t position) -> policies::MovedBytes& {
+    return position < turn ? passes.forward : passes.backward;
+  };
+  const auto bytes_of = [&](int32_t range) {
+    return plan.ranges[range].num_bundles * plan.chunk_bytes;
+  };
   for (const PlannedFetch& fetch : plan.fetches) {
-    const int32_t needed_at = fetch.needed_at % end;
-    (needed_at < turn ? passes.forward : passes.backward).fetch_bytes +=
-        plan.ranges[fetch.range].num_bundles * plan.chunk_bytes;
+    if (!fetch.blank) pass(fetch.needed_at % end).fetch_bytes += bytes_of(fetch.range);
   }
-  for (const GradientOut& out : trace.gradient_outs) {
-    (out.position < turn ? passes.forward : passes.backward).evict_bytes +=
-        trace.tensors[out.tensor].size_bytes;
+  // What leaves when the update has ended leaves beside the next forward.
+  for (const PlannedEviction& eviction : plan.evictions) {
+    if (!eviction.writes_back) continue;
+    pass((eviction.after + 1) % end).evict_bytes += bytes_of(eviction.range);
+  }
+  for (const policies::RangeTrace::GradOut& out : trace.gradient_outs) {
+    const auto keeps = [&](const PlannedUpdate& update) { return update.grad == out.range; };
+    if (std::ranges::any_of(plan.device_updates, keeps)) continue;
+    pass(out.position).evict_bytes += out.size_bytes;
   }
   return passes;
 }
@@ -158,7 +169,9 @@ absl::StatusOr<Overlap> MeasureOverlap(const BenchShape& shape, double transfer_
   // The fewest bytes, parted as the plan's. What a step does behind backward belongs to backward, whose
   // gradients it waits for.
   GEMINI_ASSIGN_OR_RETURN(const int32_t turn, TurnOf(trace));
-  const Passes passes = BytesOfPasses(result.plan, trace, turn);
+  GEMINI_ASSIGN_OR_RETURN(const policies::RangeTrace ranges,
+                          policies::PackTrace(trace, kChunkBytes));
+  const Passes passes = BytesOfPasses(result.plan, ranges, turn);
   const auto scale = [](int64_t fewest_bytes, int64_t planned_bytes) {
     return static_cast<double>(fewest_bytes) / static_cast<double>(planned_bytes);
   };
@@ -201,6 +214,11 @@ void Report(benchmark::State& state, const Overlap& overlap) {
   report("evict_bytes", overlap.moved.evict_bytes);
   report("predicted_fetch_bytes", prediction.fetch_bytes);
   report("predicted_evict_bytes", prediction.evict_bytes);
+  int64_t updated_on_device = 0;
+  for (const PlannedUpdate& update : overlap.plan.device_updates) {
+    updated_on_device += overlap.plan.ranges[update.param].num_bundles * overlap.plan.chunk_bytes;
+  }
+  report("updated_on_device_bytes", updated_on_device);
   report("rounds", overlap.rounds.rounds);
   report("planned_rounds", overlap.rounds.planned_rounds);
   for (int i = 0; i < kNumDivergences; ++i) {

@@ -118,7 +118,7 @@ void plan_seconds_spans(benchmark::State& state) { MeasurePlanSeconds(state, /*s
 BENCHMARK(plan_seconds_spans)->UseManualTime()->MinTime(0.5);
 
 // Bytes of a training step of GPT-2 (12 layers, width 768, vocabulary 8,192, 1 x 256 tokens) with DEVICE
-// at 25% of its parameters beside the non-model peak. The value is auto's part of what on-line placement
+// at 25% of its parameters beside the non-model peak, updated in HOST. The value is auto's part of what on-line placement
 // moves; the baseline the part of farthest next use that forgets the next round. A frozen base with a
 // tied embedding that trains alone is where that matters, so the table has it too.
 void plan_gpt2_bytes_fraction_of_lru(benchmark::State& state) {
@@ -151,7 +151,9 @@ void plan_gpt2_bytes_fraction_of_lru(benchmark::State& state) {
     const int64_t device_bytes = param_bytes / 4 + peak_bytes;
     PlanInputs inputs = {.trace = *trace,
                          .budget_bytes = {},
-                         .costs = {.host_to_device = 4e8, .device_to_host = 4e8},
+                         .costs = {.host_to_device = 4e8,
+                                   .device_to_host = 4e8,
+                                   .device_update_elements_per_second = 0},
                          .policy = {}};
     inputs.budget_bytes[Tier::kDevice] = device_bytes;
     inputs.budget_bytes[Tier::kHost] = std::numeric_limits<int64_t>::max();

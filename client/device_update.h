@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// The part of an optimizer step that is done where the chunks are, on DEVICE and in place: of ranges whose
+// parameter, moments and gradient lie there.
+// Order:  Add each range, read the gradients for their norm, Update, and versions() into
+//         ChunkStore::BeginUpdate, which makes them the valid ones together with the intent. Before Update
+//         the committed version is whole in HOST or NVME, so when that call fails, Undo goes back to it.
+// Thread: one. Pins from Add to the destructor; nobody else writes these ranges meanwhile.
+#pragma once
+#include <array>
+#include <cstddef>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "client/bundle_update.h"
+#include "client/chunk_store.h"
+#include "client/plan_binding.h"
+#include "client/residency.h"
+#include "gemini/ids.h"
+
+namespace gemini::client {
+
+class DeviceUpdate {
+ public:
+  // `residency` outlives this.
+  explicit DeviceUpdate(Residency& residency) : residency_(residency) {}
+  DeviceUpdate(const DeviceUpdate&) = delete;
+  DeviceUpdate& operator=(const DeviceUpdate&) = delete;
+  ~DeviceUpdate();
+
+  // Writes back what of the parameter and the moments is dirty, and pins all four ranges, fetching what is
+  // not there. On an error the range is not part of the update. Errors: of Residency::Flush and Pin.
+  absl::Status Add(const UpdateRanges& ranges);
+  bool contains(BundleId bundle) const { return Find(bundle) != nullptr; }
+  // The bytes of the bundle's gradient chunk; it is contained.
+  const std::byte* gradient(BundleId bundle) const;
+
+  // Has `update` bring each bundle to its next version, in place.
+  void Update(absl::FunctionRef<void(const BundleInPlace&)> update);
+  std::vector<DeviceVersion> versions() const;
+  // Forgets what Update did: the copies on DEVICE go.
+  void Undo() { undone_ = true; }
+
+ private:
+  enum Part { kParam, kExpAvg, kExpAvgSq, kGrad, kNumParts };
+  struct Pinned {
+    UpdateRanges ranges;
+    std::array<RangeId, kNumParts> ids;
+    std::array<std::byte*, kNumParts> addresses = {};
+  };
+  const Pinned* Find(BundleId bundle) const;
+  std::byte* Address(const Pinned& pinned, Part part, int64_t index) const {
+    return pinned.addresses[part] + index * residency_.chunk_bytes();
+  }
+
+  Residency& residency_;
+  std::vector<Pinned> pinned_;
+  bool updated_ = false;
+  bool undone_ = false;
+};
+
+}  // namespace gemini::client

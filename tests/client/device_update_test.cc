@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// Updates on DEVICE as plans have them, in jobs that check every byte.
+#include "client/device_update.h"
+
+#include <array>
+#include <utility>
+
+#include "tests/client/phase_tracker_fixture.h"
+
+namespace gemini::client {
+namespace {
+
+using ::testing::HasSubstr;
+
+class DeviceUpdateTest : public PhaseTrackerTest {};
+
+// 18 chunks of parameters: 72 with moments and gradients.
+TEST_F(DeviceUpdateTest, UpdatesOnDeviceMoveExactlyThePredictedBytes) {
+  const auto fraction = [](double params, double updates) {
+    return PolicyOptions{
+        .kind = PolicyKind::kStatic, .param_fraction = params, .optimizer_fraction = updates};
+  };
+  const std::array<std::pair<int64_t, PolicyOptions>, 5> cases = {
+      std::pair(int64_t{80}, PolicyOptions{.kind = PolicyKind::kCuda}),
+      {80, fraction(0, 1)},
+      {30, fraction(0, 0.2)},
+      {40, fraction(0.3, 0.4)},
+      {24, fraction(0.2, 0.1)}};
+  for (const auto& [device_slots, policy] : cases) {
+    SCOPED_TRACE(device_slots);
+    FollowsExactly(device_slots, policy);
+    if (HasFatalFailure()) return;
+    EXPECT_GT(job_->updates_on_device(), 0);
+  }
+}
+
+TEST_F(DeviceUpdateTest, ARoundThatLeavesItsPlanIsUpdatedInHost) {
+  LocalPlans plans(kTestChunkBytes);
+  plans.set_policy({.kind = PolicyKind::kStatic, .optimizer_fraction = 0.5});
+  Open(6, /*device_slots=*/50, &plans);
+  if (HasFatalFailure()) return;
+  int32_t leave_at = -1;
+  job_->phases().TESTING_ONLY_LeavePlanWhen(
+      [&leave_at](int32_t position) { return position == leave_at; });
+  int64_t updates = 0;
+  for (const int32_t leave : {-1, -1, 20, -1, 3, -1, 23, -1}) {
+    leave_at = leave;
+    const int64_t before = job_->updates_on_device();
+    Step();
+    if (HasFatalFailure()) return;
+    if (leave >= 0) {
+      EXPECT_EQ(job_->updates_on_device(), before) << leave;
+    }
+    updates += job_->updates_on_device() - before;
+  }
+  EXPECT_GE(updates, 4);
+  EXPECT_EQ(divergences(Divergence::kOperator), 3);
+  ASSERT_OK(job_->FinishUpdates());
+}
+
+// A restarted job has a trace before it has moments.
+TEST_F(DeviceUpdateTest, MomentsOfAFirstRoundAreZeros) {
+  LocalPlans plans(kTestChunkBytes);
+  plans.set_policy({.kind = PolicyKind::kStatic, .optimizer_fraction = 0.5});
+  Open(6, /*device_slots=*/50, &plans);
+  if (HasFatalFailure()) return;
+  Step();
+  ASSERT_OK_AND_ASSIGN(Trace trace, job_->phases().TraceOf("train"));
+  plans.Keep(std::move(trace));
+  job_.reset();
+  session_.reset();
+  Open(6, /*device_slots=*/50, &plans);
+  if (HasFatalFailure()) return;
+  Step();
+  EXPECT_GT(job_->updates_on_device(), 0);
+  EXPECT_EQ(stats().planned_rounds, 1);
+  EXPECT_EQ(all_divergences(), 0);
+}
+
+TEST_F(DeviceUpdateTest, ARefusedStepLeavesTheVersionBefore) {
+  LocalPlans plans(kTestChunkBytes);
+  plans.set_policy({.kind = PolicyKind::kStatic, .optimizer_fraction = 0.5});
+  Open(6, /*device_slots=*/50, &plans);
+  if (HasFatalFailure()) return;
+  for (int round = 0; round < 3; ++round) {
+    Step();
+    if (HasFatalFailure()) return;
+  }
+  ASSERT_GT(job_->updates_on_device(), 0);
+  ASSERT_OK_AND_ASSIGN(const Plan plan, job_->phases().PlanOf("train"));
+  const BundleId bundle = plan.ranges[plan.device_updates[0].param].first;
+  Forward();
+  Backward();
+  if (HasFatalFailure()) return;
+  job_->phases().AwaitPlannedMoves();
+  {
+    ASSERT_OK_AND_ASSIGN(const HostChunk held,
+                         job_->store().Acquire(ChunkOf(bundle, ChunkKind::kParam)));
+    EXPECT_THAT(job_->Update(),
+                StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("held in HOST")));
+  }
+  EXPECT_EQ(job_->store().CommittedStep(bundle), 3);
+  ASSERT_OK(job_->Operator({Param(0)}));
+  ASSERT_OK(job_->Update());
+  for (int round = 0; round < 3; ++round) {
+    Step();
+    if (HasFatalFailure()) return;
+  }
+  ASSERT_OK(job_->FinishUpdates());
+}
+
+}  // namespace
+}  // namespace gemini::client

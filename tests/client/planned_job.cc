@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/client/planned_job.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace gemini::client {
+namespace {
+
+void Fill(std::byte* at, int64_t first_byte, int64_t size_bytes, uint64_t tag) {
+  uint64_t* const words = reinterpret_cast<uint64_t*>(at);
+  for (int64_t i = 0; i < size_bytes / 8; ++i) words[i] = tag * 1'000'003 + first_byte / 8 + i;
+}
+
+// Tag 0: zeros.
+bool Holds(const std::byte* at, int64_t size_bytes, uint64_t tag, int64_t first_byte = 0) {
+  const uint64_t* const words = reinterpret_cast<const uint64_t*>(at);
+  for (int64_t i = 0; i < size_bytes / 8; ++i) {
+    if (words[i] != (tag == 0 ? 0 : tag * 1'000'003 + first_byte / 8 + i)) return false;
+  }
+  return true;
+}
+
+// Moments of step 0 are zeros.
+uint64_t MomentTag(int64_t step, const TensorPiece& piece, ChunkKind kind) {
+  return step == 0 ? 0 : 1'000'000'007u * step + 2 * piece.tensor + (kind == ChunkKind::kExpAvg);
+}
+
+}  // namespace
+
+PlannedJob::PlannedJob(Session& session, std::vector<TracedTensor> tensors, PlanSource* plans,
+                       int64_t host_slots, int64_t nvme_slots)
+    : session_(session), tensors_(std::move(tensors)) {
+  std::vector<TensorSpec> specs;
+  for (const TracedTensor& tensor : tensors_)
+    specs.push_back({"", tensor.size_bytes, tensor.group});
+  layout_ = *Layout::Pack(specs, session.chunk_bytes());
+  auto store = session.OpenSpace({.name = "job",
+                                  .num_bundles = layout_.num_bundles(),
+                                  .host_slots = host_slots,
+                                  .nvme_slots = nvme_slots,
+                                  .num_tensors = static_cast<int64_t>(tensors_.size())});
+  EXPECT_OK(store);
+  store_ = *store;
+  tags_.resize(tensors_.size());
+  grad_tags_.resize(tensors_.size());
+  for (size_t i = 0; i < tensors_.size(); ++i) tags_[i] = NewTag();
+  for (int64_t i = 0; i < layout_.num_bundles(); ++i) {
+    auto spare = store_->AcquireSpare();
+    EXPECT_OK(spare);
+    FillParams(BundleId(i), spare->data());
+    std::pair<ChunkKind, HostChunk> fresh(ChunkKind::kParam, *std::move(spare));
+    EXPECT_OK(store_->Commit(BundleId(i), 0, absl::MakeSpan(&fresh, 1)));
+  }
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    const TensorPlace& place = layout_.place(static_cast<int64_t>(i));
+    const auto add = [&](ChunkKind kind) {
+      return session_.residency().AddRange(*store_, place.first_bundle, place.num_bundles, kind);
+    };
+    params_.push_back(add(ChunkKind::kParam));
+    for (const ChunkKind kind : {ChunkKind::kExpAvg, ChunkKind::kExpAvgSq}) {
+      if (trainable(i)) moments_.push_back(add(kind));
+    }
+    grads_.push_back(trainable(i) ? add(ChunkKind::kGrad) : RangeId());
+  }
+  updates_ = std::make_unique<UpdateQueue>(
+      *store_, [this](BundleId bundle) { return UpdateInHost(bundle); },
+      [](const absl::Status& status) { EXPECT_OK(status); });
+  phases_ = std::make_unique<PhaseTracker>(session.residency(), session.device_budget(), plans,
+                                           session.timeline());
+  EXPECT_EQ(phases_->AddTensors(*store_, tensors_), 0);
+}
+
+PlannedJob::~PlannedJob() {
+  updates_.reset();
+  phases_.reset();
+}
+
+absl::Status PlannedJob::Operator(const std::vector<TensorUse>& uses, bool gradients_enabled) {
+  const int64_t op = phases_->BeginOperator(uses, gradients_enabled);
+  std::vector<RangeId> ranges;
+  for (const TensorUse& use : uses) ranges.push_back(RangeOf(use));
+  std::vector<std::byte*> addresses(ranges.size());
+  const absl::Status status = session_.residency().Pin(ranges, absl::MakeSpan(addresses));
+  if (status.ok()) {
+    for (size_t i = 0; i < uses.size(); ++i) {
+      std::byte* const at = addresses[i] + layout_.place(uses[i].tensor).offset_bytes;
+      uint64_t& tag = TagOf(uses[i]);
+      EXPECT_TRUE((tag == 0 && uses[i].kind == ChunkKind::kGrad) ||
+                  Holds(at, tensors_[uses[i].tensor].size_bytes, tag))
+          << "tensor " << uses[i].tensor << " kind " << static_cast<int>(uses[i].kind);
+      if (!uses[i].written) continue;
+      tag = NewTag();
+      Fill(at, 0, tensors_[uses[i].tensor].size_bytes, tag);
+    }
+    for (size_t i = 0; i < uses.size(); ++i) {
+      session_.residency().Unpin(ranges[i], uses[i].written);
+    }
+  }
+  phases_->EndOperator(op);
+  return status;
+}
+
+absl::Status PlannedJob::Gradient(int32_t tensor) {
+  phases_->GradientLeaves(tensor);
+  grad_tags_[tensor] = NewTag();
+  std::vector<std::byte> bytes(tensors_[tensor].size_bytes);
+  Fill(bytes.data(), 0, tensors_[tensor].size_bytes, grad_tags_[tensor]);
+  const auto is_written = [&](const TensorPiece& piece) {
+    return piece.tensor != tensor && grad_tags_[piece.tensor] != 0;
+  };
+  const bool alone = std::ranges::none_of(Pieces(layout_.place(tensor).first_bundle), is_written);
+  auto write = session_.residency().BeginWrite(grads_[tensor], layout_.place(tensor).offset_bytes,
+                                               bytes.data(), tensors_[tensor].size_bytes, alone);
+  if (write.ok()) write->Wait();
+  return write.status();
+}
+
+absl::Status PlannedJob::Update() {
+  absl::Status status = updates_->Finish();
+  if (!status.ok()) return status;
+  const std::vector<UpdateRanges> planned = phases_->BeginUpdate();
+  std::vector<int32_t> updated;
+  {
+    DeviceUpdate on_device(session_.residency());
+    for (const UpdateRanges& ranges : planned) EXPECT_OK(on_device.Add(ranges));
+    phases_->PauseMoves();
+    std::vector<BundleId> bundles;
+    for (size_t i = 0; i < tensors_.size(); ++i) {
+      if (!trainable(i)) continue;
+      updated.push_back(static_cast<int32_t>(i));
+      if (on_device.contains(layout_.place(static_cast<int64_t>(i)).first_bundle)) continue;
+      for (const RangeId range : RangesOf(i)) status.Update(session_.residency().Flush(range));
+    }
+    for (int64_t i = 0; i < layout_.num_bundles(); ++i) {
+      if (layout_.group(BundleId(i)) != TensorGroup::kTrainable) continue;
+      if (!on_device.contains(BundleId(i))) bundles.push_back(BundleId(i));
+    }
+    old_tags_ = tags_;
+    old_moments_ = moments_step_;
+    if (status.ok()) {
+      for (const int32_t tensor : updated) tags_[tensor] = NewTag();
+      moments_step_ = step_ + 1;
+      on_device.Update([this](const BundleInPlace& chunks) { UpdateOnDevice(chunks); });
+      updates_on_device_ += static_cast<int64_t>(planned.size());
+      Intent intent;
+      intent.step = ++step_;
+      intent.tensors.resize(tensors_.size());
+      status = store_->BeginUpdate(intent, bundles, on_device.versions());
+    }
+    if (!status.ok()) {
+      on_device.Undo();
+      tags_ = old_tags_;
+      moments_step_ = old_moments_;
+    }
+    for (const int32_t tensor : updated) {
+      if (!status.ok() || on_device.contains(layout_.place(tensor).first_bundle)) continue;
+      for (const RangeId range : RangesOf(tensor)) {
+        if (range != grads_[tensor]) status.Update(session_.residency().Drop(range));
+      }
+    }
+  }
+  if (status.ok()) updates_->Wake();
+  phases_->EndUpdate(status.ok() ? updated : std::vector<int32_t>());
+  return status;
+}
+
+std::vector<TensorPiece> PlannedJob::Pieces(BundleId bundle) const {
+  const int64_t chunk_bytes = session_.chunk_bytes();
+  std::vector<TensorPiece> pieces;
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    const TensorPlace& place = layout_.place(static_cast<int64_t>(i));
+    const int64_t index = bundle.value() - place.first_bundle.value();
+    if (index < 0 || index >= place.num_bundles) continue;
+    const int64_t begin = index * chunk_bytes;
+    pieces.push_back({.tensor = static_cast<int64_t>(i),
+                      .chunk_offset_bytes = index == 0 ? place.offset_bytes : 0,
+                      .tensor_offset_bytes = begin,
+                      .size_bytes = std::min(tensors_[i].size_bytes - begin, chunk_bytes)});
+  }
+  return pieces;
+}
+
+void PlannedJob::FillParams(BundleId bundle, std::byte* chunk) {
+  for (const TensorPiece& piece : Pieces(bundle)) {
+    Fill(chunk + piece.chunk_offset_bytes, piece.tensor_offset_bytes, piece.size_bytes,
+         tags_[piece.tensor]);
+  }
+}
+
+void PlannedJob::CheckMoments(BundleId bundle, ChunkKind kind, const std::byte* chunk) {
+  for (const TensorPiece& piece : Pieces(bundle)) {
+    EXPECT_TRUE(Holds(chunk + piece.chunk_offset_bytes, piece.size_bytes,
+                      MomentTag(old_moments_, piece, kind), piece.tensor_offset_bytes))
+        << ChunkKindName(kind) << " of tensor " << piece.tensor << " at step " << step_;
+  }
+}
+
+void PlannedJob::FillMoments(BundleId bundle, ChunkKind kind, std::byte* chunk) {
+  for (const TensorPiece& piece : Pieces(bundle)) {
+    Fill(chunk + piece.chunk_offset_bytes, piece.tensor_offset_bytes, piece.size_bytes,
+         MomentTag(moments_step_, piece, kind));
+  }
+}
+
+absl::Status PlannedJob::UpdateInHost(BundleId bundle) {
+  std::vector<std::pair<ChunkKind, HostChunk>> fresh;
+  for (const ChunkKind kind : {ChunkKind::kParam, ChunkKind::kExpAvg, ChunkKind::kExpAvgSq}) {
+    auto spare = store_->AcquireSpareForUpdate();
+    if (!spare.ok()) return spare.status();
+    if (kind == ChunkKind::kParam) {
+      FillParams(bundle, spare->data());
+    } else {
+      if (store_->HasPayload(ChunkOf(bundle, kind))) {
+        auto old = store_->AcquireForUpdate(ChunkOf(bundle, kind));
+        if (!old.ok()) return old.status();
+        CheckMoments(bundle, kind, old->data());
+      } else {
+        EXPECT_EQ(old_moments_, 0) << "bundle " << bundle.value() << " lost its moments";
+      }
+      FillMoments(bundle, kind, spare->data());
+    }
+    fresh.emplace_back(kind, *std::move(spare));
+  }
+  return store_->Commit(bundle, step_, absl::MakeSpan(fresh));
+}
+
+void PlannedJob::UpdateOnDevice(const BundleInPlace& chunks) {
+  for (const TensorPiece& piece : Pieces(chunks.bundle)) {
+    const int64_t at = piece.chunk_offset_bytes;
+    EXPECT_TRUE(Holds(chunks.param + at, piece.size_bytes, old_tags_[piece.tensor],
+                      piece.tensor_offset_bytes));
+    const uint64_t grad_tag = grad_tags_[piece.tensor];
+    EXPECT_TRUE(grad_tag == 0 ||
+                Holds(chunks.grad + at, piece.size_bytes, grad_tag, piece.tensor_offset_bytes))
+        << "gradient of tensor " << piece.tensor;
+  }
+  FillParams(chunks.bundle, chunks.param);
+  CheckMoments(chunks.bundle, ChunkKind::kExpAvg, chunks.exp_avg);
+  CheckMoments(chunks.bundle, ChunkKind::kExpAvgSq, chunks.exp_avg_sq);
+  FillMoments(chunks.bundle, ChunkKind::kExpAvg, chunks.exp_avg);
+  FillMoments(chunks.bundle, ChunkKind::kExpAvgSq, chunks.exp_avg_sq);
+}
+
+std::vector<RangeId> PlannedJob::RangesOf(size_t tensor) const {
+  const auto before = static_cast<size_t>(
+      std::count_if(tensors_.begin(), tensors_.begin() + static_cast<int64_t>(tensor),
+                    [](const TracedTensor& at) { return at.group == TensorGroup::kTrainable; }));
+  return {params_[tensor], moments_[2 * before], moments_[2 * before + 1], grads_[tensor]};
+}
+
+}  // namespace gemini::client
