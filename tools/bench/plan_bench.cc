@@ -118,9 +118,9 @@ void plan_seconds_spans(benchmark::State& state) { MeasurePlanSeconds(state, /*s
 BENCHMARK(plan_seconds_spans)->UseManualTime()->MinTime(0.5);
 
 // Bytes of a training step of GPT-2 (12 layers, width 768, vocabulary 8,192, 1 x 256 tokens) with DEVICE
-// at 25% of its parameters beside the non-model peak, updated in HOST. The value is auto's part of what on-line placement
-// moves; the baseline the part of farthest next use that forgets the next round. A frozen base with a
-// tied embedding that trains alone is where that matters, so the table has it too.
+// at 25% of its parameters beside the non-model peak, updated in HOST. The value is auto's part of what
+// on-line placement moves; the baseline the part of farthest next use that forgets the next round. A frozen
+// base with a tied embedding that trains alone is where that matters, so the table has it too.
 void plan_gpt2_bytes_fraction_of_lru(benchmark::State& state) {
   TransformerShape shape;
   shape.vocabulary = 8192;
