@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
 #include "gemini/check.h"
 #include "gemini/status_macros.h"
 
@@ -12,7 +13,7 @@ DeviceUpdate::~DeviceUpdate() {
   for (const Pinned& pinned : pinned_) {
     for (const Part part : {kParam, kExpAvg, kExpAvgSq}) {
       residency_.Unpin(pinned.ids[part], updated_ && !undone_);
-      // Nobody else pins them: the step has them to itself.
+      // Each is here once, and nobody else pins them: the step has them to itself.
       if (undone_) GEMINI_CHECK(residency_.Drop(pinned.ids[part]).ok());
     }
     residency_.Unpin(pinned.ids[kGrad], /*dirty=*/false);
@@ -20,6 +21,10 @@ DeviceUpdate::~DeviceUpdate() {
 }
 
 absl::Status DeviceUpdate::Add(const UpdateRanges& ranges) {
+  if (contains(ranges.first)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("bundle ", ranges.first.value(), " comes twice in an update on DEVICE"));
+  }
   Pinned pinned = {.ranges = ranges,
                    .ids = {ranges.param, ranges.exp_avg, ranges.exp_avg_sq, ranges.grad}};
   for (const Part part : {kParam, kExpAvg, kExpAvgSq}) {

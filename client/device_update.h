@@ -29,7 +29,8 @@ class DeviceUpdate {
   ~DeviceUpdate();
 
   // Writes back what of the parameter and the moments is dirty, and pins all four ranges, fetching what is
-  // not there. On an error the range is not part of the update. Errors: of Residency::Flush and Pin.
+  // not there. On an error the range is not part of the update. INVALID_ARGUMENT: it is already; a
+  // server's plan may say so. Others: of Residency::Flush and Pin.
   absl::Status Add(const UpdateRanges& ranges);
   bool contains(BundleId bundle) const { return Find(bundle) != nullptr; }
   // The bytes of the bundle's gradient chunk; it is contained.

@@ -167,8 +167,8 @@ absl::Status Residency::NoRoom(absl::Span<const RangeId> ids) const {
 
 absl::Status Residency::SetBudget(int64_t device_bytes) {
   MutexLock lock(mutex_);
-  if (device_bytes <=
-      budget_.budget_bytes()) {  // Equal: a call before could not make enough leave.
+  // Equal: a call before could not make enough leave.
+  if (device_bytes <= budget_.budget_bytes()) {
     if (planned_ != nullptr) planned_->Interrupt(Divergence::kBudget);
     NotifyChange();
     while (moving_ > 0) WaitForChange();

@@ -77,6 +77,30 @@ TEST_F(DeviceUpdateTest, MomentsOfAFirstRoundAreZeros) {
   EXPECT_EQ(all_divergences(), 0);
 }
 
+// The server makes plans, and nothing that it says may end this process.
+TEST_F(DeviceUpdateTest, ARangeThatAPlanNamesTwiceIsTakenOnce) {
+  Open(2, /*device_slots=*/12, nullptr);
+  if (HasFatalFailure()) return;
+  Step();
+  ASSERT_OK(job_->FinishUpdates());
+  const auto range = [&](ChunkKind kind) {
+    return *session_->residency().FindRange(job_->store(), BundleId(0), 1, kind);
+  };
+  const UpdateRanges ranges = {.store = &job_->store(),
+                               .first = BundleId(0),
+                               .num_bundles = 1,
+                               .param = range(ChunkKind::kParam),
+                               .exp_avg = range(ChunkKind::kExpAvg),
+                               .exp_avg_sq = range(ChunkKind::kExpAvgSq),
+                               .grad = range(ChunkKind::kGrad)};
+  DeviceUpdate update(session_->residency());
+  ASSERT_OK(update.Add(ranges));
+  EXPECT_THAT(update.Add(ranges), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_EQ(update.versions().size(), 1u);
+  update.Update([](const BundleInPlace& chunks) { *chunks.param ^= std::byte{1}; });
+  update.Undo();  // Each range goes, which it could not while it is pinned twice.
+}
+
 TEST_F(DeviceUpdateTest, ARefusedStepLeavesTheVersionBefore) {
   LocalPlans plans(kTestChunkBytes);
   plans.set_policy({.kind = PolicyKind::kStatic, .optimizer_fraction = 0.5});
