@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -63,10 +64,6 @@ absl::Status CheckShape(const Plan& plan) {
     }
   }
   for (const PlannedResident& resident : plan.initial) {
-    const auto keeps = [&](const PlannedUpdate& update) { return update.grad == resident.range; };
-    if (std::ranges::any_of(plan.device_updates, keeps)) {
-      return Wrong("it begins with a gradient in range ", resident.range);
-    }
     if (!is_place(resident.range, resident.slot)) {
       return Wrong("range ", resident.range, " begins in slot ", resident.slot.value(), " of ",
                    num_slots);
@@ -113,8 +110,37 @@ std::array<int32_t, 4> RangesOf(const PlannedUpdate& update) {
   return {update.param, update.exp_avg, update.exp_avg_sq, update.grad};
 }
 
-// What device_updates says of ranges and of the uses of them.
-absl::Status CheckDeviceUpdates(const Plan& plan) {
+// The gradients that are on DEVICE when the update begins.
+std::vector<int32_t> KeptGradients(const Plan& plan) {
+  std::vector<int32_t> kept = plan.late_gradients;
+  for (const PlannedUpdate& update : plan.device_updates) kept.push_back(update.grad);
+  return kept;
+}
+
+// What late_gradients says of ranges; `listed` has those of device_updates.
+absl::Status CheckLateGradients(const Plan& plan, std::vector<bool>& listed) {
+  std::map<std::pair<int32_t, BundleId>, int64_t> num_bundles;
+  for (const int32_t range : plan.updated) {
+    const PlannedRange& param = plan.ranges[range];
+    num_bundles[{param.space, param.first}] = param.num_bundles;
+  }
+  for (const int32_t range : plan.late_gradients) {
+    if (range < 0 || range >= static_cast<int64_t>(plan.ranges.size()) || listed[range] ||
+        plan.ranges[range].kind != ChunkKind::kGrad) {
+      return Wrong("range ", range, " is late: it is no gradient, or comes twice");
+    }
+    const PlannedRange& grad = plan.ranges[range];
+    const auto found = num_bundles.find({grad.space, grad.first});
+    if (found == num_bundles.end() || found->second != grad.num_bundles) {
+      return Wrong("the gradients of range ", range, " are late, and no update in HOST reads them");
+    }
+    listed[range] = true;
+  }
+  return absl::OkStatus();
+}
+
+// What device_updates and late_gradients say of ranges and of the uses of them.
+absl::Status CheckUpdates(const Plan& plan) {
   constexpr std::array<ChunkKind, 4> kKinds = {ChunkKind::kParam, ChunkKind::kExpAvg,
                                                ChunkKind::kExpAvgSq, ChunkKind::kGrad};
   const int32_t n = plan.num_positions();
@@ -143,6 +169,16 @@ absl::Status CheckDeviceUpdates(const Plan& plan) {
   for (const int32_t range : plan.updated) {
     if (listed[range]) return Wrong("range ", range, " is updated on DEVICE and in HOST");
   }
+  GEMINI_RETURN_IF_ERROR(CheckLateGradients(plan, listed));
+  for (const int32_t range : plan.late_gradients) {
+    used_there_alone[range] = true;
+    used.push_back(range);
+  }
+  for (const PlannedResident& resident : plan.initial) {
+    if (plan.ranges[resident.range].kind == ChunkKind::kGrad && listed[resident.range]) {
+      return Wrong("it begins with a gradient in range ", resident.range);
+    }
+  }
   for (size_t i = 0; i < plan.ranges.size(); ++i) {
     const ChunkKind kind = plan.ranges[i].kind;
     if (kind != ChunkKind::kParam && kind != ChunkKind::kGrad && !listed[i]) {
@@ -154,11 +190,11 @@ absl::Status CheckDeviceUpdates(const Plan& plan) {
   const auto update_uses = plan.uses.begin() + plan.first_use[n - 1];
   if (!std::equal(update_uses, plan.uses.end(), used.begin(), used.end())) {
     return Wrong("the update's operator uses ", plan.uses.end() - update_uses,
-                 " ranges, other than the ", used.size(), " that it updates on DEVICE");
+                 " ranges, other than the ", used.size(), " that it has on DEVICE");
   }
   for (auto use = plan.uses.begin(); use != update_uses; ++use) {
     if (used_there_alone[*use]) {
-      return Wrong("an operator uses range ", *use, ", of an update on DEVICE");
+      return Wrong("an operator uses range ", *use, ", which is the update's");
     }
   }
   return absl::OkStatus();
@@ -167,12 +203,15 @@ absl::Status CheckDeviceUpdates(const Plan& plan) {
 // What was updated on DEVICE is written back before it is dropped, gradients as they leave.
 absl::Status CheckWriteBacks(const Plan& plan) {
   const int32_t last = plan.num_positions() - 1;
+  const std::vector<int32_t> grads = KeptGradients(plan);
+  std::vector<int32_t> changed = grads;
+  for (const PlannedUpdate& update : plan.device_updates) {
+    changed.insert(changed.end(), {update.param, update.exp_avg, update.exp_avg_sq});
+  }
   std::vector<bool> is_dirty(plan.ranges.size()), is_grad(plan.ranges.size()),
       grad_left(plan.ranges.size());
-  for (const PlannedUpdate& update : plan.device_updates) {
-    for (const int32_t range : RangesOf(update)) is_dirty[range] = true;
-    is_grad[update.grad] = true;
-  }
+  for (const int32_t range : changed) is_dirty[range] = true;
+  for (const int32_t range : grads) is_grad[range] = true;
   const auto first_after =
       std::find_if(plan.evictions.begin(), plan.evictions.end(),
                    [&](const PlannedEviction& eviction) { return eviction.after == last; });
@@ -183,19 +222,16 @@ absl::Status CheckWriteBacks(const Plan& plan) {
       is_dirty[eviction.range] = false;
     } else if (is_dirty[eviction.range] || is_grad[eviction.range]) {
       return Wrong("range ", eviction.range, " is dropped after ", eviction.after,
-                   ", before its update on DEVICE is written back");
+                   ", before what the update has of it on DEVICE is written back");
     }
     if (eviction.after == last && !eviction.stays) grad_left[eviction.range] = true;
   }
-  for (const PlannedUpdate& update : plan.device_updates) {
-    for (const int32_t range : RangesOf(update)) {
-      if (is_dirty[range]) {
-        return Wrong("the update of range ", range, " on DEVICE is not written back");
-      }
-    }
-    if (!grad_left[update.grad]) {
-      return Wrong("the gradients of range ", update.grad, " stay after their update on DEVICE");
-    }
+  for (const int32_t range : changed) {
+    if (is_dirty[range])
+      return Wrong("what the update has of range ", range, " is not written back");
+  }
+  for (const int32_t range : grads) {
+    if (!grad_left[range]) return Wrong("the gradients of range ", range, " stay after the update");
   }
   return absl::OkStatus();
 }
@@ -224,7 +260,7 @@ class Round {
     for (const PlannedRange& range : plan.ranges) {
       of_update_.push_back(updated_bundles.count({range.space, range.first}) != 0);
     }
-    for (const PlannedUpdate& update : plan.device_updates) is_kept_grad_[update.grad] = true;
+    for (const int32_t range : KeptGradients(plan)) is_kept_grad_[range] = true;
     for (const PlannedFetch& fetch : plan.fetches) {
       by_begin_.push_back(&fetch);
       if (!is_kept_grad_[fetch.range]) continue;
@@ -348,7 +384,8 @@ class Round {
             "range ", range, " is evicted after ", position,
             slot_of_[range] == kNobody ? ", where it is not on DEVICE" : ", before its use");
       }
-      if (plan_.ends_with_update() && position == plan_.num_positions() - 1 && of_update_[range]) {
+      if (plan_.ends_with_update() && position == plan_.num_positions() - 1 && of_update_[range] &&
+          !is_kept_grad_[range]) {
         return Wrong("range ", range, " is evicted after the update that reads it");
       }
       if (stayed_at_[range] == position) {
@@ -364,7 +401,9 @@ class Round {
   }
 
   absl::Status Update() {
-    for (const PlannedUpdate& update : plan_.device_updates) has_gradients_[update.grad] = false;
+    for (size_t range = 0; range < has_gradients_.size(); ++range) {
+      if (is_kept_grad_[range]) has_gradients_[range] = false;
+    }
     for (size_t range = 0; range < slot_of_.size(); ++range) {
       if (slot_of_[range] == kNobody || !of_update_[range]) continue;
       if (plan_.ranges[range].kind == ChunkKind::kGrad) {
@@ -380,16 +419,15 @@ class Round {
   }
 
   const Plan& plan_;
-  std::vector<int32_t> slot_of_;  // By range.
-  std::vector<int32_t> pending_;  // By range: the operator that it was fetched for.
-  std::vector<bool> of_update_;   // By range: of an update in HOST.
-  std::vector<int32_t>
-      stayed_at_;  // By range: the position after which it was written back and stayed.
-  std::vector<bool> is_kept_grad_;  // By range: of an update on DEVICE.
-  std::vector<bool>
-      has_gradients_;  // By such a range: it had its blank fetch since the last update.
-  std::vector<std::pair<int32_t, int32_t>>
-      gradients_;                   // Positions for which such ranges are fetched.
+  // By range.
+  std::vector<int32_t> slot_of_;
+  std::vector<int32_t> pending_;     // The operator that it was fetched for.
+  std::vector<bool> of_update_;      // Of an update in HOST.
+  std::vector<int32_t> stayed_at_;   // The position after which it was written back and stayed.
+  std::vector<bool> is_kept_grad_;   // Gradients that are on DEVICE when the update begins.
+  std::vector<bool> has_gradients_;  // Of those: it had its blank fetch since the last update.
+  // Positions for which kept gradients are fetched, and their ranges.
+  std::vector<std::pair<int32_t, int32_t>> gradients_;
   std::vector<int32_t> occupants_;  // By slot.
   std::vector<const PlannedFetch*> by_begin_;
   size_t next_fetch_ = 0;
@@ -401,7 +439,7 @@ class Round {
 
 absl::Status CheckPlan(const Plan& plan) {
   GEMINI_RETURN_IF_ERROR(CheckShape(plan));
-  GEMINI_RETURN_IF_ERROR(CheckDeviceUpdates(plan));
+  GEMINI_RETURN_IF_ERROR(CheckUpdates(plan));
   GEMINI_RETURN_IF_ERROR(CheckWriteBacks(plan));
   return Round(plan).Play();
 }

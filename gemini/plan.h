@@ -15,17 +15,18 @@
 //           or non-model data needs it: an allocation that finds none waits for the evictions whose
 //           `after` has passed, and the plan is left only when that was not enough.
 // Update:   when the last operator stands for the update, all evictions with a write-back of what it
-//           reads in HOST are before it. When it has ended, the DEVICE copies of `updated` have left by
-//           themselves: they are not listed as evictions. The four ranges of each of device_updates are
-//           used by that operator, which changes parameters and moments where they are: their copies
-//           in HOST are those of the version before. So they are written back after it, by an eviction
-//           or by one that `stays`, before the next round's last operator.
+//           reads in HOST are before it, but for late gradients. When it has ended, the DEVICE copies of
+//           `updated` have left by themselves: they are not listed as evictions. The four ranges of each
+//           of device_updates are used by that operator, which changes parameters and moments where they
+//           are: their copies in HOST are those of the version before. So they are written back after
+//           it, by an eviction or by one that `stays`, before the next round's last operator.
 // Gradients: each leaves when its interval ends; kMaxGradientsUnderWay of them at a time, and an operator
-//           whose gradient would be one more waits for the oldest. One of device_updates goes into its
-//           range on DEVICE instead, which a blank fetch has made room for: needed_at is the position of
-//           the range's first gradient, and the range counts as used at each position of one. `uses`
-//           has it at the last position alone: before, no operator pins it. It leaves after that, written
-//           back. If it has to leave earlier, written back too, another fetch brings it again.
+//           whose gradient would be one more waits for the oldest. One of device_updates or of
+//           late_gradients goes into its range on DEVICE instead, which a blank fetch has made room for:
+//           needed_at is the position of the range's first gradient, and the range counts as used at
+//           each position of one. `uses` has it at the last position alone: before, no operator pins it.
+//           It leaves after that, written back. If it has to leave earlier, written back too, another
+//           fetch brings it again. The update in HOST of a late one's bundles waits until it has left.
 // Budget:   a range takes its slots from the interval of its `after` to that of its eviction's, both
 //           included. In each interval all slots so taken and its non-model peak fit into
 //           device_bytes; a slot that passes from one to another in an interval counts once.
@@ -125,13 +126,16 @@ struct Plan {
   std::vector<PlannedRange> ranges;
   // The ranges that each operator pins, without repeats: those of position i are
   // uses[first_use[i] .. first_use[i + 1]). Of the update's position: those of device_updates, one after
-  // the other, in the order of PlannedUpdate's members.
+  // the other, in the order of PlannedUpdate's members, and late_gradients behind them.
   std::vector<int32_t> first_use;  // num_positions + 1 entries.
   std::vector<int32_t> uses;
   // Param ranges that are updated in HOST and become stale on DEVICE, in the update's order; and those
   // that are updated on DEVICE. Both empty: the round has no update.
   std::vector<int32_t> updated;
   std::vector<PlannedUpdate> device_updates;
+  // Grad ranges of some of `updated`: on DEVICE still when the update begins, to leave beside the next
+  // round's operators.
+  std::vector<int32_t> late_gradients;
   std::vector<PlannedResident> initial;
   std::vector<PlannedFetch> fetches;
   std::vector<PlannedEviction> evictions;
@@ -148,7 +152,7 @@ struct Plan {
 // is there, each list in an order in which it cannot wait for itself, what was updated on DEVICE written
 // back before it is dropped or updated again, and the round's end as its beginning. INVALID_ARGUMENT names
 // the first that is wrong. It knows no non-model data, nor where gradients are complete: a fetch of a
-// gradient of device_updates counts as its use at needed_at. O(size log size).
+// gradient that stays for the update counts as its use at needed_at. O(size log size).
 absl::Status CheckPlan(const Plan& plan);
 
 }  // namespace gemini

@@ -81,6 +81,7 @@ std::string EncodePlan(const Plan& plan) {
       Converted<wire::PlannedUpdate>(plan.device_updates, [](const PlannedUpdate& update) {
         return wire::PlannedUpdate(update.param, update.exp_avg, update.exp_avg_sq, update.grad);
       }));
+  const auto late_gradients = builder.CreateVector(plan.late_gradients);
   const auto initial = builder.CreateVectorOfStructs(Converted<wire::PlannedResident>(
       plan.initial,
       [](const PlannedResident& at) { return wire::PlannedResident(at.slot.value(), at.range); }));
@@ -103,11 +104,12 @@ std::string EncodePlan(const Plan& plan) {
   const auto stall_ns =
       builder.CreateVector(plan.prediction.stall_ns.data(), plan.prediction.stall_ns.size());
   wire::FinishPlanBuffer(
-      builder, wire::CreatePlan(builder, phase, plan.fingerprint,
-                                static_cast<uint8_t>(plan.policy.kind), plan.policy.param_fraction,
-                                plan.policy.optimizer_fraction, made_by, plan.chunk_bytes,
-                                plan.device_bytes, ranges, first_use, uses, updated, device_updates,
-                                initial, fetches, evictions, host_moves, &prediction, stall_ns));
+      builder,
+      wire::CreatePlan(builder, phase, plan.fingerprint, static_cast<uint8_t>(plan.policy.kind),
+                       plan.policy.param_fraction, plan.policy.optimizer_fraction, made_by,
+                       plan.chunk_bytes, plan.device_bytes, ranges, first_use, uses, updated,
+                       device_updates, late_gradients, initial, fetches, evictions, host_moves,
+                       &prediction, stall_ns));
   return std::string(reinterpret_cast<const char*>(builder.GetBufferPointer()), builder.GetSize());
 }
 
@@ -140,6 +142,7 @@ absl::StatusOr<Plan> DecodePlan(absl::string_view bytes) {
       PlannedUpdate>(from.device_updates(), [](const wire::PlannedUpdate* update) {
     return PlannedUpdate{update->param(), update->exp_avg(), update->exp_avg_sq(), update->grad()};
   });
+  plan.late_gradients = Indices(from.late_gradients());
   plan.initial = Converted<PlannedResident>(from.initial(), [](const wire::PlannedResident* at) {
     return PlannedResident{at->range(), SlotId(at->slot())};
   });

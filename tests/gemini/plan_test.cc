@@ -184,7 +184,7 @@ TEST(PlanTest, EveryKindOfDamageToAnUpdateOnDeviceIsNamed) {
          p.fetches.insert(p.fetches.begin() + 1, {1, SlotId(1), 0, 1});
        }},
       {"range 2 is dropped after 2", [](Plan& p) { p.evictions[1].writes_back = false; }},
-      {"range 0 on DEVICE is not written", [](Plan& p) { p.evictions.pop_back(); }},
+      {"has of range 0 is not written", [](Plan& p) { p.evictions.pop_back(); }},
       {"range 0 is dropped after 0",
        [](Plan& p) {
          p.evictions.pop_back();
@@ -205,6 +205,74 @@ TEST(PlanTest, EveryKindOfDamageToAnUpdateOnDeviceIsNamed) {
   };
   for (size_t i = 0; i < damages.size(); ++i) {
     Plan plan = UpdateOnDevice();
+    damages[i].second(plan);
+    EXPECT_THAT(CheckPlan(plan),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(damages[i].first)))
+        << i;
+  }
+}
+
+// As UpdateOnDevice, and the gradients of range 4 (5) come into slot 4 when it has left, to be written
+// back after the update.
+Plan LateGradient() {
+  Plan plan = UpdateOnDevice();
+  plan.ranges.push_back(Range(1, ChunkKind::kGrad));
+  plan.first_use = {0, 2, 3, 8};
+  plan.uses = {0, 4, 0, 0, 2, 3, 1, 5};
+  plan.late_gradients = {5};
+  plan.fetches = {{1, SlotId(1), 0, 0, true},
+                  {4, SlotId(4), 0, 0},
+                  {2, SlotId(2), 0, 2},
+                  {5, SlotId(4), 1, 1, true},
+                  {3, SlotId(3), 1, 2}};
+  plan.evictions = {{4, 0, false}, {1, 2, true}, {5, 2, true},
+                    {2, 2, true},  {3, 2, true}, {0, 2, true, true}};
+  return plan;
+}
+
+TEST(PlanTest, ALateGradientIsAccepted) { ASSERT_OK(CheckPlan(LateGradient())); }
+
+TEST(PlanTest, LateGradientsNeedNoUpdateOnDevice) {
+  Plan plan;
+  plan.chunk_bytes = 4096;
+  plan.device_bytes = 2 * 4096;
+  plan.ranges = {Range(0), Range(0, ChunkKind::kGrad)};
+  plan.first_use = {0, 1, 2};
+  plan.uses = {0, 1};
+  plan.updated = {0};
+  plan.late_gradients = {1};
+  plan.fetches = {{0, SlotId(0), 0, 0}, {1, SlotId(1), 0, 0, true}};
+  plan.evictions = {{1, 1, true}};
+  ASSERT_OK(CheckPlan(plan));
+}
+
+TEST(PlanTest, EveryKindOfDamageToALateGradientIsNamed) {
+  const std::vector<std::pair<std::string, std::function<void(Plan&)>>> damages = {
+      {"range 9 is late", [](Plan& p) { p.late_gradients[0] = 9; }},
+      {"range -1 is late", [](Plan& p) { p.late_gradients[0] = -1; }},
+      {"range 4 is late: it is no gradient", [](Plan& p) { p.late_gradients[0] = 4; }},
+      {"range 1 is late", [](Plan& p) { p.late_gradients[0] = 1; }},
+      {"range 5 is late", [](Plan& p) { p.late_gradients.push_back(5); }},
+      {"range 5 are late, and no update", [](Plan& p) { p.updated.clear(); }},
+      {"range 5 are late, and no update", [](Plan& p) { p.ranges[5].first = BundleId(2); }},
+      {"range 5 are late, and no update", [](Plan& p) { p.ranges[5].space = 1; }},
+      {"range 5 are late, and no update",
+       [](Plan& p) { p.ranges[5].num_bundles = 2, p.device_bytes *= 2; }},
+      {"other than the 5", [](Plan& p) { p.uses.pop_back(), p.first_use[3] = 7; }},
+      {"an operator uses range 5", [](Plan& p) { p.uses[2] = 5; }},
+      {"begins with a gradient",
+       [](Plan& p) {
+         p.initial.push_back({5, SlotId(4)});
+       }},
+      {"not blank, before it has", [](Plan& p) { p.fetches[3].blank = false; }},
+      {"range 5 is dropped after 2", [](Plan& p) { p.evictions[2].writes_back = false; }},
+      {"gradients of range 5 stay", [](Plan& p) { p.evictions[2].stays = true; }},
+      {"has of range 5 is not written",
+       [](Plan& p) { p.evictions.erase(p.evictions.begin() + 2); }},
+      {"range 5, which is not", [](Plan& p) { p.fetches.erase(p.fetches.begin() + 3); }},
+  };
+  for (size_t i = 0; i < damages.size(); ++i) {
+    Plan plan = LateGradient();
     damages[i].second(plan);
     EXPECT_THAT(CheckPlan(plan),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(damages[i].first)))

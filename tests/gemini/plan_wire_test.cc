@@ -50,22 +50,30 @@ TEST(PlanWireTest, APlanComesBackAsItWas) {
 Plan UpdateOnDevice() {
   Plan plan;
   plan.chunk_bytes = 4096;
-  plan.device_bytes = 4 * 4096;
-  plan.ranges = {{0, BundleId(0), 1, ChunkKind::kParam},
-                 {0, BundleId(0), 1, ChunkKind::kGrad},
-                 {0, BundleId(0), 1, ChunkKind::kExpAvg},
-                 {0, BundleId(0), 1, ChunkKind::kExpAvgSq}};
-  plan.first_use = {0, 1, 5};
-  plan.uses = {0, 0, 2, 3, 1};
+  plan.device_bytes = 6 * 4096;
+  plan.ranges = {{0, BundleId(0), 1, ChunkKind::kParam},  {0, BundleId(0), 1, ChunkKind::kGrad},
+                 {0, BundleId(0), 1, ChunkKind::kExpAvg}, {0, BundleId(0), 1, ChunkKind::kExpAvgSq},
+                 {0, BundleId(1), 1, ChunkKind::kParam},  {0, BundleId(1), 1, ChunkKind::kGrad}};
+  plan.first_use = {0, 2, 7};
+  plan.uses = {0, 4, 0, 2, 3, 1, 5};
+  plan.updated = {4};
   plan.device_updates = {{0, 2, 3, 1}};
+  plan.late_gradients = {5};
   plan.initial = {{0, SlotId(0)}};
-  plan.fetches = {{1, SlotId(1), 0, 0, true}, {2, SlotId(2), 0, 1}, {3, SlotId(3), 0, 1}};
-  plan.evictions = {
-      {1, 1, true, false}, {2, 1, true, false}, {3, 1, true, false}, {0, 1, true, true}};
+  plan.fetches = {{1, SlotId(1), 0, 0, true},
+                  {4, SlotId(4), 0, 0},
+                  {5, SlotId(5), 0, 0, true},
+                  {2, SlotId(2), 0, 1},
+                  {3, SlotId(3), 0, 1}};
+  plan.evictions = {{1, 1, true, false},
+                    {5, 1, true, false},
+                    {2, 1, true, false},
+                    {3, 1, true, false},
+                    {0, 1, true, true}};
   return plan;
 }
 
-TEST(PlanWireTest, AnUpdateOnDeviceComesBackAsItWas) {
+TEST(PlanWireTest, WhatTheUpdateHasOnDeviceComesBackAsItWas) {
   ASSERT_OK(CheckPlan(UpdateOnDevice()));
   ASSERT_OK_AND_ASSIGN(const Plan decoded, DecodePlan(EncodePlan(UpdateOnDevice())));
   EXPECT_EQ(decoded, UpdateOnDevice());
