@@ -8,8 +8,8 @@
 #include <optional>
 
 #include "absl/base/thread_annotations.h"
-#include "client/mutex.h"
 #include "client/session.h"
+#include "gemini/mutex.h"
 
 namespace gemini::client {
 

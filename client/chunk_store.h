@@ -33,7 +33,6 @@
 #include "client/host_chunk.h"
 #include "client/intent_writer.h"
 #include "client/lru_list.h"
-#include "client/mutex.h"
 #include "client/nvme_ring_client.h"
 #include "client/pending_commits.h"
 #include "client/residency_writer.h"
@@ -43,6 +42,7 @@
 #include "client/space_timeline.h"
 #include "client/stored_chunk.h"
 #include "gemini/ids.h"
+#include "gemini/mutex.h"
 #include "gemini/unique_fd.h"
 
 namespace gemini::client {

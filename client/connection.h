@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "client/mutex.h"
+#include "gemini/mutex.h"
 #include "gemini/unique_fd.h"
 #include "gemini/wire_generated.h"
 

@@ -16,7 +16,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "client/copy_engine.h"
-#include "client/mutex.h"
+#include "gemini/mutex.h"
 #include "gemini/timeline_shm.h"
 
 namespace gemini::client {

@@ -14,8 +14,8 @@
 #include "absl/types/span.h"
 #include "client/bundle_update.h"
 #include "client/chunk_store.h"
-#include "client/mutex.h"
 #include "gemini/ids.h"
+#include "gemini/mutex.h"
 
 namespace gemini::client {
 

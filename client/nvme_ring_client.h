@@ -15,9 +15,9 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "client/connection.h"
-#include "client/mutex.h"
 #include "client/space_memory.h"
 #include "gemini/ids.h"
+#include "gemini/mutex.h"
 #include "gemini/space_shm.h"
 #include "gemini/unique_fd.h"
 

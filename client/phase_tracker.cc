@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "client/mutex.h"
 #include "client/plan_binding.h"
 #include "client/plan_executor.h"
 #include "client/trace_recorder.h"
+#include "gemini/mutex.h"
 
 namespace gemini::client {
 namespace {

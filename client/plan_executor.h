@@ -27,11 +27,11 @@
 #include "absl/types/span.h"
 #include "client/chunk_store.h"
 #include "client/copy_engine.h"
-#include "client/mutex.h"
 #include "client/plan_binding.h"
 #include "client/planned_moves.h"
 #include "client/residency.h"
 #include "client/spare_slots.h"
+#include "gemini/mutex.h"
 #include "gemini/stall_cause.h"
 
 namespace gemini::client {

@@ -36,10 +36,10 @@
 #include "client/device_range.h"
 #include "client/device_slots.h"
 #include "client/lru_list.h"
-#include "client/mutex.h"
 #include "client/pending_write.h"
 #include "client/planned_moves.h"
 #include "gemini/ids.h"
+#include "gemini/mutex.h"
 #include "gemini/stall_cause.h"
 
 namespace gemini::client {

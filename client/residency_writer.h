@@ -11,9 +11,9 @@
 #include <optional>
 #include <vector>
 
-#include "client/mutex.h"
 #include "gemini/commit_shm.h"
 #include "gemini/ids.h"
+#include "gemini/mutex.h"
 #include "gemini/residency_shm.h"
 
 namespace gemini::client {

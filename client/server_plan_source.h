@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "client/connection.h"
-#include "client/mutex.h"
 #include "client/plan_source.h"
+#include "gemini/mutex.h"
 #include "gemini/policy_options.h"
 #include "gemini/timeline_shm.h"
 

@@ -14,8 +14,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "client/chunk_store.h"
-#include "client/mutex.h"
 #include "gemini/ids.h"
+#include "gemini/mutex.h"
 
 namespace gemini::client {
 

@@ -21,10 +21,10 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/mutex.h"
 #include "client/pending_write.h"
 #include "client/session.h"
 #include "client/torch/model_tensors.h"
+#include "gemini/mutex.h"
 
 namespace gemini::client::hooks {
 

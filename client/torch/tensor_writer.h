@@ -12,9 +12,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "client/mutex.h"
 #include "client/torch/managed_model.h"
 #include "client/torch/model_tensors.h"
+#include "gemini/mutex.h"
 
 namespace gemini::client::hooks {
 

@@ -16,9 +16,9 @@
 
 #include "client/connection.h"
 #include "client/copy_engine_host.h"
-#include "client/mutex.h"
 #include "client/session.h"
 #include "gemini/byte_size.h"
+#include "gemini/mutex.h"
 #include "gemini/protocol.h"
 #include "gemini/seqpacket.h"
 #include "server/embedded_server.h"

@@ -8,7 +8,7 @@
 
 #include "absl/base/thread_annotations.h"
 
-namespace gemini::client {
+namespace gemini {
 
 class ABSL_LOCKABLE Mutex {
  public:
@@ -45,4 +45,4 @@ class ABSL_SCOPED_LOCKABLE MutexLock {
   Mutex& mutex_;
 };
 
-}  // namespace gemini::client
+}  // namespace gemini
