@@ -81,7 +81,7 @@ void EventLoop::Cancel(TimerId id) {
 
 void EventLoop::Post(Message message) {
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(mutex_);
     messages_.push_back(std::move(message));
   }
   const uint64_t one = 1;
@@ -101,7 +101,7 @@ void EventLoop::RunMessages() {
   (void)!::read(wake_.get(), &count, sizeof(count));
   std::vector<Message> messages;
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(mutex_);
     messages.swap(messages_);
   }
   for (Message& message : messages) message();

@@ -14,8 +14,8 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "gemini/mutex.h"
 #include "gemini/owner_thread.h"
 #include "gemini/unique_fd.h"
 
@@ -72,7 +72,7 @@ class EventLoop {
   uint64_t next_id_ ABSL_GUARDED_BY(owner_) = 1;  // 0 is the wake descriptor.
   std::unordered_map<WatchId, Watched> watched_ ABSL_GUARDED_BY(owner_);
   std::map<TimerId, Message> timers_ ABSL_GUARDED_BY(owner_);
-  absl::Mutex mutex_;  // Never held while a message runs.
+  Mutex mutex_;  // Never held while a message runs.
   std::vector<Message> messages_ ABSL_GUARDED_BY(mutex_);
 };
 

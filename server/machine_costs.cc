@@ -102,14 +102,14 @@ bool MachineCosts::Load() {
                      FileName(), text.ok() ? "it is damaged" : text.status().ToString());
     return false;
   }
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(mutex_);
   costs_ = *costs;
   return true;
 }
 
 void MachineCosts::Set(const CostModel& costs) {
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(mutex_);
     costs_ = costs;
   }
   Keep();
@@ -121,7 +121,7 @@ void MachineCosts::Refresh(const MeasuredRates& measured) {
                                        measured.update_elements};
   bool any = false;
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(mutex_);
     for (size_t i = 0; i < rates.size(); ++i) {
       if (!IsRate(rates[i])) continue;
       double& rate = costs_.*kRates[i].rate;
@@ -133,7 +133,7 @@ void MachineCosts::Refresh(const MeasuredRates& measured) {
 }
 
 CostModel MachineCosts::costs() const {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(mutex_);
   return costs_;
 }
 

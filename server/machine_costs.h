@@ -9,8 +9,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
-#include "absl/synchronization/mutex.h"
 #include "gemini/cost_model.h"
+#include "gemini/mutex.h"
 
 namespace gemini::server {
 
@@ -42,7 +42,7 @@ class MachineCosts {
   void Keep() const;
 
   const std::string directory_;
-  mutable absl::Mutex mutex_;
+  mutable Mutex mutex_;
   CostModel costs_ ABSL_GUARDED_BY(mutex_);
 };
 

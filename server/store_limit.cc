@@ -8,7 +8,7 @@
 namespace gemini::server {
 
 absl::Status StoreLimit::Take(int64_t size_bytes) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(mutex_);
   const int64_t left_bytes = capacity_bytes_ - taken_bytes_;
   if (size_bytes > left_bytes) {
     return absl::ResourceExhaustedError(
@@ -20,13 +20,13 @@ absl::Status StoreLimit::Take(int64_t size_bytes) {
 }
 
 void StoreLimit::GiveBack(int64_t size_bytes) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(mutex_);
   GEMINI_CHECK(size_bytes >= 0 && size_bytes <= taken_bytes_);
   taken_bytes_ -= size_bytes;
 }
 
 int64_t StoreLimit::taken_bytes() const {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(mutex_);
   return taken_bytes_;
 }
 

@@ -6,7 +6,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
+#include "gemini/mutex.h"
 #include "gemini/tier.h"
 
 namespace gemini::server {
@@ -24,7 +24,7 @@ class StoreLimit {
  private:
   const Tier tier_;
   const int64_t capacity_bytes_;
-  mutable absl::Mutex mutex_;
+  mutable Mutex mutex_;
   int64_t taken_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

@@ -14,10 +14,10 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "gemini/byte_size.h"
 #include "gemini/check.h"
 #include "gemini/errno_status.h"
+#include "gemini/mutex.h"
 #include "gemini/status_macros.h"
 
 namespace gemini::server {
@@ -55,7 +55,7 @@ class NvmeTierStore : public TierStore {
   Tier tier() const override { return Tier::kNvme; }
   int64_t capacity_bytes() const override { return capacity_bytes_; }
   int64_t granted_bytes() const override {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(mutex_);
     int64_t taken_bytes = 0;
     for (const OpenDirectory& directory : directories_) taken_bytes += directory.taken_bytes;
     return taken_bytes;
@@ -78,7 +78,7 @@ class NvmeTierStore : public TierStore {
   void Destroy(TierGrant grant) override {
     // The files have no name: closing frees their blocks, so it comes before the room is given back.
     for (TierExtent& extent : grant.extents) extent.fd.Reset();
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(mutex_);
     for (const TierExtent& extent : grant.extents) {
       OpenDirectory& directory = directories_[extent.place];
       directory.taken_bytes -= extent.num_slots * grant.slot_bytes;
@@ -95,7 +95,7 @@ class NvmeTierStore : public TierStore {
 
   // Splits `num_slots` over the directories, most free first, with no file yet.
   absl::Status TakeRoom(int64_t num_slots, TierGrant& grant) {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(mutex_);
     int64_t left_slots = num_slots;
     int64_t free_bytes = 0;
     for (int64_t i = 0; i < static_cast<int64_t>(directories_.size()); ++i) {
@@ -124,7 +124,7 @@ class NvmeTierStore : public TierStore {
   absl::Status Allocate(TierExtent& extent, int64_t slot_bytes) {
     const OpenDirectory* directory;
     {
-      absl::MutexLock lock(&mutex_);
+      MutexLock lock(mutex_);
       directory = &directories_[extent.place];  // Path and descriptor never change.
     }
     GEMINI_ASSIGN_OR_RETURN(extent.fd, MakeUnlinkedFile(*directory));
@@ -140,7 +140,7 @@ class NvmeTierStore : public TierStore {
   }
 
   const int64_t capacity_bytes_;
-  mutable absl::Mutex mutex_;
+  mutable Mutex mutex_;
   std::vector<OpenDirectory> directories_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -21,25 +21,25 @@ WorkerThread::WorkerThread(const std::string& name) {
 
 WorkerThread::~WorkerThread() {
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(mutex_);
     stop_ = true;
+    changed_.notify_one();
   }
   thread_.join();
 }
 
 void WorkerThread::Run(Job job) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(mutex_);
   jobs_.push_back(std::move(job));
+  changed_.notify_one();
 }
 
 void WorkerThread::Serve() {
-  const auto has_work = [this]()
-                            ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stop_ || !jobs_.empty(); };
   while (true) {
     Job job;
     {
-      absl::MutexLock lock(&mutex_);
-      mutex_.Await(absl::Condition(&has_work));
+      MutexLock lock(mutex_);
+      while (!stop_ && jobs_.empty()) mutex_.WaitFor(changed_);
       if (jobs_.empty()) return;
       job = std::move(jobs_.front());
       jobs_.pop_front();

@@ -3,13 +3,14 @@
 // Thread: Run may be called from any thread. Jobs hold bytes in flight and no metadata; they report
 //         by a message to the owner thread's loop.
 #pragma once
+#include <condition_variable>
 #include <deque>
 #include <string>
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
-#include "absl/synchronization/mutex.h"
+#include "gemini/mutex.h"
 
 namespace gemini::server {
 
@@ -28,7 +29,8 @@ class WorkerThread {
  private:
   void Serve();
 
-  absl::Mutex mutex_;
+  Mutex mutex_;
+  std::condition_variable changed_;
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<Job> jobs_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;  // Last: it uses what is above.

@@ -9,13 +9,12 @@
 #include <cstddef>
 #include <cstdlib>
 #include <functional>
+#include <latch>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/synchronization/blocking_counter.h"
-#include "absl/synchronization/notification.h"
 #include "gemini/byte_size.h"
 #include "server/nvme_io.h"
 #include "server/sealed_memfd.h"
@@ -45,13 +44,13 @@ class NvmeIoConformance : public ::testing::TestWithParam<NvmeIoMaker> {
     return {operation, host_.get(), host_chunk * kChunk, nvme_.get(), nvme_chunk * kChunk, kChunk};
   }
   absl::Status Run(const NvmeTransfer& transfer) {
-    absl::Notification done;
+    std::latch done(1);
     absl::Status result;
     io_->Submit(transfer, [&](const absl::Status& status) {
       result = status;
-      done.Notify();
+      done.count_down();
     });
-    done.WaitForNotification();
+    done.wait();
     return result;
   }
   void FillHost(int64_t chunk, char value) const {
@@ -84,16 +83,19 @@ TEST_P(NvmeIoConformance, AChunkGoesOutAndComesBackToAnotherSlotAlone) {
 TEST_P(NvmeIoConformance, EachOfManyTransfersReportsOnce) {
   constexpr int kTransfers = 200;
   for (int i = 0; i < kChunks; ++i) FillHost(i, static_cast<char>('a' + i));
-  absl::BlockingCounter left(kTransfers);
+  std::latch left(kTransfers);
+  std::atomic<int> reported = 0;
   std::atomic<int> failed = 0;
   for (int i = 0; i < kTransfers; ++i) {
     io_->Submit(Transfer(IoOperation::kWrite, i % kChunks, i % kChunks),
                 [&](const absl::Status& status) {
                   failed += status.ok() ? 0 : 1;
-                  left.DecrementCount();  // Below zero it aborts: nothing reports twice.
+                  if (reported++ < kTransfers) left.count_down();
                 });
   }
-  left.Wait();
+  left.wait();
+  io_.reset();
+  EXPECT_EQ(reported, kTransfers);
   EXPECT_EQ(failed, 0);
   for (int i = 0; i < kChunks; ++i) {
     EXPECT_EQ(Chunk(nvme_.get(), i), std::string(kChunk, static_cast<char>('a' + i)));
@@ -141,15 +143,15 @@ TEST_P(NvmeIoConformance, AnEndDropsWhatHasNotBegun) {
   std::atomic<int> moved = 0;
   std::atomic<int> aborted = 0;
   std::atomic<int> reported = 0;
-  absl::Notification first;
+  std::latch first(1);
   for (int i = 0; i < 1000; ++i) {
     io_->Submit(Transfer(IoOperation::kWrite, 0, i % kChunks), [&](const absl::Status& status) {
       (status.ok() ? moved : aborted) += 1;
       EXPECT_TRUE(status.ok() || absl::IsAborted(status)) << status;
-      if (reported++ == 0) first.Notify();
+      if (reported++ == 0) first.count_down();
     });
   }
-  first.WaitForNotification();
+  first.wait();
   io_.reset();
   EXPECT_EQ(moved + aborted, 1000);
   EXPECT_GT(moved, 0);
