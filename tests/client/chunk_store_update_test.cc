@@ -60,6 +60,10 @@ class ChunkStoreUpdateTest : public SessionFixture {
       FillChunk(spare->data(), tag);
       fresh.emplace_back(kind, *std::move(spare));
     }
+    // Once nothing is pending, others may need every slot.
+    old.clear();
+    *param = {};
+    *grad = {};
     return store_->Commit(bundle, step, absl::MakeSpan(fresh));
   }
   // Takes updates until `bundle` is given out before its turn, because somebody waits for it. False:
