@@ -9,20 +9,11 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
-#include "gemini/cost_model.h"
 #include "gemini/plan.h"
-#include "gemini/policy_options.h"
-#include "gemini/tier.h"
+#include "policies/plan_inputs.h"
 #include "policies/range_trace.h"
 
 namespace gemini::policies {
-
-struct PlanInputs {
-  const RangeTrace& trace;
-  TierMap<int64_t> budget_bytes;  // DEVICE: chunks and non-model data. HOST, NVME: chunks.
-  CostModel costs;
-  PolicyOptions policy;
-};
 
 // Updates go to DEVICE (policies/device_updates.h) where the policy says so; by auto where the round is
 // predicted to be faster so, and by none when costs.device_update_elements_per_second is 0.
