@@ -96,28 +96,37 @@ absl::StatusOr<HostChunk> ChunkStore::AcquireLocked(ChunkId id, Access access) {
 }
 
 absl::StatusOr<HostChunk> ChunkStore::AcquireUncommitted(ChunkId id) {
-  return AcquireToWrite(id, /*keep_bytes=*/true);
+  return AcquireToWrite(id, Access::kWrite, /*keep_bytes=*/true);
 }
 
 absl::StatusOr<HostChunk> ChunkStore::AcquireToOverwrite(ChunkId id) {
-  return AcquireToWrite(id, /*keep_bytes=*/false);
+  return AcquireToWrite(id, Access::kWrite, /*keep_bytes=*/false);
 }
 
-absl::StatusOr<HostChunk> ChunkStore::AcquireToWrite(ChunkId id, bool keep_bytes) {
+absl::StatusOr<HostChunk> ChunkStore::AcquireForWriteBack(ChunkId id) {
+  return AcquireToWrite(id, Access::kWriteBack, /*keep_bytes=*/false);
+}
+
+absl::StatusOr<HostChunk> ChunkStore::AcquireToWrite(ChunkId id, Access access, bool keep_bytes) {
   GEMINI_RETURN_IF_ERROR(CheckId(id));
   MutexLock lock(mutex_);
-  GEMINI_RETURN_IF_ERROR(AwaitAccess(id, Access::kWrite));
+  GEMINI_RETURN_IF_ERROR(AwaitAccess(id, access));
   StoredChunk& chunk = chunks_[id.value()];
   if (chunk.committed) {
     return absl::FailedPreconditionError(absl::StrCat(
         "chunk ", id.value(), " of space ", name_, " is committed and changes out of place only"));
   }
   ++chunk.writes;
+  // A late gradient, which may be held all the same.
+  if (!MayHoldMore()) {
+    access = Access::kUpdate;
+    in_late_slot_ = id;
+  }
   if (chunk.host != kNoSlot || (chunk.nvme != kNoSlot && keep_bytes)) {
-    return AcquireLocked(id, Access::kWrite);
+    return AcquireLocked(id, access);
   }
   chunk.busy = true;
-  absl::StatusOr<SlotId> slot = TakeHostSlot(Access::kWrite);
+  absl::StatusOr<SlotId> slot = TakeHostSlot(access);
   if (slot.ok() && keep_bytes) {
     mutex_.Unlock();
     std::memset(memory_.slot_address(*slot), 0, chunk_bytes());
@@ -125,12 +134,15 @@ absl::StatusOr<HostChunk> ChunkStore::AcquireToWrite(ChunkId id, bool keep_bytes
   }
   chunk.busy = false;
   idle_.notify_all();
-  if (!slot.ok()) return slot.status();
+  if (!slot.ok()) {
+    if (access == Access::kUpdate) in_late_slot_ = ChunkId();
+    return slot.status();
+  }
   DropNvmeCopy(id);
   chunk.host = *slot;
   host_slots_[slot->value()].owner = id;
   PublishPlace(id);
-  return HostChunk(this, *slot, memory_.slot_address(*slot), /*for_update=*/false);
+  return HostChunk(this, *slot, memory_.slot_address(*slot), access == Access::kUpdate);
 }
 
 absl::StatusOr<HostChunk> ChunkStore::AcquireSpare() {
@@ -264,21 +276,29 @@ void ChunkStore::Free(ChunkId id) {
 }
 
 absl::StatusOr<SlotId> ChunkStore::TakeHostSlot(Access access) {
-  for (;;) {
+  // Counted while room is made, too: that lets go of the lock, and more others may come, or an update begin.
+  const int64_t of_others = access == Access::kUpdate ? 0 : 1;
+  slots_of_others_ += of_others;
+  absl::Status status;
+  while (status.ok()) {
     if (const std::optional<SlotId> slot = free_host_.Take(); slot) {
+      slots_of_others_ -= of_others;
       host_slots_[slot->value()] = {};
       CountHold(*slot, access);
       return *slot;
     }
     const int64_t victim = spillable_.oldest();
     if (victim != LruList::kNone) {
-      GEMINI_RETURN_IF_ERROR(Spill(SlotId(victim)));
+      status = Spill(SlotId(victim));
     } else if (spills_under_way_ > 0) {
       mutex_.WaitFor(idle_);  // Another thread is about to free one.
     } else {
-      return NoRoom();
+      status = NoRoom();
     }
   }
+  slots_of_others_ -= of_others;
+  idle_.notify_all();
+  return status;
 }
 
 absl::Status ChunkStore::Spill(SlotId victim) {
@@ -364,7 +384,10 @@ void ChunkStore::DropHold(SlotId id, bool for_update) {
   GEMINI_CHECK(slot.holds > 0);
   --slot.holds;
   if (for_update) {
-    --slot.update_holds;
+    if (--slot.update_holds == 0 && slot.owner != ChunkId() && slot.owner == in_late_slot_) {
+      in_late_slot_ = ChunkId();
+      idle_.notify_all();
+    }
   } else if (slot.holds == slot.update_holds) {
     --slots_of_others_;
     if (pending_.count() > 0) idle_.notify_all();

@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where each chunk of one space lies below DEVICE (HOST slots, NVME slots), and which version of each
-// bundle is committed. Spills the least recently used HOST chunks to NVME when HOST is full.
-// Thread: any; calls block for NVME I/O when a chunk is not in HOST. The lock is not held meanwhile:
-//         the chunk is busy, and whoever wants it waits. Only I/O makes a chunk busy, and I/O waits
-//         for nobody here, so nothing waits in a ring.
+// Where each chunk of one space lies below DEVICE (HOST slots, NVME slots), and which version of each bundle
+// is committed. Spills the least recently used HOST chunks to NVME when HOST is full.
+// Thread: any; calls block for NVME I/O when a chunk is not in HOST, with the lock let go: the chunk is busy,
+//         and whoever wants it waits. Only I/O makes it busy, and waits for nobody here: no ring of waits.
 // Units:  chunks and slots of chunk_bytes.
-// Commit: every change of a committed chunk is out of place: fresh slot, record, commit word. So a
-//         reader of the commit words finds a whole version at any moment.
-// Update: from BeginUpdate to its commit a bundle awaits its new version: whoever asks for its parameter
-//         or moments, or wants to write its gradient, waits, and it is updated next. While any is
-//         pending, others hold all but kUpdateSlots HOST slots at most, and wait for more until none
-//         is. So the updater waits for I/O alone, and who waits for it may hold slots: no circle.
+// Commit: every change of a committed chunk is out of place: fresh slot, record, commit word. So a reader of
+//         the commit words finds a whole version at any moment.
+// Update: from BeginUpdate to its commit a bundle awaits its new version: whoever asks for its parameter or
+//         moments, or wants to write its gradient, waits, and it is updated next. While any is pending,
+//         others hold all but kUpdateSlots HOST slots at most, and wait for more until none is. So the
+//         updater waits for I/O alone, and who waits for it may hold slots: no circle.
+// Late:   a gradient may be on DEVICE still when its update begins. Its write-back does not wait for the
+//         commit, which waits for it, and finds a HOST slot however many others hold: while any is awaited,
+//         kLateGradientSlots are kept for that, too, and let go when the copy is done.
 // Device: BeginUpdate commits versions made on DEVICE, too: they are nowhere else then, and who asks for
 //         their bytes is refused until Replace has brought them back, chunk by chunk.
-// Copies: a committed chunk that was read back from NVME stays there too, where its record says, and
-//         its HOST copy is dropped without a write. An uncommitted chunk has one copy.
+// Copies: a committed chunk that was read back from NVME stays there too, where its record says, and its HOST
+//         copy is dropped without a write. An uncommitted chunk has one copy.
 #pragma once
 #include <condition_variable>
 #include <cstddef>
@@ -58,60 +60,60 @@ class ChunkStore final : private HostSlotOwner {
   int64_t num_bundles() const { return memory_.shape().num_bundles; }
   const SpaceMemory& memory() const { return memory_; }  // What other processes see, to look at.
 
-  // Brings the chunk's bytes into HOST, those of the version that is awaited when there is one. They may
-  // be written only if the chunk is uncommitted (a gradient). NOT_FOUND: the chunk is FREE.
-  // RESOURCE_EXHAUSTED: no HOST slot can be freed (says how many are held and what to raise).
-  // UNAVAILABLE: the server is gone. DATA_LOSS: the disk failed. FAILED_PRECONDITION: the chunk is on
-  // DEVICE alone. Others: the update that failed.
+  // Brings the chunk's bytes into HOST, those of the version that is awaited when there is one. They may be
+  // written only if the chunk is uncommitted (a gradient). NOT_FOUND: it is FREE. RESOURCE_EXHAUSTED: no HOST
+  // slot can be freed (says how many are held and what to raise). UNAVAILABLE: the server is gone. DATA_LOSS:
+  // the disk failed. FAILED_PRECONDITION: it is on DEVICE alone. Others: the update that failed.
   absl::StatusOr<HostChunk> Acquire(ChunkId chunk);
-
   // As Acquire for an uncommitted chunk; a FREE one becomes HOLD with zero bytes. Waits while its bundle
   // awaits a commit, which reads it. FAILED_PRECONDITION: the chunk is committed.
   absl::StatusOr<HostChunk> AcquireUncommitted(ChunkId chunk);
-
   // As AcquireUncommitted, but the bytes are arbitrary: the caller writes all of them.
   absl::StatusOr<HostChunk> AcquireToOverwrite(ChunkId chunk);
-  // Takes a HOST slot that belongs to no chunk yet; its bytes are arbitrary.
-  absl::StatusOr<HostChunk> AcquireSpare();
+  // As AcquireToOverwrite, for the bytes that it has on DEVICE: does not wait for a commit that awaits them
+  // (AwaitsGradient). If it is for_update(), its holder waits for the copy alone, and lets go.
+  absl::StatusOr<HostChunk> AcquireForWriteBack(ChunkId chunk);
+  absl::StatusOr<HostChunk> AcquireSpare();  // Of no chunk yet; its bytes are arbitrary.
 
-  // Commits `fresh` as the new chunks of their kinds at `step`; kinds not named stay as they are. Each
-  // is a spare, or the chunk itself from AcquireUncommitted. The slots that they replace are free
-  // afterwards (when no longer held), and the handles in `fresh` are empty. The bytes must be complete.
-  // INVALID_ARGUMENT: step below the committed one, a gradient, or a slot that is another chunk's.
+  // Commits `fresh` as the new chunks of their kinds at `step`; kinds not named stay as they are. Each is a
+  // spare, or the chunk itself from AcquireUncommitted; its bytes are complete. The slots that they replace
+  // are free afterwards (when no longer held), and the handles in `fresh` are empty. INVALID_ARGUMENT: step
+  // below the committed one, a gradient, or a slot that is another chunk's.
   absl::Status Commit(BundleId bundle, int64_t step,
                       absl::Span<std::pair<ChunkKind, HostChunk>> fresh);
-
   // Commits `fresh`, a spare, as new bytes of a committed chunk, at whatever step its bundle is then: a
   // write-back. FAILED_PRECONDITION: the chunk is not committed.
   absl::Status Replace(ChunkId chunk, HostChunk fresh);
 
-  // The committed step of the bundle; -1 when nothing is committed.
-  int64_t CommittedStep(BundleId bundle) const;
+  int64_t CommittedStep(BundleId bundle) const;  // -1: nothing is committed.
   // Whether the chunk is part of its bundle's committed version; and where that lies by its record.
   bool IsCommitted(ChunkId chunk) const;
   std::optional<ChunkSlot> CommittedPlace(ChunkId chunk) const;
-  // Whether the chunk has bytes, DEVICE included: it is not FREE.
-  bool HasPayload(ChunkId chunk) const;
-
-  // Makes an uncommitted chunk FREE (no one may hold it). Waits while its bundle awaits a commit; does
-  // nothing when that has failed.
+  bool HasPayload(ChunkId chunk) const;  // Whether it has bytes, DEVICE included: it is not FREE.
+  // Makes an uncommitted chunk FREE (no one may hold it). Waits for a commit; does nothing if that failed.
   void Free(ChunkId chunk);
 
-  // Records the intent, which commits `on_device` at its step and makes `bundles` await their commit at
-  // it; then gives up the HOST and NVME copies of `on_device`, which are of the version before. Waits for
-  // their I/O. On an error nothing has changed. FAILED_PRECONDITION: a bundle still awaits an earlier
-  // one, is not below the step, its gradient is held; or an `on_device` chunk is, or is on DEVICE alone.
-  // INVALID_ARGUMENT: a bundle twice, no such slot, or other tensors than the space has.
-  // RESOURCE_EXHAUSTED: `bundles` need kUpdateSlots HOST slots, and others hold them.
+  // Records the intent, which commits `on_device` at its step and makes `bundles` await their commit at it;
+  // then gives up the HOST and NVME copies of `on_device`, which are of the version before. Waits for their
+  // I/O. The gradients of `late_gradients`, some of `bundles`, are complete on DEVICE still, the others' in
+  // HOST or NVME. On an error nothing has changed. FAILED_PRECONDITION: a bundle still awaits an earlier one,
+  // is not below the step, its gradient is held; or an `on_device` chunk is, or is on DEVICE alone.
+  // INVALID_ARGUMENT: a bundle twice, a late one not in `bundles`, no such slot, or other tensors than the
+  // space has. RESOURCE_EXHAUSTED: `bundles` need HOST slots (see Update, Late), and others hold them.
   absl::Status BeginUpdate(const Intent& intent, absl::Span<const BundleId> bundles,
-                           absl::Span<const DeviceVersion> on_device = {});
-  // For the updater: the bundle to update next, each once; nothing: all are taken. What it acquires
-  // itself does not wait for a commit. At most kUpdateSlots are held at one time.
+                           absl::Span<const DeviceVersion> on_device = {},
+                           absl::Span<const BundleId> late_gradients = {});
+  // Whether the bundle is pending and its late gradient has not arrived. And says that it has: that it is
+  // complete in HOST or NVME; who writes to it waits for the commit from then on. No-op if none is awaited.
+  bool AwaitsGradient(BundleId bundle) const;
+  void GradientArrived(BundleId bundle);
+  // For the updater: the bundle to update next (PendingCommits), each once; nothing: all are taken. If it
+  // awaits its gradient, that must be brought first, with nothing held. What it acquires itself does not wait
+  // for a commit. At most kUpdateSlots are held at one time.
   std::optional<BundleId> TakeUpdate();
   absl::StatusOr<HostChunk> AcquireForUpdate(ChunkId chunk);
   absl::StatusOr<HostChunk> AcquireSpareForUpdate();
-  // Gives `error` to all who wait for a bundle that awaits its commit, and who come to; or lets these be
-  // taken once more.
+  // Gives `error` to all who wait for a pending bundle, and who come to; or lets these be taken once more.
   void FailUpdates(absl::Status error);
   void RetryUpdates();
   // Blocks until no bundle awaits a commit, or this one does not. Errors: the update that failed.
@@ -119,8 +121,8 @@ class ChunkStore final : private HostSlotOwner {
   absl::Status AwaitCommit(BundleId bundle);
   bool AwaitsCommit(ChunkId chunk) const;  // Whether Acquire would wait for one.
 
-  // Calls `look` with the bytes of a gradient chunk that is in HOST and that nobody holds; nobody writes
-  // them meanwhile. Returns WriteCount of then. Nothing: it is elsewhere, or held.
+  // Calls `look` with the bytes of a gradient chunk that is in HOST and that nobody holds; nobody writes them
+  // meanwhile. Returns WriteCount of then. Nothing: it is elsewhere, or held.
   std::optional<int64_t> PeekGradient(BundleId bundle,
                                       absl::FunctionRef<void(const std::byte*)> look);
   int64_t WriteCount(ChunkId chunk) const;  // How many times it was acquired for writing.
@@ -133,22 +135,19 @@ class ChunkStore final : private HostSlotOwner {
   const SpaceTimeline& timeline() const { return timeline_; }
 
  private:
-  enum class Access : uint8_t { kRead, kWrite, kUpdate };
+  enum class Access : uint8_t { kRead, kWrite, kWriteBack, kUpdate };
 
   absl::Status CheckId(ChunkId chunk) const;
-  // Waits until the chunk is idle and, but for an update, until its bundle's state allows the access
-  // and a slot may be held. Errors: the update that failed.
+  // Waits for I/O of the chunk and, as `access` needs, for its commit and for a slot. Errors: of the update.
   absl::Status AwaitAccess(ChunkId chunk, Access access) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool MayHoldMore() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool MayTakeSpare() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool AwaitsCommitLocked(ChunkId chunk, Access access) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<HostChunk> AcquireLocked(ChunkId chunk, Access access)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<HostChunk> AcquireToWrite(ChunkId chunk, bool keep_bytes);
-  absl::Status CheckNamedOnce(absl::Span<const BundleId> bundles,
-                              absl::Span<const DeviceVersion> on_device) const;
-  absl::Status CheckIntent(const Intent& intent, absl::Span<const BundleId> bundles) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<HostChunk> AcquireToWrite(ChunkId chunk, Access access, bool keep_bytes);
+  absl::Status CheckIntent(const Intent& intent, absl::Span<const BundleId> bundles,
+                           bool late) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckOnDevice(const DeviceVersion& version, int64_t step) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CommitOnDevice(const DeviceVersion& version, int64_t step, int64_t record)
@@ -192,7 +191,8 @@ class ChunkStore final : private HostSlotOwner {
   SlotPool free_nvme_ ABSL_GUARDED_BY(mutex_);
   LruList spillable_ ABSL_GUARDED_BY(mutex_);  // HOST slots with an owner that nobody holds.
   int64_t spills_under_way_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t slots_of_others_ ABSL_GUARDED_BY(mutex_) = 0;  // HOST slots held not only by the updater.
+  int64_t slots_of_others_ ABSL_GUARDED_BY(mutex_) = 0;  // HOST slots held not only for_update().
+  ChunkId in_late_slot_ ABSL_GUARDED_BY(mutex_);         // Holds the slot kept for late gradients.
   int64_t nvme_read_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t nvme_written_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of ChunkStore that concerns updates: who waits for a commit, what the updater takes, and the
-// versions that were made on DEVICE.
+// The part of ChunkStore that concerns updates: who waits for a commit, what the updater takes, gradients
+// that come late, and the versions that were made on DEVICE.
 #include <algorithm>
 #include <array>
+#include <cstdint>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "client/chunk_store.h"
@@ -34,17 +37,58 @@ absl::Status CheckBelow(absl::string_view space, BundleId bundle, int64_t at, in
                                                     ": it cannot be updated to step ", step));
 }
 
+bool IsLate(const PendingCommits& pending, ChunkId chunk) {
+  return KindOf(chunk) == ChunkKind::kGrad && pending.awaits_gradient(BundleOf(chunk));
+}
+
+int64_t SlotsForUpdates(bool any_late) {
+  return kUpdateSlots + (any_late ? kLateGradientSlots : 0);
+}
+
+// Each bundle of an update comes once, and late ones are of those that are updated in HOST.
+absl::Status CheckNames(absl::string_view space, int64_t num_bundles,
+                        absl::Span<const BundleId> bundles,
+                        absl::Span<const DeviceVersion> on_device,
+                        absl::Span<const BundleId> late_gradients) {
+  enum class Named : uint8_t { kNot, kOnce, kLate };
+  std::vector<Named> named(num_bundles, Named::kNot);
+  const auto name = [&](BundleId bundle, Named before, Named now, absl::string_view what) {
+    if (bundle.value() < 0 || bundle.value() >= num_bundles) {
+      return absl::InvalidArgumentError(absl::StrCat("space ", space, " has no chunk of bundle ",
+                                                     bundle.value(), "; it has ", num_bundles));
+    }
+    if (std::exchange(named[bundle.value()], now) == before) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("an update names bundle ", bundle.value(), " of space ", space, what));
+  };
+  for (const BundleId bundle : bundles) {
+    GEMINI_RETURN_IF_ERROR(name(bundle, Named::kNot, Named::kOnce, " twice"));
+  }
+  for (const BundleId bundle : late_gradients) {
+    GEMINI_RETURN_IF_ERROR(name(bundle, Named::kOnce, Named::kLate,
+                                " for a late gradient twice, or without updating it in HOST"));
+  }
+  for (const DeviceVersion& version : on_device) {
+    GEMINI_RETURN_IF_ERROR(name(version.bundle, Named::kNot, Named::kOnce, " twice"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 bool ChunkStore::AwaitsCommitLocked(ChunkId chunk, Access access) const {
   if (access == Access::kUpdate || !pending_.awaits(BundleOf(chunk))) return false;
+  // The commit waits for a late gradient, and not the other way round.
+  if (access == Access::kWriteBack && IsLate(pending_, chunk)) return false;
   // The update reads the gradient too.
-  return access == Access::kWrite || KindOf(chunk) != ChunkKind::kGrad;
+  return access != Access::kRead || KindOf(chunk) != ChunkKind::kGrad;
 }
 
 bool ChunkStore::MayHoldMore() const {
-  return pending_.count() == 0 || !update_failure_.ok() ||
-         slots_of_others_ < free_host_.num_slots() - kUpdateSlots;
+  if (pending_.count() == 0 || !update_failure_.ok()) return true;
+  // A bundle may be committed without its gradient while that is written back.
+  const bool any_late = pending_.late_count() > 0 || in_late_slot_ != ChunkId();
+  return slots_of_others_ < free_host_.num_slots() - SlotsForUpdates(any_late);
 }
 
 // Each spare is a copy beyond those that HOST and NVME have slots for: too many, and the updater's new
@@ -65,6 +109,9 @@ absl::Status ChunkStore::AwaitAccess(ChunkId chunk, Access access) {
       if (!update_failure_.ok()) return update_failure_;
       pending_.Hurry(BundleOf(chunk));
       mutex_.WaitFor(idle_);
+    } else if (access == Access::kWriteBack && IsLate(pending_, chunk) &&
+               in_late_slot_ == ChunkId()) {
+      return absl::OkStatus();
     } else if (access != Access::kUpdate && !MayHoldMore()) {
       mutex_.WaitFor(idle_);
     } else {
@@ -73,25 +120,8 @@ absl::Status ChunkStore::AwaitAccess(ChunkId chunk, Access access) {
   }
 }
 
-absl::Status ChunkStore::CheckNamedOnce(absl::Span<const BundleId> bundles,
-                                        absl::Span<const DeviceVersion> on_device) const {
-  std::vector<bool> named(num_bundles());
-  const auto name = [&](BundleId bundle) -> absl::Status {
-    GEMINI_RETURN_IF_ERROR(CheckId(ChunkOf(bundle, ChunkKind::kParam)));
-    if (named[bundle.value()]) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("an update names bundle ", bundle.value(), " of space ", name_, " twice"));
-    }
-    named[bundle.value()] = true;
-    return absl::OkStatus();
-  };
-  for (const BundleId bundle : bundles) GEMINI_RETURN_IF_ERROR(name(bundle));
-  for (const DeviceVersion& version : on_device) GEMINI_RETURN_IF_ERROR(name(version.bundle));
-  return absl::OkStatus();
-}
-
-absl::Status ChunkStore::CheckIntent(const Intent& intent,
-                                     absl::Span<const BundleId> bundles) const {
+absl::Status ChunkStore::CheckIntent(const Intent& intent, absl::Span<const BundleId> bundles,
+                                     bool late) const {
   if (pending_.count() > 0) {
     if (!update_failure_.ok()) return update_failure_;
     return absl::FailedPreconditionError(
@@ -108,17 +138,19 @@ absl::Status ChunkStore::CheckIntent(const Intent& intent,
   }
   for (const BundleId bundle : bundles) {
     GEMINI_RETURN_IF_ERROR(CheckBelow(name_, bundle, commits_.step(bundle), intent.step));
-    const SlotId grad = chunks_[ChunkOf(bundle, ChunkKind::kGrad).value()].host;
-    if (grad != kNoSlot &&
-        host_slots_[grad.value()].holds > host_slots_[grad.value()].update_holds) {
+    const ChunkId grad = ChunkOf(bundle, ChunkKind::kGrad);
+    const SlotId slot = chunks_[grad.value()].host;
+    if (grad == in_late_slot_ || (slot != kNoSlot && host_slots_[slot.value()].holds >
+                                                         host_slots_[slot.value()].update_holds)) {
       return absl::FailedPreconditionError(absl::StrCat("the gradient of bundle ", bundle.value(),
                                                         " of space ", name_,
                                                         " is held: it may not be complete"));
     }
   }
-  if (!bundles.empty() && slots_of_others_ > free_host_.num_slots() - kUpdateSlots) {
+  const int64_t needed = SlotsForUpdates(late);
+  if (!bundles.empty() && slots_of_others_ > free_host_.num_slots() - needed) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        "an update needs ", kUpdateSlots, " HOST slots of space ", name_, "; ", slots_of_others_,
+        "an update needs ", needed, " HOST slots of space ", name_, "; ", slots_of_others_,
         " of its ", free_host_.num_slots(), " are held: raise --host-memory"));
   }
   return absl::OkStatus();
@@ -162,8 +194,9 @@ void ChunkStore::CommitOnDevice(const DeviceVersion& version, int64_t step, int6
 }
 
 absl::Status ChunkStore::BeginUpdate(const Intent& intent, absl::Span<const BundleId> bundles,
-                                     absl::Span<const DeviceVersion> on_device) {
-  GEMINI_RETURN_IF_ERROR(CheckNamedOnce(bundles, on_device));
+                                     absl::Span<const DeviceVersion> on_device,
+                                     absl::Span<const BundleId> late_gradients) {
+  GEMINI_RETURN_IF_ERROR(CheckNames(name_, num_bundles(), bundles, on_device, late_gradients));
   MutexLock lock(mutex_);
   // Waiting for one lets go of the lock, and another may become busy meanwhile.
   const auto busy = [this](const DeviceVersion& version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -173,7 +206,7 @@ absl::Status ChunkStore::BeginUpdate(const Intent& intent, absl::Span<const Bund
     return false;
   };
   while (std::ranges::any_of(on_device, busy)) mutex_.WaitFor(idle_);
-  GEMINI_RETURN_IF_ERROR(CheckIntent(intent, bundles));
+  GEMINI_RETURN_IF_ERROR(CheckIntent(intent, bundles, !late_gradients.empty()));
   for (const DeviceVersion& version : on_device) {
     GEMINI_RETURN_IF_ERROR(CheckOnDevice(version, intent.step));
   }
@@ -189,7 +222,7 @@ absl::Status ChunkStore::BeginUpdate(const Intent& intent, absl::Span<const Bund
   for (size_t i = 0; i < on_device.size(); ++i) {
     CommitOnDevice(on_device[i], intent.step, recorded.on_device[i].record);
   }
-  pending_.Expect(bundles);
+  pending_.Expect(bundles, late_gradients);
   counters_.SetUpdatePending(pending_.count());
   return absl::OkStatus();
 }
@@ -198,6 +231,17 @@ std::optional<BundleId> ChunkStore::TakeUpdate() {
   MutexLock lock(mutex_);
   if (!update_failure_.ok()) return std::nullopt;
   return pending_.Take();
+}
+
+bool ChunkStore::AwaitsGradient(BundleId bundle) const {
+  MutexLock lock(mutex_);
+  return pending_.awaits_gradient(bundle);
+}
+
+void ChunkStore::GradientArrived(BundleId bundle) {
+  MutexLock lock(mutex_);
+  pending_.GradientArrived(bundle);
+  idle_.notify_all();  // After the last, others may hold one slot more.
 }
 
 void ChunkStore::FailUpdates(absl::Status error) {

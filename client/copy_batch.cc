@@ -24,7 +24,7 @@ absl::StatusOr<CopyEvent> CopyBatch::WriteBack(ChunkStore& store, ChunkId chunk,
   const bool committed = store.IsCommitted(chunk);
   GEMINI_ASSIGN_OR_RETURN(
       HostChunk host,
-      Acquire([&] { return committed ? store.AcquireSpare() : store.AcquireToOverwrite(chunk); }));
+      Acquire([&] { return committed ? store.AcquireSpare() : store.AcquireForWriteBack(chunk); }));
   const CopyEvent event = copies_.Copy(CopyStream::kEvict, host.data(), device, store.chunk_bytes(),
                                        {}, store.timeline().CopyOf(chunk));
   entries_.push_back({.event = event,
@@ -50,6 +50,8 @@ void CopyBatch::Drain() {
 absl::StatusOr<HostChunk> CopyBatch::Acquire(
     absl::FunctionRef<absl::StatusOr<HostChunk>()> acquire) {
   if (entries_.size() >= kBatchSlots) FinishOldest();
+  // The updater may wait for the slot of a late gradient, and what is acquired next for the updater.
+  if (!entries_.empty() && entries_.back().host.for_update()) Drain();
   absl::StatusOr<HostChunk> host = acquire();
   if (host.ok() || !absl::IsResourceExhausted(host.status()) || entries_.empty()) return host;
   Drain();

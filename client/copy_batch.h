@@ -2,7 +2,8 @@
 // The copies that one call of Residency has under way, with what must happen when each is done: a HOST
 // slot let go, or a written-back parameter committed in its new slot.
 // Thread: one at a time; the caller locks.
-// Bound:  holds at most kBatchSlots HOST slots: one more waits for the oldest copy.
+// Bound:  holds at most kBatchSlots HOST slots: one more waits for the oldest copy. A slot that is kept for
+//         late gradients is let go before another one is acquired.
 // Errors: on the way in only; what was enqueued always ends, in Drain or the destructor.
 #pragma once
 #include <cstddef>
@@ -29,7 +30,8 @@ class CopyBatch {
   // Enqueues the copy of the chunk to `device`, behind `after`. Errors: as ChunkStore::Acquire.
   absl::Status Fetch(ChunkStore& store, ChunkId chunk, std::byte* device, CopyEvent after);
 
-  // Enqueues the copy of the chunk's bytes from `device` to HOST: into its own slot when uncommitted,
+  // Enqueues the copy of the chunk's bytes from `device` to HOST: into its own slot when uncommitted, also
+  // a gradient that its bundle's update awaits (GradientArrived is the caller's to call, when drained);
   // else into a new one, committed at the same step when drained. Errors: as ChunkStore::AcquireSpare.
   absl::StatusOr<CopyEvent> WriteBack(ChunkStore& store, ChunkId chunk, const std::byte* device);
 

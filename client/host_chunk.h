@@ -41,6 +41,8 @@ class HostChunk {
 
   std::byte* data() const { return data_; }
   explicit operator bool() const { return owner_ != nullptr; }
+  // Held in a slot that is kept for updates: to be let go without waiting for anybody meanwhile.
+  bool for_update() const { return for_update_; }
 
  private:
   friend class ChunkStore;
@@ -50,7 +52,7 @@ class HostChunk {
   HostSlotOwner* owner_ = nullptr;
   SlotId slot_;
   std::byte* data_ = nullptr;
-  bool for_update_ = false;  // Held by the updater.
+  bool for_update_ = false;
 };
 
 }  // namespace gemini::client

@@ -5,13 +5,27 @@
 
 namespace gemini::client {
 
-void PendingCommits::Expect(absl::Span<const BundleId> bundles) {
+void PendingCommits::Expect(absl::Span<const BundleId> bundles, absl::Span<const BundleId> late) {
   for (const BundleId bundle : bundles) {
     GEMINI_CHECK(!awaits(bundle));
     states_[bundle.value()] = State::kWaiting;
-    order_.push_back(bundle);
+  }
+  for (const BundleId bundle : late) {
+    GEMINI_CHECK(awaits(bundle) && !awaits_gradient(bundle));
+    is_late_[bundle.value()] = true;
+  }
+  for (const BundleId bundle : bundles) {
+    (awaits_gradient(bundle) ? late_ : order_).push_back(bundle);
   }
   count_ += static_cast<int64_t>(bundles.size());
+  late_count_ += static_cast<int64_t>(late.size());
+}
+
+void PendingCommits::GradientArrived(BundleId bundle) {
+  if (!awaits_gradient(bundle)) return;
+  is_late_[bundle.value()] = false;
+  --late_count_;
+  arrived_.push_back(bundle);
 }
 
 void PendingCommits::Hurry(BundleId bundle) {
@@ -34,14 +48,18 @@ std::optional<BundleId> PendingCommits::Take() {
     return std::nullopt;
   };
   if (const std::optional<BundleId> bundle = take_from(hurried_, State::kHurried)) return bundle;
-  return take_from(order_, State::kWaiting);
+  for (std::deque<BundleId>* const queue : {&arrived_, &order_, &late_}) {
+    if (const std::optional<BundleId> bundle = take_from(*queue, State::kWaiting)) return bundle;
+  }
+  return std::nullopt;
 }
 
 void PendingCommits::ReturnAll() {
-  order_.clear();
+  for (std::deque<BundleId>* const queue : {&arrived_, &order_, &late_}) queue->clear();
   for (size_t i = 0; i < states_.size(); ++i) {
     if (states_[i] == State::kTaken) states_[i] = State::kWaiting;
-    if (states_[i] == State::kWaiting) order_.push_back(BundleId(static_cast<int64_t>(i)));
+    if (states_[i] != State::kWaiting) continue;
+    (is_late_[i] ? late_ : order_).push_back(BundleId(static_cast<int64_t>(i)));
   }
 }
 
@@ -49,6 +67,11 @@ void PendingCommits::Done(BundleId bundle) {
   GEMINI_CHECK(awaits(bundle));
   states_[bundle.value()] = State::kCommitted;
   --count_;
+  if (awaits_gradient(bundle)) --late_count_;
+  is_late_[bundle.value()] = false;
+  if (count_ > 0) return;
+  // What is left was taken another way, and must not come before its turn when it is expected again.
+  for (std::deque<BundleId>* const queue : {&hurried_, &arrived_, &order_, &late_}) queue->clear();
 }
 
 }  // namespace gemini::client

@@ -11,17 +11,20 @@ namespace gemini::client {
 // One bundle's update: parameter, two moments and gradient, which may have to come from NVME, and the
 // three new chunks. ChunkStore keeps them from all others while updates are pending.
 inline constexpr int64_t kUpdateSlots = 7;
+// One gradient that is written back after the intent: kept for it while any awaits that.
+inline constexpr int64_t kLateGradientSlots = 1;
 // Chunks that a loader fills at one time (client/torch/tensor_writer.h); none while updates are pending.
 inline constexpr int64_t kOpenChunks = 4;
 // That one batch of copies holds (client/copy_batch.h): enough to keep the link busy.
 inline constexpr int64_t kBatchSlots = 4;
 // Copies to DEVICE that a plan has under way (client/plan_executor.h).
 inline constexpr int64_t kPlannedCopies = 8;
-// Beside an update, a plan holds its copies to DEVICE and a batch of write-backs. When none is pending,
-// gradients hold slots, too. Operators that fetch on-line let go of what they hold rather than wait.
+// Beside an update, a plan holds its copies to DEVICE and a batch of write-backs, and so does whoever else
+// writes late gradients back. When none is pending, gradients hold slots, too. Operators that fetch on-line
+// let go of what they hold rather than wait.
 inline constexpr int64_t kSpareSlots = 24;
 static_assert(kSpareSlots >= kUpdateSlots + kOpenChunks + kMaxGradientsUnderWay + 1);
-static_assert(kSpareSlots >= kUpdateSlots + kPlannedCopies + kBatchSlots + 1);
+static_assert(kSpareSlots >= kUpdateSlots + kLateGradientSlots + kPlannedCopies + 2 * kBatchSlots);
 static_assert(kSpareSlots >= kMaxGradientsUnderWay + kPlannedCopies + kBatchSlots);
 
 }  // namespace gemini::client

@@ -23,7 +23,7 @@ struct StoredChunk {
 struct HostSlot {
   ChunkId owner;         // None: a spare, or replaced while it was held.
   int holds = 0;         // 0 and no owner: free.
-  int update_holds = 0;  // Of them: the updater's.
+  int update_holds = 0;  // Of them: the updater's, or for a late gradient.
 };
 
 // A bundle whose version of an intent's step is complete on DEVICE already: its slots in the session's

@@ -4,9 +4,12 @@
 // Device: bundles that were updated on DEVICE, in place, before it: the intent names a complete record
 //         of each. The intent word makes these versions valid at once, beside the duty to finish the
 //         others: ValidVersion. Up to it the version before is whole in HOST or NVME.
+// Late:   a gradient may be complete on DEVICE still, as the residency words say, and be written back behind
+//         the intent. Until then a dead trainer's arena has to be kept for it, as for the bundles that were
+//         updated on DEVICE and not written back.
 // Writer: the space's client, when every bundle is committed at the step before and the gradient of
-//         every other bundle is complete in HOST or NVME: a slot's words first, then the intent word
-//         with release order, then the commit words of the bundles that it names records of.
+//         every other bundle is complete in HOST or NVME, or late: a slot's words first, then the intent
+//         word with release order, then the commit words of the bundles that it names records of.
 //         Two slots are used in turn, so the one that the word names is not rewritten before another
 //         is named; and it is named while one of its bundles is pending.
 // Reader: memstat, and the server when the client has died: acquire the word once, read the slot that
@@ -95,8 +98,8 @@ std::optional<Intent> TryReadIntent(const std::atomic<uint64_t>& word, const Int
 
 // The step and record of the bundle's valid version, by its commit word and the latest intent: the
 // intent's where it names a record of a bundle that is below its step, else the commit word's. What is
-// below the intent's step even so is brought to it from its gradient. While the client lives, read the
-// intent first; the answer holds if neither word has changed after the record was read.
+// below the intent's step even so is brought to it from its gradient, wherever that is. While the client
+// lives, read the intent first; the answer holds if neither word has changed after the record was read.
 CommitWord ValidVersion(const CommitWord& committed, const std::optional<Intent>& intent,
                         BundleId bundle);
 
