@@ -107,6 +107,7 @@ class ChunkStore final : private HostSlotOwner {
   // complete in HOST or NVME; who writes to it waits for the commit from then on. No-op if none is awaited.
   bool AwaitsGradient(BundleId bundle) const;
   void GradientArrived(BundleId bundle);
+  void AwaitLateGradients();  // Blocks until all have arrived, or updates fail.
   // For the updater: the bundle to update next (PendingCommits), each once; nothing: all are taken. If it
   // awaits its gradient, that must be brought first, with nothing held. What it acquires itself does not wait
   // for a commit. At most kUpdateSlots are held at one time.
@@ -133,7 +134,6 @@ class ChunkStore final : private HostSlotOwner {
   ResidencyWriter& residency_writer() { return residency_; }  // For Residency.
   SpaceCounters& counters() { return counters_; }
   const SpaceTimeline& timeline() const { return timeline_; }
-
  private:
   enum class Access : uint8_t { kRead, kWrite, kWriteBack, kUpdate };
 

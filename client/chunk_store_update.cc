@@ -244,6 +244,11 @@ void ChunkStore::GradientArrived(BundleId bundle) {
   idle_.notify_all();  // After the last, others may hold one slot more.
 }
 
+void ChunkStore::AwaitLateGradients() {
+  MutexLock lock(mutex_);
+  while (pending_.late_count() > 0 && update_failure_.ok()) mutex_.WaitFor(idle_);
+}
+
 void ChunkStore::FailUpdates(absl::Status error) {
   MutexLock lock(mutex_);
   if (update_failure_.ok()) update_failure_ = std::move(error);

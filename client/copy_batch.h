@@ -31,7 +31,7 @@ class CopyBatch {
   absl::Status Fetch(ChunkStore& store, ChunkId chunk, std::byte* device, CopyEvent after);
 
   // Enqueues the copy of the chunk's bytes from `device` to HOST: into its own slot when uncommitted, also
-  // a gradient that its bundle's update awaits (GradientArrived is the caller's to call, when drained);
+  // a gradient that its bundle's update awaits (ChunkStore::GradientArrived is for others to call);
   // else into a new one, committed at the same step when drained. Errors: as ChunkStore::AcquireSpare.
   absl::StatusOr<CopyEvent> WriteBack(ChunkStore& store, ChunkId chunk, const std::byte* device);
 

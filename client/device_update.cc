@@ -11,22 +11,28 @@ namespace gemini::client {
 
 DeviceUpdate::~DeviceUpdate() {
   for (const Pinned& pinned : pinned_) {
+    residency_.Unpin(pinned.ids[kGrad], /*dirty=*/false);
+    if (!pinned.updates) continue;
     for (const Part part : {kParam, kExpAvg, kExpAvgSq}) {
       residency_.Unpin(pinned.ids[part], updated_ && !undone_);
       // Each is here once, and nobody else pins them: the step has them to itself.
       if (undone_) GEMINI_CHECK(residency_.Drop(pinned.ids[part]).ok());
     }
-    residency_.Unpin(pinned.ids[kGrad], /*dirty=*/false);
   }
 }
 
+absl::Status DeviceUpdate::CheckNew(BundleId first) const {
+  if (Find(first) == nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("bundle ", first.value(), " comes twice in an update on DEVICE"));
+}
+
 absl::Status DeviceUpdate::Add(const UpdateRanges& ranges) {
-  if (contains(ranges.first)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("bundle ", ranges.first.value(), " comes twice in an update on DEVICE"));
-  }
-  Pinned pinned = {.ranges = ranges,
-                   .ids = {ranges.param, ranges.exp_avg, ranges.exp_avg_sq, ranges.grad}};
+  GEMINI_RETURN_IF_ERROR(CheckNew(ranges.first));
+  Pinned pinned = {.first = ranges.first,
+                   .num_bundles = ranges.num_bundles,
+                   .ids = {ranges.param, ranges.exp_avg, ranges.exp_avg_sq, ranges.grad},
+                   .updates = true};
   for (const Part part : {kParam, kExpAvg, kExpAvgSq}) {
     GEMINI_RETURN_IF_ERROR(residency_.Flush(pinned.ids[part]));
   }
@@ -35,25 +41,45 @@ absl::Status DeviceUpdate::Add(const UpdateRanges& ranges) {
   return absl::OkStatus();
 }
 
+absl::Status DeviceUpdate::AddLateGradient(const GradientRange& range) {
+  GEMINI_RETURN_IF_ERROR(CheckNew(range.first));
+  Pinned pinned = {.first = range.first, .num_bundles = range.num_bundles};
+  pinned.ids[kGrad] = range.grad;
+  GEMINI_RETURN_IF_ERROR(residency_.Pin(absl::MakeConstSpan(&pinned.ids[kGrad], 1),
+                                        absl::MakeSpan(&pinned.addresses[kGrad], 1)));
+  pinned_.push_back(pinned);
+  return absl::OkStatus();
+}
+
 const DeviceUpdate::Pinned* DeviceUpdate::Find(BundleId bundle) const {
   const auto found = std::ranges::find_if(pinned_, [&](const Pinned& pinned) {
-    const int64_t index = bundle.value() - pinned.ranges.first.value();
-    return index >= 0 && index < pinned.ranges.num_bundles;
+    const int64_t index = bundle.value() - pinned.first.value();
+    return index >= 0 && index < pinned.num_bundles;
   });
   return found == pinned_.end() ? nullptr : &*found;
 }
 
+bool DeviceUpdate::updates(BundleId bundle) const {
+  const Pinned* const pinned = Find(bundle);
+  return pinned != nullptr && pinned->updates;
+}
+
+bool DeviceUpdate::has_late_gradient(BundleId bundle) const {
+  const Pinned* const pinned = Find(bundle);
+  return pinned != nullptr && !pinned->updates;
+}
+
 const std::byte* DeviceUpdate::gradient(BundleId bundle) const {
   const Pinned* const pinned = Find(bundle);
-  GEMINI_CHECK(pinned != nullptr);
-  return Address(*pinned, kGrad, bundle.value() - pinned->ranges.first.value());
+  if (pinned == nullptr) return nullptr;
+  return Address(*pinned, kGrad, bundle.value() - pinned->first.value());
 }
 
 void DeviceUpdate::Update(absl::FunctionRef<void(const BundleInPlace&)> update) {
   updated_ = true;
   for (const Pinned& pinned : pinned_) {
-    for (int64_t i = 0; i < pinned.ranges.num_bundles; ++i) {
-      update({.bundle = BundleId(pinned.ranges.first.value() + i),
+    for (int64_t i = 0; pinned.updates && i < pinned.num_bundles; ++i) {
+      update({.bundle = BundleId(pinned.first.value() + i),
               .param = Address(pinned, kParam, i),
               .exp_avg = Address(pinned, kExpAvg, i),
               .exp_avg_sq = Address(pinned, kExpAvgSq, i),
@@ -65,14 +91,15 @@ void DeviceUpdate::Update(absl::FunctionRef<void(const BundleInPlace&)> update) 
 std::vector<DeviceVersion> DeviceUpdate::versions() const {
   std::vector<DeviceVersion> versions;
   for (const Pinned& pinned : pinned_) {
-    const auto slot = [&](RangeId range, int64_t index) {
-      return SlotId(residency_.DeviceSlot(range).value() + index);
+    if (!pinned.updates) continue;
+    const auto slot = [&](Part part, int64_t index) {
+      return SlotId(residency_.DeviceSlot(pinned.ids[part]).value() + index);
     };
-    for (int64_t i = 0; i < pinned.ranges.num_bundles; ++i) {
-      versions.push_back({.bundle = BundleId(pinned.ranges.first.value() + i),
-                          .param = slot(pinned.ranges.param, i),
-                          .exp_avg = slot(pinned.ranges.exp_avg, i),
-                          .exp_avg_sq = slot(pinned.ranges.exp_avg_sq, i)});
+    for (int64_t i = 0; i < pinned.num_bundles; ++i) {
+      versions.push_back({.bundle = BundleId(pinned.first.value() + i),
+                          .param = slot(kParam, i),
+                          .exp_avg = slot(kExpAvg, i),
+                          .exp_avg_sq = slot(kExpAvgSq, i)});
     }
   }
   return versions;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of an optimizer step that is done where the chunks are, on DEVICE and in place: of ranges whose
-// parameter, moments and gradient lie there.
-// Order:  Add each range, read the gradients for their norm, Update, and versions() into
+// The part of an optimizer step that is done where the chunks are, on DEVICE: ranges whose parameter,
+// moments and gradient lie there are updated in place; of others only the gradient does, is read for the
+// norm, and leaves when the step is taken (ChunkStore::BeginUpdate, late_gradients).
+// Order:  Add each range, AddLateGradient, read the gradients for their norm, Update, and versions() into
 //         ChunkStore::BeginUpdate, which makes them the valid ones together with the intent. Before Update
 //         the committed version is whole in HOST or NVME, so when that call fails, Undo goes back to it.
 // Thread: one. Pins from Add to the destructor; nobody else writes these ranges meanwhile.
@@ -32,8 +33,11 @@ class DeviceUpdate {
   // not there. On an error the range is not part of the update. INVALID_ARGUMENT: it is already; a
   // server's plan may say so. Others: of Residency::Flush and Pin.
   absl::Status Add(const UpdateRanges& ranges);
-  bool contains(BundleId bundle) const { return Find(bundle) != nullptr; }
-  // The bytes of the bundle's gradient chunk; it is contained.
+  // Pins the range, fetching it if it is not there. INVALID_ARGUMENT: as Add. Others: of Residency::Pin.
+  absl::Status AddLateGradient(const GradientRange& range);
+  bool updates(BundleId bundle) const;
+  bool has_late_gradient(BundleId bundle) const;
+  // The bytes of the bundle's gradient chunk; null: it was not added.
   const std::byte* gradient(BundleId bundle) const;
 
   // Has `update` bring each bundle to its next version, in place.
@@ -45,10 +49,13 @@ class DeviceUpdate {
  private:
   enum Part { kParam, kExpAvg, kExpAvgSq, kGrad, kNumParts };
   struct Pinned {
-    UpdateRanges ranges;
-    std::array<RangeId, kNumParts> ids;
+    BundleId first;
+    int64_t num_bundles = 0;
+    std::array<RangeId, kNumParts> ids = {};
     std::array<std::byte*, kNumParts> addresses = {};
+    bool updates = false;  // False: of all parts only the gradient.
   };
+  absl::Status CheckNew(BundleId first) const;
   const Pinned* Find(BundleId bundle) const;
   std::byte* Address(const Pinned& pinned, Part part, int64_t index) const {
     return pinned.addresses[part] + index * residency_.chunk_bytes();

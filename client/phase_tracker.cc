@@ -97,7 +97,7 @@ class PhaseTracker::State {
     if (round_phase_ != nullptr) recorder_.AddGradientOut(position_ - 1, tensor);
   }
 
-  std::vector<UpdateRanges> BeginUpdate() {
+  KeptForUpdate BeginUpdate() {
     MutexLock lock(mutex_);
     if (round_phase_ != nullptr && ends_with_gradients_) CloseRound({});
     if (round_phase_ == nullptr) OpenRound({}, /*gradients_enabled=*/true);
@@ -108,7 +108,7 @@ class PhaseTracker::State {
     interval_untraced_ns_ = NowNs() - begin_ns;
     // Only at its end are the plan's ranges what the update needs.
     const bool at_end = following_ && position_ == round_phase_->trace->num_positions();
-    return at_end ? round_phase_->plan->device_updates : std::vector<UpdateRanges>();
+    return at_end ? round_phase_->plan->kept : KeptForUpdate();
   }
 
   void PauseMoves() { executor_.Pause(); }
@@ -484,7 +484,7 @@ void PhaseTracker::EndOperator(int64_t op, absl::Span<const TensorUse> also_writ
   state_->EndOperator(op, also_written);
 }
 void PhaseTracker::GradientLeaves(int32_t tensor) { state_->GradientLeaves(tensor); }
-std::vector<UpdateRanges> PhaseTracker::BeginUpdate() { return state_->BeginUpdate(); }
+KeptForUpdate PhaseTracker::BeginUpdate() { return state_->BeginUpdate(); }
 void PhaseTracker::PauseMoves() { state_->PauseMoves(); }
 void PhaseTracker::EndUpdate(absl::Span<const int32_t> updated, int64_t on_device_ns) {
   state_->EndUpdate(updated, on_device_ns);

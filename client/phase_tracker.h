@@ -68,13 +68,13 @@ class PhaseTracker {
   // The gradient of a tensor is complete, and leaves DEVICE for HOST or goes into its chunk on DEVICE.
   void GradientLeaves(int32_t tensor);
 
-  // The optimizer step, an operator of its own. BeginUpdate says what the plan has on DEVICE, or on its
-  // way, to be updated there, none when the round has left it. Between PauseMoves, which waits for those
+  // The optimizer step, an operator of its own. BeginUpdate says what the plan has on DEVICE for it, or on
+  // its way, nothing when the round has left it. Between PauseMoves, which waits for those
   // under way, and EndUpdate no planned copy reads a chunk in HOST. At EndUpdate the intent is recorded,
   // the DEVICE copies of what is updated in HOST are gone, and the round ends. `updated`: all tensors;
   // empty when the step was not taken. `on_device_ns`: the part of the time that updates on DEVICE took,
   // which is no part of the trace.
-  std::vector<UpdateRanges> BeginUpdate();
+  KeptForUpdate BeginUpdate();
   void PauseMoves();
   void EndUpdate(absl::Span<const int32_t> updated, int64_t on_device_ns = 0);
 

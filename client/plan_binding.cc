@@ -87,13 +87,20 @@ absl::StatusOr<std::shared_ptr<const BoundPlan>> BindPlan(Plan plan, const Trace
   }
   for (const PlannedUpdate& update : plan.device_updates) {
     const PlannedRange& param = plan.ranges[update.param];
-    bound->device_updates.push_back({.store = stores[param.space],
-                                     .first = param.first,
-                                     .num_bundles = param.num_bundles,
-                                     .param = bound->ranges[update.param],
-                                     .exp_avg = bound->ranges[update.exp_avg],
-                                     .exp_avg_sq = bound->ranges[update.exp_avg_sq],
-                                     .grad = bound->ranges[update.grad]});
+    bound->kept.updates.push_back({.store = stores[param.space],
+                                   .first = param.first,
+                                   .num_bundles = param.num_bundles,
+                                   .param = bound->ranges[update.param],
+                                   .exp_avg = bound->ranges[update.exp_avg],
+                                   .exp_avg_sq = bound->ranges[update.exp_avg_sq],
+                                   .grad = bound->ranges[update.grad]});
+  }
+  for (const int32_t range : plan.late_gradients) {
+    const PlannedRange& grad = plan.ranges[range];
+    bound->kept.late_gradients.push_back({.store = stores[grad.space],
+                                          .first = grad.first,
+                                          .num_bundles = grad.num_bundles,
+                                          .grad = bound->ranges[range]});
   }
   bound->plan = std::move(plan);
   FindTurns(*bound);

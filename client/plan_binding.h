@@ -23,10 +23,24 @@ struct UpdateRanges {
   RangeId param, exp_avg, exp_avg_sq, grad;
 };
 
+// Gradients that the update in HOST of their bundles waits for.
+struct GradientRange {
+  const ChunkStore* store = nullptr;
+  BundleId first;
+  int64_t num_bundles = 0;
+  RangeId grad;
+};
+
+// What lies on DEVICE when an update begins.
+struct KeptForUpdate {
+  std::vector<UpdateRanges> updates;
+  std::vector<GradientRange> late_gradients;
+};
+
 struct BoundPlan {
   Plan plan;
-  std::vector<RangeId> ranges;               // By plan.ranges.
-  std::vector<UpdateRanges> device_updates;  // By plan.device_updates.
+  std::vector<RangeId> ranges;  // By plan.ranges.
+  KeptForUpdate kept;           // By plan.device_updates and plan.late_gradients.
   // Several threads work through the lists. What keeps each range's moves in turn when one comes late: how
   // many of its fetches and evictions come before a move in its round, being in `initial` counted as a
   // fetch; and how many of each a round has.

@@ -83,6 +83,7 @@ absl::Status PlanExecutor::Start(std::shared_ptr<const BoundPlan> plan, int64_t 
   for (const PlannedUpdate& update : steps.device_updates) {
     mark(plan->ranges[update.grad], is_kept_);
   }
+  for (const int32_t range : steps.late_gradients) mark(plan->ranges[range], is_kept_);
   plan_ = std::move(plan);
   first_ = first;
   progress_.store(2 * first, std::memory_order_seq_cst);

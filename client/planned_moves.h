@@ -19,7 +19,7 @@ class PlannedMoves {
   // Whether `range`, or room for it, will be brought although its waiter waits. `blocked`: the
   // fetch that waits for its slots would wait still, if it began now.
   virtual bool IsComing(RangeId range, bool blocked) = 0;
-  // Whether the plan keeps the gradient range on DEVICE for an update there.
+  // Whether the plan keeps the gradient range on DEVICE until the update begins.
   virtual bool KeepsGradient(RangeId range) const = 0;
   // Whether evictions that are due now are still being made.
   virtual bool IsEvicting() const = 0;

@@ -63,6 +63,8 @@ RangeId Residency::AddRange(ChunkStore& store, BundleId first, int64_t num_bundl
 absl::Status Residency::Pin(absl::Span<const RangeId> ranges, absl::Span<std::byte*> addresses) {
   GEMINI_CHECK(ranges.size() == addresses.size());
   MutexLock lock(mutex_);
+  // Who pins a gradient may write to it.
+  for (const RangeId id : ranges) GEMINI_RETURN_IF_ERROR(AwaitUpdateOf(ranges_[id.value()]));
   for (const RangeId id : ranges) {
     if (ranges_[id.value()].presence == Presence::kResident) [[likely]]
       continue;
@@ -241,6 +243,7 @@ absl::StatusOr<PendingWrite> Residency::BeginWrite(RangeId id, int64_t offset_by
     return absl::FailedPreconditionError(
         absl::StrCat("chunk ", range.chunk(i).value(), " is committed: pin it to write to it"));
   }
+  GEMINI_RETURN_IF_ERROR(AwaitUpdateOf(range));
   const std::byte* const from = static_cast<const std::byte*>(source);
   if (alone) AwaitRoom(id);
   WaitWhileMoving(range);
@@ -253,6 +256,20 @@ absl::StatusOr<PendingWrite> Residency::BeginWrite(RangeId id, int64_t offset_by
   }
   WriteOnDevice(id.value(), offset_bytes, from, size_bytes);
   return PendingWrite();
+}
+
+absl::Status Residency::AwaitUpdateOf(const Range& range) {
+  for (int64_t i = 0; range.kind == ChunkKind::kGrad && i < range.num_bundles; ++i) {
+    const BundleId bundle = BundleOf(range.chunk(i));
+    if (!range.store->AwaitsCommit(ChunkOf(bundle, ChunkKind::kParam))) continue;
+    const int64_t begin_ns = NowNs();
+    mutex_.Unlock();
+    const absl::Status status = range.store->AwaitCommit(bundle);
+    mutex_.Lock();
+    AddStall(range, StallCause::kUpdate, NowNs() - begin_ns);
+    GEMINI_RETURN_IF_ERROR(status);
+  }
+  return absl::OkStatus();
 }
 
 void Residency::AwaitRoom(RangeId id) {
@@ -316,13 +333,12 @@ absl::StatusOr<PendingWrite> Residency::BeginHostWrite(Range& range, int64_t off
     const int64_t piece = std::min(size_bytes - done, chunk_bytes_ - inside);
     const ChunkId chunk = range.chunk(index);
     mutex_.Unlock();
-    // A gradient chunk is written again only after its bundle's commit.
-    const bool waits = range.store->AwaitsCommit(ChunkOf(BundleOf(chunk), ChunkKind::kParam));
-    const int64_t begin_ns = waits ? NowNs() : 0;
+    // On-line moves wait for slots with the lock held, which the updater needs for a late gradient: slots
+    // that only the caller lets go of must not be what they wait for.
+    range.store->AwaitLateGradients();
     absl::StatusOr<HostChunk> host = piece == chunk_bytes_ ? range.store->AcquireToOverwrite(chunk)
                                                            : range.store->AcquireUncommitted(chunk);
     mutex_.Lock();
-    if (waits) AddStall(range, StallCause::kUpdate, NowNs() - begin_ns);
     status = host.status();
     if (!status.ok()) break;
     last = copies_.Copy(CopyStream::kEvict, host->data() + inside, from + done, piece, {},

@@ -4,15 +4,16 @@
 // least recently used making room; and by a plan, moved ahead of the operators (PlannedMoves).
 // Thread: any. A pin of a resident range makes no system call and allocates nothing; others block for
 //         their copies and I/O. On-line moves hold the lock meanwhile, planned ones and their waits do not.
-//         That cannot deadlock: copy workers, the chunk store, its updater and the server call nothing here
-//         and never wait for a pin; on-line moves begin when no planned one is under way and no chunk they
-//         need awaits its commit. Locks: Residency, PlannedMoves, ChunkStore, ResidencyWriter, in this order.
+//         That cannot deadlock: copy workers, the chunk store and the server call nothing here, the updater
+//         only BringGradient, and none waits for a pin; on-line moves begin when no chunk that they need
+//         awaits its commit, and no gradient on DEVICE is dirty that does, but a late one. Locks, in this order: Residency, PlannedMoves,
+//         ChunkStore, ResidencyWriter.
 // Units:  a range is one chunk, or the consecutive chunks of one tensor that spans them; it lies in
 //         adjacent DEVICE slots. A chunk is in one range at most.
-// Update: in HOST: Flush a dirty range before, Drop it once its bundles await their commit: its copy on
-//         DEVICE is then stale. On DEVICE: pinned, and clean before (client/device_update.h).
-// Errors: RESOURCE_EXHAUSTED when the budget cannot hold what must be pinned at once; nothing is
-//         pinned then. What ChunkStore returns passes through.
+// Update: in HOST: Flush a dirty range before (or BringGradient later), Drop it once its bundles await
+//         their commit: its copy is stale. On DEVICE: pinned, and clean before (client/device_update.h).
+// Errors: RESOURCE_EXHAUSTED when the budget cannot hold what must be pinned at once; nothing is pinned
+//         then. What ChunkStore returns passes through.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -57,9 +58,9 @@ class Residency {
 
   // Pins each range of `ranges` (repeats count), fetching what is not there, and gives the address of each
   // one's first byte. All or nothing. Succeeds whenever these and what others have pinned fit into the
-  // budget beside non-model data, but for gaps between others' ranges.
+  // budget beside non-model data, but for gaps between others' ranges. A gradient waits for its update.
   absl::Status Pin(absl::Span<const RangeId> ranges, absl::Span<std::byte*> addresses);
-  // Drops one pin of the range. `dirty`: its bytes were written while pinned. After the last it may leave.
+  // Drops one pin; after the last it may leave. `dirty`: its bytes were written while pinned.
   void Unpin(RangeId range, bool dirty);
 
   // Copies `size_bytes` from DEVICE memory `source` into the range at offset_bytes, where its newest
@@ -76,34 +77,35 @@ class Residency {
   void AwaitWrite(RangeId range, PendingWrite& write);
   // Writes the range back if it is dirty; it stays on DEVICE, clean. FAILED_PRECONDITION: pinned.
   absl::Status Flush(RangeId range);
+  // For the updater: as Flush of a gradient that its bundles await, pinned or not; tells the store.
+  absl::Status BringGradient(RangeId range);
   // Forgets the DEVICE copy, dirty or not, also one that is on its way. FAILED_PRECONDITION: pinned.
   absl::Status Drop(RangeId range);
   SlotId DeviceSlot(RangeId range) const;  // Its first slot; none while it is not on DEVICE.
   // Evicts unpinned ranges, least recently used first, until `size_bytes` more fit into the budget: a stall
-  // for room. Returns whether they fit; `why`, if given, gets the last write-back's error. For the allocator
-  // of non-model data; another thread may be quicker, so charge, and ask again when that fails.
+  // for room. Returns whether they fit; `why` may get the last write-back's error. For non-model data's
+  // allocator; another thread may be quicker, so charge, and ask again when that fails.
   bool MakeRoom(int64_t size_bytes, absl::Status* why = nullptr);
-  // Changes the budget, within the arena. A smaller one ends the plan; what lies in slots behind it is
-  // evicted, then others until the rest fits. FAILED_PRECONDITION: pins, RESOURCE_EXHAUSTED: non-model
-  // data is in the way; the budget is changed nevertheless: call again between operators.
+  // Changes the budget, within the arena. A smaller one ends the plan, and evicts until the rest fits.
+  // FAILED_PRECONDITION: pins, RESOURCE_EXHAUSTED: non-model data is in the way; the budget is changed
+  // nevertheless: call again between operators.
   absl::Status SetBudget(int64_t device_bytes);
-  // Called by MakeRoom without a lock: waits for a copy that holds non-model data, lets go of that; false:
-  // there is none. Between operators.
+  // MakeRoom calls it without a lock: waits for a copy that holds non-model data; false: there is none.
   void set_pending_release(std::function<bool()> release);
   ResidencyStats stats() const;
   int64_t stall_ns() const { return stall_ns_.load(std::memory_order_relaxed); }
   int64_t stall_ns(StallCause cause) const { return stalls_ns_[static_cast<int>(cause)]; }
   int64_t num_slots() const;  // That the budget has.
   int64_t chunk_bytes() const { return chunk_bytes_; }
-  // --- For who moves ranges by a plan (null: nobody), from its own threads: none of these holds the lock
-  // while it waits, and each ends soon after the plan's end.
+  // --- For who moves ranges by a plan (null: nobody), from its own threads: no lock is held in waits, and
+  // each call ends soon after the plan.
   void set_planned_moves(PlannedMoves* moves);
   // NOT_FOUND: there is no such range.
   absl::StatusOr<RangeId> FindRange(const ChunkStore& store, BundleId first, int64_t num_bundles,
                                     ChunkKind kind) const;
   RangeChunks Describe(RangeId range) const;
-  // When nothing planned is under way, evicts all but those of `keep` in the slot that each has there;
-  // the slot becomes none of those that are not. FAILED_PRECONDITION: pinned.
+  // When nothing planned is under way, evicts all but those of `keep` in their slots there; the slot of
+  // one that is elsewhere becomes none. FAILED_PRECONDITION: pinned.
   absl::Status Vacate(absl::Span<std::pair<RangeId, SlotId>> keep);
   enum class FetchStart { kStarted, kNoBudget, kEnded };
   // Waits until the range is not on DEVICE and the slots from `slot` are free, then takes and charges them:
@@ -115,12 +117,11 @@ class Residency {
   void EndFetch(RangeId range, CopyEvent last, bool all);
   void WaitForCopy(CopyEvent event) { copies_.Wait(event); }
   void Land();          // What EndFetch left under way is done, and holds no HOST slot any more.
-  void AwaitPlanned();  // Blocks until no planned move is under way.
+  void AwaitPlanned();  // Blocks until no planned move is under way, nor BringGradient.
   // Evicts the range if it is on DEVICE; blocks while it is written back. FAILED_PRECONDITION: pinned.
   // `stays`: is only written back, and may be pinned before and meanwhile.
   absl::Status EvictPlanned(RangeId range, bool stays);
   void Nudge();  // Who waits here looks again at what PlannedMoves says.
-
  private:
   static constexpr SlotId kNoSlot{};
   using Presence = DeviceRange::Presence;
@@ -132,12 +133,14 @@ class Residency {
   void WaitForChange() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NotifyChange() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WaitWhileMoving(const Range& range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Waits while an update reads the gradients of the range, or is to.
+  absl::Status AwaitUpdateOf(const Range& range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TellGradientIsBelow(const Range& range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Waits for the room that the plan keeps for the range, if it does.
   void AwaitRoom(RangeId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WriteOnDevice(int64_t id, int64_t offset_bytes, const std::byte* from, int64_t size_bytes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Writes it back with the lock let go.
-  absl::Status CopyOut(const Range& range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CopyOut(const Range& range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);  // Lets go of it.
   void Settle(Range& range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Await(absl::Span<const RangeId> ids) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Waits for one reason why not all are there, and gives its cause; kOnline: they must be brought on-line.
@@ -145,10 +148,9 @@ class Residency {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddStall(const Range& range, StallCause cause, int64_t stall_ns)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-
   // On-line placement (residency_online.cc).
   absl::Status BringIn(absl::Span<const RangeId> ranges) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Finds slots for `missing`, and who must leave them; nothing: they cannot be had. `move_all` takes every
+  // Finds slots for `missing`, and who must leave them; nothing: there are none. `move_all` takes every
   // unpinned range off DEVICE first, those of the wanted set too, and places these again.
   std::optional<RangeReplacement> Place(std::vector<int64_t> missing, bool move_all)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -156,16 +158,15 @@ class Residency {
   bool Charge(RangeReplacement& replacement) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Execute(const RangeReplacement& replacement) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status NoRoom(absl::Span<const RangeId> ids) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Takes an unpinned range off DEVICE; its charge stays with the caller. On an error it stays.
+  // Takes an unpinned range off DEVICE, but not its charge. On an error it stays.
   absl::Status Evict(int64_t range, CopyBatch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status WriteBack(Range& range, CopyBatch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-
   void Enter(int64_t range, SlotId slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Leave(int64_t range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Publish(const Range& range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Whether its slots are taken, or its range is on DEVICE: something must leave first.
+  // Whether its slots are taken, or its range is on DEVICE.
   bool IsOccupied(const RangePlacement& fetch) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The event after which the slot takes a chunk's bytes, and the range's bytes in HOST are whole.
+  // Behind it the slot takes a chunk's bytes, and the range's bytes in HOST are whole.
   CopyEvent FetchableAfter(const Range& range, SlotId slot) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<PendingWrite> BeginHostWrite(Range& range, int64_t offset_bytes,
@@ -179,7 +180,6 @@ class Residency {
   const int64_t chunk_bytes_;
   std::atomic<int64_t> stall_ns_{0};
   std::array<std::atomic<int64_t>, kNumStallCauses> stalls_ns_ = {};  // Of it, by StallCause.
-
   mutable Mutex mutex_;
   std::condition_variable changed_;  // A range came or left, or PlannedMoves has news.
   int64_t waiters_ ABSL_GUARDED_BY(mutex_) = 0;

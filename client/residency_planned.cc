@@ -14,7 +14,7 @@ namespace gemini::client {
 
 void Residency::set_planned_moves(PlannedMoves* moves) {
   MutexLock lock(mutex_);
-  GEMINI_CHECK(moving_ == 0);
+  while (moving_ > 0) WaitForChange();  // The updater may bring a gradient.
   planned_ = moves;
 }
 
@@ -153,6 +153,7 @@ absl::Status Residency::EvictPlanned(RangeId id, bool stays) {
   MutexLock lock(mutex_);
   Range& range = ranges_[id.value()];
   WaitWhileMoving(range);
+  if (!range.dirty) TellGradientIsBelow(range);
   if (range.presence == Presence::kAbsent || (stays && !range.dirty)) return absl::OkStatus();
   if (!stays) GEMINI_RETURN_IF_ERROR(CheckUnpinned(range));
   if (range.dirty) {
@@ -192,11 +193,19 @@ absl::Status Residency::CopyOut(const Range& range) {
     }
   }
   mutex_.Lock();
-  if (status.ok()) {
-    stats_.evict_bytes += BytesOf(range);
-    range.store->counters().AddEvictBytes(BytesOf(range));
-  }
+  if (!status.ok()) return status;
+  stats_.evict_bytes += BytesOf(range);
+  range.store->counters().AddEvictBytes(BytesOf(range));
+  TellGradientIsBelow(range);
   return status;
+}
+
+absl::Status Residency::BringGradient(RangeId id) { return EvictPlanned(id, /*stays=*/true); }
+
+void Residency::TellGradientIsBelow(const Range& range) {
+  for (int64_t i = 0; range.kind == ChunkKind::kGrad && i < range.num_bundles; ++i) {
+    range.store->GradientArrived(BundleOf(range.chunk(i)));
+  }
 }
 
 void Residency::Nudge() {

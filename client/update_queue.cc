@@ -7,9 +7,13 @@
 
 namespace gemini::client {
 
-UpdateQueue::UpdateQueue(ChunkStore& store, std::function<absl::Status(BundleId)> update,
+UpdateQueue::UpdateQueue(ChunkStore& store, std::function<absl::Status(BundleId)> bring,
+                         std::function<absl::Status(BundleId)> update,
                          std::function<void(const absl::Status&)> failed)
-    : store_(store), update_(std::move(update)), failed_(std::move(failed)) {
+    : store_(store),
+      bring_(std::move(bring)),
+      update_(std::move(update)),
+      failed_(std::move(failed)) {
   thread_ = std::thread([this] { Run(); });
   ::pthread_setname_np(thread_.native_handle(), "gemini-update");
 }
@@ -73,8 +77,9 @@ void UpdateQueue::Run() {
 
 void UpdateQueue::UpdateAll() {
   while (const std::optional<BundleId> bundle = store_.TakeUpdate()) {
-    const int64_t begin_ns = TimelineNowNs();
-    const absl::Status status = update_(*bundle);
+    absl::Status status = store_.AwaitsGradient(*bundle) ? bring_(*bundle) : absl::OkStatus();
+    const int64_t begin_ns = TimelineNowNs();  // The time of a copy is no update's.
+    if (status.ok()) status = update_(*bundle);
     if (status.ok()) {
       store_.timeline().Add(TimelineLane::kUpdate, bundle->value(), begin_ns, store_.chunk_bytes());
       continue;

@@ -21,9 +21,11 @@ namespace gemini::client {
 
 class UpdateQueue {
  public:
-  // `update` commits a bundle that awaits its commit in `store`; `failed` is told why one could not be.
-  // Both are called on the queue's thread, one at a time. The store outlives this.
-  UpdateQueue(ChunkStore& store, std::function<absl::Status(BundleId)> update,
+  // `update` commits a bundle that awaits its commit in `store`, after `bring` has brought its gradient to
+  // HOST where that is late; `failed` is told why one could not be. All are called on the queue's thread,
+  // one at a time. The store outlives this.
+  UpdateQueue(ChunkStore& store, std::function<absl::Status(BundleId)> bring,
+              std::function<absl::Status(BundleId)> update,
               std::function<void(const absl::Status&)> failed);
   UpdateQueue(const UpdateQueue&) = delete;
   UpdateQueue& operator=(const UpdateQueue&) = delete;
@@ -44,6 +46,7 @@ class UpdateQueue {
   void UpdateAll();
 
   ChunkStore& store_;
+  const std::function<absl::Status(BundleId)> bring_;
   const std::function<absl::Status(BundleId)> update_;
   const std::function<void(const absl::Status&)> failed_;
 

@@ -82,6 +82,10 @@ class ModelTensors {
   const std::vector<ModelTensor>& tensors() const { return tensors_; }
   const std::vector<ModelRange>& ranges() const { return ranges_; }
   const std::vector<TensorPiece>& pieces(BundleId bundle) const { return pieces_[bundle.value()]; }
+  // Of the bundle's first tensor; it has one.
+  const ModelRange& range_of(BundleId bundle) const {
+    return ranges_[tensors_[pieces(bundle).front().tensor].range];
+  }
   int64_t num_bundles() const { return static_cast<int64_t>(pieces_.size()); }
   ChunkStore& store() { return store_; }
   const ChunkStore& store() const { return store_; }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "client/grad_norm.h"
@@ -19,11 +20,16 @@ bool AnyGradient(const std::vector<TensorPiece>& pieces, const std::vector<bool>
 }  // namespace
 
 void AddToDeviceUpdate(const ModelTensors& tensors, const std::vector<bool>& has_gradient,
-                       absl::Span<const UpdateRanges> planned, DeviceUpdate& on_device) {
-  for (const UpdateRanges& ranges : planned) {
-    if (ranges.store != &tensors.store()) continue;
-    if (!AnyGradient(tensors.pieces(ranges.first), has_gradient)) continue;
-    on_device.Add(ranges).IgnoreError();
+                       const KeptForUpdate& kept, DeviceUpdate& on_device) {
+  const auto is_own = [&](const auto& ranges) {
+    return ranges.store == &tensors.store() &&
+           AnyGradient(tensors.pieces(ranges.first), has_gradient);
+  };
+  for (const UpdateRanges& ranges : kept.updates) {
+    if (is_own(ranges)) on_device.Add(ranges).IgnoreError();
+  }
+  for (const GradientRange& range : kept.late_gradients) {
+    if (is_own(range)) on_device.AddLateGradient(range).IgnoreError();
   }
 }
 
@@ -35,7 +41,7 @@ absl::StatusOr<double> GradientNorm(ModelTensors& tensors, GradientSquares& grad
   for (const ModelRange& range : tensors.ranges()) {
     if (range.group != TensorGroup::kTrainable) continue;
     if (!AnyGradient(tensors.pieces(range.first), has_gradient)) continue;
-    const bool is_on_device = on_device.contains(range.first);
+    const bool is_on_device = on_device.gradient(range.first) != nullptr;
     if (!is_on_device) GEMINI_RETURN_IF_ERROR(tensors.residency().Flush(range.grad));
     for (int64_t i = 0; i < range.num_bundles; ++i) {
       const BundleId bundle(range.first.value() + i);
@@ -76,9 +82,12 @@ absl::Status LeaveDeviceForUpdate(ModelTensors& tensors, const DeviceUpdate& on_
   GEMINI_RETURN_IF_ERROR(tensors.CheckUnpinned("the step was not taken"));
   Residency& residency = tensors.residency();
   for (const ModelRange& range : tensors.ranges()) {
-    if (range.group != TensorGroup::kTrainable || on_device.contains(range.first)) continue;
-    for (const RangeId id : {range.param, range.exp_avg, range.exp_avg_sq, range.grad}) {
+    if (range.group != TensorGroup::kTrainable || on_device.updates(range.first)) continue;
+    for (const RangeId id : {range.param, range.exp_avg, range.exp_avg_sq}) {
       GEMINI_RETURN_IF_ERROR(residency.Flush(id));
+    }
+    if (!on_device.has_late_gradient(range.first)) {
+      GEMINI_RETURN_IF_ERROR(residency.Flush(range.grad));
     }
     if (!AnyGradient(tensors.pieces(range.first), has_gradient)) continue;
     for (const RangeId id : {range.param, range.exp_avg, range.exp_avg_sq}) {
@@ -111,12 +120,20 @@ Intent MakeIntent(const ModelTensors& tensors, const std::vector<bool>& has_grad
 std::vector<BundleId> BundlesToUpdate(const ModelTensors& tensors, const DeviceUpdate& on_device) {
   std::vector<BundleId> bundles;
   for (const ModelRange& range : tensors.ranges()) {
-    if (range.group != TensorGroup::kTrainable || on_device.contains(range.first)) continue;
+    if (range.group != TensorGroup::kTrainable || on_device.updates(range.first)) continue;
     for (int64_t i = 0; i < range.num_bundles; ++i) {
       bundles.push_back(BundleId(range.first.value() + i));
     }
   }
   return bundles;
+}
+
+std::vector<BundleId> BundlesWithLateGradients(const std::vector<BundleId>& bundles,
+                                               const DeviceUpdate& on_device) {
+  std::vector<BundleId> late;
+  std::ranges::copy_if(bundles, std::back_inserter(late),
+                       [&](BundleId bundle) { return on_device.has_late_gradient(bundle); });
+  return late;
 }
 
 void CountUpdates(ModelTensors& tensors, const Intent& intent) {

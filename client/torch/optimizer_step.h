@@ -20,21 +20,22 @@
 
 namespace gemini::client::hooks {
 
-// Adds those of `planned` that are of this model and have a gradient. One that cannot be on DEVICE now is
-// left out, and updated in HOST.
+// Adds what of `kept` is of this model and has a gradient. What cannot be on DEVICE now is left out, and
+// updated in HOST from a gradient in HOST.
 void AddToDeviceUpdate(const ModelTensors& tensors, const std::vector<bool>& has_gradient,
-                       absl::Span<const UpdateRanges> planned, DeviceUpdate& on_device);
+                       const KeptForUpdate& kept, DeviceUpdate& on_device);
 
-// Global norm of the gradients of the tensors with has_gradient[i], after those that are not updated on
-// DEVICE are written back. FAILED_PRECONDITION: it is not finite (names the first tensor whose part is not).
+// Global norm of the gradients of the tensors with has_gradient[i], after those that `on_device` does not
+// have are written back. FAILED_PRECONDITION: it is not finite (names the first tensor whose part is not).
 absl::StatusOr<double> GradientNorm(ModelTensors& tensors, GradientSquares& squares,
                                     const DeviceUpdate& on_device,
                                     const std::vector<bool>& has_gradient);
 
-// Writes back every trainable range that is not updated on DEVICE, which in-place operators or earlier
-// updates may have changed there, and forgets the DEVICE copies of parameters and moments that will be
-// updated in HOST, so that all that can be refused is refused before the intent. FAILED_PRECONDITION: a
-// trainable tensor or its gradient is pinned (names it). RESOURCE_EXHAUSTED: no HOST slot.
+// Writes back every trainable range but late gradients and what is updated on DEVICE, which in-place
+// operators or earlier updates may have changed there, and forgets the DEVICE copies of parameters and
+// moments that will be updated in HOST, so that all that can be refused is refused before the intent.
+// FAILED_PRECONDITION: a trainable tensor or its gradient is pinned (names it). RESOURCE_EXHAUSTED: no
+// HOST slot.
 absl::Status LeaveDeviceForUpdate(ModelTensors& tensors, const DeviceUpdate& on_device,
                                   const std::vector<bool>& has_gradient);
 
@@ -45,6 +46,9 @@ Intent MakeIntent(const ModelTensors& tensors, const std::vector<bool>& has_grad
 
 // Every trainable bundle that is not updated on DEVICE, in the order of first use.
 std::vector<BundleId> BundlesToUpdate(const ModelTensors& tensors, const DeviceUpdate& on_device);
+// Of these, those whose gradient is on DEVICE still.
+std::vector<BundleId> BundlesWithLateGradients(const std::vector<BundleId>& bundles,
+                                               const DeviceUpdate& on_device);
 
 // Raises the step count and the version counter of each tensor that the intent updates.
 void CountUpdates(ModelTensors& tensors, const Intent& intent);

@@ -23,6 +23,9 @@ SpaceModel::SpaceModel(std::unique_ptr<ModelTensors> tensors, const OptimizerSpe
   updates_ = std::make_unique<UpdateQueue>(
       tensors_->store(),
       [this](BundleId bundle) {
+        return tensors_->residency().BringGradient(tensors_->range_of(bundle).grad);
+      },
+      [this](BundleId bundle) {
         return UpdateBundle(tensors_->store(), bundle, tensors_->pieces(bundle), intent_);
       },
       [this](const absl::Status& error) { session_.Latch(error); });
@@ -59,10 +62,10 @@ absl::StatusOr<StepResult> SpaceModel::Step(const StepOptions& options) {
   GEMINI_RETURN_IF_ERROR(CheckUnpinned("the step was not taken"));
   GEMINI_RETURN_IF_ERROR(FinishUpdates());
   GEMINI_ASSIGN_OR_RETURN(const std::vector<bool> has_gradient, CollectGradients());
-  std::vector<UpdateRanges> planned;
-  if (tensors_->phases() != nullptr) planned = tensors_->phases()->BeginUpdate();
+  KeptForUpdate kept;
+  if (tensors_->phases() != nullptr) kept = tensors_->phases()->BeginUpdate();
   int64_t on_device_ns = 0;
-  absl::StatusOr<StepResult> result = BeginUpdate(options, has_gradient, planned, on_device_ns);
+  absl::StatusOr<StepResult> result = BeginUpdate(options, has_gradient, kept, on_device_ns);
   if (tensors_->phases() != nullptr) {
     std::vector<int32_t> updated;
     for (size_t i = 0; result.ok() && i < has_gradient.size(); ++i) {
@@ -78,11 +81,11 @@ absl::StatusOr<StepResult> SpaceModel::Step(const StepOptions& options) {
 
 absl::StatusOr<StepResult> SpaceModel::BeginUpdate(const StepOptions& options,
                                                    const std::vector<bool>& has_gradient,
-                                                   absl::Span<const UpdateRanges> planned,
+                                                   const KeptForUpdate& kept,
                                                    int64_t& on_device_ns) {
   gradients_->Finish();
   DeviceUpdate on_device(tensors_->residency());
-  AddToDeviceUpdate(*tensors_, has_gradient, planned, on_device);
+  AddToDeviceUpdate(*tensors_, has_gradient, kept, on_device);
   if (tensors_->phases() != nullptr) tensors_->phases()->PauseMoves();
   StepResult result;
   GEMINI_ASSIGN_OR_RETURN(result.grad_norm,
@@ -102,8 +105,9 @@ absl::StatusOr<StepResult> SpaceModel::BeginUpdate(const StepOptions& options,
     UpdateInPlace(chunks, tensors_->pieces(chunks.bundle), intent_);
   });
   on_device_ns = TimelineNowNs() - begin_ns;
+  const std::vector<BundleId> bundles = BundlesToUpdate(*tensors_, on_device);
   if (absl::Status status = tensors_->store().BeginUpdate(
-          intent_, BundlesToUpdate(*tensors_, on_device), on_device.versions());
+          intent_, bundles, on_device.versions(), BundlesWithLateGradients(bundles, on_device));
       !status.ok()) {
     on_device.Undo();
     return status;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "client/plan_source.h"
+#include "gemini/cost_model.h"
 #include "policies/planner.h"
 #include "policies/range_trace.h"
 
@@ -22,7 +23,7 @@ class LocalPlans : public PlanSource {
     auto packed = policies::PackTrace(trace, chunk_bytes_);
     if (!packed.ok()) return packed.status();
     policies::PlanInputs inputs = {
-        .trace = *packed, .budget_bytes = {}, .costs = {}, .policy = policy_};
+        .trace = *packed, .budget_bytes = {}, .costs = costs_, .policy = policy_};
     inputs.budget_bytes[Tier::kDevice] = device_bytes;
     inputs.budget_bytes[Tier::kHost] = int64_t{1} << 40;
     return policies::MakePlan(inputs);
@@ -35,12 +36,14 @@ class LocalPlans : public PlanSource {
     return std::optional<Trace>();
   }
   void set_policy(PolicyOptions policy) { policy_ = policy; }
+  void set_costs(const CostModel& costs) { costs_ = costs; }
   void Keep(Trace trace) { kept_.push_back(std::move(trace)); }
   int made() const { return made_; }
 
  private:
   const int64_t chunk_bytes_;
   PolicyOptions policy_;
+  CostModel costs_;
   std::vector<Trace> kept_;
   int made_ = 0;
 };

@@ -54,9 +54,10 @@ class PhaseTrackerTest : public SessionFixture {
     ASSERT_OK(job_->Update());
   }
   // Rounds of an own job that end without a divergence, and whose last ones move the predicted bytes.
-  void FollowsExactly(int64_t device_slots, PolicyOptions policy) {
+  void FollowsExactly(int64_t device_slots, PolicyOptions policy, const CostModel& costs = {}) {
     LocalPlans plans(kTestChunkBytes);
     plans.set_policy(policy);
+    plans.set_costs(costs);
     job_.reset();
     session_.reset();
     Open(6, device_slots, &plans);
@@ -74,6 +75,7 @@ class PhaseTrackerTest : public SessionFixture {
     job_->phases().AwaitPlannedMoves();
     const ResidencyStats before = session_->residency().stats();
     const int64_t updates_before = job_->updates_on_device();
+    const int64_t late_before = job_->late_gradients();
     for (int64_t round = 1; round <= 3; ++round) {
       Step();
       if (HasFatalFailure()) return;
@@ -86,6 +88,8 @@ class PhaseTrackerTest : public SessionFixture {
     }
     EXPECT_EQ(job_->updates_on_device() - updates_before,
               3 * static_cast<int64_t>(plan.device_updates.size()));
+    EXPECT_EQ(job_->late_gradients() - late_before,
+              3 * static_cast<int64_t>(plan.late_gradients.size()));
     EXPECT_EQ(stats().planned_rounds, 7);
     EXPECT_EQ(all_divergences(), 0);
     EXPECT_LE(session_->device_budget().peak_bytes(), session_->device_budget().budget_bytes());

@@ -64,7 +64,11 @@ PlannedJob::PlannedJob(Session& session, std::vector<TracedTensor> tensors, Plan
     grads_.push_back(trainable(i) ? add(ChunkKind::kGrad) : RangeId());
   }
   updates_ = std::make_unique<UpdateQueue>(
-      *store_, [this](BundleId bundle) { return UpdateInHost(bundle); },
+      *store_,
+      [this](BundleId bundle) {
+        return session_.residency().BringGradient(grads_[Pieces(bundle).front().tensor]);
+      },
+      [this](BundleId bundle) { return UpdateInHost(bundle); },
       [](const absl::Status& status) { EXPECT_OK(status); });
   phases_ = std::make_unique<PhaseTracker>(session.residency(), session.device_budget(), plans,
                                            session.timeline());
@@ -119,34 +123,44 @@ absl::Status PlannedJob::Gradient(int32_t tensor) {
 absl::Status PlannedJob::Update() {
   absl::Status status = updates_->Finish();
   if (!status.ok()) return status;
-  const std::vector<UpdateRanges> planned = phases_->BeginUpdate();
+  const KeptForUpdate kept = phases_->BeginUpdate();
   std::vector<int32_t> updated;
   {
     DeviceUpdate on_device(session_.residency());
-    for (const UpdateRanges& ranges : planned) EXPECT_OK(on_device.Add(ranges));
+    for (const UpdateRanges& ranges : kept.updates) EXPECT_OK(on_device.Add(ranges));
+    for (const GradientRange& late : kept.late_gradients) {
+      EXPECT_OK(on_device.AddLateGradient(late));
+    }
     phases_->PauseMoves();
-    std::vector<BundleId> bundles;
+    std::vector<BundleId> bundles, late;
     for (size_t i = 0; i < tensors_.size(); ++i) {
       if (!trainable(i)) continue;
       updated.push_back(static_cast<int32_t>(i));
-      if (on_device.contains(layout_.place(static_cast<int64_t>(i)).first_bundle)) continue;
-      for (const RangeId range : RangesOf(i)) status.Update(session_.residency().Flush(range));
+      const BundleId first = layout_.place(static_cast<int64_t>(i)).first_bundle;
+      if (on_device.updates(first)) continue;
+      for (const RangeId range : RangesOf(i)) {
+        if (range == grads_[i] && on_device.has_late_gradient(first)) continue;
+        status.Update(session_.residency().Flush(range));
+      }
     }
     for (int64_t i = 0; i < layout_.num_bundles(); ++i) {
       if (layout_.group(BundleId(i)) != TensorGroup::kTrainable) continue;
-      if (!on_device.contains(BundleId(i))) bundles.push_back(BundleId(i));
+      if (!on_device.updates(BundleId(i))) bundles.push_back(BundleId(i));
+      if (on_device.has_late_gradient(BundleId(i))) late.push_back(BundleId(i));
     }
     old_tags_ = tags_;
+    old_grad_tags_ = grad_tags_;
     old_moments_ = moments_step_;
     if (status.ok()) {
       for (const int32_t tensor : updated) tags_[tensor] = NewTag();
       moments_step_ = step_ + 1;
       on_device.Update([this](const BundleInPlace& chunks) { UpdateOnDevice(chunks); });
-      updates_on_device_ += static_cast<int64_t>(planned.size());
+      updates_on_device_ += static_cast<int64_t>(kept.updates.size());
+      late_gradients_ += static_cast<int64_t>(kept.late_gradients.size());
       Intent intent;
       intent.step = ++step_;
       intent.tensors.resize(tensors_.size());
-      status = store_->BeginUpdate(intent, bundles, on_device.versions());
+      status = store_->BeginUpdate(intent, bundles, on_device.versions(), late);
     }
     if (!status.ok()) {
       on_device.Undo();
@@ -154,7 +168,7 @@ absl::Status PlannedJob::Update() {
       moments_step_ = old_moments_;
     }
     for (const int32_t tensor : updated) {
-      if (!status.ok() || on_device.contains(layout_.place(tensor).first_bundle)) continue;
+      if (!status.ok() || on_device.updates(layout_.place(tensor).first_bundle)) continue;
       for (const RangeId range : RangesOf(tensor)) {
         if (range != grads_[tensor]) status.Update(session_.residency().Drop(range));
       }
@@ -203,7 +217,24 @@ void PlannedJob::FillMoments(BundleId bundle, ChunkKind kind, std::byte* chunk) 
   }
 }
 
+void PlannedJob::CheckGradients(BundleId bundle, const std::byte* chunk) {
+  for (const TensorPiece& piece : Pieces(bundle)) {
+    const uint64_t tag = old_grad_tags_[piece.tensor];
+    EXPECT_TRUE(tag == 0 || Holds(chunk + piece.chunk_offset_bytes, piece.size_bytes, tag,
+                                  piece.tensor_offset_bytes))
+        << "gradient of tensor " << piece.tensor << " at step " << step_;
+  }
+}
+
 absl::Status PlannedJob::UpdateInHost(BundleId bundle) {
+  const auto has_gradient = [this](const TensorPiece& piece) {
+    return old_grad_tags_[piece.tensor] != 0;
+  };
+  if (std::ranges::any_of(Pieces(bundle), has_gradient)) {
+    auto grad = store_->AcquireForUpdate(ChunkOf(bundle, ChunkKind::kGrad));
+    if (!grad.ok()) return grad.status();
+    CheckGradients(bundle, grad->data());
+  }
   std::vector<std::pair<ChunkKind, HostChunk>> fresh;
   for (const ChunkKind kind : {ChunkKind::kParam, ChunkKind::kExpAvg, ChunkKind::kExpAvgSq}) {
     auto spare = store_->AcquireSpareForUpdate();
@@ -230,11 +261,8 @@ void PlannedJob::UpdateOnDevice(const BundleInPlace& chunks) {
     const int64_t at = piece.chunk_offset_bytes;
     EXPECT_TRUE(Holds(chunks.param + at, piece.size_bytes, old_tags_[piece.tensor],
                       piece.tensor_offset_bytes));
-    const uint64_t grad_tag = grad_tags_[piece.tensor];
-    EXPECT_TRUE(grad_tag == 0 ||
-                Holds(chunks.grad + at, piece.size_bytes, grad_tag, piece.tensor_offset_bytes))
-        << "gradient of tensor " << piece.tensor;
   }
+  CheckGradients(chunks.bundle, chunks.grad);
   FillParams(chunks.bundle, chunks.param);
   CheckMoments(chunks.bundle, ChunkKind::kExpAvg, chunks.exp_avg);
   CheckMoments(chunks.bundle, ChunkKind::kExpAvgSq, chunks.exp_avg_sq);

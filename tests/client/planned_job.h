@@ -37,7 +37,9 @@ class PlannedJob {
   // and a thread goes on with the rest.
   absl::Status Update();
   absl::Status FinishUpdates() { return updates_->Finish(); }
-  int64_t updates_on_device() const { return updates_on_device_; }  // Ranges, ever.
+  // Ranges, ever.
+  int64_t updates_on_device() const { return updates_on_device_; }
+  int64_t late_gradients() const { return late_gradients_; }
 
   bool trainable(size_t tensor) const { return tensors_[tensor].group == TensorGroup::kTrainable; }
   bool has_gradient(int32_t tensor) const { return grad_tags_[tensor] != 0; }
@@ -59,6 +61,7 @@ class PlannedJob {
   void FillParams(BundleId bundle, std::byte* chunk);
   void CheckMoments(BundleId bundle, ChunkKind kind, const std::byte* chunk);
   void FillMoments(BundleId bundle, ChunkKind kind, std::byte* chunk);
+  void CheckGradients(BundleId bundle, const std::byte* chunk);
   absl::Status UpdateInHost(BundleId bundle);
   void UpdateOnDevice(const BundleInPlace& chunks);
   // Parameter, moments and gradient of a trainable tensor.
@@ -72,10 +75,11 @@ class PlannedJob {
   std::vector<RangeId> moments_;            // Two a trainable tensor.
   std::vector<uint64_t> tags_, grad_tags_;  // grad_tags_: 0 before the first gradient.
   // Of the update under way: what it finds.
-  std::vector<uint64_t> old_tags_;
+  std::vector<uint64_t> old_tags_, old_grad_tags_;
   int64_t old_moments_ = 0;
   int64_t moments_step_ = 0;  // The last successful step.
   int64_t updates_on_device_ = 0;
+  int64_t late_gradients_ = 0;
   uint64_t last_tag_ = 0;
   int64_t step_ = 0;
   std::unique_ptr<UpdateQueue> updates_;

@@ -52,7 +52,7 @@ class UpdateQueueTest : public SessionFixture {
 TEST_F(UpdateQueueTest, CommitsAllInOrderStepAfterStep) {
   int64_t step = 0;
   UpdateQueue queue(
-      *store_, [&](BundleId bundle) { return Update(bundle, step); }, [](auto&) {});
+      *store_, nullptr, [&](BundleId bundle) { return Update(bundle, step); }, [](auto&) {});
   EXPECT_OK(queue.Finish());  // Nothing to do.
   for (step = 1; step <= 3;) {
     ASSERT_OK(Begin(step));
@@ -69,7 +69,7 @@ TEST_F(UpdateQueueTest, AFailureIsToldOnceAndFinishTriesAgain) {
   bool broken = true;
   std::vector<absl::Status> told;
   UpdateQueue queue(
-      *store_,
+      *store_, nullptr,
       [&](BundleId bundle) {
         if (broken && bundle == BundleId(2)) return absl::UnavailableError("disk");
         return Update(bundle, 1);
@@ -87,11 +87,36 @@ TEST_F(UpdateQueueTest, AFailureIsToldOnceAndFinishTriesAgain) {
   EXPECT_OK(queue.Finish());
 }
 
+TEST_F(UpdateQueueTest, ALateGradientIsBroughtBeforeItsUpdateAndAgainAfterAFailure) {
+  std::vector<int64_t> brought;
+  bool broken = true;
+  UpdateQueue queue(
+      *store_,
+      [&](BundleId bundle) -> absl::Status {
+        EXPECT_EQ(order_.size(), 3u);  // The others go first.
+        brought.push_back(bundle.value());
+        if (broken) return absl::UnavailableError("disk");
+        store_->GradientArrived(bundle);
+        return absl::OkStatus();
+      },
+      [&](BundleId bundle) { return Update(bundle, 1); }, [](auto&) {});
+  Intent intent;
+  intent.step = 1;
+  const std::vector<BundleId> bundles = {BundleId(0), BundleId(1), BundleId(2), BundleId(3)};
+  ASSERT_OK(store_->BeginUpdate(intent, bundles, {}, {BundleId(1)}));
+  queue.Wake();
+  EXPECT_THAT(store_->AwaitCommits(), StatusIs(absl::StatusCode::kUnavailable));
+  broken = false;
+  EXPECT_OK(queue.Finish());
+  EXPECT_THAT(order_, ElementsAre(0, 2, 3, 1));
+  EXPECT_THAT(brought, ElementsAre(1, 1));
+}
+
 TEST_F(UpdateQueueTest, TasksAreDoneWhenNoUpdateIsLeft) {
   std::atomic<int64_t> committed_at_task{-1};
   std::latch task_done(1);
   UpdateQueue queue(
-      *store_, [&](BundleId bundle) { return Update(bundle, 1); }, [](auto&) {});
+      *store_, nullptr, [&](BundleId bundle) { return Update(bundle, 1); }, [](auto&) {});
   ASSERT_OK(Begin(1));
   queue.Later([&] {
     committed_at_task = static_cast<int64_t>(order_.size());
@@ -104,7 +129,7 @@ TEST_F(UpdateQueueTest, TasksAreDoneWhenNoUpdateIsLeft) {
 TEST_F(UpdateQueueTest, TheEndFinishesWhatWasBegun) {
   {
     UpdateQueue queue(
-        *store_, [&](BundleId bundle) { return Update(bundle, 1); }, [](auto&) {});
+        *store_, nullptr, [&](BundleId bundle) { return Update(bundle, 1); }, [](auto&) {});
     ASSERT_OK(Begin(1));
     queue.Wake();
   }
