@@ -26,6 +26,10 @@ NextUses::NextUses(const RangeTrace& trace)
     ends_at_update[range + 1] = true;  // Its grad range.
   }
   for (const PlannedUpdate& update : trace.device_updates) comes_blank[update.grad] = true;
+  for (const int32_t range : trace.late_gradients) {
+    comes_blank[range] = true;
+    ends_at_update[range] = false;
+  }
 }
 
 namespace {
@@ -68,7 +72,7 @@ absl::StatusOr<std::vector<int32_t>> SlotsAtPositions(const RangeTrace& trace,
     }
   }
   if (worst < 0) return slots;
-  const bool is_update = !trace.device_updates.empty() && worst == trace.num_positions() - 1;
+  const bool is_update = trace.keeps_gradients() && worst == trace.num_positions() - 1;
   return absl::ResourceExhaustedError(absl::StrCat(
       "operator ", worst, " of phase ", trace.phase, " needs ", FormatByteSize(worst_chunk_bytes),
       " of chunks on DEVICE beside ", FormatByteSize(worst_bytes - worst_chunk_bytes),

@@ -18,10 +18,10 @@ struct NextUses {
   explicit NextUses(const RangeTrace& trace);
   std::vector<int32_t> next;   // By use: position of the range's next one in the round, or kNever.
   std::vector<int32_t> first;  // By range: of its first in the round, or kNever.
-  // By range: its copy on DEVICE does not outlive the update. True of updated parameters and of their
-  // gradients, which are in HOST by then.
+  // By range: its copy on DEVICE does not outlive the update. True of parameters that are updated in HOST and
+  // of their gradients, which are there by then unless they are late.
   std::vector<bool> ends_at_update;
-  // By range: gradients that are updated on DEVICE. They leave after that, and come back blank.
+  // By range: gradients that are kept until the update. They leave after that, and come back blank.
   std::vector<bool> comes_blank;
 };
 

@@ -61,6 +61,7 @@ Plan AssemblePlan(const PlanInputs& in, const RangeTrace& trace, const NextUses&
   plan.ranges = trace.ranges;
   plan.updated = trace.updated;
   plan.device_updates = trace.device_updates;
+  plan.late_gradients = trace.late_gradients;
   PinnedUses pinned(trace);
   plan.first_use = std::move(pinned.first_use);
   plan.uses = std::move(pinned.uses);
@@ -70,10 +71,12 @@ Plan AssemblePlan(const PlanInputs& in, const RangeTrace& trace, const NextUses&
       changes_on_device[range] = true;
     }
   }
+  std::vector<bool> is_late(trace.ranges.size());
+  for (const int32_t range : trace.late_gradients) is_late[range] = true;
   const std::vector<bool> dirty = DirtyStays(trace, stays);
   struct Leaving {
     PlannedEviction eviction;
-    int32_t needed;  // Behind the last operator: when the next round needs the room.
+    int32_t needed;  // Behind the last operator: when the next round needs the room, or the update.
     bool operator<(const Leaving& other) const {
       // What is dropped at once does not wait behind what is written back, nor this behind what stays.
       const auto key = [](const Leaving& of) {
@@ -107,13 +110,17 @@ Plan AssemblePlan(const PlanInputs& in, const RangeTrace& trace, const NextUses&
           {{.range = stay.range, .after = n - 1, .writes_back = true, .stays = true}, kNever});
     }
     if (stay.end == StayEnd::kEvicted) {
-      const int64_t bundles = trace.ranges[stay.range].num_bundles;
-      const auto first_need = first_needs.begin() + stay.slot;
-      leaving.push_back(
-          {{.range = stay.range,
-            .after = stay.last % n,
-            .writes_back = dirty[i] && !outlives_update},
-           stay.last == n - 1 ? *std::min_element(first_need, first_need + bundles) : 0});
+      int32_t needed = 0;
+      if (stay.last == n - 1) {
+        const auto first_need = first_needs.begin() + stay.slot;
+        needed = *std::min_element(first_need, first_need + trace.ranges[stay.range].num_bundles);
+        // Its parameters come when it has arrived, and they are updated.
+        if (is_late[stay.range]) needed = std::min(needed, next_uses.first[stay.range - 1]);
+      }
+      leaving.push_back({{.range = stay.range,
+                          .after = stay.last % n,
+                          .writes_back = dirty[i] && !outlives_update},
+                         needed});
     }
   }
   std::sort(plan.initial.begin(), plan.initial.end(),

@@ -11,10 +11,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "gemini/status_macros.h"
-#include "policies/device_updates.h"
+#include "policies/kept_gradient_search.h"
+#include "policies/kept_gradients.h"
 #include "policies/next_uses.h"
 #include "policies/trace_planner.h"
-#include "policies/update_search.h"
 
 namespace gemini::policies {
 namespace {
@@ -53,12 +53,12 @@ absl::StatusOr<Plan> MakeStatic(const PlanInputs& in, double param_fraction,
   for (const int32_t range : in.trace.updated) trained += in.trace.ranges[range].num_bundles;
   int64_t left = std::llround(optimizer_fraction * static_cast<double>(trained));
   std::vector<int32_t> params;
-  for (const int32_t range : Updatable(in)) {
+  for (const int32_t range : Keepable(in)) {
     left -= in.trace.ranges[range].num_bundles;
     if (left < 0) break;
     params.push_back(range);
   }
-  const RangeTrace trace = WithDeviceUpdates(in.trace, params);
+  const RangeTrace trace = WithKeptGradients(in.trace, params, {});
   GEMINI_ASSIGN_OR_RETURN(std::vector<int32_t> slots_at,
                           SlotsAtPositions(trace, in.budget_bytes[Tier::kDevice]));
   ReplacementRule rule = {.kept = KeptParams(in.trace, param_fraction), .streams = streams};
@@ -103,7 +103,7 @@ absl::StatusOr<Plan> MakeBest(const PlanInputs& in, std::vector<int32_t> slots_a
     consider({.kept = KeptParams(trace, fraction), .streams = true},
              absl::StrCat("static ", fraction));
   }
-  SearchUpdates(in, rule, std::move(rule_name), best);
+  SearchKeptGradients(in, rule, std::move(rule_name), best);
   return best;
 }
 

@@ -15,8 +15,9 @@
 
 namespace gemini::policies {
 
-// Updates go to DEVICE (policies/device_updates.h) where the policy says so; by auto where the round is
-// predicted to be faster so, and by none when costs.device_update_elements_per_second is 0.
+// Updates go to DEVICE, and gradients stay there until the update (policies/kept_gradients.h), by auto where
+// the round is predicted to be faster so; by presets updates alone do, as they say. By none when
+// costs.device_update_elements_per_second is 0.
 // RESOURCE_EXHAUSTED: an operator's chunks and non-model data do not fit at once; names the position,
 // the numbers and the least budget that would do. UNIMPLEMENTED: PolicyKind::kOnline has no plan.
 absl::StatusOr<Plan> MakePlan(const PlanInputs& inputs);

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <utility>
 
-#include "policies/device_updates.h"
+#include "policies/kept_gradients.h"
 
 namespace gemini::policies {
 namespace {
@@ -37,10 +37,12 @@ Playback::Playback(const RangeTrace& trace, const Plan& plan, const CostModel& c
       written_ns_(trace.ranges.size(), 0),
       commits_(trace.ranges.size()),
       slot_of_(trace.ranges.size(), kNobody),
+      is_late_(trace.ranges.size()),
       begun_ns_(plan.fetches.size(), 0),
       released_ns_(plan.fetches.size(), 0),
       by_release_(plan.fetches.size()),
       device_bytes_(trace.num_positions(), 0) {
+  for (const int32_t range : trace.late_gradients) is_late_[range - 1] = true;
   int64_t num_slots = 0;
   const auto cover = [&](int32_t range, SlotId slot) {
     num_slots = std::max(num_slots, slot.value() + plan.ranges[range].num_bundles);
@@ -83,9 +85,11 @@ int64_t Playback::PlayRound() {
     Begin(position_);
     // Of an update's interval the intent and what is updated on DEVICE are the beginning, of others the
     // operator may be all.
+    const int64_t begin_ns = now_ns_;
     const int64_t compute_ns = trace_.operators[position_].compute_ns;
     now_ns_ += IsUpdate(position_) ? device_update_ns_ : compute_ns;
     LeaveAfter(position_);
+    if (IsUpdate(position_)) UpdateInHost(begin_ns);
     fresh_slots_ = 0;
     ReleaseFetches(2 * int64_t{position_} + 1);
     if (IsUpdate(position_)) now_ns_ += compute_ns;
@@ -189,7 +193,6 @@ void Playback::Begin(int32_t position) {
           .end_ns = begin.ns + ComputeNs(position),
           .stall_ns = stall_ns,
           .cause = begin.cause});
-  if (IsUpdate(position)) Update(position);
 }
 
 void Playback::Vacate(int32_t range, int64_t ns, int32_t position) {
@@ -238,19 +241,34 @@ void Playback::QueueGradient(int64_t end_ns) {
   oldest_ns = end_ns;
 }
 
-void Playback::Update(int32_t position) {
-  update_free_ns_ = std::max(update_free_ns_, now_ns_);
+void Playback::UpdateInHost(int64_t begin_ns) {
+  update_free_ns_ = std::max(update_free_ns_, begin_ns);
+  std::vector<int32_t> late, others;  // By arrival, and in the plan's order.
   for (const int32_t range : plan_.updated) {
-    const int64_t begin_ns = update_free_ns_;
-    const int64_t update_ns =
-        NsFor(BytesOf(range) / kElementBytes, costs_.update_elements_per_second);
-    update_free_ns_ += update_ns;
-    commits_[range] = {.first_ns = begin_ns + update_ns / trace_.ranges[range].num_bundles,
-                       .last_ns = update_free_ns_};
-    Record(
-        {.lane = Lane::kUpdate, .subject = range, .begin_ns = begin_ns, .end_ns = update_free_ns_});
-    if (slot_of_[range] != kNobody) Vacate(range, now_ns_, position);
+    (is_late_[range] ? late : others).push_back(range);
+    if (slot_of_[range] != kNobody) Vacate(range, begin_ns, position_);
   }
+  const auto arrival_ns = [this](int32_t param) { return written_ns_[param + 1]; };
+  std::stable_sort(late.begin(), late.end(),
+                   [&](int32_t a, int32_t b) { return arrival_ns(a) < arrival_ns(b); });
+  auto next_late = late.begin(), next_other = others.begin();
+  while (next_late != late.end() || next_other != others.end()) {
+    const bool takes_late = next_late != late.end() && (next_other == others.end() ||
+                                                        arrival_ns(*next_late) <= update_free_ns_);
+    if (takes_late) update_free_ns_ = std::max(update_free_ns_, arrival_ns(*next_late));
+    UpdateRange(takes_late ? *next_late++ : *next_other++);
+  }
+}
+
+void Playback::UpdateRange(int32_t range) {
+  const int64_t begin_ns = update_free_ns_;
+  const int64_t update_ns =
+      NsFor(BytesOf(range) / kElementBytes, costs_.update_elements_per_second);
+  update_free_ns_ += update_ns;
+  commits_[range] = {.first_ns = begin_ns + update_ns / trace_.ranges[range].num_bundles,
+                     .last_ns = update_free_ns_};
+  Record(
+      {.lane = Lane::kUpdate, .subject = range, .begin_ns = begin_ns, .end_ns = update_free_ns_});
 }
 
 Simulation Playback::PlayToSteadyState() {

@@ -20,7 +20,7 @@ enum class FetchChoice { kInOrder, kNeededFirst };
 
 class Playback {
  public:
-  // `plan` is a valid plan of `trace`, which has its updates on DEVICE. All outlive this.
+  // `plan` is a valid plan of `trace`, which keeps its gradients on DEVICE. All outlive this.
   Playback(const RangeTrace& trace, const Plan& plan, const CostModel& costs, FetchChoice choice,
            bool with_events);
 
@@ -63,7 +63,7 @@ class Playback {
   int64_t BytesOf(int32_t range) const {
     return trace_.ranges[range].num_bundles * trace_.chunk_bytes;
   }
-  // The operator's, with what it updates on DEVICE.
+  // The operator's, with what it computes on DEVICE for the update.
   int64_t ComputeNs(int32_t position) const {
     return trace_.operators[position].compute_ns + (IsUpdate(position) ? device_update_ns_ : 0);
   }
@@ -80,7 +80,9 @@ class Playback {
   void Begin(int32_t position);
   void LeaveAfter(int32_t position);
   void Vacate(int32_t range, int64_t ns, int32_t position);
-  void Update(int32_t position);
+  // The update's interval began then, and what leaves after it is on its way.
+  void UpdateInHost(int64_t begin_ns);
+  void UpdateRange(int32_t range);
   // A gradient's copy out ends then: the next operator waits for the one that it is one too many beside.
   void QueueGradient(int64_t end_ns);
   void Record(const SimulatedEvent& event);
@@ -103,6 +105,7 @@ class Playback {
   std::vector<int64_t> written_ns_;  // By range: its last write-back's end.
   std::vector<Commits> commits_;     // By param range: of its last update.
   std::vector<int64_t> slot_of_;     // By range; kNobody: not on DEVICE.
+  std::vector<bool> is_late_;        // By param range: its gradients are.
   std::vector<Vacated> vacated_;     // By slot.
   std::array<int64_t, kMaxGradientsUnderWay> gradient_ends_ns_ = {};  // The last ones, in turn.
   int64_t gradients_ = 0;                                             // Ever.

@@ -39,15 +39,18 @@ struct RangeTrace {
   std::vector<Operator> operators;
   std::vector<RangeUse> uses;  // Each range once an operator.
   std::vector<GradOut> gradient_outs;
-  // Param ranges that the update changes, in its order: in HOST, and on DEVICE (policies/device_updates.h).
+  // Param ranges that the update changes, in its order: in HOST, and on DEVICE; and grad ranges of some in
+  // HOST (policies/kept_gradients.h).
   std::vector<int32_t> updated;
   std::vector<PlannedUpdate> device_updates;
+  std::vector<int32_t> late_gradients;
   std::vector<int64_t> chunks_of_space;  // By space: chunks with payload, of all kinds.
   absl::Span<const RangeUse> uses_of(int32_t position) const {
     const Operator& at = operators[position];
     return absl::MakeConstSpan(uses).subspan(at.first_use, at.num_uses);
   }
   int32_t num_positions() const { return static_cast<int32_t>(operators.size()); }
+  bool keeps_gradients() const { return !device_updates.empty() || !late_gradients.empty(); }
 };
 
 // The uses that are pinned, as Plan::first_use and Plan::uses have them.

@@ -106,7 +106,7 @@ class RoundPass {
   std::vector<Stay> stays_;  // Ended ones; `needed` is `since`.
   std::vector<int32_t> missing_;
   size_t next_out_ = 0;
-  const int32_t update_position_;  // Of updates on DEVICE, or -1.
+  const int32_t update_position_;  // Of an update that has ranges on DEVICE, or -1.
 };
 
 RoundPass::RoundPass(const RoundInputs& in, const std::vector<Home>& homes, bool closed)
@@ -116,7 +116,7 @@ RoundPass::RoundPass(const RoundInputs& in, const std::vector<Home>& homes, bool
       num_positions_(in.trace.num_positions()),
       slots_(in.num_slots, in.rule.oldest_first),
       at_(in.trace.ranges.size()),
-      update_position_(in.trace.device_updates.empty() ? -1 : num_positions_ - 1) {
+      update_position_(in.trace.keeps_gradients() ? num_positions_ - 1 : -1) {
   for (size_t range = 0; range < at_.size(); ++range) {
     at_[range].bundles = static_cast<int32_t>(in.trace.ranges[range].num_bundles);
     at_[range].kept = !in.rule.kept.empty() && in.rule.kept[range];
@@ -323,7 +323,8 @@ void RoundPass::Update(int32_t position) {
   for (int32_t slot = 0; slot < slots_.num_slots(); ++slot) {
     const int32_t range = slots_.occupant(slot);
     if (range == PlannedSlots::kNobody || !in_.next_uses.ends_at_update[range]) continue;
-    // Updates on DEVICE need room, and better before than at their own turn: nobody uses this any more.
+    // What the update has on DEVICE needs room, and better before than at its own turn: nobody uses this
+    // any more.
     if (at_[range].dirty || in_.trace.ranges[range].kind == ChunkKind::kGrad ||
         update_position_ >= 0) {
       Leave(range, StayEnd::kEvicted, at_[range].last);
@@ -395,6 +396,7 @@ std::vector<Stay> RoundPass::TakeStays() {
 struct Closed {
   std::vector<Stay> stays;
   int64_t fetched_slots = 0;
+  bool kept_all = false;  // Of the homes.
 };
 
 // Plays rounds that end as they begin, from ever fewer homes, until one does.
@@ -423,6 +425,7 @@ absl::StatusOr<Closed> Close(const RoundInputs& in, std::vector<Home> homes) {
       if (stay.needed == kAlways) continue;
       closed.fetched_slots += in.trace.ranges[stay.range].num_bundles;
     }
+    closed.kept_all = trial == 0;
     return closed;
   }
 }
@@ -440,10 +443,9 @@ absl::StatusOr<std::vector<Stay>> MakeStays(const RangeTrace& trace, const NextU
     GEMINI_ASSIGN_OR_RETURN(Closed closed, Close(in, {}));
     return std::move(closed.stays);
   }
-  constexpr int kRounds = 4;
   std::optional<Closed> best;
   std::vector<Home> homes;
-  for (int round = 0; round < kRounds; ++round) {
+  for (int round = 0; round < rule.most_rounds; ++round) {
     RoundPass pass(in, homes, /*closed=*/false);
     GEMINI_RETURN_IF_ERROR(pass.Run());
     std::vector<Home> end = pass.EndState();
@@ -451,8 +453,9 @@ absl::StatusOr<std::vector<Stay>> MakeStays(const RangeTrace& trace, const NextU
     if (round > 0 && end == homes) break;
     homes = std::move(end);
     GEMINI_ASSIGN_OR_RETURN(Closed closed, Close(in, homes));
+    const bool kept_all = closed.kept_all;  // Then the next round would be like it.
     if (!best || closed.fetched_slots < best->fetched_slots) best = std::move(closed);
-    if (homes.empty()) break;
+    if (kept_all) break;
   }
   return std::move(best->stays);
 }

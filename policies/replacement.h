@@ -3,8 +3,8 @@
 // farthest ahead, over a round that repeats. When a fetch begins is left to fetch_timing.h.
 // Rules:  at position i the ranges on DEVICE fit into slots_at[i]. A range that must leave leaves after its
 //         last use, not when its room is needed. What the update makes stale leaves with it; gradients
-//         that it reads in HOST, and parameters that were written, leave before it. Gradients that it
-//         reads on DEVICE leave after it.
+//         that it reads in HOST, and parameters that were written, leave before it. Gradients that are
+//         kept for it on DEVICE leave after it.
 // Circle: rounds are played until one ends as it began. If none does, fewer ranges may stay from one
 //         round into the next, until it does: with none it always does.
 // Source: farthest next use is optimal for chunks of one size (Belady, IBM Systems Journal 5, 1966) and
@@ -28,6 +28,9 @@ struct ReplacementRule {
   bool spares_dirty = false;  // A dirty range counts as used next at half the distance.
   // False: forgets the next round, for comparison: DEVICE is empty when a round begins.
   bool looks_ahead = true;
+  // Rounds that are played, each from the end of the one before, until one can end as it began. Each is made
+  // to, and the one with the fewest fetches taken. >= 1.
+  int most_rounds = 4;
 };
 
 // The stays of a round. RESOURCE_EXHAUSTED: what is kept leaves an operator no room; names the position

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gemini/status_macros.h"
-#include "policies/device_updates.h"
+#include "policies/kept_gradients.h"
 #include "policies/next_uses.h"
 #include "policies/playback.h"
 
@@ -16,20 +16,25 @@ namespace gemini::policies {
 
 namespace {
 
-// What the plan was made from: `trace` with the plan's updates on DEVICE. Nothing: it was made from another.
+// What the plan was made from: `trace` with the gradients that the plan keeps. Nothing: it was made from
+// another.
 std::optional<RangeTrace> PlannedTrace(const RangeTrace& trace, const Plan& plan) {
-  const std::vector<int32_t> updatable = UpdatableOnDevice(trace);
-  const std::set<int32_t> may_be(updatable.begin(), updatable.end());
-  std::vector<int32_t> params;
-  for (const PlannedUpdate& update : plan.device_updates) {
-    if (may_be.count(update.param) == 0) return std::nullopt;
-    params.push_back(update.param);
+  const std::vector<int32_t> may_keep = MayKeepGradients(trace);
+  const std::set<int32_t> may_be(may_keep.begin(), may_keep.end());
+  std::vector<int32_t> updated, late;  // On DEVICE.
+  for (const PlannedUpdate& update : plan.device_updates) updated.push_back(update.param);
+  for (const int32_t grad : plan.late_gradients) late.push_back(grad - 1);
+  for (const std::vector<int32_t>& params : {updated, late}) {
+    for (const int32_t param : params) {
+      if (may_be.count(param) == 0) return std::nullopt;
+    }
   }
-  RangeTrace planned = WithDeviceUpdates(trace, params);
+  RangeTrace planned = WithKeptGradients(trace, updated, late);
   const PinnedUses pinned(planned);
   if (plan.fingerprint != trace.fingerprint || plan.chunk_bytes != trace.chunk_bytes ||
       plan.ranges != planned.ranges || plan.updated != planned.updated ||
-      plan.device_updates != planned.device_updates || plan.first_use != pinned.first_use ||
+      plan.device_updates != planned.device_updates ||
+      plan.late_gradients != planned.late_gradients || plan.first_use != pinned.first_use ||
       plan.uses != pinned.uses) {
     return std::nullopt;
   }
@@ -47,10 +52,11 @@ std::optional<RangeTrace> PlannedTrace(const RangeTrace& trace, const Plan& plan
 absl::StatusOr<Simulation> Simulate(const RangeTrace& trace, const Plan& plan,
                                     const CostModel& costs, bool with_events) {
   GEMINI_RETURN_IF_ERROR(CheckPlan(plan));
-  if (!plan.device_updates.empty() && !(costs.device_update_elements_per_second > 0)) {
-    return absl::InvalidArgumentError(absl::StrCat("the plan of phase ", plan.phase, " has ",
-                                                   plan.device_updates.size(),
-                                                   " updates on DEVICE, which takes none"));
+  if (!(plan.device_updates.empty() && plan.late_gradients.empty()) &&
+      !(costs.device_update_elements_per_second > 0)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the plan of phase ", plan.phase, " has ", plan.device_updates.size(), " updates and ",
+        plan.late_gradients.size(), " late gradients on DEVICE, which takes none"));
   }
   const std::optional<RangeTrace> planned = PlannedTrace(trace, plan);
   if (!planned) {

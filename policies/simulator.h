@@ -8,8 +8,10 @@
 //         the end of its interval, but for the update, whose intent is at the beginning of its own. A
 //         gradient leaves at the end of its interval, over the link unless its range is on DEVICE; the
 //         next operator waits while more than kMaxGradientsUnderWay have not left. The update waits for
-//         all that leaves, and for the updates of the round before. Updates on DEVICE come behind it, as
-//         compute, while those in HOST have begun.
+//         all that leaves, and for the updates of the round before. What it does on DEVICE comes behind it,
+//         as compute, while the updates in HOST have begun. Of those the ones whose late gradients have
+//         arrived go first, as they arrived, then the others in the plan's order; when only some are left
+//         that await their gradients, they wait.
 // Units:  an fp32 parameter is an element of CostModel::update_elements_per_second.
 #pragma once
 #include <cstdint>
@@ -42,8 +44,8 @@ struct Simulation {
   std::vector<int64_t> device_bytes_at_position;  // Chunks and non-model data, if asked for.
 };
 
-// `trace` as PackTrace made it, whatever the plan updates on DEVICE. INVALID_ARGUMENT: the plan is not of
-// this trace, or CheckPlan.
+// `trace` as PackTrace made it, whatever gradients the plan keeps on DEVICE. INVALID_ARGUMENT: the plan is
+// not of this trace, or CheckPlan.
 absl::StatusOr<Simulation> Simulate(const RangeTrace& trace, const Plan& plan,
                                     const CostModel& costs, bool with_events);
 

@@ -6,19 +6,24 @@
 
 #include "absl/strings/str_cat.h"
 #include "gemini/status_macros.h"
-#include "policies/device_updates.h"
 #include "policies/fetch_order.h"
 #include "policies/fetch_timing.h"
+#include "policies/kept_gradients.h"
 #include "policies/plan_assembly.h"
 #include "policies/playback.h"
 
 namespace gemini::policies {
 namespace {
 
-int64_t ComputeNs(const PlanInputs& in, const RangeTrace& trace) {
-  int64_t ns = trace.device_updates.empty() ? 0 : DeviceUpdateNs(trace, in.costs);
-  for (const RangeTrace::Operator& at : trace.operators) ns += at.compute_ns;
-  return ns;
+// What the round takes at least, whatever it moves: what it computes, and its updates in HOST.
+double LeastNs(const PlanInputs& in, const RangeTrace& trace) {
+  int64_t compute_ns = trace.keeps_gradients() ? DeviceUpdateNs(trace, in.costs) : 0;
+  for (const RangeTrace::Operator& at : trace.operators) compute_ns += at.compute_ns;
+  int64_t updated_chunks = 0;
+  for (const int32_t range : trace.updated) updated_chunks += trace.ranges[range].num_bundles;
+  const int64_t updated_elements = updated_chunks * trace.chunk_bytes / kElementBytes;
+  return std::max(static_cast<double>(compute_ns), static_cast<double>(updated_elements) * 1e9 /
+                                                       in.costs.update_elements_per_second);
 }
 
 }  // namespace
@@ -40,7 +45,7 @@ TracePlanner::TracePlanner(const PlanInputs& in, const RangeTrace& trace,
       trace_(trace),
       next_uses_(trace),
       slots_at_(std::move(slots_at)),
-      compute_ns_(ComputeNs(in, trace)) {}
+      least_ns_(LeastNs(in, trace)) {}
 
 absl::StatusOr<Plan> TracePlanner::Make(const ReplacementRule& rule, std::string name) {
   GEMINI_ASSIGN_OR_RETURN(stays_, Stays(rule));
@@ -70,6 +75,9 @@ Plan TracePlanner::Finish(const std::vector<Stay>& stays, std::string name) cons
   if (const size_t updates = plan.device_updates.size(); updates > 0) {
     absl::StrAppend(&plan.made_by, ", ", updates, updates == 1 ? " update" : " updates",
                     " on DEVICE");
+  }
+  if (const size_t late = plan.late_gradients.size(); late > 0) {
+    absl::StrAppend(&plan.made_by, ", ", late, late == 1 ? " late gradient" : " late gradients");
   }
   Playback playback(trace_, plan, in_.costs, FetchChoice::kInOrder, /*with_events=*/false);
   plan.prediction = playback.PlayToSteadyState().totals;
@@ -107,9 +115,8 @@ int64_t TracePlanner::LeastFetchedChunks(const ReplacementRule& rule) const {
 bool TracePlanner::MayBeBetter(int64_t fetched_chunks, const Plan& best) const {
   const int64_t fetch_bytes = fetched_chunks * trace_.chunk_bytes;
   const double least_ns =
-      std::max(static_cast<double>(compute_ns_),
-               static_cast<double>(fetch_bytes) * 1e9 / in_.costs.host_to_device +
-                   static_cast<double>(fetched_chunks * in_.costs.copy_latency_ns));
+      std::max(least_ns_, static_cast<double>(fetch_bytes) * 1e9 / in_.costs.host_to_device +
+                              static_cast<double>(fetched_chunks * in_.costs.copy_latency_ns));
   const double best_ns = static_cast<double>(best.prediction.round_ns);
   if (least_ns > best_ns) return false;
   // If it cannot be faster by more than what counts, it has to move less.

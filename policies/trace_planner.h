@@ -25,7 +25,7 @@ bool IsBetter(const Plan& a, const Plan& b);
 
 class TracePlanner {
  public:
-  // `trace` is that of the inputs, or with some updates on DEVICE; `slots_at` are its SlotsAtPositions. Both
+  // `trace` is that of the inputs, or one that keeps gradients; `slots_at` are its SlotsAtPositions. Both
   // outlive this.
   TracePlanner(const PlanInputs& in, const RangeTrace& trace, std::vector<int32_t> slots_at);
 
@@ -42,7 +42,8 @@ class TracePlanner {
   // The fewest that the rule leaves, whatever its stays: who streams comes for each operator that uses
   // it, but for one behind another.
   int64_t LeastFetchedChunks(const ReplacementRule& rule) const;
-  // Whether a plan that fetches so many could be: no plan is faster than its link.
+  // Whether a plan that fetches so many could be: none is faster than its link, or than what it computes and
+  // updates.
   bool MayBeBetter(int64_t fetched_chunks, const Plan& best) const;
   // More than all chunks that are ever used is never taken; a huge budget need not be a huge table.
   int64_t MostSlots() const;
@@ -51,7 +52,7 @@ class TracePlanner {
   const RangeTrace& trace_;
   const NextUses next_uses_;
   const std::vector<int32_t> slots_at_;
-  const int64_t compute_ns_;
+  const double least_ns_;    // Of a round, whatever it moves.
   std::vector<Stay> stays_;  // Of the plan that Make made.
 };
 

@@ -6,7 +6,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "policies/device_updates.h"
+#include "policies/kept_gradients.h"
 #include "tests/policies/random_trace.h"
 #include "tests/status_matchers.h"
 
@@ -73,7 +73,7 @@ TEST(FetchTimingTest, AGradientWaitsForTheOneThatLeavesForItsChunk) {
 }
 
 TEST(FetchTimingTest, WhatComesBlankBeginsWhenItIsNeeded) {
-  const RangeTrace trace = WithDeviceUpdates(EightOperators(), {2});
+  const RangeTrace trace = WithKeptGradients(EightOperators(), {2}, {});
   // The gradients, and the moments: these as early as the update of the round before.
   const std::vector<Stay> stays = {{3, 0, 5, 7}, {4, 1, 7, 7}, {5, 2, 7, 7}};
   EXPECT_THAT(Times(trace, std::vector<int32_t>(8, 3), stays), ElementsAre(5, -1, -1));

@@ -3,7 +3,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "policies/device_updates.h"
+#include "policies/kept_gradients.h"
 #include "tests/policies/random_trace.h"
 #include "tests/status_matchers.h"
 
@@ -37,7 +37,7 @@ TEST(NextUsesTest, EachUseKnowsTheNextInItsRound) {
 TEST(NextUsesTest, WhatIsUpdatedOnDeviceOutlivesTheUpdateButItsGradients) {
   RangeTrace in_host = SmallTrace();
   in_host.gradient_outs = {{.position = 2, .range = 1, .size_bytes = kChunk}};
-  const RangeTrace trace = WithDeviceUpdates(in_host, {0});
+  const RangeTrace trace = WithKeptGradients(in_host, {0}, {});
   const NextUses next_uses(trace);
   EXPECT_THAT(next_uses.first, ElementsAre(0, 2, 0, 3, 3));
   EXPECT_THAT(next_uses.ends_at_update, ElementsAre(false, false, false, false, false));
@@ -46,6 +46,20 @@ TEST(NextUsesTest, WhatIsUpdatedOnDeviceOutlivesTheUpdateButItsGradients) {
   EXPECT_THAT(SlotsAtPositions(trace, 20'000 + 4 * kChunk - 1),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        AllOf(HasSubstr("operator 3"), HasSubstr("update less on DEVICE"))));
+}
+
+TEST(NextUsesTest, LateGradientsOutliveTheUpdateAndTheirParametersDoNot) {
+  RangeTrace in_host = SmallTrace();
+  in_host.gradient_outs = {{.position = 2, .range = 1, .size_bytes = kChunk}};
+  const RangeTrace trace = WithKeptGradients(in_host, {}, {0});
+  const NextUses next_uses(trace);
+  EXPECT_THAT(next_uses.first, ElementsAre(0, 2, 0));
+  EXPECT_THAT(next_uses.ends_at_update, ElementsAre(true, false, false));
+  EXPECT_THAT(next_uses.comes_blank, ElementsAre(false, true, false));
+  // The update's operator has them.
+  EXPECT_EQ(LargestOperatorBytes(trace), 20'000 + kChunk);
+  EXPECT_THAT(SlotsAtPositions(trace, 20'000 + kChunk - 1),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("update less on DEVICE")));
 }
 
 TEST(NextUsesTest, SlotsAreWhatNonModelDataLeaves) {

@@ -10,11 +10,15 @@
 #include <string>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "gemini/byte_size.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "policies/kept_gradients.h"
 #include "policies/moved_bytes.h"
+#include "policies/next_uses.h"
 #include "policies/simulator.h"
+#include "policies/trace_planner.h"
 #include "tests/policies/random_trace.h"
 #include "tests/status_matchers.h"
 
@@ -37,6 +41,13 @@ constexpr CostModel kSlowHost = {.host_to_device = 2e9,
                                  .update_elements_per_second = 1e6,
                                  .device_update_elements_per_second = 1e10,
                                  .copy_latency_ns = 100};
+
+// Gradients take so long to leave that what can be leaves beside the next round.
+constexpr CostModel kSlowOut = {.host_to_device = 4e9,
+                                .device_to_host = 0.2e9,
+                                .update_elements_per_second = 1e10,
+                                .device_update_elements_per_second = 1e9,
+                                .copy_latency_ns = 100};
 
 // Copies take far longer than operators, so that what is moved decides. All updates are in HOST.
 constexpr CostModel kSlowLink = {.host_to_device = 1e6,
@@ -109,20 +120,22 @@ void ExpectWithinBudget(const RangeTrace& trace, const Plan& plan, const CostMod
   }
 }
 
-// Where each gradient of an update on DEVICE is complete its range is there, from its blank fetch on: by
+// Where each gradient that is kept is complete its range is there, from its blank fetch on: by
 // playing the list of what comes and goes, position by position.
 void ExpectGradientsKept(const RangeTrace& trace, const Plan& plan) {
   const int32_t n = plan.num_positions();
-  for (const PlannedUpdate& update : plan.device_updates) {
+  std::vector<int32_t> grads = plan.late_gradients;
+  for (const PlannedUpdate& update : plan.device_updates) grads.push_back(update.grad);
+  for (const int32_t grad : grads) {
     std::vector<int> there(n, 0);  // By position: when its operator has ended.
     int blanks = 0;
     for (const PlannedFetch& fetch : plan.fetches) {
-      if (fetch.range != update.grad) continue;
+      if (fetch.range != grad) continue;
       blanks += fetch.blank ? 1 : 0;
       ASSERT_LT(fetch.needed_at, n);
       int32_t left = n;
       for (const PlannedEviction& eviction : plan.evictions) {
-        if (eviction.range != update.grad || eviction.after < fetch.needed_at) continue;
+        if (eviction.range != grad || eviction.after < fetch.needed_at) continue;
         left = std::min(left, eviction.after);
       }
       ASSERT_LT(left, n);
@@ -131,14 +144,15 @@ void ExpectGradientsKept(const RangeTrace& trace, const Plan& plan) {
     EXPECT_EQ(blanks, 1);
     EXPECT_EQ(there[n - 1], 1);
     for (const RangeTrace::GradOut& out : trace.gradient_outs) {
-      if (out.range == update.grad) {
+      if (out.range == grad) {
         EXPECT_EQ(there[out.position], 1) << "position " << out.position;
       }
     }
   }
 }
 
-// What leaves after the update leaves in the order in which the next round needs the room.
+// What leaves after the update leaves in the order in which the next round needs the room, or the parameters
+// of late gradients.
 void ExpectRoomInTurn(const Plan& plan) {
   const int32_t n = plan.num_positions();
   int32_t before = -1;
@@ -158,6 +172,13 @@ void ExpectRoomInTurn(const Plan& plan) {
         needed = std::min(needed, fetch.needed_at % n);
       }
     }
+    const auto& late = plan.late_gradients;
+    if (std::find(late.begin(), late.end(), eviction.range) != late.end()) {
+      const auto use = std::find(plan.uses.begin(), plan.uses.end(), eviction.range - 1);
+      const auto behind = std::upper_bound(plan.first_use.begin(), plan.first_use.end(),
+                                           static_cast<int32_t>(use - plan.uses.begin()));
+      needed = std::min(needed, static_cast<int32_t>(behind - plan.first_use.begin()) - 1);
+    }
     EXPECT_GE(needed, before) << "range " << eviction.range;
     before = needed;
   }
@@ -166,8 +187,8 @@ void ExpectRoomInTurn(const Plan& plan) {
 class PlannerPropertyTest : public ::testing::TestWithParam<bool> {};
 
 TEST_P(PlannerPropertyTest, EveryPlanIsValidAndWithinItsBudgetInEachInterval) {
-  int64_t updates = 0;
-  for (uint64_t seed = 0; seed < 400; ++seed) {
+  int64_t updates = 0, late = 0;
+  for (uint64_t seed = 0; seed < 600; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937_64 random(seed);
     RandomTraceOptions options = DrawOptions(seed, GetParam());
@@ -176,7 +197,7 @@ TEST_P(PlannerPropertyTest, EveryPlanIsValidAndWithinItsBudgetInEachInterval) {
     ASSERT_OK_AND_ASSIGN(const RangeTrace trace, PackTrace(tensors, kTestChunkBytes));
     int64_t budget = seed % 4 == 0 ? DeviceFloorBytes(trace) : DrawBudget(trace, random);
     if (seed % 5 == 1) budget += AllBytes(trace);  // As much as moments take.
-    const CostModel& costs = seed % 3 == 0 ? kCosts : kSlowHost;
+    const CostModel& costs = seed % 3 == 0 ? kCosts : seed % 6 < 3 ? kSlowHost : kSlowOut;
     const double fraction = static_cast<double>(random() % 1001) / 1000;
     for (const PolicyOptions policy :
          {PolicyOptions{}, PolicyOptions{PolicyKind::kCpu}, PolicyOptions{PolicyKind::kCuda},
@@ -195,17 +216,54 @@ TEST_P(PlannerPropertyTest, EveryPlanIsValidAndWithinItsBudgetInEachInterval) {
       ASSERT_OK(CheckPlan(*plan));
       ASSERT_NO_FATAL_FAILURE(ExpectWithinBudget(trace, *plan, costs));
       updates += static_cast<int64_t>(plan->device_updates.size());
-      if (!plan->device_updates.empty()) {
-        ASSERT_NO_FATAL_FAILURE(ExpectGradientsKept(trace, *plan));
-        ExpectRoomInTurn(*plan);
-        continue;
-      }
+      late += static_cast<int64_t>(plan->late_gradients.size());
+      EXPECT_TRUE(policy.kind == PolicyKind::kAuto || plan->late_gradients.empty());
+      ASSERT_NO_FATAL_FAILURE(ExpectGradientsKept(trace, *plan));
+      ExpectRoomInTurn(*plan);
+      if (!plan->device_updates.empty()) continue;
       ASSERT_OK_AND_ASSIGN(const MovedBytes fewest, FewestBytes(trace, budget));
       EXPECT_GE(plan->prediction.fetch_bytes, fewest.fetch_bytes);
       EXPECT_GE(plan->prediction.evict_bytes, fewest.evict_bytes);
     }
   }
   EXPECT_GT(updates, 500);
+  EXPECT_GT(late, 50);
+}
+
+// Whatever auto would choose.
+TEST_P(PlannerPropertyTest, APlanThatKeepsAnyGradientsIsValidAndWithinItsBudget) {
+  int64_t updates = 0, late = 0;
+  for (uint64_t seed = 0; seed < 400; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937_64 random(seed);
+    RandomTraceOptions options = DrawOptions(seed, GetParam());
+    options.micro_batches = 1;
+    ASSERT_OK_AND_ASSIGN(const RangeTrace trace,
+                         PackTrace(RandomTrace(options, seed).Make(), kTestChunkBytes));
+    std::vector<int32_t> params = MayKeepGradients(trace);
+    std::shuffle(params.begin(), params.end(), random);
+    params.resize(random() % (params.size() + 1));
+    const auto updated = absl::MakeConstSpan(params).first(random() % (params.size() + 1));
+    const RangeTrace kept =
+        WithKeptGradients(trace, updated, absl::MakeConstSpan(params).subspan(updated.size()));
+    PlanInputs inputs = {.trace = trace, .budget_bytes = {}, .costs = kSlowOut, .policy = {}};
+    // At its floor, and above.
+    const int64_t budget =
+        LargestOperatorBytes(kept) + static_cast<int64_t>(seed % 4) * AllBytes(trace) / 8;
+    inputs.budget_bytes[Tier::kDevice] = budget;
+    ASSERT_OK_AND_ASSIGN(const std::vector<int32_t> slots_at, SlotsAtPositions(kept, budget));
+    ASSERT_OK_AND_ASSIGN(const Plan plan, TracePlanner(inputs, kept, slots_at).Make({}, "belady"));
+    ASSERT_OK(CheckPlan(plan));
+    ASSERT_EQ(plan.device_updates.size(), updated.size());
+    ASSERT_EQ(plan.late_gradients.size(), params.size() - updated.size());
+    ASSERT_NO_FATAL_FAILURE(ExpectWithinBudget(trace, plan, kSlowOut));
+    ASSERT_NO_FATAL_FAILURE(ExpectGradientsKept(trace, plan));
+    ExpectRoomInTurn(plan);
+    updates += static_cast<int64_t>(plan.device_updates.size());
+    late += static_cast<int64_t>(plan.late_gradients.size());
+  }
+  EXPECT_GT(updates, 500);
+  EXPECT_GT(late, 500);
 }
 
 INSTANTIATE_TEST_SUITE_P(Chunks, PlannerPropertyTest, ::testing::Values(false),
@@ -316,6 +374,31 @@ TEST(PlannerTest, AutoIsNeverSlowerThanAPreset) {
           << best.made_by << " against " << preset->made_by;
     }
   }
+}
+
+TEST(PlannerTest, AutoIsNeverSlowerThanWithoutGradientsThatStayForTheUpdate) {
+  int late = 0, both = 0;
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937_64 random(seed);
+    RandomTraceOptions options = DrawOptions(seed, seed % 2 == 0);
+    options.micro_batches = 1;
+    ASSERT_OK_AND_ASSIGN(const RangeTrace trace,
+                         PackTrace(RandomTrace(options, seed).Make(), kTestChunkBytes));
+    const int64_t budget = DrawBudget(trace, random);
+    CostModel costs = seed % 3 == 0 ? kCosts : kSlowOut;
+    if (seed % 4 < 2) costs.update_elements_per_second = 1e8;
+    ASSERT_OK_AND_ASSIGN(const Plan best, PlanFor(trace, budget, {}, costs));
+    costs.device_update_elements_per_second = 0;
+    ASSERT_OK_AND_ASSIGN(const Plan without, PlanFor(trace, budget, {}, costs));
+    EXPECT_TRUE(without.device_updates.empty() && without.late_gradients.empty());
+    EXPECT_LE(best.prediction.round_ns, without.prediction.round_ns) << best.made_by;
+    late += best.late_gradients.empty() ? 0 : 1;
+    both += best.late_gradients.empty() || best.device_updates.empty() ? 0 : 1;
+  }
+  std::printf("%d of 300 rounds have late gradients, %d beside updates on DEVICE\n", late, both);
+  EXPECT_GT(both, 3);
+  EXPECT_GT(late, 30);
 }
 
 TEST(PlannerTest, TheSameInputsGiveTheSamePlan) {

@@ -8,7 +8,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "policies/device_updates.h"
+#include "policies/kept_gradients.h"
 #include "tests/policies/random_trace.h"
 #include "tests/status_matchers.h"
 
@@ -92,7 +92,7 @@ TEST(ReplacementTest, BesideUpdatesOnDeviceWhatIsTrainedInHostLeavesAfterItsLast
   }
   tensors.operators.push_back({2, 0, 0, 0});
   ASSERT_OK_AND_ASSIGN(const RangeTrace in_host, PackTrace(tensors, kChunk));
-  const RangeTrace trace = WithDeviceUpdates(in_host, {0});
+  const RangeTrace trace = WithKeptGradients(in_host, {0}, {});
   ASSERT_OK_AND_ASSIGN(const std::vector<Stay> stays, StaysOf(trace, 5));
   ASSERT_EQ(stays.size(), 5u);
   for (const Stay& stay : stays) {
@@ -108,6 +108,27 @@ TEST(ReplacementTest, BesideUpdatesOnDeviceWhatIsTrainedInHostLeavesAfterItsLast
   }
 }
 
+TEST(ReplacementTest, LateGradientsLeaveAfterTheUpdateAndAllParametersBefore) {
+  Trace tensors;
+  for (int32_t i = 0; i < 2; ++i) {
+    tensors.tensors.push_back({kChunk, TensorGroup::kTrainable, 0});
+    tensors.operators.push_back({i, 1, 0, 0});
+    tensors.uses.push_back({.tensor = i});
+    tensors.gradient_outs.push_back({i, i});
+    tensors.updated.push_back(i);
+  }
+  tensors.operators.push_back({2, 0, 0, 0});
+  ASSERT_OK_AND_ASSIGN(const RangeTrace in_host, PackTrace(tensors, kChunk));
+  ASSERT_OK_AND_ASSIGN(const std::vector<Stay> stays,
+                       StaysOf(WithKeptGradients(in_host, {}, {0}), 3));
+  ASSERT_EQ(stays.size(), 3u);
+  for (const Stay& stay : stays) {
+    EXPECT_EQ(stay.end, StayEnd::kEvicted);
+    EXPECT_EQ(stay.needed, stay.range / 2);
+    EXPECT_EQ(stay.last, stay.range == 1 ? 2 : stay.range / 2);
+  }
+}
+
 // It is written back behind the update, so it is not dirty in the next round.
 TEST(ReplacementTest, WhatWasUpdatedOnDeviceIsNotSpared) {
   Trace tensors;
@@ -117,7 +138,7 @@ TEST(ReplacementTest, WhatWasUpdatedOnDeviceIsNotSpared) {
   tensors.gradient_outs = {{3, 0}};
   tensors.updated = {0};
   ASSERT_OK_AND_ASSIGN(const RangeTrace in_host, PackTrace(tensors, kChunk));
-  const RangeTrace trace = WithDeviceUpdates(in_host, {0});
+  const RangeTrace trace = WithKeptGradients(in_host, {0}, {});
   // Operator 1 has no room for both moments beside what operators use: one leaves.
   ASSERT_OK_AND_ASSIGN(
       const std::vector<Stay> stays,
@@ -154,6 +175,34 @@ TEST(ReplacementTest, ARunIsMadeEvenWhereSinglesSplitTheRoom) {
                             }))
         << "position " << p;
   }
+}
+
+// Of several rounds the one with the fewest fetches is taken.
+TEST(ReplacementTest, MoreRoundsNeverFetchMoreAndSometimesLess) {
+  int fewer = 0;
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    SCOPED_TRACE(seed);
+    ASSERT_OK_AND_ASSIGN(const RangeTrace trace,
+                         PackTrace(RandomTrace(DrawOptions(seed, true), seed).Make(), kChunk));
+    const int64_t budget =
+        LargestOperatorBytes(trace) + static_cast<int64_t>(seed % 8) * 4 * kChunk;
+    ASSERT_OK_AND_ASSIGN(const std::vector<int32_t> slots_at, SlotsAtPositions(trace, budget));
+    const auto fetched_chunks = [&](int most_rounds) {
+      const auto stays =
+          MakeStays(trace, NextUses(trace), slots_at, static_cast<int32_t>(budget / kChunk),
+                    {.most_rounds = most_rounds});
+      EXPECT_OK(stays.status());
+      int64_t chunks = 0;
+      for (const Stay& stay : *stays) {
+        if (stay.needed != kAlways) chunks += trace.ranges[stay.range].num_bundles;
+      }
+      return chunks;
+    };
+    const int64_t one = fetched_chunks(1), four = fetched_chunks(4);
+    EXPECT_LE(four, one);
+    fewer += four < one ? 1 : 0;
+  }
+  EXPECT_GT(fewer, 5);
 }
 
 }  // namespace

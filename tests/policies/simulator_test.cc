@@ -71,7 +71,7 @@ TEST(SimulatorTest, TimesOfASmallRoundAreThoseCountedByHand) {
 }
 
 TEST(SimulatorTest, EventsOfALaneDoNotOverlapAndAccountForTheTotals) {
-  int64_t updates = 0;  // On DEVICE.
+  int64_t updates = 0, late = 0;  // On DEVICE.
   for (uint64_t seed = 0; seed < 150; ++seed) {
     SCOPED_TRACE(seed);
     RandomTraceOptions options = DrawOptions(seed, seed % 2 == 0);
@@ -81,6 +81,7 @@ TEST(SimulatorTest, EventsOfALaneDoNotOverlapAndAccountForTheTotals) {
     const int64_t budget = DeviceFloorBytes(trace) + static_cast<int64_t>(seed % 9) * 3 * kChunk;
     CostModel costs = kCosts;
     if (seed % 2 == 0) costs.update_elements_per_second = 1e6;  // Updates go to DEVICE.
+    if (seed % 4 == 1) costs.device_to_host = 1e8;              // Gradients are late.
     ASSERT_OK_AND_ASSIGN(const Plan plan, PlanFor(trace, budget, costs));
     ASSERT_OK_AND_ASSIGN(const Simulation played, Simulate(trace, plan, costs, true));
     EXPECT_EQ(played.totals, plan.prediction);
@@ -106,6 +107,8 @@ TEST(SimulatorTest, EventsOfALaneDoNotOverlapAndAccountForTheTotals) {
     std::set<int32_t> kept;
     for (const PlannedUpdate& update : plan.device_updates) kept.insert(update.grad);
     updates += static_cast<int64_t>(kept.size());
+    kept.insert(plan.late_gradients.begin(), plan.late_gradients.end());
+    late += static_cast<int64_t>(plan.late_gradients.size());
     for (const PlannedFetch& fetch : plan.fetches) {
       if (fetch.blank) continue;
       fetch_bytes += plan.ranges[fetch.range].num_bundles * kChunk;
@@ -126,6 +129,7 @@ TEST(SimulatorTest, EventsOfALaneDoNotOverlapAndAccountForTheTotals) {
     EXPECT_LE(played.totals.device_peak_bytes, budget);
   }
   EXPECT_GT(updates, 50);
+  EXPECT_GT(late, 5);
 }
 
 TEST(SimulatorTest, ARoundIsNotFasterThanItsSlowestPart) {

@@ -101,6 +101,7 @@ Passes BytesOfPasses(const Plan& plan, const policies::RangeTrace& trace, int32_
   for (const policies::RangeTrace::GradOut& out : trace.gradient_outs) {
     const auto keeps = [&](const PlannedUpdate& update) { return update.grad == out.range; };
     if (std::ranges::any_of(plan.device_updates, keeps)) continue;
+    if (std::ranges::find(plan.late_gradients, out.range) != plan.late_gradients.end()) continue;
     pass(out.position).evict_bytes += out.size_bytes;
   }
   return passes;

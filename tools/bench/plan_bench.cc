@@ -43,16 +43,23 @@ void Report(benchmark::State& state, double value, double baseline, bool checked
 constexpr int64_t kChunks = 5'000;  // Of parameters, and as many of gradients.
 constexpr int64_t kUses = 100'000;
 
-// Nine micro-batches, with a few operators on gradients of the second one; layers in no order at all,
-// so that nothing is easy to keep; non-model data that comes and goes. One of every `spanning` tensors is
-// of two to four chunks; 0: none is.
-Trace LargeTrace(int64_t spanning) {
+struct LargeRound {
+  // One of every so many tensors is of two to four chunks; 0: none is.
+  int64_t spanning = 0;
+  // Gradients are complete at once, at the round's end, so that they may be kept; otherwise a second
+  // micro-batch of nine adds to them on DEVICE.
+  bool may_keep_gradients = false;
+};
+
+// Layers in no order at all but for the first pass, so that nothing is easy to keep; non-model data that
+// comes and goes.
+Trace LargeTrace(const LargeRound& round) {
   Trace trace;
   trace.phase = "train";
   std::mt19937_64 sizes(/*seed=*/11);
   for (int64_t chunks = 0; chunks < kChunks;) {
     int64_t size = 1;
-    if (spanning > 0 && sizes() % spanning == 0) size += 1 + sizes() % 3;
+    if (round.spanning > 0 && sizes() % round.spanning == 0) size += 1 + sizes() % 3;
     size = std::min(size, kChunks - chunks);
     trace.tensors.push_back({size * kPageBytes, TensorGroup::kTrainable, 0});
     chunks += size;
@@ -64,17 +71,21 @@ Trace LargeTrace(int64_t spanning) {
                                static_cast<int64_t>(random() % 50) * kPageBytes});
     trace.uses.push_back({static_cast<int32_t>(tensor), kind, kind == ChunkKind::kGrad});
   };
-  for (int64_t i = 0; i < 2 * num_tensors; ++i) {
-    const int64_t tensor = i < num_tensors ? i : static_cast<int64_t>(random() % num_tensors);
-    add(tensor, ChunkKind::kParam);
-    if (i >= num_tensors) {
-      trace.gradient_outs.push_back(
-          {trace.num_positions() - 1, static_cast<int32_t>(2 * num_tensors - 1 - i)});
+  const auto add_any_until = [&](int64_t num_uses) {
+    while (static_cast<int64_t>(trace.uses.size()) < num_uses) {
+      add(static_cast<int64_t>(random() % num_tensors), ChunkKind::kParam);
     }
+  };
+  for (int64_t i = 0; i < num_tensors; ++i) add(i, ChunkKind::kParam);
+  if (round.may_keep_gradients) add_any_until(kUses - num_tensors);
+  for (int64_t i = num_tensors - 1; i >= 0; --i) {
+    add(round.may_keep_gradients ? i : static_cast<int64_t>(random() % num_tensors),
+        ChunkKind::kParam);
+    trace.gradient_outs.push_back({trace.num_positions() - 1, static_cast<int32_t>(i)});
   }
-  for (int64_t i = 0; i < num_tensors; ++i) add(i, ChunkKind::kGrad);
-  while (static_cast<int64_t>(trace.uses.size()) < kUses) {
-    add(static_cast<int64_t>(random() % num_tensors), ChunkKind::kParam);
+  if (!round.may_keep_gradients) {
+    for (int64_t i = 0; i < num_tensors; ++i) add(i, ChunkKind::kGrad);
+    add_any_until(kUses);
   }
   trace.operators.push_back({static_cast<int32_t>(trace.uses.size()), 0, 1'000, 0});
   for (int32_t i = 0; i < num_tensors; ++i) trace.updated.push_back(i);
@@ -83,8 +94,8 @@ Trace LargeTrace(int64_t spanning) {
 
 // A plan for 10,000 chunks and 100,000 uses with room for a quarter of the parameters; below it the time
 // of one replay by least recently used, the least that looks at each use.
-void MeasurePlanSeconds(benchmark::State& state, int64_t spanning) {
-  const absl::StatusOr<RangeTrace> trace = PackTrace(LargeTrace(spanning), kPageBytes);
+void MeasurePlanSeconds(benchmark::State& state, const LargeRound& round) {
+  const absl::StatusOr<RangeTrace> trace = PackTrace(LargeTrace(round), kPageBytes);
   if (!trace.ok()) return state.SkipWithError(trace.status().ToString().c_str());
   PlanInputs inputs = {.trace = *trace,
                        .budget_bytes = {},
@@ -110,12 +121,23 @@ void MeasurePlanSeconds(benchmark::State& state, int64_t spanning) {
   Report(state, Median(plans), Median(replays), checked);
 }
 
-void plan_seconds(benchmark::State& state) { MeasurePlanSeconds(state, /*spanning=*/0); }
+void plan_seconds(benchmark::State& state) { MeasurePlanSeconds(state, {}); }
 BENCHMARK(plan_seconds)->UseManualTime()->MinTime(0.5);
 
 // A run of adjacent slots has to be found and cleared for each fetch of a spanning tensor.
-void plan_seconds_spans(benchmark::State& state) { MeasurePlanSeconds(state, /*spanning=*/10); }
+void plan_seconds_spans(benchmark::State& state) { MeasurePlanSeconds(state, {.spanning = 10}); }
 BENCHMARK(plan_seconds_spans)->UseManualTime()->MinTime(0.5);
+
+// Each choice of gradients to keep is a plan of its own.
+void plan_seconds_kept(benchmark::State& state) {
+  MeasurePlanSeconds(state, {.may_keep_gradients = true});
+}
+BENCHMARK(plan_seconds_kept)->UseManualTime()->MinTime(0.5);
+
+void plan_seconds_kept_spans(benchmark::State& state) {
+  MeasurePlanSeconds(state, {.spanning = 10, .may_keep_gradients = true});
+}
+BENCHMARK(plan_seconds_kept_spans)->UseManualTime()->MinTime(0.5);
 
 // Bytes of a training step of GPT-2 (12 layers, width 768, vocabulary 8,192, 1 x 256 tokens) with DEVICE
 // at 25% of its parameters beside the non-model peak, updated in HOST. The value is auto's part of what

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "policies/device_updates.h"
+#include "policies/kept_gradients.h"
 
 #include <cmath>
 #include <set>
+#include <utility>
 
 namespace gemini::policies {
 namespace {
@@ -15,7 +16,7 @@ int32_t AppendMoment(PlannedRange range, ChunkKind kind, RangeTrace& trace) {
 
 }  // namespace
 
-std::vector<int32_t> UpdatableOnDevice(const RangeTrace& trace) {
+std::vector<int32_t> MayKeepGradients(const RangeTrace& trace) {
   const int32_t last = trace.num_positions() - 1;
   std::vector<bool> has_gradient(trace.ranges.size()), is_refused(trace.ranges.size());
   std::set<int32_t> tensors;
@@ -36,15 +37,19 @@ std::vector<int32_t> UpdatableOnDevice(const RangeTrace& trace) {
   return params;
 }
 
-RangeTrace WithDeviceUpdates(const RangeTrace& trace, absl::Span<const int32_t> params) {
+RangeTrace WithKeptGradients(const RangeTrace& trace, absl::Span<const int32_t> updated,
+                             absl::Span<const int32_t> late) {
   RangeTrace changed = trace;
   changed.updated.clear();
   changed.operators.clear();
   changed.uses.clear();
   changed.gradient_outs.clear();
-  std::vector<bool> on_device(trace.ranges.size());  // Parameters and gradients.
-  for (const int32_t param : params) on_device[param] = on_device[param + 1] = true;
+  std::vector<bool> on_device(trace.ranges.size()), is_late(trace.ranges.size()),
+      is_kept(trace.ranges.size());  // The last by grad range.
+  for (const int32_t param : updated) on_device[param] = is_kept[param + 1] = true;
+  for (const int32_t param : late) is_late[param] = is_kept[param + 1] = true;
   for (const int32_t param : trace.updated) {
+    if (is_late[param]) changed.late_gradients.push_back(param + 1);
     if (!on_device[param]) {
       changed.updated.push_back(param);
       continue;
@@ -56,6 +61,8 @@ RangeTrace WithDeviceUpdates(const RangeTrace& trace, absl::Span<const int32_t> 
          .grad = param + 1});
   }
   std::vector<int32_t> kept_at(trace.ranges.size(), -1);  // By grad range: the last position.
+  std::vector<int32_t> landing,
+      before;  // Grad ranges that get a gradient in this interval, the last one.
   size_t next_out = 0;
   for (int32_t position = 0; position < trace.num_positions(); ++position) {
     RangeTrace::Operator at = trace.operators[position];
@@ -66,18 +73,29 @@ RangeTrace WithDeviceUpdates(const RangeTrace& trace, absl::Span<const int32_t> 
            trace.gradient_outs[next_out].position == position;
          ++next_out) {
       const RangeTrace::GradOut& out = trace.gradient_outs[next_out];
-      if (!on_device[out.range]) {
+      if (!is_kept[out.range]) {
         changed.gradient_outs.push_back(out);
       } else if (kept_at[out.range] != position) {
         kept_at[out.range] = position;
+        landing.push_back(out.range);
         changed.uses.push_back({.range = out.range, .written = true, .is_pinned = false});
       }
     }
-    if (position == trace.num_positions() - 1) {
+    if (position < trace.num_positions() - 1) {
+      // It comes at the end of its interval, when what leaves after that operator has left already.
+      for (const int32_t range : before) {
+        if (kept_at[range] == position) continue;
+        changed.uses.push_back({.range = range, .written = true, .is_pinned = false});
+      }
+      before = std::exchange(landing, {});
+    } else {
       for (const PlannedUpdate& update : changed.device_updates) {
         for (const int32_t range : {update.param, update.exp_avg, update.exp_avg_sq, update.grad}) {
           changed.uses.push_back({.range = range, .written = true});
         }
+      }
+      for (const int32_t range : changed.late_gradients) {
+        changed.uses.push_back({.range = range, .written = true});
       }
     }
     at.num_uses = static_cast<int32_t>(changed.uses.size()) - at.first_use;
@@ -88,12 +106,13 @@ RangeTrace WithDeviceUpdates(const RangeTrace& trace, absl::Span<const int32_t> 
 
 int64_t DeviceUpdateNs(const RangeTrace& trace, const CostModel& costs) {
   int64_t ns = 0;
-  for (const PlannedUpdate& update : trace.device_updates) {
-    const int64_t elements =
-        trace.ranges[update.param].num_bundles * trace.chunk_bytes / kElementBytes;
-    ns +=
-        std::llround(static_cast<double>(elements) * 1e9 / costs.device_update_elements_per_second);
-  }
+  const auto add = [&](int32_t range, double by_update) {
+    const int64_t elements = trace.ranges[range].num_bundles * trace.chunk_bytes / kElementBytes;
+    ns += std::llround(static_cast<double>(elements) * by_update * 1e9 /
+                       costs.device_update_elements_per_second);
+  };
+  for (const PlannedUpdate& update : trace.device_updates) add(update.param, 1);
+  for (const int32_t range : trace.late_gradients) add(range, kSquaresByUpdate);
   return ns;
 }
 

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// A round that keeps some gradients on DEVICE until its last operator, the update (gemini/plan.h): those of
+// ranges that it updates there, and late ones, which it only counts into the norm there. Which ones it may
+// keep, and the trace of that round, from the one of a round that keeps none.
+// Changes: the moments of each range that is updated on DEVICE are ranges of their own, behind all others.
+//         The last operator uses them, the parameters and the gradients, and writes all four; and it uses the
+//         late gradients, as written there for they have not left. Gradients that left DEVICE are uses of
+//         their range where they are complete, and of the next position, for they come when the interval
+//         ends and what leaves after that operator has left; nobody pins it there. `updated` has the others
+//         and the late ones. Times stay those of the round that was measured: DeviceUpdateNs is to be added.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "gemini/cost_model.h"
+#include "policies/range_trace.h"
+
+namespace gemini::policies {
+
+// Of a parameter, as CostModel counts them.
+inline constexpr int64_t kElementBytes = 4;
+// What the squares of a gradient take of the time of its update on DEVICE. An estimate: that streams
+// parameters, gradients and both moments, this the gradients alone.
+inline constexpr double kSquaresByUpdate = 0.25;
+
+// Of trace.updated, in its order: those whose tensors' gradients leave before the update, none twice, and
+// whose gradients no operator uses and parameters none writes. `trace` keeps none.
+std::vector<int32_t> MayKeepGradients(const RangeTrace& trace);
+
+// The gradients of `updated`, which are updated on DEVICE, and of `late` are kept: both are some of
+// MayKeepGradients(trace), none is in both, and their order is of no account. O(size).
+RangeTrace WithKeptGradients(const RangeTrace& trace, absl::Span<const int32_t> updated,
+                             absl::Span<const int32_t> late);
+
+// How long the last operator takes for the updates on DEVICE and for the squares of late gradients; the rate
+// is > 0 where there are any.
+int64_t DeviceUpdateNs(const RangeTrace& trace, const CostModel& costs);
+
+}  // namespace gemini::policies
