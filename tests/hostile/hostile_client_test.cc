@@ -356,18 +356,19 @@ TEST_F(HostileClientTest, ARingThatIsNeverEmptyHoldsNobodyUp) {
                        client.OpenSpace({.name = "s", .host_slots = 4, .nvme_slots = 4}));
   for (int64_t i = 0; i < kIoRingEntries; ++i) space.entry(i).operation.store(9);  // None such.
   std::atomic<bool> stop = false;
-  // As many requests ahead of the server as it accepts, whatever it does.
   std::vector<std::thread> feeders;
-  for (const bool kicks : {false, true}) {
-    feeders.emplace_back([&, kicks] {
-      const uint64_t one = 1;
-      while (!stop) {
-        const uint64_t done = space.server().completion_count.load();
-        space.client().submit_tail.store(done + kIoRingEntries / 2);
-        if (kicks) (void)!::write(space.kick.get(), &one, sizeof(one));
-      }
-    });
-  }
+  // As many requests ahead of the server as it accepts, whatever it does. By one thread: the tail of two
+  // would go back at times, which ends the session.
+  feeders.emplace_back([&] {
+    while (!stop) {
+      const uint64_t done = space.server().completion_count.load();
+      space.client().submit_tail.store(done + kIoRingEntries / 2);
+    }
+  });
+  feeders.emplace_back([&] {
+    const uint64_t one = 1;
+    while (!stop) (void)!::write(space.kick.get(), &one, sizeof(one));
+  });
   for (int i = 0; i < 20; ++i) ExpectAlive();
   // From every side: the space can be closed in the middle of it.
   EXPECT_OK(client.CloseSpace(space.id));
