@@ -316,7 +316,7 @@ TEST_F(PhaseTrackerTest, APinnedChunkThatShouldLeaveEndsThePlan) {
 
 // Contents, budgets and ends: whatever happens to a plan.
 TEST_F(PhaseTrackerTest, PlacementInvariance) {
-  int64_t planned = 0, left = 0, on_device = 0;
+  int64_t planned = 0, left = 0, on_device = 0, late = 0;
   for (uint64_t seed = 1; seed <= 30; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937_64 random(seed);
@@ -346,6 +346,9 @@ TEST_F(PhaseTrackerTest, PlacementInvariance) {
       plans.set_policy({.kind = PolicyKind::kStatic,
                         .param_fraction = static_cast<double>(random() % 2) * 0.1,
                         .optimizer_fraction = static_cast<double>(random() % 5) * 0.1});
+    } else {
+      // So slow a link that gradients had better leave late.
+      plans.set_costs({.host_to_device = 20e6, .device_to_host = 20e6});
     }
     job_.emplace(*session_, tensors, &plans, host_slots, nvme_slots);
     job_->phases().TESTING_ONLY_LeavePlanWhen([&random](int32_t) { return random() % 400 == 0; });
@@ -417,6 +420,7 @@ TEST_F(PhaseTrackerTest, PlacementInvariance) {
     EXPECT_LE(session_->device_budget().peak_bytes(), session_->device_budget().budget_bytes());
     planned += stats().planned_rounds;
     on_device += job_->updates_on_device();
+    late += job_->late_gradients();
     left += all_divergences();
     ASSERT_OK(job_->FinishUpdates());
     for (const SeenChunk& chunk : Look("job")) ASSERT_FALSE(chunk.invalid);
@@ -425,6 +429,7 @@ TEST_F(PhaseTrackerTest, PlacementInvariance) {
   EXPECT_GT(planned, 100);
   EXPECT_GT(left, 10);
   EXPECT_GT(on_device, 50);
+  EXPECT_GT(late, 10);
 }
 
 TEST_F(PhaseTrackerTest, AReadThatFailsInTheMiddleOfAPlanIsTheOperatorsError) {
