@@ -6,8 +6,8 @@
 //         their copies and I/O. On-line moves hold the lock meanwhile, planned ones and their waits do not.
 //         That cannot deadlock: copy workers, the chunk store and the server call nothing here, the updater
 //         only BringGradient, and none waits for a pin; on-line moves begin when no chunk that they need
-//         awaits its commit, and no gradient on DEVICE is dirty that does, but a late one. Locks, in this order: Residency, PlannedMoves,
-//         ChunkStore, ResidencyWriter.
+//         awaits its commit, and no gradient on DEVICE is dirty that does, but a late one. Locks, in this
+//         order: Residency, PlannedMoves, ChunkStore, ResidencyWriter.
 // Units:  a range is one chunk, or the consecutive chunks of one tensor that spans them; it lies in
 //         adjacent DEVICE slots. A chunk is in one range at most.
 // Update: in HOST: Flush a dirty range before (or BringGradient later), Drop it once its bundles await
