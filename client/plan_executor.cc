@@ -223,7 +223,9 @@ StallCause PlanExecutor::WaitingFor() const {
     case Activity::kBudget:
       return StallCause::kRoom;
     case Activity::kAcquire:
-      return fetching.store->AwaitsCommit(fetching.chunk) ? StallCause::kUpdate : StallCause::kNvme;
+      if (!fetching.store->AwaitsCommit(fetching.chunk)) return StallCause::kNvme;
+      return fetching.store->AwaitsGradient(BundleOf(fetching.chunk)) ? StallCause::kTransfer
+                                                                      : StallCause::kUpdate;
     default:
       return StallCause::kTransfer;
   }

@@ -146,7 +146,7 @@ void Playback::BeginFetch(int32_t index, int64_t listed_in_round) {
     wait_for(vacated_[fetch.slot.value() + i].ns, StallCause::kRoom);
   }
   const Commits& commits = commits_[fetch.range];
-  wait_for(commits.first_ns, StallCause::kUpdate);
+  wait_for(commits.first_ns, commits.cause);
   if (listed_in_round == kWatchedRound) begun_ns_[index] = begin.ns;
   if (fetch.blank) {
     // Those behind it begin no earlier than it does.
@@ -160,7 +160,7 @@ void Playback::BeginFetch(int32_t index, int64_t listed_in_round) {
   fetch_free_ns_ = begin.ns + copies_ns;
   if (commits.last_ns + last_copy_ns > fetch_free_ns_) {
     fetch_free_ns_ = commits.last_ns + last_copy_ns;
-    begin.cause = StallCause::kUpdate;
+    begin.cause = commits.cause;
   }
   ready_[fetch.range] = {fetch_free_ns_, begin.cause};
   totals_.fetch_bytes += BytesOf(fetch.range);
@@ -255,8 +255,11 @@ void Playback::UpdateInHost(int64_t begin_ns) {
   while (next_late != late.end() || next_other != others.end()) {
     const bool takes_late = next_late != late.end() && (next_other == others.end() ||
                                                         arrival_ns(*next_late) <= update_free_ns_);
-    if (takes_late) update_free_ns_ = std::max(update_free_ns_, arrival_ns(*next_late));
-    UpdateRange(takes_late ? *next_late++ : *next_other++);
+    const int32_t range = takes_late ? *next_late++ : *next_other++;
+    const bool waits = takes_late && arrival_ns(range) > update_free_ns_;
+    if (waits) update_free_ns_ = arrival_ns(range);
+    UpdateRange(range);
+    if (waits) commits_[range].cause = StallCause::kTransfer;
   }
 }
 

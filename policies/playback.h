@@ -50,6 +50,7 @@ class Playback {
   struct Commits {
     int64_t first_ns = 0;
     int64_t last_ns = 0;
+    StallCause cause = StallCause::kUpdate;  // kTransfer: they waited for a late gradient.
   };
   struct Waiting {
     int64_t needed_at = 0;  // Counted from the first round.
