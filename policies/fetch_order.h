@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The order of a plan's fetches: of those that may begin, the one needed first goes first. The list is
-// fixed, so the order comes from playing the plan against the cost model.
+// The order of a plan's fetches: of those that may begin, the one needed first goes first. One whose slots
+// are still being written back, or whose update is not committed, lets those behind it pass meanwhile. The
+// list is fixed, so the order comes from playing the plan against the cost model.
 #pragma once
 #include "gemini/cost_model.h"
 #include "gemini/plan.h"

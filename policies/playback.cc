@@ -39,8 +39,8 @@ Playback::Playback(const RangeTrace& trace, const Plan& plan, const CostModel& c
       slot_of_(trace.ranges.size(), kNobody),
       is_late_(trace.ranges.size()),
       begun_ns_(plan.fetches.size(), 0),
-      released_ns_(plan.fetches.size(), 0),
       by_release_(plan.fetches.size()),
+      is_waiting_(trace.ranges.size()),
       device_bytes_(trace.num_positions(), 0) {
   for (const int32_t range : trace.late_gradients) is_late_[range - 1] = true;
   int64_t num_slots = 0;
@@ -105,7 +105,7 @@ int64_t Playback::PlayRound() {
 
 void Playback::ReleaseFetches(int64_t moment) {
   // The link has gone on with what it might begin until now.
-  BeginWaiting(/*all=*/false);
+  BeginUntilNow();
   for (; next_fetch_ < by_release_.size(); ++next_fetch_) {
     const int32_t index = by_release_[next_fetch_];
     const PlannedFetch& fetch = plan_.fetches[index];
@@ -116,44 +116,72 @@ void Playback::ReleaseFetches(int64_t moment) {
     }
     slots_used_ += trace_.ranges[fetch.range].num_bundles;
     slot_of_[fetch.range] = fetch.slot.value();
-    released_ns_[index] = now_ns_;
+    const Waiting waiting = {.earliest = EarliestBegin(fetch),
+                             .needed_at = rounds_ * trace_.num_positions() + fetch.needed_at,
+                             .fetch = index};
     if (choice_ == FetchChoice::kInOrder) {
-      BeginFetch(index, rounds_);
+      BeginFetch(waiting);
     } else {
-      waiting_.push({rounds_ * trace_.num_positions() + fetch.needed_at, index});
+      coming_.push(waiting);
+      is_waiting_[fetch.range] = true;
     }
   }
 }
 
-void Playback::BeginWaiting(bool all) {
-  const int64_t now = rounds_ * trace_.num_positions() + position_;
-  while (!waiting_.empty() && (all ? waiting_.top().needed_at <= now : fetch_free_ns_ < now_ns_)) {
-    const auto [needed_at, index] = waiting_.top();
-    waiting_.pop();
-    BeginFetch(index, (needed_at - plan_.fetches[index].needed_at) / trace_.num_positions());
+void Playback::BeginUntilNow() {
+  while (!(there_.empty() && coming_.empty()) && NextBeginNs() < now_ns_) BeginNext();
+}
+
+void Playback::BeginAllFor(int32_t position) {
+  for (const RangeUse& use : trace_.uses_of(position)) {
+    while (is_waiting_[use.range]) BeginNext();
   }
 }
 
-void Playback::BeginFetch(int32_t index, int64_t listed_in_round) {
-  const PlannedFetch& fetch = plan_.fetches[index];
-  Moment begin = {.ns = released_ns_[index]};
-  if (!fetch.blank) begin.ns = std::max(begin.ns, fetch_free_ns_);
-  const auto wait_for = [&begin](int64_t ns, StallCause cause) {
-    if (ns > begin.ns) begin = {ns, cause};
+int64_t Playback::NextBeginNs() const {
+  return there_.empty() ? std::max(fetch_free_ns_, coming_.top().earliest.ns) : fetch_free_ns_;
+}
+
+void Playback::BeginNext() {
+  for (; !coming_.empty() && coming_.top().earliest.ns <= fetch_free_ns_; coming_.pop()) {
+    there_.push(coming_.top());
+  }
+  const Waiting next = there_.empty() ? coming_.top() : there_.top();
+  if (there_.empty()) {
+    coming_.pop();
+  } else {
+    there_.pop();
+  }
+  is_waiting_[plan_.fetches[next.fetch].range] = false;
+  BeginFetch(next);
+}
+
+Playback::Moment Playback::EarliestBegin(const PlannedFetch& fetch) const {
+  Moment earliest = {.ns = now_ns_};
+  const auto wait_for = [&earliest](int64_t ns, StallCause cause) {
+    if (ns > earliest.ns) earliest = {ns, cause};
   };
   wait_for(left_ns_[fetch.range], StallCause::kRoom);
   for (int64_t i = 0; i < trace_.ranges[fetch.range].num_bundles; ++i) {
     wait_for(vacated_[fetch.slot.value() + i].ns, StallCause::kRoom);
   }
-  const Commits& commits = commits_[fetch.range];
-  wait_for(commits.first_ns, commits.cause);
-  if (listed_in_round == kWatchedRound) begun_ns_[index] = begin.ns;
+  wait_for(commits_[fetch.range].first_ns, commits_[fetch.range].cause);
+  return earliest;
+}
+
+void Playback::BeginFetch(const Waiting& waiting) {
+  const PlannedFetch& fetch = plan_.fetches[waiting.fetch];
+  Moment begin = waiting.earliest;
+  if (!fetch.blank && begin.ns <= fetch_free_ns_) begin = {.ns = fetch_free_ns_};
+  const int64_t listed_in_round = (waiting.needed_at - fetch.needed_at) / trace_.num_positions();
+  if (listed_in_round == kWatchedRound) begun_ns_[waiting.fetch] = begin.ns;
   if (fetch.blank) {
     // Those behind it begin no earlier than it does.
     fetch_free_ns_ = std::max(fetch_free_ns_, begin.ns);
     ready_[fetch.range] = begin;
     return;
   }
+  const Commits& commits = commits_[fetch.range];
   const int64_t copies_ns = CopiesNs(fetch.range, BytesOf(fetch.range), costs_.host_to_device);
   // Copies and commits both follow one another evenly, so the first chunk or the last one decides.
   const int64_t last_copy_ns = copies_ns / trace_.ranges[fetch.range].num_bundles;
@@ -172,7 +200,7 @@ void Playback::BeginFetch(int32_t index, int64_t listed_in_round) {
 }
 
 void Playback::Begin(int32_t position) {
-  BeginWaiting(/*all=*/true);
+  BeginAllFor(position);
   Moment begin = {.ns = now_ns_};
   const auto wait_for = [&begin](Moment moment) {
     if (moment.ns > begin.ns) begin = moment;

@@ -4,7 +4,6 @@
 #pragma once
 #include <array>
 #include <cstdint>
-#include <functional>
 #include <queue>
 #include <vector>
 
@@ -15,7 +14,8 @@
 
 namespace gemini::policies {
 
-// Which of the fetches that may begin goes first.
+// Which of the fetches that may begin goes first: that of the plan's order, or the one needed first among
+// those whose slots and bytes are there when the link is free; if there is none, the next that has both.
 enum class FetchChoice { kInOrder, kNeededFirst };
 
 class Playback {
@@ -52,13 +52,24 @@ class Playback {
     int64_t last_ns = 0;
     StallCause cause = StallCause::kUpdate;  // kTransfer: they waited for a late gradient.
   };
+  // A fetch that may begin.
   struct Waiting {
+    Moment earliest;        // When its slots and its bytes are there.
     int64_t needed_at = 0;  // Counted from the first round.
     int32_t fetch = 0;
-    bool operator>(const Waiting& other) const {
-      return needed_at != other.needed_at ? needed_at > other.needed_at : fetch > other.fetch;
+  };
+  struct NeededLater {
+    bool operator()(const Waiting& a, const Waiting& b) const {
+      return a.needed_at != b.needed_at ? a.needed_at > b.needed_at : a.fetch > b.fetch;
     }
   };
+  struct ThereLater {
+    bool operator()(const Waiting& a, const Waiting& b) const {
+      return a.earliest.ns != b.earliest.ns ? a.earliest.ns > b.earliest.ns : NeededLater()(a, b);
+    }
+  };
+  template <typename Later>
+  using Queue = std::priority_queue<Waiting, std::vector<Waiting>, Later>;
   static constexpr int32_t kNobody = -1;
 
   int64_t BytesOf(int32_t range) const {
@@ -72,8 +83,15 @@ class Playback {
   int64_t CopiesNs(int32_t range, int64_t bytes, double bytes_per_second) const;
   // 2 p: operator p asks; 2 p + 1: it has ended.
   void ReleaseFetches(int64_t moment);
-  void BeginWaiting(bool all);
-  void BeginFetch(int32_t index, int64_t listed_in_round);
+  // Begins what the link turns to before now_ns_.
+  void BeginUntilNow();
+  // Begins what the link turns to until all that the operator uses has begun.
+  void BeginAllFor(int32_t position);
+  // When the link turns to what it turns to next; there is something.
+  int64_t NextBeginNs() const;
+  void BeginNext();
+  Moment EarliestBegin(const PlannedFetch& fetch) const;
+  void BeginFetch(const Waiting& waiting);
   bool IsUpdate(int32_t position) const {
     return plan_.ends_with_update() && position == trace_.num_positions() - 1;
   }
@@ -110,11 +128,13 @@ class Playback {
   std::vector<Vacated> vacated_;     // By slot.
   std::array<int64_t, kMaxGradientsUnderWay> gradient_ends_ns_ = {};  // The last ones, in turn.
   int64_t gradients_ = 0;                                             // Ever.
-  int64_t gradients_ns_ = 0;          // When few enough are under way.
-  std::vector<int64_t> begun_ns_;     // By fetch.
-  std::vector<int64_t> released_ns_;  // By fetch: when it might begin.
-  std::vector<int32_t> by_release_;   // Fetches, in the order in which they may begin.
-  std::priority_queue<Waiting, std::vector<Waiting>, std::greater<Waiting>> waiting_;
+  int64_t gradients_ns_ = 0;         // When few enough are under way.
+  std::vector<int64_t> begun_ns_;    // By fetch.
+  std::vector<int32_t> by_release_;  // Fetches, in the order in which they may begin.
+  // Not begun: what is there when the link is free, and what is later.
+  Queue<NeededLater> there_;
+  Queue<ThereLater> coming_;
+  std::vector<bool> is_waiting_;  // By range: its fetch is in one of them.
   int64_t rounds_ = 0;
   int32_t position_ = -1;
   int64_t slots_used_ = 0;
