@@ -96,11 +96,9 @@ absl::Status CheckShape(const Plan& plan) {
     }
     after = eviction.after;
   }
-  for (const PlannedHostMove& move : plan.host_moves) {
-    if (move.space < 0 || move.chunk.value() < 0 || move.after < -1 || move.after >= n ||
-        (move.is_read && (move.needed_at < move.after || move.needed_at >= 2 * n))) {
-      return Wrong("a host move of chunk ", move.chunk.value(), " after ", move.after,
-                   ", needed at ", move.needed_at);
+  for (const PlannedHostUse& use : plan.host_uses) {
+    if (use.space < 0 || use.chunk.value() < 0) {
+      return Wrong("a use in HOST of chunk ", use.chunk.value(), " of space ", use.space);
     }
   }
   return absl::OkStatus();

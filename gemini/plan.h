@@ -92,14 +92,12 @@ struct PlannedResident {
   bool operator==(const PlannedResident&) const = default;
 };
 
-// A chunk that moves between HOST and NVME: read ahead of its next use, or spilled to make room.
-struct PlannedHostMove {
+// A use of a chunk in HOST: its bytes are read or written there.
+struct PlannedHostUse {
   int32_t space = 0;
   ChunkId chunk;
-  bool is_read = true;
-  int32_t after = -1;
-  int32_t needed_at = 0;  // Of reads.
-  bool operator==(const PlannedHostMove&) const = default;
+  bool overwrites = false;  // All its bytes are written: they need not be there before.
+  bool operator==(const PlannedHostUse&) const = default;
 };
 
 // What one round in steady state is predicted to do.
@@ -139,7 +137,10 @@ struct Plan {
   std::vector<PlannedResident> initial;
   std::vector<PlannedFetch> fetches;
   std::vector<PlannedEviction> evictions;
-  std::vector<PlannedHostMove> host_moves;
+  // Of a round, in the order foreseen; the first comes after the last. What lies on NVME is read ahead
+  // and what HOST has no room for leaves it in this order (policies/host_foresight.h). Empty: HOST has
+  // room for all chunks.
+  std::vector<PlannedHostUse> host_uses;
   Prediction prediction;
 
   int32_t num_positions() const { return static_cast<int32_t>(first_use.size()) - 1; }

@@ -95,10 +95,9 @@ std::string EncodePlan(const Plan& plan) {
         return wire::PlannedEviction(eviction.range, eviction.after, eviction.writes_back,
                                      eviction.stays);
       }));
-  const auto host_moves = builder.CreateVectorOfStructs(
-      Converted<wire::PlannedHostMove>(plan.host_moves, [](const PlannedHostMove& move) {
-        return wire::PlannedHostMove(move.chunk.value(), move.space, move.after, move.needed_at,
-                                     move.is_read);
+  const auto host_uses = builder.CreateVectorOfStructs(
+      Converted<wire::PlannedHostUse>(plan.host_uses, [](const PlannedHostUse& use) {
+        return wire::PlannedHostUse(use.chunk.value(), use.space, use.overwrites);
       }));
   const wire::Prediction prediction = ToWire(plan.prediction);
   const auto stall_ns =
@@ -108,7 +107,7 @@ std::string EncodePlan(const Plan& plan) {
       wire::CreatePlan(builder, phase, plan.fingerprint, static_cast<uint8_t>(plan.policy.kind),
                        plan.policy.param_fraction, plan.policy.optimizer_fraction, made_by,
                        plan.chunk_bytes, plan.device_bytes, ranges, first_use, uses, updated,
-                       device_updates, late_gradients, initial, fetches, evictions, host_moves,
+                       device_updates, late_gradients, initial, fetches, evictions, host_uses,
                        &prediction, stall_ns));
   return std::string(reinterpret_cast<const char*>(builder.GetBufferPointer()), builder.GetSize());
 }
@@ -155,11 +154,9 @@ absl::StatusOr<Plan> DecodePlan(absl::string_view bytes) {
         return PlannedEviction{eviction->range(), eviction->after(), eviction->writes_back(),
                                eviction->stays()};
       });
-  plan.host_moves =
-      Converted<PlannedHostMove>(from.host_moves(), [](const wire::PlannedHostMove* move) {
-        return PlannedHostMove{move->space(), ChunkId(move->chunk()), move->is_read(),
-                               move->after(), move->needed_at()};
-      });
+  plan.host_uses = Converted<PlannedHostUse>(from.host_uses(), [](const wire::PlannedHostUse* use) {
+    return PlannedHostUse{use->space(), ChunkId(use->chunk()), use->overwrites()};
+  });
   plan.prediction = FromWire(from.prediction(), from.stall_ns());
   // CheckPlan keeps a word a slot: no memory for what a damaged number asks.
   if (plan.chunk_bytes <= 0 || plan.device_bytes / plan.chunk_bytes > kMaxPlanSlots) {

@@ -62,9 +62,9 @@ TEST(PlanTest, EveryKindOfDamageIsNamed) {
       {"before one in front", [](Plan& p) { std::swap(p.fetches[0], p.fetches[1]); }},
       {"behind one after 3", [](Plan& p) { std::swap(p.evictions[0], p.evictions[1]); }},
       {"eviction of range -1", [](Plan& p) { p.evictions[0].range = -1; }},
-      {"a host move",
+      {"use in HOST of chunk -1",
        [](Plan& p) {
-         p.host_moves.push_back({0, ChunkId(0), true, 3, 2});
+         p.host_uses.push_back({0, ChunkId(-1), true});
        }},
       {"where range 2 is", [](Plan& p) { p.fetches[0].slot = SlotId(2), p.fetches[0].after = 1; }},
       {"where range 0 is", [](Plan& p) { p.fetches[1].after = 0, p.evictions[0].after = 2; }},
