@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whether a step costs the slower of computing and moving, and the time that was foretold. GPT-2 shapes,
 // DEVICE at a quarter of the parameters + the non-model peak, one thread computes.
-// Compute:  a step with all parameters resident and no limit to the link: forward, backward, update.
+// Compute:  a step with all parameters resident and no limit to the link: forward, backward, update. The
+//           mean of a run before and one behind, for the machines' speed drifts; the first sets the link.
 // Transfer: the fewest bytes that any plan of the recorded trace moves, the slower direction, by the
 //           link's bandwidth, which is set so that transfer is the wanted multiple of compute.
 // Checked:  the losses equal those of the resident run, step by step; the measured rounds followed their
@@ -167,6 +168,13 @@ absl::StatusOr<Overlap> MeasureOverlap(const BenchShape& shape, double transfer_
                    result.moved.evict_bytes == result.plan.prediction.evict_bytes &&
                    after.device_peak_bytes <= after.device_budget_bytes;
 
+  GEMINI_RETURN_IF_ERROR(training->session().Close());
+  training.reset();
+  GEMINI_ASSIGN_OR_RETURN(const Baseline behind, MeasureResident(shape));
+  for (double Baseline::*time : {&Baseline::forward, &Baseline::backward, &Baseline::step}) {
+    result.baseline.*time = (baseline.*time + behind.*time) / 2;
+  }
+
   // The fewest bytes, parted as the plan's. What a step does behind backward belongs to backward, whose
   // gradients it waits for.
   GEMINI_ASSIGN_OR_RETURN(const int32_t turn, TurnOf(trace));
@@ -187,7 +195,6 @@ absl::StatusOr<Overlap> MeasureOverlap(const BenchShape& shape, double transfer_
   };
   result.sum_of_passes = slower(baseline.forward, passes.forward) +
                          slower(baseline.step - baseline.forward, passes.backward);
-  GEMINI_RETURN_IF_ERROR(training->session().Close());
   return result;
 }
 
