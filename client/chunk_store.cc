@@ -41,6 +41,7 @@ absl::StatusOr<HostChunk> ChunkStore::Acquire(ChunkId chunk) {
   GEMINI_RETURN_IF_ERROR(CheckId(chunk));
   MutexLock lock(mutex_);
   GEMINI_RETURN_IF_ERROR(AwaitAccess(chunk, Access::kRead));
+  TellUse(chunk);
   return AcquireLocked(chunk, Access::kRead);
 }
 
@@ -48,6 +49,7 @@ absl::StatusOr<HostChunk> ChunkStore::AcquireForUpdate(ChunkId chunk) {
   GEMINI_RETURN_IF_ERROR(CheckId(chunk));
   MutexLock lock(mutex_);
   GEMINI_RETURN_IF_ERROR(AwaitAccess(chunk, Access::kUpdate));
+  TellUse(chunk);
   return AcquireLocked(chunk, Access::kUpdate);
 }
 
@@ -86,7 +88,7 @@ absl::StatusOr<HostChunk> ChunkStore::AcquireLocked(ChunkId id, Access access) {
     return absl::Status(status.code(), absl::StrCat("bring chunk ", id.value(), " of space ", name_,
                                                     " into HOST: ", status.message()));
   }
-  nvme_read_bytes_ += chunk_bytes();
+  moved_.nvme_read_bytes += chunk_bytes();
   chunk.host = *slot;
   host_slots_[slot->value()].owner = id;
   // Its bytes may be written from now on, and the copy on NVME would be stale.
@@ -117,6 +119,7 @@ absl::StatusOr<HostChunk> ChunkStore::AcquireToWrite(ChunkId id, Access access, 
         "chunk ", id.value(), " of space ", name_, " is committed and changes out of place only"));
   }
   ++chunk.writes;
+  TellUse(id);
   // A late gradient, which may be held all the same.
   if (!MayHoldMore()) {
     access = Access::kUpdate;
@@ -180,6 +183,7 @@ absl::Status ChunkStore::Replace(ChunkId chunk, HostChunk fresh) {
     return absl::FailedPreconditionError(absl::StrCat("chunk ", chunk.value(), " of space ", name_,
                                                       " is not committed: nothing to replace"));
   }
+  TellUse(chunk);
   return CommitLocked(BundleOf(chunk), commits_.step(BundleOf(chunk)), absl::MakeSpan(&entry, 1));
 }
 
@@ -287,9 +291,8 @@ absl::StatusOr<SlotId> ChunkStore::TakeHostSlot(Access access) {
       CountHold(*slot, access);
       return *slot;
     }
-    const int64_t victim = spillable_.oldest();
-    if (victim != LruList::kNone) {
-      status = Spill(SlotId(victim));
+    if (const SlotId first = spillable_.First(); first != kNoSlot) {
+      status = Spill(first);
     } else if (spills_under_way_ > 0) {
       mutex_.WaitFor(idle_);  // Another thread is about to free one.
     } else {
@@ -307,7 +310,7 @@ absl::Status ChunkStore::Spill(SlotId victim) {
   if (chunk.nvme == kNoSlot) {
     GEMINI_ASSIGN_OR_RETURN(const SlotId nvme, TakeNvmeSlot());
     chunk.busy = true;
-    spillable_.Remove(victim.value());
+    spillable_.Remove(victim);
     ++spills_under_way_;
     mutex_.Unlock();
     const int64_t begin_ns = TimelineNowNs();
@@ -318,14 +321,14 @@ absl::Status ChunkStore::Spill(SlotId victim) {
     mutex_.Lock();
     --spills_under_way_;
     chunk.busy = false;
-    spillable_.Add(victim.value());
+    spillable_.Add(victim, id);
     idle_.notify_all();
     if (!status.ok()) {
       if (!ring_.broken()) free_nvme_.Give(nvme);
       return absl::Status(status.code(), absl::StrCat("spill chunk ", id.value(), " of space ",
                                                       name_, ": ", status.message()));
     }
-    nvme_written_bytes_ += chunk_bytes();
+    moved_.nvme_written_bytes += chunk_bytes();
     chunk.nvme = nvme;
   }
   // The record names the slot on NVME before the HOST slot can be reused.
@@ -364,7 +367,7 @@ void ChunkStore::WaitUntilIdle(ChunkId chunk) {
 }
 
 HostChunk ChunkStore::Hold(SlotId slot, Access access) {
-  if (host_slots_[slot.value()].holds == 0) spillable_.Remove(slot.value());
+  if (host_slots_[slot.value()].holds == 0) spillable_.Remove(slot);
   CountHold(slot, access);
   return HostChunk(this, slot, memory_.slot_address(slot), access == Access::kUpdate);
 }
@@ -396,8 +399,9 @@ void ChunkStore::DropHold(SlotId id, bool for_update) {
   if (slot.owner == ChunkId()) {
     free_host_.Give(id);
   } else {
-    spillable_.Add(id.value());
+    spillable_.Add(id, slot.owner);
   }
+  if (!spillable_.foresight().empty()) idle_.notify_all();
 }
 
 void ChunkStore::Release(SlotId slot, bool for_update) {
@@ -410,7 +414,7 @@ void ChunkStore::DropHostCopy(ChunkId id) {
   if (slot == kNoSlot) return;
   host_slots_[slot.value()].owner = ChunkId();
   if (host_slots_[slot.value()].holds > 0) return;  // Free when the last holder lets go.
-  spillable_.Remove(slot.value());
+  spillable_.Remove(slot);
   free_host_.Give(slot);
 }
 
@@ -439,21 +443,12 @@ void ChunkStore::PublishPlace(ChunkId id) {
   commits_.Commit(bundle, commits_.step(bundle), record);
 }
 
-int64_t ChunkStore::host_bytes_used() const {
+StoredBytes ChunkStore::stored_bytes() const {
   MutexLock lock(mutex_);
-  return free_host_.num_used() * chunk_bytes();
-}
-int64_t ChunkStore::nvme_bytes_used() const {
-  MutexLock lock(mutex_);
-  return free_nvme_.num_used() * chunk_bytes();
-}
-int64_t ChunkStore::nvme_read_bytes() const {
-  MutexLock lock(mutex_);
-  return nvme_read_bytes_;
-}
-int64_t ChunkStore::nvme_written_bytes() const {
-  MutexLock lock(mutex_);
-  return nvme_written_bytes_;
+  StoredBytes bytes = moved_;
+  bytes.host_bytes = free_host_.num_used() * chunk_bytes();
+  bytes.nvme_bytes = free_nvme_.num_used() * chunk_bytes();
+  return bytes;
 }
 
 }  // namespace gemini::client

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where each chunk of one space lies below DEVICE (HOST slots, NVME slots), and which version of each bundle
-// is committed. Spills the least recently used HOST chunks to NVME when HOST is full.
+// Where each chunk of one space lies below DEVICE, in slots of its size, and which version of each bundle is
+// committed. When HOST is full it spills to NVME: what a plan uses last, or what was used least recently.
 // Thread: any; calls block for NVME I/O when a chunk is not in HOST, with the lock let go: the chunk is busy,
 //         and whoever wants it waits. Only I/O makes it busy, and waits for nobody here: no ring of waits.
-// Units:  chunks and slots of chunk_bytes.
 // Commit: every change of a committed chunk is out of place: fresh slot, record, commit word. So a reader of
 //         the commit words finds a whole version at any moment.
-// Update: from BeginUpdate to its commit a bundle awaits its new version: whoever asks for its parameter or
-//         moments, or wants to write its gradient, waits, and it is updated next. While any is pending,
-//         others hold all but kUpdateSlots HOST slots at most, and wait for more until none is. So the
-//         updater waits for I/O alone, and who waits for it may hold slots: no circle.
+// Update: from BeginUpdate to its commit a bundle awaits its new version: who asks for its parameter or
+//         moments, or wants to write its gradient, waits, and it is updated next. Meanwhile others hold all
+//         but kUpdateSlots HOST slots at most, and wait for more. So the updater waits for I/O alone, and
+//         who waits for it may hold slots: no circle.
 // Late:   a gradient may be on DEVICE still when its update begins. Its write-back does not wait for the
-//         commit, which waits for it, and finds a HOST slot however many others hold: while any is awaited,
-//         kLateGradientSlots are kept for that, too, and let go when the copy is done.
+//         commit, which waits for it: kLateGradientSlots are kept for that, too, until the copy is done.
+// Ahead:  with foresight, ReadAhead brings what is used next in the place of what is used later, and keeps
+//         kFreeSlots free, so that who writes seldom waits for a spill.
 // Device: BeginUpdate commits versions made on DEVICE, too: they are nowhere else then, and who asks for
 //         their bytes is refused until Replace has brought them back, chunk by chunk.
 // Copies: a committed chunk that was read back from NVME stays there too, where its record says, and its HOST
@@ -34,7 +34,6 @@
 #include "client/commit_writer.h"
 #include "client/host_chunk.h"
 #include "client/intent_writer.h"
-#include "client/lru_list.h"
 #include "client/nvme_ring_client.h"
 #include "client/pending_commits.h"
 #include "client/residency_writer.h"
@@ -42,10 +41,12 @@
 #include "client/space_counters.h"
 #include "client/space_memory.h"
 #include "client/space_timeline.h"
+#include "client/spill_order.h"
 #include "client/stored_chunk.h"
 #include "gemini/ids.h"
 #include "gemini/mutex.h"
 #include "gemini/unique_fd.h"
+#include "policies/host_foresight.h"
 
 namespace gemini::client {
 
@@ -75,16 +76,13 @@ class ChunkStore final : private HostSlotOwner {
   absl::StatusOr<HostChunk> AcquireForWriteBack(ChunkId chunk);
   absl::StatusOr<HostChunk> AcquireSpare();  // Of no chunk yet; its bytes are arbitrary.
 
-  // Commits `fresh` as the new chunks of their kinds at `step`; kinds not named stay as they are. Each is a
-  // spare, or the chunk itself from AcquireUncommitted; its bytes are complete. The slots that they replace
-  // are free afterwards (when no longer held), and the handles in `fresh` are empty. INVALID_ARGUMENT: step
-  // below the committed one, a gradient, or a slot that is another chunk's.
+  // Commits `fresh` as the new chunks of their kinds at `step`; others stay as they are. Each is a spare, or
+  // the chunk itself from AcquireUncommitted, and complete; the handles are empty then, and what they replace
+  // is free when no longer held. INVALID_ARGUMENT: below the committed step, a gradient, another's slot.
   absl::Status Commit(BundleId bundle, int64_t step,
                       absl::Span<std::pair<ChunkKind, HostChunk>> fresh);
-  // Commits `fresh`, a spare, as new bytes of a committed chunk, at whatever step its bundle is then: a
-  // write-back. FAILED_PRECONDITION: the chunk is not committed.
+  // As Commit of a spare, at the step of then: a write-back. FAILED_PRECONDITION: it is not committed.
   absl::Status Replace(ChunkId chunk, HostChunk fresh);
-
   int64_t CommittedStep(BundleId bundle) const;  // -1: nothing is committed.
   // Whether the chunk is part of its bundle's committed version; and where that lies by its record.
   bool IsCommitted(ChunkId chunk) const;
@@ -94,12 +92,11 @@ class ChunkStore final : private HostSlotOwner {
   void Free(ChunkId chunk);
 
   // Records the intent, which commits `on_device` at its step and makes `bundles` await their commit at it;
-  // then gives up the HOST and NVME copies of `on_device`, which are of the version before. Waits for their
-  // I/O. The gradients of `late_gradients`, some of `bundles`, are complete on DEVICE still, the others' in
-  // HOST or NVME. On an error nothing has changed. FAILED_PRECONDITION: a bundle still awaits an earlier one,
-  // is not below the step, its gradient is held; or an `on_device` chunk is, or is on DEVICE alone.
-  // INVALID_ARGUMENT: a bundle twice, a late one not in `bundles`, no such slot, or other tensors than the
-  // space has. RESOURCE_EXHAUSTED: `bundles` need HOST slots (see Update, Late), and others hold them.
+  // then gives up the HOST and NVME copies of `on_device`, when their I/O is done. Gradients are complete:
+  // of `late_gradients`, some of `bundles`, on DEVICE, else below. On an error nothing has changed.
+  // FAILED_PRECONDITION: a bundle still awaits an earlier one, is not below the step, its gradient is held;
+  // or an `on_device` chunk is, or is on DEVICE alone. INVALID_ARGUMENT: a bundle twice, a late one not in
+  // `bundles`, no such slot, other tensors than the space's. RESOURCE_EXHAUSTED: others hold its HOST slots.
   absl::Status BeginUpdate(const Intent& intent, absl::Span<const BundleId> bundles,
                            absl::Span<const DeviceVersion> on_device = {},
                            absl::Span<const BundleId> late_gradients = {});
@@ -109,31 +106,32 @@ class ChunkStore final : private HostSlotOwner {
   void GradientArrived(BundleId bundle);
   void AwaitLateGradients();  // Blocks until all have arrived, or updates fail.
   // For the updater: the bundle to update next (PendingCommits), each once; nothing: all are taken. If it
-  // awaits its gradient, that must be brought first, with nothing held. What it acquires itself does not wait
-  // for a commit. At most kUpdateSlots are held at one time.
+  // awaits its gradient, that comes first, with nothing held. It holds kUpdateSlots at most.
   std::optional<BundleId> TakeUpdate();
   absl::StatusOr<HostChunk> AcquireForUpdate(ChunkId chunk);
   absl::StatusOr<HostChunk> AcquireSpareForUpdate();
-  // Gives `error` to all who wait for a pending bundle, and who come to; or lets these be taken once more.
+  // Gives `error` to all who wait for a pending bundle, and who come; or lets these be taken once more.
   void FailUpdates(absl::Status error);
   void RetryUpdates();
   // Blocks until no bundle awaits a commit, or this one does not. Errors: the update that failed.
   absl::Status AwaitCommits();
   absl::Status AwaitCommit(BundleId bundle);
   bool AwaitsCommit(ChunkId chunk) const;  // Whether Acquire would wait for one.
-
   // Calls `look` with the bytes of a gradient chunk that is in HOST and that nobody holds; nobody writes them
   // meanwhile. Returns WriteCount of then. Nothing: it is elsewhere, or held.
   std::optional<int64_t> PeekGradient(BundleId bundle,
                                       absl::FunctionRef<void(const std::byte*)> look);
-  int64_t WriteCount(ChunkId chunk) const;  // How many times it was acquired for writing.
-  int64_t host_bytes_used() const;
-  int64_t nvme_bytes_used() const;
-  int64_t nvme_read_bytes() const;                            // Ever.
-  int64_t nvme_written_bytes() const;                         // Ever.
+  int64_t WriteCount(ChunkId chunk) const;          // How many times it was acquired for writing.
+  void Foresee(policies::HostForesight foresight);  // What a plan does; empty: there is none.
+  // For threads of their own: waits until a chunk is to be read ahead, or room made for it, and does that.
+  // An error ends the foresight: who needs the chunk meets it. False: EndReadAhead was called, ever.
+  bool ReadAhead();
+  void EndReadAhead();
+  StoredBytes stored_bytes() const;
   ResidencyWriter& residency_writer() { return residency_; }  // For Residency.
   SpaceCounters& counters() { return counters_; }
   const SpaceTimeline& timeline() const { return timeline_; }
+
  private:
   enum class Access : uint8_t { kRead, kWrite, kWriteBack, kUpdate };
 
@@ -159,6 +157,8 @@ class ChunkStore final : private HostSlotOwner {
   absl::StatusOr<SlotId> TakeHostSlot(Access access) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Moves the chunk in HOST slot `victim` to NVME, or drops it where it lies there already.
   absl::Status Spill(SlotId victim) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TellUse(ChunkId chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::optional<ChunkId> NextToRead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<SlotId> TakeNvmeSlot() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status NoRoom() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WaitUntilIdle(ChunkId chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -189,12 +189,12 @@ class ChunkStore final : private HostSlotOwner {
   std::vector<HostSlot> host_slots_ ABSL_GUARDED_BY(mutex_);  // By SlotId.
   SlotPool free_host_ ABSL_GUARDED_BY(mutex_);
   SlotPool free_nvme_ ABSL_GUARDED_BY(mutex_);
-  LruList spillable_ ABSL_GUARDED_BY(mutex_);  // HOST slots with an owner that nobody holds.
+  SpillOrder spillable_ ABSL_GUARDED_BY(mutex_);  // HOST slots with an owner that nobody holds.
   int64_t spills_under_way_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t slots_of_others_ ABSL_GUARDED_BY(mutex_) = 0;  // HOST slots held not only for_update().
   ChunkId in_late_slot_ ABSL_GUARDED_BY(mutex_);         // Holds the slot kept for late gradients.
-  int64_t nvme_read_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t nvme_written_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool ahead_ended_ ABSL_GUARDED_BY(mutex_) = false;
+  StoredBytes moved_ ABSL_GUARDED_BY(mutex_);  // What it counts.
 };
 
 }  // namespace gemini::client

@@ -289,7 +289,7 @@ std::optional<int64_t> ChunkStore::PeekGradient(BundleId bundle,
   WaitUntilIdle(id);
   StoredChunk& chunk = chunks_[id.value()];
   if (chunk.host == kNoSlot || host_slots_[chunk.host.value()].holds > 0) return std::nullopt;
-  spillable_.Remove(chunk.host.value());
+  spillable_.Remove(chunk.host);
   CountHold(chunk.host, Access::kUpdate);
   chunk.busy = true;
   const SlotId slot = chunk.host;

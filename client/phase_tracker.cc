@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/plan_binding.h"
 #include "client/plan_executor.h"
+#include "client/read_ahead.h"
 #include "client/trace_recorder.h"
 #include "gemini/mutex.h"
 
@@ -63,6 +64,7 @@ class PhaseTracker::State {
   int32_t AddTensors(ChunkStore& store, absl::Span<const TracedTensor> tensors) {
     MutexLock lock(mutex_);
     executor_.Stop();
+    Foresee(nullptr);
     running_ = round_phase_ = tail_ = nullptr;
     phases_.clear();
     const auto first = static_cast<int32_t>(tensors_.size());
@@ -209,6 +211,7 @@ class PhaseTracker::State {
 
   void LeavePlan(Divergence cause) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     executor_.Abandon(cause);
+    Foresee(nullptr);
     CountDivergence(cause);
     left_for_ = cause;
     following_ = false;
@@ -318,6 +321,7 @@ class PhaseTracker::State {
     // Rounds follow each other without a stop.
     if (running_ == &phase && phase.plan != nullptr && executor_.active()) return true;
     executor_.Stop();
+    Foresee(nullptr);
     running_ = nullptr;
     if (plans_ == nullptr) return false;
     if (!std::exchange(phase.looked_up, true)) FindTrace(phase);
@@ -332,8 +336,22 @@ class PhaseTracker::State {
                                                          : Divergence::kFailed);
       return false;
     }
+    Foresee(&phase.plan->plan);
     running_ = &phase;
     return true;
+  }
+
+  // From the next operator on HOST goes by what the plan foresees there; null: by what was used.
+  void Foresee(const Plan* plan) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const bool foresees = plan != nullptr && !plan->host_uses.empty();
+    if (!foresees && read_ahead_.empty()) return;
+    for (size_t space = 0; space < stores_.size(); ++space) {
+      ChunkStore& store = *stores_[space];
+      if (read_ahead_.size() == space) read_ahead_.push_back(std::make_unique<ReadAhead>(store));
+      store.Foresee(foresees ? policies::HostForesight(*plan, static_cast<int32_t>(space),
+                                                       store.memory().layout().num_chunks)
+                             : policies::HostForesight());
+    }
   }
 
   void FindTrace(Phase& phase) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -439,6 +457,8 @@ class PhaseTracker::State {
   mutable Mutex mutex_;
   std::vector<ChunkStore*> stores_ ABSL_GUARDED_BY(mutex_);  // By space.
   std::vector<TracedTensor> tensors_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<ReadAhead>> read_ahead_
+      ABSL_GUARDED_BY(mutex_);                                   // By space, once needed.
   std::map<std::string, Phase> phases_ ABSL_GUARDED_BY(mutex_);  // By name.
   std::vector<std::string> named_ ABSL_GUARDED_BY(mutex_);       // BeginPhase, the innermost last.
   int64_t begun_ ABSL_GUARDED_BY(mutex_) = 0;                    // Operators, ever.

@@ -36,7 +36,8 @@ class SlotPool {
   }
 
   int64_t num_slots() const { return num_slots_; }
-  int64_t num_used() const { return num_slots_ - static_cast<int64_t>(free_.size()); }
+  int64_t num_free() const { return static_cast<int64_t>(free_.size()); }
+  int64_t num_used() const { return num_slots_ - num_free(); }
 
  private:
   const int64_t num_slots_;

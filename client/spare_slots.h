@@ -19,6 +19,8 @@ inline constexpr int64_t kOpenChunks = 4;
 inline constexpr int64_t kBatchSlots = 4;
 // Copies to DEVICE that a plan has under way (client/plan_executor.h).
 inline constexpr int64_t kPlannedCopies = 8;
+// That read-ahead from NVME leaves free: for an update's new chunks, and gradients.
+inline constexpr int64_t kFreeSlots = 8;
 // Beside an update, a plan holds its copies to DEVICE and a batch of write-backs, and so does whoever else
 // writes late gradients back. When none is pending, gradients hold slots, too. Operators that fetch on-line
 // let go of what they hold rather than wait.

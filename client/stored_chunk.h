@@ -26,6 +26,13 @@ struct HostSlot {
   int update_holds = 0;  // Of them: the updater's, or for a late gradient.
 };
 
+struct StoredBytes {
+  int64_t host_bytes = 0;
+  int64_t nvme_bytes = 0;
+  int64_t nvme_read_bytes = 0;  // Ever, as the next.
+  int64_t nvme_written_bytes = 0;
+};
+
 // A bundle whose version of an intent's step is complete on DEVICE already: its slots in the session's
 // arena.
 struct DeviceVersion {

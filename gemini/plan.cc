@@ -96,11 +96,15 @@ absl::Status CheckShape(const Plan& plan) {
     }
     after = eviction.after;
   }
+  int64_t at_ns = 0;
   for (const PlannedHostUse& use : plan.host_uses) {
-    if (use.space < 0 || use.chunk.value() < 0) {
-      return Wrong("a use in HOST of chunk ", use.chunk.value(), " of space ", use.space);
+    if (use.space < 0 || use.chunk.value() < 0 || use.at_ns < at_ns) {
+      return Wrong("a use in HOST of chunk ", use.chunk.value(), " of space ", use.space, " at ",
+                   use.at_ns, " ns, behind one at ", at_ns);
     }
+    at_ns = use.at_ns;
   }
+  if (plan.host_read_ns < 0) return Wrong("reads from NVME that take ", plan.host_read_ns, " ns");
   return absl::OkStatus();
 }
 

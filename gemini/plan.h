@@ -97,6 +97,7 @@ struct PlannedHostUse {
   int32_t space = 0;
   ChunkId chunk;
   bool overwrites = false;  // All its bytes are written: they need not be there before.
+  int64_t at_ns = 0;        // Foreseen, from the round's beginning.
   bool operator==(const PlannedHostUse&) const = default;
 };
 
@@ -137,10 +138,10 @@ struct Plan {
   std::vector<PlannedResident> initial;
   std::vector<PlannedFetch> fetches;
   std::vector<PlannedEviction> evictions;
-  // Of a round, in the order foreseen; the first comes after the last. What lies on NVME is read ahead
-  // and what HOST has no room for leaves it in this order (policies/host_foresight.h). Empty: HOST has
-  // room for all chunks.
+  // Of a round, by at_ns; the first comes after the last. What lies on NVME is read ahead and what HOST
+  // has no room for leaves it by them (policies/host_foresight.h). Empty: HOST has room for all chunks.
   std::vector<PlannedHostUse> host_uses;
+  int64_t host_read_ns = 0;  // What it takes to bring a chunk from NVME, and to spill another for it.
   Prediction prediction;
 
   int32_t num_positions() const { return static_cast<int32_t>(first_use.size()) - 1; }

@@ -97,7 +97,7 @@ std::string EncodePlan(const Plan& plan) {
       }));
   const auto host_uses = builder.CreateVectorOfStructs(
       Converted<wire::PlannedHostUse>(plan.host_uses, [](const PlannedHostUse& use) {
-        return wire::PlannedHostUse(use.chunk.value(), use.space, use.overwrites);
+        return wire::PlannedHostUse(use.chunk.value(), use.at_ns, use.space, use.overwrites);
       }));
   const wire::Prediction prediction = ToWire(plan.prediction);
   const auto stall_ns =
@@ -108,7 +108,7 @@ std::string EncodePlan(const Plan& plan) {
                        plan.policy.param_fraction, plan.policy.optimizer_fraction, made_by,
                        plan.chunk_bytes, plan.device_bytes, ranges, first_use, uses, updated,
                        device_updates, late_gradients, initial, fetches, evictions, host_uses,
-                       &prediction, stall_ns));
+                       plan.host_read_ns, &prediction, stall_ns));
   return std::string(reinterpret_cast<const char*>(builder.GetBufferPointer()), builder.GetSize());
 }
 
@@ -155,8 +155,9 @@ absl::StatusOr<Plan> DecodePlan(absl::string_view bytes) {
                                eviction->stays()};
       });
   plan.host_uses = Converted<PlannedHostUse>(from.host_uses(), [](const wire::PlannedHostUse* use) {
-    return PlannedHostUse{use->space(), ChunkId(use->chunk()), use->overwrites()};
-  });
+    return PlannedHostUse{use->space(), ChunkId(use->chunk()), use->overwrites(), use->at_ns()};
+      });
+  plan.host_read_ns = from.host_read_ns();
   plan.prediction = FromWire(from.prediction(), from.stall_ns());
   // CheckPlan keeps a word a slot: no memory for what a damaged number asks.
   if (plan.chunk_bytes <= 0 || plan.device_bytes / plan.chunk_bytes > kMaxPlanSlots) {

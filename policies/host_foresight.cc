@@ -4,76 +4,88 @@
 #include <algorithm>
 
 namespace gemini::policies {
+namespace {
 
-HostForesight::HostForesight(absl::Span<const PlannedHostUse> uses, int32_t space,
-                             int64_t num_chunks)
-    : first_use_(num_chunks + 1, 0), next_(num_chunks, kNoUse) {
-  const auto is_own = [&](const PlannedHostUse& use) {
-    return use.space == space && use.chunk.value() >= 0 && use.chunk.value() < num_chunks;
-  };
-  for (const PlannedHostUse& use : uses) {
-    if (!is_own(use)) continue;
-    ++first_use_[use.chunk.value() + 1];
-    ++round_;
+// Reads are begun as if each took so many times what it should: the disk has other work, too.
+constexpr int64_t kHaste = 2;
+// Missing chunks that are looked at: behind so many, another is hardly the first that comes late.
+constexpr int64_t kMostMissing = 64;
+
+}  // namespace
+
+HostForesight::HostForesight(const Plan& plan, int32_t space, int64_t num_chunks)
+    : round_ns_(plan.prediction.round_ns),
+      read_ns_(plan.host_read_ns),
+      first_of_(num_chunks + 1, 0),
+      next_(num_chunks, kNoUse) {
+  for (const PlannedHostUse& use : plan.host_uses) {
+    const int64_t chunk = use.chunk.value();
+    if (use.space != space || chunk < 0 || chunk >= num_chunks) continue;
+    if (next_[chunk] == kNoUse) next_[chunk] = static_cast<int64_t>(uses_.size());
+    uses_.push_back({use.chunk, use.overwrites, use.at_ns});
+    ++first_of_[chunk + 1];
   }
-  for (int64_t chunk = 0; chunk < num_chunks; ++chunk) {
-    first_use_[chunk + 1] += first_use_[chunk];
+  for (int64_t chunk = 0; chunk < num_chunks; ++chunk) first_of_[chunk + 1] += first_of_[chunk];
+  std::vector<int64_t> end(first_of_.begin(), first_of_.end() - 1);
+  indices_.resize(uses_.size());
+  for (size_t i = 0; i < uses_.size(); ++i) {
+    indices_[end[uses_[i].chunk.value()]++] = static_cast<int64_t>(i);
   }
   // More than threads overtake one another by, and less than what is between two uses of most chunks.
-  slack_ = std::max<int64_t>(round_ / 4, 1);
-  uses_.resize(round_);
-  std::vector<int64_t> end(first_use_.begin(), first_use_.end() - 1);
-  int64_t index = 0;
-  for (const PlannedHostUse& use : uses) {
-    if (!is_own(use)) continue;
-    const int64_t chunk = use.chunk.value();
-    if (next_[chunk] == kNoUse) next_[chunk] = index;
-    uses_[end[chunk]++] = {index++, use.overwrites};
-  }
+  slack_ = std::max<int64_t>(static_cast<int64_t>(uses_.size()) / 4, 1);
 }
 
-absl::Span<const HostForesight::Use> HostForesight::UsesOf(ChunkId chunk) const {
-  const int64_t first = first_use_[chunk.value()];
-  return absl::MakeConstSpan(uses_).subspan(first, first_use_[chunk.value() + 1] - first);
+int64_t HostForesight::FirstFrom(ChunkId chunk, int64_t index) const {
+  const auto begin = indices_.begin() + first_of_[chunk.value()];
+  const auto end = indices_.begin() + first_of_[chunk.value() + 1];
+  const auto round = static_cast<int64_t>(uses_.size());
+  const int64_t in_round = (index % round + round) % round;  // Also of a negative one.
+  const auto found = std::lower_bound(begin, end, in_round);
+  return index - in_round + (found != end ? *found : round + *begin);
 }
 
-int64_t HostForesight::FirstFrom(absl::Span<const Use> uses, int64_t index) const {
-  // Floors: an index may be negative.
-  const int64_t in_round = (index % round_ + round_) % round_;
-  const int64_t round_begin = index - in_round;
-  const auto found = std::ranges::lower_bound(uses, in_round, {}, &Use::index);
-  return found != uses.end() ? round_begin + found->index
-                             : round_begin + round_ + uses.front().index;
+int64_t HostForesight::TimeOf(int64_t index) const {
+  const auto round = static_cast<int64_t>(uses_.size());
+  return index / round * round_ns_ + uses_[index % round].at_ns;
 }
 
 void HostForesight::Used(ChunkId chunk) {
-  const absl::Span<const Use> uses = UsesOf(chunk);
-  if (uses.empty()) return;
-  const int64_t later = FirstFrom(uses, clock_);
-  // The nearest before the clock: the last of those that are within the slack.
+  if (next_[chunk.value()] == kNoUse) return;
+  const int64_t later = FirstFrom(chunk, clock_);
+  // The nearest before the clock: the last of those within the slack.
   int64_t earlier = kNoUse;
-  for (int64_t use = FirstFrom(uses, clock_ - slack_); use < clock_;
-       use = FirstFrom(uses, use + 1)) {
-    earlier = use;
+  for (int64_t use = FirstFrom(chunk, clock_ - slack_); use < clock_;
+       use = FirstFrom(chunk, use + 1)) {
+    if (use >= 0) earlier = use;
   }
-  const bool is_earlier = earlier != kNoUse && earlier >= 0 && clock_ - earlier <= later - clock_;
+  const bool is_earlier = earlier != kNoUse && clock_ - earlier <= later - clock_;
   if (!is_earlier && later - clock_ > slack_) return;
   const int64_t made = is_earlier ? earlier : later;
   clock_ = std::max(clock_, made + 1);
-  next_[chunk.value()] = FirstFrom(uses, made + 1);
+  next_[chunk.value()] = FirstFrom(chunk, made + 1);
 }
 
 int64_t HostForesight::NextUse(ChunkId chunk) const {
   const int64_t next = next_[chunk.value()];
   if (next == kNoUse || next >= clock_ - slack_) return next;
-  return FirstFrom(UsesOf(chunk), clock_);
+  return FirstFrom(chunk, clock_);
 }
 
-bool HostForesight::NeedsBytes(ChunkId chunk) const {
-  const int64_t next = NextUse(chunk);
-  if (next == kNoUse) return false;
-  const absl::Span<const Use> uses = UsesOf(chunk);
-  return !std::ranges::lower_bound(uses, next % round_, {}, &Use::index)->overwrites;
+std::optional<ChunkId> HostForesight::NextToRead(
+    absl::FunctionRef<bool(ChunkId)> is_missing) const {
+  if (empty()) return std::nullopt;
+  const auto round = static_cast<int64_t>(uses_.size());
+  const int64_t now_ns = TimeOf(clock_);
+  std::optional<ChunkId> first;
+  int64_t missing = 0;
+  for (int64_t index = std::max<int64_t>(clock_ - slack_, 0); index < clock_ + round; ++index) {
+    const Use& use = uses_[index % round];
+    if (use.overwrites || NextUse(use.chunk) != index || !is_missing(use.chunk)) continue;
+    if (!first) first = use.chunk;
+    if (TimeOf(index) - now_ns <= ++missing * kHaste * read_ns_) return first;
+    if (missing == kMostMissing) break;
+  }
+  return std::nullopt;
 }
 
 }  // namespace gemini::policies

@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// When the chunks of one space are used next in HOST, by the uses that a plan foresees: which of them to
-// read ahead from NVME, and which to give up for it. Followed by client/chunk_store.h and by the simulator.
+// When the chunks of one space are used next in HOST, by the uses that a plan foresees: what to give up when
+// there is no room (what is used last), and what to read ahead from NVME. Followed by client/chunk_store.h
+// and by the simulator.
+// Ahead:  what is missing is read in the order of use, but not before it must be: reading early takes room
+//         from chunks that would otherwise not have to leave and come back. The i-th missing chunk from
+//         now on is there in time if there are i reads left until its use; once that is in doubt for any
+//         of them, the first is due.
 // Clock:  foreseen uses are counted from the first round's first, round after round. The clock is behind
-//         the furthest one that has been made. Uses come about in the order foreseen: several threads
-//         make them, each in its own order, so one that is told is taken for the nearest foreseen of its
-//         chunk. One that is too far from the clock was not foreseen, and changes nothing. One that the
-//         clock has left far behind is taken for made.
+//         the furthest one that has been made. Uses come about nearly in the order foreseen: several
+//         threads make them, each in its own order, so one that is told is taken for the nearest foreseen
+//         of its chunk. One that is too far from the clock was not foreseen, and changes nothing. One that
+//         the clock has left far behind is taken for made.
 // Source: Belady, "A study of replacement algorithms for a virtual-storage computer" (IBM Systems Journal
-//         5(2), 1966), and the aggressive prefetching of Cao, Felten, Karlin and Li, "A study of integrated
-//         prefetching and caching strategies" (SIGMETRICS 1995): whenever the disk is free, read what is
-//         missing and used first, in the place of what is used last, unless that is used before it.
+//         5(2), 1966); forestall, of Kimbrel et al., "A trace-driven comparison of algorithms for parallel
+//         prefetching and caching" (OSDI 1996).
 // Thread: none of its own; the caller locks.
 #pragma once
 #include <cstdint>
@@ -17,7 +21,7 @@
 #include <optional>
 #include <vector>
 
-#include "absl/types/span.h"
+#include "absl/functional/function_ref.h"
 #include "gemini/ids.h"
 #include "gemini/plan.h"
 
@@ -27,8 +31,9 @@ class HostForesight {
  public:
   static constexpr int64_t kNoUse = std::numeric_limits<int64_t>::max();
 
-  // The uses of `space` among those of a round, for chunks 0 to num_chunks - 1; others are left out.
-  HostForesight(absl::Span<const PlannedHostUse> uses, int32_t space, int64_t num_chunks);
+  HostForesight() = default;  // Foresees nothing.
+  // The uses of `space` in a round of the plan, for chunks 0 to num_chunks - 1; others are left out.
+  HostForesight(const Plan& plan, int32_t space, int64_t num_chunks);
 
   // Nothing of the space is foreseen.
   bool empty() const { return uses_.empty(); }
@@ -37,24 +42,28 @@ class HostForesight {
   void Used(ChunkId chunk);
   // Its next use, or kNoUse; below the clock when others have overtaken it.
   int64_t NextUse(ChunkId chunk) const;
-  // Whether the chunk's bytes are needed at its next use.
-  bool NeedsBytes(ChunkId chunk) const;
+  // What is to be read now; nothing: nothing is due. `is_missing`: it has bytes, and not in HOST, nor are
+  // they coming. O(uses of a round).
+  std::optional<ChunkId> NextToRead(absl::FunctionRef<bool(ChunkId)> is_missing) const;
 
  private:
   struct Use {
-    int64_t index = 0;  // In the round.
+    ChunkId chunk;
     bool overwrites = false;
+    int64_t at_ns = 0;
   };
-  absl::Span<const Use> UsesOf(ChunkId chunk) const;
-  // The chunk's first use at `index` or later, counted from the first round's first.
-  int64_t FirstFrom(absl::Span<const Use> uses, int64_t index) const;
+  // Both counted from the first round's first use.
+  int64_t FirstFrom(ChunkId chunk, int64_t index) const;  // The chunk's first use from `index` on.
+  int64_t TimeOf(int64_t index) const;
 
-  int64_t round_ = 0;  // Uses in a round.
+  int64_t round_ns_ = 0;
+  int64_t read_ns_ = 0;
   int64_t slack_ = 0;  // What is further from the clock than this is out of order.
   int64_t clock_ = 0;
-  std::vector<int64_t> first_use_;  // By chunk: those of chunk i are uses_[first_use_[i] ...].
-  std::vector<Use> uses_;
-  std::vector<int64_t> next_;  // By chunk: as it was when last told.
+  std::vector<Use> uses_;          // Of a round.
+  std::vector<int64_t> first_of_;  // By chunk: those of chunk i are indices_[first_of_[i] ...].
+  std::vector<int64_t> indices_;   // Of uses_.
+  std::vector<int64_t> next_;      // By chunk: as it was when last told.
 };
 
 }  // namespace gemini::policies

@@ -139,13 +139,13 @@ class ChunkStoreDeviceTest : public SessionFixture {
 TEST_F(ChunkStoreDeviceTest, AVersionMadeOnDeviceIsCommittedWithTheIntentAndTheOthersAwaitTheirs) {
   Open(3, 32, 0);
   if (HasFatalFailure()) return;
-  const int64_t host_bytes = store_->host_bytes_used();
+  const int64_t host_bytes = store_->stored_bytes().host_bytes;
   ASSERT_OK(store_->BeginUpdate(IntentFor(1), {BundleId(1), BundleId(0)}, {VersionAt(2, 4)}));
   EXPECT_EQ(store_->CommittedStep(BundleId(2)), 1);
   EXPECT_OK(store_->AwaitCommit(BundleId(2)));
   EXPECT_FALSE(store_->AwaitsCommit(Chunk(2, kParam)));
   EXPECT_TRUE(store_->AwaitsCommit(Chunk(1, kParam)));
-  EXPECT_EQ(store_->host_bytes_used(), host_bytes - 3 * kTestChunkBytes);
+  EXPECT_EQ(store_->stored_bytes().host_bytes, host_bytes - 3 * kTestChunkBytes);
   for (size_t k = 0; k < kUpdated.size(); ++k) {
     const ChunkId chunk = Chunk(2, kUpdated[k]);
     EXPECT_TRUE(store_->HasPayload(chunk));
@@ -189,7 +189,7 @@ TEST_F(ChunkStoreDeviceTest, NobodyGetsOlderBytesOfAChunkThatIsOnDeviceAlone) {
 TEST_F(ChunkStoreDeviceTest, ReplaceBringsItBackKindByKindAndItIsUpdatedThereAgain) {
   Open(2, 32, 0);
   if (HasFatalFailure()) return;
-  const int64_t host_bytes = store_->host_bytes_used();
+  const int64_t host_bytes = store_->stored_bytes().host_bytes;
   for (int64_t step = 1; step <= 5; ++step) {
     const int64_t place = step % 3;
     ASSERT_OK(store_->BeginUpdate(IntentFor(step), {}, {VersionAt(0, place)}));
@@ -205,7 +205,7 @@ TEST_F(ChunkStoreDeviceTest, ReplaceBringsItBackKindByKindAndItIsUpdatedThereAga
       EXPECT_EQ(store_->CommittedPlace(Chunk(0, kExpAvgSq)),
                 (ChunkSlot{Tier::kDevice, SlotId(3 * place + 2)}));
     }
-    EXPECT_EQ(store_->host_bytes_used(), host_bytes);
+    EXPECT_EQ(store_->stored_bytes().host_bytes, host_bytes);
   }
   // In HOST from now on.
   ASSERT_OK(store_->BeginUpdate(IntentFor(6), {BundleId(0)}));
@@ -230,7 +230,7 @@ TEST_F(ChunkStoreDeviceTest, MomentsThatWereNeverWrittenMayBeMadeOnDevice) {
   ASSERT_OK(CommitTag(*store_, BundleId(0), kParam, 0, 1));
   ASSERT_OK(store_->BeginUpdate(IntentFor(1), {}, {VersionAt(0, 0)}));
   EXPECT_TRUE(store_->IsCommitted(Chunk(0, kExpAvg)));
-  EXPECT_EQ(store_->host_bytes_used(), 0);
+  EXPECT_EQ(store_->stored_bytes().host_bytes, 0);
   ASSERT_OK(WriteBack(0, kExpAvg, 5));
   ExpectTag(0, kExpAvg, 5);
 }
@@ -288,13 +288,13 @@ TEST_F(ChunkStoreDeviceTest, OnlyPendingBundlesNeedTheUpdatersSlots) {
 TEST_F(ChunkStoreDeviceTest, CopiesOnNvmeAreGivenUpAndRoomIsFoundAroundWhatIsOnDevice) {
   Open(4, 10, 8);
   if (HasFatalFailure()) return;
-  ASSERT_GT(store_->nvme_bytes_used(), 0);
+  ASSERT_GT(store_->stored_bytes().nvme_bytes, 0);
   for (int64_t step = 1; step <= 8; ++step) {
     std::vector<DeviceVersion> on_device;
     for (int64_t i = 0; i < 4; ++i) on_device.push_back(VersionAt(i, (i + step) % 8));
     ASSERT_OK(store_->BeginUpdate(IntentFor(step), {}, on_device));
     // The four gradients are left.
-    ASSERT_EQ(store_->host_bytes_used() + store_->nvme_bytes_used(), 4 * kTestChunkBytes);
+    ASSERT_EQ(store_->stored_bytes().host_bytes + store_->stored_bytes().nvme_bytes, 4 * kTestChunkBytes);
     for (int64_t i = 0; i < 4; ++i) ExpectTag(i, kGrad, 400 + i);
     for (size_t k = 0; k < kUpdated.size(); ++k) {
       for (int64_t i = 0; i < 4; ++i) ASSERT_OK(WriteBack(i, kUpdated[k], 100 * step + 10 * k + i));

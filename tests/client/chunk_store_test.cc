@@ -71,7 +71,7 @@ TEST_F(ChunkStoreTest, AGradientIsZeroWhenFirstAcquiredEvenInAUsedSlot) {
     store_->Free(Grad(0));
     EXPECT_FALSE(store_->HasPayload(Grad(0)));
   }
-  EXPECT_EQ(store_->host_bytes_used(), 0);
+  EXPECT_EQ(store_->stored_bytes().host_bytes, 0);
 }
 
 TEST_F(ChunkStoreTest, ACommittedChunkIsNeverHandedOutForWriting) {
@@ -106,7 +106,7 @@ TEST_F(ChunkStoreTest, BundleCommitsOnce) {
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("cannot be committed")));
     ExpectTag(Param(1), step * 10);
     EXPECT_EQ(store_->CommittedStep(BundleId(1)), step);
-    EXPECT_EQ(store_->host_bytes_used(), 3 * kTestChunkBytes);
+    EXPECT_EQ(store_->stored_bytes().host_bytes, 3 * kTestChunkBytes);
   }
   const std::vector<SeenChunk> seen = Look("store");
   EXPECT_EQ(seen.at(Param(1).value()).commit_step, 100);
@@ -176,9 +176,9 @@ TEST_F(ChunkStoreTest, SpillsTheLeastRecentlyUsedAndReadsItBack) {
   Open(12, 4, 12);
   if (HasFatalFailure()) return;
   for (int64_t i = 0; i < 12; ++i) ASSERT_OK(CommitTag(*store_, BundleId(i), kParam, 0, i));
-  EXPECT_EQ(store_->host_bytes_used(), 4 * kTestChunkBytes);
-  EXPECT_EQ(store_->nvme_bytes_used(), 8 * kTestChunkBytes);
-  EXPECT_EQ(store_->nvme_written_bytes(), 8 * kTestChunkBytes);
+  EXPECT_EQ(store_->stored_bytes().host_bytes, 4 * kTestChunkBytes);
+  EXPECT_EQ(store_->stored_bytes().nvme_bytes, 8 * kTestChunkBytes);
+  EXPECT_EQ(store_->stored_bytes().nvme_written_bytes, 8 * kTestChunkBytes);
   std::vector<SeenChunk> seen = Look("store");
   for (int64_t i = 0; i < 12; ++i) {
     EXPECT_EQ(seen.at(Param(i).value()).tier, i < 8 ? Tier::kNvme : Tier::kHost) << i;
@@ -194,12 +194,12 @@ TEST_F(ChunkStoreTest, ACleanHostCopyIsDroppedWithoutAWrite) {
   if (HasFatalFailure()) return;
   for (int64_t i = 0; i < 12; ++i) ASSERT_OK(CommitTag(*store_, BundleId(i), kParam, 0, i));
   for (int64_t i = 0; i < 12; ++i) ExpectTag(Param(i), i);  // Every one is on NVME after this.
-  const int64_t written = store_->nvme_written_bytes();
+  const int64_t written = store_->stored_bytes().nvme_written_bytes;
   for (int round = 0; round < 3; ++round) {
     for (int64_t i = 0; i < 12; ++i) ExpectTag(Param(i), i);
   }
-  EXPECT_EQ(store_->nvme_written_bytes(), written);
-  EXPECT_EQ(store_->nvme_bytes_used(), 12 * kTestChunkBytes);
+  EXPECT_EQ(store_->stored_bytes().nvme_written_bytes, written);
+  EXPECT_EQ(store_->stored_bytes().nvme_bytes, 12 * kTestChunkBytes);
 }
 
 TEST_F(ChunkStoreTest, NvmeSlotsOfCachedChunksAreReusedWhenNvmeIsFull) {
@@ -232,7 +232,7 @@ TEST_F(ChunkStoreTest, AGradientIsSpilledAndComesBackWritable) {
   for (int64_t i = 0; i < 8; ++i) ExpectTag(Grad(i), 300 + i);
   EXPECT_EQ(store_->CommittedStep(BundleId(0)), -1);
   for (int64_t i = 0; i < 8; ++i) store_->Free(Grad(i));
-  EXPECT_EQ(store_->host_bytes_used() + store_->nvme_bytes_used(), 0);
+  EXPECT_EQ(store_->stored_bytes().host_bytes + store_->stored_bytes().nvme_bytes, 0);
 }
 
 TEST_F(ChunkStoreTest, NoRoomSaysWhatIsHeldAndWhatToRaise) {
@@ -349,7 +349,7 @@ TEST_F(ChunkStoreTest, RandomUseKeepsEveryByteAndEveryRecord) {
       ASSERT_EQ(seen[i].state == ChunkState::kFree, !model.contains(ChunkId(i))) << i;
     }
   }
-  EXPECT_GT(store_->nvme_written_bytes(), 0);
+  EXPECT_GT(store_->stored_bytes().nvme_written_bytes, 0);
   for (const auto& [chunk, tag] : model) ExpectTag(chunk, tag);
 }
 
@@ -380,7 +380,7 @@ TEST_F(ChunkStoreTest, ThreadsWithTheirOwnBundlesDoNotDisturbEachOther) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_GT(store_->nvme_read_bytes(), 100 * kTestChunkBytes);
+  EXPECT_GT(store_->stored_bytes().nvme_read_bytes, 100 * kTestChunkBytes);
 }
 
 }  // namespace

@@ -296,7 +296,7 @@ TEST_F(ChunkStoreUpdateTest, ThreadsOfAllKindsSeeWholeVersionsUnderPressure) {
     }
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_GT(store_->nvme_written_bytes(), 0);
+  EXPECT_GT(store_->stored_bytes().nvme_written_bytes, 0);
 }
 
 }  // namespace

@@ -83,7 +83,7 @@ TEST_F(GradientSquaresTest, AMoveToNvmeAndBackIsNoWrite) {
   for (int round = 0; round < 4; ++round) {
     ASSERT_OK(CommitTag(*store_, BundleId(0), static_cast<ChunkKind>(round), 0, 1));
   }
-  EXPECT_GT(store_->nvme_written_bytes(), 0);
+  EXPECT_GT(store_->stored_bytes().nvme_written_bytes, 0);
   EXPECT_THAT(squares.Find(BundleId(1)), AreSquaresOf(2));
   EXPECT_EQ(squares.num_prepared_used(), 1);
 }

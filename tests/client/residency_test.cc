@@ -106,7 +106,7 @@ TEST_F(ResidencyTest, WriterDirties) {
   EXPECT_EQ(Evicted(), 1);
   // Written back out of place, at the same step; the old slot is free again.
   EXPECT_EQ(store_->CommittedStep(BundleId(0)), 0);
-  EXPECT_EQ(store_->host_bytes_used(), 4 * kTestChunkBytes);
+  EXPECT_EQ(store_->stored_bytes().host_bytes, 4 * kTestChunkBytes);
   ASSERT_OK_AND_ASSIGN(const HostChunk host, store_->Acquire(ChunkOf(BundleId(0), kParam)));
   EXPECT_TRUE(ChunkHolds(host.data(), 77));
 }
@@ -155,7 +155,7 @@ TEST_F(ResidencyTest, APinThatFailsOnAFreeChunkPinsNothing) {
               StatusIs(absl::StatusCode::kNotFound));
   for (const SeenChunk& chunk : Look("space")) EXPECT_EQ(chunk.pins, 0);
   EXPECT_EQ(budget().used_bytes(), 0);
-  EXPECT_EQ(store_->host_bytes_used(), 3 * kTestChunkBytes);
+  EXPECT_EQ(store_->stored_bytes().host_bytes, 3 * kTestChunkBytes);
   ExpectTag(ParamRange(0), 0);
 }
 
@@ -532,7 +532,7 @@ TEST_F(PlacementTest, PlacementInvariance) {
     if (HasFatalFailure()) return;
     Run(seed, /*device_slots=*/6, /*host_slots=*/3, /*nvme_slots=*/32, tightest);
     if (HasFatalFailure()) return;
-    EXPECT_GT(store_->nvme_read_bytes(), 0);
+    EXPECT_GT(store_->stored_bytes().nvme_read_bytes, 0);
     EXPECT_EQ(ample, tight);
     EXPECT_EQ(ample, tightest);
   }

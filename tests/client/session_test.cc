@@ -76,9 +76,9 @@ TEST_F(SessionTest, SlabsOfASpaceAreOneRunOfSlots) {
     spares.push_back(std::move(spare));
   }
   for (int64_t i = 0; i < kSlots; ++i) EXPECT_TRUE(ChunkHolds(spares[i].data(), i)) << i;
-  EXPECT_EQ(store->host_bytes_used(), kSlots * kTestChunkBytes);
+  EXPECT_EQ(store->stored_bytes().host_bytes, kSlots * kTestChunkBytes);
   spares.clear();
-  EXPECT_EQ(store->host_bytes_used(), 0);
+  EXPECT_EQ(store->stored_bytes().host_bytes, 0);
 }
 
 TEST_F(SessionTest, TheFirstErrorIsLatched) {

@@ -104,8 +104,8 @@ TEST_F(SessionTimelineTest, LanesSayWhatMovedWhenAndAgreeWithTheCounters) {
     ASSERT_OK(job.FinishUpdates());
     job.phases().AwaitPlannedMoves();
     stats = session_->residency().stats();
-    nvme_read = job.store().nvme_read_bytes();
-    nvme_written = job.store().nvme_written_bytes();
+    nvme_read = job.store().stored_bytes().nvme_read_bytes;
+    nvme_written = job.store().stored_bytes().nvme_written_bytes;
     events = Read("job");
   }
   EXPECT_EQ(BytesOf(Of(events, TimelineLane::kFetch)), stats.fetch_bytes);

@@ -66,6 +66,11 @@ TEST(PlanTest, EveryKindOfDamageIsNamed) {
        [](Plan& p) {
          p.host_uses.push_back({0, ChunkId(-1), true});
        }},
+      {"behind one at 5",
+       [](Plan& p) {
+         p.host_uses = {{0, ChunkId(1), false, 5}, {0, ChunkId(2), false, 4}};
+       }},
+      {"take -1 ns", [](Plan& p) { p.host_read_ns = -1; }},
       {"where range 2 is", [](Plan& p) { p.fetches[0].slot = SlotId(2), p.fetches[0].after = 1; }},
       {"where range 0 is", [](Plan& p) { p.fetches[1].after = 0, p.evictions[0].after = 2; }},
       {"is in slot 0",

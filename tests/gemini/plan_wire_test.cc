@@ -27,7 +27,8 @@ Plan SmallPlan() {
   plan.initial = {{0, SlotId(2)}, {2, SlotId(0)}};
   plan.fetches = {{1, SlotId(2), 0, 1}, {0, SlotId(2), 1, 2}};
   plan.evictions = {{0, 0, false}, {1, 1, true}};
-  plan.host_uses = {{1, ChunkId(35), true}, {0, ChunkId(4), false}};
+  plan.host_uses = {{1, ChunkId(35), true, 7}, {0, ChunkId(4), false, 9}};
+  plan.host_read_ns = 12;
   plan.prediction = {.round_ns = 5,
                      .compute_ns = 4,
                      .stall_ns = {1, 2, 3, 4, 5},

@@ -3,19 +3,32 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
+#include <set>
 #include <vector>
 
 namespace gemini::policies {
 namespace {
 
-std::vector<PlannedHostUse> UsesOf(const std::vector<int64_t>& chunks) {
-  std::vector<PlannedHostUse> uses;
-  for (const int64_t chunk : chunks) uses.push_back({.space = 0, .chunk = ChunkId(chunk)});
-  return uses;
+// A use every 10 ns.
+Plan PlanOf(const std::vector<int64_t>& chunks, int64_t read_ns = 0) {
+  Plan plan;
+  for (const int64_t chunk : chunks) {
+    plan.host_uses.push_back({.space = 0,
+                              .chunk = ChunkId(chunk),
+                              .at_ns = 10 * static_cast<int64_t>(plan.host_uses.size())});
+  }
+  plan.prediction.round_ns = 10 * static_cast<int64_t>(chunks.size());
+  plan.host_read_ns = read_ns;
+  return plan;
+}
+
+std::optional<ChunkId> NextOf(const HostForesight& foresight, const std::set<int64_t>& missing) {
+  return foresight.NextToRead([&](ChunkId chunk) { return missing.contains(chunk.value()); });
 }
 
 TEST(HostForesightTest, KnowsTheNextUseOfEachChunkRoundAfterRound) {
-  HostForesight foresight(UsesOf({0, 1, 2, 1}), 0, 4);
+  HostForesight foresight(PlanOf({0, 1, 2, 1}), 0, 4);
   EXPECT_FALSE(foresight.empty());
   for (int64_t round = 0; round < 3; ++round) {
     const int64_t begin = 4 * round;
@@ -30,32 +43,22 @@ TEST(HostForesightTest, KnowsTheNextUseOfEachChunkRoundAfterRound) {
     foresight.Used(ChunkId(1));
     EXPECT_EQ(foresight.NextUse(ChunkId(2)), begin + 6);
     EXPECT_EQ(foresight.NextUse(ChunkId(3)), HostForesight::kNoUse);
-    EXPECT_FALSE(foresight.NeedsBytes(ChunkId(3)));
   }
 }
 
 TEST(HostForesightTest, LeavesOutOtherSpacesAndChunksThatAreNotThere) {
-  std::vector<PlannedHostUse> uses = UsesOf({0, 5, 1});
-  uses.push_back({.space = 1, .chunk = ChunkId(0)});
-  HostForesight foresight(uses, 0, 2);
+  Plan plan = PlanOf({0, 5, 1});
+  plan.host_uses.push_back({.space = 1, .chunk = ChunkId(0), .at_ns = 25});
+  HostForesight foresight(plan, 0, 2);
   EXPECT_EQ(foresight.NextUse(ChunkId(1)), 1);
   foresight.Used(ChunkId(0));
   EXPECT_EQ(foresight.NextUse(ChunkId(0)), 2);
-  EXPECT_TRUE(HostForesight(uses, 2, 2).empty());
-}
-
-TEST(HostForesightTest, TellsWhetherTheNextUseNeedsTheBytes) {
-  std::vector<PlannedHostUse> uses = UsesOf({0, 1, 0});
-  uses[0].overwrites = true;
-  HostForesight foresight(uses, 0, 2);
-  EXPECT_FALSE(foresight.NeedsBytes(ChunkId(0)));
-  EXPECT_TRUE(foresight.NeedsBytes(ChunkId(1)));
-  foresight.Used(ChunkId(0));
-  EXPECT_TRUE(foresight.NeedsBytes(ChunkId(0)));
+  EXPECT_TRUE(HostForesight(plan, 2, 2).empty());
+  EXPECT_EQ(NextOf(HostForesight(plan, 2, 2), {0, 1}), std::nullopt);
 }
 
 TEST(HostForesightTest, TakesAUseForTheNearestForeseen) {
-  HostForesight foresight(UsesOf({0, 1, 2, 3, 0, 4, 5, 6}), 0, 7);
+  HostForesight foresight(PlanOf({0, 1, 2, 3, 0, 4, 5, 6}), 0, 7);
   // One thread is ahead of another.
   foresight.Used(ChunkId(1));
   EXPECT_EQ(foresight.clock(), 2);
@@ -69,7 +72,7 @@ TEST(HostForesightTest, TakesAUseForTheNearestForeseen) {
 }
 
 TEST(HostForesightTest, DoesNotFollowWhatWasNotForeseen) {
-  HostForesight foresight(UsesOf({0, 1, 2, 3, 4, 5, 6, 7}), 0, 9);
+  HostForesight foresight(PlanOf({0, 1, 2, 3, 4, 5, 6, 7}), 0, 9);
   foresight.Used(ChunkId(6));
   foresight.Used(ChunkId(8));
   EXPECT_EQ(foresight.clock(), 0);
@@ -77,11 +80,49 @@ TEST(HostForesightTest, DoesNotFollowWhatWasNotForeseen) {
 }
 
 TEST(HostForesightTest, ForgetsAUseThatDidNotComeAbout) {
-  HostForesight foresight(UsesOf({0, 1, 2, 3, 4, 5, 6, 7}), 0, 8);
+  HostForesight foresight(PlanOf({0, 1, 2, 3, 4, 5, 6, 7}), 0, 8);
   for (const int64_t chunk : {0, 2}) foresight.Used(ChunkId(chunk));
   EXPECT_EQ(foresight.NextUse(ChunkId(1)), 1);
   foresight.Used(ChunkId(3));
   EXPECT_EQ(foresight.NextUse(ChunkId(1)), 9);
+}
+
+TEST(HostForesightTest, ReadsWhatIsMissingWhenItHasToCome) {
+  // With a read taken for 10 ns: one missing chunk is due 10 ns before its use.
+  HostForesight foresight(PlanOf({0, 1, 2, 3, 4, 5, 6, 7}, /*read_ns=*/5), 0, 8);
+  EXPECT_EQ(NextOf(foresight, {3}), std::nullopt);
+  EXPECT_EQ(NextOf(foresight, {1}), ChunkId(1));
+  EXPECT_EQ(NextOf(foresight, {0, 3}), ChunkId(0));
+  foresight.Used(ChunkId(0));
+  foresight.Used(ChunkId(1));
+  EXPECT_EQ(NextOf(foresight, {3}), ChunkId(3));
+  // In the next round.
+  EXPECT_EQ(NextOf(foresight, {0}), std::nullopt);
+  for (const int64_t chunk : {2, 3, 4, 5, 6}) foresight.Used(ChunkId(chunk));
+  EXPECT_EQ(NextOf(foresight, {0}), ChunkId(0));
+}
+
+TEST(HostForesightTest, ReadsTheFirstWhenAnyMissingOneWouldComeLate) {
+  HostForesight foresight(PlanOf({0, 1, 2, 3, 4, 5, 6, 7}, /*read_ns=*/10), 0, 8);
+  EXPECT_EQ(NextOf(foresight, {3}), std::nullopt);
+  // Two reads take all of the 40 ns until the second one's use.
+  EXPECT_EQ(NextOf(foresight, {3, 4}), ChunkId(3));
+  EXPECT_EQ(NextOf(foresight, {3, 5}), std::nullopt);
+}
+
+TEST(HostForesightTest, ReadsFirstWhatIsLate) {
+  HostForesight foresight(PlanOf({0, 1, 2, 3, 4, 5, 6, 7}, /*read_ns=*/5), 0, 8);
+  foresight.Used(ChunkId(1));
+  EXPECT_EQ(NextOf(foresight, {0, 2}), ChunkId(0));
+}
+
+TEST(HostForesightTest, DoesNotReadWhatIsOverwritten) {
+  Plan plan = PlanOf({0, 1, 0}, /*read_ns=*/50);
+  plan.host_uses[0].overwrites = true;
+  HostForesight foresight(plan, 0, 2);
+  EXPECT_EQ(NextOf(foresight, {0}), std::nullopt);
+  foresight.Used(ChunkId(0));
+  EXPECT_EQ(NextOf(foresight, {0}), ChunkId(0));
 }
 
 }  // namespace
