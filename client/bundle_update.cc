@@ -90,12 +90,15 @@ void ZeroPadding(absl::Span<const TensorPiece> pieces, int64_t chunk_bytes,
 
 }  // namespace
 
-absl::Status UpdateBundle(ChunkStore& store, BundleId bundle, absl::Span<const TensorPiece> pieces,
-                          const Intent& intent) {
+absl::StatusOr<bool> UpdateBundle(ChunkStore& store, BundleId bundle,
+                                  absl::Span<const TensorPiece> pieces, const Intent& intent) {
   const bool changes = !intent.skip && std::ranges::any_of(pieces, [&](const TensorPiece& piece) {
     return intent.tensors[piece.tensor].has_gradient;
   });
-  if (!changes) return store.Commit(bundle, intent.step, {});
+  if (!changes) {
+    GEMINI_RETURN_IF_ERROR(store.Commit(bundle, intent.step, {}));
+    return false;
+  }
   GEMINI_ASSIGN_OR_RETURN(BundleSlots slots, TakeSlots(store, bundle));
   ZeroPadding(pieces, store.chunk_bytes(), slots);
   for (const TensorPiece& piece : pieces) {
@@ -118,7 +121,8 @@ absl::Status UpdateBundle(ChunkStore& store, BundleId bundle, absl::Span<const T
       std::pair(ChunkKind::kExpAvg, std::move(slots.new_exp_avg)),
       std::pair(ChunkKind::kExpAvgSq, std::move(slots.new_exp_avg_sq))};
   slots = {};  // So that the old slots are free with the commit.
-  return store.Commit(bundle, intent.step, absl::MakeSpan(fresh));
+  GEMINI_RETURN_IF_ERROR(store.Commit(bundle, intent.step, absl::MakeSpan(fresh)));
+  return true;
 }
 
 void UpdateInPlace(const BundleInPlace& chunks, absl::Span<const TensorPiece> pieces,

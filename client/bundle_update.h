@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "client/chunk_store.h"
 #include "gemini/ids.h"
@@ -24,11 +24,11 @@ struct TensorPiece {
 };
 
 // Commits the bundle at the intent's step. `pieces` are all of the bundle, in chunk order. Tensors
-// without a gradient keep their values; a moment that was never written counts as zeros. A bundle
-// without any gradient, or whose step is skipped, keeps its chunks. Errors: of ChunkStore; nothing is
-// committed then.
-absl::Status UpdateBundle(ChunkStore& store, BundleId bundle, absl::Span<const TensorPiece> pieces,
-                          const Intent& intent);
+// without a gradient keep their values; a moment that was never written counts as zeros. Returns whether
+// there was anything to compute: a bundle without any gradient, or whose step is skipped, keeps its chunks.
+// Errors: of ChunkStore; nothing is committed then.
+absl::StatusOr<bool> UpdateBundle(ChunkStore& store, BundleId bundle,
+                                  absl::Span<const TensorPiece> pieces, const Intent& intent);
 
 // A bundle whose chunks lie on DEVICE, and where.
 struct BundleInPlace {

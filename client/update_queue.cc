@@ -8,7 +8,7 @@
 namespace gemini::client {
 
 UpdateQueue::UpdateQueue(ChunkStore& store, std::function<absl::Status(BundleId)> bring,
-                         std::function<absl::Status(BundleId)> update,
+                         std::function<absl::StatusOr<bool>(BundleId)> update,
                          std::function<void(const absl::Status&)> failed)
     : store_(store),
       bring_(std::move(bring)),
@@ -77,16 +77,21 @@ void UpdateQueue::Run() {
 
 void UpdateQueue::UpdateAll() {
   while (const std::optional<BundleId> bundle = store_.TakeUpdate()) {
-    absl::Status status = store_.AwaitsGradient(*bundle) ? bring_(*bundle) : absl::OkStatus();
+    const absl::Status brought =
+        store_.AwaitsGradient(*bundle) ? bring_(*bundle) : absl::OkStatus();
     const int64_t begin_ns = TimelineNowNs();  // The time of a copy is no update's.
-    if (status.ok()) status = update_(*bundle);
-    if (status.ok()) {
-      store_.timeline().Add(TimelineLane::kUpdate, bundle->value(), begin_ns, store_.chunk_bytes());
+    const absl::StatusOr<bool> changed = brought.ok() ? update_(*bundle) : brought;
+    if (changed.ok()) {
+      // The rest takes no time that says how fast updates are.
+      if (*changed) {
+        store_.timeline().Add(TimelineLane::kUpdate, bundle->value(), begin_ns,
+                              store_.chunk_bytes());
+      }
       continue;
     }
-    failed_(status);
+    failed_(changed.status());
     MutexLock lock(mutex_);  // So that a Finish meanwhile sees both or none.
-    store_.FailUpdates(status);
+    store_.FailUpdates(changed.status());
     update_failed_ = true;
     return;
   }

@@ -13,6 +13,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "client/chunk_store.h"
 #include "gemini/ids.h"
 #include "gemini/mutex.h"
@@ -22,10 +23,11 @@ namespace gemini::client {
 class UpdateQueue {
  public:
   // `update` commits a bundle that awaits its commit in `store`, after `bring` has brought its gradient to
-  // HOST where that is late; `failed` is told why one could not be. All are called on the queue's thread,
-  // one at a time. The store outlives this.
+  // HOST where that is late, and returns whether it had anything to compute: only then the timeline shows it.
+  // `failed` is told why one could not be. All are called on the queue's thread, one at a time. The store
+  // outlives this.
   UpdateQueue(ChunkStore& store, std::function<absl::Status(BundleId)> bring,
-              std::function<absl::Status(BundleId)> update,
+              std::function<absl::StatusOr<bool>(BundleId)> update,
               std::function<void(const absl::Status&)> failed);
   UpdateQueue(const UpdateQueue&) = delete;
   UpdateQueue& operator=(const UpdateQueue&) = delete;
@@ -47,7 +49,7 @@ class UpdateQueue {
 
   ChunkStore& store_;
   const std::function<absl::Status(BundleId)> bring_;
-  const std::function<absl::Status(BundleId)> update_;
+  const std::function<absl::StatusOr<bool>(BundleId)> update_;
   const std::function<void(const absl::Status&)> failed_;
 
   Mutex mutex_;

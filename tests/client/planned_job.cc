@@ -226,7 +226,7 @@ void PlannedJob::CheckGradients(BundleId bundle, const std::byte* chunk) {
   }
 }
 
-absl::Status PlannedJob::UpdateInHost(BundleId bundle) {
+absl::StatusOr<bool> PlannedJob::UpdateInHost(BundleId bundle) {
   const auto has_gradient = [this](const TensorPiece& piece) {
     return old_grad_tags_[piece.tensor] != 0;
   };
@@ -253,7 +253,9 @@ absl::Status PlannedJob::UpdateInHost(BundleId bundle) {
     }
     fresh.emplace_back(kind, *std::move(spare));
   }
-  return store_->Commit(bundle, step_, absl::MakeSpan(fresh));
+  const absl::Status status = store_->Commit(bundle, step_, absl::MakeSpan(fresh));
+  if (!status.ok()) return status;
+  return true;
 }
 
 void PlannedJob::UpdateOnDevice(const BundleInPlace& chunks) {

@@ -62,7 +62,7 @@ class PlannedJob {
   void CheckMoments(BundleId bundle, ChunkKind kind, const std::byte* chunk);
   void FillMoments(BundleId bundle, ChunkKind kind, std::byte* chunk);
   void CheckGradients(BundleId bundle, const std::byte* chunk);
-  absl::Status UpdateInHost(BundleId bundle);
+  absl::StatusOr<bool> UpdateInHost(BundleId bundle);
   void UpdateOnDevice(const BundleInPlace& chunks);
   // Parameter, moments and gradient of a trainable tensor.
   std::vector<RangeId> RangesOf(size_t tensor) const;

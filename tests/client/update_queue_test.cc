@@ -4,9 +4,11 @@
 #include <atomic>
 #include <latch>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include "gemini/status_macros.h"
 #include "tests/client/session_fixture.h"
 
 namespace gemini::client {
@@ -32,7 +34,7 @@ class UpdateQueueTest : public SessionFixture {
     return store_->BeginUpdate(intent, {BundleId(0), BundleId(1), BundleId(2), BundleId(3)});
   }
   // Commits the bundle's update and notes its turn.
-  absl::Status Update(BundleId bundle, int64_t step) {
+  absl::StatusOr<bool> Update(BundleId bundle, int64_t step) {
     auto spare = store_->AcquireSpareForUpdate();
     if (!spare.ok()) return spare.status();
     FillChunk(spare->data(), 10 * step + bundle.value());
@@ -41,7 +43,8 @@ class UpdateQueueTest : public SessionFixture {
       const std::lock_guard lock(mutex_);
       order_.push_back(bundle.value());
     }
-    return store_->Commit(bundle, step, absl::MakeSpan(&fresh, 1));
+    GEMINI_RETURN_IF_ERROR(store_->Commit(bundle, step, absl::MakeSpan(&fresh, 1)));
+    return true;
   }
 
   ChunkStore* store_ = nullptr;
@@ -70,7 +73,7 @@ TEST_F(UpdateQueueTest, AFailureIsToldOnceAndFinishTriesAgain) {
   std::vector<absl::Status> told;
   UpdateQueue queue(
       *store_, nullptr,
-      [&](BundleId bundle) {
+      [&](BundleId bundle) -> absl::StatusOr<bool> {
         if (broken && bundle == BundleId(2)) return absl::UnavailableError("disk");
         return Update(bundle, 1);
       },
@@ -110,6 +113,30 @@ TEST_F(UpdateQueueTest, ALateGradientIsBroughtBeforeItsUpdateAndAgainAfterAFailu
   EXPECT_OK(queue.Finish());
   EXPECT_THAT(order_, ElementsAre(0, 2, 3, 1));
   EXPECT_THAT(brought, ElementsAre(1, 1));
+}
+
+TEST_F(UpdateQueueTest, TheTimelineShowsTheUpdatesThatHadSomethingToCompute) {
+  UpdateQueue queue(
+      *store_, nullptr,
+      [&](BundleId bundle) -> absl::StatusOr<bool> {
+        if (bundle.value() % 2 == 0) return Update(bundle, 1);
+        GEMINI_RETURN_IF_ERROR(store_->Commit(bundle, 1, {}));
+        return false;
+      },
+      [](auto&) {});
+  ASSERT_OK(Begin(1));
+  queue.Wake();
+  ASSERT_OK(queue.Finish());
+  std::latch shown(1);  // An event comes behind its commit.
+  queue.Later([&] { shown.count_down(); });
+  shown.wait();
+  std::vector<uint32_t> bundles;
+  for (uint64_t number = 1; number <= session_->timeline()->written; ++number) {
+    const std::optional<TimelineEvent> event = ReadTimelineEvent(*session_->timeline(), number);
+    if (event.has_value() && event->lane == TimelineLane::kUpdate)
+      bundles.push_back(event->subject);
+  }
+  EXPECT_THAT(bundles, ElementsAre(0, 2));
 }
 
 TEST_F(UpdateQueueTest, TasksAreDoneWhenNoUpdateIsLeft) {
