@@ -29,7 +29,8 @@ absl::Status DeviceUpdate::CheckNew(BundleId first) const {
 
 absl::Status DeviceUpdate::Add(const UpdateRanges& ranges) {
   GEMINI_RETURN_IF_ERROR(CheckNew(ranges.first));
-  Pinned pinned = {.first = ranges.first,
+  Pinned pinned = {.store = ranges.store,
+                   .first = ranges.first,
                    .num_bundles = ranges.num_bundles,
                    .ids = {ranges.param, ranges.exp_avg, ranges.exp_avg_sq, ranges.grad},
                    .updates = true};
@@ -43,7 +44,7 @@ absl::Status DeviceUpdate::Add(const UpdateRanges& ranges) {
 
 absl::Status DeviceUpdate::AddLateGradient(const GradientRange& range) {
   GEMINI_RETURN_IF_ERROR(CheckNew(range.first));
-  Pinned pinned = {.first = range.first, .num_bundles = range.num_bundles};
+  Pinned pinned = {.store = range.store, .first = range.first, .num_bundles = range.num_bundles};
   pinned.ids[kGrad] = range.grad;
   GEMINI_RETURN_IF_ERROR(residency_.Pin(absl::MakeConstSpan(&pinned.ids[kGrad], 1),
                                         absl::MakeSpan(&pinned.addresses[kGrad], 1)));
@@ -79,11 +80,15 @@ void DeviceUpdate::Update(absl::FunctionRef<void(const BundleInPlace&)> update) 
   updated_ = true;
   for (const Pinned& pinned : pinned_) {
     for (int64_t i = 0; pinned.updates && i < pinned.num_bundles; ++i) {
-      update({.bundle = BundleId(pinned.first.value() + i),
+      const BundleId bundle(pinned.first.value() + i);
+      const int64_t begin_ns = TimelineNowNs();
+      update({.bundle = bundle,
               .param = Address(pinned, kParam, i),
               .exp_avg = Address(pinned, kExpAvg, i),
               .exp_avg_sq = Address(pinned, kExpAvgSq, i),
               .grad = Address(pinned, kGrad, i)});
+      pinned.store->timeline().Add(TimelineLane::kDeviceUpdate, bundle.value(), begin_ns,
+                                   residency_.chunk_bytes());
     }
   }
 }

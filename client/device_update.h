@@ -40,7 +40,7 @@ class DeviceUpdate {
   // The bytes of the bundle's gradient chunk; null: it was not added.
   const std::byte* gradient(BundleId bundle) const;
 
-  // Has `update` bring each bundle to its next version, in place.
+  // Has `update` bring each bundle to its next version, in place, and shows each in the timeline.
   void Update(absl::FunctionRef<void(const BundleInPlace&)> update);
   std::vector<DeviceVersion> versions() const;
   // Forgets what Update did: the copies on DEVICE go.
@@ -49,6 +49,7 @@ class DeviceUpdate {
  private:
   enum Part { kParam, kExpAvg, kExpAvgSq, kGrad, kNumParts };
   struct Pinned {
+    const ChunkStore* store = nullptr;
     BundleId first;
     int64_t num_bundles = 0;
     std::array<RangeId, kNumParts> ids = {};

@@ -32,7 +32,8 @@ ObservedRates ObserveRates(const TimelineShm& timeline) {
           .device_to_host = rate(TimelineLane::kEvict),
           .nvme_read = rate(TimelineLane::kNvmeRead),
           .nvme_write = rate(TimelineLane::kNvmeWrite),
-          .update_elements = rate(TimelineLane::kUpdate) / sizeof(float)};
+          .update_elements = rate(TimelineLane::kUpdate) / sizeof(float),
+          .device_update_elements = rate(TimelineLane::kDeviceUpdate) / sizeof(float)};
 }
 
 }  // namespace gemini::client

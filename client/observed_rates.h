@@ -3,7 +3,8 @@
 // server's cost model.
 // Model: bytes by the time that the events of a lane took. Reads of several threads at once count one
 //        after another, and an update's wait for NVME is part of it.
-// Units: bytes a second; updates: fp32 parameters a second.
+//        An update on DEVICE is that alone: the squares of its gradients, which come before, are not in it.
+// Units: bytes a second; updates: fp32 parameters a second, a chunk's padding among them.
 #pragma once
 #include "gemini/timeline_shm.h"
 
@@ -15,7 +16,8 @@ struct ObservedRates {
   double device_to_host = 0;
   double nvme_read = 0;
   double nvme_write = 0;
-  double update_elements = 0;
+  double update_elements = 0;         // In HOST.
+  double device_update_elements = 0;  // On DEVICE.
 };
 
 // A lane with less than this says nothing: single copies measure their latency.

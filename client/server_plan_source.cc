@@ -54,9 +54,9 @@ absl::StatusOr<Plan> ServerPlanSource::MakePlan(const Trace& trace, int64_t devi
       connection_.Call(
           wire::Body::MakePlan,
           [&](FlatBufferBuilder& builder) {
-            const wire::MeasuredRates measured(observed.host_to_device, observed.device_to_host,
-                                               observed.nvme_read, observed.nvme_write,
-                                               observed.update_elements);
+            const wire::MeasuredRates measured(
+                observed.host_to_device, observed.device_to_host, observed.nvme_read,
+                observed.nvme_write, observed.update_elements, observed.device_update_elements);
             return wire::CreateMakePlan(builder, device_bytes, options_.chunk_bytes,
                                         static_cast<uint8_t>(options_.policy.kind),
                                         options_.policy.param_fraction,

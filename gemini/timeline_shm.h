@@ -20,22 +20,24 @@
 namespace gemini {
 
 enum class TimelineLane : uint8_t {
-  kOperator = 0,   // subject: position, 0 begins a round; the wait ended at begin_ns.
-  kFetch = 1,      // HOST to DEVICE; subject: chunk.
-  kEvict = 2,      // DEVICE to HOST, gradients among them; subject: chunk.
-  kUpdate = 3,     // subject: bundle.
-  kNvmeRead = 4,   // subject: chunk.
-  kNvmeWrite = 5,  // subject: chunk.
+  kOperator = 0,      // subject: position, 0 begins a round; the wait ended at begin_ns.
+  kFetch = 1,         // HOST to DEVICE; subject: chunk.
+  kEvict = 2,         // DEVICE to HOST, gradients among them; subject: chunk.
+  kUpdate = 3,        // In HOST; subject: bundle.
+  kNvmeRead = 4,      // subject: chunk.
+  kNvmeWrite = 5,     // subject: chunk.
+  kDeviceUpdate = 6,  // subject: bundle.
 };
-inline constexpr int kNumTimelineLanes = 6;
+inline constexpr int kNumTimelineLanes = 7;
 inline constexpr std::array<TimelineLane, kNumTimelineLanes> kAllTimelineLanes = {
-    TimelineLane::kOperator, TimelineLane::kFetch,    TimelineLane::kEvict,
-    TimelineLane::kUpdate,   TimelineLane::kNvmeRead, TimelineLane::kNvmeWrite};
+    TimelineLane::kOperator,    TimelineLane::kFetch,    TimelineLane::kEvict,
+    TimelineLane::kUpdate,      TimelineLane::kNvmeRead, TimelineLane::kNvmeWrite,
+    TimelineLane::kDeviceUpdate};
 
-// Returns "operator", "fetch", "evict", "update", "nvme read" or "nvme write".
+// Returns "operator", "fetch", "evict", "update", "nvme read", "nvme write" or "device update".
 constexpr absl::string_view TimelineLaneName(TimelineLane lane) {
   constexpr std::array<absl::string_view, kNumTimelineLanes> kNames = {
-      "operator", "fetch", "evict", "update", "nvme read", "nvme write"};
+      "operator", "fetch", "evict", "update", "nvme read", "nvme write", "device update"};
   return kNames[static_cast<int>(lane)];
 }
 

@@ -33,7 +33,7 @@ struct Field {
   double CostModel::*rate;
 };
 constexpr absl::string_view kDeviceUpdates = "device_update_elements_per_second";
-// In the order of MeasuredRates; the last one no client measures.
+// In the order of MeasuredRates.
 constexpr std::array<Field, 6> kRates = {{
     {"host_to_device", &CostModel::host_to_device},
     {"device_to_host", &CostModel::device_to_host},
@@ -116,9 +116,9 @@ void MachineCosts::Set(const CostModel& costs) {
 }
 
 void MachineCosts::Refresh(const MeasuredRates& measured) {
-  const std::array<double, 5> rates = {measured.host_to_device, measured.device_to_host,
-                                       measured.nvme_read, measured.nvme_write,
-                                       measured.update_elements};
+  const std::array<double, kRates.size()> rates = {
+      measured.host_to_device, measured.device_to_host,  measured.nvme_read,
+      measured.nvme_write,     measured.update_elements, measured.device_update_elements};
   bool any = false;
   {
     MutexLock lock(mutex_);

@@ -20,7 +20,8 @@ struct MeasuredRates {
   double device_to_host = 0;
   double nvme_read = 0;
   double nvme_write = 0;
-  double update_elements = 0;
+  double update_elements = 0;  // In HOST.
+  double device_update_elements = 0;
 };
 
 class MachineCosts {
@@ -32,8 +33,8 @@ class MachineCosts {
   // damaged (told in the log).
   bool Load();
   void Set(const CostModel& costs);
-  // Moves each rate halfway to the measured one; updates on DEVICE keep theirs. A rate below a millionth
-  // or above a million times what machines do (1e3 to 1e14), or no number, is left out.
+  // Moves each rate halfway to the measured one. A rate below a millionth or above a million times what
+  // machines do (1e3 to 1e14), or no number, is left out.
   void Refresh(const MeasuredRates& measured);
   // Any thread.
   CostModel costs() const;

@@ -18,8 +18,8 @@ TierMap<int64_t> BytesOf(const wire::TierBytes* bytes) {
 
 MeasuredRates RatesOf(const wire::MeasuredRates* rates) {
   if (rates == nullptr) return {};
-  return {rates->host_to_device(), rates->device_to_host(), rates->nvme_read(), rates->nvme_write(),
-          rates->update_elements()};
+  return {rates->host_to_device(), rates->device_to_host(),  rates->nvme_read(),
+          rates->nvme_write(),     rates->update_elements(), rates->device_update_elements()};
 }
 
 PeerRole RoleOf(wire::Role role) {

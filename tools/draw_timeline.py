@@ -15,7 +15,7 @@ import sys
 
 WIDTH, LEFT, RIGHT, ROW, GAP, BAND_GAP, TOP = 1200, 110, 20, 26, 6, 44, 24
 COLOURS = {"operator": "#4c78a8", "fetch": "#54a24b", "evict": "#f2a53a", "update": "#b279a2",
-           "nvme read": "#72b7b2", "nvme write": "#9d755d"}
+           "nvme read": "#72b7b2", "nvme write": "#9d755d", "device update": "#e377c2"}
 WAIT = "#d62728"
 COUNTER = "#bab0ac"
 

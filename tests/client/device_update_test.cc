@@ -3,6 +3,7 @@
 #include "client/device_update.h"
 
 #include <array>
+#include <optional>
 #include <utility>
 
 #include "tests/client/phase_tracker_fixture.h"
@@ -97,7 +98,15 @@ TEST_F(DeviceUpdateTest, ARangeThatAPlanNamesTwiceIsTakenOnce) {
   ASSERT_OK(update.Add(ranges));
   EXPECT_THAT(update.Add(ranges), StatusIs(absl::StatusCode::kInvalidArgument));
   EXPECT_EQ(update.versions().size(), 1u);
+  const int64_t begin_ns = TimelineNowNs();
   update.Update([](const BundleInPlace& chunks) { *chunks.param ^= std::byte{1}; });
+  const std::optional<TimelineEvent> shown =
+      ReadTimelineEvent(*session_->timeline(), session_->timeline()->written);
+  ASSERT_TRUE(shown.has_value());
+  EXPECT_EQ(shown->lane, TimelineLane::kDeviceUpdate);
+  EXPECT_EQ(shown->subject, 0u);
+  EXPECT_EQ(shown->size_bytes, kTestChunkBytes);
+  EXPECT_GE(shown->begin_ns, begin_ns);
   update.Undo();  // Each range goes, which it could not while it is pinned twice.
 }
 

@@ -10,12 +10,12 @@ namespace {
 
 class ObservedRatesTest : public ::testing::Test {
  protected:
-  // `count` events of a MiB each, a millisecond long, with as long a pause behind each.
-  void Write(TimelineLane lane, int count) {
-    for (int i = 0; i < count; ++i, now_ns_ += 2'000'000) {
+  // `count` events of a MiB each, with a pause behind each.
+  void Write(TimelineLane lane, int count, int64_t duration_ns = 1'000'000) {
+    for (int i = 0; i < count; ++i, now_ns_ += 2 * duration_ns) {
       WriteTimelineEvent(*ring_, {.lane = lane,
                                   .begin_ns = now_ns_,
-                                  .end_ns = now_ns_ + 1'000'000,
+                                  .end_ns = now_ns_ + duration_ns,
                                   .size_bytes = 1 << 20});
     }
   }
@@ -27,9 +27,11 @@ TEST_F(ObservedRatesTest, EachLaneHasItsRateAndPausesDoNotCount) {
   Write(TimelineLane::kFetch, 40);
   Write(TimelineLane::kOperator, 40);
   Write(TimelineLane::kUpdate, 40);
+  Write(TimelineLane::kDeviceUpdate, 40, 500'000);
   const ObservedRates rates = ObserveRates(*ring_);
   EXPECT_DOUBLE_EQ(rates.host_to_device, (1 << 20) * 1e3);
   EXPECT_DOUBLE_EQ(rates.update_elements, (1 << 18) * 1e3);
+  EXPECT_DOUBLE_EQ(rates.device_update_elements, (1 << 18) * 2e3);
   EXPECT_EQ(rates.device_to_host, 0);
   EXPECT_EQ(rates.nvme_read, 0);
   EXPECT_EQ(rates.nvme_write, 0);

@@ -2,6 +2,7 @@
 #include "client/server_plan_source.h"
 
 #include <memory>
+#include <utility>
 
 #include "gemini/byte_size.h"
 #include "gemini/protocol.h"
@@ -89,7 +90,7 @@ TEST_F(ServerPlanSourceTest, TheNextJobOfTheSameTensorsFindsTheTrace) {
 TEST_F(ServerPlanSourceTest, WhatTheTimelineSaysRefreshesTheCosts) {
   const auto timeline = std::make_unique<TimelineShm>();
   ServerPlanSource source(*connection_, {.chunk_bytes = kChunk, .timeline = timeline.get()});
-  const auto updates = [this] {
+  const auto costs = [this] {
     const absl::StatusOr<Reply> status = connection_->Call(
         wire::Body::GetStatus,
         [](flatbuffers::FlatBufferBuilder& builder) {
@@ -97,17 +98,21 @@ TEST_F(ServerPlanSourceTest, WhatTheTimelineSaysRefreshesTheCosts) {
         },
         wire::Body::StatusReply);
     EXPECT_OK(status);
-    return status->As<wire::StatusReply>()->costs()->update_elements();
+    return *status->As<wire::StatusReply>()->costs();
   };
   ASSERT_OK(source.MakePlan(StepTrace(8, kChunk), 16 * kChunk));
-  const double measured = updates();
-  // 80e6 bytes a second.
-  WriteTimelineEvent(*timeline, {.lane = TimelineLane::kUpdate,
-                                 .begin_ns = 1,
-                                 .end_ns = 1 + 1'000'000'000,
-                                 .size_bytes = 80'000'000});
+  const wire::CostModel measured = costs();
+  for (const auto& [lane, size_bytes] :
+       {std::pair(TimelineLane::kUpdate, 80'000'000), {TimelineLane::kDeviceUpdate, 200'000'000}}) {
+    WriteTimelineEvent(
+        *timeline,
+        {.lane = lane, .begin_ns = 1, .end_ns = 1 + 1'000'000'000, .size_bytes = size_bytes});
+  }
   ASSERT_OK(source.MakePlan(StepTrace(8, kChunk), 16 * kChunk));
-  EXPECT_DOUBLE_EQ(updates(), (measured + 2e7) / 2);
+  const wire::CostModel refreshed = costs();
+  EXPECT_DOUBLE_EQ(refreshed.update_elements(), (measured.update_elements() + 2e7) / 2);
+  EXPECT_DOUBLE_EQ(refreshed.device_update_elements(),
+                   (measured.device_update_elements() + 5e7) / 2);
 }
 
 TEST_F(ServerPlanSourceTest, AServerThatIsGoneIsUnavailable) {

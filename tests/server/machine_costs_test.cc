@@ -34,12 +34,12 @@ TEST_F(MachineCostsTest, WhatWasKeptIsThereAgain) {
   MachineCosts first(directory_);
   EXPECT_FALSE(first.Load());
   first.Set(kCosts);
-  first.Refresh({.update_elements = 1e8});
+  first.Refresh({.update_elements = 1e8, .device_update_elements = 7e8});
   MachineCosts second(directory_);
   ASSERT_TRUE(second.Load());
   EXPECT_EQ(second.costs(), first.costs());
   EXPECT_EQ(second.costs().update_elements_per_second, 2e8);
-  EXPECT_EQ(second.costs().device_update_elements_per_second, 5e8);
+  EXPECT_EQ(second.costs().device_update_elements_per_second, 6e8);
   EXPECT_EQ(second.costs().nvme_read, kCosts.nvme_read);
 }
 
@@ -48,7 +48,7 @@ TEST_F(MachineCostsTest, OnlyRatesThatAMachineCanHaveRefreshIt) {
   costs.Set(kCosts);
   const double infinity = std::numeric_limits<double>::infinity();
   for (const double rate : {0.0, -1e9, 999.0, 1.01e14, infinity, -infinity, std::nan("")}) {
-    costs.Refresh({rate, rate, rate, rate, rate});
+    costs.Refresh({rate, rate, rate, rate, rate, rate});
     EXPECT_EQ(costs.costs(), kCosts) << rate;
   }
   costs.Refresh({.nvme_write = 4e8});

@@ -251,15 +251,19 @@ TEST_F(ServerPlansTest, WhatClientsMeasureRefreshesTheCostsButNotUnderALimitedLi
   plan({.device_bytes = 16 * kChunk});  // Calibrates.
   const wire::CostModel first = costs();
   EXPECT_GT(first.host_to_device(), 1e8);
-  plan({.device_bytes = 16 * kChunk, .update_elements = 1e6, .host_to_device = 5e9});
+  plan({.device_bytes = 16 * kChunk,
+        .update_elements = 1e6,
+        .device_update_elements = 3e6,
+        .host_to_device = 5e9});
   const wire::CostModel second = costs();
   EXPECT_DOUBLE_EQ(second.host_to_device(), (first.host_to_device() + 5e9) / 2);
   EXPECT_DOUBLE_EQ(second.update_elements(), (first.update_elements() + 1e6) / 2);
-  EXPECT_EQ(second.device_update_elements(), first.device_update_elements());
+  EXPECT_DOUBLE_EQ(second.device_update_elements(), (first.device_update_elements() + 3e6) / 2);
   plan({.device_bytes = 16 * kChunk, .host_to_device = 1e6, .device_bandwidth = 1e6});
   EXPECT_DOUBLE_EQ(costs().host_to_device(), second.host_to_device());
-  plan({.device_bytes = 16 * kChunk, .update_elements = 1e300});
+  plan({.device_bytes = 16 * kChunk, .update_elements = 1e300, .device_update_elements = 1});
   EXPECT_DOUBLE_EQ(costs().update_elements(), second.update_elements());
+  EXPECT_DOUBLE_EQ(costs().device_update_elements(), second.device_update_elements());
 }
 
 // The prediction follows the link: 16 times slower than the operators.

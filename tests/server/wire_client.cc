@@ -228,7 +228,8 @@ absl::StatusOr<UniqueFd> WireClient::WriteTrace(absl::string_view trace, int64_t
 
 absl::StatusOr<WireReply> WireClient::MakePlan(const PlanWish& wish) {
   flatbuffers::FlatBufferBuilder builder;
-  const wire::MeasuredRates measured(wish.host_to_device, 0, 0, 0, wish.update_elements);
+  const wire::MeasuredRates measured(wish.host_to_device, 0, 0, 0, wish.update_elements,
+                                     wish.device_update_elements);
   const auto body = wire::CreateMakePlan(builder, wish.device_bytes, wish.chunk_bytes,
                                          static_cast<uint8_t>(wish.policy), wish.param_fraction,
                                          wish.optimizer_fraction, &measured, wish.device_bandwidth);

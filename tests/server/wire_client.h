@@ -90,6 +90,7 @@ struct PlanWish {
   double param_fraction = 0;
   double optimizer_fraction = 0;
   double update_elements = 0;
+  double device_update_elements = 0;
   double host_to_device = 0;
   double device_bandwidth = 0;
 };

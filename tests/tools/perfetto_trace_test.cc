@@ -74,7 +74,7 @@ TEST_F(PerfettoTraceTest, EveryRowHasANameAndEveryOperatorACounter) {
   }
   EXPECT_THAT(processes, ::testing::ElementsAre("actual", "planned"));
   EXPECT_THAT(rows, UnorderedElementsAre("operator", "fetch", "evict", "update", "nvme read",
-                                         "nvme write"));
+                                         "nvme write", "device update"));
   const std::vector<nlohmann::json> counters = WithPhase(trace_, "C");
   ASSERT_EQ(counters.size(), 2);
   EXPECT_EQ(counters[0].at("args").at("bytes"), 640);

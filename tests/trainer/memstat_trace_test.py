@@ -12,7 +12,7 @@ from train_program import BIN, MIB, TrainTest, parameter_bytes
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
 import live_training
 
-LANES = {"operator", "fetch", "evict", "update", "nvme read", "nvme write"}
+LANES = {"operator", "fetch", "evict", "update", "nvme read", "nvme write", "device update"}
 
 
 class Process:
