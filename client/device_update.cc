@@ -2,6 +2,7 @@
 #include "client/device_update.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "gemini/check.h"
@@ -38,7 +39,7 @@ absl::Status DeviceUpdate::Add(const UpdateRanges& ranges) {
     GEMINI_RETURN_IF_ERROR(residency_.Flush(pinned.ids[part]));
   }
   GEMINI_RETURN_IF_ERROR(residency_.Pin(pinned.ids, absl::MakeSpan(pinned.addresses)));
-  pinned_.push_back(pinned);
+  Insert(pinned);
   return absl::OkStatus();
 }
 
@@ -48,16 +49,19 @@ absl::Status DeviceUpdate::AddLateGradient(const GradientRange& range) {
   pinned.ids[kGrad] = range.grad;
   GEMINI_RETURN_IF_ERROR(residency_.Pin(absl::MakeConstSpan(&pinned.ids[kGrad], 1),
                                         absl::MakeSpan(&pinned.addresses[kGrad], 1)));
-  pinned_.push_back(pinned);
+  Insert(pinned);
   return absl::OkStatus();
 }
 
+void DeviceUpdate::Insert(const Pinned& pinned) {
+  pinned_.insert(std::ranges::upper_bound(pinned_, pinned.first, {}, &Pinned::first), pinned);
+}
+
 const DeviceUpdate::Pinned* DeviceUpdate::Find(BundleId bundle) const {
-  const auto found = std::ranges::find_if(pinned_, [&](const Pinned& pinned) {
-    const int64_t index = bundle.value() - pinned.first.value();
-    return index >= 0 && index < pinned.num_bundles;
-  });
-  return found == pinned_.end() ? nullptr : &*found;
+  const auto behind = std::ranges::upper_bound(pinned_, bundle, {}, &Pinned::first);
+  if (behind == pinned_.begin()) return nullptr;
+  const Pinned& last = *std::prev(behind);  // Of those that begin at the bundle or before it.
+  return bundle.value() - last.first.value() < last.num_bundles ? &last : nullptr;
 }
 
 bool DeviceUpdate::updates(BundleId bundle) const {

@@ -57,13 +57,14 @@ class DeviceUpdate {
     bool updates = false;  // False: of all parts only the gradient.
   };
   absl::Status CheckNew(BundleId first) const;
+  void Insert(const Pinned& pinned);
   const Pinned* Find(BundleId bundle) const;
   std::byte* Address(const Pinned& pinned, Part part, int64_t index) const {
     return pinned.addresses[part] + index * residency_.chunk_bytes();
   }
 
   Residency& residency_;
-  std::vector<Pinned> pinned_;
+  std::vector<Pinned> pinned_;  // By `first`, ascending; they do not overlap.
   bool updated_ = false;
   bool undone_ = false;
 };

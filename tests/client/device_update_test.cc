@@ -5,6 +5,7 @@
 #include <array>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "tests/client/phase_tracker_fixture.h"
 
@@ -13,7 +14,21 @@ namespace {
 
 using ::testing::HasSubstr;
 
-class DeviceUpdateTest : public PhaseTrackerTest {};
+class DeviceUpdateTest : public PhaseTrackerTest {
+ protected:
+  UpdateRanges RangesOf(BundleId first, int64_t num_bundles) {
+    const auto range = [&](ChunkKind kind) {
+      return *session_->residency().FindRange(job_->store(), first, num_bundles, kind);
+    };
+    return {.store = &job_->store(),
+            .first = first,
+            .num_bundles = num_bundles,
+            .param = range(ChunkKind::kParam),
+            .exp_avg = range(ChunkKind::kExpAvg),
+            .exp_avg_sq = range(ChunkKind::kExpAvgSq),
+            .grad = range(ChunkKind::kGrad)};
+  }
+};
 
 // 18 chunks of parameters: 72 with moments and gradients.
 TEST_F(DeviceUpdateTest, UpdatesOnDeviceMoveExactlyThePredictedBytes) {
@@ -84,16 +99,7 @@ TEST_F(DeviceUpdateTest, ARangeThatAPlanNamesTwiceIsTakenOnce) {
   if (HasFatalFailure()) return;
   Step();
   ASSERT_OK(job_->FinishUpdates());
-  const auto range = [&](ChunkKind kind) {
-    return *session_->residency().FindRange(job_->store(), BundleId(0), 1, kind);
-  };
-  const UpdateRanges ranges = {.store = &job_->store(),
-                               .first = BundleId(0),
-                               .num_bundles = 1,
-                               .param = range(ChunkKind::kParam),
-                               .exp_avg = range(ChunkKind::kExpAvg),
-                               .exp_avg_sq = range(ChunkKind::kExpAvgSq),
-                               .grad = range(ChunkKind::kGrad)};
+  const UpdateRanges ranges = RangesOf(BundleId(0), 1);
   DeviceUpdate update(session_->residency());
   ASSERT_OK(update.Add(ranges));
   EXPECT_THAT(update.Add(ranges), StatusIs(absl::StatusCode::kInvalidArgument));
@@ -108,6 +114,33 @@ TEST_F(DeviceUpdateTest, ARangeThatAPlanNamesTwiceIsTakenOnce) {
   EXPECT_EQ(shown->size_bytes, kTestChunkBytes);
   EXPECT_GE(shown->begin_ns, begin_ns);
   update.Undo();  // Each range goes, which it could not while it is pinned twice.
+}
+
+// The order of a plan is that of first use.
+TEST_F(DeviceUpdateTest, EachBundleIsFoundInItsRangeInWhateverOrderTheyCome) {
+  Open(2, /*device_slots=*/16, nullptr);
+  if (HasFatalFailure()) return;
+  Step();
+  ASSERT_OK(job_->FinishUpdates());
+  // Tensors of one bundle and of two in turn; nothing of the one in bundle 3.
+  DeviceUpdate update(session_->residency());
+  ASSERT_OK(update.Add(RangesOf(BundleId(4), 2)));
+  ASSERT_OK(update.Add(RangesOf(BundleId(0), 1)));
+  const RangeId late =
+      *session_->residency().FindRange(job_->store(), BundleId(1), 2, ChunkKind::kGrad);
+  ASSERT_OK(update.AddLateGradient(
+      {.store = &job_->store(), .first = BundleId(1), .num_bundles = 2, .grad = late}));
+  for (const int64_t bundle : {0, 1, 2, 3, 4, 5}) {
+    EXPECT_EQ(update.updates(BundleId(bundle)), bundle == 0 || bundle > 3) << bundle;
+    EXPECT_EQ(update.has_late_gradient(BundleId(bundle)), bundle == 1 || bundle == 2) << bundle;
+    EXPECT_EQ(update.gradient(BundleId(bundle)) == nullptr, bundle == 3) << bundle;
+  }
+  EXPECT_EQ(update.gradient(BundleId(5)), update.gradient(BundleId(4)) + kTestChunkBytes);
+  EXPECT_THAT(update.Add(RangesOf(BundleId(4), 2)),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("bundle 4")));
+  std::vector<int64_t> bundles;
+  for (const DeviceVersion& version : update.versions()) bundles.push_back(version.bundle.value());
+  EXPECT_THAT(bundles, ::testing::ElementsAre(0, 4, 5));
 }
 
 TEST_F(DeviceUpdateTest, ARefusedStepLeavesTheVersionBefore) {
