@@ -23,7 +23,8 @@ inline constexpr int64_t kPlannedCopies = 8;
 inline constexpr int64_t kFreeSlots = 8;
 // Beside an update, a plan holds its copies to DEVICE and a batch of write-backs, and so does whoever else
 // writes late gradients back. When none is pending, gradients hold slots, too. Operators that fetch on-line
-// let go of what they hold rather than wait.
+// hold a batch, which they let go of when no slot can be freed: before that is an error. While updates are
+// pending they wait with it, for the updater's slots are kept from them.
 inline constexpr int64_t kSpareSlots = 24;
 static_assert(kSpareSlots >= kUpdateSlots + kOpenChunks + kMaxGradientsUnderWay + 1);
 static_assert(kSpareSlots >= kUpdateSlots + kLateGradientSlots + kPlannedCopies + 2 * kBatchSlots);
