@@ -24,4 +24,8 @@ struct CostModel {
   bool operator==(const CostModel&) const = default;
 };
 
+// The costs with a link that is held back to so many bytes a second in each direction. The next copy of
+// `chunk_bytes` is handed on while the link is busy with one: what that takes longer is left as latency.
+CostModel HeldBack(const CostModel& costs, double bytes_per_second, int64_t chunk_bytes);
+
 }  // namespace gemini

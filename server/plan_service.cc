@@ -120,8 +120,9 @@ absl::StatusOr<MadePlan> PlanService::Make(PlanTask& task) {
   if (task.device_bandwidth > 0) measured.host_to_device = measured.device_to_host = 0;
   costs_.Refresh(measured);
   CostModel costs = costs_.costs();
-  if (task.device_bandwidth > 0)
-    costs.host_to_device = costs.device_to_host = task.device_bandwidth;
+  if (task.device_bandwidth > 0) {
+    costs = HeldBack(costs, task.device_bandwidth, task.chunk_bytes);
+  }
   // Kept even if no plan fits: the next job may have more memory.
   traces_->Keep({task.space, trace.phase, TensorsHash(trace.tensors)}, EncodeTrace(trace));
   GEMINI_ASSIGN_OR_RETURN(const Plan plan, policies::MakePlan({.trace = packed,
