@@ -158,7 +158,7 @@ class ChunkStore final : private HostSlotOwner {
   // Moves the chunk in HOST slot `victim` to NVME, or drops it where it lies there already.
   absl::Status Spill(SlotId victim) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TellUse(ChunkId chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::optional<ChunkId> NextToRead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::optional<ChunkId> NextToRead() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<SlotId> TakeNvmeSlot() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status NoRoom() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WaitUntilIdle(ChunkId chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

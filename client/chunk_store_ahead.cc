@@ -21,9 +21,9 @@ void ChunkStore::TellUse(ChunkId chunk) {
   idle_.notify_all();
 }
 
-std::optional<ChunkId> ChunkStore::NextToRead() const {
+std::optional<ChunkId> ChunkStore::NextToRead() {
   if (!MayHoldMore()) return std::nullopt;
-  const policies::HostForesight& foresight = spillable_.foresight();
+  policies::HostForesight& foresight = spillable_.foresight();
   const std::optional<ChunkId> next =
       foresight.NextToRead([this](ChunkId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
         const StoredChunk& chunk = chunks_[id.value()];

@@ -348,8 +348,9 @@ class PhaseTracker::State {
     for (size_t space = 0; space < stores_.size(); ++space) {
       ChunkStore& store = *stores_[space];
       if (read_ahead_.size() == space) read_ahead_.push_back(std::make_unique<ReadAhead>(store));
-      store.Foresee(foresees ? policies::HostForesight(*plan, static_cast<int32_t>(space),
-                                                       store.memory().layout().num_chunks)
+      store.Foresee(foresees ? policies::HostForesight(
+                                   plan->host_uses, plan->prediction.round_ns, plan->host_read_ns,
+                                   static_cast<int32_t>(space), store.memory().layout().num_chunks)
                              : policies::HostForesight());
     }
   }

@@ -30,7 +30,7 @@ class SpillOrder {
   void Used(ChunkId chunk) {
     if (!foresight_.empty()) foresight_.Used(chunk);
   }
-  const policies::HostForesight& foresight() const { return foresight_; }
+  policies::HostForesight& foresight() { return foresight_; }
 
   // No slot: none may be spilled. With foresight O(slots).
   SlotId First() const {

@@ -8,17 +8,16 @@ namespace {
 
 // Reads are begun as if each took so many times what it should: the disk has other work, too.
 constexpr int64_t kHaste = 2;
-// Missing chunks that are looked at: behind so many, another is hardly the first that comes late.
-constexpr int64_t kMostMissing = 64;
 
 }  // namespace
 
-HostForesight::HostForesight(const Plan& plan, int32_t space, int64_t num_chunks)
-    : round_ns_(plan.prediction.round_ns),
-      read_ns_(plan.host_read_ns),
+HostForesight::HostForesight(absl::Span<const PlannedHostUse> uses, int64_t round_ns,
+                             int64_t read_ns, int32_t space, int64_t num_chunks)
+    : round_ns_(round_ns),
+      read_ns_(read_ns),
       first_of_(num_chunks + 1, 0),
       next_(num_chunks, kNoUse) {
-  for (const PlannedHostUse& use : plan.host_uses) {
+  for (const PlannedHostUse& use : uses) {
     const int64_t chunk = use.chunk.value();
     if (use.space != space || chunk < 0 || chunk >= num_chunks) continue;
     if (next_[chunk] == kNoUse) next_[chunk] = static_cast<int64_t>(uses_.size());
@@ -61,8 +60,13 @@ void HostForesight::Used(ChunkId chunk) {
   const bool is_earlier = earlier != kNoUse && clock_ - earlier <= later - clock_;
   if (!is_earlier && later - clock_ > slack_) return;
   const int64_t made = is_earlier ? earlier : later;
-  clock_ = std::max(clock_, made + 1);
+  late_.erase(next_[chunk.value()]);
   next_[chunk.value()] = FirstFrom(chunk, made + 1);
+  const auto round = static_cast<int64_t>(uses_.size());
+  for (; clock_ <= made; ++clock_) {
+    if (next_[uses_[clock_ % round].chunk.value()] == clock_) late_.insert(clock_);
+  }
+  late_.erase(late_.begin(), late_.lower_bound(clock_ - slack_));
 }
 
 int64_t HostForesight::NextUse(ChunkId chunk) const {
@@ -71,19 +75,31 @@ int64_t HostForesight::NextUse(ChunkId chunk) const {
   return FirstFrom(chunk, clock_);
 }
 
-std::optional<ChunkId> HostForesight::NextToRead(
-    absl::FunctionRef<bool(ChunkId)> is_missing) const {
+std::optional<ChunkId> HostForesight::NextToRead(absl::FunctionRef<bool(ChunkId)> is_missing) {
   if (empty()) return std::nullopt;
   const auto round = static_cast<int64_t>(uses_.size());
+  const auto is_missing_use = [&](int64_t index) {
+    const Use& use = uses_[index % round];
+    return !use.overwrites && NextUse(use.chunk) == index && is_missing(use.chunk);
+  };
+  for (const int64_t index : late_) {
+    if (is_missing_use(index)) return uses_[index % round].chunk;
+  }
   const int64_t now_ns = TimeOf(clock_);
+  if (now_ns < quiet_until_ns_ && clock_ < quiet_since_ + slack_) return std::nullopt;
+  quiet_since_ = clock_;
+  quiet_until_ns_ = std::numeric_limits<int64_t>::max();
   std::optional<ChunkId> first;
   int64_t missing = 0;
-  for (int64_t index = std::max<int64_t>(clock_ - slack_, 0); index < clock_ + round; ++index) {
-    const Use& use = uses_[index % round];
-    if (use.overwrites || NextUse(use.chunk) != index || !is_missing(use.chunk)) continue;
-    if (!first) first = use.chunk;
-    if (TimeOf(index) - now_ns <= ++missing * kHaste * read_ns_) return first;
-    if (missing == kMostMissing) break;
+  for (int64_t index = clock_; index < clock_ + round; ++index) {
+    if (!is_missing_use(index)) continue;
+    if (!first) first = uses_[index % round].chunk;
+    const int64_t due_ns = TimeOf(index) - ++missing * kHaste * read_ns_;
+    if (due_ns <= now_ns) {
+      quiet_until_ns_ = 0;
+      return first;
+    }
+    quiet_until_ns_ = std::min(quiet_until_ns_, due_ns);
   }
   return std::nullopt;
 }

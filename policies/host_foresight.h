@@ -19,9 +19,11 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "absl/types/span.h"
 #include "gemini/ids.h"
 #include "gemini/plan.h"
 
@@ -32,8 +34,10 @@ class HostForesight {
   static constexpr int64_t kNoUse = std::numeric_limits<int64_t>::max();
 
   HostForesight() = default;  // Foresees nothing.
-  // The uses of `space` in a round of the plan, for chunks 0 to num_chunks - 1; others are left out.
-  HostForesight(const Plan& plan, int32_t space, int64_t num_chunks);
+  // The uses of `space` among `uses`, those of a round that takes `round_ns`, for chunks 0 to num_chunks - 1;
+  // others are left out. To read one takes `read_ns`.
+  HostForesight(absl::Span<const PlannedHostUse> uses, int64_t round_ns, int64_t read_ns,
+                int32_t space, int64_t num_chunks);
 
   // Nothing of the space is foreseen.
   bool empty() const { return uses_.empty(); }
@@ -43,8 +47,8 @@ class HostForesight {
   // Its next use, or kNoUse; below the clock when others have overtaken it.
   int64_t NextUse(ChunkId chunk) const;
   // What is to be read now; nothing: nothing is due. `is_missing`: it has bytes, and not in HOST, nor are
-  // they coming. O(uses of a round).
-  std::optional<ChunkId> NextToRead(absl::FunctionRef<bool(ChunkId)> is_missing) const;
+  // they coming. What becomes missing while nothing is due may be seen a quarter of a round later.
+  std::optional<ChunkId> NextToRead(absl::FunctionRef<bool(ChunkId)> is_missing);
 
  private:
   struct Use {
@@ -60,6 +64,9 @@ class HostForesight {
   int64_t read_ns_ = 0;
   int64_t slack_ = 0;  // What is further from the clock than this is out of order.
   int64_t clock_ = 0;
+  std::set<int64_t> late_;      // Uses that the clock has left behind, and that may still be made.
+  int64_t quiet_until_ns_ = 0;  // Nothing is due before; looked at when the clock was quiet_since_.
+  int64_t quiet_since_ = 0;
   std::vector<Use> uses_;          // Of a round.
   std::vector<int64_t> first_of_;  // By chunk: those of chunk i are indices_[first_of_[i] ...].
   std::vector<int64_t> indices_;   // Of uses_.

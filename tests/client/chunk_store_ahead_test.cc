@@ -32,7 +32,10 @@ class ChunkStoreAheadTest : public SessionFixture {
     plan_.prediction.round_ns = 10 * kBundles;
     plan_.host_read_ns = 2;
   }
-  void Foresee() { store_->Foresee(policies::HostForesight(plan_, 0, kBundles * kNumChunkKinds)); }
+  void Foresee() {
+    store_->Foresee(policies::HostForesight(plan_.host_uses, plan_.prediction.round_ns,
+                                            plan_.host_read_ns, 0, kBundles * kNumChunkKinds));
+  }
   static ChunkId Param(int64_t bundle) { return ChunkOf(BundleId(bundle), ChunkKind::kParam); }
   bool IsInHost(ChunkId chunk) { return Look("store").at(chunk.value()).tier == Tier::kHost; }
   void AwaitInHost(ChunkId chunk) {

@@ -23,12 +23,17 @@ Plan PlanOf(const std::vector<int64_t>& chunks, int64_t read_ns = 0) {
   return plan;
 }
 
-std::optional<ChunkId> NextOf(const HostForesight& foresight, const std::set<int64_t>& missing) {
+HostForesight ForesightOf(const Plan& plan, int32_t space, int64_t num_chunks) {
+  return HostForesight(plan.host_uses, plan.prediction.round_ns, plan.host_read_ns, space,
+                       num_chunks);
+}
+
+std::optional<ChunkId> NextOf(HostForesight foresight, const std::set<int64_t>& missing) {
   return foresight.NextToRead([&](ChunkId chunk) { return missing.contains(chunk.value()); });
 }
 
 TEST(HostForesightTest, KnowsTheNextUseOfEachChunkRoundAfterRound) {
-  HostForesight foresight(PlanOf({0, 1, 2, 1}), 0, 4);
+  HostForesight foresight = ForesightOf(PlanOf({0, 1, 2, 1}), 0, 4);
   EXPECT_FALSE(foresight.empty());
   for (int64_t round = 0; round < 3; ++round) {
     const int64_t begin = 4 * round;
@@ -49,16 +54,16 @@ TEST(HostForesightTest, KnowsTheNextUseOfEachChunkRoundAfterRound) {
 TEST(HostForesightTest, LeavesOutOtherSpacesAndChunksThatAreNotThere) {
   Plan plan = PlanOf({0, 5, 1});
   plan.host_uses.push_back({.space = 1, .chunk = ChunkId(0), .at_ns = 25});
-  HostForesight foresight(plan, 0, 2);
+  HostForesight foresight = ForesightOf(plan, 0, 2);
   EXPECT_EQ(foresight.NextUse(ChunkId(1)), 1);
   foresight.Used(ChunkId(0));
   EXPECT_EQ(foresight.NextUse(ChunkId(0)), 2);
-  EXPECT_TRUE(HostForesight(plan, 2, 2).empty());
-  EXPECT_EQ(NextOf(HostForesight(plan, 2, 2), {0, 1}), std::nullopt);
+  EXPECT_TRUE(ForesightOf(plan, 2, 2).empty());
+  EXPECT_EQ(NextOf(ForesightOf(plan, 2, 2), {0, 1}), std::nullopt);
 }
 
 TEST(HostForesightTest, TakesAUseForTheNearestForeseen) {
-  HostForesight foresight(PlanOf({0, 1, 2, 3, 0, 4, 5, 6}), 0, 7);
+  HostForesight foresight = ForesightOf(PlanOf({0, 1, 2, 3, 0, 4, 5, 6}), 0, 7);
   // One thread is ahead of another.
   foresight.Used(ChunkId(1));
   EXPECT_EQ(foresight.clock(), 2);
@@ -72,7 +77,7 @@ TEST(HostForesightTest, TakesAUseForTheNearestForeseen) {
 }
 
 TEST(HostForesightTest, DoesNotFollowWhatWasNotForeseen) {
-  HostForesight foresight(PlanOf({0, 1, 2, 3, 4, 5, 6, 7}), 0, 9);
+  HostForesight foresight = ForesightOf(PlanOf({0, 1, 2, 3, 4, 5, 6, 7}), 0, 9);
   foresight.Used(ChunkId(6));
   foresight.Used(ChunkId(8));
   EXPECT_EQ(foresight.clock(), 0);
@@ -80,7 +85,7 @@ TEST(HostForesightTest, DoesNotFollowWhatWasNotForeseen) {
 }
 
 TEST(HostForesightTest, ForgetsAUseThatDidNotComeAbout) {
-  HostForesight foresight(PlanOf({0, 1, 2, 3, 4, 5, 6, 7}), 0, 8);
+  HostForesight foresight = ForesightOf(PlanOf({0, 1, 2, 3, 4, 5, 6, 7}), 0, 8);
   for (const int64_t chunk : {0, 2}) foresight.Used(ChunkId(chunk));
   EXPECT_EQ(foresight.NextUse(ChunkId(1)), 1);
   foresight.Used(ChunkId(3));
@@ -89,7 +94,7 @@ TEST(HostForesightTest, ForgetsAUseThatDidNotComeAbout) {
 
 TEST(HostForesightTest, ReadsWhatIsMissingWhenItHasToCome) {
   // With a read taken for 10 ns: one missing chunk is due 10 ns before its use.
-  HostForesight foresight(PlanOf({0, 1, 2, 3, 4, 5, 6, 7}, /*read_ns=*/5), 0, 8);
+  HostForesight foresight = ForesightOf(PlanOf({0, 1, 2, 3, 4, 5, 6, 7}, /*read_ns=*/5), 0, 8);
   EXPECT_EQ(NextOf(foresight, {3}), std::nullopt);
   EXPECT_EQ(NextOf(foresight, {1}), ChunkId(1));
   EXPECT_EQ(NextOf(foresight, {0, 3}), ChunkId(0));
@@ -103,7 +108,7 @@ TEST(HostForesightTest, ReadsWhatIsMissingWhenItHasToCome) {
 }
 
 TEST(HostForesightTest, ReadsTheFirstWhenAnyMissingOneWouldComeLate) {
-  HostForesight foresight(PlanOf({0, 1, 2, 3, 4, 5, 6, 7}, /*read_ns=*/10), 0, 8);
+  HostForesight foresight = ForesightOf(PlanOf({0, 1, 2, 3, 4, 5, 6, 7}, /*read_ns=*/10), 0, 8);
   EXPECT_EQ(NextOf(foresight, {3}), std::nullopt);
   // Two reads take all of the 40 ns until the second one's use.
   EXPECT_EQ(NextOf(foresight, {3, 4}), ChunkId(3));
@@ -111,7 +116,7 @@ TEST(HostForesightTest, ReadsTheFirstWhenAnyMissingOneWouldComeLate) {
 }
 
 TEST(HostForesightTest, ReadsFirstWhatIsLate) {
-  HostForesight foresight(PlanOf({0, 1, 2, 3, 4, 5, 6, 7}, /*read_ns=*/5), 0, 8);
+  HostForesight foresight = ForesightOf(PlanOf({0, 1, 2, 3, 4, 5, 6, 7}, /*read_ns=*/5), 0, 8);
   foresight.Used(ChunkId(1));
   EXPECT_EQ(NextOf(foresight, {0, 2}), ChunkId(0));
 }
@@ -119,7 +124,7 @@ TEST(HostForesightTest, ReadsFirstWhatIsLate) {
 TEST(HostForesightTest, DoesNotReadWhatIsOverwritten) {
   Plan plan = PlanOf({0, 1, 0}, /*read_ns=*/50);
   plan.host_uses[0].overwrites = true;
-  HostForesight foresight(plan, 0, 2);
+  HostForesight foresight = ForesightOf(plan, 0, 2);
   EXPECT_EQ(NextOf(foresight, {0}), std::nullopt);
   foresight.Used(ChunkId(0));
   EXPECT_EQ(NextOf(foresight, {0}), ChunkId(0));
