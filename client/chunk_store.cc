@@ -5,9 +5,9 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "client/spare_slots.h"
 #include "gemini/byte_size.h"
 #include "gemini/check.h"
+#include "gemini/spare_slots.h"
 #include "gemini/status_macros.h"
 
 namespace gemini::client {

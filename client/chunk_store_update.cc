@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/chunk_store.h"
-#include "client/spare_slots.h"
+#include "gemini/spare_slots.h"
 #include "gemini/status_macros.h"
 
 namespace gemini::client {

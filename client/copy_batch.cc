@@ -3,8 +3,8 @@
 
 #include <utility>
 
-#include "client/spare_slots.h"
 #include "gemini/check.h"
+#include "gemini/spare_slots.h"
 #include "gemini/status_macros.h"
 
 namespace gemini::client {

@@ -30,8 +30,8 @@
 #include "client/plan_binding.h"
 #include "client/planned_moves.h"
 #include "client/residency.h"
-#include "client/spare_slots.h"
 #include "gemini/mutex.h"
+#include "gemini/spare_slots.h"
 #include "gemini/stall_cause.h"
 
 namespace gemini::client {

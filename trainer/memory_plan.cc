@@ -5,8 +5,8 @@
 #include <fstream>
 #include <string>
 
-#include "client/spare_slots.h"
 #include "gemini/byte_size.h"
+#include "gemini/spare_slots.h"
 #include "gemini/status_macros.h"
 
 namespace gemini::trainer {
@@ -43,7 +43,7 @@ absl::StatusOr<MemoryPlan> PlanMemory(const RunConfig& config, absl::Span<const 
   if (activations.count > kept) {
     plan.host_activation_bytes =
         (activations.count - kept) * RoundUp(activations.size_bytes, chunk_bytes) +
-        client::kSpareSlots * chunk_bytes;
+        kSpareSlots * chunk_bytes;
   }
   for (const NvmeDirectory& directory : config.nvme) {
     plan.bytes[Tier::kNvme] += directory.size_bytes;
@@ -51,8 +51,7 @@ absl::StatusOr<MemoryPlan> PlanMemory(const RunConfig& config, absl::Span<const 
   plan.bytes[Tier::kHost] = config.host_memory;
   if (config.host_memory == kAutoBytes) {
     GEMINI_ASSIGN_OR_RETURN(const Layout layout, Layout::Pack(tensors, chunk_bytes));
-    plan.bytes[Tier::kHost] =
-        (layout.num_bundles() * kKindsPerBundle + client::kSpareSlots) * chunk_bytes;
+    plan.bytes[Tier::kHost] = (layout.num_bundles() * kKindsPerBundle + kSpareSlots) * chunk_bytes;
     if (!config.nvme.empty()) {
       plan.bytes[Tier::kHost] = std::min(plan.bytes[Tier::kHost], available_bytes / 2);
     }

@@ -7,8 +7,8 @@
 
 #include "ATen/ops/empty.h"
 #include "absl/strings/str_cat.h"
-#include "client/spare_slots.h"
 #include "gemini/byte_size.h"
+#include "gemini/spare_slots.h"
 #include "gemini/status_macros.h"
 
 namespace gemini::client::hooks {

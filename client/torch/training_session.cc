@@ -8,7 +8,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/budget_follower.h"
-#include "client/spare_slots.h"
 #include "client/torch/counting_allocator.h"
 #include "client/torch/model_tensors.h"
 #include "client/torch/module_tensors.h"
@@ -16,6 +15,7 @@
 #include "client/torch/space_model.h"
 #include "gemini/byte_size.h"
 #include "gemini/layout.h"
+#include "gemini/spare_slots.h"
 #include "gemini/status_macros.h"
 #include "torch/nn/module.h"
 

@@ -10,7 +10,7 @@
 #include "client/chunk_store.h"
 #include "client/copy_batch.h"
 #include "client/copy_engine_host.h"
-#include "client/spare_slots.h"
+#include "gemini/spare_slots.h"
 #include "tests/client/session_fixture.h"
 
 namespace gemini::client {

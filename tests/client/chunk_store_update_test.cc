@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "client/chunk_store.h"
-#include "client/spare_slots.h"
+#include "gemini/spare_slots.h"
 #include "tests/client/session_fixture.h"
 
 namespace gemini::client {

@@ -8,7 +8,7 @@
 
 #include "ATen/CPUGeneratorImpl.h"
 #include "ATen/ops/empty.h"
-#include "client/spare_slots.h"
+#include "gemini/spare_slots.h"
 #include "tests/client/session_fixture.h"
 
 namespace gemini::client::hooks {

@@ -19,9 +19,9 @@
 
 #include "client/adamw.h"
 #include "client/session.h"
-#include "client/spare_slots.h"
 #include "client/torch/module_tensors.h"
 #include "gemini/byte_size.h"
+#include "gemini/spare_slots.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/embedded_server.h"

@@ -13,8 +13,8 @@
 
 #include "ATen/Parallel.h"
 #include "absl/strings/str_cat.h"
-#include "client/spare_slots.h"
 #include "client/torch/offloaded_tensors.h"
+#include "gemini/spare_slots.h"
 #include "gemini/stall_cause.h"
 #include "tests/torch/random_disturbances.h"
 #include "tests/torch/second_tenant.h"
@@ -413,7 +413,7 @@ class DisturbedParity : public TrainingTest {
     options.device_memory = needed + spare;
     if (random() % 3 == 0) {
       options.host_memory = RoundUp(parameter_bytes * 4 / 3, options.chunk_bytes) +
-                            (client::kSpareSlots + 4) * options.chunk_bytes + kActivationBytes;
+                            (kSpareSlots + 4) * options.chunk_bytes + kActivationBytes;
       options.nvme_memory = 64 * kMiB;
     }
     constexpr std::array<int64_t, 4> kBandwidths = {0, 0, 2'000'000'000, 300'000'000};

@@ -6,7 +6,7 @@
 
 #include "gemini/plan.h"
 
-namespace gemini::client {
+namespace gemini {
 
 // One bundle's update: parameter, two moments and gradient, which may have to come from NVME, and the
 // three new chunks. ChunkStore keeps them from all others while updates are pending.
@@ -30,4 +30,4 @@ static_assert(kSpareSlots >= kUpdateSlots + kOpenChunks + kMaxGradientsUnderWay 
 static_assert(kSpareSlots >= kUpdateSlots + kLateGradientSlots + kPlannedCopies + 2 * kBatchSlots);
 static_assert(kSpareSlots >= kMaxGradientsUnderWay + kPlannedCopies + kBatchSlots);
 
-}  // namespace gemini::client
+}  // namespace gemini
