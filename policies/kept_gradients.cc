@@ -104,6 +104,13 @@ RangeTrace WithKeptGradients(const RangeTrace& trace, absl::Span<const int32_t> 
   return changed;
 }
 
+RangeTrace WithKeptGradients(const RangeTrace& trace, const Plan& plan) {
+  std::vector<int32_t> updated, late;
+  for (const PlannedUpdate& update : plan.device_updates) updated.push_back(update.param);
+  for (const int32_t grad : plan.late_gradients) late.push_back(grad - 1);
+  return WithKeptGradients(trace, updated, late);
+}
+
 int64_t DeviceUpdateNs(const RangeTrace& trace, const CostModel& costs) {
   int64_t ns = 0;
   const auto add = [&](int32_t range, double by_update) {

@@ -14,6 +14,7 @@
 
 #include "absl/types/span.h"
 #include "gemini/cost_model.h"
+#include "gemini/plan.h"
 #include "policies/range_trace.h"
 
 namespace gemini::policies {
@@ -32,6 +33,8 @@ std::vector<int32_t> MayKeepGradients(const RangeTrace& trace);
 // MayKeepGradients(trace), none is in both, and their order is of no account. O(size).
 RangeTrace WithKeptGradients(const RangeTrace& trace, absl::Span<const int32_t> updated,
                              absl::Span<const int32_t> late);
+RangeTrace WithKeptGradients(const RangeTrace& trace,
+                             const Plan& plan);  // Those that the plan keeps.
 
 // How long the last operator takes for the updates on DEVICE and for the squares of late gradients; the rate
 // is > 0 where there are any.

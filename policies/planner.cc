@@ -11,6 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "gemini/status_macros.h"
+#include "policies/host_plan.h"
+#include "policies/host_playback.h"
 #include "policies/kept_gradient_search.h"
 #include "policies/kept_gradients.h"
 #include "policies/next_uses.h"
@@ -130,10 +132,22 @@ absl::StatusOr<Plan> MakeUnchecked(const PlanInputs& in) {
   return MakeBest(in, std::move(slots_at));
 }
 
+// What HOST and NVME do is foreseen of the plan that won, and had no say in that.
+void PredictHost(const PlanInputs& in, Plan& plan) {
+  const int64_t host_bytes = in.budget_bytes[Tier::kHost];
+  if (HostHoldsAll(in.trace, host_bytes)) return;
+  PlayedPlan played = PlayInHost(WithKeptGradients(in.trace, plan), plan, in.costs, host_bytes,
+                                 /*with_events=*/false);
+  played.played.totals.device_floor_bytes = plan.prediction.device_floor_bytes;
+  plan.prediction = played.played.totals;
+  plan.host_uses = std::move(played.host_uses);
+}
+
 }  // namespace
 
 absl::StatusOr<Plan> MakePlan(const PlanInputs& in) {
   GEMINI_ASSIGN_OR_RETURN(Plan plan, MakeUnchecked(in));
+  PredictHost(in, plan);
   if (const absl::Status status = CheckPlan(plan); !status.ok()) {
     return absl::InternalError(
         absl::StrCat("the planner made what is no plan: ", status.message()));

@@ -18,6 +18,7 @@ namespace gemini::policies {
 // Updates go to DEVICE, and gradients stay there until the update (policies/kept_gradients.h), by auto where
 // the round is predicted to be faster so; by presets updates alone do, as they say. By none when
 // costs.device_update_elements_per_second is 0.
+// Where HOST lacks room for all chunks, the plan says what it uses there, and its prediction what NVME does.
 // RESOURCE_EXHAUSTED: an operator's chunks and non-model data do not fit at once; names the position,
 // the numbers and the least budget that would do. UNIMPLEMENTED: PolicyKind::kOnline has no plan.
 absl::StatusOr<Plan> MakePlan(const PlanInputs& inputs);

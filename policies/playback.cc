@@ -66,6 +66,16 @@ int64_t Playback::CopiesNs(int32_t range, int64_t bytes, double bytes_per_second
   return trace_.ranges[range].num_bundles * costs_.copy_latency_ns + NsFor(bytes, bytes_per_second);
 }
 
+HostReady Playback::AskHost(HostEvent event, int32_t index, int64_t asked_ns, int64_t chunk_ns) {
+  if (with_events_) {
+    host_accesses_.push_back({event, index, asked_ns - round_begin_ns_, chunk_ns});
+  }
+  if (host_times_ == nullptr) return {};
+  const HostReady& ready = host_times_->of(event, index);
+  const int64_t begin_ns = round_begin_ns_ + ready.rounds_after * round_ns_;
+  return {.first_ns = begin_ns + ready.first_ns, .last_ns = begin_ns + ready.last_ns};
+}
+
 void Playback::Record(const SimulatedEvent& event) {
   if (with_events_) events_.push_back(event);
 }
@@ -73,6 +83,7 @@ void Playback::Record(const SimulatedEvent& event) {
 int64_t Playback::PlayRound() {
   next_fetch_ = next_eviction_ = next_out_ = 0;
   round_begin_ns_ = now_ns_;
+  host_accesses_.clear();
   totals_ = {};
   // The last interval is not over yet; it is that of each round's end in steady state.
   fresh_slots_ = 0;
@@ -88,6 +99,7 @@ int64_t Playback::PlayRound() {
     const int64_t begin_ns = now_ns_;
     const int64_t compute_ns = trace_.operators[position_].compute_ns;
     now_ns_ += IsUpdate(position_) ? device_update_ns_ : compute_ns;
+    if (IsUpdate(position_)) GiveUpInHost();
     LeaveAfter(position_);
     if (IsUpdate(position_)) UpdateInHost(begin_ns);
     fresh_slots_ = 0;
@@ -100,7 +112,8 @@ int64_t Playback::PlayRound() {
   }
   --position_;
   ++rounds_;
-  return now_ns_ - round_begin_ns_;
+  round_ns_ = now_ns_ - round_begin_ns_;
+  return round_ns_;
 }
 
 void Playback::ReleaseFetches(int64_t moment) {
@@ -185,11 +198,16 @@ void Playback::BeginFetch(const Waiting& waiting) {
   const int64_t copies_ns = CopiesNs(fetch.range, BytesOf(fetch.range), costs_.host_to_device);
   // Copies and commits both follow one another evenly, so the first chunk or the last one decides.
   const int64_t last_copy_ns = copies_ns / trace_.ranges[fetch.range].num_bundles;
+  const HostReady host = AskHost(HostEvent::kFetch, waiting.fetch, begin.ns, last_copy_ns);
+  if (host.first_ns > begin.ns) begin = {host.first_ns, StallCause::kNvme};
   fetch_free_ns_ = begin.ns + copies_ns;
-  if (commits.last_ns + last_copy_ns > fetch_free_ns_) {
-    fetch_free_ns_ = commits.last_ns + last_copy_ns;
-    begin.cause = commits.cause;
-  }
+  const auto end_after = [&](int64_t last_ns, StallCause cause) {
+    if (last_ns + last_copy_ns <= fetch_free_ns_) return;
+    fetch_free_ns_ = last_ns + last_copy_ns;
+    begin.cause = cause;
+  };
+  end_after(commits.last_ns, commits.cause);
+  end_after(host.last_ns, StallCause::kNvme);
   ready_[fetch.range] = {fetch_free_ns_, begin.cause};
   totals_.fetch_bytes += BytesOf(fetch.range);
   Record({.lane = Lane::kFetch,
@@ -206,10 +224,16 @@ void Playback::Begin(int32_t position) {
     if (moment.ns > begin.ns) begin = moment;
   };
   for (const RangeUse& use : trace_.uses_of(position)) wait_for(ready_[use.range]);
-  wait_for({gradients_ns_, StallCause::kTransfer});
+  wait_for(gradients_free_);
   if (IsUpdate(position)) {
-    wait_for({evict_free_ns_, StallCause::kTransfer});
-    wait_for({update_free_ns_, StallCause::kUpdate});
+    wait_for(evict_free_);
+    wait_for(update_free_);
+  }
+  if (position == 0) {
+    if (host_times_ != nullptr && rounds_ > 0) {
+      wait_for({first_begin_ns_ + host_times_->least_round_ns, StallCause::kNvme});
+    }
+    first_begin_ns_ = begin.ns;
   }
   const int64_t stall_ns = begin.ns - now_ns_;
   now_ns_ = begin.ns;
@@ -232,23 +256,29 @@ void Playback::Vacate(int32_t range, int64_t ns, int32_t position) {
 }
 
 void Playback::LeaveAfter(int32_t position) {
-  const auto copy_out = [&](int32_t range, int64_t bytes) {
-    const int64_t begin_ns = std::max(now_ns_, evict_free_ns_);
-    evict_free_ns_ = begin_ns + CopiesNs(range, bytes, costs_.device_to_host);
+  const auto copy_out = [&](HostEvent event, size_t index, int32_t range, int64_t bytes) {
+    const int64_t asked_ns = std::max(now_ns_, evict_free_.ns);
+    const int64_t copies_ns = CopiesNs(range, bytes, costs_.device_to_host);
+    const int64_t last_copy_ns = copies_ns / trace_.ranges[range].num_bundles;
+    const HostReady host = AskHost(event, static_cast<int32_t>(index), asked_ns, last_copy_ns);
+    const int64_t begin_ns = std::max(asked_ns, host.first_ns);
+    const int64_t end_ns = std::max(begin_ns + copies_ns, host.last_ns + last_copy_ns);
+    evict_free_ = {end_ns,
+                   end_ns > asked_ns + copies_ns ? StallCause::kNvme : StallCause::kTransfer};
     totals_.evict_bytes += bytes;
     Record({.lane = Lane::kEvict,
             .subject = range,
             .size_bytes = bytes,
             .begin_ns = begin_ns,
-            .end_ns = evict_free_ns_});
+            .end_ns = end_ns});
   };
   for (; next_out_ < trace_.gradient_outs.size() &&
          trace_.gradient_outs[next_out_].position == position;
        ++next_out_) {
     const RangeTrace::GradOut& out = trace_.gradient_outs[next_out_];
     if (slot_of_[out.range] != kNobody) continue;
-    copy_out(out.range, out.size_bytes);
-    QueueGradient(evict_free_ns_);
+    copy_out(HostEvent::kGradient, next_out_, out.range, out.size_bytes);
+    QueueGradient(evict_free_);
   }
   for (;
        next_eviction_ < plan_.evictions.size() && plan_.evictions[next_eviction_].after == position;
@@ -256,21 +286,27 @@ void Playback::LeaveAfter(int32_t position) {
     const PlannedEviction& eviction = plan_.evictions[next_eviction_];
     const int32_t range = eviction.range;
     if (eviction.writes_back) {
-      copy_out(range, BytesOf(range));
-      written_ns_[range] = evict_free_ns_;
+      copy_out(HostEvent::kWriteBack, next_eviction_, range, BytesOf(range));
+      written_ns_[range] = evict_free_.ns;
     }
     if (!eviction.stays) Vacate(range, std::max(now_ns_, written_ns_[range]), position);
   }
 }
 
-void Playback::QueueGradient(int64_t end_ns) {
-  int64_t& oldest_ns = gradient_ends_ns_[gradients_++ % kMaxGradientsUnderWay];
-  gradients_ns_ = std::max(gradients_ns_, oldest_ns);
-  oldest_ns = end_ns;
+void Playback::QueueGradient(Moment end) {
+  Moment& oldest = gradient_ends_[gradients_++ % kMaxGradientsUnderWay];
+  if (oldest.ns > gradients_free_.ns) gradients_free_ = oldest;
+  oldest = end;
+}
+
+void Playback::GiveUpInHost() {
+  for (size_t i = 0; i < plan_.device_updates.size(); ++i) {
+    AskHost(HostEvent::kGiveUp, static_cast<int32_t>(i), now_ns_, 0);
+  }
 }
 
 void Playback::UpdateInHost(int64_t begin_ns) {
-  update_free_ns_ = std::max(update_free_ns_, begin_ns);
+  update_free_.ns = std::max(update_free_.ns, begin_ns);
   std::vector<int32_t> late, others;  // By arrival, and in the plan's order.
   for (const int32_t range : plan_.updated) {
     (is_late_[range] ? late : others).push_back(range);
@@ -282,24 +318,26 @@ void Playback::UpdateInHost(int64_t begin_ns) {
   auto next_late = late.begin(), next_other = others.begin();
   while (next_late != late.end() || next_other != others.end()) {
     const bool takes_late = next_late != late.end() && (next_other == others.end() ||
-                                                        arrival_ns(*next_late) <= update_free_ns_);
+                                                        arrival_ns(*next_late) <= update_free_.ns);
     const int32_t range = takes_late ? *next_late++ : *next_other++;
-    const bool waits = takes_late && arrival_ns(range) > update_free_ns_;
-    if (waits) update_free_ns_ = arrival_ns(range);
-    UpdateRange(range);
-    if (waits) commits_[range].cause = StallCause::kTransfer;
+    const bool waits = takes_late && arrival_ns(range) > update_free_.ns;
+    if (waits) update_free_.ns = arrival_ns(range);
+    UpdateRange(range, waits ? StallCause::kTransfer : StallCause::kUpdate);
   }
 }
 
-void Playback::UpdateRange(int32_t range) {
-  const int64_t begin_ns = update_free_ns_;
+void Playback::UpdateRange(int32_t range, StallCause cause) {
+  const int64_t num_bundles = trace_.ranges[range].num_bundles;
   const int64_t update_ns =
       NsFor(BytesOf(range) / kElementBytes, costs_.update_elements_per_second);
-  update_free_ns_ += update_ns;
-  commits_[range] = {.first_ns = begin_ns + update_ns / trace_.ranges[range].num_bundles,
-                     .last_ns = update_free_ns_};
-  Record(
-      {.lane = Lane::kUpdate, .subject = range, .begin_ns = begin_ns, .end_ns = update_free_ns_});
+  const int64_t bundle_ns = update_ns / num_bundles;
+  const HostReady host = AskHost(HostEvent::kUpdate, range, update_free_.ns, bundle_ns);
+  const int64_t begin_ns = std::max(update_free_.ns, host.first_ns);
+  const int64_t end_ns = std::max(begin_ns + update_ns, host.last_ns + bundle_ns);
+  if (end_ns > update_free_.ns + update_ns) cause = StallCause::kNvme;
+  update_free_ = {end_ns, cause == StallCause::kNvme ? cause : StallCause::kUpdate};
+  commits_[range] = {.first_ns = begin_ns + bundle_ns, .last_ns = end_ns, .cause = cause};
+  Record({.lane = Lane::kUpdate, .subject = range, .begin_ns = begin_ns, .end_ns = end_ns});
 }
 
 Simulation Playback::PlayToSteadyState() {

@@ -9,6 +9,7 @@
 
 #include "gemini/cost_model.h"
 #include "gemini/plan.h"
+#include "policies/host_access.h"
 #include "policies/range_trace.h"
 #include "policies/simulator.h"
 
@@ -24,6 +25,9 @@ class Playback {
   Playback(const RangeTrace& trace, const Plan& plan, const CostModel& costs, FetchChoice choice,
            bool with_events);
 
+  // What HOST is ready for when, from the next round on; outlives this. Needs kInOrder.
+  void set_host_times(const HostTimes* times) { host_times_ = times; }
+
   // Plays a round; returns how long it took.
   int64_t PlayRound();
 
@@ -32,6 +36,8 @@ class Playback {
   Simulation PlayToSteadyState();
 
   int64_t now_ns() const { return now_ns_; }
+  // What the last round did in HOST, if asked for events.
+  const std::vector<HostAccess>& host_accesses() const { return host_accesses_; }
   // By fetch of the plan: when the one listed in round kWatchedRound began, in that round or the next.
   static constexpr int64_t kWatchedRound = 1;  // The first that does not begin with all there.
   const std::vector<int64_t>& begun_ns() const { return begun_ns_; }
@@ -99,11 +105,16 @@ class Playback {
   void Begin(int32_t position);
   void LeaveAfter(int32_t position);
   void Vacate(int32_t range, int64_t ns, int32_t position);
+  // What was updated on DEVICE has its old versions in HOST no longer.
+  void GiveUpInHost();
   // The update's interval began then, and what leaves after it is on its way.
   void UpdateInHost(int64_t begin_ns);
-  void UpdateRange(int32_t range);
+  void UpdateRange(int32_t range, StallCause cause);
   // A gradient's copy out ends then: the next operator waits for the one that it is one too many beside.
-  void QueueGradient(int64_t end_ns);
+  void QueueGradient(Moment end);
+  // Tells what is done in HOST, and returns when HOST is ready for it: the moments at which its first chunk
+  // and its last one may begin.
+  HostReady AskHost(HostEvent event, int32_t index, int64_t asked_ns, int64_t chunk_ns);
   void Record(const SimulatedEvent& event);
   Simulation TakeResult(int64_t round_ns);
 
@@ -114,11 +125,16 @@ class Playback {
   const bool with_events_;
   const int64_t device_update_ns_;
 
+  const HostTimes* host_times_ = nullptr;
+  std::vector<HostAccess> host_accesses_;
+
   int64_t now_ns_ = 0;  // The last interval's end.
   int64_t round_begin_ns_ = 0;
-  int64_t fetch_free_ns_ = 0;  // When each lane is.
-  int64_t evict_free_ns_ = 0;
-  int64_t update_free_ns_ = 0;
+  int64_t round_ns_ = 0;        // Of the last one that is over.
+  int64_t first_begin_ns_ = 0;  // Of the last round's first operator.
+  int64_t fetch_free_ns_ = 0;   // When each lane is.
+  Moment evict_free_;
+  Moment update_free_ = {.cause = StallCause::kUpdate};
   std::vector<Moment> ready_;        // By range: on DEVICE since.
   std::vector<int64_t> left_ns_;     // By range: its last eviction's end.
   std::vector<int64_t> written_ns_;  // By range: its last write-back's end.
@@ -126,10 +142,10 @@ class Playback {
   std::vector<int64_t> slot_of_;     // By range; kNobody: not on DEVICE.
   std::vector<bool> is_late_;        // By param range: its gradients are.
   std::vector<Vacated> vacated_;     // By slot.
-  std::array<int64_t, kMaxGradientsUnderWay> gradient_ends_ns_ = {};  // The last ones, in turn.
-  int64_t gradients_ = 0;                                             // Ever.
-  int64_t gradients_ns_ = 0;         // When few enough are under way.
-  std::vector<int64_t> begun_ns_;    // By fetch.
+  std::array<Moment, kMaxGradientsUnderWay> gradient_ends_ = {};  // The last ones, in turn.
+  int64_t gradients_ = 0;                                         // Ever.
+  Moment gradients_free_;                                         // When few enough are under way.
+  std::vector<int64_t> begun_ns_;                                 // By fetch.
   std::vector<int32_t> by_release_;  // Fetches, in the order in which they may begin.
   // Not begun: what is there when the link is free, and what is later.
   Queue<NeededLater> there_;

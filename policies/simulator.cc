@@ -8,9 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "gemini/status_macros.h"
+#include "policies/host_plan.h"
 #include "policies/kept_gradients.h"
 #include "policies/next_uses.h"
-#include "policies/playback.h"
 
 namespace gemini::policies {
 
@@ -29,7 +29,7 @@ std::optional<RangeTrace> PlannedTrace(const RangeTrace& trace, const Plan& plan
       if (may_be.count(param) == 0) return std::nullopt;
     }
   }
-  RangeTrace planned = WithKeptGradients(trace, updated, late);
+  RangeTrace planned = WithKeptGradients(trace, plan);
   const PinnedUses pinned(planned);
   if (plan.fingerprint != trace.fingerprint || plan.chunk_bytes != trace.chunk_bytes ||
       plan.ranges != planned.ranges || plan.updated != planned.updated ||
@@ -50,7 +50,7 @@ std::optional<RangeTrace> PlannedTrace(const RangeTrace& trace, const Plan& plan
 }  // namespace
 
 absl::StatusOr<Simulation> Simulate(const RangeTrace& trace, const Plan& plan,
-                                    const CostModel& costs, bool with_events) {
+                                    const CostModel& costs, bool with_events, int64_t host_bytes) {
   GEMINI_RETURN_IF_ERROR(CheckPlan(plan));
   if (!(plan.device_updates.empty() && plan.late_gradients.empty()) &&
       !(costs.device_update_elements_per_second > 0)) {
@@ -65,8 +65,7 @@ absl::StatusOr<Simulation> Simulate(const RangeTrace& trace, const Plan& plan,
                      " positions) is not of the trace of phase ", trace.phase, " (",
                      trace.num_positions(), " positions)"));
   }
-  Playback playback(*planned, plan, costs, FetchChoice::kInOrder, with_events);
-  Simulation played = playback.PlayToSteadyState();
+  Simulation played = PlayInHost(*planned, plan, costs, host_bytes, with_events).played;
   played.totals.device_floor_bytes = LargestOperatorBytes(trace);
   return played;
 }

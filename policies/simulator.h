@@ -12,9 +12,12 @@
 //         as compute, while the updates in HOST have begun. Of those the ones whose late gradients have
 //         arrived go first, as they arrived, then the others in the plan's order; when only some are left
 //         that await their gradients, they wait.
+// HOST:   where it lacks room for all chunks, whatever moves waits for what it uses there, too, which comes
+//         and goes as policies/host_playback.h says. Those that wait for that do so for kNvme.
 // Units:  an fp32 parameter is an element of CostModel::update_elements_per_second.
 #pragma once
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -30,7 +33,8 @@ enum class Lane : uint8_t { kCompute, kFetch, kEvict, kUpdate, kNvmeRead, kNvmeW
 
 struct SimulatedEvent {
   Lane lane = Lane::kCompute;
-  int32_t subject = 0;     // Position on kCompute, else the range of the plan.
+  int32_t subject = 0;  // Position on kCompute, chunk on those of NVME, else the range of the plan.
+  int32_t space = 0;    // Of a chunk.
   int64_t size_bytes = 0;  // Of copies.
   int64_t begin_ns = 0;
   int64_t end_ns = 0;
@@ -44,9 +48,13 @@ struct Simulation {
   std::vector<int64_t> device_bytes_at_position;  // Chunks and non-model data, if asked for.
 };
 
-// `trace` as PackTrace made it, whatever gradients the plan keeps on DEVICE. INVALID_ARGUMENT: the plan is
-// not of this trace, or CheckPlan.
+inline constexpr int64_t kUnlimitedBytes = std::numeric_limits<int64_t>::max();
+
+// `trace` as PackTrace made it, whatever gradients the plan keeps on DEVICE; `host_bytes` is HOST's budget, in
+// which case the times and bytes of NVME are those of the plan's prediction. INVALID_ARGUMENT: the plan is not
+// of this trace, or CheckPlan.
 absl::StatusOr<Simulation> Simulate(const RangeTrace& trace, const Plan& plan,
-                                    const CostModel& costs, bool with_events);
+                                    const CostModel& costs, bool with_events,
+                                    int64_t host_bytes = kUnlimitedBytes);
 
 }  // namespace gemini::policies

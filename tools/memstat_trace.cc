@@ -149,7 +149,8 @@ absl::StatusOr<std::optional<Planned>> MakePlanned(client::Connection& server,
                                      .param_fraction = used.param_fraction(),
                                      .optimizer_fraction = used.optimizer_fraction()}}));
   Planned planned = {.num_positions = trace.num_positions(), .made_by = plan.made_by};
-  GEMINI_ASSIGN_OR_RETURN(planned.events, PlannedTimeline(packed, plan, costs));
+  GEMINI_ASSIGN_OR_RETURN(planned.events,
+                          PlannedTimeline(packed, plan, costs, used.budget()->host()));
   return planned;
 }
 

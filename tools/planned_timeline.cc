@@ -29,10 +29,10 @@ TimelineLane LaneOf(policies::Lane lane) {
 }  // namespace
 
 absl::StatusOr<std::vector<TimelineEvent>> PlannedTimeline(const policies::RangeTrace& trace,
-                                                           const Plan& plan,
-                                                           const CostModel& costs) {
+                                                           const Plan& plan, const CostModel& costs,
+                                                           int64_t host_bytes) {
   GEMINI_ASSIGN_OR_RETURN(const policies::Simulation played,
-                          policies::Simulate(trace, plan, costs, /*with_events=*/true));
+                          policies::Simulate(trace, plan, costs, /*with_events=*/true, host_bytes));
   std::vector<TimelineEvent> events;
   for (const policies::SimulatedEvent& event : played.events) {
     TimelineEvent& shown = events.emplace_back(TimelineEvent{.lane = LaneOf(event.lane),
@@ -44,6 +44,11 @@ absl::StatusOr<std::vector<TimelineEvent>> PlannedTimeline(const policies::Range
     if (shown.lane == TimelineLane::kOperator) {
       shown.subject = static_cast<uint32_t>(event.subject);
       shown.size_bytes = played.device_bytes_at_position[event.subject];
+      continue;
+    }
+    if (shown.lane == TimelineLane::kNvmeRead || shown.lane == TimelineLane::kNvmeWrite) {
+      shown.space = static_cast<uint16_t>(event.space);
+      shown.subject = static_cast<uint32_t>(event.subject);
       continue;
     }
     const PlannedRange& range = plan.ranges[event.subject];

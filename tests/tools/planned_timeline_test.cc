@@ -47,7 +47,7 @@ TEST(PlannedTimelineTest, LanesAddUpToThePrediction) {
                                            .costs = kCosts,
                                            .policy = {}}));
   ASSERT_OK_AND_ASSIGN(const std::vector<TimelineEvent> events,
-                       PlannedTimeline(trace, plan, kCosts));
+                       PlannedTimeline(trace, plan, kCosts, policies::kUnlimitedBytes));
   std::map<TimelineLane, int64_t> bytes;
   std::array<int64_t, kNumStallCauses> stalls = {};
   int64_t operators = 0, end_ns = 0, most_bytes = 0, updates = 0;
@@ -91,7 +91,7 @@ TEST(PlannedTimelineTest, UpdatesOnDeviceMoveMomentsToo) {
                           .policy = {PolicyKind::kStatic, 0, /*optimizer_fraction=*/0.25}}));
   ASSERT_EQ(plan.device_updates.size(), 2u);
   ASSERT_OK_AND_ASSIGN(const std::vector<TimelineEvent> events,
-                       PlannedTimeline(trace, plan, kCosts));
+                       PlannedTimeline(trace, plan, kCosts, policies::kUnlimitedBytes));
   std::map<ChunkKind, int> out;
   int64_t fetch_bytes = 0, updates = 0;
   for (const TimelineEvent& event : events) {
@@ -109,7 +109,8 @@ TEST(PlannedTimelineTest, UpdatesOnDeviceMoveMomentsToo) {
 
 TEST(PlannedTimelineTest, APlanOfAnotherTraceIsRefused) {
   ASSERT_OK_AND_ASSIGN(const policies::RangeTrace trace, policies::PackTrace(SmallStep(), kChunk));
-  EXPECT_THAT(PlannedTimeline(trace, Plan(), kCosts), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(PlannedTimeline(trace, Plan(), kCosts, policies::kUnlimitedBytes),
+              StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
 }  // namespace

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a played round does in HOST, event by event, and the times at which HOST lets it: what a playback of
+// DEVICE (policies/playback.h) and one of HOST (policies/host_playback.h) tell each other.
+// Units: nanoseconds since the beginning of the round that lists the event; it may come in the next one.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <vector>
+
+namespace gemini::policies {
+
+enum class HostEvent : uint8_t {
+  kFetch,      // `index`: of the plan's fetches. Blank ones do nothing in HOST.
+  kGradient,   // Of the trace's gradient_outs: it leaves to HOST.
+  kWriteBack,  // Of the plan's evictions.
+  kUpdate,     // Of a param range that is updated in HOST.
+  kGiveUp,     // Of the plan's device_updates: HOST and NVME have the version before, and drop it.
+};
+inline constexpr int kNumHostEvents = 5;
+
+// The chunks of a range follow one another evenly.
+struct HostAccess {
+  HostEvent event = HostEvent::kFetch;
+  int32_t index = 0;
+  int64_t asked_ns = 0;  // When it would begin if HOST were ready.
+  int64_t chunk_ns = 0;  // What each chunk takes.
+};
+
+// When HOST is ready for an event: its first chunk may begin, and its last one. Since the beginning of the
+// round that comes so many after the one that lists it.
+struct HostReady {
+  int64_t rounds_after = 0;
+  int64_t first_ns = 0;
+  int64_t last_ns = 0;
+};
+
+struct HostTimes {
+  std::array<std::vector<HostReady>, kNumHostEvents> ready;  // By HostEvent, and by its index.
+  int64_t least_round_ns = 0;                                // What NVME takes for a round.
+  const HostReady& of(HostEvent event, int32_t index) const {
+    return ready[static_cast<int>(event)][index];
+  }
+};
+
+}  // namespace gemini::policies

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "policies/host_plan.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+#include "policies/host_access.h"
+#include "policies/host_playback.h"
+#include "policies/host_uses.h"
+#include "policies/playback.h"
+
+namespace gemini::policies {
+namespace {
+
+HostReady& ReadyOf(const HostAccess& access, HostTimes& times) {
+  return times.ready[static_cast<int>(access.event)][access.index];
+}
+
+// When HOST is ready for each event of the round that was played with `round` in HOST.
+HostTimes TimesOf(const RangeTrace& trace, const Plan& plan,
+                  const std::vector<HostAccess>& accesses, const std::vector<HostUse>& uses,
+                  const HostRound& round) {
+  HostTimes times;
+  const auto make = [&](HostEvent event, size_t size) {
+    times.ready[static_cast<int>(event)].resize(size);
+  };
+  make(HostEvent::kFetch, plan.fetches.size());
+  make(HostEvent::kGradient, trace.gradient_outs.size());
+  make(HostEvent::kWriteBack, plan.evictions.size());
+  make(HostEvent::kUpdate, trace.ranges.size());
+  make(HostEvent::kGiveUp, plan.device_updates.size());
+  std::vector<int32_t> last_part(accesses.size(), 0);
+  for (const HostUse& use : uses) {
+    last_part[use.access] = std::max(last_part[use.access], use.part);
+    if (use.part == 0) ReadyOf(accesses[use.access], times).rounds_after = use.rounds_after;
+  }
+  for (size_t i = 0; i < uses.size(); ++i) {
+    const HostUse& use = uses[i];
+    if (use.kind == HostUseKind::kGivesUp || round.ready_ns[i] == 0) continue;
+    const HostAccess& access = accesses[use.access];
+    HostReady& ready = ReadyOf(access, times);
+    const int64_t ready_ns =
+        round.ready_ns[i] + (use.rounds_after - ready.rounds_after) * round.round_ns;
+    if (use.part == 0) ready.first_ns = std::max(ready.first_ns, ready_ns);
+    // The chunks behind it follow one another.
+    const int64_t chunks_behind = last_part[use.access] - use.part;
+    ready.last_ns = std::max(ready.last_ns, ready_ns + chunks_behind * access.chunk_ns);
+  }
+  times.least_round_ns = round.disk_ns;
+  return times;
+}
+
+// In the order of their beginning, those before the round's as the next round has them.
+void AddTransfers(const std::vector<NvmeTransfer>& transfers, int64_t chunk_bytes, int64_t round_ns,
+                  std::vector<SimulatedEvent>& events) {
+  for (const NvmeTransfer& transfer : transfers) {
+    const int64_t begin_ns = (transfer.begin_ns % round_ns + round_ns) % round_ns;
+    events.push_back({.lane = transfer.is_write ? Lane::kNvmeWrite : Lane::kNvmeRead,
+                      .subject = static_cast<int32_t>(transfer.chunk.value()),
+                      .space = transfer.space,
+                      .size_bytes = chunk_bytes,
+                      .begin_ns = begin_ns,
+                      .end_ns = begin_ns + transfer.end_ns - transfer.begin_ns});
+  }
+  std::stable_sort(
+      events.begin(), events.end(),
+      [](const SimulatedEvent& a, const SimulatedEvent& b) { return a.begin_ns < b.begin_ns; });
+}
+
+}  // namespace
+
+PlayedPlan PlayInHost(const RangeTrace& trace, const Plan& plan, const CostModel& costs,
+                      int64_t host_bytes, bool with_events) {
+  PlayedPlan result;
+  if (HostHoldsAll(trace, host_bytes)) {
+    Playback playback(trace, plan, costs, FetchChoice::kInOrder, with_events);
+    result.played = playback.PlayToSteadyState();
+    return result;
+  }
+  const std::vector<int64_t> slots = SlotsOfSpaces(trace, host_bytes);
+  HostTimes times;
+  HostRound round;
+  int64_t before_ns = 0;
+  for (int turn = 0; turn <= kMostTurns; ++turn) {
+    Playback playback(trace, plan, costs, FetchChoice::kInOrder, /*with_events=*/true);
+    if (turn > 0) playback.set_host_times(&times);
+    result.played = playback.PlayToSteadyState();
+    const int64_t round_ns = std::max<int64_t>(result.played.totals.round_ns, 1);
+    const bool agree = turn > 0 && static_cast<double>(std::abs(round_ns - before_ns)) <=
+                                       kAgreed * static_cast<double>(before_ns);
+    if (agree || turn == kMostTurns) break;
+    before_ns = round_ns;
+    const std::vector<HostUse> uses = HostUses(trace, plan, playback.host_accesses(), round_ns);
+    round = PlayHost(uses, slots, trace.chunk_bytes, costs, round_ns,
+                     turn == 0 ? LateUses::kDelayAll : LateUses::kAsked);
+    times = TimesOf(trace, plan, playback.host_accesses(), uses, round);
+    result.host_uses = PlannedHostUses(uses);
+  }
+  result.played.totals.nvme_read_bytes = round.read_bytes;
+  result.played.totals.nvme_write_bytes = round.write_bytes;
+  if (with_events) {
+    AddTransfers(round.transfers, trace.chunk_bytes,
+                 std::max<int64_t>(result.played.totals.round_ns, 1), result.played.events);
+  } else {
+    result.played.events.clear();
+    result.played.device_bytes_at_position.clear();
+  }
+  return result;
+}
+
+}  // namespace gemini::policies

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plays a plan on DEVICE and in HOST together: two playbacks in turns. The one of DEVICE says what is used in
+// HOST when, the one of HOST when that is there, until a round takes as long as the turn before.
+// Accuracy: of GPT-2 with HOST at 50% and more of all chunks it settles at once; with less, where the disk is
+//           all that counts, what is left after kMostTurns is some hundredths of the round, too long.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "gemini/cost_model.h"
+#include "gemini/plan.h"
+#include "policies/range_trace.h"
+#include "policies/simulator.h"
+
+namespace gemini::policies {
+
+// Part of a round that is none.
+inline constexpr double kAgreed = 0.002;
+inline constexpr int kMostTurns = 6;
+
+struct PlayedPlan {
+  Simulation played;                      // But for device_floor_bytes.
+  std::vector<PlannedHostUse> host_uses;  // As Plan has them.
+};
+
+// `trace` is the one that the plan was made of, with the gradients that it keeps; `host_bytes` as in Simulate.
+PlayedPlan PlayInHost(const RangeTrace& trace, const Plan& plan, const CostModel& costs,
+                      int64_t host_bytes, bool with_events);
+
+}  // namespace gemini::policies
