@@ -5,6 +5,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 namespace gemini::policies {
@@ -29,9 +30,10 @@ struct HostAccess {
 // When HOST is ready for an event: its first chunk may begin, and its last one. Since the beginning of the
 // round that comes so many after the one that lists it.
 struct HostReady {
+  static constexpr int64_t kLongAgo = std::numeric_limits<int64_t>::min() / 4;
   int64_t rounds_after = 0;
-  int64_t first_ns = 0;
-  int64_t last_ns = 0;
+  int64_t first_ns = kLongAgo;
+  int64_t last_ns = kLongAgo;
 };
 
 struct HostTimes {

@@ -7,7 +7,6 @@
 
 #include "policies/host_access.h"
 #include "policies/host_playback.h"
-#include "policies/host_uses.h"
 #include "policies/playback.h"
 
 namespace gemini::policies {
@@ -33,11 +32,17 @@ HostTimes TimesOf(const RangeTrace& trace, const Plan& plan,
   std::vector<int32_t> last_part(accesses.size(), 0);
   for (const HostUse& use : uses) {
     last_part[use.access] = std::max(last_part[use.access], use.part);
-    if (use.part == 0) ReadyOf(accesses[use.access], times).rounds_after = use.rounds_after;
+  }
+  for (size_t i = 0; i < uses.size(); ++i) {
+    if (uses[i].part > 0) continue;
+    // Counted from the round in which it is ready: what is late there makes the ones before no longer.
+    HostReady& ready = ReadyOf(accesses[uses[i].access], times);
+    ready.rounds_after =
+        std::max(ready.rounds_after, uses[i].rounds_after + round.ready_ns[i] / round.round_ns);
   }
   for (size_t i = 0; i < uses.size(); ++i) {
     const HostUse& use = uses[i];
-    if (use.kind == HostUseKind::kGivesUp || round.ready_ns[i] == 0) continue;
+    if (round.ready_ns[i] == 0) continue;
     const HostAccess& access = accesses[use.access];
     HostReady& ready = ReadyOf(access, times);
     const int64_t ready_ns =
@@ -87,15 +92,16 @@ PlayedPlan PlayInHost(const RangeTrace& trace, const Plan& plan, const CostModel
     if (turn > 0) playback.set_host_times(&times);
     result.played = playback.PlayToSteadyState();
     const int64_t round_ns = std::max<int64_t>(result.played.totals.round_ns, 1);
-    const bool agree = turn > 0 && static_cast<double>(std::abs(round_ns - before_ns)) <=
-                                       kAgreed * static_cast<double>(before_ns);
+    // The first time in HOST was too long, where it was too short at all.
+    const bool agree = turn > (round.transfers.empty() ? 0 : 1) &&
+                       static_cast<double>(std::abs(round_ns - before_ns)) <=
+                           kAgreed * static_cast<double>(before_ns);
     if (agree || turn == kMostTurns) break;
     before_ns = round_ns;
-    const std::vector<HostUse> uses = HostUses(trace, plan, playback.host_accesses(), round_ns);
-    round = PlayHost(uses, slots, trace.chunk_bytes, costs, round_ns,
+    result.host_uses = HostUses(trace, plan, playback.host_accesses(), round_ns);
+    round = PlayHost(result.host_uses, slots, trace.chunk_bytes, costs, round_ns,
                      turn == 0 ? LateUses::kDelayAll : LateUses::kAsked);
-    times = TimesOf(trace, plan, playback.host_accesses(), uses, round);
-    result.host_uses = PlannedHostUses(uses);
+    times = TimesOf(trace, plan, playback.host_accesses(), result.host_uses, round);
   }
   result.played.totals.nvme_read_bytes = round.read_bytes;
   result.played.totals.nvme_write_bytes = round.write_bytes;

@@ -9,6 +9,7 @@
 
 #include "gemini/cost_model.h"
 #include "gemini/plan.h"
+#include "policies/host_uses.h"
 #include "policies/range_trace.h"
 #include "policies/simulator.h"
 
@@ -19,8 +20,8 @@ inline constexpr double kAgreed = 0.002;
 inline constexpr int kMostTurns = 6;
 
 struct PlayedPlan {
-  Simulation played;                      // But for device_floor_bytes.
-  std::vector<PlannedHostUse> host_uses;  // As Plan has them.
+  Simulation played;               // But for device_floor_bytes.
+  std::vector<HostUse> host_uses;  // Of which Plan has PlannedHostUses. Empty: HOST holds all.
 };
 
 // `trace` is the one that the plan was made of, with the gradients that it keeps; `host_bytes` as in Simulate.

@@ -256,7 +256,7 @@ class Playback {
     if (use.kind == HostUseKind::kGivesUp) {
       if (std::exchange(chunk.in_host, false)) pool.GiveSlot();
       chunk.on_nvme = false;
-      return now_ns;
+      return kLongAgo;
     }
     pool.Used(use.chunk);
     int64_t ready_ns = kLongAgo;

@@ -140,7 +140,7 @@ void PredictHost(const PlanInputs& in, Plan& plan) {
                                  /*with_events=*/false);
   played.played.totals.device_floor_bytes = plan.prediction.device_floor_bytes;
   plan.prediction = played.played.totals;
-  plan.host_uses = std::move(played.host_uses);
+  plan.host_uses = PlannedHostUses(played.host_uses);
 }
 
 }  // namespace

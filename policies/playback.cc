@@ -66,13 +66,27 @@ int64_t Playback::CopiesNs(int32_t range, int64_t bytes, double bytes_per_second
   return trace_.ranges[range].num_bundles * costs_.copy_latency_ns + NsFor(bytes, bytes_per_second);
 }
 
+int64_t Playback::NextHostBeginNs(int64_t round_end_ns) const {
+  if (host_times_ == nullptr) return round_end_ns;
+  return std::max(round_end_ns, host_begin_ns_ + host_times_->least_round_ns);
+}
+
+// Known when the last operator, which is what most that comes later waits for, has begun.
+int64_t Playback::RoundEndNs() const {
+  if (position_ < trace_.num_positions() - 1) return round_begin_ns_ + round_ns_;
+  return now_ns_ + (IsUpdate(position_) ? trace_.operators[position_].compute_ns : 0);
+}
+
 HostReady Playback::AskHost(HostEvent event, int32_t index, int64_t asked_ns, int64_t chunk_ns) {
   if (with_events_) {
-    host_accesses_.push_back({event, index, asked_ns - round_begin_ns_, chunk_ns});
+    const int64_t since_ns = std::max<int64_t>(asked_ns - host_begin_ns_, 0);
+    host_accesses_.push_back({event, index, since_ns, chunk_ns});
   }
   if (host_times_ == nullptr) return {};
   const HostReady& ready = host_times_->of(event, index);
-  const int64_t begin_ns = round_begin_ns_ + ready.rounds_after * round_ns_;
+  const int64_t begin_ns = ready.rounds_after == 0 ? host_begin_ns_
+                                                   : NextHostBeginNs(RoundEndNs()) +
+                                                         (ready.rounds_after - 1) * round_ns_;
   return {.first_ns = begin_ns + ready.first_ns, .last_ns = begin_ns + ready.last_ns};
 }
 
@@ -83,6 +97,7 @@ void Playback::Record(const SimulatedEvent& event) {
 int64_t Playback::PlayRound() {
   next_fetch_ = next_eviction_ = next_out_ = 0;
   round_begin_ns_ = now_ns_;
+  if (rounds_ > 0) host_begin_ns_ = NextHostBeginNs(now_ns_);
   host_accesses_.clear();
   totals_ = {};
   // The last interval is not over yet; it is that of each round's end in steady state.
@@ -229,12 +244,7 @@ void Playback::Begin(int32_t position) {
     wait_for(evict_free_);
     wait_for(update_free_);
   }
-  if (position == 0) {
-    if (host_times_ != nullptr && rounds_ > 0) {
-      wait_for({first_begin_ns_ + host_times_->least_round_ns, StallCause::kNvme});
-    }
-    first_begin_ns_ = begin.ns;
-  }
+  if (position == 0) wait_for({host_begin_ns_, StallCause::kNvme});
   const int64_t stall_ns = begin.ns - now_ns_;
   now_ns_ = begin.ns;
   totals_.compute_ns += ComputeNs(position);
@@ -343,7 +353,9 @@ void Playback::UpdateRange(int32_t range, StallCause cause) {
 Simulation Playback::PlayToSteadyState() {
   int64_t round_ns = PlayRound();
   int64_t before_ns = -1;
-  for (int rounds = 1; rounds < kMostRounds && round_ns != before_ns; ++rounds) {
+  // What HOST is late for in a round shows in the next one, or the one after it.
+  const auto differ = [&] { return host_times_ != nullptr || round_ns != before_ns; };
+  for (int rounds = 1; rounds < kMostRounds && differ(); ++rounds) {
     before_ns = round_ns;
     round_ns = PlayRound();
   }

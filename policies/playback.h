@@ -115,6 +115,8 @@ class Playback {
   // Tells what is done in HOST, and returns when HOST is ready for it: the moments at which its first chunk
   // and its last one may begin.
   HostReady AskHost(HostEvent event, int32_t index, int64_t asked_ns, int64_t chunk_ns);
+  int64_t NextHostBeginNs(int64_t round_end_ns) const;
+  int64_t RoundEndNs() const;
   void Record(const SimulatedEvent& event);
   Simulation TakeResult(int64_t round_ns);
 
@@ -130,9 +132,9 @@ class Playback {
 
   int64_t now_ns_ = 0;  // The last interval's end.
   int64_t round_begin_ns_ = 0;
-  int64_t round_ns_ = 0;        // Of the last one that is over.
-  int64_t first_begin_ns_ = 0;  // Of the last round's first operator.
-  int64_t fetch_free_ns_ = 0;   // When each lane is.
+  int64_t round_ns_ = 0;       // Of the last one that is over.
+  int64_t host_begin_ns_ = 0;  // Of the round in HOST, which NVME may hold back.
+  int64_t fetch_free_ns_ = 0;  // When each lane is.
   Moment evict_free_;
   Moment update_free_ = {.cause = StallCause::kUpdate};
   std::vector<Moment> ready_;        // By range: on DEVICE since.
