@@ -21,12 +21,13 @@ constexpr int64_t kLongAgo = std::numeric_limits<int64_t>::min();
 // The chunks of one space.
 class Pool {
  public:
-  Pool(absl::Span<const PlannedHostUse> uses, int32_t space, int64_t num_slots, int64_t num_chunks)
-      : foresight_(uses, space, num_chunks),
+  Pool(HostForesight foresight, int32_t space, int64_t num_slots, int64_t num_chunks)
+      : foresight_(std::move(foresight)),
         space_(space),
         free_slots_(num_slots),
         chunks_(num_chunks) {
-    // The first ones to be used are in HOST. Who is never used has left it, and is of no account.
+    // The first ones to be used are in HOST, and were on NVME before if they do not change. Who is never used
+    // has left it, and is of no account.
     std::vector<std::pair<int64_t, int64_t>> by_use;
     for (int64_t chunk = 0; chunk < num_chunks; ++chunk) {
       const int64_t next = foresight_.NextUse(ChunkId(chunk));
@@ -36,11 +37,10 @@ class Pool {
     for (const auto& [next, chunk] : by_use) {
       if (free_slots_ > 0) {
         --free_slots_;
-        chunks_[chunk] = {.in_host = true, .on_nvme = false};
+        chunks_[chunk] = {.in_host = true, .on_nvme = KindOf(ChunkId(chunk)) != ChunkKind::kGrad};
         victims_.emplace(next, chunk);
       } else {
         chunks_[chunk].on_nvme = true;
-        AddMissing(ChunkId(chunk));
       }
     }
   }
@@ -65,15 +65,9 @@ class Pool {
     }
   }
 
-  // The missing chunk whose bytes are needed first.
-  std::optional<ChunkId> FirstMissing() {
-    for (; !missing_.empty(); missing_.pop()) {
-      const auto& [next, id] = missing_.top();
-      const ChunkId chunk(id);
-      if (!at(chunk).in_host && at(chunk).on_nvme && foresight_.NextUse(chunk) == next)
-        return chunk;
-    }
-    return std::nullopt;
+  std::optional<ChunkId> NextToRead() {
+    return foresight_.NextToRead(
+        [this](ChunkId chunk) { return !at(chunk).in_host && at(chunk).on_nvme; });
   }
   // The chunk in HOST that nobody holds and that is used last.
   std::optional<ChunkId> LastUsed() {
@@ -90,23 +84,17 @@ class Pool {
   void Leave(ChunkId chunk) {
     at(chunk).in_host = false;
     at(chunk).on_nvme = true;
-    AddMissing(chunk);
   }
 
  private:
   using Entry =
       std::pair<int64_t, int64_t>;  // Its next use, and the chunk. Outdated ones are passed over.
 
-  void AddMissing(ChunkId chunk) {
-    if (foresight_.NeedsBytes(chunk)) missing_.emplace(foresight_.NextUse(chunk), chunk.value());
-  }
-
   HostForesight foresight_;
   int32_t space_;
   int64_t free_slots_;
   std::vector<Chunk> chunks_;
   std::priority_queue<Entry> victims_;
-  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> missing_;
 };
 
 class Playback {
@@ -125,8 +113,10 @@ class Playback {
       num_chunks[use.space] = std::max(num_chunks[use.space], use.chunk.value() + 1);
     }
     for (size_t space = 0; space < slots_of_space.size(); ++space) {
-      pools_.emplace_back(planned, static_cast<int32_t>(space), slots_of_space[space],
-                          num_chunks[space]);
+      const auto index = static_cast<int32_t>(space);
+      pools_.emplace_back(HostForesight(planned, round_ns, HostReadNs(chunk_bytes, costs), index,
+                                        num_chunks[space]),
+                          index, slots_of_space[space], num_chunks[space]);
     }
   }
 
@@ -187,7 +177,7 @@ class Playback {
     for (size_t tried = 0; tried < pools_.size(); ++tried) {
       Pool& pool = pools_[turn_];
       turn_ = (turn_ + 1) % pools_.size();
-      const std::optional<ChunkId> missing = pool.FirstMissing();
+      const std::optional<ChunkId> missing = pool.NextToRead();
       if (!missing) continue;
       int64_t room_ns = ahead_ns_;
       if (pool.has_free_slot()) {
@@ -302,6 +292,11 @@ int64_t ChunksOf(const RangeTrace& trace) {
 
 }  // namespace
 
+int64_t HostReadNs(int64_t chunk_bytes, const CostModel& costs) {
+  return std::llround(static_cast<double>(chunk_bytes) * 1e9 /
+                      std::min(costs.nvme_read, costs.nvme_write));
+}
+
 bool HostHoldsAll(const RangeTrace& trace, int64_t host_bytes) {
   const int64_t spare = kSpareSlots * static_cast<int64_t>(trace.chunks_of_space.size());
   return ChunksOf(trace) + spare <= host_bytes / trace.chunk_bytes;
@@ -313,7 +308,7 @@ std::vector<int64_t> SlotsOfSpaces(const RangeTrace& trace, int64_t host_bytes) 
   std::vector<int64_t> slots;
   for (const int64_t chunks : trace.chunks_of_space) {
     // Not many more slots than chunks: the product is far from overflowing.
-    slots.push_back(std::max(all_slots * chunks / all_chunks - kSlotsBesideChunks, kUpdateSlots));
+    slots.push_back(std::max(all_slots * chunks / all_chunks - kFreeSlots, kUpdateSlots));
   }
   return slots;
 }

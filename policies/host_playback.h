@@ -21,14 +21,13 @@
 
 namespace gemini::policies {
 
-// The slots of each space that hold no chunk of its own while updates and write-backs are under way: three
-// new chunks of an update, and what a batch of write-backs brings.
-inline constexpr int64_t kSlotsBesideChunks = 3 + kBatchSlots;
+// As Plan::host_read_ns: the one that is spilled is written while another is read.
+int64_t HostReadNs(int64_t chunk_bytes, const CostModel& costs);
 
 // Whether all chunks of the trace have room in HOST, beside the spare slots of their spaces.
 bool HostHoldsAll(const RangeTrace& trace, int64_t host_bytes);
 
-// By space, what it has for its chunks: its share of host_bytes by its chunks, less kSlotsBesideChunks, and
+// By space, what it has for its chunks: its share of host_bytes by its chunks, less kFreeSlots, and
 // enough for an update in any case. HOST does not hold all.
 std::vector<int64_t> SlotsOfSpaces(const RangeTrace& trace, int64_t host_bytes);
 

@@ -101,7 +101,8 @@ std::vector<PlannedHostUse> PlannedHostUses(absl::Span<const HostUse> uses) {
     if (use.kind == HostUseKind::kGivesUp) continue;
     planned.push_back({.space = use.space,
                        .chunk = use.chunk,
-                       .overwrites = use.kind == HostUseKind::kOverwrites});
+                       .overwrites = use.kind == HostUseKind::kOverwrites,
+                       .at_ns = use.asked_ns});
   }
   return planned;
 }

@@ -141,6 +141,7 @@ void PredictHost(const PlanInputs& in, Plan& plan) {
   played.played.totals.device_floor_bytes = plan.prediction.device_floor_bytes;
   plan.prediction = played.played.totals;
   plan.host_uses = PlannedHostUses(played.host_uses);
+  plan.host_read_ns = HostReadNs(plan.chunk_bytes, in.costs);
 }
 
 }  // namespace

@@ -55,7 +55,7 @@ RangeTrace FrozenLayers(int layers, int64_t compute_ns) {
 }
 
 // HOST with so many slots for chunks.
-int64_t HostFor(int64_t num_slots) { return (num_slots + kSlotsBesideChunks) * kChunk; }
+int64_t HostFor(int64_t num_slots) { return (num_slots + kFreeSlots) * kChunk; }
 
 TEST(HostPlanTest, APlanThatHostHoldsIsMadeAsBefore) {
   const RangeTrace trace = FrozenLayers(30, 20'000);

@@ -53,10 +53,10 @@ TEST(HostUsesTest, AFetchReadsAndAWriteBackOverwritesEachChunkInTurn) {
   EXPECT_EQ(uses[3].access, 0);
   EXPECT_EQ(uses[3].held_ns, 10);
   EXPECT_THAT(PlannedHostUses(uses),
-              ElementsAre(PlannedHostUse{0, ChunkOf(BundleId(0), ChunkKind::kParam), false},
-                          PlannedHostUse{0, ChunkOf(BundleId(3), ChunkKind::kParam), true},
-                          PlannedHostUse{0, ChunkOf(BundleId(1), ChunkKind::kParam), false},
-                          PlannedHostUse{0, ChunkOf(BundleId(2), ChunkKind::kParam), false}));
+              ElementsAre(PlannedHostUse{0, ChunkOf(BundleId(0), ChunkKind::kParam), false, 100},
+                          PlannedHostUse{0, ChunkOf(BundleId(3), ChunkKind::kParam), true, 105},
+                          PlannedHostUse{0, ChunkOf(BundleId(1), ChunkKind::kParam), false, 110},
+                          PlannedHostUse{0, ChunkOf(BundleId(2), ChunkKind::kParam), false, 120}));
 }
 
 TEST(HostUsesTest, AGradientOverwritesTheChunksThatItFillsAlone) {
