@@ -16,10 +16,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "server/budget_shares.h"
 #include "server/budgets.h"
 #include "server/event_loop.h"
 #include "server/nvme_io.h"
@@ -68,7 +70,22 @@ class Server {
     uint64_t session = 0;
     uint64_t request = 0;
     OpenLeaseRequest want;
-    std::optional<EventLoop::TimerId> timer = {};  // Set once others were asked to give way for it.
+    bool asked = false;  // Others, to give way for it: what it is promised is kept for it.
+    std::optional<EventLoop::TimerId> timer = {};  // Set with `asked`, until it has run.
+  };
+  // Where DEVICE for newcomers can come from.
+  struct DeviceSupply {
+    int64_t coming_bytes = 0;         // Free, on its way back, or asked for and not yet vacated.
+    int64_t slack_bytes = 0;          // Above the floors of those who take epochs.
+    std::vector<BudgetShare> shares;  // Theirs, less those whose lease is still being made.
+  };
+  // What a newcomer is to have of it.
+  struct DevicePromise {
+    bool fits = false;         // Otherwise not even the floors of all who wait do.
+    int64_t fair_bytes = 0;    // An equal part for each job that has or wants some.
+    int64_t own_bytes = 0;     // At least its floor, at most its want.
+    int64_t others_bytes = 0;  // Promised to others for whom somebody was asked.
+    int64_t others_floor_bytes = 0;
   };
 
   Server(ServerOptions options, std::unique_ptr<EventLoop> loop, ServerStores stores);
@@ -110,20 +127,23 @@ class Server {
   void Handle(Session& session, uint64_t id, const OpenLeaseRequest& open);
   void Handle(Session& session, uint64_t id, const AckEpochRequest& ack);
   // Returns false when the request must wait: for bytes on their way back, or that others were asked
-  // for. `reserved_bytes` of DEVICE are for those who wait already.
-  bool TryLease(WaitingLease& waiting, int64_t reserved_bytes);
+  // for. It came after those in waiting_leases_, and before `later`.
+  bool TryLease(WaitingLease& waiting, const std::deque<WaitingLease>& later);
   void BeginLease(Session& session, uint64_t request, const OpenLeaseRequest& open,
                   const TierMap<int64_t>& granted);
   void FinishLease(Session& session, uint64_t request, const absl::Status& made);
   void RetryWaitingLeases();
   void DropWaitingLease(uint64_t session);
   void EndWait(WaitingLease& waiting);
-  void RefuseAfterTimeout(uint64_t session_id);
-  // Of DEVICE, of those that others were asked to give way for.
-  static int64_t FloorsOf(const std::deque<WaitingLease>& waiting);
+  void EndWaitForAnswers(uint64_t session_id);
   absl::Status NoRoom(Tier tier, const OpenLeaseRequest& open) const;
-  // Posts smaller targets to others so that the newcomer's floor will fit. False: it never will.
-  bool AskToGiveWay(WaitingLease& waiting, int64_t reserved_bytes);
+  absl::Status NobodyAnswered(const OpenLeaseRequest& open) const;
+  DeviceSupply FindDeviceSupply() const;
+  DevicePromise PromiseDevice(const WaitingLease& waiting, const std::deque<WaitingLease>& later,
+                              const DeviceSupply& supply) const;
+  // Posts smaller targets to others, so that what is promised will be there.
+  void AskToGiveWay(WaitingLease& waiting, const DevicePromise& promise,
+                    const DeviceSupply& supply);
   // Gives what is free to those who have less than they want, if nobody waits.
   void GrowBack();
   void PostTarget(Session& session, int64_t device_bytes);

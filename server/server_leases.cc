@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The requests of server/server.h about leases: who gets which budgets, who gives way on DEVICE for a
 // newcomer, and who grows when one leaves.
+// This comes to an end, whatever others do: somebody is asked only for a newcomer that waits. While one waits,
+// targets only fall, and none below its floor; a newcomer is answered once, when its timer has run at the
+// latest. Growing back takes what is free when nobody waits, and so from nobody: nobody is asked for it.
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -88,7 +91,7 @@ void Server::Handle(Session& session, uint64_t id, const OpenLeaseRequest& open)
   }
   WaitingLease lease = {.session = session.id, .request = id, .want = open};
   session.connection->Pause();
-  if (!TryLease(lease, FloorsOf(waiting_leases_))) waiting_leases_.push_back(std::move(lease));
+  if (!TryLease(lease, {})) waiting_leases_.push_back(std::move(lease));
 }
 
 absl::Status Server::NoRoom(Tier tier, const OpenLeaseRequest& open) const {
@@ -119,32 +122,104 @@ absl::Status Server::NoRoom(Tier tier, const OpenLeaseRequest& open) const {
   return absl::ResourceExhaustedError(message);
 }
 
-int64_t Server::FloorsOf(const std::deque<WaitingLease>& waiting) {
-  int64_t floor_bytes = 0;
-  for (const WaitingLease& lease : waiting) {
-    if (lease.timer.has_value()) floor_bytes += lease.want.floor[Tier::kDevice];
+absl::Status Server::NobodyAnswered(const OpenLeaseRequest& open) const {
+  std::vector<std::string> silent;
+  for (const auto& [id, session] : sessions_) {
+    if (!session->lease.has_value() || session->lease->reclaiming) continue;
+    if (session->lease->device_target < session->lease->granted[Tier::kDevice]) {
+      silent.push_back(Named(*session));
+    }
   }
-  return floor_bytes;
+  return absl::ResourceExhaustedError(absl::StrCat(
+      NoRoom(Tier::kDevice, open).message(), "; asked to give way and did not answer within ",
+      absl::FormatDuration(options_.epoch_timeout), ": ",
+      silent.empty() ? "nobody" : absl::StrJoin(silent, ", ")));
+}
+
+Server::DeviceSupply Server::FindDeviceSupply() const {
+  const TierBudget device = budgets_.tier(Tier::kDevice);
+  DeviceSupply supply;
+  supply.coming_bytes = device.free_bytes() + device.reclaiming_bytes;
+  for (const auto& [id, session] : sessions_) {
+    if (!AnswersEpochs(*session)) continue;
+    const Lease& lease = *session->lease;
+    const BudgetShare share = {
+        .session = id,
+        .granted_bytes = lease.device_target,
+        .floor_bytes = std::min(lease.floor[Tier::kDevice], lease.device_target)};
+    supply.coming_bytes += lease.granted[Tier::kDevice] - lease.device_target;
+    supply.slack_bytes += share.granted_bytes - share.floor_bytes;
+    // A lease that is still being made can be asked once it is.
+    if (lease.segment_map.data() != nullptr) supply.shares.push_back(share);
+  }
+  return supply;
+}
+
+Server::DevicePromise Server::PromiseDevice(const WaitingLease& waiting,
+                                            const std::deque<WaitingLease>& later,
+                                            const DeviceSupply& supply) const {
+  const int64_t capacity_bytes = budgets_.tier(Tier::kDevice).capacity_bytes;
+  const auto wants_some = [](const WaitingLease& lease) {
+    return lease.want.want[Tier::kDevice] > 0;
+  };
+  int64_t num_jobs = 1 + std::ranges::count_if(waiting_leases_, wants_some) +
+                     std::ranges::count_if(later, wants_some);
+  for (const auto& [id, session] : sessions_) {
+    if (!session->lease.has_value() || session->lease->reclaiming) continue;
+    if (session->lease->want[Tier::kDevice] > 0) ++num_jobs;
+  }
+  DevicePromise promise;
+  promise.fair_bytes = capacity_bytes / num_jobs / kPageBytes * kPageBytes;
+  std::vector<Newcomer> newcomers;
+  const auto add = [&](const WaitingLease& lease) {
+    const int64_t floor_bytes = lease.want.floor[Tier::kDevice];
+    newcomers.push_back({.floor_bytes = floor_bytes,
+                         .target_bytes = std::min(lease.want.want[Tier::kDevice],
+                                                  std::max(floor_bytes, promise.fair_bytes))});
+  };
+  for (const WaitingLease& lease : waiting_leases_) {
+    if (lease.asked) add(lease);
+  }
+  const size_t own = newcomers.size();
+  add(waiting);
+  for (const WaitingLease& lease : later) {
+    if (lease.asked) add(lease);
+  }
+  const std::vector<int64_t> promised =
+      Promises(newcomers, supply.coming_bytes + supply.slack_bytes);
+  promise.fits = !promised.empty();
+  for (size_t i = 0; i < newcomers.size(); ++i) {
+    const int64_t bytes = promise.fits ? promised[i] : newcomers[i].floor_bytes;
+    if (i == own) {
+      promise.own_bytes = bytes;
+    } else {
+      promise.others_bytes += bytes;
+      promise.others_floor_bytes += newcomers[i].floor_bytes;
+    }
+  }
+  return promise;
 }
 
 void Server::EndWait(WaitingLease& waiting) {
   if (waiting.timer.has_value()) loop_->Cancel(*std::exchange(waiting.timer, std::nullopt));
 }
 
-bool Server::TryLease(WaitingLease& waiting, int64_t reserved_bytes) {
+bool Server::TryLease(WaitingLease& waiting, const std::deque<WaitingLease>& later) {
   Session& session = *Find(waiting.session);
   const OpenLeaseRequest& open = waiting.want;
-  const auto refuse = [&](Tier tier) {
+  const auto refuse = [&](const absl::Status& status) {
     EndWait(waiting);
-    Refuse(session, waiting.request, NoRoom(tier, open));
+    Refuse(session, waiting.request, status);
     session.connection->Resume();
     return true;
   };
+  const DeviceSupply supply = FindDeviceSupply();
+  const DevicePromise promise = PromiseDevice(waiting, later, supply);
   TierMap<int64_t> granted;
   for (Tier tier : kAllTiers) {
     const TierBudget budget = budgets_.tier(tier);
     // What others gave way for is not there for those who came later.
-    const int64_t reserved = tier == Tier::kDevice ? reserved_bytes : 0;
+    const int64_t reserved = tier == Tier::kDevice ? promise.others_bytes : 0;
     granted[tier] = std::min(open.want[tier], std::max<int64_t>(0, budget.free_bytes() - reserved));
     // Bytes on their way back come within a time that only depends on the kernel: worth the wait, as
     // when a trainer is started again right after it was killed.
@@ -154,11 +229,22 @@ bool Server::TryLease(WaitingLease& waiting, int64_t reserved_bytes) {
     if (worth_waiting && soon >= open.floor[tier]) return false;
   }
   for (Tier tier : {Tier::kHost, Tier::kNvme}) {
-    if (granted[tier] < open.floor[tier]) return refuse(tier);
+    if (granted[tier] < open.floor[tier]) return refuse(NoRoom(tier, open));
   }
-  if (granted[Tier::kDevice] < open.floor[Tier::kDevice]) {
-    if (AskToGiveWay(waiting, reserved_bytes)) return false;
-    return refuse(Tier::kDevice);
+  int64_t& device_bytes = granted[Tier::kDevice];
+  if (device_bytes >= promise.own_bytes) {
+    // What came beside its part goes to those who gave way for it, and to it: see GrowBack.
+    if (waiting.asked && open.takes_epochs) device_bytes = promise.own_bytes;
+  } else if (waiting.asked && !waiting.timer.has_value()) {
+    const int64_t free_bytes = budgets_.tier(Tier::kDevice).free_bytes();
+    device_bytes = std::max(device_bytes,
+                            std::min(promise.own_bytes, free_bytes - promise.others_floor_bytes));
+    if (device_bytes < open.floor[Tier::kDevice]) return refuse(NobodyAnswered(open));
+  } else if (!promise.fits) {
+    return refuse(NoRoom(Tier::kDevice, open));
+  } else {
+    AskToGiveWay(waiting, promise, supply);
+    return false;
   }
   EndWait(waiting);
   BeginLease(session, waiting.request, open, granted);
@@ -242,9 +328,7 @@ void Server::RetryWaitingLeases() {
   while (!waiting.empty()) {
     WaitingLease lease = std::move(waiting.front());
     waiting.pop_front();
-    // Nobody's wish comes before another's floor.
-    const int64_t reserved_bytes = FloorsOf(waiting_leases_) + FloorsOf(waiting);
-    if (!TryLease(lease, reserved_bytes)) waiting_leases_.push_back(std::move(lease));
+    if (!TryLease(lease, waiting)) waiting_leases_.push_back(std::move(lease));
   }
   GrowBack();
 }
@@ -256,7 +340,7 @@ void Server::DropWaitingLease(uint64_t session) {
   if (found == waiting_leases_.end()) return;
   EndWait(*found);
   waiting_leases_.erase(found);
-  GrowBack();
+  RetryWaitingLeases();  // What was vacated for it may be what others wait for.
 }
 
 void Server::PostTarget(Session& session, int64_t device_bytes) {
@@ -268,61 +352,31 @@ void Server::PostTarget(Session& session, int64_t device_bytes) {
                    FormatByteSize(lease.want[Tier::kDevice]), lease.epoch);
 }
 
-bool Server::AskToGiveWay(WaitingLease& waiting, int64_t reserved_bytes) {
-  const TierBudget device = budgets_.tier(Tier::kDevice);
-  // By subtraction: a peer's floor may be as large as its type.
-  if (waiting.want.floor[Tier::kDevice] > device.capacity_bytes - reserved_bytes) return false;
-  int64_t coming_bytes = device.free_bytes() + device.reclaiming_bytes;
-  bool being_made = false;
-  std::vector<BudgetShare> shares;
-  for (const auto& [id, session] : sessions_) {
-    if (!AnswersEpochs(*session)) continue;
-    const Lease& lease = *session->lease;
-    if (lease.segment_map.data() == nullptr) {
-      being_made = true;
-      continue;
-    }
-    coming_bytes += lease.granted[Tier::kDevice] - lease.device_target;
-    shares.push_back({.session = id,
-                      .granted_bytes = lease.device_target,
-                      .floor_bytes = std::min(lease.floor[Tier::kDevice], lease.device_target)});
-  }
-  const int64_t needed_bytes = waiting.want.floor[Tier::kDevice] + reserved_bytes - coming_bytes;
+void Server::AskToGiveWay(WaitingLease& waiting, const DevicePromise& promise,
+                          const DeviceSupply& supply) {
+  const int64_t needed_bytes = promise.own_bytes + promise.others_bytes - supply.coming_bytes;
   if (needed_bytes > 0) {
-    const std::vector<NewShare> smaller = GiveWay(shares, needed_bytes);
-    if (smaller.empty() && !being_made) return false;
+    // For a floor as few are disturbed as can be; for a wish, those first who have more than their part.
+    // Where the slack is in a lease that is still being made, nobody is asked before that.
+    const bool is_wish = promise.own_bytes > waiting.want.floor[Tier::kDevice];
+    const std::vector<NewShare> smaller =
+        is_wish ? GiveWayFairly(supply.shares, needed_bytes, promise.fair_bytes)
+                : GiveWay(supply.shares, needed_bytes);
     for (const NewShare& share : smaller) PostTarget(*Find(share.session), share.granted_bytes);
   }
-  if (!waiting.timer.has_value()) {
-    waiting.timer = loop_->After(
-        options_.epoch_timeout, [this, session = waiting.session] { RefuseAfterTimeout(session); });
-  }
-  return true;
+  if (waiting.asked) return;
+  waiting.asked = true;
+  waiting.timer = loop_->After(options_.epoch_timeout,
+                               [this, session = waiting.session] { EndWaitForAnswers(session); });
 }
 
-void Server::RefuseAfterTimeout(uint64_t session_id) {
+void Server::EndWaitForAnswers(uint64_t session_id) {
   const auto found =
       std::find_if(waiting_leases_.begin(), waiting_leases_.end(),
                    [&](const WaitingLease& waiting) { return waiting.session == session_id; });
   if (found == waiting_leases_.end()) return;
-  std::vector<std::string> silent;
-  for (const auto& [id, session] : sessions_) {
-    if (!session->lease.has_value() || session->lease->reclaiming) continue;
-    if (session->lease->device_target < session->lease->granted[Tier::kDevice]) {
-      silent.push_back(Named(*session));
-    }
-  }
-  const absl::Status no_room = NoRoom(Tier::kDevice, found->want);
-  const uint64_t request = found->request;
-  waiting_leases_.erase(found);  // Its timer has run.
-  Session& session = *Find(session_id);
-  Refuse(session, request,
-         absl::ResourceExhaustedError(
-             absl::StrCat(no_room.message(), "; asked to give way and did not answer within ",
-                          absl::FormatDuration(options_.epoch_timeout), ": ",
-                          silent.empty() ? "nobody" : absl::StrJoin(silent, ", "))));
-  session.connection->Resume();
-  RetryWaitingLeases();
+  found->timer.reset();
+  RetryWaitingLeases();  // It has what is free now, or is refused.
 }
 
 void Server::GrowBack() {

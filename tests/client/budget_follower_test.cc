@@ -122,5 +122,28 @@ TEST_F(BudgetFollowerTest, ATargetAboveItsBudgetIsAcknowledgedToo) {
   EXPECT_EQ(session_->device_budget().budget_bytes(), 8 * kMiB);
 }
 
+// Both want all of it: each has a half, and the second grows when the first is gone.
+TEST_F(BudgetFollowerTest, ASecondJobHasAHalfAndGrowsWhenTheFirstEnds) {
+  ASSERT_OK_AND_ASSIGN(session_, OpenWith(16 * kMiB, 2 * kMiB));
+  std::future<absl::StatusOr<std::unique_ptr<Session>>> newcomer =
+      std::async(std::launch::async, [this] { return OpenWith(16 * kMiB, 2 * kMiB); });
+  {
+    BudgetFollower follower(*session_);
+    while (newcomer.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
+      follower.BetweenOperators();
+    }
+  }
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Session> second, newcomer.get());
+  EXPECT_EQ(session_->device_budget().budget_bytes(), 8 * kMiB);
+  EXPECT_EQ(second->device_budget().budget_bytes(), 8 * kMiB);
+  session_.reset();
+  BudgetFollower follower(*second);
+  const absl::Time start = absl::Now();
+  while (second->device_budget().budget_bytes() < 16 * kMiB) {
+    ASSERT_LT(absl::Now() - start, absl::Seconds(20));
+    follower.BetweenOperators();
+  }
+}
+
 }  // namespace
 }  // namespace gemini::client

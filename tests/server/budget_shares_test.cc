@@ -2,6 +2,7 @@
 #include "server/budget_shares.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <random>
 
@@ -26,6 +27,33 @@ TEST(BudgetSharesTest, TheOneWithTheMostSlackGivesWayFirstAndNoMoreThanIsNeeded)
   EXPECT_THAT(GiveWay(Shares(), 14), ElementsAre(NewShare{2, 2}, NewShare{3, 1}, NewShare{1, 8}));
   EXPECT_THAT(GiveWay(Shares(), 15), IsEmpty());  // Nobody is robbed for what would not do.
   EXPECT_THAT(GiveWay({}, 1), IsEmpty());
+}
+
+TEST(BudgetSharesTest, WhoHasMoreThanAFairPartGivesWayBeforeOthers) {
+  // Above 7, or above their floors: 2, 3 and none.
+  EXPECT_THAT(GiveWayFairly(Shares(), 3, 7), ElementsAre(NewShare{2, 7}));
+  EXPECT_THAT(GiveWayFairly(Shares(), 4, 7), ElementsAre(NewShare{2, 7}, NewShare{1, 9}));
+  // Then of the rest: the second has 5 and the third 4.
+  EXPECT_THAT(GiveWayFairly(Shares(), 8, 7), ElementsAre(NewShare{1, 8}, NewShare{2, 4}));
+  EXPECT_THAT(GiveWayFairly(Shares(), 14, 7),
+              ElementsAre(NewShare{1, 8}, NewShare{2, 2}, NewShare{3, 1}));
+  EXPECT_THAT(GiveWayFairly(Shares(), 15, 7), IsEmpty());
+  // Nobody has more than that: as without.
+  EXPECT_THAT(GiveWayFairly(Shares(), 3, 100), ElementsAre(NewShare{2, 7}));
+}
+
+TEST(BudgetSharesTest, FloorsArePromisedBeforeTargetsAndTheFirstComesFirst) {
+  const std::vector<Newcomer> newcomers = {{.floor_bytes = 2, .target_bytes = 9},
+                                           {.floor_bytes = 3, .target_bytes = 3},
+                                           {.floor_bytes = 0, .target_bytes = 4}};
+  EXPECT_THAT(Promises(newcomers, 100), ElementsAre(9, 3, 4));
+  EXPECT_THAT(Promises(newcomers, 14), ElementsAre(9, 3, 2));
+  EXPECT_THAT(Promises(newcomers, 6), ElementsAre(3, 3, 0));
+  EXPECT_THAT(Promises(newcomers, 5), ElementsAre(2, 3, 0));
+  EXPECT_THAT(Promises(newcomers, 4), IsEmpty());
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  EXPECT_THAT(Promises({{1, kMost}, {kMost, kMost}}, 100), IsEmpty());
+  EXPECT_THAT(Promises({{1, kMost}, {0, kMost}}, 100), ElementsAre(100, 0));
 }
 
 TEST(BudgetSharesTest, TheOneThatLacksMostGrowsFirstAndNobodyBeyondWhatItWants) {
@@ -61,6 +89,21 @@ TEST(BudgetSharesTest, FloorsAndWantsHoldForAnyShares) {
       freed += by_session[share.session].granted_bytes - share.granted_bytes;
     }
     ASSERT_EQ(freed, amount <= slack ? amount : 0);
+    const int64_t fair = static_cast<int64_t>(random() % 10);
+    int64_t excess = 0, freed_fairly = 0;
+    for (const BudgetShare& share : shares) {
+      excess += share.granted_bytes - std::clamp(fair, share.floor_bytes, share.granted_bytes);
+    }
+    for (const NewShare& share : GiveWayFairly(shares, amount, fair)) {
+      const BudgetShare& before = by_session[share.session];
+      ASSERT_GE(share.granted_bytes, before.floor_bytes);
+      ASSERT_LT(share.granted_bytes, before.granted_bytes);
+      if (amount <= excess) {
+        ASSERT_GE(share.granted_bytes, fair);
+      }
+      freed_fairly += before.granted_bytes - share.granted_bytes;
+    }
+    ASSERT_EQ(freed_fairly, freed);
     int64_t taken = 0;
     for (const NewShare& share : ShareOut(shares, amount)) {
       ASSERT_LE(share.granted_bytes, by_session[share.session].want_bytes);
