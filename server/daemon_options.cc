@@ -153,6 +153,11 @@ absl::StatusOr<DaemonOptions> Resolve(const Settings& settings, int64_t availabl
   if (!settings.epoch_timeout.empty()) {
     GEMINI_ASSIGN_OR_RETURN(options.server.epoch_timeout,
                             ParseSeconds("epoch-timeout", settings.epoch_timeout));
+    if (options.server.epoch_timeout > kMaxEpochTimeout) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "epoch-timeout ", settings.epoch_timeout, ": at most ",
+          absl::ToInt64Seconds(kMaxEpochTimeout), " seconds, for clients wait no longer"));
+    }
   }
   return options;
 }
@@ -183,9 +188,9 @@ absl::StatusOr<DaemonOptions> ParseDaemonOptions(absl::Span<const std::string> a
   app.add_option("--log-level", flags.log_level, "debug, info, warn or error (default info)");
   app.add_option("--drain-timeout", flags.drain_timeout,
                  "Seconds to wait for jobs after SIGTERM (default 30)");
-  app.add_option(
-      "--epoch-timeout", flags.epoch_timeout,
-      "Seconds that a new job waits for others that were asked to give way (default 10)");
+  app.add_option("--epoch-timeout", flags.epoch_timeout,
+                 "Seconds that a new job waits for others that were asked to give way (default 10, "
+                 "at most 60)");
   app.add_flag("--version", version, "Print the version and exit");
   app.allow_extras();
   DaemonOptions special;

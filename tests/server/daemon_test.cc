@@ -154,6 +154,10 @@ TEST_F(DaemonTest, TheEpochTimeoutIsASetting) {
   EXPECT_THAT(newcomer.OpenLease({{4096, 0, 0}}, {{4096, 0, 0}}),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        HasSubstr("did not answer within 50ms: 'holder'")));
+  // Clients wait as long as it may be.
+  const Ended ended = Run(Flags({"--epoch-timeout", "61"}));
+  EXPECT_NE(ended.exit_code, 0);
+  EXPECT_THAT(ended.output, HasSubstr("epoch-timeout 61: at most 60 seconds"));
 }
 
 // Somebody cleaned the directory up while the first one ran.
