@@ -3,6 +3,8 @@
 // numbers are checked.
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <string>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -65,29 +67,29 @@ absl::Status CheckMakePlan(const MakePlanRequest& make, const Session& session) 
   return absl::OkStatus();
 }
 
+// Whether something of this phase is kept by its name. A client's phases: what is kept of them has a bound.
+template <typename Kept>
+bool IsListed(const std::map<std::string, Kept>& phases, const std::string& phase) {
+  return phases.contains(phase) || phases.size() < kMaxListedPhases;
+}
+
 // What its plans need at least is what a lease may shrink to, once there is one.
 void SetFloor(Session& session, const std::string& phase, int64_t device_floor_bytes) {
   if (!HasLease(session) || !session.lease->takes_epochs) return;
-  // A session of more phases than that keeps the largest floors seen of the others.
-  const bool listed = session.phase_floors.contains(phase);
-  if (listed || session.phase_floors.size() < kMaxPhaseFloors) {
+  int64_t& others = session.other_phases_floor;
+  if (IsListed(session.phase_floors, phase)) {
     session.phase_floors[phase] = device_floor_bytes;
   } else {
-    int64_t& first = session.phase_floors.begin()->second;
-    first = std::max(first, device_floor_bytes);
+    others = std::max(others, device_floor_bytes);
   }
-  int64_t floor_bytes = 0;
+  int64_t floor_bytes = others;
   for (const auto& [name, bytes] : session.phase_floors) floor_bytes = std::max(floor_bytes, bytes);
   session.lease->floor[Tier::kDevice] =
       std::min(floor_bytes, session.lease->granted[Tier::kDevice]);
 }
 
-// A session of more phases than that keeps those of the first ones.
 void KeepInputs(Session& session, const std::string& phase, const PlanInputsUsed& inputs) {
-  if (phase.size() > kMaxShownPhaseChars) return;  // A client's: what is kept of it has a bound.
-  if (session.plan_inputs.contains(phase) || session.plan_inputs.size() < kMaxPhaseFloors) {
-    session.plan_inputs[phase] = inputs;
-  }
+  if (IsListed(session.plan_inputs, phase)) session.plan_inputs[phase] = inputs;
 }
 
 }  // namespace

@@ -49,8 +49,8 @@ struct Lease {
   std::optional<RefusalShown> refusal;  // Of its OpenLease; sent when its bytes are back.
 };
 
-// What the plans of a session need of DEVICE at least, by phase: that of its lease is the largest.
-inline constexpr size_t kMaxPhaseFloors = 64;
+// Phases of a session of which something is kept by name.
+inline constexpr size_t kMaxListedPhases = 64;
 
 struct OpenedSpace {
   std::unique_ptr<Space> space;
@@ -76,7 +76,8 @@ struct Session {
   std::map<uint64_t, OpenedSpace> spaces;
   UniqueFd trace_room;  // Written by the client since OpenTrace; read and dropped by MakePlan.
   int64_t trace_room_bytes = 0;
-  std::map<std::string, int64_t> phase_floors;
+  std::map<std::string, int64_t> phase_floors;  // What its plans need of DEVICE, by phase.
+  int64_t other_phases_floor = 0;               // The most of any phase that is not listed there.
   std::map<std::string, PlanInputsUsed> plan_inputs;  // Of the last plan, by phase.
   uint16_t next_space_index = 0;
   uint64_t requests = 0;  // Messages, ever.

@@ -467,6 +467,22 @@ TEST_F(ServerLeasesTest, WhatTurnsOutNotToBeNeededGoesBackToWhoGaveWay) {
   EXPECT_EQ(WaitEpoch(held, 3), (BudgetTarget{3, 4 * kMiB}));
 }
 
+// 64 phases are kept by name; the most that any other needs stays, whatever is planned anew.
+TEST_F(ServerLeasesTest, TheFloorOfPhasesBeyondTheListedOnesStays) {
+  WireClient holder = Connect("holder");
+  ASSERT_OK(holder.OpenLease(Device(8 * kMiB), Device(8 * kMiB), true));
+  const auto plan = [&](const std::string& phase, int64_t non_model_bytes) {
+    Trace trace = StepTrace(1, kMiB, phase);
+    trace.operators[0].non_model_peak_bytes = non_model_bytes;
+    ASSERT_OK(holder.WriteTrace(EncodeTrace(trace)));
+    ASSERT_OK(holder.MakePlan({.device_bytes = 8 * kMiB, .chunk_bytes = kMiB}));
+  };
+  for (int i = 0; i < 64; ++i) plan(absl::StrCat("phase", 100 + i), 0);
+  plan("one more", 2 * kMiB);
+  plan("phase100", 0);
+  EXPECT_EQ(TenantOf(*observer_->GetStatus(), "holder")->floor()->device(), 3 * kMiB);
+}
+
 // Property: whoever comes, answers, leaves or hangs up, and in whatever order: no byte of the capacity is
 // lost or given twice, and nobody has less than its floor.
 TEST_F(ServerLeasesTest, SumOfBudgets) {
