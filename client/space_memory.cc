@@ -1,37 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/space_memory.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
-#include <cerrno>
 
 #include "absl/strings/str_cat.h"
-#include "gemini/errno_status.h"
 #include "gemini/status_macros.h"
 
 namespace gemini::client {
-namespace {
-
-absl::Status CheckSize(int fd, int64_t needed_bytes, absl::string_view what) {
-  struct stat info;
-  if (::fstat(fd, &info) != 0) return ErrnoStatus(errno, absl::StrCat("look at ", what));
-  if (info.st_size >= needed_bytes) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("the server sent ", what, " of ", info.st_size,
-                                                 " bytes where ", needed_bytes, " are needed"));
-}
-
-}  // namespace
 
 absl::StatusOr<SpaceMemory> SpaceMemory::Map(const SpaceShape& shape, int client_segment,
                                              int server_segment, absl::Span<const UniqueFd> slabs) {
   SpaceMemory memory(shape);
   const int64_t client_bytes = memory.layout_.size_bytes;
-  GEMINI_RETURN_IF_ERROR(CheckSize(client_segment, client_bytes, "a client segment"));
   GEMINI_ASSIGN_OR_RETURN(
       memory.client_segment_,
       MappedMemory::Map(client_segment, client_bytes, MappedMemory::Access::kReadWrite));
-  GEMINI_RETURN_IF_ERROR(CheckSize(server_segment, sizeof(ServerSegmentShm), "a server segment"));
   GEMINI_ASSIGN_OR_RETURN(
       memory.server_segment_,
       MappedMemory::Map(server_segment, sizeof(ServerSegmentShm), MappedMemory::Access::kReadOnly));
@@ -48,7 +31,6 @@ absl::StatusOr<SpaceMemory> SpaceMemory::Map(const SpaceShape& shape, int client
     const int64_t first = slab * shape.slots_per_slab;
     const int64_t slab_bytes =
         std::min(shape.slots_per_slab, shape.host_slots - first) * shape.chunk_bytes;
-    GEMINI_RETURN_IF_ERROR(CheckSize(slabs[slab].get(), slab_bytes, "a slab"));
     GEMINI_RETURN_IF_ERROR(
         memory.slots_.MapAt(first * shape.chunk_bytes, slabs[slab].get(), slab_bytes));
   }

@@ -2,6 +2,7 @@
 #include "gemini/mapped_memory.h"
 
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include <cerrno>
 #include <utility>
@@ -9,10 +10,25 @@
 #include "absl/strings/str_cat.h"
 #include "gemini/check.h"
 #include "gemini/errno_status.h"
+#include "gemini/status_macros.h"
 
 namespace gemini {
 
+namespace {
+
+// Behind the end of a file, the first access would be a SIGBUS.
+absl::Status CheckSize(int fd, int64_t size_bytes) {
+  struct stat info;
+  if (::fstat(fd, &info) != 0) return ErrnoStatus(errno, "look at a descriptor to be mapped");
+  if (info.st_size >= size_bytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("a descriptor of ", info.st_size, " bytes where ",
+                                                 size_bytes, " are to be mapped"));
+}
+
+}  // namespace
+
 absl::StatusOr<MappedMemory> MappedMemory::Map(int fd, int64_t size_bytes, Access access) {
+  GEMINI_RETURN_IF_ERROR(CheckSize(fd, size_bytes));
   const int protection = access == Access::kReadOnly ? PROT_READ : PROT_READ | PROT_WRITE;
   void* data = ::mmap(nullptr, size_bytes, protection, MAP_SHARED, fd, 0);
   if (data == MAP_FAILED) return ErrnoStatus(errno, absl::StrCat("map ", size_bytes, " bytes"));
@@ -37,6 +53,7 @@ absl::StatusOr<MappedMemory> MappedMemory::Reserve(int64_t size_bytes) {
 
 absl::Status MappedMemory::MapAt(int64_t offset_bytes, int fd, int64_t size_bytes) {
   GEMINI_CHECK(offset_bytes >= 0 && offset_bytes + size_bytes <= size_bytes_);
+  GEMINI_RETURN_IF_ERROR(CheckSize(fd, size_bytes));
   void* data = ::mmap(data_ + offset_bytes, size_bytes, PROT_READ | PROT_WRITE,
                       MAP_SHARED | MAP_FIXED, fd, 0);
   if (data == MAP_FAILED) return ErrnoStatus(errno, absl::StrCat("map ", size_bytes, " bytes"));

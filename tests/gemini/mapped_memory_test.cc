@@ -130,6 +130,16 @@ TEST(MappedMemoryDeathTest, AReservationThatWasNotFilledFaults) {
               ::testing::KilledBySignal(SIGSEGV), "");
 }
 
+TEST(MappedMemoryTest, ADescriptorThatIsTooShortIsAStatusAndNoFaultLater) {
+  const UniqueFd fd = NewMemfd(kPage + 1);
+  const auto is_refused = StatusIs(absl::StatusCode::kInvalidArgument,
+                                   ::testing::HasSubstr("4097 bytes where 4098 are"));
+  EXPECT_THAT(MappedMemory::Map(fd.get(), kPage + 2, MappedMemory::Access::kReadOnly), is_refused);
+  ASSERT_OK_AND_ASSIGN(MappedMemory arena, MappedMemory::Reserve(4 * kPage));
+  EXPECT_THAT(arena.MapAt(0, fd.get(), kPage + 2), is_refused);
+  EXPECT_OK(MappedMemory::Map(fd.get(), kPage + 1, MappedMemory::Access::kReadOnly));
+}
+
 TEST(MappedMemoryTest, WhatTheKernelRefusesIsAStatus) {
   const UniqueFd fd = NewMemfd(kPage);
   EXPECT_THAT(MappedMemory::Map(-1, kPage, MappedMemory::Access::kReadOnly),
