@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "client/chunk_store.h"
-#include "client/spare_slots.h"
+#include "gemini/spare_slots.h"
 
 namespace gemini::client {
 

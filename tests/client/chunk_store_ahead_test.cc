@@ -6,7 +6,7 @@
 #include "absl/time/clock.h"
 #include "client/chunk_store.h"
 #include "client/read_ahead.h"
-#include "client/spare_slots.h"
+#include "gemini/spare_slots.h"
 #include "tests/client/session_fixture.h"
 
 namespace gemini::client {

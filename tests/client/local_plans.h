@@ -25,7 +25,7 @@ class LocalPlans : public PlanSource {
     policies::PlanInputs inputs = {
         .trace = *packed, .budget_bytes = {}, .costs = costs_, .policy = policy_};
     inputs.budget_bytes[Tier::kDevice] = device_bytes;
-    inputs.budget_bytes[Tier::kHost] = int64_t{1} << 40;
+    inputs.budget_bytes[Tier::kHost] = host_bytes_;
     return policies::MakePlan(inputs);
   }
   absl::StatusOr<std::optional<Trace>> FindTrace(const std::string& phase,
@@ -37,6 +37,7 @@ class LocalPlans : public PlanSource {
   }
   void set_policy(PolicyOptions policy) { policy_ = policy; }
   void set_costs(const CostModel& costs) { costs_ = costs; }
+  void set_host_bytes(int64_t host_bytes) { host_bytes_ = host_bytes; }
   void Keep(Trace trace) { kept_.push_back(std::move(trace)); }
   int made() const { return made_; }
 
@@ -44,6 +45,7 @@ class LocalPlans : public PlanSource {
   const int64_t chunk_bytes_;
   PolicyOptions policy_;
   CostModel costs_;
+  int64_t host_bytes_ = int64_t{1} << 40;
   std::vector<Trace> kept_;
   int made_ = 0;
 };

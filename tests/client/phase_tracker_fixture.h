@@ -13,7 +13,11 @@ class PhaseTrackerTest : public SessionFixture {
  protected:
   // A job of `num_layers` layers of two tensors each: one of a chunk, one of two.
   void Open(int num_layers, int64_t device_slots, PlanSource* plans) {
-    OpenSession(device_slots, /*host_slots=*/20 * num_layers + 16, /*nvme_slots=*/0);
+    OpenBelow(num_layers, device_slots, 20 * num_layers + 16, /*nvme_slots=*/0, plans);
+  }
+  void OpenBelow(int num_layers, int64_t device_slots, int64_t host_slots, int64_t nvme_slots,
+                 PlanSource* plans) {
+    OpenSession(device_slots, host_slots, nvme_slots);
     if (HasFatalFailure()) return;
     num_layers_ = num_layers;
     std::vector<TracedTensor> tensors;
@@ -21,7 +25,7 @@ class PhaseTrackerTest : public SessionFixture {
       tensors.push_back({.size_bytes = kTestChunkBytes});
       tensors.push_back({.size_bytes = 2 * kTestChunkBytes});
     }
-    job_.emplace(*session_, std::move(tensors), plans, 20 * num_layers + 16, 0);
+    job_.emplace(*session_, std::move(tensors), plans, host_slots, nvme_slots);
   }
   ~PhaseTrackerTest() override { job_.reset(); }
 
