@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The requests of server/server.h about leases: who gets which budgets, who gives way on DEVICE for a
 // newcomer, and who grows when one leaves.
-// This comes to an end, whatever others do: somebody is asked only for a newcomer that waits. While one waits,
-// targets only fall, and none below its floor; a newcomer is answered once, when its timer has run at the
-// latest. Growing back takes what is free when nobody waits, and so from nobody: nobody is asked for it.
+// This comes to an end, whatever others do: somebody is asked only for a newcomer that waits. While one
+// waits, targets only fall, and none below its floor; a newcomer is answered once, when its timer has run
+// at the latest. Growing back takes what is free when nobody waits: nobody is asked for it.
 #include <algorithm>
 #include <utility>
 #include <vector>
