@@ -27,23 +27,9 @@ class BudgetFollowerTest : public SessionFixture {
 
   // Returns when a lease of this size is all that the server's DEVICE is granted for.
   void AwaitGrant(int64_t device_bytes) {
-    ASSERT_OK_AND_ASSIGN(UniqueFd socket, server_->Connect());
-    Connection observer(std::move(socket));
-    ASSERT_OK(observer.Call(
-        wire::Body::Hello,
-        [](flatbuffers::FlatBufferBuilder& builder) {
-          return wire::CreateHelloDirect(builder, kProtocolVersion, "test", wire::Role::kObserver,
-                                         "observer")
-              .Union();
-        },
-        wire::Body::HelloReply));
+    const std::unique_ptr<Connection> observer = ConnectObserver(*server_);
     for (;;) {
-      const absl::StatusOr<Reply> reply = observer.Call(
-          wire::Body::GetStatus,
-          [](flatbuffers::FlatBufferBuilder& builder) {
-            return wire::CreateGetStatus(builder).Union();
-          },
-          wire::Body::StatusReply);
+      const absl::StatusOr<Reply> reply = GetStatus(*observer);
       ASSERT_OK(reply);
       const auto* const tenants = reply->As<wire::StatusReply>()->tenants();
       const bool granted = std::ranges::any_of(*tenants, [&](const wire::TenantStatus* tenant) {

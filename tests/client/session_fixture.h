@@ -13,9 +13,9 @@
 #include "client/connection.h"
 #include "client/session.h"
 #include "gemini/layout.h"
-#include "gemini/protocol.h"
 #include "gtest/gtest.h"
 #include "server/embedded_server.h"
+#include "tests/client/observer.h"
 #include "tests/status_matchers.h"
 
 namespace gemini::client {
@@ -106,20 +106,10 @@ class SessionFixture : public ::testing::Test {
   };
   std::vector<SeenChunk> Look(const std::string& space) {
     std::vector<SeenChunk> seen;
-    auto socket = server_->Connect();
-    EXPECT_OK(socket);
-    Connection observer(*std::move(socket));
-    EXPECT_OK(observer.Call(
-        wire::Body::Hello,
-        [](flatbuffers::FlatBufferBuilder& builder) {
-          return wire::CreateHelloDirect(builder, kProtocolVersion, "test", wire::Role::kObserver,
-                                         "observer")
-              .Union();
-        },
-        wire::Body::HelloReply));
+    const std::unique_ptr<Connection> observer = ConnectObserver(*server_);
     int64_t num_chunks = 1;
     while (static_cast<int64_t>(seen.size()) < num_chunks) {
-      auto reply = observer.Call(
+      auto reply = observer->Call(
           wire::Body::ListChunks,
           [&](flatbuffers::FlatBufferBuilder& builder) {
             return wire::CreateListChunksDirect(builder, space.c_str(),

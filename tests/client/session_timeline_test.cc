@@ -14,21 +14,6 @@ using ::testing::HasSubstr;
 
 class SessionTimelineTest : public SessionFixture {
  protected:
-  // An observer, such as memstat.
-  std::unique_ptr<Connection> Observer() {
-    auto socket = server_->Connect();
-    EXPECT_OK(socket);
-    auto observer = std::make_unique<Connection>(*std::move(socket));
-    EXPECT_OK(observer->Call(
-        wire::Body::Hello,
-        [](flatbuffers::FlatBufferBuilder& builder) {
-          return wire::CreateHelloDirect(builder, kProtocolVersion, "test", wire::Role::kObserver,
-                                         "observer")
-              .Union();
-        },
-        wire::Body::HelloReply));
-    return observer;
-  }
   static absl::StatusOr<Reply> Ask(Connection& observer, const std::string& space, uint64_t first) {
     return observer.Call(
         wire::Body::ReadTimeline,
@@ -38,7 +23,7 @@ class SessionTimelineTest : public SessionFixture {
         wire::Body::TimelineReply);
   }
   std::vector<TimelineEvent> Read(const std::string& space) {
-    const std::unique_ptr<Connection> observer = Observer();
+    const std::unique_ptr<Connection> observer = ConnectObserver(*server_);
     std::vector<TimelineEvent> events;
     uint64_t next = 1, written = 1;
     while (next <= written) {
@@ -173,7 +158,7 @@ TEST_F(SessionTimelineTest, ChunksOfTwoSpacesAreToldApart) {
   EXPECT_EQ(fetches[0].subject, fetches[1].subject);
   EXPECT_EQ(fetches[0].space, 0);
   EXPECT_EQ(fetches[1].space, 1);
-  const std::unique_ptr<Connection> observer = Observer();
+  const std::unique_ptr<Connection> observer = ConnectObserver(*server_);
   ASSERT_OK_AND_ASSIGN(const Reply reply, Ask(*observer, "two", 0));
   const auto& spaces = *reply.As<wire::TimelineReply>()->spaces();
   ASSERT_EQ(spaces.size(), 2);
@@ -209,7 +194,7 @@ TEST_F(SessionTimelineTest, ALinkIsShownForTheTimeThatACopyHasIt) {
 }
 
 TEST_F(SessionTimelineTest, ASpaceThatIsNotOpenIsRefusedByName) {
-  const std::unique_ptr<Connection> observer = Observer();
+  const std::unique_ptr<Connection> observer = ConnectObserver(*server_);
   EXPECT_THAT(Ask(*observer, "nobody", 0).status(),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("no space 'nobody'")));
 }

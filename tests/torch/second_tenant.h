@@ -14,9 +14,9 @@
 #include "client/connection.h"
 #include "client/session.h"
 #include "gemini/layout.h"
-#include "gemini/protocol.h"
 #include "gtest/gtest.h"
 #include "server/embedded_server.h"
+#include "tests/client/observer.h"
 #include "tests/status_matchers.h"
 
 namespace gemini::client::hooks {
@@ -25,16 +25,7 @@ class SecondTenant {
  public:
   // `server` outlives this; `first` is the label of the job that is to give way.
   SecondTenant(server::EmbeddedServer& server, std::string first)
-      : server_(server), first_(std::move(first)), observer_(*server.Connect()) {
-    EXPECT_OK(observer_.Call(
-        wire::Body::Hello,
-        [](flatbuffers::FlatBufferBuilder& builder) {
-          return wire::CreateHelloDirect(builder, kProtocolVersion, "test", wire::Role::kObserver,
-                                         "observer")
-              .Union();
-        },
-        wire::Body::HelloReply));
-  }
+      : server_(server), first_(std::move(first)), observer_(ConnectObserver(server)) {}
 
   // Whether it waits for its memory, or has it.
   bool here() const { return pending_.valid() || session_ != nullptr; }
@@ -81,12 +72,7 @@ class SecondTenant {
     }
   }
   bool FirstIsAsked() {
-    const absl::StatusOr<Reply> reply = observer_.Call(
-        wire::Body::GetStatus,
-        [](flatbuffers::FlatBufferBuilder& builder) {
-          return wire::CreateGetStatus(builder).Union();
-        },
-        wire::Body::StatusReply);
+    const absl::StatusOr<Reply> reply = GetStatus(*observer_);
     EXPECT_OK(reply);
     if (!reply.ok()) return true;
     for (const wire::TenantStatus* tenant : *reply->As<wire::StatusReply>()->tenants()) {
@@ -100,7 +86,7 @@ class SecondTenant {
 
   server::EmbeddedServer& server_;
   const std::string first_;
-  Connection observer_;
+  const std::unique_ptr<Connection> observer_;
   std::future<absl::StatusOr<std::unique_ptr<Session>>> pending_;
   std::unique_ptr<Session> session_;
   int64_t admitted_ = 0;
