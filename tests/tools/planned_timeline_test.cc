@@ -107,6 +107,31 @@ TEST(PlannedTimelineTest, UpdatesOnDeviceMoveMomentsToo) {
   EXPECT_EQ(out[ChunkKind::kGrad], 6);
 }
 
+TEST(PlannedTimelineTest, WhatNvmeMovesIsShownByChunk) {
+  ASSERT_OK_AND_ASSIGN(const policies::RangeTrace trace, policies::PackTrace(SmallStep(), kChunk));
+  constexpr int64_t kHost = 24 * kChunk;  // Of 32 chunks.
+  ASSERT_OK_AND_ASSIGN(const Plan plan,
+                       policies::MakePlan({.trace = trace,
+                                           .budget_bytes = {{4 * kChunk, kHost, 0}},
+                                           .costs = kCosts,
+                                           .policy = {}}));
+  ASSERT_OK_AND_ASSIGN(const std::vector<TimelineEvent> events,
+                       PlannedTimeline(trace, plan, kCosts, kHost));
+  std::map<TimelineLane, int64_t> bytes;
+  bool any_moment = false;
+  for (const TimelineEvent& event : events) {
+    if (event.lane != TimelineLane::kNvmeRead && event.lane != TimelineLane::kNvmeWrite) continue;
+    bytes[event.lane] += event.size_bytes;
+    EXPECT_EQ(event.size_bytes, kChunk);
+    EXPECT_LT(BundleOf(ChunkId(event.subject)).value(), 8);
+    any_moment |= IsMoment(KindOf(ChunkId(event.subject)));
+  }
+  EXPECT_GT(plan.prediction.nvme_read_bytes, 0);
+  EXPECT_EQ(bytes[TimelineLane::kNvmeRead], plan.prediction.nvme_read_bytes);
+  EXPECT_EQ(bytes[TimelineLane::kNvmeWrite], plan.prediction.nvme_write_bytes);
+  EXPECT_TRUE(any_moment);  // No range of the plan has them.
+}
+
 TEST(PlannedTimelineTest, APlanOfAnotherTraceIsRefused) {
   ASSERT_OK_AND_ASSIGN(const policies::RangeTrace trace, policies::PackTrace(SmallStep(), kChunk));
   EXPECT_THAT(PlannedTimeline(trace, Plan(), kCosts, policies::kUnlimitedBytes),
