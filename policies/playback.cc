@@ -353,9 +353,7 @@ void Playback::UpdateRange(int32_t range, StallCause cause) {
 Simulation Playback::PlayToSteadyState() {
   int64_t round_ns = PlayRound();
   int64_t before_ns = -1;
-  // What HOST is late for in a round shows in the next one, or the one after it.
-  const auto differ = [&] { return host_times_ != nullptr || round_ns != before_ns; };
-  for (int rounds = 1; rounds < kMostRounds && differ(); ++rounds) {
+  for (int rounds = 1; rounds < kMostRounds && round_ns != before_ns; ++rounds) {
     before_ns = round_ns;
     round_ns = PlayRound();
   }

@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "policies/host_playback.h"
@@ -20,6 +22,7 @@
 namespace gemini::policies {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
@@ -94,6 +97,45 @@ TEST(HostPlanTest, ARoundThatTheDiskBoundsTakesWhatItReads) {
   EXPECT_LE(totals.nvme_read_bytes, 24 * kChunk);
 }
 
+// Each layer has a frozen base in one space and what is trained of it in another, as adapters have.
+TEST(HostPlanTest, ForeseesTheUsesOfEachSpace) {
+  constexpr int kLayers = 20;
+  Trace trace;
+  trace.phase = "train";
+  for (int32_t space = 0; space < 2; ++space) {
+    for (int i = 0; i < kLayers; ++i) {
+      trace.tensors.push_back(
+          {kChunk, space == 0 ? TensorGroup::kFrozen : TensorGroup::kTrainable, space});
+    }
+  }
+  for (int i = 0; i < 2 * kLayers; ++i) {
+    const int32_t layer = i < kLayers ? i : 2 * kLayers - 1 - i;
+    trace.operators.push_back({2 * i, 2, 20'000, 0});
+    trace.uses.push_back({.tensor = layer});
+    trace.uses.push_back({.tensor = kLayers + layer});
+    if (i >= kLayers) trace.gradient_outs.push_back({i, kLayers + layer});
+  }
+  trace.operators.push_back({4 * kLayers, 0, 10, 0});
+  for (int i = 0; i < kLayers; ++i) trace.updated.push_back(kLayers + i);
+  ASSERT_OK_AND_ASSIGN(const RangeTrace packed, PackTrace(trace, kChunk));
+  // Of the 20 chunks of one and the 80 of the other.
+  ASSERT_THAT(SlotsOfSpaces(packed, 80 * kChunk), ElementsAre(16 - 7, 64 - 7));
+  ASSERT_OK_AND_ASSIGN(const Plan plan, PlanFor(packed, 4 * kChunk, 80 * kChunk));
+  std::map<int32_t, std::set<ChunkId>> used;
+  for (const PlannedHostUse& use : plan.host_uses) used[use.space].insert(use.chunk);
+  EXPECT_GE(used[0].size(), kLayers - 4u);  // DEVICE may keep some.
+  EXPECT_THAT(used[1], SizeIs(4 * kLayers));
+  ASSERT_OK_AND_ASSIGN(const Simulation played,
+                       Simulate(packed, plan, kCosts, /*with_events=*/true, 80 * kChunk));
+  std::map<int32_t, int64_t> reads;
+  for (const SimulatedEvent& event : played.events) {
+    if (event.lane == Lane::kNvmeRead) ++reads[event.space];
+  }
+  // Each space's chunks come and go among themselves.
+  EXPECT_GE(reads[0], kLayers - 16 + 7 - 4);
+  EXPECT_GE(reads[1], 80 - (64 - 7));
+}
+
 // Two layers in two slots, forward and backward, gradients, the update.
 RangeTrace TwoLayers() {
   Trace trace;
@@ -139,10 +181,15 @@ class HostTimesTest : public ::testing::Test {
     ADD_FAILURE() << "no event " << static_cast<int>(event) << " of index " << index;
     return 0;
   }
-  // It is ready that much later than it asks, in the next round.
-  void MakeLate(HostEvent event, int32_t index, int64_t late_ns) {
-    const int64_t ns = AskedNs(event, index) - kRoundNs + late_ns;
-    times_.ready[static_cast<int>(event)][index] = {1, ns, ns};
+  // Its first chunk is ready, or its last one's turn is, so much after the beginning of the round: it is one
+  // chunk, so that is the same.
+  void ExpectSameFor(HostEvent event, int32_t index, int64_t rounds_after, int64_t ns,
+                     absl::FunctionRef<void(const Simulation&)> expect) {
+    HostReady& ready = times_.ready[static_cast<int>(event)][index];
+    ready = {.rounds_after = rounds_after, .first_ns = ns};
+    expect(Play());
+    ready = {.rounds_after = rounds_after, .last_ns = ns};
+    expect(Play());
   }
   static int64_t Stalls(const Simulation& played, StallCause cause) {
     return played.totals.stall_ns[static_cast<int>(cause)];
@@ -163,31 +210,34 @@ TEST_F(HostTimesTest, AFetchWaitsForItsChunk) {
   Play();
   const auto first = std::find_if(plan_.fetches.begin(), plan_.fetches.end(),
                                   [](const PlannedFetch& fetch) { return fetch.range == 0; });
-  MakeLate(HostEvent::kFetch, static_cast<int32_t>(first - plan_.fetches.begin()), 3'000);
-  const Simulation played = Play();
-  EXPECT_EQ(played.totals.round_ns, kRoundNs + 3'000);
-  // What waits behind the update, too, waits for its last cause.
-  EXPECT_EQ(Stalls(played, StallCause::kNvme), kUpdateNs - 10 + 3'000 + kCopyNs);
-  EXPECT_EQ(Stalls(played, StallCause::kUpdate), 0);
+  const auto index = static_cast<int32_t>(first - plan_.fetches.begin());
+  const int64_t asked_ns = AskedNs(HostEvent::kFetch, index) - kRoundNs;
+  ExpectSameFor(HostEvent::kFetch, index, 1, asked_ns + 3'000, [](const Simulation& played) {
+    EXPECT_EQ(played.totals.round_ns, kRoundNs + 3'000);
+    // What waits behind the update, too, waits for its last cause.
+    EXPECT_EQ(Stalls(played, StallCause::kNvme), kUpdateNs - 10 + 3'000 + kCopyNs);
+    EXPECT_EQ(Stalls(played, StallCause::kUpdate), 0);
+  });
 }
 
 TEST_F(HostTimesTest, AnUpdateWaitsForItsBundle) {
   Play();
-  MakeLate(HostEvent::kUpdate, 0, 3'000);
-  const Simulation played = Play();
-  EXPECT_EQ(played.totals.round_ns, kRoundNs + 3'000);
-  EXPECT_EQ(Stalls(played, StallCause::kNvme), kUpdateNs - 10 + 3'000 + kCopyNs);
+  const int64_t asked_ns = AskedNs(HostEvent::kUpdate, 0) - kRoundNs;
+  ExpectSameFor(HostEvent::kUpdate, 0, 1, asked_ns + 3'000, [](const Simulation& played) {
+    EXPECT_EQ(played.totals.round_ns, kRoundNs + 3'000);
+    EXPECT_EQ(Stalls(played, StallCause::kNvme), kUpdateNs - 10 + 3'000 + kCopyNs);
+  });
 }
 
 TEST_F(HostTimesTest, AGradientWaitsForRoom) {
   Play();
-  // The last one, for which the update waits. In its own round: it ends there.
-  const int64_t ns = AskedNs(HostEvent::kGradient, 1) + 3'000;
-  times_.ready[static_cast<int>(HostEvent::kGradient)][1] = {0, ns, ns};
-  const Simulation played = Play();
-  EXPECT_EQ(played.totals.round_ns, kRoundNs + 3'000);
-  EXPECT_EQ(Stalls(played, StallCause::kNvme), kCopyNs + 3'000);
-  EXPECT_EQ(Stalls(played, StallCause::kTransfer), 0);
+  // The last one, for which the update waits in its own round.
+  const int64_t asked_ns = AskedNs(HostEvent::kGradient, 1);
+  ExpectSameFor(HostEvent::kGradient, 1, 0, asked_ns + 3'000, [](const Simulation& played) {
+    EXPECT_EQ(played.totals.round_ns, kRoundNs + 3'000);
+    EXPECT_EQ(Stalls(played, StallCause::kNvme), kCopyNs + 3'000);
+    EXPECT_EQ(Stalls(played, StallCause::kTransfer), 0);
+  });
 }
 
 TEST_F(HostTimesTest, ARoundTakesWhatNvmeTakes) {

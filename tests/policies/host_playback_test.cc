@@ -71,6 +71,15 @@ TEST(HostPlaybackTest, WhatIsOverwrittenNeedsRoomAlone) {
   EXPECT_THAT(round.ready_ns, ElementsAre(0, 120, 0, 320));
 }
 
+TEST(HostPlaybackTest, WritesFollowOneAnother) {
+  constexpr HostUseKind kOverwrites = HostUseKind::kOverwrites;
+  const HostRound round = Play({Use(0, 0, kOverwrites), Use(1, 1, kOverwrites),
+                                Use(2, 100, kOverwrites), Use(3, 101, kOverwrites)},
+                               {2}, 400);
+  EXPECT_EQ(round.write_bytes, 4 * kChunk);
+  EXPECT_THAT(round.ready_ns, ElementsAre(20, 40, 120, 140));
+}
+
 TEST(HostPlaybackTest, WhatIsAskedForAndNotThereIsReadOnDemand) {
   // The only slot is held until 5, and the other chunk is asked for at 3.
   const HostRound round = Play({Use(0, 0), Use(1, 3)}, {1}, 100);
