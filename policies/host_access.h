@@ -37,10 +37,12 @@ struct HostReady {
 };
 
 struct HostTimes {
-  std::array<std::vector<HostReady>, kNumHostEvents> ready;  // By HostEvent, and by its index.
-  int64_t least_round_ns = 0;                                // What NVME takes for a round.
-  const HostReady& of(HostEvent event, int32_t index) const {
-    return ready[static_cast<int>(event)][index];
+  std::array<std::vector<HostReady>, kNumHostEvents>
+      ready;                   // By HostEvent; by its index, up to the last known.
+  int64_t least_round_ns = 0;  // What NVME takes for a round.
+  HostReady of(HostEvent event, int32_t index) const {
+    const std::vector<HostReady>& of_event = ready[static_cast<int>(event)];
+    return index < static_cast<int64_t>(of_event.size()) ? of_event[index] : HostReady();
   }
 };
 

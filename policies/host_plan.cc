@@ -5,56 +5,11 @@
 #include <cstdlib>
 #include <utility>
 
-#include "policies/host_access.h"
 #include "policies/host_playback.h"
 #include "policies/playback.h"
 
 namespace gemini::policies {
 namespace {
-
-HostReady& ReadyOf(const HostAccess& access, HostTimes& times) {
-  return times.ready[static_cast<int>(access.event)][access.index];
-}
-
-// When HOST is ready for each event of the round that was played with `round` in HOST.
-HostTimes TimesOf(const RangeTrace& trace, const Plan& plan,
-                  const std::vector<HostAccess>& accesses, const std::vector<HostUse>& uses,
-                  const HostRound& round) {
-  HostTimes times;
-  const auto make = [&](HostEvent event, size_t size) {
-    times.ready[static_cast<int>(event)].resize(size);
-  };
-  make(HostEvent::kFetch, plan.fetches.size());
-  make(HostEvent::kGradient, trace.gradient_outs.size());
-  make(HostEvent::kWriteBack, plan.evictions.size());
-  make(HostEvent::kUpdate, trace.ranges.size());
-  make(HostEvent::kGiveUp, plan.device_updates.size());
-  std::vector<int32_t> last_part(accesses.size(), 0);
-  for (const HostUse& use : uses) {
-    last_part[use.access] = std::max(last_part[use.access], use.part);
-  }
-  for (size_t i = 0; i < uses.size(); ++i) {
-    if (uses[i].part > 0) continue;
-    // Counted from the round in which it is ready: what is late there makes the ones before no longer.
-    HostReady& ready = ReadyOf(accesses[uses[i].access], times);
-    ready.rounds_after =
-        std::max(ready.rounds_after, uses[i].rounds_after + round.ready_ns[i] / round.round_ns);
-  }
-  for (size_t i = 0; i < uses.size(); ++i) {
-    const HostUse& use = uses[i];
-    if (round.ready_ns[i] == 0) continue;
-    const HostAccess& access = accesses[use.access];
-    HostReady& ready = ReadyOf(access, times);
-    const int64_t ready_ns =
-        round.ready_ns[i] + (use.rounds_after - ready.rounds_after) * round.round_ns;
-    if (use.part == 0) ready.first_ns = std::max(ready.first_ns, ready_ns);
-    // The chunks behind it follow one another.
-    const int64_t chunks_behind = last_part[use.access] - use.part;
-    ready.last_ns = std::max(ready.last_ns, ready_ns + chunks_behind * access.chunk_ns);
-  }
-  times.least_round_ns = round.disk_ns;
-  return times;
-}
 
 // In the order of their beginning, those before the round's as the next round has them.
 void AddTransfers(const std::vector<NvmeTransfer>& transfers, int64_t chunk_bytes, int64_t round_ns,
@@ -101,7 +56,7 @@ PlayedPlan PlayInHost(const RangeTrace& trace, const Plan& plan, const CostModel
     result.host_uses = HostUses(trace, plan, playback.host_accesses(), round_ns);
     round = PlayHost(result.host_uses, slots, trace.chunk_bytes, costs, round_ns,
                      turn == 0 ? LateUses::kDelayAll : LateUses::kAsked);
-    times = TimesOf(trace, plan, playback.host_accesses(), result.host_uses, round);
+    times = TimesOf(playback.host_accesses(), result.host_uses, round);
   }
   result.played.totals.nvme_read_bytes = round.read_bytes;
   result.played.totals.nvme_write_bytes = round.write_bytes;

@@ -324,4 +324,41 @@ HostRound PlayHost(absl::Span<const HostUse> uses, absl::Span<const int64_t> slo
   return round;
 }
 
+HostTimes TimesOf(absl::Span<const HostAccess> accesses, absl::Span<const HostUse> uses,
+                  const HostRound& round) {
+  HostTimes times;
+  for (const HostAccess& access : accesses) {
+    std::vector<HostReady>& of_event = times.ready[static_cast<int>(access.event)];
+    of_event.resize(std::max<size_t>(of_event.size(), access.index + 1));
+  }
+  const auto ready_of = [&](const HostUse& use) -> HostReady& {
+    const HostAccess& access = accesses[use.access];
+    return times.ready[static_cast<int>(access.event)][access.index];
+  };
+  std::vector<int32_t> last_part(accesses.size(), 0);
+  for (size_t i = 0; i < uses.size(); ++i) {
+    const HostUse& use = uses[i];
+    last_part[use.access] = std::max(last_part[use.access], use.part);
+    if (use.part > 0) continue;
+    // Counted from the round in which it is ready: what is late there makes the ones before no longer.
+    HostReady& ready = ready_of(use);
+    ready.rounds_after =
+        std::max(ready.rounds_after, use.rounds_after + round.ready_ns[i] / round.round_ns);
+  }
+  for (size_t i = 0; i < uses.size(); ++i) {
+    const HostUse& use = uses[i];
+    if (round.ready_ns[i] == 0) continue;
+    HostReady& ready = ready_of(use);
+    const int64_t ready_ns =
+        round.ready_ns[i] + (use.rounds_after - ready.rounds_after) * round.round_ns;
+    if (use.part == 0) ready.first_ns = std::max(ready.first_ns, ready_ns);
+    // The chunks behind it follow one another.
+    const int64_t chunks_behind = last_part[use.access] - use.part;
+    ready.last_ns =
+        std::max(ready.last_ns, ready_ns + chunks_behind * accesses[use.access].chunk_ns);
+  }
+  times.least_round_ns = round.disk_ns;
+  return times;
+}
+
 }  // namespace gemini::policies

@@ -16,6 +16,7 @@
 #include "gemini/cost_model.h"
 #include "gemini/ids.h"
 #include "gemini/spare_slots.h"
+#include "policies/host_access.h"
 #include "policies/host_uses.h"
 #include "policies/range_trace.h"
 
@@ -60,5 +61,9 @@ enum class LateUses : uint8_t {
 // has all spaces of the uses.
 HostRound PlayHost(absl::Span<const HostUse> uses, absl::Span<const int64_t> slots_of_space,
                    int64_t chunk_bytes, const CostModel& costs, int64_t round_ns, LateUses late);
+
+// When HOST is ready for each of the accesses, of which `uses` are HostUses; `round` is PlayHost of them.
+HostTimes TimesOf(absl::Span<const HostAccess> accesses, absl::Span<const HostUse> uses,
+                  const HostRound& round);
 
 }  // namespace gemini::policies

@@ -83,7 +83,7 @@ HostReady Playback::AskHost(HostEvent event, int32_t index, int64_t asked_ns, in
     host_accesses_.push_back({event, index, since_ns, chunk_ns});
   }
   if (host_times_ == nullptr) return {};
-  const HostReady& ready = host_times_->of(event, index);
+  const HostReady ready = host_times_->of(event, index);
   const int64_t begin_ns = ready.rounds_after == 0 ? host_begin_ns_
                                                    : NextHostBeginNs(RoundEndNs()) +
                                                          (ready.rounds_after - 1) * round_ns_;

@@ -247,6 +247,35 @@ TEST_F(HostTimesTest, ARoundTakesWhatNvmeTakes) {
   EXPECT_GE(Stalls(played, StallCause::kNvme), 5'000);
 }
 
+TEST(HostPlanTest, WhatIsUpdatedOnDeviceIsGivenUpBeforeItIsWrittenBack) {
+  const RangeTrace trace = TwoLayers();
+  CostModel costs = kCosts;
+  costs.device_update_elements_per_second = 1e9;
+  const PolicyOptions policy = {PolicyKind::kStatic, 0, /*optimizer_fraction=*/0.5};
+  ASSERT_OK_AND_ASSIGN(const Plan plan, MakePlan({.trace = trace,
+                                                  .budget_bytes = {{8 * kChunk, kChunk, 0}},
+                                                  .costs = costs,
+                                                  .policy = policy}));
+  ASSERT_THAT(plan.device_updates, SizeIs(1));
+  const BundleId bundle = trace.ranges[plan.device_updates[0].param].first;
+  const PlayedPlan played =
+      PlayInHost(WithKeptGradients(trace, plan), plan, costs, kChunk, /*with_events=*/false);
+  for (const ChunkKind kind : {ChunkKind::kParam, ChunkKind::kExpAvg, ChunkKind::kExpAvgSq}) {
+    std::vector<HostUseKind> uses;  // From the update on: it comes last.
+    std::vector<HostUse> in_turn = played.host_uses;
+    std::ranges::stable_sort(in_turn, {}, [](const HostUse& use) {
+      return use.rounds_after * 1'000'000'000 + use.asked_ns;
+    });
+    for (const HostUse& use : in_turn) {
+      if (use.chunk == ChunkOf(bundle, kind)) uses.push_back(use.kind);
+    }
+    const auto given_up = std::ranges::find(uses, HostUseKind::kGivesUp);
+    ASSERT_NE(given_up, uses.end());
+    ASSERT_NE(given_up + 1, uses.end());
+    EXPECT_EQ(given_up[1], HostUseKind::kOverwrites);
+  }
+}
+
 // What NVME moves for these uses when HOST gives up what was used longest ago, and reads nothing ahead.
 std::pair<int64_t, int64_t> LruBytes(const std::vector<HostUse>& uses,
                                      const std::vector<int64_t>& slots) {

@@ -134,6 +134,38 @@ TEST(HostPlaybackTest, WithRoomForAllNothingMoves) {
   EXPECT_EQ(round.round_ns, 9);
 }
 
+HostUse PartOf(int32_t access, int32_t part, int64_t rounds_after = 0) {
+  return {.chunk = ChunkId(0), .rounds_after = rounds_after, .access = access, .part = part};
+}
+
+TEST(HostPlaybackTest, AnEventIsReadyWhenItsFirstChunkAndItsLastOneAre) {
+  const std::vector<HostAccess> accesses = {{HostEvent::kFetch, 3, 10, 5},
+                                            {HostEvent::kUpdate, 1, 90, 5},
+                                            {HostEvent::kGradient, 0, 150, 5}};
+  // Three chunks, of which the second comes last; one with four uses; and one in the round after.
+  const std::vector<HostUse> uses = {PartOf(0, 0), PartOf(0, 1), PartOf(0, 2),
+                                     PartOf(1, 0), PartOf(1, 0), PartOf(2, 0, 1)};
+  HostRound round;
+  round.disk_ns = 70;
+  round.round_ns = 100;
+  round.ready_ns = {20, 60, 30, 0, 130, 0};
+  const HostTimes times = TimesOf(accesses, uses, round);
+  EXPECT_EQ(times.least_round_ns, 70);
+  const HostReady fetch = times.of(HostEvent::kFetch, 3);
+  EXPECT_EQ(fetch.rounds_after, 0);
+  EXPECT_EQ(fetch.first_ns, 20);
+  EXPECT_EQ(fetch.last_ns, 60 + 5);
+  const HostReady update = times.of(HostEvent::kUpdate, 1);
+  EXPECT_EQ(update.rounds_after, 1);
+  EXPECT_EQ(update.first_ns, 30);
+  EXPECT_EQ(update.last_ns, 30);
+  for (const HostReady& at_once :
+       {times.of(HostEvent::kGradient, 0), times.of(HostEvent::kFetch, 7)}) {
+    EXPECT_EQ(at_once.first_ns, HostReady::kLongAgo);
+    EXPECT_EQ(at_once.last_ns, HostReady::kLongAgo);
+  }
+}
+
 // Two spaces of 40 and 80 chunks.
 RangeTrace TwoSpaces() {
   Trace trace;
