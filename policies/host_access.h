@@ -37,8 +37,8 @@ struct HostReady {
 };
 
 struct HostTimes {
-  std::array<std::vector<HostReady>, kNumHostEvents>
-      ready;                   // By HostEvent; by its index, up to the last known.
+  // By HostEvent, and by its index up to the last known.
+  std::array<std::vector<HostReady>, kNumHostEvents> ready;
   int64_t least_round_ns = 0;  // What NVME takes for a round.
   HostReady of(HostEvent event, int32_t index) const {
     const std::vector<HostReady>& of_event = ready[static_cast<int>(event)];

@@ -15,7 +15,7 @@
 
 namespace gemini::policies {
 
-// Part of a round that is none.
+// Rounds that differ by less, as a part of them, are one.
 inline constexpr double kAgreed = 0.002;
 inline constexpr int kMostTurns = 6;
 
