@@ -119,7 +119,7 @@ TEST(HostPlanTest, ForeseesTheUsesOfEachSpace) {
   for (int i = 0; i < kLayers; ++i) trace.updated.push_back(kLayers + i);
   ASSERT_OK_AND_ASSIGN(const RangeTrace packed, PackTrace(trace, kChunk));
   // Of the 20 chunks of one and the 80 of the other.
-  ASSERT_THAT(SlotsOfSpaces(packed, 80 * kChunk), ElementsAre(16 - 7, 64 - 7));
+  ASSERT_THAT(SlotsOfSpaces(packed, 80 * kChunk), ElementsAre(16 - kFreeSlots, 64 - kFreeSlots));
   ASSERT_OK_AND_ASSIGN(const Plan plan, PlanFor(packed, 4 * kChunk, 80 * kChunk));
   std::map<int32_t, std::set<ChunkId>> used;
   for (const PlannedHostUse& use : plan.host_uses) used[use.space].insert(use.chunk);
@@ -132,8 +132,8 @@ TEST(HostPlanTest, ForeseesTheUsesOfEachSpace) {
     if (event.lane == Lane::kNvmeRead) ++reads[event.space];
   }
   // Each space's chunks come and go among themselves.
-  EXPECT_GE(reads[0], kLayers - 16 + 7 - 4);
-  EXPECT_GE(reads[1], 80 - (64 - 7));
+  EXPECT_GE(reads[0], kLayers - 16 + kFreeSlots - 4);
+  EXPECT_GE(reads[1], 80 - (64 - kFreeSlots));
 }
 
 // Two layers in two slots, forward and backward, gradients, the update.
