@@ -62,7 +62,9 @@ absl::StatusOr<ChunkChoice> Search(const ChunkChoiceInputs& in) {
   search.policy.optimizer_fraction = in.config.optimizer_fraction;
   GEMINI_ASSIGN_OR_RETURN(const policies::ChunkSizeChoice found, policies::SearchChunkSize(search));
   std::string others;
-  ChunkChoice choice = {.chunk_bytes = found.plan.chunk_bytes, .reason = ""};
+  ChunkChoice choice = {.chunk_bytes = found.plan.chunk_bytes,
+                        .reason = "",
+                        .device_floor_bytes = found.plan.prediction.device_floor_bytes};
   for (const TriedChunkSize& tried : found.tried) {
     // Below those that would be too many is nothing to tell.
     if (tried.num_bundles > kMostBundles || tried.chunk_bytes == choice.chunk_bytes) continue;
@@ -81,15 +83,16 @@ absl::StatusOr<ChunkChoice> Search(const ChunkChoiceInputs& in) {
 
 ChunkChoice ChooseChunkSize(const ChunkChoiceInputs& in) {
   if (in.config.chunk_size != kAutoBytes) {
-    return {in.config.chunk_size,
-            absl::StrCat("chunks of ", FormatByteSize(in.config.chunk_size), ", as asked for")};
+    return {.chunk_bytes = in.config.chunk_size,
+            .reason =
+                absl::StrCat("chunks of ", FormatByteSize(in.config.chunk_size), ", as asked for")};
   }
   absl::StatusOr<ChunkChoice> found = Search(in);
   if (found.ok()) return *std::move(found);
-  return {in.most_chunk_bytes,
-          absl::StrCat("chunks of ", FormatByteSize(in.most_chunk_bytes),
-                       ", by the DEVICE budget alone, for no step can be predicted: ",
-                       found.status().message())};
+  return {.chunk_bytes = in.most_chunk_bytes,
+          .reason = absl::StrCat("chunks of ", FormatByteSize(in.most_chunk_bytes),
+                                 ", by the DEVICE budget alone, for no step can be predicted: ",
+                                 found.status().message())};
 }
 
 }  // namespace gemini::trainer

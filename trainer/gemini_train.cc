@@ -83,9 +83,16 @@ absl::StatusOr<MemoryPlan> PlanFor(const RunConfig& config, const HfConfig& shap
   if (config.chunk_size == kAutoBytes) inputs.compute = MeasureComputeRate();
   const ChunkChoice choice = ChooseChunkSize(inputs);
   LogInfo(choice.reason);
-  return PlanMemory(config, tensors,
-                    BoundaryActivationsOf(config, shape.num_blocks(), shape.width()),
-                    choice.chunk_bytes, available);
+  GEMINI_ASSIGN_OR_RETURN(
+      MemoryPlan plan,
+      PlanMemory(config, tensors, BoundaryActivationsOf(config, shape.num_blocks(), shape.width()),
+                 choice.chunk_bytes, available));
+  // The prediction knows the model's tensors, but not each temporary. What of the boundary activations stays
+  // on DEVICE is settled before the server answers.
+  if (plan.host_activation_bytes == 0) {
+    plan.device_floor_bytes = choice.device_floor_bytes + choice.device_floor_bytes / 2;
+  }
+  return plan;
 }
 
 // Opens the session, with a server of its own unless a daemon is named, and moves the model into it.
@@ -94,6 +101,7 @@ absl::Status OpenManaged(const RunConfig& config, const HfConfig& shape, CausalL
   GEMINI_ASSIGN_OR_RETURN(const MemoryPlan plan, PlanFor(config, shape, model, parameters));
   client::hooks::TrainingOptions options;
   options.device_memory = plan.bytes[Tier::kDevice];
+  options.device_floor = plan.device_floor_bytes;
   options.host_memory = plan.bytes[Tier::kHost];
   options.nvme_memory = plan.bytes[Tier::kNvme];
   options.chunk_bytes = plan.chunk_bytes;
@@ -120,6 +128,11 @@ absl::Status OpenManaged(const RunConfig& config, const HfConfig& shape, CausalL
   } else {
     GEMINI_ASSIGN_OR_RETURN(memory.session, client::hooks::TrainingSession::Open(
                                                 absl::string_view(config.daemon), options));
+  }
+  if (const int64_t got_bytes = memory.session->stats().device_budget_bytes;
+      got_bytes < options.device_memory) {
+    LogInfo(absl::StrCat("got DEVICE ", FormatByteSize(got_bytes),
+                         ": other jobs hold the rest, which comes as they end"));
   }
   client::hooks::OptimizerSpec optimizer;
   optimizer.learning_rate = config.lr;

@@ -32,7 +32,10 @@ SessionOptions ToSessionOptions(const TrainingOptions& options) {
   session.want_bytes[Tier::kNvme] = options.nvme_memory;
   // A smaller grant would surface as a failure in the middle of a run.
   session.floor_bytes = session.want_bytes;
-  // That of DEVICE is lowered once the server has seen what a round needs.
+  if (options.device_floor > 0) {
+    session.floor_bytes[Tier::kDevice] = std::min(options.device_floor, options.device_memory);
+  }
+  // That of DEVICE becomes what a round needs once the server has seen one.
   session.takes_epochs = true;
   session.chunk_bytes =
       options.chunk_bytes > 0 ? options.chunk_bytes : ChooseChunkBytes(options.device_memory);

@@ -36,10 +36,14 @@ namespace gemini::client::hooks {
 
 struct TrainingOptions {
   int64_t device_memory = 0;  // Bytes: chunks and every CPU tensor allocation together.
-  int64_t host_memory = 0;    // Bytes: parameters, moments, gradients, and a few spare chunks.
-  int64_t nvme_memory = 0;    // Bytes: what HOST cannot hold. 0: none.
-  int64_t chunk_bytes = 0;    // A power of two >= 64 KiB; 0: ChooseChunkBytes of device_memory.
-  std::string label;          // Shown by memstat.
+  // What of device_memory will do to begin with, where other jobs hold the rest; it grows as they end.
+  // Below what an operator needs a step fails with its name: say more than a step is predicted to need.
+  // 0: all of it.
+  int64_t device_floor = 0;
+  int64_t host_memory = 0;  // Bytes: parameters, moments, gradients, and a few spare chunks.
+  int64_t nvme_memory = 0;  // Bytes: what HOST cannot hold. 0: none.
+  int64_t chunk_bytes = 0;  // A power of two >= 64 KiB; 0: ChooseChunkBytes of device_memory.
+  std::string label;        // Shown by memstat.
   // Bytes a second of the link between HOST and the DEVICE arena, each direction, to study overlap
   // without a GPU. 0: no limit.
   int64_t device_bandwidth = 0;
