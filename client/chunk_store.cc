@@ -335,6 +335,7 @@ absl::Status ChunkStore::Spill(SlotId victim) {
   if (chunk.committed) PublishPlace(id);
   DropHostCopy(id);
   PublishPlace(id);
+  spillable_.Left(id);
   return absl::OkStatus();
 }
 

@@ -30,6 +30,9 @@ class SpillOrder {
   void Used(ChunkId chunk) {
     if (!foresight_.empty()) foresight_.Used(chunk);
   }
+  void Left(ChunkId chunk) {
+    if (!foresight_.empty()) foresight_.Left(chunk);
+  }
   policies::HostForesight& foresight() { return foresight_; }
 
   // No slot: none may be spilled. With foresight O(slots).

@@ -8,6 +8,7 @@ namespace {
 
 // Reads are begun as if each took so many times what it should: the disk has other work, too.
 constexpr int64_t kHaste = 2;
+constexpr int64_t kMostUses = 4096;  // That are looked at.
 
 }  // namespace
 
@@ -75,6 +76,13 @@ int64_t HostForesight::NextUse(ChunkId chunk) const {
   return FirstFrom(chunk, clock_);
 }
 
+void HostForesight::Left(ChunkId chunk) {
+  const int64_t next = NextUse(chunk);
+  if (next == kNoUse) return;
+  cursor_ = std::min(cursor_, next);
+  quiet_until_ns_ = std::min(quiet_until_ns_, TimeOf(next) - kHaste * read_ns_);
+}
+
 std::optional<ChunkId> HostForesight::NextToRead(absl::FunctionRef<bool(ChunkId)> is_missing) {
   if (empty()) return std::nullopt;
   const auto round = static_cast<int64_t>(uses_.size());
@@ -85,19 +93,24 @@ std::optional<ChunkId> HostForesight::NextToRead(absl::FunctionRef<bool(ChunkId)
   for (const int64_t index : late_) {
     if (is_missing_use(index)) return uses_[index % round].chunk;
   }
+  for (cursor_ = std::max(cursor_, clock_); cursor_ <= urgent_until_; ++cursor_) {
+    if (is_missing_use(cursor_)) return uses_[cursor_ % round].chunk;
+  }
   const int64_t now_ns = TimeOf(clock_);
   if (now_ns < quiet_until_ns_ && clock_ < quiet_since_ + slack_) return std::nullopt;
   quiet_since_ = clock_;
   quiet_until_ns_ = std::numeric_limits<int64_t>::max();
-  std::optional<ChunkId> first;
+  std::optional<int64_t> first;
   int64_t missing = 0;
-  for (int64_t index = clock_; index < clock_ + round; ++index) {
+  const int64_t end = std::min(clock_ + round, cursor_ + kMostUses);
+  for (int64_t index = cursor_; index < end; ++index) {
     if (!is_missing_use(index)) continue;
-    if (!first) first = uses_[index % round].chunk;
+    if (!first) first = cursor_ = index;
     const int64_t due_ns = TimeOf(index) - ++missing * kHaste * read_ns_;
     if (due_ns <= now_ns) {
       quiet_until_ns_ = 0;
-      return first;
+      urgent_until_ = index;
+      return uses_[*first % round].chunk;
     }
     quiet_until_ns_ = std::min(quiet_until_ns_, due_ns);
   }

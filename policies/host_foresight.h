@@ -44,10 +44,12 @@ class HostForesight {
   int64_t clock() const { return clock_; }
   // Tells that the chunk is being used. O(log uses of the chunk).
   void Used(ChunkId chunk);
+  // Tells that the chunk has left HOST.
+  void Left(ChunkId chunk);
   // Its next use, or kNoUse; below the clock when others have overtaken it.
   int64_t NextUse(ChunkId chunk) const;
   // What is to be read now; nothing: nothing is due. `is_missing`: it has bytes, and not in HOST, nor are
-  // they coming. What becomes missing while nothing is due may be seen a quarter of a round later.
+  // they coming. Looks 4,096 uses ahead.
   std::optional<ChunkId> NextToRead(absl::FunctionRef<bool(ChunkId)> is_missing);
 
  private:
@@ -64,8 +66,12 @@ class HostForesight {
   int64_t read_ns_ = 0;
   int64_t slack_ = 0;  // What is further from the clock than this is out of order.
   int64_t clock_ = 0;
-  std::set<int64_t> late_;      // Uses that the clock has left behind, and that may still be made.
-  int64_t quiet_until_ns_ = 0;  // Nothing is due before; looked at when the clock was quiet_since_.
+  std::set<int64_t> late_;  // Uses that the clock has left behind, and that may still be made.
+  // What NextToRead knows: nothing is missing before cursor_, what is missing up to urgent_until_ is due, and
+  // else nothing is before quiet_until_ns_, as it was when the clock was quiet_since_.
+  int64_t cursor_ = 0;
+  int64_t urgent_until_ = -1;
+  int64_t quiet_until_ns_ = 0;
   int64_t quiet_since_ = 0;
   std::vector<Use> uses_;          // Of a round.
   std::vector<int64_t> first_of_;  // By chunk: those of chunk i are indices_[first_of_[i] ...].

@@ -84,6 +84,7 @@ class Pool {
   void Leave(ChunkId chunk) {
     at(chunk).in_host = false;
     at(chunk).on_nvme = true;
+    foresight_.Left(chunk);
   }
 
  private:

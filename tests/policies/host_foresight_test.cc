@@ -115,6 +115,23 @@ TEST(HostForesightTest, ReadsTheFirstWhenAnyMissingOneWouldComeLate) {
   EXPECT_EQ(NextOf(foresight, {3, 5}), std::nullopt);
 }
 
+TEST(HostForesightTest, ComesBackToWhatLeft) {
+  HostForesight foresight = ForesightOf(PlanOf({0, 1, 2, 3, 4, 5, 6, 7}, /*read_ns=*/10), 0, 8);
+  std::set<int64_t> missing = {4, 5};
+  const auto next = [&] {
+    return foresight.NextToRead([&](ChunkId chunk) { return missing.contains(chunk.value()); });
+  };
+  EXPECT_EQ(next(), std::nullopt);
+  foresight.Used(ChunkId(0));
+  EXPECT_EQ(next(), ChunkId(4));  // Due with the one behind it.
+  missing = {5};
+  EXPECT_EQ(next(), ChunkId(5));
+  // Given up for something else.
+  missing = {3, 5};
+  foresight.Left(ChunkId(3));
+  EXPECT_EQ(next(), ChunkId(3));
+}
+
 TEST(HostForesightTest, ReadsFirstWhatIsLate) {
   HostForesight foresight = ForesightOf(PlanOf({0, 1, 2, 3, 4, 5, 6, 7}, /*read_ns=*/5), 0, 8);
   foresight.Used(ChunkId(1));
