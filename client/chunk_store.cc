@@ -37,11 +37,11 @@ absl::Status ChunkStore::CheckId(ChunkId chunk) const {
                                                  "; it has ", memory_.layout().num_chunks));
 }
 
-absl::StatusOr<HostChunk> ChunkStore::Acquire(ChunkId chunk) {
+absl::StatusOr<HostChunk> ChunkStore::Acquire(ChunkId chunk, bool foreseen) {
   GEMINI_RETURN_IF_ERROR(CheckId(chunk));
   MutexLock lock(mutex_);
   GEMINI_RETURN_IF_ERROR(AwaitAccess(chunk, Access::kRead));
-  TellUse(chunk);
+  if (foreseen) TellUse(chunk);
   return AcquireLocked(chunk, Access::kRead);
 }
 
@@ -293,7 +293,7 @@ absl::StatusOr<SlotId> ChunkStore::TakeHostSlot(Access access) {
     }
     if (const SlotId first = spillable_.First(); first != kNoSlot) {
       status = Spill(first);
-    } else if (spills_under_way_ > 0) {
+    } else if (slots_coming_ > 0) {
       mutex_.WaitFor(idle_);  // Another thread is about to free one.
     } else {
       status = NoRoom();
@@ -311,7 +311,7 @@ absl::Status ChunkStore::Spill(SlotId victim) {
     GEMINI_ASSIGN_OR_RETURN(const SlotId nvme, TakeNvmeSlot());
     chunk.busy = true;
     spillable_.Remove(victim);
-    ++spills_under_way_;
+    ++slots_coming_;
     mutex_.Unlock();
     const int64_t begin_ns = TimelineNowNs();
     const absl::Status status = ring_.Transfer(IoOperation::kWrite, victim, nvme);
@@ -319,7 +319,7 @@ absl::Status ChunkStore::Spill(SlotId victim) {
       timeline_.Add(TimelineLane::kNvmeWrite, id.value(), begin_ns, chunk_bytes());
     }
     mutex_.Lock();
-    --spills_under_way_;
+    --slots_coming_;
     chunk.busy = false;
     spillable_.Add(victim, id);
     idle_.notify_all();

@@ -64,8 +64,8 @@ class ChunkStore final : private HostSlotOwner {
   // Brings the chunk's bytes into HOST, those of the version that is awaited when there is one. They may be
   // written only if the chunk is uncommitted (a gradient). NOT_FOUND: it is FREE. RESOURCE_EXHAUSTED: no HOST
   // slot can be freed (says how many are held and what to raise). UNAVAILABLE: the server is gone. DATA_LOSS:
-  // the disk failed. FAILED_PRECONDITION: it is on DEVICE alone. Others: the update that failed.
-  absl::StatusOr<HostChunk> Acquire(ChunkId chunk);
+  // the disk failed. FAILED_PRECONDITION: on DEVICE alone. Others: of the update. `foreseen`: by a plan.
+  absl::StatusOr<HostChunk> Acquire(ChunkId chunk, bool foreseen = true);
   // As Acquire for an uncommitted chunk; a FREE one becomes HOLD with zero bytes. Waits while its bundle
   // awaits a commit, which reads it. FAILED_PRECONDITION: the chunk is committed.
   absl::StatusOr<HostChunk> AcquireUncommitted(ChunkId chunk);
@@ -113,8 +113,8 @@ class ChunkStore final : private HostSlotOwner {
   // Gives `error` to all who wait for a pending bundle, and who come; or lets these be taken once more.
   void FailUpdates(absl::Status error);
   void RetryUpdates();
-  // Blocks until no bundle awaits a commit, or this one does not. Errors: the update that failed.
-  absl::Status AwaitCommits();
+  absl::Status
+  AwaitCommits();  // Block until no bundle awaits a commit, or this one. Errors: the update's.
   absl::Status AwaitCommit(BundleId bundle);
   bool AwaitsCommit(ChunkId chunk) const;  // Whether Acquire would wait for one.
   // Calls `look` with the bytes of a gradient chunk that is in HOST and that nobody holds; nobody writes them
@@ -189,8 +189,8 @@ class ChunkStore final : private HostSlotOwner {
   std::vector<HostSlot> host_slots_ ABSL_GUARDED_BY(mutex_);  // By SlotId.
   SlotPool free_host_ ABSL_GUARDED_BY(mutex_);
   SlotPool free_nvme_ ABSL_GUARDED_BY(mutex_);
-  SpillOrder spillable_ ABSL_GUARDED_BY(mutex_);  // HOST slots with an owner that nobody holds.
-  int64_t spills_under_way_ ABSL_GUARDED_BY(mutex_) = 0;
+  SpillOrder spillable_ ABSL_GUARDED_BY(mutex_);      // HOST slots with an owner that nobody holds.
+  int64_t slots_coming_ ABSL_GUARDED_BY(mutex_) = 0;  // HOST slots that I/O under way lets go.
   int64_t slots_of_others_ ABSL_GUARDED_BY(mutex_) = 0;  // HOST slots held not only for_update().
   ChunkId in_late_slot_ ABSL_GUARDED_BY(mutex_);         // Holds the slot kept for late gradients.
   bool ahead_ended_ ABSL_GUARDED_BY(mutex_) = false;

@@ -38,19 +38,26 @@ std::optional<ChunkId> ChunkStore::NextToRead() {
 }
 
 bool ChunkStore::ReadAhead() {
-  absl::StatusOr<HostChunk> read = HostChunk();  // Let go of when the lock is.
   MutexLock lock(mutex_);
   std::optional<ChunkId> next;
   while (!ahead_ended_ && !(next = NextToRead())) mutex_.WaitFor(idle_);
   if (ahead_ended_) return false;
   absl::Status status;
   if (free_host_.num_free() > kFreeSlots) {
-    read = AcquireLocked(*next, Access::kRead);
+    ++slots_coming_;  // When it is read it may be spilled.
+    absl::StatusOr<HostChunk> read = AcquireLocked(*next, Access::kRead);
+    --slots_coming_;
     status = read.status();
+    if (read.ok()) {
+      // Before anybody else looks: to others a chunk that is held is in use.
+      DropHold(read->slot_, /*for_update=*/false);
+      read->owner_ = nullptr;
+    }
   } else {
     status = Spill(spillable_.First());
   }
   if (!status.ok()) spillable_.Foresee({});
+  idle_.notify_all();
   return true;
 }
 

@@ -46,7 +46,7 @@ absl::StatusOr<std::vector<std::vector<double>>> GradientSquares::Find(BundleId 
     }
     kept = {};
   }
-  GEMINI_ASSIGN_OR_RETURN(const HostChunk chunk, store_.Acquire(grad));
+  GEMINI_ASSIGN_OR_RETURN(const HostChunk chunk, store_.Acquire(grad, /*foreseen=*/false));
   return PieceSquares(pieces_(bundle), chunk.data());
 }
 

@@ -7,13 +7,15 @@ namespace gemini {
 
 CostModel HeldBack(const CostModel& costs, double bytes_per_second, int64_t chunk_bytes) {
   const auto ns_at = [chunk_bytes](double rate) {
-    return static_cast<int64_t>(static_cast<double>(chunk_bytes) * 1e9 / rate);
+    return static_cast<double>(chunk_bytes) * 1e9 / rate;
   };
-  const int64_t handed_on_ns =
-      costs.copy_latency_ns + ns_at(std::min(costs.host_to_device, costs.device_to_host));
+  const double handed_on_ns = static_cast<double>(costs.copy_latency_ns) +
+                              ns_at(std::min(costs.host_to_device, costs.device_to_host));
   CostModel held_back = costs;
   held_back.host_to_device = held_back.device_to_host = bytes_per_second;
-  held_back.copy_latency_ns = std::max<int64_t>(0, handed_on_ns - ns_at(bytes_per_second));
+  // Of a link that hardly moves the time may be infinite.
+  held_back.copy_latency_ns =
+      static_cast<int64_t>(std::max(0.0, handed_on_ns - ns_at(bytes_per_second)));
   return held_back;
 }
 

@@ -80,7 +80,8 @@ void HostForesight::Left(ChunkId chunk) {
   const int64_t next = NextUse(chunk);
   if (next == kNoUse) return;
   cursor_ = std::min(cursor_, next);
-  quiet_until_ns_ = std::min(quiet_until_ns_, TimeOf(next) - kHaste * read_ns_);
+  // What is missing behind it has to begin so much earlier.
+  quiet_until_ns_ = std::min(quiet_until_ns_, TimeOf(next)) - kHaste * read_ns_;
 }
 
 std::optional<ChunkId> HostForesight::NextToRead(absl::FunctionRef<bool(ChunkId)> is_missing) {

@@ -28,12 +28,30 @@ void AddTransfers(const std::vector<NvmeTransfer>& transfers, int64_t chunk_byte
       [](const SimulatedEvent& a, const SimulatedEvent& b) { return a.begin_ns < b.begin_ns; });
 }
 
+// Whether the round uses more chunks in HOST than can be played in time.
+bool HasTooManyUses(const RangeTrace& trace, const Plan& plan) {
+  int64_t uses = 0;
+  // Whoever made the trace may have chosen large numbers: none is added up to what would overflow.
+  const auto add = [&](int64_t more) {
+    uses = std::min(uses, kMostHostUses) + std::min(more, kMostHostUses);
+  };
+  for (const PlannedFetch& fetch : plan.fetches) add(plan.ranges[fetch.range].num_bundles);
+  for (const PlannedEviction& eviction : plan.evictions) {
+    if (eviction.writes_back) add(plan.ranges[eviction.range].num_bundles);
+  }
+  for (const RangeTrace::GradOut& out : trace.gradient_outs) {
+    add(out.size_bytes / trace.chunk_bytes + 1);
+  }
+  for (const int32_t range : plan.updated) add(kNumChunkKinds * plan.ranges[range].num_bundles);
+  return uses > kMostHostUses;
+}
+
 }  // namespace
 
 PlayedPlan PlayInHost(const RangeTrace& trace, const Plan& plan, const CostModel& costs,
                       int64_t host_bytes, bool with_events) {
   PlayedPlan result;
-  if (HostHoldsAll(trace, host_bytes)) {
+  if (HostHoldsAll(trace, host_bytes) || HasTooManyUses(trace, plan)) {
     Playback playback(trace, plan, costs, FetchChoice::kInOrder, with_events);
     result.played = playback.PlayToSteadyState();
     return result;

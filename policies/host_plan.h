@@ -18,6 +18,8 @@ namespace gemini::policies {
 // Rounds that differ by less, as a part of them, are one.
 inline constexpr double kAgreed = 0.002;
 inline constexpr int kMostTurns = 6;
+// Chunks that a round uses in HOST; of more, HOST is not played, and nothing is foreseen there.
+inline constexpr int64_t kMostHostUses = int64_t{1} << 20;
 
 struct PlayedPlan {
   Simulation played;               // But for device_floor_bytes.

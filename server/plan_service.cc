@@ -42,11 +42,13 @@ absl::StatusOr<std::string> CopyOf(const UniqueFd& fd, int64_t size_bytes) {
 
 // Bounds what planning costs, before anything of that size is made.
 absl::Status CheckSize(const Trace& trace, int64_t chunk_bytes) {
-  const int64_t uses = static_cast<int64_t>(trace.uses.size() + trace.operators.size());
+  const int64_t uses =
+      static_cast<int64_t>(trace.uses.size() + trace.operators.size() + trace.gradient_outs.size());
   if (uses > kMaxTraceUses) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a trace of ", trace.operators.size(), " operators and ", trace.uses.size(),
-                     " uses, together at most ", kMaxTraceUses, ": end phases more often"));
+        absl::StrCat("a trace of ", trace.operators.size(), " operators, ", trace.uses.size(),
+                     " uses and ", trace.gradient_outs.size(), " gradients, together at most ",
+                     kMaxTraceUses, ": end phases more often"));
   }
   int64_t chunks = static_cast<int64_t>(trace.tensors.size());
   for (const TracedTensor& tensor : trace.tensors) chunks += tensor.size_bytes / chunk_bytes;

@@ -97,6 +97,21 @@ TEST(HostPlanTest, ARoundThatTheDiskBoundsTakesWhatItReads) {
   EXPECT_LE(totals.nvme_read_bytes, 24 * kChunk);
 }
 
+TEST(HostPlanTest, WhatUsesTooManyChunksIsPlannedWithoutHost) {
+  // A peer may tell of any number of gradients of a tensor of any size.
+  constexpr int64_t kTensorChunks = int64_t{1} << 14;
+  Trace trace;
+  trace.phase = "train";
+  trace.tensors = {{kTensorChunks * kChunk, TensorGroup::kTrainable, 0}};
+  trace.operators = {{0, 1, 1000, 0}, {1, 0, 10, 0}};
+  trace.uses = {{.tensor = 0}};
+  trace.gradient_outs.assign(1000, {0, 0});
+  trace.updated = {0};
+  ASSERT_OK_AND_ASSIGN(const RangeTrace packed, PackTrace(trace, kChunk));
+  ASSERT_OK_AND_ASSIGN(const Plan plan, PlanFor(packed, (kTensorChunks + 1) * kChunk, 0));
+  EXPECT_THAT(plan.host_uses, IsEmpty());
+}
+
 // Each layer has a frozen base in one space and what is trained of it in another, as adapters have.
 TEST(HostPlanTest, ForeseesTheUsesOfEachSpace) {
   constexpr int kLayers = 20;
