@@ -113,8 +113,8 @@ class ChunkStore final : private HostSlotOwner {
   // Gives `error` to all who wait for a pending bundle, and who come; or lets these be taken once more.
   void FailUpdates(absl::Status error);
   void RetryUpdates();
-  absl::Status
-  AwaitCommits();  // Block until no bundle awaits a commit, or this one. Errors: the update's.
+  // Block until no bundle awaits a commit, or this one does not. Errors: the update that failed.
+  absl::Status AwaitCommits();
   absl::Status AwaitCommit(BundleId bundle);
   bool AwaitsCommit(ChunkId chunk) const;  // Whether Acquire would wait for one.
   // Calls `look` with the bytes of a gradient chunk that is in HOST and that nobody holds; nobody writes them
