@@ -18,6 +18,11 @@ HostForesight::HostForesight(absl::Span<const PlannedHostUse> uses, int64_t roun
       read_ns_(read_ns),
       first_of_(num_chunks + 1, 0),
       next_(num_chunks, kNoUse) {
+  const auto in_range = [](int64_t ns) { return ns >= 0 && ns <= kMostNs; };
+  if (!in_range(round_ns) || !in_range(read_ns) ||
+      !std::ranges::all_of(uses, in_range, &PlannedHostUse::at_ns)) {
+    return;
+  }
   for (const PlannedHostUse& use : uses) {
     const int64_t chunk = use.chunk.value();
     if (use.space != space || chunk < 0 || chunk >= num_chunks) continue;

@@ -32,10 +32,12 @@ namespace gemini::policies {
 class HostForesight {
  public:
   static constexpr int64_t kNoUse = std::numeric_limits<int64_t>::max();
+  static constexpr int64_t kMostNs = int64_t{1} << 46;  // 20 hours.
 
   HostForesight() = default;  // Foresees nothing.
   // The uses of `space` among `uses`, those of a round that takes `round_ns`, for chunks 0 to num_chunks - 1;
-  // others are left out. To read one takes `read_ns`.
+  // others are left out. To read one takes `read_ns`. A peer may have made them: of times that are negative
+  // or above kMostNs nothing is foreseen.
   HostForesight(absl::Span<const PlannedHostUse> uses, int64_t round_ns, int64_t read_ns,
                 int32_t space, int64_t num_chunks);
 

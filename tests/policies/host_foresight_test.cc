@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <optional>
 #include <set>
 #include <vector>
@@ -60,6 +61,22 @@ TEST(HostForesightTest, LeavesOutOtherSpacesAndChunksThatAreNotThere) {
   EXPECT_EQ(foresight.NextUse(ChunkId(0)), 2);
   EXPECT_TRUE(ForesightOf(plan, 2, 2).empty());
   EXPECT_EQ(NextOf(ForesightOf(plan, 2, 2), {0, 1}), std::nullopt);
+}
+
+TEST(HostForesightTest, ForeseesNothingOfTimesThatNobodyHas) {
+  const Plan plan = PlanOf({0, 1, 2});
+  constexpr int64_t kTooLong = HostForesight::kMostNs + 1;
+  EXPECT_FALSE(HostForesight(plan.host_uses, HostForesight::kMostNs, 5, 0, 3).empty());
+  for (const int64_t wrong : {int64_t{-1}, kTooLong, std::numeric_limits<int64_t>::max()}) {
+    EXPECT_TRUE(HostForesight(plan.host_uses, wrong, 5, 0, 3).empty());
+    EXPECT_TRUE(HostForesight(plan.host_uses, 30, wrong, 0, 3).empty());
+    Plan other = plan;
+    other.host_uses.back().at_ns = wrong;
+    HostForesight foresight = ForesightOf(other, 0, 3);
+    EXPECT_TRUE(foresight.empty());
+    EXPECT_EQ(NextOf(foresight, {0, 1, 2}), std::nullopt);
+    EXPECT_EQ(foresight.NextUse(ChunkId(0)), HostForesight::kNoUse);
+  }
 }
 
 TEST(HostForesightTest, TakesAUseForTheNearestForeseen) {
