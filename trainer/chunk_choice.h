@@ -21,8 +21,8 @@ inline constexpr int64_t kMostMicroBatches = 3;
 struct ChunkChoice {
   int64_t chunk_bytes = 0;
   std::string reason;  // A line for the log: what was predicted, or why nothing was.
-  int64_t device_floor_bytes =
-      0;  // The least DEVICE that the predicted step fits into; 0: unknown.
+  // The least DEVICE that the predicted step fits into; 0: unknown.
+  int64_t device_floor_bytes = 0;
 };
 
 struct ChunkChoiceInputs {

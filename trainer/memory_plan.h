@@ -23,8 +23,8 @@ BoundaryActivations BoundaryActivationsOf(const RunConfig& config, int64_t num_b
 struct MemoryPlan {
   TierMap<int64_t> bytes;
   int64_t chunk_bytes = 0;
-  int64_t device_floor_bytes =
-      0;  // Of DEVICE, what will do where other jobs hold the rest; 0: all.
+  // What of DEVICE will do where other jobs hold the rest; 0: all.
+  int64_t device_floor_bytes = 0;
   // Of boundary activations, DEVICE keeps so many bytes; the others get so many of HOST. 0: all stay.
   int64_t kept_activation_bytes = 0;
   int64_t host_activation_bytes = 0;
