@@ -1,35 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-// The square of an fp32 value is exact in double, so contraction into an fma changes no bit; the
-// order of the additions is the header's, and no compiler reorders it without -ffast-math.
 #include "client/grad_norm.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
+
+#include "client/default_rounding.h"
+#include "client/update_loops.h"
 
 namespace gemini::client {
 
+static_assert(kNormBlockElements == kNormLoopBlockElements);
+
+void AppendBlockSquares(ElementType type, const void* piece, int64_t count,
+                        std::vector<double>& block_squares) {
+  const size_t before = block_squares.size();
+  const int64_t num_blocks = (count + kNormBlockElements - 1) / kNormBlockElements;
+  block_squares.resize(before + static_cast<size_t>(num_blocks));
+  const DefaultRounding rounding;
+  LoopsOf(WidestVectorPath()).squares(type, piece, count, block_squares.data() + before);
+}
+
 void AppendBlockSquares(absl::Span<const float> piece, std::vector<double>& block_squares) {
-  const int64_t size = static_cast<int64_t>(piece.size());
-  for (int64_t begin = 0; begin < size; begin += kNormBlockElements) {
-    const float* const block = piece.data() + begin;
-    const int64_t count = std::min(kNormBlockElements, size - begin);
-    std::array<double, kNormLanes> lanes = {};
-    int64_t i = 0;
-    for (; i + kNormLanes <= count; i += kNormLanes) {
-      for (int64_t lane = 0; lane < kNormLanes; ++lane) {
-        const double value = block[i + lane];
-        lanes[lane] += value * value;
-      }
-    }
-    for (int64_t lane = 0; i < count; ++i, ++lane) {
-      const double value = block[i];
-      lanes[lane] += value * value;
-    }
-    double sum = 0;
-    for (const double lane : lanes) sum += lane;
-    block_squares.push_back(sum);
-  }
+  AppendBlockSquares(ElementType::kFp32, piece.data(), static_cast<int64_t>(piece.size()),
+                     block_squares);
 }
 
 double NormOf(absl::Span<const double> block_squares) {

@@ -4,11 +4,14 @@
 // block) order. In a block, element i goes to lane i % kNormLanes, each lane is summed in order of
 // i, and the lanes are summed in order: a rule that vector units of any width up to that can
 // follow. Source: the fixed-order rule of docs/architecture.md, "Gradient norm".
+// Overflow: squares of any format are exact in double and their sums far from its largest value, so a sum
+//           is finite if and only if every element is. That is the check that loss scaling needs.
 #pragma once
 #include <cstdint>
 #include <vector>
 
 #include "absl/types/span.h"
+#include "gemini/element_type.h"
 
 namespace gemini::client {
 
@@ -16,8 +19,12 @@ inline constexpr int64_t kNormBlockElements = 1024;
 inline constexpr int64_t kNormLanes = 8;
 
 // Appends the sum of squares of each block of a tensor piece that starts at a block boundary of its
-// tensor (every piece but a tensor's last is a multiple of kNormBlockElements). fp32 in, double
-// out; a block that holds a NaN or an infinity gives one.
+// tensor (every piece but a tensor's last is a multiple of kNormBlockElements). `count` elements of
+// `type` in, double out; a block that holds a NaN or an infinity gives one.
+void AppendBlockSquares(ElementType type, const void* piece, int64_t count,
+                        std::vector<double>& block_squares);
+
+// The same of fp32 elements.
 void AppendBlockSquares(absl::Span<const float> piece, std::vector<double>& block_squares);
 
 // Square root of the sum in order. NaN or infinity when any block is.

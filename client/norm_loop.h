@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// The loops that sum squares by block in the order of client/grad_norm.h, for one set of lanes. Included by
+// the sources of the instruction sets alone (client/update_loops_avx512.cc and its like).
+// Whole blocks go four at a time: the additions of one are a chain, whose latency would be the speed.
+#pragma once
+#include <cstdint>
+#include <cstring>
+
+#include "client/update_loop.h"
+#include "client/update_loops.h"
+
+namespace gemini::client {
+
+template <typename L>
+struct NormLoop {
+  using Floats = typename L::Floats;
+  using Doubles = typename L::Doubles;
+  static constexpr int64_t kBlock = kNormLoopBlockElements;
+  static constexpr int64_t kStep = kUpdateStepElements;
+
+  // The lanes in order; a NaN is always the same one.
+  static double SumOf(const Doubles& lanes) {
+    double values[8];
+    L::StoreDoubles(values, lanes);
+    double sum = 0;
+    for (const double value : values) sum += value;
+    return sum != sum ? __builtin_nan("") : sum;
+  }
+
+  static Doubles PartSquares(ElementType type, const void* values, int64_t from, int64_t count,
+                             Doubles sums) {
+    // Zeros behind the last element add nothing to their lanes.
+    float padded[16] = {};
+    std::memcpy(padded, static_cast<const char*>(values) + from * ElementBytes(type),
+                static_cast<size_t>(count * ElementBytes(type)));
+    L::AddSquares(UpdateLoop<L>::LoadElements(type, padded, 0), sums);
+    return sums;
+  }
+
+  static void Squares(ElementType type, const void* values, int64_t count, double* sums) {
+    constexpr int kAtOnce = 4;
+    int64_t at = 0;
+    for (; at + kAtOnce * kBlock <= count; at += kAtOnce * kBlock, sums += kAtOnce) {
+      Doubles lanes[kAtOnce] = {L::Zeros(), L::Zeros(), L::Zeros(), L::Zeros()};
+      for (int64_t i = 0; i < kBlock; i += 16) {
+        for (int block = 0; block < kAtOnce; ++block) {
+          L::AddSquares(UpdateLoop<L>::LoadElements(type, values, at + block * kBlock + i),
+                        lanes[block]);
+        }
+      }
+      for (int block = 0; block < kAtOnce; ++block) sums[block] = SumOf(lanes[block]);
+    }
+    for (; at < count; at += kBlock, ++sums) {
+      const int64_t end = at + kBlock < count ? at + kBlock : count;
+      Doubles lanes = L::Zeros();
+      int64_t i = at;
+      for (; i + 16 <= end; i += 16) {
+        L::AddSquares(UpdateLoop<L>::LoadElements(type, values, i), lanes);
+      }
+      if (i < end) lanes = PartSquares(type, values, i, end - i, lanes);
+      *sums = SumOf(lanes);
+    }
+  }
+
+  template <typename Rule>
+  static void TrustSquares(const UpdateScalars& scalars, const UpdateStreams& s, int64_t count,
+                           double* param_sums, double* direction_sums) {
+    using Loop = UpdateLoop<L>;
+    const Rule rule(scalars);
+    typename Loop::Values x;
+    for (int64_t at = 0; at < count; at += kBlock) {
+      const int64_t end = at + kBlock < count ? at + kBlock : count;
+      Doubles param = L::Zeros(), direction = L::Zeros();
+      int64_t i = at;
+      for (; i + kStep <= end; i += kStep) {
+        Loop::template LoadStep<Rule::kHasSecondMoment>(s, i, x);
+        for (int half = 0; half < 2; ++half) {
+          L::AddSquares(x.p[half], param);
+          L::AddSquares(rule.Direction(x.p[half], x.g[half], x.m[half], x.v[half]), direction);
+        }
+      }
+      if (i < end) {
+        typename Loop::Padded padded(s, i, end - i);
+        Loop::template LoadStep<Rule::kHasSecondMoment>(padded.Streams(s), 0, x);
+        for (int half = 0; half < 2; ++half) {
+          L::AddSquares(x.p[half], param);
+          // What the rule makes of the padding is no element's.
+          float lanes[16];
+          L::Store(lanes, rule.Direction(x.p[half], x.g[half], x.m[half], x.v[half]));
+          for (int64_t lane = 0; lane < 16; ++lane) {
+            if (half * 16 + lane >= end - i) lanes[lane] = 0;
+          }
+          L::AddSquares(L::Load(lanes), direction);
+        }
+      }
+      *param_sums++ = SumOf(param);
+      *direction_sums++ = SumOf(direction);
+    }
+  }
+};
+
+// The table of one instruction set.
+template <typename L>
+constexpr UpdateLoops MakeUpdateLoops() {
+  return {
+      .update =
+          [](OptimizerKind kind, const UpdateScalars& scalars, const UpdateStreams& streams,
+             StoreKind stores, int64_t count) {
+            using Loop = UpdateLoop<L>;
+            switch (kind) {
+              case OptimizerKind::kAdamW:
+                return Loop::template Run<AdamWRule<L>>(scalars, streams, stores, count);
+              case OptimizerKind::kAdam:
+                return Loop::template Run<AdamRule<L>>(scalars, streams, stores, count);
+              case OptimizerKind::kSgd:
+                return Loop::template Run<SgdRule<L>>(scalars, streams, stores, count);
+              case OptimizerKind::kLamb:
+                return Loop::template Run<LambRule<L>>(scalars, streams, stores, count);
+              case OptimizerKind::kLars:
+                return Loop::template Run<LarsRule<L>>(scalars, streams, stores, count);
+            }
+          },
+      .squares = &NormLoop<L>::Squares,
+      .trust_squares =
+          [](OptimizerKind kind, const UpdateScalars& scalars, const UpdateStreams& streams,
+             int64_t count, double* param_sums, double* direction_sums) {
+            if (kind == OptimizerKind::kLamb) {
+              NormLoop<L>::template TrustSquares<LambRule<L>>(scalars, streams, count, param_sums,
+                                                              direction_sums);
+            } else {
+              NormLoop<L>::template TrustSquares<LarsRule<L>>(scalars, streams, count, param_sums,
+                                                              direction_sums);
+            }
+          },
+  };
+}
+
+}  // namespace gemini::client

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an update of a run of elements reads and writes: one stream of `count` elements a value, all of
+// the same elements of one tensor.
+// Ownership: the caller's; nothing is kept. Alignment: of the element; NVMe and GPU want more, this does not.
+#pragma once
+#include "gemini/element_type.h"
+
+namespace gemini::client {
+
+// `param_type` says how a parameter, which is always fp32 to the arithmetic, is stored:
+//   kFp32  param: fp32.                         master: null.
+//   kBf16  param: bf16, the high half.          master: int16, the low half (gemini/split_float.h).
+//   kFp16  param: fp16, not read, but written as the master to nearest, ties to even.  master: fp32.
+// An old moment that is null stands for zeros. The second moment is unused, and may be null, for kinds
+// without one. An output may be its input (in place), and overlaps nothing else.
+struct UpdateStreams {
+  ElementType param_type = ElementType::kFp32;
+  ElementType grad_type = ElementType::kFp32;  // Of any of the three, whatever the parameter's.
+  const void* param = nullptr;
+  const void* master = nullptr;
+  const void* grad = nullptr;
+  const float* exp_avg = nullptr;
+  const float* exp_avg_sq = nullptr;
+  void* new_param = nullptr;
+  void* new_master = nullptr;
+  float* new_exp_avg = nullptr;
+  float* new_exp_avg_sq = nullptr;
+};
+
+}  // namespace gemini::client
