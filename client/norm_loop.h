@@ -120,6 +120,7 @@ constexpr UpdateLoops MakeUpdateLoops() {
                 return Loop::template Run<LarsRule<L>>(scalars, streams, stores, count);
             }
           },
+      .fence = &L::Fence,
       .squares = &NormLoop<L>::Squares,
       .trust_squares =
           [](OptimizerKind kind, const UpdateScalars& scalars, const UpdateStreams& streams,

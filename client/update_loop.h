@@ -197,7 +197,6 @@ struct UpdateLoop {
       Step(rule, s, i, stores);
     }
     if (i < count) Part(rule, s, i, count - i);
-    if (stores.param_past_caches || stores.moments_past_caches) L::Fence();
   }
 };
 

@@ -27,8 +27,11 @@ struct StoreKind {
 };
 
 struct UpdateLoops {
+  // Without a fence behind it.
   void (*update)(OptimizerKind kind, const UpdateScalars& scalars, const UpdateStreams& streams,
                  StoreKind stores, int64_t count);
+  // Orders stores past the caches before all later ones.
+  void (*fence)();
   // The sums of squares of each block, as client/grad_norm.h says.
   void (*squares)(ElementType type, const void* values, int64_t count, double* sums);
   // The same of the parameter and of the rule's direction, for layer-wise kinds.
@@ -36,6 +39,10 @@ struct UpdateLoops {
                         const UpdateStreams& streams, int64_t count, double* param_sums,
                         double* direction_sums);
 };
+
+// A group of outputs goes past the caches when none of it is its input, which lies in the caches already,
+// and all that do so can be aligned at once.
+StoreKind StoresOf(const UpdateStreams& streams);
 
 // The loops of `path`, which must be available.
 const UpdateLoops& LoopsOf(VectorPath path);
