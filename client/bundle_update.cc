@@ -5,23 +5,17 @@
 #include <array>
 #include <cstring>
 #include <utility>
+#include <vector>
 
-#include "client/adamw.h"
+#include "client/update_kernel.h"
+#include "gemini/element_type.h"
+#include "gemini/state_format.h"
 #include "gemini/status_macros.h"
 
 namespace gemini::client {
 namespace {
 
-float* At(std::byte* chunk, int64_t offset_bytes) {
-  return reinterpret_cast<float*>(chunk + offset_bytes);
-}
-float* At(const HostChunk& chunk, int64_t offset_bytes) { return At(chunk.data(), offset_bytes); }
-
-int64_t ElementsOf(const TensorPiece& piece) {
-  return piece.size_bytes / static_cast<int64_t>(sizeof(float));
-}
-
-AdamWSettings SettingsOf(const Intent& intent, int64_t index) {
+UpdateSettings SettingsOf(const Intent& intent, int64_t index) {
   const TensorIntent& tensor = intent.tensors[index];
   return {.learning_rate = intent.learning_rate,
           .beta1 = intent.beta1,
@@ -32,61 +26,147 @@ AdamWSettings SettingsOf(const Intent& intent, int64_t index) {
           .gradient_scale = intent.clip_coefficient};
 }
 
-// The slots of one update. Old moments are absent before the first.
+// What an update changes of each element.
+enum State : uint8_t { kParam, kMaster, kExpAvg, kExpAvgSq, kNumStates };
+
+// Bytes an element; 0: the format has none.
+std::array<int64_t, kNumStates> WidthsOf(const StateFormat& format) {
+  constexpr auto kFloatBytes = static_cast<int64_t>(sizeof(float));
+  std::array<int64_t, kNumStates> widths = {ElementBytes(format.element), 0, kFloatBytes,
+                                            kFloatBytes};
+  if (format.element == ElementType::kBf16) widths[kMaster] = sizeof(int16_t);
+  if (format.element == ElementType::kFp16) widths[kMaster] = kFloatBytes;
+  return widths;
+}
+
+// The slots of one update, by kind. Old moments are absent before the first.
 struct BundleSlots {
-  HostChunk param, exp_avg, exp_avg_sq, grad;
-  HostChunk new_param, new_exp_avg, new_exp_avg_sq;
+  std::array<HostChunk, kNumChunkKinds> old;
+  std::array<HostChunk, kNumChunkKinds> fresh;
 };
 
 absl::StatusOr<BundleSlots> TakeSlots(ChunkStore& store, BundleId bundle) {
   BundleSlots slots;
-  GEMINI_ASSIGN_OR_RETURN(slots.param, store.AcquireForUpdate(ChunkOf(bundle, ChunkKind::kParam)));
-  for (const auto& [kind, slot] : {std::pair(ChunkKind::kExpAvg, &slots.exp_avg),
-                                   std::pair(ChunkKind::kExpAvgSq, &slots.exp_avg_sq)}) {
-    if (!store.HasPayload(ChunkOf(bundle, kind))) continue;
-    GEMINI_ASSIGN_OR_RETURN(*slot, store.AcquireForUpdate(ChunkOf(bundle, kind)));
+  for (const ChunkKind kind : TrainableKinds(store.format())) {
+    const ChunkId chunk = ChunkOf(bundle, kind);
+    if (IsMoment(kind) && !store.HasPayload(chunk)) continue;
+    GEMINI_ASSIGN_OR_RETURN(slots.old[static_cast<int>(kind)], store.AcquireForUpdate(chunk));
   }
-  GEMINI_ASSIGN_OR_RETURN(slots.grad, store.AcquireForUpdate(ChunkOf(bundle, ChunkKind::kGrad)));
-  GEMINI_ASSIGN_OR_RETURN(slots.new_param, store.AcquireSpareForUpdate());
-  GEMINI_ASSIGN_OR_RETURN(slots.new_exp_avg, store.AcquireSpareForUpdate());
-  GEMINI_ASSIGN_OR_RETURN(slots.new_exp_avg_sq, store.AcquireSpareForUpdate());
+  for (const ChunkKind kind : UpdatedKinds(store.format())) {
+    GEMINI_ASSIGN_OR_RETURN(slots.fresh[static_cast<int>(kind)], store.AcquireSpareForUpdate());
+  }
   return slots;
 }
 
-void CopyOrZero(const HostChunk& from, const HostChunk& to, int64_t offset_bytes,
-                int64_t size_bytes) {
-  if (from) {
-    std::memcpy(to.data() + offset_bytes, from.data() + offset_bytes,
-                static_cast<size_t>(size_bytes));
-  } else {
-    std::memset(to.data() + offset_bytes, 0, static_cast<size_t>(size_bytes));
-  }
-}
+// Elements that follow one another in one chunk of each state.
+struct Stretch {
+  int64_t first = 0;  // In the bundle.
+  int64_t count = 0;
+  // Addresses of element `first`; null: there is none.
+  std::array<const std::byte*, kNumStates> old = {};
+  std::array<std::byte*, kNumStates> fresh = {};
+  const std::byte* grad = nullptr;
+};
 
-// Returns where the piece's old moment is: without an old chunk, zeros where the new one goes. Each
-// moment has its own say: a caller may have written one and not the other.
-float* OldMoment(const HostChunk& old, const HostChunk& fresh, const TensorPiece& piece) {
-  if (old) return At(old, piece.chunk_offset_bytes);
-  float* const zeros = At(fresh, piece.chunk_offset_bytes);
-  std::memset(zeros, 0, static_cast<size_t>(piece.size_bytes));
-  return zeros;
-}
-
-// Zeroes what no tensor fills: spare slots hold other chunks' old bytes.
-void ZeroPadding(absl::Span<const TensorPiece> pieces, int64_t chunk_bytes,
-                 const BundleSlots& slots) {
-  int64_t end = 0;
-  const auto zero = [&](int64_t from, int64_t to) {
-    for (const HostChunk* chunk : {&slots.new_param, &slots.new_exp_avg, &slots.new_exp_avg_sq}) {
-      std::memset(chunk->data() + from, 0, static_cast<size_t>(to - from));
+// The bundle's elements in one stretch, or in two where a state fills two chunks.
+std::vector<Stretch> StretchesOf(const BundleSlots& slots, const StateFormat& format,
+                                 int64_t chunk_bytes) {
+  constexpr std::array kFirstKinds = {ChunkKind::kParam, ChunkKind::kMaster, ChunkKind::kExpAvg,
+                                      ChunkKind::kExpAvgSq};
+  constexpr std::array kUpperKinds = {ChunkKind::kParam, ChunkKind::kMasterUpper,
+                                      ChunkKind::kExpAvgUpper, ChunkKind::kExpAvgSqUpper};
+  const std::array<int64_t, kNumStates> widths = WidthsOf(format);
+  const int64_t width = *std::ranges::max_element(widths);
+  const int64_t count = chunk_bytes / width;
+  std::vector<Stretch> stretches;
+  for (int64_t first = 0; first * widths[kParam] < chunk_bytes; first += count) {
+    Stretch stretch = {.first = first, .count = count};
+    for (int state = 0; state < kNumStates; ++state) {
+      const bool upper = first * widths[state] >= chunk_bytes;
+      const auto kind = static_cast<int>((upper ? kUpperKinds : kFirstKinds)[state]);
+      const int64_t offset = first * widths[state] - (upper ? chunk_bytes : 0);
+      if (slots.old[kind]) stretch.old[state] = slots.old[kind].data() + offset;
+      if (slots.fresh[kind]) stretch.fresh[state] = slots.fresh[kind].data() + offset;
     }
-  };
-  for (const TensorPiece& piece : pieces) {
-    zero(end, piece.chunk_offset_bytes);
-    end = piece.chunk_offset_bytes + piece.size_bytes;
+    stretch.grad = slots.old[static_cast<int>(ChunkKind::kGrad)].data() + first * widths[kParam];
+    stretches.push_back(stretch);
   }
-  zero(end, chunk_bytes);
+  return stretches;
 }
+
+// Runs of elements of one tensor, or of none, that are in a stretch and cover it.
+class BundleUpdate {
+ public:
+  BundleUpdate(const StateFormat& format, const Intent& intent)
+      : format_(format), widths_(WidthsOf(format)), intent_(intent) {}
+
+  void Run(const Stretch& at, absl::Span<const TensorPiece> pieces) const {
+    int64_t done = 0;  // In the stretch.
+    for (const TensorPiece& piece : pieces) {
+      const int64_t first = piece.chunk_offset_bytes / widths_[kParam] - at.first;
+      const int64_t begin = std::max(first, done);
+      const int64_t end = std::min(first + piece.size_bytes / widths_[kParam], at.count);
+      if (end <= begin) continue;
+      Zero(at, done, begin);
+      if (intent_.tensors[piece.tensor].has_gradient) {
+        UpdateRun(at, begin, end, piece.tensor);
+      } else {
+        Keep(at, begin, end);
+      }
+      done = end;
+    }
+    Zero(at, done, at.count);
+  }
+
+ private:
+  // Padding: spare slots hold other chunks' old bytes.
+  void Zero(const Stretch& at, int64_t begin, int64_t end) const {
+    for (int state = 0; state < kNumStates; ++state) {
+      if (at.fresh[state] == nullptr) continue;
+      std::memset(at.fresh[state] + begin * widths_[state], 0,
+                  static_cast<size_t>((end - begin) * widths_[state]));
+    }
+  }
+
+  // The values of a tensor without a gradient. A moment that was never written counts as zeros.
+  void Keep(const Stretch& at, int64_t begin, int64_t end) const {
+    for (int state = 0; state < kNumStates; ++state) {
+      if (at.fresh[state] == nullptr) continue;
+      std::byte* const to = at.fresh[state] + begin * widths_[state];
+      const auto size = static_cast<size_t>((end - begin) * widths_[state]);
+      if (at.old[state] != nullptr) {
+        std::memcpy(to, at.old[state] + begin * widths_[state], size);
+      } else {
+        std::memset(to, 0, size);
+      }
+    }
+  }
+
+  void UpdateRun(const Stretch& at, int64_t begin, int64_t end, int64_t tensor) const {
+    const auto old = [&](State state) {
+      return at.old[state] == nullptr ? nullptr : at.old[state] + begin * widths_[state];
+    };
+    const auto fresh = [&](State state) {
+      return at.fresh[state] == nullptr ? nullptr : at.fresh[state] + begin * widths_[state];
+    };
+    const UpdateStreams streams = {.param_type = format_.element,
+                                   .grad_type = format_.element,
+                                   .param = old(kParam),
+                                   .master = old(kMaster),
+                                   .grad = at.grad + begin * widths_[kParam],
+                                   .exp_avg = reinterpret_cast<const float*>(old(kExpAvg)),
+                                   .exp_avg_sq = reinterpret_cast<const float*>(old(kExpAvgSq)),
+                                   .new_param = fresh(kParam),
+                                   .new_master = fresh(kMaster),
+                                   .new_exp_avg = reinterpret_cast<float*>(fresh(kExpAvg)),
+                                   .new_exp_avg_sq = reinterpret_cast<float*>(fresh(kExpAvgSq))};
+    UpdateElements(SettingsOf(intent_, tensor), streams, end - begin);
+  }
+
+  const StateFormat& format_;
+  const std::array<int64_t, kNumStates> widths_;
+  const Intent& intent_;
+};
 
 }  // namespace
 
@@ -100,26 +180,14 @@ absl::StatusOr<bool> UpdateBundle(ChunkStore& store, BundleId bundle,
     return false;
   }
   GEMINI_ASSIGN_OR_RETURN(BundleSlots slots, TakeSlots(store, bundle));
-  ZeroPadding(pieces, store.chunk_bytes(), slots);
-  for (const TensorPiece& piece : pieces) {
-    const int64_t at = piece.chunk_offset_bytes;
-    if (!intent.tensors[piece.tensor].has_gradient) {
-      CopyOrZero(slots.param, slots.new_param, at, piece.size_bytes);
-      CopyOrZero(slots.exp_avg, slots.new_exp_avg, at, piece.size_bytes);
-      CopyOrZero(slots.exp_avg_sq, slots.new_exp_avg_sq, at, piece.size_bytes);
-      continue;
-    }
-    AdamWUpdate(SettingsOf(intent, piece.tensor),
-                {At(slots.param, at), At(slots.grad, at),
-                 OldMoment(slots.exp_avg, slots.new_exp_avg, piece),
-                 OldMoment(slots.exp_avg_sq, slots.new_exp_avg_sq, piece), At(slots.new_param, at),
-                 At(slots.new_exp_avg, at), At(slots.new_exp_avg_sq, at)},
-                ElementsOf(piece));
+  const BundleUpdate update(store.format(), intent);
+  for (const Stretch& stretch : StretchesOf(slots, store.format(), store.chunk_bytes())) {
+    update.Run(stretch, pieces);
   }
-  std::array<std::pair<ChunkKind, HostChunk>, 3> fresh = {
-      std::pair(ChunkKind::kParam, std::move(slots.new_param)),
-      std::pair(ChunkKind::kExpAvg, std::move(slots.new_exp_avg)),
-      std::pair(ChunkKind::kExpAvgSq, std::move(slots.new_exp_avg_sq))};
+  std::vector<std::pair<ChunkKind, HostChunk>> fresh;
+  for (const ChunkKind kind : UpdatedKinds(store.format())) {
+    fresh.emplace_back(kind, std::move(slots.fresh[static_cast<int>(kind)]));
+  }
   slots = {};  // So that the old slots are free with the commit.
   GEMINI_RETURN_IF_ERROR(store.Commit(bundle, intent.step, absl::MakeSpan(fresh)));
   return true;
@@ -130,13 +198,17 @@ void UpdateInPlace(const BundleInPlace& chunks, absl::Span<const TensorPiece> pi
   for (const TensorPiece& piece : pieces) {
     if (!intent.tensors[piece.tensor].has_gradient) continue;
     const int64_t at = piece.chunk_offset_bytes;
-    float* const param = At(chunks.param, at);
-    float* const exp_avg = At(chunks.exp_avg, at);
-    float* const exp_avg_sq = At(chunks.exp_avg_sq, at);
-    AdamWUpdate(SettingsOf(intent, piece.tensor),
-                {param, reinterpret_cast<const float*>(chunks.grad + at), exp_avg, exp_avg_sq,
-                 param, exp_avg, exp_avg_sq},
-                ElementsOf(piece));
+    auto* const exp_avg = reinterpret_cast<float*>(chunks.exp_avg + at);
+    auto* const exp_avg_sq = reinterpret_cast<float*>(chunks.exp_avg_sq + at);
+    const UpdateStreams streams = {.param = chunks.param + at,
+                                   .grad = chunks.grad + at,
+                                   .exp_avg = exp_avg,
+                                   .exp_avg_sq = exp_avg_sq,
+                                   .new_param = chunks.param + at,
+                                   .new_exp_avg = exp_avg,
+                                   .new_exp_avg_sq = exp_avg_sq};
+    UpdateElements(SettingsOf(intent, piece.tensor), streams,
+                   piece.size_bytes / static_cast<int64_t>(sizeof(float)));
   }
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The update of one bundle as its intent says: AdamW over the pieces of the tensors that lie in it
-// (client/adamw.h). In HOST out of place, then the commit. All that it reads is in the intent and the
+// The update of one bundle as its intent says, over the pieces of the tensors that lie in it
+// (client/update_kernel.h). In HOST out of place, then the commit. All that it reads is in the intent and the
 // chunks, so it can be done again after a death, with the same bits.
-// Thread: any, one a bundle. Blocks for NVME I/O. Memory: holds at most kUpdateSlots HOST slots.
+// Thread: any, one a bundle. Blocks for NVME I/O. Memory: holds at most UpdateSlots HOST slots.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace gemini::client {
 
-// The part of a tensor that lies in one bundle.
+// The part of a tensor that lies in one bundle; bytes are those of the parameter itself.
 struct TensorPiece {
   int64_t tensor = 0;  // In the order of the space's layout.
   int64_t chunk_offset_bytes = 0;
@@ -39,7 +39,7 @@ struct BundleInPlace {
   const std::byte* grad;
 };
 
-// The same arithmetic, in place: param and the moments become those of the intent's step. Tensors without a
+// The same arithmetic, in place, of fp32 parameters: param and the moments become those of the intent's step. Tensors without a
 // gradient keep their values. Commits nothing.
 void UpdateInPlace(const BundleInPlace& chunks, absl::Span<const TensorPiece> pieces,
                    const Intent& intent);

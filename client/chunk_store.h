@@ -7,7 +7,7 @@
 //         the commit words finds a whole version at any moment.
 // Update: from BeginUpdate to its commit a bundle awaits its new version: who asks for its parameter or
 //         moments, or wants to write its gradient, waits, and it is updated next. Meanwhile others hold all
-//         but kUpdateSlots HOST slots at most, and wait for more. So the updater waits for I/O alone, and
+//         but UpdateSlots HOST slots at most, and wait for more. So the updater waits for I/O alone, and
 //         who waits for it may hold slots: no circle.
 // Late:   a gradient may be on DEVICE still when its update begins. Its write-back does not wait for the
 //         commit, which waits for it: kLateGradientSlots are kept for that, too, until the copy is done.
@@ -15,8 +15,8 @@
 //         kFreeSlots free, so that who writes seldom waits for a spill.
 // Device: BeginUpdate commits versions made on DEVICE, too: they are nowhere else then, and who asks for
 //         their bytes is refused until Replace has brought them back, chunk by chunk.
-// Copies: a committed chunk that was read back from NVME stays there too, where its record says, and its HOST
-//         copy is dropped without a write. An uncommitted chunk has one copy.
+// Copies: a committed chunk that was read back from NVME stays there too, as its record says, and its HOST copy
+//         is dropped without a write. An uncommitted chunk has one copy.
 #pragma once
 #include <condition_variable>
 #include <cstddef>
@@ -58,6 +58,7 @@ class ChunkStore final : private HostSlotOwner {
 
   const std::string& name() const { return name_; }
   int64_t chunk_bytes() const { return memory_.shape().chunk_bytes; }
+  const StateFormat& format() const { return memory_.shape().format; }  // Of trainable bundles.
   int64_t num_bundles() const { return memory_.shape().num_bundles; }
   const SpaceMemory& memory() const { return memory_; }  // What other processes see, to look at.
 
@@ -106,7 +107,7 @@ class ChunkStore final : private HostSlotOwner {
   void GradientArrived(BundleId bundle);
   void AwaitLateGradients();  // Blocks until all have arrived, or updates fail.
   // For the updater: the bundle to update next (PendingCommits), each once; nothing: all are taken. If it
-  // awaits its gradient, that comes first, with nothing held. It holds kUpdateSlots at most.
+  // awaits its gradient, that comes first, with nothing held. It holds UpdateSlots at most.
   std::optional<BundleId> TakeUpdate();
   absl::StatusOr<HostChunk> AcquireForUpdate(ChunkId chunk);
   absl::StatusOr<HostChunk> AcquireSpareForUpdate();

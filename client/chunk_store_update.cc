@@ -41,8 +41,8 @@ bool IsLate(const PendingCommits& pending, ChunkId chunk) {
   return KindOf(chunk) == ChunkKind::kGrad && pending.awaits_gradient(BundleOf(chunk));
 }
 
-int64_t SlotsForUpdates(bool any_late) {
-  return kUpdateSlots + (any_late ? kLateGradientSlots : 0);
+int64_t SlotsForUpdates(const StateFormat& format, bool any_late) {
+  return UpdateSlots(format) + (any_late ? kLateGradientSlots : 0);
 }
 
 // Each bundle of an update comes once, and late ones are of those that are updated in HOST.
@@ -88,7 +88,7 @@ bool ChunkStore::MayHoldMore() const {
   if (pending_.count() == 0 || !update_failure_.ok()) return true;
   // A bundle may be committed without its gradient while that is written back.
   const bool any_late = pending_.late_count() > 0 || in_late_slot_ != ChunkId();
-  return slots_of_others_ < free_host_.num_slots() - SlotsForUpdates(any_late);
+  return slots_of_others_ < free_host_.num_slots() - SlotsForUpdates(format(), any_late);
 }
 
 // Each spare is a copy beyond those that HOST and NVME have slots for: too many, and the updater's new
@@ -98,7 +98,7 @@ bool ChunkStore::MayTakeSpare() const {
   const int64_t spares = std::ranges::count_if(host_slots_, [](const HostSlot& slot) {
     return slot.owner == ChunkId() && slot.holds > slot.update_holds;
   });
-  return MayHoldMore() && spares < kSpareSlots - kUpdateSlots;
+  return MayHoldMore() && spares < kSlotsBesideUpdate;
 }
 
 absl::Status ChunkStore::AwaitAccess(ChunkId chunk, Access access) {
@@ -147,7 +147,7 @@ absl::Status ChunkStore::CheckIntent(const Intent& intent, absl::Span<const Bund
                                                         " is held: it may not be complete"));
     }
   }
-  const int64_t needed = SlotsForUpdates(late);
+  const int64_t needed = SlotsForUpdates(format(), late);
   if (!bundles.empty() && slots_of_others_ > free_host_.num_slots() - needed) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "an update needs ", needed, " HOST slots of space ", name_, "; ", slots_of_others_,

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "client/edited_parameter.h"
 #include "gemini/check.h"
 #include "gemini/spare_slots.h"
 #include "gemini/status_macros.h"
@@ -22,11 +23,18 @@ absl::Status CopyBatch::Fetch(ChunkStore& store, ChunkId chunk, std::byte* devic
 absl::StatusOr<CopyEvent> CopyBatch::WriteBack(ChunkStore& store, ChunkId chunk,
                                                const std::byte* device) {
   const bool committed = store.IsCommitted(chunk);
+  const bool has_master = HasMaster(store, chunk);
+  if (has_master) Drain();  // What follows takes more slots than a batch holds, and is rare.
   GEMINI_ASSIGN_OR_RETURN(
       HostChunk host,
       Acquire([&] { return committed ? store.AcquireSpare() : store.AcquireForWriteBack(chunk); }));
   const CopyEvent event = copies_.Copy(CopyStream::kEvict, host.data(), device, store.chunk_bytes(),
                                        {}, store.timeline().CopyOf(chunk));
+  if (has_master) {
+    copies_.Wait(event);
+    GEMINI_RETURN_IF_ERROR(CommitEdited(store, chunk, std::move(host)));
+    return event;
+  }
   entries_.push_back({.event = event,
                       .host = std::move(host),
                       .commit_to = committed ? &store : nullptr,

@@ -32,7 +32,8 @@ class CopyBatch {
 
   // Enqueues the copy of the chunk's bytes from `device` to HOST: into its own slot when uncommitted, also
   // a gradient that its bundle's update awaits (ChunkStore::GradientArrived is for others to call);
-  // else into a new one, committed at the same step when drained. Errors: as ChunkStore::AcquireSpare.
+  // else into a new one, committed at the same step when drained; at once where it has a master
+  // (client/edited_parameter.h). Errors: as ChunkStore::AcquireSpare and Acquire.
   absl::StatusOr<CopyEvent> WriteBack(ChunkStore& store, ChunkId chunk, const std::byte* device);
 
   // Blocks until all copies are done, and does what depends on them.

@@ -12,13 +12,13 @@ GradientSquares::GradientSquares(ChunkStore& store,
                                  std::function<absl::Span<const TensorPiece>(BundleId)> pieces)
     : store_(store), pieces_(std::move(pieces)), kept_(store.num_bundles()) {}
 
-std::vector<std::vector<double>> PieceSquares(absl::Span<const TensorPiece> pieces,
+std::vector<std::vector<double>> PieceSquares(ElementType element,
+                                              absl::Span<const TensorPiece> pieces,
                                               const std::byte* chunk) {
   std::vector<std::vector<double>> squares(pieces.size());
   for (size_t i = 0; i < pieces.size(); ++i) {
-    AppendBlockSquares({reinterpret_cast<const float*>(chunk + pieces[i].chunk_offset_bytes),
-                        static_cast<size_t>(pieces[i].size_bytes) / sizeof(float)},
-                       squares[i]);
+    AppendBlockSquares(element, chunk + pieces[i].chunk_offset_bytes,
+                       pieces[i].size_bytes / ElementBytes(element), squares[i]);
   }
   return squares;
 }
@@ -26,7 +26,7 @@ std::vector<std::vector<double>> PieceSquares(absl::Span<const TensorPiece> piec
 void GradientSquares::Prepare(BundleId bundle) {
   Kept fresh;
   const std::optional<int64_t> writes = store_.PeekGradient(bundle, [&](const std::byte* chunk) {
-    fresh.squares = PieceSquares(pieces_(bundle), chunk);
+    fresh.squares = PieceSquares(store_.format().element, pieces_(bundle), chunk);
   });
   if (!writes) return;
   fresh.writes = *writes;
@@ -47,7 +47,7 @@ absl::StatusOr<std::vector<std::vector<double>>> GradientSquares::Find(BundleId 
     kept = {};
   }
   GEMINI_ASSIGN_OR_RETURN(const HostChunk chunk, store_.Acquire(grad, /*foreseen=*/false));
-  return PieceSquares(pieces_(bundle), chunk.data());
+  return PieceSquares(store_.format().element, pieces_(bundle), chunk.data());
 }
 
 int64_t GradientSquares::num_prepared_used() const {

@@ -14,13 +14,15 @@
 #include "absl/types/span.h"
 #include "client/bundle_update.h"
 #include "client/chunk_store.h"
+#include "gemini/element_type.h"
 #include "gemini/ids.h"
 #include "gemini/mutex.h"
 
 namespace gemini::client {
 
-// The block squares of each piece in a gradient chunk's bytes.
-std::vector<std::vector<double>> PieceSquares(absl::Span<const TensorPiece> pieces,
+// The block squares of each piece in the bytes of a chunk of gradients of type `element`.
+std::vector<std::vector<double>> PieceSquares(ElementType element,
+                                              absl::Span<const TensorPiece> pieces,
                                               const std::byte* chunk);
 
 class GradientSquares {

@@ -32,8 +32,8 @@ ObservedRates ObserveRates(const TimelineShm& timeline) {
           .device_to_host = rate(TimelineLane::kEvict),
           .nvme_read = rate(TimelineLane::kNvmeRead),
           .nvme_write = rate(TimelineLane::kNvmeWrite),
-          .update_elements = rate(TimelineLane::kUpdate) / sizeof(float),
-          .device_update_elements = rate(TimelineLane::kDeviceUpdate) / sizeof(float)};
+          .update_elements = rate(TimelineLane::kUpdate) / kTimelineElementBytes,
+          .device_update_elements = rate(TimelineLane::kDeviceUpdate) / kTimelineElementBytes};
 }
 
 }  // namespace gemini::client

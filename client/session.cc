@@ -194,7 +194,8 @@ absl::StatusOr<ChunkStore*> Session::OpenSpace(const SpaceOptions& options) {
                             .nvme_slots = options.nvme_slots,
                             .device_slots = arena_.size_bytes() / chunk_bytes_,
                             .slots_per_slab = opened->slots_per_slab(),
-                            .num_tensors = options.num_tensors};
+                            .num_tensors = options.num_tensors,
+                            .format = options.format};
   GEMINI_ASSIGN_OR_RETURN(SpaceMemory memory,
                           SpaceMemory::Map(shape, reply.fds[0].get(), reply.fds[1].get(), slabs));
   const SpaceTimeline timeline = {.ring = this->timeline(),

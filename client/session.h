@@ -50,6 +50,7 @@ struct SpaceOptions {
   int64_t host_slots = 0;
   int64_t nvme_slots = 0;
   int64_t num_tensors = 0;  // Of the model: room for its intents in the client segment.
+  StateFormat format = {};  // Of its trainable bundles.
 };
 
 class Session {

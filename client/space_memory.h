@@ -15,6 +15,7 @@
 #include "gemini/ids.h"
 #include "gemini/mapped_memory.h"
 #include "gemini/space_shm.h"
+#include "gemini/state_format.h"
 #include "gemini/unique_fd.h"
 
 namespace gemini::client {
@@ -27,6 +28,7 @@ struct SpaceShape {
   int64_t device_slots = 0;    // Of the session's arena, which all its spaces share.
   int64_t slots_per_slab = 0;  // The last slab may hold fewer.
   int64_t num_tensors = 0;     // Of its intents.
+  StateFormat format = {};     // Of its trainable bundles.
 };
 
 class SpaceMemory {

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a chunk of a bundle holds. All chunks of a bundle share one element layout.
+// What a chunk of a bundle holds. All chunks of a bundle are of one size and belong to the same elements.
+// A state of more bytes an element than the parameter, as an fp32 moment of a bf16 parameter, fills two of
+// them: the one of its name for the lower half of the bundle's elements, and an upper one
+// (gemini/state_format.h).
 #pragma once
 #include <array>
 #include <cstdint>
@@ -8,21 +11,32 @@
 
 namespace gemini {
 
-enum class ChunkKind : uint8_t { kParam = 0, kMaster = 1, kExpAvg = 2, kExpAvgSq = 3, kGrad = 4 };
-inline constexpr int kNumChunkKinds = 5;
+enum class ChunkKind : uint8_t {
+  kParam = 0,
+  kMaster = 1,
+  kExpAvg = 2,
+  kExpAvgSq = 3,
+  kGrad = 4,
+  kMasterUpper = 5,
+  kExpAvgUpper = 6,
+  kExpAvgSqUpper = 7,
+};
+inline constexpr int kNumChunkKinds = 8;
 inline constexpr std::array<ChunkKind, kNumChunkKinds> kAllChunkKinds = {
-    ChunkKind::kParam, ChunkKind::kMaster, ChunkKind::kExpAvg, ChunkKind::kExpAvgSq,
-    ChunkKind::kGrad};
+    ChunkKind::kParam, ChunkKind::kMaster,      ChunkKind::kExpAvg,      ChunkKind::kExpAvgSq,
+    ChunkKind::kGrad,  ChunkKind::kMasterUpper, ChunkKind::kExpAvgUpper, ChunkKind::kExpAvgSqUpper};
 
 // Whether chunks of the kind hold a moment of the optimizer; FREE, they stand for zeros.
 constexpr bool IsMoment(ChunkKind kind) {
-  return kind == ChunkKind::kExpAvg || kind == ChunkKind::kExpAvgSq;
+  return kind == ChunkKind::kExpAvg || kind == ChunkKind::kExpAvgSq ||
+         kind == ChunkKind::kExpAvgUpper || kind == ChunkKind::kExpAvgSqUpper;
 }
 
-// Returns "param", "master", "exp_avg", "exp_avg_sq" or "grad".
+// Returns the kind's name as memstat shows it: "param", "exp_avg_upper".
 constexpr absl::string_view ChunkKindName(ChunkKind kind) {
-  constexpr std::array<absl::string_view, kNumChunkKinds> kNames = {"param", "master", "exp_avg",
-                                                                    "exp_avg_sq", "grad"};
+  constexpr std::array<absl::string_view, kNumChunkKinds> kNames = {
+      "param", "master",       "exp_avg",       "exp_avg_sq",
+      "grad",  "master_upper", "exp_avg_upper", "exp_avg_sq_upper"};
   return kNames[static_cast<int>(kind)];
 }
 

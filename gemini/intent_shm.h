@@ -25,7 +25,7 @@
 
 namespace gemini {
 
-// The arithmetic of client/adamw.h; raised when its bits change.
+// The arithmetic of client/update_kernel.h; raised when its bits change.
 inline constexpr uint64_t kUpdateKernelVersion = 1;
 
 inline constexpr int kNumIntentSlots = 2;

@@ -45,7 +45,8 @@ absl::Status CheckShape(const Plan& plan) {
     const PlannedRange& range = plan.ranges[i];
     if (range.space < 0 || range.first.value() < 0 || range.num_bundles <= 0 ||
         range.num_bundles > kMaxCount || range.first.value() > kMaxCount ||
-        static_cast<int>(range.kind) >= kNumChunkKinds || range.kind == ChunkKind::kMaster) {
+        (range.kind != ChunkKind::kParam && range.kind != ChunkKind::kGrad &&
+         range.kind != ChunkKind::kExpAvg && range.kind != ChunkKind::kExpAvgSq)) {
       return Wrong("range ", i, " has ", range.num_bundles, " bundles from ", range.first.value(),
                    " of space ", range.space, ", kind ", static_cast<int>(range.kind));
     }

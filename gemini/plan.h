@@ -141,7 +141,8 @@ struct Plan {
   // Of a round, by at_ns; the first comes after the last. What lies on NVME is read ahead and what HOST
   // has no room for leaves it by them (policies/host_foresight.h). Empty: HOST has room for all chunks.
   std::vector<PlannedHostUse> host_uses;
-  int64_t host_read_ns = 0;  // What it takes to bring a chunk from NVME, and to spill another for it.
+  int64_t host_read_ns =
+      0;  // What it takes to bring a chunk from NVME, and to spill another for it.
   Prediction prediction;
 
   int32_t num_positions() const { return static_cast<int32_t>(first_use.size()) - 1; }

@@ -65,7 +65,7 @@ static_assert(offsetof(ClientSegmentHeaderShm, intent) == 160);
 struct CommitRecordShm {
   std::atomic<uint64_t> slots[kNumChunkKinds];  // As CommitRecord.
 };
-static_assert(sizeof(CommitRecordShm) == 40);
+static_assert(sizeof(CommitRecordShm) == 64);
 
 // Byte offsets in the client segment of a space of `num_bundles` and `num_tensors`.
 struct ClientSegmentLayout {

@@ -5,12 +5,15 @@
 #include <cstdint>
 
 #include "gemini/plan.h"
+#include "gemini/state_format.h"
 
 namespace gemini {
 
-// One bundle's update: parameter, two moments and gradient, which may have to come from NVME, and the
-// three new chunks. ChunkStore keeps them from all others while updates are pending.
-inline constexpr int64_t kUpdateSlots = 7;
+// One bundle's update: its chunks, which may have to come from NVME, and new ones for all but the gradient.
+// ChunkStore keeps them from all others while updates are pending.
+constexpr int64_t UpdateSlots(const StateFormat& format) {
+  return static_cast<int64_t>(TrainableKinds(format).size() + UpdatedKinds(format).size());
+}
 // One gradient that is written back after the intent: kept for it while any awaits that.
 inline constexpr int64_t kLateGradientSlots = 1;
 // Chunks that a loader fills at one time (client/torch/tensor_writer.h); none while updates are pending.
@@ -25,9 +28,12 @@ inline constexpr int64_t kFreeSlots = 8;
 // writes late gradients back. When none is pending, gradients hold slots, too. Operators that fetch on-line
 // hold a batch, which they let go of when no slot can be freed: before that is an error. While updates are
 // pending they wait with it, for the updater's slots are kept from them.
-inline constexpr int64_t kSpareSlots = 24;
-static_assert(kSpareSlots >= kUpdateSlots + kOpenChunks + kMaxGradientsUnderWay + 1);
-static_assert(kSpareSlots >= kUpdateSlots + kLateGradientSlots + kPlannedCopies + 2 * kBatchSlots);
-static_assert(kSpareSlots >= kMaxGradientsUnderWay + kPlannedCopies + kBatchSlots);
+inline constexpr int64_t kSlotsBesideUpdate = 17;
+static_assert(kSlotsBesideUpdate >= kOpenChunks + kMaxGradientsUnderWay + 1);
+static_assert(kSlotsBesideUpdate >= kLateGradientSlots + kPlannedCopies + 2 * kBatchSlots);
+constexpr int64_t SpareSlots(const StateFormat& format) {
+  return UpdateSlots(format) + kSlotsBesideUpdate;
+}
+static_assert(SpareSlots({}) >= kMaxGradientsUnderWay + kPlannedCopies + kBatchSlots);
 
 }  // namespace gemini

@@ -41,6 +41,9 @@ constexpr absl::string_view TimelineLaneName(TimelineLane lane) {
   return kNames[static_cast<int>(lane)];
 }
 
+// What updates show for a parameter, of any type.
+inline constexpr int64_t kTimelineElementBytes = 4;
+
 struct TimelineEvent {
   TimelineLane lane = TimelineLane::kOperator;
   StallCause cause = StallCause::kTransfer;  // Of stall_ns: what most of it was for.
@@ -49,8 +52,8 @@ struct TimelineEvent {
   int64_t begin_ns = 0;
   int64_t end_ns = 0;
   int64_t stall_ns = 0;  // Operators: what they waited, drawn together before begin_ns.
-  int64_t size_bytes =
-      0;  // Copies and I/O; updates: of parameters. Operators: DEVICE bytes in use before the wait.
+  // Copies and I/O; updates: kTimelineElementBytes a parameter. Operators: DEVICE bytes in use before the wait.
+  int64_t size_bytes = 0;
   bool operator==(const TimelineEvent&) const = default;
 };
 

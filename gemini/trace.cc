@@ -27,6 +27,7 @@ bool Add(int64_t& sum, int64_t value) {
 absl::Status CheckTensors(const Trace& trace) {
   int64_t bytes = 0;
   int32_t space = 0;
+  const StateFormat* format = nullptr;  // Of the space's trainable tensors.
   for (size_t i = 0; i < trace.tensors.size(); ++i) {
     const TracedTensor& tensor = trace.tensors[i];
     if (tensor.size_bytes < 0 || !Add(bytes, tensor.size_bytes)) {
@@ -39,7 +40,17 @@ absl::Status CheckTensors(const Trace& trace) {
     if (tensor.space != space && (i == 0 || tensor.space != space + 1)) {
       return Wrong("tensor ", i, " is of space ", tensor.space, " after one of space ", space);
     }
+    if (tensor.space != space) format = nullptr;
     space = tensor.space;
+    if (static_cast<int>(tensor.format.element) >= kNumElementTypes) {
+      return Wrong("tensor ", i, " has elements of type ", static_cast<int>(tensor.format.element));
+    }
+    if (tensor.group != TensorGroup::kTrainable) continue;
+    if (format != nullptr && *format != tensor.format) {
+      return Wrong("tensor ", i, " is of ", ElementTypeName(tensor.format.element),
+                   " after trainable ones of ", ElementTypeName(format->element));
+    }
+    format = &tensor.format;
   }
   return absl::OkStatus();
 }
@@ -123,7 +134,8 @@ uint64_t Fingerprint(const Trace& trace) {
   add(static_cast<int64_t>(trace.tensors.size()));
   for (const TracedTensor& tensor : trace.tensors) {
     add(tensor.size_bytes);
-    add(static_cast<int64_t>(tensor.group) << 32 | tensor.space);
+    add(static_cast<int64_t>(tensor.format.element) << 40 |
+        static_cast<int64_t>(tensor.group) << 32 | tensor.space);
   }
   add(static_cast<int64_t>(trace.operators.size()));
   for (const TracedOperator& at : trace.operators) add(at.num_uses);

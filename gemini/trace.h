@@ -19,6 +19,7 @@
 #include "absl/types/span.h"
 #include "gemini/chunk_kind.h"
 #include "gemini/layout.h"
+#include "gemini/state_format.h"
 
 namespace gemini {
 
@@ -27,6 +28,7 @@ struct TracedTensor {
   TensorGroup group = TensorGroup::kTrainable;
   int32_t space =
       0;  // Index of its space in the session; tensors are in the order of their layout.
+  StateFormat format = {};  // Of a trainable tensor: the same in all of a space.
   bool operator==(const TracedTensor&) const = default;
 };
 
@@ -72,7 +74,8 @@ struct Trace {
 };
 
 // Checks everything that a reader relies on: indices in range, uses consecutive and of kParam or kGrad,
-// sizes and times >= 0, positions ascending, spaces ascending from 0, an update's operator without uses,
+// sizes and times >= 0, positions ascending, spaces ascending from 0 with one format each, an update's operator
+// without uses,
 // updated tensors trainable and once each, sums that fit int64_t. INVALID_ARGUMENT names what is wrong.
 absl::Status CheckTrace(const Trace& trace);
 

@@ -20,11 +20,6 @@ auto Converted(const flatbuffers::Vector<Element>* from, Convert convert) {
   return to;
 }
 
-// Numbers past an enumerator's type must not come out as another one: the first that is none.
-TensorGroup GroupOf(int32_t group) {
-  return static_cast<TensorGroup>(group >= 0 && group <= 2 ? group : 255);
-}
-
 }  // namespace
 
 std::string EncodeTrace(const Trace& trace) {
@@ -32,7 +27,8 @@ std::string EncodeTrace(const Trace& trace) {
   std::vector<wire::TracedTensor> tensors;
   tensors.reserve(trace.tensors.size());
   for (const TracedTensor& tensor : trace.tensors) {
-    tensors.emplace_back(tensor.size_bytes, tensor.space, static_cast<int32_t>(tensor.group));
+    tensors.emplace_back(tensor.size_bytes, tensor.space, static_cast<uint8_t>(tensor.group),
+                         static_cast<uint8_t>(tensor.format.element));
   }
   std::vector<wire::TracedOperator> operators;
   operators.reserve(trace.operators.size());
@@ -71,7 +67,10 @@ absl::StatusOr<Trace> DecodeTrace(absl::string_view bytes) {
                                                    " characters, at most ", kMaxPhaseChars));
   }
   trace.tensors = Converted(from.tensors(), [](const wire::TracedTensor* tensor) {
-    return TracedTensor{tensor->size_bytes(), GroupOf(tensor->group()), tensor->space()};
+    return TracedTensor{.size_bytes = tensor->size_bytes(),
+                        .group = static_cast<TensorGroup>(tensor->group()),
+                        .space = tensor->space(),
+                        .format = {.element = static_cast<ElementType>(tensor->element())}};
   });
   trace.operators = Converted(from.operators(), [](const wire::TracedOperator* at) {
     return TracedOperator{at->first_use(), at->num_uses(), at->compute_ns(),
@@ -99,7 +98,8 @@ uint64_t TensorsHash(absl::Span<const TracedTensor> tensors) {
   add(tensors.size());
   for (const TracedTensor& tensor : tensors) {
     add(static_cast<uint64_t>(tensor.size_bytes));
-    add(static_cast<uint64_t>(tensor.group) << 32 | static_cast<uint32_t>(tensor.space));
+    add(static_cast<uint64_t>(tensor.format.element) << 40 |
+        static_cast<uint64_t>(tensor.group) << 32 | static_cast<uint32_t>(tensor.space));
   }
   return hash;
 }

@@ -299,7 +299,8 @@ int64_t HostReadNs(int64_t chunk_bytes, const CostModel& costs) {
 }
 
 bool HostHoldsAll(const RangeTrace& trace, int64_t host_bytes) {
-  const int64_t spare = kSpareSlots * static_cast<int64_t>(trace.chunks_of_space.size());
+  int64_t spare = 0;
+  for (const StateFormat& format : trace.formats) spare += SpareSlots(format);
   return ChunksOf(trace) + spare <= host_bytes / trace.chunk_bytes;
 }
 
@@ -307,9 +308,10 @@ std::vector<int64_t> SlotsOfSpaces(const RangeTrace& trace, int64_t host_bytes) 
   const int64_t all_slots = host_bytes / trace.chunk_bytes;
   const int64_t all_chunks = ChunksOf(trace);
   std::vector<int64_t> slots;
-  for (const int64_t chunks : trace.chunks_of_space) {
+  for (size_t space = 0; space < trace.chunks_of_space.size(); ++space) {
     // Not many more slots than chunks: the product is far from overflowing.
-    slots.push_back(std::max(all_slots * chunks / all_chunks - kFreeSlots, kUpdateSlots));
+    const int64_t of_chunks = all_slots * trace.chunks_of_space[space] / all_chunks;
+    slots.push_back(std::max(of_chunks - kFreeSlots, UpdateSlots(trace.formats[space])));
   }
   return slots;
 }

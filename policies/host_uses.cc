@@ -26,8 +26,7 @@ class Writer {
       case HostEvent::kUpdate: {
         const PlannedRange& range = trace_.ranges[access.index];
         for (int64_t i = 0; i < range.num_bundles; ++i) {
-          for (const ChunkKind kind :
-               {ChunkKind::kParam, ChunkKind::kExpAvg, ChunkKind::kExpAvgSq}) {
+          for (const ChunkKind kind : UpdatedKinds(trace_.format_of(range))) {
             AddChunk(range, i, kind, HostUseKind::kChanges);
           }
           AddChunk(range, i, ChunkKind::kGrad, HostUseKind::kReads);

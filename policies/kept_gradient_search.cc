@@ -14,6 +14,9 @@
 namespace gemini::policies {
 namespace {
 
+// Gradients are kept in fp32 spaces alone.
+constexpr int64_t kElementBytes = ElementBytes(ElementType::kFp32);
+
 // Of the ranges that may keep gradients, the first so many are updated on DEVICE, and so many behind them
 // have late gradients.
 struct Kept {
@@ -35,7 +38,9 @@ class Search {
         keepable_(Keepable(in)) {
     const RangeTrace& trace = in.trace;
     for (const RangeTrace::Operator& at : trace.operators) compute_ns_ += at.compute_ns;
-    for (const int32_t range : trace.updated) updated_chunks_ += trace.ranges[range].num_bundles;
+    for (const int32_t range : trace.updated) {
+      updated_elements_ += trace.ElementsOf(trace.ranges[range]);
+    }
     std::vector<int64_t> out_bytes(trace.ranges.size(), 0);
     for (const RangeTrace::GradOut& out : trace.gradient_outs) {
       out_bytes[out.range] += out.size_bytes;
@@ -156,8 +161,7 @@ class Search {
         kSquaresByUpdate *
             NsFor(late_bytes / kElementBytes, costs.device_update_elements_per_second);
     const double update_ns =
-        NsFor((updated_chunks_ * in_.trace.chunk_bytes - update_bytes) / kElementBytes,
-              costs.update_elements_per_second);
+        NsFor(updated_elements_ - update_bytes / kElementBytes, costs.update_elements_per_second);
     const double evict_ns =
         NsFor(4 * update_bytes + late_bytes + out_bytes_.back() - out_bytes_[kept.end()],
               costs.device_to_host);
@@ -175,7 +179,7 @@ class Search {
   bool is_large_ = false;
   int64_t tries_left_ = 0;
   int64_t compute_ns_ = 0;
-  int64_t updated_chunks_ = 0;
+  int64_t updated_elements_ = 0;
   // Of the first so many ranges: their chunks, and the gradients that leave when none are kept.
   std::vector<int64_t> chunks_ = {0};
   std::vector<int64_t> out_bytes_ = {0};

@@ -32,6 +32,7 @@ std::vector<int32_t> MayKeepGradients(const RangeTrace& trace) {
   std::vector<int32_t> params;
   for (const int32_t param : trace.updated) {
     const int32_t grad = param + 1;
+    if (trace.format_of(trace.ranges[param]) != StateFormat{}) continue;
     if (has_gradient[grad] && !is_refused[grad] && !is_refused[param]) params.push_back(param);
   }
   return params;
@@ -114,7 +115,7 @@ RangeTrace WithKeptGradients(const RangeTrace& trace, const Plan& plan) {
 int64_t DeviceUpdateNs(const RangeTrace& trace, const CostModel& costs) {
   int64_t ns = 0;
   const auto add = [&](int32_t range, double by_update) {
-    const int64_t elements = trace.ranges[range].num_bundles * trace.chunk_bytes / kElementBytes;
+    const int64_t elements = trace.ElementsOf(trace.ranges[range]);
     ns += std::llround(static_cast<double>(elements) * by_update * 1e9 /
                        costs.device_update_elements_per_second);
   };

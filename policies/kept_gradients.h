@@ -19,13 +19,11 @@
 
 namespace gemini::policies {
 
-// Of a parameter, as CostModel counts them.
-inline constexpr int64_t kElementBytes = 4;
 // What the squares of a gradient take of the time of its update on DEVICE. An estimate: that streams
 // parameters, gradients and both moments, this the gradients alone.
 inline constexpr double kSquaresByUpdate = 0.25;
 
-// Of trace.updated, in its order: those whose tensors' gradients leave before the update, none twice, and
+// Of trace.updated, in its order: those of fp32 spaces whose tensors' gradients leave before the update, none twice, and
 // whose gradients no operator uses and parameters none writes. `trace` keeps none.
 std::vector<int32_t> MayKeepGradients(const RangeTrace& trace);
 

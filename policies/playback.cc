@@ -339,7 +339,7 @@ void Playback::UpdateInHost(int64_t begin_ns) {
 void Playback::UpdateRange(int32_t range, StallCause cause) {
   const int64_t num_bundles = trace_.ranges[range].num_bundles;
   const int64_t update_ns =
-      NsFor(BytesOf(range) / kElementBytes, costs_.update_elements_per_second);
+      NsFor(trace_.ElementsOf(trace_.ranges[range]), costs_.update_elements_per_second);
   const int64_t bundle_ns = update_ns / num_bundles;
   const HostReady host = AskHost(HostEvent::kUpdate, range, update_free_.ns, bundle_ns);
   const int64_t begin_ns = std::max(update_free_.ns, host.first_ns);

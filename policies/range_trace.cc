@@ -9,15 +9,13 @@
 namespace gemini::policies {
 namespace {
 
-// Of a trainable bundle with fp32 parameters: param, both moments and grad. The master chunk has no
-// payload beside them (docs/architecture.md).
-constexpr int64_t kChunksOfTrainable = 4;
-
 // Appends the ranges of one space; param_range gets that of each of its tensors.
 absl::Status PackSpace(const Trace& trace, int64_t first_tensor, int64_t end_tensor,
                        RangeTrace& packed, std::vector<int32_t>& param_range) {
   std::vector<TensorSpec> specs;
+  StateFormat format;
   for (int64_t i = first_tensor; i < end_tensor; ++i) {
+    if (trace.tensors[i].group == TensorGroup::kTrainable) format = trace.tensors[i].format;
     specs.push_back(
         {.name = "", .size_bytes = trace.tensors[i].size_bytes, .group = trace.tensors[i].group});
   }
@@ -42,9 +40,11 @@ absl::Status PackSpace(const Trace& trace, int64_t first_tensor, int64_t end_ten
       range.kind = ChunkKind::kGrad;
       packed.ranges.push_back(range);
     }
-    chunks += range.num_bundles * (trainable ? kChunksOfTrainable : 1);
+    chunks +=
+        range.num_bundles * (trainable ? static_cast<int64_t>(TrainableKinds(format).size()) : 1);
   }
   packed.chunks_of_space.push_back(chunks);
+  packed.formats.push_back(format);
   for (size_t i = 0; i < specs.size(); ++i) {
     const BundleId first = layout.place(static_cast<int64_t>(i)).first_bundle;
     param_range.push_back(range_at[first.value()]);

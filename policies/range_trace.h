@@ -45,12 +45,18 @@ struct RangeTrace {
   std::vector<PlannedUpdate> device_updates;
   std::vector<int32_t> late_gradients;
   std::vector<int64_t> chunks_of_space;  // By space: chunks with payload, of all kinds.
+  std::vector<StateFormat> formats;      // By space.
   absl::Span<const RangeUse> uses_of(int32_t position) const {
     const Operator& at = operators[position];
     return absl::MakeConstSpan(uses).subspan(at.first_use, at.num_uses);
   }
   int32_t num_positions() const { return static_cast<int32_t>(operators.size()); }
   bool keeps_gradients() const { return !device_updates.empty() || !late_gradients.empty(); }
+  const StateFormat& format_of(const PlannedRange& range) const { return formats[range.space]; }
+  // Elements that its chunks have room for.
+  int64_t ElementsOf(const PlannedRange& range) const {
+    return range.num_bundles * chunk_bytes / ElementBytes(format_of(range).element);
+  }
 };
 
 // The uses that are pinned, as Plan::first_use and Plan::uses have them.

@@ -19,9 +19,10 @@ namespace {
 double LeastNs(const PlanInputs& in, const RangeTrace& trace) {
   int64_t compute_ns = trace.keeps_gradients() ? DeviceUpdateNs(trace, in.costs) : 0;
   for (const RangeTrace::Operator& at : trace.operators) compute_ns += at.compute_ns;
-  int64_t updated_chunks = 0;
-  for (const int32_t range : trace.updated) updated_chunks += trace.ranges[range].num_bundles;
-  const int64_t updated_elements = updated_chunks * trace.chunk_bytes / kElementBytes;
+  int64_t updated_elements = 0;
+  for (const int32_t range : trace.updated) {
+    updated_elements += trace.ElementsOf(trace.ranges[range]);
+  }
   return std::max(static_cast<double>(compute_ns), static_cast<double>(updated_elements) * 1e9 /
                                                        in.costs.update_elements_per_second);
 }

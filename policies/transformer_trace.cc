@@ -34,13 +34,13 @@ class TransformerRound {
         trace_(out.trace),
         write_(out, rate),
         tokens_(round.batch * round.sequence),
-        x_(tokens_ * shape.hidden * round.element_bytes),
-        inner_(tokens_ * shape.inner * round.element_bytes),
-        embedded_(tokens_ * shape.embedding_size * round.element_bytes),
+        x_(tokens_ * shape.hidden * ElementBytes(round.element)),
+        inner_(tokens_ * shape.inner * ElementBytes(round.element)),
+        embedded_(tokens_ * shape.embedding_size * ElementBytes(round.element)),
         statistics_(shape.affine_norm || shape.final_norm ? tokens_ * kNormStatisticsBytes : 0),
         row_sums_(round.batch * shape.num_heads * round.sequence * kFp32Bytes),
         mask_(DropsOut() ? tokens_ * shape.hidden * kMaskBytes : 0),
-        logits_(tokens_ * shape.vocabulary * round.element_bytes),
+        logits_(tokens_ * shape.vocabulary * ElementBytes(round.element)),
         losses_(tokens_ * shape.vocabulary * kFp32Bytes) {}
 
   void MicroBatch(bool is_first) {
@@ -77,14 +77,14 @@ class TransformerRound {
   bool KeepsActivationInput() const { return shape_.activation_keeps_input; }
   static double D(int64_t value) { return static_cast<double>(value); }
   double Columns(const LayerTensors& layer, int64_t in) const {
-    return D(trace_.tensors[layer.weight].size_bytes) / D(round_.element_bytes) / D(in);
+    return D(trace_.tensors[layer.weight].size_bytes) / D(ElementBytes(round_.element)) / D(in);
   }
 
   // Forward and backward of y = x W + b, x of `in` columns: arithmetic alone.
   void RunLinear(const LayerTensors& layer, int64_t in) {
     const double out = Columns(layer, in);
     write_.Run(2 * D(tokens_) * D(in) * out,
-               D(round_.element_bytes) * (D(tokens_) * (D(in) + out) + D(in) * out));
+               D(ElementBytes(round_.element)) * (D(tokens_) * (D(in) + out) + D(in) * out));
   }
   void RunLinearBackward(const LayerTensors& layer, int64_t in) {
     RunLinear(layer, in);  // The gradient of x,
@@ -290,7 +290,7 @@ class TransformerRound {
     write_.Operator("forward of ", model_.head);
     write_.Take(logits_);
     RunLinear(model_.head, shape_.embedding_size);
-    const int64_t widened = round_.element_bytes == kFp32Bytes ? 0 : losses_;
+    const int64_t widened = round_.element == ElementType::kFp32 ? 0 : losses_;
     write_.Take(widened);
     if (widened > 0) RunOn(logits_ + losses_);
     write_.Take(losses_);
@@ -307,7 +307,7 @@ class TransformerRound {
     write_.Take(losses_);
     RunOn(3 * losses_);
     write_.Give(2 * losses_);  // The log-probabilities and their gradient.
-    if (round_.element_bytes != kFp32Bytes) {
+    if (round_.element != ElementType::kFp32) {
       write_.Take(logits_);
       RunOn(logits_ + losses_);
       write_.Give(losses_);
@@ -395,10 +395,6 @@ absl::Status CheckRound(const TransformerShape& shape, const RoundShape& round) 
                                                    " tokens: the model has ", shape.num_positions,
                                                    " positions"));
   }
-  if (round.element_bytes != 2 && round.element_bytes != 4) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("elements of ", round.element_bytes, " bytes: they have 2 or 4"));
-  }
   const double tokens = static_cast<double>(round.batch * round.sequence);
   const double widths = static_cast<double>(shape.num_layers) *
                             static_cast<double>(16 * shape.hidden + 4 * shape.inner) +
@@ -431,8 +427,9 @@ absl::StatusOr<TransformerTrace> MakeTransformerTrace(const TransformerShape& sh
   out.trace.phase = round.train ? "train" : "eval";
   const TransformerTensors model = TensorsOf(shape);
   for (const ShapedTensor& tensor : model.tensors) {
-    out.trace.tensors.push_back(
-        {tensor.num_elements * round.element_bytes, TensorGroup::kTrainable, /*space=*/0});
+    out.trace.tensors.push_back({.size_bytes = tensor.num_elements * ElementBytes(round.element),
+                                 .group = TensorGroup::kTrainable,
+                                 .format = {.element = round.element}});
     out.tensor_names.push_back(tensor.name);
   }
   TransformerRound writer(shape, round, model, out, rate);

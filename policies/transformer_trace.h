@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "gemini/element_type.h"
 #include "gemini/trace.h"
 #include "policies/transformer_shape.h"
 
@@ -28,8 +29,8 @@ struct RoundShape {
   int64_t batch = 1;        // Sequences a micro-batch.
   int64_t sequence = 1024;  // Tokens, <= the model's positions.
   int64_t micro_batches = 1;
-  bool recompute = false;     // Each block keeps its input alone, and runs again in backward.
-  int64_t element_bytes = 4;  // Of parameters, gradients and activations on DEVICE: 2 or 4.
+  bool recompute = false;  // Each block keeps its input alone, and runs again in backward.
+  ElementType element = ElementType::kFp32;  // Of parameters, gradients and activations on DEVICE.
 };
 
 // What the DEVICE achieves, not what its data sheet says. All > 0.

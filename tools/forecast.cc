@@ -37,13 +37,13 @@ struct StateWidths {
   int64_t sum() const { return parameter + master + moments + gradient; }
 };
 // docs/architecture.md: 16 in fp32, 14 in bf16, whose fp32 value is the two halves together, 16 in fp16.
-constexpr StateWidths WidthsOf(Precision precision) {
-  switch (precision) {
-    case Precision::kFp32:
+constexpr StateWidths WidthsOf(ElementType element) {
+  switch (element) {
+    case ElementType::kFp32:
       return {4, 0, 8, 4};
-    case Precision::kBf16:
+    case ElementType::kBf16:
       return {2, 2, 8, 2};
-    case Precision::kFp16:
+    case ElementType::kFp16:
       return {2, 4, 8, 2};
   }
   return {};
@@ -197,7 +197,7 @@ class Forecaster {
     policies::ChunkSizeSearchInputs inputs = {
         .trace = one.trace.operators.empty() ? trace.trace : one.trace,
         .budget_bytes = PlannerBudget(),
-        .costs = InSimulatorsElements(machine_.links),
+        .costs = UpdatingInHost(machine_.links),
         .policy = {},
         .max_bundles = kMaxSearchedBundles};
     // Nothing fits: the smallest chunks have the lowest floor.
@@ -213,8 +213,8 @@ class Forecaster {
     for (const PlannedRange& range : packed.ranges) {
       if (range.kind == ChunkKind::kParam) num_bundles += range.num_bundles;
     }
-    const StateWidths widths = WidthsOf(job_.precision);
-    const int64_t elements_of_bundle = forecast_.chunk_bytes / job_.round.element_bytes;
+    const StateWidths widths = WidthsOf(job_.round.element);
+    const int64_t elements_of_bundle = forecast_.chunk_bytes / ElementBytes(job_.round.element);
     const int64_t elements = num_bundles * elements_of_bundle;
     const StateBytes needed = {.parameters = elements * widths.parameter,
                                .masters = elements * widths.master,
@@ -254,17 +254,15 @@ class Forecaster {
     return false;
   }
 
-  // The simulator takes four bytes of a param chunk for an element. It knows neither masters nor moments
-  // on NVME, so all updates are in HOST.
-  CostModel InSimulatorsElements(CostModel costs) const {
+  // The simulator knows no moments on NVME.
+  static CostModel UpdatingInHost(CostModel costs) {
     costs.device_update_elements_per_second = 0;
-    costs.update_elements_per_second *= static_cast<double>(job_.round.element_bytes) / 4;
     return costs;
   }
   absl::StatusOr<Plan> PlanFor(const RangeTrace& packed) const {
     return policies::MakePlan(
         {packed, PlannerBudget(),
-         InSimulatorsElements(NarrowedCosts(forecast_, machine_.links, job_.round.element_bytes)),
+         UpdatingInHost(NarrowedCosts(forecast_, machine_.links, ElementBytes(job_.round.element))),
          /*policy=*/{}});
   }
 
@@ -278,7 +276,7 @@ class Forecaster {
         UpdateWrites(forecast_) + static_cast<int64_t>(GradientsOnNvme(forecast_) *
                                                        static_cast<double>(prediction.evict_bytes));
     const CostModel& links = machine_.links;
-    const CostModel costs = NarrowedCosts(forecast_, links, job_.round.element_bytes);
+    const CostModel costs = NarrowedCosts(forecast_, links, ElementBytes(job_.round.element));
     // A wait for what NVME made slow is one for NVME.
     auto& stalls = prediction.stall_ns;
     const auto blame_nvme = [&](StallCause cause) {
@@ -311,7 +309,7 @@ class Forecaster {
     busy(ForecastLane::kPcieIn, prediction.fetch_bytes, links.host_to_device);
     busy(ForecastLane::kPcieOut, prediction.evict_bytes, links.device_to_host);
     busy(ForecastLane::kUpdate,
-         job_.round.train ? ElementsOf(forecast_, job_.round.element_bytes) : 0,
+         job_.round.train ? ElementsOf(forecast_, ElementBytes(job_.round.element)) : 0,
          links.update_elements_per_second);
     busy(ForecastLane::kNvmeRead, prediction.nvme_read_bytes, links.nvme_read);
     busy(ForecastLane::kNvmeWrite, prediction.nvme_write_bytes, links.nvme_write);
@@ -323,11 +321,6 @@ class Forecaster {
 };
 
 }  // namespace
-
-absl::string_view PrecisionName(Precision precision) {
-  constexpr std::array<absl::string_view, 3> kNames = {"fp32", "bf16", "fp16"};
-  return kNames[static_cast<int>(precision)];
-}
 
 absl::string_view ForecastLaneName(ForecastLane lane) {
   constexpr std::array<absl::string_view, kNumForecastLanes> kNames = {

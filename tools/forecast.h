@@ -26,14 +26,9 @@ namespace gemini::tools {
 
 inline constexpr int64_t kSimulatedMicroBatches = 4;
 
-enum class Precision : uint8_t { kFp32, kBf16, kFp16 };
-// "fp32", "bf16" or "fp16".
-absl::string_view PrecisionName(Precision precision);
-
 struct Job {
   policies::TransformerShape shape;
-  policies::RoundShape round;  // Its element_bytes are those of `precision`.
-  Precision precision = Precision::kBf16;
+  policies::RoundShape round;
   int64_t chunk_bytes = 0;  // 0: the best.
 };
 

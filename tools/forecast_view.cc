@@ -187,7 +187,7 @@ std::string ForecastText(const ForecastTitle& title, const Job& job, const Machi
   const policies::RoundShape& round = job.round;
   std::string text =
       absl::StrFormat("%s: %s parameters in %s on %s\na %s of %d x %d x %d tokens%s\n", title.model,
-                      WithCommas(forecast.num_parameters), PrecisionName(job.precision), title.gpu,
+                      WithCommas(forecast.num_parameters), ElementTypeName(job.round.element), title.gpu,
                       round.train ? "step" : "batch", round.micro_batches, round.batch,
                       round.sequence, round.recompute ? ", activations recomputed" : "");
   if (forecast.fit.ok()) {
@@ -209,7 +209,7 @@ nlohmann::json ForecastJson(const ForecastTitle& title, const Job& job, const Ma
   Json json = {{"model", title.model},
                {"gpu", title.gpu},
                {"parameters", forecast.num_parameters},
-               {"precision", PrecisionName(job.precision)},
+               {"precision", ElementTypeName(job.round.element)},
                {"batch", job.round.batch},
                {"sequence", job.round.sequence},
                {"accumulate", job.round.micro_batches},

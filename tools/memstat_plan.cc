@@ -72,17 +72,16 @@ absl::StatusOr<GpuModel> GpuOf(const PlanFlags& flags) {
       "--pcie");
 }
 
-absl::StatusOr<Job> JobOf(const PlanFlags& flags, Precision precision,
+absl::StatusOr<Job> JobOf(const PlanFlags& flags, ElementType precision,
                           const trainer::HfConfig& config) {
   Job job;
   job.shape = trainer::ShapeOf(config);
-  job.precision = precision;
   job.round = {.train = true,
                .batch = flags.batch,
                .sequence = flags.sequence,
                .micro_batches = flags.accumulate,
                .recompute = flags.recompute,
-               .element_bytes = precision == Precision::kFp32 ? 4 : 2};
+               .element = precision};
   if (job.round.sequence == 0) {
     job.round.sequence = std::min(config.max_sequence(), kDefaultSequence);
   }
@@ -131,15 +130,14 @@ CLI::App* AddPlanCommand(CLI::App& app, PlanFlags& flags) {
   return plan;
 }
 
-absl::StatusOr<Precision> PrecisionOf(const PlanFlags& flags) {
+absl::StatusOr<ElementType> PrecisionOf(const PlanFlags& flags) {
   GEMINI_ASSIGN_OR_RETURN(const GpuModel gpu, GpuOf(flags));
-  if (flags.precision.empty()) return gpu.has_bf16 ? Precision::kBf16 : Precision::kFp16;
-  constexpr std::array<Precision, 3> kAll = {Precision::kFp32, Precision::kBf16, Precision::kFp16};
+  if (flags.precision.empty()) return gpu.has_bf16 ? ElementType::kBf16 : ElementType::kFp16;
   std::vector<absl::string_view> names;
-  for (const Precision precision : kAll) {
-    names.push_back(PrecisionName(precision));
+  for (const ElementType precision : kAllElementTypes) {
+    names.push_back(ElementTypeName(precision));
     if (flags.precision != names.back()) continue;
-    if (precision == Precision::kBf16 && !gpu.has_bf16) {
+    if (precision == ElementType::kBf16 && !gpu.has_bf16) {
       return Wrong("--precision", flags.precision,
                    absl::StrCat(gpu.name, " has no bf16: use --precision fp16"));
     }
@@ -149,7 +147,7 @@ absl::StatusOr<Precision> PrecisionOf(const PlanFlags& flags) {
                absl::StrCat("it is fp32, bf16 or fp16", DidYouMean(flags.precision, names)));
 }
 
-absl::StatusOr<Machine> MachineOf(const PlanFlags& flags, Precision precision) {
+absl::StatusOr<Machine> MachineOf(const PlanFlags& flags, ElementType precision) {
   GEMINI_ASSIGN_OR_RETURN(const GpuModel gpu, GpuOf(flags));
   Machine machine;
   machine.bytes[Tier::kDevice] = gpu.memory_bytes - kContextBytes;
@@ -164,7 +162,7 @@ absl::StatusOr<Machine> MachineOf(const PlanFlags& flags, Precision precision) {
     GEMINI_ASSIGN_OR_RETURN(machine.bytes[Tier::kNvme], Size("--nvme", flags.nvme));
   }
   const double peak =
-      precision == Precision::kFp32 ? gpu.fp32_flops_per_second : gpu.half_flops_per_second;
+      precision == ElementType::kFp32 ? gpu.fp32_flops_per_second : gpu.half_flops_per_second;
   machine.compute.flops_per_second = kAchievedFlopsFraction * peak;
   if (flags.tflops < 0) return absl::InvalidArgumentError("--tflops must be above 0");
   if (flags.tflops > 0) machine.compute.flops_per_second = flags.tflops * 1e12;
@@ -204,7 +202,7 @@ int RunPlan(const PlanFlags& flags) {
     return refuse(absl::InvalidArgumentError("--model is missing: a directory with a config.json"),
                   2);
   }
-  const absl::StatusOr<Precision> precision = PrecisionOf(flags);
+  const absl::StatusOr<ElementType> precision = PrecisionOf(flags);
   if (!precision.ok()) return refuse(precision.status(), 2);
   const absl::StatusOr<Machine> machine = MachineOf(flags, *precision);
   if (!machine.ok()) return refuse(machine.status(), 2);

@@ -43,7 +43,7 @@ CLI::App* AddPlanCommand(CLI::App& app, PlanFlags& flags);
 int RunPlan(const PlanFlags& flags);
 
 // What the flags say. INVALID_ARGUMENT names the flag.
-absl::StatusOr<Machine> MachineOf(const PlanFlags& flags, Precision precision);
-absl::StatusOr<Precision> PrecisionOf(const PlanFlags& flags);
+absl::StatusOr<Machine> MachineOf(const PlanFlags& flags, ElementType precision);
+absl::StatusOr<ElementType> PrecisionOf(const PlanFlags& flags);
 
 }  // namespace gemini::tools

@@ -32,7 +32,7 @@ policies::RoundShape RoundOf(const RunConfig& config) {
           .sequence = config.sequence,
           .micro_batches = vertical ? 1 : std::min(config.accumulate, kMostMicroBatches),
           .recompute = vertical || config.recompute,
-          .element_bytes = sizeof(float)};
+          .element = config.element()};
 }
 
 std::string Describe(const TriedChunkSize& tried) {

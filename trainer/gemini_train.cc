@@ -18,6 +18,7 @@
 #include "ATen/Parallel.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/torch/element_types.h"
 #include "client/torch/training_session.h"
 #include "gemini/byte_size.h"
 #include "gemini/policy_options.h"
@@ -73,7 +74,7 @@ absl::StatusOr<MemoryPlan> PlanFor(const RunConfig& config, const HfConfig& shap
                                    const std::vector<ParameterShape>& parameters) {
   std::vector<TensorSpec> tensors;
   for (const ParameterShape& parameter : parameters) {
-    tensors.push_back({parameter.name, parameter.num_elements() * int64_t{sizeof(float)},
+    tensors.push_back({parameter.name, parameter.num_elements() * ElementBytes(config.element()),
                        TensorGroup::kTrainable});
   }
   GEMINI_ASSIGN_OR_RETURN(const int64_t available, AvailableMemory());
@@ -282,7 +283,9 @@ absl::StatusOr<int> Run(CommandLine& line, const Interrupt& interrupt, Progress&
   const torch::Device device = config.reference ? torch::kCPU : torch::kMeta;
   GEMINI_ASSIGN_OR_RETURN(
       const std::unique_ptr<CausalLm> model,
-      MakeCausalLm(source.config(), torch::TensorOptions().dtype(torch::kFloat32).device(device)));
+      MakeCausalLm(source.config(), torch::TensorOptions()
+                                        .dtype(client::hooks::ScalarTypeOf(config.element()))
+                                        .device(device)));
   model->set_recompute(config.recompute);
   const std::vector<ParameterShape> parameters = ParameterShapesOf(*model);
   GEMINI_RETURN_IF_ERROR(source.Check(parameters));
@@ -292,10 +295,10 @@ absl::StatusOr<int> Run(CommandLine& line, const Interrupt& interrupt, Progress&
                                    resumed.has_value() ? resumed->num_saved : 0));
   int64_t num_elements = 0;
   for (const ParameterShape& parameter : parameters) num_elements += parameter.num_elements();
-  LogInfo(absl::StrCat(config.model, ": ", source.config().model_type(), ", ", num_elements,
-                       " parameters (", FormatByteSize(num_elements * int64_t{sizeof(float)}),
-                       " as fp32); ", data.num_sequences(), " sequences of ", config.sequence,
-                       " tokens"));
+  LogInfo(absl::StrCat(
+      config.model, ": ", source.config().model_type(), ", ", num_elements, " parameters (",
+      FormatByteSize(num_elements * ElementBytes(config.element())), " as ", config.precision,
+      "); ", data.num_sequences(), " sequences of ", config.sequence, " tokens"));
 
   Memory memory;
   if (config.reference) {

@@ -12,8 +12,6 @@
 namespace gemini::trainer {
 namespace {
 
-// param, exp_avg, exp_avg_sq, grad: fp32 needs no master copy.
-constexpr int64_t kKindsPerBundle = 4;
 // Of DEVICE, what boundary activations may take. The rest is for parameters, and for what one block
 // computes with; a larger part would save copies of activations and cost those of parameters.
 constexpr int64_t kActivationPart = 4;
@@ -27,9 +25,8 @@ int64_t DeviceMemory(const RunConfig& config, int64_t available_bytes) {
 BoundaryActivations BoundaryActivationsOf(const RunConfig& config, int64_t num_blocks,
                                           int64_t width) {
   if (config.micro_batch_schedule != "vertical") return {};
-  return {
-      .count = num_blocks * config.accumulate,
-      .size_bytes = config.batch * config.sequence * width * static_cast<int64_t>(sizeof(float))};
+  return {.count = num_blocks * config.accumulate,
+          .size_bytes = config.batch * config.sequence * width * ElementBytes(config.element())};
 }
 
 absl::StatusOr<MemoryPlan> PlanMemory(const RunConfig& config, absl::Span<const TensorSpec> tensors,
@@ -43,7 +40,7 @@ absl::StatusOr<MemoryPlan> PlanMemory(const RunConfig& config, absl::Span<const 
   if (activations.count > kept) {
     plan.host_activation_bytes =
         (activations.count - kept) * RoundUp(activations.size_bytes, chunk_bytes) +
-        kSpareSlots * chunk_bytes;
+        SpareSlots({}) * chunk_bytes;
   }
   for (const NvmeDirectory& directory : config.nvme) {
     plan.bytes[Tier::kNvme] += directory.size_bytes;
@@ -51,7 +48,9 @@ absl::StatusOr<MemoryPlan> PlanMemory(const RunConfig& config, absl::Span<const 
   plan.bytes[Tier::kHost] = config.host_memory;
   if (config.host_memory == kAutoBytes) {
     GEMINI_ASSIGN_OR_RETURN(const Layout layout, Layout::Pack(tensors, chunk_bytes));
-    plan.bytes[Tier::kHost] = (layout.num_bundles() * kKindsPerBundle + kSpareSlots) * chunk_bytes;
+    const StateFormat format = {.element = config.element()};
+    const auto chunks = static_cast<int64_t>(TrainableKinds(format).size());
+    plan.bytes[Tier::kHost] = (layout.num_bundles() * chunks + SpareSlots(format)) * chunk_bytes;
     if (!config.nvme.empty()) {
       plan.bytes[Tier::kHost] = std::min(plan.bytes[Tier::kHost], available_bytes / 2);
     }

@@ -22,7 +22,7 @@
 
 namespace gemini::trainer {
 
-// AdamW as all stores run it (client/adamw.h); parameters of at least two dimensions decay.
+// AdamW as all stores run it (client/update_kernel.h); parameters of at least two dimensions decay.
 struct OptimizerSettings {
   double beta1 = 0.9;
   double beta2 = 0.999;

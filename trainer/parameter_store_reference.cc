@@ -4,13 +4,17 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/adamw.h"
 #include "client/grad_norm.h"
+#include "client/torch/element_types.h"
+#include "client/update_kernel.h"
 #include "gemini/byte_size.h"
+#include "gemini/half_float.h"
 #include "gemini/layout.h"
+#include "gemini/split_float.h"
 #include "gemini/status_macros.h"
 
 namespace gemini::trainer {
@@ -21,34 +25,45 @@ constexpr int64_t kFloatBytes = static_cast<int64_t>(sizeof(float));
 constexpr int64_t kDecayMinDimensions = 2;
 
 // Returns an undefined tensor when there is no memory.
-at::Tensor AlignedEmpty(at::IntArrayRef sizes) {
+at::Tensor AlignedEmpty(at::IntArrayRef sizes, at::ScalarType type) {
   int64_t num_elements = 1;
   for (const int64_t size : sizes) num_elements *= size;
+  const auto element_bytes = static_cast<int64_t>(c10::elementSize(type));
   const int64_t size_bytes =
-      RoundUp(std::max<int64_t>(num_elements * kFloatBytes, 1), kTensorAlignmentBytes);
+      RoundUp(std::max<int64_t>(num_elements * element_bytes, 1), kTensorAlignmentBytes);
   void* memory = std::aligned_alloc(static_cast<size_t>(kTensorAlignmentBytes),
                                     static_cast<size_t>(size_bytes));
   if (memory == nullptr) return {};
   return torch::from_blob(
-      memory, sizes, [](void* data) { std::free(data); },
-      torch::TensorOptions().dtype(torch::kFloat32));
+      memory, sizes, [](void* data) { std::free(data); }, torch::TensorOptions().dtype(type));
 }
 
 }  // namespace
+
+void ReferenceParameterStore::Parameter::RoundValues() {
+  if (element == ElementType::kFp32) return;
+  auto* const bits = static_cast<uint16_t*>(tensor.mutable_data_ptr());
+  std::ranges::transform(master, bits, [this](float value) {
+    return element == ElementType::kBf16 ? SplitOf(value).high : Fp16Of(value);
+  });
+}
 
 absl::StatusOr<std::unique_ptr<ReferenceParameterStore>> ReferenceParameterStore::Create(
     torch::nn::Module& module, const OptimizerSettings& settings) {
   std::unique_ptr<ReferenceParameterStore> store(new ReferenceParameterStore(settings));
   for (auto& item : module.named_parameters()) {
     at::Tensor& parameter = item.value();
-    if (!parameter.device().is_cpu() || parameter.scalar_type() != torch::kFloat32) {
+    const std::optional<ElementType> element =
+        client::hooks::ElementTypeOf(parameter.scalar_type());
+    if (!parameter.device().is_cpu() || !element) {
       return absl::InvalidArgumentError(absl::StrCat("parameter ", item.key(), " is ",
-                                                     parameter.toString(), ", not fp32 on CPU"));
+                                                     parameter.toString(),
+                                                     ", not fp32, bf16 or fp16 on the CPU"));
     }
-    at::Tensor aligned = AlignedEmpty(parameter.sizes());
+    at::Tensor aligned = AlignedEmpty(parameter.sizes(), parameter.scalar_type());
     if (!aligned.defined()) {
       return absl::ResourceExhaustedError(
-          absl::StrCat("no memory for ", FormatByteSize(parameter.numel() * kFloatBytes),
+          absl::StrCat("no memory for ", FormatByteSize(static_cast<int64_t>(parameter.nbytes())),
                        " of parameter ", item.key()));
     }
     parameter.set_data(aligned);
@@ -56,6 +71,10 @@ absl::StatusOr<std::unique_ptr<ReferenceParameterStore>> ReferenceParameterStore
     Parameter& added = store->parameters_.emplace_back();
     added.name = item.key();
     added.tensor = parameter;
+    added.element = *element;
+    if (added.element != ElementType::kFp32) {
+      added.master.resize(static_cast<size_t>(added.count()));
+    }
   }
   return store;
 }
@@ -75,8 +94,8 @@ absl::StatusOr<UpdateResult> ReferenceParameterStore::Update(double learning_rat
     // A gradient may be a view with other strides; the update reads it in the parameter's order.
     gradients[i] = parameters_[i].tensor.grad().contiguous();
     const size_t first = squares.size();
-    client::AppendBlockSquares(
-        {gradients[i].const_data_ptr<float>(), static_cast<size_t>(gradients[i].numel())}, squares);
+    client::AppendBlockSquares(parameters_[i].element, gradients[i].const_data_ptr(),
+                               gradients[i].numel(), squares);
     for (size_t block = first; block < squares.size(); ++block) {
       if (std::isfinite(squares[block])) continue;
       return absl::FailedPreconditionError(
@@ -89,10 +108,10 @@ absl::StatusOr<UpdateResult> ReferenceParameterStore::Update(double learning_rat
   for (size_t i = 0; i < parameters_.size(); ++i) {
     if (!gradients[i].defined()) continue;
     Parameter& parameter = parameters_[i];
-    const auto count = static_cast<size_t>(parameter.tensor.numel());
+    const auto count = static_cast<size_t>(parameter.count());
     parameter.exp_avg.resize(count);
     parameter.exp_avg_sq.resize(count);
-    client::AdamWSettings settings;
+    client::UpdateSettings settings;
     settings.learning_rate = learning_rate;
     settings.beta1 = settings_.beta1;
     settings.beta2 = settings_.beta2;
@@ -101,16 +120,17 @@ absl::StatusOr<UpdateResult> ReferenceParameterStore::Update(double learning_rat
         parameter.tensor.dim() >= kDecayMinDimensions ? settings_.weight_decay : 0;
     settings.step = ++parameter.step;
     settings.gradient_scale = result.clip_coefficient;
-    auto* values = parameter.tensor.data_ptr<float>();
-    client::AdamWUpdate(settings,
-                        {.param = values,
-                         .grad = gradients[i].const_data_ptr<float>(),
-                         .exp_avg = parameter.exp_avg.data(),
-                         .exp_avg_sq = parameter.exp_avg_sq.data(),
-                         .new_param = values,
-                         .new_exp_avg = parameter.exp_avg.data(),
-                         .new_exp_avg_sq = parameter.exp_avg_sq.data()},
-                        static_cast<int64_t>(count));
+    client::UpdateElements(settings,
+                           {.grad_type = parameter.element,
+                            .param = parameter.values(),
+                            .grad = gradients[i].const_data_ptr(),
+                            .exp_avg = parameter.exp_avg.data(),
+                            .exp_avg_sq = parameter.exp_avg_sq.data(),
+                            .new_param = parameter.values(),
+                            .new_exp_avg = parameter.exp_avg.data(),
+                            .new_exp_avg_sq = parameter.exp_avg_sq.data()},
+                           parameter.count());
+    parameter.RoundValues();
     // Backward through a graph from before the update raises, as after an optimizer of Torch.
     parameter.tensor.unsafeGetTensorImpl()->bump_version();
   }
@@ -119,10 +139,10 @@ absl::StatusOr<UpdateResult> ReferenceParameterStore::Update(double learning_rat
 
 absl::Status ReferenceParameterStore::Read(absl::string_view name, ChunkKind kind, Sink sink) {
   GEMINI_ASSIGN_OR_RETURN(const int64_t index, Find(name));
-  const Parameter& parameter = parameters_[static_cast<size_t>(index)];
-  const auto size_bytes = static_cast<size_t>(parameter.tensor.numel() * kFloatBytes);
+  Parameter& parameter = parameters_[static_cast<size_t>(index)];
+  const auto size_bytes = static_cast<size_t>(parameter.count() * kFloatBytes);
   if (kind == ChunkKind::kParam) {
-    return sink(0, {static_cast<const std::byte*>(parameter.tensor.const_data_ptr()), size_bytes});
+    return sink(0, {reinterpret_cast<const std::byte*>(parameter.values()), size_bytes});
   }
   const std::vector<float>& moment =
       kind == ChunkKind::kExpAvg ? parameter.exp_avg : parameter.exp_avg_sq;
@@ -137,14 +157,16 @@ absl::Status ReferenceParameterStore::Write(absl::string_view name, ChunkKind ki
   GEMINI_ASSIGN_OR_RETURN(const int64_t index, Find(name));
   Parameter& parameter = parameters_[static_cast<size_t>(index)];
   const auto count = static_cast<size_t>(parameter.tensor.numel());
-  auto* memory = static_cast<std::byte*>(parameter.tensor.data_ptr());
+  auto* memory = reinterpret_cast<std::byte*>(parameter.values());
   if (kind != ChunkKind::kParam) {
     std::vector<float>& moment =
         kind == ChunkKind::kExpAvg ? parameter.exp_avg : parameter.exp_avg_sq;
     moment.resize(count);
     memory = reinterpret_cast<std::byte*>(moment.data());
   }
-  return source(0, {memory, count * sizeof(float)});
+  GEMINI_RETURN_IF_ERROR(source(0, {memory, count * sizeof(float)}));
+  if (kind == ChunkKind::kParam) parameter.RoundValues();
+  return absl::OkStatus();
 }
 
 absl::StatusOr<int64_t> ReferenceParameterStore::TensorStep(absl::string_view name) const {

@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "gemini/element_type.h"
 #include "torch/nn/module.h"
 #include "trainer/parameter_store.h"
 
@@ -18,7 +19,7 @@ namespace gemini::trainer {
 class ReferenceParameterStore final : public ParameterStore {
  public:
   // Gives every parameter of the module aligned memory, without values. INVALID_ARGUMENT: a parameter
-  // that is not fp32 on the CPU. RESOURCE_EXHAUSTED: no memory.
+  // that is not fp32, bf16 or fp16 on the CPU. RESOURCE_EXHAUSTED: no memory.
   static absl::StatusOr<std::unique_ptr<ReferenceParameterStore>> Create(
       torch::nn::Module& module, const OptimizerSettings& settings);
 
@@ -34,8 +35,18 @@ class ReferenceParameterStore final : public ParameterStore {
 
  private:
   struct Parameter {
+    int64_t count() const { return tensor.numel(); }
+    // The fp32 values of its elements.
+    float* values() {
+      return element == ElementType::kFp32 ? tensor.data_ptr<float>() : master.data();
+    }
+    // Rounds them into the tensor, if it is of 16 bits.
+    void RoundValues();
+
     std::string name;
     at::Tensor tensor;
+    ElementType element = ElementType::kFp32;
+    std::vector<float> master;   // Empty in fp32.
     std::vector<float> exp_avg;  // Empty before the first update: zeros.
     std::vector<float> exp_avg_sq;
     int64_t step = 0;

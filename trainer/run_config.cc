@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "gemini/byte_size.h"
+#include "gemini/check.h"
 #include "gemini/nearest_name.h"
 #include "gemini/status_macros.h"
 #include "toml++/toml.h"
@@ -95,11 +96,11 @@ std::vector<ConfigKey> MakeKeys() {
        K::kChoice,
        &C::precision,
        "NAME",
-       "Of parameters and arithmetic",
+       "Of parameters, gradients and arithmetic; with bf16 a second half keeps the fp32 values",
        R::kFixed,
        0,
        0,
-       {"fp32"}});
+       {"fp32", "bf16"}});
   add({"threads", K::kCount, &C::threads, "N",
        "Threads of one operator; 0: as many as Torch takes by itself", R::kFree, 0, 1024});
   add({"device-memory", K::kBytes, &C::device_memory, "SIZE",
@@ -355,6 +356,14 @@ std::string TomlValue(const ConfigKey& key, const RunConfig& config) {
 }
 
 }  // namespace
+
+ElementType RunConfig::element() const {
+  for (const ElementType type : kAllElementTypes) {
+    if (ElementTypeName(type) == precision) return type;
+  }
+  GEMINI_CHECK(false);  // The key has its choices.
+  return ElementType::kFp32;
+}
 
 absl::Span<const ConfigKey> ConfigKeys() {
   static const std::vector<ConfigKey>& keys = *new std::vector<ConfigKey>(MakeKeys());

@@ -19,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "gemini/element_type.h"
 
 namespace gemini::trainer {
 
@@ -63,8 +64,8 @@ struct RunConfig {
   std::string space;              // Empty: named after the output directory.
   std::string metrics;            // Empty: metrics.jsonl in the output directory.
   int64_t seed = 42;
-  int64_t threads = 0;  // 0: what Torch takes by itself.
-  std::string precision = "fp32";
+  int64_t threads = 0;             // 0: what Torch takes by itself.
+  std::string precision = "fp32";  // An ElementTypeName.
   bool resume = false;
   std::string eval_data;
   int64_t eval_every = 0;  // 0: at the end only.
@@ -74,6 +75,7 @@ struct RunConfig {
   bool reference = false;
   std::string log_level = "info";
   bool operator==(const RunConfig&) const = default;
+  ElementType element() const;  // Of `precision`.
 };
 
 enum class KeyKind : uint8_t {

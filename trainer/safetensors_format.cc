@@ -16,8 +16,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "gemini/errno_status.h"
+#include "gemini/half_float.h"
 #include "gemini/status_macros.h"
-#include "trainer/half_float.h"
 #include "trainer/safetensors_header.h"
 
 namespace gemini::trainer {
@@ -145,9 +145,9 @@ absl::Status SafetensorsReader::ReadFloat32(const SafetensorsTensor& tensor, int
         ReadRaw(tensor, (first_element + done) * 2,
                 absl::MakeSpan(reinterpret_cast<std::byte*>(halves.data()), now * 2)));
     if (tensor.dtype == SafetensorsDtype::kF16) {
-      ConvertFloat16ToFloat32(halves, floats);
+      std::ranges::transform(halves, floats.begin(), FloatOfFp16);
     } else {
-      ConvertBfloat16ToFloat32(halves, floats);
+      std::ranges::transform(halves, floats.begin(), FloatOfBf16);
     }
     std::memcpy(destination.data() + done * 4, floats.data(), now * 4);
     done += static_cast<int64_t>(now);

@@ -12,9 +12,9 @@
 #include "gemini/byte_size.h"
 #include "gemini/check.h"
 #include "gemini/errno_status.h"
+#include "gemini/half_float.h"
 #include "gemini/status_macros.h"
 #include "trainer/durable_file.h"
-#include "trainer/half_float.h"
 #include "trainer/safetensors_format.h"
 #include "trainer/safetensors_header.h"
 
@@ -133,7 +133,7 @@ absl::Status SafetensorsWriter::AppendFloat32(absl::Span<const std::byte> values
     std::memcpy(floats.data(), values.data() + done * 4, now * 4);
     const absl::Span<uint16_t> piece = absl::MakeSpan(halves).first(now);
     if (tensor.dtype == SafetensorsDtype::kF16) {
-      ConvertFloat32ToFloat16(absl::MakeConstSpan(floats).first(now), piece);
+      std::ranges::transform(absl::MakeConstSpan(floats).first(now), piece.begin(), Fp16Of);
       for (size_t i = 0; i < now; ++i) {
         if ((piece[i] & 0x7fffu) != 0x7c00u || std::isinf(floats[i])) continue;
         return absl::InvalidArgumentError(
@@ -141,7 +141,7 @@ absl::Status SafetensorsWriter::AppendFloat32(absl::Span<const std::byte> values
                          ", which F16 cannot (65504 at most): save as fp32"));
       }
     } else {
-      ConvertFloat32ToBfloat16(absl::MakeConstSpan(floats).first(now), piece);
+      std::ranges::transform(absl::MakeConstSpan(floats).first(now), piece.begin(), Bf16Of);
     }
     GEMINI_RETURN_IF_ERROR(
         WriteAll(absl::MakeConstSpan(reinterpret_cast<const std::byte*>(piece.data()), now * 2)));

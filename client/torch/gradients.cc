@@ -91,11 +91,12 @@ absl::StatusOr<bool> Gradients::Collect(int64_t index) {
 absl::Status Gradients::Move(int64_t index) {
   ModelTensor& tensor = tensors_.tensors()[index];
   at::Tensor gradient = tensor.tensor.grad();
-  if (gradient.layout() != at::kStrided || gradient.scalar_type() != at::kFloat ||
-      !gradient.is_cpu() || gradient.sizes() != at::IntArrayRef(tensor.info.sizes)) {
+  const at::ScalarType type = tensor.tensor.scalar_type();
+  if (gradient.layout() != at::kStrided || gradient.scalar_type() != type || !gradient.is_cpu() ||
+      gradient.sizes() != at::IntArrayRef(tensor.info.sizes)) {
     return absl::UnimplementedError(
         absl::StrCat("the gradient of ", tensor.info.name,
-                     " is sparse, or not an fp32 tensor on the CPU of the parameter's sizes"));
+                     " is sparse, or not a tensor on the CPU of the parameter's type and sizes"));
   }
   const c10::StorageImpl* const storage = gradient.storage().unsafeGetStorageImpl();
   if (tensor.grad_storage.get() == storage && storage != nullptr &&
@@ -107,7 +108,7 @@ absl::Status Gradients::Move(int64_t index) {
     const bool is_managed = ManagedStorage::Of(storage) != nullptr;
     if (is_managed || gradient.strides() != at::IntArrayRef(tensor.strides)) {
       // The chunk has the parameter's element order; another managed tensor has no bytes to copy from.
-      gradient = at::empty_strided(tensor.info.sizes, tensor.strides, at::kFloat).copy_(gradient);
+      gradient = at::empty_strided(tensor.info.sizes, tensor.strides, type).copy_(gradient);
     }
     // Others than p.grad, this function and the engine's own may write to it while it is copied.
     const bool shared = gradient.use_count() > 2 || gradient.storage().use_count() > 2;

@@ -42,7 +42,7 @@ class Gradients {
 
   // Whether the parameter has a gradient. One that is not managed (the user's own, or of a backward
   // with create_graph) is moved into its chunk first when `index` is trainable.
-  // UNIMPLEMENTED: sparse, or not fp32. FAILED_PRECONDITION: the tensor was frozen at Manage.
+  // UNIMPLEMENTED: sparse, or not of the parameter's type. FAILED_PRECONDITION: the tensor was frozen at Manage.
   absl::StatusOr<bool> Collect(int64_t index);
 
   // The work of the hook: begins to move p.grad into the chunk unless it is there.

@@ -26,7 +26,7 @@
 
 namespace gemini::client::hooks {
 
-// AdamW (client/adamw.h). Decay applies to parameters of at least `decay_min_dimensions`
+// AdamW (client/update_rules.h). Decay applies to parameters of at least `decay_min_dimensions`
 // dimensions.
 struct OptimizerSpec {
   double learning_rate = 1e-3;
@@ -60,11 +60,11 @@ struct ManagedTensorInfo {
 
 class ManagedModel {
  public:
-  // Gets `bytes` at `offset_bytes` of the tensor, pieces in rising order; valid during the call
+  // Gets `bytes` at `offset_bytes` of the tensor's fp32 values, pieces in rising order; valid during the call
   // only.
   using ByteSink =
       absl::FunctionRef<absl::Status(int64_t offset_bytes, absl::Span<const std::byte> bytes)>;
-  // Fills all of `bytes`, which go to `offset_bytes` of the tensor.
+  // Fills all of `bytes`, which go to `offset_bytes` of the tensor's fp32 values.
   using ByteSource =
       absl::FunctionRef<absl::Status(int64_t offset_bytes, absl::Span<std::byte> bytes)>;
 
@@ -88,13 +88,13 @@ class ManagedModel {
   // All managed tensors in the order of their chunks: parameters, then buffers.
   virtual const std::vector<ManagedTensorInfo>& tensors() const = 0;
 
-  // Streams the tensor's fp32 bytes, its strides' order being the original tensor's, out of HOST
-  // slots with no copy: kParam, kExpAvg or kExpAvgSq (zeros before the first update), kGrad (zeros
+  // Streams the tensor's fp32 values, its strides' order being the original tensor's, out of HOST
+  // slots, with no copy where they lie there so: kParam (with its master), kExpAvg or kExpAvgSq (zeros before the first update), kGrad (zeros
   // when there is none; one of the user's own is moved into its chunk, as by Step). NOT_FOUND: no such
   // name, or it has no such kind. FAILED_PRECONDITION: a ScopedFetch of a tensor of its chunk lives.
   virtual absl::Status Read(absl::string_view name, ChunkKind kind, ByteSink sink) = 0;
 
-  // Has the tensor's bytes written into a HOST slot by `source`, to load or to resume: kParam,
+  // Has the tensor's fp32 values written into HOST slots by `source`, to load or to resume: kParam,
   // kExpAvg or kExpAvgSq; a moment that was not written counts as zeros. On an error of `source`, or
   // after its first call, the tensor's old bytes are lost: it counts as not written. A write refused
   // before (a ScopedFetch of a tensor of its chunk lives, no HOST slot) changes nothing. Cheapest in

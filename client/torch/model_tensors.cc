@@ -8,6 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "c10/core/TensorImpl.h"
+#include "client/element_values.h"
+#include "client/torch/value_blocks.h"
 #include "gemini/status_macros.h"
 
 namespace gemini::client::hooks {
@@ -23,6 +25,7 @@ std::unique_ptr<ModelTensors> ModelTensors::Make(std::vector<ModuleTensor> tenso
     const auto index = static_cast<int64_t>(model->tensors_.size());
     ModelTensor& tensor = model->tensors_.emplace_back();
     tensor.info = {from.names.front(), from.tensor.sizes().vec(), from.group, from.tensor.numel()};
+    tensor.element = from.element;
     tensor.strides = from.tensor.strides().vec();
     tensor.tensor = from.tensor;
     tensor.place = layout.place(index);
@@ -63,7 +66,9 @@ std::unique_ptr<ModelTensors> ModelTensors::Make(std::vector<ModuleTensor> tenso
   if (phases != nullptr) {
     std::vector<TracedTensor> traced;
     for (const ModelTensor& tensor : model->tensors_) {
-      traced.push_back({.size_bytes = tensor.size_bytes(), .group = tensor.info.group});
+      traced.push_back({.size_bytes = tensor.size_bytes(),
+                        .group = tensor.info.group,
+                        .format = store.format()});
     }
     model->phases_ = phases;
     model->first_traced_ = phases->AddTensors(store, traced);
@@ -76,21 +81,7 @@ absl::Status ModelTensors::MoveIntoChunks(StorageOwner& owner) {
     const std::vector<TensorPiece>& pieces = pieces_[bundle];
     const bool has_values = std::ranges::any_of(
         pieces, [&](const TensorPiece& piece) { return !tensors_[piece.tensor].tensor.is_meta(); });
-    if (has_values) {
-      GEMINI_ASSIGN_OR_RETURN(HostChunk chunk, store_.AcquireSpare());
-      std::memset(chunk.data(), 0, static_cast<size_t>(store_.chunk_bytes()));
-      for (const TensorPiece& piece : pieces) {
-        const at::Tensor& tensor = tensors_[piece.tensor].tensor;
-        if (tensor.is_meta()) continue;
-        std::memcpy(
-            chunk.data() + piece.chunk_offset_bytes,
-            static_cast<const std::byte*>(tensor.const_data_ptr()) + piece.tensor_offset_bytes,
-            static_cast<size_t>(piece.size_bytes));
-      }
-      std::array<std::pair<ChunkKind, HostChunk>, 1> fresh = {
-          std::pair(ChunkKind::kParam, std::move(chunk))};
-      GEMINI_RETURN_IF_ERROR(store_.Commit(BundleId(bundle), 0, absl::MakeSpan(fresh)));
-    }
+    if (has_values) GEMINI_RETURN_IF_ERROR(CommitValues(BundleId(bundle)));
     for (const TensorPiece& piece : pieces) {
       const ModelTensor& tensor = tensors_[piece.tensor];
       if (piece.tensor_offset_bytes + piece.size_bytes == tensor.size_bytes()) {
@@ -99,6 +90,46 @@ absl::Status ModelTensors::MoveIntoChunks(StorageOwner& owner) {
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status ModelTensors::CommitValues(BundleId bundle) {
+  const std::vector<TensorPiece>& pieces = pieces_[bundle.value()];
+  const absl::Span<const ChunkKind> kinds =
+      KindsOf(tensors_[pieces.front().tensor], ChunkKind::kParam);
+  std::vector<std::pair<ChunkKind, HostChunk>> fresh;
+  for (const ChunkKind kind : kinds) {
+    GEMINI_ASSIGN_OR_RETURN(HostChunk chunk, store_.AcquireSpare());
+    std::memset(chunk.data(), 0, static_cast<size_t>(store_.chunk_bytes()));
+    fresh.emplace_back(kind, std::move(chunk));
+  }
+  for (const TensorPiece& piece : pieces) {
+    const ModelTensor& tensor = tensors_[piece.tensor];
+    if (tensor.tensor.is_meta()) continue;
+    std::memcpy(
+        fresh.front().second.data() + piece.chunk_offset_bytes,
+        static_cast<const std::byte*>(tensor.tensor.const_data_ptr()) + piece.tensor_offset_bytes,
+        static_cast<size_t>(piece.size_bytes));
+    if (fresh.size() == 1) continue;
+    // A master that gives each parameter as it is.
+    ValueChunks to = {.element = tensor.element, .chunk_bytes = store_.chunk_bytes()};
+    for (const auto& [kind, chunk] : fresh) to.chunks.push_back(chunk.data());
+    ValueChunks from = to;
+    from.chunks.resize(1);
+    ForValueBlocks(tensor, piece, [&](int64_t first, absl::Span<float> values) {
+      LoadValues(from, first, values);
+      StoreValues(to, first, values);
+      return absl::OkStatus();
+    }).IgnoreError();
+  }
+  return store_.Commit(bundle, 0, absl::MakeSpan(fresh));
+}
+
+absl::Span<const ChunkKind> ModelTensors::KindsOf(const ModelTensor& tensor,
+                                                  ChunkKind value) const {
+  // Frozen tensors and buffers are of any type, and have one chunk.
+  static constexpr std::array kAlone = {ChunkKind::kParam};
+  if (tensor.info.group != TensorGroup::kTrainable) return kAlone;
+  return KindsOfValue(store_.format(), value);
 }
 
 void ModelTensors::AdoptTensor(int64_t index, StorageOwner& owner) {
@@ -131,7 +162,7 @@ at::Tensor ModelTensors::MakeView(int64_t index,
   const ModelTensor& tensor = tensors_[index];
   at::Tensor view = at::detail::make_tensor<c10::TensorImpl>(
       c10::Storage(std::move(storage)), c10::DispatchKeySet(c10::DispatchKey::CPU),
-      caffe2::TypeMeta::Make<float>());
+      tensor.tensor.dtype());
   view.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.info.sizes, tensor.strides);
   return view;
 }

@@ -21,12 +21,15 @@
 #include "client/torch/managed_model.h"
 #include "client/torch/managed_storage.h"
 #include "client/torch/module_tensors.h"
+#include "gemini/element_type.h"
 #include "gemini/layout.h"
+#include "gemini/state_format.h"
 
 namespace gemini::client::hooks {
 
 struct ModelTensor {
   ManagedTensorInfo info;
+  ElementType element = ElementType::kFp32;
   std::vector<int64_t> strides;
   at::Tensor tensor;
   TensorPlace place;
@@ -37,7 +40,7 @@ struct ModelTensor {
   bool decayed = false;                               // Weight decay applies.
   bool written = false;  // It has values: copied at Manage, or given by Write.
 
-  int64_t size_bytes() const { return info.num_elements * static_cast<int64_t>(sizeof(float)); }
+  int64_t size_bytes() const { return info.num_elements * ElementBytes(element); }
   ManagedStorage& managed() const { return *ManagedStorage::Of(storage.get()); }
 };
 
@@ -97,6 +100,9 @@ class ModelTensors {
     return phases_ == nullptr ? -1 : first_traced_ + static_cast<int32_t>(tensor);
   }
 
+  // The chunks of a bundle that hold the fp32 values of `value` of the tensor, a kind that it has.
+  absl::Span<const ChunkKind> KindsOf(const ModelTensor& tensor, ChunkKind value) const;
+
   // NOT_FOUND: no such name.
   absl::StatusOr<int64_t> Find(absl::string_view name) const;
 
@@ -115,6 +121,8 @@ class ModelTensors {
 
  private:
   ModelTensors(ChunkStore& store, Residency& residency) : store_(store), residency_(residency) {}
+  // Commits the parameters that a bundle's tensors on the CPU hold, and their masters, at step 0.
+  absl::Status CommitValues(BundleId bundle);
   void AdoptTensor(int64_t index, StorageOwner& owner);
 
   ChunkStore& store_;

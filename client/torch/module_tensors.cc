@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "absl/strings/str_cat.h"
+#include "client/torch/element_types.h"
 #include "client/torch/managed_storage.h"
 #include "gemini/status_macros.h"
 #include "torch/nn/module.h"
@@ -14,9 +15,10 @@ namespace gemini::client::hooks {
 namespace {
 
 absl::Status CheckTensor(const std::string& name, const at::Tensor& tensor) {
-  if (tensor.scalar_type() != at::kFloat) {
-    return absl::UnimplementedError(absl::StrCat(name, " is ", c10::toString(tensor.scalar_type()),
-                                                 ": convert the module to float32 first"));
+  if (!ElementTypeOf(tensor.scalar_type())) {
+    return absl::UnimplementedError(
+        absl::StrCat(name, " is ", c10::toString(tensor.scalar_type()),
+                     ": convert the module to float32, bfloat16 or float16 first"));
   }
   if (tensor.layout() != at::kStrided || !(tensor.is_cpu() || tensor.is_meta())) {
     return absl::UnimplementedError(
@@ -27,7 +29,7 @@ absl::Status CheckTensor(const std::string& name, const at::Tensor& tensor) {
   }
   const int64_t storage_bytes = static_cast<int64_t>(tensor.storage().sym_nbytes().expect_int());
   if (tensor.storage_offset() != 0 || !tensor.is_non_overlapping_and_dense() ||
-      storage_bytes != tensor.numel() * static_cast<int64_t>(sizeof(float))) {
+      storage_bytes != tensor.numel() * static_cast<int64_t>(tensor.itemsize())) {
     return absl::UnimplementedError(absl::StrCat(
         name, " is a part of a larger storage, or has gaps between elements: clone() it first"));
   }
@@ -61,7 +63,7 @@ class Collector {
     const TensorGroup group = !is_parameter            ? TensorGroup::kBuffer
                               : tensor.requires_grad() ? TensorGroup::kTrainable
                                                        : TensorGroup::kFrozen;
-    result.push_back({{name}, tensor, group});
+    result.push_back({{name}, tensor, group, *ElementTypeOf(tensor.scalar_type())});
     return absl::OkStatus();
   }
 
@@ -71,6 +73,21 @@ class Collector {
   std::unordered_map<const c10::TensorImpl*, size_t> by_tensor_;
   std::unordered_map<const c10::StorageImpl*, size_t> by_storage_;
 };
+
+// A space has one format of optimizer state.
+absl::Status CheckOneFormat(const std::vector<ModuleTensor>& tensors) {
+  const ModuleTensor* first = nullptr;
+  for (const ModuleTensor& tensor : tensors) {
+    if (tensor.group != TensorGroup::kTrainable) continue;
+    if (first == nullptr) first = &tensor;
+    if (tensor.element == first->element) continue;
+    return absl::UnimplementedError(absl::StrCat(
+        tensor.names.front(), " is ", ElementTypeName(tensor.element), " and ",
+        first->names.front(), " ", ElementTypeName(first->element),
+        ": convert the parameters that are trained to one type, or freeze those of the other"));
+  }
+  return absl::OkStatus();
+}
 
 }  // namespace
 
@@ -83,6 +100,7 @@ absl::StatusOr<std::vector<ModuleTensor>> CollectModuleTensors(
   for (const auto& item : module.named_buffers()) {
     GEMINI_RETURN_IF_ERROR(collector.Add(item.key(), item.value(), false));
   }
+  GEMINI_RETURN_IF_ERROR(CheckOneFormat(collector.result));
   std::unordered_map<std::string, size_t> rank_of_name;
   for (const std::string& name : first_use_order) {
     rank_of_name.try_emplace(name, rank_of_name.size());

@@ -7,6 +7,7 @@
 #include "ATen/core/TensorBody.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "gemini/element_type.h"
 #include "gemini/layout.h"
 
 namespace torch::nn {
@@ -17,15 +18,16 @@ namespace gemini::client::hooks {
 
 struct ModuleTensor {
   std::vector<std::string> names;  // Several for a tied weight; the first is the module's first.
-  at::Tensor tensor;               // fp32, dense, on CPU or meta, alone in its storage.
+  at::Tensor tensor;  // fp32, bf16 or fp16, dense, on CPU or meta, alone in its storage.
   TensorGroup group = TensorGroup::kTrainable;
+  ElementType element = ElementType::kFp32;
 };
 
-// Collects parameters and fp32 buffers: those named in `first_use_order` first (names that the module
+// Collects parameters and floating buffers: those named in `first_use_order` first (names that the module
 // does not have are skipped), the others in the module's order, parameters before buffers. Integer and
 // bool buffers and empty tensors stay with Torch.
 // UNIMPLEMENTED: another floating type, device or layout; gaps between elements; a storage shared by
-// two different tensors. FAILED_PRECONDITION: managed already, or an integer buffer on the meta
+// two different tensors; parameters of two types that require gradients. FAILED_PRECONDITION: managed already, or an integer buffer on the meta
 // device (its values cannot be streamed in). Each names the tensor.
 absl::StatusOr<std::vector<ModuleTensor>> CollectModuleTensors(
     const torch::nn::Module& module, absl::Span<const std::string> first_use_order);

@@ -29,14 +29,14 @@ absl::StatusOr<std::unique_ptr<OffloadedTensors>> OffloadedTensors::Open(
   space.name = options.space_name;
   space.host_slots = options.host_bytes / chunk_bytes;
   space.nvme_slots = options.nvme_bytes / chunk_bytes;
-  if (space.host_slots < kSpareSlots) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("moving activations to HOST needs ", FormatByteSize(kSpareSlots * chunk_bytes),
-                     " of it for copies under way, and has ", FormatByteSize(options.host_bytes),
-                     ": raise the host memory"));
+  if (space.host_slots < SpareSlots({})) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "moving activations to HOST needs ", FormatByteSize(SpareSlots({}) * chunk_bytes),
+        " of it for copies under way, and has ", FormatByteSize(options.host_bytes),
+        ": raise the host memory"));
   }
   // What is on NVME comes back through HOST slots that must be free then.
-  space.num_bundles = space.host_slots + std::max<int64_t>(0, space.nvme_slots - kSpareSlots);
+  space.num_bundles = space.host_slots + std::max<int64_t>(0, space.nvme_slots - SpareSlots({}));
   GEMINI_ASSIGN_OR_RETURN(ChunkStore * store, session.OpenSpace(space));
   return std::unique_ptr<OffloadedTensors>(
       new OffloadedTensors(session, *store, options.keep_bytes));

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstring>
 #include <deque>
 #include <exception>
-#include <limits>
 #include <mutex>
 #include <span>
 #include <utility>
@@ -165,8 +165,8 @@ class NanScratch {
       data_ = data == MAP_FAILED ? nullptr : static_cast<std::byte*>(data);
     }
     if (data_ != nullptr) {
-      std::fill_n(reinterpret_cast<float*>(data_), size_bytes_ / sizeof(float),
-                  std::numeric_limits<float>::quiet_NaN());
+      // A NaN in every floating type.
+      std::memset(data_, 0xff, size_bytes_);
     }
     return data_;
   }

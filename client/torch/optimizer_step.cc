@@ -47,7 +47,8 @@ absl::StatusOr<double> GradientNorm(ModelTensors& tensors, GradientSquares& grad
       const BundleId bundle(range.first.value() + i);
       std::vector<std::vector<double>> of_pieces;
       if (is_on_device) {
-        of_pieces = PieceSquares(tensors.pieces(bundle), on_device.gradient(bundle));
+        of_pieces = PieceSquares(tensors.store().format().element, tensors.pieces(bundle),
+                                 on_device.gradient(bundle));
       } else {
         GEMINI_ASSIGN_OR_RETURN(of_pieces, gradient_squares.Find(bundle));
       }

@@ -62,8 +62,7 @@ class SpaceModel final : public ManagedModel, public StorageOwner {
   // `planned`: what may be updated on DEVICE; on_device_ns gets the time that it took.
   absl::StatusOr<StepResult> BeginUpdate(const StepOptions& options,
                                          const std::vector<bool>& has_gradient,
-                                         const KeptForUpdate& kept,
-                                         int64_t& on_device_ns);
+                                         const KeptForUpdate& kept, int64_t& on_device_ns);
   // Waits until the tensor's bundles are at step().
   absl::Status AwaitTensor(int64_t index);
   // Whether each tensor has a gradient, all of them being on their way to their chunks.

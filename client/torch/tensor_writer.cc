@@ -2,14 +2,72 @@
 #include "client/torch/tensor_writer.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/torch/value_blocks.h"
 #include "gemini/status_macros.h"
 
 namespace gemini::client::hooks {
+namespace {
+
+// Offset in the tensor's fp32 values of element `first` of the bundle, which is in the piece.
+int64_t ValueOffset(const ModelTensor& tensor, const TensorPiece& piece, int64_t first) {
+  const int64_t element_bytes = ElementBytes(tensor.element);
+  const int64_t in_tensor =
+      first + (piece.tensor_offset_bytes - piece.chunk_offset_bytes) / element_bytes;
+  return in_tensor * static_cast<int64_t>(sizeof(float));
+}
+
+// Where the bytes of one chunk are the values, those of the piece.
+absl::Span<std::byte> BytesOf(const ModelTensor& tensor, const TensorPiece& piece,
+                              const ValueChunks& at) {
+  if (tensor.element != ElementType::kFp32 || at.chunks.size() != 1) return {};
+  return {at.chunks[0] + piece.chunk_offset_bytes, static_cast<size_t>(piece.size_bytes)};
+}
+
+absl::Span<std::byte> AsBytes(absl::Span<float> values) {
+  return {reinterpret_cast<std::byte*>(values.data()), values.size() * sizeof(float)};
+}
+
+absl::Status Fill(const ModelTensor& tensor, const TensorPiece& piece, const ValueChunks& to,
+                  ManagedModel::ByteSource source) {
+  if (const absl::Span<std::byte> bytes = BytesOf(tensor, piece, to); !bytes.empty()) {
+    return source(piece.tensor_offset_bytes, bytes);
+  }
+  return ForValueBlocks(tensor, piece, [&](int64_t first, absl::Span<float> values) {
+    GEMINI_RETURN_IF_ERROR(source(ValueOffset(tensor, piece, first), AsBytes(values)));
+    StoreValues(to, first, values);
+    return absl::OkStatus();
+  });
+}
+
+void ZeroValues(const ModelTensor& tensor, const TensorPiece& piece, const ValueChunks& to) {
+  ForValueBlocks(tensor, piece, [&](int64_t first, absl::Span<float> values) {
+    std::ranges::fill(values, 0.0f);
+    StoreValues(to, first, values);
+    return absl::OkStatus();
+  }).IgnoreError();
+}
+
+// No chunks: zeros.
+absl::Status Give(const ModelTensor& tensor, const TensorPiece& piece, const ValueChunks& from,
+                  ManagedModel::ByteSink sink) {
+  if (const absl::Span<std::byte> bytes = BytesOf(tensor, piece, from); !bytes.empty()) {
+    return sink(piece.tensor_offset_bytes, bytes);
+  }
+  return ForValueBlocks(tensor, piece, [&](int64_t first, absl::Span<float> values) {
+    if (from.chunks.empty()) {
+      std::ranges::fill(values, 0.0f);
+    } else {
+      LoadValues(from, first, values);
+    }
+    return sink(ValueOffset(tensor, piece, first), AsBytes(values));
+  });
+}
+
+}  // namespace
 
 absl::Status TensorWriter::Write(int64_t index, ChunkKind kind, int64_t step,
                                  ManagedModel::ByteSource source) {
@@ -18,15 +76,14 @@ absl::Status TensorWriter::Write(int64_t index, ChunkKind kind, int64_t step,
   const bool is_param = kind == ChunkKind::kParam;
   for (int64_t i = 0; i < tensor.place.num_bundles; ++i) {
     const BundleId bundle(tensor.place.first_bundle.value() + i);
-    GEMINI_ASSIGN_OR_RETURN(OpenChunk * open, Open(bundle, kind, step, tensor.range));
+    GEMINI_ASSIGN_OR_RETURN(OpenChunk * open, Open(bundle, kind, step, tensor));
+    const ValueChunks to = ValuesOf(tensor, kind, open->chunks);
     for (const TensorPiece& piece : tensors_.pieces(bundle)) {
       if (piece.tensor != index) continue;
       // Not before: a write that is refused for want of a slot leaves the tensor as it was.
       if (is_param) tensor.written = false;
-      const absl::Span<std::byte> bytes(open->chunk.data() + piece.chunk_offset_bytes,
-                                        static_cast<size_t>(piece.size_bytes));
-      if (absl::Status status = source(piece.tensor_offset_bytes, bytes); !status.ok()) {
-        std::memset(bytes.data(), 0, bytes.size());
+      if (absl::Status status = Fill(tensor, piece, to, source); !status.ok()) {
+        ZeroValues(tensor, piece, to);
         return status;
       }
     }
@@ -50,24 +107,51 @@ absl::Status TensorWriter::Write(int64_t index, ChunkKind kind, int64_t step,
   return absl::OkStatus();
 }
 
+ValueChunks TensorWriter::ValuesOf(const ModelTensor& tensor, ChunkKind kind,
+                                   absl::Span<const std::pair<ChunkKind, HostChunk>> chunks) const {
+  ValueChunks values = {.element = tensor.element,
+                        .is_moment = IsMoment(kind),
+                        .chunk_bytes = tensors_.store().chunk_bytes()};
+  for (const auto& [_, chunk] : chunks) values.chunks.push_back(chunk.data());
+  return values;
+}
+
+absl::StatusOr<HostChunk> TensorWriter::AcquireCopy(ChunkId chunk) {
+  ChunkStore& store = tensors_.store();
+  const auto chunk_bytes = static_cast<size_t>(store.chunk_bytes());
+  GEMINI_ASSIGN_OR_RETURN(HostChunk fresh, store.AcquireSpare());
+  if (store.IsCommitted(chunk)) {
+    GEMINI_ASSIGN_OR_RETURN(const HostChunk old, store.Acquire(chunk));
+    std::memcpy(fresh.data(), old.data(), chunk_bytes);
+  } else {
+    std::memset(fresh.data(), 0, chunk_bytes);
+  }
+  return fresh;
+}
+
 absl::StatusOr<TensorWriter::OpenChunk*> TensorWriter::Open(BundleId bundle, ChunkKind kind,
-                                                            int64_t step, int64_t range) {
+                                                            int64_t step,
+                                                            const ModelTensor& tensor) {
   for (OpenChunk& open : open_) {
     if (open.bundle == bundle && open.kind == kind) {
       open.step = std::max(open.step, step);
       return &open;
     }
   }
-  if (static_cast<int64_t>(open_.size()) >= max_open_chunks_) GEMINI_RETURN_IF_ERROR(Commit(0));
-  ChunkStore& store = tensors_.store();
-  const auto chunk_bytes = static_cast<size_t>(store.chunk_bytes());
-  GEMINI_RETURN_IF_ERROR(tensors_.residency().Flush(tensors_.ranges()[range].of(kind)));
-  GEMINI_ASSIGN_OR_RETURN(HostChunk fresh, store.AcquireSpare());
-  if (store.IsCommitted(ChunkOf(bundle, kind))) {
-    GEMINI_ASSIGN_OR_RETURN(const HostChunk old, store.Acquire(ChunkOf(bundle, kind)));
-    std::memcpy(fresh.data(), old.data(), chunk_bytes);
-  } else {
-    std::memset(fresh.data(), 0, chunk_bytes);
+  const absl::Span<const ChunkKind> kinds = tensors_.KindsOf(tensor, kind);
+  const auto num_open = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    size_t slots = 0;
+    for (const OpenChunk& open : open_) slots += open.chunks.size();
+    return slots;
+  };
+  while (!open_.empty() && num_open() + kinds.size() > static_cast<size_t>(max_open_chunks_)) {
+    GEMINI_RETURN_IF_ERROR(Commit(0));
+  }
+  GEMINI_RETURN_IF_ERROR(tensors_.residency().Flush(tensors_.ranges()[tensor.range].of(kind)));
+  std::vector<std::pair<ChunkKind, HostChunk>> chunks;
+  for (const ChunkKind of_value : kinds) {
+    GEMINI_ASSIGN_OR_RETURN(HostChunk fresh, AcquireCopy(ChunkOf(bundle, of_value)));
+    chunks.emplace_back(of_value, std::move(fresh));
   }
   if (kind == ChunkKind::kParam) {
     // From here to the commit nobody may use or change the chunk's other tensors either. Only now, when
@@ -76,22 +160,17 @@ absl::StatusOr<TensorWriter::OpenChunk*> TensorWriter::Open(BundleId bundle, Chu
       tensors_.tensors()[piece.tensor].managed().set_ready(false);
     }
   }
-  open_.push_back({bundle, kind, step, std::move(fresh), {}});
+  open_.push_back({bundle, kind, step, std::move(chunks), {}});
   return &open_.back();
 }
 
 absl::Status TensorWriter::Commit(size_t position) {
   OpenChunk& chunk = open_[position];
   ChunkStore& store = tensors_.store();
-  std::array<std::pair<ChunkKind, HostChunk>, 1> fresh = {
-      std::pair(chunk.kind, std::move(chunk.chunk))};
-  if (absl::Status status =
-          store.Commit(chunk.bundle, std::max(chunk.step, store.CommittedStep(chunk.bundle)),
-                       absl::MakeSpan(fresh));
-      !status.ok()) {
-    chunk.chunk = std::move(fresh[0].second);  // Stays open: nothing that was written is lost.
-    return status;
-  }
+  // On an error it stays open: nothing that was written is lost.
+  GEMINI_RETURN_IF_ERROR(store.Commit(chunk.bundle,
+                                      std::max(chunk.step, store.CommittedStep(chunk.bundle)),
+                                      absl::MakeSpan(chunk.chunks)));
   const OpenChunk open = std::move(chunk);
   open_.erase(open_.begin() + static_cast<ptrdiff_t>(position));
   const std::vector<TensorPiece>& pieces = tensors_.pieces(open.bundle);
@@ -135,19 +214,20 @@ absl::Status TensorWriter::Read(int64_t index, ChunkKind kind, ManagedModel::Byt
   GEMINI_RETURN_IF_ERROR(tensors_.residency().Flush(tensors_.ranges()[tensor.range].of(kind)));
   const bool has_bytes = kind != ChunkKind::kGrad || tensor.tensor.grad().defined();
   ChunkStore& store = tensors_.store();
-  std::vector<std::byte> zeros;
+  const absl::Span<const ChunkKind> kinds = tensors_.KindsOf(tensor, kind);
   for (int64_t i = 0; i < tensor.place.num_bundles; ++i) {
     const BundleId bundle(tensor.place.first_bundle.value() + i);
-    HostChunk chunk;
-    if (has_bytes && store.HasPayload(ChunkOf(bundle, kind))) {
-      GEMINI_ASSIGN_OR_RETURN(chunk, store.Acquire(ChunkOf(bundle, kind)));
+    std::vector<std::pair<ChunkKind, HostChunk>> chunks;
+    // Without: before the first update, or no gradient.
+    for (const ChunkKind of_value : kinds) {
+      if (!has_bytes || !store.HasPayload(ChunkOf(bundle, of_value))) break;
+      GEMINI_ASSIGN_OR_RETURN(HostChunk chunk, store.Acquire(ChunkOf(bundle, of_value)));
+      chunks.emplace_back(of_value, std::move(chunk));
     }
+    const ValueChunks from = ValuesOf(tensor, kind, chunks);
     for (const TensorPiece& piece : tensors_.pieces(bundle)) {
       if (piece.tensor != index) continue;
-      const auto size = static_cast<size_t>(piece.size_bytes);
-      if (!chunk) zeros.resize(size);  // Before the first update, or no gradient.
-      const std::byte* const data = chunk ? chunk.data() + piece.chunk_offset_bytes : zeros.data();
-      GEMINI_RETURN_IF_ERROR(sink(piece.tensor_offset_bytes, {data, size}));
+      GEMINI_RETURN_IF_ERROR(Give(tensor, piece, from, sink));
     }
   }
   return absl::OkStatus();

@@ -63,7 +63,7 @@ int64_t ChooseChunkBytes(int64_t device_memory) {
 int64_t ChooseChunkBytes(int64_t device_memory, const torch::nn::Module& module) {
   int64_t module_bytes = 0;
   for (const at::Tensor& tensor : module.parameters()) {
-    module_bytes += tensor.numel() * static_cast<int64_t>(sizeof(float));
+    module_bytes += tensor.numel() * static_cast<int64_t>(tensor.itemsize());
   }
   constexpr int64_t kMinChunks = 4;
   const auto fitting =
@@ -132,9 +132,11 @@ absl::StatusOr<ManagedModel*> TrainingSession::Manage(torch::nn::Module& module,
     GEMINI_ASSIGN_OR_RETURN(std::vector<ModuleTensor> tensors,
                             CollectModuleTensors(module, options.first_use_order));
     std::vector<TensorSpec> specs;
+    StateFormat format;
     for (const ModuleTensor& tensor : tensors) {
-      specs.push_back({tensor.names.front(),
-                       tensor.tensor.numel() * static_cast<int64_t>(sizeof(float)), tensor.group});
+      specs.push_back({tensor.names.front(), tensor.tensor.numel() * ElementBytes(tensor.element),
+                       tensor.group});
+      if (tensor.group == TensorGroup::kTrainable) format.element = tensor.element;
     }
     GEMINI_ASSIGN_OR_RETURN(const Layout layout, Layout::Pack(specs, chunk_bytes));
 
@@ -142,23 +144,26 @@ absl::StatusOr<ManagedModel*> TrainingSession::Manage(torch::nn::Module& module,
     space.name = options.space_name;
     space.num_bundles = layout.num_bundles();
     space.num_tensors = static_cast<int64_t>(tensors.size());
+    space.format = format;
+    const int64_t spare = SpareSlots(format);
     int64_t chunks = 0;
     for (int64_t i = 0; i < layout.num_bundles(); ++i) {
-      // Parameter, two moments and gradient; or the one chunk of a frozen tensor or buffer.
-      chunks += layout.group(BundleId(i)) == TensorGroup::kTrainable ? 4 : 1;
+      // Of a frozen tensor or buffer one.
+      chunks += layout.group(BundleId(i)) == TensorGroup::kTrainable
+                    ? static_cast<int64_t>(TrainableKinds(format).size())
+                    : 1;
     }
     const auto free_slots = [&](Tier tier, int64_t asked_bytes) {
       const int64_t left = session.granted_bytes()[tier] - state_->spaces_bytes[tier];
       return (asked_bytes > 0 ? std::min(asked_bytes, left) : left) / chunk_bytes;
     };
-    space.host_slots = std::min(chunks + kSpareSlots, free_slots(Tier::kHost, options.host_memory));
-    const int64_t spilled = std::max<int64_t>(0, chunks + kSpareSlots - space.host_slots);
+    space.host_slots = std::min(chunks + spare, free_slots(Tier::kHost, options.host_memory));
+    const int64_t spilled = std::max<int64_t>(0, chunks + spare - space.host_slots);
     space.nvme_slots = std::min(spilled, free_slots(Tier::kNvme, options.nvme_memory));
-    if (space.host_slots < kSpareSlots || space.nvme_slots < spilled) {
+    if (space.host_slots < spare || space.nvme_slots < spilled) {
       return absl::ResourceExhaustedError(absl::StrCat(
-          "model ", options.space_name, " needs ",
-          FormatByteSize((chunks + kSpareSlots) * chunk_bytes), " of HOST and NVME, of it ",
-          FormatByteSize(kSpareSlots * chunk_bytes), " in HOST; HOST has ",
+          "model ", options.space_name, " needs ", FormatByteSize((chunks + spare) * chunk_bytes),
+          " of HOST and NVME, of it ", FormatByteSize(spare * chunk_bytes), " in HOST; HOST has ",
           FormatByteSize(free_slots(Tier::kHost, options.host_memory) * chunk_bytes),
           " left and NVME ",
           FormatByteSize(free_slots(Tier::kNvme, options.nvme_memory) * chunk_bytes),

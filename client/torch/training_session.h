@@ -94,12 +94,13 @@ class TrainingSession {
   TrainingSession(const TrainingSession&) = delete;
   TrainingSession& operator=(const TrainingSession&) = delete;
 
-  // Moves the module's fp32 parameters and buffers into a space of their own, chunk by chunk, and
+  // Moves the module's floating parameters and buffers into a space of their own, chunk by chunk, and
   // frees their memory. Tensors on the meta device get room but no values: fill each with
   // ManagedModel::Write(name, ChunkKind::kParam, ...) before the first forward. The result lives as
   // long as the session.
-  // UNIMPLEMENTED: a floating tensor that is not fp32, or two that overlap in memory without being
-  // one tensor (names them). RESOURCE_EXHAUSTED: HOST and NVME do not hold the model (the numbers).
+  // Trained parameters of 16 bits get a master that keeps their fp32 values (gemini/state_format.h).
+  // UNIMPLEMENTED: a floating tensor that is not fp32, bf16 or fp16, two trained ones of different types,
+  // or two that overlap in memory without being one tensor (names them). RESOURCE_EXHAUSTED: HOST and NVME do not hold the model (the numbers).
   absl::StatusOr<ManagedModel*> Manage(torch::nn::Module& module, const OptimizerSpec& optimizer,
                                        const ManageOptions& options);
 

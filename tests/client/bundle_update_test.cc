@@ -2,59 +2,102 @@
 #include "client/bundle_update.h"
 
 #include <array>
+#include <bit>
 #include <cstring>
 #include <random>
+#include <utility>
 #include <vector>
 
-#include "client/adamw.h"
+#include "client/element_values.h"
+#include "client/update_kernel.h"
+#include "gemini/half_float.h"
+#include "gemini/spare_slots.h"
+#include "gemini/split_float.h"
+#include "gemini/state_format.h"
 #include "tests/client/session_fixture.h"
 
 namespace gemini::client {
 namespace {
 
-constexpr int64_t kElements = kTestChunkBytes / 4;
-// Three tensors with gaps between and behind them.
-constexpr int64_t kCount = 200;
-constexpr std::array<int64_t, 3> kFirst = {0, 256, 512};
+// Three tensors with gaps between and behind them. The second one has elements in both halves of the bundle.
+constexpr std::array<int64_t, 3> kFirst = {0, 256, 1792};
+constexpr std::array<int64_t, 3> kCount = {200, 1400, 200};
 
-class BundleUpdateTest : public SessionFixture {
+// In every format a bundle of 2,048 elements or, in fp32, the first half of them.
+class BundleUpdateTest : public SessionFixture, public ::testing::WithParamInterface<ElementType> {
  protected:
   void SetUp() override {
-    OpenSession(/*device_slots=*/4, /*host_slots=*/16, /*nvme_slots=*/0);
+    const int64_t slots = UpdateSlots(format_) + 4;
+    OpenSession(/*device_slots=*/4, slots, /*nvme_slots=*/0);
     if (HasFatalFailure()) return;
-    auto store = session_->OpenSpace(
-        {.name = "store", .num_bundles = 1, .host_slots = 16, .nvme_slots = 0, .num_tensors = 3});
+    auto store = session_->OpenSpace({.name = "store",
+                                      .num_bundles = 1,
+                                      .host_slots = slots,
+                                      .nvme_slots = 0,
+                                      .num_tensors = 3,
+                                      .format = format_});
     ASSERT_OK(store);
     store_ = *store;
     for (int64_t i = 0; i < 3; ++i) {
+      if (kFirst[i] >= num_elements_) break;
+      const int64_t count = std::min(kCount[i], num_elements_ - kFirst[i]);
+      counts_.push_back(count);
       pieces_.push_back({.tensor = i,
-                         .chunk_offset_bytes = kFirst[i] * 4,
+                         .chunk_offset_bytes = kFirst[i] * width_,
                          .tensor_offset_bytes = 0,
-                         .size_bytes = kCount * 4});
+                         .size_bytes = count * width_});
     }
-    param_ = RandomChunk();
-    grad_ = RandomChunk();
-    ASSERT_OK_AND_ASSIGN(HostChunk spare, store_->AcquireSpare());
-    std::memcpy(spare.data(), param_.data(), kTestChunkBytes);
-    std::pair<ChunkKind, HostChunk> fresh(ChunkKind::kParam, std::move(spare));
-    ASSERT_OK(store_->Commit(BundleId(0), 0, absl::MakeSpan(&fresh, 1)));
-    ASSERT_OK_AND_ASSIGN(const HostChunk grad,
-                         store_->AcquireToOverwrite(ChunkOf(BundleId(0), ChunkKind::kGrad)));
-    std::memcpy(grad.data(), grad_.data(), kTestChunkBytes);
+    CommitRandomParameters();
+    WriteRandomGradients();
   }
-  std::vector<float> RandomChunk() {
+
+  std::vector<float> RandomValues() {
     std::normal_distribution<float> normal;
-    std::vector<float> values(kElements);
+    std::vector<float> values(static_cast<size_t>(num_elements_));
     for (float& value : values) value = normal(random_);
     return values;
   }
-  std::vector<float> Read(ChunkKind kind) {
-    std::vector<float> values(kElements);
-    auto chunk = store_->Acquire(ChunkOf(BundleId(0), kind));
-    EXPECT_OK(chunk);
-    if (chunk.ok()) std::memcpy(values.data(), chunk->data(), kTestChunkBytes);
+
+  void CommitRandomParameters() {
+    values_ = RandomValues();
+    std::vector<std::pair<ChunkKind, HostChunk>> fresh;
+    ValueChunks to = {.element = GetParam(), .chunk_bytes = kTestChunkBytes};
+    for (const ChunkKind kind : KindsOfValue(format_, ChunkKind::kParam)) {
+      ASSERT_OK_AND_ASSIGN(HostChunk spare, store_->AcquireSpare());
+      to.chunks.push_back(spare.data());
+      fresh.emplace_back(kind, std::move(spare));
+    }
+    StoreValues(to, 0, values_);
+    ASSERT_OK(store_->Commit(BundleId(0), 0, absl::MakeSpan(fresh)));
+  }
+
+  void WriteRandomGradients() {
+    grads_ = RandomValues();
+    ASSERT_OK_AND_ASSIGN(const HostChunk grad,
+                         store_->AcquireToOverwrite(ChunkOf(BundleId(0), ChunkKind::kGrad)));
+    const ValueChunks at = {
+        .element = GetParam(), .chunk_bytes = kTestChunkBytes, .chunks = {grad.data()}};
+    StoreValues(at, 0, grads_);
+    LoadValues(at, 0, absl::MakeSpan(grads_));  // As rounded to the format.
+  }
+
+  // The fp32 values of a state; zeros where it has no chunks.
+  std::vector<float> Read(ChunkKind value) {
+    std::vector<float> values(static_cast<size_t>(num_elements_));
+    std::vector<HostChunk> held;
+    ValueChunks from = {
+        .element = GetParam(), .is_moment = IsMoment(value), .chunk_bytes = kTestChunkBytes};
+    for (const ChunkKind kind : KindsOfValue(format_, value)) {
+      auto chunk = store_->Acquire(ChunkOf(BundleId(0), kind));
+      EXPECT_OK(chunk);
+      if (!chunk.ok()) return values;
+      from.chunks.push_back(chunk->data());
+      held.push_back(*std::move(chunk));
+    }
+    LoadValues(from, 0, absl::MakeSpan(values));
     return values;
   }
+
   static Intent IntentFor(int64_t step) {
     return {.step = step,
             .learning_rate = 0.1,
@@ -63,9 +106,9 @@ class BundleUpdateTest : public SessionFixture {
             .epsilon = 1e-6,
             .weight_decay = 0.1,
             .clip_coefficient = 0.5,
-            .tensors = {{true, true, step}, {false, true, 0}, {true, false, step + 4}}};
+            .tensors = {{true, true, step}, {true, false, step + 4}, {false, true, 0}}};
   }
-  static AdamWSettings SettingsFor(const Intent& intent, int64_t tensor) {
+  static UpdateSettings SettingsFor(const Intent& intent, int64_t tensor) {
     return {.learning_rate = intent.learning_rate,
             .beta1 = intent.beta1,
             .beta2 = intent.beta2,
@@ -75,40 +118,69 @@ class BundleUpdateTest : public SessionFixture {
             .gradient_scale = intent.clip_coefficient};
   }
 
+  const StateFormat format_ = {.element = GetParam()};
+  const int64_t width_ = ElementBytes(GetParam());
+  const int64_t num_elements_ = kTestChunkBytes / width_;
   std::mt19937_64 random_{3};
   ChunkStore* store_ = nullptr;
   std::vector<TensorPiece> pieces_;
-  std::vector<float> param_, grad_;
+  std::vector<int64_t> counts_;  // Elements, by tensor.
+  std::vector<float> values_, grads_;
 };
 
-TEST_F(BundleUpdateTest, UpdatesTheTensorsWithAGradientAndKeepsTheOthers) {
-  std::vector<float> param = param_;
-  std::vector<float> exp_avg(kElements), exp_avg_sq(kElements);
+INSTANTIATE_TEST_SUITE_P(Formats, BundleUpdateTest, ::testing::ValuesIn(kAllElementTypes),
+                         [](const auto& test) { return std::string(ElementTypeName(test.param)); });
+
+TEST_P(BundleUpdateTest, UpdatesTheTensorsWithAGradientAndKeepsTheOthers) {
+  std::vector<float> exp_avg(values_.size()), exp_avg_sq(values_.size());
+  // What no tensor fills is zero, whatever the slot held before.
+  std::vector<float> expected(values_.size());
+  for (size_t i = 0; i < counts_.size(); ++i) {
+    std::copy_n(&values_[kFirst[i]], counts_[i], &expected[kFirst[i]]);
+  }
   for (int64_t step = 1; step <= 3; ++step) {
     const Intent intent = IntentFor(step);
     ASSERT_OK(store_->BeginUpdate(intent, {BundleId(0)}));
     EXPECT_THAT(UpdateBundle(*store_, BundleId(0), pieces_, intent), IsOkAndHolds(true));
-    for (const int64_t tensor : {0, 2}) {
-      const int64_t at = kFirst[tensor];
-      AdamWUpdate(SettingsFor(intent, tensor),
-                  {&param[at], &grad_[at], &exp_avg[at], &exp_avg_sq[at], &param[at], &exp_avg[at],
-                   &exp_avg_sq[at]},
-                  kCount);
+    for (size_t i = 0; i < counts_.size(); ++i) {
+      if (!intent.tensors[i].has_gradient) continue;
+      const int64_t at = kFirst[i];
+      UpdateElements(SettingsFor(intent, static_cast<int64_t>(i)),
+                     {.param = &expected[at],
+                      .grad = &grads_[at],
+                      .exp_avg = &exp_avg[at],
+                      .exp_avg_sq = &exp_avg_sq[at],
+                      .new_param = &expected[at],
+                      .new_exp_avg = &exp_avg[at],
+                      .new_exp_avg_sq = &exp_avg_sq[at]},
+                     counts_[i]);
     }
     EXPECT_EQ(store_->CommittedStep(BundleId(0)), step);
-    const std::vector<float> seen = Read(ChunkKind::kParam);
-    for (const int64_t first : kFirst) {
-      EXPECT_EQ(std::memcmp(&seen[first], &param[first], kCount * 4), 0) << step;
-    }
-    // What no tensor fills is zero, whatever the slot held before.
-    EXPECT_EQ(seen[kCount], 0);
-    EXPECT_EQ(seen[kElements - 1], 0);
+    EXPECT_EQ(Read(ChunkKind::kParam), expected);
     EXPECT_EQ(Read(ChunkKind::kExpAvg), exp_avg);
     EXPECT_EQ(Read(ChunkKind::kExpAvgSq), exp_avg_sq);
   }
+  ASSERT_OK_AND_ASSIGN(const HostChunk param,
+                       store_->Acquire(ChunkOf(BundleId(0), ChunkKind::kParam)));
+  for (size_t i = 0; i < expected.size(); ++i) {
+    uint32_t bits = 0;  // What models compute with.
+    std::memcpy(&bits, param.data() + static_cast<int64_t>(i) * width_,
+                static_cast<size_t>(width_));
+    switch (GetParam()) {
+      case ElementType::kFp32:
+        ASSERT_EQ(bits, std::bit_cast<uint32_t>(expected[i])) << i;
+        break;
+      case ElementType::kBf16:
+        ASSERT_EQ(bits, SplitOf(expected[i]).high) << i;
+        break;
+      case ElementType::kFp16:
+        ASSERT_EQ(bits, Fp16Of(expected[i])) << i;
+        break;
+    }
+  }
 }
 
-TEST_F(BundleUpdateTest, WithoutAGradientOrWhenSkippedOnlyTheStepChanges) {
+TEST_P(BundleUpdateTest, WithoutAGradientOrWhenSkippedOnlyTheStepChanges) {
   Intent without = IntentFor(1);
   for (TensorIntent& tensor : without.tensors) tensor.has_gradient = false;
   ASSERT_OK(store_->BeginUpdate(without, {BundleId(0)}));
@@ -118,7 +190,7 @@ TEST_F(BundleUpdateTest, WithoutAGradientOrWhenSkippedOnlyTheStepChanges) {
   ASSERT_OK(store_->BeginUpdate(skipped, {BundleId(0)}));
   EXPECT_THAT(UpdateBundle(*store_, BundleId(0), pieces_, skipped), IsOkAndHolds(false));
   EXPECT_EQ(store_->CommittedStep(BundleId(0)), 2);
-  EXPECT_EQ(Read(ChunkKind::kParam), param_);
+  EXPECT_EQ(Read(ChunkKind::kParam), values_);
   EXPECT_FALSE(store_->HasPayload(ChunkOf(BundleId(0), ChunkKind::kExpAvg)));
 }
 

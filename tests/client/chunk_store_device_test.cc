@@ -273,7 +273,7 @@ TEST_F(ChunkStoreDeviceTest, WhatIsRefusedLeavesEverythingAsItWas) {
 }
 
 TEST_F(ChunkStoreDeviceTest, OnlyPendingBundlesNeedTheUpdatersSlots) {
-  Open(1, kUpdateSlots + 1, 8);
+  Open(1, UpdateSlots({}) + 1, 8);
   if (HasFatalFailure()) return;
   std::vector<HostChunk> held;
   for (int i = 0; i < 2; ++i) {
@@ -294,7 +294,8 @@ TEST_F(ChunkStoreDeviceTest, CopiesOnNvmeAreGivenUpAndRoomIsFoundAroundWhatIsOnD
     for (int64_t i = 0; i < 4; ++i) on_device.push_back(VersionAt(i, (i + step) % 8));
     ASSERT_OK(store_->BeginUpdate(IntentFor(step), {}, on_device));
     // The four gradients are left.
-    ASSERT_EQ(store_->stored_bytes().host_bytes + store_->stored_bytes().nvme_bytes, 4 * kTestChunkBytes);
+    ASSERT_EQ(store_->stored_bytes().host_bytes + store_->stored_bytes().nvme_bytes,
+              4 * kTestChunkBytes);
     for (int64_t i = 0; i < 4; ++i) ExpectTag(i, kGrad, 400 + i);
     for (size_t k = 0; k < kUpdated.size(); ++k) {
       for (int64_t i = 0; i < 4; ++i) ASSERT_OK(WriteBack(i, kUpdated[k], 100 * step + 10 * k + i));
@@ -422,7 +423,7 @@ TEST_F(ChunkStoreDeviceTest, AtAnyMomentTheSegmentNamesOneWholeVersion) {
 TEST_F(ChunkStoreDeviceTest, ReadersAndSpillsAmongUpdatesOfBothKinds) {
   constexpr int64_t kBundles = 4;
   constexpr int64_t kSteps = 200;
-  Open(kBundles, kUpdateSlots + 5, 30);
+  Open(kBundles, UpdateSlots({}) + 5, 30);
   if (HasFatalFailure()) return;
   std::atomic<bool> stop{false};
   std::vector<std::thread> readers;

@@ -22,7 +22,7 @@ constexpr ChunkKind kParam = ChunkKind::kParam;
 constexpr ChunkKind kGrad = ChunkKind::kGrad;
 constexpr std::array kUpdated = {kParam, ChunkKind::kExpAvg, ChunkKind::kExpAvgSq};
 // Beside what is kept for updates there is none.
-constexpr int64_t kSmallestHost = kUpdateSlots + kLateGradientSlots;
+constexpr int64_t kSmallestHost = UpdateSlots({}) + kLateGradientSlots;
 
 class ChunkStoreLateGradientsTest : public SessionFixture {
  protected:

@@ -170,7 +170,7 @@ TEST_F(ChunkStoreUpdateTest, OneIntent) {
 
 TEST_F(ChunkStoreUpdateTest, TheUpdaterNeverWantsForASlotHoweverManyOthersHold) {
   // Beside the updater's seven there is one slot for all others.
-  Open(4, kUpdateSlots + 1, 20);
+  Open(4, UpdateSlots({}) + 1, 20);
   if (HasFatalFailure()) return;
   for (int64_t step = 1; step <= 5; ++step) {
     ASSERT_OK(Begin(step));
@@ -196,7 +196,7 @@ TEST_F(ChunkStoreUpdateTest, TheUpdaterNeverWantsForASlotHoweverManyOthersHold) 
 }
 
 TEST_F(ChunkStoreUpdateTest, AnUpdateIsRefusedWhenOthersHoldItsSlots) {
-  Open(4, kUpdateSlots + 1, 20);
+  Open(4, UpdateSlots({}) + 1, 20);
   if (HasFatalFailure()) return;
   std::vector<HostChunk> held;
   for (int i = 0; i < 2; ++i) {
@@ -265,7 +265,7 @@ TEST_F(ChunkStoreUpdateTest, AGradientIsPeekedAtOnlyWhileNobodyHoldsIt) {
 TEST_F(ChunkStoreUpdateTest, ThreadsOfAllKindsSeeWholeVersionsUnderPressure) {
   constexpr int64_t kBundles = 6;
   constexpr int64_t kSteps = 60;
-  Open(kBundles, kUpdateSlots + 4, 40);
+  Open(kBundles, UpdateSlots({}) + 4, 40);
   if (HasFatalFailure()) return;
   std::atomic<int64_t> started{0};
   std::vector<std::thread> threads;

@@ -23,7 +23,7 @@ class PlannedNvmeTest : public PhaseTrackerTest {
     job_.reset();
     session_.reset();
     plans_.set_host_bytes(foresees ? host_slots * kTestChunkBytes : int64_t{1} << 40);
-    OpenBelow(kLayers, kDeviceSlots, host_slots, kChunks + kSpareSlots, &plans_);
+    OpenBelow(kLayers, kDeviceSlots, host_slots, kChunks + SpareSlots({}), &plans_);
   }
   void Steps(int count) {
     for (int i = 0; i < count && !HasFatalFailure(); ++i) Step();

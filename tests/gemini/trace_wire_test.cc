@@ -45,10 +45,9 @@ TEST(TraceWireTest, WhatNoTraceHasIsRefused) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("129 characters")));
 }
 
-// A number that only looks like an enumerator once it is cut to its type.
-TEST(TraceWireTest, AGroupBeyondItsTypeIsNotCutToOneThatExists) {
+TEST(TraceWireTest, AnElementTypeThatDoesNotExistIsRefused) {
   flatbuffers::FlatBufferBuilder builder;
-  const std::vector<wire::TracedTensor> tensors = {wire::TracedTensor(8, 0, 256)};
+  const std::vector<wire::TracedTensor> tensors = {wire::TracedTensor(8, 0, 0, 3)};
   const std::vector<wire::TracedOperator> operators = {wire::TracedOperator(1, 0, 0, 0)};
   const auto tensor_list = builder.CreateVectorOfStructs(tensors);
   const auto operator_list = builder.CreateVectorOfStructs(operators);
@@ -56,7 +55,7 @@ TEST(TraceWireTest, AGroupBeyondItsTypeIsNotCutToOneThatExists) {
                           wire::CreateTrace(builder, 0, tensor_list, operator_list, 0, 0, 0));
   const std::string bytes(reinterpret_cast<const char*>(builder.GetBufferPointer()),
                           builder.GetSize());
-  EXPECT_THAT(DecodeTrace(bytes), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("group")));
+  EXPECT_THAT(DecodeTrace(bytes), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("of type 3")));
 }
 
 // Property: bytes with some changed are a trace that passes the checks, or are refused.
@@ -89,6 +88,9 @@ TEST(TraceWireTest, TheHashIsOfTheTensorsAndTheSameInEveryProcess) {
     EXPECT_NE(TensorsHash(other), TensorsHash(tensors));
     other = tensors;
     other[i].space += 1;
+    EXPECT_NE(TensorsHash(other), TensorsHash(tensors));
+    other = tensors;
+    other[i].format.element = ElementType::kBf16;
     EXPECT_NE(TensorsHash(other), TensorsHash(tensors));
   }
   EXPECT_EQ(TensorsHash({}), 0xa8c7f832281a39c5u);  // FNV-1a of eight zero bytes.

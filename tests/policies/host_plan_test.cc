@@ -62,7 +62,7 @@ int64_t HostFor(int64_t num_slots) { return (num_slots + kFreeSlots) * kChunk; }
 
 TEST(HostPlanTest, APlanThatHostHoldsIsMadeAsBefore) {
   const RangeTrace trace = FrozenLayers(30, 20'000);
-  ASSERT_OK_AND_ASSIGN(const Plan plan, PlanFor(trace, 2 * kChunk, (30 + kSpareSlots) * kChunk));
+  ASSERT_OK_AND_ASSIGN(const Plan plan, PlanFor(trace, 2 * kChunk, (30 + SpareSlots({})) * kChunk));
   ASSERT_OK_AND_ASSIGN(const Plan unlimited,
                        PlanFor(trace, 2 * kChunk, std::numeric_limits<int64_t>::max()));
   EXPECT_EQ(plan, unlimited);

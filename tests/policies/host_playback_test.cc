@@ -182,14 +182,14 @@ RangeTrace TwoSpaces() {
 
 TEST(HostPlaybackTest, SpacesShareHostByTheirChunks) {
   const RangeTrace trace = TwoSpaces();
-  const int64_t all = 120 + 2 * kSpareSlots;
+  const int64_t all = 120 + 2 * SpareSlots({});
   EXPECT_TRUE(HostHoldsAll(trace, std::numeric_limits<int64_t>::max()));
   EXPECT_TRUE(HostHoldsAll(trace, all * kChunk));
   EXPECT_FALSE(HostHoldsAll(trace, all * kChunk - 1));
   EXPECT_FALSE(HostHoldsAll(trace, 0));
   EXPECT_THAT(SlotsOfSpaces(trace, 90 * kChunk),
               ElementsAre(30 - kFreeSlots, 60 - kFreeSlots));
-  EXPECT_THAT(SlotsOfSpaces(trace, 0), ElementsAre(kUpdateSlots, kUpdateSlots));
+  EXPECT_THAT(SlotsOfSpaces(trace, 0), ElementsAre(UpdateSlots({}), UpdateSlots({})));
 }
 
 }  // namespace

@@ -26,8 +26,7 @@ Job SmallJob() {
                .vocabulary = 8192,
                .num_positions = 512,
                .embedding_size = 512};
-  job.round = {.batch = 4, .sequence = 256, .element_bytes = 2};
-  job.precision = Precision::kBf16;
+  job.round = {.batch = 4, .sequence = 256, .element = ElementType::kBf16};
   return job;
 }
 
@@ -49,12 +48,11 @@ bool HasBoth(const std::string& text, const char* a, const char* b) {
 }
 
 TEST(ForecastTest, AParameterTakesFourteenBytesInBf16AndSixteenOtherwise) {
-  for (const auto& [precision, element_bytes, width] :
-       std::vector<std::tuple<Precision, int64_t, int64_t>>{
-           {Precision::kFp32, 4, 16}, {Precision::kBf16, 2, 14}, {Precision::kFp16, 2, 16}}) {
+  for (const auto& [element, width] : std::vector<std::pair<ElementType, int64_t>>{
+           {ElementType::kFp32, 16}, {ElementType::kBf16, 14}, {ElementType::kFp16, 16}}) {
     Job job = SmallJob();
-    job.precision = precision;
-    job.round.element_bytes = element_bytes;
+    job.round.element = element;
+    const int64_t element_bytes = ElementBytes(element);
     job.chunk_bytes = kMiB;
     ASSERT_OK_AND_ASSIGN(const Forecast forecast, MakeForecast(job, LargeMachine()));
     ASSERT_OK(forecast.fit);
@@ -179,8 +177,7 @@ TEST(ForecastTest, TheUpdatesTimeDoesNotDependOnThePrecision) {
   machine.links.update_elements_per_second = 1e6;
   Job job = SmallJob();
   ASSERT_OK_AND_ASSIGN(const Forecast bf16, MakeForecast(job, machine));
-  job.precision = Precision::kFp32;
-  job.round.element_bytes = 4;
+  job.round.element = ElementType::kFp32;
   ASSERT_OK_AND_ASSIGN(const Forecast fp32, MakeForecast(job, machine));
   EXPECT_NEAR(static_cast<double>(fp32.prediction.round_ns),
               static_cast<double>(bf16.prediction.round_ns),

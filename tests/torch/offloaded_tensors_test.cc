@@ -85,19 +85,19 @@ TEST_F(OffloadedTensorsTest, ATensorMayBeTakenInAnyOrder) {
 }
 
 TEST_F(OffloadedTensorsTest, WhatHostCannotHoldGoesToNvme) {
-  OpenTensors(/*keep_tensors=*/1, /*host_slots=*/kSpareSlots + 4, /*nvme_slots=*/80);
+  OpenTensors(/*keep_tensors=*/1, /*host_slots=*/SpareSlots({}) + 4, /*nvme_slots=*/80);
   TakeAll(PutMany(12));
 }
 
 TEST_F(OffloadedTensorsTest, AFullHostIsAnErrorWithNumbersAndAdvice) {
-  OpenTensors(/*keep_tensors=*/0, /*host_slots=*/kSpareSlots);
-  const std::vector<int64_t> keys = PutMany(kSpareSlots / 4);
+  OpenTensors(/*keep_tensors=*/0, /*host_slots=*/SpareSlots({}));
+  const std::vector<int64_t> keys = PutMany(SpareSlots({}) / 4);
   EXPECT_THAT(tensors_->Put(Random(9)),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("raise the host memory")));
 }
 
 TEST_F(OffloadedTensorsTest, WithoutRoomForCopiesUnderWayItIsRefused) {
-  OpenSession(4, kSpareSlots, 0);
+  OpenSession(4, SpareSlots({}), 0);
   EXPECT_THAT(OffloadedTensors::Open(*session_,
                                      {.space_name = "activations", .host_bytes = kTestChunkBytes}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("raise the host memory")));

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "ATen/record_function.h"
+#include "gemini/spare_slots.h"
 #include "tests/torch/small_models.h"
 #include "tests/torch/training_fixture.h"
 #include "torch/nn/utils/clip_grad.h"
@@ -28,10 +29,33 @@ struct TrainingRun {
   int accumulate = 1;
   double clip = 0;
   bool evict_at_random = false;
+  bool edit = false;  // Some elements of each parameter, in place, before each step.
+  ElementType element = ElementType::kFp32;
 };
 
 class PlacementInvariance : public TrainingTest {
  protected:
+  static void Edit(torch::nn::Module& model, int step) {
+    const at::NoGradGuard no_grad;
+    for (const at::Tensor& parameter : UniqueParameters(model)) {
+      parameter.select(0, step % parameter.size(0)).mul_(-0.3);
+    }
+  }
+
+  // The tensor's fp32 values, in the order of its strides.
+  static std::vector<float> ReadValues(ManagedModel& model, const std::string& name,
+                                       ChunkKind kind) {
+    std::vector<float> values;
+    EXPECT_OK(model.Read(name, kind, [&](int64_t offset_bytes, absl::Span<const std::byte> bytes) {
+      EXPECT_EQ(offset_bytes, static_cast<int64_t>(values.size() * sizeof(float)));
+      const size_t first = values.size();
+      values.resize(first + bytes.size() / sizeof(float));
+      std::memcpy(&values[first], bytes.data(), bytes.size());
+      return absl::OkStatus();
+    }));
+    return values;
+  }
+
   // Trains two equal models, one managed, and compares loss, gradients and parameters at each step.
   template <typename Model>
   void Compare(const TrainingOptions& options, const TrainingRun& run) {
@@ -39,6 +63,8 @@ class PlacementInvariance : public TrainingTest {
     Model reference;
     torch::manual_seed(7);
     Model managed;
+    reference.to(ScalarTypeOf(run.element));
+    managed.to(ScalarTypeOf(run.element));
     Open(options);
     OptimizerSpec spec;
     spec.learning_rate = 0.01;
@@ -50,6 +76,10 @@ class PlacementInvariance : public TrainingTest {
     for (int step = 0; step < run.steps; ++step) {
       reference.zero_grad();
       managed.zero_grad();
+      if (run.edit) {
+        Edit(reference, step);
+        Edit(managed, step);
+      }
       for (int micro = 0; micro < run.accumulate; ++micro) {
         const at::Tensor expected = reference.Loss(step * 10 + micro);
         expected.backward();
@@ -83,12 +113,23 @@ class PlacementInvariance : public TrainingTest {
     for (const auto& item : reference.named_buffers()) {
       EXPECT_TRUE(managed.named_buffers()[item.key()].equal(item.value())) << item.key();
     }
+    const std::vector<at::Tensor> unique = UniqueParameters(reference);
+    for (const auto& item : reference.named_parameters()) {
+      const auto same = std::ranges::find_if(
+          unique, [&](const at::Tensor& tensor) { return tensor.is_same(item.value()); });
+      ASSERT_NE(same, unique.end());
+      const ReferenceAdamW::State& state = optimizer.states()[same - unique.begin()];
+      if (state.step == 0) continue;
+      EXPECT_EQ(ReadValues(*model, item.key(), ChunkKind::kParam), state.values) << item.key();
+      EXPECT_EQ(ReadValues(*model, item.key(), ChunkKind::kExpAvg), state.exp_avg) << item.key();
+      EXPECT_EQ(ReadValues(*model, item.key(), ChunkKind::kExpAvgSq), state.exp_avg_sq)
+          << item.key();
+    }
     const TrainingStats stats = session_->stats();
     RecordProperty("floor_bytes", std::to_string(stats.pinned_peak_bytes));
     EXPECT_LE(stats.device_peak_bytes, stats.device_budget_bytes);
     EXPECT_OK(session_->status());
   }
-
 };
 
 TEST_F(PlacementInvariance, TransformerWithRandomEvictions) {
@@ -132,6 +173,46 @@ TEST_F(PlacementInvariance, ATensorWithMoreChunksThanHostHasSlots) {
   options.host_memory = 24 * options.chunk_bytes;  // `wide` has 30.
   options.nvme_memory = 16 * kMiB;
   Compare<Wide>(options, {.steps = 3, .clip = 1.0});
+}
+
+class PlacementInvarianceIn16Bits : public PlacementInvariance,
+                                    public ::testing::WithParamInterface<ElementType> {};
+
+INSTANTIATE_TEST_SUITE_P(Types, PlacementInvarianceIn16Bits,
+                         ::testing::Values(ElementType::kBf16, ElementType::kFp16),
+                         [](const auto& test) { return std::string(ElementTypeName(test.param)); });
+
+TEST_P(PlacementInvarianceIn16Bits, TransformerWithRandomEvictions) {
+  Compare<Transformer>(SmallOptions(), {.evict_at_random = true, .element = GetParam()});
+}
+
+TEST_P(PlacementInvarianceIn16Bits, TransformerInATightDeviceBudget) {
+  TrainingOptions options = SmallOptions();
+  options.chunk_bytes = 16 * kKiB;
+  options.device_memory = 640 * kKiB;
+  Compare<Transformer>(options, {.steps = 4, .element = GetParam()});
+  EXPECT_GT(session_->stats().fetch_bytes, 0);
+}
+
+TEST_P(PlacementInvarianceIn16Bits, TransformerThatSpillsToNvme) {
+  TrainingOptions options = SmallOptions();
+  options.chunk_bytes = 16 * kKiB;
+  options.host_memory = (SpareSlots({.element = GetParam()}) + 2) * options.chunk_bytes;
+  options.nvme_memory = 16 * kMiB;
+  Compare<Transformer>(options, {.steps = 4, .evict_at_random = true, .element = GetParam()});
+}
+
+TEST_P(PlacementInvarianceIn16Bits, WhatIsEditedInPlaceHasItsNewValueAndAllElseKeepsItsOwn) {
+  TrainingOptions options = SmallOptions();
+  options.chunk_bytes = 16 * kKiB;
+  Compare<Transformer>(options, {.evict_at_random = true, .edit = true, .element = GetParam()});
+}
+
+TEST_P(PlacementInvarianceIn16Bits, TensorsThatSpanChunksWithAccumulationAndClipping) {
+  TrainingOptions options = SmallOptions();
+  options.chunk_bytes = 16 * kKiB;
+  Compare<Wide>(options,
+                {.accumulate = 2, .clip = 1.0, .evict_at_random = true, .element = GetParam()});
 }
 
 TEST_F(PlacementInvariance, TorchsOwnClippingWorksOnManagedGradients) {

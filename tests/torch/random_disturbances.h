@@ -110,8 +110,8 @@ class RandomDisturbances {
         absl::StatusOr<ScopedFetch> fetch = model_->Fetch(look.parameter, FetchAccess::kRead);
         ASSERT_OK(fetch) << look.name << " at " << where;
         fetch_ = *std::move(fetch);
-        EXPECT_EQ(std::memcmp(fetch_.data(), look.expected.const_data_ptr(), look.expected.nbytes()),
-                  0)
+        EXPECT_EQ(
+            std::memcmp(fetch_.data(), look.expected.const_data_ptr(), look.expected.nbytes()), 0)
             << look.name << " at " << where;
         break;
       }

@@ -94,7 +94,10 @@ struct Wide : TestModel {
   }
   at::Tensor Loss(int64_t seed) override {
     torch::manual_seed(seed);
-    return b->forward(wide->forward(a->forward(torch::randn({2, 32})).tanh()).tanh())
+    return b
+        ->forward(
+            wide->forward(a->forward(torch::randn({2, 32}).to(a->weight.scalar_type())).tanh())
+                .tanh())
         .square()
         .sum();
   }

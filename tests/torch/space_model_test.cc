@@ -17,9 +17,9 @@
 #include <utility>
 #include <vector>
 
-#include "client/adamw.h"
 #include "client/session.h"
 #include "client/torch/module_tensors.h"
+#include "client/update_kernel.h"
 #include "gemini/byte_size.h"
 #include "gemini/spare_slots.h"
 #include "gmock/gmock.h"
@@ -153,7 +153,7 @@ class SpaceModelTest : public ::testing::Test {
   // What the first update makes of fp32 values whose gradient is twice their own.
   static std::vector<float> FirstUpdate(const std::vector<float>& param) {
     const OptimizerSpec spec;
-    AdamWSettings settings;
+    UpdateSettings settings;
     settings.learning_rate = spec.learning_rate;
     settings.beta1 = spec.beta1;
     settings.beta2 = spec.beta2;
@@ -162,10 +162,13 @@ class SpaceModelTest : public ::testing::Test {
     std::vector<float> gradient = param;
     for (float& value : gradient) value *= 2;
     std::vector<float> updated(param.size()), exp_avg(param.size()), exp_avg_sq(param.size());
-    AdamWUpdate(settings,
-                {param.data(), gradient.data(), nullptr, nullptr, updated.data(), exp_avg.data(),
-                 exp_avg_sq.data()},
-                static_cast<int64_t>(param.size()));
+    UpdateElements(settings,
+                   {.param = param.data(),
+                    .grad = gradient.data(),
+                    .new_param = updated.data(),
+                    .new_exp_avg = exp_avg.data(),
+                    .new_exp_avg_sq = exp_avg_sq.data()},
+                   static_cast<int64_t>(param.size()));
     return updated;
   }
   static std::vector<float> ToVector(const at::Tensor& tensor) {
@@ -317,17 +320,22 @@ TEST_F(SpaceModelTest, AtAnyMomentTheSegmentSaysHowToFinishTheStep) {
 TEST_F(SpaceModelTest, AMomentWrittenWithoutTheOtherMeetsZeros) {
   std::vector<float> param = ReadAll("first");
   const OptimizerSpec spec;
-  AdamWSettings settings;
+  UpdateSettings settings;
   settings.learning_rate = spec.learning_rate;
   settings.weight_decay = spec.weight_decay;
   std::vector<float> grad = param;
   for (float& g : grad) g *= 2;
   std::vector<float> exp_avg(param.size(), 0.5f);
   std::vector<float> exp_avg_sq(param.size(), 0.0f);
-  AdamWUpdate(settings,
-              {param.data(), grad.data(), exp_avg.data(), exp_avg_sq.data(), param.data(),
-               exp_avg.data(), exp_avg_sq.data()},
-              static_cast<int64_t>(param.size()));
+  UpdateElements(settings,
+                 {.param = param.data(),
+                  .grad = grad.data(),
+                  .exp_avg = exp_avg.data(),
+                  .exp_avg_sq = exp_avg_sq.data(),
+                  .new_param = param.data(),
+                  .new_exp_avg = exp_avg.data(),
+                  .new_exp_avg_sq = exp_avg_sq.data()},
+                 static_cast<int64_t>(param.size()));
 
   ASSERT_OK(Fill("first", ChunkKind::kExpAvg, 0.5f));
   net_->Backward();
@@ -401,7 +409,7 @@ TEST_F(UpdateWithoutItsServer, FailsLatchesAndNeverShowsAnOlderVersion) {
   ASSERT_OK_AND_ASSIGN(std::vector<ModuleTensor> tensors, CollectModuleTensors(module, {}));
   std::unique_ptr<SpaceModel> model;
   ChunkStore* store = nullptr;
-  MakeModel("long", std::move(tensors), kSpareSlots, store, model);
+  MakeModel("long", std::move(tensors), SpareSlots({}), store, model);
   ASSERT_NE(model, nullptr);
   for (int step = 1; step <= 2; ++step) {
     module.zero_grad();

@@ -3,6 +3,7 @@
 #pragma once
 #include <stdlib.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <functional>
@@ -11,11 +12,14 @@
 #include <utility>
 #include <vector>
 
-#include "client/adamw.h"
 #include "client/grad_norm.h"
 #include "client/torch/counting_allocator.h"
+#include "client/torch/element_types.h"
 #include "client/torch/training_session.h"
+#include "client/update_kernel.h"
 #include "gemini/byte_size.h"
+#include "gemini/half_float.h"
+#include "gemini/split_float.h"
 #include "gtest/gtest.h"
 #include "server/embedded_server.h"
 #include "tests/status_matchers.h"
@@ -105,8 +109,8 @@ class ReferenceAdamW {
     for (const at::Tensor& parameter : parameters_) {
       if (!parameter.grad().defined()) continue;
       const at::Tensor gradient = parameter.grad().contiguous();
-      AppendBlockSquares({gradient.const_data_ptr<float>(), static_cast<size_t>(gradient.numel())},
-                         squares);
+      AppendBlockSquares(*ElementTypeOf(gradient.scalar_type()), gradient.const_data_ptr(),
+                         gradient.numel(), squares);
     }
     const double clip = ClipCoefficient(NormOf(squares), max_grad_norm);
     for (size_t i = 0; i < parameters_.size(); ++i) {
@@ -116,7 +120,7 @@ class ReferenceAdamW {
       const auto count = static_cast<size_t>(parameter.numel());
       state.exp_avg.resize(count);
       state.exp_avg_sq.resize(count);
-      AdamWSettings settings;
+      UpdateSettings settings;
       settings.learning_rate = spec_.learning_rate;
       settings.beta1 = spec_.beta1;
       settings.beta2 = spec_.beta2;
@@ -126,22 +130,63 @@ class ReferenceAdamW {
       settings.step = ++state.step;
       settings.gradient_scale = clip;
       const at::Tensor gradient = parameter.grad().contiguous();
-      float* const data = parameter.data_ptr<float>();
-      AdamWUpdate(settings,
-                  {data, gradient.const_data_ptr<float>(), state.exp_avg.data(),
-                   state.exp_avg_sq.data(), data, state.exp_avg.data(), state.exp_avg_sq.data()},
-                  parameter.numel());
+      const ElementType element = *ElementTypeOf(parameter.scalar_type());
+      AdoptEdits(element, parameter, state.values);
+      float* const values = state.values.data();
+      UpdateElements(settings,
+                     {.grad_type = element,
+                      .param = values,
+                      .grad = gradient.const_data_ptr(),
+                      .exp_avg = state.exp_avg.data(),
+                      .exp_avg_sq = state.exp_avg_sq.data(),
+                      .new_param = values,
+                      .new_exp_avg = state.exp_avg.data(),
+                      .new_exp_avg_sq = state.exp_avg_sq.data()},
+                     parameter.numel());
+      StoreRounded(element, state.values, parameter.mutable_data_ptr());
     }
   }
 
   // Of one parameter; empty before its first update.
   struct State {
+    std::vector<float> values;  // Of the parameter, whatever its type.
     std::vector<float> exp_avg, exp_avg_sq;
     int64_t step = 0;
   };
   const std::vector<State>& states() const { return state_; }  // In the order of the parameters.
 
  private:
+  // Elements that show another number than their value's have it as their value: at first all.
+  static void AdoptEdits(ElementType element, const at::Tensor& parameter,
+                         std::vector<float>& values) {
+    const at::Tensor numbers = parameter.detach().to(at::kFloat);
+    const auto count = static_cast<size_t>(parameter.numel());
+    std::vector<float> shown(count), rounded(count);
+    std::memcpy(shown.data(), numbers.const_data_ptr(), count * sizeof(float));
+    if (values.empty()) values = shown;
+    const at::Tensor as_shown = at::empty_like(parameter);
+    StoreRounded(element, values, as_shown.mutable_data_ptr());
+    std::memcpy(rounded.data(), as_shown.to(at::kFloat).const_data_ptr(), count * sizeof(float));
+    for (size_t i = 0; i < count; ++i) {
+      if (shown[i] != rounded[i]) values[i] = shown[i];
+    }
+  }
+  // What a model computes with: bf16 is the high half (gemini/split_float.h), fp16 the nearest number.
+  static void StoreRounded(ElementType element, const std::vector<float>& values, void* to) {
+    auto* const bits = static_cast<uint16_t*>(to);
+    switch (element) {
+      case ElementType::kFp32:
+        std::memcpy(to, values.data(), values.size() * sizeof(float));
+        return;
+      case ElementType::kBf16:
+        std::ranges::transform(values, bits, [](float value) { return SplitOf(value).high; });
+        return;
+      case ElementType::kFp16:
+        std::ranges::transform(values, bits, Fp16Of);
+        return;
+    }
+  }
+
   std::vector<at::Tensor> parameters_;
   OptimizerSpec spec_;
   std::vector<State> state_;

@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <vector>
 
-#include "client/adamw.h"
+#include "client/update_kernel.h"
 #include "gtest/gtest.h"
 #include "torch/nn/functional/loss.h"
 #include "torch/nn/modules/container/sequential.h"
@@ -26,11 +26,11 @@ struct Parameter {
 };
 
 void Update(Parameter& parameter, const torch::Tensor& grad,
-            const client::AdamWSettings& settings) {
+            const client::UpdateSettings& settings) {
   float* const value = parameter.value.data_ptr<float>();
   float* const exp_avg = parameter.exp_avg.data_ptr<float>();
   float* const exp_avg_sq = parameter.exp_avg_sq.data_ptr<float>();
-  client::AdamWUpdate(settings,
+  client::UpdateElements(settings,
                       {.param = value,
                        .grad = grad.data_ptr<float>(),
                        .exp_avg = exp_avg,
@@ -53,7 +53,7 @@ TEST(AdamWParityTest, TwentyRecordedGradientsMoveEveryTensorAsTorchDoes) {
                     .exp_avg = torch::zeros_like(parameter),
                     .exp_avg_sq = torch::zeros_like(parameter)});
   }
-  client::AdamWSettings settings = {
+  client::UpdateSettings settings = {
       .learning_rate = 3e-3, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1};
   torch::optim::AdamW torch_optimizer(parameters, torch::optim::AdamWOptions(settings.learning_rate)
                                                       .betas({settings.beta1, settings.beta2})

@@ -413,7 +413,7 @@ class DisturbedParity : public TrainingTest {
     options.device_memory = needed + spare;
     if (random() % 3 == 0) {
       options.host_memory = RoundUp(parameter_bytes * 4 / 3, options.chunk_bytes) +
-                            (kSpareSlots + 4) * options.chunk_bytes + kActivationBytes;
+                            (SpareSlots({}) + 4) * options.chunk_bytes + kActivationBytes;
       options.nvme_memory = 64 * kMiB;
     }
     constexpr std::array<int64_t, 4> kBandwidths = {0, 0, 2'000'000'000, 300'000'000};

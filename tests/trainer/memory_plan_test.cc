@@ -29,7 +29,7 @@ TEST(MemoryPlan, AutoHostHoldsFourChunksABundleAndSpareOnes) {
   // `a` spans three chunks, `b` has one of its own: four bundles.
   ASSERT_OK_AND_ASSIGN(const MemoryPlan plan,
                        PlanMemory(RunConfig(), kTensors, {}, 64 * kKiB, kGiB));
-  EXPECT_EQ(plan.bytes[Tier::kHost], (4 * 4 + kSpareSlots) * 64 * kKiB);
+  EXPECT_EQ(plan.bytes[Tier::kHost], (4 * 4 + SpareSlots({})) * 64 * kKiB);
   EXPECT_EQ(plan.bytes[Tier::kDevice], kGiB / 4);
   EXPECT_EQ(plan.bytes[Tier::kNvme], 0);
 }
@@ -56,9 +56,9 @@ TEST(MemoryPlan, ActivationsBeyondAQuarterOfDeviceGetRoomInHost) {
   ASSERT_OK_AND_ASSIGN(const MemoryPlan plan,
                        PlanMemory(config, kTensors, activations, 64 * kKiB, kGiB));
   EXPECT_EQ(plan.kept_activation_bytes, 5 * kMiB / 4);
-  EXPECT_EQ(plan.host_activation_bytes, (2 * 2 + kSpareSlots) * 64 * kKiB);
+  EXPECT_EQ(plan.host_activation_bytes, (2 * 2 + SpareSlots({})) * 64 * kKiB);
   EXPECT_EQ(plan.bytes[Tier::kHost],
-            (4 * 4 + kSpareSlots) * 64 * kKiB + plan.host_activation_bytes);
+            (4 * 4 + SpareSlots({})) * 64 * kKiB + plan.host_activation_bytes);
   config.device_memory = 6 * kMiB;  // Holds all.
   ASSERT_OK_AND_ASSIGN(const MemoryPlan larger,
                        PlanMemory(config, kTensors, activations, 64 * kKiB, kGiB));

@@ -55,7 +55,7 @@ Trace Gpt2(int64_t vocabulary) {
   const policies::ComputeRate rate = {.flops_per_second = kFlopsPerSecond,
                                       .memory_bytes_per_second = 1e12};
   Trace trace = policies::MakeTransformerTrace(
-                    shape, {.batch = 1, .sequence = 1024, .element_bytes = kElementBytes}, rate)
+                    shape, {.batch = 1, .sequence = 1024}, rate)
                     ->trace;
   for (TracedOperator& at : trace.operators) at.non_model_peak_bytes = 0;
   return trace;

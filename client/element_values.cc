@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/element_values.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "gemini/check.h"
+#include "gemini/half_float.h"
+#include "gemini/split_float.h"
+
+namespace gemini::client {
+namespace {
+
+// fp32 values from element `first` on, `count` or as many as the chunk has.
+struct Run {
+  float* values;
+  int64_t count;
+};
+
+Run Fp32Run(absl::Span<std::byte* const> chunks, int64_t chunk_bytes, int64_t first,
+            int64_t count) {
+  const int64_t per_chunk = chunk_bytes / static_cast<int64_t>(sizeof(float));
+  const int64_t index = first / per_chunk;
+  GEMINI_CHECK(index < static_cast<int64_t>(chunks.size()));
+  const int64_t offset = first - index * per_chunk;
+  return {reinterpret_cast<float*>(chunks[index]) + offset, std::min(count, per_chunk - offset)};
+}
+
+// Calls `each` with the runs of fp32 values that elements [first, first + count) have in `chunks`.
+template <typename Each>
+void ForFp32Runs(absl::Span<std::byte* const> chunks, int64_t chunk_bytes, int64_t first,
+                 int64_t count, Each each) {
+  for (int64_t done = 0; done < count;) {
+    const Run run = Fp32Run(chunks, chunk_bytes, first + done, count - done);
+    each(done, run);
+    done += run.count;
+  }
+}
+
+bool IsFp32(const ValueChunks& at) { return at.is_moment || at.element == ElementType::kFp32; }
+
+absl::Span<uint16_t> HalfRun(const ValueChunks& at, int64_t first, size_t count) {
+  return {reinterpret_cast<uint16_t*>(at.chunks[0]) + first, count};
+}
+
+}  // namespace
+
+void LoadValues(const ValueChunks& from, int64_t first, absl::Span<float> values) {
+  const auto count = static_cast<int64_t>(values.size());
+  const auto copy = [&](int64_t done, const Run& run) {
+    std::memcpy(values.data() + done, run.values, static_cast<size_t>(run.count) * sizeof(float));
+  };
+  if (IsFp32(from)) return ForFp32Runs(from.chunks, from.chunk_bytes, first, count, copy);
+  const absl::Span<const uint16_t> halves = HalfRun(from, first, values.size());
+  if (from.element == ElementType::kFp16) {
+    if (from.chunks.size() == 1) {
+      std::ranges::transform(halves, values.begin(), FloatOfFp16);
+      return;
+    }
+    return ForFp32Runs(absl::MakeSpan(from.chunks).subspan(1), from.chunk_bytes, first, count,
+                       copy);
+  }
+  if (from.chunks.size() == 1) {
+    std::ranges::transform(halves, values.begin(), FloatOfBf16);
+    return;
+  }
+  const auto* const low = reinterpret_cast<const int16_t*>(from.chunks[1]) + first;
+  for (size_t i = 0; i < values.size(); ++i) values[i] = JoinOf({halves[i], low[i]});
+}
+
+void StoreValues(const ValueChunks& to, int64_t first, absl::Span<const float> values) {
+  const auto count = static_cast<int64_t>(values.size());
+  const auto copy = [&](int64_t done, const Run& run) {
+    std::memcpy(run.values, values.data() + done, static_cast<size_t>(run.count) * sizeof(float));
+  };
+  if (IsFp32(to)) return ForFp32Runs(to.chunks, to.chunk_bytes, first, count, copy);
+  const absl::Span<uint16_t> halves = HalfRun(to, first, values.size());
+  if (to.element == ElementType::kFp16) {
+    std::ranges::transform(values, halves.begin(), Fp16Of);
+    if (to.chunks.size() > 1) {
+      ForFp32Runs(absl::MakeSpan(to.chunks).subspan(1), to.chunk_bytes, first, count, copy);
+    }
+    return;
+  }
+  if (to.chunks.size() == 1) {
+    std::ranges::transform(values, halves.begin(), Bf16Of);
+    return;
+  }
+  auto* const low = reinterpret_cast<int16_t*>(to.chunks[1]) + first;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const SplitFloat split = SplitOf(values[i]);
+    halves[i] = split.high;
+    low[i] = split.low;
+  }
+}
+
+}  // namespace gemini::client

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Torch's names of the number formats that parameters may have.
+#pragma once
+#include <optional>
+
+#include "c10/core/ScalarType.h"
+#include "gemini/element_type.h"
+
+namespace gemini::client::hooks {
+
+// Nothing: of no format that is managed.
+inline std::optional<ElementType> ElementTypeOf(c10::ScalarType type) {
+  switch (type) {
+    case c10::ScalarType::Float:
+      return ElementType::kFp32;
+    case c10::ScalarType::BFloat16:
+      return ElementType::kBf16;
+    case c10::ScalarType::Half:
+      return ElementType::kFp16;
+    default:
+      return std::nullopt;
+  }
+}
+
+inline c10::ScalarType ScalarTypeOf(ElementType type) {
+  switch (type) {
+    case ElementType::kFp32:
+      return c10::ScalarType::Float;
+    case ElementType::kBf16:
+      return c10::ScalarType::BFloat16;
+    case ElementType::kFp16:
+      return c10::ScalarType::Half;
+  }
+  return c10::ScalarType::Undefined;
+}
+
+}  // namespace gemini::client::hooks
