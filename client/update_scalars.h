@@ -5,7 +5,7 @@
 
 namespace gemini::client {
 
-// c1 = 1 - beta1^t, c2 = 1 - beta2^t.
+// c1 = 1 - beta1^t, c2 = 1 - beta2^t, of the betas as rounded to fp32; 1 - beta is exact then.
 struct UpdateScalars {
   float gradient_scale;
   float beta1;

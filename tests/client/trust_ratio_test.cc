@@ -54,10 +54,13 @@ float Direction(const UpdateSettings& s, float p, float grad, float m, float v) 
   const float g = grad * f(s.gradient_scale);
   if (s.kind == OptimizerKind::kLars) return g;
   const double t = static_cast<double>(s.step);
-  m = std::fmaf(f(s.beta1), m, f(1 - s.beta1) * g);
-  v = std::fmaf(f(s.beta2), v, f(1 - s.beta2) * (g * g));
-  const float ratio = m / (std::sqrt(v) / f(std::sqrt(1 - std::pow(s.beta2, t))) + f(s.epsilon));
-  return std::fmaf(f(1 / (1 - std::pow(s.beta1, t))), ratio, f(s.weight_decay) * p);
+  const float beta1 = f(s.beta1);
+  const float beta2 = f(s.beta2);
+  m = std::fmaf(beta1, m, (1 - beta1) * g);
+  v = std::fmaf(beta2, v, (1 - beta2) * (g * g));
+  const float correction2 = f(std::sqrt(1 - std::pow(double{beta2}, t)));
+  const float ratio = m / (std::sqrt(v) / correction2 + f(s.epsilon));
+  return std::fmaf(f(1 / (1 - std::pow(double{beta1}, t))), ratio, f(s.weight_decay) * p);
 }
 
 TEST_P(TrustRatioTest, SquaresAreThoseOfParameterAndDirectionInTheOrderOfTheNorm) {

@@ -74,13 +74,15 @@ struct Element {
 Element Formula(const UpdateSettings& s, float p, float grad, float m, float v) {
   const auto f = [](double value) { return static_cast<float>(value); };
   const double t = static_cast<double>(s.step);
-  const double c1 = 1 - std::pow(s.beta1, t);
-  const double c2 = 1 - std::pow(s.beta2, t);
+  const float beta1 = f(s.beta1);
+  const float beta2 = f(s.beta2);
+  const double c1 = 1 - std::pow(double{beta1}, t);
+  const double c2 = 1 - std::pow(double{beta2}, t);
   const float scaled = grad * f(s.gradient_scale);
   const float decayed = std::fmaf(f(s.weight_decay), p, scaled);
   const auto ratio = [&](float g) {
-    m = std::fmaf(f(s.beta1), m, f(1 - s.beta1) * g);
-    v = std::fmaf(f(s.beta2), v, f(1 - s.beta2) * (g * g));
+    m = std::fmaf(beta1, m, (1 - beta1) * g);
+    v = std::fmaf(beta2, v, (1 - beta2) * (g * g));
     return m / (std::sqrt(v) / f(std::sqrt(c2)) + f(s.epsilon));
   };
   switch (s.kind) {
