@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// The optimizer step that `gemini-bench adam` times: AdamW of bf16 parameters with their low halves, bf16
+// gradients and fp32 moments, out of place between two sets of slots, on a fixed number of threads.
+// Also the loop that it is held against: the same streams read and written with nothing to compute.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <new>
+
+#include "absl/functional/function_ref.h"
+#include "client/update_kernel.h"
+
+namespace gemini::bench {
+
+// Memory at a multiple of a page, as slots of chunks are.
+inline constexpr size_t kPageAlignment = 4096;
+template <typename T>
+struct PageDelete {
+  void operator()(T* memory) const {
+    ::operator delete[](memory, std::align_val_t(kPageAlignment));
+  }
+};
+template <typename T>
+using PageArray = std::unique_ptr<T[], PageDelete<T>>;
+
+class AdamJob {
+ public:
+  // `elements` is a multiple of 2,048 times `num_threads`. All pages are touched.
+  AdamJob(int64_t elements, int num_threads);
+  AdamJob(const AdamJob&) = delete;
+  AdamJob& operator=(const AdamJob&) = delete;
+  ~AdamJob();
+
+  // The whole step: norm, clip factor, update into the other slots, which then hold the state. Returns the norm.
+  double Step();
+
+  // The update alone, and the bare loop, both from the state into the other slots, which stay the others.
+  void Update();
+  void BareLoop();
+
+  // Whether the other slots are what the formula in double makes of the state, in elements all over it; after
+  // Update.
+  bool IsUpdated() const;
+  // The same, of the last step.
+  bool IsStepped() const;
+
+  static constexpr int64_t kBytesPerElement =
+      26;  // Read and written by update and bare loop alike.
+
+ private:
+  struct Slots;
+
+  client::UpdateStreams Streams(int64_t from) const;
+  void OnThreads(absl::FunctionRef<void(int64_t first, int64_t count, int thread)> work) const;
+  bool Follows(const Slots& old, const Slots& fresh) const;
+
+  const int64_t elements_;
+  const int num_threads_;
+  client::UpdateSettings settings_;
+  PageArray<uint16_t> grad_;
+  std::unique_ptr<Slots> state_, other_;
+};
+
+}  // namespace gemini::bench
