@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The seam for moving whole chunks between HOST slabs and NVMe extents.
-// Thread: Submit from one thread; `done` is called once for each transfer, from any thread.
+// Thread: one calls; `done` is called once for each transfer, from any thread, and never inside Submit.
 // Errors: what the kernel says reaches `done` as a Status; a transfer that fails may have moved some
 //         of its bytes.
 #pragma once
@@ -8,6 +8,7 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "gemini/space_shm.h"
 
 namespace gemini::server {
@@ -27,11 +28,16 @@ class NvmeIo {
  public:
   using Done = absl::AnyInvocable<void(absl::Status)>;
 
-  // Waits until every `done` was called; transfers that have not begun end with ABORTED.
+  // Waits until every `done` and `forgotten` was called; transfers that have not begun end with
+  // ABORTED.
   virtual ~NvmeIo() = default;
   // Starts the transfer and returns. DATA_LOSS: the device failed, or the data end early.
   // RESOURCE_EXHAUSTED: no space.
   virtual void Submit(const NvmeTransfer& transfer, Done done) = 0;
+  // To be called before slabs that transfers have named are closed or given back, with no transfer of
+  // theirs in flight. Calls `forgotten` once, here or later, when the engine keeps nothing of them: no
+  // page of theirs is pinned any more.
+  virtual void Forget(absl::Span<const int> host_fds, absl::AnyInvocable<void()> forgotten) = 0;
 };
 
 }  // namespace gemini::server

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "gemini/errno_status.h"
 #include "gemini/status_macros.h"
+#include "server/nvme_io_progress.h"
 #include "server/slab_window.h"
 #include "server/worker_thread.h"
 
@@ -25,22 +25,15 @@ absl::Status Transfer(const NvmeTransfer& transfer) {
       const SlabWindow window,
       SlabWindow::Map(transfer.host_fd, transfer.host_offset_bytes, transfer.size_bytes));
   const bool reads = transfer.operation == IoOperation::kRead;
-  int64_t moved = 0;
-  while (moved < transfer.size_bytes) {
+  for (int64_t moved = 0; moved < transfer.size_bytes;) {
+    std::byte* const data = window.data() + moved;
     const int64_t left = transfer.size_bytes - moved;
     const int64_t offset = transfer.nvme_offset_bytes + moved;
-    const ssize_t count = reads ? ::pread(transfer.nvme_fd, window.data() + moved, left, offset)
-                                : ::pwrite(transfer.nvme_fd, window.data() + moved, left, offset);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) {
-      return ErrnoStatus(errno,
-                         absl::StrCat(reads ? "pread " : "pwrite ", left, " bytes at ", offset));
-    }
-    if (count == 0) {
-      return absl::DataLossError(
-          absl::StrCat("the extent ends at ", offset, ", ", left, " bytes early"));
-    }
-    moved += count;  // A short transfer goes on where it stopped.
+    const ssize_t count = reads ? ::pread(transfer.nvme_fd, data, left, offset)
+                                : ::pwrite(transfer.nvme_fd, data, left, offset);
+    GEMINI_ASSIGN_OR_RETURN(const int64_t more,
+                            MovedBytes(transfer, moved, left, count < 0 ? -errno : count));
+    moved += more;
   }
   return absl::OkStatus();
 }
@@ -61,6 +54,9 @@ class PreadNvmeIo : public NvmeIo {
       done(stopping_ ? absl::AbortedError("the server stops") : Transfer(transfer));
     });
   }
+
+  // A slab is mapped for the length of a transfer only.
+  void Forget(absl::Span<const int>, absl::AnyInvocable<void()> forgotten) override { forgotten(); }
 
  private:
   size_t next_ = 0;

@@ -17,10 +17,14 @@ struct NvmeDirectory {
   int64_t capacity_bytes = 0;
 };
 
+// What moves chunks between HOST and NVME.
+enum class NvmeEngine { kAuto /* io_uring where it works, else kPread */, kUring, kPread };
+
 struct ServerOptions {
   // DEVICE and HOST. NVME is the sum of the directories; its field here is ignored.
   TierMap<int64_t> capacity_bytes;
   std::vector<NvmeDirectory> nvme_directories;
+  NvmeEngine nvme_engine = NvmeEngine::kAuto;
   // Where traces and the cost model outlive the server. Empty: nowhere.
   std::string state_directory;
   // Whether to measure the machine at the start, where no cost model is kept; else before the first plan.

@@ -6,8 +6,12 @@
 namespace gemini::server {
 namespace {
 
+std::unique_ptr<NvmeIo> MakeTwoThreads() { return MakePreadNvmeIo(2); }
+
 INSTANTIATE_TEST_SUITE_P(Pread, NvmeIoConformance,
-                         ::testing::Values([] { return MakePreadNvmeIo(2); }));
+                         ::testing::Values(NvmeIoCase{"Buffered", MakeTwoThreads},
+                                           NvmeIoCase{"Direct", MakeTwoThreads, true}),
+                         [](const auto& tested) { return tested.param.name; });
 
 }  // namespace
 }  // namespace gemini::server

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/nvme_io_choice.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/nvme_io_pread.h"
+#include "server/nvme_io_uring.h"
+#include "server/server_log.h"
+
+namespace gemini::server {
+namespace {
+
+// Two keep one disk busy while the other copies.
+constexpr int kPreadThreads = 2;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<NvmeIo>> ChooseNvmeIo(NvmeEngine wanted, EventLoop& loop) {
+  absl::Status why_not = absl::UnavailableError("asked for by --nvme-io");
+  if (wanted != NvmeEngine::kPread) {
+    absl::StatusOr<std::unique_ptr<NvmeIo>> uring = MakeUringNvmeIo(loop);
+    if (uring.ok()) {
+      ServerLog().info("NVMe I/O by io_uring: a page went through a ring and back");
+      return uring;
+    }
+    why_not = uring.status();
+  }
+  if (wanted == NvmeEngine::kUring) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("io_uring does not work here: ", why_not.message(),
+                     "; allow it (kernel.io_uring_disabled, seccomp) or pass --nvme-io auto"));
+  }
+  ServerLog().info("NVMe I/O by {} threads with pread and pwrite: {}", kPreadThreads,
+                   std::string(why_not.message()));
+  return MakePreadNvmeIo(kPreadThreads);
+}
+
+}  // namespace gemini::server

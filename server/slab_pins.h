@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// The slabs' pages that an io_uring has registered: pinned once, window by window at first use, so that
+// a transfer neither maps nor looks up a page. Nothing stays mapped: the kernel keeps the pages
+// themselves, and takes the address of a window for no more than where in it a transfer begins.
+// Thread: the one that uses the ring. A window costs it about a millisecond, once.
+// Errors: where the kernel denies (the limit on locked memory, an old kernel) windows are not
+//         registered, with one line in the log; the pages' owner then maps what it moves.
+#pragma once
+#include <liburing.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+namespace gemini::server {
+
+class SlabPins {
+ public:
+  // The kernel takes 16,384 registrations a ring: 256 GiB of slabs. What is beyond is not registered.
+  static constexpr int64_t kWindowBytes = int64_t{16} << 20;
+
+  // Of a place in a slab: what a fixed read or write names.
+  struct Place {
+    int buffer = 0;
+    std::byte* address = nullptr;  // Not mapped.
+  };
+
+  // `ring` is initialised, and outlives this.
+  explicit SlabPins(io_uring& ring) : ring_(ring) {}
+  SlabPins(const SlabPins&) = delete;
+  SlabPins& operator=(const SlabPins&) = delete;
+  // Everything is unpinned when it returns, and every `forgotten` called. No I/O is in flight.
+  ~SlabPins();
+
+  // Where the ring has that place of the slab, registered now if it was not; nothing: it cannot be.
+  // What begins there ends in the same window. `host_fd` names the same slab until Forget.
+  std::optional<Place> Find(int host_fd, int64_t offset_bytes);
+  int64_t windows_made() const { return windows_made_; }
+
+  // Calls `forgotten` when no page of these slabs is pinned any more: now, if none is.
+  void Forget(absl::Span<const int> host_fds, absl::AnyInvocable<void()> forgotten);
+  // Gives back at most `max_windows` of those forgotten. True: there are more. Errors: the kernel's.
+  absl::StatusOr<bool> Release(int max_windows);
+  // The ring completes a release, when the pages are unpinned, with user data for which this holds.
+  static bool IsRelease(uint64_t user_data) { return (user_data & kReleaseBit) != 0; }
+  void HandleRelease(uint64_t user_data);
+
+ private:
+  static constexpr uint64_t kReleaseBit = uint64_t{1} << 63;
+  static constexpr int kNone = -1;
+  struct Forgetting {
+    int64_t windows_left = 0;
+    absl::AnyInvocable<void()> forgotten;
+  };
+  struct Slab {
+    int64_t size_bytes = 0;
+    std::vector<int> buffers;  // By window; kNone.
+  };
+  struct Buffer {
+    std::byte* address = nullptr;
+    std::shared_ptr<Forgetting> forgetting;  // Null until its slab is forgotten.
+  };
+
+  absl::StatusOr<Slab*> FindSlab(int host_fd);
+  absl::Status MakeTable();
+  absl::StatusOr<int> Register(int host_fd, int64_t offset_bytes, int64_t size_bytes);
+  void Refuse(const absl::Status& why);
+
+  io_uring& ring_;
+  std::unordered_map<int, Slab> slabs_;  // By descriptor.
+  std::vector<Buffer> buffers_;          // The ring's table; empty until it is made.
+  std::vector<int> free_buffers_;
+  std::deque<int> to_release_;
+  int64_t windows_made_ = 0;
+  bool refused_ = false;  // Until a slab is forgotten, which may leave room under the limit.
+  bool warned_ = false;
+};
+
+}  // namespace gemini::server

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/nvme_io_uring.h"
+
+#include <optional>
+#include <thread>
+
+#include "tests/conformance/nvme_io_conformance.h"
+#include "tests/server/locked_memory.h"
+
+namespace gemini::server {
+namespace {
+
+// The engine on a loop with a thread, as in a server.
+class UringOnItsLoop : public NvmeIo {
+ public:
+  explicit UringOnItsLoop(bool may_pin) {
+    std::latch ready(1);
+    thread_ = std::thread([&, may_pin] {
+      if (!may_pin) no_pins_.emplace();
+      loop_ = *EventLoop::Make();
+      absl::StatusOr<std::unique_ptr<NvmeIo>> engine = MakeUringNvmeIo(*loop_);
+      EXPECT_OK(engine);
+      engine_ = *std::move(engine);
+      ready.count_down();
+      loop_->Run();
+    });
+    ready.wait();
+  }
+  ~UringOnItsLoop() override {
+    loop_->Post([this] {
+      engine_.reset();
+      loop_->Stop();
+    });
+    thread_.join();
+  }
+  void Submit(const NvmeTransfer& transfer, Done done) override {
+    loop_->Post([this, transfer, done = std::move(done)]() mutable {
+      engine_->Submit(transfer, std::move(done));
+    });
+  }
+  void Forget(absl::Span<const int> host_fds, absl::AnyInvocable<void()> forgotten) override {
+    loop_->Post([this, fds = std::vector<int>(host_fds.begin(), host_fds.end()),
+                 forgotten = std::move(forgotten)]() mutable {
+      engine_->Forget(fds, std::move(forgotten));
+    });
+  }
+
+ private:
+  std::optional<LittleLockedMemory> no_pins_;
+  std::unique_ptr<EventLoop> loop_;
+  std::unique_ptr<NvmeIo> engine_;
+  std::thread thread_;
+};
+
+std::unique_ptr<NvmeIo> MakePinning() { return std::make_unique<UringOnItsLoop>(true); }
+std::unique_ptr<NvmeIo> MakeWithoutPins() { return std::make_unique<UringOnItsLoop>(false); }
+
+INSTANTIATE_TEST_SUITE_P(Uring, NvmeIoConformance,
+                         ::testing::Values(NvmeIoCase{"Buffered", MakePinning},
+                                           NvmeIoCase{"Direct", MakePinning, true},
+                                           NvmeIoCase{"DirectWithoutPins", MakeWithoutPins, true}),
+                         [](const auto& tested) { return tested.param.name; });
+
+class UringPinsTest : public NvmeIoConformance {};
+
+INSTANTIATE_TEST_SUITE_P(Uring, UringPinsTest,
+                         ::testing::Values(NvmeIoCase{"Direct", MakePinning, true},
+                                           NvmeIoCase{"DirectWithoutPins", MakeWithoutPins, true}),
+                         [](const auto& tested) { return tested.param.name; });
+
+// What is pinned at first use stays so until the slab is forgotten; what may not be is mapped.
+TEST_P(UringPinsTest, PagesArePinnedFromTheFirstUseToForget) {
+  const int64_t before = PinnedBytes();
+  const MappedSlab slab(40 * kMiB);
+  ASSERT_EQ(::posix_fallocate(file_.get(), 0, 40 * kMiB), 0);
+  ASSERT_OK(Run({IoOperation::kWrite, slab.fd.get(), 18 * kMiB, nvme_.get(), 0, kMiB}));
+  const bool pins = GetParam().name == "Direct";
+  EXPECT_EQ(PinnedBytes() - before, pins ? 16 * kMiB : 0);
+  ASSERT_OK(Run({IoOperation::kWrite, slab.fd.get(), 0, nvme_.get(), 0, 40 * kMiB}));
+  EXPECT_EQ(PinnedBytes() - before, pins ? 40 * kMiB : 0);
+  Forget(slab.fd.get());
+  EXPECT_EQ(PinnedBytes(), before);
+  // And again.
+  ASSERT_OK(Run({IoOperation::kRead, slab.fd.get(), 0, nvme_.get(), 0, 40 * kMiB}));
+  EXPECT_EQ(PinnedBytes() - before, pins ? 40 * kMiB : 0);
+  io_.reset();
+  EXPECT_EQ(PinnedBytes(), before);
+}
+
+}  // namespace
+}  // namespace gemini::server
