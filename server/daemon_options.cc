@@ -24,9 +24,9 @@
 namespace gemini::server {
 namespace {
 
-constexpr std::array<absl::string_view, 8> kKeys = {
-    "runtime-dir", "state-dir", "device-memory", "host-memory",
-    "nvme",        "log-level", "drain-timeout", "epoch-timeout"};
+constexpr std::array<absl::string_view, 9> kKeys = {
+    "runtime-dir", "state-dir", "device-memory", "host-memory",  "nvme",
+    "nvme-io",     "log-level", "drain-timeout", "epoch-timeout"};
 
 // Everything as text, from wherever it came.
 struct Settings {
@@ -35,6 +35,7 @@ struct Settings {
   std::string device_memory;
   std::string host_memory;
   std::vector<std::string> nvme;
+  std::string nvme_io;
   std::string log_level;
   std::string drain_timeout;
   std::string epoch_timeout;
@@ -85,6 +86,7 @@ absl::StatusOr<Settings> ReadFile(const std::string& path) {
     if (key == "device-memory") settings.device_memory = value;
     if (key == "host-memory") settings.host_memory = value;
     if (key == "nvme") settings.nvme = {value};
+    if (key == "nvme-io") settings.nvme_io = value;
     if (key == "log-level") settings.log_level = value;
     if (key == "drain-timeout") settings.drain_timeout = value;
     if (key == "epoch-timeout") settings.epoch_timeout = value;
@@ -100,6 +102,14 @@ absl::StatusOr<NvmeDirectory> ParseNvme(const std::string& text) {
   }
   GEMINI_ASSIGN_OR_RETURN(const int64_t capacity, ParseByteSize(text.substr(colon + 1)));
   return NvmeDirectory{text.substr(0, colon), capacity};
+}
+
+absl::StatusOr<NvmeEngine> ParseNvmeEngine(absl::string_view text) {
+  if (text == "auto") return NvmeEngine::kAuto;
+  if (text == "io_uring") return NvmeEngine::kUring;
+  if (text == "pread") return NvmeEngine::kPread;
+  return absl::InvalidArgumentError(
+      absl::StrCat("nvme-io '", text, "': one of auto, io_uring, pread"));
 }
 
 absl::StatusOr<absl::Duration> ParseSeconds(absl::string_view key, const std::string& text) {
@@ -139,6 +149,9 @@ absl::StatusOr<DaemonOptions> Resolve(const Settings& settings, int64_t availabl
   for (const std::string& text : settings.nvme) {
     GEMINI_ASSIGN_OR_RETURN(NvmeDirectory directory, ParseNvme(text));
     options.server.nvme_directories.push_back(std::move(directory));
+  }
+  if (!settings.nvme_io.empty()) {
+    GEMINI_ASSIGN_OR_RETURN(options.server.nvme_engine, ParseNvmeEngine(settings.nvme_io));
   }
   if (!settings.log_level.empty()) options.log_level = settings.log_level;
   const std::vector<std::string> levels = {"debug", "info", "warn", "error"};
@@ -185,6 +198,10 @@ absl::StatusOr<DaemonOptions> ParseDaemonOptions(absl::Span<const std::string> a
   app.add_option("--host-memory", flags.host_memory,
                  "HOST capacity (default: three quarters of the rest)");
   app.add_option("--nvme", flags.nvme, "DIR:SIZE, more than once for more disks");
+  app.add_option(
+      "--nvme-io", flags.nvme_io,
+      "What moves chunks to and from those: io_uring, pread, or auto for io_uring where it "
+      "works (default auto)");
   app.add_option("--log-level", flags.log_level, "debug, info, warn or error (default info)");
   app.add_option("--drain-timeout", flags.drain_timeout,
                  "Seconds to wait for jobs after SIGTERM (default 30)");
@@ -219,9 +236,9 @@ absl::StatusOr<DaemonOptions> ParseDaemonOptions(absl::Span<const std::string> a
   if (!config.empty()) {
     GEMINI_ASSIGN_OR_RETURN(settings, ReadFile(config));
   }
-  for (const auto member :
-       {&Settings::runtime_directory, &Settings::device_memory, &Settings::host_memory,
-        &Settings::log_level, &Settings::drain_timeout, &Settings::epoch_timeout}) {
+  for (const auto member : {&Settings::runtime_directory, &Settings::device_memory,
+                            &Settings::host_memory, &Settings::nvme_io, &Settings::log_level,
+                            &Settings::drain_timeout, &Settings::epoch_timeout}) {
     if (!(flags.*member).empty()) settings.*member = flags.*member;
   }
   if (flags.state_directory.has_value()) settings.state_directory = flags.state_directory;

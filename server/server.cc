@@ -17,7 +17,7 @@
 #include "gemini/layout.h"
 #include "gemini/protocol.h"
 #include "gemini/status_macros.h"
-#include "server/nvme_io_pread.h"
+#include "server/nvme_io_choice.h"
 #include "server/server_log.h"
 #include "server/tier_store_arena.h"
 #include "server/tier_store_host.h"
@@ -25,9 +25,6 @@
 
 namespace gemini::server {
 namespace {
-
-// Two keep one disk busy while the other copies; io_uring will need none.
-constexpr int kNvmeThreads = 2;
 
 // Long beside an accept, short beside the patience of who connects.
 constexpr absl::Duration kAcceptPause = absl::Milliseconds(100);
@@ -88,11 +85,14 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Make(ServerOptions options) {
   stores.host = MakeHostTierStore(options.capacity_bytes[Tier::kHost]);
   // Arenas have room to grow beyond what is granted, without pages: the budgets bound those.
   stores.device = MakeArenaTierStore(4 * kMaxCapacityBytes);
+  GEMINI_ASSIGN_OR_RETURN(std::unique_ptr<NvmeIo> nvme_io,
+                          ChooseNvmeIo(options.nvme_engine, *loop));
   return std::unique_ptr<Server>(
-      new Server(std::move(options), std::move(loop), std::move(stores)));
+      new Server(std::move(options), std::move(loop), std::move(stores), std::move(nvme_io)));
 }
 
-Server::Server(ServerOptions options, std::unique_ptr<EventLoop> loop, ServerStores stores)
+Server::Server(ServerOptions options, std::unique_ptr<EventLoop> loop, ServerStores stores,
+               std::unique_ptr<NvmeIo> nvme_io)
     : options_(std::move(options)),
       loop_(std::move(loop)),
       stores_(std::move(stores)),
@@ -101,7 +101,7 @@ Server::Server(ServerOptions options, std::unique_ptr<EventLoop> loop, ServerSto
       spare_fd_(::open("/dev/null", O_RDONLY | O_CLOEXEC)),
       slab_worker_(std::make_unique<WorkerThread>("gemini-slabs")),
       close_worker_(std::make_unique<WorkerThread>("gemini-close")),
-      nvme_io_(MakePreadNvmeIo(kNvmeThreads)),
+      nvme_io_(std::move(nvme_io)),
       plans_(std::make_unique<PlanService>(options_)) {}
 
 Server::~Server() {
@@ -120,6 +120,10 @@ void Server::RunJob(WorkerThread::Job job) {
     // The kernel takes back what a job not run holds.
     if (!stopping_) job();
   });
+}
+
+void Server::RunJobOnForgotten(absl::Span<const int> slab_fds, WorkerThread::Job job) {
+  nvme_io_->Forget(slab_fds, [this, job = std::move(job)]() mutable { RunJob(std::move(job)); });
 }
 
 Session* Server::Find(uint64_t session) {
@@ -317,15 +321,19 @@ void Server::ContinueReclaim(Session& session) {
     if (opened.space->in_flight() > 0) return;
   }
   std::vector<LeavingSpace> leaving;
+  std::vector<int> slab_fds;
   for (auto& [id, opened] : session.spaces) {
     const Space& space = *opened.space;
     leaving.push_back({space.plan(), space.slots(), opened.space->TakeMemory()});
+    for (const TierExtent& slab : leaving.back().memory.host.extents) {
+      slab_fds.push_back(slab.fd.get());
+    }
   }
   session.spaces.clear();
   ++session.worker_jobs;
   const std::string dead = session.lease->owner_died ? Named(session) : "";
-  RunJob([this, id = session.id, dead, leaving = std::move(leaving),
-          arena = std::move(session.lease->arena)]() mutable {
+  auto destroy = [this, id = session.id, dead, leaving = std::move(leaving),
+                  arena = std::move(session.lease->arena)]() mutable {
     std::vector<SpacePlan> left;
     for (LeavingSpace& space : leaving) {
       if (!dead.empty()) LogCommits(space, dead);
@@ -355,7 +363,8 @@ void Server::ContinueReclaim(Session& session) {
       RetryWaitingLeases();
       CheckDrained();
     });
-  });
+  };
+  RunJobOnForgotten(slab_fds, std::move(destroy));
 }
 
 void Server::Erase(Session& session) {

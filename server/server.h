@@ -21,6 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "server/budget_shares.h"
 #include "server/budgets.h"
 #include "server/event_loop.h"
@@ -88,7 +89,8 @@ class Server {
     int64_t others_floor_bytes = 0;
   };
 
-  Server(ServerOptions options, std::unique_ptr<EventLoop> loop, ServerStores stores);
+  Server(ServerOptions options, std::unique_ptr<EventLoop> loop, ServerStores stores,
+         std::unique_ptr<NvmeIo> nvme_io);
 
   // server.cc: sessions and their end.
   void Accept();
@@ -103,6 +105,8 @@ class Server {
   void CheckDrained();
   Session* Find(uint64_t session);
   void RunJob(WorkerThread::Job job);
+  // Runs `job`, which gives these slabs back, when the NVMe engine keeps nothing of them.
+  void RunJobOnForgotten(absl::Span<const int> slab_fds, WorkerThread::Job job);
   // Destroys a connection after the handler that is running in it.
   void Retire(std::unique_ptr<Connection> connection);
 

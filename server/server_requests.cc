@@ -260,7 +260,10 @@ void Server::ContinueCloseSpace(Session& session, uint64_t space_id) {
   if (opened.space->in_flight() > 0) return;
   opened.destroying = true;
   ++session.worker_jobs;
-  RunJob([this, session_id = session.id, space_id, memory = opened.space->TakeMemory()]() mutable {
+  SpaceMemory taken = opened.space->TakeMemory();
+  std::vector<int> slab_fds;
+  for (const TierExtent& slab : taken.host.extents) slab_fds.push_back(slab.fd.get());
+  auto destroy = [this, session_id = session.id, space_id, memory = std::move(taken)]() mutable {
     DestroySpaceMemory(std::move(memory), *stores_.host, *stores_.nvme);
     loop_->Post([this, session_id, space_id] {
       Session& found = *Find(session_id);
@@ -278,7 +281,8 @@ void Server::ContinueCloseSpace(Session& session, uint64_t space_id) {
         found.connection->Resume();
       }
     });
-  });
+  };
+  RunJobOnForgotten(slab_fds, std::move(destroy));
 }
 
 void Server::Handle(Session& session, uint64_t id, const CloseSessionRequest&) {

@@ -275,6 +275,7 @@ TEST_F(DaemonTest, WhatItCannotUseIsNamedAndItExitsNonZero) {
            Case{Flags({"--runtime-dir", config}), "no directory"},
            Case{Flags({"--runtime-dir", "/tmp"}), "mode 700"},
            Case{Flags({"--log-level", "loud"}), "debug, info, warn, error"},
+           Case{Flags({"--nvme-io", "aio"}), "one of auto, io_uring, pread"},
        }) {
     const Ended ended = Run(bad.flags);
     EXPECT_GT(ended.exit_code, 0) << ended.output;
@@ -288,7 +289,7 @@ TEST_F(DaemonTest, AConfigurationFileSetsWhatFlagsDoNot) {
   ASSERT_NE(::mkdtemp(folder.data()), nullptr);
   const std::string config = folder + "/geminid.toml";
   std::ofstream(config) << "host-memory = \"8MiB\"\ndevice-memory = \"2MiB\"\nnvme = [\"" << folder
-                        << ":4MiB\"]\nlog-level = \"error\"\n";
+                        << ":4MiB\"]\nlog-level = \"error\"\nnvme-io = \"pread\"\n";
   ASSERT_OK_AND_ASSIGN(
       DaemonProcess daemon,
       DaemonProcess::Start(GEMINI_GEMINID_PATH, {"--config", config, "--device-memory", "3MiB"}));
@@ -310,6 +311,24 @@ TEST_F(DaemonTest, AFullNvmeDirectoryIsARefusalAndNothingIsHeld) {
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr(folder)));
   EXPECT_OK(client.OpenSpace({.name = "s", .host_slots = 1, .nvme_slots = 100}));
   EXPECT_TRUE(std::filesystem::is_empty(folder));
+  std::filesystem::remove_all(folder);
+}
+
+TEST_F(DaemonTest, ALineOfItsLogNamesTheEngineOfNvmeIoAndWhy) {
+  std::string folder = ::testing::TempDir() + "/engine-XXXXXX";
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  ASSERT_OK_AND_ASSIGN(
+      ChildProcess process,
+      ChildProcess::Start(
+          {"/bin/sh", "-c",
+           absl::StrCat("exec '", GEMINI_GEMINID_PATH,
+                        "' --device-memory 1MiB --host-memory 64MiB --state-dir '' --nvme-io pread"
+                        " --runtime-dir '",
+                        folder, "' 2>&1")}));
+  ASSERT_OK_AND_ASSIGN(const std::string line, process.ReadLine(absl::Seconds(20)));
+  EXPECT_THAT(line, AllOf(HasSubstr("2 threads with pread and pwrite"), HasSubstr("--nvme-io")));
+  process.Signal(SIGTERM);
+  EXPECT_TRUE(process.WaitDead(absl::Seconds(20)));
   std::filesystem::remove_all(folder);
 }
 
