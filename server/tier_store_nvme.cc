@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <limits>
@@ -17,15 +18,18 @@
 #include "gemini/byte_size.h"
 #include "gemini/check.h"
 #include "gemini/errno_status.h"
+#include "gemini/layout.h"
 #include "gemini/mutex.h"
 #include "gemini/status_macros.h"
+#include "server/server_log.h"
 
 namespace gemini::server {
 namespace {
 
 struct OpenDirectory {
   std::string path;
-  UniqueFd fd;  // Held open: a path that is replaced later changes nothing.
+  UniqueFd fd;          // Held open: a path that is replaced later changes nothing.
+  int direct_flag = 0;  // O_DIRECT where its files take it.
   int64_t capacity_bytes = 0;
   int64_t taken_bytes = 0;
 };
@@ -36,7 +40,8 @@ absl::StatusOr<UniqueFd> MakeUnlinkedFile(const OpenDirectory& directory) {
   for (int attempt = 0; attempt < 100; ++attempt) {
     const std::string name = absl::StrCat(".gemini-", ::getpid(), "-", next_name++);
     UniqueFd fd(::openat(directory.fd.get(), name.c_str(),
-                         O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+                         O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC | directory.direct_flag,
+                         0600));
     if (!fd && errno == EEXIST) continue;  // Left by a server that died between the two calls.
     if (!fd) return ErrnoStatus(errno, absl::StrCat("make a file in ", directory.path));
     if (::unlinkat(directory.fd.get(), name.c_str(), 0) != 0) {
@@ -45,6 +50,20 @@ absl::StatusOr<UniqueFd> MakeUnlinkedFile(const OpenDirectory& directory) {
     return fd;
   }
   return absl::AlreadyExistsError(absl::StrCat("no free file name in ", directory.path));
+}
+
+// Files of a directory that has the flag are to take a page from an aligned place, and give it back.
+absl::Status TryDirect(const OpenDirectory& directory) {
+  GEMINI_ASSIGN_OR_RETURN(const UniqueFd fd, MakeUnlinkedFile(directory));
+  alignas(kPageBytes) std::array<char, kPageBytes> sent;
+  alignas(kPageBytes) std::array<char, kPageBytes> received = {};
+  sent.fill('p');
+  const ssize_t written = ::pwrite(fd.get(), sent.data(), sent.size(), kPageBytes);
+  if (written != kPageBytes) return ErrnoStatus(written < 0 ? errno : ENOSPC, "write a page");
+  const ssize_t read = ::pread(fd.get(), received.data(), received.size(), kPageBytes);
+  if (read != kPageBytes) return ErrnoStatus(read < 0 ? errno : EIO, "read a page");
+  if (received != sent) return absl::DataLossError("another page came back");
+  return absl::OkStatus();
 }
 
 class NvmeTierStore : public TierStore {
@@ -166,6 +185,15 @@ absl::StatusOr<std::unique_ptr<TierStore>> MakeNvmeTierStore(
         UniqueFd(::open(directory.path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
     if (!open.fd) return ErrnoStatus(errno, absl::StrCat("open ", name));
     GEMINI_RETURN_IF_ERROR(MakeUnlinkedFile(open).status());
+    open.direct_flag = O_DIRECT;
+    const absl::Status direct = TryDirect(open);
+    if (!direct.ok()) {
+      open.direct_flag = 0;
+      ServerLog().warn(
+          "{} takes no O_DIRECT ({}): its chunks go through the page cache, which costs memory and "
+          "processor time; use a directory on a local disk's file system",
+          name, std::string(direct.message()));
+    }
     opened.push_back(std::move(open));
   }
   return std::make_unique<NvmeTierStore>(std::move(opened));

@@ -11,7 +11,9 @@
 
 namespace gemini::server {
 
-// Probes each directory by making a file in it. INVALID_ARGUMENT: a path is no directory, or is a
+// Probes each directory by making a file in it, and by moving a page past the page cache: extents are
+// opened with O_DIRECT where that works, and where not a log line says why. Who reads or writes extents
+// does so at multiples of kPageBytes, from and to memory at such. INVALID_ARGUMENT: a path is no directory, or is a
 // symbolic link. PERMISSION_DENIED: it cannot be written. The message names the path.
 absl::StatusOr<std::unique_ptr<TierStore>> MakeNvmeTierStore(
     const std::vector<NvmeDirectory>& directories);

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -29,22 +30,30 @@ class TierStoreConformance : public ::testing::TestWithParam<TierStoreCase> {
   static constexpr int64_t kCapacity = 8 * kMiB;
   static constexpr int64_t kSlot = 64 * kKiB;
 
+  // One slot, at a page boundary: extents may be open with O_DIRECT.
+  struct alignas(4096) Slot {
+    std::array<std::byte, kSlot> bytes;
+  };
   // The bytes of all extents.
   static std::vector<std::byte> ReadAll(const TierGrant& grant) {
-    std::vector<std::byte> bytes(grant.size_bytes());
-    int64_t done = 0;
+    std::vector<std::byte> bytes;
+    const auto slot = std::make_unique<Slot>();
     for (const TierExtent& extent : grant.extents) {
       const int64_t size = extent.num_slots * grant.slot_bytes;
-      EXPECT_EQ(::pread(extent.fd.get(), bytes.data() + done, size, 0), size);
-      done += size;
+      for (int64_t offset = 0; offset < size; offset += kSlot) {
+        EXPECT_EQ(::pread(extent.fd.get(), slot->bytes.data(), kSlot, offset), kSlot);
+        bytes.insert(bytes.end(), slot->bytes.begin(), slot->bytes.end());
+      }
     }
     return bytes;
   }
   static void Fill(const TierGrant& grant, std::byte value) {
+    const auto slot = std::make_unique<Slot>();
+    slot->bytes.fill(value);
     for (const TierExtent& extent : grant.extents) {
-      const std::vector<std::byte> bytes(extent.num_slots * grant.slot_bytes, value);
-      EXPECT_EQ(::pwrite(extent.fd.get(), bytes.data(), bytes.size(), 0),
-                static_cast<ssize_t>(bytes.size()));
+      for (int64_t i = 0; i < extent.num_slots * grant.slot_bytes / kSlot; ++i) {
+        EXPECT_EQ(::pwrite(extent.fd.get(), slot->bytes.data(), kSlot, i * kSlot), kSlot);
+      }
     }
   }
   static bool AllZero(const std::vector<std::byte>& bytes) {
