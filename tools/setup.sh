@@ -11,7 +11,7 @@
 gemini_packages=(
   build-essential ccache ninja-build pkg-config git
   libabsl-dev libspdlog-dev libcli11-dev nlohmann-json3-dev libtomlplusplus-dev
-  flatbuffers-compiler libflatbuffers-dev liburing-dev
+  flatbuffers-compiler libflatbuffers-dev liburing-dev libisal-dev
   libgtest-dev libgmock-dev libbenchmark-dev
   python3 python3-venv strace util-linux
 )
