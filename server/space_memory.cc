@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "gemini/byte_size.h"
 #include "gemini/errno_status.h"
 #include "gemini/space_shm.h"
 #include "gemini/status_macros.h"
@@ -21,13 +20,8 @@ absl::StatusOr<SpaceMemory> MakeSpaceMemory(const SpacePlan& plan, TierStore& ho
   SpaceMemory memory;
   const int64_t client_bytes = ClientSegmentLayout(plan.num_bundles, plan.num_tensors).size_bytes;
   // As in the HOST store: beyond what the machine has there is no error, only the OOM killer.
-  const absl::StatusOr<int64_t> available_bytes = AvailableHostMemory();
-  if (available_bytes.ok() && plan.segment_bytes() > *available_bytes) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "space ", plan.name, " needs segments of ", FormatByteSize(plan.segment_bytes()),
-        ", the machine has ", FormatByteSize(*available_bytes),
-        " available now: close other programs or use larger chunks"));
-  }
+  GEMINI_RETURN_IF_ERROR(
+      CheckHostRoom(plan.segment_bytes(), absl::StrCat("the bookkeeping of space ", plan.name)));
   GEMINI_ASSIGN_OR_RETURN(
       memory.client_segment,
       MakeSealedMemfd("gemini-client-segment", client_bytes, MemfdPages::kAllocated));

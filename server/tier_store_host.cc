@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "gemini/byte_size.h"
 #include "gemini/protocol.h"
 #include "gemini/status_macros.h"
 #include "server/host_memory.h"
@@ -42,13 +40,7 @@ class HostTierStore : public TierStore {
  private:
   static absl::StatusOr<TierGrant> MakeSlabs(int64_t slot_bytes, int64_t num_slots) {
     // fallocate beyond what the machine has ends in the OOM killer, not in an error.
-    const absl::StatusOr<int64_t> available_bytes = AvailableHostMemory();
-    if (available_bytes.ok() && slot_bytes * num_slots > *available_bytes) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("needs ", FormatByteSize(slot_bytes * num_slots),
-                       " of HOST, the machine has ", FormatByteSize(*available_bytes),
-                       " available now: close other programs or ask for less"));
-    }
+    GEMINI_RETURN_IF_ERROR(CheckHostRoom(slot_bytes * num_slots, "a space"));
     TierGrant grant;
     grant.slot_bytes = slot_bytes;
     grant.slots_per_extent = HostSlotsPerSlab(slot_bytes);
