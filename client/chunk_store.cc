@@ -11,12 +11,21 @@
 #include "gemini/status_macros.h"
 
 namespace gemini::client {
+namespace {
+
+std::string Named(ChunkId id, absl::string_view space) {
+  return absl::StrCat("chunk ", id.value(), " (", ChunkKindName(KindOf(id)), " of bundle ",
+                      BundleOf(id).value(), ") of space ", space);
+}
+
+}  // namespace
 
 ChunkStore::ChunkStore(std::string name, SpaceMemory memory, UniqueFd kick,
-                       const Connection& connection, uint64_t generation, SpaceTimeline timeline)
+                       const Connection& connection, uint64_t generation, SpaceTimeline timeline,
+                       bool nvme_checksums)
     : name_(std::move(name)),
       memory_(std::move(memory)),
-      ring_(memory_, std::move(kick), connection, generation),
+      ring_(memory_, std::move(kick), connection, generation, nvme_checksums),
       residency_(memory_.residency_words(), memory_.layout().num_chunks),
       counters_(memory_.header()),
       timeline_(timeline),
@@ -58,14 +67,13 @@ absl::StatusOr<HostChunk> ChunkStore::AcquireLocked(ChunkId id, Access access) {
   if (chunk.host != kNoSlot) return Hold(chunk.host, access);
   if (chunk.device != kNoSlot) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "chunk ", id.value(), " (", ChunkKindName(KindOf(id)), " of bundle ", BundleOf(id).value(),
-        ") of space ", name_, " was updated on DEVICE and lies there alone: write it back first"));
+        Named(id, name_), " was updated on DEVICE and lies there alone: write it back first"));
   }
   if (chunk.nvme == kNoSlot) {
-    return absl::NotFoundError(absl::StrCat("chunk ", id.value(), " (", ChunkKindName(KindOf(id)),
-                                            " of bundle ", BundleOf(id).value(), ") of space ",
-                                            name_, " is FREE: nothing was written to it"));
+    return absl::NotFoundError(
+        absl::StrCat(Named(id, name_), " is FREE: nothing was written to it"));
   }
+  if (!chunk.loss.ok()) return chunk.loss;
   // Busy already while room is made: nobody reads it twice.
   chunk.busy = true;
   absl::StatusOr<SlotId> slot = TakeHostSlot(access);
@@ -85,8 +93,14 @@ absl::StatusOr<HostChunk> ChunkStore::AcquireLocked(ChunkId id, Access access) {
   if (!status.ok()) {
     // The server may still write to the slot of a transfer that never came back: it is lost.
     if (slot.ok() && !ring_.broken()) DropHold(*slot, access == Access::kUpdate);
-    return absl::Status(status.code(), absl::StrCat("bring chunk ", id.value(), " of space ", name_,
-                                                    " into HOST: ", status.message()));
+    const absl::Status failed(
+        status.code(), absl::StrCat("bring ", Named(id, name_), " into HOST: ", status.message()));
+    // For good, even if another read would bring the right bytes. Else somebody was to be spilled.
+    if (slot.ok() && absl::IsDataLoss(failed)) {
+      chunk.loss = failed;
+      counters_.AddDamagedChunk(id);
+    }
+    return failed;
   }
   moved_.nvme_read_bytes += chunk_bytes();
   chunk.host = *slot;
@@ -325,8 +339,8 @@ absl::Status ChunkStore::Spill(SlotId victim) {
     idle_.notify_all();
     if (!status.ok()) {
       if (!ring_.broken()) free_nvme_.Give(nvme);
-      return absl::Status(status.code(), absl::StrCat("spill chunk ", id.value(), " of space ",
-                                                      name_, ": ", status.message()));
+      return absl::Status(status.code(),
+                          absl::StrCat("spill ", Named(id, name_), ": ", status.message()));
     }
     moved_.nvme_written_bytes += chunk_bytes();
     chunk.nvme = nvme;
@@ -421,6 +435,7 @@ void ChunkStore::DropHostCopy(ChunkId id) {
 
 void ChunkStore::DropNvmeCopy(ChunkId id) {
   const SlotId slot = std::exchange(chunks_[id.value()].nvme, kNoSlot);
+  chunks_[id.value()].loss = absl::OkStatus();
   if (slot != kNoSlot) free_nvme_.Give(slot);
 }
 

@@ -11,12 +11,12 @@
 //         who waits for it may hold slots: no circle.
 // Late:   a gradient may be on DEVICE still when its update begins. Its write-back does not wait for the
 //         commit, which waits for it: kLateGradientSlots are kept for that, too, until the copy is done.
-// Ahead:  with foresight, ReadAhead brings what is used next in the place of what is used later, and keeps
-//         kFreeSlots free, so that who writes seldom waits for a spill.
+// Ahead:  ReadAhead brings what a plan uses next in the place of what it uses later, and keeps kFreeSlots free.
 // Device: BeginUpdate commits versions made on DEVICE, too: they are nowhere else then, and who asks for
 //         their bytes is refused until Replace has brought them back, chunk by chunk.
 // Copies: a committed chunk that was read back from NVME stays there too, as its record says, and its HOST copy
-//         is dropped without a write. An uncommitted chunk has one copy.
+//         is dropped without a write. An uncommitted chunk has one copy. What NVMe lost is never read again:
+//         the chunk is DATA_LOSS for all who want its bytes, until new ones replace them.
 #pragma once
 #include <condition_variable>
 #include <cstddef>
@@ -54,7 +54,7 @@ class ChunkStore final : private HostSlotOwner {
  public:
   // Starts with all chunks FREE. `connection` outlives this; `generation` is that of the lease.
   ChunkStore(std::string name, SpaceMemory memory, UniqueFd kick, const Connection& connection,
-             uint64_t generation, SpaceTimeline timeline);
+             uint64_t generation, SpaceTimeline timeline, bool nvme_checksums);
 
   const std::string& name() const { return name_; }
   int64_t chunk_bytes() const { return memory_.shape().chunk_bytes; }
@@ -65,7 +65,7 @@ class ChunkStore final : private HostSlotOwner {
   // Brings the chunk's bytes into HOST, those of the version that is awaited when there is one. They may be
   // written only if the chunk is uncommitted (a gradient). NOT_FOUND: it is FREE. RESOURCE_EXHAUSTED: no HOST
   // slot can be freed (says how many are held and what to raise). UNAVAILABLE: the server is gone. DATA_LOSS:
-  // the disk failed. FAILED_PRECONDITION: on DEVICE alone. Others: of the update. `foreseen`: by a plan.
+  // its bytes are lost, or a spill's. FAILED_PRECONDITION: on DEVICE alone. Others: of the update. `foreseen`: by a plan.
   absl::StatusOr<HostChunk> Acquire(ChunkId chunk, bool foreseen = true);
   // As Acquire for an uncommitted chunk; a FREE one becomes HOLD with zero bytes. Waits while its bundle
   // awaits a commit, which reads it. FAILED_PRECONDITION: the chunk is committed.

@@ -27,7 +27,7 @@ std::optional<ChunkId> ChunkStore::NextToRead() {
   const std::optional<ChunkId> next =
       foresight.NextToRead([this](ChunkId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
         const StoredChunk& chunk = chunks_[id.value()];
-        return chunk.nvme != kNoSlot && chunk.host == kNoSlot && !chunk.busy;
+        return chunk.nvme != kNoSlot && chunk.host == kNoSlot && !chunk.busy && chunk.loss.ok();
       });
   if (!next || free_host_.num_free() > kFreeSlots) return next;
   // Room is made by what is used later alone.
@@ -52,6 +52,8 @@ bool ChunkStore::ReadAhead() {
       // Before anybody else looks: to others a chunk that is held is in use.
       DropHold(read->slot_, /*for_update=*/false);
       read->owner_ = nullptr;
+    } else if (!chunks_[next->value()].loss.ok()) {
+      status = absl::OkStatus();  // That one is lost; the others are still to be brought.
     }
   } else {
     status = Spill(spillable_.First());

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "gemini/crc32c.h"
 #include "gemini/errno_status.h"
 #include "gemini/status_macros.h"
 
@@ -28,21 +29,51 @@ void FutexWait(const std::atomic<uint32_t>& word, uint32_t seen, absl::Duration 
 }  // namespace
 
 NvmeRingClient::NvmeRingClient(const SpaceMemory& memory, UniqueFd kick,
-                               const Connection& connection, uint64_t generation)
-    : memory_(memory), kick_(std::move(kick)), connection_(connection), generation_(generation) {}
+                               const Connection& connection, uint64_t generation, bool checksums)
+    : memory_(memory),
+      kick_(std::move(kick)),
+      connection_(connection),
+      generation_(generation),
+      checksums_(checksums) {}
 
 absl::Status NvmeRingClient::Transfer(IoOperation operation, SlotId host_slot, SlotId nvme_slot) {
-  GEMINI_ASSIGN_OR_RETURN(const uint64_t sequence, Submit(operation, host_slot, nvme_slot));
-  const absl::Status status = AwaitCompletion(sequence);
+  const bool reads = operation == IoOperation::kRead;
+  uint64_t contents = 0;
+  if (!reads) contents = checksums_ ? PackContents(ChecksumOf(host_slot)) : kUncheckedContents;
+  GEMINI_ASSIGN_OR_RETURN(const uint64_t sequence,
+                          Submit(operation, host_slot, nvme_slot, contents));
+  const absl::StatusOr<Completion> done = AwaitCompletion(sequence);
+  absl::Status status = done.status();
+  if (done.ok() && done->code != absl::StatusCode::kOk) {
+    const bool empty = reads && done->code == absl::StatusCode::kDataLoss && done->contents == 0;
+    status = absl::Status(done->code, empty ? "no write of it was completed"
+                                            : "the server's I/O failed; its log says why");
+  } else if (done.ok() && reads && checksums_) {
+    status = CheckRead(host_slot, done->contents);
+  }
   if (status.ok()) return status;
-  return absl::Status(
-      status.code(),
-      absl::StrCat(operation == IoOperation::kRead ? "read NVME slot " : "write NVME slot ",
-                   nvme_slot.value(), ": ", status.message()));
+  return absl::Status(status.code(), absl::StrCat(reads ? "read NVME slot " : "write NVME slot ",
+                                                  nvme_slot.value(), ": ", status.message()));
+}
+
+uint32_t NvmeRingClient::ChecksumOf(SlotId host_slot) const {
+  return Crc32c(
+      {memory_.slot_address(host_slot), static_cast<size_t>(memory_.shape().chunk_bytes)});
+}
+
+absl::Status NvmeRingClient::CheckRead(SlotId host_slot, uint64_t contents) const {
+  if (!HasChecksum(contents)) return absl::DataLossError("nobody knows the checksum of its bytes");
+  const uint32_t read = ChecksumOf(host_slot);
+  const auto written = static_cast<uint32_t>(contents);
+  if (read == written) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(
+      "its bytes have the CRC32C ", absl::Hex(read, absl::kZeroPad8), ", and had ",
+      absl::Hex(written, absl::kZeroPad8),
+      " when they were written: check the disk and the memory, and resume from the last save"));
 }
 
 absl::StatusOr<uint64_t> NvmeRingClient::Submit(IoOperation operation, SlotId host_slot,
-                                                SlotId nvme_slot) {
+                                                SlotId nvme_slot, uint64_t contents) {
   MutexLock lock(mutex_);
   for (;;) {
     GEMINI_RETURN_IF_ERROR(CheckServer());
@@ -56,7 +87,7 @@ absl::StatusOr<uint64_t> NvmeRingClient::Submit(IoOperation operation, SlotId ho
   entry.operation.store(static_cast<uint64_t>(operation), std::memory_order_relaxed);
   entry.host_slot.store(static_cast<uint64_t>(host_slot.value()), std::memory_order_relaxed);
   entry.nvme_slot.store(static_cast<uint64_t>(nvme_slot.value()), std::memory_order_relaxed);
-  entry.reserved.store(0, std::memory_order_relaxed);
+  entry.contents.store(contents, std::memory_order_relaxed);
   memory_.header()->submit_tail.store(sequence + 1, std::memory_order_release);
   const uint64_t one = 1;
   // The counter cannot overflow: the server reads it long before 2^64 kicks.
@@ -67,21 +98,20 @@ absl::StatusOr<uint64_t> NvmeRingClient::Submit(IoOperation operation, SlotId ho
   return sequence;
 }
 
-absl::Status NvmeRingClient::AwaitCompletion(uint64_t sequence) {
+absl::StatusOr<NvmeRingClient::Completion> NvmeRingClient::AwaitCompletion(uint64_t sequence) {
   const ServerSegmentShm& server = *memory_.server_segment();
   const std::atomic<uint64_t>& completion = server.completions[sequence % kIoRingEntries];
   const absl::Time deadline = absl::Now() + kStuckAfter;
   absl::Status result;
+  Completion done = {};
   for (;;) {
     const uint32_t count = server.completion_count.load(std::memory_order_acquire);
     const uint64_t word = completion.load(std::memory_order_acquire);
     if (word >> 8 == (sequence + 1) % (uint64_t{1} << 56)) {
       const int code = static_cast<int>(word & 0xff);
-      if (code != 0) {
-        result = absl::Status(
-            code <= 16 ? static_cast<absl::StatusCode>(code) : absl::StatusCode::kUnknown,
-            "the server's I/O failed; its log says why");
-      }
+      done.code = code <= 16 ? static_cast<absl::StatusCode>(code) : absl::StatusCode::kUnknown;
+      // Before the entry is free for another request.
+      done.contents = server.contents[sequence % kIoRingEntries].load(std::memory_order_relaxed);
       break;
     }
     result = CheckServer();
@@ -99,7 +129,8 @@ absl::Status NvmeRingClient::AwaitCompletion(uint64_t sequence) {
   MutexLock lock(mutex_);
   in_use_[sequence % kIoRingEntries] = false;
   entry_freed_.notify_all();
-  return result;
+  if (!result.ok()) return result;
+  return done;
 }
 
 absl::Status NvmeRingClient::CheckServer() const {

@@ -136,6 +136,7 @@ Session::Session(std::unique_ptr<Connection> connection, Lease lease, const Sess
       chunk_bytes_(options.chunk_bytes),
       policy_(options.policy),
       device_bandwidth_(options.device_bandwidth),
+      nvme_checksums_(options.nvme_checksums),
       device_budget_(lease.granted_bytes[Tier::kDevice]),
       timeline_(std::move(lease.timeline)),
       copies_({options.device_bandwidth, options.device_bandwidth}, timeline()),
@@ -201,9 +202,9 @@ absl::StatusOr<ChunkStore*> Session::OpenSpace(const SpaceOptions& options) {
   const SpaceTimeline timeline = {.ring = this->timeline(),
                                   .space = static_cast<uint16_t>(spaces_.size())};
   spaces_.push_back({.id = space,
-                     .store = std::make_unique<ChunkStore>(options.name, std::move(memory),
-                                                           std::move(reply.fds[2]), *connection_,
-                                                           opened->generation(), timeline)});
+                     .store = std::make_unique<ChunkStore>(
+                         options.name, std::move(memory), std::move(reply.fds[2]), *connection_,
+                         opened->generation(), timeline, nvme_checksums_)});
   return spaces_.back().store.get();
 }
 

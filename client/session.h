@@ -42,6 +42,9 @@ struct SessionOptions {
   // Bytes a second of the link between HOST and the DEVICE arena, each direction; 0: no limit.
   int64_t device_bandwidth = 0;
   PolicyOptions policy = {};  // Of the plans that are asked for.
+  // Whether chunks are compared with their checksum when they come back from NVMe. Off: for measurements of
+  // what that costs.
+  bool nvme_checksums = true;
 };
 
 struct SpaceOptions {
@@ -127,6 +130,7 @@ class Session {
   const int64_t chunk_bytes_;
   const PolicyOptions policy_;
   const int64_t device_bandwidth_;
+  const bool nvme_checksums_;
   DeviceBudget device_budget_;
   // Mapped for longer than the lease lasts: the copy workers write to it, and nobody else gets its bytes.
   const MappedMemory timeline_;

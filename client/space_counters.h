@@ -5,6 +5,7 @@
 #pragma once
 #include <cstdint>
 
+#include "gemini/ids.h"
 #include "gemini/space_shm.h"
 #include "gemini/stall_cause.h"
 
@@ -25,6 +26,10 @@ class SpaceCounters {
   void AddRound(bool followed_plan) {
     Add(header_->rounds, 1);
     if (followed_plan) Add(header_->planned_rounds, 1);
+  }
+  void AddDamagedChunk(ChunkId chunk) {
+    Set(header_->last_damaged, chunk.value() + 1);
+    Add(header_->damaged_chunks, 1);
   }
   void SetUpdatePending(int64_t num_bundles) { Set(header_->update_pending, num_bundles); }
   void SetStep(int64_t step) { Set(header_->step, step); }

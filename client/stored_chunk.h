@@ -5,6 +5,7 @@
 #pragma once
 #include <cstdint>
 
+#include "absl/status/status.h"
 #include "gemini/ids.h"
 
 namespace gemini::client {
@@ -14,6 +15,7 @@ inline constexpr SlotId kNoSlot{};
 struct StoredChunk {
   SlotId host;
   SlotId nvme;        // The valid copy when both are there: `host` is then a cache.
+  absl::Status loss;  // Not OK: `nvme` was read, and what was written there is lost.
   SlotId device;      // Its only valid copy, when set: the other two are not.
   bool busy = false;  // I/O is under way; nobody else touches the chunk.
   bool committed = false;

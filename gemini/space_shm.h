@@ -4,7 +4,8 @@
 //   reads it with no trust: every 64-bit word copied once, then validated.
 // Server segment: written by the server alone (F_SEAL_FUTURE_WRITE), mapped read-only by the client.
 // Ordering: a submission entry is complete before submit_tail is stored with release order; a
-//   completion word is stored with release order before completion_count is raised and woken.
+//   completion word is stored with release order behind its contents word, and before completion_count is
+//   raised and woken.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -31,9 +32,15 @@ struct IoEntryShm {
   std::atomic<uint64_t> operation;  // IoOperation.
   std::atomic<uint64_t> host_slot;
   std::atomic<uint64_t> nvme_slot;
-  std::atomic<uint64_t> reserved;  // Zero.
+  std::atomic<uint64_t> contents;  // A write: the slot's contents word from now on. A read: 0.
 };
 static_assert(sizeof(IoEntryShm) == 32);
+
+// The contents word of an NVMe slot. 0: no write has filled it, or one is under way. Else it holds a chunk: with
+// bit 32, of the CRC32C in bits 0 to 31; kUncheckedContents: of none, for its client takes none.
+inline constexpr uint64_t kUncheckedContents = uint64_t{1} << 33;
+constexpr uint64_t PackContents(uint32_t crc32c) { return uint64_t{1} << 32 | crc32c; }
+constexpr bool HasChecksum(uint64_t contents) { return contents >> 32 == 1; }
 
 // Head of the client segment. Behind it, each at the offset that ClientSegmentLayout gives: the ring,
 // the residency words, the commit words, the records, the intent's two slots.
@@ -51,7 +58,9 @@ struct ClientSegmentHeaderShm {
   std::atomic<uint64_t> planned_rounds;  // Of them: followed their plan to the end.
   std::atomic<uint64_t> update_pending;  // Bundles whose update is not committed yet, now.
   std::atomic<uint64_t> intent;          // As PackIntentWord.
-  std::atomic<uint64_t> reserved[11];
+  std::atomic<uint64_t> damaged_chunks;  // Whose bytes on NVMe were found lost, ever.
+  std::atomic<uint64_t> last_damaged;    // The last of them: its ChunkId + 1.
+  std::atomic<uint64_t> reserved[9];
 };
 static_assert(sizeof(ClientSegmentHeaderShm) == 256);
 static_assert(offsetof(ClientSegmentHeaderShm, submit_tail) == 0);
@@ -61,6 +70,7 @@ static_assert(offsetof(ClientSegmentHeaderShm, stall_by_cause_ns) == 56);
 static_assert(offsetof(ClientSegmentHeaderShm, divergences) == 96);
 static_assert(offsetof(ClientSegmentHeaderShm, rounds) == 136);
 static_assert(offsetof(ClientSegmentHeaderShm, intent) == 160);
+static_assert(offsetof(ClientSegmentHeaderShm, damaged_chunks) == 168);
 
 struct CommitRecordShm {
   std::atomic<uint64_t> slots[kNumChunkKinds];  // As CommitRecord.
@@ -100,9 +110,12 @@ struct ServerSegmentShm {
   std::atomic<uint32_t> reserved0;
   std::atomic<uint64_t> reserved[6];
   std::atomic<uint64_t> completions[kIoRingEntries];
+  // Of the NVMe slot of the request that completed in this entry: a read's as it was when it began.
+  std::atomic<uint64_t> contents[kIoRingEntries];
 };
 static_assert(offsetof(ServerSegmentShm, completion_count) == 8);
 static_assert(offsetof(ServerSegmentShm, completions) == 64);
-static_assert(sizeof(ServerSegmentShm) == 64 + 8 * kIoRingEntries);
+static_assert(offsetof(ServerSegmentShm, contents) == 64 + 8 * kIoRingEntries);
+static_assert(sizeof(ServerSegmentShm) == 64 + 16 * kIoRingEntries);
 
 }  // namespace gemini

@@ -91,6 +91,8 @@ std::string EncodeStatus(uint64_t id, const StatusAnswer& answer, size_t max_ent
     status.add_rounds(space.counts.rounds);
     status.add_planned_rounds(space.counts.planned_rounds);
     status.add_update_pending(space.counts.update_pending);
+    status.add_damaged_chunks(space.counts.damaged_chunks);
+    status.add_last_damaged(space.counts.last_damaged.value());
     spaces.push_back(status.Finish());
   }
   const auto device = Status(builder, answer.tiers[Tier::kDevice]);

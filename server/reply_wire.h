@@ -101,7 +101,7 @@ std::string EncodePlanReply(uint64_t id, int64_t size_bytes, int64_t device_floo
 std::string EncodeTraceReply(uint64_t id, int64_t size_bytes);
 std::string EncodeTimelineReply(uint64_t id, const TimelineAnswer& answer);
 std::string EncodePlanInputsReply(uint64_t id, const PlanInputsUsed& inputs);
-// Tenants and spaces that do not fit one message are left out, the last ones first.
+// Tenants, spaces and directories that do not fit one message are left out, the last ones first.
 std::string EncodeStatusReply(uint64_t id, const StatusAnswer& answer);
 std::string EncodeChunksReply(uint64_t id, const ChunksAnswer& answer);
 // `status` is not OK. A long message is cut.

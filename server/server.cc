@@ -37,6 +37,12 @@ TierMap<int64_t> CapacityOf(const ServerStores& stores, const ServerOptions& opt
            stores.nvme->capacity_bytes()}};
 }
 
+std::unique_ptr<NvmeIo> WrapForTests(const ServerOptions& options, std::unique_ptr<NvmeIo> io) {
+  return options.TESTING_ONLY_wrap_nvme_io == nullptr
+             ? std::move(io)
+             : options.TESTING_ONLY_wrap_nvme_io(std::move(io));
+}
+
 std::string Named(const Session& session) {
   return absl::StrCat("session ", session.id, " '", session.label, "' (pid ", session.peer.pid,
                       ")");
@@ -101,7 +107,7 @@ Server::Server(ServerOptions options, std::unique_ptr<EventLoop> loop, ServerSto
       spare_fd_(::open("/dev/null", O_RDONLY | O_CLOEXEC)),
       slab_worker_(std::make_unique<WorkerThread>("gemini-slabs")),
       close_worker_(std::make_unique<WorkerThread>("gemini-close")),
-      nvme_io_(std::move(nvme_io)),
+      nvme_io_(WrapForTests(options_, std::move(nvme_io))),
       plans_(std::make_unique<PlanService>(options_)) {}
 
 Server::~Server() {

@@ -165,6 +165,8 @@ class Server {
   const SpaceCounts& CountsOf(OpenedSpace& opened, absl::Time now);
   void ContinueCloseSpace(Session& session, uint64_t space);
   void ServeRing(uint64_t session, uint64_t space);
+  void FinishTransfer(uint64_t session, uint64_t space, const Space::Transfer& taken,
+                      const absl::Status& status);
   TierMap<int64_t> FreeBytes() const;
 
   const ServerOptions options_;

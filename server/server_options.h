@@ -3,6 +3,8 @@
 // Units:  bytes.
 #pragma once
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -10,6 +12,8 @@
 #include "gemini/tier.h"
 
 namespace gemini::server {
+
+class NvmeIo;
 
 // A directory on an NVMe file system, and how much of it may be taken by extents of spaces.
 struct NvmeDirectory {
@@ -32,6 +36,8 @@ struct ServerOptions {
   // How long a newcomer waits for jobs that were asked to give way.
   absl::Duration epoch_timeout = absl::Seconds(10);
   std::string build = "gemini 0.1.0";  // Shown to peers and by memstat.
+  // Not empty: is given the engine of the NVMe I/O, and returns the one to use in its place.
+  std::function<std::unique_ptr<NvmeIo>(std::unique_ptr<NvmeIo>)> TESTING_ONLY_wrap_nvme_io;
 };
 
 }  // namespace gemini::server

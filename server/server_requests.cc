@@ -320,33 +320,41 @@ void Server::ServeRing(uint64_t session_id, uint64_t space_id) {
     }
     absl::StatusOr<Space::Transfer> next = space.TakeRequest();
     if (next.status().code() == absl::StatusCode::kNotFound) return;
-    if (next.status().code() == absl::StatusCode::kInvalidArgument) continue;
+    if (next.status().code() == absl::StatusCode::kInvalidArgument ||
+        next.status().code() == absl::StatusCode::kDataLoss) {
+      continue;  // The client has its answer.
+    }
     if (!next.ok()) {
       ServerLog().warn("closed session {} '{}' (pid {}): {}", session->id, session->label,
                        session->peer.pid, next.status().ToString());
       if (session->connection != nullptr) Disconnect(*session);
       return;
     }
-    nvme_io_->Submit(next->transfer, [this, session_id, space_id,
-                                      sequence = next->sequence](const absl::Status& status) {
-      loop_->Post([this, session_id, space_id, sequence, status] {
-        // Neither is destroyed while a transfer is in flight.
-        Session& owner = *Find(session_id);
-        OpenedSpace& opened = owner.spaces.at(space_id);
-        if (!status.ok()) {
-          ServerLog().error("NVMe I/O of space {} failed: {}", opened.space->plan().name,
-                            status.ToString());
-        }
-        opened.space->Complete(sequence, status.code());
-        if (owner.lease->reclaiming) {
-          ContinueReclaim(owner);
-        } else if (opened.closing) {
-          ContinueCloseSpace(owner, space_id);
-        } else {
-          ServeRing(session_id, space_id);
-        }
-      });
-    });
+    nvme_io_->Submit(next->transfer,
+                     [this, session_id, space_id, taken = *next](const absl::Status& status) {
+                       loop_->Post([this, session_id, space_id, taken, status] {
+                         FinishTransfer(session_id, space_id, taken, status);
+                       });
+                     });
+  }
+}
+
+void Server::FinishTransfer(uint64_t session_id, uint64_t space_id, const Space::Transfer& taken,
+                            const absl::Status& status) {
+  // Neither is destroyed while a transfer is in flight.
+  Session& owner = *Find(session_id);
+  OpenedSpace& opened = owner.spaces.at(space_id);
+  if (!status.ok()) {
+    ServerLog().error("NVMe I/O of space {}, slot {}, failed: {}", opened.space->plan().name,
+                      taken.nvme_slot, status.ToString());
+  }
+  opened.space->Complete(taken, status.code());
+  if (owner.lease->reclaiming) {
+    ContinueReclaim(owner);
+  } else if (opened.closing) {
+    ContinueCloseSpace(owner, space_id);
+  } else {
+    ServeRing(session_id, space_id);
   }
 }
 

@@ -18,10 +18,11 @@ namespace {
 struct SlotPlace {
   int fd = -1;
   int64_t offset_bytes = 0;
+  int64_t place = 0;
 };
 SlotPlace PlaceOf(const TierGrant& grant, int64_t slot) {
   for (const TierExtent& extent : grant.extents) {
-    if (slot < extent.num_slots) return {extent.fd.get(), slot * grant.slot_bytes};
+    if (slot < extent.num_slots) return {extent.fd.get(), slot * grant.slot_bytes, extent.place};
     slot -= extent.num_slots;
   }
   GEMINI_CHECK(false);
@@ -49,27 +50,33 @@ const IoEntryShm& Space::entry(uint64_t sequence) const {
   return reinterpret_cast<const IoEntryShm*>(ring)[sequence % kIoRingEntries];
 }
 
-absl::StatusOr<NvmeTransfer> Space::Validate(const IoEntryShm& shared) const {
+absl::StatusOr<Space::Transfer> Space::Validate(const IoEntryShm& shared) const {
   // Each word once: the client may change it at any time.
   const uint64_t operation = shared.operation.load(std::memory_order_relaxed);
   const uint64_t host_slot = shared.host_slot.load(std::memory_order_relaxed);
   const uint64_t nvme_slot = shared.nvme_slot.load(std::memory_order_relaxed);
-  const uint64_t reserved = shared.reserved.load(std::memory_order_relaxed);
-  const bool known = operation == static_cast<uint64_t>(IoOperation::kRead) ||
-                     operation == static_cast<uint64_t>(IoOperation::kWrite);
-  if (!known || host_slot >= static_cast<uint64_t>(plan_.host_slots) ||
-      nvme_slot >= static_cast<uint64_t>(plan_.nvme_slots) || reserved != 0) {
-    // Outside the space. Without a text: a status that has one is an allocation.
-    return absl::InvalidArgumentError("");
+  const uint64_t contents = shared.contents.load(std::memory_order_relaxed);
+  const bool reads = operation == static_cast<uint64_t>(IoOperation::kRead) && contents == 0;
+  const bool writes = operation == static_cast<uint64_t>(IoOperation::kWrite) &&
+                      (HasChecksum(contents) || contents == kUncheckedContents);
+  // Without texts: a status that has one is an allocation.
+  if (!(reads || writes) || host_slot >= static_cast<uint64_t>(plan_.host_slots) ||
+      nvme_slot >= static_cast<uint64_t>(plan_.nvme_slots)) {
+    return absl::InvalidArgumentError("");  // Outside the space.
   }
+  const uint64_t found = memory_.nvme_contents[nvme_slot];
+  if (reads && found == 0) return absl::DataLossError("");
   const SlotPlace host = PlaceOf(memory_.host, static_cast<int64_t>(host_slot));
   const SlotPlace nvme = PlaceOf(memory_.nvme, static_cast<int64_t>(nvme_slot));
-  return NvmeTransfer{.operation = static_cast<IoOperation>(operation),
-                      .host_fd = host.fd,
-                      .host_offset_bytes = host.offset_bytes,
-                      .nvme_fd = nvme.fd,
-                      .nvme_offset_bytes = nvme.offset_bytes,
-                      .size_bytes = plan_.chunk_bytes};
+  return Transfer{.nvme_slot = static_cast<int64_t>(nvme_slot),
+                  .nvme_place = nvme.place,
+                  .contents = reads ? found : contents,
+                  .transfer = {.operation = static_cast<IoOperation>(operation),
+                               .host_fd = host.fd,
+                               .host_offset_bytes = host.offset_bytes,
+                               .nvme_fd = nvme.fd,
+                               .nvme_offset_bytes = nvme.offset_bytes,
+                               .size_bytes = plan_.chunk_bytes}};
 }
 
 absl::StatusOr<uint64_t> Space::Waiting() const {
@@ -88,16 +95,29 @@ absl::StatusOr<Space::Transfer> Space::TakeRequest() {
   if (!waiting.ok()) return waiting.status();
   if (*waiting == 0) return absl::NotFoundError("");
   const uint64_t sequence = head_++;
-  const absl::StatusOr<NvmeTransfer> transfer = Validate(entry(sequence));
+  absl::StatusOr<Transfer> taken = Validate(entry(sequence));
   ++in_flight_;
-  if (transfer.ok()) return Transfer{sequence, *transfer};
-  Complete(sequence, transfer.status().code());
-  return transfer.status();
+  if (!taken.ok()) {
+    Report(sequence, taken.status().code(), 0);
+    return taken.status();
+  }
+  taken->sequence = sequence;
+  // Half of it may be there soon.
+  if (taken->transfer.operation == IoOperation::kWrite) memory_.nvme_contents[taken->nvme_slot] = 0;
+  return taken;
 }
 
-void Space::Complete(uint64_t sequence, absl::StatusCode code) {
+void Space::Complete(const Transfer& taken, absl::StatusCode code) {
+  const bool is_filled =
+      taken.transfer.operation == IoOperation::kWrite && code == absl::StatusCode::kOk;
+  if (is_filled) memory_.nvme_contents[taken.nvme_slot] = taken.contents;
+  Report(taken.sequence, code, taken.contents);
+}
+
+void Space::Report(uint64_t sequence, absl::StatusCode code, uint64_t contents) {
   GEMINI_CHECK(in_flight_ > 0);
   --in_flight_;
+  server().contents[sequence % kIoRingEntries].store(contents, std::memory_order_relaxed);
   server().completions[sequence % kIoRingEntries].store(
       PackCompletion(sequence, static_cast<int>(code)), std::memory_order_release);
   WakeClient();
@@ -114,7 +134,7 @@ void Space::Fence(uint64_t generation) {
   const absl::StatusOr<uint64_t> waiting = Waiting();
   for (uint64_t left = waiting.ok() ? *waiting : 0; left > 0; --left) {
     ++in_flight_;
-    Complete(head_++, absl::StatusCode::kAborted);
+    Report(head_++, absl::StatusCode::kAborted, 0);
   }
   fenced_ = true;
   WakeClient();

@@ -31,13 +31,17 @@ class Space {
 
   struct Transfer {
     uint64_t sequence = 0;
+    int64_t nvme_slot = 0;
+    int64_t nvme_place = 0;  // TierExtent::place of that slot.
+    uint64_t contents = 0;   // What a write brings, or a read finds.
     NvmeTransfer transfer;
   };
   // Takes one request off the ring; it is in flight until Complete. NOT_FOUND: none is waiting.
-  // INVALID_ARGUMENT: it was invalid and is completed with that. FAILED_PRECONDITION: the client wrote
-  // a tail that no honest one writes; the ring is dead.
+  // INVALID_ARGUMENT: it was invalid; DATA_LOSS: it reads a slot that no write has filled; it is completed with
+  // that. FAILED_PRECONDITION: the client wrote a tail that no honest one writes; the ring is dead.
   absl::StatusOr<Transfer> TakeRequest();
-  void Complete(uint64_t sequence, absl::StatusCode code);
+  // From here on the slot of a write that is OK has its contents; of another it has none.
+  void Complete(const Transfer& taken, absl::StatusCode code);
   int64_t in_flight() const { return in_flight_; }
 
   // Ends the client's right to the space: requests still waiting complete with ABORTED, later ones
@@ -52,7 +56,9 @@ class Space {
   const ClientSegmentHeaderShm& client() const;
   ServerSegmentShm& server() const;
   const IoEntryShm& entry(uint64_t sequence) const;
-  absl::StatusOr<NvmeTransfer> Validate(const IoEntryShm& shared) const;
+  absl::StatusOr<Transfer> Validate(const IoEntryShm& shared) const;
+  // Tells the client, whose request is in flight no more.
+  void Report(uint64_t sequence, absl::StatusCode code, uint64_t contents);
   void WakeClient();
   // The number of requests on the ring; past kIoRingEntries, FAILED_PRECONDITION.
   absl::StatusOr<uint64_t> Waiting() const;

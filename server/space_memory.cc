@@ -35,6 +35,7 @@ absl::StatusOr<SpaceMemory> MakeSpaceMemory(const SpacePlan& plan, TierStore& ho
   memory.server_map = std::move(server_segment.memory);
   memory.kick = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!memory.kick) return ErrnoStatus(errno, "eventfd");
+  memory.nvme_contents.resize(plan.nvme_slots);
   GEMINI_ASSIGN_OR_RETURN(memory.nvme, nvme_store.Make(plan.chunk_bytes, plan.nvme_slots));
   absl::StatusOr<TierGrant> host = host_store.Make(plan.chunk_bytes, plan.host_slots);
   if (!host.ok()) {

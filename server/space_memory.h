@@ -2,6 +2,9 @@
 // Everything that a space holds of the kernel: two segments, the kick, slabs and extents.
 // Thread: making and destroying block, so they run on a worker; between the two the space has it.
 #pragma once
+#include <cstdint>
+#include <vector>
+
 #include "absl/status/statusor.h"
 #include "gemini/mapped_memory.h"
 #include "gemini/unique_fd.h"
@@ -18,6 +21,7 @@ struct SpaceMemory {
   UniqueFd kick;            // eventfd, non-blocking.
   TierGrant host;
   TierGrant nvme;
+  std::vector<uint64_t> nvme_contents;  // The contents word of each NVMe slot (gemini/space_shm.h).
 };
 
 // Errors: of the stores and of sealed_memfd.h; nothing is held then.

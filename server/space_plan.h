@@ -24,10 +24,12 @@ struct SpacePlan {
   int64_t num_tensors = 0;
   int64_t host_bytes() const { return host_slots * chunk_bytes; }
   int64_t nvme_bytes() const { return nvme_slots * chunk_bytes; }
-  // Of its two segments, in whole pages. Not charged to the lease.
+  // Of its two segments, and of the word that the server keeps of each NVMe slot, in whole pages. Not charged to
+  // the lease.
   int64_t segment_bytes() const {
     return RoundUp(ClientSegmentLayout(num_bundles, num_tensors).size_bytes, kPageBytes) +
-           RoundUp(static_cast<int64_t>(sizeof(ServerSegmentShm)), kPageBytes);
+           RoundUp(static_cast<int64_t>(sizeof(ServerSegmentShm)), kPageBytes) +
+           RoundUp(nvme_slots * 8, kPageBytes);
   }
 };
 

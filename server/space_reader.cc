@@ -89,6 +89,11 @@ SpaceCounts SpaceReader::Count() const {
   counts.rounds = Clamp(header().rounds);
   counts.planned_rounds = Clamp(header().planned_rounds);
   counts.update_pending = Clamp(header().update_pending);
+  counts.damaged_chunks = Clamp(header().damaged_chunks);
+  const int64_t last_damaged = Clamp(header().last_damaged) - 1;
+  if (last_damaged >= 0 && last_damaged < layout_.num_chunks) {
+    counts.last_damaged = ChunkId(last_damaged);
+  }
   counts.commits = ReadCommits();
   return counts;
 }

@@ -40,6 +40,8 @@ struct SpaceCounts {
   int64_t rounds = 0;
   int64_t planned_rounds = 0;
   int64_t update_pending = 0;
+  int64_t damaged_chunks = 0;
+  ChunkId last_damaged;  // None, too, where the client names no chunk of the space.
   CommitSummary commits;
 };
 

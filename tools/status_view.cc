@@ -124,6 +124,25 @@ std::string RoundsText(const wire::SpaceStatus& space) {
   return text;
 }
 
+std::string DamageText(const wire::SpaceStatus& space) {
+  if (space.damaged_chunks() <= 0) return "";
+  const ChunkId last(space.last_damaged());
+  return absl::StrCat("  ", space.damaged_chunks(), " chunks were lost on NVMe",
+                      last.value() < 0 ? ""
+                                       : absl::StrCat(", the last is chunk ", last.value(), " (",
+                                                      ChunkKindName(KindOf(last)), " of bundle ",
+                                                      BundleOf(last).value(), ")"),
+                      ": its job cannot use them; check the disk and the memory\n");
+}
+
+json LastDamagedJson(const wire::SpaceStatus& space) {
+  const ChunkId last(space.last_damaged());
+  if (last.value() < 0) return nullptr;
+  return {{"chunk", last.value()},
+          {"bundle", BundleOf(last).value()},
+          {"kind", std::string(ChunkKindName(KindOf(last)))}};
+}
+
 json PartsJson(const flatbuffers::Vector<int64_t>* values, int count,
                absl::FunctionRef<absl::string_view(int)> name) {
   json object = json::object();
@@ -193,7 +212,7 @@ std::string StatusText(const wire::StatusReply& status) {
     absl::StrAppendFormat(&text, "  fetched %s, written back %s, stalled %s\n",
                           FormatByteSize(space->fetch_bytes()),
                           FormatByteSize(space->evict_bytes()), Duration(space->stall_ns()));
-    text += RoundsText(*space);
+    text += RoundsText(*space) + DamageText(*space);
     absl::StrAppendFormat(&text, "  DEVICE now: %s, of it %s no chunk\n",
                           FormatByteSize(space->device_used_bytes()),
                           FormatByteSize(space->device_non_model_bytes()));
@@ -271,7 +290,9 @@ json StatusJson(const wire::StatusReply& status) {
                       [](int i) { return DivergenceName(static_cast<Divergence>(i)); })},
            {"rounds", space->rounds()},
            {"planned_rounds", space->planned_rounds()},
-           {"update_pending", space->update_pending()}});
+           {"update_pending", space->update_pending()},
+           {"damaged_chunks", space->damaged_chunks()},
+           {"last_damaged", LastDamagedJson(*space)}});
     }
   }
   return object;

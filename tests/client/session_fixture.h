@@ -53,17 +53,26 @@ class SessionFixture : public ::testing::Test {
     std::string pattern = ::testing::TempDir() + "/gemini-client-XXXXXX";
     EXPECT_NE(::mkdtemp(pattern.data()), nullptr);
     directory_ = pattern;
-    server::ServerOptions options;
-    options.capacity_bytes = Bytes(16 << 20, 64 << 20, 0);
-    options.nvme_directories = {{.path = directory_, .capacity_bytes = 64 << 20}};
-    auto server = server::EmbeddedServer::Start(options);
-    EXPECT_OK(server);
-    if (server.ok()) server_ = *std::move(server);
+    StartServer(DefaultServer());
   }
   ~SessionFixture() override {
     session_.reset();
     server_.reset();
     std::filesystem::remove_all(directory_);
+  }
+
+  server::ServerOptions DefaultServer() const {
+    server::ServerOptions options;
+    options.capacity_bytes = Bytes(16 << 20, 64 << 20, 0);
+    options.nvme_directories = {{.path = directory_, .capacity_bytes = 64 << 20}};
+    return options;
+  }
+  // In the place of the one that runs; no session may be open.
+  void StartServer(const server::ServerOptions& options) {
+    server_.reset();
+    auto server = server::EmbeddedServer::Start(options);
+    EXPECT_OK(server);
+    if (server.ok()) server_ = *std::move(server);
   }
 
   absl::StatusOr<std::unique_ptr<Session>> TryOpen(TierMap<int64_t> want, TierMap<int64_t> floor) {
@@ -74,6 +83,7 @@ class SessionFixture : public ::testing::Test {
     options.floor_bytes = floor;
     options.chunk_bytes = chunk_bytes_;
     options.label = "client test";
+    options.nvme_checksums = nvme_checksums_;
     return Session::Open(*std::move(socket), options);
   }
 
@@ -145,6 +155,7 @@ class SessionFixture : public ::testing::Test {
   }
 
   int64_t chunk_bytes_ = kTestChunkBytes;
+  bool nvme_checksums_ = true;
   std::string directory_;
   std::unique_ptr<server::EmbeddedServer> server_;
   std::unique_ptr<Session> session_;

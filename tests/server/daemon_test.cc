@@ -336,7 +336,7 @@ TEST_F(DaemonTest, VersionAndHelpExitWithZero) {
   EXPECT_EQ(Run({"--help"}).exit_code, 0);
   const Ended version = Run({"--version"});
   EXPECT_EQ(version.exit_code, 0);
-  EXPECT_THAT(version.output, HasSubstr("protocol 5"));
+  EXPECT_THAT(version.output, HasSubstr("protocol 6"));
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "gemini/byte_size.h"
 #include "gemini/residency_shm.h"
+#include "tests/server/nvme_io_faulty.h"
 #include "tests/server/wire_client.h"
 #include "tests/status_matchers.h"
 
@@ -88,7 +89,74 @@ TEST_F(EmbeddedServerTest, ASpaceBringsSealedSlabsThatHoldWhatIsWrittenAndMoveTh
             static_cast<int>(absl::StatusCode::kInvalidArgument));
   EXPECT_EQ(space.WaitCompletion(space.Submit(static_cast<IoOperation>(9), 0, 0)),
             static_cast<int>(absl::StatusCode::kInvalidArgument));
-  EXPECT_EQ(space.WaitCompletion(space.Submit(IoOperation::kRead, 0, 7)), 0);
+  EXPECT_EQ(space.WaitCompletion(space.Submit(IoOperation::kRead, 0, 3)), 0);
+}
+
+TEST_F(EmbeddedServerTest, TheContentsWordOfAWriteComesBackWithEachReadOfItsSlot) {
+  WireClient client = Connect("job");
+  ASSERT_OK(client.OpenLease({{0, kMiB, kMiB}}, {{}}));
+  ASSERT_OK_AND_ASSIGN(WireSpace space,
+                       client.OpenSpace({.name = "s", .host_slots = 4, .nvme_slots = 4}));
+  const auto loss = static_cast<int>(absl::StatusCode::kDataLoss);
+  const auto read = [&](uint64_t slot, int code) {
+    const uint64_t sequence = space.Submit(IoOperation::kRead, 0, slot);
+    EXPECT_EQ(space.WaitCompletion(sequence), code);
+    return space.server().contents[sequence % kIoRingEntries].load();
+  };
+  EXPECT_EQ(read(1, loss), 0u);  // Nothing was written there.
+  const uint64_t written = PackContents(0xdeadbeef);
+  ASSERT_EQ(space.WaitCompletion(space.Submit(IoOperation::kWrite, 0, 1, written)), 0);
+  ASSERT_EQ(space.WaitCompletion(space.Submit(IoOperation::kWrite, 0, 2)), 0);
+  EXPECT_EQ(read(1, 0), written);
+  EXPECT_EQ(read(2, 0), kUncheckedContents);
+  EXPECT_EQ(read(1, 0), written);
+  EXPECT_EQ(read(3, loss), 0u);
+  // No words of a write: refused, and what was there is there still.
+  for (const uint64_t word : {uint64_t{0}, uint64_t{7}, ~uint64_t{0}}) {
+    EXPECT_EQ(space.WaitCompletion(space.Submit(IoOperation::kWrite, 0, 1, word)),
+              static_cast<int>(absl::StatusCode::kInvalidArgument));
+  }
+  EXPECT_EQ(read(1, 0), written);
+}
+
+TEST_F(EmbeddedServerTest, AWriteThatFailedOrIsUnderWayLeavesNothingToRead) {
+  NvmeFaults faults;
+  ServerOptions options;
+  options.capacity_bytes[Tier::kHost] = kMiB;
+  options.nvme_directories = {{directory_, kMiB}};
+  ASSERT_OK_AND_ASSIGN(server_, EmbeddedServer::Start(WithFaults(options, faults)));
+  WireClient client = Connect("job");
+  ASSERT_OK(client.OpenLease({{0, kMiB, kMiB}}, {{}}));
+  ASSERT_OK_AND_ASSIGN(
+      WireSpace space,
+      client.OpenSpace({.name = "s", .chunk_bytes = 64 * kKiB, .host_slots = 4, .nvme_slots = 4}));
+  const auto loss = static_cast<int>(absl::StatusCode::kDataLoss);
+  for (const NvmeFault fault : {NvmeFault::kFails, NvmeFault::kEndsHalf, NvmeFault::kNoSpace}) {
+    faults.Arm(fault, 2);
+    ASSERT_EQ(space.WaitCompletion(space.Submit(IoOperation::kWrite, 0, 1, PackContents(7))), 0);
+    EXPECT_NE(space.WaitCompletion(space.Submit(IoOperation::kWrite, 0, 1, PackContents(8))), 0);
+    EXPECT_EQ(space.WaitCompletion(space.Submit(IoOperation::kRead, 1, 1)), loss);
+  }
+  faults.Arm(NvmeFault::kFails, 0);
+  ASSERT_EQ(space.WaitCompletion(space.Submit(IoOperation::kWrite, 0, 2)), 0);
+  // Both are taken before the first can be completed: that is a message to the thread that takes them.
+  const uint64_t write = space.client().submit_tail.load();
+  for (const IoOperation operation : {IoOperation::kWrite, IoOperation::kRead}) {
+    const bool writes = operation == IoOperation::kWrite;
+    IoEntryShm& entry = space.entry(write + (writes ? 0 : 1));
+    entry.operation = static_cast<uint64_t>(operation);
+    entry.host_slot = 0;
+    entry.nvme_slot = 2;
+    entry.contents = writes ? kUncheckedContents : 0;
+  }
+  space.client().submit_tail.store(write + 2);
+  const uint64_t one = 1;
+  ASSERT_EQ(::write(space.kick.get(), &one, sizeof(one)), 8);
+  EXPECT_EQ(space.WaitCompletion(write + 1), loss);
+  EXPECT_EQ(space.WaitCompletion(write), 0);
+  EXPECT_EQ(space.WaitCompletion(space.Submit(IoOperation::kRead, 1, 2)), 0);
+  client = WireClient(UniqueFd());
+  server_.reset();  // Before the faults.
 }
 
 TEST_F(EmbeddedServerTest, NobodyElseCanResizeASegmentOrWriteTheServersOne) {

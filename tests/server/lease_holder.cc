@@ -57,9 +57,10 @@ absl::Status Hold(const std::string& socket, const std::string& label, int64_t h
   std::fflush(stdout);
   for (uint64_t round = 0; busy; ++round) {
     if (nvme_mib > 0) {
+      // Each slot is written, then read.
       const uint64_t sequence =
           space.Submit(round % 2 == 0 ? IoOperation::kWrite : IoOperation::kRead, round % host_mib,
-                       round % nvme_mib);
+                       round / 2 % nvme_mib);
       if (space.WaitCompletion(sequence) != 0) return absl::InternalError("I/O failed");
     }
     GEMINI_ASSIGN_OR_RETURN(

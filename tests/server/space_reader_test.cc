@@ -101,6 +101,22 @@ TEST_F(SpaceReaderTest, TheHeadersWordsAreShownAndCutAtTheTypesEnd) {
   EXPECT_EQ(counts.update_pending, 5);
 }
 
+TEST_F(SpaceReaderTest, TheLastDamagedChunkIsOneOfTheSpaceOrNone) {
+  auto& header = *reinterpret_cast<ClientSegmentHeaderShm*>(words_.data());
+  EXPECT_EQ(reader_.Count().damaged_chunks, 0);
+  EXPECT_EQ(reader_.Count().last_damaged, ChunkId());
+  header.damaged_chunks = 2;
+  header.last_damaged = 1;
+  EXPECT_EQ(reader_.Count().damaged_chunks, 2);
+  EXPECT_EQ(reader_.Count().last_damaged, ChunkId(0));
+  header.last_damaged = kBundles * kNumChunkKinds;
+  EXPECT_EQ(reader_.Count().last_damaged, ChunkId(kBundles * kNumChunkKinds - 1));
+  for (const uint64_t none : {uint64_t{kBundles * kNumChunkKinds + 1}, ~uint64_t{0}}) {
+    header.last_damaged = none;
+    EXPECT_EQ(reader_.Count().last_damaged, ChunkId());
+  }
+}
+
 // Property: whatever the words are, every chunk is counted exactly once and nothing is read outside.
 TEST_F(SpaceReaderTest, EveryChunkOfNoiseIsCountedOnce) {
   std::mt19937_64 random(/*seed=*/3);

@@ -37,13 +37,14 @@ CommitRecordShm& WireSpace::record(int64_t index) const {
   return reinterpret_cast<CommitRecordShm*>(client_map.data() + layout.record_offset)[index];
 }
 
-uint64_t WireSpace::Submit(IoOperation operation, uint64_t host_slot, uint64_t nvme_slot) {
+uint64_t WireSpace::Submit(IoOperation operation, uint64_t host_slot, uint64_t nvme_slot,
+                           uint64_t contents) {
   const uint64_t sequence = client().submit_tail.load();
   IoEntryShm& request = entry(sequence);
   request.operation.store(static_cast<uint64_t>(operation));
   request.host_slot.store(host_slot);
   request.nvme_slot.store(nvme_slot);
-  request.reserved.store(0);
+  request.contents.store(operation == IoOperation::kWrite ? contents : 0);
   client().submit_tail.store(sequence + 1);
   const uint64_t one = 1;
   (void)!::write(kick.get(), &one, sizeof(one));

@@ -68,8 +68,9 @@ struct WireSpace {
   std::atomic<uint64_t>& commit(int64_t bundle) const;
   CommitRecordShm& record(int64_t index) const;
 
-  // Posts one request and kicks; returns its sequence.
-  uint64_t Submit(IoOperation operation, uint64_t host_slot, uint64_t nvme_slot);
+  // Posts one request and kicks; returns its sequence. `contents`: of a write.
+  uint64_t Submit(IoOperation operation, uint64_t host_slot, uint64_t nvme_slot,
+                  uint64_t contents = kUncheckedContents);
   // Waits on the futex for its completion; the status code in it. -1: none within `timeout_ms`.
   int WaitCompletion(uint64_t sequence, int timeout_ms = 10'000) const;
 };

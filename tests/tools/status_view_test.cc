@@ -35,7 +35,7 @@ class StatusViewTest : public ::testing::Test {
         builder_, /*space=*/1, "opt-wikitext", /*session=*/7, 4 * kMiB, /*num_bundles=*/20, &slots,
         /*chunks_free=*/54, &hold, /*chunks_compute=*/1, chunks_invalid, /*step=*/12, kGiB, kMiB,
         /*stall_ns=*/1'500'000'000, 12, 12, 8 * kMiB, kMiB, &stalls, &divergences, /*rounds=*/13,
-        /*planned_rounds=*/9, /*update_pending=*/2)});
+        /*planned_rounds=*/9, /*update_pending=*/2, damaged_chunks_, last_damaged_)});
     const auto device = wire::CreateTierStatus(builder_, 64 * kMiB, 16 * kMiB, 0, 48 * kMiB);
     const auto host = wire::CreateTierStatus(builder_, 8 * kGiB, kGiB, 2 * kGiB, 5 * kGiB);
     const auto nvme = wire::CreateTierStatus(builder_, 0, 0, 0, 0);
@@ -62,6 +62,8 @@ class StatusViewTest : public ::testing::Test {
   }
 
   flatbuffers::FlatBufferBuilder builder_;
+  int64_t damaged_chunks_ = 0;
+  int64_t last_damaged_ = -1;
 };
 
 TEST_F(StatusViewTest, TheScreenShowsTiersTenantsAndChunksByState) {
@@ -83,6 +85,22 @@ TEST_F(StatusViewTest, TheScreenShowsRequestsStallsByCauseAndRoundsThatLeftTheir
   EXPECT_THAT(text, HasSubstr("stalled for: transfer 1ms, nvme 2ms\n"));
   EXPECT_THAT(text, HasSubstr("9 of 13 rounds followed their plan; left it: non-model 4\n"));
   EXPECT_THAT(text, HasSubstr("2 bundles await their update\n"));
+}
+
+TEST_F(StatusViewTest, ChunksThatNvmeLostAreCountedAndTheLastIsNamed) {
+  EXPECT_THAT(StatusText(Status("tune", 0)), Not(HasSubstr("lost")));
+  EXPECT_TRUE(StatusJson(Status("tune", 0))["spaces"][0]["last_damaged"].is_null());
+  damaged_chunks_ = 3;
+  EXPECT_THAT(StatusText(Status("tune", 0)), HasSubstr("  3 chunks were lost on NVMe: its job"));
+  last_damaged_ = ChunkOf(BundleId(4), ChunkKind::kExpAvg).value();
+  EXPECT_THAT(
+      StatusText(Status("tune", 0)),
+      HasSubstr("  3 chunks were lost on NVMe, the last is chunk 22 (exp_avg of bundle 4)"));
+  const nlohmann::json space = StatusJson(Status("tune", 0))["spaces"][0];
+  EXPECT_EQ(space["damaged_chunks"], 3);
+  EXPECT_EQ(space["last_damaged"]["chunk"], 22);
+  EXPECT_EQ(space["last_damaged"]["bundle"], 4);
+  EXPECT_EQ(space["last_damaged"]["kind"], "exp_avg");
 }
 
 TEST_F(StatusViewTest, ATenantsLabelCannotWriteToTheTerminal) {
