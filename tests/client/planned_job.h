@@ -2,6 +2,7 @@
 // A training job without Torch, whose tensors name their bytes: every operator checks what it reads.
 #pragma once
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -24,6 +25,9 @@ class PlannedJob {
   PlannedJob(Session& session, std::vector<TracedTensor> tensors, PlanSource* plans,
              int64_t host_slots, int64_t nvme_slots);
   ~PlannedJob();
+
+  // From now on updates may fail: what the calls return says so.
+  void MayFail() { may_fail_ = true; }
 
   // Pins the tensors, compares what is there, writes to those that are to be written.
   absl::Status Operator(const std::vector<TensorUse>& uses, bool gradients_enabled = true);
@@ -82,6 +86,7 @@ class PlannedJob {
   int64_t late_gradients_ = 0;
   uint64_t last_tag_ = 0;
   int64_t step_ = 0;
+  std::atomic<bool> may_fail_ = false;
   std::unique_ptr<UpdateQueue> updates_;
   std::unique_ptr<PhaseTracker> phases_;
 };
