@@ -25,8 +25,8 @@ namespace gemini::server {
 namespace {
 
 constexpr std::array<absl::string_view, 9> kKeys = {
-    "runtime-dir", "state-dir", "device-memory", "host-memory",  "nvme",
-    "nvme-io",     "log-level", "drain-timeout", "epoch-timeout"};
+    "runtime-dir", "state-dir", "device-memory", "host-memory",   "nvme",
+    "nvme-io",     "log-level", "drain-timeout", "epoch-timeout", "nvme-daily-write-budget"};
 
 // Everything as text, from wherever it came.
 struct Settings {
@@ -39,6 +39,7 @@ struct Settings {
   std::string log_level;
   std::string drain_timeout;
   std::string epoch_timeout;
+  std::string nvme_daily_write_budget;
 };
 
 absl::StatusOr<std::string> TextOf(const std::string& key, const toml::node& node) {
@@ -90,6 +91,7 @@ absl::StatusOr<Settings> ReadFile(const std::string& path) {
     if (key == "log-level") settings.log_level = value;
     if (key == "drain-timeout") settings.drain_timeout = value;
     if (key == "epoch-timeout") settings.epoch_timeout = value;
+    if (key == "nvme-daily-write-budget") settings.nvme_daily_write_budget = value;
   }
   return settings;
 }
@@ -153,6 +155,10 @@ absl::StatusOr<DaemonOptions> Resolve(const Settings& settings, int64_t availabl
   if (!settings.nvme_io.empty()) {
     GEMINI_ASSIGN_OR_RETURN(options.server.nvme_engine, ParseNvmeEngine(settings.nvme_io));
   }
+  if (!settings.nvme_daily_write_budget.empty()) {
+    GEMINI_ASSIGN_OR_RETURN(options.server.nvme_daily_write_budget_bytes,
+                            ParseByteSize(settings.nvme_daily_write_budget));
+  }
   if (!settings.log_level.empty()) options.log_level = settings.log_level;
   const std::vector<std::string> levels = {"debug", "info", "warn", "error"};
   if (std::find(levels.begin(), levels.end(), options.log_level) == levels.end()) {
@@ -202,6 +208,8 @@ absl::StatusOr<DaemonOptions> ParseDaemonOptions(absl::Span<const std::string> a
       "--nvme-io", flags.nvme_io,
       "What moves chunks to and from those: io_uring, pread, or auto for io_uring where it "
       "works (default auto)");
+  app.add_option("--nvme-daily-write-budget", flags.nvme_daily_write_budget,
+                 "Warn when more is written to one of them on a UTC day (default: never)");
   app.add_option("--log-level", flags.log_level, "debug, info, warn or error (default info)");
   app.add_option("--drain-timeout", flags.drain_timeout,
                  "Seconds to wait for jobs after SIGTERM (default 30)");
@@ -238,7 +246,8 @@ absl::StatusOr<DaemonOptions> ParseDaemonOptions(absl::Span<const std::string> a
   }
   for (const auto member : {&Settings::runtime_directory, &Settings::device_memory,
                             &Settings::host_memory, &Settings::nvme_io, &Settings::log_level,
-                            &Settings::drain_timeout, &Settings::epoch_timeout}) {
+                            &Settings::drain_timeout, &Settings::epoch_timeout,
+                            &Settings::nvme_daily_write_budget}) {
     if (!(flags.*member).empty()) settings.*member = flags.*member;
   }
   if (flags.state_directory.has_value()) settings.state_directory = flags.state_directory;

@@ -21,7 +21,8 @@ struct DaemonOptions {
 };
 
 // Keys of the file are the flags' names without dashes in front: runtime-dir, state-dir, device-memory,
-// host-memory, nvme (a list of DIR:SIZE), nvme-io, log-level, drain-timeout and epoch-timeout (seconds).
+// host-memory, nvme (a list of DIR:SIZE), nvme-io, nvme-daily-write-budget, log-level, drain-timeout and
+// epoch-timeout (seconds).
 // INVALID_ARGUMENT: an unknown key or flag (the nearest known one is named), a value that does not
 // parse, or memory above what `available_bytes`, the machine's free memory, allows. NOT_FOUND: no such
 // file. `arguments` are without the program's name.

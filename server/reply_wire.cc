@@ -95,6 +95,13 @@ std::string EncodeStatus(uint64_t id, const StatusAnswer& answer, size_t max_ent
     status.add_last_damaged(space.counts.last_damaged.value());
     spaces.push_back(status.Finish());
   }
+  std::vector<Offset<wire::NvmeWear>> wear;
+  for (const DirectoryWear& directory : answer.nvme_wear) {
+    if (wear.size() == max_entries) break;
+    const auto path = builder.CreateString(directory.path);
+    wear.push_back(wire::CreateNvmeWear(builder, path, directory.written_bytes,
+                                        directory.written_today_bytes));
+  }
   const auto device = Status(builder, answer.tiers[Tier::kDevice]);
   const auto host = Status(builder, answer.tiers[Tier::kHost]);
   const auto nvme = Status(builder, answer.tiers[Tier::kNvme]);
@@ -102,8 +109,10 @@ std::string EncodeStatus(uint64_t id, const StatusAnswer& answer, size_t max_ent
   const auto tenant_list = builder.CreateVector(tenants);
   const auto space_list = builder.CreateVector(spaces);
   const auto build = builder.CreateString(answer.build);
+  const auto wear_list = builder.CreateVector(wear);
   const auto body = wire::CreateStatusReply(builder, device, host, nvme, tenant_list, space_list,
-                                            build, absl::ToInt64Nanoseconds(answer.uptime), &costs);
+                                            build, absl::ToInt64Nanoseconds(answer.uptime), &costs,
+                                            wear_list, answer.nvme_daily_write_budget_bytes);
   return Finish(builder, id, wire::Body::StatusReply, body.Union());
 }
 
@@ -166,7 +175,8 @@ std::string EncodeTraceReply(uint64_t id, int64_t size_bytes) {
 }
 
 std::string EncodeStatusReply(uint64_t id, const StatusAnswer& answer) {
-  size_t max_entries = std::max<size_t>({1, answer.tenants.size(), answer.spaces.size()});
+  size_t max_entries =
+      std::max<size_t>({1, answer.tenants.size(), answer.spaces.size(), answer.nvme_wear.size()});
   while (true) {
     std::string bytes = EncodeStatus(id, answer, max_entries);
     if (static_cast<int64_t>(bytes.size()) <= kMaxMessageBytes || max_entries == 0) return bytes;

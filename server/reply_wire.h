@@ -14,6 +14,7 @@
 #include "gemini/tier.h"
 #include "gemini/timeline_shm.h"
 #include "server/budgets.h"
+#include "server/nvme_wear.h"
 #include "server/plan_inputs.h"
 #include "server/space_reader.h"
 
@@ -70,6 +71,8 @@ struct StatusAnswer {
   std::string build;
   absl::Duration uptime;
   CostModel costs;
+  std::vector<DirectoryWear> nvme_wear;
+  int64_t nvme_daily_write_budget_bytes = 0;  // 0: none.
 };
 struct ChunksAnswer {
   int64_t num_chunks = 0;

@@ -103,6 +103,7 @@ Server::Server(ServerOptions options, std::unique_ptr<EventLoop> loop, ServerSto
       loop_(std::move(loop)),
       stores_(std::move(stores)),
       budgets_(loop_->owner(), CapacityOf(stores_, options_)),
+      nvme_wear_(options_.nvme_directories, options_.nvme_daily_write_budget_bytes),
       started_(absl::Now()),
       spare_fd_(::open("/dev/null", O_RDONLY | O_CLOEXEC)),
       slab_worker_(std::make_unique<WorkerThread>("gemini-slabs")),

@@ -26,6 +26,7 @@
 #include "server/budgets.h"
 #include "server/event_loop.h"
 #include "server/nvme_io.h"
+#include "server/nvme_wear.h"
 #include "server/plan_service.h"
 #include "server/reply_wire.h"
 #include "server/server_options.h"
@@ -167,12 +168,14 @@ class Server {
   void ServeRing(uint64_t session, uint64_t space);
   void FinishTransfer(uint64_t session, uint64_t space, const Space::Transfer& taken,
                       const absl::Status& status);
+  void CountWear(const Space::Transfer& moved);  // If it is a write.
   TierMap<int64_t> FreeBytes() const;
 
   const ServerOptions options_;
   const std::unique_ptr<EventLoop> loop_;
   const ServerStores stores_;
   Budgets budgets_;
+  NvmeWear nvme_wear_;
   const absl::Time started_;
   UniqueFd listener_;
   EventLoop::WatchId listener_watch_ = 0;

@@ -29,6 +29,8 @@ struct ServerOptions {
   TierMap<int64_t> capacity_bytes;
   std::vector<NvmeDirectory> nvme_directories;
   NvmeEngine nvme_engine = NvmeEngine::kAuto;
+  // Of each directory, a UTC day: above it the log warns. 0: none.
+  int64_t nvme_daily_write_budget_bytes = 0;
   // Where traces and the cost model outlive the server. Empty: nowhere.
   std::string state_directory;
   // Whether to measure the machine at the start, where no cost model is kept; else before the first plan.

@@ -344,7 +344,9 @@ void Server::FinishTransfer(uint64_t session_id, uint64_t space_id, const Space:
   // Neither is destroyed while a transfer is in flight.
   Session& owner = *Find(session_id);
   OpenedSpace& opened = owner.spaces.at(space_id);
-  if (!status.ok()) {
+  if (status.ok()) {
+    CountWear(taken);
+  } else {
     ServerLog().error("NVMe I/O of space {}, slot {}, failed: {}", opened.space->plan().name,
                       taken.nvme_slot, status.ToString());
   }
@@ -356,6 +358,16 @@ void Server::FinishTransfer(uint64_t session_id, uint64_t space_id, const Space:
   } else {
     ServeRing(session_id, space_id);
   }
+}
+
+void Server::CountWear(const Space::Transfer& moved) {
+  if (moved.transfer.operation != IoOperation::kWrite) return;
+  if (!nvme_wear_.Add(moved.nvme_place, moved.transfer.size_bytes, absl::Now())) return;
+  ServerLog().warn(
+      "more than {} were written to NVMe directory '{}' today (UTC): give jobs more HOST, or raise "
+      "--nvme-daily-write-budget",
+      FormatByteSize(nvme_wear_.daily_budget_bytes()),
+      absl::CHexEscape(options_.nvme_directories[moved.nvme_place].path));
 }
 
 const SpaceCounts& Server::CountsOf(OpenedSpace& opened, absl::Time now) {
@@ -375,6 +387,8 @@ void Server::Handle(Session& session, uint64_t id, const GetStatusRequest&) {
   answer.uptime = absl::Now() - started_;
   answer.costs = plans_->costs();
   for (Tier tier : kAllTiers) answer.tiers[tier] = budgets_.tier(tier);
+  answer.nvme_wear = nvme_wear_.Read(now);
+  answer.nvme_daily_write_budget_bytes = nvme_wear_.daily_budget_bytes();
   for (auto& [session_id, tenant] : sessions_) {
     if (!tenant->lease.has_value()) continue;
     const Lease& lease = *tenant->lease;

@@ -124,6 +124,36 @@ std::string RoundsText(const wire::SpaceStatus& space) {
   return text;
 }
 
+// A line a directory that something was written to.
+std::string WearText(const wire::StatusReply& status) {
+  std::string text;
+  if (status.nvme_wear() == nullptr) return text;
+  const int64_t budget = status.nvme_daily_write_budget();
+  for (const wire::NvmeWear* wear : *status.nvme_wear()) {
+    if (wear->written() == 0) continue;
+    absl::StrAppend(&text, text.empty() ? "\n" : "", "NVME wear of ", Escaped(wear->directory()),
+                    ": ", FormatByteSize(wear->written()), " written, ",
+                    FormatByteSize(wear->written_today()), " today (UTC)");
+    if (budget > 0) {
+      absl::StrAppend(&text, wear->written_today() > budget ? ", ABOVE the budget of " : " of ",
+                      FormatByteSize(budget), " a day");
+    }
+    absl::StrAppend(&text, "\n");
+  }
+  return text;
+}
+
+json WearJson(const wire::StatusReply& status) {
+  json array = json::array();
+  if (status.nvme_wear() == nullptr) return array;
+  for (const wire::NvmeWear* wear : *status.nvme_wear()) {
+    array.push_back({{"directory", Escaped(wear->directory())},
+                     {"written_bytes", wear->written()},
+                     {"written_today_bytes", wear->written_today()}});
+  }
+  return array;
+}
+
 std::string DamageText(const wire::SpaceStatus& space) {
   if (space.damaged_chunks() <= 0) return "";
   const ChunkId last(space.last_damaged());
@@ -176,6 +206,7 @@ std::string StatusText(const wire::StatusReply& status) {
         Rate(costs->nvme_write()), costs->update_elements() / 1e6,
         costs->device_update_elements() / 1e6);
   }
+  text += WearText(status);
   absl::StrAppendFormat(&text, "\n%-24s%10s %-24s%-24s%-24s%-16s%s\n", "TENANT", "PID",
                         " DEVICE USED", "HOST USED", "NVME USED", "LEASE", "REQUESTS");
   if (status.tenants() != nullptr) {
@@ -224,6 +255,8 @@ json StatusJson(const wire::StatusReply& status) {
   json object = {{"build", Escaped(status.build())},
                  {"uptime_ns", status.uptime_ns()},
                  {"tiers", json::object()},
+                 {"nvme_wear", WearJson(status)},
+                 {"nvme_daily_write_budget_bytes", status.nvme_daily_write_budget()},
                  {"tenants", json::array()},
                  {"spaces", json::array()}};
   for (Tier tier : kAllTiers) {

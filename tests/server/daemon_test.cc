@@ -276,6 +276,7 @@ TEST_F(DaemonTest, WhatItCannotUseIsNamedAndItExitsNonZero) {
            Case{Flags({"--runtime-dir", "/tmp"}), "mode 700"},
            Case{Flags({"--log-level", "loud"}), "debug, info, warn, error"},
            Case{Flags({"--nvme-io", "aio"}), "one of auto, io_uring, pread"},
+           Case{Flags({"--nvme-daily-write-budget", "500GB"}), "KiB, MiB, GiB"},
        }) {
     const Ended ended = Run(bad.flags);
     EXPECT_GT(ended.exit_code, 0) << ended.output;
@@ -329,6 +330,54 @@ TEST_F(DaemonTest, ALineOfItsLogNamesTheEngineOfNvmeIoAndWhy) {
   EXPECT_THAT(line, AllOf(HasSubstr("2 threads with pread and pwrite"), HasSubstr("--nvme-io")));
   process.Signal(SIGTERM);
   EXPECT_TRUE(process.WaitDead(absl::Seconds(20)));
+  std::filesystem::remove_all(folder);
+}
+
+TEST_F(DaemonTest, WhatIsWrittenAboveTheDaysBudgetIsSaidOnceAndShown) {
+  std::string folder = ::testing::TempDir() + "/wear-XXXXXX";
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  std::ofstream(folder + "/geminid.toml") << "nvme-daily-write-budget = \"8KiB\"\n";
+  ASSERT_OK_AND_ASSIGN(
+      ChildProcess process,
+      ChildProcess::Start(
+          {"/bin/sh", "-c",
+           absl::StrCat("exec '", GEMINI_GEMINID_PATH, "' --device-memory 1MiB --host-memory 64MiB",
+                        " --state-dir '' --runtime-dir '", folder, "/run' --nvme '", folder,
+                        ":1MiB' --config '", folder, "/geminid.toml' 2>'", folder, "/log'")}));
+  absl::StatusOr<WireClient> client = absl::UnavailableError("");
+  const absl::Time start = absl::Now();
+  while (!client.ok() && absl::Now() < start + absl::Seconds(20)) {
+    client = WireClient::ConnectTo(folder + "/run/geminid.sock");
+  }
+  ASSERT_OK(client);
+  ASSERT_OK(client->Hello("writer"));
+  ASSERT_OK(client->OpenLease({{0, kMiB, kMiB}}, {{}}));
+  ASSERT_OK_AND_ASSIGN(WireSpace space,
+                       client->OpenSpace({.name = "s", .host_slots = 4, .nvme_slots = 4}));
+  const auto shown = [&client] {
+    const absl::StatusOr<WireReply> status = client->GetStatus();
+    EXPECT_OK(status);
+    const wire::StatusReply& reply = *status->message().body_as_StatusReply();
+    EXPECT_EQ(reply.nvme_daily_write_budget(), 8 * kKiB);
+    return std::pair(reply.nvme_wear()->Get(0)->directory()->str(),
+                     reply.nvme_wear()->Get(0)->written());
+  };
+  EXPECT_EQ(shown(), std::pair(folder, int64_t{0}));
+  for (uint64_t slot = 0; slot < 4; ++slot) {
+    ASSERT_EQ(space.WaitCompletion(space.Submit(IoOperation::kWrite, 0, slot)), 0);
+  }
+  ASSERT_EQ(space.WaitCompletion(space.Submit(IoOperation::kRead, 0, 0)), 0);
+  EXPECT_EQ(shown(), std::pair(folder, 16 * kKiB));
+  process.Signal(SIGINT);
+  ASSERT_OK(client->CloseSession());
+  ASSERT_TRUE(process.WaitDead(absl::Seconds(20)));
+  std::ifstream log(folder + "/log");
+  int warnings = 0;
+  for (std::string line; std::getline(log, line);) {
+    if (line.find("more than 8 KiB were written to NVMe directory") != std::string::npos)
+      ++warnings;
+  }
+  EXPECT_EQ(warnings, 1);
   std::filesystem::remove_all(folder);
 }
 

@@ -39,11 +39,14 @@ class StatusViewTest : public ::testing::Test {
     const auto device = wire::CreateTierStatus(builder_, 64 * kMiB, 16 * kMiB, 0, 48 * kMiB);
     const auto host = wire::CreateTierStatus(builder_, 8 * kGiB, kGiB, 2 * kGiB, 5 * kGiB);
     const auto nvme = wire::CreateTierStatus(builder_, 0, 0, 0, 0);
+    const auto wear = builder_.CreateVector(
+        std::vector{wire::CreateNvmeWearDirect(builder_, "/fast", 12 * kGiB, 3 * kGiB),
+                    wire::CreateNvmeWearDirect(builder_, "/unused", 0, 0)});
     const wire::CostModel costs(8e9, 7e9, 3e9, 2e9, /*update_elements=*/250e6,
                                 /*device_update_elements=*/900e6, /*copy_latency_ns=*/40'000);
     builder_.Finish(wire::CreateStatusReply(builder_, device, host, nvme, tenants, spaces,
                                             builder_.CreateString("gemini 0.1.0"), 61'000'000'000,
-                                            &costs));
+                                            &costs, wear, daily_write_budget_));
     return *flatbuffers::GetRoot<wire::StatusReply>(builder_.GetBufferPointer());
   }
 
@@ -62,6 +65,7 @@ class StatusViewTest : public ::testing::Test {
   }
 
   flatbuffers::FlatBufferBuilder builder_;
+  int64_t daily_write_budget_ = 0;
   int64_t damaged_chunks_ = 0;
   int64_t last_damaged_ = -1;
 };
@@ -101,6 +105,23 @@ TEST_F(StatusViewTest, ChunksThatNvmeLostAreCountedAndTheLastIsNamed) {
   EXPECT_EQ(space["last_damaged"]["chunk"], 22);
   EXPECT_EQ(space["last_damaged"]["bundle"], 4);
   EXPECT_EQ(space["last_damaged"]["kind"], "exp_avg");
+}
+
+TEST_F(StatusViewTest, TheWearOfADirectoryIsShownBesideItsDailyBudget) {
+  const std::string text = StatusText(Status("tune", 0));
+  EXPECT_THAT(text, HasSubstr("\nNVME wear of /fast: 12 GiB written, 3 GiB today (UTC)\n"));
+  EXPECT_THAT(text, Not(HasSubstr("/unused")));
+  daily_write_budget_ = 3 * kGiB;
+  EXPECT_THAT(StatusText(Status("tune", 0)), HasSubstr("3 GiB today (UTC) of 3 GiB a day\n"));
+  daily_write_budget_ = 2 * kGiB;
+  EXPECT_THAT(StatusText(Status("tune", 0)),
+              HasSubstr("3 GiB today (UTC), ABOVE the budget of 2 GiB a day\n"));
+  const nlohmann::json json = StatusJson(Status("tune", 0));
+  EXPECT_EQ(json["nvme_daily_write_budget_bytes"], 2 * kGiB);
+  EXPECT_EQ(json["nvme_wear"][0]["directory"], "/fast");
+  EXPECT_EQ(json["nvme_wear"][0]["written_bytes"], 12 * kGiB);
+  EXPECT_EQ(json["nvme_wear"][0]["written_today_bytes"], 3 * kGiB);
+  EXPECT_EQ(json["nvme_wear"][1]["written_bytes"], 0);
 }
 
 TEST_F(StatusViewTest, ATenantsLabelCannotWriteToTheTerminal) {
