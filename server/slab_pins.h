@@ -2,7 +2,7 @@
 // The slabs' pages that an io_uring has registered: pinned once, window by window at first use, so that
 // a transfer neither maps nor looks up a page. Nothing stays mapped: the kernel keeps the pages
 // themselves, and takes the address of a window for no more than where in it a transfer begins.
-// Thread: the one that uses the ring. A window costs it about a millisecond, once.
+// Thread: the one that uses the ring. A window costs it 2 to 3 ms, once.
 // Errors: where the kernel denies (the limit on locked memory, an old kernel) windows are not
 //         registered, with one line in the log; the pages' owner then maps what it moves.
 #pragma once

@@ -87,5 +87,17 @@ TEST_P(UringPinsTest, PagesArePinnedFromTheFirstUseToForget) {
   EXPECT_EQ(PinnedBytes(), before);
 }
 
+// More at a time than the engine gives the kernel.
+TEST_P(UringPinsTest, ALargeChunkGoesAllTheWayInPieces) {
+  constexpr int64_t kLarge = 150 * kMiB + kPageBytes;
+  const MappedSlab slab(kLarge);
+  ASSERT_EQ(::posix_fallocate(file_.get(), 0, kLarge), 0);
+  for (int64_t i = 0; i < kLarge / 8; i += 512) slab.words()[i] = i + 1;
+  ASSERT_OK(Run({IoOperation::kWrite, slab.fd.get(), 0, nvme_.get(), 0, kLarge}));
+  std::memset(slab.memory.data(), 0, kLarge);
+  ASSERT_OK(Run({IoOperation::kRead, slab.fd.get(), 0, nvme_.get(), 0, kLarge}));
+  for (int64_t i = 0; i < kLarge / 8; i += 512) ASSERT_EQ(slab.words()[i], i + 1u);
+}
+
 }  // namespace
 }  // namespace gemini::server
