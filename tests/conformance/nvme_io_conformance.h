@@ -14,6 +14,7 @@
 #include <latch>
 #include <memory>
 #include <numeric>
+#include <ostream>
 #include <random>
 #include <string>
 #include <utility>
@@ -32,6 +33,7 @@ struct NvmeIoCase {
   std::string name;
   std::function<std::unique_ptr<NvmeIo>()> make;
   bool direct = false;  // The extent is open with O_DIRECT.
+  friend void PrintTo(const NvmeIoCase& tested, std::ostream* out) { *out << tested.name; }
 };
 
 class NvmeIoConformance : public ::testing::TestWithParam<NvmeIoCase> {

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
 #include <stdlib.h>
 
 #include <filesystem>
+#include <thread>
 
 #include "server/tier_store_arena.h"
 #include "server/tier_store_host.h"
 #include "server/tier_store_nvme.h"
 #include "tests/conformance/tier_store_conformance.h"
+#include "tests/server/denied_calls.h"
 
 namespace gemini::server {
 namespace {
@@ -71,6 +74,25 @@ TEST_F(NvmeDirectoryTest, ASymbolicLinkIsNotFollowed) {
 TEST_F(NvmeDirectoryTest, ADirectoryThatIsNoneIsNamed) {
   EXPECT_THAT(MakeNvmeTierStore({{root_ + "/none", 4096}}),
               StatusIs(absl::StatusCode::kNotFound, ::testing::HasSubstr("/none")));
+}
+
+TEST_F(NvmeDirectoryTest, ExtentsPassThePageCacheWhereTheFileSystemLetsThem) {
+  const UniqueFd tried(
+      ::open(root_.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC | O_DIRECT, S_IRUSR | S_IWUSR));
+  if (!tried) GTEST_SKIP() << root_ << " has no O_DIRECT";
+  const auto is_direct = [&] {
+    const auto store = MakeNvmeTierStore({{root_, kMiB}});
+    TierGrant grant = *(*store)->Make(4096, 4);
+    const bool direct = (::fcntl(grant.extents[0].fd.get(), F_GETFL) & O_DIRECT) != 0;
+    (*store)->Destroy(std::move(grant));
+    return direct;
+  };
+  EXPECT_TRUE(is_direct());
+  std::thread([&] {
+    DenyDirect();
+    EXPECT_FALSE(is_direct());
+  }).join();
+  EXPECT_TRUE(std::filesystem::is_empty(root_));
 }
 
 TEST_F(NvmeDirectoryTest, TheFileIsPrivateAndHasNoName) {

@@ -1,21 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // A server with each engine of its NVMe I/O, where the kernel allows io_uring and where it does not.
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
 
-#include <array>
-#include <cerrno>
-#include <cstddef>
 #include <cstring>
 #include <filesystem>
 #include <thread>
 
 #include "gemini/byte_size.h"
 #include "server/embedded_server.h"
+#include "tests/server/denied_calls.h"
 #include "tests/server/locked_memory.h"
 #include "tests/server/wire_client.h"
 #include "tests/status_matchers.h"
@@ -25,19 +18,6 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-// From here on the kernel denies the calling thread and those that it starts a ring.
-void DenyUring() {
-  constexpr uint16_t kLoad = BPF_LD | BPF_W | BPF_ABS, kJump = BPF_JMP | BPF_JEQ | BPF_K,
-                     kReturn = BPF_RET | BPF_K;
-  std::array<sock_filter, 4> filter = {{{kLoad, 0, 0, offsetof(seccomp_data, nr)},
-                                        {kJump, 0, 1, SYS_io_uring_setup},
-                                        {kReturn, 0, 0, SECCOMP_RET_ERRNO | EPERM},
-                                        {kReturn, 0, 0, SECCOMP_RET_ALLOW}}};
-  const sock_fprog program = {.len = filter.size(), .filter = filter.data()};
-  ASSERT_EQ(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-  ASSERT_EQ(::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
-}
 
 class NvmeEngineTest : public ::testing::Test {
  protected:

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// System calls that the kernel denies a thread, as in a container or under a service manager's filter.
+// Thread: a denial holds for the calling thread and those that it starts from then on, for ever.
+#pragma once
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+
+#include "gtest/gtest.h"
+
+namespace gemini::server {
+
+// Installs `filter`, which begins with the number of the call loaded.
+template <size_t kSize>
+void InstallFilter(std::array<sock_filter, kSize> filter) {
+  const sock_fprog program = {.len = kSize, .filter = filter.data()};
+  ASSERT_EQ(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+  ASSERT_EQ(::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
+}
+
+inline constexpr uint16_t kLoadWord = BPF_LD | BPF_W | BPF_ABS;
+inline constexpr uint16_t kJumpIfEqual = BPF_JMP | BPF_JEQ | BPF_K;
+inline constexpr uint16_t kJumpIfAnySet = BPF_JMP | BPF_JSET | BPF_K;
+inline constexpr uint16_t kReturn = BPF_RET | BPF_K;
+
+// io_uring_setup is EPERM.
+inline void DenyUring() {
+  InstallFilter<4>({{{kLoadWord, 0, 0, offsetof(seccomp_data, nr)},
+                     {kJumpIfEqual, 0, 1, SYS_io_uring_setup},
+                     {kReturn, 0, 0, SECCOMP_RET_ERRNO | EPERM},
+                     {kReturn, 0, 0, SECCOMP_RET_ALLOW}}});
+}
+
+// openat with O_DIRECT is EINVAL, as on a file system that has no such thing.
+inline void DenyDirect() {
+  InstallFilter<6>({{{kLoadWord, 0, 0, offsetof(seccomp_data, nr)},
+                     {kJumpIfEqual, 0, 3, SYS_openat},
+                     {kLoadWord, 0, 0, offsetof(seccomp_data, args[2])},
+                     {kJumpIfAnySet, 0, 1, O_DIRECT},
+                     {kReturn, 0, 0, SECCOMP_RET_ERRNO | EINVAL},
+                     {kReturn, 0, 0, SECCOMP_RET_ALLOW}}});
+}
+
+}  // namespace gemini::server
