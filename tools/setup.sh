@@ -13,7 +13,7 @@ gemini_packages=(
   libabsl-dev libspdlog-dev libcli11-dev nlohmann-json3-dev libtomlplusplus-dev
   flatbuffers-compiler libflatbuffers-dev liburing-dev libisal-dev
   libgtest-dev libgmock-dev libbenchmark-dev
-  python3 python3-venv strace util-linux
+  python3 python3-venv fio strace util-linux
 )
 
 gemini_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
