@@ -24,7 +24,7 @@
 namespace gemini::server {
 namespace {
 
-constexpr std::array<absl::string_view, 9> kKeys = {
+constexpr std::array<absl::string_view, 10> kKeys = {
     "runtime-dir", "state-dir", "device-memory", "host-memory",   "nvme",
     "nvme-io",     "log-level", "drain-timeout", "epoch-timeout", "nvme-daily-write-budget"};
 
@@ -244,10 +244,10 @@ absl::StatusOr<DaemonOptions> ParseDaemonOptions(absl::Span<const std::string> a
   if (!config.empty()) {
     GEMINI_ASSIGN_OR_RETURN(settings, ReadFile(config));
   }
-  for (const auto member : {&Settings::runtime_directory, &Settings::device_memory,
-                            &Settings::host_memory, &Settings::nvme_io, &Settings::log_level,
-                            &Settings::drain_timeout, &Settings::epoch_timeout,
-                            &Settings::nvme_daily_write_budget}) {
+  for (const auto member :
+       {&Settings::runtime_directory, &Settings::device_memory, &Settings::host_memory,
+        &Settings::nvme_io, &Settings::log_level, &Settings::drain_timeout,
+        &Settings::epoch_timeout, &Settings::nvme_daily_write_budget}) {
     if (!(flags.*member).empty()) settings.*member = flags.*member;
   }
   if (flags.state_directory.has_value()) settings.state_directory = flags.state_directory;

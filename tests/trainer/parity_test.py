@@ -26,12 +26,16 @@ class ParityTest(train_program.TrainTest):
         lines = train_program.steps(output)
         floor = max(line["pinned_peak_bytes"] for line in lines)
         peak = max(line["non_model_peak_bytes"] for line in lines)
-        quarter = train_program.parameter_bytes(self.model) // 4
+        quarter = self.parameter_bytes(keys) // 4
         budget = max(floor, quarter + peak)
         print(f"{self.model}: floor {floor}, non-model peak {peak}, 25% of the parameters {quarter}, "
               f"budget {budget} bytes", flush=True)
         self.assertLess(floor, quarter, "the shape is badly chosen")
         return budget
+
+    def parameter_bytes(self, keys):
+        fp32_bytes = train_program.parameter_bytes(self.model)
+        return fp32_bytes // 2 if keys.get("precision", "fp32") != "fp32" else fp32_bytes
 
     def check(self, reference, name, budget, **keys):
         output = self.train(name, **keys, device_memory=budget, chunk_size=CHUNK)
@@ -40,7 +44,7 @@ class ParityTest(train_program.TrainTest):
             self.assertLessEqual(line["device_peak_bytes"], budget)
         lines = train_program.steps(output)
         self.assertGreater(sum(line["fetch_bytes"] for line in lines),
-                           len(lines) * train_program.parameter_bytes(self.model),
+                           len(lines) * self.parameter_bytes(keys),
                            "the model was not moved in and out")
         self.check_same(reference, output)
         return output
@@ -75,6 +79,24 @@ class ParityTest(train_program.TrainTest):
         reference = self.train("reference", **keys, reference=True)
         self.assertLess(train_program.steps(reference)[0]["clip_coefficient"], 1)
         self.check(reference, "embedded", self.measured_budget(**keys), **keys)
+
+    def test_bf16_in_every_placement(self):
+        keys = self.keys(self.model, precision="bf16", accumulate=2, clip=0.5, batch=1,
+                         eval_data=train_program.MODELS / "eval.npy", eval_every=7)
+        reference = self.train("reference", **keys, reference=True)
+        # Chunks of half as many elements would be smaller than there are: the floor is that of fp32.
+        budget = self.measured_budget(**keys)
+        self.check(reference, "embedded", budget, **keys)
+        self.check(reference, "online", budget, **keys, policy="online")
+        store = self.directory / "store"
+        store.mkdir()
+        host = self.parameter_bytes(keys) * 3
+        output = self.check(reference, "nvme", budget, **keys, host_memory=host,
+                            nvme=[f"{store}:64MiB"])
+        self.assertGreater(train_program.steps(output)[-1]["nvme_bytes"], 0)
+        vertical = dict(keys, micro_batch_schedule="vertical", recompute=True)
+        self.check(self.train("block_by_block", **vertical, reference=True), "vertical", budget,
+                   **vertical)
 
     def test_recomputation(self):
         keys = self.keys(self.model)
