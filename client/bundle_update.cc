@@ -7,24 +7,12 @@
 #include <utility>
 #include <vector>
 
-#include "client/update_kernel.h"
 #include "gemini/element_type.h"
 #include "gemini/state_format.h"
 #include "gemini/status_macros.h"
 
 namespace gemini::client {
 namespace {
-
-UpdateSettings SettingsOf(const Intent& intent, int64_t index) {
-  const TensorIntent& tensor = intent.tensors[index];
-  return {.learning_rate = intent.learning_rate,
-          .beta1 = intent.beta1,
-          .beta2 = intent.beta2,
-          .epsilon = intent.epsilon,
-          .weight_decay = tensor.decayed ? intent.weight_decay : 0,
-          .step = tensor.step,
-          .gradient_scale = intent.clip_coefficient};
-}
 
 // What an update changes of each element.
 enum State : uint8_t { kParam, kMaster, kExpAvg, kExpAvgSq, kNumStates };
@@ -169,6 +157,20 @@ class BundleUpdate {
 };
 
 }  // namespace
+
+UpdateSettings SettingsOf(const Intent& intent, int64_t index) {
+  const TensorIntent& tensor = intent.tensors[index];
+  return {.kind = intent.optimizer,
+          .learning_rate = intent.learning_rate,
+          .beta1 = intent.beta1,
+          .beta2 = intent.beta2,
+          .epsilon = intent.epsilon,
+          .weight_decay = tensor.decayed ? intent.weight_decay : 0,
+          .momentum = intent.momentum,
+          .step = tensor.step,
+          .gradient_scale = intent.gradient_scale,
+          .trust_ratio = tensor.trust_ratio};
+}
 
 absl::StatusOr<bool> UpdateBundle(ChunkStore& store, BundleId bundle,
                                   absl::Span<const TensorPiece> pieces, const Intent& intent) {

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "client/chunk_store.h"
+#include "client/update_kernel.h"
 #include "gemini/ids.h"
 #include "gemini/intent_shm.h"
 
@@ -22,6 +23,9 @@ struct TensorPiece {
   int64_t tensor_offset_bytes = 0;
   int64_t size_bytes = 0;
 };
+
+// The settings of the update of a tensor, by its index.
+UpdateSettings SettingsOf(const Intent& intent, int64_t tensor);
 
 // Commits the bundle at the intent's step. `pieces` are all of the bundle, in chunk order. Tensors
 // without a gradient keep their values; a moment that was never written counts as zeros. Returns whether

@@ -25,14 +25,17 @@ void IntentWriter::Record(const Intent& intent) {
   put(slot.beta2, std::bit_cast<uint64_t>(intent.beta2));
   put(slot.epsilon, std::bit_cast<uint64_t>(intent.epsilon));
   put(slot.weight_decay, std::bit_cast<uint64_t>(intent.weight_decay));
-  put(slot.clip_coefficient, std::bit_cast<uint64_t>(intent.clip_coefficient));
+  put(slot.gradient_scale, std::bit_cast<uint64_t>(intent.gradient_scale));
   put(slot.kernel_version, intent.kernel_version);
   put(slot.skip, intent.skip ? 1 : 0);
   put(slot.num_tensors, static_cast<uint64_t>(num_tensors_));
+  put(slot.optimizer, static_cast<uint64_t>(intent.optimizer));
+  put(slot.momentum, std::bit_cast<uint64_t>(intent.momentum));
   for (int64_t i = 0; i < num_tensors_; ++i) {
-    put(tensor_words[i], PackTensorIntent(intent.tensors[i]));
+    put(tensor_words[2 * i], PackTensorIntent(intent.tensors[i]));
+    put(tensor_words[2 * i + 1], std::bit_cast<uint64_t>(intent.tensors[i].trust_ratio));
   }
-  std::atomic<uint64_t>* const bundle_words = tensor_words + num_tensors_;
+  std::atomic<uint64_t>* const bundle_words = tensor_words + 2 * num_tensors_;
   for (int64_t i = 0; i < num_bundles_; ++i) put(bundle_words[i], 0);
   for (const IntendedRecord& at : intent.on_device) {
     put(bundle_words[at.bundle.value()], static_cast<uint64_t>(at.record) + 1);

@@ -16,8 +16,11 @@ bool InRange(const Intent& intent) {
   const auto fraction = [](double value) { return value >= 0 && value < 1; };
   return std::isfinite(intent.learning_rate) && fraction(intent.beta1) && fraction(intent.beta2) &&
          std::isfinite(intent.epsilon) && intent.epsilon >= 0 &&
-         std::isfinite(intent.weight_decay) && intent.clip_coefficient >= 0 &&
-         intent.clip_coefficient <= 1;
+         std::isfinite(intent.weight_decay) && intent.gradient_scale >= 0 &&
+         intent.gradient_scale <= 1 && fraction(intent.momentum) &&
+         std::ranges::all_of(intent.tensors, [](const TensorIntent& tensor) {
+           return std::isfinite(tensor.trust_ratio) && tensor.trust_ratio >= 0;
+         });
 }
 
 }  // namespace
@@ -49,8 +52,9 @@ std::optional<Intent> TryReadIntent(const std::atomic<uint64_t>& word, const Int
   const uint64_t step = slot.step.load(std::memory_order_acquire);
   const uint64_t skip = slot.skip.load(std::memory_order_acquire);
   const uint64_t count = slot.num_tensors.load(std::memory_order_acquire);
-  if (step == 0 || step > kMaxStep || step != named >> 1 || skip > 1 ||
-      count != static_cast<uint64_t>(num_tensors)) {
+  const uint64_t optimizer = slot.optimizer.load(std::memory_order_acquire);
+  if (optimizer >= kNumOptimizerKinds || step == 0 || step > kMaxStep || step != named >> 1 ||
+      skip > 1 || count != static_cast<uint64_t>(num_tensors)) {
     return std::nullopt;
   }
   Intent intent;
@@ -60,14 +64,18 @@ std::optional<Intent> TryReadIntent(const std::atomic<uint64_t>& word, const Int
   intent.beta2 = real(slot.beta2);
   intent.epsilon = real(slot.epsilon);
   intent.weight_decay = real(slot.weight_decay);
-  intent.clip_coefficient = real(slot.clip_coefficient);
+  intent.gradient_scale = real(slot.gradient_scale);
+  intent.optimizer = static_cast<OptimizerKind>(optimizer);
+  intent.momentum = real(slot.momentum);
   intent.kernel_version = slot.kernel_version.load(std::memory_order_acquire);
   intent.skip = skip == 1;
   intent.tensors.reserve(num_tensors);
   for (int64_t i = 0; i < num_tensors; ++i) {
-    intent.tensors.push_back(UnpackTensorIntent(tensor_words[i].load(std::memory_order_acquire)));
+    TensorIntent tensor = UnpackTensorIntent(tensor_words[2 * i].load(std::memory_order_acquire));
+    tensor.trust_ratio = real(tensor_words[2 * i + 1]);
+    intent.tensors.push_back(tensor);
   }
-  const std::atomic<uint64_t>* const bundle_words = tensor_words + num_tensors;
+  const std::atomic<uint64_t>* const bundle_words = tensor_words + 2 * num_tensors;
   const uint64_t num_records = static_cast<uint64_t>(NumCommitRecords(num_bundles));
   for (int64_t i = 0; i < num_bundles; ++i) {
     const uint64_t field = bundle_words[i].load(std::memory_order_acquire);

@@ -22,15 +22,16 @@
 
 #include "gemini/commit_shm.h"
 #include "gemini/ids.h"
+#include "gemini/optimizer_kind.h"
 
 namespace gemini {
 
 // The arithmetic of client/update_kernel.h; raised when its bits change.
-inline constexpr uint64_t kUpdateKernelVersion = 1;
+inline constexpr uint64_t kUpdateKernelVersion = 2;
 
 inline constexpr int kNumIntentSlots = 2;
-// Head of a slot; behind it one word a tensor, then one a bundle: 0, or the index of a record + 1. Reals
-// are the bits of a double.
+// Head of a slot; behind it two words a tensor, its own (PackTensorIntent) and its trust ratio, then one a
+// bundle: 0, or the index of a record + 1. Reals are the bits of a double.
 struct IntentShm {
   std::atomic<uint64_t> step;
   std::atomic<uint64_t> learning_rate;
@@ -38,23 +39,26 @@ struct IntentShm {
   std::atomic<uint64_t> beta2;
   std::atomic<uint64_t> epsilon;
   std::atomic<uint64_t> weight_decay;
-  std::atomic<uint64_t> clip_coefficient;
+  std::atomic<uint64_t> gradient_scale;
   std::atomic<uint64_t> kernel_version;
   std::atomic<uint64_t> skip;  // 0 or 1. 1: bundles go to the step with the values that they have.
   std::atomic<uint64_t> num_tensors;
-  std::atomic<uint64_t> reserved[6];
+  std::atomic<uint64_t> optimizer;  // An OptimizerKind.
+  std::atomic<uint64_t> momentum;
+  std::atomic<uint64_t> reserved[4];
 };
 static_assert(sizeof(IntentShm) == 128);
 
 // Bytes of one slot of a space.
 constexpr int64_t IntentSlotBytes(int64_t num_tensors, int64_t num_bundles) {
-  return static_cast<int64_t>(sizeof(IntentShm)) + 8 * (num_tensors + num_bundles);
+  return static_cast<int64_t>(sizeof(IntentShm)) + 8 * (2 * num_tensors + num_bundles);
 }
 
 struct TensorIntent {
   bool has_gradient = false;  // False: its values stay.
   bool decayed = false;
-  int64_t step = 0;  // Its own count of updates after this step; below 2^62.
+  int64_t step = 0;        // Its own count of updates after this step; below 2^62.
+  double trust_ratio = 1;  // Of layer-wise optimizers (client/trust_ratio.h).
   bool operator==(const TensorIntent&) const = default;
 };
 
@@ -72,7 +76,9 @@ struct Intent {
   double beta2 = 0;
   double epsilon = 0;
   double weight_decay = 0;
-  double clip_coefficient = 1;
+  double gradient_scale = 1;  // The clip coefficient by the loss scale: from 0 to 1.
+  OptimizerKind optimizer = OptimizerKind::kAdamW;
+  double momentum = 0;  // From 0 to below 1.
   uint64_t kernel_version = kUpdateKernelVersion;
   bool skip = false;
   std::vector<TensorIntent> tensors;  // In the order of the space's layout.
@@ -86,7 +92,7 @@ constexpr uint64_t PackIntentWord(int64_t step, int slot) {
   return static_cast<uint64_t>(step) << 1 | static_cast<uint64_t>(slot);
 }
 
-// Tensor word: has_gradient in bit 0, decayed in bit 1, step above.
+// Tensor word: has_gradient in bit 0, decayed in bit 1, step above. Without the trust ratio.
 uint64_t PackTensorIntent(const TensorIntent& tensor);
 TensorIntent UnpackTensorIntent(uint64_t word);
 

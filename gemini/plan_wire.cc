@@ -156,7 +156,7 @@ absl::StatusOr<Plan> DecodePlan(absl::string_view bytes) {
       });
   plan.host_uses = Converted<PlannedHostUse>(from.host_uses(), [](const wire::PlannedHostUse* use) {
     return PlannedHostUse{use->space(), ChunkId(use->chunk()), use->overwrites(), use->at_ns()};
-      });
+  });
   plan.host_read_ns = from.host_read_ns();
   plan.prediction = FromWire(from.prediction(), from.stall_ns());
   // CheckPlan keeps a word a slot: no memory for what a damaged number asks.

@@ -12,7 +12,7 @@ namespace gemini {
 // One bundle's update: its chunks, which may have to come from NVME, and new ones for all but the gradient.
 // ChunkStore keeps them from all others while updates are pending.
 constexpr int64_t UpdateSlots(const StateFormat& format) {
-  return static_cast<int64_t>(TrainableKinds(format).size() + UpdatedKinds(format).size());
+  return TrainableKinds(format).size() + UpdatedKinds(format).size();
 }
 // One gradient that is written back after the intent: kept for it while any awaits that.
 inline constexpr int64_t kLateGradientSlots = 1;

@@ -5,64 +5,68 @@
 //   bf16: param (high half of the fp32 value), master (low half: gemini/split_float.h), the fp32 moments in
 //         two chunks each, grad (bf16): 7 chunks of 2 bytes an element: 14.
 //   fp16: param (master rounded to nearest even), master (fp32, two chunks), moments as bf16, grad (fp16): 16.
+// An optimizer without a second moment has no exp_avg_sq: 4 bytes an element less.
 // Units:  element i of a bundle lies at byte i * ElementBytes(element) of its param and grad chunks. Of a
 //         state in two chunks, the first has the lower half of the bundle's elements.
 #pragma once
 #include <array>
 #include <cstdint>
 
-#include "absl/types/span.h"
 #include "gemini/chunk_kind.h"
 #include "gemini/element_type.h"
+#include "gemini/optimizer_kind.h"
 
 namespace gemini {
 
 struct StateFormat {
   ElementType element = ElementType::kFp32;  // Of parameters and gradients.
+  OptimizerKind optimizer = OptimizerKind::kAdamW;
   bool operator==(const StateFormat&) const = default;
 };
 
-namespace internal_state_format {
-using enum ChunkKind;
-// Parameter, then moments: what an update changes. Behind them the gradient.
-inline constexpr std::array<ChunkKind, 4> kFp32Chunks = {kParam, kExpAvg, kExpAvgSq, kGrad};
-inline constexpr std::array<ChunkKind, 7> kBf16Chunks = {
-    kParam, kMaster, kExpAvg, kExpAvgUpper, kExpAvgSq, kExpAvgSqUpper, kGrad};
-inline constexpr std::array<ChunkKind, 8> kFp16Chunks = {
-    kParam, kMaster, kMasterUpper, kExpAvg, kExpAvgUpper, kExpAvgSq, kExpAvgSqUpper, kGrad};
-}  // namespace internal_state_format
+// A few kinds of chunks, in order.
+class KindList {
+ public:
+  constexpr void Add(ChunkKind kind) { kinds_[size_++] = kind; }
+  constexpr const ChunkKind* begin() const { return kinds_.data(); }
+  constexpr const ChunkKind* end() const { return kinds_.data() + size_; }
+  constexpr int64_t size() const { return size_; }
 
-// The chunks of a trainable bundle. The gradient's is the last.
-constexpr absl::Span<const ChunkKind> TrainableKinds(const StateFormat& format) {
-  switch (format.element) {
-    case ElementType::kFp32:
-      return internal_state_format::kFp32Chunks;
-    case ElementType::kBf16:
-      return internal_state_format::kBf16Chunks;
-    case ElementType::kFp16:
-      return internal_state_format::kFp16Chunks;
+ private:
+  std::array<ChunkKind, kNumChunkKinds> kinds_ = {};
+  int64_t size_ = 0;
+};
+
+// The chunks that together hold the fp32 values of kParam, kExpAvg or kExpAvgSq, or gradients; none of a
+// moment that the optimizer does not have.
+constexpr KindList KindsOfValue(const StateFormat& format, ChunkKind value) {
+  const bool half = ElementBytes(format.element) == 2;
+  KindList kinds;
+  if (value == ChunkKind::kExpAvgSq && !HasSecondMoment(format.optimizer)) return kinds;
+  kinds.Add(value);
+  if (value == ChunkKind::kParam && half) {
+    kinds.Add(ChunkKind::kMaster);
+    if (format.element == ElementType::kFp16) kinds.Add(ChunkKind::kMasterUpper);
   }
-  return {};
+  if (value == ChunkKind::kExpAvg && half) kinds.Add(ChunkKind::kExpAvgUpper);
+  if (value == ChunkKind::kExpAvgSq && half) kinds.Add(ChunkKind::kExpAvgSqUpper);
+  return kinds;
 }
 
-// Those of them that an update changes: all but the gradient's.
-constexpr absl::Span<const ChunkKind> UpdatedKinds(const StateFormat& format) {
-  const absl::Span<const ChunkKind> kinds = TrainableKinds(format);
-  return kinds.first(kinds.size() - 1);
+// All that an update changes: the chunks of the parameter, then those of the moments.
+constexpr KindList UpdatedKinds(const StateFormat& format) {
+  KindList kinds;
+  for (const ChunkKind value : {ChunkKind::kParam, ChunkKind::kExpAvg, ChunkKind::kExpAvgSq}) {
+    for (const ChunkKind kind : KindsOfValue(format, value)) kinds.Add(kind);
+  }
+  return kinds;
 }
 
-// The chunks that together hold the fp32 values of kParam, kExpAvg or kExpAvgSq, or gradients.
-constexpr absl::Span<const ChunkKind> KindsOfValue(const StateFormat& format, ChunkKind value) {
-  const absl::Span<const ChunkKind> kinds = TrainableKinds(format);
-  size_t first = 0;
-  while (kinds[first] != value) ++first;
-  size_t end = first + 1;
-  const auto begins_value = [](ChunkKind kind) {
-    return kind == ChunkKind::kParam || kind == ChunkKind::kExpAvg ||
-           kind == ChunkKind::kExpAvgSq || kind == ChunkKind::kGrad;
-  };
-  while (end < kinds.size() && !begins_value(kinds[end])) ++end;
-  return kinds.subspan(first, end - first);
+// The chunks of a trainable bundle: those, and the gradient's.
+constexpr KindList TrainableKinds(const StateFormat& format) {
+  KindList kinds = UpdatedKinds(format);
+  kinds.Add(ChunkKind::kGrad);
+  return kinds;
 }
 
 }  // namespace gemini

@@ -45,10 +45,15 @@ absl::Status CheckTensors(const Trace& trace) {
     if (static_cast<int>(tensor.format.element) >= kNumElementTypes) {
       return Wrong("tensor ", i, " has elements of type ", static_cast<int>(tensor.format.element));
     }
+    if (static_cast<int>(tensor.format.optimizer) >= kNumOptimizerKinds) {
+      return Wrong("tensor ", i, " has optimizer ", static_cast<int>(tensor.format.optimizer));
+    }
     if (tensor.group != TensorGroup::kTrainable) continue;
     if (format != nullptr && *format != tensor.format) {
-      return Wrong("tensor ", i, " is of ", ElementTypeName(tensor.format.element),
-                   " after trainable ones of ", ElementTypeName(format->element));
+      return Wrong("tensor ", i, " is of ", ElementTypeName(tensor.format.element), " with ",
+                   OptimizerKindName(tensor.format.optimizer), " after trainable ones of ",
+                   ElementTypeName(format->element), " with ",
+                   OptimizerKindName(format->optimizer));
     }
     format = &tensor.format;
   }
@@ -134,7 +139,8 @@ uint64_t Fingerprint(const Trace& trace) {
   add(static_cast<int64_t>(trace.tensors.size()));
   for (const TracedTensor& tensor : trace.tensors) {
     add(tensor.size_bytes);
-    add(static_cast<int64_t>(tensor.format.element) << 40 |
+    add(static_cast<int64_t>(tensor.format.optimizer) << 48 |
+        static_cast<int64_t>(tensor.format.element) << 40 |
         static_cast<int64_t>(tensor.group) << 32 | tensor.space);
   }
   add(static_cast<int64_t>(trace.operators.size()));

@@ -28,7 +28,8 @@ std::string EncodeTrace(const Trace& trace) {
   tensors.reserve(trace.tensors.size());
   for (const TracedTensor& tensor : trace.tensors) {
     tensors.emplace_back(tensor.size_bytes, tensor.space, static_cast<uint8_t>(tensor.group),
-                         static_cast<uint8_t>(tensor.format.element));
+                         static_cast<uint8_t>(tensor.format.element),
+                         static_cast<uint8_t>(tensor.format.optimizer));
   }
   std::vector<wire::TracedOperator> operators;
   operators.reserve(trace.operators.size());
@@ -70,7 +71,8 @@ absl::StatusOr<Trace> DecodeTrace(absl::string_view bytes) {
     return TracedTensor{.size_bytes = tensor->size_bytes(),
                         .group = static_cast<TensorGroup>(tensor->group()),
                         .space = tensor->space(),
-                        .format = {.element = static_cast<ElementType>(tensor->element())}};
+                        .format = {.element = static_cast<ElementType>(tensor->element()),
+                                   .optimizer = static_cast<OptimizerKind>(tensor->optimizer())}};
   });
   trace.operators = Converted(from.operators(), [](const wire::TracedOperator* at) {
     return TracedOperator{at->first_use(), at->num_uses(), at->compute_ns(),
@@ -98,7 +100,8 @@ uint64_t TensorsHash(absl::Span<const TracedTensor> tensors) {
   add(tensors.size());
   for (const TracedTensor& tensor : tensors) {
     add(static_cast<uint64_t>(tensor.size_bytes));
-    add(static_cast<uint64_t>(tensor.format.element) << 40 |
+    add(static_cast<uint64_t>(tensor.format.optimizer) << 48 |
+        static_cast<uint64_t>(tensor.format.element) << 40 |
         static_cast<uint64_t>(tensor.group) << 32 | static_cast<uint32_t>(tensor.space));
   }
   return hash;

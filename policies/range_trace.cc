@@ -41,7 +41,7 @@ absl::Status PackSpace(const Trace& trace, int64_t first_tensor, int64_t end_ten
       packed.ranges.push_back(range);
     }
     chunks +=
-        range.num_bundles * (trainable ? static_cast<int64_t>(TrainableKinds(format).size()) : 1);
+        range.num_bundles * (trainable ? TrainableKinds(format).size() : 1);
   }
   packed.chunks_of_space.push_back(chunks);
   packed.formats.push_back(format);

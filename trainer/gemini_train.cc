@@ -63,10 +63,13 @@ std::string SpaceName(const RunConfig& config) {
 }
 
 OptimizerSettings SettingsOf(const RunConfig& config) {
-  return {.beta1 = config.beta1,
+  return {.kind = config.optimizer_kind(),
+          .beta1 = config.beta1,
           .beta2 = config.beta2,
           .epsilon = config.epsilon,
-          .weight_decay = config.weight_decay};
+          .weight_decay = config.weight_decay,
+          .momentum = config.momentum,
+          .trust_coefficient = config.trust_coefficient};
 }
 
 absl::StatusOr<MemoryPlan> PlanFor(const RunConfig& config, const HfConfig& shape,
@@ -135,12 +138,14 @@ absl::Status OpenManaged(const RunConfig& config, const HfConfig& shape, CausalL
     LogInfo(absl::StrCat("got DEVICE ", FormatByteSize(got_bytes),
                          ": other jobs hold the rest, which comes as they end"));
   }
-  client::hooks::OptimizerSpec optimizer;
-  optimizer.learning_rate = config.lr;
-  optimizer.beta1 = config.beta1;
-  optimizer.beta2 = config.beta2;
-  optimizer.epsilon = config.epsilon;
-  optimizer.weight_decay = config.weight_decay;
+  const client::hooks::OptimizerSpec optimizer = {.kind = config.optimizer_kind(),
+                                                  .learning_rate = config.lr,
+                                                  .beta1 = config.beta1,
+                                                  .beta2 = config.beta2,
+                                                  .epsilon = config.epsilon,
+                                                  .weight_decay = config.weight_decay,
+                                                  .momentum = config.momentum,
+                                                  .trust_coefficient = config.trust_coefficient};
   client::hooks::ManageOptions manage;
   manage.space_name = SpaceName(config);
   if (plan.host_activation_bytes > 0) {
@@ -154,7 +159,7 @@ absl::Status OpenManaged(const RunConfig& config, const HfConfig& shape, CausalL
   }
   GEMINI_ASSIGN_OR_RETURN(client::hooks::ManagedModel * managed,
                           memory.session->Manage(model, optimizer, manage));
-  memory.store = std::make_unique<ManagedParameterStore>(*memory.session, *managed);
+  memory.store = std::make_unique<ManagedParameterStore>(*memory.session, *managed, optimizer.kind);
   if (plan.host_activation_bytes > 0) {
     client::hooks::OffloadOptions offload;
     offload.space_name = absl::StrCat(manage.space_name.substr(0, 116), ".activations");
@@ -289,7 +294,8 @@ absl::StatusOr<int> Run(CommandLine& line, const Interrupt& interrupt, Progress&
   model->set_recompute(config.recompute);
   const std::vector<ParameterShape> parameters = ParameterShapesOf(*model);
   GEMINI_RETURN_IF_ERROR(source.Check(parameters));
-  GEMINI_ASSIGN_OR_RETURN(const int64_t checkpoint_bytes, RunCheckpointBytes(source, parameters));
+  GEMINI_ASSIGN_OR_RETURN(const int64_t checkpoint_bytes,
+                          RunCheckpointBytes(source, parameters, config.optimizer_kind()));
   GEMINI_RETURN_IF_ERROR(CheckRoom(config, directory, checkpoint_bytes,
                                    resumed.has_value() ? resumed->state.step : 0,
                                    resumed.has_value() ? resumed->num_saved : 0));

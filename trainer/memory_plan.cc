@@ -48,8 +48,8 @@ absl::StatusOr<MemoryPlan> PlanMemory(const RunConfig& config, absl::Span<const 
   plan.bytes[Tier::kHost] = config.host_memory;
   if (config.host_memory == kAutoBytes) {
     GEMINI_ASSIGN_OR_RETURN(const Layout layout, Layout::Pack(tensors, chunk_bytes));
-    const StateFormat format = {.element = config.element()};
-    const auto chunks = static_cast<int64_t>(TrainableKinds(format).size());
+    const StateFormat format = {.element = config.element(), .optimizer = config.optimizer_kind()};
+    const int64_t chunks = TrainableKinds(format).size();
     plan.bytes[Tier::kHost] = (layout.num_bundles() * chunks + SpareSlots(format)) * chunk_bytes;
     if (!config.nvme.empty()) {
       plan.bytes[Tier::kHost] = std::min(plan.bytes[Tier::kHost], available_bytes / 2);

@@ -57,6 +57,8 @@ std::string ToJson(const StepMetrics& metrics) {
               {"lr", metrics.lr},
               {"grad_norm", metrics.grad_norm},
               {"clip_coefficient", metrics.clip_coefficient},
+              {"loss_scale", metrics.loss_scale},
+              {"skipped", metrics.skipped},
               {"seconds", metrics.seconds},
               {"tokens_per_second", metrics.tokens_per_second},
               {"device_budget_bytes", metrics.device_budget_bytes},

@@ -22,6 +22,8 @@ struct StepMetrics {
   double lr = 0;
   double grad_norm = 0;         // Before clipping.
   double clip_coefficient = 1;  // What the gradients were multiplied by.
+  double loss_scale = 1;        // What the loss was.
+  bool skipped = false;         // A gradient overflowed: nothing was updated.
   double seconds = 0;
   double tokens_per_second = 0;
   int64_t device_budget_bytes = 0;

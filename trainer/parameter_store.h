@@ -18,21 +18,34 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "gemini/chunk_kind.h"
+#include "gemini/optimizer_kind.h"
 #include "gemini/stall_cause.h"
 
 namespace gemini::trainer {
 
-// AdamW as all stores run it (client/update_kernel.h); parameters of at least two dimensions decay.
+// An optimizer as all stores run it (client/update_rules.h); parameters of at least two dimensions decay.
 struct OptimizerSettings {
+  OptimizerKind kind = OptimizerKind::kAdamW;
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-8;
   double weight_decay = 0.01;
+  double momentum = 0.9;            // Of SGD and LARS.
+  double trust_coefficient = 1e-3;  // Of LARS.
+};
+
+struct UpdateOptions {
+  double learning_rate = 0;
+  double max_grad_norm = 0;  // 0: no clipping.
+  double loss_scale = 1;     // What the loss was multiplied by; >= 1.
+  bool skip_non_finite =
+      false;  // A NaN or an infinity in a gradient is no error: nothing is updated.
 };
 
 struct UpdateResult {
-  double grad_norm = 0;  // Before clipping.
+  double grad_norm = 0;  // Of the unscaled gradients, before clipping.
   double clip_coefficient = 1;
+  bool skipped = false;  // By UpdateOptions::skip_non_finite.
 };
 
 // Totals since the start, but for the peaks (since ResetPeaks) and what a session holds.
@@ -61,9 +74,11 @@ class ParameterStore {
 
   virtual ~ParameterStore() = default;
 
-  // Updates every parameter that has a gradient, after clipping to max_grad_norm (0: none).
+  // Updates every parameter that has a gradient.
   // FAILED_PRECONDITION, nothing changed: a gradient holds a NaN or an infinity; names the parameter.
-  virtual absl::StatusOr<UpdateResult> Update(double learning_rate, double max_grad_norm) = 0;
+  virtual absl::StatusOr<UpdateResult> Update(const UpdateOptions& options) = 0;
+  // Says which moments there are.
+  virtual OptimizerKind optimizer() const = 0;
 
   // Streams kParam, kExpAvg or kExpAvgSq of a parameter. Works after an error of training, too.
   virtual absl::Status Read(absl::string_view name, ChunkKind kind, Sink sink) = 0;

@@ -5,13 +5,15 @@
 
 namespace gemini::trainer {
 
-absl::StatusOr<UpdateResult> ManagedParameterStore::Update(double learning_rate,
-                                                           double max_grad_norm) {
-  client::hooks::StepOptions options;
-  options.learning_rate = learning_rate;
-  options.max_grad_norm = max_grad_norm;
-  GEMINI_ASSIGN_OR_RETURN(const client::hooks::StepResult result, model_.Step(options));
-  return UpdateResult{.grad_norm = result.grad_norm, .clip_coefficient = result.clip_coefficient};
+absl::StatusOr<UpdateResult> ManagedParameterStore::Update(const UpdateOptions& options) {
+  GEMINI_ASSIGN_OR_RETURN(const client::hooks::StepResult result,
+                          model_.Step({.learning_rate = options.learning_rate,
+                                       .max_grad_norm = options.max_grad_norm,
+                                       .loss_scale = options.loss_scale,
+                                       .skip_non_finite = options.skip_non_finite}));
+  return UpdateResult{.grad_norm = result.grad_norm,
+                      .clip_coefficient = result.clip_coefficient,
+                      .skipped = result.skipped};
 }
 
 absl::Status ManagedParameterStore::Read(absl::string_view name, ChunkKind kind, Sink sink) {

@@ -13,10 +13,12 @@ namespace gemini::trainer {
 class ManagedParameterStore final : public ParameterStore {
  public:
   // Both outlive this.
-  ManagedParameterStore(client::hooks::TrainingSession& session, client::hooks::ManagedModel& model)
-      : session_(session), model_(model) {}
+  ManagedParameterStore(client::hooks::TrainingSession& session, client::hooks::ManagedModel& model,
+                        OptimizerKind optimizer)
+      : session_(session), model_(model), optimizer_(optimizer) {}
 
-  absl::StatusOr<UpdateResult> Update(double learning_rate, double max_grad_norm) override;
+  absl::StatusOr<UpdateResult> Update(const UpdateOptions& options) override;
+  OptimizerKind optimizer() const override { return optimizer_; }
   absl::Status Read(absl::string_view name, ChunkKind kind, Sink sink) override;
   absl::Status Write(absl::string_view name, ChunkKind kind, Source source) override;
   absl::StatusOr<int64_t> TensorStep(absl::string_view name) const override;
@@ -31,6 +33,7 @@ class ManagedParameterStore final : public ParameterStore {
  private:
   client::hooks::TrainingSession& session_;
   client::hooks::ManagedModel& model_;
+  const OptimizerKind optimizer_;
 };
 
 }  // namespace gemini::trainer

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/grad_norm.h"
 #include "client/torch/element_types.h"
-#include "client/update_kernel.h"
+#include "client/trust_ratio.h"
 #include "gemini/byte_size.h"
 #include "gemini/half_float.h"
 #include "gemini/layout.h"
@@ -85,8 +85,23 @@ absl::StatusOr<int64_t> ReferenceParameterStore::Find(absl::string_view name) co
   return found->second;
 }
 
-absl::StatusOr<UpdateResult> ReferenceParameterStore::Update(double learning_rate,
-                                                             double max_grad_norm) {
+client::UpdateSettings ReferenceParameterStore::SettingsOf(const Parameter& parameter,
+                                                           const UpdateOptions& options,
+                                                           double clip_coefficient) const {
+  const bool decays = parameter.tensor.dim() >= kDecayMinDimensions;
+  return {.kind = settings_.kind,
+          .learning_rate = options.learning_rate,
+          .beta1 = settings_.beta1,
+          .beta2 = settings_.beta2,
+          .epsilon = settings_.epsilon,
+          .weight_decay = decays ? settings_.weight_decay : 0,
+          .momentum = settings_.momentum,
+          .trust_coefficient = settings_.trust_coefficient,
+          .step = parameter.step + 1,
+          .gradient_scale = clip_coefficient / options.loss_scale};
+}
+
+absl::StatusOr<UpdateResult> ReferenceParameterStore::Update(const UpdateOptions& options) {
   std::vector<double> squares;
   std::vector<at::Tensor> gradients(parameters_.size());
   for (size_t i = 0; i < parameters_.size(); ++i) {
@@ -98,38 +113,37 @@ absl::StatusOr<UpdateResult> ReferenceParameterStore::Update(double learning_rat
                                gradients[i].numel(), squares);
     for (size_t block = first; block < squares.size(); ++block) {
       if (std::isfinite(squares[block])) continue;
+      if (options.skip_non_finite) return UpdateResult{.skipped = true};
       return absl::FailedPreconditionError(
           absl::StrCat("the gradient of ", parameters_[i].name, " holds a NaN or an infinity"));
     }
   }
   UpdateResult result;
-  result.grad_norm = client::NormOf(squares);
-  result.clip_coefficient = client::ClipCoefficient(result.grad_norm, max_grad_norm);
+  result.grad_norm = client::NormOf(squares) / options.loss_scale;
+  result.clip_coefficient = client::ClipCoefficient(result.grad_norm, options.max_grad_norm);
   for (size_t i = 0; i < parameters_.size(); ++i) {
     if (!gradients[i].defined()) continue;
     Parameter& parameter = parameters_[i];
     const auto count = static_cast<size_t>(parameter.count());
     parameter.exp_avg.resize(count);
-    parameter.exp_avg_sq.resize(count);
-    client::UpdateSettings settings;
-    settings.learning_rate = learning_rate;
-    settings.beta1 = settings_.beta1;
-    settings.beta2 = settings_.beta2;
-    settings.epsilon = settings_.epsilon;
-    settings.weight_decay =
-        parameter.tensor.dim() >= kDecayMinDimensions ? settings_.weight_decay : 0;
-    settings.step = ++parameter.step;
-    settings.gradient_scale = result.clip_coefficient;
-    client::UpdateElements(settings,
-                           {.grad_type = parameter.element,
-                            .param = parameter.values(),
-                            .grad = gradients[i].const_data_ptr(),
-                            .exp_avg = parameter.exp_avg.data(),
-                            .exp_avg_sq = parameter.exp_avg_sq.data(),
-                            .new_param = parameter.values(),
-                            .new_exp_avg = parameter.exp_avg.data(),
-                            .new_exp_avg_sq = parameter.exp_avg_sq.data()},
-                           parameter.count());
+    if (HasSecondMoment(settings_.kind)) parameter.exp_avg_sq.resize(count);
+    client::UpdateSettings settings = SettingsOf(parameter, options, result.clip_coefficient);
+    const client::UpdateStreams streams = {.grad_type = parameter.element,
+                                           .param = parameter.values(),
+                                           .grad = gradients[i].const_data_ptr(),
+                                           .exp_avg = parameter.exp_avg.data(),
+                                           .exp_avg_sq = parameter.exp_avg_sq.data(),
+                                           .new_param = parameter.values(),
+                                           .new_exp_avg = parameter.exp_avg.data(),
+                                           .new_exp_avg_sq = parameter.exp_avg_sq.data()};
+    if (IsLayerWise(settings.kind)) {
+      client::TrustSquares trust;
+      client::AppendTrustSquares(settings, streams, parameter.count(), trust);
+      settings.trust_ratio = client::TrustRatio(settings, client::NormOf(trust.param),
+                                                client::NormOf(trust.direction));
+    }
+    client::UpdateElements(settings, streams, parameter.count());
+    ++parameter.step;
     parameter.RoundValues();
     // Backward through a graph from before the update raises, as after an optimizer of Torch.
     parameter.tensor.unsafeGetTensorImpl()->bump_version();

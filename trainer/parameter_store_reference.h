@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "client/update_kernel.h"
 #include "gemini/element_type.h"
 #include "torch/nn/module.h"
 #include "trainer/parameter_store.h"
@@ -23,7 +24,8 @@ class ReferenceParameterStore final : public ParameterStore {
   static absl::StatusOr<std::unique_ptr<ReferenceParameterStore>> Create(
       torch::nn::Module& module, const OptimizerSettings& settings);
 
-  absl::StatusOr<UpdateResult> Update(double learning_rate, double max_grad_norm) override;
+  absl::StatusOr<UpdateResult> Update(const UpdateOptions& options) override;
+  OptimizerKind optimizer() const override { return settings_.kind; }
   absl::Status Read(absl::string_view name, ChunkKind kind, Sink sink) override;
   absl::Status Write(absl::string_view name, ChunkKind kind, Source source) override;
   absl::StatusOr<int64_t> TensorStep(absl::string_view name) const override;
@@ -53,6 +55,9 @@ class ReferenceParameterStore final : public ParameterStore {
   };
   explicit ReferenceParameterStore(const OptimizerSettings& settings) : settings_(settings) {}
   absl::StatusOr<int64_t> Find(absl::string_view name) const;
+  // Of its next update, without the trust ratio.
+  client::UpdateSettings SettingsOf(const Parameter& parameter, const UpdateOptions& options,
+                                    double clip_coefficient) const;
 
   const OptimizerSettings settings_;
   std::vector<Parameter> parameters_;  // In the module's order.

@@ -61,19 +61,22 @@ struct Moment {
   ChunkKind kind;
   absl::string_view name;
 };
-constexpr Moment kMoments[] = {{ChunkKind::kExpAvg, "exp_avg"},
-                               {ChunkKind::kExpAvgSq, "exp_avg_sq"}};
+std::vector<Moment> MomentsOf(OptimizerKind optimizer) {
+  std::vector<Moment> moments = {{ChunkKind::kExpAvg, "exp_avg"}};
+  if (HasSecondMoment(optimizer)) moments.push_back({ChunkKind::kExpAvgSq, "exp_avg_sq"});
+  return moments;
+}
 
 std::string MomentName(const Moment& moment, absl::string_view parameter) {
   return absl::StrCat(moment.name, ".", parameter);
 }
 
 std::vector<SafetensorsWriter::Declaration> Declarations(
-    absl::Span<const ParameterShape> parameters) {
+    absl::Span<const ParameterShape> parameters, OptimizerKind optimizer) {
   std::vector<SafetensorsWriter::Declaration> declarations;
   // The two moments of a parameter lie side by side, as they do in a bundle.
   for (const ParameterShape& parameter : parameters) {
-    for (const Moment& moment : kMoments) {
+    for (const Moment& moment : MomentsOf(optimizer)) {
       declarations.push_back(
           {MomentName(moment, parameter.name), SafetensorsDtype::kF32, parameter.shape});
     }
@@ -98,9 +101,10 @@ absl::Status WriteRunCheckpoint(const std::string& directory, const HfCheckpoint
                        }));
   GEMINI_ASSIGN_OR_RETURN(
       SafetensorsWriter writer,
-      SafetensorsWriter::Create(Inside(directory, kOptimizerFile), Declarations(parameters), {}));
+      SafetensorsWriter::Create(Inside(directory, kOptimizerFile),
+                                Declarations(parameters, store.optimizer()), {}));
   for (const ParameterShape& parameter : parameters) {
-    for (const Moment& moment : kMoments) {
+    for (const Moment& moment : MomentsOf(store.optimizer())) {
       GEMINI_RETURN_IF_ERROR(store.Read(
           parameter.name, moment.kind,
           [&](int64_t, absl::Span<const std::byte> piece) { return writer.AppendRaw(piece); }));
@@ -112,9 +116,10 @@ absl::Status WriteRunCheckpoint(const std::string& directory, const HfCheckpoint
 }
 
 absl::StatusOr<int64_t> RunCheckpointBytes(const HfCheckpoint& source,
-                                           absl::Span<const ParameterShape> parameters) {
+                                           absl::Span<const ParameterShape> parameters,
+                                           OptimizerKind optimizer) {
   GEMINI_ASSIGN_OR_RETURN(const int64_t optimizer_bytes,
-                          SafetensorsWriter::FileBytes(Declarations(parameters), {}));
+                          SafetensorsWriter::FileBytes(Declarations(parameters, optimizer), {}));
   return SavedTensorBytes(source, parameters, kRunSaveOptions) + optimizer_bytes + kSmallFilesBytes;
 }
 
@@ -147,7 +152,7 @@ absl::Status LoadOptimizer(const std::string& directory, const TrainerState& sta
       return absl::InvalidArgumentError(
           absl::StrCat(directory, ": its state has no step of ", parameter.name));
     }
-    for (const Moment& moment : kMoments) {
+    for (const Moment& moment : MomentsOf(store.optimizer())) {
       const SafetensorsTensor* tensor = reader.Find(MomentName(moment, parameter.name));
       if (tensor == nullptr || tensor->dtype != SafetensorsDtype::kF32 ||
           tensor->num_elements != parameter.num_elements()) {

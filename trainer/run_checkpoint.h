@@ -27,7 +27,8 @@ absl::Status WriteRunCheckpoint(const std::string& directory, const HfCheckpoint
 
 // Bytes that WriteRunCheckpoint will write, rounded up.
 absl::StatusOr<int64_t> RunCheckpointBytes(const HfCheckpoint& source,
-                                           absl::Span<const ParameterShape> parameters);
+                                           absl::Span<const ParameterShape> parameters,
+                                           OptimizerKind optimizer);
 
 // Streams the parameters of a checkpoint, after checking their names and shapes, into the store.
 absl::Status LoadParameters(const HfCheckpoint& checkpoint,

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <optional>
 #include <sstream>
 #include <system_error>
 
@@ -69,12 +70,27 @@ std::vector<ConfigKey> MakeKeys() {
        {"constant", "linear", "cosine"}});
   add({"warmup-steps", K::kCount, &C::warmup_steps, "N",
        "Steps over which the learning rate rises from 0", R::kFixed, 0, kMaxSteps});
-  add({"beta1", K::kNumber, &C::beta1, "X", "AdamW: decay of the first moment", R::kFixed, 0, 1});
-  add({"beta2", K::kNumber, &C::beta2, "X", "AdamW: decay of the second moment", R::kFixed, 0, 1});
-  add({"epsilon", K::kNumber, &C::epsilon, "X", "AdamW: added to the root of the second moment",
-       R::kFixed, 1e-30, 1});
+  add({"optimizer",
+       K::kChoice,
+       &C::optimizer,
+       "NAME",
+       "adamw, adam (with L2), sgd with momentum, or layer-wise: lamb, lars",
+       R::kFixed,
+       0,
+       0,
+       {kOptimizerKindNames.begin(), kOptimizerKindNames.end()}});
+  add({"beta1", K::kNumber, &C::beta1, "X", "adamw, adam, lamb: decay of the first moment",
+       R::kFixed, 0, 1});
+  add({"beta2", K::kNumber, &C::beta2, "X", "adamw, adam, lamb: decay of the second moment",
+       R::kFixed, 0, 1});
+  add({"epsilon", K::kNumber, &C::epsilon, "X",
+       "adamw, adam, lamb: added to the root of the second moment", R::kFixed, 1e-30, 1});
+  add({"momentum", K::kNumber, &C::momentum, "X", "sgd, lars: decay of the momentum", R::kFixed, 0,
+       1});
+  add({"trust-coefficient", K::kNumber, &C::trust_coefficient, "X",
+       "lars: part of a layer's norm that a step may change", R::kFixed, 1e-12, 1e6});
   add({"weight-decay", K::kNumber, &C::weight_decay, "X",
-       "AdamW: decay of parameters of two or more dimensions", R::kFixed, 0, 1e6});
+       "Decay of parameters of two or more dimensions", R::kFixed, 0, 1e6});
   add({"clip", K::kNumber, &C::clip, "X",
        "Largest global norm of a step's gradient; 0: no clipping", R::kFixed, 0, 1e12});
   add({"recompute", K::kSwitch, &C::recompute, "",
@@ -96,11 +112,12 @@ std::vector<ConfigKey> MakeKeys() {
        K::kChoice,
        &C::precision,
        "NAME",
-       "Of parameters, gradients and arithmetic; with bf16 a second half keeps the fp32 values",
+       "Of parameters, gradients and arithmetic; masters keep the fp32 values, and fp16 scales the "
+       "loss",
        R::kFixed,
        0,
        0,
-       {"fp32", "bf16"}});
+       {"fp32", "bf16", "fp16"}});
   add({"threads", K::kCount, &C::threads, "N",
        "Threads of one operator; 0: as many as Torch takes by itself", R::kFree, 0, 1024});
   add({"device-memory", K::kBytes, &C::device_memory, "SIZE",
@@ -363,6 +380,12 @@ ElementType RunConfig::element() const {
   }
   GEMINI_CHECK(false);  // The key has its choices.
   return ElementType::kFp32;
+}
+
+OptimizerKind RunConfig::optimizer_kind() const {
+  const std::optional<OptimizerKind> kind = OptimizerKindOf(optimizer);
+  GEMINI_CHECK(kind.has_value());  // The key has its choices.
+  return *kind;
 }
 
 absl::Span<const ConfigKey> ConfigKeys() {

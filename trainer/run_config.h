@@ -20,6 +20,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "gemini/element_type.h"
+#include "gemini/optimizer_kind.h"
 
 namespace gemini::trainer {
 
@@ -47,6 +48,9 @@ struct RunConfig {
   double beta2 = 0.999;
   double epsilon = 1e-8;
   double weight_decay = 0.01;
+  std::string optimizer = "adamw";  // An OptimizerKindName.
+  double momentum = 0.9;
+  double trust_coefficient = 1e-3;
   double clip = 1.0;  // 0: no clipping.
   int64_t accumulate = 1;
   std::string micro_batch_schedule = "horizontal";
@@ -75,7 +79,8 @@ struct RunConfig {
   bool reference = false;
   std::string log_level = "info";
   bool operator==(const RunConfig&) const = default;
-  ElementType element() const;  // Of `precision`.
+  ElementType element() const;           // Of `precision`.
+  OptimizerKind optimizer_kind() const;  // Of `optimizer`.
 };
 
 enum class KeyKind : uint8_t {

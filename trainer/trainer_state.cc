@@ -31,6 +31,8 @@ std::string ToJson(const TrainerState& state) {
   json["sequences_taken"] = state.sequences_taken;
   json["first_loss"] = state.first_loss;
   json["tensor_steps"] = state.tensor_steps;
+  json["loss_scale"] = state.loss_scale.value;
+  json["loss_scale_steps"] = state.loss_scale.steps_since;
   json["random_state"] = absl::BytesToHexString(state.random_state);
   return json.dump(1) + "\n";
 }
@@ -57,6 +59,14 @@ absl::StatusOr<TrainerState> ParseTrainerState(absl::string_view text, absl::str
   for (const auto& [name, step] : steps->items()) {
     if (!step.is_number_unsigned()) return bad(absl::StrCat("the step of ", name, " is no count"));
     state.tensor_steps[name] = step.get<int64_t>();
+  }
+  // Absent in files of before fp16.
+  if (const auto scale = json.find("loss_scale"); scale != json.end()) {
+    if (!scale->is_number() || !(scale->get<double>() >= 1) ||
+        !Count(json, "loss_scale_steps", state.loss_scale.steps_since)) {
+      return bad("a loss_scale that is none");
+    }
+    state.loss_scale.value = scale->get<double>();
   }
   const auto random = json.find("random_state");
   if (random == json.end() || !random->is_string()) return bad("no random_state");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a checkpoint holds besides parameters, so that a run goes on as if it had not stopped:
-//     trainer_state.json     step, sequences taken, the steps of each parameter, the random state
+//     trainer_state.json     step, sequences taken, the steps of each parameter, the random state, and the
+//                            scale of the loss
 //     optimizer.safetensors  "exp_avg.NAME" and "exp_avg_sq.NAME", fp32, for each parameter
 // This is the JSON; the moments stream through trainer/optimizer_file.h.
 // Errors: INVALID_ARGUMENT: not such a file (names what is wrong). NOT_FOUND and others: as
@@ -13,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "trainer/loss_scale.h"
 
 namespace gemini::trainer {
 
@@ -22,6 +24,7 @@ struct TrainerState {
   std::map<std::string, int64_t> tensor_steps;  // Steps in which each parameter had a gradient.
   std::string random_state;                     // Bytes of Torch's CPU generator.
   double first_loss = 0;                        // Of the run's first step, for the summary.
+  LossScale loss_scale = {};                    // Of fp16.
   bool operator==(const TrainerState&) const = default;
 };
 

@@ -63,6 +63,8 @@ class Loop {
   absl::Status Explain(const std::exception& error, absl::string_view what) const;
   static absl::Status AtStep(int64_t step, const absl::Status& status);
   void Account(const StoreUsage& usage);
+  bool scales_loss() const { return config_.element() == ElementType::kFp16; }
+  double loss_scale() const { return scales_loss() ? state_.loss_scale.value : 1; }
 
   const TrainingParts& parts_;
   const RunConfig& config_;
@@ -172,8 +174,9 @@ absl::StatusOr<double> Loop::ForwardBackwardVertically() {
   try {
     GEMINI_ASSIGN_OR_RETURN(
         const std::vector<double> losses,
-        RunVertically(parts_.model, micro_batches, parts_.activations,
-                      [&](int64_t i, double one) { return CheckLoss(i, one); }));
+        RunVertically(
+            parts_.model, micro_batches, parts_.activations,
+            [&](int64_t i, double one) { return CheckLoss(i, one); }, loss_scale()));
     for (const double one : losses) loss += one / static_cast<double>(config_.accumulate);
   } catch (const std::exception& error) {
     return Explain(error, "forward or backward");
@@ -190,6 +193,7 @@ absl::StatusOr<double> Loop::MicroBatch(int64_t micro_batch) {
     value = loss.item<double>();
     GEMINI_RETURN_IF_ERROR(CheckLoss(micro_batch, value));
     if (config_.accumulate > 1) loss = loss / static_cast<double>(config_.accumulate);
+    if (loss_scale() != 1) loss = loss * loss_scale();
     loss.backward();
   } catch (const std::exception& error) {
     return Explain(error, "forward or backward");
@@ -218,7 +222,17 @@ absl::Status Loop::Step() {
   parts_.store.ResetPeaks();
   GEMINI_ASSIGN_OR_RETURN(const double loss, ForwardBackward());
   const double rate = rate_.At(state_.step);
-  GEMINI_ASSIGN_OR_RETURN(const UpdateResult update, parts_.store.Update(rate, config_.clip));
+  const double scale = loss_scale();
+  GEMINI_ASSIGN_OR_RETURN(const UpdateResult update,
+                          parts_.store.Update({.learning_rate = rate,
+                                               .max_grad_norm = config_.clip,
+                                               .loss_scale = scale,
+                                               .skip_non_finite = scales_loss()}));
+  if (scales_loss() && !state_.loss_scale.After(update.skipped)) {
+    return absl::FailedPreconditionError(
+        "the gradients overflow fp16 however small the loss is: train with --precision bf16 or "
+        "fp32");
+  }
   try {
     parts_.model.zero_grad();
   } catch (const std::exception& error) {
@@ -243,6 +257,8 @@ absl::Status Loop::Step() {
   metrics.lr = rate;
   metrics.grad_norm = update.grad_norm;
   metrics.clip_coefficient = update.clip_coefficient;
+  metrics.loss_scale = scale;
+  metrics.skipped = update.skipped;
   metrics.seconds = seconds;
   metrics.tokens_per_second = static_cast<double>(tokens) / std::max(seconds, 1e-9);
   metrics.device_budget_bytes = usage.device_budget_bytes;

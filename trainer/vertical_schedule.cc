@@ -35,7 +35,7 @@ torch::Tensor Leaf(const torch::Tensor& hidden) { return hidden.detach().set_req
 
 absl::StatusOr<std::vector<double>> RunVertically(
     CausalLm& model, absl::Span<const torch::Tensor> micro_batches, ActivationStore& activations,
-    absl::FunctionRef<absl::Status(int64_t micro_batch, double loss)> check) {
+    absl::FunctionRef<absl::Status(int64_t micro_batch, double loss)> check, double loss_scale) {
   const at::AutoGradMode with_graph(true);
   const size_t count = micro_batches.size();
   std::vector<torch::Tensor> embedded;  // With its graph, which holds the tokens and little else.
@@ -65,6 +65,7 @@ absl::StatusOr<std::vector<double>> RunVertically(
     losses.push_back(loss.item<double>());
     GEMINI_RETURN_IF_ERROR(check(static_cast<int64_t>(i), losses.back()));
     if (count > 1) loss = loss / static_cast<double>(count);
+    if (loss_scale != 1) loss = loss * loss_scale;
     loss.backward();
     hidden[i] = leaf.grad();  // From here on: the gradient of the output of the block that is next.
   }

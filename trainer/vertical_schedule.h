@@ -22,10 +22,11 @@
 
 namespace gemini::trainer {
 
-// Adds the gradient of the mean loss over `micro_batches` (tokens as CausalLm::Loss takes) to .grad.
+// Adds the gradient of the mean loss over `micro_batches` (tokens as CausalLm::Loss takes), times
+// `loss_scale`, to .grad.
 // Returns each one's loss. `check` gets it before its backward; a status that is not OK ends the run.
 absl::StatusOr<std::vector<double>> RunVertically(
     CausalLm& model, absl::Span<const torch::Tensor> micro_batches, ActivationStore& activations,
-    absl::FunctionRef<absl::Status(int64_t micro_batch, double loss)> check);
+    absl::FunctionRef<absl::Status(int64_t micro_batch, double loss)> check, double loss_scale = 1);
 
 }  // namespace gemini::trainer

@@ -23,17 +23,21 @@
 #include "client/torch/scoped_fetch.h"
 #include "gemini/chunk_kind.h"
 #include "gemini/layout.h"
+#include "gemini/optimizer_kind.h"
 
 namespace gemini::client::hooks {
 
-// AdamW (client/update_rules.h). Decay applies to parameters of at least `decay_min_dimensions`
-// dimensions.
+// The update (client/update_rules.h has the formulas); what a kind does not name it ignores. Weight decay
+// applies to parameters of at least `decay_min_dimensions` dimensions.
 struct OptimizerSpec {
+  OptimizerKind kind = OptimizerKind::kAdamW;
   double learning_rate = 1e-3;
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-8;
   double weight_decay = 0.01;
+  double momentum = 0.9;             // Of SGD and LARS.
+  double trust_coefficient = 1e-3;   // Of LARS: eta.
   int64_t decay_min_dimensions = 2;  // 0: all are decayed, as torch::optim::AdamW does.
 };
 
@@ -43,12 +47,17 @@ struct StepOptions {
   // Step returns when the update is decided; it is carried out while the next forward runs, which waits
   // for each parameter where it needs it. False: Step returns when it is done. The same bits.
   bool overlap_update = true;
+  // What the loss was multiplied by before backward, for gradients of 16 bits; >= 1.
+  double loss_scale = 1;
+  // A NaN or an infinity in a gradient is no error: nothing is updated, and StepResult says so.
+  bool skip_non_finite = false;
 };
 
 struct StepResult {
-  int64_t step = 0;      // Completed steps, this one included.
-  double grad_norm = 0;  // Before clipping; 0 when no parameter had a gradient.
+  int64_t step = 0;      // Completed steps, this one included unless it was skipped.
+  double grad_norm = 0;  // Of the unscaled gradients, before clipping; 0 when no parameter had one.
   double clip_coefficient = 1;
+  bool skipped = false;  // By StepOptions::skip_non_finite.
 };
 
 struct ManagedTensorInfo {

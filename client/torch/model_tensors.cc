@@ -2,7 +2,6 @@
 #include "client/torch/model_tensors.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <utility>
 
@@ -94,8 +93,7 @@ absl::Status ModelTensors::MoveIntoChunks(StorageOwner& owner) {
 
 absl::Status ModelTensors::CommitValues(BundleId bundle) {
   const std::vector<TensorPiece>& pieces = pieces_[bundle.value()];
-  const absl::Span<const ChunkKind> kinds =
-      KindsOf(tensors_[pieces.front().tensor], ChunkKind::kParam);
+  const KindList kinds = KindsOf(tensors_[pieces.front().tensor], ChunkKind::kParam);
   std::vector<std::pair<ChunkKind, HostChunk>> fresh;
   for (const ChunkKind kind : kinds) {
     GEMINI_ASSIGN_OR_RETURN(HostChunk chunk, store_.AcquireSpare());
@@ -124,12 +122,11 @@ absl::Status ModelTensors::CommitValues(BundleId bundle) {
   return store_.Commit(bundle, 0, absl::MakeSpan(fresh));
 }
 
-absl::Span<const ChunkKind> ModelTensors::KindsOf(const ModelTensor& tensor,
-                                                  ChunkKind value) const {
-  // Frozen tensors and buffers are of any type, and have one chunk.
-  static constexpr std::array kAlone = {ChunkKind::kParam};
-  if (tensor.info.group != TensorGroup::kTrainable) return kAlone;
-  return KindsOfValue(store_.format(), value);
+KindList ModelTensors::KindsOf(const ModelTensor& tensor, ChunkKind value) const {
+  if (tensor.info.group == TensorGroup::kTrainable) return KindsOfValue(store_.format(), value);
+  KindList alone;  // Frozen tensors and buffers are of any type, and have one chunk.
+  alone.Add(ChunkKind::kParam);
+  return alone;
 }
 
 void ModelTensors::AdoptTensor(int64_t index, StorageOwner& owner) {

@@ -101,7 +101,7 @@ class ModelTensors {
   }
 
   // The chunks of a bundle that hold the fp32 values of `value` of the tensor, a kind that it has.
-  absl::Span<const ChunkKind> KindsOf(const ModelTensor& tensor, ChunkKind value) const;
+  KindList KindsOf(const ModelTensor& tensor, ChunkKind value) const;
 
   // NOT_FOUND: no such name.
   absl::StatusOr<int64_t> Find(absl::string_view name) const;

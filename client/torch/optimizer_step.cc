@@ -6,7 +6,9 @@
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
+#include "client/bundle_trust.h"
 #include "client/grad_norm.h"
+#include "client/trust_ratio.h"
 #include "gemini/status_macros.h"
 
 namespace gemini::client::hooks {
@@ -63,7 +65,7 @@ absl::StatusOr<double> GradientNorm(ModelTensors& tensors, GradientSquares& grad
   std::vector<double> all;
   for (size_t i = 0; i < squares.size(); ++i) {
     if (!std::isfinite(NormOf(squares[i]))) {
-      return absl::FailedPreconditionError(
+      return absl::OutOfRangeError(
           absl::StrCat("the gradient of ", tensors.tensors()[i].info.name,
                        " holds a NaN or an infinity: the step was not taken"));
     }
@@ -72,8 +74,7 @@ absl::StatusOr<double> GradientNorm(ModelTensors& tensors, GradientSquares& grad
   }
   const double norm = NormOf(all);
   if (!std::isfinite(norm)) {
-    return absl::FailedPreconditionError(
-        "the norm of all gradients overflows: the step was not taken");
+    return absl::OutOfRangeError("the norm of all gradients overflows: the step was not taken");
   }
   return norm;
 }
@@ -99,7 +100,7 @@ absl::Status LeaveDeviceForUpdate(ModelTensors& tensors, const DeviceUpdate& on_
 }
 
 Intent MakeIntent(const ModelTensors& tensors, const std::vector<bool>& has_gradient,
-                  const OptimizerSpec& optimizer, double learning_rate, double clip_coefficient,
+                  const OptimizerSpec& optimizer, double learning_rate, double gradient_scale,
                   int64_t step) {
   Intent intent;
   intent.step = step;
@@ -108,7 +109,9 @@ Intent MakeIntent(const ModelTensors& tensors, const std::vector<bool>& has_grad
   intent.beta2 = optimizer.beta2;
   intent.epsilon = optimizer.epsilon;
   intent.weight_decay = optimizer.weight_decay;
-  intent.clip_coefficient = clip_coefficient;
+  intent.gradient_scale = gradient_scale;
+  intent.optimizer = optimizer.kind;
+  intent.momentum = optimizer.momentum;
   for (size_t i = 0; i < has_gradient.size(); ++i) {
     const ModelTensor& tensor = tensors.tensors()[i];
     intent.tensors.push_back({.has_gradient = has_gradient[i],
@@ -116,6 +119,27 @@ Intent MakeIntent(const ModelTensors& tensors, const std::vector<bool>& has_grad
                               .step = tensor.step + (has_gradient[i] ? 1 : 0)});
   }
   return intent;
+}
+
+absl::Status FindTrustRatios(ModelTensors& tensors, const OptimizerSpec& optimizer,
+                             Intent& intent) {
+  std::vector<TrustSquares> squares(intent.tensors.size());
+  for (const ModelRange& range : tensors.ranges()) {
+    if (range.group != TensorGroup::kTrainable) continue;
+    for (int64_t i = 0; i < range.num_bundles; ++i) {
+      const BundleId bundle(range.first.value() + i);
+      GEMINI_RETURN_IF_ERROR(AppendBundleTrust(tensors.store(), bundle, tensors.pieces(bundle),
+                                               intent, absl::MakeSpan(squares)));
+    }
+  }
+  for (size_t i = 0; i < squares.size(); ++i) {
+    if (!intent.tensors[i].has_gradient) continue;
+    UpdateSettings settings = SettingsOf(intent, static_cast<int64_t>(i));
+    settings.trust_coefficient = optimizer.trust_coefficient;
+    intent.tensors[i].trust_ratio =
+        TrustRatio(settings, NormOf(squares[i].param), NormOf(squares[i].direction));
+  }
+  return absl::OkStatus();
 }
 
 std::vector<BundleId> BundlesToUpdate(const ModelTensors& tensors, const DeviceUpdate& on_device) {

@@ -26,7 +26,7 @@ void AddToDeviceUpdate(const ModelTensors& tensors, const std::vector<bool>& has
                        const KeptForUpdate& kept, DeviceUpdate& on_device);
 
 // Global norm of the gradients of the tensors with has_gradient[i], after those that `on_device` does not
-// have are written back. FAILED_PRECONDITION: it is not finite (names the first tensor whose part is not).
+// have are written back. OUT_OF_RANGE: it is not finite (names the first tensor whose part is not).
 absl::StatusOr<double> GradientNorm(ModelTensors& tensors, GradientSquares& squares,
                                     const DeviceUpdate& on_device,
                                     const std::vector<bool>& has_gradient);
@@ -39,10 +39,15 @@ absl::StatusOr<double> GradientNorm(ModelTensors& tensors, GradientSquares& squa
 absl::Status LeaveDeviceForUpdate(ModelTensors& tensors, const DeviceUpdate& on_device,
                                   const std::vector<bool>& has_gradient);
 
-// The intent of the update to `step` of the tensors with has_gradient[i], each at its own next step.
+// The intent of the update to `step` of the tensors with has_gradient[i], each at its own next step. Without
+// trust ratios.
 Intent MakeIntent(const ModelTensors& tensors, const std::vector<bool>& has_gradient,
-                  const OptimizerSpec& optimizer, double learning_rate, double clip_coefficient,
+                  const OptimizerSpec& optimizer, double learning_rate, double gradient_scale,
                   int64_t step);
+
+// Computes the trust ratios of a layer-wise intent, from what is in HOST and NVMe: all of it is, for such
+// bundles are not updated on DEVICE. Errors: of ChunkStore::Acquire.
+absl::Status FindTrustRatios(ModelTensors& tensors, const OptimizerSpec& optimizer, Intent& intent);
 
 // Every trainable bundle that is not updated on DEVICE, in the order of first use.
 std::vector<BundleId> BundlesToUpdate(const ModelTensors& tensors, const DeviceUpdate& on_device);

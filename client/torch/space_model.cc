@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/torch/space_model.h"
 
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -57,6 +58,10 @@ SpaceModel::~SpaceModel() {
 
 absl::StatusOr<StepResult> SpaceModel::Step(const StepOptions& options) {
   GEMINI_RETURN_IF_ERROR(session_.status());
+  if (!(options.loss_scale >= 1 && std::isfinite(options.loss_scale))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a loss scale of ", options.loss_scale, ": it is 1 or more"));
+  }
   GEMINI_RETURN_IF_ERROR(writer_.Flush());
   GEMINI_RETURN_IF_ERROR(tensors_->CheckStorages());
   GEMINI_RETURN_IF_ERROR(CheckUnpinned("the step was not taken"));
@@ -68,12 +73,12 @@ absl::StatusOr<StepResult> SpaceModel::Step(const StepOptions& options) {
   absl::StatusOr<StepResult> result = BeginUpdate(options, has_gradient, kept, on_device_ns);
   if (tensors_->phases() != nullptr) {
     std::vector<int32_t> updated;
-    for (size_t i = 0; result.ok() && i < has_gradient.size(); ++i) {
+    for (size_t i = 0; result.ok() && !result->skipped && i < has_gradient.size(); ++i) {
       if (has_gradient[i]) updated.push_back(tensors_->traced_index(static_cast<int64_t>(i)));
     }
     tensors_->phases()->EndUpdate(updated, on_device_ns);
   }
-  if (!result.ok()) return result;
+  if (!result.ok() || result->skipped) return result;
   session_.PublishStep(step_);
   if (!options.overlap_update) GEMINI_RETURN_IF_ERROR(tensors_->store().AwaitCommits());
   return result;
@@ -88,8 +93,13 @@ absl::StatusOr<StepResult> SpaceModel::BeginUpdate(const StepOptions& options,
   AddToDeviceUpdate(*tensors_, has_gradient, kept, on_device);
   if (tensors_->phases() != nullptr) tensors_->phases()->PauseMoves();
   StepResult result;
-  GEMINI_ASSIGN_OR_RETURN(result.grad_norm,
-                          GradientNorm(*tensors_, squares_, on_device, has_gradient));
+  const absl::StatusOr<double> norm = GradientNorm(*tensors_, squares_, on_device, has_gradient);
+  if (!norm.ok()) {
+    if (!absl::IsOutOfRange(norm.status())) return norm.status();
+    if (!options.skip_non_finite) return absl::FailedPreconditionError(norm.status().message());
+    return StepResult{.step = step_, .skipped = true};
+  }
+  result.grad_norm = *norm / options.loss_scale;
   result.clip_coefficient = ClipCoefficient(result.grad_norm, options.max_grad_norm);
   result.step = step_ + 1;
   GEMINI_RETURN_IF_ERROR(LeaveDeviceForUpdate(*tensors_, on_device, has_gradient));
@@ -98,8 +108,11 @@ absl::StatusOr<StepResult> SpaceModel::BeginUpdate(const StepOptions& options,
   const double learning_rate =
       options.learning_rate < 0 ? optimizer_.learning_rate : options.learning_rate;
   // Nothing is pending: the update thread does not read the intent now.
-  intent_ = MakeIntent(*tensors_, has_gradient, optimizer_, learning_rate, result.clip_coefficient,
-                       result.step);
+  intent_ = MakeIntent(*tensors_, has_gradient, optimizer_, learning_rate,
+                       result.clip_coefficient / options.loss_scale, result.step);
+  if (IsLayerWise(optimizer_.kind)) {
+    GEMINI_RETURN_IF_ERROR(FindTrustRatios(*tensors_, optimizer_, intent_));
+  }
   const int64_t begin_ns = TimelineNowNs();
   on_device.Update([this](const BundleInPlace& chunks) {
     UpdateInPlace(chunks, tensors_->pieces(chunks.bundle), intent_);
@@ -148,7 +161,8 @@ absl::Status SpaceModel::AwaitTensor(int64_t index) {
 absl::StatusOr<int64_t> SpaceModel::FindKind(absl::string_view name, ChunkKind kind) const {
   GEMINI_ASSIGN_OR_RETURN(const int64_t index, tensors_->Find(name));
   const bool has_moments = tensors_->tensors()[index].info.group == TensorGroup::kTrainable;
-  if (kind == ChunkKind::kParam || has_moments) return index;
+  const bool has_kind = kind != ChunkKind::kExpAvgSq || HasSecondMoment(optimizer_.kind);
+  if (kind == ChunkKind::kParam || (has_moments && has_kind)) return index;
   return absl::NotFoundError(absl::StrCat(name, " has no ", ChunkKindName(kind), " to access"));
 }
 

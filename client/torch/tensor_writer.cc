@@ -138,13 +138,13 @@ absl::StatusOr<TensorWriter::OpenChunk*> TensorWriter::Open(BundleId bundle, Chu
       return &open;
     }
   }
-  const absl::Span<const ChunkKind> kinds = tensors_.KindsOf(tensor, kind);
+  const KindList kinds = tensors_.KindsOf(tensor, kind);
   const auto num_open = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    size_t slots = 0;
-    for (const OpenChunk& open : open_) slots += open.chunks.size();
+    int64_t slots = 0;
+    for (const OpenChunk& open : open_) slots += static_cast<int64_t>(open.chunks.size());
     return slots;
   };
-  while (!open_.empty() && num_open() + kinds.size() > static_cast<size_t>(max_open_chunks_)) {
+  while (!open_.empty() && num_open() + kinds.size() > max_open_chunks_) {
     GEMINI_RETURN_IF_ERROR(Commit(0));
   }
   GEMINI_RETURN_IF_ERROR(tensors_.residency().Flush(tensors_.ranges()[tensor.range].of(kind)));
@@ -214,7 +214,7 @@ absl::Status TensorWriter::Read(int64_t index, ChunkKind kind, ManagedModel::Byt
   GEMINI_RETURN_IF_ERROR(tensors_.residency().Flush(tensors_.ranges()[tensor.range].of(kind)));
   const bool has_bytes = kind != ChunkKind::kGrad || tensor.tensor.grad().defined();
   ChunkStore& store = tensors_.store();
-  const absl::Span<const ChunkKind> kinds = tensors_.KindsOf(tensor, kind);
+  const KindList kinds = tensors_.KindsOf(tensor, kind);
   for (int64_t i = 0; i < tensor.place.num_bundles; ++i) {
     const BundleId bundle(tensor.place.first_bundle.value() + i);
     std::vector<std::pair<ChunkKind, HostChunk>> chunks;

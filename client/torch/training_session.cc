@@ -132,7 +132,7 @@ absl::StatusOr<ManagedModel*> TrainingSession::Manage(torch::nn::Module& module,
     GEMINI_ASSIGN_OR_RETURN(std::vector<ModuleTensor> tensors,
                             CollectModuleTensors(module, options.first_use_order));
     std::vector<TensorSpec> specs;
-    StateFormat format;
+    StateFormat format = {.optimizer = optimizer.kind};
     for (const ModuleTensor& tensor : tensors) {
       specs.push_back({tensor.names.front(), tensor.tensor.numel() * ElementBytes(tensor.element),
                        tensor.group});
@@ -149,9 +149,8 @@ absl::StatusOr<ManagedModel*> TrainingSession::Manage(torch::nn::Module& module,
     int64_t chunks = 0;
     for (int64_t i = 0; i < layout.num_bundles(); ++i) {
       // Of a frozen tensor or buffer one.
-      chunks += layout.group(BundleId(i)) == TensorGroup::kTrainable
-                    ? static_cast<int64_t>(TrainableKinds(format).size())
-                    : 1;
+      chunks +=
+          layout.group(BundleId(i)) == TensorGroup::kTrainable ? TrainableKinds(format).size() : 1;
     }
     const auto free_slots = [&](Tier tier, int64_t asked_bytes) {
       const int64_t left = session.granted_bytes()[tier] - state_->spaces_bytes[tier];

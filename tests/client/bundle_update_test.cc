@@ -5,10 +5,14 @@
 #include <bit>
 #include <cstring>
 #include <random>
+#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "client/bundle_trust.h"
 #include "client/element_values.h"
+#include "client/trust_ratio.h"
 #include "client/update_kernel.h"
 #include "gemini/half_float.h"
 #include "gemini/spare_slots.h"
@@ -24,7 +28,9 @@ constexpr std::array<int64_t, 3> kFirst = {0, 256, 1792};
 constexpr std::array<int64_t, 3> kCount = {200, 1400, 200};
 
 // In every format a bundle of 2,048 elements or, in fp32, the first half of them.
-class BundleUpdateTest : public SessionFixture, public ::testing::WithParamInterface<ElementType> {
+class BundleUpdateTest
+    : public SessionFixture,
+      public ::testing::WithParamInterface<std::tuple<ElementType, OptimizerKind>> {
  protected:
   void SetUp() override {
     const int64_t slots = UpdateSlots(format_) + 4;
@@ -61,7 +67,7 @@ class BundleUpdateTest : public SessionFixture, public ::testing::WithParamInter
   void CommitRandomParameters() {
     values_ = RandomValues();
     std::vector<std::pair<ChunkKind, HostChunk>> fresh;
-    ValueChunks to = {.element = GetParam(), .chunk_bytes = kTestChunkBytes};
+    ValueChunks to = {.element = element_, .chunk_bytes = kTestChunkBytes};
     for (const ChunkKind kind : KindsOfValue(format_, ChunkKind::kParam)) {
       ASSERT_OK_AND_ASSIGN(HostChunk spare, store_->AcquireSpare());
       to.chunks.push_back(spare.data());
@@ -76,7 +82,7 @@ class BundleUpdateTest : public SessionFixture, public ::testing::WithParamInter
     ASSERT_OK_AND_ASSIGN(const HostChunk grad,
                          store_->AcquireToOverwrite(ChunkOf(BundleId(0), ChunkKind::kGrad)));
     const ValueChunks at = {
-        .element = GetParam(), .chunk_bytes = kTestChunkBytes, .chunks = {grad.data()}};
+        .element = element_, .chunk_bytes = kTestChunkBytes, .chunks = {grad.data()}};
     StoreValues(at, 0, grads_);
     LoadValues(at, 0, absl::MakeSpan(grads_));  // As rounded to the format.
   }
@@ -86,7 +92,7 @@ class BundleUpdateTest : public SessionFixture, public ::testing::WithParamInter
     std::vector<float> values(static_cast<size_t>(num_elements_));
     std::vector<HostChunk> held;
     ValueChunks from = {
-        .element = GetParam(), .is_moment = IsMoment(value), .chunk_bytes = kTestChunkBytes};
+        .element = element_, .is_moment = IsMoment(value), .chunk_bytes = kTestChunkBytes};
     for (const ChunkKind kind : KindsOfValue(format_, value)) {
       auto chunk = store_->Acquire(ChunkOf(BundleId(0), kind));
       EXPECT_OK(chunk);
@@ -98,28 +104,35 @@ class BundleUpdateTest : public SessionFixture, public ::testing::WithParamInter
     return values;
   }
 
-  static Intent IntentFor(int64_t step) {
+  Intent IntentFor(int64_t step) const {
     return {.step = step,
             .learning_rate = 0.1,
             .beta1 = 0.9,
             .beta2 = 0.99,
             .epsilon = 1e-6,
             .weight_decay = 0.1,
-            .clip_coefficient = 0.5,
-            .tensors = {{true, true, step}, {true, false, step + 4}, {false, true, 0}}};
+            .gradient_scale = 0.5,
+            .optimizer = optimizer_,
+            .momentum = 0.75,
+            .tensors = {{true, true, step, 0.25}, {true, false, step + 4, 2}, {false, true, 0}}};
   }
-  static UpdateSettings SettingsFor(const Intent& intent, int64_t tensor) {
-    return {.learning_rate = intent.learning_rate,
+  UpdateSettings SettingsFor(const Intent& intent, int64_t tensor) const {
+    return {.kind = optimizer_,
+            .learning_rate = intent.learning_rate,
             .beta1 = intent.beta1,
             .beta2 = intent.beta2,
             .epsilon = intent.epsilon,
             .weight_decay = intent.tensors[tensor].decayed ? intent.weight_decay : 0,
+            .momentum = intent.momentum,
             .step = intent.tensors[tensor].step,
-            .gradient_scale = intent.clip_coefficient};
+            .gradient_scale = intent.gradient_scale,
+            .trust_ratio = intent.tensors[tensor].trust_ratio};
   }
 
-  const StateFormat format_ = {.element = GetParam()};
-  const int64_t width_ = ElementBytes(GetParam());
+  const ElementType element_ = std::get<ElementType>(GetParam());
+  const OptimizerKind optimizer_ = std::get<OptimizerKind>(GetParam());
+  const StateFormat format_ = {.element = element_, .optimizer = optimizer_};
+  const int64_t width_ = ElementBytes(element_);
   const int64_t num_elements_ = kTestChunkBytes / width_;
   std::mt19937_64 random_{3};
   ChunkStore* store_ = nullptr;
@@ -128,8 +141,13 @@ class BundleUpdateTest : public SessionFixture, public ::testing::WithParamInter
   std::vector<float> values_, grads_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Formats, BundleUpdateTest, ::testing::ValuesIn(kAllElementTypes),
-                         [](const auto& test) { return std::string(ElementTypeName(test.param)); });
+INSTANTIATE_TEST_SUITE_P(Formats, BundleUpdateTest,
+                         ::testing::Combine(::testing::ValuesIn(kAllElementTypes),
+                                            ::testing::ValuesIn(kAllOptimizerKinds)),
+                         [](const auto& test) {
+                           return absl::StrCat(ElementTypeName(std::get<0>(test.param)), "_",
+                                               OptimizerKindName(std::get<1>(test.param)));
+                         });
 
 TEST_P(BundleUpdateTest, UpdatesTheTensorsWithAGradientAndKeepsTheOthers) {
   std::vector<float> exp_avg(values_.size()), exp_avg_sq(values_.size());
@@ -158,7 +176,11 @@ TEST_P(BundleUpdateTest, UpdatesTheTensorsWithAGradientAndKeepsTheOthers) {
     EXPECT_EQ(store_->CommittedStep(BundleId(0)), step);
     EXPECT_EQ(Read(ChunkKind::kParam), expected);
     EXPECT_EQ(Read(ChunkKind::kExpAvg), exp_avg);
-    EXPECT_EQ(Read(ChunkKind::kExpAvgSq), exp_avg_sq);
+    if (HasSecondMoment(optimizer_)) {
+      EXPECT_EQ(Read(ChunkKind::kExpAvgSq), exp_avg_sq);
+    } else {
+      EXPECT_FALSE(store_->HasPayload(ChunkOf(BundleId(0), ChunkKind::kExpAvgSq)));
+    }
   }
   ASSERT_OK_AND_ASSIGN(const HostChunk param,
                        store_->Acquire(ChunkOf(BundleId(0), ChunkKind::kParam)));
@@ -166,7 +188,7 @@ TEST_P(BundleUpdateTest, UpdatesTheTensorsWithAGradientAndKeepsTheOthers) {
     uint32_t bits = 0;  // What models compute with.
     std::memcpy(&bits, param.data() + static_cast<int64_t>(i) * width_,
                 static_cast<size_t>(width_));
-    switch (GetParam()) {
+    switch (element_) {
       case ElementType::kFp32:
         ASSERT_EQ(bits, std::bit_cast<uint32_t>(expected[i])) << i;
         break;
@@ -177,6 +199,35 @@ TEST_P(BundleUpdateTest, UpdatesTheTensorsWithAGradientAndKeepsTheOthers) {
         ASSERT_EQ(bits, Fp16Of(expected[i])) << i;
         break;
     }
+  }
+}
+
+// The squares that a trust ratio is made of are those of the whole tensor, wherever its elements lie.
+TEST_P(BundleUpdateTest, TrustSquaresAreThoseOfEachTensorInOneRun) {
+  if (!IsLayerWise(optimizer_)) GTEST_SKIP() << "of no use";
+  const Intent first = IntentFor(1);
+  ASSERT_OK(store_->BeginUpdate(first, {BundleId(0)}));
+  ASSERT_OK(UpdateBundle(*store_, BundleId(0), pieces_, first));
+  const Intent intent = IntentFor(2);
+  std::vector<TrustSquares> squares(3);
+  ASSERT_OK(AppendBundleTrust(*store_, BundleId(0), pieces_, intent, absl::MakeSpan(squares)));
+  const std::vector<float> values = Read(ChunkKind::kParam);
+  const std::vector<float> exp_avg = Read(ChunkKind::kExpAvg);
+  std::vector<float> exp_avg_sq(values.size());
+  if (HasSecondMoment(optimizer_)) exp_avg_sq = Read(ChunkKind::kExpAvgSq);
+  for (size_t i = 0; i < counts_.size(); ++i) {
+    TrustSquares expected;
+    if (intent.tensors[i].has_gradient) {
+      const int64_t at = kFirst[i];
+      AppendTrustSquares(SettingsFor(intent, static_cast<int64_t>(i)),
+                         {.param = &values[at],
+                          .grad = &grads_[at],
+                          .exp_avg = &exp_avg[at],
+                          .exp_avg_sq = &exp_avg_sq[at]},
+                         counts_[i], expected);
+    }
+    EXPECT_EQ(squares[i].param, expected.param) << i;
+    EXPECT_EQ(squares[i].direction, expected.direction) << i;
   }
 }
 

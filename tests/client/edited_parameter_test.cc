@@ -96,7 +96,7 @@ TEST_P(EditedParameterTest, ChangedElementsGetTheirNumberAndOthersKeepTheirValue
 
 TEST_P(EditedParameterTest, WithoutASlotForTheMasterNothingChanges) {
   const auto kinds =
-      static_cast<int64_t>(KindsOfValue({.element = GetParam()}, ChunkKind::kParam).size());
+      KindsOfValue({.element = GetParam()}, ChunkKind::kParam).size();
   Open(kinds + 1, /*nvme_slots=*/0);  // One spare: that of the parameter.
   EXPECT_THAT(CommitEdited(*store_, kParam, Edited()),
               StatusIs(absl::StatusCode::kResourceExhausted));

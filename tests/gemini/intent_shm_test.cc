@@ -26,10 +26,10 @@ struct Segment {
   IntentShm& slot() {
     return *reinterpret_cast<IntentShm*>(bytes + IntentSlotBytes(kTensors, kBundles));
   }
-  std::atomic<uint64_t>& tensor(int64_t index) {
-    return reinterpret_cast<std::atomic<uint64_t>*>(&slot() + 1)[index];
-  }
-  std::atomic<uint64_t>& bundle(int64_t index) { return tensor(kTensors + index); }
+  std::atomic<uint64_t>& tensor(int64_t index) { return words()[2 * index]; }
+  std::atomic<uint64_t>& trust_ratio(int64_t index) { return words()[2 * index + 1]; }
+  std::atomic<uint64_t>& bundle(int64_t index) { return words()[2 * kTensors + index]; }
+  std::atomic<uint64_t>* words() { return reinterpret_cast<std::atomic<uint64_t>*>(&slot() + 1); }
 
   Segment() {
     slot().step = 7;
@@ -38,12 +38,15 @@ struct Segment {
     slot().beta2 = std::bit_cast<uint64_t>(0.999);
     slot().epsilon = std::bit_cast<uint64_t>(1e-8);
     slot().weight_decay = std::bit_cast<uint64_t>(0.01);
-    slot().clip_coefficient = std::bit_cast<uint64_t>(0.5);
+    slot().gradient_scale = std::bit_cast<uint64_t>(0.5);
     slot().kernel_version = 4;
     slot().num_tensors = kTensors;
     tensor(0) = PackTensorIntent({.has_gradient = true, .decayed = true, .step = 7});
     tensor(1) = PackTensorIntent({.has_gradient = false, .decayed = true, .step = 2});
     tensor(2) = PackTensorIntent({.has_gradient = true, .decayed = false, .step = 5});
+    for (int64_t i = 0; i < kTensors; ++i) trust_ratio(i) = std::bit_cast<uint64_t>(0.25);
+    slot().optimizer = static_cast<uint64_t>(OptimizerKind::kLars);
+    slot().momentum = std::bit_cast<uint64_t>(0.75);
     bundle(1) = 5 + 1;
     word = PackIntentWord(7, 1);
   }
@@ -52,17 +55,20 @@ struct Segment {
 
 TEST(IntentShmTest, ReadsWhatItsWordNames) {
   Segment segment;
-  const Intent expected = {.step = 7,
-                           .learning_rate = 1e-3,
-                           .beta1 = 0.9,
-                           .beta2 = 0.999,
-                           .epsilon = 1e-8,
-                           .weight_decay = 0.01,
-                           .clip_coefficient = 0.5,
-                           .kernel_version = 4,
-                           .skip = false,
-                           .tensors = {{true, true, 7}, {false, true, 2}, {true, false, 5}},
-                           .on_device = {{BundleId(1), 5}}};
+  const Intent expected = {
+      .step = 7,
+      .learning_rate = 1e-3,
+      .beta1 = 0.9,
+      .beta2 = 0.999,
+      .epsilon = 1e-8,
+      .weight_decay = 0.01,
+      .gradient_scale = 0.5,
+      .optimizer = OptimizerKind::kLars,
+      .momentum = 0.75,
+      .kernel_version = 4,
+      .skip = false,
+      .tensors = {{true, true, 7, 0.25}, {false, true, 2, 0.25}, {true, false, 5, 0.25}},
+      .on_device = {{BundleId(1), 5}}};
   EXPECT_EQ(segment.Read(), expected);
 }
 
@@ -88,8 +94,12 @@ TEST(IntentShmTest, WhatNoHonestClientWritesIsNone) {
       [](Segment& s) { s.slot().beta2 = std::bit_cast<uint64_t>(1.0); },
       [](Segment& s) { s.slot().epsilon = std::bit_cast<uint64_t>(-1.0); },
       [nan](Segment& s) { s.slot().weight_decay = std::bit_cast<uint64_t>(nan); },
-      [](Segment& s) { s.slot().clip_coefficient = std::bit_cast<uint64_t>(1.5); },
-      [nan](Segment& s) { s.slot().clip_coefficient = std::bit_cast<uint64_t>(nan); },
+      [](Segment& s) { s.slot().gradient_scale = std::bit_cast<uint64_t>(1.5); },
+      [nan](Segment& s) { s.slot().gradient_scale = std::bit_cast<uint64_t>(nan); },
+      [](Segment& s) { s.slot().optimizer = kNumOptimizerKinds; },
+      [](Segment& s) { s.slot().momentum = std::bit_cast<uint64_t>(1.0); },
+      [nan](Segment& s) { s.trust_ratio(2) = std::bit_cast<uint64_t>(nan); },
+      [](Segment& s) { s.trust_ratio(0) = std::bit_cast<uint64_t>(-1.0); },
       [](Segment& s) { s.bundle(0) = NumCommitRecords(kBundles) + 1; },  // A record past the last.
       [](Segment& s) { s.bundle(1) = ~uint64_t{0}; },
   };

@@ -47,7 +47,7 @@ TEST(TraceWireTest, WhatNoTraceHasIsRefused) {
 
 TEST(TraceWireTest, AnElementTypeThatDoesNotExistIsRefused) {
   flatbuffers::FlatBufferBuilder builder;
-  const std::vector<wire::TracedTensor> tensors = {wire::TracedTensor(8, 0, 0, 3)};
+  const std::vector<wire::TracedTensor> tensors = {wire::TracedTensor(8, 0, 0, 3, 0)};
   const std::vector<wire::TracedOperator> operators = {wire::TracedOperator(1, 0, 0, 0)};
   const auto tensor_list = builder.CreateVectorOfStructs(tensors);
   const auto operator_list = builder.CreateVectorOfStructs(operators);
@@ -55,7 +55,8 @@ TEST(TraceWireTest, AnElementTypeThatDoesNotExistIsRefused) {
                           wire::CreateTrace(builder, 0, tensor_list, operator_list, 0, 0, 0));
   const std::string bytes(reinterpret_cast<const char*>(builder.GetBufferPointer()),
                           builder.GetSize());
-  EXPECT_THAT(DecodeTrace(bytes), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("of type 3")));
+  EXPECT_THAT(DecodeTrace(bytes),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("of type 3")));
 }
 
 // Property: bytes with some changed are a trace that passes the checks, or are refused.

@@ -86,7 +86,7 @@ TEST_F(ParameterStoreReferenceTest, FollowsTheOptimizerOfTorch) {
     optimizer.step();
     ours_.zero_grad();
     ours_.Loss(input).backward();
-    ASSERT_OK_AND_ASSIGN(const UpdateResult result, store_->Update(1e-2, 0.05));
+    ASSERT_OK_AND_ASSIGN(const UpdateResult result, store_->Update({.learning_rate = 1e-2, .max_grad_norm = 0.05}));
     EXPECT_NEAR(result.grad_norm, norm, 1e-5 * norm);
   }
   for (const auto& item : theirs_.named_parameters()) {
@@ -102,7 +102,7 @@ TEST_F(ParameterStoreReferenceTest, AGradientThatIsNotFiniteIsNamedAndChangesNot
   ours_.Loss(torch::randn({8, 33})).backward();
   ours_.second->bias.mutable_grad()[2] = std::numeric_limits<float>::infinity();
   const torch::Tensor before = ours_.first->weight.detach().clone();
-  EXPECT_THAT(store_->Update(1e-2, 0),
+  EXPECT_THAT(store_->Update({.learning_rate = 1e-2}),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("second.bias")));
   EXPECT_TRUE(torch::equal(ours_.first->weight, before));
   EXPECT_THAT(store_->TensorStep("first.weight"), IsOkAndHolds(0));
@@ -112,7 +112,7 @@ TEST_F(ParameterStoreReferenceTest, WhatIsReadAndWrittenBackContinuesTheSame) {
   Model other;
   ASSERT_OK_AND_ASSIGN(const auto copy, ReferenceParameterStore::Create(other, settings_));
   ours_.Loss(torch::ones({8, 33})).backward();
-  ASSERT_OK(store_->Update(1e-2, 0));
+  ASSERT_OK(store_->Update({.learning_rate = 1e-2}));
   for (const auto& item : ours_.named_parameters()) {
     for (const ChunkKind kind : {ChunkKind::kParam, ChunkKind::kExpAvg, ChunkKind::kExpAvgSq}) {
       std::vector<std::byte> bytes;
@@ -132,8 +132,8 @@ TEST_F(ParameterStoreReferenceTest, WhatIsReadAndWrittenBackContinuesTheSame) {
     model->zero_grad();
     model->Loss(torch::ones({8, 33})).backward();
   }
-  ASSERT_OK(store_->Update(1e-2, 0));
-  ASSERT_OK(copy->Update(1e-2, 0));
+  ASSERT_OK(store_->Update({.learning_rate = 1e-2}));
+  ASSERT_OK(copy->Update({.learning_rate = 1e-2}));
   for (const auto& item : ours_.named_parameters()) {
     EXPECT_TRUE(torch::equal(item.value(), other.named_parameters()[item.key()])) << item.key();
   }

@@ -98,6 +98,20 @@ class ParityTest(train_program.TrainTest):
         self.check(self.train("block_by_block", **vertical, reference=True), "vertical", budget,
                    **vertical)
 
+    def test_every_optimizer_and_fp16(self):
+        runs = ({"optimizer": "adam"}, {"optimizer": "sgd", "lr": 0.05},
+                {"optimizer": "lamb", "lr": 0.01}, {"optimizer": "lars", "lr": 1.0},
+                {"optimizer": "lamb", "lr": 0.01, "precision": "bf16"},
+                {"optimizer": "sgd", "lr": 0.05, "precision": "fp16"},
+                {"optimizer": "adamw", "precision": "fp16", "accumulate": 2, "clip": 0.5, "batch": 1})
+        for i, run in enumerate(runs):
+            with self.subTest(run):
+                keys = self.keys(self.model, **dict({"steps": 6}, **run))
+                reference = self.train(f"reference{i}", **keys, reference=True)
+                self.check(reference, f"managed{i}", self.measured_budget(**keys), **keys)
+                losses = [line["loss"] for line in train_program.steps(reference)]
+                self.assertLess(losses[-1], losses[0], "nothing was learned")
+
     def test_recomputation(self):
         keys = self.keys(self.model)
         reference = self.train("reference", **keys, reference=True)

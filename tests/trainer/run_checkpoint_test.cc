@@ -33,7 +33,8 @@ class PiecewiseStore final : public ParameterStore {
       steps_[parameter.name] = seed == 0 ? 0 : 7;
     }
   }
-  absl::StatusOr<UpdateResult> Update(double, double) override { return UpdateResult(); }
+  absl::StatusOr<UpdateResult> Update(const UpdateOptions&) override { return UpdateResult(); }
+  OptimizerKind optimizer() const override { return OptimizerKind::kAdamW; }
   absl::Status Read(absl::string_view name, ChunkKind kind, Sink sink) override {
     const absl::Span<std::byte> all = Bytes(name, kind);
     for (size_t at = 0; at < all.size(); at += static_cast<size_t>(piece_bytes_)) {
@@ -117,7 +118,7 @@ TEST_F(RunCheckpointTest, EveryBitComesBackThroughPiecesAndWindows) {
   for (const auto& entry : std::filesystem::directory_iterator(directory)) {
     written += static_cast<int64_t>(entry.file_size());
   }
-  ASSERT_OK_AND_ASSIGN(const int64_t promised, RunCheckpointBytes(source, parameters));
+  ASSERT_OK_AND_ASSIGN(const int64_t promised, RunCheckpointBytes(source, parameters, OptimizerKind::kAdamW));
   EXPECT_LE(written, promised);
 
   PiecewiseStore back(parameters, 4096, /*seed=*/0);

@@ -20,6 +20,7 @@ TrainerState Some() {
   state.tensor_steps = {{"transformer.wte.weight", 5}, {"unused", 0}};
   state.random_state = std::string("\x00\xff\x10 a", 5);
   state.first_loss = 1.0 / 3;
+  state.loss_scale = {.value = 512, .steps_since = 7};
   return state;
 }
 
