@@ -13,7 +13,9 @@
 #include <memory>
 #include <utility>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "gemini/errno_status.h"
 #include "gemini/layout.h"
 #include "gemini/unique_fd.h"
@@ -93,6 +95,9 @@ class NvmeIoFaulty : public NvmeIo {
         });
         return;
     }
+  }
+  void Forget(absl::Span<const int> host_fds, absl::AnyInvocable<void()> forgotten) override {
+    real_->Forget(host_fds, std::move(forgotten));
   }
 
  private:
