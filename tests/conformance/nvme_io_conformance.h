@@ -2,103 +2,21 @@
 // What every NvmeIo must do; an implementation joins with one INSTANTIATE_TEST_SUITE_P.
 #pragma once
 #include <fcntl.h>
-#include <signal.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
-#include <cstdlib>
 #include <cstring>
-#include <functional>
 #include <latch>
-#include <memory>
 #include <numeric>
-#include <ostream>
 #include <random>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "gemini/byte_size.h"
-#include "gemini/layout.h"
-#include "gemini/mapped_memory.h"
-#include "server/nvme_io.h"
-#include "server/sealed_memfd.h"
-#include "tests/status_matchers.h"
+#include "tests/conformance/nvme_io_ends_conformance.h"
+#include "tests/conformance/nvme_io_fixture.h"
 
 namespace gemini::server {
-
-struct NvmeIoCase {
-  std::string name;
-  std::function<std::unique_ptr<NvmeIo>()> make;
-  bool direct = false;  // The extent is open with O_DIRECT.
-  friend void PrintTo(const NvmeIoCase& tested, std::ostream* out) { *out << tested.name; }
-};
-
-class NvmeIoConformance : public ::testing::TestWithParam<NvmeIoCase> {
- protected:
-  static constexpr int64_t kChunk = 256 * kKiB;
-  static constexpr int64_t kChunks = 16;
-
-  void SetUp() override {
-    ::signal(SIGXFSZ, SIG_IGN);  // As geminid does.
-    ASSERT_OK_AND_ASSIGN(host_, MakeSealedMemfd("host", kChunks * kChunk, MemfdPages::kAllocated));
-    std::string name = ::testing::TempDir() + "/extent-XXXXXX";
-    file_ = UniqueFd(::mkstemp(name.data()));
-    ASSERT_TRUE(file_);
-    const int direct = GetParam().direct ? O_DIRECT : 0;
-    nvme_ = UniqueFd(::open(name.c_str(), O_RDWR | O_CLOEXEC | direct));
-    ASSERT_TRUE(nvme_) << "no O_DIRECT in " << ::testing::TempDir();
-    ::unlink(name.c_str());
-    ASSERT_EQ(::posix_fallocate(file_.get(), 0, kChunks * kChunk), 0);
-    io_ = GetParam().make();
-  }
-
-  NvmeTransfer Transfer(IoOperation operation, int64_t host_chunk, int64_t nvme_chunk) const {
-    return {operation, host_.get(), host_chunk * kChunk, nvme_.get(), nvme_chunk * kChunk, kChunk};
-  }
-  absl::Status Run(const NvmeTransfer& transfer) {
-    std::latch done(1);
-    absl::Status result;
-    io_->Submit(transfer, [&](const absl::Status& status) {
-      result = status;
-      done.count_down();
-    });
-    done.wait();
-    return result;
-  }
-  void FillHost(int64_t chunk, char value) const {
-    const std::string bytes(kChunk, value);
-    ASSERT_EQ(::pwrite(host_.get(), bytes.data(), kChunk, chunk * kChunk), kChunk);
-  }
-  static std::string Chunk(int fd, int64_t chunk) {
-    std::string bytes(kChunk, '\0');
-    EXPECT_EQ(::pread(fd, bytes.data(), kChunk, chunk * kChunk), kChunk);
-    return bytes;
-  }
-
-  void Forget(int host_fd) {
-    std::latch forgotten(1);
-    io_->Forget({host_fd}, [&] { forgotten.count_down(); });
-    forgotten.wait();
-  }
-
-  UniqueFd host_;
-  UniqueFd file_;  // What nvme_ is, for the test itself: through the page cache.
-  UniqueFd nvme_;
-  std::unique_ptr<NvmeIo> io_;
-};
-
-// A slab that a test looks into, longer than what an engine may take as one piece.
-struct MappedSlab {
-  explicit MappedSlab(int64_t size_bytes)
-      : fd(*MakeSealedMemfd("slab", size_bytes, MemfdPages::kAllocated)),
-        memory(*MappedMemory::Map(fd.get(), size_bytes, MappedMemory::Access::kReadWrite)) {}
-  uint64_t* words() const { return reinterpret_cast<uint64_t*>(memory.data()); }
-  UniqueFd fd;
-  MappedMemory memory;
-};
 
 TEST_P(NvmeIoConformance, AChunkGoesOutAndComesBackToAnotherSlotAlone) {
   FillHost(2, 'x');
@@ -132,39 +50,6 @@ TEST_P(NvmeIoConformance, EachOfManyTransfersReportsOnce) {
   for (int i = 0; i < kChunks; ++i) {
     EXPECT_EQ(Chunk(file_.get(), i), std::string(kChunk, static_cast<char>('a' + i)));
   }
-}
-
-TEST_P(NvmeIoConformance, AnExtentThatEndsEarlyIsDataLoss) {
-  ASSERT_EQ(::ftruncate(file_.get(), 3 * kChunk + 5000), 0);
-  EXPECT_THAT(Run(Transfer(IoOperation::kRead, 0, 3)), StatusIs(absl::StatusCode::kDataLoss));
-  EXPECT_OK(Run(Transfer(IoOperation::kRead, 0, 2)));
-}
-
-TEST_P(NvmeIoConformance, ALongTransferPastTheEndIsDataLossOnce) {
-  constexpr int64_t kLong = 3 * kMiB;
-  const MappedSlab slab(kLong);
-  ASSERT_EQ(::ftruncate(file_.get(), kMiB + 3 * kPageBytes + 100), 0);
-  EXPECT_THAT(Run({IoOperation::kRead, slab.fd.get(), 0, nvme_.get(), 0, kLong}),
-              StatusIs(absl::StatusCode::kDataLoss));
-}
-
-// Each of the kernel's answers is a page: that is how it reads out its own files.
-TEST_P(NvmeIoConformance, AShortReadGoesOnWhereItStopped) {
-  const UniqueFd kernel_types(::open("/sys/kernel/btf/vmlinux", O_RDONLY | O_CLOEXEC));
-  if (!kernel_types) GTEST_SKIP() << "this kernel has no file of types";
-  constexpr int64_t kRead = kMiB + 5 * kPageBytes;
-  std::string expected(kRead, '\0');
-  ASSERT_EQ(::pread(kernel_types.get(), expected.data(), kRead, kPageBytes), kPageBytes)
-      << "it is no source of short reads any more";
-  for (int64_t at = kPageBytes; at < kRead; at += kPageBytes) {
-    ASSERT_EQ(::pread(kernel_types.get(), expected.data() + at, kPageBytes, kPageBytes + at),
-              kPageBytes);
-  }
-  const MappedSlab slab(2 * kMiB);
-  ASSERT_OK(
-      Run({IoOperation::kRead, slab.fd.get(), kPageBytes, kernel_types.get(), kPageBytes, kRead}));
-  EXPECT_EQ(std::memcmp(slab.memory.data() + kPageBytes, expected.data(), kRead), 0);
-  EXPECT_EQ(slab.words()[(kPageBytes + kRead) / 8], 0u);
 }
 
 // A piece that an engine may cut ends anywhere; what lies around stays as it was.
@@ -252,59 +137,6 @@ TEST_P(NvmeIoConformance, ForgettingWhatWasNeverUsedIsCalledBackToo) {
   io_->Forget({host_.get(), file_.get()}, [&] { ++forgotten; });
   io_.reset();
   EXPECT_EQ(forgotten, 1);
-}
-
-TEST_P(NvmeIoConformance, AFullDiskIsAStatus) {
-  const UniqueFd full(::open("/dev/full", O_RDWR | O_CLOEXEC));
-  NvmeTransfer transfer = Transfer(IoOperation::kWrite, 0, 0);
-  transfer.nvme_fd = full.get();
-  EXPECT_THAT(Run(transfer), StatusIs(absl::StatusCode::kResourceExhausted));
-  const MappedSlab slab(3 * kMiB);  // Each of its pieces fails; it is reported once.
-  EXPECT_THAT(Run({IoOperation::kWrite, slab.fd.get(), 0, full.get(), 0, 3 * kMiB}),
-              StatusIs(absl::StatusCode::kResourceExhausted));
-}
-
-// The kernel writes up to the limit and says so: the rest is asked for again, and refused.
-TEST_P(NvmeIoConformance, AShortWriteGoesOnWhereItStopped) {
-  rlimit before;
-  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
-  FillHost(0, 'y');
-  rlimit limit = before;
-  limit.rlim_cur = kChunk + kChunk / 2;
-  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
-  const absl::Status status = Run(Transfer(IoOperation::kWrite, 0, 1));
-  ::setrlimit(RLIMIT_FSIZE, &before);
-  EXPECT_THAT(status, StatusIs(absl::StatusCode::kResourceExhausted));
-  EXPECT_EQ(Chunk(file_.get(), 1), std::string(kChunk / 2, 'y') + std::string(kChunk / 2, '\0'));
-}
-
-TEST_P(NvmeIoConformance, AnEndWaitsForWhatIsInFlight) {
-  std::atomic<int> done = 0;
-  for (int i = 0; i < 100; ++i) {
-    io_->Submit(Transfer(IoOperation::kWrite, 0, i % kChunks),
-                [&](const absl::Status&) { ++done; });
-  }
-  io_.reset();
-  EXPECT_EQ(done, 100);
-}
-
-TEST_P(NvmeIoConformance, AnEndDropsWhatHasNotBegun) {
-  std::atomic<int> moved = 0;
-  std::atomic<int> aborted = 0;
-  std::atomic<int> reported = 0;
-  std::latch first(1);
-  for (int i = 0; i < 1000; ++i) {
-    io_->Submit(Transfer(IoOperation::kWrite, 0, i % kChunks), [&](const absl::Status& status) {
-      (status.ok() ? moved : aborted) += 1;
-      EXPECT_TRUE(status.ok() || absl::IsAborted(status)) << status;
-      if (reported++ == 0) first.count_down();
-    });
-  }
-  first.wait();
-  io_.reset();
-  EXPECT_EQ(moved + aborted, 1000);
-  EXPECT_GT(moved, 0);
-  EXPECT_GT(aborted, 0);
 }
 
 }  // namespace gemini::server
