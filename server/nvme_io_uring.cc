@@ -94,7 +94,8 @@ class UringNvmeIo : public NvmeIo {
   UniqueFd event_;
   EventLoop::WatchId watch_ = 0;
   std::optional<EventLoop::TimerId> retry_;
-  bool awake_ = false;  // A turn is to come, or under way and not yet at Fill.
+  bool refused_ = false;  // By the kernel, in the last turn.
+  bool awake_ = false;    // A turn is to come, or under way and not yet at Fill.
   std::optional<SlabPins> pins_;
   std::deque<std::shared_ptr<Moving>> waiting_;  // The first may have begun.
   std::deque<Piece> again_;                      // Stopped short: they go before the others.
@@ -204,8 +205,9 @@ void UringNvmeIo::HandleEvent() {
   uint64_t count;
   (void)!::read(event_.get(), &count, sizeof(count));
   const absl::Status turned = Turn();
+  const bool was_refused = std::exchange(refused_, !turned.ok());
   if (turned.ok() || retry_.has_value()) return;
-  ServerLog().warn("NVMe I/O waits: {}", turned.ToString());
+  if (!was_refused) ServerLog().warn("NVMe I/O waits: {}; it is tried again", turned.ToString());
   retry_ = loop_.After(kRetryPause, [this] {
     retry_.reset();
     HandleEvent();

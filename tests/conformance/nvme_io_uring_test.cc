@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "tests/conformance/nvme_io_conformance.h"
+#include "tests/server/denied_calls.h"
 #include "tests/server/locked_memory.h"
 
 namespace gemini::server {
@@ -44,6 +45,7 @@ class UringOnItsLoop : public NvmeIo {
       engine_->Forget(fds, std::move(forgotten));
     });
   }
+  void OnItsThread(EventLoop::Message message) { loop_->Post(std::move(message)); }
 
  private:
   std::optional<LittleLockedMemory> no_pins_;
@@ -85,6 +87,39 @@ TEST_P(UringPinsTest, PagesArePinnedFromTheFirstUseToForget) {
   EXPECT_EQ(PinnedBytes() - before, pins ? 40 * kMiB : 0);
   io_.reset();
   EXPECT_EQ(PinnedBytes(), before);
+}
+
+class UringRefusalTest : public NvmeIoConformance {};
+
+INSTANTIATE_TEST_SUITE_P(Uring, UringRefusalTest,
+                         ::testing::Values(NvmeIoCase{"Direct", MakePinning, true}));
+
+TEST_P(UringRefusalTest, WhatTheKernelDoesNotTakeIsTriedAgainAndDroppedAtTheEnd) {
+  static_cast<UringOnItsLoop&>(*io_).OnItsThread(DenyLoneSubmissions);
+  FillHost(0, 'r');
+  std::latch both(2);
+  std::atomic<int> failed = 0;
+  const auto submit = [&](int64_t nvme_chunk) {
+    io_->Submit(Transfer(IoOperation::kWrite, 0, nvme_chunk), [&](const absl::Status& status) {
+      failed += status.ok() ? 0 : 1;
+      both.count_down();
+    });
+  };
+  submit(1);
+  // Some turns of the loop, in which one request alone is refused.
+  for (int turn = 0; turn < 10; ++turn) Forget(file_.get());
+  EXPECT_FALSE(both.try_wait());
+  submit(2);
+  both.wait();
+  EXPECT_EQ(failed, 0);
+  EXPECT_EQ(Chunk(file_.get(), 1), std::string(kChunk, 'r'));
+  EXPECT_EQ(Chunk(file_.get(), 2), std::string(kChunk, 'r'));
+  absl::Status dropped;
+  io_->Submit(Transfer(IoOperation::kWrite, 0, 3),
+              [&](const absl::Status& status) { dropped = status; });
+  Forget(file_.get());
+  io_.reset();
+  EXPECT_THAT(dropped, StatusIs(absl::StatusCode::kAborted));
 }
 
 // More at a time than the engine gives the kernel.

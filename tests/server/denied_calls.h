@@ -38,6 +38,16 @@ inline void DenyUring() {
                      {kReturn, 0, 0, SECCOMP_RET_ALLOW}}});
 }
 
+// io_uring_enter is EAGAIN where it submits one request alone, as where the kernel has no memory for it.
+inline void DenyLoneSubmissions() {
+  InstallFilter<6>({{{kLoadWord, 0, 0, offsetof(seccomp_data, nr)},
+                     {kJumpIfEqual, 0, 3, SYS_io_uring_enter},
+                     {kLoadWord, 0, 0, offsetof(seccomp_data, args[1])},
+                     {kJumpIfEqual, 0, 1, 1},
+                     {kReturn, 0, 0, SECCOMP_RET_ERRNO | EAGAIN},
+                     {kReturn, 0, 0, SECCOMP_RET_ALLOW}}});
+}
+
 // openat with O_DIRECT is EINVAL, as on a file system that has no such thing.
 inline void DenyDirect() {
   InstallFilter<6>({{{kLoadWord, 0, 0, offsetof(seccomp_data, nr)},
