@@ -16,7 +16,7 @@ struct LanesAvx2 {
     __m256 first, second;
   };
   struct Words {
-    __m128i first, second;
+    __m256i first, second;
   };
   struct Doubles {
     __m256d first, second;
@@ -27,8 +27,8 @@ struct LanesAvx2 {
     return {_mm256_loadu_ps(from), _mm256_loadu_ps(from + 8)};
   }
   GEMINI_LANE Words LoadWords(const uint16_t* from) {
-    return {_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)),
-            _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 8))};
+    return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)),
+            _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + 16))};
   }
   GEMINI_LANE void Store(float* to, Floats value) {
     _mm256_storeu_ps(to, value.first);
@@ -38,13 +38,13 @@ struct LanesAvx2 {
     _mm256_stream_ps(to, value.first);
     _mm256_stream_ps(to + 8, value.second);
   }
-  GEMINI_LANE void StoreWords(uint16_t* to, Words first, Words second) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), Both(first));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + 16), Both(second));
+  GEMINI_LANE void StoreWords(uint16_t* to, Words value) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), value.first);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + 16), value.second);
   }
-  GEMINI_LANE void StreamWords(uint16_t* to, Words first, Words second) {
-    _mm256_stream_si256(reinterpret_cast<__m256i*>(to), Both(first));
-    _mm256_stream_si256(reinterpret_cast<__m256i*>(to + 16), Both(second));
+  GEMINI_LANE void StreamWords(uint16_t* to, Words value) {
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(to), value.first);
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(to + 16), value.second);
   }
 
   GEMINI_LANE Floats Add(Floats a, Floats b) {
@@ -64,24 +64,29 @@ struct LanesAvx2 {
             _mm256_fmadd_ps(a.second, b.second, c.second)};
   }
   GEMINI_LANE Floats Sqrt(Floats a) { return {_mm256_sqrt_ps(a.first), _mm256_sqrt_ps(a.second)}; }
+  GEMINI_LANE bool AnyNaN(Floats a, Floats b) {
+    const __m256 first = _mm256_cmp_ps(a.first, a.second, _CMP_UNORD_Q);
+    const __m256 second = _mm256_cmp_ps(b.first, b.second, _CMP_UNORD_Q);
+    return _mm256_movemask_ps(_mm256_or_ps(first, second)) != 0;
+  }
   GEMINI_LANE Floats OneNaN(Floats a) { return {OneNaN(a.first), OneNaN(a.second)}; }
 
-  GEMINI_LANE Floats OfBf16(Words bits) { return {OfBf16(bits.first), OfBf16(bits.second)}; }
-  GEMINI_LANE Floats OfFp16(Words bits) {
-    return {_mm256_cvtph_ps(bits.first), _mm256_cvtph_ps(bits.second)};
+  GEMINI_LANE void OfBf16(Words bits, Floats& first, Floats& second) {
+    first = OfBf16(bits.first);
+    second = OfBf16(bits.second);
   }
-  GEMINI_LANE Words Fp16Of(Floats value) {
-    constexpr int kRounding = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
-    return {_mm256_cvtps_ph(value.first, kRounding), _mm256_cvtps_ph(value.second, kRounding)};
+  GEMINI_LANE void OfFp16(Words bits, Floats& first, Floats& second) {
+    first = OfFp16(bits.first);
+    second = OfFp16(bits.second);
   }
-  GEMINI_LANE Floats Join(Words high, Words low) {
-    return {Join(high.first, low.first), Join(high.second, low.second)};
+  GEMINI_LANE Words Fp16Of(Floats first, Floats second) { return {Fp16Of(first), Fp16Of(second)}; }
+  GEMINI_LANE void JoinSplit(Words high, Words low, Floats& first, Floats& second) {
+    first = JoinSplit(high.first, low.first);
+    second = JoinSplit(high.second, low.second);
   }
-  GEMINI_LANE Words HighOf(Floats value) { return {HighOf(value.first), HighOf(value.second)}; }
-  GEMINI_LANE Words LowOf(Floats value) {
-    const __m256i mask = _mm256_set1_epi32(0xffff);
-    return {Narrow(_mm256_and_si256(_mm256_castps_si256(value.first), mask)),
-            Narrow(_mm256_and_si256(_mm256_castps_si256(value.second), mask))};
+  GEMINI_LANE void Split(Floats first, Floats second, Words& high, Words& low) {
+    high = {HighOf(first), HighOf(second)};
+    low = {LowOf(first), LowOf(second)};
   }
 
   GEMINI_LANE Doubles Zeros() { return {_mm256_setzero_pd(), _mm256_setzero_pd()}; }
@@ -97,11 +102,11 @@ struct LanesAvx2 {
   GEMINI_LANE void Fence() { _mm_sfence(); }
 
  private:
-  GEMINI_LANE __m256i Both(Words words) { return _mm256_set_m128i(words.second, words.first); }
-  // The low halves of eight 32-bit lanes, none of which is above 0xffff.
-  GEMINI_LANE __m128i Narrow(__m256i value) {
-    const __m256i packed = _mm256_packus_epi32(value, value);
-    return _mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08));
+  GEMINI_LANE __m128i Lower(__m256i value) { return _mm256_castsi256_si128(value); }
+  GEMINI_LANE __m128i Upper(__m256i value) { return _mm256_extracti128_si256(value, 1); }
+  // The low halves of sixteen 32-bit lanes, none of which is above 0xffff.
+  GEMINI_LANE __m256i Narrow(__m256i first, __m256i second) {
+    return _mm256_permute4x64_epi64(_mm256_packus_epi32(first, second), 0xd8);
   }
   GEMINI_LANE __m256 OneNaN(__m256 a) {
     const __m256 nan = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fc00000));
@@ -110,13 +115,33 @@ struct LanesAvx2 {
   GEMINI_LANE __m256 OfBf16(__m128i bits) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
   }
-  GEMINI_LANE __m256 Join(__m128i high, __m128i low) {
+  GEMINI_LANE Floats OfBf16(__m256i bits) { return {OfBf16(Lower(bits)), OfBf16(Upper(bits))}; }
+  GEMINI_LANE Floats OfFp16(__m256i bits) {
+    return {_mm256_cvtph_ps(Lower(bits)), _mm256_cvtph_ps(Upper(bits))};
+  }
+  GEMINI_LANE __m256i Fp16Of(Floats value) {
+    constexpr int kRounding = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+    return _mm256_set_m128i(_mm256_cvtps_ph(value.second, kRounding),
+                            _mm256_cvtps_ph(value.first, kRounding));
+  }
+  GEMINI_LANE __m256 JoinSplit(__m128i high, __m128i low) {
     const __m256i upper = _mm256_slli_epi32(_mm256_cvtepu16_epi32(high), 16);
     return _mm256_castsi256_ps(_mm256_add_epi32(upper, _mm256_cvtepi16_epi32(low)));
   }
-  GEMINI_LANE __m128i HighOf(__m256 value) {
+  GEMINI_LANE Floats JoinSplit(__m256i high, __m256i low) {
+    return {JoinSplit(Lower(high), Lower(low)), JoinSplit(Upper(high), Upper(low))};
+  }
+  GEMINI_LANE __m256i RoundedHigh(__m256 value) {
     const __m256i bits = _mm256_add_epi32(_mm256_castps_si256(value), _mm256_set1_epi32(0x8000));
-    return Narrow(_mm256_srli_epi32(bits, 16));
+    return _mm256_srli_epi32(bits, 16);
+  }
+  GEMINI_LANE __m256i HighOf(Floats value) {
+    return Narrow(RoundedHigh(value.first), RoundedHigh(value.second));
+  }
+  GEMINI_LANE __m256i LowOf(Floats value) {
+    const __m256i mask = _mm256_set1_epi32(0xffff);
+    return Narrow(_mm256_and_si256(_mm256_castps_si256(value.first), mask),
+                  _mm256_and_si256(_mm256_castps_si256(value.second), mask));
   }
   GEMINI_LANE void AddSquares(__m256 value, Doubles& sums) {
     const __m256d first = _mm256_cvtps_pd(_mm256_castps256_ps128(value));

@@ -2,7 +2,7 @@
 // Sixteen fp32 lanes in plain C++: what the loops of updates and norms are written in, and the reference
 // for the same lanes of each instruction set (client/lanes_avx2.h, client/lanes_avx512.h). Every operation
 // is correctly rounded, so all give the same bits but for NaNs, which OneNaN makes one.
-//   Floats 16 fp32 values · Words 16 half-width patterns · Doubles 8 fp64 sums
+//   Floats 16 fp32 values · Words 32 patterns of 16 bits, for two Floats · Doubles 8 fp64 sums
 // Stream: as Store, past the caches; the address is a multiple of 64, and Fence comes before others
 //         may rely on the store.
 #pragma once
@@ -20,7 +20,7 @@ struct LanesPortable {
     float lane[16];
   };
   struct Words {
-    uint16_t lane[16];
+    uint16_t lane[32];
   };
   struct Doubles {
     double lane[8];
@@ -41,13 +41,10 @@ struct LanesPortable {
   }
   static void Store(float* to, const Floats& value) { std::memcpy(to, &value, sizeof(value)); }
   static void Stream(float* to, const Floats& value) { Store(to, value); }
-  static void StoreWords(uint16_t* to, const Words& first, const Words& second) {
-    std::memcpy(to, &first, sizeof(first));
-    std::memcpy(to + 16, &second, sizeof(second));
+  static void StoreWords(uint16_t* to, const Words& value) {
+    std::memcpy(to, &value, sizeof(value));
   }
-  static void StreamWords(uint16_t* to, const Words& first, const Words& second) {
-    StoreWords(to, first, second);
-  }
+  static void StreamWords(uint16_t* to, const Words& value) { StoreWords(to, value); }
 
   static Floats Add(const Floats& a, const Floats& b) {
     return Map([&](int i) { return a.lane[i] + b.lane[i]; });
@@ -68,33 +65,42 @@ struct LanesPortable {
   static Floats Sqrt(const Floats& a) {
     return Map([&](int i) { return std::sqrt(a.lane[i]); });
   }
+  // Whether a lane of one of the two is a NaN.
+  static bool AnyNaN(const Floats& a, const Floats& b) {
+    bool any = false;
+    for (int i = 0; i < 16; ++i) any |= std::isnan(a.lane[i]) || std::isnan(b.lane[i]);
+    return any;
+  }
   // Every NaN becomes that of kSplitNaN.
   static Floats OneNaN(const Floats& a) {
     return Map(
         [&](int i) { return std::isnan(a.lane[i]) ? std::bit_cast<float>(kSplitNaN) : a.lane[i]; });
   }
 
-  static Floats OfBf16(const Words& bits) {
-    return Map([&](int i) { return FloatOfBf16(bits.lane[i]); });
+  static void OfBf16(const Words& bits, Floats& first, Floats& second) {
+    first = Map([&](int i) { return FloatOfBf16(bits.lane[i]); });
+    second = Map([&](int i) { return FloatOfBf16(bits.lane[16 + i]); });
   }
-  static Floats OfFp16(const Words& bits) {
-    return Map([&](int i) { return FloatOfFp16(bits.lane[i]); });
+  static void OfFp16(const Words& bits, Floats& first, Floats& second) {
+    first = Map([&](int i) { return FloatOfFp16(bits.lane[i]); });
+    second = Map([&](int i) { return FloatOfFp16(bits.lane[16 + i]); });
   }
   // To nearest, ties to even.
-  static Words Fp16Of(const Floats& value) {
-    return MapWords([&](int i) { return gemini::Fp16Of(value.lane[i]); });
+  static Words Fp16Of(const Floats& first, const Floats& second) {
+    return MapWords(first, second, [](float value) { return gemini::Fp16Of(value); });
   }
-  // The halves of gemini/split_float.h. HighOf and LowOf take no NaN but that of OneNaN.
-  static Floats Join(const Words& high, const Words& low) {
-    return Map([&](int i) {
+  // The halves of gemini/split_float.h. Split takes no NaN but that of OneNaN.
+  static void JoinSplit(const Words& high, const Words& low, Floats& first, Floats& second) {
+    const auto join = [&](int i) {
       return JoinOf({.high = high.lane[i], .low = static_cast<int16_t>(low.lane[i])});
-    });
+    };
+    first = Map(join);
+    second = Map([&](int i) { return join(16 + i); });
   }
-  static Words HighOf(const Floats& value) {
-    return MapWords([&](int i) { return SplitOf(value.lane[i]).high; });
-  }
-  static Words LowOf(const Floats& value) {
-    return MapWords([&](int i) { return static_cast<uint16_t>(SplitOf(value.lane[i]).low); });
+  static void Split(const Floats& first, const Floats& second, Words& high, Words& low) {
+    high = MapWords(first, second, [](float value) { return SplitOf(value).high; });
+    low = MapWords(first, second,
+                   [](float value) { return static_cast<uint16_t>(SplitOf(value).low); });
   }
 
   static Doubles Zeros() { return {}; }
@@ -116,9 +122,10 @@ struct LanesPortable {
     return result;
   }
   template <typename Function>
-  static Words MapWords(const Function& function) {
+  static Words MapWords(const Floats& first, const Floats& second, const Function& function) {
     Words result;
-    for (int i = 0; i < 16; ++i) result.lane[i] = function(i);
+    for (int i = 0; i < 16; ++i) result.lane[i] = function(first.lane[i]);
+    for (int i = 0; i < 16; ++i) result.lane[16 + i] = function(second.lane[i]);
     return result;
   }
 };

@@ -27,25 +27,24 @@ struct NormLoop {
     return sum != sum ? __builtin_nan("") : sum;
   }
 
-  static Doubles PartSquares(ElementType type, const void* values, int64_t from, int64_t count,
-                             Doubles sums) {
-    // Zeros behind the last element add nothing to their lanes.
-    float padded[16] = {};
-    std::memcpy(padded, static_cast<const char*>(values) + from * ElementBytes(type),
-                static_cast<size_t>(count * ElementBytes(type)));
-    L::AddSquares(UpdateLoop<L>::LoadElements(type, padded, 0), sums);
-    return sums;
+  template <ElementType kType>
+  static void AddStep(const void* values, int64_t i, Doubles& sums) {
+    Floats x[2];
+    UpdateLoop<L>::template LoadElements<kType>(values, i, x);
+    L::AddSquares(x[0], sums);
+    L::AddSquares(x[1], sums);
   }
 
-  static void Squares(ElementType type, const void* values, int64_t count, double* sums) {
+  template <ElementType kType>
+  static void SquaresOf(const void* values, int64_t count, double* sums) {
     constexpr int kAtOnce = 4;
+    constexpr int64_t kElementBytes = ElementBytes(kType);
     int64_t at = 0;
     for (; at + kAtOnce * kBlock <= count; at += kAtOnce * kBlock, sums += kAtOnce) {
       Doubles lanes[kAtOnce] = {L::Zeros(), L::Zeros(), L::Zeros(), L::Zeros()};
-      for (int64_t i = 0; i < kBlock; i += 16) {
+      for (int64_t i = 0; i < kBlock; i += kStep) {
         for (int block = 0; block < kAtOnce; ++block) {
-          L::AddSquares(UpdateLoop<L>::LoadElements(type, values, at + block * kBlock + i),
-                        lanes[block]);
+          AddStep<kType>(values, at + block * kBlock + i, lanes[block]);
         }
       }
       for (int block = 0; block < kAtOnce; ++block) sums[block] = SumOf(lanes[block]);
@@ -54,17 +53,26 @@ struct NormLoop {
       const int64_t end = at + kBlock < count ? at + kBlock : count;
       Doubles lanes = L::Zeros();
       int64_t i = at;
-      for (; i + 16 <= end; i += 16) {
-        L::AddSquares(UpdateLoop<L>::LoadElements(type, values, i), lanes);
+      for (; i + kStep <= end; i += kStep) AddStep<kType>(values, i, lanes);
+      if (i < end) {
+        // Zeros behind the last element add nothing to their lanes.
+        float padded[kStep] = {};
+        std::memcpy(padded, static_cast<const char*>(values) + i * kElementBytes,
+                    static_cast<size_t>((end - i) * kElementBytes));
+        AddStep<kType>(padded, 0, lanes);
       }
-      if (i < end) lanes = PartSquares(type, values, i, end - i, lanes);
       *sums = SumOf(lanes);
     }
   }
 
-  template <typename Rule>
-  static void TrustSquares(const UpdateScalars& scalars, const UpdateStreams& s, int64_t count,
-                           double* param_sums, double* direction_sums) {
+  static void Squares(ElementType type, const void* values, int64_t count, double* sums) {
+    UpdateLoop<L>::WithFormat(
+        type, [&](auto format) { SquaresOf<decltype(format)::kType>(values, count, sums); });
+  }
+
+  template <typename Rule, ElementType kParam, ElementType kGrad>
+  static void TrustSquaresOf(const UpdateScalars& scalars, const UpdateStreams& s, int64_t count,
+                             double* param_sums, double* direction_sums) {
     using Loop = UpdateLoop<L>;
     const Rule rule(scalars);
     typename Loop::Values x;
@@ -73,7 +81,7 @@ struct NormLoop {
       Doubles param = L::Zeros(), direction = L::Zeros();
       int64_t i = at;
       for (; i + kStep <= end; i += kStep) {
-        Loop::template LoadStep<Rule::kHasSecondMoment>(s, i, x);
+        Loop::template LoadStep<Rule, kParam, kGrad>(s, i, x);
         for (int half = 0; half < 2; ++half) {
           L::AddSquares(x.p[half], param);
           L::AddSquares(rule.Direction(x.p[half], x.g[half], x.m[half], x.v[half]), direction);
@@ -81,7 +89,7 @@ struct NormLoop {
       }
       if (i < end) {
         typename Loop::Padded padded(s, i, end - i);
-        Loop::template LoadStep<Rule::kHasSecondMoment>(padded.Streams(s), 0, x);
+        Loop::template LoadStep<Rule, kParam, kGrad>(padded.Streams(s), 0, x);
         for (int half = 0; half < 2; ++half) {
           L::AddSquares(x.p[half], param);
           // What the rule makes of the padding is no element's.
@@ -97,6 +105,14 @@ struct NormLoop {
       *direction_sums++ = SumOf(direction);
     }
   }
+
+  template <typename Rule>
+  static void TrustSquares(const UpdateScalars& scalars, const UpdateStreams& s, int64_t count,
+                           double* param_sums, double* direction_sums) {
+    UpdateLoop<L>::WithFormats(s, [&]<ElementType kParam, ElementType kGrad>() {
+      TrustSquaresOf<Rule, kParam, kGrad>(scalars, s, count, param_sums, direction_sums);
+    });
+  }
 };
 
 // The table of one instruction set.
@@ -109,15 +125,15 @@ constexpr UpdateLoops MakeUpdateLoops() {
             using Loop = UpdateLoop<L>;
             switch (kind) {
               case OptimizerKind::kAdamW:
-                return Loop::template Run<AdamWRule<L>>(scalars, streams, stores, count);
+                return Loop::template RunAny<AdamWRule<L>>(scalars, streams, stores, count);
               case OptimizerKind::kAdam:
-                return Loop::template Run<AdamRule<L>>(scalars, streams, stores, count);
+                return Loop::template RunAny<AdamRule<L>>(scalars, streams, stores, count);
               case OptimizerKind::kSgd:
-                return Loop::template Run<SgdRule<L>>(scalars, streams, stores, count);
+                return Loop::template RunAny<SgdRule<L>>(scalars, streams, stores, count);
               case OptimizerKind::kLamb:
-                return Loop::template Run<LambRule<L>>(scalars, streams, stores, count);
+                return Loop::template RunAny<LambRule<L>>(scalars, streams, stores, count);
               case OptimizerKind::kLars:
-                return Loop::template Run<LarsRule<L>>(scalars, streams, stores, count);
+                return Loop::template RunAny<LarsRule<L>>(scalars, streams, stores, count);
             }
           },
       .fence = &L::Fence,

@@ -15,8 +15,6 @@ namespace gemini::client {
 inline constexpr int64_t kUpdateStepElements = 32;
 inline constexpr int64_t kNormLoopBlockElements =
     1024;  // kNormBlockElements of client/grad_norm.h.
-// How far ahead of its use a stream is asked for: across the ends of pages, where the processor stops.
-inline constexpr int64_t kPrefetchElements = 512;
 
 // How an update stores. Past the caches: each output stream of the group is at a multiple of 64 bytes at
 // element `head_elements`.

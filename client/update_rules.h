@@ -5,6 +5,7 @@
 //   Update(p, g, m, v)      makes m and v the new moments and returns the new parameter
 //   Direction(p, g, m, v)   layer-wise kinds: the vector whose norm the trust ratio takes
 //   kHasSecondMoment        whether it looks at v
+// In all of them a new moment that is a NaN makes the new parameter one: only there it is looked for.
 // Letters: p parameter, g gradient as stored, m and v moments; x' is the new x.
 #pragma once
 #include "client/update_scalars.h"

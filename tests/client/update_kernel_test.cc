@@ -148,6 +148,19 @@ TEST_P(UpdateKernelTest, EveryPathGivesTheBitsOfThePortableOne) {
     UpdateElementsThrough(path, settings, memory.OutOfPlace(), memory.count());
     if (path == VectorPath::kPortable) expected = memory.WrittenOutOfPlace();
     EXPECT_TRUE(memory.WrittenOutOfPlace() == expected) << VectorPathName(path);
+    int64_t num_nans = 0;
+    const auto check_nan = [&](float value) {
+      if (!std::isnan(value)) return;
+      ++num_nans;
+      ASSERT_EQ(std::bit_cast<uint32_t>(value), 0x7fc00000u);
+    };
+    const UpdateStreams out = memory.OutOfPlace();
+    for (int64_t i = 0; i < memory.count(); ++i) {
+      check_nan(memory.NewParam(i));
+      check_nan(out.new_exp_avg[i]);
+      if (HasSecondMoment(kind())) check_nan(out.new_exp_avg_sq[i]);
+    }
+    EXPECT_GT(num_nans, 0);
   }
 }
 

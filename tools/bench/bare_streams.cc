@@ -15,21 +15,6 @@ namespace {
 
 constexpr int64_t kStep = client::kUpdateStepElements;
 
-void Prefetch(const void* stream, int64_t bytes) {
-  __builtin_prefetch(static_cast<const char*>(stream) + bytes);
-}
-
-void PrefetchStep(const client::UpdateStreams& s, int64_t i) {
-  const int64_t ahead = i + client::kPrefetchElements;
-  Prefetch(s.param, ahead * 2);
-  Prefetch(s.master, ahead * 2);
-  Prefetch(s.grad, ahead * 2);
-  for (const int64_t line : {0, 64}) {
-    Prefetch(s.exp_avg, ahead * 4 + line);
-    Prefetch(s.exp_avg_sq, ahead * 4 + line);
-  }
-}
-
 #if defined(__x86_64__)
 // One line of 64 bytes: the sum of the stored value and `other` goes to the new place.
 [[gnu::target("avx512f")]] void Line512(const void* from, const void* other, void* to,
@@ -48,7 +33,6 @@ void PrefetchStep(const client::UpdateStreams& s, int64_t i) {
                         _mm512_add_epi32(_mm512_loadu_si512(from), ones));
   };
   for (int64_t i = 0; i < count; i += kStep) {
-    PrefetchStep(s, i);
     Line512(s.param, s.grad, s.new_param, i * 2);
     Line512(s.master, s.grad, s.new_master, i * 2);
     for (const int64_t half : {0, 16}) {
@@ -67,7 +51,6 @@ void PrefetchStep(const client::UpdateStreams& s, int64_t i) {
 [[gnu::target("avx2")]] void Bare256(const client::UpdateStreams& s, int64_t count) {
   const __m256i ones = _mm256_set1_epi32(1);
   for (int64_t i = 0; i < count; i += kStep) {
-    PrefetchStep(s, i);
     for (const int64_t half : {0, 32}) {
       const __m256i grad = _mm256_loadu_si256(
           reinterpret_cast<const __m256i*>(static_cast<const char*>(s.grad) + i * 2 + half));
