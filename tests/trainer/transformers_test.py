@@ -41,6 +41,7 @@ def oracle_losses(path, accumulate, dtype=torch.float32):
     schedule = transformers.get_cosine_schedule_with_warmup(optimizer, WARMUP, STEPS)
     tokens = torch.from_numpy(few_tokens().astype(numpy.int64)).view(-1, SEQUENCE)
     losses = []
+    scale = 65536.0 if dtype == torch.float16 else 1.0
     for step in range(STEPS):
         model.zero_grad()
         total = 0.0
@@ -48,18 +49,22 @@ def oracle_losses(path, accumulate, dtype=torch.float32):
             first = (step * accumulate + micro) * BATCH
             batch = tokens[[(first + i) % len(tokens) for i in range(BATCH)]]
             loss = model(input_ids=batch, labels=batch).loss
-            (loss / accumulate).backward()
+            (loss / accumulate * scale).backward()
             total += loss.item() / accumulate
         for parameter, master in zip(model.parameters(), masters, strict=True):
             if master is not parameter:
-                master.grad = parameter.grad.float()
+                master.grad = parameter.grad.float() / scale
+        losses.append(total)
+        if not all(torch.isfinite(master.grad).all() for master in masters):
+            scale /= 2
+            schedule.step()
+            continue
         torch.nn.utils.clip_grad_norm_(masters, 1.0)
         optimizer.step()
         with torch.no_grad():
             for parameter, master in zip(model.parameters(), masters, strict=True):
                 parameter.copy_(master)
         schedule.step()
-        losses.append(total)
     return losses, model
 
 
@@ -80,7 +85,7 @@ class TransformersTest(train_program.TrainTest):
                             schedule="cosine", warmup_steps=WARMUP, log_level="warning",
                             precision=precision)
         ours = [line["loss"] for line in train_program.steps(output)]
-        dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
+        dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
         expected, trained = oracle_losses(model, accumulate, dtype)
         worst = max(abs(a - b) / abs(b) for a, b in zip(ours, expected, strict=True))
         print(f"{name}, {precision}, accumulate {accumulate}: largest relative difference of loss {worst:.2e}; "
@@ -110,6 +115,9 @@ class TransformersTest(train_program.TrainTest):
 
     def test_gpt2_in_bf16(self):
         self.compare("gpt2", precision="bf16")
+
+    def test_gpt2_in_fp16(self):
+        self.compare("gpt2", precision="fp16")
 
     def test_opt_in_bf16(self):
         self.compare("opt", precision="bf16")
