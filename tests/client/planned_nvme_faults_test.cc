@@ -20,8 +20,8 @@ using ::testing::HasSubstr;
 
 constexpr int kLayers = 6;
 constexpr int64_t kDeviceSlots = 10;
-constexpr int64_t kHostSlots = kSpareSlots + 2;
-constexpr int64_t kNvmeSlots = 3 * kLayers * 4 + kSpareSlots;
+constexpr int64_t kHostSlots = SpareSlots({}) + 2;
+constexpr int64_t kNvmeSlots = 3 * kLayers * 4 + SpareSlots({});
 constexpr int kRounds = 5;
 constexpr int64_t kStride = 13;  // Of the transfers that go wrong: their kinds follow no period.
 
