@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "client/stream_step.h"
 #include "client/update_loop.h"
 #include "client/update_loops.h"
 
@@ -30,7 +31,7 @@ struct NormLoop {
   template <ElementType kType>
   static void AddStep(const void* values, int64_t i, Doubles& sums) {
     Floats x[2];
-    UpdateLoop<L>::template LoadElements<kType>(values, i, x);
+    StreamStep<L>::template LoadElements<kType>(values, i, x);
     L::AddSquares(x[0], sums);
     L::AddSquares(x[1], sums);
   }
@@ -73,23 +74,23 @@ struct NormLoop {
   template <typename Rule, ElementType kParam, ElementType kGrad>
   static void TrustSquaresOf(const UpdateScalars& scalars, const UpdateStreams& s, int64_t count,
                              double* param_sums, double* direction_sums) {
-    using Loop = UpdateLoop<L>;
+    using Streams = StreamStep<L>;
     const Rule rule(scalars);
-    typename Loop::Values x;
+    typename Streams::Values x;
     for (int64_t at = 0; at < count; at += kBlock) {
       const int64_t end = at + kBlock < count ? at + kBlock : count;
       Doubles param = L::Zeros(), direction = L::Zeros();
       int64_t i = at;
       for (; i + kStep <= end; i += kStep) {
-        Loop::template LoadStep<Rule, kParam, kGrad>(s, i, x);
+        Streams::template LoadStep<Rule, kParam, kGrad>(s, i, x);
         for (int half = 0; half < 2; ++half) {
           L::AddSquares(x.p[half], param);
           L::AddSquares(rule.Direction(x.p[half], x.g[half], x.m[half], x.v[half]), direction);
         }
       }
       if (i < end) {
-        typename Loop::Padded padded(s, i, end - i);
-        Loop::template LoadStep<Rule, kParam, kGrad>(padded.Streams(s), 0, x);
+        typename Streams::Padded padded(s, i, end - i);
+        Streams::template LoadStep<Rule, kParam, kGrad>(padded.Streams(s), 0, x);
         for (int half = 0; half < 2; ++half) {
           L::AddSquares(x.p[half], param);
           // What the rule makes of the padding is no element's.
