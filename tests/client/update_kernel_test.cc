@@ -190,6 +190,24 @@ TEST_P(UpdateKernelTest, CallsAlignmentAndPlaceChangeNoBit) {
   }
 }
 
+// Then no element is at a multiple of 64 bytes in all outputs.
+TEST_P(UpdateKernelTest, StreamsThatAreAlignedDifferentlyGetTheSameBits) {
+  const std::vector<ElementBits> values = RandomElements(kCount, 5);
+  for (const VectorPath path : Paths()) {
+    UpdateMemory whole = Memory(values);
+    UpdateMemory parted = Memory(values);
+    UpdateMemory elsewhere = Memory(values, /*shift=*/3);
+    UpdateStreams streams = parted.OutOfPlace();
+    streams.new_exp_avg = elsewhere.OutOfPlace().new_exp_avg;
+    UpdateElementsThrough(path, SettingsOf(kind()), whole.OutOfPlace(), kCount);
+    UpdateElementsThrough(path, SettingsOf(kind()), streams, kCount);
+    for (int64_t i = 0; i < kCount; ++i) {
+      ASSERT_EQ(parted.NewParam(i), whole.NewParam(i)) << i;
+      ASSERT_EQ(streams.new_exp_avg[i], whole.OutOfPlace().new_exp_avg[i]) << i;
+    }
+  }
+}
+
 TEST_P(UpdateKernelTest, NullMomentsAreZeros) {
   std::vector<ElementBits> values = RandomElements(kCount, 6);
   for (ElementBits& value : values) value.exp_avg = value.exp_avg_sq = 0;
