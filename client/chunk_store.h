@@ -14,9 +14,8 @@
 // Ahead:  ReadAhead brings what a plan uses next in the place of what it uses later, and keeps kFreeSlots free.
 // Device: BeginUpdate commits versions made on DEVICE, too: they are nowhere else then, and who asks for
 //         their bytes is refused until Replace has brought them back, chunk by chunk.
-// Copies: a committed chunk that was read back from NVME stays there too, as its record says, and its HOST copy
-//         is dropped without a write. An uncommitted chunk has one copy. What NVMe lost is never read again:
-//         the chunk is DATA_LOSS for all who want its bytes, until new ones replace them.
+// Copies: a committed chunk read back from NVME stays there too, as its record says, and its HOST copy is dropped
+//         without a write; an uncommitted one has one copy. What NVMe lost is DATA_LOSS until new bytes replace it.
 #pragma once
 #include <condition_variable>
 #include <cstddef>

@@ -22,9 +22,9 @@ TEST(IdsTest, BundleAndKindNameExactlyOneChunkAndComeBack) {
       chunks.insert(chunk);
     }
   }
-  EXPECT_EQ(chunks.size(), 500u);
+  EXPECT_EQ(chunks.size(), size_t{100 * kNumChunkKinds});
   EXPECT_EQ(chunks.begin()->value(), 0);
-  EXPECT_EQ(chunks.rbegin()->value(), 499);
+  EXPECT_EQ(chunks.rbegin()->value(), 100 * kNumChunkKinds - 1);
 }
 
 TEST(IdsTest, AnIdThatWasNeverSetIsNoValidOne) { EXPECT_LT(ChunkId().value(), 0); }
@@ -32,6 +32,7 @@ TEST(IdsTest, AnIdThatWasNeverSetIsNoValidOne) { EXPECT_LT(ChunkId().value(), 0)
 TEST(IdsTest, KindsHaveTheirNames) {
   EXPECT_EQ(ChunkKindName(ChunkKind::kParam), "param");
   EXPECT_EQ(ChunkKindName(ChunkKind::kGrad), "grad");
+  EXPECT_EQ(ChunkKindName(ChunkKind::kExpAvgSqUpper), "exp_avg_sq_upper");
 }
 
 }  // namespace

@@ -58,7 +58,7 @@ TEST_F(SpaceReaderTest, ACommitCountsOnlyWithARecordWhoseSlotsExist) {
 }
 
 TEST_F(SpaceReaderTest, AVersionThatIsOnDeviceAloneCountsWithinTheArena) {
-  residency(5) = PackResidency(
+  residency(kNumChunkKinds) = PackResidency(
       {.state = ChunkState::kHold, .tier = Tier::kDevice, .dirty = true, .slot = SlotId(3)});
   record(0, 0) = PackChunkSlot({Tier::kDevice, SlotId(3)});
   commit(1) = PackCommitWord({.step = 5, .record = 0});
@@ -66,23 +66,24 @@ TEST_F(SpaceReaderTest, AVersionThatIsOnDeviceAloneCountsWithinTheArena) {
   commit(2) = PackCommitWord({.step = 5, .record = 1});
   EXPECT_EQ(reader_.ReadCommits().committed, 1);
   EXPECT_EQ(reader_.ReadCommits().invalid, 1);
-  const std::vector<ListedChunk> chunks = reader_.List(5, 6);
-  ASSERT_EQ(chunks.size(), 6);
+  const std::vector<ListedChunk> chunks = reader_.List(kNumChunkKinds, kNumChunkKinds + 1);
+  ASSERT_EQ(chunks.size(), kNumChunkKinds + 1);
   EXPECT_FALSE(chunks[0].invalid);
   EXPECT_EQ(chunks[0].residency.tier, Tier::kDevice);
   EXPECT_EQ(chunks[0].commit_step, 5);
-  EXPECT_TRUE(chunks[5].invalid);
+  EXPECT_TRUE(chunks[kNumChunkKinds].invalid);
 }
 
 TEST_F(SpaceReaderTest, ListingEndsAtTheLastChunkAndCarriesTheBundlesStep) {
   record(0, 0) = PackChunkSlot({Tier::kHost, SlotId(1)});
   commit(5) = PackCommitWord({.step = 8, .record = 0});
-  const std::vector<ListedChunk> chunks = reader_.List(24, 1000);
-  ASSERT_EQ(chunks.size(), 6);
+  const int64_t first = 5 * kNumChunkKinds;  // Of the last bundle.
+  const std::vector<ListedChunk> chunks = reader_.List(first - 1, 1000);
+  ASSERT_EQ(chunks.size(), kNumChunkKinds + 1);
   EXPECT_EQ(chunks[0].commit_step, -1);
-  EXPECT_EQ(chunks[1].chunk, ChunkId(25));
+  EXPECT_EQ(chunks[1].chunk, ChunkId(first));
   EXPECT_EQ(chunks[1].commit_step, 8);
-  EXPECT_TRUE(reader_.List(30, 1).empty());
+  EXPECT_TRUE(reader_.List(first + kNumChunkKinds, 1).empty());
   EXPECT_TRUE(reader_.List(std::numeric_limits<int64_t>::max(), 1).empty());
 }
 
