@@ -141,13 +141,23 @@ class BundleUpdateTest
   std::vector<float> values_, grads_;
 };
 
+std::string NameOf(const ::testing::TestParamInfo<BundleUpdateTest::ParamType>& test) {
+  return absl::StrCat(ElementTypeName(std::get<0>(test.param)), "_",
+                      OptimizerKindName(std::get<1>(test.param)));
+}
+
 INSTANTIATE_TEST_SUITE_P(Formats, BundleUpdateTest,
                          ::testing::Combine(::testing::ValuesIn(kAllElementTypes),
                                             ::testing::ValuesIn(kAllOptimizerKinds)),
-                         [](const auto& test) {
-                           return absl::StrCat(ElementTypeName(std::get<0>(test.param)), "_",
-                                               OptimizerKindName(std::get<1>(test.param)));
-                         });
+                         NameOf);
+
+class BundleTrustTest : public BundleUpdateTest {};
+
+INSTANTIATE_TEST_SUITE_P(Formats, BundleTrustTest,
+                         ::testing::Combine(::testing::ValuesIn(kAllElementTypes),
+                                            ::testing::Values(OptimizerKind::kLamb,
+                                                              OptimizerKind::kLars)),
+                         NameOf);
 
 TEST_P(BundleUpdateTest, UpdatesTheTensorsWithAGradientAndKeepsTheOthers) {
   std::vector<float> exp_avg(values_.size()), exp_avg_sq(values_.size());
@@ -203,8 +213,7 @@ TEST_P(BundleUpdateTest, UpdatesTheTensorsWithAGradientAndKeepsTheOthers) {
 }
 
 // The squares that a trust ratio is made of are those of the whole tensor, wherever its elements lie.
-TEST_P(BundleUpdateTest, TrustSquaresAreThoseOfEachTensorInOneRun) {
-  if (!IsLayerWise(optimizer_)) GTEST_SKIP() << "of no use";
+TEST_P(BundleTrustTest, SquaresAreThoseOfEachTensorInOneRun) {
   const Intent first = IntentFor(1);
   ASSERT_OK(store_->BeginUpdate(first, {BundleId(0)}));
   ASSERT_OK(UpdateBundle(*store_, BundleId(0), pieces_, first));

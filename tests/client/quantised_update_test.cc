@@ -20,18 +20,6 @@ namespace {
 constexpr int64_t kBlock = kQuantisationBlockElements;
 constexpr int64_t kCount = 5 * kBlock + 77;
 
-UpdateSettings SettingsOf(OptimizerKind kind, int64_t step = 7) {
-  return {.kind = kind,
-          .learning_rate = 3e-4,
-          .beta1 = 0.9,
-          .beta2 = 0.95,
-          .epsilon = 1e-8,
-          .weight_decay = 0.1,
-          .momentum = 0.8,
-          .step = step,
-          .gradient_scale = 0.37};
-}
-
 // Codes and scales of both moments.
 struct Moments {
   std::vector<uint8_t> codes[2] = {std::vector<uint8_t>(kCount), std::vector<uint8_t>(kCount)};

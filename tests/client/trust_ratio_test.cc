@@ -20,18 +20,6 @@ using ::testing::ElementsAreArray;
 
 constexpr int64_t kCount = 3 * kNormBlockElements + 77;
 
-UpdateSettings SettingsOf(OptimizerKind kind) {
-  return {.kind = kind,
-          .learning_rate = 3e-4,
-          .beta1 = 0.9,
-          .beta2 = 0.95,
-          .epsilon = 1e-8,
-          .weight_decay = 0.1,
-          .momentum = 0.8,
-          .step = 7,
-          .gradient_scale = 0.37};
-}
-
 using Formats = std::tuple<OptimizerKind, ElementType, ElementType>;
 
 class TrustRatioTest : public ::testing::TestWithParam<Formats> {

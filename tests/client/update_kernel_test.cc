@@ -23,19 +23,6 @@ namespace {
 
 constexpr int64_t kCount = 1'033;  // Prime: every path has a tail.
 
-UpdateSettings SettingsOf(OptimizerKind kind) {
-  return {.kind = kind,
-          .learning_rate = 3e-4,
-          .beta1 = 0.9,
-          .beta2 = 0.95,
-          .epsilon = 1e-8,
-          .weight_decay = 0.1,
-          .momentum = 0.8,
-          .step = 7,
-          .gradient_scale = 0.37,
-          .trust_ratio = 1.7};
-}
-
 std::vector<VectorPath> Paths() {
   std::vector<VectorPath> paths;
   for (const VectorPath path : kAllVectorPaths) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streams of an update in memory of a test: at any alignment, and with guards that show what was written
-// outside of them.
+// Settings of an update for tests, and its streams in memory of theirs: at any alignment, and with guards that
+// show what was written outside of them.
 #pragma once
 #include <bit>
 #include <cstddef>
@@ -10,12 +10,27 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "client/update_kernel.h"
 #include "client/update_streams.h"
 #include "gemini/half_float.h"
 #include "gemini/split_float.h"
 #include "tests/client/update_elements.h"
 
 namespace gemini::client {
+
+// No scalar is one that a formula could lose unseen.
+inline UpdateSettings SettingsOf(OptimizerKind kind, int64_t step = 7) {
+  return {.kind = kind,
+          .learning_rate = 3e-4,
+          .beta1 = 0.9,
+          .beta2 = 0.95,
+          .epsilon = 1e-8,
+          .weight_decay = 0.1,
+          .momentum = 0.8,
+          .step = step,
+          .gradient_scale = 0.37,
+          .trust_ratio = 1.7};
+}
 
 // `count` elements behind a multiple of 256 bytes by `shift` elements.
 class StreamMemory {
