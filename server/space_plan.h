@@ -33,9 +33,9 @@ struct SpacePlan {
   }
 };
 
-// Bounds what reading one space costs the server: 5 words a bundle, 10 ms at the most.
+// Bounds what reading one space costs the server: 8 words a bundle, some 45 ms where all are in use.
 inline constexpr int64_t kMaxBundles = int64_t{1} << 20;
-// Of one space; each takes a word or two of the client segment.
+// Of one space; each takes four words of the client segment, two in either intent.
 inline constexpr int64_t kMaxTensors = int64_t{1} << 20;
 inline constexpr int64_t kMaxSpaceNameChars = 128;
 
