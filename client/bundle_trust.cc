@@ -14,8 +14,9 @@
 namespace gemini::client {
 namespace {
 
-// Whole blocks of norms, except a tensor's last.
+// Whole blocks of norms and of 8-bit moments, except a tensor's last.
 constexpr int64_t kBatchElements = 4 * kNormBlockElements;
+static_assert(kBatchElements % kQuantisationBlockElements == 0);
 
 // A value of the bundle's elements, held. No chunks: zeros, which moments are before their first update.
 struct Held {
@@ -24,9 +25,7 @@ struct Held {
 };
 
 absl::StatusOr<Held> Hold(ChunkStore& store, BundleId bundle, ChunkKind value) {
-  Held held = {.at = {.element = store.format().element,
-                      .is_moment = IsMoment(value),
-                      .chunk_bytes = store.chunk_bytes()},
+  Held held = {.at = {.format = store.format(), .value = value, .chunk_bytes = store.chunk_bytes()},
                .chunks = {}};
   for (const ChunkKind kind : KindsOfValue(store.format(), value)) {
     if (IsMoment(kind) && !store.HasPayload(ChunkOf(bundle, kind))) break;

@@ -4,10 +4,13 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include "client/quantised_update.h"
 #include "gemini/element_type.h"
+#include "gemini/moment_format.h"
 #include "gemini/state_format.h"
 #include "gemini/status_macros.h"
 
@@ -17,11 +20,11 @@ namespace {
 // What an update changes of each element.
 enum State : uint8_t { kParam, kMaster, kExpAvg, kExpAvgSq, kNumStates };
 
-// Bytes an element; 0: the format has none.
+// Bytes an element; 0: the format has none. Of 8-bit moments that of their codes.
 std::array<int64_t, kNumStates> WidthsOf(const StateFormat& format) {
   constexpr auto kFloatBytes = static_cast<int64_t>(sizeof(float));
-  std::array<int64_t, kNumStates> widths = {ElementBytes(format.element), 0, kFloatBytes,
-                                            kFloatBytes};
+  const int64_t moment = format.moments == MomentFormat::k8Bit ? 1 : kFloatBytes;
+  std::array<int64_t, kNumStates> widths = {ElementBytes(format.element), 0, moment, moment};
   if (format.element == ElementType::kBf16) widths[kMaster] = sizeof(int16_t);
   if (format.element == ElementType::kFp16) widths[kMaster] = kFloatBytes;
   return widths;
@@ -54,7 +57,27 @@ struct Stretch {
   std::array<const std::byte*, kNumStates> old = {};
   std::array<std::byte*, kNumStates> fresh = {};
   const std::byte* grad = nullptr;
+  // Of 8-bit moments, of the block of element `first`, which begins it; others have none.
+  std::array<const float*, kNumStates> old_scales = {};
+  std::array<float*, kNumStates> fresh_scales = {};
 };
+
+// Adds the 8-bit moments of a stretch, which are all in one chunk. `old` may be null: zeros.
+void AddQuantisedMoments(const QuantisedMomentsChunk& place, const std::byte* old, std::byte* fresh,
+                         Stretch& at) {
+  const int64_t first_block = at.first / kQuantisationBlockElements;
+  for (const auto& [state, kind] :
+       {std::pair(kExpAvg, ChunkKind::kExpAvg), std::pair(kExpAvgSq, ChunkKind::kExpAvgSq)}) {
+    if (state == kExpAvgSq && place.num_moments < 2) break;
+    at.fresh[state] = fresh + place.codes_offset(kind) + at.first;
+    at.fresh_scales[state] =
+        reinterpret_cast<float*>(fresh + place.scales_offset(kind)) + first_block;
+    if (old == nullptr) continue;
+    at.old[state] = old + place.codes_offset(kind) + at.first;
+    at.old_scales[state] =
+        reinterpret_cast<const float*>(old + place.scales_offset(kind)) + first_block;
+  }
+}
 
 // The bundle's elements in one stretch, or in two where a state fills two chunks.
 std::vector<Stretch> StretchesOf(const BundleSlots& slots, const StateFormat& format,
@@ -65,11 +88,18 @@ std::vector<Stretch> StretchesOf(const BundleSlots& slots, const StateFormat& fo
                                       ChunkKind::kExpAvgUpper, ChunkKind::kExpAvgSqUpper};
   const std::array<int64_t, kNumStates> widths = WidthsOf(format);
   const int64_t width = *std::ranges::max_element(widths);
-  const int64_t count = chunk_bytes / width;
+  const int64_t num_elements = PayloadBytes(format, chunk_bytes) / widths[kParam];
+  const int64_t most = chunk_bytes / width;
+  const bool is_quantised = format.moments == MomentFormat::k8Bit;
   std::vector<Stretch> stretches;
-  for (int64_t first = 0; first * widths[kParam] < chunk_bytes; first += count) {
-    Stretch stretch = {.first = first, .count = count};
-    for (int state = 0; state < kNumStates; ++state) {
+  for (int64_t first = 0; first < num_elements; first += most) {
+    Stretch stretch = {.first = first, .count = std::min(most, num_elements - first)};
+    if (is_quantised) {
+      const auto moments = static_cast<int>(ChunkKind::kExpAvg);
+      AddQuantisedMoments(QuantisedMomentsOf(format, chunk_bytes), slots.old[moments].data(),
+                          slots.fresh[moments].data(), stretch);
+    }
+    for (int state = 0; state < (is_quantised ? kExpAvg : kNumStates); ++state) {
       const bool upper = first * widths[state] >= chunk_bytes;
       const auto kind = static_cast<int>((upper ? kUpperKinds : kFirstKinds)[state]);
       const int64_t offset = first * widths[state] - (upper ? chunk_bytes : 0);
@@ -80,6 +110,13 @@ std::vector<Stretch> StretchesOf(const BundleSlots& slots, const StateFormat& fo
     stretches.push_back(stretch);
   }
   return stretches;
+}
+
+// Nothing: to nearest.
+std::optional<StochasticRounding> RoundingOf(const Intent& intent, int64_t tensor) {
+  if (intent.rounding_seed == 0) return std::nullopt;
+  return StochasticRounding{.seed = intent.rounding_seed + static_cast<uint64_t>(tensor),
+                            .step = intent.tensors[tensor].step};
 }
 
 // Runs of elements of one tensor, or of none, that are in a stretch and cover it.
@@ -97,7 +134,7 @@ class BundleUpdate {
       if (end <= begin) continue;
       Zero(at, done, begin);
       if (intent_.tensors[piece.tensor].has_gradient) {
-        UpdateRun(at, begin, end, piece.tensor);
+        UpdateRun(at, begin, end, piece);
       } else {
         Keep(at, begin, end);
       }
@@ -113,6 +150,10 @@ class BundleUpdate {
       if (at.fresh[state] == nullptr) continue;
       std::memset(at.fresh[state] + begin * widths_[state], 0,
                   static_cast<size_t>((end - begin) * widths_[state]));
+      if (at.fresh_scales[state] == nullptr) continue;
+      // Of the blocks that begin here: the one before may end here, too.
+      std::fill(at.fresh_scales[state] + BlocksOf(begin), at.fresh_scales[state] + BlocksOf(end),
+                0);
     }
   }
 
@@ -127,28 +168,59 @@ class BundleUpdate {
       } else {
         std::memset(to, 0, size);
       }
+      if (at.fresh_scales[state] == nullptr) continue;
+      float* const scales = at.fresh_scales[state] + BlocksOf(begin);
+      const int64_t blocks = BlocksOf(end) - BlocksOf(begin);
+      if (at.old_scales[state] != nullptr) {
+        std::copy_n(at.old_scales[state] + BlocksOf(begin), blocks, scales);
+      } else {
+        std::fill_n(scales, blocks, 0);
+      }
     }
   }
 
-  void UpdateRun(const Stretch& at, int64_t begin, int64_t end, int64_t tensor) const {
+  // Blocks of 8-bit moments that begin below `element`.
+  static int64_t BlocksOf(int64_t element) {
+    return (element + kQuantisationBlockElements - 1) / kQuantisationBlockElements;
+  }
+
+  void UpdateRun(const Stretch& at, int64_t begin, int64_t end, const TensorPiece& piece) const {
     const auto old = [&](State state) {
       return at.old[state] == nullptr ? nullptr : at.old[state] + begin * widths_[state];
     };
     const auto fresh = [&](State state) {
       return at.fresh[state] == nullptr ? nullptr : at.fresh[state] + begin * widths_[state];
     };
-    const UpdateStreams streams = {.param_type = format_.element,
-                                   .grad_type = format_.element,
-                                   .param = old(kParam),
-                                   .master = old(kMaster),
-                                   .grad = at.grad + begin * widths_[kParam],
-                                   .exp_avg = reinterpret_cast<const float*>(old(kExpAvg)),
-                                   .exp_avg_sq = reinterpret_cast<const float*>(old(kExpAvgSq)),
-                                   .new_param = fresh(kParam),
-                                   .new_master = fresh(kMaster),
-                                   .new_exp_avg = reinterpret_cast<float*>(fresh(kExpAvg)),
-                                   .new_exp_avg_sq = reinterpret_cast<float*>(fresh(kExpAvgSq))};
-    UpdateElements(SettingsOf(intent_, tensor), streams, end - begin);
+    UpdateStreams streams = {.param_type = format_.element,
+                             .grad_type = format_.element,
+                             .param = old(kParam),
+                             .master = old(kMaster),
+                             .grad = at.grad + begin * widths_[kParam],
+                             .new_param = fresh(kParam),
+                             .new_master = fresh(kMaster)};
+    const UpdateSettings settings = SettingsOf(intent_, piece.tensor);
+    if (format_.moments == MomentFormat::kFp32) {
+      streams.exp_avg = reinterpret_cast<const float*>(old(kExpAvg));
+      streams.exp_avg_sq = reinterpret_cast<const float*>(old(kExpAvgSq));
+      streams.new_exp_avg = reinterpret_cast<float*>(fresh(kExpAvg));
+      streams.new_exp_avg_sq = reinterpret_cast<float*>(fresh(kExpAvgSq));
+      return UpdateElements(settings, streams, end - begin);
+    }
+    const auto moment = [&](State state) {
+      const auto after = [&](auto* scales) {
+        return scales == nullptr ? nullptr : scales + BlocksOf(begin);
+      };
+      return QuantisedMoment{.codes = reinterpret_cast<const uint8_t*>(old(state)),
+                             .scales = after(at.old_scales[state]),
+                             .new_codes = reinterpret_cast<uint8_t*>(fresh(state)),
+                             .new_scales = after(at.fresh_scales[state])};
+    };
+    const std::optional<StochasticRounding> rounding = RoundingOf(intent_, piece.tensor);
+    const int64_t first_element =
+        at.first + begin + (piece.tensor_offset_bytes - piece.chunk_offset_bytes) / widths_[kParam];
+    UpdateElementsQuantised(settings, streams,
+                            {.exp_avg = moment(kExpAvg), .exp_avg_sq = moment(kExpAvgSq)},
+                            first_element, end - begin, rounding ? &*rounding : nullptr);
   }
 
   const StateFormat& format_;

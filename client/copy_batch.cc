@@ -13,8 +13,9 @@ namespace gemini::client {
 absl::Status CopyBatch::Fetch(ChunkStore& store, ChunkId chunk, std::byte* device,
                               CopyEvent after) {
   GEMINI_ASSIGN_OR_RETURN(HostChunk host, Acquire([&] { return store.Acquire(chunk); }));
-  const CopyEvent event = copies_.Copy(CopyStream::kFetch, device, host.data(), store.chunk_bytes(),
-                                       after, store.timeline().CopyOf(chunk));
+  const CopyEvent event =
+      copies_.Copy(CopyStream::kFetch, device, host.data(), store.memory().shape().payload_bytes(),
+                   after, store.timeline().CopyOf(chunk));
   entries_.push_back(
       {.event = event, .host = std::move(host), .commit_to = nullptr, .chunk = chunk});
   return absl::OkStatus();
@@ -28,8 +29,9 @@ absl::StatusOr<CopyEvent> CopyBatch::WriteBack(ChunkStore& store, ChunkId chunk,
   GEMINI_ASSIGN_OR_RETURN(
       HostChunk host,
       Acquire([&] { return committed ? store.AcquireSpare() : store.AcquireForWriteBack(chunk); }));
-  const CopyEvent event = copies_.Copy(CopyStream::kEvict, host.data(), device, store.chunk_bytes(),
-                                       {}, store.timeline().CopyOf(chunk));
+  const CopyEvent event =
+      copies_.Copy(CopyStream::kEvict, host.data(), device, store.memory().shape().payload_bytes(),
+                   {}, store.timeline().CopyOf(chunk));
   if (has_master) {
     copies_.Wait(event);
     GEMINI_RETURN_IF_ERROR(CommitEdited(store, chunk, std::move(host)));

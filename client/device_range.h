@@ -5,6 +5,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -29,7 +30,15 @@ struct RangeChunks {
   BundleId first;
   int64_t num_bundles = 0;
   ChunkKind kind = ChunkKind::kParam;
+  int64_t payload_bytes =
+      0;  // Of each chunk: on DEVICE these are adjacent, from the first slot on.
   ChunkId chunk(int64_t index) const { return ChunkOf(BundleId(first.value() + index), kind); }
+  int64_t offset_bytes(int64_t index) const { return index * payload_bytes; }
+  // The first and the last of the range's slots, by their number in it, that have bytes of the chunk.
+  std::pair<int64_t, int64_t> slots_of(int64_t index) const {
+    return {offset_bytes(index) / store->chunk_bytes(),
+            (offset_bytes(index + 1) - 1) / store->chunk_bytes()};
+  }
 };
 
 struct DeviceRange : RangeChunks {

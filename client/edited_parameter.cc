@@ -21,10 +21,10 @@ bool HasMaster(const ChunkStore& store, ChunkId chunk) {
 absl::Status CommitEdited(ChunkStore& store, ChunkId chunk, HostChunk edited) {
   const BundleId bundle = BundleOf(chunk);
   const ElementType element = store.format().element;
-  ValueChunks old = {.element = element, .chunk_bytes = store.chunk_bytes()};
+  ValueChunks old = {.format = store.format(), .chunk_bytes = store.chunk_bytes()};
   ValueChunks fresh = old;
-  const ValueChunks shown = {
-      .element = element, .chunk_bytes = store.chunk_bytes(), .chunks = {edited.data()}};
+  ValueChunks shown = old;
+  shown.chunks.push_back(edited.data());
   std::vector<HostChunk> held;
   std::vector<std::pair<ChunkKind, HostChunk>> committed;
   for (const ChunkKind kind : KindsOfValue(store.format(), ChunkKind::kParam)) {
@@ -40,11 +40,11 @@ absl::Status CommitEdited(ChunkStore& store, ChunkId chunk, HostChunk edited) {
     fresh.chunks.push_back(after.data());
     committed.emplace_back(kind, std::move(after));
   }
-  constexpr int64_t kBlockElements = 1024;  // A chunk is a multiple of a page.
+  constexpr int64_t kBlockElements = 1024;  // A payload is a multiple of a page.
   std::array<float, kBlockElements> values, numbers;
   const auto* const before = reinterpret_cast<const uint16_t*>(old.chunks[0]);
   const auto* const after = reinterpret_cast<const uint16_t*>(shown.chunks[0]);
-  const int64_t count = store.chunk_bytes() / ElementBytes(element);
+  const int64_t count = store.memory().shape().payload_bytes() / ElementBytes(element);
   for (int64_t first = 0; first < count; first += kBlockElements) {
     LoadValues(old, first, absl::MakeSpan(values));
     LoadValues(shown, first, absl::MakeSpan(numbers));

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "client/moment_quantisation.h"
 #include "gemini/check.h"
 #include "gemini/half_float.h"
 #include "gemini/split_float.h"
@@ -37,7 +38,26 @@ void ForFp32Runs(absl::Span<std::byte* const> chunks, int64_t chunk_bytes, int64
   }
 }
 
-bool IsFp32(const ValueChunks& at) { return at.is_moment || at.element == ElementType::kFp32; }
+bool IsFp32(const ValueChunks& at) {
+  return IsMoment(at.value) || at.format.element == ElementType::kFp32;
+}
+
+// Where the codes and scales are of a moment's elements from `first` on.
+struct QuantisedRun {
+  MomentCode code;
+  uint8_t* codes;
+  float* scales;
+};
+
+QuantisedRun QuantisedRunOf(const ValueChunks& at, int64_t first) {
+  GEMINI_CHECK(at.chunks.size() == 1 && first % kQuantisationBlockElements == 0);
+  const QuantisedMomentsChunk place = QuantisedMomentsOf(at.format, at.chunk_bytes);
+  std::byte* const chunk = at.chunks[0];
+  return {at.value == ChunkKind::kExpAvg ? MomentCode::kSigned : MomentCode::kUnsigned,
+          reinterpret_cast<uint8_t*>(chunk + place.codes_offset(at.value)) + first,
+          reinterpret_cast<float*>(chunk + place.scales_offset(at.value)) +
+              first / kQuantisationBlockElements};
+}
 
 absl::Span<uint16_t> HalfRun(const ValueChunks& at, int64_t first, size_t count) {
   return {reinterpret_cast<uint16_t*>(at.chunks[0]) + first, count};
@@ -45,14 +65,22 @@ absl::Span<uint16_t> HalfRun(const ValueChunks& at, int64_t first, size_t count)
 
 }  // namespace
 
+bool IsQuantised(const ValueChunks& at) {
+  return IsMoment(at.value) && at.format.moments == MomentFormat::k8Bit;
+}
+
 void LoadValues(const ValueChunks& from, int64_t first, absl::Span<float> values) {
   const auto count = static_cast<int64_t>(values.size());
   const auto copy = [&](int64_t done, const Run& run) {
     std::memcpy(values.data() + done, run.values, static_cast<size_t>(run.count) * sizeof(float));
   };
+  if (IsQuantised(from)) {
+    const QuantisedRun run = QuantisedRunOf(from, first);
+    return DequantiseMoment(run.code, run.codes, run.scales, count, values.data());
+  }
   if (IsFp32(from)) return ForFp32Runs(from.chunks, from.chunk_bytes, first, count, copy);
   const absl::Span<const uint16_t> halves = HalfRun(from, first, values.size());
-  if (from.element == ElementType::kFp16) {
+  if (from.format.element == ElementType::kFp16) {
     if (from.chunks.size() == 1) {
       std::ranges::transform(halves, values.begin(), FloatOfFp16);
       return;
@@ -73,9 +101,14 @@ void StoreValues(const ValueChunks& to, int64_t first, absl::Span<const float> v
   const auto copy = [&](int64_t done, const Run& run) {
     std::memcpy(run.values, values.data() + done, static_cast<size_t>(run.count) * sizeof(float));
   };
+  if (IsQuantised(to)) {
+    const QuantisedRun run = QuantisedRunOf(to, first);
+    return QuantiseMoment(run.code, values.data(), /*first_element=*/0, count,
+                          /*stochastic=*/nullptr, run.codes, run.scales);
+  }
   if (IsFp32(to)) return ForFp32Runs(to.chunks, to.chunk_bytes, first, count, copy);
   const absl::Span<uint16_t> halves = HalfRun(to, first, values.size());
-  if (to.element == ElementType::kFp16) {
+  if (to.format.element == ElementType::kFp16) {
     std::ranges::transform(values, halves.begin(), Fp16Of);
     if (to.chunks.size() > 1) {
       ForFp32Runs(absl::MakeSpan(to.chunks).subspan(1), to.chunk_bytes, first, count, copy);

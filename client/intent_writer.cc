@@ -31,6 +31,7 @@ void IntentWriter::Record(const Intent& intent) {
   put(slot.num_tensors, static_cast<uint64_t>(num_tensors_));
   put(slot.optimizer, static_cast<uint64_t>(intent.optimizer));
   put(slot.momentum, std::bit_cast<uint64_t>(intent.momentum));
+  put(slot.rounding_seed, intent.rounding_seed);
   for (int64_t i = 0; i < num_tensors_; ++i) {
     put(tensor_words[2 * i], PackTensorIntent(intent.tensors[i]));
     put(tensor_words[2 * i + 1], std::bit_cast<uint64_t>(intent.tensors[i].trust_ratio));

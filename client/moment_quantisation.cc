@@ -103,25 +103,31 @@ uint8_t StochasticCode(const CodeTable& table, float x, uint8_t nearest, uint32_
   return static_cast<uint8_t>(lower + (static_cast<float>(random >> 8) * 0x1p-24f < part));
 }
 
-// Bits of magnitudes are ordered as the magnitudes are, infinity and NaNs above all.
-uint32_t LargestMagnitudeBits(const float* values, int64_t count) {
-  uint32_t largest = 0;
+// The value of the largest magnitude, of two with opposite signs the positive one; NaN: one is not finite.
+float LargestOf(const float* values, int64_t count) {
+  // Bits of magnitudes are ordered as the magnitudes are, infinity and NaNs above all, and as signed
+  // integers all values below zero are negative.
+  uint32_t magnitude = 0;
+  int32_t positive = 0;
   for (int64_t i = 0; i < count; ++i) {
-    largest = std::max(largest, std::bit_cast<uint32_t>(values[i]) & 0x7fffffff);
+    const auto bits = std::bit_cast<uint32_t>(values[i]);
+    magnitude = std::max(magnitude, bits & 0x7fffffff);
+    positive = std::max(positive, static_cast<int32_t>(bits));
   }
-  return largest;
+  if (magnitude >= 0x7f800000) return std::numeric_limits<float>::quiet_NaN();
+  const auto largest = std::bit_cast<float>(magnitude);
+  return static_cast<uint32_t>(positive) == magnitude ? largest : -largest;
 }
 
 template <MomentCode kCode>
 float QuantiseBlock(const CodeTable& table, const float* values, int64_t first_element,
                     int64_t count, const StochasticRounding* stochastic, uint8_t* codes) {
-  const uint32_t largest = LargestMagnitudeBits(values, count);
-  if (largest >= 0x7f800000) {
+  const float scale = LargestOf(values, count);
+  if (std::isnan(scale)) {
     std::memset(codes, 255, static_cast<size_t>(count));
-    return std::numeric_limits<float>::quiet_NaN();
+    return scale;
   }
-  const auto scale = std::bit_cast<float>(largest);
-  const float divisor = largest == 0 ? 1 : scale;
+  const float divisor = scale == 0 ? 1 : scale;
   float x[kQuantisationBlockElements];
   for (int64_t i = 0; i < count; ++i) x[i] = values[i] / divisor;
   for (int64_t i = 0; i < count; ++i) codes[i] = NearestCode<kCode>(table, x[i]);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Optimizer moments in 8 bits: a code an element and an fp32 scale, the largest magnitude, a block of 2,048
-// elements of a tensor. A value is CodeValues[code] * scale.
+// Optimizer moments in 8 bits: a code an element and an fp32 scale, the value of the largest magnitude, a block
+// of a tensor (kQuantisationBlockElements). A value is CodeValues[code] * scale.
 // Source: Dettmers et al., "8-bit Optimizers via Block-wise Quantization" (arXiv:2110.02861): blocks of
 //         section 2.1, dynamic tree quantisation of section 1.3, its unsigned form of section 2.2.
 // Codes:  in the order of their values. The decade [10^-(k+1), 10^-k] is cut into equal parts, whose middles
@@ -9,6 +9,9 @@
 // Bits:   x = value / scale, rounded to fp32; the code whose value is nearest to x, of two equally near ones
 //         the lower. Below the lowest code that one. The same on all machines.
 // NaN:    a block with a NaN or an infinity gets the scale NaN, and so only NaNs, that none is hidden.
+// Differs from the paper: a scale has the sign of its value (of two opposite ones, plus), for 1 is a code and -1
+//         is none. So the largest value keeps its bits, and what was dequantised becomes the same codes and
+//         scales again, unless it is denormal.
 // Differs from the paper: an exp_avg_sq above 0 never becomes 0, but the lowest code above it, 3.25e-7 of the
 //         block's largest. As 0 it would let the next update of that element be a thousand times too
 //         large; so it is too small.
@@ -17,9 +20,9 @@
 #include <array>
 #include <cstdint>
 
-namespace gemini::client {
+#include "gemini/moment_format.h"
 
-inline constexpr int64_t kQuantisationBlockElements = 2048;
+namespace gemini::client {
 
 enum class MomentCode : uint8_t { kSigned = 0, kUnsigned = 1 };  // exp_avg; exp_avg_sq.
 

@@ -6,7 +6,6 @@
 #include "client/default_rounding.h"
 #include "client/update_loops.h"
 #include "client/update_scalars.h"
-#include "gemini/check.h"
 
 namespace gemini::client {
 namespace {
@@ -61,7 +60,6 @@ void UpdateElementsQuantisedThrough(VectorPath path, const UpdateSettings& setti
                                     const UpdateStreams& streams, const QuantisedMoments& moments,
                                     int64_t first_element, int64_t count,
                                     const StochasticRounding* stochastic) {
-  GEMINI_CHECK(!IsLayerWise(settings.kind));
   const bool has_second_moment = HasSecondMoment(settings.kind);
   const UpdateScalars scalars = ScalarsOf(settings);
   const UpdateLoops& loops = LoopsOf(path);

@@ -26,7 +26,7 @@ struct QuantisedMoments {
 
 // Updates `count` elements from the tensor's `first_element` on, which begins a block; all calls but the
 // tensor's last are of whole blocks. The moments of `streams` are not looked at. `stochastic` null: to
-// nearest. settings.kind is not layer-wise.
+// nearest.
 void UpdateElementsQuantised(const UpdateSettings& settings, const UpdateStreams& streams,
                              const QuantisedMoments& moments, int64_t first_element, int64_t count,
                              const StochasticRounding* stochastic = nullptr);

@@ -43,8 +43,11 @@ RangeId Residency::AddRange(ChunkStore& store, BundleId first, int64_t num_bundl
                first.value() + num_bundles <= store.num_bundles());
   MutexLock lock(mutex_);
   Range range;
-  static_cast<RangeChunks&>(range) = {
-      .store = &store, .first = first, .num_bundles = num_bundles, .kind = kind};
+  static_cast<RangeChunks&>(range) = {.store = &store,
+                                      .first = first,
+                                      .num_bundles = num_bundles,
+                                      .kind = kind,
+                                      .payload_bytes = store.memory().shape().payload_bytes()};
   const auto known = range_of_chunk_.find({&store, range.chunk(0)});
   if (known != range_of_chunk_.end()) {
     const Range& same = ranges_[known->second];
@@ -233,10 +236,10 @@ absl::StatusOr<PendingWrite> Residency::BeginWrite(RangeId id, int64_t offset_by
                                                    bool alone) {
   MutexLock lock(mutex_);
   Range& range = ranges_[id.value()];
-  if (offset_bytes < 0 || size_bytes < 0 || offset_bytes > BytesOf(range) - size_bytes) {
+  const int64_t range_bytes = range.offset_bytes(range.num_bundles);
+  if (offset_bytes < 0 || size_bytes < 0 || offset_bytes > range_bytes - size_bytes) {
     return absl::InvalidArgumentError(absl::StrCat("a write of ", size_bytes, " bytes at ",
-                                                   offset_bytes, " into a range of ",
-                                                   BytesOf(range)));
+                                                   offset_bytes, " into a range of ", range_bytes));
   }
   for (int64_t i = 0; i < range.num_bundles; ++i) {
     if (!range.store->IsCommitted(range.chunk(i))) continue;
@@ -328,16 +331,17 @@ absl::StatusOr<PendingWrite> Residency::BeginHostWrite(Range& range, int64_t off
   absl::Status status;
   ++range.host_writers;  // It stays absent while the lock is let go.
   for (int64_t done = 0; done < size_bytes;) {
-    const int64_t index = (offset_bytes + done) / chunk_bytes_;
-    const int64_t inside = (offset_bytes + done) % chunk_bytes_;
-    const int64_t piece = std::min(size_bytes - done, chunk_bytes_ - inside);
+    const int64_t index = (offset_bytes + done) / range.payload_bytes;
+    const int64_t inside = (offset_bytes + done) % range.payload_bytes;
+    const int64_t piece = std::min(size_bytes - done, range.payload_bytes - inside);
     const ChunkId chunk = range.chunk(index);
     mutex_.Unlock();
     // On-line moves wait for slots with the lock held, which the updater needs for a late gradient: slots
     // that only the caller lets go of must not be what they wait for.
     range.store->AwaitLateGradients();
-    absl::StatusOr<HostChunk> host = piece == chunk_bytes_ ? range.store->AcquireToOverwrite(chunk)
-                                                           : range.store->AcquireUncommitted(chunk);
+    absl::StatusOr<HostChunk> host = piece == range.payload_bytes
+                                         ? range.store->AcquireToOverwrite(chunk)
+                                         : range.store->AcquireUncommitted(chunk);
     mutex_.Lock();
     status = host.status();
     if (!status.ok()) break;
@@ -482,10 +486,15 @@ void Residency::Publish(const Range& range) {
   }
 }
 
-CopyEvent Residency::FetchableAfter(const Range& range, SlotId slot) const {
-  // Both are of the evict stream: the later one covers the other.
-  const CopyEvent vacated = vacated_[slot.value()];
-  return vacated.sequence > range.host_written.sequence ? vacated : range.host_written;
+CopyEvent Residency::FetchableAfter(const Range& range, SlotId first, int64_t index) const {
+  // All are of the evict stream: the latest one covers the others.
+  CopyEvent after = range.host_written;
+  const auto [begin, last] = range.slots_of(index);
+  for (int64_t i = begin; i <= last; ++i) {
+    const CopyEvent& vacated = vacated_[first.value() + i];
+    if (vacated.sequence > after.sequence) after = vacated;
+  }
+  return after;
 }
 
 int64_t Residency::num_slots() const {

@@ -166,8 +166,8 @@ class Residency {
   void Publish(const Range& range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether its slots are taken, or its range is on DEVICE.
   bool IsOccupied(const RangePlacement& fetch) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Behind it the slot takes a chunk's bytes, and the range's bytes in HOST are whole.
-  CopyEvent FetchableAfter(const Range& range, SlotId slot) const
+  // Behind it slots from `first` take the bytes of the range's chunk, and those in HOST are whole.
+  CopyEvent FetchableAfter(const Range& range, SlotId first, int64_t index) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<PendingWrite> BeginHostWrite(Range& range, int64_t offset_bytes,
                                               const std::byte* from, int64_t size_bytes)

@@ -121,12 +121,12 @@ absl::Status Residency::Execute(const RangeReplacement& replacement) {
     for (const RangePlacement& placement : replacement.placements) {
       const Range& range = ranges_[placement.range];
       for (int64_t i = 0; status.ok() && i < range.num_bundles; ++i) {
-        const SlotId slot(placement.slot.value() + i);
-        status =
-            batch.Fetch(*range.store, range.chunk(i), AddressOf(slot), FetchableAfter(range, slot));
+        status = batch.Fetch(*range.store, range.chunk(i),
+                             AddressOf(placement.slot) + range.offset_bytes(i),
+                             FetchableAfter(range, placement.slot, i));
         if (!status.ok()) break;
-        stats_.fetch_bytes += chunk_bytes_;
-        range.store->counters().AddFetchBytes(chunk_bytes_);
+        stats_.fetch_bytes += range.payload_bytes;
+        range.store->counters().AddFetchBytes(range.payload_bytes);
       }
     }
   }  // Drained: what was copied is there.
@@ -208,11 +208,13 @@ absl::Status Residency::Evict(int64_t id, CopyBatch& batch) {
 
 absl::Status Residency::WriteBack(Range& range, CopyBatch& batch) {
   for (int64_t i = 0; i < range.num_bundles; ++i) {
-    const SlotId slot(range.slot.value() + i);
-    GEMINI_ASSIGN_OR_RETURN(vacated_[slot.value()],
-                            batch.WriteBack(*range.store, range.chunk(i), AddressOf(slot)));
-    stats_.evict_bytes += chunk_bytes_;
-    range.store->counters().AddEvictBytes(chunk_bytes_);
+    GEMINI_ASSIGN_OR_RETURN(const CopyEvent copied,
+                            batch.WriteBack(*range.store, range.chunk(i),
+                                            AddressOf(range.slot) + range.offset_bytes(i)));
+    const auto [begin, last] = range.slots_of(i);
+    for (int64_t slot = begin; slot <= last; ++slot) vacated_[range.slot.value() + slot] = copied;
+    stats_.evict_bytes += range.payload_bytes;
+    range.store->counters().AddEvictBytes(range.payload_bytes);
   }
   return absl::OkStatus();
 }

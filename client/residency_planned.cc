@@ -101,19 +101,18 @@ Residency::FetchStart Residency::BeginFetch(RangeId id, SlotId slot, bool blank)
 CopyEvent Residency::FetchChunk(RangeId id, int64_t index, const std::byte* host) {
   MutexLock lock(mutex_);
   const Range& range = ranges_[id.value()];
-  const SlotId slot(range.slot.value() + index);
+  const CopyEvent after = FetchableAfter(range, range.slot, index);
+  std::byte* const to = AddressOf(range.slot) + range.offset_bytes(index);
   if (host == nullptr) {
-    const CopyEvent after = FetchableAfter(range, slot);
     mutex_.Unlock();
     copies_.Wait(after);
-    std::memset(AddressOf(slot), 0, static_cast<size_t>(chunk_bytes_));
+    std::memset(to, 0, static_cast<size_t>(range.payload_bytes));
     mutex_.Lock();
     return after;
   }
-  stats_.fetch_bytes += chunk_bytes_;
-  range.store->counters().AddFetchBytes(chunk_bytes_);
-  return copies_.Copy(CopyStream::kFetch, AddressOf(slot), host, chunk_bytes_,
-                      FetchableAfter(range, slot),
+  stats_.fetch_bytes += range.payload_bytes;
+  range.store->counters().AddFetchBytes(range.payload_bytes);
+  return copies_.Copy(CopyStream::kFetch, to, host, range.payload_bytes, after,
                       range.store->timeline().CopyOf(range.chunk(index)));
 }
 
@@ -182,7 +181,7 @@ absl::Status Residency::EvictPlanned(RangeId id, bool stays) {
 absl::Status Residency::CopyOut(const Range& range) {
   std::vector<std::byte*> addresses;
   for (int64_t i = 0; i < range.num_bundles; ++i) {
-    addresses.push_back(AddressOf(SlotId(range.slot.value() + i)));
+    addresses.push_back(AddressOf(range.slot) + range.offset_bytes(i));
   }
   mutex_.Unlock();
   absl::Status status;
@@ -194,8 +193,8 @@ absl::Status Residency::CopyOut(const Range& range) {
   }
   mutex_.Lock();
   if (!status.ok()) return status;
-  stats_.evict_bytes += BytesOf(range);
-  range.store->counters().AddEvictBytes(BytesOf(range));
+  stats_.evict_bytes += range.offset_bytes(range.num_bundles);
+  range.store->counters().AddEvictBytes(range.offset_bytes(range.num_bundles));
   TellGradientIsBelow(range);
   return status;
 }

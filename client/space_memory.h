@@ -29,6 +29,8 @@ struct SpaceShape {
   int64_t slots_per_slab = 0;  // The last slab may hold fewer.
   int64_t num_tensors = 0;     // Of its intents.
   StateFormat format = {};     // Of its trainable bundles.
+
+  int64_t payload_bytes() const { return PayloadBytes(format, chunk_bytes); }
 };
 
 class SpaceMemory {

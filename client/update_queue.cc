@@ -84,9 +84,9 @@ void UpdateQueue::UpdateAll() {
     if (changed.ok()) {
       // The rest takes no time that says how fast updates are.
       if (*changed) {
-        store_.timeline().Add(
-            TimelineLane::kUpdate, bundle->value(), begin_ns,
-            store_.chunk_bytes() / ElementBytes(store_.format().element) * kTimelineElementBytes);
+        store_.timeline().Add(TimelineLane::kUpdate, bundle->value(), begin_ns,
+                              store_.memory().shape().payload_bytes() /
+                                  ElementBytes(store_.format().element) * kTimelineElementBytes);
       }
       continue;
     }

@@ -67,6 +67,7 @@ std::optional<Intent> TryReadIntent(const std::atomic<uint64_t>& word, const Int
   intent.gradient_scale = real(slot.gradient_scale);
   intent.optimizer = static_cast<OptimizerKind>(optimizer);
   intent.momentum = real(slot.momentum);
+  intent.rounding_seed = slot.rounding_seed.load(std::memory_order_acquire);
   intent.kernel_version = slot.kernel_version.load(std::memory_order_acquire);
   intent.skip = skip == 1;
   intent.tensors.reserve(num_tensors);

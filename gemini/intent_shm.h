@@ -45,7 +45,8 @@ struct IntentShm {
   std::atomic<uint64_t> num_tensors;
   std::atomic<uint64_t> optimizer;  // An OptimizerKind.
   std::atomic<uint64_t> momentum;
-  std::atomic<uint64_t> reserved[4];
+  std::atomic<uint64_t> rounding_seed;
+  std::atomic<uint64_t> reserved[3];
 };
 static_assert(sizeof(IntentShm) == 128);
 
@@ -79,6 +80,8 @@ struct Intent {
   double gradient_scale = 1;  // The clip coefficient by the loss scale: from 0 to 1.
   OptimizerKind optimizer = OptimizerKind::kAdamW;
   double momentum = 0;  // From 0 to below 1.
+  // Of the stochastic rounding of 8-bit moments, by the tensor's index further on; 0: to nearest.
+  uint64_t rounding_seed = 0;
   uint64_t kernel_version = kUpdateKernelVersion;
   bool skip = false;
   std::vector<TensorIntent> tensors;  // In the order of the space's layout.

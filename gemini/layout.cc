@@ -8,7 +8,8 @@
 
 namespace gemini {
 
-absl::StatusOr<Layout> Layout::Pack(absl::Span<const TensorSpec> tensors, int64_t chunk_bytes) {
+absl::StatusOr<Layout> Layout::Pack(absl::Span<const TensorSpec> tensors, int64_t chunk_bytes,
+                                    const StateFormat& format) {
   if (chunk_bytes <= 0 || chunk_bytes % kPageBytes != 0 || chunk_bytes > kMaxChunkBytes) {
     return absl::InvalidArgumentError(absl::StrCat("a chunk of ", chunk_bytes,
                                                    " bytes: it must be a multiple of ", kPageBytes,
@@ -16,6 +17,18 @@ absl::StatusOr<Layout> Layout::Pack(absl::Span<const TensorSpec> tensors, int64_
   }
   Layout layout;
   layout.chunk_bytes_ = chunk_bytes;
+  layout.payload_bytes_ = PayloadBytes(format, chunk_bytes);
+  if (layout.payload_bytes_ == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a chunk of ", chunk_bytes, " bytes: with 8-bit moments it must be a multiple of ",
+        4 * kQuantisationBlockElements));
+  }
+  const int64_t payload_bytes = layout.payload_bytes_;
+  const auto alignment = [&](TensorGroup group) {
+    return group == TensorGroup::kTrainable && format.moments == MomentFormat::k8Bit
+               ? kQuantisationBlockElements * ElementBytes(format.element)
+               : kTensorAlignmentBytes;
+  };
   // The chunk of each group that still takes tensors, and how much of it is taken.
   struct OpenChunk {
     BundleId bundle;
@@ -29,12 +42,12 @@ absl::StatusOr<Layout> Layout::Pack(absl::Span<const TensorSpec> tensors, int64_
           absl::StrCat("tensor ", tensor.name, " has ", tensor.size_bytes, " bytes"));
     }
     OpenChunk& open = open_chunks[static_cast<int>(tensor.group)];
-    const bool spans = tensor.size_bytes > chunk_bytes;
+    const bool spans = tensor.size_bytes > payload_bytes;
     const bool fits =
-        open.bundle.value() >= 0 && open.used_bytes + tensor.size_bytes <= chunk_bytes;
+        open.bundle.value() >= 0 && open.used_bytes + tensor.size_bytes <= payload_bytes;
     if (spans || !fits) {
       const BundleId first(layout.num_bundles());
-      const int64_t num_bundles = spans ? (tensor.size_bytes - 1) / chunk_bytes + 1 : 1;
+      const int64_t num_bundles = spans ? (tensor.size_bytes - 1) / payload_bytes + 1 : 1;
       if (num_bundles > kMaxBundles - layout.num_bundles()) {
         return absl::InvalidArgumentError(
             absl::StrCat("tensor ", tensor.name, " of ", FormatByteSize(tensor.size_bytes),
@@ -45,13 +58,13 @@ absl::StatusOr<Layout> Layout::Pack(absl::Span<const TensorSpec> tensors, int64_
       layout.groups_.insert(layout.groups_.end(), num_bundles, tensor.group);
       layout.places_.push_back({first, num_bundles, 0});
       // A spanning tensor leaves the chunk that was open as it is: later small ones fill it up.
-      if (!spans) open = {first, RoundUp(tensor.size_bytes, kTensorAlignmentBytes)};
+      if (!spans) open = {first, RoundUp(tensor.size_bytes, alignment(tensor.group))};
       continue;
     }
     tensor_bytes += tensor.size_bytes;
     // An empty tensor may come when its chunk is full: it too must start inside.
     layout.places_.push_back({open.bundle, 1, tensor.size_bytes == 0 ? 0 : open.used_bytes});
-    open.used_bytes += RoundUp(tensor.size_bytes, kTensorAlignmentBytes);
+    open.used_bytes += RoundUp(tensor.size_bytes, alignment(tensor.group));
   }
   layout.padding_bytes_ = layout.num_bundles() * chunk_bytes - tensor_bytes;
   return layout;

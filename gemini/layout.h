@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where each tensor of a space lies: packed into chunks in the order given (first use).
 // Units:  bytes, unless a name says chunks or bundles. Chunk i of every kind belongs to bundle i.
-// Rules:  tensors start at kTensorAlignmentBytes inside a chunk; a tensor larger than a chunk starts
-//         one of its own and spans consecutive chunks, which nothing else shares; a chunk holds
-//         tensors of one group, so that a frozen parameter or a buffer has no optimizer state.
+// Rules:  tensors start at kTensorAlignmentBytes inside a chunk, trainable ones with 8-bit moments at a block
+//         of these; a tensor larger than a chunk's payload (gemini/state_format.h) starts one of its own and
+//         fills the payloads of consecutive chunks, which nothing else shares; a chunk holds tensors of one
+//         group, so that a frozen parameter or a buffer has no optimizer state.
 // Source: chunk packing of PatrickStar (Fang et al., arXiv:2108.05818, section 5).
 #pragma once
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "gemini/ids.h"
+#include "gemini/state_format.h"
 
 namespace gemini {
 
@@ -37,18 +39,21 @@ struct TensorSpec {
 
 struct TensorPlace {
   BundleId first_bundle;     // The chunk of this bundle holds the tensor's first byte.
-  int64_t num_bundles = 1;   // More than 1: the tensor spans whole chunks from offset 0.
+  int64_t num_bundles = 1;   // More than 1: the tensor spans whole payloads from offset 0.
   int64_t offset_bytes = 0;  // Inside the first chunk.
   bool operator==(const TensorPlace&) const = default;
 };
 
 class Layout {
  public:
-  // Packs `tensors` in their order. INVALID_ARGUMENT: chunk_bytes is not a positive multiple of
-  // kPageBytes or above kMaxChunkBytes, a size is negative, or more than kMaxBundles are needed.
-  static absl::StatusOr<Layout> Pack(absl::Span<const TensorSpec> tensors, int64_t chunk_bytes);
+  // Packs `tensors` in their order; trainable ones have their state in `format`. INVALID_ARGUMENT: chunk_bytes
+  // is not a positive multiple of kPageBytes, above kMaxChunkBytes, or of no payload in this format; a
+  // size is negative, or more than kMaxBundles are needed.
+  static absl::StatusOr<Layout> Pack(absl::Span<const TensorSpec> tensors, int64_t chunk_bytes,
+                                     const StateFormat& format = {});
 
   int64_t chunk_bytes() const { return chunk_bytes_; }
+  int64_t payload_bytes() const { return payload_bytes_; }
   int64_t num_bundles() const { return static_cast<int64_t>(groups_.size()); }
   // Place of tensor i of the span given to Pack.
   const TensorPlace& place(int64_t tensor) const { return places_[tensor]; }
@@ -58,6 +63,7 @@ class Layout {
 
  private:
   int64_t chunk_bytes_ = 0;
+  int64_t payload_bytes_ = 0;
   int64_t padding_bytes_ = 0;
   std::vector<TensorPlace> places_;
   std::vector<TensorGroup> groups_;  // By BundleId.

@@ -6,14 +6,17 @@
 //         two chunks each, grad (bf16): 7 chunks of 2 bytes an element: 14.
 //   fp16: param (master rounded to nearest even), master (fp32, two chunks), moments as bf16, grad (fp16): 16.
 // An optimizer without a second moment has no exp_avg_sq: 4 bytes an element less.
-// Units:  element i of a bundle lies at byte i * ElementBytes(element) of its param and grad chunks. Of a
-//         state in two chunks, the first has the lower half of the bundle's elements.
+// 8-bit moments, all of a bundle, are in its exp_avg chunk alone (gemini/moment_format.h): 12, 8 and 10 bytes.
+// Units:  element i of a bundle lies at byte i * ElementBytes(element) of its param and grad chunks, up to the
+//         payload's end. Of a state in two chunks, the first has as many elements as fill it.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cstdint>
 
 #include "gemini/chunk_kind.h"
 #include "gemini/element_type.h"
+#include "gemini/moment_format.h"
 #include "gemini/optimizer_kind.h"
 
 namespace gemini {
@@ -21,6 +24,7 @@ namespace gemini {
 struct StateFormat {
   ElementType element = ElementType::kFp32;  // Of parameters and gradients.
   OptimizerKind optimizer = OptimizerKind::kAdamW;
+  MomentFormat moments = MomentFormat::kFp32;
   bool operator==(const StateFormat&) const = default;
 };
 
@@ -37,12 +41,16 @@ class KindList {
   int64_t size_ = 0;
 };
 
-// The chunks that together hold the fp32 values of kParam, kExpAvg or kExpAvgSq, or gradients; none of a
-// moment that the optimizer does not have.
+// The chunks that together hold the values of kParam, kExpAvg or kExpAvgSq, or gradients; none of a moment
+// that the optimizer does not have. 8-bit moments share one.
 constexpr KindList KindsOfValue(const StateFormat& format, ChunkKind value) {
   const bool half = ElementBytes(format.element) == 2;
   KindList kinds;
   if (value == ChunkKind::kExpAvgSq && !HasSecondMoment(format.optimizer)) return kinds;
+  if (IsMoment(value) && format.moments == MomentFormat::k8Bit) {
+    kinds.Add(ChunkKind::kExpAvg);
+    return kinds;
+  }
   kinds.Add(value);
   if (value == ChunkKind::kParam && half) {
     kinds.Add(ChunkKind::kMaster);
@@ -57,6 +65,7 @@ constexpr KindList KindsOfValue(const StateFormat& format, ChunkKind value) {
 constexpr KindList UpdatedKinds(const StateFormat& format) {
   KindList kinds;
   for (const ChunkKind value : {ChunkKind::kParam, ChunkKind::kExpAvg, ChunkKind::kExpAvgSq}) {
+    if (value == ChunkKind::kExpAvgSq && format.moments == MomentFormat::k8Bit) continue;
     for (const ChunkKind kind : KindsOfValue(format, value)) kinds.Add(kind);
   }
   return kinds;
@@ -67,6 +76,28 @@ constexpr KindList TrainableKinds(const StateFormat& format) {
   KindList kinds = UpdatedKinds(format);
   kinds.Add(ChunkKind::kGrad);
   return kinds;
+}
+
+constexpr int64_t NumMoments(const StateFormat& format) {
+  return HasSecondMoment(format.optimizer) ? 2 : 1;
+}
+
+// What tensors may fill of each param chunk of a space, from its beginning: all, unless the 8-bit moments of so
+// many elements would not fit a chunk with their scales. Whole pages. 0: chunks of this size, which must
+// be a multiple of 4 * kQuantisationBlockElements bytes then, hold no block.
+constexpr int64_t PayloadBytes(const StateFormat& format, int64_t chunk_bytes) {
+  if (format.moments == MomentFormat::kFp32) return chunk_bytes;
+  if (chunk_bytes % (4 * kQuantisationBlockElements) != 0) return 0;
+  const QuantisedMomentsChunk block = {.elements = kQuantisationBlockElements,
+                                       .num_moments = NumMoments(format)};
+  const int64_t block_bytes = kQuantisationBlockElements * ElementBytes(format.element);
+  return std::min(chunk_bytes / block_bytes, chunk_bytes / block.size_bytes()) * block_bytes;
+}
+
+// Where the 8-bit moments of a bundle lie in their chunk.
+constexpr QuantisedMomentsChunk QuantisedMomentsOf(const StateFormat& format, int64_t chunk_bytes) {
+  return {.elements = PayloadBytes(format, chunk_bytes) / ElementBytes(format.element),
+          .num_moments = NumMoments(format)};
 }
 
 }  // namespace gemini

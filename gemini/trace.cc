@@ -24,6 +24,13 @@ bool Add(int64_t& sum, int64_t value) {
   return true;
 }
 
+// As in "bf16 with adamw and 8bit moments".
+std::string NameOf(const StateFormat& format) {
+  return absl::StrCat(ElementTypeName(format.element), " with ",
+                      OptimizerKindName(format.optimizer), " and ",
+                      kMomentFormatNames[static_cast<int>(format.moments)], " moments");
+}
+
 absl::Status CheckTensors(const Trace& trace) {
   int64_t bytes = 0;
   int32_t space = 0;
@@ -48,12 +55,14 @@ absl::Status CheckTensors(const Trace& trace) {
     if (static_cast<int>(tensor.format.optimizer) >= kNumOptimizerKinds) {
       return Wrong("tensor ", i, " has optimizer ", static_cast<int>(tensor.format.optimizer));
     }
+    if (static_cast<int>(tensor.format.moments) >= kNumMomentFormats) {
+      return Wrong("tensor ", i, " has moments of format ",
+                   static_cast<int>(tensor.format.moments));
+    }
     if (tensor.group != TensorGroup::kTrainable) continue;
     if (format != nullptr && *format != tensor.format) {
-      return Wrong("tensor ", i, " is of ", ElementTypeName(tensor.format.element), " with ",
-                   OptimizerKindName(tensor.format.optimizer), " after trainable ones of ",
-                   ElementTypeName(format->element), " with ",
-                   OptimizerKindName(format->optimizer));
+      return Wrong("tensor ", i, " is of ", NameOf(tensor.format), " after trainable ones of ",
+                   NameOf(*format));
     }
     format = &tensor.format;
   }
@@ -139,7 +148,8 @@ uint64_t Fingerprint(const Trace& trace) {
   add(static_cast<int64_t>(trace.tensors.size()));
   for (const TracedTensor& tensor : trace.tensors) {
     add(tensor.size_bytes);
-    add(static_cast<int64_t>(tensor.format.optimizer) << 48 |
+    add(static_cast<int64_t>(tensor.format.moments) << 56 |
+        static_cast<int64_t>(tensor.format.optimizer) << 48 |
         static_cast<int64_t>(tensor.format.element) << 40 |
         static_cast<int64_t>(tensor.group) << 32 | tensor.space);
   }

@@ -40,7 +40,7 @@ bool HasTooManyUses(const RangeTrace& trace, const Plan& plan) {
     if (eviction.writes_back) add(plan.ranges[eviction.range].num_bundles);
   }
   for (const RangeTrace::GradOut& out : trace.gradient_outs) {
-    add(out.size_bytes / trace.chunk_bytes + 1);
+    add(out.size_bytes / trace.PayloadOf(trace.ranges[out.range]) + 1);
   }
   for (const int32_t range : plan.updated) add(kNumChunkKinds * plan.ranges[range].num_bundles);
   return uses > kMostHostUses;

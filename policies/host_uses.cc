@@ -59,8 +59,9 @@ class Writer {
   // A tensor that spans chunks has them alone; others share theirs.
   void AddGradient(const RangeTrace::GradOut& out) {
     const PlannedRange& range = trace_.ranges[out.range];
-    for (int64_t i = 0; i * trace_.chunk_bytes < out.size_bytes; ++i) {
-      const bool fills = out.size_bytes >= (i + 1) * trace_.chunk_bytes;
+    const int64_t payload_bytes = trace_.PayloadOf(range);
+    for (int64_t i = 0; i * payload_bytes < out.size_bytes; ++i) {
+      const bool fills = out.size_bytes >= (i + 1) * payload_bytes;
       AddChunk(range, i, range.kind, fills ? HostUseKind::kOverwrites : HostUseKind::kChanges);
     }
   }

@@ -34,8 +34,8 @@ std::vector<int32_t> MayKeepGradients(const RangeTrace& trace) {
     const int32_t grad = param + 1;
     const StateFormat& format = trace.format_of(trace.ranges[param]);
     // An update on DEVICE takes fp32 values, two moments, and nothing of the whole tensor.
-    if (format.element != ElementType::kFp32 || !HasSecondMoment(format.optimizer) ||
-        IsLayerWise(format.optimizer)) {
+    if (format.element != ElementType::kFp32 || format.moments != MomentFormat::kFp32 ||
+        !HasSecondMoment(format.optimizer) || IsLayerWise(format.optimizer)) {
       continue;
     }
     if (has_gradient[grad] && !is_refused[grad] && !is_refused[param]) params.push_back(param);

@@ -47,7 +47,7 @@ class Counted {
   void EndUses(int32_t position);
   void Update();
   void WriteBack(int32_t range, int64_t chunks) {
-    if (dirty_[range]) moved_.evict_bytes += chunks * trace_.chunk_bytes;
+    if (dirty_[range]) moved_.evict_bytes += chunks * trace_.PayloadOf(trace_.ranges[range]);
   }
 
   const RangeTrace& trace_;
@@ -80,7 +80,7 @@ MovedBytes Counted::PlayRound() {
 void Counted::BringIn(int32_t position) {
   for (const RangeUse& use : trace_.uses_of(position)) {
     const int64_t missing = trace_.ranges[use.range].num_bundles - chunks_[use.range];
-    moved_.fetch_bytes += missing * trace_.chunk_bytes;
+    moved_.fetch_bytes += missing * trace_.PayloadOf(trace_.ranges[use.range]);
     used_ += missing;
     chunks_[use.range] += missing;
     stamps_[use.range] = ++clock_;  // Pinned: what victims_ has of it is void.
@@ -159,7 +159,8 @@ int64_t FewestEvictedBytes(const RangeTrace& trace, const NextUses& next_uses) {
   }
   int64_t bytes = 0;
   for (size_t range = 0; range < trace.ranges.size(); ++range) {
-    const int64_t range_bytes = trace.ranges[range].num_bundles * trace.chunk_bytes;
+    const PlannedRange& chunks = trace.ranges[range];
+    const int64_t range_bytes = chunks.num_bundles * trace.PayloadOf(chunks);
     if (next_uses.first[range] == kNever) {
       bytes += out_bytes[range];
     } else if (!next_uses.ends_at_update[range]) {

@@ -79,7 +79,8 @@ class Playback {
   static constexpr int32_t kNobody = -1;
 
   int64_t BytesOf(int32_t range) const {
-    return trace_.ranges[range].num_bundles * trace_.chunk_bytes;
+    const PlannedRange& chunks = trace_.ranges[range];
+    return chunks.num_bundles * trace_.PayloadOf(chunks);
   }
   // The operator's, with what it computes on DEVICE for the update.
   int64_t ComputeNs(int32_t position) const {

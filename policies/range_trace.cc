@@ -19,7 +19,7 @@ absl::Status PackSpace(const Trace& trace, int64_t first_tensor, int64_t end_ten
     specs.push_back(
         {.name = "", .size_bytes = trace.tensors[i].size_bytes, .group = trace.tensors[i].group});
   }
-  GEMINI_ASSIGN_OR_RETURN(const Layout layout, Layout::Pack(specs, packed.chunk_bytes));
+  GEMINI_ASSIGN_OR_RETURN(const Layout layout, Layout::Pack(specs, packed.chunk_bytes, format));
   std::vector<int64_t> length_at(layout.num_bundles(), 0);  // Of the range that begins there.
   for (size_t i = 0; i < specs.size(); ++i) {
     const TensorPlace& place = layout.place(static_cast<int64_t>(i));
@@ -40,8 +40,7 @@ absl::Status PackSpace(const Trace& trace, int64_t first_tensor, int64_t end_ten
       range.kind = ChunkKind::kGrad;
       packed.ranges.push_back(range);
     }
-    chunks +=
-        range.num_bundles * (trainable ? TrainableKinds(format).size() : 1);
+    chunks += range.num_bundles * (trainable ? TrainableKinds(format).size() : 1);
   }
   packed.chunks_of_space.push_back(chunks);
   packed.formats.push_back(format);

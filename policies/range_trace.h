@@ -53,9 +53,13 @@ struct RangeTrace {
   int32_t num_positions() const { return static_cast<int32_t>(operators.size()); }
   bool keeps_gradients() const { return !device_updates.empty() || !late_gradients.empty(); }
   const StateFormat& format_of(const PlannedRange& range) const { return formats[range.space]; }
+  // Of each of its chunks: what tensors may fill (gemini/state_format.h).
+  int64_t PayloadOf(const PlannedRange& range) const {
+    return PayloadBytes(format_of(range), chunk_bytes);
+  }
   // Elements that its chunks have room for.
   int64_t ElementsOf(const PlannedRange& range) const {
-    return range.num_bundles * chunk_bytes / ElementBytes(format_of(range).element);
+    return range.num_bundles * PayloadOf(range) / ElementBytes(format_of(range).element);
   }
 };
 

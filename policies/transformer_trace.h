@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "gemini/element_type.h"
+#include "gemini/state_format.h"
 #include "gemini/trace.h"
 #include "policies/transformer_shape.h"
 
@@ -31,6 +31,10 @@ struct RoundShape {
   int64_t micro_batches = 1;
   bool recompute = false;  // Each block keeps its input alone, and runs again in backward.
   ElementType element = ElementType::kFp32;  // Of parameters, gradients and activations on DEVICE.
+  OptimizerKind optimizer = OptimizerKind::kAdamW;
+  MomentFormat moments = MomentFormat::kFp32;
+
+  StateFormat format() const { return {element, optimizer, moments}; }
 };
 
 // What the DEVICE achieves, not what its data sheet says. All > 0.

@@ -36,17 +36,14 @@ struct StateWidths {
   int64_t gradient = 4;
   int64_t sum() const { return parameter + master + moments + gradient; }
 };
-// docs/architecture.md: 16 in fp32, 14 in bf16, whose fp32 value is the two halves together, 16 in fp16.
-constexpr StateWidths WidthsOf(ElementType element) {
-  switch (element) {
-    case ElementType::kFp32:
-      return {4, 0, 8, 4};
-    case ElementType::kBf16:
-      return {2, 2, 8, 2};
-    case ElementType::kFp16:
-      return {2, 4, 8, 2};
+constexpr StateWidths WidthsOf(const StateFormat& format) {
+  const int64_t element_bytes = ElementBytes(format.element);
+  StateWidths widths = {.parameter = element_bytes, .moments = 0, .gradient = element_bytes};
+  for (const ChunkKind kind : UpdatedKinds(format)) {
+    if (kind == ChunkKind::kParam) continue;
+    (IsMoment(kind) ? widths.moments : widths.master) += element_bytes;
   }
-  return {};
+  return widths;
 }
 
 // Lays `needed` into HOST, and what it does not hold onto NVME.
@@ -213,8 +210,10 @@ class Forecaster {
     for (const PlannedRange& range : packed.ranges) {
       if (range.kind == ChunkKind::kParam) num_bundles += range.num_bundles;
     }
-    const StateWidths widths = WidthsOf(job_.round.element);
-    const int64_t elements_of_bundle = forecast_.chunk_bytes / ElementBytes(job_.round.element);
+    const StateFormat format = job_.round.format();
+    const StateWidths widths = WidthsOf(format);
+    const int64_t elements_of_bundle =
+        PayloadBytes(format, forecast_.chunk_bytes) / ElementBytes(format.element);
     const int64_t elements = num_bundles * elements_of_bundle;
     const StateBytes needed = {.parameters = elements * widths.parameter,
                                .masters = elements * widths.master,

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -74,6 +75,8 @@ absl::StatusOr<GpuModel> GpuOf(const PlanFlags& flags) {
 
 absl::StatusOr<Job> JobOf(const PlanFlags& flags, ElementType precision,
                           const trainer::HfConfig& config) {
+  const std::optional<MomentFormat> moments = MomentFormatOf(flags.moments);
+  if (!moments) return Wrong("--moments", flags.moments, "it is fp32 or 8bit");
   Job job;
   job.shape = trainer::ShapeOf(config);
   job.round = {.train = true,
@@ -81,7 +84,8 @@ absl::StatusOr<Job> JobOf(const PlanFlags& flags, ElementType precision,
                .sequence = flags.sequence,
                .micro_batches = flags.accumulate,
                .recompute = flags.recompute,
-               .element = precision};
+               .element = precision,
+               .moments = *moments};
   if (job.round.sequence == 0) {
     job.round.sequence = std::min(config.max_sequence(), kDefaultSequence);
   }
@@ -112,6 +116,8 @@ CLI::App* AddPlanCommand(CLI::App& app, PlanFlags& flags) {
   plan->add_option("--nvme", flags.nvme, "Room on NVMe, e.g. 1TiB; default: none");
   plan->add_option("--precision", flags.precision,
                    "fp32, bf16 or fp16; default: bf16 if the GPU has it");
+  plan->add_option("--moments", flags.moments, "Of the optimizer: fp32 or 8bit")
+      ->capture_default_str();
   plan->add_option("--batch", flags.batch, "Sequences a micro-batch")->capture_default_str();
   plan->add_option("--sequence", flags.sequence,
                    "Tokens a sequence; default: what the model has, at most 1024");

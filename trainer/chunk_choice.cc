@@ -32,7 +32,9 @@ policies::RoundShape RoundOf(const RunConfig& config) {
           .sequence = config.sequence,
           .micro_batches = vertical ? 1 : std::min(config.accumulate, kMostMicroBatches),
           .recompute = vertical || config.recompute,
-          .element = config.element()};
+          .element = config.element(),
+          .optimizer = config.optimizer_kind(),
+          .moments = config.format().moments};
 }
 
 std::string Describe(const TriedChunkSize& tried) {

@@ -69,7 +69,9 @@ OptimizerSettings SettingsOf(const RunConfig& config) {
           .epsilon = config.epsilon,
           .weight_decay = config.weight_decay,
           .momentum = config.momentum,
-          .trust_coefficient = config.trust_coefficient};
+          .trust_coefficient = config.trust_coefficient,
+          .moments = config.format().moments,
+          .rounding_seed = config.rounding_seed()};
 }
 
 absl::StatusOr<MemoryPlan> PlanFor(const RunConfig& config, const HfConfig& shape,
@@ -145,7 +147,9 @@ absl::Status OpenManaged(const RunConfig& config, const HfConfig& shape, CausalL
                                                   .epsilon = config.epsilon,
                                                   .weight_decay = config.weight_decay,
                                                   .momentum = config.momentum,
-                                                  .trust_coefficient = config.trust_coefficient};
+                                                  .trust_coefficient = config.trust_coefficient,
+                                                  .moments = config.format().moments,
+                                                  .rounding_seed = config.rounding_seed()};
   client::hooks::ManageOptions manage;
   manage.space_name = SpaceName(config);
   if (plan.host_activation_bytes > 0) {

@@ -47,8 +47,8 @@ absl::StatusOr<MemoryPlan> PlanMemory(const RunConfig& config, absl::Span<const 
   }
   plan.bytes[Tier::kHost] = config.host_memory;
   if (config.host_memory == kAutoBytes) {
-    GEMINI_ASSIGN_OR_RETURN(const Layout layout, Layout::Pack(tensors, chunk_bytes));
-    const StateFormat format = {.element = config.element(), .optimizer = config.optimizer_kind()};
+    const StateFormat format = config.format();
+    GEMINI_ASSIGN_OR_RETURN(const Layout layout, Layout::Pack(tensors, chunk_bytes, format));
     const int64_t chunks = TrainableKinds(format).size();
     plan.bytes[Tier::kHost] = (layout.num_bundles() * chunks + SpareSlots(format)) * chunk_bytes;
     if (!config.nvme.empty()) {

@@ -18,6 +18,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "gemini/chunk_kind.h"
+#include "gemini/moment_format.h"
 #include "gemini/optimizer_kind.h"
 #include "gemini/stall_cause.h"
 
@@ -32,6 +33,8 @@ struct OptimizerSettings {
   double weight_decay = 0.01;
   double momentum = 0.9;            // Of SGD and LARS.
   double trust_coefficient = 1e-3;  // Of LARS.
+  MomentFormat moments = MomentFormat::kFp32;
+  uint64_t rounding_seed = 0;  // Of the stochastic rounding of 8-bit moments; 0: to nearest.
 };
 
 struct UpdateOptions {

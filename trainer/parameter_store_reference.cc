@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/grad_norm.h"
+#include "client/moment_quantisation.h"
 #include "client/torch/element_types.h"
 #include "client/trust_ratio.h"
 #include "gemini/byte_size.h"
@@ -46,6 +47,20 @@ void ReferenceParameterStore::Parameter::RoundValues() {
   std::ranges::transform(master, bits, [this](float value) {
     return element == ElementType::kBf16 ? SplitOf(value).high : Fp16Of(value);
   });
+}
+
+void ReferenceParameterStore::Parameter::RoundMoments() {
+  for (std::vector<float>* const moment : {&exp_avg, &exp_avg_sq}) {
+    const auto code =
+        moment == &exp_avg ? client::MomentCode::kSigned : client::MomentCode::kUnsigned;
+    const auto count = static_cast<int64_t>(moment->size());
+    std::vector<uint8_t> codes(moment->size());
+    std::vector<float> scales(static_cast<size_t>(RoundUp(count, kQuantisationBlockElements) /
+                                                  kQuantisationBlockElements));
+    client::QuantiseMoment(code, moment->data(), /*first_element=*/0, count, /*stochastic=*/nullptr,
+                           codes.data(), scales.data());
+    client::DequantiseMoment(code, codes.data(), scales.data(), count, moment->data());
+  }
 }
 
 absl::StatusOr<std::unique_ptr<ReferenceParameterStore>> ReferenceParameterStore::Create(
@@ -143,6 +158,7 @@ absl::StatusOr<UpdateResult> ReferenceParameterStore::Update(const UpdateOptions
                                                 client::NormOf(trust.direction));
     }
     client::UpdateElements(settings, streams, parameter.count());
+    if (settings_.moments == MomentFormat::k8Bit) parameter.RoundMoments();
     ++parameter.step;
     parameter.RoundValues();
     // Backward through a graph from before the update raises, as after an optimizer of Torch.
@@ -179,7 +195,11 @@ absl::Status ReferenceParameterStore::Write(absl::string_view name, ChunkKind ki
     memory = reinterpret_cast<std::byte*>(moment.data());
   }
   GEMINI_RETURN_IF_ERROR(source(0, {memory, count * sizeof(float)}));
-  if (kind == ChunkKind::kParam) parameter.RoundValues();
+  if (kind == ChunkKind::kParam) {
+    parameter.RoundValues();
+  } else if (settings_.moments == MomentFormat::k8Bit) {
+    parameter.RoundMoments();
+  }
   return absl::OkStatus();
 }
 

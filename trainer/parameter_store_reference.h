@@ -44,6 +44,8 @@ class ReferenceParameterStore final : public ParameterStore {
     }
     // Rounds them into the tensor, if it is of 16 bits.
     void RoundValues();
+    // Takes the moments to their 8 bits and back.
+    void RoundMoments();
 
     std::string name;
     at::Tensor tensor;

@@ -21,6 +21,7 @@
 #include "absl/types/span.h"
 #include "gemini/element_type.h"
 #include "gemini/optimizer_kind.h"
+#include "gemini/state_format.h"
 
 namespace gemini::trainer {
 
@@ -49,6 +50,8 @@ struct RunConfig {
   double epsilon = 1e-8;
   double weight_decay = 0.01;
   std::string optimizer = "adamw";  // An OptimizerKindName.
+  std::string moments = "fp32";     // One of kMomentFormatNames.
+  std::string moment_rounding = "nearest";
   double momentum = 0.9;
   double trust_coefficient = 1e-3;
   double clip = 1.0;  // 0: no clipping.
@@ -81,6 +84,9 @@ struct RunConfig {
   bool operator==(const RunConfig&) const = default;
   ElementType element() const;           // Of `precision`.
   OptimizerKind optimizer_kind() const;  // Of `optimizer`.
+  StateFormat format() const;            // Of these, and of `moments`.
+  // Of the stochastic rounding of moments, made of `seed`; 0: to nearest.
+  uint64_t rounding_seed() const;
 };
 
 enum class KeyKind : uint8_t {

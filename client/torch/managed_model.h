@@ -23,6 +23,7 @@
 #include "client/torch/scoped_fetch.h"
 #include "gemini/chunk_kind.h"
 #include "gemini/layout.h"
+#include "gemini/moment_format.h"
 #include "gemini/optimizer_kind.h"
 
 namespace gemini::client::hooks {
@@ -39,6 +40,8 @@ struct OptimizerSpec {
   double momentum = 0.9;             // Of SGD and LARS.
   double trust_coefficient = 1e-3;   // Of LARS: eta.
   int64_t decay_min_dimensions = 2;  // 0: all are decayed, as torch::optim::AdamW does.
+  MomentFormat moments = MomentFormat::kFp32;
+  uint64_t rounding_seed = 0;  // Of the stochastic rounding of 8-bit moments; 0: to nearest.
 };
 
 struct StepOptions {

@@ -56,7 +56,7 @@ std::unique_ptr<ModelTensors> ModelTensors::Make(std::vector<ModuleTensor> tenso
       piece.tensor = index;
       piece.chunk_offset_bytes = i == 0 ? tensor.place.offset_bytes : 0;
       piece.tensor_offset_bytes = done_bytes;
-      piece.size_bytes = std::min(layout.chunk_bytes() - piece.chunk_offset_bytes,
+      piece.size_bytes = std::min(layout.payload_bytes() - piece.chunk_offset_bytes,
                                   tensor.size_bytes() - done_bytes);
       done_bytes += piece.size_bytes;
       model->pieces_[tensor.place.first_bundle.value() + i].push_back(piece);
@@ -109,7 +109,7 @@ absl::Status ModelTensors::CommitValues(BundleId bundle) {
         static_cast<size_t>(piece.size_bytes));
     if (fresh.size() == 1) continue;
     // A master that gives each parameter as it is.
-    ValueChunks to = {.element = tensor.element, .chunk_bytes = store_.chunk_bytes()};
+    ValueChunks to = {.format = store_.format(), .chunk_bytes = store_.chunk_bytes()};
     for (const auto& [kind, chunk] : fresh) to.chunks.push_back(chunk.data());
     ValueChunks from = to;
     from.chunks.resize(1);

@@ -112,6 +112,7 @@ Intent MakeIntent(const ModelTensors& tensors, const std::vector<bool>& has_grad
   intent.gradient_scale = gradient_scale;
   intent.optimizer = optimizer.kind;
   intent.momentum = optimizer.momentum;
+  intent.rounding_seed = optimizer.rounding_seed;
   for (size_t i = 0; i < has_gradient.size(); ++i) {
     const ModelTensor& tensor = tensors.tensors()[i];
     intent.tensors.push_back({.has_gradient = has_gradient[i],

@@ -23,7 +23,7 @@ int64_t ValueOffset(const ModelTensor& tensor, const TensorPiece& piece, int64_t
 // Where the bytes of one chunk are the values, those of the piece.
 absl::Span<std::byte> BytesOf(const ModelTensor& tensor, const TensorPiece& piece,
                               const ValueChunks& at) {
-  if (tensor.element != ElementType::kFp32 || at.chunks.size() != 1) return {};
+  if (tensor.element != ElementType::kFp32 || at.chunks.size() != 1 || IsQuantised(at)) return {};
   return {at.chunks[0] + piece.chunk_offset_bytes, static_cast<size_t>(piece.size_bytes)};
 }
 
@@ -109,9 +109,10 @@ absl::Status TensorWriter::Write(int64_t index, ChunkKind kind, int64_t step,
 
 ValueChunks TensorWriter::ValuesOf(const ModelTensor& tensor, ChunkKind kind,
                                    absl::Span<const std::pair<ChunkKind, HostChunk>> chunks) const {
-  ValueChunks values = {.element = tensor.element,
-                        .is_moment = IsMoment(kind),
+  ValueChunks values = {.format = tensors_.store().format(),
+                        .value = kind,
                         .chunk_bytes = tensors_.store().chunk_bytes()};
+  values.format.element = tensor.element;
   for (const auto& [_, chunk] : chunks) values.chunks.push_back(chunk.data());
   return values;
 }
@@ -132,13 +133,13 @@ absl::StatusOr<HostChunk> TensorWriter::AcquireCopy(ChunkId chunk) {
 absl::StatusOr<TensorWriter::OpenChunk*> TensorWriter::Open(BundleId bundle, ChunkKind kind,
                                                             int64_t step,
                                                             const ModelTensor& tensor) {
+  const KindList kinds = tensors_.KindsOf(tensor, kind);
   for (OpenChunk& open : open_) {
-    if (open.bundle == bundle && open.kind == kind) {
+    if (open.bundle == bundle && open.kind == *kinds.begin()) {
       open.step = std::max(open.step, step);
       return &open;
     }
   }
-  const KindList kinds = tensors_.KindsOf(tensor, kind);
   const auto num_open = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     int64_t slots = 0;
     for (const OpenChunk& open : open_) slots += static_cast<int64_t>(open.chunks.size());
@@ -160,7 +161,7 @@ absl::StatusOr<TensorWriter::OpenChunk*> TensorWriter::Open(BundleId bundle, Chu
       tensors_.tensors()[piece.tensor].managed().set_ready(false);
     }
   }
-  open_.push_back({bundle, kind, step, std::move(chunks), {}});
+  open_.push_back({bundle, *kinds.begin(), step, std::move(chunks), {}});
   return &open_.back();
 }
 

@@ -37,7 +37,7 @@ class TensorWriter {
  private:
   struct OpenChunk {
     BundleId bundle;
-    ChunkKind kind;
+    ChunkKind kind;  // Of the first chunk.
     int64_t step;
     std::vector<std::pair<ChunkKind, HostChunk>> chunks;  // As ModelTensors::KindsOf.
     std::set<int64_t> written;  // Tensors that have a piece here and were written whole.

@@ -132,13 +132,15 @@ absl::StatusOr<ManagedModel*> TrainingSession::Manage(torch::nn::Module& module,
     GEMINI_ASSIGN_OR_RETURN(std::vector<ModuleTensor> tensors,
                             CollectModuleTensors(module, options.first_use_order));
     std::vector<TensorSpec> specs;
-    StateFormat format = {.optimizer = optimizer.kind};
+    StateFormat format;
     for (const ModuleTensor& tensor : tensors) {
       specs.push_back({tensor.names.front(), tensor.tensor.numel() * ElementBytes(tensor.element),
                        tensor.group});
-      if (tensor.group == TensorGroup::kTrainable) format.element = tensor.element;
+      if (tensor.group == TensorGroup::kTrainable) {
+        format = {tensor.element, optimizer.kind, optimizer.moments};
+      }
     }
-    GEMINI_ASSIGN_OR_RETURN(const Layout layout, Layout::Pack(specs, chunk_bytes));
+    GEMINI_ASSIGN_OR_RETURN(const Layout layout, Layout::Pack(specs, chunk_bytes, format));
 
     SpaceOptions space;
     space.name = options.space_name;

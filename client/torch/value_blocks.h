@@ -11,6 +11,7 @@
 #include "client/bundle_update.h"
 #include "client/torch/model_tensors.h"
 #include "gemini/element_type.h"
+#include "gemini/moment_format.h"
 #include "gemini/status_macros.h"
 
 namespace gemini::client::hooks {
@@ -20,6 +21,7 @@ namespace gemini::client::hooks {
 template <typename Each>
 absl::Status ForValueBlocks(const ModelTensor& tensor, const TensorPiece& piece, Each each) {
   constexpr int64_t kBlockElements = 16 * 1024;
+  static_assert(kBlockElements % kQuantisationBlockElements == 0);
   std::array<float, kBlockElements> block;
   const int64_t element_bytes = ElementBytes(tensor.element);
   const int64_t count = piece.size_bytes / element_bytes;

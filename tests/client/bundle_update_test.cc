@@ -67,7 +67,7 @@ class BundleUpdateTest
   void CommitRandomParameters() {
     values_ = RandomValues();
     std::vector<std::pair<ChunkKind, HostChunk>> fresh;
-    ValueChunks to = {.element = element_, .chunk_bytes = kTestChunkBytes};
+    ValueChunks to = {.format = format_, .chunk_bytes = kTestChunkBytes};
     for (const ChunkKind kind : KindsOfValue(format_, ChunkKind::kParam)) {
       ASSERT_OK_AND_ASSIGN(HostChunk spare, store_->AcquireSpare());
       to.chunks.push_back(spare.data());
@@ -82,7 +82,7 @@ class BundleUpdateTest
     ASSERT_OK_AND_ASSIGN(const HostChunk grad,
                          store_->AcquireToOverwrite(ChunkOf(BundleId(0), ChunkKind::kGrad)));
     const ValueChunks at = {
-        .element = element_, .chunk_bytes = kTestChunkBytes, .chunks = {grad.data()}};
+        .format = format_, .chunk_bytes = kTestChunkBytes, .chunks = {grad.data()}};
     StoreValues(at, 0, grads_);
     LoadValues(at, 0, absl::MakeSpan(grads_));  // As rounded to the format.
   }
@@ -91,8 +91,7 @@ class BundleUpdateTest
   std::vector<float> Read(ChunkKind value) {
     std::vector<float> values(static_cast<size_t>(num_elements_));
     std::vector<HostChunk> held;
-    ValueChunks from = {
-        .element = element_, .is_moment = IsMoment(value), .chunk_bytes = kTestChunkBytes};
+    ValueChunks from = {.format = format_, .value = value, .chunk_bytes = kTestChunkBytes};
     for (const ChunkKind kind : KindsOfValue(format_, value)) {
       auto chunk = store_->Acquire(ChunkOf(BundleId(0), kind));
       EXPECT_OK(chunk);

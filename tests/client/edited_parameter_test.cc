@@ -33,7 +33,7 @@ class EditedParameterTest : public SessionFixture,
     std::normal_distribution<float> normal;
     for (float& value : values_) value = normal(random_);
     std::vector<std::pair<ChunkKind, HostChunk>> fresh;
-    ValueChunks to = {.element = GetParam(), .chunk_bytes = kTestChunkBytes};
+    ValueChunks to = {.format = {.element = GetParam()}, .chunk_bytes = kTestChunkBytes};
     for (const ChunkKind kind : KindsOfValue(store_->format(), ChunkKind::kParam)) {
       ASSERT_OK_AND_ASSIGN(HostChunk spare, store_->AcquireSpare());
       to.chunks.push_back(spare.data());
@@ -46,7 +46,7 @@ class EditedParameterTest : public SessionFixture,
   std::vector<float> Read() {
     std::vector<float> values(kCount);
     std::vector<HostChunk> held;
-    ValueChunks from = {.element = GetParam(), .chunk_bytes = kTestChunkBytes};
+    ValueChunks from = {.format = {.element = GetParam()}, .chunk_bytes = kTestChunkBytes};
     for (const ChunkKind kind : KindsOfValue(store_->format(), ChunkKind::kParam)) {
       auto chunk = store_->Acquire(ChunkOf(BundleId(0), kind));
       EXPECT_OK(chunk);
@@ -95,8 +95,7 @@ TEST_P(EditedParameterTest, ChangedElementsGetTheirNumberAndOthersKeepTheirValue
 }
 
 TEST_P(EditedParameterTest, WithoutASlotForTheMasterNothingChanges) {
-  const auto kinds =
-      KindsOfValue({.element = GetParam()}, ChunkKind::kParam).size();
+  const auto kinds = KindsOfValue({.element = GetParam()}, ChunkKind::kParam).size();
   Open(kinds + 1, /*nvme_slots=*/0);  // One spare: that of the parameter.
   EXPECT_THAT(CommitEdited(*store_, kParam, Edited()),
               StatusIs(absl::StatusCode::kResourceExhausted));

@@ -40,7 +40,9 @@ class ElementValuesTest : public ::testing::TestWithParam<std::tuple<ElementType
   const int64_t count_ = kChunkBytes / ElementBytes(element_);
   std::mt19937_64 random_{7};
   std::vector<std::vector<std::byte>> memory_;
-  ValueChunks at_ = {.element = element_, .is_moment = is_moment_, .chunk_bytes = kChunkBytes};
+  ValueChunks at_ = {.format = {.element = element_},
+                     .value = is_moment_ ? ChunkKind::kExpAvg : ChunkKind::kParam,
+                     .chunk_bytes = kChunkBytes};
   std::vector<float> values_ = std::vector<float>(static_cast<size_t>(count_));
 };
 
@@ -69,7 +71,7 @@ TEST_P(ElementValuesTest, ARangeAcrossTheMiddleChangesNothingElse) {
 }
 
 TEST_P(ElementValuesTest, WithoutAMasterASixteenBitValueIsTheNearestNumber) {
-  at_.is_moment = false;
+  at_.value = ChunkKind::kParam;
   at_.chunks.resize(1);
   StoreValues(at_, 0, values_);
   const std::vector<float> read = Load(0, count_);

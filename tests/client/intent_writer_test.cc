@@ -26,6 +26,7 @@ Intent IntentFor(int64_t step) {
   intent.beta1 = 0.9;
   intent.gradient_scale = 1.0 / static_cast<double>(step);
   intent.skip = step % 5 == 0;
+  intent.rounding_seed = static_cast<uint64_t>(step) << 40;
   for (int64_t i = 0; i < kTensors; ++i) {
     intent.tensors.push_back({(i + step) % 3 == 0, i % 2 == 0, step * 100 + i});
   }

@@ -132,6 +132,32 @@ TEST_P(MomentQuantisationTest, EachBlockHasTheScaleOfItsLargest) {
   EXPECT_EQ(back[2 * kBlock], 0);
 }
 
+TEST_P(MomentQuantisationTest, WhatWasDequantisedBecomesTheSameCodes) {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    std::vector<float> values = RandomMoments(5 * kBlock + 100, seed);
+    std::ranges::fill(values.begin() + kBlock, values.begin() + 2 * kBlock, 0.0f);
+    const Codes codes = Quantise(GetParam(), values);
+    const Codes again = Quantise(GetParam(), Dequantise(GetParam(), codes));
+    ASSERT_THAT(again.codes, ElementsAreArray(codes.codes));
+    ASSERT_THAT(again.scales, ElementsAreArray(codes.scales));
+  }
+}
+
+TEST(MomentQuantisation, TheLargestValueKeepsItsBitsWhateverItsSign) {
+  for (const std::vector<float>& values :
+       {std::vector<float>{0.3f, -7.1f, 7.0f}, std::vector<float>{0.3f, 7.1f, -7.0f},
+        std::vector<float>{-0.3f}}) {
+    const Codes codes = Quantise(MomentCode::kSigned, values);
+    const float largest =
+        *std::ranges::max_element(values, {}, [](float value) { return std::abs(value); });
+    EXPECT_EQ(codes.scales[0], largest);
+    EXPECT_THAT(Dequantise(MomentCode::kSigned, codes), ::testing::Contains(largest));
+  }
+  // Of two, the positive one; the other becomes the lowest code.
+  EXPECT_THAT(Dequantise(MomentCode::kSigned, Quantise(MomentCode::kSigned, {-2, 2})),
+              ElementsAreArray({2 * CodeValues(MomentCode::kSigned)[0], 2.0f}));
+}
+
 TEST_P(MomentQuantisationTest, ABlockOfZerosStaysZero) {
   const Codes codes = Quantise(GetParam(), std::vector<float>(100, 0));
   EXPECT_EQ(codes.scales[0], 0);

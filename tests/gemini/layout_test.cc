@@ -99,6 +99,55 @@ TEST(LayoutTest, MoreBundlesThanACommitWordCanNameAreRefused) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("larger chunks")));
 }
 
+constexpr StateFormat kBf16With8Bit = {.element = ElementType::kBf16,
+                                       .moments = MomentFormat::k8Bit};
+constexpr int64_t kBlockBytes = 2 * kQuantisationBlockElements;
+
+// Codes and scales of the moments of all elements must fit one chunk.
+TEST(LayoutTest, Moments8BitLeaveRoomForTheirScales) {
+  constexpr int64_t kBytes = 64 << 10;
+  const QuantisedMomentsChunk moments = QuantisedMomentsOf(kBf16With8Bit, kBytes);
+  EXPECT_EQ(moments.elements, 15 * kQuantisationBlockElements);
+  EXPECT_LE(moments.size_bytes(), kBytes);
+  EXPECT_EQ(moments.codes_offset(ChunkKind::kExpAvgSq), moments.elements);
+  EXPECT_EQ(moments.scales_offset(ChunkKind::kExpAvg), 2 * moments.elements);
+  EXPECT_EQ(moments.scales_offset(ChunkKind::kExpAvgSq), 2 * moments.elements + 15 * 4);
+  EXPECT_EQ(PayloadBytes(kBf16With8Bit, kBytes), 15 * kBlockBytes);
+  // One of 513 bytes in the limit; nothing where codes and scales fit beside the parameters anyway.
+  EXPECT_GT(PayloadBytes(kBf16With8Bit, 32 << 20), (32 << 20) - (32 << 20) / 500);
+  EXPECT_EQ(PayloadBytes({.moments = MomentFormat::k8Bit}, kBytes), kBytes);
+  EXPECT_EQ(PayloadBytes({.element = ElementType::kBf16,
+                          .optimizer = OptimizerKind::kSgd,
+                          .moments = MomentFormat::k8Bit},
+                         kBytes),
+            kBytes);
+}
+
+TEST(LayoutTest, With8BitMomentsTrainableTensorsBeginAtBlocksAndFillPayloads) {
+  constexpr int64_t kBytes = 64 << 10, kPayload = 15 * kBlockBytes;
+  const std::vector<TensorSpec> tensors = {
+      Tensor(100),
+      Tensor(kBlockBytes + 2),
+      Tensor(8),
+      Tensor(kPayload + 2),
+      Tensor(kPayload),
+      Tensor(10, TensorGroup::kFrozen),
+      Tensor(10, TensorGroup::kFrozen),
+  };
+  ASSERT_OK_AND_ASSIGN(const Layout layout, Layout::Pack(tensors, kBytes, kBf16With8Bit));
+  EXPECT_EQ(layout.payload_bytes(), kPayload);
+  EXPECT_EQ(layout.place(0), (TensorPlace{BundleId(0), 1, 0}));
+  EXPECT_EQ(layout.place(1), (TensorPlace{BundleId(0), 1, kBlockBytes}));
+  EXPECT_EQ(layout.place(2), (TensorPlace{BundleId(0), 1, 3 * kBlockBytes}));
+  EXPECT_EQ(layout.place(3), (TensorPlace{BundleId(1), 2, 0}));
+  EXPECT_EQ(layout.place(4), (TensorPlace{BundleId(3), 1, 0}));
+  EXPECT_EQ(layout.place(6), (TensorPlace{BundleId(4), 1, kTensorAlignmentBytes}));
+  for (const int64_t odd : {kPageBytes, 3 * kPageBytes}) {
+    EXPECT_THAT(Layout::Pack(tensors, odd, kBf16With8Bit),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a multiple of 8192")));
+  }
+}
+
 // Property: against a model that marks every byte, on random tensors of all groups.
 TEST(LayoutTest, RandomTensorsNeitherOverlapNorMixGroupsNorLoseAlignment) {
   std::mt19937_64 random(/*seed=*/3);

@@ -47,7 +47,7 @@ TEST(TraceWireTest, WhatNoTraceHasIsRefused) {
 
 TEST(TraceWireTest, AnElementTypeThatDoesNotExistIsRefused) {
   flatbuffers::FlatBufferBuilder builder;
-  const std::vector<wire::TracedTensor> tensors = {wire::TracedTensor(8, 0, 0, 3, 0)};
+  const std::vector<wire::TracedTensor> tensors = {wire::TracedTensor(8, 0, 0, 3, 0, 0)};
   const std::vector<wire::TracedOperator> operators = {wire::TracedOperator(1, 0, 0, 0)};
   const auto tensor_list = builder.CreateVectorOfStructs(tensors);
   const auto operator_list = builder.CreateVectorOfStructs(operators);
@@ -92,6 +92,9 @@ TEST(TraceWireTest, TheHashIsOfTheTensorsAndTheSameInEveryProcess) {
     EXPECT_NE(TensorsHash(other), TensorsHash(tensors));
     other = tensors;
     other[i].format.element = ElementType::kBf16;
+    EXPECT_NE(TensorsHash(other), TensorsHash(tensors));
+    other = tensors;
+    other[i].format.moments = MomentFormat::k8Bit;
     EXPECT_NE(TensorsHash(other), TensorsHash(tensors));
   }
   EXPECT_EQ(TensorsHash({}), 0xa8c7f832281a39c5u);  // FNV-1a of eight zero bytes.

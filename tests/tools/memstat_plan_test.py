@@ -111,12 +111,21 @@ def main(root):
     check("in fp32 on a GPU of the rates given" in text and "chunks         4 MiB" in text, text)
     check("simulated with 4 micro-batches" in text, text)
 
+    # Moments in 8 bits: 8 bytes a parameter and their scales.
+    status, text, errors, _ = run(root / "gpt2-xl", None, "--gpu", "rtx3090", "--host", "64GiB",
+                                  "--precision", "bf16", "--moments", "8bit", "--json")
+    check(status == 0, errors)
+    found = json.loads(text)
+    states = (sum(found["host"].values()) + sum(found["nvme"].values())) / found["parameters"]
+    check(8.0 <= states < 8.8, states)
+
     # Wrong flags, with what to do.
     gpu = ["--gpu", "rtx3090", "--host", "64GiB"]
     for flags, message in [
             (["--gpu", "rtx309", "--host", "1GiB"], "did you mean 'rtx3090'"),
             (["--gpu", "rtx3090"], "--host is missing"),
             (["--host", "1GiB"], "give --gpu NAME"),
+            ([*gpu, "--moments", "8bits"], "--moments 8bits: it is fp32 or 8bit"),
             ([*gpu, "--precision", "bf61"], "did you mean 'bf16'"),
             (["--gpu", "rtx2060", "--host", "1GiB", "--precision", "bf16"], "use --precision fp16"),
             (["--gpu", "rtx3090", "--host", "64GB"], "--host 64GB"),

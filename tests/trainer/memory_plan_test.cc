@@ -34,6 +34,16 @@ TEST(MemoryPlan, AutoHostHoldsFourChunksABundleAndSpareOnes) {
   EXPECT_EQ(plan.bytes[Tier::kNvme], 0);
 }
 
+TEST(MemoryPlan, AutoHostFollowsTheFormatOfTheState) {
+  RunConfig config;
+  config.precision = "bf16";
+  config.moments = "8bit";
+  // One of exactly a chunk spans two: scales take some of it.
+  const std::vector<TensorSpec> tensors = {{"a", 64 * kKiB, TensorGroup::kTrainable}};
+  ASSERT_OK_AND_ASSIGN(const MemoryPlan plan, PlanMemory(config, tensors, {}, 64 * kKiB, kGiB));
+  EXPECT_EQ(plan.bytes[Tier::kHost], (2 * 4 + SpareSlots(config.format())) * 64 * kKiB);
+}
+
 TEST(MemoryPlan, WithNvmeAutoHostLeavesHalfOfTheMemory) {
   RunConfig config;
   config.nvme = {{"/a", kGiB}};

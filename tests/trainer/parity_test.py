@@ -114,6 +114,38 @@ class ParityTest(train_program.TrainTest):
                 self.assertNotIn(losses, seen, "two optimizers did the same")
                 seen.append(losses)
 
+    def test_moments_of_8_bits_in_every_placement(self):
+        keys = self.keys(self.model, precision="bf16", moments="8bit", accumulate=2, clip=0.5, batch=1)
+        fp32_moments = self.train("fp32_moments", **dict(keys, moments="fp32"), reference=True)
+        reference = self.train("reference", **keys, reference=True)
+        self.assertNotEqual(*((directory / "latest" / "model.safetensors").read_bytes()
+                              for directory in (fp32_moments, reference)))
+        budget = self.measured_budget(**keys)
+        self.check(reference, "embedded", budget, **keys)
+        self.check(reference, "online", budget, **keys, policy="online")
+        store = self.directory / "store"
+        store.mkdir()
+        output = self.check(reference, "nvme", budget, **keys,
+                            host_memory=self.parameter_bytes(keys) * 5 // 2, nvme=[f"{store}:64MiB"])
+        self.assertGreater(train_program.steps(output)[-1]["nvme_bytes"], 0)
+        for i, run in enumerate(({"precision": "fp32"}, {"precision": "fp16"},
+                                 {"precision": "fp32", "optimizer": "lamb", "lr": 0.01},
+                                 {"precision": "bf16", "optimizer": "sgd", "lr": 0.05})):
+            with self.subTest(run):
+                keys = self.keys(self.model, **dict({"steps": 6, "moments": "8bit"}, **run))
+                reference = self.train(f"reference{i}", **keys, reference=True)
+                self.check(reference, f"managed{i}", self.measured_budget(**keys), **keys)
+
+    def test_stochastic_rounding_of_moments_depends_on_the_seed_and_on_no_placement(self):
+        keys = self.keys(self.model, precision="bf16", moments="8bit", moment_rounding="stochastic")
+        large = self.train("large", **keys, device_memory="1GiB", chunk_size="1MiB")
+        budget = self.measured_budget(**keys)
+        self.check(large, "small", budget, **keys)
+        # The data's order has a seed of its own, so there is no other run with all but this equal.
+        other = self.train("nearest", **dict(keys, moment_rounding="nearest"), reference=True)
+        self.assertNotEqual(*((directory / "latest" / "model.safetensors").read_bytes()
+                              for directory in (large, other)))
+
     def test_recomputation(self):
         keys = self.keys(self.model)
         reference = self.train("reference", **keys, reference=True)

@@ -24,10 +24,11 @@ class ResumeTest(train_program.TrainTest):
                          [line["loss"] for line in steps(other)])
 
     def test_five_steps_and_five_more_equal_ten(self):
-        for mode in ({}, {"reference": True}):
+        quantised = {"precision": "bf16", "moments": "8bit", "moment_rounding": "stochastic"}
+        for name, mode in {"managed": {}, "reference": {"reference": True}, "fp16": {"precision": "fp16"},
+                           "quantised": quantised}.items():
             more = dict(schedule="constant", **mode)
-            with self.subTest(**mode):
-                name = "reference" if mode else "managed"
+            with self.subTest(name):
                 through = self.train(f"through_{name}", **self.keys(steps=10, **more))
                 halves = self.train(f"halves_{name}", **self.keys(steps=5, **more))
                 result = run(output=halves, resume=True, steps=10)

@@ -93,6 +93,8 @@ TEST(RunConfig, EveryValueIsCheckedAgainstItsRange) {
                                                      {"schedule", "square"},
                                                      {"order", "random"},
                                                      {"precision", "int8"},
+                                                     {"moments", "8bits"},
+                                                     {"moment-rounding", "up"},
                                                      {"optimizer", "adamax"},
                                                      {"momentum", "1"},
                                                      {"trust-coefficient", "0"},
@@ -158,6 +160,28 @@ TEST(RunConfig, AFractionMayBeAllOrNothing) {
   EXPECT_EQ(config.param_fraction, 0.0);
   ASSERT_OK(Set("optimizer-fraction", "1", config));
   EXPECT_EQ(config.optimizer_fraction, 1.0);
+}
+
+TEST(RunConfig, TheFormatIsOfPrecisionOptimizerAndMoments) {
+  RunConfig config = Complete();
+  EXPECT_EQ(config.format(), StateFormat());
+  ASSERT_OK(Set("precision", "bf16", config));
+  ASSERT_OK(Set("optimizer", "lamb", config));
+  ASSERT_OK(Set("moments", "8bit", config));
+  EXPECT_EQ(config.format(),
+            (StateFormat{ElementType::kBf16, OptimizerKind::kLamb, MomentFormat::k8Bit}));
+  EXPECT_EQ(config.rounding_seed(), 0);
+  ASSERT_OK(Set("moment-rounding", "stochastic", config));
+  ASSERT_OK(CheckRunConfig(config));
+  const uint64_t seed = config.rounding_seed();
+  EXPECT_NE(seed, 0);
+  ASSERT_OK(Set("seed", "43", config));
+  EXPECT_GT(config.rounding_seed() - seed, 1 << 20);  // Room for a number a tensor.
+  config.reference = true;
+  EXPECT_THAT(CheckRunConfig(config), StatusIs(kInvalid, HasSubstr("--reference rounds")));
+  config.reference = false;
+  config.moments = "fp32";
+  EXPECT_THAT(CheckRunConfig(config), StatusIs(kInvalid, HasSubstr("is of --moments 8bit")));
 }
 
 TEST(RunConfig, PathsBecomeAbsolute) {

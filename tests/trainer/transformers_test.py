@@ -69,7 +69,7 @@ def oracle_losses(path, accumulate, dtype=torch.float32):
 
 
 class TransformersTest(train_program.TrainTest):
-    def compare(self, name, accumulate=1, precision="fp32"):
+    def compare(self, name, accumulate=1, precision="fp32", moments="fp32"):
         model = self.directory / "model"  # Without dropout: its draws are not Python's.
         shutil.copytree(MODELS / name, model)
         config = json.loads((model / "config.json").read_text())
@@ -83,21 +83,22 @@ class TransformersTest(train_program.TrainTest):
                             steps=STEPS, batch=BATCH, sequence=SEQUENCE, accumulate=accumulate,
                             lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY, beta2=0.99, clip=1.0,
                             schedule="cosine", warmup_steps=WARMUP, log_level="warning",
-                            precision=precision)
+                            precision=precision, moments=moments)
         ours = [line["loss"] for line in train_program.steps(output)]
         dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
         expected, trained = oracle_losses(model, accumulate, dtype)
         worst = max(abs(a - b) / abs(b) for a, b in zip(ours, expected, strict=True))
-        print(f"{name}, {precision}, accumulate {accumulate}: largest relative difference of loss {worst:.2e}; "
-              f"losses {expected[0]:.5f} to {expected[-1]:.5f}", flush=True)
+        print(f"{name}, {precision}, moments {moments}, accumulate {accumulate}: "
+              f"largest relative difference of loss {worst:.2e}; losses {expected[0]:.5f} to {expected[-1]:.5f}", flush=True)
         # Kernels of 16 bits round in other places: 2^-9 an operation, in losses of some 7.
-        self.assertLess(worst, 1e-5 if precision == "fp32" else 1e-2)
+        exact = (precision, moments) == ("fp32", "fp32")
+        self.assertLess(worst, 1e-5 if exact else 1e-2)
         self.assertLess(expected[-1], expected[0] - 0.1, "nothing was learned")
 
         # What we saved, loaded by transformers, is the model that Python trained.
         saved = transformers.AutoModelForCausalLM.from_pretrained(output / "latest",
                                                                   dtype=torch.float32)
-        if precision != "fp32":
+        if not exact:
             return
         saved.eval()
         trained.eval()
@@ -118,6 +119,12 @@ class TransformersTest(train_program.TrainTest):
 
     def test_gpt2_in_fp16(self):
         self.compare("gpt2", precision="fp16")
+
+    def test_gpt2_with_moments_of_8_bits(self):
+        self.compare("gpt2", moments="8bit")
+
+    def test_gpt2_in_bf16_with_moments_of_8_bits(self):
+        self.compare("gpt2", precision="bf16", moments="8bit")
 
     def test_opt_in_bf16(self):
         self.compare("opt", precision="bf16")
