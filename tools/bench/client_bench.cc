@@ -6,18 +6,13 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <memory>
-#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "absl/cleanup/cleanup.h"
 #include "client/connection.h"
 #include "client/copy_engine_host.h"
 #include "client/session.h"
@@ -209,68 +204,6 @@ void copy_fraction_of_memcpy(benchmark::State& state) {
   Report(state, Median(fractions), Median(rates), checked);
 }
 BENCHMARK(copy_fraction_of_memcpy)->UseManualTime()->MinTime(1);
-
-// Three uncommitted chunks of 4 MiB in two HOST slots: to use the next one, another is written to NVMe and it is
-// read back. With checksums, and below that without, in turns.
-void nvme_checksum_us(benchmark::State& state) {
-  constexpr int64_t kMovedBytes = 4 * kMiB;
-  constexpr int64_t kMovedChunks = 3;
-  std::string directory = std::filesystem::temp_directory_path() / "gemini-bench-XXXXXX";
-  if (::mkdtemp(directory.data()) == nullptr) return state.SkipWithError("no temporary directory");
-  const absl::Cleanup remove = [&directory] { std::filesystem::remove_all(directory); };
-  server::ServerOptions server_options;
-  server_options.capacity_bytes[Tier::kHost] = 4 * kMovedBytes;
-  server_options.nvme_directories = {{.path = directory, .capacity_bytes = 8 * kMovedBytes}};
-  const auto server = server::EmbeddedServer::Start(server_options);
-  if (!server.ok()) return state.SkipWithError(server.status().ToString().c_str());
-  std::array<std::unique_ptr<Session>, 2> sessions;
-  std::array<ChunkStore*, 2> stores;
-  for (const bool checksums : {false, true}) {
-    SessionOptions options;
-    options.chunk_bytes = kMovedBytes;
-    options.label = "gemini-bench";
-    options.want_bytes[Tier::kHost] = 2 * kMovedBytes;
-    options.want_bytes[Tier::kNvme] = 4 * kMovedBytes;
-    options.floor_bytes = options.want_bytes;
-    options.nvme_checksums = checksums;
-    auto session = Session::Open(*(*server)->Connect(), options);
-    if (!session.ok()) return state.SkipWithError(session.status().ToString().c_str());
-    sessions[checksums] = *std::move(session);
-    const auto store = sessions[checksums]->OpenSpace({.name = checksums ? "summed" : "plain",
-                                                       .num_bundles = kMovedChunks,
-                                                       .host_slots = 2,
-                                                       .nvme_slots = 4});
-    if (!store.ok()) return state.SkipWithError(store.status().ToString().c_str());
-    stores[checksums] = *store;
-  }
-  bool checked = true;
-  // Moves one chunk out and one in.
-  const auto use = [&](bool checksums, int64_t chunk) {
-    const auto start = Clock::now();
-    const auto held =
-        stores[checksums]->AcquireUncommitted(ChunkOf(BundleId(chunk), ChunkKind::kGrad));
-    const double used_us = NsSince(start) / 1e3;
-    checked &= held.ok() && held->data()[kMovedBytes / 2] == held->data()[0];
-    if (held.ok()) std::memset(held->data(), static_cast<int>(chunk + 1), kMovedBytes);
-    return used_us;
-  };
-  for (const bool checksums : {false, true}) {
-    for (int64_t i = 0; i < 2 * kMovedChunks; ++i) use(checksums, i % kMovedChunks);
-  }
-  std::vector<double> summed, plain;
-  for (auto _ : state) {
-    const int64_t chunk = static_cast<int64_t>(summed.size()) % kMovedChunks;
-    plain.push_back(use(false, chunk));
-    summed.push_back(use(true, chunk));
-    state.SetIterationTime(summed.back() * 1e-6);
-  }
-  for (const ChunkStore* store : stores) {
-    checked &=
-        store->stored_bytes().nvme_read_bytes >= static_cast<int64_t>(summed.size()) * kMovedBytes;
-  }
-  Report(state, Median(summed), Median(plain), checked);
-}
-BENCHMARK(nvme_checksum_us)->UseManualTime()->MinTime(1);
 
 }  // namespace
 }  // namespace gemini::client

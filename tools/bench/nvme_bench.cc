@@ -4,7 +4,7 @@
 // elsewhere on a disk, and pages of another slab in another order in memory: on a virtual disk the rates
 // of scattered and of contiguous pages were seen to differ by three. Besides the counters
 // of client_bench.cc it reports fio against itself, run after run, and the processor's seconds a GiB.
-// Reads: GEMINI_NVME_DIRECTORY, where the extent is made (default: the current directory).
+// Reads: GEMINI_NVME_DIRECTORY, as nvme_folder.h.
 #include <benchmark/benchmark.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -14,9 +14,7 @@
 #include <array>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -33,6 +31,7 @@
 #include "server/nvme_io_uring.h"
 #include "server/sealed_memfd.h"
 #include "server/tier_store_nvme.h"
+#include "tools/bench/nvme_folder.h"
 
 namespace gemini::server {
 namespace {
@@ -60,26 +59,6 @@ double ProcessSeconds() {
   ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
   return static_cast<double>(used.tv_sec) + static_cast<double>(used.tv_nsec) * 1e-9;
 }
-
-// A folder of its own, removed with what is in it.
-class Folder {
- public:
-  static absl::StatusOr<std::unique_ptr<Folder>> Make() {
-    const char* const place = std::getenv("GEMINI_NVME_DIRECTORY");
-    std::string path = absl::StrCat(place == nullptr ? "." : place, "/gemini-bench-XXXXXX");
-    if (::mkdtemp(path.data()) == nullptr) return ErrnoStatus(errno, absl::StrCat("make ", path));
-    return std::unique_ptr<Folder>(new Folder(std::filesystem::absolute(path)));
-  }
-  ~Folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  explicit Folder(std::string path) : path_(std::move(path)) {}
-  const std::string path_;
-};
 
 // The engine, with a lane for each chunk in flight: each has its HOST slot.
 class Engine {
@@ -227,7 +206,7 @@ double Median(std::vector<double> values) {
 }
 
 absl::Status Compare(benchmark::State& state, IoOperation operation) {
-  GEMINI_ASSIGN_OR_RETURN(const std::unique_ptr<Folder> folder, Folder::Make());
+  GEMINI_ASSIGN_OR_RETURN(const std::unique_ptr<NvmeFolder> folder, NvmeFolder::Make());
   GEMINI_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::Make(folder->path()));
   const absl::string_view name = operation == IoOperation::kRead ? "read" : "write";
   std::vector<int64_t> content(kSlots);  // The lane whose bytes a slot holds; none: fio's.
