@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "gemini/byte_size.h"
 #include "gemini/errno_status.h"
+#include "server/huge_pages.h"
 
 namespace gemini::server {
 namespace {
@@ -22,7 +23,9 @@ absl::StatusOr<UniqueFd> MakeMemfd(absl::string_view name, int64_t size_bytes, M
   if (::ftruncate(fd.get(), size_bytes) != 0) {
     return ErrnoStatus(errno, absl::StrCat("size memfd ", name));
   }
-  if (pages == MemfdPages::kAllocated) {
+  if (pages == MemfdPages::kHuge) AllocateHugePages(fd.get(), size_bytes);
+  if (pages != MemfdPages::kOnDemand) {
+    // Pages that are there already stay as they are.
     int result;
     while ((result = ::fallocate(fd.get(), 0, 0, size_bytes)) != 0 && errno == EINTR) {
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Anonymous memory behind a descriptor whose size nobody can change: an unsealed truncate by one side
 // kills the other by SIGBUS.
-// Thread: any. Blocks while the kernel clears pages: 225 ms a GiB; destroying costs 124.
+// Thread: any. Blocks while the kernel clears pages: 225 ms a GiB; destroying costs 124. Huge pages: 170 and 20.
 #pragma once
 #include <cstdint>
 
@@ -12,7 +12,11 @@
 
 namespace gemini::server {
 
-enum class MemfdPages { kAllocated /* now, all of them */, kOnDemand };
+enum class MemfdPages {
+  kAllocated,  // Now, all of them.
+  kHuge,       // The same, in huge pages as far as the kernel has them (huge_pages.h).
+  kOnDemand,
+};
 
 // Makes a zero-filled memfd of `size_bytes` (> 0), CLOEXEC, sealed against shrinking, growing and
 // further seals. `name` is shown in /proc. RESOURCE_EXHAUSTED: no memory or descriptor left.

@@ -47,7 +47,7 @@ class HostTierStore : public TierStore {
     for (int64_t made = 0; made < num_slots;) {
       const int64_t slots = std::min(grant.slots_per_extent, num_slots - made);
       GEMINI_ASSIGN_OR_RETURN(
-          UniqueFd fd, MakeSealedMemfd("gemini-slab", slots * slot_bytes, MemfdPages::kAllocated));
+          UniqueFd fd, MakeSealedMemfd("gemini-slab", slots * slot_bytes, MemfdPages::kHuge));
       grant.extents.push_back({std::move(fd), slots, 0});
       made += slots;
     }

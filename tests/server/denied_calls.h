@@ -58,4 +58,15 @@ inline void DenyDirect() {
                      {kReturn, 0, 0, SECCOMP_RET_ALLOW}}});
 }
 
+// madvise with MADV_COLLAPSE is EINVAL, as on a kernel without huge pages.
+inline void DenyHugePages() {
+  constexpr uint32_t kCollapse = 25;  // Headers before Linux 6.1 have no name for it.
+  InstallFilter<6>({{{kLoadWord, 0, 0, offsetof(seccomp_data, nr)},
+                     {kJumpIfEqual, 0, 3, SYS_madvise},
+                     {kLoadWord, 0, 0, offsetof(seccomp_data, args[2])},
+                     {kJumpIfEqual, 0, 1, kCollapse},
+                     {kReturn, 0, 0, SECCOMP_RET_ERRNO | EINVAL},
+                     {kReturn, 0, 0, SECCOMP_RET_ALLOW}}});
+}
+
 }  // namespace gemini::server

@@ -69,7 +69,7 @@ class Engine {
     GEMINI_ASSIGN_OR_RETURN(engine->nvme_store_, MakeNvmeTierStore({{directory, kFileBytes}}));
     GEMINI_ASSIGN_OR_RETURN(engine->nvme_, engine->nvme_store_->Make(kChunkBytes, kSlots));
     GEMINI_ASSIGN_OR_RETURN(engine->slab_,
-                            MakeSealedMemfd("gemini-slab", kSlabBytes, MemfdPages::kAllocated));
+                            MakeSealedMemfd("gemini-slab", kSlabBytes, MemfdPages::kHuge));
     GEMINI_ASSIGN_OR_RETURN(engine->host_map_, MappedMemory::Map(engine->slab_fd(), kSlabBytes,
                                                                  MappedMemory::Access::kReadWrite));
     if ((::fcntl(engine->nvme_fd(), F_GETFL) & O_DIRECT) == 0) {
