@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "gemini/byte_size.h"
 #include "gemini/check.h"
-#include "gemini/spare_slots.h"
+#include "gemini/state_format.h"
 #include "gemini/status_macros.h"
 
 namespace gemini::client {
@@ -192,7 +192,7 @@ absl::Status ChunkStore::Replace(ChunkId chunk, HostChunk fresh) {
   GEMINI_RETURN_IF_ERROR(CheckId(chunk));
   std::pair<ChunkKind, HostChunk> entry(KindOf(chunk), std::move(fresh));
   MutexLock lock(mutex_);
-  WaitUntilIdle(chunk);
+  while (chunks_[chunk.value()].busy) mutex_.WaitFor(idle_);
   if (!chunks_[chunk.value()].committed) {
     return absl::FailedPreconditionError(absl::StrCat("chunk ", chunk.value(), " of space ", name_,
                                                       " is not committed: nothing to replace"));
@@ -249,7 +249,9 @@ absl::Status ChunkStore::CommitLocked(BundleId bundle, int64_t step,
   if (pending_.awaits(bundle) && step >= intent_step_) {
     pending_.Done(bundle);
     counters_.SetUpdatePending(pending_.count());
+    LetStatesGoHome(bundle);
     idle_.notify_all();
+    moves_.readable.notify_all();
   }
   return absl::OkStatus();
 }
@@ -305,7 +307,10 @@ absl::StatusOr<SlotId> ChunkStore::TakeHostSlot(Access access) {
       CountHold(*slot, access);
       return *slot;
     }
-    if (const SlotId first = spillable_.First(); first != kNoSlot) {
+    // Where states go home, what is on its way out makes the room: no parameter leaves for it.
+    const bool room_comes = slots_coming_ > 0 && memory_.shape().states_on_nvme &&
+                            spillable_.FirstGoingHome() == kNoSlot;
+    if (const SlotId first = spillable_.First(); first != kNoSlot && !room_comes) {
       status = Spill(first);
     } else if (slots_coming_ > 0) {
       mutex_.WaitFor(idle_);  // Another thread is about to free one.
@@ -335,8 +340,9 @@ absl::Status ChunkStore::Spill(SlotId victim) {
     mutex_.Lock();
     --slots_coming_;
     chunk.busy = false;
-    spillable_.Add(victim, id);
+    spillable_.Add(victim, id, GoesHome(id));
     idle_.notify_all();
+    moves_.readable.notify_all();
     if (!status.ok()) {
       if (!ring_.broken()) free_nvme_.Give(nvme);
       return absl::Status(status.code(),
@@ -377,10 +383,6 @@ absl::Status ChunkStore::NoRoom() const {
       free_nvme_.num_slots(), " NVME slots: raise --host-memory or --nvme"));
 }
 
-void ChunkStore::WaitUntilIdle(ChunkId chunk) {
-  while (chunks_[chunk.value()].busy) mutex_.WaitFor(idle_);
-}
-
 HostChunk ChunkStore::Hold(SlotId slot, Access access) {
   if (host_slots_[slot.value()].holds == 0) spillable_.Remove(slot);
   CountHold(slot, access);
@@ -414,9 +416,11 @@ void ChunkStore::DropHold(SlotId id, bool for_update) {
   if (slot.owner == ChunkId()) {
     free_host_.Give(id);
   } else {
-    spillable_.Add(id, slot.owner);
+    const bool goes_home = GoesHome(slot.owner);
+    spillable_.Add(id, slot.owner, goes_home);
+    if (goes_home) moves_.going_home.notify_one();
   }
-  if (!spillable_.foresight().empty()) idle_.notify_all();
+  if (pending_.count() > 0 || !spillable_.foresight().empty()) moves_.readable.notify_all();
 }
 
 void ChunkStore::Release(SlotId slot, bool for_update) {
@@ -457,6 +461,36 @@ void ChunkStore::PublishPlace(ChunkId id) {
   if (place == now) return;
   place = now;
   commits_.Commit(bundle, commits_.step(bundle), record);
+}
+
+void ChunkStore::Foresee(policies::HostForesight foresight) {
+  if (memory_.shape().states_on_nvme) return;
+  MutexLock lock(mutex_);
+  spillable_.Foresee(std::move(foresight));
+  moves_.readable.notify_all();
+}
+
+void ChunkStore::TellUse(ChunkId chunk) {
+  if (spillable_.foresight().empty()) return;
+  spillable_.Used(chunk);
+  moves_.readable.notify_all();
+}
+
+bool ChunkStore::GoesHome(ChunkId chunk) const {
+  return memory_.shape().states_on_nvme && IsOptimizerState(KindOf(chunk)) &&
+         chunks_[chunk.value()].committed && !pending_.awaits(BundleOf(chunk));
+}
+
+void ChunkStore::LetStatesGoHome(BundleId bundle) {
+  for (const ChunkKind kind : UpdatedKinds(format())) {
+    const ChunkId id = ChunkOf(bundle, kind);
+    const StoredChunk& chunk = chunks_[id.value()];
+    if (!GoesHome(id) || chunk.host == kNoSlot || chunk.busy) continue;
+    if (host_slots_[chunk.host.value()].holds > 0) continue;  // Goes when nobody holds it.
+    spillable_.Remove(chunk.host);
+    spillable_.Add(chunk.host, id, /*goes_home=*/true);
+    moves_.going_home.notify_one();
+  }
 }
 
 StoredBytes ChunkStore::stored_bytes() const {

@@ -11,7 +11,8 @@
 //         who waits for it may hold slots: no circle.
 // Late:   a gradient may be on DEVICE still when its update begins. Its write-back does not wait for the
 //         commit, which waits for it: kLateGradientSlots are kept for that, too, until the copy is done.
-// Ahead:  ReadAhead brings what a plan uses next in the place of what it uses later, and keeps kFreeSlots free.
+// Ahead:  what is used next is read, and what goes to NVME in any case is written, unasked (client/chunk_mover.h).
+// States: with states_on_nvme the home of optimizer states is NVME: they leave as soon as no update is pending.
 // Device: BeginUpdate commits versions made on DEVICE, too: they are nowhere else then, and who asks for
 //         their bytes is refused until Replace has brought them back, chunk by chunk.
 // Copies: a committed chunk read back from NVME stays there too, as its record says, and its HOST copy is dropped
@@ -33,6 +34,7 @@
 #include "client/commit_writer.h"
 #include "client/host_chunk.h"
 #include "client/intent_writer.h"
+#include "client/move_signals.h"
 #include "client/nvme_ring_client.h"
 #include "client/pending_commits.h"
 #include "client/residency_writer.h"
@@ -121,18 +123,16 @@ class ChunkStore final : private HostSlotOwner {
   // meanwhile. Returns WriteCount of then. Nothing: it is elsewhere, or held.
   std::optional<int64_t> PeekGradient(BundleId bundle,
                                       absl::FunctionRef<void(const std::byte*)> look);
-  int64_t WriteCount(ChunkId chunk) const;          // How many times it was acquired for writing.
-  void Foresee(policies::HostForesight foresight);  // What a plan does; empty: there is none.
-  // For threads of their own: waits until a chunk is to be read ahead, or room made for it, and does that.
-  // An error ends the foresight: who needs the chunk meets it. False: EndReadAhead was called, ever.
-  bool ReadAhead();
-  void EndReadAhead();
+  int64_t WriteCount(ChunkId chunk) const;  // How many times it was acquired for writing.
+  // What a plan does; empty: there is none. Not followed with states_on_nvme, which plans do not know of.
+  void Foresee(policies::HostForesight foresight);
   StoredBytes stored_bytes() const;
   ResidencyWriter& residency_writer() { return residency_; }  // For Residency.
   SpaceCounters& counters() { return counters_; }
   const SpaceTimeline& timeline() const { return timeline_; }
 
  private:
+  friend class ChunkMover;
   enum class Access : uint8_t { kRead, kWrite, kWriteBack, kUpdate };
 
   absl::Status CheckId(ChunkId chunk) const;
@@ -158,10 +158,10 @@ class ChunkStore final : private HostSlotOwner {
   // Moves the chunk in HOST slot `victim` to NVME, or drops it where it lies there already.
   absl::Status Spill(SlotId victim) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TellUse(ChunkId chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::optional<ChunkId> NextToRead() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool GoesHome(ChunkId chunk) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void LetStatesGoHome(BundleId bundle) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<SlotId> TakeNvmeSlot() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status NoRoom() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void WaitUntilIdle(ChunkId chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   HostChunk Hold(SlotId slot, Access access) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CountHold(SlotId slot, Access access) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropHold(SlotId slot, bool for_update) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -193,8 +193,8 @@ class ChunkStore final : private HostSlotOwner {
   int64_t slots_coming_ ABSL_GUARDED_BY(mutex_) = 0;  // HOST slots that I/O under way lets go.
   int64_t slots_of_others_ ABSL_GUARDED_BY(mutex_) = 0;  // HOST slots held not only for_update().
   ChunkId in_late_slot_ ABSL_GUARDED_BY(mutex_);         // Holds the slot kept for late gradients.
-  bool ahead_ended_ ABSL_GUARDED_BY(mutex_) = false;
-  StoredBytes moved_ ABSL_GUARDED_BY(mutex_);  // What it counts.
+  MoveSignals moves_ ABSL_GUARDED_BY(mutex_);            // For each ChunkMover.
+  StoredBytes moved_ ABSL_GUARDED_BY(mutex_);            // What it counts.
 };
 
 }  // namespace gemini::client

@@ -108,6 +108,7 @@ absl::Status ChunkStore::AwaitAccess(ChunkId chunk, Access access) {
     } else if (AwaitsCommitLocked(chunk, access)) {
       if (!update_failure_.ok()) return update_failure_;
       pending_.Hurry(BundleOf(chunk));
+      moves_.readable.notify_all();
       mutex_.WaitFor(idle_);
     } else if (access == Access::kWriteBack && IsLate(pending_, chunk) &&
                in_late_slot_ == ChunkId()) {
@@ -223,6 +224,7 @@ absl::Status ChunkStore::BeginUpdate(const Intent& intent, absl::Span<const Bund
     CommitOnDevice(on_device[i], intent.step, recorded.on_device[i].record);
   }
   pending_.Expect(bundles, late_gradients);
+  moves_.Restart();
   counters_.SetUpdatePending(pending_.count());
   return absl::OkStatus();
 }
@@ -230,6 +232,7 @@ absl::Status ChunkStore::BeginUpdate(const Intent& intent, absl::Span<const Bund
 std::optional<BundleId> ChunkStore::TakeUpdate() {
   MutexLock lock(mutex_);
   if (!update_failure_.ok()) return std::nullopt;
+  moves_.readable.notify_all();
   return pending_.Take();
 }
 
@@ -259,6 +262,7 @@ void ChunkStore::RetryUpdates() {
   MutexLock lock(mutex_);
   update_failure_ = absl::OkStatus();
   pending_.ReturnAll();
+  moves_.Restart();
 }
 
 absl::Status ChunkStore::AwaitCommits() {
@@ -272,6 +276,7 @@ absl::Status ChunkStore::AwaitCommit(BundleId bundle) {
   while (pending_.awaits(bundle)) {
     if (!update_failure_.ok()) return update_failure_;
     pending_.Hurry(bundle);
+    moves_.readable.notify_all();
     mutex_.WaitFor(idle_);
   }
   return absl::OkStatus();
@@ -286,7 +291,7 @@ std::optional<int64_t> ChunkStore::PeekGradient(BundleId bundle,
                                                 absl::FunctionRef<void(const std::byte*)> look) {
   const ChunkId id = ChunkOf(bundle, ChunkKind::kGrad);
   MutexLock lock(mutex_);
-  WaitUntilIdle(id);
+  while (chunks_[id.value()].busy) mutex_.WaitFor(idle_);
   StoredChunk& chunk = chunks_[id.value()];
   if (chunk.host == kNoSlot || host_slots_[chunk.host.value()].holds > 0) return std::nullopt;
   spillable_.Remove(chunk.host);

@@ -10,6 +10,7 @@
 
 namespace gemini::client {
 
+class ChunkMover;
 class ChunkStore;
 
 // Whom a HostChunk tells of its end: the ChunkStore.
@@ -45,6 +46,7 @@ class HostChunk {
   bool for_update() const { return for_update_; }
 
  private:
+  friend class ChunkMover;
   friend class ChunkStore;
   HostChunk(HostSlotOwner* owner, SlotId slot, std::byte* data, bool for_update)
       : owner_(owner), slot_(slot), data_(data), for_update_(for_update) {}

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/pending_commits.h"
 
+#include <algorithm>
+
 #include "gemini/check.h"
 
 namespace gemini::client {
@@ -43,6 +45,7 @@ std::optional<BundleId> PendingCommits::Take() {
       queue.pop_front();
       if (states_[bundle.value()] != expected) continue;
       states_[bundle.value()] = State::kTaken;
+      taken_last_ = bundle;
       return bundle;
     }
     return std::nullopt;
@@ -52,6 +55,20 @@ std::optional<BundleId> PendingCommits::Take() {
     if (const std::optional<BundleId> bundle = take_from(*queue, State::kWaiting)) return bundle;
   }
   return std::nullopt;
+}
+
+void PendingCommits::LookAhead(absl::FunctionRef<bool(BundleId)> look) const {
+  const auto show = [&](const std::deque<BundleId>& queue, State expected) {
+    return std::ranges::all_of(queue, [&](BundleId bundle) {
+      return states_[bundle.value()] != expected || look(bundle);
+    });
+  };
+  const bool is_taken = taken_last_ != BundleId() && states_[taken_last_.value()] == State::kTaken;
+  if (is_taken && !look(taken_last_)) return;
+  if (!show(hurried_, State::kHurried)) return;
+  for (const std::deque<BundleId>* const queue : {&arrived_, &order_, &late_}) {
+    if (!show(*queue, State::kWaiting)) return;
+  }
 }
 
 void PendingCommits::ReturnAll() {

@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
 #include "gemini/ids.h"
 
@@ -34,6 +35,9 @@ class PendingCommits {
   void Hurry(BundleId bundle);
   // Gives out the next one; each once. Nothing: all are taken.
   std::optional<BundleId> Take();
+  // Shows the one that was taken last, if it is pending still, and those to come, in the order in which Take gives
+  // them if nothing changes meanwhile, until `look` returns false.
+  void LookAhead(absl::FunctionRef<bool(BundleId)> look) const;
   // Makes those that were taken and are still pending available again, for another try; those that
   // nobody waits for go by their ids then, late ones behind the others.
   void ReturnAll();
@@ -49,6 +53,7 @@ class PendingCommits {
   std::deque<BundleId> arrived_;  // Were late.
   std::deque<BundleId> order_;
   std::deque<BundleId> late_;
+  BundleId taken_last_;
   int64_t count_ = 0;
   int64_t late_count_ = 0;
 };

@@ -5,10 +5,10 @@
 
 namespace gemini::client {
 
-ReadAhead::ReadAhead(ChunkStore& store) : store_(store) {
+ReadAhead::ReadAhead(ChunkStore& store) : mover_(store) {
   for (std::thread& thread : threads_) {
     thread = std::thread([this] {
-      while (store_.ReadAhead()) {
+      while (mover_.ReadForeseen()) {
       }
     });
     ::pthread_setname_np(thread.native_handle(), "gemini-ahead");
@@ -16,7 +16,7 @@ ReadAhead::ReadAhead(ChunkStore& store) : store_(store) {
 }
 
 ReadAhead::~ReadAhead() {
-  store_.EndReadAhead();
+  mover_.End();
   for (std::thread& thread : threads_) thread.join();
 }
 

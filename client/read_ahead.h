@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Threads that bring the chunks of a space from NVME ahead of their use, as ChunkStore::ReadAhead says.
+// Threads that bring the chunks of a space from NVME ahead of the uses that a plan foresees.
 // Threads: gemini-ahead, two: one may spill what leaves while the other reads what comes.
 // Owner:  what it reads for outlives it.
 #pragma once
 #include <array>
 #include <thread>
 
-#include "client/chunk_store.h"
+#include "client/chunk_mover.h"
 
 namespace gemini::client {
 
@@ -18,7 +18,7 @@ class ReadAhead {
   ReadAhead& operator=(const ReadAhead&) = delete;
 
  private:
-  ChunkStore& store_;
+  ChunkMover mover_;
   std::array<std::thread, 2> threads_;
 };
 

@@ -153,6 +153,10 @@ Session::~Session() { Close().IgnoreError(); }
 absl::StatusOr<ChunkStore*> Session::OpenSpace(const SpaceOptions& options) {
   MutexLock lock(mutex_);
   if (closed_) return absl::FailedPreconditionError("the session is closed");
+  if (options.states_on_nvme && options.nvme_slots == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "space ", options.name, " keeps optimizer states on NVME and has no NVME slot"));
+  }
   if (options.num_bundles < 0 || options.host_slots < 0 || options.nvme_slots < 0 ||
       options.num_tensors < 0) {
     return absl::InvalidArgumentError(absl::StrCat("space ", options.name, " has a negative size"));
@@ -196,7 +200,8 @@ absl::StatusOr<ChunkStore*> Session::OpenSpace(const SpaceOptions& options) {
                             .device_slots = arena_.size_bytes() / chunk_bytes_,
                             .slots_per_slab = opened->slots_per_slab(),
                             .num_tensors = options.num_tensors,
-                            .format = options.format};
+                            .format = options.format,
+                            .states_on_nvme = options.states_on_nvme};
   GEMINI_ASSIGN_OR_RETURN(SpaceMemory memory,
                           SpaceMemory::Map(shape, reply.fds[0].get(), reply.fds[1].get(), slabs));
   const SpaceTimeline timeline = {.ring = this->timeline(),

@@ -54,6 +54,9 @@ struct SpaceOptions {
   int64_t nvme_slots = 0;
   int64_t num_tensors = 0;  // Of the model: room for its intents in the client segment.
   StateFormat format = {};  // Of its trainable bundles.
+  // Whether optimizer states lie on NVME and in HOST only around their update: HOST has room for all other chunks
+  // then, and SpareSlots and StateWindowSlots beside them.
+  bool states_on_nvme = false;
 };
 
 class Session {

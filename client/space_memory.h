@@ -25,10 +25,11 @@ struct SpaceShape {
   int64_t num_bundles = 0;
   int64_t host_slots = 0;
   int64_t nvme_slots = 0;
-  int64_t device_slots = 0;    // Of the session's arena, which all its spaces share.
-  int64_t slots_per_slab = 0;  // The last slab may hold fewer.
-  int64_t num_tensors = 0;     // Of its intents.
-  StateFormat format = {};     // Of its trainable bundles.
+  int64_t device_slots = 0;     // Of the session's arena, which all its spaces share.
+  int64_t slots_per_slab = 0;   // The last slab may hold fewer.
+  int64_t num_tensors = 0;      // Of its intents.
+  StateFormat format = {};      // Of its trainable bundles.
+  bool states_on_nvme = false;  // The home of their optimizer states is NVME.
 
   int64_t payload_bytes() const { return PayloadBytes(format, chunk_bytes); }
 };

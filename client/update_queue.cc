@@ -14,6 +14,7 @@ UpdateQueue::UpdateQueue(ChunkStore& store, std::function<absl::Status(BundleId)
       bring_(std::move(bring)),
       update_(std::move(update)),
       failed_(std::move(failed)) {
+  if (store_.memory().shape().nvme_slots > 0) pipeline_.emplace(store_);
   thread_ = std::thread([this] { Run(); });
   ::pthread_setname_np(thread_.native_handle(), "gemini-update");
 }

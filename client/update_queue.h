@@ -9,12 +9,14 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <optional>
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/chunk_store.h"
+#include "client/update_pipeline.h"
 #include "gemini/ids.h"
 #include "gemini/mutex.h"
 
@@ -58,6 +60,7 @@ class UpdateQueue {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool update_failed_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);
+  std::optional<UpdatePipeline> pipeline_;  // Nothing: all chunks are in HOST.
   std::thread thread_;
 };
 

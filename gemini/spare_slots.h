@@ -24,6 +24,11 @@ inline constexpr int64_t kBatchSlots = 4;
 inline constexpr int64_t kPlannedCopies = 8;
 // That read-ahead from NVME leaves free: for an update's new chunks, and gradients.
 inline constexpr int64_t kFreeSlots = 8;
+// Bundles whose optimizer states have room in HOST where their home is NVME: being read, and being written.
+inline constexpr int64_t kStateBundlesInHost = 4;
+constexpr int64_t StateWindowSlots(const StateFormat& format) {
+  return kStateBundlesInHost * (UpdatedKinds(format).size() - 1);
+}
 // Beside an update, a plan holds its copies to DEVICE and a batch of write-backs, and so does whoever else
 // writes late gradients back. When none is pending, gradients hold slots, too. Operators that fetch on-line
 // hold a batch, which they let go of when no slot can be freed: before that is an error. While updates are

@@ -100,4 +100,9 @@ constexpr QuantisedMomentsChunk QuantisedMomentsOf(const StateFormat& format, in
           .num_moments = NumMoments(format)};
 }
 
+// Whether only updates use the chunks of the kind: moments, and masters.
+constexpr bool IsOptimizerState(ChunkKind kind) {
+  return kind != ChunkKind::kParam && kind != ChunkKind::kGrad;
+}
+
 }  // namespace gemini
