@@ -21,7 +21,6 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr int64_t kBundles = 5;
-constexpr int64_t kHostSlots = 11;
 constexpr int64_t kNvmeSlots = 5 * kBundles;
 constexpr int64_t kSteps = 2;
 constexpr int64_t kWords = 2 * kPageBytes / 8;
@@ -39,7 +38,8 @@ struct PlainBundle {
 };
 uint64_t WordOf(uint64_t value, int64_t index) { return value * 1'000'003 + index; }
 
-class NvmeFaultsTest : public FaultySessionFixture {
+// Whether the home of optimizer states is NVME; else what is used last leaves HOST.
+class NvmeFaultsTest : public FaultySessionFixture, public ::testing::WithParamInterface<bool> {
  protected:
   NvmeFaultsTest() {
     chunk_bytes_ = kWords * 8;  // Two pages: so that a half can be moved.
@@ -49,16 +49,17 @@ class NvmeFaultsTest : public FaultySessionFixture {
     StartServer(WithFaults(options, faults_));
   }
   TierMap<int64_t> LeaseBytes() const {
-    return Bytes(4 * chunk_bytes_, kHostSlots * chunk_bytes_, kNvmeSlots * chunk_bytes_);
+    return Bytes(4 * chunk_bytes_, host_slots_ * chunk_bytes_, kNvmeSlots * chunk_bytes_);
   }
   // Takes all that the server has: it waits for what is on its way back, and is refused if any is missing.
   void OpenAll() {
-    OpenSession(4, kHostSlots, kNvmeSlots);
+    OpenSession(4, host_slots_, kNvmeSlots);
     if (HasFatalFailure()) return;
     auto store = session_->OpenSpace({.name = "job",
                                       .num_bundles = kBundles,
-                                      .host_slots = kHostSlots,
-                                      .nvme_slots = kNvmeSlots});
+                                      .host_slots = host_slots_,
+                                      .nvme_slots = kNvmeSlots,
+                                      .states_on_nvme = GetParam()});
     ASSERT_OK(store);
     store_ = *store;
   }
@@ -202,13 +203,15 @@ class NvmeFaultsTest : public FaultySessionFixture {
     return status;
   }
 
+  // With states at home: the other chunks, an update, and two for each bundle whose states pass.
+  const int64_t host_slots_ = GetParam() ? 2 * kBundles + 7 + 2 * 2 : 11;
   ChunkStore* store_ = nullptr;
   std::array<std::array<PlainBundle, kBundles>, kSteps + 1> plain_ = {};  // After each step.
   std::array<PlainBundle, kBundles> before_ = {};  // What the update under way reads.
   int64_t step_ = 0;
 };
 
-TEST_F(NvmeFaultsTest, WhicheverTransferGoesWrongNoWrongByteIsUsedAndAllComesBack) {
+TEST_P(NvmeFaultsTest, WhicheverTransferGoesWrongNoWrongByteIsUsedAndAllComesBack) {
   for (const NvmeFault fault : server::kAllNvmeFaults) {
     int64_t ended = 0, completed = 0;
     for (int64_t nth = 1;; ++nth) {
@@ -235,6 +238,8 @@ TEST_F(NvmeFaultsTest, WhicheverTransferGoesWrongNoWrongByteIsUsedAndAllComesBac
     EXPECT_GT(ended, 0);
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(StatesOnNvme, NvmeFaultsTest, ::testing::Bool());
 
 }  // namespace
 }  // namespace gemini::client
