@@ -152,6 +152,7 @@ absl::Status OpenManaged(const RunConfig& config, const HfConfig& shape, CausalL
                                                   .rounding_seed = config.rounding_seed()};
   client::hooks::ManageOptions manage;
   manage.space_name = SpaceName(config);
+  manage.states_on_nvme = config.states_on_nvme();
   if (plan.host_activation_bytes > 0) {
     manage.host_memory = plan.bytes[Tier::kHost] - plan.host_activation_bytes;
     if (manage.host_memory <= 0) {

@@ -49,8 +49,11 @@ absl::StatusOr<MemoryPlan> PlanMemory(const RunConfig& config, absl::Span<const 
   if (config.host_memory == kAutoBytes) {
     const StateFormat format = config.format();
     GEMINI_ASSIGN_OR_RETURN(const Layout layout, Layout::Pack(tensors, chunk_bytes, format));
-    const int64_t chunks = TrainableKinds(format).size();
-    plan.bytes[Tier::kHost] = (layout.num_bundles() * chunks + SpareSlots(format)) * chunk_bytes;
+    int64_t chunks = layout.num_bundles() * TrainableKinds(format).size() + SpareSlots(format);
+    if (config.states_on_nvme()) {
+      chunks += StateWindowSlots(format) - layout.num_bundles() * (UpdatedKinds(format).size() - 1);
+    }
+    plan.bytes[Tier::kHost] = chunks * chunk_bytes;
     if (!config.nvme.empty()) {
       plan.bytes[Tier::kHost] = std::min(plan.bytes[Tier::kHost], available_bytes / 2);
     }

@@ -34,7 +34,8 @@ struct MemoryPlan {
 int64_t DeviceMemory(const RunConfig& config, int64_t available_bytes);
 
 // The whole plan for a model of these tensors, in chunks of `chunk_bytes`. HOST when "auto": parameters,
-// gradients and moments in whole chunks and the spare ones that updates need; with --nvme at most half
+// gradients and optimizer states in whole chunks, less the states with --optimizer-tier nvme, and the spare ones
+// that updates need; with --nvme at most half
 // of what is available; and in any case the activations that leave DEVICE: those beyond a quarter of it.
 absl::StatusOr<MemoryPlan> PlanMemory(const RunConfig& config, absl::Span<const TensorSpec> tensors,
                                       const BoundaryActivations& activations, int64_t chunk_bytes,

@@ -384,6 +384,9 @@ absl::Status CheckRunConfig(const RunConfig& config) {
             ? "--reference rounds moments to nearest: leave --moment-rounding stochastic out"
             : "--moment-rounding stochastic is of --moments 8bit: leave it out, or add that");
   }
+  if (config.states_on_nvme() && config.nvme.empty()) {
+    return absl::InvalidArgumentError("--optimizer-tier nvme needs --nvme DIR:SIZE");
+  }
   if (config.eval_every > 0 && config.eval_data.empty()) {
     return absl::InvalidArgumentError("--eval-every needs --eval-data FILE.npy");
   }

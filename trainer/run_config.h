@@ -65,11 +65,12 @@ struct RunConfig {
   int64_t chunk_size = kAutoBytes;
   int64_t device_bandwidth = 0;  // Bytes a second, each direction; 0: no limit.
   std::string policy = "auto";
-  double param_fraction = 0;      // Of policy static.
-  double optimizer_fraction = 0;  // The same.
-  std::string daemon;             // Empty: an embedded server.
-  std::string space;              // Empty: named after the output directory.
-  std::string metrics;            // Empty: metrics.jsonl in the output directory.
+  double param_fraction = 0;            // Of policy static.
+  double optimizer_fraction = 0;        // The same.
+  std::string optimizer_tier = "host";  // Home of optimizer states: host, or nvme.
+  std::string daemon;                   // Empty: an embedded server.
+  std::string space;                    // Empty: named after the output directory.
+  std::string metrics;                  // Empty: metrics.jsonl in the output directory.
   int64_t seed = 42;
   int64_t threads = 0;             // 0: what Torch takes by itself.
   std::string precision = "fp32";  // An ElementTypeName.
@@ -87,6 +88,7 @@ struct RunConfig {
   StateFormat format() const;            // Of these, and of `moments`.
   // Of the stochastic rounding of moments, made of `seed`; 0: to nearest.
   uint64_t rounding_seed() const;
+  bool states_on_nvme() const { return optimizer_tier == "nvme"; }
 };
 
 enum class KeyKind : uint8_t {

@@ -100,8 +100,7 @@ std::vector<ConfigKey> MakeKeys() {
   add({"clip", K::kNumber, &C::clip, "X",
        "Largest global norm of a step's gradient; 0: no clipping", R::kFixed, 0, 1e12});
   add({"recompute", K::kSwitch, &C::recompute, "",
-       "Keep each block's input only and compute the rest again in backward; the numbers stay the "
-       "same",
+       "Keep each block's input only and compute the rest again in backward; the same numbers",
        R::kFree});
   add({"order",
        K::kChoice,
@@ -145,8 +144,7 @@ std::vector<ConfigKey> MakeKeys() {
        &C::policy,
        "NAME",
        "Which parameters lie on DEVICE when: planned, a fixed fraction of them, none, all, or "
-       "those "
-       "used last; the numbers stay the same",
+       "those used last; the numbers stay the same",
        R::kFree,
        0,
        0,
@@ -157,10 +155,18 @@ std::vector<ConfigKey> MakeKeys() {
        "With --policy static: how much of the optimizer states stays on DEVICE, and is updated "
        "there",
        R::kFree});
+  add({"optimizer-tier",
+       K::kChoice,
+       &C::optimizer_tier,
+       "TIER",
+       "Home of optimizer states: host, or nvme, from which each step reads and writes them",
+       R::kFree,
+       0,
+       0,
+       {"host", "nvme"}});
   add({"device-bandwidth", K::kBytesPerSecond, &C::device_bandwidth, "RATE",
        "Limit of the link between HOST and DEVICE, each direction, to study a machine that one "
-       "does "
-       "not have; 0: none",
+       "does not have; 0: none",
        R::kFree, 1, kMaxBytes});
   add({"daemon", K::kPath, &C::daemon, "SOCKET",
        "Socket of a geminid; the memory flags are then what is asked of it", R::kFree});

@@ -147,18 +147,22 @@ absl::StatusOr<ManagedModel*> TrainingSession::Manage(torch::nn::Module& module,
     space.num_bundles = layout.num_bundles();
     space.num_tensors = static_cast<int64_t>(tensors.size());
     space.format = format;
-    const int64_t spare = SpareSlots(format);
-    int64_t chunks = 0;
+    space.states_on_nvme = options.states_on_nvme;
+    const int64_t spare =
+        SpareSlots(format) + (options.states_on_nvme ? StateWindowSlots(format) : 0);
+    int64_t chunks = 0, at_home_on_nvme = 0;
     for (int64_t i = 0; i < layout.num_bundles(); ++i) {
       // Of a frozen tensor or buffer one.
-      chunks +=
-          layout.group(BundleId(i)) == TensorGroup::kTrainable ? TrainableKinds(format).size() : 1;
+      const bool is_trained = layout.group(BundleId(i)) == TensorGroup::kTrainable;
+      chunks += is_trained ? TrainableKinds(format).size() : 1;
+      if (is_trained && options.states_on_nvme) at_home_on_nvme += UpdatedKinds(format).size() - 1;
     }
     const auto free_slots = [&](Tier tier, int64_t asked_bytes) {
       const int64_t left = session.granted_bytes()[tier] - state_->spaces_bytes[tier];
       return (asked_bytes > 0 ? std::min(asked_bytes, left) : left) / chunk_bytes;
     };
-    space.host_slots = std::min(chunks + spare, free_slots(Tier::kHost, options.host_memory));
+    space.host_slots =
+        std::min(chunks - at_home_on_nvme + spare, free_slots(Tier::kHost, options.host_memory));
     const int64_t spilled = std::max<int64_t>(0, chunks + spare - space.host_slots);
     space.nvme_slots = std::min(spilled, free_slots(Tier::kNvme, options.nvme_memory));
     if (space.host_slots < spare || space.nvme_slots < spilled) {

@@ -63,6 +63,9 @@ struct ManageOptions {
   std::vector<std::string> first_use_order;
   int64_t host_memory = 0;  // Of the session's; 0: what the model needs, or all that is left.
   int64_t nvme_memory = 0;  // Likewise.
+  // Whether optimizer states lie on NVME and pass through HOST around their update: HOST then has room for parameters
+  // and gradients. The bits are the same.
+  bool states_on_nvme = false;
 };
 
 struct TrainingStats {

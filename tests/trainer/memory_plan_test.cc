@@ -44,6 +44,20 @@ TEST(MemoryPlan, AutoHostFollowsTheFormatOfTheState) {
   EXPECT_EQ(plan.bytes[Tier::kHost], (2 * 4 + SpareSlots(config.format())) * 64 * kKiB);
 }
 
+TEST(MemoryPlan, AutoHostHasNoRoomForStatesWhoseHomeIsNvme) {
+  RunConfig config;
+  config.nvme = {{"/a", kGiB}};
+  config.optimizer_tier = "nvme";
+  for (const absl::string_view precision : {"fp32", "bf16"}) {
+    config.precision = std::string(precision);
+    const StateFormat format = {.element = config.element()};
+    ASSERT_OK_AND_ASSIGN(const MemoryPlan plan, PlanMemory(config, kTensors, {}, 64 * kKiB, kGiB));
+    // Four bundles, of each the parameter and the gradient.
+    EXPECT_EQ(plan.bytes[Tier::kHost],
+              (4 * 2 + SpareSlots(format) + StateWindowSlots(format)) * 64 * kKiB);
+  }
+}
+
 TEST(MemoryPlan, WithNvmeAutoHostLeavesHalfOfTheMemory) {
   RunConfig config;
   config.nvme = {{"/a", kGiB}};

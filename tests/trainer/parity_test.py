@@ -162,6 +162,11 @@ class ParityTest(train_program.TrainTest):
             with self.subTest(policy):
                 name = "_".join(f"{key}_{value}" for key, value in policy.items())
                 self.check(reference, name, budget, **keys, **policy)
+        store = self.directory / "store"
+        store.mkdir()
+        with self.subTest("states on NVMe"):
+            self.check(reference, "states_on_nvme", budget, **keys, optimizer_tier="nvme",
+                       nvme=[f"{store}:64MiB"])
         with self.subTest("cuda"):  # Keeps everything, and updates it there.
             self.check_same(reference, self.train("cuda", **keys, policy="cuda",
                                                   device_memory="64MiB", chunk_size=CHUNK))

@@ -44,6 +44,7 @@ TEST(RunConfig, EveryStoredKeySurvivesBeingWrittenAndReadBack) {
   config.policy = "static";
   config.param_fraction = 0.3;
   config.optimizer_fraction = 0.2;
+  config.optimizer_tier = "nvme";
   config.micro_batch_schedule = "vertical";
   const std::string output = config.output;
   RunConfig back;
@@ -214,6 +215,12 @@ TEST(RunConfig, MissingAndContradictingKeysAreNamed) {
   EXPECT_THAT(CheckRunConfig(config),
               StatusIs(kInvalid, AllOf(HasSubstr("--optimizer-fraction"), HasSubstr("static"))));
   config.policy = "static";
+  EXPECT_OK(CheckRunConfig(config));
+  config = Complete();
+  config.optimizer_tier = "nvme";
+  EXPECT_THAT(CheckRunConfig(config),
+              StatusIs(kInvalid, AllOf(HasSubstr("--optimizer-tier"), HasSubstr("--nvme"))));
+  config.nvme = {{"/a", 1 << 20}};
   EXPECT_OK(CheckRunConfig(config));
   config = Complete();
   config.batch = config.accumulate = 1 << 20;
