@@ -96,8 +96,8 @@ absl::StatusOr<Job> JobOf(const PlanFlags& flags, ElementType precision,
   }
   if (!flags.chunk_size.empty()) {
     GEMINI_ASSIGN_OR_RETURN(job.chunk_bytes, Size("--chunk-size", flags.chunk_size));
-    if (job.chunk_bytes < kPageBytes || (job.chunk_bytes & (job.chunk_bytes - 1)) != 0) {
-      return Wrong("--chunk-size", flags.chunk_size, "it must be a power of two from 4KiB");
+    if (job.chunk_bytes < kPageBytes || job.chunk_bytes % kPageBytes != 0) {
+      return Wrong("--chunk-size", flags.chunk_size, "it must be a multiple of 4KiB");
     }
   }
   return job;

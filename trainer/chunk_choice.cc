@@ -39,8 +39,9 @@ policies::RoundShape RoundOf(const RunConfig& config) {
 
 std::string Describe(const TriedChunkSize& tried) {
   if (!tried.status.ok()) return absl::StrCat(FormatByteSize(tried.chunk_bytes), " does not fit");
-  return absl::StrFormat("%s %.3g s", FormatByteSize(tried.chunk_bytes),
-                         static_cast<double>(tried.prediction.round_ns) * 1e-9);
+  return absl::StrFormat("%s %.3g s and %s", FormatByteSize(tried.chunk_bytes),
+                         static_cast<double>(tried.prediction.round_ns) * 1e-9,
+                         FormatByteSize(tried.host_bytes));
 }
 
 absl::StatusOr<ChunkChoice> Search(const ChunkChoiceInputs& in) {
@@ -64,20 +65,24 @@ absl::StatusOr<ChunkChoice> Search(const ChunkChoiceInputs& in) {
   search.policy.optimizer_fraction = in.config.optimizer_fraction;
   GEMINI_ASSIGN_OR_RETURN(const policies::ChunkSizeChoice found, policies::SearchChunkSize(search));
   std::string others;
+  int64_t host_bytes = 0;
   ChunkChoice choice = {.chunk_bytes = found.plan.chunk_bytes,
                         .reason = "",
                         .device_floor_bytes = found.plan.prediction.device_floor_bytes};
   for (const TriedChunkSize& tried : found.tried) {
-    // Below those that would be too many is nothing to tell.
-    if (tried.num_bundles > kMostBundles || tried.chunk_bytes == choice.chunk_bytes) continue;
+    if (tried.chunk_bytes == choice.chunk_bytes) {
+      host_bytes = tried.host_bytes;
+      continue;
+    }
+    if (tried.num_bundles > kMostBundles) continue;  // Nothing to tell of those below.
     absl::StrAppend(&others, others.empty() ? "; with " : ", ", Describe(tried));
   }
   choice.reason = absl::StrFormat(
-      "chunks of %s: a step is predicted to take %.3g s, %.3g s of it waiting%s",
+      "chunks of %s: a step is predicted to take %.3g s, %.3g s of it waiting, and %s of HOST%s",
       FormatByteSize(choice.chunk_bytes),
       static_cast<double>(found.plan.prediction.round_ns) * 1e-9,
       static_cast<double>(found.plan.prediction.round_ns - found.plan.prediction.compute_ns) * 1e-9,
-      others);
+      FormatByteSize(host_bytes), others);
   return choice;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which chunk size a run gets: the one asked for, else the one with which the planner predicts the
-// fastest step (policies/chunk_size_search.h), from the model's config.json and the run's settings alone.
+// Which chunk size a run gets: the one asked for, else one with which the planner predicts a fast step
+// and the model needs little HOST (policies/chunk_size_search.h), from its config.json and the run's
+// settings alone.
 // Model:  the trace of policies/transformer_trace.h. Of more than kMostMicroBatches the others repeat the
 //         last one; the vertical schedule moves a block's parameters once a pass, as one micro-batch does.
 //         A kept trace asks for no size: traces are of tensors, and spaces end with their sessions.

@@ -319,8 +319,8 @@ absl::Status SetKey(const ConfigKey& key, absl::string_view text, absl::string_v
         if (!size.ok()) return Bad(where, size.status().message());
         value = *size;
         GEMINI_RETURN_IF_ERROR(CheckCount(key, value, where));
-        if (key.name == "chunk-size" && (value & (value - 1)) != 0) {
-          return Bad(where, absl::StrCat(value, " bytes is not a power of two"));
+        if (key.name == "chunk-size" && value % (4 * kKiB) != 0) {
+          return Bad(where, absl::StrCat(value, " bytes is not a multiple of 4 KiB"));
         }
       }
       config.*std::get<int64_t RunConfig::*>(key.member) = value;

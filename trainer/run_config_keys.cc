@@ -136,8 +136,8 @@ std::vector<ConfigKey> MakeKeys() {
   add({"nvme", K::kNvme, &C::nvme, "DIR:SIZE",
        "Room on a disk for what HOST cannot hold; may be given several times", R::kFree});
   add({"chunk-size", K::kBytes, &C::chunk_size, "SIZE",
-       "Unit of placement and transfer, a power of two from 64 KiB; auto: the one with the fastest "
-       "step that is predicted",
+       "Unit of placement and transfer, a multiple of 4 KiB from 64 KiB; auto: by the step's "
+       "predicted time and the HOST memory that it needs",
        R::kFree, 65536, 1099511627776.0});
   add({"policy",
        K::kChoice,

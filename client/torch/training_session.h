@@ -42,7 +42,7 @@ struct TrainingOptions {
   int64_t device_floor = 0;
   int64_t host_memory = 0;  // Bytes: parameters, moments, gradients, and a few spare chunks.
   int64_t nvme_memory = 0;  // Bytes: what HOST cannot hold. 0: none.
-  int64_t chunk_bytes = 0;  // A power of two >= 64 KiB; 0: ChooseChunkBytes of device_memory.
+  int64_t chunk_bytes = 0;  // A multiple of kPageBytes; 0: ChooseChunkBytes of device_memory.
   std::string label;        // Shown by memstat.
   // Bytes a second of the link between HOST and the DEVICE arena, each direction, to study overlap
   // without a GPU. 0: no limit.

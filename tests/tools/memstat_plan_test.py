@@ -131,7 +131,7 @@ def main(root):
             (["--gpu", "rtx3090", "--host", "64GB"], "--host 64GB"),
             ([*gpu, "--pcie", "12GiB"], "write it as 12GiB/s"),
             ([*gpu, "--sequence", "4096"], "1024 positions"),
-            ([*gpu, "--chunk-size", "3MiB"], "power of two"),
+            ([*gpu, "--chunk-size", "5000"], "multiple of 4KiB"),
             ([*gpu, "--batch", "0"], "must be at least 1"),
             ([*gpu, "--no-such-flag"], "--no-such-flag")]:
         status, text, errors, _ = run(root / "gpt2-xl", None, *flags)

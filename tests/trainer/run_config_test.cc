@@ -103,6 +103,7 @@ TEST(RunConfig, EveryValueIsCheckedAgainstItsRange) {
                                                      {"device-memory", "3 GB"},
                                                      {"host-memory", "-1MiB"},
                                                      {"chunk-size", "5000"},
+                                                     {"chunk-size", "70000"},
                                                      {"chunk-size", "0"},
                                                      {"nvme", "/tmp"},
                                                      {"nvme", ":3GiB"},
