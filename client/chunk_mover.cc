@@ -14,7 +14,6 @@ bool ChunkMover::IsMissing(ChunkId id) const {
 // Free slots are left for the new chunks of the update that was taken. What is read for those behind it leaves room for
 // a whole update, too: somebody may wait for one that was to come later.
 std::optional<ChunkId> ChunkMover::NextForUpdate() const {
-  const PendingCommits& pending = store_.pending_;
   const StateFormat& format = store_.format();
   const int64_t num_free = store_.free_host_.num_free();
   // A plan foresees updates, too, and would give up what is read here for what it holds to be more urgent.
@@ -26,10 +25,11 @@ std::optional<ChunkId> ChunkMover::NextForUpdate() const {
   std::optional<ChunkId> next;
   // No more than the window has room for, and few enough to look at each time.
   int64_t bundles = num_free > UpdateSlots(format) ? kStateBundlesInHost : 1;
-  pending.LookAhead([&](BundleId bundle) ABSL_EXCLUSIVE_LOCKS_REQUIRED(store_.mutex_) {
+  store_.pending_.LookAhead([&](BundleId bundle) ABSL_EXCLUSIVE_LOCKS_REQUIRED(store_.mutex_) {
     for (const ChunkKind kind : TrainableKinds(format)) {
       const ChunkId id = ChunkOf(bundle, kind);
-      if (!IsMissing(id) || (kind == ChunkKind::kGrad && pending.awaits_gradient(bundle))) continue;
+      const bool comes_late = kind == ChunkKind::kGrad && store_.pending_.awaits_gradient(bundle);
+      if (comes_late || !IsMissing(id)) continue;
       next = id;
       return false;
     }
@@ -94,12 +94,11 @@ bool ChunkMover::ReadForUpdate() {
 
 bool ChunkMover::WriteBehind() {
   MutexLock lock(store_.mutex_);
-  const SpillOrder& spillable = store_.spillable_;
-  while (!ended_ && (store_.moves_.write_failed || spillable.FirstGoingHome() == kNoSlot)) {
+  while (!ended_ && (store_.moves_.write_failed || store_.spillable_.FirstGoingHome() == kNoSlot)) {
     store_.mutex_.WaitFor(store_.moves_.going_home);
   }
   if (ended_) return false;
-  store_.moves_.write_failed |= !store_.Spill(spillable.FirstGoingHome()).ok();
+  store_.moves_.write_failed |= !store_.Spill(store_.spillable_.FirstGoingHome()).ok();
   TellMoved();
   return true;
 }

@@ -58,16 +58,18 @@ std::optional<BundleId> PendingCommits::Take() {
 }
 
 void PendingCommits::LookAhead(absl::FunctionRef<bool(BundleId)> look) const {
-  const auto show = [&](const std::deque<BundleId>& queue, State expected) {
+  const auto show = [&](const std::deque<BundleId>& queue, State expected, bool late) {
     return std::ranges::all_of(queue, [&](BundleId bundle) {
-      return states_[bundle.value()] != expected || look(bundle);
+      // Those that have arrived are among the late ones still.
+      if (states_[bundle.value()] != expected) return true;
+      return (late && !is_late_[bundle.value()]) || look(bundle);
     });
   };
   const bool is_taken = taken_last_ != BundleId() && states_[taken_last_.value()] == State::kTaken;
   if (is_taken && !look(taken_last_)) return;
-  if (!show(hurried_, State::kHurried)) return;
+  if (!show(hurried_, State::kHurried, false)) return;
   for (const std::deque<BundleId>* const queue : {&arrived_, &order_, &late_}) {
-    if (!show(*queue, State::kWaiting)) return;
+    if (!show(*queue, State::kWaiting, queue == &late_)) return;
   }
 }
 

@@ -52,6 +52,31 @@ TEST(PendingCommitsTest, WhatIsDoneMayBeExpectedAgain) {
   }
 }
 
+TEST(PendingCommitsTest, LookingAheadShowsTheOneThatIsTakenAndThoseToComeInTheirOrder) {
+  PendingCommits pending(8);
+  const auto seen = [&](size_t most) {
+    std::vector<int64_t> bundles;
+    pending.LookAhead([&](BundleId bundle) {
+      bundles.push_back(bundle.value());
+      return bundles.size() < most;
+    });
+    return bundles;
+  };
+  EXPECT_THAT(seen(9), ElementsAre());
+  pending.Expect({BundleId(0), BundleId(1), BundleId(2), BundleId(3), BundleId(4), BundleId(5)},
+                 {BundleId(1), BundleId(2)});
+  EXPECT_EQ(pending.Take(), BundleId(0));
+  pending.Hurry(BundleId(5));
+  pending.GradientArrived(BundleId(2));
+  EXPECT_THAT(seen(9), ElementsAre(0, 5, 2, 3, 4, 1));
+  EXPECT_THAT(seen(1), ElementsAre(0));
+  EXPECT_THAT(seen(3), ElementsAre(0, 5, 2));
+  pending.Done(BundleId(0));
+  EXPECT_THAT(seen(2), ElementsAre(5, 2));
+  EXPECT_THAT(TakeAll(pending), ElementsAre(5, 2, 3, 4, 1));
+  EXPECT_THAT(seen(9), ElementsAre(1));  // Taken last.
+}
+
 TEST(PendingCommitsTest, WhatWasTakenInVainIsGivenOutAgain) {
   PendingCommits pending(4);
   pending.Expect({BundleId(2), BundleId(1), BundleId(0), BundleId(3)});
