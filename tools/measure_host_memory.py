@@ -14,7 +14,7 @@ between two looks at /proc, some 10 ms apart. Figures, with their goals from too
   host_bytes_per_parameter    (B large - B small) / (P large - P small); with --moments 8bit ..._8bit
   host_bytes_constant         MB: B small - P small * that slope
   host_bytes_load_over_train  the larger of both models' B while loading by its B while training
-Prints them, writes build/host_memory.json, and exits with 1 when a goal is missed.
+Prints them, writes build/host_memory.json (--report), and exits with 1 when a goal is missed.
 """
 import argparse
 import array
@@ -214,6 +214,7 @@ def main():
     parser.add_argument("--moments", choices=["32bit", "8bit"], default="32bit")
     parser.add_argument("--device-memory", default="256MiB")
     parser.add_argument("--chunk-size", help="default: what gemini-train chooses")
+    parser.add_argument("--report", default=ROOT / "build/host_memory.json", type=pathlib.Path)
     arguments = parser.parse_args()
     if not os.access(arguments.program, os.X_OK):
         sys.exit(f"{arguments.program} is not built: run tools/check first")
@@ -240,9 +241,8 @@ def main():
         met = meets(goal, value)
         print(f"{name:30} {value:8.3f} {goals[name]['unit']:6} {goal:10} {'met' if met else 'MISSED'}")
         results[name] = {"value": value, "goal": goal, "unit": goals[name]["unit"], "met": met}
-    report = ROOT / "build/host_memory.json"
-    report.parent.mkdir(exist_ok=True)
-    report.write_text(json.dumps({
+    arguments.report.parent.mkdir(exist_ok=True)
+    arguments.report.write_text(json.dumps({
         "moments": arguments.moments, "figures": results,
         "runs": {shape: {"parameters": parameters,
                          "peaks": {phase: vars(peak) for phase, peak in peaks.items()}}
