@@ -117,7 +117,7 @@ class PhaseTracker::State {
 
   void EndUpdate(absl::Span<const int32_t> updated, int64_t on_device_ns) {
     executor_.Resume();
-    End(update_);
+    End(RunningUpdate());
     MutexLock lock(mutex_);
     interval_untraced_ns_ += on_device_ns;
     CloseRound(updated);
@@ -144,6 +144,10 @@ class PhaseTracker::State {
   absl::Status plan_status() const {
     MutexLock lock(mutex_);
     return plan_status_;
+  }
+  int64_t RunningUpdate() const {
+    MutexLock lock(mutex_);
+    return update_;
   }
   const Phase* Find(absl::string_view phase) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const auto found = phases_.find(std::string(phase));

@@ -101,7 +101,6 @@ absl::StatusOr<Session::Lease> Session::TakeLease(Connection& connection,
   const wire::LeaseReply* granted = reply.As<wire::LeaseReply>();
   if (granted->granted() == nullptr) return Malformed("no grant");
   Lease lease;
-  lease.generation = granted->generation();
   lease.granted_bytes = FromWire(*granted->granted());
   for (const Tier tier : kAllTiers) {
     if (lease.granted_bytes[tier] < options.floor_bytes[tier]) {
@@ -131,7 +130,6 @@ absl::StatusOr<Session::Lease> Session::TakeLease(Connection& connection,
 
 Session::Session(std::unique_ptr<Connection> connection, Lease lease, const SessionOptions& options)
     : connection_(std::move(connection)),
-      generation_(lease.generation),
       granted_bytes_(lease.granted_bytes),
       chunk_bytes_(options.chunk_bytes),
       policy_(options.policy),

@@ -113,7 +113,6 @@ class Session {
 
  private:
   struct Lease {
-    uint64_t generation = 0;
     TierMap<int64_t> granted_bytes;
     MappedMemory segment;
     MappedMemory timeline;
@@ -128,7 +127,6 @@ class Session {
   static absl::StatusOr<Lease> TakeLease(Connection& connection, const SessionOptions& options);
 
   const std::unique_ptr<Connection> connection_;
-  const uint64_t generation_;
   const TierMap<int64_t> granted_bytes_;
   const int64_t chunk_bytes_;
   const PolicyOptions policy_;

@@ -1,7 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/vector_path.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 namespace gemini::client {
+namespace {
+
+#if defined(__x86_64__)
+// Not __builtin_cpu_supports("f16c"): clang 14 does not know that name.
+bool CpuHasF16c() {
+  unsigned int eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
+#endif
+
+}  // namespace
 
 bool VectorPathAvailable(VectorPath path) {
 #if defined(__x86_64__)
@@ -9,8 +24,7 @@ bool VectorPathAvailable(VectorPath path) {
     case VectorPath::kPortable:
       return true;
     case VectorPath::kAvx2:
-      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-             __builtin_cpu_supports("f16c");
+      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && CpuHasF16c();
     case VectorPath::kAvx512:
       return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
              __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
