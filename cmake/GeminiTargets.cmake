@@ -32,11 +32,25 @@ function(gemini_precompile_torch target wanted)
   endif()
 endfunction()
 
+# Sets `skipped` where the target needs Torch and this build has none. So what needs no Torch is built, and tested,
+# wherever it stands in a list.
+macro(gemini_skip_without_torch)
+  set(skipped FALSE)
+  if(NOT GEMINI_WITH_TORCH AND (arg_TORCH OR "gemini::libtorch" IN_LIST arg_PUBLIC OR
+                                "gemini::libtorch" IN_LIST arg_PRIVATE))
+    set(skipped TRUE)
+  endif()
+endmacro()
+
 # gemini_library(<name> [TORCH] [HEADERS ...] [SOURCES ...] [PUBLIC ...] [PRIVATE ...])
 # Makes gemini_<name>, alias gemini::<name>. PUBLIC takes only what a header includes.
 # TORCH: its sources include Torch's headers (implied by gemini::libtorch in PUBLIC or PRIVATE).
 function(gemini_library name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH" "" "HEADERS;SOURCES;PUBLIC;PRIVATE")
+  gemini_skip_without_torch()
+  if(skipped)
+    return()
+  endif()
   set(target gemini_${name})
   if(arg_SOURCES)
     add_library(${target} STATIC)
@@ -97,6 +111,10 @@ endfunction()
 # A GoogleTest binary, one ctest entry, labelled with the folder that it mirrors.
 function(gemini_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH" "TIMEOUT" "SOURCES;PRIVATE")
+  gemini_skip_without_torch()
+  if(skipped)
+    return()
+  endif()
   add_executable(${name} ${arg_SOURCES})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   target_compile_options(${name} PRIVATE ${GEMINI_WARNINGS})
