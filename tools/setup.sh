@@ -3,13 +3,15 @@
 # What is there already is left alone, so a second call takes no time. Each step says its name; one
 # that fails says where its log is and what to do.
 #   gemini_setup              packages, .venv, configure
-#   gemini_build [TARGET...]  builds in build/, with as many jobs as the memory allows
-# Sets:   gemini_root, gemini_build_dir, gemini_python. Needs bash with `set -euo pipefail`.
+#   gemini_build [TARGET...]  builds in gemini_build_dir, with as many jobs as the memory allows
+#   gemini_configure PRESET FOLDER [CMAKE-ARGUMENT...]  another build than that of gemini_setup, from here on
+# Sets:   gemini_root, gemini_python; gemini_build_dir, which is build/ until gemini_configure names another.
+#         Needs bash with `set -euo pipefail`.
 # Reads:  XDG_CACHE_HOME, GEMINI_JOBS (compile jobs), PYTHON (the interpreter that makes .venv).
 
 # Everything that the build and the tests take from Debian or Ubuntu, in this one list.
 gemini_packages=(
-  build-essential ccache ninja-build pkg-config git
+  build-essential ccache clang libclang-rt-dev ninja-build pkg-config git
   libabsl-dev libspdlog-dev libcli11-dev nlohmann-json3-dev libtomlplusplus-dev
   flatbuffers-compiler libflatbuffers-dev liburing-dev libisal-dev
   libgtest-dev libgmock-dev libbenchmark-dev
@@ -133,11 +135,13 @@ gemini_install_venv() {
 }
 
 gemini_configure() {
-  local arguments=(--preset release) torch_dirs id
+  local preset=$1 folder=$2 arguments torch_dirs id
+  shift 2
+  gemini_build_dir=$gemini_root/$folder
   # Through .venv, not the cache behind it: so the path is the same for every build of this clone.
   torch_dirs=("$gemini_root"/.venv/lib/python3*/site-packages/torch)
-  arguments+=("-DGEMINI_TORCH_DIR=${torch_dirs[0]}"
-              "-DCMAKE_MAKE_PROGRAM=$gemini_root/.venv/bin/ninja")
+  arguments=(--preset "$preset" -B "$folder" "-DGEMINI_TORCH_DIR=${torch_dirs[0]}"
+             "-DCMAKE_MAKE_PROGRAM=$gemini_root/.venv/bin/ninja" "$@")
   if command -v ccache >/dev/null; then
     # The sloppiness is what ccache needs for sources with a precompiled header; the base folder lets
     # clones share what they compiled.
@@ -148,12 +152,12 @@ gemini_configure() {
          cat "$gemini_root/CMakePresets.json"; } | sha256sum)
   if [[ -e $gemini_build_dir/build.ninja && -e $gemini_build_dir/.configured &&
         $(<"$gemini_build_dir/.configured") == "$id" ]]; then
-    gemini_say "Configure: nothing changed"
+    gemini_say "Configure: nothing changed in $folder/"
     return
   fi
   cd "$gemini_root"
-  gemini_step "Configure: release preset, in build/" configure \
-    "read the first error above; if build/ is from elsewhere, remove it and run this again" \
+  gemini_step "Configure: $preset preset, in $folder/" "configure-$folder" \
+    "read the first error above; if $folder/ is from elsewhere, remove it and run this again" \
     "$gemini_root/.venv/bin/cmake" "${arguments[@]}"
   cd - >/dev/null
   printf '%s' "$id" >"$gemini_build_dir/.configured"
@@ -173,7 +177,8 @@ gemini_build() {
   local jobs targets=()
   jobs=$(gemini_jobs)
   (($# == 0)) || targets=(--target "$@")
-  gemini_step "Build: ${*:-everything}, $jobs at a time" build \
+  gemini_step "Build: ${*:-everything} in $(basename "$gemini_build_dir")/, $jobs at a time" \
+    "build-$(basename "$gemini_build_dir")" \
     "read the first error above; if a compiler was killed, memory ran out: GEMINI_JOBS=1 $0" \
     "$gemini_root/.venv/bin/cmake" --build "$gemini_build_dir" -j "$jobs" "${targets[@]}"
 }
@@ -181,5 +186,5 @@ gemini_build() {
 gemini_setup() {
   gemini_install_packages
   gemini_install_venv
-  gemini_configure
+  gemini_configure release build
 }

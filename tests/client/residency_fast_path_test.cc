@@ -76,9 +76,6 @@ bool RunWithoutSystemCalls(absl::FunctionRef<bool()> work) {
 }
 
 TEST_F(ResidencyFastPathTest, APinOfAResidentRangeMakesNoSystemCallAndAllocatesNothing) {
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-  GTEST_SKIP() << "a sanitizer's run time makes system calls of its own";
-#endif
   constexpr int64_t kBundles = 8;
   OpenSession(/*device_slots=*/8, /*host_slots=*/10, 0);
   ASSERT_NE(session_, nullptr);
@@ -107,9 +104,6 @@ TEST_F(ResidencyFastPathTest, APinOfAResidentRangeMakesNoSystemCallAndAllocatesN
 
 // A round whose ranges all stay: what remains is the tracer, the comparison with the plan, and pins.
 TEST_F(ResidencyFastPathTest, APlannedRoundMakesNoSystemCallAndAllocatesNothing) {
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-  GTEST_SKIP() << "a sanitizer's run time makes system calls of its own";
-#endif
   constexpr int32_t kTensors = 6;
   OpenSession(/*device_slots=*/8, /*host_slots=*/60, 0);
   ASSERT_NE(session_, nullptr);

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+# Builds below a sanitizer, by clang: GEMINI_SANITIZER is `address` (with UBSan), `thread`, `fuzzer` (address, and
+# coverage for libFuzzer), or empty. The flags are global, the one exception to the rule: a sanitizer that misses a
+# library misses its bugs. LibTorch itself stays as it is.
+#   gemini_precompile_common(<target>)        the common headers, precompiled: half of a build's time
+#   gemini_sanitize_test(<test> [timeout])    the sanitizer's options, its patience, and what it does not run
+set(GEMINI_SANITIZER "" CACHE STRING "Sanitizer of the whole build: address, thread, fuzzer or none")
+set_property(CACHE GEMINI_SANITIZER PROPERTY STRINGS "" address thread fuzzer)
+if(GEMINI_SANITIZER STREQUAL "")
+  function(gemini_precompile_common target)
+  endfunction()
+  function(gemini_sanitize_test test)
+  endfunction()
+  return()
+elseif(GEMINI_SANITIZER STREQUAL "address")
+  set(flags -fsanitize=address,undefined -fno-sanitize-recover=all)
+elseif(GEMINI_SANITIZER STREQUAL "thread")
+  set(flags -fsanitize=thread)
+elseif(GEMINI_SANITIZER STREQUAL "fuzzer")
+  set(flags -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all)
+else()
+  message(FATAL_ERROR "GEMINI_SANITIZER is '${GEMINI_SANITIZER}': it must be address, thread, fuzzer or empty")
+endif()
+# With Torch by the release build's compiler: its headers are compiled by no other here.
+if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang" AND NOT GEMINI_WITH_TORCH)
+  message(FATAL_ERROR "GEMINI_SANITIZER needs clang (packages clang and libclang-rt-dev), and this is ${CMAKE_CXX_COMPILER}: "
+                      "use the presets asan, tsan and fuzz")
+endif()
+
+# -O1 and line tables: what reports need, and the cheapest to compile. No NDEBUG: asserts count.
+add_compile_options(${flags} -O1 -g1 -fno-omit-frame-pointer)
+add_link_options(${flags})
+
+# What is not run below a sanitizer: tests, or cases of one behind a colon, each with its reason. A report of a
+# sanitizer is none.
+set(GEMINI_NOT_SANITIZED
+    # Python, sources or the installed release build: nothing of what they run is built here.
+    include_rules include_rules_self_test install_test draw_timeline_test prepare_data_test demo_test setup_test
+    # Forbids the thread all system calls and counts allocations: a run time makes its own.
+    residency_fast_path_test:*MakesNoSystemCallAndAllocatesNothing)
+set(GEMINI_NOT_BELOW_address)
+set(GEMINI_NOT_BELOW_thread
+    # Bars on the speed of copies, which are instrumented here.
+    copy_engine_host_test:CopyEngineHostRate.ManyCopiesTakeTheirBytesByTheRate
+    server_plans_test:*WhatClientsMeasureRefreshesTheCosts*
+    # At its end the run time writes to the stderr that nobody reads, and waits for ever.
+    server_daemon_test:*AStderrThatNobodyReadsHoldsNobodyUp)
+
+if(GEMINI_SANITIZER STREQUAL "thread")
+  # The first report ends the program, a daemon too: no test passes over it. Without ASLR, as tools/check starts
+  # them, because clang 14's run time cannot find its shadow where the kernel spreads mappings over 32 bits.
+  set(gemini_sanitizer_environment TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1)
+  set(gemini_sanitizer_patience 5)
+  set(gemini_sanitizer_kind thread)
+else()
+  set(gemini_sanitizer_kind address)
+  set(gemini_sanitizer_environment ASAN_OPTIONS=detect_stack_use_after_return=1
+                                   UBSAN_OPTIONS=print_stacktrace=1)
+  if(GEMINI_WITH_TORCH)
+    # LibTorch defines some variables in two of its libraries, and keeps what it made until the process ends.
+    set(gemini_sanitizer_environment
+        ASAN_OPTIONS=detect_stack_use_after_return=1:detect_odr_violation=0:detect_leaks=0
+        UBSAN_OPTIONS=print_stacktrace=1)
+  endif()
+  set(gemini_sanitizer_patience 3)
+endif()
+
+function(gemini_sanitize_test test)
+  if(test IN_LIST GEMINI_NOT_SANITIZED)
+    set_tests_properties(${test} PROPERTIES DISABLED ON)
+    return()
+  endif()
+  set(environment ${gemini_sanitizer_environment})
+  foreach(excluded IN LISTS GEMINI_NOT_SANITIZED GEMINI_NOT_BELOW_${gemini_sanitizer_kind})
+    if(excluded MATCHES "^${test}:(.*)$")
+      list(APPEND cases ${CMAKE_MATCH_1})
+    endif()
+  endforeach()
+  if(cases)
+    list(JOIN cases ":" filter)
+    list(APPEND environment "GTEST_FILTER=-${filter}")
+  endif()
+  set_tests_properties(${test} PROPERTIES ENVIRONMENT "${environment}")
+  if(ARGC GREATER 1)
+    math(EXPR seconds "${ARGV1} * ${gemini_sanitizer_patience}")
+    set_tests_properties(${test} PROPERTIES TIMEOUT ${seconds})
+  endif()
+endfunction()
+
+if(GEMINI_WITH_TORCH)
+  function(gemini_precompile_common target)  # Torch's headers are, which are more.
+  endfunction()
+  return()
+endif()
+
+# One precompiled header serves libraries and programs, so all have one kind of code. It hides a
+# missing include, which the release build finds.
+set(gemini_common_pch_source ${PROJECT_BINARY_DIR}/generated/common_pch.cc)
+file(CONFIGURE OUTPUT ${gemini_common_pch_source} CONTENT "// Nothing: the header is the target.\n")
+add_library(gemini_common_pch STATIC ${gemini_common_pch_source})
+target_compile_features(gemini_common_pch PRIVATE cxx_std_20)
+# The time stamp would make ccache find nothing; the definition is that of GTest::gtest.
+set(gemini_common_pch_options -fPIC "SHELL:-Xclang -fno-pch-timestamp" -DGTEST_HAS_PTHREAD=1)
+target_compile_options(gemini_common_pch PRIVATE ${gemini_common_pch_options})
+target_precompile_headers(gemini_common_pch PRIVATE
+  <algorithm> <array> <atomic> <chrono> <cmath> <filesystem> <functional> <map> <memory> <mutex>
+  <optional> <random> <set> <sstream> <string> <thread> <tuple> <utility> <variant> <vector>
+  <gmock/gmock.h> <gtest/gtest.h>
+  <absl/container/flat_hash_map.h> <absl/container/flat_hash_set.h> <absl/functional/function_ref.h>
+  <absl/status/statusor.h> <absl/strings/str_cat.h> <absl/strings/str_format.h> <absl/time/time.h>
+  <absl/types/span.h>)
+
+function(gemini_precompile_common target)
+  target_compile_options(${target} PRIVATE ${gemini_common_pch_options})
+  target_precompile_headers(${target} REUSE_FROM gemini_common_pch)
+endfunction()
