@@ -3,6 +3,7 @@
 
 #include <linux/futex.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -19,11 +20,14 @@ namespace {
 // How soon a dead server is noticed while a transfer waits.
 constexpr absl::Duration kLookRound = absl::Milliseconds(200);
 
-// Sleeps until the word differs from `seen`, someone wakes it, or `timeout` has passed. Works on a
+// Sleeps until the word differs from `seen`, someone wakes one of `bits`, or `timeout` has passed. Works on a
 // read-only mapping; not FUTEX_PRIVATE, for the server wakes it through its own.
-void FutexWait(const std::atomic<uint32_t>& word, uint32_t seen, absl::Duration timeout) {
-  const timespec limit = absl::ToTimespec(timeout);
-  ::syscall(SYS_futex, &word, FUTEX_WAIT, seen, &limit, nullptr, 0);
+void FutexWait(const std::atomic<uint32_t>& word, uint32_t seen, uint32_t bits,
+               absl::Duration timeout) {
+  timespec now = {};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  const timespec until = absl::ToTimespec(absl::DurationFromTimespec(now) + timeout);
+  ::syscall(SYS_futex, &word, FUTEX_WAIT_BITSET, seen, &until, nullptr, bits);
 }
 
 }  // namespace
@@ -124,7 +128,7 @@ absl::StatusOr<NvmeRingClient::Completion> NvmeRingClient::AwaitCompletion(uint6
       broken_.store(true, std::memory_order_release);
       break;
     }
-    FutexWait(server.completion_count, count, kLookRound);
+    FutexWait(server.completion_count, count, CompletionBit(sequence), kLookRound);
   }
   MutexLock lock(mutex_);
   in_use_[sequence % kIoRingEntries] = false;

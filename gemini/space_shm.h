@@ -104,9 +104,14 @@ constexpr uint64_t PackCompletion(uint64_t sequence, int status_code) {
   return (sequence + 1) << 8 | static_cast<uint64_t>(status_code & 0xff);
 }
 
+// The bit of a futex's bit set (FUTEX_WAIT_BITSET, FUTEX_WAKE_BITSET) that a completion wakes, so that not all who
+// wait wake up for each. A plain FUTEX_WAIT waits for every bit.
+constexpr uint32_t CompletionBit(uint64_t sequence) { return uint32_t{1} << (sequence % 32); }
+
 struct ServerSegmentShm {
   std::atomic<uint64_t> generation;  // Of the lease. A client that holds another one is fenced.
-  std::atomic<uint32_t> completion_count;  // Futex word: raised by 1 and woken at each completion.
+  std::atomic<uint32_t>
+      completion_count;  // Futex word: raised by 1 and woken, as CompletionBit, each time.
   std::atomic<uint32_t> reserved0;
   std::atomic<uint64_t> reserved[6];
   std::atomic<uint64_t> completions[kIoRingEntries];

@@ -83,6 +83,7 @@ void EventLoop::Post(Message message) {
   {
     MutexLock lock(mutex_);
     messages_.push_back(std::move(message));
+    if (messages_.size() > 1) return;  // The first has woken the loop, which takes all at once.
   }
   const uint64_t one = 1;
   // A full counter cannot happen: it wakes at 1 and is read to 0.

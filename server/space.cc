@@ -120,12 +120,13 @@ void Space::Report(uint64_t sequence, absl::StatusCode code, uint64_t contents) 
   server().contents[sequence % kIoRingEntries].store(contents, std::memory_order_relaxed);
   server().completions[sequence % kIoRingEntries].store(
       PackCompletion(sequence, static_cast<int>(code)), std::memory_order_release);
-  WakeClient();
+  WakeClient(CompletionBit(sequence));
 }
 
-void Space::WakeClient() {
+void Space::WakeClient(uint32_t bits) {
   server().completion_count.fetch_add(1, std::memory_order_release);
-  ::syscall(SYS_futex, &server().completion_count, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+  ::syscall(SYS_futex, &server().completion_count, FUTEX_WAKE_BITSET, INT_MAX, nullptr, nullptr,
+            bits);
 }
 
 void Space::Fence(uint64_t generation) {
@@ -137,7 +138,7 @@ void Space::Fence(uint64_t generation) {
     Report(head_++, absl::StatusCode::kAborted, 0);
   }
   fenced_ = true;
-  WakeClient();
+  WakeClient(FUTEX_BITSET_MATCH_ANY);
 }
 
 SpaceMemory Space::TakeMemory() {

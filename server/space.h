@@ -59,7 +59,8 @@ class Space {
   absl::StatusOr<Transfer> Validate(const IoEntryShm& shared) const;
   // Tells the client, whose request is in flight no more.
   void Report(uint64_t sequence, absl::StatusCode code, uint64_t contents);
-  void WakeClient();
+  // Those that wait for a completion with one of these bits (gemini/space_shm.h).
+  void WakeClient(uint32_t bits);
   // The number of requests on the ring; past kIoRingEntries, FAILED_PRECONDITION.
   absl::StatusOr<uint64_t> Waiting() const;
 

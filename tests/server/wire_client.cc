@@ -6,13 +6,14 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
+#include <time.h>
 
 #include <cerrno>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "gemini/errno_status.h"
 #include "gemini/status_macros.h"
 
@@ -52,15 +53,17 @@ uint64_t WireSpace::Submit(IoOperation operation, uint64_t host_slot, uint64_t n
 }
 
 int WireSpace::WaitCompletion(uint64_t sequence, int timeout_ms) const {
-  const absl::Time deadline = absl::Now() + absl::Milliseconds(timeout_ms);
+  timespec now = {};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  const timespec until =
+      absl::ToTimespec(absl::DurationFromTimespec(now) + absl::Milliseconds(timeout_ms));
   while (true) {
     const uint32_t seen = server().completion_count.load();
     const uint64_t word = server().completions[sequence % kIoRingEntries].load();
     if (word >> 8 == sequence + 1) return static_cast<int>(word & 0xff);
-    const absl::Duration left = deadline - absl::Now();
-    if (left <= absl::ZeroDuration()) return -1;
-    const timespec wait = absl::ToTimespec(left);
-    ::syscall(SYS_futex, &server().completion_count, FUTEX_WAIT, seen, &wait, nullptr, 0);
+    const long woken = ::syscall(SYS_futex, &server().completion_count, FUTEX_WAIT_BITSET, seen,
+                                 &until, nullptr, CompletionBit(sequence));
+    if (woken != 0 && errno == ETIMEDOUT) return -1;  // Complete or not: nobody has said so.
   }
 }
 
