@@ -12,23 +12,6 @@
 #include "gemini/check.h"
 
 namespace gemini::server {
-namespace {
-
-// Where slot `slot` of a grant lies.
-struct SlotPlace {
-  int fd = -1;
-  int64_t offset_bytes = 0;
-  int64_t place = 0;
-};
-SlotPlace PlaceOf(const TierGrant& grant, int64_t slot) {
-  for (const TierExtent& extent : grant.extents) {
-    if (slot < extent.num_slots) return {extent.fd.get(), slot * grant.slot_bytes, extent.place};
-    slot -= extent.num_slots;
-  }
-  GEMINI_CHECK(false);
-}
-
-}  // namespace
 
 Space::Space(uint64_t id, SpacePlan plan, SpaceMemory memory, int64_t device_slots,
              uint64_t generation)
@@ -66,16 +49,19 @@ absl::StatusOr<Space::Transfer> Space::Validate(const IoEntryShm& shared) const 
   }
   const uint64_t found = memory_.nvme_contents[nvme_slot];
   if (reads && found == 0) return absl::DataLossError("");
-  const SlotPlace host = PlaceOf(memory_.host, static_cast<int64_t>(host_slot));
-  const SlotPlace nvme = PlaceOf(memory_.nvme, static_cast<int64_t>(nvme_slot));
+  const int64_t per_slab = memory_.host.slots_per_extent;
+  const TierExtent& slab = memory_.host.extents[host_slot / per_slab];
+  const SlotPlace place = memory_.nvme_places[nvme_slot];
+  const TierExtent& extent = memory_.nvme.extents[place.extent];
   return Transfer{.nvme_slot = static_cast<int64_t>(nvme_slot),
-                  .nvme_place = nvme.place,
+                  .nvme_place = extent.place,
                   .contents = reads ? found : contents,
                   .transfer = {.operation = static_cast<IoOperation>(operation),
-                               .host_fd = host.fd,
-                               .host_offset_bytes = host.offset_bytes,
-                               .nvme_fd = nvme.fd,
-                               .nvme_offset_bytes = nvme.offset_bytes,
+                               .host_fd = slab.fd.get(),
+                               .host_offset_bytes =
+                                   static_cast<int64_t>(host_slot % per_slab) * plan_.chunk_bytes,
+                               .nvme_fd = extent.fd.get(),
+                               .nvme_offset_bytes = place.slot * plan_.chunk_bytes,
                                .size_bytes = plan_.chunk_bytes}};
 }
 

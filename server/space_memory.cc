@@ -37,6 +37,7 @@ absl::StatusOr<SpaceMemory> MakeSpaceMemory(const SpacePlan& plan, TierStore& ho
   if (!memory.kick) return ErrnoStatus(errno, "eventfd");
   memory.nvme_contents.resize(plan.nvme_slots);
   GEMINI_ASSIGN_OR_RETURN(memory.nvme, nvme_store.Make(plan.chunk_bytes, plan.nvme_slots));
+  memory.nvme_places = DealSlots(memory.nvme);
   absl::StatusOr<TierGrant> host = host_store.Make(plan.chunk_bytes, plan.host_slots);
   if (!host.ok()) {
     nvme_store.Destroy(std::move(memory.nvme));

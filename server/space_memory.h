@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "gemini/mapped_memory.h"
 #include "gemini/unique_fd.h"
+#include "server/slot_dealing.h"
 #include "server/space_plan.h"
 #include "server/tier_store.h"
 
@@ -21,6 +22,7 @@ struct SpaceMemory {
   UniqueFd kick;            // eventfd, non-blocking.
   TierGrant host;
   TierGrant nvme;
+  std::vector<SlotPlace> nvme_places;   // Of each NVMe slot, in `nvme`.
   std::vector<uint64_t> nvme_contents;  // The contents word of each NVMe slot (gemini/space_shm.h).
 };
 

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/numeric/int128.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "gemini/byte_size.h"
@@ -69,7 +70,9 @@ absl::Status TryDirect(const OpenDirectory& directory) {
 class NvmeTierStore : public TierStore {
  public:
   explicit NvmeTierStore(std::vector<OpenDirectory> directories)
-      : capacity_bytes_(Sum(directories)), directories_(std::move(directories)) {}
+      : capacity_bytes_(Sum(directories)),
+        num_directories_(static_cast<int64_t>(directories.size())),
+        directories_(std::move(directories)) {}
 
   Tier tier() const override { return Tier::kNvme; }
   int64_t capacity_bytes() const override { return capacity_bytes_; }
@@ -83,12 +86,25 @@ class NvmeTierStore : public TierStore {
   absl::StatusOr<TierGrant> Make(int64_t slot_bytes, int64_t num_slots) override {
     TierGrant grant;
     grant.slot_bytes = slot_bytes;
-    GEMINI_RETURN_IF_ERROR(TakeRoom(num_slots, grant));
-    for (TierExtent& extent : grant.extents) {
-      const absl::Status made = Allocate(extent, slot_bytes);
-      if (!made.ok()) {
+    std::vector<bool> refused(num_directories_, false);
+    absl::Status refusal;  // The first.
+    while (grant.size_bytes() < num_slots * slot_bytes) {
+      const int64_t left_slots = num_slots - grant.size_bytes() / slot_bytes;
+      absl::StatusOr<std::vector<TierExtent>> extents = TakeRoom(slot_bytes, left_slots, refused);
+      if (!extents.ok()) {
         Destroy(std::move(grant));
-        return made;
+        return refusal.ok() ? extents.status() : refusal;
+      }
+      for (TierExtent& extent : *extents) {
+        const absl::Status made = Allocate(extent, slot_bytes);
+        if (made.ok()) {
+          grant.extents.push_back(std::move(extent));
+          continue;
+        }
+        GiveRoomBack(extent, slot_bytes);
+        refused[extent.place] = true;
+        refusal.Update(made);
+        ServerLog().warn("an NVMe directory refuses room, others are asked: {}", made.ToString());
       }
     }
     return grant;
@@ -97,12 +113,7 @@ class NvmeTierStore : public TierStore {
   void Destroy(TierGrant grant) override {
     // The files have no name: closing frees their blocks, so it comes before the room is given back.
     for (TierExtent& extent : grant.extents) extent.fd.Reset();
-    MutexLock lock(mutex_);
-    for (const TierExtent& extent : grant.extents) {
-      OpenDirectory& directory = directories_[extent.place];
-      directory.taken_bytes -= extent.num_slots * grant.slot_bytes;
-      GEMINI_CHECK(directory.taken_bytes >= 0);
-    }
+    for (const TierExtent& extent : grant.extents) GiveRoomBack(extent, grant.slot_bytes);
   }
 
  private:
@@ -112,32 +123,51 @@ class NvmeTierStore : public TierStore {
     return sum;
   }
 
-  // Splits `num_slots` over the directories, most free first, with no file yet.
-  absl::Status TakeRoom(int64_t num_slots, TierGrant& grant) {
+  // Splits `num_slots` over the directories that have not refused, in proportion to their room; no file yet.
+  absl::StatusOr<std::vector<TierExtent>> TakeRoom(int64_t slot_bytes, int64_t num_slots,
+                                                   const std::vector<bool>& refused) {
     MutexLock lock(mutex_);
-    int64_t left_slots = num_slots;
+    std::vector<int64_t> room_slots(num_directories_);
     int64_t free_bytes = 0;
-    for (int64_t i = 0; i < static_cast<int64_t>(directories_.size()); ++i) {
-      const OpenDirectory& directory = directories_[i];
-      const int64_t room_bytes = directory.capacity_bytes - directory.taken_bytes;
+    int64_t free_slots = 0;
+    for (int64_t i = 0; i < num_directories_; ++i) {
+      if (refused[i]) continue;
+      const int64_t room_bytes = directories_[i].capacity_bytes - directories_[i].taken_bytes;
       free_bytes += room_bytes;
-      const int64_t slots = std::min(left_slots, room_bytes / grant.slot_bytes);
+      room_slots[i] = room_bytes / slot_bytes;
+      free_slots += room_slots[i];
+    }
+    if (num_slots > free_slots) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "needs ", FormatByteSize(num_slots * slot_bytes), " of NVME, ",
+          FormatByteSize(free_bytes), " of ", FormatByteSize(capacity_bytes_), " left in ",
+          num_directories_, " directories, in whole chunks of ", FormatByteSize(slot_bytes)));
+    }
+    std::vector<TierExtent> extents;
+    for (int64_t i = 0; i < num_directories_; ++i) {
+      // Of what is left for this and later directories, so that roundings do not add up.
+      const int64_t slots = ShareOf(num_slots, room_slots[i], free_slots);
+      free_slots -= room_slots[i];
+      num_slots -= slots;
       if (slots == 0) continue;
-      grant.extents.push_back({UniqueFd(), slots, i});
-      left_slots -= slots;
+      directories_[i].taken_bytes += slots * slot_bytes;
+      extents.push_back({UniqueFd(), slots, i});
     }
-    if (left_slots > 0) {
-      grant.extents.clear();
-      return absl::ResourceExhaustedError(
-          absl::StrCat("needs ", FormatByteSize(num_slots * grant.slot_bytes), " of NVME, ",
-                       FormatByteSize(free_bytes), " of ", FormatByteSize(capacity_bytes_),
-                       " left in ", directories_.size(), " directories, in whole chunks of ",
-                       FormatByteSize(grant.slot_bytes)));
-    }
-    for (const TierExtent& extent : grant.extents) {
-      directories_[extent.place].taken_bytes += extent.num_slots * grant.slot_bytes;
-    }
-    return absl::OkStatus();
+    return extents;
+  }
+
+  // The part of `slots` that a directory with `room` of `all` gets; rounded up, for the last gets what is left.
+  static int64_t ShareOf(int64_t slots, int64_t room, int64_t all) {
+    if (room == 0) return 0;
+    const auto product = static_cast<absl::uint128>(slots) * static_cast<absl::uint128>(room);
+    return static_cast<int64_t>((product + all - 1) / all);
+  }
+
+  void GiveRoomBack(const TierExtent& extent, int64_t slot_bytes) {
+    MutexLock lock(mutex_);
+    OpenDirectory& directory = directories_[extent.place];
+    directory.taken_bytes -= extent.num_slots * slot_bytes;
+    GEMINI_CHECK(directory.taken_bytes >= 0);
   }
 
   absl::Status Allocate(TierExtent& extent, int64_t slot_bytes) {
@@ -159,6 +189,7 @@ class NvmeTierStore : public TierStore {
   }
 
   const int64_t capacity_bytes_;
+  const int64_t num_directories_;
   mutable Mutex mutex_;
   std::vector<OpenDirectory> directories_ ABSL_GUARDED_BY(mutex_);
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // NVME as files: allocated when granted, mode 0600, unlinked at once (spaces are ephemeral), so that
-// a crash of the server leaves nothing behind. A grant may span the directories, whole slots in each.
+// a crash of the server leaves nothing behind. A grant spans the directories in proportion to the room in each,
+// whole slots; what a full or failing directory refuses the others give, if they can (one log line).
 #pragma once
 #include <memory>
 #include <vector>

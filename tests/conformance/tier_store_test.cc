@@ -3,8 +3,12 @@
 #include <stdlib.h>
 
 #include <filesystem>
+#include <map>
+#include <string>
 #include <thread>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "server/tier_store_arena.h"
 #include "server/tier_store_host.h"
 #include "server/tier_store_nvme.h"
@@ -93,6 +97,56 @@ TEST_F(NvmeDirectoryTest, ExtentsPassThePageCacheWhereTheFileSystemLetsThem) {
     EXPECT_FALSE(is_direct());
   }).join();
   EXPECT_TRUE(std::filesystem::is_empty(root_));
+}
+
+// Several directories.
+class NvmeDirectoriesTest : public NvmeDirectoryTest {
+ protected:
+  static constexpr int64_t kSlot = 4096;
+  // With so many slots in each.
+  std::unique_ptr<TierStore> Make(const std::vector<int64_t>& slots) {
+    std::vector<NvmeDirectory> directories;
+    for (size_t i = 0; i < slots.size(); ++i) {
+      directories.push_back({.path = PathOf(i), .capacity_bytes = slots[i] * kSlot});
+      std::filesystem::create_directory(PathOf(i));
+    }
+    return *MakeNvmeTierStore(directories);
+  }
+  std::string PathOf(size_t directory) const { return absl::StrCat(root_, "/", directory); }
+  // Of a grant: slots by directory.
+  static std::map<int64_t, int64_t> SlotsOf(const TierGrant& grant) {
+    std::map<int64_t, int64_t> slots;
+    for (const TierExtent& extent : grant.extents) slots[extent.place] += extent.num_slots;
+    return slots;
+  }
+  using Slots = std::map<int64_t, int64_t>;
+};
+
+TEST_F(NvmeDirectoriesTest, AGrantSpansThemInProportionToTheirRoom) {
+  const std::unique_ptr<TierStore> store = Make({100, 300, 0});
+  ASSERT_OK_AND_ASSIGN(TierGrant first, store->Make(kSlot, 40));
+  EXPECT_EQ(SlotsOf(first), (Slots{{0, 10}, {1, 30}}));
+  ASSERT_OK_AND_ASSIGN(TierGrant rest, store->Make(kSlot, 360));
+  EXPECT_EQ(SlotsOf(rest), (Slots{{0, 90}, {1, 270}}));
+  store->Destroy(std::move(first));
+  store->Destroy(std::move(rest));
+  EXPECT_EQ(store->granted_bytes(), 0);
+}
+
+TEST_F(NvmeDirectoriesTest, WhatOneRefusesTheOthersGive) {
+  const std::unique_ptr<TierStore> store = Make({100, 100, 100});
+  std::filesystem::remove(PathOf(1));  // No file can be made in it any more.
+  ASSERT_OK_AND_ASSIGN(TierGrant grant, store->Make(kSlot, 90));
+  EXPECT_EQ(SlotsOf(grant), (Slots{{0, 45}, {2, 45}}));
+  EXPECT_EQ(store->granted_bytes(), 90 * kSlot);
+  // Beyond what the others have, the refusal is the answer, and nothing is held.
+  EXPECT_THAT(store->Make(kSlot, 111),
+              StatusIs(absl::StatusCode::kNotFound, ::testing::HasSubstr(PathOf(1))));
+  EXPECT_EQ(store->granted_bytes(), 90 * kSlot);
+  ASSERT_OK_AND_ASSIGN(TierGrant rest, store->Make(kSlot, 110));
+  store->Destroy(std::move(grant));
+  store->Destroy(std::move(rest));
+  EXPECT_EQ(store->granted_bytes(), 0);
 }
 
 TEST_F(NvmeDirectoryTest, TheFileIsPrivateAndHasNoName) {

@@ -119,6 +119,38 @@ TEST_F(EmbeddedServerTest, TheContentsWordOfAWriteComesBackWithEachReadOfItsSlot
   EXPECT_EQ(read(1, 0), written);
 }
 
+TEST_F(EmbeddedServerTest, SlotsAreDealtOverTheNvmeDirectoriesAndWearIsCountedByEach) {
+  ServerOptions options;
+  options.capacity_bytes[Tier::kHost] = kMiB;
+  for (const char* part : {"/a", "/b"}) {
+    std::filesystem::create_directory(directory_ + part);
+    options.nvme_directories.push_back({directory_ + part, kMiB});
+  }
+  ASSERT_OK_AND_ASSIGN(server_, EmbeddedServer::Start(options));
+  WireClient client = Connect("job");
+  ASSERT_OK(client.OpenLease({{0, kMiB, kMiB}}, {{}}));
+  ASSERT_OK_AND_ASSIGN(WireSpace space,
+                       client.OpenSpace({.name = "s", .host_slots = 4, .nvme_slots = 6}));
+  const int host = space.slabs[0].get();
+  const auto word_at = [host](int64_t slot) {
+    int64_t word = 0;
+    EXPECT_EQ(::pread(host, &word, sizeof(word), slot * 4096), 8);
+    return word;
+  };
+  for (int64_t slot = 0; slot < 6; ++slot) {
+    ASSERT_EQ(::pwrite(host, &slot, sizeof(slot), 0), 8);
+    ASSERT_EQ(space.WaitCompletion(space.Submit(IoOperation::kWrite, 0, slot)), 0);
+    if (slot != 3) continue;
+    ASSERT_OK_AND_ASSIGN(const WireReply status, client.GetStatus());
+    const auto& wear = *status.message().body_as_StatusReply()->nvme_wear();
+    for (const int directory : {0, 1}) EXPECT_EQ(wear.Get(directory)->written(), 2 * 4096);
+  }
+  for (int64_t slot = 0; slot < 6; ++slot) {
+    ASSERT_EQ(space.WaitCompletion(space.Submit(IoOperation::kRead, 1, slot)), 0);
+    EXPECT_EQ(word_at(1), slot);
+  }
+}
+
 TEST_F(EmbeddedServerTest, AWriteThatFailedOrIsUnderWayLeavesNothingToRead) {
   NvmeFaults faults;
   ServerOptions options;
