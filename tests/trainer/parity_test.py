@@ -94,6 +94,8 @@ class ParityTest(train_program.TrainTest):
         output = self.check(reference, "nvme", budget, **keys, host_memory=host,
                             nvme=[f"{store}:64MiB"])
         self.assertGreater(train_program.steps(output)[-1]["nvme_bytes"], 0)
+        self.check(reference, "states_on_nvme", budget, **keys, optimizer_tier="nvme",
+                   nvme=[f"{store}:64MiB"])
         vertical = dict(keys, micro_batch_schedule="vertical", recompute=True)
         self.check(self.train("block_by_block", **vertical, reference=True), "vertical", budget,
                    **vertical)
