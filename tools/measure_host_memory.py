@@ -6,14 +6,16 @@
 
 The models are GPT-2's shape with random bf16 weights, made in build/host_memory; the larger one needs 13 GiB
 of memory and 2 GB of disk. Both runs take two steps of one sequence of 64 tokens, with recomputation, from
-an embedded server, so that server and client are one process. B is the largest sum of
+an embedded server, so that server and client are one process. Every 10 ms it looks at
   slabs    all memory files of the process but DEVICE's arena: chunks of all kinds, spare slots, tables;
-  private  RssAnon + RssFile: its own pages, and all pages of programs and libraries that it has mapped,
-           those that it shares with other processes, too. Activations lie there when there is no GPU.
-between two looks at /proc, some 10 ms apart. Figures, with their goals from tools/bench/goals.json:
+  anon     RssAnon: its own pages, and those of libraries that it has changed: what no kernel can drop;
+  file     RssFile: all other pages of programs and libraries that it has mapped, shared ones, too.
+Without a GPU activations are among its own pages. What DEVICE was charged for them at most, the
+non_model_peak_bytes of metrics.jsonl, is no HOST memory and leaves the peak of training. B is the largest sum of
+all three while loading, training (less those) or saving. Figures, with their goals from tools/bench/goals.json:
   host_bytes_per_parameter    (B large - B small) / (P large - P small); with --moments 8bit ..._8bit
   host_bytes_constant         MB: B small - P small * that slope
-  host_bytes_load_over_train  the larger of both models' B while loading by its B while training
+  host_bytes_load_over_train  the larger of both models' sums while loading by while training
 Prints them, writes build/host_memory.json (--report), and exits with 1 when a goal is missed.
 """
 import argparse
@@ -125,23 +127,29 @@ def memory_files(pid):
             for arena in (True, False)]
 
 
-def steps_done(metrics):
+def steps_of(metrics):
+    """Lines of metrics.jsonl that are steps; not one that is being written."""
     try:
-        return sum('"loss"' in line for line in metrics.read_text().splitlines())
+        lines = [json.loads(line) for line in metrics.read_text().split("\n")[:-1]]
     except FileNotFoundError:
-        return 0
+        return []
+    return [line for line in lines if "loss" in line]
 
 
 class Peak:
-    """The largest sum, and what it was made of."""
+    """The largest sum, less DEVICE's part, and what it was made of."""
 
     def __init__(self):
-        self.bytes, self.anonymous, self.file, self.slabs = 0, 0, 0, 0
+        self.bytes, self.anonymous, self.file, self.slabs, self.device = 0, 0, 0, 0, 0
 
     def see(self, anonymous, file, slabs):
         if anonymous + file + slabs > self.bytes:
             self.bytes, self.anonymous, self.file, self.slabs = (anonymous + file + slabs, anonymous,
                                                                  file, slabs)
+
+    def leave_out(self, device):
+        self.device = device
+        self.bytes -= device
 
 
 def watch(command, output, log):
@@ -158,7 +166,7 @@ def watch(command, output, log):
                     arena, slabs = memory_files(process.pid)
                     if phase == "load" and arena > 0:  # The first operator has fetched.
                         phase = "train"
-                    if phase == "train" and steps_done(metrics) >= STEPS:
+                    if phase == "train" and len(steps_of(metrics)) >= STEPS:
                         phase = "save"
                 peaks[phase].see(*own_pages(process.pid), slabs)
             except (FileNotFoundError, ProcessLookupError, KeyError):
@@ -167,6 +175,7 @@ def watch(command, output, log):
     if process.returncode != 0:
         sys.exit(f"{' '.join(command)}: exit status {process.returncode}; it said (whole in {log}):\n"
                  + pathlib.Path(log).read_text()[-2000:])
+    peaks["train"].leave_out(max(step["non_model_peak_bytes"] for step in steps_of(metrics)))
     shutil.rmtree(output, ignore_errors=True)
     return peaks
 
@@ -222,17 +231,21 @@ def main():
     goals = json.loads((ROOT / "tools/bench/goals.json").read_text())
 
     runs = {shape: run(arguments, shape) for shape in (arguments.small, arguments.large)}
-    print(f"{'model':10} {'phase':6} {'MB':>8} {'slabs':>8} {'anon':>6} {'file':>6}  bytes a parameter")
+    print(f"{'model':10} {'phase':6} {'MB':>8} {'slabs':>8} {'anon':>6} {'file':>6} "
+          f"{'DEVICE':>6}  bytes a parameter")
     for shape, (parameters, peaks) in runs.items():
         for phase, peak in peaks.items():
             print(f"{shape:10} {phase:6} {peak.bytes / 1e6:8.1f} {peak.slabs / 1e6:8.1f} "
-                  f"{peak.anonymous / 1e6:6.1f} {peak.file / 1e6:6.1f}  {peak.bytes / parameters:.3f}")
+                  f"{peak.anonymous / 1e6:6.1f} {peak.file / 1e6:6.1f} {peak.device / 1e6:6.1f}  "
+                  f"{peak.bytes / parameters:.3f}")
     (small, small_peaks), (large, large_peaks) = runs.values()
-    slope = (large_peaks["train"].bytes - small_peaks["train"].bytes) / (large - small)
+    small_bytes, large_bytes = (max(peak.bytes for peak in peaks.values())
+                                for peaks in (small_peaks, large_peaks))
+    slope = (large_bytes - small_bytes) / (large - small)
     suffix = "" if arguments.moments == "32bit" else "_8bit"
     values = {
         "host_bytes_per_parameter" + suffix: slope,
-        "host_bytes_constant": (small_peaks["train"].bytes - slope * small) / 1e6,
+        "host_bytes_constant": (small_bytes - slope * small) / 1e6,
         "host_bytes_load_over_train": max(peaks["load"].bytes / peaks["train"].bytes
                                           for peaks in (small_peaks, large_peaks))}
     results = {}

@@ -42,8 +42,6 @@ class HostMemoryTest(unittest.TestCase):
         for shape, run in self.report["runs"].items():
             load, train = run["peaks"]["load"], run["peaks"]["train"]
             self.assertGreater(load["slabs"], 14 * run["parameters"], "loading was not seen")
-            own = {name: peak["anonymous"] + peak["file"] for name, peak in run["peaks"].items()}
-            self.assertLess(own["load"], own["train"], f"{shape}: {self.done.stdout}")
             self.assertLessEqual(load["bytes"], train["bytes"], f"{shape}: {self.done.stdout}")
 
     def test_the_constant_part_is_small(self):
