@@ -344,7 +344,8 @@ absl::Status ChunkStore::Spill(SlotId victim) {
     idle_.notify_all();
     moves_.readable.notify_all();
     if (!status.ok()) {
-      if (!ring_.broken()) free_nvme_.Give(nvme);
+      // It may fail again: others first.
+      if (!ring_.broken()) free_nvme_.GiveToTakeLast(nvme);
       return absl::Status(status.code(),
                           absl::StrCat("spill ", Named(id, name_), ": ", status.message()));
     }

@@ -30,9 +30,13 @@ class SlotPool {
   }
   // Gives a taken slot back.
   void Give(SlotId slot) {
-    GEMINI_CHECK(slot.value() >= 0 && slot.value() < num_slots_ && taken_[slot.value()]);
-    taken_[slot.value()] = false;
+    SetFree(slot);
     free_.push_back(slot);
+  }
+  // The same, to be taken again when all others are taken. O(free slots).
+  void GiveToTakeLast(SlotId slot) {
+    SetFree(slot);
+    free_.insert(free_.begin(), slot);
   }
 
   int64_t num_slots() const { return num_slots_; }
@@ -40,6 +44,11 @@ class SlotPool {
   int64_t num_used() const { return num_slots_ - num_free(); }
 
  private:
+  void SetFree(SlotId slot) {
+    GEMINI_CHECK(slot.value() >= 0 && slot.value() < num_slots_ && taken_[slot.value()]);
+    taken_[slot.value()] = false;
+  }
+
   const int64_t num_slots_;
   std::vector<SlotId> free_;
   std::vector<bool> taken_;

@@ -347,8 +347,12 @@ void Server::FinishTransfer(uint64_t session_id, uint64_t space_id, const Space:
   if (status.ok()) {
     CountWear(taken);
   } else {
-    ServerLog().error("NVMe I/O of space {}, slot {}, failed: {}", opened.space->plan().name,
-                      taken.nvme_slot, status.ToString());
+    ServerLog().error(
+        "NVMe I/O of space {}, slot {}, in directory '{}' failed: {}; if it comes again, look at "
+        "that "
+        "disk (dmesg, smartctl) and start geminid without it",
+        opened.space->plan().name, taken.nvme_slot,
+        absl::CHexEscape(options_.nvme_directories[taken.nvme_place].path), status.ToString());
   }
   opened.space->Complete(taken, status.code());
   if (owner.lease->reclaiming) {

@@ -20,6 +20,18 @@ TEST(SlotPoolTest, GivesEverySlotOnceAndThenNone) {
   EXPECT_EQ(pool.Take(), SlotId(3));
 }
 
+TEST(SlotPoolTest, ASlotGivenToTakeLastComesAfterAllOthers) {
+  SlotPool pool(3);
+  pool.GiveToTakeLast(*pool.Take());
+  EXPECT_EQ(pool.num_free(), 3);
+  EXPECT_EQ(pool.Take(), SlotId(1));
+  EXPECT_EQ(pool.Take(), SlotId(2));
+  pool.Give(SlotId(1));
+  EXPECT_EQ(pool.Take(), SlotId(1));
+  EXPECT_EQ(pool.Take(), SlotId(0));
+  EXPECT_EQ(pool.Take(), std::nullopt);
+}
+
 TEST(SlotPoolDeathTest, GivingAFreeOrUnknownSlotStops) {
   SlotPool pool(2);
   EXPECT_DEATH(pool.Give(SlotId(0)), "broken invariant");

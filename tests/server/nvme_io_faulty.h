@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A real NVMe engine of whose transfers one goes wrong: the Nth, in one of the ways in which disks do.
+// A real NVMe engine of whose transfers one goes wrong: the Nth, in one of the ways in which disks do. And one place of
+// extents that may be bad for good.
 // Thread: as NvmeIo; NvmeFaults may be read and set from any.
 #pragma once
 #include <fcntl.h>
@@ -47,6 +48,9 @@ class NvmeFaults {
     nth_ = nth;
     submitted_ = 0;
   }
+  // From now on every write at that offset of an extent fails: EIO.
+  void BreakPlace(int64_t nvme_offset_bytes) { broken_offset_bytes_ = nvme_offset_bytes; }
+  int64_t writes_to_broken_place() const { return writes_to_broken_place_; }
   // Whether the armed transfer was submitted; and how many were, since Arm.
   bool fired() const { return nth_ > 0 && submitted_ >= nth_; }
   int64_t submitted() const { return submitted_; }
@@ -54,9 +58,17 @@ class NvmeFaults {
  private:
   friend class NvmeIoFaulty;
   bool NextGoesWrong() { return ++submitted_ == nth_; }
+  bool IsBroken(const NvmeTransfer& transfer) {
+    const bool broken = transfer.operation == IoOperation::kWrite &&
+                        transfer.nvme_offset_bytes == broken_offset_bytes_;
+    writes_to_broken_place_ += broken ? 1 : 0;
+    return broken;
+  }
   std::atomic<NvmeFault> fault_ = NvmeFault::kFails;
   std::atomic<int64_t> nth_ = 0;
   std::atomic<int64_t> submitted_ = 0;
+  std::atomic<int64_t> broken_offset_bytes_ = -1;
+  std::atomic<int64_t> writes_to_broken_place_ = 0;
 };
 
 class NvmeIoFaulty : public NvmeIo {
@@ -65,6 +77,10 @@ class NvmeIoFaulty : public NvmeIo {
       : faults_(faults), real_(std::move(real)) {}
 
   void Submit(const NvmeTransfer& transfer, Done done) override {
+    if (faults_.IsBroken(transfer)) {
+      done(ErrnoStatus(EIO, "planted"));
+      return;
+    }
     if (!faults_.NextGoesWrong()) {
       real_->Submit(transfer, std::move(done));
       return;
