@@ -3,6 +3,7 @@
 // in their order (client/pending_commits.h). When none is left it does what else was given to it.
 // Owner:  the model; the destructor finishes what was begun.
 // Thread: any. The thread of its own is named gemini-update and calls nothing but what it was given.
+//         Where the space has NVMe, the threads of UpdatePipeline move chunks for it.
 // Errors: an update that fails is tried again when somebody calls Finish, and Finish returns what comes
 //         of it; until then whoever waits for a pending bundle gets the error (ChunkStore::FailUpdates).
 #pragma once
