@@ -2,7 +2,7 @@
 # Builds below a sanitizer, by clang: GEMINI_SANITIZER is `address` (with UBSan), `thread`, `fuzzer` (address, and
 # coverage for libFuzzer), or empty. The flags are global, the one exception to the rule: a sanitizer that misses a
 # library misses its bugs. LibTorch itself stays as it is.
-#   gemini_precompile_common(<target>)        the common headers, precompiled: half of a build's time
+#   gemini_precompile_common(<target>)        the common headers, precompiled
 #   gemini_sanitize_test(<test> [timeout])    the sanitizer's options, its patience, and what it does not run
 set(GEMINI_SANITIZER "" CACHE STRING "Sanitizer of the whole build: address, thread, fuzzer or none")
 set_property(CACHE GEMINI_SANITIZER PROPERTY STRINGS "" address thread fuzzer)
@@ -41,7 +41,7 @@ set(GEMINI_NOT_SANITIZED
 set(GEMINI_NOT_BELOW_address)
 set(GEMINI_NOT_BELOW_thread
     # Bars on the speed of copies, which are instrumented here.
-    copy_engine_host_test:CopyEngineHostRate.ManyCopiesTakeTheirBytesByTheRate
+    copy_engine_host_test:CopyEngineHostRate.ManyCopiesTakeTheirBytesByTheRate:CopyEngineHostRate.BothDirectionsRunAtOnce
     server_plans_test:*WhatClientsMeasureRefreshesTheCosts*
     # At its end the run time writes to the stderr that nobody reads, and waits for ever.
     server_daemon_test:*AStderrThatNobodyReadsHoldsNobodyUp)
