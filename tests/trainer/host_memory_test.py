@@ -35,8 +35,13 @@ class HostMemoryTest(unittest.TestCase):
         return self.report["figures"][name]["value"]
 
     def test_one_more_parameter_costs_its_states_and_little_more(self):
-        self.assertGreater(self.value("host_bytes_per_parameter"), 13.9, self.done.stdout)
-        self.assertLess(self.value("host_bytes_per_parameter"), 14.4, self.done.stdout)
+        # Of slabs alone: what else the process has differs by 10 MB from run to run, a quarter byte a
+        # parameter of models as small as these.
+        small, large = sorted(self.report["runs"].values(), key=lambda run: run["parameters"])
+        slope = ((large["peaks"]["train"]["slabs"] - small["peaks"]["train"]["slabs"])
+                 / (large["parameters"] - small["parameters"]))
+        self.assertGreaterEqual(slope, 13.9, self.done.stdout)
+        self.assertLess(slope, 14.2, self.done.stdout)
 
     def test_loading_needs_no_more_than_training(self):
         for shape, run in self.report["runs"].items():
