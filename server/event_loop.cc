@@ -135,11 +135,12 @@ void EventLoop::Run() {
                                    TimeoutMilliseconds());
     GEMINI_CHECK(count >= 0 || errno == EINTR);
     for (int i = 0; i < count; ++i) {
-      if (events[i].data.u64 == 0) {
+      const uint64_t id = events[i].data.u64;  // A copy: the kernel's struct is packed.
+      if (id == 0) {
         RunMessages();
         continue;
       }
-      const auto found = watched_.find(events[i].data.u64);
+      const auto found = watched_.find(id);
       if (found == watched_.end()) continue;  // Unwatched by a handler of this round.
       // The copy keeps the handler alive if it unwatches itself.
       const std::shared_ptr<EventHandler> handler = found->second.handler;
