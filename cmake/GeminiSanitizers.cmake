@@ -36,9 +36,13 @@ add_link_options(${flags})
 set(GEMINI_NOT_SANITIZED
     # Python, sources or the installed release build: nothing of what they run is built here.
     include_rules include_rules_self_test install_test draw_timeline_test prepare_data_test demo_test setup_test
+    # A bar on processor time, which is another's here.
+    memstat_plan_test
     # Forbids the thread all system calls and counts allocations: a run time makes its own.
     residency_fast_path_test:*MakesNoSystemCallAndAllocatesNothing)
-set(GEMINI_NOT_BELOW_address)
+set(GEMINI_NOT_BELOW_address
+    # Dies of a fault as it should, and ASAN makes a report of that.
+    mapped_memory_test:MappedMemoryDeathTest.AReservationThatWasNotFilledFaults)
 set(GEMINI_NOT_BELOW_thread
     # Bars on the speed of copies, which are instrumented here.
     copy_engine_host_test:CopyEngineHostRate.ManyCopiesTakeTheirBytesByTheRate:CopyEngineHostRate.BothDirectionsRunAtOnce

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "gemini/plan_generated.h"
 #include "gemini/status_macros.h"
+#include "gemini/wire_element.h"
 
 namespace gemini {
 namespace {
@@ -27,7 +28,9 @@ std::vector<To> Converted(const flatbuffers::Vector<From>* from, Convert convert
   std::vector<To> to;
   if (from == nullptr) return to;
   to.reserve(from->size());
-  for (flatbuffers::uoffset_t i = 0; i < from->size(); ++i) to.push_back(convert(from->Get(i)));
+  for (flatbuffers::uoffset_t i = 0; i < from->size(); ++i) {
+    to.push_back(ConvertElement(*from, i, convert));
+  }
   return to;
 }
 

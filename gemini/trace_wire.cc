@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "gemini/status_macros.h"
 #include "gemini/trace_generated.h"
+#include "gemini/wire_element.h"
 
 namespace gemini {
 namespace {
@@ -16,7 +17,9 @@ auto Converted(const flatbuffers::Vector<Element>* from, Convert convert) {
   std::vector<decltype(convert(from->Get(0)))> to;
   if (from == nullptr) return to;
   to.reserve(from->size());
-  for (flatbuffers::uoffset_t i = 0; i < from->size(); ++i) to.push_back(convert(from->Get(i)));
+  for (flatbuffers::uoffset_t i = 0; i < from->size(); ++i) {
+    to.push_back(ConvertElement(*from, i, convert));
+  }
   return to;
 }
 

@@ -28,6 +28,10 @@ void AddTransfers(const std::vector<NvmeTransfer>& transfers, int64_t chunk_byte
       [](const SimulatedEvent& a, const SimulatedEvent& b) { return a.begin_ns < b.begin_ns; });
 }
 
+// Of a round that is played in HOST: 13 days. Whoever made the trace may have said that more, and some rounds of it
+// would overflow.
+constexpr int64_t kMostRoundNs = int64_t{1} << 50;
+
 // Whether the round uses more chunks in HOST than can be played in time.
 bool HasTooManyUses(const RangeTrace& trace, const Plan& plan) {
   int64_t uses = 0;
@@ -69,7 +73,7 @@ PlayedPlan PlayInHost(const RangeTrace& trace, const Plan& plan, const CostModel
     const bool agree = turn > (round.transfers.empty() ? 0 : 1) &&
                        static_cast<double>(std::abs(round_ns - before_ns)) <=
                            kAgreed * static_cast<double>(before_ns);
-    if (agree || turn == kMostTurns) break;
+    if (agree || turn == kMostTurns || round_ns > kMostRoundNs) break;
     before_ns = round_ns;
     result.host_uses = HostUses(trace, plan, playback.host_accesses(), round_ns);
     round = PlayHost(result.host_uses, slots, trace.chunk_bytes, costs, round_ns,

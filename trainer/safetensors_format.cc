@@ -121,9 +121,9 @@ absl::Status SafetensorsReader::ReadFloat32(const SafetensorsTensor& tensor, int
   const int64_t count = static_cast<int64_t>(destination.size() / sizeof(float));
   if (first_element < 0 || count > tensor.num_elements ||
       first_element > tensor.num_elements - count) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        path_, ": elements ", first_element, " to ", first_element + count, " of tensor ",
-        PrintableName(tensor.name), ", which has ", tensor.num_elements));
+    return absl::InvalidArgumentError(
+        absl::StrCat(path_, ": ", count, " elements from ", first_element, " on of tensor ",
+                     PrintableName(tensor.name), ", which has ", tensor.num_elements));
   }
   if (tensor.dtype == SafetensorsDtype::kF32) {
     return ReadRaw(tensor, first_element * 4, destination);

@@ -16,6 +16,7 @@
 #include "gemini/check.h"
 #include "gemini/space_shm.h"
 #include "gemini/timeline_shm.h"
+#include "server/slot_dealing.h"
 #include "server/space.h"
 #include "server/space_reader.h"
 #include "tests/fuzz/fuzz_target.h"
@@ -169,6 +170,7 @@ void CheckRing() {
   memory.server_map = MapOf(server_fd, sizeof(ServerSegmentShm), MappedMemory::Access::kReadWrite);
   memory.host = GrantOf(kSlots[Tier::kHost]);
   memory.nvme = GrantOf(kSlots[Tier::kNvme]);
+  memory.nvme_places = server::DealSlots(memory.nvme);
   memory.nvme_contents.resize(kSlots[Tier::kNvme]);
   server::Space space(1,
                       {.name = "fuzz",
