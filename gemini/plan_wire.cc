@@ -61,7 +61,7 @@ Prediction FromWire(const wire::Prediction* from, const flatbuffers::Vector<int6
     to.device_floor_bytes = from->device_floor_bytes();
   }
   for (int i = 0; stall_ns != nullptr && i < kNumStallCauses; ++i) {
-    if (i < static_cast<int>(stall_ns->size())) to.stall_ns[i] = stall_ns->Get(i);
+    if (i < static_cast<int>(stall_ns->size())) to.stall_ns[i] = ElementOf(*stall_ns, i);
   }
   return to;
 }

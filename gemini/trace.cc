@@ -8,7 +8,9 @@
 namespace gemini {
 namespace {
 
-constexpr int64_t kMaxSum = std::numeric_limits<int64_t>::max();
+// Of a trace's bytes and of its times: a pebibyte, and 13 days. Who plays some rounds of it, and copies between them,
+// need not look for overflow.
+constexpr int64_t kMaxSum = int64_t{1} << 50;
 // Plans count positions of two rounds in 32 bits.
 constexpr int64_t kMaxPositions = std::numeric_limits<int32_t>::max() / 2;
 

@@ -14,6 +14,7 @@
 #include "gemini/ids.h"
 #include "gemini/stall_cause.h"
 #include "gemini/tier.h"
+#include "gemini/wire_element.h"
 
 namespace gemini::tools {
 namespace {
@@ -79,9 +80,10 @@ std::string Duration(int64_t nanoseconds) {
   return absl::FormatDuration(absl::Trunc(absl::Nanoseconds(nanoseconds), absl::Milliseconds(1)));
 }
 
-// A rate that no machine has is shown as the largest that can be.
+// A rate that no machine has is shown as the largest that can be, and what is no number as 0.
 std::string Rate(double bytes_per_second) {
-  return FormatByteSize(static_cast<int64_t>(std::clamp(bytes_per_second, 0.0, 9e18)));
+  const double shown = bytes_per_second > 0 ? std::min(bytes_per_second, 9e18) : 0;
+  return FormatByteSize(static_cast<int64_t>(shown));
 }
 
 // "transfer 12ms, update 3ms": the parts of `values` that are not 0.
@@ -89,8 +91,9 @@ template <typename Name, typename Show>
 std::string PartsText(const flatbuffers::Vector<int64_t>* values, int count, Name name, Show show) {
   std::string text;
   for (int i = 0; values != nullptr && i < std::min<int>(count, values->size()); ++i) {
-    if (values->Get(i) == 0) continue;
-    absl::StrAppend(&text, text.empty() ? "" : ", ", name(i), " ", show(values->Get(i)));
+    const int64_t value = ElementOf(*values, i);
+    if (value == 0) continue;
+    absl::StrAppend(&text, text.empty() ? "" : ", ", name(i), " ", show(value));
   }
   return text;
 }
@@ -177,7 +180,7 @@ json PartsJson(const flatbuffers::Vector<int64_t>* values, int count,
                absl::FunctionRef<absl::string_view(int)> name) {
   json object = json::object();
   for (int i = 0; values != nullptr && i < std::min<int>(count, values->size()); ++i) {
-    object[std::string(name(i))] = values->Get(i);
+    object[std::string(name(i))] = ElementOf(*values, i);
   }
   return object;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/status_view.h"
 
+#include <limits>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -43,7 +44,7 @@ class StatusViewTest : public ::testing::Test {
     const auto wear = builder_.CreateVector(
         std::vector{wire::CreateNvmeWearDirect(builder_, "/fast", 12 * kGiB, 3 * kGiB),
                     wire::CreateNvmeWearDirect(builder_, "/unused", 0, 0)});
-    const wire::CostModel costs(8e9, 7e9, 3e9, 2e9, /*update_elements=*/250e6,
+    const wire::CostModel costs(host_to_device_, 7e9, 3e9, 2e9, /*update_elements=*/250e6,
                                 /*device_update_elements=*/900e6, /*copy_latency_ns=*/40'000);
     builder_.Finish(wire::CreateStatusReply(builder_, device, host, nvme, tenants, spaces,
                                             builder_.CreateString("gemini 0.1.0"), 61'000'000'000,
@@ -67,6 +68,7 @@ class StatusViewTest : public ::testing::Test {
 
   flatbuffers::FlatBufferBuilder builder_;
   int64_t daily_write_budget_ = 0;
+  double host_to_device_ = 8e9;
   int64_t damaged_chunks_ = 0;
   int64_t last_damaged_ = -1;
 };
@@ -106,6 +108,16 @@ TEST_F(StatusViewTest, ChunksThatNvmeLostAreCountedAndTheLastIsNamed) {
   EXPECT_EQ(space["last_damaged"]["chunk"], last_damaged_);
   EXPECT_EQ(space["last_damaged"]["bundle"], 4);
   EXPECT_EQ(space["last_damaged"]["kind"], "exp_avg");
+}
+
+TEST_F(StatusViewTest, ARateThatIsNoneIsShownAllTheSame) {
+  for (const double rate : {std::numeric_limits<double>::quiet_NaN(), -1.0}) {
+    host_to_device_ = rate;
+    EXPECT_THAT(StatusText(Status("tune", 0)), HasSubstr("HOST to DEVICE 0 B/s, back"));
+    builder_.Clear();
+  }
+  host_to_device_ = std::numeric_limits<double>::infinity();
+  EXPECT_THAT(StatusText(Status("tune", 0)), HasSubstr("HOST to DEVICE 8185452.3 TiB/s, back"));
 }
 
 TEST_F(StatusViewTest, TheWearOfADirectoryIsShownBesideItsDailyBudget) {
