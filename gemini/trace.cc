@@ -8,9 +8,9 @@
 namespace gemini {
 namespace {
 
-// Of a trace's bytes and of its times: a pebibyte, and 13 days. Who plays some rounds of it, and copies between them,
-// need not look for overflow.
-constexpr int64_t kMaxSum = int64_t{1} << 50;
+constexpr int64_t kMaxBytes = std::numeric_limits<int64_t>::max();
+// 13 days: who plays some rounds need not look for overflow.
+constexpr int64_t kMaxComputeNs = int64_t{1} << 50;
 // Plans count positions of two rounds in 32 bits.
 constexpr int64_t kMaxPositions = std::numeric_limits<int32_t>::max() / 2;
 
@@ -19,9 +19,9 @@ absl::Status Wrong(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat("not a trace: ", parts...));
 }
 
-// Adds `value` (>= 0) to `sum`; false when it does not fit.
-bool Add(int64_t& sum, int64_t value) {
-  if (value > kMaxSum - sum) return false;
+// Adds `value` (>= 0) to `sum`; false when that would be above `most`.
+bool Add(int64_t& sum, int64_t value, int64_t most) {
+  if (value > most - sum) return false;
   sum += value;
   return true;
 }
@@ -39,7 +39,7 @@ absl::Status CheckTensors(const Trace& trace) {
   const StateFormat* format = nullptr;  // Of the space's trainable tensors.
   for (size_t i = 0; i < trace.tensors.size(); ++i) {
     const TracedTensor& tensor = trace.tensors[i];
-    if (tensor.size_bytes < 0 || !Add(bytes, tensor.size_bytes)) {
+    if (tensor.size_bytes < 0 || !Add(bytes, tensor.size_bytes, kMaxBytes)) {
       return Wrong("tensor ", i, " has ", tensor.size_bytes, " bytes");
     }
     if (tensor.group != TensorGroup::kTrainable && tensor.group != TensorGroup::kFrozen &&
@@ -84,7 +84,7 @@ absl::Status CheckOperators(const Trace& trace) {
                    next_use);
     }
     next_use += at.num_uses;
-    if (at.compute_ns < 0 || !Add(compute_ns, at.compute_ns)) {
+    if (at.compute_ns < 0 || !Add(compute_ns, at.compute_ns, kMaxComputeNs)) {
       return Wrong("operator ", i, " computes for ", at.compute_ns, " ns");
     }
     if (at.non_model_peak_bytes < 0) {

@@ -75,8 +75,8 @@ struct Trace {
 
 // Checks everything that a reader relies on: indices in range, uses consecutive and of kParam or kGrad,
 // sizes and times >= 0, positions ascending, spaces ascending from 0 with one format each, an update's operator
-// without uses,
-// updated tensors trainable and once each, sums of at most 2^50. INVALID_ARGUMENT names what is wrong.
+// without uses, updated tensors trainable and once each, bytes that fit int64_t, 2^50 ns at most.
+// INVALID_ARGUMENT names what is wrong.
 absl::Status CheckTrace(const Trace& trace);
 
 // A hash of what the round touches, without times and peaks: two rounds with the same fingerprint can
