@@ -27,7 +27,7 @@ inline constexpr int64_t kFreeSlots = 8;
 // Bundles whose optimizer states have room in HOST where their home is NVME: being read, and being written.
 inline constexpr int64_t kStateBundlesInHost = 4;
 constexpr int64_t StateWindowSlots(const StateFormat& format) {
-  return kStateBundlesInHost * (UpdatedKinds(format).size() - 1);
+  return kStateBundlesInHost * NumStateChunks(format);
 }
 // Beside an update, a plan holds its copies to DEVICE and a batch of write-backs, and so does whoever else
 // writes late gradients back. When none is pending, gradients hold slots, too. Operators that fetch on-line
@@ -36,8 +36,8 @@ constexpr int64_t StateWindowSlots(const StateFormat& format) {
 inline constexpr int64_t kSlotsBesideUpdate = 17;
 static_assert(kSlotsBesideUpdate >= kOpenChunks + kMaxGradientsUnderWay + 1);
 static_assert(kSlotsBesideUpdate >= kLateGradientSlots + kPlannedCopies + 2 * kBatchSlots);
-constexpr int64_t SpareSlots(const StateFormat& format) {
-  return UpdateSlots(format) + kSlotsBesideUpdate;
+constexpr int64_t SpareSlots(const StateFormat& format, bool states_on_nvme = false) {
+  return UpdateSlots(format) + kSlotsBesideUpdate + (states_on_nvme ? StateWindowSlots(format) : 0);
 }
 static_assert(SpareSlots({}) >= kMaxGradientsUnderWay + kPlannedCopies + kBatchSlots);
 

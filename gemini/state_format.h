@@ -78,6 +78,11 @@ constexpr KindList TrainableKinds(const StateFormat& format) {
   return kinds;
 }
 
+// Those of them that only updates use: masters and moments.
+constexpr int64_t NumStateChunks(const StateFormat& format) {
+  return UpdatedKinds(format).size() - 1;
+}
+
 constexpr int64_t NumMoments(const StateFormat& format) {
   return HasSecondMoment(format.optimizer) ? 2 : 1;
 }

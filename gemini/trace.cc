@@ -26,17 +26,19 @@ bool Add(int64_t& sum, int64_t value, int64_t most) {
   return true;
 }
 
-// As in "bf16 with adamw and 8bit moments".
-std::string NameOf(const StateFormat& format) {
+// As in "bf16 with adamw and 8bit moments, its states on NVME".
+std::string StatesOf(const TracedTensor& tensor) {
+  const StateFormat& format = tensor.format;
   return absl::StrCat(ElementTypeName(format.element), " with ",
                       OptimizerKindName(format.optimizer), " and ",
-                      kMomentFormatNames[static_cast<int>(format.moments)], " moments");
+                      kMomentFormatNames[static_cast<int>(format.moments)], " moments",
+                      tensor.states_on_nvme ? ", its states on NVME" : "");
 }
 
 absl::Status CheckTensors(const Trace& trace) {
   int64_t bytes = 0;
   int32_t space = 0;
-  const StateFormat* format = nullptr;  // Of the space's trainable tensors.
+  const TracedTensor* trainable = nullptr;  // The one before, of the same space.
   for (size_t i = 0; i < trace.tensors.size(); ++i) {
     const TracedTensor& tensor = trace.tensors[i];
     if (tensor.size_bytes < 0 || !Add(bytes, tensor.size_bytes, kMaxBytes)) {
@@ -49,7 +51,7 @@ absl::Status CheckTensors(const Trace& trace) {
     if (tensor.space != space && (i == 0 || tensor.space != space + 1)) {
       return Wrong("tensor ", i, " is of space ", tensor.space, " after one of space ", space);
     }
-    if (tensor.space != space) format = nullptr;
+    if (tensor.space != space) trainable = nullptr;
     space = tensor.space;
     if (static_cast<int>(tensor.format.element) >= kNumElementTypes) {
       return Wrong("tensor ", i, " has elements of type ", static_cast<int>(tensor.format.element));
@@ -62,11 +64,12 @@ absl::Status CheckTensors(const Trace& trace) {
                    static_cast<int>(tensor.format.moments));
     }
     if (tensor.group != TensorGroup::kTrainable) continue;
-    if (format != nullptr && *format != tensor.format) {
-      return Wrong("tensor ", i, " is of ", NameOf(tensor.format), " after trainable ones of ",
-                   NameOf(*format));
+    if (trainable != nullptr && (trainable->format != tensor.format ||
+                                 trainable->states_on_nvme != tensor.states_on_nvme)) {
+      return Wrong("tensor ", i, " is of ", StatesOf(tensor), " after trainable ones of ",
+                   StatesOf(*trainable));
     }
-    format = &tensor.format;
+    trainable = &tensor;
   }
   return absl::OkStatus();
 }
@@ -150,7 +153,8 @@ uint64_t Fingerprint(const Trace& trace) {
   add(static_cast<int64_t>(trace.tensors.size()));
   for (const TracedTensor& tensor : trace.tensors) {
     add(tensor.size_bytes);
-    add(static_cast<int64_t>(tensor.format.moments) << 56 |
+    add(static_cast<int64_t>(tensor.states_on_nvme) << 62 |
+        static_cast<int64_t>(tensor.format.moments) << 56 |
         static_cast<int64_t>(tensor.format.optimizer) << 48 |
         static_cast<int64_t>(tensor.format.element) << 40 |
         static_cast<int64_t>(tensor.group) << 32 | tensor.space);

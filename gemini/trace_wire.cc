@@ -33,7 +33,7 @@ std::string EncodeTrace(const Trace& trace) {
     tensors.emplace_back(tensor.size_bytes, tensor.space, static_cast<uint8_t>(tensor.group),
                          static_cast<uint8_t>(tensor.format.element),
                          static_cast<uint8_t>(tensor.format.optimizer),
-                         static_cast<uint8_t>(tensor.format.moments));
+                         static_cast<uint8_t>(tensor.format.moments), tensor.states_on_nvme);
   }
   std::vector<wire::TracedOperator> operators;
   operators.reserve(trace.operators.size());
@@ -77,7 +77,8 @@ absl::StatusOr<Trace> DecodeTrace(absl::string_view bytes) {
                         .space = tensor->space(),
                         .format = {.element = static_cast<ElementType>(tensor->element()),
                                    .optimizer = static_cast<OptimizerKind>(tensor->optimizer()),
-                                   .moments = static_cast<MomentFormat>(tensor->moments())}};
+                                   .moments = static_cast<MomentFormat>(tensor->moments())},
+                        .states_on_nvme = tensor->states_on_nvme()};
   });
   trace.operators = Converted(from.operators(), [](const wire::TracedOperator* at) {
     return TracedOperator{at->first_use(), at->num_uses(), at->compute_ns(),
@@ -105,7 +106,8 @@ uint64_t TensorsHash(absl::Span<const TracedTensor> tensors) {
   add(tensors.size());
   for (const TracedTensor& tensor : tensors) {
     add(static_cast<uint64_t>(tensor.size_bytes));
-    add(static_cast<uint64_t>(tensor.format.moments) << 56 |
+    add(static_cast<uint64_t>(tensor.states_on_nvme) << 63 |
+        static_cast<uint64_t>(tensor.format.moments) << 56 |
         static_cast<uint64_t>(tensor.format.optimizer) << 48 |
         static_cast<uint64_t>(tensor.format.element) << 40 |
         static_cast<uint64_t>(tensor.group) << 32 | static_cast<uint32_t>(tensor.space));

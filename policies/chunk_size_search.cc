@@ -79,7 +79,7 @@ absl::StatusOr<PackedSize> LeanestOfOctave(absl::Span<const SpaceTensors> spaces
 int64_t HostBytes(const RangeTrace& packed) {
   int64_t slots = 0;
   for (size_t space = 0; space < packed.formats.size(); ++space) {
-    slots += packed.chunks_of_space[space] + SpareSlots(packed.formats[space]);
+    slots += packed.chunks_of_space[space] + packed.SpareSlotsOf(space);
   }
   return slots * packed.chunk_bytes;
 }

@@ -80,8 +80,8 @@ PlayedPlan PlayInHost(const RangeTrace& trace, const Plan& plan, const CostModel
                      turn == 0 ? LateUses::kDelayAll : LateUses::kAsked);
     times = TimesOf(playback.host_accesses(), result.host_uses, round);
   }
-  result.played.totals.nvme_read_bytes = round.read_bytes;
-  result.played.totals.nvme_write_bytes = round.write_bytes;
+  result.played.totals.nvme_read_bytes += round.read_bytes;
+  result.played.totals.nvme_write_bytes += round.write_bytes;
   if (with_events) {
     AddTransfers(round.transfers, trace.chunk_bytes,
                  std::max<int64_t>(result.played.totals.round_ns, 1), result.played.events);

@@ -300,7 +300,7 @@ int64_t HostReadNs(int64_t chunk_bytes, const CostModel& costs) {
 
 bool HostHoldsAll(const RangeTrace& trace, int64_t host_bytes) {
   int64_t spare = 0;
-  for (const StateFormat& format : trace.formats) spare += SpareSlots(format);
+  for (size_t space = 0; space < trace.formats.size(); ++space) spare += trace.SpareSlotsOf(space);
   return ChunksOf(trace) + spare <= host_bytes / trace.chunk_bytes;
 }
 

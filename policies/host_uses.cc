@@ -27,6 +27,7 @@ class Writer {
         const PlannedRange& range = trace_.ranges[access.index];
         for (int64_t i = 0; i < range.num_bundles; ++i) {
           for (const ChunkKind kind : UpdatedKinds(trace_.format_of(range))) {
+            if (trace_.states_on_nvme[range.space] && IsOptimizerState(kind)) continue;
             AddChunk(range, i, kind, HostUseKind::kChanges);
           }
           AddChunk(range, i, ChunkKind::kGrad, HostUseKind::kReads);

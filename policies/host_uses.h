@@ -3,7 +3,8 @@
 // Uses:  a fetch reads each chunk. A gradient that leaves overwrites the chunks that it fills, and changes the
 //        one that it does not: others may be in it. What is written back overwrites. An update changes, bundle
 //        after bundle, parameters and moments, and reads the gradient; the three of bundles that are updated
-//        on DEVICE are given up.
+//        on DEVICE are given up. States whose home is NVME only pass through a window of their own: they have no
+//        uses here (policies/host_update.h).
 // Units: nanoseconds of the round.
 #pragma once
 #include <cstdint>

@@ -32,6 +32,8 @@ std::vector<int32_t> MayKeepGradients(const RangeTrace& trace) {
   std::vector<int32_t> params;
   for (const int32_t param : trace.updated) {
     const int32_t grad = param + 1;
+    // Moments that are on NVME between updates are far from DEVICE.
+    if (trace.states_on_nvme[trace.ranges[param].space]) continue;
     const StateFormat& format = trace.format_of(trace.ranges[param]);
     // An update on DEVICE takes fp32 values, two moments, and nothing of the whole tensor.
     if (format.element != ElementType::kFp32 || format.moments != MomentFormat::kFp32 ||

@@ -23,8 +23,9 @@ namespace gemini::policies {
 // parameters, gradients and both moments, this the gradients alone.
 inline constexpr double kSquaresByUpdate = 0.25;
 
-// Of trace.updated, in its order: those of fp32 spaces of the Adam family whose tensors' gradients leave before the update, none twice, and
-// whose gradients no operator uses and parameters none writes. `trace` keeps none.
+// Of trace.updated, in its order: those of fp32 spaces of the Adam family with their states in HOST, whose tensors'
+// gradients leave before the update, none twice, and whose gradients no operator uses and parameters none writes.
+// `trace` keeps none.
 std::vector<int32_t> MayKeepGradients(const RangeTrace& trace);
 
 // The gradients of `updated`, which are updated on DEVICE, and of `late` are kept: both are some of

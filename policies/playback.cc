@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "policies/host_update.h"
 #include "policies/kept_gradients.h"
 
 namespace gemini::policies {
@@ -337,10 +338,12 @@ void Playback::UpdateInHost(int64_t begin_ns) {
 }
 
 void Playback::UpdateRange(int32_t range, StallCause cause) {
-  const int64_t num_bundles = trace_.ranges[range].num_bundles;
-  const int64_t update_ns =
-      NsFor(trace_.ElementsOf(trace_.ranges[range]), costs_.update_elements_per_second);
-  const int64_t bundle_ns = update_ns / num_bundles;
+  const PlannedRange& updated = trace_.ranges[range];
+  const int64_t update_ns = HostUpdateNs(trace_, updated, costs_);
+  const int64_t bundle_ns = update_ns / updated.num_bundles;
+  if (cause == StallCause::kUpdate && WaitsForNvme(trace_, updated, costs_)) {
+    cause = StallCause::kNvme;
+  }
   const HostReady host = AskHost(HostEvent::kUpdate, range, update_free_.ns, bundle_ns);
   const int64_t begin_ns = std::max(update_free_.ns, host.first_ns);
   const int64_t end_ns = std::max(begin_ns + update_ns, host.last_ns + bundle_ns);
@@ -348,6 +351,24 @@ void Playback::UpdateRange(int32_t range, StallCause cause) {
   update_free_ = {end_ns, cause == StallCause::kNvme ? cause : StallCause::kUpdate};
   commits_[range] = {.first_ns = begin_ns + bundle_ns, .last_ns = end_ns, .cause = cause};
   Record({.lane = Lane::kUpdate, .subject = range, .begin_ns = begin_ns, .end_ns = end_ns});
+  MoveStates(updated, begin_ns);
+}
+
+void Playback::MoveStates(const PlannedRange& updated, int64_t begin_ns) {
+  const int64_t bytes = StateBytesOnNvme(trace_, updated);
+  if (bytes == 0) return;
+  totals_.nvme_read_bytes += bytes;
+  totals_.nvme_write_bytes += bytes;
+  const auto record = [&](Lane lane, double rate) {
+    Record({.lane = lane,
+            .subject = static_cast<int32_t>(ChunkOf(updated.first, ChunkKind::kExpAvg).value()),
+            .space = updated.space,
+            .size_bytes = bytes,
+            .begin_ns = begin_ns,
+            .end_ns = begin_ns + NsFor(bytes, rate)});
+  };
+  record(Lane::kNvmeRead, costs_.nvme_read);
+  record(Lane::kNvmeWrite, costs_.nvme_write);
 }
 
 Simulation Playback::PlayToSteadyState() {

@@ -111,6 +111,8 @@ class Playback {
   // The update's interval began then, and what leaves after it is on its way.
   void UpdateInHost(int64_t begin_ns);
   void UpdateRange(int32_t range, StallCause cause);
+  // The optimizer states of a range that is updated from then on, if they pass through HOST: all at once.
+  void MoveStates(const PlannedRange& updated, int64_t begin_ns);
   // A gradient's copy out ends then: the next operator waits for the one that it is one too many beside.
   void QueueGradient(Moment end);
   // Tells what is done in HOST, and returns when HOST is ready for it: the moments at which its first chunk

@@ -14,10 +14,14 @@ absl::Status PackSpace(const Trace& trace, int64_t first_tensor, int64_t end_ten
                        RangeTrace& packed, std::vector<int32_t>& param_range) {
   std::vector<TensorSpec> specs;
   StateFormat format;
+  bool states_on_nvme = false;
   for (int64_t i = first_tensor; i < end_tensor; ++i) {
-    if (trace.tensors[i].group == TensorGroup::kTrainable) format = trace.tensors[i].format;
-    specs.push_back(
-        {.name = "", .size_bytes = trace.tensors[i].size_bytes, .group = trace.tensors[i].group});
+    const TracedTensor& tensor = trace.tensors[i];
+    if (tensor.group == TensorGroup::kTrainable) {
+      format = tensor.format;
+      states_on_nvme = tensor.states_on_nvme;
+    }
+    specs.push_back({.name = "", .size_bytes = tensor.size_bytes, .group = tensor.group});
   }
   GEMINI_ASSIGN_OR_RETURN(const Layout layout, Layout::Pack(specs, packed.chunk_bytes, format));
   std::vector<int64_t> length_at(layout.num_bundles(), 0);  // Of the range that begins there.
@@ -27,6 +31,8 @@ absl::Status PackSpace(const Trace& trace, int64_t first_tensor, int64_t end_ten
     length = std::max(length, place.num_bundles);
   }
   std::vector<int32_t> range_at(layout.num_bundles(), -1);
+  const int64_t of_trainable =
+      TrainableKinds(format).size() - (states_on_nvme ? NumStateChunks(format) : 0);
   int64_t chunks = 0;
   for (int64_t bundle = 0; bundle < layout.num_bundles(); bundle += length_at[bundle]) {
     const bool trainable = layout.group(BundleId(bundle)) == TensorGroup::kTrainable;
@@ -40,10 +46,11 @@ absl::Status PackSpace(const Trace& trace, int64_t first_tensor, int64_t end_ten
       range.kind = ChunkKind::kGrad;
       packed.ranges.push_back(range);
     }
-    chunks += range.num_bundles * (trainable ? TrainableKinds(format).size() : 1);
+    chunks += range.num_bundles * (trainable ? of_trainable : 1);
   }
   packed.chunks_of_space.push_back(chunks);
   packed.formats.push_back(format);
+  packed.states_on_nvme.push_back(states_on_nvme);
   for (size_t i = 0; i < specs.size(); ++i) {
     const BundleId first = layout.place(static_cast<int64_t>(i)).first_bundle;
     param_range.push_back(range_at[first.value()]);

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "gemini/plan.h"
+#include "gemini/spare_slots.h"
 #include "gemini/trace.h"
 
 namespace gemini::policies {
@@ -44,8 +45,9 @@ struct RangeTrace {
   std::vector<int32_t> updated;
   std::vector<PlannedUpdate> device_updates;
   std::vector<int32_t> late_gradients;
-  std::vector<int64_t> chunks_of_space;  // By space: chunks with payload, of all kinds.
+  std::vector<int64_t> chunks_of_space;  // By space: chunks with payload whose home is HOST.
   std::vector<StateFormat> formats;      // By space.
+  std::vector<bool> states_on_nvme;      // By space: the home of its optimizer states.
   absl::Span<const RangeUse> uses_of(int32_t position) const {
     const Operator& at = operators[position];
     return absl::MakeConstSpan(uses).subspan(at.first_use, at.num_uses);
@@ -53,6 +55,10 @@ struct RangeTrace {
   int32_t num_positions() const { return static_cast<int32_t>(operators.size()); }
   bool keeps_gradients() const { return !device_updates.empty() || !late_gradients.empty(); }
   const StateFormat& format_of(const PlannedRange& range) const { return formats[range.space]; }
+  // HOST slots beside those chunks.
+  int64_t SpareSlotsOf(size_t space) const {
+    return SpareSlots(formats[space], states_on_nvme[space]);
+  }
   // Of each of its chunks: what tensors may fill (gemini/state_format.h).
   int64_t PayloadOf(const PlannedRange& range) const {
     return PayloadBytes(format_of(range), chunk_bytes);

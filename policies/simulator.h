@@ -33,8 +33,9 @@ enum class Lane : uint8_t { kCompute, kFetch, kEvict, kUpdate, kNvmeRead, kNvmeW
 
 struct SimulatedEvent {
   Lane lane = Lane::kCompute;
-  int32_t subject = 0;  // Position on kCompute, chunk on those of NVME, else the range of the plan.
-  int32_t space = 0;    // Of a chunk.
+  int32_t subject =
+      0;  // Position on kCompute, chunk (or first of some) on those of NVME, else the range of the plan.
+  int32_t space = 0;       // Of a chunk.
   int64_t size_bytes = 0;  // Of copies.
   int64_t begin_ns = 0;
   int64_t end_ns = 0;

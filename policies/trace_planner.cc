@@ -8,6 +8,7 @@
 #include "gemini/status_macros.h"
 #include "policies/fetch_order.h"
 #include "policies/fetch_timing.h"
+#include "policies/host_update.h"
 #include "policies/kept_gradients.h"
 #include "policies/plan_assembly.h"
 #include "policies/playback.h"
@@ -19,12 +20,11 @@ namespace {
 double LeastNs(const PlanInputs& in, const RangeTrace& trace) {
   int64_t compute_ns = trace.keeps_gradients() ? DeviceUpdateNs(trace, in.costs) : 0;
   for (const RangeTrace::Operator& at : trace.operators) compute_ns += at.compute_ns;
-  int64_t updated_elements = 0;
+  double update_ns = 0;
   for (const int32_t range : trace.updated) {
-    updated_elements += trace.ElementsOf(trace.ranges[range]);
+    update_ns += static_cast<double>(HostUpdateNs(trace, trace.ranges[range], in.costs));
   }
-  return std::max(static_cast<double>(compute_ns), static_cast<double>(updated_elements) * 1e9 /
-                                                       in.costs.update_elements_per_second);
+  return std::max(static_cast<double>(compute_ns), update_ns);
 }
 
 }  // namespace

@@ -429,7 +429,8 @@ absl::StatusOr<TransformerTrace> MakeTransformerTrace(const TransformerShape& sh
   for (const ShapedTensor& tensor : model.tensors) {
     out.trace.tensors.push_back({.size_bytes = tensor.num_elements * ElementBytes(round.element),
                                  .group = TensorGroup::kTrainable,
-                                 .format = round.format()});
+                                 .format = round.format(),
+                                 .states_on_nvme = round.states_on_nvme});
     out.tensor_names.push_back(tensor.name);
   }
   TransformerRound writer(shape, round, model, out, rate);

@@ -33,6 +33,7 @@ struct RoundShape {
   ElementType element = ElementType::kFp32;  // Of parameters, gradients and activations on DEVICE.
   OptimizerKind optimizer = OptimizerKind::kAdamW;
   MomentFormat moments = MomentFormat::kFp32;
+  bool states_on_nvme = false;  // The home of the optimizer's.
 
   StateFormat format() const { return {element, optimizer, moments}; }
 };

@@ -46,9 +46,10 @@ constexpr StateWidths WidthsOf(const StateFormat& format) {
   return widths;
 }
 
-// Lays `needed` into HOST, and what it does not hold onto NVME.
-void Place(const StateBytes& needed, int64_t host_bytes, Forecast& forecast) {
-  int64_t excess = std::max<int64_t>(0, needed.sum() - std::max<int64_t>(0, host_bytes));
+// Lays `needed` into HOST, and what it does not hold, but at least `least_nvme_bytes`, onto NVME.
+void Place(const StateBytes& needed, int64_t host_bytes, int64_t least_nvme_bytes,
+           Forecast& forecast) {
+  int64_t excess = std::max(least_nvme_bytes, needed.sum() - std::max<int64_t>(0, host_bytes));
   forecast.host = needed;
   const auto spill = [&](int64_t StateBytes::*state) {
     const int64_t bytes = std::min(excess, needed.*state);
@@ -221,7 +222,9 @@ class Forecaster {
                                .gradients = elements * widths.gradient};
     forecast_.spare_bytes = kSpareBundles * elements_of_bundle * widths.sum();
     forecast_.needed_bytes = needed.sum() + forecast_.spare_bytes;
-    Place(needed, machine_.bytes[Tier::kHost] - forecast_.spare_bytes, forecast_);
+    const int64_t states = needed.moments + needed.masters;
+    Place(needed, machine_.bytes[Tier::kHost] - forecast_.spare_bytes,
+          job_.round.states_on_nvme ? states : 0, forecast_);
   }
 
   // Fills `fit` with everything that is missing.

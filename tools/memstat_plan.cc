@@ -77,6 +77,9 @@ absl::StatusOr<Job> JobOf(const PlanFlags& flags, ElementType precision,
                           const trainer::HfConfig& config) {
   const std::optional<MomentFormat> moments = MomentFormatOf(flags.moments);
   if (!moments) return Wrong("--moments", flags.moments, "it is fp32 or 8bit");
+  if (flags.optimizer_tier != "host" && flags.optimizer_tier != "nvme") {
+    return Wrong("--optimizer-tier", flags.optimizer_tier, "it is host or nvme");
+  }
   Job job;
   job.shape = trainer::ShapeOf(config);
   job.round = {.train = true,
@@ -85,7 +88,8 @@ absl::StatusOr<Job> JobOf(const PlanFlags& flags, ElementType precision,
                .micro_batches = flags.accumulate,
                .recompute = flags.recompute,
                .element = precision,
-               .moments = *moments};
+               .moments = *moments,
+               .states_on_nvme = flags.optimizer_tier == "nvme"};
   if (job.round.sequence == 0) {
     job.round.sequence = std::min(config.max_sequence(), kDefaultSequence);
   }
@@ -117,6 +121,9 @@ CLI::App* AddPlanCommand(CLI::App& app, PlanFlags& flags) {
   plan->add_option("--precision", flags.precision,
                    "fp32, bf16 or fp16; default: bf16 if the GPU has it");
   plan->add_option("--moments", flags.moments, "Of the optimizer: fp32 or 8bit")
+      ->capture_default_str();
+  plan->add_option("--optimizer-tier", flags.optimizer_tier,
+                   "Home of the optimizer's states: host or nvme")
       ->capture_default_str();
   plan->add_option("--batch", flags.batch, "Sequences a micro-batch")->capture_default_str();
   plan->add_option("--sequence", flags.sequence,

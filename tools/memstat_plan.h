@@ -20,6 +20,7 @@ struct PlanFlags {
   std::string nvme;
   std::string precision;  // Empty: bf16, or what the GPU has.
   std::string moments = "fp32";
+  std::string optimizer_tier = "host";
   int64_t batch = 8;
   int64_t sequence = 0;  // 0: the model's positions, at most kDefaultSequence.
   int64_t accumulate = 1;

@@ -34,7 +34,8 @@ policies::RoundShape RoundOf(const RunConfig& config) {
           .recompute = vertical || config.recompute,
           .element = config.element(),
           .optimizer = config.optimizer_kind(),
-          .moments = config.format().moments};
+          .moments = config.format().moments,
+          .states_on_nvme = config.states_on_nvme()};
 }
 
 std::string Describe(const TriedChunkSize& tried) {

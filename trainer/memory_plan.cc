@@ -49,10 +49,10 @@ absl::StatusOr<MemoryPlan> PlanMemory(const RunConfig& config, absl::Span<const 
   if (config.host_memory == kAutoBytes) {
     const StateFormat format = config.format();
     GEMINI_ASSIGN_OR_RETURN(const Layout layout, Layout::Pack(tensors, chunk_bytes, format));
-    int64_t chunks = layout.num_bundles() * TrainableKinds(format).size() + SpareSlots(format);
-    if (config.states_on_nvme()) {
-      chunks += StateWindowSlots(format) - layout.num_bundles() * (UpdatedKinds(format).size() - 1);
-    }
+    const int64_t of_bundle =
+        TrainableKinds(format).size() - (config.states_on_nvme() ? NumStateChunks(format) : 0);
+    const int64_t chunks =
+        layout.num_bundles() * of_bundle + SpareSlots(format, config.states_on_nvme());
     plan.bytes[Tier::kHost] = chunks * chunk_bytes;
     if (!config.nvme.empty()) {
       plan.bytes[Tier::kHost] = std::min(plan.bytes[Tier::kHost], available_bytes / 2);

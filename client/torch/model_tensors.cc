@@ -67,7 +67,8 @@ std::unique_ptr<ModelTensors> ModelTensors::Make(std::vector<ModuleTensor> tenso
     for (const ModelTensor& tensor : model->tensors_) {
       traced.push_back({.size_bytes = tensor.size_bytes(),
                         .group = tensor.info.group,
-                        .format = store.format()});
+                        .format = store.format(),
+                        .states_on_nvme = store.memory().shape().states_on_nvme});
     }
     model->phases_ = phases;
     model->first_traced_ = phases->AddTensors(store, traced);

@@ -148,14 +148,13 @@ absl::StatusOr<ManagedModel*> TrainingSession::Manage(torch::nn::Module& module,
     space.num_tensors = static_cast<int64_t>(tensors.size());
     space.format = format;
     space.states_on_nvme = options.states_on_nvme;
-    const int64_t spare =
-        SpareSlots(format) + (options.states_on_nvme ? StateWindowSlots(format) : 0);
+    const int64_t spare = SpareSlots(format, options.states_on_nvme);
     int64_t chunks = 0, at_home_on_nvme = 0;
     for (int64_t i = 0; i < layout.num_bundles(); ++i) {
       // Of a frozen tensor or buffer one.
       const bool is_trained = layout.group(BundleId(i)) == TensorGroup::kTrainable;
       chunks += is_trained ? TrainableKinds(format).size() : 1;
-      if (is_trained && options.states_on_nvme) at_home_on_nvme += UpdatedKinds(format).size() - 1;
+      if (is_trained && options.states_on_nvme) at_home_on_nvme += NumStateChunks(format);
     }
     const auto free_slots = [&](Tier tier, int64_t asked_bytes) {
       const int64_t left = session.granted_bytes()[tier] - state_->spaces_bytes[tier];

@@ -56,6 +56,7 @@ TEST(TraceTest, EveryKindOfDamageIsNamed) {
       {"sgd and fp32 moments after trainable",
        [](Trace& t) { t.tensors[1].format.optimizer = OptimizerKind::kSgd; }},
       {"has moments of format 2", [](Trace& t) { t.tensors[0].format.moments = MomentFormat(2); }},
+      {"its states on NVME after trainable", [](Trace& t) { t.tensors[1].states_on_nvme = true; }},
       {"fp32 with adamw and 8bit moments after",
        [](Trace& t) { t.tensors[1].format.moments = MomentFormat::k8Bit; }},
       {"of space 3", [](Trace& t) { t.tensors[2].space = 3; }},
@@ -108,6 +109,7 @@ TEST(TraceTest, TimesAndPeaksDoNotChangeTheFingerprintAndAllElseDoes) {
       [](Trace& t) { t.tensors[0].size_bytes += 1; },
       [](Trace& t) { t.tensors[1].group = TensorGroup::kFrozen; },
       [](Trace& t) { t.tensors[2].space = 0; },
+      [](Trace& t) { t.tensors[0].states_on_nvme = true; },
       [](Trace& t) {
         t.operators.push_back({4, 0, 0, 0});
       },

@@ -27,9 +27,11 @@ Trace SmallTrace() {
 }
 
 TEST(TraceWireTest, ATraceComesBackAsItWas) {
-  ASSERT_OK(CheckTrace(SmallTrace()));
-  ASSERT_OK_AND_ASSIGN(const Trace decoded, DecodeTrace(EncodeTrace(SmallTrace())));
-  EXPECT_EQ(decoded, SmallTrace());
+  Trace trace = SmallTrace();
+  trace.tensors[0].states_on_nvme = true;
+  ASSERT_OK(CheckTrace(trace));
+  ASSERT_OK_AND_ASSIGN(const Trace decoded, DecodeTrace(EncodeTrace(trace)));
+  EXPECT_EQ(decoded, trace);
 }
 
 TEST(TraceWireTest, WhatNoTraceHasIsRefused) {
@@ -47,7 +49,7 @@ TEST(TraceWireTest, WhatNoTraceHasIsRefused) {
 
 TEST(TraceWireTest, AnElementTypeThatDoesNotExistIsRefused) {
   flatbuffers::FlatBufferBuilder builder;
-  const std::vector<wire::TracedTensor> tensors = {wire::TracedTensor(8, 0, 0, 3, 0, 0)};
+  const std::vector<wire::TracedTensor> tensors = {wire::TracedTensor(8, 0, 0, 3, 0, 0, false)};
   const std::vector<wire::TracedOperator> operators = {wire::TracedOperator(1, 0, 0, 0)};
   const auto tensor_list = builder.CreateVectorOfStructs(tensors);
   const auto operator_list = builder.CreateVectorOfStructs(operators);
@@ -92,6 +94,9 @@ TEST(TraceWireTest, TheHashIsOfTheTensorsAndTheSameInEveryProcess) {
     EXPECT_NE(TensorsHash(other), TensorsHash(tensors));
     other = tensors;
     other[i].format.element = ElementType::kBf16;
+    EXPECT_NE(TensorsHash(other), TensorsHash(tensors));
+    other = tensors;
+    other[i].states_on_nvme = true;
     EXPECT_NE(TensorsHash(other), TensorsHash(tensors));
     other = tensors;
     other[i].format.moments = MomentFormat::k8Bit;

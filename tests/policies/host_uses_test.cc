@@ -84,6 +84,14 @@ TEST(HostUsesTest, AnUpdateChangesParametersAndMomentsBundleAfterBundle) {
   }
 }
 
+TEST(HostUsesTest, StatesWhoseHomeIsNvmePassThroughHostUnforeseen) {
+  RangeTrace trace = TwoRanges();
+  trace.states_on_nvme = {true};
+  EXPECT_THAT(HostUses(trace, {}, {{HostEvent::kUpdate, 2, 0, 10}}, 100),
+              ElementsAre(IsUse(3, ChunkKind::kParam, HostUseKind::kChanges, 0),
+                          IsUse(3, ChunkKind::kGrad, HostUseKind::kReads, 0)));
+}
+
 TEST(HostUsesTest, WhatIsUpdatedOnDeviceIsGivenUpAndNotForeseen) {
   RangeTrace trace = TwoRanges();
   Plan plan;

@@ -141,6 +141,9 @@ TEST(KeptGradientsTest, WhatAnOperatorUsesOrLacksAGradientIsNotUpdatedOnDevice) 
     return MayKeepGradients(*trace);
   };
   EXPECT_THAT(updatable(Layers(3, 100)), ElementsAre(0, 2, 4));
+  Trace on_nvme = Layers(3, 100);
+  for (TracedTensor& tensor : on_nvme.tensors) tensor.states_on_nvme = true;
+  EXPECT_THAT(updatable(on_nvme), IsEmpty());
   Trace adds = Layers(3, 100);  // As with accumulation.
   adds.uses[3] = {.tensor = 1, .kind = ChunkKind::kGrad, .written = true};
   EXPECT_THAT(updatable(adds), ElementsAre(0, 4));

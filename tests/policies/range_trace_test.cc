@@ -48,6 +48,17 @@ TEST(RangeTraceTest, TensorsBecomeRangesInTheOrderOfTheLayout) {
   EXPECT_EQ(packed.fingerprint, Fingerprint(SmallTrace()));
 }
 
+TEST(RangeTraceTest, StatesWhoseHomeIsNvmeAreNoChunksOfHost) {
+  Trace trace = SmallTrace();
+  for (TracedTensor& tensor : trace.tensors) {
+    tensor.states_on_nvme = tensor.group == TensorGroup::kTrainable;
+  }
+  ASSERT_OK_AND_ASSIGN(const RangeTrace packed, PackTrace(trace, kChunk));
+  EXPECT_THAT(packed.chunks_of_space, ElementsAre(8, 1));
+  EXPECT_EQ(packed.SpareSlotsOf(0), SpareSlots({}) + StateWindowSlots({}));
+  EXPECT_EQ(packed.SpareSlotsOf(1), SpareSlots({}));
+}
+
 TEST(RangeTraceTest, AnOperatorNamesARangeOnceAndItIsWrittenIfAnyTensorIs) {
   ASSERT_OK_AND_ASSIGN(const RangeTrace packed, PackTrace(SmallTrace(), kChunk));
   ASSERT_EQ(packed.num_positions(), 3);

@@ -70,24 +70,46 @@ TEST(SimulatorTest, TimesOfASmallRoundAreThoseCountedByHand) {
   EXPECT_EQ(totals.device_floor_bytes, kChunk);
 }
 
+TEST(SimulatorTest, AnUpdateOfStatesOnNvmeTakesTheDisksTime) {
+  Trace on_nvme = TwoLayers(20'000);
+  for (TracedTensor& tensor : on_nvme.tensors) tensor.states_on_nvme = true;
+  ASSERT_OK_AND_ASSIGN(const RangeTrace trace, PackTrace(on_nvme, kChunk));
+  CostModel costs = kCosts;
+  costs.nvme_write = 1e9;  // A byte a nanosecond: of a bundle two moments.
+  costs.nvme_read = 2e9;
+  ASSERT_OK_AND_ASSIGN(const Plan plan, PlanFor(trace, 2 * kChunk, costs));
+  ASSERT_OK_AND_ASSIGN(const Simulation played, Simulate(trace, plan, costs, false));
+  constexpr int64_t kCopyNs = kNsPerChunk + 100;
+  EXPECT_EQ(played.totals.nvme_read_bytes, 4 * kChunk);
+  EXPECT_EQ(played.totals.nvme_write_bytes, 4 * kChunk);
+  EXPECT_EQ(played.totals.round_ns, 80'000 + kCopyNs + 2 * kChunk + kCopyNs);
+  EXPECT_EQ(played.totals.stall_ns[static_cast<int>(StallCause::kNvme)], 2 * kChunk + kCopyNs - 10);
+  EXPECT_EQ(plan.prediction.round_ns, played.totals.round_ns);
+}
+
 TEST(SimulatorTest, EventsOfALaneDoNotOverlapAndAccountForTheTotals) {
   int64_t updates = 0, late = 0;  // On DEVICE.
-  for (uint64_t seed = 0; seed < 150; ++seed) {
+  for (uint64_t seed = 0; seed < 200; ++seed) {
     SCOPED_TRACE(seed);
     RandomTraceOptions options = DrawOptions(seed, seed % 2 == 0);
     if (seed % 4 < 2) options.micro_batches = 1;  // Gradients that no operator uses.
-    ASSERT_OK_AND_ASSIGN(const RangeTrace trace,
-                         PackTrace(RandomTrace(options, seed).Make(), kChunk));
+    Trace made = RandomTrace(options, seed).Make();
+    const bool on_nvme = seed % 5 == 4;
+    for (TracedTensor& tensor : made.tensors) tensor.states_on_nvme = on_nvme;
+    ASSERT_OK_AND_ASSIGN(const RangeTrace trace, PackTrace(made, kChunk));
     const int64_t budget = DeviceFloorBytes(trace) + static_cast<int64_t>(seed % 9) * 3 * kChunk;
     CostModel costs = kCosts;
+    if (seed % 10 == 4) costs.nvme_read = 2e8;                  // Slower than updates.
     if (seed % 2 == 0) costs.update_elements_per_second = 1e6;  // Updates go to DEVICE.
     if (seed % 4 == 1) costs.device_to_host = 1e8;              // Gradients are late.
     ASSERT_OK_AND_ASSIGN(const Plan plan, PlanFor(trace, budget, costs));
     ASSERT_OK_AND_ASSIGN(const Simulation played, Simulate(trace, plan, costs, true));
     EXPECT_EQ(played.totals, plan.prediction);
     std::map<Lane, int64_t> free_ns, busy_ns;
+    std::map<Lane, int64_t> bytes;
     int64_t stall_ns = 0, operators = 0;
     for (const SimulatedEvent& event : played.events) {
+      bytes[event.lane] += event.size_bytes;
       EXPECT_LE(free_ns[event.lane], event.begin_ns);
       EXPECT_LE(event.begin_ns, event.end_ns);
       free_ns[event.lane] = event.end_ns;
@@ -118,6 +140,12 @@ TEST(SimulatorTest, EventsOfALaneDoNotOverlapAndAccountForTheTotals) {
     }
     for (const RangeTrace::GradOut& out : trace.gradient_outs) {
       if (kept.count(out.range) == 0) out_bytes += out.size_bytes;
+    }
+    int64_t updated_chunks = 0;
+    for (const int32_t range : plan.updated) updated_chunks += plan.ranges[range].num_bundles;
+    for (const int64_t moved : {played.totals.nvme_read_bytes, played.totals.nvme_write_bytes,
+                                bytes[Lane::kNvmeRead], bytes[Lane::kNvmeWrite]}) {
+      EXPECT_EQ(moved, on_nvme ? 2 * updated_chunks * kChunk : 0);  // Of fp32 both moments.
     }
     EXPECT_EQ(played.totals.fetch_bytes, fetch_bytes);
     EXPECT_GE(played.totals.evict_bytes, write_backs);

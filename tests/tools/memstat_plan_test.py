@@ -119,6 +119,16 @@ def main(root):
     states = (sum(found["host"].values()) + sum(found["nvme"].values())) / found["parameters"]
     check(8.0 <= states < 8.8, states)
 
+    # Masters and moments on NVMe, though HOST has room: 10 bytes a parameter, both ways in each step.
+    status, text, errors, _ = run(root / "gpt2-xl", None, "--gpu", "rtx3090", "--host", "64GiB",
+                                  "--nvme", "64GiB", "--precision", "bf16", "--optimizer-tier",
+                                  "nvme", "--recompute", "--json")
+    check(status == 0, errors)
+    found = json.loads(text)
+    check(10 <= sum(found["nvme"].values()) / found["parameters"] < 10.8, found["nvme"])
+    check(found["nvme"]["parameters_bytes"] + found["nvme"]["gradients_bytes"] == 0, found["nvme"])
+    check(found["prediction"]["nvme_read_bytes"] == sum(found["nvme"].values()), found["prediction"])
+
     # Wrong flags, with what to do.
     gpu = ["--gpu", "rtx3090", "--host", "64GiB"]
     for flags, message in [
