@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/escaping.h"
@@ -61,6 +62,24 @@ const wire::TierStatus* TierOf(const wire::StatusReply& status, Tier tier) {
       return status.nvme();
   }
   return nullptr;
+}
+
+// The sum over all tiers. A server that lies may send numbers whose sum is none: it is shown as the nearest that is.
+int64_t TotalOf(const wire::TierSlots* slots) {
+  int64_t total = 0;
+  for (Tier tier : kAllTiers) {
+    const int64_t added = Of(slots, tier);
+    if (__builtin_add_overflow(total, added, &total)) {
+      // Only two numbers of one sign overflow.
+      total = added < 0 ? std::numeric_limits<int64_t>::min() : std::numeric_limits<int64_t>::max();
+    }
+  }
+  return total;
+}
+
+// A server that lies may name a chunk below 0, which has no kind.
+std::string KindText(ChunkId chunk) {
+  return chunk.value() < 0 ? "no kind" : std::string(ChunkKindName(KindOf(chunk)));
 }
 
 template <typename PerTier>
@@ -161,19 +180,17 @@ std::string DamageText(const wire::SpaceStatus& space) {
   if (space.damaged_chunks() <= 0) return "";
   const ChunkId last(space.last_damaged());
   return absl::StrCat("  ", space.damaged_chunks(), " chunks were lost on NVMe",
-                      last.value() < 0 ? ""
-                                       : absl::StrCat(", the last is chunk ", last.value(), " (",
-                                                      ChunkKindName(KindOf(last)), " of bundle ",
-                                                      BundleOf(last).value(), ")"),
+                      last.value() < 0
+                          ? ""
+                          : absl::StrCat(", the last is chunk ", last.value(), " (", KindText(last),
+                                         " of bundle ", BundleOf(last).value(), ")"),
                       ": its job cannot use them; check the disk and the memory\n");
 }
 
 json LastDamagedJson(const wire::SpaceStatus& space) {
   const ChunkId last(space.last_damaged());
   if (last.value() < 0) return nullptr;
-  return {{"chunk", last.value()},
-          {"bundle", BundleOf(last).value()},
-          {"kind", std::string(ChunkKindName(KindOf(last)))}};
+  return {{"chunk", last.value()}, {"bundle", BundleOf(last).value()}, {"kind", KindText(last)}};
 }
 
 json PartsJson(const flatbuffers::Vector<int64_t>* values, int count,
@@ -228,14 +245,12 @@ std::string StatusText(const wire::StatusReply& status) {
   }
   if (status.spaces() == nullptr) return text;
   for (const wire::SpaceStatus* space : *status.spaces()) {
-    const int64_t hold = Of(space->chunks_hold(), Tier::kDevice) +
-                         Of(space->chunks_hold(), Tier::kHost) +
-                         Of(space->chunks_hold(), Tier::kNvme);
     absl::StrAppendFormat(&text, "\nSPACE %s, %d bundles, chunks of %s, step %d\n",
                           Escaped(space->name()), space->num_bundles(),
                           FormatByteSize(space->chunk_bytes()), space->step());
     absl::StrAppendFormat(&text, "  FREE %d   HOLD %d (DEVICE %d, HOST %d, NVME %d)   COMPUTE %d\n",
-                          space->chunks_free(), hold, Of(space->chunks_hold(), Tier::kDevice),
+                          space->chunks_free(), TotalOf(space->chunks_hold()),
+                          Of(space->chunks_hold(), Tier::kDevice),
                           Of(space->chunks_hold(), Tier::kHost),
                           Of(space->chunks_hold(), Tier::kNvme), space->chunks_compute());
     if (space->chunks_invalid() > 0) {
@@ -347,15 +362,14 @@ std::string ChunksText(const wire::ChunksReply& page) {
   for (const wire::ChunkStatus* chunk : *page.chunks()) {
     const ChunkId id(chunk->chunk());
     if (chunk->invalid() || chunk->state() > 2 || chunk->tier() >= kNumTiers) {
-      absl::StrAppendFormat(&text, "%8d  %-11s%s\n", BundleOf(id).value(),
-                            ChunkKindName(KindOf(id)),
+      absl::StrAppendFormat(&text, "%8d  %-11s%s\n", BundleOf(id).value(), KindText(id),
                             "its word makes no sense: the trainer is damaged");
       continue;
     }
     const ChunkState state = static_cast<ChunkState>(chunk->state());
     if (state == ChunkState::kFree) continue;
     absl::StrAppendFormat(&text, "%8d  %-11s%-9s%-8s%8d%6d%7s%8d\n", BundleOf(id).value(),
-                          ChunkKindName(KindOf(id)), ChunkStateName(state),
+                          KindText(id), ChunkStateName(state),
                           TierName(static_cast<Tier>(chunk->tier())), chunk->slot(), chunk->pins(),
                           chunk->dirty() ? "yes" : "no", chunk->commit_step());
   }
@@ -367,9 +381,8 @@ json ChunksJson(const wire::ChunksReply& page) {
   if (page.chunks() == nullptr) return array;
   for (const wire::ChunkStatus* chunk : *page.chunks()) {
     const ChunkId id(chunk->chunk());
-    json row = {{"chunk", chunk->chunk()},
-                {"bundle", BundleOf(id).value()},
-                {"kind", std::string(ChunkKindName(KindOf(id)))}};
+    json row = {
+        {"chunk", chunk->chunk()}, {"bundle", BundleOf(id).value()}, {"kind", KindText(id)}};
     if (chunk->invalid() || chunk->state() > 2 || chunk->tier() >= kNumTiers) {
       row["invalid"] = true;
     } else {

@@ -26,7 +26,6 @@ class StatusViewTest : public ::testing::Test {
     const wire::TierBytes used(8 * kMiB, kGiB / 2, 0);
     const wire::TierBytes want(20 * kMiB, kGiB, 0);
     const wire::TierSlots slots(4, 256, 0);
-    const wire::TierSlots hold(3, 40, 2);
     const auto tenants = builder_.CreateVector(std::vector{wire::CreateTenantStatusDirect(
         builder_, /*session=*/7, label, /*pid=*/123, /*uid=*/0, /*lease=*/9, /*generation=*/2,
         /*fenced=*/true, &granted, &floor, &used, /*requests=*/6, &want,
@@ -35,7 +34,7 @@ class StatusViewTest : public ::testing::Test {
     const std::vector<int64_t> divergences = {0, 4, 0, 0, 0, 99};  // One more than there are.
     const auto spaces = builder_.CreateVector(std::vector{wire::CreateSpaceStatusDirect(
         builder_, /*space=*/1, "opt-wikitext", /*session=*/7, 4 * kMiB, /*num_bundles=*/20, &slots,
-        /*chunks_free=*/54, &hold, /*chunks_compute=*/1, chunks_invalid, /*step=*/12, kGiB, kMiB,
+        /*chunks_free=*/54, &hold_, /*chunks_compute=*/1, chunks_invalid, /*step=*/12, kGiB, kMiB,
         /*stall_ns=*/1'500'000'000, 12, 12, 8 * kMiB, kMiB, &stalls, &divergences, /*rounds=*/13,
         /*planned_rounds=*/9, /*update_pending=*/2, damaged_chunks_, last_damaged_)});
     const auto device = wire::CreateTierStatus(builder_, 64 * kMiB, 16 * kMiB, 0, 48 * kMiB);
@@ -61,7 +60,8 @@ class StatusViewTest : public ::testing::Test {
     const std::vector rows = {
         chunk(ChunkOf(BundleId(4), ChunkKind::kParam), ChunkState::kCompute, false),
         chunk(ChunkOf(BundleId(5), ChunkKind::kGrad), ChunkState::kFree, false),
-        chunk(ChunkOf(BundleId(6), ChunkKind::kExpAvg), ChunkState::kHold, true)};
+        chunk(ChunkOf(BundleId(6), ChunkKind::kExpAvg), ChunkState::kHold, true),
+        chunk(ChunkId(-1), ChunkState::kHold, false)};
     builder_.Finish(wire::CreateChunksReplyDirect(builder_, 100, kMiB, 20, &rows));
     return *flatbuffers::GetRoot<wire::ChunksReply>(builder_.GetBufferPointer());
   }
@@ -69,6 +69,7 @@ class StatusViewTest : public ::testing::Test {
   flatbuffers::FlatBufferBuilder builder_;
   int64_t daily_write_budget_ = 0;
   double host_to_device_ = 8e9;
+  wire::TierSlots hold_{3, 40, 2};
   int64_t damaged_chunks_ = 0;
   int64_t last_damaged_ = -1;
 };
@@ -143,6 +144,16 @@ TEST_F(StatusViewTest, ATenantsLabelCannotWriteToTheTerminal) {
   EXPECT_THAT(text, HasSubstr("\\033[2Jfree\\n"));
 }
 
+TEST_F(StatusViewTest, CountsWhoseSumIsNoNumberAreShownAllTheSame) {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  constexpr int64_t kLeast = std::numeric_limits<int64_t>::min();
+  hold_ = wire::TierSlots(kMost, 1, 0);
+  EXPECT_THAT(StatusText(Status("tune", 0)),
+              HasSubstr("HOLD 9223372036854775807 (DEVICE 9223372036854775807, HOST 1, NVME 0)"));
+  hold_ = wire::TierSlots(0, kLeast, -1);
+  EXPECT_THAT(StatusText(Status("tune", 0)), HasSubstr("HOLD -9223372036854775808 (DEVICE 0"));
+}
+
 TEST_F(StatusViewTest, InvalidWordsAreReported) {
   EXPECT_THAT(StatusText(Status("tune", 3)), HasSubstr("3 words of its segment make no sense"));
 }
@@ -168,12 +179,19 @@ TEST_F(StatusViewTest, ChunksInUseAreListedAndFreeOnesAreNot) {
 
 TEST_F(StatusViewTest, ChunksAsJsonNameFreeAndInvalidOnes) {
   const nlohmann::json json = ChunksJson(Chunks());
-  ASSERT_EQ(json.size(), 3u);
+  ASSERT_EQ(json.size(), 4u);
   EXPECT_EQ(json[0]["state"], "COMPUTE");
   EXPECT_EQ(json[0]["pins"], 3);
   EXPECT_EQ(json[1]["state"], "FREE");
   EXPECT_FALSE(json[1].contains("slot"));
   EXPECT_EQ(json[2]["invalid"], true);
+}
+
+TEST_F(StatusViewTest, AChunkBelowZeroIsListedAsOneOfNoKind) {
+  EXPECT_THAT(ChunksText(Chunks()), HasSubstr("       0  no kind    HOLD     DEVICE"));
+  const nlohmann::json row = ChunksJson(Chunks())[3];
+  EXPECT_EQ(row["chunk"], -1);
+  EXPECT_EQ(row["kind"], "no kind");
 }
 
 }  // namespace
