@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "gemini/protocol.h"
 #include "gemini/status_macros.h"
 #include "server/host_memory.h"
+#include "server/interleaved_pages.h"
 #include "server/sealed_memfd.h"
 #include "server/store_limit.h"
 
@@ -15,7 +17,8 @@ namespace {
 
 class HostTierStore : public TierStore {
  public:
-  explicit HostTierStore(int64_t capacity_bytes) : limit_(Tier::kHost, capacity_bytes) {}
+  explicit HostTierStore(int64_t capacity_bytes)
+      : nodes_(NodesOfSlabs()), limit_(Tier::kHost, capacity_bytes) {}
 
   Tier tier() const override { return Tier::kHost; }
   int64_t capacity_bytes() const override { return limit_.capacity_bytes(); }
@@ -38,9 +41,10 @@ class HostTierStore : public TierStore {
   }
 
  private:
-  static absl::StatusOr<TierGrant> MakeSlabs(int64_t slot_bytes, int64_t num_slots) {
+  absl::StatusOr<TierGrant> MakeSlabs(int64_t slot_bytes, int64_t num_slots) const {
     // fallocate beyond what the machine has ends in the OOM killer, not in an error.
     GEMINI_RETURN_IF_ERROR(CheckHostRoom(slot_bytes * num_slots, "a space"));
+    const InterleavedPages interleaved(nodes_);
     TierGrant grant;
     grant.slot_bytes = slot_bytes;
     grant.slots_per_extent = HostSlotsPerSlab(slot_bytes);
@@ -54,6 +58,7 @@ class HostTierStore : public TierStore {
     return grant;
   }
 
+  const std::vector<int> nodes_;
   StoreLimit limit_;
 };
 

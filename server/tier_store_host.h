@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// HOST memory as slabs: memfds, fallocated and sealed; a slab is about kHostSlabBytes.
+// HOST memory as slabs: memfds, fallocated and sealed; a slab is about kHostSlabBytes. Their pages are spread over
+// the NUMA nodes (server/interleaved_pages.h): whichever thread works on a chunk, it has the bandwidth of all.
 #pragma once
 #include <memory>
 

@@ -69,4 +69,12 @@ inline void DenyHugePages() {
                      {kReturn, 0, 0, SECCOMP_RET_ALLOW}}});
 }
 
+// set_mempolicy is EPERM, as in a container without CAP_SYS_NICE.
+inline void DenyMemoryPolicies() {
+  InstallFilter<4>({{{kLoadWord, 0, 0, offsetof(seccomp_data, nr)},
+                     {kJumpIfEqual, 0, 1, SYS_set_mempolicy},
+                     {kReturn, 0, 0, SECCOMP_RET_ERRNO | EPERM},
+                     {kReturn, 0, 0, SECCOMP_RET_ALLOW}}});
+}
+
 }  // namespace gemini::server
