@@ -119,18 +119,20 @@ std::optional<StochasticRounding> RoundingOf(const Intent& intent, int64_t tenso
                             .step = intent.tensors[tensor].step};
 }
 
-// Runs of elements of one tensor, or of none, that are in a stretch and cover it.
+// Runs of elements of one tensor, or of none, that are in a part of a stretch and cover it. Any thread.
 class BundleUpdate {
  public:
   BundleUpdate(const StateFormat& format, const Intent& intent)
       : format_(format), widths_(WidthsOf(format)), intent_(intent) {}
 
-  void Run(const Stretch& at, absl::Span<const TensorPiece> pieces) const {
-    int64_t done = 0;  // In the stretch.
+  // Elements [part_begin, part_end) of the stretch: whole blocks of 8-bit moments, if not to its end.
+  void Run(const Stretch& at, int64_t part_begin, int64_t part_end,
+           absl::Span<const TensorPiece> pieces) const {
+    int64_t done = part_begin;
     for (const TensorPiece& piece : pieces) {
       const int64_t first = piece.chunk_offset_bytes / widths_[kParam] - at.first;
       const int64_t begin = std::max(first, done);
-      const int64_t end = std::min(first + piece.size_bytes / widths_[kParam], at.count);
+      const int64_t end = std::min(first + piece.size_bytes / widths_[kParam], part_end);
       if (end <= begin) continue;
       Zero(at, done, begin);
       if (intent_.tensors[piece.tensor].has_gradient) {
@@ -140,7 +142,7 @@ class BundleUpdate {
       }
       done = end;
     }
-    Zero(at, done, at.count);
+    Zero(at, done, part_end);
   }
 
  private:
@@ -245,7 +247,8 @@ UpdateSettings SettingsOf(const Intent& intent, int64_t index) {
 }
 
 absl::StatusOr<bool> UpdateBundle(ChunkStore& store, BundleId bundle,
-                                  absl::Span<const TensorPiece> pieces, const Intent& intent) {
+                                  absl::Span<const TensorPiece> pieces, const Intent& intent,
+                                  WorkerTeam& team) {
   const bool changes = !intent.skip && std::ranges::any_of(pieces, [&](const TensorPiece& piece) {
     return intent.tensors[piece.tensor].has_gradient;
   });
@@ -256,7 +259,8 @@ absl::StatusOr<bool> UpdateBundle(ChunkStore& store, BundleId bundle,
   GEMINI_ASSIGN_OR_RETURN(BundleSlots slots, TakeSlots(store, bundle));
   const BundleUpdate update(store.format(), intent);
   for (const Stretch& stretch : StretchesOf(slots, store.format(), store.chunk_bytes())) {
-    update.Run(stretch, pieces);
+    team.Run(stretch.count, kUpdatePartElements,
+             [&](int64_t begin, int64_t end) { update.Run(stretch, begin, end, pieces); });
   }
   std::vector<std::pair<ChunkKind, HostChunk>> fresh;
   for (const ChunkKind kind : UpdatedKinds(store.format())) {
@@ -268,22 +272,30 @@ absl::StatusOr<bool> UpdateBundle(ChunkStore& store, BundleId bundle,
 }
 
 void UpdateInPlace(const BundleInPlace& chunks, absl::Span<const TensorPiece> pieces,
-                   const Intent& intent) {
-  for (const TensorPiece& piece : pieces) {
-    if (!intent.tensors[piece.tensor].has_gradient) continue;
-    const int64_t at = piece.chunk_offset_bytes;
-    auto* const exp_avg = reinterpret_cast<float*>(chunks.exp_avg + at);
-    auto* const exp_avg_sq = reinterpret_cast<float*>(chunks.exp_avg_sq + at);
-    const UpdateStreams streams = {.param = chunks.param + at,
-                                   .grad = chunks.grad + at,
-                                   .exp_avg = exp_avg,
-                                   .exp_avg_sq = exp_avg_sq,
-                                   .new_param = chunks.param + at,
-                                   .new_exp_avg = exp_avg,
-                                   .new_exp_avg_sq = exp_avg_sq};
-    UpdateElements(SettingsOf(intent, piece.tensor), streams,
-                   piece.size_bytes / static_cast<int64_t>(sizeof(float)));
-  }
+                   const Intent& intent, WorkerTeam& team) {
+  constexpr auto kWidth = static_cast<int64_t>(sizeof(float));
+  const int64_t count =
+      pieces.empty() ? 0 : (pieces.back().chunk_offset_bytes + pieces.back().size_bytes) / kWidth;
+  team.Run(count, kUpdatePartElements, [&](int64_t part_begin, int64_t part_end) {
+    for (const TensorPiece& piece : pieces) {
+      if (!intent.tensors[piece.tensor].has_gradient) continue;
+      const int64_t first = piece.chunk_offset_bytes / kWidth;
+      const int64_t begin = std::max(first, part_begin);
+      const int64_t end = std::min(first + piece.size_bytes / kWidth, part_end);
+      if (end <= begin) continue;
+      const int64_t at = begin * kWidth;
+      auto* const exp_avg = reinterpret_cast<float*>(chunks.exp_avg + at);
+      auto* const exp_avg_sq = reinterpret_cast<float*>(chunks.exp_avg_sq + at);
+      const UpdateStreams streams = {.param = chunks.param + at,
+                                     .grad = chunks.grad + at,
+                                     .exp_avg = exp_avg,
+                                     .exp_avg_sq = exp_avg_sq,
+                                     .new_param = chunks.param + at,
+                                     .new_exp_avg = exp_avg,
+                                     .new_exp_avg_sq = exp_avg_sq};
+      UpdateElements(SettingsOf(intent, piece.tensor), streams, end - begin);
+    }
+  });
 }
 
 }  // namespace gemini::client

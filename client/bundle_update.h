@@ -2,7 +2,9 @@
 // The update of one bundle as its intent says, over the pieces of the tensors that lie in it
 // (client/update_kernel.h). In HOST out of place, then the commit. All that it reads is in the intent and the
 // chunks, so it can be done again after a death, with the same bits.
-// Thread: any, one a bundle. Blocks for NVME I/O. Memory: holds at most UpdateSlots HOST slots.
+// Thread: any, one a bundle; the team of threads that it is given computes. Blocks for NVME I/O.
+// Parts:  the team takes runs of kUpdatePartElements; bits depend on neither their size nor the number of threads.
+// Memory: holds at most UpdateSlots HOST slots.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -13,8 +15,15 @@
 #include "client/update_kernel.h"
 #include "gemini/ids.h"
 #include "gemini/intent_shm.h"
+#include "gemini/moment_format.h"
+#include "gemini/worker_team.h"
 
 namespace gemini::client {
+
+// Elements of a bundle that one thread takes at a time: some 40 us. Whole blocks of 8-bit moments, and
+// whole cache lines of every stream.
+inline constexpr int64_t kUpdatePartElements = 16384;
+static_assert(kUpdatePartElements % kQuantisationBlockElements == 0);
 
 // The part of a tensor that lies in one bundle; bytes are those of the parameter itself.
 struct TensorPiece {
@@ -32,7 +41,8 @@ UpdateSettings SettingsOf(const Intent& intent, int64_t tensor);
 // there was anything to compute: a bundle without any gradient, or whose step is skipped, keeps its chunks.
 // Errors: of ChunkStore; nothing is committed then.
 absl::StatusOr<bool> UpdateBundle(ChunkStore& store, BundleId bundle,
-                                  absl::Span<const TensorPiece> pieces, const Intent& intent);
+                                  absl::Span<const TensorPiece> pieces, const Intent& intent,
+                                  WorkerTeam& team);
 
 // A bundle whose chunks lie on DEVICE, and where.
 struct BundleInPlace {
@@ -43,9 +53,9 @@ struct BundleInPlace {
   const std::byte* grad;
 };
 
-// The same arithmetic, in place, of fp32 parameters: param and the moments become those of the intent's step. Tensors without a
-// gradient keep their values. Commits nothing.
+// The same arithmetic, in place, of fp32 parameters: param and the moments become those of the intent's step.
+// Tensors without a gradient keep their values. Commits nothing.
 void UpdateInPlace(const BundleInPlace& chunks, absl::Span<const TensorPiece> pieces,
-                   const Intent& intent);
+                   const Intent& intent, WorkerTeam& team);
 
 }  // namespace gemini::client

@@ -66,7 +66,7 @@ class ChunkStore final : private HostSlotOwner {
   // Brings the chunk's bytes into HOST, those of the version that is awaited when there is one. They may be
   // written only if the chunk is uncommitted (a gradient). NOT_FOUND: it is FREE. RESOURCE_EXHAUSTED: no HOST
   // slot can be freed (says how many are held and what to raise). UNAVAILABLE: the server is gone. DATA_LOSS:
-  // its bytes are lost, or a spill's. FAILED_PRECONDITION: on DEVICE alone. Others: of the update. `foreseen`: by a plan.
+  // its bytes are lost, or a spill's. FAILED_PRECONDITION: on DEVICE alone. Others: an update's. `foreseen`: by a plan.
   absl::StatusOr<HostChunk> Acquire(ChunkId chunk, bool foreseen = true);
   // As Acquire for an uncommitted chunk; a FREE one becomes HOLD with zero bytes. Waits while its bundle
   // awaits a commit, which reads it. FAILED_PRECONDITION: the chunk is committed.

@@ -11,13 +11,16 @@ namespace gemini::client {
 
 static_assert(kNormBlockElements == kNormLoopBlockElements);
 
+void BlockSquares(ElementType type, const void* piece, int64_t count, double* sums) {
+  const DefaultRounding rounding;
+  LoopsOf(WidestVectorPath()).squares(type, piece, count, sums);
+}
+
 void AppendBlockSquares(ElementType type, const void* piece, int64_t count,
                         std::vector<double>& block_squares) {
   const size_t before = block_squares.size();
-  const int64_t num_blocks = (count + kNormBlockElements - 1) / kNormBlockElements;
-  block_squares.resize(before + static_cast<size_t>(num_blocks));
-  const DefaultRounding rounding;
-  LoopsOf(WidestVectorPath()).squares(type, piece, count, block_squares.data() + before);
+  block_squares.resize(before + static_cast<size_t>(NumNormBlocks(count)));
+  BlockSquares(type, piece, count, block_squares.data() + before);
 }
 
 void AppendBlockSquares(absl::Span<const float> piece, std::vector<double>& block_squares) {

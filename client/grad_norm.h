@@ -18,9 +18,16 @@ namespace gemini::client {
 inline constexpr int64_t kNormBlockElements = 1024;
 inline constexpr int64_t kNormLanes = 8;
 
-// Appends the sum of squares of each block of a tensor piece that starts at a block boundary of its
-// tensor (every piece but a tensor's last is a multiple of kNormBlockElements). `count` elements of
-// `type` in, double out; a block that holds a NaN or an infinity gives one.
+inline constexpr int64_t NumNormBlocks(int64_t elements) {
+  return (elements + kNormBlockElements - 1) / kNormBlockElements;
+}
+
+// Writes the sum of squares of each block of a tensor piece that starts at a block boundary of its tensor (every
+// piece but a tensor's last is a multiple of kNormBlockElements) to NumNormBlocks(count) `sums`. `count` elements
+// of `type` in, double out; a block that holds a NaN or an infinity gives one.
+void BlockSquares(ElementType type, const void* piece, int64_t count, double* sums);
+
+// Appends them.
 void AppendBlockSquares(ElementType type, const void* piece, int64_t count,
                         std::vector<double>& block_squares);
 

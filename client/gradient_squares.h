@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The sums of squares that the gradient norm is made of (client/grad_norm.h), computed as gradients
 // arrive, so that a step only adds them up.
-// Thread: any; one lock, not held while it computes.
+// Thread: any; one lock, not held while it computes. A team of threads computes.
 // Rule:   what was computed counts as long as the gradient chunk was not acquired for writing since.
 #pragma once
 #include <cstdint>
@@ -17,18 +17,21 @@
 #include "gemini/element_type.h"
 #include "gemini/ids.h"
 #include "gemini/mutex.h"
+#include "gemini/worker_team.h"
 
 namespace gemini::client {
 
-// The block squares of each piece in the bytes of a chunk of gradients of type `element`.
+// The block squares of each piece in the bytes of a chunk of gradients of type `element`; `pieces` are in chunk
+// order. The same bits whatever the number of threads.
 std::vector<std::vector<double>> PieceSquares(ElementType element,
                                               absl::Span<const TensorPiece> pieces,
-                                              const std::byte* chunk);
+                                              const std::byte* chunk, WorkerTeam& team);
 
 class GradientSquares {
  public:
-  // `pieces` gives the pieces of a bundle, always the same. The store outlives this.
-  GradientSquares(ChunkStore& store, std::function<absl::Span<const TensorPiece>(BundleId)> pieces);
+  // `pieces` gives the pieces of a bundle, always the same. Store and team outlive this.
+  GradientSquares(ChunkStore& store, std::function<absl::Span<const TensorPiece>(BundleId)> pieces,
+                  WorkerTeam& team);
   GradientSquares(const GradientSquares&) = delete;
   GradientSquares& operator=(const GradientSquares&) = delete;
 
@@ -50,6 +53,7 @@ class GradientSquares {
 
   ChunkStore& store_;
   const std::function<absl::Span<const TensorPiece>(BundleId)> pieces_;
+  WorkerTeam& team_;
   mutable Mutex mutex_;
   std::vector<Kept> kept_ ABSL_GUARDED_BY(mutex_);  // By BundleId.
   int64_t num_prepared_used_ ABSL_GUARDED_BY(mutex_) = 0;

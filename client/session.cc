@@ -10,6 +10,7 @@
 #include "gemini/layout.h"
 #include "gemini/protocol.h"
 #include "gemini/status_macros.h"
+#include "gemini/update_team.h"
 
 namespace gemini::client {
 namespace {
@@ -62,6 +63,10 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(UniqueFd socket, SessionO
   if (options.device_bandwidth < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("a DEVICE bandwidth of ", options.device_bandwidth, " bytes a second"));
+  }
+  if (options.update_threads < 0 || options.update_threads > kMaxUpdateThreads) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        options.update_threads, " threads for updates: 0 (by itself) to ", kMaxUpdateThreads));
   }
   auto connection = std::make_unique<Connection>(std::move(socket));
   GEMINI_ASSIGN_OR_RETURN(
@@ -136,6 +141,7 @@ Session::Session(std::unique_ptr<Connection> connection, Lease lease, const Sess
       policy_(options.policy),
       device_bandwidth_(options.device_bandwidth),
       nvme_checksums_(options.nvme_checksums),
+      update_team_(MakeUpdateTeam(options.update_threads)),
       device_budget_(lease.granted_bytes[Tier::kDevice]),
       timeline_(std::move(lease.timeline)),
       copies_({options.device_bandwidth, options.device_bandwidth}, timeline()),

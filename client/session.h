@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One client's connection, lease and DEVICE arena, and the spaces that it opened. No Torch here:
-// the hook (client/torch/) and other front ends stand on it. Thread: any, except Open and Close.
+// the hook (client/torch/) and other front ends stand on it. Thread: any, except Open and Close. It has a team of
+// threads for the updates and norms of its spaces.
 // Close, or the destructor, unmaps everything before it tells the
 //         server, which only then gives the bytes to others.
 #pragma once
@@ -28,6 +29,7 @@
 #include "gemini/tier.h"
 #include "gemini/timeline_shm.h"
 #include "gemini/unique_fd.h"
+#include "gemini/worker_team.h"
 
 namespace gemini::client {
 
@@ -45,6 +47,9 @@ struct SessionOptions {
   // Whether chunks are compared with their checksum when they come back from NVMe. Off: for measurements of
   // what that costs.
   bool nvme_checksums = true;
+  // Threads of one update or norm, 0 to kMaxUpdateThreads; 0: DefaultUpdateThreads of the processors that the
+  // process may use. The bits are the same with each number.
+  int update_threads = 0;
 };
 
 struct SpaceOptions {
@@ -62,8 +67,8 @@ struct SpaceOptions {
 class Session {
  public:
   // Takes a connected socket (an embedded server's), says hello and takes the lease. Errors: the
-  // server's refusal, with its numbers; UNAVAILABLE: nobody answers. INVALID_ARGUMENT: chunk_bytes, or
-  // a bandwidth below 0.
+  // server's refusal, with its numbers; UNAVAILABLE: nobody answers. INVALID_ARGUMENT: chunk_bytes, a
+  // bandwidth below 0, or update_threads.
   static absl::StatusOr<std::unique_ptr<Session>> Open(UniqueFd socket, SessionOptions options);
   // Connects to the daemon's socket first. NOT_FOUND or UNAVAILABLE: no daemon there (says how to start
   // one). INVALID_ARGUMENT: the path is longer than an AF_UNIX address takes.
@@ -94,6 +99,8 @@ class Session {
   const PolicyOptions& policy() const { return policy_; }
   DeviceBudget& device_budget() { return device_budget_; }
   CopyEngine& copies() { return copies_; }
+  // For updates and norms; valid until the session is destroyed.
+  WorkerTeam& update_team() { return *update_team_; }
   // Not after Close.
   Residency& residency() { return *residency_; }
   // For `memstat trace`; valid until the session is destroyed.
@@ -132,6 +139,7 @@ class Session {
   const PolicyOptions policy_;
   const int64_t device_bandwidth_;
   const bool nvme_checksums_;
+  const std::unique_ptr<WorkerTeam> update_team_;
   DeviceBudget device_budget_;
   // Mapped for longer than the lease lasts: the copy workers write to it, and nobody else gets its bytes.
   const MappedMemory timeline_;

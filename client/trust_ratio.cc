@@ -2,11 +2,29 @@
 #include "client/trust_ratio.h"
 
 #include "client/default_rounding.h"
+#include "client/grad_norm.h"
 #include "client/update_loops.h"
 #include "client/update_scalars.h"
 #include "gemini/check.h"
 
 namespace gemini::client {
+
+namespace {
+
+void FindThrough(VectorPath path, const UpdateSettings& settings, const UpdateStreams& streams,
+                 int64_t count, double* param_sums, double* direction_sums) {
+  GEMINI_CHECK(IsLayerWise(settings.kind));
+  const DefaultRounding rounding;
+  LoopsOf(path).trust_squares(settings.kind, ScalarsOf(settings), streams, count, param_sums,
+                              direction_sums);
+}
+
+}  // namespace
+
+void FindTrustSquares(const UpdateSettings& settings, const UpdateStreams& streams, int64_t count,
+                      double* param_sums, double* direction_sums) {
+  FindThrough(WidestVectorPath(), settings, streams, count, param_sums, direction_sums);
+}
 
 void AppendTrustSquares(const UpdateSettings& settings, const UpdateStreams& streams, int64_t count,
                         TrustSquares& squares) {
@@ -15,15 +33,12 @@ void AppendTrustSquares(const UpdateSettings& settings, const UpdateStreams& str
 
 void AppendTrustSquaresThrough(VectorPath path, const UpdateSettings& settings,
                                const UpdateStreams& streams, int64_t count, TrustSquares& squares) {
-  GEMINI_CHECK(IsLayerWise(settings.kind));
-  const auto num_blocks =
-      static_cast<size_t>((count + kNormLoopBlockElements - 1) / kNormLoopBlockElements);
+  const auto num_blocks = static_cast<size_t>(NumNormBlocks(count));
   const size_t before = squares.param.size();
   squares.param.resize(before + num_blocks);
   squares.direction.resize(before + num_blocks);
-  const DefaultRounding rounding;
-  LoopsOf(path).trust_squares(settings.kind, ScalarsOf(settings), streams, count,
-                              squares.param.data() + before, squares.direction.data() + before);
+  FindThrough(path, settings, streams, count, squares.param.data() + before,
+              squares.direction.data() + before);
 }
 
 double TrustRatio(const UpdateSettings& settings, double param_norm, double direction_norm) {

@@ -22,9 +22,13 @@ struct TrustSquares {
   std::vector<double> direction;  // By block.
 };
 
-// Appends the sums of squares of each block of a tensor piece that starts at a block boundary of its tensor
-// (kNormBlockElements). Reads the old streams only. settings.kind must be layer-wise; its trust_ratio is
-// not looked at. A block with a NaN or an infinity gives one.
+// Writes the sums of squares of each block of a tensor piece that starts at a block boundary of its tensor
+// (kNormBlockElements): NumNormBlocks(count) of the parameter and of the direction. Reads the old streams only.
+// settings.kind must be layer-wise; its trust_ratio is not looked at. A block with a NaN or an infinity gives one.
+void FindTrustSquares(const UpdateSettings& settings, const UpdateStreams& streams, int64_t count,
+                      double* param_sums, double* direction_sums);
+
+// Appends them.
 void AppendTrustSquares(const UpdateSettings& settings, const UpdateStreams& streams, int64_t count,
                         TrustSquares& squares);
 

@@ -113,6 +113,7 @@ absl::Status OpenManaged(const RunConfig& config, const HfConfig& shape, CausalL
   options.chunk_bytes = plan.chunk_bytes;
   options.label = absl::StrCat("gemini-train ", SpaceName(config)).substr(0, 128);
   options.device_bandwidth = config.device_bandwidth;
+  options.update_threads = static_cast<int>(config.update_threads);
   GEMINI_ASSIGN_OR_RETURN(options.policy.kind, ParsePolicyKind(config.policy));
   options.policy.param_fraction = config.param_fraction;
   options.policy.optimizer_fraction = config.optimizer_fraction;

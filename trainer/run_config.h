@@ -73,6 +73,7 @@ struct RunConfig {
   std::string metrics;                  // Empty: metrics.jsonl in the output directory.
   int64_t seed = 42;
   int64_t threads = 0;             // 0: what Torch takes by itself.
+  int64_t update_threads = 0;      // 0: by the processors that there are.
   std::string precision = "fp32";  // An ElementTypeName.
   bool resume = false;
   std::string eval_data;

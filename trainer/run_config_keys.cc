@@ -125,6 +125,10 @@ std::vector<ConfigKey> MakeKeys() {
        {"fp32", "bf16", "fp16"}});
   add({"threads", K::kCount, &C::threads, "N",
        "Threads of one operator; 0: as many as Torch takes by itself", R::kFree, 0, 1024});
+  add({"update-threads", K::kCount, &C::update_threads, "N",
+       "Threads of the optimizer's update and of the gradient norm; 0: half of the processors, at "
+       "most 16; the numbers stay the same",
+       R::kFree, 0, 1024});
   add({"device-memory", K::kBytes, &C::device_memory, "SIZE",
        "DEVICE budget: parameters in use and all that operators allocate; auto: a quarter of the "
        "memory that is free",

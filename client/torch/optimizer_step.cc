@@ -37,7 +37,7 @@ void AddToDeviceUpdate(const ModelTensors& tensors, const std::vector<bool>& has
 
 absl::StatusOr<double> GradientNorm(ModelTensors& tensors, GradientSquares& gradient_squares,
                                     const DeviceUpdate& on_device,
-                                    const std::vector<bool>& has_gradient) {
+                                    const std::vector<bool>& has_gradient, WorkerTeam& team) {
   // By tensor: chunks come in another order than tensors where some span or groups differ.
   std::vector<std::vector<double>> squares(tensors.tensors().size());
   for (const ModelRange& range : tensors.ranges()) {
@@ -50,7 +50,7 @@ absl::StatusOr<double> GradientNorm(ModelTensors& tensors, GradientSquares& grad
       std::vector<std::vector<double>> of_pieces;
       if (is_on_device) {
         of_pieces = PieceSquares(tensors.store().format().element, tensors.pieces(bundle),
-                                 on_device.gradient(bundle));
+                                 on_device.gradient(bundle), team);
       } else {
         GEMINI_ASSIGN_OR_RETURN(of_pieces, gradient_squares.Find(bundle));
       }
@@ -122,15 +122,15 @@ Intent MakeIntent(const ModelTensors& tensors, const std::vector<bool>& has_grad
   return intent;
 }
 
-absl::Status FindTrustRatios(ModelTensors& tensors, const OptimizerSpec& optimizer,
-                             Intent& intent) {
+absl::Status FindTrustRatios(ModelTensors& tensors, const OptimizerSpec& optimizer, Intent& intent,
+                             WorkerTeam& team) {
   std::vector<TrustSquares> squares(intent.tensors.size());
   for (const ModelRange& range : tensors.ranges()) {
     if (range.group != TensorGroup::kTrainable) continue;
     for (int64_t i = 0; i < range.num_bundles; ++i) {
       const BundleId bundle(range.first.value() + i);
       GEMINI_RETURN_IF_ERROR(AppendBundleTrust(tensors.store(), bundle, tensors.pieces(bundle),
-                                               intent, absl::MakeSpan(squares)));
+                                               intent, absl::MakeSpan(squares), team));
     }
   }
   for (size_t i = 0; i < squares.size(); ++i) {

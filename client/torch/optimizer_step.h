@@ -17,6 +17,7 @@
 #include "client/torch/model_tensors.h"
 #include "gemini/ids.h"
 #include "gemini/intent_shm.h"
+#include "gemini/worker_team.h"
 
 namespace gemini::client::hooks {
 
@@ -29,7 +30,7 @@ void AddToDeviceUpdate(const ModelTensors& tensors, const std::vector<bool>& has
 // have are written back. OUT_OF_RANGE: it is not finite (names the first tensor whose part is not).
 absl::StatusOr<double> GradientNorm(ModelTensors& tensors, GradientSquares& squares,
                                     const DeviceUpdate& on_device,
-                                    const std::vector<bool>& has_gradient);
+                                    const std::vector<bool>& has_gradient, WorkerTeam& team);
 
 // Writes back every trainable range but late gradients and what is updated on DEVICE, which in-place
 // operators or earlier updates may have changed there, and forgets the DEVICE copies of parameters and
@@ -47,7 +48,8 @@ Intent MakeIntent(const ModelTensors& tensors, const std::vector<bool>& has_grad
 
 // Computes the trust ratios of a layer-wise intent, from what is in HOST and NVMe: all of it is, for such
 // bundles are not updated on DEVICE. Errors: of ChunkStore::Acquire.
-absl::Status FindTrustRatios(ModelTensors& tensors, const OptimizerSpec& optimizer, Intent& intent);
+absl::Status FindTrustRatios(ModelTensors& tensors, const OptimizerSpec& optimizer, Intent& intent,
+                             WorkerTeam& team);
 
 // Every trainable bundle that is not updated on DEVICE, in the order of first use.
 std::vector<BundleId> BundlesToUpdate(const ModelTensors& tensors, const DeviceUpdate& on_device);

@@ -19,15 +19,18 @@ SpaceModel::SpaceModel(std::unique_ptr<ModelTensors> tensors, const OptimizerSpe
       optimizer_(optimizer),
       tensors_(std::move(tensors)),
       writer_(*tensors_, max_open_chunks),
-      squares_(tensors_->store(),
-               [this](BundleId bundle) { return absl::MakeConstSpan(tensors_->pieces(bundle)); }) {
+      squares_(
+          tensors_->store(),
+          [this](BundleId bundle) { return absl::MakeConstSpan(tensors_->pieces(bundle)); },
+          session.update_team()) {
   updates_ = std::make_unique<UpdateQueue>(
       tensors_->store(),
       [this](BundleId bundle) {
         return tensors_->residency().BringGradient(tensors_->range_of(bundle).grad);
       },
       [this](BundleId bundle) {
-        return UpdateBundle(tensors_->store(), bundle, tensors_->pieces(bundle), intent_);
+        return UpdateBundle(tensors_->store(), bundle, tensors_->pieces(bundle), intent_,
+                            session_.update_team());
       },
       [this](const absl::Status& error) { session_.Latch(error); });
 }
@@ -93,7 +96,8 @@ absl::StatusOr<StepResult> SpaceModel::BeginUpdate(const StepOptions& options,
   AddToDeviceUpdate(*tensors_, has_gradient, kept, on_device);
   if (tensors_->phases() != nullptr) tensors_->phases()->PauseMoves();
   StepResult result;
-  const absl::StatusOr<double> norm = GradientNorm(*tensors_, squares_, on_device, has_gradient);
+  const absl::StatusOr<double> norm =
+      GradientNorm(*tensors_, squares_, on_device, has_gradient, session_.update_team());
   if (!norm.ok()) {
     if (!absl::IsOutOfRange(norm.status())) return norm.status();
     if (!options.skip_non_finite) return absl::FailedPreconditionError(norm.status().message());
@@ -111,11 +115,11 @@ absl::StatusOr<StepResult> SpaceModel::BeginUpdate(const StepOptions& options,
   intent_ = MakeIntent(*tensors_, has_gradient, optimizer_, learning_rate,
                        result.clip_coefficient / options.loss_scale, result.step);
   if (IsLayerWise(optimizer_.kind)) {
-    GEMINI_RETURN_IF_ERROR(FindTrustRatios(*tensors_, optimizer_, intent_));
+    GEMINI_RETURN_IF_ERROR(FindTrustRatios(*tensors_, optimizer_, intent_, session_.update_team()));
   }
   const int64_t begin_ns = TimelineNowNs();
   on_device.Update([this](const BundleInPlace& chunks) {
-    UpdateInPlace(chunks, tensors_->pieces(chunks.bundle), intent_);
+    UpdateInPlace(chunks, tensors_->pieces(chunks.bundle), intent_, session_.update_team());
   });
   on_device_ns = TimelineNowNs() - begin_ns;
   const std::vector<BundleId> bundles = BundlesToUpdate(*tensors_, on_device);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A ManagedModel over one space of a session.
 // Step:   refuses what can be refused, then records the intent and returns; the bundles are updated on
-//         the thread of an UpdateQueue while the next forward runs, and pins wait for their versions.
+//         the thread of an UpdateQueue, with the session's update_team(), while the next forward runs, and
+//         pins wait for their versions.
 // Owner:  the TrainingSession. Thread: as ManagedModel; Prepare is called by any operator's thread.
 #pragma once
 #include <memory>

@@ -42,6 +42,7 @@ SessionOptions ToSessionOptions(const TrainingOptions& options) {
   session.label = options.label;
   session.device_bandwidth = options.device_bandwidth;
   session.policy = options.policy;
+  session.update_threads = options.update_threads;
   return session;
 }
 

@@ -48,6 +48,8 @@ struct TrainingOptions {
   // without a GPU. 0: no limit.
   int64_t device_bandwidth = 0;
   PolicyOptions policy;  // Which chunks lie on DEVICE when; the bits are the same with each.
+  // Threads of one update or norm; 0: as in SessionOptions. The bits are the same with each number.
+  int update_threads = 0;
 };
 
 // Returns a power of two from 64 KiB to 16 MiB of which DEVICE holds at least 32, so that rounding
@@ -103,7 +105,8 @@ class TrainingSession {
   // long as the session.
   // Trained parameters of 16 bits get a master that keeps their fp32 values (gemini/state_format.h).
   // UNIMPLEMENTED: a floating tensor that is not fp32, bf16 or fp16, two trained ones of different types,
-  // or two that overlap in memory without being one tensor (names them). RESOURCE_EXHAUSTED: HOST and NVME do not hold the model (the numbers).
+  // or two that overlap in memory without being one tensor (names them). RESOURCE_EXHAUSTED: HOST and NVME do not
+  // hold the model (the numbers).
   absl::StatusOr<ManagedModel*> Manage(torch::nn::Module& module, const OptimizerSpec& optimizer,
                                        const ManageOptions& options);
 

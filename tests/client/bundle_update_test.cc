@@ -23,16 +23,23 @@
 namespace gemini::client {
 namespace {
 
-// Three tensors with gaps between and behind them. The second one has elements in both halves of the bundle.
-constexpr std::array<int64_t, 3> kFirst = {0, 256, 1792};
-constexpr std::array<int64_t, 3> kCount = {200, 1400, 200};
+constexpr int64_t kChunkBytes = int64_t{256} << 10;
+// Several for each thread, in every format.
+static_assert(kChunkBytes / 4 >= 4 * kUpdatePartElements);
 
-// In every format a bundle of 2,048 elements or, in fp32, the first half of them.
+// Three tensors with gaps between and behind them. The second one has elements in both halves of the bundle.
+// Tensors, gaps and blocks of norms go on where parts of threads end.
+constexpr std::array<int64_t, 3> kFirst = {0, 16'640, 96'768};
+constexpr std::array<int64_t, 3> kCount = {13'000, 80'000, 25'000};
+constexpr std::array kThreads = {1, 2, 3, 5};
+
+// In every format a bundle of 131,072 elements or, in fp32, the first half of them.
 class BundleUpdateTest
     : public SessionFixture,
-      public ::testing::WithParamInterface<std::tuple<ElementType, OptimizerKind>> {
+      public ::testing::WithParamInterface<std::tuple<ElementType, OptimizerKind, int>> {
  protected:
   void SetUp() override {
+    chunk_bytes_ = kChunkBytes;
     const int64_t slots = UpdateSlots(format_) + 4;
     OpenSession(/*device_slots=*/4, slots, /*nvme_slots=*/0);
     if (HasFatalFailure()) return;
@@ -67,7 +74,7 @@ class BundleUpdateTest
   void CommitRandomParameters() {
     values_ = RandomValues();
     std::vector<std::pair<ChunkKind, HostChunk>> fresh;
-    ValueChunks to = {.format = format_, .chunk_bytes = kTestChunkBytes};
+    ValueChunks to = {.format = format_, .chunk_bytes = kChunkBytes};
     for (const ChunkKind kind : KindsOfValue(format_, ChunkKind::kParam)) {
       ASSERT_OK_AND_ASSIGN(HostChunk spare, store_->AcquireSpare());
       to.chunks.push_back(spare.data());
@@ -81,8 +88,7 @@ class BundleUpdateTest
     grads_ = RandomValues();
     ASSERT_OK_AND_ASSIGN(const HostChunk grad,
                          store_->AcquireToOverwrite(ChunkOf(BundleId(0), ChunkKind::kGrad)));
-    const ValueChunks at = {
-        .format = format_, .chunk_bytes = kTestChunkBytes, .chunks = {grad.data()}};
+    const ValueChunks at = {.format = format_, .chunk_bytes = kChunkBytes, .chunks = {grad.data()}};
     StoreValues(at, 0, grads_);
     LoadValues(at, 0, absl::MakeSpan(grads_));  // As rounded to the format.
   }
@@ -91,7 +97,7 @@ class BundleUpdateTest
   std::vector<float> Read(ChunkKind value) {
     std::vector<float> values(static_cast<size_t>(num_elements_));
     std::vector<HostChunk> held;
-    ValueChunks from = {.format = format_, .value = value, .chunk_bytes = kTestChunkBytes};
+    ValueChunks from = {.format = format_, .value = value, .chunk_bytes = kChunkBytes};
     for (const ChunkKind kind : KindsOfValue(format_, value)) {
       auto chunk = store_->Acquire(ChunkOf(BundleId(0), kind));
       EXPECT_OK(chunk);
@@ -132,7 +138,8 @@ class BundleUpdateTest
   const OptimizerKind optimizer_ = std::get<OptimizerKind>(GetParam());
   const StateFormat format_ = {.element = element_, .optimizer = optimizer_};
   const int64_t width_ = ElementBytes(element_);
-  const int64_t num_elements_ = kTestChunkBytes / width_;
+  WorkerTeam team_{std::get<int>(GetParam())};
+  const int64_t num_elements_ = kChunkBytes / width_;
   std::mt19937_64 random_{3};
   ChunkStore* store_ = nullptr;
   std::vector<TensorPiece> pieces_;
@@ -142,12 +149,14 @@ class BundleUpdateTest
 
 std::string NameOf(const ::testing::TestParamInfo<BundleUpdateTest::ParamType>& test) {
   return absl::StrCat(ElementTypeName(std::get<0>(test.param)), "_",
-                      OptimizerKindName(std::get<1>(test.param)));
+                      OptimizerKindName(std::get<1>(test.param)), "_", std::get<2>(test.param),
+                      "_threads");
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, BundleUpdateTest,
                          ::testing::Combine(::testing::ValuesIn(kAllElementTypes),
-                                            ::testing::ValuesIn(kAllOptimizerKinds)),
+                                            ::testing::ValuesIn(kAllOptimizerKinds),
+                                            ::testing::ValuesIn(kThreads)),
                          NameOf);
 
 class BundleTrustTest : public BundleUpdateTest {};
@@ -155,7 +164,8 @@ class BundleTrustTest : public BundleUpdateTest {};
 INSTANTIATE_TEST_SUITE_P(Formats, BundleTrustTest,
                          ::testing::Combine(::testing::ValuesIn(kAllElementTypes),
                                             ::testing::Values(OptimizerKind::kLamb,
-                                                              OptimizerKind::kLars)),
+                                                              OptimizerKind::kLars),
+                                            ::testing::ValuesIn(kThreads)),
                          NameOf);
 
 TEST_P(BundleUpdateTest, UpdatesTheTensorsWithAGradientAndKeepsTheOthers) {
@@ -168,7 +178,7 @@ TEST_P(BundleUpdateTest, UpdatesTheTensorsWithAGradientAndKeepsTheOthers) {
   for (int64_t step = 1; step <= 3; ++step) {
     const Intent intent = IntentFor(step);
     ASSERT_OK(store_->BeginUpdate(intent, {BundleId(0)}));
-    EXPECT_THAT(UpdateBundle(*store_, BundleId(0), pieces_, intent), IsOkAndHolds(true));
+    EXPECT_THAT(UpdateBundle(*store_, BundleId(0), pieces_, intent, team_), IsOkAndHolds(true));
     for (size_t i = 0; i < counts_.size(); ++i) {
       if (!intent.tensors[i].has_gradient) continue;
       const int64_t at = kFirst[i];
@@ -215,10 +225,11 @@ TEST_P(BundleUpdateTest, UpdatesTheTensorsWithAGradientAndKeepsTheOthers) {
 TEST_P(BundleTrustTest, SquaresAreThoseOfEachTensorInOneRun) {
   const Intent first = IntentFor(1);
   ASSERT_OK(store_->BeginUpdate(first, {BundleId(0)}));
-  ASSERT_OK(UpdateBundle(*store_, BundleId(0), pieces_, first));
+  ASSERT_OK(UpdateBundle(*store_, BundleId(0), pieces_, first, team_));
   const Intent intent = IntentFor(2);
   std::vector<TrustSquares> squares(3);
-  ASSERT_OK(AppendBundleTrust(*store_, BundleId(0), pieces_, intent, absl::MakeSpan(squares)));
+  ASSERT_OK(
+      AppendBundleTrust(*store_, BundleId(0), pieces_, intent, absl::MakeSpan(squares), team_));
   const std::vector<float> values = Read(ChunkKind::kParam);
   const std::vector<float> exp_avg = Read(ChunkKind::kExpAvg);
   std::vector<float> exp_avg_sq(values.size());
@@ -243,14 +254,48 @@ TEST_P(BundleUpdateTest, WithoutAGradientOrWhenSkippedOnlyTheStepChanges) {
   Intent without = IntentFor(1);
   for (TensorIntent& tensor : without.tensors) tensor.has_gradient = false;
   ASSERT_OK(store_->BeginUpdate(without, {BundleId(0)}));
-  EXPECT_THAT(UpdateBundle(*store_, BundleId(0), pieces_, without), IsOkAndHolds(false));
+  EXPECT_THAT(UpdateBundle(*store_, BundleId(0), pieces_, without, team_), IsOkAndHolds(false));
   Intent skipped = IntentFor(2);
   skipped.skip = true;
   ASSERT_OK(store_->BeginUpdate(skipped, {BundleId(0)}));
-  EXPECT_THAT(UpdateBundle(*store_, BundleId(0), pieces_, skipped), IsOkAndHolds(false));
+  EXPECT_THAT(UpdateBundle(*store_, BundleId(0), pieces_, skipped, team_), IsOkAndHolds(false));
   EXPECT_EQ(store_->CommittedStep(BundleId(0)), 2);
   EXPECT_EQ(Read(ChunkKind::kParam), values_);
   EXPECT_FALSE(store_->HasPayload(ChunkOf(BundleId(0), ChunkKind::kExpAvg)));
+}
+
+// In a DEVICE arena: fp32, of the Adam family. The bits are those of whole tensors.
+TEST_P(BundleUpdateTest, InPlaceItIsTheSame) {
+  if (element_ != ElementType::kFp32 || !HasSecondMoment(optimizer_)) return;
+  std::vector<float> param = values_, exp_avg = RandomValues(), exp_avg_sq = RandomValues();
+  for (float& value : exp_avg_sq) value *= value;
+  std::vector<float> expected = param, expected_avg = exp_avg, expected_sq = exp_avg_sq;
+  const Intent intent = IntentFor(3);
+  const auto bytes = [](std::vector<float>& values) {
+    return reinterpret_cast<std::byte*>(values.data());
+  };
+  UpdateInPlace({.bundle = BundleId(0),
+                 .param = bytes(param),
+                 .exp_avg = bytes(exp_avg),
+                 .exp_avg_sq = bytes(exp_avg_sq),
+                 .grad = bytes(grads_)},
+                pieces_, intent, team_);
+  for (size_t i = 0; i < counts_.size(); ++i) {
+    if (!intent.tensors[i].has_gradient) continue;
+    const int64_t at = kFirst[i];
+    UpdateElements(SettingsFor(intent, static_cast<int64_t>(i)),
+                   {.param = &expected[at],
+                    .grad = &grads_[at],
+                    .exp_avg = &expected_avg[at],
+                    .exp_avg_sq = &expected_sq[at],
+                    .new_param = &expected[at],
+                    .new_exp_avg = &expected_avg[at],
+                    .new_exp_avg_sq = &expected_sq[at]},
+                   counts_[i]);
+  }
+  EXPECT_EQ(param, expected);
+  EXPECT_EQ(exp_avg, expected_avg);
+  EXPECT_EQ(exp_avg_sq, expected_sq);
 }
 
 }  // namespace

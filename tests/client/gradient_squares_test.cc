@@ -2,6 +2,7 @@
 #include "client/gradient_squares.h"
 
 #include <cmath>
+#include <random>
 #include <vector>
 
 #include "client/grad_norm.h"
@@ -38,11 +39,12 @@ class GradientSquaresTest : public SessionFixture {
     return IsOkAndHolds(ElementsAre(ElementsAre(100 * square), ElementsAre(896 * square)));
   }
 
+  WorkerTeam team_{2};
   ChunkStore* store_ = nullptr;
 };
 
 TEST_F(GradientSquaresTest, WhatWasPreparedIsUsedOnce) {
-  GradientSquares squares(*store_, &Pieces);
+  GradientSquares squares(*store_, &Pieces, team_);
   Write(2);
   squares.Prepare(BundleId(1));
   EXPECT_THAT(squares.Find(BundleId(1)), AreSquaresOf(2));
@@ -52,7 +54,7 @@ TEST_F(GradientSquaresTest, WhatWasPreparedIsUsedOnce) {
 }
 
 TEST_F(GradientSquaresTest, AWriteMakesWhatWasPreparedVoid) {
-  GradientSquares squares(*store_, &Pieces);
+  GradientSquares squares(*store_, &Pieces, team_);
   Write(2);
   squares.Prepare(BundleId(1));
   Write(3);
@@ -61,7 +63,7 @@ TEST_F(GradientSquaresTest, AWriteMakesWhatWasPreparedVoid) {
 }
 
 TEST_F(GradientSquaresTest, NothingIsPreparedWhileSomebodyMayWriteOrBeforeThereAreBytes) {
-  GradientSquares squares(*store_, &Pieces);
+  GradientSquares squares(*store_, &Pieces, team_);
   squares.Prepare(BundleId(1));
   EXPECT_THAT(squares.Find(BundleId(1)), StatusIs(absl::StatusCode::kNotFound));
   Write(2);
@@ -77,7 +79,7 @@ TEST_F(GradientSquaresTest, NothingIsPreparedWhileSomebodyMayWriteOrBeforeThereA
 }
 
 TEST_F(GradientSquaresTest, AMoveToNvmeAndBackIsNoWrite) {
-  GradientSquares squares(*store_, &Pieces);
+  GradientSquares squares(*store_, &Pieces, team_);
   Write(2);
   squares.Prepare(BundleId(1));
   for (int round = 0; round < 4; ++round) {
@@ -86,6 +88,32 @@ TEST_F(GradientSquaresTest, AMoveToNvmeAndBackIsNoWrite) {
   EXPECT_GT(store_->stored_bytes().nvme_written_bytes, 0);
   EXPECT_THAT(squares.Find(BundleId(1)), AreSquaresOf(2));
   EXPECT_EQ(squares.num_prepared_used(), 1);
+}
+
+// Blocks that begin in one thread's part and end in another's, and pieces of many parts or of none.
+TEST(PieceSquaresTest, AreThoseOfWholePiecesWhateverTheNumberOfThreads) {
+  std::vector<TensorPiece> pieces;
+  std::mt19937_64 random(/*seed=*/5);
+  int64_t end = 0;
+  for (const int64_t elements : {100, 20'000, 1'000, 1'024, 49'152, 1, 30'000}) {
+    pieces.push_back({.tensor = static_cast<int64_t>(pieces.size()),
+                      .chunk_offset_bytes = 2 * end,
+                      .size_bytes = 2 * elements});
+    end += (elements + 127) / 128 * 128;
+  }
+  std::vector<uint16_t> chunk(static_cast<size_t>(end));
+  for (uint16_t& value : chunk) value = static_cast<uint16_t>(random() & 0xbfff);  // Finite bf16.
+  const auto* const bytes = reinterpret_cast<const std::byte*>(chunk.data());
+  std::vector<std::vector<double>> expected(pieces.size());
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    AppendBlockSquares(ElementType::kBf16, bytes + pieces[i].chunk_offset_bytes,
+                       pieces[i].size_bytes / 2, expected[i]);
+  }
+  for (const int threads : {1, 2, 3, 5}) {
+    WorkerTeam team(threads);
+    EXPECT_EQ(PieceSquares(ElementType::kBf16, pieces, bytes, team), expected) << threads;
+    EXPECT_TRUE(PieceSquares(ElementType::kBf16, {}, bytes, team).empty());
+  }
 }
 
 }  // namespace

@@ -22,16 +22,17 @@
 namespace gemini::client {
 namespace {
 
-constexpr int64_t kChunkBytes = int64_t{64} << 10;
+constexpr int64_t kChunkBytes = int64_t{256} << 10;
+constexpr std::array kThreads = {1, 2, 3, 5};
 constexpr int64_t kBlock = kQuantisationBlockElements;
 // Of tensor 1 before the bundle.
 constexpr int64_t kElementsBefore = 30 * kBlock;
 
 class QuantisedBundleTest
     : public SessionFixture,
-      public ::testing::WithParamInterface<std::tuple<ElementType, OptimizerKind>> {
+      public ::testing::WithParamInterface<std::tuple<ElementType, OptimizerKind, int>> {
  protected:
-  // Each begins at a block and ends inside one. The second one's elements are in both halves of a bundle
+  // Each begins at a block and ends inside one; the second and third go on where parts of threads end. The second one's elements are in both halves of a bundle
   // whose fp32 masters fill two chunks.
   struct TestTensor {
     int64_t first = 0;
@@ -54,11 +55,11 @@ class QuantisedBundleTest
                                       .format = format_});
     ASSERT_OK(store);
     store_ = *store;
-    const int64_t middle = element_ == ElementType::kFp32 ? 9000 : 14'000;
+    const int64_t middle = element_ == ElementType::kFp32 ? 36'000 : 70'000;
     const int64_t last = RoundUp(2 * kBlock + middle, kBlock);
     for (const auto& [first, count] :
          {std::pair<int64_t, int64_t>(0, 3000), std::pair(2 * kBlock, middle),
-          std::pair<int64_t, int64_t>(last, 1500)}) {
+          std::pair<int64_t, int64_t>(last, 20'000)}) {
       pieces_.push_back({.tensor = static_cast<int64_t>(tensors_.size()),
                          .chunk_offset_bytes = first * width_,
                          .tensor_offset_bytes = tensors_.size() == 1 ? kElementsBefore * width_ : 0,
@@ -195,7 +196,7 @@ class QuantisedBundleTest
     for (int64_t step = 1; step <= 3; ++step) {
       const Intent intent = IntentFor(step, rounding_seed);
       ASSERT_OK(store_->BeginUpdate(intent, {BundleId(0)}));
-      EXPECT_THAT(UpdateBundle(*store_, BundleId(0), pieces_, intent), IsOkAndHolds(true));
+      EXPECT_THAT(UpdateBundle(*store_, BundleId(0), pieces_, intent, team_), IsOkAndHolds(true));
       Expect(intent);
       for (const TestTensor& tensor : tensors_) {
         ASSERT_EQ(Read(ChunkKind::kParam, tensor), tensor.param);
@@ -216,6 +217,7 @@ class QuantisedBundleTest
   const StateFormat format_ = {
       .element = element_, .optimizer = optimizer_, .moments = MomentFormat::k8Bit};
   const int64_t width_ = ElementBytes(element_);
+  WorkerTeam team_{std::get<int>(GetParam())};
   const int64_t num_elements_ = PayloadBytes(format_, kChunkBytes) / width_;
   std::mt19937_64 random_{3};
   ChunkStore* store_ = nullptr;
@@ -225,10 +227,12 @@ class QuantisedBundleTest
 
 INSTANTIATE_TEST_SUITE_P(Formats, QuantisedBundleTest,
                          ::testing::Combine(::testing::ValuesIn(kAllElementTypes),
-                                            ::testing::ValuesIn(kAllOptimizerKinds)),
+                                            ::testing::ValuesIn(kAllOptimizerKinds),
+                                            ::testing::ValuesIn(kThreads)),
                          [](const auto& test) {
                            return absl::StrCat(ElementTypeName(std::get<0>(test.param)), "_",
-                                               OptimizerKindName(std::get<1>(test.param)));
+                                               OptimizerKindName(std::get<1>(test.param)), "_",
+                                               std::get<2>(test.param), "_threads");
                          });
 
 TEST_P(QuantisedBundleTest, UpdatesTheTensorsWithAGradientAndKeepsTheOthers) {
@@ -262,7 +266,8 @@ TEST_P(QuantisedBundleTest, TrustSquaresAreOfTheDequantisedMoments) {
   RunSteps(/*rounding_seed=*/0);
   const Intent intent = IntentFor(4, 0);
   std::vector<TrustSquares> squares(3);
-  ASSERT_OK(AppendBundleTrust(*store_, BundleId(0), pieces_, intent, absl::MakeSpan(squares)));
+  ASSERT_OK(
+      AppendBundleTrust(*store_, BundleId(0), pieces_, intent, absl::MakeSpan(squares), team_));
   for (size_t i = 0; i < tensors_.size(); ++i) {
     TrustSquares expected;
     AppendTrustSquares(SettingsOf(intent, static_cast<int64_t>(i)),

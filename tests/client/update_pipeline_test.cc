@@ -77,7 +77,7 @@ class UpdatePipelineTest : public FaultySessionFixture {
   absl::StatusOr<bool> Update(BundleId bundle) {
     if (before_update_) before_update_(bundle);
     const TensorPiece all = {.tensor = bundle.value(), .size_bytes = kTestChunkBytes};
-    return UpdateBundle(*store_, bundle, {&all, 1}, intent_);
+    return UpdateBundle(*store_, bundle, {&all, 1}, intent_, session_->update_team());
   }
   absl::Status Begin(bool skip = false) {
     ++intent_.step;

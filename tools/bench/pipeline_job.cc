@@ -57,7 +57,7 @@ absl::StatusOr<std::unique_ptr<PipelineJob>> PipelineJob::Start(const std::strin
       *job->store_, nullptr,
       [job = job.get()](BundleId bundle) {
         return client::UpdateBundle(*job->store_, bundle, job->pieces_[bundle.value()],
-                                    job->intent_);
+                                    job->intent_, job->session_->update_team());
       },
       [](const absl::Status&) {});
   std::array<float, 1024> values = {};
