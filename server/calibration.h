@@ -16,7 +16,8 @@ inline constexpr absl::Duration kCalibrationTime = absl::Milliseconds(300);
 
 // HOST to DEVICE and back: copies between two arenas, as the host copy engine does. NVME: up to 64 MiB
 // to a file without a name in each directory, not through the page cache where the file system can, and
-// back. Updates, in HOST and in an arena: a loop over four arrays. What cannot be measured keeps
+// back. Updates, in HOST and in an arena: a loop over four arrays, by as many threads as a client takes for them
+// (gemini/update_team.h). What cannot be measured keeps
 // CostModel's own value. Ends early when `stop` returns true.
 CostModel Calibrate(const std::vector<NvmeDirectory>& nvme_directories,
                     absl::FunctionRef<bool()> stop);

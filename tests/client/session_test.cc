@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/session.h"
 
+#include "gemini/numa_nodes.h"
+#include "gemini/update_team.h"
 #include "tests/client/session_fixture.h"
 
 namespace gemini::client {
@@ -46,6 +48,26 @@ TEST_F(SessionTest, AChunkSizeThatIsNoPageMultipleIsRefused) {
   options.chunk_bytes = 1000;
   EXPECT_THAT(Session::Open(UniqueFd(), options),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("4096")));
+}
+
+TEST_F(SessionTest, UpdatesHaveAsManyThreadsAsAskedFor) {
+  SessionOptions options;
+  options.chunk_bytes = kTestChunkBytes;
+  for (const int threads : {-1, kMaxUpdateThreads + 1}) {
+    options.update_threads = threads;
+    EXPECT_THAT(Session::Open(UniqueFd(), options),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("threads for updates")));
+  }
+  options.update_threads = 3;
+  ASSERT_OK_AND_ASSIGN(UniqueFd socket, server_->Connect());
+  ASSERT_OK_AND_ASSIGN(session_, Session::Open(std::move(socket), options));
+  EXPECT_EQ(session_->update_team().num_threads(), 3);
+  session_.reset();
+  options.update_threads = 0;
+  ASSERT_OK_AND_ASSIGN(socket, server_->Connect());
+  ASSERT_OK_AND_ASSIGN(session_, Session::Open(std::move(socket), options));
+  EXPECT_EQ(session_->update_team().num_threads(),
+            DefaultUpdateThreads(static_cast<int>(AllowedProcessors().size())));
 }
 
 TEST_F(SessionTest, NoDaemonThereIsSaid) {
