@@ -3,14 +3,19 @@
 # coverage for libFuzzer), or empty. The flags are global, the one exception to the rule: a sanitizer that misses a
 # library misses its bugs. LibTorch itself stays as it is.
 #   gemini_precompile_common(<target>)        the common headers, precompiled
+#   gemini_skip_below_sanitizer(<test> <folder>)  sets `skipped` where it can find nothing in the test
 #   gemini_sanitize_test(<test> [timeout])    the sanitizer's options, its patience, and what it does not run
+#   GEMINI_ON_DEMAND                          EXCLUDE_FROM_ALL below a sanitizer: what no test links is not built
 set(GEMINI_SANITIZER "" CACHE STRING "Sanitizer of the whole build: address, thread, fuzzer or none")
 set_property(CACHE GEMINI_SANITIZER PROPERTY STRINGS "" address thread fuzzer)
 if(GEMINI_SANITIZER STREQUAL "")
   function(gemini_precompile_common target)
   endfunction()
+  macro(gemini_skip_below_sanitizer test folder)
+  endmacro()
   function(gemini_sanitize_test test)
   endfunction()
+  set(GEMINI_ON_DEMAND "")
   return()
 elseif(GEMINI_SANITIZER STREQUAL "address")
   set(flags -fsanitize=address,undefined -fno-sanitize-recover=all)
@@ -30,6 +35,7 @@ endif()
 # -O1 and line tables: what reports need, and the cheapest to compile. No NDEBUG: asserts count.
 add_compile_options(${flags} -O1 -g1 -fno-omit-frame-pointer)
 add_link_options(${flags})
+set(GEMINI_ON_DEMAND EXCLUDE_FROM_ALL)
 
 # What is not run below a sanitizer: tests, or cases of one behind a colon, each with its reason. A report of a
 # sanitizer is none.
@@ -38,6 +44,8 @@ set(GEMINI_NOT_SANITIZED
     include_rules include_rules_self_test install_test draw_timeline_test prepare_data_test demo_test setup_test
     # A bar on processor time, which is another's here.
     memstat_plan_test
+    # A bar on the time in which the kernel frees 8 GiB; the shadow of so much is as large again, or four times.
+    server_lease_death_test:*ALeaseOf8GiBIsFreeWithin100MsAnd200MsAGiB
     # Forbids the thread all system calls and counts allocations: a run time makes its own.
     residency_fast_path_test:*MakesNoSystemCallAndAllocatesNothing)
 set(GEMINI_NOT_BELOW_address
@@ -49,6 +57,18 @@ set(GEMINI_NOT_BELOW_thread
     server_plans_test:*WhatClientsMeasureRefreshesTheCosts*
     # At its end the run time writes to the stderr that nobody reads, and waits for ever.
     server_daemon_test:*AStderrThatNobodyReadsHoldsNobodyUp)
+
+# Folders and tests in which no second thread is ever started, which TSAN neither builds nor runs.
+set(GEMINI_ONE_THREAD policies tools trainer
+    element_values_test grad_norm_test moment_quantisation_test quantised_update_test trust_ratio_test
+    update_kernel_test update_numerics_test)
+
+macro(gemini_skip_below_sanitizer test folder)
+  if(GEMINI_SANITIZER STREQUAL "thread" AND ("${test}" IN_LIST GEMINI_ONE_THREAD OR
+                                             "${folder}" IN_LIST GEMINI_ONE_THREAD))
+    set(skipped TRUE)
+  endif()
+endmacro()
 
 if(GEMINI_SANITIZER STREQUAL "thread")
   # The first report ends the program, a daemon too: no test passes over it. Without ASLR, as tools/check starts
