@@ -20,7 +20,7 @@ constexpr absl::string_view VectorPathName(VectorPath path) {
   return kNames[static_cast<int>(path)];
 }
 
-// Returns whether this processor, and this build, have the path.
+// Returns whether this processor, and this build, have the path. Asks the processor once.
 bool VectorPathAvailable(VectorPath path);
 
 // Returns the widest path that is available. Asks the processor once.
