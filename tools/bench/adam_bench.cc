@@ -3,16 +3,20 @@
 // speed. Both sides do the same job: bf16 gradients to fp32, their norm, the clip factor, AdamW on the fp32
 // master, bf16 parameters out. They take turns, each first in every other pair. Reports the counters that
 // tools/measure reads: `value`, `baseline`, and `checked` (1: the result was verified).
+// Threads: 2 on both sides, as in the goals, where there are as many; GEMINI_BENCH_THREADS says another number.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <thread>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "absl/strings/numbers.h"
+#include "gemini/update_team.h"
 #include "tools/bench/adam_baseline.h"
 #include "tools/bench/adam_job.h"
 
@@ -23,6 +27,11 @@ constexpr int64_t kElements = int64_t{128} << 20;
 constexpr int kPairs = 7;
 
 int NumThreads() {
+  int num_threads = 0;
+  const char* const given = std::getenv("GEMINI_BENCH_THREADS");
+  if (given != nullptr && absl::SimpleAtoi(given, &num_threads) && num_threads >= 1) {
+    return std::min(num_threads, kMaxUpdateThreads);
+  }
   return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 2u));
 }
 
@@ -65,6 +74,7 @@ void RatioTo(benchmark::State& state, absl::string_view engine) {
   state.counters["value"] = Median(ratios);
   state.counters["baseline"] = Median(theirs);
   state.counters["checked"] = checked ? 1 : 0;
+  state.counters["num_threads"] = NumThreads();
   state.counters["ours_seconds"] = Median(ours);
   state.counters["baseline_kernel_alone_seconds"] = Median(kernels);
   // Of the best runs, which other work on the machine disturbed least.
@@ -106,6 +116,7 @@ void adam_fraction_of_bandwidth(benchmark::State& state) {
   state.counters["value"] = Median(fractions);
   state.counters["baseline"] = Median(bare_rates);
   state.counters["checked"] = job.IsUpdated() ? 1 : 0;
+  state.counters["num_threads"] = NumThreads();
   state.counters["update_gb_per_second"] = Median(update_rates);
   state.counters["fraction_min"] = *std::ranges::min_element(fractions);
   state.counters["fraction_max"] = *std::ranges::max_element(fractions);

@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <thread>
 #include <vector>
 
+#include "client/bundle_update.h"
 #include "client/grad_norm.h"
+#include "gemini/byte_size.h"
 #include "gemini/half_float.h"
 #include "gemini/split_float.h"
+#include "gemini/update_team.h"
 #include "tools/bench/bare_streams.h"
 
 namespace gemini::bench {
@@ -45,13 +47,14 @@ struct AdamJob::Slots {
 
 AdamJob::AdamJob(int64_t elements, int num_threads)
     : elements_(elements),
-      num_threads_(num_threads),
+      team_(MakeUpdateTeam(num_threads)),
       settings_({.learning_rate = 1e-4, .weight_decay = 0.01, .step = 2}),
       grad_(MakeArray<uint16_t>(elements)),
       state_(std::make_unique<Slots>(elements)),
       other_(std::make_unique<Slots>(elements)) {
-  OnThreads([&](int64_t first, int64_t count, int) {
-    for (int64_t i = first; i < first + count; ++i) {
+  team_->Run(elements, client::kUpdatePartElements, [&](int64_t first, int64_t end) {
+    const int64_t count = end - first;
+    for (int64_t i = first; i < end; ++i) {
       const SplitFloat split = SplitOf(0.02f * RandomOf(i));
       state_->param[i] = split.high;
       state_->master[i] = split.low;
@@ -70,17 +73,6 @@ AdamJob::AdamJob(int64_t elements, int num_threads)
 
 AdamJob::~AdamJob() = default;
 
-void AdamJob::OnThreads(
-    absl::FunctionRef<void(int64_t first, int64_t count, int thread)> work) const {
-  const int64_t share = elements_ / num_threads_;
-  std::vector<std::thread> threads;
-  for (int thread = 1; thread < num_threads_; ++thread) {
-    threads.emplace_back([=] { work(thread * share, share, thread); });
-  }
-  work(0, share, 0);
-  for (std::thread& thread : threads) thread.join();
-}
-
 client::UpdateStreams AdamJob::Streams(int64_t from) const {
   return {.param_type = ElementType::kBf16,
           .grad_type = ElementType::kBf16,
@@ -96,14 +88,11 @@ client::UpdateStreams AdamJob::Streams(int64_t from) const {
 }
 
 double AdamJob::Step() {
-  std::vector<std::vector<double>> of_threads(static_cast<size_t>(num_threads_));
-  OnThreads([&](int64_t first, int64_t count, int thread) {
-    client::AppendBlockSquares(ElementType::kBf16, &grad_[first], count, of_threads[thread]);
+  std::vector<double> squares(static_cast<size_t>(client::NumNormBlocks(elements_)));
+  team_->Run(elements_, client::kUpdatePartElements, [&](int64_t begin, int64_t end) {
+    client::BlockSquares(ElementType::kBf16, &grad_[begin], end - begin,
+                         &squares[client::NumNormBlocks(begin)]);
   });
-  std::vector<double> squares;
-  for (const auto& of_thread : of_threads) {
-    squares.insert(squares.end(), of_thread.begin(), of_thread.end());
-  }
   const double norm = client::NormOf(squares);
   settings_.gradient_scale = client::ClipCoefficient(norm, /*max_norm=*/1);
   ++settings_.step;
@@ -113,13 +102,16 @@ double AdamJob::Step() {
 }
 
 void AdamJob::Update() {
-  OnThreads([&](int64_t first, int64_t count, int) {
-    client::UpdateElements(settings_, Streams(first), count);
+  team_->Run(elements_, client::kUpdatePartElements, [&](int64_t begin, int64_t end) {
+    client::UpdateElements(settings_, Streams(begin), end - begin);
   });
 }
 
 void AdamJob::BareLoop() {
-  OnThreads([&](int64_t first, int64_t count, int) { BareStreams(Streams(first), count); });
+  // In one piece a thread, as what it bounds would like it best.
+  const int64_t share = RoundUp(elements_ / team_->num_threads(), client::kUpdatePartElements);
+  team_->Run(elements_, share,
+             [&](int64_t begin, int64_t end) { BareStreams(Streams(begin), end - begin); });
 }
 
 bool AdamJob::IsUpdated() const { return Follows(*state_, *other_); }

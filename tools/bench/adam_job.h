@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // The optimizer step that `gemini-bench adam` times: AdamW of bf16 parameters with their low halves, bf16
-// gradients and fp32 moments, out of place between two sets of slots, on a fixed number of threads.
+// gradients and fp32 moments, out of place between two sets of slots, by a team of threads in the parts that the
+// client's updates have (client/bundle_update.h).
 // Also the loop that it is held against: the same streams read and written with nothing to compute.
 #pragma once
 #include <cstdint>
 #include <memory>
 #include <new>
 
-#include "absl/functional/function_ref.h"
 #include "client/update_kernel.h"
+#include "gemini/worker_team.h"
 
 namespace gemini::bench {
 
@@ -25,7 +26,7 @@ using PageArray = std::unique_ptr<T[], PageDelete<T>>;
 
 class AdamJob {
  public:
-  // `elements` is a multiple of 2,048 times `num_threads`. All pages are touched.
+  // `elements` is a multiple of kUpdatePartElements. All pages are touched.
   AdamJob(int64_t elements, int num_threads);
   AdamJob(const AdamJob&) = delete;
   AdamJob& operator=(const AdamJob&) = delete;
@@ -51,11 +52,10 @@ class AdamJob {
   struct Slots;
 
   client::UpdateStreams Streams(int64_t from) const;
-  void OnThreads(absl::FunctionRef<void(int64_t first, int64_t count, int thread)> work) const;
   bool Follows(const Slots& old, const Slots& fresh) const;
 
   const int64_t elements_;
-  const int num_threads_;
+  const std::unique_ptr<WorkerTeam> team_;
   client::UpdateSettings settings_;
   PageArray<uint16_t> grad_;
   std::unique_ptr<Slots> state_, other_;
