@@ -344,6 +344,7 @@ absl::Status ChunkStore::Spill(SlotId victim) {
     idle_.notify_all();
     moves_.readable.notify_all();
     if (!status.ok()) {
+      counters().AddFailedNvmeWrite();
       // It may fail again: others first.
       if (!ring_.broken()) free_nvme_.GiveToTakeLast(nvme);
       return absl::Status(status.code(),

@@ -31,6 +31,7 @@ class SpaceCounters {
     Set(header_->last_damaged, chunk.value() + 1);
     Add(header_->damaged_chunks, 1);
   }
+  void AddFailedNvmeWrite() { Add(header_->failed_nvme_writes, 1); }
   void SetUpdatePending(int64_t num_bundles) { Set(header_->update_pending, num_bundles); }
   void SetStep(int64_t step) { Set(header_->step, step); }
   void SetDeviceBytes(int64_t used_bytes, int64_t non_model_bytes) {

@@ -54,13 +54,14 @@ struct ClientSegmentHeaderShm {
   std::atomic<uint64_t> device_non_model_bytes;              // Now.
   std::atomic<uint64_t> stall_by_cause_ns[kNumStallCauses];  // Of stall_ns, by StallCause.
   std::atomic<uint64_t> divergences[kNumDivergences];  // Rounds that left their plan, by cause.
-  std::atomic<uint64_t> rounds;          // Of all phases, ever; in the session's first space.
-  std::atomic<uint64_t> planned_rounds;  // Of them: followed their plan to the end.
-  std::atomic<uint64_t> update_pending;  // Bundles whose update is not committed yet, now.
-  std::atomic<uint64_t> intent;          // As PackIntentWord.
-  std::atomic<uint64_t> damaged_chunks;  // Whose bytes on NVMe were found lost, ever.
-  std::atomic<uint64_t> last_damaged;    // The last of them: its ChunkId + 1.
-  std::atomic<uint64_t> reserved[9];
+  std::atomic<uint64_t> rounds;              // Of all phases, ever; in the session's first space.
+  std::atomic<uint64_t> planned_rounds;      // Of them: followed their plan to the end.
+  std::atomic<uint64_t> update_pending;      // Bundles whose update is not committed yet, now.
+  std::atomic<uint64_t> intent;              // As PackIntentWord.
+  std::atomic<uint64_t> damaged_chunks;      // Whose bytes on NVMe were found lost, ever.
+  std::atomic<uint64_t> last_damaged;        // The last of them: its ChunkId + 1.
+  std::atomic<uint64_t> failed_nvme_writes;  // Of chunks, ever; each stayed in HOST.
+  std::atomic<uint64_t> reserved[8];
 };
 static_assert(sizeof(ClientSegmentHeaderShm) == 256);
 static_assert(offsetof(ClientSegmentHeaderShm, submit_tail) == 0);
@@ -71,6 +72,7 @@ static_assert(offsetof(ClientSegmentHeaderShm, divergences) == 96);
 static_assert(offsetof(ClientSegmentHeaderShm, rounds) == 136);
 static_assert(offsetof(ClientSegmentHeaderShm, intent) == 160);
 static_assert(offsetof(ClientSegmentHeaderShm, damaged_chunks) == 168);
+static_assert(offsetof(ClientSegmentHeaderShm, failed_nvme_writes) == 184);
 
 struct CommitRecordShm {
   std::atomic<uint64_t> slots[kNumChunkKinds];  // As CommitRecord.

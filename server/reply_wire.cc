@@ -93,6 +93,7 @@ std::string EncodeStatus(uint64_t id, const StatusAnswer& answer, size_t max_ent
     status.add_update_pending(space.counts.update_pending);
     status.add_damaged_chunks(space.counts.damaged_chunks);
     status.add_last_damaged(space.counts.last_damaged.value());
+    status.add_failed_nvme_writes(space.counts.failed_nvme_writes);
     spaces.push_back(status.Finish());
   }
   std::vector<Offset<wire::NvmeWear>> wear;

@@ -94,6 +94,7 @@ SpaceCounts SpaceReader::Count() const {
   if (last_damaged >= 0 && last_damaged < layout_.num_chunks) {
     counts.last_damaged = ChunkId(last_damaged);
   }
+  counts.failed_nvme_writes = Clamp(header().failed_nvme_writes);
   counts.commits = ReadCommits();
   return counts;
 }

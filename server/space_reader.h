@@ -42,6 +42,7 @@ struct SpaceCounts {
   int64_t update_pending = 0;
   int64_t damaged_chunks = 0;
   ChunkId last_damaged;  // None, too, where the client names no chunk of the space.
+  int64_t failed_nvme_writes = 0;
   CommitSummary commits;
 };
 

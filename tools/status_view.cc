@@ -187,6 +187,13 @@ std::string DamageText(const wire::SpaceStatus& space) {
                       ": its job cannot use them; check the disk and the memory\n");
 }
 
+std::string FailedWritesText(const wire::SpaceStatus& space) {
+  if (space.failed_nvme_writes() <= 0) return "";
+  return absl::StrCat("  ", space.failed_nvme_writes(),
+                      " writes to NVMe failed, whose chunks stayed in HOST: the server's log says "
+                      "where and why\n");
+}
+
 json LastDamagedJson(const wire::SpaceStatus& space) {
   const ChunkId last(space.last_damaged());
   if (last.value() < 0) return nullptr;
@@ -261,7 +268,7 @@ std::string StatusText(const wire::StatusReply& status) {
     absl::StrAppendFormat(&text, "  fetched %s, written back %s, stalled %s\n",
                           FormatByteSize(space->fetch_bytes()),
                           FormatByteSize(space->evict_bytes()), Duration(space->stall_ns()));
-    text += RoundsText(*space) + DamageText(*space);
+    text += RoundsText(*space) + DamageText(*space) + FailedWritesText(*space);
     absl::StrAppendFormat(&text, "  DEVICE now: %s, of it %s no chunk\n",
                           FormatByteSize(space->device_used_bytes()),
                           FormatByteSize(space->device_non_model_bytes()));
@@ -343,7 +350,8 @@ json StatusJson(const wire::StatusReply& status) {
            {"planned_rounds", space->planned_rounds()},
            {"update_pending", space->update_pending()},
            {"damaged_chunks", space->damaged_chunks()},
-           {"last_damaged", LastDamagedJson(*space)}});
+           {"last_damaged", LastDamagedJson(*space)},
+           {"failed_nvme_writes", space->failed_nvme_writes()}});
     }
   }
   return object;

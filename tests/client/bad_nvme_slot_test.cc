@@ -33,6 +33,9 @@ TEST_F(BadNvmeSlotTest, OneThatCouldNotBeWrittenIsTriedAgainAfterAllOthers) {
   EXPECT_THAT(fill(kHostSlots + kNvmeSlots - 1),
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("NVME slot 0")));
   EXPECT_EQ(faults_.writes_to_broken_place(), 2);
+  const std::unique_ptr<Connection> observer = ConnectObserver(*server_);
+  ASSERT_OK_AND_ASSIGN(const Reply status, GetStatus(*observer));
+  EXPECT_EQ(status.As<wire::StatusReply>()->spaces()->Get(0)->failed_nvme_writes(), 2);
   // Nothing was lost. A chunk that is read gives its slot to the one that makes room.
   store->Free(ChunkOf(BundleId(1), ChunkKind::kGrad));
   for (const int64_t bundle : {0, 2, 3, 4, 5}) {

@@ -97,9 +97,10 @@ void CheckCounts() {
   GEMINI_CHECK(counts.commits.committed + counts.commits.invalid <= kBundles);
   GEMINI_CHECK((counts.commits.min_step < 0) == (counts.commits.committed == 0));
   GEMINI_CHECK(counts.commits.min_step <= counts.commits.max_step);
-  for (const int64_t value : {counts.step, counts.fetch_bytes, counts.evict_bytes, counts.stall_ns,
-                              counts.device_used_bytes, counts.device_non_model_bytes,
-                              counts.rounds, counts.planned_rounds, counts.damaged_chunks}) {
+  for (const int64_t value :
+       {counts.step, counts.fetch_bytes, counts.evict_bytes, counts.stall_ns,
+        counts.device_used_bytes, counts.device_non_model_bytes, counts.rounds,
+        counts.planned_rounds, counts.damaged_chunks, counts.failed_nvme_writes}) {
     GEMINI_CHECK(value >= 0);
   }
   int64_t invalid = 0, compute = 0;

@@ -102,6 +102,15 @@ TEST_F(SpaceReaderTest, TheHeadersWordsAreShownAndCutAtTheTypesEnd) {
   EXPECT_EQ(counts.update_pending, 5);
 }
 
+TEST_F(SpaceReaderTest, WritesThatFailedAreCountedAsTheClientSays) {
+  auto& header = *reinterpret_cast<ClientSegmentHeaderShm*>(words_.data());
+  EXPECT_EQ(reader_.Count().failed_nvme_writes, 0);
+  header.failed_nvme_writes = 3;
+  EXPECT_EQ(reader_.Count().failed_nvme_writes, 3);
+  header.failed_nvme_writes = ~uint64_t{0};
+  EXPECT_EQ(reader_.Count().failed_nvme_writes, std::numeric_limits<int64_t>::max());
+}
+
 TEST_F(SpaceReaderTest, TheLastDamagedChunkIsOneOfTheSpaceOrNone) {
   auto& header = *reinterpret_cast<ClientSegmentHeaderShm*>(words_.data());
   EXPECT_EQ(reader_.Count().damaged_chunks, 0);

@@ -36,7 +36,8 @@ class StatusViewTest : public ::testing::Test {
         builder_, /*space=*/1, "opt-wikitext", /*session=*/7, 4 * kMiB, /*num_bundles=*/20, &slots,
         /*chunks_free=*/54, &hold_, /*chunks_compute=*/1, chunks_invalid, /*step=*/12, kGiB, kMiB,
         /*stall_ns=*/1'500'000'000, 12, 12, 8 * kMiB, kMiB, &stalls, &divergences, /*rounds=*/13,
-        /*planned_rounds=*/9, /*update_pending=*/2, damaged_chunks_, last_damaged_)});
+        /*planned_rounds=*/9, /*update_pending=*/2, damaged_chunks_, last_damaged_,
+        failed_nvme_writes_)});
     const auto device = wire::CreateTierStatus(builder_, 64 * kMiB, 16 * kMiB, 0, 48 * kMiB);
     const auto host = wire::CreateTierStatus(builder_, 8 * kGiB, kGiB, 2 * kGiB, 5 * kGiB);
     const auto nvme = wire::CreateTierStatus(builder_, 0, 0, 0, 0);
@@ -72,6 +73,7 @@ class StatusViewTest : public ::testing::Test {
   wire::TierSlots hold_{3, 40, 2};
   int64_t damaged_chunks_ = 0;
   int64_t last_damaged_ = -1;
+  int64_t failed_nvme_writes_ = 0;
 };
 
 TEST_F(StatusViewTest, TheScreenShowsTiersTenantsAndChunksByState) {
@@ -109,6 +111,13 @@ TEST_F(StatusViewTest, ChunksThatNvmeLostAreCountedAndTheLastIsNamed) {
   EXPECT_EQ(space["last_damaged"]["chunk"], last_damaged_);
   EXPECT_EQ(space["last_damaged"]["bundle"], 4);
   EXPECT_EQ(space["last_damaged"]["kind"], "exp_avg");
+}
+
+TEST_F(StatusViewTest, WritesToNvmeThatFailedAreCounted) {
+  EXPECT_THAT(StatusText(Status("tune", 0)), Not(HasSubstr("failed")));
+  failed_nvme_writes_ = 5;
+  EXPECT_THAT(StatusText(Status("tune", 0)), HasSubstr("  5 writes to NVMe failed, whose chunks"));
+  EXPECT_EQ(StatusJson(Status("tune", 0))["spaces"][0]["failed_nvme_writes"], 5);
 }
 
 TEST_F(StatusViewTest, ARateThatIsNoneIsShownAllTheSame) {
