@@ -64,12 +64,25 @@ TEST(InterleavedPagesTest, AThreadsOwnPolicyStays) {
   });
 }
 
-TEST(InterleavedPagesTest, WithoutNodesNothingIsCalled) {
-  OnAThread([] {
-    DenyMemoryPolicies();
-    const InterleavedPages interleaved({});
-    EXPECT_FALSE(interleaved.is_active());
-  });
+// A process that sets a policy all the same dies here.
+TEST(InterleavedPagesDeathTest, OnOneNodeNothingIsCalled) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        InstallFilter<4>({{{kLoadWord, 0, 0, offsetof(seccomp_data, nr)},
+                           {kJumpIfEqual, 0, 1, SYS_set_mempolicy},
+                           {kReturn, 0, 0, SECCOMP_RET_KILL_PROCESS},
+                           {kReturn, 0, 0, SECCOMP_RET_ALLOW}}});
+        { const InterleavedPages interleaved({}); }
+        if (NodesOfSlabs().empty()) {
+          const auto store = MakeHostTierStore(1 << 20);
+          auto grant = store->Make(4096, 4);
+          if (!grant.ok()) std::exit(1);
+          store->Destroy(*std::move(grant));
+        }
+        std::exit(0);
+      },
+      ::testing::ExitedWithCode(0), "");
 }
 
 TEST(InterleavedPagesDeathTest, ARefusalIsLoggedOnceAndChangesNothingElse) {

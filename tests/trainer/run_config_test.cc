@@ -46,6 +46,7 @@ TEST(RunConfig, EveryStoredKeySurvivesBeingWrittenAndReadBack) {
   config.optimizer_fraction = 0.2;
   config.optimizer_tier = "nvme";
   config.micro_batch_schedule = "vertical";
+  config.update_threads = 3;
   const std::string output = config.output;
   RunConfig back;
   ASSERT_OK(ApplyToml(ToToml(config), "run.toml", back));
