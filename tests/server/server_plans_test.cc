@@ -282,7 +282,7 @@ TEST_F(ServerPlansTest, TheServerGoesOnWhileAPlanIsMade) {
   WireClient client = Trainer("big");
   WireClient other(*server_->Connect());
   ASSERT_OK(other.Hello("other"));
-  ASSERT_OK(client.WriteTrace(EncodeTrace(StepTrace(5'000, kChunk))));
+  ASSERT_OK(client.WriteTrace(EncodeTrace(StepTrace(2'000, kChunk))));
   std::atomic<bool> planned = false;
   std::thread planner([&] {
     EXPECT_OK(client.MakePlan({.device_bytes = 16 * kChunk}));
