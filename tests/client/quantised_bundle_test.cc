@@ -32,8 +32,8 @@ class QuantisedBundleTest
     : public SessionFixture,
       public ::testing::WithParamInterface<std::tuple<ElementType, OptimizerKind, int>> {
  protected:
-  // Each begins at a block and ends inside one; the second and third go on where parts of threads end. The second one's elements are in both halves of a bundle
-  // whose fp32 masters fill two chunks.
+  // Each begins at a block and ends inside one; the second and third go on where parts of threads end. The
+  // second one's elements are in both halves of a bundle whose fp32 masters fill two chunks.
   struct TestTensor {
     int64_t first = 0;
     int64_t count = 0;
