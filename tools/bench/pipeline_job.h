@@ -61,7 +61,6 @@ class PipelineJob {
   int64_t num_elements_ = 0;
   int64_t host_bytes_ = 0;
   double work_ns_ = 0;
-  double rounds_per_second_ = 0;  // Of Work's loop.
   Intent intent_;
   std::unique_ptr<client::UpdateQueue> updates_;
 };
