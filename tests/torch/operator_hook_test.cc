@@ -26,6 +26,10 @@ void* operator new(size_t size) {
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
+// For std::stable_sort: a sanitizer's own would not pair with the deletes below.
+void* operator new(size_t size, const std::nothrow_t&) noexcept {
+  return size < t_allocation_limit ? std::malloc(size) : nullptr;
+}
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
