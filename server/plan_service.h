@@ -28,6 +28,8 @@ namespace gemini::server {
 // What one plan may cost: some seconds of the service's thread, which all tenants share.
 inline constexpr int64_t kMaxTraceUses = int64_t{1} << 20;  // Uses and operators together.
 inline constexpr int64_t kMaxTraceChunks = int64_t{1} << 21;
+// So that all states of so many are far from 2^63 bytes; no chunk is nearly as large.
+inline constexpr int64_t kMaxPlanChunkBytes = int64_t{1} << 32;
 
 struct PlanTask {
   UniqueFd room;  // A memfd of ours that the client wrote its trace to.

@@ -43,10 +43,11 @@ absl::Status CheckMakePlan(const MakePlanRequest& make, const Session& session) 
                                                    " bytes of DEVICE, the lease has ",
                                                    FormatByteSize(granted_bytes)));
   }
-  if (make.chunk_bytes <= 0 || make.chunk_bytes % kPageBytes != 0) {
+  if (make.chunk_bytes <= 0 || make.chunk_bytes % kPageBytes != 0 ||
+      make.chunk_bytes > kMaxPlanChunkBytes) {
     return absl::InvalidArgumentError(absl::StrCat("a plan for chunks of ", make.chunk_bytes,
                                                    " bytes: it must be a positive multiple of ",
-                                                   kPageBytes));
+                                                   kPageBytes, ", at most ", kMaxPlanChunkBytes));
   }
   if (make.policy > static_cast<uint8_t>(PolicyKind::kOnline)) {
     return absl::InvalidArgumentError(absl::StrCat("no policy ", make.policy));

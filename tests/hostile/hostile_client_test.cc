@@ -260,6 +260,10 @@ TEST_F(HostileClientTest, ATraceHasBoundsInBytesUsesAndChunks) {
   ASSERT_OK(client.WriteTrace(EncodeTrace(StepTrace(2, int64_t{1} << 61))));
   EXPECT_THAT(client.MakePlan({.device_bytes = kMiB}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("at most 2097152")));
+  ASSERT_OK(client.WriteTrace(EncodeTrace(StepTrace(2, int64_t{1} << 61))));
+  EXPECT_THAT(
+      client.MakePlan({.device_bytes = kMiB, .chunk_bytes = int64_t{1} << 61}),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("chunks of 2305843009213693952")));
   ExpectAlive();
 }
 
