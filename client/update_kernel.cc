@@ -17,22 +17,21 @@ UpdateScalars ScalarsOf(const UpdateSettings& settings) {
   // makes v 1.3e-5 too large for ever, and the test's error of Adam is three times as large.
   const double beta1 = f(settings.beta1);
   const double beta2 = f(settings.beta2);
-  const double correction1 = 1 - std::pow(beta1, step);
-  const double correction2 = 1 - std::pow(beta2, step);
+  const double sqrt_correction2 = std::sqrt(1 - std::pow(beta2, step));
+  const double correction = sqrt_correction2 / (1 - std::pow(beta1, step));
   return {
       .gradient_scale = f(settings.gradient_scale),
       .beta1 = f(beta1),
       .one_minus_beta1 = f(1 - beta1),
       .beta2 = f(beta2),
       .one_minus_beta2 = f(1 - beta2),
-      .sqrt_correction2 = f(std::sqrt(correction2)),
-      .epsilon = f(settings.epsilon),
-      .minus_step_size = f(-settings.learning_rate / correction1),
+      .corrected_epsilon = f(settings.epsilon * sqrt_correction2),
+      .correction = f(correction),
+      .minus_step_size = f(-settings.learning_rate * correction),
       .decay = f(1 - settings.learning_rate * settings.weight_decay),
       .weight_decay = f(settings.weight_decay),
       .momentum = f(settings.momentum),
       .minus_learning_rate = f(-settings.learning_rate),
-      .inverse_correction1 = f(1 / correction1),
       .layer_rate = f(settings.learning_rate * settings.trust_ratio),
       .is_first = settings.step == 1,
   };

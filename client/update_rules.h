@@ -14,7 +14,7 @@ namespace gemini::client {
 
 // What the Adam family shares. Kingma and Ba, "Adam" (arXiv:1412.6980), algorithm 1:
 //   m' = fma(beta1, m, (1 - beta1) * g)    v' = fma(beta2, v, (1 - beta2) * (g * g))
-//   Ratio: m' / (sqrt(v') / sqrt(c2) + epsilon), to be divided by c1
+//   Ratio: m' / (sqrt(v') + epsilon * sqrt(c2)), to be multiplied by sqrt(c2) / c1
 template <typename L>
 class AdamMoments {
   using Floats = typename L::Floats;
@@ -25,21 +25,20 @@ class AdamMoments {
         one_minus_beta1_(L::Set(s.one_minus_beta1)),
         beta2_(L::Set(s.beta2)),
         one_minus_beta2_(L::Set(s.one_minus_beta2)),
-        sqrt_correction2_(L::Set(s.sqrt_correction2)),
-        epsilon_(L::Set(s.epsilon)) {}
+        corrected_epsilon_(L::Set(s.corrected_epsilon)) {}
 
   Floats Ratio(const Floats& g, Floats& m, Floats& v) const {
     m = L::Fma(beta1_, m, L::Mul(one_minus_beta1_, g));
     v = L::Fma(beta2_, v, L::Mul(one_minus_beta2_, L::Mul(g, g)));
-    return L::Div(m, L::Add(L::Div(L::Sqrt(v), sqrt_correction2_), epsilon_));
+    return L::Div(m, L::Add(L::Sqrt(v), corrected_epsilon_));
   }
 
  private:
-  Floats beta1_, one_minus_beta1_, beta2_, one_minus_beta2_, sqrt_correction2_, epsilon_;
+  Floats beta1_, one_minus_beta1_, beta2_, one_minus_beta2_, corrected_epsilon_;
 };
 
 // Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (arXiv:1711.05101), algorithm 2:
-//   g' = g * scale    p' = fma(-lr / c1, Ratio(g'), p * (1 - lr * wd))
+//   g' = g * scale    p' = fma(-(lr * sqrt(c2) / c1), Ratio(g'), p * (1 - lr * wd))
 template <typename L>
 class AdamWRule {
   using Floats = typename L::Floats;
@@ -63,7 +62,7 @@ class AdamWRule {
 };
 
 // Adam with L2 regularisation, as torch.optim.Adam: g' = fma(wd, p, g * scale)
-//   p' = fma(-lr / c1, Ratio(g'), p)
+//   p' = fma(-(lr * sqrt(c2) / c1), Ratio(g'), p)
 template <typename L>
 class AdamRule {
   using Floats = typename L::Floats;
@@ -113,7 +112,7 @@ class SgdRule {
 };
 
 // LAMB (You et al., arXiv:1904.00962), algorithm 2, phi the identity:
-//   u = fma(1 / c1, Ratio(g * scale), wd * p)    p' = fma(-(lr * ratio), u, p)
+//   u = fma(sqrt(c2) / c1, Ratio(g * scale), wd * p)    p' = fma(-(lr * ratio), u, p)
 template <typename L>
 class LambRule {
   using Floats = typename L::Floats;
@@ -123,13 +122,13 @@ class LambRule {
   explicit LambRule(const UpdateScalars& s)
       : moments_(s),
         scale_(L::Set(s.gradient_scale)),
-        inverse_correction1_(L::Set(s.inverse_correction1)),
+        correction_(L::Set(s.correction)),
         weight_decay_(L::Set(s.weight_decay)),
         minus_layer_rate_(L::Set(-s.layer_rate)) {}
 
   Floats Direction(const Floats& p, const Floats& g, Floats& m, Floats& v) const {
     const Floats ratio = moments_.Ratio(L::Mul(g, scale_), m, v);
-    return L::Fma(inverse_correction1_, ratio, L::Mul(weight_decay_, p));
+    return L::Fma(correction_, ratio, L::Mul(weight_decay_, p));
   }
   Floats Update(const Floats& p, const Floats& g, Floats& m, Floats& v) const {
     return L::Fma(minus_layer_rate_, Direction(p, g, m, v), p);
@@ -137,7 +136,7 @@ class LambRule {
 
  private:
   AdamMoments<L> moments_;
-  Floats scale_, inverse_correction1_, weight_decay_, minus_layer_rate_;
+  Floats scale_, correction_, weight_decay_, minus_layer_rate_;
 };
 
 // LARS (You et al., "Large Batch Training of Convolutional Networks", arXiv:1708.03888), algorithm 1:

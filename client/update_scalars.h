@@ -5,21 +5,22 @@
 
 namespace gemini::client {
 
-// c1 = 1 - beta1^t, c2 = 1 - beta2^t, of the betas as rounded to fp32; 1 - beta is exact then.
+// c1 = 1 - beta1^t, c2 = 1 - beta2^t, of the betas as rounded to fp32; 1 - beta is exact then. The corrections
+// stand in the scalars (Kingma and Ba, arXiv:1412.6980, end of section 2), which saves a division an element:
+//   (m / c1) / (sqrt(v / c2) + epsilon) = (sqrt(c2) / c1) * m / (sqrt(v) + epsilon * sqrt(c2))
 struct UpdateScalars {
   float gradient_scale;
   float beta1;
   float one_minus_beta1;
   float beta2;
   float one_minus_beta2;
-  float sqrt_correction2;  // sqrt(c2)
-  float epsilon;
-  float minus_step_size;      // -lr / c1
+  float corrected_epsilon;    // epsilon * sqrt(c2)
+  float correction;           // sqrt(c2) / c1
+  float minus_step_size;      // -lr * sqrt(c2) / c1
   float decay;                // 1 - lr * wd
   float weight_decay;         // wd
   float momentum;             // mu
   float minus_learning_rate;  // -lr
-  float inverse_correction1;  // 1 / c1
   float layer_rate;           // lr * ratio
   bool is_first;              // t == 1
 };

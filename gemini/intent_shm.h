@@ -27,7 +27,7 @@
 namespace gemini {
 
 // The arithmetic of client/update_kernel.h; raised when its bits change.
-inline constexpr uint64_t kUpdateKernelVersion = 2;
+inline constexpr uint64_t kUpdateKernelVersion = 3;
 
 inline constexpr int kNumIntentSlots = 2;
 // Head of a slot; behind it two words a tensor, its own (PackTensorIntent) and its trust ratio, then one a

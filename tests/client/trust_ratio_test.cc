@@ -46,9 +46,10 @@ float Direction(const UpdateSettings& s, float p, float grad, float m, float v) 
   const float beta2 = f(s.beta2);
   m = std::fmaf(beta1, m, (1 - beta1) * g);
   v = std::fmaf(beta2, v, (1 - beta2) * (g * g));
-  const float correction2 = f(std::sqrt(1 - std::pow(double{beta2}, t)));
-  const float ratio = m / (std::sqrt(v) / correction2 + f(s.epsilon));
-  return std::fmaf(f(1 / (1 - std::pow(double{beta1}, t))), ratio, f(s.weight_decay) * p);
+  const double root2 = std::sqrt(1 - std::pow(double{beta2}, t));
+  const float ratio = m / (std::sqrt(v) + f(s.epsilon * root2));
+  const float correction = f(root2 / (1 - std::pow(double{beta1}, t)));
+  return std::fmaf(correction, ratio, f(s.weight_decay) * p);
 }
 
 TEST_P(TrustRatioTest, SquaresAreThoseOfParameterAndDirectionInTheOrderOfTheNorm) {

@@ -63,30 +63,30 @@ Element Formula(const UpdateSettings& s, float p, float grad, float m, float v) 
   const double t = static_cast<double>(s.step);
   const float beta1 = f(s.beta1);
   const float beta2 = f(s.beta2);
-  const double c1 = 1 - std::pow(double{beta1}, t);
-  const double c2 = 1 - std::pow(double{beta2}, t);
+  const double root2 = std::sqrt(1 - std::pow(double{beta2}, t));
+  const double correction = root2 / (1 - std::pow(double{beta1}, t));
   const float scaled = grad * f(s.gradient_scale);
   const float decayed = std::fmaf(f(s.weight_decay), p, scaled);
   const auto ratio = [&](float g) {
     m = std::fmaf(beta1, m, (1 - beta1) * g);
     v = std::fmaf(beta2, v, (1 - beta2) * (g * g));
-    return m / (std::sqrt(v) / f(std::sqrt(c2)) + f(s.epsilon));
+    return m / (std::sqrt(v) + f(s.epsilon * root2));
   };
   switch (s.kind) {
     case OptimizerKind::kAdamW: {
       const float kept = p * f(1 - s.learning_rate * s.weight_decay);
-      p = std::fmaf(f(-s.learning_rate / c1), ratio(scaled), kept);
+      p = std::fmaf(f(-s.learning_rate * correction), ratio(scaled), kept);
       break;
     }
     case OptimizerKind::kAdam:
-      p = std::fmaf(f(-s.learning_rate / c1), ratio(decayed), p);
+      p = std::fmaf(f(-s.learning_rate * correction), ratio(decayed), p);
       break;
     case OptimizerKind::kSgd:
       m = s.step == 1 ? decayed : std::fmaf(f(s.momentum), m, decayed);
       p = std::fmaf(f(-s.learning_rate), m, p);
       break;
     case OptimizerKind::kLamb: {
-      const float u = std::fmaf(f(1 / c1), ratio(scaled), f(s.weight_decay) * p);
+      const float u = std::fmaf(f(correction), ratio(scaled), f(s.weight_decay) * p);
       p = std::fmaf(f(-s.learning_rate * s.trust_ratio), u, p);
       break;
     }
