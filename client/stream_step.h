@@ -80,15 +80,15 @@ struct StreamStep {
 
   template <ElementType kParam>
   GEMINI_INLINE static void StoreParam(const UpdateStreams& s, int64_t i, const Floats (&p)[2],
-                                       bool past_caches) {
+                                       bool past_caches, bool master_past_caches) {
     if constexpr (kParam == ElementType::kBf16) {
       typename L::Words high, low;
       L::Split(p[0], p[1], high, low);
       StoreWords(Words(s.new_param, i), high, past_caches);
-      StoreWords(Words(s.new_master, i), low, past_caches);
+      StoreWords(Words(s.new_master, i), low, master_past_caches);
     } else if constexpr (kParam == ElementType::kFp16) {
       StoreWords(Words(s.new_param, i), L::Fp16Of(p[0], p[1]), past_caches);
-      StoreFloats(static_cast<float*>(s.new_master) + i, p, past_caches);
+      StoreFloats(static_cast<float*>(s.new_master) + i, p, master_past_caches);
     } else {
       StoreFloats(static_cast<float*>(s.new_param) + i, p, past_caches);
     }

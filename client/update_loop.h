@@ -9,6 +9,7 @@
 #pragma once
 #include <cstdint>
 
+#include "client/staged_stores.h"
 #include "client/stream_step.h"
 #include "client/update_loops.h"
 #include "client/update_rules.h"
@@ -33,11 +34,12 @@ struct UpdateLoop {
       Streams::template MakeOneNaN<Rule>(fixed);
       x = fixed;
     }
-    Streams::template StoreParam<kParam>(s, i, x.p, stores.param_past_caches);
-    Streams::StoreFloats(s.new_exp_avg + i, x.m, stores.moments_past_caches);
-    if constexpr (Rule::kHasSecondMoment) {
-      Streams::StoreFloats(s.new_exp_avg_sq + i, x.v, stores.moments_past_caches);
-    }
+    using Stage = StagedStores<L, kParam, kGrad>;
+    Streams::template StoreParam<kParam>(s, i, x.p, stores.param_past_caches,
+                                         stores.param_past_caches && !Stage::kMasterWaits);
+    Streams::StoreFloats(s.new_exp_avg + i, x.m,
+                         stores.moments_past_caches && !Stage::kExpAvgWaits);
+    if constexpr (Rule::kHasSecondMoment) Streams::StoreFloats(s.new_exp_avg_sq + i, x.v, false);
   }
 
   // Whole steps only.
@@ -45,9 +47,14 @@ struct UpdateLoop {
   [[gnu::noinline]] static void Steps(const UpdateScalars& scalars, const UpdateStreams& streams,
                                       StoreKind stores, int64_t from, int64_t end) {
     const Rule rule(scalars);
-    const UpdateStreams s =
-        streams;  // Its own, that no store can change: addresses stay in registers.
-    for (int64_t i = from; i < end; i += kStep) Step<Rule, kParam, kGrad>(rule, s, i, stores);
+    StagedStores<L, kParam, kGrad> stage(streams, stores);
+    while (from < end) {
+      const int64_t count = stage.kBlock < end - from ? stage.kBlock : end - from;
+      const UpdateStreams block = stage.Begin(from);
+      for (int64_t i = 0; i < count; i += kStep) Step<Rule, kParam, kGrad>(rule, block, i, stores);
+      stage.End(from, count);
+      from += count;
+    }
   }
 
   template <typename Rule, ElementType kParam, ElementType kGrad>
