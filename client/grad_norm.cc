@@ -28,10 +28,13 @@ void AppendBlockSquares(absl::Span<const float> piece, std::vector<double>& bloc
                      block_squares);
 }
 
-double NormOf(absl::Span<const double> block_squares) {
-  double sum = 0;
+double AddInOrder(double sum, absl::Span<const double> block_squares) {
   for (const double squares : block_squares) sum += squares;
-  return std::sqrt(sum);
+  return sum;
+}
+
+double NormOf(absl::Span<const double> block_squares) {
+  return std::sqrt(AddInOrder(0, block_squares));
 }
 
 double ClipCoefficient(double norm, double max_norm) {

@@ -34,7 +34,10 @@ void AppendBlockSquares(ElementType type, const void* piece, int64_t count,
 // The same of fp32 elements.
 void AppendBlockSquares(absl::Span<const float> piece, std::vector<double>& block_squares);
 
-// Square root of the sum in order. NaN or infinity when any block is.
+// `sum` and the blocks behind it, in order. NaN or infinity when any is.
+double AddInOrder(double sum, absl::Span<const double> block_squares);
+
+// Square root of their sum in order.
 double NormOf(absl::Span<const double> block_squares);
 
 // The factor that clips a gradient of `norm` to `max_norm`: min(1, max_norm / (norm + 1e-6)) as in

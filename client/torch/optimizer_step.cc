@@ -58,21 +58,22 @@ absl::StatusOr<double> GradientNorm(ModelTensors& tensors, GradientSquares& grad
       for (size_t piece = 0; piece < pieces.size(); ++piece) {
         if (!has_gradient[pieces[piece].tensor]) continue;
         std::vector<double>& of_tensor = squares[pieces[piece].tensor];
+        const int64_t elements = tensors.tensors()[pieces[piece].tensor].info.num_elements;
+        of_tensor.reserve(static_cast<size_t>(NumNormBlocks(elements)));
         of_tensor.insert(of_tensor.end(), of_pieces[piece].begin(), of_pieces[piece].end());
       }
     }
   }
-  std::vector<double> all;
+  double sum = 0;
   for (size_t i = 0; i < squares.size(); ++i) {
     if (!std::isfinite(NormOf(squares[i]))) {
       return absl::OutOfRangeError(
           absl::StrCat("the gradient of ", tensors.tensors()[i].info.name,
                        " holds a NaN or an infinity: the step was not taken"));
     }
-    all.insert(all.end(), squares[i].begin(), squares[i].end());
-    squares[i] = {};
+    sum = AddInOrder(sum, squares[i]);
   }
-  const double norm = NormOf(all);
+  const double norm = std::sqrt(sum);
   if (!std::isfinite(norm)) {
     return absl::OutOfRangeError("the norm of all gradients overflows: the step was not taken");
   }
