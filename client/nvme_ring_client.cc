@@ -30,6 +30,10 @@ void FutexWait(const std::atomic<uint32_t>& word, uint32_t seen, uint32_t bits,
   ::syscall(SYS_futex, &word, FUTEX_WAIT_BITSET, seen, &until, nullptr, bits);
 }
 
+absl::Status FailedIo(absl::StatusCode code) {
+  return absl::Status(code, "the server's I/O failed; its log says why");
+}
+
 }  // namespace
 
 NvmeRingClient::NvmeRingClient(const SpaceMemory& memory, UniqueFd kick,
@@ -42,22 +46,45 @@ NvmeRingClient::NvmeRingClient(const SpaceMemory& memory, UniqueFd kick,
 
 absl::Status NvmeRingClient::Transfer(IoOperation operation, SlotId host_slot, SlotId nvme_slot) {
   const bool reads = operation == IoOperation::kRead;
-  uint64_t contents = 0;
-  if (!reads) contents = checksums_ ? PackContents(ChecksumOf(host_slot)) : kUncheckedContents;
-  GEMINI_ASSIGN_OR_RETURN(const uint64_t sequence,
-                          Submit(operation, host_slot, nvme_slot, contents));
-  const absl::StatusOr<Completion> done = AwaitCompletion(sequence);
-  absl::Status status = done.status();
-  if (done.ok() && done->code != absl::StatusCode::kOk) {
-    const bool empty = reads && done->code == absl::StatusCode::kDataLoss && done->contents == 0;
-    status = absl::Status(done->code, empty ? "no write of it was completed"
-                                            : "the server's I/O failed; its log says why");
-  } else if (done.ok() && reads && checksums_) {
-    status = CheckRead(host_slot, done->contents);
-  }
+  const absl::Status status = reads ? Read(host_slot, nvme_slot) : Write(host_slot, nvme_slot);
   if (status.ok()) return status;
   return absl::Status(status.code(), absl::StrCat(reads ? "read NVME slot " : "write NVME slot ",
                                                   nvme_slot.value(), ": ", status.message()));
+}
+
+absl::Status NvmeRingClient::Read(SlotId host_slot, SlotId nvme_slot) {
+  GEMINI_ASSIGN_OR_RETURN(const Completion done, Move(IoOperation::kRead, host_slot, nvme_slot, 0));
+  if (done.code == absl::StatusCode::kDataLoss && done.contents == 0) {
+    return absl::DataLossError("no write of it was completed");
+  }
+  if (done.code != absl::StatusCode::kOk) return FailedIo(done.code);
+  return checksums_ ? CheckRead(host_slot, done.contents) : absl::OkStatus();
+}
+
+absl::Status NvmeRingClient::Write(SlotId host_slot, SlotId nvme_slot) {
+  uint64_t contents = checksums_ ? 0 : kUncheckedContents;
+  if (checksums_ && memory_.shape().chunk_bytes >= kLateChecksumBytes) {
+    GEMINI_ASSIGN_OR_RETURN(const uint64_t sequence,
+                            Submit(IoOperation::kWrite, host_slot, nvme_slot, 0));
+    contents = PackContents(ChecksumOf(host_slot));
+    memory_.ring()[sequence % kIoRingEntries].contents.store(contents, std::memory_order_relaxed);
+    GEMINI_ASSIGN_OR_RETURN(const Completion done, AwaitCompletion(sequence));
+    if (done.code != absl::StatusCode::kOk) return FailedIo(done.code);
+    if (done.contents == contents) return absl::OkStatus();
+    // The disk was faster, and the slot has no contents: again, with the word, which is known now.
+  }
+  if (contents == 0) contents = PackContents(ChecksumOf(host_slot));
+  GEMINI_ASSIGN_OR_RETURN(const Completion done,
+                          Move(IoOperation::kWrite, host_slot, nvme_slot, contents));
+  return done.code == absl::StatusCode::kOk ? absl::OkStatus() : FailedIo(done.code);
+}
+
+absl::StatusOr<NvmeRingClient::Completion> NvmeRingClient::Move(IoOperation operation,
+                                                                SlotId host_slot, SlotId nvme_slot,
+                                                                uint64_t contents) {
+  GEMINI_ASSIGN_OR_RETURN(const uint64_t sequence,
+                          Submit(operation, host_slot, nvme_slot, contents));
+  return AwaitCompletion(sequence);
 }
 
 uint32_t NvmeRingClient::ChecksumOf(SlotId host_slot) const {

@@ -4,7 +4,7 @@
 // Checks: with each write goes the CRC32C of the HOST slot, and each read is compared with that of the write that
 //         filled the NVMe slot: from memory to memory, so whatever changed a byte between is found.
 // Thread: any; up to kIoRingEntries transfers are under way at once, more wait for room. The calling thread
-//         computes the checksum.
+//         computes the checksum: of a chunk of kLateChecksumBytes or more that is written, while the disk is at it.
 // Errors: the server's, RESOURCE_EXHAUSTED among them. DATA_LOSS: the disk failed, no whole write of the slot was
 //         completed, or a read brought other bytes than were written. ABORTED: the lease was fenced.
 //         UNAVAILABLE: the server is gone, noticed within a second, or a transfer takes longer than
@@ -31,6 +31,8 @@ class NvmeRingClient {
  public:
   // A full ring of 4 MiB chunks, behind a slow disk's 20 MB/s.
   static constexpr absl::Duration kStuckAfter = absl::Seconds(60);
+  // Smaller ones take a few microseconds, and may be written before their checksum is there.
+  static constexpr int64_t kLateChecksumBytes = int64_t{256} << 10;
 
   // `memory` and `connection` outlive this. `generation` is that of the lease. Without `checksums` nothing is
   // computed or compared.
@@ -49,11 +51,15 @@ class NvmeRingClient {
  private:
   struct Completion {
     absl::StatusCode code;
-    uint64_t contents;  // Of a read's NVMe slot.
+    uint64_t contents;  // Of the NVMe slot; a read's as it began.
   };
+  absl::Status Read(SlotId host_slot, SlotId nvme_slot);
+  absl::Status Write(SlotId host_slot, SlotId nvme_slot);
   absl::StatusOr<uint64_t> Submit(IoOperation operation, SlotId host_slot, SlotId nvme_slot,
                                   uint64_t contents);
   absl::StatusOr<Completion> AwaitCompletion(uint64_t sequence);
+  absl::StatusOr<Completion> Move(IoOperation operation, SlotId host_slot, SlotId nvme_slot,
+                                  uint64_t contents);
   uint32_t ChecksumOf(SlotId host_slot) const;
   // Judges a read that the server calls good.
   absl::Status CheckRead(SlotId host_slot, uint64_t contents) const;

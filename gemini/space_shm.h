@@ -32,7 +32,9 @@ struct IoEntryShm {
   std::atomic<uint64_t> operation;  // IoOperation.
   std::atomic<uint64_t> host_slot;
   std::atomic<uint64_t> nvme_slot;
-  std::atomic<uint64_t> contents;  // A write: the slot's contents word from now on. A read: 0.
+  // A write: the slot's contents word from its completion on; 0 as long as the client does not know it. The server
+  // looks when the write is done: if it still finds 0, so does who reads the slot. A read: 0.
+  std::atomic<uint64_t> contents;
 };
 static_assert(sizeof(IoEntryShm) == 32);
 
@@ -41,6 +43,7 @@ static_assert(sizeof(IoEntryShm) == 32);
 inline constexpr uint64_t kUncheckedContents = uint64_t{1} << 33;
 constexpr uint64_t PackContents(uint32_t crc32c) { return uint64_t{1} << 32 | crc32c; }
 constexpr bool HasChecksum(uint64_t contents) { return contents >> 32 == 1; }
+constexpr bool IsContents(uint64_t word) { return HasChecksum(word) || word == kUncheckedContents; }
 
 // Head of the client segment. Behind it, each at the offset that ClientSegmentLayout gives: the ring,
 // the residency words, the commit words, the records, the intent's two slots.

@@ -41,7 +41,7 @@ absl::StatusOr<Space::Transfer> Space::Validate(const IoEntryShm& shared) const 
   const uint64_t contents = shared.contents.load(std::memory_order_relaxed);
   const bool reads = operation == static_cast<uint64_t>(IoOperation::kRead) && contents == 0;
   const bool writes = operation == static_cast<uint64_t>(IoOperation::kWrite) &&
-                      (HasChecksum(contents) || contents == kUncheckedContents);
+                      (contents == 0 || IsContents(contents));
   // Without texts: a status that has one is an allocation.
   if (!(reads || writes) || host_slot >= static_cast<uint64_t>(plan_.host_slots) ||
       nvme_slot >= static_cast<uint64_t>(plan_.nvme_slots)) {
@@ -55,7 +55,7 @@ absl::StatusOr<Space::Transfer> Space::Validate(const IoEntryShm& shared) const 
   const TierExtent& extent = memory_.nvme.extents[place.extent];
   return Transfer{.nvme_slot = static_cast<int64_t>(nvme_slot),
                   .nvme_place = extent.place,
-                  .contents = reads ? found : contents,
+                  .found = reads ? found : 0,
                   .transfer = {.operation = static_cast<IoOperation>(operation),
                                .host_fd = slab.fd.get(),
                                .host_offset_bytes =
@@ -94,10 +94,13 @@ absl::StatusOr<Space::Transfer> Space::TakeRequest() {
 }
 
 void Space::Complete(const Transfer& taken, absl::StatusCode code) {
-  const bool is_filled =
-      taken.transfer.operation == IoOperation::kWrite && code == absl::StatusCode::kOk;
-  if (is_filled) memory_.nvme_contents[taken.nvme_slot] = taken.contents;
-  Report(taken.sequence, code, taken.contents);
+  uint64_t contents = taken.found;
+  if (taken.transfer.operation == IoOperation::kWrite && code == absl::StatusCode::kOk) {
+    const uint64_t word = entry(taken.sequence).contents.load(std::memory_order_relaxed);
+    contents = IsContents(word) ? word : 0;
+    memory_.nvme_contents[taken.nvme_slot] = contents;
+  }
+  Report(taken.sequence, code, contents);
 }
 
 void Space::Report(uint64_t sequence, absl::StatusCode code, uint64_t contents) {

@@ -33,14 +33,15 @@ class Space {
     uint64_t sequence = 0;
     int64_t nvme_slot = 0;
     int64_t nvme_place = 0;  // TierExtent::place of that slot.
-    uint64_t contents = 0;   // What a write brings, or a read finds.
+    uint64_t found = 0;      // A read: the slot's contents word.
     NvmeTransfer transfer;
   };
   // Takes one request off the ring; it is in flight until Complete. NOT_FOUND: none is waiting.
   // INVALID_ARGUMENT: it was invalid; DATA_LOSS: it reads a slot that no write has filled; it is completed with
   // that. FAILED_PRECONDITION: the client wrote a tail that no honest one writes; the ring is dead.
   absl::StatusOr<Transfer> TakeRequest();
-  // From here on the slot of a write that is OK has its contents; of another it has none.
+  // From here on the slot of a write that is OK has the contents of its entry's word, which the client may have stored
+  // since; none if that is no contents word, or the write failed.
   void Complete(const Transfer& taken, absl::StatusCode code);
   int64_t in_flight() const { return in_flight_; }
 

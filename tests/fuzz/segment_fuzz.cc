@@ -194,7 +194,8 @@ void CheckRing() {
     GEMINI_CHECK(transfer.nvme_offset_bytes >= 0 && transfer.nvme_offset_bytes % kChunkBytes == 0 &&
                  transfer.nvme_offset_bytes < kSlots[Tier::kNvme] / 2 * kChunkBytes);
     GEMINI_CHECK(request->nvme_slot >= 0 && request->nvme_slot < kSlots[Tier::kNvme]);
-    GEMINI_CHECK(request->contents != 0);
+    const bool reads = transfer.operation == IoOperation::kRead;
+    GEMINI_CHECK(reads == (request->found != 0));
     space.Complete(*request, taken % 3 == 2 ? absl::StatusCode::kDataLoss : absl::StatusCode::kOk);
   }
   space.Fence(2);
@@ -268,6 +269,7 @@ std::vector<std::string> Seeds() {
   Submit(1, IoOperation::kRead, 9, 2, 0);
   Submit(2, IoOperation::kWrite, 0, 11, kUncheckedContents);
   Submit(3, IoOperation::kRead, 4, 5, 0);
+  Submit(4, IoOperation::kWrite, 4, 5, 0);
   WriteTimelineEvent(Memory().ring(), {.lane = TimelineLane::kFetch,
                                        .subject = 5,
                                        .begin_ns = 100,

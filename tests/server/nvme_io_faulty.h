@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <utility>
 
@@ -51,19 +52,25 @@ class NvmeFaults {
   // From now on every write at that offset of an extent fails: EIO.
   void BreakPlace(int64_t nvme_offset_bytes) { broken_offset_bytes_ = nvme_offset_bytes; }
   int64_t writes_to_broken_place() const { return writes_to_broken_place_; }
+  // Runs `action` in the server's thread once it has taken the next request, before anything is moved.
+  void AtNextSubmit(std::function<void()> action) { at_submit_ = std::move(action); }
   // Whether the armed transfer was submitted; and how many were, since Arm.
   bool fired() const { return nth_ > 0 && submitted_ >= nth_; }
   int64_t submitted() const { return submitted_; }
 
  private:
   friend class NvmeIoFaulty;
-  bool NextGoesWrong() { return ++submitted_ == nth_; }
+  bool NextGoesWrong() {
+    if (const auto action = std::exchange(at_submit_, nullptr)) action();
+    return ++submitted_ == nth_;
+  }
   bool IsBroken(const NvmeTransfer& transfer) {
     const bool broken = transfer.operation == IoOperation::kWrite &&
                         transfer.nvme_offset_bytes == broken_offset_bytes_;
     writes_to_broken_place_ += broken ? 1 : 0;
     return broken;
   }
+  std::function<void()> at_submit_;  // Behind the ring's release order.
   std::atomic<NvmeFault> fault_ = NvmeFault::kFails;
   std::atomic<int64_t> nth_ = 0;
   std::atomic<int64_t> submitted_ = 0;

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// The client's end of the ring against a server that this test plays, word by word.
+#include "client/nvme_ring_client.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstring>
+#include <future>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "gemini/crc32c.h"
+#include "gtest/gtest.h"
+#include "tests/status_matchers.h"
+
+namespace gemini::client {
+namespace {
+
+constexpr uint64_t kGeneration = 5;
+
+class NvmeRingClientTest : public ::testing::TestWithParam<int64_t> {
+ protected:
+  void SetUp() override {
+    const SpaceShape shape = {.chunk_bytes = GetParam(),
+                              .num_bundles = 1,
+                              .host_slots = 2,
+                              .nvme_slots = 2,
+                              .slots_per_slab = 2};
+    const auto memfd = [](int64_t size_bytes) {
+      UniqueFd fd(::memfd_create("test", MFD_CLOEXEC));
+      EXPECT_EQ(::ftruncate(fd.get(), size_bytes), 0);
+      return fd;
+    };
+    const UniqueFd client = memfd(ClientSegmentLayout(1, 0).size_bytes);
+    const UniqueFd server = memfd(sizeof(ServerSegmentShm));
+    std::vector<UniqueFd> slabs;
+    slabs.push_back(memfd(2 * shape.chunk_bytes));
+    ASSERT_OK_AND_ASSIGN(server_map_, MappedMemory::Map(server.get(), sizeof(ServerSegmentShm),
+                                                        MappedMemory::Access::kReadWrite));
+    this->server().generation = kGeneration;
+    ASSERT_OK_AND_ASSIGN(SpaceMemory memory,
+                         SpaceMemory::Map(shape, client.get(), server.get(), slabs));
+    memory_.emplace(std::move(memory));
+    std::array<int, 2> sockets = {};
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets.data()), 0);
+    peer_ = UniqueFd(sockets[1]);
+    connection_.emplace(UniqueFd(sockets[0]));
+    kick_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    client_.emplace(*memory_, UniqueFd(::dup(kick_.get())), *connection_, kGeneration,
+                    /*checksums=*/true);
+    std::memset(memory_->slot_address(SlotId(1)), 7, static_cast<size_t>(GetParam()));
+    expected_ =
+        PackContents(Crc32c({memory_->slot_address(SlotId(1)), static_cast<size_t>(GetParam())}));
+  }
+
+  ServerSegmentShm& server() { return *reinterpret_cast<ServerSegmentShm*>(server_map_.data()); }
+  std::future<absl::Status> Write() {
+    return std::async(std::launch::async, [this] {
+      return client_->Transfer(IoOperation::kWrite, SlotId(1), SlotId(0));
+    });
+  }
+  // Waits for the next request and returns its entry.
+  IoEntryShm& AwaitRequest() {
+    pollfd ready = {.fd = kick_.get(), .events = POLLIN, .revents = 0};
+    EXPECT_EQ(::poll(&ready, 1, /*timeout=*/10'000), 1) << "no request within 10 s";
+    uint64_t kicks = 0;
+    EXPECT_EQ(::read(kick_.get(), &kicks, sizeof(kicks)), 8);
+    EXPECT_EQ(kicks, 1u);
+    return memory_->ring()[taken_++];
+  }
+  // Of the last request. The client looks again within 200 ms without being woken.
+  void Complete(absl::StatusCode code, uint64_t contents) {
+    server().contents[taken_ - 1] = contents;
+    server().completions[taken_ - 1] = PackCompletion(taken_ - 1, static_cast<int>(code));
+    ++server().completion_count;
+  }
+
+  MappedMemory server_map_;
+  std::optional<SpaceMemory> memory_;
+  UniqueFd peer_, kick_;
+  std::optional<Connection> connection_;
+  std::optional<NvmeRingClient> client_;
+  uint64_t expected_ = 0;
+  uint64_t taken_ = 0;
+};
+
+INSTANTIATE_TEST_SUITE_P(Sizes, NvmeRingClientTest,
+                         ::testing::Values(4096, NvmeRingClient::kLateChecksumBytes));
+
+TEST_P(NvmeRingClientTest, AWriteHasItsChecksumWhenItIsDone) {
+  std::future<absl::Status> write = Write();
+  IoEntryShm& entry = AwaitRequest();
+  const bool is_late = GetParam() >= NvmeRingClient::kLateChecksumBytes;
+  while (is_late && entry.contents == 0) std::this_thread::yield();
+  EXPECT_EQ(entry.contents, expected_);
+  Complete(absl::StatusCode::kOk, entry.contents);
+  EXPECT_OK(write.get());
+  EXPECT_EQ(memory_->header()->submit_tail, 1u);
+}
+
+class LateChecksumTest : public NvmeRingClientTest {};
+
+INSTANTIATE_TEST_SUITE_P(Sizes, LateChecksumTest,
+                         ::testing::Values(NvmeRingClient::kLateChecksumBytes));
+
+TEST_P(LateChecksumTest, AWriteThatWasDoneBeforeItIsDoneAgain) {
+  std::future<absl::Status> write = Write();
+  AwaitRequest();
+  Complete(absl::StatusCode::kOk, 0);  // As if it had come too late.
+  IoEntryShm& again = AwaitRequest();
+  EXPECT_EQ(again.operation, static_cast<uint64_t>(IoOperation::kWrite));
+  EXPECT_EQ(again.host_slot, 1u);
+  EXPECT_EQ(again.nvme_slot, 0u);
+  EXPECT_EQ(again.contents, expected_);
+  Complete(absl::StatusCode::kOk, expected_);
+  EXPECT_OK(write.get());
+}
+
+TEST_P(NvmeRingClientTest, AWriteThatFailedIsNotDoneAgain) {
+  std::future<absl::Status> write = Write();
+  AwaitRequest();
+  Complete(absl::StatusCode::kResourceExhausted, 0);
+  EXPECT_THAT(write.get(), StatusIs(absl::StatusCode::kResourceExhausted));
+  EXPECT_EQ(memory_->header()->submit_tail, 1u);
+}
+
+}  // namespace
+}  // namespace gemini::client
