@@ -37,7 +37,7 @@ void AppendBlockSquares(absl::Span<const float> piece, std::vector<double>& bloc
 // `sum` and the blocks behind it, in order. NaN or infinity when any is.
 double AddInOrder(double sum, absl::Span<const double> block_squares);
 
-// Square root of their sum in order.
+// The square root of the sum of `block_squares` in order; NaN or infinity when any is.
 double NormOf(absl::Span<const double> block_squares);
 
 // The factor that clips a gradient of `norm` to `max_norm`: min(1, max_norm / (norm + 1e-6)) as in

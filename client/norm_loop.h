@@ -49,7 +49,9 @@ struct NormLoop {
           // The next four blocks, in the order of memory; behind the end it is a hint without effect.
           const int64_t ahead = at + kAtOnce * kBlock + i * kAtOnce + block * kStep;
           for (int64_t byte = 0; byte < kStep * kElementBytes; byte += 64) {
-            __builtin_prefetch(static_cast<const char*>(values) + ahead * kElementBytes + byte);
+            const auto address = reinterpret_cast<uintptr_t>(values) +
+                                 static_cast<uintptr_t>(ahead * kElementBytes + byte);
+            __builtin_prefetch(reinterpret_cast<const void*>(address));
           }
           AddStep<kType>(values, at + block * kBlock + i, lanes[block]);
         }

@@ -82,6 +82,16 @@ TEST_F(NvmeChecksumTest, ABitThatFlipsOnTheWayBackLosesThatChunkAloneAndForGood)
   ExpectLost(Param(1));
 }
 
+// Their checksums are computed while they are written.
+TEST_F(NvmeChecksumTest, LargeChunksComeBackAsOftenAsTheyAreAskedFor) {
+  chunk_bytes_ = NvmeRingClient::kLateChecksumBytes;
+  Open(/*host_slots=*/4);
+  if (HasFatalFailure()) return;
+  for (int64_t i = 0; i < 5 * kBundles; ++i) ExpectTag(Param(i % kBundles), i % kBundles);
+  EXPECT_EQ(Damage(), std::pair(int64_t{0}, ChunkId()));
+  EXPECT_GE(faults_.submitted(), 5 * kBundles / 2);
+}
+
 TEST_F(NvmeChecksumTest, ABitThatFlipsOnTheWayOutIsFoundWhenTheChunkComesBack) {
   faults_.Arm(NvmeFault::kFlipsBit, 2);  // The second to be spilled.
   Open(/*host_slots=*/4);

@@ -47,11 +47,13 @@ TEST(SpaceShmTest, AContentsWordTellsAChecksumFromNoneAndFromNoContents) {
   EXPECT_EQ(PackContents(0x12345678), 0x1'1234'5678u);
   for (const uint32_t crc : {0u, 1u, 0x8000'0000u, ~0u}) {
     EXPECT_TRUE(HasChecksum(PackContents(crc)));
+    EXPECT_TRUE(IsContents(PackContents(crc)));
     EXPECT_EQ(static_cast<uint32_t>(PackContents(crc)), crc);
   }
   for (const uint64_t word :
        {uint64_t{0}, kUncheckedContents, ~uint64_t{0}, uint64_t{0xffffffff}}) {
     EXPECT_FALSE(HasChecksum(word));
+    EXPECT_EQ(IsContents(word), word == kUncheckedContents);
   }
 }
 

@@ -15,11 +15,13 @@
 #include <memory>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "gemini/errno_status.h"
 #include "gemini/layout.h"
+#include "gemini/mutex.h"
 #include "gemini/unique_fd.h"
 #include "server/nvme_io.h"
 #include "server/server_options.h"
@@ -53,7 +55,10 @@ class NvmeFaults {
   void BreakPlace(int64_t nvme_offset_bytes) { broken_offset_bytes_ = nvme_offset_bytes; }
   int64_t writes_to_broken_place() const { return writes_to_broken_place_; }
   // Runs `action` in the server's thread once it has taken the next request, before anything is moved.
-  void AtNextSubmit(std::function<void()> action) { at_submit_ = std::move(action); }
+  void AtNextSubmit(std::function<void()> action) {
+    MutexLock lock(mutex_);
+    at_submit_ = std::move(action);
+  }
   // Whether the armed transfer was submitted; and how many were, since Arm.
   bool fired() const { return nth_ > 0 && submitted_ >= nth_; }
   int64_t submitted() const { return submitted_; }
@@ -61,7 +66,12 @@ class NvmeFaults {
  private:
   friend class NvmeIoFaulty;
   bool NextGoesWrong() {
-    if (const auto action = std::exchange(at_submit_, nullptr)) action();
+    std::function<void()> action;
+    {
+      MutexLock lock(mutex_);
+      action = std::exchange(at_submit_, nullptr);
+    }
+    if (action) action();
     return ++submitted_ == nth_;
   }
   bool IsBroken(const NvmeTransfer& transfer) {
@@ -70,7 +80,8 @@ class NvmeFaults {
     writes_to_broken_place_ += broken ? 1 : 0;
     return broken;
   }
-  std::function<void()> at_submit_;  // Behind the ring's release order.
+  Mutex mutex_;
+  std::function<void()> at_submit_ ABSL_GUARDED_BY(mutex_);
   std::atomic<NvmeFault> fault_ = NvmeFault::kFails;
   std::atomic<int64_t> nth_ = 0;
   std::atomic<int64_t> submitted_ = 0;
