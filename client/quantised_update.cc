@@ -27,7 +27,7 @@ void* After(void* stream, int64_t bytes) { return After(static_cast<char*>(strea
 UpdateStreams BlockStreams(const UpdateStreams& s, int64_t begin, float* exp_avg,
                            float* exp_avg_sq) {
   const int64_t param_bytes = begin * ElementBytes(s.param_type);
-  const int64_t master_bytes = begin * (s.param_type == ElementType::kBf16 ? 2 : 4);
+  const int64_t master_bytes = begin * MasterBytes(s.param_type);
   return {.param_type = s.param_type,
           .grad_type = s.grad_type,
           .param = After(s.param, param_bytes),

@@ -18,7 +18,7 @@ namespace gemini::client {
 template <typename L, ElementType kParam, ElementType kGrad>
 class StagedStores {
  public:
-  static constexpr int64_t kBlock = 128;  // 1 KiB at most waits of a stream; 64 to 256 are as fast.
+  static constexpr int64_t kBlock = 128;  // 512 bytes of a stream at most; 64 to 256 are as fast.
   // Straight: the parameter; the fp32 master, or exp_avg where that is its width's only one.
   static constexpr bool kMasterWaits = kParam == ElementType::kBf16;
   static constexpr bool kExpAvgWaits = kParam != ElementType::kBf16;
@@ -48,15 +48,16 @@ class StagedStores {
   // Sends what waits of the block at `from`: `count` elements, whole steps.
   [[gnu::always_inline]] void End(int64_t from, int64_t count) const {
     const UpdateStreams& s = streams_;
-    if (master_waits_)
+    if (master_waits_) {
       Send(master_, After(s.new_master, from * kMasterBytes), count * kMasterBytes);
+    }
     if (exp_avg_waits_) Send(exp_avg_, s.new_exp_avg + from, count * 4);
     if (exp_avg_sq_waits_) Send(exp_avg_sq_, s.new_exp_avg_sq + from, count * 4);
   }
 
  private:
   static constexpr int64_t kParamBytes = ElementBytes(kParam);
-  static constexpr int64_t kMasterBytes = kParam == ElementType::kBf16 ? 2 : 4;
+  static constexpr int64_t kMasterBytes = MasterBytes(kParam);
 
   // A stream's address `bytes` further on; null stays null.
   template <typename T>

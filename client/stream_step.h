@@ -114,7 +114,7 @@ struct StreamStep {
 
     Padded(const UpdateStreams& s, int64_t from, int64_t count) {
       Take(s.param, from, count, ElementBytes(s.param_type), param);
-      Take(s.master, from, count, MasterBytes(s), master);
+      Take(s.master, from, count, MasterBytes(s.param_type), master);
       Take(s.grad, from, count, ElementBytes(s.grad_type), grad);
       Take(s.exp_avg, from, count, 4, exp_avg);
       Take(s.exp_avg_sq, from, count, 4, exp_avg_sq);
@@ -134,15 +134,12 @@ struct StreamStep {
     }
     void Give(const UpdateStreams& s, int64_t from, int64_t count) const {
       Put(param, from, count, ElementBytes(s.param_type), s.new_param);
-      Put(master, from, count, MasterBytes(s), s.new_master);
+      Put(master, from, count, MasterBytes(s.param_type), s.new_master);
       Put(exp_avg, from, count, 4, s.new_exp_avg);
       Put(exp_avg_sq, from, count, 4, s.new_exp_avg_sq);
     }
 
    private:
-    static int64_t MasterBytes(const UpdateStreams& s) {
-      return s.param_type == ElementType::kBf16 ? 2 : 4;
-    }
     static void Take(const void* stream, int64_t from, int64_t count, int64_t bytes, float* to) {
       if (stream == nullptr) return;
       std::memcpy(to, static_cast<const char*>(stream) + from * bytes,

@@ -42,7 +42,7 @@ StoreKind StoresOf(const UpdateStreams& s) {
   stores.moments_past_caches = s.new_exp_avg != s.exp_avg &&
                                (s.new_exp_avg_sq == nullptr || s.new_exp_avg_sq != s.exp_avg_sq);
   const int64_t param_bytes = ElementBytes(s.param_type);
-  const int64_t master_bytes = s.param_type == ElementType::kBf16 ? 2 : 4;
+  const int64_t master_bytes = MasterBytes(s.param_type);
   const auto when = [](bool condition, const void* stream) { return condition ? stream : nullptr; };
   const int64_t head = CommonHead({{{when(stores.param_past_caches, s.new_param), param_bytes},
                                     {when(stores.param_past_caches, s.new_master), master_bytes},

@@ -3,6 +3,8 @@
 // the same elements of one tensor.
 // Ownership: the caller's; nothing is kept. Alignment: of the element; NVMe and GPU want more, this does not.
 #pragma once
+#include <cstdint>
+
 #include "gemini/element_type.h"
 
 namespace gemini::client {
@@ -26,5 +28,10 @@ struct UpdateStreams {
   float* new_exp_avg = nullptr;
   float* new_exp_avg_sq = nullptr;
 };
+
+// Bytes of an element of the master of such a parameter. Always inlined: sources of the instruction sets use it.
+[[gnu::always_inline]] constexpr int64_t MasterBytes(ElementType param_type) {
+  return param_type == ElementType::kBf16 ? 2 : 4;
+}
 
 }  // namespace gemini::client

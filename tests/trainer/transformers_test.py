@@ -103,10 +103,11 @@ class TransformersTest(train_program.TrainTest):
         # A rounding decides which side of 0 an input of OPT's ReLU is on where it is that near, and then some losses
         # are others by 6e-5 or 2e-4: so it is with half of transformers' own nudged models, and on some processors
         # with this one. Losses must be those of one of them.
-        for seed in (None, *range(16)):
+        nudges = range(16) if exact and config["activation_function"] == "relu" else ()
+        for seed in (None, *nudges):
             expected, trained = oracle_losses(model, accumulate, dtype, nudged_by=seed)
             worst = max(abs(a - b) / abs(b) for a, b in zip(ours, expected, strict=True))
-            if worst < bound or not exact:
+            if worst < bound:
                 break
         print(f"{name}, {precision}, moments {moments}, accumulate {accumulate}, nudged by {seed}: "
               f"largest relative difference of loss {worst:.2e}; losses {expected[0]:.5f} to {expected[-1]:.5f}", flush=True)
