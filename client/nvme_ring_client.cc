@@ -63,7 +63,8 @@ absl::Status NvmeRingClient::Read(SlotId host_slot, SlotId nvme_slot) {
 
 absl::Status NvmeRingClient::Write(SlotId host_slot, SlotId nvme_slot) {
   uint64_t contents = checksums_ ? 0 : kUncheckedContents;
-  if (checksums_ && memory_.shape().chunk_bytes >= kLateChecksumBytes) {
+  if (checksums_ && memory_.shape().chunk_bytes >= kLateChecksumBytes &&
+      early_checksums_.fetch_sub(1, std::memory_order_relaxed) <= 0) {
     GEMINI_ASSIGN_OR_RETURN(const uint64_t sequence,
                             Submit(IoOperation::kWrite, host_slot, nvme_slot, 0));
     contents = PackContents(ChecksumOf(host_slot));
@@ -72,6 +73,7 @@ absl::Status NvmeRingClient::Write(SlotId host_slot, SlotId nvme_slot) {
     if (done.code != absl::StatusCode::kOk) return FailedIo(done.code);
     if (done.contents == contents) return absl::OkStatus();
     // The disk was faster, and the slot has no contents: again, with the word, which is known now.
+    early_checksums_.store(kEarlyChecksums, std::memory_order_relaxed);
   }
   if (contents == 0) contents = PackContents(ChecksumOf(host_slot));
   GEMINI_ASSIGN_OR_RETURN(const Completion done,

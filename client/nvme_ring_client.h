@@ -33,6 +33,9 @@ class NvmeRingClient {
   static constexpr absl::Duration kStuckAfter = absl::Seconds(60);
   // Smaller ones take a few microseconds, and may be written before their checksum is there.
   static constexpr int64_t kLateChecksumBytes = int64_t{256} << 10;
+  // After a write whose checksum came too late, for so many the checksum is computed first: a "disk" that is always
+  // faster (a page cache) takes little more than each write once.
+  static constexpr int64_t kEarlyChecksums = 64;
 
   // `memory` and `connection` outlive this. `generation` is that of the lease. Without `checksums` nothing is
   // computed or compared.
@@ -71,6 +74,8 @@ class NvmeRingClient {
   const uint64_t generation_;
   const bool checksums_;
   std::atomic<bool> broken_{false};
+  // Large writes to come whose checksum is computed first; 0 or less: none.
+  std::atomic<int64_t> early_checksums_{0};
   Mutex mutex_;
   std::condition_variable entry_freed_;
   uint64_t next_sequence_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -3,9 +3,9 @@
 // Client segment: created by the server, zero-filled, written by the space's client alone. The server
 //   reads it with no trust: every 64-bit word copied once, then validated.
 // Server segment: written by the server alone (F_SEAL_FUTURE_WRITE), mapped read-only by the client.
-// Ordering: a submission entry is complete before submit_tail is stored with release order; a
-//   completion word is stored with release order behind its contents word, and before completion_count is
-//   raised and woken.
+// Ordering: a submission entry, but for a write's contents word, is complete before submit_tail is stored
+//   with release order; a completion word is stored with release order behind its contents word, and before
+//   completion_count is raised and woken.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -33,7 +33,7 @@ struct IoEntryShm {
   std::atomic<uint64_t> host_slot;
   std::atomic<uint64_t> nvme_slot;
   // A write: the slot's contents word from its completion on; 0 as long as the client does not know it. The server
-  // looks when the write is done: if it still finds 0, so does who reads the slot. A read: 0.
+  // looks when the write is done: if it still finds 0, the slot has no contents then. A read: 0.
   std::atomic<uint64_t> contents;
 };
 static_assert(sizeof(IoEntryShm) == 32);

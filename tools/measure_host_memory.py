@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures what a parameter costs in HOST memory: gemini-train on two models, watched from outside.
 
-  tools/measure_host_memory.py [--moments 8bit] [--small BLOCKSxWIDTH] [--large BLOCKSxWIDTH]
+  tools/measure_host_memory.py [--moments 8bit] [--small BLOCKSxWIDTH] [--large BLOCKSxWIDTH] [--sequence TOKENS]
 
 The models are GPT-2's shape with random bf16 weights, made in build/host_memory; the larger one needs 13 GiB
 of memory and 2 GB of disk. Both runs take two steps of one sequence of 64 tokens, with recomputation, from
-an embedded server, so that server and client are one process. Every 10 ms it looks at
+an embedded server, so that server and client are one process. (Without AVX-512 LibTorch multiplies bf16 matrices
+at a hundredth of that speed: give it a --sequence of 8 there.) Every 10 ms it looks at
   slabs    all memory files of the process but DEVICE's arena: chunks of all kinds, spare slots, tables;
   anon     RssAnon: its own pages, and those of libraries that it has changed: what no kernel can drop;
   file     RssFile: all other pages of programs and libraries that it has mapped, shared ones, too.
@@ -35,7 +36,6 @@ PAUSE_S = 0.01  # Between looks at the process' own pages.
 SLAB_PAUSE_S = 0.1  # Between looks at its memory files, of which there are many.
 VOCABULARY = 8192
 POSITIONS = 1024
-SEQUENCE = 64
 STEPS = 2
 ARENA = "memfd:gemini-device-arena"
 
@@ -98,7 +98,7 @@ def make_model(directory, blocks, width):
 
 def make_tokens(path):
     source = random.Random(2)
-    tokens = array.array("H", (source.randrange(VOCABULARY) for _ in range(64 * SEQUENCE)))
+    tokens = array.array("H", (source.randrange(VOCABULARY) for _ in range(4096)))
     header = f"{{'descr': '<u2', 'fortran_order': False, 'shape': ({len(tokens)},), }}".encode()
     header += b" " * (-(len(header) + 11) % 64) + b"\n"
     path.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + tokens.tobytes())
@@ -200,7 +200,7 @@ def run(arguments, shape):
                  "available: end other programs, or give a smaller --large")
     command = [str(arguments.program), "--model", str(model), "--data", str(tokens), "--output",
                str(arguments.directory / "run"), "--overwrite", "--steps", str(STEPS), "--batch", "1",
-               "--sequence", str(SEQUENCE), "--precision", "bf16", "--recompute", "--threads", "1",
+               "--sequence", str(arguments.sequence), "--precision", "bf16", "--recompute", "--threads", "1",
                "--device-memory", arguments.device_memory]
     if arguments.moments != "32bit":
         command += ["--moments", arguments.moments]
@@ -221,6 +221,7 @@ def main():
     parser.add_argument("--small", default="24x1024", help="default 24x1024: 312 M parameters")
     parser.add_argument("--large", default="29x1600", help="default 29x1600: 906 M parameters")
     parser.add_argument("--moments", choices=["32bit", "8bit"], default="32bit")
+    parser.add_argument("--sequence", type=int, default=64, help="tokens of a step, default 64")
     parser.add_argument("--device-memory", default="256MiB")
     parser.add_argument("--chunk-size", help="default: what gemini-train chooses")
     parser.add_argument("--report", default=ROOT / "build/host_memory.json", type=pathlib.Path)
@@ -256,7 +257,7 @@ def main():
         results[name] = {"value": value, "goal": goal, "unit": goals[name]["unit"], "met": met}
     arguments.report.parent.mkdir(exist_ok=True)
     arguments.report.write_text(json.dumps({
-        "moments": arguments.moments, "figures": results,
+        "moments": arguments.moments, "sequence": arguments.sequence, "figures": results,
         "runs": {shape: {"parameters": parameters,
                          "peaks": {phase: vars(peak) for phase, peak in peaks.items()}}
                  for shape, (parameters, peaks) in runs.items()}}, indent=2) + "\n")

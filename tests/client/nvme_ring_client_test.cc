@@ -80,7 +80,7 @@ class NvmeRingClientTest : public ::testing::TestWithParam<int64_t> {
     uint64_t kicks = 0;
     EXPECT_EQ(::read(kick_.get(), &kicks, sizeof(kicks)), 8);
     EXPECT_EQ(kicks, 1u);
-    return memory_->ring()[taken_++];
+    return memory_->ring()[taken_++ % kIoRingEntries];
   }
   void AwaitContents(const IoEntryShm& entry) {
     const absl::Time deadline = absl::Now() + absl::Seconds(10);
@@ -89,8 +89,10 @@ class NvmeRingClientTest : public ::testing::TestWithParam<int64_t> {
   }
   // Of the last request.
   void Complete(absl::StatusCode code, uint64_t contents) {
-    server().contents[taken_ - 1] = contents;
-    server().completions[taken_ - 1] = PackCompletion(taken_ - 1, static_cast<int>(code));
+    const uint64_t sequence = taken_ - 1;
+    server().contents[sequence % kIoRingEntries] = contents;
+    server().completions[sequence % kIoRingEntries] =
+        PackCompletion(sequence, static_cast<int>(code));
     ++server().completion_count;
     ::syscall(SYS_futex, &server().completion_count, FUTEX_WAKE, 1, nullptr, nullptr, 0);
   }
@@ -124,6 +126,17 @@ TEST_P(NvmeRingClientTest, AWriteThatFailedIsNotDoneAgain) {
   EXPECT_EQ(memory_->header()->submit_tail, 1u);
 }
 
+TEST_P(NvmeRingClientTest, TheRingGoesRound) {
+  for (int64_t i = 0; i < kIoRingEntries + 2; ++i) {
+    std::future<absl::Status> write = Write();
+    const IoEntryShm& entry = AwaitRequest();
+    AwaitContents(entry);
+    Complete(absl::StatusCode::kOk, entry.contents);
+    ASSERT_OK(write.get());
+  }
+  EXPECT_EQ(memory_->header()->submit_tail, static_cast<uint64_t>(kIoRingEntries + 2));
+}
+
 class LateChecksumTest : public NvmeRingClientTest {};
 
 INSTANTIATE_TEST_SUITE_P(Sizes, LateChecksumTest,
@@ -140,6 +153,30 @@ TEST_P(LateChecksumTest, AWriteThatWasDoneBeforeItIsDoneAgain) {
   EXPECT_EQ(again.contents, Contents());
   Complete(absl::StatusCode::kOk, Contents());
   EXPECT_OK(write.get());
+}
+
+TEST_P(LateChecksumTest, AnErrorIsTheAnswerThoughItsChecksumCameToo) {
+  std::future<absl::Status> write = Write();
+  AwaitContents(AwaitRequest());
+  Complete(absl::StatusCode::kDataLoss, 0);
+  EXPECT_THAT(write.get(), StatusIs(absl::StatusCode::kDataLoss));
+  EXPECT_EQ(memory_->header()->submit_tail, 1u);
+}
+
+TEST_P(LateChecksumTest, WritesThatFollowOneThatWasFasterHaveThemFirst) {
+  std::future<absl::Status> write = Write();
+  AwaitRequest();
+  Complete(absl::StatusCode::kOk, 0);
+  AwaitRequest();
+  Complete(absl::StatusCode::kOk, Contents());
+  ASSERT_OK(write.get());
+  for (int64_t i = 0; i < NvmeRingClient::kEarlyChecksums; ++i) {
+    write = Write();
+    const uint64_t contents = AwaitRequest().contents;
+    EXPECT_EQ(contents, Contents()) << i;
+    Complete(absl::StatusCode::kOk, contents == 0 ? Contents() : contents);
+    ASSERT_OK(write.get());
+  }
 }
 
 // The checksum of 64 MiB takes milliseconds, and its last byte is changed behind the request: only where the test is
