@@ -12,6 +12,7 @@ namespace gemini::policies {
 PlannedSlots::PlannedSlots(int32_t num_slots, bool oldest_first)
     : oldest_first_(oldest_first),
       occupants_(num_slots, kNobody),
+      firsts_(num_slots, 0),
       counts_(num_slots, 0),
       since_(num_slots, 0),
       stamps_(num_slots, 0),
@@ -48,6 +49,7 @@ int32_t PlannedSlots::TakeSingle(int32_t range) {
 void PlannedSlots::Take(int32_t first, int32_t count, int32_t range) {
   GEMINI_CHECK(IsFree(first, count));
   std::fill_n(occupants_.begin() + first, count, range);
+  std::fill_n(firsts_.begin() + first, count, first);
   counts_[first] = count;
   num_used_ += count;
 }

@@ -6,6 +6,7 @@
 //         for runs. Slots that are reserved come last for single chunks.
 // Units:  slots from 0; ranges by index.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -38,7 +39,7 @@ class PlannedSlots {
   // Finds the run of `count` slots that is cheapest to clear; of equals, the one that is free or unused
   // for longest, or the lowest. -1: there is none. O(ranges there and free slots).
   template <
-      typename ClearingOf>  // Clearing(int32_t range); inlined, for it is asked for every range.
+      typename ClearingOf>  // Clearing(int32_t range); inlined, for it is asked of many ranges.
   int32_t FindRun(int32_t count, ClearingOf&& clearing_of);
 
   bool IsFree(int32_t first, int32_t count) const;
@@ -65,11 +66,22 @@ class PlannedSlots {
     int64_t cost;
   };
   void PushFree(int32_t slot, int32_t since);
+  // What `slot` belongs to.
+  template <typename ClearingOf>
+  Seen SeenAt(int32_t slot, ClearingOf&& clearing_of) const;
+  int32_t EndOf(int32_t first) const {
+    return first + (occupants_[first] == kNobody ? 1 : counts_[first]);
+  }
+  // As FindRun, of the runs that cost nothing. Looks at each from its end, for what rules a run out rules all out
+  // that contain it: most are never looked at.
+  template <typename ClearingOf>
+  int32_t FindIdleRun(int32_t count, ClearingOf&& clearing_of) const;
   // Of cheapest_, the one whose latest interval is the first. O(seen_).
   int32_t LeftLongestAgo(int32_t count);
 
   const bool oldest_first_;
   std::vector<int32_t> occupants_;
+  std::vector<int32_t> firsts_;  // Of an occupied slot: its occupant's first.
   std::vector<int32_t> counts_;  // By an occupant's first slot: how many it has.
   std::vector<int32_t> since_;   // Of a free slot: nobody was there after this interval.
   std::vector<int32_t> stamps_;  // Of the newest entry in free_: others are void.
@@ -83,7 +95,44 @@ class PlannedSlots {
 };
 
 template <typename ClearingOf>
+PlannedSlots::Seen PlannedSlots::SeenAt(int32_t slot, ClearingOf&& clearing_of) const {
+  const int32_t range = occupants_[slot];
+  if (range == kNobody) return {.first = slot, .last = since_[slot], .cost = 0};
+  const Clearing clearing = clearing_of(range);
+  return {.first = firsts_[slot], .last = clearing.last, .cost = clearing.cost};
+}
+
+template <typename ClearingOf>
+int32_t PlannedSlots::FindIdleRun(int32_t count, ClearingOf&& clearing_of) const {
+  int32_t best = -1;
+  int32_t best_last = std::numeric_limits<int32_t>::max();
+  for (int32_t first = 0; first + count <= num_slots();) {
+    int32_t last = std::numeric_limits<int32_t>::min();
+    int32_t ruled_out = first - 1;
+    for (int32_t slot = first + count - 1; slot >= first;) {
+      const Seen at = SeenAt(slot, clearing_of);
+      if (at.cost != 0 || (oldest_first_ && best >= 0 && at.last >= best_last)) {
+        ruled_out = at.first;
+        break;
+      }
+      last = std::max(last, at.last);
+      slot = at.first - 1;
+    }
+    if (ruled_out >= first) {
+      first = EndOf(ruled_out);
+      continue;
+    }
+    best = first;
+    best_last = last;
+    if (!oldest_first_ || last == std::numeric_limits<int32_t>::min()) break;  // None is better.
+    first = EndOf(first);
+  }
+  return best;
+}
+
+template <typename ClearingOf>
 int32_t PlannedSlots::FindRun(int32_t count, ClearingOf&& clearing_of) {
+  if (const int32_t idle = FindIdleRun(count, clearing_of); idle >= 0) return idle;
   // A run that begins inside a range touches nobody less when it begins where the range does. So only
   // those that begin with seen[i], for some i, are looked at.
   seen_.resize(num_slots());
@@ -94,16 +143,9 @@ int32_t PlannedSlots::FindRun(int32_t count, ClearingOf&& clearing_of) {
   int64_t cost = 0;    // Of the run that begins with seen[lowest].
   int32_t lowest = 0;  // Behind the last that must stay.
   for (int32_t slot = 0; slot < num_slots();) {
-    const int32_t range = occupants_[slot];
     Seen& at = seen[num_seen++];
-    if (range == kNobody) {
-      at = {.first = slot, .last = since_[slot], .cost = 0};
-      ++slot;
-    } else {
-      const Clearing clearing = clearing_of(range);
-      at = {.first = slot, .last = clearing.last, .cost = clearing.cost};
-      slot += counts_[slot];
-    }
+    at = SeenAt(slot, clearing_of);
+    slot = EndOf(slot);
     if (at.cost < 0) {
       lowest = num_seen;
       cost = 0;
