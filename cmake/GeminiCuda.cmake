@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+# GEMINI_WITH_CUDA: builds what needs a CUDA toolkit, too. On where one is found; no driver and no GPU is needed for
+# that. libcuda is never linked: programs ask the CUDA runtime, which they contain, for its functions.
+find_program(GEMINI_NVCC nvcc HINTS /usr/local/cuda/bin DOC "The CUDA toolkit's compiler, 13.0 or newer")
+set(gemini_cuda_default OFF)
+if(GEMINI_NVCC AND GEMINI_SANITIZER STREQUAL "" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  set(gemini_cuda_default ON)
+endif()
+option(GEMINI_WITH_CUDA "Build what needs a CUDA toolkit" ${gemini_cuda_default})
+if(NOT GEMINI_WITH_CUDA)
+  return()
+endif()
+if(NOT GEMINI_NVCC)
+  message(FATAL_ERROR "nvcc not found: install the CUDA toolkit 13.0, or pass -DGEMINI_NVCC=<path of nvcc>, or "
+          "-DGEMINI_WITH_CUDA=OFF")
+endif()
+
+# From Turing to Blackwell; newer ones compile the last one's PTX when the program starts.
+set(CMAKE_CUDA_ARCHITECTURES 75-real 80-real 86-real 89-real 90-real 100-real 120)
+set(CMAKE_CUDA_COMPILER ${GEMINI_NVCC})
+set(CMAKE_CUDA_STANDARD 20)
+set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+set(CMAKE_CUDA_EXTENSIONS OFF)
+enable_language(CUDA)
+find_package(CUDAToolkit 13.0 REQUIRED)
