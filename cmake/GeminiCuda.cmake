@@ -3,8 +3,12 @@
 # that. libcuda is never linked: programs ask the CUDA runtime, which they contain, for its functions.
 find_program(GEMINI_NVCC nvcc HINTS /usr/local/cuda/bin DOC "The CUDA toolkit's compiler, 13.0 or newer")
 set(gemini_cuda_default OFF)
-if(GEMINI_NVCC AND GEMINI_SANITIZER STREQUAL "" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  set(gemini_cuda_default ON)
+# Older CMakes know no C++20 of nvcc's, and older compilers not the newest GPUs.
+if(GEMINI_NVCC AND GEMINI_SANITIZER STREQUAL "" AND CMAKE_VERSION VERSION_GREATER_EQUAL 4.0)
+  execute_process(COMMAND ${GEMINI_NVCC} --version OUTPUT_VARIABLE gemini_nvcc_version ERROR_QUIET)
+  if(gemini_nvcc_version MATCHES "release ([0-9]+)" AND CMAKE_MATCH_1 GREATER_EQUAL 13)
+    set(gemini_cuda_default ON)
+  endif()
 endif()
 option(GEMINI_WITH_CUDA "Build what needs a CUDA toolkit" ${gemini_cuda_default})
 if(NOT GEMINI_WITH_CUDA)

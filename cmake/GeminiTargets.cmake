@@ -3,7 +3,8 @@
 include(GNUInstallDirs)
 
 set(GEMINI_WARNINGS -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Werror)
-# Makes the target all_verify_interface_header_sets: every header compiles alone.
+# Makes the target all_verify_interface_header_sets: every header compiles alone. That of a source does in any build,
+# for the source includes it first (tests/tools/include_rules.py).
 set(CMAKE_VERIFY_INTERFACE_HEADER_SETS ON)
 
 # Torch's include folder brings a fmt that is newer than the one that spdlog was built with. A target
@@ -66,6 +67,14 @@ function(gemini_library name)
   set_target_properties(${target} PROPERTIES EXPORT_NAME ${name} POSITION_INDEPENDENT_CODE ON)
   target_sources(${target} ${scope} FILE_SET HEADERS
                  BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${arg_HEADERS})
+  set(unproven ${arg_HEADERS})
+  foreach(source IN LISTS arg_SOURCES)
+    cmake_path(REPLACE_EXTENSION source .h OUTPUT_VARIABLE proven)
+    list(REMOVE_ITEM unproven ${proven})
+  endforeach()
+  if(NOT unproven)
+    set_target_properties(${target} PROPERTIES VERIFY_INTERFACE_HEADER_SETS OFF)
+  endif()
   target_compile_features(${target} ${scope} cxx_std_20)
   target_link_libraries(${target} ${scope} ${arg_PUBLIC})
   if(arg_SOURCES)
@@ -77,8 +86,8 @@ function(gemini_library name)
     # Verified by gemini_verify_torch_headers, which does not need 16 s for each.
     set_target_properties(${target} PROPERTIES VERIFY_INTERFACE_HEADER_SETS OFF)
     set_property(GLOBAL APPEND PROPERTY GEMINI_TORCH_TARGETS ${target})
-    list(TRANSFORM arg_HEADERS PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
-    set_property(GLOBAL APPEND PROPERTY GEMINI_TORCH_HEADERS ${arg_HEADERS})
+    list(TRANSFORM unproven PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
+    set_property(GLOBAL APPEND PROPERTY GEMINI_TORCH_HEADERS ${unproven})
   endif()
   # What somebody's trainer links. Their own header folder: `server/` is no name for /usr/include.
   cmake_path(RELATIVE_PATH CMAKE_CURRENT_SOURCE_DIR BASE_DIRECTORY ${PROJECT_SOURCE_DIR}
@@ -109,8 +118,16 @@ function(gemini_program name)
   endif()
 endfunction()
 
+# gemini_run_alone(<test> ...): nothing else runs beside them, because they measure time or memory. Below a sanitizer
+# there are no such bars.
+function(gemini_run_alone)
+  if(GEMINI_SANITIZER STREQUAL "")
+    set_tests_properties(${ARGV} PROPERTIES RUN_SERIAL ON)
+  endif()
+endfunction()
+
 # gemini_test(<name> [TORCH] SOURCES ... [PRIVATE ...] [TIMEOUT seconds])
-# A GoogleTest binary, one ctest entry, labelled with the folder that it mirrors.
+# A GoogleTest binary, one ctest entry, labelled with the folder that it mirrors. Runs alone, for many measure time.
 function(gemini_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH" "TIMEOUT" "SOURCES;PRIVATE")
   cmake_path(RELATIVE_PATH CMAKE_CURRENT_SOURCE_DIR BASE_DIRECTORY ${PROJECT_SOURCE_DIR}/tests
@@ -133,6 +150,7 @@ function(gemini_test name)
     set(arg_TIMEOUT 120)
   endif()
   set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${label}")
+  gemini_run_alone(${name})
   gemini_sanitize_test(${name} ${arg_TIMEOUT})
 endfunction()
 

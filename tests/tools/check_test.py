@@ -49,7 +49,7 @@ class CheckTest(unittest.TestCase):
         return process.stdout.splitlines()
 
     BUILD = "build build all all_verify_interface_header_sets verify_torch_headers"
-    RELEASE = [BUILD, "test build -j 1"]
+    RELEASE = [BUILD, f"test build -j {JOBS}"]
     SANITIZED = ["build build-asan all", f"test build-asan -j {JOBS}",
                  "build build-tsan all", f"test build-tsan -j {JOBS}"]
 
@@ -60,7 +60,7 @@ class CheckTest(unittest.TestCase):
         self.assertEqual(self.check("--release"), self.RELEASE)
 
     def test_arguments_of_ctest_are_for_the_release_alone(self):
-        self.assertEqual(self.check("-R", "layout"), [self.BUILD, "test build -j 1 -R layout"])
+        self.assertEqual(self.check("-R", "layout"), [self.BUILD, f"test build -j {JOBS} -R layout"])
 
     def test_long_adds_the_fuzzers_and_the_hook(self):
         self.assertEqual(self.check("--long", GEMINI_FUZZ_SECONDS="7"),
