@@ -79,7 +79,8 @@ endmacro()
 if(GEMINI_SANITIZER STREQUAL "thread")
   # The first report ends the program, a daemon too: no test passes over it. Without ASLR, as tools/check starts
   # them, because clang 14's run time cannot find its shadow where the kernel spreads mappings over 32 bits.
-  set(gemini_sanitizer_environment TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1)
+  set(gemini_sanitizer_environment
+      "TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions='${PROJECT_SOURCE_DIR}/cmake/tsan.supp'")
   set(gemini_sanitizer_patience 5)
   set(gemini_sanitizer_kind thread)
 else()

@@ -368,8 +368,8 @@ TEST_F(ResidencyTest, WaitsForAWriteAndForRoomAreStallsWithTheirCause) {
   chunk_bytes_ = 1 << 20;
   Open(2, /*device_slots=*/1, /*host_slots=*/6, 0);
   if (HasFatalFailure()) return;
-  constexpr int64_t kLeastNs = 1'000'000'000 / 128;  // Of a chunk over this link.
-  CopyEngineHost copies({0, 128 * chunk_bytes_});
+  constexpr int64_t kLeastNs = 1'000'000'000 / 16;  // Of a chunk over this link.
+  CopyEngineHost copies({0, 16 * chunk_bytes_});
   DeviceBudget own_budget(chunk_bytes_);
   std::vector<std::byte> arena(chunk_bytes_), bytes(chunk_bytes_);
   Residency own(own_budget, copies, arena.data(), /*num_slots=*/1, chunk_bytes_);
