@@ -1,101 +1,152 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether pinned host memory can be made by CUDA itself (location HOST_NUMA), exported, and imported elsewhere:
-// memory that would need no cudaHostRegister.
+// Whether pinned host memory can be made by CUDA itself (location HOST_NUMA), exported, and
+// imported elsewhere: memory that would need no cudaHostRegister.
 #include <cuda_runtime_api.h>
-#include <unistd.h>
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <string>
-#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gemini/unique_fd.h"
+#include "tests/gpu/probe/driver.h"
 #include "tests/gpu/probe/probe.h"
-#include "tests/gpu/probe/probe_kernels.h"
 #include "tests/gpu/probe/probe_process.h"
+#include "tests/gpu/probe/timing.h"
 #include "tests/gpu/probe/vmm_memory.h"
 
 namespace gemini::probe {
 namespace {
 
-constexpr size_t kBytes = size_t{256} << 20;
+constexpr size_t kLeastBytes = size_t{256} << 20;
 constexpr uint32_t kPattern = 0x5ca3c53a;
 
-// Maps `handle` for the GPU and the host's processors. Returns where, or what failed.
-std::string MapForBoth(CUmemGenericAllocationHandle handle, CUdeviceptr& address) {
+// Maps `handle` for the GPU and the host's processors. Returns what failed, "" for nothing.
+std::string MapForBoth(CUmemGenericAllocationHandle handle, size_t size, uint32_t*& words) {
   const Driver& driver = Driver::Get();
-  GEMINI_NEED(driver.MemAddressReserve(&address, kBytes, 0, 0, 0));
-  const CUresult mapped = driver.MemMap(address, kBytes, 0, handle, 0);
+  CUdeviceptr address = 0;
+  GEMINI_NEED(driver.MemAddressReserve(&address, size, 0, 0, 0));
+  const CUresult mapped = driver.MemMap(address, size, 0, handle, 0);
   if (mapped != CUDA_SUCCESS) return absl::StrCat("cuMemMap: ", NameOf(mapped));
   std::array<CUmemAccessDesc, 2> access = {};
   access[0].location = DeviceMemory().location;
   access[1].location = HostNumaMemory().location;
   for (CUmemAccessDesc& each : access) each.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  const CUresult allowed = driver.MemSetAccess(address, kBytes, access.data(), access.size());
-  return allowed == CUDA_SUCCESS ? "" : absl::StrCat("cuMemSetAccess: ", NameOf(allowed));
+  const CUresult allowed = driver.MemSetAccess(address, size, access.data(), access.size());
+  if (allowed != CUDA_SUCCESS) return absl::StrCat("cuMemSetAccess: ", NameOf(allowed));
+  words = reinterpret_cast<uint32_t*>(address);
+  return "";
 }
 
+// Copies them to the device: the rate, or what failed, and what arrived of the pattern.
+nlohmann::json CopyToDevice(const uint32_t* words, size_t size) {
+  void* device = nullptr;
+  GEMINI_NEED(::cudaMalloc(&device, size));
+  cudaError_t result = cudaSuccess;
+  const std::vector<double> times = Microseconds(25, [&] {
+    if (result == cudaSuccess) {
+      result = ::cudaMemcpy(device, words, size, cudaMemcpyHostToDevice);
+    }
+  });
+  if (result != cudaSuccess) return NameOf(result);
+  nlohmann::json answer = GigabytesPerSecond(static_cast<double>(size), times);
+  answer["fraction_right"] =
+      FractionOf(static_cast<const uint32_t*>(device), static_cast<int64_t>(size / 4), kPattern);
+  return answer;
+}
+
+// Hears a size, and the memory; says what it could do with that.
 void Importer(Channel& parent) {
   UseDevice();
-  const UniqueFd fd = parent.AwaitFd("import");
+  const size_t size = std::stoull(parent.Hear().bytes);
+  UniqueFd fd = parent.AwaitFd("import");
   CUmemGenericAllocationHandle handle = 0;
   const CUresult imported = Driver::Get().MemImportFromShareableHandle(
-      &handle, reinterpret_cast<void*>(static_cast<intptr_t>(fd.get())),
-      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+      &handle, AsShareableHandle(fd), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  fd.Reset();
   if (imported != CUDA_SUCCESS) {
     parent.Say(absl::StrCat("cuMemImportFromShareableHandle: ", NameOf(imported)));
     return;
   }
-  CUdeviceptr address = 0;
-  const std::string failure = MapForBoth(handle, address);
+  uint32_t* words = nullptr;
+  const std::string failure = MapForBoth(handle, size, words);
   if (!failure.empty()) {
     parent.Say(failure);
     return;
   }
-  const auto* words = reinterpret_cast<const uint32_t*>(address);
-  parent.Say(words[0] == kPattern && words[kBytes / 4 - 1] == kPattern ? "it reads the bytes"
-                                                                       : "it reads other bytes");
-  parent.Await("end");
+  const bool reads = words[0] == kPattern && words[size / 4 - 1] == kPattern;
+  Answer("GB/s of copying imported HOST_NUMA to the device", CopyToDevice(words, size));
+  parent.Say(reads ? "it reads the bytes" : "it reads other bytes");
 }
 
-// In the process that creates, with a context.
-std::string Create(CUmemGenericAllocationHandle& handle, CUdeviceptr& address) {
+// 0 where there is none: then it is answered why.
+size_t SizeToAskFor(const CUmemAllocationProp& properties) {
+  size_t granularity = 0;
+  const CUresult result = Driver::Get().MemGetAllocationGranularity(
+      &granularity, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
+  if (result != CUDA_SUCCESS) {
+    Answer("granularity of HOST_NUMA in bytes", NameOf(result));
+    return 0;
+  }
+  Answer("granularity of HOST_NUMA in bytes", granularity);
+  return (kLeastBytes + granularity - 1) / granularity * granularity;
+}
+
+// Creates and exports. Returns whether it could; the answer has what the calls return.
+bool Create(const std::string& question, const CUmemAllocationProp& properties, size_t size,
+            CUmemGenericAllocationHandle& handle, UniqueFd& fd) {
+  const CUresult created = Driver::Get().MemCreate(&handle, size, &properties, 0);
+  if (created != CUDA_SUCCESS) {
+    Answer(question, absl::StrCat("cuMemCreate: ", NameOf(created)));
+    return false;
+  }
+  int exported = -1;
+  const CUresult result = Driver::Get().MemExportToShareableHandle(
+      &exported, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+  fd = UniqueFd(result == CUDA_SUCCESS ? exported : -1);
+  Answer(question, absl::StrCat("cuMemExportToShareableHandle: ", NameOf(result)));
+  return true;
+}
+
+void AskOfHostNumaMemory() {
+  const Process importer(Importer);
+  GEMINI_NEED(Driver::Get().Init(0));
   int supported = 0;
   GEMINI_NEED(Driver::Get().DeviceGetAttribute(
       &supported, CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 0));
   Answer("the attribute says that memory of HOST_NUMA is supported", supported != 0);
   const CUmemAllocationProp properties = HostNumaMemory();
-  const CUresult created = Driver::Get().MemCreate(&handle, kBytes, &properties, 0);
-  if (created != CUDA_SUCCESS) return absl::StrCat("cuMemCreate: ", NameOf(created));
-  return MapForBoth(handle, address);
+  const size_t size = SizeToAskFor(properties);
+  if (size == 0) return;
+
+  CUmemGenericAllocationHandle handle = 0;
+  UniqueFd fd;
+  if (Create("creating and exporting HOST_NUMA without a context", properties, size, handle, fd)) {
+    fd.Reset();
+    GEMINI_NEED(Driver::Get().MemRelease(handle));
+  }
+  UseDevice();
+  if (!Create("creating and exporting HOST_NUMA with a context", properties, size, handle, fd)) {
+    return;
+  }
+  uint32_t* words = nullptr;
+  const std::string failure = MapForBoth(handle, size, words);
+  Answer("mapping HOST_NUMA for the GPU and the processors", failure.empty() ? "done" : failure);
+  if (!failure.empty()) return;
+  for (size_t i = 0; i < size / 4; ++i) words[i] = kPattern;
+  Answer("GB/s of copying HOST_NUMA to the device", CopyToDevice(words, size));
+  if (!fd) return;
+  importer.channel().Say(absl::StrCat(size));
+  importer.channel().Say("import", fd.get());
+  Answer("another process that imports HOST_NUMA", importer.channel().HearOrWhyNot());
 }
 
 int Main() {
   NeedGpu();
-  Process importer(Importer);
-  UseDevice();
-  CUmemGenericAllocationHandle handle = 0;
-  CUdeviceptr address = 0;
-  const std::string failure = Create(handle, address);
-  if (!failure.empty()) {
-    Answer("creating and mapping 256 MiB of HOST_NUMA", failure);
-    return 0;
-  }
-  auto* const words = reinterpret_cast<uint32_t*>(address);
-  for (size_t i = 0; i < kBytes / 4; ++i) words[i] = kPattern;
-  Answer("creating and mapping 256 MiB of HOST_NUMA", "the processor writes to it");
-
-  void* device = nullptr;
-  GEMINI_NEED(::cudaMalloc(&device, kBytes));
-  const double us = MedianMicroseconds(
-      9, [&] { GEMINI_NEED(::cudaMemcpy(device, words, kBytes, cudaMemcpyHostToDevice)); });
-  Answer("GiB/s of copying it to the device", static_cast<double>(kBytes) / us * 1e6 / (1 << 30));
-
-  const UniqueFd fd = Export(handle);
-  importer.channel().Say("import", fd.get());
-  Answer("another process that imports it", importer.channel().Hear());
+  // Drivers are said to have crashed here.
+  AskInAProcess("host memory made by CUDA", AskOfHostNumaMemory);
   return 0;
 }
 

@@ -7,18 +7,20 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kBlocks = 1024;
 
+__device__ int64_t FirstIndex() {
+  return static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+}
+
+__device__ int64_t NumThreads() { return static_cast<int64_t>(gridDim.x) * blockDim.x; }
+
 __global__ void FillWordsKernel(uint32_t* words, int64_t num_words, uint32_t value) {
-  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
-  for (int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x; i < num_words; i += step) {
-    words[i] = value;
-  }
+  for (int64_t i = FirstIndex(); i < num_words; i += NumThreads()) words[i] = value;
 }
 
 __global__ void CountWordsKernel(const uint32_t* words, int64_t num_words, uint32_t value,
                                  unsigned long long* count) {
-  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
   unsigned long long found = 0;
-  for (int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x; i < num_words; i += step) {
+  for (int64_t i = FirstIndex(); i < num_words; i += NumThreads()) {
     found += words[i] == value ? 1 : 0;
   }
   atomicAdd(count, found);
@@ -30,23 +32,30 @@ __device__ int64_t GpuNanoseconds() {
   return now;
 }
 
-__global__ void SpinKernel(int64_t nanoseconds) {
+__global__ void SpinKernel(int64_t nanoseconds, volatile uint32_t* started) {
   const int64_t until = GpuNanoseconds() + nanoseconds;
+  *started = 1;
+  __threadfence_system();
   while (GpuNanoseconds() < until) {
   }
 }
 
 }  // namespace
 
-void FillWords(uint32_t* words, int64_t num_words, uint32_t value, cudaStream_t stream) {
+cudaError_t FillWords(uint32_t* words, int64_t num_words, uint32_t value, cudaStream_t stream) {
   FillWordsKernel<<<kBlocks, kThreads, 0, stream>>>(words, num_words, value);
+  return ::cudaGetLastError();
 }
 
-void CountWords(const uint32_t* words, int64_t num_words, uint32_t value,
-                unsigned long long* count, cudaStream_t stream) {
+cudaError_t CountWords(const uint32_t* words, int64_t num_words, uint32_t value,
+                       unsigned long long* count, cudaStream_t stream) {
   CountWordsKernel<<<kBlocks, kThreads, 0, stream>>>(words, num_words, value, count);
+  return ::cudaGetLastError();
 }
 
-void Spin(int64_t nanoseconds, cudaStream_t stream) { SpinKernel<<<1, 1, 0, stream>>>(nanoseconds); }
+cudaError_t Spin(int64_t nanoseconds, uint32_t* started, cudaStream_t stream) {
+  SpinKernel<<<1, 1, 0, stream>>>(nanoseconds, started);
+  return ::cudaGetLastError();
+}
 
 }  // namespace gemini::probe

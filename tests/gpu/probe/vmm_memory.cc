@@ -3,6 +3,9 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
+
+#include "tests/gpu/probe/driver.h"
 #include "tests/gpu/probe/probe.h"
 #include "tests/gpu/probe/probe_kernels.h"
 
@@ -34,7 +37,8 @@ CUmemAllocationProp DeviceMemory() { return MemoryAt(CU_MEM_LOCATION_TYPE_DEVICE
 
 CUmemAllocationProp HostNumaMemory() { return MemoryAt(CU_MEM_LOCATION_TYPE_HOST_NUMA); }
 
-int64_t GranularityBytes(const CUmemAllocationProp& properties) {
+int64_t GranularityBytes() {
+  const CUmemAllocationProp properties = DeviceMemory();
   size_t bytes = 0;
   GEMINI_NEED(Driver::Get().MemGetAllocationGranularity(&bytes, &properties,
                                                         CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
@@ -48,19 +52,15 @@ CUmemGenericAllocationHandle CreateDeviceMemory(int64_t size_bytes) {
   return handle;
 }
 
-UniqueFd Export(CUmemGenericAllocationHandle handle) {
-  int fd = -1;
-  GEMINI_NEED(Driver::Get().MemExportToShareableHandle(
-      &fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-  return UniqueFd(fd);
-}
-
 CUmemGenericAllocationHandle Import(const UniqueFd& fd) {
   CUmemGenericAllocationHandle handle = 0;
-  void* const value = reinterpret_cast<void*>(static_cast<intptr_t>(fd.get()));
-  GEMINI_NEED(Driver::Get().MemImportFromShareableHandle(&handle, value,
+  GEMINI_NEED(Driver::Get().MemImportFromShareableHandle(&handle, AsShareableHandle(fd),
                                                          CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
   return handle;
+}
+
+void* AsShareableHandle(const UniqueFd& fd) {
+  return reinterpret_cast<void*>(static_cast<intptr_t>(fd.get()));
 }
 
 VmmMapping::VmmMapping(CUmemGenericAllocationHandle handle, int64_t size_bytes)
@@ -85,16 +85,21 @@ void UseDevice() {
   GEMINI_NEED(::cudaFree(nullptr));
 }
 
-int64_t Count(const VmmMapping& mapping, uint32_t value) {
-  void* pinned = nullptr;
-  GEMINI_NEED(::cudaMallocHost(&pinned, sizeof(unsigned long long)));
-  auto* const count = static_cast<unsigned long long*>(pinned);
-  *count = 0;
-  CountWords(mapping.words(), mapping.num_words(), value, count, nullptr);
-  GEMINI_NEED(::cudaDeviceSynchronize());
-  const auto found = static_cast<int64_t>(*count);
-  GEMINI_NEED(::cudaFreeHost(count));
-  return found;
+nlohmann::json FractionOf(const uint32_t* words, int64_t num_words, uint32_t value) {
+  void* memory = nullptr;
+  cudaError_t result = ::cudaMalloc(&memory, sizeof(unsigned long long));
+  if (result != cudaSuccess) return NameOf(result);
+  auto* const counter = static_cast<unsigned long long*>(memory);
+  unsigned long long count = 0;
+  result = ::cudaMemset(counter, 0, sizeof(count));
+  if (result == cudaSuccess) result = CountWords(words, num_words, value, counter, nullptr);
+  if (result == cudaSuccess) {
+    result = ::cudaMemcpy(&count, counter, sizeof(count), cudaMemcpyDeviceToHost);
+  }
+  const cudaError_t freed = ::cudaFree(counter);
+  if (result == cudaSuccess) result = freed;
+  if (result != cudaSuccess) return NameOf(result);
+  return static_cast<double>(count) / static_cast<double>(num_words);
 }
 
 }  // namespace gemini::probe

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory by CUDA's virtual memory API, of device 0. A failed call ends the probe. Mapping needs a current context.
+// Memory by CUDA's virtual memory API, of device 0. Where it is not said otherwise, a failed call
+// ends the program. Mapping needs a current context.
 #pragma once
 #include <cuda.h>
 
 #include <cstdint>
 
 #include "gemini/unique_fd.h"
+#include "nlohmann/json.hpp"
 
 namespace gemini::probe {
 
@@ -14,16 +16,17 @@ CUmemAllocationProp DeviceMemory();
 // The same of the host's NUMA node 0.
 CUmemAllocationProp HostNumaMemory();
 
-// The bytes that a size must be a multiple of.
-int64_t GranularityBytes(const CUmemAllocationProp& properties);
+// The bytes that a size of device memory must be a multiple of.
+int64_t GranularityBytes();
 
 CUmemGenericAllocationHandle CreateDeviceMemory(int64_t size_bytes);
-UniqueFd Export(CUmemGenericAllocationHandle handle);
 // Leaves the descriptor open, which it doesn't take over.
 CUmemGenericAllocationHandle Import(const UniqueFd& fd);
+// What the driver takes for a descriptor.
+void* AsShareableHandle(const UniqueFd& fd);
 
-// `size_bytes` of addresses with `handle` mapped there, readable and writable by device 0. Unmapped at the end, by
-// when the GPU must be done with them; the handle stays the caller's.
+// `size_bytes` of addresses with `handle` mapped there, readable and writable by device 0. Unmapped
+// at the end, by when the GPU must be done with them; the handle stays the caller's.
 class VmmMapping {
  public:
   VmmMapping(CUmemGenericAllocationHandle handle, int64_t size_bytes);
@@ -44,7 +47,8 @@ class VmmMapping {
 // Makes device 0's primary context and makes it current.
 void UseDevice();
 
-// How many of the mapping's words are `value`; waits for the GPU.
-int64_t Count(const VmmMapping& mapping, uint32_t value);
+// Returns which fraction of these words is `value`, or the name of what failed. Waits for the GPU,
+// but not for other streams that don't block.
+nlohmann::json FractionOf(const uint32_t* words, int64_t num_words, uint32_t value);
 
 }  // namespace gemini::probe
