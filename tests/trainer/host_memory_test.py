@@ -25,8 +25,8 @@ class HostMemoryTest(unittest.TestCase):
             cls.done = subprocess.run(
                 [sys.executable, ROOT / "tools/measure_host_memory.py", "--program",
                  pathlib.Path(os.environ["GEMINI_BIN"]) / "gemini-train", "--directory", folder,
-                 "--report", report, "--small", "6x512", "--large", "19x512", "--device-memory",
-                 "96MiB"], capture_output=True, text=True, timeout=500)
+                 "--report", report, "--small", "6x512", "--large", "19x512", "--sequence", "8",
+                 "--device-memory", "96MiB"], capture_output=True, text=True, timeout=500)
             if not report.exists():
                 raise AssertionError(cls.done.stdout + cls.done.stderr)
             cls.report = json.loads(report.read_text())
