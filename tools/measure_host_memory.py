@@ -11,9 +11,11 @@ at a hundredth of that speed: give it a --sequence of 8 there.) Every 10 ms it l
   slabs    all memory files of the process but DEVICE's arena: chunks of all kinds, spare slots, tables;
   anon     RssAnon: its own pages, and those of libraries that it has changed: what no kernel can drop;
   file     RssFile: all other pages of programs and libraries that it has mapped, shared ones, too.
-Without a GPU activations are among its own pages. What DEVICE was charged for them at most, the
-non_model_peak_bytes of metrics.jsonl, is no HOST memory and leaves the peak of training. B is the largest sum of
-all three while loading, training (less those) or saving. Figures, with their goals from tools/bench/goals.json:
+Without a GPU activations and gradients on DEVICE are among its own pages. What DEVICE was charged for them at most,
+the non_model_peak_bytes of metrics.jsonl, is no HOST memory and leaves the peak of training. glibc is told to give
+blocks of 1 MiB and more pages of their own, or else DEVICE's would leave holes in the heap that nothing charges (0.9
+bytes a parameter were seen; it costs a step without a GPU a quarter of its time, so gemini-train does not do it).
+B is the largest sum of all three while loading, training (less those) or saving. Figures, with their goals from tools/bench/goals.json:
   host_bytes_per_parameter    (B large - B small) / (P large - P small); with --moments 8bit ..._8bit
   host_bytes_constant         MB: B small - P small * that slope
   host_bytes_load_over_train  the larger of both models' sums while loading by while training
@@ -38,6 +40,7 @@ VOCABULARY = 8192
 POSITIONS = 1024
 STEPS = 2
 ARENA = "memfd:gemini-device-arena"
+TUNABLES = "glibc.malloc.mmap_threshold=1048576"
 
 
 def bf16(value):
@@ -158,7 +161,9 @@ def watch(command, output, log):
     metrics = output / "metrics.jsonl"
     peaks = {"load": Peak(), "train": Peak(), "save": Peak()}
     arena, slabs, phase, looked = 0, 0, "load", 0.0
-    with open(log, "w") as text, subprocess.Popen(command, stdout=text, stderr=text) as process:
+    environment = os.environ | {"GLIBC_TUNABLES": TUNABLES}
+    with (open(log, "w") as text,
+          subprocess.Popen(command, stdout=text, stderr=text, env=environment) as process):
         while process.poll() is None:
             try:
                 if time.monotonic() - looked > SLAB_PAUSE_S:

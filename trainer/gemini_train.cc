@@ -2,7 +2,6 @@
 // gemini-train: fine-tunes a Hugging Face checkpoint under a memory budget, in one command.
 // Exit status: 0 done; 1 an error; 2 a wrong flag or configuration; 128 + signal when Ctrl-C (130) or
 // SIGTERM (143) ended the run behind a finished and saved step.
-#include <malloc.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -45,10 +44,6 @@ constexpr int kExitError = 1;
 constexpr int kExitUsage = 2;
 // Positions that "--sequence 0" takes at most: more is rarely meant and costs memory squared.
 constexpr int64_t kDefaultSequence = 1024;
-// Without a GPU activations and gradients come from malloc. Larger ones get pages of their own: once such a block was
-// freed, glibc would take the next ones (up to 32 MiB) from the heap, which what lies between them keeps from
-// shrinking. That took 0.9 bytes a parameter (docs/benchmarks.md).
-constexpr int kLargestHeapBlockBytes = 1 << 20;
 
 // Where the parameters lie, and what must live as long. Destroyed from the last member up.
 struct Memory {
@@ -392,7 +387,6 @@ int Main(const std::vector<std::string>& arguments) {
   SetLogLevel(line->config.log_level);
   for (const std::string& change : line->changes) LogWarning("--resume: " + change);
 
-  ::mallopt(M_MMAP_THRESHOLD, kLargestHeapBlockBytes);
   const Interrupt interrupt;
   Progress progress(STDERR_FILENO);
   try {
