@@ -26,6 +26,9 @@ MAY_INCLUDE = {
 EMBEDDED_SERVER = "server/embedded_server.h"
 MAY_EMBED = re.compile(r"(trainer/gemini_train\.cc|docs/examples/.*|tools/.*|tests/.*)$")
 MAY_USE_TORCH = re.compile(r"(client/torch|trainer|tools|tests|docs/examples)/")
+# A build without a CUDA toolkit leaves these out.
+MAY_USE_CUDA = re.compile(r"tests/gpu/|.*cuda[^/]*$")
+CUDA_INCLUDE = re.compile(r"(cuda|nccl|nvml|cupti)[^/]*\.h$|.*/[^/]*cuda[^/]*\.h$")
 TORCH_INCLUDE = re.compile(r"(torch|ATen|c10)/")
 TORCH_NAME = re.compile(r"(?<!namespace )\b(at|c10|torch)::")
 TORCH_DECLARATION = re.compile(r"\bnamespace (at|c10|torch)\b")
@@ -91,6 +94,8 @@ def violations_of(root, path):
             yield f'includes "{include}": includes start at the root of the repository'
         if TORCH_INCLUDE.match(include) and not MAY_USE_TORCH.match(path):
             yield f"includes {include}: only client/torch and trainer see Torch"
+        if CUDA_INCLUDE.match(include) and not MAY_USE_CUDA.match(path):
+            yield f"includes {include}: only tests/gpu and files named after CUDA do"
     # The target verify_torch_headers compiles behind precompiled Torch headers and cannot see this.
     undeclared = set(TORCH_NAME.findall(code)) - set(TORCH_DECLARATION.findall(code))
     if path.endswith(".h") and undeclared and not reaches_torch(root, path, set()):
@@ -124,6 +129,8 @@ def self_test():
         "client/torch/k.h": header + "namespace torch::nn {\nclass Module;\n}\n"
                                      "void H(const torch::nn::Module&);\n",
         "trainer/gemini_train.cc": spdx + '#include "server/embedded_server.h"\n',
+        "gemini/cuda_a.h": header + "#include <cuda.h>\n",
+        "server/a_cuda.cc": spdx + '#include "gemini/cuda_a.h"\n',
         "tests/client/a_test.cc": spdx + '#include "server/embedded_server.h"\n',
     }
     bad = {
@@ -132,6 +139,8 @@ def self_test():
         "client/b.cc": (spdx + '#include "server/embedded_server.h"\n', "client may include"),
         "client/c.cc": (spdx + '#include "client/torch/h.h"\n', "client may include"),
         "client/d.cc": (spdx + "#include <torch/torch.h>\n", "see Torch"),
+        "client/l.cc": (spdx + "#include <cuda_runtime_api.h>\n", "named after CUDA"),
+        "server/c.cc": (spdx + '#include "gemini/cuda_a.h"\n', "named after CUDA"),
         "trainer/b.cc": (spdx + '#include "server/embedded_server.h"\n', "trainer may include"),
         "client/torch/i.h": (header + "void F(at::Tensor);\n", "does not compile alone"),
         "client/e.cc": (spdx + '#include "tests/status_matchers.h"\n', "tests"),

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/gpu/probe/driver.h"
 
-#include <cuda_runtime_api.h>
-
+#include "gemini/cuda_driver.h"
 #include "tests/gpu/probe/probe.h"
 
 namespace gemini::probe {
@@ -10,11 +9,9 @@ namespace {
 
 template <typename Function>
 void Load(const char* name, unsigned version, Function& function) {
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult state = cudaDriverEntryPointSymbolNotFound;
-  Need(::cudaGetDriverEntryPointByVersion(name, &found, version, cudaEnableDefault, &state), name);
-  NeedTrue(found != nullptr && state == cudaDriverEntryPointSuccess, name);
-  function = reinterpret_cast<Function>(found);
+  const absl::StatusOr<void*> found = FindCudaFunction(name, version);
+  Need(found.status(), name);
+  function = reinterpret_cast<Function>(*found);
 }
 
 }  // namespace

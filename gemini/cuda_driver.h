@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Functions of NVIDIA's driver. libcuda is never linked: the CUDA runtime, which is a part of the program, finds
+// them by name and version, so that one binary runs with a driver and without.
+// Thread: any.
+#pragma once
+#include <cuda.h>
+#include <cudaTypedefs.h>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace gemini {
+
+// Those that this project calls, each named as in cuda.h without the `cu`. Tests make one of their own functions.
+struct CudaDriver {
+  PFN_cuInit_v2000 Init;
+  PFN_cuGetErrorName_v6000 GetErrorName;
+  PFN_cuGetErrorString_v6000 GetErrorString;
+  PFN_cuDeviceGet_v2000 DeviceGet;
+  PFN_cuDeviceGetAttribute_v2000 DeviceGetAttribute;
+  PFN_cuMemGetAllocationGranularity_v10020 MemGetAllocationGranularity;
+  PFN_cuMemCreate_v10020 MemCreate;
+  PFN_cuMemRelease_v10020 MemRelease;
+  PFN_cuMemExportToShareableHandle_v10020 MemExportToShareableHandle;
+  PFN_cuMemImportFromShareableHandle_v10020 MemImportFromShareableHandle;
+
+  // Returns this machine's, initialised; asks once a process. UNIMPLEMENTED: there is no driver, or one that is too
+  // old. NOT_FOUND: there is no GPU.
+  static absl::StatusOr<const CudaDriver*> Find();
+};
+
+// Returns a function by its name, with the type that it had in CUDA `version` (10020 is 10.2); never null.
+// UNIMPLEMENTED: there is no driver, or it is too old for that.
+absl::StatusOr<void*> FindCudaFunction(const char* name, unsigned version);
+
+// Returns "<what>: <name of the error>: <its description>". CUDA_ERROR_OUT_OF_MEMORY: RESOURCE_EXHAUSTED.
+// ..._NO_DEVICE, ..._INVALID_DEVICE: NOT_FOUND. ..._NOT_SUPPORTED: UNIMPLEMENTED. ..._NOT_PERMITTED:
+// PERMISSION_DENIED. Others: UNAVAILABLE, for most mean that the GPU or its driver works no more. CUDA_SUCCESS: OK.
+absl::Status CudaStatus(const CudaDriver& driver, CUresult result, absl::string_view what);
+
+}  // namespace gemini

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/tier_store_cuda.h"
+
+#include <fcntl.h>
+
+#include <cerrno>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "gemini/byte_size.h"
+#include "gemini/errno_status.h"
+#include "gemini/status_macros.h"
+#include "server/store_limit.h"
+
+namespace gemini::server {
+namespace {
+
+CUmemAllocationProp MemoryOf(int ordinal) {
+  CUmemAllocationProp properties = {};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  properties.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = ordinal};
+  return properties;
+}
+
+// Exports the allocation, which then lives as long as the descriptor, and lets go of its handle.
+absl::StatusOr<UniqueFd> ExportAndRelease(const CudaDriver& driver,
+                                          CUmemGenericAllocationHandle handle) {
+  int number = -1;
+  const CUresult exported = driver.MemExportToShareableHandle(
+      &number, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, /*flags=*/0);
+  UniqueFd fd(exported == CUDA_SUCCESS ? number : -1);
+  const CUresult released = driver.MemRelease(handle);
+  GEMINI_RETURN_IF_ERROR(CudaStatus(driver, exported, "cuMemExportToShareableHandle"));
+  GEMINI_RETURN_IF_ERROR(CudaStatus(driver, released, "cuMemRelease"));
+  if (::fcntl(fd.get(), F_SETFD, FD_CLOEXEC) != 0) {
+    return ErrnoStatus(errno, "fcntl of a descriptor that cuMemExportToShareableHandle gave");
+  }
+  return fd;
+}
+
+class CudaTierStore : public TierStore {
+ public:
+  CudaTierStore(const CudaDriver& driver, int ordinal, int64_t granularity_bytes,
+                int64_t capacity_bytes)
+      : driver_(driver),
+        ordinal_(ordinal),
+        granularity_bytes_(granularity_bytes),
+        limit_(Tier::kDevice, capacity_bytes) {}
+
+  Tier tier() const override { return Tier::kDevice; }
+  int64_t capacity_bytes() const override { return limit_.capacity_bytes(); }
+  int64_t granted_bytes() const override { return limit_.taken_bytes(); }
+
+  absl::StatusOr<TierGrant> Make(int64_t slot_bytes, int64_t num_slots) override {
+    if (slot_bytes % granularity_bytes_ != 0) {
+      return absl::InvalidArgumentError(absl::StrCat("slots of ", slot_bytes, " bytes on GPU ",
+                                                     ordinal_, ", where they are multiples of ",
+                                                     granularity_bytes_));
+    }
+    const int64_t size_bytes = slot_bytes * num_slots;
+    GEMINI_RETURN_IF_ERROR(limit_.Take(size_bytes));
+    TierGrant grant;
+    grant.slot_bytes = slot_bytes;
+    grant.slots_per_extent = 1;
+    for (int64_t i = 0; i < num_slots; ++i) {
+      absl::StatusOr<UniqueFd> fd = MakeSlot(slot_bytes);
+      if (!fd.ok()) {
+        grant.extents.clear();
+        limit_.GiveBack(size_bytes);
+        return absl::Status(
+            fd.status().code(),
+            absl::StrCat("slot ", i, " of ", num_slots, ", ", FormatByteSize(slot_bytes),
+                         " each: ", fd.status().message(),
+                         ": see in nvidia-smi what else uses GPU ", ordinal_));
+      }
+      grant.extents.push_back({.fd = *std::move(fd), .num_slots = 1});
+    }
+    return grant;
+  }
+
+  void Destroy(TierGrant grant) override {
+    const int64_t size_bytes = grant.size_bytes();
+    grant.extents.clear();
+    limit_.GiveBack(size_bytes);
+  }
+
+  // Exports the smallest allocation and imports it again. UNIMPLEMENTED: one of both was refused.
+  absl::Status TryToShare() const {
+    GEMINI_ASSIGN_OR_RETURN(const CUmemGenericAllocationHandle handle, Create(granularity_bytes_));
+    absl::Status shared;
+    absl::StatusOr<UniqueFd> fd = ExportAndRelease(driver_, handle);
+    if (fd.ok()) {
+      CUmemGenericAllocationHandle imported = 0;
+      shared = CudaStatus(driver_,
+                          driver_.MemImportFromShareableHandle(
+                              &imported, reinterpret_cast<void*>(static_cast<intptr_t>(fd->get())),
+                              CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+                          "cuMemImportFromShareableHandle");
+      if (shared.ok()) shared = CudaStatus(driver_, driver_.MemRelease(imported), "cuMemRelease");
+    } else {
+      shared = fd.status();
+    }
+    if (shared.ok()) return shared;
+    return absl::UnimplementedError(
+        absl::StrCat("memory of GPU ", ordinal_,
+                     " cannot be shared between processes here: ", shared.message()));
+  }
+
+ private:
+  absl::StatusOr<CUmemGenericAllocationHandle> Create(int64_t size_bytes) const {
+    const CUmemAllocationProp properties = MemoryOf(ordinal_);
+    CUmemGenericAllocationHandle handle = 0;
+    GEMINI_RETURN_IF_ERROR(CudaStatus(
+        driver_,
+        driver_.MemCreate(&handle, static_cast<size_t>(size_bytes), &properties, /*flags=*/0),
+        "cuMemCreate"));
+    return handle;
+  }
+
+  absl::StatusOr<UniqueFd> MakeSlot(int64_t size_bytes) const {
+    GEMINI_ASSIGN_OR_RETURN(const CUmemGenericAllocationHandle handle, Create(size_bytes));
+    return ExportAndRelease(driver_, handle);
+  }
+
+  const CudaDriver& driver_;
+  const int ordinal_;
+  const int64_t granularity_bytes_;
+  StoreLimit limit_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<TierStore>> MakeCudaTierStore(const CudaDriver& driver, int ordinal,
+                                                             int64_t capacity_bytes) {
+  CUdevice device = 0;
+  GEMINI_RETURN_IF_ERROR(
+      CudaStatus(driver, driver.DeviceGet(&device, ordinal), absl::StrCat("GPU ", ordinal)));
+  for (const CUdevice_attribute needed :
+       {CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+        CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED}) {
+    int supported = 0;
+    GEMINI_RETURN_IF_ERROR(CudaStatus(driver, driver.DeviceGetAttribute(&supported, needed, device),
+                                      "cuDeviceGetAttribute"));
+    if (supported == 0) {
+      return absl::UnimplementedError(
+          absl::StrCat("GPU ", ordinal, " lacks CUDA device attribute ", static_cast<int>(needed),
+                       ", which sharing its memory between processes takes"));
+    }
+  }
+  GEMINI_ASSIGN_OR_RETURN(const int64_t granularity_bytes, CudaGranularityBytes(driver, ordinal));
+  auto store = std::make_unique<CudaTierStore>(driver, ordinal, granularity_bytes, capacity_bytes);
+  // Attributes have promised what the machine then refused: containers, WSL2.
+  GEMINI_RETURN_IF_ERROR(store->TryToShare());
+  return store;
+}
+
+absl::StatusOr<int64_t> CudaGranularityBytes(const CudaDriver& driver, int ordinal) {
+  const CUmemAllocationProp properties = MemoryOf(ordinal);
+  size_t bytes = 0;
+  GEMINI_RETURN_IF_ERROR(CudaStatus(
+      driver,
+      driver.MemGetAllocationGranularity(&bytes, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
+      "cuMemGetAllocationGranularity"));
+  if (bytes == 0 || bytes > static_cast<size_t>(kGiB)) {
+    return absl::UnimplementedError(
+        absl::StrCat("GPU ", ordinal, " gives memory in multiples of ", bytes, " bytes"));
+  }
+  return static_cast<int64_t>(bytes);
+}
+
+}  // namespace gemini::server

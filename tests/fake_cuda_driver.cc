@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/fake_cuda_driver.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "gemini/check.h"
+
+namespace gemini {
+namespace {
+
+FakeCudaDriver* current = nullptr;
+
+int64_t SizeOf(const UniqueFd& file) {
+  struct stat info = {};
+  GEMINI_CHECK(::fstat(file.get(), &info) == 0);
+  return info.st_size;
+}
+
+}  // namespace
+
+struct FakeCudaDriver::Functions {
+  static CUresult Init(unsigned) { return CUDA_SUCCESS; }
+
+  static CUresult GetErrorName(CUresult error, const char** name) {
+    switch (error) {
+      case CUDA_ERROR_OUT_OF_MEMORY:
+        *name = "CUDA_ERROR_OUT_OF_MEMORY";
+        return CUDA_SUCCESS;
+      case CUDA_ERROR_NOT_SUPPORTED:
+        *name = "CUDA_ERROR_NOT_SUPPORTED";
+        return CUDA_SUCCESS;
+      case CUDA_ERROR_UNKNOWN:
+        *name = "CUDA_ERROR_UNKNOWN";
+        return CUDA_SUCCESS;
+      default:
+        *name = nullptr;
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+  }
+
+  static CUresult GetErrorString(CUresult error, const char** text) {
+    return GetErrorName(error, text);
+  }
+
+  static CUresult DeviceGet(CUdevice* device, int ordinal) {
+    MutexLock lock(current->mutex_);
+    if (const CUresult refused = current->Begin(); refused != CUDA_SUCCESS) return refused;
+    if (ordinal != 0) return CUDA_ERROR_INVALID_DEVICE;
+    *device = 0;
+    return CUDA_SUCCESS;
+  }
+
+  static CUresult DeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice) {
+    MutexLock lock(current->mutex_);
+    if (const CUresult refused = current->Begin(); refused != CUDA_SUCCESS) return refused;
+    const auto told = current->attributes_.find(attribute);
+    *value = told == current->attributes_.end() ? 1 : told->second;
+    return CUDA_SUCCESS;
+  }
+
+  static CUresult MemGetAllocationGranularity(size_t* bytes, const CUmemAllocationProp*,
+                                              CUmemAllocationGranularity_flags) {
+    MutexLock lock(current->mutex_);
+    if (const CUresult refused = current->Begin(); refused != CUDA_SUCCESS) return refused;
+    *bytes = static_cast<size_t>(current->granularity_bytes_);
+    return CUDA_SUCCESS;
+  }
+
+  static CUresult MemCreate(CUmemGenericAllocationHandle* handle, size_t size,
+                            const CUmemAllocationProp* properties, unsigned long long flags) {
+    MutexLock lock(current->mutex_);
+    if (const CUresult refused = current->Begin(); refused != CUDA_SUCCESS) return refused;
+    const auto bytes = static_cast<int64_t>(size);
+    if (bytes == 0 || bytes % current->granularity_bytes_ != 0 || flags != 0 ||
+        properties->type != CU_MEM_ALLOCATION_TYPE_PINNED ||
+        properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE || properties->location.id != 0) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    int64_t used = 0;
+    for (const auto& [other, file] : current->files_) used += SizeOf(file);
+    if (used + bytes > current->memory_bytes_) return CUDA_ERROR_OUT_OF_MEMORY;
+    UniqueFd file(::memfd_create("fake-cuda", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    GEMINI_CHECK(file && ::ftruncate(file.get(), bytes) == 0);
+    GEMINI_CHECK(::fcntl(file.get(), F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK) == 0);
+    *handle = current->Keep(std::move(file));
+    return CUDA_SUCCESS;
+  }
+
+  static CUresult MemRelease(CUmemGenericAllocationHandle handle) {
+    MutexLock lock(current->mutex_);
+    if (const CUresult refused = current->Begin(); refused != CUDA_SUCCESS) {
+      current->files_.erase(handle);  // There is nothing else that a caller could do with it.
+      return refused;
+    }
+    return current->files_.erase(handle) == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  }
+
+  static CUresult MemExportToShareableHandle(void* shareable, CUmemGenericAllocationHandle handle,
+                                             CUmemAllocationHandleType type,
+                                             unsigned long long flags) {
+    MutexLock lock(current->mutex_);
+    if (const CUresult refused = current->Begin(); refused != CUDA_SUCCESS) return refused;
+    const auto found = current->files_.find(handle);
+    if (found == current->files_.end() || flags != 0 ||
+        type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    *static_cast<int*>(shareable) = ::dup(found->second.get());  // Open across exec, as it may be.
+    return CUDA_SUCCESS;
+  }
+
+  static CUresult MemImportFromShareableHandle(CUmemGenericAllocationHandle* handle,
+                                               void* shareable, CUmemAllocationHandleType type) {
+    MutexLock lock(current->mutex_);
+    if (const CUresult refused = current->Begin(); refused != CUDA_SUCCESS) return refused;
+    UniqueFd file(::dup(static_cast<int>(reinterpret_cast<intptr_t>(shareable))));
+    if (!file || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
+    *handle = current->Keep(std::move(file));
+    return CUDA_SUCCESS;
+  }
+};
+
+FakeCudaDriver::FakeCudaDriver(int64_t memory_bytes, int64_t granularity_bytes)
+    : memory_bytes_(memory_bytes),
+      granularity_bytes_(granularity_bytes),
+      driver_{.Init = Functions::Init,
+              .GetErrorName = Functions::GetErrorName,
+              .GetErrorString = Functions::GetErrorString,
+              .DeviceGet = Functions::DeviceGet,
+              .DeviceGetAttribute = Functions::DeviceGetAttribute,
+              .MemGetAllocationGranularity = Functions::MemGetAllocationGranularity,
+              .MemCreate = Functions::MemCreate,
+              .MemRelease = Functions::MemRelease,
+              .MemExportToShareableHandle = Functions::MemExportToShareableHandle,
+              .MemImportFromShareableHandle = Functions::MemImportFromShareableHandle} {
+  GEMINI_CHECK(std::exchange(current, this) == nullptr);
+}
+
+FakeCudaDriver::~FakeCudaDriver() { current = nullptr; }
+
+int64_t FakeCudaDriver::num_handles() const {
+  MutexLock lock(mutex_);
+  return static_cast<int64_t>(files_.size());
+}
+
+int64_t FakeCudaDriver::num_calls() const {
+  MutexLock lock(mutex_);
+  return num_calls_;
+}
+
+void FakeCudaDriver::FailCall(int64_t number, CUresult result) {
+  MutexLock lock(mutex_);
+  failing_call_ = num_calls_ + number;
+  failure_ = result;
+}
+
+void FakeCudaDriver::SetAttribute(CUdevice_attribute attribute, int value) {
+  MutexLock lock(mutex_);
+  attributes_[attribute] = value;
+}
+
+CUresult FakeCudaDriver::Begin() { return num_calls_++ == failing_call_ ? failure_ : CUDA_SUCCESS; }
+
+CUmemGenericAllocationHandle FakeCudaDriver::Keep(UniqueFd file) {
+  files_.emplace(++last_handle_, std::move(file));
+  return last_handle_;
+}
+
+}  // namespace gemini

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// A CUDA driver without a GPU: allocations are memory files. It holds callers to what cuda.h says of sizes and of
+// handles, fails any call that is asked to, and counts what was not given back. What only a GPU can show is in
+// tests/gpu.
+// Thread: any. One at a time in a process, for the driver's functions have no argument for it.
+#pragma once
+#include <cstdint>
+#include <map>
+
+#include "absl/base/thread_annotations.h"
+#include "gemini/cuda_driver.h"
+#include "gemini/mutex.h"
+#include "gemini/unique_fd.h"
+
+namespace gemini {
+
+class FakeCudaDriver {
+ public:
+  // One GPU, number 0. A size is a multiple of `granularity_bytes`, and of all allocations with a handle at most
+  // `memory_bytes`.
+  FakeCudaDriver(int64_t memory_bytes, int64_t granularity_bytes);
+  FakeCudaDriver(const FakeCudaDriver&) = delete;
+  FakeCudaDriver& operator=(const FakeCudaDriver&) = delete;
+  ~FakeCudaDriver();
+
+  const CudaDriver& driver() const { return driver_; }
+  // Handles that were made or imported, and not released.
+  int64_t num_handles() const;
+  // Calls that a refusal is possible of, ever.
+  int64_t num_calls() const;
+  // The call of that number from now on, 0 the next, returns `result` and does nothing.
+  void FailCall(int64_t number, CUresult result);
+  // What DeviceGetAttribute answers for it; 1 unless told.
+  void SetAttribute(CUdevice_attribute attribute, int value);
+
+ private:
+  struct Functions;  // Of CudaDriver's types.
+
+  // What the call that is under way must return at once; CUDA_SUCCESS: nothing.
+  CUresult Begin() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  CUmemGenericAllocationHandle Keep(UniqueFd file) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const int64_t memory_bytes_;
+  const int64_t granularity_bytes_;
+  const CudaDriver driver_;
+  mutable Mutex mutex_;
+  std::map<CUmemGenericAllocationHandle, UniqueFd> files_ ABSL_GUARDED_BY(mutex_);
+  CUmemGenericAllocationHandle last_handle_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<CUdevice_attribute, int> attributes_ ABSL_GUARDED_BY(mutex_);
+  int64_t num_calls_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t failing_call_ ABSL_GUARDED_BY(mutex_) = -1;
+  CUresult failure_ ABSL_GUARDED_BY(mutex_) = CUDA_SUCCESS;
+};
+
+}  // namespace gemini

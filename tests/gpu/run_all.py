@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the programs in the folder gpu/ beside this file, one after another, and writes what they said as JSON.
+
+  run [--report FILE] [--timeout SECONDS] [PROGRAM...]     default: all of them
+
+The report: "host" and "programs", each with its name, result (passed, skipped, failed or timeout), exit status, seconds,
+"answers" (the JSON lines that it printed), and the ends of its other text. Exit status: 0 all passed or were skipped;
+1 one failed; 77 all were skipped, for there is no GPU.
+"""
+import argparse
+import importlib.util
+import json
+import os
+import pathlib
+import platform
+import subprocess
+import sys
+import time
+
+FOLDER = pathlib.Path(__file__).resolve().parent
+SKIPPED = 77  # The exit status of a program that needs what the machine has not.
+TEXT_BYTES = 4000
+
+
+def environment():
+    """This process's, with the libraries of NVIDIA's wheels, such as NCCL, where Python has them."""
+    variables = dict(os.environ)
+    spec = importlib.util.find_spec("nvidia")
+    folders = [str(folder) for place in (spec.submodule_search_locations if spec else [])
+               for folder in sorted(pathlib.Path(place).glob("*/lib"))]
+    if variables.get("LD_LIBRARY_PATH"):
+        folders.append(variables["LD_LIBRARY_PATH"])
+    if folders:
+        variables["LD_LIBRARY_PATH"] = ":".join(folders)
+    return variables
+
+
+def end_of(text):
+    return text.encode()[-TEXT_BYTES:].decode(errors="replace")
+
+
+def parse(output):
+    """The JSON objects among the lines, and all other lines."""
+    answers, other = [], []
+    for line in output.splitlines():
+        try:
+            answers.append(json.loads(line) if line.startswith("{") else None)
+        except json.JSONDecodeError:
+            answers.append(None)
+        if answers[-1] is None:
+            answers.pop()
+            other.append(line)
+    return answers, "\n".join(other)
+
+
+def text_of(output):
+    return output.decode(errors="replace") if isinstance(output, bytes) else output or ""
+
+
+def run(program, timeout_s, variables):
+    begin = time.monotonic()
+    try:
+        done = subprocess.run([program], capture_output=True, timeout=timeout_s, env=variables)
+        status, output, errors = done.returncode, done.stdout, done.stderr
+        result = {0: "passed", SKIPPED: "skipped"}.get(status, "failed")
+    except subprocess.TimeoutExpired as expired:
+        status, output, errors, result = None, expired.stdout, expired.stderr, "timeout"
+    answers, other = parse(text_of(output))
+    return {"name": program.name, "result": result, "exit_status": status,
+            "seconds": round(time.monotonic() - begin, 3), "answers": answers,
+            "output": end_of(other), "errors": end_of(text_of(errors))}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("programs", nargs="*", metavar="PROGRAM")
+    parser.add_argument("--report", type=pathlib.Path, default=pathlib.Path("gpu.json"))
+    parser.add_argument("--timeout", type=float, default=120, help="of each program; default 120 s")
+    arguments = parser.parse_args()
+    there = sorted(path for path in (FOLDER / "gpu").iterdir() if os.access(path, os.X_OK))
+    unknown = set(arguments.programs) - {path.name for path in there}
+    if unknown:
+        parser.error(f"no {', '.join(sorted(unknown))} in {FOLDER / 'gpu'}")
+    report = {"host": {"system": platform.platform(), "processors": os.cpu_count()}, "programs": []}
+    for program in there:
+        if arguments.programs and program.name not in arguments.programs:
+            continue
+        report["programs"].append(run(program, arguments.timeout, environment()))
+        ended = report["programs"][-1]
+        print(f"{ended['name']:24} {ended['result']:8} {ended['seconds']:8.1f} s", flush=True)
+        # Written again after each, so that what a lost machine said is kept.
+        arguments.report.write_text(json.dumps(report, indent=1) + "\n")
+    results = {program["result"] for program in report["programs"]}
+    if results == {"skipped"}:
+        return SKIPPED
+    return 1 if results & {"failed", "timeout"} else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// The store of device memory on a real GPU. Exit status 77 without one.
+#include "server/tier_store_cuda.h"
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "gemini/byte_size.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/gpu/probe/driver.h"
+#include "tests/gpu/probe/nvml.h"
+#include "tests/gpu/probe/probe.h"
+#include "tests/gpu/probe/probe_kernels.h"
+#include "tests/gpu/probe/vmm_memory.h"
+#include "tests/status_matchers.h"
+
+namespace gemini::server {
+namespace {
+
+constexpr int64_t kSlot = 256 * kMiB;
+constexpr uint32_t kPattern = 0x5a17c3e9;
+
+// What a client does with an extent, from its import to its end.
+class Client {
+ public:
+  explicit Client(const TierExtent& extent)
+      : handle_(probe::Import(extent.fd)), mapping_(handle_, kSlot) {}
+  ~Client() { probe::Need(probe::Driver::Get().MemRelease(handle_), "cuMemRelease"); }
+  void Fill() {
+    GEMINI_NEED(probe::FillWords(mapping_.words(), mapping_.num_words(), kPattern, nullptr));
+    GEMINI_NEED(::cudaDeviceSynchronize());
+  }
+  double FractionFilled() const {
+    const nlohmann::json fraction =
+        probe::FractionOf(mapping_.words(), mapping_.num_words(), kPattern);
+    return fraction.is_number() ? fraction.get<double>() : -1;
+  }
+
+ private:
+  const CUmemGenericAllocationHandle handle_;
+  const probe::VmmMapping mapping_;
+};
+
+class CudaTierStoreOnGpu : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_OK_AND_ASSIGN(const CudaDriver* const driver, CudaDriver::Find());
+    ASSERT_OK_AND_ASSIGN(store_, MakeCudaTierStore(*driver, /*ordinal=*/0, 4 * kSlot));
+  }
+  std::unique_ptr<TierStore> store_;
+};
+
+// First of all: the tests below make one.
+TEST_F(CudaTierStoreOnGpu, ItMakesNoContext) {
+  ASSERT_OK_AND_ASSIGN(TierGrant grant, store_->Make(kSlot, 2));
+  CUcontext context = nullptr;
+  GEMINI_NEED(probe::Driver::Get().CtxGetCurrent(&context));
+  EXPECT_EQ(context, nullptr);
+  unsigned flags = 0;
+  int active = -1;
+  GEMINI_NEED(probe::Driver::Get().DevicePrimaryCtxGetState(0, &flags, &active));
+  EXPECT_EQ(active, 0);
+  store_->Destroy(std::move(grant));
+}
+
+TEST_F(CudaTierStoreOnGpu, WhoeverHasADescriptorSeesTheSameBytes) {
+  probe::UseDevice();
+  ASSERT_OK_AND_ASSIGN(TierGrant grant, store_->Make(kSlot, 2));
+  Client writer(grant.extents[0]);
+  const Client reader(grant.extents[0]);
+  const Client other(grant.extents[1]);
+  writer.Fill();
+  EXPECT_EQ(reader.FractionFilled(), 1);
+  EXPECT_LT(other.FractionFilled(), 1e-6);
+  store_->Destroy(std::move(grant));
+}
+
+TEST_F(CudaTierStoreOnGpu, AllIsFreeWithinASecondOfTheEnd) {
+  probe::UseDevice();
+  const int64_t idle = probe::UsedDeviceBytes();
+  ASSERT_OK_AND_ASSIGN(TierGrant grant, store_->Make(kSlot, 4));
+  EXPECT_GE(probe::UsedDeviceBytes() - idle, 4 * kSlot);
+  for (const TierExtent& extent : grant.extents) Client(extent).Fill();
+  const absl::Time end = absl::Now();
+  store_->Destroy(std::move(grant));
+  const nlohmann::json freed = probe::UntilUsedIsAtMost(end, idle);
+  EXPECT_LT(freed.value("ms", 1e9), 1000) << freed;
+  EXPECT_LT(freed.value("MiB_left", 1e9), 16) << freed;
+}
+
+TEST_F(CudaTierStoreOnGpu, NoForeignBytes) {
+  probe::UseDevice();
+  for (int round = 0; round < 3; ++round) {
+    ASSERT_OK_AND_ASSIGN(TierGrant grant, store_->Make(kSlot, 4));
+    for (const TierExtent& extent : grant.extents) {
+      Client client(extent);
+      EXPECT_LT(client.FractionFilled(), 1e-6) << round;
+      client.Fill();
+    }
+    store_->Destroy(std::move(grant));
+  }
+}
+
+}  // namespace
+}  // namespace gemini::server
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  gemini::probe::NeedGpu();
+  return RUN_ALL_TESTS();
+}

@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""tools/gpu-bundle makes a folder that runs elsewhere, and its `run` reports whatever a program does.
+
+gpu_bundle_test.py ROOT
+"""
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(sys.argv.pop(1)) if len(sys.argv) > 1 else pathlib.Path()
+
+
+class GpuBundleTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.temporary = tempfile.TemporaryDirectory(prefix="gpu bundle ")
+        cls.bundle = pathlib.Path(cls.temporary.name) / "bundle"
+        cls.made = subprocess.run([ROOT / "tools/gpu-bundle", cls.bundle], capture_output=True,
+                                  text=True, check=False)
+        if cls.made.returncode != 0:
+            raise AssertionError(cls.made.stdout + cls.made.stderr)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.temporary.cleanup()
+
+    def run_bundle(self, *programs, timeout=60):
+        report = self.bundle.parent / "report.json"
+        report.unlink(missing_ok=True)
+        done = subprocess.run([self.bundle / "run", "--report", report, "--timeout", str(timeout),
+                               *programs], capture_output=True, text=True, check=False)
+        programs = json.loads(report.read_text())["programs"] if report.exists() else []
+        return done, {program["name"]: program for program in programs}
+
+    def add(self, name, text):
+        program = self.bundle / "gpu" / name
+        program.write_text(f"#!/bin/sh\n{text}\n")
+        program.chmod(0o755)
+        self.addCleanup(program.unlink)
+
+    def test_it_is_small_and_has_every_program(self):
+        size = sum(file.stat().st_size for file in self.bundle.rglob("*"))
+        self.assertLess(size, 60 << 20)
+        built = {file.name for file in (ROOT / "build/gpu").iterdir()}
+        self.assertEqual({file.name for file in (self.bundle / "gpu").iterdir()}, built)
+
+    def test_its_programs_find_what_debian_alone_has_in_it(self):
+        for program in (self.bundle / "gpu").iterdir():
+            linked = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
+            self.assertNotIn("not found", linked)
+            for line in linked.splitlines():
+                if "absl" in line:
+                    self.assertIn(str(self.bundle), line)
+
+    def test_a_program_without_a_gpu_is_skipped_or_answers(self):
+        done, programs = self.run_bundle("entry_point_probe")
+        self.assertEqual(list(programs), ["entry_point_probe"])
+        ended = programs["entry_point_probe"]
+        self.assertEqual(done.returncode, 77 if ended["result"] == "skipped" else 0, done.stderr)
+        self.assertIn(ended["result"], ("skipped", "passed"), ended)
+
+    def test_what_programs_do_is_in_the_report(self):
+        self.add("answers", """echo '{"question": 1}'; echo '{broken'; echo text; echo error >&2""")
+        self.add("fails", "exit 3")
+        self.add("hangs", "echo '{\"begun\": true}'; while :; do :; done")
+        done, programs = self.run_bundle("answers", "fails", "hangs", timeout=2)
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual({name: program["result"] for name, program in programs.items()},
+                         {"answers": "passed", "fails": "failed", "hangs": "timeout"})
+        self.assertEqual(programs["answers"]["answers"], [{"question": 1}])
+        self.assertEqual(programs["answers"]["output"], "{broken\ntext")
+        self.assertEqual(programs["answers"]["errors"], "error\n")
+        self.assertEqual(programs["fails"]["exit_status"], 3)
+        self.assertEqual(programs["hangs"]["answers"], [{"begun": True}])
+
+    def test_a_program_that_is_not_there_is_named(self):
+        done, programs = self.run_bundle("no_such_probe")
+        self.assertEqual(programs, {})
+        self.assertIn("no_such_probe", done.stderr)
+        self.assertNotEqual(done.returncode, 0)
+
+    def test_a_folder_that_is_no_bundle_is_left_alone(self):
+        with tempfile.TemporaryDirectory() as folder:
+            kept = pathlib.Path(folder) / "thesis.txt"
+            kept.write_text("three years")
+            done = subprocess.run([ROOT / "tools/gpu-bundle", folder], capture_output=True, text=True,
+                                  check=False)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn("no bundle", done.stderr)
+            self.assertEqual(kept.read_text(), "three years")
+
+
+if __name__ == "__main__":
+    unittest.main()
