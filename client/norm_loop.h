@@ -10,6 +10,7 @@
 #include "client/stream_step.h"
 #include "client/update_loop.h"
 #include "client/update_loops.h"
+#include "client/with_formats.h"
 
 namespace gemini::client {
 
@@ -75,8 +76,7 @@ struct NormLoop {
   }
 
   static void Squares(ElementType type, const void* values, int64_t count, double* sums) {
-    UpdateLoop<L>::WithFormat(
-        type, [&](auto format) { SquaresOf<decltype(format)::kType>(values, count, sums); });
+    WithFormat(type, [&](auto format) { SquaresOf<decltype(format)::kType>(values, count, sums); });
   }
 
   template <typename Rule, ElementType kParam, ElementType kGrad>
@@ -118,7 +118,7 @@ struct NormLoop {
   template <typename Rule>
   static void TrustSquares(const UpdateScalars& scalars, const UpdateStreams& s, int64_t count,
                            double* param_sums, double* direction_sums) {
-    UpdateLoop<L>::WithFormats(s, [&]<ElementType kParam, ElementType kGrad>() {
+    WithFormats(s.param_type, s.grad_type, [&]<ElementType kParam, ElementType kGrad>() {
       TrustSquaresOf<Rule, kParam, kGrad>(scalars, s, count, param_sums, direction_sums);
     });
   }
@@ -131,19 +131,9 @@ constexpr UpdateLoops MakeUpdateLoops() {
       .update =
           [](OptimizerKind kind, const UpdateScalars& scalars, const UpdateStreams& streams,
              StoreKind stores, int64_t count) {
-            using Loop = UpdateLoop<L>;
-            switch (kind) {
-              case OptimizerKind::kAdamW:
-                return Loop::template RunAny<AdamWRule<L>>(scalars, streams, stores, count);
-              case OptimizerKind::kAdam:
-                return Loop::template RunAny<AdamRule<L>>(scalars, streams, stores, count);
-              case OptimizerKind::kSgd:
-                return Loop::template RunAny<SgdRule<L>>(scalars, streams, stores, count);
-              case OptimizerKind::kLamb:
-                return Loop::template RunAny<LambRule<L>>(scalars, streams, stores, count);
-              case OptimizerKind::kLars:
-                return Loop::template RunAny<LarsRule<L>>(scalars, streams, stores, count);
-            }
+            WithRule<L>(kind, [&]<typename Rule>() {
+              UpdateLoop<L>::template RunAny<Rule>(scalars, streams, stores, count);
+            });
           },
       .fence = &L::Fence,
       .squares = &NormLoop<L>::Squares,

@@ -13,6 +13,7 @@
 #include "client/stream_step.h"
 #include "client/update_loops.h"
 #include "client/update_rules.h"
+#include "client/with_formats.h"
 
 namespace gemini::client {
 
@@ -73,35 +74,10 @@ struct UpdateLoop {
     part(count - tail, tail);
   }
 
-  // Calls `function` with the formats as constants.
-  template <typename Function>
-  static void WithFormats(const UpdateStreams& s, const Function& function) {
-    WithFormat(s.param_type, [&](auto param) {
-      WithFormat(s.grad_type, [&](auto grad) {
-        function.template operator()<decltype(param)::kType, decltype(grad)::kType>();
-      });
-    });
-  }
-  template <typename Function>
-  static void WithFormat(ElementType type, const Function& function) {
-    switch (type) {
-      case ElementType::kFp32:
-        return function(Format<ElementType::kFp32>());
-      case ElementType::kBf16:
-        return function(Format<ElementType::kBf16>());
-      case ElementType::kFp16:
-        return function(Format<ElementType::kFp16>());
-    }
-  }
-  template <ElementType kValue>
-  struct Format {
-    static constexpr ElementType kType = kValue;
-  };
-
   template <typename Rule>
   static void RunAny(const UpdateScalars& scalars, const UpdateStreams& s, StoreKind stores,
                      int64_t count) {
-    WithFormats(s, [&]<ElementType kParam, ElementType kGrad>() {
+    WithFormats(s.param_type, s.grad_type, [&]<ElementType kParam, ElementType kGrad>() {
       Run<Rule, kParam, kGrad>(scalars, s, stores, count);
     });
   }

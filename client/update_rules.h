@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The formulas of the optimizers on sixteen fp32 lanes (client/lanes_portable.h). Each step is one
-// correctly rounded operation or an explicit fma, in the order written; scalars: client/update_scalars.h.
+// The formulas of the optimizers on fp32 lanes: sixteen (client/lanes_portable.h), or one in CUDA kernels
+// (client/lane_cuda.h). Each step is one correctly rounded operation or an explicit fma, in the order written; scalars:
+// client/update_scalars.h.
 // A rule has
 //   Update(p, g, m, v)      makes m and v the new moments and returns the new parameter
 //   Direction(p, g, m, v)   layer-wise kinds: the vector whose norm the trust ratio takes
@@ -9,6 +10,7 @@
 // Letters: p parameter, g gradient as stored, m and v moments; x' is the new x.
 #pragma once
 #include "client/update_scalars.h"
+#include "gemini/host_device.h"
 
 namespace gemini::client {
 
@@ -20,14 +22,14 @@ class AdamMoments {
   using Floats = typename L::Floats;
 
  public:
-  explicit AdamMoments(const UpdateScalars& s)
+  GEMINI_HOST_DEVICE explicit AdamMoments(const UpdateScalars& s)
       : beta1_(L::Set(s.beta1)),
         one_minus_beta1_(L::Set(s.one_minus_beta1)),
         beta2_(L::Set(s.beta2)),
         one_minus_beta2_(L::Set(s.one_minus_beta2)),
         corrected_epsilon_(L::Set(s.corrected_epsilon)) {}
 
-  Floats Ratio(const Floats& g, Floats& m, Floats& v) const {
+  GEMINI_HOST_DEVICE Floats Ratio(const Floats& g, Floats& m, Floats& v) const {
     m = L::Fma(beta1_, m, L::Mul(one_minus_beta1_, g));
     v = L::Fma(beta2_, v, L::Mul(one_minus_beta2_, L::Mul(g, g)));
     return L::Div(m, L::Add(L::Sqrt(v), corrected_epsilon_));
@@ -45,13 +47,13 @@ class AdamWRule {
 
  public:
   static constexpr bool kHasSecondMoment = true;
-  explicit AdamWRule(const UpdateScalars& s)
+  GEMINI_HOST_DEVICE explicit AdamWRule(const UpdateScalars& s)
       : moments_(s),
         scale_(L::Set(s.gradient_scale)),
         minus_step_size_(L::Set(s.minus_step_size)),
         decay_(L::Set(s.decay)) {}
 
-  Floats Update(const Floats& p, const Floats& g, Floats& m, Floats& v) const {
+  GEMINI_HOST_DEVICE Floats Update(const Floats& p, const Floats& g, Floats& m, Floats& v) const {
     const Floats ratio = moments_.Ratio(L::Mul(g, scale_), m, v);
     return L::Fma(minus_step_size_, ratio, L::Mul(p, decay_));
   }
@@ -69,13 +71,13 @@ class AdamRule {
 
  public:
   static constexpr bool kHasSecondMoment = true;
-  explicit AdamRule(const UpdateScalars& s)
+  GEMINI_HOST_DEVICE explicit AdamRule(const UpdateScalars& s)
       : moments_(s),
         scale_(L::Set(s.gradient_scale)),
         minus_step_size_(L::Set(s.minus_step_size)),
         weight_decay_(L::Set(s.weight_decay)) {}
 
-  Floats Update(const Floats& p, const Floats& g, Floats& m, Floats& v) const {
+  GEMINI_HOST_DEVICE Floats Update(const Floats& p, const Floats& g, Floats& m, Floats& v) const {
     const Floats decayed = L::Fma(weight_decay_, p, L::Mul(g, scale_));
     return L::Fma(minus_step_size_, moments_.Ratio(decayed, m, v), p);
   }
@@ -93,14 +95,14 @@ class SgdRule {
 
  public:
   static constexpr bool kHasSecondMoment = false;
-  explicit SgdRule(const UpdateScalars& s)
+  GEMINI_HOST_DEVICE explicit SgdRule(const UpdateScalars& s)
       : scale_(L::Set(s.gradient_scale)),
         weight_decay_(L::Set(s.weight_decay)),
         momentum_(L::Set(s.momentum)),
         minus_learning_rate_(L::Set(s.minus_learning_rate)),
         is_first_(s.is_first) {}
 
-  Floats Update(const Floats& p, const Floats& g, Floats& m, Floats&) const {
+  GEMINI_HOST_DEVICE Floats Update(const Floats& p, const Floats& g, Floats& m, Floats&) const {
     const Floats decayed = L::Fma(weight_decay_, p, L::Mul(g, scale_));
     m = is_first_ ? decayed : L::Fma(momentum_, m, decayed);
     return L::Fma(minus_learning_rate_, m, p);
@@ -119,18 +121,19 @@ class LambRule {
 
  public:
   static constexpr bool kHasSecondMoment = true;
-  explicit LambRule(const UpdateScalars& s)
+  GEMINI_HOST_DEVICE explicit LambRule(const UpdateScalars& s)
       : moments_(s),
         scale_(L::Set(s.gradient_scale)),
         correction_(L::Set(s.correction)),
         weight_decay_(L::Set(s.weight_decay)),
         minus_layer_rate_(L::Set(-s.layer_rate)) {}
 
-  Floats Direction(const Floats& p, const Floats& g, Floats& m, Floats& v) const {
+  GEMINI_HOST_DEVICE Floats Direction(const Floats& p, const Floats& g, Floats& m,
+                                      Floats& v) const {
     const Floats ratio = moments_.Ratio(L::Mul(g, scale_), m, v);
     return L::Fma(correction_, ratio, L::Mul(weight_decay_, p));
   }
-  Floats Update(const Floats& p, const Floats& g, Floats& m, Floats& v) const {
+  GEMINI_HOST_DEVICE Floats Update(const Floats& p, const Floats& g, Floats& m, Floats& v) const {
     return L::Fma(minus_layer_rate_, Direction(p, g, m, v), p);
   }
 
@@ -148,16 +151,16 @@ class LarsRule {
 
  public:
   static constexpr bool kHasSecondMoment = false;
-  explicit LarsRule(const UpdateScalars& s)
+  GEMINI_HOST_DEVICE explicit LarsRule(const UpdateScalars& s)
       : scale_(L::Set(s.gradient_scale)),
         weight_decay_(L::Set(s.weight_decay)),
         momentum_(L::Set(s.momentum)),
         layer_rate_(L::Set(s.layer_rate)) {}
 
-  Floats Direction(const Floats&, const Floats& g, Floats&, Floats&) const {
+  GEMINI_HOST_DEVICE Floats Direction(const Floats&, const Floats& g, Floats&, Floats&) const {
     return L::Mul(g, scale_);
   }
-  Floats Update(const Floats& p, const Floats& g, Floats& m, Floats&) const {
+  GEMINI_HOST_DEVICE Floats Update(const Floats& p, const Floats& g, Floats& m, Floats&) const {
     const Floats decayed = L::Fma(weight_decay_, p, L::Mul(g, scale_));
     m = L::Fma(momentum_, m, L::Mul(layer_rate_, decayed));
     return L::Sub(p, m);

@@ -42,6 +42,8 @@ absl::StatusOr<CudaDriver> FindAll() {
   GEMINI_RETURN_IF_ERROR(Find("cuInit", 2000, driver.Init));
   GEMINI_RETURN_IF_ERROR(Find("cuGetErrorName", 6000, driver.GetErrorName));
   GEMINI_RETURN_IF_ERROR(Find("cuGetErrorString", 6000, driver.GetErrorString));
+  GEMINI_RETURN_IF_ERROR(Find("cuCtxGetCurrent", 4000, driver.CtxGetCurrent));
+  GEMINI_RETURN_IF_ERROR(Find("cuCtxSetCurrent", 4000, driver.CtxSetCurrent));
   GEMINI_RETURN_IF_ERROR(Find("cuDeviceGet", 2000, driver.DeviceGet));
   GEMINI_RETURN_IF_ERROR(Find("cuDeviceGetAttribute", 2000, driver.DeviceGetAttribute));
   GEMINI_RETURN_IF_ERROR(
@@ -70,11 +72,18 @@ absl::StatusOr<void*> FindCudaFunction(const char* name, unsigned version) {
   cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
   const cudaError_t error =
       ::cudaGetDriverEntryPointByVersion(name, &function, version, cudaEnableDefault, &found);
+  if (error != cudaSuccess) ::cudaGetLastError();  // Else somebody takes it for an error of theirs.
   if (error == cudaErrorInsufficientDriver || error == cudaErrorStubLibrary) return NoDriver();
-  if (error != cudaSuccess || found != cudaDriverEntryPointSuccess || function == nullptr) {
-    return absl::UnimplementedError(absl::StrCat(
-        "the NVIDIA driver has no ", name, " of CUDA ", VersionName(static_cast<int>(version)),
-        " (", ::cudaGetErrorName(error), "): install driver 580 or newer"));
+  if (error == cudaErrorNoDevice) return absl::NotFoundError("the NVIDIA driver finds no GPU");
+  if (error != cudaSuccess) {
+    return absl::UnimplementedError(
+        absl::StrCat("the NVIDIA driver does not start: ", ::cudaGetErrorName(error), ": ",
+                     ::cudaGetErrorString(error), ": see what nvidia-smi says"));
+  }
+  if (found != cudaDriverEntryPointSuccess || function == nullptr) {
+    return absl::UnimplementedError(absl::StrCat("the NVIDIA driver has no ", name, " of CUDA ",
+                                                 VersionName(static_cast<int>(version)),
+                                                 ": install driver 580 or newer"));
   }
   return function;
 }

@@ -17,6 +17,8 @@ struct CudaDriver {
   PFN_cuInit_v2000 Init;
   PFN_cuGetErrorName_v6000 GetErrorName;
   PFN_cuGetErrorString_v6000 GetErrorString;
+  PFN_cuCtxGetCurrent_v4000 CtxGetCurrent;
+  PFN_cuCtxSetCurrent_v4000 CtxSetCurrent;
   PFN_cuDeviceGet_v2000 DeviceGet;
   PFN_cuDeviceGetAttribute_v2000 DeviceGetAttribute;
   PFN_cuMemGetAllocationGranularity_v10020 MemGetAllocationGranularity;
@@ -25,13 +27,13 @@ struct CudaDriver {
   PFN_cuMemExportToShareableHandle_v10020 MemExportToShareableHandle;
   PFN_cuMemImportFromShareableHandle_v10020 MemImportFromShareableHandle;
 
-  // Returns this machine's, initialised; asks once a process. UNIMPLEMENTED: there is no driver, or one that is too
-  // old. NOT_FOUND: there is no GPU.
+  // Returns this machine's, initialised; asks once a process. UNIMPLEMENTED: there is no driver, one that is too
+  // old, or one that does not start. NOT_FOUND: there is no GPU.
   static absl::StatusOr<const CudaDriver*> Find();
 };
 
 // Returns a function by its name, with the type that it had in CUDA `version` (10020 is 10.2); never null.
-// UNIMPLEMENTED: there is no driver, or it is too old for that.
+// UNIMPLEMENTED: there is no driver, it is too old for that, or it does not start. NOT_FOUND: there is no GPU.
 absl::StatusOr<void*> FindCudaFunction(const char* name, unsigned version);
 
 // Returns "<what>: <name of the error>: <its description>". CUDA_ERROR_OUT_OF_MEMORY: RESOURCE_EXHAUSTED.

@@ -60,10 +60,11 @@ class CudaTierStore : public TierStore {
                                                      granularity_bytes_));
     }
     const int64_t size_bytes = slot_bytes * num_slots;
-    GEMINI_RETURN_IF_ERROR(limit_.Take(size_bytes));
     TierGrant grant;
     grant.slot_bytes = slot_bytes;
     grant.slots_per_extent = 1;
+    grant.extents.reserve(static_cast<size_t>(num_slots));
+    GEMINI_RETURN_IF_ERROR(limit_.Take(size_bytes));
     for (int64_t i = 0; i < num_slots; ++i) {
       absl::StatusOr<UniqueFd> fd = MakeSlot(slot_bytes);
       if (!fd.ok()) {
@@ -87,22 +88,24 @@ class CudaTierStore : public TierStore {
   }
 
   // Exports the smallest allocation and imports it again. UNIMPLEMENTED: one of both was refused.
+  // RESOURCE_EXHAUSTED: there is nothing left to try it with.
   absl::Status TryToShare() const {
     GEMINI_ASSIGN_OR_RETURN(const CUmemGenericAllocationHandle handle, Create(granularity_bytes_));
     absl::Status shared;
     absl::StatusOr<UniqueFd> fd = ExportAndRelease(driver_, handle);
     if (fd.ok()) {
       CUmemGenericAllocationHandle imported = 0;
-      shared = CudaStatus(driver_,
-                          driver_.MemImportFromShareableHandle(
-                              &imported, reinterpret_cast<void*>(static_cast<intptr_t>(fd->get())),
-                              CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
-                          "cuMemImportFromShareableHandle");
+      const CUresult result = driver_.MemImportFromShareableHandle(
+          &imported, reinterpret_cast<void*>(static_cast<intptr_t>(fd->get())),
+          CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+      // An importer may need a context, which clients have: nothing is known then.
+      if (result == CUDA_ERROR_INVALID_CONTEXT) return absl::OkStatus();
+      shared = CudaStatus(driver_, result, "cuMemImportFromShareableHandle");
       if (shared.ok()) shared = CudaStatus(driver_, driver_.MemRelease(imported), "cuMemRelease");
     } else {
       shared = fd.status();
     }
-    if (shared.ok()) return shared;
+    if (shared.ok() || absl::IsResourceExhausted(shared)) return shared;
     return absl::UnimplementedError(
         absl::StrCat("memory of GPU ", ordinal_,
                      " cannot be shared between processes here: ", shared.message()));

@@ -47,6 +47,13 @@ struct FakeCudaDriver::Functions {
     return GetErrorName(error, text);
   }
 
+  // There are no contexts.
+  static CUresult CtxGetCurrent(CUcontext* context) {
+    *context = nullptr;
+    return CUDA_SUCCESS;
+  }
+  static CUresult CtxSetCurrent(CUcontext) { return CUDA_SUCCESS; }
+
   static CUresult DeviceGet(CUdevice* device, int ordinal) {
     MutexLock lock(current->mutex_);
     if (const CUresult refused = current->Begin(); refused != CUDA_SUCCESS) return refused;
@@ -131,6 +138,8 @@ FakeCudaDriver::FakeCudaDriver(int64_t memory_bytes, int64_t granularity_bytes)
       driver_{.Init = Functions::Init,
               .GetErrorName = Functions::GetErrorName,
               .GetErrorString = Functions::GetErrorString,
+              .CtxGetCurrent = Functions::CtxGetCurrent,
+              .CtxSetCurrent = Functions::CtxSetCurrent,
               .DeviceGet = Functions::DeviceGet,
               .DeviceGetAttribute = Functions::DeviceGetAttribute,
               .MemGetAllocationGranularity = Functions::MemGetAllocationGranularity,

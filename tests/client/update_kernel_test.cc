@@ -31,9 +31,7 @@ std::vector<VectorPath> Paths() {
   return paths;
 }
 
-using Formats = std::tuple<OptimizerKind, ElementType, ElementType>;
-
-class UpdateKernelTest : public ::testing::TestWithParam<Formats> {
+class UpdateKernelTest : public ::testing::TestWithParam<UpdateFormats> {
  protected:
   OptimizerKind kind() const { return std::get<0>(GetParam()); }
   UpdateMemory Memory(const std::vector<ElementBits>& values, int64_t shift = 0) const {
@@ -41,17 +39,11 @@ class UpdateKernelTest : public ::testing::TestWithParam<Formats> {
   }
 };
 
-std::string NameOf(const ::testing::TestParamInfo<Formats>& info) {
-  const auto& [kind, param_type, grad_type] = info.param;
-  return absl::StrCat(OptimizerKindName(kind), "_", ElementTypeName(param_type), "_",
-                      ElementTypeName(grad_type));
-}
-
 INSTANTIATE_TEST_SUITE_P(All, UpdateKernelTest,
                          ::testing::Combine(::testing::ValuesIn(kAllOptimizerKinds),
                                             ::testing::ValuesIn(kAllElementTypes),
                                             ::testing::ValuesIn(kAllElementTypes)),
-                         NameOf);
+                         NameOfFormats);
 
 struct Element {
   float p, m, v;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -14,9 +15,19 @@
 #include "client/update_streams.h"
 #include "gemini/half_float.h"
 #include "gemini/split_float.h"
+#include "gtest/gtest.h"
 #include "tests/client/update_elements.h"
 
 namespace gemini::client {
+
+// The kind, and the types of parameters and gradients.
+using UpdateFormats = std::tuple<OptimizerKind, ElementType, ElementType>;
+
+inline std::string NameOfFormats(const ::testing::TestParamInfo<UpdateFormats>& test) {
+  const auto& [kind, param_type, grad_type] = test.param;
+  return absl::StrCat(OptimizerKindName(kind), "_", ElementTypeName(param_type), "_",
+                      ElementTypeName(grad_type));
+}
 
 // No scalar is one that a formula could lose unseen.
 inline UpdateSettings SettingsOf(OptimizerKind kind, int64_t step = 7) {

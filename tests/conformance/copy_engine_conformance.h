@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // What every CopyEngine must do; an implementation joins with one INSTANTIATE_TEST_SUITE_P.
 #pragma once
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <memory_resource>
 #include <random>
 #include <thread>
 #include <vector>
@@ -15,16 +17,27 @@
 
 namespace gemini::client {
 
-using CopyEngineMaker = std::function<std::unique_ptr<CopyEngine>()>;
-
-class CopyEngineConformance : public ::testing::TestWithParam<CopyEngineMaker> {
- protected:
-  std::unique_ptr<CopyEngine> engine_ = GetParam()();
+struct CopyEngineCase {
+  std::function<std::unique_ptr<CopyEngine>()> make;
+  // What it copies from and to, which the test itself reads and writes.
+  std::pmr::memory_resource* memory = std::pmr::new_delete_resource();
+  // Waits for the calling thread's operators: behind it they have seen what CopyWithin did.
+  std::function<void()> finish_operators = [] {};
 };
 
-inline std::vector<std::byte> Filled(size_t size, int value) {
-  return std::vector<std::byte>(size, static_cast<std::byte>(value));
-}
+class CopyEngineConformance : public ::testing::TestWithParam<CopyEngineCase> {
+ protected:
+  using Bytes = std::pmr::vector<std::byte>;
+  static Bytes Filled(size_t size, int value) {
+    return Bytes(size, static_cast<std::byte>(value), GetParam().memory);
+  }
+  static std::vector<Bytes> Several(int count, size_t size, int value) {
+    std::vector<Bytes> all;
+    for (int i = 0; i < count; ++i) all.push_back(Filled(size, value));
+    return all;
+  }
+  std::unique_ptr<CopyEngine> engine_ = GetParam().make();
+};
 
 TEST_P(CopyEngineConformance, ADefaultEventIsDoneFromTheBeginning) {
   EXPECT_TRUE(engine_->Done(CopyEvent{}));
@@ -33,8 +46,8 @@ TEST_P(CopyEngineConformance, ADefaultEventIsDoneFromTheBeginning) {
 
 TEST_P(CopyEngineConformance, BytesArriveWhenTheEventIsDone) {
   for (const size_t size : {size_t{0}, size_t{1}, size_t{4096}, size_t{5 << 20}}) {
-    const std::vector<std::byte> source = Filled(size, 7);
-    std::vector<std::byte> destination = Filled(size, 0);
+    const Bytes source = Filled(size, 7);
+    Bytes destination = Filled(size, 0);
     const CopyEvent event =
         engine_->Copy(CopyStream::kFetch, destination.data(), source.data(), size, {});
     engine_->Wait(event);
@@ -45,14 +58,15 @@ TEST_P(CopyEngineConformance, BytesArriveWhenTheEventIsDone) {
 
 // Whatever the streams are busy with.
 TEST_P(CopyEngineConformance, WithinDeviceBytesAreThereAtOnce) {
-  const std::vector<std::byte> slow = Filled(size_t{32} << 20, 1);
-  std::vector<std::byte> elsewhere = Filled(slow.size(), 0);
+  const Bytes slow = Filled(size_t{32} << 20, 1);
+  Bytes elsewhere = Filled(slow.size(), 0);
   const CopyEvent event = engine_->Copy(CopyStream::kEvict, elsewhere.data(), slow.data(),
                                         static_cast<int64_t>(slow.size()), {});
   for (const size_t size : {size_t{0}, size_t{1}, size_t{5 << 20}}) {
-    const std::vector<std::byte> source = Filled(size, 7);
-    std::vector<std::byte> destination = Filled(size, 0);
+    const Bytes source = Filled(size, 7);
+    Bytes destination = Filled(size, 0);
     engine_->CopyWithin(destination.data(), source.data(), static_cast<int64_t>(size));
+    GetParam().finish_operators();
     EXPECT_EQ(destination, source);
   }
   engine_->Wait(event);
@@ -62,8 +76,8 @@ TEST_P(CopyEngineConformance, AStreamKeepsItsOrder) {
   // Each copy reads what the one before wrote, large and small ones mixed.
   constexpr int kStages = 40;
   const size_t size = 256 * 1024;
-  std::vector<std::vector<std::byte>> stages(kStages, Filled(size, 0));
-  stages[0] = Filled(size, 9);
+  std::vector<Bytes> stages = Several(kStages, size, 0);
+  std::fill(stages[0].begin(), stages[0].end(), std::byte{9});
   CopyEvent last;
   for (int i = 1; i < kStages; ++i) {
     if (i % 3 == 0) {  // As a small copy and a large one.
@@ -83,8 +97,8 @@ TEST_P(CopyEngineConformance, AStreamWaitsForAnEventOfTheOther) {
   // the event the eviction would copy bytes of the next round.
   constexpr int kRounds = 200;
   const size_t size = 512 * 1024;
-  std::vector<std::byte> slot = Filled(size, 0);
-  std::vector<std::vector<std::byte>> incoming, outgoing;
+  Bytes slot = Filled(size, 0);
+  std::vector<Bytes> incoming, outgoing;
   for (int i = 0; i < kRounds / 10; ++i) {
     incoming.push_back(Filled(size, i + 1));
     outgoing.push_back(Filled(size, 0));
@@ -109,8 +123,8 @@ TEST_P(CopyEngineConformance, ThreadsMayEnqueueAndWaitAtOnce) {
       std::mt19937_64 random(t);
       for (int i = 0; i < 200; ++i) {
         const size_t size = random() % (200 * 1024);
-        const std::vector<std::byte> source = Filled(size, t + 1);
-        std::vector<std::byte> destination = Filled(size, 0);
+        const Bytes source = Filled(size, t + 1);
+        Bytes destination = Filled(size, 0);
         const auto stream = static_cast<CopyStream>(random() % 2);
         engine_->Wait(engine_->Copy(stream, destination.data(), source.data(), size, {}));
         if (destination != source) ++wrong;
@@ -123,13 +137,13 @@ TEST_P(CopyEngineConformance, ThreadsMayEnqueueAndWaitAtOnce) {
 
 TEST_P(CopyEngineConformance, DestructionFinishesWhatIsEnqueued) {
   const size_t size = 2 << 20;
-  const std::vector<std::byte> source = Filled(size, 3);
-  std::vector<std::vector<std::byte>> destinations(8, Filled(size, 0));
-  for (std::vector<std::byte>& destination : destinations) {
+  const Bytes source = Filled(size, 3);
+  std::vector<Bytes> destinations = Several(8, size, 0);
+  for (Bytes& destination : destinations) {
     engine_->Copy(CopyStream::kFetch, destination.data(), source.data(), size, {});
   }
   engine_.reset();
-  for (const std::vector<std::byte>& destination : destinations) EXPECT_EQ(destination, source);
+  for (const Bytes& destination : destinations) EXPECT_EQ(destination, source);
 }
 
 }  // namespace gemini::client

@@ -17,14 +17,14 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr int64_t kGiBPerSecond = int64_t{1} << 30;
 
-INSTANTIATE_TEST_SUITE_P(Host, CopyEngineConformance, ::testing::Values(CopyEngineMaker([] {
+INSTANTIATE_TEST_SUITE_P(Host, CopyEngineConformance, ::testing::Values(CopyEngineCase{.make = [] {
                            return std::make_unique<CopyEngineHost>();
-                         })));
+                         }}));
 INSTANTIATE_TEST_SUITE_P(HostWithRates, CopyEngineConformance,
-                         ::testing::Values(CopyEngineMaker([] {
+                         ::testing::Values(CopyEngineCase{.make = [] {
                            return std::make_unique<CopyEngineHost>(
                                std::array<int64_t, 2>{8 * kGiBPerSecond, 3 * kGiBPerSecond});
-                         })));
+                         }}));
 
 double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();

@@ -79,6 +79,8 @@ def main():
     parser.add_argument("--timeout", type=float, default=120, help="of each program; default 120 s")
     arguments = parser.parse_args()
     there = sorted(path for path in (FOLDER / "gpu").iterdir() if os.access(path, os.X_OK))
+    if not there:
+        parser.error(f"no program in {FOLDER / 'gpu'}")
     unknown = set(arguments.programs) - {path.name for path in there}
     if unknown:
         parser.error(f"no {', '.join(sorted(unknown))} in {FOLDER / 'gpu'}")

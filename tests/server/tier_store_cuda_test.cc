@@ -66,6 +66,15 @@ TEST_F(CudaTierStoreTest, SharingIsTriedAtTheStart) {
                                           HasSubstr("cuMemImportFromShareableHandle"))));
 }
 
+// Documents do not say whether an import takes a context, and the server makes none.
+TEST_F(CudaTierStoreTest, AnImportThatWantsAContextSaysNothing) {
+  const int64_t calls = fake_.num_calls();
+  ASSERT_OK(MakeStore());
+  fake_.FailCall(fake_.num_calls() - calls - 2, CUDA_ERROR_INVALID_CONTEXT);
+  EXPECT_OK(MakeStore());
+  EXPECT_EQ(fake_.num_handles(), 0);
+}
+
 TEST_F(CudaTierStoreTest, ASlotThatIsNoMultipleOfTheGranularityIsRefused) {
   ASSERT_OK_AND_ASSIGN(const std::unique_ptr<TierStore> store, MakeStore());
   EXPECT_THAT(store->Make(kMiB, 1),

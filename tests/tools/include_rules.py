@@ -36,7 +36,7 @@ TEST_ONLY = re.compile(r"(^tests/|_(faulty|conformance|test|fuzz|bench)\.h$)")
 INCLUDE = re.compile(r'^\s*#\s*include\s+(["<])([^">]+)[">]', re.MULTILINE)
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 SOURCE_ROOTS = ["gemini", "policies", "server", "client", "trainer", "tools", "tests", "docs/examples"]
-MOST_LINES = {".h": 200, ".cc": 600}
+MOST_LINES = {".h": 200, ".cc": 600, ".cu": 600}
 
 
 def folder_rule(path):
@@ -100,7 +100,7 @@ def violations_of(root, path):
     undeclared = set(TORCH_NAME.findall(code)) - set(TORCH_DECLARATION.findall(code))
     if path.endswith(".h") and undeclared and not reaches_torch(root, path, set()):
         yield "names Torch's types and includes no header of Torch: it does not compile alone"
-    own_header = path[:-3] + ".h" if path.endswith(".cc") else ""
+    own_header = path[:-3] + ".h" if path.endswith((".cc", ".cu")) else ""
     if own_header and (root / own_header).exists() and includes:
         if includes[0] != ('"', own_header):
             yield f"must include {own_header} first: that shows that it compiles alone"
@@ -130,6 +130,7 @@ def self_test():
                                      "void H(const torch::nn::Module&);\n",
         "trainer/gemini_train.cc": spdx + '#include "server/embedded_server.h"\n',
         "gemini/cuda_a.h": header + "#include <cuda.h>\n",
+        "gemini/cuda_a.cu": spdx + '#include "gemini/cuda_a.h"\n',
         "server/a_cuda.cc": spdx + '#include "gemini/cuda_a.h"\n',
         "tests/client/a_test.cc": spdx + '#include "server/embedded_server.h"\n',
     }
@@ -150,6 +151,7 @@ def self_test():
         "client/i.h": (spdx, "pragma once"),
         "client/j.cc": ("#include <vector>\n", "SPDX"),
         "client/k.cc": (spdx + "\n" * 600, "601 lines"),
+        "client/m_cuda.cu": (spdx + "\n" * 600, "601 lines"),
         "gemini/a.cc": (spdx + '#include <vector>\n#include "gemini/a.h"\n', "first"),
     }
     with tempfile.TemporaryDirectory() as folder:

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// CopyEngine on a GPU: a CUDA stream a direction, an event behind each copy.
+// Order:  behind `after` and the copies of the same stream alone. What operators on other streams read or write there
+//         must be over, or `after` behind it.
+// Memory: HOST is registered. What is not is copied while its caller, and others that ask for the same stream, wait; a
+//         range that is registered in part is an error.
+// Thread: any. Nothing else waits for the GPU but Wait and the destructor; with a timeline a Copy does for some
+//         microseconds every ten seconds, to compare clocks.
+// Errors: status() has the first. From then on no copy is begun; those that were go on, and their events stay true. A
+//         copy that was not made has the event of the one before. So: bytes count only where status() is OK behind
+//         Wait or Done.
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/copy_engine.h"
+#include "gemini/cuda_driver.h"
+#include "gemini/mutex.h"
+#include "gemini/timeline_shm.h"
+
+namespace gemini::client {
+
+struct CopyEngineCudaOptions {
+  int device = 0;  // As the CUDA runtime counts them.
+  // The stream that the calling thread's operators go to.
+  std::function<cudaStream_t()> compute_stream = [] { return cudaStream_t{nullptr}; };
+  TimelineShm* timeline = nullptr;  // As CopyEngineHost's.
+};
+
+class CopyEngineCuda : public CopyEngine {
+ public:
+  // `driver` outlives it. NOT_FOUND: there is no such GPU. RESOURCE_EXHAUSTED: it has no memory for a context.
+  // UNAVAILABLE: another process has it for itself.
+  static absl::StatusOr<std::unique_ptr<CopyEngineCuda>> Make(const CudaDriver& driver,
+                                                              CopyEngineCudaOptions options);
+  // Waits for what is enqueued.
+  ~CopyEngineCuda() override;
+
+  using CopyEngine::Copy;
+  CopyEvent Copy(CopyStream stream, void* destination, const void* source, int64_t size_bytes,
+                 CopyEvent after, CopySubject subject) override;
+  // On the compute stream of the calling thread.
+  void CopyWithin(void* destination, const void* source, int64_t size_bytes) override;
+  bool Done(CopyEvent event) const override;
+  void Wait(CopyEvent event) override;
+  absl::Status status() const;
+
+ private:
+  // Owned by whoever may still ask for it: who waits for a copy, and the stream until it is done.
+  struct DestroyEvent {
+    void operator()(cudaEvent_t event) const { ::cudaEventDestroy(event); }
+  };
+  using Event = std::shared_ptr<CUevent_st>;
+
+  // A moment on the GPU's clock and on ours.
+  struct Anchor {
+    Event event;
+    int64_t host_ns = 0;
+  };
+  struct InFlight {
+    uint64_t sequence = 0;
+    Event end;
+    // Of copies that the timeline shows.
+    Event begin;
+    CopySubject subject;
+    int64_t size_bytes = 0;
+    std::shared_ptr<const Anchor> anchor;
+  };
+  struct Stream {
+    cudaStream_t stream = nullptr;  // Constant.
+    mutable Mutex mutex;
+    uint64_t enqueued ABSL_GUARDED_BY(mutex) = 0;
+    std::deque<InFlight> in_flight ABSL_GUARDED_BY(mutex);  // Consecutive, not yet seen done.
+    std::vector<Event> unused ABSL_GUARDED_BY(mutex);
+    std::atomic<uint64_t> done{0};
+  };
+
+  CopyEngineCuda(const CudaDriver& driver, CopyEngineCudaOptions options)
+      : driver_(driver), options_(std::move(options)) {}
+  Stream& StreamOf(CopyStream which) const { return streams_[static_cast<size_t>(which)]; }
+
+  // Whether it succeeded; keeps the first error.
+  bool Succeeds(cudaError_t result, const char* what) const;
+  // Null: there is none to be had.
+  Event MakeEvent(unsigned flags) const;
+  Event TakeEvent(Stream& stream) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(stream.mutex);
+  // Whether the copy and its end are enqueued, behind `before` unless that is null.
+  bool Enqueue(const Stream& stream, void* destination, const void* source, const InFlight& copy,
+               const Event& before) const;
+  // The event behind a copy; null: it is done.
+  Event Find(CopyEvent event) const;
+  // Takes what is done out of in_flight.
+  void Advance(CopyStream which, Stream& stream) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(stream.mutex);
+  void Show(CopyStream which, const InFlight& copy) const;
+  // One of the last seconds, for the GPU's times are floats of milliseconds from it. Null: none can be had.
+  std::shared_ptr<const Anchor> RecentAnchor();
+
+  const CudaDriver& driver_;
+  const CopyEngineCudaOptions options_;
+  mutable std::array<Stream, 2> streams_;  // By CopyStream.
+  mutable std::atomic<bool> failed_{false};
+  mutable Mutex status_mutex_;
+  mutable absl::Status status_ ABSL_GUARDED_BY(status_mutex_);
+  Mutex anchor_mutex_;
+  cudaStream_t anchor_stream_ = nullptr;  // Constant; has nothing to do but anchors.
+  std::shared_ptr<const Anchor> anchor_ ABSL_GUARDED_BY(anchor_mutex_);
+};
+
+}  // namespace gemini::client

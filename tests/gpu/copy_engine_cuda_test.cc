@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+// The copy engine on a real GPU. Exit status 77 without one.
+#include "client/copy_engine_cuda.h"
+
+#include <algorithm>
+#include <memory>
+#include <memory_resource>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/space_timeline.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/conformance/copy_engine_conformance.h"
+#include "tests/gpu/probe/probe.h"
+#include "tests/status_matchers.h"
+
+namespace gemini::client {
+namespace {
+
+// Memory that both the GPU and the host read and write.
+class ManagedMemory : public std::pmr::memory_resource {
+  void* do_allocate(size_t bytes, size_t) override {
+    void* address = nullptr;
+    GEMINI_NEED(::cudaMallocManaged(&address, std::max<size_t>(bytes, 1)));
+    return address;
+  }
+  void do_deallocate(void* address, size_t, size_t) override { ::cudaFree(address); }
+  bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
+};
+
+// Copies without an error: checked at its end.
+class CheckedEngine : public CopyEngine {
+ public:
+  explicit CheckedEngine(TimelineShm* timeline = nullptr)
+      : engine_(*CopyEngineCuda::Make(**CudaDriver::Find(), {.timeline = timeline})) {}
+  ~CheckedEngine() override { EXPECT_OK(engine_->status()); }
+  using CopyEngine::Copy;
+  CopyEvent Copy(CopyStream stream, void* destination, const void* source, int64_t size_bytes,
+                 CopyEvent after, CopySubject subject) override {
+    return engine_->Copy(stream, destination, source, size_bytes, after, subject);
+  }
+  void CopyWithin(void* destination, const void* source, int64_t size_bytes) override {
+    engine_->CopyWithin(destination, source, size_bytes);
+  }
+  bool Done(CopyEvent event) const override { return engine_->Done(event); }
+  void Wait(CopyEvent event) override { engine_->Wait(event); }
+
+ private:
+  const std::unique_ptr<CopyEngineCuda> engine_;
+};
+
+ManagedMemory managed;
+
+INSTANTIATE_TEST_SUITE_P(Cuda, CopyEngineConformance,
+                         ::testing::Values(CopyEngineCase{
+                             .make = [] { return std::make_unique<CheckedEngine>(); },
+                             .memory = &managed,
+                             .finish_operators =
+                                 [] { GEMINI_NEED(::cudaStreamSynchronize(nullptr)); }}));
+
+// As the client has it: HOST registered, DEVICE the GPU's own.
+class CopyEngineOnGpu : public ::testing::Test {
+ protected:
+  static constexpr int64_t kBytes = int64_t{64} << 20;
+  void SetUp() override {
+    GEMINI_NEED(::cudaHostAlloc(&host_, 2 * kBytes, cudaHostAllocDefault));
+    GEMINI_NEED(::cudaMalloc(&device_, kBytes));
+  }
+  void TearDown() override {
+    GEMINI_NEED(::cudaFreeHost(host_));
+    GEMINI_NEED(::cudaFree(device_));
+  }
+  std::byte* in() const { return static_cast<std::byte*>(host_); }
+  std::byte* out() const { return in() + kBytes; }
+
+  void* host_ = nullptr;
+  void* device_ = nullptr;
+};
+
+TEST_F(CopyEngineOnGpu, BytesGoThereAndBack) {
+  const auto engine = std::make_unique<CheckedEngine>();
+  for (int round = 1; round < 20; ++round) {
+    std::fill(in(), in() + kBytes, static_cast<std::byte>(round));
+    const CopyEvent fetched = engine->Copy(CopyStream::kFetch, device_, in(), kBytes, {});
+    const CopyEvent evicted = engine->Copy(CopyStream::kEvict, out(), device_, kBytes, fetched);
+    engine->Wait(evicted);
+    EXPECT_TRUE(engine->Done(fetched));
+    ASSERT_TRUE(std::equal(in(), in() + kBytes, out())) << round;
+  }
+}
+
+TEST_F(CopyEngineOnGpu, CopiesAreEnqueuedWithoutAWait) {
+  const auto engine = std::make_unique<CheckedEngine>();
+  CopyEvent last;
+  for (int i = 0; i < 50; ++i) {
+    last = engine->Copy(CopyStream::kFetch, device_, in(), kBytes, {});
+  }
+  EXPECT_FALSE(engine->Done(last));  // 3.1 GiB take 50 ms and more.
+  engine->Wait(last);
+  EXPECT_TRUE(engine->Done(last));
+}
+
+TEST_F(CopyEngineOnGpu, TheTimelineHasEachCopyInItsTime) {
+  const auto timeline = std::make_unique<TimelineShm>();
+  const int64_t before_ns = TimelineNowNs();
+  {
+    const auto engine = std::make_unique<CheckedEngine>(timeline.get());
+    for (uint32_t chunk = 0; chunk < 20; ++chunk) {
+      engine->Copy(CopyStream::kFetch, device_, in(), kBytes, {}, {.space = 3, .chunk = chunk});
+    }
+  }
+  const int64_t after_ns = TimelineNowNs();
+  int64_t last_end_ns = before_ns;
+  for (uint64_t number = 1; number <= 20; ++number) {
+    const std::optional<TimelineEvent> event = ReadTimelineEvent(*timeline, number);
+    ASSERT_TRUE(event.has_value()) << number;
+    EXPECT_EQ(event->lane, TimelineLane::kFetch);
+    EXPECT_EQ(event->space, 3);
+    EXPECT_EQ(event->subject, number - 1);
+    EXPECT_EQ(event->size_bytes, kBytes);
+    EXPECT_GE(event->begin_ns, last_end_ns - 20'000);  // One after another, but for the clocks.
+    EXPECT_GT(event->end_ns, event->begin_ns + 100'000);
+    last_end_ns = event->end_ns;
+  }
+  EXPECT_LE(last_end_ns, after_ns + 20'000);
+}
+
+TEST_F(CopyEngineOnGpu, BehindAnErrorNothingIsCopiedAndNobodyWaits) {
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<CopyEngineCuda> engine,
+                       CopyEngineCuda::Make(**CudaDriver::Find(), {}));
+  std::fill(in(), in() + kBytes, std::byte{1});
+  const CopyEvent good = engine->Copy(CopyStream::kFetch, device_, in(), kBytes, {});
+  // Beyond what is registered, and what is allocated.
+  const CopyEvent bad = engine->Copy(CopyStream::kFetch, device_, in(), 4 * kBytes, {});
+  engine->Wait(bad);
+  EXPECT_TRUE(engine->Done(good));
+  const absl::Status first = engine->status();
+  EXPECT_THAT(std::string(first.message()), ::testing::HasSubstr("cudaMemcpyAsync"));
+  std::fill(out(), out() + kBytes, std::byte{2});
+  engine->Wait(engine->Copy(CopyStream::kEvict, out(), device_, kBytes, bad));
+  EXPECT_EQ(out()[0], std::byte{2});
+  EXPECT_EQ(engine->status(), first);
+}
+
+}  // namespace
+}  // namespace gemini::client
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  gemini::probe::NeedGpu();
+  return RUN_ALL_TESTS();
+}
