@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The copy engine on a real GPU. Exit status 77 without one.
+// The copy engine on a real GPU.
 #include "client/copy_engine_cuda.h"
 
 #include <algorithm>
@@ -147,9 +147,3 @@ TEST_F(CopyEngineOnGpu, BehindAnErrorNothingIsCopiedAndNobodyWaits) {
 
 }  // namespace
 }  // namespace gemini::client
-
-int main(int argc, char** argv) {
-  ::testing::InitGoogleTest(&argc, argv);
-  gemini::probe::NeedGpu();
-  return RUN_ALL_TESTS();
-}

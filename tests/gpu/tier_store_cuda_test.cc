@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The store of device memory on a real GPU. Exit status 77 without one.
+// The store of device memory on a real GPU.
 #include "server/tier_store_cuda.h"
 
 #include <cstdint>
@@ -110,9 +110,3 @@ TEST_F(CudaTierStoreOnGpu, NoForeignBytes) {
 
 }  // namespace
 }  // namespace gemini::server
-
-int main(int argc, char** argv) {
-  ::testing::InitGoogleTest(&argc, argv);
-  gemini::probe::NeedGpu();
-  return RUN_ALL_TESTS();
-}

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Updates and norms on a real GPU: the bits of the CPU's, and how near they come to the memory's speed. Exit status 77
-// without one.
+// Updates and norms on a real GPU: the bits of the CPU's, and how near they come to the memory's speed.
 #include "client/update_kernel_cuda.h"
 
 #include <algorithm>
@@ -257,9 +256,3 @@ TEST(RateOnGpu, OfUpdatesAndNormsAgainstCopies) {
 
 }  // namespace
 }  // namespace gemini::client
-
-int main(int argc, char** argv) {
-  ::testing::InitGoogleTest(&argc, argv);
-  gemini::probe::NeedGpu();
-  return RUN_ALL_TESTS();
-}
