@@ -87,10 +87,11 @@ class GpuBundleTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             kept = pathlib.Path(folder) / "thesis.txt"
             kept.write_text("three years")
+            (pathlib.Path(folder) / "run").write_text("of a bundle, by its name alone")
             done = subprocess.run([ROOT / "tools/gpu-bundle", folder], capture_output=True, text=True,
                                   check=False)
             self.assertNotEqual(done.returncode, 0)
-            self.assertIn("no bundle", done.stderr)
+            self.assertIn("it also holds thesis.txt", done.stderr)
             self.assertEqual(kept.read_text(), "three years")
 
 
