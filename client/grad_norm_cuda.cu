@@ -25,8 +25,8 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t i = begin + lane; i < end; i += kLanes) {
     float x[1];
     LoadElements(type, piece, i, x);
-    sum = __fma_rn(double{x[0]}, double{x[0]},
-                   sum);  // The square is exact: fused or not, one rounding.
+    // The square is exact: fused or not, one rounding.
+    sum = __fma_rn(double{x[0]}, double{x[0]}, sum);
   }
   double all = 0;
   for (int i = 0; i < kLanes; ++i) {

@@ -7,6 +7,7 @@
 #include <memory_resource>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -143,6 +144,17 @@ TEST_F(CopyEngineOnGpu, BehindAnErrorNothingIsCopiedAndNobodyWaits) {
   engine->Wait(engine->Copy(CopyStream::kEvict, out(), device_, kBytes, bad));
   EXPECT_EQ(out()[0], std::byte{2});
   EXPECT_EQ(engine->status(), first);
+}
+
+// On a machine of several GPUs a context on the first one would take half a GiB of it.
+TEST_F(CopyEngineOnGpu, AThreadThatChoseNoDeviceHasNoneBehindACopy) {
+  const auto engine = std::make_unique<CheckedEngine>();
+  std::thread([&] {
+    engine->Wait(engine->Copy(CopyStream::kFetch, device_, in(), kBytes, {}));
+    CUcontext context = nullptr;
+    GEMINI_NEED((*CudaDriver::Find())->CtxGetCurrent(&context));
+    EXPECT_EQ(context, nullptr);
+  }).join();
 }
 
 }  // namespace
