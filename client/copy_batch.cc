@@ -22,7 +22,7 @@ absl::Status CopyBatch::Fetch(ChunkStore& store, ChunkId chunk, std::byte* devic
 }
 
 absl::StatusOr<CopyEvent> CopyBatch::WriteBack(ChunkStore& store, ChunkId chunk,
-                                               const std::byte* device) {
+                                               const std::byte* device, CopyEvent after) {
   const bool committed = store.IsCommitted(chunk);
   const bool has_master = HasMaster(store, chunk);
   if (has_master) Drain();  // What follows takes more slots than a batch holds, and is rare.
@@ -31,7 +31,7 @@ absl::StatusOr<CopyEvent> CopyBatch::WriteBack(ChunkStore& store, ChunkId chunk,
       Acquire([&] { return committed ? store.AcquireSpare() : store.AcquireForWriteBack(chunk); }));
   const CopyEvent event =
       copies_.Copy(CopyStream::kEvict, host.data(), device, store.memory().shape().payload_bytes(),
-                   {}, store.timeline().CopyOf(chunk));
+                   after, store.timeline().CopyOf(chunk));
   if (has_master) {
     copies_.Wait(event);
     GEMINI_RETURN_IF_ERROR(CommitEdited(store, chunk, std::move(host)));

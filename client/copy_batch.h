@@ -30,11 +30,12 @@ class CopyBatch {
   // Enqueues the copy of the chunk to `device`, behind `after`. Errors: as ChunkStore::Acquire.
   absl::Status Fetch(ChunkStore& store, ChunkId chunk, std::byte* device, CopyEvent after);
 
-  // Enqueues the copy of the chunk's bytes from `device` to HOST: into its own slot when uncommitted, also
+  // Enqueues the copy of the chunk's bytes from `device` to HOST, behind `after`: into its own slot when uncommitted, also
   // a gradient that its bundle's update awaits (ChunkStore::GradientArrived is for others to call);
   // else into a new one, committed at the same step when drained; at once where it has a master
   // (client/edited_parameter.h). Errors: as ChunkStore::AcquireSpare and Acquire.
-  absl::StatusOr<CopyEvent> WriteBack(ChunkStore& store, ChunkId chunk, const std::byte* device);
+  absl::StatusOr<CopyEvent> WriteBack(ChunkStore& store, ChunkId chunk, const std::byte* device,
+                                      CopyEvent after);
 
   // Blocks until all copies are done, and does what depends on them.
   void Drain();

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The seam for moving bytes between HOST and DEVICE: two streams, one a direction, each in order,
-// with events between them, as CUDA streams behave. copy_engine_host runs a worker thread a stream.
+// The seam for moving bytes between HOST and DEVICE: two streams, one a direction, each in order, with
+// events between them and the operators, as CUDA streams behave. copy_engine_host runs a worker thread a
+// stream, and its operators are over when they return.
+// Order:  a copy runs behind `after` and the copies of its stream alone. Operators that a thread has begun
+//         are behind nothing but what MakeOperatorsWait was told on that thread before.
 // Thread: any. Ownership: the caller keeps source and destination alive until the copy's event is
 // done.
 #pragma once
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 
 #include "absl/status/status.h"
 
@@ -14,10 +18,27 @@ namespace gemini::client {
 
 enum class CopyStream : uint8_t { kFetch = 0 /* to DEVICE */, kEvict = 1 /* from DEVICE */ };
 
-// The point in a stream behind one of its copies. The default is done from the beginning.
+inline constexpr size_t kNumCopyStreams = 2;
+// What operators do has an order of its own, beside those of the streams.
+inline constexpr size_t kOperatorOrder = kNumCopyStreams;
+inline constexpr size_t kNumCopyOrders = kNumCopyStreams + 1;
+
+// A point behind copies and operators. The default is done from the beginning.
 struct CopyEvent {
-  CopyStream stream = CopyStream::kFetch;
-  uint64_t sequence = 0;
+  // By order: how many of its copies, or of the events behind operators, this is behind.
+  std::array<uint64_t, kNumCopyOrders> sequences = {};
+
+  static CopyEvent Behind(size_t order, uint64_t sequence) {
+    CopyEvent event;
+    event.sequences[order] = sequence;
+    return event;
+  }
+  // Moves it behind `other`, too.
+  void Join(const CopyEvent& other) {
+    for (size_t i = 0; i < kNumCopyOrders; ++i) {
+      sequences[i] = std::max(sequences[i], other.sequences[i]);
+    }
+  }
 };
 
 // Which chunk a copy moves, for the timeline. The default is in none.
@@ -30,20 +51,28 @@ class CopyEngine {
  public:
   virtual ~CopyEngine() = default;
 
-  // Enqueues a copy behind all copies of `stream` and behind `after`. Returns at once. `subject`: shown in
-  // the timeline, as a copy over the link.
+  // Enqueues a copy behind all copies of `stream` and behind `after`. Returns at once. A null `source`
+  // stands for zeros. `subject`: shown in the timeline, as a copy over the link.
   virtual CopyEvent Copy(CopyStream stream, void* destination, const void* source,
                          int64_t size_bytes, CopyEvent after, CopySubject subject) = 0;
   CopyEvent Copy(CopyStream stream, void* destination, const void* source, int64_t size_bytes,
                  CopyEvent after) {
     return Copy(stream, destination, source, size_bytes, after, CopySubject());
   }
-  // Copies from DEVICE to DEVICE, before what operators do next. Not on a stream: it takes no link.
+  // Copies from DEVICE to DEVICE as an operator of the calling thread does: behind those before it, and what
+  // they wait for. Takes no link.
   virtual void CopyWithin(void* destination, const void* source, int64_t size_bytes) = 0;
+  // The point behind all operators that the calling thread has begun, and those that it was told of before.
+  virtual CopyEvent AfterOperators() = 0;
+  // What operators the calling thread begins next run behind the event. Blocks only where operators are over
+  // when they return.
+  virtual void MakeOperatorsWait(CopyEvent event) = 0;
   // Returns whether everything up to the event is done; the bytes are then visible to the caller.
   virtual bool Done(CopyEvent event) const = 0;
   // Blocks the calling thread until Done.
   virtual void Wait(CopyEvent event) = 0;
+  // The first error of a copy: what was copied since is not to be relied on.
+  virtual absl::Status status() const { return absl::OkStatus(); }
 };
 
 }  // namespace gemini::client

@@ -28,9 +28,9 @@ absl::StatusOr<std::unique_ptr<CopyEngineCuda>> CopyEngineCuda::Make(
   const CudaCallScope scope(driver, device);
   GEMINI_RETURN_IF_ERROR(CudaRuntimeStatus(::cudaSetDevice(device), absl::StrCat("GPU ", device)));
   // Torch's default stream is the legacy one, which would wait for blocking streams, and they for it.
-  for (Stream& stream : engine->streams_) {
+  for (Order& order : engine->orders_) {
     GEMINI_RETURN_IF_ERROR(CudaRuntimeStatus(
-        ::cudaStreamCreateWithFlags(&stream.stream, cudaStreamNonBlocking), "cudaStreamCreate"));
+        ::cudaStreamCreateWithFlags(&order.stream, cudaStreamNonBlocking), "cudaStreamCreate"));
   }
   GEMINI_RETURN_IF_ERROR(
       CudaRuntimeStatus(::cudaStreamCreateWithFlags(&engine->anchor_stream_, cudaStreamNonBlocking),
@@ -40,65 +40,77 @@ absl::StatusOr<std::unique_ptr<CopyEngineCuda>> CopyEngineCuda::Make(
 
 CopyEngineCuda::~CopyEngineCuda() {
   const CudaCallScope scope(driver_, options_.device);
-  for (size_t i = 0; i < streams_.size(); ++i) {
-    Stream& stream = streams_[i];
-    if (stream.stream == nullptr) continue;
-    ::cudaStreamSynchronize(stream.stream);
-    MutexLock lock(stream.mutex);
-    Advance(static_cast<CopyStream>(i), stream);
-    stream.in_flight.clear();
-    stream.unused.clear();
-    ::cudaStreamDestroy(stream.stream);
+  for (size_t i = 0; i < orders_.size(); ++i) {
+    Order& order = orders_[i];
+    if (order.stream == nullptr) continue;
+    MutexLock lock(order.mutex);
+    ::cudaStreamSynchronize(order.stream);
+    // Operators' own streams are not ours to wait for.
+    Advance(i, order);
+    order.in_flight.clear();
+    order.unused.clear();
+    ::cudaStreamDestroy(order.stream);
   }
   MutexLock lock(anchor_mutex_);
   anchor_.reset();
   if (anchor_stream_ != nullptr) ::cudaStreamDestroy(anchor_stream_);
 }
 
-CopyEvent CopyEngineCuda::Copy(CopyStream which, void* destination, const void* source,
+CopyEvent CopyEngineCuda::Copy(CopyStream stream, void* destination, const void* source,
                                int64_t size_bytes, CopyEvent after, CopySubject subject) {
   const CudaCallScope scope(driver_, options_.device);
-  // A stream is in order by itself; the other one's lock is not held beside this one's.
-  const Event before = after.stream == which ? nullptr : Find(after);
+  const size_t which = static_cast<size_t>(stream);
+  Order& order = orders_[which];
   const bool shown = options_.timeline != nullptr && subject.space >= 0;
   std::shared_ptr<const Anchor> anchor = shown ? RecentAnchor() : nullptr;
-  Stream& stream = StreamOf(which);
-  MutexLock lock(stream.mutex);
-  Advance(which, stream);
-  if (!failed_.load(std::memory_order_acquire)) {
-    InFlight copy = {.sequence = stream.enqueued + 1,
-                     .end = TakeEvent(stream),
-                     .begin = anchor != nullptr ? TakeEvent(stream) : nullptr,
+  // Before the lock, so that no two are held: what comes between only runs later. A stream is in order by itself.
+  const bool behind = MakeWait(order.stream, after, which);
+  MutexLock lock(order.mutex);
+  Advance(which, order);
+  if (behind && !failed_.load(std::memory_order_acquire)) {
+    InFlight copy = {.sequence = order.enqueued + 1,
+                     .end = TakeEvent(order),
+                     .begin = anchor != nullptr ? TakeEvent(order) : nullptr,
                      .subject = subject,
                      .size_bytes = size_bytes,
                      .anchor = std::move(anchor)};
-    if (copy.end != nullptr && Enqueue(stream, destination, source, copy, before)) {
-      stream.enqueued = copy.sequence;
-      stream.in_flight.push_back(std::move(copy));
+    if (copy.end != nullptr && Enqueue(order, destination, source, copy)) {
+      order.enqueued = copy.sequence;
+      order.in_flight.push_back(std::move(copy));
     }
   }
-  return {which, stream.enqueued};
+  return CopyEvent::Behind(which, order.enqueued);
 }
 
-bool CopyEngineCuda::Enqueue(const Stream& stream, void* destination, const void* source,
-                             const InFlight& copy, const Event& before) const {
-  if (before != nullptr &&
-      !Succeeds(::cudaStreamWaitEvent(stream.stream, before.get(), 0), "cudaStreamWaitEvent")) {
-    return false;
+bool CopyEngineCuda::MakeWait(cudaStream_t stream, const CopyEvent& event, size_t but) const {
+  for (size_t i = 0; i < orders_.size(); ++i) {
+    if (i == but) continue;
+    const Event before = Find(i, event.sequences[i]);
+    if (before != nullptr &&
+        !Succeeds(::cudaStreamWaitEvent(stream, before.get(), 0), "cudaStreamWaitEvent")) {
+      return false;
+    }
   }
+  return true;
+}
+
+bool CopyEngineCuda::Enqueue(const Order& order, void* destination, const void* source,
+                             const InFlight& copy) const {
   if (copy.begin != nullptr &&
-      !Succeeds(::cudaEventRecord(copy.begin.get(), stream.stream), "cudaEventRecord")) {
+      !Succeeds(::cudaEventRecord(copy.begin.get(), order.stream), "cudaEventRecord")) {
     return false;
   }
-  if (copy.size_bytes > 0 &&
-      !Succeeds(::cudaMemcpyAsync(destination, source, static_cast<size_t>(copy.size_bytes),
-                                  cudaMemcpyDefault, stream.stream),
-                "cudaMemcpyAsync")) {
+  const auto size = static_cast<size_t>(copy.size_bytes);
+  if (size > 0 &&
+      !Succeeds(source == nullptr
+                    ? ::cudaMemsetAsync(destination, 0, size, order.stream)
+                    : ::cudaMemcpyAsync(destination, source, size, cudaMemcpyDefault, order.stream),
+                source == nullptr ? "cudaMemsetAsync" : "cudaMemcpyAsync")) {
     return false;
   }
-  if (Succeeds(::cudaEventRecord(copy.end.get(), stream.stream), "cudaEventRecord")) return true;
+  if (Succeeds(::cudaEventRecord(copy.end.get(), order.stream), "cudaEventRecord")) return true;
   // Nobody will know when it ends, so it ends now.
-  ::cudaStreamSynchronize(stream.stream);
+  ::cudaStreamSynchronize(order.stream);
   return false;
 }
 
@@ -110,23 +122,69 @@ void CopyEngineCuda::CopyWithin(void* destination, const void* source, int64_t s
            "cudaMemcpyAsync within the GPU");
 }
 
-bool CopyEngineCuda::Done(CopyEvent event) const {
-  Stream& stream = StreamOf(event.stream);
-  if (stream.done.load(std::memory_order_acquire) >= event.sequence) return true;
+CopyEvent CopyEngineCuda::AfterOperators() {
   const CudaCallScope scope(driver_, options_.device);
-  MutexLock lock(stream.mutex);
-  Advance(event.stream, stream);
-  return stream.done.load(std::memory_order_relaxed) >= event.sequence;
+  const cudaStream_t stream = options_.compute_stream();
+  Order& order = orders_[kOperatorOrder];
+  MutexLock lock(order.mutex);
+  Advance(kOperatorOrder, order);
+  if (!failed_.load(std::memory_order_acquire)) {
+    InFlight point;
+    point.sequence = order.enqueued + 1;
+    point.end = TakeEvent(order);
+    if (point.end != nullptr && RecordPoint(order, stream, point.end)) {
+      order.enqueued = point.sequence;
+      order.in_flight.push_back(std::move(point));
+    }
+  }
+  return CopyEvent::Behind(kOperatorOrder, order.enqueued);
+}
+
+bool CopyEngineCuda::RecordPoint(Order& order, cudaStream_t stream, const Event& point) {
+  if (order.in_flight.empty()) {
+    order.joined = false;
+    order.from = stream;
+  } else if (!order.joined && stream != order.from) {
+    order.joined = true;
+    if (!Succeeds(::cudaStreamWaitEvent(order.stream, order.in_flight.back().end.get(), 0),
+                  "cudaStreamWaitEvent")) {
+      return false;
+    }
+  }
+  if (!Succeeds(::cudaEventRecord(point.get(), stream), "cudaEventRecord")) return false;
+  if (!order.joined) return true;
+  // A wait is for what was recorded when it was asked for, so the event may be recorded again.
+  return Succeeds(::cudaStreamWaitEvent(order.stream, point.get(), 0), "cudaStreamWaitEvent") &&
+         Succeeds(::cudaEventRecord(point.get(), order.stream), "cudaEventRecord");
+}
+
+void CopyEngineCuda::MakeOperatorsWait(CopyEvent event) {
+  if (Done(event)) return;
+  const CudaCallScope scope(driver_, options_.device);
+  MakeWait(options_.compute_stream(), event);
+}
+
+bool CopyEngineCuda::Done(CopyEvent event) const {
+  for (size_t i = 0; i < orders_.size(); ++i) {
+    Order& order = orders_[i];
+    if (order.done.load(std::memory_order_acquire) >= event.sequences[i]) continue;
+    const CudaCallScope scope(driver_, options_.device);
+    MutexLock lock(order.mutex);
+    Advance(i, order);
+    if (order.done.load(std::memory_order_relaxed) < event.sequences[i]) return false;
+  }
+  return true;
 }
 
 void CopyEngineCuda::Wait(CopyEvent event) {
   const CudaCallScope scope(driver_, options_.device);
-  const Event end = Find(event);
-  if (end == nullptr) return;
-  Succeeds(::cudaEventSynchronize(end.get()), "a copy");
-  Stream& stream = StreamOf(event.stream);
-  MutexLock lock(stream.mutex);
-  Advance(event.stream, stream);
+  for (size_t i = 0; i < orders_.size(); ++i) {
+    const Event end = Find(i, event.sequences[i]);
+    if (end == nullptr) continue;
+    Succeeds(::cudaEventSynchronize(end.get()), "a copy");
+    MutexLock lock(orders_[i].mutex);
+    Advance(i, orders_[i]);
+  }
 }
 
 absl::Status CopyEngineCuda::status() const {
@@ -149,31 +207,29 @@ CopyEngineCuda::Event CopyEngineCuda::MakeEvent(unsigned flags) const {
   return Event(event, DestroyEvent());
 }
 
-CopyEngineCuda::Event CopyEngineCuda::TakeEvent(Stream& stream) const {
-  if (stream.unused.empty()) {
+CopyEngineCuda::Event CopyEngineCuda::TakeEvent(Order& order) const {
+  if (order.unused.empty()) {
     // Whoever waits sleeps: the processors have updates to do.
     return MakeEvent(options_.timeline != nullptr ? cudaEventBlockingSync
                                                   : cudaEventBlockingSync | cudaEventDisableTiming);
   }
-  Event event = std::move(stream.unused.back());
-  stream.unused.pop_back();
+  Event event = std::move(order.unused.back());
+  order.unused.pop_back();
   return event;
 }
 
-CopyEngineCuda::Event CopyEngineCuda::Find(CopyEvent event) const {
-  Stream& stream = StreamOf(event.stream);
-  if (stream.done.load(std::memory_order_acquire) >= event.sequence) return nullptr;
-  MutexLock lock(stream.mutex);
-  if (stream.in_flight.empty() || stream.in_flight.front().sequence > event.sequence) {
-    return nullptr;
-  }
-  const uint64_t index = event.sequence - stream.in_flight.front().sequence;
-  return index < stream.in_flight.size() ? stream.in_flight[index].end : nullptr;
+CopyEngineCuda::Event CopyEngineCuda::Find(size_t which, uint64_t sequence) const {
+  Order& order = orders_[which];
+  if (order.done.load(std::memory_order_acquire) >= sequence) return nullptr;
+  MutexLock lock(order.mutex);
+  if (order.in_flight.empty() || order.in_flight.front().sequence > sequence) return nullptr;
+  const uint64_t index = sequence - order.in_flight.front().sequence;
+  return index < order.in_flight.size() ? order.in_flight[index].end : nullptr;
 }
 
-void CopyEngineCuda::Advance(CopyStream which, Stream& stream) const {
-  while (!stream.in_flight.empty()) {
-    InFlight& copy = stream.in_flight.front();
+void CopyEngineCuda::Advance(size_t which, Order& order) const {
+  while (!order.in_flight.empty()) {
+    InFlight& copy = order.in_flight.front();
     const cudaError_t result = ::cudaEventQuery(copy.end.get());
     if (result == cudaErrorNotReady) {
       ::cudaGetLastError();  // As in Succeeds.
@@ -181,16 +237,16 @@ void CopyEngineCuda::Advance(CopyStream which, Stream& stream) const {
     }
     // An error here is the context's end: nothing of it runs any more.
     if (Succeeds(result, "a copy")) Show(which, copy);
-    stream.done.store(copy.sequence, std::memory_order_release);
+    order.done.store(copy.sequence, std::memory_order_release);
     for (Event* event : {&copy.end, &copy.begin}) {
       // Recorded again only when nobody waits for it any more.
-      if (*event != nullptr && event->use_count() == 1) stream.unused.push_back(std::move(*event));
+      if (*event != nullptr && event->use_count() == 1) order.unused.push_back(std::move(*event));
     }
-    stream.in_flight.pop_front();
+    order.in_flight.pop_front();
   }
 }
 
-void CopyEngineCuda::Show(CopyStream which, const InFlight& copy) const {
+void CopyEngineCuda::Show(size_t which, const InFlight& copy) const {
   if (copy.begin == nullptr) return;
   const auto nanoseconds = [&copy](const Event& event) -> std::optional<int64_t> {
     float milliseconds = 0;
@@ -204,14 +260,14 @@ void CopyEngineCuda::Show(CopyStream which, const InFlight& copy) const {
   const std::optional<int64_t> begin_ns = nanoseconds(copy.begin);
   const std::optional<int64_t> end_ns = nanoseconds(copy.end);
   if (!begin_ns.has_value() || !end_ns.has_value()) return;
-  WriteTimelineEvent(
-      *options_.timeline,
-      {.lane = which == CopyStream::kFetch ? TimelineLane::kFetch : TimelineLane::kEvict,
-       .space = static_cast<uint16_t>(copy.subject.space),
-       .subject = copy.subject.chunk,
-       .begin_ns = *begin_ns,
-       .end_ns = *end_ns,
-       .size_bytes = copy.size_bytes});
+  WriteTimelineEvent(*options_.timeline, {.lane = which == static_cast<size_t>(CopyStream::kFetch)
+                                                      ? TimelineLane::kFetch
+                                                      : TimelineLane::kEvict,
+                                          .space = static_cast<uint16_t>(copy.subject.space),
+                                          .subject = copy.subject.chunk,
+                                          .begin_ns = *begin_ns,
+                                          .end_ns = *end_ns,
+                                          .size_bytes = copy.size_bytes});
 }
 
 std::shared_ptr<const CopyEngineCuda::Anchor> CopyEngineCuda::RecentAnchor() {

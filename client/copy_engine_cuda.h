@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // CopyEngine on a GPU: a CUDA stream a direction, an event behind each copy.
-// Order:  behind `after` and the copies of the same stream alone. What operators on other streams read or write there
-//         must be over, or `after` behind it.
+// Order:  operators of several streams count as one after the other: an event behind those of one is behind those that
+//         other streams had before it. That costs a stream between them, from when a second one comes until all are done.
 // Memory: HOST is registered. What is not is copied while its caller, and others that ask for the same stream, wait; a
 //         range that is registered in part is an error.
 // Thread: any. Nothing else waits for the GPU but Wait and the destructor; with a timeline a Copy does for some
@@ -52,9 +52,11 @@ class CopyEngineCuda : public CopyEngine {
                  CopyEvent after, CopySubject subject) override;
   // On the compute stream of the calling thread.
   void CopyWithin(void* destination, const void* source, int64_t size_bytes) override;
+  CopyEvent AfterOperators() override;
+  void MakeOperatorsWait(CopyEvent event) override;
   bool Done(CopyEvent event) const override;
   void Wait(CopyEvent event) override;
-  absl::Status status() const;
+  absl::Status status() const override;
 
  private:
   // Owned by whoever may still ask for it: who waits for a copy, and the stream until it is done.
@@ -68,6 +70,7 @@ class CopyEngineCuda : public CopyEngine {
     Event event;
     int64_t host_ns = 0;
   };
+  // A copy, or a point behind operators.
   struct InFlight {
     uint64_t sequence = 0;
     Event end;
@@ -77,38 +80,46 @@ class CopyEngineCuda : public CopyEngine {
     int64_t size_bytes = 0;
     std::shared_ptr<const Anchor> anchor;
   };
-  struct Stream {
-    cudaStream_t stream = nullptr;  // Constant.
+  struct Order {
+    cudaStream_t stream =
+        nullptr;  // Constant. Of operators: where those of several streams come together.
     mutable Mutex mutex;
     uint64_t enqueued ABSL_GUARDED_BY(mutex) = 0;
     std::deque<InFlight> in_flight ABSL_GUARDED_BY(mutex);  // Consecutive, not yet seen done.
     std::vector<Event> unused ABSL_GUARDED_BY(mutex);
     std::atomic<uint64_t> done{0};
+    // Of operators: those in flight are recorded on the stream of one of them, or (`joined`) from some on where all
+    // come together.
+    cudaStream_t from ABSL_GUARDED_BY(mutex) = nullptr;
+    bool joined ABSL_GUARDED_BY(mutex) = false;
   };
 
   CopyEngineCuda(const CudaDriver& driver, CopyEngineCudaOptions options)
       : driver_(driver), options_(std::move(options)) {}
-  Stream& StreamOf(CopyStream which) const { return streams_[static_cast<size_t>(which)]; }
-
   // Whether it succeeded; keeps the first error.
   bool Succeeds(cudaError_t result, const char* what) const;
   // Null: there is none to be had.
   Event MakeEvent(unsigned flags) const;
-  Event TakeEvent(Stream& stream) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(stream.mutex);
-  // Whether the copy and its end are enqueued, behind `before` unless that is null.
-  bool Enqueue(const Stream& stream, void* destination, const void* source, const InFlight& copy,
-               const Event& before) const;
-  // The event behind a copy; null: it is done.
-  Event Find(CopyEvent event) const;
+  Event TakeEvent(Order& order) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(order.mutex);
+  // Whether `stream` waits for what of the event is not done; `but`: an order that is left out.
+  bool MakeWait(cudaStream_t stream, const CopyEvent& event, size_t but = kNumCopyOrders) const;
+  // Whether the copy and its end are enqueued.
+  bool Enqueue(const Order& order, void* destination, const void* source,
+               const InFlight& copy) const;
+  // Whether `point` is recorded behind what is in flight of `order` and what `stream` has to do.
+  bool RecordPoint(Order& order, cudaStream_t stream, const Event& point)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(order.mutex);
+  // The event behind the one of that number; null: it is done.
+  Event Find(size_t which, uint64_t sequence) const;
   // Takes what is done out of in_flight.
-  void Advance(CopyStream which, Stream& stream) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(stream.mutex);
-  void Show(CopyStream which, const InFlight& copy) const;
+  void Advance(size_t which, Order& order) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(order.mutex);
+  void Show(size_t which, const InFlight& copy) const;
   // One of the last seconds, for the GPU's times are floats of milliseconds from it. Null: none can be had.
   std::shared_ptr<const Anchor> RecentAnchor();
 
   const CudaDriver& driver_;
   const CopyEngineCudaOptions options_;
-  mutable std::array<Stream, 2> streams_;  // By CopyStream.
+  mutable std::array<Order, kNumCopyOrders> orders_;
   mutable std::atomic<bool> failed_{false};
   mutable Mutex status_mutex_;
   mutable absl::Status status_ ABSL_GUARDED_BY(status_mutex_);

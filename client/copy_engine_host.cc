@@ -20,7 +20,12 @@ constexpr int64_t kInlineBytes = 64 * 1024;
 
 // An empty copy may come with null addresses, which memcpy may not.
 void CopyBytes(void* destination, const void* source, int64_t size_bytes) {
-  if (size_bytes > 0) std::memcpy(destination, source, size_bytes);
+  if (size_bytes == 0) return;
+  if (source == nullptr) {
+    std::memset(destination, 0, static_cast<size_t>(size_bytes));
+  } else {
+    std::memcpy(destination, source, static_cast<size_t>(size_bytes));
+  }
 }
 
 }  // namespace
@@ -63,7 +68,7 @@ CopyEvent CopyEngineHost::Copy(CopyStream which, void* destination, const void* 
     stream.queue.push_back({destination, source, size_bytes, after, subject, now});
     if (stream.idle) stream.changed.notify_one();
   }
-  return {which, sequence};
+  return CopyEvent::Behind(static_cast<size_t>(which), sequence);
 }
 
 void CopyEngineHost::CopyWithin(void* destination, const void* source, int64_t size_bytes) {
@@ -71,15 +76,19 @@ void CopyEngineHost::CopyWithin(void* destination, const void* source, int64_t s
 }
 
 bool CopyEngineHost::Done(CopyEvent event) const {
-  const Stream& stream = streams_[static_cast<size_t>(event.stream)];
-  return stream.done.load(std::memory_order_acquire) >= event.sequence;
+  for (size_t i = 0; i < streams_.size(); ++i) {
+    if (streams_[i].done.load(std::memory_order_acquire) < event.sequences[i]) return false;
+  }
+  return true;
 }
 
 void CopyEngineHost::Wait(CopyEvent event) {
-  const std::atomic<uint64_t>& done = streams_[static_cast<size_t>(event.stream)].done;
-  uint64_t seen;
-  while ((seen = done.load(std::memory_order_acquire)) < event.sequence) {
-    done.wait(seen, std::memory_order_acquire);
+  for (size_t i = 0; i < streams_.size(); ++i) {
+    const std::atomic<uint64_t>& done = streams_[i].done;
+    uint64_t seen;
+    while ((seen = done.load(std::memory_order_acquire)) < event.sequences[i]) {
+      done.wait(seen, std::memory_order_acquire);
+    }
   }
 }
 
@@ -135,8 +144,9 @@ void CopyEngineHost::RunWorker(CopyStream which) {
 
 CopyEngineHost::Interval CopyEngineHost::RunPaced(Stream& stream, const Job& job,
                                                   Clock::time_point& link_free) {
+  const int64_t link_bytes = job.source == nullptr ? 0 : job.size_bytes;
   const double nanoseconds =
-      static_cast<double>(job.size_bytes) * 1e9 / static_cast<double>(stream.bytes_per_second);
+      static_cast<double>(link_bytes) * 1e9 / static_cast<double>(stream.bytes_per_second);
   // From the ideal end of the one before and not from its wake-up, so that lateness does not add up.
   const Clock::time_point begin = std::max(link_free, job.enqueued);
   link_free = begin + std::chrono::nanoseconds(static_cast<int64_t>(std::ceil(nanoseconds)));

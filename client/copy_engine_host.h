@@ -37,6 +37,8 @@ class CopyEngineHost : public CopyEngine {
   CopyEvent Copy(CopyStream stream, void* destination, const void* source, int64_t size_bytes,
                  CopyEvent after, CopySubject subject) override;
   void CopyWithin(void* destination, const void* source, int64_t size_bytes) override;
+  CopyEvent AfterOperators() override { return {}; }
+  void MakeOperatorsWait(CopyEvent event) override { Wait(event); }
   bool Done(CopyEvent event) const override;
   void Wait(CopyEvent event) override;
 
@@ -76,7 +78,7 @@ class CopyEngineHost : public CopyEngine {
   void Show(CopyStream which, const Job& job, Interval when) const;
 
   TimelineShm* const timeline_;
-  std::array<Stream, 2> streams_;  // By CopyStream.
+  std::array<Stream, kNumCopyStreams> streams_;  // By CopyStream.
 };
 
 }  // namespace gemini::client

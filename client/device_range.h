@@ -43,8 +43,8 @@ struct RangeChunks {
 
 struct DeviceRange : RangeChunks {
   // kReserved: has slots, without bytes. kIncoming: has slots that are being written to. kSettling: all
-  // that write to its slots are enqueued, `settled` is behind them. kLeaving: is being written back with
-  // the lock let go.
+  // that write to its slots are enqueued, `settled` is behind them: operators that pin it wait for that.
+  // kLeaving: is being written back with the lock let go.
   enum class Presence : uint8_t { kAbsent, kReserved, kIncoming, kSettling, kResident, kLeaving };
 
   Presence presence = Presence::kAbsent;
@@ -58,8 +58,20 @@ struct DeviceRange : RangeChunks {
   SlotId slot;           // First DEVICE slot; none while absent.
   int64_t last_use = 0;
   CopyEvent settled;
+  CopyEvent used;          // Behind the operators that pinned it.
   CopyEvent host_written;  // Behind the last write to its HOST slots.
+  bool is_there() const {
+    return presence == Presence::kResident || presence == Presence::kSettling;
+  }
+  // Behind all that reads or writes its DEVICE slots, but who pins it.
+  CopyEvent quiet() const {
+    CopyEvent event = settled;
+    event.Join(used);
+    return event;
+  }
 };
+
+enum class FetchStart { kStarted, kNoBudget, kEnded };
 
 struct RangePlacement {
   int64_t range = 0;

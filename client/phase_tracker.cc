@@ -235,7 +235,7 @@ class PhaseTracker::State {
   // Ends the interval of the operator before, and begins another.
   void CloseInterval() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const int64_t now_ns = NowNs();
-    const int64_t stall_ns = residency_.stall_ns();
+    const int64_t stall_ns = residency_.stalls().total_ns();
     const int64_t peak_bytes = budget_.TakePeak();
     const int64_t waited_ns = std::min(now_ns - interval_begin_ns_, stall_ns - interval_stall_ns_);
     if (timeline_ != nullptr) ShowOperator(now_ns, waited_ns);
@@ -272,7 +272,7 @@ class PhaseTracker::State {
     if (stall_ns > 0) [[unlikely]] {
       int64_t longest_ns = 0;
       for (int cause = 0; cause < kNumStallCauses; ++cause) {
-        const int64_t total_ns = residency_.stall_ns(static_cast<StallCause>(cause));
+        const int64_t total_ns = residency_.stalls().of(static_cast<StallCause>(cause));
         const int64_t waited_ns = total_ns - std::exchange(interval_stalls_ns_[cause], total_ns);
         if (waited_ns <= longest_ns) continue;
         longest_ns = waited_ns;
@@ -313,7 +313,7 @@ class PhaseTracker::State {
     left_for_.reset();
     // The time for a plan is no operator's.
     interval_begin_ns_ = NowNs();
-    interval_stall_ns_ = residency_.stall_ns();
+    interval_stall_ns_ = residency_.stalls().total_ns();
   }
 
   // Sees to it that the executor follows the phase's plan; false: there is none.

@@ -297,10 +297,10 @@ bool PlanExecutor::Fetch(const BoundPlan& plan, const PlannedFetch& fetch, int64
   }
   for (;;) {
     SetActivity(kIn, Activity::kPlacing);
-    const Residency::FetchStart start = residency_.BeginFetch(range, fetch.slot, fetch.blank);
+    const FetchStart start = residency_.BeginFetch(range, fetch.slot, fetch.blank);
     SetActivity(kIn, Activity::kWorking);
-    if (start == Residency::FetchStart::kStarted) break;
-    if (start == Residency::FetchStart::kEnded) return false;
+    if (start == FetchStart::kStarted) break;
+    if (start == FetchStart::kEnded) return false;
     // Non-model data is above what the plan leaves for it, at least until the operators go on.
     const int64_t next = progress_.load(std::memory_order_seq_cst) + 1;
     if (!WaitForGate(kIn, next, Activity::kBudget)) return false;

@@ -74,8 +74,14 @@ absl::Status Residency::Pin(absl::Span<const RangeId> ranges, absl::Span<std::by
     GEMINI_RETURN_IF_ERROR(Await(ranges));
     break;
   }
+  bool all_settled = true;
+  CopyEvent arriving;
   for (size_t i = 0; i < ranges.size(); ++i) {
     Range& range = ranges_[ranges[i].value()];
+    if (range.presence == Presence::kSettling) [[unlikely]] {
+      all_settled = false;
+      arriving.Join(range.settled);
+    }
     if (range.pins++ == 0) {
       if (!range.busy) evictable_.Remove(ranges[i].value());
       pinned_bytes_ += BytesOf(range);
@@ -84,14 +90,24 @@ absl::Status Residency::Pin(absl::Span<const RangeId> ranges, absl::Span<std::by
     addresses[i] = AddressOf(range.slot);
   }
   stats_.pinned_peak_bytes = std::max(stats_.pinned_peak_bytes, pinned_bytes_);
+  if (!all_settled) [[unlikely]] {
+    // Pinned, they stay while others have the lock.
+    const int64_t since_ns = NowNs();
+    mutex_.Unlock();
+    copies_.MakeOperatorsWait(arriving);
+    mutex_.Lock();
+    stalls_.Add(ranges_[ranges[0].value()].store->counters(), StallCause::kTransfer,
+                NowNs() - since_ns);
+  }
   return absl::OkStatus();
 }
 
-void Residency::Unpin(RangeId id, bool dirty) {
+void Residency::Unpin(RangeId id, bool dirty, const CopyEvent& after) {
   MutexLock lock(mutex_);
   Range& range = ranges_[id.value()];
   GEMINI_CHECK(range.pins > 0);
   range.dirty |= dirty;
+  range.used.Join(after);
   if (--range.pins == 0) {
     range.last_use = ++clock_;
     if (!range.busy) evictable_.Add(id.value());
@@ -124,23 +140,23 @@ void Residency::Settle(Range& range) {
 }
 
 absl::Status Residency::Await(absl::Span<const RangeId> ids) {
-  const auto all_resident = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  const auto all_there = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     bool all = true;
     for (const RangeId id : ids) {
       Settle(ranges_[id.value()]);
-      all &= ranges_[id.value()].presence == Presence::kResident;
+      all &= ranges_[id.value()].is_there();
     }
     return all;
   };
   const Range& first = ranges_[ids[0].value()];
   int64_t since_ns = 0;
-  while (!all_resident()) {
+  while (!all_there()) {
     if (since_ns == 0) since_ns = NowNs();
     const absl::StatusOr<StallCause> cause = AwaitOne(ids);
     absl::Status status = cause.status();
     if (cause.ok() && *cause == StallCause::kOnline) status = BringIn(ids);
     const int64_t now_ns = NowNs();
-    AddStall(first, cause.value_or(StallCause::kOnline), now_ns - since_ns);
+    stalls_.Add(first.store->counters(), cause.value_or(StallCause::kOnline), now_ns - since_ns);
     since_ns = now_ns;
     GEMINI_RETURN_IF_ERROR(status);
   }
@@ -156,14 +172,8 @@ absl::StatusOr<StallCause> Residency::AwaitOne(absl::Span<const RangeId> ids) {
     const Range& range = ranges_[id.value()];
     switch (range.presence) {
       case Presence::kResident:
+      case Presence::kSettling:
         break;
-      case Presence::kSettling: {
-        const CopyEvent settled = range.settled;
-        mutex_.Unlock();
-        copies_.Wait(settled);
-        mutex_.Lock();
-        return StallCause::kTransfer;
-      }
       case Presence::kIncoming: {
         const StallCause cause =
             planned_ == nullptr ? StallCause::kTransfer : planned_->WaitingFor();
@@ -203,7 +213,7 @@ absl::StatusOr<StallCause> Residency::AwaitOne(absl::Span<const RangeId> ids) {
   }
   for (const RangeId id : ids) {
     const Range& range = ranges_[id.value()];
-    if (range.presence == Presence::kResident) continue;
+    if (range.is_there()) continue;
     for (int64_t i = 0; i < range.num_bundles; ++i) {
       if (!range.store->AwaitsCommit(range.chunk(i))) continue;
       // Not with the lock held: others pin meanwhile.
@@ -222,13 +232,7 @@ void Residency::AwaitWrite(RangeId range, PendingWrite& write) {
   const int64_t since_ns = NowNs();
   write.Wait();
   MutexLock lock(mutex_);
-  AddStall(ranges_[range.value()], StallCause::kTransfer, NowNs() - since_ns);
-}
-
-void Residency::AddStall(const Range& range, StallCause cause, int64_t stall_ns) {
-  stalls_ns_[static_cast<size_t>(cause)] += stall_ns;
-  stall_ns_.fetch_add(stall_ns, std::memory_order_relaxed);
-  range.store->counters().AddStallNs(cause, stall_ns);
+  stalls_.Add(ranges_[range.value()].store->counters(), StallCause::kTransfer, NowNs() - since_ns);
 }
 
 absl::StatusOr<PendingWrite> Residency::BeginWrite(RangeId id, int64_t offset_bytes,
@@ -269,7 +273,7 @@ absl::Status Residency::AwaitUpdateOf(const Range& range) {
     mutex_.Unlock();
     const absl::Status status = range.store->AwaitCommit(bundle);
     mutex_.Lock();
-    AddStall(range, StallCause::kUpdate, NowNs() - begin_ns);
+    stalls_.Add(range.store->counters(), StallCause::kUpdate, NowNs() - begin_ns);
     GEMINI_RETURN_IF_ERROR(status);
   }
   return absl::OkStatus();
@@ -289,31 +293,31 @@ void Residency::AwaitRoom(RangeId id) {
       NotifyChange();  // The plan has ended.
     }
   }
-  if (since_ns > 0) AddStall(range, StallCause::kRoom, NowNs() - since_ns);
+  if (since_ns > 0) stalls_.Add(range.store->counters(), StallCause::kRoom, NowNs() - since_ns);
 }
 
 void Residency::WriteOnDevice(int64_t id, int64_t offset_bytes, const std::byte* from,
                               int64_t size_bytes) {
   Range& range = ranges_[id];
   const bool is_new = range.presence == Presence::kReserved;
-  const CopyEvent settled = range.presence == Presence::kSettling ? range.settled : CopyEvent{};
-  CopyEvent vacated;
+  CopyEvent before = range.settled;
   for (int64_t i = 0; is_new && i < range.num_bundles; ++i) {
-    const CopyEvent& of_slot = vacated_[range.slot.value() + i];
-    if (of_slot.sequence >= vacated.sequence) vacated = of_slot;
+    before.Join(vacated_[range.slot.value() + i]);
   }
   range.presence = Presence::kIncoming;
   range.busy = true;
   ++moving_;
   if (evictable_.contains(id)) evictable_.Remove(id);
   mutex_.Unlock();
-  copies_.Wait(settled);
-  copies_.Wait(vacated);
+  copies_.MakeOperatorsWait(before);
   copies_.CopyWithin(AddressOf(range.slot) + offset_bytes, from, size_bytes);
+  const CopyEvent written = copies_.AfterOperators();
   mutex_.Lock();
   range.busy = false;
   --moving_;
-  range.presence = Presence::kResident;
+  range.presence = Presence::kSettling;
+  range.settled = written;
+  Settle(range);
   range.dirty = true;
   if (is_new) {
     Enter(id, range.slot);
@@ -327,6 +331,7 @@ void Residency::WriteOnDevice(int64_t id, int64_t offset_bytes, const std::byte*
 absl::StatusOr<PendingWrite> Residency::BeginHostWrite(Range& range, int64_t offset_bytes,
                                                        const std::byte* from, int64_t size_bytes) {
   std::vector<HostChunk> hosts;
+  const CopyEvent written = copies_.AfterOperators();
   CopyEvent last;
   absl::Status status;
   ++range.host_writers;  // It stays absent while the lock is let go.
@@ -345,7 +350,7 @@ absl::StatusOr<PendingWrite> Residency::BeginHostWrite(Range& range, int64_t off
     mutex_.Lock();
     status = host.status();
     if (!status.ok()) break;
-    last = copies_.Copy(CopyStream::kEvict, host->data() + inside, from + done, piece, {},
+    last = copies_.Copy(CopyStream::kEvict, host->data() + inside, from + done, piece, written,
                         range.store->timeline().CopyOf(chunk));
     range.host_written = last;
     stats_.evict_bytes += piece;
@@ -412,7 +417,8 @@ bool Residency::MakeRoom(int64_t size_bytes, absl::Status* why) {
   if (fits()) return true;
   const int64_t since_ns = NowNs();
   const auto count_stall = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (!ranges_.empty()) AddStall(ranges_.front(), StallCause::kRoom, NowNs() - since_ns);
+    if (!ranges_.empty())
+      stalls_.Add(ranges_.front().store->counters(), StallCause::kRoom, NowNs() - since_ns);
   };
   // The plan leaves this room, but what is due may not have left yet.
   while (!fits() && planned_ != nullptr && planned_->active() && planned_->IsEvicting()) {
@@ -468,8 +474,7 @@ void Residency::Enter(int64_t id, SlotId slot) {
 
 void Residency::Leave(int64_t id) {
   Range& range = ranges_[id];
-  slots_.Free(range.slot, range.num_bundles);
-  range.slot = kNoSlot;
+  FreeSlots(range);
   const bool had_bytes = std::exchange(range.presence, Presence::kAbsent) != Presence::kReserved;
   range.dirty = false;
   if (evictable_.contains(id)) evictable_.Remove(id);
@@ -477,6 +482,15 @@ void Residency::Leave(int64_t id) {
     range.store->residency_writer().LeaveDevice(range.chunk(i));
   }
   NotifyChange();
+}
+
+void Residency::FreeSlots(Range& range) {
+  for (int64_t i = 0; i < range.num_bundles; ++i) {
+    vacated_[range.slot.value() + i].Join(range.quiet());
+  }
+  range.settled = range.used = {};
+  slots_.Free(range.slot, range.num_bundles);
+  range.slot = kNoSlot;
 }
 
 void Residency::Publish(const Range& range) {
@@ -487,12 +501,10 @@ void Residency::Publish(const Range& range) {
 }
 
 CopyEvent Residency::FetchableAfter(const Range& range, SlotId first, int64_t index) const {
-  // All are of the evict stream: the latest one covers the others.
   CopyEvent after = range.host_written;
   const auto [begin, last] = range.slots_of(index);
   for (int64_t i = begin; i <= last; ++i) {
-    const CopyEvent& vacated = vacated_[first.value() + i];
-    if (vacated.sequence > after.sequence) after = vacated;
+    after.Join(vacated_[first.value() + i]);
   }
   return after;
 }
@@ -505,9 +517,9 @@ int64_t Residency::num_slots() const {
 ResidencyStats Residency::stats() const {
   MutexLock lock(mutex_);
   ResidencyStats stats = stats_;
-  stats.stall_ns = stall_ns();
+  stats.stall_ns = stalls_.total_ns();
   for (int cause = 0; cause < kNumStallCauses; ++cause) {
-    stats.stall_by_cause_ns[cause] = stall_ns(static_cast<StallCause>(cause));
+    stats.stall_by_cause_ns[cause] = stalls_.of(static_cast<StallCause>(cause));
   }
   return stats;
 }

@@ -187,7 +187,7 @@ absl::Status Residency::SetBudget(int64_t device_bytes) {
   for (int64_t slot = slots_.num_usable(); slot < num_arena_slots_; ++slot) {
     const int64_t occupant = slots_.occupant(SlotId(slot));
     if (occupant != DeviceSlots::kNobody) GEMINI_RETURN_IF_ERROR(evict(occupant));
-    copies_.Wait(vacated_[slot]);  // Of a range that was dropped while it was written.
+    copies_.Wait(vacated_[slot]);
   }
   while (budget_.used_bytes() > device_bytes && evictable_.oldest() != LruList::kNone) {
     GEMINI_RETURN_IF_ERROR(evict(evictable_.oldest()));
@@ -208,11 +208,13 @@ absl::Status Residency::Evict(int64_t id, CopyBatch& batch) {
 
 absl::Status Residency::WriteBack(Range& range, CopyBatch& batch) {
   for (int64_t i = 0; i < range.num_bundles; ++i) {
-    GEMINI_ASSIGN_OR_RETURN(const CopyEvent copied,
-                            batch.WriteBack(*range.store, range.chunk(i),
-                                            AddressOf(range.slot) + range.offset_bytes(i)));
+    GEMINI_ASSIGN_OR_RETURN(
+        const CopyEvent copied,
+        batch.WriteBack(*range.store, range.chunk(i), AddressOf(range.slot) + range.offset_bytes(i),
+                        range.quiet()));
     const auto [begin, last] = range.slots_of(i);
-    for (int64_t slot = begin; slot <= last; ++slot) vacated_[range.slot.value() + slot] = copied;
+    for (int64_t slot = begin; slot <= last; ++slot)
+      vacated_[range.slot.value() + slot].Join(copied);
     stats_.evict_bytes += range.payload_bytes;
     range.store->counters().AddEvictBytes(range.payload_bytes);
   }

@@ -2,7 +2,6 @@
 // The part of Residency that moves ranges for a plan: called from the threads of PlanExecutor, and never
 // holding the lock while a copy or I/O runs.
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -64,7 +63,7 @@ absl::Status Residency::Vacate(absl::Span<std::pair<RangeId, SlotId>> keep) {
   return absl::OkStatus();
 }
 
-Residency::FetchStart Residency::BeginFetch(RangeId id, SlotId slot, bool blank) {
+FetchStart Residency::BeginFetch(RangeId id, SlotId slot, bool blank) {
   MutexLock lock(mutex_);
   const RangePlacement fetch = {.range = id.value(), .slot = slot};
   Range& range = ranges_[id.value()];
@@ -104,11 +103,7 @@ CopyEvent Residency::FetchChunk(RangeId id, int64_t index, const std::byte* host
   const CopyEvent after = FetchableAfter(range, range.slot, index);
   std::byte* const to = AddressOf(range.slot) + range.offset_bytes(index);
   if (host == nullptr) {
-    mutex_.Unlock();
-    copies_.Wait(after);
-    std::memset(to, 0, static_cast<size_t>(range.payload_bytes));
-    mutex_.Lock();
-    return after;
+    return copies_.Copy(CopyStream::kFetch, to, nullptr, range.payload_bytes, after);
   }
   stats_.fetch_bytes += range.payload_bytes;
   range.store->counters().AddFetchBytes(range.payload_bytes);
@@ -126,9 +121,8 @@ void Residency::EndFetch(RangeId id, CopyEvent last, bool all) {
     range.settled = last;
     Enter(id.value(), range.slot);
   } else {
-    // Later fetches into the slots run behind this one's copies, in the same stream.
-    slots_.Free(range.slot, range.num_bundles);
-    range.slot = kNoSlot;
+    range.settled = last;
+    FreeSlots(range);
     range.presence = Presence::kAbsent;
     budget_.Release(DeviceBudget::Use::kChunks, BytesOf(range));
   }
@@ -179,6 +173,7 @@ absl::Status Residency::EvictPlanned(RangeId id, bool stays) {
 }
 
 absl::Status Residency::CopyOut(const Range& range) {
+  const CopyEvent after = range.quiet();
   std::vector<std::byte*> addresses;
   for (int64_t i = 0; i < range.num_bundles; ++i) {
     addresses.push_back(AddressOf(range.slot) + range.offset_bytes(i));
@@ -188,7 +183,7 @@ absl::Status Residency::CopyOut(const Range& range) {
   {
     CopyBatch batch(copies_);
     for (int64_t i = 0; status.ok() && i < range.num_bundles; ++i) {
-      status = batch.WriteBack(*range.store, range.chunk(i), addresses[i]).status();
+      status = batch.WriteBack(*range.store, range.chunk(i), addresses[i], after).status();
     }
   }
   mutex_.Lock();

@@ -2,9 +2,11 @@
 #include "client/session.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/copy_engine_host.h"
 #include "gemini/byte_size.h"
 #include "gemini/check.h"
 #include "gemini/layout.h"
@@ -86,7 +88,16 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(UniqueFd socket, SessionO
                      " and this program ", kProtocolVersion, ": install both from one build"));
   }
   GEMINI_ASSIGN_OR_RETURN(Lease lease, TakeLease(*connection, options));
-  return std::unique_ptr<Session>(new Session(std::move(connection), std::move(lease), options));
+  auto* const timeline = reinterpret_cast<TimelineShm*>(lease.timeline.data());
+  std::unique_ptr<CopyEngine> copies;
+  if (options.make_copies) {
+    GEMINI_ASSIGN_OR_RETURN(copies, options.make_copies(timeline));
+  } else {
+    const int64_t rate = options.device_bandwidth;
+    copies = std::make_unique<CopyEngineHost>(std::array<int64_t, 2>{rate, rate}, timeline);
+  }
+  return std::unique_ptr<Session>(
+      new Session(std::move(connection), std::move(lease), std::move(copies), options));
 }
 
 absl::StatusOr<Session::Lease> Session::TakeLease(Connection& connection,
@@ -134,7 +145,8 @@ absl::StatusOr<Session::Lease> Session::TakeLease(Connection& connection,
   return lease;
 }
 
-Session::Session(std::unique_ptr<Connection> connection, Lease lease, const SessionOptions& options)
+Session::Session(std::unique_ptr<Connection> connection, Lease lease,
+                 std::unique_ptr<CopyEngine> copies, const SessionOptions& options)
     : connection_(std::move(connection)),
       granted_bytes_(lease.granted_bytes),
       chunk_bytes_(options.chunk_bytes),
@@ -144,10 +156,10 @@ Session::Session(std::unique_ptr<Connection> connection, Lease lease, const Sess
       update_team_(MakeUpdateTeam(options.update_threads)),
       device_budget_(lease.granted_bytes[Tier::kDevice]),
       timeline_(std::move(lease.timeline)),
-      copies_({options.device_bandwidth, options.device_bandwidth}, timeline()),
+      copies_(std::move(copies)),
       lease_segment_(std::move(lease.segment)),
       arena_(std::move(lease.arena)),
-      residency_(std::make_unique<Residency>(device_budget_, copies_, arena_.data(),
+      residency_(std::make_unique<Residency>(device_budget_, *copies_, arena_.data(),
                                              arena_.size_bytes() / chunk_bytes_, chunk_bytes_)) {
   // The arena may be larger than what is granted of it.
   GEMINI_CHECK(residency_->SetBudget(granted_bytes_[Tier::kDevice]).ok());
@@ -252,7 +264,7 @@ std::unique_ptr<ServerPlanSource> Session::MakePlanSource() {
 
 absl::Status Session::status() const {
   MutexLock lock(mutex_);
-  return status_;
+  return status_.ok() ? copies_->status() : status_;
 }
 
 void Session::Latch(absl::Status error) {

@@ -7,6 +7,7 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,7 +19,7 @@
 #include "absl/strings/string_view.h"
 #include "client/chunk_store.h"
 #include "client/connection.h"
-#include "client/copy_engine_host.h"
+#include "client/copy_engine.h"
 #include "client/device_budget.h"
 #include "client/residency.h"
 #include "client/server_plan_source.h"
@@ -43,6 +44,9 @@ struct SessionOptions {
   std::string label;        // Shown by memstat; the program's name and job.
   // Bytes a second of the link between HOST and the DEVICE arena, each direction; 0: no limit.
   int64_t device_bandwidth = 0;
+  // Makes what moves bytes to DEVICE and back, with the timeline for its copies, which outlives it. Null: a
+  // CopyEngineHost over that link.
+  std::function<absl::StatusOr<std::unique_ptr<CopyEngine>>(TimelineShm*)> make_copies = nullptr;
   PolicyOptions policy = {};  // Of the plans that are asked for.
   // Whether chunks are compared with their checksum when they come back from NVMe. Off: for measurements of
   // what that costs.
@@ -68,7 +72,7 @@ class Session {
  public:
   // Takes a connected socket (an embedded server's), says hello and takes the lease. Errors: the
   // server's refusal, with its numbers; UNAVAILABLE: nobody answers. INVALID_ARGUMENT: chunk_bytes, a
-  // bandwidth below 0, or update_threads.
+  // bandwidth below 0, or update_threads. Those of make_copies.
   static absl::StatusOr<std::unique_ptr<Session>> Open(UniqueFd socket, SessionOptions options);
   // Connects to the daemon's socket first. NOT_FOUND or UNAVAILABLE: no daemon there (says how to start
   // one). INVALID_ARGUMENT: the path is longer than an AF_UNIX address takes.
@@ -98,7 +102,7 @@ class Session {
   int64_t chunk_bytes() const { return chunk_bytes_; }
   const PolicyOptions& policy() const { return policy_; }
   DeviceBudget& device_budget() { return device_budget_; }
-  CopyEngine& copies() { return copies_; }
+  CopyEngine& copies() { return *copies_; }
   // For updates and norms; valid until the session is destroyed.
   WorkerTeam& update_team() { return *update_team_; }
   // Not after Close.
@@ -130,7 +134,8 @@ class Session {
     std::unique_ptr<ChunkStore> store;
   };
 
-  Session(std::unique_ptr<Connection> connection, Lease lease, const SessionOptions& options);
+  Session(std::unique_ptr<Connection> connection, Lease lease, std::unique_ptr<CopyEngine> copies,
+          const SessionOptions& options);
   static absl::StatusOr<Lease> TakeLease(Connection& connection, const SessionOptions& options);
 
   const std::unique_ptr<Connection> connection_;
@@ -143,7 +148,7 @@ class Session {
   DeviceBudget device_budget_;
   // Mapped for longer than the lease lasts: the copy workers write to it, and nobody else gets its bytes.
   const MappedMemory timeline_;
-  CopyEngineHost copies_;
+  const std::unique_ptr<CopyEngine> copies_;
 
   mutable Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;

@@ -54,6 +54,11 @@ absl::StatusOr<CudaDriver> FindAll() {
       Find("cuMemExportToShareableHandle", 10020, driver.MemExportToShareableHandle));
   GEMINI_RETURN_IF_ERROR(
       Find("cuMemImportFromShareableHandle", 10020, driver.MemImportFromShareableHandle));
+  GEMINI_RETURN_IF_ERROR(Find("cuMemAddressReserve", 10020, driver.MemAddressReserve));
+  GEMINI_RETURN_IF_ERROR(Find("cuMemAddressFree", 10020, driver.MemAddressFree));
+  GEMINI_RETURN_IF_ERROR(Find("cuMemMap", 10020, driver.MemMap));
+  GEMINI_RETURN_IF_ERROR(Find("cuMemUnmap", 10020, driver.MemUnmap));
+  GEMINI_RETURN_IF_ERROR(Find("cuMemSetAccess", 10020, driver.MemSetAccess));
   GEMINI_RETURN_IF_ERROR(CudaStatus(driver, driver.Init(0), "initialising the NVIDIA driver"));
   return driver;
 }

@@ -26,6 +26,11 @@ struct CudaDriver {
   PFN_cuMemRelease_v10020 MemRelease;
   PFN_cuMemExportToShareableHandle_v10020 MemExportToShareableHandle;
   PFN_cuMemImportFromShareableHandle_v10020 MemImportFromShareableHandle;
+  PFN_cuMemAddressReserve_v10020 MemAddressReserve;
+  PFN_cuMemAddressFree_v10020 MemAddressFree;
+  PFN_cuMemMap_v10020 MemMap;
+  PFN_cuMemUnmap_v10020 MemUnmap;
+  PFN_cuMemSetAccess_v10020 MemSetAccess;
 
   // Returns this machine's, initialised; asks once a process. UNIMPLEMENTED: there is no driver, one that is too
   // old, or one that does not start. NOT_FOUND: there is no GPU.

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <iterator>
 #include <utility>
 
 #include "gemini/check.h"
@@ -130,6 +131,85 @@ struct FakeCudaDriver::Functions {
     *handle = current->Keep(std::move(file));
     return CUDA_SUCCESS;
   }
+
+  static CUresult MemAddressReserve(CUdeviceptr* address, size_t size, size_t alignment,
+                                    CUdeviceptr wish, unsigned long long flags) {
+    MutexLock lock(current->mutex_);
+    if (const CUresult refused = current->Begin(); refused != CUDA_SUCCESS) return refused;
+    const auto bytes = static_cast<int64_t>(size);
+    if (bytes == 0 || bytes % current->granularity_bytes_ != 0 || alignment != 0 || wish != 0 ||
+        flags != 0) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    void* const memory = ::mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+    *address = reinterpret_cast<CUdeviceptr>(memory);
+    current->ranges_[*address].size_bytes = bytes;
+    return CUDA_SUCCESS;
+  }
+
+  static CUresult MemAddressFree(CUdeviceptr address, size_t size) {
+    MutexLock lock(current->mutex_);
+    if (const CUresult refused = current->Begin(); refused != CUDA_SUCCESS) return refused;
+    const auto found = current->ranges_.find(address);
+    if (found == current->ranges_.end() || found->second.size_bytes != static_cast<int64_t>(size) ||
+        !found->second.mapped.empty()) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    ::munmap(reinterpret_cast<void*>(address), size);
+    current->ranges_.erase(found);
+    return CUDA_SUCCESS;
+  }
+
+  static CUresult MemMap(CUdeviceptr address, size_t size, size_t offset,
+                         CUmemGenericAllocationHandle handle, unsigned long long flags) {
+    MutexLock lock(current->mutex_);
+    if (const CUresult refused = current->Begin(); refused != CUDA_SUCCESS) return refused;
+    const auto [range, at] = current->FindRange(address, size);
+    const auto file = current->files_.find(handle);
+    const auto bytes = static_cast<int64_t>(size);
+    if (range == nullptr || file == current->files_.end() || offset != 0 || flags != 0 ||
+        bytes > SizeOf(file->second)) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    for (const auto& [other, other_bytes] : range->mapped) {
+      if (at < other + other_bytes && other < at + bytes) return CUDA_ERROR_INVALID_VALUE;
+    }
+    GEMINI_CHECK(::mmap(reinterpret_cast<void*>(address), size, PROT_NONE, MAP_SHARED | MAP_FIXED,
+                        file->second.get(), 0) != MAP_FAILED);
+    range->mapped[at] = bytes;
+    return CUDA_SUCCESS;
+  }
+
+  // The entire mapping, no less.
+  static CUresult MemUnmap(CUdeviceptr address, size_t size) {
+    MutexLock lock(current->mutex_);
+    if (const CUresult refused = current->Begin(); refused != CUDA_SUCCESS) return refused;
+    const auto [range, at] = current->FindRange(address, size);
+    if (range == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    const auto mapping = range->mapped.find(at);
+    if (mapping == range->mapped.end() || mapping->second != static_cast<int64_t>(size)) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    GEMINI_CHECK(::mmap(reinterpret_cast<void*>(address), size, PROT_NONE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED);
+    range->mapped.erase(mapping);
+    return CUDA_SUCCESS;
+  }
+
+  static CUresult MemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc* access,
+                               size_t count) {
+    MutexLock lock(current->mutex_);
+    if (const CUresult refused = current->Begin(); refused != CUDA_SUCCESS) return refused;
+    const auto [range, at] = current->FindRange(address, size);
+    if (range == nullptr || !range->mapped.contains(at) || count != 1 ||
+        access->location.type != CU_MEM_LOCATION_TYPE_DEVICE || access->location.id != 0 ||
+        access->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    GEMINI_CHECK(::mprotect(reinterpret_cast<void*>(address), size, PROT_READ | PROT_WRITE) == 0);
+    return CUDA_SUCCESS;
+  }
 };
 
 FakeCudaDriver::FakeCudaDriver(int64_t memory_bytes, int64_t granularity_bytes)
@@ -146,7 +226,12 @@ FakeCudaDriver::FakeCudaDriver(int64_t memory_bytes, int64_t granularity_bytes)
               .MemCreate = Functions::MemCreate,
               .MemRelease = Functions::MemRelease,
               .MemExportToShareableHandle = Functions::MemExportToShareableHandle,
-              .MemImportFromShareableHandle = Functions::MemImportFromShareableHandle} {
+              .MemImportFromShareableHandle = Functions::MemImportFromShareableHandle,
+              .MemAddressReserve = Functions::MemAddressReserve,
+              .MemAddressFree = Functions::MemAddressFree,
+              .MemMap = Functions::MemMap,
+              .MemUnmap = Functions::MemUnmap,
+              .MemSetAccess = Functions::MemSetAccess} {
   GEMINI_CHECK(std::exchange(current, this) == nullptr);
 }
 
@@ -155,6 +240,21 @@ FakeCudaDriver::~FakeCudaDriver() { current = nullptr; }
 int64_t FakeCudaDriver::num_handles() const {
   MutexLock lock(mutex_);
   return static_cast<int64_t>(files_.size());
+}
+
+int64_t FakeCudaDriver::num_ranges() const {
+  MutexLock lock(mutex_);
+  return static_cast<int64_t>(ranges_.size());
+}
+
+std::pair<FakeCudaDriver::Range*, int64_t> FakeCudaDriver::FindRange(CUdeviceptr address,
+                                                                     size_t size) {
+  const auto behind = ranges_.upper_bound(address);
+  if (behind == ranges_.begin()) return {nullptr, 0};
+  auto& [begin, range] = *std::prev(behind);
+  const auto offset = static_cast<int64_t>(address - begin);
+  if (offset + static_cast<int64_t>(size) > range.size_bytes) return {nullptr, 0};
+  return {&range, offset};
 }
 
 int64_t FakeCudaDriver::num_calls() const {

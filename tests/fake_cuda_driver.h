@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A CUDA driver without a GPU: allocations are memory files. It holds callers to what cuda.h says of sizes and of
+// A CUDA driver without a GPU: allocations are memory files, and their mappings are the process's own. It holds callers to what cuda.h says of sizes and of
 // handles, fails any call that is asked to, and counts what was not given back. What only a GPU can show is in
 // tests/gpu.
 // Thread: any. One at a time in a process, for the driver's functions have no argument for it.
 #pragma once
 #include <cstdint>
 #include <map>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "gemini/cuda_driver.h"
@@ -26,6 +27,8 @@ class FakeCudaDriver {
   const CudaDriver& driver() const { return driver_; }
   // Handles that were made or imported, and not released.
   int64_t num_handles() const;
+  // Ranges of addresses that are reserved.
+  int64_t num_ranges() const;
   // Calls that a refusal is possible of, ever.
   int64_t num_calls() const;
   // The call of that number from now on, 0 the next, returns `result` and does nothing.
@@ -40,11 +43,21 @@ class FakeCudaDriver {
   CUresult Begin() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   CUmemGenericAllocationHandle Keep(UniqueFd file) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  // A range of addresses, and the size of what is mapped there, by offset.
+  struct Range {
+    int64_t size_bytes = 0;
+    std::map<int64_t, int64_t> mapped;
+  };
+  // The range that has all of [address, address + size), and the offset there; null: there is none.
+  std::pair<Range*, int64_t> FindRange(CUdeviceptr address, size_t size)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   const int64_t memory_bytes_;
   const int64_t granularity_bytes_;
   const CudaDriver driver_;
   mutable Mutex mutex_;
   std::map<CUmemGenericAllocationHandle, UniqueFd> files_ ABSL_GUARDED_BY(mutex_);
+  std::map<CUdeviceptr, Range> ranges_ ABSL_GUARDED_BY(mutex_);  // By first address.
   CUmemGenericAllocationHandle last_handle_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<CUdevice_attribute, int> attributes_ ABSL_GUARDED_BY(mutex_);
   int64_t num_calls_ ABSL_GUARDED_BY(mutex_) = 0;

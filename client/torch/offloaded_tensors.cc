@@ -49,6 +49,7 @@ OffloadedTensors::OffloadedTensors(Session& session, ChunkStore& store, int64_t 
 
 OffloadedTensors::~OffloadedTensors() {
   for (const auto& [key, entry] : entries_) copies_.Wait(entry.last_copy);
+  Land(/*all=*/true);
 }
 
 absl::StatusOr<int64_t> OffloadedTensors::Put(at::Tensor tensor) {
@@ -71,6 +72,7 @@ absl::Status OffloadedTensors::Offload(int64_t key, Entry& entry) {
   const int64_t size_bytes = BytesOf(entry.tensor);
   const int64_t chunk_bytes = store_.chunk_bytes();
   const auto count = static_cast<size_t>((size_bytes + chunk_bytes - 1) / chunk_bytes);
+  Land(/*all=*/free_chunks_.size() < count);
   if (free_chunks_.size() < count) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "no room for ", FormatByteSize(size_bytes), " of activations in HOST and NVME, of which ",
@@ -78,6 +80,7 @@ absl::Status OffloadedTensors::Offload(int64_t key, Entry& entry) {
         " are for them: raise the host memory, or take smaller or fewer micro-batches"));
   }
   const auto* bytes = static_cast<const std::byte*>(entry.tensor.const_data_ptr());
+  const CopyEvent computed = copies_.AfterOperators();
   for (size_t i = 0; i < count; ++i) {
     const BundleId chunk = free_chunks_.back();
     GEMINI_ASSIGN_OR_RETURN(HostChunk host,
@@ -86,7 +89,7 @@ absl::Status OffloadedTensors::Offload(int64_t key, Entry& entry) {
     entry.chunks.push_back(chunk);
     const int64_t offset = static_cast<int64_t>(i) * chunk_bytes;
     entry.last_copy = copies_.Copy(CopyStream::kEvict, host.data(), bytes + offset,
-                                   std::min(chunk_bytes, size_bytes - offset), {},
+                                   std::min(chunk_bytes, size_bytes - offset), computed,
                                    store_.timeline().CopyOf(ChunkOf(chunk, ChunkKind::kGrad)));
     entry.held.push_back(std::move(host));
   }
@@ -109,11 +112,27 @@ void OffloadedTensors::Reap(size_t most) {
   }
 }
 
+void OffloadedTensors::Land(bool all) {
+  while (!landing_.empty() && (all || copies_.Done(landing_.front().last_copy))) {
+    Landing landing = std::move(landing_.front());
+    landing_.pop_front();
+    copies_.Wait(landing.last_copy);
+    landing.held.clear();
+    for (const BundleId chunk : landing.chunks) {
+      store_.Free(ChunkOf(chunk, ChunkKind::kGrad));
+      free_chunks_.push_back(chunk);
+    }
+  }
+}
+
 absl::Status OffloadedTensors::Prefetch(int64_t key) {
   Entry& entry = entries_.at(key);
   if (entry.place == Place::kLeaving) Reap(0);
   if (entry.place != Place::kHost) return absl::OkStatus();
+  Land(/*all=*/true);  // Of a block before, so that HOST slots are held for one tensor at a time.
   entry.tensor = at::empty(entry.sizes, entry.options);
+  const CopyEvent allocated =
+      copies_.AfterOperators();  // Its memory may be another tensor's until then.
   auto* bytes = static_cast<std::byte*>(entry.tensor.mutable_data_ptr());
   const int64_t size_bytes = BytesOf(entry.tensor);
   for (size_t i = 0; i < entry.chunks.size(); ++i) {
@@ -122,7 +141,7 @@ absl::Status OffloadedTensors::Prefetch(int64_t key) {
     const int64_t offset = static_cast<int64_t>(i) * store_.chunk_bytes();
     entry.last_copy =
         copies_.Copy(CopyStream::kFetch, bytes + offset, host.data(),
-                     std::min(store_.chunk_bytes(), size_bytes - offset), {},
+                     std::min(store_.chunk_bytes(), size_bytes - offset), allocated,
                      store_.timeline().CopyOf(ChunkOf(entry.chunks[i], ChunkKind::kGrad)));
     entry.held.push_back(std::move(host));
   }
@@ -138,14 +157,11 @@ absl::StatusOr<at::Tensor> OffloadedTensors::Take(int64_t key) {
     kept_.erase(std::find(kept_.begin(), kept_.end(), key));
     kept_bytes_ -= BytesOf(entry.tensor);
   }
-  copies_.Wait(entry.last_copy);
-  entry.held.clear();
-  for (const BundleId chunk : entry.chunks) {
-    store_.Free(ChunkOf(chunk, ChunkKind::kGrad));
-    free_chunks_.push_back(chunk);
-  }
+  copies_.MakeOperatorsWait(entry.last_copy);
   at::Tensor tensor = std::move(entry.tensor);
+  landing_.push_back({entry.last_copy, std::move(entry.chunks), std::move(entry.held)});
   entries_.erase(key);
+  Land(/*all=*/false);
   return tensor;
 }
 

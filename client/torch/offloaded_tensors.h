@@ -41,12 +41,12 @@ class OffloadedTensors {
   // Waits for the copies under way.
   ~OffloadedTensors();
 
-  // Takes a CPU tensor that nobody writes any more, and returns its key. May begin copies of older ones,
-  // and wait for those that began long ago. RESOURCE_EXHAUSTED: HOST and NVME are full.
+  // Takes a CPU tensor that no operator writes that comes after, and returns its key. May begin copies of older
+  // ones, and wait for those that began long ago. RESOURCE_EXHAUSTED: HOST and NVME are full.
   absl::StatusOr<int64_t> Put(at::Tensor tensor);
   // Begins to bring it back. Does nothing when it is there, or on its way.
   absl::Status Prefetch(int64_t key);
-  // Gives it back; the key is gone. Waits for its copies.
+  // Gives it back, for what operators the calling thread begins next; the key is gone.
   absl::StatusOr<at::Tensor> Take(int64_t key);
 
   // Bytes of tensors, ever.
@@ -65,11 +65,19 @@ class OffloadedTensors {
     std::vector<HostChunk> held;   // While copies are under way.
     CopyEvent last_copy;
   };
+  // The HOST memory of one that was taken.
+  struct Landing {
+    CopyEvent last_copy;
+    std::vector<BundleId> chunks;
+    std::vector<HostChunk> held;
+  };
 
   OffloadedTensors(Session& session, ChunkStore& store, int64_t keep_bytes);
   absl::Status Offload(int64_t key, Entry& entry);
   // Waits until at most `most` tensors are leaving.
   void Reap(size_t most);
+  // Gives back the HOST memory of those taken whose copies are done; `all`: waits for these.
+  void Land(bool all);
 
   CopyEngine& copies_;
   ChunkStore& store_;
@@ -79,6 +87,7 @@ class OffloadedTensors {
   std::deque<int64_t> kept_;  // Keys in kDevice, oldest first.
   int64_t kept_bytes_ = 0;
   std::deque<int64_t> leaving_;  // Oldest first.
+  std::deque<Landing> landing_;  // Likewise.
   std::vector<BundleId> free_chunks_;
   int64_t bytes_to_host_ = 0;
   int64_t bytes_to_device_ = 0;

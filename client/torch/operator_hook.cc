@@ -383,6 +383,7 @@ void EndEvent(const at::RecordFunction& function, at::ObserverContext*) {
     }
   }
   thread.uses.clear();
+  const CopyEvent used = state != nullptr ? state->session->copies().AfterOperators() : CopyEvent();
   for (size_t i = frame.first_pin; i < thread.pins.size(); ++i) {
     const PinnedInput& pin = thread.pins[i];
     if (pin.on_scratch) [[unlikely]] {
@@ -391,7 +392,7 @@ void EndEvent(const at::RecordFunction& function, at::ObserverContext*) {
     }
     const bool dirty = pin.written || pin.storage->version() != pin.version;
     pin.storage->Detach();
-    if (state != nullptr) state->residency->Unpin(pin.storage->range(), dirty);
+    if (state != nullptr) state->residency->Unpin(pin.storage->range(), dirty, used);
     // There is room: BeginOperator put each pin's use here.
     if (dirty && !pin.written && frame.op >= 0) thread.uses.push_back(UseOf(pin, true));
   }

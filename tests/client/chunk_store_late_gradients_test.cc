@@ -103,7 +103,7 @@ class ChunkStoreLateGradientsTest : public SessionFixture {
   absl::Status WriteBack(const std::vector<int64_t>& bundles) {
     CopyBatch batch(copies_);
     for (const int64_t bundle : bundles) {
-      if (auto event = batch.WriteBack(*store_, Grad(bundle), OnDevice(bundle)); !event.ok()) {
+      if (auto event = batch.WriteBack(*store_, Grad(bundle), OnDevice(bundle), {}); !event.ok()) {
         return event.status();
       }
     }

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "client/copy_engine_host.h"
 #include "client/pending_write.h"
 
 #include <optional>

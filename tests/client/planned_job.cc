@@ -21,6 +21,9 @@ bool Holds(const std::byte* at, int64_t size_bytes, uint64_t tag, int64_t first_
   return true;
 }
 
+// Of which a job with operators that run later waits for no copy.
+constexpr size_t kGradientsUnderWay = 3;
+
 // Moments of step 0 are zeros.
 uint64_t MomentTag(int64_t step, const TensorPiece& piece, ChunkKind kind) {
   return step == 0 ? 0 : 1'000'000'007u * step + 2 * piece.tensor + (kind == ChunkKind::kExpAvg);
@@ -80,7 +83,13 @@ PlannedJob::~PlannedJob() {
   phases_.reset();
 }
 
+void PlannedJob::Run(std::function<void()> operation) {
+  if (operators_ != nullptr) return operators_->Run(std::move(operation));
+  operation();
+}
+
 absl::Status PlannedJob::Operator(const std::vector<TensorUse>& uses, bool gradients_enabled) {
+  const int64_t waits_before = num_waits();
   const int64_t op = phases_->BeginOperator(uses, gradients_enabled);
   std::vector<RangeId> ranges;
   for (const TensorUse& use : uses) ranges.push_back(RangeOf(use));
@@ -89,40 +98,53 @@ absl::Status PlannedJob::Operator(const std::vector<TensorUse>& uses, bool gradi
   if (status.ok()) {
     for (size_t i = 0; i < uses.size(); ++i) {
       std::byte* const at = addresses[i] + layout_.place(uses[i].tensor).offset_bytes;
+      const int64_t size_bytes = tensors_[uses[i].tensor].size_bytes;
       uint64_t& tag = TagOf(uses[i]);
-      EXPECT_TRUE((tag == 0 && uses[i].kind == ChunkKind::kGrad) ||
-                  Holds(at, tensors_[uses[i].tensor].size_bytes, tag))
-          << "tensor " << uses[i].tensor << " kind " << static_cast<int>(uses[i].kind);
-      if (!uses[i].written) continue;
-      tag = NewTag();
-      Fill(at, 0, tensors_[uses[i].tensor].size_bytes, tag);
+      const uint64_t found = tag;
+      if (uses[i].written) tag = NewTag();
+      Run([use = uses[i], at, size_bytes, found, left = tag] {
+        EXPECT_TRUE((found == 0 && use.kind == ChunkKind::kGrad) || Holds(at, size_bytes, found))
+            << "tensor " << use.tensor << " kind " << static_cast<int>(use.kind);
+        if (use.written) Fill(at, 0, size_bytes, left);
+      });
     }
     for (size_t i = 0; i < uses.size(); ++i) {
       session_.residency().Unpin(ranges[i], uses[i].written);
     }
   }
   phases_->EndOperator(op);
+  waits_in_operators_ += num_waits() - waits_before;
   return status;
 }
 
 absl::Status PlannedJob::Gradient(int32_t tensor) {
   phases_->GradientLeaves(tensor);
   grad_tags_[tensor] = NewTag();
-  std::vector<std::byte> bytes(tensors_[tensor].size_bytes);
-  Fill(bytes.data(), 0, tensors_[tensor].size_bytes, grad_tags_[tensor]);
+  std::vector<std::byte>& bytes =
+      gradient_bytes_.emplace_back(static_cast<size_t>(tensors_[tensor].size_bytes));
+  Run([&bytes, tag = grad_tags_[tensor]] {
+    Fill(bytes.data(), 0, static_cast<int64_t>(bytes.size()), tag);
+  });
   const auto is_written = [&](const TensorPiece& piece) {
     return piece.tensor != tensor && grad_tags_[piece.tensor] != 0;
   };
   const bool alone = std::ranges::none_of(Pieces(layout_.place(tensor).first_bundle), is_written);
   auto write = session_.residency().BeginWrite(grads_[tensor], layout_.place(tensor).offset_bytes,
                                                bytes.data(), tensors_[tensor].size_bytes, alone);
-  if (write.ok()) write->Wait();
-  return write.status();
+  if (!write.ok()) return write.status();
+  gradient_writes_.push_back(*std::move(write));
+  const size_t most = operators_ == nullptr ? 0 : kGradientsUnderWay;
+  while (gradient_writes_.size() > most) gradient_writes_.pop_front();  // Waits for it.
+  if (operators_ == nullptr) gradient_bytes_.clear();
+  return absl::OkStatus();
 }
 
 absl::Status PlannedJob::Update() {
   absl::Status status = updates_->Finish();
   if (!status.ok()) return status;
+  gradient_writes_.clear();
+  if (operators_ != nullptr) operators_->Finish();  // The update on DEVICE is none of them.
+  gradient_bytes_.clear();
   const KeptForUpdate kept = phases_->BeginUpdate();
   std::vector<int32_t> updated;
   {

@@ -3,8 +3,12 @@
 #pragma once
 #include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <memory>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -14,6 +18,7 @@
 #include "client/plan_source.h"
 #include "client/update_queue.h"
 #include "gemini/layout.h"
+#include "tests/client/lazy_operators.h"
 #include "tests/client/local_plans.h"
 #include "tests/client/session_fixture.h"
 
@@ -26,6 +31,8 @@ class PlannedJob {
              int64_t host_slots, int64_t nvme_slots);
   ~PlannedJob();
 
+  // From now on operators run there, and not in the calls that begin them.
+  void RunOperatorsOn(LazyOperators* operators) { operators_ = operators; }
   // From now on updates may fail: what the calls return says so.
   void MayFail() { may_fail_ = true; }
 
@@ -44,6 +51,8 @@ class PlannedJob {
   // Ranges, ever.
   int64_t updates_on_device() const { return updates_on_device_; }
   int64_t late_gradients() const { return late_gradients_; }
+  // How often Operator waited for copies or operators, ever.
+  int64_t waits_in_operators() const { return waits_in_operators_; }
 
   bool trainable(size_t tensor) const { return tensors_[tensor].group == TensorGroup::kTrainable; }
   bool has_gradient(int32_t tensor) const { return grad_tags_[tensor] != 0; }
@@ -57,6 +66,10 @@ class PlannedJob {
 
  private:
   uint64_t NewTag() { return ++last_tag_; }
+  void Run(std::function<void()> operation);
+  int64_t num_waits() const {
+    return operators_ == nullptr ? 0 : operators_->waits_of(std::this_thread::get_id());
+  }
   uint64_t& TagOf(const TensorUse& use) {
     return use.kind == ChunkKind::kParam ? tags_[use.tensor] : grad_tags_[use.tensor];
   }
@@ -72,6 +85,10 @@ class PlannedJob {
   std::vector<RangeId> RangesOf(size_t tensor) const;
 
   Session& session_;
+  LazyOperators* operators_ = nullptr;
+  // Where gradients are made, and their copies: until operators have run.
+  std::deque<std::vector<std::byte>> gradient_bytes_;
+  std::deque<PendingWrite> gradient_writes_;
   const std::vector<TracedTensor> tensors_;
   Layout layout_;
   ChunkStore* store_ = nullptr;
@@ -84,6 +101,7 @@ class PlannedJob {
   int64_t moments_step_ = 0;  // The last successful step.
   int64_t updates_on_device_ = 0;
   int64_t late_gradients_ = 0;
+  int64_t waits_in_operators_ = 0;
   uint64_t last_tag_ = 0;
   int64_t step_ = 0;
   std::atomic<bool> may_fail_ = false;

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // What Residency offers to whoever moves ranges by a plan, where the executor's own tests cannot meet the
 // moment.
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <vector>
 
+#include "client/copy_engine_host.h"
 #include "client/residency.h"
+#include "tests/client/lazy_operators.h"
 #include "tests/client/session_fixture.h"
 
 namespace gemini::client {
@@ -41,10 +44,9 @@ TEST_F(ResidencyPlannedTest, AFetchWhosePlanEndsMeanwhileChargesNoMoreThanItTake
   EndingMoves moves;
   own.set_planned_moves(&moves);
   const RangeId range = own.AddRange(*store, BundleId(0), 1, ChunkKind::kParam);
-  const Residency::FetchStart start = own.BeginFetch(range, SlotId(0), /*blank=*/false);
-  EXPECT_EQ(own_budget.used_bytes(),
-            start == Residency::FetchStart::kStarted ? kTestChunkBytes : 0);
-  if (start == Residency::FetchStart::kStarted) {
+  const FetchStart start = own.BeginFetch(range, SlotId(0), /*blank=*/false);
+  EXPECT_EQ(own_budget.used_bytes(), start == FetchStart::kStarted ? kTestChunkBytes : 0);
+  if (start == FetchStart::kStarted) {
     own.EndFetch(range, {}, /*all=*/false);
     EXPECT_EQ(own_budget.used_bytes(), 0);
   }
@@ -84,7 +86,8 @@ class KeptGradientTest : public ResidencyPlannedTest {
     for (int64_t bundle = 0; bundle < 2; ++bundle) {
       ASSERT_OK(CommitTag(*store_, BundleId(bundle), ChunkKind::kParam, 0, 1));
     }
-    own_.emplace(budget_, copies_, arena_.data(), kSlots, kTestChunkBytes);
+    arena_.resize(kSlots * chunk_bytes_);
+    own_.emplace(budget_, copies(), arena_.data(), kSlots, chunk_bytes_);
     own_->set_planned_moves(&moves_);
     grad_ = own_->AddRange(*store_, BundleId(0), 1, ChunkKind::kGrad);
     moves_.Keep(grad_);
@@ -94,10 +97,11 @@ class KeptGradientTest : public ResidencyPlannedTest {
     own_.reset();
     ResidencyPlannedTest::TearDown();
   }
+  virtual CopyEngine& copies() { return copies_; }
   absl::Status WriteAll(char value, bool alone) {
-    const std::vector<char> bytes(kTestChunkBytes, value);
+    const std::vector<char> bytes(chunk_bytes_, value);
     absl::StatusOr<PendingWrite> write =
-        own_->BeginWrite(grad_, 0, bytes.data(), kTestChunkBytes, alone);
+        own_->BeginWrite(grad_, 0, bytes.data(), chunk_bytes_, alone);
     if (write.ok()) write->Wait();
     return write.status();
   }
@@ -108,9 +112,10 @@ class KeptGradientTest : public ResidencyPlannedTest {
   }
 
   static constexpr int64_t kSlots = 2;
+  static constexpr int64_t kLargestChunkBytes = 4 << 20;
   CopyEngineHost copies_;
-  DeviceBudget budget_{kSlots * kTestChunkBytes};
-  std::vector<std::byte> arena_ = std::vector<std::byte>(kSlots * kTestChunkBytes);
+  DeviceBudget budget_{kSlots * kLargestChunkBytes};
+  std::vector<std::byte> arena_;
   StillMoves moves_;
   ChunkStore* store_ = nullptr;
   std::optional<Residency> own_;
@@ -118,7 +123,7 @@ class KeptGradientTest : public ResidencyPlannedTest {
 };
 
 TEST_F(KeptGradientTest, GoesIntoTheRoomThatThePlanKept) {
-  ASSERT_EQ(own_->BeginFetch(grad_, SlotId(1), /*blank=*/true), Residency::FetchStart::kStarted);
+  ASSERT_EQ(own_->BeginFetch(grad_, SlotId(1), /*blank=*/true), FetchStart::kStarted);
   EXPECT_EQ(budget_.used_bytes(), kTestChunkBytes);
   ASSERT_OK(WriteAll('g', /*alone=*/true));
   EXPECT_FALSE(store_->HasPayload(ChunkOf(BundleId(0), ChunkKind::kGrad)));
@@ -138,7 +143,7 @@ TEST_F(KeptGradientTest, WithoutItsRoomItGoesToHost) {
 
 TEST_F(KeptGradientTest, RoomIsOfNoUseForHalfARange) {
   ASSERT_OK(WriteAll('a', /*alone=*/false));
-  ASSERT_EQ(own_->BeginFetch(grad_, SlotId(0), /*blank=*/true), Residency::FetchStart::kStarted);
+  ASSERT_EQ(own_->BeginFetch(grad_, SlotId(0), /*blank=*/true), FetchStart::kStarted);
   const char one = 'b';
   ASSERT_OK_AND_ASSIGN(PendingWrite write, own_->BeginWrite(grad_, 1, &one, 1, /*alone=*/false));
   write.Wait();
@@ -148,7 +153,7 @@ TEST_F(KeptGradientTest, RoomIsOfNoUseForHalfARange) {
 
 TEST_F(KeptGradientTest, AnOperatorFindsTheBytesAndNotTheRoom) {
   ASSERT_OK(WriteAll('a', /*alone=*/false));
-  ASSERT_EQ(own_->BeginFetch(grad_, SlotId(0), /*blank=*/true), Residency::FetchStart::kStarted);
+  ASSERT_EQ(own_->BeginFetch(grad_, SlotId(0), /*blank=*/true), FetchStart::kStarted);
   std::array<std::byte*, 1> address = {};
   ASSERT_OK(own_->Pin({grad_}, absl::MakeSpan(address)));
   EXPECT_EQ(static_cast<char>(*address[0]), 'a');
@@ -156,8 +161,8 @@ TEST_F(KeptGradientTest, AnOperatorFindsTheBytesAndNotTheRoom) {
 }
 
 TEST_F(KeptGradientTest, RoomGivesWayToNonModelData) {
-  ASSERT_EQ(own_->BeginFetch(grad_, SlotId(0), /*blank=*/true), Residency::FetchStart::kStarted);
-  EXPECT_TRUE(own_->MakeRoom(kSlots * kTestChunkBytes));
+  ASSERT_EQ(own_->BeginFetch(grad_, SlotId(0), /*blank=*/true), FetchStart::kStarted);
+  EXPECT_TRUE(own_->MakeRoom(budget_.budget_bytes()));
   EXPECT_EQ(budget_.used_bytes(), 0);
   EXPECT_EQ(own_->DeviceSlot(grad_), SlotId());
 }
@@ -178,6 +183,61 @@ TEST_F(KeptGradientTest, WhatStaysIsWrittenBackAndReadMeanwhile) {
   ASSERT_OK_AND_ASSIGN(const HostChunk chunk,
                        store_->Acquire(ChunkOf(BundleId(1), ChunkKind::kParam)));
   EXPECT_EQ(static_cast<char>(*chunk.data()), 'p');
+}
+
+// With operators that run when somebody waits for them.
+class LateOperatorsTest : public KeptGradientTest {
+ protected:
+  LateOperatorsTest() { chunk_bytes_ = kLargestChunkBytes; }
+  CopyEngine& copies() override { return operators_; }
+
+  LazyOperators operators_{nullptr};
+};
+
+TEST_F(LateOperatorsTest, WhatTheyWriteIntoKeptRoomIsWhatLeaves) {
+  const std::vector<char> bytes(chunk_bytes_, 'g');
+  ASSERT_EQ(own_->BeginFetch(grad_, SlotId(1), /*blank=*/true), FetchStart::kStarted);
+  ASSERT_OK(own_->BeginWrite(grad_, 0, bytes.data(), chunk_bytes_, /*alone=*/true).status());
+  EXPECT_NE(static_cast<char>(arena_[chunk_bytes_]), 'g');
+  ASSERT_OK(own_->EvictPlanned(grad_, /*stays=*/false));
+  EXPECT_EQ(FirstByteInHost(), 'g');
+  operators_.Finish();  // While there is what it copies.
+}
+
+// The copy takes long enough that an operator that did not wait would be over before.
+TEST_F(LateOperatorsTest, WhatTheyWriteComesAfterTheFetch) {
+  ASSERT_OK(WriteAll('a', /*alone=*/false));
+  {
+    ASSERT_OK_AND_ASSIGN(const HostChunk host,
+                         store_->Acquire(ChunkOf(BundleId(0), ChunkKind::kGrad)));
+    ASSERT_EQ(own_->BeginFetch(grad_, SlotId(0), /*blank=*/false), FetchStart::kStarted);
+    own_->EndFetch(grad_, own_->FetchChunk(grad_, 0, host.data()), /*all=*/true);
+    const char one = 'b';
+    ASSERT_OK(own_->BeginWrite(grad_, chunk_bytes_ - 1, &one, 1, /*alone=*/false).status());
+    operators_.Finish();
+    own_->Land();
+  }
+  EXPECT_EQ(static_cast<char>(arena_[0]), 'a');
+  EXPECT_EQ(static_cast<char>(arena_[chunk_bytes_ - 1]), 'b');
+}
+
+// Zeros come as all that is fetched does.
+TEST_F(LateOperatorsTest, WhatIsNowhereIsFetchedAsZeros) {
+  std::fill(arena_.begin(), arena_.end(), std::byte{1});
+  ASSERT_EQ(own_->BeginFetch(grad_, SlotId(0), /*blank=*/false), FetchStart::kStarted);
+  own_->EndFetch(grad_, own_->FetchChunk(grad_, 0, nullptr), /*all=*/true);
+  std::array<std::byte*, 1> address = {};
+  ASSERT_OK(own_->Pin({grad_}, absl::MakeSpan(address)));
+  bool all_zero = false;
+  operators_.Run([&] {
+    all_zero = std::all_of(address[0], address[0] + chunk_bytes_,
+                           [](std::byte byte) { return byte == std::byte{0}; });
+  });
+  own_->Unpin(grad_, /*dirty=*/false);
+  operators_.Finish();
+  EXPECT_TRUE(all_zero);
+  EXPECT_EQ(arena_[chunk_bytes_], std::byte{1});
+  own_->Land();
 }
 
 }  // namespace

@@ -84,6 +84,7 @@ class SessionFixture : public ::testing::Test {
     options.chunk_bytes = chunk_bytes_;
     options.label = "client test";
     options.nvme_checksums = nvme_checksums_;
+    options.make_copies = make_copies_;
     return Session::Open(*std::move(socket), options);
   }
 
@@ -156,6 +157,7 @@ class SessionFixture : public ::testing::Test {
 
   int64_t chunk_bytes_ = kTestChunkBytes;
   bool nvme_checksums_ = true;
+  decltype(SessionOptions::make_copies) make_copies_;
   std::string directory_;
   std::unique_ptr<server::EmbeddedServer> server_;
   std::unique_ptr<Session> session_;

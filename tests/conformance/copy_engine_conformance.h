@@ -114,6 +114,57 @@ TEST_P(CopyEngineConformance, AStreamWaitsForAnEventOfTheOther) {
   for (size_t i = 0; i < incoming.size(); ++i) EXPECT_EQ(outgoing[i], incoming[i]) << i;
 }
 
+TEST_P(CopyEngineConformance, NoSourceStandsForZeros) {
+  for (const size_t size : {size_t{1}, size_t{5 << 20}}) {
+    Bytes bytes = Filled(size, 7);
+    engine_->Wait(engine_->Copy(CopyStream::kFetch, bytes.data(), nullptr, size, {}));
+    EXPECT_EQ(bytes, Filled(size, 0));
+  }
+}
+
+// What is copied within DEVICE is what an operator does.
+TEST_P(CopyEngineConformance, OperatorsComeAfterWhatTheyWaitForAndCopiesAfterThem) {
+  constexpr int kRounds = 100;
+  const size_t size = 1 << 20;
+  Bytes slot = Filled(size, 0);
+  Bytes result = Filled(size, 0);
+  std::vector<Bytes> incoming, outgoing;
+  for (int i = 0; i < kRounds; ++i) {
+    incoming.push_back(Filled(size, i + 1));
+    outgoing.push_back(Filled(size, 0));
+  }
+  CopyEvent slot_used, result_left;
+  for (int i = 0; i < kRounds; ++i) {
+    CopyEvent ready =
+        engine_->Copy(CopyStream::kFetch, slot.data(), incoming[i].data(), size, slot_used);
+    ready.Join(result_left);
+    engine_->MakeOperatorsWait(ready);
+    engine_->CopyWithin(result.data(), slot.data(), size);
+    slot_used = engine_->AfterOperators();
+    result_left =
+        engine_->Copy(CopyStream::kEvict, outgoing[i].data(), result.data(), size, slot_used);
+  }
+  engine_->Wait(result_left);
+  EXPECT_TRUE(engine_->Done(slot_used));
+  for (int i = 0; i < kRounds; ++i) EXPECT_EQ(outgoing[i], incoming[i]) << i;
+}
+
+TEST_P(CopyEngineConformance, AnEventOfBothStreamsIsBehindBoth) {
+  const Bytes source = Filled(8 << 20, 5);
+  for (const int64_t fetch_bytes : {int64_t{1}, int64_t{8 << 20}, int64_t{1}, int64_t{8 << 20}}) {
+    Bytes fetched = Filled(8 << 20, 0), evicted = Filled(8 << 20, 0);
+    CopyEvent both =
+        engine_->Copy(CopyStream::kFetch, fetched.data(), source.data(), fetch_bytes, {});
+    const int64_t evict_bytes = (8 << 20) + 1 - fetch_bytes;
+    both.Join(engine_->Copy(CopyStream::kEvict, evicted.data(), source.data(), evict_bytes, {}));
+    engine_->Wait(both);
+    EXPECT_TRUE(engine_->Done(both));
+    EXPECT_EQ(fetched[fetch_bytes - 1], source[0]);
+    EXPECT_EQ(evicted[evict_bytes - 1], source[0]);
+  }
+  EXPECT_TRUE(engine_->status().ok());
+}
+
 TEST_P(CopyEngineConformance, ThreadsMayEnqueueAndWaitAtOnce) {
   constexpr int kThreads = 4;
   std::atomic<int> wrong{0};

@@ -3,6 +3,8 @@
 #include "client/copy_engine_cuda.h"
 
 #include <algorithm>
+#include <array>
+#include <latch>
 #include <memory>
 #include <memory_resource>
 #include <optional>
@@ -46,8 +48,11 @@ class CheckedEngine : public CopyEngine {
   void CopyWithin(void* destination, const void* source, int64_t size_bytes) override {
     engine_->CopyWithin(destination, source, size_bytes);
   }
+  CopyEvent AfterOperators() override { return engine_->AfterOperators(); }
+  void MakeOperatorsWait(CopyEvent event) override { engine_->MakeOperatorsWait(event); }
   bool Done(CopyEvent event) const override { return engine_->Done(event); }
   void Wait(CopyEvent event) override { engine_->Wait(event); }
+  absl::Status status() const override { return engine_->status(); }
 
  private:
   const std::unique_ptr<CopyEngineCuda> engine_;
@@ -144,6 +149,41 @@ TEST_F(CopyEngineOnGpu, BehindAnErrorNothingIsCopiedAndNobodyWaits) {
   engine->Wait(engine->Copy(CopyStream::kEvict, out(), device_, kBytes, bad));
   EXPECT_EQ(out()[0], std::byte{2});
   EXPECT_EQ(engine->status(), first);
+}
+
+TEST_F(CopyEngineOnGpu, APointBehindOperatorsIsBehindThoseOfEachStream) {
+  std::array<cudaStream_t, 2> streams = {};
+  for (cudaStream_t& stream : streams) {
+    GEMINI_NEED(::cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  }
+  cudaStream_t current = streams[0];
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<CopyEngineCuda> engine,
+                       CopyEngineCuda::Make(**CudaDriver::Find(),
+                                            {.compute_stream = [&current] { return current; }}));
+  auto* const device = static_cast<std::byte*>(device_);
+  for (int round = 0; round < 3; ++round) {
+    std::fill(out(), out() + kBytes, std::byte{0});
+    std::latch released(1);
+    GEMINI_NEED(::cudaLaunchHostFunc(
+        streams[0], [](void* latch) { static_cast<std::latch*>(latch)->wait(); }, &released));
+    current = streams[0];
+    GEMINI_NEED(::cudaMemsetAsync(device, 1 + round, kBytes / 2, current));
+    const CopyEvent first = engine->AfterOperators();
+    current = streams[1];
+    GEMINI_NEED(::cudaMemsetAsync(device + kBytes / 2, 11 + round, kBytes / 2, current));
+    const CopyEvent both = engine->AfterOperators();
+    const CopyEvent evicted = engine->Copy(CopyStream::kEvict, out(), device_, kBytes, both);
+    EXPECT_FALSE(engine->Done(first));
+    EXPECT_FALSE(engine->Done(both));  // Though its own stream has nothing to do any more.
+    EXPECT_FALSE(engine->Done(evicted));
+    released.count_down();
+    engine->Wait(evicted);
+    EXPECT_TRUE(engine->Done(both));
+    EXPECT_EQ(out()[0], static_cast<std::byte>(1 + round));
+    EXPECT_EQ(out()[kBytes - 1], static_cast<std::byte>(11 + round));
+  }
+  EXPECT_OK(engine->status());
+  for (const cudaStream_t stream : streams) GEMINI_NEED(::cudaStreamDestroy(stream));
 }
 
 // On a machine of several GPUs a context on the first one would take half a GiB of it.

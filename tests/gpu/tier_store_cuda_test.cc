@@ -5,8 +5,11 @@
 #include <cstdint>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/time/clock.h"
+#include "absl/types/span.h"
+#include "client/device_slabs_cuda.h"
 #include "gemini/byte_size.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -23,25 +26,31 @@ namespace {
 constexpr int64_t kSlot = 256 * kMiB;
 constexpr uint32_t kPattern = 0x5a17c3e9;
 
-// What a client does with an extent, from its import to its end.
+// What a client does with extents, from their import to their end.
 class Client {
  public:
-  explicit Client(const TierExtent& extent)
-      : handle_(probe::Import(extent.fd)), mapping_(handle_, kSlot) {}
-  ~Client() { probe::Need(probe::Driver::Get().MemRelease(handle_), "cuMemRelease"); }
+  explicit Client(absl::Span<const TierExtent> extents)
+      : slabs_(*client::DeviceSlabsCuda::Reserve(**CudaDriver::Find(), 0, kSlot,
+                                                 static_cast<int64_t>(extents.size()))) {
+    for (const TierExtent& extent : extents) {
+      probe::Need(slabs_->Map(extent.fd.get()), "mapping a slab");
+    }
+  }
+  explicit Client(const TierExtent& extent) : Client(absl::MakeConstSpan(&extent, 1)) {}
+  uint32_t* words() const { return reinterpret_cast<uint32_t*>(slabs_->data()); }
+  int64_t num_words() const { return slabs_->mapped_bytes() / 4; }
   void Fill() {
-    GEMINI_NEED(probe::FillWords(mapping_.words(), mapping_.num_words(), kPattern, nullptr));
+    GEMINI_NEED(probe::FillWords(words(), num_words(), kPattern, nullptr));
     GEMINI_NEED(::cudaDeviceSynchronize());
   }
   double FractionFilled() const {
-    const nlohmann::json fraction =
-        probe::FractionOf(mapping_.words(), mapping_.num_words(), kPattern);
+    const nlohmann::json fraction = probe::FractionOf(words(), num_words(), kPattern);
     return fraction.is_number() ? fraction.get<double>() : -1;
   }
+  client::DeviceSlabsCuda& slabs() { return *slabs_; }
 
  private:
-  const CUmemGenericAllocationHandle handle_;
-  const probe::VmmMapping mapping_;
+  const std::unique_ptr<client::DeviceSlabsCuda> slabs_;
 };
 
 class CudaTierStoreOnGpu : public ::testing::Test {
@@ -75,6 +84,22 @@ TEST_F(CudaTierStoreOnGpu, WhoeverHasADescriptorSeesTheSameBytes) {
   writer.Fill();
   EXPECT_EQ(reader.FractionFilled(), 1);
   EXPECT_LT(other.FractionFilled(), 1e-6);
+  store_->Destroy(std::move(grant));
+}
+
+TEST_F(CudaTierStoreOnGpu, SlabsBehindEachOtherAreOneBuffer) {
+  probe::UseDevice();
+  ASSERT_OK_AND_ASSIGN(TierGrant grant, store_->Make(kSlot, 4));
+  Client all(grant.extents);
+  all.Fill();  // One kernel over all of them.
+  EXPECT_EQ(all.FractionFilled(), 1);
+  std::vector<uint32_t> across(1024);
+  GEMINI_NEED(::cudaMemcpy(across.data(), all.words() + kSlot / 4 - 512, 4096, cudaMemcpyDefault));
+  EXPECT_THAT(across, ::testing::Each(kPattern));
+  ASSERT_OK(all.slabs().Keep(1));
+  EXPECT_EQ(all.FractionFilled(), 1);
+  ASSERT_OK(all.slabs().Map(grant.extents[3].fd.get()));
+  EXPECT_EQ(all.FractionFilled(), 1);
   store_->Destroy(std::move(grant));
 }
 

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/device_slabs_cuda.h"
+
+#include "absl/strings/str_cat.h"
+#include "client/cuda_call_scope.h"
+#include "gemini/byte_size.h"
+#include "gemini/check.h"
+#include "gemini/status_macros.h"
+
+namespace gemini::client {
+
+absl::StatusOr<std::unique_ptr<DeviceSlabsCuda>> DeviceSlabsCuda::Reserve(const CudaDriver& driver,
+                                                                          int ordinal,
+                                                                          int64_t slab_bytes,
+                                                                          int64_t num_slabs) {
+  GEMINI_CHECK(slab_bytes > 0 && num_slabs > 0);
+  std::unique_ptr<DeviceSlabsCuda> slabs(
+      new DeviceSlabsCuda(driver, ordinal, slab_bytes, num_slabs));
+  const CudaCallScope scope(driver, ordinal);
+  GEMINI_RETURN_IF_ERROR(CudaStatus(
+      driver,
+      driver.MemAddressReserve(&slabs->begin_, static_cast<size_t>(slabs->reserved_bytes()),
+                               /*alignment=*/0, /*addr=*/0, /*flags=*/0),
+      absl::StrCat("cuMemAddressReserve of ", FormatByteSize(slabs->reserved_bytes()))));
+  return slabs;
+}
+
+DeviceSlabsCuda::~DeviceSlabsCuda() {
+  if (begin_ == 0) return;
+  const CudaCallScope scope(driver_, ordinal_);
+  // Addresses with a mapping left cannot be freed, and are of no use to anybody else.
+  if (Keep(0).ok()) driver_.MemAddressFree(begin_, static_cast<size_t>(reserved_bytes()));
+}
+
+absl::Status DeviceSlabsCuda::Map(int fd) {
+  if (mapped_slabs_ == num_slabs_) {
+    return absl::ResourceExhaustedError(absl::StrCat("a slab beyond the ", num_slabs_, " of ",
+                                                     FormatByteSize(slab_bytes_), " reserved for"));
+  }
+  const CudaCallScope scope(driver_, ordinal_);
+  const auto size = static_cast<size_t>(slab_bytes_);
+  const CUdeviceptr at = AddressOf(mapped_slabs_);
+  CUmemGenericAllocationHandle handle = 0;
+  GEMINI_RETURN_IF_ERROR(CudaStatus(driver_,
+                                    driver_.MemImportFromShareableHandle(
+                                        &handle, reinterpret_cast<void*>(static_cast<intptr_t>(fd)),
+                                        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+                                    "cuMemImportFromShareableHandle"));
+  absl::Status status = CudaStatus(
+      driver_, driver_.MemMap(at, size, /*offset=*/0, handle, /*flags=*/0), "cuMemMap of a slab");
+  const bool is_mapped = status.ok();
+  if (is_mapped) {
+    const CUmemAccessDesc access = {
+        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = ordinal_},
+        .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    status = CudaStatus(driver_, driver_.MemSetAccess(at, size, &access, /*count=*/1),
+                        "cuMemSetAccess to a slab");
+  }
+  // The mapping holds the memory from here on.
+  status.Update(CudaStatus(driver_, driver_.MemRelease(handle), "cuMemRelease"));
+  if (status.ok()) {
+    ++mapped_slabs_;
+  } else if (is_mapped) {
+    driver_.MemUnmap(at, size);
+  }
+  return status;
+}
+
+absl::Status DeviceSlabsCuda::Keep(int64_t num_slabs) {
+  const CudaCallScope scope(driver_, ordinal_);
+  while (mapped_slabs_ > num_slabs) {
+    GEMINI_RETURN_IF_ERROR(CudaStatus(
+        driver_, driver_.MemUnmap(AddressOf(mapped_slabs_ - 1), static_cast<size_t>(slab_bytes_)),
+        "cuMemUnmap of a slab"));
+    --mapped_slabs_;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gemini::client
