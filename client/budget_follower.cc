@@ -14,7 +14,7 @@ void BudgetFollower::Follow(const std::optional<BudgetTarget>& target) {
     pending_ = target;
     is_pending_.store(true, std::memory_order_relaxed);
   }
-  if (!pending_ || !session_.residency().SetBudget(pending_->device_bytes).ok()) return;
+  if (!pending_ || !session_.residency().SetBudget(session_.MapBudget(*pending_)).ok()) return;
   // Another target may have been posted meanwhile: it is taken between the next operators.
   if (is_due_ && absl::IsAborted(session_.AcknowledgeBudget(*pending_))) return;
   pending_.reset();

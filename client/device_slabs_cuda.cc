@@ -33,13 +33,13 @@ DeviceSlabsCuda::~DeviceSlabsCuda() {
 }
 
 absl::Status DeviceSlabsCuda::Map(int fd) {
-  if (mapped_slabs_ == num_slabs_) {
+  if (num_mapped_ == num_slabs_) {
     return absl::ResourceExhaustedError(absl::StrCat("a slab beyond the ", num_slabs_, " of ",
                                                      FormatByteSize(slab_bytes_), " reserved for"));
   }
   const CudaCallScope scope(driver_, ordinal_);
   const auto size = static_cast<size_t>(slab_bytes_);
-  const CUdeviceptr at = AddressOf(mapped_slabs_);
+  const CUdeviceptr at = AddressOf(num_mapped_);
   CUmemGenericAllocationHandle handle = 0;
   GEMINI_RETURN_IF_ERROR(CudaStatus(driver_,
                                     driver_.MemImportFromShareableHandle(
@@ -59,7 +59,7 @@ absl::Status DeviceSlabsCuda::Map(int fd) {
   // The mapping holds the memory from here on.
   status.Update(CudaStatus(driver_, driver_.MemRelease(handle), "cuMemRelease"));
   if (status.ok()) {
-    ++mapped_slabs_;
+    ++num_mapped_;
   } else if (is_mapped) {
     driver_.MemUnmap(at, size);
   }
@@ -68,11 +68,11 @@ absl::Status DeviceSlabsCuda::Map(int fd) {
 
 absl::Status DeviceSlabsCuda::Keep(int64_t num_slabs) {
   const CudaCallScope scope(driver_, ordinal_);
-  while (mapped_slabs_ > num_slabs) {
+  while (num_mapped_ > num_slabs) {
     GEMINI_RETURN_IF_ERROR(CudaStatus(
-        driver_, driver_.MemUnmap(AddressOf(mapped_slabs_ - 1), static_cast<size_t>(slab_bytes_)),
+        driver_, driver_.MemUnmap(AddressOf(num_mapped_ - 1), static_cast<size_t>(slab_bytes_)),
         "cuMemUnmap of a slab"));
-    --mapped_slabs_;
+    --num_mapped_;
   }
   return absl::OkStatus();
 }

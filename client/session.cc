@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "client/copy_engine_host.h"
+#include "client/take_slabs.h"
 #include "gemini/byte_size.h"
 #include "gemini/check.h"
 #include "gemini/layout.h"
@@ -87,17 +89,14 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(UniqueFd socket, SessionO
         absl::StrCat("the server speaks protocol ", hello.As<wire::HelloReply>()->protocol(),
                      " and this program ", kProtocolVersion, ": install both from one build"));
   }
-  GEMINI_ASSIGN_OR_RETURN(Lease lease, TakeLease(*connection, options));
-  auto* const timeline = reinterpret_cast<TimelineShm*>(lease.timeline.data());
-  std::unique_ptr<CopyEngine> copies;
-  if (options.make_copies) {
-    GEMINI_ASSIGN_OR_RETURN(copies, options.make_copies(timeline));
-  } else {
-    const int64_t rate = options.device_bandwidth;
-    copies = std::make_unique<CopyEngineHost>(std::array<int64_t, 2>{rate, rate}, timeline);
+  absl::StatusOr<Lease> lease = TakeLease(*connection, options);
+  if (!lease.ok()) {
+    // Nothing of it is mapped: what was granted need not wait for this process's end.
+    connection->Call(wire::Body::CloseSession, Empty<wire::CreateCloseSession>, wire::Body::Done)
+        .IgnoreError();
+    return lease.status();
   }
-  return std::unique_ptr<Session>(
-      new Session(std::move(connection), std::move(lease), std::move(copies), options));
+  return std::unique_ptr<Session>(new Session(std::move(connection), *std::move(lease), options));
 }
 
 absl::StatusOr<Session::Lease> Session::TakeLease(Connection& connection,
@@ -105,7 +104,7 @@ absl::StatusOr<Session::Lease> Session::TakeLease(Connection& connection,
   const wire::TierBytes want = ToWire(options.want_bytes);
   const wire::TierBytes floor = ToWire(options.floor_bytes);
   GEMINI_ASSIGN_OR_RETURN(
-      const Reply reply,
+      Reply reply,
       connection.Call(
           wire::Body::OpenLease,
           [&](FlatBufferBuilder& builder) {
@@ -124,29 +123,32 @@ absl::StatusOr<Session::Lease> Session::TakeLease(Connection& connection,
       return Malformed(absl::StrCat("a grant of ", TierName(tier), " below the floor"));
     }
   }
-  const int64_t arena_bytes = granted->device_arena_bytes();
-  if (arena_bytes <
-      lease.granted_bytes[Tier::kDevice] / options.chunk_bytes * options.chunk_bytes) {
-    return Malformed("a DEVICE arena smaller than its grant");
-  }
-  // The lease's segment, the timeline, then the arena.
-  if (reply.fds.size() < (arena_bytes > 0 ? 3u : 2u)) {
-    return Malformed("no segment, no timeline, or no arena");
-  }
+  // The lease's segment, the timeline, then DEVICE.
+  if (reply.fds.size() < 2) return Malformed("no segment, or no timeline");
   GEMINI_ASSIGN_OR_RETURN(lease.segment,
                           MappedMemory::Map(reply.fds[0].get(), sizeof(LeaseSegmentShm),
                                             MappedMemory::Access::kReadOnly));
   GEMINI_ASSIGN_OR_RETURN(lease.timeline, MappedMemory::Map(reply.fds[1].get(), sizeof(TimelineShm),
                                                             MappedMemory::Access::kReadWrite));
-  if (arena_bytes > 0) {
-    GEMINI_ASSIGN_OR_RETURN(lease.arena, MappedMemory::Map(reply.fds[2].get(), arena_bytes,
-                                                           MappedMemory::Access::kReadWrite));
+  DeviceArena::Offer offer = {.size_bytes = granted->device_arena_bytes(),
+                              .slab_bytes = granted->device_slab_bytes(),
+                              .granted_bytes = lease.granted_bytes[Tier::kDevice] /
+                                               options.chunk_bytes * options.chunk_bytes,
+                              .fds = {}};
+  std::move(reply.fds.begin() + 2, reply.fds.end(), std::back_inserter(offer.fds));
+  GEMINI_ASSIGN_OR_RETURN(lease.arena,
+                          DeviceArena::Map(connection, std::move(offer), options.make_slabs));
+  auto* const timeline = reinterpret_cast<TimelineShm*>(lease.timeline.data());
+  if (options.make_copies) {
+    GEMINI_ASSIGN_OR_RETURN(lease.copies, options.make_copies(timeline));
+  } else {
+    const int64_t rate = options.device_bandwidth;
+    lease.copies = std::make_unique<CopyEngineHost>(std::array<int64_t, 2>{rate, rate}, timeline);
   }
   return lease;
 }
 
-Session::Session(std::unique_ptr<Connection> connection, Lease lease,
-                 std::unique_ptr<CopyEngine> copies, const SessionOptions& options)
+Session::Session(std::unique_ptr<Connection> connection, Lease lease, const SessionOptions& options)
     : connection_(std::move(connection)),
       granted_bytes_(lease.granted_bytes),
       chunk_bytes_(options.chunk_bytes),
@@ -156,11 +158,11 @@ Session::Session(std::unique_ptr<Connection> connection, Lease lease,
       update_team_(MakeUpdateTeam(options.update_threads)),
       device_budget_(lease.granted_bytes[Tier::kDevice]),
       timeline_(std::move(lease.timeline)),
-      copies_(std::move(copies)),
+      copies_(std::move(lease.copies)),
       lease_segment_(std::move(lease.segment)),
       arena_(std::move(lease.arena)),
-      residency_(std::make_unique<Residency>(device_budget_, *copies_, arena_.data(),
-                                             arena_.size_bytes() / chunk_bytes_, chunk_bytes_)) {
+      residency_(std::make_unique<Residency>(device_budget_, *copies_, arena_->data(),
+                                             arena_->size_bytes() / chunk_bytes_, chunk_bytes_)) {
   // The arena may be larger than what is granted of it.
   GEMINI_CHECK(residency_->SetBudget(granted_bytes_[Tier::kDevice]).ok());
 }
@@ -197,24 +199,12 @@ absl::StatusOr<ChunkStore*> Session::OpenSpace(const SpaceOptions& options) {
   std::vector<UniqueFd> slabs;
   std::move(reply.fds.begin() + kFirstSlab, reply.fds.end(), std::back_inserter(slabs));
   const uint64_t space = opened->space();
-  const int64_t num_slabs = opened->num_slabs();
-  while (static_cast<int64_t>(slabs.size()) < num_slabs) {
-    const int64_t first = static_cast<int64_t>(slabs.size());
-    GEMINI_ASSIGN_OR_RETURN(Reply more,
-                            connection_->Call(
-                                wire::Body::TakeSlabs,
-                                [&](FlatBufferBuilder& builder) {
-                                  return wire::CreateTakeSlabs(builder, space, first).Union();
-                                },
-                                wire::Body::SlabsReply));
-    if (more.fds.empty()) return Malformed("fewer slabs than the space has");
-    std::move(more.fds.begin(), more.fds.end(), std::back_inserter(slabs));
-  }
+  GEMINI_RETURN_IF_ERROR(TakeSlabs(*connection_, space, 0, opened->num_slabs(), slabs));
   const SpaceShape shape = {.chunk_bytes = chunk_bytes_,
                             .num_bundles = options.num_bundles,
                             .host_slots = options.host_slots,
                             .nvme_slots = options.nvme_slots,
-                            .device_slots = arena_.size_bytes() / chunk_bytes_,
+                            .device_slots = arena_->size_bytes() / chunk_bytes_,
                             .slots_per_slab = opened->slots_per_slab(),
                             .num_tensors = options.num_tensors,
                             .format = options.format,
@@ -243,14 +233,21 @@ std::optional<BudgetTarget> Session::TakeBudgetChange() {
   return target;
 }
 
+int64_t Session::MapBudget(const BudgetTarget& target) {
+  // What is mapped can be used, whatever the error: the budget then stays below what it might be.
+  arena_->Grow(target.device_bytes).IgnoreError();
+  return std::min(target.device_bytes, arena_->mapped_bytes());
+}
+
 absl::Status Session::AcknowledgeBudget(const BudgetTarget& target) {
+  GEMINI_RETURN_IF_ERROR(arena_->Cut(target.device_bytes));
   return connection_
       ->Call(
           wire::Body::AckEpoch,
           [&target](FlatBufferBuilder& builder) {
             return wire::CreateAckEpoch(builder, target.epoch, target.device_bytes).Union();
           },
-          wire::Body::Done, ReserveTimeout(arena_.size_bytes()))
+          wire::Body::Done, ReserveTimeout(arena_->size_bytes()))
       .status();
 }
 
@@ -289,7 +286,7 @@ absl::Status Session::Close() {
   // The server gives the bytes to others once it is told, so nothing is mapped by then.
   residency_.reset();
   spaces_.clear();
-  arena_ = MappedMemory();
+  arena_.reset();
   lease_segment_ = MappedMemory();
   // A refusal of one does not keep the others' bytes: all are told, and the first error is returned.
   absl::Status status;

@@ -20,6 +20,7 @@
 #include "client/chunk_store.h"
 #include "client/connection.h"
 #include "client/copy_engine.h"
+#include "client/device_arena.h"
 #include "client/device_budget.h"
 #include "client/residency.h"
 #include "client/server_plan_source.h"
@@ -44,6 +45,8 @@ struct SessionOptions {
   std::string label;        // Shown by memstat; the program's name and job.
   // Bytes a second of the link between HOST and the DEVICE arena, each direction; 0: no limit.
   int64_t device_bandwidth = 0;
+  // Where DEVICE is a GPU's: makes the room for its slabs. Null: it is host memory.
+  MakeDeviceSlabs make_slabs = nullptr;
   // Makes what moves bytes to DEVICE and back, with the timeline for its copies, which outlives it. Null: a
   // CopyEngineHost over that link.
   std::function<absl::StatusOr<std::unique_ptr<CopyEngine>>(TimelineShm*)> make_copies = nullptr;
@@ -89,8 +92,11 @@ class Session {
   // The DEVICE budget from now on, if the server changed it since the last call: one relaxed load where
   // it did not. Any thread; one of several gets it. Not after Close.
   std::optional<BudgetTarget> TakeBudgetChange();
+  // Maps what a target grants, and returns how much of it may be used: less, where the server or the GPU refuses it.
+  // Before Residency::SetBudget; one thread at a time. A round trip where slabs are added.
+  int64_t MapBudget(const BudgetTarget& target);
   // Tells the server that only the first target.device_bytes of the arena are used, nothing pinned or in
-  // flight behind them: what lies there is lost. Needed when the target is less than the grant, which
+  // flight behind them: what lies there is lost, and unmapped. Needed when the target is less than the grant, which
   // epochs that were not taken may have raised; blocks.
   // ABORTED: the target changed meanwhile; take it again. FAILED_PRECONDITION: nothing to acknowledge.
   absl::Status AcknowledgeBudget(const BudgetTarget& target);
@@ -127,15 +133,15 @@ class Session {
     TierMap<int64_t> granted_bytes;
     MappedMemory segment;
     MappedMemory timeline;
-    MappedMemory arena;
+    std::unique_ptr<DeviceArena> arena;
+    std::unique_ptr<CopyEngine> copies;
   };
   struct OpenedSpace {
     uint64_t id = 0;
     std::unique_ptr<ChunkStore> store;
   };
 
-  Session(std::unique_ptr<Connection> connection, Lease lease, std::unique_ptr<CopyEngine> copies,
-          const SessionOptions& options);
+  Session(std::unique_ptr<Connection> connection, Lease lease, const SessionOptions& options);
   static absl::StatusOr<Lease> TakeLease(Connection& connection, const SessionOptions& options);
 
   const std::unique_ptr<Connection> connection_;
@@ -156,7 +162,7 @@ class Session {
   std::vector<OpenedSpace> spaces_ ABSL_GUARDED_BY(mutex_);
   MappedMemory lease_segment_;
   std::atomic<uint64_t> seen_epoch_ = 0;
-  MappedMemory arena_;
+  std::unique_ptr<DeviceArena> arena_;
   std::unique_ptr<Residency> residency_;
 };
 

@@ -133,7 +133,7 @@ std::string EncodeLeaseReply(uint64_t id, const LeaseAnswer& answer) {
   FlatBufferBuilder builder;
   const auto granted = Bytes(answer.granted);
   const auto body = wire::CreateLeaseReply(builder, answer.lease, answer.generation, &granted,
-                                           answer.device_arena_bytes);
+                                           answer.device_arena_bytes, answer.device_slab_bytes);
   return Finish(builder, id, wire::Body::LeaseReply, body.Union());
 }
 

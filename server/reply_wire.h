@@ -31,6 +31,7 @@ struct LeaseAnswer {
   uint64_t generation = 0;
   TierMap<int64_t> granted;
   int64_t device_arena_bytes = 0;
+  int64_t device_slab_bytes = 0;
 };
 struct SpaceAnswer {
   uint64_t space = 0;

@@ -33,8 +33,9 @@ constexpr absl::Duration kAcceptPause = absl::Milliseconds(100);
 constexpr int64_t kMaxCapacityBytes = int64_t{1} << 60;
 
 TierMap<int64_t> CapacityOf(const ServerStores& stores, const ServerOptions& options) {
-  return {{options.capacity_bytes[Tier::kDevice], stores.host->capacity_bytes(),
-           stores.nvme->capacity_bytes()}};
+  const int64_t grain_bytes = std::max<int64_t>(1, stores.device->slab_bytes());
+  return {{options.capacity_bytes[Tier::kDevice] / grain_bytes * grain_bytes,
+           stores.host->capacity_bytes(), stores.nvme->capacity_bytes()}};
 }
 
 std::unique_ptr<NvmeIo> WrapForTests(const ServerOptions& options, std::unique_ptr<NvmeIo> io) {
@@ -89,8 +90,13 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Make(ServerOptions options) {
     return absl::InvalidArgumentError("NVME capacity above 2^60 bytes");
   }
   stores.host = MakeHostTierStore(options.capacity_bytes[Tier::kHost]);
-  // Arenas have room to grow beyond what is granted, without pages: the budgets bound those.
-  stores.device = MakeArenaTierStore(4 * kMaxCapacityBytes);
+  if (options.make_device) {
+    GEMINI_ASSIGN_OR_RETURN(stores.device,
+                            options.make_device(options.capacity_bytes[Tier::kDevice]));
+  } else {
+    // Arenas have room to grow beyond what is granted, without pages: the budgets bound those.
+    stores.device = MakeArenaTierStore(4 * kMaxCapacityBytes);
+  }
   GEMINI_ASSIGN_OR_RETURN(std::unique_ptr<NvmeIo> nvme_io,
                           ChooseNvmeIo(options.nvme_engine, *loop));
   return std::unique_ptr<Server>(

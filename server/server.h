@@ -147,11 +147,11 @@ class Server {
   DevicePromise PromiseDevice(const WaitingLease& waiting, const std::deque<WaitingLease>& later,
                               const DeviceSupply& supply) const;
   // Posts smaller targets to others, so that what is promised will be there.
-  void AskToGiveWay(WaitingLease& waiting, const DevicePromise& promise,
-                    const DeviceSupply& supply);
+  void AskToGiveWay(WaitingLease& waiting, const DevicePromise& own, const DeviceSupply& supply);
   // Gives what is free to those who have less than they want, if nobody waits.
   void GrowBack();
   void PostTarget(Session& session, int64_t device_bytes);
+  void AddSlabs(Session& session, int64_t more_bytes);
 
   // server_plans.cc: traces and plans.
   void Handle(Session& session, uint64_t id, const OpenTraceRequest& open);

@@ -5,6 +5,7 @@
 // waits, targets only fall, and none below its floor; a newcomer is answered once, when its timer has run
 // at the latest. Growing back takes what is free when nobody waits: nobody is asked for it.
 #include <algorithm>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "gemini/status_macros.h"
 #include "gemini/timeline_shm.h"
 #include "server/budget_shares.h"
+#include "server/device_grant.h"
 #include "server/sealed_memfd.h"
 #include "server/server.h"
 #include "server/server_log.h"
@@ -48,8 +50,8 @@ struct MadeLease {
   MappedMemory timeline_map;
 };
 
-// For a worker. On an error nothing is held.
-absl::StatusOr<MadeLease> MakeLease(TierStore& device, int64_t num_pages) {
+// For a worker. On an error nothing is held. `arena_bytes`: what it may grow to.
+absl::StatusOr<MadeLease> MakeLease(TierStore& device, int64_t granted_bytes, int64_t arena_bytes) {
   MadeLease made;
   absl::StatusOr<ServerWritableMemfd> segment =
       MakeServerWritableMemfd("gemini-lease-segment", sizeof(LeaseSegmentShm));
@@ -61,7 +63,7 @@ absl::StatusOr<MadeLease> MakeLease(TierStore& device, int64_t num_pages) {
   GEMINI_ASSIGN_OR_RETURN(
       made.timeline_map,
       MappedMemory::Map(made.timeline.get(), sizeof(TimelineShm), MappedMemory::Access::kReadOnly));
-  absl::StatusOr<TierGrant> arena = device.Make(kPageBytes, num_pages);
+  absl::StatusOr<TierGrant> arena = MakeDeviceGrant(device, granted_bytes, arena_bytes);
   if (!arena.ok()) return arena.status();
   made.arena = *std::move(arena);
   return made;
@@ -90,6 +92,14 @@ void Server::Handle(Session& session, uint64_t id, const OpenLeaseRequest& open)
     return;
   }
   WaitingLease lease = {.session = session.id, .request = id, .want = open};
+  if (const int64_t grain_bytes = DeviceGrainBytes(*stores_.device); grain_bytes > kPageBytes) {
+    // Nobody has a part of a slab. A floor beyond the capacity is refused as it is.
+    const int64_t capacity_bytes = budgets_.tier(Tier::kDevice).capacity_bytes;
+    int64_t& floor_bytes = lease.want.floor[Tier::kDevice];
+    int64_t& want_bytes = lease.want.want[Tier::kDevice];
+    if (floor_bytes <= capacity_bytes) floor_bytes = RoundUp(floor_bytes, grain_bytes);
+    want_bytes = std::max(floor_bytes, RoundUp(std::min(want_bytes, capacity_bytes), grain_bytes));
+  }
   session.connection->Pause();
   if (!TryLease(lease, {})) waiting_leases_.push_back(std::move(lease));
 }
@@ -149,8 +159,8 @@ Server::DeviceSupply Server::FindDeviceSupply() const {
         .floor_bytes = std::min(lease.floor[Tier::kDevice], lease.device_target)};
     supply.coming_bytes += lease.granted[Tier::kDevice] - lease.device_target;
     supply.slack_bytes += share.granted_bytes - share.floor_bytes;
-    // A lease that is still being made can be asked once it is.
-    if (lease.segment_map.data() != nullptr) supply.shares.push_back(share);
+    // A lease that is still being made, or made larger, can be asked once it is.
+    if (lease.segment_map.data() != nullptr && !lease.growing) supply.shares.push_back(share);
   }
   return supply;
 }
@@ -169,7 +179,8 @@ Server::DevicePromise Server::PromiseDevice(const WaitingLease& waiting,
     if (session->lease->want[Tier::kDevice] > 0) ++num_jobs;
   }
   DevicePromise promise;
-  promise.fair_bytes = capacity_bytes / num_jobs / kPageBytes * kPageBytes;
+  const int64_t grain_bytes = DeviceGrainBytes(*stores_.device);
+  promise.fair_bytes = capacity_bytes / num_jobs / grain_bytes * grain_bytes;
   std::vector<Newcomer> newcomers;
   const auto add = [&](const WaitingLease& lease) {
     const int64_t floor_bytes = lease.want.floor[Tier::kDevice];
@@ -266,12 +277,13 @@ void Server::BeginLease(Session& session, uint64_t request, const OpenLeaseReque
   lease.device_target = granted[Tier::kDevice];
   session.connection->Pause();
   ++session.worker_jobs;
-  // Room to grow is addresses alone: its pages come with the grant.
-  const int64_t arena_bytes =
-      lease.takes_epochs ? lease.want[Tier::kDevice] : granted[Tier::kDevice];
-  const int64_t num_pages = RoundUp(arena_bytes, kPageBytes) / kPageBytes;
-  RunJob([this, session_id = session.id, request, num_pages] {
-    absl::StatusOr<MadeLease> made = MakeLease(*stores_.device, num_pages);
+  // Room to grow is addresses alone: its pages or slabs come with the grant.
+  lease.arena_bytes =
+      RoundUp(lease.takes_epochs ? lease.want[Tier::kDevice] : granted[Tier::kDevice],
+              DeviceGrainBytes(*stores_.device));
+  RunJob([this, session_id = session.id, request, granted_bytes = granted[Tier::kDevice],
+          arena_bytes = lease.arena_bytes] {
+    absl::StatusOr<MadeLease> made = MakeLease(*stores_.device, granted_bytes, arena_bytes);
     loop_->Post([this, session_id, request, made = std::move(made)]() mutable {
       Session& found = *Find(session_id);  // A session with a job is never erased.
       --found.worker_jobs;
@@ -310,9 +322,12 @@ void Server::FinishLease(Session& session, uint64_t request, const absl::Status&
   LeaseAnswer answer = {.lease = lease.id,
                         .generation = lease.generation,
                         .granted = lease.granted,
-                        .device_arena_bytes = lease.arena.size_bytes()};
+                        .device_arena_bytes = lease.arena_bytes,
+                        .device_slab_bytes = stores_.device->slab_bytes()};
   std::vector<int> fds = {lease.segment.get(), lease.timeline.get()};
-  for (const TierExtent& extent : lease.arena.extents) fds.push_back(extent.fd.get());
+  for (const TierExtent& extent : lease.arena.extents) {
+    if (fds.size() < kMaxMessageFds) fds.push_back(extent.fd.get());
+  }
   ServerLog().info(
       "lease {} for session {} '{}' (pid {}): DEVICE {}, HOST {}, NVME {}", lease.id, session.id,
       session.label, session.peer.pid, FormatByteSize(lease.granted[Tier::kDevice]),
@@ -384,9 +399,11 @@ void Server::GrowBack() {
   std::vector<BudgetShare> shares;
   for (const auto& [id, session] : sessions_) {
     if (!AnswersEpochs(*session) || session->lease->segment_map.data() == nullptr) continue;
+    if (session->lease->growing) continue;
     const int64_t granted_bytes = session->lease->granted[Tier::kDevice];
     // Whoever was asked for a newcomer that is gone, and did not answer yet, keeps what it has.
     if (session->lease->device_target < granted_bytes) PostTarget(*session, granted_bytes);
+    if (session->lease->cannot_grow) continue;
     shares.push_back({.session = id,
                       .granted_bytes = granted_bytes,
                       .want_bytes = session->lease->want[Tier::kDevice]});
@@ -396,9 +413,50 @@ void Server::GrowBack() {
     int64_t& granted_bytes = session.lease->granted[Tier::kDevice];
     // Its own before it is told.
     GEMINI_CHECK(budgets_.Lease({{share.granted_bytes - granted_bytes, 0, 0}}).ok());
-    granted_bytes = share.granted_bytes;
-    PostTarget(session, granted_bytes);
+    const int64_t more_bytes =
+        share.granted_bytes - std::exchange(granted_bytes, share.granted_bytes);
+    if (stores_.device->slab_bytes() > 0) {
+      AddSlabs(session, more_bytes);
+    } else {
+      PostTarget(session, granted_bytes);
+    }
   }
+}
+
+void Server::AddSlabs(Session& session, int64_t more_bytes) {
+  Lease& lease = *session.lease;
+  lease.growing = true;
+  lease.device_target = lease.granted[Tier::kDevice];  // Told when they are there.
+  ++session.worker_jobs;
+  RunJob([this, session_id = session.id, more_bytes] {
+    absl::StatusOr<TierGrant> made = MakeDeviceGrant(*stores_.device, more_bytes, more_bytes);
+    loop_->Post([this, session_id, more_bytes, made = std::move(made)]() mutable {
+      Session& found = *Find(session_id);
+      Lease& grown = *found.lease;
+      --found.worker_jobs;
+      grown.growing = false;
+      if (made.ok()) {
+        std::move(made->extents.begin(), made->extents.end(),
+                  std::back_inserter(grown.arena.extents));
+      } else {
+        ServerLog().warn("lease {} of session {} '{}' stays at DEVICE {}: {}", grown.id, found.id,
+                         found.label, FormatByteSize(grown.granted[Tier::kDevice] - more_bytes),
+                         std::string(made.status().message()));
+        const TierMap<int64_t> missing = {{more_bytes, 0, 0}};
+        if (!grown.reclaiming) budgets_.BeginReclaim(missing);  // Else all that is granted is.
+        budgets_.FinishReclaim(missing);
+        grown.granted[Tier::kDevice] -= more_bytes;
+        grown.device_target = grown.granted[Tier::kDevice];
+        grown.cannot_grow = true;  // Else it would be tried for ever.
+      }
+      if (grown.reclaiming) {
+        ContinueReclaim(found);
+      } else if (made.ok() && !grown.fenced) {
+        PostTarget(found, grown.device_target);
+      }
+      RetryWaitingLeases();
+    });
+  });
 }
 
 void Server::Handle(Session& session, uint64_t id, const AckEpochRequest& ack) {
@@ -428,10 +486,10 @@ void Server::Handle(Session& session, uint64_t id, const AckEpochRequest& ack) {
   budgets_.BeginReclaim(freed);
   session.connection->Pause();
   ++session.worker_jobs;
-  // The arena stays where it is until the job has reported.
-  RunJob([this, session_id = session.id, id, freed, fd = lease.arena.extents[0].fd.get(),
-          begin = RoundUp(lease.device_target, kPageBytes), end = lease.arena.size_bytes()] {
-    PunchHole(fd, begin, end - begin);
+  auto free_rest = CutDeviceGrant(*stores_.device, lease.arena,
+                                  RoundUp(lease.device_target, DeviceGrainBytes(*stores_.device)));
+  RunJob([this, session_id = session.id, id, freed, free_rest = std::move(free_rest)] {
+    free_rest();
     loop_->Post([this, session_id, id, freed] {
       Session& found = *Find(session_id);
       --found.worker_jobs;

@@ -8,12 +8,14 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "gemini/tier.h"
 
 namespace gemini::server {
 
 class NvmeIo;
+class TierStore;
 
 // A directory on an NVMe file system, and how much of it may be taken by extents of spaces.
 struct NvmeDirectory {
@@ -27,6 +29,8 @@ enum class NvmeEngine { kAuto /* io_uring where it works, else kPread */, kUring
 struct ServerOptions {
   // DEVICE and HOST. NVME is the sum of the directories; its field here is ignored.
   TierMap<int64_t> capacity_bytes;
+  // Makes the store of DEVICE, of so many bytes: a GPU's (tier_store_cuda.h). Empty: an arena in host memory plays it.
+  std::function<absl::StatusOr<std::unique_ptr<TierStore>>(int64_t capacity_bytes)> make_device;
   std::vector<NvmeDirectory> nvme_directories;
   NvmeEngine nvme_engine = NvmeEngine::kAuto;
   // Of each directory, a UTC day: above it the log warns. 0: none.

@@ -185,9 +185,8 @@ void Server::FinishOpenSpace(Session& session, uint64_t request, const SpacePlan
   Lease& lease = *session.lease;
   OpenedSpace& opened = session.spaces[space_id];
   opened.index = session.next_space_index;
-  opened.space =
-      std::make_unique<Space>(space_id, plan, std::move(memory),
-                              lease.arena.size_bytes() / plan.chunk_bytes, lease.generation);
+  opened.space = std::make_unique<Space>(space_id, plan, std::move(memory),
+                                         lease.arena_bytes / plan.chunk_bytes, lease.generation);
   if (lease.fenced) opened.space->Fence(lease.generation);
   if (lease.reclaiming) {
     ContinueReclaim(session);
@@ -222,20 +221,30 @@ void Server::FinishOpenSpace(Session& session, uint64_t request, const SpacePlan
 }
 
 void Server::Handle(Session& session, uint64_t id, const TakeSlabsRequest& take) {
-  const auto found = session.spaces.find(take.space);
-  if (found == session.spaces.end()) {
-    Refuse(session, id, absl::NotFoundError(absl::StrCat("no space ", take.space, " here")));
-    return;
+  absl::Status refusal;
+  const std::vector<TierExtent>* slabs = nullptr;
+  if (take.space == 0) {
+    // A memfd goes with the lease's answer, and slabs that are being made are nobody's yet.
+    if (session.lease.has_value() && stores_.device->slab_bytes() > 0) {
+      slabs = &session.lease->arena.extents;
+    } else {
+      refusal = absl::FailedPreconditionError("there is no lease of DEVICE slabs here");
+    }
+  } else if (const auto found = session.spaces.find(take.space); found != session.spaces.end()) {
+    slabs = &found->second.space->memory().host.extents;
+  } else {
+    refusal = absl::NotFoundError(absl::StrCat("no space ", take.space, " here"));
   }
-  const std::vector<TierExtent>& slabs = found->second.space->memory().host.extents;
-  if (take.first < 0 || take.first > static_cast<int64_t>(slabs.size())) {
-    Refuse(session, id,
-           absl::InvalidArgumentError(absl::StrCat("slab ", take.first, " of ", slabs.size())));
+  if (refusal.ok() && (take.first < 0 || take.first > static_cast<int64_t>(slabs->size()))) {
+    refusal = absl::InvalidArgumentError(absl::StrCat("slab ", take.first, " of ", slabs->size()));
+  }
+  if (!refusal.ok()) {
+    Refuse(session, id, refusal);
     return;
   }
   std::vector<int> fds;
-  for (size_t i = take.first; i < slabs.size() && fds.size() < kMaxMessageFds; ++i) {
-    fds.push_back(slabs[i].fd.get());
+  for (size_t i = take.first; i < slabs->size() && fds.size() < kMaxMessageFds; ++i) {
+    fds.push_back((*slabs)[i].fd.get());
   }
   session.connection->Send(EncodeSlabsReply(id, static_cast<int64_t>(fds.size())), fds);
 }

@@ -30,15 +30,18 @@ struct Lease {
   TierMap<int64_t> want;
   TierMap<int64_t> granted;  // DEVICE: until the client acknowledged that it vacated some.
   TierMap<int64_t> floor;
-  TierMap<int64_t> used;  // HOST and NVME: of its spaces.
-  TierGrant arena;        // DEVICE.
-  UniqueFd segment;       // LeaseSegmentShm.
+  TierMap<int64_t> used;    // HOST and NVME: of its spaces.
+  TierGrant arena;          // DEVICE: at least what is granted.
+  int64_t arena_bytes = 0;  // The addresses that it takes: no less.
+  UniqueFd segment;         // LeaseSegmentShm.
   MappedMemory segment_map;
   UniqueFd timeline;          // TimelineShm, written by the client; until it is sent.
   MappedMemory timeline_map;  // Read-only.
   bool takes_epochs = false;
   uint64_t epoch = 0;         // The last one posted.
   int64_t device_target = 0;  // Posted with it; below `granted`: to be acknowledged.
+  bool growing = false;       // Slabs are being made; `device_target` is posted when they are.
+  bool cannot_grow = false;   // They could not be.
   bool fenced = false;
   bool reclaiming = false;
   bool owner_died = false;

@@ -38,6 +38,9 @@ class TierStore {
 
   virtual Tier tier() const = 0;
   virtual int64_t capacity_bytes() const = 0;
+  // DEVICE: of a slab, which is a slot and an extent of its own; a lease's memory changes by whole ones. 0: a grant is
+  // one extent whose pages come as they are touched, which is larger than the lease where that may grow.
+  virtual int64_t slab_bytes() const { return 0; }
   // Bytes of all grants made and not yet destroyed.
   virtual int64_t granted_bytes() const = 0;
 

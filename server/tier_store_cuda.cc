@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <string>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "gemini/byte_size.h"
 #include "gemini/errno_status.h"
+#include "gemini/layout.h"
 #include "gemini/status_macros.h"
 #include "server/store_limit.h"
 
@@ -43,15 +45,17 @@ absl::StatusOr<UniqueFd> ExportAndRelease(const CudaDriver& driver,
 class CudaTierStore : public TierStore {
  public:
   CudaTierStore(const CudaDriver& driver, int ordinal, int64_t granularity_bytes,
-                int64_t capacity_bytes)
+                int64_t capacity_bytes, int64_t slab_bytes)
       : driver_(driver),
         ordinal_(ordinal),
         granularity_bytes_(granularity_bytes),
+        slab_bytes_(slab_bytes),
         limit_(Tier::kDevice, capacity_bytes) {}
 
   Tier tier() const override { return Tier::kDevice; }
   int64_t capacity_bytes() const override { return limit_.capacity_bytes(); }
   int64_t granted_bytes() const override { return limit_.taken_bytes(); }
+  int64_t slab_bytes() const override { return slab_bytes_; }
 
   absl::StatusOr<TierGrant> Make(int64_t slot_bytes, int64_t num_slots) override {
     if (slot_bytes % granularity_bytes_ != 0) {
@@ -130,13 +134,15 @@ class CudaTierStore : public TierStore {
   const CudaDriver& driver_;
   const int ordinal_;
   const int64_t granularity_bytes_;
+  const int64_t slab_bytes_;
   StoreLimit limit_;
 };
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<TierStore>> MakeCudaTierStore(const CudaDriver& driver, int ordinal,
-                                                             int64_t capacity_bytes) {
+                                                             int64_t capacity_bytes,
+                                                             int64_t slab_bytes) {
   CUdevice device = 0;
   GEMINI_RETURN_IF_ERROR(
       CudaStatus(driver, driver.DeviceGet(&device, ordinal), absl::StrCat("GPU ", ordinal)));
@@ -153,10 +159,22 @@ absl::StatusOr<std::unique_ptr<TierStore>> MakeCudaTierStore(const CudaDriver& d
     }
   }
   GEMINI_ASSIGN_OR_RETURN(const int64_t granularity_bytes, CudaGranularityBytes(driver, ordinal));
-  auto store = std::make_unique<CudaTierStore>(driver, ordinal, granularity_bytes, capacity_bytes);
+  if (slab_bytes <= 0 || slab_bytes % granularity_bytes != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("slabs of ", slab_bytes, " bytes on GPU ",
+                                                   ordinal, ", where they are multiples of ",
+                                                   granularity_bytes));
+  }
+  auto store = std::make_unique<CudaTierStore>(driver, ordinal, granularity_bytes, capacity_bytes,
+                                               slab_bytes);
   // Attributes have promised what the machine then refused: containers, WSL2.
   GEMINI_RETURN_IF_ERROR(store->TryToShare());
   return store;
+}
+
+int64_t CudaSlabBytes(int64_t capacity_bytes, int64_t granularity_bytes) {
+  constexpr int64_t kSmallest = 64 * kMiB;
+  constexpr int64_t kMostSlabs = 200;
+  return RoundUp(std::max(kSmallest, capacity_bytes / kMostSlabs), granularity_bytes);
 }
 
 absl::StatusOr<int64_t> CudaGranularityBytes(const CudaDriver& driver, int ordinal) {

@@ -4,7 +4,7 @@
 // Bytes:  not zeroed by any promise of CUDA's; drivers scrub what is freed, or clear what they give (docs/cuda.md).
 // Freed:  when nobody has the descriptor, an import or a mapping of it any more. So Destroy frees a grant after its
 //         client has let go of it or is dead; of one that lies about that, it stays the client's.
-// Units:  slots of a multiple of CudaGranularityBytes.
+// Units:  bytes; slots and slabs are multiples of CudaGranularityBytes.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -17,11 +17,15 @@ namespace gemini::server {
 
 // Makes a store of GPU `ordinal`, as the driver counts them; `driver` outlives it. Tries first, with the smallest
 // allocation, whether this machine can export one and import it again. UNIMPLEMENTED: it cannot, as below WSL2.
-// NOT_FOUND: there is no such GPU. RESOURCE_EXHAUSTED: its memory is all in use.
+// NOT_FOUND: there is no such GPU. RESOURCE_EXHAUSTED: its memory is all in use. INVALID_ARGUMENT: slab_bytes.
 absl::StatusOr<std::unique_ptr<TierStore>> MakeCudaTierStore(const CudaDriver& driver, int ordinal,
-                                                             int64_t capacity_bytes);
+                                                             int64_t capacity_bytes,
+                                                             int64_t slab_bytes);
 
 // What the size of an allocation of GPU `ordinal` must be a multiple of: 2 MiB on all known ones.
 absl::StatusOr<int64_t> CudaGranularityBytes(const CudaDriver& driver, int ordinal);
+
+// Slabs of which a lease of all of `capacity_bytes` goes into one message, and that take few calls each to map.
+int64_t CudaSlabBytes(int64_t capacity_bytes, int64_t granularity_bytes);
 
 }  // namespace gemini::server

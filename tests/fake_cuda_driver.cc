@@ -91,7 +91,10 @@ struct FakeCudaDriver::Functions {
     }
     int64_t used = 0;
     for (const auto& [other, file] : current->files_) used += SizeOf(file);
-    if (used + bytes > current->memory_bytes_) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (used + bytes > current->memory_bytes_) {
+      ++current->num_out_of_memory_;
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     UniqueFd file(::memfd_create("fake-cuda", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     GEMINI_CHECK(file && ::ftruncate(file.get(), bytes) == 0);
     GEMINI_CHECK(::fcntl(file.get(), F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK) == 0);
@@ -213,8 +216,7 @@ struct FakeCudaDriver::Functions {
 };
 
 FakeCudaDriver::FakeCudaDriver(int64_t memory_bytes, int64_t granularity_bytes)
-    : memory_bytes_(memory_bytes),
-      granularity_bytes_(granularity_bytes),
+    : granularity_bytes_(granularity_bytes),
       driver_{.Init = Functions::Init,
               .GetErrorName = Functions::GetErrorName,
               .GetErrorString = Functions::GetErrorString,
@@ -231,7 +233,8 @@ FakeCudaDriver::FakeCudaDriver(int64_t memory_bytes, int64_t granularity_bytes)
               .MemAddressFree = Functions::MemAddressFree,
               .MemMap = Functions::MemMap,
               .MemUnmap = Functions::MemUnmap,
-              .MemSetAccess = Functions::MemSetAccess} {
+              .MemSetAccess = Functions::MemSetAccess},
+      memory_bytes_(memory_bytes) {
   GEMINI_CHECK(std::exchange(current, this) == nullptr);
 }
 
@@ -260,6 +263,16 @@ std::pair<FakeCudaDriver::Range*, int64_t> FakeCudaDriver::FindRange(CUdeviceptr
 int64_t FakeCudaDriver::num_calls() const {
   MutexLock lock(mutex_);
   return num_calls_;
+}
+
+void FakeCudaDriver::SetMemoryBytes(int64_t memory_bytes) {
+  MutexLock lock(mutex_);
+  memory_bytes_ = memory_bytes;
+}
+
+int64_t FakeCudaDriver::num_out_of_memory() const {
+  MutexLock lock(mutex_);
+  return num_out_of_memory_;
 }
 
 void FakeCudaDriver::FailCall(int64_t number, CUresult result) {

@@ -33,6 +33,9 @@ class FakeCudaDriver {
   int64_t num_calls() const;
   // The call of that number from now on, 0 the next, returns `result` and does nothing.
   void FailCall(int64_t number, CUresult result);
+  // From now on as if the GPU had so many bytes; and how often there were too few, ever.
+  void SetMemoryBytes(int64_t memory_bytes);
+  int64_t num_out_of_memory() const;
   // What DeviceGetAttribute answers for it; 1 unless told.
   void SetAttribute(CUdevice_attribute attribute, int value);
 
@@ -52,7 +55,6 @@ class FakeCudaDriver {
   std::pair<Range*, int64_t> FindRange(CUdeviceptr address, size_t size)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  const int64_t memory_bytes_;
   const int64_t granularity_bytes_;
   const CudaDriver driver_;
   mutable Mutex mutex_;
@@ -60,6 +62,8 @@ class FakeCudaDriver {
   std::map<CUdeviceptr, Range> ranges_ ABSL_GUARDED_BY(mutex_);  // By first address.
   CUmemGenericAllocationHandle last_handle_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<CUdevice_attribute, int> attributes_ ABSL_GUARDED_BY(mutex_);
+  int64_t memory_bytes_ ABSL_GUARDED_BY(mutex_);
+  int64_t num_out_of_memory_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t num_calls_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t failing_call_ ABSL_GUARDED_BY(mutex_) = -1;
   CUresult failure_ ABSL_GUARDED_BY(mutex_) = CUDA_SUCCESS;

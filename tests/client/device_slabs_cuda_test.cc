@@ -25,7 +25,7 @@ class DeviceSlabsCudaTest : public ::testing::Test {
   static constexpr int64_t kMost = 4;
 
   void SetUp() override {
-    ASSERT_OK_AND_ASSIGN(store_, server::MakeCudaTierStore(fake_.driver(), 0, kGiB));
+    ASSERT_OK_AND_ASSIGN(store_, server::MakeCudaTierStore(fake_.driver(), 0, kGiB, kSlab));
     ASSERT_OK_AND_ASSIGN(grant_, store_->Make(kSlab, kMost + 1));
   }
   void TearDown() override {
@@ -54,14 +54,13 @@ class DeviceSlabsCudaTest : public ::testing::Test {
 TEST_F(DeviceSlabsCudaTest, SlabsLieBehindEachOtherAndAreTheServersOwn) {
   ASSERT_OK_AND_ASSIGN(const std::unique_ptr<DeviceSlabsCuda> slabs, Reserve());
   ASSERT_OK_AND_ASSIGN(const std::unique_ptr<DeviceSlabsCuda> same, Reserve());
-  EXPECT_EQ(slabs->reserved_bytes(), kMost * kSlab);
-  EXPECT_EQ(slabs->mapped_bytes(), 0);
+  EXPECT_EQ(slabs->num_mapped(), 0);
   for (int64_t i = 0; i < kMost; ++i) {
     ASSERT_OK(slabs->Map(fd(i)));
     ASSERT_OK(same->Map(fd(i)));
   }
   EXPECT_EQ(fake_.num_handles(), 0);
-  EXPECT_EQ(slabs->mapped_bytes(), kMost * kSlab);
+  EXPECT_EQ(slabs->num_mapped(), kMost);
   for (int64_t i = 0; i < kMost * kSlab; i += 4096) {
     slabs->data()[i] = static_cast<std::byte>(i / 4096 % 251);
   }
@@ -79,7 +78,7 @@ TEST_F(DeviceSlabsCudaTest, WhatIsKeptStaysWhereItIsAndOthersComeBehindIt) {
   data[kSlab - 1] = std::byte{1};
   data[2 * kSlab] = std::byte{2};
   ASSERT_OK(slabs->Keep(1));
-  EXPECT_EQ(slabs->mapped_bytes(), kSlab);
+  EXPECT_EQ(slabs->num_mapped(), 1);
   EXPECT_EQ(NumMappings(), 1);
   EXPECT_EQ(data[kSlab - 1], std::byte{1});
   ASSERT_OK(slabs->Map(fd(4)));
@@ -88,7 +87,7 @@ TEST_F(DeviceSlabsCudaTest, WhatIsKeptStaysWhereItIsAndOthersComeBehindIt) {
   EXPECT_EQ(data[kSlab], std::byte{0});
   EXPECT_EQ(data[2 * kSlab], std::byte{2});
   ASSERT_OK(slabs->Keep(8));  // There are fewer.
-  EXPECT_EQ(slabs->mapped_bytes(), 3 * kSlab);
+  EXPECT_EQ(slabs->num_mapped(), 3);
 }
 
 TEST_F(DeviceSlabsCudaTest, ItsEndLeavesNothing) {
@@ -116,13 +115,13 @@ TEST_F(DeviceSlabsCudaTest, EachRefusalOfTheDriverLeavesAllAsItWas) {
       break;
     }
     EXPECT_THAT(mapped, StatusIs(absl::StatusCode::kUnavailable)) << failing;
-    EXPECT_EQ(slabs->mapped_bytes(), kSlab);
+    EXPECT_EQ(slabs->num_mapped(), 1);
     EXPECT_EQ(NumMappings(), 1);
     EXPECT_EQ(fake_.num_handles(), 0);
   }
   fake_.FailCall(0, CUDA_ERROR_UNKNOWN);
   EXPECT_THAT(slabs->Keep(0), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("cuMemUnmap")));
-  EXPECT_EQ(slabs->mapped_bytes(), 2 * kSlab);
+  EXPECT_EQ(slabs->num_mapped(), 2);
   EXPECT_EQ(slabs->data()[0], std::byte{3});
   ASSERT_OK(slabs->Keep(0));
 }
@@ -134,7 +133,7 @@ TEST_F(DeviceSlabsCudaTest, ADescriptorThatIsNoSlabIsRefused) {
                        DeviceSlabsCuda::Reserve(fake_.driver(), 0, 2 * kSlab, kMost));
   EXPECT_THAT(slabs->Map(fd(0)), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("cuMemMap")));
   EXPECT_FALSE(slabs->Map(-1).ok());
-  EXPECT_EQ(slabs->mapped_bytes(), 0);
+  EXPECT_EQ(slabs->num_mapped(), 0);
   EXPECT_OK(slabs->Map(large.extents[0].fd.get()));
   store_->Destroy(std::move(large));
 }

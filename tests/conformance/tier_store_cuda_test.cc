@@ -14,7 +14,8 @@ INSTANTIATE_TEST_SUITE_P(Cuda, TierStoreConformance,
                              .make =
                                  [](int64_t capacity_bytes) {
                                    static const FakeCudaDriver fake(64 * kMiB, 64 * kKiB);
-                                   return *MakeCudaTierStore(fake.driver(), 0, capacity_bytes);
+                                   return *MakeCudaTierStore(fake.driver(), 0, capacity_bytes,
+                                                             64 * kKiB);
                                  },
                              .freed_while_held = false}),
                          [](const auto& tested) { return tested.param.name; });

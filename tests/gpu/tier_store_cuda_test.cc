@@ -38,7 +38,7 @@ class Client {
   }
   explicit Client(const TierExtent& extent) : Client(absl::MakeConstSpan(&extent, 1)) {}
   uint32_t* words() const { return reinterpret_cast<uint32_t*>(slabs_->data()); }
-  int64_t num_words() const { return slabs_->mapped_bytes() / 4; }
+  int64_t num_words() const { return slabs_->num_mapped() * kSlot / 4; }
   void Fill() {
     GEMINI_NEED(probe::FillWords(words(), num_words(), kPattern, nullptr));
     GEMINI_NEED(::cudaDeviceSynchronize());
@@ -57,7 +57,7 @@ class CudaTierStoreOnGpu : public ::testing::Test {
  protected:
   void SetUp() override {
     ASSERT_OK_AND_ASSIGN(const CudaDriver* const driver, CudaDriver::Find());
-    ASSERT_OK_AND_ASSIGN(store_, MakeCudaTierStore(*driver, /*ordinal=*/0, 4 * kSlot));
+    ASSERT_OK_AND_ASSIGN(store_, MakeCudaTierStore(*driver, /*ordinal=*/0, 4 * kSlot, kSlot));
   }
   std::unique_ptr<TierStore> store_;
 };

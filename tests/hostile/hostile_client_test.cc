@@ -277,6 +277,12 @@ TEST_F(HostileClientTest, AnotherSessionsSpaceCannotBeClosedOrTaken) {
   const auto body = wire::CreateTakeSlabs(builder, space.id, 0);
   EXPECT_THAT(thief.Call(builder, wire::Body::TakeSlabs, body.Union()),
               StatusIs(absl::StatusCode::kNotFound));
+  for (WireClient* client : {&thief, &owner}) {  // DEVICE has no slabs here.
+    flatbuffers::FlatBufferBuilder device;
+    const auto take = wire::CreateTakeSlabs(device, 0, 0);
+    EXPECT_THAT(client->Call(device, wire::Body::TakeSlabs, take.Union()),
+                StatusIs(absl::StatusCode::kFailedPrecondition));
+  }
   EXPECT_EQ(space.server().generation.load(), space.generation);
 }
 

@@ -385,7 +385,7 @@ TEST_F(DaemonTest, VersionAndHelpExitWithZero) {
   EXPECT_EQ(Run({"--help"}).exit_code, 0);
   const Ended version = Run({"--version"});
   EXPECT_EQ(version.exit_code, 0);
-  EXPECT_THAT(version.output, HasSubstr("protocol 9"));
+  EXPECT_THAT(version.output, HasSubstr("protocol 10"));
 }
 
 }  // namespace

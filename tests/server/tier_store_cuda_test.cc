@@ -29,7 +29,7 @@ class CudaTierStoreTest : public ::testing::Test {
  protected:
   static constexpr int64_t kSlot = 4 * kMiB;
   absl::StatusOr<std::unique_ptr<TierStore>> MakeStore() {
-    return MakeCudaTierStore(fake_.driver(), /*ordinal=*/0, /*capacity_bytes=*/kGiB);
+    return MakeCudaTierStore(fake_.driver(), /*ordinal=*/0, /*capacity_bytes=*/kGiB, kSlot);
   }
   FakeCudaDriver fake_{/*memory_bytes=*/64 * kMiB, /*granularity_bytes=*/2 * kMiB};
 };
@@ -46,8 +46,17 @@ TEST_F(CudaTierStoreTest, ADescriptorIsAllThatIsKeptOfASlot) {
   store->Destroy(std::move(grant));
 }
 
+TEST_F(CudaTierStoreTest, ASlabIsOfMultiplesThatTheGpuHas) {
+  EXPECT_THAT(MakeCudaTierStore(fake_.driver(), 0, kGiB, 3 * kMiB),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("multiples of 2097152")));
+  EXPECT_EQ(CudaSlabBytes(6 * kGiB, 2 * kMiB), 64 * kMiB);
+  EXPECT_EQ(CudaSlabBytes(80 * kGiB, 2 * kMiB), 410 * kMiB);
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<TierStore> store, MakeStore());
+  EXPECT_EQ(store->slab_bytes(), kSlot);
+}
+
 TEST_F(CudaTierStoreTest, AGpuThatIsNoneIsNamed) {
-  EXPECT_THAT(MakeCudaTierStore(fake_.driver(), /*ordinal=*/1, kGiB),
+  EXPECT_THAT(MakeCudaTierStore(fake_.driver(), /*ordinal=*/1, kGiB, kSlot),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("GPU 1")));
 }
 

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// A lease's DEVICE memory as one range of addresses in this process: a memfd that plays DEVICE, or a GPU's slabs, of which
+// there are as many as the server has granted.
+// Thread: Grow, Cut: one at a time. The rest: any.
+// Units:  bytes.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/connection.h"
+#include "client/device_slabs.h"
+#include "gemini/mapped_memory.h"
+#include "gemini/unique_fd.h"
+
+namespace gemini::client {
+
+// Makes slabs with addresses for so many of so many bytes each.
+using MakeDeviceSlabs = std::function<absl::StatusOr<std::unique_ptr<DeviceSlabs>>(
+    int64_t slab_bytes, int64_t num_slabs)>;
+
+class DeviceArena {
+ public:
+  // What the server answered: `size_bytes` of addresses, in slabs or (slab_bytes 0) in the only descriptor.
+  struct Offer {
+    int64_t size_bytes = 0;
+    int64_t slab_bytes = 0;
+    int64_t granted_bytes = 0;
+    std::vector<UniqueFd> fds;
+  };
+
+  // Maps what is granted. `connection` outlives it. `make_slabs` is null where no GPU is to be used.
+  // FAILED_PRECONDITION: a GPU is to be used and the server has none, or the other way round. INVALID_ARGUMENT: what the
+  // server offers contradicts itself. Others: of make_slabs, DeviceSlabs::Map and Connection::Call.
+  static absl::StatusOr<std::unique_ptr<DeviceArena>> Map(Connection& connection, Offer offer,
+                                                          const MakeDeviceSlabs& make_slabs);
+
+  // Maps slabs until there are `size_bytes`, where that has become the grant. Errors: as Map; what was mapped is.
+  absl::Status Grow(int64_t size_bytes);
+  // Unmaps slabs beyond `size_bytes`, which nothing uses any more. Errors: as DeviceSlabs::Keep.
+  absl::Status Cut(int64_t size_bytes);
+
+  std::byte* data() const { return slabs_ != nullptr ? slabs_->data() : memory_.data(); }
+  // Of its addresses.
+  int64_t size_bytes() const { return size_bytes_; }
+  // From the beginning on, that may be used if granted.
+  int64_t mapped_bytes() const {
+    return slabs_ != nullptr ? slabs_->num_mapped() * slab_bytes_ : size_bytes_;
+  }
+
+ private:
+  DeviceArena(Connection& connection, const Offer& offer)
+      : connection_(connection), size_bytes_(offer.size_bytes), slab_bytes_(offer.slab_bytes) {}
+  // The next slabs.
+  absl::Status MapAll(std::vector<UniqueFd> fds);
+
+  Connection& connection_;
+  const int64_t size_bytes_;
+  const int64_t slab_bytes_;
+  MappedMemory memory_;                 // Of a memfd.
+  std::unique_ptr<DeviceSlabs> slabs_;  // Null without a GPU.
+};
+
+}  // namespace gemini::client

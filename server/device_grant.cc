@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/device_grant.h"
+
+#include <iterator>
+#include <memory>
+#include <utility>
+
+#include "gemini/layout.h"
+#include "server/sealed_memfd.h"
+
+namespace gemini::server {
+
+int64_t DeviceGrainBytes(const TierStore& device) {
+  return device.slab_bytes() > 0 ? device.slab_bytes() : kPageBytes;
+}
+
+absl::StatusOr<TierGrant> MakeDeviceGrant(TierStore& device, int64_t granted_bytes,
+                                          int64_t arena_bytes) {
+  const int64_t grain_bytes = DeviceGrainBytes(device);
+  return device.Make(grain_bytes,
+                     (device.slab_bytes() > 0 ? granted_bytes : arena_bytes) / grain_bytes);
+}
+
+std::function<void()> CutDeviceGrant(TierStore& device, TierGrant& grant, int64_t keep_bytes) {
+  if (device.slab_bytes() == 0) {
+    return [fd = grant.extents[0].fd.get(), keep_bytes, end = grant.size_bytes()] {
+      PunchHole(fd, keep_bytes, end - keep_bytes);
+    };
+  }
+  const auto first = grant.extents.begin() + keep_bytes / device.slab_bytes();
+  // A std::function can be copied, a grant cannot.
+  auto rest = std::make_shared<TierGrant>();
+  rest->slot_bytes = grant.slot_bytes;
+  rest->slots_per_extent = grant.slots_per_extent;
+  rest->extents.assign(std::make_move_iterator(first),
+                       std::make_move_iterator(grant.extents.end()));
+  grant.extents.erase(first, grant.extents.end());
+  return [&device, rest] { device.Destroy(std::move(*rest)); };
+}
+
+}  // namespace gemini::server

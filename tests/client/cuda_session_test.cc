@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sessions with a server whose DEVICE is a GPU's, of a driver whose memory is the process's own: what the kernel and the
+// GPU do is not seen here, but who has which slab when.
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <future>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/budget_follower.h"
+#include "client/device_slabs_cuda.h"
+#include "gemini/byte_size.h"
+#include "gmock/gmock.h"
+#include "server/tier_store_cuda.h"
+#include "tests/client/planned_job.h"
+#include "tests/fake_cuda_driver.h"
+
+namespace gemini::client {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kSlab = 2 * kMiB;
+constexpr int64_t kChunk = 256 * kKiB;
+
+class CudaSessionTest : public SessionFixture {
+ protected:
+  CudaSessionTest() { StartGpuServer(kSlab); }
+  ~CudaSessionTest() override {
+    session_.reset();
+    server_.reset();
+    EXPECT_EQ(NumMappings(), 0);
+    EXPECT_EQ(NumDescriptors(), 0);
+    EXPECT_EQ(fake_.num_handles(), 0);
+    EXPECT_EQ(fake_.num_ranges(), 0);
+  }
+
+  // With 16 MiB of DEVICE.
+  void StartGpuServer(int64_t slab_bytes) {
+    server::ServerOptions options = DefaultServer();
+    options.make_device = [this, slab_bytes](int64_t capacity_bytes) {
+      return server::MakeCudaTierStore(fake_.driver(), 0, capacity_bytes, slab_bytes);
+    };
+    StartServer(options);
+  }
+  SessionOptions Want(int64_t device_bytes, int64_t floor_bytes) {
+    SessionOptions options;
+    options.want_bytes = Bytes(device_bytes, 4 * kMiB, 0);
+    options.floor_bytes = Bytes(floor_bytes, 4 * kMiB, 0);
+    options.takes_epochs = true;
+    options.chunk_bytes = kChunk;
+    options.label = "tenant";
+    options.make_slabs = [this](int64_t slab_bytes, int64_t num_slabs) {
+      return DeviceSlabsCuda::Reserve(fake_.driver(), 0, slab_bytes, num_slabs);
+    };
+    return options;
+  }
+  absl::StatusOr<std::unique_ptr<Session>> Open(SessionOptions options) {
+    auto socket = server_->Connect();
+    if (!socket.ok()) return socket.status();
+    return Session::Open(*std::move(socket), std::move(options));
+  }
+  // Opens one in another thread, while `between` runs here.
+  std::unique_ptr<Session> Admit(int64_t device_bytes, const std::function<void()>& between) {
+    std::future<absl::StatusOr<std::unique_ptr<Session>>> newcomer =
+        std::async(std::launch::async, [&] { return Open(Want(device_bytes, device_bytes)); });
+    while (newcomer.wait_for(std::chrono::seconds(0)) != std::future_status::ready) between();
+    auto opened = newcomer.get();
+    EXPECT_OK(opened);
+    return opened.ok() ? *std::move(opened) : nullptr;
+  }
+
+  // Slabs that are mapped in this process, and descriptors of slabs that it has: the server's.
+  static int64_t NumMappings() {
+    std::ifstream maps("/proc/self/maps");
+    std::string line;
+    int64_t count = 0;
+    while (std::getline(maps, line)) count += line.find("fake-cuda") != std::string::npos ? 1 : 0;
+    return count;
+  }
+  static int64_t NumDescriptors() {
+    int64_t count = 0;
+    std::error_code gone;  // The listing's own.
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+      const std::string target = std::filesystem::read_symlink(entry.path(), gone).string();
+      count += target.find("fake-cuda") != std::string::npos ? 1 : 0;
+    }
+    return count;
+  }
+
+  FakeCudaDriver fake_{/*memory_bytes=*/kGiB, /*granularity_bytes=*/64 * kKiB};
+};
+
+// A job whose ten tensors take a chunk each, with rounds of ten operators.
+class Job {
+ public:
+  Job(Session& session, PlanSource* plans)
+      : job_(session, std::vector<TracedTensor>(10, {.size_bytes = kChunk}), plans, 14, 0),
+        follower_(session) {
+    job_.phases().set_between_operators([this] { follower_.BetweenOperators(); });
+  }
+  void RunRound() {
+    job_.phases().BeginPhase("score");
+    for (int32_t i = 0; i < 10; ++i) {
+      EXPECT_OK(job_.Operator({{.tensor = i}}, /*gradients_enabled=*/false));
+    }
+    job_.phases().EndPhase();
+  }
+
+ private:
+  PlannedJob job_;
+  BudgetFollower follower_;
+};
+
+TEST_F(CudaSessionTest, ALeaseHasWholeSlabs) {
+  ASSERT_OK_AND_ASSIGN(session_, Open(Want(/*device_bytes=*/5 * kMiB, /*floor_bytes=*/kMiB)));
+  EXPECT_EQ(session_->granted_bytes()[Tier::kDevice], 3 * kSlab);
+  EXPECT_EQ(NumMappings(), 3);
+  EXPECT_EQ(NumDescriptors(), 3);
+  LocalPlans plans(kChunk);
+  {
+    Job job(*session_, &plans);
+    for (int round = 0; round < 4; ++round) job.RunRound();
+  }
+  ASSERT_OK(session_->Close());
+  EXPECT_EQ(NumMappings(), 0);
+  ASSERT_OK_AND_ASSIGN(session_, Open(Want(16 * kMiB, 16 * kMiB)));
+  EXPECT_EQ(NumMappings(), 8);
+  EXPECT_EQ(NumDescriptors(), 8);
+}
+
+TEST_F(CudaSessionTest, AJobGivesWayAndGrowsBackBySlabs) {
+  ASSERT_OK_AND_ASSIGN(session_, Open(Want(16 * kMiB, 3 * kMiB)));
+  LocalPlans plans(kChunk);
+  {
+    Job job(*session_, &plans);
+    for (int round = 0; round < 3; ++round) job.RunRound();
+    EXPECT_EQ(session_->device_budget().budget_bytes(), 16 * kMiB);
+    {
+      const std::unique_ptr<Session> second = Admit(11 * kMiB, [&] { job.RunRound(); });
+      ASSERT_NE(second, nullptr);
+      EXPECT_EQ(second->granted_bytes()[Tier::kDevice], 12 * kMiB);
+      EXPECT_EQ(session_->device_budget().budget_bytes(), 4 * kMiB);
+      EXPECT_EQ(NumMappings(), 8);
+      EXPECT_EQ(NumDescriptors(), 8);
+      job.RunRound();
+    }
+    while (session_->device_budget().budget_bytes() < 16 * kMiB) job.RunRound();
+    EXPECT_EQ(NumMappings(), 8);
+    EXPECT_EQ(NumDescriptors(), 8);
+    job.RunRound();
+  }
+}
+
+// The first never saw that it had grown, and what it is asked for is more than it has mapped.
+TEST_F(CudaSessionTest, ATargetBetweenWhatItHasMappedAndWhatItHasBeenGranted) {
+  ASSERT_OK_AND_ASSIGN(session_, Open(Want(16 * kMiB, 4 * kMiB)));
+  BudgetFollower follower(*session_);
+  const auto follow = [&] { follower.BetweenOperators(); };
+  std::unique_ptr<Session> second = Admit(12 * kMiB, follow);
+  ASSERT_NE(second, nullptr);
+  second.reset();
+  while (NumDescriptors() < 8) {
+  }
+  const std::unique_ptr<Session> third = Admit(8 * kMiB, follow);
+  ASSERT_NE(third, nullptr);
+  EXPECT_EQ(session_->device_budget().budget_bytes(), 8 * kMiB);
+  EXPECT_EQ(NumMappings(), 8);
+  EXPECT_EQ(NumDescriptors(), 8);
+}
+
+TEST_F(CudaSessionTest, AGpuThatHasNoMoreLeavesAJobAsItIs) {
+  ASSERT_OK_AND_ASSIGN(session_, Open(Want(16 * kMiB, 4 * kMiB)));
+  BudgetFollower follower(*session_);
+  const auto follow = [&] { follower.BetweenOperators(); };
+  std::unique_ptr<Session> second = Admit(12 * kMiB, follow);
+  ASSERT_NE(second, nullptr);
+  fake_.SetMemoryBytes(0);  // Others have taken it.
+  second.reset();
+  while (fake_.num_out_of_memory() == 0) {
+  }
+  fake_.SetMemoryBytes(kGiB);
+  const std::unique_ptr<Session> third = Admit(12 * kMiB, follow);
+  ASSERT_NE(third, nullptr);
+  EXPECT_EQ(session_->device_budget().budget_bytes(), 4 * kMiB);
+  EXPECT_EQ(NumDescriptors(), 8);
+}
+
+TEST_F(CudaSessionTest, MoreSlabsThanAMessageHolds) {
+  StartGpuServer(64 * kKiB);
+  ASSERT_OK_AND_ASSIGN(session_, Open(Want(16 * kMiB, 4 * kMiB)));
+  EXPECT_EQ(session_->granted_bytes()[Tier::kDevice], 16 * kMiB);
+  EXPECT_EQ(NumDescriptors(), 256);
+  EXPECT_EQ(NumMappings(), 256);
+}
+
+TEST_F(CudaSessionTest, ARefusalOfTheDriverIsTheSessions) {
+  SessionOptions options = Want(4 * kMiB, 4 * kMiB);
+  options.make_slabs = [](int64_t, int64_t) { return absl::UnavailableError("no context"); };
+  EXPECT_THAT(Open(options), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("no context")));
+  ASSERT_OK_AND_ASSIGN(session_, Open(Want(16 * kMiB, 16 * kMiB)));  // Nothing is lost.
+}
+
+TEST_F(CudaSessionTest, BothSidesAgreeOnWhatDeviceIs) {
+  SessionOptions options = Want(4 * kMiB, 4 * kMiB);
+  options.make_slabs = nullptr;
+  EXPECT_THAT(Open(options),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("is a GPU")));
+  StartServer(DefaultServer());
+  EXPECT_THAT(Open(Want(4 * kMiB, 4 * kMiB)),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("is host memory")));
+}
+
+}  // namespace
+}  // namespace gemini::client
