@@ -34,6 +34,7 @@ absl::StatusOr<CopyEvent> CopyBatch::WriteBack(ChunkStore& store, ChunkId chunk,
                    after, store.timeline().CopyOf(chunk));
   if (has_master) {
     copies_.Wait(event);
+    GEMINI_RETURN_IF_ERROR(copies_.status());
     GEMINI_RETURN_IF_ERROR(CommitEdited(store, chunk, std::move(host)));
     return event;
   }
@@ -48,7 +49,8 @@ void CopyBatch::FinishOldest() {
   Entry entry = std::move(entries_.front());
   entries_.pop_front();
   copies_.Wait(entry.event);
-  if (entry.commit_to == nullptr) return;
+  // Of a copy that failed there is nothing to commit: the version before stays the valid one.
+  if (entry.commit_to == nullptr || !copies_.status().ok()) return;
   // It was committed when the copy began, and nothing makes a committed chunk uncommitted.
   GEMINI_CHECK(entry.commit_to->Replace(entry.chunk, std::move(entry.host)).ok());
 }

@@ -137,6 +137,8 @@ CopyEvent CopyEngineCuda::AfterOperators() {
       order.in_flight.push_back(std::move(point));
     }
   }
+  // Without a point that waits for them, nobody must rely on one before: they end now.
+  if (failed_.load(std::memory_order_acquire)) ::cudaStreamSynchronize(stream);
   return CopyEvent::Behind(kOperatorOrder, order.enqueued);
 }
 

@@ -59,7 +59,7 @@ absl::StatusOr<std::unique_ptr<DeviceArena>> DeviceArena::Map(Connection& connec
 
 absl::Status DeviceArena::Grow(int64_t size_bytes) {
   const int64_t mapped = mapped_bytes();
-  if (size_bytes <= mapped) return absl::OkStatus();
+  if (slabs_ == nullptr || size_bytes <= mapped) return absl::OkStatus();
   const int64_t count = (size_bytes - mapped + slab_bytes_ - 1) / slab_bytes_;
   std::vector<UniqueFd> fds;
   GEMINI_RETURN_IF_ERROR(TakeSlabs(connection_, /*space=*/0, mapped / slab_bytes_, count, fds));

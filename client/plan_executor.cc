@@ -329,8 +329,7 @@ bool PlanExecutor::CopyIn(RangeId range) {
       residency_.EndFetch(range, last, /*all=*/false);
       return false;
     }
-    const CopyEvent copied = residency_.FetchChunk(range, i, host->data());
-    if (*host) last = copied;
+    last = residency_.FetchChunk(range, i, host->data());
     const bool ends_fetch = i + 1 == what.num_bundles;
     // Before its landing is counted.
     if (ends_fetch) residency_.EndFetch(range, last, /*all=*/true);

@@ -300,7 +300,7 @@ void Residency::WriteOnDevice(int64_t id, int64_t offset_bytes, const std::byte*
                               int64_t size_bytes) {
   Range& range = ranges_[id];
   const bool is_new = range.presence == Presence::kReserved;
-  CopyEvent before = range.settled;
+  CopyEvent before = range.quiet();
   for (int64_t i = 0; is_new && i < range.num_bundles; ++i) {
     before.Join(vacated_[range.slot.value() + i]);
   }
@@ -384,6 +384,7 @@ absl::Status Residency::Flush(RangeId id) {
     CopyBatch batch(copies_);
     GEMINI_RETURN_IF_ERROR(WriteBack(range, batch));
   }
+  GEMINI_RETURN_IF_ERROR(copies_.status());
   range.dirty = false;
   Publish(range);
   return absl::OkStatus();

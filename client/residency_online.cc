@@ -130,6 +130,7 @@ absl::Status Residency::Execute(const RangeReplacement& replacement) {
       }
     }
   }  // Drained: what was copied is there.
+  status.Update(copies_.status());
   if (status.ok()) {
     for (const RangePlacement& placement : replacement.placements) {
       Range& range = ranges_[placement.range];

@@ -187,6 +187,7 @@ absl::Status Residency::CopyOut(const Range& range) {
     }
   }
   mutex_.Lock();
+  status.Update(copies_.status());  // It may not have been made.
   if (!status.ok()) return status;
   stats_.evict_bytes += range.offset_bytes(range.num_bundles);
   range.store->counters().AddEvictBytes(range.offset_bytes(range.num_bundles));

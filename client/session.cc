@@ -132,8 +132,7 @@ absl::StatusOr<Session::Lease> Session::TakeLease(Connection& connection,
                                                             MappedMemory::Access::kReadWrite));
   DeviceArena::Offer offer = {.size_bytes = granted->device_arena_bytes(),
                               .slab_bytes = granted->device_slab_bytes(),
-                              .granted_bytes = lease.granted_bytes[Tier::kDevice] /
-                                               options.chunk_bytes * options.chunk_bytes,
+                              .granted_bytes = lease.granted_bytes[Tier::kDevice],
                               .fds = {}};
   std::move(reply.fds.begin() + 2, reply.fds.end(), std::back_inserter(offer.fds));
   GEMINI_ASSIGN_OR_RETURN(lease.arena,
@@ -224,7 +223,9 @@ std::optional<BudgetTarget> Session::TakeBudgetChange() {
   const auto& segment = *reinterpret_cast<const LeaseSegmentShm*>(lease_segment_.data());
   uint64_t seen = seen_epoch_.load(std::memory_order_relaxed);
   if (segment.epoch.load(std::memory_order_relaxed) == seen) return std::nullopt;
-  const BudgetTarget target = ReadBudgetTarget(segment);
+  BudgetTarget target = ReadBudgetTarget(segment);
+  // Another server may say what it likes.
+  target.device_bytes = std::clamp<int64_t>(target.device_bytes, 0, arena_->size_bytes());
   // Of threads that look at the same time, one takes it.
   if (target.epoch == seen ||
       !seen_epoch_.compare_exchange_strong(seen, target.epoch, std::memory_order_relaxed)) {
@@ -240,6 +241,8 @@ int64_t Session::MapBudget(const BudgetTarget& target) {
 }
 
 absl::Status Session::AcknowledgeBudget(const BudgetTarget& target) {
+  // Behind an error nobody knows what still uses the slabs.
+  GEMINI_RETURN_IF_ERROR(copies_->status());
   GEMINI_RETURN_IF_ERROR(arena_->Cut(target.device_bytes));
   return connection_
       ->Call(
@@ -283,6 +286,12 @@ absl::Status Session::Close() {
   if (std::exchange(closed_, true)) return absl::OkStatus();
   std::vector<uint64_t> ids;
   for (const OpenedSpace& space : spaces_) ids.push_back(space.id);
+  // Operators and copies end before their memory goes: a copy of nothing is behind all of its stream.
+  CopyEvent last = copies_->AfterOperators();
+  for (const CopyStream stream : {CopyStream::kFetch, CopyStream::kEvict}) {
+    last.Join(copies_->Copy(stream, nullptr, nullptr, 0, {}));
+  }
+  copies_->Wait(last);
   // The server gives the bytes to others once it is told, so nothing is mapped by then.
   residency_.reset();
   spaces_.clear();

@@ -5,6 +5,7 @@
 #include <memory>
 #include <utility>
 
+#include "gemini/check.h"
 #include "gemini/layout.h"
 #include "server/sealed_memfd.h"
 
@@ -27,6 +28,7 @@ std::function<void()> CutDeviceGrant(TierStore& device, TierGrant& grant, int64_
       PunchHole(fd, keep_bytes, end - keep_bytes);
     };
   }
+  GEMINI_CHECK(keep_bytes % device.slab_bytes() == 0 && keep_bytes <= grant.size_bytes());
   const auto first = grant.extents.begin() + keep_bytes / device.slab_bytes();
   // A std::function can be copied, a grant cannot.
   auto rest = std::make_shared<TierGrant>();

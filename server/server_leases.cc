@@ -403,7 +403,7 @@ void Server::GrowBack() {
     const int64_t granted_bytes = session->lease->granted[Tier::kDevice];
     // Whoever was asked for a newcomer that is gone, and did not answer yet, keeps what it has.
     if (session->lease->device_target < granted_bytes) PostTarget(*session, granted_bytes);
-    if (session->lease->cannot_grow) continue;
+    if (session->lease->refused_at == std::pair(FreeBytes()[Tier::kDevice], next_id_)) continue;
     shares.push_back({.session = id,
                       .granted_bytes = granted_bytes,
                       .want_bytes = session->lease->want[Tier::kDevice]});
@@ -447,7 +447,8 @@ void Server::AddSlabs(Session& session, int64_t more_bytes) {
         budgets_.FinishReclaim(missing);
         grown.granted[Tier::kDevice] -= more_bytes;
         grown.device_target = grown.granted[Tier::kDevice];
-        grown.cannot_grow = true;  // Else it would be tried for ever.
+        // Else it would be tried for ever.
+        grown.refused_at.emplace(FreeBytes()[Tier::kDevice], next_id_);
       }
       if (grown.reclaiming) {
         ContinueReclaim(found);

@@ -12,6 +12,7 @@
 #include "gemini/byte_size.h"
 #include "gemini/layout.h"
 #include "gemini/trace_wire.h"
+#include "server/device_grant.h"
 #include "server/sealed_memfd.h"
 #include "server/server.h"
 
@@ -75,7 +76,8 @@ bool IsListed(const std::map<std::string, Kept>& phases, const std::string& phas
 }
 
 // What its plans need at least is what a lease may shrink to, once there is one.
-void SetFloor(Session& session, const std::string& phase, int64_t device_floor_bytes) {
+void SetFloor(Session& session, const std::string& phase, int64_t device_floor_bytes,
+              int64_t grain_bytes) {
   if (!HasLease(session) || !session.lease->takes_epochs) return;
   int64_t& others = session.other_phases_floor;
   if (IsListed(session.phase_floors, phase)) {
@@ -85,8 +87,10 @@ void SetFloor(Session& session, const std::string& phase, int64_t device_floor_b
   }
   int64_t floor_bytes = others;
   for (const auto& [name, bytes] : session.phase_floors) floor_bytes = std::max(floor_bytes, bytes);
+  // Shares of DEVICE are multiples of the grain because floors are.
+  const int64_t granted_bytes = session.lease->granted[Tier::kDevice];
   session.lease->floor[Tier::kDevice] =
-      std::min(floor_bytes, session.lease->granted[Tier::kDevice]);
+      std::min(RoundUp(std::min(floor_bytes, granted_bytes), grain_bytes), granted_bytes);
 }
 
 void KeepInputs(Session& session, const std::string& phase, const PlanInputsUsed& inputs) {
@@ -137,25 +141,25 @@ void Server::Handle(Session& session, uint64_t id, const MakePlanRequest& make) 
       .measured = make.measured,
       .device_bandwidth = make.device_bandwidth};
   session.connection->Pause();
-  plans_->MakePlan(
-      std::move(task), [this, session_id = session.id, id](absl::StatusOr<MadePlan> plan) {
-        loop_->Post([this, session_id, id, plan = std::move(plan)]() mutable {
-          Session* found = Find(session_id);
-          if (found == nullptr || found->connection == nullptr) {
-            if (plan.ok()) plans_->Drop(std::move(plan->fd));
-            return;
-          }
-          if (!plan.ok()) {
-            Refuse(*found, id, plan.status());
-          } else {
-            SetFloor(*found, plan->phase, plan->device_floor_bytes);
-            KeepInputs(*found, plan->phase, plan->inputs);
-            found->connection->Send(EncodePlanReply(id, plan->size_bytes, plan->device_floor_bytes),
-                                    {plan->fd.get()});
-          }
-          found->connection->Resume();
-        });
-      });
+  plans_->MakePlan(std::move(task), [this, session_id = session.id,
+                                     id](absl::StatusOr<MadePlan> plan) {
+    loop_->Post([this, session_id, id, plan = std::move(plan)]() mutable {
+      Session* found = Find(session_id);
+      if (found == nullptr || found->connection == nullptr) {
+        if (plan.ok()) plans_->Drop(std::move(plan->fd));
+        return;
+      }
+      if (!plan.ok()) {
+        Refuse(*found, id, plan.status());
+      } else {
+        SetFloor(*found, plan->phase, plan->device_floor_bytes, DeviceGrainBytes(*stores_.device));
+        KeepInputs(*found, plan->phase, plan->inputs);
+        found->connection->Send(EncodePlanReply(id, plan->size_bytes, plan->device_floor_bytes),
+                                {plan->fd.get()});
+      }
+      found->connection->Resume();
+    });
+  });
 }
 
 void Server::Handle(Session& session, uint64_t id, const FindTraceRequest& find) {

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <string>
 
 #include "absl/status/status.h"
@@ -41,7 +42,8 @@ struct Lease {
   uint64_t epoch = 0;         // The last one posted.
   int64_t device_target = 0;  // Posted with it; below `granted`: to be acknowledged.
   bool growing = false;       // Slabs are being made; `device_target` is posted when they are.
-  bool cannot_grow = false;   // They could not be.
+  // They could not be, when so much of DEVICE was free and this was the next id: until either changes.
+  std::optional<std::pair<int64_t, uint64_t>> refused_at;
   bool fenced = false;
   bool reclaiming = false;
   bool owner_died = false;

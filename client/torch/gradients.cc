@@ -201,7 +201,9 @@ void Gradients::Land(Pending pending) {
   tensors_.residency().AwaitWrite(GradientRange(pending.index), pending.write);
   pending.source.reset();
   std::vector<BundleId> complete;
-  {
+  const absl::Status copied = session().copies().status();
+  session().Latch(copied);
+  if (copied.ok()) {  // Else it may not have arrived.
     MutexLock lock(mutex_);
     arrived_[pending.index] = true;
     const TensorPlace& place = tensors_.tensors()[pending.index].place;

@@ -83,15 +83,19 @@ absl::Status OffloadedTensors::Offload(int64_t key, Entry& entry) {
   const CopyEvent computed = copies_.AfterOperators();
   for (size_t i = 0; i < count; ++i) {
     const BundleId chunk = free_chunks_.back();
-    GEMINI_ASSIGN_OR_RETURN(HostChunk host,
-                            store_.AcquireToOverwrite(ChunkOf(chunk, ChunkKind::kGrad)));
-    free_chunks_.pop_back();
+    absl::StatusOr<HostChunk> host = store_.AcquireToOverwrite(ChunkOf(chunk, ChunkKind::kGrad));
+    if (absl::IsResourceExhausted(host.status()) && !landing_.empty()) {
+      Land(/*all=*/true);  // They hold HOST slots.
+      host = store_.AcquireToOverwrite(ChunkOf(chunk, ChunkKind::kGrad));
+    }
+    GEMINI_RETURN_IF_ERROR(host.status());
+    free_chunks_.erase(std::find(free_chunks_.begin(), free_chunks_.end(), chunk));
     entry.chunks.push_back(chunk);
     const int64_t offset = static_cast<int64_t>(i) * chunk_bytes;
-    entry.last_copy = copies_.Copy(CopyStream::kEvict, host.data(), bytes + offset,
+    entry.last_copy = copies_.Copy(CopyStream::kEvict, host->data(), bytes + offset,
                                    std::min(chunk_bytes, size_bytes - offset), computed,
                                    store_.timeline().CopyOf(ChunkOf(chunk, ChunkKind::kGrad)));
-    entry.held.push_back(std::move(host));
+    entry.held.push_back(*std::move(host));
   }
   entry.place = Place::kLeaving;
   kept_.pop_front();

@@ -24,20 +24,6 @@ class BudgetFollowerTest : public SessionFixture {
     options.label = "tenant";
     return Session::Open(*std::move(socket), options);
   }
-
-  // Returns when a lease of this size is all that the server's DEVICE is granted for.
-  void AwaitGrant(int64_t device_bytes) {
-    const std::unique_ptr<Connection> observer = ConnectObserver(*server_);
-    for (;;) {
-      const absl::StatusOr<Reply> reply = GetStatus(*observer);
-      ASSERT_OK(reply);
-      const auto* const tenants = reply->As<wire::StatusReply>()->tenants();
-      const bool granted = std::ranges::any_of(*tenants, [&](const wire::TenantStatus* tenant) {
-        return tenant->granted() != nullptr && tenant->granted()->device() == device_bytes;
-      });
-      if (granted) return;
-    }
-  }
 };
 
 TEST_F(BudgetFollowerTest, AckBeforeReassign) {

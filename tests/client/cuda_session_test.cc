@@ -47,8 +47,8 @@ class CudaSessionTest : public SessionFixture {
   }
   SessionOptions Want(int64_t device_bytes, int64_t floor_bytes) {
     SessionOptions options;
-    options.want_bytes = Bytes(device_bytes, 4 * kMiB, 0);
-    options.floor_bytes = Bytes(floor_bytes, 4 * kMiB, 0);
+    options.want_bytes = Bytes(device_bytes, 16 * kMiB, 0);
+    options.floor_bytes = Bytes(floor_bytes, 16 * kMiB, 0);
     options.takes_epochs = true;
     options.chunk_bytes = kChunk;
     options.label = "tenant";
@@ -63,9 +63,10 @@ class CudaSessionTest : public SessionFixture {
     return Session::Open(*std::move(socket), std::move(options));
   }
   // Opens one in another thread, while `between` runs here.
-  std::unique_ptr<Session> Admit(int64_t device_bytes, const std::function<void()>& between) {
+  std::unique_ptr<Session> Admit(int64_t device_bytes, int64_t floor_bytes,
+                                 const std::function<void()>& between) {
     std::future<absl::StatusOr<std::unique_ptr<Session>>> newcomer =
-        std::async(std::launch::async, [&] { return Open(Want(device_bytes, device_bytes)); });
+        std::async(std::launch::async, [&] { return Open(Want(device_bytes, floor_bytes)); });
     while (newcomer.wait_for(std::chrono::seconds(0)) != std::future_status::ready) between();
     auto opened = newcomer.get();
     EXPECT_OK(opened);
@@ -93,23 +94,32 @@ class CudaSessionTest : public SessionFixture {
   FakeCudaDriver fake_{/*memory_bytes=*/kGiB, /*granularity_bytes=*/64 * kKiB};
 };
 
-// A job whose ten tensors take a chunk each, with rounds of ten operators.
+// A job whose ten tensors take a chunk each, with rounds of ten operators, or of one that takes all.
 class Job {
  public:
-  Job(Session& session, PlanSource* plans)
-      : job_(session, std::vector<TracedTensor>(10, {.size_bytes = kChunk}), plans, 14, 0),
+  Job(Session& session, PlanSource* plans, bool at_once = false)
+      : at_once_(at_once),
+        job_(session, std::vector<TracedTensor>(kTensors, {.size_bytes = session.chunk_bytes()}),
+             plans, kTensors + 4, 0),
         follower_(session) {
     job_.phases().set_between_operators([this] { follower_.BetweenOperators(); });
   }
+  PlannedJob& job() { return job_; }
   void RunRound() {
     job_.phases().BeginPhase("score");
-    for (int32_t i = 0; i < 10; ++i) {
-      EXPECT_OK(job_.Operator({{.tensor = i}}, /*gradients_enabled=*/false));
+    std::vector<TensorUse> uses;
+    for (int32_t i = 0; i < kTensors; ++i) {
+      uses.push_back({.tensor = i});
+      if (at_once_ && i + 1 < kTensors) continue;
+      EXPECT_OK(job_.Operator(uses, /*gradients_enabled=*/false));
+      uses.clear();
     }
     job_.phases().EndPhase();
   }
 
  private:
+  static constexpr int32_t kTensors = 10;
+  const bool at_once_;
   PlannedJob job_;
   BudgetFollower follower_;
 };
@@ -131,15 +141,25 @@ TEST_F(CudaSessionTest, ALeaseHasWholeSlabs) {
   EXPECT_EQ(NumDescriptors(), 8);
 }
 
+// Its operators run as late as they may: a slab that went before one of them would be missed.
 TEST_F(CudaSessionTest, AJobGivesWayAndGrowsBackBySlabs) {
-  ASSERT_OK_AND_ASSIGN(session_, Open(Want(16 * kMiB, 3 * kMiB)));
+  SessionOptions options = Want(16 * kMiB, 3 * kMiB);
+  LazyOperators* operators = nullptr;
+  options.make_copies = [&operators](TimelineShm* timeline) {
+    auto made = std::make_unique<LazyOperators>(timeline);
+    operators = made.get();
+    return made;
+  };
+  ASSERT_OK_AND_ASSIGN(session_, Open(std::move(options)));
+  LateHostOperators late(*operators);
   LocalPlans plans(kChunk);
   {
     Job job(*session_, &plans);
+    job.job().RunOperatorsOn(&late);
     for (int round = 0; round < 3; ++round) job.RunRound();
     EXPECT_EQ(session_->device_budget().budget_bytes(), 16 * kMiB);
     {
-      const std::unique_ptr<Session> second = Admit(11 * kMiB, [&] { job.RunRound(); });
+      const std::unique_ptr<Session> second = Admit(11 * kMiB, 11 * kMiB, [&] { job.RunRound(); });
       ASSERT_NE(second, nullptr);
       EXPECT_EQ(second->granted_bytes()[Tier::kDevice], 12 * kMiB);
       EXPECT_EQ(session_->device_budget().budget_bytes(), 4 * kMiB);
@@ -151,7 +171,59 @@ TEST_F(CudaSessionTest, AJobGivesWayAndGrowsBackBySlabs) {
     EXPECT_EQ(NumMappings(), 8);
     EXPECT_EQ(NumDescriptors(), 8);
     job.RunRound();
+    late.Finish();
   }
+}
+
+// A slab ends within a chunk.
+TEST_F(CudaSessionTest, ChunksNeedNotFillSlabs) {
+  SessionOptions options = Want(5 * kMiB, kMiB);
+  options.chunk_bytes = 768 * kKiB;
+  ASSERT_OK_AND_ASSIGN(session_, Open(std::move(options)));
+  EXPECT_EQ(session_->residency().num_slots(), 8);
+  LocalPlans plans(session_->chunk_bytes());
+  Job job(*session_, &plans);
+  for (int round = 0; round < 4; ++round) job.RunRound();
+}
+
+// The server knows of a plan what it needs at least, which is no whole slab: nobody gets a part of the rest of one.
+TEST_F(CudaSessionTest, WhatAPlanNeedsAtLeastIsKeptInWholeSlabs) {
+  SessionOptions options = Want(16 * kMiB, 0);
+  options.chunk_bytes = 896 * kKiB;  // Ten are 8.75 MiB.
+  ASSERT_OK_AND_ASSIGN(session_, Open(std::move(options)));
+  const std::unique_ptr<ServerPlanSource> plans = session_->MakePlanSource();
+  {
+    Job job(*session_, plans.get(), /*at_once=*/true);
+    for (int round = 0; round < 4; ++round) job.RunRound();
+    const std::unique_ptr<Session> second = Admit(16 * kMiB, 0, [&] { job.RunRound(); });
+    ASSERT_NE(second, nullptr);
+    EXPECT_EQ(session_->device_budget().budget_bytes(), 10 * kMiB);
+    EXPECT_EQ(second->granted_bytes()[Tier::kDevice], 6 * kMiB);
+    EXPECT_EQ(NumDescriptors(), 8);
+    job.RunRound();
+  }
+}
+
+// Operators that are under way when a session is closed end before their memory goes.
+TEST_F(CudaSessionTest, CloseWaitsForOperators) {
+  SessionOptions options = Want(2 * kMiB, 2 * kMiB);
+  LazyOperators* operators = nullptr;
+  options.make_copies = [&operators](TimelineShm* timeline) {
+    auto made = std::make_unique<LazyOperators>(timeline);
+    operators = made.get();
+    return made;
+  };
+  ASSERT_OK_AND_ASSIGN(session_, Open(std::move(options)));
+  LateHostOperators late(*operators);
+  {
+    LocalPlans plans(kChunk);
+    Job job(*session_, &plans);
+    job.job().RunOperatorsOn(&late);
+    job.RunRound();
+  }
+  EXPECT_FALSE(operators->Done(operators->AfterOperators()));
+  ASSERT_OK(session_->Close());
+  EXPECT_TRUE(operators->Done(operators->AfterOperators()));
 }
 
 // The first never saw that it had grown, and what it is asked for is more than it has mapped.
@@ -159,12 +231,11 @@ TEST_F(CudaSessionTest, ATargetBetweenWhatItHasMappedAndWhatItHasBeenGranted) {
   ASSERT_OK_AND_ASSIGN(session_, Open(Want(16 * kMiB, 4 * kMiB)));
   BudgetFollower follower(*session_);
   const auto follow = [&] { follower.BetweenOperators(); };
-  std::unique_ptr<Session> second = Admit(12 * kMiB, follow);
+  std::unique_ptr<Session> second = Admit(12 * kMiB, 12 * kMiB, follow);
   ASSERT_NE(second, nullptr);
   second.reset();
-  while (NumDescriptors() < 8) {
-  }
-  const std::unique_ptr<Session> third = Admit(8 * kMiB, follow);
+  AwaitGrant(16 * kMiB);
+  const std::unique_ptr<Session> third = Admit(8 * kMiB, 8 * kMiB, follow);
   ASSERT_NE(third, nullptr);
   EXPECT_EQ(session_->device_budget().budget_bytes(), 8 * kMiB);
   EXPECT_EQ(NumMappings(), 8);
@@ -175,14 +246,14 @@ TEST_F(CudaSessionTest, AGpuThatHasNoMoreLeavesAJobAsItIs) {
   ASSERT_OK_AND_ASSIGN(session_, Open(Want(16 * kMiB, 4 * kMiB)));
   BudgetFollower follower(*session_);
   const auto follow = [&] { follower.BetweenOperators(); };
-  std::unique_ptr<Session> second = Admit(12 * kMiB, follow);
+  std::unique_ptr<Session> second = Admit(12 * kMiB, 12 * kMiB, follow);
   ASSERT_NE(second, nullptr);
   fake_.SetMemoryBytes(0);  // Others have taken it.
   second.reset();
   while (fake_.num_out_of_memory() == 0) {
   }
   fake_.SetMemoryBytes(kGiB);
-  const std::unique_ptr<Session> third = Admit(12 * kMiB, follow);
+  const std::unique_ptr<Session> third = Admit(12 * kMiB, 12 * kMiB, follow);
   ASSERT_NE(third, nullptr);
   EXPECT_EQ(session_->device_budget().budget_bytes(), 4 * kMiB);
   EXPECT_EQ(NumDescriptors(), 8);

@@ -3,10 +3,13 @@
 #include "client/device_update.h"
 
 #include <array>
+#include <cstring>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "client/copy_engine_host.h"
 #include "tests/client/phase_tracker_fixture.h"
 
 namespace gemini::client {
@@ -91,6 +94,46 @@ TEST_F(DeviceUpdateTest, MomentsOfAFirstRoundAreZeros) {
   EXPECT_GT(job_->updates_on_device(), 0);
   EXPECT_EQ(stats().planned_rounds, 1);
   EXPECT_EQ(all_divergences(), 0);
+}
+
+// A link on which zeros come late, into slots that are full of something else.
+class LateZeros : public CopyEngineHost {
+ public:
+  static constexpr int64_t kEvictRate = 100'000'000;  // Bytes a second.
+  explicit LateZeros(TimelineShm* timeline) : CopyEngineHost({0, kEvictRate}, timeline) {}
+
+  using CopyEngine::Copy;
+  CopyEvent Copy(CopyStream stream, void* destination, const void* source, int64_t size_bytes,
+                 CopyEvent after, CopySubject subject) override {
+    if (source == nullptr) {
+      Wait(after);
+      std::memset(destination, 0xff, static_cast<size_t>(size_bytes));
+      after = CopyEngineHost::Copy(CopyStream::kEvict, late_.data(), from_.data(),
+                                   static_cast<int64_t>(late_.size()), after, {});
+    }
+    return CopyEngineHost::Copy(stream, destination, source, size_bytes, after, subject);
+  }
+
+ private:
+  std::vector<std::byte> from_ = std::vector<std::byte>(kEvictRate / 200);
+  std::vector<std::byte> late_ = from_;
+};
+
+TEST_F(DeviceUpdateTest, AnUpdateWaitsForTheZerosOfItsMoments) {
+  make_copies_ = [](TimelineShm* timeline) { return std::make_unique<LateZeros>(timeline); };
+  LocalPlans plans(kTestChunkBytes);
+  plans.set_policy({.kind = PolicyKind::kStatic, .optimizer_fraction = 0.5});
+  Open(6, /*device_slots=*/50, &plans);
+  if (HasFatalFailure()) return;
+  Step();
+  ASSERT_OK_AND_ASSIGN(Trace trace, job_->phases().TraceOf("train"));
+  plans.Keep(std::move(trace));
+  job_.reset();
+  session_.reset();
+  Open(6, /*device_slots=*/50, &plans);
+  if (HasFatalFailure()) return;
+  Step();
+  EXPECT_GT(job_->updates_on_device(), 0);
 }
 
 // The server makes plans, and nothing that it says may end this process.

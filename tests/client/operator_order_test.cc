@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "tests/client/job_operators.h"
 #include "tests/client/lazy_operators.h"
 #include "tests/client/phase_tracker_fixture.h"
 
@@ -25,10 +26,17 @@ class OperatorOrderTest : public PhaseTrackerTest {
   void OpenLazy(int64_t device_slots, PlanSource* plans) {
     Open(kLayers, device_slots, plans);
     if (HasFatalFailure()) return;
-    job_->RunOperatorsOn(operators_);
+    late_.emplace(*operators_);
+    job_->RunOperatorsOn(&*late_);
+  }
+
+  ~OperatorOrderTest() override {
+    job_.reset();
+    if (late_) late_->Finish();  // While there is what they read and write.
   }
 
   LazyOperators* operators_ = nullptr;
+  std::optional<LateHostOperators> late_;
 };
 
 TEST_F(OperatorOrderTest, PlannedStepsFindTheirBytesAndWaitForNoOperator) {
@@ -46,7 +54,7 @@ TEST_F(OperatorOrderTest, PlannedStepsFindTheirBytesAndWaitForNoOperator) {
   EXPECT_EQ(all_divergences(), 0);
   EXPECT_EQ(job_->waits_in_operators() - waits_before, 0);
   EXPECT_GT(session_->residency().stats().fetch_bytes, 0);
-  operators_->Finish();
+  late_->Finish();
 }
 
 // Gradients in the room that the plan keeps, updates where they are.
@@ -60,7 +68,7 @@ TEST_F(OperatorOrderTest, UpdatesOnDeviceFindTheirBytes) {
     if (HasFatalFailure()) return;
   }
   EXPECT_GT(job_->updates_on_device(), 0);
-  operators_->Finish();
+  late_->Finish();
 }
 
 // Without a plan, operators that write parameters between them, and gradients that are read and written again.
@@ -81,7 +89,7 @@ TEST_F(OperatorOrderTest, OnlineStepsFindTheirBytes) {
     ASSERT_OK(job_->Operator({Grad(0)}));
     ASSERT_OK(job_->Update());
   }
-  operators_->Finish();
+  late_->Finish();
 }
 
 }  // namespace

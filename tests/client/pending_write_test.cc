@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/copy_engine_host.h"
 #include "client/pending_write.h"
 
 #include <optional>
 
+#include "client/copy_engine_host.h"
 #include "client/residency.h"
 #include "tests/client/session_fixture.h"
 

@@ -22,8 +22,8 @@ class PhaseTrackerTest : public SessionFixture {
     num_layers_ = num_layers;
     std::vector<TracedTensor> tensors;
     for (int i = 0; i < num_layers; ++i) {
-      tensors.push_back({.size_bytes = kTestChunkBytes});
-      tensors.push_back({.size_bytes = 2 * kTestChunkBytes});
+      tensors.push_back({.size_bytes = chunk_bytes_});
+      tensors.push_back({.size_bytes = 2 * chunk_bytes_});
     }
     job_.emplace(*session_, std::move(tensors), plans, host_slots, nvme_slots);
   }

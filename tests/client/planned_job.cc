@@ -4,24 +4,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 namespace gemini::client {
 namespace {
 
-void Fill(std::byte* at, int64_t first_byte, int64_t size_bytes, uint64_t tag) {
-  uint64_t* const words = reinterpret_cast<uint64_t*>(at);
-  for (int64_t i = 0; i < size_bytes / 8; ++i) words[i] = tag * 1'000'003 + first_byte / 8 + i;
-}
-
-// Tag 0: zeros.
-bool Holds(const std::byte* at, int64_t size_bytes, uint64_t tag, int64_t first_byte = 0) {
-  const uint64_t* const words = reinterpret_cast<const uint64_t*>(at);
-  for (int64_t i = 0; i < size_bytes / 8; ++i) {
-    if (words[i] != (tag == 0 ? 0 : tag * 1'000'003 + first_byte / 8 + i)) return false;
-  }
-  return true;
-}
-
-// Of which a job with operators that run later waits for no copy.
+// So many copies are not waited for, where operators may be late.
 constexpr size_t kGradientsUnderWay = 3;
 
 // Moments of step 0 are zeros.
@@ -51,7 +39,7 @@ PlannedJob::PlannedJob(Session& session, std::vector<TracedTensor> tensors, Plan
   for (int64_t i = 0; i < layout_.num_bundles(); ++i) {
     auto spare = store_->AcquireSpare();
     EXPECT_OK(spare);
-    FillParams(BundleId(i), spare->data());
+    FillParams(BundleId(i), spare->data(), host_);
     std::pair<ChunkKind, HostChunk> fresh(ChunkKind::kParam, *std::move(spare));
     EXPECT_OK(store_->Commit(BundleId(i), 0, absl::MakeSpan(&fresh, 1)));
   }
@@ -83,13 +71,8 @@ PlannedJob::~PlannedJob() {
   phases_.reset();
 }
 
-void PlannedJob::Run(std::function<void()> operation) {
-  if (operators_ != nullptr) return operators_->Run(std::move(operation));
-  operation();
-}
-
 absl::Status PlannedJob::Operator(const std::vector<TensorUse>& uses, bool gradients_enabled) {
-  const int64_t waits_before = num_waits();
+  const int64_t waits_before = operators_->num_waits();
   const int64_t op = phases_->BeginOperator(uses, gradients_enabled);
   std::vector<RangeId> ranges;
   for (const TensorUse& use : uses) ranges.push_back(RangeOf(use));
@@ -100,42 +83,40 @@ absl::Status PlannedJob::Operator(const std::vector<TensorUse>& uses, bool gradi
       std::byte* const at = addresses[i] + layout_.place(uses[i].tensor).offset_bytes;
       const int64_t size_bytes = tensors_[uses[i].tensor].size_bytes;
       uint64_t& tag = TagOf(uses[i]);
-      const uint64_t found = tag;
-      if (uses[i].written) tag = NewTag();
-      Run([use = uses[i], at, size_bytes, found, left = tag] {
-        EXPECT_TRUE((found == 0 && use.kind == ChunkKind::kGrad) || Holds(at, size_bytes, found))
-            << "tensor " << use.tensor << " kind " << static_cast<int>(use.kind);
-        if (use.written) Fill(at, 0, size_bytes, left);
-      });
+      if (tag != 0 || uses[i].kind != ChunkKind::kGrad) {
+        operators_->Check(at, size_bytes, {.tag = tag},
+                          absl::StrCat(ChunkKindName(uses[i].kind), " of tensor ", uses[i].tensor));
+      }
+      if (!uses[i].written) continue;
+      tag = NewTag();
+      operators_->Fill(at, size_bytes, {.tag = tag});
     }
     for (size_t i = 0; i < uses.size(); ++i) {
       session_.residency().Unpin(ranges[i], uses[i].written);
     }
   }
   phases_->EndOperator(op);
-  waits_in_operators_ += num_waits() - waits_before;
+  waits_in_operators_ += operators_->num_waits() - waits_before;
   return status;
 }
 
 absl::Status PlannedJob::Gradient(int32_t tensor) {
   phases_->GradientLeaves(tensor);
   grad_tags_[tensor] = NewTag();
-  std::vector<std::byte>& bytes =
-      gradient_bytes_.emplace_back(static_cast<size_t>(tensors_[tensor].size_bytes));
-  Run([&bytes, tag = grad_tags_[tensor]] {
-    Fill(bytes.data(), 0, static_cast<int64_t>(bytes.size()), tag);
-  });
+  const int64_t size_bytes = tensors_[tensor].size_bytes;
+  std::byte* const bytes = operators_->MakeBuffer(size_bytes);
+  operators_->Fill(bytes, size_bytes, {.tag = grad_tags_[tensor]});
   const auto is_written = [&](const TensorPiece& piece) {
     return piece.tensor != tensor && grad_tags_[piece.tensor] != 0;
   };
   const bool alone = std::ranges::none_of(Pieces(layout_.place(tensor).first_bundle), is_written);
   auto write = session_.residency().BeginWrite(grads_[tensor], layout_.place(tensor).offset_bytes,
-                                               bytes.data(), tensors_[tensor].size_bytes, alone);
+                                               bytes, size_bytes, alone);
   if (!write.ok()) return write.status();
   gradient_writes_.push_back(*std::move(write));
-  const size_t most = operators_ == nullptr ? 0 : kGradientsUnderWay;
+  const size_t most = operators_->may_be_late() ? kGradientsUnderWay : 0;
   while (gradient_writes_.size() > most) gradient_writes_.pop_front();  // Waits for it.
-  if (operators_ == nullptr) gradient_bytes_.clear();
+  if (most == 0) operators_->Finish();
   return absl::OkStatus();
 }
 
@@ -143,8 +124,7 @@ absl::Status PlannedJob::Update() {
   absl::Status status = updates_->Finish();
   if (!status.ok()) return status;
   gradient_writes_.clear();
-  if (operators_ != nullptr) operators_->Finish();  // The update on DEVICE is none of them.
-  gradient_bytes_.clear();
+  operators_->Finish();  // What is done in HOST is no operator.
   const KeptForUpdate kept = phases_->BeginUpdate();
   std::vector<int32_t> updated;
   {
@@ -177,6 +157,7 @@ absl::Status PlannedJob::Update() {
       for (const int32_t tensor : updated) tags_[tensor] = NewTag();
       moments_step_ = step_ + 1;
       on_device.Update([this](const BundleInPlace& chunks) { UpdateOnDevice(chunks); });
+      operators_->Finish();  // The intent says that it is done.
       updates_on_device_ += static_cast<int64_t>(kept.updates.size());
       late_gradients_ += static_cast<int64_t>(kept.late_gradients.size());
       Intent intent;
@@ -217,34 +198,35 @@ std::vector<TensorPiece> PlannedJob::Pieces(BundleId bundle) const {
   return pieces;
 }
 
-void PlannedJob::FillParams(BundleId bundle, std::byte* chunk) {
+void PlannedJob::FillParams(BundleId bundle, std::byte* chunk, JobOperators& by) {
   for (const TensorPiece& piece : Pieces(bundle)) {
-    Fill(chunk + piece.chunk_offset_bytes, piece.tensor_offset_bytes, piece.size_bytes,
-         tags_[piece.tensor]);
+    by.Fill(chunk + piece.chunk_offset_bytes, piece.size_bytes,
+            {tags_[piece.tensor], piece.tensor_offset_bytes});
   }
 }
 
-void PlannedJob::CheckMoments(BundleId bundle, ChunkKind kind, const std::byte* chunk) {
+void PlannedJob::CheckMoments(BundleId bundle, ChunkKind kind, const std::byte* chunk,
+                              JobOperators& by) {
   for (const TensorPiece& piece : Pieces(bundle)) {
-    EXPECT_TRUE(Holds(chunk + piece.chunk_offset_bytes, piece.size_bytes,
-                      MomentTag(old_moments_, piece, kind), piece.tensor_offset_bytes))
-        << ChunkKindName(kind) << " of tensor " << piece.tensor << " at step " << step_;
+    by.Check(chunk + piece.chunk_offset_bytes, piece.size_bytes,
+             {MomentTag(old_moments_, piece, kind), piece.tensor_offset_bytes},
+             absl::StrCat(ChunkKindName(kind), " of tensor ", piece.tensor, " at step ", step_));
   }
 }
 
-void PlannedJob::FillMoments(BundleId bundle, ChunkKind kind, std::byte* chunk) {
+void PlannedJob::FillMoments(BundleId bundle, ChunkKind kind, std::byte* chunk, JobOperators& by) {
   for (const TensorPiece& piece : Pieces(bundle)) {
-    Fill(chunk + piece.chunk_offset_bytes, piece.tensor_offset_bytes, piece.size_bytes,
-         MomentTag(moments_step_, piece, kind));
+    by.Fill(chunk + piece.chunk_offset_bytes, piece.size_bytes,
+            {MomentTag(moments_step_, piece, kind), piece.tensor_offset_bytes});
   }
 }
 
-void PlannedJob::CheckGradients(BundleId bundle, const std::byte* chunk) {
+void PlannedJob::CheckGradients(BundleId bundle, const std::byte* chunk, JobOperators& by) {
   for (const TensorPiece& piece : Pieces(bundle)) {
     const uint64_t tag = old_grad_tags_[piece.tensor];
-    EXPECT_TRUE(tag == 0 || Holds(chunk + piece.chunk_offset_bytes, piece.size_bytes, tag,
-                                  piece.tensor_offset_bytes))
-        << "gradient of tensor " << piece.tensor << " at step " << step_;
+    if (tag == 0) continue;
+    by.Check(chunk + piece.chunk_offset_bytes, piece.size_bytes, {tag, piece.tensor_offset_bytes},
+             absl::StrCat("gradient of tensor ", piece.tensor, " at step ", step_));
   }
 }
 
@@ -255,23 +237,23 @@ absl::StatusOr<bool> PlannedJob::UpdateInHost(BundleId bundle) {
   if (std::ranges::any_of(Pieces(bundle), has_gradient)) {
     auto grad = store_->AcquireForUpdate(ChunkOf(bundle, ChunkKind::kGrad));
     if (!grad.ok()) return grad.status();
-    CheckGradients(bundle, grad->data());
+    CheckGradients(bundle, grad->data(), host_);
   }
   std::vector<std::pair<ChunkKind, HostChunk>> fresh;
   for (const ChunkKind kind : {ChunkKind::kParam, ChunkKind::kExpAvg, ChunkKind::kExpAvgSq}) {
     auto spare = store_->AcquireSpareForUpdate();
     if (!spare.ok()) return spare.status();
     if (kind == ChunkKind::kParam) {
-      FillParams(bundle, spare->data());
+      FillParams(bundle, spare->data(), host_);
     } else {
       if (store_->HasPayload(ChunkOf(bundle, kind))) {
         auto old = store_->AcquireForUpdate(ChunkOf(bundle, kind));
         if (!old.ok()) return old.status();
-        CheckMoments(bundle, kind, old->data());
+        CheckMoments(bundle, kind, old->data(), host_);
       } else {
         EXPECT_EQ(old_moments_, 0) << "bundle " << bundle.value() << " lost its moments";
       }
-      FillMoments(bundle, kind, spare->data());
+      FillMoments(bundle, kind, spare->data(), host_);
     }
     fresh.emplace_back(kind, *std::move(spare));
   }
@@ -283,15 +265,16 @@ absl::StatusOr<bool> PlannedJob::UpdateInHost(BundleId bundle) {
 void PlannedJob::UpdateOnDevice(const BundleInPlace& chunks) {
   for (const TensorPiece& piece : Pieces(chunks.bundle)) {
     const int64_t at = piece.chunk_offset_bytes;
-    EXPECT_TRUE(Holds(chunks.param + at, piece.size_bytes, old_tags_[piece.tensor],
-                      piece.tensor_offset_bytes));
+    operators_->Check(chunks.param + at, piece.size_bytes,
+                      {old_tags_[piece.tensor], piece.tensor_offset_bytes},
+                      absl::StrCat("parameter of tensor ", piece.tensor, " at step ", step_));
   }
-  CheckGradients(chunks.bundle, chunks.grad);
-  FillParams(chunks.bundle, chunks.param);
-  CheckMoments(chunks.bundle, ChunkKind::kExpAvg, chunks.exp_avg);
-  CheckMoments(chunks.bundle, ChunkKind::kExpAvgSq, chunks.exp_avg_sq);
-  FillMoments(chunks.bundle, ChunkKind::kExpAvg, chunks.exp_avg);
-  FillMoments(chunks.bundle, ChunkKind::kExpAvgSq, chunks.exp_avg_sq);
+  CheckGradients(chunks.bundle, chunks.grad, *operators_);
+  FillParams(chunks.bundle, chunks.param, *operators_);
+  CheckMoments(chunks.bundle, ChunkKind::kExpAvg, chunks.exp_avg, *operators_);
+  CheckMoments(chunks.bundle, ChunkKind::kExpAvgSq, chunks.exp_avg_sq, *operators_);
+  FillMoments(chunks.bundle, ChunkKind::kExpAvg, chunks.exp_avg, *operators_);
+  FillMoments(chunks.bundle, ChunkKind::kExpAvgSq, chunks.exp_avg_sq, *operators_);
 }
 
 std::vector<RangeId> PlannedJob::RangesOf(size_t tensor) const {

@@ -18,7 +18,7 @@
 #include "client/plan_source.h"
 #include "client/update_queue.h"
 #include "gemini/layout.h"
-#include "tests/client/lazy_operators.h"
+#include "tests/client/job_operators.h"
 #include "tests/client/local_plans.h"
 #include "tests/client/session_fixture.h"
 
@@ -31,8 +31,8 @@ class PlannedJob {
              int64_t host_slots, int64_t nvme_slots);
   ~PlannedJob();
 
-  // From now on operators run there, and not in the calls that begin them.
-  void RunOperatorsOn(LazyOperators* operators) { operators_ = operators; }
+  // From now on its operators are those, and not of the thread that begins them. They outlive it.
+  void RunOperatorsOn(JobOperators* operators) { operators_ = operators; }
   // From now on updates may fail: what the calls return says so.
   void MayFail() { may_fail_ = true; }
 
@@ -66,29 +66,25 @@ class PlannedJob {
 
  private:
   uint64_t NewTag() { return ++last_tag_; }
-  void Run(std::function<void()> operation);
-  int64_t num_waits() const {
-    return operators_ == nullptr ? 0 : operators_->waits_of(std::this_thread::get_id());
-  }
   uint64_t& TagOf(const TensorUse& use) {
     return use.kind == ChunkKind::kParam ? tags_[use.tensor] : grad_tags_[use.tensor];
   }
   // What lies in the bundle, one tensor after the other.
   std::vector<TensorPiece> Pieces(BundleId bundle) const;
-  void FillParams(BundleId bundle, std::byte* chunk);
-  void CheckMoments(BundleId bundle, ChunkKind kind, const std::byte* chunk);
-  void FillMoments(BundleId bundle, ChunkKind kind, std::byte* chunk);
-  void CheckGradients(BundleId bundle, const std::byte* chunk);
+  // `by`: who reads or writes the chunk, on DEVICE or in HOST.
+  void FillParams(BundleId bundle, std::byte* chunk, JobOperators& by);
+  void CheckMoments(BundleId bundle, ChunkKind kind, const std::byte* chunk, JobOperators& by);
+  void FillMoments(BundleId bundle, ChunkKind kind, std::byte* chunk, JobOperators& by);
+  void CheckGradients(BundleId bundle, const std::byte* chunk, JobOperators& by);
   absl::StatusOr<bool> UpdateInHost(BundleId bundle);
   void UpdateOnDevice(const BundleInPlace& chunks);
   // Parameter, moments and gradient of a trainable tensor.
   std::vector<RangeId> RangesOf(size_t tensor) const;
 
   Session& session_;
-  LazyOperators* operators_ = nullptr;
-  // Where gradients are made, and their copies: until operators have run.
-  std::deque<std::vector<std::byte>> gradient_bytes_;
-  std::deque<PendingWrite> gradient_writes_;
+  HostOperators host_;
+  JobOperators* operators_ = &host_;
+  std::deque<PendingWrite> gradient_writes_;  // Under way, at most kGradientsUnderWay.
   const std::vector<TracedTensor> tensors_;
   Layout layout_;
   ChunkStore* store_ = nullptr;

@@ -189,6 +189,10 @@ TEST_F(KeptGradientTest, WhatStaysIsWrittenBackAndReadMeanwhile) {
 class LateOperatorsTest : public KeptGradientTest {
  protected:
   LateOperatorsTest() { chunk_bytes_ = kLargestChunkBytes; }
+  void TearDown() override {
+    operators_.Finish();  // Before its memory goes.
+    KeptGradientTest::TearDown();
+  }
   CopyEngine& copies() override { return operators_; }
 
   LazyOperators operators_{nullptr};

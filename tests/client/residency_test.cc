@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/copy_engine_host.h"
 #include "client/residency.h"
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 #include <random>
 #include <thread>
 
+#include "client/copy_engine_host.h"
 #include "tests/client/session_fixture.h"
 
 namespace gemini::client {

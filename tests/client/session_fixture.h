@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A real embedded server and sessions with it, for tests of the client.
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -84,6 +85,7 @@ class SessionFixture : public ::testing::Test {
     options.chunk_bytes = chunk_bytes_;
     options.label = "client test";
     options.nvme_checksums = nvme_checksums_;
+    options.make_slabs = make_slabs_;
     options.make_copies = make_copies_;
     return Session::Open(*std::move(socket), options);
   }
@@ -145,6 +147,20 @@ class SessionFixture : public ::testing::Test {
     return seen;
   }
 
+  // Returns when a tenant has this much of DEVICE.
+  void AwaitGrant(int64_t device_bytes) {
+    const std::unique_ptr<Connection> observer = ConnectObserver(*server_);
+    for (;;) {
+      const absl::StatusOr<Reply> reply = GetStatus(*observer);
+      ASSERT_OK(reply);
+      const auto* const tenants = reply->As<wire::StatusReply>()->tenants();
+      const bool granted = std::ranges::any_of(*tenants, [&](const wire::TenantStatus* tenant) {
+        return tenant->granted() != nullptr && tenant->granted()->device() == device_bytes;
+      });
+      if (granted) return;
+    }
+  }
+
   // Commits `tag`'s bytes as the chunk at `step`.
   static absl::Status CommitTag(ChunkStore& store, BundleId bundle, ChunkKind kind, int64_t step,
                                 uint64_t tag) {
@@ -157,6 +173,7 @@ class SessionFixture : public ::testing::Test {
 
   int64_t chunk_bytes_ = kTestChunkBytes;
   bool nvme_checksums_ = true;
+  decltype(SessionOptions::make_slabs) make_slabs_;
   decltype(SessionOptions::make_copies) make_copies_;
   std::string directory_;
   std::unique_ptr<server::EmbeddedServer> server_;
