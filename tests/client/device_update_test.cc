@@ -96,27 +96,41 @@ TEST_F(DeviceUpdateTest, MomentsOfAFirstRoundAreZeros) {
   EXPECT_EQ(all_divergences(), 0);
 }
 
-// A link on which zeros come late, into slots that are full of something else.
+// Zeros come, into slots that are full of something else, when somebody waits for them.
 class LateZeros : public CopyEngineHost {
  public:
-  static constexpr int64_t kEvictRate = 100'000'000;  // Bytes a second.
-  explicit LateZeros(TimelineShm* timeline) : CopyEngineHost({0, kEvictRate}, timeline) {}
+  explicit LateZeros(TimelineShm* timeline) : CopyEngineHost({0, 0}, timeline) {}
 
   using CopyEngine::Copy;
   CopyEvent Copy(CopyStream stream, void* destination, const void* source, int64_t size_bytes,
                  CopyEvent after, CopySubject subject) override {
-    if (source == nullptr) {
-      Wait(after);
-      std::memset(destination, 0xff, static_cast<size_t>(size_bytes));
-      after = CopyEngineHost::Copy(CopyStream::kEvict, late_.data(), from_.data(),
-                                   static_cast<int64_t>(late_.size()), after, {});
+    if (source != nullptr) {
+      return CopyEngineHost::Copy(stream, destination, source, size_bytes, after, subject);
     }
-    return CopyEngineHost::Copy(stream, destination, source, size_bytes, after, subject);
+    CopyEngineHost::Wait(after);
+    std::memset(destination, 0xff, static_cast<size_t>(size_bytes));
+    MutexLock lock(mutex_);
+    zeros_.emplace_back(destination, size_bytes);
+    return CopyEvent::Behind(kOperatorOrder, zeros_.size());
+  }
+  bool Done(CopyEvent event) const override {
+    MutexLock lock(mutex_);
+    return done_ >= event.sequences[kOperatorOrder] && CopyEngineHost::Done(event);
+  }
+  void Wait(CopyEvent event) override {
+    {
+      MutexLock lock(mutex_);
+      for (; done_ < event.sequences[kOperatorOrder]; ++done_) {
+        std::memset(zeros_[done_].first, 0, static_cast<size_t>(zeros_[done_].second));
+      }
+    }
+    CopyEngineHost::Wait(event);
   }
 
  private:
-  std::vector<std::byte> from_ = std::vector<std::byte>(kEvictRate / 200);
-  std::vector<std::byte> late_ = from_;
+  mutable Mutex mutex_;
+  std::vector<std::pair<void*, int64_t>> zeros_ ABSL_GUARDED_BY(mutex_);
+  size_t done_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 TEST_F(DeviceUpdateTest, AnUpdateWaitsForTheZerosOfItsMoments) {
