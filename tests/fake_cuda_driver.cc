@@ -245,6 +245,13 @@ int64_t FakeCudaDriver::num_handles() const {
   return static_cast<int64_t>(files_.size());
 }
 
+int64_t FakeCudaDriver::num_mappings() const {
+  MutexLock lock(mutex_);
+  int64_t count = 0;
+  for (const auto& [begin, range] : ranges_) count += static_cast<int64_t>(range.mapped.size());
+  return count;
+}
+
 int64_t FakeCudaDriver::num_ranges() const {
   MutexLock lock(mutex_);
   return static_cast<int64_t>(ranges_.size());

@@ -27,6 +27,8 @@ class FakeCudaDriver {
   const CudaDriver& driver() const { return driver_; }
   // Handles that were made or imported, and not released.
   int64_t num_handles() const;
+  // Allocations that are mapped, in all ranges.
+  int64_t num_mappings() const;
   // Ranges of addresses that are reserved.
   int64_t num_ranges() const;
   // Calls that a refusal is possible of, ever.

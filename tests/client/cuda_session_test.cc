@@ -2,7 +2,6 @@
 // Sessions with a server whose DEVICE is a GPU's, of a driver whose memory is the process's own: what the kernel and the
 // GPU do is not seen here, but who has which slab when.
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <future>
 #include <string>
@@ -31,7 +30,7 @@ class CudaSessionTest : public SessionFixture {
   ~CudaSessionTest() override {
     session_.reset();
     server_.reset();
-    EXPECT_EQ(NumMappings(), 0);
+    EXPECT_EQ(fake_.num_mappings(), 0);
     EXPECT_EQ(NumDescriptors(), 0);
     EXPECT_EQ(fake_.num_handles(), 0);
     EXPECT_EQ(fake_.num_ranges(), 0);
@@ -62,6 +61,15 @@ class CudaSessionTest : public SessionFixture {
     if (!socket.ok()) return socket.status();
     return Session::Open(*std::move(socket), std::move(options));
   }
+  // Opens session_ with operators_ that run when somebody waits for them.
+  void OpenLate(SessionOptions options) {
+    options.make_copies = [this](TimelineShm* timeline) {
+      auto operators = std::make_unique<LazyOperators>(timeline);
+      operators_ = operators.get();
+      return operators;
+    };
+    ASSERT_OK_AND_ASSIGN(session_, Open(std::move(options)));
+  }
   // Opens one in another thread, while `between` runs here.
   std::unique_ptr<Session> Admit(int64_t device_bytes, int64_t floor_bytes,
                                  const std::function<void()>& between) {
@@ -72,15 +80,7 @@ class CudaSessionTest : public SessionFixture {
     EXPECT_OK(opened);
     return opened.ok() ? *std::move(opened) : nullptr;
   }
-
-  // Slabs that are mapped in this process, and descriptors of slabs that it has: the server's.
-  static int64_t NumMappings() {
-    std::ifstream maps("/proc/self/maps");
-    std::string line;
-    int64_t count = 0;
-    while (std::getline(maps, line)) count += line.find("fake-cuda") != std::string::npos ? 1 : 0;
-    return count;
-  }
+  // Descriptors of slabs that this process has: the server's.
   static int64_t NumDescriptors() {
     int64_t count = 0;
     std::error_code gone;  // The listing's own.
@@ -91,6 +91,7 @@ class CudaSessionTest : public SessionFixture {
     return count;
   }
 
+  LazyOperators* operators_ = nullptr;
   FakeCudaDriver fake_{/*memory_bytes=*/kGiB, /*granularity_bytes=*/64 * kKiB};
 };
 
@@ -127,7 +128,7 @@ class Job {
 TEST_F(CudaSessionTest, ALeaseHasWholeSlabs) {
   ASSERT_OK_AND_ASSIGN(session_, Open(Want(/*device_bytes=*/5 * kMiB, /*floor_bytes=*/kMiB)));
   EXPECT_EQ(session_->granted_bytes()[Tier::kDevice], 3 * kSlab);
-  EXPECT_EQ(NumMappings(), 3);
+  EXPECT_EQ(fake_.num_mappings(), 3);
   EXPECT_EQ(NumDescriptors(), 3);
   LocalPlans plans(kChunk);
   {
@@ -135,23 +136,18 @@ TEST_F(CudaSessionTest, ALeaseHasWholeSlabs) {
     for (int round = 0; round < 4; ++round) job.RunRound();
   }
   ASSERT_OK(session_->Close());
-  EXPECT_EQ(NumMappings(), 0);
+  EXPECT_EQ(fake_.num_mappings(), 0);
   ASSERT_OK_AND_ASSIGN(session_, Open(Want(16 * kMiB, 16 * kMiB)));
-  EXPECT_EQ(NumMappings(), 8);
+  EXPECT_EQ(fake_.num_mappings(), 8);
   EXPECT_EQ(NumDescriptors(), 8);
 }
 
 // Its operators run as late as they may: a slab that went before one of them would be missed.
 TEST_F(CudaSessionTest, AJobGivesWayAndGrowsBackBySlabs) {
   SessionOptions options = Want(16 * kMiB, 3 * kMiB);
-  LazyOperators* operators = nullptr;
-  options.make_copies = [&operators](TimelineShm* timeline) {
-    auto made = std::make_unique<LazyOperators>(timeline);
-    operators = made.get();
-    return made;
-  };
-  ASSERT_OK_AND_ASSIGN(session_, Open(std::move(options)));
-  LateHostOperators late(*operators);
+  OpenLate(std::move(options));
+  ASSERT_NE(operators_, nullptr);
+  LateHostOperators late(*operators_);
   LocalPlans plans(kChunk);
   {
     Job job(*session_, &plans);
@@ -163,12 +159,12 @@ TEST_F(CudaSessionTest, AJobGivesWayAndGrowsBackBySlabs) {
       ASSERT_NE(second, nullptr);
       EXPECT_EQ(second->granted_bytes()[Tier::kDevice], 12 * kMiB);
       EXPECT_EQ(session_->device_budget().budget_bytes(), 4 * kMiB);
-      EXPECT_EQ(NumMappings(), 8);
+      EXPECT_EQ(fake_.num_mappings(), 8);
       EXPECT_EQ(NumDescriptors(), 8);
       job.RunRound();
     }
     while (session_->device_budget().budget_bytes() < 16 * kMiB) job.RunRound();
-    EXPECT_EQ(NumMappings(), 8);
+    EXPECT_EQ(fake_.num_mappings(), 8);
     EXPECT_EQ(NumDescriptors(), 8);
     job.RunRound();
     late.Finish();
@@ -207,23 +203,18 @@ TEST_F(CudaSessionTest, WhatAPlanNeedsAtLeastIsKeptInWholeSlabs) {
 // Operators that are under way when a session is closed end before their memory goes.
 TEST_F(CudaSessionTest, CloseWaitsForOperators) {
   SessionOptions options = Want(2 * kMiB, 2 * kMiB);
-  LazyOperators* operators = nullptr;
-  options.make_copies = [&operators](TimelineShm* timeline) {
-    auto made = std::make_unique<LazyOperators>(timeline);
-    operators = made.get();
-    return made;
-  };
-  ASSERT_OK_AND_ASSIGN(session_, Open(std::move(options)));
-  LateHostOperators late(*operators);
+  OpenLate(std::move(options));
+  ASSERT_NE(operators_, nullptr);
+  LateHostOperators late(*operators_);
   {
     LocalPlans plans(kChunk);
     Job job(*session_, &plans);
     job.job().RunOperatorsOn(&late);
     job.RunRound();
   }
-  EXPECT_FALSE(operators->Done(operators->AfterOperators()));
+  EXPECT_FALSE(operators_->Done(operators_->AfterOperators()));
   ASSERT_OK(session_->Close());
-  EXPECT_TRUE(operators->Done(operators->AfterOperators()));
+  EXPECT_TRUE(operators_->Done(operators_->AfterOperators()));
 }
 
 // The first never saw that it had grown, and what it is asked for is more than it has mapped.
@@ -238,7 +229,7 @@ TEST_F(CudaSessionTest, ATargetBetweenWhatItHasMappedAndWhatItHasBeenGranted) {
   const std::unique_ptr<Session> third = Admit(8 * kMiB, 8 * kMiB, follow);
   ASSERT_NE(third, nullptr);
   EXPECT_EQ(session_->device_budget().budget_bytes(), 8 * kMiB);
-  EXPECT_EQ(NumMappings(), 8);
+  EXPECT_EQ(fake_.num_mappings(), 8);
   EXPECT_EQ(NumDescriptors(), 8);
 }
 
@@ -264,7 +255,7 @@ TEST_F(CudaSessionTest, MoreSlabsThanAMessageHolds) {
   ASSERT_OK_AND_ASSIGN(session_, Open(Want(16 * kMiB, 4 * kMiB)));
   EXPECT_EQ(session_->granted_bytes()[Tier::kDevice], 16 * kMiB);
   EXPECT_EQ(NumDescriptors(), 256);
-  EXPECT_EQ(NumMappings(), 256);
+  EXPECT_EQ(fake_.num_mappings(), 256);
 }
 
 TEST_F(CudaSessionTest, ARefusalOfTheDriverIsTheSessions) {

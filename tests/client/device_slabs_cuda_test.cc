@@ -2,9 +2,7 @@
 // With slabs of the server's store, and a driver whose memory is the process's own.
 #include "client/device_slabs_cuda.h"
 
-#include <fstream>
 #include <memory>
-#include <string>
 #include <utility>
 
 #include "gemini/byte_size.h"
@@ -37,14 +35,6 @@ class DeviceSlabsCudaTest : public ::testing::Test {
     return DeviceSlabsCuda::Reserve(fake_.driver(), 0, kSlab, kMost);
   }
   int fd(int64_t slab) const { return grant_.extents[slab].fd.get(); }
-  // Mappings of allocations in this process.
-  static int64_t NumMappings() {
-    std::ifstream maps("/proc/self/maps");
-    std::string line;
-    int64_t count = 0;
-    while (std::getline(maps, line)) count += line.find("fake-cuda") != std::string::npos ? 1 : 0;
-    return count;
-  }
 
   FakeCudaDriver fake_{/*memory_bytes=*/64 * kMiB, /*granularity_bytes=*/2 * kMiB};
   std::unique_ptr<server::TierStore> store_;
@@ -79,7 +69,7 @@ TEST_F(DeviceSlabsCudaTest, WhatIsKeptStaysWhereItIsAndOthersComeBehindIt) {
   data[2 * kSlab] = std::byte{2};
   ASSERT_OK(slabs->Keep(1));
   EXPECT_EQ(slabs->num_mapped(), 1);
-  EXPECT_EQ(NumMappings(), 1);
+  EXPECT_EQ(fake_.num_mappings(), 1);
   EXPECT_EQ(data[kSlab - 1], std::byte{1});
   ASSERT_OK(slabs->Map(fd(4)));
   ASSERT_OK(slabs->Map(fd(2)));
@@ -94,9 +84,9 @@ TEST_F(DeviceSlabsCudaTest, ItsEndLeavesNothing) {
   {
     ASSERT_OK_AND_ASSIGN(const std::unique_ptr<DeviceSlabsCuda> slabs, Reserve());
     ASSERT_OK(slabs->Map(fd(0)));
-    EXPECT_EQ(NumMappings(), 1);
+    EXPECT_EQ(fake_.num_mappings(), 1);
   }
-  EXPECT_EQ(NumMappings(), 0);
+  EXPECT_EQ(fake_.num_mappings(), 0);
 }
 
 TEST_F(DeviceSlabsCudaTest, EachRefusalOfTheDriverLeavesAllAsItWas) {
@@ -116,7 +106,7 @@ TEST_F(DeviceSlabsCudaTest, EachRefusalOfTheDriverLeavesAllAsItWas) {
     }
     EXPECT_THAT(mapped, StatusIs(absl::StatusCode::kUnavailable)) << failing;
     EXPECT_EQ(slabs->num_mapped(), 1);
-    EXPECT_EQ(NumMappings(), 1);
+    EXPECT_EQ(fake_.num_mappings(), 1);
     EXPECT_EQ(fake_.num_handles(), 0);
   }
   fake_.FailCall(0, CUDA_ERROR_UNKNOWN);

@@ -31,6 +31,21 @@ class DeviceUpdateTest : public PhaseTrackerTest {
             .exp_avg_sq = range(ChunkKind::kExpAvgSq),
             .grad = range(ChunkKind::kGrad)};
   }
+  // The first step of a restarted job, which has a trace before it has moments.
+  void StepWithKeptTrace(LocalPlans& plans) {
+    plans.set_policy({.kind = PolicyKind::kStatic, .optimizer_fraction = 0.5});
+    Open(6, /*device_slots=*/50, &plans);
+    if (HasFatalFailure()) return;
+    Step();
+    ASSERT_OK_AND_ASSIGN(Trace trace, job_->phases().TraceOf("train"));
+    plans.Keep(std::move(trace));
+    job_.reset();
+    session_.reset();
+    Open(6, /*device_slots=*/50, &plans);
+    if (HasFatalFailure()) return;
+    Step();
+    EXPECT_GT(job_->updates_on_device(), 0);
+  }
 };
 
 // 18 chunks of parameters: 72 with moments and gradients.
@@ -77,21 +92,10 @@ TEST_F(DeviceUpdateTest, ARoundThatLeavesItsPlanIsUpdatedInHost) {
   ASSERT_OK(job_->FinishUpdates());
 }
 
-// A restarted job has a trace before it has moments.
 TEST_F(DeviceUpdateTest, MomentsOfAFirstRoundAreZeros) {
   LocalPlans plans(kTestChunkBytes);
-  plans.set_policy({.kind = PolicyKind::kStatic, .optimizer_fraction = 0.5});
-  Open(6, /*device_slots=*/50, &plans);
+  StepWithKeptTrace(plans);
   if (HasFatalFailure()) return;
-  Step();
-  ASSERT_OK_AND_ASSIGN(Trace trace, job_->phases().TraceOf("train"));
-  plans.Keep(std::move(trace));
-  job_.reset();
-  session_.reset();
-  Open(6, /*device_slots=*/50, &plans);
-  if (HasFatalFailure()) return;
-  Step();
-  EXPECT_GT(job_->updates_on_device(), 0);
   EXPECT_EQ(stats().planned_rounds, 1);
   EXPECT_EQ(all_divergences(), 0);
 }
@@ -136,18 +140,7 @@ class LateZeros : public CopyEngineHost {
 TEST_F(DeviceUpdateTest, AnUpdateWaitsForTheZerosOfItsMoments) {
   make_copies_ = [](TimelineShm* timeline) { return std::make_unique<LateZeros>(timeline); };
   LocalPlans plans(kTestChunkBytes);
-  plans.set_policy({.kind = PolicyKind::kStatic, .optimizer_fraction = 0.5});
-  Open(6, /*device_slots=*/50, &plans);
-  if (HasFatalFailure()) return;
-  Step();
-  ASSERT_OK_AND_ASSIGN(Trace trace, job_->phases().TraceOf("train"));
-  plans.Keep(std::move(trace));
-  job_.reset();
-  session_.reset();
-  Open(6, /*device_slots=*/50, &plans);
-  if (HasFatalFailure()) return;
-  Step();
-  EXPECT_GT(job_->updates_on_device(), 0);
+  StepWithKeptTrace(plans);
 }
 
 // The server makes plans, and nothing that it says may end this process.

@@ -75,20 +75,7 @@ TEST_F(OperatorOrderTest, UpdatesOnDeviceFindTheirBytes) {
 TEST_F(OperatorOrderTest, OnlineStepsFindTheirBytes) {
   OpenLazy(/*device_slots=*/5, nullptr);
   ASSERT_NE(operators_, nullptr);
-  for (int round = 0; round < 4; ++round) {
-    job_->ZeroGradients();
-    Forward();
-    for (int32_t tensor = 0; tensor < 2 * kLayers; tensor += 3) {
-      ASSERT_OK(job_->Operator({Param(tensor, /*written=*/true)}));
-    }
-    Backward();
-    for (int32_t tensor = 0; tensor < 2 * kLayers; tensor += 2) {
-      ASSERT_OK(job_->Operator({Grad(tensor, /*written=*/true)}));
-    }
-    ASSERT_OK(job_->Gradient(0));  // Over a copy on DEVICE, or into HOST.
-    ASSERT_OK(job_->Operator({Grad(0)}));
-    ASSERT_OK(job_->Update());
-  }
+  for (int round = 0; round < 4 && !HasFatalFailure(); ++round) StepWithWrites();
   late_->Finish();
 }
 

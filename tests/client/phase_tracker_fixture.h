@@ -50,6 +50,21 @@ class PhaseTrackerTest : public SessionFixture {
       ASSERT_OK(job_->Gradient(2 * i));
     }
   }
+  // A step whose operators write parameters and gradients.
+  void StepWithWrites() {
+    job_->ZeroGradients();
+    Forward();
+    for (int32_t tensor = 0; tensor < 2 * num_layers_; tensor += 3) {
+      ASSERT_OK(job_->Operator({Param(tensor, /*written=*/true)}));
+    }
+    Backward();
+    for (int32_t tensor = 0; tensor < 2 * num_layers_; tensor += 2) {
+      ASSERT_OK(job_->Operator({Grad(tensor, /*written=*/true)}));
+    }
+    ASSERT_OK(job_->Gradient(0));  // Over a copy on DEVICE, or into HOST.
+    ASSERT_OK(job_->Operator({Grad(0)}));
+    ASSERT_OK(job_->Update());
+  }
   void Step() {
     job_->ZeroGradients();
     Forward();

@@ -93,18 +93,7 @@ TEST_P(SessionOnGpu, UpdatesOnDeviceFindTheirBytes) {
 
 TEST_P(SessionOnGpu, OnlineStepsFindTheirBytes) {
   OpenJob(/*device_slots=*/5, nullptr);
-  for (int round = 0; round < 6 && !HasFatalFailure(); ++round) {
-    job_->ZeroGradients();
-    Forward();
-    for (int32_t tensor = 0; tensor < 2 * kLayers; tensor += 3) {
-      ASSERT_OK(job_->Operator({Param(tensor, /*written=*/true)}));
-    }
-    Backward();
-    for (int32_t tensor = 0; tensor < 2 * kLayers; tensor += 2) {
-      ASSERT_OK(job_->Operator({Grad(tensor, /*written=*/true)}));
-    }
-    ASSERT_OK(job_->Update());
-  }
+  for (int round = 0; round < 6 && !HasFatalFailure(); ++round) StepWithWrites();
 }
 
 TEST_P(SessionOnGpu, AJobGivesWayBySlabsAndGrowsBack) {
