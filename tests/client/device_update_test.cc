@@ -108,7 +108,7 @@ class LateZeros : public CopyEngineHost {
   using CopyEngine::Copy;
   CopyEvent Copy(CopyStream stream, void* destination, const void* source, int64_t size_bytes,
                  CopyEvent after, CopySubject subject) override {
-    if (source != nullptr) {
+    if (source != nullptr || size_bytes == 0) {
       return CopyEngineHost::Copy(stream, destination, source, size_bytes, after, subject);
     }
     CopyEngineHost::Wait(after);
