@@ -46,6 +46,7 @@ absl::StatusOr<CudaDriver> FindAll() {
   GEMINI_RETURN_IF_ERROR(Find("cuCtxSetCurrent", 4000, driver.CtxSetCurrent));
   GEMINI_RETURN_IF_ERROR(Find("cuDeviceGet", 2000, driver.DeviceGet));
   GEMINI_RETURN_IF_ERROR(Find("cuDeviceGetAttribute", 2000, driver.DeviceGetAttribute));
+  GEMINI_RETURN_IF_ERROR(Find("cuDeviceGetUuid", 11040, driver.DeviceGetUuid));
   GEMINI_RETURN_IF_ERROR(
       Find("cuMemGetAllocationGranularity", 10020, driver.MemGetAllocationGranularity));
   GEMINI_RETURN_IF_ERROR(Find("cuMemCreate", 10020, driver.MemCreate));

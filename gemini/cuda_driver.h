@@ -21,6 +21,7 @@ struct CudaDriver {
   PFN_cuCtxSetCurrent_v4000 CtxSetCurrent;
   PFN_cuDeviceGet_v2000 DeviceGet;
   PFN_cuDeviceGetAttribute_v2000 DeviceGetAttribute;
+  PFN_cuDeviceGetUuid_v11040 DeviceGetUuid;
   PFN_cuMemGetAllocationGranularity_v10020 MemGetAllocationGranularity;
   PFN_cuMemCreate_v10020 MemCreate;
   PFN_cuMemRelease_v10020 MemRelease;

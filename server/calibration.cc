@@ -161,16 +161,17 @@ void KeepSlower(double measured, bool first, double& rate) {
 
 }  // namespace
 
-CostModel Calibrate(const std::vector<NvmeDirectory>& nvme_directories,
+CostModel Calibrate(const std::vector<NvmeDirectory>& nvme_directories, bool device_is_gpu,
                     absl::FunctionRef<bool()> stop) {
   CostModel costs;
-  if (const double rate = MeasureCopies(stop); rate > 0) {
+  if (const double rate = device_is_gpu ? 0 : MeasureCopies(stop); rate > 0) {
     costs.host_to_device = rate;
     costs.device_to_host = rate;
   }
   if (const double rate = MeasureUpdates(stop); rate > 0) {
     costs.update_elements_per_second = rate;
-    costs.device_update_elements_per_second = rate;  // DEVICE is an arena of the same memory.
+    // The arena is of the same memory.
+    if (!device_is_gpu) costs.device_update_elements_per_second = rate;
   }
   for (size_t i = 0; i < nvme_directories.size(); ++i) {
     const DiskRates rates = MeasureDisk(

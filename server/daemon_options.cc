@@ -13,6 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "gemini/byte_size.h"
 #include "gemini/errno_status.h"
 #include "gemini/nearest_name.h"
@@ -24,14 +25,23 @@
 namespace gemini::server {
 namespace {
 
-constexpr std::array<absl::string_view, 10> kKeys = {
-    "runtime-dir", "state-dir", "device-memory", "host-memory",   "nvme",
-    "nvme-io",     "log-level", "drain-timeout", "epoch-timeout", "nvme-daily-write-budget"};
+constexpr std::array<absl::string_view, 11> kKeys = {"runtime-dir",
+                                                     "state-dir",
+                                                     "device",
+                                                     "device-memory",
+                                                     "host-memory",
+                                                     "nvme",
+                                                     "nvme-io",
+                                                     "log-level",
+                                                     "drain-timeout",
+                                                     "epoch-timeout",
+                                                     "nvme-daily-write-budget"};
 
 // Everything as text, from wherever it came.
 struct Settings {
   std::string runtime_directory;
   std::optional<std::string> state_directory;  // Empty: nothing is kept.
+  std::string device;
   std::string device_memory;
   std::string host_memory;
   std::vector<std::string> nvme;
@@ -84,6 +94,7 @@ absl::StatusOr<Settings> ReadFile(const std::string& path) {
     GEMINI_ASSIGN_OR_RETURN(std::string value, TextOf(key, node));
     if (key == "runtime-dir") settings.runtime_directory = value;
     if (key == "state-dir") settings.state_directory = value;
+    if (key == "device") settings.device = value;
     if (key == "device-memory") settings.device_memory = value;
     if (key == "host-memory") settings.host_memory = value;
     if (key == "nvme") settings.nvme = {value};
@@ -122,6 +133,20 @@ absl::StatusOr<absl::Duration> ParseSeconds(absl::string_view key, const std::st
   return absl::Seconds(seconds);
 }
 
+// "cuda:1" is 1; "host" is nothing.
+absl::StatusOr<std::optional<int>> ParseDevice(absl::string_view text) {
+  constexpr absl::string_view kCuda = "cuda:";
+  if (text.empty() || text == "host") return std::optional<int>();
+  int ordinal = 0;
+  if (text == "cuda") return ordinal;
+  absl::string_view number = text;
+  if (absl::ConsumePrefix(&number, kCuda) && absl::SimpleAtoi(number, &ordinal) && ordinal >= 0) {
+    return ordinal;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("device '", text, "': host, or a GPU such as cuda:0"));
+}
+
 absl::StatusOr<DaemonOptions> Resolve(const Settings& settings, int64_t available_bytes) {
   DaemonOptions options;
   options.runtime_directory =
@@ -129,22 +154,25 @@ absl::StatusOr<DaemonOptions> Resolve(const Settings& settings, int64_t availabl
   options.server.state_directory =
       settings.state_directory.has_value() ? *settings.state_directory : DefaultStateDirectory();
   options.server.calibrate_at_start = true;
+  GEMINI_ASSIGN_OR_RETURN(options.gpu, ParseDevice(settings.device));
   // Without a GPU, DEVICE is memory of the machine too. A quarter for it, and of the rest three
   // quarters for HOST, leave room for the trainers themselves.
-  int64_t device = available_bytes / 4;
-  if (!settings.device_memory.empty()) {
+  int64_t device = options.gpu.has_value() ? 0 : available_bytes / 4;
+  options.device_memory_given = !settings.device_memory.empty();
+  if (options.device_memory_given) {
     GEMINI_ASSIGN_OR_RETURN(device, ParseByteSize(settings.device_memory));
   }
-  const int64_t left = available_bytes - device;
+  const int64_t left = available_bytes - (options.gpu.has_value() ? 0 : device);
   int64_t host = std::max<int64_t>(0, left) / 4 * 3;
   if (!settings.host_memory.empty()) {
     GEMINI_ASSIGN_OR_RETURN(host, ParseByteSize(settings.host_memory));
   }
   if (host > left) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("device-memory ", FormatByteSize(device), " and host-memory ",
-                     FormatByteSize(host), " are more than the ", FormatByteSize(available_bytes),
-                     " that the machine and its control group have available: ask for less"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        options.gpu.has_value() ? std::string()
+                                : absl::StrCat("device-memory ", FormatByteSize(device), " and "),
+        "host-memory ", FormatByteSize(host), ": more than the ", FormatByteSize(available_bytes),
+        " that the machine and its control group have available: ask for less"));
   }
   options.server.capacity_bytes[Tier::kDevice] = device;
   options.server.capacity_bytes[Tier::kHost] = host;
@@ -199,8 +227,13 @@ absl::StatusOr<DaemonOptions> ParseDaemonOptions(absl::Span<const std::string> a
       "--state-dir", flags.state_directory,
       "Directory of the traces and the cost model that are kept between runs; \"\" for none\n"
       "(default $STATE_DIRECTORY, $XDG_STATE_HOME/gemini or /var/lib/gemini)");
-  app.add_option("--device-memory", flags.device_memory,
-                 "DEVICE capacity (default: a quarter of the available memory)");
+  app.add_option("--device", flags.device,
+                 "What is DEVICE: host, for host memory that plays it, or a GPU such as cuda:0\n"
+                 "(default host)");
+  app.add_option(
+      "--device-memory", flags.device_memory,
+      "DEVICE capacity (default: a quarter of the available memory, or three quarters of\n"
+      "what is free on the GPU)");
   app.add_option("--host-memory", flags.host_memory,
                  "HOST capacity (default: three quarters of the rest)");
   app.add_option("--nvme", flags.nvme, "DIR:SIZE, more than once for more disks");
@@ -245,8 +278,8 @@ absl::StatusOr<DaemonOptions> ParseDaemonOptions(absl::Span<const std::string> a
     GEMINI_ASSIGN_OR_RETURN(settings, ReadFile(config));
   }
   for (const auto member :
-       {&Settings::runtime_directory, &Settings::device_memory, &Settings::host_memory,
-        &Settings::nvme_io, &Settings::log_level, &Settings::drain_timeout,
+       {&Settings::runtime_directory, &Settings::device, &Settings::device_memory,
+        &Settings::host_memory, &Settings::nvme_io, &Settings::log_level, &Settings::drain_timeout,
         &Settings::epoch_timeout, &Settings::nvme_daily_write_budget}) {
     if (!(flags.*member).empty()) settings.*member = flags.*member;
   }

@@ -2,6 +2,8 @@
 // What geminid was told, by flags and by a TOML file; a flag wins over the file.
 // Units:  sizes as in gemini/byte_size.h.
 #pragma once
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -14,13 +16,17 @@ namespace gemini::server {
 struct DaemonOptions {
   std::string runtime_directory;
   ServerOptions server;
+  // The GPU that is DEVICE, as CUDA counts them; none: host memory plays it. Without device_memory_given its
+  // capacity is not in `server` yet: see UseGpu.
+  std::optional<int> gpu;
+  bool device_memory_given = false;
   std::string log_level = "info";
   absl::Duration drain_timeout = absl::Seconds(30);
   // Set: print this on stdout and exit with 0 (--help, --version).
   std::string print_and_exit;
 };
 
-// Keys of the file are the flags' names without dashes in front: runtime-dir, state-dir, device-memory,
+// Keys of the file are the flags' names without dashes in front: runtime-dir, state-dir, device, device-memory,
 // host-memory, nvme (a list of DIR:SIZE), nvme-io, nvme-daily-write-budget, log-level, drain-timeout and
 // epoch-timeout (seconds).
 // INVALID_ARGUMENT: an unknown key or flag (the nearest known one is named), a value that does not

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "gemini/errno_status.h"
 #include "gemini/status_macros.h"
 #include "server/daemon_options.h"
+#include "server/gpu_device.h"
 #include "server/host_memory.h"
 #include "server/runtime_claim.h"
 #include "server/server.h"
@@ -47,8 +49,15 @@ absl::StatusOr<UniqueFd> TakeSignals() {
   return fd;
 }
 
-absl::Status Serve(const DaemonOptions& options) {
+absl::Status Serve(DaemonOptions options) {
   RaiseDescriptorLimit();
+  if (options.gpu.has_value()) {
+    const int64_t given_bytes = options.server.capacity_bytes[Tier::kDevice];
+    GEMINI_RETURN_IF_ERROR(
+        UseGpu(*options.gpu,
+               options.device_memory_given ? std::optional<int64_t>(given_bytes) : std::nullopt,
+               options.server));
+  }
   GEMINI_ASSIGN_OR_RETURN(const UniqueFd signals, TakeSignals());
   GEMINI_ASSIGN_OR_RETURN(RuntimeClaim claim, RuntimeClaim::Take(options.runtime_directory));
   GEMINI_ASSIGN_OR_RETURN(const std::unique_ptr<Server> server, Server::Make(options.server));
@@ -92,7 +101,7 @@ int Main(const std::vector<std::string>& arguments) {
     std::fprintf(stderr, "geminid: %s\n", available.status().ToString().c_str());
     return 1;
   }
-  const absl::StatusOr<DaemonOptions> options = ParseDaemonOptions(arguments, *available);
+  absl::StatusOr<DaemonOptions> options = ParseDaemonOptions(arguments, *available);
   if (!options.ok()) {
     std::fprintf(stderr, "geminid: %s\n", std::string(options.status().message()).c_str());
     return 2;
@@ -102,7 +111,7 @@ int Main(const std::vector<std::string>& arguments) {
     return 0;
   }
   ServerLog().set_level(spdlog::level::from_str(options->log_level));
-  const absl::Status served = Serve(*options);
+  const absl::Status served = Serve(*std::move(options));
   if (served.ok()) return 0;
   std::fprintf(stderr, "geminid: %s\n", std::string(served.message()).c_str());
   return 1;

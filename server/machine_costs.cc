@@ -45,12 +45,13 @@ constexpr std::array<Field, 6> kRates = {{
 constexpr absl::string_view kLatency = "copy_latency_ns";
 
 // The directory may be one that machines share.
-std::string FileName() {
+std::string FileName(bool device_is_gpu) {
   char name[256] = {};
-  if (::gethostname(name, sizeof(name) - 1) != 0) return "costs";
-  std::string safe;
+  std::string safe = device_is_gpu ? "gpu-costs" : "costs";
+  if (::gethostname(name, sizeof(name) - 1) != 0) return safe;
+  safe += '.';
   for (const char* c = name; *c != '\0'; ++c) safe += absl::ascii_isalnum(*c) ? *c : '-';
-  return absl::StrCat("costs.", safe);
+  return safe;
 }
 
 }  // namespace
@@ -94,12 +95,14 @@ std::optional<CostModel> ParseCosts(absl::string_view text) {
 
 bool MachineCosts::Load() {
   if (directory_.empty()) return false;
-  const absl::StatusOr<std::string> text = ReadStateFile(directory_, FileName(), kMaxFileBytes);
+  const absl::StatusOr<std::string> text =
+      ReadStateFile(directory_, FileName(device_is_gpu_), kMaxFileBytes);
   if (absl::IsNotFound(text.status())) return false;
   const std::optional<CostModel> costs = text.ok() ? ParseCosts(*text) : std::nullopt;
   if (!costs.has_value()) {
     ServerLog().warn("left out the kept cost model {}/{}: {}: it is measured anew", directory_,
-                     FileName(), text.ok() ? "it is damaged" : text.status().ToString());
+                     FileName(device_is_gpu_),
+                     text.ok() ? "it is damaged" : text.status().ToString());
     return false;
   }
   MutexLock lock(mutex_);
@@ -139,7 +142,8 @@ CostModel MachineCosts::costs() const {
 
 void MachineCosts::Keep() const {
   if (directory_.empty()) return;
-  const absl::Status written = WriteStateFile(directory_, FileName(), CostsText(costs()));
+  const absl::Status written =
+      WriteStateFile(directory_, FileName(device_is_gpu_), CostsText(costs()));
   if (!written.ok()) ServerLog().warn("{}", written.ToString());
 }
 

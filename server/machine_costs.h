@@ -26,8 +26,9 @@ struct MeasuredRates {
 
 class MachineCosts {
  public:
-  // An empty directory: nothing is kept.
-  explicit MachineCosts(std::string directory) : directory_(std::move(directory)) {}
+  // An empty directory: nothing is kept. With a GPU the machine has costs of their own.
+  MachineCosts(std::string directory, bool device_is_gpu)
+      : directory_(std::move(directory)), device_is_gpu_(device_is_gpu) {}
 
   // Takes the model that an earlier server kept for this machine. False: there is none, or it is
   // damaged (told in the log).
@@ -43,6 +44,7 @@ class MachineCosts {
   void Keep() const;
 
   const std::string directory_;
+  const bool device_is_gpu_;
   mutable Mutex mutex_;
   CostModel costs_ ABSL_GUARDED_BY(mutex_);
 };

@@ -71,6 +71,14 @@ struct FakeCudaDriver::Functions {
     return CUDA_SUCCESS;
   }
 
+  // 0 to 15.
+  static CUresult DeviceGetUuid(CUuuid* uuid, CUdevice) {
+    MutexLock lock(current->mutex_);
+    if (const CUresult refused = current->Begin(); refused != CUDA_SUCCESS) return refused;
+    for (size_t i = 0; i < sizeof(uuid->bytes); ++i) uuid->bytes[i] = static_cast<char>(i);
+    return CUDA_SUCCESS;
+  }
+
   static CUresult MemGetAllocationGranularity(size_t* bytes, const CUmemAllocationProp*,
                                               CUmemAllocationGranularity_flags) {
     MutexLock lock(current->mutex_);
@@ -224,6 +232,7 @@ FakeCudaDriver::FakeCudaDriver(int64_t memory_bytes, int64_t granularity_bytes)
               .CtxSetCurrent = Functions::CtxSetCurrent,
               .DeviceGet = Functions::DeviceGet,
               .DeviceGetAttribute = Functions::DeviceGetAttribute,
+              .DeviceGetUuid = Functions::DeviceGetUuid,
               .MemGetAllocationGranularity = Functions::MemGetAllocationGranularity,
               .MemCreate = Functions::MemCreate,
               .MemRelease = Functions::MemRelease,

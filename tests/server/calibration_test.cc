@@ -15,7 +15,8 @@ TEST(CalibrationTest, EveryRateIsMeasuredAndNoFileIsLeft) {
   std::string name = ::testing::TempDir() + "/disk-XXXXXX";
   const std::string directory = ::mkdtemp(name.data());
   const CostModel unmeasured;
-  const CostModel costs = Calibrate({{directory, int64_t{8} << 20}}, [] { return false; });
+  const CostModel costs =
+      Calibrate({{directory, int64_t{8} << 20}}, /*device_is_gpu=*/false, [] { return false; });
   // Measured numbers are never exactly the assumed ones; and no machine that runs this is slower than a
   // tenth of a percent of them, or faster than a thousand times.
   for (const auto& rate :
@@ -34,14 +35,24 @@ TEST(CalibrationTest, EveryRateIsMeasuredAndNoFileIsLeft) {
 
 TEST(CalibrationTest, WhatCannotBeMeasuredKeepsItsValue) {
   const CostModel unmeasured;
-  const CostModel costs = Calibrate({{"/nonexistent", 1 << 20}}, [] { return false; });
+  const CostModel costs =
+      Calibrate({{"/nonexistent", 1 << 20}}, /*device_is_gpu=*/false, [] { return false; });
   EXPECT_EQ(costs.nvme_read, unmeasured.nvme_read);
   EXPECT_EQ(costs.nvme_write, unmeasured.nvme_write);
 }
 
+TEST(CalibrationTest, OfAGpuNothingIsMeasured) {
+  const CostModel unmeasured;
+  const CostModel costs = Calibrate({}, /*device_is_gpu=*/true, [] { return false; });
+  EXPECT_EQ(costs.host_to_device, unmeasured.host_to_device);
+  EXPECT_EQ(costs.device_to_host, unmeasured.device_to_host);
+  EXPECT_EQ(costs.device_update_elements_per_second, unmeasured.device_update_elements_per_second);
+  EXPECT_NE(costs.update_elements_per_second, unmeasured.update_elements_per_second);
+}
+
 TEST(CalibrationTest, ItEndsWhenItIsToldTo) {
   int asked = 0;
-  Calibrate({}, [&asked] { return ++asked > 0; });
+  Calibrate({}, /*device_is_gpu=*/false, [&asked] { return ++asked > 0; });
   EXPECT_EQ(asked, 2);  // Once for copies, once for updates.
 }
 

@@ -256,6 +256,8 @@ TEST_F(DaemonTest, WhatItCannotUseIsNamedAndItExitsNonZero) {
   ASSERT_NE(::mkdtemp(folder.data()), nullptr);
   const std::string config = folder + "/geminid.toml";
   std::ofstream(config) << "host-memroy = \"1GiB\"\n";
+  const std::string no_device = folder + "/device.toml";
+  std::ofstream(no_device) << "device = \"gpu\"\n";
   const std::string dir = folder + "/run";
   struct Case {
     std::vector<std::string> flags;
@@ -263,6 +265,7 @@ TEST_F(DaemonTest, WhatItCannotUseIsNamedAndItExitsNonZero) {
   };
   for (const Case& bad : {
            Case{{"--config", config}, "did you mean 'host-memory'?"},
+           Case{{"--config", no_device}, "device 'gpu'"},
            Case{{"--config", folder + "/none.toml"}, "none.toml"},
            Case{{"--hots-memory", "1GiB"}, "did you mean '--host-memory'?"},
            Case{{"--host-memory", "1GB"}, "KiB, MiB, GiB"},
@@ -274,6 +277,8 @@ TEST_F(DaemonTest, WhatItCannotUseIsNamedAndItExitsNonZero) {
            Case{Flags({"--runtime-dir", folder + "/no/parent"}), "no/parent"},
            Case{Flags({"--runtime-dir", config}), "no directory"},
            Case{Flags({"--runtime-dir", "/tmp"}), "mode 700"},
+           // No machine has so many, if it has a driver at all.
+           Case{Flags({"--device", "cuda:4096"}), "cuda:"},
            Case{Flags({"--log-level", "loud"}), "debug, info, warn, error"},
            Case{Flags({"--nvme-io", "aio"}), "one of auto, io_uring, pread"},
            Case{Flags({"--nvme-daily-write-budget", "500GB"}), "KiB, MiB, GiB"},

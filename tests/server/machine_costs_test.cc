@@ -31,11 +31,11 @@ class MachineCostsTest : public ::testing::Test {
 };
 
 TEST_F(MachineCostsTest, WhatWasKeptIsThereAgain) {
-  MachineCosts first(directory_);
+  MachineCosts first(directory_, false);
   EXPECT_FALSE(first.Load());
   first.Set(kCosts);
   first.Refresh({.update_elements = 1e8, .device_update_elements = 7e8});
-  MachineCosts second(directory_);
+  MachineCosts second(directory_, false);
   ASSERT_TRUE(second.Load());
   EXPECT_EQ(second.costs(), first.costs());
   EXPECT_EQ(second.costs().update_elements_per_second, 2e8);
@@ -43,8 +43,21 @@ TEST_F(MachineCostsTest, WhatWasKeptIsThereAgain) {
   EXPECT_EQ(second.costs().nvme_read, kCosts.nvme_read);
 }
 
+TEST_F(MachineCostsTest, AGpuHasCostsOfItsOwn) {
+  MachineCosts(directory_, false).Set(kCosts);
+  MachineCosts gpu(directory_, true);
+  EXPECT_FALSE(gpu.Load());
+  const CostModel fast = {.host_to_device = 5e10};
+  gpu.Set(fast);
+  MachineCosts host(directory_, false), gpu_again(directory_, true);
+  EXPECT_TRUE(host.Load());
+  EXPECT_EQ(host.costs(), kCosts);
+  EXPECT_TRUE(gpu_again.Load());
+  EXPECT_EQ(gpu_again.costs(), fast);
+}
+
 TEST_F(MachineCostsTest, OnlyRatesThatAMachineCanHaveRefreshIt) {
-  MachineCosts costs("");
+  MachineCosts costs("", false);
   costs.Set(kCosts);
   const double infinity = std::numeric_limits<double>::infinity();
   for (const double rate : {0.0, -1e9, 999.0, 1.01e14, infinity, -infinity, std::nan("")}) {
@@ -84,10 +97,10 @@ TEST_F(MachineCostsTest, ADamagedFileIsNoModel) {
     ASSERT_NE(bad, good) << from;
     EXPECT_EQ(ParseCosts(bad), std::nullopt) << bad;
   }
-  MachineCosts(directory_).Set(kCosts);
+  MachineCosts(directory_, false).Set(kCosts);
   const std::string name = std::filesystem::directory_iterator(directory_)->path().filename();
   ASSERT_OK(WriteStateFile(directory_, name, "nonsense"));
-  EXPECT_FALSE(MachineCosts(directory_).Load());
+  EXPECT_FALSE(MachineCosts(directory_, false).Load());
 }
 
 }  // namespace

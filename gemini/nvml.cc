@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gemini/nvml.h"
+
+#include <dlfcn.h>
+
+#include "absl/strings/str_cat.h"
+#include "gemini/status_macros.h"
+
+namespace gemini {
+namespace {
+
+// nvml.h is not part of every toolkit; this much of its interface has not changed since its first version.
+struct NvmlMemory {
+  unsigned long long total, free, used;
+};
+constexpr int kNvmlSuccess = 0;
+constexpr int kNvmlNotFound = 6;
+
+struct Nvml {
+  int (*Init)();
+  const char* (*ErrorString)(int result);
+  int (*DeviceGetHandleByUuid)(const char* uuid, void** device);
+  int (*DeviceGetMemoryInfo)(void* device, NvmlMemory* memory);
+
+  absl::Status ToStatus(int result, absl::string_view what) const {
+    if (result == kNvmlSuccess) return absl::OkStatus();
+    const std::string message =
+        absl::StrCat(what, ": NVML error ", result, ": ", ErrorString(result));
+    return result == kNvmlNotFound ? absl::NotFoundError(message) : absl::UnavailableError(message);
+  }
+};
+
+template <typename Function>
+absl::Status Find(void* library, const char* name, Function& function) {
+  function = reinterpret_cast<Function>(::dlsym(library, name));
+  if (function != nullptr) return absl::OkStatus();
+  return absl::UnimplementedError(
+      absl::StrCat("libnvidia-ml.so.1 has no ", name, ": install NVIDIA driver 580 or newer"));
+}
+
+absl::StatusOr<Nvml> Load() {
+  void* const library = ::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    return absl::UnimplementedError(
+        absl::StrCat("NVML, a part of the NVIDIA driver, cannot be loaded: ", ::dlerror()));
+  }
+  Nvml nvml = {};
+  GEMINI_RETURN_IF_ERROR(Find(library, "nvmlInit_v2", nvml.Init));
+  GEMINI_RETURN_IF_ERROR(Find(library, "nvmlErrorString", nvml.ErrorString));
+  GEMINI_RETURN_IF_ERROR(Find(library, "nvmlDeviceGetHandleByUUID", nvml.DeviceGetHandleByUuid));
+  GEMINI_RETURN_IF_ERROR(Find(library, "nvmlDeviceGetMemoryInfo", nvml.DeviceGetMemoryInfo));
+  GEMINI_RETURN_IF_ERROR(nvml.ToStatus(nvml.Init(), "nvmlInit_v2"));
+  return nvml;
+}
+
+}  // namespace
+
+absl::StatusOr<GpuMemory> ReadGpuMemory(const std::string& uuid) {
+  static const absl::StatusOr<Nvml> nvml = Load();
+  if (!nvml.ok()) return nvml.status();
+  void* device = nullptr;
+  absl::Status found;
+  for (const char* const kind : {"GPU-", "MIG-"}) {
+    found = nvml->ToStatus(nvml->DeviceGetHandleByUuid(absl::StrCat(kind, uuid).c_str(), &device),
+                           absl::StrCat("GPU ", uuid));
+    if (!absl::IsNotFound(found)) break;
+  }
+  GEMINI_RETURN_IF_ERROR(found);
+  NvmlMemory memory = {};
+  GEMINI_RETURN_IF_ERROR(
+      nvml->ToStatus(nvml->DeviceGetMemoryInfo(device, &memory), "nvmlDeviceGetMemoryInfo"));
+  return GpuMemory{.total_bytes = static_cast<int64_t>(memory.total),
+                   .free_bytes = static_cast<int64_t>(memory.free)};
+}
+
+}  // namespace gemini

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/gpu_device_cuda.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gemini/byte_size.h"
+#include "gemini/nvml.h"
+#include "gemini/status_macros.h"
+#include "server/gpu_device.h"
+#include "server/server_log.h"
+#include "server/tier_store_cuda.h"
+
+namespace gemini::server {
+namespace {
+
+// As NVML writes it, without its prefix.
+absl::StatusOr<std::string> UuidOf(const CudaDriver& driver, int ordinal) {
+  CUdevice device = 0;
+  GEMINI_RETURN_IF_ERROR(
+      CudaStatus(driver, driver.DeviceGet(&device, ordinal), absl::StrCat("cuda:", ordinal)));
+  CUuuid uuid = {};
+  GEMINI_RETURN_IF_ERROR(
+      CudaStatus(driver, driver.DeviceGetUuid(&uuid, device), "cuDeviceGetUuid"));
+  std::string text;
+  for (size_t i = 0; i < sizeof(uuid.bytes); ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    absl::StrAppend(&text, absl::Hex(static_cast<unsigned char>(uuid.bytes[i]), absl::kZeroPad2));
+  }
+  return text;
+}
+
+absl::StatusOr<int64_t> ChooseCapacity(int ordinal, std::optional<int64_t> asked_bytes,
+                                       const absl::StatusOr<GpuMemory>& memory) {
+  if (!memory.ok()) {
+    if (asked_bytes.has_value()) return *asked_bytes;
+    return absl::UnavailableError(absl::StrCat("what is free on GPU ", ordinal, " is not known (",
+                                               memory.status().message(),
+                                               "): pass --device-memory"));
+  }
+  if (!asked_bytes.has_value()) return memory->free_bytes / 4 * 3;
+  if (*asked_bytes > memory->total_bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("device-memory ", FormatByteSize(*asked_bytes), ": GPU ", ordinal, " has ",
+                     FormatByteSize(memory->total_bytes), ", and ",
+                     FormatByteSize(memory->free_bytes), " of it free: ask for less"));
+  }
+  if (*asked_bytes > memory->free_bytes) {
+    ServerLog().warn(
+        "device-memory {}: only {} of GPU {} is free now, and jobs are refused what others keep: "
+        "see in nvidia-smi what uses it",
+        FormatByteSize(*asked_bytes), FormatByteSize(memory->free_bytes), ordinal);
+  }
+  return *asked_bytes;
+}
+
+}  // namespace
+
+absl::Status UseGpuOf(const CudaDriver& driver, int ordinal, std::optional<int64_t> capacity_bytes,
+                      ServerOptions& options) {
+  GEMINI_ASSIGN_OR_RETURN(const std::string uuid, UuidOf(driver, ordinal));
+  GEMINI_ASSIGN_OR_RETURN(const int64_t granularity_bytes, CudaGranularityBytes(driver, ordinal));
+  GEMINI_ASSIGN_OR_RETURN(const int64_t chosen_bytes,
+                          ChooseCapacity(ordinal, capacity_bytes, ReadGpuMemory(uuid)));
+  const int64_t slab_bytes = CudaSlabBytes(chosen_bytes, granularity_bytes);
+  if (chosen_bytes < slab_bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(FormatByteSize(chosen_bytes), " of GPU ", ordinal, " for DEVICE: at least ",
+                     FormatByteSize(slab_bytes), ", the smallest part that a job can have"));
+  }
+  ServerLog().info("DEVICE is GPU {} ({}), in slabs of {}", ordinal, uuid,
+                   FormatByteSize(slab_bytes));
+  options.capacity_bytes[Tier::kDevice] = chosen_bytes;
+  options.make_device = [&driver, ordinal, slab_bytes](int64_t store_bytes) {
+    return MakeCudaTierStore(driver, ordinal, store_bytes, slab_bytes);
+  };
+  return absl::OkStatus();
+}
+
+absl::Status UseGpu(int ordinal, std::optional<int64_t> capacity_bytes, ServerOptions& options) {
+  const absl::StatusOr<const CudaDriver*> driver = CudaDriver::Find();
+  if (!driver.ok()) {
+    return absl::Status(driver.status().code(),
+                        absl::StrCat("--device cuda:", ordinal, ": ", driver.status().message()));
+  }
+  return UseGpuOf(**driver, ordinal, capacity_bytes, options);
+}
+
+}  // namespace gemini::server
