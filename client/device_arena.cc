@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/take_slabs.h"
+#include "gemini/byte_size.h"
 #include "gemini/status_macros.h"
 
 namespace gemini::client {
@@ -12,6 +13,8 @@ namespace {
 
 // Of a lease: descriptors are what limits them, long before.
 constexpr int64_t kMaxSlabs = 1 << 20;
+// Above those of any GPU, which has some 200.
+constexpr int64_t kMaxSlabBytes = 16 * kGiB;
 
 }  // namespace
 
@@ -39,7 +42,7 @@ absl::StatusOr<std::unique_ptr<DeviceArena>> DeviceArena::Map(Connection& connec
                                                               MappedMemory::Access::kReadWrite));
     return arena;
   }
-  if (slab_bytes < 0 || offer.size_bytes % slab_bytes != 0 ||
+  if (slab_bytes < 0 || slab_bytes > kMaxSlabBytes || offer.size_bytes % slab_bytes != 0 ||
       offer.size_bytes / slab_bytes > kMaxSlabs || offer.granted_bytes % slab_bytes != 0) {
     return absl::InvalidArgumentError(absl::StrCat("the server's answer has ", offer.granted_bytes,
                                                    " of ", offer.size_bytes,

@@ -123,6 +123,15 @@ absl::StatusOr<Session::Lease> Session::TakeLease(Connection& connection,
       return Malformed(absl::StrCat("a grant of ", TierName(tier), " below the floor"));
     }
   }
+  // Its slots take memory of ours: there are as many as were asked for, in whole pages or slabs.
+  const int64_t slab_bytes = granted->device_slab_bytes();
+  if (granted->device_arena_bytes() < 0 ||
+      granted->device_arena_bytes() - options.want_bytes[Tier::kDevice] >=
+          (slab_bytes > 0 ? slab_bytes : kPageBytes)) {
+    return Malformed(absl::StrCat("a DEVICE arena of ", granted->device_arena_bytes(),
+                                  " bytes, where ", options.want_bytes[Tier::kDevice],
+                                  " were asked for"));
+  }
   // The lease's segment, the timeline, then DEVICE.
   if (reply.fds.size() < 2) return Malformed("no segment, or no timeline");
   GEMINI_ASSIGN_OR_RETURN(lease.segment,
@@ -131,7 +140,7 @@ absl::StatusOr<Session::Lease> Session::TakeLease(Connection& connection,
   GEMINI_ASSIGN_OR_RETURN(lease.timeline, MappedMemory::Map(reply.fds[1].get(), sizeof(TimelineShm),
                                                             MappedMemory::Access::kReadWrite));
   DeviceArena::Offer offer = {.size_bytes = granted->device_arena_bytes(),
-                              .slab_bytes = granted->device_slab_bytes(),
+                              .slab_bytes = slab_bytes,
                               .granted_bytes = lease.granted_bytes[Tier::kDevice],
                               .fds = {}};
   std::move(reply.fds.begin() + 2, reply.fds.end(), std::back_inserter(offer.fds));

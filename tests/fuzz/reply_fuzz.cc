@@ -6,11 +6,15 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <memory>
 #include <utility>
 
+#include "client/device_slabs.h"
 #include "client/server_plan_source.h"
 #include "client/session.h"
 #include "gemini/check.h"
@@ -35,8 +39,15 @@ constexpr int64_t kArenaBytes = 4 * kChunkBytes;
 constexpr int64_t kBundles = 2;
 constexpr int64_t kTensors = 3;
 constexpr int64_t kHostSlots = 8;
-enum Reader : uint8_t { kSession = 0, kPlan = 1, kTrace = 2, kStatus = 3, kChunks = 4 };
-constexpr uint8_t kNumReaders = 5;
+enum Reader : uint8_t {
+  kSession = 0,
+  kPlan = 1,
+  kTrace = 2,
+  kStatus = 3,
+  kChunks = 4,
+  kGpuSession = 5,
+};
+constexpr uint8_t kNumReaders = 6;
 
 const Trace& TrainStep() {
   static const Trace trace = server::StepTrace(3, 2 * kChunkBytes);
@@ -78,12 +89,14 @@ class QueuedServer {
 };
 
 // What a session of one space is sent; one size too small spoils each in turn.
+constexpr uint8_t kNoDevice = 2;
 std::vector<int> LeaseFds(uint8_t choice) {
   static const UniqueFd segment = MemfdOf(int64_t{sizeof(LeaseSegmentShm)});
   static const UniqueFd timeline = MemfdOf(int64_t{sizeof(TimelineShm)});
   static const UniqueFd arena = MemfdOf(kArenaBytes);
   static const UniqueFd small = MemfdOf(int64_t{16});
   std::vector<int> fds = {segment.get(), timeline.get(), arena.get()};
+  if ((choice & 3) == kNoDevice) fds.pop_back();
   if ((choice & 3) != 3) return fds;
   fds[choice >> 2 & 1] = small.get();
   return fds;
@@ -98,13 +111,65 @@ std::vector<int> SpaceFds(uint8_t choice) {
   return fds;
 }
 
-void OpenSession(UniqueFd socket) {
-  auto session =
-      Session::Open(std::move(socket), {.want_bytes = {{kArenaBytes, kHostSlots * kChunkBytes, 0}},
-                                        .floor_bytes = {},
-                                        .takes_epochs = true,
-                                        .chunk_bytes = kChunkBytes,
-                                        .label = "fuzz"});
+// Slabs of memory files, as a GPU's are mapped.
+class FileSlabs : public DeviceSlabs {
+ public:
+  static absl::StatusOr<std::unique_ptr<DeviceSlabs>> Reserve(int64_t slab_bytes,
+                                                              int64_t num_slabs) {
+    GEMINI_CHECK(slab_bytes > 0 && num_slabs > 0);
+    const auto size = static_cast<size_t>(slab_bytes * num_slabs);
+    void* const begin =
+        ::mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (begin == MAP_FAILED) return absl::ResourceExhaustedError("no such range is free");
+    return std::unique_ptr<DeviceSlabs>(
+        new FileSlabs(static_cast<std::byte*>(begin), slab_bytes, num_slabs));
+  }
+  ~FileSlabs() override { ::munmap(begin_, static_cast<size_t>(slab_bytes_ * num_slabs_)); }
+
+  absl::Status Map(int fd) override {
+    struct stat info = {};
+    GEMINI_CHECK(num_mapped_ < num_slabs_);
+    if (::fstat(fd, &info) != 0 || info.st_size < slab_bytes_) {
+      return absl::UnavailableError("no slab");
+    }
+    if (::mmap(begin_ + num_mapped_ * slab_bytes_, static_cast<size_t>(slab_bytes_),
+               PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
+      return absl::UnavailableError("it cannot be mapped");
+    }
+    ++num_mapped_;
+    return absl::OkStatus();
+  }
+  // What is not kept stays mapped, as nothing may touch it.
+  absl::Status Keep(int64_t num_slabs) override {
+    num_mapped_ = std::min(num_mapped_, num_slabs);
+    return absl::OkStatus();
+  }
+  std::byte* data() const override { return begin_; }
+  int64_t num_mapped() const override { return num_mapped_; }
+
+ private:
+  FileSlabs(std::byte* begin, int64_t slab_bytes, int64_t num_slabs)
+      : begin_(begin), slab_bytes_(slab_bytes), num_slabs_(num_slabs) {}
+  std::byte* const begin_;
+  const int64_t slab_bytes_;
+  const int64_t num_slabs_;
+  int64_t num_mapped_ = 0;
+};
+
+void OpenSession(UniqueFd socket, bool with_gpu) {
+  SessionOptions options;
+  options.want_bytes = {{kArenaBytes, kHostSlots * kChunkBytes, 0}};
+  options.takes_epochs = true;
+  options.chunk_bytes = kChunkBytes;
+  options.label = "fuzz";
+  if (with_gpu) {
+    options.make_slabs = [](int64_t slab_bytes, int64_t num_slabs) {
+      // No more than was asked for, in whole slabs.
+      GEMINI_CHECK((num_slabs - 1) * slab_bytes < kArenaBytes);
+      return FileSlabs::Reserve(slab_bytes, num_slabs);
+    };
+  }
+  auto session = Session::Open(std::move(socket), std::move(options));
   if (!session.ok()) return;
   const auto space = (*session)->OpenSpace({.name = "space",
                                             .num_bundles = kBundles,
@@ -112,7 +177,9 @@ void OpenSession(UniqueFd socket) {
                                             .nvme_slots = 0,
                                             .num_tensors = kTensors});
   GEMINI_CHECK(space.ok() == (space.ok() && *space != nullptr));
-  (*session)->TakeBudgetChange();
+  if (const auto target = (*session)->TakeBudgetChange(); target.has_value()) {
+    GEMINI_CHECK((*session)->MapBudget(*target) <= target->device_bytes);
+  }
   (*session)->Close().IgnoreError();
 }
 
@@ -164,9 +231,10 @@ void ShowChunks(UniqueFd socket) {
   tools::ChunksJson(page).dump();
 }
 
-std::string Seed(Reader reader, std::vector<std::string> answers) {
+std::string Seed(Reader reader, std::vector<std::string> answers, char descriptors = 0) {
   std::string seed(kHeadBytes, '\0');
   seed[0] = static_cast<char>(reader);
+  seed[1] = descriptors;
   for (const std::string& answer : answers) {
     seed += static_cast<char>(answer.size() & 0xff);
     seed += static_cast<char>(answer.size() >> 8);
@@ -212,6 +280,29 @@ std::vector<std::string> Seeds() {
                                                    .num_slabs = 1,
                                                    .slabs_sent = 1}),
                       server::EncodeDone(4), server::EncodeDone(5)}),
+      Seed(kGpuSession, {server::EncodeHelloReply(1, {.build = "gemini", .session = 1}),
+                         server::EncodeLeaseReply(2, {.lease = 1,
+                                                      .generation = 1,
+                                                      .granted = {{kArenaBytes, 1 << 15, 0}},
+                                                      .device_arena_bytes = kArenaBytes,
+                                                      .device_slab_bytes = kArenaBytes / 2}),
+                         // The lease's answer has one descriptor of DEVICE, of its two slabs.
+                         server::EncodeSlabsReply(3, 1),
+                         server::EncodeSpaceReply(4, {.space = 1,
+                                                      .generation = 1,
+                                                      .slots_per_slab = kHostSlots,
+                                                      .num_slabs = 1,
+                                                      .slabs_sent = 1}),
+                         server::EncodeDone(5), server::EncodeDone(6)}),
+      // Slots of all that would take memory of the client's.
+      Seed(kGpuSession,
+           {server::EncodeHelloReply(1, {.build = "gemini", .session = 1}),
+            server::EncodeLeaseReply(2, {.lease = 1,
+                                         .generation = 1,
+                                         .granted = {{0, 1 << 15, 0}},
+                                         .device_arena_bytes = int64_t{1} << 36,
+                                         .device_slab_bytes = 1 << 30})},
+           kNoDevice),
       Seed(kSession, {server::EncodeRefusal(1, absl::ResourceExhaustedError("no room"))}),
       Seed(kPlan,
            {server::EncodeTraceRoom(1),
@@ -250,14 +341,18 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   for (size_t i = 0; i < answers.size(); ++i) {
     std::vector<int> fds;
-    if (reader == kSession && i == 1) fds = LeaseFds(data[1]);
-    if (reader == kSession && i == 2) fds = SpaceFds(data[1]);
+    const bool is_session = reader == kSession || reader == kGpuSession;
+    const size_t space_answer = reader == kGpuSession ? 3 : 2;
+    if (is_session && i == 1) fds = LeaseFds(data[1]);
+    // The arena's file does for a slab.
+    if (reader == kGpuSession && i == 2) fds = {LeaseFds(data[1]).back()};
+    if (is_session && i == space_answer) fds = SpaceFds(data[1]);
     if (has_memory) fds = {memory.get()};
     server.Queue(answers[i], fds);
   }
   switch (reader) {
     case kSession:
-      OpenSession(server.TakeClient());
+      OpenSession(server.TakeClient(), /*with_gpu=*/false);
       break;
     case kPlan:
       AskForPlan(server.TakeClient());
@@ -270,6 +365,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       break;
     case kChunks:
       ShowChunks(server.TakeClient());
+      break;
+    case kGpuSession:
+      OpenSession(server.TakeClient(), /*with_gpu=*/true);
       break;
   }
   return 0;
