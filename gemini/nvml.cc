@@ -20,7 +20,7 @@ struct Nvml {
   int (*Init)();
   const char* (*ErrorString)(int result);
   int (*DeviceGetHandleByUuid)(const char* uuid, void** device);
-  int (*DeviceGetMemoryInfo)(void* device, NvmlMemory* memory);
+  int (*DeviceGetMemoryInfo)(void* device, void* memory);  // An NvmlMemory.
 
   absl::Status ToStatus(int result, absl::string_view what) const {
     if (result == kNvmlSuccess) return absl::OkStatus();

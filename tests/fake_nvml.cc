@@ -36,10 +36,10 @@ int nvmlDeviceGetHandleByUUID(const char* uuid, void** device) {
   return kSuccess;
 }
 
-int nvmlDeviceGetMemoryInfo(void* device, Memory* memory) {
+int nvmlDeviceGetMemoryInfo(void* device, void* memory) {
   if (device == &lost) return kGpuIsLost;
-  *memory = device == &gpu ? Memory{24 * kGiB, 20 * kGiB, 4 * kGiB}
-                           : Memory{10 * kGiB, 9 * kGiB, 1 * kGiB};
+  *static_cast<Memory*>(memory) = device == &gpu ? Memory{24 * kGiB, 20 * kGiB, 4 * kGiB}
+                                                 : Memory{10 * kGiB, 9 * kGiB, 1 * kGiB};
   return kSuccess;
 }
 
