@@ -5,6 +5,7 @@
 // Errors: none. What cannot give way yet is tried again; a server that is gone is noticed elsewhere.
 #pragma once
 #include <atomic>
+#include <chrono>
 #include <optional>
 
 #include "absl/base/thread_annotations.h"
@@ -15,10 +16,24 @@ namespace gemini::client {
 
 class BudgetFollower {
  public:
-  // `session` outlives this.
-  explicit BudgetFollower(Session& session) : session_(session) {}
+  // One a session, which outlives this.
+  explicit BudgetFollower(Session& session);
   BudgetFollower(const BudgetFollower&) = delete;
   BudgetFollower& operator=(const BudgetFollower&) = delete;
+
+  // From the next BetweenOperators on so much of DEVICE in slabs is not for chunks: slabs are given back for it, or made
+  // in its place. What was refused then (by a GPU, which has no more, or a server) is tried again, kRetryAfter later at the
+  // earliest. Any thread.
+  void SetApart(int64_t bytes);
+  static constexpr std::chrono::seconds kRetryAfter{2};
+  // Whether no slab is mapped in the place of what is apart. Any thread.
+  bool KeepsApart() const;
+
+  // Of the target that is followed: chunks and what is apart.
+  int64_t device_bytes() const {
+    MutexLock lock(mutex_);
+    return target_.device_bytes;
+  }
 
   // No operator runs. Not after the session's Close.
   void BetweenOperators() {
@@ -29,13 +44,15 @@ class BudgetFollower {
   }
 
  private:
+  using Clock = std::chrono::steady_clock;
   void Follow(const std::optional<BudgetTarget>& target);
 
   Session& session_;
   std::atomic<bool> is_pending_{false};
-  Mutex mutex_;
-  std::optional<BudgetTarget> pending_ ABSL_GUARDED_BY(mutex_);
-  uint64_t last_epoch_ ABSL_GUARDED_BY(mutex_) = 0;
+  mutable Mutex mutex_;
+  BudgetTarget target_ ABSL_GUARDED_BY(mutex_);    // The last one.
+  bool is_unset_ ABSL_GUARDED_BY(mutex_) = false;  // Its budget could not be set whole.
+  Clock::time_point next_try_ ABSL_GUARDED_BY(mutex_);
   bool is_due_ ABSL_GUARDED_BY(mutex_) = false;  // Whether the server may wait for the answer.
 };
 

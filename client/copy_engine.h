@@ -62,7 +62,8 @@ class CopyEngine {
   // Copies from DEVICE to DEVICE as an operator of the calling thread does: behind those before it, and what
   // they wait for. Takes no link.
   virtual void CopyWithin(void* destination, const void* source, int64_t size_bytes) = 0;
-  // The point behind all operators that the calling thread has begun, and those that it was told of before.
+  // The point behind all operators that the calling thread has begun (on a GPU: on its current stream), and those that
+  // it was told of before.
   virtual CopyEvent AfterOperators() = 0;
   // What operators the calling thread begins next run behind the event. Blocks only where operators are over
   // when they return.

@@ -54,9 +54,10 @@ absl::StatusOr<std::unique_ptr<DeviceArena>> DeviceArena::Map(Connection& connec
         "or use "
         "a server without one");
   }
-  GEMINI_ASSIGN_OR_RETURN(arena->slabs_, make_slabs(slab_bytes, offer.size_bytes / slab_bytes));
-  GEMINI_RETURN_IF_ERROR(arena->MapAll(std::move(offer.fds)));
-  GEMINI_RETURN_IF_ERROR(arena->Grow(offer.granted_bytes));
+  GEMINI_ASSIGN_OR_RETURN(arena->slabs_, make_slabs({.slab_bytes = slab_bytes,
+                                                     .num_slabs = offer.size_bytes / slab_bytes,
+                                                     .gpu_uuid = std::move(offer.gpu_uuid),
+                                                     .is_counted = offer.is_counted}));
   return arena;
 }
 
@@ -65,20 +66,35 @@ absl::Status DeviceArena::Grow(int64_t size_bytes) {
   if (slabs_ == nullptr || size_bytes <= mapped) return absl::OkStatus();
   const int64_t count = (size_bytes - mapped + slab_bytes_ - 1) / slab_bytes_;
   std::vector<UniqueFd> fds;
-  GEMINI_RETURN_IF_ERROR(TakeSlabs(connection_, /*space=*/0, mapped / slab_bytes_, count, fds));
-  // It sends what the lease has, which may be more: an epoch that was not taken.
-  fds.resize(static_cast<size_t>(count));
-  return MapAll(std::move(fds));
+  // Those that came before an error are of use.
+  absl::Status status = TakeSlabs(connection_, /*space=*/0, mapped / slab_bytes_, count, fds);
+  for (const UniqueFd& fd : fds) {
+    if (const absl::Status is_mapped = slabs_->Map(fd.get()); !is_mapped.ok()) {
+      // No use of those behind it either.
+      fds.clear();
+      status = is_mapped;
+      status.Update(GiveBackUnmapped());
+      break;
+    }
+  }
+  return status;
 }
 
 absl::Status DeviceArena::Cut(int64_t size_bytes) {
-  if (slabs_ == nullptr) return absl::OkStatus();
-  return slabs_->Keep((size_bytes + slab_bytes_ - 1) / slab_bytes_);
+  if (slabs_ == nullptr || size_bytes >= mapped_bytes()) return absl::OkStatus();
+  GEMINI_RETURN_IF_ERROR(slabs_->Keep((size_bytes + slab_bytes_ - 1) / slab_bytes_));
+  return GiveBackUnmapped();
 }
 
-absl::Status DeviceArena::MapAll(std::vector<UniqueFd> fds) {
-  for (const UniqueFd& fd : fds) GEMINI_RETURN_IF_ERROR(slabs_->Map(fd.get()));
-  return absl::OkStatus();
+absl::Status DeviceArena::GiveBackUnmapped() {
+  return connection_
+      .Call(
+          wire::Body::KeepSlabs,
+          [kept = slabs_->num_mapped()](flatbuffers::FlatBufferBuilder& builder) {
+            return wire::CreateKeepSlabs(builder, kept).Union();
+          },
+          wire::Body::Done, kSlabsTimeout)
+      .status();
 }
 
 }  // namespace gemini::client

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // A lease's DEVICE memory as one range of addresses in this process: a memfd that plays DEVICE, or a GPU's slabs, of which
 // there are as many as the server has granted.
-// Thread: Grow, Cut: one at a time. The rest: any.
+// Thread: Grow, Cut, mapped_bytes: one at a time. The rest: any.
 // Units:  bytes.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -19,9 +20,8 @@
 
 namespace gemini::client {
 
-// Makes slabs with addresses for so many of so many bytes each.
-using MakeDeviceSlabs = std::function<absl::StatusOr<std::unique_ptr<DeviceSlabs>>(
-    int64_t slab_bytes, int64_t num_slabs)>;
+using MakeDeviceSlabs =
+    std::function<absl::StatusOr<std::unique_ptr<DeviceSlabs>>(const DeviceSlabsOffer&)>;
 
 class DeviceArena {
  public:
@@ -30,19 +30,26 @@ class DeviceArena {
     int64_t size_bytes = 0;
     int64_t slab_bytes = 0;
     int64_t granted_bytes = 0;
+    std::string gpu_uuid;  // And whether slabs are counted: as DeviceSlabsOffer.
+    bool is_counted = false;
     std::vector<UniqueFd> fds;
   };
 
-  // Maps what is granted. `connection` outlives it. `make_slabs` is null where no GPU is to be used.
+  // Maps the descriptor, or reserves the addresses: slabs come by Grow. `connection` outlives it. `make_slabs` is null
+  // where no GPU is to be used.
   // FAILED_PRECONDITION: a GPU is to be used and the server has none, or the other way round. INVALID_ARGUMENT: what the
   // server offers contradicts itself. Others: of make_slabs, DeviceSlabs::Map and Connection::Call.
   static absl::StatusOr<std::unique_ptr<DeviceArena>> Map(Connection& connection, Offer offer,
                                                           const MakeDeviceSlabs& make_slabs);
 
-  // Maps slabs until there are `size_bytes`, where that has become the grant. Errors: as Map; what was mapped is.
+  // Has slabs made and maps them until there are `size_bytes`, which the lease's target covers. RESOURCE_EXHAUSTED: the
+  // GPU has no more, or not so much. Others: as Map. What was mapped stays.
   absl::Status Grow(int64_t size_bytes);
-  // Unmaps slabs beyond `size_bytes`, which nothing uses any more. Errors: as DeviceSlabs::Keep.
+  // Unmaps slabs beyond `size_bytes`, which nothing uses any more, and has them destroyed. Errors: as DeviceSlabs::Keep
+  // and Connection::Call.
   absl::Status Cut(int64_t size_bytes);
+  // What a budget of it is a multiple of; 0: nothing.
+  int64_t slab_bytes() const { return slab_bytes_; }
 
   std::byte* data() const { return slabs_ != nullptr ? slabs_->data() : memory_.data(); }
   // Of its addresses.
@@ -55,8 +62,8 @@ class DeviceArena {
  private:
   DeviceArena(Connection& connection, const Offer& offer)
       : connection_(connection), size_bytes_(offer.size_bytes), slab_bytes_(offer.slab_bytes) {}
-  // The next slabs.
-  absl::Status MapAll(std::vector<UniqueFd> fds);
+  // Has the server destroy the slabs that are not mapped here.
+  absl::Status GiveBackUnmapped();
 
   Connection& connection_;
   const int64_t size_bytes_;

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/device_slabs_cuda.h"
 
+#include <string>
+#include <utility>
+
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "client/cuda_call_scope.h"
 #include "gemini/byte_size.h"
@@ -11,11 +15,16 @@ namespace gemini::client {
 
 absl::StatusOr<std::unique_ptr<DeviceSlabsCuda>> DeviceSlabsCuda::Reserve(const CudaDriver& driver,
                                                                           int ordinal,
-                                                                          int64_t slab_bytes,
-                                                                          int64_t num_slabs) {
-  GEMINI_CHECK(slab_bytes > 0 && num_slabs > 0);
-  std::unique_ptr<DeviceSlabsCuda> slabs(
-      new DeviceSlabsCuda(driver, ordinal, slab_bytes, num_slabs));
+                                                                          DeviceSlabsOffer offer) {
+  GEMINI_CHECK(offer.slab_bytes > 0 && offer.num_slabs > 0);
+  GEMINI_ASSIGN_OR_RETURN(const std::string own_uuid, CudaDeviceUuid(driver, ordinal));
+  if (own_uuid != offer.gpu_uuid) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the server's DEVICE is the GPU with UUID '",
+        absl::CEscape(absl::string_view(offer.gpu_uuid).substr(0, 64)), "', and cuda:", ordinal,
+        " of this process has ", own_uuid, ": use that GPU, or a server of this one"));
+  }
+  std::unique_ptr<DeviceSlabsCuda> slabs(new DeviceSlabsCuda(driver, ordinal, std::move(offer)));
   const CudaCallScope scope(driver, ordinal);
   GEMINI_RETURN_IF_ERROR(CudaStatus(
       driver,
@@ -33,19 +42,15 @@ DeviceSlabsCuda::~DeviceSlabsCuda() {
 }
 
 absl::Status DeviceSlabsCuda::Map(int fd) {
-  if (num_mapped_ == num_slabs_) {
-    return absl::ResourceExhaustedError(absl::StrCat("a slab beyond the ", num_slabs_, " of ",
-                                                     FormatByteSize(slab_bytes_), " reserved for"));
+  if (num_mapped_ == offer_.num_slabs) {
+    return absl::ResourceExhaustedError(absl::StrCat("a slab beyond the ", offer_.num_slabs, " of ",
+                                                     FormatByteSize(offer_.slab_bytes),
+                                                     " reserved for"));
   }
   const CudaCallScope scope(driver_, ordinal_);
-  const auto size = static_cast<size_t>(slab_bytes_);
+  const auto size = static_cast<size_t>(offer_.slab_bytes);
   const CUdeviceptr at = AddressOf(num_mapped_);
-  CUmemGenericAllocationHandle handle = 0;
-  GEMINI_RETURN_IF_ERROR(CudaStatus(driver_,
-                                    driver_.MemImportFromShareableHandle(
-                                        &handle, reinterpret_cast<void*>(static_cast<intptr_t>(fd)),
-                                        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
-                                    "cuMemImportFromShareableHandle"));
+  GEMINI_ASSIGN_OR_RETURN(const CUmemGenericAllocationHandle handle, Take(fd));
   absl::Status status = CudaStatus(
       driver_, driver_.MemMap(at, size, /*offset=*/0, handle, /*flags=*/0), "cuMemMap of a slab");
   const bool is_mapped = status.ok();
@@ -66,11 +71,33 @@ absl::Status DeviceSlabsCuda::Map(int fd) {
   return status;
 }
 
+absl::StatusOr<CUmemGenericAllocationHandle> DeviceSlabsCuda::Take(int fd) const {
+  CUmemGenericAllocationHandle handle = 0;
+  if (!offer_.is_counted) {
+    GEMINI_RETURN_IF_ERROR(CudaStatus(
+        driver_,
+        driver_.MemImportFromShareableHandle(&handle,
+                                             reinterpret_cast<void*>(static_cast<intptr_t>(fd)),
+                                             CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+        "cuMemImportFromShareableHandle"));
+    return handle;
+  }
+  CUmemAllocationProp properties = {};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = ordinal_};
+  GEMINI_RETURN_IF_ERROR(CudaStatus(
+      driver_,
+      driver_.MemCreate(&handle, static_cast<size_t>(offer_.slab_bytes), &properties, /*flags=*/0),
+      absl::StrCat("cuMemCreate of ", FormatByteSize(offer_.slab_bytes))));
+  return handle;
+}
+
 absl::Status DeviceSlabsCuda::Keep(int64_t num_slabs) {
   const CudaCallScope scope(driver_, ordinal_);
   while (num_mapped_ > num_slabs) {
     GEMINI_RETURN_IF_ERROR(CudaStatus(
-        driver_, driver_.MemUnmap(AddressOf(num_mapped_ - 1), static_cast<size_t>(slab_bytes_)),
+        driver_,
+        driver_.MemUnmap(AddressOf(num_mapped_ - 1), static_cast<size_t>(offer_.slab_bytes)),
         "cuMemUnmap of a slab"));
     --num_mapped_;
   }

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -16,11 +17,13 @@ namespace gemini::client {
 
 class DeviceSlabsCuda : public DeviceSlabs {
  public:
-  // Reserves addresses for `num_slabs` (> 0) slabs of `slab_bytes`, a multiple of the GPU's granularity. `driver`
-  // outlives it; `ordinal`: as the CUDA runtime counts GPUs. RESOURCE_EXHAUSTED: no such range is free.
+  // Reserves addresses for what is offered, slabs of a multiple of the GPU's granularity. `driver` outlives it;
+  // `ordinal`: as the CUDA runtime counts GPUs. FAILED_PRECONDITION: the offer is of another GPU, whose memory this
+  // one would reach over their link, if at all. NOT_FOUND: there is no such GPU. RESOURCE_EXHAUSTED: no such range is
+  // free.
   static absl::StatusOr<std::unique_ptr<DeviceSlabsCuda>> Reserve(const CudaDriver& driver,
-                                                                  int ordinal, int64_t slab_bytes,
-                                                                  int64_t num_slabs);
+                                                                  int ordinal,
+                                                                  DeviceSlabsOffer offer);
   DeviceSlabsCuda(const DeviceSlabsCuda&) = delete;
   DeviceSlabsCuda& operator=(const DeviceSlabsCuda&) = delete;
   // As Keep(0); the addresses are free then.
@@ -32,17 +35,18 @@ class DeviceSlabsCuda : public DeviceSlabs {
   int64_t num_mapped() const override { return num_mapped_; }
 
  private:
-  DeviceSlabsCuda(const CudaDriver& driver, int ordinal, int64_t slab_bytes, int64_t num_slabs)
-      : driver_(driver), ordinal_(ordinal), slab_bytes_(slab_bytes), num_slabs_(num_slabs) {}
-  int64_t reserved_bytes() const { return num_slabs_ * slab_bytes_; }
+  DeviceSlabsCuda(const CudaDriver& driver, int ordinal, DeviceSlabsOffer offer)
+      : driver_(driver), ordinal_(ordinal), offer_(std::move(offer)) {}
+  int64_t reserved_bytes() const { return offer_.num_slabs * offer_.slab_bytes; }
   CUdeviceptr AddressOf(int64_t slab) const {
-    return begin_ + static_cast<CUdeviceptr>(slab * slab_bytes_);
+    return begin_ + static_cast<CUdeviceptr>(slab * offer_.slab_bytes);
   }
+  // The memory of the slab that the descriptor is, or that it stands for; the caller releases it.
+  absl::StatusOr<CUmemGenericAllocationHandle> Take(int fd) const;
 
   const CudaDriver& driver_;
   const int ordinal_;
-  const int64_t slab_bytes_;
-  const int64_t num_slabs_;
+  const DeviceSlabsOffer offer_;
   CUdeviceptr begin_ = 0;  // 0: not reserved.
   int64_t num_mapped_ = 0;
 };

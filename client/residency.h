@@ -71,7 +71,7 @@ class Residency {
   // Copies `size_bytes` from DEVICE memory `source` into the range at offset_bytes, where its newest bytes are (its
   // DEVICE copy, which becomes dirty, or HOST; FREE chunks become HOLD, zero elsewhere), behind the calling thread's
   // operators. `alone`: the range has no other bytes of use, so the room that the plan has for it on DEVICE will do.
-  // Returns when all is enqueued (Write: done); `source` lives until the result is done, and its operators after that.
+  // Returns when all is enqueued (Write: done in HOST); `source` lives until the result is done, its operators longer.
   // Who pins, writes, flushes, drops or fetches the range comes after. Waits for a commit that a bundle awaits.
   // FAILED_PRECONDITION: the range is committed. INVALID_ARGUMENT: past its end. On an error in the middle of a range
   // that spans, what came before it is written.

@@ -49,6 +49,8 @@ absl::StatusOr<Plan> ServerPlanSource::MakePlan(const Trace& trace, int64_t devi
   GEMINI_RETURN_IF_ERROR(Fill(room.fds[0].get(), bytes));
   const ObservedRates observed =
       options_.timeline == nullptr ? ObservedRates() : ObserveRates(*options_.timeline);
+  const int64_t apart_bytes =
+      options_.apart_bytes == nullptr ? 0 : options_.apart_bytes->load(std::memory_order_relaxed);
   GEMINI_ASSIGN_OR_RETURN(
       const Reply reply,
       connection_.Call(
@@ -61,7 +63,7 @@ absl::StatusOr<Plan> ServerPlanSource::MakePlan(const Trace& trace, int64_t devi
                                         static_cast<uint8_t>(options_.policy.kind),
                                         options_.policy.param_fraction,
                                         options_.policy.optimizer_fraction, &measured,
-                                        static_cast<double>(options_.device_bandwidth))
+                                        static_cast<double>(options_.device_bandwidth), apart_bytes)
                 .Union();
           },
           wire::Body::PlanReply, kPlanTimeout));

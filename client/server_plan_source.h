@@ -4,6 +4,7 @@
 // Thread: any; calls wait for each other, and for other requests of the connection.
 // Errors: the server's refusal. INVALID_ARGUMENT: what it sent is no plan of this trace.
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -23,6 +24,8 @@ struct ServerPlanOptions {
   int64_t device_bandwidth = 0;  // Bytes a second in each direction; 0: the machine's.
   // Whose rates each request tells, to refresh the server's cost model; outlives the source. Null: none.
   const TimelineShm* timeline = nullptr;
+  // What is used of DEVICE beside a plan's budget (Session::SetApart); outlives the source. Null: nothing.
+  const std::atomic<int64_t>* apart_bytes = nullptr;
 };
 
 class ServerPlanSource : public PlanSource {

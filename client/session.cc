@@ -47,6 +47,11 @@ flatbuffers::Offset<void> Empty(FlatBufferBuilder& builder) {
   return Create(builder).Union();
 }
 
+int64_t ForChunks(int64_t device_bytes, int64_t apart_bytes, int64_t slab_bytes) {
+  if (slab_bytes == 0) return device_bytes;
+  return std::max<int64_t>(0, device_bytes - apart_bytes) / slab_bytes * slab_bytes;
+}
+
 absl::Status Malformed(absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("the server's answer has ", what));
 }
@@ -67,6 +72,10 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(UniqueFd socket, SessionO
   if (options.device_bandwidth < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("a DEVICE bandwidth of ", options.device_bandwidth, " bytes a second"));
+  }
+  if (options.apart_bytes < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(options.apart_bytes, " bytes of DEVICE that are not for chunks"));
   }
   if (options.update_threads < 0 || options.update_threads > kMaxUpdateThreads) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -142,10 +151,20 @@ absl::StatusOr<Session::Lease> Session::TakeLease(Connection& connection,
   DeviceArena::Offer offer = {.size_bytes = granted->device_arena_bytes(),
                               .slab_bytes = slab_bytes,
                               .granted_bytes = lease.granted_bytes[Tier::kDevice],
+                              .gpu_uuid = flatbuffers::GetString(granted->device_gpu_uuid()),
+                              .is_counted = granted->device_is_counted(),
                               .fds = {}};
   std::move(reply.fds.begin() + 2, reply.fds.end(), std::back_inserter(offer.fds));
   GEMINI_ASSIGN_OR_RETURN(lease.arena,
                           DeviceArena::Map(connection, std::move(offer), options.make_slabs));
+  const int64_t for_chunks =
+      ForChunks(lease.granted_bytes[Tier::kDevice], options.apart_bytes, slab_bytes);
+  if (const absl::Status grown = lease.arena->Grow(for_chunks);
+      !grown.ok() &&
+      (lease.arena->mapped_bytes() == 0 ||
+       lease.arena->mapped_bytes() + options.apart_bytes < options.floor_bytes[Tier::kDevice])) {
+    return grown;
+  }
   auto* const timeline = reinterpret_cast<TimelineShm*>(lease.timeline.data());
   if (options.make_copies) {
     GEMINI_ASSIGN_OR_RETURN(lease.copies, options.make_copies(timeline));
@@ -167,12 +186,16 @@ Session::Session(std::unique_ptr<Connection> connection, Lease lease, const Sess
       device_budget_(lease.granted_bytes[Tier::kDevice]),
       timeline_(std::move(lease.timeline)),
       copies_(std::move(lease.copies)),
+      host_pins_(options.pin_host.pin ? std::make_unique<HostPins>(options.pin_host) : nullptr),
       lease_segment_(std::move(lease.segment)),
+      apart_bytes_(options.apart_bytes),
       arena_(std::move(lease.arena)),
       residency_(std::make_unique<Residency>(device_budget_, *copies_, arena_->data(),
                                              arena_->size_bytes() / chunk_bytes_, chunk_bytes_)) {
-  // The arena may be larger than what is granted of it.
-  GEMINI_CHECK(residency_->SetBudget(granted_bytes_[Tier::kDevice]).ok());
+  // The arena may be larger than what is granted of it, and slabs fewer.
+  const int64_t for_chunks =
+      ForChunks(granted_bytes_[Tier::kDevice], options.apart_bytes, arena_->slab_bytes());
+  GEMINI_CHECK(residency_->SetBudget(std::min(for_chunks, arena_->mapped_bytes())).ok());
 }
 
 Session::~Session() { Close().IgnoreError(); }
@@ -219,6 +242,12 @@ absl::StatusOr<ChunkStore*> Session::OpenSpace(const SpaceOptions& options) {
                             .states_on_nvme = options.states_on_nvme};
   GEMINI_ASSIGN_OR_RETURN(SpaceMemory memory,
                           SpaceMemory::Map(shape, reply.fds[0].get(), reply.fds[1].get(), slabs));
+  // No copy spans two slabs: a chunk is in one.
+  const int64_t slab_slots = host_pins_ != nullptr ? shape.slots_per_slab : 0;
+  for (int64_t first = 0; slab_slots > 0 && first < shape.host_slots; first += slab_slots) {
+    host_pins_->Add(memory.slot_address(SlotId(first)),
+                    std::min(slab_slots, shape.host_slots - first) * chunk_bytes_);
+  }
   const SpaceTimeline timeline = {.ring = this->timeline(),
                                   .space = static_cast<uint16_t>(spaces_.size())};
   spaces_.push_back({.id = space,
@@ -243,16 +272,25 @@ std::optional<BudgetTarget> Session::TakeBudgetChange() {
   return target;
 }
 
+int64_t Session::ChunkBytesOf(const BudgetTarget& target) const {
+  return ForChunks(target.device_bytes, apart_bytes(), arena_->slab_bytes());
+}
+
 int64_t Session::MapBudget(const BudgetTarget& target) {
+  const int64_t chunk_bytes = ChunkBytesOf(target);
   // What is mapped can be used, whatever the error: the budget then stays below what it might be.
-  arena_->Grow(target.device_bytes).IgnoreError();
-  return std::min(target.device_bytes, arena_->mapped_bytes());
+  arena_->Grow(chunk_bytes).IgnoreError();
+  return std::min(chunk_bytes, arena_->mapped_bytes());
+}
+
+absl::Status Session::CutToBudget(const BudgetTarget& target) {
+  // Behind an error nobody knows what still uses the slabs.
+  GEMINI_RETURN_IF_ERROR(copies_->status());
+  return arena_->Cut(ChunkBytesOf(target));
 }
 
 absl::Status Session::AcknowledgeBudget(const BudgetTarget& target) {
-  // Behind an error nobody knows what still uses the slabs.
-  GEMINI_RETURN_IF_ERROR(copies_->status());
-  GEMINI_RETURN_IF_ERROR(arena_->Cut(target.device_bytes));
+  GEMINI_RETURN_IF_ERROR(CutToBudget(target));
   return connection_
       ->Call(
           wire::Body::AckEpoch,
@@ -268,7 +306,8 @@ std::unique_ptr<ServerPlanSource> Session::MakePlanSource() {
                                             ServerPlanOptions{.chunk_bytes = chunk_bytes_,
                                                               .policy = policy_,
                                                               .device_bandwidth = device_bandwidth_,
-                                                              .timeline = timeline()});
+                                                              .timeline = timeline(),
+                                                              .apart_bytes = &apart_bytes_});
 }
 
 absl::Status Session::status() const {
@@ -302,6 +341,7 @@ absl::Status Session::Close() {
   }
   copies_->Wait(last);
   // The server gives the bytes to others once it is told, so nothing is mapped by then.
+  host_pins_.reset();
   residency_.reset();
   spaces_.clear();
   arena_.reset();

@@ -22,6 +22,7 @@
 #include "client/copy_engine.h"
 #include "client/device_arena.h"
 #include "client/device_budget.h"
+#include "client/host_pins.h"
 #include "client/residency.h"
 #include "client/server_plan_source.h"
 #include "gemini/lease_shm.h"
@@ -41,6 +42,8 @@ struct SessionOptions {
   // Whether DEVICE may be granted in part and change, down to the floor and up to what is wanted: the
   // caller then looks for TakeBudgetChange between operators.
   bool takes_epochs = false;
+  // Of the DEVICE that is granted in slabs: not for chunks at first, for what the process takes of the GPU itself.
+  int64_t apart_bytes = 0;
   int64_t chunk_bytes = 0;  // A positive multiple of kPageBytes: the same in all spaces.
   std::string label;        // Shown by memstat; the program's name and job.
   // Bytes a second of the link between HOST and the DEVICE arena, each direction; 0: no limit.
@@ -50,6 +53,8 @@ struct SessionOptions {
   // Makes what moves bytes to DEVICE and back, with the timeline for its copies, which outlives it. Null: a
   // CopyEngineHost over that link.
   std::function<absl::StatusOr<std::unique_ptr<CopyEngine>>(TimelineShm*)> make_copies = nullptr;
+  // Registers HOST with a GPU's driver, for its copies. Nulls: nothing needs that.
+  PinHost pin_host = {};
   PolicyOptions policy = {};  // Of the plans that are asked for.
   // Whether chunks are compared with their checksum when they come back from NVMe. Off: for measurements of
   // what that costs.
@@ -92,9 +97,19 @@ class Session {
   // The DEVICE budget from now on, if the server changed it since the last call: one relaxed load where
   // it did not. Any thread; one of several gets it. Not after Close.
   std::optional<BudgetTarget> TakeBudgetChange();
-  // Maps what a target grants, and returns how much of it may be used: less, where the server or the GPU refuses it.
+  // Of DEVICE in slabs, what is not for chunks (BudgetFollower::SetApart). Any thread.
+  int64_t apart_bytes() const { return apart_bytes_.load(std::memory_order_relaxed); }
+  // What of a target is for chunks: all, or of slabs the whole ones beside what is apart.
+  int64_t ChunkBytesOf(const BudgetTarget& target) const;
+  // Maps that, and returns how much of it may be used: less, where the server or the GPU refuses it.
   // Before Residency::SetBudget; one thread at a time. A round trip where slabs are added.
   int64_t MapBudget(const BudgetTarget& target);
+  // Unmaps what is beyond it, behind Residency::SetBudget. Errors: as DeviceArena::Cut.
+  absl::Status CutToBudget(const BudgetTarget& target);
+  // What is mapped now; 0 of a DEVICE that is not in slabs. As MapBudget: one thread at a time.
+  int64_t mapped_device_bytes() const {
+    return arena_->slab_bytes() > 0 ? arena_->mapped_bytes() : 0;
+  }
   // Tells the server that only the first target.device_bytes of the arena are used, nothing pinned or in
   // flight behind them: what lies there is lost, and unmapped. Needed when the target is less than the grant, which
   // epochs that were not taken may have raised; blocks.
@@ -116,6 +131,14 @@ class Session {
   // For `memstat trace`; valid until the session is destroyed.
   TimelineShm* timeline() { return reinterpret_cast<TimelineShm*>(timeline_.data()); }
 
+  // How much of HOST is registered by now; why no more is going to be. Any thread; not after Close.
+  int64_t pinned_host_bytes() const {
+    return host_pins_ == nullptr ? 0 : host_pins_->pinned_bytes();
+  }
+  absl::Status host_pin_status() const {
+    return host_pins_ == nullptr ? absl::OkStatus() : host_pins_->status();
+  }
+
   // The first error that any part of the session hit; OK until then. Once latched, no step commits.
   absl::Status status() const;
   // Latches `error` if it is the first; an OK status does nothing.
@@ -129,6 +152,10 @@ class Session {
   absl::Status Close();
 
  private:
+  friend class BudgetFollower;
+  // From the next MapBudget on; at least 0. Not between that and CutToBudget.
+  void SetApart(int64_t bytes) { apart_bytes_.store(bytes, std::memory_order_relaxed); }
+
   struct Lease {
     TierMap<int64_t> granted_bytes;
     MappedMemory segment;
@@ -155,6 +182,7 @@ class Session {
   // Mapped for longer than the lease lasts: the copy workers write to it, and nobody else gets its bytes.
   const MappedMemory timeline_;
   const std::unique_ptr<CopyEngine> copies_;
+  std::unique_ptr<HostPins> host_pins_;  // Of all spaces; null: nothing is to be pinned.
 
   mutable Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
@@ -162,6 +190,7 @@ class Session {
   std::vector<OpenedSpace> spaces_ ABSL_GUARDED_BY(mutex_);
   MappedMemory lease_segment_;
   std::atomic<uint64_t> seen_epoch_ = 0;
+  std::atomic<int64_t> apart_bytes_;
   std::unique_ptr<DeviceArena> arena_;
   std::unique_ptr<Residency> residency_;
 };

@@ -94,6 +94,21 @@ absl::StatusOr<void*> FindCudaFunction(const char* name, unsigned version) {
   return function;
 }
 
+absl::StatusOr<std::string> CudaDeviceUuid(const CudaDriver& driver, int ordinal) {
+  CUdevice device = 0;
+  GEMINI_RETURN_IF_ERROR(
+      CudaStatus(driver, driver.DeviceGet(&device, ordinal), absl::StrCat("cuda:", ordinal)));
+  CUuuid uuid = {};
+  GEMINI_RETURN_IF_ERROR(
+      CudaStatus(driver, driver.DeviceGetUuid(&uuid, device), "cuDeviceGetUuid"));
+  std::string text;
+  for (size_t i = 0; i < sizeof(uuid.bytes); ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    absl::StrAppend(&text, absl::Hex(static_cast<unsigned char>(uuid.bytes[i]), absl::kZeroPad2));
+  }
+  return text;
+}
+
 absl::Status CudaStatus(const CudaDriver& driver, CUresult result, absl::string_view what) {
   if (result == CUDA_SUCCESS) return absl::OkStatus();
   const char* name = nullptr;

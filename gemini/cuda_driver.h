@@ -6,6 +6,8 @@
 #include <cuda.h>
 #include <cudaTypedefs.h>
 
+#include <string>
+
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -41,6 +43,10 @@ struct CudaDriver {
 // Returns a function by its name, with the type that it had in CUDA `version` (10020 is 10.2); never null.
 // UNIMPLEMENTED: there is no driver, it is too old for that, or it does not start. NOT_FOUND: there is no GPU.
 absl::StatusOr<void*> FindCudaFunction(const char* name, unsigned version);
+
+// Returns the UUID of GPU `ordinal`, as CUDA counts them, or of its MIG instance: as nvidia-smi writes it, without the
+// prefix. NOT_FOUND: there is none.
+absl::StatusOr<std::string> CudaDeviceUuid(const CudaDriver& driver, int ordinal);
 
 // Returns "<what>: <name of the error>: <its description>". CUDA_ERROR_OUT_OF_MEMORY: RESOURCE_EXHAUSTED.
 // ..._NO_DEVICE, ..._INVALID_DEVICE: NOT_FOUND. ..._NOT_SUPPORTED: UNIMPLEMENTED. ..._NOT_PERMITTED:

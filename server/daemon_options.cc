@@ -15,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "gemini/byte_size.h"
+#include "gemini/device_name.h"
 #include "gemini/errno_status.h"
 #include "gemini/nearest_name.h"
 #include "gemini/protocol.h"
@@ -133,20 +134,6 @@ absl::StatusOr<absl::Duration> ParseSeconds(absl::string_view key, const std::st
   return absl::Seconds(seconds);
 }
 
-// "cuda:1" is 1; "host" is nothing.
-absl::StatusOr<std::optional<int>> ParseDevice(absl::string_view text) {
-  constexpr absl::string_view kCuda = "cuda:";
-  if (text.empty() || text == "host") return std::optional<int>();
-  int ordinal = 0;
-  if (text == "cuda") return ordinal;
-  absl::string_view number = text;
-  if (absl::ConsumePrefix(&number, kCuda) && absl::SimpleAtoi(number, &ordinal) && ordinal >= 0) {
-    return ordinal;
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("device '", text, "': host, or a GPU such as cuda:0"));
-}
-
 absl::StatusOr<DaemonOptions> Resolve(const Settings& settings, int64_t available_bytes) {
   DaemonOptions options;
   options.runtime_directory =
@@ -154,7 +141,7 @@ absl::StatusOr<DaemonOptions> Resolve(const Settings& settings, int64_t availabl
   options.server.state_directory =
       settings.state_directory.has_value() ? *settings.state_directory : DefaultStateDirectory();
   options.server.calibrate_at_start = true;
-  GEMINI_ASSIGN_OR_RETURN(options.gpu, ParseDevice(settings.device));
+  GEMINI_ASSIGN_OR_RETURN(options.gpu, ParseDeviceName(settings.device));
   // Without a GPU, DEVICE is memory of the machine too. A quarter for it, and of the rest three
   // quarters for HOST, leave room for the trainers themselves.
   int64_t device = options.gpu.has_value() ? 0 : available_bytes / 4;
@@ -232,8 +219,8 @@ absl::StatusOr<DaemonOptions> ParseDaemonOptions(absl::Span<const std::string> a
                  "(default host)");
   app.add_option(
       "--device-memory", flags.device_memory,
-      "DEVICE capacity (default: a quarter of the available memory, or three quarters of\n"
-      "what is free on the GPU)");
+      "DEVICE capacity (default: a quarter of the available memory, or fifteen sixteenths\n"
+      "of what is free on the GPU)");
   app.add_option("--host-memory", flags.host_memory,
                  "HOST capacity (default: three quarters of the rest)");
   app.add_option("--nvme", flags.nvme, "DIR:SIZE, more than once for more disks");

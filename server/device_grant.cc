@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/device_grant.h"
 
+#include <algorithm>
 #include <iterator>
 #include <memory>
 #include <utility>
@@ -15,11 +16,22 @@ int64_t DeviceGrainBytes(const TierStore& device) {
   return device.slab_bytes() > 0 ? device.slab_bytes() : kPageBytes;
 }
 
-absl::StatusOr<TierGrant> MakeDeviceGrant(TierStore& device, int64_t granted_bytes,
-                                          int64_t arena_bytes) {
+absl::StatusOr<TierGrant> MakeDeviceGrant(TierStore& device, int64_t arena_bytes) {
   const int64_t grain_bytes = DeviceGrainBytes(device);
-  return device.Make(grain_bytes,
-                     (device.slab_bytes() > 0 ? granted_bytes : arena_bytes) / grain_bytes);
+  return device.Make(grain_bytes, device.slab_bytes() > 0 ? 0 : arena_bytes / grain_bytes);
+}
+
+MadeSlabs MakeSlabs(TierStore& device, int64_t count) {
+  MadeSlabs made;
+  for (int64_t i = 0; i < count; ++i) {
+    absl::StatusOr<TierGrant> one = device.Make(device.slab_bytes(), 1);
+    if (!one.ok()) {
+      made.status = one.status();
+      break;
+    }
+    made.slabs.push_back(std::move(one->extents.front()));
+  }
+  return made;
 }
 
 std::function<void()> CutDeviceGrant(TierStore& device, TierGrant& grant, int64_t keep_bytes) {
@@ -28,8 +40,9 @@ std::function<void()> CutDeviceGrant(TierStore& device, TierGrant& grant, int64_
       PunchHole(fd, keep_bytes, end - keep_bytes);
     };
   }
-  GEMINI_CHECK(keep_bytes % device.slab_bytes() == 0 && keep_bytes <= grant.size_bytes());
-  const auto first = grant.extents.begin() + keep_bytes / device.slab_bytes();
+  GEMINI_CHECK(keep_bytes % device.slab_bytes() == 0);
+  const auto first =
+      grant.extents.begin() + std::min(keep_bytes, grant.size_bytes()) / device.slab_bytes();
   // A std::function can be copied, a grant cannot.
   auto rest = std::make_shared<TierGrant>();
   rest->slot_bytes = grant.slot_bytes;

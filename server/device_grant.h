@@ -6,7 +6,9 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/tier_store.h"
 
@@ -15,10 +17,17 @@ namespace gemini::server {
 // What a lease's DEVICE memory is a multiple of. Any thread.
 int64_t DeviceGrainBytes(const TierStore& device);
 
-// Makes `granted_bytes`, with room in the extent to grow to `arena_bytes` where there are no slabs. Blocks: for a worker.
-// Errors: as TierStore::Make.
-absl::StatusOr<TierGrant> MakeDeviceGrant(TierStore& device, int64_t granted_bytes,
-                                          int64_t arena_bytes);
+// Makes the one extent of `arena_bytes`, or a grant that has no slabs yet. Blocks: for a worker. Errors: as
+// TierStore::Make.
+absl::StatusOr<TierGrant> MakeDeviceGrant(TierStore& device, int64_t arena_bytes);
+
+// So many slabs, or as many as there can be.
+struct MadeSlabs {
+  std::vector<TierExtent> slabs;
+  absl::Status status;  // Of the first that could not be made.
+};
+// Blocks: for a worker.
+MadeSlabs MakeSlabs(TierStore& device, int64_t count);
 
 // Cuts the grant to `keep_bytes`, and returns what gives the rest back to the machine, for a worker: it blocks. Until that
 // has run the grant stays where it is. `device` outlives it.

@@ -9,26 +9,11 @@
 #include "gemini/status_macros.h"
 #include "server/gpu_device.h"
 #include "server/server_log.h"
+#include "server/tier_store_counted.h"
 #include "server/tier_store_cuda.h"
 
 namespace gemini::server {
 namespace {
-
-// As NVML writes it, without its prefix.
-absl::StatusOr<std::string> UuidOf(const CudaDriver& driver, int ordinal) {
-  CUdevice device = 0;
-  GEMINI_RETURN_IF_ERROR(
-      CudaStatus(driver, driver.DeviceGet(&device, ordinal), absl::StrCat("cuda:", ordinal)));
-  CUuuid uuid = {};
-  GEMINI_RETURN_IF_ERROR(
-      CudaStatus(driver, driver.DeviceGetUuid(&uuid, device), "cuDeviceGetUuid"));
-  std::string text;
-  for (size_t i = 0; i < sizeof(uuid.bytes); ++i) {
-    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-    absl::StrAppend(&text, absl::Hex(static_cast<unsigned char>(uuid.bytes[i]), absl::kZeroPad2));
-  }
-  return text;
-}
 
 absl::StatusOr<int64_t> ChooseCapacity(int ordinal, std::optional<int64_t> asked_bytes,
                                        const absl::StatusOr<GpuMemory>& memory) {
@@ -38,7 +23,7 @@ absl::StatusOr<int64_t> ChooseCapacity(int ordinal, std::optional<int64_t> asked
                                                memory.status().message(),
                                                "): pass --device-memory"));
   }
-  if (!asked_bytes.has_value()) return memory->free_bytes / 4 * 3;
+  if (!asked_bytes.has_value()) return memory->free_bytes / 16 * 15;
   if (*asked_bytes > memory->total_bytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("device-memory ", FormatByteSize(*asked_bytes), ": GPU ", ordinal, " has ",
@@ -58,7 +43,7 @@ absl::StatusOr<int64_t> ChooseCapacity(int ordinal, std::optional<int64_t> asked
 
 absl::Status UseGpuOf(const CudaDriver& driver, int ordinal, std::optional<int64_t> capacity_bytes,
                       ServerOptions& options) {
-  GEMINI_ASSIGN_OR_RETURN(const std::string uuid, UuidOf(driver, ordinal));
+  GEMINI_ASSIGN_OR_RETURN(const std::string uuid, CudaDeviceUuid(driver, ordinal));
   GEMINI_ASSIGN_OR_RETURN(const int64_t granularity_bytes, CudaGranularityBytes(driver, ordinal));
   GEMINI_ASSIGN_OR_RETURN(const int64_t chosen_bytes,
                           ChooseCapacity(ordinal, capacity_bytes, ReadGpuMemory(uuid)));
@@ -70,9 +55,18 @@ absl::Status UseGpuOf(const CudaDriver& driver, int ordinal, std::optional<int64
   }
   ServerLog().info("DEVICE is GPU {} ({}), in slabs of {}", ordinal, uuid,
                    FormatByteSize(slab_bytes));
-  options.capacity_bytes[Tier::kDevice] = chosen_bytes;
-  options.make_device = [&driver, ordinal, slab_bytes](int64_t store_bytes) {
-    return MakeCudaTierStore(driver, ordinal, store_bytes, slab_bytes);
+  // Leases are of whole slabs: what is left over would be nobody's.
+  options.capacity_bytes[Tier::kDevice] = chosen_bytes / slab_bytes * slab_bytes;
+  options.make_device = [&driver, ordinal, slab_bytes,
+                         uuid](int64_t store_bytes) -> absl::StatusOr<std::unique_ptr<TierStore>> {
+    absl::StatusOr<std::unique_ptr<TierStore>> store =
+        MakeCudaTierStore(driver, ordinal, store_bytes, slab_bytes);
+    if (!absl::IsFailedPrecondition(store.status())) return store;
+    ServerLog().warn(
+        "{}: jobs make their part of DEVICE themselves, and what they are granted is counted here; "
+        "it is theirs until they end, and nobody holds them to it",
+        std::string(store.status().message()));
+    return MakeCountedTierStore(uuid, store_bytes, slab_bytes);
   };
   return absl::OkStatus();
 }

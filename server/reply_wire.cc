@@ -132,8 +132,10 @@ std::string EncodeHelloReply(uint64_t id, const HelloAnswer& answer) {
 std::string EncodeLeaseReply(uint64_t id, const LeaseAnswer& answer) {
   FlatBufferBuilder builder;
   const auto granted = Bytes(answer.granted);
+  const auto uuid = builder.CreateString(answer.device_gpu_uuid);
   const auto body = wire::CreateLeaseReply(builder, answer.lease, answer.generation, &granted,
-                                           answer.device_arena_bytes, answer.device_slab_bytes);
+                                           answer.device_arena_bytes, answer.device_slab_bytes,
+                                           uuid, answer.device_is_counted);
   return Finish(builder, id, wire::Body::LeaseReply, body.Union());
 }
 

@@ -32,6 +32,8 @@ struct LeaseAnswer {
   TierMap<int64_t> granted;
   int64_t device_arena_bytes = 0;
   int64_t device_slab_bytes = 0;
+  std::string device_gpu_uuid;
+  bool device_is_counted = false;
 };
 struct SpaceAnswer {
   uint64_t space = 0;

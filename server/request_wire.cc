@@ -67,9 +67,12 @@ absl::StatusOr<Request> ParseRequest(absl::string_view bytes) {
     }
     case wire::Body::TakeSlabs: {
       const wire::TakeSlabs* take = message->body_as_TakeSlabs();
-      request.body = TakeSlabsRequest{take->space(), take->first()};
+      request.body = TakeSlabsRequest{take->space(), take->first(), take->count()};
       return request;
     }
+    case wire::Body::KeepSlabs:
+      request.body = KeepSlabsRequest{message->body_as_KeepSlabs()->num_slabs()};
+      return request;
     case wire::Body::CloseSpace:
       request.body = CloseSpaceRequest{message->body_as_CloseSpace()->space()};
       return request;
@@ -90,9 +93,9 @@ absl::StatusOr<Request> ParseRequest(absl::string_view bytes) {
     case wire::Body::MakePlan: {
       const wire::MakePlan* make = message->body_as_MakePlan();
       request.body = MakePlanRequest{
-          make->device_bytes(),    make->chunk_bytes(),        make->policy(),
-          make->param_fraction(),  make->optimizer_fraction(), RatesOf(make->measured()),
-          make->device_bandwidth()};
+          make->device_bytes(),     make->chunk_bytes(),        make->policy(),
+          make->param_fraction(),   make->optimizer_fraction(), RatesOf(make->measured()),
+          make->device_bandwidth(), make->device_apart_bytes()};
       return request;
     }
     case wire::Body::FindTrace: {

@@ -42,6 +42,10 @@ struct OpenSpaceRequest {
 struct TakeSlabsRequest {
   uint64_t space = 0;
   int64_t first = 0;
+  int64_t count = 0;
+};
+struct KeepSlabsRequest {
+  int64_t num_slabs = 0;
 };
 struct CloseSpaceRequest {
   uint64_t space = 0;
@@ -65,6 +69,7 @@ struct MakePlanRequest {
   double optimizer_fraction = 0;
   MeasuredRates measured;
   double device_bandwidth = 0;
+  int64_t device_apart_bytes = 0;
 };
 struct FindTraceRequest {
   std::string space;
@@ -85,7 +90,7 @@ struct Request {
   std::variant<HelloRequest, OpenLeaseRequest, OpenSpaceRequest, TakeSlabsRequest,
                CloseSpaceRequest, CloseSessionRequest, GetStatusRequest, ListChunksRequest,
                OpenTraceRequest, MakePlanRequest, FindTraceRequest, AckEpochRequest,
-               ReadTimelineRequest, FindPlanInputsRequest>
+               ReadTimelineRequest, FindPlanInputsRequest, KeepSlabsRequest>
       body;
 };
 

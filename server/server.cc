@@ -112,6 +112,7 @@ Server::Server(ServerOptions options, std::unique_ptr<EventLoop> loop, ServerSto
       nvme_wear_(options_.nvme_directories, options_.nvme_daily_write_budget_bytes),
       started_(absl::Now()),
       spare_fd_(::open("/dev/null", O_RDONLY | O_CLOEXEC)),
+      device_worker_(std::make_unique<WorkerThread>("gemini-device")),
       slab_worker_(std::make_unique<WorkerThread>("gemini-slabs")),
       close_worker_(std::make_unique<WorkerThread>("gemini-close")),
       nvme_io_(WrapForTests(options_, std::move(nvme_io))),
@@ -124,19 +125,23 @@ Server::~Server() {
   if (listener_watch_ != 0) loop_->Unwatch(listener_watch_);
   for (auto& [id, session] : sessions_) session->connection.reset();
   plans_.reset();
-  nvme_io_.reset();      // Until here transfers use the slabs and extents.
-  slab_worker_.reset();  // Its reports stay in the loop and are destroyed with it.
+  nvme_io_.reset();  // Until here transfers use the slabs and extents.
+  // Their reports stay in the loop and are destroyed with it.
+  device_worker_.reset();
+  slab_worker_.reset();
 }
 
-void Server::RunJob(WorkerThread::Job job) {
-  slab_worker_->Run([this, job = std::move(job)]() mutable {
-    // The kernel takes back what a job not run holds.
-    if (!stopping_) job();
-  });
+void Server::RunJob(Tier tier, WorkerThread::Job job) {
+  (tier == Tier::kDevice ? device_worker_ : slab_worker_)
+      ->Run([this, job = std::move(job)]() mutable {
+        // The kernel takes back what a job not run holds.
+        if (!stopping_) job();
+      });
 }
 
 void Server::RunJobOnForgotten(absl::Span<const int> slab_fds, WorkerThread::Job job) {
-  nvme_io_->Forget(slab_fds, [this, job = std::move(job)]() mutable { RunJob(std::move(job)); });
+  nvme_io_->Forget(slab_fds,
+                   [this, job = std::move(job)]() mutable { RunJob(Tier::kHost, std::move(job)); });
 }
 
 Session* Server::Find(uint64_t session) {

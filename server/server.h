@@ -63,8 +63,7 @@ class Server {
   void AddConnection(UniqueFd socket);
   // Accepts from a listening socket from now on.
   absl::Status Listen(UniqueFd listener);
-  // Refuses new leases and sessions from now on; stops the loop when no lease is left or `timeout`
-  // has passed.
+  // Refuses new leases and sessions from now on; stops the loop when no lease is left or `timeout` has passed.
   void Drain(absl::Duration timeout);
 
  private:
@@ -105,7 +104,7 @@ class Server {
   void Erase(Session& session);
   void CheckDrained();
   Session* Find(uint64_t session);
-  void RunJob(WorkerThread::Job job);
+  void RunJob(Tier tier, WorkerThread::Job job);
   // Runs `job`, which gives these slabs back, when the NVMe engine keeps nothing of them.
   void RunJobOnForgotten(absl::Span<const int> slab_fds, WorkerThread::Job job);
   // Destroys a connection after the handler that is running in it.
@@ -115,7 +114,6 @@ class Server {
   void Refuse(Session& session, uint64_t request, const absl::Status& status);
   void Handle(Session& session, uint64_t id, const HelloRequest& hello);
   void Handle(Session& session, uint64_t id, const OpenSpaceRequest& open);
-  void Handle(Session& session, uint64_t id, const TakeSlabsRequest& take);
   void Handle(Session& session, uint64_t id, const CloseSpaceRequest& close);
   void Handle(Session& session, uint64_t id, const CloseSessionRequest& close);
   void Handle(Session& session, uint64_t id, const GetStatusRequest& get);
@@ -146,13 +144,15 @@ class Server {
   DeviceSupply FindDeviceSupply() const;
   DevicePromise PromiseDevice(const WaitingLease& waiting, const std::deque<WaitingLease>& later,
                               const DeviceSupply& supply) const;
-  // Posts smaller targets to others, so that what is promised will be there.
+  // Posts smaller targets, so that what is promised will be there.
   void AskToGiveWay(WaitingLease& waiting, const DevicePromise& own, const DeviceSupply& supply);
   // Gives what is free to those who have less than they want, if nobody waits.
   void GrowBack();
   void PostTarget(Session& session, int64_t device_bytes);
-  void AddSlabs(Session& session, int64_t more_bytes);
-
+  // server_slabs.cc: descriptors of HOST and DEVICE.
+  void Handle(Session& session, uint64_t id, const TakeSlabsRequest& take);
+  void Handle(Session& session, uint64_t id, const KeepSlabsRequest& keep);
+  void TakeDeviceSlabs(Session& session, uint64_t id, const TakeSlabsRequest& take);
   // server_plans.cc: traces and plans.
   void Handle(Session& session, uint64_t id, const OpenTraceRequest& open);
   void Handle(Session& session, uint64_t id, const MakePlanRequest& make);
@@ -191,7 +191,7 @@ class Server {
   std::atomic<bool> stopping_ = false;  // Read by workers too: jobs still queued do nothing.
   absl::Time next_accept_warning_ = absl::InfinitePast();
   // Last, so that they end first: their jobs use what is above.
-  std::unique_ptr<WorkerThread> slab_worker_;
+  std::unique_ptr<WorkerThread> device_worker_, slab_worker_;  // Of a lease's DEVICE; of spaces.
   std::unique_ptr<WorkerThread> close_worker_;  // Closes what peers sent unasked, which may block.
   std::unique_ptr<NvmeIo> nvme_io_;
   std::unique_ptr<PlanService> plans_;

@@ -51,7 +51,7 @@ struct MadeLease {
 };
 
 // For a worker. On an error nothing is held. `arena_bytes`: what it may grow to.
-absl::StatusOr<MadeLease> MakeLease(TierStore& device, int64_t granted_bytes, int64_t arena_bytes) {
+absl::StatusOr<MadeLease> MakeLease(TierStore& device, int64_t arena_bytes) {
   MadeLease made;
   absl::StatusOr<ServerWritableMemfd> segment =
       MakeServerWritableMemfd("gemini-lease-segment", sizeof(LeaseSegmentShm));
@@ -63,7 +63,7 @@ absl::StatusOr<MadeLease> MakeLease(TierStore& device, int64_t granted_bytes, in
   GEMINI_ASSIGN_OR_RETURN(
       made.timeline_map,
       MappedMemory::Map(made.timeline.get(), sizeof(TimelineShm), MappedMemory::Access::kReadOnly));
-  absl::StatusOr<TierGrant> arena = MakeDeviceGrant(device, granted_bytes, arena_bytes);
+  absl::StatusOr<TierGrant> arena = MakeDeviceGrant(device, arena_bytes);
   if (!arena.ok()) return arena.status();
   made.arena = *std::move(arena);
   return made;
@@ -159,8 +159,8 @@ Server::DeviceSupply Server::FindDeviceSupply() const {
         .floor_bytes = std::min(lease.floor[Tier::kDevice], lease.device_target)};
     supply.coming_bytes += lease.granted[Tier::kDevice] - lease.device_target;
     supply.slack_bytes += share.granted_bytes - share.floor_bytes;
-    // A lease that is still being made, or made larger, can be asked once it is.
-    if (lease.segment_map.data() != nullptr && !lease.growing) supply.shares.push_back(share);
+    // A lease that is still being made can be asked once it is.
+    if (lease.segment_map.data() != nullptr) supply.shares.push_back(share);
   }
   return supply;
 }
@@ -277,13 +277,12 @@ void Server::BeginLease(Session& session, uint64_t request, const OpenLeaseReque
   lease.device_target = granted[Tier::kDevice];
   session.connection->Pause();
   ++session.worker_jobs;
-  // Room to grow is addresses alone: its pages or slabs come with the grant.
+  // Room to grow is addresses alone: pages come as they are touched, slabs as they are asked for.
   lease.arena_bytes =
       RoundUp(lease.takes_epochs ? lease.want[Tier::kDevice] : granted[Tier::kDevice],
               DeviceGrainBytes(*stores_.device));
-  RunJob([this, session_id = session.id, request, granted_bytes = granted[Tier::kDevice],
-          arena_bytes = lease.arena_bytes] {
-    absl::StatusOr<MadeLease> made = MakeLease(*stores_.device, granted_bytes, arena_bytes);
+  RunJob(Tier::kDevice, [this, session_id = session.id, request, arena_bytes = lease.arena_bytes] {
+    absl::StatusOr<MadeLease> made = MakeLease(*stores_.device, arena_bytes);
     loop_->Post([this, session_id, request, made = std::move(made)]() mutable {
       Session& found = *Find(session_id);  // A session with a job is never erased.
       --found.worker_jobs;
@@ -323,7 +322,9 @@ void Server::FinishLease(Session& session, uint64_t request, const absl::Status&
                         .generation = lease.generation,
                         .granted = lease.granted,
                         .device_arena_bytes = lease.arena_bytes,
-                        .device_slab_bytes = stores_.device->slab_bytes()};
+                        .device_slab_bytes = stores_.device->slab_bytes(),
+                        .device_gpu_uuid = stores_.device->gpu_uuid(),
+                        .device_is_counted = !stores_.device->shares_memory()};
   std::vector<int> fds = {lease.segment.get(), lease.timeline.get()};
   for (const TierExtent& extent : lease.arena.extents) {
     if (fds.size() < kMaxMessageFds) fds.push_back(extent.fd.get());
@@ -399,11 +400,9 @@ void Server::GrowBack() {
   std::vector<BudgetShare> shares;
   for (const auto& [id, session] : sessions_) {
     if (!AnswersEpochs(*session) || session->lease->segment_map.data() == nullptr) continue;
-    if (session->lease->growing) continue;
     const int64_t granted_bytes = session->lease->granted[Tier::kDevice];
     // Whoever was asked for a newcomer that is gone, and did not answer yet, keeps what it has.
     if (session->lease->device_target < granted_bytes) PostTarget(*session, granted_bytes);
-    if (session->lease->refused_at == std::pair(FreeBytes()[Tier::kDevice], next_id_)) continue;
     shares.push_back({.session = id,
                       .granted_bytes = granted_bytes,
                       .want_bytes = session->lease->want[Tier::kDevice]});
@@ -413,51 +412,9 @@ void Server::GrowBack() {
     int64_t& granted_bytes = session.lease->granted[Tier::kDevice];
     // Its own before it is told.
     GEMINI_CHECK(budgets_.Lease({{share.granted_bytes - granted_bytes, 0, 0}}).ok());
-    const int64_t more_bytes =
-        share.granted_bytes - std::exchange(granted_bytes, share.granted_bytes);
-    if (stores_.device->slab_bytes() > 0) {
-      AddSlabs(session, more_bytes);
-    } else {
-      PostTarget(session, granted_bytes);
-    }
+    granted_bytes = share.granted_bytes;
+    PostTarget(session, granted_bytes);
   }
-}
-
-void Server::AddSlabs(Session& session, int64_t more_bytes) {
-  Lease& lease = *session.lease;
-  lease.growing = true;
-  lease.device_target = lease.granted[Tier::kDevice];  // Told when they are there.
-  ++session.worker_jobs;
-  RunJob([this, session_id = session.id, more_bytes] {
-    absl::StatusOr<TierGrant> made = MakeDeviceGrant(*stores_.device, more_bytes, more_bytes);
-    loop_->Post([this, session_id, more_bytes, made = std::move(made)]() mutable {
-      Session& found = *Find(session_id);
-      Lease& grown = *found.lease;
-      --found.worker_jobs;
-      grown.growing = false;
-      if (made.ok()) {
-        std::move(made->extents.begin(), made->extents.end(),
-                  std::back_inserter(grown.arena.extents));
-      } else {
-        ServerLog().warn("lease {} of session {} '{}' stays at DEVICE {}: {}", grown.id, found.id,
-                         found.label, FormatByteSize(grown.granted[Tier::kDevice] - more_bytes),
-                         std::string(made.status().message()));
-        const TierMap<int64_t> missing = {{more_bytes, 0, 0}};
-        if (!grown.reclaiming) budgets_.BeginReclaim(missing);  // Else all that is granted is.
-        budgets_.FinishReclaim(missing);
-        grown.granted[Tier::kDevice] -= more_bytes;
-        grown.device_target = grown.granted[Tier::kDevice];
-        // Else it would be tried for ever.
-        grown.refused_at.emplace(FreeBytes()[Tier::kDevice], next_id_);
-      }
-      if (grown.reclaiming) {
-        ContinueReclaim(found);
-      } else if (made.ok() && !grown.fenced) {
-        PostTarget(found, grown.device_target);
-      }
-      RetryWaitingLeases();
-    });
-  });
 }
 
 void Server::Handle(Session& session, uint64_t id, const AckEpochRequest& ack) {
@@ -475,6 +432,12 @@ void Server::Handle(Session& session, uint64_t id, const AckEpochRequest& ack) {
     refusal = absl::InvalidArgumentError(
         absl::StrCat("uses ", ack.device_bytes, " bytes of DEVICE where epoch ", ack.epoch,
                      " asks for at most ", session.lease->device_target));
+  } else if (stores_.device->slab_bytes() > 0 &&
+             session.lease->arena.size_bytes() > session.lease->device_target) {
+    refusal = absl::FailedPreconditionError(absl::StrCat(
+        "has ", session.lease->arena.extents.size(), " slabs of DEVICE where epoch ", ack.epoch,
+        " leaves room for ", session.lease->device_target / stores_.device->slab_bytes(),
+        ": keep fewer first"));
   }
   if (!refusal.ok()) {
     Refuse(session, id, refusal);
@@ -489,21 +452,22 @@ void Server::Handle(Session& session, uint64_t id, const AckEpochRequest& ack) {
   ++session.worker_jobs;
   auto free_rest = CutDeviceGrant(*stores_.device, lease.arena,
                                   RoundUp(lease.device_target, DeviceGrainBytes(*stores_.device)));
-  RunJob([this, session_id = session.id, id, freed, free_rest = std::move(free_rest)] {
-    free_rest();
-    loop_->Post([this, session_id, id, freed] {
-      Session& found = *Find(session_id);
-      --found.worker_jobs;
-      budgets_.FinishReclaim(freed);
-      if (found.lease->reclaiming) {
-        ContinueReclaim(found);
-      } else if (found.connection != nullptr) {
-        found.connection->Send(EncodeDone(id), {});
-        found.connection->Resume();
-      }
-      RetryWaitingLeases();
-    });
-  });
+  RunJob(Tier::kDevice,
+         [this, session_id = session.id, id, freed, free_rest = std::move(free_rest)] {
+           free_rest();
+           loop_->Post([this, session_id, id, freed] {
+             Session& found = *Find(session_id);
+             --found.worker_jobs;
+             budgets_.FinishReclaim(freed);
+             if (found.lease->reclaiming) {
+               ContinueReclaim(found);
+             } else if (found.connection != nullptr) {
+               found.connection->Send(EncodeDone(id), {});
+               found.connection->Resume();
+             }
+             RetryWaitingLeases();
+           });
+         });
 }
 
 }  // namespace gemini::server

@@ -141,9 +141,14 @@ void Server::Handle(Session& session, uint64_t id, const MakePlanRequest& make) 
       .measured = make.measured,
       .device_bandwidth = make.device_bandwidth};
   session.connection->Pause();
-  plans_->MakePlan(std::move(task), [this, session_id = session.id,
-                                     id](absl::StatusOr<MadePlan> plan) {
-    loop_->Post([this, session_id, id, plan = std::move(plan)]() mutable {
+  // Of no more than there is: sums stay far from overflow. A host arena has nothing beside chunks' budget.
+  const int64_t apart_bytes =
+      stores_.device->slab_bytes() == 0
+          ? 0
+          : std::clamp<int64_t>(make.device_apart_bytes, 0, lease.granted[Tier::kDevice]);
+  plans_->MakePlan(std::move(task), [this, session_id = session.id, id,
+                                     apart_bytes](absl::StatusOr<MadePlan> plan) {
+    loop_->Post([this, session_id, id, apart_bytes, plan = std::move(plan)]() mutable {
       Session* found = Find(session_id);
       if (found == nullptr || found->connection == nullptr) {
         if (plan.ok()) plans_->Drop(std::move(plan->fd));
@@ -152,7 +157,10 @@ void Server::Handle(Session& session, uint64_t id, const MakePlanRequest& make) 
       if (!plan.ok()) {
         Refuse(*found, id, plan.status());
       } else {
-        SetFloor(*found, plan->phase, plan->device_floor_bytes, DeviceGrainBytes(*stores_.device));
+        // Chunks take whole slabs of what is not apart.
+        const int64_t grain_bytes = DeviceGrainBytes(*stores_.device);
+        SetFloor(*found, plan->phase, RoundUp(plan->device_floor_bytes, grain_bytes) + apart_bytes,
+                 grain_bytes);
         KeepInputs(*found, plan->phase, plan->inputs);
         found->connection->Send(EncodePlanReply(id, plan->size_bytes, plan->device_floor_bytes),
                                 {plan->fd.get()});

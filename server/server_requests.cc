@@ -127,7 +127,7 @@ void Server::Handle(Session& session, uint64_t id, const OpenSpaceRequest& open)
   }
   session.connection->Pause();
   ++session.worker_jobs;
-  RunJob([this, session_id = session.id, id, plan = *std::move(plan)]() mutable {
+  RunJob(Tier::kHost, [this, session_id = session.id, id, plan = *std::move(plan)]() mutable {
     absl::StatusOr<SpaceMemory> memory = MakeSpaceMemory(plan, *stores_.host, *stores_.nvme);
     loop_->Post(
         [this, session_id, id, plan = std::move(plan), memory = std::move(memory)]() mutable {
@@ -218,35 +218,6 @@ void Server::FinishOpenSpace(Session& session, uint64_t request, const SpacePlan
   }
   session.connection->Send(EncodeSpaceReply(request, answer), fds);
   session.connection->Resume();
-}
-
-void Server::Handle(Session& session, uint64_t id, const TakeSlabsRequest& take) {
-  absl::Status refusal;
-  const std::vector<TierExtent>* slabs = nullptr;
-  if (take.space == 0) {
-    // A memfd goes with the lease's answer, and slabs that are being made are nobody's yet.
-    if (session.lease.has_value() && stores_.device->slab_bytes() > 0) {
-      slabs = &session.lease->arena.extents;
-    } else {
-      refusal = absl::FailedPreconditionError("there is no lease of DEVICE slabs here");
-    }
-  } else if (const auto found = session.spaces.find(take.space); found != session.spaces.end()) {
-    slabs = &found->second.space->memory().host.extents;
-  } else {
-    refusal = absl::NotFoundError(absl::StrCat("no space ", take.space, " here"));
-  }
-  if (refusal.ok() && (take.first < 0 || take.first > static_cast<int64_t>(slabs->size()))) {
-    refusal = absl::InvalidArgumentError(absl::StrCat("slab ", take.first, " of ", slabs->size()));
-  }
-  if (!refusal.ok()) {
-    Refuse(session, id, refusal);
-    return;
-  }
-  std::vector<int> fds;
-  for (size_t i = take.first; i < slabs->size() && fds.size() < kMaxMessageFds; ++i) {
-    fds.push_back((*slabs)[i].fd.get());
-  }
-  session.connection->Send(EncodeSlabsReply(id, static_cast<int64_t>(fds.size())), fds);
 }
 
 void Server::Handle(Session& session, uint64_t id, const CloseSpaceRequest& close) {

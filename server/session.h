@@ -7,8 +7,8 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <utility>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "gemini/lease_shm.h"
@@ -32,7 +32,7 @@ struct Lease {
   TierMap<int64_t> granted;  // DEVICE: until the client acknowledged that it vacated some.
   TierMap<int64_t> floor;
   TierMap<int64_t> used;    // HOST and NVME: of its spaces.
-  TierGrant arena;          // DEVICE: at least what is granted.
+  TierGrant arena;          // DEVICE: at least what is granted; of slabs those that were asked for.
   int64_t arena_bytes = 0;  // The addresses that it takes: no less.
   UniqueFd segment;         // LeaseSegmentShm.
   MappedMemory segment_map;
@@ -41,9 +41,6 @@ struct Lease {
   bool takes_epochs = false;
   uint64_t epoch = 0;         // The last one posted.
   int64_t device_target = 0;  // Posted with it; below `granted`: to be acknowledged.
-  bool growing = false;       // Slabs are being made; `device_target` is posted when they are.
-  // They could not be, when so much of DEVICE was free and this was the next id: until either changes.
-  std::optional<std::pair<int64_t, uint64_t>> refused_at;
   bool fenced = false;
   bool reclaiming = false;
   bool owner_died = false;

@@ -6,6 +6,7 @@
 // Errors: on an error nothing is held.
 #pragma once
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -41,6 +42,10 @@ class TierStore {
   // DEVICE: of a slab, which is a slot and an extent of its own; a lease's memory changes by whole ones. 0: a grant is
   // one extent whose pages come as they are touched, which is larger than the lease where that may grow.
   virtual int64_t slab_bytes() const { return 0; }
+  // A GPU's: its UUID (CudaDeviceUuid). Empty: host memory.
+  virtual std::string gpu_uuid() const { return ""; }
+  // Whether a descriptor is memory. False: it stands for a slab that is counted here, and that its client makes.
+  virtual bool shares_memory() const { return true; }
   // Bytes of all grants made and not yet destroyed.
   virtual int64_t granted_bytes() const = 0;
 

@@ -42,12 +42,18 @@ absl::StatusOr<UniqueFd> ExportAndRelease(const CudaDriver& driver,
   return fd;
 }
 
+absl::Status CannotShare(int ordinal, absl::string_view why) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("memory of GPU ", ordinal, " cannot be shared between processes here: ", why));
+}
+
 class CudaTierStore : public TierStore {
  public:
-  CudaTierStore(const CudaDriver& driver, int ordinal, int64_t granularity_bytes,
+  CudaTierStore(const CudaDriver& driver, int ordinal, std::string uuid, int64_t granularity_bytes,
                 int64_t capacity_bytes, int64_t slab_bytes)
       : driver_(driver),
         ordinal_(ordinal),
+        uuid_(std::move(uuid)),
         granularity_bytes_(granularity_bytes),
         slab_bytes_(slab_bytes),
         limit_(Tier::kDevice, capacity_bytes) {}
@@ -56,6 +62,7 @@ class CudaTierStore : public TierStore {
   int64_t capacity_bytes() const override { return limit_.capacity_bytes(); }
   int64_t granted_bytes() const override { return limit_.taken_bytes(); }
   int64_t slab_bytes() const override { return slab_bytes_; }
+  std::string gpu_uuid() const override { return uuid_; }
 
   absl::StatusOr<TierGrant> Make(int64_t slot_bytes, int64_t num_slots) override {
     if (slot_bytes % granularity_bytes_ != 0) {
@@ -91,31 +98,27 @@ class CudaTierStore : public TierStore {
     limit_.GiveBack(size_bytes);
   }
 
-  // Exports the smallest allocation and imports it again. UNIMPLEMENTED: one of both was refused.
-  // RESOURCE_EXHAUSTED: there is nothing left to try it with.
+  // Exports the smallest allocation and imports it again. FAILED_PRECONDITION: one of both was refused.
+  // RESOURCE_EXHAUSTED: there is nothing left to try it with. UNAVAILABLE: the GPU or its driver is in trouble.
   absl::Status TryToShare() const {
-    GEMINI_ASSIGN_OR_RETURN(const CUmemGenericAllocationHandle handle, Create(granularity_bytes_));
-    absl::Status shared;
-    absl::StatusOr<UniqueFd> fd = ExportAndRelease(driver_, handle);
-    if (fd.ok()) {
-      CUmemGenericAllocationHandle imported = 0;
-      const CUresult result = driver_.MemImportFromShareableHandle(
-          &imported, reinterpret_cast<void*>(static_cast<intptr_t>(fd->get())),
-          CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-      // An importer may need a context, which clients have: nothing is known then.
-      if (result == CUDA_ERROR_INVALID_CONTEXT) return absl::OkStatus();
-      shared = CudaStatus(driver_, result, "cuMemImportFromShareableHandle");
-      if (shared.ok()) shared = CudaStatus(driver_, driver_.MemRelease(imported), "cuMemRelease");
-    } else {
-      shared = fd.status();
-    }
-    if (shared.ok() || absl::IsResourceExhausted(shared)) return shared;
-    return absl::UnimplementedError(
-        absl::StrCat("memory of GPU ", ordinal_,
-                     " cannot be shared between processes here: ", shared.message()));
+    const absl::Status shared = ShareOne();
+    const bool is_refused = absl::IsUnimplemented(shared) || absl::IsPermissionDenied(shared);
+    return is_refused ? CannotShare(ordinal_, shared.message()) : shared;
   }
 
  private:
+  absl::Status ShareOne() const {
+    GEMINI_ASSIGN_OR_RETURN(const UniqueFd fd, MakeSlot(granularity_bytes_));
+    CUmemGenericAllocationHandle imported = 0;
+    const CUresult result = driver_.MemImportFromShareableHandle(
+        &imported, reinterpret_cast<void*>(static_cast<intptr_t>(fd.get())),
+        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    // An importer may need a context, which clients have: nothing is known then.
+    if (result == CUDA_ERROR_INVALID_CONTEXT) return absl::OkStatus();
+    GEMINI_RETURN_IF_ERROR(CudaStatus(driver_, result, "cuMemImportFromShareableHandle"));
+    return CudaStatus(driver_, driver_.MemRelease(imported), "cuMemRelease");
+  }
+
   absl::StatusOr<CUmemGenericAllocationHandle> Create(int64_t size_bytes) const {
     const CUmemAllocationProp properties = MemoryOf(ordinal_);
     CUmemGenericAllocationHandle handle = 0;
@@ -133,6 +136,7 @@ class CudaTierStore : public TierStore {
 
   const CudaDriver& driver_;
   const int ordinal_;
+  const std::string uuid_;
   const int64_t granularity_bytes_;
   const int64_t slab_bytes_;
   StoreLimit limit_;
@@ -146,26 +150,32 @@ absl::StatusOr<std::unique_ptr<TierStore>> MakeCudaTierStore(const CudaDriver& d
   CUdevice device = 0;
   GEMINI_RETURN_IF_ERROR(
       CudaStatus(driver, driver.DeviceGet(&device, ordinal), absl::StrCat("GPU ", ordinal)));
-  for (const CUdevice_attribute needed :
-       {CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
-        CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED}) {
+  const auto has = [&driver, device](CUdevice_attribute attribute) -> absl::StatusOr<bool> {
     int supported = 0;
-    GEMINI_RETURN_IF_ERROR(CudaStatus(driver, driver.DeviceGetAttribute(&supported, needed, device),
-                                      "cuDeviceGetAttribute"));
-    if (supported == 0) {
-      return absl::UnimplementedError(
-          absl::StrCat("GPU ", ordinal, " lacks CUDA device attribute ", static_cast<int>(needed),
-                       ", which sharing its memory between processes takes"));
-    }
+    GEMINI_RETURN_IF_ERROR(CudaStatus(
+        driver, driver.DeviceGetAttribute(&supported, attribute, device), "cuDeviceGetAttribute"));
+    return supported != 0;
+  };
+  GEMINI_ASSIGN_OR_RETURN(const bool has_api,
+                          has(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED));
+  if (!has_api) {
+    return absl::UnimplementedError(
+        absl::StrCat("GPU ", ordinal,
+                     " lacks CUDA's virtual memory management, which DEVICE is "
+                     "made by: use another GPU, or a server without --device"));
   }
+  GEMINI_ASSIGN_OR_RETURN(const bool has_descriptors,
+                          has(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED));
+  if (!has_descriptors) return CannotShare(ordinal, "it has no descriptors of memory");
   GEMINI_ASSIGN_OR_RETURN(const int64_t granularity_bytes, CudaGranularityBytes(driver, ordinal));
   if (slab_bytes <= 0 || slab_bytes % granularity_bytes != 0) {
     return absl::InvalidArgumentError(absl::StrCat("slabs of ", slab_bytes, " bytes on GPU ",
                                                    ordinal, ", where they are multiples of ",
                                                    granularity_bytes));
   }
-  auto store = std::make_unique<CudaTierStore>(driver, ordinal, granularity_bytes, capacity_bytes,
-                                               slab_bytes);
+  GEMINI_ASSIGN_OR_RETURN(std::string uuid, CudaDeviceUuid(driver, ordinal));
+  auto store = std::make_unique<CudaTierStore>(driver, ordinal, std::move(uuid), granularity_bytes,
+                                               capacity_bytes, slab_bytes);
   // Attributes have promised what the machine then refused: containers, WSL2.
   GEMINI_RETURN_IF_ERROR(store->TryToShare());
   return store;
@@ -174,16 +184,28 @@ absl::StatusOr<std::unique_ptr<TierStore>> MakeCudaTierStore(const CudaDriver& d
 int64_t CudaSlabBytes(int64_t capacity_bytes, int64_t granularity_bytes) {
   constexpr int64_t kSmallest = 64 * kMiB;
   constexpr int64_t kMostSlabs = 200;
-  return RoundUp(std::max(kSmallest, capacity_bytes / kMostSlabs), granularity_bytes);
+  const int64_t least =
+      RoundUp(std::max(kSmallest, capacity_bytes / kMostSlabs), granularity_bytes);
+  for (int64_t slab = least; slab <= least + least / 2; slab += granularity_bytes) {
+    if (capacity_bytes % slab == 0) return slab;
+  }
+  return least;
 }
 
 absl::StatusOr<int64_t> CudaGranularityBytes(const CudaDriver& driver, int ordinal) {
-  const CUmemAllocationProp properties = MemoryOf(ordinal);
+  CUmemAllocationProp properties = MemoryOf(ordinal);
   size_t bytes = 0;
-  GEMINI_RETURN_IF_ERROR(CudaStatus(
-      driver,
-      driver.MemGetAllocationGranularity(&bytes, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
-      "cuMemGetAllocationGranularity"));
+  const auto ask = [&] {
+    return driver.MemGetAllocationGranularity(&bytes, &properties,
+                                              CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
+  };
+  CUresult result = ask();
+  if (result == CUDA_ERROR_NOT_SUPPORTED || result == CUDA_ERROR_INVALID_VALUE) {
+    // Of memory that cannot be shared.
+    properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
+    result = ask();
+  }
+  GEMINI_RETURN_IF_ERROR(CudaStatus(driver, result, "cuMemGetAllocationGranularity"));
   if (bytes == 0 || bytes > static_cast<size_t>(kGiB)) {
     return absl::UnimplementedError(
         absl::StrCat("GPU ", ordinal, " gives memory in multiples of ", bytes, " bytes"));

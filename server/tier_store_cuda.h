@@ -16,8 +16,8 @@
 namespace gemini::server {
 
 // Makes a store of GPU `ordinal`, as the driver counts them; `driver` outlives it. Tries first, with the smallest
-// allocation, whether this machine can export one and import it again. UNIMPLEMENTED: it cannot, as below WSL2.
-// NOT_FOUND: there is no such GPU. RESOURCE_EXHAUSTED: its memory is all in use. INVALID_ARGUMENT: slab_bytes.
+// allocation, whether this machine can export one and import it again. FAILED_PRECONDITION: it cannot, as below WSL2.
+// UNIMPLEMENTED: the GPU lacks that API. NOT_FOUND: there is no such GPU. RESOURCE_EXHAUSTED: its memory is all in use. INVALID_ARGUMENT: slab_bytes.
 absl::StatusOr<std::unique_ptr<TierStore>> MakeCudaTierStore(const CudaDriver& driver, int ordinal,
                                                              int64_t capacity_bytes,
                                                              int64_t slab_bytes);
@@ -25,7 +25,8 @@ absl::StatusOr<std::unique_ptr<TierStore>> MakeCudaTierStore(const CudaDriver& d
 // What the size of an allocation of GPU `ordinal` must be a multiple of: 2 MiB on all known ones.
 absl::StatusOr<int64_t> CudaGranularityBytes(const CudaDriver& driver, int ordinal);
 
-// Slabs of which a lease of all of `capacity_bytes` goes into one message, and that take few calls each to map.
+// Slabs of which a lease of all of `capacity_bytes` goes into one message, and that take few calls each to map; up to half
+// as large again where whole ones are the capacity then.
 int64_t CudaSlabBytes(int64_t capacity_bytes, int64_t granularity_bytes);
 
 }  // namespace gemini::server

@@ -71,7 +71,7 @@ struct FakeCudaDriver::Functions {
     return CUDA_SUCCESS;
   }
 
-  // 0 to 15.
+  // kUuid.
   static CUresult DeviceGetUuid(CUuuid* uuid, CUdevice) {
     MutexLock lock(current->mutex_);
     if (const CUresult refused = current->Begin(); refused != CUDA_SUCCESS) return refused;
@@ -79,10 +79,11 @@ struct FakeCudaDriver::Functions {
     return CUDA_SUCCESS;
   }
 
-  static CUresult MemGetAllocationGranularity(size_t* bytes, const CUmemAllocationProp*,
+  static CUresult MemGetAllocationGranularity(size_t* bytes, const CUmemAllocationProp* properties,
                                               CUmemAllocationGranularity_flags) {
     MutexLock lock(current->mutex_);
     if (const CUresult refused = current->Begin(); refused != CUDA_SUCCESS) return refused;
+    if (!current->Shares(*properties)) return CUDA_ERROR_NOT_SUPPORTED;
     *bytes = static_cast<size_t>(current->granularity_bytes_);
     return CUDA_SUCCESS;
   }
@@ -91,6 +92,7 @@ struct FakeCudaDriver::Functions {
                             const CUmemAllocationProp* properties, unsigned long long flags) {
     MutexLock lock(current->mutex_);
     if (const CUresult refused = current->Begin(); refused != CUDA_SUCCESS) return refused;
+    if (!current->Shares(*properties)) return CUDA_ERROR_NOT_SUPPORTED;
     const auto bytes = static_cast<int64_t>(size);
     if (bytes == 0 || bytes % current->granularity_bytes_ != 0 || flags != 0 ||
         properties->type != CU_MEM_ALLOCATION_TYPE_PINNED ||
@@ -291,9 +293,17 @@ int64_t FakeCudaDriver::num_out_of_memory() const {
   return num_out_of_memory_;
 }
 
-void FakeCudaDriver::FailCall(int64_t number, CUresult result) {
+bool FakeCudaDriver::Shares(const CUmemAllocationProp& properties) const {
+  const auto told =
+      attributes_.find(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
+  return properties.requestedHandleTypes == CU_MEM_HANDLE_TYPE_NONE || told == attributes_.end() ||
+         told->second != 0;
+}
+
+void FakeCudaDriver::FailCall(int64_t number, CUresult result, int64_t count) {
   MutexLock lock(mutex_);
   failing_call_ = num_calls_ + number;
+  failures_left_ = count;
   failure_ = result;
 }
 
@@ -302,7 +312,11 @@ void FakeCudaDriver::SetAttribute(CUdevice_attribute attribute, int value) {
   attributes_[attribute] = value;
 }
 
-CUresult FakeCudaDriver::Begin() { return num_calls_++ == failing_call_ ? failure_ : CUDA_SUCCESS; }
+CUresult FakeCudaDriver::Begin() {
+  if (num_calls_++ < failing_call_ || failures_left_ == 0) return CUDA_SUCCESS;
+  --failures_left_;
+  return failure_;
+}
 
 CUmemGenericAllocationHandle FakeCudaDriver::Keep(UniqueFd file) {
   files_.emplace(++last_handle_, std::move(file));

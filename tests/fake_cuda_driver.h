@@ -25,6 +25,8 @@ class FakeCudaDriver {
   ~FakeCudaDriver();
 
   const CudaDriver& driver() const { return driver_; }
+  // Of its GPU, as CudaDeviceUuid writes it.
+  static constexpr const char* kUuid = "00010203-0405-0607-0809-0a0b0c0d0e0f";
   // Handles that were made or imported, and not released.
   int64_t num_handles() const;
   // Allocations that are mapped, in all ranges.
@@ -33,12 +35,12 @@ class FakeCudaDriver {
   int64_t num_ranges() const;
   // Calls that a refusal is possible of, ever.
   int64_t num_calls() const;
-  // The call of that number from now on, 0 the next, returns `result` and does nothing.
-  void FailCall(int64_t number, CUresult result);
+  // The call of that number from now on, 0 the next, and `count` in all, return `result` and do nothing.
+  void FailCall(int64_t number, CUresult result, int64_t count = 1);
   // From now on as if the GPU had so many bytes; and how often there were too few, ever.
   void SetMemoryBytes(int64_t memory_bytes);
   int64_t num_out_of_memory() const;
-  // What DeviceGetAttribute answers for it; 1 unless told.
+  // What DeviceGetAttribute answers for it; 1 unless told. Of descriptors 0: there is no memory with them.
   void SetAttribute(CUdevice_attribute attribute, int value);
 
  private:
@@ -46,6 +48,7 @@ class FakeCudaDriver {
 
   // What the call that is under way must return at once; CUDA_SUCCESS: nothing.
   CUresult Begin() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool Shares(const CUmemAllocationProp& properties) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   CUmemGenericAllocationHandle Keep(UniqueFd file) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // A range of addresses, and the size of what is mapped there, by offset.
@@ -67,7 +70,8 @@ class FakeCudaDriver {
   int64_t memory_bytes_ ABSL_GUARDED_BY(mutex_);
   int64_t num_out_of_memory_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t num_calls_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t failing_call_ ABSL_GUARDED_BY(mutex_) = -1;
+  int64_t failing_call_ ABSL_GUARDED_BY(mutex_) = 0;  // And those behind it.
+  int64_t failures_left_ ABSL_GUARDED_BY(mutex_) = 0;
   CUresult failure_ ABSL_GUARDED_BY(mutex_) = CUDA_SUCCESS;
 };
 

@@ -12,6 +12,7 @@
 #include "client/device_slabs_cuda.h"
 #include "gemini/byte_size.h"
 #include "gmock/gmock.h"
+#include "server/tier_store_counted.h"
 #include "server/tier_store_cuda.h"
 #include "tests/client/planned_job.h"
 #include "tests/fake_cuda_driver.h"
@@ -44,6 +45,14 @@ class CudaSessionTest : public SessionFixture {
     };
     StartServer(options);
   }
+  // The same where memory cannot be shared.
+  void StartCountingServer() {
+    server::ServerOptions options = DefaultServer();
+    options.make_device = [](int64_t capacity_bytes) {
+      return server::MakeCountedTierStore(FakeCudaDriver::kUuid, capacity_bytes, kSlab);
+    };
+    StartServer(options);
+  }
   SessionOptions Want(int64_t device_bytes, int64_t floor_bytes) {
     SessionOptions options;
     options.want_bytes = Bytes(device_bytes, 16 * kMiB, 0);
@@ -51,8 +60,8 @@ class CudaSessionTest : public SessionFixture {
     options.takes_epochs = true;
     options.chunk_bytes = kChunk;
     options.label = "tenant";
-    options.make_slabs = [this](int64_t slab_bytes, int64_t num_slabs) {
-      return DeviceSlabsCuda::Reserve(fake_.driver(), 0, slab_bytes, num_slabs);
+    options.make_slabs = [this](const DeviceSlabsOffer& offer) {
+      return DeviceSlabsCuda::Reserve(fake_.driver(), 0, offer);
     };
     return options;
   }
@@ -91,6 +100,13 @@ class CudaSessionTest : public SessionFixture {
     return count;
   }
 
+  // Of the session that came first.
+  static int64_t FirstTarget(Connection& observer) {
+    const absl::StatusOr<Reply> reply = GetStatus(observer);
+    EXPECT_OK(reply);
+    return reply->As<wire::StatusReply>()->tenants()->Get(0)->device_target();
+  }
+
   LazyOperators* operators_ = nullptr;
   FakeCudaDriver fake_{/*memory_bytes=*/kGiB, /*granularity_bytes=*/64 * kKiB};
 };
@@ -106,6 +122,7 @@ class Job {
     job_.phases().set_between_operators([this] { follower_.BetweenOperators(); });
   }
   PlannedJob& job() { return job_; }
+  BudgetFollower& follower() { return follower_; }
   void RunRound() {
     job_.phases().BeginPhase("score");
     std::vector<TensorUse> uses;
@@ -239,18 +256,169 @@ TEST_F(CudaSessionTest, AGpuThatHasNoMoreLeavesAJobAsItIs) {
   const auto follow = [&] { follower.BetweenOperators(); };
   std::unique_ptr<Session> second = Admit(12 * kMiB, 12 * kMiB, follow);
   ASSERT_NE(second, nullptr);
-  const std::unique_ptr<Connection> observer = ConnectObserver(*server_);
   fake_.SetMemoryBytes(0);  // Others have taken it.
   second.reset();
-  while (fake_.num_out_of_memory() == 0) {
-  }
-  for (int i = 0; i < 10; ++i) ASSERT_OK(GetStatus(*observer));
-  EXPECT_LE(fake_.num_out_of_memory(), 2);  // It is not tried for ever.
-  fake_.SetMemoryBytes(kGiB);
-  const std::unique_ptr<Session> third = Admit(12 * kMiB, 12 * kMiB, follow);
-  ASSERT_NE(third, nullptr);
+  AwaitGrant(16 * kMiB);
+  const auto before = std::chrono::steady_clock::now();
+  do {
+    follow();
+  } while (fake_.num_out_of_memory() == 0);
+  for (int i = 0; i < 100'000; ++i) follow();
+  // Not between each two operators.
+  EXPECT_LE(fake_.num_out_of_memory(),
+            1 + (std::chrono::steady_clock::now() - before) / BudgetFollower::kRetryAfter);
   EXPECT_EQ(session_->device_budget().budget_bytes(), 4 * kMiB);
+  EXPECT_EQ(NumDescriptors(), 2);
+  fake_.SetMemoryBytes(kGiB);
+  while (session_->device_budget().budget_bytes() < 16 * kMiB) follow();
   EXPECT_EQ(NumDescriptors(), 8);
+  EXPECT_EQ(fake_.num_mappings(), 8);
+}
+
+TEST_F(CudaSessionTest, ASessionStartsWithWhatItsFloorNeeds) {
+  fake_.SetMemoryBytes(0);
+  for (const int64_t floor_bytes : {int64_t{0}, 4 * kMiB}) {
+    EXPECT_THAT(Open(Want(16 * kMiB, floor_bytes)), StatusIs(absl::StatusCode::kResourceExhausted));
+  }
+  fake_.SetMemoryBytes(kGiB);
+  // From the sixth slab on, which is asked for again.
+  fake_.FailCall(3 + 3 * 5, CUDA_ERROR_OUT_OF_MEMORY, /*count=*/2);
+  ASSERT_OK_AND_ASSIGN(session_, Open(Want(16 * kMiB, 10 * kMiB)));
+  EXPECT_EQ(session_->granted_bytes()[Tier::kDevice], 16 * kMiB);
+  EXPECT_EQ(session_->device_budget().budget_bytes(), 10 * kMiB);
+  EXPECT_EQ(NumDescriptors(), 5);
+  EXPECT_EQ(fake_.num_mappings(), 5);
+  session_.reset();
+  fake_.FailCall(3 + 3 * 4, CUDA_ERROR_OUT_OF_MEMORY, /*count=*/2);
+  EXPECT_THAT(Open(Want(16 * kMiB, 10 * kMiB)), StatusIs(absl::StatusCode::kResourceExhausted));
+}
+
+// The first is asked to give way before it has its slabs, for it takes its time to reserve addresses.
+TEST_F(CudaSessionTest, AnEpochMayComeBeforeTheFirstSlabs) {
+  SessionOptions options = Want(16 * kMiB, 4 * kMiB);
+  std::future<absl::StatusOr<std::unique_ptr<Session>>> newcomer;
+  options.make_slabs = [&](const DeviceSlabsOffer& offer) {
+    newcomer = std::async(std::launch::async, [this] { return Open(Want(8 * kMiB, 8 * kMiB)); });
+    const std::unique_ptr<Connection> observer = ConnectObserver(*server_);
+    while (FirstTarget(*observer) == 16 * kMiB) {
+    }
+    return DeviceSlabsCuda::Reserve(fake_.driver(), 0, offer);
+  };
+  ASSERT_OK_AND_ASSIGN(session_, Open(std::move(options)));
+  BudgetFollower follower(*session_);
+  while (newcomer.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
+    follower.BetweenOperators();
+  }
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Session> second, newcomer.get());
+  EXPECT_EQ(second->device_budget().budget_bytes(), 8 * kMiB);
+  EXPECT_EQ(session_->device_budget().budget_bytes(), 8 * kMiB);
+  EXPECT_TRUE(follower.KeepsApart());
+  EXPECT_EQ(fake_.num_mappings(), 8);
+}
+
+// Slabs that could not be unmapped are in the place of what is apart, until they are.
+TEST_F(CudaSessionTest, ASlabThatStaysMappedIsToldAndTriedAgain) {
+  ASSERT_OK_AND_ASSIGN(session_, Open(Want(16 * kMiB, 4 * kMiB)));
+  BudgetFollower follower(*session_);
+  EXPECT_TRUE(follower.KeepsApart());
+  follower.SetApart(6 * kMiB);
+  EXPECT_FALSE(follower.KeepsApart());
+  fake_.FailCall(1, CUDA_ERROR_UNKNOWN);  // Of three slabs, one is unmapped.
+  follower.BetweenOperators();
+  EXPECT_EQ(session_->device_budget().budget_bytes(), 10 * kMiB);
+  EXPECT_EQ(fake_.num_mappings(), 7);
+  EXPECT_FALSE(follower.KeepsApart());
+  follower.BetweenOperators();  // Not yet.
+  EXPECT_EQ(fake_.num_mappings(), 7);
+  while (!follower.KeepsApart()) follower.BetweenOperators();
+  EXPECT_EQ(fake_.num_mappings(), 5);
+  EXPECT_EQ(NumDescriptors(), 5);
+}
+
+// What is apart is memory that no slab has, for as long as that is so.
+TEST_F(CudaSessionTest, WhatIsApartIsNotInSlabs) {
+  SessionOptions options = Want(16 * kMiB, 0);
+  options.apart_bytes = 5 * kMiB;
+  OpenLate(std::move(options));
+  ASSERT_NE(operators_, nullptr);
+  EXPECT_EQ(session_->granted_bytes()[Tier::kDevice], 16 * kMiB);
+  LateHostOperators late(*operators_);
+  LocalPlans plans(kChunk);
+  Job job(*session_, &plans);
+  job.job().RunOperatorsOn(&late);
+  const auto expect_slabs = [&](int64_t count) {
+    EXPECT_EQ(session_->device_budget().budget_bytes(), count * kSlab);
+    EXPECT_EQ(NumDescriptors(), count);
+    EXPECT_EQ(fake_.num_mappings(), count);
+  };
+  expect_slabs(5);
+  for (const auto& [apart_bytes, count] :
+       {std::pair<int64_t, int64_t>{12 * kMiB, 2}, {1, 7}, {13 * kMiB, 1}, {0, 8}, {6 * kMiB, 5}}) {
+    job.RunRound();
+    job.follower().SetApart(apart_bytes);
+    job.RunRound();
+    expect_slabs(count);
+  }
+  late.Finish();
+}
+
+// A plan's floor has room for it: another job is refused before it is taken away.
+TEST_F(CudaSessionTest, ThePlansFloorHasWhatIsApart) {
+  SessionOptions options = Want(16 * kMiB, 0);
+  options.chunk_bytes = 896 * kKiB;  // Ten are 8.75 MiB.
+  options.apart_bytes = 3 * kMiB;
+  ASSERT_OK_AND_ASSIGN(session_, Open(std::move(options)));
+  const std::unique_ptr<ServerPlanSource> plans = session_->MakePlanSource();
+  {
+    Job job(*session_, plans.get(), /*at_once=*/true);
+    for (int round = 0; round < 4; ++round) job.RunRound();
+    const std::unique_ptr<Session> second = Admit(16 * kMiB, 0, [&] { job.RunRound(); });
+    ASSERT_NE(second, nullptr);
+    EXPECT_EQ(second->granted_bytes()[Tier::kDevice], 2 * kMiB);
+    EXPECT_EQ(session_->device_budget().budget_bytes(), 10 * kMiB);
+  }
+}
+
+// What was made for it and cannot be mapped is destroyed: nobody could use it, and an epoch could not be answered.
+TEST_F(CudaSessionTest, WhatCannotBeMappedIsGivenBack) {
+  fake_.FailCall(3 + 3 * 8 + 4 * 2, CUDA_ERROR_UNKNOWN);  // The import of the third of eight slabs.
+  ASSERT_OK_AND_ASSIGN(session_, Open(Want(16 * kMiB, 2 * kMiB)));
+  EXPECT_EQ(fake_.num_mappings(), 2);
+  EXPECT_EQ(NumDescriptors(), 2);
+  BudgetFollower follower(*session_);
+  follower.BetweenOperators();
+  EXPECT_EQ(fake_.num_mappings(), 8);
+}
+
+TEST_F(CudaSessionTest, WhereMemoryCannotBeSharedSlabsAreTheSessions) {
+  StartCountingServer();
+  fake_.SetMemoryBytes(0);
+  EXPECT_THAT(Open(Want(16 * kMiB, 4 * kMiB)), StatusIs(absl::StatusCode::kResourceExhausted));
+  fake_.SetMemoryBytes(kGiB);
+  ASSERT_OK_AND_ASSIGN(session_, Open(Want(16 * kMiB, 4 * kMiB)));
+  EXPECT_EQ(NumDescriptors(), 0);
+  EXPECT_EQ(fake_.num_mappings(), 8);
+  BudgetFollower follower(*session_);
+  const auto follow = [&] { follower.BetweenOperators(); };
+  std::unique_ptr<Session> second = Admit(6 * kMiB, 6 * kMiB, follow);
+  ASSERT_NE(second, nullptr);
+  EXPECT_EQ(session_->device_budget().budget_bytes(), 10 * kMiB);
+  EXPECT_EQ(fake_.num_mappings(), 8);
+  second.reset();
+  while (session_->device_budget().budget_bytes() < 16 * kMiB) follow();
+  EXPECT_EQ(fake_.num_mappings(), 8);
+}
+
+TEST_F(CudaSessionTest, ASessionIsForTheServersGpu) {
+  StartCountingServer();
+  SessionOptions options = Want(4 * kMiB, 4 * kMiB);
+  options.make_slabs = [this](DeviceSlabsOffer offer) {
+    EXPECT_EQ(offer.gpu_uuid, FakeCudaDriver::kUuid);
+    EXPECT_TRUE(offer.is_counted);
+    offer.gpu_uuid = "another";
+    return DeviceSlabsCuda::Reserve(fake_.driver(), 0, std::move(offer));
+  };
+  EXPECT_THAT(Open(options), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("UUID")));
 }
 
 TEST_F(CudaSessionTest, MoreSlabsThanAMessageHolds) {
@@ -263,7 +431,7 @@ TEST_F(CudaSessionTest, MoreSlabsThanAMessageHolds) {
 
 TEST_F(CudaSessionTest, ARefusalOfTheDriverIsTheSessions) {
   SessionOptions options = Want(4 * kMiB, 4 * kMiB);
-  options.make_slabs = [](int64_t, int64_t) { return absl::UnavailableError("no context"); };
+  options.make_slabs = [](const DeviceSlabsOffer&) { return absl::UnavailableError("no context"); };
   EXPECT_THAT(Open(options), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("no context")));
   ASSERT_OK_AND_ASSIGN(session_, Open(Want(16 * kMiB, 16 * kMiB)));  // Nothing is lost.
 }

@@ -15,6 +15,7 @@
 namespace gemini::client {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 class DeviceSlabsCudaTest : public ::testing::Test {
@@ -31,8 +32,12 @@ class DeviceSlabsCudaTest : public ::testing::Test {
     EXPECT_EQ(fake_.num_handles(), 0);
     EXPECT_EQ(fake_.num_ranges(), 0);
   }
-  absl::StatusOr<std::unique_ptr<DeviceSlabsCuda>> Reserve() {
-    return DeviceSlabsCuda::Reserve(fake_.driver(), 0, kSlab, kMost);
+  absl::StatusOr<std::unique_ptr<DeviceSlabsCuda>> Reserve(bool is_counted = false) {
+    return DeviceSlabsCuda::Reserve(fake_.driver(), 0,
+                                    {.slab_bytes = kSlab,
+                                     .num_slabs = kMost,
+                                     .gpu_uuid = FakeCudaDriver::kUuid,
+                                     .is_counted = is_counted});
   }
   int fd(int64_t slab) const { return grant_.extents[slab].fd.get(); }
 
@@ -90,7 +95,11 @@ TEST_F(DeviceSlabsCudaTest, ItsEndLeavesNothing) {
 }
 
 TEST_F(DeviceSlabsCudaTest, EachRefusalOfTheDriverLeavesAllAsItWas) {
-  fake_.FailCall(0, CUDA_ERROR_OUT_OF_MEMORY);
+  for (int64_t call = 0; call < 2; ++call) {  // Device, UUID.
+    fake_.FailCall(call, CUDA_ERROR_UNKNOWN);
+    EXPECT_THAT(Reserve(), StatusIs(absl::StatusCode::kUnavailable));
+  }
+  fake_.FailCall(2, CUDA_ERROR_OUT_OF_MEMORY);
   EXPECT_THAT(Reserve(), StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("8 MiB")));
   ASSERT_OK_AND_ASSIGN(const std::unique_ptr<DeviceSlabsCuda> slabs, Reserve());
   ASSERT_OK(slabs->Map(fd(0)));
@@ -119,13 +128,40 @@ TEST_F(DeviceSlabsCudaTest, EachRefusalOfTheDriverLeavesAllAsItWas) {
 // What a server that lies sends: too small, or no memory of a GPU at all.
 TEST_F(DeviceSlabsCudaTest, ADescriptorThatIsNoSlabIsRefused) {
   ASSERT_OK_AND_ASSIGN(server::TierGrant large, store_->Make(2 * kSlab, 1));
-  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<DeviceSlabsCuda> slabs,
-                       DeviceSlabsCuda::Reserve(fake_.driver(), 0, 2 * kSlab, kMost));
+  ASSERT_OK_AND_ASSIGN(
+      const std::unique_ptr<DeviceSlabsCuda> slabs,
+      DeviceSlabsCuda::Reserve(
+          fake_.driver(), 0,
+          {.slab_bytes = 2 * kSlab, .num_slabs = kMost, .gpu_uuid = FakeCudaDriver::kUuid}));
   EXPECT_THAT(slabs->Map(fd(0)), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("cuMemMap")));
   EXPECT_FALSE(slabs->Map(-1).ok());
   EXPECT_EQ(slabs->num_mapped(), 0);
   EXPECT_OK(slabs->Map(large.extents[0].fd.get()));
   store_->Destroy(std::move(large));
+}
+
+// Its memory could be reached over a link, at a link's speed.
+TEST_F(DeviceSlabsCudaTest, AnotherGpusSlabsAreRefused) {
+  EXPECT_THAT(DeviceSlabsCuda::Reserve(
+                  fake_.driver(), 0, {.slab_bytes = kSlab, .num_slabs = 1, .gpu_uuid = "another"}),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("another"), HasSubstr(FakeCudaDriver::kUuid))));
+}
+
+TEST_F(DeviceSlabsCudaTest, CountedSlabsAreTheProcesssOwn) {
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<DeviceSlabsCuda> slabs, Reserve(/*is_counted=*/true));
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<DeviceSlabsCuda> others, Reserve(/*is_counted=*/true));
+  for (int64_t i = 0; i < 2; ++i) {
+    ASSERT_OK(slabs->Map(fd(i)));
+    ASSERT_OK(others->Map(fd(i)));
+    slabs->data()[i * kSlab] = std::byte{1};
+    EXPECT_EQ(others->data()[i * kSlab], std::byte{0});
+  }
+  EXPECT_EQ(fake_.num_handles(), 0);
+  fake_.SetMemoryBytes(0);
+  EXPECT_THAT(slabs->Map(fd(2)), StatusIs(absl::StatusCode::kResourceExhausted));
+  ASSERT_OK(slabs->Keep(1));
+  EXPECT_EQ(fake_.num_mappings(), 3);
 }
 
 }  // namespace

@@ -89,14 +89,12 @@ class QueuedServer {
 };
 
 // What a session of one space is sent; one size too small spoils each in turn.
-constexpr uint8_t kNoDevice = 2;
 std::vector<int> LeaseFds(uint8_t choice) {
   static const UniqueFd segment = MemfdOf(int64_t{sizeof(LeaseSegmentShm)});
   static const UniqueFd timeline = MemfdOf(int64_t{sizeof(TimelineShm)});
   static const UniqueFd arena = MemfdOf(kArenaBytes);
   static const UniqueFd small = MemfdOf(int64_t{16});
   std::vector<int> fds = {segment.get(), timeline.get(), arena.get()};
-  if ((choice & 3) == kNoDevice) fds.pop_back();
   if ((choice & 3) != 3) return fds;
   fds[choice >> 2 & 1] = small.get();
   return fds;
@@ -114,8 +112,10 @@ std::vector<int> SpaceFds(uint8_t choice) {
 // Slabs of memory files, as a GPU's are mapped.
 class FileSlabs : public DeviceSlabs {
  public:
-  static absl::StatusOr<std::unique_ptr<DeviceSlabs>> Reserve(int64_t slab_bytes,
-                                                              int64_t num_slabs) {
+  static absl::StatusOr<std::unique_ptr<DeviceSlabs>> Reserve(const DeviceSlabsOffer& offer) {
+    const auto& [slab_bytes, num_slabs, gpu_uuid, is_counted] = offer;
+    // No more than was asked for, in whole slabs.
+    GEMINI_CHECK((num_slabs - 1) * slab_bytes < kArenaBytes);
     GEMINI_CHECK(slab_bytes > 0 && num_slabs > 0);
     const auto size = static_cast<size_t>(slab_bytes * num_slabs);
     void* const begin =
@@ -162,13 +162,7 @@ void OpenSession(UniqueFd socket, bool with_gpu) {
   options.takes_epochs = true;
   options.chunk_bytes = kChunkBytes;
   options.label = "fuzz";
-  if (with_gpu) {
-    options.make_slabs = [](int64_t slab_bytes, int64_t num_slabs) {
-      // No more than was asked for, in whole slabs.
-      GEMINI_CHECK((num_slabs - 1) * slab_bytes < kArenaBytes);
-      return FileSlabs::Reserve(slab_bytes, num_slabs);
-    };
-  }
+  if (with_gpu) options.make_slabs = FileSlabs::Reserve;
   auto session = Session::Open(std::move(socket), std::move(options));
   if (!session.ok()) return;
   const auto space = (*session)->OpenSpace({.name = "space",
@@ -231,10 +225,9 @@ void ShowChunks(UniqueFd socket) {
   tools::ChunksJson(page).dump();
 }
 
-std::string Seed(Reader reader, std::vector<std::string> answers, char descriptors = 0) {
+std::string Seed(Reader reader, std::vector<std::string> answers) {
   std::string seed(kHeadBytes, '\0');
   seed[0] = static_cast<char>(reader);
-  seed[1] = descriptors;
   for (const std::string& answer : answers) {
     seed += static_cast<char>(answer.size() & 0xff);
     seed += static_cast<char>(answer.size() >> 8);
@@ -286,8 +279,7 @@ std::vector<std::string> Seeds() {
                                                       .granted = {{kArenaBytes, 1 << 15, 0}},
                                                       .device_arena_bytes = kArenaBytes,
                                                       .device_slab_bytes = kArenaBytes / 2}),
-                         // The lease's answer has one descriptor of DEVICE, of its two slabs.
-                         server::EncodeSlabsReply(3, 1),
+                         server::EncodeSlabsReply(3, 2),
                          server::EncodeSpaceReply(4, {.space = 1,
                                                       .generation = 1,
                                                       .slots_per_slab = kHostSlots,
@@ -295,14 +287,12 @@ std::vector<std::string> Seeds() {
                                                       .slabs_sent = 1}),
                          server::EncodeDone(5), server::EncodeDone(6)}),
       // Slots of all that would take memory of the client's.
-      Seed(kGpuSession,
-           {server::EncodeHelloReply(1, {.build = "gemini", .session = 1}),
-            server::EncodeLeaseReply(2, {.lease = 1,
-                                         .generation = 1,
-                                         .granted = {{0, 1 << 15, 0}},
-                                         .device_arena_bytes = int64_t{1} << 36,
-                                         .device_slab_bytes = 1 << 30})},
-           kNoDevice),
+      Seed(kGpuSession, {server::EncodeHelloReply(1, {.build = "gemini", .session = 1}),
+                         server::EncodeLeaseReply(2, {.lease = 1,
+                                                      .generation = 1,
+                                                      .granted = {{0, 1 << 15, 0}},
+                                                      .device_arena_bytes = int64_t{1} << 36,
+                                                      .device_slab_bytes = 1 << 30})}),
       Seed(kSession, {server::EncodeRefusal(1, absl::ResourceExhaustedError("no room"))}),
       Seed(kPlan,
            {server::EncodeTraceRoom(1),
@@ -345,7 +335,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const size_t space_answer = reader == kGpuSession ? 3 : 2;
     if (is_session && i == 1) fds = LeaseFds(data[1]);
     // The arena's file does for a slab.
-    if (reader == kGpuSession && i == 2) fds = {LeaseFds(data[1]).back()};
+    if (reader == kGpuSession && i == 2) fds = {LeaseFds(0)[2], LeaseFds(0)[2]};
     if (is_session && i == space_answer) fds = SpaceFds(data[1]);
     if (has_memory) fds = {memory.get()};
     server.Queue(answers[i], fds);

@@ -62,7 +62,9 @@ std::vector<std::string> Seeds() {
                 return wire::CreateOpenSpaceDirect(b, "opt-125m", 4096, 4, 12, 20, 9);
               }),
       Message(wire::Body::TakeSlabs,
-              [](FlatBufferBuilder& b) { return wire::CreateTakeSlabs(b, 1, 2); }),
+              [](FlatBufferBuilder& b) { return wire::CreateTakeSlabs(b, 1, 2, 3); }),
+      Message(wire::Body::KeepSlabs,
+              [](FlatBufferBuilder& b) { return wire::CreateKeepSlabs(b, 2); }),
       Message(wire::Body::CloseSpace,
               [](FlatBufferBuilder& b) { return wire::CreateCloseSpace(b, 1); }),
       Message(wire::Body::CloseSession,
@@ -75,7 +77,8 @@ std::vector<std::string> Seeds() {
               [](FlatBufferBuilder& b) { return wire::CreateOpenTrace(b, 999); }),
       Message(wire::Body::MakePlan,
               [&](FlatBufferBuilder& b) {
-                return wire::CreateMakePlan(b, 1 << 20, 4096, 1, 0.5, 0.25, &measured, 1e9);
+                return wire::CreateMakePlan(b, 1 << 20, 4096, 1, 0.5, 0.25, &measured, 1e9,
+                                            1 << 10);
               }),
       Message(wire::Body::FindTrace,
               [](FlatBufferBuilder& b) { return wire::CreateFindTraceDirect(b, "s", "train", 5); }),

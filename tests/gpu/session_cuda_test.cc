@@ -37,8 +37,8 @@ class SessionOnGpu : public PhaseTrackerTest, public ::testing::WithParamInterfa
       return server::MakeCudaTierStore(*driver_, 0, capacity_bytes, kSlab);
     };
     StartServer(options);
-    make_slabs_ = [this](int64_t slab_bytes, int64_t num_slabs) {
-      return DeviceSlabsCuda::Reserve(*driver_, 0, slab_bytes, num_slabs);
+    make_slabs_ = [this](const DeviceSlabsOffer& offer) {
+      return DeviceSlabsCuda::Reserve(*driver_, 0, offer);
     };
     make_copies_ = [this](TimelineShm* timeline) {
       return CopyEngineCuda::Make(

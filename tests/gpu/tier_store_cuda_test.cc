@@ -30,8 +30,11 @@ constexpr uint32_t kPattern = 0x5a17c3e9;
 class Client {
  public:
   explicit Client(absl::Span<const TierExtent> extents)
-      : slabs_(*client::DeviceSlabsCuda::Reserve(**CudaDriver::Find(), 0, kSlot,
-                                                 static_cast<int64_t>(extents.size()))) {
+      : slabs_(*client::DeviceSlabsCuda::Reserve(
+            **CudaDriver::Find(), 0,
+            {.slab_bytes = kSlot,
+             .num_slabs = static_cast<int64_t>(extents.size()),
+             .gpu_uuid = *CudaDeviceUuid(**CudaDriver::Find(), 0)})) {
     for (const TierExtent& extent : extents) {
       probe::Need(slabs_->Map(extent.fd.get()), "mapping a slab");
     }

@@ -34,15 +34,6 @@ class HostileCudaTest : public ::testing::Test {
     EXPECT_OK(client.Hello(label, role));
     return client;
   }
-  // Descriptors of slabs from `first` on, or the refusal.
-  static absl::StatusOr<size_t> TakeSlabs(WireClient& client, int64_t first) {
-    flatbuffers::FlatBufferBuilder builder;
-    const auto take = wire::CreateTakeSlabs(builder, /*space=*/0, first);
-    const absl::StatusOr<WireReply> reply =
-        client.Call(builder, wire::Body::TakeSlabs, take.Union());
-    if (!reply.ok()) return reply.status();
-    return reply->fds.size();
-  }
   // All of DEVICE is there for one who asks.
   void ExpectAllFree() {
     WireClient client = Connect("all");
@@ -58,18 +49,36 @@ class HostileCudaTest : public ::testing::Test {
 
 TEST_F(HostileCudaTest, NobodyGetsSlabsBeyondTheLease) {
   WireClient observer = Connect("observer", wire::Role::kObserver);
-  EXPECT_THAT(TakeSlabs(observer, 0), StatusIs(absl::StatusCode::kFailedPrecondition));
+  EXPECT_THAT(observer.TakeDeviceSlabs(0, 1), StatusIs(absl::StatusCode::kFailedPrecondition));
+  EXPECT_THAT(observer.KeepDeviceSlabs(0), StatusIs(absl::StatusCode::kFailedPrecondition));
   WireClient client = Connect("client");
-  EXPECT_THAT(TakeSlabs(client, 0), StatusIs(absl::StatusCode::kFailedPrecondition));
+  EXPECT_THAT(client.TakeDeviceSlabs(0, 1), StatusIs(absl::StatusCode::kFailedPrecondition));
+  EXPECT_THAT(client.KeepDeviceSlabs(0), StatusIs(absl::StatusCode::kFailedPrecondition));
   ASSERT_OK_AND_ASSIGN(const WireLease lease,
                        client.OpenLease({{3 * kMiB, 0, 0}}, {{kMiB, 0, 0}}, true));
   EXPECT_EQ(lease.granted[Tier::kDevice], 2 * kSlab);
-  for (const int64_t first : {int64_t{-1}, int64_t{3}, kHuge, -kHuge}) {
-    EXPECT_THAT(TakeSlabs(client, first), StatusIs(absl::StatusCode::kInvalidArgument)) << first;
+  const int64_t num_calls = fake_.num_calls();
+  using Slabs = std::pair<int64_t, int64_t>;
+  for (const auto& [first, count] :
+       {Slabs(-1, 1), Slabs(3, 0), Slabs(kHuge, 1), Slabs(-kHuge, 1), Slabs(0, 3), Slabs(1, 1),
+        Slabs(0, kHuge), Slabs(0, -1), Slabs(0, -kHuge), Slabs(kHuge, kHuge)}) {
+    EXPECT_THAT(client.TakeDeviceSlabs(first, count), StatusIs(absl::StatusCode::kInvalidArgument))
+        << first << " " << count;
   }
-  for (const auto& [first, count] : {std::pair(0, 2), {1, 1}, {2, 0}}) {
-    EXPECT_THAT(TakeSlabs(client, first), IsOkAndHolds(count)) << first;
+  EXPECT_EQ(fake_.num_calls(), num_calls) << "made before they were asked for";
+  for (const auto& [first, count] :
+       {Slabs(0, 0), Slabs(0, 2), Slabs(0, 1), Slabs(1, 1), Slabs(2, 0), Slabs(1, 0)}) {
+    EXPECT_THAT(client.TakeDeviceSlabs(first, count), IsOkAndHolds(static_cast<size_t>(count)))
+        << first << " " << count;
   }
+  EXPECT_EQ(fake_.num_calls(), num_calls + 2 * 3) << "three calls make one";
+  for (const int64_t kept : {int64_t{-1}, int64_t{3}, kHuge, -kHuge}) {
+    EXPECT_THAT(client.KeepDeviceSlabs(kept), StatusIs(absl::StatusCode::kInvalidArgument)) << kept;
+  }
+  EXPECT_OK(client.KeepDeviceSlabs(2));
+  EXPECT_OK(client.KeepDeviceSlabs(1));
+  EXPECT_THAT(client.TakeDeviceSlabs(2, 0), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(client.TakeDeviceSlabs(1, 1), IsOkAndHolds(1u));
   ASSERT_OK(client.CloseSession());
   ExpectAllFree();
 }
@@ -94,6 +103,7 @@ TEST_F(HostileCudaTest, AnswersThatAreNoSlabs) {
   ASSERT_OK_AND_ASSIGN(const WireLease lease,
                        client.OpenLease({{kCapacity, 0, 0}}, {{kSlab, 0, 0}}, true));
   EXPECT_THAT(client.AckEpoch(0, kSlab), StatusIs(absl::StatusCode::kFailedPrecondition));
+  ASSERT_THAT(client.TakeDeviceSlabs(0, kCapacity / kSlab), IsOkAndHolds(8u));
   WireClient newcomer = Connect("newcomer");
   ASSERT_OK(newcomer.SendOpenLease({{3 * kSlab, 0, 0}}, {{3 * kSlab, 0, 0}}));
   while (lease.segment().epoch.load() == 0) {
@@ -103,33 +113,44 @@ TEST_F(HostileCudaTest, AnswersThatAreNoSlabs) {
   for (const int64_t bytes : {target.device_bytes + 1, kHuge, int64_t{-1}}) {
     EXPECT_THAT(client.AckEpoch(target.epoch, bytes), StatusIs(absl::StatusCode::kInvalidArgument));
   }
+  // It has more than it says.
+  EXPECT_THAT(client.AckEpoch(target.epoch, target.device_bytes),
+              StatusIs(absl::StatusCode::kFailedPrecondition));
+  ASSERT_OK(client.KeepDeviceSlabs(6));
+  EXPECT_THAT(client.AckEpoch(target.epoch, 1), StatusIs(absl::StatusCode::kFailedPrecondition));
+  ASSERT_OK(client.KeepDeviceSlabs(5));
+  // What the target has room for, though more is granted until it is acknowledged.
+  EXPECT_THAT(client.TakeDeviceSlabs(5, 1), StatusIs(absl::StatusCode::kAborted));
+  EXPECT_THAT(client.TakeDeviceSlabs(2, 6), IsOkAndHolds(3u));
+  EXPECT_THAT(client.TakeDeviceSlabs(5, 0), IsOkAndHolds(0u));
+  EXPECT_THAT(client.TakeDeviceSlabs(2, 7), StatusIs(absl::StatusCode::kInvalidArgument));
   ASSERT_OK(client.AckEpoch(target.epoch, 1));  // It may use less.
-  EXPECT_THAT(TakeSlabs(client, 5), IsOkAndHolds(0u));
-  EXPECT_THAT(TakeSlabs(client, 6), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(client.TakeDeviceSlabs(5, 0), IsOkAndHolds(0u));
+  EXPECT_THAT(client.TakeDeviceSlabs(5, 1), StatusIs(absl::StatusCode::kInvalidArgument));
   ASSERT_OK(newcomer.ReceiveLease().status());
   ASSERT_OK(newcomer.CloseSession());
   ASSERT_OK(client.CloseSession());
   ExpectAllFree();
 }
 
-// The other leaves, which makes the lease grow, and the session ends while its slabs are being made, or are refused.
-TEST_F(HostileCudaTest, ASessionThatEndsWhileItsLeaseGrows) {
-  for (int round = 0; round < 40; ++round) {
-    WireClient first = Connect("first");
-    ASSERT_OK_AND_ASSIGN(const WireLease small, first.OpenLease({{kSlab, 0, 0}}, {{kSlab, 0, 0}}));
-    WireClient second = Connect("second");
-    ASSERT_OK_AND_ASSIGN(const WireLease growing,
-                         second.OpenLease({{kCapacity, 0, 0}}, {{kSlab, 0, 0}}, true));
-    EXPECT_EQ(growing.granted[Tier::kDevice], kCapacity - kSlab);
-    if (round % 4 == 3) fake_.SetMemoryBytes(0);
-    ASSERT_OK(first.CloseSession());
-    if (round % 2 == 0) {
-      // Or later: when it has been told.
-      while (growing.segment().epoch.load() == 0) {
-      }
+// Each call of the driver is refused in turn: what was made before it is sent, and nothing is lost.
+TEST_F(HostileCudaTest, AGpuThatRefusesGivesWhatItHas) {
+  constexpr int64_t kSlabs = kCapacity / kSlab;
+  constexpr int64_t kCallsPerSlab = 3;
+  for (int64_t call = 0; call < kSlabs * kCallsPerSlab; ++call) {
+    WireClient client = Connect("client");
+    ASSERT_OK(client.OpenLease({{kCapacity, 0, 0}}, {{kSlab, 0, 0}}, true).status());
+    fake_.FailCall(call, CUDA_ERROR_OUT_OF_MEMORY);
+    const int64_t made = call / kCallsPerSlab;
+    if (made == 0) {
+      EXPECT_THAT(client.TakeDeviceSlabs(0, kSlabs),
+                  StatusIs(absl::StatusCode::kResourceExhausted));
+    } else {
+      EXPECT_THAT(client.TakeDeviceSlabs(0, kSlabs), IsOkAndHolds(static_cast<size_t>(made)));
     }
-    ASSERT_OK(second.CloseSession());
-    fake_.SetMemoryBytes(kGiB);
+    EXPECT_THAT(client.TakeDeviceSlabs(made, kSlabs - made),
+                IsOkAndHolds(static_cast<size_t>(kSlabs - made)));
+    ASSERT_OK(client.CloseSession());
     ExpectAllFree();
     if (HasFatalFailure()) return;
   }

@@ -56,7 +56,7 @@ TEST(DaemonOptionsTest, DevicesThatAreNone) {
   for (const std::string bad : {"gpu", "cuda:", "cuda:-1", "cuda:0x", "cuda:99999999999", "Host"}) {
     EXPECT_THAT(Parse({"--device", bad}),
                 StatusIs(absl::StatusCode::kInvalidArgument,
-                         HasSubstr("device '" + bad + "': host, or a GPU such as cuda:0")));
+                         HasSubstr("device '" + bad + "': cpu or host, or a GPU such as cuda:0")));
   }
 }
 

@@ -29,13 +29,13 @@ class GpuDeviceTest : public ::testing::Test {
   ServerOptions options_;
 };
 
-TEST_F(GpuDeviceTest, TakesThreeQuartersOfWhatIsFree) {
+TEST_F(GpuDeviceTest, TakesMostOfWhatIsFree) {
   ASSERT_OK(Use(std::nullopt));
-  EXPECT_EQ(capacity_bytes(), 15 * kGiB);
+  EXPECT_EQ(capacity_bytes(), 20 * kGiB / 16 * 15);
   ASSERT_OK_AND_ASSIGN(const std::unique_ptr<TierStore> store,
                        options_.make_device(capacity_bytes()));
-  EXPECT_EQ(store->capacity_bytes(), 15 * kGiB);
-  EXPECT_EQ(store->slab_bytes(), 78 * kMiB);  // 15 GiB / 200, in multiples of 2 MiB.
+  EXPECT_EQ(store->capacity_bytes(), capacity_bytes());
+  EXPECT_EQ(store->slab_bytes(), 96 * kMiB);  // 18.75 GiB / 200, in multiples of 2 MiB.
 }
 
 TEST_F(GpuDeviceTest, TakesWhatItIsToldEvenWhereOthersHaveSomeOfIt) {
@@ -72,8 +72,21 @@ TEST_F(GpuDeviceTest, AServerStartsWithIt) {
   ASSERT_OK(Use(kGiB));
   options_.capacity_bytes[Tier::kHost] = kMiB;
   EXPECT_OK(EmbeddedServer::Start(options_));
-  fake_.SetAttribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 0);
+  fake_.SetAttribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 0);
   EXPECT_THAT(EmbeddedServer::Start(options_), StatusIs(absl::StatusCode::kUnimplemented));
+}
+
+TEST_F(GpuDeviceTest, CountsWhereItsMemoryCannotBeShared) {
+  ASSERT_OK(Use(kGiB));
+  ASSERT_OK_AND_ASSIGN(std::unique_ptr<TierStore> store, options_.make_device(kGiB));
+  EXPECT_TRUE(store->shares_memory());
+  fake_.SetAttribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 0);
+  ASSERT_OK(Use(kGiB));
+  ASSERT_OK_AND_ASSIGN(store, options_.make_device(kGiB));
+  EXPECT_FALSE(store->shares_memory());
+  EXPECT_EQ(store->gpu_uuid(), FakeCudaDriver::kUuid);
+  EXPECT_EQ(store->capacity_bytes(), kGiB);
+  EXPECT_EQ(store->slab_bytes(), 64 * kMiB);
 }
 
 }  // namespace

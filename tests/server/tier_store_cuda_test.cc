@@ -50,7 +50,9 @@ TEST_F(CudaTierStoreTest, ASlabIsOfMultiplesThatTheGpuHas) {
   EXPECT_THAT(MakeCudaTierStore(fake_.driver(), 0, kGiB, 3 * kMiB),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("multiples of 2097152")));
   EXPECT_EQ(CudaSlabBytes(6 * kGiB, 2 * kMiB), 64 * kMiB);
-  EXPECT_EQ(CudaSlabBytes(80 * kGiB, 2 * kMiB), 410 * kMiB);
+  EXPECT_EQ(CudaSlabBytes(24 * kGiB, 2 * kMiB), 128 * kMiB);
+  EXPECT_EQ(CudaSlabBytes(80 * kGiB, 2 * kMiB), 512 * kMiB);
+  EXPECT_EQ(CudaSlabBytes(80 * kGiB + kMiB, 2 * kMiB), 410 * kMiB);  // Nothing near divides it.
   ASSERT_OK_AND_ASSIGN(const std::unique_ptr<TierStore> store, MakeStore());
   EXPECT_EQ(store->slab_bytes(), kSlot);
 }
@@ -62,7 +64,11 @@ TEST_F(CudaTierStoreTest, AGpuThatIsNoneIsNamed) {
 
 TEST_F(CudaTierStoreTest, WhatCannotBeSharedIsFoundAtTheStart) {
   fake_.SetAttribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 0);
-  EXPECT_THAT(MakeStore(), StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("attribute 103")));
+  EXPECT_THAT(MakeStore(), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                    HasSubstr("cannot be shared between processes here")));
+  fake_.SetAttribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 0);
+  EXPECT_THAT(MakeStore(),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("virtual memory management")));
 }
 
 // The attributes promise it, and the import is refused: the last but one call, before the release.
@@ -70,9 +76,20 @@ TEST_F(CudaTierStoreTest, SharingIsTriedAtTheStart) {
   const int64_t calls = fake_.num_calls();
   ASSERT_OK(MakeStore());
   fake_.FailCall(fake_.num_calls() - calls - 2, CUDA_ERROR_NOT_SUPPORTED);
-  EXPECT_THAT(MakeStore(), StatusIs(absl::StatusCode::kUnimplemented,
+  EXPECT_THAT(MakeStore(), StatusIs(absl::StatusCode::kFailedPrecondition,
                                     AllOf(HasSubstr("cannot be shared between processes here"),
                                           HasSubstr("cuMemImportFromShareableHandle"))));
+}
+
+// That is no reason to do without sharing.
+TEST_F(CudaTierStoreTest, ADriverInTroubleIsNotTakenForOneThatCannotShare) {
+  const int64_t calls = fake_.num_calls();
+  ASSERT_OK(MakeStore());
+  const int64_t num_calls = fake_.num_calls() - calls;
+  for (int64_t call = 0; call < num_calls; ++call) {
+    fake_.FailCall(call, CUDA_ERROR_UNKNOWN);
+    EXPECT_THAT(MakeStore(), StatusIs(absl::StatusCode::kUnavailable)) << call;
+  }
 }
 
 // Documents do not say whether an import takes a context, and the server makes none.

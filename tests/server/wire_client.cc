@@ -167,6 +167,20 @@ absl::Status WireClient::AckEpoch(uint64_t epoch, int64_t device_bytes) {
   return Call(builder, wire::Body::AckEpoch, body.Union()).status();
 }
 
+absl::StatusOr<size_t> WireClient::TakeDeviceSlabs(int64_t first, int64_t count) {
+  flatbuffers::FlatBufferBuilder builder;
+  const auto body = wire::CreateTakeSlabs(builder, /*space=*/0, first, count);
+  GEMINI_ASSIGN_OR_RETURN(const WireReply reply,
+                          Call(builder, wire::Body::TakeSlabs, body.Union()));
+  return reply.fds.size();
+}
+
+absl::Status WireClient::KeepDeviceSlabs(int64_t num_slabs) {
+  flatbuffers::FlatBufferBuilder builder;
+  const auto body = wire::CreateKeepSlabs(builder, num_slabs);
+  return Call(builder, wire::Body::KeepSlabs, body.Union()).status();
+}
+
 absl::StatusOr<WireSpace> WireClient::OpenSpace(const SpaceWish& wish) {
   flatbuffers::FlatBufferBuilder builder;
   const auto name = builder.CreateString(wish.name);

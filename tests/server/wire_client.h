@@ -114,6 +114,9 @@ class WireClient {
                              bool takes_epochs = false);
   absl::StatusOr<WireLease> ReceiveLease();
   absl::Status AckEpoch(uint64_t epoch, int64_t device_bytes);
+  // How many slabs of DEVICE come; their descriptors are closed.
+  absl::StatusOr<size_t> TakeDeviceSlabs(int64_t first, int64_t count);
+  absl::Status KeepDeviceSlabs(int64_t num_slabs);
   absl::StatusOr<WireSpace> OpenSpace(const SpaceWish& wish);
   absl::Status CloseSpace(uint64_t space);
   absl::Status CloseSession();

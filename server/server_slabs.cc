@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// The requests of server/server.h about slabs: those of a space, which are made with it, and those of a lease's DEVICE,
+// which are made when they are asked for and given back when they are not.
+#include <algorithm>
+#include <iterator>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gemini/protocol.h"
+#include "gemini/seqpacket.h"
+#include "server/device_grant.h"
+#include "server/server.h"
+
+namespace gemini::server {
+namespace {
+
+// Of one lease, which only the thread of the loop changes.
+int64_t NumSlabs(const Lease& lease) { return static_cast<int64_t>(lease.arena.extents.size()); }
+
+absl::Status CheckHasSlabs(const Session& session, const TierStore& device) {
+  // A memfd goes with the lease's answer.
+  if (session.lease.has_value() && !session.lease->reclaiming && device.slab_bytes() > 0) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError("there is no lease of DEVICE slabs here");
+}
+
+// As many as a message holds.
+void SendSlabs(Session& session, uint64_t id, absl::Span<const TierExtent> slabs) {
+  std::vector<int> fds;
+  for (const TierExtent& slab : slabs.subspan(0, kMaxMessageFds)) fds.push_back(slab.fd.get());
+  session.connection->Send(EncodeSlabsReply(id, static_cast<int64_t>(fds.size())), fds);
+}
+
+}  // namespace
+
+void Server::Handle(Session& session, uint64_t id, const TakeSlabsRequest& take) {
+  if (take.space == 0) {
+    TakeDeviceSlabs(session, id, take);
+    return;
+  }
+  const auto found = session.spaces.find(take.space);
+  if (found == session.spaces.end()) {
+    Refuse(session, id, absl::NotFoundError(absl::StrCat("no space ", take.space, " here")));
+    return;
+  }
+  const std::vector<TierExtent>& slabs = found->second.space->memory().host.extents;
+  if (take.first < 0 || take.first > static_cast<int64_t>(slabs.size()) || take.count < 0) {
+    Refuse(session, id,
+           absl::InvalidArgumentError(
+               absl::StrCat(take.count, " slabs from ", take.first, " on of ", slabs.size())));
+    return;
+  }
+  SendSlabs(session, id,
+            absl::MakeConstSpan(slabs).subspan(take.first, static_cast<size_t>(take.count)));
+}
+
+void Server::TakeDeviceSlabs(Session& session, uint64_t id, const TakeSlabsRequest& take) {
+  absl::Status refusal = CheckHasSlabs(session, *stores_.device);
+  int64_t most = 0;
+  if (refusal.ok()) {
+    const Lease& lease = *session.lease;
+    const int64_t slab_bytes = stores_.device->slab_bytes();
+    const int64_t granted = lease.granted[Tier::kDevice] / slab_bytes;
+    most = lease.device_target / slab_bytes;
+    if (take.first < 0 || take.first > NumSlabs(lease) || take.count < 0 ||
+        take.count > granted - take.first) {
+      refusal = absl::InvalidArgumentError(absl::StrCat(take.count, " slabs of DEVICE from ",
+                                                        take.first, " on: there are ",
+                                                        NumSlabs(lease), ", and may be ", granted));
+    } else if (take.count > 0 && take.first >= most) {
+      // Asked before the client could know.
+      refusal = absl::AbortedError(
+          absl::StrCat("epoch ", lease.epoch, " leaves room for ", most, " slabs of DEVICE"));
+    }
+  }
+  if (!refusal.ok()) {
+    Refuse(session, id, refusal);
+    return;
+  }
+  // What does not fit this answer is asked for again.
+  const int64_t end = std::min(take.first + std::min<int64_t>(take.count, kMaxMessageFds),
+                               std::max(most, take.first));
+  const auto send = [id, first = take.first, count = end - take.first](Session& to) {
+    SendSlabs(to, id, absl::MakeConstSpan(to.lease->arena.extents).subspan(first, count));
+  };
+  const int64_t missing = end - NumSlabs(*session.lease);
+  if (missing <= 0) {
+    send(session);
+    return;
+  }
+  session.connection->Pause();
+  ++session.worker_jobs;
+  RunJob(Tier::kDevice, [this, session_id = session.id, id, first = take.first, missing, send] {
+    MadeSlabs made = MakeSlabs(*stores_.device, missing);
+    loop_->Post([this, session_id, id, first, send, made = std::move(made)]() mutable {
+      Session& found = *Find(session_id);
+      --found.worker_jobs;
+      std::move(made.slabs.begin(), made.slabs.end(),
+                std::back_inserter(found.lease->arena.extents));
+      if (found.lease->reclaiming) {
+        ContinueReclaim(found);
+      } else if (found.connection != nullptr) {
+        if (NumSlabs(*found.lease) > first) {
+          send(found);
+        } else {
+          Refuse(found, id, made.status);
+        }
+        found.connection->Resume();
+      }
+    });
+  });
+}
+
+void Server::Handle(Session& session, uint64_t id, const KeepSlabsRequest& keep) {
+  absl::Status refusal = CheckHasSlabs(session, *stores_.device);
+  if (refusal.ok() && (keep.num_slabs < 0 || keep.num_slabs > NumSlabs(*session.lease))) {
+    refusal = absl::InvalidArgumentError(
+        absl::StrCat("keeps ", keep.num_slabs, " slabs of ", NumSlabs(*session.lease)));
+  }
+  if (!refusal.ok()) {
+    Refuse(session, id, refusal);
+    return;
+  }
+  session.connection->Pause();
+  ++session.worker_jobs;
+  auto free_rest = CutDeviceGrant(*stores_.device, session.lease->arena,
+                                  keep.num_slabs * stores_.device->slab_bytes());
+  RunJob(Tier::kDevice, [this, session_id = session.id, id, free_rest = std::move(free_rest)] {
+    free_rest();
+    loop_->Post([this, session_id, id] {
+      Session& found = *Find(session_id);
+      --found.worker_jobs;
+      if (found.lease->reclaiming) {
+        ContinueReclaim(found);
+      } else if (found.connection != nullptr) {
+        found.connection->Send(EncodeDone(id), {});
+        found.connection->Resume();
+      }
+    });
+  });
+}
+
+}  // namespace gemini::server
