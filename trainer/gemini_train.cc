@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <memory>
 #include <numeric>
@@ -15,16 +16,19 @@
 #include <utility>
 #include <vector>
 
+#include "ATen/Context.h"
 #include "ATen/Parallel.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/torch/element_types.h"
+#include "client/torch/gpu_device.h"
 #include "client/torch/training_session.h"
 #include "gemini/byte_size.h"
 #include "gemini/policy_options.h"
 #include "gemini/stall_cause.h"
 #include "gemini/status_macros.h"
 #include "server/embedded_server.h"
+#include "server/gpu_device.h"
 #include "torch/utils.h"
 #include "trainer/activation_store_managed.h"
 #include "trainer/chunk_choice.h"
@@ -86,7 +90,10 @@ absl::StatusOr<MemoryPlan> PlanFor(const RunConfig& config, const HfConfig& shap
   ChunkChoiceInputs inputs = {.config = config, .model = shape, .compute = {}, .links = {}};
   inputs.device_bytes = DeviceMemory(config, available);
   inputs.most_chunk_bytes = client::hooks::ChooseChunkBytes(inputs.device_bytes, model);
-  if (config.chunk_size == kAutoBytes) inputs.compute = MeasureComputeRate();
+  // Of a GPU it is not known before its first step: chunks are then as large as the budget allows.
+  if (config.chunk_size == kAutoBytes && !config.gpu().has_value()) {
+    inputs.compute = MeasureComputeRate();
+  }
   const ChunkChoice choice = ChooseChunkSize(inputs);
   LogInfo(choice.reason);
   GEMINI_ASSIGN_OR_RETURN(
@@ -101,11 +108,48 @@ absl::StatusOr<MemoryPlan> PlanFor(const RunConfig& config, const HfConfig& shap
   return plan;
 }
 
+// A GPU computes the same bits each time only where it is told to: attention would not, with a warning alone. Before its
+// context.
+void MakeGpuOperatorsRepeatable() {
+  ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
+  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+  // Nothing here reads what it has not written.
+  at::globalContext().setDeterministicFillUninitializedMemory(false);
+}
+
+// What computes.
+struct Device {
+  std::shared_ptr<client::hooks::SessionDevice> gpu;  // Null: the CPU.
+  server::ServerOptions server;                       // With its memory, of a server of our own.
+  torch::Device torch() const {
+    return gpu != nullptr ? gpu->device() : torch::Device(torch::kCPU);
+  }
+};
+
+// Sets what of a GPU "auto" is.
+absl::StatusOr<Device> OpenDevice(RunConfig& config) {
+  Device device;
+  if (!config.gpu().has_value()) return device;
+  MakeGpuOperatorsRepeatable();
+  // What is free, before a context takes some: it is a part of the budget.
+  if (config.daemon.empty()) {
+    GEMINI_RETURN_IF_ERROR(server::UseGpu(
+        *config.gpu(),
+        config.device_memory == kAutoBytes ? std::nullopt : std::optional(config.device_memory),
+        device.server));
+    config.device_memory = device.server.capacity_bytes[Tier::kDevice];
+  }
+  GEMINI_ASSIGN_OR_RETURN(device.gpu, client::hooks::OpenGpu(*config.gpu()));
+  return device;
+}
+
 // Opens the session, with a server of its own unless a daemon is named, and moves the model into it.
-absl::Status OpenManaged(const RunConfig& config, const HfConfig& shape, CausalLm& model,
-                         const std::vector<ParameterShape>& parameters, Memory& memory) {
+absl::Status OpenManaged(const RunConfig& config, Device device, const HfConfig& shape,
+                         CausalLm& model, const std::vector<ParameterShape>& parameters,
+                         Memory& memory) {
   GEMINI_ASSIGN_OR_RETURN(const MemoryPlan plan, PlanFor(config, shape, model, parameters));
   client::hooks::TrainingOptions options;
+  options.device = std::move(device.gpu);
   options.device_memory = plan.bytes[Tier::kDevice];
   options.device_floor = plan.device_floor_bytes;
   options.host_memory = plan.bytes[Tier::kHost];
@@ -122,13 +166,11 @@ absl::Status OpenManaged(const RunConfig& config, const HfConfig& shape, CausalL
                        FormatByteSize(options.nvme_memory), ", in chunks of ",
                        FormatByteSize(options.chunk_bytes)));
   if (config.daemon.empty()) {
-    server::ServerOptions server_options;
-    server_options.capacity_bytes = plan.bytes;
+    device.server.capacity_bytes = plan.bytes;
     for (const NvmeDirectory& directory : config.nvme) {
-      server_options.nvme_directories.push_back({directory.path, directory.size_bytes});
+      device.server.nvme_directories.push_back({directory.path, directory.size_bytes});
     }
-    GEMINI_ASSIGN_OR_RETURN(memory.server,
-                            server::EmbeddedServer::Start(std::move(server_options)));
+    GEMINI_ASSIGN_OR_RETURN(memory.server, server::EmbeddedServer::Start(std::move(device.server)));
     GEMINI_ASSIGN_OR_RETURN(UniqueFd socket, memory.server->Connect());
     GEMINI_ASSIGN_OR_RETURN(memory.session,
                             client::hooks::TrainingSession::Open(std::move(socket), options));
@@ -136,7 +178,7 @@ absl::Status OpenManaged(const RunConfig& config, const HfConfig& shape, CausalL
     GEMINI_ASSIGN_OR_RETURN(memory.session, client::hooks::TrainingSession::Open(
                                                 absl::string_view(config.daemon), options));
   }
-  if (const int64_t got_bytes = memory.session->stats().device_budget_bytes;
+  if (const int64_t got_bytes = memory.session->session().granted_bytes()[Tier::kDevice];
       got_bytes < options.device_memory) {
     LogInfo(absl::StrCat("got DEVICE ", FormatByteSize(got_bytes),
                          ": other jobs hold the rest, which comes as they end"));
@@ -291,12 +333,14 @@ absl::StatusOr<int> Run(CommandLine& line, const Interrupt& interrupt, Progress&
         eval_data, OpenData(config.eval_data, config.sequence, source.config().vocab_size()));
   }
   if (config.threads > 0) at::set_num_threads(static_cast<int>(config.threads));
-  const torch::Device device = config.reference ? torch::kCPU : torch::kMeta;
+  RunConfig sized = config;
+  GEMINI_ASSIGN_OR_RETURN(Device device, OpenDevice(sized));
+  const torch::Device torch_device = device.torch();
   GEMINI_ASSIGN_OR_RETURN(
       const std::unique_ptr<CausalLm> model,
       MakeCausalLm(source.config(), torch::TensorOptions()
                                         .dtype(client::hooks::ScalarTypeOf(config.element()))
-                                        .device(device)));
+                                        .device(config.reference ? torch::kCPU : torch::kMeta)));
   model->set_recompute(config.recompute);
   const std::vector<ParameterShape> parameters = ParameterShapesOf(*model);
   GEMINI_RETURN_IF_ERROR(source.Check(parameters));
@@ -317,17 +361,18 @@ absl::StatusOr<int> Run(CommandLine& line, const Interrupt& interrupt, Progress&
     GEMINI_ASSIGN_OR_RETURN(memory.store,
                             ReferenceParameterStore::Create(*model, SettingsOf(config)));
   } else {
-    GEMINI_RETURN_IF_ERROR(OpenManaged(config, source.config(), *model, parameters, memory));
+    GEMINI_RETURN_IF_ERROR(
+        OpenManaged(sized, std::move(device), source.config(), *model, parameters, memory));
   }
   if (memory.activations == nullptr) {
     memory.activations = std::make_unique<ActivationsInPlace>();
   }
   torch::manual_seed(static_cast<uint64_t>(config.seed));
   if (resumed.has_value()) {
+    GEMINI_RETURN_IF_ERROR(SetRandomState(resumed->state.random_state, torch_device));
     GEMINI_ASSIGN_OR_RETURN(const HfCheckpoint weights, HfCheckpoint::Open(resumed->path));
     GEMINI_RETURN_IF_ERROR(LoadParameters(weights, parameters, *memory.store));
     GEMINI_RETURN_IF_ERROR(LoadOptimizer(resumed->path, resumed->state, parameters, *memory.store));
-    GEMINI_RETURN_IF_ERROR(SetRandomState(resumed->state.random_state));
     LogInfo(absl::StrCat("goes on behind step ", resumed->state.step, " from ", resumed->path));
   } else {
     GEMINI_RETURN_IF_ERROR(LoadParameters(source, parameters, *memory.store));
@@ -335,6 +380,7 @@ absl::StatusOr<int> Run(CommandLine& line, const Interrupt& interrupt, Progress&
 
   const TrainingParts parts = {
       .config = config,
+      .device = torch_device,
       .model = *model,
       .store = *memory.store,
       .activations = *memory.activations,
@@ -344,6 +390,11 @@ absl::StatusOr<int> Run(CommandLine& line, const Interrupt& interrupt, Progress&
       .source = source,
       .directory = directory,
       .begin = [&]() -> absl::StatusOr<MetricsFile> {
+        if (memory.session != nullptr && !memory.session->host_pin_status().ok()) {
+          LogWarning(absl::StrCat("copies to the GPU are slower than they could be: ",
+                                  memory.session->host_pin_status().message(),
+                                  ": raise the limit of locked memory (ulimit -l)"));
+        }
         GEMINI_RETURN_IF_ERROR(directory.Prepare());
         GEMINI_RETURN_IF_ERROR(directory.WriteConfig(ToToml(config)));
         const std::string path =

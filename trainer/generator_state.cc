@@ -3,18 +3,18 @@
 
 #include <mutex>
 
-#include "ATen/CPUGeneratorImpl.h"
+#include "ATen/Context.h"
 
 namespace gemini::trainer {
 
-torch::Tensor GeneratorState() {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
+torch::Tensor GeneratorState(torch::Device device) {
+  at::Generator generator = at::globalContext().defaultGenerator(device);
   const std::lock_guard<std::mutex> lock(generator.mutex());
   return generator.get_state();
 }
 
-void SetGeneratorState(const torch::Tensor& state) {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
+void SetGeneratorState(const torch::Tensor& state, torch::Device device) {
+  at::Generator generator = at::globalContext().defaultGenerator(device);
   const std::lock_guard<std::mutex> lock(generator.mutex());
   generator.set_state(state);
 }

@@ -100,6 +100,8 @@ class ParameterStore {
 
   // The first error that an operator met in forward or backward: its result is not to be used.
   virtual absl::Status status() const = 0;
+  // An operator found no memory, and none runs now: whether there is more than before.
+  virtual bool GiveWay() { return false; }
   virtual StoreUsage usage() const = 0;
   virtual void ResetPeaks() = 0;
 };

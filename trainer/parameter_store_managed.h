@@ -27,6 +27,7 @@ class ManagedParameterStore final : public ParameterStore {
   void BeginPhase(absl::string_view name) override;
   void EndPhase() override;
   absl::Status status() const override;
+  bool GiveWay() override { return session_.GiveWay(); }
   StoreUsage usage() const override;
   void ResetPeaks() override;
 

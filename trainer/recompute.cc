@@ -21,6 +21,7 @@ using torch::autograd::variable_list;
 struct ForwardState : torch::CustomClassHolder {
   std::shared_ptr<Block> block;
   torch::Tensor generator_state;
+  torch::Device device = torch::kCPU;  // Of that generator.
   bool training = false;
 };
 
@@ -30,15 +31,16 @@ class ReturnToForward {
  public:
   explicit ReturnToForward(const ForwardState& state)
       : block_(*state.block),
-        generator_state_now_(GeneratorState()),
+        device_(state.device),
+        generator_state_now_(GeneratorState(device_)),
         training_now_(state.block->is_training()) {
     SetTraining(state.training);
-    SetGeneratorState(state.generator_state);
+    SetGeneratorState(state.generator_state, device_);
   }
   ReturnToForward(const ReturnToForward&) = delete;
   ReturnToForward& operator=(const ReturnToForward&) = delete;
   ~ReturnToForward() {
-    SetGeneratorState(generator_state_now_);
+    SetGeneratorState(generator_state_now_, device_);
     SetTraining(training_now_);
   }
 
@@ -48,6 +50,7 @@ class ReturnToForward {
   }
 
   Block& block_;
+  const torch::Device device_;
   const torch::Tensor generator_state_now_;
   const bool training_now_;
 };
@@ -60,7 +63,8 @@ class RecomputeFunction : public torch::autograd::Function<RecomputeFunction> {
                           const Variable& /*anchor*/, const std::shared_ptr<Block>& block) {
     auto state = c10::make_intrusive<ForwardState>();
     state->block = block;
-    state->generator_state = GeneratorState();
+    state->device = hidden.device();
+    state->generator_state = GeneratorState(state->device);
     state->training = block->is_training();
     context->saved_data["state"] =
         at::IValue::make_capsule(c10::intrusive_ptr<torch::CustomClassHolder>(state));

@@ -15,6 +15,7 @@
 #include "absl/strings/strip.h"
 #include "gemini/byte_size.h"
 #include "gemini/check.h"
+#include "gemini/device_name.h"
 #include "gemini/nearest_name.h"
 #include "gemini/status_macros.h"
 #include "toml++/toml.h"
@@ -352,6 +353,8 @@ absl::Status ApplyToml(absl::string_view text, absl::string_view where, RunConfi
   return absl::OkStatus();
 }
 
+std::optional<int> RunConfig::gpu() const { return ParseDeviceName(device).value_or(std::nullopt); }
+
 absl::Status CheckRunConfig(const RunConfig& config) {
   const auto missing = [](absl::string_view name, absl::string_view example) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -386,6 +389,25 @@ absl::Status CheckRunConfig(const RunConfig& config) {
   }
   if (config.states_on_nvme() && config.nvme.empty()) {
     return absl::InvalidArgumentError("--optimizer-tier nvme needs --nvme DIR:SIZE");
+  }
+  const absl::StatusOr<std::optional<int>> gpu = ParseDeviceName(config.device);
+  if (!gpu.ok()) return absl::InvalidArgumentError(absl::StrCat("--", gpu.status().message()));
+  if (gpu->has_value() && config.reference) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--reference is of the CPU: leave it out, or --device ", config.device));
+  }
+  if (gpu->has_value() && (config.optimizer_fraction > 0 || config.policy == "cuda")) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--device ", config.device, ": updates are done in HOST there, so nothing is ",
+                     "kept on DEVICE for them: leave --optimizer-fraction and --policy cuda out"));
+  }
+  if (gpu->has_value() && !config.daemon.empty() && config.device_memory == kAutoBytes) {
+    return absl::InvalidArgumentError(
+        "--device-memory is missing: say what of the GPU to ask the daemon for");
+  }
+  if (gpu->has_value() && config.device_bandwidth > 0) {
+    return absl::InvalidArgumentError(
+        "--device-bandwidth is of host memory that plays DEVICE: a GPU's link is as fast as it is");
   }
   if (config.eval_every > 0 && config.eval_data.empty()) {
     return absl::InvalidArgumentError("--eval-every needs --eval-data FILE.npy");

@@ -11,6 +11,7 @@
 #pragma once
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -59,6 +60,7 @@ struct RunConfig {
   std::string micro_batch_schedule = "horizontal";
   bool recompute = false;
   std::string order = "shuffled";
+  std::string device = "cpu";  // Or a GPU: cuda:0.
   int64_t device_memory = kAutoBytes;
   int64_t host_memory = kAutoBytes;
   std::vector<NvmeDirectory> nvme;
@@ -89,6 +91,8 @@ struct RunConfig {
   StateFormat format() const;            // Of these, and of `moments`.
   // Of the stochastic rounding of moments, made of `seed`; 0: to nearest.
   uint64_t rounding_seed() const;
+  // Of a GPU; none: the CPU. `device` is one that CheckRunConfig has accepted.
+  std::optional<int> gpu() const;
   bool states_on_nvme() const { return optimizer_tier == "nvme"; }
 };
 

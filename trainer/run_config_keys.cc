@@ -129,9 +129,11 @@ std::vector<ConfigKey> MakeKeys() {
        "Threads of the optimizer's update and of the gradient norm; 0: half of the processors, at "
        "most 16; the numbers stay the same",
        R::kFree, 0, 1024});
+  add({"device", K::kText, &C::device, "NAME",
+       "What computes, and whose memory is DEVICE: cpu, or a GPU such as cuda:0", R::kFree});
   add({"device-memory", K::kBytes, &C::device_memory, "SIZE",
-       "DEVICE budget: parameters in use and all that operators allocate; auto: a quarter of the "
-       "memory that is free",
+       "DEVICE budget: parameters in use and all that operators allocate, on a GPU all that the "
+       "process takes of it; auto: a quarter of the memory that is free, of a GPU nearly all",
        R::kFree, 1, kMaxBytes});
   add({"host-memory", K::kBytes, &C::host_memory, "SIZE",
        "HOST budget: parameters, gradients and moments; auto: all of them, or with --nvme half of "

@@ -9,13 +9,13 @@
 #include <exception>
 #include <utility>
 
-#include "ATen/CPUGeneratorImpl.h"
 #include "ATen/Context.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "gemini/status_macros.h"
 #include "torch/autograd.h"
+#include "trainer/generator_state.h"
 #include "trainer/learning_rate.h"
 #include "trainer/run_checkpoint.h"
 #include "trainer/sequence_order.h"
@@ -49,6 +49,8 @@ class Loop {
   // Forward and backward of a step; returns its loss.
   absl::StatusOr<double> ForwardBackward();
   absl::StatusOr<double> ForwardBackwardVertically();
+  // Again, where operators found no memory and the store has some more for them; the same numbers come out.
+  absl::StatusOr<double> ForwardBackwardWithRoom();
   // Loss of one micro-batch after backward.
   absl::StatusOr<double> MicroBatch(int64_t micro_batch);
   absl::StatusOr<torch::Tensor> TrainingTokens(int64_t micro_batch) const;
@@ -118,7 +120,11 @@ absl::StatusOr<torch::Tensor> Loop::Batch(
     GEMINI_RETURN_IF_ERROR(
         data.Read(sequence_at(i), {values + i * length, static_cast<size_t>(length)}));
   }
-  return tokens;
+  try {
+    return tokens.to(parts_.device);
+  } catch (const std::exception& error) {
+    return Explain(error, "the batch");
+  }
 }
 
 absl::Status Loop::NonFiniteLoss(double loss, int64_t micro_batch) {
@@ -163,6 +169,27 @@ absl::StatusOr<double> Loop::ForwardBackward() {
   for (int64_t i = 0; i < config_.accumulate; ++i) {
     GEMINI_ASSIGN_OR_RETURN(const double one, MicroBatch(i));
     loss += one / static_cast<double>(config_.accumulate);
+  }
+  return loss;
+}
+
+absl::StatusOr<double> Loop::ForwardBackwardWithRoom() {
+  const std::string random_state = RandomState(parts_.device);
+  absl::StatusOr<double> loss = ForwardBackward();
+  // Vertically, activations of the attempt would stay in their store.
+  while (absl::IsResourceExhausted(loss.status()) && parts_.store.status().ok() &&
+         config_.micro_batch_schedule != "vertical") {
+    try {
+      parts_.model.zero_grad();  // Of the attempt: nothing of it is worth room.
+    } catch (const std::exception& error) {
+      return Explain(error, "zero_grad");
+    }
+    if (!parts_.store.GiveWay()) break;
+    parts_.log(absl::StrCat("step ", state_.step + 1,
+                            " is begun again with more memory for operators, taken from ",
+                            "parameters: ", loss.status().message()));
+    GEMINI_RETURN_IF_ERROR(SetRandomState(random_state, parts_.device));
+    loss = ForwardBackward();
   }
   return loss;
 }
@@ -222,7 +249,7 @@ void Loop::Account(const StoreUsage& usage) {
 absl::Status Loop::Step() {
   const absl::Time start = absl::Now();
   parts_.store.ResetPeaks();
-  GEMINI_ASSIGN_OR_RETURN(const double loss, ForwardBackward());
+  GEMINI_ASSIGN_OR_RETURN(const double loss, ForwardBackwardWithRoom());
   const double rate = rate_.At(state_.step);
   const double scale = loss_scale();
   GEMINI_ASSIGN_OR_RETURN(const UpdateResult update,
@@ -341,7 +368,7 @@ absl::Status Loop::Save() {
   // Without a GPU the heap holds what activations left; saving, which takes long, needs none of it.
   ::malloc_trim(0);
   GEMINI_RETURN_IF_ERROR(EnsureBegun());
-  state_.random_state = RandomState();
+  state_.random_state = RandomState(parts_.device);
   const absl::StatusOr<std::string> path =
       parts_.directory.Save(state_.step, config_.keep, [&](const std::string& directory) {
         return WriteRunCheckpoint(directory, parts_.source, parts_.parameters, parts_.store,
@@ -380,23 +407,22 @@ absl::StatusOr<TrainingSummary> Loop::Run() {
 
 }  // namespace
 
-std::string RandomState() {
-  const at::Generator& generator = at::detail::getDefaultCPUGenerator();
-  const torch::Tensor state = generator.get_state();
+std::string RandomState(torch::Device device) {
+  const torch::Tensor state = GeneratorState(device);
   return std::string(static_cast<const char*>(state.const_data_ptr()),
                      static_cast<size_t>(state.numel()));
 }
 
-absl::Status SetRandomState(const std::string& state) {
+absl::Status SetRandomState(const std::string& state, torch::Device device) {
   try {
     torch::Tensor bytes = at::empty({static_cast<int64_t>(state.size())},
                                     torch::TensorOptions().dtype(torch::kUInt8));
     std::memcpy(bytes.data_ptr(), state.data(), state.size());
-    at::Generator generator = at::detail::getDefaultCPUGenerator();
-    generator.set_state(bytes);
+    SetGeneratorState(bytes, device);
   } catch (const c10::Error& error) {
     return absl::InvalidArgumentError(
-        absl::StrCat("no random state: ", error.what_without_backtrace()));
+        absl::StrCat("no random state of ", device.str(), ": ", error.what_without_backtrace(),
+                     ": a run goes on on the kind of device that it began on"));
   }
   return absl::OkStatus();
 }

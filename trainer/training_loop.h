@@ -32,6 +32,7 @@ namespace gemini::trainer {
 // What a loop works on; all of it outlives the loop.
 struct TrainingParts {
   const RunConfig& config;
+  torch::Device device;  // Of the model's parameters.
   CausalLm& model;
   ParameterStore& store;
   ActivationStore& activations;  // Between blocks; used by the vertical schedule.
@@ -75,8 +76,8 @@ struct TrainingSummary {
 absl::StatusOr<TrainingSummary> Train(const TrainingParts& parts, const TrainerState* resumed,
                                       const std::string& resumed_path);
 
-// Torch's CPU generator as bytes, and back. INVALID_ARGUMENT: no such state.
-std::string RandomState();
-absl::Status SetRandomState(const std::string& state);
+// Torch's generator of the device as bytes, and back. INVALID_ARGUMENT: no state of one on that kind of device.
+std::string RandomState(torch::Device device);
+absl::Status SetRandomState(const std::string& state, torch::Device device);
 
 }  // namespace gemini::trainer

@@ -20,12 +20,13 @@ struct Boundary {
 // Goes back to the generator's state of now at its end.
 class KeepGenerator {
  public:
-  KeepGenerator() : state_(GeneratorState()) {}
+  explicit KeepGenerator(torch::Device device) : device_(device), state_(GeneratorState(device)) {}
   KeepGenerator(const KeepGenerator&) = delete;
   KeepGenerator& operator=(const KeepGenerator&) = delete;
-  ~KeepGenerator() { SetGeneratorState(state_); }
+  ~KeepGenerator() { SetGeneratorState(state_, device_); }
 
  private:
+  const torch::Device device_;
   const torch::Tensor state_;
 };
 
@@ -38,6 +39,7 @@ absl::StatusOr<std::vector<double>> RunVertically(
     absl::FunctionRef<absl::Status(int64_t micro_batch, double loss)> check, double loss_scale) {
   const at::AutoGradMode with_graph(true);
   const size_t count = micro_batches.size();
+  const torch::Device device = micro_batches.front().device();
   std::vector<torch::Tensor> embedded;  // With its graph, which holds the tokens and little else.
   std::vector<torch::Tensor> hidden;  // Of each micro-batch: the output of the last block that ran.
   for (const torch::Tensor& tokens : micro_batches) {
@@ -51,7 +53,7 @@ absl::StatusOr<std::vector<double>> RunVertically(
     for (const std::shared_ptr<Block>& block : model.blocks()) {
       for (torch::Tensor& one : hidden) {
         Boundary& input = boundaries.emplace_back();
-        input.generator_state = GeneratorState();
+        input.generator_state = GeneratorState(device);
         const torch::Tensor output = block->Forward(one);
         GEMINI_ASSIGN_OR_RETURN(input.hidden, activations.Put(std::exchange(one, output)));
       }
@@ -70,7 +72,7 @@ absl::StatusOr<std::vector<double>> RunVertically(
     hidden[i] = leaf.grad();  // From here on: the gradient of the output of the block that is next.
   }
 
-  const KeepGenerator keep;
+  const KeepGenerator keep(device);
   for (size_t b = model.blocks().size(); b-- > 0;) {
     for (size_t i = 0; i < count; ++i) {
       const Boundary& input = boundaries[b * count + i];
@@ -82,7 +84,7 @@ absl::StatusOr<std::vector<double>> RunVertically(
         GEMINI_RETURN_IF_ERROR(activations.Prefetch(boundaries[(b - 1) * count].hidden));
       }
       const torch::Tensor leaf = Leaf(saved);
-      SetGeneratorState(input.generator_state);
+      SetGeneratorState(input.generator_state, device);
       const torch::Tensor output = model.blocks()[b]->Forward(leaf);
       torch::autograd::backward({output}, {std::exchange(hidden[i], {})});
       hidden[i] = leaf.grad();

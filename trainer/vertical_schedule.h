@@ -22,7 +22,7 @@
 
 namespace gemini::trainer {
 
-// Adds the gradient of the mean loss over `micro_batches` (tokens as CausalLm::Loss takes), times
+// Adds the gradient of the mean loss over `micro_batches` (one at least; tokens as CausalLm::Loss takes), times
 // `loss_scale`, to .grad.
 // Returns each one's loss. `check` gets it before its backward; a status that is not OK ends the run.
 absl::StatusOr<std::vector<double>> RunVertically(

@@ -92,11 +92,12 @@ absl::Status Gradients::Move(int64_t index) {
   ModelTensor& tensor = tensors_.tensors()[index];
   at::Tensor gradient = tensor.tensor.grad();
   const at::ScalarType type = tensor.tensor.scalar_type();
-  if (gradient.layout() != at::kStrided || gradient.scalar_type() != type || !gradient.is_cpu() ||
+  if (gradient.layout() != at::kStrided || gradient.scalar_type() != type ||
+      gradient.device() != tensors_.device() ||
       gradient.sizes() != at::IntArrayRef(tensor.info.sizes)) {
     return absl::UnimplementedError(
         absl::StrCat("the gradient of ", tensor.info.name,
-                     " is sparse, or not a tensor on the CPU of the parameter's type and sizes"));
+                     " is sparse, or not a tensor of the parameter's device, type and sizes"));
   }
   const c10::StorageImpl* const storage = gradient.storage().unsafeGetStorageImpl();
   if (tensor.grad_storage.get() == storage && storage != nullptr &&
@@ -108,7 +109,8 @@ absl::Status Gradients::Move(int64_t index) {
     const bool is_managed = ManagedStorage::Of(storage) != nullptr;
     if (is_managed || gradient.strides() != at::IntArrayRef(tensor.strides)) {
       // The chunk has the parameter's element order; another managed tensor has no bytes to copy from.
-      gradient = at::empty_strided(tensor.info.sizes, tensor.strides, type).copy_(gradient);
+      gradient =
+          at::empty_strided(tensor.info.sizes, tensor.strides, gradient.options()).copy_(gradient);
     }
     // Others than p.grad, this function and the engine's own may write to it while it is copied.
     const bool shared = gradient.use_count() > 2 || gradient.storage().use_count() > 2;
@@ -127,7 +129,7 @@ absl::Status Gradients::Move(int64_t index) {
       tensor.grad_storage = ManagedStorage::Make(
           {GradientRange(index), tensor.place.offset_bytes, tensor.size_bytes(),
            tensors_.traced_index(index), /*is_gradient=*/true},
-          {absl::StrCat("gradient of ", tensor.info.name), false, true}, owner_);
+          {absl::StrCat("gradient of ", tensor.info.name), false, true}, owner_, tensors_.device());
     }
     at::Tensor managed = tensors_.MakeView(index, tensor.grad_storage);
     ManagedStorage::Of(tensor.grad_storage.get())
@@ -137,7 +139,7 @@ absl::Status Gradients::Move(int64_t index) {
     MutexLock lock(mutex_);
     pending_.push_back({index, std::move(gradient), std::move(write)});
   } catch (const std::exception& error) {
-    // Out of memory for the copy: the allocator has latched why.
+    // Out of memory for the copy.
     return absl::ResourceExhaustedError(
         absl::StrCat("moving the gradient of ", tensor.info.name, ": ", error.what()));
   }

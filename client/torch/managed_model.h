@@ -114,7 +114,8 @@ class ManagedModel {
   virtual absl::Status Write(absl::string_view name, ChunkKind kind, ByteSource source) = 0;
 
   // Pins the storage of `tensor` (a parameter, buffer, gradient or a view of one) for raw access:
-  // while the result lives, data_ptr() of the tensor and its views works.
+  // while the result lives, data_ptr() of the tensor and its views works. On a GPU it is an address of its memory, and
+  // what the calling thread's current stream does next may use it.
   // FAILED_PRECONDITION: not a managed tensor.
   virtual absl::StatusOr<ScopedFetch> Fetch(const at::Tensor& tensor, FetchAccess access) = 0;
 };

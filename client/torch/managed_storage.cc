@@ -29,11 +29,11 @@ void ManagedStorage::Connect(c10::StorageImpl& storage) {
 }
 
 c10::intrusive_ptr<c10::StorageImpl> ManagedStorage::Make(const Place& place, Traits traits,
-                                                          StorageOwner& owner) {
+                                                          StorageOwner& owner, c10::Device device) {
   auto* managed = new ManagedStorage(place, std::move(traits), owner);
   auto storage = c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), place.size_bytes,
-      c10::DataPtr(nullptr, managed, &ManagedStorage::Delete, c10::DeviceType::CPU),
+      c10::DataPtr(nullptr, managed, &ManagedStorage::Delete, device),
       /*allocator=*/nullptr, /*resizable=*/false);
   managed->Connect(*storage);
   return storage;

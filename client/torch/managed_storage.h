@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "c10/core/Device.h"
 #include "c10/core/StorageImpl.h"
 #include "c10/core/TensorImpl.h"
 #include "client/residency.h"
@@ -47,11 +48,10 @@ class ManagedStorage {
     bool ready = true;
   };
 
-  // Makes a storage of its own, released, not resizable.
+  // Makes a storage of its own on `device`, released, not resizable.
   static c10::intrusive_ptr<c10::StorageImpl> Make(const Place& place, Traits traits,
-                                                   StorageOwner& owner);
-  // Takes an existing storage over: its memory is freed, its views follow. Its size is
-  // place.size_bytes.
+                                                   StorageOwner& owner, c10::Device device);
+  // Takes an existing storage of the CPU over: its memory is freed, its views follow. Its size is place.size_bytes.
   static void Adopt(c10::StorageImpl& storage, const Place& place, Traits traits,
                     StorageOwner& owner);
 

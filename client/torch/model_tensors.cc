@@ -16,8 +16,8 @@ namespace gemini::client::hooks {
 std::unique_ptr<ModelTensors> ModelTensors::Make(std::vector<ModuleTensor> tensors,
                                                  const Layout& layout, ChunkStore& store,
                                                  Residency& residency, int64_t decay_min_dimensions,
-                                                 PhaseTracker* phases) {
-  auto model = std::unique_ptr<ModelTensors>(new ModelTensors(store, residency));
+                                                 c10::Device device, PhaseTracker* phases) {
+  auto model = std::unique_ptr<ModelTensors>(new ModelTensors(store, residency, device));
   model->pieces_.resize(layout.num_bundles());
   std::vector<int64_t> range_of_bundle(layout.num_bundles(), -1);
   for (ModuleTensor& from : tensors) {
@@ -139,11 +139,11 @@ void ModelTensors::AdoptTensor(int64_t index, StorageOwner& owner) {
                                        /*is_gradient=*/false};
   ManagedStorage::Traits traits = {
       absl::StrCat(is_buffer ? "buffer " : "parameter ", tensor.info.name), is_buffer, !on_meta};
-  if (on_meta) {
-    tensor.storage = ManagedStorage::Make(place, std::move(traits), owner);
-    // set_data refuses to go from meta to the CPU, since a tensor that was used there may be saved in
+  if (on_meta || !device_.is_cpu()) {
+    tensor.storage = ManagedStorage::Make(place, std::move(traits), owner, device_);
+    // set_data refuses to go from meta to another device, since a tensor that was used there may be saved in
     // a graph. A parameter fresh from a build scope is not; it must stay this very TensorImpl, which
-    // the module and its submodules hold.
+    // the module and its submodules hold. Nor do views that were made on the CPU follow one to a GPU.
     tensor.tensor.unsafeGetTensorImpl()->shallow_copy_from(
         MakeView(index, tensor.storage).getIntrusivePtr());
   } else {
@@ -159,7 +159,8 @@ at::Tensor ModelTensors::MakeView(int64_t index,
                                   c10::intrusive_ptr<c10::StorageImpl> storage) const {
   const ModelTensor& tensor = tensors_[index];
   at::Tensor view = at::detail::make_tensor<c10::TensorImpl>(
-      c10::Storage(std::move(storage)), c10::DispatchKeySet(c10::DispatchKey::CPU),
+      c10::Storage(std::move(storage)),
+      c10::DispatchKeySet(device_.is_cpu() ? c10::DispatchKey::CPU : c10::DispatchKey::CUDA),
       tensor.tensor.dtype());
   view.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.info.sizes, tensor.strides);
   return view;

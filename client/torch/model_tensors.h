@@ -70,10 +70,10 @@ struct ModelRange {
 class ModelTensors {
  public:
   // Packs the tensors and adds their ranges, and the tensors to `phases` if it is not null; both outlive
-  // this. No tensor changes yet.
+  // this. No tensor changes yet. `device`: where operators find them.
   static std::unique_ptr<ModelTensors> Make(std::vector<ModuleTensor> tensors, const Layout& layout,
                                             ChunkStore& store, Residency& residency,
-                                            int64_t decay_min_dimensions,
+                                            int64_t decay_min_dimensions, c10::Device device,
                                             PhaseTracker* phases = nullptr);
 
   // Copies the bytes of tensors on the CPU into chunks committed at step 0, and turns all tensors into
@@ -93,6 +93,7 @@ class ModelTensors {
   ChunkStore& store() { return store_; }
   const ChunkStore& store() const { return store_; }
   Residency& residency() { return residency_; }
+  c10::Device device() const { return device_; }
   // May be null: nobody traces.
   PhaseTracker* phases() { return phases_; }
   // A tensor's index in the session's traces; -1 without phases.
@@ -120,13 +121,15 @@ class ModelTensors {
   void RetireAll(absl::string_view reason);
 
  private:
-  ModelTensors(ChunkStore& store, Residency& residency) : store_(store), residency_(residency) {}
+  ModelTensors(ChunkStore& store, Residency& residency, c10::Device device)
+      : store_(store), residency_(residency), device_(device) {}
   // Commits the parameters that a bundle's tensors on the CPU hold, and their masters, at step 0.
   absl::Status CommitValues(BundleId bundle);
   void AdoptTensor(int64_t index, StorageOwner& owner);
 
   ChunkStore& store_;
   Residency& residency_;
+  const c10::Device device_;
   PhaseTracker* phases_ = nullptr;
   int32_t first_traced_ = 0;
   std::vector<ModelTensor> tensors_;

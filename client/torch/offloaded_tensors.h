@@ -41,7 +41,7 @@ class OffloadedTensors {
   // Waits for the copies under way.
   ~OffloadedTensors();
 
-  // Takes a CPU tensor that no operator writes that comes after, and returns its key. May begin copies of older
+  // Takes a tensor of the session's device that no operator writes that comes after, and returns its key. May begin copies of older
   // ones, and wait for those that began long ago. RESOURCE_EXHAUSTED: HOST and NVME are full.
   absl::StatusOr<int64_t> Put(at::Tensor tensor);
   // Begins to bring it back. Does nothing when it is there, or on its way.

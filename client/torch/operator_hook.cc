@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/torch/operator_hook.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cstring>
 #include <deque>
 #include <exception>
 #include <mutex>
@@ -146,39 +143,6 @@ class ForwardMemory {
   std::deque<Key> order_;
 };
 
-// Memory full of NaN for operators whose inputs could not be brought. Not charged to the budget: it
-// exists only once the session is lost.
-class NanScratch {
- public:
-  ~NanScratch() {
-    if (data_ != nullptr) ::munmap(data_, size_bytes_);
-  }
-  void Reserve(int64_t size_bytes) { wanted_bytes_ = std::max(wanted_bytes_, size_bytes); }
-  // Null when the system has no memory for it.
-  std::byte* Get() {
-    const std::lock_guard lock(mutex_);
-    if (data_ == nullptr || size_bytes_ < static_cast<size_t>(wanted_bytes_)) {
-      // A smaller one may be in use: it stays mapped.
-      size_bytes_ = static_cast<size_t>(wanted_bytes_);
-      void* const data = ::mmap(nullptr, size_bytes_, PROT_READ | PROT_WRITE,
-                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-      data_ = data == MAP_FAILED ? nullptr : static_cast<std::byte*>(data);
-    }
-    if (data_ != nullptr) {
-      // A NaN in every floating type.
-      std::memset(data_, 0xff, size_bytes_);
-    }
-    return data_;
-  }
-
- private:
-  std::mutex mutex_;
-  int64_t wanted_bytes_ = kPageBytes;
-  static constexpr int64_t kPageBytes = 4096;
-  std::byte* data_ = nullptr;
-  size_t size_bytes_ = 0;
-};
-
 }  // namespace
 
 struct OperatorHook::State {
@@ -188,8 +152,9 @@ struct OperatorHook::State {
   uint64_t generation = 0;
   OperatorHook* hook = nullptr;
   ForwardMemory forward_memory;
-  NanScratch scratch;
-  HookStats stats_before;  // Of hooks that this process had earlier.
+  std::shared_ptr<SessionDevice> device;
+  int64_t scratch_bytes = 4096;  // The largest managed storage, at least.
+  HookStats stats_before;        // Of hooks that this process had earlier.
   std::vector<at::CallbackHandle> callbacks;
 };
 
@@ -220,6 +185,9 @@ void TellBegin(OperatorHook::State& state, HookThread& thread, size_t first) {
 absl::Status PinInputs(OperatorHook::State& state, HookThread& thread, size_t first) {
   const size_t count = thread.pins.size() - first;
   thread.ranges.clear();
+  if (absl::Status status = state.device->CheckOperators(); !status.ok()) [[unlikely]] {
+    return status;
+  }
   for (size_t i = first; i < thread.pins.size(); ++i) {
     ManagedStorage& storage = *thread.pins[i].storage;
     if (!storage.ready()) [[unlikely]] {
@@ -246,7 +214,7 @@ void RunOnScratch(OperatorHook::State& state, HookThread& thread, size_t first,
       status.code(), absl::StrCat("operator ", CurrentOperatorName(), " with ",
                                   thread.pins[first].storage->name(), ": ", status.message()));
   state.session->Latch(thread.failure);
-  std::byte* const scratch = state.scratch.Get();
+  std::byte* const scratch = state.device->NanScratch(state.scratch_bytes);
   if (scratch == nullptr) {
     // The storages stay released and the operator raises on them: loud as well.
     thread.DropPins(first);
@@ -412,8 +380,8 @@ HookStats SumCounters() {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<OperatorHook>> OperatorHook::Install(Session& session,
-                                                                    PhaseTracker* phases) {
+absl::StatusOr<std::unique_ptr<OperatorHook>> OperatorHook::Install(
+    Session& session, std::shared_ptr<SessionDevice> device, PhaseTracker* phases) {
   if (g_active.load() != nullptr) {
     return absl::FailedPreconditionError(
         "a training session is open in this process: close it, or Manage the model in it");
@@ -424,6 +392,7 @@ absl::StatusOr<std::unique_ptr<OperatorHook>> OperatorHook::Install(Session& ses
   state->session = &session;
   state->residency = &session.residency();
   state->phases = phases;
+  state->device = std::move(device);
   state->stats_before = SumCounters();
   return std::unique_ptr<OperatorHook>(new OperatorHook(std::move(state)));
 }
@@ -469,7 +438,11 @@ OperatorHook* OperatorHook::Active() {
   return state == nullptr ? nullptr : state->hook;
 }
 
-void OperatorHook::ReserveScratch(int64_t size_bytes) { state_->scratch.Reserve(size_bytes); }
+void OperatorHook::ReserveScratch(int64_t size_bytes) {
+  state_->scratch_bytes = std::max(state_->scratch_bytes, size_bytes);
+}
+
+SessionDevice& OperatorHook::device() const { return *state_->device; }
 
 HookStats OperatorHook::stats() const {
   HookStats stats = SumCounters();

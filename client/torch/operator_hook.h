@@ -23,6 +23,7 @@
 #include "client/phase_tracker.h"
 #include "client/session.h"
 #include "client/torch/managed_storage.h"
+#include "client/torch/session_device.h"
 
 namespace gemini::client::hooks {
 
@@ -33,10 +34,10 @@ struct HookStats {
 
 class OperatorHook {
  public:
-  // Starts to watch, one hook a process. `session` outlives this, and so does `phases`, which is told of
-  // operators and may be null. FAILED_PRECONDITION: there is one.
-  static absl::StatusOr<std::unique_ptr<OperatorHook>> Install(Session& session,
-                                                               PhaseTracker* phases = nullptr);
+  // Starts to watch operators of `device`, one hook a process. `session` outlives this, and so does `phases`, which is
+  // told of operators and may be null. FAILED_PRECONDITION: there is one.
+  static absl::StatusOr<std::unique_ptr<OperatorHook>> Install(
+      Session& session, std::shared_ptr<SessionDevice> device, PhaseTracker* phases = nullptr);
   // Stops watching. All pins are gone by then.
   ~OperatorHook();
 
@@ -51,6 +52,7 @@ class OperatorHook {
 
   // Raises the size of the scratch: the largest managed storage must fit.
   void ReserveScratch(int64_t size_bytes);
+  SessionDevice& device() const;
 
   HookStats stats() const;
 

@@ -72,6 +72,8 @@ absl::StatusOr<StepResult> SpaceModel::Step(const StepOptions& options) {
   GEMINI_ASSIGN_OR_RETURN(const std::vector<bool> has_gradient, CollectGradients());
   KeptForUpdate kept;
   if (tensors_->phases() != nullptr) kept = tensors_->phases()->BeginUpdate();
+  // Threads of the CPU update: they reach no other memory.
+  if (!tensors_->device().is_cpu()) kept = {};
   int64_t on_device_ns = 0;
   absl::StatusOr<StepResult> result = BeginUpdate(options, has_gradient, kept, on_device_ns);
   if (tensors_->phases() != nullptr) {
@@ -83,6 +85,7 @@ absl::StatusOr<StepResult> SpaceModel::Step(const StepOptions& options) {
   }
   if (!result.ok() || result->skipped) return result;
   session_.PublishStep(step_);
+  hook_.device().EndStep();
   if (!options.overlap_update) GEMINI_RETURN_IF_ERROR(tensors_->store().AwaitCommits());
   return result;
 }

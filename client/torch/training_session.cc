@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/budget_follower.h"
-#include "client/torch/counting_allocator.h"
+#include "client/torch/cpu_device.h"
 #include "client/torch/model_tensors.h"
 #include "client/torch/module_tensors.h"
 #include "client/torch/operator_hook.h"
@@ -17,6 +17,7 @@
 #include "gemini/layout.h"
 #include "gemini/spare_slots.h"
 #include "gemini/status_macros.h"
+#include "torch/csrc/autograd/variable.h"
 #include "torch/nn/module.h"
 
 namespace gemini::client::hooks {
@@ -25,7 +26,8 @@ namespace {
 constexpr int64_t kMinChunkBytes = 64 * kKiB;
 constexpr int64_t kMaxChunkBytes = 16 * kMiB;
 
-SessionOptions ToSessionOptions(const TrainingOptions& options) {
+absl::StatusOr<SessionOptions> ToSessionOptions(const TrainingOptions& options,
+                                                SessionDevice& device) {
   SessionOptions session;
   session.want_bytes[Tier::kDevice] = options.device_memory;
   session.want_bytes[Tier::kHost] = options.host_memory;
@@ -43,7 +45,24 @@ SessionOptions ToSessionOptions(const TrainingOptions& options) {
   session.device_bandwidth = options.device_bandwidth;
   session.policy = options.policy;
   session.update_threads = options.update_threads;
+  GEMINI_RETURN_IF_ERROR(device.Configure(session));
   return session;
+}
+
+std::shared_ptr<SessionDevice> DeviceOf(const TrainingOptions& options) {
+  return options.device != nullptr ? options.device : MakeCpuDevice();
+}
+
+// On a GPU, a tensor that was used on the CPU has gradients, or graphs, that stay there.
+absl::Status CheckMayMove(const ModuleTensor& tensor, c10::Device device) {
+  if (device.is_cpu() || tensor.tensor.is_meta()) return absl::OkStatus();
+  if (!tensor.tensor.grad().defined() &&
+      torch::autograd::impl::try_get_grad_accumulator(tensor.tensor) == nullptr) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      tensor.names.front(), " has a gradient on the CPU, or a graph that is to give it one: ",
+      "manage the module for ", device.str(), " before its first backward"));
 }
 
 absl::Status CheckNoSession() {
@@ -74,6 +93,7 @@ int64_t ChooseChunkBytes(int64_t device_memory, const torch::nn::Module& module)
 }
 
 struct TrainingSession::State {
+  std::shared_ptr<SessionDevice> device;
   std::shared_ptr<Session> session;  // Shared with the allocator's blocks.
   std::unique_ptr<PlanSource> plans;
   std::unique_ptr<BudgetFollower> budget_follower;
@@ -92,19 +112,24 @@ TrainingSession::~TrainingSession() { Shut().IgnoreError(); }
 absl::StatusOr<std::unique_ptr<TrainingSession>> TrainingSession::Open(
     UniqueFd socket, const TrainingOptions& options) {
   GEMINI_RETURN_IF_ERROR(CheckNoSession());
-  return Start(Session::Open(std::move(socket), ToSessionOptions(options)));
+  std::shared_ptr<SessionDevice> device = DeviceOf(options);
+  GEMINI_ASSIGN_OR_RETURN(const SessionOptions session, ToSessionOptions(options, *device));
+  return Start(Session::Open(std::move(socket), session), std::move(device));
 }
 
 absl::StatusOr<std::unique_ptr<TrainingSession>> TrainingSession::Open(
     absl::string_view socket_path, const TrainingOptions& options) {
   GEMINI_RETURN_IF_ERROR(CheckNoSession());
-  return Start(Session::Open(socket_path, ToSessionOptions(options)));
+  std::shared_ptr<SessionDevice> device = DeviceOf(options);
+  GEMINI_ASSIGN_OR_RETURN(const SessionOptions session, ToSessionOptions(options, *device));
+  return Start(Session::Open(socket_path, session), std::move(device));
 }
 
 absl::StatusOr<std::unique_ptr<TrainingSession>> TrainingSession::Start(
-    absl::StatusOr<std::unique_ptr<Session>> session) {
+    absl::StatusOr<std::unique_ptr<Session>> session, std::shared_ptr<SessionDevice> device) {
   if (!session.ok()) return session.status();
   auto state = std::make_unique<State>();
+  state->device = std::move(device);
   state->session = std::move(*session);
   Session& opened = *state->session;
   if (opened.policy().kind != PolicyKind::kOnline) state->plans = opened.MakePlanSource();
@@ -113,12 +138,13 @@ absl::StatusOr<std::unique_ptr<TrainingSession>> TrainingSession::Start(
   state->budget_follower = std::make_unique<BudgetFollower>(opened);
   state->phases->set_between_operators(
       [follower = state->budget_follower.get()] { follower->BetweenOperators(); });
-  GEMINI_ASSIGN_OR_RETURN(state->hook, OperatorHook::Install(opened, state->phases.get()));
+  GEMINI_ASSIGN_OR_RETURN(state->hook,
+                          OperatorHook::Install(opened, state->device, state->phases.get()));
   state->session->residency().set_pending_release([models = &state->models] {
     return std::ranges::any_of(*models,
                                [](const auto& model) { return model->ReleaseOldestGradient(); });
   });
-  BeginChargingAllocations(state->session);
+  state->device->Begin(state->session, *state->budget_follower);
   return std::unique_ptr<TrainingSession>(new TrainingSession(std::move(state)));
 }
 
@@ -132,9 +158,11 @@ absl::StatusOr<ManagedModel*> TrainingSession::Manage(torch::nn::Module& module,
   try {
     GEMINI_ASSIGN_OR_RETURN(std::vector<ModuleTensor> tensors,
                             CollectModuleTensors(module, options.first_use_order));
+    const c10::Device device = state_->device->device();
     std::vector<TensorSpec> specs;
     StateFormat format;
     for (const ModuleTensor& tensor : tensors) {
+      GEMINI_RETURN_IF_ERROR(CheckMayMove(tensor, device));
       specs.push_back({tensor.names.front(), tensor.tensor.numel() * ElementBytes(tensor.element),
                        tensor.group});
       if (tensor.group == TensorGroup::kTrainable) {
@@ -179,11 +207,18 @@ absl::StatusOr<ManagedModel*> TrainingSession::Manage(torch::nn::Module& module,
     state_->spaces_bytes[Tier::kNvme] += space.nvme_slots * chunk_bytes;
 
     auto table = ModelTensors::Make(std::move(tensors), layout, *store, session.residency(),
-                                    optimizer.decay_min_dimensions, state_->phases.get());
+                                    optimizer.decay_min_dimensions, device, state_->phases.get());
     GEMINI_ASSIGN_OR_RETURN(
         std::unique_ptr<SpaceModel> model,
         SpaceModel::Make(std::move(table), optimizer, kOpenChunks, session, *state_->hook));
     state_->models.push_back(std::move(model));
+    // What is not managed is the module's own, beside managed tensors.
+    for (at::Tensor& buffer : module.buffers()) {
+      if (!buffer.defined() || buffer.device() == device) continue;
+      if (ManagedStorage::Of(buffer.unsafeGetTensorImpl()) == nullptr) {
+        buffer.set_data(buffer.to(device));
+      }
+    }
     return state_->models.back().get();
   } catch (const std::exception& error) {  // Torch's, on a tensor of a kind not thought of.
     return absl::InternalError(absl::StrCat("managing the module: ", error.what()));
@@ -192,18 +227,23 @@ absl::StatusOr<ManagedModel*> TrainingSession::Manage(torch::nn::Module& module,
 
 absl::Status TrainingSession::status() const { return state_->session->status(); }
 
+absl::Status TrainingSession::host_pin_status() const { return state_->session->host_pin_status(); }
+
 TrainingStats TrainingSession::stats() const {
   if (!state_->is_open) return state_->stats_at_close;
   const DeviceBudget& budget = state_->session->device_budget();
   const ResidencyStats residency = state_->session->residency().stats();
   const HookStats hook = state_->hook->stats();
   TrainingStats stats;
-  stats.device_budget_bytes = budget.budget_bytes();
-  stats.device_peak_bytes = budget.peak_bytes();
-  stats.non_model_peak_bytes = budget.non_model_peak_bytes();
+  // Of a GPU, the budget is for chunks alone.
+  const int64_t apart_peak_bytes = state_->device->non_model_peak_bytes();
+  stats.device_budget_bytes = budget.budget_bytes() + state_->session->apart_bytes();
+  stats.device_peak_bytes = budget.peak_bytes() + apart_peak_bytes;
+  stats.non_model_peak_bytes = budget.non_model_peak_bytes() + apart_peak_bytes;
   stats.pinned_peak_bytes = residency.pinned_peak_bytes;
   stats.host_bytes = state_->spaces_bytes[Tier::kHost];
   stats.nvme_bytes = state_->spaces_bytes[Tier::kNvme];
+  stats.pinned_host_bytes = state_->session->pinned_host_bytes();
   stats.fetch_bytes = residency.fetch_bytes;
   stats.evict_bytes = residency.evict_bytes;
   stats.stall_seconds = static_cast<double>(residency.stall_ns) * 1e-9;
@@ -214,7 +254,14 @@ TrainingStats TrainingSession::stats() const {
   return stats;
 }
 
-void TrainingSession::ResetPeaks() { state_->session->device_budget().ResetPeaks(); }
+void TrainingSession::ResetPeaks() {
+  state_->session->device_budget().ResetPeaks();
+  state_->device->ResetPeaks();
+}
+
+c10::Device TrainingSession::device() const { return state_->device->device(); }
+
+bool TrainingSession::GiveWay() { return state_->is_open && state_->device->GiveWay(); }
 
 Session& TrainingSession::session() { return *state_->session; }
 
@@ -233,10 +280,10 @@ absl::Status TrainingSession::Shut() {
   for (const auto& model : state_->models) status.Update(model->FinishUpdates());
   state_->stats_at_close = stats();
   state_->is_open = false;
-  EndChargingAllocations();
   state_->session->residency().set_pending_release(nullptr);
   state_->models.clear();
   state_->hook.reset();
+  state_->device->End();
   state_->phases.reset();  // Copies that it has under way land before the memory goes.
   state_->plans.reset();
   status.Update(state_->session->Close());

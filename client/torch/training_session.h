@@ -25,6 +25,7 @@
 #include "client/phase_tracker.h"
 #include "client/session.h"
 #include "client/torch/managed_model.h"
+#include "client/torch/session_device.h"
 #include "gemini/policy_options.h"
 #include "gemini/unique_fd.h"
 
@@ -35,7 +36,7 @@ class Module;
 namespace gemini::client::hooks {
 
 struct TrainingOptions {
-  int64_t device_memory = 0;  // Bytes: chunks and every CPU tensor allocation together.
+  int64_t device_memory = 0;  // Bytes: chunks, and all that operators allocate, together.
   // What of device_memory will do to begin with, where other jobs hold the rest; it grows as they end.
   // Below what an operator needs a step fails with its name: say more than a step is predicted to need.
   // 0: all of it.
@@ -48,6 +49,8 @@ struct TrainingOptions {
   // without a GPU. 0: no limit.
   int64_t device_bandwidth = 0;
   PolicyOptions policy;  // Which chunks lie on DEVICE when; the bits are the same with each.
+  // What operators run on. Null: the CPU, and host memory of the server's plays DEVICE. OpenGpu (gpu_device.h): a GPU.
+  std::shared_ptr<SessionDevice> device;
   // Threads of one update or norm; 0: as in SessionOptions. The bits are the same with each number.
   int update_threads = 0;
 };
@@ -77,8 +80,9 @@ struct TrainingStats {
   int64_t pinned_peak_bytes = 0;     // The floor seen: the most that operators pinned at one time.
   int64_t host_bytes = 0;            // Of the lease, given to spaces.
   int64_t nvme_bytes = 0;
-  int64_t fetch_bytes = 0;  // HOST to DEVICE, ever.
-  int64_t evict_bytes = 0;  // DEVICE to HOST, ever.
+  int64_t pinned_host_bytes = 0;  // Of HOST, registered with a GPU's driver by now.
+  int64_t fetch_bytes = 0;        // HOST to DEVICE, ever.
+  int64_t evict_bytes = 0;        // DEVICE to HOST, ever.
   double stall_seconds = 0;
   std::array<int64_t, kNumStallCauses> stall_by_cause_ns = {};  // Of it, by StallCause.
   PhaseStats phases;
@@ -89,7 +93,7 @@ struct TrainingStats {
 class TrainingSession {
  public:
   // Takes a connected socket (EmbeddedServer::Connect) or connects to a daemon's, takes the lease
-  // and starts charging every CPU tensor allocation of the process to the DEVICE budget.
+  // and starts to hold the process's allocations on the device to it (SessionDevice::Begin).
   // FAILED_PRECONDITION: a session is open in this process already. Others: as Session::Open.
   static absl::StatusOr<std::unique_ptr<TrainingSession>> Open(UniqueFd socket,
                                                                const TrainingOptions& options);
@@ -112,6 +116,8 @@ class TrainingSession {
 
   // The first error since Open. Latched: no Step commits after it.
   absl::Status status() const;
+  // Why HOST is not registered with the GPU's driver, or not all of it: copies are slower then. Not after Close.
+  absl::Status host_pin_status() const;
   TrainingStats stats() const;
   // Starts new peaks of DEVICE use from what is used now.
   void ResetPeaks();
@@ -119,6 +125,12 @@ class TrainingSession {
   // Rounds, traces and plans. BeginPhase and EndPhase on it name what is neither training nor a plain
   // evaluation. Not after Close.
   PhaseTracker& phases();
+
+  // Where models are, and what they work on must be.
+  c10::Device device() const;
+  // When an operator threw c10::OutOfMemoryError and its step is given up: whether operators have more memory now, taken
+  // from chunks, so that trying again is worthwhile. On a GPU; on the CPU chunks gave way already. No operator runs.
+  bool GiveWay();
 
   // The session below, for its budget and residency.
   Session& session();
@@ -133,7 +145,7 @@ class TrainingSession {
   explicit TrainingSession(std::unique_ptr<State> state);
   absl::Status Shut();
   static absl::StatusOr<std::unique_ptr<TrainingSession>> Start(
-      absl::StatusOr<std::unique_ptr<Session>> session);
+      absl::StatusOr<std::unique_ptr<Session>> session, std::shared_ptr<SessionDevice> device);
   std::unique_ptr<State> state_;
 };
 

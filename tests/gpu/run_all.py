@@ -24,11 +24,13 @@ TEXT_BYTES = 4000
 
 
 def environment():
-    """This process's, with the libraries of NVIDIA's wheels, such as NCCL, where Python has them."""
+    """This process's, with the libraries of Torch and of NVIDIA's wheels, such as NCCL, where Python has them."""
     variables = dict(os.environ)
-    spec = importlib.util.find_spec("nvidia")
-    folders = [str(folder) for place in (spec.submodule_search_locations if spec else [])
-               for folder in sorted(pathlib.Path(place).glob("*/lib"))]
+    folders = []
+    for package, pattern in (("torch", "lib"), ("nvidia", "*/lib")):
+        spec = importlib.util.find_spec(package)
+        folders += [str(folder) for place in (spec.submodule_search_locations if spec else [])
+                    for folder in sorted(pathlib.Path(place).glob(pattern))]
     if variables.get("LD_LIBRARY_PATH"):
         folders.append(variables["LD_LIBRARY_PATH"])
     if folders:

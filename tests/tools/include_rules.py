@@ -22,8 +22,8 @@ MAY_INCLUDE = {
     "docs/examples": ["gemini", "client", "client/torch"],
     "tests": ["gemini", "policies", "server", "client", "client/torch", "trainer", "tools", "tests"],
 }
-# Besides the folder's own rule: the one header by which programs embed the server.
-EMBEDDED_SERVER = "server/embedded_server.h"
+# Besides the folder's own rule: the headers by which programs embed the server, and give it a GPU.
+EMBEDDED_SERVER = {"server/embedded_server.h", "server/gpu_device.h"}
 MAY_EMBED = re.compile(r"(trainer/gemini_train\.cc|docs/examples/.*|tools/.*|tests/.*)$")
 MAY_USE_TORCH = re.compile(r"(client/torch|trainer|tools|tests|docs/examples)/")
 # A build without a CUDA toolkit leaves these out.
@@ -85,7 +85,7 @@ def violations_of(root, path):
             if not (root / include).exists():
                 yield f"includes {include}, which does not exist"
             allowed = home in MAY_INCLUDE[rule] or (
-                include == EMBEDDED_SERVER and MAY_EMBED.match(path))
+                include in EMBEDDED_SERVER and MAY_EMBED.match(path))
             if not allowed:
                 yield f"includes {include}: {rule} may include {', '.join(MAY_INCLUDE[rule])} only"
             if TEST_ONLY.search(include) and not in_tests and not path.endswith("_bench.cc"):
@@ -128,7 +128,9 @@ def self_test():
         "client/torch/j.h": header + '#include "client/torch/h.h"\nvoid G(at::Tensor);\n',
         "client/torch/k.h": header + "namespace torch::nn {\nclass Module;\n}\n"
                                      "void H(const torch::nn::Module&);\n",
-        "trainer/gemini_train.cc": spdx + '#include "server/embedded_server.h"\n',
+        "server/gpu_device.h": header + '#include "gemini/a.h"\n',
+        "trainer/gemini_train.cc": spdx + '#include "server/embedded_server.h"\n'
+                                          '#include "server/gpu_device.h"\n',
         "gemini/cuda_a.h": header + "#include <cuda.h>\n",
         "gemini/cuda_a.cu": spdx + '#include "gemini/cuda_a.h"\n',
         "server/a_cuda.cc": spdx + '#include "gemini/cuda_a.h"\n',
@@ -143,6 +145,7 @@ def self_test():
         "client/l.cc": (spdx + "#include <cuda_runtime_api.h>\n", "named after CUDA"),
         "server/c.cc": (spdx + '#include "gemini/cuda_a.h"\n', "named after CUDA"),
         "trainer/b.cc": (spdx + '#include "server/embedded_server.h"\n', "trainer may include"),
+        "trainer/d.cc": (spdx + '#include "server/gpu_device.h"\n', "trainer may include"),
         "client/torch/i.h": (header + "void F(at::Tensor);\n", "does not compile alone"),
         "client/e.cc": (spdx + '#include "tests/status_matchers.h"\n', "tests"),
         "client/f.cc": (spdx + "#include <gemini/a.h>\n", "in quotes"),

@@ -254,7 +254,7 @@ TEST_F(OperatorHookTest, AStorageRetiredWhileItIsPinnedHasNoAddressAfterwards) {
     absl::Status Prepare(ManagedStorage&) override { return absl::OkStatus(); }
   } owner;
   std::array<std::byte, 64> memory;
-  const auto storage = ManagedStorage::Make({RangeId(0), 0, 64}, {"gradient of x"}, owner);
+  const auto storage = ManagedStorage::Make({RangeId(0), 0, 64}, {"gradient of x"}, owner, at::kCPU);
   ManagedStorage& managed = *ManagedStorage::Of(storage.get());
   managed.Retire("it is over");
   managed.Attach(memory.data());  // By an operator that saw it before.

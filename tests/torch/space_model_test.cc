@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "client/session.h"
+#include "client/torch/cpu_device.h"
 #include "client/torch/module_tensors.h"
 #include "client/update_kernel.h"
 #include "gemini/byte_size.h"
@@ -76,7 +77,7 @@ class SpaceModelTest : public ::testing::Test {
     options.chunk_bytes = kChunkBytes;
     options.label = "test";
     ASSERT_OK_AND_ASSIGN(session_, Session::Open(std::move(socket), options));
-    ASSERT_OK_AND_ASSIGN(hook_, OperatorHook::Install(*session_));
+    ASSERT_OK_AND_ASSIGN(hook_, OperatorHook::Install(*session_, MakeCpuDevice()));
 
     torch::manual_seed(1);
     net_ = std::make_unique<Net>();
@@ -102,7 +103,8 @@ class SpaceModelTest : public ::testing::Test {
     ASSERT_OK_AND_ASSIGN(store, session_->OpenSpace(space));
     ASSERT_OK_AND_ASSIGN(
         model, SpaceModel::Make(
-                   ModelTensors::Make(std::move(tensors), layout, *store, session_->residency(), 2),
+                   ModelTensors::Make(std::move(tensors), layout, *store, session_->residency(), 2,
+                                      at::kCPU),
                    OptimizerSpec{}, /*max_open_chunks=*/4, *session_, *hook_));
   }
   virtual int64_t nvme_slots() const { return 0; }

@@ -185,6 +185,13 @@ class BadInputTest(train_program.TrainTest):
     def test_a_host_budget_that_does_not_hold_the_model(self):
         self.refused(ERROR, "HOST", host_memory="1MiB")
 
+    def test_a_gpu_that_is_not_there(self):
+        # The last one that CUDA could count, so that a machine with GPUs says the same.
+        self.refused(ERROR, "cuda:2147483647", device="cuda:2147483647", device_memory="1GiB")
+        self.refused(USAGE, "--device 'gpu'", "cuda:0", device="gpu")
+        self.refused(USAGE, "--device-memory is missing", device="cuda:0", device_memory="auto",
+                     daemon=self.directory / "geminid.sock")
+
     def test_an_nvme_directory_that_is_missing(self):
         self.refused(ERROR, "nowhere", nvme=[f"{self.directory}/nowhere:64MiB"])
 

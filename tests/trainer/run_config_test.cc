@@ -187,6 +187,26 @@ TEST(RunConfig, TheFormatIsOfPrecisionOptimizerAndMoments) {
   EXPECT_THAT(CheckRunConfig(config), StatusIs(kInvalid, HasSubstr("is of --moments 8bit")));
 }
 
+TEST(RunConfig, AGpuIsNamedAndWhatItCannotHaveIsRefused) {
+  RunConfig config = Complete();
+  EXPECT_EQ(config.gpu(), std::nullopt);
+  ASSERT_OK(Set("device", "cuda:1", config));
+  EXPECT_OK(CheckRunConfig(config));
+  EXPECT_EQ(config.gpu(), 1);
+  const auto refused = [](RunConfig changed, const std::string& key, const std::string& value,
+                          const char* why) {
+    ASSERT_OK(Set(key, value, changed));
+    EXPECT_THAT(CheckRunConfig(changed), StatusIs(kInvalid, HasSubstr(why))) << key;
+  };
+  refused(config, "device", "gpu", "--device 'gpu'");
+  refused(config, "reference", "true", "--reference is of the CPU");
+  refused(config, "device-bandwidth", "1GiB/s", "--device-bandwidth is of host memory");
+  refused(config, "policy", "cuda", "--policy cuda");
+  refused(config, "daemon", "/run/geminid.sock", "--device-memory is missing");
+  ASSERT_OK(Set("policy", "static", config));
+  refused(config, "optimizer-fraction", "0.5", "--optimizer-fraction");
+}
+
 TEST(RunConfig, PathsBecomeAbsolute) {
   RunConfig config;
   ASSERT_OK(Set("output", "runs/../a/", config));

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ATen/Context.h"
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
+#include "absl/strings/str_cat.h"
+#include "c10/cuda/CUDACachingAllocator.h"
+#include "c10/cuda/CUDAFunctions.h"
+#include "c10/cuda/CUDAGuard.h"
+#include "c10/cuda/CUDAStream.h"
+#include "client/copy_engine_cuda.h"
+#include "client/cuda_call_scope.h"
+#include "client/cuda_status.h"
+#include "client/device_slabs_cuda.h"
+#include "client/device_split.h"
+#include "client/torch/gpu_device.h"
+#include "gemini/byte_size.h"
+#include "gemini/mutex.h"
+#include "gemini/nvml.h"
+#include "gemini/status_macros.h"
+
+namespace gemini::client::hooks {
+namespace {
+
+namespace allocator = c10::cuda::CUDACachingAllocator;
+
+// A context with the kernels that it loads as they are called, and the workspaces of libraries: where NVML cannot tell,
+// and in addition to what it tells of an empty one.
+constexpr int64_t kContextBytes = 512 * kMiB;
+constexpr int64_t kLoadedLaterBytes = 256 * kMiB;
+constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+
+// Torch throws where CUDA fails: from then on the GPU is of no use to this process.
+absl::Status Guarded(absl::string_view what, absl::FunctionRef<void()> call) {
+  try {
+    call();
+  } catch (const std::exception& error) {
+    return absl::UnavailableError(absl::StrCat(what, ": ", error.what()));
+  }
+  return absl::OkStatus();
+}
+
+class GpuDevice : public SessionDevice {
+ public:
+  GpuDevice(const CudaDriver& driver, int ordinal, int64_t total_bytes, int64_t context_bytes)
+      : driver_(driver),
+        device_(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(ordinal)),
+        total_bytes_(total_bytes),
+        context_bytes_(context_bytes) {}
+  ~GpuDevice() override {
+    const CudaCallScope scope(driver_, device_.index());
+    MutexLock lock(mutex_);
+    for (void* const scratch : scratch_) ::cudaFree(scratch);
+  }
+
+  c10::Device device() const override { return device_; }
+
+  absl::Status Configure(SessionOptions& options) override {
+    const int64_t want_bytes = options.want_bytes[Tier::kDevice];
+    if (want_bytes <= context_bytes_) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          FormatByteSize(want_bytes), " of ", device_.str(), " for DEVICE: CUDA itself takes ",
+          FormatByteSize(context_bytes_), " of it: raise the device memory"));
+    }
+    options.apart_bytes = DeviceSplit(context_bytes_, kMiB, want_bytes).apart_bytes();
+    options.make_slabs = [this](const DeviceSlabsOffer& offer) {
+      slab_bytes_ = offer.slab_bytes;
+      return DeviceSlabsCuda::Reserve(driver_, device_.index(), offer);
+    };
+    options.make_copies = [this](TimelineShm* timeline) {
+      return CopyEngineCuda::Make(driver_, {.device = device_.index(),
+                                            .compute_stream = [this] { return CurrentStream(); },
+                                            .timeline = timeline});
+    };
+    options.pin_host = {.pin =
+                            [this](std::byte* data, int64_t size_bytes) {
+                              const CudaCallScope scope(driver_, device_.index());
+                              const cudaError_t result = ::cudaHostRegister(
+                                  data, static_cast<size_t>(size_bytes), cudaHostRegisterPortable);
+                              if (result != cudaSuccess) ::cudaGetLastError();
+                              return CudaRuntimeStatus(
+                                  result, absl::StrCat("cudaHostRegister of a slab of ",
+                                                       FormatByteSize(size_bytes)));
+                            },
+                        .unpin =
+                            [this](std::byte* data) {
+                              const CudaCallScope scope(driver_, device_.index());
+                              ::cudaHostUnregister(data);
+                            }};
+    return absl::OkStatus();
+  }
+
+  void Begin(std::shared_ptr<Session> session, BudgetFollower& follower) override {
+    session_ = std::move(session);
+    follower_ = &follower;
+    // It may have been granted less than it wanted.
+    split_.emplace(context_bytes_, slab_bytes_, session_->granted_bytes()[Tier::kDevice]);
+    follower_->SetApart(split_->apart_bytes());
+    session_->Latch(Guarded("limiting Torch's memory", [this] {
+      allocator::emptyCache();
+      SetLimit();
+      allocator::resetPeakStats(device_.index());
+    }));
+  }
+
+  void End() override {
+    // The lease goes to others, and what Torch caches with it.
+    session_->Latch(Guarded("giving Torch's memory back", [this] {
+      allocator::emptyCache();
+      allocator::setMemoryFraction(1.0, device_.index());
+    }));
+    session_.reset();
+    follower_ = nullptr;
+  }
+
+  void EndStep() override {
+    session_->Latch(Guarded("reading what Torch has allocated", [this] {
+      const auto stats = allocator::getDeviceStats(device_.index());
+      allocated_peak_bytes_ =
+          std::max(allocated_peak_bytes_.load(), stats.allocated_bytes[kAll].peak);
+      allocator::resetPeakStats(device_.index());
+      if (!split_->EndStep(stats.reserved_bytes[kAll].peak, follower_->device_bytes())) return;
+      // Torch gives up what it caches before chunks take it.
+      allocator::emptyCache();
+      SetLimit();
+      follower_->SetApart(split_->apart_bytes());
+    }));
+  }
+
+  bool GiveWay() override {
+    if (session_ == nullptr) return false;
+    const int64_t chunk_floor_bytes = session_->residency().stats().pinned_peak_bytes;
+    if (!split_->Grow(chunk_floor_bytes, follower_->device_bytes())) return false;
+    // Chunks go first, then Torch may take.
+    follower_->SetApart(split_->apart_bytes());
+    follower_->BetweenOperators();
+    if (!follower_->KeepsApart()) return false;
+    const absl::Status limited = Guarded("limiting Torch's memory", [this] { SetLimit(); });
+    session_->Latch(limited);
+    return limited.ok();
+  }
+
+  absl::Status CheckOperators() const override {
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    const cudaError_t result = ::cudaStreamIsCapturing(CurrentStream(), &capture);
+    if (result == cudaSuccess && capture == cudaStreamCaptureStatusNone) return absl::OkStatus();
+    if (result != cudaSuccess) return CudaRuntimeStatus(result, "cudaStreamIsCapturing");
+    return absl::FailedPreconditionError(
+        "a CUDA graph is being captured, and managed tensors lie elsewhere when it is replayed: "
+        "run the model without graphs, or capture what uses no managed tensor");
+  }
+
+  std::byte* NanScratch(int64_t size_bytes) override {
+    const CudaCallScope scope(driver_, device_.index());
+    MutexLock lock(mutex_);
+    if (scratch_bytes_ < size_bytes) {
+      void* larger = nullptr;
+      if (::cudaMalloc(&larger, static_cast<size_t>(size_bytes)) != cudaSuccess) return nullptr;
+      scratch_.push_back(larger);  // Those before may be in use.
+      scratch_bytes_ = size_bytes;
+    }
+    // Anew each time: an operator may have written to it.
+    const cudaError_t filled = ::cudaMemsetAsync(
+        scratch_.back(), 0xff, static_cast<size_t>(scratch_bytes_), CurrentStream());
+    return filled == cudaSuccess ? static_cast<std::byte*>(scratch_.back()) : nullptr;
+  }
+
+  int64_t non_model_peak_bytes() const override {
+    int64_t peak_bytes = allocated_peak_bytes_;
+    Guarded("reading what Torch has allocated", [&] {
+      peak_bytes = std::max(peak_bytes,
+                            allocator::getDeviceStats(device_.index()).allocated_bytes[kAll].peak);
+    }).IgnoreError();  // The session has it.
+    return peak_bytes;
+  }
+  void ResetPeaks() override {
+    allocated_peak_bytes_ = 0;
+    session_->Latch(
+        Guarded("resetting Torch's peaks", [this] { allocator::resetPeakStats(device_.index()); }));
+  }
+
+ private:
+  cudaStream_t CurrentStream() const {
+    return c10::cuda::getCurrentCUDAStream(device_.index()).stream();
+  }
+  // Torch's memory ends where what is apart does. Throws.
+  void SetLimit() {
+    allocator::setMemoryFraction(std::min(1.0, static_cast<double>(split_->operator_bytes()) /
+                                                   static_cast<double>(total_bytes_)),
+                                 device_.index());
+  }
+
+  const CudaDriver& driver_;
+  const c10::Device device_;
+  const int64_t total_bytes_;
+  const int64_t context_bytes_;
+  int64_t slab_bytes_ = 0;
+  std::shared_ptr<Session> session_;
+  BudgetFollower* follower_ = nullptr;
+  std::optional<DeviceSplit> split_;
+  std::atomic<int64_t> allocated_peak_bytes_{0};  // Of the steps since ResetPeaks that have ended.
+  Mutex mutex_;
+  std::vector<void*> scratch_ ABSL_GUARDED_BY(mutex_);
+  int64_t scratch_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // Of the last.
+};
+
+// Torch's operators for CUDA register themselves when their library is loaded: 2 GB that a program on the CPU does
+// without.
+absl::Status LoadTorchCuda() {
+  if (::dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
+    return absl::UnavailableError(
+        absl::StrCat("Torch's part of CUDA cannot be loaded: ", ::dlerror()));
+  }
+  if (at::globalContext().hasCUDA()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "Torch finds no GPU: call OpenGpu before all that looks for one, or link libtorch_cuda");
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<SessionDevice>> OpenGpu(int ordinal) {
+  const absl::StatusOr<const CudaDriver*> driver = CudaDriver::Find();
+  if (!driver.ok()) {
+    return absl::Status(driver.status().code(),
+                        absl::StrCat("cuda:", ordinal, ": ", driver.status().message()));
+  }
+  GEMINI_ASSIGN_OR_RETURN(const std::string uuid, CudaDeviceUuid(**driver, ordinal));
+  const absl::StatusOr<GpuMemory> before = ReadGpuMemory(uuid);
+  try {
+    GEMINI_RETURN_IF_ERROR(LoadTorchCuda());
+    const c10::Device device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(ordinal));
+    at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
+    const c10::cuda::CUDAGuard guard(device);
+    size_t free_bytes = 0, total_bytes = 0;
+    if (const cudaError_t result = ::cudaMemGetInfo(&free_bytes, &total_bytes);
+        result != cudaSuccess) {
+      return absl::UnavailableError(
+          absl::StrCat("cuda:", ordinal, ": ", ::cudaGetErrorString(result)));
+    }
+    const absl::StatusOr<GpuMemory> after = ReadGpuMemory(uuid);
+    // Others may come and go meanwhile, and the context may have been there.
+    const int64_t seen_bytes =
+        before.ok() && after.ok() ? before->free_bytes - after->free_bytes : 0;
+    return std::make_shared<GpuDevice>(
+        **driver, ordinal, static_cast<int64_t>(total_bytes),
+        std::clamp(seen_bytes, kContextBytes / 2, 2 * kContextBytes) + kLoadedLaterBytes);
+  } catch (const std::exception& error) {
+    return absl::UnavailableError(absl::StrCat("cuda:", ordinal, ": ", error.what()));
+  }
+}
+
+}  // namespace gemini::client::hooks

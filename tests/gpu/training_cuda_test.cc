@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+// Training on a real GPU: Torch's operators, allocator and autograd threads over slabs, under a cap that counts all.
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ATen/Context.h"
+#include "c10/cuda/CUDACachingAllocator.h"
+#include "c10/cuda/CUDAGuard.h"
+#include "client/torch/gpu_device.h"
+#include "gemini/status_macros.h"
+#include "server/tier_store_cuda.h"
+#include "tests/gpu/probe/nvml.h"
+#include "tests/torch/training_fixture.h"
+#include "torch/nn/modules/linear.h"
+
+namespace gemini::client::hooks {
+namespace {
+
+constexpr int64_t kSlab = 64 * kMiB;
+constexpr int64_t kWidth = 1024;
+constexpr int kLayers = 6;
+constexpr int kSteps = 20;
+// What the context may take, and what operators do beside a quarter of the parameters.
+constexpr int64_t kSmallBudget = 2 * kGiB;
+constexpr int64_t kLargeBudget = 8 * kGiB;
+
+// 192 MiB of parameters in fp32, in matrices of 16 MiB.
+struct Stack : torch::nn::Module {
+  explicit Stack(c10::ScalarType type) {
+    for (int i = 0; i < kLayers; ++i) {
+      in.push_back(
+          register_module("in" + std::to_string(i), torch::nn::Linear(kWidth, 4 * kWidth)));
+      out.push_back(
+          register_module("out" + std::to_string(i), torch::nn::Linear(4 * kWidth, kWidth)));
+    }
+    to(type);
+  }
+  at::Tensor Loss(int64_t seed, c10::Device device) {
+    torch::manual_seed(seed);
+    at::Tensor x = at::randn({32, kWidth}).to(in[0]->weight.scalar_type()).to(device);
+    for (int i = 0; i < kLayers; ++i) {
+      const at::Tensor heads = x.view({1, 32, 16, kWidth / 16}).transpose(1, 2);
+      x = x + at::scaled_dot_product_attention(heads, heads, heads, {}, 0, /*is_causal=*/true)
+                  .transpose(1, 2)
+                  .reshape({32, kWidth});
+      x = x + out[i]->forward(in[i]->forward(x).relu());
+    }
+    return x.square().mean();
+  }
+  std::vector<torch::nn::Linear> in, out;
+};
+
+// What a run of some steps comes to.
+struct Trained {
+  std::vector<float> losses;
+  std::vector<std::vector<float>> parameters;
+};
+
+class TrainingOnGpu : public TrainingTest {
+ protected:
+  static void SetUpTestSuite() {
+    ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
+    at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+    auto opened = OpenGpu(0);
+    ASSERT_OK(opened);
+    device_ = *std::move(opened);
+  }
+  static void TearDownTestSuite() { device_.reset(); }
+
+  absl::Status OpenOnGpu(int64_t device_memory, PolicyKind policy = PolicyKind::kAuto) {
+    session_.reset();
+    server_.reset();
+    GEMINI_ASSIGN_OR_RETURN(const CudaDriver* const driver, CudaDriver::Find());
+    server::ServerOptions server_options;
+    server_options.capacity_bytes[Tier::kDevice] = device_memory;
+    server_options.capacity_bytes[Tier::kHost] = 4 * kGiB;
+    server_options.make_device = [driver](int64_t capacity_bytes) {
+      return server::MakeCudaTierStore(*driver, 0, capacity_bytes, kSlab);
+    };
+    GEMINI_ASSIGN_OR_RETURN(server_, server::EmbeddedServer::Start(server_options));
+    GEMINI_ASSIGN_OR_RETURN(UniqueFd socket, server_->Connect());
+    TrainingOptions options;
+    options.device = device_;
+    options.device_memory = device_memory;
+    options.host_memory = 4 * kGiB;
+    options.chunk_bytes = 4 * kMiB;
+    options.label = "gpu";
+    options.policy.kind = policy;
+    if (policy == PolicyKind::kStatic) options.policy.param_fraction = 0.25;
+    GEMINI_ASSIGN_OR_RETURN(session_, TrainingSession::Open(std::move(socket), options));
+    return absl::OkStatus();
+  }
+
+  void Train(int64_t device_memory, PolicyKind policy, c10::ScalarType type, Trained& result) {
+    torch::manual_seed(7);
+    Stack model(type);
+    ASSERT_OK(OpenOnGpu(device_memory, policy));
+    OptimizerSpec spec;
+    spec.learning_rate = 1e-3;
+    ManagedModel* const managed = Manage(model, spec);
+    ASSERT_NE(managed, nullptr);
+    for (int step = 0; step < kSteps; ++step) {
+      model.zero_grad();
+      const at::Tensor loss = model.Loss(step, device_->device());
+      result.losses.push_back(loss.item<float>());
+      loss.backward();
+      StepOptions options;
+      options.max_grad_norm = 1;
+      ASSERT_OK(managed->Step(options)) << "step " << step;
+    }
+    for (const auto& item : model.named_parameters()) {
+      result.parameters.push_back(ReadAll(*managed, item.key()));
+    }
+    ASSERT_OK(session_->status());
+  }
+
+  static std::shared_ptr<SessionDevice> device_;
+};
+std::shared_ptr<SessionDevice> TrainingOnGpu::device_;
+
+TEST_F(TrainingOnGpu, TheBitsAreThoseWithoutACap) {
+  for (const c10::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    Trained large;
+    Train(kLargeBudget, PolicyKind::kAuto, type, large);
+    if (HasFatalFailure()) return;
+    EXPECT_LT(large.losses.back(), large.losses.front());
+    for (const PolicyKind policy : {PolicyKind::kAuto, PolicyKind::kOnline, PolicyKind::kStatic}) {
+      Trained small;
+      Train(kSmallBudget, policy, type, small);
+      if (HasFatalFailure()) return;
+      EXPECT_EQ(small.losses, large.losses) << static_cast<int>(policy);
+      EXPECT_TRUE(small.parameters == large.parameters) << static_cast<int>(policy);
+      EXPECT_GT(session_->stats().fetch_bytes, 0);
+    }
+  }
+}
+
+// By what NVML says of the whole GPU: others on it would show as an excess.
+TEST_F(TrainingOnGpu, TheCapHoldsForAllThatTheProcessTakes) {
+  // The context is there since OpenGpu, and is a part of the budget.
+  const int64_t before_bytes = probe::UsedDeviceBytes();
+  std::atomic<bool> done = false;
+  std::atomic<int64_t> peak_bytes = 0;
+  std::thread sampler([&] {
+    while (!done) peak_bytes = std::max(peak_bytes.load(), probe::UsedDeviceBytes());
+  });
+  Trained trained;
+  Train(kSmallBudget, PolicyKind::kAuto, at::kFloat, trained);
+  done = true;
+  sampler.join();
+  std::printf("{\"cap_MiB\": %.0f, \"before_MiB\": %.0f, \"peak_beside_that_MiB\": %.0f}\n",
+              probe::MiB(kSmallBudget), probe::MiB(before_bytes),
+              probe::MiB(peak_bytes - before_bytes));
+  EXPECT_LE(peak_bytes - before_bytes, kSmallBudget);
+}
+
+TEST_F(TrainingOnGpu, WhatOperatorsTakeIsTheirsAndMoreIsGiven) {
+  Stack model(at::kFloat);
+  ASSERT_OK(OpenOnGpu(kSmallBudget));
+  ASSERT_NE(Manage(model), nullptr);
+  model.Loss(0, device_->device()).backward();
+  const int64_t all_bytes = session_->session().granted_bytes()[Tier::kDevice];
+  const auto allocate = [&](int64_t size_bytes) {
+    try {
+      at::empty({size_bytes}, at::TensorOptions().dtype(at::kByte).device(device_->device()));
+      return true;
+    } catch (const c10::OutOfMemoryError&) {
+      return false;
+    }
+  };
+  EXPECT_FALSE(allocate(all_bytes));
+  int64_t limit_bytes = session_->session().apart_bytes();
+  int given = 0;
+  while (session_->GiveWay()) {
+    EXPECT_GT(session_->session().apart_bytes(), limit_bytes);
+    limit_bytes = session_->session().apart_bytes();
+    EXPECT_LE(limit_bytes + session_->session().device_budget().budget_bytes(), all_bytes);
+    ++given;
+  }
+  EXPECT_GT(given, 0);
+  EXPECT_GT(session_->session().device_budget().budget_bytes(), 0);
+  EXPECT_FALSE(allocate(all_bytes));
+  // What chunks have left is enough for each operator.
+  model.zero_grad();
+  model.Loss(1, device_->device()).backward();
+  EXPECT_OK(session_->status());
+}
+
+TEST_F(TrainingOnGpu, TheCaptureOfAGraphIsRefused) {
+  Stack model(at::kFloat);
+  ASSERT_OK(OpenOnGpu(kSmallBudget));
+  ManagedModel* const managed = Manage(model);
+  ASSERT_NE(managed, nullptr);
+  model.Loss(0, device_->device()).backward();
+  const c10::cuda::CUDAStream side = c10::cuda::getStreamFromPool(false, 0);
+  {
+    const c10::cuda::CUDAStreamGuard guard(side);
+    ASSERT_EQ(::cudaStreamBeginCapture(side.stream(), cudaStreamCaptureModeRelaxed), cudaSuccess);
+    try {
+      model.in[0]->weight.square();
+    } catch (const std::exception&) {
+      // Torch's allocator may refuse the output.
+    }
+    cudaGraph_t graph = nullptr;
+    ::cudaStreamEndCapture(side.stream(), &graph);
+    if (graph != nullptr) ::cudaGraphDestroy(graph);
+    ::cudaGetLastError();
+  }
+  EXPECT_THAT(managed->Step({}), StatusIs(absl::StatusCode::kFailedPrecondition));
+}
+
+}  // namespace
+}  // namespace gemini::client::hooks

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// Training on a device whose chunks lie in slabs, beside memory that operators take themselves: as on a GPU, but with the
+// CPU's operators and a driver whose memory is the process's own. What CUDA and Torch's allocator do is not seen here.
+
+#include "client/device_slabs_cuda.h"
+#include "gemini/status_macros.h"
+#include "gmock/gmock.h"
+#include "server/tier_store_cuda.h"
+#include "tests/fake_cuda_driver.h"
+#include "tests/torch/small_models.h"
+#include "tests/torch/training_fixture.h"
+
+namespace gemini::client::hooks {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr int64_t kSlab = 128 * kKiB;
+constexpr int64_t kDeviceMemory = 16 * kSlab;
+
+class SlabDevice : public SessionDevice {
+ public:
+  explicit SlabDevice(const CudaDriver& driver) : driver_(driver) {}
+
+  c10::Device device() const override { return c10::Device(at::kCPU); }
+  absl::Status Configure(SessionOptions& options) override {
+    if (options.want_bytes[Tier::kDevice] <= kContextBytes) {
+      return absl::ResourceExhaustedError("no room for a context");
+    }
+    options.apart_bytes = kContextBytes;
+    options.make_slabs = [this](const DeviceSlabsOffer& offer) {
+      return DeviceSlabsCuda::Reserve(driver_, 0, offer);
+    };
+    return absl::OkStatus();
+  }
+  void Begin(std::shared_ptr<Session> session, BudgetFollower& follower) override {
+    session_ = std::move(session);
+    follower_ = &follower;
+  }
+  void End() override { session_.reset(); }
+  void EndStep() override {
+    ++num_steps;
+    if (!apart_after_step) return;
+    follower_->SetApart(apart_after_step(num_steps));
+  }
+  bool GiveWay() override { return session_ != nullptr; }
+  absl::Status CheckOperators() const override { return refusal; }
+  std::byte* NanScratch(int64_t size_bytes) override {
+    scratch_.assign(static_cast<size_t>(size_bytes), std::byte{0xff});
+    return scratch_.data();
+  }
+  int64_t non_model_peak_bytes() const override { return kSlab; }
+
+  static constexpr int64_t kContextBytes = 3 * kSlab;
+  int num_steps = 0;
+  std::function<int64_t(int step)> apart_after_step;
+  absl::Status refusal;
+
+ private:
+  const CudaDriver& driver_;
+  std::shared_ptr<Session> session_;
+  BudgetFollower* follower_ = nullptr;
+  std::vector<std::byte> scratch_;
+};
+
+class SlabDeviceTest : public TrainingTest {
+ protected:
+  ~SlabDeviceTest() override {
+    session_.reset();
+    server_.reset();
+    EXPECT_EQ(fake_.num_mappings(), 0);
+    EXPECT_EQ(fake_.num_handles(), 0);
+    EXPECT_EQ(fake_.num_ranges(), 0);
+  }
+
+  TrainingOptions Options() {
+    TrainingOptions options = SmallOptions();
+    options.device_memory = kDeviceMemory;
+    options.device = device_;
+    return options;
+  }
+  absl::Status OpenOn(const TrainingOptions& options) {
+    server::ServerOptions server_options;
+    server_options.capacity_bytes[Tier::kDevice] = kDeviceMemory;
+    server_options.capacity_bytes[Tier::kHost] = options.host_memory;
+    server_options.make_device = [this](int64_t capacity_bytes) {
+      return server::MakeCudaTierStore(fake_.driver(), 0, capacity_bytes, kSlab);
+    };
+    GEMINI_ASSIGN_OR_RETURN(server_, server::EmbeddedServer::Start(server_options));
+    GEMINI_ASSIGN_OR_RETURN(UniqueFd socket, server_->Connect());
+    GEMINI_ASSIGN_OR_RETURN(session_, TrainingSession::Open(std::move(socket), options));
+    return absl::OkStatus();
+  }
+  int64_t chunk_budget_bytes() const { return session_->session().device_budget().budget_bytes(); }
+
+  FakeCudaDriver fake_{/*memory_bytes=*/kGiB, /*granularity_bytes=*/kSlab};
+  const std::shared_ptr<SlabDevice> device_ = std::make_shared<SlabDevice>(fake_.driver());
+};
+
+TEST_F(SlabDeviceTest, TheSameNumbersWhateverIsApart) {
+  constexpr int kSteps = 8;
+  OptimizerSpec spec;
+  spec.learning_rate = 0.01;
+  std::vector<float> expected;
+  torch::manual_seed(7);
+  Transformer reference;
+  ReferenceAdamW optimizer(UniqueParameters(reference), spec);
+  for (int step = 0; step < kSteps; ++step) {
+    reference.zero_grad();
+    const at::Tensor loss = reference.Loss(step);
+    loss.backward();
+    expected.push_back(loss.item<float>());
+    optimizer.Step();
+  }
+  // Slabs that chunks have: before the first step, and as each step's end has them.
+  const std::vector<int64_t> slabs = {13, 6, 16, 9, 16, 5, 5, 16, 13};
+  device_->apart_after_step = [&slabs](int step) { return kDeviceMemory - slabs[step] * kSlab; };
+  torch::manual_seed(7);
+  Transformer managed;
+  ASSERT_OK(OpenOn(Options()));
+  ManagedModel* const model = Manage(managed, spec);
+  ASSERT_NE(model, nullptr);
+  for (int step = 0; step < kSteps; ++step) {
+    managed.zero_grad();
+    const at::Tensor loss = managed.Loss(step);
+    EXPECT_EQ(chunk_budget_bytes(), slabs[step] * kSlab) << step;
+    EXPECT_EQ(fake_.num_mappings(), slabs[step]) << step;
+    EXPECT_EQ(session_->stats().device_budget_bytes, kDeviceMemory);
+    loss.backward();
+    EXPECT_EQ(loss.item<float>(), expected[step]) << step;
+    ASSERT_OK(model->Step({}));
+    EXPECT_EQ(device_->num_steps, step + 1);
+  }
+  for (const auto& item : reference.named_parameters()) {
+    EXPECT_TRUE(managed.named_parameters()[item.key()].equal(item.value())) << item.key();
+  }
+  EXPECT_GT(session_->stats().phases.planned_rounds, 0);
+  // Plans of a GPU's server keep nothing there for an update.
+  ASSERT_OK_AND_ASSIGN(const Plan plan, session_->phases().PlanOf("train"));
+  EXPECT_TRUE(plan.device_updates.empty() && plan.late_gradients.empty());
+  EXPECT_EQ(session_->stats().non_model_peak_bytes, kSlab);
+}
+
+// Such as the capture of a graph.
+TEST_F(SlabDeviceTest, OperatorsThatTheDeviceRefusesGetNaNAndEndTheSession) {
+  Transformer managed;
+  ASSERT_OK(OpenOn(Options()));
+  ManagedModel* const model = Manage(managed);
+  ASSERT_NE(model, nullptr);
+  device_->refusal = absl::FailedPreconditionError("recorded, not done");
+  const at::Tensor loss = managed.Loss(1);
+  EXPECT_TRUE(loss.isnan().item<bool>());
+  device_->refusal = absl::OkStatus();
+  EXPECT_THAT(model->Step({}), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                        AllOf(HasSubstr("recorded, not done"), HasSubstr("aten::"),
+                                              HasSubstr("parameter head"))));
+  EXPECT_EQ(device_->num_steps, 0);
+}
+
+TEST_F(SlabDeviceTest, ABudgetWithoutRoomForTheDeviceItselfIsRefused) {
+  TrainingOptions options = Options();
+  options.device_memory = SlabDevice::kContextBytes;
+  EXPECT_THAT(OpenOn(options),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("no room for a context")));
+}
+
+TEST_F(SlabDeviceTest, OperatorsAreGivenMoreWhileTheSessionIsOpen) {
+  ASSERT_OK(OpenOn(Options()));
+  EXPECT_EQ(session_->device(), c10::Device(at::kCPU));
+  EXPECT_TRUE(session_->GiveWay());
+  ASSERT_OK(session_->Close());
+  EXPECT_FALSE(session_->GiveWay());
+}
+
+// There chunks give way at once, operator by operator.
+TEST_F(SlabDeviceTest, TheCpuHasNoMoreToGive) {
+  Open(SmallOptions());
+  EXPECT_FALSE(session_->GiveWay());
+}
+
+}  // namespace
+}  // namespace gemini::client::hooks
