@@ -6,7 +6,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <iterator>
+#include <string>
+#include <system_error>
 #include <utility>
 
 #include "gemini/check.h"
@@ -291,6 +294,16 @@ void FakeCudaDriver::SetMemoryBytes(int64_t memory_bytes) {
 int64_t FakeCudaDriver::num_out_of_memory() const {
   MutexLock lock(mutex_);
   return num_out_of_memory_;
+}
+
+int64_t FakeCudaDriver::NumDescriptors() {
+  int64_t count = 0;
+  std::error_code gone;  // The listing's own.
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const std::string target = std::filesystem::read_symlink(entry.path(), gone).string();
+    count += target.find("fake-cuda") != std::string::npos ? 1 : 0;
+  }
+  return count;
 }
 
 bool FakeCudaDriver::Shares(const CUmemAllocationProp& properties) const {

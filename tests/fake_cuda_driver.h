@@ -33,6 +33,8 @@ class FakeCudaDriver {
   int64_t num_mappings() const;
   // Ranges of addresses that are reserved.
   int64_t num_ranges() const;
+  // Descriptors of allocations that this process has open, by the kernel.
+  static int64_t NumDescriptors();
   // Calls that a refusal is possible of, ever.
   int64_t num_calls() const;
   // The call of that number from now on, 0 the next, and `count` in all, return `result` and do nothing.

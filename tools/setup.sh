@@ -150,7 +150,7 @@ gemini_configure() {
   # Ninja itself configures anew when a CMakeLists.txt changed. The rest is in this line.
   id=$({ printf '%s\n' "${arguments[@]}"; readlink "$gemini_root/.venv"
          cat "$gemini_root/CMakePresets.json"; } | sha256sum)
-  if [[ -e $gemini_build_dir/build.ninja && -e $gemini_build_dir/.configured &&
+  if [[ -e $gemini_build_dir/build.ninja && -e $gemini_build_dir/CMakeCache.txt && -e $gemini_build_dir/.configured &&
         $(<"$gemini_build_dir/.configured") == "$id" ]]; then
     gemini_say "Configure: nothing changed in $folder/"
     return

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sessions with a server whose DEVICE is a GPU's, of a driver whose memory is the process's own: what the kernel and the
 // GPU do is not seen here, but who has which slab when.
-#include <filesystem>
 #include <functional>
 #include <future>
 #include <string>
@@ -32,7 +31,7 @@ class CudaSessionTest : public SessionFixture {
     session_.reset();
     server_.reset();
     EXPECT_EQ(fake_.num_mappings(), 0);
-    EXPECT_EQ(NumDescriptors(), 0);
+    EXPECT_EQ(FakeCudaDriver::NumDescriptors(), 0);
     EXPECT_EQ(fake_.num_handles(), 0);
     EXPECT_EQ(fake_.num_ranges(), 0);
   }
@@ -89,17 +88,6 @@ class CudaSessionTest : public SessionFixture {
     EXPECT_OK(opened);
     return opened.ok() ? *std::move(opened) : nullptr;
   }
-  // Descriptors of slabs that this process has: the server's.
-  static int64_t NumDescriptors() {
-    int64_t count = 0;
-    std::error_code gone;  // The listing's own.
-    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-      const std::string target = std::filesystem::read_symlink(entry.path(), gone).string();
-      count += target.find("fake-cuda") != std::string::npos ? 1 : 0;
-    }
-    return count;
-  }
-
   // Of the session that came first.
   static int64_t FirstTarget(Connection& observer) {
     const absl::StatusOr<Reply> reply = GetStatus(observer);
@@ -146,7 +134,7 @@ TEST_F(CudaSessionTest, ALeaseHasWholeSlabs) {
   ASSERT_OK_AND_ASSIGN(session_, Open(Want(/*device_bytes=*/5 * kMiB, /*floor_bytes=*/kMiB)));
   EXPECT_EQ(session_->granted_bytes()[Tier::kDevice], 3 * kSlab);
   EXPECT_EQ(fake_.num_mappings(), 3);
-  EXPECT_EQ(NumDescriptors(), 3);
+  EXPECT_EQ(FakeCudaDriver::NumDescriptors(), 3);
   LocalPlans plans(kChunk);
   {
     Job job(*session_, &plans);
@@ -156,7 +144,7 @@ TEST_F(CudaSessionTest, ALeaseHasWholeSlabs) {
   EXPECT_EQ(fake_.num_mappings(), 0);
   ASSERT_OK_AND_ASSIGN(session_, Open(Want(16 * kMiB, 16 * kMiB)));
   EXPECT_EQ(fake_.num_mappings(), 8);
-  EXPECT_EQ(NumDescriptors(), 8);
+  EXPECT_EQ(FakeCudaDriver::NumDescriptors(), 8);
 }
 
 // Its operators run as late as they may: a slab that went before one of them would be missed.
@@ -177,12 +165,12 @@ TEST_F(CudaSessionTest, AJobGivesWayAndGrowsBackBySlabs) {
       EXPECT_EQ(second->granted_bytes()[Tier::kDevice], 12 * kMiB);
       EXPECT_EQ(session_->device_budget().budget_bytes(), 4 * kMiB);
       EXPECT_EQ(fake_.num_mappings(), 8);
-      EXPECT_EQ(NumDescriptors(), 8);
+      EXPECT_EQ(FakeCudaDriver::NumDescriptors(), 8);
       job.RunRound();
     }
     while (session_->device_budget().budget_bytes() < 16 * kMiB) job.RunRound();
     EXPECT_EQ(fake_.num_mappings(), 8);
-    EXPECT_EQ(NumDescriptors(), 8);
+    EXPECT_EQ(FakeCudaDriver::NumDescriptors(), 8);
     job.RunRound();
     late.Finish();
   }
@@ -212,7 +200,7 @@ TEST_F(CudaSessionTest, WhatAPlanNeedsAtLeastIsKeptInWholeSlabs) {
     ASSERT_NE(second, nullptr);
     EXPECT_EQ(session_->device_budget().budget_bytes(), 10 * kMiB);
     EXPECT_EQ(second->granted_bytes()[Tier::kDevice], 6 * kMiB);
-    EXPECT_EQ(NumDescriptors(), 8);
+    EXPECT_EQ(FakeCudaDriver::NumDescriptors(), 8);
     job.RunRound();
   }
 }
@@ -247,7 +235,7 @@ TEST_F(CudaSessionTest, ATargetBetweenWhatItHasMappedAndWhatItHasBeenGranted) {
   ASSERT_NE(third, nullptr);
   EXPECT_EQ(session_->device_budget().budget_bytes(), 8 * kMiB);
   EXPECT_EQ(fake_.num_mappings(), 8);
-  EXPECT_EQ(NumDescriptors(), 8);
+  EXPECT_EQ(FakeCudaDriver::NumDescriptors(), 8);
 }
 
 TEST_F(CudaSessionTest, AGpuThatHasNoMoreLeavesAJobAsItIs) {
@@ -268,10 +256,10 @@ TEST_F(CudaSessionTest, AGpuThatHasNoMoreLeavesAJobAsItIs) {
   EXPECT_LE(fake_.num_out_of_memory(),
             1 + (std::chrono::steady_clock::now() - before) / BudgetFollower::kRetryAfter);
   EXPECT_EQ(session_->device_budget().budget_bytes(), 4 * kMiB);
-  EXPECT_EQ(NumDescriptors(), 2);
+  EXPECT_EQ(FakeCudaDriver::NumDescriptors(), 2);
   fake_.SetMemoryBytes(kGiB);
   while (session_->device_budget().budget_bytes() < 16 * kMiB) follow();
-  EXPECT_EQ(NumDescriptors(), 8);
+  EXPECT_EQ(FakeCudaDriver::NumDescriptors(), 8);
   EXPECT_EQ(fake_.num_mappings(), 8);
 }
 
@@ -286,7 +274,7 @@ TEST_F(CudaSessionTest, ASessionStartsWithWhatItsFloorNeeds) {
   ASSERT_OK_AND_ASSIGN(session_, Open(Want(16 * kMiB, 10 * kMiB)));
   EXPECT_EQ(session_->granted_bytes()[Tier::kDevice], 16 * kMiB);
   EXPECT_EQ(session_->device_budget().budget_bytes(), 10 * kMiB);
-  EXPECT_EQ(NumDescriptors(), 5);
+  EXPECT_EQ(FakeCudaDriver::NumDescriptors(), 5);
   EXPECT_EQ(fake_.num_mappings(), 5);
   session_.reset();
   fake_.FailCall(3 + 3 * 4, CUDA_ERROR_OUT_OF_MEMORY, /*count=*/2);
@@ -332,7 +320,7 @@ TEST_F(CudaSessionTest, ASlabThatStaysMappedIsToldAndTriedAgain) {
   EXPECT_EQ(fake_.num_mappings(), 7);
   while (!follower.KeepsApart()) follower.BetweenOperators();
   EXPECT_EQ(fake_.num_mappings(), 5);
-  EXPECT_EQ(NumDescriptors(), 5);
+  EXPECT_EQ(FakeCudaDriver::NumDescriptors(), 5);
 }
 
 // What is apart is memory that no slab has, for as long as that is so.
@@ -348,7 +336,7 @@ TEST_F(CudaSessionTest, WhatIsApartIsNotInSlabs) {
   job.job().RunOperatorsOn(&late);
   const auto expect_slabs = [&](int64_t count) {
     EXPECT_EQ(session_->device_budget().budget_bytes(), count * kSlab);
-    EXPECT_EQ(NumDescriptors(), count);
+    EXPECT_EQ(FakeCudaDriver::NumDescriptors(), count);
     EXPECT_EQ(fake_.num_mappings(), count);
   };
   expect_slabs(5);
@@ -384,7 +372,7 @@ TEST_F(CudaSessionTest, WhatCannotBeMappedIsGivenBack) {
   fake_.FailCall(3 + 3 * 8 + 4 * 2, CUDA_ERROR_UNKNOWN);  // The import of the third of eight slabs.
   ASSERT_OK_AND_ASSIGN(session_, Open(Want(16 * kMiB, 2 * kMiB)));
   EXPECT_EQ(fake_.num_mappings(), 2);
-  EXPECT_EQ(NumDescriptors(), 2);
+  EXPECT_EQ(FakeCudaDriver::NumDescriptors(), 2);
   BudgetFollower follower(*session_);
   follower.BetweenOperators();
   EXPECT_EQ(fake_.num_mappings(), 8);
@@ -396,7 +384,7 @@ TEST_F(CudaSessionTest, WhereMemoryCannotBeSharedSlabsAreTheSessions) {
   EXPECT_THAT(Open(Want(16 * kMiB, 4 * kMiB)), StatusIs(absl::StatusCode::kResourceExhausted));
   fake_.SetMemoryBytes(kGiB);
   ASSERT_OK_AND_ASSIGN(session_, Open(Want(16 * kMiB, 4 * kMiB)));
-  EXPECT_EQ(NumDescriptors(), 0);
+  EXPECT_EQ(FakeCudaDriver::NumDescriptors(), 0);
   EXPECT_EQ(fake_.num_mappings(), 8);
   BudgetFollower follower(*session_);
   const auto follow = [&] { follower.BetweenOperators(); };
@@ -425,7 +413,7 @@ TEST_F(CudaSessionTest, MoreSlabsThanAMessageHolds) {
   StartGpuServer(64 * kKiB);
   ASSERT_OK_AND_ASSIGN(session_, Open(Want(16 * kMiB, 4 * kMiB)));
   EXPECT_EQ(session_->granted_bytes()[Tier::kDevice], 16 * kMiB);
-  EXPECT_EQ(NumDescriptors(), 256);
+  EXPECT_EQ(FakeCudaDriver::NumDescriptors(), 256);
   EXPECT_EQ(fake_.num_mappings(), 256);
 }
 

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gemini/byte_size.h"
+#include "gemini/protocol.h"
 #include "tests/server/daemon_process.h"
 #include "tests/status_matchers.h"
 
@@ -390,7 +391,7 @@ TEST_F(DaemonTest, VersionAndHelpExitWithZero) {
   EXPECT_EQ(Run({"--help"}).exit_code, 0);
   const Ended version = Run({"--version"});
   EXPECT_EQ(version.exit_code, 0);
-  EXPECT_THAT(version.output, HasSubstr("protocol 10"));
+  EXPECT_THAT(version.output, HasSubstr(absl::StrCat("protocol ", kProtocolVersion)));
 }
 
 }  // namespace

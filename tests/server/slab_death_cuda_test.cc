@@ -53,17 +53,6 @@ class SlabDeathTest : public ::testing::Test {
     claim_.reset();
     std::filesystem::remove_all(directory_);
   }
-  // Descriptors of slabs that this process, the server's, has.
-  static int64_t NumDescriptors() {
-    int64_t count = 0;
-    std::error_code gone;  // The listing's own.
-    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-      const std::string target = std::filesystem::read_symlink(entry.path(), gone).string();
-      count += target.find("fake-cuda") != std::string::npos ? 1 : 0;
-    }
-    return count;
-  }
-
   FakeCudaDriver fake_{/*memory_bytes=*/kGiB, /*granularity_bytes=*/64 * kKiB};
   std::string directory_;
   std::unique_ptr<Server> server_;
@@ -90,7 +79,7 @@ TEST_F(SlabDeathTest, WhateverTheServerIsDoingItIsAllFreeAfterwards) {
       granted = next.OpenLease({{kSlabs * kSlab, 0, 0}}, {{kSlabs * kSlab, 0, 0}}).status();
     } while (absl::IsResourceExhausted(granted));
     ASSERT_OK(granted);
-    EXPECT_EQ(NumDescriptors(), 0) << round;
+    EXPECT_EQ(FakeCudaDriver::NumDescriptors(), 0) << round;
     EXPECT_THAT(next.TakeDeviceSlabs(0, kSlabs), IsOkAndHolds(static_cast<size_t>(kSlabs)));
     ASSERT_OK(next.CloseSession());
     if (HasFailure()) return;
