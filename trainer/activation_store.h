@@ -21,6 +21,8 @@ class ActivationStore {
   virtual absl::Status Prefetch(int64_t key) = 0;
   // Gives it back with the same bits; the key is gone.
   virtual absl::StatusOr<torch::Tensor> Take(int64_t key) = 0;
+  // Forgets all that was put and not taken, of a schedule that was given up.
+  virtual void Clear() = 0;
 };
 
 // They stay where they are.
@@ -34,6 +36,7 @@ class ActivationsInPlace final : public ActivationStore {
   absl::StatusOr<torch::Tensor> Take(int64_t key) override {
     return std::move(tensors_.extract(key).mapped());
   }
+  void Clear() override { tensors_.clear(); }
 
  private:
   std::unordered_map<int64_t, torch::Tensor> tensors_;

@@ -19,6 +19,7 @@ class ManagedActivations final : public ActivationStore {
   }
   absl::Status Prefetch(int64_t key) override { return tensors_->Prefetch(key); }
   absl::StatusOr<torch::Tensor> Take(int64_t key) override { return tensors_->Take(key); }
+  void Clear() override { tensors_->Clear(); }
 
  private:
   const std::unique_ptr<client::hooks::OffloadedTensors> tensors_;

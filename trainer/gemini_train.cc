@@ -243,6 +243,7 @@ absl::Status ResolveSequence(const HfConfig& model, RunConfig& config) {
 // Bytes that must be free: all checkpoints that will lie there at once, less those there already.
 absl::Status CheckRoom(const RunConfig& config, const RunDirectory& directory,
                        int64_t checkpoint_bytes, int64_t steps_done, int64_t num_saved) {
+  if (config.no_save) return absl::OkStatus();
   int64_t saves = 1;
   if (config.save_every > 0) {
     saves = config.steps / config.save_every - steps_done / config.save_every +

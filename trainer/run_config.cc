@@ -409,6 +409,10 @@ absl::Status CheckRunConfig(const RunConfig& config) {
     return absl::InvalidArgumentError(
         "--device-bandwidth is of host memory that plays DEVICE: a GPU's link is as fast as it is");
   }
+  if (config.no_save && config.save_every > 0) {
+    return absl::InvalidArgumentError(
+        "--no-save saves nothing, and --save-every does: give one of them");
+  }
   if (config.eval_every > 0 && config.eval_data.empty()) {
     return absl::InvalidArgumentError("--eval-every needs --eval-data FILE.npy");
   }

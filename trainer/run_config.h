@@ -81,6 +81,7 @@ struct RunConfig {
   std::string eval_data;
   int64_t eval_every = 0;  // 0: at the end only.
   int64_t save_every = 0;  // 0: at the end only.
+  bool no_save = false;    // Not at the end either: a run that only measures.
   int64_t keep = 2;        // 0: all.
   bool overwrite = false;
   bool reference = false;

@@ -186,6 +186,8 @@ std::vector<ConfigKey> MakeKeys() {
        "Steps between evaluations; 0: only behind the last step", R::kFree, 0, kMaxSteps});
   add({"save-every", K::kCount, &C::save_every, "N",
        "Steps between checkpoints; 0: only behind the last step", R::kFree, 0, kMaxSteps});
+  add({"no-save", K::kSwitch, &C::no_save, "",
+       "Save nothing, at the end either: for runs that only measure", R::kFree});
   add({"keep", K::kCount, &C::keep, "N", "Checkpoints that stay, the newest; 0: all", R::kFree, 0,
        1e9});
   add({"log-level",

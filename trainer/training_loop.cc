@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "ATen/Context.h"
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
@@ -49,8 +50,9 @@ class Loop {
   // Forward and backward of a step; returns its loss.
   absl::StatusOr<double> ForwardBackward();
   absl::StatusOr<double> ForwardBackwardVertically();
-  // Again, where operators found no memory and the store has some more for them; the same numbers come out.
-  absl::StatusOr<double> ForwardBackwardWithRoom();
+  // Once more, and again, where operators found no memory and the store has more for them: the same numbers come out.
+  absl::StatusOr<double> WithRoom(absl::string_view what,
+                                  absl::FunctionRef<absl::StatusOr<double>()> compute);
   // Loss of one micro-batch after backward.
   absl::StatusOr<double> MicroBatch(int64_t micro_batch);
   absl::StatusOr<torch::Tensor> TrainingTokens(int64_t micro_batch) const;
@@ -173,23 +175,23 @@ absl::StatusOr<double> Loop::ForwardBackward() {
   return loss;
 }
 
-absl::StatusOr<double> Loop::ForwardBackwardWithRoom() {
+absl::StatusOr<double> Loop::WithRoom(absl::string_view what,
+                                      absl::FunctionRef<absl::StatusOr<double>()> compute) {
   const std::string random_state = RandomState(parts_.device);
-  absl::StatusOr<double> loss = ForwardBackward();
-  // Vertically, activations of the attempt would stay in their store.
-  while (absl::IsResourceExhausted(loss.status()) && parts_.store.status().ok() &&
-         config_.micro_batch_schedule != "vertical") {
+  absl::StatusOr<double> loss = compute();
+  while (absl::IsResourceExhausted(loss.status()) && parts_.store.status().ok()) {
+    // Nothing of the attempt is worth room.
+    parts_.activations.Clear();
     try {
-      parts_.model.zero_grad();  // Of the attempt: nothing of it is worth room.
+      parts_.model.zero_grad();
     } catch (const std::exception& error) {
       return Explain(error, "zero_grad");
     }
     if (!parts_.store.GiveWay()) break;
-    parts_.log(absl::StrCat("step ", state_.step + 1,
-                            " is begun again with more memory for operators, taken from ",
+    parts_.log(absl::StrCat(what, " is begun again with more memory for operators, taken from ",
                             "parameters: ", loss.status().message()));
     GEMINI_RETURN_IF_ERROR(SetRandomState(random_state, parts_.device));
-    loss = ForwardBackward();
+    loss = compute();
   }
   return loss;
 }
@@ -249,7 +251,8 @@ void Loop::Account(const StoreUsage& usage) {
 absl::Status Loop::Step() {
   const absl::Time start = absl::Now();
   parts_.store.ResetPeaks();
-  GEMINI_ASSIGN_OR_RETURN(const double loss, ForwardBackwardWithRoom());
+  GEMINI_ASSIGN_OR_RETURN(const double loss, WithRoom(absl::StrCat("step ", state_.step + 1),
+                                                      [this] { return ForwardBackward(); }));
   const double rate = rate_.At(state_.step);
   const double scale = loss_scale();
   GEMINI_ASSIGN_OR_RETURN(const UpdateResult update,
@@ -336,11 +339,15 @@ absl::Status Loop::Evaluate() {
                               Batch(data, count, [&](int64_t i) { return first + i; }));
       // The last batch may be a short one, which needs less memory.
       const PhaseScope phase(parts_.store, count == config_.batch ? "eval" : "eval-last");
-      try {
-        sum += parts_.model.Loss(tokens).item<double>() * static_cast<double>(count);
-      } catch (const std::exception& error) {
-        return Explain(error, "evaluation");
-      }
+      const auto evaluate = [&]() -> absl::StatusOr<double> {
+        try {
+          return parts_.model.Loss(tokens).item<double>();
+        } catch (const std::exception& error) {
+          return Explain(error, "evaluation");
+        }
+      };
+      GEMINI_ASSIGN_OR_RETURN(const double loss, WithRoom("an evaluation's batch", evaluate));
+      sum += loss * static_cast<double>(count);
       GEMINI_RETURN_IF_ERROR(parts_.store.status());
       if (parts_.interrupt.signal() != 0) {
         // Half of an evaluation is no result; the state to save does not depend on it.
@@ -399,7 +406,7 @@ absl::StatusOr<TrainingSummary> Loop::Run() {
     }
   }
   if (parts_.interrupt.signal() == 0) GEMINI_RETURN_IF_ERROR(AtStep(state_.step, Evaluate()));
-  GEMINI_RETURN_IF_ERROR(Save());
+  if (!config_.no_save) GEMINI_RETURN_IF_ERROR(Save());
   summary_.step = state_.step;
   summary_.duration = absl::Now() - start;
   return summary_;

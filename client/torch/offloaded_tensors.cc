@@ -129,6 +129,18 @@ void OffloadedTensors::Land(bool all) {
   }
 }
 
+void OffloadedTensors::Clear() {
+  for (auto& [key, entry] : entries_) {
+    copies_.Wait(entry.last_copy);  // Of its tensor, which goes now.
+    landing_.push_back({entry.last_copy, std::move(entry.chunks), std::move(entry.held)});
+  }
+  entries_.clear();
+  kept_.clear();
+  kept_bytes_ = 0;
+  leaving_.clear();
+  Land(/*all=*/true);
+}
+
 absl::Status OffloadedTensors::Prefetch(int64_t key) {
   Entry& entry = entries_.at(key);
   if (entry.place == Place::kLeaving) Reap(0);

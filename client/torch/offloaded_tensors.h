@@ -41,13 +41,15 @@ class OffloadedTensors {
   // Waits for the copies under way.
   ~OffloadedTensors();
 
-  // Takes a tensor of the session's device that no operator writes that comes after, and returns its key. May begin copies of older
-  // ones, and wait for those that began long ago. RESOURCE_EXHAUSTED: HOST and NVME are full.
+  // Takes a tensor of the session's device that no operator writes that comes after, and returns its key. May begin copies
+  // of older ones, and wait for those that began long ago. RESOURCE_EXHAUSTED: HOST and NVME are full.
   absl::StatusOr<int64_t> Put(at::Tensor tensor);
   // Begins to bring it back. Does nothing when it is there, or on its way.
   absl::Status Prefetch(int64_t key);
   // Gives it back, for what operators the calling thread begins next; the key is gone.
   absl::StatusOr<at::Tensor> Take(int64_t key);
+  // Forgets all, when the copies that are under way have ended.
+  void Clear();
 
   // Bytes of tensors, ever.
   int64_t bytes_to_host() const { return bytes_to_host_; }

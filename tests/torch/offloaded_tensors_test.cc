@@ -84,6 +84,18 @@ TEST_F(OffloadedTensorsTest, ATensorMayBeTakenInAnyOrder) {
   TakeAll(PutMany(6));
 }
 
+TEST_F(OffloadedTensorsTest, WhatIsForgottenHasNoRoomAnyMore) {
+  // Of six tensors, four leave: there is room for no more.
+  OpenTensors(/*keep_tensors=*/2, /*host_slots=*/SpareSlots({}) + 4 * 4);
+  for (int round = 0; round < 4; ++round) {
+    const std::vector<int64_t> keys = PutMany(6);
+    // Away, leaving, and coming.
+    ASSERT_OK(tensors_->Prefetch(keys.front()));
+    tensors_->Clear();
+  }
+  TakeAll(PutMany(6));
+}
+
 TEST_F(OffloadedTensorsTest, WhatHostCannotHoldGoesToNvme) {
   OpenTensors(/*keep_tensors=*/1, /*host_slots=*/SpareSlots({}) + 4, /*nvme_slots=*/80);
   TakeAll(PutMany(12));

@@ -187,6 +187,14 @@ TEST(RunConfig, TheFormatIsOfPrecisionOptimizerAndMoments) {
   EXPECT_THAT(CheckRunConfig(config), StatusIs(kInvalid, HasSubstr("is of --moments 8bit")));
 }
 
+TEST(RunConfig, ARunThatSavesNothingHasNoCheckpointsBetween) {
+  RunConfig config = Complete();
+  ASSERT_OK(Set("no-save", "true", config));
+  EXPECT_OK(CheckRunConfig(config));
+  config.save_every = 2;
+  EXPECT_THAT(CheckRunConfig(config), StatusIs(kInvalid, HasSubstr("--no-save saves nothing")));
+}
+
 TEST(RunConfig, AGpuIsNamedAndWhatItCannotHaveIsRefused) {
   RunConfig config = Complete();
   EXPECT_EQ(config.gpu(), std::nullopt);

@@ -52,11 +52,21 @@ class FailingAllocator final : public c10::Allocator {
   int64_t left_ = 0;
 };
 
-// A reference store that has more memory a few times; before each step it sets the allocator.
+// Which allocations fail of each attempt, and how often there is more memory then.
+struct Attempts {
+  std::vector<int64_t> failures;
+  int gives = 0;
+  bool in_evaluation = false;  // Of a batch, and not of the second step.
+};
+
+// A reference store that has more memory a few times, and has the allocator fail.
 class GivingStore final : public ParameterStore {
  public:
-  GivingStore(std::unique_ptr<ParameterStore> store, std::vector<int64_t> failures, int gives)
-      : store_(std::move(store)), failures_(std::move(failures)), gives_(gives) {}
+  GivingStore(std::unique_ptr<ParameterStore> store, const Attempts& attempts)
+      : store_(std::move(store)),
+        failures_(attempts.failures),
+        gives_(attempts.gives),
+        in_evaluation_(attempts.in_evaluation) {}
 
   absl::StatusOr<UpdateResult> Update(const UpdateOptions& options) override {
     FailingAllocator::Get().FailAt(0);
@@ -79,7 +89,10 @@ class GivingStore final : public ParameterStore {
   absl::Status status() const override { return store_->status(); }
   StoreUsage usage() const override { return store_->usage(); }
   void ResetPeaks() override {
-    if (++num_steps == 2) FailNext();
+    if (++num_steps == 2 && !in_evaluation_) FailNext();
+  }
+  void BeginPhase(absl::string_view) override {
+    if (in_evaluation_ && num_asked == 0) FailNext();
   }
   bool GiveWay() override {
     EXPECT_TRUE(FailingAllocator::Get().has_failed());
@@ -98,6 +111,7 @@ class GivingStore final : public ParameterStore {
   const std::unique_ptr<ParameterStore> store_;
   const std::vector<int64_t> failures_;
   const int gives_;
+  const bool in_evaluation_;
   size_t next_ = 0;
 };
 
@@ -133,8 +147,8 @@ class TrainingLoopTest : public ::testing::Test {
     int num_logged = 0;
     std::string parameters;
   };
-  // Three steps; the second has these failures. `gives`: so often there is more memory.
-  void Run(std::vector<int64_t> failures, int gives, Outcome& outcome) {
+  // Three steps, and an evaluation.
+  void Run(const Attempts& attempts, const std::string& schedule, Outcome& outcome) {
     static int runs = 0;
     RunConfig config;
     config.model = root_ + "/source";
@@ -143,6 +157,8 @@ class TrainingLoopTest : public ::testing::Test {
     config.batch = 2;
     config.accumulate = 2;
     config.sequence = 16;
+    config.micro_batch_schedule = schedule;
+    config.no_save = no_save_;
     ASSERT_OK_AND_ASSIGN(const HfCheckpoint source, HfCheckpoint::Open(config.model));
     ASSERT_OK_AND_ASSIGN(const std::unique_ptr<CausalLm> model,
                          MakeCausalLm(source.config(), torch::kFloat));
@@ -152,7 +168,7 @@ class TrainingLoopTest : public ::testing::Test {
       const at::NoGradGuard no_grad;
       parameter.normal_(0, 0.1);
     }
-    GivingStore store(std::move(reference), std::move(failures), gives);
+    GivingStore store(std::move(reference), attempts);
     ASSERT_OK_AND_ASSIGN(const TokenData data, TokenData::Open(root_ + "/tokens.npy", 16));
     ASSERT_OK_AND_ASSIGN(RunDirectory directory,
                          RunDirectory::Open(config.output, RunDirectory::Mode::kNew));
@@ -169,7 +185,7 @@ class TrainingLoopTest : public ::testing::Test {
          .activations = activations,
          .parameters = parameters,
          .data = data,
-         .eval_data = nullptr,
+         .eval_data = &data,
          .source = source,
          .directory = directory,
          .begin = [&]() -> absl::StatusOr<MetricsFile> {
@@ -190,30 +206,49 @@ class TrainingLoopTest : public ::testing::Test {
     }
   }
 
+  bool no_save_ = false;
   std::string root_;
 };
 
-TEST_F(TrainingLoopTest, AStepThatIsBegunAgainGivesTheSameNumbers) {
-  Outcome plain, again;
-  Run({}, 0, plain);
-  // In the first forward, and in a backward or the second micro-batch.
-  Run({30, 250}, 2, again);
-  ASSERT_OK(plain.summary);
-  ASSERT_OK(again.summary);
-  EXPECT_EQ(plain.num_asked, 0);
-  EXPECT_EQ(again.num_asked, 2);
-  EXPECT_EQ(again.num_logged, 2);
-  EXPECT_EQ(again.summary->last_loss, plain.summary->last_loss);
-  EXPECT_TRUE(again.parameters == plain.parameters);
+TEST_F(TrainingLoopTest, WhatIsBegunAgainGivesTheSameNumbers) {
+  for (const std::string schedule : {"horizontal", "vertical"}) {
+    Outcome plain;
+    Run({}, schedule, plain);
+    ASSERT_OK(plain.summary);
+    EXPECT_EQ(plain.num_asked, 0);
+    // In the first forward, and in a backward or the second micro-batch; and in an evaluation.
+    for (const Attempts& attempts : {Attempts{{30, 250}, 2}, Attempts{{20, 25}, 2, true}}) {
+      Outcome again;
+      Run(attempts, schedule, again);
+      ASSERT_OK(again.summary);
+      EXPECT_EQ(again.num_asked, 2);
+      EXPECT_EQ(again.num_logged, 2);
+      EXPECT_EQ(again.summary->last_loss, plain.summary->last_loss);
+      EXPECT_EQ(again.summary->eval_loss, plain.summary->eval_loss);
+      EXPECT_TRUE(again.parameters == plain.parameters);
+    }
+  }
 }
 
 TEST_F(TrainingLoopTest, WithoutMoreMemoryTheStepFailsAndSaysWhy) {
   Outcome outcome;
-  Run({30, 30, 30}, 1, outcome);
+  Run({{30, 30, 30}, 1}, "horizontal", outcome);
   EXPECT_THAT(outcome.summary.status(),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("as the test wants it")));
   EXPECT_EQ(outcome.num_asked, 2);
   EXPECT_EQ(outcome.num_logged, 1);
+}
+
+TEST_F(TrainingLoopTest, ARunThatSavesNothingLeavesNoCheckpoint) {
+  Outcome saved, unsaved;
+  Run({}, "horizontal", saved);
+  no_save_ = true;
+  Run({}, "horizontal", unsaved);
+  ASSERT_OK(saved.summary);
+  ASSERT_OK(unsaved.summary);
+  EXPECT_NE(saved.summary->checkpoint, "");
+  EXPECT_EQ(unsaved.summary->checkpoint, "");
+  EXPECT_EQ(unsaved.summary->last_loss, saved.summary->last_loss);
 }
 
 }  // namespace

@@ -163,6 +163,7 @@ class NotedActivations : public ActivationStore {
     if (key == fail_at) return absl::DataLossError("gone");
     return std::exchange(tensors_[static_cast<size_t>(key)], {});
   }
+  void Clear() override { tensors_.clear(); }
   std::vector<std::string> notes;
   int64_t fail_at = -1;
 
