@@ -77,6 +77,29 @@ class GpuBundleTest(unittest.TestCase):
         self.assertEqual(programs["fails"]["exit_status"], 3)
         self.assertEqual(programs["hangs"]["answers"], [{"begun": True}])
 
+    @unittest.skipUnless((ROOT / "build/bin/gemini-train").exists(), "built without Torch")
+    def test_it_measures_training(self):
+        report = self.bundle.parent / "measure.json"
+        done = subprocess.run([sys.executable, self.bundle / "measure", "--model", "opt-tiny", "--device", "cpu",
+                               "--host-memory", "64MiB", "--tokens", "128,256", "--no-uncapped",
+                               "--report", report], capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        runs = json.loads(report.read_text())["runs"]
+        self.assertEqual([run["tokens_a_step"] for run in runs], [128, 256])
+        for run in runs:
+            self.assertAlmostEqual(run["tokens_per_second"] * run["seconds"], run["tokens_a_step"],
+                                   delta=run["tokens_a_step"] / 2)  # Medians of each.
+            self.assertEqual(run["device_budget_bytes"], 16 << 20)
+            self.assertGreater(run["fetch_bytes"], 0)
+
+    def test_a_run_that_fails_is_in_the_report(self):
+        report = self.bundle.parent / "failed.json"
+        done = subprocess.run([sys.executable, self.bundle / "measure", "--model", "opt-tiny", "--device", "cpu",
+                               "--device-memory", "100KiB", "--host-memory", "64MiB", "--tokens", "128",
+                               "--no-uncapped", "--report", report], capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn("DEVICE", json.loads(report.read_text())["runs"][0]["error"])
+
     def test_a_program_that_is_not_there_is_named(self):
         done, programs = self.run_bundle("no_such_probe")
         self.assertEqual(programs, {})

@@ -1,0 +1,287 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Trains a model of random weights under a cap of a GPU's memory, and without one, and writes what it took as JSON.
+
+  measure [--model NAME] [--device cuda:0] [--device-memory SIZE] [--host-memory SIZE] [--tokens N,N,...] [--report FILE]
+
+For each number of tokens a step: tokens a second (median of the last steps), bytes over the link, stalls by cause, the
+peak of the GPU's memory by NVML, and the part of the roofline that was reached: the larger of the step's arithmetic at
+the rate of a matrix product measured here, and its bytes at the link's rate measured here. Arithmetic: 8 operations a
+parameter and token, for blocks are computed twice (recompute); `model_flops_part` counts 6.
+Exit status: 0 all ran; 1 one failed, and its "error" says why.
+"""
+import argparse
+import ctypes
+import importlib.machinery
+import importlib.util
+import json
+import os
+import pathlib
+import shutil
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+import numpy
+
+FOLDER = pathlib.Path(__file__).resolve().parent
+WARM_STEPS = 3  # On-line, with the first plan, and with the plan by measured times.
+STEPS = 6
+MICRO_BATCH_TOKENS = 8192
+
+
+def opt(layers, width, heads, vocabulary, positions):
+    config = {"model_type": "opt", "vocab_size": vocabulary, "max_position_embeddings": positions,
+              "hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads,
+              "ffn_dim": 4 * width, "word_embed_proj_dim": width, "pad_token_id": 1,
+              "activation_function": "relu", "dropout": 0.0, "attention_dropout": 0.0,
+              "do_layer_norm_before": True}
+    tensors = [("embed_tokens.weight", (vocabulary, width)),
+               ("embed_positions.weight", (positions + 2, width))]
+    for i in range(layers):
+        for name, rows, columns in (("self_attn.k_proj", width, width), ("self_attn.v_proj", width, width),
+                                    ("self_attn.q_proj", width, width), ("self_attn.out_proj", width, width),
+                                    ("fc1", 4 * width, width), ("fc2", width, 4 * width)):
+            tensors += [(f"layers.{i}.{name}.weight", (rows, columns)), (f"layers.{i}.{name}.bias", (rows,))]
+        for name in ("self_attn_layer_norm", "final_layer_norm"):
+            tensors += [(f"layers.{i}.{name}.weight", (width,)), (f"layers.{i}.{name}.bias", (width,))]
+    tensors += [("final_layer_norm.weight", (width,)), ("final_layer_norm.bias", (width,))]
+    return config, [("model.decoder." + name, shape) for name, shape in tensors]
+
+
+def gpt2(layers, width, heads, vocabulary, positions):
+    config = {"model_type": "gpt2", "vocab_size": vocabulary, "n_positions": positions, "n_embd": width,
+              "n_layer": layers, "n_head": heads, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    tensors = [("wte.weight", (vocabulary, width)), ("wpe.weight", (positions, width))]
+    for i in range(layers):
+        for name, rows, columns in (("attn.c_attn", width, 3 * width), ("attn.c_proj", width, width),
+                                    ("mlp.c_fc", width, 4 * width), ("mlp.c_proj", 4 * width, width)):
+            tensors += [(f"h.{i}.{name}.weight", (rows, columns)), (f"h.{i}.{name}.bias", (columns,))]
+        for name in ("ln_1", "ln_2"):
+            tensors += [(f"h.{i}.{name}.weight", (width,)), (f"h.{i}.{name}.bias", (width,))]
+    tensors += [("ln_f.weight", (width,)), ("ln_f.bias", (width,))]
+    return config, [("transformer." + name, shape) for name, shape in tensors]
+
+
+# With the cap, and the sequence that steps are made of.
+MODELS = {
+    "opt-6.7b": (opt(32, 4096, 32, 50272, 2048), "24GiB", 2048),
+    "gpt2-xl": (gpt2(48, 1600, 25, 50257, 1024), "6GiB", 1024),
+    "opt-tiny": (opt(4, 128, 4, 512, 64), "16MiB", 64),
+}
+
+
+def write_model(folder, config, tensors):
+    """A checkpoint of bf16: the same few million random numbers again and again."""
+    (folder / "config.json").write_text(json.dumps(config))
+    noise = numpy.random.default_rng(1).standard_normal(1 << 22, numpy.float32) * 0.02
+    block = (noise.view(numpy.uint32) >> 16).astype(numpy.uint16).tobytes()
+    header, at = {}, 0
+    for name, shape in tensors:
+        size = 2 * int(numpy.prod(shape))
+        header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(folder / "model.safetensors", "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for name, shape in tensors:
+            left = 2 * int(numpy.prod(shape))
+            if name.endswith("norm.weight") or ".ln_" in name and name.endswith("weight"):
+                file.write(numpy.full(shape, 0x3F80, numpy.uint16).tobytes())  # One.
+                continue
+            while left > 0:
+                left -= file.write(block[:left])
+
+
+class PeakOfGpu:
+    """The most that NVML says is in use, of the whole GPU, while this is open; None without NVML."""
+
+    def __init__(self, index):
+        self.peak = self.before = None
+        try:
+            self.nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        except OSError:
+            return
+        self.handle = ctypes.c_void_p()
+        if self.nvml.nvmlInit_v2() or self.nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(self.handle)):
+            return
+        self.peak = self.before = self.used()
+
+    def used(self):
+        memory = (ctypes.c_ulonglong * 3)()  # Total, free, used.
+        return None if self.nvml.nvmlDeviceGetMemoryInfo(self.handle, memory) else memory[2]
+
+    def __enter__(self):
+        self.ended = threading.Event()
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+        return self
+
+    def run(self):
+        while self.before is not None and not self.ended.wait(0.01):
+            self.peak = max(self.peak, self.used() or 0)
+
+    def __exit__(self, *_):
+        self.ended.set()
+        self.thread.join()
+
+    def bytes(self):
+        return None if self.before is None else self.peak - self.before
+
+
+def rates(device):
+    """What the machine can do, by a process of its own, whose context is gone afterwards."""
+    done = subprocess.run([sys.executable, __file__, "--rates", device], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise SystemExit(f"measure: the GPU's rates cannot be measured: {done.stderr[-2000:]}")
+    return json.loads(done.stdout)
+
+
+def measure_rates(device):
+    """Operations a second of a bf16 product of 8,192, and bytes a second of pinned copies, alone and both at once."""
+    import torch
+    gpu = torch.device(device)
+
+    def seconds(call, repeat):
+        call()
+        times = []
+        for _ in range(5):
+            torch.cuda.synchronize(gpu)
+            begin = time.perf_counter()
+            for _ in range(repeat):
+                call()
+            torch.cuda.synchronize(gpu)
+            times.append((time.perf_counter() - begin) / repeat)
+        return statistics.median(times)
+
+    size = 8192
+    a, b = (torch.randn(size, size, device=gpu, dtype=torch.bfloat16) for _ in range(2))
+    flops = 2 * size ** 3 / seconds(lambda: a @ b, 10)
+    count = 1 << 30
+    near, far = (torch.empty(count, dtype=torch.uint8, device=gpu) for _ in range(2))
+    host_in, host_out = (torch.empty(count, dtype=torch.uint8, pin_memory=True) for _ in range(2))
+    side = torch.cuda.Stream(gpu)
+
+    def both():
+        near.copy_(host_in, non_blocking=True)
+        with torch.cuda.stream(side):
+            host_out.copy_(far, non_blocking=True)
+
+    return {"name": torch.cuda.get_device_name(gpu), "matmul_flops": flops,
+            "host_to_device": count / seconds(lambda: near.copy_(host_in, non_blocking=True), 2),
+            "device_to_host": count / seconds(lambda: host_out.copy_(far, non_blocking=True), 2),
+            "each_of_both": count / seconds(both, 2)}
+
+
+def environment():
+    """As the programs beside this get it: in a bundle `run` is run_all.py."""
+    name = "run" if (FOLDER / "run").exists() else "run_all.py"
+    loader = importlib.machinery.SourceFileLoader("run_all", str(FOLDER / name))
+    run_all = importlib.util.module_from_spec(importlib.util.spec_from_loader("run_all", loader))
+    loader.exec_module(run_all)
+    variables = run_all.environment()
+    variables["LD_LIBRARY_PATH"] = f"{FOLDER / 'lib'}:{variables.get('LD_LIBRARY_PATH', '')}"
+    return variables
+
+
+def train(arguments, folder, tokens, sequence, device_memory):
+    """One run of gemini-train; what its last steps took."""
+    output = folder / "run"
+    micro = min(max(tokens, sequence), MICRO_BATCH_TOKENS) // sequence
+    accumulate = max(1, tokens // sequence // micro)
+    command = [arguments.bin / "gemini-train", "--model", folder, "--data", folder / "tokens.npy",
+               "--output", output, "--overwrite", "--no-save", "--steps", STEPS, "--batch", micro,
+               "--accumulate", accumulate, "--sequence", sequence, "--precision", "bf16", "--recompute",
+               "--device", arguments.device, "--device-memory", device_memory,
+               "--host-memory", arguments.host_memory, "--lr", "1e-5"]
+    if accumulate > 1:
+        command += ["--micro-batch-schedule", "vertical"]
+    index = int(arguments.device.partition(":")[2] or 0)
+    with PeakOfGpu(index) as peak:
+        done = subprocess.run([str(word) for word in command], capture_output=True, text=True,
+                              timeout=arguments.timeout, env=environment())
+    result = {"tokens_a_step": tokens, "device_memory": device_memory, "gpu_peak_bytes": peak.bytes()}
+    if done.returncode != 0:
+        return {**result, "error": done.stderr[-2000:]}
+    steps = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    steps = [step for step in steps if "loss" in step][WARM_STEPS:]
+
+    def median(key):
+        return statistics.median(step[key] for step in steps)
+
+    causes = steps[-1]["stall_seconds_by_cause"]
+    return {**result, "seconds": median("seconds"), "tokens_per_second": median("tokens_per_second"),
+            "fetch_bytes": median("fetch_bytes"), "evict_bytes": median("evict_bytes"),
+            "stall_seconds": median("stall_seconds"),
+            "stall_seconds_by_cause": {cause: statistics.median(step["stall_seconds_by_cause"][cause] for step in steps)
+                                       for cause in causes},
+            "device_budget_bytes": steps[-1]["device_budget_bytes"],
+            "non_model_peak_bytes": steps[-1]["non_model_peak_bytes"],
+            "planned_rounds": sum(step["planned_rounds"] for step in steps),
+            "loss": steps[-1]["loss"], "log": done.stderr[-2000:]}
+
+
+def compare(run, machine, num_parameters):
+    """Adds the parts of the roofline that the run reached."""
+    if "error" in run or machine is None:
+        return
+    computing = 8 * num_parameters * run["tokens_a_step"] / machine["matmul_flops"]
+    copying = max(run["fetch_bytes"] / machine["host_to_device"], run["evict_bytes"] / machine["device_to_host"],
+                  max(run["fetch_bytes"], run["evict_bytes"]) / machine["each_of_both"])
+    run["roofline_part"] = max(computing, copying) / run["seconds"]
+    run["model_flops_part"] = computing * 6 / 8 / run["seconds"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--rates", metavar="DEVICE", help="print the rates of that GPU, and nothing else")
+    parser.add_argument("--model", choices=MODELS, default="opt-6.7b")
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--device-memory", help="the cap; default: of the model")
+    parser.add_argument("--host-memory", default="auto")
+    parser.add_argument("--tokens", default="4096,8192,16384,32768")
+    parser.add_argument("--no-uncapped", action="store_true", help="leave out the runs without a cap")
+    parser.add_argument("--bin", type=pathlib.Path, default=FOLDER / "bin")
+    parser.add_argument("--work", type=pathlib.Path, help="folder for the model; default: a temporary one")
+    parser.add_argument("--timeout", type=float, default=500, help="of one run, seconds")
+    parser.add_argument("--report", type=pathlib.Path, default=pathlib.Path("measure.json"))
+    arguments = parser.parse_args()
+    if arguments.rates:
+        print(json.dumps(measure_rates(arguments.rates)))
+        return 0
+    (config, tensors), cap, sequence = MODELS[arguments.model]
+    num_parameters = sum(int(numpy.prod(shape)) for _, shape in tensors)
+    folder = pathlib.Path(tempfile.mkdtemp(dir=arguments.work))
+    report = {"model": arguments.model, "parameters": num_parameters, "machine": None, "runs": []}
+    failed = False
+    try:
+        write_model(folder, config, tensors)
+        all_tokens = [int(count) for count in arguments.tokens.split(",")]
+        numpy.save(folder / "tokens.npy", numpy.random.default_rng(2).integers(
+            4, config["vocab_size"], max(all_tokens) * STEPS + sequence).astype(numpy.uint16))
+        if arguments.device.startswith("cuda"):
+            report["machine"] = rates(arguments.device)
+        caps = [arguments.device_memory or cap] + ([] if arguments.no_uncapped else ["auto"])
+        for device_memory in caps:
+            for tokens in all_tokens:
+                run = train(arguments, folder, tokens, sequence, device_memory)
+                compare(run, report["machine"], num_parameters)
+                failed |= "error" in run
+                report["runs"].append(run)
+                # Written again after each, so that what a lost machine said is kept.
+                arguments.report.write_text(json.dumps(report, indent=1) + "\n")
+                shown = {key: run.get(key) for key in ("tokens_a_step", "device_memory", "tokens_per_second",
+                                                       "roofline_part", "gpu_peak_bytes")}
+                print(json.dumps(shown), flush=True)
+    finally:
+        shutil.rmtree(folder)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
