@@ -25,6 +25,9 @@
 namespace gemini::trainer {
 namespace {
 
+// A mark of such a status: others are of HOST or a disk, and more DEVICE is no help.
+constexpr absl::string_view kOperatorsHadNoMemory = "gemini.operators_had_no_memory";
+
 class Loop {
  public:
   Loop(const TrainingParts& parts, const TrainerState* resumed, const std::string& resumed_path,
@@ -103,8 +106,11 @@ absl::Status Loop::Explain(const std::exception& error, absl::string_view what) 
       torch_error != nullptr ? torch_error->what_without_backtrace() : std::string(error.what());
   const bool memory = dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
                       dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
-  return memory ? absl::ResourceExhaustedError(absl::StrCat("no memory in ", what, ": ", text))
-                : absl::InternalError(absl::StrCat(what, " failed: ", text));
+  if (!memory) return absl::InternalError(absl::StrCat(what, " failed: ", text));
+  absl::Status status =
+      absl::ResourceExhaustedError(absl::StrCat("no memory in ", what, ": ", text));
+  status.SetPayload(kOperatorsHadNoMemory, absl::Cord());
+  return status;
 }
 
 absl::StatusOr<torch::Tensor> Loop::Batch(
@@ -177,9 +183,14 @@ absl::StatusOr<double> Loop::ForwardBackward() {
 
 absl::StatusOr<double> Loop::WithRoom(absl::string_view what,
                                       absl::FunctionRef<absl::StatusOr<double>()> compute) {
-  const std::string random_state = RandomState(parts_.device);
+  std::string random_state;
+  try {
+    random_state = RandomState(parts_.device);
+  } catch (const std::exception& error) {
+    return Explain(error, "the random state");
+  }
   absl::StatusOr<double> loss = compute();
-  while (absl::IsResourceExhausted(loss.status()) && parts_.store.status().ok()) {
+  while (loss.status().GetPayload(kOperatorsHadNoMemory) && parts_.store.status().ok()) {
     // Nothing of the attempt is worth room.
     parts_.activations.Clear();
     try {

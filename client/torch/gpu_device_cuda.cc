@@ -71,6 +71,9 @@ class GpuDevice : public SessionDevice {
           FormatByteSize(want_bytes), " of ", device_.str(), " for DEVICE: CUDA itself takes ",
           FormatByteSize(context_bytes_), " of it: raise the device memory"));
     }
+    // What is granted at least has room for it, too.
+    options.floor_bytes[Tier::kDevice] =
+        std::min(want_bytes, options.floor_bytes[Tier::kDevice] + context_bytes_);
     options.apart_bytes = DeviceSplit(context_bytes_, kMiB, want_bytes).apart_bytes();
     options.make_slabs = [this](const DeviceSlabsOffer& offer) {
       slab_bytes_ = offer.slab_bytes;
@@ -122,13 +125,17 @@ class GpuDevice : public SessionDevice {
     follower_ = nullptr;
   }
 
+  void AddChunks(int64_t size_bytes) override { split_->AddChunks(size_bytes); }
+
   void EndStep() override {
     session_->Latch(Guarded("reading what Torch has allocated", [this] {
       const auto stats = allocator::getDeviceStats(device_.index());
       allocated_peak_bytes_ =
           std::max(allocated_peak_bytes_.load(), stats.allocated_bytes[kAll].peak);
       allocator::resetPeakStats(device_.index());
-      if (!split_->EndStep(stats.reserved_bytes[kAll].peak, follower_->device_bytes())) return;
+      const int64_t reserved_peak_bytes =
+          std::max(std::exchange(reserved_peak_bytes_, 0), stats.reserved_bytes[kAll].peak);
+      if (!split_->EndStep(reserved_peak_bytes, follower_->device_bytes())) return;
       // Torch gives up what it caches before chunks take it.
       allocator::emptyCache();
       SetLimit();
@@ -143,13 +150,16 @@ class GpuDevice : public SessionDevice {
     // Chunks go first, then Torch may take.
     follower_->SetApart(split_->apart_bytes());
     follower_->BetweenOperators();
-    if (!follower_->KeepsApart()) return false;
-    const absl::Status limited = Guarded("limiting Torch's memory", [this] { SetLimit(); });
+    const absl::Status limited =
+        follower_->KeepsApart()
+            ? Guarded("limiting Torch's memory", [this] { SetLimit(); })
+            : absl::UnavailableError("slabs of the GPU cannot be unmapped: see the first error");
     session_->Latch(limited);
     return limited.ok();
   }
 
   absl::Status CheckOperators() const override {
+    const CudaCallScope scope(driver_, device_.index());
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     const cudaError_t result = ::cudaStreamIsCapturing(CurrentStream(), &capture);
     if (result == cudaSuccess && capture == cudaStreamCaptureStatusNone) return absl::OkStatus();
@@ -184,8 +194,14 @@ class GpuDevice : public SessionDevice {
   }
   void ResetPeaks() override {
     allocated_peak_bytes_ = 0;
-    session_->Latch(
-        Guarded("resetting Torch's peaks", [this] { allocator::resetPeakStats(device_.index()); }));
+    if (session_ == nullptr) return;
+    session_->Latch(Guarded("resetting Torch's peaks", [this] {
+      // Of an evaluation, say: the division is by it, too.
+      reserved_peak_bytes_ =
+          std::max(reserved_peak_bytes_,
+                   allocator::getDeviceStats(device_.index()).reserved_bytes[kAll].peak);
+      allocator::resetPeakStats(device_.index());
+    }));
   }
 
  private:
@@ -207,6 +223,7 @@ class GpuDevice : public SessionDevice {
   std::shared_ptr<Session> session_;
   BudgetFollower* follower_ = nullptr;
   std::optional<DeviceSplit> split_;
+  int64_t reserved_peak_bytes_ = 0;               // Before the last ResetPeaks of this step.
   std::atomic<int64_t> allocated_peak_bytes_{0};  // Of the steps since ResetPeaks that have ended.
   Mutex mutex_;
   std::vector<void*> scratch_ ABSL_GUARDED_BY(mutex_);

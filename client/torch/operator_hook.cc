@@ -351,7 +351,10 @@ void EndEvent(const at::RecordFunction& function, at::ObserverContext*) {
     }
   }
   thread.uses.clear();
-  const CopyEvent used = state != nullptr ? state->session->copies().AfterOperators() : CopyEvent();
+  // One without chunks may be recorded for a graph, which no event of ours is a part of.
+  const CopyEvent used = state != nullptr && !frame.on_scratch
+                             ? state->session->copies().AfterOperators()
+                             : CopyEvent();
   for (size_t i = frame.first_pin; i < thread.pins.size(); ++i) {
     const PinnedInput& pin = thread.pins[i];
     if (pin.on_scratch) [[unlikely]] {

@@ -30,6 +30,8 @@ class SessionDevice {
   // End. Errors of these and of EndStep are latched in the session.
   virtual void Begin(std::shared_ptr<Session> session, BudgetFollower& follower) = 0;
   virtual void End() = 0;
+  // A model is managed whose parameters and gradients take so many bytes of chunks.
+  virtual void AddChunks(int64_t /*size_bytes*/) {}
   // A step is done and no operator of the next one has begun: the time to divide DEVICE anew between chunks and what
   // operators allocate.
   virtual void EndStep() {}

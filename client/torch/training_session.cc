@@ -212,9 +212,10 @@ absl::StatusOr<ManagedModel*> TrainingSession::Manage(torch::nn::Module& module,
         std::unique_ptr<SpaceModel> model,
         SpaceModel::Make(std::move(table), optimizer, kOpenChunks, session, *state_->hook));
     state_->models.push_back(std::move(model));
+    state_->device->AddChunks(2 * layout.num_bundles() * chunk_bytes);
     // What is not managed is the module's own, beside managed tensors.
     for (at::Tensor& buffer : module.buffers()) {
-      if (!buffer.defined() || buffer.device() == device) continue;
+      if (device.is_cpu() || !buffer.defined() || buffer.device() == device) continue;
       if (ManagedStorage::Of(buffer.unsafeGetTensorImpl()) == nullptr) {
         buffer.set_data(buffer.to(device));
       }
@@ -261,7 +262,15 @@ void TrainingSession::ResetPeaks() {
 
 c10::Device TrainingSession::device() const { return state_->device->device(); }
 
-bool TrainingSession::GiveWay() { return state_->is_open && state_->device->GiveWay(); }
+bool TrainingSession::GiveWay() {
+  if (!state_->is_open) return false;
+  // Gradients that are on their way out hold memory of operators.
+  for (const auto& model : state_->models) {
+    while (model->ReleaseOldestGradient()) {
+    }
+  }
+  return state_->device->GiveWay();
+}
 
 Session& TrainingSession::session() { return *state_->session; }
 

@@ -18,9 +18,18 @@ TEST(DeviceSplitTest, OperatorsHaveHalfOfWhatIsLeftUntilTheFirstStep) {
   EXPECT_EQ(DeviceSplit(kContext, kSlab, 100).apart_bytes(), 100);
 }
 
-TEST(DeviceSplitTest, TheFirstStepDecidesAndLaterOnesGiveWholeSlabs) {
+// Of a model that has more chunks than fit.
+DeviceSplit SplitOf(int64_t first_peak_bytes) {
   DeviceSplit split(kContext, kSlab, kDevice);
-  EXPECT_TRUE(split.EndStep(320, kDevice));  // And a sixteenth: 340.
+  split.AddChunks(100 * kSlab);
+  EXPECT_FALSE(split.EndStep(10, kDevice));
+  EXPECT_FALSE(split.EndStep(first_peak_bytes, kDevice));
+  EXPECT_TRUE(split.EndStep(10, kDevice));
+  return split;
+}
+
+TEST(DeviceSplitTest, ThreeStepsDecideAndLaterOnesGiveWholeSlabs) {
+  DeviceSplit split = SplitOf(320);  // And a sixteenth: 340.
   EXPECT_EQ(split.operator_bytes(), 6 * kSlab);
   for (int step = 0; step < 7; ++step) EXPECT_FALSE(split.EndStep(100, kDevice)) << step;
   EXPECT_FALSE(split.EndStep(310, kDevice));  // 329 in eight steps: no whole slab.
@@ -30,9 +39,21 @@ TEST(DeviceSplitTest, TheFirstStepDecidesAndLaterOnesGiveWholeSlabs) {
   for (int step = 0; step < 24; ++step) EXPECT_FALSE(split.EndStep(256, kDevice)) << step;
 }
 
-TEST(DeviceSplitTest, OperatorsGrowDownToTheFloorOfChunksAndKeepIt) {
+TEST(DeviceSplitTest, ChunksGetNoMoreThanThereAreOfThem) {
   DeviceSplit split(kContext, kSlab, kDevice);
-  ASSERT_TRUE(split.EndStep(480, kDevice));
+  split.AddChunks(5 * kSlab);
+  split.AddChunks(6 * kSlab + 1);
+  for (int step = 0; step < 2; ++step) EXPECT_FALSE(split.EndStep(100, kDevice)) << step;
+  EXPECT_TRUE(split.EndStep(100, kDevice));
+  EXPECT_EQ(split.operator_bytes(), 8 * kSlab);
+  split.AddChunks(kSlab);
+  for (int step = 0; step < 7; ++step) EXPECT_FALSE(split.EndStep(100, kDevice)) << step;
+  EXPECT_TRUE(split.EndStep(100, kDevice));
+  EXPECT_EQ(split.operator_bytes(), 7 * kSlab);
+}
+
+TEST(DeviceSplitTest, OperatorsGrowDownToTheFloorOfChunksAndKeepIt) {
+  DeviceSplit split = SplitOf(480);
   ASSERT_EQ(split.operator_bytes(), 8 * kSlab);
   EXPECT_TRUE(split.Grow(/*chunk_floor_bytes=*/100, kDevice));
   EXPECT_EQ(split.operator_bytes(), 10 * kSlab);  // A quarter more.
@@ -47,8 +68,7 @@ TEST(DeviceSplitTest, OperatorsGrowDownToTheFloorOfChunksAndKeepIt) {
 }
 
 TEST(DeviceSplitTest, ALeaseThatShrinksTakesFromOperatorsLast) {
-  DeviceSplit split(kContext, kSlab, kDevice);
-  ASSERT_TRUE(split.EndStep(320, kDevice));
+  DeviceSplit split = SplitOf(320);
   const int64_t apart = split.apart_bytes();
   EXPECT_FALSE(split.EndStep(320, apart + kSlab));
   EXPECT_TRUE(split.EndStep(320, apart - kSlab));

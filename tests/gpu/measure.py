@@ -28,6 +28,8 @@ import time
 
 import numpy
 
+sys.dont_write_bytecode = True  # A bundle holds what was put into it alone.
+
 FOLDER = pathlib.Path(__file__).resolve().parent
 WARM_STEPS = 3  # On-line, with the first plan, and with the plan by measured times.
 STEPS = 6
@@ -202,10 +204,15 @@ def train(arguments, folder, tokens, sequence, device_memory):
     if accumulate > 1:
         command += ["--micro-batch-schedule", "vertical"]
     index = int(arguments.device.partition(":")[2] or 0)
+    result = {"tokens_a_step": tokens, "device_memory": device_memory}
     with PeakOfGpu(index) as peak:
-        done = subprocess.run([str(word) for word in command], capture_output=True, text=True,
-                              timeout=arguments.timeout, env=environment())
-    result = {"tokens_a_step": tokens, "device_memory": device_memory, "gpu_peak_bytes": peak.bytes()}
+        try:
+            done = subprocess.run([str(word) for word in command], capture_output=True, text=True,
+                                  timeout=arguments.timeout, env=environment())
+        except subprocess.TimeoutExpired as expired:
+            text = (expired.stderr or b"").decode(errors="replace")
+            return {**result, "error": f"not done after {arguments.timeout} s: {text[-2000:]}"}
+    result["gpu_peak_bytes"] = peak.bytes()
     if done.returncode != 0:
         return {**result, "error": done.stderr[-2000:]}
     steps = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]

@@ -78,7 +78,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("programs", nargs="*", metavar="PROGRAM")
     parser.add_argument("--report", type=pathlib.Path, default=pathlib.Path("gpu.json"))
-    parser.add_argument("--timeout", type=float, default=120, help="of each program; default 120 s")
+    parser.add_argument("--timeout", type=float, default=400, help="of each program; default 400 s")
     arguments = parser.parse_args()
     there = sorted(path for path in (FOLDER / "gpu").iterdir() if os.access(path, os.X_OK))
     if not there:

@@ -2,6 +2,7 @@
 // Training on a real GPU: Torch's operators, allocator and autograd threads over slabs, under a cap that counts all.
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -103,10 +104,20 @@ class TrainingOnGpu : public TrainingTest {
     ManagedModel* const managed = Manage(model, spec);
     ASSERT_NE(managed, nullptr);
     for (int step = 0; step < kSteps; ++step) {
-      model.zero_grad();
-      const at::Tensor loss = model.Loss(step, device_->device());
-      result.losses.push_back(loss.item<float>());
-      loss.backward();
+      // As the trainer does where operators found no memory.
+      std::optional<float> value;
+      while (!value) {
+        model.zero_grad();
+        try {
+          const at::Tensor loss = model.Loss(step, device_->device());
+          loss.backward();
+          value = loss.item<float>();
+        } catch (const c10::OutOfMemoryError& error) {
+          model.zero_grad();
+          ASSERT_TRUE(session_->GiveWay()) << "step " << step << ": " << error.what();
+        }
+      }
+      result.losses.push_back(*value);
       StepOptions options;
       options.max_grad_norm = 1;
       ASSERT_OK(managed->Step(options)) << "step " << step;
