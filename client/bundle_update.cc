@@ -32,8 +32,8 @@ std::array<int64_t, kNumStates> WidthsOf(const StateFormat& format) {
 
 // The slots of one update, by kind. Old moments are absent before the first.
 struct BundleSlots {
-  std::array<HostChunk, kNumChunkKinds> old;
-  std::array<HostChunk, kNumChunkKinds> fresh;
+  KindMap<HostChunk> old;
+  KindMap<HostChunk> fresh;
 };
 
 absl::StatusOr<BundleSlots> TakeSlots(ChunkStore& store, BundleId bundle) {
@@ -41,10 +41,10 @@ absl::StatusOr<BundleSlots> TakeSlots(ChunkStore& store, BundleId bundle) {
   for (const ChunkKind kind : TrainableKinds(store.format())) {
     const ChunkId chunk = ChunkOf(bundle, kind);
     if (IsMoment(kind) && !store.HasPayload(chunk)) continue;
-    GEMINI_ASSIGN_OR_RETURN(slots.old[static_cast<int>(kind)], store.AcquireForUpdate(chunk));
+    GEMINI_ASSIGN_OR_RETURN(slots.old[kind], store.AcquireForUpdate(chunk));
   }
   for (const ChunkKind kind : UpdatedKinds(store.format())) {
-    GEMINI_ASSIGN_OR_RETURN(slots.fresh[static_cast<int>(kind)], store.AcquireSpareForUpdate());
+    GEMINI_ASSIGN_OR_RETURN(slots.fresh[kind], store.AcquireSpareForUpdate());
   }
   return slots;
 }
@@ -79,8 +79,10 @@ void AddQuantisedMoments(const QuantisedMomentsChunk& place, const std::byte* ol
   }
 }
 
-// The bundle's elements in one stretch, or in two where a state fills two chunks.
-std::vector<Stretch> StretchesOf(const BundleSlots& slots, const StateFormat& format,
+// The bundle's elements in one stretch, or in two where a state fills two chunks. By kind: where its bytes are, and
+// where they are to be; null: nowhere.
+std::vector<Stretch> StretchesOf(const KindMap<const std::byte*>& old,
+                                 const KindMap<std::byte*>& fresh, const StateFormat& format,
                                  int64_t chunk_bytes) {
   constexpr std::array kFirstKinds = {ChunkKind::kParam, ChunkKind::kMaster, ChunkKind::kExpAvg,
                                       ChunkKind::kExpAvgSq};
@@ -95,18 +97,17 @@ std::vector<Stretch> StretchesOf(const BundleSlots& slots, const StateFormat& fo
   for (int64_t first = 0; first < num_elements; first += most) {
     Stretch stretch = {.first = first, .count = std::min(most, num_elements - first)};
     if (is_quantised) {
-      const auto moments = static_cast<int>(ChunkKind::kExpAvg);
-      AddQuantisedMoments(QuantisedMomentsOf(format, chunk_bytes), slots.old[moments].data(),
-                          slots.fresh[moments].data(), stretch);
+      AddQuantisedMoments(QuantisedMomentsOf(format, chunk_bytes), old[ChunkKind::kExpAvg],
+                          fresh[ChunkKind::kExpAvg], stretch);
     }
     for (int state = 0; state < (is_quantised ? kExpAvg : kNumStates); ++state) {
       const bool upper = first * widths[state] >= chunk_bytes;
-      const auto kind = static_cast<int>((upper ? kUpperKinds : kFirstKinds)[state]);
+      const ChunkKind kind = (upper ? kUpperKinds : kFirstKinds)[state];
       const int64_t offset = first * widths[state] - (upper ? chunk_bytes : 0);
-      if (slots.old[kind]) stretch.old[state] = slots.old[kind].data() + offset;
-      if (slots.fresh[kind]) stretch.fresh[state] = slots.fresh[kind].data() + offset;
+      if (old[kind] != nullptr) stretch.old[state] = old[kind] + offset;
+      if (fresh[kind] != nullptr) stretch.fresh[state] = fresh[kind] + offset;
     }
-    stretch.grad = slots.old[static_cast<int>(ChunkKind::kGrad)].data() + first * widths[kParam];
+    stretch.grad = old[ChunkKind::kGrad] + first * widths[kParam];
     stretches.push_back(stretch);
   }
   return stretches;
@@ -130,9 +131,7 @@ class BundleUpdate {
            absl::Span<const TensorPiece> pieces) const {
     int64_t done = part_begin;
     for (const TensorPiece& piece : pieces) {
-      const int64_t first = piece.chunk_offset_bytes / widths_[kParam] - at.first;
-      const int64_t begin = std::max(first, done);
-      const int64_t end = std::min(first + piece.size_bytes / widths_[kParam], part_end);
+      const auto [begin, end] = Within(at, piece, done, part_end);
       if (end <= begin) continue;
       Zero(at, done, begin);
       if (intent_.tensors[piece.tensor].has_gradient) {
@@ -145,7 +144,24 @@ class BundleUpdate {
     Zero(at, done, part_end);
   }
 
+  // The same of all of a stretch whose old bytes become the new ones: what keeps its value is left alone.
+  void RunInPlace(const Stretch& at, absl::Span<const TensorPiece> pieces,
+                  DeviceKernels& kernels) const {
+    for (const TensorPiece& piece : pieces) {
+      const auto [begin, end] = Within(at, piece, 0, at.count);
+      if (end <= begin || !intent_.tensors[piece.tensor].has_gradient) continue;
+      kernels.Update(SettingsOf(intent_, piece.tensor), StreamsOf(at, begin), end - begin);
+    }
+  }
+
  private:
+  // The elements of the piece among [begin, end) of the stretch.
+  std::pair<int64_t, int64_t> Within(const Stretch& at, const TensorPiece& piece, int64_t begin,
+                                     int64_t end) const {
+    const int64_t first = piece.chunk_offset_bytes / widths_[kParam] - at.first;
+    return {std::max(first, begin), std::min(first + piece.size_bytes / widths_[kParam], end)};
+  }
+
   // Padding: spare slots hold other chunks' old bytes.
   void Zero(const Stretch& at, int64_t begin, int64_t end) const {
     for (int state = 0; state < kNumStates; ++state) {
@@ -186,35 +202,43 @@ class BundleUpdate {
     return (element + kQuantisationBlockElements - 1) / kQuantisationBlockElements;
   }
 
-  void UpdateRun(const Stretch& at, int64_t begin, int64_t end, const TensorPiece& piece) const {
-    const auto old = [&](State state) {
-      return at.old[state] == nullptr ? nullptr : at.old[state] + begin * widths_[state];
-    };
-    const auto fresh = [&](State state) {
-      return at.fresh[state] == nullptr ? nullptr : at.fresh[state] + begin * widths_[state];
-    };
+  const std::byte* Old(const Stretch& at, int64_t begin, State state) const {
+    return at.old[state] == nullptr ? nullptr : at.old[state] + begin * widths_[state];
+  }
+  std::byte* Fresh(const Stretch& at, int64_t begin, State state) const {
+    return at.fresh[state] == nullptr ? nullptr : at.fresh[state] + begin * widths_[state];
+  }
+
+  // From element `begin` of the stretch on. Without 8-bit moments.
+  UpdateStreams StreamsOf(const Stretch& at, int64_t begin) const {
     UpdateStreams streams = {.param_type = format_.element,
                              .grad_type = format_.element,
-                             .param = old(kParam),
-                             .master = old(kMaster),
+                             .param = Old(at, begin, kParam),
+                             .master = Old(at, begin, kMaster),
                              .grad = at.grad + begin * widths_[kParam],
-                             .new_param = fresh(kParam),
-                             .new_master = fresh(kMaster)};
+                             .new_param = Fresh(at, begin, kParam),
+                             .new_master = Fresh(at, begin, kMaster)};
+    if (format_.moments != MomentFormat::kFp32) return streams;
+    streams.exp_avg = reinterpret_cast<const float*>(Old(at, begin, kExpAvg));
+    streams.exp_avg_sq = reinterpret_cast<const float*>(Old(at, begin, kExpAvgSq));
+    streams.new_exp_avg = reinterpret_cast<float*>(Fresh(at, begin, kExpAvg));
+    streams.new_exp_avg_sq = reinterpret_cast<float*>(Fresh(at, begin, kExpAvgSq));
+    return streams;
+  }
+
+  void UpdateRun(const Stretch& at, int64_t begin, int64_t end, const TensorPiece& piece) const {
+    const UpdateStreams streams = StreamsOf(at, begin);
     const UpdateSettings settings = SettingsOf(intent_, piece.tensor);
     if (format_.moments == MomentFormat::kFp32) {
-      streams.exp_avg = reinterpret_cast<const float*>(old(kExpAvg));
-      streams.exp_avg_sq = reinterpret_cast<const float*>(old(kExpAvgSq));
-      streams.new_exp_avg = reinterpret_cast<float*>(fresh(kExpAvg));
-      streams.new_exp_avg_sq = reinterpret_cast<float*>(fresh(kExpAvgSq));
       return UpdateElements(settings, streams, end - begin);
     }
     const auto moment = [&](State state) {
       const auto after = [&](auto* scales) {
         return scales == nullptr ? nullptr : scales + BlocksOf(begin);
       };
-      return QuantisedMoment{.codes = reinterpret_cast<const uint8_t*>(old(state)),
+      return QuantisedMoment{.codes = reinterpret_cast<const uint8_t*>(Old(at, begin, state)),
                              .scales = after(at.old_scales[state]),
-                             .new_codes = reinterpret_cast<uint8_t*>(fresh(state)),
+                             .new_codes = reinterpret_cast<uint8_t*>(Fresh(at, begin, state)),
                              .new_scales = after(at.fresh_scales[state])};
     };
     const std::optional<StochasticRounding> rounding = RoundingOf(intent_, piece.tensor);
@@ -258,44 +282,34 @@ absl::StatusOr<bool> UpdateBundle(ChunkStore& store, BundleId bundle,
   }
   GEMINI_ASSIGN_OR_RETURN(BundleSlots slots, TakeSlots(store, bundle));
   const BundleUpdate update(store.format(), intent);
-  for (const Stretch& stretch : StretchesOf(slots, store.format(), store.chunk_bytes())) {
+  KindMap<const std::byte*> old;
+  KindMap<std::byte*> new_bytes;
+  for (const ChunkKind kind : kAllChunkKinds) {
+    if (slots.old[kind]) old[kind] = slots.old[kind].data();
+    if (slots.fresh[kind]) new_bytes[kind] = slots.fresh[kind].data();
+  }
+  for (const Stretch& stretch : StretchesOf(old, new_bytes, store.format(), store.chunk_bytes())) {
     team.Run(stretch.count, kUpdatePartElements,
              [&](int64_t begin, int64_t end) { update.Run(stretch, begin, end, pieces); });
   }
   std::vector<std::pair<ChunkKind, HostChunk>> fresh;
   for (const ChunkKind kind : UpdatedKinds(store.format())) {
-    fresh.emplace_back(kind, std::move(slots.fresh[static_cast<int>(kind)]));
+    fresh.emplace_back(kind, std::move(slots.fresh[kind]));
   }
   slots = {};  // So that the old slots are free with the commit.
   GEMINI_RETURN_IF_ERROR(store.Commit(bundle, intent.step, absl::MakeSpan(fresh)));
   return true;
 }
 
-void UpdateInPlace(const BundleInPlace& chunks, absl::Span<const TensorPiece> pieces,
-                   const Intent& intent, WorkerTeam& team) {
-  constexpr auto kWidth = static_cast<int64_t>(sizeof(float));
-  const int64_t count =
-      pieces.empty() ? 0 : (pieces.back().chunk_offset_bytes + pieces.back().size_bytes) / kWidth;
-  team.Run(count, kUpdatePartElements, [&](int64_t part_begin, int64_t part_end) {
-    for (const TensorPiece& piece : pieces) {
-      if (!intent.tensors[piece.tensor].has_gradient) continue;
-      const int64_t first = piece.chunk_offset_bytes / kWidth;
-      const int64_t begin = std::max(first, part_begin);
-      const int64_t end = std::min(first + piece.size_bytes / kWidth, part_end);
-      if (end <= begin) continue;
-      const int64_t at = begin * kWidth;
-      auto* const exp_avg = reinterpret_cast<float*>(chunks.exp_avg + at);
-      auto* const exp_avg_sq = reinterpret_cast<float*>(chunks.exp_avg_sq + at);
-      const UpdateStreams streams = {.param = chunks.param + at,
-                                     .grad = chunks.grad + at,
-                                     .exp_avg = exp_avg,
-                                     .exp_avg_sq = exp_avg_sq,
-                                     .new_param = chunks.param + at,
-                                     .new_exp_avg = exp_avg,
-                                     .new_exp_avg_sq = exp_avg_sq};
-      UpdateElements(SettingsOf(intent, piece.tensor), streams, end - begin);
-    }
-  });
+void UpdateInPlace(const BundleInPlace& bundle, const StateFormat& format, int64_t chunk_bytes,
+                   absl::Span<const TensorPiece> pieces, const Intent& intent,
+                   DeviceKernels& kernels) {
+  KindMap<const std::byte*> old;
+  for (const ChunkKind kind : kAllChunkKinds) old[kind] = bundle.chunks[kind];
+  const BundleUpdate update(format, intent);
+  for (const Stretch& stretch : StretchesOf(old, bundle.chunks, format, chunk_bytes)) {
+    update.RunInPlace(stretch, pieces, kernels);
+  }
 }
 
 }  // namespace gemini::client

@@ -12,10 +12,12 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "client/chunk_store.h"
+#include "client/device_kernels.h"
 #include "client/update_kernel.h"
 #include "gemini/ids.h"
 #include "gemini/intent_shm.h"
 #include "gemini/moment_format.h"
+#include "gemini/state_format.h"
 #include "gemini/worker_team.h"
 
 namespace gemini::client {
@@ -44,18 +46,16 @@ absl::StatusOr<bool> UpdateBundle(ChunkStore& store, BundleId bundle,
                                   absl::Span<const TensorPiece> pieces, const Intent& intent,
                                   WorkerTeam& team);
 
-// A bundle whose chunks lie on DEVICE, and where.
+// A bundle whose chunks lie on DEVICE, and where: of each kind that it has.
 struct BundleInPlace {
   BundleId bundle;
-  std::byte* param;
-  std::byte* exp_avg;
-  std::byte* exp_avg_sq;
-  const std::byte* grad;
+  KindMap<std::byte*> chunks;
 };
 
-// The same arithmetic, in place, of fp32 parameters: param and the moments become those of the intent's step.
-// Tensors without a gradient keep their values. Commits nothing.
-void UpdateInPlace(const BundleInPlace& chunks, absl::Span<const TensorPiece> pieces,
-                   const Intent& intent, WorkerTeam& team);
+// The same arithmetic, in place: parameters, masters and moments become those of the intent's step. Of spaces with
+// fp32 moments. Tensors without a gradient keep their values. Commits nothing; done when the kernels are.
+void UpdateInPlace(const BundleInPlace& bundle, const StateFormat& format, int64_t chunk_bytes,
+                   absl::Span<const TensorPiece> pieces, const Intent& intent,
+                   DeviceKernels& kernels);
 
 }  // namespace gemini::client

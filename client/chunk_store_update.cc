@@ -15,17 +15,12 @@
 namespace gemini::client {
 namespace {
 
-// The chunks that an update changes, and where on DEVICE the new ones are.
-std::array<std::pair<ChunkKind, SlotId>, 3> PlacesOf(const DeviceVersion& version) {
-  return {std::pair(ChunkKind::kParam, version.param),
-          std::pair(ChunkKind::kExpAvg, version.exp_avg),
-          std::pair(ChunkKind::kExpAvgSq, version.exp_avg_sq)};
-}
-
 // The record of the version that comes after the one of `before`.
-CommitRecord RecordOf(const DeviceVersion& version, CommitRecord before) {
-  for (const auto& [kind, slot] : PlacesOf(version)) {
-    before[static_cast<int>(kind)] = PackChunkSlot({.tier = Tier::kDevice, .slot = slot});
+CommitRecord RecordOf(const StateFormat& format, const DeviceVersion& version,
+                      CommitRecord before) {
+  for (const ChunkKind kind : UpdatedKinds(format)) {
+    before[static_cast<int>(kind)] =
+        PackChunkSlot({.tier = Tier::kDevice, .slot = version.slots[kind]});
   }
   return before;
 }
@@ -159,9 +154,10 @@ absl::Status ChunkStore::CheckIntent(const Intent& intent, absl::Span<const Bund
 
 absl::Status ChunkStore::CheckOnDevice(const DeviceVersion& version, int64_t step) const {
   GEMINI_RETURN_IF_ERROR(CheckBelow(name_, version.bundle, commits_.step(version.bundle), step));
-  for (const auto& [kind, slot] : PlacesOf(version)) {
+  for (const ChunkKind kind : UpdatedKinds(format())) {
+    const SlotId slot = version.slots[kind];
     const StoredChunk& chunk = chunks_[ChunkOf(version.bundle, kind).value()];
-    const auto refusal = [&, kind = kind](absl::string_view why) {
+    const auto refusal = [&](absl::string_view why) {
       return absl::StrCat("the ", ChunkKindName(kind), " of bundle ", version.bundle.value(),
                           " of space ", name_, " ", why);
     };
@@ -183,12 +179,12 @@ absl::Status ChunkStore::CheckOnDevice(const DeviceVersion& version, int64_t ste
 // `record` is prepared. The word names it before the copies of the version before may go.
 void ChunkStore::CommitOnDevice(const DeviceVersion& version, int64_t step, int64_t record) {
   commits_.CommitPrepared(version.bundle, step, record,
-                          RecordOf(version, commits_.record(version.bundle)));
-  for (const auto& [kind, slot] : PlacesOf(version)) {
+                          RecordOf(format(), version, commits_.record(version.bundle)));
+  for (const ChunkKind kind : UpdatedKinds(format())) {
     const ChunkId id = ChunkOf(version.bundle, kind);
     DropHostCopy(id);
     DropNvmeCopy(id);
-    chunks_[id.value()].device = slot;
+    chunks_[id.value()].device = version.slots[kind];
     chunks_[id.value()].committed = true;
     residency_.SetBelow(id, std::nullopt);
   }
@@ -201,7 +197,7 @@ absl::Status ChunkStore::BeginUpdate(const Intent& intent, absl::Span<const Bund
   MutexLock lock(mutex_);
   // Waiting for one lets go of the lock, and another may become busy meanwhile.
   const auto busy = [this](const DeviceVersion& version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    for (const auto& [kind, slot] : PlacesOf(version)) {
+    for (const ChunkKind kind : UpdatedKinds(format())) {
       if (chunks_[ChunkOf(version.bundle, kind).value()].busy) return true;
     }
     return false;
@@ -215,7 +211,7 @@ absl::Status ChunkStore::BeginUpdate(const Intent& intent, absl::Span<const Bund
   Intent recorded = intent;
   recorded.on_device.clear();
   for (const DeviceVersion& version : on_device) {
-    const CommitRecord record = RecordOf(version, commits_.record(version.bundle));
+    const CommitRecord record = RecordOf(format(), version, commits_.record(version.bundle));
     recorded.on_device.push_back({version.bundle, commits_.Prepare(record)});
   }
   intents_.Record(recorded);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The seam for moving bytes between HOST and DEVICE: two streams, one a direction, each in order, with
-// events between them and the operators, as CUDA streams behave. copy_engine_host runs a worker thread a
+// events between them and the operators, as CUDA streams behave; and the operators' clock. copy_engine_host runs a worker thread a
 // stream, and its operators are over when they return.
 // Order:  a copy runs behind `after` and the copies of its stream alone. Operators that a thread has begun
 //         are behind nothing but what MakeOperatorsWait was told on that thread before.
@@ -11,8 +11,11 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <optional>
 
 #include "absl/status/status.h"
+#include "client/timeline_clock.h"
 
 namespace gemini::client {
 
@@ -39,6 +42,12 @@ struct CopyEvent {
       sequences[i] = std::max(sequences[i], other.sequences[i]);
     }
   }
+};
+
+// A point in the order of operators, to ask when they reached it.
+struct OperatorPoint {
+  int64_t asked_ns = 0;               // When CopyEngine::Now was called.
+  std::shared_ptr<const void> event;  // The engine's own. Null: the point was reached then.
 };
 
 // Which chunk a copy moves, for the timeline. The default is in none.
@@ -68,6 +77,12 @@ class CopyEngine {
   // What operators the calling thread begins next run behind the event. Blocks only where operators are over
   // when they return.
   virtual void MakeOperatorsWait(CopyEvent event) = 0;
+  // The point behind all operators that the calling thread has begun: to measure what they do.
+  virtual OperatorPoint Now() { return {.asked_ns = TimelineNowNs(), .event = nullptr}; }
+  // When they reached it, as TimelineNowNs counts; nothing: they have not.
+  virtual std::optional<int64_t> TimeOf(const OperatorPoint& point) const { return point.asked_ns; }
+  // Blocks until they have.
+  virtual void AwaitPoint(const OperatorPoint& /*point*/) {}
   // Returns whether everything up to the event is done; the bytes are then visible to the caller.
   virtual bool Done(CopyEvent event) const = 0;
   // Blocks the calling thread until Done.

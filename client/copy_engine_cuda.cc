@@ -21,6 +21,49 @@ constexpr int kAnchorTries = 4;
 
 }  // namespace
 
+class CopyEngineCuda::UnusedEvents {
+ public:
+  Event Take() {
+    MutexLock lock(mutex_);
+    if (events_.empty()) return nullptr;
+    Event event = std::move(events_.back());
+    events_.pop_back();
+    return event;
+  }
+  // To be called where CUDA may be.
+  void Clear() {
+    MutexLock lock(mutex_);
+    events_.clear();
+  }
+  void Give(Event event) {
+    MutexLock lock(mutex_);
+    events_.push_back(std::move(event));
+  }
+
+ private:
+  Mutex mutex_;
+  std::vector<Event> events_ ABSL_GUARDED_BY(mutex_);
+};
+
+struct CopyEngineCuda::Point {
+  Event event;
+  std::shared_ptr<const Anchor> anchor;
+  std::shared_ptr<UnusedEvents> unused;
+
+  Point() = default;
+  Point(const Point&) = delete;
+  Point& operator=(const Point&) = delete;
+  // Recorded again, it is another's: nobody waits for this one any more.
+  ~Point() {
+    if (event != nullptr) unused->Give(std::move(event));
+  }
+};
+
+CopyEngineCuda::CopyEngineCuda(const CudaDriver& driver, CopyEngineCudaOptions options)
+    : driver_(driver),
+      options_(std::move(options)),
+      unused_events_(std::make_shared<UnusedEvents>()) {}
+
 absl::StatusOr<std::unique_ptr<CopyEngineCuda>> CopyEngineCuda::Make(
     const CudaDriver& driver, CopyEngineCudaOptions options) {
   const int device = options.device;
@@ -51,6 +94,7 @@ CopyEngineCuda::~CopyEngineCuda() {
     order.unused.clear();
     ::cudaStreamDestroy(order.stream);
   }
+  unused_events_->Clear();
   MutexLock lock(anchor_mutex_);
   anchor_.reset();
   if (anchor_stream_ != nullptr) ::cudaStreamDestroy(anchor_stream_);
@@ -166,6 +210,43 @@ void CopyEngineCuda::MakeOperatorsWait(CopyEvent event) {
   MakeWait(options_.compute_stream(), event);
 }
 
+OperatorPoint CopyEngineCuda::Now() {
+  OperatorPoint now = CopyEngine::Now();
+  if (failed_.load(std::memory_order_acquire)) return now;
+  const CudaCallScope scope(driver_, options_.device);
+  auto point = std::make_shared<Point>();
+  point->anchor = RecentAnchor();
+  point->event = unused_events_->Take();
+  if (point->event == nullptr) point->event = MakeEvent(cudaEventBlockingSync);
+  point->unused = unused_events_;
+  if (point->anchor != nullptr && point->event != nullptr &&
+      Succeeds(::cudaEventRecord(point->event.get(), options_.compute_stream()),
+               "cudaEventRecord")) {
+    now.event = std::move(point);
+  }
+  return now;
+}
+
+std::optional<int64_t> CopyEngineCuda::TimeOf(const OperatorPoint& at) const {
+  const auto* const point = static_cast<const Point*>(at.event.get());
+  if (point == nullptr) return at.asked_ns;
+  const CudaCallScope scope(driver_, options_.device);
+  const cudaError_t result = ::cudaEventQuery(point->event.get());
+  if (result == cudaErrorNotReady) {
+    ::cudaGetLastError();  // As in Succeeds.
+    return std::nullopt;
+  }
+  if (!Succeeds(result, "operators")) return at.asked_ns;
+  return NsOf(*point->anchor, point->event.get()).value_or(at.asked_ns);
+}
+
+void CopyEngineCuda::AwaitPoint(const OperatorPoint& at) {
+  const auto* const point = static_cast<const Point*>(at.event.get());
+  if (point == nullptr) return;
+  const CudaCallScope scope(driver_, options_.device);
+  Succeeds(::cudaEventSynchronize(point->event.get()), "operators");
+}
+
 bool CopyEngineCuda::Done(CopyEvent event) const {
   for (size_t i = 0; i < orders_.size(); ++i) {
     Order& order = orders_[i];
@@ -250,17 +331,8 @@ void CopyEngineCuda::Advance(size_t which, Order& order) const {
 
 void CopyEngineCuda::Show(size_t which, const InFlight& copy) const {
   if (copy.begin == nullptr) return;
-  const auto nanoseconds = [&copy](const Event& event) -> std::optional<int64_t> {
-    float milliseconds = 0;
-    if (::cudaEventElapsedTime(&milliseconds, copy.anchor->event.get(), event.get()) !=
-        cudaSuccess) {
-      ::cudaGetLastError();
-      return std::nullopt;
-    }
-    return copy.anchor->host_ns + static_cast<int64_t>(double{milliseconds} * 1e6);
-  };
-  const std::optional<int64_t> begin_ns = nanoseconds(copy.begin);
-  const std::optional<int64_t> end_ns = nanoseconds(copy.end);
+  const std::optional<int64_t> begin_ns = NsOf(*copy.anchor, copy.begin.get());
+  const std::optional<int64_t> end_ns = NsOf(*copy.anchor, copy.end.get());
   if (!begin_ns.has_value() || !end_ns.has_value()) return;
   WriteTimelineEvent(*options_.timeline, {.lane = which == static_cast<size_t>(CopyStream::kFetch)
                                                       ? TimelineLane::kFetch
@@ -270,6 +342,15 @@ void CopyEngineCuda::Show(size_t which, const InFlight& copy) const {
                                           .begin_ns = *begin_ns,
                                           .end_ns = *end_ns,
                                           .size_bytes = copy.size_bytes});
+}
+
+std::optional<int64_t> CopyEngineCuda::NsOf(const Anchor& anchor, cudaEvent_t event) {
+  float milliseconds = 0;
+  if (::cudaEventElapsedTime(&milliseconds, anchor.event.get(), event) != cudaSuccess) {
+    ::cudaGetLastError();
+    return std::nullopt;
+  }
+  return anchor.host_ns + static_cast<int64_t>(double{milliseconds} * 1e6);
 }
 
 std::shared_ptr<const CopyEngineCuda::Anchor> CopyEngineCuda::RecentAnchor() {

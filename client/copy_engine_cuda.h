@@ -4,8 +4,8 @@
 //         other streams had before it. That costs a stream between them, from when a second one comes until all are done.
 // Memory: HOST is registered. What is not is copied while its caller, and others that ask for the same stream, wait; a
 //         range that is registered in part is an error.
-// Thread: any. Nothing else waits for the GPU but Wait and the destructor; with a timeline a Copy does for some
-//         microseconds every ten seconds, to compare clocks.
+// Thread: any. Nothing else waits for the GPU but Wait, AwaitPoint and the destructor; Now, and with a timeline a Copy, do
+//         for some microseconds every ten seconds, to compare clocks.
 // Errors: status() has the first. From then on no copy is begun; those that were go on, and their events stay true. A
 //         copy that was not made has the event of the one before. So: bytes count only where status() is OK behind
 //         Wait or Done.
@@ -18,6 +18,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -54,6 +55,9 @@ class CopyEngineCuda : public CopyEngine {
   void CopyWithin(void* destination, const void* source, int64_t size_bytes) override;
   CopyEvent AfterOperators() override;
   void MakeOperatorsWait(CopyEvent event) override;
+  OperatorPoint Now() override;
+  std::optional<int64_t> TimeOf(const OperatorPoint& point) const override;
+  void AwaitPoint(const OperatorPoint& point) override;
   bool Done(CopyEvent event) const override;
   void Wait(CopyEvent event) override;
   absl::Status status() const override;
@@ -70,6 +74,9 @@ class CopyEngineCuda : public CopyEngine {
     Event event;
     int64_t host_ns = 0;
   };
+  // What an OperatorPoint has, and the events of those that are gone.
+  struct Point;
+  class UnusedEvents;
   // A copy, or a point behind operators.
   struct InFlight {
     uint64_t sequence = 0;
@@ -94,8 +101,7 @@ class CopyEngineCuda : public CopyEngine {
     bool joined ABSL_GUARDED_BY(mutex) = false;
   };
 
-  CopyEngineCuda(const CudaDriver& driver, CopyEngineCudaOptions options)
-      : driver_(driver), options_(std::move(options)) {}
+  CopyEngineCuda(const CudaDriver& driver, CopyEngineCudaOptions options);
   // Whether it succeeded; keeps the first error.
   bool Succeeds(cudaError_t result, const char* what) const;
   // Null: there is none to be had.
@@ -114,12 +120,15 @@ class CopyEngineCuda : public CopyEngine {
   // Takes what is done out of in_flight.
   void Advance(size_t which, Order& order) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(order.mutex);
   void Show(size_t which, const InFlight& copy) const;
+  // On our clock; nothing: the GPU does not say.
+  static std::optional<int64_t> NsOf(const Anchor& anchor, cudaEvent_t event);
   // One of the last seconds, for the GPU's times are floats of milliseconds from it. Null: none can be had.
   std::shared_ptr<const Anchor> RecentAnchor();
 
   const CudaDriver& driver_;
   const CopyEngineCudaOptions options_;
   mutable std::array<Order, kNumCopyOrders> orders_;
+  const std::shared_ptr<UnusedEvents> unused_events_;  // Of points, which may outlive this.
   mutable std::atomic<bool> failed_{false};
   mutable Mutex status_mutex_;
   mutable absl::Status status_ ABSL_GUARDED_BY(status_mutex_);

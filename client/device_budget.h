@@ -34,6 +34,9 @@ class DeviceBudget : public NonModelMeter {
   int64_t non_model_bytes() const { return non_model_.load(std::memory_order_relaxed); }
   int64_t non_model_peak_bytes() const { return non_model_peak_.load(std::memory_order_relaxed); }
   int64_t TakePeak() override;
+  // What is shown beside that: non-model data that the budget does not hold, as what operators take of a GPU.
+  int64_t outside_bytes() const { return outside_.load(std::memory_order_relaxed); }
+  void set_outside_bytes(int64_t bytes) { outside_.store(bytes, std::memory_order_relaxed); }
   // Starts new peaks from what is used now.
   void ResetPeaks();
 
@@ -44,6 +47,7 @@ class DeviceBudget : public NonModelMeter {
   std::atomic<int64_t> non_model_{0};
   std::atomic<int64_t> non_model_peak_{0};
   std::atomic<int64_t> interval_peak_{0};  // Of non-model data, since TakePeak.
+  std::atomic<int64_t> outside_{0};
 };
 
 }  // namespace gemini::client

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/measured_spans.h"
 #include "gemini/check.h"
 #include "gemini/status_macros.h"
 
@@ -12,12 +14,12 @@ namespace gemini::client {
 
 DeviceUpdate::~DeviceUpdate() {
   for (const Pinned& pinned : pinned_) {
-    residency_.Unpin(pinned.ids[kGrad], /*dirty=*/false);
+    residency_.Unpin(pinned.ids[ChunkKind::kGrad], /*dirty=*/false);
     if (!pinned.updates) continue;
-    for (const Part part : {kParam, kExpAvg, kExpAvgSq}) {
-      residency_.Unpin(pinned.ids[part], updated_ && !undone_);
+    for (const ChunkKind kind : UpdatedKinds(pinned.store->format())) {
+      residency_.Unpin(pinned.ids[kind], updated_ && !undone_);
       // Each is here once, and nobody else pins them: the step has them to itself.
-      if (undone_) GEMINI_CHECK(residency_.Drop(pinned.ids[part]).ok());
+      if (undone_) GEMINI_CHECK(residency_.Drop(pinned.ids[kind]).ok());
     }
   }
 }
@@ -33,12 +35,18 @@ absl::Status DeviceUpdate::Add(const UpdateRanges& ranges) {
   Pinned pinned = {.store = ranges.store,
                    .first = ranges.first,
                    .num_bundles = ranges.num_bundles,
-                   .ids = {ranges.param, ranges.exp_avg, ranges.exp_avg_sq, ranges.grad},
+                   .ids = ranges.ranges,
                    .updates = true};
-  for (const Part part : {kParam, kExpAvg, kExpAvgSq}) {
-    GEMINI_RETURN_IF_ERROR(residency_.Flush(pinned.ids[part]));
+  const KindList kinds = TrainableKinds(ranges.store->format());
+  std::vector<RangeId> ids;
+  for (const ChunkKind kind : kinds) {
+    if (kind != ChunkKind::kGrad) GEMINI_RETURN_IF_ERROR(residency_.Flush(pinned.ids[kind]));
+    ids.push_back(pinned.ids[kind]);
   }
-  GEMINI_RETURN_IF_ERROR(residency_.Pin(pinned.ids, absl::MakeSpan(pinned.addresses)));
+  std::vector<std::byte*> addresses(ids.size());
+  GEMINI_RETURN_IF_ERROR(residency_.Pin(ids, absl::MakeSpan(addresses)));
+  auto address = addresses.begin();
+  for (const ChunkKind kind : kinds) pinned.addresses[kind] = *address++;
   Insert(pinned);
   return absl::OkStatus();
 }
@@ -46,9 +54,9 @@ absl::Status DeviceUpdate::Add(const UpdateRanges& ranges) {
 absl::Status DeviceUpdate::AddLateGradient(const GradientRange& range) {
   GEMINI_RETURN_IF_ERROR(CheckNew(range.first));
   Pinned pinned = {.store = range.store, .first = range.first, .num_bundles = range.num_bundles};
-  pinned.ids[kGrad] = range.grad;
-  GEMINI_RETURN_IF_ERROR(residency_.Pin(absl::MakeConstSpan(&pinned.ids[kGrad], 1),
-                                        absl::MakeSpan(&pinned.addresses[kGrad], 1)));
+  pinned.ids[ChunkKind::kGrad] = range.grad;
+  GEMINI_RETURN_IF_ERROR(residency_.Pin(absl::MakeConstSpan(&pinned.ids[ChunkKind::kGrad], 1),
+                                        absl::MakeSpan(&pinned.addresses[ChunkKind::kGrad], 1)));
   Insert(pinned);
   return absl::OkStatus();
 }
@@ -77,23 +85,36 @@ bool DeviceUpdate::has_late_gradient(BundleId bundle) const {
 const std::byte* DeviceUpdate::gradient(BundleId bundle) const {
   const Pinned* const pinned = Find(bundle);
   if (pinned == nullptr) return nullptr;
-  return Address(*pinned, kGrad, bundle.value() - pinned->first.value());
+  return Address(*pinned, ChunkKind::kGrad, bundle.value() - pinned->first.value());
 }
 
 void DeviceUpdate::Update(absl::FunctionRef<void(const BundleInPlace&)> update) {
   updated_ = true;
+  CopyEngine& clock = residency_.copies();
+  struct Updated {
+    const ChunkStore* store = nullptr;
+    BundleId bundle;
+  };
+  MeasuredSpans<Updated> updated;
+  OperatorPoint begin = clock.Now();
   for (const Pinned& pinned : pinned_) {
     for (int64_t i = 0; pinned.updates && i < pinned.num_bundles; ++i) {
       const BundleId bundle(pinned.first.value() + i);
-      const int64_t begin_ns = TimelineNowNs();
-      update({.bundle = bundle,
-              .param = Address(pinned, kParam, i),
-              .exp_avg = Address(pinned, kExpAvg, i),
-              .exp_avg_sq = Address(pinned, kExpAvgSq, i),
-              .grad = Address(pinned, kGrad, i)});
-      pinned.store->timeline().Add(TimelineLane::kDeviceUpdate, bundle.value(), begin_ns,
-                                   residency_.chunk_bytes());
+      BundleInPlace chunks = {.bundle = bundle, .chunks = {}};
+      for (const ChunkKind kind : TrainableKinds(pinned.store->format())) {
+        chunks.chunks[kind] = Address(pinned, kind, i);
+      }
+      update(chunks);
+      OperatorPoint end = clock.Now();
+      updated.Add({std::exchange(begin, end), end}, {.store = pinned.store, .bundle = bundle});
     }
+  }
+  updated.Await(clock, updated.size());
+  while (const auto done = updated.Take(clock)) {
+    const ChunkStore& store = *done->what.store;
+    const int64_t elements = residency_.chunk_bytes() / ElementBytes(store.format().element);
+    store.timeline().AddFromTo(TimelineLane::kDeviceUpdate, done->what.bundle.value(),
+                               done->begin_ns, done->end_ns, elements * kTimelineElementBytes);
   }
 }
 
@@ -101,14 +122,12 @@ std::vector<DeviceVersion> DeviceUpdate::versions() const {
   std::vector<DeviceVersion> versions;
   for (const Pinned& pinned : pinned_) {
     if (!pinned.updates) continue;
-    const auto slot = [&](Part part, int64_t index) {
-      return SlotId(residency_.DeviceSlot(pinned.ids[part]).value() + index);
-    };
     for (int64_t i = 0; i < pinned.num_bundles; ++i) {
-      versions.push_back({.bundle = BundleId(pinned.first.value() + i),
-                          .param = slot(kParam, i),
-                          .exp_avg = slot(kExpAvg, i),
-                          .exp_avg_sq = slot(kExpAvgSq, i)});
+      DeviceVersion& version = versions.emplace_back();
+      version.bundle = BundleId(pinned.first.value() + i);
+      for (const ChunkKind kind : UpdatedKinds(pinned.store->format())) {
+        version.slots[kind] = SlotId(residency_.DeviceSlot(pinned.ids[kind]).value() + i);
+      }
     }
   }
   return versions;

@@ -7,7 +7,6 @@
 //         the committed version is whole in HOST or NVME, so when that call fails, Undo goes back to it.
 // Thread: one. Pins from Add to the destructor; nobody else writes these ranges meanwhile.
 #pragma once
-#include <array>
 #include <cstddef>
 #include <vector>
 
@@ -29,7 +28,7 @@ class DeviceUpdate {
   DeviceUpdate& operator=(const DeviceUpdate&) = delete;
   ~DeviceUpdate();
 
-  // Writes back what of the parameter and the moments is dirty, and pins all four ranges, fetching what is
+  // Writes back what of the parameter, its master and the moments is dirty, and pins all ranges, fetching what is
   // not there. On an error the range is not part of the update. INVALID_ARGUMENT: it is already; a
   // server's plan may say so. Others: of Residency::Flush and Pin.
   absl::Status Add(const UpdateRanges& ranges);
@@ -40,27 +39,27 @@ class DeviceUpdate {
   // The bytes of the bundle's gradient chunk; null: it was not added.
   const std::byte* gradient(BundleId bundle) const;
 
-  // Has `update` bring each bundle to its next version, in place, and shows each in the timeline.
+  // Has `update` bring each bundle to its next version, in place, by operators of the calling thread, and shows each in
+  // the timeline. Blocks until they are over.
   void Update(absl::FunctionRef<void(const BundleInPlace&)> update);
   std::vector<DeviceVersion> versions() const;
   // Forgets what Update did: the copies on DEVICE go.
   void Undo() { undone_ = true; }
 
  private:
-  enum Part { kParam, kExpAvg, kExpAvgSq, kGrad, kNumParts };
   struct Pinned {
     const ChunkStore* store = nullptr;
     BundleId first;
     int64_t num_bundles = 0;
-    std::array<RangeId, kNumParts> ids = {};
-    std::array<std::byte*, kNumParts> addresses = {};
-    bool updates = false;  // False: of all parts only the gradient.
+    KindMap<RangeId> ids = {};  // None: not pinned.
+    KindMap<std::byte*> addresses = {};
+    bool updates = false;  // False: of all kinds only the gradient.
   };
   absl::Status CheckNew(BundleId first) const;
   void Insert(const Pinned& pinned);
   const Pinned* Find(BundleId bundle) const;
-  std::byte* Address(const Pinned& pinned, Part part, int64_t index) const {
-    return pinned.addresses[part] + index * residency_.chunk_bytes();
+  std::byte* Address(const Pinned& pinned, ChunkKind kind, int64_t index) const {
+    return pinned.addresses[kind] + index * residency_.chunk_bytes();
   }
 
   Residency& residency_;

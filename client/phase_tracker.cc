@@ -4,13 +4,13 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <map>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "client/interval_meter.h"
 #include "client/plan_binding.h"
 #include "client/plan_executor.h"
 #include "client/read_ahead.h"
@@ -19,12 +19,6 @@
 
 namespace gemini::client {
 namespace {
-
-int64_t NowNs() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 // Of a measured time in the average that a trace keeps: noise of one round counts little, and a change
 // shows after some ten.
@@ -58,14 +52,15 @@ class PhaseTracker::State {
       : residency_(residency),
         budget_(budget),
         plans_(plans),
-        timeline_(timeline),
-        executor_(residency) {}
+        executor_(residency),
+        meter_(residency.copies(), residency.stalls(), budget, timeline) {}
 
   int32_t AddTensors(ChunkStore& store, absl::Span<const TracedTensor> tensors) {
     MutexLock lock(mutex_);
     executor_.Stop();
     Foresee(nullptr);
-    running_ = round_phase_ = tail_ = nullptr;
+    running_ = round_phase_ = nullptr;
+    before_ = {};
     phases_.clear();
     const auto first = static_cast<int32_t>(tensors_.size());
     tensors_.insert(tensors_.end(), tensors.begin(), tensors.end());
@@ -105,9 +100,10 @@ class PhaseTracker::State {
     if (round_phase_ == nullptr) OpenRound({}, /*gradients_enabled=*/true);
     update_ = Begin({});
     // What it writes on DEVICE is clean then. That is no part of the trace.
-    const int64_t begin_ns = NowNs();
+    CopyEngine& copies = residency_.copies();
+    OperatorPoint begin = copies.Now();
     executor_.AwaitEvictions();
-    interval_untraced_ns_ = NowNs() - begin_ns;
+    meter_.LeaveOut({std::move(begin), copies.Now()});
     // Only at its end are the plan's ranges what the update needs.
     const bool at_end = following_ && position_ == round_phase_->trace->num_positions();
     return at_end ? round_phase_->plan->kept : KeptForUpdate();
@@ -115,11 +111,11 @@ class PhaseTracker::State {
 
   void PauseMoves() { executor_.Pause(); }
 
-  void EndUpdate(absl::Span<const int32_t> updated, int64_t on_device_ns) {
+  void EndUpdate(absl::Span<const int32_t> updated, OperatorSpan on_device) {
     executor_.Resume();
     End(RunningUpdate());
     MutexLock lock(mutex_);
-    interval_untraced_ns_ += on_device_ns;
+    meter_.LeaveOut(std::move(on_device));
     CloseRound(updated);
   }
 
@@ -174,7 +170,7 @@ class PhaseTracker::State {
  private:
   // --- Operators.
   int64_t Begin(absl::Span<const TensorUse> uses) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    CloseInterval();
+    CloseInterval(position_);
     if (following_) {
       if (!executor_.active()) [[unlikely]] {
         LeavePlan(executor_.cause());
@@ -183,7 +179,6 @@ class PhaseTracker::State {
       }
     }
     if (!following_) recorder_.AddOperator(uses);
-    shown_position_ = position_;
     ++position_;
     if (in_flight_.fetch_add(1, std::memory_order_acq_rel) == 0) {
       executor_.Progressed(2 * begun_ + 1);
@@ -232,70 +227,61 @@ class PhaseTracker::State {
     }
   }
 
-  // Ends the interval of the operator before, and begins another.
-  void CloseInterval() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    const int64_t now_ns = NowNs();
-    const int64_t stall_ns = residency_.stalls().total_ns();
+  // Ends the interval of the operator before, and begins that of the one at `next_position`; -1: of none.
+  void CloseInterval(int32_t next_position) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const int64_t peak_bytes = budget_.TakePeak();
-    const int64_t waited_ns = std::min(now_ns - interval_begin_ns_, stall_ns - interval_stall_ns_);
-    if (timeline_ != nullptr) ShowOperator(now_ns, waited_ns);
-    const int64_t compute_ns =
-        std::max<int64_t>(0, now_ns - interval_begin_ns_ - waited_ns - interval_untraced_ns_);
-    interval_untraced_ns_ = 0;
-    interval_begin_ns_ = now_ns;
-    interval_stall_ns_ = stall_ns;
+    meter_.Begin(next_position);
     if (position_ > 0) {
-      if (following_) {
-        Average(round_phase_->trace->operators[position_ - 1], compute_ns, peak_bytes,
-                round_phase_->averaged_rounds + 1);
-      } else {
-        recorder_.EndInterval(compute_ns, peak_bytes);
-      }
-    } else if (tail_ != nullptr && tail_->trace) {
+      KeepPeak((following_ ? *round_phase_->trace : recorder_.trace()).operators[position_ - 1],
+               peak_bytes);
+    } else if (next_position < 0 && before_.phase != nullptr) {
       // The last operator's interval ends here.
-      TracedOperator& last = tail_->trace->operators.back();
-      last.compute_ns = tail_is_new_ ? compute_ns : last.compute_ns;
-      if (!tail_is_new_) Average(last, compute_ns, peak_bytes, tail_->averaged_rounds);
-      last.non_model_peak_bytes = std::max(last.non_model_peak_bytes, peak_bytes);
+      KeepPeak(before_.phase->trace->operators.back(), peak_bytes);
     }
-    if (position_ == 0) tail_ = nullptr;
+    TakeTimes();
   }
 
-  // Writes the operator whose interval ends now, of which it waited stall_ns.
-  void ShowOperator(int64_t now_ns, int64_t stall_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    TimelineEvent event = {.lane = TimelineLane::kOperator,
-                           .subject = static_cast<uint32_t>(shown_position_),
-                           .begin_ns = interval_begin_ns_ + stall_ns,
-                           .end_ns = now_ns,
-                           .stall_ns = stall_ns,
-                           .size_bytes = interval_device_bytes_};
-    if (stall_ns > 0) [[unlikely]] {
-      int64_t longest_ns = 0;
-      for (int cause = 0; cause < kNumStallCauses; ++cause) {
-        const int64_t total_ns = residency_.stalls().of(static_cast<StallCause>(cause));
-        const int64_t waited_ns = total_ns - std::exchange(interval_stalls_ns_[cause], total_ns);
-        if (waited_ns <= longest_ns) continue;
-        longest_ns = waited_ns;
-        event.cause = static_cast<StallCause>(cause);
+  static void KeepPeak(TracedOperator& at, int64_t peak_bytes) {
+    at.non_model_peak_bytes = std::max(at.non_model_peak_bytes, peak_bytes);
+  }
+
+  // Takes up what is measured by now: of the round under way, or of the one before.
+  void TakeTimes() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    while (const std::optional<IntervalMeter::Interval> interval = meter_.Take()) {
+      const int64_t number = interval->number;
+      if (round_phase_ != nullptr && number >= first_interval_) {
+        const auto position = static_cast<size_t>(number - first_interval_);
+        if (following_) {
+          Average(round_phase_->trace->operators[position], interval->compute_ns,
+                  round_phase_->averaged_rounds + 1);
+        } else {
+          recorder_.trace().operators[position].compute_ns = interval->compute_ns;
+        }
+      } else if (before_.phase != nullptr && number >= before_.first_interval &&
+                 number < before_.first_interval + before_.num_positions) {
+        TracedOperator& at =
+            before_.phase->trace->operators[static_cast<size_t>(number - before_.first_interval)];
+        if (before_.is_new) {
+          at.compute_ns = interval->compute_ns;
+        } else {
+          Average(at, interval->compute_ns, before_.phase->averaged_rounds);
+        }
       }
     }
-    if (shown_position_ >= 0) WriteTimelineEvent(*timeline_, event);
-    shown_position_ = -1;
-    interval_device_bytes_ = budget_.used_bytes();
   }
 
   // Takes up the time of a round that followed its plan: the `round`th, from 1, whose time replaces that
   // of the recorded one.
-  static void Average(TracedOperator& at, int64_t compute_ns, int64_t peak_bytes, int64_t round) {
+  static void Average(TracedOperator& at, int64_t compute_ns, int64_t round) {
     at.compute_ns += (compute_ns - at.compute_ns) / std::clamp<int64_t>(round, 1, kAverageRounds);
-    at.non_model_peak_bytes = std::max(at.non_model_peak_bytes, peak_bytes);
   }
 
   // --- Rounds.
   void OpenRound(absl::Span<const TensorUse> uses, bool gradients_enabled)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     position_ = 0;
-    CloseInterval();
+    CloseInterval(-1);
+    first_interval_ = meter_.number() + 1;
     const bool evaluates =
         !gradients_enabled && std::ranges::any_of(uses, [](const TensorUse& use) {
           return use.kind == ChunkKind::kParam;
@@ -311,9 +297,6 @@ class PhaseTracker::State {
     recorder_.Begin();
     following_ = FollowPlan(*round_phase_);
     left_for_.reset();
-    // The time for a plan is no operator's.
-    interval_begin_ns_ = NowNs();
-    interval_stall_ns_ = residency_.stalls().total_ns();
   }
 
   // Sees to it that the executor follows the phase's plan; false: there is none.
@@ -369,6 +352,8 @@ class PhaseTracker::State {
   }
 
   void AskForPlan(Phase& phase) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    meter_.Await(meter_.number());
+    TakeTimes();
     absl::StatusOr<Plan> plan = plans_->MakePlan(*phase.trace, budget_.budget_bytes());
     plan_status_ = plan.status();
     if (!plan.ok()) return;
@@ -382,6 +367,9 @@ class PhaseTracker::State {
   void CloseRound(std::optional<absl::Span<const int32_t>> updated)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (round_phase_ == nullptr) return;
+    // All of the round before, or its times would be nobody's; of this one what is measured by now.
+    meter_.Await(before_.first_interval + before_.num_positions - 1);
+    TakeTimes();
     Phase& phase = *round_phase_;
     const absl::Span<const int32_t> now_updated = updated.value_or(absl::Span<const int32_t>());
     if (following_) {
@@ -410,8 +398,10 @@ class PhaseTracker::State {
     stats_.planned_rounds += followed ? 1 : 0;
     if (!stores_.empty()) stores_[0]->counters().AddRound(followed);
     // The interval of its last operator goes on.
-    tail_ = followed || is_new ? &phase : nullptr;
-    tail_is_new_ = is_new;
+    before_ = {.phase = followed || is_new ? &phase : nullptr,
+               .first_interval = first_interval_,
+               .num_positions = position_,
+               .is_new = is_new};
     round_phase_ = nullptr;
     following_ = false;
     ends_with_gradients_ = false;
@@ -453,7 +443,6 @@ class PhaseTracker::State {
   Residency& residency_;
   DeviceBudget& budget_;
   PlanSource* const plans_;
-  TimelineShm* const timeline_;
   PlanExecutor executor_;
   std::function<void()> between_operators_;
   std::atomic<int64_t> last_ended_{-1};  // The last operator that has ended.
@@ -478,17 +467,16 @@ class PhaseTracker::State {
   int32_t position_ ABSL_GUARDED_BY(mutex_) = 0;     // Of the next operator.
   std::optional<Divergence> left_for_ ABSL_GUARDED_BY(mutex_);
   TraceRecorder recorder_ ABSL_GUARDED_BY(mutex_);
-  int64_t interval_begin_ns_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t interval_stall_ns_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t interval_untraced_ns_ ABSL_GUARDED_BY(mutex_) = 0;  // Updates on DEVICE, late evictions.
-  // For the timeline: the operator whose interval it is (-1: none), what it found in use, and the stalls
-  // before it.
-  int32_t shown_position_ ABSL_GUARDED_BY(mutex_) = -1;
-  int64_t interval_device_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::array<int64_t, kNumStallCauses> interval_stalls_ns_ ABSL_GUARDED_BY(mutex_) = {};
-  // Of the round before: its phase, when its last operator's interval goes on in the phase's trace.
-  Phase* tail_ ABSL_GUARDED_BY(mutex_) = nullptr;
-  bool tail_is_new_ ABSL_GUARDED_BY(mutex_) = false;
+  IntervalMeter meter_ ABSL_GUARDED_BY(mutex_);
+  int64_t first_interval_ ABSL_GUARDED_BY(mutex_) = 0;  // Of the meter: of its first operator.
+  // The round before, of whose intervals some go on, or are not measured yet: when its times are for the phase's trace.
+  struct RoundBefore {
+    Phase* phase = nullptr;
+    int64_t first_interval = 0;
+    int32_t num_positions = 0;
+    bool is_new = false;  // The trace is its own.
+  };
+  RoundBefore before_ ABSL_GUARDED_BY(mutex_);
   PhaseStats stats_ ABSL_GUARDED_BY(mutex_);
   absl::Status plan_status_ ABSL_GUARDED_BY(mutex_);
   std::function<bool(int32_t)> leave_when_ ABSL_GUARDED_BY(mutex_);
@@ -511,8 +499,8 @@ void PhaseTracker::EndOperator(int64_t op, absl::Span<const TensorUse> also_writ
 void PhaseTracker::GradientLeaves(int32_t tensor) { state_->GradientLeaves(tensor); }
 KeptForUpdate PhaseTracker::BeginUpdate() { return state_->BeginUpdate(); }
 void PhaseTracker::PauseMoves() { state_->PauseMoves(); }
-void PhaseTracker::EndUpdate(absl::Span<const int32_t> updated, int64_t on_device_ns) {
-  state_->EndUpdate(updated, on_device_ns);
+void PhaseTracker::EndUpdate(absl::Span<const int32_t> updated, OperatorSpan on_device) {
+  state_->EndUpdate(updated, std::move(on_device));
 }
 void PhaseTracker::BeginPhase(absl::string_view phase) { state_->BeginPhase(phase); }
 void PhaseTracker::EndPhase() { state_->EndPhase(); }

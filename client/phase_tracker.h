@@ -11,7 +11,9 @@
 //         its plan is counted with the cause and goes on on-line; its trace replaces the phase's if it
 //         touched something else, or its peaks join it if non-model data took the plan's room. A phase
 //         whose rounds leave their plans again and again is planned more and more seldom.
-// Thread: any; one lock. Held while a plan is asked for, when the first operator of a round begins.
+// Times:  of what operators run on (ADR 0027): on a GPU they come later, the last of a round with the next one.
+// Thread: any; one lock. Held while a plan is asked for, when the first operator of a round begins, which waits for the
+//         times of all before; and at a round's end, which waits for those of the round before it.
 // Errors: none. Without a plan the job runs on-line; plan_status says why there is none.
 #pragma once
 #include <array>
@@ -27,6 +29,7 @@
 #include "absl/types/span.h"
 #include "client/chunk_store.h"
 #include "client/device_budget.h"
+#include "client/measured_spans.h"
 #include "client/plan_binding.h"
 #include "client/plan_source.h"
 #include "client/residency.h"
@@ -61,8 +64,8 @@ class PhaseTracker {
 
   // An operator asks for these tensors, of which at least one is pinned by nobody. Call before
   // Residency::Pin, and EndOperator with the result after its Unpin; `also_written`: of its uses, those
-  // that showed only now to be written. O(uses), and neither a system call nor an allocation in a
-  // round like the one before, unless a planned copy waits for this very moment.
+  // that showed only now to be written. O(uses), and on a CPU neither a system call nor an
+  // allocation in a round like the one before, unless a planned copy waits for this very moment.
   int64_t BeginOperator(absl::Span<const TensorUse> uses, bool gradients_enabled);
   void EndOperator(int64_t op, absl::Span<const TensorUse> also_written = {});
   // The gradient of a tensor is complete, and leaves DEVICE for HOST or goes into its chunk on DEVICE.
@@ -72,11 +75,11 @@ class PhaseTracker {
   // its way, nothing when the round has left it. Between PauseMoves, which waits for those
   // under way, and EndUpdate no planned copy reads a chunk in HOST. At EndUpdate the intent is recorded,
   // the DEVICE copies of what is updated in HOST are gone, and the round ends. `updated`: all tensors;
-  // empty when the step was not taken. `on_device_ns`: the part of the time that updates on DEVICE took,
-  // which is no part of the trace.
+  // empty when the step was not taken. `on_device`: the updates on DEVICE,
+  // whose time is no part of the trace.
   KeptForUpdate BeginUpdate();
   void PauseMoves();
-  void EndUpdate(absl::Span<const int32_t> updated, int64_t on_device_ns = 0);
+  void EndUpdate(absl::Span<const int32_t> updated, OperatorSpan on_device = {});
 
   // Names the rounds until EndPhase; each call begins a round. They nest.
   void BeginPhase(absl::string_view phase);

@@ -46,6 +46,12 @@ void FindTurns(BoundPlan& bound) {
   for (const PlannedResident& resident : plan.initial) --bound.moves_of[resident.range].fetches;
 }
 
+absl::Status CheckUpdatesInPlace(const ChunkStore& store) {
+  if (UpdatesInPlace(store.format())) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("a plan that keeps gradients of space ",
+                                                 store.name(), ", which is updated in HOST alone"));
+}
+
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const BoundPlan>> BindPlan(Plan plan, const Trace& trace,
@@ -86,17 +92,26 @@ absl::StatusOr<std::shared_ptr<const BoundPlan>> BindPlan(Plan plan, const Trace
     bound->ranges.push_back(id);
   }
   for (const PlannedUpdate& update : plan.device_updates) {
-    const PlannedRange& param = plan.ranges[update.param];
-    bound->kept.updates.push_back({.store = stores[param.space],
-                                   .first = param.first,
-                                   .num_bundles = param.num_bundles,
-                                   .param = bound->ranges[update.param],
-                                   .exp_avg = bound->ranges[update.exp_avg],
-                                   .exp_avg_sq = bound->ranges[update.exp_avg_sq],
-                                   .grad = bound->ranges[update.grad]});
+    const PlannedRange& param = plan.ranges[update.param()];
+    const ChunkStore* const store = stores[param.space];
+    GEMINI_RETURN_IF_ERROR(CheckUpdatesInPlace(*store));
+    const KindList kinds = TrainableKinds(store->format());
+    UpdateRanges ranges = {
+        .store = store, .first = param.first, .num_bundles = param.num_bundles, .ranges = {}};
+    for (const ChunkKind kind : kAllChunkKinds) {
+      const bool has_range = update.ranges[kind] != PlannedUpdate::kNone;
+      if (has_range != (std::ranges::find(kinds, kind) != kinds.end())) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("a plan that updates space ", store->name(), " on DEVICE ",
+                         has_range ? "with" : "without", " chunks of ", ChunkKindName(kind)));
+      }
+      if (has_range) ranges.ranges[kind] = bound->ranges[update.ranges[kind]];
+    }
+    bound->kept.updates.push_back(ranges);
   }
   for (const int32_t range : plan.late_gradients) {
     const PlannedRange& grad = plan.ranges[range];
+    GEMINI_RETURN_IF_ERROR(CheckUpdatesInPlace(*stores[grad.space]));
     bound->kept.late_gradients.push_back({.store = stores[grad.space],
                                           .first = grad.first,
                                           .num_bundles = grad.num_bundles,

@@ -15,12 +15,12 @@
 
 namespace gemini::client {
 
-// What is updated together on DEVICE: ranges of the same bundles.
+// What is updated together on DEVICE: a range of each kind of chunk that the same bundles have.
 struct UpdateRanges {
   const ChunkStore* store = nullptr;
   BundleId first;
   int64_t num_bundles = 0;
-  RangeId param, exp_avg, exp_avg_sq, grad;
+  KindMap<RangeId> ranges;  // The default: none.
 };
 
 // Gradients that the update in HOST of their bundles waits for.

@@ -81,7 +81,7 @@ absl::Status PlanExecutor::Start(std::shared_ptr<const BoundPlan> plan, int64_t 
   }
   for (const PlannedFetch& fetch : steps.fetches) mark(plan->ranges[fetch.range], is_fetched_);
   for (const PlannedUpdate& update : steps.device_updates) {
-    mark(plan->ranges[update.grad], is_kept_);
+    mark(plan->ranges[update.grad()], is_kept_);
   }
   for (const int32_t range : steps.late_gradients) mark(plan->ranges[range], is_kept_);
   plan_ = std::move(plan);

@@ -2,7 +2,6 @@
 #include "client/residency.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,15 +9,6 @@
 #include "gemini/status_macros.h"
 
 namespace gemini::client {
-namespace {
-
-int64_t NowNs() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
-
-}  // namespace
 
 absl::Status CheckUnpinned(const DeviceRange& range) {
   if (range.pins == 0) return absl::OkStatus();
@@ -34,6 +24,7 @@ Residency::Residency(DeviceBudget& budget, CopyEngine& copies, std::byte* arena,
       arena_(arena),
       num_arena_slots_(num_slots),
       chunk_bytes_(chunk_bytes),
+      stalls_(copies),
       slots_(num_slots),
       vacated_(num_slots) {}
 
@@ -92,12 +83,12 @@ absl::Status Residency::Pin(absl::Span<const RangeId> ranges, absl::Span<std::by
   stats_.pinned_peak_bytes = std::max(stats_.pinned_peak_bytes, pinned_bytes_);
   if (!all_settled) [[unlikely]] {
     // Pinned, they stay while others have the lock.
-    const int64_t since_ns = NowNs();
+    SpaceCounters& counters = ranges_[ranges[0].value()].store->counters();
     mutex_.Unlock();
+    OperatorPoint since = stalls_.Now();
     copies_.MakeOperatorsWait(arriving);
+    stalls_.Add(counters, StallCause::kTransfer, std::move(since));
     mutex_.Lock();
-    stalls_.Add(ranges_[ranges[0].value()].store->counters(), StallCause::kTransfer,
-                NowNs() - since_ns);
   }
   return absl::OkStatus();
 }
@@ -149,19 +140,20 @@ absl::Status Residency::Await(absl::Span<const RangeId> ids) {
     return all;
   };
   const Range& first = ranges_[ids[0].value()];
-  int64_t since_ns = 0;
+  std::optional<OperatorPoint> since;
   while (!all_there()) {
-    if (since_ns == 0) since_ns = NowNs();
+    if (!since) since = stalls_.Now();
     const absl::StatusOr<StallCause> cause = AwaitOne(ids);
     absl::Status status = cause.status();
     if (cause.ok() && *cause == StallCause::kOnline) status = BringIn(ids);
-    const int64_t now_ns = NowNs();
-    stalls_.Add(first.store->counters(), cause.value_or(StallCause::kOnline), now_ns - since_ns);
-    since_ns = now_ns;
+    since = stalls_.Add(first.store->counters(), cause.value_or(StallCause::kOnline),
+                        *std::move(since));
     GEMINI_RETURN_IF_ERROR(status);
   }
-  if (since_ns > 0) {
-    first.store->counters().SetDeviceBytes(budget_.used_bytes(), budget_.non_model_bytes());
+  if (since) {
+    const int64_t outside_bytes = budget_.outside_bytes();
+    first.store->counters().SetDeviceBytes(budget_.used_bytes() + outside_bytes,
+                                           budget_.non_model_bytes() + outside_bytes);
   }
   return absl::OkStatus();
 }
@@ -229,10 +221,9 @@ absl::StatusOr<StallCause> Residency::AwaitOne(absl::Span<const RangeId> ids) {
 
 void Residency::AwaitWrite(RangeId range, PendingWrite& write) {
   if (write.Done()) return write.Wait();
-  const int64_t since_ns = NowNs();
+  OperatorPoint since = stalls_.Now();
   write.Wait();
-  MutexLock lock(mutex_);
-  stalls_.Add(ranges_[range.value()].store->counters(), StallCause::kTransfer, NowNs() - since_ns);
+  stalls_.Add(Describe(range).store->counters(), StallCause::kTransfer, std::move(since));
 }
 
 absl::StatusOr<PendingWrite> Residency::BeginWrite(RangeId id, int64_t offset_bytes,
@@ -269,11 +260,11 @@ absl::Status Residency::AwaitUpdateOf(const Range& range) {
   for (int64_t i = 0; range.kind == ChunkKind::kGrad && i < range.num_bundles; ++i) {
     const BundleId bundle = BundleOf(range.chunk(i));
     if (!range.store->AwaitsCommit(ChunkOf(bundle, ChunkKind::kParam))) continue;
-    const int64_t begin_ns = NowNs();
+    OperatorPoint since = stalls_.Now();
     mutex_.Unlock();
     const absl::Status status = range.store->AwaitCommit(bundle);
     mutex_.Lock();
-    stalls_.Add(range.store->counters(), StallCause::kUpdate, NowNs() - begin_ns);
+    stalls_.Add(range.store->counters(), StallCause::kUpdate, std::move(since));
     GEMINI_RETURN_IF_ERROR(status);
   }
   return absl::OkStatus();
@@ -281,11 +272,11 @@ absl::Status Residency::AwaitUpdateOf(const Range& range) {
 
 void Residency::AwaitRoom(RangeId id) {
   const Range& range = ranges_[id.value()];
-  int64_t since_ns = 0;
+  std::optional<OperatorPoint> since;
   // One of the step before may be on its way out still.
   while (range.presence != Presence::kReserved && planned_ != nullptr && planned_->active() &&
          planned_->KeepsGradient(id)) {
-    if (since_ns == 0) since_ns = NowNs();
+    if (!since) since = stalls_.Now();
     const bool blocked = waiting_fetch_ && IsOccupied(*waiting_fetch_);
     if (planned_->IsComing(id, blocked)) {
       WaitForChange();
@@ -293,7 +284,7 @@ void Residency::AwaitRoom(RangeId id) {
       NotifyChange();  // The plan has ended.
     }
   }
-  if (since_ns > 0) stalls_.Add(range.store->counters(), StallCause::kRoom, NowNs() - since_ns);
+  if (since) stalls_.Add(range.store->counters(), StallCause::kRoom, *std::move(since));
 }
 
 void Residency::WriteOnDevice(int64_t id, int64_t offset_bytes, const std::byte* from,
@@ -416,10 +407,11 @@ bool Residency::MakeRoom(int64_t size_bytes, absl::Status* why) {
   }
   MutexLock lock(mutex_);
   if (fits()) return true;
-  const int64_t since_ns = NowNs();
+  OperatorPoint since = stalls_.Now();
   const auto count_stall = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (!ranges_.empty())
-      stalls_.Add(ranges_.front().store->counters(), StallCause::kRoom, NowNs() - since_ns);
+    if (!ranges_.empty()) {
+      stalls_.Add(ranges_.front().store->counters(), StallCause::kRoom, std::move(since));
+    }
   };
   // The plan leaves this room, but what is due may not have left yet.
   while (!fits() && planned_ != nullptr && planned_->active() && planned_->IsEvicting()) {

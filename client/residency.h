@@ -28,7 +28,6 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "client/chunk_store.h"
@@ -98,7 +97,8 @@ class Residency {
   // MakeRoom calls it without a lock: waits for a copy that holds non-model data; false: there is none.
   void set_pending_release(std::function<bool()> release);
   ResidencyStats stats() const;
-  const StallTimes& stalls() const { return stalls_; }
+  StallTimes& stalls() { return stalls_; }
+  CopyEngine& copies() { return copies_; }
   int64_t num_slots() const;  // That the budget has.
   int64_t chunk_bytes() const { return chunk_bytes_; }
   // --- For who moves ranges by a plan (null: nobody), from its own threads: no lock in waits; each ends soon after it.

@@ -320,13 +320,23 @@ void Session::Latch(absl::Status error) {
   if (status_.ok()) status_ = std::move(error);
 }
 
-void Session::PublishStep(int64_t step) {
+void Session::PublishStep(int64_t step, int64_t outside_bytes) {
+  device_budget_.set_outside_bytes(outside_bytes);
+  const ResidencyStats stats = residency_->stats();
   MutexLock lock(mutex_);
   for (const OpenedSpace& space : spaces_) {
     space.store->counters().SetStep(step);
-    space.store->counters().SetDeviceBytes(device_budget_.used_bytes(),
-                                           device_budget_.non_model_bytes());
+    space.store->counters().SetDeviceBytes(device_budget_.used_bytes() + outside_bytes,
+                                           device_budget_.non_model_bytes() + outside_bytes);
   }
+  const ResidencyStats before = std::exchange(published_, stats);
+  const int64_t now_ns = TimelineNowNs();
+  const int64_t before_ns = std::exchange(published_ns_, now_ns);
+  // The first has no beginning.
+  if (before_ns == 0 || spaces_.empty()) return;
+  spaces_[0].store->counters().SetLastStep(now_ns - before_ns, stats.stall_ns - before.stall_ns,
+                                           stats.fetch_bytes - before.fetch_bytes,
+                                           stats.evict_bytes - before.evict_bytes);
 }
 
 absl::Status Session::Close() {

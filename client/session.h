@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// One client's connection, lease and DEVICE arena, and the spaces that it opened. No Torch here:
-// the hook (client/torch/) and other front ends stand on it. Thread: any, except Open and Close. It has a team of
-// threads for the updates and norms of its spaces.
-// Close, or the destructor, unmaps everything before it tells the
-//         server, which only then gives the bytes to others.
+// One client's connection, lease and DEVICE arena, and the spaces that it opened, with a team of threads for their updates
+// and norms. No Torch here: the hook (client/torch/) and other front ends stand on it.
+// Thread: any, except Open and Close, which unmaps everything before it tells the server. That only
+//         then gives the bytes to others.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -144,11 +143,12 @@ class Session {
   // Latches `error` if it is the first; an OK status does nothing.
   void Latch(absl::Status error);
 
-  // Publishes the count of completed steps, and DEVICE's use, for memstat.
-  void PublishStep(int64_t step);
+  // Publishes the count of completed steps, what the last one took, and DEVICE's use, for memstat. `outside_bytes`: as
+  // of the DeviceBudget. Not after Close.
+  void PublishStep(int64_t step, int64_t outside_bytes = 0);
 
-  // Gives everything back; no HostChunk and no pin may be left. The session is unusable afterwards; a
-  // second call does nothing. Errors: UNAVAILABLE: the server is gone; all is unmapped all the same.
+  // Gives everything back; no HostChunk and no pin may be left. A second call does nothing. UNAVAILABLE: the server is
+  // gone; all is unmapped all the same.
   absl::Status Close();
 
  private:
@@ -188,6 +188,8 @@ class Session {
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   std::vector<OpenedSpace> spaces_ ABSL_GUARDED_BY(mutex_);
+  int64_t published_ns_ ABSL_GUARDED_BY(mutex_) = 0;  // When PublishStep was called last,
+  ResidencyStats published_ ABSL_GUARDED_BY(mutex_);  // and what was then.
   MappedMemory lease_segment_;
   std::atomic<uint64_t> seen_epoch_ = 0;
   std::atomic<int64_t> apart_bytes_;

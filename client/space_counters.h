@@ -34,6 +34,13 @@ class SpaceCounters {
   void AddFailedNvmeWrite() { Add(header_->failed_nvme_writes, 1); }
   void SetUpdatePending(int64_t num_bundles) { Set(header_->update_pending, num_bundles); }
   void SetStep(int64_t step) { Set(header_->step, step); }
+  // Of the step that has ended.
+  void SetLastStep(int64_t step_ns, int64_t stall_ns, int64_t fetch_bytes, int64_t evict_bytes) {
+    Set(header_->step_ns, step_ns);
+    Set(header_->step_stall_ns, stall_ns);
+    Set(header_->step_fetch_bytes, fetch_bytes);
+    Set(header_->step_evict_bytes, evict_bytes);
+  }
   void SetDeviceBytes(int64_t used_bytes, int64_t non_model_bytes) {
     Set(header_->device_used_bytes, used_bytes);
     Set(header_->device_non_model_bytes, non_model_bytes);

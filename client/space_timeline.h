@@ -3,20 +3,14 @@
 // Thread: any. A write is lock-free and makes no system call.
 // Units:  nanoseconds of TimelineNowNs.
 #pragma once
-#include <chrono>
 #include <cstdint>
 
 #include "client/copy_engine.h"
+#include "client/timeline_clock.h"
 #include "gemini/ids.h"
 #include "gemini/timeline_shm.h"
 
 namespace gemini::client {
-
-inline int64_t TimelineNs(std::chrono::steady_clock::time_point time) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
-}
-// std::chrono::steady_clock: CLOCK_MONOTONIC.
-inline int64_t TimelineNowNs() { return TimelineNs(std::chrono::steady_clock::now()); }
 
 struct SpaceTimeline {
   TimelineShm* ring = nullptr;  // Outlives this. Null: nothing is written.
@@ -26,12 +20,16 @@ struct SpaceTimeline {
 
   // `subject`: a chunk or bundle of the space, as TimelineLane says. Ends now.
   void Add(TimelineLane lane, int64_t subject, int64_t begin_ns, int64_t size_bytes) const {
+    AddFromTo(lane, subject, begin_ns, TimelineNowNs(), size_bytes);
+  }
+  void AddFromTo(TimelineLane lane, int64_t subject, int64_t begin_ns, int64_t end_ns,
+                 int64_t size_bytes) const {
     if (ring == nullptr) return;
     WriteTimelineEvent(*ring, {.lane = lane,
                                .space = space,
                                .subject = static_cast<uint32_t>(subject),
                                .begin_ns = begin_ns,
-                               .end_ns = TimelineNowNs(),
+                               .end_ns = end_ns,
                                .size_bytes = size_bytes});
   }
 };

@@ -39,9 +39,7 @@ struct StoredBytes {
 // arena.
 struct DeviceVersion {
   BundleId bundle;
-  SlotId param;
-  SlotId exp_avg;
-  SlotId exp_avg_sq;
+  KindMap<SlotId> slots;  // Of the space's UpdatedKinds.
 };
 
 }  // namespace gemini::client

@@ -28,11 +28,6 @@ void TraceRecorder::AddOperator(absl::Span<const TensorUse> uses) {
   trace_.uses.insert(trace_.uses.end(), uses.begin(), uses.end());
 }
 
-void TraceRecorder::EndInterval(int64_t compute_ns, int64_t non_model_peak_bytes) {
-  trace_.operators.back().compute_ns = compute_ns;
-  trace_.operators.back().non_model_peak_bytes = non_model_peak_bytes;
-}
-
 void TraceRecorder::MarkWritten(int32_t position, absl::Span<const TensorUse> uses) {
   const TracedOperator& at = trace_.operators[position];
   for (const TensorUse& use : uses) {

@@ -18,8 +18,6 @@ class TraceRecorder {
   void BeginWith(const Trace& trace, int32_t num_positions);
 
   void AddOperator(absl::Span<const TensorUse> uses);
-  // The interval of the last operator is over.
-  void EndInterval(int64_t compute_ns, int64_t non_model_peak_bytes);
   // Marks those uses of an operator as written, which showed only at its end.
   void MarkWritten(int32_t position, absl::Span<const TensorUse> uses);
   // In the interval of the operator at `position`.
@@ -27,7 +25,7 @@ class TraceRecorder {
     trace_.gradient_outs.push_back({.position = position, .tensor = tensor});
   }
 
-  // Without phase, tensors and `updated`: for the caller to fill in, and to exchange with another.
+  // Without times, peaks, phase, tensors and `updated`: for the caller to fill in, and to exchange with another.
   Trace& trace() { return trace_; }
 
  private:

@@ -26,6 +26,15 @@ inline constexpr std::array<ChunkKind, kNumChunkKinds> kAllChunkKinds = {
     ChunkKind::kParam, ChunkKind::kMaster,      ChunkKind::kExpAvg,      ChunkKind::kExpAvgSq,
     ChunkKind::kGrad,  ChunkKind::kMasterUpper, ChunkKind::kExpAvgUpper, ChunkKind::kExpAvgSqUpper};
 
+// One value a kind.
+template <typename T>
+struct KindMap {
+  std::array<T, kNumChunkKinds> values = {};
+  T& operator[](ChunkKind kind) { return values[static_cast<int>(kind)]; }
+  const T& operator[](ChunkKind kind) const { return values[static_cast<int>(kind)]; }
+  bool operator==(const KindMap&) const = default;
+};
+
 // Whether chunks of the kind hold a moment of the optimizer; FREE, they stand for zeros.
 constexpr bool IsMoment(ChunkKind kind) {
   return kind == ChunkKind::kExpAvg || kind == ChunkKind::kExpAvgSq ||

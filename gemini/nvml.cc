@@ -13,14 +13,23 @@ namespace {
 struct NvmlMemory {
   unsigned long long total, free, used;
 };
+struct NvmlUtilization {
+  unsigned gpu, memory;  // Percent.
+};
 constexpr int kNvmlSuccess = 0;
 constexpr int kNvmlNotFound = 6;
+// By the GPU.
+constexpr int kNvmlPcieSent = 0;
+constexpr int kNvmlPcieReceived = 1;
 
 struct Nvml {
   int (*Init)();
   const char* (*ErrorString)(int result);
   int (*DeviceGetHandleByUuid)(const char* uuid, void** device);
   int (*DeviceGetMemoryInfo)(void* device, void* memory);  // An NvmlMemory.
+  // Null where the driver has none.
+  int (*DeviceGetUtilizationRates)(void* device, void* utilization);  // An NvmlUtilization.
+  int (*DeviceGetPcieThroughput)(void* device, int counter, unsigned* kilobytes_per_second);
 
   absl::Status ToStatus(int result, absl::string_view what) const {
     if (result == kNvmlSuccess) return absl::OkStatus();
@@ -49,28 +58,70 @@ absl::StatusOr<Nvml> Load() {
   GEMINI_RETURN_IF_ERROR(Find(library, "nvmlErrorString", nvml.ErrorString));
   GEMINI_RETURN_IF_ERROR(Find(library, "nvmlDeviceGetHandleByUUID", nvml.DeviceGetHandleByUuid));
   GEMINI_RETURN_IF_ERROR(Find(library, "nvmlDeviceGetMemoryInfo", nvml.DeviceGetMemoryInfo));
+  Find(library, "nvmlDeviceGetUtilizationRates", nvml.DeviceGetUtilizationRates).IgnoreError();
+  Find(library, "nvmlDeviceGetPcieThroughput", nvml.DeviceGetPcieThroughput).IgnoreError();
   GEMINI_RETURN_IF_ERROR(nvml.ToStatus(nvml.Init(), "nvmlInit_v2"));
   return nvml;
+}
+
+const absl::StatusOr<Nvml>& Library() {
+  static const absl::StatusOr<Nvml> nvml = Load();
+  return nvml;
+}
+
+absl::StatusOr<void*> FindDevice(const Nvml& nvml, const std::string& uuid) {
+  void* device = nullptr;
+  absl::Status found;
+  for (const char* const kind : {"GPU-", "MIG-"}) {
+    found = nvml.ToStatus(nvml.DeviceGetHandleByUuid(absl::StrCat(kind, uuid).c_str(), &device),
+                          absl::StrCat("GPU ", uuid));
+    if (!absl::IsNotFound(found)) break;
+  }
+  GEMINI_RETURN_IF_ERROR(found);
+  return device;
+}
+
+absl::StatusOr<GpuMemory> ReadMemory(const Nvml& nvml, void* device) {
+  NvmlMemory memory = {};
+  GEMINI_RETURN_IF_ERROR(
+      nvml.ToStatus(nvml.DeviceGetMemoryInfo(device, &memory), "nvmlDeviceGetMemoryInfo"));
+  return GpuMemory{.total_bytes = static_cast<int64_t>(memory.total),
+                   .free_bytes = static_cast<int64_t>(memory.free)};
+}
+
+std::optional<int64_t> ReadLink(const Nvml& nvml, void* device, int counter) {
+  constexpr int64_t kUnitBytes = 1000;
+  unsigned kilobytes = 0;
+  if (nvml.DeviceGetPcieThroughput == nullptr ||
+      nvml.DeviceGetPcieThroughput(device, counter, &kilobytes) != kNvmlSuccess) {
+    return std::nullopt;
+  }
+  return kUnitBytes * kilobytes;
 }
 
 }  // namespace
 
 absl::StatusOr<GpuMemory> ReadGpuMemory(const std::string& uuid) {
-  static const absl::StatusOr<Nvml> nvml = Load();
+  const absl::StatusOr<Nvml>& nvml = Library();
   if (!nvml.ok()) return nvml.status();
-  void* device = nullptr;
-  absl::Status found;
-  for (const char* const kind : {"GPU-", "MIG-"}) {
-    found = nvml->ToStatus(nvml->DeviceGetHandleByUuid(absl::StrCat(kind, uuid).c_str(), &device),
-                           absl::StrCat("GPU ", uuid));
-    if (!absl::IsNotFound(found)) break;
+  GEMINI_ASSIGN_OR_RETURN(void* const device, FindDevice(*nvml, uuid));
+  return ReadMemory(*nvml, device);
+}
+
+absl::StatusOr<GpuUse> ReadGpuUse(const std::string& uuid) {
+  const absl::StatusOr<Nvml>& nvml = Library();
+  if (!nvml.ok()) return nvml.status();
+  GEMINI_ASSIGN_OR_RETURN(void* const device, FindDevice(*nvml, uuid));
+  GpuUse use;
+  GEMINI_ASSIGN_OR_RETURN(use.memory, ReadMemory(*nvml, device));
+  NvmlUtilization utilization = {};
+  if (nvml->DeviceGetUtilizationRates != nullptr &&
+      nvml->DeviceGetUtilizationRates(device, &utilization) == kNvmlSuccess) {
+    use.busy_percent = static_cast<int>(utilization.gpu);
   }
-  GEMINI_RETURN_IF_ERROR(found);
-  NvmlMemory memory = {};
-  GEMINI_RETURN_IF_ERROR(
-      nvml->ToStatus(nvml->DeviceGetMemoryInfo(device, &memory), "nvmlDeviceGetMemoryInfo"));
-  return GpuMemory{.total_bytes = static_cast<int64_t>(memory.total),
-                   .free_bytes = static_cast<int64_t>(memory.free)};
+  use.to_gpu_bytes_per_second = ReadLink(*nvml, device, kNvmlPcieReceived);
+  use.from_gpu_bytes_per_second = ReadLink(*nvml, device, kNvmlPcieSent);
+  return use;
 }
 
 }  // namespace gemini

@@ -45,8 +45,7 @@ absl::Status CheckShape(const Plan& plan) {
     const PlannedRange& range = plan.ranges[i];
     if (range.space < 0 || range.first.value() < 0 || range.num_bundles <= 0 ||
         range.num_bundles > kMaxCount || range.first.value() > kMaxCount ||
-        (range.kind != ChunkKind::kParam && range.kind != ChunkKind::kGrad &&
-         range.kind != ChunkKind::kExpAvg && range.kind != ChunkKind::kExpAvgSq)) {
+        static_cast<int>(range.kind) >= kNumChunkKinds) {
       return Wrong("range ", i, " has ", range.num_bundles, " bundles from ", range.first.value(),
                    " of space ", range.space, ", kind ", static_cast<int>(range.kind));
     }
@@ -109,14 +108,10 @@ absl::Status CheckShape(const Plan& plan) {
   return absl::OkStatus();
 }
 
-std::array<int32_t, 4> RangesOf(const PlannedUpdate& update) {
-  return {update.param, update.exp_avg, update.exp_avg_sq, update.grad};
-}
-
 // The gradients that are on DEVICE when the update begins.
 std::vector<int32_t> KeptGradients(const Plan& plan) {
   std::vector<int32_t> kept = plan.late_gradients;
-  for (const PlannedUpdate& update : plan.device_updates) kept.push_back(update.grad);
+  for (const PlannedUpdate& update : plan.device_updates) kept.push_back(update.grad());
   return kept;
 }
 
@@ -144,28 +139,28 @@ absl::Status CheckLateGradients(const Plan& plan, std::vector<bool>& listed) {
 
 // What device_updates and late_gradients say of ranges and of the uses of them.
 absl::Status CheckUpdates(const Plan& plan) {
-  constexpr std::array<ChunkKind, 4> kKinds = {ChunkKind::kParam, ChunkKind::kExpAvg,
-                                               ChunkKind::kExpAvgSq, ChunkKind::kGrad};
   const int32_t n = plan.num_positions();
   std::vector<bool> listed(plan.ranges.size()), used_there_alone(plan.ranges.size());
   std::vector<int32_t> used;
   for (size_t i = 0; i < plan.device_updates.size(); ++i) {
-    const std::array<int32_t, 4> ranges = RangesOf(plan.device_updates[i]);
-    for (size_t kind = 0; kind < kKinds.size(); ++kind) {
-      const int32_t range = ranges[kind];
+    const PlannedUpdate& update = plan.device_updates[i];
+    for (const ChunkKind kind : kAllChunkKinds) {
+      const int32_t range = update.ranges[kind];
+      const bool must_be = kind == ChunkKind::kParam || kind == ChunkKind::kGrad;
+      if (range == PlannedUpdate::kNone && !must_be) continue;
       if (range < 0 || range >= static_cast<int64_t>(plan.ranges.size()) || listed[range] ||
-          plan.ranges[range].kind != kKinds[kind]) {
-        return Wrong("update ", i, " on DEVICE has range ", range, " as its ",
-                     ChunkKindName(kKinds[kind]), ": it is not, or comes twice");
+          plan.ranges[range].kind != kind) {
+        return Wrong("update ", i, " on DEVICE has range ", range, " as its ", ChunkKindName(kind),
+                     ": it is not, or comes twice");
       }
       PlannedRange same = plan.ranges[range];
       same.kind = ChunkKind::kParam;
-      if (same != plan.ranges[ranges[0]]) {
-        return Wrong("update ", i, " on DEVICE has ranges ", ranges[0], " and ", range,
+      if (same != plan.ranges[update.param()]) {
+        return Wrong("update ", i, " on DEVICE has ranges ", update.param(), " and ", range,
                      " of other bundles");
       }
       listed[range] = true;
-      used_there_alone[range] = kKinds[kind] != ChunkKind::kParam;
+      used_there_alone[range] = kind != ChunkKind::kParam;
       used.push_back(range);
     }
   }
@@ -209,7 +204,8 @@ absl::Status CheckWriteBacks(const Plan& plan) {
   const std::vector<int32_t> grads = KeptGradients(plan);
   std::vector<int32_t> changed = grads;
   for (const PlannedUpdate& update : plan.device_updates) {
-    changed.insert(changed.end(), {update.param, update.exp_avg, update.exp_avg_sq});
+    const std::vector<int32_t> ranges = update.changed();
+    changed.insert(changed.end(), ranges.begin(), ranges.end());
   }
   std::vector<bool> is_dirty(plan.ranges.size()), is_grad(plan.ranges.size()),
       grad_left(plan.ranges.size());
@@ -439,6 +435,20 @@ class Round {
 };
 
 }  // namespace
+
+std::vector<int32_t> PlannedUpdate::used() const {
+  std::vector<int32_t> there;
+  for (const int32_t range : ranges.values) {
+    if (range != kNone) there.push_back(range);
+  }
+  return there;
+}
+
+std::vector<int32_t> PlannedUpdate::changed() const {
+  PlannedUpdate without_gradients = *this;
+  without_gradients.ranges[ChunkKind::kGrad] = kNone;
+  return without_gradients.used();
+}
 
 absl::Status CheckPlan(const Plan& plan) {
   GEMINI_RETURN_IF_ERROR(CheckShape(plan));

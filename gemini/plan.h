@@ -16,7 +16,7 @@
 //           `after` has passed, and the plan is left only when that was not enough.
 // Update:   when the last operator stands for the update, all evictions with a write-back of what it
 //           reads in HOST are before it, but for late gradients. When it has ended, the DEVICE copies of
-//           `updated` have left by themselves: they are not listed as evictions. The four ranges of each
+//           `updated` have left by themselves: they are not listed as evictions. The ranges of each
 //           of device_updates are used by that operator, which changes parameters and moments where they
 //           are: their copies in HOST are those of the version before. So they are written back after
 //           it, by an eviction or by one that `stays`, before the next round's last operator.
@@ -77,12 +77,17 @@ struct PlannedEviction {
   bool operator==(const PlannedEviction&) const = default;
 };
 
-// The ranges of the same bundles, which the last operator updates on DEVICE.
+// The ranges of the same bundles, which the last operator updates on DEVICE: one of each kind of chunk that they have
+// (TrainableKinds).
 struct PlannedUpdate {
-  int32_t param = 0;
-  int32_t exp_avg = 0;
-  int32_t exp_avg_sq = 0;
-  int32_t grad = 0;
+  static constexpr int32_t kNone = -1;
+  KindMap<int32_t> ranges = {.values = {kNone, kNone, kNone, kNone, kNone, kNone, kNone, kNone}};
+
+  int32_t param() const { return ranges[ChunkKind::kParam]; }
+  int32_t grad() const { return ranges[ChunkKind::kGrad]; }
+  // In the order of kinds: all that there are, and those but the gradients.
+  std::vector<int32_t> used() const;
+  std::vector<int32_t> changed() const;
   bool operator==(const PlannedUpdate&) const = default;
 };
 
@@ -125,7 +130,7 @@ struct Plan {
   std::vector<PlannedRange> ranges;
   // The ranges that each operator pins, without repeats: those of position i are
   // uses[first_use[i] .. first_use[i + 1]). Of the update's position: those of device_updates, one after
-  // the other, in the order of PlannedUpdate's members, and late_gradients behind them.
+  // the other, in the order of their kinds, and late_gradients behind them.
   std::vector<int32_t> first_use;  // num_positions + 1 entries.
   std::vector<int32_t> uses;
   // Param ranges that are updated in HOST and become stale on DEVICE, in the update's order; and those

@@ -82,7 +82,8 @@ std::string EncodePlan(const Plan& plan) {
   const auto updated = builder.CreateVector(plan.updated);
   const auto device_updates = builder.CreateVectorOfStructs(
       Converted<wire::PlannedUpdate>(plan.device_updates, [](const PlannedUpdate& update) {
-        return wire::PlannedUpdate(update.param, update.exp_avg, update.exp_avg_sq, update.grad);
+        return wire::PlannedUpdate(flatbuffers::span<const int32_t, kNumChunkKinds>(
+            update.ranges.values.data(), kNumChunkKinds));
       }));
   const auto late_gradients = builder.CreateVector(plan.late_gradients);
   const auto initial = builder.CreateVectorOfStructs(Converted<wire::PlannedResident>(
@@ -140,10 +141,15 @@ absl::StatusOr<Plan> DecodePlan(absl::string_view bytes) {
   plan.first_use = Indices(from.first_use());
   plan.uses = Indices(from.uses());
   plan.updated = Indices(from.updated());
-  plan.device_updates = Converted<
-      PlannedUpdate>(from.device_updates(), [](const wire::PlannedUpdate* update) {
-    return PlannedUpdate{update->param(), update->exp_avg(), update->exp_avg_sq(), update->grad()};
-  });
+  plan.device_updates =
+      Converted<PlannedUpdate>(from.device_updates(), [](const wire::PlannedUpdate* from_update) {
+        PlannedUpdate update;
+        for (const ChunkKind kind : kAllChunkKinds) {
+          update.ranges[kind] =
+              from_update->ranges()->Get(static_cast<flatbuffers::uoffset_t>(kind));
+        }
+        return update;
+      });
   plan.late_gradients = Indices(from.late_gradients());
   plan.initial = Converted<PlannedResident>(from.initial(), [](const wire::PlannedResident* at) {
     return PlannedResident{at->range(), SlotId(at->slot())};

@@ -64,7 +64,13 @@ struct ClientSegmentHeaderShm {
   std::atomic<uint64_t> damaged_chunks;      // Whose bytes on NVMe were found lost, ever.
   std::atomic<uint64_t> last_damaged;        // The last of them: its ChunkId + 1.
   std::atomic<uint64_t> failed_nvme_writes;  // Of chunks, ever; each stayed in HOST.
-  std::atomic<uint64_t> reserved[8];
+  // Between the ends of the session's last two steps, of any of its models, in its first space: how long that was, what
+  // of it operators waited for chunks, and what went over the link.
+  std::atomic<uint64_t> step_ns;
+  std::atomic<uint64_t> step_stall_ns;
+  std::atomic<uint64_t> step_fetch_bytes;
+  std::atomic<uint64_t> step_evict_bytes;
+  std::atomic<uint64_t> reserved[4];
 };
 static_assert(sizeof(ClientSegmentHeaderShm) == 256);
 static_assert(offsetof(ClientSegmentHeaderShm, submit_tail) == 0);
@@ -76,6 +82,7 @@ static_assert(offsetof(ClientSegmentHeaderShm, rounds) == 136);
 static_assert(offsetof(ClientSegmentHeaderShm, intent) == 160);
 static_assert(offsetof(ClientSegmentHeaderShm, damaged_chunks) == 168);
 static_assert(offsetof(ClientSegmentHeaderShm, failed_nvme_writes) == 184);
+static_assert(offsetof(ClientSegmentHeaderShm, step_ns) == 192);
 
 struct CommitRecordShm {
   std::atomic<uint64_t> slots[kNumChunkKinds];  // As CommitRecord.

@@ -105,6 +105,12 @@ constexpr QuantisedMomentsChunk QuantisedMomentsOf(const StateFormat& format, in
           .num_moments = NumMoments(format)};
 }
 
+// Whether an update may run chunk by chunk where they are, on DEVICE: not of 8-bit moments, nor where it takes norms of
+// whole tensors first.
+constexpr bool UpdatesInPlace(const StateFormat& format) {
+  return format.moments == MomentFormat::kFp32 && !IsLayerWise(format.optimizer);
+}
+
 // Whether only updates use the chunks of the kind: moments, and masters.
 constexpr bool IsOptimizerState(ChunkKind kind) {
   return kind != ChunkKind::kParam && kind != ChunkKind::kGrad;

@@ -36,9 +36,7 @@ class Writer {
       }
       case HostEvent::kGiveUp: {
         const PlannedUpdate& update = plan_.device_updates[access.index];
-        for (const int32_t range : {update.param, update.exp_avg, update.exp_avg_sq}) {
-          AddRange(range, HostUseKind::kGivesUp);
-        }
+        for (const int32_t range : update.changed()) AddRange(range, HostUseKind::kGivesUp);
         break;
       }
     }

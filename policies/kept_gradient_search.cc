@@ -14,9 +14,6 @@
 namespace gemini::policies {
 namespace {
 
-// Gradients are kept in fp32 spaces alone.
-constexpr int64_t kElementBytes = ElementBytes(ElementType::kFp32);
-
 // Of the ranges that may keep gradients, the first so many are updated on DEVICE, and so many behind them
 // have late gradients.
 struct Kept {
@@ -48,7 +45,12 @@ class Search {
     bool has_runs = false;
     for (const int32_t range : keepable_) {
       has_runs |= trace.ranges[range].num_bundles > 1;
-      chunks_.push_back(chunks_.back() + trace.ranges[range].num_bundles);
+      const int64_t num_chunks = trace.ranges[range].num_bundles;
+      chunks_.push_back(chunks_.back() + num_chunks);
+      elements_.push_back(elements_.back() + trace.ElementsOf(trace.ranges[range]));
+      bundle_bytes_.push_back(bundle_bytes_.back() +
+                              TrainableKinds(trace.format_of(trace.ranges[range])).size() *
+                                  num_chunks * trace.chunk_bytes);
       out_bytes_.push_back(out_bytes_.back() + out_bytes[range + 1]);
     }
     // Of a large trace a plan takes 0.5 us for each use, or 1.5 where runs of slots have to be found.
@@ -153,17 +155,16 @@ class Search {
   // without them. All that is more bytes than before, so it has to be faster by what counts.
   bool MayBeFaster(const Kept& kept, const Prediction& of_base) const {
     const CostModel& costs = in_.costs;
-    const int64_t update_bytes = ChunksFrom(0, kept.updates) * in_.trace.chunk_bytes;
     const int64_t late_bytes = ChunksFrom(kept.updates, kept.late) * in_.trace.chunk_bytes;
+    const int64_t on_device = elements_[kept.updates];
+    const int64_t late = elements_[kept.end()] - on_device;
     const double compute_ns =
         static_cast<double>(compute_ns_) +
-        NsFor(update_bytes / kElementBytes, costs.device_update_elements_per_second) +
-        kSquaresByUpdate *
-            NsFor(late_bytes / kElementBytes, costs.device_update_elements_per_second);
-    const double update_ns =
-        NsFor(updated_elements_ - update_bytes / kElementBytes, costs.update_elements_per_second);
+        NsFor(on_device, costs.device_update_elements_per_second) +
+        kSquaresByUpdate * NsFor(late, costs.device_update_elements_per_second);
+    const double update_ns = NsFor(updated_elements_ - on_device, costs.update_elements_per_second);
     const double evict_ns =
-        NsFor(4 * update_bytes + late_bytes + out_bytes_.back() - out_bytes_[kept.end()],
+        NsFor(bundle_bytes_[kept.updates] + late_bytes + out_bytes_.back() - out_bytes_[kept.end()],
               costs.device_to_host);
     const double fetch_ns = kept.late == 0 ? 0 : NsFor(of_base.fetch_bytes, costs.host_to_device);
     return std::max({compute_ns, update_ns, evict_ns, fetch_ns}) <
@@ -180,8 +181,11 @@ class Search {
   int64_t tries_left_ = 0;
   int64_t compute_ns_ = 0;
   int64_t updated_elements_ = 0;
-  // Of the first so many ranges: their chunks, and the gradients that leave when none are kept.
+  // Of the first so many ranges: the chunks and elements of each one's parameters, the bytes of whole bundles, and the
+  // gradients that leave when none are kept.
   std::vector<int64_t> chunks_ = {0};
+  std::vector<int64_t> elements_ = {0};
+  std::vector<int64_t> bundle_bytes_ = {0};
   std::vector<int64_t> out_bytes_ = {0};
 };
 

@@ -8,10 +8,20 @@
 namespace gemini::policies {
 namespace {
 
-int32_t AppendMoment(PlannedRange range, ChunkKind kind, RangeTrace& trace) {
-  range.kind = kind;
-  trace.ranges.push_back(range);
-  return static_cast<int32_t>(trace.ranges.size()) - 1;
+// Of the param range and the grad range behind it, with ranges for masters and moments, which it appends.
+PlannedUpdate MakeUpdate(int32_t param, RangeTrace& trace) {
+  PlannedUpdate update;
+  for (const ChunkKind kind : TrainableKinds(trace.format_of(trace.ranges[param]))) {
+    if (kind == ChunkKind::kParam || kind == ChunkKind::kGrad) {
+      update.ranges[kind] = kind == ChunkKind::kParam ? param : param + 1;
+      continue;
+    }
+    update.ranges[kind] = static_cast<int32_t>(trace.ranges.size());
+    PlannedRange range = trace.ranges[param];
+    range.kind = kind;
+    trace.ranges.push_back(range);
+  }
+  return update;
 }
 
 }  // namespace
@@ -35,11 +45,7 @@ std::vector<int32_t> MayKeepGradients(const RangeTrace& trace) {
     // Moments that are on NVME between updates are far from DEVICE.
     if (trace.states_on_nvme[trace.ranges[param].space]) continue;
     const StateFormat& format = trace.format_of(trace.ranges[param]);
-    // An update on DEVICE takes fp32 values, two moments, and nothing of the whole tensor.
-    if (format.element != ElementType::kFp32 || format.moments != MomentFormat::kFp32 ||
-        !HasSecondMoment(format.optimizer) || IsLayerWise(format.optimizer)) {
-      continue;
-    }
+    if (!UpdatesInPlace(format)) continue;
     if (has_gradient[grad] && !is_refused[grad] && !is_refused[param]) params.push_back(param);
   }
   return params;
@@ -62,11 +68,7 @@ RangeTrace WithKeptGradients(const RangeTrace& trace, absl::Span<const int32_t> 
       changed.updated.push_back(param);
       continue;
     }
-    changed.device_updates.push_back(
-        {.param = param,
-         .exp_avg = AppendMoment(trace.ranges[param], ChunkKind::kExpAvg, changed),
-         .exp_avg_sq = AppendMoment(trace.ranges[param], ChunkKind::kExpAvgSq, changed),
-         .grad = param + 1});
+    changed.device_updates.push_back(MakeUpdate(param, changed));
   }
   std::vector<int32_t> kept_at(trace.ranges.size(), -1);  // By grad range: the last position.
   std::vector<int32_t> landing,
@@ -98,7 +100,7 @@ RangeTrace WithKeptGradients(const RangeTrace& trace, absl::Span<const int32_t> 
       before = std::exchange(landing, {});
     } else {
       for (const PlannedUpdate& update : changed.device_updates) {
-        for (const int32_t range : {update.param, update.exp_avg, update.exp_avg_sq, update.grad}) {
+        for (const int32_t range : update.used()) {
           changed.uses.push_back({.range = range, .written = true});
         }
       }
@@ -114,7 +116,7 @@ RangeTrace WithKeptGradients(const RangeTrace& trace, absl::Span<const int32_t> 
 
 RangeTrace WithKeptGradients(const RangeTrace& trace, const Plan& plan) {
   std::vector<int32_t> updated, late;
-  for (const PlannedUpdate& update : plan.device_updates) updated.push_back(update.param);
+  for (const PlannedUpdate& update : plan.device_updates) updated.push_back(update.param());
   for (const int32_t grad : plan.late_gradients) late.push_back(grad - 1);
   return WithKeptGradients(trace, updated, late);
 }
@@ -126,7 +128,7 @@ int64_t DeviceUpdateNs(const RangeTrace& trace, const CostModel& costs) {
     ns += std::llround(static_cast<double>(elements) * by_update * 1e9 /
                        costs.device_update_elements_per_second);
   };
-  for (const PlannedUpdate& update : trace.device_updates) add(update.param, 1);
+  for (const PlannedUpdate& update : trace.device_updates) add(update.param(), 1);
   for (const int32_t range : trace.late_gradients) add(range, kSquaresByUpdate);
   return ns;
 }

@@ -2,8 +2,8 @@
 // A round that keeps some gradients on DEVICE until its last operator, the update (gemini/plan.h): those of
 // ranges that it updates there, and late ones, which it only counts into the norm there. Which ones it may
 // keep, and the trace of that round, from the one of a round that keeps none.
-// Changes: the moments of each range that is updated on DEVICE are ranges of their own, behind all others.
-//         The last operator uses them, the parameters and the gradients, and writes all four; and it uses the
+// Changes: masters and moments of each range that is updated on DEVICE are ranges of their own, behind all others.
+//         The last operator uses them, the parameters and the gradients, and writes all; and it uses the
 //         late gradients, as written there for they have not left. Gradients that left DEVICE are uses of
 //         their range where they are complete, and of the next position, for they come when the interval
 //         ends and what leaves after that operator has left; nobody pins it there. `updated` has the others
@@ -19,11 +19,11 @@
 
 namespace gemini::policies {
 
-// What the squares of a gradient take of the time of its update on DEVICE. An estimate: that streams
-// parameters, gradients and both moments, this the gradients alone.
+// What the squares of a gradient take of the time of its update on DEVICE. An estimate: in fp32 that streams
+// parameters, gradients and both moments, this the gradients alone. Of 16 bits it is less.
 inline constexpr double kSquaresByUpdate = 0.25;
 
-// Of trace.updated, in its order: those of fp32 spaces of the Adam family with their states in HOST, whose tensors'
+// Of trace.updated, in its order: those of spaces that UpdatesInPlace, with their states in HOST, whose tensors'
 // gradients leave before the update, none twice, and whose gradients no operator uses and parameters none writes.
 // `trace` keeps none.
 std::vector<int32_t> MayKeepGradients(const RangeTrace& trace);

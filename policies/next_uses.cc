@@ -25,7 +25,7 @@ NextUses::NextUses(const RangeTrace& trace)
     ends_at_update[range] = true;
     ends_at_update[range + 1] = true;  // Its grad range.
   }
-  for (const PlannedUpdate& update : trace.device_updates) comes_blank[update.grad] = true;
+  for (const PlannedUpdate& update : trace.device_updates) comes_blank[update.grad()] = true;
   for (const int32_t range : trace.late_gradients) {
     comes_blank[range] = true;
     ends_at_update[range] = false;

@@ -67,9 +67,7 @@ Plan AssemblePlan(const PlanInputs& in, const RangeTrace& trace, const NextUses&
   plan.uses = std::move(pinned.uses);
   std::vector<bool> changes_on_device(trace.ranges.size());
   for (const PlannedUpdate& update : trace.device_updates) {
-    for (const int32_t range : {update.param, update.exp_avg, update.exp_avg_sq}) {
-      changes_on_device[range] = true;
-    }
+    for (const int32_t range : update.changed()) changes_on_device[range] = true;
   }
   std::vector<bool> is_late(trace.ranges.size());
   for (const int32_t range : trace.late_gradients) is_late[range] = true;

@@ -66,9 +66,7 @@ absl::StatusOr<Plan> MakeStatic(const PlanInputs& in, double param_fraction,
   ReplacementRule rule = {.kept = KeptParams(in.trace, param_fraction), .streams = streams};
   rule.kept.resize(trace.ranges.size());
   for (const PlannedUpdate& update : trace.device_updates) {
-    for (const int32_t range : {update.param, update.exp_avg, update.exp_avg_sq, update.grad}) {
-      rule.kept[range] = true;
-    }
+    for (const int32_t range : update.used()) rule.kept[range] = true;
   }
   if (!streams) rule.kept.assign(trace.ranges.size(), true);
   return TracePlanner(in, trace, std::move(slots_at)).Make(rule, std::move(name));

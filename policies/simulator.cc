@@ -22,7 +22,7 @@ std::optional<RangeTrace> PlannedTrace(const RangeTrace& trace, const Plan& plan
   const std::vector<int32_t> may_keep = MayKeepGradients(trace);
   const std::set<int32_t> may_be(may_keep.begin(), may_keep.end());
   std::vector<int32_t> updated, late;  // On DEVICE.
-  for (const PlannedUpdate& update : plan.device_updates) updated.push_back(update.param);
+  for (const PlannedUpdate& update : plan.device_updates) updated.push_back(update.param());
   for (const int32_t grad : plan.late_gradients) late.push_back(grad - 1);
   for (const std::vector<int32_t>& params : {updated, late}) {
     for (const int32_t param : params) {

@@ -123,8 +123,6 @@ absl::StatusOr<MadePlan> PlanService::Make(PlanTask& task) {
   if (task.device_bandwidth > 0) measured.host_to_device = measured.device_to_host = 0;
   costs_.Refresh(measured);
   CostModel costs = costs_.costs();
-  // Clients update in HOST then: the threads that update reach no memory of a GPU's.
-  if (device_is_gpu_) costs.device_update_elements_per_second = 0;
   if (task.device_bandwidth > 0) {
     costs = HeldBack(costs, task.device_bandwidth, task.chunk_bytes);
   }

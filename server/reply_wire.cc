@@ -94,6 +94,10 @@ std::string EncodeStatus(uint64_t id, const StatusAnswer& answer, size_t max_ent
     status.add_damaged_chunks(space.counts.damaged_chunks);
     status.add_last_damaged(space.counts.last_damaged.value());
     status.add_failed_nvme_writes(space.counts.failed_nvme_writes);
+    status.add_step_ns(space.counts.step_ns);
+    status.add_step_stall_ns(space.counts.step_stall_ns);
+    status.add_step_fetch_bytes(space.counts.step_fetch_bytes);
+    status.add_step_evict_bytes(space.counts.step_evict_bytes);
     spaces.push_back(status.Finish());
   }
   std::vector<Offset<wire::NvmeWear>> wear;
@@ -111,9 +115,11 @@ std::string EncodeStatus(uint64_t id, const StatusAnswer& answer, size_t max_ent
   const auto space_list = builder.CreateVector(spaces);
   const auto build = builder.CreateString(answer.build);
   const auto wear_list = builder.CreateVector(wear);
+  const auto gpu_uuid = builder.CreateString(answer.device_gpu_uuid);
   const auto body = wire::CreateStatusReply(builder, device, host, nvme, tenant_list, space_list,
                                             build, absl::ToInt64Nanoseconds(answer.uptime), &costs,
-                                            wear_list, answer.nvme_daily_write_budget_bytes);
+                                            wear_list, answer.nvme_daily_write_budget_bytes,
+                                            gpu_uuid, answer.device_is_counted);
   return Finish(builder, id, wire::Body::StatusReply, body.Union());
 }
 

@@ -76,6 +76,8 @@ struct StatusAnswer {
   CostModel costs;
   std::vector<DirectoryWear> nvme_wear;
   int64_t nvme_daily_write_budget_bytes = 0;  // 0: none.
+  std::string device_gpu_uuid;                // As LeaseAnswer, and the next.
+  bool device_is_counted = false;
 };
 struct ChunksAnswer {
   int64_t num_chunks = 0;

@@ -373,6 +373,8 @@ void Server::Handle(Session& session, uint64_t id, const GetStatusRequest&) {
   for (Tier tier : kAllTiers) answer.tiers[tier] = budgets_.tier(tier);
   answer.nvme_wear = nvme_wear_.Read(now);
   answer.nvme_daily_write_budget_bytes = nvme_wear_.daily_budget_bytes();
+  answer.device_gpu_uuid = stores_.device->gpu_uuid();
+  answer.device_is_counted = !stores_.device->shares_memory();
   for (auto& [session_id, tenant] : sessions_) {
     if (!tenant->lease.has_value()) continue;
     const Lease& lease = *tenant->lease;

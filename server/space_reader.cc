@@ -95,6 +95,10 @@ SpaceCounts SpaceReader::Count() const {
     counts.last_damaged = ChunkId(last_damaged);
   }
   counts.failed_nvme_writes = Clamp(header().failed_nvme_writes);
+  counts.step_ns = Clamp(header().step_ns);
+  counts.step_stall_ns = Clamp(header().step_stall_ns);
+  counts.step_fetch_bytes = Clamp(header().step_fetch_bytes);
+  counts.step_evict_bytes = Clamp(header().step_evict_bytes);
   counts.commits = ReadCommits();
   return counts;
 }

@@ -43,6 +43,11 @@ struct SpaceCounts {
   int64_t damaged_chunks = 0;
   ChunkId last_damaged;  // None, too, where the client names no chunk of the space.
   int64_t failed_nvme_writes = 0;
+  // Of the session's last step, in its first space (gemini/space_shm.h).
+  int64_t step_ns = 0;
+  int64_t step_stall_ns = 0;
+  int64_t step_fetch_bytes = 0;
+  int64_t step_evict_bytes = 0;
   CommitSummary commits;
 };
 

@@ -5,7 +5,7 @@
 
 namespace {
 
-enum : int { kSuccess = 0, kNotFound = 6, kGpuIsLost = 15 };
+enum : int { kSuccess = 0, kNotSupported = 3, kNotFound = 6, kGpuIsLost = 15 };
 constexpr unsigned long long kGiB = 1ull << 30;
 int gpu = 0, mig = 0, lost = 0;
 
@@ -40,6 +40,20 @@ int nvmlDeviceGetMemoryInfo(void* device, void* memory) {
   if (device == &lost) return kGpuIsLost;
   *static_cast<Memory*>(memory) = device == &gpu ? Memory{24 * kGiB, 20 * kGiB, 4 * kGiB}
                                                  : Memory{10 * kGiB, 9 * kGiB, 1 * kGiB};
+  return kSuccess;
+}
+
+// Of a MIG instance it says neither.
+int nvmlDeviceGetUtilizationRates(void* device, void* utilization) {
+  if (device != &gpu) return kNotSupported;
+  static_cast<unsigned*>(utilization)[0] = 87;
+  static_cast<unsigned*>(utilization)[1] = 40;
+  return kSuccess;
+}
+
+int nvmlDeviceGetPcieThroughput(void* device, int counter, unsigned* kilobytes_per_second) {
+  if (device != &gpu) return kNotSupported;
+  *kilobytes_per_second = counter == 0 ? 7'000'000 : 12'000'000;  // Sent, received.
   return kSuccess;
 }
 

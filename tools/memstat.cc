@@ -14,6 +14,7 @@
 #include "gemini/protocol.h"
 #include "gemini/runtime_directory.h"
 #include "gemini/status_macros.h"
+#include "tools/gpu_view.h"
 #include "tools/memstat_plan.h"
 #include "tools/memstat_trace.h"
 #include "tools/status_view.h"
@@ -54,8 +55,17 @@ absl::Status ShowStatus(client::Connection& server, bool as_json) {
                               },
                               wire::Body::StatusReply));
   const auto& status = *reply.As<wire::StatusReply>();
-  std::fputs(as_json ? (StatusJson(status).dump(2) + "\n").c_str() : StatusText(status).c_str(),
-             stdout);
+  const std::string gpu = flatbuffers::GetString(status.device_gpu_uuid());
+  if (as_json) {
+    nlohmann::json shown = StatusJson(status);
+    if (!gpu.empty()) shown["gpu"] = GpuJson(gpu, status.device_is_counted(), ReadGpuUse(gpu));
+    std::puts(shown.dump(2).c_str());
+  } else {
+    std::fputs(StatusText(status).c_str(), stdout);
+    if (!gpu.empty()) {
+      std::fputs(GpuText(gpu, status.device_is_counted(), ReadGpuUse(gpu)).c_str(), stdout);
+    }
+  }
   return absl::OkStatus();
 }
 

@@ -130,6 +130,17 @@ std::string DivergencesText(const wire::SpaceStatus& space) {
       [](int64_t count) { return absl::StrCat(count); });
 }
 
+// What the session's last step took, and how fast bytes went over the link in it.
+std::string LastStepText(const wire::SpaceStatus& space) {
+  if (space.step_ns() <= 0) return "";
+  const auto step_ns = static_cast<double>(space.step_ns());
+  const auto rate = [&](int64_t bytes) { return Rate(static_cast<double>(bytes) * 1e9 / step_ns); };
+  const double stalled = std::clamp(static_cast<double>(space.step_stall_ns()) / step_ns, 0.0, 1.0);
+  return absl::StrFormat("  last step: %s, %.1f%% of it stalled; HOST to DEVICE %s/s, back %s/s\n",
+                         Duration(space.step_ns()), 100 * stalled, rate(space.step_fetch_bytes()),
+                         rate(space.step_evict_bytes()));
+}
+
 // Why it waited, how many rounds followed their plan, and what the update still has to do.
 std::string RoundsText(const wire::SpaceStatus& space) {
   std::string text;
@@ -268,7 +279,8 @@ std::string StatusText(const wire::StatusReply& status) {
     absl::StrAppendFormat(&text, "  fetched %s, written back %s, stalled %s\n",
                           FormatByteSize(space->fetch_bytes()),
                           FormatByteSize(space->evict_bytes()), Duration(space->stall_ns()));
-    text += RoundsText(*space) + DamageText(*space) + FailedWritesText(*space);
+    text +=
+        LastStepText(*space) + RoundsText(*space) + DamageText(*space) + FailedWritesText(*space);
     absl::StrAppendFormat(&text, "  DEVICE now: %s, of it %s no chunk\n",
                           FormatByteSize(space->device_used_bytes()),
                           FormatByteSize(space->device_non_model_bytes()));
@@ -351,7 +363,11 @@ json StatusJson(const wire::StatusReply& status) {
            {"update_pending", space->update_pending()},
            {"damaged_chunks", space->damaged_chunks()},
            {"last_damaged", LastDamagedJson(*space)},
-           {"failed_nvme_writes", space->failed_nvme_writes()}});
+           {"failed_nvme_writes", space->failed_nvme_writes()},
+           {"step_ns", space->step_ns()},
+           {"step_stall_ns", space->step_stall_ns()},
+           {"step_fetch_bytes", space->step_fetch_bytes()},
+           {"step_evict_bytes", space->step_evict_bytes()}});
     }
   }
   return object;

@@ -3,10 +3,12 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "client/device_kernels_host.h"
 #include "client/torch/counting_allocator.h"
 #include "gemini/byte_size.h"
 #include "gemini/layout.h"
@@ -20,9 +22,14 @@ class CpuDevice : public SessionDevice {
   c10::Device device() const override { return c10::Device(c10::DeviceType::CPU); }
   absl::Status Configure(SessionOptions&) override { return absl::OkStatus(); }
   void Begin(std::shared_ptr<Session> session, BudgetFollower&) override {
+    kernels_.emplace(session->update_team());
     BeginChargingAllocations(std::move(session));
   }
-  void End() override { EndChargingAllocations(); }
+  void End() override {
+    EndChargingAllocations();
+    kernels_.reset();
+  }
+  DeviceKernels& kernels() override { return *kernels_; }
 
   std::byte* NanScratch(int64_t size_bytes) override {
     MutexLock lock(mutex_);
@@ -42,6 +49,7 @@ class CpuDevice : public SessionDevice {
   struct Free {
     void operator()(std::byte* data) const { std::free(data); }
   };
+  std::optional<DeviceKernelsHost> kernels_;
   Mutex mutex_;
   std::vector<std::unique_ptr<std::byte, Free>> scratch_ ABSL_GUARDED_BY(mutex_);
   int64_t scratch_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // Of the last.

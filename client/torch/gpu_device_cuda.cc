@@ -20,6 +20,7 @@
 #include "client/copy_engine_cuda.h"
 #include "client/cuda_call_scope.h"
 #include "client/cuda_status.h"
+#include "client/device_kernels_cuda.h"
 #include "client/device_slabs_cuda.h"
 #include "client/device_split.h"
 #include "client/torch/gpu_device.h"
@@ -55,7 +56,8 @@ class GpuDevice : public SessionDevice {
       : driver_(driver),
         device_(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(ordinal)),
         total_bytes_(total_bytes),
-        context_bytes_(context_bytes) {}
+        context_bytes_(context_bytes),
+        kernels_(driver, ordinal, [this] { return CurrentStream(); }) {}
   ~GpuDevice() override {
     const CudaCallScope scope(driver_, device_.index());
     MutexLock lock(mutex_);
@@ -63,6 +65,7 @@ class GpuDevice : public SessionDevice {
   }
 
   c10::Device device() const override { return device_; }
+  DeviceKernels& kernels() override { return kernels_; }
 
   absl::Status Configure(SessionOptions& options) override {
     const int64_t want_bytes = options.want_bytes[Tier::kDevice];
@@ -184,6 +187,13 @@ class GpuDevice : public SessionDevice {
     return filled == cudaSuccess ? static_cast<std::byte*>(scratch_.back()) : nullptr;
   }
 
+  int64_t outside_bytes() const override {
+    int64_t bytes = context_bytes_;
+    Guarded("reading what Torch has reserved", [&] {
+      bytes += allocator::getDeviceStats(device_.index()).reserved_bytes[kAll].current;
+    }).IgnoreError();  // EndStep latches it.
+    return bytes;
+  }
   int64_t non_model_peak_bytes() const override {
     int64_t peak_bytes = allocated_peak_bytes_;
     Guarded("reading what Torch has allocated", [&] {
@@ -219,6 +229,7 @@ class GpuDevice : public SessionDevice {
   const c10::Device device_;
   const int64_t total_bytes_;
   const int64_t context_bytes_;
+  DeviceKernelsCuda kernels_;
   int64_t slab_bytes_ = 0;
   std::shared_ptr<Session> session_;
   BudgetFollower* follower_ = nullptr;

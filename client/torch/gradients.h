@@ -70,7 +70,7 @@ class Gradients {
   };
 
   RangeId GradientRange(int64_t index) const {
-    return tensors_.ranges()[tensors_.tensors()[index].range].grad;
+    return tensors_.ranges()[tensors_.tensors()[index].range].grad();
   }
   // Whether nobody can read another tensor's gradient in its range's chunks.
   bool IsAlone(int64_t index) const;

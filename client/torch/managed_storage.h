@@ -24,12 +24,16 @@ namespace gemini::client::hooks {
 
 class ManagedStorage;
 
-// Asked when an operator touches a storage that is not ready (see set_ready).
+// Asked by operators that touch a storage; any thread.
 class StorageOwner {
  public:
   virtual ~StorageOwner() = default;
-  // Makes the storage ready if it can be. FAILED_PRECONDITION: it can't (says why).
+  // Makes a storage that is not ready (see set_ready) so if it can be. FAILED_PRECONDITION: it can't (says why).
   virtual absl::Status Prepare(ManagedStorage& storage) = 0;
+  // An operator is to write to it, and has not pinned it yet; or has written to it and did not say so before. Of
+  // gradients and buffers neither is asked.
+  virtual absl::Status PrepareWrite(ManagedStorage& /*storage*/) { return absl::OkStatus(); }
+  virtual absl::Status NoteWrite(ManagedStorage& /*storage*/) { return absl::OkStatus(); }
 };
 
 class ManagedStorage {
@@ -76,6 +80,7 @@ class ManagedStorage {
   int32_t tensor() const { return place_.tensor; }
   bool is_gradient() const { return place_.is_gradient; }
   bool always_dirty() const { return traits_.always_dirty; }
+  bool is_parameter() const { return !is_gradient() && !always_dirty(); }
   // False: the chunk does not hold the tensor's bytes yet; operators ask the owner first.
   bool ready() const { return ready_.load(std::memory_order_acquire); }
   void set_ready(bool ready) { ready_.store(ready, std::memory_order_release); }

@@ -38,14 +38,11 @@ std::unique_ptr<ModelTensors> ModelTensors::Make(std::vector<ModuleTensor> tenso
       added.first = tensor.place.first_bundle;
       added.num_bundles = tensor.place.num_bundles;
       added.group = from.group;
-      const auto add = [&](ChunkKind kind) {
-        return residency.AddRange(store, added.first, added.num_bundles, kind);
-      };
-      added.param = add(ChunkKind::kParam);
-      if (from.group == TensorGroup::kTrainable) {
-        added.exp_avg = add(ChunkKind::kExpAvg);
-        added.exp_avg_sq = add(ChunkKind::kExpAvgSq);
-        added.grad = add(ChunkKind::kGrad);
+      KindList kinds;
+      kinds.Add(ChunkKind::kParam);
+      if (from.group == TensorGroup::kTrainable) kinds = TrainableKinds(store.format());
+      for (const ChunkKind kind : kinds) {
+        added.ids[kind] = residency.AddRange(store, added.first, added.num_bundles, kind);
       }
     }
     tensor.range = range;
@@ -134,7 +131,7 @@ void ModelTensors::AdoptTensor(int64_t index, StorageOwner& owner) {
   ModelTensor& tensor = tensors_[index];
   const bool on_meta = tensor.tensor.is_meta();
   const bool is_buffer = tensor.info.group == TensorGroup::kBuffer;
-  const ManagedStorage::Place place = {ranges_[tensor.range].param, tensor.place.offset_bytes,
+  const ManagedStorage::Place place = {ranges_[tensor.range].param(), tensor.place.offset_bytes,
                                        tensor.size_bytes(), traced_index(index),
                                        /*is_gradient=*/false};
   ManagedStorage::Traits traits = {

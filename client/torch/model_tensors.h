@@ -49,22 +49,10 @@ struct ModelRange {
   BundleId first;
   int64_t num_bundles = 1;
   TensorGroup group = TensorGroup::kTrainable;
-  RangeId param;
-  RangeId exp_avg, exp_avg_sq, grad;  // Trainable only.
+  KindMap<RangeId> ids;  // Of the kinds that the group has.
 
-  // Of a kind that the group has.
-  RangeId of(ChunkKind kind) const {
-    switch (kind) {
-      case ChunkKind::kExpAvg:
-        return exp_avg;
-      case ChunkKind::kExpAvgSq:
-        return exp_avg_sq;
-      case ChunkKind::kGrad:
-        return grad;
-      default:
-        return param;
-    }
-  }
+  RangeId param() const { return ids[ChunkKind::kParam]; }
+  RangeId grad() const { return ids[ChunkKind::kGrad]; }
 };
 
 class ModelTensors {
@@ -86,9 +74,10 @@ class ModelTensors {
   const std::vector<ModelRange>& ranges() const { return ranges_; }
   const std::vector<TensorPiece>& pieces(BundleId bundle) const { return pieces_[bundle.value()]; }
   // Of the bundle's first tensor; it has one.
-  const ModelRange& range_of(BundleId bundle) const {
-    return ranges_[tensors_[pieces(bundle).front().tensor].range];
+  int64_t range_number(BundleId bundle) const {
+    return tensors_[pieces(bundle).front().tensor].range;
   }
+  const ModelRange& range_of(BundleId bundle) const { return ranges_[range_number(bundle)]; }
   int64_t num_bundles() const { return static_cast<int64_t>(pieces_.size()); }
   ChunkStore& store() { return store_; }
   const ChunkStore& store() const { return store_; }

@@ -193,6 +193,9 @@ absl::Status PinInputs(OperatorHook::State& state, HookThread& thread, size_t fi
     if (!storage.ready()) [[unlikely]] {
       if (absl::Status status = storage.owner().Prepare(storage); !status.ok()) return status;
     }
+    if (thread.pins[i].written && storage.is_parameter()) [[unlikely]] {
+      if (absl::Status status = storage.owner().PrepareWrite(storage); !status.ok()) return status;
+    }
     thread.ranges.push_back(storage.range());
   }
   thread.addresses.resize(count);
@@ -363,6 +366,9 @@ void EndEvent(const at::RecordFunction& function, at::ObserverContext*) {
     }
     const bool dirty = pin.written || pin.storage->version() != pin.version;
     pin.storage->Detach();
+    if (dirty && !pin.written && state != nullptr && pin.storage->is_parameter()) [[unlikely]] {
+      state->session->Latch(pin.storage->owner().NoteWrite(*pin.storage));
+    }
     if (state != nullptr) state->residency->Unpin(pin.storage->range(), dirty, used);
     // There is room: BeginOperator put each pin's use here.
     if (dirty && !pin.written && frame.op >= 0) thread.uses.push_back(UseOf(pin, true));

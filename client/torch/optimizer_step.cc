@@ -19,48 +19,93 @@ bool AnyGradient(const std::vector<TensorPiece>& pieces, const std::vector<bool>
                              [&](const TensorPiece& piece) { return has_gradient[piece.tensor]; });
 }
 
+int64_t NumBlocks(const ModelTensor& tensor, const TensorPiece& piece) {
+  return NumNormBlocks(piece.size_bytes / ElementBytes(tensor.element));
+}
+
+// The block squares of each piece with a gradient whose gradient is on DEVICE, in the order of ranges, bundles and
+// pieces: asked for together, as each answer takes a wait for the GPU.
+absl::StatusOr<std::vector<double>> SquaresOnDevice(const ModelTensors& tensors,
+                                                    const DeviceUpdate& on_device,
+                                                    const std::vector<bool>& has_gradient,
+                                                    DeviceKernels& kernels) {
+  std::vector<GradientRun> runs;
+  for (const ModelRange& range : tensors.ranges()) {
+    if (range.group != TensorGroup::kTrainable) continue;
+    for (int64_t i = 0; i < range.num_bundles; ++i) {
+      const BundleId bundle(range.first.value() + i);
+      const std::byte* const gradient = on_device.gradient(bundle);
+      if (gradient == nullptr) break;
+      for (const TensorPiece& piece : tensors.pieces(bundle)) {
+        if (!has_gradient[piece.tensor]) continue;
+        const int64_t width = ElementBytes(tensors.tensors()[piece.tensor].element);
+        runs.push_back({gradient + piece.chunk_offset_bytes, piece.size_bytes / width});
+      }
+    }
+  }
+  if (runs.empty()) return std::vector<double>();
+  return kernels.BlockSquaresOf(tensors.store().format().element, runs);
+}
+
 }  // namespace
 
-void AddToDeviceUpdate(const ModelTensors& tensors, const std::vector<bool>& has_gradient,
-                       const KeptForUpdate& kept, DeviceUpdate& on_device) {
+void AddToDeviceUpdate(const ModelTensors& tensors, const ParameterEdits& edits,
+                       const std::vector<bool>& has_gradient, const KeptForUpdate& kept,
+                       DeviceUpdate& on_device) {
   const auto is_own = [&](const auto& ranges) {
     return ranges.store == &tensors.store() &&
            AnyGradient(tensors.pieces(ranges.first), has_gradient);
   };
   for (const UpdateRanges& ranges : kept.updates) {
-    if (is_own(ranges)) on_device.Add(ranges).IgnoreError();
+    if (is_own(ranges) && !edits.IsEdited(tensors.range_number(ranges.first))) {
+      on_device.Add(ranges).IgnoreError();
+    }
   }
   for (const GradientRange& range : kept.late_gradients) {
     if (is_own(range)) on_device.AddLateGradient(range).IgnoreError();
   }
 }
 
+void ForgetEdits(const ModelTensors& tensors, const std::vector<bool>& has_gradient,
+                 ParameterEdits& edits) {
+  for (size_t i = 0; i < tensors.ranges().size(); ++i) {
+    if (AnyGradient(tensors.pieces(tensors.ranges()[i].first), has_gradient)) {
+      edits.Forget(static_cast<int64_t>(i));
+    }
+  }
+}
+
 absl::StatusOr<double> GradientNorm(ModelTensors& tensors, GradientSquares& gradient_squares,
                                     const DeviceUpdate& on_device,
-                                    const std::vector<bool>& has_gradient, WorkerTeam& team) {
+                                    const std::vector<bool>& has_gradient, DeviceKernels& kernels) {
+  GEMINI_ASSIGN_OR_RETURN(const std::vector<double> squares_on_device,
+                          SquaresOnDevice(tensors, on_device, has_gradient, kernels));
+  auto next_on_device = squares_on_device.begin();
   // By tensor: chunks come in another order than tensors where some span or groups differ.
   std::vector<std::vector<double>> squares(tensors.tensors().size());
   for (const ModelRange& range : tensors.ranges()) {
     if (range.group != TensorGroup::kTrainable) continue;
     if (!AnyGradient(tensors.pieces(range.first), has_gradient)) continue;
     const bool is_on_device = on_device.gradient(range.first) != nullptr;
-    if (!is_on_device) GEMINI_RETURN_IF_ERROR(tensors.residency().Flush(range.grad));
+    if (!is_on_device) GEMINI_RETURN_IF_ERROR(tensors.residency().Flush(range.grad()));
     for (int64_t i = 0; i < range.num_bundles; ++i) {
       const BundleId bundle(range.first.value() + i);
       std::vector<std::vector<double>> of_pieces;
-      if (is_on_device) {
-        of_pieces = PieceSquares(tensors.store().format().element, tensors.pieces(bundle),
-                                 on_device.gradient(bundle), team);
-      } else {
+      if (!is_on_device) {
         GEMINI_ASSIGN_OR_RETURN(of_pieces, gradient_squares.Find(bundle));
       }
       const std::vector<TensorPiece>& pieces = tensors.pieces(bundle);
       for (size_t piece = 0; piece < pieces.size(); ++piece) {
         if (!has_gradient[pieces[piece].tensor]) continue;
         std::vector<double>& of_tensor = squares[pieces[piece].tensor];
-        const int64_t elements = tensors.tensors()[pieces[piece].tensor].info.num_elements;
-        of_tensor.reserve(static_cast<size_t>(NumNormBlocks(elements)));
-        of_tensor.insert(of_tensor.end(), of_pieces[piece].begin(), of_pieces[piece].end());
+        const ModelTensor& tensor = tensors.tensors()[pieces[piece].tensor];
+        of_tensor.reserve(static_cast<size_t>(NumNormBlocks(tensor.info.num_elements)));
+        if (is_on_device) {
+          const auto end = next_on_device + NumBlocks(tensor, pieces[piece]);
+          of_tensor.insert(of_tensor.end(), std::exchange(next_on_device, end), end);
+        } else {
+          of_tensor.insert(of_tensor.end(), of_pieces[piece].begin(), of_pieces[piece].end());
+        }
       }
     }
   }
@@ -86,16 +131,15 @@ absl::Status LeaveDeviceForUpdate(ModelTensors& tensors, const DeviceUpdate& on_
   Residency& residency = tensors.residency();
   for (const ModelRange& range : tensors.ranges()) {
     if (range.group != TensorGroup::kTrainable || on_device.updates(range.first)) continue;
-    for (const RangeId id : {range.param, range.exp_avg, range.exp_avg_sq}) {
-      GEMINI_RETURN_IF_ERROR(residency.Flush(id));
+    const KindList kinds = UpdatedKinds(tensors.store().format());
+    for (const ChunkKind kind : kinds) {
+      GEMINI_RETURN_IF_ERROR(residency.Flush(range.ids[kind]));
     }
     if (!on_device.has_late_gradient(range.first)) {
-      GEMINI_RETURN_IF_ERROR(residency.Flush(range.grad));
+      GEMINI_RETURN_IF_ERROR(residency.Flush(range.grad()));
     }
     if (!AnyGradient(tensors.pieces(range.first), has_gradient)) continue;
-    for (const RangeId id : {range.param, range.exp_avg, range.exp_avg_sq}) {
-      GEMINI_RETURN_IF_ERROR(residency.Drop(id));
-    }
+    for (const ChunkKind kind : kinds) GEMINI_RETURN_IF_ERROR(residency.Drop(range.ids[kind]));
   }
   return absl::OkStatus();
 }

@@ -10,30 +10,37 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "client/device_kernels.h"
 #include "client/device_update.h"
 #include "client/gradient_squares.h"
 #include "client/plan_binding.h"
 #include "client/torch/managed_model.h"
 #include "client/torch/model_tensors.h"
+#include "client/torch/parameter_edits.h"
 #include "gemini/ids.h"
 #include "gemini/intent_shm.h"
 #include "gemini/worker_team.h"
 
 namespace gemini::client::hooks {
 
-// Adds what of `kept` is of this model and has a gradient. What cannot be on DEVICE now is left out, and
-// updated in HOST from a gradient in HOST.
-void AddToDeviceUpdate(const ModelTensors& tensors, const std::vector<bool>& has_gradient,
-                       const KeptForUpdate& kept, DeviceUpdate& on_device);
+// Adds what of `kept` is of this model, has a gradient and was not edited. What cannot be on DEVICE now is left out,
+// too, and updated in HOST from a gradient in HOST.
+void AddToDeviceUpdate(const ModelTensors& tensors, const ParameterEdits& edits,
+                       const std::vector<bool>& has_gradient, const KeptForUpdate& kept,
+                       DeviceUpdate& on_device);
+// Once the step is taken, whose updates of edited parameters are in HOST.
+void ForgetEdits(const ModelTensors& tensors, const std::vector<bool>& has_gradient,
+                 ParameterEdits& edits);
 
 // Global norm of the gradients of the tensors with has_gradient[i], after those that `on_device` does not
-// have are written back. OUT_OF_RANGE: it is not finite (names the first tensor whose part is not).
+// have are written back. OUT_OF_RANGE: it is not finite (names the first tensor whose part is not). Others:
+// of ChunkStore::Acquire and of the kernels.
 absl::StatusOr<double> GradientNorm(ModelTensors& tensors, GradientSquares& squares,
                                     const DeviceUpdate& on_device,
-                                    const std::vector<bool>& has_gradient, WorkerTeam& team);
+                                    const std::vector<bool>& has_gradient, DeviceKernels& kernels);
 
 // Writes back every trainable range but late gradients and what is updated on DEVICE, which in-place
-// operators or earlier updates may have changed there, and forgets the DEVICE copies of parameters and
+// operators or earlier updates may have changed there, and forgets the DEVICE copies of parameters, masters and
 // moments that will be updated in HOST, so that all that can be refused is refused before the intent.
 // FAILED_PRECONDITION: a trainable tensor or its gradient is pinned (names it). RESOURCE_EXHAUSTED: no
 // HOST slot.

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "c10/core/Device.h"
 #include "client/budget_follower.h"
+#include "client/device_kernels.h"
 #include "client/session.h"
 
 namespace gemini::client::hooks {
@@ -30,13 +31,16 @@ class SessionDevice {
   // End. Errors of these and of EndStep are latched in the session.
   virtual void Begin(std::shared_ptr<Session> session, BudgetFollower& follower) = 0;
   virtual void End() = 0;
-  // A model is managed whose parameters and gradients take so many bytes of chunks.
+  // A model is managed of which so many bytes of chunks may be on DEVICE.
   virtual void AddChunks(int64_t /*size_bytes*/) {}
   // A step is done and no operator of the next one has begun: the time to divide DEVICE anew between chunks and what
   // operators allocate.
   virtual void EndStep() {}
   // An operator found no memory. Whether there is more than before, taken from chunks.
   virtual bool GiveWay() { return false; }
+
+  // Computes on chunks. From Begin to End.
+  virtual DeviceKernels& kernels() = 0;
 
   // FAILED_PRECONDITION: what operators of this thread do now is recorded, not done (a graph's capture), and cannot be
   // given chunks, which lie elsewhere when it is.
@@ -45,6 +49,8 @@ class SessionDevice {
   // is lost, and not of its budget. At least size_bytes, valid until the end of this. Null: there is none.
   virtual std::byte* NanScratch(int64_t size_bytes) = 0;
 
+  // What operators have taken now, where the session's own budget (DeviceBudget) does not count it.
+  virtual int64_t outside_bytes() const { return 0; }
   // The largest of what operators had allocated at one time since ResetPeaks, where the session's own budget
   // (DeviceBudget) does not count it.
   virtual int64_t non_model_peak_bytes() const { return 0; }

@@ -19,6 +19,7 @@ SpaceModel::SpaceModel(std::unique_ptr<ModelTensors> tensors, const OptimizerSpe
       optimizer_(optimizer),
       tensors_(std::move(tensors)),
       writer_(*tensors_, max_open_chunks),
+      edits_(*tensors_),
       squares_(
           tensors_->store(),
           [this](BundleId bundle) { return absl::MakeConstSpan(tensors_->pieces(bundle)); },
@@ -26,7 +27,7 @@ SpaceModel::SpaceModel(std::unique_ptr<ModelTensors> tensors, const OptimizerSpe
   updates_ = std::make_unique<UpdateQueue>(
       tensors_->store(),
       [this](BundleId bundle) {
-        return tensors_->residency().BringGradient(tensors_->range_of(bundle).grad);
+        return tensors_->residency().BringGradient(tensors_->range_of(bundle).grad());
       },
       [this](BundleId bundle) {
         return UpdateBundle(tensors_->store(), bundle, tensors_->pieces(bundle), intent_,
@@ -72,19 +73,17 @@ absl::StatusOr<StepResult> SpaceModel::Step(const StepOptions& options) {
   GEMINI_ASSIGN_OR_RETURN(const std::vector<bool> has_gradient, CollectGradients());
   KeptForUpdate kept;
   if (tensors_->phases() != nullptr) kept = tensors_->phases()->BeginUpdate();
-  // Threads of the CPU update: they reach no other memory.
-  if (!tensors_->device().is_cpu()) kept = {};
-  int64_t on_device_ns = 0;
-  absl::StatusOr<StepResult> result = BeginUpdate(options, has_gradient, kept, on_device_ns);
+  OperatorSpan on_device;
+  absl::StatusOr<StepResult> result = BeginUpdate(options, has_gradient, kept, on_device);
   if (tensors_->phases() != nullptr) {
     std::vector<int32_t> updated;
     for (size_t i = 0; result.ok() && !result->skipped && i < has_gradient.size(); ++i) {
       if (has_gradient[i]) updated.push_back(tensors_->traced_index(static_cast<int64_t>(i)));
     }
-    tensors_->phases()->EndUpdate(updated, on_device_ns);
+    tensors_->phases()->EndUpdate(updated, std::move(on_device));
   }
   if (!result.ok() || result->skipped) return result;
-  session_.PublishStep(step_);
+  session_.PublishStep(step_, hook_.device().outside_bytes());
   hook_.device().EndStep();
   if (!options.overlap_update) GEMINI_RETURN_IF_ERROR(tensors_->store().AwaitCommits());
   return result;
@@ -93,14 +92,14 @@ absl::StatusOr<StepResult> SpaceModel::Step(const StepOptions& options) {
 absl::StatusOr<StepResult> SpaceModel::BeginUpdate(const StepOptions& options,
                                                    const std::vector<bool>& has_gradient,
                                                    const KeptForUpdate& kept,
-                                                   int64_t& on_device_ns) {
+                                                   OperatorSpan& on_device_span) {
   gradients_->Finish();
   DeviceUpdate on_device(tensors_->residency());
-  AddToDeviceUpdate(*tensors_, has_gradient, kept, on_device);
+  AddToDeviceUpdate(*tensors_, edits_, has_gradient, kept, on_device);
   if (tensors_->phases() != nullptr) tensors_->phases()->PauseMoves();
   StepResult result;
   const absl::StatusOr<double> norm =
-      GradientNorm(*tensors_, squares_, on_device, has_gradient, session_.update_team());
+      GradientNorm(*tensors_, squares_, on_device, has_gradient, hook_.device().kernels());
   if (!norm.ok()) {
     if (!absl::IsOutOfRange(norm.status())) return norm.status();
     if (!options.skip_non_finite) return absl::FailedPreconditionError(norm.status().message());
@@ -120,18 +119,25 @@ absl::StatusOr<StepResult> SpaceModel::BeginUpdate(const StepOptions& options,
   if (IsLayerWise(optimizer_.kind)) {
     GEMINI_RETURN_IF_ERROR(FindTrustRatios(*tensors_, optimizer_, intent_, session_.update_team()));
   }
-  const int64_t begin_ns = TimelineNowNs();
-  on_device.Update([this](const BundleInPlace& chunks) {
-    UpdateInPlace(chunks, tensors_->pieces(chunks.bundle), intent_, session_.update_team());
+  on_device_span.begin = session_.copies().Now();
+  DeviceKernels& kernels = hook_.device().kernels();
+  const ChunkStore& store = tensors_->store();
+  on_device.Update([&](const BundleInPlace& bundle) {
+    UpdateInPlace(bundle, store.format(), store.chunk_bytes(), tensors_->pieces(bundle.bundle),
+                  intent_, kernels);
   });
-  on_device_ns = TimelineNowNs() - begin_ns;
+  on_device_span.end = session_.copies().Now();
   const std::vector<BundleId> bundles = BundlesToUpdate(*tensors_, on_device);
-  if (absl::Status status = tensors_->store().BeginUpdate(
-          intent_, bundles, on_device.versions(), BundlesWithLateGradients(bundles, on_device));
-      !status.ok()) {
+  absl::Status status = kernels.Finish();
+  if (status.ok()) {
+    status = tensors_->store().BeginUpdate(intent_, bundles, on_device.versions(),
+                                           BundlesWithLateGradients(bundles, on_device));
+  }
+  if (!status.ok()) {
     on_device.Undo();
     return status;
   }
+  ForgetEdits(*tensors_, has_gradient, edits_);
   CountUpdates(*tensors_, intent_);
   step_ = result.step;
   gradients_->BeginStep();
@@ -226,6 +232,9 @@ absl::StatusOr<ScopedFetch> SpaceModel::Fetch(const at::Tensor& tensor, FetchAcc
       tensor.defined() ? ManagedStorage::Of(tensor.unsafeGetTensorImpl()) : nullptr;
   if (managed == nullptr || managed->retired()) {
     return absl::FailedPreconditionError("not a tensor in the session's memory: nothing to fetch");
+  }
+  if (access == FetchAccess::kReadWrite && managed->is_parameter()) {
+    GEMINI_RETURN_IF_ERROR(managed->owner().PrepareWrite(*managed));
   }
   GEMINI_RETURN_IF_ERROR(hook_.Pin(*managed));
   auto storage = tensor.storage().getWeakStorageImpl().lock();

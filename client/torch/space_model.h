@@ -9,11 +9,13 @@
 #include <vector>
 
 #include "client/gradient_squares.h"
+#include "client/measured_spans.h"
 #include "client/session.h"
 #include "client/torch/gradients.h"
 #include "client/torch/managed_model.h"
 #include "client/torch/model_tensors.h"
 #include "client/torch/operator_hook.h"
+#include "client/torch/parameter_edits.h"
 #include "client/torch/tensor_writer.h"
 #include "client/update_queue.h"
 #include "gemini/intent_shm.h"
@@ -49,6 +51,10 @@ class SpaceModel final : public ManagedModel, public StorageOwner {
   bool ReleaseOldestGradient() { return gradients_->ReleaseOldest(); }
 
   absl::Status Prepare(ManagedStorage& storage) override;
+  absl::Status PrepareWrite(ManagedStorage& storage) override {
+    return edits_.Prepare(storage.range());
+  }
+  absl::Status NoteWrite(ManagedStorage& storage) override { return edits_.Note(storage.range()); }
   // As ModelTensors::CheckUnpinned.
   absl::Status CheckUnpinned(absl::string_view outcome) const {
     return tensors_->CheckUnpinned(outcome);
@@ -60,10 +66,10 @@ class SpaceModel final : public ManagedModel, public StorageOwner {
   // Finds the tensor and checks that its group has the kind.
   absl::StatusOr<int64_t> FindKind(absl::string_view name, ChunkKind kind) const;
   // The part of Step between the last operator and the recorded intent; on an error nothing was changed.
-  // `planned`: what may be updated on DEVICE; on_device_ns gets the time that it took.
+  // `kept`: what may be updated on DEVICE; on_device_span gets when it was.
   absl::StatusOr<StepResult> BeginUpdate(const StepOptions& options,
                                          const std::vector<bool>& has_gradient,
-                                         const KeptForUpdate& kept, int64_t& on_device_ns);
+                                         const KeptForUpdate& kept, OperatorSpan& on_device_span);
   // Waits until the tensor's bundles are at step().
   absl::Status AwaitTensor(int64_t index);
   // Whether each tensor has a gradient, all of them being on their way to their chunks.
@@ -75,6 +81,7 @@ class SpaceModel final : public ManagedModel, public StorageOwner {
   std::unique_ptr<ModelTensors> tensors_;
   std::vector<ManagedTensorInfo> infos_;
   TensorWriter writer_;
+  ParameterEdits edits_;
   GradientSquares squares_;
   Intent intent_;  // Of the updates that are pending; the update thread reads it then.
   int64_t step_ = 0;

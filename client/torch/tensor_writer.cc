@@ -148,9 +148,10 @@ absl::StatusOr<TensorWriter::OpenChunk*> TensorWriter::Open(BundleId bundle, Chu
   while (!open_.empty() && num_open() + kinds.size() > max_open_chunks_) {
     GEMINI_RETURN_IF_ERROR(Commit(0));
   }
-  GEMINI_RETURN_IF_ERROR(tensors_.residency().Flush(tensors_.ranges()[tensor.range].of(kind)));
   std::vector<std::pair<ChunkKind, HostChunk>> chunks;
   for (const ChunkKind of_value : kinds) {
+    GEMINI_RETURN_IF_ERROR(
+        tensors_.residency().Flush(tensors_.ranges()[tensor.range].ids[of_value]));
     GEMINI_ASSIGN_OR_RETURN(HostChunk fresh, AcquireCopy(ChunkOf(bundle, of_value)));
     chunks.emplace_back(of_value, std::move(fresh));
   }
@@ -176,7 +177,9 @@ absl::Status TensorWriter::Commit(size_t position) {
   open_.erase(open_.begin() + static_cast<ptrdiff_t>(position));
   const std::vector<TensorPiece>& pieces = tensors_.pieces(open.bundle);
   const int64_t range = tensors_.tensors()[pieces.front().tensor].range;
-  GEMINI_RETURN_IF_ERROR(tensors_.residency().Drop(tensors_.ranges()[range].of(open.kind)));
+  for (const auto& [kind, _] : open.chunks) {
+    GEMINI_RETURN_IF_ERROR(tensors_.residency().Drop(tensors_.ranges()[range].ids[kind]));
+  }
   if (open.kind != ChunkKind::kParam) return absl::OkStatus();
   for (const TensorPiece& piece : pieces) MarkReady(piece.tensor);
   return absl::OkStatus();
@@ -212,10 +215,13 @@ absl::Status TensorWriter::Read(int64_t index, ChunkKind kind, ManagedModel::Byt
           absl::StrCat(tensor.info.name, " was never written: nothing to read"));
     }
   }
-  GEMINI_RETURN_IF_ERROR(tensors_.residency().Flush(tensors_.ranges()[tensor.range].of(kind)));
   const bool has_bytes = kind != ChunkKind::kGrad || tensor.tensor.grad().defined();
   ChunkStore& store = tensors_.store();
   const KindList kinds = tensors_.KindsOf(tensor, kind);
+  for (const ChunkKind of_value : kinds) {
+    GEMINI_RETURN_IF_ERROR(
+        tensors_.residency().Flush(tensors_.ranges()[tensor.range].ids[of_value]));
+  }
   for (int64_t i = 0; i < tensor.place.num_bundles; ++i) {
     const BundleId bundle(tensor.place.first_bundle.value() + i);
     std::vector<std::pair<ChunkKind, HostChunk>> chunks;

@@ -212,7 +212,9 @@ absl::StatusOr<ManagedModel*> TrainingSession::Manage(torch::nn::Module& module,
         std::unique_ptr<SpaceModel> model,
         SpaceModel::Make(std::move(table), optimizer, kOpenChunks, session, *state_->hook));
     state_->models.push_back(std::move(model));
-    state_->device->AddChunks(2 * layout.num_bundles() * chunk_bytes);
+    // Masters and moments only where they are updated there.
+    const bool has_states = UpdatesInPlace(format) && !options.states_on_nvme;
+    state_->device->AddChunks((has_states ? chunks : 2 * layout.num_bundles()) * chunk_bytes);
     // What is not managed is the module's own, beside managed tensors.
     for (at::Tensor& buffer : module.buffers()) {
       if (device.is_cpu() || !buffer.defined() || buffer.device() == device) continue;

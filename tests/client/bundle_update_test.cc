@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/bundle_trust.h"
+#include "client/device_kernels_host.h"
 #include "client/element_values.h"
 #include "client/trust_ratio.h"
 #include "client/update_kernel.h"
@@ -264,38 +265,31 @@ TEST_P(BundleUpdateTest, WithoutAGradientOrWhenSkippedOnlyTheStepChanges) {
   EXPECT_FALSE(store_->HasPayload(ChunkOf(BundleId(0), ChunkKind::kExpAvg)));
 }
 
-// In a DEVICE arena: fp32, of the Adam family. The bits are those of whole tensors.
+// Chunks somewhere else, as those in a DEVICE arena are, become the bytes that those in HOST do.
 TEST_P(BundleUpdateTest, InPlaceItIsTheSame) {
-  if (element_ != ElementType::kFp32 || !HasSecondMoment(optimizer_)) return;
-  std::vector<float> param = values_, exp_avg = RandomValues(), exp_avg_sq = RandomValues();
-  for (float& value : exp_avg_sq) value *= value;
-  std::vector<float> expected = param, expected_avg = exp_avg, expected_sq = exp_avg_sq;
-  const Intent intent = IntentFor(3);
-  const auto bytes = [](std::vector<float>& values) {
-    return reinterpret_cast<std::byte*>(values.data());
+  const Intent first = IntentFor(1);
+  ASSERT_OK(store_->BeginUpdate(first, {BundleId(0)}));
+  ASSERT_OK(UpdateBundle(*store_, BundleId(0), pieces_, first, team_));
+  const auto copy_of = [&](ChunkKind kind) {
+    const HostChunk chunk = *store_->Acquire(ChunkOf(BundleId(0), kind));
+    return std::vector<std::byte>(chunk.data(), chunk.data() + kChunkBytes);
   };
-  UpdateInPlace({.bundle = BundleId(0),
-                 .param = bytes(param),
-                 .exp_avg = bytes(exp_avg),
-                 .exp_avg_sq = bytes(exp_avg_sq),
-                 .grad = bytes(grads_)},
-                pieces_, intent, team_);
-  for (size_t i = 0; i < counts_.size(); ++i) {
-    if (!intent.tensors[i].has_gradient) continue;
-    const int64_t at = kFirst[i];
-    UpdateElements(SettingsFor(intent, static_cast<int64_t>(i)),
-                   {.param = &expected[at],
-                    .grad = &grads_[at],
-                    .exp_avg = &expected_avg[at],
-                    .exp_avg_sq = &expected_sq[at],
-                    .new_param = &expected[at],
-                    .new_exp_avg = &expected_avg[at],
-                    .new_exp_avg_sq = &expected_sq[at]},
-                   counts_[i]);
+  KindMap<std::vector<std::byte>> copies;
+  BundleInPlace bundle = {.bundle = BundleId(0), .chunks = {}};
+  for (const ChunkKind kind : TrainableKinds(format_)) {
+    copies[kind] = copy_of(kind);
+    bundle.chunks[kind] = copies[kind].data();
   }
-  EXPECT_EQ(param, expected);
-  EXPECT_EQ(exp_avg, expected_avg);
-  EXPECT_EQ(exp_avg_sq, expected_sq);
+  const Intent intent = IntentFor(2);
+  DeviceKernelsHost kernels(team_);
+  UpdateInPlace(bundle, format_, kChunkBytes, pieces_, intent, kernels);
+  ASSERT_OK(kernels.Finish());
+  EXPECT_NE(copies[ChunkKind::kParam], copy_of(ChunkKind::kParam));
+  ASSERT_OK(store_->BeginUpdate(intent, {BundleId(0)}));
+  ASSERT_OK(UpdateBundle(*store_, BundleId(0), pieces_, intent, team_));
+  for (const ChunkKind kind : TrainableKinds(format_)) {
+    EXPECT_EQ(copies[kind], copy_of(kind)) << ChunkKindName(kind);
+  }
 }
 
 }  // namespace

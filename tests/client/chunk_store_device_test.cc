@@ -31,7 +31,10 @@ Intent IntentFor(int64_t step) {
 
 // In the three slots from 3 * place on.
 DeviceVersion VersionAt(int64_t bundle, int64_t place) {
-  return {BundleId(bundle), SlotId(3 * place), SlotId(3 * place + 1), SlotId(3 * place + 2)};
+  DeviceVersion version = {.bundle = BundleId(bundle), .slots = {}};
+  int64_t slot = 3 * place;
+  for (const ChunkKind kind : UpdatedKinds(StateFormat())) version.slots[kind] = SlotId(slot++);
+  return version;
 }
 
 // What a reader without trust finds in a segment, or in a copy of one.

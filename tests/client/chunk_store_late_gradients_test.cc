@@ -258,7 +258,10 @@ TEST_F(ChunkStoreLateGradientsTest, WhatIsRefusedLeavesEverythingAsItWas) {
   const auto invalid = [](const char* why) {
     return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(why));
   };
-  const DeviceVersion on_device = {BundleId(1), SlotId(0), SlotId(1), SlotId(2)};
+  DeviceVersion on_device = {.bundle = BundleId(1), .slots = {}};
+  for (const ChunkKind kind : UpdatedKinds(StateFormat())) {
+    on_device.slots[kind] = SlotId(static_cast<int64_t>(kind));
+  }
   EXPECT_THAT(Begin(1, {BundleId(0)}, {}, {BundleId(2)}), invalid("bundle 2"));
   EXPECT_THAT(Begin(1, {BundleId(0)}, {on_device}, {BundleId(1)}), invalid("bundle 1"));
   EXPECT_THAT(Begin(1, {BundleId(2), BundleId(0)}, {}, {BundleId(2), BundleId(2)}),
@@ -267,7 +270,7 @@ TEST_F(ChunkStoreLateGradientsTest, WhatIsRefusedLeavesEverythingAsItWas) {
   EXPECT_THAT(Begin(1, {BundleId(0)}, {}, {BundleId(-1)}), invalid("bundle -1"));
   EXPECT_THAT(Begin(1, {BundleId(2), BundleId(2)}, {}, {BundleId(2)}), invalid("bundle 2"));
   {
-    const DeviceVersion late_too = {BundleId(2), SlotId(0), SlotId(1), SlotId(2)};
+    const DeviceVersion late_too = {.bundle = BundleId(2), .slots = on_device.slots};
     EXPECT_THAT(Begin(1, {BundleId(2)}, {late_too}, {BundleId(2)}), invalid("bundle 2"));
     ASSERT_OK_AND_ASSIGN(const HostChunk grad, store_->AcquireUncommitted(Grad(2)));
     EXPECT_THAT(Begin(1, {BundleId(2)}, {}, {BundleId(2)}),

@@ -130,6 +130,14 @@ class Job {
   BudgetFollower follower_;
 };
 
+TEST_F(CudaSessionTest, StatusNamesTheGpu) {
+  const std::unique_ptr<Connection> observer = ConnectObserver(*server_);
+  ASSERT_OK_AND_ASSIGN(const Reply reply, GetStatus(*observer));
+  const auto& status = *reply.As<wire::StatusReply>();
+  EXPECT_EQ(flatbuffers::GetString(status.device_gpu_uuid()), FakeCudaDriver::kUuid);
+  EXPECT_FALSE(status.device_is_counted());
+}
+
 TEST_F(CudaSessionTest, ALeaseHasWholeSlabs) {
   ASSERT_OK_AND_ASSIGN(session_, Open(Want(/*device_bytes=*/5 * kMiB, /*floor_bytes=*/kMiB)));
   EXPECT_EQ(session_->granted_bytes()[Tier::kDevice], 3 * kSlab);

@@ -20,16 +20,13 @@ using ::testing::HasSubstr;
 class DeviceUpdateTest : public PhaseTrackerTest {
  protected:
   UpdateRanges RangesOf(BundleId first, int64_t num_bundles) {
-    const auto range = [&](ChunkKind kind) {
-      return *session_->residency().FindRange(job_->store(), first, num_bundles, kind);
-    };
-    return {.store = &job_->store(),
-            .first = first,
-            .num_bundles = num_bundles,
-            .param = range(ChunkKind::kParam),
-            .exp_avg = range(ChunkKind::kExpAvg),
-            .exp_avg_sq = range(ChunkKind::kExpAvgSq),
-            .grad = range(ChunkKind::kGrad)};
+    UpdateRanges ranges = {
+        .store = &job_->store(), .first = first, .num_bundles = num_bundles, .ranges = {}};
+    for (const ChunkKind kind : TrainableKinds(job_->store().format())) {
+      ranges.ranges[kind] =
+          *session_->residency().FindRange(job_->store(), first, num_bundles, kind);
+    }
+    return ranges;
   }
   // The first step of a restarted job, which has a trace before it has moments.
   void StepWithKeptTrace(LocalPlans& plans) {
@@ -155,7 +152,8 @@ TEST_F(DeviceUpdateTest, ARangeThatAPlanNamesTwiceIsTakenOnce) {
   EXPECT_THAT(update.Add(ranges), StatusIs(absl::StatusCode::kInvalidArgument));
   EXPECT_EQ(update.versions().size(), 1u);
   const int64_t begin_ns = TimelineNowNs();
-  update.Update([](const BundleInPlace& chunks) { *chunks.param ^= std::byte{1}; });
+  update.Update(
+      [](const BundleInPlace& bundle) { *bundle.chunks[ChunkKind::kParam] ^= std::byte{1}; });
   const std::optional<TimelineEvent> shown =
       ReadTimelineEvent(*session_->timeline(), session_->timeline()->written);
   ASSERT_TRUE(shown.has_value());
@@ -164,6 +162,34 @@ TEST_F(DeviceUpdateTest, ARangeThatAPlanNamesTwiceIsTakenOnce) {
   EXPECT_EQ(shown->size_bytes, kTestChunkBytes);
   EXPECT_GE(shown->begin_ns, begin_ns);
   update.Undo();  // Each range goes, which it could not while it is pinned twice.
+}
+
+// Plans an update of other chunks than the space has.
+class PlansOfAnotherFormat : public LocalPlans {
+ public:
+  using LocalPlans::LocalPlans;
+  absl::StatusOr<Plan> MakePlan(const Trace& trace, int64_t device_bytes) override {
+    Trace other = trace;
+    for (TracedTensor& tensor : other.tensors) tensor.format.optimizer = OptimizerKind::kSgd;
+    absl::StatusOr<Plan> plan = LocalPlans::MakePlan(other, device_bytes);
+    if (plan.ok()) plan->fingerprint = Fingerprint(trace);
+    return plan;
+  }
+};
+
+TEST_F(DeviceUpdateTest, APlanWithOtherChunksThanTheSpaceHasIsRefused) {
+  PlansOfAnotherFormat plans(kTestChunkBytes);
+  plans.set_policy({.kind = PolicyKind::kStatic, .optimizer_fraction = 0.5});
+  Open(6, /*device_slots=*/50, &plans);
+  if (HasFatalFailure()) return;
+  for (int round = 0; round < 3; ++round) {
+    Step();
+    if (HasFatalFailure()) return;
+  }
+  EXPECT_THAT(job_->phases().plan_status(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("on DEVICE without chunks of exp_avg_sq")));
+  EXPECT_EQ(job_->updates_on_device(), 0);
 }
 
 // The order of a plan is that of first use.
@@ -204,7 +230,7 @@ TEST_F(DeviceUpdateTest, ARefusedStepLeavesTheVersionBefore) {
   }
   ASSERT_GT(job_->updates_on_device(), 0);
   ASSERT_OK_AND_ASSIGN(const Plan plan, job_->phases().PlanOf("train"));
-  const BundleId bundle = plan.ranges[plan.device_updates[0].param].first;
+  const BundleId bundle = plan.ranges[plan.device_updates[0].param()].first;
   Forward();
   Backward();
   if (HasFatalFailure()) return;

@@ -4,12 +4,15 @@
 // that want them there have run are seen; and so is a thread that waits for operators.
 // Thread: any. What a thread is told to wait for, it tells the operators.
 #pragma once
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <cstring>
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -66,6 +69,23 @@ class LazyOperators : public CopyEngineHost {
     event.sequences[kOperatorOrder] = 0;  // These come before anyway.
     Run([this, event] { CopyEngineHost::Wait(event); });
   }
+  OperatorPoint Now() override {
+    OperatorPoint point = CopyEngineHost::Now();
+    const auto reached = std::make_shared<Reached>();
+    Run([reached] { reached->at_ns = TimelineNowNs(); });
+    MutexLock lock(mutex_);
+    reached->sequence = begun_;  // Its own, or that of one behind it.
+    point.event = reached;
+    return point;
+  }
+  std::optional<int64_t> TimeOf(const OperatorPoint& point) const override {
+    if (point.event == nullptr) return point.asked_ns;
+    const int64_t at_ns = static_cast<const Reached*>(point.event.get())->at_ns;
+    return at_ns == 0 ? std::nullopt : std::optional(at_ns);
+  }
+  void AwaitPoint(const OperatorPoint& point) override {
+    if (point.event != nullptr) RunUpTo(static_cast<const Reached*>(point.event.get())->sequence);
+  }
   bool Done(CopyEvent event) const override {
     {
       MutexLock lock(mutex_);
@@ -84,6 +104,11 @@ class LazyOperators : public CopyEngineHost {
   }
 
  private:
+  struct Reached {
+    std::atomic<int64_t> at_ns{0};
+    uint64_t sequence = 0;
+  };
+
   // Whoever needs one runs it, and those before it.
   void RunUpTo(uint64_t last) {
     MutexLock lock(mutex_);

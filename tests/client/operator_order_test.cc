@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "client/timeline_clock.h"
 #include "tests/client/job_operators.h"
 #include "tests/client/lazy_operators.h"
 #include "tests/client/phase_tracker_fixture.h"
@@ -54,6 +55,85 @@ TEST_F(OperatorOrderTest, PlannedStepsFindTheirBytesAndWaitForNoOperator) {
   EXPECT_EQ(all_divergences(), 0);
   EXPECT_EQ(job_->waits_in_operators() - waits_before, 0);
   EXPECT_GT(session_->residency().stats().fetch_bytes, 0);
+  late_->Finish();
+}
+
+// The thread has begun all of them long before this one runs, and waits in the update.
+TEST_F(OperatorOrderTest, TimesAreThoseOfOperatorsAndNotOfTheirThread) {
+  LocalPlans plans(kTestChunkBytes);
+  OpenLazy(/*device_slots=*/60, &plans);
+  ASSERT_NE(operators_, nullptr);
+  constexpr int64_t kWorkNs = 200'000'000;
+  const auto work = [&](int64_t for_ns) {
+    operators_->Run([for_ns] {
+      const int64_t end_ns = TimelineNowNs() + for_ns;
+      while (TimelineNowNs() < end_ns) {
+      }
+    });
+  };
+  const auto expect_work = [&](const char* phase, int32_t at, int64_t least_ns, int64_t most_ns) {
+    ASSERT_OK_AND_ASSIGN(const Trace trace, job_->phases().TraceOf(phase));
+    for (int32_t position = 0; position < trace.num_positions(); ++position) {
+      const int64_t compute_ns = trace.operators[position].compute_ns;
+      EXPECT_GE(compute_ns, position == at ? least_ns : 0) << position;
+      EXPECT_LT(compute_ns, position == at ? most_ns : kWorkNs / 2) << position;
+    }
+  };
+  const auto step = [&](int64_t for_ns) {
+    job_->ZeroGradients();
+    Forward();
+    work(for_ns);
+    Backward();
+    ASSERT_OK(job_->Update());
+  };
+  step(kWorkNs);
+  expect_work("train", 2 * kLayers - 1, kWorkNs, 3 * kWorkNs / 2);
+  step(3 * kWorkNs);  // One that follows the plan replaces the recorded times.
+  expect_work("train", 2 * kLayers - 1, 3 * kWorkNs, 4 * kWorkNs);
+  EXPECT_EQ(stats().planned_rounds, 1);
+  // Nothing waits for operators at these rounds' ends: the next round begins before they are over.
+  for (const int64_t times : {1, 3, 3}) {
+    job_->phases().BeginPhase("long");
+    ASSERT_OK(job_->Operator({Param(0)}));
+    work(times * kWorkNs);
+    ASSERT_OK(job_->Operator({Param(1)}));
+    job_->phases().EndPhase();
+  }
+  job_->phases().BeginPhase("another");
+  ASSERT_OK(job_->Operator({Param(0)}));
+  job_->phases().EndPhase();
+  expect_work("long", 0, 3 * kWorkNs, 4 * kWorkNs);
+  EXPECT_EQ(stats().planned_rounds, 3);
+  late_->Finish();
+}
+
+// The round goes on on-line, and its trace with the times that come after it has left its plan.
+TEST_F(OperatorOrderTest, TimesOfARoundThatLeftItsPlanAreItsOwn) {
+  LocalPlans plans(kTestChunkBytes);
+  OpenLazy(/*device_slots=*/60, &plans);
+  ASSERT_NE(operators_, nullptr);
+  constexpr int64_t kWorkNs = 200'000'000;
+  Step();
+  Step();
+  ASSERT_EQ(stats().planned_rounds, 1);
+  job_->ZeroGradients();
+  Forward();
+  operators_->Run([] {
+    const int64_t end_ns = TimelineNowNs() + kWorkNs;
+    while (TimelineNowNs() < end_ns) {
+    }
+  });
+  ASSERT_OK(job_->Operator({Param(0)}));  // Not in the trace.
+  Backward();
+  ASSERT_OK(job_->Update());
+  EXPECT_EQ(all_divergences(), 1);
+  ASSERT_OK_AND_ASSIGN(const Trace trace, job_->phases().TraceOf("train"));
+  ASSERT_EQ(trace.num_positions(), 4 * kLayers + 2);
+  EXPECT_GE(trace.operators[2 * kLayers - 1].compute_ns, kWorkNs);
+  for (int32_t position = 0; position < trace.num_positions(); ++position) {
+    if (position == 2 * kLayers - 1) continue;
+    EXPECT_LT(trace.operators[position].compute_ns, kWorkNs / 2) << position;
+  }
   late_->Finish();
 }
 

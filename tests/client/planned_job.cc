@@ -262,19 +262,20 @@ absl::StatusOr<bool> PlannedJob::UpdateInHost(BundleId bundle) {
   return true;
 }
 
-void PlannedJob::UpdateOnDevice(const BundleInPlace& chunks) {
-  for (const TensorPiece& piece : Pieces(chunks.bundle)) {
+void PlannedJob::UpdateOnDevice(const BundleInPlace& bundle) {
+  std::byte* const param = bundle.chunks[ChunkKind::kParam];
+  for (const TensorPiece& piece : Pieces(bundle.bundle)) {
     const int64_t at = piece.chunk_offset_bytes;
-    operators_->Check(chunks.param + at, piece.size_bytes,
+    operators_->Check(param + at, piece.size_bytes,
                       {old_tags_[piece.tensor], piece.tensor_offset_bytes},
                       absl::StrCat("parameter of tensor ", piece.tensor, " at step ", step_));
   }
-  CheckGradients(chunks.bundle, chunks.grad, *operators_);
-  FillParams(chunks.bundle, chunks.param, *operators_);
-  CheckMoments(chunks.bundle, ChunkKind::kExpAvg, chunks.exp_avg, *operators_);
-  CheckMoments(chunks.bundle, ChunkKind::kExpAvgSq, chunks.exp_avg_sq, *operators_);
-  FillMoments(chunks.bundle, ChunkKind::kExpAvg, chunks.exp_avg, *operators_);
-  FillMoments(chunks.bundle, ChunkKind::kExpAvgSq, chunks.exp_avg_sq, *operators_);
+  CheckGradients(bundle.bundle, bundle.chunks[ChunkKind::kGrad], *operators_);
+  FillParams(bundle.bundle, param, *operators_);
+  for (const ChunkKind kind : {ChunkKind::kExpAvg, ChunkKind::kExpAvgSq}) {
+    CheckMoments(bundle.bundle, kind, bundle.chunks[kind], *operators_);
+    FillMoments(bundle.bundle, kind, bundle.chunks[kind], *operators_);
+  }
 }
 
 std::vector<RangeId> PlannedJob::RangesOf(size_t tensor) const {

@@ -77,7 +77,7 @@ class PlannedJob {
   void FillMoments(BundleId bundle, ChunkKind kind, std::byte* chunk, JobOperators& by);
   void CheckGradients(BundleId bundle, const std::byte* chunk, JobOperators& by);
   absl::StatusOr<bool> UpdateInHost(BundleId bundle);
-  void UpdateOnDevice(const BundleInPlace& chunks);
+  void UpdateOnDevice(const BundleInPlace& bundle);
   // Parameter, moments and gradient of a trainable tensor.
   std::vector<RangeId> RangesOf(size_t tensor) const;
 

@@ -103,6 +103,44 @@ TEST_F(SessionTest, SlabsOfASpaceAreOneRunOfSlots) {
   EXPECT_EQ(store->stored_bytes().host_bytes, 0);
 }
 
+// What a step took is what came between two of them.
+TEST_F(SessionTest, MemstatSeesWhatTheLastStepTookAndMoved) {
+  OpenSession(4, 16, 0);
+  ChunkStore* const store = OpenSpace("step", 4, 16, 0);
+  ASSERT_NE(store, nullptr);
+  const std::unique_ptr<Connection> observer = ConnectObserver(*server_);
+  const auto status = [&] {
+    absl::StatusOr<Reply> reply = GetStatus(*observer);
+    EXPECT_OK(reply);
+    return *std::move(reply);
+  };
+  std::vector<RangeId> ranges;
+  for (int64_t bundle = 0; bundle < 3; ++bundle) {
+    ranges.push_back(session_->residency().AddRange(*store, BundleId(bundle), 1, ChunkKind::kGrad));
+    ASSERT_OK_AND_ASSIGN(const HostChunk chunk,
+                         store->AcquireToOverwrite(ChunkOf(BundleId(bundle), ChunkKind::kGrad)));
+  }
+  session_->PublishStep(1);
+  const Reply first = status();
+  EXPECT_EQ(first.As<wire::StatusReply>()->spaces()->Get(0)->step_ns(), 0);
+  std::vector<std::byte*> addresses(3);
+  ASSERT_OK(session_->residency().Pin(ranges, absl::MakeSpan(addresses)));
+  for (const RangeId range : ranges) session_->residency().Unpin(range, range == ranges[0]);
+  ASSERT_OK(session_->residency().Flush(ranges[0]));
+  const int64_t stall_ns = session_->residency().stats().stall_ns;
+  session_->PublishStep(2, /*outside_bytes=*/1000);
+  const Reply reply = status();
+  const wire::SpaceStatus& space = *reply.As<wire::StatusReply>()->spaces()->Get(0);
+  EXPECT_EQ(space.step(), 2);
+  EXPECT_EQ(space.step_fetch_bytes(), 3 * kTestChunkBytes);
+  EXPECT_EQ(space.step_evict_bytes(), kTestChunkBytes);
+  EXPECT_EQ(space.step_stall_ns(), stall_ns);
+  EXPECT_GT(space.step_stall_ns(), 0);
+  EXPECT_GE(space.step_ns(), space.step_stall_ns());
+  EXPECT_EQ(space.device_non_model_bytes(), 1000);
+  EXPECT_EQ(space.device_used_bytes(), 3 * kTestChunkBytes + 1000);
+}
+
 TEST_F(SessionTest, TheFirstErrorIsLatched) {
   OpenSession(2, 8, 0);
   EXPECT_OK(session_->status());

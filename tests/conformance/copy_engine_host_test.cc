@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/conformance/copy_engine_conformance.h"
+#include "tests/conformance/operator_clock_conformance.h"
 
 namespace gemini::client {
 namespace {

@@ -100,7 +100,8 @@ void CheckCounts() {
   for (const int64_t value :
        {counts.step, counts.fetch_bytes, counts.evict_bytes, counts.stall_ns,
         counts.device_used_bytes, counts.device_non_model_bytes, counts.rounds,
-        counts.planned_rounds, counts.damaged_chunks, counts.failed_nvme_writes}) {
+        counts.planned_rounds, counts.damaged_chunks, counts.failed_nvme_writes, counts.step_ns,
+        counts.step_stall_ns, counts.step_fetch_bytes, counts.step_evict_bytes}) {
     GEMINI_CHECK(value >= 0);
   }
   int64_t invalid = 0, compute = 0;

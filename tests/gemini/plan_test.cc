@@ -8,6 +8,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/gemini/planned_update.h"
 #include "tests/status_matchers.h"
 
 namespace gemini {
@@ -126,7 +127,7 @@ Plan UpdateOnDevice() {
   plan.first_use = {0, 1, 3, 7};
   plan.uses = {0, 0, 4, 0, 2, 3, 1};
   plan.updated = {4};
-  plan.device_updates = {{.param = 0, .exp_avg = 2, .exp_avg_sq = 3, .grad = 1}};
+  plan.device_updates = {Fp32Update(0, 2, 3, 1)};
   plan.initial = {{0, SlotId(0)}};
   plan.fetches = {
       {1, SlotId(1), 0, 0, true}, {4, SlotId(4), 0, 1}, {2, SlotId(2), 0, 2}, {3, SlotId(3), 1, 2}};
@@ -135,6 +136,30 @@ Plan UpdateOnDevice() {
 }
 
 TEST(PlanTest, AnUpdateOnDeviceIsAccepted) { ASSERT_OK(CheckPlan(UpdateOnDevice())); }
+
+TEST(PlanTest, AnUpdateOnDeviceMayHaveEveryKindOfChunk) {
+  Plan plan = UpdateOnDevice();
+  plan.device_bytes = 10 * 4096;
+  PlannedUpdate& update = plan.device_updates[0];
+  int64_t slot = 5;
+  for (const ChunkKind kind : {ChunkKind::kMaster, ChunkKind::kMasterUpper, ChunkKind::kExpAvgUpper,
+                               ChunkKind::kExpAvgSqUpper}) {
+    const auto range = static_cast<int32_t>(plan.ranges.size());
+    update.ranges[kind] = range;
+    plan.ranges.push_back(Range(0, kind));
+    plan.fetches.push_back({range, SlotId(slot++), 1, 2});
+    plan.evictions.insert(plan.evictions.end() - 1, {range, 2, true});
+  }
+  plan.uses.resize(3);
+  const std::vector<int32_t> used = update.used();
+  plan.uses.insert(plan.uses.end(), used.begin(), used.end());
+  plan.first_use.back() = static_cast<int32_t>(plan.uses.size());
+  ASSERT_OK(CheckPlan(plan));
+  EXPECT_EQ(used.size(), static_cast<size_t>(kNumChunkKinds));
+  EXPECT_EQ(update.changed().size() + 1, used.size());
+  plan.ranges.back().kind = static_cast<ChunkKind>(kNumChunkKinds);
+  EXPECT_THAT(CheckPlan(plan), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("kind 8")));
+}
 
 TEST(PlanTest, AnUpdateOnDeviceMayBeTheOnlyOne) {
   Plan plan = UpdateOnDevice();
@@ -157,19 +182,25 @@ TEST(PlanTest, GradientsMayLeaveBetweenAndComeBack) {
   ASSERT_OK(CheckPlan(plan));
 }
 
+std::function<void(Plan&)> Names(ChunkKind kind, int32_t range) {
+  return [kind, range](Plan& plan) { plan.device_updates[0].ranges[kind] = range; };
+}
+
 TEST(PlanTest, EveryKindOfDamageToAnUpdateOnDeviceIsNamed) {
   const std::vector<std::pair<std::string, std::function<void(Plan&)>>> damages = {
-      {"range 7 as its exp_avg:", [](Plan& p) { p.device_updates[0].exp_avg = 7; }},
-      {"range -1 as its param:", [](Plan& p) { p.device_updates[0].param = -1; }},
-      {"range 3 as its exp_avg:",
-       [](Plan& p) { std::swap(p.device_updates[0].exp_avg, p.device_updates[0].exp_avg_sq); }},
+      {"range 7 as its exp_avg:", Names(ChunkKind::kExpAvg, 7)},
+      {"range -1 as its param:", Names(ChunkKind::kParam, -1)},
+      {"range -1 as its grad:", Names(ChunkKind::kGrad, -1)},
+      {"range -2 as its master:", Names(ChunkKind::kMaster, -2)},
+      {"range 3 as its exp_avg:", Names(ChunkKind::kExpAvg, 3)},
+      {"range 2 as its exp_avg_upper:", Names(ChunkKind::kExpAvgUpper, 2)},
       {"comes twice", [](Plan& p) { p.device_updates.push_back(p.device_updates[0]); }},
       {"of other bundles", [](Plan& p) { p.ranges[2].first = BundleId(1); }},
       {"of other bundles", [](Plan& p) { p.ranges[1].num_bundles = 2, p.device_bytes *= 2; }},
       {"on DEVICE and in HOST", [](Plan& p) { p.updated.push_back(0); }},
       {"of kind 2 and not", [](Plan& p) { p.device_updates.clear(); }},
-      {"kind 1", [](Plan& p) { p.ranges[2].kind = ChunkKind::kMaster; }},
-      {"kind 5", [](Plan& p) { p.ranges[2].kind = static_cast<ChunkKind>(5); }},
+      {"range 2 as its exp_avg", [](Plan& p) { p.ranges[2].kind = ChunkKind::kMaster; }},
+      {"kind 9", [](Plan& p) { p.ranges[2].kind = static_cast<ChunkKind>(9); }},
       {"other than the 4", [](Plan& p) { p.uses.pop_back(), p.first_use[3] = 6; }},
       {"other than the 4", [](Plan& p) { std::swap(p.uses[3], p.uses[4]); }},
       {"an operator uses range 1", [](Plan& p) { p.uses[1] = 1; }},

@@ -3,6 +3,7 @@
 
 #include <random>
 
+#include "tests/gemini/planned_update.h"
 #include "tests/status_matchers.h"
 
 namespace gemini {
@@ -58,7 +59,7 @@ Plan UpdateOnDevice() {
   plan.first_use = {0, 2, 7};
   plan.uses = {0, 4, 0, 2, 3, 1, 5};
   plan.updated = {4};
-  plan.device_updates = {{0, 2, 3, 1}};
+  plan.device_updates = {Fp32Update(0, 2, 3, 1)};
   plan.late_gradients = {5};
   plan.initial = {{0, SlotId(0)}};
   plan.fetches = {{1, SlotId(1), 0, 0, true},

@@ -17,6 +17,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/conformance/copy_engine_conformance.h"
+#include "tests/conformance/operator_clock_conformance.h"
 #include "tests/gpu/probe/probe.h"
 #include "tests/status_matchers.h"
 
@@ -50,6 +51,11 @@ class CheckedEngine : public CopyEngine {
   }
   CopyEvent AfterOperators() override { return engine_->AfterOperators(); }
   void MakeOperatorsWait(CopyEvent event) override { engine_->MakeOperatorsWait(event); }
+  OperatorPoint Now() override { return engine_->Now(); }
+  std::optional<int64_t> TimeOf(const OperatorPoint& point) const override {
+    return engine_->TimeOf(point);
+  }
+  void AwaitPoint(const OperatorPoint& point) override { engine_->AwaitPoint(point); }
   bool Done(CopyEvent event) const override { return engine_->Done(event); }
   void Wait(CopyEvent event) override { engine_->Wait(event); }
   absl::Status status() const override { return engine_->status(); }
@@ -132,6 +138,28 @@ TEST_F(CopyEngineOnGpu, TheTimelineHasEachCopyInItsTime) {
     last_end_ns = event->end_ns;
   }
   EXPECT_LE(last_end_ns, after_ns + 20'000);
+}
+
+// A stream that waits for a copy: the time between the points around the wait is the copy's, which the host does not wait
+// for.
+TEST_F(CopyEngineOnGpu, PointsAroundAWaitMeasureIt) {
+  const auto engine = std::make_unique<CheckedEngine>();
+  engine->Wait(engine->Copy(CopyStream::kFetch, device_, in(), kBytes, {}));
+  GEMINI_NEED(::cudaDeviceSynchronize());
+  CopyEvent last;
+  for (int i = 0; i < 20; ++i) {
+    last = engine->Copy(CopyStream::kFetch, device_, in(), kBytes, {});
+  }
+  const int64_t begin_ns = TimelineNowNs();
+  const OperatorPoint before = engine->Now();
+  engine->MakeOperatorsWait(last);
+  const OperatorPoint after = engine->Now();
+  const int64_t asked_ns = TimelineNowNs() - begin_ns;
+  EXPECT_FALSE(engine->TimeOf(after).has_value());
+  engine->AwaitPoint(after);
+  const int64_t waited_ns = *engine->TimeOf(after) - *engine->TimeOf(before);
+  EXPECT_GT(waited_ns, 5'000'000);  // 1.25 GiB take 20 ms and more.
+  EXPECT_LT(asked_ns, waited_ns / 2);
 }
 
 TEST_F(CopyEngineOnGpu, BehindAnErrorNothingIsCopiedAndNobodyWaits) {

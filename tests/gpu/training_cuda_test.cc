@@ -149,6 +149,24 @@ TEST_F(TrainingOnGpu, TheBitsAreThoseWithoutACap) {
   }
 }
 
+// With everything on the GPU, updates among it, and with all updates in HOST.
+TEST_F(TrainingOnGpu, UpdatesOnTheGpuHaveTheBitsOfThoseInHost) {
+  for (const c10::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    SCOPED_TRACE(at::toString(type));
+    Trained in_host, on_gpu;
+    Train(kLargeBudget, PolicyKind::kCpu, type, in_host);
+    if (HasFatalFailure()) return;
+    ASSERT_OK_AND_ASSIGN(const Plan without, session_->phases().PlanOf("train"));
+    EXPECT_TRUE(without.device_updates.empty());
+    Train(kLargeBudget, PolicyKind::kCuda, type, on_gpu);
+    if (HasFatalFailure()) return;
+    ASSERT_OK_AND_ASSIGN(const Plan plan, session_->phases().PlanOf("train"));
+    EXPECT_FALSE(plan.device_updates.empty());
+    EXPECT_EQ(on_gpu.losses, in_host.losses);
+    EXPECT_TRUE(on_gpu.parameters == in_host.parameters);
+  }
+}
+
 // By what NVML says of the whole GPU: others on it would show as an excess.
 TEST_F(TrainingOnGpu, TheCapHoldsForAllThatTheProcessTakes) {
   // The context is there since OpenGpu, and is a part of the budget.

@@ -272,7 +272,7 @@ TEST(HostPlanTest, WhatIsUpdatedOnDeviceIsGivenUpBeforeItIsWrittenBack) {
                                                   .costs = costs,
                                                   .policy = policy}));
   ASSERT_THAT(plan.device_updates, SizeIs(1));
-  const BundleId bundle = trace.ranges[plan.device_updates[0].param].first;
+  const BundleId bundle = trace.ranges[plan.device_updates[0].param()].first;
   const PlayedPlan played =
       PlayInHost(WithKeptGradients(trace, plan), plan, costs, kChunk, /*with_events=*/false);
   for (const ChunkKind kind : {ChunkKind::kParam, ChunkKind::kExpAvg, ChunkKind::kExpAvgSq}) {
@@ -339,7 +339,7 @@ class HostPlanPropertyTest : public ::testing::TestWithParam<bool> {};
 // chunk is given up before its room is needed.
 TEST_P(HostPlanPropertyTest, NvmeMovesNoMoreThanByLru) {
   std::vector<double> of_lru;
-  for (uint64_t seed = 0; seed < 200; ++seed) {
+  for (uint64_t seed = 0; seed < 220; ++seed) {
     SCOPED_TRACE(seed);
     RandomTraceOptions options = DrawOptions(seed, GetParam());
     options.num_tensors += 20;

@@ -5,6 +5,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/gemini/planned_update.h"
 #include "tests/policies/random_trace.h"
 #include "tests/status_matchers.h"
 
@@ -95,7 +96,7 @@ TEST(HostUsesTest, StatesWhoseHomeIsNvmePassThroughHostUnforeseen) {
 TEST(HostUsesTest, WhatIsUpdatedOnDeviceIsGivenUpAndNotForeseen) {
   RangeTrace trace = TwoRanges();
   Plan plan;
-  plan.device_updates = {{.param = 2, .exp_avg = 4, .exp_avg_sq = 5, .grad = 3}};
+  plan.device_updates = {Fp32Update(2, 4, 5, 3)};
   for (const ChunkKind kind : {ChunkKind::kExpAvg, ChunkKind::kExpAvgSq}) {
     PlannedRange moment = trace.ranges[2];
     moment.kind = kind;

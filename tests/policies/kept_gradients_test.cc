@@ -20,6 +20,7 @@
 #include "policies/simulator.h"
 #include "policies/trace_planner.h"
 #include "policies/transformer_trace.h"
+#include "tests/gemini/planned_update.h"
 #include "tests/policies/random_trace.h"
 #include "tests/status_matchers.h"
 
@@ -75,7 +76,7 @@ TEST(KeptGradientsTest, TheUpdateUsesFourRangesAndGradientsAreUsesOfTheirs) {
   ASSERT_EQ(changed.ranges.size(), 6u);
   EXPECT_EQ(changed.ranges[4], (PlannedRange{0, BundleId(0), 1, ChunkKind::kExpAvg}));
   EXPECT_EQ(changed.ranges[5], (PlannedRange{0, BundleId(0), 1, ChunkKind::kExpAvgSq}));
-  EXPECT_THAT(changed.device_updates, ElementsAre(PlannedUpdate{0, 4, 5, 1}));
+  EXPECT_THAT(changed.device_updates, ElementsAre(Fp32Update(0, 4, 5, 1)));
   EXPECT_THAT(changed.updated, ElementsAre(2));
   EXPECT_THAT(UsedAt(changed, 2), ElementsAre(2));  // Its gradient leaves as before.
   EXPECT_THAT(UsedAt(changed, 3), ElementsAre(0, 1));
@@ -89,11 +90,36 @@ TEST(KeptGradientsTest, TheUpdateUsesFourRangesAndGradientsAreUsesOfTheirs) {
   EXPECT_EQ(DeviceUpdateNs(changed, {.device_update_elements_per_second = 1e9}), kChunk / 4);
 }
 
+TEST(KeptGradientsTest, AnUpdateHasARangeOfEachKindOfChunkThatItsSpaceHas) {
+  for (const ElementType element : kAllElementTypes) {
+    for (const OptimizerKind optimizer : {OptimizerKind::kAdamW, OptimizerKind::kSgd}) {
+      const StateFormat format = {.element = element, .optimizer = optimizer};
+      Trace layers = Layers(2, 100);
+      for (TracedTensor& tensor : layers.tensors) tensor.format = format;
+      ASSERT_OK_AND_ASSIGN(const RangeTrace trace, PackTrace(layers, kChunk));
+      EXPECT_THAT(MayKeepGradients(trace), ElementsAre(0, 2));
+      const RangeTrace changed = WithKeptGradients(trace, {0}, {});
+      const PlannedUpdate& update = changed.device_updates.at(0);
+      const KindList kinds = TrainableKinds(format);
+      for (const ChunkKind kind : kAllChunkKinds) {
+        const int32_t range = update.ranges[kind];
+        ASSERT_EQ(range >= 0, std::find(kinds.begin(), kinds.end(), kind) != kinds.end());
+        if (range < 0) continue;
+        EXPECT_EQ(changed.ranges.at(range), (PlannedRange{0, BundleId(0), 1, kind}));
+      }
+      EXPECT_EQ(UsedAt(changed, 4), update.used());
+      EXPECT_EQ(update.changed().size() + 1, update.used().size());
+      EXPECT_EQ(DeviceUpdateNs(changed, {.device_update_elements_per_second = 1e9}),
+                kChunk / ElementBytes(element));
+    }
+  }
+}
+
 TEST(KeptGradientsTest, TheUpdateUsesLateGradientsBehindWhatItUpdatesOnDevice) {
   ASSERT_OK_AND_ASSIGN(const RangeTrace trace, PackTrace(Layers(3, 100), kChunk));
   const RangeTrace changed = WithKeptGradients(trace, {2}, {4, 0});
   ASSERT_EQ(changed.ranges.size(), 8u);
-  EXPECT_THAT(changed.device_updates, ElementsAre(PlannedUpdate{2, 6, 7, 3}));
+  EXPECT_THAT(changed.device_updates, ElementsAre(Fp32Update(2, 6, 7, 3)));
   EXPECT_THAT(changed.late_gradients, ElementsAre(1, 5));
   EXPECT_THAT(changed.updated, ElementsAre(0, 4));
   EXPECT_THAT(changed.gradient_outs, IsEmpty());
@@ -156,6 +182,9 @@ TEST(KeptGradientsTest, WhatAnOperatorUsesOrLacksAGradientIsNotUpdatedOnDevice) 
   Trace written = Layers(3, 100);
   written.uses[2].written = true;
   EXPECT_THAT(updatable(written), ElementsAre(0, 2));
+  Trace layer_wise = Layers(3, 100);
+  for (TracedTensor& tensor : layer_wise.tensors) tensor.format.optimizer = OptimizerKind::kLamb;
+  EXPECT_THAT(updatable(layer_wise), IsEmpty());
   Trace other_order = Layers(3, 100);
   other_order.updated = {2, 0};
   EXPECT_THAT(updatable(other_order), ElementsAre(4, 0));
@@ -201,7 +230,7 @@ TEST(KeptGradientsTest, StaticUpdatesTheFractionOnDeviceOrSaysWhatItLacks) {
   };
   ASSERT_OK_AND_ASSIGN(const Plan quarter, plan_for(0.25, 10));
   EXPECT_THAT(quarter.device_updates,
-              ElementsAre(PlannedUpdate{0, 16, 17, 1}, PlannedUpdate{2, 18, 19, 3}));
+              ElementsAre(Fp32Update(0, 16, 17, 1), Fp32Update(2, 18, 19, 3)));
   EXPECT_EQ(quarter.made_by, "static 0, 2 updates on DEVICE");
   // Parameters and moments of both stay.
   std::set<int32_t> stay;
@@ -423,10 +452,11 @@ TEST(KeptGradientsTest, AnyChoiceKeepsTheRoundsUses) {
     const RangeTrace changed = WithKeptGradients(trace, updated, late);
     const std::set<int32_t> on_device(updated.begin(), updated.end()),
         are_late(late.begin(), late.end());
-    EXPECT_EQ(changed.ranges.size(), trace.ranges.size() + 2 * updated.size());
+    const auto states = static_cast<size_t>(NumStateChunks(options.format));
+    EXPECT_EQ(changed.ranges.size(), trace.ranges.size() + states * updated.size());
     EXPECT_EQ(changed.updated.size() + changed.device_updates.size(), trace.updated.size());
     std::vector<int32_t> order;
-    for (const PlannedUpdate& update : changed.device_updates) order.push_back(update.param);
+    for (const PlannedUpdate& update : changed.device_updates) order.push_back(update.param());
     std::vector<int32_t> expected;
     for (const int32_t range : trace.updated) {
       if (on_device.count(range) != 0) expected.push_back(range);
@@ -553,7 +583,7 @@ TEST_F(Gpt2Test, AutoTakesFirstAndLastTransfersFromRoundsThatHideTheRest) {
   double part = 1;
   ASSERT_NO_FATAL_FAILURE(MakePlans(1, part));
   ASSERT_FALSE(plan_.device_updates.empty());
-  EXPECT_EQ(plan_.device_updates[0].param, trace_.updated[0]);
+  EXPECT_EQ(plan_.device_updates[0].param(), trace_.updated[0]);
   EXPECT_LT(part, 0.97);
 }
 

@@ -125,7 +125,7 @@ void ExpectWithinBudget(const RangeTrace& trace, const Plan& plan, const CostMod
 void ExpectGradientsKept(const RangeTrace& trace, const Plan& plan) {
   const int32_t n = plan.num_positions();
   std::vector<int32_t> grads = plan.late_gradients;
-  for (const PlannedUpdate& update : plan.device_updates) grads.push_back(update.grad);
+  for (const PlannedUpdate& update : plan.device_updates) grads.push_back(update.grad());
   for (const int32_t grad : grads) {
     std::vector<int> there(n, 0);  // By position: when its operator has ended.
     int blanks = 0;

@@ -23,6 +23,7 @@ struct RandomTraceOptions {
   int max_non_model_chunks = 4;
   enum class Shape { kLayers, kBranches, kRepeated, kExperts, kIrregular } shape = Shape::kLayers;
   int max_operators = 1 << 20;
+  StateFormat format = {};
 };
 
 class RandomTrace {
@@ -73,6 +74,7 @@ class RandomTrace {
 
   TracedTensor Tensor() {
     TracedTensor tensor;
+    tensor.format = options_.format;
     const int64_t chunks = 1 + (Below(3) == 0 ? Below(options_.max_chunks) : 0);
     tensor.size_bytes = chunks * kTestChunkBytes;
     if (!options_.one_a_chunk) tensor.size_bytes -= Below(kTestChunkBytes);
@@ -165,6 +167,8 @@ inline RandomTraceOptions DrawOptions(uint64_t seed, bool spans) {
   options.micro_batches = options.with_update ? static_cast<int>(1 + random() % 3) : 1;
   options.max_non_model_chunks = static_cast<int>(1 + random() % 6);
   options.shape = static_cast<RandomTraceOptions::Shape>(random() % 5);
+  options.format.element = kAllElementTypes[seed / 2 % kAllElementTypes.size()];
+  options.format.optimizer = seed % 7 < 2 ? OptimizerKind::kSgd : OptimizerKind::kAdamW;
   return options;
 }
 

@@ -127,7 +127,7 @@ TEST(SimulatorTest, EventsOfALaneDoNotOverlapAndAccountForTheTotals) {
     // Bytes by an obvious recount of the plan.
     int64_t fetch_bytes = 0, write_backs = 0, out_bytes = 0;
     std::set<int32_t> kept;
-    for (const PlannedUpdate& update : plan.device_updates) kept.insert(update.grad);
+    for (const PlannedUpdate& update : plan.device_updates) kept.insert(update.grad());
     updates += static_cast<int64_t>(kept.size());
     kept.insert(plan.late_gradients.begin(), plan.late_gradients.end());
     late += static_cast<int64_t>(plan.late_gradients.size());
@@ -145,7 +145,7 @@ TEST(SimulatorTest, EventsOfALaneDoNotOverlapAndAccountForTheTotals) {
     for (const int32_t range : plan.updated) updated_chunks += plan.ranges[range].num_bundles;
     for (const int64_t moved : {played.totals.nvme_read_bytes, played.totals.nvme_write_bytes,
                                 bytes[Lane::kNvmeRead], bytes[Lane::kNvmeWrite]}) {
-      EXPECT_EQ(moved, on_nvme ? 2 * updated_chunks * kChunk : 0);  // Of fp32 both moments.
+      EXPECT_EQ(moved, on_nvme ? NumStateChunks(options.format) * updated_chunks * kChunk : 0);
     }
     EXPECT_EQ(played.totals.fetch_bytes, fetch_bytes);
     EXPECT_GE(played.totals.evict_bytes, write_backs);

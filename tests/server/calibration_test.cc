@@ -46,7 +46,7 @@ TEST(CalibrationTest, OfAGpuNothingIsMeasured) {
   const CostModel costs = Calibrate({}, /*device_is_gpu=*/true, [] { return false; });
   EXPECT_EQ(costs.host_to_device, unmeasured.host_to_device);
   EXPECT_EQ(costs.device_to_host, unmeasured.device_to_host);
-  EXPECT_EQ(costs.device_update_elements_per_second, unmeasured.device_update_elements_per_second);
+  EXPECT_GT(costs.device_update_elements_per_second, 1e9);  // An estimate.
   EXPECT_NE(costs.update_elements_per_second, unmeasured.update_elements_per_second);
 }
 

@@ -107,6 +107,15 @@ TEST_F(SpaceReaderTest, WritesThatFailedAreCountedAsTheClientSays) {
   EXPECT_EQ(reader_.Count().failed_nvme_writes, 0);
   header.failed_nvme_writes = 3;
   EXPECT_EQ(reader_.Count().failed_nvme_writes, 3);
+  header.step_ns = 1;
+  header.step_stall_ns = 2;
+  header.step_fetch_bytes = 3;
+  header.step_evict_bytes = ~uint64_t{0};
+  const SpaceCounts counts = reader_.Count();
+  EXPECT_EQ(counts.step_ns, 1);
+  EXPECT_EQ(counts.step_stall_ns, 2);
+  EXPECT_EQ(counts.step_fetch_bytes, 3);
+  EXPECT_EQ(counts.step_evict_bytes, std::numeric_limits<int64_t>::max());
   header.failed_nvme_writes = ~uint64_t{0};
   EXPECT_EQ(reader_.Count().failed_nvme_writes, std::numeric_limits<int64_t>::max());
 }

@@ -37,7 +37,8 @@ class StatusViewTest : public ::testing::Test {
         /*chunks_free=*/54, &hold_, /*chunks_compute=*/1, chunks_invalid, /*step=*/12, kGiB, kMiB,
         /*stall_ns=*/1'500'000'000, 12, 12, 8 * kMiB, kMiB, &stalls, &divergences, /*rounds=*/13,
         /*planned_rounds=*/9, /*update_pending=*/2, damaged_chunks_, last_damaged_,
-        failed_nvme_writes_)});
+        failed_nvme_writes_, step_ns_, /*step_stall_ns=*/25'000'000,
+        /*step_fetch_bytes=*/kGiB, /*step_evict_bytes=*/256 * kMiB)});
     const auto device = wire::CreateTierStatus(builder_, 64 * kMiB, 16 * kMiB, 0, 48 * kMiB);
     const auto host = wire::CreateTierStatus(builder_, 8 * kGiB, kGiB, 2 * kGiB, 5 * kGiB);
     const auto nvme = wire::CreateTierStatus(builder_, 0, 0, 0, 0);
@@ -74,6 +75,7 @@ class StatusViewTest : public ::testing::Test {
   int64_t damaged_chunks_ = 0;
   int64_t last_damaged_ = -1;
   int64_t failed_nvme_writes_ = 0;
+  int64_t step_ns_ = 0;
 };
 
 TEST_F(StatusViewTest, TheScreenShowsTiersTenantsAndChunksByState) {
@@ -118,6 +120,19 @@ TEST_F(StatusViewTest, WritesToNvmeThatFailedAreCounted) {
   failed_nvme_writes_ = 5;
   EXPECT_THAT(StatusText(Status("tune", 0)), HasSubstr("  5 writes to NVMe failed, whose chunks"));
   EXPECT_EQ(StatusJson(Status("tune", 0))["spaces"][0]["failed_nvme_writes"], 5);
+}
+
+TEST_F(StatusViewTest, TheLastStepHasItsStallsAndRates) {
+  EXPECT_THAT(StatusText(Status("tune", 0)), Not(HasSubstr("last step")));
+  step_ns_ = 500'000'000;
+  EXPECT_THAT(StatusText(Status("tune", 0)),
+              HasSubstr("  last step: 500ms, 5.0% of it stalled; HOST to DEVICE 2 GiB/s, back 512 "
+                        "MiB/s\n"));
+  const nlohmann::json space = StatusJson(Status("tune", 0))["spaces"][0];
+  EXPECT_EQ(space["step_ns"], step_ns_);
+  EXPECT_EQ(space["step_stall_ns"], 25'000'000);
+  EXPECT_EQ(space["step_fetch_bytes"], kGiB);
+  EXPECT_EQ(space["step_evict_bytes"], 256 * kMiB);
 }
 
 TEST_F(StatusViewTest, ARateThatIsNoneIsShownAllTheSame) {

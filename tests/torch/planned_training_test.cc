@@ -27,7 +27,7 @@ struct Stack : torch::nn::Module {
   }
   at::Tensor Loss(int64_t seed, int64_t batch = 8) {
     torch::manual_seed(seed);
-    at::Tensor x = torch::randn({batch, kWidth});
+    at::Tensor x = torch::randn({batch, kWidth}).to(in[0]->weight.scalar_type());
     for (int i = 0; i < kLayers; ++i) x = x + out[i]->forward(in[i]->forward(x).tanh());
     return x.square().mean();
   }
@@ -123,6 +123,18 @@ class PlannedTrainingTest : public TrainingTest {
       }
     }
   }
+  // Bundles, since the call before, or, the first time, since the session's beginning.
+  int64_t UpdatesOnDevice(bool first) {
+    const TimelineShm& timeline = *session_->session().timeline();
+    if (first) seen_events_ = 0;
+    int64_t updates = 0;
+    while (seen_events_ < timeline.written) {
+      const std::optional<TimelineEvent> event = ReadTimelineEvent(timeline, ++seen_events_);
+      updates += event && event->lane == TimelineLane::kDeviceUpdate;
+    }
+    return updates;
+  }
+  uint64_t seen_events_ = 0;
   int64_t updates_on_device_ = 0;  // Ranges, of the last plan.
   static int64_t Divergences(const TrainingStats& stats) {
     int64_t sum = 0;
@@ -191,6 +203,106 @@ TEST_F(PlannedTrainingTest, WhereThereIsRoomAllIsUpdatedOnDevice) {
   EXPECT_GE(updates_on_device_, 2 * kLayers);
   ASSERT_OK_AND_ASSIGN(const Plan plan, session_->phases().PlanOf("train"));
   EXPECT_EQ(plan.prediction.fetch_bytes, 0);
+}
+
+// Bits are compared with those of updates in HOST, which other tests compare with plain training's.
+TEST_F(PlannedTrainingTest, UpdatesOnDeviceChangeNoBitsInAnyFormat) {
+  struct Format {
+    at::ScalarType type;
+    OptimizerKind optimizer;
+  };
+  for (const Format& format :
+       {Format{at::kBFloat16, OptimizerKind::kAdamW}, Format{at::kHalf, OptimizerKind::kAdam},
+        Format{at::kBFloat16, OptimizerKind::kSgd}, Format{at::kFloat, OptimizerKind::kSgd}}) {
+    SCOPED_TRACE(absl::StrCat(at::toString(format.type), " ", OptimizerKindName(format.optimizer)));
+    OptimizerSpec spec;
+    spec.kind = format.optimizer;
+    spec.learning_rate = 0.01;
+    std::vector<std::vector<float>> values[2];
+    std::vector<float> losses[2];
+    for (const bool on_device : {false, true}) {
+      TrainingOptions options = TightOptions();
+      options.device_memory = 16 * kMiB;
+      options.policy.kind = on_device ? PolicyKind::kCuda : PolicyKind::kCpu;
+      torch::manual_seed(7);
+      Stack managed;
+      managed.to(format.type);
+      Open(options);
+      if (HasFatalFailure()) return;
+      ManagedModel* const model = Manage(managed, spec);
+      ASSERT_NE(model, nullptr);
+      RunSteps(managed, {.steps = 5, .evaluate = true}, losses[on_device], [model] {
+        StepOptions step_options;
+        step_options.max_grad_norm = kMaxNorm;
+        ASSERT_OK(model->Step(step_options));
+      });
+      if (HasFatalFailure()) return;
+      ASSERT_OK_AND_ASSIGN(const Plan plan, session_->phases().PlanOf("train"));
+      EXPECT_EQ(plan.device_updates.empty(), !on_device);
+      EXPECT_GE(session_->stats().phases.planned_rounds, 4);
+      for (const auto& item : managed.named_parameters()) {
+        for (const ChunkKind kind : {ChunkKind::kParam, ChunkKind::kExpAvg, ChunkKind::kExpAvgSq}) {
+          if (kind == ChunkKind::kExpAvgSq && !HasSecondMoment(spec.kind)) continue;
+          values[on_device].push_back(ReadAll(*model, item.key(), kind));
+        }
+      }
+      EXPECT_OK(session_->status());
+      session_.reset();
+    }
+    EXPECT_EQ(losses[0], losses[1]);
+    EXPECT_EQ(values[0], values[1]);
+  }
+}
+
+// Once, behind steps whose trace has no write: at once after the update on DEVICE, which is not written back yet.
+TEST_F(PlannedTrainingTest, WhatIsEditedAfterAnUpdateOnDeviceKeepsItsNewValues) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const bool by_operator : {false, true}) {
+      SCOPED_TRACE(absl::StrCat(at::toString(type), by_operator ? " operator" : " fetch"));
+      std::vector<std::vector<float>> values[2];
+      for (const bool on_device : {false, true}) {
+        TrainingOptions options = TightOptions();
+        options.device_memory = 16 * kMiB;
+        options.policy.kind = on_device ? PolicyKind::kCuda : PolicyKind::kCpu;
+        torch::manual_seed(7);
+        Stack managed;
+        managed.to(type);
+        Open(options);
+        if (HasFatalFailure()) return;
+        ManagedModel* const model = Manage(managed);
+        ASSERT_NE(model, nullptr);
+        std::vector<int64_t> updates_on_device;  // Bundles, by step.
+        for (int step = 0; step < 8; ++step) {
+          managed.zero_grad();
+          managed.Loss(step).backward();
+          ASSERT_OK(model->Step({}));
+          updates_on_device.push_back(UpdatesOnDevice(step == 0));
+          if (step != 4) continue;
+          ASSERT_OK_AND_ASSIGN(const Plan plan, session_->phases().PlanOf("train"));
+          EXPECT_EQ(plan.device_updates.empty(), !on_device);
+          const at::NoGradGuard no_grad;
+          const at::Tensor weight = managed.in[1]->weight;
+          if (by_operator) {
+            weight.narrow(0, 3, 2).fill_(0.25);
+          } else {
+            ASSERT_OK_AND_ASSIGN(const ScopedFetch fetch,
+                                 model->Fetch(weight, FetchAccess::kReadWrite));
+            std::memset(fetch.data(), 0, static_cast<size_t>(kWidth * weight.itemsize()));
+          }
+          values[on_device].push_back(ReadAll(*model, "in1.weight"));
+        }
+        // What was edited is updated in HOST once, of 16 bits.
+        EXPECT_EQ(updates_on_device[5] < updates_on_device[4], on_device && type != at::kFloat);
+        EXPECT_EQ(updates_on_device[7], updates_on_device[4]);
+        for (const auto& item : managed.named_parameters()) {
+          values[on_device].push_back(ReadAll(*model, item.key()));
+        }
+        EXPECT_OK(session_->status());
+        session_.reset();
+      }
+      EXPECT_EQ(values[0], values[1]);
+    }
+  }
 }
 
 TEST_F(PlannedTrainingTest, GradientsAreReadableAfterAnUpdateOnDevice) {

@@ -2,6 +2,11 @@
 // Training on a device whose chunks lie in slabs, beside memory that operators take themselves: as on a GPU, but with the
 // CPU's operators and a driver whose memory is the process's own. What CUDA and Torch's allocator do is not seen here.
 
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "client/device_kernels_host.h"
 #include "client/device_slabs_cuda.h"
 #include "gemini/status_macros.h"
 #include "gmock/gmock.h"
@@ -18,6 +23,21 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kSlab = 128 * kKiB;
 constexpr int64_t kDeviceMemory = 16 * kSlab;
+
+// As those of a GPU that has no memory for a kernel once.
+class FailingKernels : public DeviceKernelsHost {
+ public:
+  using DeviceKernelsHost::DeviceKernelsHost;
+  void Update(const UpdateSettings& settings, const UpdateStreams& streams,
+              int64_t count) override {
+    ++num_updates;
+    DeviceKernelsHost::Update(settings, streams, count);
+  }
+  absl::Status Finish() override { return std::exchange(failure, absl::OkStatus()); }
+
+  int num_updates = 0;
+  absl::Status failure;
+};
 
 class SlabDevice : public SessionDevice {
  public:
@@ -37,8 +57,14 @@ class SlabDevice : public SessionDevice {
   void Begin(std::shared_ptr<Session> session, BudgetFollower& follower) override {
     session_ = std::move(session);
     follower_ = &follower;
+    kernels_.emplace(session_->update_team());
   }
-  void End() override { session_.reset(); }
+  void End() override {
+    kernels_.reset();
+    session_.reset();
+  }
+  DeviceKernels& kernels() override { return *kernels_; }
+  std::optional<FailingKernels>& failing_kernels() { return kernels_; }
   void EndStep() override {
     ++num_steps;
     if (!apart_after_step) return;
@@ -60,6 +86,7 @@ class SlabDevice : public SessionDevice {
  private:
   const CudaDriver& driver_;
   std::shared_ptr<Session> session_;
+  std::optional<FailingKernels> kernels_;
   BudgetFollower* follower_ = nullptr;
   std::vector<std::byte> scratch_;
 };
@@ -136,10 +163,47 @@ TEST_F(SlabDeviceTest, TheSameNumbersWhateverIsApart) {
     EXPECT_TRUE(managed.named_parameters()[item.key()].equal(item.value())) << item.key();
   }
   EXPECT_GT(session_->stats().phases.planned_rounds, 0);
-  // Plans of a GPU's server keep nothing there for an update.
-  ASSERT_OK_AND_ASSIGN(const Plan plan, session_->phases().PlanOf("train"));
-  EXPECT_TRUE(plan.device_updates.empty() && plan.late_gradients.empty());
   EXPECT_EQ(session_->stats().non_model_peak_bytes, kSlab);
+}
+
+TEST_F(SlabDeviceTest, AnUpdateThatFailsOnDeviceIsRefusedAndTheStepCanBeTakenAgain) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    SCOPED_TRACE(at::toString(type));
+    std::vector<std::vector<float>> values[2];
+    for (const bool fails : {false, true}) {
+      torch::manual_seed(7);
+      Transformer module;
+      module.to(type);
+      TrainingOptions options = Options();
+      options.policy.kind = PolicyKind::kCuda;
+      ASSERT_OK(OpenOn(options));
+      ManagedModel* const model = Manage(module);
+      ASSERT_NE(model, nullptr);
+      FailingKernels& kernels = *device_->failing_kernels();
+      for (int step = 0; step < 4; ++step) {
+        module.zero_grad();
+        module.Loss(step).backward();
+        if (fails && step == 2) {
+          ASSERT_GT(kernels.num_updates, 0);
+          kernels.failure = absl::ResourceExhaustedError("no memory for a kernel");
+          EXPECT_THAT(model->Step({}), StatusIs(absl::StatusCode::kResourceExhausted,
+                                                HasSubstr("no memory for a kernel")));
+          EXPECT_EQ(model->step(), step);
+        }
+        ASSERT_OK(model->Step({}));
+      }
+      for (const auto& item : module.named_parameters()) {
+        for (const ChunkKind kind : {ChunkKind::kParam, ChunkKind::kExpAvg, ChunkKind::kExpAvgSq}) {
+          if (kind != ChunkKind::kParam && !item.value().requires_grad()) continue;
+          values[fails].push_back(ReadAll(*model, item.key(), kind));
+        }
+      }
+      EXPECT_OK(session_->status());
+      session_.reset();
+      server_.reset();
+    }
+    EXPECT_EQ(values[0], values[1]);
+  }
 }
 
 // Such as the capture of a graph.

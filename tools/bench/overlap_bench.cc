@@ -100,7 +100,7 @@ Passes BytesOfPasses(const Plan& plan, const policies::RangeTrace& trace, int32_
     pass((eviction.after + 1) % end).evict_bytes += bytes_of(eviction.range);
   }
   for (const policies::RangeTrace::GradOut& out : trace.gradient_outs) {
-    const auto keeps = [&](const PlannedUpdate& update) { return update.grad == out.range; };
+    const auto keeps = [&](const PlannedUpdate& update) { return update.grad() == out.range; };
     if (std::ranges::any_of(plan.device_updates, keeps)) continue;
     if (std::ranges::find(plan.late_gradients, out.range) != plan.late_gradients.end()) continue;
     pass(out.position).evict_bytes += out.size_bytes;
@@ -224,7 +224,7 @@ void Report(benchmark::State& state, const Overlap& overlap) {
   report("predicted_evict_bytes", prediction.evict_bytes);
   int64_t updated_on_device = 0;
   for (const PlannedUpdate& update : overlap.plan.device_updates) {
-    updated_on_device += overlap.plan.ranges[update.param].num_bundles * overlap.plan.chunk_bytes;
+    updated_on_device += overlap.plan.ranges[update.param()].num_bundles * overlap.plan.chunk_bytes;
   }
   report("updated_on_device_bytes", updated_on_device);
   report("rounds", overlap.rounds.rounds);

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// DeviceKernels on a GPU: kernels on the stream of the calling thread's operators.
+// Memory: a few MiB of the GPU and of HOST, from the first sums of squares on.
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "client/device_kernels.h"
+#include "gemini/cuda_driver.h"
+
+namespace gemini::client {
+
+class DeviceKernelsCuda final : public DeviceKernels {
+ public:
+  // Of the GPU `device`, as the CUDA runtime counts them. `compute_stream`: that which the calling thread's operators
+  // go to. `driver` outlives this.
+  DeviceKernelsCuda(const CudaDriver& driver, int device,
+                    std::function<cudaStream_t()> compute_stream)
+      : driver_(driver), device_(device), compute_stream_(std::move(compute_stream)) {}
+  DeviceKernelsCuda(const DeviceKernelsCuda&) = delete;
+  DeviceKernelsCuda& operator=(const DeviceKernelsCuda&) = delete;
+  ~DeviceKernelsCuda() override;
+
+  void Update(const UpdateSettings& settings, const UpdateStreams& streams, int64_t count) override;
+  absl::Status Finish() override;
+  absl::StatusOr<std::vector<double>> BlockSquaresOf(ElementType type,
+                                                     absl::Span<const GradientRun> runs) override;
+
+ private:
+  absl::Status MakeBuffers();
+  // Appends the first `count` sums to `squares`, once the stream has computed them.
+  absl::Status TakeSums(cudaStream_t stream, int64_t count, std::vector<double>& squares);
+
+  const CudaDriver& driver_;
+  const int device_;
+  const std::function<cudaStream_t()> compute_stream_;
+  absl::Status status_;             // The first error of an update since Finish.
+  double* sums_ = nullptr;          // On the GPU.
+  double* sums_in_host_ = nullptr;  // Pinned.
+};
+
+}  // namespace gemini::client

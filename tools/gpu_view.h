@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// What memstat shows of the GPU whose memory is DEVICE: how busy it is and what goes over its link, as NVML has it for
+// all processes together.
+#pragma once
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "gemini/nvml.h"
+#include "nlohmann/json.hpp"
+
+namespace gemini::tools {
+
+// Of the GPU `uuid`, which a server named. `is_counted`: its memory cannot be shared there.
+std::string GpuText(absl::string_view uuid, bool is_counted, const absl::StatusOr<GpuUse>& use);
+// Keys: uuid, is_counted, used_bytes, total_bytes, busy_percent, bytes_to_gpu_per_second, bytes_from_gpu_per_second;
+// null: NVML does not say. Or error.
+nlohmann::json GpuJson(absl::string_view uuid, bool is_counted, const absl::StatusOr<GpuUse>& use);
+
+}  // namespace gemini::tools
