@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/copy_batch.h"
 
-#include <optional>
 #include <utility>
 
 #include "client/edited_parameter.h"
@@ -25,10 +24,7 @@ absl::Status CopyBatch::Fetch(ChunkStore& store, ChunkId chunk, std::byte* devic
 absl::StatusOr<CopyEvent> CopyBatch::WriteBack(ChunkStore& store, ChunkId chunk,
                                                const std::byte* device, CopyEvent after) {
   const bool committed = store.IsCommitted(chunk);
-  // Bytes that an update made there are the committed ones; others were edited.
-  const std::optional<ChunkSlot> place = store.CommittedPlace(chunk);
-  const bool is_update = place && place->tier == Tier::kDevice;
-  const bool has_master = !is_update && HasMaster(store, chunk);
+  const bool has_master = HasMaster(store, chunk) && !IsOnDeviceAlone(store, BundleOf(chunk));
   if (has_master) Drain();  // What follows takes more slots than a batch holds, and is rare.
   GEMINI_ASSIGN_OR_RETURN(
       HostChunk host,

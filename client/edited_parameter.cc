@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,14 @@ namespace gemini::client {
 bool HasMaster(const ChunkStore& store, ChunkId chunk) {
   return KindOf(chunk) == ChunkKind::kParam && store.format().element != ElementType::kFp32 &&
          store.HasPayload(ChunkOf(BundleOf(chunk), ChunkKind::kMaster));
+}
+
+bool IsOnDeviceAlone(const ChunkStore& store, BundleId bundle) {
+  for (const ChunkKind kind : KindsOfValue(store.format(), ChunkKind::kParam)) {
+    const std::optional<ChunkSlot> place = store.CommittedPlace(ChunkOf(bundle, kind));
+    if (place && place->tier == Tier::kDevice) return true;
+  }
+  return false;
 }
 
 absl::Status CommitEdited(ChunkStore& store, ChunkId chunk, HostChunk edited) {

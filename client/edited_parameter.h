@@ -13,6 +13,10 @@ namespace gemini::client {
 // Whether the chunk is a parameter's that has a master.
 bool HasMaster(const ChunkStore& store, ChunkId chunk);
 
+// Whether the bundle's parameter or its master is on DEVICE alone, where an update made it: what is dirty there is the
+// committed version then, and no edit's.
+bool IsOnDeviceAlone(const ChunkStore& store, BundleId bundle);
+
 // Commits `edited`, a spare with the new bytes of the param chunk, and the master that goes with it, at the
 // bundle's step. Errors: of ChunkStore::Acquire and AcquireSpare; nothing has changed then.
 absl::Status CommitEdited(ChunkStore& store, ChunkId chunk, HostChunk edited);

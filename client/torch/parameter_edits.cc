@@ -2,9 +2,9 @@
 #include "client/torch/parameter_edits.h"
 
 #include <algorithm>
-#include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "client/edited_parameter.h"
 #include "gemini/state_format.h"
 #include "gemini/status_macros.h"
 
@@ -15,7 +15,11 @@ absl::Status ParameterEdits::Prepare(RangeId param) {
   if (number < 0) return absl::OkStatus();
   Mark(number);
   const ModelRange& range = tensors_.ranges()[number];
-  if (!IsOnDeviceAlone(range)) return absl::OkStatus();
+  // Edited before its commit, it could have to be written back by who must not wait for one.
+  for (int64_t i = 0; i < range.num_bundles; ++i) {
+    GEMINI_RETURN_IF_ERROR(tensors_.store().AwaitCommit(BundleId(range.first.value() + i)));
+  }
+  if (!IsAnyOnDeviceAlone(range)) return absl::OkStatus();
   for (const ChunkKind kind : KindsOfValue(tensors_.store().format(), ChunkKind::kParam)) {
     GEMINI_RETURN_IF_ERROR(tensors_.residency().EvictPlanned(range.ids[kind], /*stays=*/true));
   }
@@ -27,7 +31,7 @@ absl::Status ParameterEdits::Note(RangeId param) {
   if (number < 0) return absl::OkStatus();
   Mark(number);
   const ModelRange& range = tensors_.ranges()[number];
-  if (!IsOnDeviceAlone(range)) return absl::OkStatus();
+  if (!IsAnyOnDeviceAlone(range)) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("bundle ", range.first.value(), " of space ", tensors_.store().name(),
                    " was written to by an operator whose schema does not say so, before its "
@@ -52,13 +56,9 @@ int64_t ParameterEdits::Find(RangeId param) const {
   return found - ranges.begin();
 }
 
-bool ParameterEdits::IsOnDeviceAlone(const ModelRange& range) const {
+bool ParameterEdits::IsAnyOnDeviceAlone(const ModelRange& range) const {
   for (int64_t i = 0; i < range.num_bundles; ++i) {
-    const BundleId bundle(range.first.value() + i);
-    for (const ChunkKind kind : KindsOfValue(tensors_.store().format(), ChunkKind::kParam)) {
-      const std::optional<ChunkSlot> place = tensors_.store().CommittedPlace(ChunkOf(bundle, kind));
-      if (place && place->tier == Tier::kDevice) return true;
-    }
+    if (IsOnDeviceAlone(tensors_.store(), BundleId(range.first.value() + i))) return true;
   }
   return false;
 }

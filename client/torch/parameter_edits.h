@@ -20,7 +20,8 @@ class ParameterEdits {
   // `tensors` outlives this.
   explicit ParameterEdits(ModelTensors& tensors) : tensors_(tensors) {}
 
-  // An operator or a scoped fetch is to write to this parameter's range. May block for a copy. Errors: of the write-back.
+  // An operator or a scoped fetch is to write to this parameter's range. Waits for the commit that it awaits, and may
+  // block for a copy. Errors: of the update, which failed, and of the write-back.
   absl::Status Prepare(RangeId param);
   // One has, that did not say so before. FAILED_PRECONDITION: what it wrote over was nowhere else.
   absl::Status Note(RangeId param);
@@ -32,7 +33,7 @@ class ParameterEdits {
  private:
   // Its number, if it has a master; -1.
   int64_t Find(RangeId param) const;
-  bool IsOnDeviceAlone(const ModelRange& range) const;
+  bool IsAnyOnDeviceAlone(const ModelRange& range) const;
   void Mark(int64_t range);
 
   ModelTensors& tensors_;

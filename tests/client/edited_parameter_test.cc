@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/edited_parameter.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <random>
 #include <utility>
 #include <vector>
 
+#include "client/copy_batch.h"
+#include "client/copy_engine_host.h"
 #include "client/element_values.h"
 #include "gemini/half_float.h"
 #include "gemini/state_format.h"
@@ -21,7 +24,7 @@ class EditedParameterTest : public SessionFixture,
                             public ::testing::WithParamInterface<ElementType> {
  protected:
   void Open(int64_t host_slots, int64_t nvme_slots) {
-    OpenSession(/*device_slots=*/4, host_slots, nvme_slots);
+    OpenSession(/*device_slots=*/8, host_slots, nvme_slots);
     if (HasFatalFailure()) return;
     auto store = session_->OpenSpace({.name = "store",
                                       .num_bundles = 2,
@@ -100,6 +103,35 @@ TEST_P(EditedParameterTest, WithoutASlotForTheMasterNothingChanges) {
   EXPECT_THAT(CommitEdited(*store_, kParam, Edited()),
               StatusIs(absl::StatusCode::kResourceExhausted));
   EXPECT_EQ(Read(), values_);
+}
+
+// Part by part, as where a write-back of several bundles failed in the middle and is made again.
+TEST_P(EditedParameterTest, WhatAnUpdateMadeOnDeviceIsNoEditUntilAllOfItIsWrittenBack) {
+  Open(/*host_slots=*/24, /*nvme_slots=*/0);
+  if (HasFatalFailure()) return;
+  EXPECT_FALSE(IsOnDeviceAlone(*store_, BundleId(0)));
+  DeviceVersion version = {.bundle = BundleId(0), .slots = {}};
+  int64_t slot = 0;
+  for (const ChunkKind kind : UpdatedKinds(store_->format())) version.slots[kind] = SlotId(slot++);
+  Intent intent;
+  intent.step = 4;
+  ASSERT_OK(store_->BeginUpdate(intent, {}, {version}));
+  EXPECT_TRUE(IsOnDeviceAlone(*store_, BundleId(0)));
+  const std::vector<std::byte> updated(kTestChunkBytes, std::byte{0x11});
+  CopyEngineHost copies;
+  const auto write_back = [&](ChunkKind kind) {
+    CopyBatch batch(copies);
+    EXPECT_OK(batch.WriteBack(*store_, ChunkOf(BundleId(0), kind), updated.data(), {}));
+  };
+  write_back(ChunkKind::kParam);
+  EXPECT_TRUE(IsOnDeviceAlone(*store_, BundleId(0)));
+  write_back(ChunkKind::kParam);
+  for (const ChunkKind kind : KindsOfValue(store_->format(), ChunkKind::kParam)) {
+    if (kind != ChunkKind::kParam) write_back(kind);
+  }
+  EXPECT_FALSE(IsOnDeviceAlone(*store_, BundleId(0)));
+  ASSERT_OK_AND_ASSIGN(const HostChunk param, store_->Acquire(kParam));
+  EXPECT_TRUE(std::ranges::equal(updated, absl::MakeConstSpan(param.data(), kTestChunkBytes)));
 }
 
 }  // namespace
