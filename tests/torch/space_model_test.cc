@@ -17,9 +17,10 @@
 #include <utility>
 #include <vector>
 
+#include "client/device_kernels_host.h"
 #include "client/session.h"
-#include "client/torch/cpu_device.h"
 #include "client/torch/module_tensors.h"
+#include "client/torch/session_device.h"
 #include "client/update_kernel.h"
 #include "gemini/byte_size.h"
 #include "gemini/spare_slots.h"
@@ -55,6 +56,25 @@ struct Net : torch::nn::Module {
   at::Tensor first, second, left, right;
 };
 
+// The CPU, whose operators' allocations are nobody's.
+class PlainDevice : public SessionDevice {
+ public:
+  explicit PlainDevice(Session& session) : kernels_(session.update_team()) {}
+  c10::Device device() const override { return c10::Device(c10::DeviceType::CPU); }
+  absl::Status Configure(SessionOptions&) override { return absl::OkStatus(); }
+  void Begin(std::shared_ptr<Session>, BudgetFollower&) override {}
+  void End() override {}
+  DeviceKernels& kernels() override { return kernels_; }
+  std::byte* NanScratch(int64_t size_bytes) override {
+    scratch_.assign(static_cast<size_t>(size_bytes), std::byte{0xff});
+    return scratch_.data();
+  }
+
+ private:
+  DeviceKernelsHost kernels_;
+  std::vector<std::byte> scratch_;
+};
+
 class SpaceModelTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -77,7 +97,8 @@ class SpaceModelTest : public ::testing::Test {
     options.chunk_bytes = kChunkBytes;
     options.label = "test";
     ASSERT_OK_AND_ASSIGN(session_, Session::Open(std::move(socket), options));
-    ASSERT_OK_AND_ASSIGN(hook_, OperatorHook::Install(*session_, MakeCpuDevice()));
+    ASSERT_OK_AND_ASSIGN(
+        hook_, OperatorHook::Install(*session_, std::make_shared<PlainDevice>(*session_)));
 
     torch::manual_seed(1);
     net_ = std::make_unique<Net>();
@@ -102,10 +123,9 @@ class SpaceModelTest : public ::testing::Test {
     space.num_tensors = static_cast<int64_t>(tensors.size());
     ASSERT_OK_AND_ASSIGN(store, session_->OpenSpace(space));
     ASSERT_OK_AND_ASSIGN(
-        model, SpaceModel::Make(
-                   ModelTensors::Make(std::move(tensors), layout, *store, session_->residency(), 2,
-                                      at::kCPU),
-                   OptimizerSpec{}, /*max_open_chunks=*/4, *session_, *hook_));
+        model, SpaceModel::Make(ModelTensors::Make(std::move(tensors), layout, *store,
+                                                   session_->residency(), 2, at::kCPU),
+                                OptimizerSpec{}, /*max_open_chunks=*/4, *session_, *hook_));
   }
   virtual int64_t nvme_slots() const { return 0; }
   ~SpaceModelTest() override {
