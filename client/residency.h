@@ -101,7 +101,7 @@ class Residency {
   CopyEngine& copies() { return copies_; }
   int64_t num_slots() const;  // That the budget has.
   int64_t chunk_bytes() const { return chunk_bytes_; }
-  // --- For who moves ranges by a plan (null: nobody), from its own threads: no lock in waits; each ends soon after it.
+  // --- For a plan's own threads (null: there is none; EvictPlanned: any thread): no lock in waits; each ends soon after it.
   void set_planned_moves(PlannedMoves* moves);
   // NOT_FOUND: there is no such range.
   absl::StatusOr<RangeId> FindRange(const ChunkStore& store, BundleId first, int64_t num_bundles,

@@ -192,6 +192,35 @@ TEST_F(DeviceUpdateTest, APlanWithOtherChunksThanTheSpaceHasIsRefused) {
   EXPECT_EQ(job_->updates_on_device(), 0);
 }
 
+// One that takes norms of whole tensors before, from HOST.
+TEST_F(DeviceUpdateTest, APlanThatKeepsGradientsOfALayerWiseOptimizerIsRefused) {
+  OpenSession(/*device_slots=*/8, /*host_slots=*/16, /*nvme_slots=*/0);
+  if (HasFatalFailure()) return;
+  const auto store = session_->OpenSpace({.name = "layer-wise",
+                                          .num_bundles = 1,
+                                          .host_slots = 16,
+                                          .num_tensors = 1,
+                                          .format = {.optimizer = OptimizerKind::kLamb}});
+  ASSERT_OK(store);
+  for (const ChunkKind kind : TrainableKinds((*store)->format())) {
+    session_->residency().AddRange(**store, BundleId(0), 1, kind);
+  }
+  Trace trace;
+  trace.phase = "train";
+  trace.tensors = {{.size_bytes = kTestChunkBytes}};
+  trace.operators = {{0, 1, 1000, 0}, {1, 1, 1000, 0}, {2, 0, 10, 0}};
+  trace.uses = {{.tensor = 0}, {.tensor = 0}};
+  trace.gradient_outs = {{.position = 1, .tensor = 0}};
+  trace.updated = {0};
+  LocalPlans plans(kTestChunkBytes);
+  plans.set_policy({.kind = PolicyKind::kCuda});
+  ASSERT_OK_AND_ASSIGN(const Plan plan, plans.MakePlan(trace, 8 * kTestChunkBytes));
+  ASSERT_EQ(plan.device_updates.size(), 1u);
+  ChunkStore* const stores[] = {*store};
+  EXPECT_THAT(BindPlan(plan, trace, stores, session_->residency(), 8 * kTestChunkBytes),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("updated in HOST alone")));
+}
+
 // The order of a plan is that of first use.
 TEST_F(DeviceUpdateTest, EachBundleIsFoundInItsRangeInWhateverOrderTheyCome) {
   Open(2, /*device_slots=*/16, nullptr);

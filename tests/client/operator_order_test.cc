@@ -37,6 +37,15 @@ class OperatorOrderTest : public PhaseTrackerTest {
   }
 
   LazyOperators* operators_ = nullptr;
+  // An operator that takes so long, once it runs.
+  void Work(int64_t for_ns) {
+    operators_->Run([for_ns] {
+      const int64_t end_ns = TimelineNowNs() + for_ns;
+      while (TimelineNowNs() < end_ns) {
+      }
+    });
+  }
+
   std::optional<LateHostOperators> late_;
 };
 
@@ -64,13 +73,6 @@ TEST_F(OperatorOrderTest, TimesAreThoseOfOperatorsAndNotOfTheirThread) {
   OpenLazy(/*device_slots=*/60, &plans);
   ASSERT_NE(operators_, nullptr);
   constexpr int64_t kWorkNs = 200'000'000;
-  const auto work = [&](int64_t for_ns) {
-    operators_->Run([for_ns] {
-      const int64_t end_ns = TimelineNowNs() + for_ns;
-      while (TimelineNowNs() < end_ns) {
-      }
-    });
-  };
   const auto expect_work = [&](const char* phase, int32_t at, int64_t least_ns, int64_t most_ns) {
     ASSERT_OK_AND_ASSIGN(const Trace trace, job_->phases().TraceOf(phase));
     for (int32_t position = 0; position < trace.num_positions(); ++position) {
@@ -82,7 +84,7 @@ TEST_F(OperatorOrderTest, TimesAreThoseOfOperatorsAndNotOfTheirThread) {
   const auto step = [&](int64_t for_ns) {
     job_->ZeroGradients();
     Forward();
-    work(for_ns);
+    Work(for_ns);
     Backward();
     ASSERT_OK(job_->Update());
   };
@@ -95,7 +97,7 @@ TEST_F(OperatorOrderTest, TimesAreThoseOfOperatorsAndNotOfTheirThread) {
   for (const int64_t times : {1, 3, 3}) {
     job_->phases().BeginPhase("long");
     ASSERT_OK(job_->Operator({Param(0)}));
-    work(times * kWorkNs);
+    Work(times * kWorkNs);
     ASSERT_OK(job_->Operator({Param(1)}));
     job_->phases().EndPhase();
   }
@@ -118,11 +120,7 @@ TEST_F(OperatorOrderTest, TimesOfARoundThatLeftItsPlanAreItsOwn) {
   ASSERT_EQ(stats().planned_rounds, 1);
   job_->ZeroGradients();
   Forward();
-  operators_->Run([] {
-    const int64_t end_ns = TimelineNowNs() + kWorkNs;
-    while (TimelineNowNs() < end_ns) {
-    }
-  });
+  Work(kWorkNs);
   ASSERT_OK(job_->Operator({Param(0)}));  // Not in the trace.
   Backward();
   ASSERT_OK(job_->Update());
