@@ -15,6 +15,9 @@
 #include "gemini/status_macros.h"
 
 namespace gemini::client {
+
+static_assert(kUpdatePartElements % kQuantisationBlockElements == 0);
+
 namespace {
 
 // What an update changes of each element.

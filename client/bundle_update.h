@@ -22,11 +22,6 @@
 
 namespace gemini::client {
 
-// Elements of a bundle that one thread takes at a time: some 40 us. Whole blocks of 8-bit moments, and
-// whole cache lines of every stream.
-inline constexpr int64_t kUpdatePartElements = 16384;
-static_assert(kUpdatePartElements % kQuantisationBlockElements == 0);
-
 // The part of a tensor that lies in one bundle; bytes are those of the parameter itself.
 struct TensorPiece {
   int64_t tensor = 0;  // In the order of the space's layout.

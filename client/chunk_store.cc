@@ -132,7 +132,8 @@ absl::StatusOr<HostChunk> ChunkStore::AcquireToWrite(ChunkId id, Access access, 
     return absl::FailedPreconditionError(absl::StrCat(
         "chunk ", id.value(), " of space ", name_, " is committed and changes out of place only"));
   }
-  ++chunk.writes;
+  ++chunk.writes.all;
+  if (access == Access::kWriteBack) ++chunk.writes.from_device;
   TellUse(id);
   // A late gradient, which may be held all the same.
   if (!MayHoldMore()) {
@@ -287,7 +288,7 @@ void ChunkStore::Free(ChunkId id) {
   MutexLock lock(mutex_);
   if (!AwaitAccess(id, Access::kWrite).ok()) return;
   StoredChunk& chunk = chunks_[id.value()];
-  ++chunk.writes;
+  ++chunk.writes.all;
   GEMINI_CHECK(!chunk.committed);
   GEMINI_CHECK(chunk.host == kNoSlot || host_slots_[chunk.host.value()].holds == 0);
   DropHostCopy(id);

@@ -120,10 +120,10 @@ class ChunkStore final : private HostSlotOwner {
   absl::Status AwaitCommit(BundleId bundle);
   bool AwaitsCommit(ChunkId chunk) const;  // Whether Acquire would wait for one.
   // Calls `look` with the bytes of a gradient chunk that is in HOST and that nobody holds; nobody writes them
-  // meanwhile. Returns WriteCount of then. Nothing: it is elsewhere, or held.
+  // meanwhile. Returns WriteCounts().all of then. Nothing: it is elsewhere, or held.
   std::optional<int64_t> PeekGradient(BundleId bundle,
                                       absl::FunctionRef<void(const std::byte*)> look);
-  int64_t WriteCount(ChunkId chunk) const;  // How many times it was acquired for writing.
+  ChunkWrites WriteCounts(ChunkId chunk) const;
   // What a plan does; empty: there is none. Not followed with states_on_nvme, which plans do not know of.
   void Foresee(policies::HostForesight foresight);
   StoredBytes stored_bytes() const;

@@ -294,7 +294,7 @@ std::optional<int64_t> ChunkStore::PeekGradient(BundleId bundle,
   CountHold(chunk.host, Access::kUpdate);
   chunk.busy = true;
   const SlotId slot = chunk.host;
-  const int64_t writes = chunk.writes;
+  const int64_t writes = chunk.writes.all;
   mutex_.Unlock();
   look(memory_.slot_address(slot));
   mutex_.Lock();
@@ -304,7 +304,7 @@ std::optional<int64_t> ChunkStore::PeekGradient(BundleId bundle,
   return writes;
 }
 
-int64_t ChunkStore::WriteCount(ChunkId chunk) const {
+ChunkWrites ChunkStore::WriteCounts(ChunkId chunk) const {
   MutexLock lock(mutex_);
   return chunks_[chunk.value()].writes;
 }

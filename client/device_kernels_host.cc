@@ -6,6 +6,7 @@
 
 #include "client/bundle_update.h"
 #include "client/grad_norm.h"
+#include "gemini/status_macros.h"
 
 namespace gemini::client {
 namespace {
@@ -47,17 +48,29 @@ void DeviceKernelsHost::Update(const UpdateSettings& settings, const UpdateStrea
   });
 }
 
+absl::Status DeviceKernelsHost::BeginBlockSquares(ElementType type, const GradientRun& run,
+                                                  double* sums) {
+  team_.Run(run.count, kUpdatePartElements, [&](int64_t begin, int64_t end) {
+    BlockSquares(type, run.at + begin * ElementBytes(type), end - begin,
+                 sums + NumNormBlocks(begin));
+  });
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::vector<double>> DeviceKernelsHost::BlockSquaresOf(
     ElementType type, absl::Span<const GradientRun> runs) {
   std::vector<double> squares;
   for (const GradientRun& run : runs) {
     const size_t first = squares.size();
     squares.resize(first + static_cast<size_t>(NumNormBlocks(run.count)));
-    team_.Run(run.count, kUpdatePartElements, [&](int64_t begin, int64_t end) {
-      BlockSquares(type, run.at + begin * ElementBytes(type), end - begin,
-                   squares.data() + first + NumNormBlocks(begin));
-    });
+    GEMINI_RETURN_IF_ERROR(BeginBlockSquares(type, run, squares.data() + first));
   }
+  return squares;
+}
+
+absl::StatusOr<TrustSquares> DeviceKernelsHost::TrustSquaresOf(absl::Span<const TrustRun> runs) {
+  TrustSquares squares;
+  for (const TrustRun& run : runs) AppendRunSquares(run, team_, squares);
   return squares;
 }
 

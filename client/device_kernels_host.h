@@ -2,6 +2,7 @@
 // DeviceKernels over host memory: the threads of a team compute, and all is done when a call returns.
 #pragma once
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "client/device_kernels.h"
@@ -16,8 +17,12 @@ class DeviceKernelsHost : public DeviceKernels {
 
   void Update(const UpdateSettings& settings, const UpdateStreams& streams, int64_t count) override;
   absl::Status Finish() override { return absl::OkStatus(); }
+  // None has: operators would wait, and what HOST sums is beside them.
+  int64_t least_summed_elements() const override { return std::numeric_limits<int64_t>::max(); }
+  absl::Status BeginBlockSquares(ElementType type, const GradientRun& run, double* sums) override;
   absl::StatusOr<std::vector<double>> BlockSquaresOf(ElementType type,
                                                      absl::Span<const GradientRun> runs) override;
+  absl::StatusOr<TrustSquares> TrustSquaresOf(absl::Span<const TrustRun> runs) override;
 
  private:
   WorkerTeam& team_;

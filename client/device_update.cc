@@ -88,6 +88,20 @@ const std::byte* DeviceUpdate::gradient(BundleId bundle) const {
   return Address(*pinned, ChunkKind::kGrad, bundle.value() - pinned->first.value());
 }
 
+BundleInPlace DeviceUpdate::chunks(BundleId bundle) const {
+  const Pinned* const pinned = Find(bundle);
+  GEMINI_CHECK(pinned != nullptr && pinned->updates);
+  return ChunksOf(*pinned, bundle.value() - pinned->first.value());
+}
+
+BundleInPlace DeviceUpdate::ChunksOf(const Pinned& pinned, int64_t index) const {
+  BundleInPlace chunks = {.bundle = BundleId(pinned.first.value() + index), .chunks = {}};
+  for (const ChunkKind kind : TrainableKinds(pinned.store->format())) {
+    chunks.chunks[kind] = Address(pinned, kind, index);
+  }
+  return chunks;
+}
+
 void DeviceUpdate::Update(absl::FunctionRef<void(const BundleInPlace&)> update) {
   updated_ = true;
   CopyEngine& clock = residency_.copies();
@@ -99,14 +113,11 @@ void DeviceUpdate::Update(absl::FunctionRef<void(const BundleInPlace&)> update) 
   OperatorPoint begin = clock.Now();
   for (const Pinned& pinned : pinned_) {
     for (int64_t i = 0; pinned.updates && i < pinned.num_bundles; ++i) {
-      const BundleId bundle(pinned.first.value() + i);
-      BundleInPlace chunks = {.bundle = bundle, .chunks = {}};
-      for (const ChunkKind kind : TrainableKinds(pinned.store->format())) {
-        chunks.chunks[kind] = Address(pinned, kind, i);
-      }
+      const BundleInPlace chunks = ChunksOf(pinned, i);
       update(chunks);
       OperatorPoint end = clock.Now();
-      updated.Add({std::exchange(begin, end), end}, {.store = pinned.store, .bundle = bundle});
+      updated.Add({std::exchange(begin, end), end},
+                  {.store = pinned.store, .bundle = chunks.bundle});
     }
   }
   updated.Await(clock, updated.size());

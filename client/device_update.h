@@ -38,6 +38,8 @@ class DeviceUpdate {
   bool has_late_gradient(BundleId bundle) const;
   // The bytes of the bundle's gradient chunk; null: it was not added.
   const std::byte* gradient(BundleId bundle) const;
+  // Where the chunks of a bundle lie that it updates.
+  BundleInPlace chunks(BundleId bundle) const;
 
   // Has `update` bring each bundle to its next version, in place, by operators of the calling thread, and shows each in
   // the timeline. Blocks until they are over.
@@ -61,6 +63,7 @@ class DeviceUpdate {
   std::byte* Address(const Pinned& pinned, ChunkKind kind, int64_t index) const {
     return pinned.addresses[kind] + index * residency_.chunk_bytes();
   }
+  BundleInPlace ChunksOf(const Pinned& pinned, int64_t index) const;
 
   Residency& residency_;
   std::vector<Pinned> pinned_;  // By `first`, ascending; they do not overlap.

@@ -46,10 +46,14 @@ void FindTurns(BoundPlan& bound) {
   for (const PlannedResident& resident : plan.initial) --bound.moves_of[resident.range].fetches;
 }
 
-absl::Status CheckUpdatesInPlace(const ChunkStore& store) {
-  if (UpdatesInPlace(store.format())) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("a plan that keeps gradients of space ",
-                                                 store.name(), ", which is updated in HOST alone"));
+// Whether gradients of the space may stay for an update on DEVICE, or (`late`) until one in HOST.
+absl::Status CheckKeepsGradients(const ChunkStore& store, bool late) {
+  if (late ? TakesLateGradients(store.format()) : UpdatesInPlace(store.format())) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "a plan that keeps ", late ? "late gradients" : "gradients", " of space ", store.name(),
+      late ? ", whose updates read them before" : ", which is updated in HOST alone"));
 }
 
 }  // namespace
@@ -94,7 +98,7 @@ absl::StatusOr<std::shared_ptr<const BoundPlan>> BindPlan(Plan plan, const Trace
   for (const PlannedUpdate& update : plan.device_updates) {
     const PlannedRange& param = plan.ranges[update.param()];
     const ChunkStore* const store = stores[param.space];
-    GEMINI_RETURN_IF_ERROR(CheckUpdatesInPlace(*store));
+    GEMINI_RETURN_IF_ERROR(CheckKeepsGradients(*store, /*late=*/false));
     const KindList kinds = TrainableKinds(store->format());
     UpdateRanges ranges = {
         .store = store, .first = param.first, .num_bundles = param.num_bundles, .ranges = {}};
@@ -111,7 +115,7 @@ absl::StatusOr<std::shared_ptr<const BoundPlan>> BindPlan(Plan plan, const Trace
   }
   for (const int32_t range : plan.late_gradients) {
     const PlannedRange& grad = plan.ranges[range];
-    GEMINI_RETURN_IF_ERROR(CheckUpdatesInPlace(*stores[grad.space]));
+    GEMINI_RETURN_IF_ERROR(CheckKeepsGradients(*stores[grad.space], /*late=*/true));
     bound->kept.late_gradients.push_back({.store = stores[grad.space],
                                           .first = grad.first,
                                           .num_bundles = grad.num_bundles,

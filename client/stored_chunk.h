@@ -12,6 +12,12 @@ namespace gemini::client {
 
 inline constexpr SlotId kNoSlot{};
 
+// How many times a chunk was acquired for writing.
+struct ChunkWrites {
+  int64_t all = 0;
+  int64_t from_device = 0;  // Of them, for what it had there.
+};
+
 struct StoredChunk {
   SlotId host;
   SlotId nvme;        // The valid copy when both are there: `host` is then a cache.
@@ -19,7 +25,7 @@ struct StoredChunk {
   SlotId device;      // Its only valid copy, when set: the other two are not.
   bool busy = false;  // I/O is under way; nobody else touches the chunk.
   bool committed = false;
-  int64_t writes = 0;
+  ChunkWrites writes;
 };
 
 struct HostSlot {

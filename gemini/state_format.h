@@ -105,10 +105,15 @@ constexpr QuantisedMomentsChunk QuantisedMomentsOf(const StateFormat& format, in
           .num_moments = NumMoments(format)};
 }
 
-// Whether an update may run chunk by chunk where they are, on DEVICE: not of 8-bit moments, nor where it takes norms of
-// whole tensors first.
+// Whether an update may run where the chunks are, on DEVICE: not of 8-bit moments.
 constexpr bool UpdatesInPlace(const StateFormat& format) {
-  return format.moments == MomentFormat::kFp32 && !IsLayerWise(format.optimizer);
+  return format.moments == MomentFormat::kFp32;
+}
+
+// Whether a bundle that is updated in HOST may have its gradient on DEVICE until then: not where the trust ratio is made of
+// both before.
+constexpr bool TakesLateGradients(const StateFormat& format) {
+  return UpdatesInPlace(format) && !IsLayerWise(format.optimizer);
 }
 
 // Whether only updates use the chunks of the kind: moments, and masters.

@@ -65,6 +65,7 @@ class Search {
     if (keepable_.empty()) return;
     const Prediction without = best_.prediction;
     Extend({}, &Kept::updates, without, (tries_left_ + 2) / 3);
+    if (!MayBeLate(in_.trace, keepable_)) return;
     const Kept updates = best_kept_;
     const Prediction with_updates = best_.prediction;
     Extend({}, &Kept::late, without, (tries_left_ + 1) / 2);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "policies/kept_gradients.h"
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 #include <utility>
@@ -49,6 +50,12 @@ std::vector<int32_t> MayKeepGradients(const RangeTrace& trace) {
     if (has_gradient[grad] && !is_refused[grad] && !is_refused[param]) params.push_back(param);
   }
   return params;
+}
+
+bool MayBeLate(const RangeTrace& trace, absl::Span<const int32_t> keepable) {
+  return std::ranges::all_of(keepable, [&](int32_t param) {
+    return TakesLateGradients(trace.format_of(trace.ranges[param]));
+  });
 }
 
 RangeTrace WithKeptGradients(const RangeTrace& trace, absl::Span<const int32_t> updated,
@@ -128,7 +135,11 @@ int64_t DeviceUpdateNs(const RangeTrace& trace, const CostModel& costs) {
     ns += std::llround(static_cast<double>(elements) * by_update * 1e9 /
                        costs.device_update_elements_per_second);
   };
-  for (const PlannedUpdate& update : trace.device_updates) add(update.param(), 1);
+  for (const PlannedUpdate& update : trace.device_updates) {
+    const bool has_trust_ratio =
+        IsLayerWise(trace.format_of(trace.ranges[update.param()]).optimizer);
+    add(update.param(), has_trust_ratio ? 1 + kTrustByUpdate : 1);
+  }
   for (const int32_t range : trace.late_gradients) add(range, kSquaresByUpdate);
   return ns;
 }

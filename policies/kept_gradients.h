@@ -22,21 +22,26 @@ namespace gemini::policies {
 // What the squares of a gradient take of the time of its update on DEVICE. An estimate: in fp32 that streams
 // parameters, gradients and both moments, this the gradients alone. Of 16 bits it is less.
 inline constexpr double kSquaresByUpdate = 0.25;
+// Likewise what the squares of a trust ratio take: all that an update reads, and nothing is written.
+inline constexpr double kTrustByUpdate = 0.55;
 
-// Of trace.updated, in its order: those of spaces that UpdatesInPlace, with their states in HOST, whose tensors'
+// Of trace.updated, in its order, those that may be updated on DEVICE: those of spaces that UpdatesInPlace, with their states in HOST, whose tensors'
 // gradients leave before the update, none twice, and whose gradients no operator uses and parameters none writes.
 // `trace` keeps none.
 std::vector<int32_t> MayKeepGradients(const RangeTrace& trace);
 
-// The gradients of `updated`, which are updated on DEVICE, and of `late` are kept: both are some of
+// Whether the gradients of these may be late: of all of them, or of none.
+bool MayBeLate(const RangeTrace& trace, absl::Span<const int32_t> keepable);
+
+// The gradients of `updated`, which are updated on DEVICE, and of `late`, which MayBeLate, are kept: both are some of
 // MayKeepGradients(trace), none is in both, and their order is of no account. O(size).
 RangeTrace WithKeptGradients(const RangeTrace& trace, absl::Span<const int32_t> updated,
                              absl::Span<const int32_t> late);
 RangeTrace WithKeptGradients(const RangeTrace& trace,
                              const Plan& plan);  // Those that the plan keeps.
 
-// How long the last operator takes for the updates on DEVICE and for the squares of late gradients; the rate
-// is > 0 where there are any.
+// How long the last operator takes for the updates on DEVICE, their trust ratios, and the squares of late gradients; the
+// rate is > 0 where there are any.
 int64_t DeviceUpdateNs(const RangeTrace& trace, const CostModel& costs);
 
 }  // namespace gemini::policies

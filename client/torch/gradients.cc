@@ -45,10 +45,13 @@ class MoveAfterAccumulation final : public PostAccumulateGradHook {
 };
 
 Gradients::Gradients(ModelTensors& tensors, StorageOwner& owner, Session& session,
+                     DeviceKernels& kernels, GradientSquares& squares,
                      std::function<void(BundleId)> complete)
     : tensors_(tensors),
       owner_(owner),
       session_(session),
+      kernels_(kernels),
+      squares_(squares),
       complete_(std::move(complete)),
       arrived_(tensors.tensors().size()) {
   for (size_t i = 0; i < tensors_.tensors().size(); ++i) {
@@ -114,7 +117,9 @@ absl::Status Gradients::Move(int64_t index) {
     }
     // Others than p.grad, this function and the engine's own may write to it while it is copied.
     const bool shared = gradient.use_count() > 2 || gradient.storage().use_count() > 2;
+    LeavingSquares squares = LeavingSquares::Expect(tensors_, index, squares_);
     GEMINI_ASSIGN_OR_RETURN(PendingWrite write, BeginWrite(index, gradient));
+    if (write.is_under_way()) squares.Begin(gradient, kernels_, session_);
     if (shared) tensors_.residency().AwaitWrite(GradientRange(index), write);
     if (tensors_.phases() != nullptr)
       tensors_.phases()->GradientLeaves(tensors_.traced_index(index));
@@ -137,7 +142,7 @@ absl::Status Gradients::Move(int64_t index) {
     tensor.tensor.mutable_grad() = std::move(managed);
     if (!write.is_under_way()) return absl::OkStatus();  // It is in its chunk on DEVICE.
     MutexLock lock(mutex_);
-    pending_.push_back({index, std::move(gradient), std::move(write)});
+    pending_.push_back({index, std::move(gradient), std::move(squares), std::move(write)});
   } catch (const std::exception& error) {
     // Out of memory for the copy.
     return absl::ResourceExhaustedError(
@@ -201,6 +206,7 @@ bool Gradients::ReleaseOldest() {
 
 void Gradients::Land(Pending pending) {
   tensors_.residency().AwaitWrite(GradientRange(pending.index), pending.write);
+  pending.squares.Keep(session().copies(), squares_);
   pending.source.reset();
   std::vector<BundleId> complete;
   const absl::Status copied = session().copies().status();

@@ -2,6 +2,7 @@
 // Moves each gradient into the grad chunk of its parameter as soon as it is complete: out of DEVICE, or to
 // where the plan keeps the chunk there. p.grad becomes a managed tensor over that chunk, which operators
 // read and write as before.
+// Squares: of a gradient that leaves for its norm, where DEVICE sums them (client/torch/leaving_squares.h).
 // Copies: several are under way at a time (client/pending_write.h); each keeps its tensor until it is
 //         done. An operator that uses p.grad before that waits in its pin.
 // When:   after AccumulateGrad, by Torch's post-accumulate hook. The first gradient after zero_grad
@@ -21,8 +22,11 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "client/device_kernels.h"
+#include "client/gradient_squares.h"
 #include "client/pending_write.h"
 #include "client/session.h"
+#include "client/torch/leaving_squares.h"
 #include "client/torch/model_tensors.h"
 #include "gemini/mutex.h"
 
@@ -31,10 +35,10 @@ namespace gemini::client::hooks {
 class Gradients {
  public:
   // Puts a hook on each trainable tensor; one that is there already is run before ours. `complete` is
-  // told each bundle all of whose tensors have got their gradients since BeginStep. The arguments
-  // outlive this.
-  Gradients(ModelTensors& tensors, StorageOwner& owner, Session& session,
-            std::function<void(BundleId)> complete);
+  // told each bundle all of whose tensors have got their gradients since BeginStep. `squares` gets what `kernels` sum
+  // of gradients before they leave. The arguments outlive this.
+  Gradients(ModelTensors& tensors, StorageOwner& owner, Session& session, DeviceKernels& kernels,
+            GradientSquares& squares, std::function<void(BundleId)> complete);
   // Takes the hooks away, and waits for the copies under way.
   ~Gradients();
   Gradients(const Gradients&) = delete;
@@ -66,6 +70,7 @@ class Gradients {
   struct Pending {
     int64_t index = 0;
     at::Tensor source;  // Freed after its copy: members end in reverse order.
+    LeavingSquares squares;
     PendingWrite write;
   };
 
@@ -80,6 +85,8 @@ class Gradients {
   ModelTensors& tensors_;
   StorageOwner& owner_;
   Session& session_;
+  DeviceKernels& kernels_;
+  GradientSquares& squares_;
   const std::function<void(BundleId)> complete_;
   const std::shared_ptr<Life> life_ = std::make_shared<Life>(Life{this});
 

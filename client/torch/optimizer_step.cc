@@ -92,7 +92,7 @@ absl::StatusOr<double> GradientNorm(ModelTensors& tensors, GradientSquares& grad
       const BundleId bundle(range.first.value() + i);
       std::vector<std::vector<double>> of_pieces;
       if (!is_on_device) {
-        GEMINI_ASSIGN_OR_RETURN(of_pieces, gradient_squares.Find(bundle));
+        GEMINI_ASSIGN_OR_RETURN(of_pieces, gradient_squares.Find(bundle, has_gradient));
       }
       const std::vector<TensorPiece>& pieces = tensors.pieces(bundle);
       for (size_t piece = 0; piece < pieces.size(); ++piece) {
@@ -167,15 +167,42 @@ Intent MakeIntent(const ModelTensors& tensors, const std::vector<bool>& has_grad
   return intent;
 }
 
-absl::Status FindTrustRatios(ModelTensors& tensors, const OptimizerSpec& optimizer, Intent& intent,
-                             WorkerTeam& team) {
+absl::Status FindTrustRatios(ModelTensors& tensors, const OptimizerSpec& optimizer,
+                             const DeviceUpdate& on_device, DeviceKernels& kernels,
+                             WorkerTeam& team, Intent& intent) {
+  const ChunkStore& store = tensors.store();
   std::vector<TrustSquares> squares(intent.tensors.size());
+  std::vector<TrustRun> runs;  // On DEVICE: asked for together, as in SquaresOnDevice.
+  std::vector<int64_t> tensors_of_runs;
   for (const ModelRange& range : tensors.ranges()) {
     if (range.group != TensorGroup::kTrainable) continue;
     for (int64_t i = 0; i < range.num_bundles; ++i) {
       const BundleId bundle(range.first.value() + i);
-      GEMINI_RETURN_IF_ERROR(AppendBundleTrust(tensors.store(), bundle, tensors.pieces(bundle),
-                                               intent, absl::MakeSpan(squares), team));
+      const std::vector<TensorPiece>& pieces = tensors.pieces(bundle);
+      if (!on_device.updates(bundle)) {
+        GEMINI_RETURN_IF_ERROR(AppendBundleTrust(tensors.store(), bundle, pieces, intent,
+                                                 absl::MakeSpan(squares), team));
+        continue;
+      }
+      std::ranges::move(TrustRunsOf(on_device.chunks(bundle), store.format(), store.chunk_bytes(),
+                                    pieces, intent),
+                        std::back_inserter(runs));
+      for (const TensorPiece& piece : pieces) {
+        if (intent.tensors[piece.tensor].has_gradient) tensors_of_runs.push_back(piece.tensor);
+      }
+    }
+  }
+  if (!runs.empty()) {
+    GEMINI_ASSIGN_OR_RETURN(const TrustSquares of_runs, kernels.TrustSquaresOf(runs));
+    int64_t at = 0;
+    for (size_t i = 0; i < runs.size(); ++i) {
+      const int64_t end = at + NumNormBlocks(runs[i].count);
+      const auto append = [&](const std::vector<double>& from, std::vector<double>& to) {
+        to.insert(to.end(), from.begin() + at, from.begin() + end);
+      };
+      append(of_runs.param, squares[tensors_of_runs[i]].param);
+      append(of_runs.direction, squares[tensors_of_runs[i]].direction);
+      at = end;
     }
   }
   for (size_t i = 0; i < squares.size(); ++i) {

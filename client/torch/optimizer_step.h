@@ -53,10 +53,11 @@ Intent MakeIntent(const ModelTensors& tensors, const std::vector<bool>& has_grad
                   const OptimizerSpec& optimizer, double learning_rate, double gradient_scale,
                   int64_t step);
 
-// Computes the trust ratios of a layer-wise intent, from what is in HOST and NVMe: all of it is, for such
-// bundles are not updated on DEVICE. Errors: of ChunkStore::Acquire.
-absl::Status FindTrustRatios(ModelTensors& tensors, const OptimizerSpec& optimizer, Intent& intent,
-                             WorkerTeam& team);
+// Computes the trust ratios of a layer-wise intent, from what is in HOST and NVMe and from what is updated on DEVICE: a
+// tensor lies in one range, all of which is here or there. Errors: of ChunkStore::Acquire and DeviceKernels.
+absl::Status FindTrustRatios(ModelTensors& tensors, const OptimizerSpec& optimizer,
+                             const DeviceUpdate& on_device, DeviceKernels& kernels,
+                             WorkerTeam& team, Intent& intent);
 
 // Every trainable bundle that is not updated on DEVICE, in the order of first use.
 std::vector<BundleId> BundlesToUpdate(const ModelTensors& tensors, const DeviceUpdate& on_device);

@@ -48,7 +48,8 @@ absl::StatusOr<std::unique_ptr<SpaceModel>> SpaceModel::Make(std::unique_ptr<Mod
     hook.ReserveScratch(tensor.size_bytes());
   }
   model->gradients_ = std::make_unique<Gradients>(
-      *model->tensors_, *model, session, [model = model.get()](BundleId bundle) {
+      *model->tensors_, *model, session, hook.device().kernels(), model->squares_,
+      [model = model.get()](BundleId bundle) {
         model->updates_->Later([model, bundle] { model->squares_.Prepare(bundle); });
       });
   return model;
@@ -98,8 +99,9 @@ absl::StatusOr<StepResult> SpaceModel::BeginUpdate(const StepOptions& options,
   AddToDeviceUpdate(*tensors_, edits_, has_gradient, kept, on_device);
   if (tensors_->phases() != nullptr) tensors_->phases()->PauseMoves();
   StepResult result;
+  DeviceKernels& kernels = hook_.device().kernels();
   const absl::StatusOr<double> norm =
-      GradientNorm(*tensors_, squares_, on_device, has_gradient, hook_.device().kernels());
+      GradientNorm(*tensors_, squares_, on_device, has_gradient, kernels);
   if (!norm.ok()) {
     if (!absl::IsOutOfRange(norm.status())) return norm.status();
     if (!options.skip_non_finite) return absl::FailedPreconditionError(norm.status().message());
@@ -117,10 +119,10 @@ absl::StatusOr<StepResult> SpaceModel::BeginUpdate(const StepOptions& options,
   intent_ = MakeIntent(*tensors_, has_gradient, optimizer_, learning_rate,
                        result.clip_coefficient / options.loss_scale, result.step);
   if (IsLayerWise(optimizer_.kind)) {
-    GEMINI_RETURN_IF_ERROR(FindTrustRatios(*tensors_, optimizer_, intent_, session_.update_team()));
+    GEMINI_RETURN_IF_ERROR(FindTrustRatios(*tensors_, optimizer_, on_device, kernels,
+                                           session_.update_team(), intent_));
   }
   on_device_span.begin = session_.copies().Now();
-  DeviceKernels& kernels = hook_.device().kernels();
   const ChunkStore& store = tensors_->store();
   on_device.Update([&](const BundleInPlace& bundle) {
     UpdateInPlace(bundle, store.format(), store.chunk_bytes(), tensors_->pieces(bundle.bundle),

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/bundle_update.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
+#include <iterator>
 #include <random>
 #include <tuple>
 #include <utility>
@@ -14,6 +16,7 @@
 #include "client/device_kernels_host.h"
 #include "client/element_values.h"
 #include "client/trust_ratio.h"
+#include "client/trust_run.h"
 #include "client/update_kernel.h"
 #include "gemini/half_float.h"
 #include "gemini/spare_slots.h"
@@ -249,6 +252,34 @@ TEST_P(BundleTrustTest, SquaresAreThoseOfEachTensorInOneRun) {
     EXPECT_EQ(squares[i].param, expected.param) << i;
     EXPECT_EQ(squares[i].direction, expected.direction) << i;
   }
+}
+
+// Chunks somewhere else, as on DEVICE.
+TEST_P(BundleTrustTest, InPlaceTheyAreTheSame) {
+  const Intent first = IntentFor(1);
+  ASSERT_OK(store_->BeginUpdate(first, {BundleId(0)}));
+  ASSERT_OK(UpdateBundle(*store_, BundleId(0), pieces_, first, team_));
+  KindMap<std::vector<std::byte>> copies;
+  BundleInPlace bundle = {.bundle = BundleId(0), .chunks = {}};
+  for (const ChunkKind kind : TrainableKinds(format_)) {
+    ASSERT_OK_AND_ASSIGN(const HostChunk chunk, store_->Acquire(ChunkOf(BundleId(0), kind)));
+    copies[kind].assign(chunk.data(), chunk.data() + kChunkBytes);
+    bundle.chunks[kind] = copies[kind].data();
+  }
+  const Intent intent = IntentFor(2);
+  std::vector<TrustSquares> of_tensors(3);
+  ASSERT_OK(
+      AppendBundleTrust(*store_, BundleId(0), pieces_, intent, absl::MakeSpan(of_tensors), team_));
+  TrustSquares expected;
+  for (const TrustSquares& of_tensor : of_tensors) {
+    std::ranges::copy(of_tensor.param, std::back_inserter(expected.param));
+    std::ranges::copy(of_tensor.direction, std::back_inserter(expected.direction));
+  }
+  const std::vector<TrustRun> runs = TrustRunsOf(bundle, format_, kChunkBytes, pieces_, intent);
+  DeviceKernelsHost kernels(team_);
+  ASSERT_OK_AND_ASSIGN(const TrustSquares squares, kernels.TrustSquaresOf(runs));
+  EXPECT_EQ(squares.param, expected.param);
+  EXPECT_EQ(squares.direction, expected.direction);
 }
 
 TEST_P(BundleUpdateTest, WithoutAGradientOrWhenSkippedOnlyTheStepChanges) {

@@ -250,12 +250,12 @@ TEST_F(ChunkStoreUpdateTest, AGradientIsPeekedAtOnlyWhileNobodyHoldsIt) {
   };
   const std::optional<int64_t> first = store_->PeekGradient(BundleId(0), look);
   ASSERT_TRUE(first.has_value());
-  EXPECT_EQ(store_->WriteCount(Grad(0)), *first);
+  EXPECT_EQ(store_->WriteCounts(Grad(0)).all, *first);
   {
     ASSERT_OK_AND_ASSIGN(const HostChunk writer, store_->AcquireUncommitted(Grad(0)));
     EXPECT_EQ(store_->PeekGradient(BundleId(0), look), std::nullopt);
   }
-  EXPECT_NE(store_->WriteCount(Grad(0)), *first);
+  EXPECT_NE(store_->WriteCounts(Grad(0)).all, *first);
   EXPECT_EQ(looks, 1);
   store_->Free(Grad(0));
   EXPECT_EQ(store_->PeekGradient(BundleId(0), look), std::nullopt);

@@ -192,33 +192,60 @@ TEST_F(DeviceUpdateTest, APlanWithOtherChunksThanTheSpaceHasIsRefused) {
   EXPECT_EQ(job_->updates_on_device(), 0);
 }
 
-// One that takes norms of whole tensors before, from HOST.
-TEST_F(DeviceUpdateTest, APlanThatKeepsGradientsOfALayerWiseOptimizerIsRefused) {
-  OpenSession(/*device_slots=*/8, /*host_slots=*/16, /*nvme_slots=*/0);
+// Of 8-bit moments, or where the trust ratio is made of gradient and parameter before.
+TEST_F(DeviceUpdateTest, APlanThatKeepsGradientsOfAFormatThatCannotIsRefused) {
+  chunk_bytes_ = 2 * kTestChunkBytes;  // Of a block of 8-bit moments.
+  OpenSession(/*device_slots=*/8, /*host_slots=*/24, /*nvme_slots=*/0);
   if (HasFatalFailure()) return;
-  const auto store = session_->OpenSpace({.name = "layer-wise",
-                                          .num_bundles = 1,
-                                          .host_slots = 16,
-                                          .num_tensors = 1,
-                                          .format = {.optimizer = OptimizerKind::kLamb}});
-  ASSERT_OK(store);
-  for (const ChunkKind kind : TrainableKinds((*store)->format())) {
-    session_->residency().AddRange(**store, BundleId(0), 1, kind);
+  const std::vector<StateFormat> formats = {{.optimizer = OptimizerKind::kLamb},
+                                            {.moments = MomentFormat::k8Bit}};
+  std::vector<ChunkStore*> stores;
+  for (const StateFormat& format : formats) {
+    const auto store = session_->OpenSpace({.name = absl::StrCat("space-", stores.size()),
+                                            .num_bundles = 1,
+                                            .host_slots = 12,
+                                            .num_tensors = 1,
+                                            .format = format});
+    ASSERT_OK(store);
+    // Those of fp32 moments: no plan gets to know which the space has.
+    for (const ChunkKind kind : TrainableKinds({})) {
+      session_->residency().AddRange(**store, BundleId(0), 1, kind);
+    }
+    stores.push_back(*store);
   }
   Trace trace;
   trace.phase = "train";
-  trace.tensors = {{.size_bytes = kTestChunkBytes}};
+  trace.tensors = {{.size_bytes = chunk_bytes_}};
   trace.operators = {{0, 1, 1000, 0}, {1, 1, 1000, 0}, {2, 0, 10, 0}};
   trace.uses = {{.tensor = 0}, {.tensor = 0}};
   trace.gradient_outs = {{.position = 1, .tensor = 0}};
   trace.updated = {0};
-  LocalPlans plans(kTestChunkBytes);
+  LocalPlans plans(chunk_bytes_);
   plans.set_policy({.kind = PolicyKind::kCuda});
-  ASSERT_OK_AND_ASSIGN(const Plan plan, plans.MakePlan(trace, 8 * kTestChunkBytes));
-  ASSERT_EQ(plan.device_updates.size(), 1u);
-  ChunkStore* const stores[] = {*store};
-  EXPECT_THAT(BindPlan(plan, trace, stores, session_->residency(), 8 * kTestChunkBytes),
+  ASSERT_OK_AND_ASSIGN(const Plan updates, plans.MakePlan(trace, 8 * chunk_bytes_));
+  ASSERT_EQ(updates.device_updates.size(), 1u);
+  const auto bound = [&](const Plan& plan, ChunkStore* store) {
+    ChunkStore* const of_plan[] = {store};
+    return BindPlan(plan, trace, of_plan, session_->residency(), 8 * chunk_bytes_).status();
+  };
+  EXPECT_OK(bound(updates, stores[0]));
+  EXPECT_THAT(bound(updates, stores[1]),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("updated in HOST alone")));
+  Plan late = updates;
+  late.late_gradients = {updates.device_updates[0].grad()};
+  late.updated = {updates.device_updates[0].param()};
+  late.device_updates.clear();
+  late.ranges.resize(2);
+  late.uses.resize(2);
+  late.uses.push_back(late.late_gradients[0]);
+  late.first_use = {0, 1, 2, 3};
+  late.initial = {};
+  late.fetches = {
+      {.range = late.updated[0], .slot = SlotId(0), .needed_at = 0},
+      {.range = late.late_gradients[0], .slot = SlotId(1), .needed_at = 1, .blank = true}};
+  late.evictions = {{.range = late.late_gradients[0], .after = 2, .writes_back = true}};
+  EXPECT_THAT(bound(late, stores[0]), StatusIs(absl::StatusCode::kInvalidArgument,
+                                               HasSubstr("whose updates read them before")));
 }
 
 // The order of a plan is that of first use.

@@ -12,6 +12,7 @@ namespace gemini::client {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 class GradientSquaresTest : public SessionFixture {
  protected:
@@ -39,6 +40,7 @@ class GradientSquaresTest : public SessionFixture {
     return IsOkAndHolds(ElementsAre(ElementsAre(100 * square), ElementsAre(896 * square)));
   }
 
+  const std::vector<bool> kBoth = {true, true};
   WorkerTeam team_{2};
   ChunkStore* store_ = nullptr;
 };
@@ -47,9 +49,9 @@ TEST_F(GradientSquaresTest, WhatWasPreparedIsUsedOnce) {
   GradientSquares squares(*store_, &Pieces, team_);
   Write(2);
   squares.Prepare(BundleId(1));
-  EXPECT_THAT(squares.Find(BundleId(1)), AreSquaresOf(2));
+  EXPECT_THAT(squares.Find(BundleId(1), kBoth), AreSquaresOf(2));
   EXPECT_EQ(squares.num_prepared_used(), 1);
-  EXPECT_THAT(squares.Find(BundleId(1)), AreSquaresOf(2));
+  EXPECT_THAT(squares.Find(BundleId(1), kBoth), AreSquaresOf(2));
   EXPECT_EQ(squares.num_prepared_used(), 1);
 }
 
@@ -58,14 +60,14 @@ TEST_F(GradientSquaresTest, AWriteMakesWhatWasPreparedVoid) {
   Write(2);
   squares.Prepare(BundleId(1));
   Write(3);
-  EXPECT_THAT(squares.Find(BundleId(1)), AreSquaresOf(3));
+  EXPECT_THAT(squares.Find(BundleId(1), kBoth), AreSquaresOf(3));
   EXPECT_EQ(squares.num_prepared_used(), 0);
 }
 
 TEST_F(GradientSquaresTest, NothingIsPreparedWhileSomebodyMayWriteOrBeforeThereAreBytes) {
   GradientSquares squares(*store_, &Pieces, team_);
   squares.Prepare(BundleId(1));
-  EXPECT_THAT(squares.Find(BundleId(1)), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(squares.Find(BundleId(1), kBoth), StatusIs(absl::StatusCode::kNotFound));
   Write(2);
   {
     ASSERT_OK_AND_ASSIGN(const HostChunk writer,
@@ -73,7 +75,7 @@ TEST_F(GradientSquaresTest, NothingIsPreparedWhileSomebodyMayWriteOrBeforeThereA
     squares.Prepare(BundleId(1));
     reinterpret_cast<float*>(writer.data())[0] = 5;
   }
-  EXPECT_THAT(squares.Find(BundleId(1)),
+  EXPECT_THAT(squares.Find(BundleId(1), kBoth),
               IsOkAndHolds(ElementsAre(ElementsAre(99 * 4 + 25.0), ElementsAre(896 * 4.0))));
   EXPECT_EQ(squares.num_prepared_used(), 0);
 }
@@ -86,8 +88,75 @@ TEST_F(GradientSquaresTest, AMoveToNvmeAndBackIsNoWrite) {
     ASSERT_OK(CommitTag(*store_, BundleId(0), static_cast<ChunkKind>(round), 0, 1));
   }
   EXPECT_GT(store_->stored_bytes().nvme_written_bytes, 0);
-  EXPECT_THAT(squares.Find(BundleId(1)), AreSquaresOf(2));
+  EXPECT_THAT(squares.Find(BundleId(1), kBoth), AreSquaresOf(2));
   EXPECT_EQ(squares.num_prepared_used(), 1);
+}
+
+// Sums that no chunk has show what was used.
+TEST_F(GradientSquaresTest, WhatIsKeptOfAllGradientsIsUsedOnce) {
+  GradientSquares squares(*store_, &Pieces, team_);
+  for (const bool in_order : {true, false}) {
+    const int64_t first = squares.Expect(BundleId(1), 0);
+    Write(2);
+    const int64_t second = squares.Expect(BundleId(1), 1);
+    Write(2);
+    if (in_order) squares.Keep(BundleId(1), 0, first, {7});
+    squares.Keep(BundleId(1), 1, second, {8});
+    if (!in_order) squares.Keep(BundleId(1), 0, first, {7});
+    squares.Prepare(BundleId(1));
+    EXPECT_THAT(squares.Find(BundleId(1), kBoth),
+                IsOkAndHolds(ElementsAre(ElementsAre(7), ElementsAre(8))));
+    EXPECT_THAT(squares.Find(BundleId(1), kBoth), AreSquaresOf(2));
+  }
+  EXPECT_EQ(squares.num_prepared_used(), 2);
+}
+
+TEST_F(GradientSquaresTest, WhatWasNotKeptIsPreparedOrComputed) {
+  GradientSquares squares(*store_, &Pieces, team_);
+  for (const bool prepares : {true, false}) {
+    const int64_t second = squares.Expect(BundleId(1), 1);
+    Write(2);
+    squares.Keep(BundleId(1), 1, second, {8});
+    if (prepares) squares.Prepare(BundleId(1));
+    EXPECT_THAT(squares.Find(BundleId(1), kBoth),
+                IsOkAndHolds(ElementsAre(ElementsAre(400), ElementsAre(8))));
+    EXPECT_EQ(squares.num_prepared_used(), 1);
+  }
+  // Only what has a gradient has to be there.
+  const int64_t second = squares.Expect(BundleId(1), 1);
+  squares.Keep(BundleId(1), 1, second, {8});
+  EXPECT_THAT(squares.Find(BundleId(1), {false, true}),
+              IsOkAndHolds(ElementsAre(IsEmpty(), ElementsAre(8))));
+  EXPECT_EQ(squares.num_prepared_used(), 2);
+}
+
+TEST_F(GradientSquaresTest, WhatIsKeptIsVoidWhenTheGradientComesAgainOrChangesOnDevice) {
+  GradientSquares squares(*store_, &Pieces, team_);
+  int64_t first = squares.Expect(BundleId(1), 0);
+  Write(2);
+  EXPECT_THAT(squares.Find(BundleId(1), kBoth), AreSquaresOf(2));
+  squares.Keep(BundleId(1), 0, first, {7});  // Too late.
+  EXPECT_THAT(squares.Find(BundleId(1), kBoth), AreSquaresOf(2));
+
+  first = squares.Expect(BundleId(1), 0);
+  Write(2);
+  const int64_t again = squares.Expect(BundleId(1), 0);
+  Write(3);
+  squares.Keep(BundleId(1), 0, first, {7});  // Of the gradient before.
+  EXPECT_THAT(squares.Find(BundleId(1), kBoth), AreSquaresOf(3));
+  squares.Keep(BundleId(1), 0, again, {7});
+
+  first = squares.Expect(BundleId(1), 0);
+  Write(2);
+  squares.Keep(BundleId(1), 0, first, {7});
+  {
+    ASSERT_OK_AND_ASSIGN(const HostChunk from_device,
+                         store_->AcquireForWriteBack(ChunkOf(BundleId(1), ChunkKind::kGrad)));
+    auto* const floats = reinterpret_cast<float*>(from_device.data());
+    for (int64_t i = 0; i < kTestChunkBytes / 4; ++i) floats[i] = 5;
+  }
+  EXPECT_THAT(squares.Find(BundleId(1), kBoth), AreSquaresOf(5));
+  EXPECT_EQ(squares.num_prepared_used(), 0);
 }
 
 // Blocks that begin in one thread's part and end in another's, and pieces of many parts or of none.
@@ -111,8 +180,16 @@ TEST(PieceSquaresTest, AreThoseOfWholePiecesWhateverTheNumberOfThreads) {
   }
   for (const int threads : {1, 2, 3, 5}) {
     WorkerTeam team(threads);
-    EXPECT_EQ(PieceSquares(ElementType::kBf16, pieces, bytes, team), expected) << threads;
-    EXPECT_TRUE(PieceSquares(ElementType::kBf16, {}, bytes, team).empty());
+    EXPECT_EQ(PieceSquares(ElementType::kBf16, pieces, std::vector<bool>(pieces.size(), true),
+                           bytes, team),
+              expected)
+        << threads;
+    EXPECT_TRUE(PieceSquares(ElementType::kBf16, {}, {}, bytes, team).empty());
+    std::vector<bool> wanted(pieces.size());
+    wanted[1] = wanted[4] = true;
+    EXPECT_THAT(PieceSquares(ElementType::kBf16, pieces, wanted, bytes, team),
+                ElementsAre(IsEmpty(), expected[1], IsEmpty(), IsEmpty(), expected[4], IsEmpty(),
+                            IsEmpty()));
   }
 }
 

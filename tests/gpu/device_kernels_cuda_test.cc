@@ -8,9 +8,11 @@
 #include <vector>
 
 #include "client/device_kernels_host.h"
+#include "client/grad_norm.h"
 #include "gemini/cuda_driver.h"
 #include "gemini/half_float.h"
 #include "gtest/gtest.h"
+#include "tests/client/random_trust_run.h"
 #include "tests/gpu/probe/probe.h"
 #include "tests/status_matchers.h"
 
@@ -66,6 +68,46 @@ TEST_F(DeviceKernelsOnGpu, SquaresOfManyRunsAreThoseOfTheHost) {
                        gpu_.BlockSquaresOf(ElementType::kFp16, gpu_runs));
   EXPECT_EQ(squares, expected);
   EXPECT_THAT(gpu_.BlockSquaresOf(ElementType::kFp16, {}), IsOkAndHolds(::testing::IsEmpty()));
+}
+
+// Moments that go on in a second chunk inside a norm block, and none.
+TEST_F(DeviceKernelsOnGpu, SquaresOfTrustRatiosAreThoseOfTheHost) {
+  for (const ElementType element : kAllElementTypes) {
+    for (const OptimizerKind kind : {OptimizerKind::kLamb, OptimizerKind::kLars}) {
+      const StateFormat format = {.element = element, .optimizer = kind};
+      const RandomTrustRun with(format, /*has_moments=*/true, /*seed=*/1);
+      const RandomTrustRun without(format, /*has_moments=*/false, /*seed=*/2);
+      const std::vector<TrustRun> runs = {with.run(), without.run()};
+      std::vector<TrustRun> on_gpu = runs;
+      for (TrustRun& run : on_gpu) {
+        for (ValueChunks* const values : {&run.param, &run.grad, &run.exp_avg, &run.exp_avg_sq}) {
+          for (std::byte*& chunk : values->chunks) {
+            chunk = OnGpu({chunk, chunk + RandomTrustRun::kChunkBytes});
+          }
+        }
+      }
+      ASSERT_OK_AND_ASSIGN(const TrustSquares expected, host_.TrustSquaresOf(runs));
+      ASSERT_OK_AND_ASSIGN(const TrustSquares squares, gpu_.TrustSquaresOf(on_gpu));
+      EXPECT_EQ(squares.param, expected.param);
+      EXPECT_EQ(squares.direction, expected.direction);
+    }
+  }
+}
+
+// As a gradient leaves: behind what the calling thread's stream has to do, into the GPU's memory.
+TEST_F(DeviceKernelsOnGpu, SquaresOfOneRunAreLeftOnTheGpu) {
+  constexpr int64_t kCount = 5'000;
+  const std::vector<std::byte> gradient = RandomHalves(kCount);
+  std::vector<std::byte> sums(NumNormBlocks(kCount) * sizeof(double));
+  std::byte* const on_gpu = OnGpu(sums);
+  ASSERT_OK(gpu_.BeginBlockSquares(ElementType::kFp16, {OnGpu(gradient), kCount},
+                                   reinterpret_cast<double*>(on_gpu)));
+  GEMINI_NEED(::cudaMemcpy(sums.data(), on_gpu, sums.size(), cudaMemcpyDeviceToHost));
+  const GradientRun run = {gradient.data(), kCount};
+  ASSERT_OK_AND_ASSIGN(const std::vector<double> expected,
+                       host_.BlockSquaresOf(ElementType::kFp16, absl::MakeConstSpan(&run, 1)));
+  ASSERT_EQ(expected.size() * sizeof(double), sums.size());
+  EXPECT_EQ(std::memcmp(sums.data(), expected.data(), sums.size()), 0);
 }
 
 // The formulas: update_kernel_cuda_test.cc.

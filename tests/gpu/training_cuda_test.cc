@@ -96,11 +96,13 @@ class TrainingOnGpu : public TrainingTest {
     return absl::OkStatus();
   }
 
-  void Train(int64_t device_memory, PolicyKind policy, c10::ScalarType type, Trained& result) {
+  void Train(int64_t device_memory, PolicyKind policy, c10::ScalarType type, Trained& result,
+             OptimizerKind optimizer = OptimizerKind::kAdamW) {
     torch::manual_seed(7);
     Stack model(type);
     ASSERT_OK(OpenOnGpu(device_memory, policy));
     OptimizerSpec spec;
+    spec.kind = optimizer;
     spec.learning_rate = 1e-3;
     ManagedModel* const managed = Manage(model, spec);
     ASSERT_NE(managed, nullptr);
@@ -152,14 +154,18 @@ TEST_F(TrainingOnGpu, TheBitsAreThoseWithoutACap) {
 
 // With everything on the GPU, updates among it, and with all updates in HOST.
 TEST_F(TrainingOnGpu, UpdatesOnTheGpuHaveTheBitsOfThoseInHost) {
-  for (const c10::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
-    SCOPED_TRACE(at::toString(type));
+  using Format = std::pair<c10::ScalarType, OptimizerKind>;
+  for (const auto& [type, optimizer] :
+       {Format{at::kFloat, OptimizerKind::kAdamW}, Format{at::kBFloat16, OptimizerKind::kAdamW},
+        Format{at::kHalf, OptimizerKind::kSgd}, Format{at::kBFloat16, OptimizerKind::kLamb},
+        Format{at::kFloat, OptimizerKind::kLars}}) {
+    SCOPED_TRACE(absl::StrCat(at::toString(type), " ", OptimizerKindName(optimizer)));
     Trained in_host, on_gpu;
-    Train(kLargeBudget, PolicyKind::kCpu, type, in_host);
+    Train(kLargeBudget, PolicyKind::kCpu, type, in_host, optimizer);
     if (HasFatalFailure()) return;
     ASSERT_OK_AND_ASSIGN(const Plan without, session_->phases().PlanOf("train"));
     EXPECT_TRUE(without.device_updates.empty());
-    Train(kLargeBudget, PolicyKind::kCuda, type, on_gpu);
+    Train(kLargeBudget, PolicyKind::kCuda, type, on_gpu, optimizer);
     if (HasFatalFailure()) return;
     ASSERT_OK_AND_ASSIGN(const Plan plan, session_->phases().PlanOf("train"));
     EXPECT_FALSE(plan.device_updates.empty());

@@ -210,10 +210,15 @@ TEST_F(PlannedTrainingTest, UpdatesOnDeviceChangeNoBitsInAnyFormat) {
   struct Format {
     at::ScalarType type;
     OptimizerKind optimizer;
+    PolicyOptions policy = {.kind = PolicyKind::kCuda};
   };
+  // Of some tensors on DEVICE, of others in HOST.
+  const PolicyOptions half = {.kind = PolicyKind::kStatic, .optimizer_fraction = 0.5};
   for (const Format& format :
        {Format{at::kBFloat16, OptimizerKind::kAdamW}, Format{at::kHalf, OptimizerKind::kAdam},
-        Format{at::kBFloat16, OptimizerKind::kSgd}, Format{at::kFloat, OptimizerKind::kSgd}}) {
+        Format{at::kBFloat16, OptimizerKind::kSgd}, Format{at::kFloat, OptimizerKind::kSgd},
+        Format{at::kBFloat16, OptimizerKind::kLamb, half}, Format{at::kHalf, OptimizerKind::kLamb},
+        Format{at::kFloat, OptimizerKind::kLars, half}}) {
     SCOPED_TRACE(absl::StrCat(at::toString(format.type), " ", OptimizerKindName(format.optimizer)));
     OptimizerSpec spec;
     spec.kind = format.optimizer;
@@ -223,7 +228,7 @@ TEST_F(PlannedTrainingTest, UpdatesOnDeviceChangeNoBitsInAnyFormat) {
     for (const bool on_device : {false, true}) {
       TrainingOptions options = TightOptions();
       options.device_memory = 16 * kMiB;
-      options.policy.kind = on_device ? PolicyKind::kCuda : PolicyKind::kCpu;
+      options.policy = on_device ? format.policy : PolicyOptions{.kind = PolicyKind::kCpu};
       torch::manual_seed(7);
       Stack managed;
       managed.to(format.type);

@@ -2,12 +2,15 @@
 // Training on a device whose chunks lie in slabs, beside memory that operators take themselves: as on a GPU, but with the
 // CPU's operators and a driver whose memory is the process's own. What CUDA and Torch's allocator do is not seen here.
 
+#include <cstdint>
+#include <limits>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "client/device_kernels_host.h"
 #include "client/device_slabs_cuda.h"
+#include "client/grad_norm.h"
 #include "gemini/status_macros.h"
 #include "gmock/gmock.h"
 #include "server/tier_store_cuda.h"
@@ -24,8 +27,8 @@ using ::testing::HasSubstr;
 constexpr int64_t kSlab = 128 * kKiB;
 constexpr int64_t kDeviceMemory = 16 * kSlab;
 
-// As those of a GPU that has no memory for a kernel once.
-class FailingKernels : public DeviceKernelsHost {
+// As those of a GPU: they may have no memory for a kernel once, and sum gradients that leave.
+class FakeGpuKernels : public DeviceKernelsHost {
  public:
   using DeviceKernelsHost::DeviceKernelsHost;
   void Update(const UpdateSettings& settings, const UpdateStreams& streams,
@@ -34,9 +37,18 @@ class FailingKernels : public DeviceKernelsHost {
     DeviceKernelsHost::Update(settings, streams, count);
   }
   absl::Status Finish() override { return std::exchange(failure, absl::OkStatus()); }
+  // Sums that no chunk has show who used them.
+  int64_t least_summed_elements() const override { return least_summed; }
+  absl::Status BeginBlockSquares(ElementType type, const GradientRun& run, double* sums) override {
+    GEMINI_RETURN_IF_ERROR(DeviceKernelsHost::BeginBlockSquares(type, run, sums));
+    for (int64_t i = 0; i < NumNormBlocks(run.count); ++i) sums[i] *= factor;
+    return absl::OkStatus();
+  }
 
   int num_updates = 0;
   absl::Status failure;
+  int64_t least_summed = std::numeric_limits<int64_t>::max();
+  double factor = 1;
 };
 
 class SlabDevice : public SessionDevice {
@@ -64,7 +76,7 @@ class SlabDevice : public SessionDevice {
     session_.reset();
   }
   DeviceKernels& kernels() override { return *kernels_; }
-  std::optional<FailingKernels>& failing_kernels() { return kernels_; }
+  std::optional<FakeGpuKernels>& fake_kernels() { return kernels_; }
   void EndStep() override {
     ++num_steps;
     if (!apart_after_step) return;
@@ -86,7 +98,7 @@ class SlabDevice : public SessionDevice {
  private:
   const CudaDriver& driver_;
   std::shared_ptr<Session> session_;
-  std::optional<FailingKernels> kernels_;
+  std::optional<FakeGpuKernels> kernels_;
   BudgetFollower* follower_ = nullptr;
   std::vector<std::byte> scratch_;
 };
@@ -179,7 +191,7 @@ TEST_F(SlabDeviceTest, AnUpdateThatFailsOnDeviceIsRefusedAndTheStepCanBeTakenAga
       ASSERT_OK(OpenOn(options));
       ManagedModel* const model = Manage(module);
       ASSERT_NE(model, nullptr);
-      FailingKernels& kernels = *device_->failing_kernels();
+      FakeGpuKernels& kernels = *device_->fake_kernels();
       for (int step = 0; step < 4; ++step) {
         module.zero_grad();
         module.Loss(step).backward();
@@ -203,6 +215,59 @@ TEST_F(SlabDeviceTest, AnUpdateThatFailsOnDeviceIsRefusedAndTheStepCanBeTakenAga
       server_.reset();
     }
     EXPECT_EQ(values[0], values[1]);
+  }
+}
+
+// All gradients leave. The norm is made of what was summed before, unless the chunk in HOST is another than that which left.
+TEST_F(SlabDeviceTest, GradientsThatLeaveAreSummedBefore) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    SCOPED_TRACE(at::toString(type));
+    std::vector<double> norms[2];
+    for (const bool sums_before : {false, true}) {
+      torch::manual_seed(7);
+      Transformer module;
+      module.to(type);
+      TrainingOptions options = Options();
+      options.policy.kind = PolicyKind::kCpu;
+      ASSERT_OK(OpenOn(options));
+      ManagedModel* const model = Manage(module);
+      ASSERT_NE(model, nullptr);
+      FakeGpuKernels& kernels = *device_->fake_kernels();
+      const auto step_with = [&](int step, double factor, bool edits) {
+        kernels.factor = factor;
+        // Of the one step all, else what is not small.
+        if (sums_before) kernels.least_summed = factor == 1 ? 5'000 : 1;
+        module.zero_grad();
+        module.Loss(step).backward();
+        if (edits) {
+          for (const at::Tensor& parameter : module.parameters()) {
+            if (!parameter.grad().defined()) continue;
+            const at::NoGradGuard no_grad;
+            parameter.grad().mul_(0.5);
+          }
+        }
+        const absl::StatusOr<StepResult> result = model->Step({});
+        EXPECT_OK(result.status());
+        return result.ok() ? result->grad_norm : 0;
+      };
+      for (int step = 0; step < 5; ++step) {
+        // Those of a step are 4, or nobody's.
+        const double norm = step_with(step, step == 2 ? 4 : 1, /*edits=*/step >= 3);
+        norms[sums_before].push_back(sums_before && step == 2 ? norm / 2 : norm);
+      }
+      // Changed on DEVICE since: what left is not what is there.
+      norms[sums_before].push_back(step_with(5, /*factor=*/9, /*edits=*/true));
+      // A step that is not taken, and the same gradients once more.
+      kernels.factor = 1;
+      module.zero_grad();
+      (module.Loss(6) * std::numeric_limits<float>::infinity()).backward();
+      EXPECT_FALSE(model->Step({}).ok());
+      norms[sums_before].push_back(step_with(7, /*factor=*/1, /*edits=*/false));
+      EXPECT_OK(session_->status());
+      session_.reset();
+      server_.reset();
+    }
+    EXPECT_EQ(norms[0], norms[1]);
   }
 }
 

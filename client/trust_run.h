@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// Elements of a tensor in one bundle whose squares a trust ratio takes (client/trust_ratio.h), and where their values
+// lie: in HOST or on DEVICE, in any format.
+// Thread: any. Memory: the caller's.
+#pragma once
+#include <cstdint>
+
+#include "client/element_values.h"
+#include "client/trust_ratio.h"
+#include "client/trust_streams.h"
+#include "client/update_kernel.h"
+#include "gemini/worker_team.h"
+
+namespace gemini::client {
+
+struct TrustRun {
+  UpdateSettings
+      settings;  // Of the tensor, of a layer-wise kind; the trust ratio is not looked at.
+  // Of the bundle's elements. A moment without chunks: zeros, which it is before its first update.
+  ValueChunks param, grad, exp_avg, exp_avg_sq;
+  int64_t first = 0;  // In the bundle: where one of the tensor's norm blocks begins.
+  int64_t count = 0;  // Whole blocks, if not to the tensor's end.
+};
+
+// Where its values are. Of fp32 moments.
+TrustStreams TrustStreamsOf(const TrustRun& run);
+
+// Appends the squares of each block of the run, whose chunks are in the host's memory. `team` computes, the same bits
+// whatever its number of threads.
+void AppendRunSquares(const TrustRun& run, WorkerTeam& team, TrustSquares& squares);
+
+}  // namespace gemini::client

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which formats of a space allow its gradients to stay on DEVICE, and for what: with 8-bit moments, or an optimizer that
+// takes norms of whole tensors first.
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "policies/kept_gradients.h"
+#include "policies/planner.h"
+#include "tests/status_matchers.h"
+
+namespace gemini::policies {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+constexpr int64_t kChunk = 8192;
+constexpr int32_t kLayers = 6;
+
+// Layers of one chunk, forward and backward, and the update; what computes is slow.
+RangeTrace LayersOf(const StateFormat& format) {
+  Trace trace;
+  trace.phase = "train";
+  const auto add = [&](int32_t layer) {
+    trace.operators.push_back({static_cast<int32_t>(trace.uses.size()), 1, 10'000, 0});
+    trace.uses.push_back({.tensor = layer});
+  };
+  for (int32_t i = 0; i < kLayers; ++i) {
+    trace.tensors.push_back({.size_bytes = kChunk, .format = format});
+    trace.updated.push_back(i);
+    add(i);
+  }
+  for (int32_t i = kLayers - 1; i >= 0; --i) {
+    add(i);
+    trace.gradient_outs.push_back({trace.num_positions() - 1, i});
+  }
+  trace.operators.push_back({static_cast<int32_t>(trace.uses.size()), 0, 10, 0});
+  absl::StatusOr<RangeTrace> packed = PackTrace(trace, kChunk);
+  EXPECT_OK(packed.status());
+  return packed.ok() ? *std::move(packed) : RangeTrace();
+}
+
+absl::StatusOr<Plan> PlanFor(const RangeTrace& trace, int64_t device_bytes, const CostModel& costs,
+                             PolicyOptions policy = {}) {
+  PlanInputs inputs = {.trace = trace, .budget_bytes = {}, .costs = costs, .policy = policy};
+  inputs.budget_bytes[Tier::kDevice] = device_bytes;
+  inputs.budget_bytes[Tier::kHost] = std::numeric_limits<int64_t>::max();
+  return MakePlan(inputs);
+}
+
+// Gradients leave slowly: beside the next forward, too, where they may.
+TEST(KeptGradientFormatsTest, OfALayerWiseOptimizerNoneIsLate) {
+  const CostModel costs = {.host_to_device = 1e12,
+                           .device_to_host = 3e8,
+                           .update_elements_per_second = 1e12,
+                           .device_update_elements_per_second = 3e8,
+                           .copy_latency_ns = 0};
+  const RangeTrace adamw = LayersOf({});
+  ASSERT_OK_AND_ASSIGN(const Plan with, PlanFor(adamw, 8 * kChunk, costs));
+  EXPECT_THAT(with.late_gradients, Not(IsEmpty()));
+  const RangeTrace lamb = LayersOf({.optimizer = OptimizerKind::kLamb});
+  ASSERT_OK_AND_ASSIGN(const Plan without, PlanFor(lamb, 8 * kChunk, costs));
+  EXPECT_THAT(without.late_gradients, IsEmpty());
+  EXPECT_TRUE(MayBeLate(adamw, MayKeepGradients(adamw)));
+  EXPECT_FALSE(MayBeLate(lamb, MayKeepGradients(lamb)));
+}
+
+TEST(KeptGradientFormatsTest, OfALayerWiseOptimizerUpdatesOnDeviceTakeLonger) {
+  const CostModel costs = {.device_update_elements_per_second = 1e9};
+  for (const OptimizerKind kind : {OptimizerKind::kLamb, OptimizerKind::kLars}) {
+    const RangeTrace trace = LayersOf({.optimizer = kind});
+    EXPECT_THAT(MayKeepGradients(trace), ElementsAre(0, 2, 4, 6, 8, 10));
+    ASSERT_OK_AND_ASSIGN(const Plan plan,
+                         PlanFor(trace, 99 * kChunk, costs, {.kind = PolicyKind::kCuda}));
+    EXPECT_EQ(plan.device_updates.size(), static_cast<size_t>(kLayers));
+    const RangeTrace kept = WithKeptGradients(trace, plan);
+    EXPECT_NEAR(static_cast<double>(DeviceUpdateNs(kept, costs)),
+                kLayers * kChunk / 4 * (1 + kTrustByUpdate), kLayers);
+  }
+}
+
+TEST(KeptGradientFormatsTest, OfQuantisedMomentsNoneStays) {
+  const RangeTrace trace = LayersOf({.moments = MomentFormat::k8Bit});
+  EXPECT_THAT(MayKeepGradients(trace), IsEmpty());
+  ASSERT_OK_AND_ASSIGN(const Plan plan,
+                       PlanFor(trace, 99 * kChunk, {}, {.kind = PolicyKind::kCuda}));
+  EXPECT_THAT(plan.device_updates, IsEmpty());
+}
+
+}  // namespace
+}  // namespace gemini::policies
