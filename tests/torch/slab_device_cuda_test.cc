@@ -228,6 +228,7 @@ TEST_F(SlabDeviceTest, GradientsThatLeaveAreSummedBefore) {
       Transformer module;
       module.to(type);
       TrainingOptions options = Options();
+      options.chunk_bytes = 16 * kKiB;  // Tensors span several.
       options.policy.kind = PolicyKind::kCpu;
       ASSERT_OK(OpenOn(options));
       ManagedModel* const model = Manage(module);
