@@ -9,23 +9,33 @@
 namespace gemini::client {
 namespace {
 
-// What its pieces have in common.
-TrustRun RunOf(const StateFormat& format, int64_t chunk_bytes) {
+// Of no chunks yet.
+TrustRun ValuesOf(const StateFormat& format, int64_t chunk_bytes) {
   const auto value = [&](ChunkKind kind) {
     return ValueChunks{.format = format, .value = kind, .chunk_bytes = chunk_bytes, .chunks = {}};
   };
-  return {.settings = {},
+  return {.tensor = 0,
+          .settings = {},
           .param = value(ChunkKind::kParam),
           .grad = value(ChunkKind::kGrad),
           .exp_avg = value(ChunkKind::kExpAvg),
           .exp_avg_sq = value(ChunkKind::kExpAvgSq)};
 }
 
-void SetPiece(const TensorPiece& piece, const Intent& intent, TrustRun& run) {
-  const int64_t width = ElementBytes(run.param.format.element);
-  run.settings = SettingsOf(intent, piece.tensor);
-  run.first = piece.chunk_offset_bytes / width;
-  run.count = piece.size_bytes / width;
+// One like `values` for each piece whose tensor has a gradient.
+std::vector<TrustRun> RunsOf(const TrustRun& values, absl::Span<const TensorPiece> pieces,
+                             const Intent& intent) {
+  const int64_t width = ElementBytes(values.param.format.element);
+  std::vector<TrustRun> runs;
+  for (const TensorPiece& piece : pieces) {
+    if (!intent.tensors[piece.tensor].has_gradient) continue;
+    TrustRun& run = runs.emplace_back(values);
+    run.tensor = piece.tensor;
+    run.settings = SettingsOf(intent, piece.tensor);
+    run.first = piece.chunk_offset_bytes / width;
+    run.count = piece.size_bytes / width;
+  }
+  return runs;
 }
 
 }  // namespace
@@ -37,9 +47,10 @@ absl::Status AppendBundleTrust(ChunkStore& store, BundleId bundle,
     return intent.tensors[piece.tensor].has_gradient;
   };
   if (std::ranges::none_of(pieces, has_gradient)) return absl::OkStatus();
-  TrustRun run = RunOf(store.format(), store.chunk_bytes());
+  TrustRun values = ValuesOf(store.format(), store.chunk_bytes());
   std::vector<HostChunk> held;
-  for (ValueChunks* const value : {&run.param, &run.exp_avg, &run.exp_avg_sq, &run.grad}) {
+  for (ValueChunks* const value :
+       {&values.param, &values.exp_avg, &values.exp_avg_sq, &values.grad}) {
     for (const ChunkKind kind : KindsOfValue(store.format(), value->value)) {
       if (IsMoment(kind) && !store.HasPayload(ChunkOf(bundle, kind))) break;
       GEMINI_ASSIGN_OR_RETURN(HostChunk chunk, store.Acquire(ChunkOf(bundle, kind)));
@@ -47,30 +58,24 @@ absl::Status AppendBundleTrust(ChunkStore& store, BundleId bundle,
       held.push_back(std::move(chunk));
     }
   }
-  for (const TensorPiece& piece : pieces) {
-    if (!has_gradient(piece)) continue;
-    SetPiece(piece, intent, run);
-    AppendRunSquares(run, team, by_tensor[piece.tensor]);
-  }
+  const std::vector<TrustRun> runs = RunsOf(values, pieces, intent);
+  TrustSquares squares;
+  AppendRunSquares(runs, team, squares);
+  GiveToTensors(runs, squares, by_tensor);
   return absl::OkStatus();
 }
 
 std::vector<TrustRun> TrustRunsOf(const BundleInPlace& bundle, const StateFormat& format,
                                   int64_t chunk_bytes, absl::Span<const TensorPiece> pieces,
                                   const Intent& intent) {
-  TrustRun run = RunOf(format, chunk_bytes);
-  for (ValueChunks* const value : {&run.param, &run.exp_avg, &run.exp_avg_sq, &run.grad}) {
+  TrustRun values = ValuesOf(format, chunk_bytes);
+  for (ValueChunks* const value :
+       {&values.param, &values.exp_avg, &values.exp_avg_sq, &values.grad}) {
     for (const ChunkKind kind : KindsOfValue(format, value->value)) {
       value->chunks.push_back(bundle.chunks[kind]);
     }
   }
-  std::vector<TrustRun> runs;
-  for (const TensorPiece& piece : pieces) {
-    if (!intent.tensors[piece.tensor].has_gradient) continue;
-    SetPiece(piece, intent, run);
-    runs.push_back(run);
-  }
-  return runs;
+  return RunsOf(values, pieces, intent);
 }
 
 }  // namespace gemini::client

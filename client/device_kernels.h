@@ -39,7 +39,7 @@ class DeviceKernels {
   // How many elements a gradient has at least whose squares are better summed on DEVICE before it leaves than in HOST
   // behind that.
   virtual int64_t least_summed_elements() const = 0;
-  // Begins what BlockSquares does, into `sums` on DEVICE. Any number of threads at a time. Errors: as Finish.
+  // Begins what BlockSquares does, into `sums` on DEVICE. Any number of threads at a time. UNAVAILABLE: the GPU failed.
   virtual absl::Status BeginBlockSquares(ElementType type, const GradientRun& run,
                                          double* sums) = 0;
   // What BlockSquares gives for each run, one after the other. Blocks. Errors: as Finish.

@@ -70,7 +70,7 @@ absl::StatusOr<std::vector<double>> DeviceKernelsHost::BlockSquaresOf(
 
 absl::StatusOr<TrustSquares> DeviceKernelsHost::TrustSquaresOf(absl::Span<const TrustRun> runs) {
   TrustSquares squares;
-  for (const TrustRun& run : runs) AppendRunSquares(run, team_, squares);
+  AppendRunSquares(runs, team_, squares);
   return squares;
 }
 

@@ -67,26 +67,28 @@ void GradientSquares::Keep(BundleId bundle, size_t piece, int64_t ticket,
   kept[piece].is_there = true;
 }
 
-std::vector<bool> GradientSquares::NotKept(BundleId bundle) const {
+std::vector<bool> GradientSquares::NotKept(BundleId bundle, size_t num_pieces,
+                                           const ChunkWrites& writes) const {
   const std::vector<Kept>& kept = kept_[bundle.value()];
-  const int64_t write_backs = store_.WriteCounts(ChunkOf(bundle, ChunkKind::kGrad)).from_device;
-  std::vector<bool> not_kept(pieces_(bundle).size(), true);
+  std::vector<bool> not_kept(num_pieces, true);
   for (size_t i = 0; i < kept.size(); ++i) {
-    not_kept[i] = !kept[i].is_there || kept[i].write_backs != write_backs;
+    not_kept[i] = !kept[i].is_there || kept[i].write_backs != writes.from_device;
   }
   return not_kept;
 }
 
 void GradientSquares::Prepare(BundleId bundle) {
+  const absl::Span<const TensorPiece> pieces = pieces_(bundle);
+  const ChunkWrites counts = store_.WriteCounts(ChunkOf(bundle, ChunkKind::kGrad));
   std::vector<bool> wanted;
   {
     MutexLock lock(mutex_);
-    wanted = NotKept(bundle);
+    wanted = NotKept(bundle, pieces.size(), counts);
   }
   if (!HasAny(wanted)) return;
   Prepared fresh;
   const std::optional<int64_t> writes = store_.PeekGradient(bundle, [&](const std::byte* chunk) {
-    fresh.squares = PieceSquares(store_.format().element, pieces_(bundle), wanted, chunk, team_);
+    fresh.squares = PieceSquares(store_.format().element, pieces, wanted, chunk, team_);
   });
   if (!writes) return;
   fresh.writes = *writes;
@@ -98,15 +100,16 @@ absl::StatusOr<std::vector<std::vector<double>>> GradientSquares::Find(
     BundleId bundle, const std::vector<bool>& has_gradient) {
   const ChunkId grad = ChunkOf(bundle, ChunkKind::kGrad);
   const absl::Span<const TensorPiece> pieces = pieces_(bundle);
+  const ChunkWrites counts = store_.WriteCounts(grad);
   std::vector<std::vector<double>> squares(pieces.size());
   std::vector<bool> wanted;
   {
     MutexLock lock(mutex_);
-    wanted = NotKept(bundle);
+    wanted = NotKept(bundle, pieces.size(), counts);
     // What is given away is not there any more.
     std::vector<Kept> kept = std::exchange(kept_[bundle.value()], {});
     Prepared prepared = std::exchange(prepared_[bundle.value()], {});
-    if (prepared.writes != store_.WriteCounts(grad).all) prepared.squares.clear();
+    if (prepared.writes != counts.all) prepared.squares.clear();
     for (size_t i = 0; i < pieces.size(); ++i) {
       if (!has_gradient[pieces[i].tensor]) {
         wanted[i] = false;
@@ -118,7 +121,7 @@ absl::StatusOr<std::vector<std::vector<double>>> GradientSquares::Find(
       }
     }
     if (!HasAny(wanted)) {
-      ++num_prepared_used_;
+      ++num_found_ready_;
       return squares;
     }
   }
@@ -131,9 +134,9 @@ absl::StatusOr<std::vector<std::vector<double>>> GradientSquares::Find(
   return squares;
 }
 
-int64_t GradientSquares::num_prepared_used() const {
+int64_t GradientSquares::num_found_ready() const {
   MutexLock lock(mutex_);
-  return num_prepared_used_;
+  return num_found_ready_;
 }
 
 }  // namespace gemini::client

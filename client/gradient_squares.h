@@ -52,7 +52,7 @@ class GradientSquares {
   absl::StatusOr<std::vector<std::vector<double>>> Find(BundleId bundle,
                                                         const std::vector<bool>& has_gradient);
 
-  int64_t num_prepared_used() const;  // Calls of Find that computed nothing, ever.
+  int64_t num_found_ready() const;  // Calls of Find that computed nothing, ever.
 
  private:
   struct Prepared {
@@ -66,8 +66,9 @@ class GradientSquares {
     std::vector<double> squares = {};
   };
 
-  // Whether each piece was not kept, or has changed on DEVICE since.
-  std::vector<bool> NotKept(BundleId bundle) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether each piece was not kept, or has changed on DEVICE since: `writes` are those of now.
+  std::vector<bool> NotKept(BundleId bundle, size_t num_pieces, const ChunkWrites& writes) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   ChunkStore& store_;
   const std::function<absl::Span<const TensorPiece>(BundleId)> pieces_;
@@ -76,7 +77,7 @@ class GradientSquares {
   std::vector<Prepared> prepared_ ABSL_GUARDED_BY(mutex_);       // By BundleId.
   std::vector<std::vector<Kept>> kept_ ABSL_GUARDED_BY(mutex_);  // By BundleId and piece.
   int64_t next_ticket_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t num_prepared_used_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t num_found_ready_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace gemini::client

@@ -111,11 +111,11 @@ class PhaseTracker::State {
 
   void PauseMoves() { executor_.Pause(); }
 
-  void EndUpdate(absl::Span<const int32_t> updated, OperatorSpan on_device) {
+  void EndUpdate(absl::Span<const int32_t> updated, OperatorSpan timed) {
     executor_.Resume();
     End(RunningUpdate());
     MutexLock lock(mutex_);
-    meter_.LeaveOut(std::move(on_device));
+    meter_.LeaveOut(std::move(timed));
     CloseRound(updated);
   }
 
@@ -499,8 +499,8 @@ void PhaseTracker::EndOperator(int64_t op, absl::Span<const TensorUse> also_writ
 void PhaseTracker::GradientLeaves(int32_t tensor) { state_->GradientLeaves(tensor); }
 KeptForUpdate PhaseTracker::BeginUpdate() { return state_->BeginUpdate(); }
 void PhaseTracker::PauseMoves() { state_->PauseMoves(); }
-void PhaseTracker::EndUpdate(absl::Span<const int32_t> updated, OperatorSpan on_device) {
-  state_->EndUpdate(updated, std::move(on_device));
+void PhaseTracker::EndUpdate(absl::Span<const int32_t> updated, OperatorSpan timed) {
+  state_->EndUpdate(updated, std::move(timed));
 }
 void PhaseTracker::BeginPhase(absl::string_view phase) { state_->BeginPhase(phase); }
 void PhaseTracker::EndPhase() { state_->EndPhase(); }

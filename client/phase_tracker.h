@@ -75,11 +75,11 @@ class PhaseTracker {
   // its way, nothing when the round has left it. Between PauseMoves, which waits for those
   // under way, and EndUpdate no planned copy reads a chunk in HOST. At EndUpdate the intent is recorded,
   // the DEVICE copies of what is updated in HOST are gone, and the round ends. `updated`: all tensors;
-  // empty when the step was not taken. `on_device`: the updates on DEVICE,
-  // whose time is no part of the trace.
+  // empty when the step was not taken. `timed`: updates on DEVICE and trust ratios, whose time is no part of the trace, for
+  // plans time them.
   KeptForUpdate BeginUpdate();
   void PauseMoves();
-  void EndUpdate(absl::Span<const int32_t> updated, OperatorSpan on_device = {});
+  void EndUpdate(absl::Span<const int32_t> updated, OperatorSpan timed = {});
 
   // Names the rounds until EndPhase; each call begins a round. They nest.
   void BeginPhase(absl::string_view phase);

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <vector>
 
-#include "absl/types/span.h"
 #include "client/grad_norm.h"
 #include "gemini/element_type.h"
 #include "gemini/moment_format.h"
@@ -73,14 +73,45 @@ TrustStreams TrustStreamsOf(const TrustRun& run) {
   return streams;
 }
 
-void AppendRunSquares(const TrustRun& run, WorkerTeam& team, TrustSquares& squares) {
-  const size_t before = squares.param.size();
-  const size_t after = before + static_cast<size_t>(NumNormBlocks(run.count));
-  squares.param.resize(after);
-  squares.direction.resize(after);
-  team.Run(run.count, kUpdatePartElements, [&](int64_t begin, int64_t end) {
-    FindSquares(run, begin, end, squares.param.data() + before, squares.direction.data() + before);
+void AppendRunSquares(absl::Span<const TrustRun> runs, WorkerTeam& team, TrustSquares& squares) {
+  // All are one piece of work, for many are small. Each begins with a batch.
+  struct Place {
+    int64_t begin = 0;  // In the work.
+    size_t first_block = 0;
+  };
+  std::vector<Place> places;
+  int64_t work = 0;
+  size_t num_blocks = squares.param.size();
+  for (const TrustRun& run : runs) {
+    places.push_back({.begin = work, .first_block = num_blocks});
+    work += (run.count + kBatchElements - 1) / kBatchElements * kBatchElements;
+    num_blocks += static_cast<size_t>(NumNormBlocks(run.count));
+  }
+  squares.param.resize(num_blocks);
+  squares.direction.resize(num_blocks);
+  team.Run(work, kUpdatePartElements, [&](int64_t part_begin, int64_t part_end) {
+    for (size_t i = 0; i < runs.size(); ++i) {
+      const int64_t begin = std::max<int64_t>(0, part_begin - places[i].begin);
+      const int64_t end = std::min(runs[i].count, part_end - places[i].begin);
+      if (begin >= end) continue;
+      FindSquares(runs[i], begin, end, squares.param.data() + places[i].first_block,
+                  squares.direction.data() + places[i].first_block);
+    }
   });
+}
+
+void GiveToTensors(absl::Span<const TrustRun> runs, const TrustSquares& squares,
+                   absl::Span<TrustSquares> by_tensor) {
+  int64_t begin = 0;
+  for (const TrustRun& run : runs) {
+    const int64_t end = begin + NumNormBlocks(run.count);
+    const auto append = [&](const std::vector<double>& from, std::vector<double>& to) {
+      to.insert(to.end(), from.begin() + begin, from.begin() + end);
+    };
+    append(squares.param, by_tensor[run.tensor].param);
+    append(squares.direction, by_tensor[run.tensor].direction);
+    begin = end;
+  }
 }
 
 }  // namespace gemini::client

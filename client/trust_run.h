@@ -5,6 +5,7 @@
 #pragma once
 #include <cstdint>
 
+#include "absl/types/span.h"
 #include "client/element_values.h"
 #include "client/trust_ratio.h"
 #include "client/trust_streams.h"
@@ -14,8 +15,8 @@
 namespace gemini::client {
 
 struct TrustRun {
-  UpdateSettings
-      settings;  // Of the tensor, of a layer-wise kind; the trust ratio is not looked at.
+  int64_t tensor = 0;       // In the order of the space's layout.
+  UpdateSettings settings;  // The tensor's, of a layer-wise kind; without its trust ratio.
   // Of the bundle's elements. A moment without chunks: zeros, which it is before its first update.
   ValueChunks param, grad, exp_avg, exp_avg_sq;
   int64_t first = 0;  // In the bundle: where one of the tensor's norm blocks begins.
@@ -25,8 +26,12 @@ struct TrustRun {
 // Where its values are. Of fp32 moments.
 TrustStreams TrustStreamsOf(const TrustRun& run);
 
-// Appends the squares of each block of the run, whose chunks are in the host's memory. `team` computes, the same bits
-// whatever its number of threads.
-void AppendRunSquares(const TrustRun& run, WorkerTeam& team, TrustSquares& squares);
+// Appends the squares of each block of the runs, one run after the other. Their chunks are in the host's memory. `team`
+// computes, the same bits whatever its number of threads.
+void AppendRunSquares(absl::Span<const TrustRun> runs, WorkerTeam& team, TrustSquares& squares);
+
+// Appends to each tensor's squares those of its runs, which `squares` has one run after the other. By tensor.
+void GiveToTensors(absl::Span<const TrustRun> runs, const TrustSquares& squares,
+                   absl::Span<TrustSquares> by_tensor);
 
 }  // namespace gemini::client

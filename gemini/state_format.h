@@ -110,10 +110,16 @@ constexpr bool UpdatesInPlace(const StateFormat& format) {
   return format.moments == MomentFormat::kFp32;
 }
 
-// Whether a bundle that is updated in HOST may have its gradient on DEVICE until then: not where the trust ratio is made of
-// both before.
+// Whether a bundle that is updated in HOST may have its gradient on DEVICE until then: not where its trust ratio is made of
+// gradient and parameter before the intent.
 constexpr bool TakesLateGradients(const StateFormat& format) {
   return UpdatesInPlace(format) && !IsLayerWise(format.optimizer);
+}
+
+// Whether plans time what trust ratios take, since it depends on them where: then it is left out of the time that the
+// update's operator was measured to compute.
+constexpr bool TimesTrustRatios(const StateFormat& format, bool states_on_nvme) {
+  return IsLayerWise(format.optimizer) && UpdatesInPlace(format) && !states_on_nvme;
 }
 
 // Whether only updates use the chunks of the kind: moments, and masters.

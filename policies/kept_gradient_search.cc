@@ -64,8 +64,9 @@ class Search {
   void Run() {
     if (keepable_.empty()) return;
     const Prediction without = best_.prediction;
-    Extend({}, &Kept::updates, without, (tries_left_ + 2) / 3);
-    if (!MayBeLate(in_.trace, keepable_)) return;
+    const bool may_be_late = MayBeLate(in_.trace, keepable_);
+    Extend({}, &Kept::updates, without, may_be_late ? (tries_left_ + 2) / 3 : tries_left_);
+    if (!may_be_late) return;
     const Kept updates = best_kept_;
     const Prediction with_updates = best_.prediction;
     Extend({}, &Kept::late, without, (tries_left_ + 1) / 2);

@@ -6,6 +6,8 @@
 #include <set>
 #include <utility>
 
+#include "policies/host_update.h"
+
 namespace gemini::policies {
 namespace {
 
@@ -23,6 +25,13 @@ PlannedUpdate MakeUpdate(int32_t param, RangeTrace& trace) {
     trace.ranges.push_back(range);
   }
   return update;
+}
+
+// Whether what the trust ratio of the range takes is no part of the last operator's measured time: of what is updated in
+// HOST or on DEVICE, as the plan has it.
+bool HasTimedTrustRatio(const RangeTrace& trace, int32_t param) {
+  const PlannedRange& range = trace.ranges[param];
+  return TimesTrustRatios(trace.format_of(range), trace.states_on_nvme[range.space]);
 }
 
 }  // namespace
@@ -128,20 +137,21 @@ RangeTrace WithKeptGradients(const RangeTrace& trace, const Plan& plan) {
   return WithKeptGradients(trace, updated, late);
 }
 
-int64_t DeviceUpdateNs(const RangeTrace& trace, const CostModel& costs) {
-  int64_t ns = 0;
-  const auto add = [&](int32_t range, double by_update) {
-    const int64_t elements = trace.ElementsOf(trace.ranges[range]);
-    ns += std::llround(static_cast<double>(elements) * by_update * 1e9 /
-                       costs.device_update_elements_per_second);
+int64_t LastOperatorNs(const RangeTrace& trace, const CostModel& costs) {
+  double ns = 0;
+  const auto on_device = [&](int32_t range, double by_update) {
+    ns += by_update * static_cast<double>(trace.ElementsOf(trace.ranges[range])) * 1e9 /
+          costs.device_update_elements_per_second;
   };
   for (const PlannedUpdate& update : trace.device_updates) {
-    const bool has_trust_ratio =
-        IsLayerWise(trace.format_of(trace.ranges[update.param()]).optimizer);
-    add(update.param(), has_trust_ratio ? 1 + kTrustByUpdate : 1);
+    on_device(update.param(), HasTimedTrustRatio(trace, update.param()) ? 1 + kTrustByUpdate : 1);
   }
-  for (const int32_t range : trace.late_gradients) add(range, kSquaresByUpdate);
-  return ns;
+  for (const int32_t range : trace.late_gradients) on_device(range, kSquaresByUpdate);
+  for (const int32_t param : trace.updated) {
+    if (!HasTimedTrustRatio(trace, param)) continue;
+    ns += kTrustByUpdate * static_cast<double>(HostUpdateNs(trace, trace.ranges[param], costs));
+  }
+  return std::llround(ns);
 }
 
 }  // namespace gemini::policies

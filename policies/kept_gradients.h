@@ -7,7 +7,7 @@
 //         late gradients, as written there for they have not left. Gradients that left DEVICE are uses of
 //         their range where they are complete, and of the next position, for they come when the interval
 //         ends and what leaves after that operator has left; nobody pins it there. `updated` has the others
-//         and the late ones. Times stay those of the round that was measured: DeviceUpdateNs is to be added.
+//         and the late ones. Times stay those of the round that was measured: LastOperatorNs is to be added.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -22,12 +22,13 @@ namespace gemini::policies {
 // What the squares of a gradient take of the time of its update on DEVICE. An estimate: in fp32 that streams
 // parameters, gradients and both moments, this the gradients alone. Of 16 bits it is less.
 inline constexpr double kSquaresByUpdate = 0.25;
-// Likewise what the squares of a trust ratio take: all that an update reads, and nothing is written.
+// Likewise what the squares of a trust ratio take, in HOST or on DEVICE: all that LAMB's update reads, and nothing is
+// written. Of LARS it is less.
 inline constexpr double kTrustByUpdate = 0.55;
 
-// Of trace.updated, in its order, those that may be updated on DEVICE: those of spaces that UpdatesInPlace, with their states in HOST, whose tensors'
-// gradients leave before the update, none twice, and whose gradients no operator uses and parameters none writes.
-// `trace` keeps none.
+// Those of trace.updated, in its order, that may be updated on DEVICE: of spaces that UpdatesInPlace, with their states in
+// HOST, whose tensors' gradients leave before the update, none twice, and whose gradients no operator uses and parameters
+// none writes. `trace` keeps none.
 std::vector<int32_t> MayKeepGradients(const RangeTrace& trace);
 
 // Whether the gradients of these may be late: of all of them, or of none.
@@ -40,8 +41,8 @@ RangeTrace WithKeptGradients(const RangeTrace& trace, absl::Span<const int32_t> 
 RangeTrace WithKeptGradients(const RangeTrace& trace,
                              const Plan& plan);  // Those that the plan keeps.
 
-// How long the last operator takes for the updates on DEVICE, their trust ratios, and the squares of late gradients; the
-// rate is > 0 where there are any.
-int64_t DeviceUpdateNs(const RangeTrace& trace, const CostModel& costs);
+// How long the last operator takes beside what it was measured to: for updates on DEVICE and the squares of late gradients,
+// whose rate is > 0 where there are any, and for trust ratios.
+int64_t LastOperatorNs(const RangeTrace& trace, const CostModel& costs);
 
 }  // namespace gemini::policies

@@ -32,7 +32,7 @@ Playback::Playback(const RangeTrace& trace, const Plan& plan, const CostModel& c
       costs_(costs),
       choice_(choice),
       with_events_(with_events),
-      device_update_ns_(DeviceUpdateNs(trace, costs)),
+      last_operator_ns_(LastOperatorNs(trace, costs)),
       ready_(trace.ranges.size()),
       left_ns_(trace.ranges.size(), 0),
       written_ns_(trace.ranges.size(), 0),
@@ -114,7 +114,7 @@ int64_t Playback::PlayRound() {
     // operator may be all.
     const int64_t begin_ns = now_ns_;
     const int64_t compute_ns = trace_.operators[position_].compute_ns;
-    now_ns_ += IsUpdate(position_) ? device_update_ns_ : compute_ns;
+    now_ns_ += IsUpdate(position_) ? last_operator_ns_ : compute_ns;
     if (IsUpdate(position_)) GiveUpInHost();
     LeaveAfter(position_);
     if (IsUpdate(position_)) UpdateInHost(begin_ns);

@@ -84,7 +84,7 @@ class Playback {
   }
   // The operator's, with what it computes on DEVICE for the update.
   int64_t ComputeNs(int32_t position) const {
-    return trace_.operators[position].compute_ns + (IsUpdate(position) ? device_update_ns_ : 0);
+    return trace_.operators[position].compute_ns + (IsUpdate(position) ? last_operator_ns_ : 0);
   }
   // How long the copies of the range's chunks take, `bytes` together.
   int64_t CopiesNs(int32_t range, int64_t bytes, double bytes_per_second) const;
@@ -128,7 +128,7 @@ class Playback {
   const CostModel& costs_;
   const FetchChoice choice_;
   const bool with_events_;
-  const int64_t device_update_ns_;
+  const int64_t last_operator_ns_;
 
   const HostTimes* host_times_ = nullptr;
   std::vector<HostAccess> host_accesses_;

@@ -29,6 +29,7 @@ std::optional<RangeTrace> PlannedTrace(const RangeTrace& trace, const Plan& plan
       if (may_be.count(param) == 0) return std::nullopt;
     }
   }
+  if (!MayBeLate(trace, late)) return std::nullopt;
   RangeTrace planned = WithKeptGradients(trace, plan);
   const PinnedUses pinned(planned);
   if (plan.fingerprint != trace.fingerprint || plan.chunk_bytes != trace.chunk_bytes ||

@@ -18,7 +18,7 @@ namespace {
 
 // What the round takes at least, whatever it moves: what it computes, and its updates in HOST.
 double LeastNs(const PlanInputs& in, const RangeTrace& trace) {
-  int64_t compute_ns = trace.keeps_gradients() ? DeviceUpdateNs(trace, in.costs) : 0;
+  int64_t compute_ns = LastOperatorNs(trace, in.costs);
   for (const RangeTrace::Operator& at : trace.operators) compute_ns += at.compute_ns;
   double update_ns = 0;
   for (const int32_t range : trace.updated) {

@@ -119,7 +119,10 @@ absl::Status Gradients::Move(int64_t index) {
     const bool shared = gradient.use_count() > 2 || gradient.storage().use_count() > 2;
     LeavingSquares squares = LeavingSquares::Expect(tensors_, index, squares_);
     GEMINI_ASSIGN_OR_RETURN(PendingWrite write, BeginWrite(index, gradient));
-    if (write.is_under_way()) squares.Begin(gradient, kernels_, session_);
+    // What others write meanwhile is not to be summed.
+    if (write.is_under_way() && !shared && has_room_for_sums_) {
+      has_room_for_sums_ = squares.Begin(gradient, kernels_, session_);
+    }
     if (shared) tensors_.residency().AwaitWrite(GradientRange(index), write);
     if (tensors_.phases() != nullptr)
       tensors_.phases()->GradientLeaves(tensors_.traced_index(index));
@@ -155,7 +158,8 @@ absl::StatusOr<PendingWrite> Gradients::BeginWrite(int64_t index, const at::Tens
   const auto is_full = [this] {
     MutexLock lock(mutex_);
     return static_cast<int64_t>(pending_.size()) >= kMaxGradientsUnderWay ||
-           (!pending_.empty() && pending_.front().write.Done());
+           (!pending_.empty() && pending_.front().write.Done() &&
+            pending_.front().squares.copied().Done());
   };
   while (is_full()) ReleaseOldest();
   const ModelTensor& tensor = tensors_.tensors()[index];
@@ -206,6 +210,7 @@ bool Gradients::ReleaseOldest() {
 
 void Gradients::Land(Pending pending) {
   tensors_.residency().AwaitWrite(GradientRange(pending.index), pending.write);
+  tensors_.residency().AwaitWrite(GradientRange(pending.index), pending.squares.copied());
   pending.squares.Keep(session().copies(), squares_);
   pending.source.reset();
   std::vector<BundleId> complete;
@@ -236,6 +241,7 @@ void Gradients::Finish() {
 }
 
 void Gradients::BeginStep() {
+  has_room_for_sums_ = true;
   MutexLock lock(mutex_);
   arrived_.assign(arrived_.size(), false);
 }

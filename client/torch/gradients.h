@@ -2,7 +2,7 @@
 // Moves each gradient into the grad chunk of its parameter as soon as it is complete: out of DEVICE, or to
 // where the plan keeps the chunk there. p.grad becomes a managed tensor over that chunk, which operators
 // read and write as before.
-// Squares: of a gradient that leaves for its norm, where DEVICE sums them (client/torch/leaving_squares.h).
+// Squares: those of a gradient that leaves are summed before, where DEVICE does that (client/torch/leaving_squares.h).
 // Copies: several are under way at a time (client/pending_write.h); each keeps its tensor until it is
 //         done. An operator that uses p.grad before that waits in its pin.
 // When:   after AccumulateGrad, by Torch's post-accumulate hook. The first gradient after zero_grad
@@ -11,6 +11,7 @@
 // Thread: the hooks run on autograd's threads, one parameter on one thread at a time.
 // Errors: an error in a hook is latched in the session; p.grad stays what it was.
 #pragma once
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -90,6 +91,8 @@ class Gradients {
   const std::function<void(BundleId)> complete_;
   const std::shared_ptr<Life> life_ = std::make_shared<Life>(Life{this});
 
+  // In this step DEVICE had memory for them: an allocator that has none has given up all that it kept.
+  std::atomic<bool> has_room_for_sums_ = true;
   Mutex mutex_;
   std::condition_variable landed_;
   std::deque<Pending> pending_ ABSL_GUARDED_BY(mutex_);

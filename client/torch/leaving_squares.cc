@@ -4,10 +4,12 @@
 #include <exception>
 #include <utility>
 
-#include "ATen/ops/empty.h"
+#include "ATen/Context.h"
+#include "c10/core/DeviceGuard.h"
 #include "client/grad_norm.h"
 
 namespace gemini::client::hooks {
+
 LeavingSquares LeavingSquares::Expect(const ModelTensors& tensors, int64_t index,
                                       GradientSquares& squares) {
   LeavingSquares leaving;
@@ -28,45 +30,49 @@ LeavingSquares LeavingSquares::Expect(const ModelTensors& tensors, int64_t index
   return leaving;
 }
 
-void LeavingSquares::Begin(const at::Tensor& gradient, DeviceKernels& kernels, Session& session) {
-  if (gradient.numel() < kernels.least_summed_elements()) return;
-  const int64_t num_blocks = NumNormBlocks(gradient.numel());
-  at::Tensor on_device, in_host;
+bool LeavingSquares::Begin(const at::Tensor& gradient, DeviceKernels& kernels, Session& session) {
+  if (gradient.numel() < kernels.least_summed_elements()) return true;
+  const int64_t size_bytes = NumNormBlocks(gradient.numel()) * static_cast<int64_t>(sizeof(double));
+  const c10::Device device = gradient.device();
+  const c10::DeviceGuard guard(device);
+  c10::DataPtr on_device, in_host;
   try {
-    const auto options = at::TensorOptions().dtype(at::kDouble);
-    on_device = at::empty({num_blocks}, options.device(gradient.device()));
-    in_host = at::empty({num_blocks}, options.pinned_memory(!gradient.device().is_cpu()));
+    // Of the allocators themselves: a tensor would be filled where algorithms are deterministic.
+    on_device = c10::GetAllocator(device.type())->allocate(static_cast<size_t>(size_bytes));
+    c10::Allocator* const host = device.is_cpu()
+                                     ? c10::GetAllocator(c10::DeviceType::CPU)
+                                     : at::globalContext().getPinnedMemoryAllocator(device.type());
+    in_host = host->allocate(static_cast<size_t>(size_bytes));
   } catch (const std::exception&) {
-    return;
+    return false;
   }
   const GradientRun run = {static_cast<const std::byte*>(gradient.const_data_ptr()),
                            gradient.numel()};
-  auto* const sums = static_cast<double*>(on_device.mutable_data_ptr());
+  auto* const sums = static_cast<double*>(on_device.get());
   if (absl::Status status = kernels.BeginBlockSquares(element_, run, sums); !status.ok()) {
     session.Latch(status);
-    return;
+    return true;
   }
   CopyEngine& copies = session.copies();
   const CopyEvent copied =
-      copies.Copy(CopyStream::kEvict, in_host.mutable_data_ptr(), sums,
-                  num_blocks * static_cast<int64_t>(sizeof(double)), copies.AfterOperators());
+      copies.Copy(CopyStream::kEvict, in_host.get(), sums, size_bytes, copies.AfterOperators());
   on_device_ = std::move(on_device);
   in_host_ = std::move(in_host);
   copied_ = PendingWrite(copies, copied, {});
+  return true;
 }
 
 void LeavingSquares::Keep(const CopyEngine& copies, GradientSquares& squares) {
-  if (!in_host_.defined()) return;
-  copied_.Wait();
+  if (in_host_ == nullptr) return;
   if (copies.status().ok()) {
-    const auto* at = static_cast<const double*>(in_host_.const_data_ptr());
+    const auto* at = static_cast<const double*>(in_host_.get());
     for (const Part& part : parts_) {
       squares.Keep(part.bundle, part.piece, part.ticket, {at, at + part.num_blocks});
       at += part.num_blocks;
     }
   }
-  on_device_.reset();
-  in_host_.reset();
+  on_device_.clear();
+  in_host_.clear();
 }
 
 }  // namespace gemini::client::hooks

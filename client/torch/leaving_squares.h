@@ -6,9 +6,11 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "ATen/core/TensorBody.h"
+#include "c10/core/Allocator.h"
 #include "client/copy_engine.h"
 #include "client/device_kernels.h"
 #include "client/gradient_squares.h"
@@ -22,14 +24,28 @@ namespace gemini::client::hooks {
 
 class LeavingSquares {
  public:
+  LeavingSquares() = default;
+  LeavingSquares(LeavingSquares&&) = default;
+  // Waits, as the end does.
+  LeavingSquares& operator=(LeavingSquares&& other) noexcept {
+    copied_ = std::move(other.copied_);
+    parts_ = std::move(other.parts_);
+    element_ = other.element_;
+    on_device_ = std::move(other.on_device_);
+    in_host_ = std::move(other.in_host_);
+    return *this;
+  }
+
   // A gradient of tensor `index` is about to be written to its chunks: what `squares` knew of it is void.
   static LeavingSquares Expect(const ModelTensors& tensors, int64_t index,
                                GradientSquares& squares);
 
   // Begins to sum `gradient`, whose elements lie as in the chunks and whose copy out has begun, if that is done on
-  // DEVICE.
-  void Begin(const at::Tensor& gradient, DeviceKernels& kernels, Session& session);
-  // Waits until the sums are in HOST, and has `squares` keep them. No-op if they were not begun.
+  // DEVICE. Whether DEVICE had memory for the sums.
+  bool Begin(const at::Tensor& gradient, DeviceKernels& kernels, Session& session);
+  // The way of the sums to HOST.
+  PendingWrite& copied() { return copied_; }
+  // Has `squares` keep the sums, if they were begun and have arrived: copied() was waited for.
   void Keep(const CopyEngine& copies, GradientSquares& squares);
 
  private:
@@ -42,7 +58,7 @@ class LeavingSquares {
   };
   std::vector<Part> parts_;  // In the order of the tensor's elements.
   ElementType element_ = ElementType::kFp32;
-  at::Tensor on_device_, in_host_;
+  c10::DataPtr on_device_, in_host_;
   PendingWrite copied_;  // Waits at its end, before they are freed.
 };
 

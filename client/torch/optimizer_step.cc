@@ -173,7 +173,6 @@ absl::Status FindTrustRatios(ModelTensors& tensors, const OptimizerSpec& optimiz
   const ChunkStore& store = tensors.store();
   std::vector<TrustSquares> squares(intent.tensors.size());
   std::vector<TrustRun> runs;  // On DEVICE: asked for together, as in SquaresOnDevice.
-  std::vector<int64_t> tensors_of_runs;
   for (const ModelRange& range : tensors.ranges()) {
     if (range.group != TensorGroup::kTrainable) continue;
     for (int64_t i = 0; i < range.num_bundles; ++i) {
@@ -187,23 +186,11 @@ absl::Status FindTrustRatios(ModelTensors& tensors, const OptimizerSpec& optimiz
       std::ranges::move(TrustRunsOf(on_device.chunks(bundle), store.format(), store.chunk_bytes(),
                                     pieces, intent),
                         std::back_inserter(runs));
-      for (const TensorPiece& piece : pieces) {
-        if (intent.tensors[piece.tensor].has_gradient) tensors_of_runs.push_back(piece.tensor);
-      }
     }
   }
   if (!runs.empty()) {
     GEMINI_ASSIGN_OR_RETURN(const TrustSquares of_runs, kernels.TrustSquaresOf(runs));
-    int64_t at = 0;
-    for (size_t i = 0; i < runs.size(); ++i) {
-      const int64_t end = at + NumNormBlocks(runs[i].count);
-      const auto append = [&](const std::vector<double>& from, std::vector<double>& to) {
-        to.insert(to.end(), from.begin() + at, from.begin() + end);
-      };
-      append(of_runs.param, squares[tensors_of_runs[i]].param);
-      append(of_runs.direction, squares[tensors_of_runs[i]].direction);
-      at = end;
-    }
+    GiveToTensors(runs, of_runs, absl::MakeSpan(squares));
   }
   for (size_t i = 0; i < squares.size(); ++i) {
     if (!intent.tensors[i].has_gradient) continue;

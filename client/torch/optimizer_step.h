@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an AdamW step needs before its updates begin: the gradient norm, nothing dirty on DEVICE, and the
-// intent that says the rest (client/bundle_update.h does it).
+// What a step needs before its updates begin: the gradient norm, nothing dirty on DEVICE of what is updated in HOST, the trust
+// ratios of layer-wise optimizers, and the intent that says the rest (client/bundle_update.h does it).
 // Order: the norm sums tensors in their order, each in blocks from its first element, so its bits do
 //        not depend on the layout.
 #pragma once

@@ -74,14 +74,14 @@ absl::StatusOr<StepResult> SpaceModel::Step(const StepOptions& options) {
   GEMINI_ASSIGN_OR_RETURN(const std::vector<bool> has_gradient, CollectGradients());
   KeptForUpdate kept;
   if (tensors_->phases() != nullptr) kept = tensors_->phases()->BeginUpdate();
-  OperatorSpan on_device;
-  absl::StatusOr<StepResult> result = BeginUpdate(options, has_gradient, kept, on_device);
+  OperatorSpan timed;
+  absl::StatusOr<StepResult> result = BeginUpdate(options, has_gradient, kept, timed);
   if (tensors_->phases() != nullptr) {
     std::vector<int32_t> updated;
     for (size_t i = 0; result.ok() && !result->skipped && i < has_gradient.size(); ++i) {
       if (has_gradient[i]) updated.push_back(tensors_->traced_index(static_cast<int64_t>(i)));
     }
-    tensors_->phases()->EndUpdate(updated, std::move(on_device));
+    tensors_->phases()->EndUpdate(updated, std::move(timed));
   }
   if (!result.ok() || result->skipped) return result;
   session_.PublishStep(step_, hook_.device().outside_bytes());
@@ -92,8 +92,7 @@ absl::StatusOr<StepResult> SpaceModel::Step(const StepOptions& options) {
 
 absl::StatusOr<StepResult> SpaceModel::BeginUpdate(const StepOptions& options,
                                                    const std::vector<bool>& has_gradient,
-                                                   const KeptForUpdate& kept,
-                                                   OperatorSpan& on_device_span) {
+                                                   const KeptForUpdate& kept, OperatorSpan& timed) {
   gradients_->Finish();
   DeviceUpdate on_device(tensors_->residency());
   AddToDeviceUpdate(*tensors_, edits_, has_gradient, kept, on_device);
@@ -118,17 +117,20 @@ absl::StatusOr<StepResult> SpaceModel::BeginUpdate(const StepOptions& options,
   // Nothing is pending: the update thread does not read the intent now.
   intent_ = MakeIntent(*tensors_, has_gradient, optimizer_, learning_rate,
                        result.clip_coefficient / options.loss_scale, result.step);
+  const ChunkStore& store = tensors_->store();
+  timed.begin = session_.copies().Now();
   if (IsLayerWise(optimizer_.kind)) {
     GEMINI_RETURN_IF_ERROR(FindTrustRatios(*tensors_, optimizer_, on_device, kernels,
                                            session_.update_team(), intent_));
+    if (!TimesTrustRatios(store.format(), store.memory().shape().states_on_nvme)) {
+      timed.begin = session_.copies().Now();
+    }
   }
-  on_device_span.begin = session_.copies().Now();
-  const ChunkStore& store = tensors_->store();
   on_device.Update([&](const BundleInPlace& bundle) {
     UpdateInPlace(bundle, store.format(), store.chunk_bytes(), tensors_->pieces(bundle.bundle),
                   intent_, kernels);
   });
-  on_device_span.end = session_.copies().Now();
+  timed.end = session_.copies().Now();
   const std::vector<BundleId> bundles = BundlesToUpdate(*tensors_, on_device);
   absl::Status status = kernels.Finish();
   if (status.ok()) {

@@ -66,10 +66,10 @@ class SpaceModel final : public ManagedModel, public StorageOwner {
   // Finds the tensor and checks that its group has the kind.
   absl::StatusOr<int64_t> FindKind(absl::string_view name, ChunkKind kind) const;
   // The part of Step between the last operator and the recorded intent; on an error nothing was changed.
-  // `kept`: what may be updated on DEVICE; on_device_span gets when it was.
+  // `kept`: what may be updated on DEVICE; `timed` gets when that was done, with trust ratios that plans time.
   absl::StatusOr<StepResult> BeginUpdate(const StepOptions& options,
                                          const std::vector<bool>& has_gradient,
-                                         const KeptForUpdate& kept, OperatorSpan& on_device_span);
+                                         const KeptForUpdate& kept, OperatorSpan& timed);
   // Waits until the tensor's bundles are at step().
   absl::Status AwaitTensor(int64_t index);
   // Whether each tensor has a gradient, all of them being on their way to their chunks.

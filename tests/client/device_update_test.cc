@@ -207,7 +207,7 @@ TEST_F(DeviceUpdateTest, APlanThatKeepsGradientsOfAFormatThatCannotIsRefused) {
                                             .num_tensors = 1,
                                             .format = format});
     ASSERT_OK(store);
-    // Those of fp32 moments: no plan gets to know which the space has.
+    // Those that the plan has, which was made for another format.
     for (const ChunkKind kind : TrainableKinds({})) {
       session_->residency().AddRange(**store, BundleId(0), 1, kind);
     }

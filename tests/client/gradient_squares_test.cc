@@ -50,9 +50,9 @@ TEST_F(GradientSquaresTest, WhatWasPreparedIsUsedOnce) {
   Write(2);
   squares.Prepare(BundleId(1));
   EXPECT_THAT(squares.Find(BundleId(1), kBoth), AreSquaresOf(2));
-  EXPECT_EQ(squares.num_prepared_used(), 1);
+  EXPECT_EQ(squares.num_found_ready(), 1);
   EXPECT_THAT(squares.Find(BundleId(1), kBoth), AreSquaresOf(2));
-  EXPECT_EQ(squares.num_prepared_used(), 1);
+  EXPECT_EQ(squares.num_found_ready(), 1);
 }
 
 TEST_F(GradientSquaresTest, AWriteMakesWhatWasPreparedVoid) {
@@ -61,7 +61,7 @@ TEST_F(GradientSquaresTest, AWriteMakesWhatWasPreparedVoid) {
   squares.Prepare(BundleId(1));
   Write(3);
   EXPECT_THAT(squares.Find(BundleId(1), kBoth), AreSquaresOf(3));
-  EXPECT_EQ(squares.num_prepared_used(), 0);
+  EXPECT_EQ(squares.num_found_ready(), 0);
 }
 
 TEST_F(GradientSquaresTest, NothingIsPreparedWhileSomebodyMayWriteOrBeforeThereAreBytes) {
@@ -77,7 +77,7 @@ TEST_F(GradientSquaresTest, NothingIsPreparedWhileSomebodyMayWriteOrBeforeThereA
   }
   EXPECT_THAT(squares.Find(BundleId(1), kBoth),
               IsOkAndHolds(ElementsAre(ElementsAre(99 * 4 + 25.0), ElementsAre(896 * 4.0))));
-  EXPECT_EQ(squares.num_prepared_used(), 0);
+  EXPECT_EQ(squares.num_found_ready(), 0);
 }
 
 TEST_F(GradientSquaresTest, AMoveToNvmeAndBackIsNoWrite) {
@@ -89,7 +89,7 @@ TEST_F(GradientSquaresTest, AMoveToNvmeAndBackIsNoWrite) {
   }
   EXPECT_GT(store_->stored_bytes().nvme_written_bytes, 0);
   EXPECT_THAT(squares.Find(BundleId(1), kBoth), AreSquaresOf(2));
-  EXPECT_EQ(squares.num_prepared_used(), 1);
+  EXPECT_EQ(squares.num_found_ready(), 1);
 }
 
 // Sums that no chunk has show what was used.
@@ -108,7 +108,7 @@ TEST_F(GradientSquaresTest, WhatIsKeptOfAllGradientsIsUsedOnce) {
                 IsOkAndHolds(ElementsAre(ElementsAre(7), ElementsAre(8))));
     EXPECT_THAT(squares.Find(BundleId(1), kBoth), AreSquaresOf(2));
   }
-  EXPECT_EQ(squares.num_prepared_used(), 2);
+  EXPECT_EQ(squares.num_found_ready(), 2);
 }
 
 TEST_F(GradientSquaresTest, WhatWasNotKeptIsPreparedOrComputed) {
@@ -120,14 +120,14 @@ TEST_F(GradientSquaresTest, WhatWasNotKeptIsPreparedOrComputed) {
     if (prepares) squares.Prepare(BundleId(1));
     EXPECT_THAT(squares.Find(BundleId(1), kBoth),
                 IsOkAndHolds(ElementsAre(ElementsAre(400), ElementsAre(8))));
-    EXPECT_EQ(squares.num_prepared_used(), 1);
+    EXPECT_EQ(squares.num_found_ready(), 1);
   }
   // Only what has a gradient has to be there.
   const int64_t second = squares.Expect(BundleId(1), 1);
   squares.Keep(BundleId(1), 1, second, {8});
   EXPECT_THAT(squares.Find(BundleId(1), {false, true}),
               IsOkAndHolds(ElementsAre(IsEmpty(), ElementsAre(8))));
-  EXPECT_EQ(squares.num_prepared_used(), 2);
+  EXPECT_EQ(squares.num_found_ready(), 2);
 }
 
 TEST_F(GradientSquaresTest, WhatIsKeptIsVoidWhenTheGradientComesAgainOrChangesOnDevice) {
@@ -156,7 +156,7 @@ TEST_F(GradientSquaresTest, WhatIsKeptIsVoidWhenTheGradientComesAgainOrChangesOn
     for (int64_t i = 0; i < kTestChunkBytes / 4; ++i) floats[i] = 5;
   }
   EXPECT_THAT(squares.Find(BundleId(1), kBoth), AreSquaresOf(5));
-  EXPECT_EQ(squares.num_prepared_used(), 0);
+  EXPECT_EQ(squares.num_found_ready(), 0);
 }
 
 // Blocks that begin in one thread's part and end in another's, and pieces of many parts or of none.

@@ -49,7 +49,7 @@ TEST(TrustSquaresCudaTest, AreThoseOfTheHostInEveryFormat) {
                                          ? SquaresOfThreads<LambRule<LaneCuda>>(run)
                                          : SquaresOfThreads<LarsRule<LaneCuda>>(run);
         TrustSquares expected;
-        AppendRunSquares(run, team, expected);
+        AppendRunSquares(absl::MakeConstSpan(&run, 1), team, expected);
         EXPECT_EQ(squares.param, expected.param);
         EXPECT_EQ(squares.direction, expected.direction);
         EXPECT_GT(std::ranges::min(expected.param), 0);

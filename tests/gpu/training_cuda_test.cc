@@ -58,6 +58,7 @@ struct Stack : torch::nn::Module {
 // What a run of some steps comes to.
 struct Trained {
   std::vector<float> losses;
+  std::vector<double> norms;
   std::vector<std::vector<float>> parameters;
 };
 
@@ -123,7 +124,8 @@ class TrainingOnGpu : public TrainingTest {
       result.losses.push_back(*value);
       StepOptions options;
       options.max_grad_norm = 1;
-      ASSERT_OK(managed->Step(options)) << "step " << step;
+      ASSERT_OK_AND_ASSIGN(const StepResult taken, managed->Step(options));
+      result.norms.push_back(taken.grad_norm);
     }
     for (const auto& item : model.named_parameters()) {
       result.parameters.push_back(ReadAll(*managed, item.key()));
@@ -146,6 +148,7 @@ TEST_F(TrainingOnGpu, TheBitsAreThoseWithoutACap) {
       Train(kSmallBudget, policy, type, small);
       if (HasFatalFailure()) return;
       EXPECT_EQ(small.losses, large.losses) << static_cast<int>(policy);
+      EXPECT_EQ(small.norms, large.norms) << static_cast<int>(policy);
       EXPECT_TRUE(small.parameters == large.parameters) << static_cast<int>(policy);
       EXPECT_GT(session_->stats().fetch_bytes, 0);
     }
@@ -170,6 +173,7 @@ TEST_F(TrainingOnGpu, UpdatesOnTheGpuHaveTheBitsOfThoseInHost) {
     ASSERT_OK_AND_ASSIGN(const Plan plan, session_->phases().PlanOf("train"));
     EXPECT_FALSE(plan.device_updates.empty());
     EXPECT_EQ(on_gpu.losses, in_host.losses);
+    EXPECT_EQ(on_gpu.norms, in_host.norms);
     EXPECT_TRUE(on_gpu.parameters == in_host.parameters);
   }
 }

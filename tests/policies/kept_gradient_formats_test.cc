@@ -9,6 +9,7 @@
 #include "gtest/gtest.h"
 #include "policies/kept_gradients.h"
 #include "policies/planner.h"
+#include "policies/simulator.h"
 #include "tests/status_matchers.h"
 
 namespace gemini::policies {
@@ -69,18 +70,49 @@ TEST(KeptGradientFormatsTest, OfALayerWiseOptimizerNoneIsLate) {
   EXPECT_FALSE(MayBeLate(lamb, MayKeepGradients(lamb)));
 }
 
-TEST(KeptGradientFormatsTest, OfALayerWiseOptimizerUpdatesOnDeviceTakeLonger) {
-  const CostModel costs = {.device_update_elements_per_second = 1e9};
+// The planner would not make it; who simulates one that a file has refuses it.
+TEST(KeptGradientFormatsTest, APlanWithALateGradientOfALayerWiseOptimizerIsRefused) {
+  const RangeTrace adamw = LayersOf({}), lamb = LayersOf({.optimizer = OptimizerKind::kLamb});
+  const CostModel costs = {.device_to_host = 3e8, .device_update_elements_per_second = 3e8};
+  ASSERT_OK_AND_ASSIGN(Plan plan, PlanFor(adamw, 8 * kChunk, costs));
+  ASSERT_THAT(plan.late_gradients, Not(IsEmpty()));
+  ASSERT_TRUE(plan.device_updates.empty());
+  ASSERT_OK(Simulate(adamw, plan, costs, false));
+  plan.fingerprint = lamb.fingerprint;
+  EXPECT_THAT(Simulate(lamb, plan, costs, false), StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
+TEST(KeptGradientFormatsTest, TrustRatiosTakeTimeWhereTheirUpdatesAre) {
+  const CostModel costs = {.update_elements_per_second = 1e8,
+                           .device_update_elements_per_second = 1e9};
+  constexpr int64_t kOnDeviceNs = kLayers * kChunk / 4, kInHostNs = 10 * kOnDeviceNs;
+  const auto last_operator_ns = [&](const RangeTrace& trace, PolicyKind policy) {
+    const absl::StatusOr<Plan> plan = PlanFor(trace, 99 * kChunk, costs, {.kind = policy});
+    EXPECT_OK(plan.status());
+    EXPECT_EQ(plan->device_updates.empty(), policy == PolicyKind::kCpu);
+    return static_cast<double>(LastOperatorNs(WithKeptGradients(trace, *plan), costs));
+  };
   for (const OptimizerKind kind : {OptimizerKind::kLamb, OptimizerKind::kLars}) {
     const RangeTrace trace = LayersOf({.optimizer = kind});
     EXPECT_THAT(MayKeepGradients(trace), ElementsAre(0, 2, 4, 6, 8, 10));
-    ASSERT_OK_AND_ASSIGN(const Plan plan,
-                         PlanFor(trace, 99 * kChunk, costs, {.kind = PolicyKind::kCuda}));
-    EXPECT_EQ(plan.device_updates.size(), static_cast<size_t>(kLayers));
-    const RangeTrace kept = WithKeptGradients(trace, plan);
-    EXPECT_NEAR(static_cast<double>(DeviceUpdateNs(kept, costs)),
-                kLayers * kChunk / 4 * (1 + kTrustByUpdate), kLayers);
+    EXPECT_NEAR(last_operator_ns(trace, PolicyKind::kCuda), kOnDeviceNs * (1 + kTrustByUpdate),
+                kLayers);
+    EXPECT_NEAR(last_operator_ns(trace, PolicyKind::kCpu), kInHostNs * kTrustByUpdate, kLayers);
   }
+  EXPECT_EQ(last_operator_ns(LayersOf({}), PolicyKind::kCuda), kOnDeviceNs);
+  EXPECT_EQ(last_operator_ns(LayersOf({}), PolicyKind::kCpu), 0);
+}
+
+// So that their passes over whole tensors are there, too, with nothing to wait for in HOST.
+TEST(KeptGradientFormatsTest, AFastDeviceUpdatesLayersWhoseTrustRatiosAreSlowInHost) {
+  const CostModel costs = {.host_to_device = 1e10,
+                           .device_to_host = 1e10,
+                           .update_elements_per_second = 2e8,
+                           .device_update_elements_per_second = 1e10,
+                           .copy_latency_ns = 0};
+  ASSERT_OK_AND_ASSIGN(const Plan plan,
+                       PlanFor(LayersOf({.optimizer = OptimizerKind::kLamb}), 99 * kChunk, costs));
+  EXPECT_EQ(plan.device_updates.size(), static_cast<size_t>(kLayers));
 }
 
 TEST(KeptGradientFormatsTest, OfQuantisedMomentsNoneStays) {

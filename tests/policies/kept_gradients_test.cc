@@ -87,7 +87,7 @@ TEST(KeptGradientsTest, TheUpdateUsesFourRangesAndGradientsAreUsesOfTheirs) {
   EXPECT_THAT(pinned.first_use, ElementsAre(0, 1, 2, 3, 4, 8));
   EXPECT_THAT(pinned.uses, ElementsAre(0, 2, 2, 0, 0, 4, 5, 1));
   for (const RangeUse& use : changed.uses_of(4)) EXPECT_TRUE(use.written && use.is_pinned);
-  EXPECT_EQ(DeviceUpdateNs(changed, {.device_update_elements_per_second = 1e9}), kChunk / 4);
+  EXPECT_EQ(LastOperatorNs(changed, {.device_update_elements_per_second = 1e9}), kChunk / 4);
 }
 
 TEST(KeptGradientsTest, AnUpdateHasARangeOfEachKindOfChunkThatItsSpaceHas) {
@@ -109,7 +109,7 @@ TEST(KeptGradientsTest, AnUpdateHasARangeOfEachKindOfChunkThatItsSpaceHas) {
       }
       EXPECT_EQ(UsedAt(changed, 4), update.used());
       EXPECT_EQ(update.changed().size() + 1, update.used().size());
-      EXPECT_EQ(DeviceUpdateNs(changed, {.device_update_elements_per_second = 1e9}),
+      EXPECT_EQ(LastOperatorNs(changed, {.device_update_elements_per_second = 1e9}),
                 kChunk / ElementBytes(element));
     }
   }
@@ -134,7 +134,7 @@ TEST(KeptGradientsTest, TheUpdateUsesLateGradientsBehindWhatItUpdatesOnDevice) {
   EXPECT_TRUE(WithKeptGradients(trace, {}, {0}).keeps_gradients());
   EXPECT_FALSE(trace.keeps_gradients());
   // An update, and the squares of two.
-  EXPECT_EQ(DeviceUpdateNs(changed, {.device_update_elements_per_second = 1e9}),
+  EXPECT_EQ(LastOperatorNs(changed, {.device_update_elements_per_second = 1e9}),
             kChunk / 4 + 2 * kChunk / 16);
 }
 

@@ -228,6 +228,7 @@ TEST_F(PlannedTrainingTest, UpdatesOnDeviceChangeNoBitsInAnyFormat) {
     for (const bool on_device : {false, true}) {
       TrainingOptions options = TightOptions();
       options.device_memory = 16 * kMiB;
+      options.chunk_bytes = 16 * kKiB;  // Tensors span several.
       options.policy = on_device ? format.policy : PolicyOptions{.kind = PolicyKind::kCpu};
       torch::manual_seed(7);
       Stack managed;
@@ -244,6 +245,8 @@ TEST_F(PlannedTrainingTest, UpdatesOnDeviceChangeNoBitsInAnyFormat) {
       if (HasFatalFailure()) return;
       ASSERT_OK_AND_ASSIGN(const Plan plan, session_->phases().PlanOf("train"));
       EXPECT_EQ(plan.device_updates.empty(), !on_device);
+      EXPECT_EQ(UpdatesOnDevice(/*first=*/true) > 0, on_device);
+      EXPECT_EQ(plan.updated.empty(), on_device && format.policy.kind == PolicyKind::kCuda);
       EXPECT_GE(session_->stats().phases.planned_rounds, 4);
       for (const auto& item : managed.named_parameters()) {
         for (const ChunkKind kind : {ChunkKind::kParam, ChunkKind::kExpAvg, ChunkKind::kExpAvgSq}) {

@@ -258,7 +258,18 @@ TEST_F(SlabDeviceTest, GradientsThatLeaveAreSummedBefore) {
       }
       // Changed on DEVICE since: what left is not what is there.
       norms[sums_before].push_back(step_with(5, /*factor=*/9, /*edits=*/true));
-      // A step that is not taken, and the same gradients once more.
+      // The same gradients once more, and the sum of two.
+      norms[sums_before].push_back(step_with(6, /*factor=*/1, /*edits=*/false));
+      const absl::StatusOr<StepResult> again = model->Step({});
+      ASSERT_OK(again.status());
+      EXPECT_EQ(again->grad_norm, norms[sums_before].back());
+      module.zero_grad();
+      module.Loss(6).backward();
+      module.Loss(7).backward();
+      const absl::StatusOr<StepResult> accumulated = model->Step({});
+      ASSERT_OK(accumulated.status());
+      norms[sums_before].push_back(accumulated->grad_norm);
+      // A step that is not taken, and one that is.
       kernels.factor = 1;
       module.zero_grad();
       (module.Loss(6) * std::numeric_limits<float>::infinity()).backward();
