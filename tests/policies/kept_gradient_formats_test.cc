@@ -2,14 +2,14 @@
 // Which formats of a space allow its gradients to stay on DEVICE, and for what: with 8-bit moments, or an optimizer that
 // takes norms of whole tensors first.
 #include <cstdint>
-#include <limits>
-#include <vector>
+#include <utility>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "policies/kept_gradients.h"
 #include "policies/planner.h"
 #include "policies/simulator.h"
+#include "tests/policies/layers_trace.h"
 #include "tests/status_matchers.h"
 
 namespace gemini::policies {
@@ -22,35 +22,11 @@ using ::testing::Not;
 constexpr int64_t kChunk = 8192;
 constexpr int32_t kLayers = 6;
 
-// Layers of one chunk, forward and backward, and the update; what computes is slow.
 RangeTrace LayersOf(const StateFormat& format) {
-  Trace trace;
-  trace.phase = "train";
-  const auto add = [&](int32_t layer) {
-    trace.operators.push_back({static_cast<int32_t>(trace.uses.size()), 1, 10'000, 0});
-    trace.uses.push_back({.tensor = layer});
-  };
-  for (int32_t i = 0; i < kLayers; ++i) {
-    trace.tensors.push_back({.size_bytes = kChunk, .format = format});
-    trace.updated.push_back(i);
-    add(i);
-  }
-  for (int32_t i = kLayers - 1; i >= 0; --i) {
-    add(i);
-    trace.gradient_outs.push_back({trace.num_positions() - 1, i});
-  }
-  trace.operators.push_back({static_cast<int32_t>(trace.uses.size()), 0, 10, 0});
-  absl::StatusOr<RangeTrace> packed = PackTrace(trace, kChunk);
+  absl::StatusOr<RangeTrace> packed =
+      PackTrace(LayersTrace(kLayers, kChunk, 10'000, format), kChunk);
   EXPECT_OK(packed.status());
   return packed.ok() ? *std::move(packed) : RangeTrace();
-}
-
-absl::StatusOr<Plan> PlanFor(const RangeTrace& trace, int64_t device_bytes, const CostModel& costs,
-                             PolicyOptions policy = {}) {
-  PlanInputs inputs = {.trace = trace, .budget_bytes = {}, .costs = costs, .policy = policy};
-  inputs.budget_bytes[Tier::kDevice] = device_bytes;
-  inputs.budget_bytes[Tier::kHost] = std::numeric_limits<int64_t>::max();
-  return MakePlan(inputs);
 }
 
 // Gradients leave slowly: beside the next forward, too, where they may.

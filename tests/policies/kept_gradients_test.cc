@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
-#include <limits>
 #include <random>
 #include <set>
 #include <string>
@@ -21,6 +20,7 @@
 #include "policies/trace_planner.h"
 #include "policies/transformer_trace.h"
 #include "tests/gemini/planned_update.h"
+#include "tests/policies/layers_trace.h"
 #include "tests/policies/random_trace.h"
 #include "tests/status_matchers.h"
 
@@ -35,33 +35,8 @@ using ::testing::Pair;
 
 constexpr int64_t kChunk = kTestChunkBytes;
 
-// Layers of one chunk, forward and backward, and the update. Gradients are complete in backward.
 Trace Layers(int32_t num_layers, int64_t compute_ns) {
-  Trace trace;
-  trace.phase = "train";
-  const auto add = [&](int32_t layer) {
-    trace.operators.push_back({static_cast<int32_t>(trace.uses.size()), 1, compute_ns, 0});
-    trace.uses.push_back({.tensor = layer});
-  };
-  for (int32_t i = 0; i < num_layers; ++i) {
-    trace.tensors.push_back({kChunk, TensorGroup::kTrainable, 0});
-    trace.updated.push_back(i);
-    add(i);
-  }
-  for (int32_t i = num_layers - 1; i >= 0; --i) {
-    add(i);
-    trace.gradient_outs.push_back({trace.num_positions() - 1, i});
-  }
-  trace.operators.push_back({static_cast<int32_t>(trace.uses.size()), 0, 10, 0});
-  return trace;
-}
-
-absl::StatusOr<Plan> PlanFor(const RangeTrace& trace, int64_t device_bytes, const CostModel& costs,
-                             PolicyOptions policy = {}) {
-  PlanInputs inputs = {.trace = trace, .budget_bytes = {}, .costs = costs, .policy = policy};
-  inputs.budget_bytes[Tier::kDevice] = device_bytes;
-  inputs.budget_bytes[Tier::kHost] = std::numeric_limits<int64_t>::max();
-  return MakePlan(inputs);
+  return LayersTrace(num_layers, kChunk, compute_ns);
 }
 
 std::vector<int32_t> UsedAt(const RangeTrace& trace, int32_t position) {
