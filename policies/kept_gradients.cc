@@ -34,6 +34,12 @@ bool HasTimedTrustRatio(const RangeTrace& trace, int32_t param) {
   return TimesTrustRatios(trace.format_of(range), trace.states_on_nvme[range.space]);
 }
 
+// What an update of the range's elements on DEVICE takes.
+double OnDeviceNs(const RangeTrace& trace, int32_t range, const CostModel& costs) {
+  return static_cast<double>(trace.ElementsOf(trace.ranges[range])) * 1e9 /
+         costs.device_update_elements_per_second;
+}
+
 }  // namespace
 
 std::vector<int32_t> MayKeepGradients(const RangeTrace& trace) {
@@ -137,21 +143,27 @@ RangeTrace WithKeptGradients(const RangeTrace& trace, const Plan& plan) {
   return WithKeptGradients(trace, updated, late);
 }
 
-int64_t LastOperatorNs(const RangeTrace& trace, const CostModel& costs) {
+int64_t TrustRatioNs(const RangeTrace& trace, const CostModel& costs) {
   double ns = 0;
-  const auto on_device = [&](int32_t range, double by_update) {
-    ns += by_update * static_cast<double>(trace.ElementsOf(trace.ranges[range])) * 1e9 /
-          costs.device_update_elements_per_second;
-  };
   for (const PlannedUpdate& update : trace.device_updates) {
-    on_device(update.param(), HasTimedTrustRatio(trace, update.param()) ? 1 + kTrustByUpdate : 1);
+    if (HasTimedTrustRatio(trace, update.param())) ns += OnDeviceNs(trace, update.param(), costs);
   }
-  for (const int32_t range : trace.late_gradients) on_device(range, kSquaresByUpdate);
   for (const int32_t param : trace.updated) {
     if (!HasTimedTrustRatio(trace, param)) continue;
-    ns += kTrustByUpdate * static_cast<double>(HostUpdateNs(trace, trace.ranges[param], costs));
+    ns += static_cast<double>(HostUpdateNs(trace, trace.ranges[param], costs));
   }
-  return std::llround(ns);
+  return std::llround(kTrustByUpdate * ns);
+}
+
+int64_t LastOperatorNs(const RangeTrace& trace, const CostModel& costs) {
+  double ns = 0;
+  for (const PlannedUpdate& update : trace.device_updates) {
+    ns += OnDeviceNs(trace, update.param(), costs);
+  }
+  for (const int32_t range : trace.late_gradients) {
+    ns += kSquaresByUpdate * OnDeviceNs(trace, range, costs);
+  }
+  return TrustRatioNs(trace, costs) + std::llround(ns);
 }
 
 }  // namespace gemini::policies

@@ -41,8 +41,11 @@ RangeTrace WithKeptGradients(const RangeTrace& trace, absl::Span<const int32_t> 
 RangeTrace WithKeptGradients(const RangeTrace& trace,
                              const Plan& plan);  // Those that the plan keeps.
 
-// How long the last operator takes beside what it was measured to: for updates on DEVICE and the squares of late gradients,
-// whose rate is > 0 where there are any, and for trust ratios.
+// How long trust ratios take, in HOST and on DEVICE, before any update begins. Rates are > 0 where there are any, as below.
+int64_t TrustRatioNs(const RangeTrace& trace, const CostModel& costs);
+
+// How long the last operator takes beside what it was measured to: for trust ratios, updates on DEVICE, and the squares of
+// late gradients.
 int64_t LastOperatorNs(const RangeTrace& trace, const CostModel& costs);
 
 }  // namespace gemini::policies

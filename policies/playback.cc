@@ -32,6 +32,7 @@ Playback::Playback(const RangeTrace& trace, const Plan& plan, const CostModel& c
       costs_(costs),
       choice_(choice),
       with_events_(with_events),
+      trust_ratio_ns_(TrustRatioNs(trace, costs)),
       last_operator_ns_(LastOperatorNs(trace, costs)),
       ready_(trace.ranges.size()),
       left_ns_(trace.ranges.size(), 0),
@@ -117,7 +118,7 @@ int64_t Playback::PlayRound() {
     now_ns_ += IsUpdate(position_) ? last_operator_ns_ : compute_ns;
     if (IsUpdate(position_)) GiveUpInHost();
     LeaveAfter(position_);
-    if (IsUpdate(position_)) UpdateInHost(begin_ns);
+    if (IsUpdate(position_)) UpdateInHost(begin_ns + trust_ratio_ns_);
     fresh_slots_ = 0;
     ReleaseFetches(2 * int64_t{position_} + 1);
     if (IsUpdate(position_)) now_ns_ += compute_ns;

@@ -128,7 +128,8 @@ class Playback {
   const CostModel& costs_;
   const FetchChoice choice_;
   const bool with_events_;
-  const int64_t last_operator_ns_;
+  const int64_t trust_ratio_ns_;    // Before updates.
+  const int64_t last_operator_ns_;  // With them and what is updated on DEVICE.
 
   const HostTimes* host_times_ = nullptr;
   std::vector<HostAccess> host_accesses_;

@@ -8,8 +8,8 @@
 //         the end of its interval, but for the update, whose intent is at the beginning of its own. A
 //         gradient leaves at the end of its interval, over the link unless its range is on DEVICE; the
 //         next operator waits while more than kMaxGradientsUnderWay have not left. The update waits for
-//         all that leaves, and for the updates of the round before. What it does on DEVICE comes behind it,
-//         as compute, while the updates in HOST have begun. Of those the ones whose late gradients have
+//         all that leaves, and for the updates of the round before. Trust ratios come behind it, as compute, then
+//         what it updates on DEVICE, while the updates in HOST have begun. Of those the ones whose late gradients have
 //         arrived go first, as they arrived, then the others in the plan's order; when only some are left
 //         that await their gradients, they wait.
 // HOST:   where it lacks room for all chunks, whatever moves waits for what it uses there, too, which comes

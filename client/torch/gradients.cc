@@ -120,8 +120,9 @@ absl::Status Gradients::Move(int64_t index) {
     LeavingSquares squares = LeavingSquares::Expect(tensors_, index, squares_);
     GEMINI_ASSIGN_OR_RETURN(PendingWrite write, BeginWrite(index, gradient));
     // What others write meanwhile is not to be summed.
-    if (write.is_under_way() && !shared && has_room_for_sums_) {
-      has_room_for_sums_ = squares.Begin(gradient, kernels_, session_);
+    if (write.is_under_way() && !shared && has_room_for_sums_ &&
+        !squares.Begin(gradient, kernels_, session_)) {
+      has_room_for_sums_ = false;
     }
     if (shared) tensors_.residency().AwaitWrite(GradientRange(index), write);
     if (tensors_.phases() != nullptr)

@@ -91,7 +91,7 @@ class Gradients {
   const std::function<void(BundleId)> complete_;
   const std::shared_ptr<Life> life_ = std::make_shared<Life>(Life{this});
 
-  // In this step DEVICE had memory for them: an allocator that has none has given up all that it kept.
+  // Since the last step DEVICE had memory for them: an allocator that has none has given up all that it kept.
   std::atomic<bool> has_room_for_sums_ = true;
   Mutex mutex_;
   std::condition_variable landed_;

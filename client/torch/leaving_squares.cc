@@ -7,6 +7,7 @@
 #include "ATen/Context.h"
 #include "c10/core/DeviceGuard.h"
 #include "client/grad_norm.h"
+#include "gemini/check.h"
 
 namespace gemini::client::hooks {
 
@@ -64,6 +65,7 @@ bool LeavingSquares::Begin(const at::Tensor& gradient, DeviceKernels& kernels, S
 
 void LeavingSquares::Keep(const CopyEngine& copies, GradientSquares& squares) {
   if (in_host_ == nullptr) return;
+  GEMINI_CHECK(!copied_.is_under_way());
   if (copies.status().ok()) {
     const auto* at = static_cast<const double*>(in_host_.get());
     for (const Part& part : parts_) {

@@ -45,7 +45,7 @@ class LeavingSquares {
   bool Begin(const at::Tensor& gradient, DeviceKernels& kernels, Session& session);
   // The way of the sums to HOST.
   PendingWrite& copied() { return copied_; }
-  // Has `squares` keep the sums, if they were begun and have arrived: copied() was waited for.
+  // Has `squares` keep the sums, if they were begun. copied() was waited for.
   void Keep(const CopyEngine& copies, GradientSquares& squares);
 
  private:

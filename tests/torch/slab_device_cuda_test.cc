@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -17,6 +18,8 @@
 #include "tests/fake_cuda_driver.h"
 #include "tests/torch/small_models.h"
 #include "tests/torch/training_fixture.h"
+#include "torch/csrc/autograd/function_hook.h"
+#include "torch/csrc/autograd/variable.h"
 
 namespace gemini::client::hooks {
 namespace {
@@ -281,6 +284,42 @@ TEST_F(SlabDeviceTest, GradientsThatLeaveAreSummedBefore) {
     }
     EXPECT_EQ(norms[0], norms[1]);
   }
+}
+
+// Whoever holds a gradient may write to it on a stream of its own, so what leaves is what HOST sums.
+TEST_F(SlabDeviceTest, GradientsThatOthersHoldAreSummedInHost) {
+  struct Hold : torch::autograd::PostAccumulateGradHook {
+    explicit Hold(std::vector<at::Tensor>& held) : gradients(held) {}
+    void operator()(const at::Tensor& parameter) override { gradients.push_back(parameter.grad()); }
+    std::vector<at::Tensor>& gradients;
+  };
+  std::vector<double> norms;
+  for (const bool holds : {false, true}) {
+    std::vector<at::Tensor> held;
+    torch::manual_seed(7);
+    Transformer module;
+    for (const at::Tensor& parameter : module.parameters()) {
+      if (!holds || !parameter.requires_grad()) continue;
+      torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<Hold>(held));
+    }
+    TrainingOptions options = Options();
+    options.policy.kind = PolicyKind::kCpu;
+    ASSERT_OK(OpenOn(options));
+    ManagedModel* const model = Manage(module);
+    ASSERT_NE(model, nullptr);
+    // Sums of nobody's, where they are asked for.
+    device_->fake_kernels()->least_summed = holds ? 1 : std::numeric_limits<int64_t>::max();
+    device_->fake_kernels()->factor = 9;
+    module.Loss(1).backward();
+    const absl::StatusOr<StepResult> result = model->Step({});
+    ASSERT_OK(result.status());
+    norms.push_back(result->grad_norm);
+    EXPECT_EQ(held.empty(), !holds);
+    held.clear();
+    session_.reset();
+    server_.reset();
+  }
+  EXPECT_EQ(norms[0], norms[1]);
 }
 
 // Such as the capture of a graph.
