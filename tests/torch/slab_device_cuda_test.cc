@@ -2,10 +2,12 @@
 // Training on a device whose chunks lie in slabs, beside memory that operators take themselves: as on a GPU, but with the
 // CPU's operators and a driver whose memory is the process's own. What CUDA and Torch's allocator do is not seen here.
 
+#include <chrono>
 #include <cstdint>
 #include <limits>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -48,7 +50,14 @@ class FakeGpuKernels : public DeviceKernelsHost {
     return absl::OkStatus();
   }
 
-  int num_updates = 0;
+  absl::StatusOr<TrustSquares> TrustSquaresOf(absl::Span<const TrustRun> runs) override {
+    ++num_trust_ratios;
+    std::this_thread::sleep_for(trust_ratios_take);  // A slow kernel.
+    return DeviceKernelsHost::TrustSquaresOf(runs);
+  }
+
+  int num_updates = 0, num_trust_ratios = 0;
+  std::chrono::milliseconds trust_ratios_take{0};
   absl::Status failure;
   int64_t least_summed = std::numeric_limits<int64_t>::max();
   double factor = 1;
@@ -320,6 +329,29 @@ TEST_F(SlabDeviceTest, GradientsThatOthersHoldAreSummedInHost) {
     server_.reset();
   }
   EXPECT_EQ(norms[0], norms[1]);
+}
+
+// Plans time them where they have them.
+TEST_F(SlabDeviceTest, WhatTrustRatiosTakeIsNotMeasuredAsComputing) {
+  constexpr std::chrono::milliseconds kTake(300);
+  torch::manual_seed(7);
+  Transformer module;
+  TrainingOptions options = Options();
+  options.policy.kind = PolicyKind::kCuda;
+  ASSERT_OK(OpenOn(options));
+  OptimizerSpec spec;
+  spec.kind = OptimizerKind::kLamb;
+  ManagedModel* const model = Manage(module, spec);
+  ASSERT_NE(model, nullptr);
+  device_->fake_kernels()->trust_ratios_take = kTake;
+  for (int step = 0; step < 4; ++step) {
+    module.zero_grad();
+    module.Loss(step).backward();
+    ASSERT_OK(model->Step({}));
+  }
+  EXPECT_GE(device_->fake_kernels()->num_trust_ratios, 3);
+  ASSERT_OK_AND_ASSIGN(const Trace trace, session_->phases().TraceOf("train"));
+  EXPECT_LT(trace.operators.back().compute_ns, std::chrono::nanoseconds(kTake).count() / 2);
 }
 
 // Such as the capture of a graph.
