@@ -286,6 +286,7 @@ bool ChunkStore::HasPayload(ChunkId id) const {
 
 void ChunkStore::Free(ChunkId id) {
   MutexLock lock(mutex_);
+  while (IsFetchedFrom(id)) mutex_.WaitFor(idle_);
   if (!AwaitAccess(id, Access::kWrite).ok()) return;
   StoredChunk& chunk = chunks_[id.value()];
   ++chunk.writes.all;
@@ -313,8 +314,13 @@ absl::StatusOr<SlotId> ChunkStore::TakeHostSlot(Access access) {
                             spillable_.FirstGoingHome() == kNoSlot;
     if (const SlotId first = spillable_.First(); first != kNoSlot && !room_comes) {
       status = Spill(first);
-    } else if (slots_coming_ > 0) {
-      mutex_.WaitFor(idle_);  // Another thread is about to free one.
+      // NVME is full, and no write has failed: a copy from another slot may be the last that holds it.
+      if (absl::IsResourceExhausted(status) && free_nvme_.num_free() == 0 && ending_holds_ > 0) {
+        mutex_.WaitFor(idle_);
+        status = absl::OkStatus();
+      }
+    } else if (slots_coming_ > 0 || ending_holds_ > 0) {
+      mutex_.WaitFor(idle_);  // Another thread is about to free one, or to let go of one.
     } else {
       status = NoRoom();
     }
@@ -426,9 +432,24 @@ void ChunkStore::DropHold(SlotId id, bool for_update) {
   if (pending_.count() > 0 || !spillable_.foresight().empty()) moves_.readable.notify_all();
 }
 
-void ChunkStore::Release(SlotId slot, bool for_update) {
+void ChunkStore::Release(SlotId slot, bool for_update, bool ends_by_itself) {
   MutexLock lock(mutex_);
   DropHold(slot, for_update);
+  if (!ends_by_itself) return;
+  --host_slots_[slot.value()].ending_holds;
+  --ending_holds_;
+  idle_.notify_all();
+}
+
+void ChunkStore::CountEnding(SlotId slot) {
+  MutexLock lock(mutex_);
+  ++host_slots_[slot.value()].ending_holds;
+  ++ending_holds_;
+}
+
+bool ChunkStore::IsFetchedFrom(ChunkId id) const {
+  const SlotId slot = chunks_[id.value()].host;
+  return slot != kNoSlot && host_slots_[slot.value()].ending_holds > 0;
 }
 
 void ChunkStore::DropHostCopy(ChunkId id) {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where each chunk of one space lies below DEVICE, in slots of its size, and which version of each bundle is
 // committed. When HOST is full it spills to NVME: what a plan uses last, or what was used least recently.
-// Thread: any; calls block for NVME I/O when a chunk is not in HOST, with the lock let go: the chunk is busy,
-//         and whoever wants it waits. Only I/O makes it busy, and waits for nobody here: no ring of waits.
+// Thread: any; calls block for NVME I/O when a chunk is not in HOST, with the lock let go: the chunk is busy, and who
+//         wants it waits. Only I/O makes it busy, and waits for none here but copies that end by themselves: no ring.
 // Commit: every change of a committed chunk is out of place: fresh slot, record, commit word. So a reader of
 //         the commit words finds a whole version at any moment.
 // Update: from BeginUpdate to its commit a bundle awaits its new version: who asks for its parameter or
 //         moments, or wants to write its gradient, waits, and it is updated next. Meanwhile others hold all
-//         but UpdateSlots HOST slots at most, and wait for more. So the updater waits for I/O alone, and
-//         who waits for it may hold slots: no circle.
+//         but UpdateSlots HOST slots at most, and wait for more. So the updater waits for I/O and for holds
+//         that end by themselves alone, and who waits for it may hold slots: no circle.
 // Late:   a gradient may be on DEVICE still when its update begins. Its write-back does not wait for the
 //         commit, which waits for it: kLateGradientSlots are kept for that, too, until the copy is done.
 // Ahead:  what is used next is read, and what goes to NVME in any case is written, unasked (client/chunk_mover.h).
@@ -90,12 +90,12 @@ class ChunkStore final : private HostSlotOwner {
   bool IsCommitted(ChunkId chunk) const;
   std::optional<ChunkSlot> CommittedPlace(ChunkId chunk) const;
   bool HasPayload(ChunkId chunk) const;  // Whether it has bytes, DEVICE included: it is not FREE.
-  // Makes an uncommitted chunk FREE (no one may hold it). Waits for a commit; does nothing if that failed.
+  // Makes an uncommitted chunk FREE (held, if at all, by what ends by itself). Waits for a commit; nothing if it failed.
   void Free(ChunkId chunk);
 
-  // Records the intent, which commits `on_device` at its step and makes `bundles` await their commit at it;
-  // then gives up the HOST and NVME copies of `on_device`, when their I/O is done. Gradients are complete:
-  // of `late_gradients`, some of `bundles`, on DEVICE, else below. On an error nothing has changed.
+  // Records the intent, which commits `on_device` at its step and makes `bundles` await their commit at it; then gives
+  // up the HOST and NVME copies of `on_device`, when their I/O is done and no copy from there under way. Gradients are
+  // complete: of `late_gradients`, some of `bundles`, on DEVICE, else below. On an error nothing has changed.
   // FAILED_PRECONDITION: a bundle still awaits an earlier one, is not below the step, its gradient is held;
   // or an `on_device` chunk is, or is on DEVICE alone. INVALID_ARGUMENT: a bundle twice, a late one not in
   // `bundles`, no such slot, other tensors than the space's. RESOURCE_EXHAUSTED: others hold its HOST slots.
@@ -115,10 +115,9 @@ class ChunkStore final : private HostSlotOwner {
   // Gives `error` to all who wait for a pending bundle, and who come; or lets these be taken once more.
   void FailUpdates(absl::Status error);
   void RetryUpdates();
-  // Block until no bundle awaits a commit, or this one does not. Errors: the update that failed.
-  absl::Status AwaitCommits();
-  absl::Status AwaitCommit(BundleId bundle);
-  bool AwaitsCommit(ChunkId chunk) const;  // Whether Acquire would wait for one.
+  absl::Status AwaitCommits();  // Until no bundle awaits one. Errors: the update that failed.
+  absl::Status AwaitCommit(BundleId bundle);  // Until this one does not.
+  bool AwaitsCommit(ChunkId chunk) const;     // Whether Acquire would wait for one.
   // Calls `look` with the bytes of a gradient chunk that is in HOST and that nobody holds; nobody writes them
   // meanwhile. Returns WriteCounts().all of then. Nothing: it is elsewhere, or held.
   std::optional<int64_t> PeekGradient(BundleId bundle,
@@ -134,10 +133,11 @@ class ChunkStore final : private HostSlotOwner {
  private:
   friend class ChunkMover;
   enum class Access : uint8_t { kRead, kWrite, kWriteBack, kUpdate };
-
   absl::Status CheckId(ChunkId chunk) const;
   // Waits for I/O of the chunk and, as `access` needs, for its commit and for a slot. Errors: of the update.
   absl::Status AwaitAccess(ChunkId chunk, Access access) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool IsFetchedFrom(ChunkId chunk) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  int64_t MostSlotsOfOthers(bool any_late) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool MayHoldMore() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool MayTakeSpare() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool AwaitsCommitLocked(ChunkId chunk, Access access) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -165,12 +165,11 @@ class ChunkStore final : private HostSlotOwner {
   HostChunk Hold(SlotId slot, Access access) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CountHold(SlotId slot, Access access) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropHold(SlotId slot, bool for_update) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Release(SlotId slot, bool for_update) override;
+  void Release(SlotId slot, bool for_update, bool ends_by_itself) override;
+  void CountEnding(SlotId slot) override;
   void DropHostCopy(ChunkId chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropNvmeCopy(ChunkId chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Tells the residency word, and the record if the chunk is committed, where the chunk lies now.
-  void PublishPlace(ChunkId chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-
+  void PublishPlace(ChunkId chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);  // Where it lies now.
   const std::string name_;
   const SpaceMemory memory_;
   NvmeRingClient ring_;
@@ -192,6 +191,7 @@ class ChunkStore final : private HostSlotOwner {
   SpillOrder spillable_ ABSL_GUARDED_BY(mutex_);      // HOST slots with an owner that nobody holds.
   int64_t slots_coming_ ABSL_GUARDED_BY(mutex_) = 0;  // HOST slots that I/O under way lets go.
   int64_t slots_of_others_ ABSL_GUARDED_BY(mutex_) = 0;  // HOST slots held not only for_update().
+  int64_t ending_holds_ ABSL_GUARDED_BY(mutex_) = 0;     // Of all HOST slots.
   ChunkId in_late_slot_ ABSL_GUARDED_BY(mutex_);         // Holds the slot kept for late gradients.
   MoveSignals moves_ ABSL_GUARDED_BY(mutex_);            // For each ChunkMover.
   StoredBytes moved_ ABSL_GUARDED_BY(mutex_);            // What it counts.

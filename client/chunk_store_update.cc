@@ -79,11 +79,15 @@ bool ChunkStore::AwaitsCommitLocked(ChunkId chunk, Access access) const {
   return access != Access::kRead || KindOf(chunk) != ChunkKind::kGrad;
 }
 
+int64_t ChunkStore::MostSlotsOfOthers(bool any_late) const {
+  return free_host_.num_slots() - SlotsForUpdates(format(), any_late);
+}
+
 bool ChunkStore::MayHoldMore() const {
   if (pending_.count() == 0 || !update_failure_.ok()) return true;
   // A bundle may be committed without its gradient while that is written back.
   const bool any_late = pending_.late_count() > 0 || in_late_slot_ != ChunkId();
-  return slots_of_others_ < free_host_.num_slots() - SlotsForUpdates(format(), any_late);
+  return slots_of_others_ < MostSlotsOfOthers(any_late);
 }
 
 // Each spare is a copy beyond those that HOST and NVME have slots for: too many, and the updater's new
@@ -143,11 +147,10 @@ absl::Status ChunkStore::CheckIntent(const Intent& intent, absl::Span<const Bund
                                                         " is held: it may not be complete"));
     }
   }
-  const int64_t needed = SlotsForUpdates(format(), late);
-  if (!bundles.empty() && slots_of_others_ > free_host_.num_slots() - needed) {
+  if (!bundles.empty() && slots_of_others_ > MostSlotsOfOthers(late)) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        "an update needs ", needed, " HOST slots of space ", name_, "; ", slots_of_others_,
-        " of its ", free_host_.num_slots(), " are held: raise --host-memory"));
+        "an update needs ", SlotsForUpdates(format(), late), " HOST slots of space ", name_, "; ",
+        slots_of_others_, " of its ", free_host_.num_slots(), " are held: raise --host-memory"));
   }
   return absl::OkStatus();
 }
@@ -196,13 +199,20 @@ absl::Status ChunkStore::BeginUpdate(const Intent& intent, absl::Span<const Bund
   GEMINI_RETURN_IF_ERROR(CheckNames(name_, num_bundles(), bundles, on_device, late_gradients));
   MutexLock lock(mutex_);
   // Waiting for one lets go of the lock, and another may become busy meanwhile.
-  const auto busy = [this](const DeviceVersion& version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    for (const ChunkKind kind : UpdatedKinds(format())) {
-      if (chunks_[ChunkOf(version.bundle, kind).value()].busy) return true;
+  const auto is_unsettled = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    for (const DeviceVersion& version : on_device) {
+      for (const ChunkKind kind : UpdatedKinds(format())) {
+        const ChunkId id = ChunkOf(version.bundle, kind);
+        if (chunks_[id.value()].busy || IsFetchedFrom(id)) return true;
+      }
     }
-    return false;
+    for (const BundleId bundle : bundles) {
+      if (IsFetchedFrom(ChunkOf(bundle, ChunkKind::kGrad))) return true;
+    }
+    return !bundles.empty() && ending_holds_ > 0 &&
+           slots_of_others_ > MostSlotsOfOthers(!late_gradients.empty());
   };
-  while (std::ranges::any_of(on_device, busy)) mutex_.WaitFor(idle_);
+  while (is_unsettled()) mutex_.WaitFor(idle_);
   GEMINI_RETURN_IF_ERROR(CheckIntent(intent, bundles, !late_gradients.empty()));
   for (const DeviceVersion& version : on_device) {
     GEMINI_RETURN_IF_ERROR(CheckOnDevice(version, intent.step));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The copies that one call of Residency has under way, with what must happen when each is done: a HOST
-// slot let go, or a written-back parameter committed in its new slot.
+// The write-backs that one call of Residency has under way, with what must happen when each is done: a HOST
+// slot let go, or a written-back parameter committed in its new slot; and the fetches that it begins beside them.
 // Thread: one at a time; the caller locks.
 // Bound:  holds at most kBatchSlots HOST slots: one more waits for the oldest copy. A slot that is kept for
 //         late gradients is let go before another one is acquired.
@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "client/chunk_store.h"
 #include "client/copy_engine.h"
+#include "client/copy_landings.h"
 #include "gemini/ids.h"
 
 namespace gemini::client {
@@ -27,8 +28,10 @@ class CopyBatch {
   CopyBatch& operator=(const CopyBatch&) = delete;
   ~CopyBatch() { Drain(); }
 
-  // Enqueues the copy of the chunk to `device`, behind `after`. Errors: as ChunkStore::Acquire.
-  absl::Status Fetch(ChunkStore& store, ChunkId chunk, std::byte* device, CopyEvent after);
+  // Enqueues the copy of the chunk to `device`, behind `after`, which ends by itself in `landings`. Blocks while these
+  // are full. Errors: as ChunkStore::Acquire.
+  absl::StatusOr<CopyEvent> Fetch(ChunkStore& store, ChunkId chunk, std::byte* device,
+                                  CopyEvent after, CopyLandings& landings);
 
   // Enqueues the copy of the chunk's bytes from `device` to HOST, behind `after`: into its own slot when uncommitted, also
   // a gradient that its bundle's update awaits (ChunkStore::GradientArrived is for others to call);
@@ -37,7 +40,7 @@ class CopyBatch {
   absl::StatusOr<CopyEvent> WriteBack(ChunkStore& store, ChunkId chunk, const std::byte* device,
                                       CopyEvent after);
 
-  // Blocks until all copies are done, and does what depends on them.
+  // Blocks until all write-backs are done, and does what depends on them.
   void Drain();
 
  private:

@@ -53,13 +53,14 @@ struct DeviceRange : RangeChunks {
   bool leaving = false;    // A victim of the placement under way.
   bool discarded = false;  // Dropped while incoming.
   bool busy = false;       // Its bytes are copied with the lock let go: it stays where it is.
+  bool is_online = false;  // It came on-line.
   int pins = 0;
   int host_writers = 0;  // Of BeginWrite, with the lock let go.
   SlotId slot;           // First DEVICE slot; none while absent.
   int64_t last_use = 0;
   CopyEvent settled;
-  CopyEvent used;          // Behind the operators that pinned it.
-  CopyEvent host_written;  // Behind the last write to its HOST slots.
+  CopyEvent used;        // Behind the operators that pinned it.
+  CopyEvent host_quiet;  // Behind fetches before it left, and Writes there: from and to HOST slots.
   bool is_there() const {
     return presence == Presence::kResident || presence == Presence::kSettling;
   }
@@ -67,6 +68,12 @@ struct DeviceRange : RangeChunks {
   CopyEvent quiet() const {
     CopyEvent event = settled;
     event.Join(used);
+    return event;
+  }
+  // And its HOST slots.
+  CopyEvent all_quiet() const {
+    CopyEvent event = quiet();
+    event.Join(host_quiet);
     return event;
   }
 };

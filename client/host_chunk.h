@@ -20,7 +20,8 @@ class HostSlotOwner {
 
  private:
   friend class HostChunk;
-  virtual void Release(SlotId slot, bool for_update) = 0;
+  virtual void Release(SlotId slot, bool for_update, bool ends_by_itself) = 0;
+  virtual void CountEnding(SlotId slot) = 0;
 };
 
 class HostChunk {
@@ -29,21 +30,26 @@ class HostChunk {
   HostChunk(HostChunk&& other) noexcept { *this = std::move(other); }
   HostChunk& operator=(HostChunk&& other) noexcept {
     if (this == &other) return *this;
-    if (owner_ != nullptr) owner_->Release(slot_, for_update_);
+    LetGo();
     owner_ = std::exchange(other.owner_, nullptr);
     slot_ = other.slot_;
     data_ = std::exchange(other.data_, nullptr);
     for_update_ = other.for_update_;
+    ends_by_itself_ = other.ends_by_itself_;
     return *this;
   }
-  ~HostChunk() {
-    if (owner_ != nullptr) owner_->Release(slot_, for_update_);
-  }
+  ~HostChunk() { LetGo(); }
 
   std::byte* data() const { return data_; }
   explicit operator bool() const { return owner_ != nullptr; }
   // Held in a slot that is kept for updates: to be let go without waiting for anybody meanwhile.
   bool for_update() const { return for_update_; }
+  // Says that from now on the holder waits for a copy alone before it lets go, whatever others do: who needs the slot,
+  // or that nobody holds it, waits instead of giving up. Once; not in a slot that is kept for updates.
+  void EndsByItself() {
+    owner_->CountEnding(slot_);
+    ends_by_itself_ = true;
+  }
 
  private:
   friend class ChunkMover;
@@ -51,10 +57,15 @@ class HostChunk {
   HostChunk(HostSlotOwner* owner, SlotId slot, std::byte* data, bool for_update)
       : owner_(owner), slot_(slot), data_(data), for_update_(for_update) {}
 
+  void LetGo() {
+    if (owner_ != nullptr) owner_->Release(slot_, for_update_, ends_by_itself_);
+  }
+
   HostSlotOwner* owner_ = nullptr;
   SlotId slot_;
   std::byte* data_ = nullptr;
   bool for_update_ = false;
+  bool ends_by_itself_ = false;
 };
 
 }  // namespace gemini::client

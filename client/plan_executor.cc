@@ -451,7 +451,7 @@ void PlanExecutor::RunLandings() {
       landing = std::move(landings_.front());
       landings_.pop_front();
     }
-    residency_.WaitForCopy(landing.event);
+    residency_.copies().Wait(landing.event);
     landing.host = {};
     if (landing.ends_fetch) residency_.Land();
     MutexLock lock(mutex_);

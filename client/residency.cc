@@ -26,7 +26,8 @@ Residency::Residency(DeviceBudget& budget, CopyEngine& copies, std::byte* arena,
       chunk_bytes_(chunk_bytes),
       stalls_(copies),
       slots_(num_slots),
-      vacated_(num_slots) {}
+      vacated_(num_slots),
+      landings_(copies) {}
 
 RangeId Residency::AddRange(ChunkStore& store, BundleId first, int64_t num_bundles,
                             ChunkKind kind) {
@@ -67,11 +68,13 @@ absl::Status Residency::Pin(absl::Span<const RangeId> ranges, absl::Span<std::by
   }
   bool all_settled = true;
   CopyEvent arriving;
+  StallCause cause = StallCause::kTransfer;
   for (size_t i = 0; i < ranges.size(); ++i) {
     Range& range = ranges_[ranges[i].value()];
     if (range.presence == Presence::kSettling) [[unlikely]] {
       all_settled = false;
       arriving.Join(range.settled);
+      if (range.is_online) cause = StallCause::kOnline;
     }
     if (range.pins++ == 0) {
       if (!range.busy) evictable_.Remove(ranges[i].value());
@@ -87,7 +90,7 @@ absl::Status Residency::Pin(absl::Span<const RangeId> ranges, absl::Span<std::by
     mutex_.Unlock();
     OperatorPoint since = stalls_.Now();
     copies_.MakeOperatorsWait(arriving);
-    stalls_.Add(counters, StallCause::kTransfer, std::move(since));
+    stalls_.Add(counters, cause, std::move(since));
     mutex_.Lock();
   }
   return absl::OkStatus();
@@ -322,7 +325,8 @@ void Residency::WriteOnDevice(int64_t id, int64_t offset_bytes, const std::byte*
 absl::StatusOr<PendingWrite> Residency::BeginHostWrite(Range& range, int64_t offset_bytes,
                                                        const std::byte* from, int64_t size_bytes) {
   std::vector<HostChunk> hosts;
-  const CopyEvent written = copies_.AfterOperators();
+  CopyEvent written = copies_.AfterOperators();
+  written.Join(range.host_quiet);
   CopyEvent last;
   absl::Status status;
   ++range.host_writers;  // It stays absent while the lock is let go.
@@ -343,7 +347,7 @@ absl::StatusOr<PendingWrite> Residency::BeginHostWrite(Range& range, int64_t off
     if (!status.ok()) break;
     last = copies_.Copy(CopyStream::kEvict, host->data() + inside, from + done, piece, written,
                         range.store->timeline().CopyOf(chunk));
-    range.host_written = last;
+    range.host_quiet = last;
     stats_.evict_bytes += piece;
     range.store->counters().AddEvictBytes(piece);
     hosts.push_back(*std::move(host));
@@ -481,7 +485,9 @@ void Residency::FreeSlots(Range& range) {
   for (int64_t i = 0; i < range.num_bundles; ++i) {
     vacated_[range.slot.value() + i].Join(range.quiet());
   }
+  range.host_quiet.Join(range.settled);
   range.settled = range.used = {};
+  range.is_online = false;
   slots_.Free(range.slot, range.num_bundles);
   range.slot = kNoSlot;
 }
@@ -494,7 +500,7 @@ void Residency::Publish(const Range& range) {
 }
 
 CopyEvent Residency::FetchableAfter(const Range& range, SlotId first, int64_t index) const {
-  CopyEvent after = range.host_written;
+  CopyEvent after = range.host_quiet;
   const auto [begin, last] = range.slots_of(index);
   for (int64_t i = begin; i <= last; ++i) {
     after.Join(vacated_[first.value() + i]);

@@ -2,12 +2,13 @@
 // Which chunks are on DEVICE, who pins them, and what makes room. Sole author of what the residency words say of DEVICE.
 // Ranges come and go in two ways: on-line, fetched when an operator asks for them with the least recently used making
 // room; and by a plan, moved ahead of the operators (PlannedMoves).
-// Thread: any. A pin of a resident range makes no system call and allocates nothing; others block for their I/O, and for
-//         their copies on-line, or where CopyEngine::MakeOperatorsWait does. On-line moves hold the lock meanwhile,
-//         planned ones and all waits for them do not. That cannot deadlock: copy workers, the chunk store and the server
-//         call nothing here, the updater only BringGradient, and none waits for a pin; on-line moves begin when no chunk
-//         that they need awaits its commit, and no gradient on DEVICE is dirty that does, but a late one. Locks, in this
-//         order: Residency, PlannedMoves, ChunkStore, ResidencyWriter.
+// Thread: any. A pin of a resident range makes no system call and allocates nothing; others block for their I/O, for what
+//         is written back on-line, when many on-line fetches are under way, and where CopyEngine::MakeOperatorsWait
+//         does. On-line moves hold the lock meanwhile, planned ones and all waits for them do not. That cannot deadlock:
+//         copy workers, landings, the chunk store and the server call nothing here, the updater only BringGradient, and
+//         none waits for a pin; on-line moves begin when no chunk that they need awaits its commit, and no gradient on
+//         DEVICE is dirty that does, but a late one. Locks, in this order: Residency, PlannedMoves, ChunkStore,
+//         ResidencyWriter.
 // Order:  operators of a thread that pins a range come after the copies to it, and copies and operators that come into
 //         its slots, or write it back, after what Unpin was told of.
 // Units:  a range is one chunk, or the consecutive chunks of one tensor that spans them; it lies in adjacent DEVICE
@@ -15,7 +16,7 @@
 // Update: in HOST: Flush a dirty range before (or BringGradient later), Drop it once its bundles await their commit: its
 //         copy is stale. On DEVICE: pinned, and clean before (client/device_update.h).
 // Errors: RESOURCE_EXHAUSTED when the budget cannot hold what must be pinned at once; nothing is pinned then. What
-//         ChunkStore returns passes through.
+//         ChunkStore returns passes through. A copy that fails after its pin: CopyEngine::status.
 #pragma once
 #include <condition_variable>
 #include <cstddef>
@@ -33,6 +34,7 @@
 #include "client/chunk_store.h"
 #include "client/copy_batch.h"
 #include "client/copy_engine.h"
+#include "client/copy_landings.h"
 #include "client/device_budget.h"
 #include "client/device_range.h"
 #include "client/device_slots.h"
@@ -117,7 +119,6 @@ class Residency {
   CopyEvent FetchChunk(RangeId range, int64_t index, const std::byte* host);
   // All its copies are enqueued, `last` behind the others; or not, and it is not on DEVICE.
   void EndFetch(RangeId range, CopyEvent last, bool all);
-  void WaitForCopy(CopyEvent event) { copies_.Wait(event); }
   void Land();          // What EndFetch left under way is done, and holds no HOST slot any more.
   void AwaitPlanned();  // Blocks until no planned move is under way, nor BringGradient.
   // Evicts the range if it is on DEVICE; blocks while it is written back. FAILED_PRECONDITION: pinned. `stays`: is only
@@ -125,13 +126,11 @@ class Residency {
   absl::Status EvictPlanned(RangeId range, bool stays);
   void Nudge();  // Who waits here looks again at what PlannedMoves says.
  private:
-  static constexpr SlotId kNoSlot{};
   using Presence = DeviceRange::Presence;
   using Range = DeviceRange;
 
   int64_t BytesOf(const Range& range) const { return range.num_bundles * chunk_bytes_; }
   std::byte* AddressOf(SlotId slot) const { return arena_ + slot.value() * chunk_bytes_; }
-
   void WaitForChange() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NotifyChange() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WaitWhileMoving(const Range& range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -195,6 +194,7 @@ class Residency {
   int64_t clock_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t pinned_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   ResidencyStats stats_ ABSL_GUARDED_BY(mutex_);
+  CopyLandings landings_;
 };
 
 }  // namespace gemini::client

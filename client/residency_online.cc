@@ -107,6 +107,7 @@ bool Residency::Charge(RangeReplacement& replacement) {
 absl::Status Residency::Execute(const RangeReplacement& replacement) {
   int64_t charged_bytes = std::max<int64_t>(0, replacement.placed_bytes - replacement.freed_bytes);
   absl::Status status;
+  CopyEvent last;
   {
     CopyBatch batch(copies_);
     for (const int64_t victim : replacement.victims) {
@@ -121,21 +122,27 @@ absl::Status Residency::Execute(const RangeReplacement& replacement) {
     for (const RangePlacement& placement : replacement.placements) {
       const Range& range = ranges_[placement.range];
       for (int64_t i = 0; status.ok() && i < range.num_bundles; ++i) {
-        status = batch.Fetch(*range.store, range.chunk(i),
-                             AddressOf(placement.slot) + range.offset_bytes(i),
-                             FetchableAfter(range, placement.slot, i));
+        const absl::StatusOr<CopyEvent> fetched = batch.Fetch(
+            *range.store, range.chunk(i), AddressOf(placement.slot) + range.offset_bytes(i),
+            FetchableAfter(range, placement.slot, i), landings_);
+        status = fetched.status();
         if (!status.ok()) break;
+        last = *fetched;
         stats_.fetch_bytes += range.payload_bytes;
         range.store->counters().AddFetchBytes(range.payload_bytes);
       }
     }
-  }  // Drained: what was copied is there.
+  }  // Drained: what left is in HOST, or committed there.
   status.Update(copies_.status());
+  // Whoever gets the slots next must not find a copy under way.
+  if (!status.ok()) copies_.Wait(last);
   if (status.ok()) {
     for (const RangePlacement& placement : replacement.placements) {
       Range& range = ranges_[placement.range];
       slots_.Take(placement.slot, range.num_bundles, placement.range);
-      range.presence = Presence::kResident;
+      range.presence = Presence::kSettling;
+      range.settled = last;
+      range.is_online = true;
       Enter(placement.range, placement.slot);
     }
     charged_bytes -= replacement.placed_bytes;
@@ -212,7 +219,7 @@ absl::Status Residency::WriteBack(Range& range, CopyBatch& batch) {
     GEMINI_ASSIGN_OR_RETURN(
         const CopyEvent copied,
         batch.WriteBack(*range.store, range.chunk(i), AddressOf(range.slot) + range.offset_bytes(i),
-                        range.quiet()));
+                        range.all_quiet()));
     const auto [begin, last] = range.slots_of(i);
     for (int64_t slot = begin; slot <= last; ++slot)
       vacated_[range.slot.value() + slot].Join(copied);

@@ -173,7 +173,7 @@ absl::Status Residency::EvictPlanned(RangeId id, bool stays) {
 }
 
 absl::Status Residency::CopyOut(const Range& range) {
-  const CopyEvent after = range.quiet();
+  const CopyEvent after = range.all_quiet();
   std::vector<std::byte*> addresses;
   for (int64_t i = 0; i < range.num_bundles; ++i) {
     addresses.push_back(AddressOf(range.slot) + range.offset_bytes(i));

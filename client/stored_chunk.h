@@ -32,6 +32,7 @@ struct HostSlot {
   ChunkId owner;         // None: a spare, or replaced while it was held.
   int holds = 0;         // 0 and no owner: free.
   int update_holds = 0;  // Of them: the updater's, or for a late gradient.
+  int ending_holds = 0;  // Of them: HostChunk::EndsByItself.
 };
 
 struct StoredBytes {

@@ -149,6 +149,16 @@ TEST_F(OperatorOrderTest, UpdatesOnDeviceFindTheirBytes) {
   late_->Finish();
 }
 
+// What makes room was not written to, so nothing has to leave before.
+TEST_F(OperatorOrderTest, OnlineOperatorsDoNotWaitForWhatTheyFetch) {
+  OpenLazy(/*device_slots=*/5, nullptr);
+  ASSERT_NE(operators_, nullptr);
+  for (int round = 0; round < 3 && !HasFatalFailure(); ++round) Step();
+  EXPECT_EQ(job_->waits_in_operators(), 0);
+  EXPECT_GT(session_->residency().stats().fetch_bytes, 3 * 4 * kLayers * kTestChunkBytes);
+  late_->Finish();
+}
+
 // Without a plan, operators that write parameters between them, and gradients that are read and written again.
 TEST_F(OperatorOrderTest, OnlineStepsFindTheirBytes) {
   OpenLazy(/*device_slots=*/5, nullptr);

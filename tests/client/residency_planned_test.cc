@@ -225,6 +225,25 @@ TEST_F(LateOperatorsTest, WhatTheyWriteComesAfterTheFetch) {
   EXPECT_EQ(static_cast<char>(arena_[chunk_bytes_ - 1]), 'b');
 }
 
+// Nobody has used what was fetched, so nothing else is behind the copy.
+TEST_F(LateOperatorsTest, WhatIsWrittenInHostComesAfterTheFetchFromThere) {
+  ASSERT_OK(WriteAll('a', /*alone=*/false));
+  const std::vector<std::byte> ballast(64 << 20);
+  std::vector<std::byte> ballast_copy(ballast.size());
+  ASSERT_OK_AND_ASSIGN(const HostChunk host,
+                       store_->Acquire(ChunkOf(BundleId(0), ChunkKind::kGrad)));
+  ASSERT_EQ(own_->BeginFetch(grad_, SlotId(0), /*blank=*/false), FetchStart::kStarted);
+  operators_.Copy(CopyStream::kFetch, ballast_copy.data(), ballast.data(), ballast.size(), {});
+  const CopyEvent fetched = own_->FetchChunk(grad_, 0, host.data());
+  own_->EndFetch(grad_, fetched, /*all=*/true);
+  ASSERT_OK(own_->Drop(grad_));
+  ASSERT_OK(WriteAll('b', /*alone=*/false));
+  operators_.Wait(fetched);
+  own_->Land();
+  EXPECT_EQ(static_cast<char>(arena_[0]), 'a');
+  EXPECT_EQ(FirstByteInHost(), 'b');
+}
+
 // Zeros come as all that is fetched does.
 TEST_F(LateOperatorsTest, WhatIsNowhereIsFetchedAsZeros) {
   std::fill(arena_.begin(), arena_.end(), std::byte{1});
