@@ -8,6 +8,7 @@
 
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/empty_strided.h"
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "gemini/plan.h"
 #include "gemini/status_macros.h"
@@ -210,6 +211,11 @@ bool Gradients::ReleaseOldest() {
 }
 
 void Gradients::Land(Pending pending) {
+  const absl::Cleanup landed = [this] {
+    MutexLock lock(mutex_);
+    --landing_;
+    landed_.notify_all();
+  };
   tensors_.residency().AwaitWrite(GradientRange(pending.index), pending.write);
   tensors_.residency().AwaitWrite(GradientRange(pending.index), pending.squares.copied());
   pending.squares.Keep(session().copies(), squares_);
@@ -229,9 +235,6 @@ void Gradients::Land(Pending pending) {
     }
   }
   for (const BundleId bundle : complete) complete_(bundle);
-  MutexLock lock(mutex_);
-  --landing_;
-  landed_.notify_all();
 }
 
 void Gradients::Finish() {
