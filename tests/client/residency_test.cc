@@ -397,44 +397,6 @@ TEST_F(ResidencyTest, WaitsForAWriteAndForRoomAreStallsWithTheirCause) {
   EXPECT_GE(stall_ns(StallCause::kRoom), kLeastNs);
 }
 
-TEST_F(ResidencyTest, WhatIsFetchedOnlineIsAStallOfThatCause) {
-  chunk_bytes_ = 1 << 20;
-  Open(1, /*device_slots=*/1, /*host_slots=*/3, 0);
-  if (HasFatalFailure()) return;
-  CopyEngineHost copies({16 * chunk_bytes_, 0});
-  DeviceBudget own_budget(chunk_bytes_);
-  std::vector<std::byte> arena(chunk_bytes_);
-  Residency own(own_budget, copies, arena.data(), /*num_slots=*/1, chunk_bytes_);
-  const RangeId param = own.AddRange(*store_, BundleId(0), 1, kParam);
-  std::byte* address = nullptr;
-  ASSERT_OK(own.Pin({&param, 1}, {&address, 1}));
-  EXPECT_TRUE(ChunkHolds(address, 0, chunk_bytes_));
-  const ResidencyStats stats = own.stats();
-  EXPECT_GE(stats.stall_by_cause_ns[static_cast<size_t>(StallCause::kOnline)], 1'000'000'000 / 32);
-  EXPECT_EQ(stats.stall_by_cause_ns[static_cast<size_t>(StallCause::kTransfer)], 0);
-  own.Unpin(param, /*dirty=*/false);
-}
-
-// Its first chunk is on its way, behind another copy, when the second is found to be FREE.
-TEST_F(ResidencyTest, APinThatFailsLeavesNoCopyUnderWay) {
-  chunk_bytes_ = 1 << 20;
-  Open(1, /*device_slots=*/1, /*host_slots=*/3, 0);
-  if (HasFatalFailure()) return;
-  CopyEngineHost copies({16 * chunk_bytes_, 0});
-  DeviceBudget own_budget(2 * chunk_bytes_);
-  std::vector<std::byte> arena(2 * chunk_bytes_), ballast(chunk_bytes_), ballast_copy(chunk_bytes_);
-  Residency own(own_budget, copies, arena.data(), /*num_slots=*/2, chunk_bytes_);
-  const std::vector<RangeId> set = {own.AddRange(*store_, BundleId(0), 1, kParam),
-                                    own.AddRange(*store_, BundleId(0), 1, kGrad)};
-  std::vector<std::byte*> addresses(2);
-  copies.Copy(CopyStream::kFetch, ballast_copy.data(), ballast.data(), chunk_bytes_, {});
-  EXPECT_THAT(own.Pin(set, absl::MakeSpan(addresses)), StatusIs(absl::StatusCode::kNotFound));
-  EXPECT_EQ(own_budget.used_bytes(), 0);
-  std::fill(arena.begin(), arena.end(), std::byte{9});
-  copies.Wait(copies.Copy(CopyStream::kFetch, nullptr, nullptr, 0, {}));
-  EXPECT_TRUE(std::ranges::all_of(arena, [](std::byte byte) { return byte == std::byte{9}; }));
-}
-
 TEST_F(ResidencyTest, ADirtyRangeThatFindsNoRoomInHostStaysOnDevice) {
   Open(2, /*device_slots=*/1, /*host_slots=*/3, 0);
   if (HasFatalFailure()) return;
