@@ -342,12 +342,15 @@ absl::StatusOr<PendingWrite> Residency::BeginHostWrite(Range& range, int64_t off
     absl::StatusOr<HostChunk> host = piece == range.payload_bytes
                                          ? range.store->AcquireToOverwrite(chunk)
                                          : range.store->AcquireUncommitted(chunk);
-    mutex_.Lock();
     status = host.status();
+    // To memory that is not registered yet, CUDA may copy before it returns.
+    if (status.ok()) {
+      last = copies_.Copy(CopyStream::kEvict, host->data() + inside, from + done, piece, written,
+                          range.store->timeline().CopyOf(chunk));
+    }
+    mutex_.Lock();
     if (!status.ok()) break;
-    last = copies_.Copy(CopyStream::kEvict, host->data() + inside, from + done, piece, written,
-                        range.store->timeline().CopyOf(chunk));
-    range.host_quiet = last;
+    range.host_quiet.Join(last);
     stats_.evict_bytes += piece;
     range.store->counters().AddEvictBytes(piece);
     hosts.push_back(*std::move(host));

@@ -98,17 +98,24 @@ FetchStart Residency::BeginFetch(RangeId id, SlotId slot, bool blank) {
 }
 
 CopyEvent Residency::FetchChunk(RangeId id, int64_t index, const std::byte* host) {
-  MutexLock lock(mutex_);
-  const Range& range = ranges_[id.value()];
-  const CopyEvent after = FetchableAfter(range, range.slot, index);
-  std::byte* const to = AddressOf(range.slot) + range.offset_bytes(index);
-  if (host == nullptr) {
-    return copies_.Copy(CopyStream::kFetch, to, nullptr, range.payload_bytes, after);
+  RangeChunks what;
+  CopyEvent after;
+  std::byte* to = nullptr;
+  {
+    MutexLock lock(mutex_);
+    const Range& range = ranges_[id.value()];
+    what = range;
+    after = FetchableAfter(range, range.slot, index);
+    to = AddressOf(range.slot) + range.offset_bytes(index);
+    if (host != nullptr) stats_.fetch_bytes += range.payload_bytes;
   }
-  stats_.fetch_bytes += range.payload_bytes;
-  range.store->counters().AddFetchBytes(range.payload_bytes);
-  return copies_.Copy(CopyStream::kFetch, to, host, range.payload_bytes, after,
-                      range.store->timeline().CopyOf(range.chunk(index)));
+  // Incoming, it stays where it is. From memory that is not registered yet, CUDA may copy before it returns.
+  if (host == nullptr) {
+    return copies_.Copy(CopyStream::kFetch, to, nullptr, what.payload_bytes, after);
+  }
+  what.store->counters().AddFetchBytes(what.payload_bytes);
+  return copies_.Copy(CopyStream::kFetch, to, host, what.payload_bytes, after,
+                      what.store->timeline().CopyOf(what.chunk(index)));
 }
 
 void Residency::EndFetch(RangeId id, CopyEvent last, bool all) {
