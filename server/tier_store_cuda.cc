@@ -26,6 +26,22 @@ CUmemAllocationProp MemoryOf(int ordinal) {
   return properties;
 }
 
+// Of an export or an import. FAILED_PRECONDITION: what drivers, and sandboxes between them and a process, say of what they
+// do not do. Others: as CudaStatus.
+absl::Status SharingStatus(const CudaDriver& driver, CUresult result, absl::string_view what) {
+  absl::Status status = CudaStatus(driver, result, what);
+  switch (result) {
+    case CUDA_ERROR_NOT_SUPPORTED:
+    case CUDA_ERROR_NOT_PERMITTED:
+    case CUDA_ERROR_OPERATING_SYSTEM:
+    case CUDA_ERROR_INVALID_VALUE:
+    case CUDA_ERROR_INVALID_DEVICE:
+      return absl::FailedPreconditionError(status.message());
+    default:
+      return status;
+  }
+}
+
 // Exports the allocation, which then lives as long as the descriptor, and lets go of its handle.
 absl::StatusOr<UniqueFd> ExportAndRelease(const CudaDriver& driver,
                                           CUmemGenericAllocationHandle handle) {
@@ -34,7 +50,7 @@ absl::StatusOr<UniqueFd> ExportAndRelease(const CudaDriver& driver,
       &number, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, /*flags=*/0);
   UniqueFd fd(exported == CUDA_SUCCESS ? number : -1);
   const CUresult released = driver.MemRelease(handle);
-  GEMINI_RETURN_IF_ERROR(CudaStatus(driver, exported, "cuMemExportToShareableHandle"));
+  GEMINI_RETURN_IF_ERROR(SharingStatus(driver, exported, "cuMemExportToShareableHandle"));
   GEMINI_RETURN_IF_ERROR(CudaStatus(driver, released, "cuMemRelease"));
   if (::fcntl(fd.get(), F_SETFD, FD_CLOEXEC) != 0) {
     return ErrnoStatus(errno, "fcntl of a descriptor that cuMemExportToShareableHandle gave");
@@ -102,8 +118,7 @@ class CudaTierStore : public TierStore {
   // RESOURCE_EXHAUSTED: there is nothing left to try it with. UNAVAILABLE: the GPU or its driver is in trouble.
   absl::Status TryToShare() const {
     const absl::Status shared = ShareOne();
-    const bool is_refused = absl::IsUnimplemented(shared) || absl::IsPermissionDenied(shared);
-    return is_refused ? CannotShare(ordinal_, shared.message()) : shared;
+    return absl::IsFailedPrecondition(shared) ? CannotShare(ordinal_, shared.message()) : shared;
   }
 
  private:
@@ -115,7 +130,7 @@ class CudaTierStore : public TierStore {
         CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     // An importer may need a context, which clients have: nothing is known then.
     if (result == CUDA_ERROR_INVALID_CONTEXT) return absl::OkStatus();
-    GEMINI_RETURN_IF_ERROR(CudaStatus(driver_, result, "cuMemImportFromShareableHandle"));
+    GEMINI_RETURN_IF_ERROR(SharingStatus(driver_, result, "cuMemImportFromShareableHandle"));
     return CudaStatus(driver_, driver_.MemRelease(imported), "cuMemRelease");
   }
 

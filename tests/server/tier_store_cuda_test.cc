@@ -75,10 +75,21 @@ TEST_F(CudaTierStoreTest, WhatCannotBeSharedIsFoundAtTheStart) {
 TEST_F(CudaTierStoreTest, SharingIsTriedAtTheStart) {
   const int64_t calls = fake_.num_calls();
   ASSERT_OK(MakeStore());
-  fake_.FailCall(fake_.num_calls() - calls - 2, CUDA_ERROR_NOT_SUPPORTED);
-  EXPECT_THAT(MakeStore(), StatusIs(absl::StatusCode::kFailedPrecondition,
-                                    AllOf(HasSubstr("cannot be shared between processes here"),
-                                          HasSubstr("cuMemImportFromShareableHandle"))));
+  const int64_t import = fake_.num_calls() - calls - 2;
+  for (const CUresult refusal :
+       {CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_NOT_PERMITTED, CUDA_ERROR_OPERATING_SYSTEM,
+        CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_INVALID_DEVICE}) {
+    fake_.FailCall(import, refusal);
+    EXPECT_THAT(MakeStore(), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                      AllOf(HasSubstr("cannot be shared between processes here"),
+                                            HasSubstr("cuMemImportFromShareableHandle"))))
+        << refusal;
+    fake_.FailCall(import - 2, refusal);  // The export; its handle is let go of behind it.
+    EXPECT_THAT(MakeStore(), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                      HasSubstr("cuMemExportToShareableHandle")))
+        << refusal;
+    EXPECT_EQ(fake_.num_handles(), 0);
+  }
 }
 
 // That is no reason to do without sharing.
