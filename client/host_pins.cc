@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/host_pins.h"
 
+#include <limits>
 #include <utility>
+
+#include "client/timeline_clock.h"
 
 namespace gemini::client {
 
@@ -22,6 +25,7 @@ void HostPins::Add(std::byte* data, int64_t size_bytes) {
   MutexLock lock(mutex_);
   if (!status_.ok()) return;
   waiting_.push_back({data, size_bytes});
+  progress_->resting_since_ns.store(std::numeric_limits<int64_t>::max(), std::memory_order_release);
   changed_.notify_all();
 }
 
@@ -53,7 +57,11 @@ void HostPins::Run() {
       pinned_bytes_ += slab.size_bytes;
     } else {
       status_ = std::move(pinned);  // The end of the loop.
+      waiting_.clear();
     }
+    if (!waiting_.empty()) continue;
+    progress_->resting_since_ns.store(TimelineNowNs(), std::memory_order_release);
+    progress_->num_rests.fetch_add(1, std::memory_order_release);
   }
 }
 

@@ -5,11 +5,14 @@
 // Thread: any. Only the destructor blocks, for the slab that is under way, and unpins all: no copy of theirs is by then.
 // Errors: the first refusal ends it, for what refuses one refuses the next (limits of locked memory); status() has it.
 #pragma once
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <limits>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -25,6 +28,13 @@ struct PinHost {
   std::function<void(std::byte* data)> unpin;
 };
 
+// Whether copies are as fast as they are going to be. Outlives its HostPins.
+struct PinProgress {
+  std::atomic<int64_t> num_rests{0};  // How often all was done that there was to do.
+  // As TimelineNowNs counts; the largest number: there is something to do.
+  std::atomic<int64_t> resting_since_ns{std::numeric_limits<int64_t>::max()};
+};
+
 class HostPins {
  public:
   explicit HostPins(PinHost driver);
@@ -36,6 +46,7 @@ class HostPins {
   void Add(std::byte* data, int64_t size_bytes);
   int64_t pinned_bytes() const;
   absl::Status status() const;
+  std::shared_ptr<const PinProgress> progress() const { return progress_; }
 
  private:
   struct Slab {
@@ -47,6 +58,7 @@ class HostPins {
   Slab TakeNext();
 
   const PinHost driver_;
+  const std::shared_ptr<PinProgress> progress_ = std::make_shared<PinProgress>();
   mutable Mutex mutex_;
   std::condition_variable changed_;
   std::deque<Slab> waiting_ ABSL_GUARDED_BY(mutex_);

@@ -8,7 +8,7 @@
 
 namespace gemini::client {
 
-ObservedRates ObserveRates(const TimelineShm& timeline) {
+ObservedRates ObserveRates(const TimelineShm& timeline, int64_t link_since_ns) {
   struct Sum {
     int64_t size_bytes = 0;
     int64_t busy_ns = 0;
@@ -19,6 +19,8 @@ ObservedRates ObserveRates(const TimelineShm& timeline) {
   for (uint64_t number = first; number <= written; ++number) {
     const std::optional<TimelineEvent> event = ReadTimelineEvent(timeline, number);
     if (!event) continue;
+    const bool is_link = event->lane == TimelineLane::kFetch || event->lane == TimelineLane::kEvict;
+    if (is_link && event->begin_ns < link_since_ns) continue;
     Sum& sum = sums[static_cast<size_t>(event->lane)];
     sum.size_bytes += event->size_bytes;
     sum.busy_ns += event->end_ns - event->begin_ns;

@@ -6,6 +6,8 @@
 //        An update on DEVICE is that alone: the squares of its gradients, which come before, are not in it.
 // Units: bytes a second; updates: fp32 parameters a second, a chunk's padding among them.
 #pragma once
+#include <cstdint>
+
 #include "gemini/timeline_shm.h"
 
 namespace gemini::client {
@@ -23,6 +25,7 @@ struct ObservedRates {
 // A lane with less than this says nothing: single copies measure their latency.
 inline constexpr int64_t kLeastObservedBytes = int64_t{32} << 20;
 
-ObservedRates ObserveRates(const TimelineShm& timeline);
+// Of copies over the link only those that began at `link_since_ns` or later.
+ObservedRates ObserveRates(const TimelineShm& timeline, int64_t link_since_ns = 0);
 
 }  // namespace gemini::client

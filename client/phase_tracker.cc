@@ -39,6 +39,7 @@ struct Phase {
   std::optional<Trace> trace;
   std::shared_ptr<const BoundPlan> plan;  // Of the trace. Null: to be asked for.
   int64_t averaged_rounds = 0;            // In the trace's times; kAverageRounds: so many or more.
+  int64_t epoch = 0;                      // Of the plan source, when they were begun.
   bool looked_up = false;                 // Whether an earlier job's trace was asked for.
   int bad_rounds = 0;                     // In a row.
   int rounds_to_skip = 0;
@@ -385,6 +386,8 @@ class PhaseTracker::State {
     bool is_new = false;
     if (followed) {
       phase.bad_rounds = 0;
+      const int64_t epoch = plans_->epoch();
+      if (std::exchange(phase.epoch, epoch) != epoch) phase.averaged_rounds = 0;
       phase.averaged_rounds = std::min(phase.averaged_rounds + 1, kAverageRounds);
       if (phase.averaged_rounds == kSettledRounds) phase.plan = nullptr;
       if (recorder_.trace().gradient_outs != phase.trace->gradient_outs) {

@@ -19,6 +19,8 @@ class PlanSource {
   // Finds the trace kept from an earlier job of the same tensors. Nothing: there is none.
   virtual absl::StatusOr<std::optional<Trace>> FindTrace(
       const std::string& phase, const std::vector<TracedTensor>& tensors) = 0;
+  // Another number than before: what rounds before this moment measured is not how it goes on.
+  virtual int64_t epoch() const { return 0; }
 };
 
 }  // namespace gemini::client

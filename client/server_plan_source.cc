@@ -47,8 +47,12 @@ absl::StatusOr<Plan> ServerPlanSource::MakePlan(const Trace& trace, int64_t devi
     return absl::InvalidArgumentError("the server sent no memory for a trace");
   }
   GEMINI_RETURN_IF_ERROR(Fill(room.fds[0].get(), bytes));
-  const ObservedRates observed =
-      options_.timeline == nullptr ? ObservedRates() : ObserveRates(*options_.timeline);
+  const int64_t link_since_ns =
+      options_.pins == nullptr ? 0
+                               : options_.pins->resting_since_ns.load(std::memory_order_acquire);
+  const ObservedRates observed = options_.timeline == nullptr
+                                     ? ObservedRates()
+                                     : ObserveRates(*options_.timeline, link_since_ns);
   const int64_t apart_bytes =
       options_.apart_bytes == nullptr ? 0 : options_.apart_bytes->load(std::memory_order_relaxed);
   GEMINI_ASSIGN_OR_RETURN(

@@ -6,11 +6,13 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "client/connection.h"
+#include "client/host_pins.h"
 #include "client/plan_source.h"
 #include "gemini/mutex.h"
 #include "gemini/policy_options.h"
@@ -26,6 +28,8 @@ struct ServerPlanOptions {
   const TimelineShm* timeline = nullptr;
   // What is used of DEVICE beside a plan's budget (Session::SetApart); outlives the source. Null: nothing.
   const std::atomic<int64_t>* apart_bytes = nullptr;
+  // Of the memory that copies go from and to: until it rests they are slower than afterwards. Null: they are not.
+  std::shared_ptr<const PinProgress> pins = nullptr;
 };
 
 class ServerPlanSource : public PlanSource {
@@ -40,6 +44,9 @@ class ServerPlanSource : public PlanSource {
   absl::StatusOr<Plan> MakePlan(const Trace& trace, int64_t device_bytes) override;
   absl::StatusOr<std::optional<Trace>> FindTrace(const std::string& phase,
                                                  const std::vector<TracedTensor>& tensors) override;
+  int64_t epoch() const override {
+    return options_.pins == nullptr ? 0 : options_.pins->num_rests.load(std::memory_order_acquire);
+  }
 
  private:
   Connection& connection_;

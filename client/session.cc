@@ -302,12 +302,14 @@ absl::Status Session::AcknowledgeBudget(const BudgetTarget& target) {
 }
 
 std::unique_ptr<ServerPlanSource> Session::MakePlanSource() {
-  return std::make_unique<ServerPlanSource>(*connection_,
-                                            ServerPlanOptions{.chunk_bytes = chunk_bytes_,
-                                                              .policy = policy_,
-                                                              .device_bandwidth = device_bandwidth_,
-                                                              .timeline = timeline(),
-                                                              .apart_bytes = &apart_bytes_});
+  return std::make_unique<ServerPlanSource>(
+      *connection_,
+      ServerPlanOptions{.chunk_bytes = chunk_bytes_,
+                        .policy = policy_,
+                        .device_bandwidth = device_bandwidth_,
+                        .timeline = timeline(),
+                        .apart_bytes = &apart_bytes_,
+                        .pins = host_pins_ == nullptr ? nullptr : host_pins_->progress()});
 }
 
 absl::Status Session::status() const {

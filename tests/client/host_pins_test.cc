@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "client/timeline_clock.h"
 #include "gmock/gmock.h"
 #include "tests/client/session_fixture.h"
 
@@ -118,6 +119,39 @@ TEST(HostPinsTest, TheFirstRefusalIsTheLastTry) {
   }
   EXPECT_EQ(driver.num_calls(), 2);
   EXPECT_THAT(driver.pinned(), IsEmpty());
+}
+
+TEST(HostPinsTest, ItsProgressSaysSinceWhenCopiesAreAsFastAsTheyAreGoingToBe) {
+  std::array<std::byte, 4> memory = {};
+  Driver driver;
+  std::promise<void> go_on;
+  driver.go_on = go_on.get_future().share();
+  driver.RefuseAfter(2);
+  std::shared_ptr<const PinProgress> progress;
+  {
+    HostPins pins(driver.functions());
+    progress = pins.progress();
+    pins.Add(memory.data(), 1);
+    pins.Add(memory.data() + 1, 1);
+    const int64_t before_ns = TimelineNowNs();
+    EXPECT_EQ(progress->num_rests, 0);
+    EXPECT_GT(progress->resting_since_ns, before_ns);
+    go_on.set_value();
+    while (progress->num_rests == 0) std::this_thread::yield();
+    EXPECT_EQ(pins.pinned_bytes(), 2);
+    EXPECT_GE(progress->resting_since_ns, before_ns);
+    EXPECT_LE(progress->resting_since_ns, TimelineNowNs());
+    std::promise<void> refuse;
+    driver.go_on = refuse.get_future().share();
+    pins.Add(memory.data() + 2, 1);  // Is refused: no more comes.
+    pins.Add(memory.data() + 3, 1);
+    EXPECT_GT(progress->resting_since_ns, TimelineNowNs());
+    refuse.set_value();
+    while (progress->num_rests == 1) std::this_thread::yield();
+    EXPECT_FALSE(pins.status().ok());
+    EXPECT_LE(progress->resting_since_ns, TimelineNowNs());
+  }
+  EXPECT_EQ(progress->num_rests, 2);
 }
 
 using HostPinsSessionTest = SessionFixture;

@@ -38,6 +38,8 @@ class LocalPlans : public PlanSource {
   void set_policy(PolicyOptions policy) { policy_ = policy; }
   void set_costs(const CostModel& costs) { costs_ = costs; }
   void set_host_bytes(int64_t host_bytes) { host_bytes_ = host_bytes; }
+  int64_t epoch() const override { return epoch_; }
+  void NextEpoch() { ++epoch_; }
   void Keep(Trace trace) { kept_.push_back(std::move(trace)); }
   int made() const { return made_; }
 
@@ -48,6 +50,7 @@ class LocalPlans : public PlanSource {
   int64_t host_bytes_ = int64_t{1} << 40;
   std::vector<Trace> kept_;
   int made_ = 0;
+  int64_t epoch_ = 0;
 };
 
 }  // namespace gemini::client

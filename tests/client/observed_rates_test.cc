@@ -37,6 +37,22 @@ TEST_F(ObservedRatesTest, EachLaneHasItsRateAndPausesDoNotCount) {
   EXPECT_EQ(rates.nvme_write, 0);
 }
 
+// What came before was held up by something that has ended.
+TEST_F(ObservedRatesTest, OfTheLinkOnlyWhatBeganLateEnoughCounts) {
+  Write(TimelineLane::kNvmeRead, 100);
+  Write(TimelineLane::kEvict, 100, 9'000'000);
+  Write(TimelineLane::kFetch, 100, 9'000'000);
+  const int64_t since_ns = now_ns_ - 18'000'000 + 1;  // The last one was under way.
+  EXPECT_EQ(ObserveRates(*ring_, since_ns).host_to_device, 0);
+  EXPECT_EQ(ObserveRates(*ring_, since_ns).device_to_host, 0);
+  Write(TimelineLane::kFetch, 40);
+  Write(TimelineLane::kEvict, 40, 500'000);
+  const ObservedRates rates = ObserveRates(*ring_, since_ns);
+  EXPECT_DOUBLE_EQ(rates.host_to_device, (1 << 20) * 1e3);
+  EXPECT_DOUBLE_EQ(rates.device_to_host, (1 << 20) * 2e3);
+  EXPECT_DOUBLE_EQ(rates.nvme_read, (1 << 20) * 1e3);
+}
+
 TEST_F(ObservedRatesTest, AFewBytesSayNothing) {
   Write(TimelineLane::kNvmeRead, 31);
   EXPECT_EQ(ObserveRates(*ring_).nvme_read, 0);

@@ -37,6 +37,21 @@ TEST_F(PhaseTrackerTest, RecordsTheRoundAndFollowsItsPlan) {
   EXPECT_EQ(trace.uses_of(3)[0], Param(3));
 }
 
+// Such as slow copies that have become fast.
+TEST_F(PhaseTrackerTest, WhatRoundsMeasuredBeforeAnEpochIsMeasuredAgain) {
+  LocalPlans plans(kChunk);
+  Open(6, /*device_slots=*/8, &plans);
+  if (HasFatalFailure()) return;
+  for (int round = 0; round < 8 && !HasFatalFailure(); ++round) Step();
+  EXPECT_EQ(plans.made(), 2);
+  plans.NextEpoch();
+  for (int round = 0; round < 3 && !HasFatalFailure(); ++round) Step();
+  EXPECT_EQ(plans.made(), 2);
+  for (int round = 0; round < 8 && !HasFatalFailure(); ++round) Step();
+  EXPECT_EQ(plans.made(), 3);
+  EXPECT_EQ(all_divergences(), 0);
+}
+
 // The recorded round waits for memory and for what is fetched on demand: its times are no measure.
 TEST_F(PhaseTrackerTest, TimesAreThoseOfRoundsThatFollowedThePlan) {
   LocalPlans plans(kChunk);

@@ -48,6 +48,17 @@ class ServerPlanSourceTest : public ::testing::Test {
     return connection;
   }
 
+  wire::CostModel Costs() {
+    const absl::StatusOr<Reply> status = connection_->Call(
+        wire::Body::GetStatus,
+        [](flatbuffers::FlatBufferBuilder& builder) {
+          return wire::CreateGetStatus(builder).Union();
+        },
+        wire::Body::StatusReply);
+    EXPECT_OK(status);
+    return *status->As<wire::StatusReply>()->costs();
+  }
+
   std::unique_ptr<server::EmbeddedServer> server_;
   std::unique_ptr<Connection> connection_;
 };
@@ -90,18 +101,8 @@ TEST_F(ServerPlanSourceTest, TheNextJobOfTheSameTensorsFindsTheTrace) {
 TEST_F(ServerPlanSourceTest, WhatTheTimelineSaysRefreshesTheCosts) {
   const auto timeline = std::make_unique<TimelineShm>();
   ServerPlanSource source(*connection_, {.chunk_bytes = kChunk, .timeline = timeline.get()});
-  const auto costs = [this] {
-    const absl::StatusOr<Reply> status = connection_->Call(
-        wire::Body::GetStatus,
-        [](flatbuffers::FlatBufferBuilder& builder) {
-          return wire::CreateGetStatus(builder).Union();
-        },
-        wire::Body::StatusReply);
-    EXPECT_OK(status);
-    return *status->As<wire::StatusReply>()->costs();
-  };
   ASSERT_OK(source.MakePlan(StepTrace(8, kChunk), 16 * kChunk));
-  const wire::CostModel measured = costs();
+  const wire::CostModel measured = Costs();
   for (const auto& [lane, size_bytes] :
        {std::pair(TimelineLane::kUpdate, 80'000'000), {TimelineLane::kDeviceUpdate, 200'000'000}}) {
     WriteTimelineEvent(
@@ -109,10 +110,31 @@ TEST_F(ServerPlanSourceTest, WhatTheTimelineSaysRefreshesTheCosts) {
         {.lane = lane, .begin_ns = 1, .end_ns = 1 + 1'000'000'000, .size_bytes = size_bytes});
   }
   ASSERT_OK(source.MakePlan(StepTrace(8, kChunk), 16 * kChunk));
-  const wire::CostModel refreshed = costs();
+  const wire::CostModel refreshed = Costs();
   EXPECT_DOUBLE_EQ(refreshed.update_elements(), (measured.update_elements() + 2e7) / 2);
   EXPECT_DOUBLE_EQ(refreshed.device_update_elements(),
                    (measured.device_update_elements() + 5e7) / 2);
+}
+
+TEST_F(ServerPlanSourceTest, CopiesCountFromWhereTheirMemoryIsPinned) {
+  const auto timeline = std::make_unique<TimelineShm>();
+  const auto pins = std::make_shared<PinProgress>();
+  ServerPlanSource source(*connection_,
+                          {.chunk_bytes = kChunk, .timeline = timeline.get(), .pins = pins});
+  EXPECT_EQ(source.epoch(), 0);
+  WriteTimelineEvent(*timeline, {.lane = TimelineLane::kFetch,
+                                 .begin_ns = 1,
+                                 .end_ns = 1 + 1'000'000'000,
+                                 .size_bytes = 80'000'000});
+  ASSERT_OK(source.MakePlan(StepTrace(8, kChunk), 16 * kChunk));
+  const double before = Costs().host_to_device();
+  ASSERT_OK(source.MakePlan(StepTrace(8, kChunk), 16 * kChunk));
+  EXPECT_EQ(Costs().host_to_device(), before);
+  pins->resting_since_ns = 1;
+  pins->num_rests = 1;
+  EXPECT_EQ(source.epoch(), 1);
+  ASSERT_OK(source.MakePlan(StepTrace(8, kChunk), 16 * kChunk));
+  EXPECT_DOUBLE_EQ(Costs().host_to_device(), (before + 8e7) / 2);
 }
 
 TEST_F(ServerPlanSourceTest, AServerThatIsGoneIsUnavailable) {
