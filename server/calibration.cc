@@ -27,8 +27,11 @@ constexpr int64_t kArenaBytes = 32 * kMiBBytes;
 constexpr int64_t kPieceBytes = 4 * kMiBBytes;
 constexpr int kMaxUpdateArenas = 4;  // 128 MiB take some 30 ms to be cleared.
 constexpr int64_t kUpdatePartElements = 16384;
-// Elements that a small GPU updates in a second: 28 bytes each, of fp32, through memory of 200 GB/s.
-constexpr double kGpuUpdates = 7e9;
+// An element that a GPU updates, of fp32: read are value, gradient and two moments, written all but the gradient.
+constexpr double kBytesAnUpdate = 28;
+// Of the rate of its memory, in kernels that do little else; and that of a small GPU.
+constexpr double kUsedPart = 0.7;
+constexpr double kSmallGpu = 2.8e11;
 static_assert(kArenaBytes / 4 / sizeof(float) % kUpdatePartElements == 0);
 constexpr int64_t kMaxFileBytes = 64 * kMiBBytes;
 // O_DIRECT wants memory, offsets and sizes at multiples of the disk's blocks.
@@ -163,19 +166,22 @@ void KeepSlower(double measured, bool first, double& rate) {
 
 }  // namespace
 
-CostModel Calibrate(const std::vector<NvmeDirectory>& nvme_directories, bool device_is_gpu,
-                    absl::FunctionRef<bool()> stop) {
+CostModel Calibrate(const std::vector<NvmeDirectory>& nvme_directories,
+                    std::optional<double> gpu_memory_rate, absl::FunctionRef<bool()> stop) {
   CostModel costs;
   // No kernel runs here: until a client measures it.
-  if (device_is_gpu) costs.device_update_elements_per_second = kGpuUpdates;
-  if (const double rate = device_is_gpu ? 0 : MeasureCopies(stop); rate > 0) {
+  if (gpu_memory_rate.has_value()) {
+    const double rate = *gpu_memory_rate > 0 ? *gpu_memory_rate : kSmallGpu;
+    costs.device_update_elements_per_second = kUsedPart * rate / kBytesAnUpdate;
+  }
+  if (const double rate = gpu_memory_rate.has_value() ? 0 : MeasureCopies(stop); rate > 0) {
     costs.host_to_device = rate;
     costs.device_to_host = rate;
   }
   if (const double rate = MeasureUpdates(stop); rate > 0) {
     costs.update_elements_per_second = rate;
     // The arena is of the same memory.
-    if (!device_is_gpu) costs.device_update_elements_per_second = rate;
+    if (!gpu_memory_rate.has_value()) costs.device_update_elements_per_second = rate;
   }
   for (size_t i = 0; i < nvme_directories.size(); ++i) {
     const DiskRates rates = MeasureDisk(

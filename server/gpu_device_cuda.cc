@@ -39,6 +39,23 @@ absl::StatusOr<int64_t> ChooseCapacity(int ordinal, std::optional<int64_t> asked
   return *asked_bytes;
 }
 
+// Bytes a second that the GPU's memory does by its clock, twice a cycle, and its width; 0: what the driver says of these
+// is nothing that a GPU has, as below some hypervisors.
+double MemoryRate(const CudaDriver& driver, int ordinal) {
+  constexpr double kLeast = 1e10;
+  CUdevice device = 0;
+  int clock_khz = 0, width_bits = 0;
+  if (driver.DeviceGet(&device, ordinal) != CUDA_SUCCESS ||
+      driver.DeviceGetAttribute(&clock_khz, CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, device) !=
+          CUDA_SUCCESS ||
+      driver.DeviceGetAttribute(&width_bits, CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH, device) !=
+          CUDA_SUCCESS) {
+    return 0;
+  }
+  const double rate = 2e3 * clock_khz * width_bits / 8;
+  return rate >= kLeast ? rate : 0;
+}
+
 }  // namespace
 
 absl::Status UseGpuOf(const CudaDriver& driver, int ordinal, std::optional<int64_t> capacity_bytes,
@@ -57,6 +74,7 @@ absl::Status UseGpuOf(const CudaDriver& driver, int ordinal, std::optional<int64
                    FormatByteSize(slab_bytes));
   // Leases are of whole slabs: what is left over would be nobody's.
   options.capacity_bytes[Tier::kDevice] = chosen_bytes / slab_bytes * slab_bytes;
+  options.gpu_memory_rate = MemoryRate(driver, ordinal);
   options.make_device = [&driver, ordinal, slab_bytes,
                          uuid](int64_t store_bytes) -> absl::StatusOr<std::unique_ptr<TierStore>> {
     absl::StatusOr<std::unique_ptr<TierStore>> store =

@@ -3,8 +3,10 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <set>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -43,6 +45,8 @@ constexpr std::array<Field, 6> kRates = {{
     {kDeviceUpdates, &CostModel::device_update_elements_per_second},
 }};
 constexpr absl::string_view kLatency = "copy_latency_ns";
+constexpr absl::string_view kGuess = "guess";
+static_assert(std::tuple_size_v<decltype(KnownCosts::guessed)> == kRates.size());
 
 // The directory may be one that machines share.
 std::string FileName(bool device_is_gpu) {
@@ -57,41 +61,45 @@ std::string FileName(bool device_is_gpu) {
 
 }  // namespace
 
-std::string CostsText(const CostModel& costs) {
+std::string CostsText(const KnownCosts& known) {
   std::string text;
-  for (const Field& field : kRates) {
-    absl::StrAppendFormat(&text, "%s %.17g\n", field.name, costs.*field.rate);
+  for (size_t i = 0; i < kRates.size(); ++i) {
+    absl::StrAppendFormat(&text, "%s %.17g", kRates[i].name, known.costs.*kRates[i].rate);
+    absl::StrAppend(&text, known.guessed[i] ? " " : "", known.guessed[i] ? kGuess : "", "\n");
   }
-  absl::StrAppend(&text, kLatency, " ", costs.copy_latency_ns, "\n");
+  absl::StrAppend(&text, kLatency, " ", known.costs.copy_latency_ns, "\n");
   return text;
 }
 
-std::optional<CostModel> ParseCosts(absl::string_view text) {
-  CostModel costs;
+std::optional<KnownCosts> ParseCosts(absl::string_view text) {
+  KnownCosts known;
+  CostModel& costs = known.costs;
   std::set<absl::string_view> seen;
   for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
-    const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(line, ' ');
-    if (!seen.insert(parts.first).second) return std::nullopt;
-    if (parts.first == kLatency) {
-      if (!absl::SimpleAtoi(parts.second, &costs.copy_latency_ns) || costs.copy_latency_ns < 0 ||
-          costs.copy_latency_ns > kMaxLatencyNs) {
+    const std::vector<absl::string_view> words = absl::StrSplit(line, ' ');
+    if (words.size() < 2 || words.size() > 3 || !seen.insert(words[0]).second) return std::nullopt;
+    const bool guessed = words.size() == 3;
+    if (guessed && words[2] != kGuess) return std::nullopt;
+    if (words[0] == kLatency) {
+      if (guessed || !absl::SimpleAtoi(words[1], &costs.copy_latency_ns) ||
+          costs.copy_latency_ns < 0 || costs.copy_latency_ns > kMaxLatencyNs) {
         return std::nullopt;
       }
       continue;
     }
-    bool known = false;
-    for (const Field& field : kRates) {
-      if (parts.first != field.name) continue;
-      known = absl::SimpleAtod(parts.second, &(costs.*field.rate)) && IsRate(costs.*field.rate);
+    const auto field = std::ranges::find(kRates, words[0], &Field::name);
+    if (field == kRates.end() || !absl::SimpleAtod(words[1], &(costs.*field->rate)) ||
+        !IsRate(costs.*field->rate)) {
+      return std::nullopt;
     }
-    if (!known) return std::nullopt;
+    known.guessed[static_cast<size_t>(field - kRates.begin())] = guessed;
   }
   // Kept by a server that knew of updates in HOST alone.
   if (seen.insert(kDeviceUpdates).second) {
     costs.device_update_elements_per_second = costs.update_elements_per_second;
   }
   if (seen.size() != kRates.size() + 1) return std::nullopt;
-  return costs;
+  return known;
 }
 
 bool MachineCosts::Load() {
@@ -99,22 +107,27 @@ bool MachineCosts::Load() {
   const absl::StatusOr<std::string> text =
       ReadStateFile(directory_, FileName(device_is_gpu_), kMaxFileBytes);
   if (absl::IsNotFound(text.status())) return false;
-  const std::optional<CostModel> costs = text.ok() ? ParseCosts(*text) : std::nullopt;
-  if (!costs.has_value()) {
+  const std::optional<KnownCosts> known = text.ok() ? ParseCosts(*text) : std::nullopt;
+  if (!known.has_value()) {
     ServerLog().warn("left out the kept cost model {}/{}: {}: it is measured anew", directory_,
                      FileName(device_is_gpu_),
                      text.ok() ? "it is damaged" : text.status().ToString());
     return false;
   }
   MutexLock lock(mutex_);
-  costs_ = *costs;
+  known_ = *known;
   return true;
 }
 
 void MachineCosts::Set(const CostModel& costs) {
   {
     MutexLock lock(mutex_);
-    costs_ = costs;
+    known_ = {.costs = costs};
+    for (size_t i = 0; i < kRates.size(); ++i) {
+      known_.guessed[i] = device_is_gpu_ && (kRates[i].rate == &CostModel::host_to_device ||
+                                             kRates[i].rate == &CostModel::device_to_host ||
+                                             kRates[i].name == kDeviceUpdates);
+    }
   }
   Keep();
 }
@@ -128,8 +141,8 @@ void MachineCosts::Refresh(const MeasuredRates& measured) {
     MutexLock lock(mutex_);
     for (size_t i = 0; i < rates.size(); ++i) {
       if (!IsRate(rates[i])) continue;
-      double& rate = costs_.*kRates[i].rate;
-      rate += (rates[i] - rate) / 2;
+      double& rate = known_.costs.*kRates[i].rate;
+      rate += (rates[i] - rate) / (std::exchange(known_.guessed[i], false) ? 1 : 2);
       any = true;
     }
   }
@@ -138,13 +151,17 @@ void MachineCosts::Refresh(const MeasuredRates& measured) {
 
 CostModel MachineCosts::costs() const {
   MutexLock lock(mutex_);
-  return costs_;
+  return known_.costs;
 }
 
 void MachineCosts::Keep() const {
   if (directory_.empty()) return;
-  const absl::Status written =
-      WriteStateFile(directory_, FileName(device_is_gpu_), CostsText(costs()));
+  std::string text;
+  {
+    MutexLock lock(mutex_);
+    text = CostsText(known_);
+  }
+  const absl::Status written = WriteStateFile(directory_, FileName(device_is_gpu_), text);
   if (!written.ok()) ServerLog().warn("{}", written.ToString());
 }
 

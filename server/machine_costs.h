@@ -4,6 +4,7 @@
 // Thread: one at a time (the plan worker), except costs(). Loading and keeping block on the disk.
 // Units:  as in gemini/cost_model.h.
 #pragma once
+#include <array>
 #include <optional>
 #include <string>
 
@@ -24,6 +25,14 @@ struct MeasuredRates {
   double device_update_elements = 0;
 };
 
+struct KnownCosts {
+  CostModel costs;
+  // By the order of MeasuredRates: nobody has measured it here.
+  std::array<bool, 6> guessed = {};
+
+  bool operator==(const KnownCosts&) const = default;
+};
+
 class MachineCosts {
  public:
   // An empty directory: nothing is kept. With a GPU the machine has costs of their own.
@@ -33,9 +42,10 @@ class MachineCosts {
   // Takes the model that an earlier server kept for this machine. False: there is none, or it is
   // damaged (told in the log).
   bool Load();
+  // What Calibrate found. Of a GPU its link and its updates are guessed.
   void Set(const CostModel& costs);
-  // Moves each rate halfway to the measured one. A rate below a millionth or above a million times what
-  // machines do (1e3 to 1e14), or no number, is left out.
+  // Moves each rate halfway to the measured one; one that was guessed all the way. A rate below a millionth or above a
+  // million times what machines do (1e3 to 1e14), or no number, is left out.
   void Refresh(const MeasuredRates& measured);
   // Any thread.
   CostModel costs() const;
@@ -46,13 +56,13 @@ class MachineCosts {
   const std::string directory_;
   const bool device_is_gpu_;
   mutable Mutex mutex_;
-  CostModel costs_ ABSL_GUARDED_BY(mutex_);
+  KnownCosts known_ ABSL_GUARDED_BY(mutex_);
 };
 
-// One line a field: "host_to_device 8e+09".
-std::string CostsText(const CostModel& costs);
+// One line a field: "host_to_device 8e+09", or "host_to_device 8e+09 guess".
+std::string CostsText(const KnownCosts& known);
 // Nothing: a field is missing, unknown, twice, or out of range. Without the rate of updates on DEVICE it is
 // that of HOST.
-std::optional<CostModel> ParseCosts(absl::string_view text);
+std::optional<KnownCosts> ParseCosts(absl::string_view text);
 
 }  // namespace gemini::server

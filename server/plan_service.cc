@@ -65,8 +65,9 @@ absl::Status CheckSize(const Trace& trace, int64_t chunk_bytes) {
 PlanService::PlanService(const ServerOptions& options)
     : nvme_directories_(options.nvme_directories),
       state_directory_(options.state_directory),
-      device_is_gpu_(options.make_device != nullptr),
-      costs_(options.state_directory, device_is_gpu_),
+      gpu_memory_rate_(options.make_device != nullptr ? std::optional(options.gpu_memory_rate)
+                                                      : std::nullopt),
+      costs_(options.state_directory, /*device_is_gpu=*/gpu_memory_rate_.has_value()),
       worker_(std::make_unique<WorkerThread>("gemini-plans")) {
   worker_->Run([this, calibrate = options.calibrate_at_start] {
     Open();
@@ -94,7 +95,7 @@ void PlanService::Open() {
 
 void PlanService::CalibrateOnce() {
   if (std::exchange(calibrated_, true)) return;
-  const CostModel costs = Calibrate(nvme_directories_, device_is_gpu_,
+  const CostModel costs = Calibrate(nvme_directories_, gpu_memory_rate_,
                                     [this] { return stopping_.load(std::memory_order_relaxed); });
   if (stopping_) return;  // Cut short: not to be kept.
   costs_.Set(costs);

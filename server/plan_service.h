@@ -78,7 +78,7 @@ class PlanService {
 
   const std::vector<NvmeDirectory> nvme_directories_;
   std::string state_directory_;  // Empty: nothing is kept on disk.
-  const bool device_is_gpu_;
+  const std::optional<double> gpu_memory_rate_;  // Nothing: DEVICE is no GPU.
   MachineCosts costs_;
   bool calibrated_ = false;           // The worker's.
   std::optional<TraceStore> traces_;  // The worker's.

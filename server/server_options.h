@@ -31,6 +31,7 @@ struct ServerOptions {
   TierMap<int64_t> capacity_bytes;
   // Makes the store of DEVICE, of so many bytes: a GPU's (tier_store_cuda.h). Empty: an arena in host memory plays it.
   std::function<absl::StatusOr<std::unique_ptr<TierStore>>(int64_t capacity_bytes)> make_device;
+  double gpu_memory_rate = 0;  // With make_device: of the GPU's own memory, bytes a second. 0: not known.
   std::vector<NvmeDirectory> nvme_directories;
   NvmeEngine nvme_engine = NvmeEngine::kAuto;
   // Of each directory, a UTC day: above it the log warns. 0: none.

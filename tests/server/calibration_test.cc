@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include <filesystem>
+#include <optional>
 
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
@@ -16,7 +17,7 @@ TEST(CalibrationTest, EveryRateIsMeasuredAndNoFileIsLeft) {
   const std::string directory = ::mkdtemp(name.data());
   const CostModel unmeasured;
   const CostModel costs =
-      Calibrate({{directory, int64_t{8} << 20}}, /*device_is_gpu=*/false, [] { return false; });
+      Calibrate({{directory, int64_t{8} << 20}}, /*gpu_memory_rate=*/std::nullopt, [] { return false; });
   // Measured numbers are never exactly the assumed ones; and no machine that runs this is slower than a
   // tenth of a percent of them, or faster than a thousand times.
   for (const auto& rate :
@@ -36,23 +37,28 @@ TEST(CalibrationTest, EveryRateIsMeasuredAndNoFileIsLeft) {
 TEST(CalibrationTest, WhatCannotBeMeasuredKeepsItsValue) {
   const CostModel unmeasured;
   const CostModel costs =
-      Calibrate({{"/nonexistent", 1 << 20}}, /*device_is_gpu=*/false, [] { return false; });
+      Calibrate({{"/nonexistent", 1 << 20}}, /*gpu_memory_rate=*/std::nullopt, [] { return false; });
   EXPECT_EQ(costs.nvme_read, unmeasured.nvme_read);
   EXPECT_EQ(costs.nvme_write, unmeasured.nvme_write);
 }
 
 TEST(CalibrationTest, OfAGpuNothingIsMeasured) {
   const CostModel unmeasured;
-  const CostModel costs = Calibrate({}, /*device_is_gpu=*/true, [] { return false; });
+  const CostModel costs = Calibrate({}, /*gpu_memory_rate=*/0, [] { return false; });
   EXPECT_EQ(costs.host_to_device, unmeasured.host_to_device);
   EXPECT_EQ(costs.device_to_host, unmeasured.device_to_host);
-  EXPECT_GT(costs.device_update_elements_per_second, 1e9);  // An estimate.
+  EXPECT_DOUBLE_EQ(costs.device_update_elements_per_second, 7e9);  // An estimate.
   EXPECT_NE(costs.update_elements_per_second, unmeasured.update_elements_per_second);
+}
+
+TEST(CalibrationTest, UpdatesOnAGpuAreByTheRateOfItsMemory) {
+  const CostModel costs = Calibrate({}, /*gpu_memory_rate=*/4e12, [] { return true; });
+  EXPECT_DOUBLE_EQ(costs.device_update_elements_per_second, 1e11);
 }
 
 TEST(CalibrationTest, ItEndsWhenItIsToldTo) {
   int asked = 0;
-  Calibrate({}, /*device_is_gpu=*/false, [&asked] { return ++asked > 0; });
+  Calibrate({}, /*gpu_memory_rate=*/std::nullopt, [&asked] { return ++asked > 0; });
   EXPECT_EQ(asked, 2);  // Once for copies, once for updates.
 }
 

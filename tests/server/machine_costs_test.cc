@@ -56,6 +56,23 @@ TEST_F(MachineCostsTest, AGpuHasCostsOfItsOwn) {
   EXPECT_EQ(gpu_again.costs(), fast);
 }
 
+// Nothing of it is measured at the start.
+TEST_F(MachineCostsTest, AGuessGivesWayToTheFirstMeasurement) {
+  MachineCosts first(directory_, /*device_is_gpu=*/true);
+  first.Set(kCosts);
+  first.Refresh({.host_to_device = 5e10, .update_elements = 1e8});
+  EXPECT_EQ(first.costs().host_to_device, 5e10);
+  EXPECT_EQ(first.costs().update_elements_per_second, 2e8);  // It was measured.
+  MachineCosts second(directory_, /*device_is_gpu=*/true);
+  ASSERT_TRUE(second.Load());
+  second.Refresh({.host_to_device = 3e10, .device_to_host = 2e10, .device_update_elements = 1e11});
+  EXPECT_EQ(second.costs().host_to_device, 4e10);
+  EXPECT_EQ(second.costs().device_to_host, 2e10);
+  EXPECT_EQ(second.costs().device_update_elements_per_second, 1e11);
+  second.Refresh({.device_to_host = 4e10});
+  EXPECT_EQ(second.costs().device_to_host, 3e10);
+}
+
 TEST_F(MachineCostsTest, OnlyRatesThatAMachineCanHaveRefreshIt) {
   MachineCosts costs("", false);
   costs.Set(kCosts);
@@ -73,14 +90,15 @@ TEST_F(MachineCostsTest, AFileFromBeforeUpdatesOnDeviceHasTheRateOfHost) {
   CostModel expected = kCosts;
   expected.device_update_elements_per_second = expected.update_elements_per_second;
   const std::string old = absl::StrReplaceAll(
-      CostsText(kCosts), {{"device_update_elements_per_second 500000000\n", ""}});
-  ASSERT_NE(old, CostsText(kCosts));
-  EXPECT_EQ(ParseCosts(old), expected);
+      CostsText({kCosts}), {{"device_update_elements_per_second 500000000\n", ""}});
+  ASSERT_NE(old, CostsText({kCosts}));
+  EXPECT_EQ(ParseCosts(old), KnownCosts{expected});
 }
 
 TEST_F(MachineCostsTest, ADamagedFileIsNoModel) {
-  const std::string good = CostsText(kCosts);
-  ASSERT_EQ(ParseCosts(good), kCosts);
+  const KnownCosts known = {.costs = kCosts, .guessed = {true, false, false, false, true, false}};
+  const std::string good = CostsText(known);
+  ASSERT_EQ(ParseCosts(good), known);
   for (const auto& [from, to] :
        std::vector<std::pair<std::string, std::string>>{{"nvme_read", "nvme_reed"},
                                                         {"7250000000", "nan"},
@@ -89,6 +107,9 @@ TEST_F(MachineCostsTest, ADamagedFileIsNoModel) {
                                                         {"4321", "-5"},
                                                         {"4321", "9000000000"},
                                                         {"200000000\n", "\n"},
+                                                        {"guess", "guesses"},
+                                                        {"4321", "4321 guess"},
+                                                        {" guess", " guess guess"},
                                                         {"500000000\n", "nan\n"},
                                                         {"device_update", "device_updates"},
                                                         {"copy_latency_ns 4321\n", ""},
