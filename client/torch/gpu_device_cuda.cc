@@ -38,6 +38,8 @@ namespace allocator = c10::cuda::CUDACachingAllocator;
 // and in addition to what it tells of an empty one.
 constexpr int64_t kContextBytes = 512 * kMiB;
 constexpr int64_t kLoadedLaterBytes = 256 * kMiB;
+// A GPU's entry for a page of 4 KiB has 8 bytes.
+constexpr int64_t kHostBytesPerEntryByte = 4096 / 8;
 constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
 
 // Torch throws where CUDA fails: from then on the GPU is of no use to this process.
@@ -69,15 +71,16 @@ class GpuDevice : public SessionDevice {
 
   absl::Status Configure(SessionOptions& options) override {
     const int64_t want_bytes = options.want_bytes[Tier::kDevice];
-    if (want_bytes <= context_bytes_) {
+    cuda_bytes_ = context_bytes_ + options.want_bytes[Tier::kHost] / kHostBytesPerEntryByte;
+    if (want_bytes <= cuda_bytes_) {
       return absl::ResourceExhaustedError(absl::StrCat(
           FormatByteSize(want_bytes), " of ", device_.str(), " for DEVICE: CUDA itself takes ",
-          FormatByteSize(context_bytes_), " of it: raise the device memory"));
+          FormatByteSize(cuda_bytes_), " of it: raise the device memory"));
     }
     // What is granted at least has room for it, too.
     options.floor_bytes[Tier::kDevice] =
-        std::min(want_bytes, options.floor_bytes[Tier::kDevice] + context_bytes_);
-    options.apart_bytes = DeviceSplit(context_bytes_, kMiB, want_bytes).apart_bytes();
+        std::min(want_bytes, options.floor_bytes[Tier::kDevice] + cuda_bytes_);
+    options.apart_bytes = DeviceSplit(cuda_bytes_, kMiB, want_bytes).apart_bytes();
     options.make_slabs = [this](const DeviceSlabsOffer& offer) {
       slab_bytes_ = offer.slab_bytes;
       return DeviceSlabsCuda::Reserve(driver_, device_.index(), offer);
@@ -109,7 +112,7 @@ class GpuDevice : public SessionDevice {
     session_ = std::move(session);
     follower_ = &follower;
     // It may have been granted less than it wanted.
-    split_.emplace(context_bytes_, slab_bytes_, session_->granted_bytes()[Tier::kDevice]);
+    split_.emplace(cuda_bytes_, slab_bytes_, session_->granted_bytes()[Tier::kDevice]);
     follower_->SetApart(split_->apart_bytes());
     session_->Latch(Guarded("limiting Torch's memory", [this] {
       allocator::emptyCache();
@@ -188,7 +191,7 @@ class GpuDevice : public SessionDevice {
   }
 
   int64_t outside_bytes() const override {
-    int64_t bytes = context_bytes_;
+    int64_t bytes = cuda_bytes_;
     Guarded("reading what Torch has reserved", [&] {
       bytes += allocator::getDeviceStats(device_.index()).reserved_bytes[kAll].current;
     }).IgnoreError();  // EndStep latches it.
@@ -229,6 +232,7 @@ class GpuDevice : public SessionDevice {
   const c10::Device device_;
   const int64_t total_bytes_;
   const int64_t context_bytes_;
+  int64_t cuda_bytes_ = 0;  // The context, and the GPU's page tables of registered HOST.
   DeviceKernelsCuda kernels_;
   int64_t slab_bytes_ = 0;
   std::shared_ptr<Session> session_;
@@ -253,6 +257,18 @@ absl::Status LoadTorchCuda() {
       "Torch finds no GPU: call OpenGpu before all that looks for one, or link libtorch_cuda");
 }
 
+// Whether this process has its context there. Without an answer: no.
+bool HasContext(const CudaDriver& driver, int ordinal) {
+  const absl::StatusOr<void*> found = FindCudaFunction("cuDevicePrimaryCtxGetState", 7000);
+  CUdevice device = 0;
+  unsigned flags = 0;
+  int active = 0;
+  return found.ok() && driver.DeviceGet(&device, ordinal) == CUDA_SUCCESS &&
+         reinterpret_cast<PFN_cuDevicePrimaryCtxGetState_v7000>(*found)(device, &flags, &active) ==
+             CUDA_SUCCESS &&
+         active != 0;
+}
+
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<SessionDevice>> OpenGpu(int ordinal) {
@@ -262,6 +278,7 @@ absl::StatusOr<std::shared_ptr<SessionDevice>> OpenGpu(int ordinal) {
                         absl::StrCat("cuda:", ordinal, ": ", driver.status().message()));
   }
   GEMINI_ASSIGN_OR_RETURN(const std::string uuid, CudaDeviceUuid(**driver, ordinal));
+  const bool had_context = HasContext(**driver, ordinal);
   const absl::StatusOr<GpuMemory> before = ReadGpuMemory(uuid);
   try {
     GEMINI_RETURN_IF_ERROR(LoadTorchCuda());
@@ -275,11 +292,11 @@ absl::StatusOr<std::shared_ptr<SessionDevice>> OpenGpu(int ordinal) {
           absl::StrCat("cuda:", ordinal, ": ", ::cudaGetErrorString(result)));
     }
     const absl::StatusOr<GpuMemory> after = ReadGpuMemory(uuid);
-    // Others may come and go meanwhile, and the context may have been there.
-    const int64_t seen_bytes =
-        before.ok() && after.ok() ? before->free_bytes - after->free_bytes : 0;
+    const bool is_seen = !had_context && before.ok() && after.ok();
+    const int64_t seen_bytes = is_seen ? before->free_bytes - after->free_bytes : kContextBytes;
     return std::make_shared<GpuDevice>(
         **driver, ordinal, static_cast<int64_t>(total_bytes),
+        // Others may come and go meanwhile.
         std::clamp(seen_bytes, kContextBytes / 2, 2 * kContextBytes) + kLoadedLaterBytes);
   } catch (const std::exception& error) {
     return absl::UnavailableError(absl::StrCat("cuda:", ordinal, ": ", error.what()));
