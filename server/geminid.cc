@@ -2,7 +2,6 @@
 // geminid: the server as a daemon. Exit codes: 0 drained or stopped, 1 could not start, 2 wrong usage.
 #include <signal.h>
 #include <sys/epoll.h>
-#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "gemini/byte_size.h"
+#include "gemini/descriptor_limit.h"
 #include "gemini/errno_status.h"
 #include "gemini/status_macros.h"
 #include "server/daemon_options.h"
@@ -27,14 +27,6 @@
 
 namespace gemini::server {
 namespace {
-
-// A slab is a descriptor: 1,024, the usual soft limit, are 250 GiB for all tenants together.
-void RaiseDescriptorLimit() {
-  rlimit limit;
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &limit);
-}
 
 absl::StatusOr<UniqueFd> TakeSignals() {
   ::signal(SIGPIPE, SIG_IGN);

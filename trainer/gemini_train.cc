@@ -24,6 +24,7 @@
 #include "client/torch/gpu_device.h"
 #include "client/torch/training_session.h"
 #include "gemini/byte_size.h"
+#include "gemini/descriptor_limit.h"
 #include "gemini/policy_options.h"
 #include "gemini/stall_cause.h"
 #include "gemini/status_macros.h"
@@ -166,6 +167,7 @@ absl::Status OpenManaged(const RunConfig& config, Device device, const HfConfig&
                        FormatByteSize(options.nvme_memory), ", in chunks of ",
                        FormatByteSize(options.chunk_bytes)));
   if (config.daemon.empty()) {
+    RaiseDescriptorLimit();
     device.server.capacity_bytes = plan.bytes;
     for (const NvmeDirectory& directory : config.nvme) {
       device.server.nvme_directories.push_back({directory.path, directory.size_bytes});
@@ -391,11 +393,6 @@ absl::StatusOr<int> Run(CommandLine& line, const Interrupt& interrupt, Progress&
       .source = source,
       .directory = directory,
       .begin = [&]() -> absl::StatusOr<MetricsFile> {
-        if (memory.session != nullptr && !memory.session->host_pin_status().ok()) {
-          LogWarning(absl::StrCat("copies to the GPU are slower than they could be: ",
-                                  memory.session->host_pin_status().message(),
-                                  ": raise the limit of locked memory (ulimit -l)"));
-        }
         GEMINI_RETURN_IF_ERROR(directory.Prepare());
         GEMINI_RETURN_IF_ERROR(directory.WriteConfig(ToToml(config)));
         const std::string path =

@@ -66,6 +66,7 @@ std::string ToJson(const StepMetrics& metrics) {
               {"non_model_peak_bytes", metrics.non_model_peak_bytes},
               {"pinned_peak_bytes", metrics.pinned_peak_bytes},
               {"host_bytes", metrics.host_bytes},
+              {"registered_host_bytes", metrics.registered_host_bytes},
               {"nvme_bytes", metrics.nvme_bytes},
               {"fetch_bytes", metrics.fetch_bytes},
               {"evict_bytes", metrics.evict_bytes},

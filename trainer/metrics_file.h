@@ -31,6 +31,7 @@ struct StepMetrics {
   int64_t non_model_peak_bytes = 0;  // What operators allocated, at its own peak.
   int64_t pinned_peak_bytes = 0;     // The most that operators pinned at one time, of all steps.
   int64_t host_bytes = 0;
+  int64_t registered_host_bytes = 0;  // With a GPU's driver; the space's slots, used or not.
   int64_t nvme_bytes = 0;
   int64_t fetch_bytes = 0;
   int64_t evict_bytes = 0;

@@ -58,6 +58,8 @@ struct StoreUsage {
   int64_t non_model_peak_bytes = 0;
   int64_t pinned_peak_bytes = 0;  // The floor seen, ever.
   int64_t host_bytes = 0;
+  int64_t registered_host_bytes = 0;  // Of a GPU's session: what it copies from and to by itself.
+  std::string registration_error;     // Why no more of HOST is going to be.
   int64_t nvme_bytes = 0;
   int64_t fetch_bytes = 0;
   int64_t evict_bytes = 0;

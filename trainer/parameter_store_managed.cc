@@ -49,6 +49,8 @@ StoreUsage ManagedParameterStore::usage() const {
                       .non_model_peak_bytes = stats.non_model_peak_bytes,
                       .pinned_peak_bytes = stats.pinned_peak_bytes,
                       .host_bytes = stats.host_bytes,
+                      .registered_host_bytes = stats.pinned_host_bytes,
+                      .registration_error = std::string(session_.host_pin_status().message()),
                       .nvme_bytes = stats.nvme_bytes,
                       .fetch_bytes = stats.fetch_bytes,
                       .evict_bytes = stats.evict_bytes,

@@ -309,6 +309,7 @@ absl::Status Loop::Step() {
   metrics.non_model_peak_bytes = usage.non_model_peak_bytes;
   metrics.pinned_peak_bytes = usage.pinned_peak_bytes;
   metrics.host_bytes = usage.host_bytes;
+  metrics.registered_host_bytes = usage.registered_host_bytes;
   metrics.nvme_bytes = usage.nvme_bytes;
   metrics.fetch_bytes = usage.fetch_bytes - before_.fetch_bytes;
   metrics.evict_bytes = usage.evict_bytes - before_.evict_bytes;
@@ -320,6 +321,11 @@ absl::Status Loop::Step() {
   metrics.planned_rounds = usage.planned_rounds - before_.planned_rounds;
   for (int i = 0; i < kNumDivergences; ++i) {
     metrics.divergences[i] = usage.divergences[i] - before_.divergences[i];
+  }
+  if (before_.registration_error.empty() && !usage.registration_error.empty()) {
+    parts_.log(
+        absl::StrCat("copies to the GPU are slower than they could be: ", usage.registration_error,
+                     ": raise the limit of locked memory (ulimit -l)"));
   }
   before_ = usage;
   GEMINI_RETURN_IF_ERROR(EnsureBegun());

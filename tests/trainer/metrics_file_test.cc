@@ -50,8 +50,9 @@ TEST_F(MetricsFileTest, AStepHasEveryPromisedKeyAndExactNumbers) {
   const auto json = nlohmann::json::parse(ToJson(metrics));
   for (const char* key :
        {"step", "loss", "lr", "grad_norm", "tokens_per_second", "device_peak_bytes",
-        "device_budget_bytes", "host_bytes", "nvme_bytes", "fetch_bytes", "evict_bytes",
-        "stall_seconds", "stall_seconds_by_cause", "planned_rounds", "divergences"}) {
+        "device_budget_bytes", "host_bytes", "registered_host_bytes", "nvme_bytes", "fetch_bytes",
+        "evict_bytes", "stall_seconds", "stall_seconds_by_cause", "planned_rounds",
+        "divergences"}) {
     EXPECT_TRUE(json.contains(key)) << key;
   }
   EXPECT_EQ(json["loss"].get<double>(), 0.1 + 0.2);
