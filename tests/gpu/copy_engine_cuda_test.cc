@@ -117,6 +117,8 @@ TEST_F(CopyEngineOnGpu, CopiesAreEnqueuedWithoutAWait) {
 
 TEST_F(CopyEngineOnGpu, TheTimelineHasEachCopyInItsTime) {
   const auto timeline = std::make_unique<TimelineShm>();
+  // How far the GPU's clock may be from ours (CopyEngineCuda's anchor), with some room.
+  constexpr int64_t kClocksNs = 100'000;
   const int64_t before_ns = TimelineNowNs();
   {
     const auto engine = std::make_unique<CheckedEngine>(timeline.get());
@@ -133,11 +135,11 @@ TEST_F(CopyEngineOnGpu, TheTimelineHasEachCopyInItsTime) {
     EXPECT_EQ(event->space, 3);
     EXPECT_EQ(event->subject, number - 1);
     EXPECT_EQ(event->size_bytes, kBytes);
-    EXPECT_GE(event->begin_ns, last_end_ns - 20'000);  // One after another, but for the clocks.
+    EXPECT_GE(event->begin_ns, last_end_ns - kClocksNs);  // One after another.
     EXPECT_GT(event->end_ns, event->begin_ns + 100'000);
     last_end_ns = event->end_ns;
   }
-  EXPECT_LE(last_end_ns, after_ns + 20'000);
+  EXPECT_LE(last_end_ns, after_ns + kClocksNs);
 }
 
 // A stream that waits for a copy: the time between the points around the wait is the copy's, which the host does not wait
@@ -160,23 +162,6 @@ TEST_F(CopyEngineOnGpu, PointsAroundAWaitMeasureIt) {
   const int64_t waited_ns = *engine->TimeOf(after) - *engine->TimeOf(before);
   EXPECT_GT(waited_ns, 5'000'000);  // 1.25 GiB take 20 ms and more.
   EXPECT_LT(asked_ns, waited_ns / 2);
-}
-
-TEST_F(CopyEngineOnGpu, BehindAnErrorNothingIsCopiedAndNobodyWaits) {
-  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<CopyEngineCuda> engine,
-                       CopyEngineCuda::Make(**CudaDriver::Find(), {}));
-  std::fill(in(), in() + kBytes, std::byte{1});
-  const CopyEvent good = engine->Copy(CopyStream::kFetch, device_, in(), kBytes, {});
-  // Beyond what is registered, and what is allocated.
-  const CopyEvent bad = engine->Copy(CopyStream::kFetch, device_, in(), 4 * kBytes, {});
-  engine->Wait(bad);
-  EXPECT_TRUE(engine->Done(good));
-  const absl::Status first = engine->status();
-  EXPECT_THAT(std::string(first.message()), ::testing::HasSubstr("cudaMemcpyAsync"));
-  std::fill(out(), out() + kBytes, std::byte{2});
-  engine->Wait(engine->Copy(CopyStream::kEvict, out(), device_, kBytes, bad));
-  EXPECT_EQ(out()[0], std::byte{2});
-  EXPECT_EQ(engine->status(), first);
 }
 
 TEST_F(CopyEngineOnGpu, APointBehindOperatorsIsBehindThoseOfEachStream) {
@@ -223,6 +208,24 @@ TEST_F(CopyEngineOnGpu, AThreadThatChoseNoDeviceHasNoneBehindACopy) {
     GEMINI_NEED((*CudaDriver::Find())->CtxGetCurrent(&context));
     EXPECT_EQ(context, nullptr);
   }).join();
+}
+
+// The last one: a driver that does not see the mistake at once leaves this process without its GPU.
+TEST_F(CopyEngineOnGpu, BehindAnErrorNothingIsCopiedAndNobodyWaits) {
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<CopyEngineCuda> engine,
+                       CopyEngineCuda::Make(**CudaDriver::Find(), {}));
+  std::fill(in(), in() + kBytes, std::byte{1});
+  const CopyEvent good = engine->Copy(CopyStream::kFetch, device_, in(), kBytes, {});
+  // Beyond what is registered, and what is allocated.
+  const CopyEvent bad = engine->Copy(CopyStream::kFetch, device_, in(), 4 * kBytes, {});
+  engine->Wait(bad);
+  EXPECT_TRUE(engine->Done(good));
+  const absl::Status first = engine->status();
+  EXPECT_THAT(std::string(first.message()), ::testing::HasSubstr("cudaMemcpyAsync"));
+  std::fill(out(), out() + kBytes, std::byte{2});
+  engine->Wait(engine->Copy(CopyStream::kEvict, out(), device_, kBytes, bad));
+  EXPECT_EQ(out()[0], std::byte{2});
+  EXPECT_EQ(engine->status(), first);
 }
 
 }  // namespace

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains a model of random weights under a cap of a GPU's memory, and without one, and writes what it took as JSON.
 
-  measure [--model NAME] [--device cuda:0] [--device-memory SIZE] [--host-memory SIZE] [--tokens N,N,...] [--report FILE]
+  measure [--model NAME] [--device cuda:0] [--device-memory SIZE] [--host-memory SIZE] [--tokens N,N,...] [--steps N]
+          [--report FILE]
 
 For each number of tokens a step: tokens a second (median of the last steps), bytes over the link, stalls by cause, the
 peak of the GPU's memory by NVML, and the part of the roofline that was reached: the larger of the step's arithmetic at
@@ -31,8 +32,9 @@ import numpy
 sys.dont_write_bytecode = True  # A bundle holds what was put into it alone.
 
 FOLDER = pathlib.Path(__file__).resolve().parent
-WARM_STEPS = 3  # On-line, with the first plan, and with the plan by measured times.
-STEPS = 6
+# On-line, with the first plans while the GPU is divided, and with those by the times and rates that they measured: by then
+# HOST is registered with the driver, too (`registered_host_bytes`), or the steps are no measure.
+WARM_STEPS = 10
 MICRO_BATCH_TOKENS = 8192
 
 
@@ -197,7 +199,8 @@ def train(arguments, folder, tokens, sequence, device_memory):
     micro = min(max(tokens, sequence), MICRO_BATCH_TOKENS) // sequence
     accumulate = max(1, tokens // sequence // micro)
     command = [arguments.bin / "gemini-train", "--model", folder, "--data", folder / "tokens.npy",
-               "--output", output, "--overwrite", "--no-save", "--steps", STEPS, "--batch", micro,
+               "--output", output, "--overwrite", "--no-save", "--steps", WARM_STEPS + arguments.steps,
+               "--batch", micro,
                "--accumulate", accumulate, "--sequence", sequence, "--precision", "bf16", "--recompute",
                "--device", arguments.device, "--device-memory", device_memory,
                "--host-memory", arguments.host_memory, "--lr", "1e-5"]
@@ -229,7 +232,11 @@ def train(arguments, folder, tokens, sequence, device_memory):
                                        for cause in causes},
             "device_budget_bytes": steps[-1]["device_budget_bytes"],
             "non_model_peak_bytes": steps[-1]["non_model_peak_bytes"],
+            "measured_steps": len(steps),
             "planned_rounds": sum(step["planned_rounds"] for step in steps),
+            "divergences": sum(sum(step["divergences"].values()) for step in steps),
+            "registered_host_bytes": [step["registered_host_bytes"] for step in (steps[0], steps[-1])],
+            "seconds_of_steps": [step["seconds"] for step in steps],
             "loss": steps[-1]["loss"], "log": done.stderr[-2000:]}
 
 
@@ -252,6 +259,7 @@ def main():
     parser.add_argument("--device-memory", help="the cap; default: of the model")
     parser.add_argument("--host-memory", default="auto")
     parser.add_argument("--tokens", default="4096,8192,16384,32768")
+    parser.add_argument("--steps", type=int, default=10, help=f"that are measured, behind {WARM_STEPS} others")
     parser.add_argument("--no-uncapped", action="store_true", help="leave out the runs without a cap")
     parser.add_argument("--bin", type=pathlib.Path, default=FOLDER / "bin")
     parser.add_argument("--work", type=pathlib.Path, help="folder for the model; default: a temporary one")
@@ -262,6 +270,8 @@ def main():
         print(json.dumps(measure_rates(arguments.rates)))
         return 0
     (config, tensors), cap, sequence = MODELS[arguments.model]
+    if arguments.model == "opt-tiny" and arguments.device.startswith("cuda"):
+        cap = "2GiB"  # CUDA itself takes most of one.
     num_parameters = sum(int(numpy.prod(shape)) for _, shape in tensors)
     folder = pathlib.Path(tempfile.mkdtemp(dir=arguments.work))
     report = {"model": arguments.model, "parameters": num_parameters, "machine": None, "runs": []}
@@ -270,7 +280,8 @@ def main():
         write_model(folder, config, tensors)
         all_tokens = [int(count) for count in arguments.tokens.split(",")]
         numpy.save(folder / "tokens.npy", numpy.random.default_rng(2).integers(
-            4, config["vocab_size"], max(all_tokens) * STEPS + sequence).astype(numpy.uint16))
+            4, config["vocab_size"],
+            max(all_tokens) * (WARM_STEPS + arguments.steps) + sequence).astype(numpy.uint16))
         if arguments.device.startswith("cuda"):
             report["machine"] = rates(arguments.device)
         caps = [arguments.device_memory or cap] + ([] if arguments.no_uncapped else ["auto"])

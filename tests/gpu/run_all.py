@@ -9,6 +9,7 @@ The report: "host" and "programs", each with its name, result (passed, skipped, 
 1 one failed; 77 all were skipped, for there is no GPU.
 """
 import argparse
+import ctypes
 import importlib.util
 import json
 import os
@@ -36,6 +37,18 @@ def environment():
     if folders:
         variables["LD_LIBRARY_PATH"] = ":".join(folders)
     return variables
+
+
+def hold_gpus():
+    """Opens them for this process: else the driver starts a GPU anew for each program that comes to it alone."""
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return
+    handle, index = ctypes.c_void_p(), 0
+    if nvml.nvmlInit_v2() == 0:
+        while nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)) == 0:
+            index += 1
 
 
 def end_of(text):
@@ -87,6 +100,7 @@ def main():
     if unknown:
         parser.error(f"no {', '.join(sorted(unknown))} in {FOLDER / 'gpu'}")
     report = {"host": {"system": platform.platform(), "processors": os.cpu_count()}, "programs": []}
+    hold_gpus()
     for program in there:
         if arguments.programs and program.name not in arguments.programs:
             continue
