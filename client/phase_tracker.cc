@@ -387,8 +387,10 @@ class PhaseTracker::State {
     if (followed) {
       phase.bad_rounds = 0;
       const int64_t epoch = plans_->epoch();
-      if (std::exchange(phase.epoch, epoch) != epoch) phase.averaged_rounds = 0;
-      phase.averaged_rounds = std::min(phase.averaged_rounds + 1, kAverageRounds);
+      const bool is_new_epoch = std::exchange(phase.epoch, epoch) != epoch;
+      // What is averaged by now is of before: the next round's times replace it.
+      phase.averaged_rounds =
+          is_new_epoch ? 0 : std::min(phase.averaged_rounds + 1, kAverageRounds);
       if (phase.averaged_rounds == kSettledRounds) phase.plan = nullptr;
       if (recorder_.trace().gradient_outs != phase.trace->gradient_outs) {
         phase.trace->gradient_outs = recorder_.trace().gradient_outs;

@@ -311,6 +311,7 @@ void Residency::WriteOnDevice(int64_t id, int64_t offset_bytes, const std::byte*
   --moving_;
   range.presence = Presence::kSettling;
   range.settled = written;
+  range.is_online = false;
   Settle(range);
   range.dirty = true;
   if (is_new) {

@@ -44,12 +44,21 @@ TEST_F(PhaseTrackerTest, WhatRoundsMeasuredBeforeAnEpochIsMeasuredAgain) {
   if (HasFatalFailure()) return;
   for (int round = 0; round < 8 && !HasFatalFailure(); ++round) Step();
   EXPECT_EQ(plans.made(), 2);
+  // Of which a slow one counts for an eighth, and for more than it should.
+  Forward();
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(4000);
+  while (std::chrono::steady_clock::now() < end) {  // The work of an operator.
+  }
+  Backward();
   plans.NextEpoch();
+  ASSERT_OK(job_->Update());
   for (int round = 0; round < 3 && !HasFatalFailure(); ++round) Step();
   EXPECT_EQ(plans.made(), 2);
   for (int round = 0; round < 8 && !HasFatalFailure(); ++round) Step();
   EXPECT_EQ(plans.made(), 3);
   EXPECT_EQ(all_divergences(), 0);
+  ASSERT_OK_AND_ASSIGN(const Plan plan, job_->phases().PlanOf("train"));
+  EXPECT_LT(plan.prediction.compute_ns, 100'000'000);
 }
 
 // The recorded round waits for memory and for what is fetched on demand: its times are no measure.

@@ -63,6 +63,10 @@ class ResidencyOnlineTest : public OwnResidencyTest {
     gate_.count_down();
     operators_.Finish();
   }
+  void TearDown() override {
+    if (!gate_.try_wait()) Finish();  // The test has failed.
+    OwnResidencyTest::TearDown();
+  }
 
   LazyOperators operators_{nullptr};
   std::latch gate_{1};
@@ -140,7 +144,7 @@ TEST_F(PacedLinkTest, WhatIsFetchedOnlineIsAStallOfThatCause) {
   ASSERT_OK(own_->Pin({&params_[1], 1}, {&address, 1}));
   EXPECT_TRUE(ChunkHolds(address, 1, chunk_bytes_));
   const ResidencyStats stats = own_->stats();
-  EXPECT_GE(stats.stall_by_cause_ns[static_cast<size_t>(StallCause::kOnline)], 1'000'000'000 / 32);
+  EXPECT_GT(stats.stall_by_cause_ns[static_cast<size_t>(StallCause::kOnline)], 0);
   EXPECT_EQ(stats.stall_by_cause_ns[static_cast<size_t>(StallCause::kTransfer)], 0);
   own_->Unpin(params_[1], /*dirty=*/false);
 }
