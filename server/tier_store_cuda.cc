@@ -26,8 +26,10 @@ CUmemAllocationProp MemoryOf(int ordinal) {
   return properties;
 }
 
-// Of an export or an import. FAILED_PRECONDITION: what drivers, and sandboxes between them and a process, say of what they
-// do not do. Others: as CudaStatus.
+using StatusOf = absl::Status (*)(const CudaDriver&, CUresult, absl::string_view what);
+
+// Where sharing is tried. FAILED_PRECONDITION: what drivers, and sandboxes between them and a process, say of what they do
+// not do. Others: as CudaStatus.
 absl::Status SharingStatus(const CudaDriver& driver, CUresult result, absl::string_view what) {
   absl::Status status = CudaStatus(driver, result, what);
   switch (result) {
@@ -44,13 +46,14 @@ absl::Status SharingStatus(const CudaDriver& driver, CUresult result, absl::stri
 
 // Exports the allocation, which then lives as long as the descriptor, and lets go of its handle.
 absl::StatusOr<UniqueFd> ExportAndRelease(const CudaDriver& driver,
-                                          CUmemGenericAllocationHandle handle) {
+                                          CUmemGenericAllocationHandle handle,
+                                          StatusOf status_of = CudaStatus) {
   int number = -1;
   const CUresult exported = driver.MemExportToShareableHandle(
       &number, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, /*flags=*/0);
   UniqueFd fd(exported == CUDA_SUCCESS ? number : -1);
   const CUresult released = driver.MemRelease(handle);
-  GEMINI_RETURN_IF_ERROR(SharingStatus(driver, exported, "cuMemExportToShareableHandle"));
+  GEMINI_RETURN_IF_ERROR(status_of(driver, exported, "cuMemExportToShareableHandle"));
   GEMINI_RETURN_IF_ERROR(CudaStatus(driver, released, "cuMemRelease"));
   if (::fcntl(fd.get(), F_SETFD, FD_CLOEXEC) != 0) {
     return ErrnoStatus(errno, "fcntl of a descriptor that cuMemExportToShareableHandle gave");
@@ -118,12 +121,16 @@ class CudaTierStore : public TierStore {
   // RESOURCE_EXHAUSTED: there is nothing left to try it with. UNAVAILABLE: the GPU or its driver is in trouble.
   absl::Status TryToShare() const {
     const absl::Status shared = ShareOne();
-    return absl::IsFailedPrecondition(shared) ? CannotShare(ordinal_, shared.message()) : shared;
+    // cuMemCreate is asked for memory that can be exported, so it may be what refuses.
+    const bool is_refused = absl::IsFailedPrecondition(shared) || absl::IsUnimplemented(shared) ||
+                            absl::IsPermissionDenied(shared);
+    return is_refused ? CannotShare(ordinal_, shared.message()) : shared;
   }
 
  private:
   absl::Status ShareOne() const {
-    GEMINI_ASSIGN_OR_RETURN(const UniqueFd fd, MakeSlot(granularity_bytes_));
+    GEMINI_ASSIGN_OR_RETURN(const CUmemGenericAllocationHandle handle, Create(granularity_bytes_));
+    GEMINI_ASSIGN_OR_RETURN(const UniqueFd fd, ExportAndRelease(driver_, handle, SharingStatus));
     CUmemGenericAllocationHandle imported = 0;
     const CUresult result = driver_.MemImportFromShareableHandle(
         &imported, reinterpret_cast<void*>(static_cast<intptr_t>(fd.get())),

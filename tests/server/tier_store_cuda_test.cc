@@ -90,6 +90,13 @@ TEST_F(CudaTierStoreTest, SharingIsTriedAtTheStart) {
         << refusal;
     EXPECT_EQ(fake_.num_handles(), 0);
   }
+  // The allocation, which is asked for as one that can be exported.
+  for (const CUresult refusal : {CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_NOT_PERMITTED}) {
+    fake_.FailCall(import - 3, refusal);
+    EXPECT_THAT(MakeStore(),
+                StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("cuMemCreate")))
+        << refusal;
+  }
 }
 
 // That is no reason to do without sharing.
