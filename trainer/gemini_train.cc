@@ -148,6 +148,7 @@ absl::StatusOr<Device> OpenDevice(RunConfig& config) {
 absl::Status OpenManaged(const RunConfig& config, Device device, const HfConfig& shape,
                          CausalLm& model, const std::vector<ParameterShape>& parameters,
                          Memory& memory) {
+  RaiseDescriptorLimit();
   GEMINI_ASSIGN_OR_RETURN(const MemoryPlan plan, PlanFor(config, shape, model, parameters));
   client::hooks::TrainingOptions options;
   options.device = std::move(device.gpu);
@@ -167,7 +168,6 @@ absl::Status OpenManaged(const RunConfig& config, Device device, const HfConfig&
                        FormatByteSize(options.nvme_memory), ", in chunks of ",
                        FormatByteSize(options.chunk_bytes)));
   if (config.daemon.empty()) {
-    RaiseDescriptorLimit();
     device.server.capacity_bytes = plan.bytes;
     for (const NvmeDirectory& directory : config.nvme) {
       device.server.nvme_directories.push_back({directory.path, directory.size_bytes});

@@ -82,7 +82,8 @@ class Loop {
   TrainerState state_;
   TrainingSummary summary_;
   StepClock clock_;
-  StoreUsage before_;                   // At the last step's end.
+  StoreUsage before_;  // At the last step's end.
+  bool told_of_registration_ = false;
   std::optional<MetricsFile> metrics_;  // Once begun.
   int64_t saved_step_ = 0;              // Nothing was done yet: nothing to save.
   int64_t evaluated_step_ = -1;
@@ -322,7 +323,7 @@ absl::Status Loop::Step() {
   for (int i = 0; i < kNumDivergences; ++i) {
     metrics.divergences[i] = usage.divergences[i] - before_.divergences[i];
   }
-  if (before_.registration_error.empty() && !usage.registration_error.empty()) {
+  if (!usage.registration_error.empty() && !std::exchange(told_of_registration_, true)) {
     parts_.log(
         absl::StrCat("copies to the GPU are slower than they could be: ", usage.registration_error,
                      ": raise the limit of locked memory (ulimit -l)"));

@@ -87,7 +87,11 @@ class GivingStore final : public ParameterStore {
     return store_->SetTensorStep(name, step);
   }
   absl::Status status() const override { return store_->status(); }
-  StoreUsage usage() const override { return store_->usage(); }
+  StoreUsage usage() const override {
+    StoreUsage usage = store_->usage();
+    usage.registration_error = registration_error;
+    return usage;
+  }
   void ResetPeaks() override {
     if (++num_steps == 2 && !in_evaluation_) FailNext();
   }
@@ -101,6 +105,7 @@ class GivingStore final : public ParameterStore {
     return num_asked <= gives_;
   }
 
+  std::string registration_error;
   int num_steps = 0;
   int num_asked = 0;
 
@@ -145,6 +150,7 @@ class TrainingLoopTest : public ::testing::Test {
     absl::StatusOr<TrainingSummary> summary;
     int num_asked = 0;
     int num_logged = 0;
+    int num_told = 0;  // That memory is not registered.
     std::string parameters;
   };
   // Three steps, and an evaluation.
@@ -169,6 +175,7 @@ class TrainingLoopTest : public ::testing::Test {
       parameter.normal_(0, 0.1);
     }
     GivingStore store(std::move(reference), attempts);
+    store.registration_error = registration_error_;
     ASSERT_OK_AND_ASSIGN(const TokenData data, TokenData::Open(root_ + "/tokens.npy", 16));
     ASSERT_OK_AND_ASSIGN(RunDirectory directory,
                          RunDirectory::Open(config.output, RunDirectory::Mode::kNew));
@@ -197,6 +204,8 @@ class TrainingLoopTest : public ::testing::Test {
          .log =
              [&](const std::string& line) {
                outcome.num_logged += line.find("is begun again") != std::string::npos ? 1 : 0;
+               outcome.num_told +=
+                   line.find("copies to the GPU are slower") != std::string::npos ? 1 : 0;
              }},
         nullptr, "");
     outcome.num_asked = store.num_asked;
@@ -207,6 +216,7 @@ class TrainingLoopTest : public ::testing::Test {
   }
 
   bool no_save_ = false;
+  std::string registration_error_;
   std::string root_;
 };
 
@@ -237,6 +247,16 @@ TEST_F(TrainingLoopTest, WithoutMoreMemoryTheStepFailsAndSaysWhy) {
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("as the test wants it")));
   EXPECT_EQ(outcome.num_asked, 2);
   EXPECT_EQ(outcome.num_logged, 1);
+}
+
+// However early: parameters take a while to be loaded.
+TEST_F(TrainingLoopTest, MemoryThatIsNotRegisteredIsToldOfOnce) {
+  Outcome registered, refused;
+  Run({}, "horizontal", registered);
+  EXPECT_EQ(registered.num_told, 0);
+  registration_error_ = "no more can be locked";
+  Run({}, "horizontal", refused);
+  EXPECT_EQ(refused.num_told, 1);
 }
 
 TEST_F(TrainingLoopTest, ARunThatSavesNothingLeavesNoCheckpoint) {
