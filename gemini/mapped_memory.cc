@@ -16,6 +16,10 @@ namespace gemini {
 
 namespace {
 
+constexpr int64_t kPageBytes = 4096;
+// Where reservations begin: pages of that size can be mapped then where a file has them.
+constexpr int64_t kReservedAt = 2 << 20;
+
 // Behind the end of a file, the first access would be a SIGBUS.
 absl::Status CheckSize(int fd, int64_t size_bytes) {
   struct stat info;
@@ -40,13 +44,21 @@ absl::StatusOr<MappedMemory> MappedMemory::Map(int fd, int64_t size_bytes, Acces
 }
 
 absl::StatusOr<MappedMemory> MappedMemory::Reserve(int64_t size_bytes) {
-  void* data =
-      ::mmap(nullptr, size_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (data == MAP_FAILED) {
+  const int64_t room_bytes = size_bytes + kReservedAt;
+  void* const room =
+      ::mmap(nullptr, room_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (room == MAP_FAILED) {
     return ErrnoStatus(errno, absl::StrCat("reserve ", size_bytes, " bytes of addresses"));
   }
+  // What is beside it goes back; of its last page, which munmap does not split, nothing.
+  const auto past = static_cast<int64_t>(reinterpret_cast<uintptr_t>(room) % kReservedAt);
+  const int64_t before_bytes = past == 0 ? 0 : kReservedAt - past;
+  std::byte* const data = static_cast<std::byte*>(room) + before_bytes;
+  const int64_t used_bytes = (size_bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  if (before_bytes > 0) ::munmap(room, before_bytes);
+  ::munmap(data + used_bytes, room_bytes - before_bytes - used_bytes);
   MappedMemory memory;
-  memory.data_ = static_cast<std::byte*>(data);
+  memory.data_ = data;
   memory.size_bytes_ = size_bytes;
   return memory;
 }

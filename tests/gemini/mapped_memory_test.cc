@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "gemini/unique_fd.h"
 #include "gmock/gmock.h"
@@ -19,6 +20,7 @@ namespace gemini {
 namespace {
 
 constexpr int64_t kPage = 4096;
+constexpr int64_t kLargePage = 2 << 20;
 
 UniqueFd NewMemfd(int64_t size_bytes) {
   UniqueFd fd(::memfd_create("mapped_memory_test", MFD_CLOEXEC));
@@ -81,6 +83,20 @@ TEST(MappedMemoryTest, AForkedChildDoesNotInheritWhatFillsAReservation) {
   ASSERT_OK(arena.MapAt(kPage, fd.get(), kPage));
   const std::byte* data = arena.data() + kPage;
   EXPECT_FALSE(InForkedChild([data] { return IsMapped(data); }));
+}
+
+// Where pages of that size begin.
+TEST(MappedMemoryTest, AReservationBeginsWhereLargePagesDoAndHasNothingBesideIt) {
+  for (const int64_t size_bytes : {kPage, 3 * kLargePage, kLargePage + kPage}) {
+    std::vector<MappedMemory> arenas;
+    for (int i = 0; i < 3; ++i) {
+      ASSERT_OK_AND_ASSIGN(MappedMemory arena, MappedMemory::Reserve(size_bytes));
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(arena.data()) % kLargePage, 0u);
+      EXPECT_TRUE(IsMapped(arena.data() + size_bytes - kPage));
+      EXPECT_FALSE(IsMapped(arena.data() + size_bytes));
+      arenas.push_back(std::move(arena));
+    }
+  }
 }
 
 TEST(MappedMemoryTest, AMappingEndsWithItsOwnerAndNotWithWhatItWasMovedFrom) {
