@@ -3,15 +3,16 @@
 """Trains a model of random weights under a cap of a GPU's memory, and without one, and writes what it took as JSON.
 
   measure [--model NAME] [--device cuda:0] [--device-memory SIZE] [--host-memory SIZE] [--tokens N,N,...] [--steps N]
-          [--report FILE]
+          [--no-capped | --no-uncapped] [--deadline SECONDS] [--model-folder FOLDER] [--report FILE]
 
 For each number of tokens a step: tokens a second (median of the last steps), bytes over the link, stalls by cause, the
-peak of the GPU's memory by NVML, and the part of the roofline that was reached: the larger of the step's arithmetic at
-the rate of a matrix product measured here, and its bytes at the link's rate measured here. Arithmetic: 8 operations a
-parameter and token, for blocks are computed twice (recompute); `model_flops_part` counts 6.
-Exit status: 0 all ran; 1 one failed, and its "error" says why.
+peak of the GPU's memory by NVML and whether the cap held, and the part of the roofline that was reached: the larger of the
+step's arithmetic at the rate of a matrix product measured here, and its bytes at the link's rate measured here. Arithmetic:
+8 operations a parameter and token, for blocks are computed twice (recompute); `model_flops_part` counts 6.
+Exit status: 0 all ran below their caps; 1 one failed, and its "error" says why, or exceeded its cap.
 """
 import argparse
+import contextlib
 import ctypes
 import importlib.machinery
 import importlib.util
@@ -81,7 +82,6 @@ MODELS = {
 
 def write_model(folder, config, tensors):
     """A checkpoint of bf16: the same few million random numbers again and again."""
-    (folder / "config.json").write_text(json.dumps(config))
     noise = numpy.random.default_rng(1).standard_normal(1 << 22, numpy.float32) * 0.02
     block = (noise.view(numpy.uint32) >> 16).astype(numpy.uint16).tobytes()
     header, at = {}, 0
@@ -100,6 +100,26 @@ def write_model(folder, config, tensors):
                 continue
             while left > 0:
                 left -= file.write(block[:left])
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def write_tokens(path, config, count):
+    numpy.save(path, numpy.random.default_rng(2).integers(4, config["vocab_size"], count).astype(numpy.uint16))
+
+
+@contextlib.contextmanager
+def model_folder(arguments, config, tensors):
+    """A folder with the model in it: a temporary one, unless one to keep is named."""
+    folder = arguments.model_folder or pathlib.Path(tempfile.mkdtemp())
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        # Written last, so it says that the rest is there.
+        if not (folder / "config.json").exists():
+            write_model(folder, config, tensors)
+        yield folder
+    finally:
+        if arguments.model_folder is None:
+            shutil.rmtree(folder)
 
 
 class PeakOfGpu:
@@ -193,33 +213,61 @@ def environment():
     return variables
 
 
-def train(arguments, folder, tokens, sequence, device_memory):
-    """One run of gemini-train; what its last steps took."""
-    output = folder / "run"
+def batches_of(tokens, sequence):
+    """Sequences of a micro-batch, and micro-batches of a step, that come to about so many tokens."""
     micro = min(max(tokens, sequence), MICRO_BATCH_TOKENS) // sequence
-    accumulate = max(1, tokens // sequence // micro)
+    return micro, max(1, tokens // sequence // micro)
+
+
+def train_command(arguments, folder, tokens, sequence, device_memory, steps):
+    """Of a gemini-train with the model and the tokens in `folder`, whose metrics go to run/metrics.jsonl there."""
+    micro, accumulate = batches_of(tokens, sequence)
     command = [arguments.bin / "gemini-train", "--model", folder, "--data", folder / "tokens.npy",
-               "--output", output, "--overwrite", "--no-save", "--steps", WARM_STEPS + arguments.steps,
-               "--batch", micro,
+               "--output", folder / "run", "--overwrite", "--no-save", "--steps", steps, "--batch", micro,
                "--accumulate", accumulate, "--sequence", sequence, "--precision", "bf16", "--recompute",
                "--device", arguments.device, "--device-memory", device_memory,
                "--host-memory", arguments.host_memory, "--lr", "1e-5"]
     if accumulate > 1:
         command += ["--micro-batch-schedule", "vertical"]
+    return [str(word) for word in command]
+
+
+def steps_in(folder):
+    """The lines of metrics that a run has written by now."""
+    path = folder / "run" / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    steps = [json.loads(line) for line in lines if line.endswith("\n")]
+    return [step for step in steps if "loss" in step]
+
+
+def bytes_of(size):
+    """Of "24GiB"; None: of "auto"."""
+    for unit, power in (("KiB", 10), ("MiB", 20), ("GiB", 30)):
+        if size.endswith(unit):
+            return int(float(size[:-3]) * (1 << power))
+    return None
+
+
+def train(arguments, folder, tokens, sequence, device_memory, timeout_s):
+    """One run of gemini-train; what its last steps took: of one that was cut short, if some of them were measured."""
+    command = train_command(arguments, folder, tokens, sequence, device_memory, WARM_STEPS + arguments.steps)
     index = int(arguments.device.partition(":")[2] or 0)
-    result = {"tokens_a_step": tokens, "device_memory": device_memory}
+    micro, accumulate = batches_of(tokens, sequence)
+    result = {"tokens_a_step": micro * accumulate * sequence, "device_memory": device_memory}
+    shutil.rmtree(folder / "run", ignore_errors=True)
     with PeakOfGpu(index) as peak:
         try:
-            done = subprocess.run([str(word) for word in command], capture_output=True, text=True,
-                                  timeout=arguments.timeout, env=environment())
+            done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, env=environment())
+            status, log = done.returncode, done.stderr
         except subprocess.TimeoutExpired as expired:
-            text = (expired.stderr or b"").decode(errors="replace")
-            return {**result, "error": f"not done after {arguments.timeout} s: {text[-2000:]}"}
+            status, log = None, (expired.stderr or b"").decode(errors="replace")
     result["gpu_peak_bytes"] = peak.bytes()
-    if done.returncode != 0:
-        return {**result, "error": done.stderr[-2000:]}
-    steps = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
-    steps = [step for step in steps if "loss" in step][WARM_STEPS:]
+    cap_bytes = bytes_of(device_memory)
+    if arguments.device.startswith("cuda") and cap_bytes is not None and peak.bytes() is not None:
+        result["cap_held"] = peak.bytes() <= cap_bytes
+    steps = steps_in(folder)[WARM_STEPS:]
+    if status != 0 and (status is not None or not steps):
+        return {**result, "error": log[-2000:] if status is not None else f"not done after {timeout_s} s: {log[-2000:]}"}
 
     def median(key):
         return statistics.median(step[key] for step in steps)
@@ -232,12 +280,14 @@ def train(arguments, folder, tokens, sequence, device_memory):
                                        for cause in causes},
             "device_budget_bytes": steps[-1]["device_budget_bytes"],
             "non_model_peak_bytes": steps[-1]["non_model_peak_bytes"],
+            "host_bytes": steps[-1]["host_bytes"], "cut_short": status is None,
             "measured_steps": len(steps),
             "planned_rounds": sum(step["planned_rounds"] for step in steps),
             "divergences": sum(sum(step["divergences"].values()) for step in steps),
-            "registered_host_bytes": [step["registered_host_bytes"] for step in (steps[0], steps[-1])],
-            "seconds_of_steps": [step["seconds"] for step in steps],
-            "loss": steps[-1]["loss"], "log": done.stderr[-2000:]}
+            # Of all steps, the warm ones, too: a plan made anew among those that are measured is seen.
+            "registered_host_bytes": [step["registered_host_bytes"] for step in steps_in(folder)],
+            "seconds_of_steps": [step["seconds"] for step in steps_in(folder)],
+            "loss": steps[-1]["loss"], "log": log[-2000:]}
 
 
 def compare(run, machine, num_parameters):
@@ -260,10 +310,14 @@ def main():
     parser.add_argument("--host-memory", default="auto")
     parser.add_argument("--tokens", default="4096,8192,16384,32768")
     parser.add_argument("--steps", type=int, default=10, help=f"that are measured, behind {WARM_STEPS} others")
+    parser.add_argument("--no-capped", action="store_true", help="leave out the runs under the cap")
     parser.add_argument("--no-uncapped", action="store_true", help="leave out the runs without a cap")
     parser.add_argument("--bin", type=pathlib.Path, default=FOLDER / "bin")
-    parser.add_argument("--work", type=pathlib.Path, help="folder for the model; default: a temporary one")
+    parser.add_argument("--model-folder", type=pathlib.Path,
+                        help="where the model is written, and found when it is there; default: a temporary one")
     parser.add_argument("--timeout", type=float, default=500, help="of one run, seconds")
+    parser.add_argument("--deadline", type=float, default=float("inf"),
+                        help="no run begins, or goes on, so many seconds after the start")
     parser.add_argument("--report", type=pathlib.Path, default=pathlib.Path("measure.json"))
     arguments = parser.parse_args()
     if arguments.rates:
@@ -272,32 +326,30 @@ def main():
     (config, tensors), cap, sequence = MODELS[arguments.model]
     if arguments.model == "opt-tiny" and arguments.device.startswith("cuda"):
         cap = "2GiB"  # CUDA itself takes most of one.
+    end = time.monotonic() + arguments.deadline
     num_parameters = sum(int(numpy.prod(shape)) for _, shape in tensors)
-    folder = pathlib.Path(tempfile.mkdtemp(dir=arguments.work))
     report = {"model": arguments.model, "parameters": num_parameters, "machine": None, "runs": []}
     failed = False
-    try:
-        write_model(folder, config, tensors)
+    with model_folder(arguments, config, tensors) as folder:
         all_tokens = [int(count) for count in arguments.tokens.split(",")]
-        numpy.save(folder / "tokens.npy", numpy.random.default_rng(2).integers(
-            4, config["vocab_size"],
-            max(all_tokens) * (WARM_STEPS + arguments.steps) + sequence).astype(numpy.uint16))
+        write_tokens(folder / "tokens.npy", config, max(all_tokens) * (WARM_STEPS + arguments.steps) + sequence)
         if arguments.device.startswith("cuda"):
             report["machine"] = rates(arguments.device)
-        caps = [arguments.device_memory or cap] + ([] if arguments.no_uncapped else ["auto"])
-        for device_memory in caps:
+        caps = [] if arguments.no_capped else [arguments.device_memory or cap]
+        for device_memory in caps + ([] if arguments.no_uncapped else ["auto"]):
             for tokens in all_tokens:
-                run = train(arguments, folder, tokens, sequence, device_memory)
+                left_s = end - time.monotonic()
+                if left_s <= 0:
+                    break
+                run = train(arguments, folder, tokens, sequence, device_memory, min(arguments.timeout, left_s))
                 compare(run, report["machine"], num_parameters)
-                failed |= "error" in run
+                failed |= "error" in run or not run.get("cap_held", True)
                 report["runs"].append(run)
                 # Written again after each, so that what a lost machine said is kept.
                 arguments.report.write_text(json.dumps(report, indent=1) + "\n")
                 shown = {key: run.get(key) for key in ("tokens_a_step", "device_memory", "tokens_per_second",
-                                                       "roofline_part", "gpu_peak_bytes")}
+                                                       "roofline_part", "gpu_peak_bytes", "cap_held", "error")}
                 print(json.dumps(shown), flush=True)
-    finally:
-        shutil.rmtree(folder)
     return 1 if failed else 0
 
 

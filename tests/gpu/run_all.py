@@ -2,8 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the programs in the folder gpu/ beside this file, one after another, and writes what they said as JSON.
 
-  run [--report FILE] [--timeout SECONDS] [PROGRAM...]     default: all of them
+  run [--report FILE] [--timeout SECONDS] [--sanitizer TOOL] [PROGRAM...]     default: all of them
 
+With --sanitizer (memcheck, racecheck, initcheck or synccheck) each runs below NVIDIA's compute-sanitizer, where a finding
+is a failure; tests that make mistakes on purpose are left out.
 The report: "host" and "programs", each with its name, result (passed, skipped, failed or timeout), exit status, seconds,
 "answers" (the JSON lines that it printed), and the ends of its other text. Exit status: 0 all passed or were skipped;
 1 one failed; 77 all were skipped, for there is no GPU.
@@ -15,6 +17,7 @@ import json
 import os
 import pathlib
 import platform
+import shutil
 import subprocess
 import sys
 import time
@@ -22,6 +25,8 @@ import time
 FOLDER = pathlib.Path(__file__).resolve().parent
 SKIPPED = 77  # The exit status of a program that needs what the machine has not.
 TEXT_BYTES = 4000
+FOUND = 98  # The exit status of a program in which a sanitizer found something.
+MISTAKES = "*BehindAnError*"  # Tests that make some, as GoogleTest's filter has them.
 
 
 def environment():
@@ -73,10 +78,19 @@ def text_of(output):
     return output.decode(errors="replace") if isinstance(output, bytes) else output or ""
 
 
-def run(program, timeout_s, variables):
+def sanitizer_command(tool):
+    path = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
+    if path is None:
+        raise SystemExit("run: no compute-sanitizer in PATH or /usr/local/cuda/bin: install NVIDIA's toolkit")
+    # An answer that a test asks for, such as that memory is used up, is no finding.
+    return [path, "--tool", tool, "--target-processes", "all", "--error-exitcode", str(FOUND),
+            "--report-api-errors", "no"]
+
+
+def run(program, timeout_s, variables, below=()):
     begin = time.monotonic()
     try:
-        done = subprocess.run([program], capture_output=True, timeout=timeout_s, env=variables)
+        done = subprocess.run([*below, program], capture_output=True, timeout=timeout_s, env=variables)
         status, output, errors = done.returncode, done.stdout, done.stderr
         result = {0: "passed", SKIPPED: "skipped"}.get(status, "failed")
     except subprocess.TimeoutExpired as expired:
@@ -91,7 +105,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("programs", nargs="*", metavar="PROGRAM")
     parser.add_argument("--report", type=pathlib.Path, default=pathlib.Path("gpu.json"))
-    parser.add_argument("--timeout", type=float, default=400, help="of each program; default 400 s")
+    parser.add_argument("--timeout", type=float, default=580, help="of each program; default 580 s")
+    parser.add_argument("--sanitizer", choices=("memcheck", "racecheck", "initcheck", "synccheck"))
     arguments = parser.parse_args()
     there = sorted(path for path in (FOLDER / "gpu").iterdir() if os.access(path, os.X_OK))
     if not there:
@@ -101,10 +116,15 @@ def main():
         parser.error(f"no {', '.join(sorted(unknown))} in {FOLDER / 'gpu'}")
     report = {"host": {"system": platform.platform(), "processors": os.cpu_count()}, "programs": []}
     hold_gpus()
+    variables, below = environment(), []
+    if arguments.sanitizer:
+        below = sanitizer_command(arguments.sanitizer)
+        variables.setdefault("GTEST_FILTER", f"-{MISTAKES}")
+        report["sanitizer"] = arguments.sanitizer
     for program in there:
         if arguments.programs and program.name not in arguments.programs:
             continue
-        report["programs"].append(run(program, arguments.timeout, environment()))
+        report["programs"].append(run(program, arguments.timeout, variables, below))
         ended = report["programs"][-1]
         print(f"{ended['name']:24} {ended['result']:8} {ended['seconds']:8.1f} s", flush=True)
         # Written again after each, so that what a lost machine said is kept.

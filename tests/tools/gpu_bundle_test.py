@@ -5,6 +5,7 @@
 gpu_bundle_test.py ROOT
 """
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -92,6 +93,39 @@ class GpuBundleTest(unittest.TestCase):
             self.assertEqual(run["device_budget_bytes"], 16 << 20)
             self.assertGreater(run["fetch_bytes"], 0)
 
+    @unittest.skipUnless((ROOT / "build/bin/gemini-train").exists(), "built without Torch")
+    def test_a_model_is_kept_and_a_deadline_ends_the_runs(self):
+        report, folder = self.bundle.parent / "kept.json", self.bundle.parent / "model"
+        command = [sys.executable, self.bundle / "measure", "--model", "opt-tiny", "--device", "cpu",
+                   "--host-memory", "64MiB", "--no-uncapped", "--model-folder", folder, "--report", report]
+        done = subprocess.run(command + ["--tokens", "128", "--deadline", "0"], capture_output=True, text=True,
+                              check=False)
+        self.assertEqual((done.returncode, done.stdout), (0, ""), done.stderr)
+        written = (folder / "model.safetensors").stat().st_mtime_ns
+        # Cut short in the middle of its steps, of which there are far too many.
+        done = subprocess.run(command + ["--tokens", "128", "--steps", "1000000", "--deadline", "10"],
+                              capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        run, = json.loads(report.read_text())["runs"]
+        self.assertTrue(run["cut_short"])
+        self.assertGreater(run["measured_steps"], 0)
+        self.assertEqual((folder / "model.safetensors").stat().st_mtime_ns, written)
+
+    @unittest.skipUnless((ROOT / "build/bin/gemini-train").exists(), "built without Torch")
+    def test_it_sees_a_step_and_what_a_kill_leaves(self):
+        folder = self.bundle.parent / "observed"
+        done = subprocess.run([sys.executable, self.bundle / "observe", "--model", "opt-tiny", "--device", "cpu",
+                               "--device-memory", "3MiB", "--host-memory", "64MiB", "--device-bandwidth", "64MiB/s",
+                               "--tokens", "256", "--kills", "2", "--folder", folder],
+                              capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        report = json.loads((folder / "observed.json").read_text())
+        self.assertGreater(report["step"]["side_by_side_seconds"], 0)
+        self.assertEqual(len(report["kills"]), 2)
+        self.assertIn("gemini-train run", (folder / "memstat.txt").read_text())
+        self.assertEqual(json.loads((folder / "memstat.json").read_text())["tenants"][0]["label"], "gemini-train run")
+        self.assertIn("traceEvents", json.loads((folder / "trace.json").read_text()))
+
     def test_a_run_that_fails_is_in_the_report(self):
         report = self.bundle.parent / "failed.json"
         done = subprocess.run([sys.executable, self.bundle / "measure", "--model", "opt-tiny", "--device", "cpu",
@@ -99,6 +133,30 @@ class GpuBundleTest(unittest.TestCase):
                                "--no-uncapped", "--report", report], capture_output=True, text=True, check=False)
         self.assertEqual(done.returncode, 1, done.stderr)
         self.assertIn("DEVICE", json.loads(report.read_text())["runs"][0]["error"])
+
+    def test_a_sanitizers_finding_is_a_failure(self):
+        self.add("fine", "echo '{\"filter\": \"'$GTEST_FILTER'\"}'")
+        self.add("faulty", "echo faulty")
+        tools = self.bundle.parent / "tools"
+        tools.mkdir()
+        sanitizer = tools / "compute-sanitizer"
+        # One that finds something in one of them.
+        sanitizer.write_text('#!/bin/sh\nfor program; do :; done\n"$program"\necho "$1 $2" >&2\n'
+                             'case "$program" in *faulty) exit 98 ;; esac\n')
+        sanitizer.chmod(0o755)
+        report = self.bundle.parent / "sanitized.json"
+        command = [self.bundle / "run", "--sanitizer", "racecheck", "--report", report, "fine", "faulty"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False,
+                              env={**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"})
+        self.assertEqual(done.returncode, 1, done.stderr)
+        programs = {program["name"]: program for program in json.loads(report.read_text())["programs"]}
+        self.assertEqual((programs["fine"]["result"], programs["faulty"]["result"]), ("passed", "failed"))
+        self.assertIn("--tool racecheck", programs["faulty"]["errors"])
+        self.assertTrue(programs["fine"]["answers"][0]["filter"].startswith("-"))
+        done = subprocess.run(command, capture_output=True, text=True, check=False,
+                              env={**os.environ, "PATH": "/usr/bin:/bin"})
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("no compute-sanitizer", done.stderr)
 
     def test_a_program_that_is_not_there_is_named(self):
         done, programs = self.run_bundle("no_such_probe")
