@@ -2,11 +2,19 @@
 // The store of device memory on a real GPU.
 #include "server/tier_store_cuda.h"
 
+#include <sys/wait.h>
+
+#include <csignal>
 #include <cstdint>
+#include <cstdlib>
+#include <filesystem>
 #include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/types/span.h"
 #include "client/device_slabs_cuda.h"
@@ -134,6 +142,54 @@ TEST_F(CudaTierStoreOnGpu, NoForeignBytes) {
     }
     store_->Destroy(std::move(grant));
   }
+}
+
+// Slabs of nearly all that the GPU has free, so that the next one gets the same memory.
+class NearlyAllOfTheGpu {
+ public:
+  NearlyAllOfTheGpu() {
+    probe::UseDevice();
+    size_t free_bytes = 0, total_bytes = 0;
+    GEMINI_NEED(::cudaMemGetInfo(&free_bytes, &total_bytes));
+    const auto num_slots = static_cast<int64_t>(free_bytes) / 10 * 9 / kSlot;
+    store_ = *MakeCudaTierStore(**CudaDriver::Find(), 0, num_slots * kSlot, kSlot);
+    grant_ = *store_->Make(kSlot, num_slots);
+    client_.emplace(grant_.extents);
+  }
+  NearlyAllOfTheGpu(const NearlyAllOfTheGpu&) = delete;
+  ~NearlyAllOfTheGpu() {
+    client_.reset();
+    store_->Destroy(std::move(grant_));
+  }
+  Client& client() { return *client_; }
+
+ private:
+  std::unique_ptr<TierStore> store_;
+  TierGrant grant_;
+  std::optional<Client> client_;
+};
+
+// What the next test runs in another process.
+TEST(ForeignBytes, DISABLED_FillsAllAndIsKilled) {
+  NearlyAllOfTheGpu all;
+  all.client().Fill();
+  ::raise(SIGKILL);
+}
+
+TEST(ForeignBytes, ThereAreNoneOfAProcessThatWasKilled) {
+  probe::UseDevice();
+  const int64_t idle = probe::UsedDeviceBytes();
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe");
+  const int status = std::system(absl::StrCat("'", self,
+                                              "' --gtest_also_run_disabled_tests "
+                                              "--gtest_filter=*FillsAllAndIsKilled > /dev/null")
+                                     .c_str());
+  // By its shell, or as the shell itself that became it.
+  ASSERT_TRUE((WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) ||
+              (WIFEXITED(status) && WEXITSTATUS(status) == 128 + SIGKILL))
+      << status;
+  probe::UntilUsedIsAtMost(absl::Now(), idle);
+  EXPECT_LT(NearlyAllOfTheGpu().client().FractionFilled(), 1e-6);
 }
 
 }  // namespace
