@@ -17,6 +17,7 @@ import importlib.machinery
 import importlib.util
 import json
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -83,7 +84,7 @@ def training(arguments, folder, sequence, device_memory, socket, steps):
     if arguments.device_bandwidth:
         command += ["--device-bandwidth", arguments.device_bandwidth]
     log_path = folder / "train.log"
-    measure.shutil.rmtree(folder / "run", ignore_errors=True)
+    shutil.rmtree(folder / "run", ignore_errors=True)
     with open(log_path, "w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, env=measure.environment())
     try:
@@ -119,11 +120,15 @@ def spans(events, process, rows):
 
 def both(first, second):
     """Where spans of both are."""
-    common = []
-    for begin, end in first:
-        for other_begin, other_end in second:
-            if other_begin < end and begin < other_end:
-                common.append([max(begin, other_begin), min(end, other_end)])
+    common, i, j = [], 0, 0
+    while i < len(first) and j < len(second):
+        begin, end = max(first[i][0], second[j][0]), min(first[i][1], second[j][1])
+        if begin < end:
+            common.append([begin, end])
+        if first[i][1] < second[j][1]:
+            i += 1
+        else:
+            j += 1
     return common
 
 
