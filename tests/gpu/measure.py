@@ -36,7 +36,6 @@ FOLDER = pathlib.Path(__file__).resolve().parent
 # On-line, with the first plans while the GPU is divided, and with those by the times and rates that they measured: by then
 # HOST is registered with the driver, too (`registered_host_bytes`), or the steps are no measure.
 WARM_STEPS = 10
-MICRO_BATCH_TOKENS = 8192
 
 
 def opt(layers, width, heads, vocabulary, positions):
@@ -72,11 +71,12 @@ def gpt2(layers, width, heads, vocabulary, positions):
     return config, [("transformer." + name, shape) for name, shape in tensors]
 
 
-# With the cap, and the sequence that steps are made of.
+# With the cap, the sequence that steps are made of, and the tokens of a micro-batch: the loss alone takes three times
+# vocabulary x tokens x 4 bytes.
 MODELS = {
-    "opt-6.7b": (opt(32, 4096, 32, 50272, 2048), "24GiB", 2048),
-    "gpt2-xl": (gpt2(48, 1600, 25, 50257, 1024), "6GiB", 1024),
-    "opt-tiny": (opt(4, 128, 4, 512, 64), "16MiB", 64),
+    "opt-6.7b": (opt(32, 4096, 32, 50272, 2048), "24GiB", 2048, 8192),
+    "gpt2-xl": (gpt2(48, 1600, 25, 50257, 1024), "6GiB", 1024, 4096),
+    "opt-tiny": (opt(4, 128, 4, 512, 64), "16MiB", 64, 8192),
 }
 
 
@@ -213,15 +213,17 @@ def environment():
     return variables
 
 
-def batches_of(tokens, sequence):
+def batches_of(model, tokens):
     """Sequences of a micro-batch, and micro-batches of a step, that come to about so many tokens."""
-    micro = min(max(tokens, sequence), MICRO_BATCH_TOKENS) // sequence
+    _, _, sequence, most_tokens = MODELS[model]
+    micro = min(max(tokens, sequence), most_tokens) // sequence
     return micro, max(1, tokens // sequence // micro)
 
 
-def train_command(arguments, folder, tokens, sequence, device_memory, steps):
+def train_command(arguments, folder, tokens, device_memory, steps):
     """Of a gemini-train with the model and the tokens in `folder`, whose metrics go to run/metrics.jsonl there."""
-    micro, accumulate = batches_of(tokens, sequence)
+    micro, accumulate = batches_of(arguments.model, tokens)
+    sequence = MODELS[arguments.model][2]
     command = [arguments.bin / "gemini-train", "--model", folder, "--data", folder / "tokens.npy",
                "--output", folder / "run", "--overwrite", "--no-save", "--steps", steps, "--batch", micro,
                "--accumulate", accumulate, "--sequence", sequence, "--precision", "bf16", "--recompute",
@@ -248,12 +250,12 @@ def bytes_of(size):
     return None
 
 
-def train(arguments, folder, tokens, sequence, device_memory, timeout_s):
+def train(arguments, folder, tokens, device_memory, timeout_s):
     """One run of gemini-train; what its last steps took: of one that was cut short, if some of them were measured."""
-    command = train_command(arguments, folder, tokens, sequence, device_memory, WARM_STEPS + arguments.steps)
+    command = train_command(arguments, folder, tokens, device_memory, WARM_STEPS + arguments.steps)
     index = int(arguments.device.partition(":")[2] or 0)
-    micro, accumulate = batches_of(tokens, sequence)
-    result = {"tokens_a_step": micro * accumulate * sequence, "device_memory": device_memory}
+    micro, accumulate = batches_of(arguments.model, tokens)
+    result = {"tokens_a_step": micro * accumulate * MODELS[arguments.model][2], "device_memory": device_memory}
     shutil.rmtree(folder / "run", ignore_errors=True)
     with PeakOfGpu(index) as peak:
         try:
@@ -323,7 +325,7 @@ def main():
     if arguments.rates:
         print(json.dumps(measure_rates(arguments.rates)))
         return 0
-    (config, tensors), cap, sequence = MODELS[arguments.model]
+    (config, tensors), cap, sequence, _ = MODELS[arguments.model]
     if arguments.model == "opt-tiny" and arguments.device.startswith("cuda"):
         cap = "2GiB"  # CUDA itself takes most of one.
     end = time.monotonic() + arguments.deadline
@@ -341,7 +343,7 @@ def main():
                 left_s = end - time.monotonic()
                 if left_s <= 0:
                     break
-                run = train(arguments, folder, tokens, sequence, device_memory, min(arguments.timeout, left_s))
+                run = train(arguments, folder, tokens, device_memory, min(arguments.timeout, left_s))
                 compare(run, report["machine"], num_parameters)
                 failed |= "error" in run or not run.get("cap_held", True)
                 report["runs"].append(run)

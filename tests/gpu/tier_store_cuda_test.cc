@@ -188,7 +188,8 @@ TEST(ForeignBytes, ThereAreNoneOfAProcessThatWasKilled) {
   ASSERT_TRUE((WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) ||
               (WIFEXITED(status) && WEXITSTATUS(status) == 128 + SIGKILL))
       << status;
-  probe::UntilUsedIsAtMost(absl::Now(), idle);
+  const nlohmann::json freed = probe::UntilUsedIsAtMost(absl::Now(), idle);
+  ASSERT_TRUE(freed["ms"].is_number()) << freed;
   EXPECT_LT(NearlyAllOfTheGpu().client().FractionFilled(), 1e-6);
 }
 

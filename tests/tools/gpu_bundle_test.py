@@ -69,6 +69,8 @@ class GpuBundleTest(unittest.TestCase):
         self.assertLess(size, 60 << 20)
         built = {file.name for file in (ROOT / "build/gpu").iterdir()}
         self.assertEqual({file.name for file in (self.bundle / "gpu").iterdir()}, built)
+        for program in ("run", "measure", "observe"):
+            self.assertTrue(os.access(self.bundle / program, os.X_OK), program)
 
     def test_its_programs_find_what_debian_alone_has_in_it(self):
         for program in (self.bundle / "gpu").iterdir():
