@@ -272,8 +272,9 @@ TEST_F(NonModelGrowthTest, AnAllocationBelowTheFloorNamesItsOperatorAndCommitsNo
 }
 
 TEST_F(NonModelGrowthTest, ParametersBelowTheFloorNameTheirOperatorAndCommitNothing) {
-  // What is left holds no two chunks.
-  Exhaust({.kept_bytes = 96}, " with parameter transformer.wte.weight: an operator needs");
+  // What is left does not hold that parameter's three chunks: nor on a busy machine, where gradients leave later, and the
+  // peak that the budget is made of is larger.
+  Exhaust({.kept_bytes = 98}, " with parameter transformer.wte.weight: an operator needs");
 }
 
 }  // namespace
