@@ -8,7 +8,8 @@
 namespace gemini {
 namespace {
 
-constexpr int64_t kMaxBytes = std::numeric_limits<int64_t>::max();
+// An exbibyte: sums of a few such numbers do not overflow.
+constexpr int64_t kMaxBytes = int64_t{1} << 60;
 // 13 days: who plays some rounds need not look for overflow.
 constexpr int64_t kMaxComputeNs = int64_t{1} << 50;
 // Plans count positions of two rounds in 32 bits.
@@ -90,7 +91,7 @@ absl::Status CheckOperators(const Trace& trace) {
     if (at.compute_ns < 0 || !Add(compute_ns, at.compute_ns, kMaxComputeNs)) {
       return Wrong("operator ", i, " computes for ", at.compute_ns, " ns");
     }
-    if (at.non_model_peak_bytes < 0) {
+    if (at.non_model_peak_bytes < 0 || at.non_model_peak_bytes > kMaxBytes) {
       return Wrong("operator ", i, " has ", at.non_model_peak_bytes, " bytes of non-model data");
     }
   }
@@ -143,8 +144,8 @@ absl::Status CheckTrace(const Trace& trace) {
 }
 
 uint64_t Fingerprint(const Trace& trace) {
-  // FNV-1a over 64-bit words, with a final mix: it is kept with the space, so it must be the same in
-  // every process, which absl::Hash is not.
+  // FNV-1a over 64-bit words, with a final mix: it is kept with the space, so it must be the same
+  // in every process, which absl::Hash is not.
   uint64_t hash = 0xcbf29ce484222325;
   const auto add = [&hash](int64_t value) {
     hash = (hash ^ static_cast<uint64_t>(value)) * 0x100000001b3;

@@ -13,6 +13,7 @@
 #include "gemini/layout.h"
 #include "gemini/spare_slots.h"
 #include "gemini/status_macros.h"
+#include "policies/plan_effort.h"
 #include "policies/planner.h"
 #include "policies/range_trace.h"
 
@@ -58,8 +59,8 @@ struct PackedSize {
   int64_t num_bundles = 0;
 };
 
-// Returns the size above half of `end`, up to it, that takes the fewest bytes in at most `max_bundles`;
-// of equals the largest. None: `end`.
+// Returns the size above half of `end`, up to it, that takes the fewest bytes in at most
+// `max_bundles`; of equals the largest. None: `end`.
 absl::StatusOr<PackedSize> LeanestOfOctave(absl::Span<const SpaceTensors> spaces, int64_t least,
                                            int64_t end, int64_t max_bundles) {
   PackedSize leanest = {.chunk_bytes = end};
@@ -110,6 +111,8 @@ absl::StatusOr<Planned> PlanOctave(const ChunkSizeSearchInputs& inputs,
                      tried.num_bundles, " bundles: more than ", inputs.max_bundles));
     return planned;
   }
+  tried.status = CheckPlanSteps(PlanSteps(inputs.trace, tried.chunk_bytes));
+  if (!tried.status.ok()) return planned;
   GEMINI_ASSIGN_OR_RETURN(const RangeTrace packed, PackTrace(inputs.trace, tried.chunk_bytes));
   absl::StatusOr<Plan> plan = MakePlan({packed, inputs.budget_bytes, inputs.costs, inputs.policy});
   if (plan.ok()) {

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <limits>
-#include <tuple>
+#include <numeric>
 
 #include "policies/range_max_tree.h"
 
@@ -16,55 +16,38 @@ struct Earliest {
   int32_t slots_shared = 0;  // Of its slots, those that somebody still has in interval `after`.
 };
 
-// One key (a slot, or a range) that a stay has to itself while it lasts.
-struct Claim {
-  int32_t key;
-  int32_t needed;
-  int32_t stay;
-  bool operator<(const Claim& other) const {
-    return std::tie(key, needed) < std::tie(other.key, other.needed);
-  }
-};
-
-// Calls seen(stay, last) for each claim, with the last interval of the one before it, around the circle.
-template <typename Seen>
-void VisitPredecessors(std::vector<Claim>& claims, const std::vector<Stay>& stays,
-                       int32_t num_positions, Seen&& seen) {
-  std::sort(claims.begin(), claims.end());
-  for (size_t first = 0; first < claims.size();) {
-    size_t end = first;
-    while (end < claims.size() && claims[end].key == claims[first].key) ++end;
-    for (size_t i = first; i < end; ++i) {
-      const Stay& before = stays[claims[i == first ? end - 1 : i - 1].stay];
-      seen(claims[i].stay, i == first ? before.last - num_positions : before.last);
-    }
-    first = end;
-  }
-}
-
 std::vector<Earliest> EarliestOf(const RangeTrace& trace, const NextUses& next_uses,
-                                 const std::vector<Stay>& stays) {
+                                 const std::vector<Stay>& stays,
+                                 const std::vector<int32_t>& order) {
   const int32_t n = trace.num_positions();
-  std::vector<Claim> slot_claims, range_claims;
-  for (size_t i = 0; i < stays.size(); ++i) {
-    const Stay& stay = stays[i];
-    if (stay.needed == kAlways) continue;
-    const PlannedRange& range = trace.ranges[stay.range];
-    for (int32_t slot = 0; slot < range.num_bundles; ++slot) {
-      slot_claims.push_back({stay.slot + slot, stay.needed, static_cast<int32_t>(i)});
-    }
-    range_claims.push_back({stay.range, stay.needed, static_cast<int32_t>(i)});
-  }
   std::vector<Earliest> earliest(stays.size(), Earliest{.after = -n});
-  VisitPredecessors(slot_claims, stays, n, [&](int32_t stay, int32_t last) {
-    Earliest& of_stay = earliest[stay];
-    if (last > of_stay.after) of_stay = {.after = last, .slots_shared = 0};
-    if (last == of_stay.after) ++of_stay.slots_shared;
-  });
   const auto not_before = [&](int32_t stay, int32_t after) {
     if (after > earliest[stay].after) earliest[stay] = {.after = after, .slots_shared = 0};
   };
-  VisitPredecessors(range_claims, stays, n, not_before);
+  // The last interval of who was there before, by slot and by range: around the circle, as nobody
+  // else is there when a stay begins.
+  std::vector<int32_t> slot_last, range_last(trace.ranges.size(), -n);
+  for (const Stay& stay : stays) {
+    const size_t end = stay.slot + trace.ranges[stay.range].num_bundles;
+    if (slot_last.size() < end) slot_last.resize(end, -n);
+  }
+  for (const bool is_round_before : {true, false}) {
+    for (const int32_t i : order) {
+      const Stay& stay = stays[i];
+      if (stay.needed == kAlways) continue;
+      const int32_t last = is_round_before ? stay.last - n : stay.last;
+      const int64_t end = stay.slot + trace.ranges[stay.range].num_bundles;
+      for (int64_t slot = stay.slot; slot < end; ++slot) {
+        if (!is_round_before) {
+          not_before(i, slot_last[slot]);
+          if (slot_last[slot] == earliest[i].after) ++earliest[i].slots_shared;
+        }
+        slot_last[slot] = last;
+      }
+      if (!is_round_before) not_before(i, range_last[stay.range]);
+      range_last[stay.range] = last;
+    }
+  }
   std::vector<std::vector<int32_t>> outs_of(trace.ranges.size());
   for (const RangeTrace::GradOut& out : trace.gradient_outs) {
     outs_of[out.range].push_back(out.position);
@@ -89,7 +72,11 @@ std::vector<int32_t> FetchTimes(const RangeTrace& trace, const NextUses& next_us
                                 const std::vector<int32_t>& slots_at,
                                 const std::vector<Stay>& stays) {
   const int32_t n = trace.num_positions();
-  const std::vector<Earliest> earliest = EarliestOf(trace, next_uses, stays);
+  std::vector<int32_t> order(stays.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int32_t a, int32_t b) { return stays[a].needed < stays[b].needed; });
+  const std::vector<Earliest> earliest = EarliestOf(trace, next_uses, stays, order);
   // Slots taken less slots there are, by interval: above 0 is over the budget.
   std::vector<int32_t> taken(n + 1, 0);
   const auto cover = [&](int32_t first, int32_t end, int32_t count) {
@@ -123,10 +110,6 @@ std::vector<int32_t> FetchTimes(const RangeTrace& trace, const NextUses& next_us
     const int32_t found = excess.LastAbove(first + n, std::min(end, 0) + n, bound);
     return found >= 0 ? found - n : kNone;
   };
-  std::vector<int32_t> order(stays.size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](int32_t a, int32_t b) { return stays[a].needed < stays[b].needed; });
   std::vector<int32_t> after(stays.size(), kAlways);
   for (const int32_t i : order) {
     const Stay& stay = stays[i];

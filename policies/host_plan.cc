@@ -28,8 +28,8 @@ void AddTransfers(const std::vector<NvmeTransfer>& transfers, int64_t chunk_byte
       [](const SimulatedEvent& a, const SimulatedEvent& b) { return a.begin_ns < b.begin_ns; });
 }
 
-// Of a round that is played in HOST: 13 days. Whoever made the trace may have said that more, and some rounds of it
-// would overflow.
+// Of a round that is played in HOST: 13 days. Whoever made the trace may have said that more, and
+// some rounds of it would overflow.
 constexpr int64_t kMostRoundNs = int64_t{1} << 50;
 
 // Whether the round uses more chunks in HOST than can be played in time.
@@ -53,7 +53,7 @@ bool HasTooManyUses(const RangeTrace& trace, const Plan& plan) {
 }  // namespace
 
 PlayedPlan PlayInHost(const RangeTrace& trace, const Plan& plan, const CostModel& costs,
-                      int64_t host_bytes, bool with_events) {
+                      int64_t host_bytes, bool with_events, const PlanInterrupt& interrupt) {
   PlayedPlan result;
   if (HostHoldsAll(trace, host_bytes) || HasTooManyUses(trace, plan)) {
     Playback playback(trace, plan, costs, FetchChoice::kInOrder, with_events);
@@ -65,6 +65,7 @@ PlayedPlan PlayInHost(const RangeTrace& trace, const Plan& plan, const CostModel
   HostRound round;
   int64_t before_ns = 0;
   for (int turn = 0; turn <= kMostTurns; ++turn) {
+    if (interrupt && !interrupt().ok()) break;
     Playback playback(trace, plan, costs, FetchChoice::kInOrder, /*with_events=*/true);
     if (turn > 0) playback.set_host_times(&times);
     result.played = playback.PlayToSteadyState();

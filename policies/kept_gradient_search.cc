@@ -9,13 +9,14 @@
 #include "absl/types/span.h"
 #include "policies/kept_gradients.h"
 #include "policies/next_uses.h"
+#include "policies/plan_effort.h"
 #include "policies/trace_planner.h"
 
 namespace gemini::policies {
 namespace {
 
-// Of the ranges that may keep gradients, the first so many are updated on DEVICE, and so many behind them
-// have late gradients.
+// Of the ranges that may keep gradients, the first so many are updated on DEVICE, and so many
+// behind them have late gradients.
 struct Kept {
   size_t updates = 0;
   size_t late = 0;
@@ -42,9 +43,7 @@ class Search {
     for (const RangeTrace::GradOut& out : trace.gradient_outs) {
       out_bytes[out.range] += out.size_bytes;
     }
-    bool has_runs = false;
     for (const int32_t range : keepable_) {
-      has_runs |= trace.ranges[range].num_bundles > 1;
       const int64_t num_chunks = trace.ranges[range].num_bundles;
       chunks_.push_back(chunks_.back() + num_chunks);
       elements_.push_back(elements_.back() + trace.ElementsOf(trace.ranges[range]));
@@ -53,11 +52,9 @@ class Search {
                                   num_chunks * trace.chunk_bytes);
       out_bytes_.push_back(out_bytes_.back() + out_bytes[range + 1]);
     }
-    // Of a large trace a plan takes 0.5 us for each use, or 1.5 where runs of slots have to be found.
-    constexpr int64_t kUsesOfAllTries = 250'000, kMostTries = 36;
-    const int64_t uses = static_cast<int64_t>(trace.uses.size()) * (has_runs ? 3 : 1);
-    tries_left_ = std::min(kUsesOfAllTries / std::max<int64_t>(uses, 1), kMostTries);
-    is_large_ = uses > 3'000;
+    const int64_t steps = PlanSteps(trace);
+    tries_left_ = EffortFor(steps).most_kept_tries;
+    is_large_ = steps > 9'000;
     if (is_large_) rule_.most_rounds = 1;
   }
 
@@ -114,8 +111,8 @@ class Search {
     }
   }
 
-  // Twice the chunks, and from 1 to enough that it shows: a few lengths, whatever the number of ranges.
-  // Of a large trace fewer.
+  // Twice the chunks, and from 1 to enough that it shows: a few lengths, whatever the number of
+  // ranges. Of a large trace fewer.
   size_t Longer(const Kept& base, size_t by) const {
     const int64_t chunks = ChunksFrom(base.end(), by);
     const int64_t all = chunks_.back();
@@ -152,9 +149,10 @@ class Search {
     return round_ns;
   }
 
-  // No round is faster than what it computes, what its updates in HOST take or what leaves: of an update on
-  // DEVICE gradients, parameters and moments. Late gradients take room, so what comes is hardly less than
-  // without them. All that is more bytes than before, so it has to be faster by what counts.
+  // No round is faster than what it computes, what its updates in HOST take or what leaves: of an
+  // update on DEVICE gradients, parameters and moments. Late gradients take room, so what comes is
+  // hardly less than without them. All that is more bytes than before, so it has to be faster by
+  // what counts.
   bool MayBeFaster(const Kept& kept, const Prediction& of_base) const {
     const CostModel& costs = in_.costs;
     const int64_t late_bytes = ChunksFrom(kept.updates, kept.late) * in_.trace.chunk_bytes;
@@ -183,8 +181,8 @@ class Search {
   int64_t tries_left_ = 0;
   int64_t compute_ns_ = 0;
   int64_t updated_elements_ = 0;
-  // Of the first so many ranges: the chunks and elements of each one's parameters, the bytes of whole bundles, and the
-  // gradients that leave when none are kept.
+  // Of the first so many ranges: the chunks and elements of each one's parameters, the bytes of
+  // whole bundles, and the gradients that leave when none are kept.
   std::vector<int64_t> chunks_ = {0};
   std::vector<int64_t> elements_ = {0};
   std::vector<int64_t> bundle_bytes_ = {0};

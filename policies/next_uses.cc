@@ -64,6 +64,7 @@ absl::StatusOr<std::vector<int32_t>> SlotsAtPositions(const RangeTrace& trace,
     const int64_t left_bytes = std::max<int64_t>(0, device_bytes - non_model_bytes);
     slots[position] = static_cast<int32_t>(
         std::min<int64_t>(left_bytes / trace.chunk_bytes, std::numeric_limits<int32_t>::max()));
+    // CheckTrace and the layout bound both by 2^60.
     const int64_t needed_bytes = chunk_bytes + non_model_bytes;
     if (needed_bytes > device_bytes && needed_bytes > worst_bytes) {
       worst = position;

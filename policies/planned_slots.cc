@@ -3,27 +3,26 @@
 
 #include <algorithm>
 #include <limits>
-#include <utility>
 
 #include "gemini/check.h"
 
 namespace gemini::policies {
 
-PlannedSlots::PlannedSlots(int32_t num_slots, bool oldest_first)
+PlannedSlots::PlannedSlots(int32_t num_slots, bool oldest_first, bool has_runs)
     : oldest_first_(oldest_first),
+      has_runs_(has_runs),
       occupants_(num_slots, kNobody),
       firsts_(num_slots, 0),
       counts_(num_slots, 0),
-      since_(num_slots, 0),
       stamps_(num_slots, 0),
-      reserved_(num_slots) {
+      reserved_(num_slots),
+      runs_(has_runs ? num_slots : 0) {
   for (int32_t slot = 0; slot < num_slots; ++slot) {
     PushFree(slot, std::numeric_limits<int32_t>::min());
   }
 }
 
 void PlannedSlots::PushFree(int32_t slot, int32_t since) {
-  since_[slot] = since;
   free_.push({.reserved = reserved_[slot],
               .since = oldest_first_ ? since : 0,
               .slot = slot,
@@ -47,10 +46,14 @@ int32_t PlannedSlots::TakeSingle(int32_t range) {
 }
 
 void PlannedSlots::Take(int32_t first, int32_t count, int32_t range) {
-  GEMINI_CHECK(IsFree(first, count));
-  std::fill_n(occupants_.begin() + first, count, range);
-  std::fill_n(firsts_.begin() + first, count, first);
+  GEMINI_CHECK(first >= 0 && count > 0 && count <= num_slots() - first);
+  for (int32_t slot = first; slot < first + count; ++slot) {
+    GEMINI_CHECK(occupants_[slot] == kNobody);
+    occupants_[slot] = range;
+    firsts_[slot] = first;
+  }
   counts_[first] = count;
+  if (has_runs_) runs_.Set(first, count, false);
   num_used_ += count;
 }
 
@@ -60,40 +63,16 @@ void PlannedSlots::Free(int32_t first, int32_t count, int32_t since) {
     occupants_[slot] = kNobody;
     PushFree(slot, since);
   }
+  if (has_runs_) runs_.Set(first, count, true);
   num_used_ -= count;
 }
 
-bool PlannedSlots::IsFree(int32_t first, int32_t count) const {
-  for (int32_t slot = first; slot < first + count; ++slot) {
-    if (occupants_[slot] != kNobody) return false;
-  }
-  return true;
-}
-
-int32_t PlannedSlots::LeftLongestAgo(int32_t count) {
-  // Of seen_, from where the run begins on: those that nobody behind them in it outlasts.
-  latest_.clear();
-  size_t head = 0;
-  int32_t end = 0;  // Those before it are in latest_, or have gone from it.
-  int32_t best = cheapest_.front();
-  int32_t best_last = std::numeric_limits<int32_t>::max();
-  for (const int32_t first : cheapest_) {
-    end = std::max(end, first);
-    for (;
-         end < static_cast<int32_t>(seen_.size()) && seen_[end].first < seen_[first].first + count;
-         ++end) {
-      while (latest_.size() > head && seen_[latest_.back()].last <= seen_[end].last) {
-        latest_.pop_back();
-      }
-      latest_.push_back(end);
-    }
-    while (latest_[head] < first) ++head;
-    if (const int32_t last = seen_[latest_[head]].last; last < best_last) {
-      best = first;
-      best_last = last;
-    }
-  }
-  return best;
+int32_t PlannedSlots::FindFree(int32_t count) {
+  if (!oldest_first_) return runs_.Find(0, count);
+  int32_t first = runs_.Find(next_run_, count);
+  if (first < 0) first = runs_.Find(0, count);
+  if (first >= 0) next_run_ = first + count;
+  return first;
 }
 
 }  // namespace gemini::policies

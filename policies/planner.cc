@@ -16,13 +16,20 @@
 #include "policies/kept_gradient_search.h"
 #include "policies/kept_gradients.h"
 #include "policies/next_uses.h"
+#include "policies/plan_effort.h"
 #include "policies/trace_planner.h"
 
 namespace gemini::policies {
 namespace {
 
-// Ranges of parameters that some operator uses, first used first, until they are the fraction of all
-// such chunks.
+// What rates may be, bytes or elements a second; all that is measured is far within.
+constexpr double kLeastRate = 1e3;
+constexpr double kMostRate = 1e14;
+constexpr int64_t kMostLatencyNs = 1'000'000'000;
+constexpr double kMostRoundNs = 1e16;  // 115 days: a hundred such times are below 2^63.
+
+// Ranges of parameters that some operator uses, first used first, until they are the fraction of
+// all such chunks.
 std::vector<bool> KeptParams(const RangeTrace& trace, double fraction) {
   std::vector<int32_t> params;
   std::vector<bool> seen(trace.ranges.size()), kept(trace.ranges.size());
@@ -74,12 +81,16 @@ absl::StatusOr<Plan> MakeStatic(const PlanInputs& in, double param_fraction,
 
 absl::StatusOr<Plan> MakeBest(const PlanInputs& in, std::vector<int32_t> slots_at) {
   const RangeTrace& trace = in.trace;
+  const PlanEffort effort = EffortFor(PlanSteps(trace));
   TracePlanner planner(in, trace, std::move(slots_at));
-  ReplacementRule rule;
+  ReplacementRule rule = {.most_rounds = effort.most_rounds, .most_closings = effort.most_closings};
   std::string rule_name = "belady";
   GEMINI_ASSIGN_OR_RETURN(Plan best, planner.Make(rule, rule_name));
-  const auto consider = [&](const ReplacementRule& other, std::string name) {
-    std::optional<Plan> plan = planner.Try(other, std::move(name), best);
+  if (!effort.compares_rules) return best;
+  const auto consider = [&](ReplacementRule other, std::string name) {
+    other.most_rounds = effort.most_rounds;
+    other.most_closings = effort.most_closings;
+    std::optional<Plan> plan = planner.Try(other, name, best);
     const bool is_better = plan && IsBetter(*plan, best);
     if (is_better) best = *std::move(plan);
     return is_better;
@@ -88,13 +99,14 @@ absl::StatusOr<Plan> MakeBest(const PlanInputs& in, std::vector<int32_t> slots_a
   if (std::any_of(trace.uses.begin(), trace.uses.end(),
                   [&](const RangeUse& use) { return trace.ranges[use.range].num_bundles > 1; }) &&
       consider({.oldest_first = false}, "belady, runs apart")) {
-    rule = {.oldest_first = false};
+    rule.oldest_first = false;
     rule_name = "belady, runs apart";
   }
   if (std::any_of(trace.uses.begin(), trace.uses.end(),
                   [](const RangeUse& use) { return use.written; }) &&
       consider({.spares_dirty = true}, "belady, dirty later")) {
-    rule = {.spares_dirty = true};
+    rule.oldest_first = true;
+    rule.spares_dirty = true;
     rule_name = "belady, dirty later";
   }
   consider({.kept = std::vector<bool>(trace.ranges.size(), true)}, "cuda");
@@ -130,12 +142,43 @@ absl::StatusOr<Plan> MakeUnchecked(const PlanInputs& in) {
   return MakeBest(in, std::move(slots_at));
 }
 
+// Whether no time that is played with these costs can overflow: whoever asked for the plan may have
+// said them.
+absl::Status CheckCosts(const PlanInputs& in) {
+  const CostModel& costs = in.costs;
+  const bool updates_on_device = costs.device_update_elements_per_second != 0;
+  double least = kMostRate;
+  for (const double rate :
+       {costs.host_to_device, costs.device_to_host, costs.nvme_read, costs.nvme_write,
+        costs.update_elements_per_second,
+        updates_on_device ? costs.device_update_elements_per_second : kMostRate}) {
+    // Written so that NaN is refused.
+    if (!(rate >= kLeastRate && rate <= kMostRate)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a rate of ", rate, " a second: ", kLeastRate, " to ", kMostRate));
+    }
+    least = std::min(least, rate);
+  }
+  if (costs.copy_latency_ns < 0 || costs.copy_latency_ns > kMostLatencyNs) {
+    return absl::InvalidArgumentError(absl::StrCat("a copy takes ", costs.copy_latency_ns,
+                                                   " ns beside its bytes: 0 to ", kMostLatencyNs));
+  }
+  // Nothing that a round does takes more bytes, or elements, than all its chunks have.
+  const double round_ns = static_cast<double>(PlanSteps(in.trace)) *
+                          (static_cast<double>(in.trace.chunk_bytes) * 1e9 / least +
+                           static_cast<double>(costs.copy_latency_ns));
+  if (round_ns <= kMostRoundNs) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("a round would take up to ", round_ns / 1e9, " s at ", least,
+                   " bytes or elements a second: is the link held back too far?"));
+}
+
 // What HOST and NVME do is foreseen of the plan that won, and had no say in that.
 void PredictHost(const PlanInputs& in, Plan& plan) {
   const int64_t host_bytes = in.budget_bytes[Tier::kHost];
   if (HostHoldsAll(in.trace, host_bytes)) return;
   PlayedPlan played = PlayInHost(WithKeptGradients(in.trace, plan), plan, in.costs, host_bytes,
-                                 /*with_events=*/false);
+                                 /*with_events=*/false, in.interrupt);
   played.played.totals.device_floor_bytes = plan.prediction.device_floor_bytes;
   plan.prediction = played.played.totals;
   plan.host_uses = PlannedHostUses(played.host_uses);
@@ -145,8 +188,11 @@ void PredictHost(const PlanInputs& in, Plan& plan) {
 }  // namespace
 
 absl::StatusOr<Plan> MakePlan(const PlanInputs& in) {
+  GEMINI_RETURN_IF_ERROR(CheckPlanSteps(PlanSteps(in.trace)));
+  GEMINI_RETURN_IF_ERROR(CheckCosts(in));
   GEMINI_ASSIGN_OR_RETURN(Plan plan, MakeUnchecked(in));
   PredictHost(in, plan);
+  if (in.interrupt) GEMINI_RETURN_IF_ERROR(in.interrupt());
   if (const absl::Status status = CheckPlan(plan); !status.ok()) {
     return absl::InternalError(
         absl::StrCat("the planner made what is no plan: ", status.message()));

@@ -65,7 +65,7 @@ std::optional<Plan> TracePlanner::Try(const ReplacementRule& rule, std::string n
 absl::StatusOr<std::vector<Stay>> TracePlanner::Stays(const ReplacementRule& rule) const {
   const int32_t num_slots = static_cast<int32_t>(
       std::min<int64_t>(in_.budget_bytes[Tier::kDevice] / trace_.chunk_bytes, MostSlots()));
-  return MakeStays(trace_, next_uses_, slots_at_, num_slots, rule);
+  return MakeStays(trace_, next_uses_, slots_at_, num_slots, rule, in_.interrupt);
 }
 
 Plan TracePlanner::Finish(const std::vector<Stay>& stays, std::string name) const {

@@ -105,7 +105,7 @@ TEST(HostPlanTest, WhatUsesTooManyChunksIsPlannedWithoutHost) {
   trace.tensors = {{kTensorChunks * kChunk, TensorGroup::kTrainable, 0}};
   trace.operators = {{0, 1, 1000, 0}, {1, 0, 10, 0}};
   trace.uses = {{.tensor = 0}};
-  trace.gradient_outs.assign(1000, {0, 0});
+  trace.gradient_outs.assign(60, {0, 0});
   trace.updated = {0};
   ASSERT_OK_AND_ASSIGN(const RangeTrace packed, PackTrace(trace, kChunk));
   ASSERT_OK_AND_ASSIGN(const Plan plan, PlanFor(packed, (kTensorChunks + 1) * kChunk, 0));
@@ -196,8 +196,8 @@ class HostTimesTest : public ::testing::Test {
     ADD_FAILURE() << "no event " << static_cast<int>(event) << " of index " << index;
     return 0;
   }
-  // Its first chunk is ready, or its last one's turn is, so much after the beginning of the round: it is one
-  // chunk, so that is the same.
+  // Its first chunk is ready, or its last one's turn is, so much after the beginning of the round:
+  // it is one chunk, so that is the same.
   void ExpectSameFor(HostEvent event, int32_t index, int64_t rounds_after, int64_t ns,
                      absl::FunctionRef<void(const Simulation&)> expect) {
     HostReady& ready = times_.ready[static_cast<int>(event)][index];
@@ -291,7 +291,8 @@ TEST(HostPlanTest, WhatIsUpdatedOnDeviceIsGivenUpBeforeItIsWrittenBack) {
   }
 }
 
-// What NVME moves for these uses when HOST gives up what was used longest ago, and reads nothing ahead.
+// What NVME moves for these uses when HOST gives up what was used longest ago, and reads nothing
+// ahead.
 std::pair<int64_t, int64_t> LruBytes(const std::vector<HostUse>& uses,
                                      const std::vector<int64_t>& slots) {
   struct Chunk {
@@ -334,9 +335,9 @@ std::pair<int64_t, int64_t> LruBytes(const std::vector<HostUse>& uses,
 
 class HostPlanPropertyTest : public ::testing::TestWithParam<bool> {};
 
-// Property: Simulate says what the prediction does, its events account for it, no direction of the disk has
-// more to do than the round is long, and NVME hardly ever moves more than by LRU. It may: to read ahead, a
-// chunk is given up before its room is needed.
+// Property: Simulate says what the prediction does, its events account for it, no direction of the
+// disk has more to do than the round is long, and NVME hardly ever moves more than by LRU. It may:
+// to read ahead, a chunk is given up before its room is needed.
 TEST_P(HostPlanPropertyTest, NvmeMovesNoMoreThanByLru) {
   std::vector<double> of_lru;
   for (uint64_t seed = 0; seed < 220; ++seed) {

@@ -151,8 +151,8 @@ void ExpectGradientsKept(const RangeTrace& trace, const Plan& plan) {
   }
 }
 
-// What leaves after the update leaves in the order in which the next round needs the room, or the parameters
-// of late gradients.
+// What leaves after the update leaves in the order in which the next round needs the room, or the
+// parameters of late gradients.
 void ExpectRoomInTurn(const Plan& plan) {
   const int32_t n = plan.num_positions();
   int32_t before = -1;
@@ -271,8 +271,8 @@ INSTANTIATE_TEST_SUITE_P(Chunks, PlannerPropertyTest, ::testing::Values(false),
 INSTANTIATE_TEST_SUITE_P(Runs, PlannerPropertyTest, ::testing::Values(true),
                          [](const auto&) { return std::string("Several"); });
 
-// The fewest fetches of any round that ends as it began: every choice of what to keep at every operator,
-// from every first state.
+// The fewest fetches of any round that ends as it began: every choice of what to keep at every
+// operator, from every first state.
 int64_t FewestFetchesByExhaustion(const RangeTrace& trace, int64_t device_bytes) {
   const int num_ranges = static_cast<int>(trace.ranges.size());
   const int num_states = 1 << num_ranges;
@@ -343,8 +343,8 @@ TEST(PlannerTest, SmallRoundsMoveAtMostTwoPercentMoreThanTheOptimum) {
   }
   EXPECT_GE(total, 150);
   EXPECT_LE(static_cast<double>(planned_bytes), 1.02 * static_cast<double>(optimal_bytes));
-  // The optimum knows no slots: a round in which they cannot be passed on so that it ends as it began
-  // needs one more fetch.
+  // The optimum knows no slots: a round in which they cannot be passed on so that it ends as it
+  // began needs one more fetch.
   EXPECT_GE(static_cast<double>(exact), 0.99 * static_cast<double>(total));
   std::printf("%d of %d rounds are optimal; %.4f of the optimum's bytes in all\n",
               static_cast<int>(exact), static_cast<int>(total),
@@ -413,7 +413,8 @@ TEST(PlannerTest, TheSameInputsGiveTheSamePlan) {
   }
 }
 
-// Two layers of two chunks, 100 bytes of non-model data in the first interval and 5,000 in the second.
+// Two layers of two chunks, 100 bytes of non-model data in the first interval and 5,000 in the
+// second.
 RangeTrace TwoLayers() {
   Trace trace;
   trace.phase = "eval";
@@ -520,6 +521,83 @@ TEST(PlannerTest, AutoMovesFewerBytesThanTheBestOfPresetsAndOnLinePlacement) {
       100 * percentile(0.9));
   EXPECT_GE(gains.size(), 300u);
   EXPECT_GE(percentile(0.5), 0.05);
+}
+
+// One frozen tensor of two chunks.
+Trace TwoChunks(int64_t non_model_peak_bytes) {
+  Trace trace;
+  trace.phase = "eval";
+  trace.tensors = {{2 * kTestChunkBytes, TensorGroup::kFrozen, 0}};
+  trace.operators = {{0, 1, 0, non_model_peak_bytes}};
+  trace.uses = {{.tensor = 0}};
+  return trace;
+}
+
+TEST(PlannerTest, NonModelDataAtTheEndOfItsNumbersLeavesNoRoomAndOverflowsNothing) {
+  EXPECT_THAT(PackTrace(TwoChunks(std::numeric_limits<int64_t>::max()), kTestChunkBytes),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("non-model data")));
+  ASSERT_OK_AND_ASSIGN(const RangeTrace trace,
+                       PackTrace(TwoChunks(int64_t{1} << 60), kTestChunkBytes));
+  for (const int64_t budget : {int64_t{0}, kTestChunkBytes, int64_t{1} << 60}) {
+    EXPECT_THAT(PlanFor(trace, budget),
+                StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("raise --device-memory")));
+  }
+  EXPECT_OK(PlanFor(trace, (int64_t{1} << 60) + 2 * kTestChunkBytes).status());
+}
+
+TEST(PlannerTest, CostsOfNoMachineAreRefused) {
+  ASSERT_OK_AND_ASSIGN(const RangeTrace trace, PackTrace(TwoChunks(0), kTestChunkBytes));
+  constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+  for (const double rate : {0.0, -1.0, 1e-300, 1e300, kNaN}) {
+    EXPECT_THAT(PlanFor(trace, int64_t{1} << 20, {}, {.host_to_device = rate}),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a rate of")))
+        << rate;
+  }
+  EXPECT_THAT(PlanFor(trace, int64_t{1} << 20, {}, {.copy_latency_ns = -1}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("-1 ns")));
+  ASSERT_OK_AND_ASSIGN(const RangeTrace large, PackTrace(TwoChunks(0), int64_t{1} << 40));
+  EXPECT_THAT(PlanFor(large, int64_t{1} << 42, {}, {.nvme_read = 1e3}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("held back too far")));
+}
+
+TEST(PlannerTest, ATraceOfTooManyStepsIsRefusedBeforeAnythingIsPlayed) {
+  Trace trace = TwoChunks(0);
+  trace.tensors[0].size_bytes = 4'000 * kTestChunkBytes;
+  for (int32_t i = 1; i < 2'000; ++i) {
+    trace.operators.push_back({i, 1, 0, 0});
+    trace.uses.push_back({.tensor = 0});
+  }
+  ASSERT_OK_AND_ASSIGN(const RangeTrace packed, PackTrace(trace, kTestChunkBytes));
+  EXPECT_THAT(PlanFor(packed, int64_t{1} << 30),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("Use larger chunks")));
+}
+
+// At every moment at which it is asked: the plan ends then, with what the interrupt returned.
+TEST(PlannerTest, AnInterruptEndsThePlanning) {
+  ASSERT_OK_AND_ASSIGN(
+      const RangeTrace trace,
+      PackTrace(RandomTrace(DrawOptions(/*seed=*/8, /*spans=*/true), 8).Make(), kTestChunkBytes));
+  PlanInputs inputs = {.trace = trace, .budget_bytes = {}, .costs = {}, .policy = {}};
+  inputs.budget_bytes[Tier::kDevice] = DeviceFloorBytes(trace) + 2 * kTestChunkBytes;
+  inputs.budget_bytes[Tier::kHost] = 40 * kTestChunkBytes;
+  int most = 0;
+  for (bool interrupted = true; interrupted; ++most) {
+    int asked = 0;
+    inputs.interrupt = [&]() -> absl::Status {
+      if (asked++ < most) return absl::OkStatus();
+      return absl::CancelledError("enough");
+    };
+    const absl::StatusOr<Plan> plan = MakePlan(inputs);
+    interrupted = asked > most;
+    if (interrupted) {
+      ASSERT_THAT(plan, StatusIs(absl::StatusCode::kCancelled, HasSubstr("enough")));
+      // Nothing else is begun.
+      ASSERT_LE(asked, most + 60);
+    } else {
+      ASSERT_OK(plan.status());
+    }
+  }
+  EXPECT_GT(most, 10);
 }
 
 }  // namespace

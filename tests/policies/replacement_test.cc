@@ -205,5 +205,12 @@ TEST(ReplacementTest, MoreRoundsNeverFetchMoreAndSometimesLess) {
   EXPECT_GT(fewer, 5);
 }
 
+TEST(ReplacementTest, AnOperatorThatNeedsMoreThanItsSlotsIsRefused) {
+  const RangeTrace trace = TraceOf({2, 1}, {0, 1});
+  EXPECT_THAT(StaysOf(trace, 1), StatusIs(absl::StatusCode::kInvalidArgument,
+                                          HasSubstr("operator 0 uses 2 chunks at once, of 1")));
+  EXPECT_OK(StaysOf(trace, 2).status());
+}
+
 }  // namespace
 }  // namespace gemini::policies
