@@ -31,7 +31,8 @@ int64_t PlanSteps(const RangeTrace& trace) {
   count.Add(static_cast<int64_t>(trace.operators.size() + trace.uses.size()), 1);
   for (const RangeUse& use : trace.uses) count.Add(trace.ranges[use.range].num_bundles, 1);
   for (const RangeTrace::GradOut& out : trace.gradient_outs) {
-    count.Add(out.size_bytes / trace.PayloadOf(trace.ranges[out.range]) + 1, 1);
+    const int64_t payload_bytes = trace.PayloadOf(trace.ranges[out.range]);
+    count.Add(std::max<int64_t>(out.size_bytes - 1, 0) / payload_bytes + 1, 1);
   }
   count.Add(static_cast<int64_t>(trace.ranges.size()), kStepsOfTensor / 2);
   for (const int32_t range : trace.updated) {
@@ -48,7 +49,7 @@ int64_t PlanSteps(const Trace& trace, int64_t chunk_bytes) {
     if (bytes > 0) payload_bytes = std::min(payload_bytes, bytes);
   }
   const auto chunks_of = [&](int32_t tensor) {
-    return trace.tensors[tensor].size_bytes / payload_bytes + 1;
+    return std::max<int64_t>(trace.tensors[tensor].size_bytes - 1, 0) / payload_bytes + 1;
   };
   StepCount count;
   count.Add(static_cast<int64_t>(trace.operators.size() + trace.uses.size()), 1);

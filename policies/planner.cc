@@ -22,9 +22,6 @@
 namespace gemini::policies {
 namespace {
 
-// What rates may be, bytes or elements a second; all that is measured is far within.
-constexpr double kLeastRate = 1e3;
-constexpr double kMostRate = 1e14;
 constexpr int64_t kMostLatencyNs = 1'000'000'000;
 constexpr double kMostRoundNs = 1e16;  // 115 days: a hundred such times are below 2^63.
 

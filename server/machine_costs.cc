@@ -23,12 +23,10 @@ namespace gemini::server {
 namespace {
 
 // Far beyond any machine on both sides; what is outside is a mistake, and NaN is never inside.
-constexpr double kMinRate = 1e3;
-constexpr double kMaxRate = 1e14;
 constexpr int64_t kMaxLatencyNs = 1'000'000'000;
 constexpr int64_t kMaxFileBytes = 4096;
 
-bool IsRate(double rate) { return rate >= kMinRate && rate <= kMaxRate; }
+bool IsRate(double rate) { return rate >= kLeastRate && rate <= kMostRate; }
 
 struct Field {
   absl::string_view name;

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -14,6 +15,7 @@
 #include "gemini/plan_wire.h"
 #include "gemini/status_macros.h"
 #include "gemini/trace_wire.h"
+#include "policies/plan_effort.h"
 #include "policies/planner.h"
 #include "policies/range_trace.h"
 #include "server/calibration.h"
@@ -42,14 +44,6 @@ absl::StatusOr<std::string> CopyOf(const UniqueFd& fd, int64_t size_bytes) {
 
 // Bounds what planning costs, before anything of that size is made.
 absl::Status CheckSize(const Trace& trace, int64_t chunk_bytes) {
-  const int64_t uses =
-      static_cast<int64_t>(trace.uses.size() + trace.operators.size() + trace.gradient_outs.size());
-  if (uses > kMaxTraceUses) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a trace of ", trace.operators.size(), " operators, ", trace.uses.size(),
-                     " uses and ", trace.gradient_outs.size(), " gradients, together at most ",
-                     kMaxTraceUses, ": end phases more often"));
-  }
   int64_t chunks = static_cast<int64_t>(trace.tensors.size());
   for (const TracedTensor& tensor : trace.tensors) chunks += tensor.size_bytes / chunk_bytes;
   if (chunks > kMaxTraceChunks) {
@@ -57,7 +51,7 @@ absl::Status CheckSize(const Trace& trace, int64_t chunk_bytes) {
                                                    " chunks of ", chunk_bytes, " bytes, at most ",
                                                    kMaxTraceChunks, ": use larger chunks"));
   }
-  return absl::OkStatus();
+  return policies::CheckPlanSteps(policies::PlanSteps(trace, chunk_bytes));
 }
 
 }  // namespace
@@ -127,12 +121,21 @@ absl::StatusOr<MadePlan> PlanService::Make(PlanTask& task) {
   if (task.device_bandwidth > 0) {
     costs = HeldBack(costs, task.device_bandwidth, task.chunk_bytes);
   }
-  // Kept even if no plan fits: the next job may have more memory.
-  traces_->Keep({task.space, trace.phase, TensorsHash(trace.tensors)}, EncodeTrace(trace));
+  const auto deadline = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(kMaxPlanTime);
+  const auto interrupt = [this, deadline]() -> absl::Status {
+    if (stopping_) return absl::CancelledError("the server ends");
+    if (std::chrono::steady_clock::now() < deadline) return absl::OkStatus();
+    return absl::DeadlineExceededError(absl::StrCat(
+        "planning took longer than ", absl::FormatDuration(kMaxPlanTime),
+        ": chunks are placed on demand. Is the machine busy? Larger chunks make planning faster"));
+  };
   GEMINI_ASSIGN_OR_RETURN(const Plan plan, policies::MakePlan({.trace = packed,
                                                                .budget_bytes = task.budget_bytes,
                                                                .costs = costs,
-                                                               .policy = task.policy}));
+                                                               .policy = task.policy,
+                                                               .interrupt = interrupt}));
+  // Only now: what no plan comes out of is of no use to the next job.
+  traces_->Keep({task.space, trace.phase, TensorsHash(trace.tensors)}, EncodeTrace(trace));
   const std::string encoded = EncodePlan(plan);
   MadePlan made;
   GEMINI_ASSIGN_OR_RETURN(made.fd, MakeReadOnlyMemfd("gemini-plan", encoded));

@@ -13,6 +13,7 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "gemini/cost_model.h"
 #include "gemini/policy_options.h"
 #include "gemini/tier.h"
@@ -25,9 +26,11 @@
 
 namespace gemini::server {
 
-// What one plan may cost: some seconds of the service's thread, which all tenants share.
-inline constexpr int64_t kMaxTraceUses = int64_t{1} << 20;  // Uses and operators together.
+// What one plan may cost of the service's thread, which all tenants share: its steps are bounded
+// (policies/plan_effort.h), and so are the chunks of all tensors, used or not. The steps take some
+// seconds at most; where the machine is busy, the planning ends after this time.
 inline constexpr int64_t kMaxTraceChunks = int64_t{1} << 21;
+inline constexpr absl::Duration kMaxPlanTime = absl::Seconds(5);
 // So that all states of so many are far from 2^63 bytes; no chunk is nearly as large.
 inline constexpr int64_t kMaxPlanChunkBytes = int64_t{1} << 32;
 
@@ -57,13 +60,14 @@ struct FoundTrace {
 
 class PlanService {
  public:
-  // Begins with what the state directory keeps. Without a kept cost model it calibrates: at once, or
-  // before the first plan.
+  // Begins with what the state directory keeps. Without a kept cost model it calibrates: at once,
+  // or before the first plan.
   explicit PlanService(const ServerOptions& options);
-  // Finishes the plan under way, drops the others.
+  // Ends the plan under way within some tenths of a second, drops the others.
   ~PlanService();
 
-  // INVALID_ARGUMENT: no trace, or one beyond the limits above. Others: of policies::MakePlan.
+  // INVALID_ARGUMENT: no trace, or one of too many chunks. DEADLINE_EXCEEDED: it took longer than
+  // kMaxPlanTime. Others: of policies::MakePlan. A trace is kept once a plan was made of it.
   void MakePlan(PlanTask task, absl::AnyInvocable<void(absl::StatusOr<MadePlan>)> done);
   void FindTrace(TraceKey key, absl::AnyInvocable<void(absl::StatusOr<FoundTrace>)> done);
   // Gives a descriptor back to the kernel, which may take its time.
@@ -77,7 +81,7 @@ class PlanService {
   void CalibrateOnce();
 
   const std::vector<NvmeDirectory> nvme_directories_;
-  std::string state_directory_;  // Empty: nothing is kept on disk.
+  std::string state_directory_;                  // Empty: nothing is kept on disk.
   const std::optional<double> gpu_memory_rate_;  // Nothing: DEVICE is no GPU.
   MachineCosts costs_;
   bool calibrated_ = false;           // The worker's.

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The requests of server/server.h about traces and plans. The work is plan_service.h's; here a peer's
-// numbers are checked.
+// The requests of server/server.h about traces and plans. The work is plan_service.h's; here a
+// peer's numbers are checked.
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <string>
 #include <utility>
@@ -62,14 +61,17 @@ absl::Status CheckMakePlan(const MakePlanRequest& make, const Session& session) 
     return absl::InvalidArgumentError(absl::StrCat("a fraction of ", make.optimizer_fraction,
                                                    " of the optimizer states: 0 to 1"));
   }
-  if (!(make.device_bandwidth >= 0 && std::isfinite(make.device_bandwidth))) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a device bandwidth of ", make.device_bandwidth, " bytes a second"));
+  if (make.device_bandwidth != 0 &&
+      !(make.device_bandwidth >= kLeastRate && make.device_bandwidth <= kMostRate)) {
+    return absl::InvalidArgumentError(absl::StrCat("a device bandwidth of ", make.device_bandwidth,
+                                                   " bytes a second: ", kLeastRate, " to ",
+                                                   kMostRate, ", or 0 for the measured one"));
   }
   return absl::OkStatus();
 }
 
-// Whether something of this phase is kept by its name. A client's phases: what is kept of them has a bound.
+// Whether something of this phase is kept by its name. A client's phases: what is kept of them has
+// a bound.
 template <typename Kept>
 bool IsListed(const std::map<std::string, Kept>& phases, const std::string& phase) {
   return phases.contains(phase) || phases.size() < kMaxListedPhases;
@@ -141,7 +143,8 @@ void Server::Handle(Session& session, uint64_t id, const MakePlanRequest& make) 
       .measured = make.measured,
       .device_bandwidth = make.device_bandwidth};
   session.connection->Pause();
-  // Of no more than there is: sums stay far from overflow. A host arena has nothing beside chunks' budget.
+  // Of no more than there is: sums stay far from overflow. A host arena has nothing beside chunks'
+  // budget.
   const int64_t apart_bytes =
       stores_.device->slab_bytes() == 0
           ? 0

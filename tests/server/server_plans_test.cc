@@ -3,9 +3,14 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 
+#include <chrono>
 #include <filesystem>
+#include <fstream>
+#include <limits>
+#include <random>
 #include <thread>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gemini/byte_size.h"
@@ -159,6 +164,8 @@ TEST_F(ServerPlansTest, WhatNoPlanCanBeMadeForIsRefused) {
   refused({.device_bytes = 16 * kChunk, .optimizer_fraction = 1.5});
   refused({.device_bytes = 16 * kChunk, .device_bandwidth = nan});
   refused({.device_bytes = 16 * kChunk, .device_bandwidth = -1});
+  refused({.device_bytes = 16 * kChunk, .device_bandwidth = 1e-300});
+  refused({.device_bytes = 16 * kChunk, .device_bandwidth = 1e300});
   // Nothing of it stuck: the room that was refused is still there.
   EXPECT_OK(client.MakePlan(good));
   // And is used up by the plan.
@@ -313,6 +320,93 @@ TEST_F(ServerPlansTest, APeerThatHangsUpInTheMiddleOfItsPlanLeavesNothingBehind)
   }
   WireClient client = Trainer("job");
   EXPECT_OK(PlanOf(client, StepTrace(8, kChunk), {.device_bytes = 16 * kChunk}));
+}
+
+// About as large as is accepted: `num_uses` of tensors in no order, half of which span two chunks.
+Trace LargeTrace(int32_t num_tensors, int32_t num_uses) {
+  Trace trace;
+  trace.phase = "large";
+  std::mt19937_64 random(/*seed=*/5);
+  for (int32_t i = 0; i < num_tensors; ++i) {
+    trace.tensors.push_back({(1 + i % 2) * kChunk, TensorGroup::kFrozen, 0});
+  }
+  for (int32_t i = 0; i < num_uses; ++i) {
+    trace.operators.push_back({i, 1, 10'000, 0});
+    trace.uses.push_back({static_cast<int32_t>(random() % num_tensors), ChunkKind::kParam, false});
+  }
+  return trace;
+}
+
+// CPU time of the server's thread of that name, which is a thread of this process.
+double ThreadSeconds(absl::string_view name) {
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::string comm;
+    std::getline(std::ifstream(task.path() / "comm"), comm);
+    if (comm != name) continue;
+    std::string ran_ns;  // The first number: nanoseconds on a processor.
+    std::ifstream(task.path() / "schedstat") >> ran_ns;
+    double ns = 0;
+    return absl::SimpleAtod(ran_ns, &ns) ? ns / 1e9 : 0;
+  }
+  return 0;
+}
+
+TEST_F(ServerPlansTest, TheServersEndEndsTheLongestPlan) {
+  options_.capacity_bytes[Tier::kDevice] = 64 * kMiB;
+  Restart();
+  WireClient client(*server_->Connect());
+  ASSERT_OK(client.Hello("large"));
+  ASSERT_OK(client.OpenLease({{64 * kMiB, 0, 0}}, {{}}));
+  ASSERT_OK(client.WriteTrace(EncodeTrace(LargeTrace(13'000, 1'000'000))));
+  const double before = ThreadSeconds("gemini-plans");
+  std::atomic<bool> is_over = false;
+  std::thread planner([&] {
+    EXPECT_THAT(client.MakePlan({.device_bytes = 20 * kMiB}),
+                StatusIs(absl::StatusCode::kUnavailable));
+    is_over = true;
+  });
+  while (!is_over && ThreadSeconds("gemini-plans") < before + 0.2) std::this_thread::yield();
+  const auto start = std::chrono::steady_clock::now();
+  server_.reset();
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  EXPECT_LE(took.count(), 2);
+  planner.join();
+}
+
+TEST_F(ServerPlansTest, ATraceOfWhichNoPlanWasMadeIsNotKept) {
+  WireClient client = Trainer("job");
+  const Trace trace = StepTrace(8, 2 * kChunk);
+  EXPECT_THAT(PlanOf(client, trace, {.device_bytes = kChunk}),
+              StatusIs(absl::StatusCode::kResourceExhausted));
+  ASSERT_OK_AND_ASSIGN(const WireReply none, client.FindTrace("job", "train", 0));
+  EXPECT_EQ(none.message().body_as_TraceReply()->size_bytes(), 0);
+  EXPECT_OK(PlanOf(client, trace, {.device_bytes = 16 * kChunk}));
+  ASSERT_OK_AND_ASSIGN(const WireReply kept, client.FindTrace("job", "train", 0));
+  EXPECT_GT(kept.message().body_as_TraceReply()->size_bytes(), 0);
+}
+
+// Non-model data of nearly 2^63 bytes made the sum of a floor negative: with a tensor of two chunks
+// the plan went beyond DEVICE. The next server found the trace, and its jobs sent it again.
+TEST_F(ServerPlansTest, ATraceOfNumbersNear2To63IsRefusedAndForgotten) {
+  options_.state_directory = directory_;
+  Restart();
+  for (const int64_t device_bytes : {kChunk, int64_t{0}}) {
+    const std::string space = absl::StrCat("job-", device_bytes);
+    Trace trace;
+    trace.phase = "train";
+    trace.tensors = {{2 * kChunk, TensorGroup::kFrozen, 0}, {2 * kChunk, TensorGroup::kFrozen, 0}};
+    trace.operators = {{0, 2, 0, std::numeric_limits<int64_t>::max()}};
+    trace.uses = {{.tensor = 0}, {.tensor = 1}};
+    {
+      WireClient client = Trainer(space);
+      EXPECT_THAT(PlanOf(client, trace, {.device_bytes = device_bytes}),
+                  StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("non-model data")));
+    }
+    Restart();
+    WireClient client = Trainer(space);
+    ASSERT_OK_AND_ASSIGN(const WireReply none, client.FindTrace(space, "train", 0));
+    EXPECT_EQ(none.message().body_as_TraceReply()->size_bytes(), 0);
+  }
 }
 
 }  // namespace
