@@ -73,7 +73,7 @@ absl::StatusOr<StepResult> SpaceModel::Step(const StepOptions& options) {
   GEMINI_RETURN_IF_ERROR(FinishUpdates());
   GEMINI_ASSIGN_OR_RETURN(const std::vector<bool> has_gradient, CollectGradients());
   KeptForUpdate kept;
-  if (tensors_->phases() != nullptr) kept = tensors_->phases()->BeginUpdate();
+  if (tensors_->phases() != nullptr) kept = tensors_->phases()->BeginUpdate(tensors_->store());
   OperatorSpan timed;
   absl::StatusOr<StepResult> result = BeginUpdate(options, has_gradient, kept, timed);
   if (tensors_->phases() != nullptr) {
