@@ -7,6 +7,7 @@
 #include <functional>
 #include <latch>
 #include <limits>
+#include <map>
 #include <new>
 #include <thread>
 
@@ -435,6 +436,67 @@ TEST_F(BelowTheFloor, AnActivationThatDoesNotFitNamesItsOperator) {
   EXPECT_THAT(session_->status(),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("aten::")));
   EXPECT_EQ(GetAllocationStats().refused, 1);
+}
+
+// A stack whose statistics come last, in a HOST that does not hold it.
+class FailedFetch : public TrainingTest {
+ protected:
+  static constexpr int kLayers = 24;
+  struct Net : torch::nn::Module {
+    Net() {
+      for (int i = 0; i < kLayers; ++i) {
+        layers.push_back(register_module("layer" + std::to_string(i), torch::nn::Linear(128, 128)));
+      }
+      norm = register_module("norm", torch::nn::BatchNorm1d(128));
+      average = register_buffer("average", torch::zeros({128}));
+      edited = register_parameter("edited", torch::zeros({128}));
+    }
+    at::Tensor forward(at::Tensor x) {
+      for (torch::nn::Linear& layer : layers) x = layer->forward(x).tanh();
+      x = norm->forward(x);
+      const at::NoGradGuard no_grad;
+      average.lerp_(x.mean(0), 0.1);
+      edited.add_(x.mean(0));
+      return x;
+    }
+    std::vector<torch::nn::Linear> layers;
+    torch::nn::BatchNorm1d norm{nullptr};
+    at::Tensor average, edited;
+  };
+  ~FailedFetch() override {
+    session_.reset();
+    server_.reset();  // Before the faults.
+  }
+  server::NvmeFaults faults_;
+};
+
+TEST_F(FailedFetch, LeavesNoNaNInWhatIsReadAfterwards) {
+  const std::vector<std::string> written = {"norm.running_mean", "norm.running_var", "average",
+                                            "edited"};
+  TrainingOptions options = SmallOptions();
+  options.device_memory = 1 * kMiB;
+  options.host_memory = 5 * kMiB / 2;
+  options.nvme_memory = 32 * kMiB;
+  torch::manual_seed(3);
+  Net net;
+  Open(options, &faults_);
+  ManagedModel* const model = Manage(net);
+  ASSERT_NE(model, nullptr);
+  net.forward(torch::randn({16, 128})).square().mean().backward();
+  ASSERT_OK(model->Step({.overlap_update = false}));
+  // From the second on, HOST makes room by dropping what NVMe has already: it reads alone.
+  for (int i = 0; i < 3; ++i) net.forward(torch::randn({16, 128}));
+  std::map<std::string, std::vector<float>> good;
+  for (const std::string& name : written) good[name] = ReadAll(*model, name);
+  EvictAll();
+  faults_.Arm(server::NvmeFault::kFlipsBit, /*nth=*/3);
+  const at::Tensor output = net.forward(torch::randn({16, 128}));
+  ASSERT_TRUE(faults_.fired());
+  EXPECT_THAT(session_->status(), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("layer")));
+  EXPECT_TRUE(output.isnan().any().item<bool>());
+  for (const std::string& name : written) {
+    EXPECT_EQ(ReadAll(*model, name), good[name]) << name;
+  }
 }
 
 TEST_F(OperatorHookTest, AnEarlierStepsGradientRaisesInsteadOfShowingTheNext) {
