@@ -197,6 +197,37 @@ TEST_F(OperatorHookTest, ThreadsMayUseTheSameParametersAtOnce) {
   ExpectNothingPinned();
 }
 
+// TSan sees what they share: the gradients of one chunk.
+TEST_F(OperatorHookTest, BackwardPassesMayRunOnSeveralThreads) {
+  constexpr int kParameters = 8, kRounds = 20;
+  struct Net : torch::nn::Module {
+    Net() {
+      for (int i = 0; i < kParameters; ++i) {
+        weights.push_back(register_parameter("w" + std::to_string(i), at::full({32}, 1.0 + i)));
+      }
+    }
+    std::vector<at::Tensor> weights;
+  } net;
+  Open(SmallOptions());
+  ASSERT_NE(Manage(net), nullptr);
+  for (int round = 0; round < kRounds; ++round) {
+    net.zero_grad();
+    std::latch start(2);
+    const auto backward = [&](int first) {
+      start.arrive_and_wait();
+      for (int i = first; i < kParameters; i += 2) net.weights[i].square().sum().backward();
+    };
+    std::thread other([&] { backward(1); });
+    backward(0);
+    other.join();
+    for (int i = 0; i < kParameters; ++i) {
+      EXPECT_TRUE(net.weights[i].grad().eq(2.0 + 2 * i).all().item<bool>()) << i;
+    }
+  }
+  EXPECT_OK(session_->status());
+  ExpectNothingPinned();
+}
+
 TEST_F(OperatorHookTest, BackwardOfACustomOperatorFindsItsSavedParameters) {
   torch::nn::Module module;
   at::Tensor weight = module.register_parameter("weight", at::full({1}, 3.0));
