@@ -348,8 +348,9 @@ class PhaseTracker::State {
     running_ = nullptr;
   }
 
-  // Has the executor leave the plan of the round that has ended, and begin with that of the one which came
-  // behind it the last time: what that wants to find on DEVICE is fetched before it begins. Null: none did.
+  // Has the executor leave the plan of the round that has ended, and begin with that of the one
+  // which came behind it the last time: what that wants to find on DEVICE is fetched before it
+  // begins. Null: none did.
   void FollowAhead(Phase* next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (next == nullptr || next == running_) return;
     LeaveExecutor();

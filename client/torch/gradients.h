@@ -8,9 +8,9 @@
 // When:   after AccumulateGrad, by Torch's post-accumulate hook. The first gradient after zero_grad
 //         overwrites the chunk; later ones (accumulation, re-entrant backward) find p.grad managed
 //         already and are added by Torch itself, in place, through the operator hook.
-// Thread: the hooks run on autograd's threads, or on several of the user's: one parameter on one thread at a
-//         time, others, in the same chunk too, meanwhile. Each sets its own ModelTensor::grad_storage alone, with the
-//         lock, as others read it.
+// Thread: the hooks run on autograd's threads, or on several of the user's: one parameter on one
+//         thread at a time, others, in the same chunk too, meanwhile. Each sets its own
+//         ModelTensor::grad_storage alone, with the lock, as others read it.
 // Errors: an error in a hook is latched in the session; p.grad stays what it was.
 #pragma once
 #include <atomic>

@@ -8,8 +8,9 @@
 // Thread: one at a time, and no operator on the module's tensors meanwhile.
 // Errors: with the session latched, every call but Read returns that error. Read works on what is
 //         committed, so that a failed run can still be saved; of a tensor whose update failed it tries
-//         that again, and returns the error when it fails again: never an older value. Operators that
-//         begin after the error change no parameter and no buffer (client/torch/operator_hook.h).
+//         that again, and returns the error when it fails again: never an older value. Operators
+//         that begin after the error change no parameter and no buffer
+//         (client/torch/operator_hook.h).
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -86,12 +87,12 @@ class ManagedModel {
   virtual ~ManagedModel() = default;
 
   // One optimizer step over the parameters that have a gradient; replaces optimizer.step(). p.grad
-  // stays as it is until zero_grad. Where no parameter has one nothing is done, as by Torch's optimizers, and
-  // it does not count as a step. FAILED_PRECONDITION, nothing committed and nothing latched: a
-  // gradient holds a NaN or an infinity (names the first tensor), a parameter got other storage or
-  // another shape (set_data, module.to, t_), a tensor was never written, or a ScopedFetch of a tensor
-  // or gradient lives. RESOURCE_EXHAUSTED latches nothing either. An update that fails later is latched
-  // and returned by the next call.
+  // stays as it is until zero_grad. Where no parameter has one nothing is done, as by Torch's
+  // optimizers, and it does not count as a step. FAILED_PRECONDITION, nothing committed and nothing
+  // latched: a gradient holds a NaN or an infinity (names the first tensor), a parameter got other
+  // storage or another shape (set_data, module.to, t_), a tensor was never written, or a
+  // ScopedFetch of a tensor or gradient lives. RESOURCE_EXHAUSTED latches nothing either. An update
+  // that fails later is latched and returned by the next call.
   virtual absl::StatusOr<StepResult> Step(const StepOptions& options) = 0;
 
   // Completed steps of the model, and of one parameter (steps in which it had a gradient).
@@ -107,14 +108,16 @@ class ManagedModel {
   // Streams the tensor's fp32 values, its strides' order being the original tensor's, out of HOST
   // slots, with no copy where they lie there so: kParam (with its master), kExpAvg or kExpAvgSq (zeros before the first update), kGrad (zeros
   // when there is none; one of the user's own is moved into its chunk, as by Step). NOT_FOUND: no such
-  // name, or it has no values of that kind (kMaster and the upper halves are parts of others). FAILED_PRECONDITION:
-  // a ScopedFetch of a tensor of its chunk lives, or it has other storage or another shape, as for Step.
+  // name, or it has no values of that kind (kMaster and the upper halves are parts of others).
+  // FAILED_PRECONDITION: a ScopedFetch of a tensor of its chunk lives, or it has other storage or
+  // another shape, as for Step.
   virtual absl::Status Read(absl::string_view name, ChunkKind kind, ByteSink sink) = 0;
 
   // Has the tensor's fp32 values written into HOST slots by `source`, to load or to resume: kParam,
   // kExpAvg or kExpAvgSq; a moment that was not written counts as zeros. On an error of `source`, or
   // after its first call, the tensor's old bytes are lost: it counts as not written. A write refused
-  // before (as Read is, or for want of a HOST slot) changes nothing. Cheapest in the order of tensors().
+  // before (as Read is, or for want of a HOST slot) changes nothing. Cheapest in the order of
+  // tensors().
   virtual absl::Status Write(absl::string_view name, ChunkKind kind, ByteSource source) = 0;
 
   // Pins the storage of `tensor` (a parameter, buffer, gradient or a view of one) for raw access:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ManagedModel that a session hands out. It passes calls on to the model in the session's space while the
-// session is open, and returns FAILED_PRECONDITION afterwards, so that a pointer to it that a loop
-// keeps beyond Close is safe to use.
+// The ManagedModel that a session hands out. It passes calls on to the model in the session's space
+// while the session is open, and returns FAILED_PRECONDITION afterwards, so that a pointer to it
+// that a loop keeps beyond Close is safe to use.
 // Owner:  the TrainingSession. Thread: as ManagedModel.
 #pragma once
 #include <cstdint>

@@ -61,8 +61,8 @@ class PlanExecutorTest : public SessionFixture {
   std::optional<PlanExecutor> executor_;
 };
 
-// Operators of several threads tell of their ends in any order. The thread that the first word wakes looks
-// behind the second one, unless it is quick: so several times.
+// Operators of several threads tell of their ends in any order. The thread that the first word
+// wakes looks behind the second one, unless it is quick: so several times.
 TEST_F(PlanExecutorTest, AnOlderWordOnProgressTakesNothingBack) {
   for (int64_t round = 0; round < 50; ++round) {
     SCOPED_TRACE(round);

@@ -226,7 +226,8 @@ TEST_P(CapOnGpu, TheBitsAreThoseWithoutOne) {
 INSTANTIATE_TEST_SUITE_P(Types, CapOnGpu, ::testing::Values(at::kFloat, at::kBFloat16, at::kHalf),
                          [](const auto& type) { return std::string(at::toString(type.param)); });
 
-// With everything on the GPU, updates among it, with half of the updates there, and with all in HOST.
+// With everything on the GPU, updates among it, with half of the updates there, and with all in
+// HOST.
 TEST_F(TrainingOnGpu, UpdatesOnTheGpuHaveTheBitsOfThoseInHost) {
   using Format = std::pair<c10::ScalarType, OptimizerKind>;
   for (const auto& [type, optimizer] :

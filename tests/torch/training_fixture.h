@@ -41,8 +41,8 @@ class TrainingTest : public ::testing::Test {
     return options;
   }
 
-  // Starts a server that has what the options want, and opens the session. `faults`, of its NVMe, may be
-  // null, and outlives both.
+  // Starts a server that has what the options want, and opens the session. `faults`, of its NVMe,
+  // may be null, and outlives both.
   void Open(const TrainingOptions& options, server::NvmeFaults* faults = nullptr) {
     server::ServerOptions server_options;
     server_options.capacity_bytes[Tier::kDevice] = options.device_memory;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two managed models in one session: their rounds are told apart and follow plans, and the bits are those
-// of plain training.
+// Two managed models in one session: their rounds are told apart and follow plans, and the bits are
+// those of plain training.
 #include <functional>
 
 #include "client/phase_tracker.h"
@@ -50,8 +50,8 @@ class TwoModelsTest : public TrainingTest {
  protected:
   static constexpr int kWarmUp = 10, kMeasured = 10;
 
-  // Trains plain models, then managed ones in one session, and compares losses and parameters. Counts the
-  // rounds behind the first kWarmUp iterations.
+  // Trains plain models, then managed ones in one session, and compares losses and parameters.
+  // Counts the rounds behind the first kWarmUp iterations.
   void Train(const TrainingOptions& options, const Iteration& iteration) {
     OptimizerSpec spec;
     spec.learning_rate = 1e-3;
