@@ -199,7 +199,7 @@ TEST_F(OperatorHookTest, ThreadsMayUseTheSameParametersAtOnce) {
 
 // TSan sees what they share: the gradients of one chunk.
 TEST_F(OperatorHookTest, BackwardPassesMayRunOnSeveralThreads) {
-  constexpr int kParameters = 8, kRounds = 20;
+  constexpr int kParameters = 16, kRounds = 300;
   struct Net : torch::nn::Module {
     Net() {
       for (int i = 0; i < kParameters; ++i) {
@@ -210,7 +210,10 @@ TEST_F(OperatorHookTest, BackwardPassesMayRunOnSeveralThreads) {
   } net;
   Open(SmallOptions());
   ASSERT_NE(Manage(net), nullptr);
+  std::vector<at::Tensor> held;  // So that each round's have storages of their own.
   for (int round = 0; round < kRounds; ++round) {
+    held.clear();
+    for (const at::Tensor& weight : net.weights) held.push_back(weight.grad());
     net.zero_grad();
     std::latch start(2);
     const auto backward = [&](int first) {
