@@ -16,6 +16,7 @@
 #include "client/read_ahead.h"
 #include "client/trace_recorder.h"
 #include "gemini/mutex.h"
+#include "gemini/status_macros.h"
 
 namespace gemini::client {
 namespace {
@@ -29,6 +30,8 @@ constexpr int64_t kSettledRounds = 3;
 // So many rounds of a phase in a row that left their plan are bad luck; then it is planned more seldom.
 constexpr int kMaxBadRounds = 3;
 constexpr int kMaxSkippedRoundsShift = 5;
+// More updates of one space in a row count as so many: an adversarial loop makes five or so.
+constexpr int kMaxUpdatesInRow = 8;
 
 absl::Status NothingOf(absl::string_view what, absl::string_view phase) {
   return absl::NotFoundError(absl::StrCat("phase ", phase, " has no ", what, " yet"));
@@ -43,6 +46,7 @@ struct Phase {
   bool looked_up = false;                 // Whether an earlier job's trace was asked for.
   int bad_rounds = 0;                     // In a row.
   int rounds_to_skip = 0;
+  Phase* next = nullptr;  // Of the round behind the last of this one, evaluation left out.
 };
 
 }  // namespace
@@ -62,6 +66,7 @@ class PhaseTracker::State {
     Foresee(nullptr);
     running_ = round_phase_ = nullptr;
     before_ = {};
+    trained_ = nullptr;
     phases_.clear();
     const auto first = static_cast<int32_t>(tensors_.size());
     tensors_.insert(tensors_.end(), tensors.begin(), tensors.end());
@@ -76,7 +81,7 @@ class PhaseTracker::State {
     if (between_operators_ && in_flight_.load(std::memory_order_acquire) == 0) between_operators_();
     MutexLock lock(mutex_);
     if (round_phase_ != nullptr && ends_with_gradients_ && gradients_enabled) CloseRound({});
-    if (round_phase_ == nullptr) OpenRound(uses, gradients_enabled);
+    if (round_phase_ == nullptr) OpenRoundOf(uses, gradients_enabled);
     return Begin(uses);
   }
 
@@ -95,10 +100,11 @@ class PhaseTracker::State {
     if (round_phase_ != nullptr) recorder_.AddGradientOut(position_ - 1, tensor);
   }
 
-  KeptForUpdate BeginUpdate() {
+  KeptForUpdate BeginUpdate(const ChunkStore& store) {
     MutexLock lock(mutex_);
     if (round_phase_ != nullptr && ends_with_gradients_) CloseRound({});
-    if (round_phase_ == nullptr) OpenRound({}, /*gradients_enabled=*/true);
+    update_space_ = static_cast<int32_t>(std::ranges::find(stores_, &store) - stores_.begin());
+    if (round_phase_ == nullptr) OpenUpdateAlone();
     update_ = Begin({});
     // What it writes on DEVICE is clean then. That is no part of the trace.
     CopyEngine& copies = residency_.copies();
@@ -117,7 +123,16 @@ class PhaseTracker::State {
     End(RunningUpdate());
     MutexLock lock(mutex_);
     meter_.LeaveOut(std::move(timed));
+    Phase* const ended = round_phase_;
     CloseRound(updated);
+    if (update_space_ != updated_space_) {
+      updates_in_row_ = updated_space_ < 0 ? 0 : 1;
+      updated_space_ = update_space_;
+    } else if (updates_in_row_ > 0) {
+      updates_in_row_ = std::min(updates_in_row_ + 1, kMaxUpdatesInRow);
+    }
+    // With one model alone the plan that is followed goes on.
+    if (updates_in_row_ > 0 && ended != nullptr) FollowAhead(ended->next);
   }
 
   void BeginPhase(absl::string_view phase) {
@@ -278,26 +293,77 @@ class PhaseTracker::State {
   }
 
   // --- Rounds.
-  void OpenRound(absl::Span<const TensorUse> uses, bool gradients_enabled)
+  std::string NameOf(absl::string_view what, int32_t space) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    position_ = 0;
-    CloseInterval(-1);
-    first_interval_ = meter_.number() + 1;
+    return space == 0 ? std::string(what) : absl::StrCat(what, "-", stores_[space]->name());
+  }
+
+  // Opens the round that begins with an operator of these uses.
+  void OpenRoundOf(absl::Span<const TensorUse> uses, bool gradients_enabled)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const bool evaluates =
         !gradients_enabled && std::ranges::any_of(uses, [](const TensorUse& use) {
           return use.kind == ChunkKind::kParam;
         });
-    std::string name = evaluates ? "eval" : "train";
-    const int32_t space = uses.empty() ? 0 : tensors_[uses[0].tensor].space;
-    if (space > 0) absl::StrAppend(&name, "-", stores_[space]->name());
-    ends_with_gradients_ = evaluates && named_.empty();
-    if (!named_.empty()) name = named_.back();
+    std::string name = NameOf(evaluates ? "eval" : "train", tensors_[uses[0].tensor].space);
+    if (!evaluates && updates_in_row_ > 0) {
+      absl::StrAppend(&name, "-after-", stores_[updated_space_]->name());
+      if (updates_in_row_ > 1) absl::StrAppend(&name, "*", updates_in_row_);
+    }
+    const bool is_named = !named_.empty();
+    OpenRound(is_named ? named_.back() : std::move(name), /*is_update=*/false);
+    ends_with_gradients_ = evaluates && !is_named;
+    if (!evaluates && !is_named) NoteOrder();
+  }
+
+  void OpenUpdateAlone() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    OpenRound(NameOf("update", update_space_), /*is_update=*/true);
+    NoteOrder();
+  }
+
+  void NoteOrder() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (trained_ != nullptr) trained_->next = round_phase_;
+    trained_ = round_phase_;
+  }
+
+  // `is_update`: the round is an update alone.
+  void OpenRound(std::string name, bool is_update) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    position_ = 0;
+    CloseInterval(-1);
+    first_interval_ = meter_.number() + 1;
     round_phase_ = &phases_[name];
     if (round_phase_->name.empty()) round_phase_->name = std::move(name);
     round_begin_ = begun_;
     recorder_.Begin();
-    following_ = FollowPlan(*round_phase_);
+    is_update_alone_ = is_update;
+    // What is updated leaves DEVICE behind the back of a plan that goes on.
+    if (is_update) LeaveExecutor();
+    following_ = !is_update && FollowPlan(*round_phase_);
     left_for_.reset();
+  }
+
+  void LeaveExecutor() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    executor_.Stop();
+    Foresee(nullptr);
+    running_ = nullptr;
+  }
+
+  // Has the executor leave the plan of the round that has ended, and begin with that of the one
+  // which came behind it the last time: what that wants to find on DEVICE is fetched before it
+  // begins. Null: none did.
+  void FollowAhead(Phase* next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (next == nullptr || next == running_) return;
+    LeaveExecutor();
+    if (next->plan == nullptr || next->rounds_to_skip > 0) return;
+    if (next->plan->plan.device_bytes != budget_.budget_bytes()) return;
+    StartExecutor(*next).IgnoreError();  // The round itself tries again.
+  }
+
+  absl::Status StartExecutor(Phase& phase) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    GEMINI_RETURN_IF_ERROR(executor_.Start(phase.plan, begun_));
+    Foresee(&phase.plan->plan);
+    running_ = &phase;
+    return absl::OkStatus();
   }
 
   // Sees to it that the executor follows the phase's plan; false: there is none.
@@ -308,9 +374,7 @@ class PhaseTracker::State {
     }
     // Rounds follow each other without a stop.
     if (running_ == &phase && phase.plan != nullptr && executor_.active()) return true;
-    executor_.Stop();
-    Foresee(nullptr);
-    running_ = nullptr;
+    LeaveExecutor();
     if (plans_ == nullptr) return false;
     if (!std::exchange(phase.looked_up, true)) FindTrace(phase);
     if (phase.rounds_to_skip > 0) {
@@ -319,13 +383,11 @@ class PhaseTracker::State {
     }
     if (phase.plan == nullptr && phase.trace) AskForPlan(phase);
     if (phase.plan == nullptr) return false;
-    if (absl::Status status = executor_.Start(phase.plan, begun_); !status.ok()) {
+    if (absl::Status status = StartExecutor(phase); !status.ok()) {
       CountDivergence(absl::IsFailedPrecondition(status) ? Divergence::kPinned
                                                          : Divergence::kFailed);
       return false;
     }
-    Foresee(&phase.plan->plan);
-    running_ = &phase;
     return true;
   }
 
@@ -396,7 +458,7 @@ class PhaseTracker::State {
         phase.trace->gradient_outs = recorder_.trace().gradient_outs;
         phase.plan = nullptr;
       }
-    } else if (!updated || !updated->empty()) {
+    } else if (!is_update_alone_ && (!updated || !updated->empty())) {
       is_new = KeepTrace(phase, now_updated);
     }
     ++stats_.rounds;
@@ -461,13 +523,19 @@ class PhaseTracker::State {
   std::map<std::string, Phase> phases_ ABSL_GUARDED_BY(mutex_);  // By name.
   std::vector<std::string> named_ ABSL_GUARDED_BY(mutex_);       // BeginPhase, the innermost last.
   int64_t begun_ ABSL_GUARDED_BY(mutex_) = 0;                    // Operators, ever.
-  int64_t update_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t update_ ABSL_GUARDED_BY(mutex_) = 0;                   // The operator that stands for it.
+  int32_t update_space_ ABSL_GUARDED_BY(mutex_) = 0;  // Of the update under way, or the last.
+  // The space that was updated last, and how often since another was; 0: no other ever was.
+  int32_t updated_space_ ABSL_GUARDED_BY(mutex_) = -1;
+  int updates_in_row_ ABSL_GUARDED_BY(mutex_) = 0;
+  Phase* trained_ ABSL_GUARDED_BY(mutex_) = nullptr;  // Of the last training round.
   Phase* running_ ABSL_GUARDED_BY(mutex_) =
       nullptr;  // Whose plan the executor follows, or followed.
   // Of the round under way.
   Phase* round_phase_ ABSL_GUARDED_BY(mutex_) = nullptr;  // Null: none is.
   bool following_ ABSL_GUARDED_BY(mutex_) = false;        // Its plan.
   bool ends_with_gradients_ ABSL_GUARDED_BY(mutex_) = false;
+  bool is_update_alone_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t round_begin_ ABSL_GUARDED_BY(mutex_) = 0;  // Its first operator.
   int32_t position_ ABSL_GUARDED_BY(mutex_) = 0;     // Of the next operator.
   std::optional<Divergence> left_for_ ABSL_GUARDED_BY(mutex_);
@@ -502,7 +570,9 @@ void PhaseTracker::EndOperator(int64_t op, absl::Span<const TensorUse> also_writ
   state_->EndOperator(op, also_written);
 }
 void PhaseTracker::GradientLeaves(int32_t tensor) { state_->GradientLeaves(tensor); }
-KeptForUpdate PhaseTracker::BeginUpdate() { return state_->BeginUpdate(); }
+KeptForUpdate PhaseTracker::BeginUpdate(const ChunkStore& store) {
+  return state_->BeginUpdate(store);
+}
 void PhaseTracker::PauseMoves() { state_->PauseMoves(); }
 void PhaseTracker::EndUpdate(absl::Span<const int32_t> updated, OperatorSpan timed) {
   state_->EndUpdate(updated, std::move(timed));

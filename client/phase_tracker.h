@@ -5,6 +5,14 @@
 //         BeginPhase a round's phase is "train", or "eval" when its first operator uses parameters with
 //         gradients off; the first operator with gradients on then begins another round. Rounds that
 //         begin with a tensor of another space than the first have that space's name behind.
+// Models: loops that update several spaces take turns that are the same each time, so a training
+//         round is also named for the updates before it: once two spaces were updated,
+//         "-after-SPACE" says which was last, and "-after-SPACE*3" that it was the last three
+//         times. This tells the two rounds of an adversarial loop apart, which both begin with the
+//         generator, and those of a critic that is updated up to eight times for one of the
+//         generator. A loop without such a rhythm names its rounds with BeginPhase. An update that
+//         comes right behind another is a round of its own, of phase "update": nothing is placed in
+//         it, so it has no trace and follows no plan.
 // Round:  the first of a phase is placed on-line while its trace is recorded, unless one is kept from an
 //         earlier job. When the next one begins a plan is asked for, and followed; and once more a few
 //         rounds later, with their times. A round that leaves
@@ -71,13 +79,13 @@ class PhaseTracker {
   // The gradient of a tensor is complete, and leaves DEVICE for HOST or goes into its chunk on DEVICE.
   void GradientLeaves(int32_t tensor);
 
-  // The optimizer step, an operator of its own. BeginUpdate says what the plan has on DEVICE for it, or on
-  // its way, nothing when the round has left it. Between PauseMoves, which waits for those
-  // under way, and EndUpdate no planned copy reads a chunk in HOST. At EndUpdate the intent is recorded,
-  // the DEVICE copies of what is updated in HOST are gone, and the round ends. `updated`: all tensors;
-  // empty when the step was not taken. `timed`: updates on DEVICE and trust ratios, whose time is no part of the trace, for
-  // plans time them.
-  KeptForUpdate BeginUpdate();
+  // The optimizer step of the space of `store`, an operator of its own. BeginUpdate says what the
+  // plan has on DEVICE for it, or on its way, nothing when the round has left it. Between
+  // PauseMoves, which waits for those under way, and EndUpdate no planned copy reads a chunk in
+  // HOST. At EndUpdate the intent is recorded, the DEVICE copies of what is updated in HOST are
+  // gone, and the round ends. `updated`: all tensors; empty when the step was not taken. `timed`:
+  // updates on DEVICE and trust ratios, whose time is no part of the trace, for plans time them.
+  KeptForUpdate BeginUpdate(const ChunkStore& store);
   void PauseMoves();
   void EndUpdate(absl::Span<const int32_t> updated, OperatorSpan timed = {});
 

@@ -68,10 +68,13 @@ class PlanExecutor final : public PlannedMoves {
   void AwaitRest();
 
   // How far the operators are: 2 n + 1 when operator n has begun and all before it have ended, 2 n + 2
-  // when it has ended, counted since the start of time. Makes a system call only when a thread waits for
+  // when it has ended, counted since the start of time. Threads may say so in any order: what is
+  // less than was said before changes nothing. Makes a system call only when a thread waits for
   // this very moment.
   void Progressed(int64_t progress) {
-    progress_.store(progress, std::memory_order_seq_cst);
+    int64_t before = progress_.load(std::memory_order_relaxed);
+    while (before < progress && !progress_.compare_exchange_weak(before, progress)) {
+    }
     if (progress >= gate_.load(std::memory_order_seq_cst)) [[unlikely]]
       OpenGates();
   }

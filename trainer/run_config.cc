@@ -396,11 +396,6 @@ absl::Status CheckRunConfig(const RunConfig& config) {
     return absl::InvalidArgumentError(
         absl::StrCat("--reference is of the CPU: leave it out, or --device ", config.device));
   }
-  if (gpu->has_value() && (config.optimizer_fraction > 0 || config.policy == "cuda")) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--device ", config.device, ": updates are done in HOST there, so nothing is ",
-                     "kept on DEVICE for them: leave --optimizer-fraction and --policy cuda out"));
-  }
   if (gpu->has_value() && !config.daemon.empty() && config.device_memory == kAutoBytes) {
     return absl::InvalidArgumentError(
         "--device-memory is missing: say what of the GPU to ask the daemon for");

@@ -130,16 +130,19 @@ absl::Status Gradients::Move(int64_t index) {
       tensors_.phases()->GradientLeaves(tensors_.traced_index(index));
     // Somebody may still hold the gradient of an earlier step. Its bytes are gone: it must not show
     // the new ones under the old name.
-    if (tensor.grad_storage && tensor.grad_storage.use_count() > 1) {
+    const bool is_held = tensor.grad_storage && tensor.grad_storage.use_count() > 1;
+    if (is_held) {
       ManagedStorage::Of(tensor.grad_storage.get())
           ->Retire("the next backward pass overwrote it: clone() a gradient to keep it");
-      tensor.grad_storage.reset();
     }
-    if (!tensor.grad_storage) {
-      tensor.grad_storage = ManagedStorage::Make(
+    if (is_held || !tensor.grad_storage) {
+      auto fresh = ManagedStorage::Make(
           {GradientRange(index), tensor.place.offset_bytes, tensor.size_bytes(),
            tensors_.traced_index(index), /*is_gradient=*/true},
           {absl::StrCat("gradient of ", tensor.info.name), false, true}, owner_, tensors_.device());
+      // Hooks of other tensors in its chunk look at it.
+      MutexLock lock(mutex_);
+      tensor.grad_storage.swap(fresh);
     }
     at::Tensor managed = tensors_.MakeView(index, tensor.grad_storage);
     ManagedStorage::Of(tensor.grad_storage.get())
@@ -189,6 +192,7 @@ absl::StatusOr<PendingWrite> Gradients::BeginWrite(int64_t index, const at::Tens
 }
 
 bool Gradients::IsAlone(int64_t index) const {
+  MutexLock lock(mutex_);
   const BundleId first = tensors_.tensors()[index].place.first_bundle;
   return std::ranges::none_of(tensors_.pieces(first), [&](const TensorPiece& piece) {
     const ModelTensor& other = tensors_.tensors()[piece.tensor];

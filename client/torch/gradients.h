@@ -8,7 +8,9 @@
 // When:   after AccumulateGrad, by Torch's post-accumulate hook. The first gradient after zero_grad
 //         overwrites the chunk; later ones (accumulation, re-entrant backward) find p.grad managed
 //         already and are added by Torch itself, in place, through the operator hook.
-// Thread: the hooks run on autograd's threads, one parameter on one thread at a time.
+// Thread: the hooks run on autograd's threads, or on several of the user's: one parameter on one
+//         thread at a time, others, in the same chunk too, meanwhile. Each sets its own
+//         ModelTensor::grad_storage alone, with the lock, as others read it.
 // Errors: an error in a hook is latched in the session; p.grad stays what it was.
 #pragma once
 #include <atomic>
@@ -93,7 +95,7 @@ class Gradients {
 
   // Since the last step DEVICE had memory for them: an allocator that has none has given up all that it kept.
   std::atomic<bool> has_room_for_sums_ = true;
-  Mutex mutex_;
+  mutable Mutex mutex_;
   std::condition_variable landed_;
   std::deque<Pending> pending_ ABSL_GUARDED_BY(mutex_);
   int64_t landing_ ABSL_GUARDED_BY(mutex_) = 0;        // Taken from pending_, not done yet.

@@ -3,10 +3,14 @@
 // access to its bytes by name. Made by TrainingSession::Manage.
 // Names:  as the module's named_parameters and named_buffers; a tied weight answers to each of its
 //         names, tensors() lists its first.
+// Life:   as long as the session's object. Once that is closed every call that can fail returns
+//         FAILED_PRECONDITION; step() and tensors() stay as they were.
 // Thread: one at a time, and no operator on the module's tensors meanwhile.
 // Errors: with the session latched, every call but Read returns that error. Read works on what is
 //         committed, so that a failed run can still be saved; of a tensor whose update failed it tries
-//         that again, and returns the error when it fails again: never an older value.
+//         that again, and returns the error when it fails again: never an older value. Operators
+//         that begin after the error change no parameter and no buffer
+//         (client/torch/operator_hook.h).
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -57,7 +61,7 @@ struct StepOptions {
 };
 
 struct StepResult {
-  int64_t step = 0;      // Completed steps, this one included unless it was skipped.
+  int64_t step = 0;      // Completed steps, this one included unless it was skipped, or was none.
   double grad_norm = 0;  // Of the unscaled gradients, before clipping; 0 when no parameter had one.
   double clip_coefficient = 1;
   bool skipped = false;  // By StepOptions::skip_non_finite.
@@ -83,11 +87,12 @@ class ManagedModel {
   virtual ~ManagedModel() = default;
 
   // One optimizer step over the parameters that have a gradient; replaces optimizer.step(). p.grad
-  // stays as it is until zero_grad. FAILED_PRECONDITION, nothing committed and nothing latched: a
-  // gradient holds a NaN or an infinity (names the first tensor), a parameter got other storage or
-  // another shape (set_data, module.to, t_), a tensor was never written, or a ScopedFetch of a tensor
-  // or gradient lives. RESOURCE_EXHAUSTED latches nothing either. An update that fails later is latched
-  // and returned by the next call.
+  // stays as it is until zero_grad. Where no parameter has one nothing is done, as by Torch's
+  // optimizers, and it does not count as a step. FAILED_PRECONDITION, nothing committed and nothing
+  // latched: a gradient holds a NaN or an infinity (names the first tensor), a parameter got other
+  // storage or another shape (set_data, module.to, t_), a tensor was never written, or a
+  // ScopedFetch of a tensor or gradient lives. RESOURCE_EXHAUSTED latches nothing either. An update
+  // that fails later is latched and returned by the next call.
   virtual absl::StatusOr<StepResult> Step(const StepOptions& options) = 0;
 
   // Completed steps of the model, and of one parameter (steps in which it had a gradient).
@@ -103,14 +108,16 @@ class ManagedModel {
   // Streams the tensor's fp32 values, its strides' order being the original tensor's, out of HOST
   // slots, with no copy where they lie there so: kParam (with its master), kExpAvg or kExpAvgSq (zeros before the first update), kGrad (zeros
   // when there is none; one of the user's own is moved into its chunk, as by Step). NOT_FOUND: no such
-  // name, or it has no such kind. FAILED_PRECONDITION: a ScopedFetch of a tensor of its chunk lives.
+  // name, or it has no values of that kind (kMaster and the upper halves are parts of others).
+  // FAILED_PRECONDITION: a ScopedFetch of a tensor of its chunk lives, or it has other storage or
+  // another shape, as for Step.
   virtual absl::Status Read(absl::string_view name, ChunkKind kind, ByteSink sink) = 0;
 
   // Has the tensor's fp32 values written into HOST slots by `source`, to load or to resume: kParam,
   // kExpAvg or kExpAvgSq; a moment that was not written counts as zeros. On an error of `source`, or
   // after its first call, the tensor's old bytes are lost: it counts as not written. A write refused
-  // before (a ScopedFetch of a tensor of its chunk lives, no HOST slot) changes nothing. Cheapest in
-  // the order of tensors().
+  // before (as Read is, or for want of a HOST slot) changes nothing. Cheapest in the order of
+  // tensors().
   virtual absl::Status Write(absl::string_view name, ChunkKind kind, ByteSource source) = 0;
 
   // Pins the storage of `tensor` (a parameter, buffer, gradient or a view of one) for raw access:

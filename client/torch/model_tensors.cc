@@ -171,21 +171,25 @@ absl::StatusOr<int64_t> ModelTensors::Find(absl::string_view name) const {
   return found->second;
 }
 
+absl::Status ModelTensors::CheckStorage(int64_t index) const {
+  const ModelTensor& tensor = tensors_[index];
+  if (tensor.tensor.storage().unsafeGetStorageImpl() == tensor.storage.get() &&
+      ManagedStorage::Of(tensor.storage.get()) != nullptr && tensor.tensor.storage_offset() == 0 &&
+      tensor.tensor.sizes() == at::IntArrayRef(tensor.info.sizes) &&
+      tensor.tensor.strides() == at::IntArrayRef(tensor.strides)) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      tensor.info.name,
+      " is no longer as it was managed: torch::load, set_data, module.to() or a swap of its "
+      "storage gave it other bytes, or t_(), resize_ or as_strided_ another shape. Change values "
+      "in place (under NoGradGuard: tensor.copy_; or ManagedModel::Write), or convert the module "
+      "before Manage"));
+}
+
 absl::Status ModelTensors::CheckStorages() const {
-  for (const ModelTensor& tensor : tensors_) {
-    if (tensor.tensor.storage().unsafeGetStorageImpl() == tensor.storage.get() &&
-        ManagedStorage::Of(tensor.storage.get()) != nullptr &&
-        tensor.tensor.storage_offset() == 0 &&
-        tensor.tensor.sizes() == at::IntArrayRef(tensor.info.sizes) &&
-        tensor.tensor.strides() == at::IntArrayRef(tensor.strides)) {
-      continue;
-    }
-    return absl::FailedPreconditionError(absl::StrCat(
-        tensor.info.name,
-        " is no longer as it was managed: set_data, module.to() or a swap of its storage gave it "
-        "other bytes, or t_(), resize_ or as_strided_ another shape. Change values in place (under "
-        "NoGradGuard: tensor.copy_), or convert the "
-        "module before Manage"));
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    GEMINI_RETURN_IF_ERROR(CheckStorage(static_cast<int64_t>(i)));
   }
   return absl::OkStatus();
 }

@@ -96,8 +96,9 @@ class ModelTensors {
   // NOT_FOUND: no such name.
   absl::StatusOr<int64_t> Find(absl::string_view name) const;
 
-  // FAILED_PRECONDITION when a tensor no longer has the storage, sizes and strides that it was given
-  // (names it).
+  // FAILED_PRECONDITION when the tensor, or any of them, no longer has the storage, sizes and
+  // strides that it was given (names it).
+  absl::Status CheckStorage(int64_t index) const;
   absl::Status CheckStorages() const;
   // FAILED_PRECONDITION when a ScopedFetch or an operator pins a tensor or its gradient (names it and
   // says `outcome`).

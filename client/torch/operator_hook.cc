@@ -188,6 +188,12 @@ absl::Status PinInputs(OperatorHook::State& state, HookThread& thread, size_t fi
   if (absl::Status status = state.device->CheckOperators(); !status.ok()) [[unlikely]] {
     return status;
   }
+  // Once latched, results of operators on scratch may be what is to be written.
+  if (std::any_of(thread.pins.begin() + first, thread.pins.end(), [](const PinnedInput& pin) {
+        return pin.written && !pin.storage->is_gradient();
+      })) [[unlikely]] {
+    if (absl::Status status = state.session->status(); !status.ok()) return status;
+  }
   for (size_t i = first; i < thread.pins.size(); ++i) {
     ManagedStorage& storage = *thread.pins[i].storage;
     if (!storage.ready()) [[unlikely]] {

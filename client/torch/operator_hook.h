@@ -6,7 +6,9 @@
 //         latches the session's status with the operator's name, and the operator gets NaN-filled
 //         scratch in place of its managed inputs, but for those that another operator has there
 //         already. Out of memory in a callback latches, too; the operator then raises on the released
-//         storage. No step commits once latched.
+//         storage. No step commits once latched, and an operator that writes to a parameter or a
+//         buffer gets scratch, too: what a NaN has reached must not be written there, so that the
+//         last good state can be read.
 // Cost:   docs/benchmarks.md, hook_ns_per_operator. An operator without managed inputs allocates
 //         nothing, takes no lock and writes to memory of its own thread only.
 // Limits: operators inside at::DisableRecordFunctionGuard are not seen: they raise on the released

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/torch/space_model.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -72,8 +73,9 @@ absl::StatusOr<StepResult> SpaceModel::Step(const StepOptions& options) {
   GEMINI_RETURN_IF_ERROR(CheckUnpinned("the step was not taken"));
   GEMINI_RETURN_IF_ERROR(FinishUpdates());
   GEMINI_ASSIGN_OR_RETURN(const std::vector<bool> has_gradient, CollectGradients());
+  if (std::ranges::count(has_gradient, true) == 0) return StepResult{.step = step_};
   KeptForUpdate kept;
-  if (tensors_->phases() != nullptr) kept = tensors_->phases()->BeginUpdate();
+  if (tensors_->phases() != nullptr) kept = tensors_->phases()->BeginUpdate(tensors_->store());
   OperatorSpan timed;
   absl::StatusOr<StepResult> result = BeginUpdate(options, has_gradient, kept, timed);
   if (tensors_->phases() != nullptr) {
@@ -177,10 +179,29 @@ absl::Status SpaceModel::AwaitTensor(int64_t index) {
 
 absl::StatusOr<int64_t> SpaceModel::FindKind(absl::string_view name, ChunkKind kind) const {
   GEMINI_ASSIGN_OR_RETURN(const int64_t index, tensors_->Find(name));
-  const bool has_moments = tensors_->tensors()[index].info.group == TensorGroup::kTrainable;
-  const bool has_kind = kind != ChunkKind::kExpAvgSq || HasSecondMoment(optimizer_.kind);
-  if (kind == ChunkKind::kParam || (has_moments && has_kind)) return index;
-  return absl::NotFoundError(absl::StrCat(name, " has no ", ChunkKindName(kind), " to access"));
+  GEMINI_RETURN_IF_ERROR(tensors_->CheckStorage(index));
+  bool has_kind = tensors_->tensors()[index].info.group == TensorGroup::kTrainable;
+  switch (kind) {
+    case ChunkKind::kParam:
+      return index;
+    case ChunkKind::kExpAvg:
+    case ChunkKind::kGrad:
+      break;
+    case ChunkKind::kExpAvgSq:
+      has_kind = has_kind && HasSecondMoment(optimizer_.kind);
+      break;
+    case ChunkKind::kMaster:
+    case ChunkKind::kMasterUpper:
+    case ChunkKind::kExpAvgUpper:
+    case ChunkKind::kExpAvgSqUpper:
+      has_kind = false;  // A part of another kind's values, in the formats that have it.
+      break;
+  }
+  if (has_kind) return index;
+  return absl::NotFoundError(
+      absl::StrCat(name, " has no ", ChunkKindName(kind),
+                   " to access: a trained parameter has values of param, of its optimizer's "
+                   "moments and of grad, any other tensor of param"));
 }
 
 absl::StatusOr<int64_t> SpaceModel::TensorStep(absl::string_view name) const {

@@ -63,7 +63,8 @@ class SpaceModel final : public ManagedModel, public StorageOwner {
  private:
   SpaceModel(std::unique_ptr<ModelTensors> tensors, const OptimizerSpec& optimizer,
              int64_t max_open_chunks, Session& session, OperatorHook& hook);
-  // Finds the tensor and checks that its group has the kind.
+  // Finds the tensor, and checks that it is as it was managed and that its group has values of the
+  // kind.
   absl::StatusOr<int64_t> FindKind(absl::string_view name, ChunkKind kind) const;
   // The part of Step between the last operator and the recorded intent; on an error nothing was changed.
   // `kept`: what may be updated on DEVICE; `timed` gets when that was done, with trust ratios that plans time.

@@ -12,6 +12,7 @@
 #include "client/torch/model_tensors.h"
 #include "client/torch/module_tensors.h"
 #include "client/torch/operator_hook.h"
+#include "client/torch/session_model.h"
 #include "client/torch/space_model.h"
 #include "gemini/byte_size.h"
 #include "gemini/layout.h"
@@ -99,7 +100,7 @@ struct TrainingSession::State {
   std::unique_ptr<BudgetFollower> budget_follower;
   std::unique_ptr<PhaseTracker> phases;
   std::unique_ptr<OperatorHook> hook;
-  std::vector<std::unique_ptr<SpaceModel>> models;
+  std::vector<std::unique_ptr<SessionModel>> models;
   TierMap<int64_t> spaces_bytes;  // Given to spaces, of HOST and NVME.
   TrainingStats stats_at_close;
   bool is_open = true;
@@ -141,8 +142,8 @@ absl::StatusOr<std::unique_ptr<TrainingSession>> TrainingSession::Start(
   GEMINI_ASSIGN_OR_RETURN(state->hook,
                           OperatorHook::Install(opened, state->device, state->phases.get()));
   state->session->residency().set_pending_release([models = &state->models] {
-    return std::ranges::any_of(*models,
-                               [](const auto& model) { return model->ReleaseOldestGradient(); });
+    return std::ranges::any_of(
+        *models, [](const auto& model) { return model->open()->ReleaseOldestGradient(); });
   });
   state->device->Begin(state->session, *state->budget_follower);
   return std::unique_ptr<TrainingSession>(new TrainingSession(std::move(state)));
@@ -211,7 +212,7 @@ absl::StatusOr<ManagedModel*> TrainingSession::Manage(torch::nn::Module& module,
     GEMINI_ASSIGN_OR_RETURN(
         std::unique_ptr<SpaceModel> model,
         SpaceModel::Make(std::move(table), optimizer, kOpenChunks, session, *state_->hook));
-    state_->models.push_back(std::move(model));
+    state_->models.push_back(std::make_unique<SessionModel>(std::move(model)));
     // Masters and moments only where they are updated there.
     const bool has_states = UpdatesInPlace(format) && !options.states_on_nvme;
     state_->device->AddChunks((has_states ? chunks : 2 * layout.num_bundles()) * chunk_bytes);
@@ -268,7 +269,7 @@ bool TrainingSession::GiveWay() {
   if (!state_->is_open) return false;
   // Gradients that are on their way out hold memory of operators.
   for (const auto& model : state_->models) {
-    while (model->ReleaseOldestGradient()) {
+    while (model->open()->ReleaseOldestGradient()) {
     }
   }
   return state_->device->GiveWay();
@@ -279,8 +280,9 @@ Session& TrainingSession::session() { return *state_->session; }
 PhaseTracker& TrainingSession::phases() { return *state_->phases; }
 
 absl::Status TrainingSession::Close() {
+  if (!state_->is_open) return absl::OkStatus();
   for (const auto& model : state_->models) {
-    GEMINI_RETURN_IF_ERROR(model->CheckUnpinned("the session stays open"));
+    GEMINI_RETURN_IF_ERROR(model->open()->CheckUnpinned("the session stays open"));
   }
   return Shut();
 }
@@ -288,11 +290,11 @@ absl::Status TrainingSession::Close() {
 absl::Status TrainingSession::Shut() {
   if (!state_->is_open) return absl::OkStatus();
   absl::Status status;
-  for (const auto& model : state_->models) status.Update(model->FinishUpdates());
+  for (const auto& model : state_->models) status.Update(model->open()->FinishUpdates());
   state_->stats_at_close = stats();
   state_->is_open = false;
   state_->session->residency().set_pending_release(nullptr);
-  state_->models.clear();
+  for (const auto& model : state_->models) model->Close();
   state_->hook.reset();
   state_->device->End();
   state_->phases.reset();  // Copies that it has under way land before the memory goes.

@@ -106,7 +106,7 @@ class TrainingSession {
   // Moves the module's floating parameters and buffers into a space of their own, chunk by chunk, and
   // frees their memory. Tensors on the meta device get room but no values: fill each with
   // ManagedModel::Write(name, ChunkKind::kParam, ...) before the first forward. The result lives as
-  // long as the session.
+  // long as this object; once the session is closed its calls say so.
   // Trained parameters of 16 bits get a master that keeps their fp32 values (gemini/state_format.h).
   // UNIMPLEMENTED: a floating tensor that is not fp32, bf16 or fp16, two trained ones of different types,
   // or two that overlap in memory without being one tensor (names them). RESOURCE_EXHAUSTED: HOST and NVME do not

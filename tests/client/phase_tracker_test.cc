@@ -183,7 +183,7 @@ TEST_F(PhaseTrackerTest, AStepThatIsNotTakenLeavesTheTraceAsItIs) {
   Step();
   Forward();
   Backward();
-  job_->phases().BeginUpdate();
+  job_->phases().BeginUpdate(job_->store());
   job_->phases().EndUpdate({});
   ASSERT_OK_AND_ASSIGN(const Trace trace, job_->phases().TraceOf("train"));
   EXPECT_TRUE(trace.ends_with_update());

@@ -125,7 +125,7 @@ absl::Status PlannedJob::Update() {
   if (!status.ok()) return status;
   gradient_writes_.clear();
   operators_->Finish();  // What is done in HOST is no operator.
-  const KeptForUpdate kept = phases_->BeginUpdate();
+  const KeptForUpdate kept = phases_->BeginUpdate(*store_);
   std::vector<int32_t> updated;
   {
     DeviceUpdate on_device(session_.residency());

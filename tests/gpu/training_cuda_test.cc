@@ -127,7 +127,10 @@ class TrainingOnGpu : public TrainingTest {
     options.chunk_bytes = 4 * kMiB;
     options.label = "gpu";
     options.policy.kind = policy;
-    if (policy == PolicyKind::kStatic) options.policy.param_fraction = 0.1;
+    if (policy == PolicyKind::kStatic) {
+      options.policy.param_fraction = 0.1;
+      options.policy.optimizer_fraction = optimizer_fraction_;
+    }
     GEMINI_ASSIGN_OR_RETURN(session_, TrainingSession::Open(std::move(socket), options));
     return absl::OkStatus();
   }
@@ -169,6 +172,7 @@ class TrainingOnGpu : public TrainingTest {
   }
 
   static std::shared_ptr<SessionDevice> device_;
+  double optimizer_fraction_ = 0;  // Of kStatic.
 };
 std::shared_ptr<SessionDevice> TrainingOnGpu::device_;
 
@@ -222,7 +226,8 @@ TEST_P(CapOnGpu, TheBitsAreThoseWithoutOne) {
 INSTANTIATE_TEST_SUITE_P(Types, CapOnGpu, ::testing::Values(at::kFloat, at::kBFloat16, at::kHalf),
                          [](const auto& type) { return std::string(at::toString(type.param)); });
 
-// With everything on the GPU, updates among it, and with all updates in HOST.
+// With everything on the GPU, updates among it, with half of the updates there, and with all in
+// HOST.
 TEST_F(TrainingOnGpu, UpdatesOnTheGpuHaveTheBitsOfThoseInHost) {
   using Format = std::pair<c10::ScalarType, OptimizerKind>;
   for (const auto& [type, optimizer] :
@@ -230,7 +235,7 @@ TEST_F(TrainingOnGpu, UpdatesOnTheGpuHaveTheBitsOfThoseInHost) {
         Format{at::kHalf, OptimizerKind::kSgd}, Format{at::kBFloat16, OptimizerKind::kLamb},
         Format{at::kFloat, OptimizerKind::kLars}}) {
     SCOPED_TRACE(absl::StrCat(at::toString(type), " ", OptimizerKindName(optimizer)));
-    Trained in_host, on_gpu;
+    Trained in_host, on_gpu, half_on_gpu;
     Train(kLargeBudget, PolicyKind::kCpu, type, in_host, optimizer);
     if (HasFatalFailure()) return;
     ASSERT_OK_AND_ASSIGN(const Plan without, session_->phases().PlanOf("train"));
@@ -239,9 +244,17 @@ TEST_F(TrainingOnGpu, UpdatesOnTheGpuHaveTheBitsOfThoseInHost) {
     if (HasFatalFailure()) return;
     ASSERT_OK_AND_ASSIGN(const Plan plan, session_->phases().PlanOf("train"));
     EXPECT_FALSE(plan.device_updates.empty());
-    EXPECT_EQ(on_gpu.losses, in_host.losses);
-    EXPECT_EQ(on_gpu.norms, in_host.norms);
-    EXPECT_TRUE(on_gpu.parameters == in_host.parameters);
+    optimizer_fraction_ = 0.5;
+    Train(kLargeBudget, PolicyKind::kStatic, type, half_on_gpu, optimizer);
+    if (HasFatalFailure()) return;
+    ASSERT_OK_AND_ASSIGN(const Plan half, session_->phases().PlanOf("train"));
+    EXPECT_FALSE(half.device_updates.empty());
+    EXPECT_LT(half.device_updates.size(), plan.device_updates.size());
+    for (const Trained* trained : {&on_gpu, &half_on_gpu}) {
+      EXPECT_EQ(trained->losses, in_host.losses);
+      EXPECT_EQ(trained->norms, in_host.norms);
+      EXPECT_TRUE(trained->parameters == in_host.parameters);
+    }
   }
 }
 

@@ -7,6 +7,7 @@
 #include <functional>
 #include <latch>
 #include <limits>
+#include <map>
 #include <new>
 #include <thread>
 
@@ -193,6 +194,40 @@ TEST_F(OperatorHookTest, ThreadsMayUseTheSameParametersAtOnce) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(wrong, 0);
+  ExpectNothingPinned();
+}
+
+// TSan sees what they share: the gradients of one chunk.
+TEST_F(OperatorHookTest, BackwardPassesMayRunOnSeveralThreads) {
+  constexpr int kParameters = 16, kRounds = 300;
+  struct Net : torch::nn::Module {
+    Net() {
+      for (int i = 0; i < kParameters; ++i) {
+        weights.push_back(register_parameter("w" + std::to_string(i), at::full({32}, 1.0 + i)));
+      }
+    }
+    std::vector<at::Tensor> weights;
+  } net;
+  Open(SmallOptions());
+  ASSERT_NE(Manage(net), nullptr);
+  std::vector<at::Tensor> held;  // So that each round's have storages of their own.
+  for (int round = 0; round < kRounds; ++round) {
+    held.clear();
+    for (const at::Tensor& weight : net.weights) held.push_back(weight.grad());
+    net.zero_grad();
+    std::latch start(2);
+    const auto backward = [&](int first) {
+      start.arrive_and_wait();
+      for (int i = first; i < kParameters; i += 2) net.weights[i].square().sum().backward();
+    };
+    std::thread other([&] { backward(1); });
+    backward(0);
+    other.join();
+    for (int i = 0; i < kParameters; ++i) {
+      EXPECT_TRUE(net.weights[i].grad().eq(2.0 + 2 * i).all().item<bool>()) << i;
+    }
+  }
+  EXPECT_OK(session_->status());
   ExpectNothingPinned();
 }
 
@@ -435,6 +470,67 @@ TEST_F(BelowTheFloor, AnActivationThatDoesNotFitNamesItsOperator) {
   EXPECT_THAT(session_->status(),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("aten::")));
   EXPECT_EQ(GetAllocationStats().refused, 1);
+}
+
+// A stack whose statistics come last, in a HOST that does not hold it.
+class FailedFetch : public TrainingTest {
+ protected:
+  static constexpr int kLayers = 24;
+  struct Net : torch::nn::Module {
+    Net() {
+      for (int i = 0; i < kLayers; ++i) {
+        layers.push_back(register_module("layer" + std::to_string(i), torch::nn::Linear(128, 128)));
+      }
+      norm = register_module("norm", torch::nn::BatchNorm1d(128));
+      average = register_buffer("average", torch::zeros({128}));
+      edited = register_parameter("edited", torch::zeros({128}));
+    }
+    at::Tensor forward(at::Tensor x) {
+      for (torch::nn::Linear& layer : layers) x = layer->forward(x).tanh();
+      x = norm->forward(x);
+      const at::NoGradGuard no_grad;
+      average.lerp_(x.mean(0), 0.1);
+      edited.add_(x.mean(0));
+      return x;
+    }
+    std::vector<torch::nn::Linear> layers;
+    torch::nn::BatchNorm1d norm{nullptr};
+    at::Tensor average, edited;
+  };
+  ~FailedFetch() override {
+    session_.reset();
+    server_.reset();  // Before the faults.
+  }
+  server::NvmeFaults faults_;
+};
+
+TEST_F(FailedFetch, LeavesNoNaNInWhatIsReadAfterwards) {
+  const std::vector<std::string> written = {"norm.running_mean", "norm.running_var", "average",
+                                            "edited"};
+  TrainingOptions options = SmallOptions();
+  options.device_memory = 1 * kMiB;
+  options.host_memory = 5 * kMiB / 2;
+  options.nvme_memory = 32 * kMiB;
+  torch::manual_seed(3);
+  Net net;
+  Open(options, &faults_);
+  ManagedModel* const model = Manage(net);
+  ASSERT_NE(model, nullptr);
+  net.forward(torch::randn({16, 128})).square().mean().backward();
+  ASSERT_OK(model->Step({.overlap_update = false}));
+  // From the second on, HOST makes room by dropping what NVMe has already: it reads alone.
+  for (int i = 0; i < 3; ++i) net.forward(torch::randn({16, 128}));
+  std::map<std::string, std::vector<float>> good;
+  for (const std::string& name : written) good[name] = ReadAll(*model, name);
+  EvictAll();
+  faults_.Arm(server::NvmeFault::kFlipsBit, /*nth=*/3);
+  const at::Tensor output = net.forward(torch::randn({16, 128}));
+  ASSERT_TRUE(faults_.fired());
+  EXPECT_THAT(session_->status(), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("layer")));
+  EXPECT_TRUE(output.isnan().any().item<bool>());
+  for (const std::string& name : written) {
+    EXPECT_EQ(ReadAll(*model, name), good[name]) << name;
+  }
 }
 
 TEST_F(OperatorHookTest, AnEarlierStepsGradientRaisesInsteadOfShowingTheNext) {

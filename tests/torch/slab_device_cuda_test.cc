@@ -230,6 +230,43 @@ TEST_F(SlabDeviceTest, AnUpdateThatFailsOnDeviceIsRefusedAndTheStepCanBeTakenAga
   }
 }
 
+// As `gemini-train --device cuda:0 --policy static --optimizer-fraction 0.5`, and `--policy cuda`.
+TEST_F(SlabDeviceTest, HalfOfTheStatesOrAllAreUpdatedOnDevice) {
+  std::vector<std::vector<float>> values[3];
+  std::vector<int64_t> updates;
+  const PolicyOptions policies[] = {{.kind = PolicyKind::kCpu},
+                                    {.kind = PolicyKind::kStatic, .optimizer_fraction = 0.5},
+                                    {.kind = PolicyKind::kCuda}};
+  for (int i = 0; i < 3; ++i) {
+    SCOPED_TRACE(PolicyKindName(policies[i].kind));
+    torch::manual_seed(7);
+    Transformer module;
+    TrainingOptions options = Options();
+    options.policy = policies[i];
+    ASSERT_OK(OpenOn(options));
+    ManagedModel* const model = Manage(module);
+    ASSERT_NE(model, nullptr);
+    for (int step = 0; step < 4; ++step) {
+      module.zero_grad();
+      module.Loss(step).backward();
+      ASSERT_OK(model->Step({}));
+    }
+    EXPECT_GE(session_->stats().phases.planned_rounds, 3);
+    updates.push_back(device_->fake_kernels()->num_updates);
+    for (const auto& item : module.named_parameters()) {
+      values[i].push_back(ReadAll(*model, item.key()));
+    }
+    EXPECT_OK(session_->status());
+    session_.reset();
+    server_.reset();
+  }
+  EXPECT_EQ(updates[0], 0);
+  EXPECT_GT(updates[1], 0);
+  EXPECT_GT(updates[2], updates[1]);
+  EXPECT_EQ(values[1], values[0]);
+  EXPECT_EQ(values[2], values[0]);
+}
+
 // All gradients leave. The norm is made of what was summed before, unless the chunk in HOST is another than that which left.
 TEST_F(SlabDeviceTest, GradientsThatLeaveAreSummedBefore) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {

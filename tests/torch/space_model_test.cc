@@ -393,6 +393,60 @@ TEST_F(SpaceModelTest, AParameterTransposedInPlaceIsReported) {
   EXPECT_EQ(model_->step(), 0);
 }
 
+// As torch::load does it to a parameter.
+TEST_F(SpaceModelTest, AParameterThatGotOtherStorageIsNeitherReadNorWritten) {
+  {
+    const at::NoGradGuard no_grad;
+    net_->second.set_(torch::ones_like(net_->second));
+  }
+  const auto is_refused =
+      StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("second is no longer"));
+  EXPECT_THAT(model_->Read("second", ChunkKind::kParam, Ignore), is_refused);
+  EXPECT_THAT(model_->Read("second", ChunkKind::kExpAvg, Ignore), is_refused);
+  EXPECT_THAT(Fill("second", ChunkKind::kParam, 3), is_refused);
+  EXPECT_OK(model_->Read("first", ChunkKind::kParam, Ignore));
+  EXPECT_OK(Fill("first", ChunkKind::kParam, 3));
+  EXPECT_OK(session_->status());
+}
+
+TEST_F(SpaceModelTest, OnlyWholeValuesThatTheFormatHasAreReadAndWritten) {
+  for (const ChunkKind kind : kAllChunkKinds) {
+    SCOPED_TRACE(ChunkKindName(kind));
+    const bool is_value = kind == ChunkKind::kParam || kind == ChunkKind::kExpAvg ||
+                          kind == ChunkKind::kExpAvgSq || kind == ChunkKind::kGrad;
+    const auto is_refused =
+        StatusIs(absl::StatusCode::kNotFound, HasSubstr(std::string(ChunkKindName(kind))));
+    if (is_value) {
+      EXPECT_OK(model_->Read("first", kind, Ignore));
+    } else {
+      EXPECT_THAT(model_->Read("first", kind, Ignore), is_refused);
+    }
+    if (is_value && kind != ChunkKind::kGrad) {
+      EXPECT_OK(Fill("first", kind, 1));
+    } else {
+      EXPECT_THAT(Fill("first", kind, 1), StatusIs(absl::StatusCode::kNotFound));
+    }
+  }
+}
+
+// As Torch's optimizers.
+TEST_F(SpaceModelTest, WithoutAnyGradientAStepIsNone) {
+  ASSERT_OK_AND_ASSIGN(const StepResult none, model_->Step({}));
+  EXPECT_EQ(none.step, 0);
+  EXPECT_EQ(none.grad_norm, 0);
+  EXPECT_FALSE(none.skipped);
+  net_->Backward();
+  ASSERT_OK_AND_ASSIGN(const StepResult first, model_->Step({}));
+  EXPECT_EQ(first.step, 1);
+  net_->zero_grad();
+  const std::vector<float> before = ReadAll("first");
+  ASSERT_OK_AND_ASSIGN(const StepResult again, model_->Step({}));
+  EXPECT_EQ(again.step, 1);
+  EXPECT_EQ(model_->step(), 1);
+  for (int64_t i = 0; i < 3; ++i) EXPECT_EQ(store_->CommittedStep(BundleId(i)), 1);
+  EXPECT_EQ(ReadAll("first"), before);
+}
+
 TEST_F(SpaceModelTest, ReadGivesTheGradientAndZerosWhereThereIsNone) {
   EXPECT_THAT(ReadAll("left", ChunkKind::kGrad), Each(0.0f));
   net_->Backward();

@@ -22,6 +22,7 @@
 #include "gemini/split_float.h"
 #include "gtest/gtest.h"
 #include "server/embedded_server.h"
+#include "tests/server/nvme_io_faulty.h"
 #include "tests/status_matchers.h"
 #include "torch/nn/module.h"
 #include "torch/types.h"
@@ -40,8 +41,9 @@ class TrainingTest : public ::testing::Test {
     return options;
   }
 
-  // Starts a server that has what the options want, and opens the session.
-  void Open(const TrainingOptions& options) {
+  // Starts a server that has what the options want, and opens the session. `faults`, of its NVMe,
+  // may be null, and outlives both.
+  void Open(const TrainingOptions& options, server::NvmeFaults* faults = nullptr) {
     server::ServerOptions server_options;
     server_options.capacity_bytes[Tier::kDevice] = options.device_memory;
     server_options.capacity_bytes[Tier::kHost] = options.host_memory;
@@ -51,6 +53,7 @@ class TrainingTest : public ::testing::Test {
       nvme_directory_ = pattern;
       server_options.nvme_directories = {{nvme_directory_, options.nvme_memory}};
     }
+    if (faults != nullptr) server_options = server::WithFaults(server_options, *faults);
     ASSERT_OK_AND_ASSIGN(server_, server::EmbeddedServer::Start(server_options));
     ASSERT_OK_AND_ASSIGN(UniqueFd socket, server_->Connect());
     ASSERT_OK_AND_ASSIGN(session_, TrainingSession::Open(std::move(socket), options));

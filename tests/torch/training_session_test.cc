@@ -129,6 +129,31 @@ TEST_F(TrainingSessionTest, TensorsThatOutliveTheSessionRaise) {
   }
 }
 
+TEST_F(TrainingSessionTest, AModelOfAClosedSessionSaysSo) {
+  Open(SmallOptions());
+  Net net;
+  ManagedModel* const model = Manage(net);
+  Loss(net, torch::randn({4, 64})).backward();
+  ASSERT_OK(model->Step({}));
+  const std::string name = model->tensors()[0].name;
+  ASSERT_OK(session_->Close());
+  EXPECT_EQ(model->step(), 1);
+  EXPECT_EQ(model->tensors()[0].name, name);
+  const auto is_closed =
+      StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("session is closed"));
+  EXPECT_THAT(model->Step({}), is_closed);
+  EXPECT_THAT(model->TensorStep(name), is_closed);
+  EXPECT_THAT(model->SetStep(2), is_closed);
+  EXPECT_THAT(model->SetTensorStep(name, 2), is_closed);
+  EXPECT_THAT(model->Read(name, ChunkKind::kParam,
+                          [](int64_t, absl::Span<const std::byte>) { return absl::OkStatus(); }),
+              is_closed);
+  EXPECT_THAT(model->Write(name, ChunkKind::kParam,
+                           [](int64_t, absl::Span<std::byte>) { return absl::OkStatus(); }),
+              is_closed);
+  EXPECT_THAT(model->Fetch(net.first->weight, FetchAccess::kRead), is_closed);
+}
+
 TEST_F(TrainingSessionTest, ASessionOpensAfterAnotherClosed) {
   Open(SmallOptions());
   {

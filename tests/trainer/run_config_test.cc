@@ -209,10 +209,17 @@ TEST(RunConfig, AGpuIsNamedAndWhatItCannotHaveIsRefused) {
   refused(config, "device", "gpu", "--device 'gpu'");
   refused(config, "reference", "true", "--reference is of the CPU");
   refused(config, "device-bandwidth", "1GiB/s", "--device-bandwidth is of host memory");
-  refused(config, "policy", "cuda", "--policy cuda");
   refused(config, "daemon", "/run/geminid.sock", "--device-memory is missing");
+}
+
+TEST(RunConfig, UpdatesMayBeMadeOnAGpu) {
+  RunConfig config = Complete();
+  ASSERT_OK(Set("device", "cuda:0", config));
+  ASSERT_OK(Set("policy", "cuda", config));
+  EXPECT_OK(CheckRunConfig(config));
   ASSERT_OK(Set("policy", "static", config));
-  refused(config, "optimizer-fraction", "0.5", "--optimizer-fraction");
+  ASSERT_OK(Set("optimizer-fraction", "0.5", config));
+  EXPECT_OK(CheckRunConfig(config));
 }
 
 TEST(RunConfig, PathsBecomeAbsolute) {
