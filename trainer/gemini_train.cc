@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// gemini-train: fine-tunes a Hugging Face checkpoint under a memory budget, in one command.
-// Exit status: 0 done; 1 an error; 2 a wrong flag or configuration; 128 + signal when Ctrl-C (130) or
+// gemini-train: fine-tunes a Hugging Face checkpoint under a memory budget, in one command. Exit
+// status: 0 done; 1 an error; 2 a wrong flag or configuration; 128 + signal when Ctrl-C (130) or
 // SIGTERM (143) ended the run behind a finished and saved step.
 #include <unistd.h>
 
@@ -9,10 +9,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <filesystem>
 #include <memory>
 #include <numeric>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -101,16 +103,16 @@ absl::StatusOr<MemoryPlan> PlanFor(const RunConfig& config, const HfConfig& shap
       MemoryPlan plan,
       PlanMemory(config, tensors, BoundaryActivationsOf(config, shape.num_blocks(), shape.width()),
                  choice.chunk_bytes, available));
-  // The prediction knows the model's tensors, but not each temporary. What of the boundary activations stays
-  // on DEVICE is settled before the server answers.
+  // The prediction knows the model's tensors, but not each temporary. What of the boundary
+  // activations stays on DEVICE is settled before the server answers.
   if (plan.host_activation_bytes == 0) {
     plan.device_floor_bytes = choice.device_floor_bytes + choice.device_floor_bytes / 2;
   }
   return plan;
 }
 
-// A GPU computes the same bits each time only where it is told to: attention would not, with a warning alone. Before its
-// context.
+// A GPU computes the same bits each time only where it is told to: attention would not, with a
+// warning alone. Before its context.
 void MakeGpuOperatorsRepeatable() {
   ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
@@ -144,7 +146,8 @@ absl::StatusOr<Device> OpenDevice(RunConfig& config) {
   return device;
 }
 
-// Opens the session, with a server of its own unless a daemon is named, and moves the model into it.
+// Opens the session, with a server of its own unless a daemon is named, and moves the model into
+// it.
 absl::Status OpenManaged(const RunConfig& config, Device device, const HfConfig& shape,
                          CausalLm& model, const std::vector<ParameterShape>& parameters,
                          Memory& memory) {
@@ -256,6 +259,32 @@ absl::Status CheckRoom(const RunConfig& config, const RunDirectory& directory,
   return directory.CheckRoom(std::max<int64_t>(most, 1) * checkpoint_bytes);
 }
 
+// --overwrite removes what a run made in --output: what this run reads must not lie there.
+absl::Status CheckInputsLieElsewhere(const RunConfig& config) {
+  if (!config.overwrite) return absl::OkStatus();
+  const auto resolved = [](const std::string& path) {
+    std::error_code error;
+    const std::filesystem::path found = std::filesystem::weakly_canonical(path, error);
+    // Without a slash at its end, which would be a component of its own.
+    return error ? std::filesystem::path(path) : (found / "x").parent_path();
+  };
+  const std::filesystem::path output = resolved(config.output);
+  for (const auto& [key, path] :
+       {std::pair<const char*, const std::string&>("--model", config.model),
+        {"--data", config.data},
+        {"--eval-data", config.eval_data}}) {
+    if (path.empty()) continue;
+    const std::filesystem::path input = resolved(path);
+    const auto [of_output, of_input] =
+        std::mismatch(output.begin(), output.end(), input.begin(), input.end());
+    if (of_output != output.end()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(key, " ", path, " lies in --output ", config.output,
+                     ", which --overwrite clears: give another --output, or copy it elsewhere"));
+  }
+  return absl::OkStatus();
+}
+
 void PrintSummary(const RunConfig& config, const TrainingSummary& summary) {
   const auto print = [](const std::string& line) { std::puts(line.c_str()); };
   print(absl::StrFormat("Steps        %d of %d (%d in this run), %s, %.0f tokens a second",
@@ -318,6 +347,7 @@ absl::StatusOr<int> Run(CommandLine& line, const Interrupt& interrupt, Progress&
                     : config.overwrite ? RunDirectory::Mode::kOverwrite
                                        : RunDirectory::Mode::kNew;
   // Everything that can be refused is looked at before anything is made.
+  GEMINI_RETURN_IF_ERROR(CheckInputsLieElsewhere(config));
   GEMINI_ASSIGN_OR_RETURN(RunDirectory directory, RunDirectory::Open(config.output, mode));
   const auto metrics_mode = config.resume      ? MetricsFile::Mode::kResume
                             : config.overwrite ? MetricsFile::Mode::kOverwrite
@@ -381,31 +411,39 @@ absl::StatusOr<int> Run(CommandLine& line, const Interrupt& interrupt, Progress&
     GEMINI_RETURN_IF_ERROR(LoadParameters(source, parameters, *memory.store));
   }
 
-  const TrainingParts parts = {
-      .config = config,
-      .device = torch_device,
-      .model = *model,
-      .store = *memory.store,
-      .activations = *memory.activations,
-      .parameters = parameters,
-      .data = data,
-      .eval_data = eval_data.has_value() ? &*eval_data : nullptr,
-      .source = source,
-      .directory = directory,
-      .begin = [&]() -> absl::StatusOr<MetricsFile> {
-        GEMINI_RETURN_IF_ERROR(directory.Prepare());
-        GEMINI_RETURN_IF_ERROR(directory.WriteConfig(ToToml(config)));
-        const std::string path =
-            config.metrics.empty() ? config.output + "/metrics.jsonl" : config.metrics;
-        return MetricsFile::Open(path, metrics_mode, resumed.has_value() ? resumed->state.step : 0);
-      },
-      .progress = progress,
-      .interrupt = interrupt,
-      .log =
-          [&](const std::string& text) {
-            progress.Clear();
-            LogInfo(text);
-          }};
+  const TrainingParts parts = {.config = config,
+                               .device = torch_device,
+                               .model = *model,
+                               .store = *memory.store,
+                               .activations = *memory.activations,
+                               .parameters = parameters,
+                               .data = data,
+                               .eval_data = eval_data.has_value() ? &*eval_data : nullptr,
+                               .source = source,
+                               .directory = directory,
+                               .begin = [&]() -> absl::StatusOr<MetricsFile> {
+                                 GEMINI_RETURN_IF_ERROR(directory.Prepare());
+                                 GEMINI_RETURN_IF_ERROR(directory.WriteConfig(ToToml(config)));
+                                 const std::string path = config.metrics.empty()
+                                                              ? config.output + "/metrics.jsonl"
+                                                              : config.metrics;
+                                 MetricsFile::Last last;
+                                 if (resumed.has_value())
+                                   last = {resumed->state.step, resumed->state.evaluated_step};
+                                 return MetricsFile::Open(path, metrics_mode, last);
+                               },
+                               .progress = progress,
+                               .interrupt = interrupt,
+                               .log =
+                                   [&](const std::string& text) {
+                                     progress.Clear();
+                                     LogInfo(text);
+                                   },
+                               .warn =
+                                   [&](const std::string& text) {
+                                     progress.Clear();
+                                     LogWarning(text);
+                                   }};
   const absl::StatusOr<TrainingSummary> summary =
       Train(parts, resumed.has_value() ? &resumed->state : nullptr,
             resumed.has_value() ? resumed->path : "");

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <set>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "gemini/byte_size.h"
 #include "gemini/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "trainer/durable_file.h"
@@ -23,7 +25,20 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int64_t kMaxIndexBytes = 64 << 20;  // Of a model of a million tensors.
-constexpr size_t kMaxListed = 5;              // Names in one message.
+// What transformers may write beside config.json and the weights for a causal language model.
+constexpr std::array<const char*, 11> kCompanions = {"generation_config.json",
+                                                     "tokenizer.json",
+                                                     "tokenizer_config.json",
+                                                     "special_tokens_map.json",
+                                                     "added_tokens.json",
+                                                     "vocab.json",
+                                                     "merges.txt",
+                                                     "tokenizer.model",
+                                                     "spiece.model",
+                                                     "chat_template.jinja",
+                                                     "chat_template.json"};
+constexpr int64_t kMaxCompanionBytes = 256 * kMiB;  // The largest tokenizer.json known is 33 MiB.
+constexpr size_t kMaxListed = 5;                    // Names in one message.
 constexpr absl::string_view kHeadName = "lm_head.weight";
 
 absl::string_view EmbeddingName(const HfConfig& config) {
@@ -101,6 +116,12 @@ absl::StatusOr<HfCheckpoint> HfCheckpoint::Open(const std::string& directory) {
                 : ""));
   }
   checkpoint.ResolveTiedHead();
+  for (const char* name : kCompanions) {
+    const std::string path = absl::StrCat(directory, "/", name);
+    if (!FileExists(path)) continue;
+    GEMINI_ASSIGN_OR_RETURN(std::string content, ReadTextFile(path, kMaxCompanionBytes));
+    checkpoint.companions_.emplace_back(name, std::move(content));
+  }
   return checkpoint;
 }
 

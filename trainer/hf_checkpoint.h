@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -32,13 +33,17 @@ struct ParameterShape {
 
 class HfCheckpoint {
  public:
-  // Reads and checks config.json, the index and every file's header; no tensor. NOT_FOUND: no such
+  // Reads and checks config.json, the index and every file's header, and reads the companions; no
+  // tensor. NOT_FOUND: no such
   // directory, or no safetensors in it. INVALID_ARGUMENT, DATA_LOSS: as safetensors_format.h; an
   // index and files that disagree.
   static absl::StatusOr<HfCheckpoint> Open(const std::string& directory);
 
   const std::string& directory() const { return directory_; }
   const HfConfig& config() const { return config_; }
+  // The tokenizer's files and generation_config.json, name and content, as they were at Open: what
+  // is saved later has them, whatever has become of the directory.
+  const std::vector<std::pair<std::string, std::string>>& companions() const { return companions_; }
   // Returns the type in which the files hold a parameter. NOT_FOUND: no such parameter.
   absl::StatusOr<SafetensorsDtype> DtypeOf(absl::string_view name) const;
 
@@ -67,6 +72,7 @@ class HfCheckpoint {
 
   std::string directory_;
   HfConfig config_;
+  std::vector<std::pair<std::string, std::string>> companions_;
   std::vector<std::unique_ptr<SafetensorsReader>> readers_;
   absl::flat_hash_map<std::string, Source> sources_;  // By parameter name.
   Source tied_head_;  // A head in the files beside the embedding that it is tied to.

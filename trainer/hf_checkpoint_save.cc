@@ -3,7 +3,6 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <filesystem>
 #include <map>
@@ -24,20 +23,7 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-// What transformers may write beside config.json and the weights for a causal language model.
-constexpr std::array<const char*, 11> kCompanions = {"generation_config.json",
-                                                     "tokenizer.json",
-                                                     "tokenizer_config.json",
-                                                     "special_tokens_map.json",
-                                                     "added_tokens.json",
-                                                     "vocab.json",
-                                                     "merges.txt",
-                                                     "tokenizer.model",
-                                                     "spiece.model",
-                                                     "chat_template.jinja",
-                                                     "chat_template.json"};
-constexpr int64_t kMaxCompanionBytes = 256 * kMiB;  // The largest tokenizer.json known is 33 MiB.
-constexpr int64_t kSmallFilesBytes = 4 * kMiB;      // Room for config.json and the index.
+constexpr int64_t kSmallFilesBytes = 4 * kMiB;  // Room for config.json and the index.
 
 const std::map<std::string, std::string>& Metadata() {
   // transformers refuses a file that does not say which framework wrote it.
@@ -216,12 +202,8 @@ absl::Status SaveHfCheckpoint(const std::string& directory, const HfCheckpoint& 
                             SafetensorsWriter::FileBytes(shard.tensors, Metadata()));
     needed_bytes += file_bytes;
   }
-  std::vector<std::string> companions;
-  for (const char* name : kCompanions) {
-    struct stat status;
-    if (::stat(absl::StrCat(source.directory(), "/", name).c_str(), &status) != 0) continue;
-    companions.push_back(name);
-    needed_bytes += status.st_size;
+  for (const auto& [name, content] : source.companions()) {
+    needed_bytes += static_cast<int64_t>(content.size());
   }
   GEMINI_RETURN_IF_ERROR(
       CheckDiskRoom(DirectoryOf(target), absl::StrCat("save to ", target), needed_bytes));
@@ -232,10 +214,7 @@ absl::Status SaveHfCheckpoint(const std::string& directory, const HfCheckpoint& 
     return absl::StrCat(partial.path(), "/", name);
   };
   GEMINI_RETURN_IF_ERROR(WriteTextFile(inside("config.json"), ConfigText(source, options)));
-  for (const std::string& name : companions) {
-    GEMINI_ASSIGN_OR_RETURN(
-        const std::string content,
-        ReadTextFile(absl::StrCat(source.directory(), "/", name), kMaxCompanionBytes));
+  for (const auto& [name, content] : source.companions()) {
     GEMINI_RETURN_IF_ERROR(WriteTextFile(inside(name), content));
   }
   for (const Shard& shard : shards) {

@@ -33,11 +33,18 @@ Interrupt::Interrupt() {
   action.sa_flags = SA_RESTART;  // Reads and writes of libraries go on.
   ::sigaction(SIGINT, &action, &old_interrupt_);
   ::sigaction(SIGTERM, &action, &old_terminate_);
+  ::sigaction(SIGHUP, &action, &old_hangup_);
+  if (old_hangup_.sa_handler == SIG_IGN) ::sigaction(SIGHUP, &old_hangup_, nullptr);
+  struct sigaction ignored = {};
+  ignored.sa_handler = SIG_IGN;
+  ::sigaction(SIGPIPE, &ignored, &old_pipe_);
 }
 
 Interrupt::~Interrupt() {
   ::sigaction(SIGINT, &old_interrupt_, nullptr);
   ::sigaction(SIGTERM, &old_terminate_, nullptr);
+  ::sigaction(SIGHUP, &old_hangup_, nullptr);
+  ::sigaction(SIGPIPE, &old_pipe_, nullptr);
 }
 
 int Interrupt::signal() const { return first_signal.load(); }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ctrl-C (SIGINT) and SIGTERM: the first asks the run to finish its step, save and end; the second
-// ends the process at once.
+// Ctrl-C (SIGINT), SIGTERM and a closed terminal (SIGHUP): the first asks the run to finish its
+// step, save and end; the second ends the process at once. A SIGHUP that was ignored when the
+// program began, as by nohup, stays so. While this lives SIGPIPE is ignored: a reader of the log or
+// of the metrics that goes away is an error of that write, and not the run's end.
 // Owner:  one object a process; the handler touches one lock-free atomic.
 #pragma once
 #include <signal.h>
@@ -9,7 +11,7 @@ namespace gemini::trainer {
 
 class Interrupt {
  public:
-  // Takes both signals over until destruction.
+  // Takes the signals over until destruction.
   Interrupt();
   ~Interrupt();
   Interrupt(const Interrupt&) = delete;
@@ -23,6 +25,8 @@ class Interrupt {
  private:
   struct sigaction old_interrupt_ = {};
   struct sigaction old_terminate_ = {};
+  struct sigaction old_hangup_ = {};
+  struct sigaction old_pipe_ = {};
 };
 
 }  // namespace gemini::trainer

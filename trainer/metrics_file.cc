@@ -2,10 +2,13 @@
 #include "trainer/metrics_file.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <filesystem>
 #include <fstream>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "gemini/errno_status.h"
@@ -20,8 +23,8 @@ namespace {
 // nlohmann writes the shortest text that reads back the same, and null for NaN and infinities.
 using Json = nlohmann::ordered_json;
 
-// The lines of `path` that a run resumed behind `last_step` keeps. One that was cut short is no JSON.
-std::string KeptLines(const std::string& path, int64_t last_step) {
+// The lines of `path` that a run resumed behind `last` keeps. One that was cut short is no JSON.
+std::string KeptLines(const std::string& path, const MetricsFile::Last& last) {
   std::ifstream file(path, std::ios::binary);
   std::string kept;
   std::string line;
@@ -30,9 +33,15 @@ std::string KeptLines(const std::string& path, int64_t last_step) {
     if (!object.is_object()) continue;
     const auto step = object.find("step");
     if (step == object.end() || !step->is_number_integer()) continue;
+    const int64_t last_step = object.contains("eval_loss") ? last.evaluated_step : last.step;
     if (step->get<int64_t>() <= last_step) absl::StrAppend(&kept, line, "\n");
   }
   return kept;
+}
+
+bool IsRegularFile(const std::string& path) {
+  struct stat info = {};
+  return ::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode);
 }
 
 absl::Status IsThere(const std::string& path) {
@@ -86,7 +95,7 @@ std::string ToJson(const EvalMetrics& metrics) {
 
 absl::Status MetricsFile::Check(const std::string& path, Mode mode) {
   if (::access(path.c_str(), F_OK) == 0) {
-    if (mode == Mode::kNew) return IsThere(path);
+    if (mode == Mode::kNew && IsRegularFile(path)) return IsThere(path);
     if (::access(path.c_str(), W_OK) == 0) return absl::OkStatus();
     return ErrnoStatus(errno, absl::StrCat("--metrics ", path, " is not writable"));
   }
@@ -96,22 +105,30 @@ absl::Status MetricsFile::Check(const std::string& path, Mode mode) {
 }
 
 absl::StatusOr<MetricsFile> MetricsFile::Open(const std::string& path, Mode mode,
-                                              int64_t last_step) {
+                                              const Last& last) {
   MetricsFile metrics;
   metrics.path_ = path;
+  const bool is_there = ::access(path.c_str(), F_OK) == 0;
+  if (is_there && !IsRegularFile(path)) {
+    // A pipe is opened for writing at once or not at all: a run does not wait for a reader.
+    metrics.fd_ = UniqueFd(::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC | O_NONBLOCK));
+    if (!metrics.fd_ && errno == ENXIO) {
+      return absl::UnavailableError(
+          absl::StrCat("--metrics ", path, " is a pipe that nobody reads: start its reader first"));
+    }
+    if (!metrics.fd_) return ErrnoStatus(errno, absl::StrCat("open ", path));
+    ::fcntl(metrics.fd_.get(), F_SETFL, O_APPEND);  // Writes wait again.
+    return metrics;
+  }
   int flags = O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC;
-  switch (mode) {
-    case Mode::kNew:
-      flags |= O_EXCL;
-      break;
-    case Mode::kOverwrite:
-      flags |= O_TRUNC;
-      break;
-    case Mode::kResume:
-      if (::access(path.c_str(), F_OK) == 0) {
-        GEMINI_RETURN_IF_ERROR(ReplaceFile(path, KeptLines(path, last_step)));
-      }
-      break;
+  if (mode == Mode::kNew) flags |= O_EXCL;
+  if (mode == Mode::kOverwrite) flags |= O_TRUNC;
+  if (mode == Mode::kResume && is_there) {
+    // Behind a link: the file that it leads to is replaced, and not the link.
+    std::error_code error;
+    const std::string file = std::filesystem::canonical(path, error).string();
+    if (error) return ErrnoStatus(error.value(), absl::StrCat("find ", path));
+    GEMINI_RETURN_IF_ERROR(ReplaceFile(file, KeptLines(file, last)));
   }
   metrics.fd_ = UniqueFd(::open(path.c_str(), flags, 0666));
   if (!metrics.fd_ && errno == EEXIST) return IsThere(path);

@@ -58,10 +58,16 @@ class MetricsFile {
   // Looks whether Open can succeed, and makes nothing. Errors: as Open.
   static absl::Status Check(const std::string& path, Mode mode);
 
+  // What a resumed run goes on behind.
+  struct Last {
+    int64_t step = 0;
+    int64_t evaluated_step = 0;
+  };
   // kNew: the file must not exist (ALREADY_EXISTS). kOverwrite: it is emptied. kResume: lines of
-  // steps past `last_step`, and what a dead run left of a line, are dropped; a missing file is
-  // made.
-  static absl::StatusOr<MetricsFile> Open(const std::string& path, Mode mode, int64_t last_step);
+  // steps and evaluations past `last`, and what a dead run left of a line, are dropped; a missing
+  // file is made. A link is followed. What is no regular file, as a pipe or /dev/null, is appended
+  // to in each mode; UNAVAILABLE: a pipe that nobody reads.
+  static absl::StatusOr<MetricsFile> Open(const std::string& path, Mode mode, const Last& last);
 
   absl::Status Append(const StepMetrics& metrics) { return AppendLine(ToJson(metrics)); }
   absl::Status Append(const EvalMetrics& metrics) { return AppendLine(ToJson(metrics)); }

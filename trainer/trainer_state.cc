@@ -30,6 +30,8 @@ std::string ToJson(const TrainerState& state) {
   json["step"] = state.step;
   json["sequences_taken"] = state.sequences_taken;
   json["first_loss"] = state.first_loss;
+  json["last_loss"] = state.last_loss;
+  json["evaluated_step"] = state.evaluated_step;
   json["tensor_steps"] = state.tensor_steps;
   json["loss_scale"] = state.loss_scale.value;
   json["loss_scale_steps"] = state.loss_scale.steps_since;
@@ -54,6 +56,16 @@ absl::StatusOr<TrainerState> ParseTrainerState(absl::string_view text, absl::str
   const auto loss = json.find("first_loss");
   if (loss == json.end() || !(loss->is_number() || loss->is_null())) return bad("no first_loss");
   state.first_loss = loss->is_null() ? std::nan("") : loss->get<double>();
+  // Absent in files of before they were kept, by runs that had evaluated what was due.
+  state.last_loss = state.first_loss;
+  if (const auto last = json.find("last_loss"); last != json.end()) {
+    if (!(last->is_number() || last->is_null())) return bad("a last_loss that is none");
+    state.last_loss = last->is_null() ? std::nan("") : last->get<double>();
+  }
+  state.evaluated_step = state.step;
+  if (json.contains("evaluated_step") && !Count(json, "evaluated_step", state.evaluated_step)) {
+    return bad("an evaluated_step that is none");
+  }
   const auto steps = json.find("tensor_steps");
   if (steps == json.end() || !steps->is_object()) return bad("no tensor_steps");
   for (const auto& [name, step] : steps->items()) {

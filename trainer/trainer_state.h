@@ -24,6 +24,8 @@ struct TrainerState {
   std::map<std::string, int64_t> tensor_steps;  // Steps in which each parameter had a gradient.
   std::string random_state;                     // Bytes of Torch's CPU generator.
   double first_loss = 0;                        // Of the run's first step, for the summary.
+  double last_loss = 0;                         // Of its last one.
+  int64_t evaluated_step = 0;                   // Of the last evaluation that was completed.
   LossScale loss_scale = {};                    // Of fp16.
   bool operator==(const TrainerState&) const = default;
 };

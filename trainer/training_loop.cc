@@ -40,9 +40,10 @@ class Loop {
                parts.data.num_sequences(), static_cast<uint64_t>(config_.seed)) {
     if (resumed == nullptr) return;
     state_ = *resumed;
-    saved_step_ = evaluated_step_ = state_.step;
+    saved_step_ = state_.step;
     summary_.first_step = state_.step;
-    summary_.first_loss = summary_.last_loss = state_.first_loss;
+    summary_.first_loss = state_.first_loss;
+    summary_.last_loss = state_.last_loss;
     summary_.checkpoint = resumed_path;
   }
 
@@ -53,7 +54,8 @@ class Loop {
   // Forward and backward of a step; returns its loss.
   absl::StatusOr<double> ForwardBackward();
   absl::StatusOr<double> ForwardBackwardVertically();
-  // Once more, and again, where operators found no memory and the store has more for them: the same numbers come out.
+  // Once more, and again, where operators found no memory and the store has more for them: the same
+  // numbers come out.
   absl::StatusOr<double> WithRoom(absl::string_view what,
                                   absl::FunctionRef<absl::StatusOr<double>()> compute);
   // Loss of one micro-batch after backward.
@@ -63,8 +65,14 @@ class Loop {
   absl::Status CheckLoss(int64_t micro_batch, double loss);
   absl::StatusOr<torch::Tensor> Batch(const TokenData& data, int64_t num_sequences,
                                       const std::function<int64_t(int64_t)>& sequence_at) const;
+  // Evaluates, if that is due at this step and was not completed.
   absl::Status Evaluate();
   absl::Status Save();
+  // Saves; one that fails where a later one will be tried is a warning.
+  absl::Status SavePeriodically();
+  // Writes a line of the metrics; that it cannot is a warning, once.
+  template <typename Metrics>
+  void Append(const Metrics& metrics);
   absl::Status EnsureBegun();
   // Explains a loss that is not finite: names a parameter that is not, if there is one.
   absl::Status NonFiniteLoss(double loss, int64_t micro_batch);
@@ -84,9 +92,10 @@ class Loop {
   StepClock clock_;
   StoreUsage before_;  // At the last step's end.
   bool told_of_registration_ = false;
+  bool told_of_metrics_ = false;
+  bool told_of_housekeeping_ = false;
   std::optional<MetricsFile> metrics_;  // Once begun.
   int64_t saved_step_ = 0;              // Nothing was done yet: nothing to save.
-  int64_t evaluated_step_ = -1;
 };
 
 absl::Status Loop::EnsureBegun() {
@@ -286,7 +295,7 @@ absl::Status Loop::Step() {
   ++state_.step;
   state_.sequences_taken += sequences;
   if (state_.step == 1) state_.first_loss = summary_.first_loss = loss;
-  summary_.last_loss = loss;
+  state_.last_loss = summary_.last_loss = loss;
 
   const absl::Duration duration = absl::Now() - start;
   clock_.Add(duration);
@@ -330,7 +339,7 @@ absl::Status Loop::Step() {
   }
   before_ = usage;
   GEMINI_RETURN_IF_ERROR(EnsureBegun());
-  GEMINI_RETURN_IF_ERROR(metrics_->Append(metrics));
+  Append(metrics);
   parts_.progress.Show({.step = state_.step,
                         .num_steps = config_.steps,
                         .loss = loss,
@@ -344,8 +353,11 @@ absl::Status Loop::Step() {
 }
 
 absl::Status Loop::Evaluate() {
-  if (parts_.eval_data == nullptr || evaluated_step_ == state_.step) return absl::OkStatus();
-  evaluated_step_ = state_.step;
+  const bool is_due = state_.step == config_.steps ||
+                      (config_.eval_every > 0 && state_.step % config_.eval_every == 0);
+  if (parts_.eval_data == nullptr || !is_due || state_.evaluated_step == state_.step) {
+    return absl::OkStatus();
+  }
   const TokenData& data = *parts_.eval_data;
   double sum = 0;
   parts_.model.eval();
@@ -375,6 +387,7 @@ absl::Status Loop::Evaluate() {
     }
   }
   parts_.model.train();
+  state_.evaluated_step = state_.step;
   EvalMetrics metrics;
   metrics.step = state_.step;
   metrics.eval_loss = sum / static_cast<double>(data.num_sequences());
@@ -385,7 +398,16 @@ absl::Status Loop::Evaluate() {
   before_ = parts_.store.usage();
   Account(before_);
   GEMINI_RETURN_IF_ERROR(EnsureBegun());
-  return metrics_->Append(metrics);
+  Append(metrics);
+  return absl::OkStatus();
+}
+
+template <typename Metrics>
+void Loop::Append(const Metrics& metrics) {
+  const absl::Status status = metrics_->Append(metrics);
+  if (status.ok() || std::exchange(told_of_metrics_, true)) return;
+  parts_.warn(absl::StrCat("the metrics have gaps from step ", state_.step,
+                           " on: ", status.message(), "; training goes on"));
 }
 
 absl::Status Loop::Save() {
@@ -394,18 +416,32 @@ absl::Status Loop::Save() {
   ::malloc_trim(0);
   GEMINI_RETURN_IF_ERROR(EnsureBegun());
   state_.random_state = RandomState(parts_.device);
-  const absl::StatusOr<std::string> path =
+  const absl::StatusOr<SaveResult> saved =
       parts_.directory.Save(state_.step, config_.keep, [&](const std::string& directory) {
         return WriteRunCheckpoint(directory, parts_.source, parts_.parameters, parts_.store,
                                   state_);
       });
-  if (!path.ok()) {
-    return absl::Status(path.status().code(),
-                        absl::StrCat("saving step ", state_.step, ": ", path.status().message()));
+  if (!saved.ok()) {
+    return absl::Status(saved.status().code(),
+                        absl::StrCat("saving step ", state_.step, ": ", saved.status().message()));
   }
   saved_step_ = state_.step;
-  summary_.checkpoint = *path;
-  parts_.log(absl::StrCat("step ", state_.step, ": saved ", *path));
+  summary_.checkpoint = saved->path;
+  parts_.log(absl::StrCat("step ", state_.step, ": saved ", saved->path));
+  if (!saved->housekeeping.ok() && !std::exchange(told_of_housekeeping_, true)) {
+    parts_.warn(absl::StrCat("the checkpoint is complete, but: ", saved->housekeeping.message(),
+                             "; this is said once"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Loop::SavePeriodically() {
+  const absl::Status status = Save();
+  if (status.ok() || state_.step == config_.steps || parts_.interrupt.signal() != 0) return status;
+  // What the next step would end with anyway.
+  GEMINI_RETURN_IF_ERROR(parts_.store.status());
+  parts_.warn(absl::StrCat(status.message(), "; the next save is at step ",
+                           std::min(state_.step + config_.save_every, config_.steps)));
   return absl::OkStatus();
 }
 
@@ -413,14 +449,14 @@ absl::StatusOr<TrainingSummary> Loop::Run() {
   const absl::Time start = absl::Now();
   before_ = parts_.store.usage();
   parts_.model.train();
+  // What the run was interrupted in that this one goes on with.
+  if (state_.step > 0) GEMINI_RETURN_IF_ERROR(AtStep(state_.step, Evaluate()));
   while (state_.step < config_.steps && parts_.interrupt.signal() == 0) {
     GEMINI_RETURN_IF_ERROR(AtStep(state_.step + 1, Step()));
-    const bool last = state_.step == config_.steps;
-    if (config_.eval_every > 0 && state_.step % config_.eval_every == 0 && !last) {
-      GEMINI_RETURN_IF_ERROR(AtStep(state_.step, Evaluate()));
-    }
+    // The last evaluation comes behind its save.
+    if (state_.step < config_.steps) GEMINI_RETURN_IF_ERROR(AtStep(state_.step, Evaluate()));
     if (config_.save_every > 0 && state_.step % config_.save_every == 0) {
-      GEMINI_RETURN_IF_ERROR(Save());
+      GEMINI_RETURN_IF_ERROR(SavePeriodically());
     }
   }
   if (parts_.interrupt.signal() == 0) GEMINI_RETURN_IF_ERROR(AtStep(state_.step, Evaluate()));

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The steps of a run: data, forward, backward, update, evaluation, metrics, saves. The same code over
-// either ParameterStore.
+// The steps of a run: data, forward, backward, update, evaluation, metrics, saves. The same code
+// over either ParameterStore.
 // Owner:  one thread, which may block for everything.
-// Errors: a step that fails has changed no parameter. FAILED_PRECONDITION: a loss or gradient that is
-//         not finite, with the step and the tensor. RESOURCE_EXHAUSTED: the DEVICE budget or the disk.
-//         Others: of the data, the store, the files.
+// Errors: a step that fails has changed no parameter. FAILED_PRECONDITION: a loss or gradient that
+//         is not finite, with the step and the tensor. RESOURCE_EXHAUSTED: the DEVICE budget or the
+//         disk. Others: of the data, the store, the files.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -46,7 +46,8 @@ struct TrainingParts {
   std::function<absl::StatusOr<MetricsFile>()> begin;
   Progress& progress;
   const Interrupt& interrupt;
-  std::function<void(const std::string&)> log;  // One line for people.
+  std::function<void(const std::string&)> log;   // One line for people.
+  std::function<void(const std::string&)> warn;  // Likewise, of what went wrong.
 };
 
 struct TrainingSummary {
@@ -71,12 +72,14 @@ struct TrainingSummary {
   std::string checkpoint;  // Where the model lies.
 };
 
-// Runs to the last step or the first signal, and saves unless nothing was done. `resumed`: the state
-// and the path of the checkpoint that store and random generator were loaded from; null in a new run.
+// Runs to the last step or the first signal, and saves unless nothing was done. `resumed`: the
+// state and the path of the checkpoint that store and random generator were loaded from; null in a
+// new run.
 absl::StatusOr<TrainingSummary> Train(const TrainingParts& parts, const TrainerState* resumed,
                                       const std::string& resumed_path);
 
-// Torch's generator of the device as bytes, and back. INVALID_ARGUMENT: no state of one on that kind of device.
+// Torch's generator of the device as bytes, and back. INVALID_ARGUMENT: no state of one on that
+// kind of device.
 std::string RandomState(torch::Device device);
 absl::Status SetRandomState(const std::string& state, torch::Device device);
 

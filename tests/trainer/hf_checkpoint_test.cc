@@ -290,6 +290,9 @@ TEST_F(HfCheckpointTest, ASavedCheckpointKeepsConfigTypeAndTokenizer) {
   WriteText("generation_config.json", "{}");
   WriteText("training.log", "not ours");
   ASSERT_OK_AND_ASSIGN(const HfCheckpoint source, HfCheckpoint::Open(directory_));
+  // What is saved is what was there when the checkpoint was opened.
+  std::filesystem::remove(directory_ + "/generation_config.json");
+  WriteText("tokenizer.json", "another");
   const std::string target = root_ + "/saved/";
   ASSERT_OK(Save(source, target, {}));
   EXPECT_THAT(Names(target), UnorderedElementsAre("config.json", "model.safetensors",

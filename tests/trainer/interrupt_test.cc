@@ -4,6 +4,8 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <cerrno>
+
 #include "gtest/gtest.h"
 
 namespace gemini::trainer {
@@ -40,6 +42,37 @@ TEST(Interrupt, TerminationIsTreatedLikeCtrlC) {
 TEST(Interrupt, AfterItsEndSignalsDoWhatTheyDidBefore) {
   { const Interrupt interrupt; }
   EXPECT_EXIT(::raise(SIGINT), ::testing::KilledBySignal(SIGINT), "");
+}
+
+TEST(Interrupt, AClosedTerminalIsTreatedLikeCtrlC) {
+  EXPECT_EXIT(
+      {
+        const Interrupt interrupt;
+        ::raise(SIGHUP);
+        ::_exit(Interrupt::ExitStatus(interrupt.signal()));
+      },
+      ::testing::ExitedWithCode(129), "Stopping");
+}
+
+TEST(Interrupt, WhatNohupIgnoresStaysIgnored) {
+  ::signal(SIGHUP, SIG_IGN);
+  {
+    const Interrupt interrupt;
+    ::raise(SIGHUP);
+    EXPECT_EQ(interrupt.signal(), 0);
+  }
+  ::signal(SIGHUP, SIG_DFL);
+}
+
+TEST(Interrupt, AReaderThatGoesAwayEndsNothing) {
+  const Interrupt interrupt;
+  int ends[2] = {};
+  ASSERT_EQ(::pipe(ends), 0);
+  ::close(ends[0]);
+  EXPECT_EQ(::write(ends[1], "x", 1), -1);
+  EXPECT_EQ(errno, EPIPE);
+  ::close(ends[1]);
+  EXPECT_EQ(interrupt.signal(), 0);
 }
 
 }  // namespace

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/metrics_file.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <filesystem>
@@ -73,32 +76,32 @@ TEST_F(MetricsFileTest, NanAndInfinityAreNullAndTheLineStaysJson) {
 
 TEST_F(MetricsFileTest, ANewRunDoesNotTouchAFileThatIsThere) {
   std::ofstream(path_) << "precious";
-  EXPECT_THAT(MetricsFile::Open(path_, Mode::kNew, 0),
+  EXPECT_THAT(MetricsFile::Open(path_, Mode::kNew, {0, 0}),
               StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("--overwrite")));
   EXPECT_EQ(Content(), "precious");
 }
 
 TEST_F(MetricsFileTest, OverwritingStartsEmpty) {
   std::ofstream(path_) << "old\n";
-  ASSERT_OK_AND_ASSIGN(MetricsFile file, MetricsFile::Open(path_, Mode::kOverwrite, 0));
+  ASSERT_OK_AND_ASSIGN(MetricsFile file, MetricsFile::Open(path_, Mode::kOverwrite, {0, 0}));
   EXPECT_EQ(Content(), "");
 }
 
 TEST_F(MetricsFileTest, ResumingDropsLaterStepsAndABrokenLastLine) {
   {
-    ASSERT_OK_AND_ASSIGN(MetricsFile file, MetricsFile::Open(path_, Mode::kNew, 0));
+    ASSERT_OK_AND_ASSIGN(MetricsFile file, MetricsFile::Open(path_, Mode::kNew, {0, 0}));
     for (int64_t step = 1; step <= 4; ++step) ASSERT_OK(file.Append(Step(step)));
     ASSERT_OK(file.Append(EvalMetrics{2, 1.5, 4.48}));
   }
   std::ofstream(path_, std::ios::app) << "{\"step\":2,\"lo";
-  ASSERT_OK_AND_ASSIGN(MetricsFile file, MetricsFile::Open(path_, Mode::kResume, 2));
+  ASSERT_OK_AND_ASSIGN(MetricsFile file, MetricsFile::Open(path_, Mode::kResume, {2, 2}));
   ASSERT_OK(file.Append(Step(3)));
   EXPECT_EQ(Content(), ToJson(Step(1)) + "\n" + ToJson(Step(2)) + "\n" +
                            ToJson(EvalMetrics{2, 1.5, 4.48}) + "\n" + ToJson(Step(3)) + "\n");
 }
 
 TEST_F(MetricsFileTest, ResumingWithoutAFileMakesOne) {
-  ASSERT_OK(MetricsFile::Open(path_, Mode::kResume, 2));
+  ASSERT_OK(MetricsFile::Open(path_, Mode::kResume, {2, 2}));
   EXPECT_EQ(Content(), "");
 }
 
@@ -113,9 +116,51 @@ TEST_F(MetricsFileTest, LookingMakesNothingAndFindsWhatWouldFail) {
 }
 
 TEST_F(MetricsFileTest, AFullDiskIsAnError) {
-  ASSERT_OK_AND_ASSIGN(MetricsFile file, MetricsFile::Open("/dev/full", Mode::kOverwrite, 0));
+  ASSERT_OK_AND_ASSIGN(MetricsFile file, MetricsFile::Open("/dev/full", Mode::kOverwrite, {0, 0}));
   EXPECT_THAT(file.Append(Step(1)),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("/dev/full")));
+}
+
+TEST_F(MetricsFileTest, ResumingDropsEvaluationsThatAreMadeAgain) {
+  {
+    ASSERT_OK_AND_ASSIGN(MetricsFile file, MetricsFile::Open(path_, Mode::kNew, {}));
+    ASSERT_OK(file.Append(Step(1)));
+    ASSERT_OK(file.Append(EvalMetrics{1, 1.5, 4.48}));
+    ASSERT_OK(file.Append(Step(2)));
+    ASSERT_OK(file.Append(EvalMetrics{2, 1.5, 4.48}));
+  }
+  ASSERT_OK(MetricsFile::Open(path_, Mode::kResume, {.step = 2, .evaluated_step = 1}));
+  EXPECT_EQ(Content(), ToJson(Step(1)) + "\n" + ToJson(EvalMetrics{1, 1.5, 4.48}) + "\n" +
+                           ToJson(Step(2)) + "\n");
+}
+
+TEST_F(MetricsFileTest, WhatIsNoRegularFileIsAppendedToAndStaysWhatItIs) {
+  ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
+  for (const Mode mode : {Mode::kNew, Mode::kOverwrite, Mode::kResume}) {
+    EXPECT_OK(MetricsFile::Check(path_, mode));
+    // Nobody reads: an error at once, and no wait.
+    EXPECT_THAT(MetricsFile::Open(path_, mode, {2, 2}),
+                StatusIs(absl::StatusCode::kUnavailable, HasSubstr("start its reader first")));
+    const UniqueFd reader(::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+    ASSERT_OK_AND_ASSIGN(MetricsFile file, MetricsFile::Open(path_, mode, {2, 2}));
+    ASSERT_OK(file.Append(Step(3)));
+    std::string read(4096, '\0');
+    read.resize(::read(reader.get(), read.data(), read.size()));
+    EXPECT_EQ(read, ToJson(Step(3)) + "\n");
+    EXPECT_TRUE(std::filesystem::is_fifo(path_));
+    EXPECT_OK(MetricsFile::Open("/dev/null", mode, {2, 2}));
+  }
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
+}
+
+TEST_F(MetricsFileTest, ALinkIsFollowedAndNotReplaced) {
+  const std::string target = directory_ + "/target.jsonl";
+  std::ofstream(target) << ToJson(Step(1)) << "\n" << ToJson(Step(2)) << "\n";
+  std::filesystem::create_symlink("target.jsonl", path_);
+  ASSERT_OK_AND_ASSIGN(MetricsFile file, MetricsFile::Open(path_, Mode::kResume, {1, 1}));
+  ASSERT_OK(file.Append(Step(2)));
+  EXPECT_TRUE(std::filesystem::is_symlink(path_));
+  EXPECT_EQ(Content(), ToJson(Step(1)) + "\n" + ToJson(Step(2)) + "\n");
 }
 
 }  // namespace

@@ -90,11 +90,11 @@ TEST_F(RunDirectoryTest, SavesAppearWholeTheNewestStayAndLatestPointsToTheLast) 
   ASSERT_OK_AND_ASSIGN(RunDirectory run, RunDirectory::Open(path_, Mode::kNew));
   ASSERT_OK(run.Prepare());
   for (int64_t step : {5, 10, 100}) {
-    ASSERT_OK_AND_ASSIGN(const std::string saved, run.Save(step, /*keep=*/2, [&](const auto& at) {
+    ASSERT_OK_AND_ASSIGN(const SaveResult saved, run.Save(step, /*keep=*/2, [&](const auto& at) {
       EXPECT_FALSE(fs::exists(at));
       return WriteSome(at);
     }));
-    EXPECT_TRUE(fs::exists(saved + "/file"));
+    EXPECT_TRUE(fs::exists(saved.path + "/file"));
   }
   EXPECT_THAT(Names(), ElementsAre("checkpoint-10", "checkpoint-100", "latest"));
   EXPECT_EQ(fs::read_symlink(path_ + "/latest"), "checkpoint-100");
@@ -142,6 +142,70 @@ TEST_F(RunDirectoryTest, RoomIsCheckedWhereTheDirectoryWillBe) {
   EXPECT_OK(run.CheckRoom(1));
   EXPECT_THAT(run.CheckRoom(int64_t{1} << 60),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("--keep")));
+}
+
+TEST_F(RunDirectoryTest, OverwritingLeavesNamesThatNoRunGives) {
+  for (const char* name : {"checkpoint-best", "checkpoint-012", "checkpoint-", "checkpoint-+3",
+                           "checkpoint--1", ".saving-notes", "checkpoint-12", ".deleting-7"}) {
+    fs::create_directories(path_ + "/" + name);
+  }
+  ASSERT_OK_AND_ASSIGN(RunDirectory run, RunDirectory::Open(path_, Mode::kOverwrite));
+  ASSERT_OK(run.Prepare());
+  EXPECT_THAT(Names(), ElementsAre(".saving-notes", "checkpoint-", "checkpoint-+3", "checkpoint--1",
+                                   "checkpoint-012", "checkpoint-best"));
+}
+
+// What a dead run left goes before the first save, so it is no reason to refuse the next run.
+TEST_F(RunDirectoryTest, WhatPrepareRemovesCountsAsRoom) {
+  fs::create_directories(path_ + "/checkpoint-4");
+  fs::create_directories(path_ + "/.saving-6/below");
+  constexpr int64_t kLeftBytes = 8 << 20;
+  std::ofstream(path_ + "/.saving-6/below/file") << std::string(kLeftBytes, 'x');
+  ASSERT_OK_AND_ASSIGN(RunDirectory run, RunDirectory::Open(path_, Mode::kResume));
+  // Others write to the disk meanwhile, but not in every try.
+  bool fits = false;
+  for (int i = 0; i < 20 && !fits; ++i) {
+    const auto free = static_cast<int64_t>(fs::space(path_).available);
+    fits = run.CheckRoom(free + kLeftBytes / 2).ok();
+    EXPECT_THAT(run.CheckRoom(free + 64 * kLeftBytes),
+                StatusIs(absl::StatusCode::kResourceExhausted));
+  }
+  EXPECT_TRUE(fits);
+}
+
+TEST_F(RunDirectoryTest, OfTwoNewRunsTheSecondIsRefusedBeforeItsFirstStep) {
+  {
+    ASSERT_OK_AND_ASSIGN(RunDirectory first, RunDirectory::Open(path_ + "/a", Mode::kNew));
+    EXPECT_THAT(RunDirectory::Open(path_ + "/a", Mode::kNew),
+                StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("another gemini-train")));
+  }
+  EXPECT_FALSE(fs::exists(path_));
+  {
+    ASSERT_OK_AND_ASSIGN(RunDirectory first, RunDirectory::Open(path_ + "/a", Mode::kNew));
+    ASSERT_OK(first.Prepare());
+  }
+  EXPECT_TRUE(fs::exists(path_ + "/a"));
+}
+
+TEST_F(RunDirectoryTest, ASaveIsThereThoughItsLinkOrAnOldCheckpointFail) {
+  ASSERT_OK_AND_ASSIGN(RunDirectory run, RunDirectory::Open(path_, Mode::kNew));
+  ASSERT_OK(run.Prepare());
+  ASSERT_OK(run.Save(1, 1, &WriteSome));
+  // Names that cannot be renamed over: a full directory in each place.
+  fs::remove(path_ + "/latest");
+  fs::create_directories(path_ + "/latest/mine");
+  fs::create_directories(path_ + "/.deleting-1/mine");
+  ASSERT_OK_AND_ASSIGN(const SaveResult saved, run.Save(2, 1, &WriteSome));
+  EXPECT_TRUE(fs::exists(saved.path + "/file"));
+  EXPECT_THAT(saved.housekeeping.message(), HasSubstr("link "));
+  EXPECT_TRUE(fs::exists(path_ + "/checkpoint-1"));
+  fs::remove_all(path_ + "/latest");
+  ASSERT_OK_AND_ASSIGN(const SaveResult next, run.Save(3, 2, &WriteSome));
+  EXPECT_THAT(next.housekeeping.message(), HasSubstr("rename "));
+  fs::remove_all(path_ + "/.deleting-1");
+  ASSERT_OK_AND_ASSIGN(const SaveResult last, run.Save(4, 1, &WriteSome));
+  EXPECT_OK(last.housekeeping);
+  EXPECT_THAT(Names(), ElementsAre("checkpoint-4", "latest"));
 }
 
 }  // namespace

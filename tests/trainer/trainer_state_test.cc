@@ -20,6 +20,8 @@ TrainerState Some() {
   state.tensor_steps = {{"transformer.wte.weight", 5}, {"unused", 0}};
   state.random_state = std::string("\x00\xff\x10 a", 5);
   state.first_loss = 1.0 / 3;
+  state.last_loss = 1.0 / 7;
+  state.evaluated_step = 4;
   state.loss_scale = {.value = 512, .steps_since = 7};
   return state;
 }
@@ -62,6 +64,18 @@ TEST(TrainerState, SpoiledFilesAreParsedOrRefused) {
     }
     ParseTrainerState(text, "x").status().IgnoreError();
   }
+}
+
+TEST(TrainerState, AFileOfBeforeEvaluationsWereCountedHasThemDone) {
+  std::string text = ToJson(Some());
+  for (const char* key : {"last_loss", "evaluated_step"}) {
+    const size_t line = text.find(key);
+    ASSERT_NE(line, std::string::npos);
+    text.erase(line - 1, text.find('\n', line) - line + 1);
+  }
+  ASSERT_OK_AND_ASSIGN(const TrainerState state, ParseTrainerState(text, "x"));
+  EXPECT_EQ(state.evaluated_step, state.step);
+  EXPECT_EQ(state.last_loss, state.first_loss);
 }
 
 }  // namespace

@@ -21,7 +21,10 @@
 namespace gemini::trainer {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 // Torch's allocator, which is out of memory once when it is told to be.
 class FailingAllocator final : public c10::Allocator {
@@ -151,6 +154,7 @@ class TrainingLoopTest : public ::testing::Test {
     int num_asked = 0;
     int num_logged = 0;
     int num_told = 0;  // That memory is not registered.
+    std::vector<std::string> warnings;
     std::string parameters;
   };
   // Three steps, and an evaluation.
@@ -165,6 +169,7 @@ class TrainingLoopTest : public ::testing::Test {
     config.sequence = 16;
     config.micro_batch_schedule = schedule;
     config.no_save = no_save_;
+    config.save_every = save_every_;
     ASSERT_OK_AND_ASSIGN(const HfCheckpoint source, HfCheckpoint::Open(config.model));
     ASSERT_OK_AND_ASSIGN(const std::unique_ptr<CausalLm> model,
                          MakeCausalLm(source.config(), torch::kFloat));
@@ -197,7 +202,12 @@ class TrainingLoopTest : public ::testing::Test {
          .directory = directory,
          .begin = [&]() -> absl::StatusOr<MetricsFile> {
            if (absl::Status made = directory.Prepare(); !made.ok()) return made;
-           return MetricsFile::Open(config.output + "/metrics.jsonl", MetricsFile::Mode::kNew, 0);
+           // The save of step 1 meets somebody's directory in its place.
+           if (blocks_first_save_) {
+             std::filesystem::create_directories(config.output + "/checkpoint-1/mine");
+           }
+           return MetricsFile::Open(metrics_.empty() ? config.output + "/metrics.jsonl" : metrics_,
+                                    MetricsFile::Mode::kNew, {});
          },
          .progress = progress,
          .interrupt = interrupt,
@@ -206,7 +216,8 @@ class TrainingLoopTest : public ::testing::Test {
                outcome.num_logged += line.find("is begun again") != std::string::npos ? 1 : 0;
                outcome.num_told +=
                    line.find("copies to the GPU are slower") != std::string::npos ? 1 : 0;
-             }},
+             },
+         .warn = [&](const std::string& line) { outcome.warnings.push_back(line); }},
         nullptr, "");
     outcome.num_asked = store.num_asked;
     for (const torch::Tensor& parameter : model->parameters()) {
@@ -216,6 +227,9 @@ class TrainingLoopTest : public ::testing::Test {
   }
 
   bool no_save_ = false;
+  bool blocks_first_save_ = false;
+  int64_t save_every_ = 0;
+  std::string metrics_;  // Empty: in the output.
   std::string registration_error_;
   std::string root_;
 };
@@ -269,6 +283,30 @@ TEST_F(TrainingLoopTest, ARunThatSavesNothingLeavesNoCheckpoint) {
   EXPECT_NE(saved.summary->checkpoint, "");
   EXPECT_EQ(unsaved.summary->checkpoint, "");
   EXPECT_EQ(unsaved.summary->last_loss, saved.summary->last_loss);
+}
+
+TEST_F(TrainingLoopTest, APeriodicSaveThatFailsIsTriedAgainAtTheNext) {
+  save_every_ = 1;
+  blocks_first_save_ = true;
+  Outcome outcome;
+  Run({}, "horizontal", outcome);
+  ASSERT_OK(outcome.summary);
+  EXPECT_THAT(outcome.warnings,
+              ElementsAre(AllOf(HasSubstr("saving step 1"), HasSubstr("next save is at step 2"))));
+  EXPECT_THAT(outcome.summary->checkpoint, HasSubstr("checkpoint-3"));
+}
+
+TEST_F(TrainingLoopTest, MetricsThatCannotBeWrittenAreToldOfOnceAndEndNothing) {
+  Outcome plain, full;
+  Run({}, "horizontal", plain);
+  metrics_ = "/dev/full";
+  Run({}, "horizontal", full);
+  ASSERT_OK(full.summary);
+  EXPECT_EQ(full.summary->step, 3);
+  EXPECT_EQ(full.summary->last_loss, plain.summary->last_loss);
+  EXPECT_THAT(full.warnings, ElementsAre(AllOf(HasSubstr("metrics have gaps from step 1"),
+                                               HasSubstr("training goes on"))));
+  EXPECT_THAT(plain.warnings, IsEmpty());
 }
 
 }  // namespace

@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""gemini-train deletes and replaces only what a run made, and what goes wrong beside training does not end it."""
+import json
+import os
+import shutil
+import signal
+import subprocess
+import unittest
+
+import train_program
+from train_program import MODELS, metrics, run, steps
+
+
+class RunSafetyTest(train_program.TrainTest):
+    def start(self, **keys):
+        return subprocess.Popen(
+            [train_program.BIN / "gemini-train", *train_program.arguments(dict(keys, threads=1))],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def wait_for(self, process, path):
+        while not path.exists():
+            try:
+                process.wait(timeout=0.02)
+                return
+            except subprocess.TimeoutExpired:
+                pass
+
+    def files(self, directory):
+        return {str(path): path.stat().st_mtime_ns for path in directory.rglob("*")}
+
+    def test_what_a_run_reads_is_not_in_the_output_that_it_clears(self):
+        output = self.train("out", **self.keys(steps=2))
+        shutil.copy(MODELS / "tokens.npy", output / "tokens.npy")
+        before = self.files(output)
+        link = self.directory / "link"
+        link.symlink_to(output)
+        for key, path in {"model": output / "latest", "data": output / "tokens.npy",
+                          "eval_data": link / "tokens.npy"}.items():
+            for target in (output, f"{output}/", link):
+                with self.subTest(key=key, output=str(target)):
+                    keys = self.keys(steps=2, overwrite=True, output=target)
+                    keys[key] = path
+                    result = run(**keys)
+                    self.assertEqual(result.returncode, 1, result.stderr)
+                    self.assertIn(f"--{key.replace('_', '-')} {path} lies in --output", result.stderr)
+                    self.assertEqual(self.files(output), before)
+        # Beside it, with a name that begins alike, nothing is refused.
+        shutil.copytree(output / "latest", self.directory / "out-model")
+        keys = dict(self.keys(steps=2, overwrite=True, output=output), model=self.directory / "out-model")
+        result = run(**keys)
+        self.assertEqual(result.returncode, 0, result.stderr)
+
+    def test_an_interrupted_evaluation_is_made_behind_the_resume(self):
+        keys = self.keys(steps=40, eval_every=1)
+        output = self.directory / "out"
+        process = self.start(**keys, eval_data=MODELS / "eval.npy", output=output)
+        self.wait_for(process, output / "metrics.jsonl")
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=train_program.TIMEOUT_S)
+        self.assertEqual(process.returncode, 130, errors)
+        result = run(output=output, resume=True)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        evaluated = [line["step"] for line in metrics(output) if "eval_loss" in line]
+        self.assertEqual(evaluated, list(range(1, 41)))
+
+    def test_a_run_killed_in_its_last_evaluation_evaluates_when_it_is_resumed(self):
+        output = self.train("out", **self.keys(steps=4, save_every=4), eval_data=MODELS / "eval.npy")
+        lines = (output / "metrics.jsonl").read_text().splitlines(keepends=True)
+        self.assertIn("eval_loss", lines[-1])
+        (output / "metrics.jsonl").write_text("".join(lines[:-1]))
+        result = run(output=output, resume=True)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual((output / "metrics.jsonl").read_text(), "".join(lines))
+        losses = [line["loss"] for line in steps(output)]
+        self.assertIn(f"Loss         {losses[0]:.4f} at step 1, {losses[-1]:.4f} at the end", result.stdout)
+
+    def test_a_closed_terminal_saves(self):
+        output = self.directory / "out"
+        process = self.start(**self.keys(steps=100000), output=output)
+        self.wait_for(process, output / "metrics.jsonl")
+        process.send_signal(signal.SIGHUP)
+        _, errors = process.communicate(timeout=train_program.TIMEOUT_S)
+        self.assertEqual(process.returncode, 129, errors)
+        state = json.loads((output / "latest" / "trainer_state.json").read_text())
+        self.assertEqual(state["step"], steps(output)[-1]["step"])
+
+    def test_a_log_that_nobody_reads_any_more_does_not_end_a_run(self):
+        output = self.directory / "out"
+        keys = dict(self.keys(steps=30, save_every=1, keep=1, log_level="info"), output=output)
+        process = self.start(**keys)
+        self.wait_for(process, output / "metrics.jsonl")
+        process.stderr.close()
+        process.stdout.close()
+        self.assertEqual(process.wait(timeout=train_program.TIMEOUT_S), 0)
+        self.assertTrue((output / "checkpoint-30").is_dir())
+
+    def test_metrics_that_are_a_pipe_stay_one_when_a_run_is_resumed(self):
+        output, pipe = self.directory / "out", self.directory / "pipe"
+        os.mkfifo(pipe)
+        reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+        self.addCleanup(os.close, reader)
+        self.train("out", **self.keys(steps=2, metrics=pipe, overwrite=True))
+        result = run(output=output, resume=True, steps=4)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertTrue(pipe.is_fifo())
+        lines = os.read(reader, 1 << 20).decode().splitlines()
+        self.assertEqual([json.loads(line)["step"] for line in lines], [1, 2, 3, 4])
+
+
+if __name__ == "__main__":
+    unittest.main()
