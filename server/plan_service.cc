@@ -62,6 +62,7 @@ PlanService::PlanService(const ServerOptions& options)
       gpu_memory_rate_(options.make_device != nullptr ? std::optional(options.gpu_memory_rate)
                                                       : std::nullopt),
       costs_(options.state_directory, /*device_is_gpu=*/gpu_memory_rate_.has_value()),
+      closer_(std::make_unique<WorkerThread>("gemini-traces")),
       worker_(std::make_unique<WorkerThread>("gemini-plans")) {
   worker_->Run([this, calibrate = options.calibrate_at_start] {
     Open();
@@ -97,17 +98,19 @@ void PlanService::CalibrateOnce() {
 
 void PlanService::MakePlan(PlanTask task, absl::AnyInvocable<void(absl::StatusOr<MadePlan>)> done) {
   worker_->Run([this, task = std::move(task), done = std::move(done)]() mutable {
-    if (stopping_) return;
+    if (stopping_ || task.pending->cancelled()) return;
     CalibrateOnce();
     absl::StatusOr<MadePlan> plan = Make(task);
-    task.room.Reset();
-    done(std::move(plan));
+    if (!task.pending->cancelled()) done(std::move(plan));
   });
 }
 
 absl::StatusOr<MadePlan> PlanService::Make(PlanTask& task) {
   const absl::Time start = absl::Now();
-  GEMINI_ASSIGN_OR_RETURN(std::string bytes, CopyOf(task.room, task.room_bytes));
+  UniqueFd room = task.pending->TakeRoom();
+  if (!room) return absl::CancelledError("its session has ended");
+  GEMINI_ASSIGN_OR_RETURN(std::string bytes, CopyOf(room, task.pending->room_bytes()));
+  room.Reset();
   GEMINI_ASSIGN_OR_RETURN(const Trace trace, DecodeTrace(bytes));
   bytes = std::string();
   GEMINI_RETURN_IF_ERROR(CheckSize(trace, task.chunk_bytes));
@@ -122,8 +125,9 @@ absl::StatusOr<MadePlan> PlanService::Make(PlanTask& task) {
     costs = HeldBack(costs, task.device_bandwidth, task.chunk_bytes);
   }
   const auto deadline = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(kMaxPlanTime);
-  const auto interrupt = [this, deadline]() -> absl::Status {
+  const auto interrupt = [this, deadline, &task]() -> absl::Status {
     if (stopping_) return absl::CancelledError("the server ends");
+    if (task.pending->cancelled()) return absl::CancelledError("its session has ended");
     if (std::chrono::steady_clock::now() < deadline) return absl::OkStatus();
     return absl::DeadlineExceededError(absl::StrCat(
         "planning took longer than ", absl::FormatDuration(kMaxPlanTime),
@@ -171,8 +175,12 @@ void PlanService::FindTrace(TraceKey key,
   });
 }
 
-void PlanService::Drop(UniqueFd fd) {
-  if (fd) worker_->Run([dropped = std::move(fd)] {});
+void PlanService::Drop(UniqueFd fd, absl::AnyInvocable<void()> done) {
+  if (!fd && !done) return;
+  closer_->Run([fd = std::move(fd), done = std::move(done)]() mutable {
+    fd.Reset();
+    if (done) done();
+  });
 }
 
 }  // namespace gemini::server

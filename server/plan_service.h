@@ -19,6 +19,7 @@
 #include "gemini/tier.h"
 #include "gemini/unique_fd.h"
 #include "server/machine_costs.h"
+#include "server/pending_plan.h"
 #include "server/plan_inputs.h"
 #include "server/server_options.h"
 #include "server/trace_store.h"
@@ -35,8 +36,7 @@ inline constexpr absl::Duration kMaxPlanTime = absl::Seconds(5);
 inline constexpr int64_t kMaxPlanChunkBytes = int64_t{1} << 32;
 
 struct PlanTask {
-  UniqueFd room;  // A memfd of ours that the client wrote its trace to.
-  int64_t room_bytes = 0;
+  std::shared_ptr<PendingPlan> pending;
   std::string space;  // To keep the trace by.
   TierMap<int64_t> budget_bytes;
   int64_t chunk_bytes = 0;  // A positive multiple of kPageBytes.
@@ -68,10 +68,12 @@ class PlanService {
 
   // INVALID_ARGUMENT: no trace, or one of too many chunks. DEADLINE_EXCEEDED: it took longer than
   // kMaxPlanTime. Others: of policies::MakePlan. A trace is kept once a plan was made of it.
+  // Of a pending plan that is cancelled nothing comes back.
   void MakePlan(PlanTask task, absl::AnyInvocable<void(absl::StatusOr<MadePlan>)> done);
   void FindTrace(TraceKey key, absl::AnyInvocable<void(absl::StatusOr<FoundTrace>)> done);
-  // Gives a descriptor back to the kernel, which may take its time.
-  void Drop(UniqueFd fd);
+  // Gives a descriptor back to the kernel, which may take its time, and not behind any plan; then
+  // calls `done`, if there is one.
+  void Drop(UniqueFd fd, absl::AnyInvocable<void()> done = nullptr);
   // Any thread. The last one that was measured or refreshed.
   CostModel costs() const { return costs_.costs(); }
 
@@ -87,6 +89,7 @@ class PlanService {
   bool calibrated_ = false;           // The worker's.
   std::optional<TraceStore> traces_;  // The worker's.
   std::atomic<bool> stopping_ = false;
+  std::unique_ptr<WorkerThread> closer_;
   std::unique_ptr<WorkerThread> worker_;  // Last: its jobs use what is above.
 };
 

@@ -193,8 +193,8 @@ void Server::AddConnection(UniqueFd socket) {
   if (!peer.ok()) {
     refusal = peer.status();
   } else if (static_cast<int64_t>(sessions_.size()) >= 2 * kMaxSessions) {
-    // At Hello the limit is half of this: the peer then gets its reason as an answer. Here it may be
-    // gone before it reads.
+    // At Hello the limit is half of this: the peer then gets its reason as an answer. Here it may
+    // be gone before it reads.
     refusal = absl::ResourceExhaustedError(
         absl::StrCat("the server has ", 2 * kMaxSessions, " connections, its limit: close some"));
   }
@@ -278,6 +278,7 @@ void Server::Disconnect(Session& session) {
 }
 
 void Server::HandleHangUp(Session& session, const absl::Status& reason) {
+  EndPlans(session);
   if (session.connection != nullptr) session.connection->Pause();
   Retire(std::move(session.connection));
   DropWaitingLease(session.id);
@@ -293,6 +294,7 @@ void Server::HandleHangUp(Session& session, const absl::Status& reason) {
 }
 
 void Server::HandleDeath(Session& session) {
+  EndPlans(session);
   loop_->Unwatch(std::exchange(session.pidfd_watch, 0));
   if (session.connection != nullptr) session.connection->Pause();
   Retire(std::move(session.connection));  // A forked child may hold the other end.
@@ -391,7 +393,7 @@ void Server::Erase(Session& session) {
   if (session.pidfd_watch != 0) loop_->Unwatch(session.pidfd_watch);
   if (session.connection != nullptr) session.connection->Pause();
   Retire(std::move(session.connection));
-  plans_->Drop(std::move(session.trace_room));
+  EndPlans(session);
   sessions_.erase(session.id);
   CheckDrained();
 }

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The server: sessions, leases, budgets and spaces, all owned by the thread of its event loop. What
 // may wait for the kernel or a disk runs on workers, which report by messages.
-// Owner:  the thread that calls Run, which also destroys the server. Post through loop() from others.
-// Errors: a peer's request is answered with a Refusal and one log line. Nothing that a peer does stops
-//         the server, blocks its thread or keeps a descriptor.
-// Death:  a hang-up or the death of the peer's process fences its lease: the generation is raised, I/O
-//         is refused. Its bytes go to others only after an orderly CloseSession, or the confirmed
-//         death of the process with its I/O drained. An embedded client's process is our own: what it
-//         leaves without CloseSession is kept until the server stops.
+// Owner:  the thread that calls Run, which also destroys the server. Post through loop() from
+//         others.
+// Errors: a peer's request is answered with a Refusal and one log line. Nothing that a peer does
+//         stops the server, blocks its thread or keeps a descriptor.
+// Death:  a hang-up or the death of the peer's process fences its lease: the generation is raised,
+//         I/O is refused. Its bytes go to others only after an orderly CloseSession, or the
+//         confirmed death of the process with its I/O drained. An embedded client's process is our
+//         own: what it leaves without CloseSession is kept until the server stops.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -36,9 +37,9 @@
 
 namespace gemini::server {
 
-// Sessions that said hello, with those whose lease outlives their connection; as many connections more
-// may be about to. Each costs 3 descriptors and 64 KiB at most, and 0.75 MiB for a timeline that its client
-// writes.
+// Sessions that said hello, with those whose lease outlives their connection; as many connections
+// more may be about to. Each costs 3 descriptors and 64 KiB at most, and 0.75 MiB for a timeline
+// that its client writes.
 inline constexpr int64_t kMaxSessions = 256;
 // Of all spaces together. A status reads 6 words a bundle at least: some 30 ms for all of these.
 inline constexpr int64_t kMaxServerBundles = int64_t{1} << 21;
@@ -63,7 +64,8 @@ class Server {
   void AddConnection(UniqueFd socket);
   // Accepts from a listening socket from now on.
   absl::Status Listen(UniqueFd listener);
-  // Refuses new leases and sessions from now on; stops the loop when no lease is left or `timeout` has passed.
+  // Refuses new leases and sessions from now on; stops the loop when no lease is left or `timeout`
+  // has passed.
   void Drain(absl::Duration timeout);
 
  private:
@@ -129,8 +131,8 @@ class Server {
   // server_leases.cc: who has which budgets.
   void Handle(Session& session, uint64_t id, const OpenLeaseRequest& open);
   void Handle(Session& session, uint64_t id, const AckEpochRequest& ack);
-  // Returns false when the request must wait: for bytes on their way back, or that others were asked
-  // for. It came after those in waiting_leases_, and before `later`.
+  // Returns false when the request must wait: for bytes on their way back, or that others were
+  // asked for. It came after those in waiting_leases_, and before `later`.
   bool TryLease(WaitingLease& waiting, const std::deque<WaitingLease>& later);
   void BeginLease(Session& session, uint64_t request, const OpenLeaseRequest& open,
                   const TierMap<int64_t>& granted);
@@ -154,13 +156,17 @@ class Server {
   void Handle(Session& session, uint64_t id, const KeepSlabsRequest& keep);
   void TakeDeviceSlabs(Session& session, uint64_t id, const TakeSlabsRequest& take);
   // server_plans.cc: traces and plans.
+  void GiveTraceRoom(Session& session, uint64_t id, int64_t size_bytes);
+  // The session has ended: its trace goes, and the plan that it waits for.
+  void EndPlans(Session& session);
   void Handle(Session& session, uint64_t id, const OpenTraceRequest& open);
   void Handle(Session& session, uint64_t id, const MakePlanRequest& make);
   void Handle(Session& session, uint64_t id, const FindTraceRequest& find);
   void Handle(Session& session, uint64_t id, const FindPlanInputsRequest& find);
   void FinishOpenSpace(Session& session, uint64_t request, const SpacePlan& plan,
                        SpaceMemory memory);
-  // The room that spaces take of their lease, and of what all share. A plan's room is given back once.
+  // The room that spaces take of their lease, and of what all share. A plan's room is given back
+  // once.
   absl::Status TakeRoom(Lease& lease, const SpacePlan& plan);
   void GiveRoomBack(Lease& lease, const SpacePlan& plan);
   const SpaceCounts& CountsOf(OpenedSpace& opened, absl::Time now);

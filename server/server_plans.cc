@@ -112,16 +112,40 @@ void Server::Handle(Session& session, uint64_t id, const OpenTraceRequest& open)
                                                    kMaxTraceBytes, "; end phases more often")));
     return;
   }
+  if (!session.trace_room) {
+    GiveTraceRoom(session, id, open.size_bytes);
+    return;
+  }
+  // One at a time: however often a client asks, the next one waits until the last is closed.
+  session.connection->Pause();
+  plans_->Drop(std::move(session.trace_room),
+               [this, session_id = session.id, id, size_bytes = open.size_bytes] {
+                 loop_->Post([this, session_id, id, size_bytes] {
+                   Session* found = Find(session_id);
+                   if (found == nullptr || found->connection == nullptr) return;
+                   GiveTraceRoom(*found, id, size_bytes);
+                   found->connection->Resume();
+                 });
+               });
+}
+
+void Server::GiveTraceRoom(Session& session, uint64_t id, int64_t size_bytes) {
   // Without pages: they come, and are charged to the client, as it writes.
   absl::StatusOr<UniqueFd> room =
-      MakeSealedMemfd("gemini-trace-room", open.size_bytes, MemfdPages::kOnDemand);
+      MakeSealedMemfd("gemini-trace-room", size_bytes, MemfdPages::kOnDemand);
   if (!room.ok()) {
     Refuse(session, id, room.status());
     return;
   }
-  plans_->Drop(std::exchange(session.trace_room, *std::move(room)));
-  session.trace_room_bytes = open.size_bytes;
+  session.trace_room = *std::move(room);
+  session.trace_room_bytes = size_bytes;
   session.connection->Send(EncodeTraceRoom(id), {session.trace_room.get()});
+}
+
+void Server::EndPlans(Session& session) {
+  plans_->Drop(std::move(session.trace_room));
+  if (session.pending_plan != nullptr) plans_->Drop(session.pending_plan->Cancel());
+  session.pending_plan = nullptr;
 }
 
 void Server::Handle(Session& session, uint64_t id, const MakePlanRequest& make) {
@@ -131,9 +155,10 @@ void Server::Handle(Session& session, uint64_t id, const MakePlanRequest& make) 
     return;
   }
   const Lease& lease = *session.lease;
+  session.pending_plan =
+      std::make_shared<PendingPlan>(std::move(session.trace_room), session.trace_room_bytes);
   PlanTask task = {
-      .room = std::exchange(session.trace_room, UniqueFd()),
-      .room_bytes = session.trace_room_bytes,
+      .pending = session.pending_plan,
       .space = FirstSpaceName(session),
       .budget_bytes = {{make.device_bytes, lease.used[Tier::kHost], lease.used[Tier::kNvme]}},
       .chunk_bytes = make.chunk_bytes,

@@ -409,5 +409,70 @@ TEST_F(ServerPlansTest, ATraceOfNumbersNear2To63IsRefusedAndForgotten) {
   }
 }
 
+class LongPlansTest : public ServerPlansTest {
+ protected:
+  void SetUp() override {
+    options_.capacity_bytes[Tier::kDevice] = 64 * kMiB;
+    options_.capacity_bytes[Tier::kHost] = kMiB;
+    ASSERT_OK_AND_ASSIGN(server_, EmbeddedServer::Start(options_));
+  }
+  void TearDown() override { server_.reset(); }
+
+  // Sends a request for a plan that takes a second or so, and waits for no answer.
+  WireClient AskForLongPlan(const std::string& trace) {
+    WireClient client(*server_->Connect());
+    EXPECT_OK(client.Hello("long"));
+    EXPECT_OK(client.OpenLease({{kMiB, 0, 0}}, {{}}));
+    EXPECT_OK(client.WriteTrace(trace));
+    flatbuffers::FlatBufferBuilder builder;
+    const auto body = wire::CreateMakePlan(builder, kMiB, kChunk);
+    wire::FinishMessageBuffer(builder,
+                              wire::CreateMessage(builder, 9, wire::Body::MakePlan, body.Union()));
+    EXPECT_OK(client.SendRaw(absl::string_view(
+        reinterpret_cast<const char*>(builder.GetBufferPointer()), builder.GetSize())));
+    return client;
+  }
+  void AwaitPlanning(double since) {
+    while (ThreadSeconds("gemini-plans") < since + 0.05) std::this_thread::yield();
+  }
+
+  const std::string trace_ = EncodeTrace(LargeTrace(1'000, 1'000'000));
+};
+
+int64_t NumDescriptors() {
+  return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
+}
+
+TEST_F(LongPlansTest, TracesThatAreGivenUpWaitBehindNoPlan) {
+  WireClient other(*server_->Connect());
+  ASSERT_OK(other.Hello("other"));
+  ASSERT_OK(other.OpenLease({{}}, {{}}));
+  const double before = ThreadSeconds("gemini-plans");
+  WireClient planning = AskForLongPlan(trace_);
+  AwaitPlanning(before);
+  const int64_t num_descriptors = NumDescriptors();
+  for (int i = 0; i < 500; ++i) ASSERT_OK(other.WriteTrace("x"));
+  EXPECT_LE(NumDescriptors(), num_descriptors + 5);
+  planning.HangUp();
+}
+
+TEST_F(LongPlansTest, PlansOfSessionsThatHungUpDelayNobody) {
+  WireClient other(*server_->Connect());
+  ASSERT_OK(other.Hello("other"));
+  ASSERT_OK(other.OpenLease({{16 * kChunk, 0, 0}}, {{}}));
+  const double before = ThreadSeconds("gemini-plans");
+  WireClient first = AskForLongPlan(trace_);
+  AwaitPlanning(before);
+  for (int i = 0; i < 6; ++i) AskForLongPlan(trace_).HangUp();
+  first.HangUp();
+  const int64_t num_descriptors = NumDescriptors();
+  EXPECT_OK(PlanOf(other, StepTrace(4, kChunk), {.device_bytes = 16 * kChunk}));
+  // None of the seven was made to its end: each takes longer than all that was done.
+  const double planned = ThreadSeconds("gemini-plans") - before;
+  EXPECT_LE(planned, 2);
+  std::printf("planning took %.2f s of its thread\n", planned);
+  EXPECT_LE(NumDescriptors(), num_descriptors + 5);
+}
+
 }  // namespace
 }  // namespace gemini::server

@@ -36,7 +36,7 @@ TEST_ONLY = re.compile(r"(^tests/|_(faulty|conformance|test|fuzz|bench)\.h$)")
 INCLUDE = re.compile(r'^\s*#\s*include\s+(["<])([^">]+)[">]', re.MULTILINE)
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 SOURCE_ROOTS = ["gemini", "policies", "server", "client", "trainer", "tools", "tests", "docs/examples"]
-MOST_LINES = {".h": 200, ".cc": 600, ".cu": 600}
+MOST_LINES = {".h": 300, ".cc": 600, ".cu": 600}
 
 
 def folder_rule(path):
