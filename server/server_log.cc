@@ -7,10 +7,13 @@
 #include <unistd.h>
 
 #include <memory>
+#include <string>
 #include <utility>
 
+#include "absl/strings/str_format.h"
 #include "spdlog/async_logger.h"
 #include "spdlog/details/thread_pool.h"
+#include "spdlog/pattern_formatter.h"
 #include "spdlog/sinks/stdout_sinks.h"
 
 namespace gemini::server {
@@ -19,8 +22,42 @@ namespace {
 // About 1 MiB of short lines: a burst fits, and a reader that stopped costs no more.
 constexpr size_t kQueuedLines = 4096;
 
-// The thread that writes. When the process ends it writes what is queued, unless stderr takes nothing
-// any more: then the end does not wait for its reader.
+// Escapes control characters of messages. It is done here, and not where a message is made, because
+// a peer's text gets into statuses at any depth: whatever reaches the log passes this.
+class OneLineFormatter : public spdlog::formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, spdlog::memory_buf_t& line) override {
+    std::string payload;
+    for (size_t i = 0; i < message.payload.size(); ++i) {
+      const auto at = static_cast<unsigned char>(message.payload[i]);
+      // In UTF-8 the second set of controls, of which one begins a terminal's commands, is C2 80 to
+      // C2 9F.
+      const bool begins_c1 = at == 0xc2 && i + 1 < message.payload.size() &&
+                             (static_cast<unsigned char>(message.payload[i + 1]) & 0xe0) == 0x80;
+      if (at >= 0x20 && at != 0x7f && !begins_c1) {
+        payload += message.payload[i];
+        continue;
+      }
+      absl::StrAppendFormat(&payload, "\\x%02x", at);
+      if (begins_c1) {
+        absl::StrAppendFormat(&payload, "\\x%02x",
+                              static_cast<unsigned char>(message.payload[++i]));
+      }
+    }
+    spdlog::details::log_msg escaped = message;
+    escaped.payload = payload;
+    pattern_.format(escaped, line);
+  }
+  std::unique_ptr<spdlog::formatter> clone() const override {
+    return std::make_unique<OneLineFormatter>();
+  }
+
+ private:
+  spdlog::pattern_formatter pattern_;
+};
+
+// The thread that writes. When the process ends it writes what is queued, unless stderr takes
+// nothing any more: then the end does not wait for its reader.
 class LogThread {
  public:
   LogThread() {
@@ -58,6 +95,7 @@ spdlog::logger& ServerLog() {
     auto made = std::make_shared<spdlog::async_logger>(
         "geminid", std::make_shared<spdlog::sinks::stderr_sink_mt>(), thread.pool(),
         spdlog::async_overflow_policy::overrun_oldest);
+    made->set_formatter(std::make_unique<OneLineFormatter>());
     made->set_level(spdlog::level::warn);
     made->flush_on(spdlog::level::info);
     return made;

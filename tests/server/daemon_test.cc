@@ -9,11 +9,14 @@
 #include <filesystem>
 #include <fstream>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gemini/byte_size.h"
 #include "gemini/protocol.h"
+#include "gemini/trace_wire.h"
 #include "tests/server/daemon_process.h"
+#include "tests/server/traces.h"
 #include "tests/status_matchers.h"
 
 namespace gemini::server {
@@ -334,6 +337,44 @@ TEST_F(DaemonTest, ALineOfItsLogNamesTheEngineOfNvmeIoAndWhy) {
                         folder, "' 2>&1")}));
   ASSERT_OK_AND_ASSIGN(const std::string line, process.ReadLine(absl::Seconds(20)));
   EXPECT_THAT(line, AllOf(HasSubstr("2 threads with pread and pwrite"), HasSubstr("--nvme-io")));
+  process.Signal(SIGTERM);
+  EXPECT_TRUE(process.WaitDead(absl::Seconds(20)));
+  std::filesystem::remove_all(folder);
+}
+
+// A peer's text is in statuses of any depth: here the phase of a trace, which the planner's refusal
+// names.
+TEST_F(DaemonTest, AClientForgesNoLineOfItsLog) {
+  std::string folder = ::testing::TempDir() + "/forged-XXXXXX";
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  ASSERT_OK_AND_ASSIGN(
+      ChildProcess process,
+      ChildProcess::Start(
+          {"/bin/sh", "-c",
+           absl::StrCat("exec '", GEMINI_GEMINID_PATH,
+                        "' --device-memory 1MiB --host-memory 64MiB --state-dir '' --runtime-dir '",
+                        folder, "' 2>&1")}));
+  const auto line_with = [&](absl::string_view text) -> std::string {
+    for (;;) {
+      const absl::StatusOr<std::string> line = process.ReadLine(absl::Seconds(20));
+      if (!line.ok()) return line.status().ToString();
+      if (absl::StrContains(*line, text)) return *line;
+    }
+  };
+  EXPECT_THAT(line_with("ready on"), HasSubstr("ready on"));
+  ASSERT_OK_AND_ASSIGN(WireClient client, WireClient::ConnectTo(folder + "/geminid.sock"));
+  ASSERT_OK(client.Hello("job"));
+  ASSERT_OK(client.OpenLease({{4096, 0, 0}}, {{}}));
+  const std::string phase =
+      "a\n[2026-11-24] [error] disk broken \x1b[31m \xc2\x9b"
+      "31m \xc3\xa9";
+  ASSERT_OK(client.WriteTrace(EncodeTrace(StepTrace(2, 3 * 4096, phase))));
+  EXPECT_THAT(client.MakePlan({.device_bytes = 4096}),
+              StatusIs(absl::StatusCode::kResourceExhausted));
+  const std::string line = line_with("refused a request");
+  EXPECT_THAT(line,
+              HasSubstr("a\\x0a[2026-11-24] [error] disk broken \\x1b[31m \\xc2\\x9b31m \xc3\xa9"));
+  EXPECT_OK(client.CloseSession());
   process.Signal(SIGTERM);
   EXPECT_TRUE(process.WaitDead(absl::Seconds(20)));
   std::filesystem::remove_all(folder);
