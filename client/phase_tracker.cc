@@ -46,6 +46,7 @@ struct Phase {
   bool looked_up = false;                 // Whether an earlier job's trace was asked for.
   int bad_rounds = 0;                     // In a row.
   int rounds_to_skip = 0;
+  int refusals = 0;       // Of its plan, in a row.
   Phase* next = nullptr;  // Of the round behind the last of this one, evaluation left out.
 };
 
@@ -419,7 +420,12 @@ class PhaseTracker::State {
     TakeTimes();
     absl::StatusOr<Plan> plan = plans_->MakePlan(*phase.trace, budget_.budget_bytes());
     plan_status_ = plan.status();
-    if (!plan.ok()) return;
+    if (!plan.ok()) {
+      // The same trace is refused again, most likely, and handing it over takes its time.
+      phase.rounds_to_skip = 1 << std::min(phase.refusals++, kMaxSkippedRoundsShift);
+      return;
+    }
+    phase.refusals = 0;
     auto bound =
         BindPlan(*std::move(plan), *phase.trace, stores_, residency_, budget_.budget_bytes());
     plan_status_ = bound.status();

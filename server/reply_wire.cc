@@ -48,6 +48,7 @@ std::string EncodeStatus(uint64_t id, const StatusAnswer& answer, size_t max_ent
   for (const TenantAnswer& tenant : answer.tenants) {
     if (tenants.size() == max_entries) break;
     const auto label = builder.CreateString(tenant.label);
+    const auto plan_refusal = builder.CreateString(tenant.plan_refusal);
     const auto granted = Bytes(tenant.granted);
     const auto floor = Bytes(tenant.floor);
     const auto used = Bytes(tenant.used);
@@ -55,7 +56,7 @@ std::string EncodeStatus(uint64_t id, const StatusAnswer& answer, size_t max_ent
     tenants.push_back(wire::CreateTenantStatus(
         builder, tenant.session, label, tenant.pid, tenant.uid, tenant.lease, tenant.generation,
         tenant.fenced, &granted, &floor, &used, tenant.requests, &want, tenant.epoch,
-        tenant.device_target));
+        tenant.device_target, plan_refusal));
   }
   std::vector<Offset<wire::SpaceStatus>> spaces;
   for (const SpaceStatusAnswer& space : answer.spaces) {

@@ -57,6 +57,7 @@ struct TenantAnswer {
   TierMap<int64_t> want;
   uint64_t epoch = 0;
   int64_t device_target = 0;
+  std::string plan_refusal;
 };
 struct SpaceStatusAnswer {
   uint64_t space = 0;

@@ -19,6 +19,7 @@ namespace gemini::server {
 namespace {
 
 constexpr size_t kMaxShownPhaseChars = 256;
+constexpr size_t kMaxShownRefusalChars = 240;  // So that the refusals of all sessions fit a status.
 
 // The session's spaces were given their ids in the order of their opening.
 std::string FirstSpaceName(const Session& session) {
@@ -182,6 +183,8 @@ void Server::Handle(Session& session, uint64_t id, const MakePlanRequest& make) 
         if (plan.ok()) plans_->Drop(std::move(plan->fd));
         return;
       }
+      found->plan_refusal =
+          plan.ok() ? "" : std::string(plan.status().message().substr(0, kMaxShownRefusalChars));
       if (!plan.ok()) {
         Refuse(*found, id, plan.status());
       } else {

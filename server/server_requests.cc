@@ -392,7 +392,8 @@ void Server::Handle(Session& session, uint64_t id, const GetStatusRequest&) {
                                                  .requests = tenant->requests,
                                                  .want = lease.want,
                                                  .epoch = lease.epoch,
-                                                 .device_target = lease.device_target});
+                                                 .device_target = lease.device_target,
+                                                 .plan_refusal = tenant->plan_refusal});
     for (auto& [space_id, opened] : tenant->spaces) {
       if (opened.destroying) continue;
       const Space& space = *opened.space;

@@ -259,6 +259,9 @@ std::string StatusText(const wire::StatusReply& status) {
         absl::StrAppendFormat(&text, "  asked to give way, down to %s of DEVICE, in epoch %d\n",
                               FormatByteSize(tenant->device_target()), tenant->epoch());
       }
+      if (const std::string refusal = Escaped(tenant->plan_refusal()); !refusal.empty()) {
+        absl::StrAppendFormat(&text, "  placed on demand, for its plan was refused: %s\n", refusal);
+      }
     }
   }
   if (status.spaces() == nullptr) return text;
@@ -328,7 +331,8 @@ json StatusJson(const wire::StatusReply& status) {
                                    {"requests", tenant->requests()},
                                    {"want_bytes", TierJson(tenant->want())},
                                    {"epoch", tenant->epoch()},
-                                   {"device_target_bytes", tenant->device_target()}});
+                                   {"device_target_bytes", tenant->device_target()},
+                                   {"plan_refusal", Escaped(tenant->plan_refusal())}});
     }
   }
   if (status.spaces() != nullptr) {

@@ -209,9 +209,14 @@ TEST_F(PhaseTrackerTest, ATraceOfAnEarlierJobStartsWithAPlan) {
 
 TEST_F(PhaseTrackerTest, WithoutAPlanTheJobRunsOnlineAndSaysWhy) {
   class NoPlans : public PlanSource {
+   public:
     absl::StatusOr<Plan> MakePlan(const Trace&, int64_t) override {
+      ++asked;
       return absl::ResourceExhaustedError("operator 3 needs 12 KiB");
     }
+    int asked = 0;
+
+   private:
     absl::StatusOr<std::optional<Trace>> FindTrace(const std::string&,
                                                    const std::vector<TracedTensor>&) override {
       return std::optional<Trace>();
@@ -219,9 +224,12 @@ TEST_F(PhaseTrackerTest, WithoutAPlanTheJobRunsOnlineAndSaysWhy) {
   } plans;
   Open(3, /*device_slots=*/6, &plans);
   if (HasFatalFailure()) return;
-  for (int round = 0; round < 3; ++round) Step();
-  EXPECT_EQ(stats().rounds, 3);
+  for (int round = 0; round < 100; ++round) Step();
+  EXPECT_EQ(stats().rounds, 100);
   EXPECT_EQ(stats().planned_rounds, 0);
+  // Again after 1, 2, 4 rounds and so on: what was refused once is refused again, most likely.
+  EXPECT_GE(plans.asked, 4);
+  EXPECT_LE(plans.asked, 10);
   EXPECT_THAT(job_->phases().plan_status(),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("operator 3")));
 }

@@ -139,7 +139,15 @@ TEST_F(ServerPlansTest, ThePolicysRefusalComesBackWithItsMessage) {
       PlanOf(client, trace,
              {.device_bytes = 16 * kChunk, .policy = static_cast<int>(PolicyKind::kOnline)}),
       StatusIs(absl::StatusCode::kUnimplemented));
+  // Whoever asks why its chunks are placed on demand finds the reason.
+  const auto shown = [&]() -> std::string {
+    const absl::StatusOr<WireReply> status = client.GetStatus();
+    EXPECT_OK(status);
+    return status->message().body_as_StatusReply()->tenants()->Get(0)->plan_refusal()->str();
+  };
+  EXPECT_THAT(shown(), HasSubstr("policy online has no plan"));
   EXPECT_OK(PlanOf(client, trace, {.device_bytes = 16 * kChunk}));
+  EXPECT_EQ(shown(), "");
 }
 
 TEST_F(ServerPlansTest, WhatNoPlanCanBeMadeForIsRefused) {

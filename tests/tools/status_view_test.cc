@@ -29,7 +29,7 @@ class StatusViewTest : public ::testing::Test {
     const auto tenants = builder_.CreateVector(std::vector{wire::CreateTenantStatusDirect(
         builder_, /*session=*/7, label, /*pid=*/123, /*uid=*/0, /*lease=*/9, /*generation=*/2,
         /*fenced=*/true, &granted, &floor, &used, /*requests=*/6, &want,
-        /*epoch=*/3, /*device_target=*/10 * kMiB)});
+        /*epoch=*/3, /*device_target=*/10 * kMiB, plan_refusal_)});
     const std::vector<int64_t> stalls = {1'000'000, 0, 2'000'000, 0, 0};
     const std::vector<int64_t> divergences = {0, 4, 0, 0, 0, 99};  // One more than there are.
     const auto spaces = builder_.CreateVector(std::vector{wire::CreateSpaceStatusDirect(
@@ -71,6 +71,7 @@ class StatusViewTest : public ::testing::Test {
   flatbuffers::FlatBufferBuilder builder_;
   int64_t daily_write_budget_ = 0;
   double host_to_device_ = 8e9;
+  const char* plan_refusal_ = "";
   wire::TierSlots hold_{3, 40, 2};
   int64_t damaged_chunks_ = 0;
   int64_t last_damaged_ = -1;
@@ -88,6 +89,14 @@ TEST_F(StatusViewTest, TheScreenShowsTiersTenantsAndChunksByState) {
   EXPECT_THAT(text, HasSubstr("FREE 54   HOLD 45 (DEVICE 3, HOST 40, NVME 2)   COMPUTE 1"));
   EXPECT_THAT(text, HasSubstr("fetched 1 GiB, written back 1 MiB, stalled 1.5s"));
   EXPECT_THAT(text, Not(HasSubstr("make no sense")));
+}
+
+TEST_F(StatusViewTest, TheScreenShowsWhyAPlanWasRefused) {
+  EXPECT_THAT(StatusText(Status("tune", 0)), Not(HasSubstr("refused")));
+  plan_refusal_ = "too \x1b many";
+  EXPECT_THAT(StatusText(Status("tune", 0)),
+              HasSubstr("placed on demand, for its plan was refused: too \\033 many\n"));
+  EXPECT_EQ(StatusJson(Status("tune", 0))["tenants"][0]["plan_refusal"], "too \\033 many");
 }
 
 TEST_F(StatusViewTest, TheScreenShowsRequestsStallsByCauseAndRoundsThatLeftTheirPlan) {
