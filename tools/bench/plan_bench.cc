@@ -139,6 +139,56 @@ void plan_seconds_kept_spans(benchmark::State& state) {
 }
 BENCHMARK(plan_seconds_kept_spans)->UseManualTime()->MinTime(0.5);
 
+// Frozen tensors in no order, half of whose chunks are in runs of two, with room for a quarter of them.
+void MeasureRunsOfTwo(benchmark::State& state, int32_t num_chunks, int32_t num_uses) {
+  Trace trace;
+  trace.phase = "eval";
+  for (int32_t chunks = 0; chunks < num_chunks;) {
+    const int32_t size = trace.tensors.size() % 3 == 2 ? 2 : 1;
+    trace.tensors.push_back({size * kPageBytes, TensorGroup::kFrozen, 0});
+    chunks += size;
+  }
+  std::mt19937_64 random(/*seed=*/5);
+  for (int32_t i = 0; i < num_uses; ++i) {
+    trace.operators.push_back({i, 1, 10'000, static_cast<int64_t>(random() % 20) * kPageBytes});
+    const auto tensor = static_cast<int32_t>(random() % trace.tensors.size());
+    trace.uses.push_back({.tensor = tensor});
+  }
+  const absl::StatusOr<RangeTrace> packed = PackTrace(trace, kPageBytes);
+  if (!packed.ok()) return state.SkipWithError(packed.status().ToString().c_str());
+  PlanInputs inputs = {.trace = *packed,
+                       .budget_bytes = {},
+                       .costs = {.host_to_device = 4e8, .device_to_host = 4e8},
+                       .policy = {}};
+  inputs.budget_bytes[Tier::kDevice] = (num_chunks / 4 + 25) * kPageBytes;
+  inputs.budget_bytes[Tier::kHost] = std::numeric_limits<int64_t>::max();
+  std::vector<double> plans, replays;
+  bool checked = true;
+  for (auto _ : state) {
+    const auto start = Clock::now();
+    const absl::StatusOr<Plan> plan = MakePlan(inputs);
+    plans.push_back(SecondsSince(start));
+    state.SetIterationTime(plans.back());
+    const auto between = Clock::now();
+    const auto lru = SimulateLru(*packed, inputs.budget_bytes[Tier::kDevice]);
+    replays.push_back(SecondsSince(between) / 6);  // It plays six rounds.
+    checked &= plan.ok() && lru.ok() && CheckPlan(*plan).ok() &&
+               plan->prediction.fetch_bytes < lru->fetch_bytes;
+  }
+  Report(state, Median(plans), Median(replays), checked);
+}
+
+void plan_seconds_runs_of_two(benchmark::State& state) {
+  MeasureRunsOfTwo(state, /*num_chunks=*/10'000, /*num_uses=*/100'000);
+}
+BENCHMARK(plan_seconds_runs_of_two)->UseManualTime()->MinTime(0.5);
+
+// About the largest trace that is accepted (policies/plan_effort.h).
+void plan_seconds_largest(benchmark::State& state) {
+  MeasureRunsOfTwo(state, /*num_chunks=*/20'000, /*num_uses=*/1'000'000);
+}
+BENCHMARK(plan_seconds_largest)->UseManualTime()->Iterations(1);
+
 // Bytes of a training step of GPT-2 (12 layers, width 768, vocabulary 8,192, 1 x 256 tokens) with DEVICE
 // at 25% of its parameters beside the non-model peak, updated in HOST. The value is auto's part of what
 // on-line placement moves; the baseline the part of farthest next use that forgets the next round. A frozen
