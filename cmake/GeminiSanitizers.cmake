@@ -2,15 +2,12 @@
 # Builds below a sanitizer, by clang: GEMINI_SANITIZER is `address` (with UBSan), `thread`, `fuzzer` (address, and
 # coverage for libFuzzer), or empty. The flags are global, the one exception to the rule: a sanitizer that misses a
 # library misses its bugs. LibTorch itself stays as it is.
-#   gemini_precompile_common(<target>)        the common headers, precompiled
 #   gemini_skip_below_sanitizer(<test> <folder>)  sets `skipped` where the test is not to be built
 #   gemini_sanitize_test(<test> [timeout])    the sanitizer's options, its patience, and what it does not run
 #   GEMINI_ON_DEMAND                          EXCLUDE_FROM_ALL below a sanitizer: what no test links is not built
 set(GEMINI_SANITIZER "" CACHE STRING "Sanitizer of the whole build: address, thread, fuzzer or none")
 set_property(CACHE GEMINI_SANITIZER PROPERTY STRINGS "" address thread fuzzer)
 if(GEMINI_SANITIZER STREQUAL "")
-  function(gemini_precompile_common target)
-  endfunction()
   macro(gemini_skip_below_sanitizer test folder)
   endmacro()
   function(gemini_sanitize_test test)
@@ -116,32 +113,4 @@ function(gemini_sanitize_test test)
     math(EXPR seconds "${ARGV1} * ${gemini_sanitizer_patience}")
     set_tests_properties(${test} PROPERTIES TIMEOUT ${seconds})
   endif()
-endfunction()
-
-if(GEMINI_WITH_TORCH)
-  function(gemini_precompile_common target)  # Torch's headers are, which are more.
-  endfunction()
-  return()
-endif()
-
-# One precompiled header serves libraries and programs, so all have one kind of code. It hides a
-# missing include, which the release build finds.
-set(gemini_common_pch_source ${PROJECT_BINARY_DIR}/generated/common_pch.cc)
-file(CONFIGURE OUTPUT ${gemini_common_pch_source} CONTENT "// Nothing: the header is the target.\n")
-add_library(gemini_common_pch STATIC ${gemini_common_pch_source})
-target_compile_features(gemini_common_pch PRIVATE cxx_std_20)
-# The time stamp would make ccache find nothing; the definition is that of GTest::gtest.
-set(gemini_common_pch_options -fPIC "SHELL:-Xclang -fno-pch-timestamp" -DGTEST_HAS_PTHREAD=1)
-target_compile_options(gemini_common_pch PRIVATE ${gemini_common_pch_options})
-target_precompile_headers(gemini_common_pch PRIVATE
-  <algorithm> <array> <atomic> <chrono> <cmath> <filesystem> <functional> <map> <memory> <mutex>
-  <optional> <random> <set> <sstream> <string> <thread> <tuple> <utility> <variant> <vector>
-  <gmock/gmock.h> <gtest/gtest.h>
-  <absl/container/flat_hash_map.h> <absl/container/flat_hash_set.h> <absl/functional/function_ref.h>
-  <absl/status/statusor.h> <absl/strings/str_cat.h> <absl/strings/str_format.h> <absl/time/time.h>
-  <absl/types/span.h>)
-
-function(gemini_precompile_common target)
-  target_compile_options(${target} PRIVATE ${gemini_common_pch_options})
-  target_precompile_headers(${target} REUSE_FROM gemini_common_pch)
 endfunction()
