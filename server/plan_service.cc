@@ -68,6 +68,7 @@ PlanService::PlanService(const ServerOptions& options)
       gpu_memory_rate_(options.make_device != nullptr ? std::optional(options.gpu_memory_rate)
                                                       : std::nullopt),
       costs_(options.state_directory, /*device_is_gpu=*/gpu_memory_rate_.has_value()),
+      closer_(std::make_unique<WorkerThread>("gemini-rooms")),
       worker_(std::make_unique<WorkerThread>("gemini-plans")) {
   worker_->Run([this, calibrate = options.calibrate_at_start] {
     Open();
@@ -103,17 +104,22 @@ void PlanService::CalibrateOnce() {
 
 void PlanService::MakePlan(PlanTask task, absl::AnyInvocable<void(absl::StatusOr<MadePlan>)> done) {
   worker_->Run([this, task = std::move(task), done = std::move(done)]() mutable {
-    if (stopping_) return;
+    if (stopping_ || task.wait->cancelled()) return;
     CalibrateOnce();
-    absl::StatusOr<MadePlan> plan = Make(task);
-    task.room.Reset();
-    done(std::move(plan));
+    done(Make(task));
   });
 }
 
-absl::StatusOr<MadePlan> PlanService::Make(PlanTask& task) {
+absl::StatusOr<MadePlan> PlanService::Make(const PlanTask& task) {
   const absl::Time start = absl::Now();
-  GEMINI_ASSIGN_OR_RETURN(std::string bytes, CopyOf(task.room, task.room_bytes));
+  const auto interrupt = [&] {
+    return stopping_ || task.wait->cancelled() ? absl::CancelledError("nobody waits for the plan")
+                                               : absl::OkStatus();
+  };
+  UniqueFd room = task.wait->TakeRoom();
+  GEMINI_RETURN_IF_ERROR(interrupt());  // Without a room otherwise.
+  GEMINI_ASSIGN_OR_RETURN(std::string bytes, CopyOf(room, task.room_bytes));
+  room.Reset();
   GEMINI_ASSIGN_OR_RETURN(const Trace trace, DecodeTrace(bytes));
   bytes = std::string();
   GEMINI_RETURN_IF_ERROR(CheckSize(trace, task.chunk_bytes));
@@ -132,7 +138,8 @@ absl::StatusOr<MadePlan> PlanService::Make(PlanTask& task) {
   GEMINI_ASSIGN_OR_RETURN(const Plan plan, policies::MakePlan({.trace = packed,
                                                                .budget_bytes = task.budget_bytes,
                                                                .costs = costs,
-                                                               .policy = task.policy}));
+                                                               .policy = task.policy,
+                                                               .interrupt = interrupt}));
   const std::string encoded = EncodePlan(plan);
   MadePlan made;
   GEMINI_ASSIGN_OR_RETURN(made.fd, MakeReadOnlyMemfd("gemini-plan", encoded));
@@ -150,26 +157,30 @@ absl::StatusOr<MadePlan> PlanService::Make(PlanTask& task) {
   return made;
 }
 
-void PlanService::FindTrace(TraceKey key,
+void PlanService::FindTrace(TraceKey key, std::shared_ptr<PlanWait> wait,
                             absl::AnyInvocable<void(absl::StatusOr<FoundTrace>)> done) {
-  worker_->Run([this, key = std::move(key), done = std::move(done)]() mutable {
-    if (stopping_) return;
-    const std::string* trace = traces_->Find(key);
-    if (trace == nullptr) {
-      done(FoundTrace());
-      return;
-    }
-    absl::StatusOr<UniqueFd> fd = MakeReadOnlyMemfd("gemini-trace", *trace);
-    if (!fd.ok()) {
-      done(fd.status());
-      return;
-    }
-    done(FoundTrace{*std::move(fd), static_cast<int64_t>(trace->size())});
-  });
+  worker_->Run(
+      [this, key = std::move(key), wait = std::move(wait), done = std::move(done)]() mutable {
+        if (stopping_ || wait->cancelled()) return;
+        const std::string* trace = traces_->Find(key);
+        if (trace == nullptr) {
+          done(FoundTrace());
+          return;
+        }
+        absl::StatusOr<UniqueFd> fd = MakeReadOnlyMemfd("gemini-trace", *trace);
+        if (!fd.ok()) {
+          done(fd.status());
+          return;
+        }
+        done(FoundTrace{*std::move(fd), static_cast<int64_t>(trace->size())});
+      });
 }
 
-void PlanService::Drop(UniqueFd fd) {
-  if (fd) worker_->Run([dropped = std::move(fd)] {});
+void PlanService::Drop(UniqueFd fd, absl::AnyInvocable<void()> closed) {
+  closer_->Run([fd = std::move(fd), closed = std::move(closed)]() mutable {
+    fd.Reset();
+    closed();
+  });
 }
 
 }  // namespace gemini::server

@@ -19,6 +19,7 @@
 #include "gemini/unique_fd.h"
 #include "server/machine_costs.h"
 #include "server/plan_inputs.h"
+#include "server/plan_wait.h"
 #include "server/server_options.h"
 #include "server/trace_store.h"
 #include "server/worker_thread.h"
@@ -32,7 +33,8 @@ inline constexpr int64_t kMaxTraceChunks = int64_t{1} << 21;
 inline constexpr int64_t kMaxPlanChunkBytes = int64_t{1} << 32;
 
 struct PlanTask {
-  UniqueFd room;  // A memfd of ours that the client wrote its trace to.
+  // Its room is a memfd of ours that the client wrote its trace to. Never null.
+  std::shared_ptr<PlanWait> wait;
   int64_t room_bytes = 0;
   std::string space;  // To keep the trace by.
   TierMap<int64_t> budget_bytes;
@@ -63,16 +65,21 @@ class PlanService {
   // Finishes the plan under way, drops the others.
   ~PlanService();
 
-  // INVALID_ARGUMENT: no trace, or one beyond the limits above. Others: of policies::MakePlan.
+  // INVALID_ARGUMENT: no trace, or one beyond the limits above. Others: of policies::MakePlan. Once
+  // the wait is cancelled, which also ends a plan under way, `done` may never be called.
   void MakePlan(PlanTask task, absl::AnyInvocable<void(absl::StatusOr<MadePlan>)> done);
-  void FindTrace(TraceKey key, absl::AnyInvocable<void(absl::StatusOr<FoundTrace>)> done);
-  // Gives a descriptor back to the kernel, which may take its time.
-  void Drop(UniqueFd fd);
+  // Likewise; the wait (never null) has no room.
+  void FindTrace(TraceKey key, std::shared_ptr<PlanWait> wait,
+                 absl::AnyInvocable<void(absl::StatusOr<FoundTrace>)> done);
+  // Gives a memfd of ours back to the kernel, which may take its time, but waits for no plan. Then
+  // `closed` is called, on a thread of the service.
+  void Drop(
+      UniqueFd fd, absl::AnyInvocable<void()> closed = [] {});
   // Any thread. The last one that was measured or refreshed.
   CostModel costs() const { return costs_.costs(); }
 
  private:
-  absl::StatusOr<MadePlan> Make(PlanTask& task);
+  absl::StatusOr<MadePlan> Make(const PlanTask& task);
   void Open();
   void CalibrateOnce();
 
@@ -83,6 +90,7 @@ class PlanService {
   bool calibrated_ = false;           // The worker's.
   std::optional<TraceStore> traces_;  // The worker's.
   std::atomic<bool> stopping_ = false;
+  std::unique_ptr<WorkerThread> closer_;
   std::unique_ptr<WorkerThread> worker_;  // Last: its jobs use what is above.
 };
 

@@ -321,6 +321,7 @@ void Server::Fence(Session& session, absl::string_view why) {
     opened.space->Fence(lease.generation);
     loop_->Unwatch(std::exchange(opened.kick_watch, 0));
   }
+  EndPlans(session);
   ServerLog().info("fenced lease {} of {}, generation {}: {}", lease.id, Named(session),
                    lease.generation, std::string(why));
 }
@@ -329,6 +330,7 @@ void Server::BeginReclaim(Session& session) {
   GEMINI_CHECK(session.lease.has_value() && !session.lease->reclaiming);
   session.lease->reclaiming = true;
   budgets_.BeginReclaim(session.lease->granted);
+  EndPlans(session);
   ContinueReclaim(session);
 }
 
@@ -386,12 +388,12 @@ void Server::ContinueReclaim(Session& session) {
 }
 
 void Server::Erase(Session& session) {
+  EndPlans(session);
   GEMINI_CHECK(session.worker_jobs == 0 && !session.lease.has_value() && session.spaces.empty());
   if (session.hello_timer.has_value()) loop_->Cancel(*session.hello_timer);
   if (session.pidfd_watch != 0) loop_->Unwatch(session.pidfd_watch);
   if (session.connection != nullptr) session.connection->Pause();
   Retire(std::move(session.connection));
-  plans_->Drop(std::move(session.trace_room));
   sessions_.erase(session.id);
   CheckDrained();
 }

@@ -32,6 +32,7 @@
 #include "server/server_options.h"
 #include "server/server_stores.h"
 #include "server/session.h"
+#include "server/stopped_processes.h"
 #include "server/worker_thread.h"
 
 namespace gemini::server {
@@ -135,10 +136,14 @@ class Server {
   void BeginLease(Session& session, uint64_t request, const OpenLeaseRequest& open,
                   const TierMap<int64_t>& granted);
   void FinishLease(Session& session, uint64_t request, const absl::Status& made);
+  // Once for all that ends, comes free or times out in this turn of the loop.
   void RetryWaitingLeases();
+  void TryWaitingLeases();
   void DropWaitingLease(uint64_t session);
   void EndWait(WaitingLease& waiting);
   void EndWaitForAnswers(uint64_t session_id);
+  bool AnswersEpochs(const Session& session) const;
+  std::string NamedHolder(const Session& session) const;
   absl::Status NoRoom(Tier tier, const OpenLeaseRequest& open) const;
   absl::Status NobodyAnswered(const OpenLeaseRequest& open) const;
   DeviceSupply FindDeviceSupply() const;
@@ -158,6 +163,11 @@ class Server {
   void Handle(Session& session, uint64_t id, const MakePlanRequest& make);
   void Handle(Session& session, uint64_t id, const FindTraceRequest& find);
   void Handle(Session& session, uint64_t id, const FindPlanInputsRequest& find);
+  void SendTraceRoom(Session& session, uint64_t id, int64_t size_bytes);
+  // Closes it without the owner thread's or a plan's time; then calls `then` if the session goes on.
+  void CloseTraceRoom(Session& session, UniqueFd room, absl::AnyInvocable<void(Session&)> then);
+  // Its session ends: a plan that it waits for is not made, and its trace room is closed.
+  void EndPlans(Session& session);
   void FinishOpenSpace(Session& session, uint64_t request, const SpacePlan& plan,
                        SpaceMemory memory);
   // The room that spaces take of their lease, and of what all share. A plan's room is given back once.
@@ -183,6 +193,8 @@ class Server {
   std::map<uint64_t, std::unique_ptr<Session>> sessions_;
   std::map<std::string, uint64_t> space_names_;  // To the session.
   std::deque<WaitingLease> waiting_leases_;
+  bool retry_posted_ = false;
+  mutable StoppedProcesses stopped_processes_;
   int64_t num_bundles_ = 0;    // Of all spaces, at most kMaxServerBundles.
   int64_t segment_bytes_ = 0;  // Likewise, at most MaxSegmentBytes().
   absl::Time counts_valid_until_ = absl::InfinitePast();

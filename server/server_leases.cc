@@ -25,22 +25,8 @@
 namespace gemini::server {
 namespace {
 
-std::string Named(const Session& session) {
-  const bool stopped = !session.embedded() && IsStopped(session.peer.pid);
-  return absl::StrCat("'", session.label, "' (pid ", session.peer.pid, ", ",
-                      FormatByteSize(session.lease->granted[Tier::kDevice]),
-                      stopped ? ", stopped)" : ")");
-}
-
 LeaseSegmentShm& SegmentOf(const Lease& lease) {
   return *reinterpret_cast<LeaseSegmentShm*>(lease.segment_map.data());
-}
-
-// Whether what its client does with an epoch can still be waited for.
-bool AnswersEpochs(const Session& session) {
-  return session.lease.has_value() && session.lease->takes_epochs && !session.lease->fenced &&
-         !session.lease->reclaiming && session.connection != nullptr &&
-         (session.embedded() || !IsStopped(session.peer.pid));
 }
 
 struct MadeLease {
@@ -70,6 +56,20 @@ absl::StatusOr<MadeLease> MakeLease(TierStore& device, int64_t arena_bytes) {
 }
 
 }  // namespace
+
+std::string Server::NamedHolder(const Session& session) const {
+  const bool stopped = !session.embedded() && stopped_processes_.Contains(session.peer.pid);
+  return absl::StrCat("'", session.label, "' (pid ", session.peer.pid, ", ",
+                      FormatByteSize(session.lease->granted[Tier::kDevice]),
+                      stopped ? ", stopped)" : ")");
+}
+
+// Whether what its client does with an epoch can still be waited for.
+bool Server::AnswersEpochs(const Session& session) const {
+  return session.lease.has_value() && session.lease->takes_epochs && !session.lease->fenced &&
+         !session.lease->reclaiming && session.connection != nullptr &&
+         (session.embedded() || !stopped_processes_.Contains(session.peer.pid));
+}
 
 void Server::Handle(Session& session, uint64_t id, const OpenLeaseRequest& open) {
   absl::Status refusal;
@@ -125,7 +125,7 @@ absl::Status Server::NoRoom(Tier tier, const OpenLeaseRequest& open) const {
   absl::StrAppend(&message, "ask for less, or close job '", biggest->label, "' (pid ",
                   biggest->peer.pid, ", ", FormatByteSize(biggest->lease->granted[tier]));
   if (biggest->lease->fenced) absl::StrAppend(&message, ", hung up but still alive");
-  if (!biggest->embedded() && IsStopped(biggest->peer.pid)) {
+  if (!biggest->embedded() && stopped_processes_.Contains(biggest->peer.pid)) {
     absl::StrAppend(&message, ", stopped");
   }
   absl::StrAppend(&message, ")");
@@ -137,7 +137,7 @@ absl::Status Server::NobodyAnswered(const OpenLeaseRequest& open) const {
   for (const auto& [id, session] : sessions_) {
     if (!session->lease.has_value() || session->lease->reclaiming) continue;
     if (session->lease->device_target < session->lease->granted[Tier::kDevice]) {
-      silent.push_back(Named(*session));
+      silent.push_back(NamedHolder(*session));
     }
   }
   return absl::ResourceExhaustedError(absl::StrCat(
@@ -340,6 +340,14 @@ void Server::FinishLease(Session& session, uint64_t request, const absl::Status&
 }
 
 void Server::RetryWaitingLeases() {
+  if (std::exchange(retry_posted_, true)) return;
+  loop_->Post([this] {
+    retry_posted_ = false;
+    TryWaitingLeases();
+  });
+}
+
+void Server::TryWaitingLeases() {
   std::deque<WaitingLease> waiting = std::exchange(waiting_leases_, {});
   while (!waiting.empty()) {
     WaitingLease lease = std::move(waiting.front());

@@ -110,16 +110,56 @@ void Server::Handle(Session& session, uint64_t id, const OpenTraceRequest& open)
                                                    kMaxTraceBytes, "; end phases more often")));
     return;
   }
+  if (!session.trace_room) {
+    SendTraceRoom(session, id, open.size_bytes);
+    return;
+  }
+  session.connection->Pause();
+  CloseTraceRoom(session, std::exchange(session.trace_room, UniqueFd()),
+                 [this, id, size_bytes = open.size_bytes](Session& found) {
+                   SendTraceRoom(found, id, size_bytes);
+                   found.connection->Resume();
+                 });
+}
+
+void Server::SendTraceRoom(Session& session, uint64_t id, int64_t size_bytes) {
   // Without pages: they come, and are charged to the client, as it writes.
   absl::StatusOr<UniqueFd> room =
-      MakeSealedMemfd("gemini-trace-room", open.size_bytes, MemfdPages::kOnDemand);
+      MakeSealedMemfd("gemini-trace-room", size_bytes, MemfdPages::kOnDemand);
   if (!room.ok()) {
     Refuse(session, id, room.status());
     return;
   }
-  plans_->Drop(std::exchange(session.trace_room, *std::move(room)));
-  session.trace_room_bytes = open.size_bytes;
+  session.trace_room = *std::move(room);
+  session.trace_room_bytes = size_bytes;
   session.connection->Send(EncodeTraceRoom(id), {session.trace_room.get()});
+}
+
+void Server::CloseTraceRoom(Session& session, UniqueFd room,
+                            absl::AnyInvocable<void(Session&)> then) {
+  // A job of the session: its lease is reclaimed, and it goes, only when the room is closed.
+  ++session.worker_jobs;
+  plans_->Drop(std::move(room), [this, session_id = session.id, then = std::move(then)]() mutable {
+    loop_->Post([this, session_id, then = std::move(then)]() mutable {
+      Session& found = *Find(session_id);
+      --found.worker_jobs;
+      if (found.lease.has_value() && found.lease->reclaiming) {
+        ContinueReclaim(found);
+      } else if (found.connection != nullptr) {
+        then(found);
+      }
+    });
+  });
+}
+
+void Server::EndPlans(Session& session) {
+  UniqueFd room = std::exchange(session.trace_room, UniqueFd());
+  if (session.plan_wait != nullptr) {
+    // At most one of the two is there: MakePlan has taken the room, and nothing is read meanwhile.
+    UniqueFd taken = std::exchange(session.plan_wait, nullptr)->Cancel();
+    if (taken) room = std::move(taken);
+  }
+  if (room) CloseTraceRoom(session, std::move(room), [](Session&) {});
 }
 
 void Server::Handle(Session& session, uint64_t id, const MakePlanRequest& make) {
@@ -130,7 +170,7 @@ void Server::Handle(Session& session, uint64_t id, const MakePlanRequest& make) 
   }
   const Lease& lease = *session.lease;
   PlanTask task = {
-      .room = std::exchange(session.trace_room, UniqueFd()),
+      .wait = std::make_shared<PlanWait>(std::exchange(session.trace_room, UniqueFd())),
       .room_bytes = session.trace_room_bytes,
       .space = FirstSpaceName(session),
       .budget_bytes = {{make.device_bytes, lease.used[Tier::kHost], lease.used[Tier::kNvme]}},
@@ -140,6 +180,7 @@ void Server::Handle(Session& session, uint64_t id, const MakePlanRequest& make) 
                  .optimizer_fraction = make.optimizer_fraction},
       .measured = make.measured,
       .device_bandwidth = make.device_bandwidth};
+  session.plan_wait = task.wait;
   session.connection->Pause();
   // Of no more than there is: sums stay far from overflow. A host arena has nothing beside chunks' budget.
   const int64_t apart_bytes =
@@ -175,11 +216,15 @@ void Server::Handle(Session& session, uint64_t id, const FindTraceRequest& find)
                   .phase = find.phase,
                   .tensors_hash = find.tensors_hash};
   session.connection->Pause();
-  plans_->FindTrace(std::move(key),
+  session.plan_wait = std::make_shared<PlanWait>();
+  plans_->FindTrace(std::move(key), session.plan_wait,
                     [this, session_id = session.id, id](absl::StatusOr<FoundTrace> trace) {
-                      loop_->Post([this, session_id, id, trace = std::move(trace)] {
+                      loop_->Post([this, session_id, id, trace = std::move(trace)]() mutable {
                         Session* found = Find(session_id);
-                        if (found == nullptr || found->connection == nullptr) return;
+                        if (found == nullptr || found->connection == nullptr) {
+                          if (trace.ok()) plans_->Drop(std::move(trace->fd));
+                          return;
+                        }
                         if (!trace.ok()) {
                           Refuse(*found, id, trace.status());
                         } else {

@@ -19,6 +19,7 @@
 #include "server/event_loop.h"
 #include "server/peer_process.h"
 #include "server/plan_inputs.h"
+#include "server/plan_wait.h"
 #include "server/request_wire.h"
 #include "server/space.h"
 #include "server/tier_store.h"
@@ -76,8 +77,9 @@ struct Session {
   std::string label;  // Escaped.
   std::optional<Lease> lease;
   std::map<uint64_t, OpenedSpace> spaces;
-  UniqueFd trace_room;  // Written by the client since OpenTrace; read and dropped by MakePlan.
+  UniqueFd trace_room;  // Written by the client since OpenTrace; MakePlan takes it.
   int64_t trace_room_bytes = 0;
+  std::shared_ptr<PlanWait> plan_wait;          // For its last MakePlan or FindTrace; null before.
   std::map<std::string, int64_t> phase_floors;  // What its plans need of DEVICE, by phase.
   int64_t other_phases_floor = 0;               // The most of any phase that is not listed there.
   std::map<std::string, PlanInputsUsed> plan_inputs;  // Of the last plan, by phase.

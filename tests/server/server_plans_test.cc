@@ -315,5 +315,29 @@ TEST_F(ServerPlansTest, APeerThatHangsUpInTheMiddleOfItsPlanLeavesNothingBehind)
   EXPECT_OK(PlanOf(client, StepTrace(8, kChunk), {.device_bytes = 16 * kChunk}));
 }
 
+TEST_F(ServerPlansTest, PlansOfSessionsThatHungUpAreNotMade) {
+  const std::string slow = EncodeTrace(StepTrace(50'000, kChunk));
+  WireClient client = Trainer("job");
+  ASSERT_OK(client.WriteTrace(slow));
+  const absl::Time start = absl::Now();
+  ASSERT_OK(client.MakePlan({.device_bytes = 16 * kChunk}));
+  const absl::Duration one = absl::Now() - start;
+  for (int i = 0; i < 8; ++i) {
+    WireClient gone(*server_->Connect());
+    ASSERT_OK(gone.Hello("gone"));
+    ASSERT_OK(gone.OpenLease({{16 * kChunk, 0, 0}}, {{16 * kChunk, 0, 0}}));
+    ASSERT_OK(gone.WriteTrace(slow));
+    flatbuffers::FlatBufferBuilder builder;
+    const auto body = wire::CreateMakePlan(builder, 16 * kChunk, kChunk);
+    wire::FinishMessageBuffer(builder,
+                              wire::CreateMessage(builder, 9, wire::Body::MakePlan, body.Union()));
+    ASSERT_OK(gone.SendRaw(absl::string_view(
+        reinterpret_cast<const char*>(builder.GetBufferPointer()), builder.GetSize())));
+  }
+  const absl::Time hung_up = absl::Now();
+  EXPECT_OK(PlanOf(client, StepTrace(8, kChunk), {.device_bytes = 16 * kChunk}));
+  EXPECT_LT(absl::Now() - hung_up, 3 * one) << "one takes " << one;
+}
+
 }  // namespace
 }  // namespace gemini::server
