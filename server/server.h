@@ -33,6 +33,7 @@
 #include "server/server_stores.h"
 #include "server/session.h"
 #include "server/stopped_processes.h"
+#include "server/waiting_lease.h"
 #include "server/worker_thread.h"
 
 namespace gemini::server {
@@ -68,28 +69,6 @@ class Server {
   void Drain(absl::Duration timeout);
 
  private:
-  struct WaitingLease {
-    uint64_t session = 0;
-    uint64_t request = 0;
-    OpenLeaseRequest want;
-    bool asked = false;  // Others, to give way for it: what it is promised is kept for it.
-    std::optional<EventLoop::TimerId> timer = {};  // Set with `asked`, until it has run.
-  };
-  // Where DEVICE for newcomers can come from.
-  struct DeviceSupply {
-    int64_t coming_bytes = 0;         // Free, on its way back, or asked for and not yet vacated.
-    int64_t slack_bytes = 0;          // Above the floors of those who take epochs.
-    std::vector<BudgetShare> shares;  // Theirs, less those whose lease is still being made.
-  };
-  // What a newcomer is to have of it.
-  struct DevicePromise {
-    bool fits = false;         // Otherwise not even the floors of all who wait do.
-    int64_t fair_bytes = 0;    // An equal part for each job that has or wants some.
-    int64_t own_bytes = 0;     // At least its floor, at most its want.
-    int64_t others_bytes = 0;  // Promised to others for whom somebody was asked.
-    int64_t others_floor_bytes = 0;
-  };
-
   Server(ServerOptions options, std::unique_ptr<EventLoop> loop, ServerStores stores,
          std::unique_ptr<NvmeIo> nvme_io);
 

@@ -146,7 +146,7 @@ absl::Status Server::NobodyAnswered(const OpenLeaseRequest& open) const {
       silent.empty() ? "nobody" : absl::StrJoin(silent, ", ")));
 }
 
-Server::DeviceSupply Server::FindDeviceSupply() const {
+DeviceSupply Server::FindDeviceSupply() const {
   const TierBudget device = budgets_.tier(Tier::kDevice);
   DeviceSupply supply;
   supply.coming_bytes = device.free_bytes() + device.reclaiming_bytes;
@@ -165,7 +165,7 @@ Server::DeviceSupply Server::FindDeviceSupply() const {
   return supply;
 }
 
-Server::DevicePromise Server::PromiseDevice(const WaitingLease& waiting,
+DevicePromise Server::PromiseDevice(const WaitingLease& waiting,
                                             const std::deque<WaitingLease>& later,
                                             const DeviceSupply& supply) const {
   const int64_t capacity_bytes = budgets_.tier(Tier::kDevice).capacity_bytes;
