@@ -62,7 +62,7 @@ PlanService::PlanService(const ServerOptions& options)
       gpu_memory_rate_(options.make_device != nullptr ? std::optional(options.gpu_memory_rate)
                                                       : std::nullopt),
       costs_(options.state_directory, /*device_is_gpu=*/gpu_memory_rate_.has_value()),
-      closer_(std::make_unique<WorkerThread>("gemini-traces")),
+      closer_(std::make_unique<WorkerThread>("gemini-rooms")),
       worker_(std::make_unique<WorkerThread>("gemini-plans")) {
   worker_->Run([this, calibrate = options.calibrate_at_start] {
     Open();
@@ -98,18 +98,27 @@ void PlanService::CalibrateOnce() {
 
 void PlanService::MakePlan(PlanTask task, absl::AnyInvocable<void(absl::StatusOr<MadePlan>)> done) {
   worker_->Run([this, task = std::move(task), done = std::move(done)]() mutable {
-    if (stopping_ || task.pending->cancelled()) return;
+    if (stopping_ || task.wait->cancelled()) return;
     CalibrateOnce();
-    absl::StatusOr<MadePlan> plan = Make(task);
-    if (!task.pending->cancelled()) done(std::move(plan));
+    done(Make(task));
   });
 }
 
-absl::StatusOr<MadePlan> PlanService::Make(PlanTask& task) {
+absl::StatusOr<MadePlan> PlanService::Make(const PlanTask& task) {
   const absl::Time start = absl::Now();
-  UniqueFd room = task.pending->TakeRoom();
-  if (!room) return absl::CancelledError("its session has ended");
-  GEMINI_ASSIGN_OR_RETURN(std::string bytes, CopyOf(room, task.pending->room_bytes()));
+  const auto deadline = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(kMaxPlanTime);
+  const auto interrupt = [this, deadline, &task]() -> absl::Status {
+    if (stopping_ || task.wait->cancelled()) {
+      return absl::CancelledError("nobody waits for the plan");
+    }
+    if (std::chrono::steady_clock::now() < deadline) return absl::OkStatus();
+    return absl::DeadlineExceededError(absl::StrCat(
+        "planning took longer than ", absl::FormatDuration(kMaxPlanTime),
+        ": chunks are placed on demand. Is the machine busy? Larger chunks make planning faster"));
+  };
+  UniqueFd room = task.wait->TakeRoom();
+  GEMINI_RETURN_IF_ERROR(interrupt());  // Without a room otherwise.
+  GEMINI_ASSIGN_OR_RETURN(std::string bytes, CopyOf(room, task.room_bytes));
   room.Reset();
   GEMINI_ASSIGN_OR_RETURN(const Trace trace, DecodeTrace(bytes));
   bytes = std::string();
@@ -124,15 +133,6 @@ absl::StatusOr<MadePlan> PlanService::Make(PlanTask& task) {
   if (task.device_bandwidth > 0) {
     costs = HeldBack(costs, task.device_bandwidth, task.chunk_bytes);
   }
-  const auto deadline = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(kMaxPlanTime);
-  const auto interrupt = [this, deadline, &task]() -> absl::Status {
-    if (stopping_) return absl::CancelledError("the server ends");
-    if (task.pending->cancelled()) return absl::CancelledError("its session has ended");
-    if (std::chrono::steady_clock::now() < deadline) return absl::OkStatus();
-    return absl::DeadlineExceededError(absl::StrCat(
-        "planning took longer than ", absl::FormatDuration(kMaxPlanTime),
-        ": chunks are placed on demand. Is the machine busy? Larger chunks make planning faster"));
-  };
   GEMINI_ASSIGN_OR_RETURN(const Plan plan, policies::MakePlan({.trace = packed,
                                                                .budget_bytes = task.budget_bytes,
                                                                .costs = costs,
@@ -157,29 +157,29 @@ absl::StatusOr<MadePlan> PlanService::Make(PlanTask& task) {
   return made;
 }
 
-void PlanService::FindTrace(TraceKey key,
+void PlanService::FindTrace(TraceKey key, std::shared_ptr<PlanWait> wait,
                             absl::AnyInvocable<void(absl::StatusOr<FoundTrace>)> done) {
-  worker_->Run([this, key = std::move(key), done = std::move(done)]() mutable {
-    if (stopping_) return;
-    const std::string* trace = traces_->Find(key);
-    if (trace == nullptr) {
-      done(FoundTrace());
-      return;
-    }
-    absl::StatusOr<UniqueFd> fd = MakeReadOnlyMemfd("gemini-trace", *trace);
-    if (!fd.ok()) {
-      done(fd.status());
-      return;
-    }
-    done(FoundTrace{*std::move(fd), static_cast<int64_t>(trace->size())});
-  });
+  worker_->Run(
+      [this, key = std::move(key), wait = std::move(wait), done = std::move(done)]() mutable {
+        if (stopping_ || wait->cancelled()) return;
+        const std::string* trace = traces_->Find(key);
+        if (trace == nullptr) {
+          done(FoundTrace());
+          return;
+        }
+        absl::StatusOr<UniqueFd> fd = MakeReadOnlyMemfd("gemini-trace", *trace);
+        if (!fd.ok()) {
+          done(fd.status());
+          return;
+        }
+        done(FoundTrace{*std::move(fd), static_cast<int64_t>(trace->size())});
+      });
 }
 
-void PlanService::Drop(UniqueFd fd, absl::AnyInvocable<void()> done) {
-  if (!fd && !done) return;
-  closer_->Run([fd = std::move(fd), done = std::move(done)]() mutable {
+void PlanService::Drop(UniqueFd fd, absl::AnyInvocable<void()> closed) {
+  closer_->Run([fd = std::move(fd), closed = std::move(closed)]() mutable {
     fd.Reset();
-    if (done) done();
+    closed();
   });
 }
 

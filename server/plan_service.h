@@ -19,8 +19,8 @@
 #include "gemini/tier.h"
 #include "gemini/unique_fd.h"
 #include "server/machine_costs.h"
-#include "server/pending_plan.h"
 #include "server/plan_inputs.h"
+#include "server/plan_wait.h"
 #include "server/server_options.h"
 #include "server/trace_store.h"
 #include "server/worker_thread.h"
@@ -36,7 +36,9 @@ inline constexpr absl::Duration kMaxPlanTime = absl::Seconds(5);
 inline constexpr int64_t kMaxPlanChunkBytes = int64_t{1} << 32;
 
 struct PlanTask {
-  std::shared_ptr<PendingPlan> pending;
+  // Its room is a memfd of ours that the client wrote its trace to. Never null.
+  std::shared_ptr<PlanWait> wait;
+  int64_t room_bytes = 0;
   std::string space;  // To keep the trace by.
   TierMap<int64_t> budget_bytes;
   int64_t chunk_bytes = 0;  // A positive multiple of kPageBytes.
@@ -67,18 +69,21 @@ class PlanService {
   ~PlanService();
 
   // INVALID_ARGUMENT: no trace, or one of too many chunks. DEADLINE_EXCEEDED: it took longer than
-  // kMaxPlanTime. Others: of policies::MakePlan. A trace is kept once a plan was made of it.
-  // Of a pending plan that is cancelled nothing comes back.
+  // kMaxPlanTime. Others: of policies::MakePlan. A trace is kept once a plan was made of it. Once
+  // the wait is cancelled, which also ends a plan under way, `done` may never be called.
   void MakePlan(PlanTask task, absl::AnyInvocable<void(absl::StatusOr<MadePlan>)> done);
-  void FindTrace(TraceKey key, absl::AnyInvocable<void(absl::StatusOr<FoundTrace>)> done);
-  // Gives a descriptor back to the kernel, which may take its time, and not behind any plan; then
-  // calls `done`, if there is one.
-  void Drop(UniqueFd fd, absl::AnyInvocable<void()> done = nullptr);
+  // Likewise; the wait (never null) has no room.
+  void FindTrace(TraceKey key, std::shared_ptr<PlanWait> wait,
+                 absl::AnyInvocable<void(absl::StatusOr<FoundTrace>)> done);
+  // Gives a memfd of ours back to the kernel, which may take its time, but waits for no plan. Then
+  // `closed` is called, on a thread of the service.
+  void Drop(
+      UniqueFd fd, absl::AnyInvocable<void()> closed = [] {});
   // Any thread. The last one that was measured or refreshed.
   CostModel costs() const { return costs_.costs(); }
 
  private:
-  absl::StatusOr<MadePlan> Make(PlanTask& task);
+  absl::StatusOr<MadePlan> Make(const PlanTask& task);
   void Open();
   void CalibrateOnce();
 

@@ -278,7 +278,6 @@ void Server::Disconnect(Session& session) {
 }
 
 void Server::HandleHangUp(Session& session, const absl::Status& reason) {
-  EndPlans(session);
   if (session.connection != nullptr) session.connection->Pause();
   Retire(std::move(session.connection));
   DropWaitingLease(session.id);
@@ -294,7 +293,6 @@ void Server::HandleHangUp(Session& session, const absl::Status& reason) {
 }
 
 void Server::HandleDeath(Session& session) {
-  EndPlans(session);
   loop_->Unwatch(std::exchange(session.pidfd_watch, 0));
   if (session.connection != nullptr) session.connection->Pause();
   Retire(std::move(session.connection));  // A forked child may hold the other end.
@@ -323,6 +321,7 @@ void Server::Fence(Session& session, absl::string_view why) {
     opened.space->Fence(lease.generation);
     loop_->Unwatch(std::exchange(opened.kick_watch, 0));
   }
+  EndPlans(session);
   ServerLog().info("fenced lease {} of {}, generation {}: {}", lease.id, Named(session),
                    lease.generation, std::string(why));
 }
@@ -331,6 +330,7 @@ void Server::BeginReclaim(Session& session) {
   GEMINI_CHECK(session.lease.has_value() && !session.lease->reclaiming);
   session.lease->reclaiming = true;
   budgets_.BeginReclaim(session.lease->granted);
+  EndPlans(session);
   ContinueReclaim(session);
 }
 
@@ -388,12 +388,12 @@ void Server::ContinueReclaim(Session& session) {
 }
 
 void Server::Erase(Session& session) {
+  EndPlans(session);
   GEMINI_CHECK(session.worker_jobs == 0 && !session.lease.has_value() && session.spaces.empty());
   if (session.hello_timer.has_value()) loop_->Cancel(*session.hello_timer);
   if (session.pidfd_watch != 0) loop_->Unwatch(session.pidfd_watch);
   if (session.connection != nullptr) session.connection->Pause();
   Retire(std::move(session.connection));
-  EndPlans(session);
   sessions_.erase(session.id);
   CheckDrained();
 }

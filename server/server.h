@@ -33,6 +33,8 @@
 #include "server/server_options.h"
 #include "server/server_stores.h"
 #include "server/session.h"
+#include "server/stopped_processes.h"
+#include "server/waiting_lease.h"
 #include "server/worker_thread.h"
 
 namespace gemini::server {
@@ -69,28 +71,6 @@ class Server {
   void Drain(absl::Duration timeout);
 
  private:
-  struct WaitingLease {
-    uint64_t session = 0;
-    uint64_t request = 0;
-    OpenLeaseRequest want;
-    bool asked = false;  // Others, to give way for it: what it is promised is kept for it.
-    std::optional<EventLoop::TimerId> timer = {};  // Set with `asked`, until it has run.
-  };
-  // Where DEVICE for newcomers can come from.
-  struct DeviceSupply {
-    int64_t coming_bytes = 0;         // Free, on its way back, or asked for and not yet vacated.
-    int64_t slack_bytes = 0;          // Above the floors of those who take epochs.
-    std::vector<BudgetShare> shares;  // Theirs, less those whose lease is still being made.
-  };
-  // What a newcomer is to have of it.
-  struct DevicePromise {
-    bool fits = false;         // Otherwise not even the floors of all who wait do.
-    int64_t fair_bytes = 0;    // An equal part for each job that has or wants some.
-    int64_t own_bytes = 0;     // At least its floor, at most its want.
-    int64_t others_bytes = 0;  // Promised to others for whom somebody was asked.
-    int64_t others_floor_bytes = 0;
-  };
-
   Server(ServerOptions options, std::unique_ptr<EventLoop> loop, ServerStores stores,
          std::unique_ptr<NvmeIo> nvme_io);
 
@@ -137,10 +117,14 @@ class Server {
   void BeginLease(Session& session, uint64_t request, const OpenLeaseRequest& open,
                   const TierMap<int64_t>& granted);
   void FinishLease(Session& session, uint64_t request, const absl::Status& made);
+  // Once for all that ends, comes free or times out in this turn of the loop.
   void RetryWaitingLeases();
+  void TryWaitingLeases();
   void DropWaitingLease(uint64_t session);
   void EndWait(WaitingLease& waiting);
   void EndWaitForAnswers(uint64_t session_id);
+  bool AnswersEpochs(const Session& session) const;
+  std::string NamedHolder(const Session& session) const;
   absl::Status NoRoom(Tier tier, const OpenLeaseRequest& open) const;
   absl::Status NobodyAnswered(const OpenLeaseRequest& open) const;
   DeviceSupply FindDeviceSupply() const;
@@ -156,13 +140,16 @@ class Server {
   void Handle(Session& session, uint64_t id, const KeepSlabsRequest& keep);
   void TakeDeviceSlabs(Session& session, uint64_t id, const TakeSlabsRequest& take);
   // server_plans.cc: traces and plans.
-  void GiveTraceRoom(Session& session, uint64_t id, int64_t size_bytes);
-  // The session has ended: its trace goes, and the plan that it waits for.
-  void EndPlans(Session& session);
   void Handle(Session& session, uint64_t id, const OpenTraceRequest& open);
   void Handle(Session& session, uint64_t id, const MakePlanRequest& make);
   void Handle(Session& session, uint64_t id, const FindTraceRequest& find);
   void Handle(Session& session, uint64_t id, const FindPlanInputsRequest& find);
+  void SendTraceRoom(Session& session, uint64_t id, int64_t size_bytes);
+  // Closes it without the owner thread's or a plan's time; then calls `then` if the session goes
+  // on.
+  void CloseTraceRoom(Session& session, UniqueFd room, absl::AnyInvocable<void(Session&)> then);
+  // Its session ends: a plan that it waits for is not made, and its trace room is closed.
+  void EndPlans(Session& session);
   void FinishOpenSpace(Session& session, uint64_t request, const SpacePlan& plan,
                        SpaceMemory memory);
   // The room that spaces take of their lease, and of what all share. A plan's room is given back
@@ -189,6 +176,8 @@ class Server {
   std::map<uint64_t, std::unique_ptr<Session>> sessions_;
   std::map<std::string, uint64_t> space_names_;  // To the session.
   std::deque<WaitingLease> waiting_leases_;
+  bool retry_posted_ = false;
+  mutable StoppedProcesses stopped_processes_;
   int64_t num_bundles_ = 0;    // Of all spaces, at most kMaxServerBundles.
   int64_t segment_bytes_ = 0;  // Likewise, at most MaxSegmentBytes().
   absl::Time counts_valid_until_ = absl::InfinitePast();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The requests of server/server.h about leases: who gets which budgets, who gives way on DEVICE for a
-// newcomer, and who grows when one leaves.
-// This comes to an end, whatever others do: somebody is asked only for a newcomer that waits. While one
-// waits, targets only fall, and none below its floor; a newcomer is answered once, when its timer has run
-// at the latest. Growing back takes what is free when nobody waits: nobody is asked for it.
+// The requests of server/server.h about leases: who gets which budgets, who gives way on DEVICE for
+// a newcomer, and who grows when one leaves. This comes to an end, whatever others do: somebody is
+// asked only for a newcomer that waits. While one waits, targets only fall, and none below its
+// floor; a newcomer is answered once, when its timer has run at the latest. Growing back takes what
+// is free when nobody waits: nobody is asked for it.
 #include <algorithm>
 #include <iterator>
 #include <utility>
@@ -25,22 +25,8 @@
 namespace gemini::server {
 namespace {
 
-std::string Named(const Session& session) {
-  const bool stopped = !session.embedded() && IsStopped(session.peer.pid);
-  return absl::StrCat("'", session.label, "' (pid ", session.peer.pid, ", ",
-                      FormatByteSize(session.lease->granted[Tier::kDevice]),
-                      stopped ? ", stopped)" : ")");
-}
-
 LeaseSegmentShm& SegmentOf(const Lease& lease) {
   return *reinterpret_cast<LeaseSegmentShm*>(lease.segment_map.data());
-}
-
-// Whether what its client does with an epoch can still be waited for.
-bool AnswersEpochs(const Session& session) {
-  return session.lease.has_value() && session.lease->takes_epochs && !session.lease->fenced &&
-         !session.lease->reclaiming && session.connection != nullptr &&
-         (session.embedded() || !IsStopped(session.peer.pid));
 }
 
 struct MadeLease {
@@ -70,6 +56,20 @@ absl::StatusOr<MadeLease> MakeLease(TierStore& device, int64_t arena_bytes) {
 }
 
 }  // namespace
+
+std::string Server::NamedHolder(const Session& session) const {
+  const bool stopped = !session.embedded() && stopped_processes_.Contains(session.peer.pid);
+  return absl::StrCat("'", session.label, "' (pid ", session.peer.pid, ", ",
+                      FormatByteSize(session.lease->granted[Tier::kDevice]),
+                      stopped ? ", stopped)" : ")");
+}
+
+// Whether what its client does with an epoch can still be waited for.
+bool Server::AnswersEpochs(const Session& session) const {
+  return session.lease.has_value() && session.lease->takes_epochs && !session.lease->fenced &&
+         !session.lease->reclaiming && session.connection != nullptr &&
+         (session.embedded() || !stopped_processes_.Contains(session.peer.pid));
+}
 
 void Server::Handle(Session& session, uint64_t id, const OpenLeaseRequest& open) {
   absl::Status refusal;
@@ -125,7 +125,7 @@ absl::Status Server::NoRoom(Tier tier, const OpenLeaseRequest& open) const {
   absl::StrAppend(&message, "ask for less, or close job '", biggest->label, "' (pid ",
                   biggest->peer.pid, ", ", FormatByteSize(biggest->lease->granted[tier]));
   if (biggest->lease->fenced) absl::StrAppend(&message, ", hung up but still alive");
-  if (!biggest->embedded() && IsStopped(biggest->peer.pid)) {
+  if (!biggest->embedded() && stopped_processes_.Contains(biggest->peer.pid)) {
     absl::StrAppend(&message, ", stopped");
   }
   absl::StrAppend(&message, ")");
@@ -137,7 +137,7 @@ absl::Status Server::NobodyAnswered(const OpenLeaseRequest& open) const {
   for (const auto& [id, session] : sessions_) {
     if (!session->lease.has_value() || session->lease->reclaiming) continue;
     if (session->lease->device_target < session->lease->granted[Tier::kDevice]) {
-      silent.push_back(Named(*session));
+      silent.push_back(NamedHolder(*session));
     }
   }
   return absl::ResourceExhaustedError(absl::StrCat(
@@ -146,7 +146,7 @@ absl::Status Server::NobodyAnswered(const OpenLeaseRequest& open) const {
       silent.empty() ? "nobody" : absl::StrJoin(silent, ", ")));
 }
 
-Server::DeviceSupply Server::FindDeviceSupply() const {
+DeviceSupply Server::FindDeviceSupply() const {
   const TierBudget device = budgets_.tier(Tier::kDevice);
   DeviceSupply supply;
   supply.coming_bytes = device.free_bytes() + device.reclaiming_bytes;
@@ -165,9 +165,9 @@ Server::DeviceSupply Server::FindDeviceSupply() const {
   return supply;
 }
 
-Server::DevicePromise Server::PromiseDevice(const WaitingLease& waiting,
-                                            const std::deque<WaitingLease>& later,
-                                            const DeviceSupply& supply) const {
+DevicePromise Server::PromiseDevice(const WaitingLease& waiting,
+                                    const std::deque<WaitingLease>& later,
+                                    const DeviceSupply& supply) const {
   const int64_t capacity_bytes = budgets_.tier(Tier::kDevice).capacity_bytes;
   const auto wants_some = [](const WaitingLease& lease) {
     return lease.want.want[Tier::kDevice] > 0;
@@ -232,8 +232,8 @@ bool Server::TryLease(WaitingLease& waiting, const std::deque<WaitingLease>& lat
     // What others gave way for is not there for those who came later.
     const int64_t reserved = tier == Tier::kDevice ? promise.others_bytes : 0;
     granted[tier] = std::min(open.want[tier], std::max<int64_t>(0, budget.free_bytes() - reserved));
-    // Bytes on their way back come within a time that only depends on the kernel: worth the wait, as
-    // when a trainer is started again right after it was killed.
+    // Bytes on their way back come within a time that only depends on the kernel: worth the wait,
+    // as when a trainer is started again right after it was killed.
     const int64_t soon =
         std::max<int64_t>(0, budget.free_bytes() + budget.reclaiming_bytes - reserved);
     const bool worth_waiting = std::min(open.want[tier], soon) > granted[tier];
@@ -340,6 +340,14 @@ void Server::FinishLease(Session& session, uint64_t request, const absl::Status&
 }
 
 void Server::RetryWaitingLeases() {
+  if (std::exchange(retry_posted_, true)) return;
+  loop_->Post([this] {
+    retry_posted_ = false;
+    TryWaitingLeases();
+  });
+}
+
+void Server::TryWaitingLeases() {
   std::deque<WaitingLease> waiting = std::exchange(waiting_leases_, {});
   while (!waiting.empty()) {
     WaitingLease lease = std::move(waiting.front());
@@ -372,8 +380,8 @@ void Server::AskToGiveWay(WaitingLease& waiting, const DevicePromise& promise,
                           const DeviceSupply& supply) {
   const int64_t needed_bytes = promise.own_bytes + promise.others_bytes - supply.coming_bytes;
   if (needed_bytes > 0) {
-    // For a floor as few are disturbed as can be; for a wish, those first who have more than their part.
-    // Where the slack is in a lease that is still being made, nobody is asked before that.
+    // For a floor as few are disturbed as can be; for a wish, those first who have more than their
+    // part. Where the slack is in a lease that is still being made, nobody is asked before that.
     const bool is_wish = promise.own_bytes > waiting.want.floor[Tier::kDevice];
     const std::vector<NewShare> smaller =
         is_wish ? GiveWayFairly(supply.shares, needed_bytes, promise.fair_bytes)

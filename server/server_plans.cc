@@ -114,23 +114,18 @@ void Server::Handle(Session& session, uint64_t id, const OpenTraceRequest& open)
     return;
   }
   if (!session.trace_room) {
-    GiveTraceRoom(session, id, open.size_bytes);
+    SendTraceRoom(session, id, open.size_bytes);
     return;
   }
-  // One at a time: however often a client asks, the next one waits until the last is closed.
   session.connection->Pause();
-  plans_->Drop(std::move(session.trace_room),
-               [this, session_id = session.id, id, size_bytes = open.size_bytes] {
-                 loop_->Post([this, session_id, id, size_bytes] {
-                   Session* found = Find(session_id);
-                   if (found == nullptr || found->connection == nullptr) return;
-                   GiveTraceRoom(*found, id, size_bytes);
-                   found->connection->Resume();
+  CloseTraceRoom(session, std::exchange(session.trace_room, UniqueFd()),
+                 [this, id, size_bytes = open.size_bytes](Session& found) {
+                   SendTraceRoom(found, id, size_bytes);
+                   found.connection->Resume();
                  });
-               });
 }
 
-void Server::GiveTraceRoom(Session& session, uint64_t id, int64_t size_bytes) {
+void Server::SendTraceRoom(Session& session, uint64_t id, int64_t size_bytes) {
   // Without pages: they come, and are charged to the client, as it writes.
   absl::StatusOr<UniqueFd> room =
       MakeSealedMemfd("gemini-trace-room", size_bytes, MemfdPages::kOnDemand);
@@ -143,10 +138,31 @@ void Server::GiveTraceRoom(Session& session, uint64_t id, int64_t size_bytes) {
   session.connection->Send(EncodeTraceRoom(id), {session.trace_room.get()});
 }
 
+void Server::CloseTraceRoom(Session& session, UniqueFd room,
+                            absl::AnyInvocable<void(Session&)> then) {
+  // A job of the session: its lease is reclaimed, and it goes, only when the room is closed.
+  ++session.worker_jobs;
+  plans_->Drop(std::move(room), [this, session_id = session.id, then = std::move(then)]() mutable {
+    loop_->Post([this, session_id, then = std::move(then)]() mutable {
+      Session& found = *Find(session_id);
+      --found.worker_jobs;
+      if (found.lease.has_value() && found.lease->reclaiming) {
+        ContinueReclaim(found);
+      } else if (found.connection != nullptr) {
+        then(found);
+      }
+    });
+  });
+}
+
 void Server::EndPlans(Session& session) {
-  plans_->Drop(std::move(session.trace_room));
-  if (session.pending_plan != nullptr) plans_->Drop(session.pending_plan->Cancel());
-  session.pending_plan = nullptr;
+  UniqueFd room = std::exchange(session.trace_room, UniqueFd());
+  if (session.plan_wait != nullptr) {
+    // At most one of the two is there: MakePlan has taken the room, and nothing is read meanwhile.
+    UniqueFd taken = std::exchange(session.plan_wait, nullptr)->Cancel();
+    if (taken) room = std::move(taken);
+  }
+  if (room) CloseTraceRoom(session, std::move(room), [](Session&) {});
 }
 
 void Server::Handle(Session& session, uint64_t id, const MakePlanRequest& make) {
@@ -156,10 +172,9 @@ void Server::Handle(Session& session, uint64_t id, const MakePlanRequest& make) 
     return;
   }
   const Lease& lease = *session.lease;
-  session.pending_plan =
-      std::make_shared<PendingPlan>(std::move(session.trace_room), session.trace_room_bytes);
   PlanTask task = {
-      .pending = session.pending_plan,
+      .wait = std::make_shared<PlanWait>(std::exchange(session.trace_room, UniqueFd())),
+      .room_bytes = session.trace_room_bytes,
       .space = FirstSpaceName(session),
       .budget_bytes = {{make.device_bytes, lease.used[Tier::kHost], lease.used[Tier::kNvme]}},
       .chunk_bytes = make.chunk_bytes,
@@ -168,6 +183,7 @@ void Server::Handle(Session& session, uint64_t id, const MakePlanRequest& make) 
                  .optimizer_fraction = make.optimizer_fraction},
       .measured = make.measured,
       .device_bandwidth = make.device_bandwidth};
+  session.plan_wait = task.wait;
   session.connection->Pause();
   // Of no more than there is: sums stay far from overflow. A host arena has nothing beside chunks'
   // budget.
@@ -206,11 +222,15 @@ void Server::Handle(Session& session, uint64_t id, const FindTraceRequest& find)
                   .phase = find.phase,
                   .tensors_hash = find.tensors_hash};
   session.connection->Pause();
-  plans_->FindTrace(std::move(key),
+  session.plan_wait = std::make_shared<PlanWait>();
+  plans_->FindTrace(std::move(key), session.plan_wait,
                     [this, session_id = session.id, id](absl::StatusOr<FoundTrace> trace) {
-                      loop_->Post([this, session_id, id, trace = std::move(trace)] {
+                      loop_->Post([this, session_id, id, trace = std::move(trace)]() mutable {
                         Session* found = Find(session_id);
-                        if (found == nullptr || found->connection == nullptr) return;
+                        if (found == nullptr || found->connection == nullptr) {
+                          if (trace.ok()) plans_->Drop(std::move(trace->fd));
+                          return;
+                        }
                         if (!trace.ok()) {
                           Refuse(*found, id, trace.status());
                         } else {

@@ -18,8 +18,8 @@
 #include "server/connection.h"
 #include "server/event_loop.h"
 #include "server/peer_process.h"
-#include "server/pending_plan.h"
 #include "server/plan_inputs.h"
+#include "server/plan_wait.h"
 #include "server/request_wire.h"
 #include "server/space.h"
 #include "server/tier_store.h"
@@ -79,9 +79,9 @@ struct Session {
   std::map<uint64_t, OpenedSpace> spaces;
   UniqueFd trace_room;  // Written by the client since OpenTrace; MakePlan takes it.
   int64_t trace_room_bytes = 0;
-  std::shared_ptr<PendingPlan> pending_plan;  // The last one asked for; null: none was.
-  std::string
-      plan_refusal;  // Why the last plan was refused; empty: it was made, or none was asked for.
+  std::shared_ptr<PlanWait> plan_wait;  // For its last MakePlan or FindTrace; null before.
+  // Why its last plan was refused; empty: it was made, or none was asked for.
+  std::string plan_refusal;
   std::map<std::string, int64_t> phase_floors;  // What its plans need of DEVICE, by phase.
   int64_t other_phases_floor = 0;               // The most of any phase that is not listed there.
   std::map<std::string, PlanInputsUsed> plan_inputs;  // Of the last plan, by phase.
