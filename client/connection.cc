@@ -139,9 +139,13 @@ absl::StatusOr<Reply> Connection::Exchange(absl::string_view request, uint64_t r
   return reply;
 }
 
-bool Connection::PeerGone() const {
+absl::Status Connection::CheckPeer() const {
   pollfd entry = {.fd = socket_.get(), .events = 0, .revents = 0};
-  return ::poll(&entry, 1, 0) > 0 && (entry.revents & (POLLHUP | POLLERR | POLLNVAL)) != 0;
+  const bool gone =
+      ::poll(&entry, 1, 0) > 0 && (entry.revents & (POLLHUP | POLLERR | POLLNVAL)) != 0;
+  if (!gone) return absl::OkStatus();
+  return absl::UnavailableError(
+      "the server is gone: resume from the last save once geminid runs again");
 }
 
 }  // namespace gemini::client

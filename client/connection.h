@@ -53,8 +53,8 @@ class Connection {
       absl::FunctionRef<flatbuffers::Offset<void>(flatbuffers::FlatBufferBuilder&)> body,
       wire::Body expected, absl::Duration timeout = kReplyTimeout);
 
-  // Returns whether the other end is closed. Never blocks; reads no message.
-  bool PeerGone() const;
+  // UNAVAILABLE: the other end is closed; says what to do. Never blocks; reads no message.
+  absl::Status CheckPeer() const;
 
  private:
   absl::StatusOr<Reply> Exchange(absl::string_view request, uint64_t request_id,

@@ -167,14 +167,12 @@ absl::StatusOr<NvmeRingClient::Completion> NvmeRingClient::AwaitCompletion(uint6
 }
 
 absl::Status NvmeRingClient::CheckServer() const {
-  if (broken()) return absl::UnavailableError("an earlier transfer never came back");
+  // Before broken_: the first transfer that ends so sets it, and the others have the same reason.
   if (memory_.server_segment()->generation.load(std::memory_order_acquire) != generation_) {
     return absl::AbortedError("the server fenced this lease: the session is over");
   }
-  if (connection_.PeerGone()) {
-    return absl::UnavailableError(
-        "the server is gone: resume from the last save once geminid runs again");
-  }
+  GEMINI_RETURN_IF_ERROR(connection_.CheckPeer());
+  if (broken()) return absl::UnavailableError("an earlier transfer never came back");
   return absl::OkStatus();
 }
 

@@ -322,6 +322,11 @@ void Session::Latch(absl::Status error) {
   if (status_.ok()) status_ = std::move(error);
 }
 
+absl::Status Session::CheckServer() {
+  Latch(connection_->CheckPeer());
+  return status();
+}
+
 void Session::PublishStep(int64_t step, int64_t outside_bytes) {
   device_budget_.set_outside_bytes(outside_bytes);
   const ResidencyStats stats = residency_->stats();

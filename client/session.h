@@ -131,9 +131,7 @@ class Session {
   TimelineShm* timeline() { return reinterpret_cast<TimelineShm*>(timeline_.data()); }
 
   // How much of HOST is registered by now; why no more is going to be. Any thread; not after Close.
-  int64_t pinned_host_bytes() const {
-    return host_pins_ == nullptr ? 0 : host_pins_->pinned_bytes();
-  }
+  int64_t pinned_host_bytes() const { return host_pins_ ? host_pins_->pinned_bytes() : 0; }
   absl::Status host_pin_status() const {
     return host_pins_ == nullptr ? absl::OkStatus() : host_pins_->status();
   }
@@ -142,6 +140,8 @@ class Session {
   absl::Status status() const;
   // Latches `error` if it is the first; an OK status does nothing.
   void Latch(absl::Status error);
+  // Latches UNAVAILABLE if the server is gone, and returns status(). Any thread; not after Close.
+  absl::Status CheckServer();
 
   // Publishes the count of completed steps, what the last one took, and DEVICE's use, for memstat. `outside_bytes`: as
   // of the DeviceBudget. Not after Close.

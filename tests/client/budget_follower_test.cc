@@ -117,5 +117,21 @@ TEST_F(BudgetFollowerTest, ASecondJobHasAHalfAndGrowsWhenTheFirstEnds) {
   }
 }
 
+// A job whose chunks are all in HOST does no I/O, by which it would notice.
+TEST_F(BudgetFollowerTest, TheServersDeathIsLatchedBetweenOperators) {
+  ASSERT_OK_AND_ASSIGN(session_, OpenWith(16 * kMiB, 2 * kMiB));
+  BudgetFollower follower(*session_);
+  follower.BetweenOperators();
+  ASSERT_OK(session_->status());
+  server_.reset();
+  const auto start = std::chrono::steady_clock::now();
+  while (session_->status().ok()) {
+    ASSERT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+    follower.BetweenOperators();
+  }
+  EXPECT_THAT(session_->status(),
+              StatusIs(absl::StatusCode::kUnavailable, ::testing::HasSubstr("resume")));
+}
+
 }  // namespace
 }  // namespace gemini::client

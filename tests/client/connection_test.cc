@@ -69,7 +69,7 @@ TEST_F(ConnectionTest, ARefusalBecomesItsStatusWithoutControlCharacters) {
 }
 
 TEST_F(ConnectionTest, AHangUpIsUnavailableAtOnce) {
-  EXPECT_FALSE(connection_->PeerGone());
+  EXPECT_OK(connection_->CheckPeer());
   const absl::Time start = absl::Now();
   std::thread peer([this] {
     EXPECT_OK(ReceivePacket(peer_.get()));
@@ -78,7 +78,8 @@ TEST_F(ConnectionTest, AHangUpIsUnavailableAtOnce) {
   EXPECT_THAT(Ask(), StatusIs(absl::StatusCode::kUnavailable));
   peer.join();
   EXPECT_LT(absl::Now() - start, absl::Seconds(2));
-  EXPECT_TRUE(connection_->PeerGone());
+  EXPECT_THAT(connection_->CheckPeer(),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("resume")));
   EXPECT_THAT(Ask(), StatusIs(absl::StatusCode::kUnavailable));
 }
 

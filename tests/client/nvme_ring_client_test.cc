@@ -26,6 +26,8 @@
 namespace gemini::client {
 namespace {
 
+using ::testing::HasSubstr;
+
 constexpr uint64_t kGeneration = 5;
 
 class NvmeRingClientTest : public ::testing::TestWithParam<int64_t> {
@@ -135,6 +137,15 @@ TEST_P(NvmeRingClientTest, TheRingGoesRound) {
     ASSERT_OK(write.get());
   }
   EXPECT_EQ(memory_->header()->submit_tail, static_cast<uint64_t>(kIoRingEntries + 2));
+}
+
+// The second transfer finds the ring broken by the first, and says all the same what happened.
+TEST_P(NvmeRingClientTest, EveryTransferBehindTheServersDeathSaysWhatToDo) {
+  std::future<absl::Status> write = Write();
+  AwaitRequest();
+  peer_.Reset();
+  EXPECT_THAT(write.get(), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("resume")));
+  EXPECT_THAT(Write().get(), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("resume")));
 }
 
 class LateChecksumTest : public NvmeRingClientTest {};
