@@ -12,8 +12,8 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "gemini/errno_status.h"
+#include "gemini/monotonic_clock.h"
 #include "gemini/seqpacket.h"
 #include "gemini/status_macros.h"
 
@@ -22,15 +22,15 @@ namespace {
 
 // Waits until the socket has a message or is hung up. False when `timeout` has passed.
 absl::StatusOr<bool> WaitReadable(int socket, absl::Duration timeout) {
-  const absl::Time deadline = absl::Now() + timeout;
+  const absl::Duration deadline = MonotonicNow() + timeout;
   for (;;) {
     const int64_t left_ms =
-        std::max<int64_t>(0, absl::ToInt64Milliseconds(deadline - absl::Now()) + 1);
+        std::max<int64_t>(0, absl::ToInt64Milliseconds(deadline - MonotonicNow()) + 1);
     pollfd entry = {.fd = socket, .events = POLLIN, .revents = 0};
     const int count = ::poll(&entry, 1, static_cast<int>(std::min<int64_t>(left_ms, 1 << 30)));
     if (count > 0) return true;
     if (count < 0 && errno != EINTR) return ErrnoStatus(errno, "wait for the server's answer");
-    if (count == 0 && absl::Now() >= deadline) return false;
+    if (count == 0 && MonotonicNow() >= deadline) return false;
   }
 }
 

@@ -9,9 +9,9 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gemini/errno_status.h"
+#include "gemini/monotonic_clock.h"
 #include "gemini/plan_wire.h"
 #include "gemini/status_macros.h"
 #include "gemini/trace_wire.h"
@@ -106,7 +106,7 @@ void PlanService::MakePlan(PlanTask task, absl::AnyInvocable<void(absl::StatusOr
 }
 
 absl::StatusOr<MadePlan> PlanService::Make(PlanTask& task) {
-  const absl::Time start = absl::Now();
+  const absl::Duration start = MonotonicNow();
   GEMINI_ASSIGN_OR_RETURN(std::string bytes, CopyOf(task.room, task.room_bytes));
   GEMINI_ASSIGN_OR_RETURN(const Trace trace, DecodeTrace(bytes));
   bytes = std::string();
@@ -148,7 +148,7 @@ absl::StatusOr<MadePlan> PlanService::Make(PlanTask& task) {
                  .costs = costs};
   ServerLog().info("planned phase '{}' of space {} in {}: {} positions, made by {}, {} a round",
                    absl::CHexEscape(trace.phase), task.space,
-                   absl::FormatDuration(absl::Now() - start), plan.num_positions(), plan.made_by,
+                   absl::FormatDuration(MonotonicNow() - start), plan.num_positions(), plan.made_by,
                    absl::FormatDuration(absl::Nanoseconds(plan.prediction.round_ns)));
   return made;
 }

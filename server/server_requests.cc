@@ -13,6 +13,7 @@
 #include "gemini/byte_size.h"
 #include "gemini/check.h"
 #include "gemini/layout.h"
+#include "gemini/monotonic_clock.h"
 #include "gemini/protocol.h"
 #include "gemini/seqpacket.h"
 #include "server/server.h"
@@ -354,7 +355,7 @@ void Server::CountWear(const Space::Transfer& moved) {
       absl::CHexEscape(options_.nvme_directories[moved.nvme_place].path));
 }
 
-const SpaceCounts& Server::CountsOf(OpenedSpace& opened, absl::Time now) {
+const SpaceCounts& Server::CountsOf(OpenedSpace& opened, absl::Duration now) {
   if (!opened.counts.has_value() || now >= counts_valid_until_) {
     opened.counts = opened.space->reader().Count();
   }
@@ -364,14 +365,14 @@ const SpaceCounts& Server::CountsOf(OpenedSpace& opened, absl::Time now) {
 void Server::Handle(Session& session, uint64_t id, const GetStatusRequest&) {
   // Counts that took long are shown again for 100 times as long: however many ask, counting takes a
   // hundredth of this thread. By its processor time, for a wait is no cost of counting.
-  const absl::Time now = absl::Now();
+  const absl::Duration now = MonotonicNow();
   const absl::Duration started_counting = ThreadTime();
   StatusAnswer answer;
   answer.build = options_.build;
-  answer.uptime = absl::Now() - started_;
+  answer.uptime = now - started_;
   answer.costs = plans_->costs();
   for (Tier tier : kAllTiers) answer.tiers[tier] = budgets_.tier(tier);
-  answer.nvme_wear = nvme_wear_.Read(now);
+  answer.nvme_wear = nvme_wear_.Read(absl::Now());
   answer.nvme_daily_write_budget_bytes = nvme_wear_.daily_budget_bytes();
   answer.device_gpu_uuid = stores_.device->gpu_uuid();
   answer.device_is_counted = !stores_.device->shares_memory();

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <future>
 #include <optional>
@@ -22,6 +23,18 @@
 #include "gemini/crc32c.h"
 #include "gtest/gtest.h"
 #include "tests/status_matchers.h"
+
+namespace {
+std::atomic<bool> g_wall_clock_jumps{false};
+std::atomic<int64_t> g_wall_clock_seconds{0};
+}  // namespace
+
+// Stands before the C library's: each look at the wall clock may find it an hour later.
+extern "C" int clock_gettime(clockid_t clock, timespec* now) noexcept {
+  const long result = ::syscall(SYS_clock_gettime, clock, now);
+  if (clock == CLOCK_REALTIME && g_wall_clock_jumps) now->tv_sec += g_wall_clock_seconds += 3600;
+  return static_cast<int>(result);
+}
 
 namespace gemini::client {
 namespace {
@@ -146,6 +159,21 @@ TEST_P(NvmeRingClientTest, EveryTransferBehindTheServersDeathSaysWhatToDo) {
   peer_.Reset();
   EXPECT_THAT(write.get(), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("resume")));
   EXPECT_THAT(Write().get(), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("resume")));
+}
+
+// The machine was suspended, or its clock set: a transfer's time-out is not over for that.
+TEST_P(NvmeRingClientTest, AJumpOfTheWallClockEndsNoTransfer) {
+  g_wall_clock_jumps = true;
+  const absl::Time before = absl::Now();
+  EXPECT_GE(absl::Now() - before, absl::Hours(1));  // Jumps are seen by who looks.
+  std::future<absl::Status> write = Write();
+  const IoEntryShm& entry = AwaitRequest();
+  // Longer than a transfer goes without a look at the server.
+  EXPECT_EQ(write.wait_for(std::chrono::milliseconds(500)), std::future_status::timeout);
+  g_wall_clock_jumps = false;
+  AwaitContents(entry);
+  Complete(absl::StatusCode::kOk, entry.contents);
+  EXPECT_OK(write.get());
 }
 
 class LateChecksumTest : public NvmeRingClientTest {};
