@@ -106,9 +106,7 @@ class Session {
   // Unmaps what is beyond it, behind Residency::SetBudget. Errors: as DeviceArena::Cut.
   absl::Status CutToBudget(const BudgetTarget& target);
   // What is mapped now; 0 of a DEVICE that is not in slabs. As MapBudget: one thread at a time.
-  int64_t mapped_device_bytes() const {
-    return arena_->slab_bytes() > 0 ? arena_->mapped_bytes() : 0;
-  }
+  int64_t mapped_device_bytes() const { return arena_->slab_bytes() ? arena_->mapped_bytes() : 0; }
   // Tells the server that only the first target.device_bytes of the arena are used, nothing pinned or in
   // flight behind them: what lies there is lost, and unmapped. Needed when the target is less than the grant, which
   // epochs that were not taken may have raised; blocks.
@@ -136,6 +134,8 @@ class Session {
     return host_pins_ == nullptr ? absl::OkStatus() : host_pins_->status();
   }
 
+  // How many requests the server did not answer in time. Any thread.
+  int64_t requests_given_up() const { return connection_->num_given_up(); }
   // The first error that any part of the session hit; OK until then. Once latched, no step commits.
   absl::Status status() const;
   // Latches `error` if it is the first; an OK status does nothing.

@@ -65,6 +65,7 @@ struct StoreUsage {
   int64_t evict_bytes = 0;
   double stall_seconds = 0;
   std::array<double, kNumStallCauses> stall_seconds_by_cause = {};  // Of it, by StallCause.
+  int64_t requests_given_up = 0;  // That the server did not answer in time.
   int64_t planned_rounds = 0;  // Steps and evaluation batches that followed their plan to the end.
   std::array<int64_t, kNumDivergences> divergences = {};  // Rounds that left it, by Divergence.
 };

@@ -266,6 +266,7 @@ void Loop::Account(const StoreUsage& usage) {
   summary_.fetch_bytes = usage.fetch_bytes;
   summary_.evict_bytes = usage.evict_bytes;
   summary_.stall_seconds = usage.stall_seconds;
+  summary_.requests_given_up = usage.requests_given_up;
   summary_.planned_rounds = usage.planned_rounds;
   summary_.divergences = usage.divergences;
 }

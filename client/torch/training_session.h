@@ -86,6 +86,7 @@ struct TrainingStats {
   double stall_seconds = 0;
   std::array<int64_t, kNumStallCauses> stall_by_cause_ns = {};  // Of it, by StallCause.
   PhaseStats phases;
+  int64_t requests_given_up = 0;      // That the server did not answer in time, ever.
   int64_t operators = 0;              // Seen by the hook, ever.
   int64_t operators_with_chunks = 0;  // Of them: those that pinned at least one chunk.
 };
