@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Follows the server's changes of a session's DEVICE budget: between operators it gives way, then says so.
+// Follows the server's changes of a session's DEVICE budget: between operators it gives way, then
+// says so. Beside that it looks whether the server is still there.
 // Thread: any; one at a time does the work.
-// Cost:   two relaxed loads while nothing changes.
-// Errors: none. What cannot give way yet is tried again; a server that is gone is noticed elsewhere.
+// Cost:   three relaxed loads and a look at the clock while nothing changes; once in kLookAfter a
+//         poll.
+// Errors: none. What cannot give way yet is tried again; a server that is gone is latched in the
+//         session.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -21,11 +24,12 @@ class BudgetFollower {
   BudgetFollower(const BudgetFollower&) = delete;
   BudgetFollower& operator=(const BudgetFollower&) = delete;
 
-  // From the next BetweenOperators on so much of DEVICE in slabs is not for chunks: slabs are given back for it, or made
-  // in its place. What was refused then (by a GPU, which has no more, or a server) is tried again, kRetryAfter later at the
-  // earliest. Any thread.
+  // From the next BetweenOperators on so much of DEVICE in slabs is not for chunks: slabs are given
+  // back for it, or made in its place. What was refused then (by a GPU, which has no more, or a
+  // server) is tried again, kRetryAfter later at the earliest. Any thread.
   void SetApart(int64_t bytes);
   static constexpr std::chrono::seconds kRetryAfter{2};
+  static constexpr std::chrono::seconds kLookAfter{1};
   // Whether no slab is mapped in the place of what is apart. Any thread.
   bool KeepsApart() const;
 
@@ -37,6 +41,7 @@ class BudgetFollower {
 
   // No operator runs. Not after the session's Close.
   void BetweenOperators() {
+    LookForServer();
     const std::optional<BudgetTarget> target = session_.TakeBudgetChange();
     if (!target && !is_pending_.load(std::memory_order_relaxed)) [[likely]]
       return;
@@ -46,8 +51,16 @@ class BudgetFollower {
  private:
   using Clock = std::chrono::steady_clock;
   void Follow(const std::optional<BudgetTarget>& target);
+  void LookForServer() {
+    const Clock::time_point now = Clock::now();
+    if (now < next_look_.load(std::memory_order_relaxed)) [[likely]]
+      return;
+    next_look_.store(now + kLookAfter, std::memory_order_relaxed);
+    session_.CheckServer().IgnoreError();  // Latched.
+  }
 
   Session& session_;
+  std::atomic<Clock::time_point> next_look_{Clock::time_point()};
   std::atomic<bool> is_pending_{false};
   mutable Mutex mutex_;
   BudgetTarget target_ ABSL_GUARDED_BY(mutex_);    // The last one.

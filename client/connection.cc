@@ -12,25 +12,24 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "gemini/errno_status.h"
+#include "gemini/monotonic_clock.h"
 #include "gemini/seqpacket.h"
 #include "gemini/status_macros.h"
 
 namespace gemini::client {
 namespace {
 
-// Waits until the socket has a message or is hung up. False when `timeout` has passed.
-absl::StatusOr<bool> WaitReadable(int socket, absl::Duration timeout) {
-  const absl::Time deadline = absl::Now() + timeout;
+// Waits until the socket has a message or is hung up. False when `deadline` has passed.
+absl::StatusOr<bool> WaitReadable(int socket, absl::Duration deadline) {
   for (;;) {
     const int64_t left_ms =
-        std::max<int64_t>(0, absl::ToInt64Milliseconds(deadline - absl::Now()) + 1);
+        std::max<int64_t>(0, absl::ToInt64Milliseconds(deadline - MonotonicNow()) + 1);
     pollfd entry = {.fd = socket, .events = POLLIN, .revents = 0};
     const int count = ::poll(&entry, 1, static_cast<int>(std::min<int64_t>(left_ms, 1 << 30)));
     if (count > 0) return true;
     if (count < 0 && errno != EINTR) return ErrnoStatus(errno, "wait for the server's answer");
-    if (count == 0 && absl::Now() >= deadline) return false;
+    if (count == 0 && MonotonicNow() >= deadline) return false;
   }
 }
 
@@ -86,19 +85,20 @@ absl::StatusOr<Reply> Connection::Call(
     wire::Body expected, absl::Duration timeout) {
   MutexLock lock(mutex_);
   if (!broken_.ok()) return broken_;
+  if (unanswered_ != 0) {
+    // Answers come in order: the late one before any to this request.
+    const absl::StatusOr<std::optional<Reply>> late = ReceiveReply(0, MonotonicNow());
+    if (!late.ok()) return Break(late.status());
+    if (unanswered_ != 0) return GiveUp("the server has not answered an earlier request");
+  }
   flatbuffers::FlatBufferBuilder builder;
   const uint64_t request_id = next_request_id_++;
   const flatbuffers::Offset<void> offset = body(builder);
   wire::FinishMessageBuffer(builder, wire::CreateMessage(builder, request_id, request, offset));
   const absl::string_view bytes(reinterpret_cast<const char*>(builder.GetBufferPointer()),
                                 builder.GetSize());
-  absl::StatusOr<Reply> reply = Exchange(bytes, request_id, expected, timeout);
-  if (!reply.ok()) {
-    // An answer that comes too late, or a strange one, would be taken for the next one's.
-    broken_ = reply.status();
-    return reply;
-  }
-  if (const wire::Refusal* refusal = reply->As<wire::Refusal>(); refusal != nullptr) {
+  GEMINI_ASSIGN_OR_RETURN(Reply reply, Exchange(bytes, request_id, expected, timeout));
+  if (const wire::Refusal* refusal = reply.As<wire::Refusal>(); refusal != nullptr) {
     return StatusOfRefusal(*refusal);
   }
   return reply;
@@ -107,41 +107,68 @@ absl::StatusOr<Reply> Connection::Call(
 absl::StatusOr<Reply> Connection::Exchange(absl::string_view request, uint64_t request_id,
                                            wire::Body expected, absl::Duration timeout) {
   const absl::Status sent = SendPacket(socket_.get(), request, {});
-  if (absl::IsNotFound(sent)) {
-    return absl::UnavailableError(
-        "the server reads no requests: is geminid stopped or overloaded?");
+  // Nothing of it was sent, so no answer to it comes.
+  if (absl::IsNotFound(sent)) return GiveUp("the server reads no requests");
+  if (!sent.ok()) return Break(sent);
+  absl::StatusOr<std::optional<Reply>> reply = ReceiveReply(request_id, MonotonicNow() + timeout);
+  if (!reply.ok()) return Break(reply.status());
+  if (!reply->has_value()) {
+    unanswered_ = request_id;
+    return GiveUp(absl::StrCat("the server did not answer within ", absl::FormatDuration(timeout)));
   }
-  if (!sent.ok()) return sent;
-  GEMINI_ASSIGN_OR_RETURN(const bool readable, WaitReadable(socket_.get(), timeout));
-  if (!readable) {
-    return absl::UnavailableError(absl::StrCat("the server did not answer within ",
-                                               absl::FormatDuration(timeout),
-                                               ": is geminid stopped or overloaded?"));
+  const wire::Body type = wire::GetMessage((*reply)->bytes.data())->body_type();
+  if (type != expected && type != wire::Body::Refusal) {
+    return Break(absl::InvalidArgumentError(absl::StrCat("the server answered request ", request_id,
+                                                         " with a ", wire::EnumNameBody(type))));
   }
-  absl::StatusOr<Packet> packet = ReceivePacket(socket_.get());
-  if (!packet.ok()) {
-    // A close with our request unread arrives as a reset: to the caller it is the same.
-    return packet.status();
-  }
-  Reply reply = {std::move(packet->bytes), std::move(packet->fds)};
-  flatbuffers::Verifier verifier(reinterpret_cast<const uint8_t*>(reply.bytes.data()),
-                                 reply.bytes.size());
-  if (!wire::VerifyMessageBuffer(verifier)) {
-    return absl::InvalidArgumentError("the server's answer is no valid message");
-  }
-  const wire::Message* message = wire::GetMessage(reply.bytes.data());
-  if (message->request_id() != request_id || message->body() == nullptr ||
-      (message->body_type() != expected && message->body_type() != wire::Body::Refusal)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the server answered request ", request_id, " with a ",
-        wire::EnumNameBody(message->body_type()), " for request ", message->request_id()));
-  }
-  return reply;
+  return **std::move(reply);
 }
 
-bool Connection::PeerGone() const {
+absl::StatusOr<std::optional<Reply>> Connection::ReceiveReply(uint64_t request_id,
+                                                              absl::Duration deadline) {
+  for (;;) {
+    GEMINI_ASSIGN_OR_RETURN(const bool readable, WaitReadable(socket_.get(), deadline));
+    if (!readable) return std::nullopt;
+    // A close with our request unread arrives as a reset: to the caller it is the same.
+    GEMINI_ASSIGN_OR_RETURN(Packet packet, ReceivePacket(socket_.get()));
+    flatbuffers::Verifier verifier(reinterpret_cast<const uint8_t*>(packet.bytes.data()),
+                                   packet.bytes.size());
+    if (!wire::VerifyMessageBuffer(verifier)) {
+      return absl::InvalidArgumentError("the server's answer is no valid message");
+    }
+    const wire::Message* message = wire::GetMessage(packet.bytes.data());
+    // It comes late, and its descriptors are closed here. Another of the same id would be nonsense.
+    if (unanswered_ != 0 && message->request_id() == unanswered_) {
+      unanswered_ = 0;
+      if (request_id == 0) return std::nullopt;
+      continue;
+    }
+    if (message->request_id() != request_id || message->body() == nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the server answered request ", request_id, " with a ",
+          wire::EnumNameBody(message->body_type()), " for request ", message->request_id()));
+    }
+    return Reply{std::move(packet.bytes), std::move(packet.fds)};
+  }
+}
+
+absl::Status Connection::GiveUp(absl::string_view why) {
+  num_given_up_.fetch_add(1, std::memory_order_relaxed);
+  return absl::UnavailableError(absl::StrCat(why, ": is geminid stopped or overloaded?"));
+}
+
+absl::Status Connection::Break(absl::Status status) {
+  broken_ = status;
+  return status;
+}
+
+absl::Status Connection::CheckPeer() const {
   pollfd entry = {.fd = socket_.get(), .events = 0, .revents = 0};
-  return ::poll(&entry, 1, 0) > 0 && (entry.revents & (POLLHUP | POLLERR | POLLNVAL)) != 0;
+  const bool gone =
+      ::poll(&entry, 1, 0) > 0 && (entry.revents & (POLLHUP | POLLERR | POLLNVAL)) != 0;
+  if (!gone) return absl::OkStatus();
+  return absl::UnavailableError(
+      "the server is gone: resume from the last save once geminid runs again");
 }
 
 }  // namespace gemini::client

@@ -3,15 +3,14 @@
 
 #include <linux/futex.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <cerrno>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "gemini/crc32c.h"
 #include "gemini/errno_status.h"
+#include "gemini/monotonic_clock.h"
 #include "gemini/status_macros.h"
 
 namespace gemini::client {
@@ -20,13 +19,11 @@ namespace {
 // How soon a dead server is noticed while a transfer waits.
 constexpr absl::Duration kLookRound = absl::Milliseconds(200);
 
-// Sleeps until the word differs from `seen`, someone wakes one of `bits`, or `timeout` has passed. Works on a
-// read-only mapping; not FUTEX_PRIVATE, for the server wakes it through its own.
+// Sleeps until the word differs from `seen`, someone wakes one of `bits`, or `timeout` has passed.
+// Works on a read-only mapping; not FUTEX_PRIVATE, for the server wakes it through its own.
 void FutexWait(const std::atomic<uint32_t>& word, uint32_t seen, uint32_t bits,
                absl::Duration timeout) {
-  timespec now = {};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  const timespec until = absl::ToTimespec(absl::DurationFromTimespec(now) + timeout);
+  const timespec until = absl::ToTimespec(MonotonicNow() + timeout);
   ::syscall(SYS_futex, &word, FUTEX_WAIT_BITSET, seen, &until, nullptr, bits);
 }
 
@@ -134,7 +131,7 @@ absl::StatusOr<uint64_t> NvmeRingClient::Submit(IoOperation operation, SlotId ho
 absl::StatusOr<NvmeRingClient::Completion> NvmeRingClient::AwaitCompletion(uint64_t sequence) {
   const ServerSegmentShm& server = *memory_.server_segment();
   const std::atomic<uint64_t>& completion = server.completions[sequence % kIoRingEntries];
-  const absl::Time deadline = absl::Now() + kStuckAfter;
+  const absl::Duration deadline = MonotonicNow() + kStuckAfter;
   absl::Status result;
   Completion done = {};
   for (;;) {
@@ -148,7 +145,7 @@ absl::StatusOr<NvmeRingClient::Completion> NvmeRingClient::AwaitCompletion(uint6
       break;
     }
     result = CheckServer();
-    if (result.ok() && absl::Now() > deadline) {
+    if (result.ok() && MonotonicNow() > deadline) {
       result = absl::UnavailableError(absl::StrCat("no answer within ",
                                                    absl::FormatDuration(kStuckAfter),
                                                    ": is geminid stopped, or the disk hung?"));
@@ -167,14 +164,12 @@ absl::StatusOr<NvmeRingClient::Completion> NvmeRingClient::AwaitCompletion(uint6
 }
 
 absl::Status NvmeRingClient::CheckServer() const {
-  if (broken()) return absl::UnavailableError("an earlier transfer never came back");
+  // Before broken_: the first transfer that ends so sets it, and the others have the same reason.
   if (memory_.server_segment()->generation.load(std::memory_order_acquire) != generation_) {
     return absl::AbortedError("the server fenced this lease: the session is over");
   }
-  if (connection_.PeerGone()) {
-    return absl::UnavailableError(
-        "the server is gone: resume from the last save once geminid runs again");
-  }
+  GEMINI_RETURN_IF_ERROR(connection_.CheckPeer());
+  if (broken()) return absl::UnavailableError("an earlier transfer never came back");
   return absl::OkStatus();
 }
 

@@ -13,6 +13,7 @@
 #include "client/interval_meter.h"
 #include "client/plan_binding.h"
 #include "client/plan_executor.h"
+#include "client/planned_phase.h"
 #include "client/read_ahead.h"
 #include "client/trace_recorder.h"
 #include "gemini/mutex.h"
@@ -21,13 +22,14 @@
 namespace gemini::client {
 namespace {
 
-// Of a measured time in the average that a trace keeps: noise of one round counts little, and a change
-// shows after some ten.
+// Of a measured time in the average that a trace keeps: noise of one round counts little, and a
+// change shows after some ten.
 constexpr int64_t kAverageRounds = 8;
-// The times of a recorded round are those of on-line placement and of cold memory: after so many rounds
-// that followed their plan, it is made once more with theirs.
+// The times of a recorded round are those of on-line placement and of cold memory: after so many
+// rounds that followed their plan, it is made once more with theirs.
 constexpr int64_t kSettledRounds = 3;
-// So many rounds of a phase in a row that left their plan are bad luck; then it is planned more seldom.
+// So many rounds of a phase in a row that left their plan are bad luck; then it is planned more
+// seldom.
 constexpr int kMaxBadRounds = 3;
 constexpr int kMaxSkippedRoundsShift = 5;
 // More updates of one space in a row count as so many: an adversarial loop makes five or so.
@@ -36,19 +38,6 @@ constexpr int kMaxUpdatesInRow = 8;
 absl::Status NothingOf(absl::string_view what, absl::string_view phase) {
   return absl::NotFoundError(absl::StrCat("phase ", phase, " has no ", what, " yet"));
 }
-
-struct Phase {
-  std::string name;
-  std::optional<Trace> trace;
-  std::shared_ptr<const BoundPlan> plan;  // Of the trace. Null: to be asked for.
-  int64_t averaged_rounds = 0;            // In the trace's times; kAverageRounds: so many or more.
-  int64_t epoch = 0;                      // Of the plan source, when they were begun.
-  bool looked_up = false;                 // Whether an earlier job's trace was asked for.
-  int bad_rounds = 0;                     // In a row.
-  int rounds_to_skip = 0;
-  int refusals = 0;       // Of its plan, in a row.
-  Phase* next = nullptr;  // Of the round behind the last of this one, evaluation left out.
-};
 
 }  // namespace
 
@@ -124,7 +113,7 @@ class PhaseTracker::State {
     End(RunningUpdate());
     MutexLock lock(mutex_);
     meter_.LeaveOut(std::move(timed));
-    Phase* const ended = round_phase_;
+    PlannedPhase* const ended = round_phase_;
     CloseRound(updated);
     if (update_space_ != updated_space_) {
       updates_in_row_ = updated_space_ < 0 ? 0 : 1;
@@ -162,19 +151,19 @@ class PhaseTracker::State {
     MutexLock lock(mutex_);
     return update_;
   }
-  const Phase* Find(absl::string_view phase) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  const PlannedPhase* Find(absl::string_view phase) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const auto found = phases_.find(std::string(phase));
     return found == phases_.end() ? nullptr : &found->second;
   }
   absl::StatusOr<Trace> TraceOf(absl::string_view name) const {
     MutexLock lock(mutex_);
-    const Phase* const phase = Find(name);
+    const PlannedPhase* const phase = Find(name);
     if (phase == nullptr || !phase->trace) return NothingOf("trace", name);
     return *phase->trace;
   }
   absl::StatusOr<Plan> PlanOf(absl::string_view name) const {
     MutexLock lock(mutex_);
-    const Phase* const phase = Find(name);
+    const PlannedPhase* const phase = Find(name);
     if (phase == nullptr || phase->plan == nullptr) return NothingOf("plan", name);
     return phase->plan->plan;
   }
@@ -207,8 +196,8 @@ class PhaseTracker::State {
     int64_t last = last_ended_.load(std::memory_order_relaxed);
     while (last < op && !last_ended_.compare_exchange_weak(last, op, std::memory_order_acq_rel)) {
     }
-    // One inside another, or beside it on another thread: only when all have ended is it certain that
-    // those before have.
+    // One inside another, or beside it on another thread: only when all have ended is it certain
+    // that those before have.
     if (in_flight_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
       executor_.Progressed(2 * last_ended_.load(std::memory_order_acquire) + 2);
     }
@@ -237,14 +226,15 @@ class PhaseTracker::State {
   void CountDivergence(Divergence cause) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     ++stats_.divergences[static_cast<size_t>(cause)];
     if (!stores_.empty()) stores_[0]->counters().AddDivergence(cause);
-    Phase& phase = *round_phase_;
+    PlannedPhase& phase = *round_phase_;
     if (++phase.bad_rounds >= kMaxBadRounds) {
       phase.rounds_to_skip =
           1 << std::min(phase.bad_rounds - kMaxBadRounds, kMaxSkippedRoundsShift);
     }
   }
 
-  // Ends the interval of the operator before, and begins that of the one at `next_position`; -1: of none.
+  // Ends the interval of the operator before, and begins that of the one at `next_position`; -1: of
+  // none.
   void CloseInterval(int32_t next_position) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const int64_t peak_bytes = budget_.TakePeak();
     meter_.Begin(next_position);
@@ -287,8 +277,8 @@ class PhaseTracker::State {
     }
   }
 
-  // Takes up the time of a round that followed its plan: the `round`th, from 1, whose time replaces that
-  // of the recorded one.
+  // Takes up the time of a round that followed its plan: the `round`th, from 1, whose time replaces
+  // that of the recorded one.
   static void Average(TracedOperator& at, int64_t compute_ns, int64_t round) {
     at.compute_ns += (compute_ns - at.compute_ns) / std::clamp<int64_t>(round, 1, kAverageRounds);
   }
@@ -352,7 +342,7 @@ class PhaseTracker::State {
   // Has the executor leave the plan of the round that has ended, and begin with that of the one
   // which came behind it the last time: what that wants to find on DEVICE is fetched before it
   // begins. Null: none did.
-  void FollowAhead(Phase* next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  void FollowAhead(PlannedPhase* next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (next == nullptr || next == running_) return;
     LeaveExecutor();
     if (next->plan == nullptr || next->rounds_to_skip > 0) return;
@@ -360,7 +350,7 @@ class PhaseTracker::State {
     StartExecutor(*next).IgnoreError();  // The round itself tries again.
   }
 
-  absl::Status StartExecutor(Phase& phase) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  absl::Status StartExecutor(PlannedPhase& phase) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     GEMINI_RETURN_IF_ERROR(executor_.Start(phase.plan, begun_));
     Foresee(&phase.plan->plan);
     running_ = &phase;
@@ -368,7 +358,7 @@ class PhaseTracker::State {
   }
 
   // Sees to it that the executor follows the phase's plan; false: there is none.
-  bool FollowPlan(Phase& phase) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  bool FollowPlan(PlannedPhase& phase) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     // A larger budget keeps its old plan until the round's end.
     if (phase.plan != nullptr && phase.plan->plan.device_bytes != budget_.budget_bytes()) {
       phase.plan = nullptr;
@@ -406,7 +396,7 @@ class PhaseTracker::State {
     }
   }
 
-  void FindTrace(Phase& phase) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  void FindTrace(PlannedPhase& phase) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     absl::StatusOr<std::optional<Trace>> found = plans_->FindTrace(phase.name, tensors_);
     if (!found.ok()) {
       plan_status_ = found.status();
@@ -415,7 +405,7 @@ class PhaseTracker::State {
     }
   }
 
-  void AskForPlan(Phase& phase) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  void AskForPlan(PlannedPhase& phase) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     meter_.Await(meter_.number());
     TakeTimes();
     absl::StatusOr<Plan> plan = plans_->MakePlan(*phase.trace, budget_.budget_bytes());
@@ -439,7 +429,7 @@ class PhaseTracker::State {
     // All of the round before, or its times would be nobody's; of this one what is measured by now.
     meter_.Await(before_.first_interval + before_.num_positions - 1);
     TakeTimes();
-    Phase& phase = *round_phase_;
+    PlannedPhase& phase = *round_phase_;
     const absl::Span<const int32_t> now_updated = updated.value_or(absl::Span<const int32_t>());
     if (following_) {
       const Trace& trace = *phase.trace;
@@ -480,9 +470,9 @@ class PhaseTracker::State {
     ends_with_gradients_ = false;
   }
 
-  // Makes the recorded round the phase's trace, or adds its peaks to that; returns whether it is the
-  // phase's now.
-  bool KeepTrace(Phase& phase, absl::Span<const int32_t> updated)
+  // Makes the recorded round the phase's trace, or adds its peaks to that; returns whether it is
+  // the phase's now.
+  bool KeepTrace(PlannedPhase& phase, absl::Span<const int32_t> updated)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     Trace& recorded = recorder_.trace();
     recorded.phase = phase.name;
@@ -525,21 +515,21 @@ class PhaseTracker::State {
   std::vector<ChunkStore*> stores_ ABSL_GUARDED_BY(mutex_);  // By space.
   std::vector<TracedTensor> tensors_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<ReadAhead>> read_ahead_
-      ABSL_GUARDED_BY(mutex_);                                   // By space, once needed.
-  std::map<std::string, Phase> phases_ ABSL_GUARDED_BY(mutex_);  // By name.
-  std::vector<std::string> named_ ABSL_GUARDED_BY(mutex_);       // BeginPhase, the innermost last.
-  int64_t begun_ ABSL_GUARDED_BY(mutex_) = 0;                    // Operators, ever.
-  int64_t update_ ABSL_GUARDED_BY(mutex_) = 0;                   // The operator that stands for it.
-  int32_t update_space_ ABSL_GUARDED_BY(mutex_) = 0;  // Of the update under way, or the last.
+      ABSL_GUARDED_BY(mutex_);                                          // By space, once needed.
+  std::map<std::string, PlannedPhase> phases_ ABSL_GUARDED_BY(mutex_);  // By name.
+  std::vector<std::string> named_ ABSL_GUARDED_BY(mutex_);  // BeginPhase, the innermost last.
+  int64_t begun_ ABSL_GUARDED_BY(mutex_) = 0;               // Operators, ever.
+  int64_t update_ ABSL_GUARDED_BY(mutex_) = 0;              // The operator that stands for it.
+  int32_t update_space_ ABSL_GUARDED_BY(mutex_) = 0;        // Of the update under way, or the last.
   // The space that was updated last, and how often since another was; 0: no other ever was.
   int32_t updated_space_ ABSL_GUARDED_BY(mutex_) = -1;
   int updates_in_row_ ABSL_GUARDED_BY(mutex_) = 0;
-  Phase* trained_ ABSL_GUARDED_BY(mutex_) = nullptr;  // Of the last training round.
-  Phase* running_ ABSL_GUARDED_BY(mutex_) =
+  PlannedPhase* trained_ ABSL_GUARDED_BY(mutex_) = nullptr;  // Of the last training round.
+  PlannedPhase* running_ ABSL_GUARDED_BY(mutex_) =
       nullptr;  // Whose plan the executor follows, or followed.
   // Of the round under way.
-  Phase* round_phase_ ABSL_GUARDED_BY(mutex_) = nullptr;  // Null: none is.
-  bool following_ ABSL_GUARDED_BY(mutex_) = false;        // Its plan.
+  PlannedPhase* round_phase_ ABSL_GUARDED_BY(mutex_) = nullptr;  // Null: none is.
+  bool following_ ABSL_GUARDED_BY(mutex_) = false;               // Its plan.
   bool ends_with_gradients_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_update_alone_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t round_begin_ ABSL_GUARDED_BY(mutex_) = 0;  // Its first operator.
@@ -548,9 +538,10 @@ class PhaseTracker::State {
   TraceRecorder recorder_ ABSL_GUARDED_BY(mutex_);
   IntervalMeter meter_ ABSL_GUARDED_BY(mutex_);
   int64_t first_interval_ ABSL_GUARDED_BY(mutex_) = 0;  // Of the meter: of its first operator.
-  // The round before, of whose intervals some go on, or are not measured yet: when its times are for the phase's trace.
+  // The round before, of whose intervals some go on, or are not measured yet: when its times are
+  // for the phase's trace.
   struct RoundBefore {
-    Phase* phase = nullptr;
+    PlannedPhase* phase = nullptr;
     int64_t first_interval = 0;
     int32_t num_positions = 0;
     bool is_new = false;  // The trace is its own.

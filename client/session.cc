@@ -35,8 +35,9 @@ TierMap<int64_t> FromWire(const wire::TierBytes& bytes) {
   return map;
 }
 
-// The server reserves the memory before it answers: 0.2 s a GiB where measured, and forty times that beside ten
-// compilers on two cores. A server that has died hangs up, so only for a stopped one this is long.
+// The server reserves the memory before it answers: 0.2 s a GiB where measured, and forty times
+// that beside ten compilers on two cores. A server that has died hangs up, so only for a stopped
+// one this is long.
 absl::Duration ReserveTimeout(int64_t size_bytes) {
   return Connection::kReplyTimeout + absl::Seconds(10) * (size_bytes / kGiB + 2);
 }
@@ -322,6 +323,11 @@ void Session::Latch(absl::Status error) {
   if (status_.ok()) status_ = std::move(error);
 }
 
+absl::Status Session::CheckServer() {
+  Latch(connection_->CheckPeer());
+  return status();
+}
+
 void Session::PublishStep(int64_t step, int64_t outside_bytes) {
   device_budget_.set_outside_bytes(outside_bytes);
   const ResidencyStats stats = residency_->stats();
@@ -346,7 +352,8 @@ absl::Status Session::Close() {
   if (std::exchange(closed_, true)) return absl::OkStatus();
   std::vector<uint64_t> ids;
   for (const OpenedSpace& space : spaces_) ids.push_back(space.id);
-  // Operators and copies end before their memory goes: a copy of nothing is behind all of its stream.
+  // Operators and copies end before their memory goes: a copy of nothing is behind all of its
+  // stream.
   CopyEvent last = copies_->AfterOperators();
   for (const CopyStream stream : {CopyStream::kFetch, CopyStream::kEvict}) {
     last.Join(copies_->Copy(stream, nullptr, nullptr, 0, {}));
@@ -358,7 +365,8 @@ absl::Status Session::Close() {
   spaces_.clear();
   arena_.reset();
   lease_segment_ = MappedMemory();
-  // A refusal of one does not keep the others' bytes: all are told, and the first error is returned.
+  // A refusal of one does not keep the others' bytes: all are told, and the first error is
+  // returned.
   absl::Status status;
   for (const uint64_t id : ids) {
     status.Update(connection_

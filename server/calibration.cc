@@ -13,7 +13,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "gemini/monotonic_clock.h"
 #include "gemini/unique_fd.h"
 #include "gemini/update_team.h"
 #include "server/interleaved_pages.h"
@@ -27,7 +27,8 @@ constexpr int64_t kArenaBytes = 32 * kMiBBytes;
 constexpr int64_t kPieceBytes = 4 * kMiBBytes;
 constexpr int kMaxUpdateArenas = 4;  // 128 MiB take some 30 ms to be cleared.
 constexpr int64_t kUpdatePartElements = 16384;
-// An element that a GPU updates, of fp32: read are value, gradient and two moments, written all but the gradient.
+// An element that a GPU updates, of fp32: read are value, gradient and two moments, written all but
+// the gradient.
 constexpr double kBytesAnUpdate = 28;
 // Of the rate of its memory, in kernels that do little else; and that of a small GPU.
 constexpr double kUsedPart = 0.7;
@@ -69,18 +70,18 @@ double Rate(int64_t amount, absl::Duration took) {
 double MeasureCopies(absl::FunctionRef<bool()> stop) {
   const Pages host(kArenaBytes), device(kArenaBytes);
   if (host.data() == nullptr || device.data() == nullptr) return 0;
-  const absl::Time start = absl::Now();
+  const absl::Duration start = MonotonicNow();
   int64_t copied = 0;
-  for (int64_t offset = 0; absl::Now() - start < kMemoryTime && !stop();
+  for (int64_t offset = 0; MonotonicNow() - start < kMemoryTime && !stop();
        offset = (offset + kPieceBytes) % kArenaBytes) {
     std::memcpy(device.data() + offset, host.data() + offset, kPieceBytes);
     copied += kPieceBytes;
   }
-  return Rate(copied, absl::Now() - start);
+  return Rate(copied, MonotonicNow() - start);
 }
 
-// An element costs what AdamW's does: four streams read, three written, one root and one division. The count is
-// constant, so that compilers make vectors of it.
+// An element costs what AdamW's does: four streams read, three written, one root and one division.
+// The count is constant, so that compilers make vectors of it.
 void UpdatePart(float* __restrict value, float* __restrict average, float* __restrict square,
                 float* __restrict gradient) {
   for (int64_t i = 0; i < kUpdatePartElements; ++i) {
@@ -104,15 +105,15 @@ double MeasureUpdates(absl::FunctionRef<bool()> stop) {
   float* average = value + num_elements;
   float* square = average + num_elements;
   float* gradient = square + num_elements;
-  const absl::Time start = absl::Now();
+  const absl::Duration start = MonotonicNow();
   int64_t updated = 0;
-  while (absl::Now() - start < kUpdateTime && !stop()) {
+  while (MonotonicNow() - start < kUpdateTime && !stop()) {
     team->Run(num_elements, kUpdatePartElements, [&](int64_t begin, int64_t) {
       UpdatePart(value + begin, average + begin, square + begin, gradient + begin);
     });
     updated += num_elements;
   }
-  return Rate(updated, absl::Now() - start);
+  return Rate(updated, MonotonicNow() - start);
 }
 
 struct DiskRates {
@@ -139,27 +140,28 @@ DiskRates MeasureDisk(const NvmeDirectory& directory, absl::Duration time,
     piece.data()[i] = static_cast<std::byte>(i * 2654435761u >> 13);
   }
   const int64_t max_bytes = std::min(kMaxFileBytes, directory.capacity_bytes);
-  absl::Time start = absl::Now();
+  absl::Duration start = MonotonicNow();
   int64_t written = 0;
-  while (written + kDiskPieceBytes <= max_bytes && absl::Now() - start < time / 2 && !stop()) {
+  while (written + kDiskPieceBytes <= max_bytes && MonotonicNow() - start < time / 2 && !stop()) {
     if (::pwrite(fd.get(), piece.data(), kDiskPieceBytes, written) != kDiskPieceBytes) break;
     written += kDiskPieceBytes;
   }
   if (written == 0 || ::fdatasync(fd.get()) != 0) return rates;
-  rates.write = Rate(written, absl::Now() - start);
+  rates.write = Rate(written, MonotonicNow() - start);
   // Where the page cache was used after all, it must not answer for the disk.
   (void)::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED);
-  start = absl::Now();
+  start = MonotonicNow();
   int64_t read = 0;
-  while (read < written && absl::Now() - start < time / 2 && !stop()) {
+  while (read < written && MonotonicNow() - start < time / 2 && !stop()) {
     if (::pread(fd.get(), piece.data(), kDiskPieceBytes, read) != kDiskPieceBytes) break;
     read += kDiskPieceBytes;
   }
-  rates.read = Rate(read, absl::Now() - start);
+  rates.read = Rate(read, MonotonicNow() - start);
   return rates;
 }
 
-// A space's extents fill the directories one after another, so the slowest one is met sooner or later.
+// A space's extents fill the directories one after another, so the slowest one is met sooner or
+// later.
 void KeepSlower(double measured, bool first, double& rate) {
   if (measured > 0) rate = first ? measured : std::min(rate, measured);
 }

@@ -8,18 +8,13 @@
 #include <array>
 #include <cerrno>
 
-#include "absl/time/clock.h"
 #include "gemini/errno_status.h"
+#include "gemini/monotonic_clock.h"
 
 namespace gemini::server {
 namespace {
 
-// CLOCK_MONOTONIC: a changed wall clock neither delays nor fires a timer.
-int64_t NowNs() {
-  timespec now;
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
+int64_t NowNs() { return absl::ToInt64Nanoseconds(MonotonicNow()); }
 
 }  // namespace
 

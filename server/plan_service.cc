@@ -4,14 +4,13 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <chrono>
 #include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gemini/errno_status.h"
+#include "gemini/monotonic_clock.h"
 #include "gemini/plan_wire.h"
 #include "gemini/status_macros.h"
 #include "gemini/trace_wire.h"
@@ -105,13 +104,12 @@ void PlanService::MakePlan(PlanTask task, absl::AnyInvocable<void(absl::StatusOr
 }
 
 absl::StatusOr<MadePlan> PlanService::Make(const PlanTask& task) {
-  const absl::Time start = absl::Now();
-  const auto deadline = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(kMaxPlanTime);
-  const auto interrupt = [this, deadline, &task]() -> absl::Status {
+  const absl::Duration start = MonotonicNow();
+  const auto interrupt = [this, start, &task]() -> absl::Status {
     if (stopping_ || task.wait->cancelled()) {
       return absl::CancelledError("nobody waits for the plan");
     }
-    if (std::chrono::steady_clock::now() < deadline) return absl::OkStatus();
+    if (MonotonicNow() - start < kMaxPlanTime) return absl::OkStatus();
     return absl::DeadlineExceededError(absl::StrCat(
         "planning took longer than ", absl::FormatDuration(kMaxPlanTime),
         ": chunks are placed on demand. Is the machine busy? Larger chunks make planning faster"));
@@ -152,7 +150,7 @@ absl::StatusOr<MadePlan> PlanService::Make(const PlanTask& task) {
                  .costs = costs};
   ServerLog().info("planned phase '{}' of space {} in {}: {} positions, made by {}, {} a round",
                    absl::CHexEscape(trace.phase), task.space,
-                   absl::FormatDuration(absl::Now() - start), plan.num_positions(), plan.made_by,
+                   absl::FormatDuration(MonotonicNow() - start), plan.num_positions(), plan.made_by,
                    absl::FormatDuration(absl::Nanoseconds(plan.prediction.round_ns)));
   return made;
 }

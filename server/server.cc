@@ -10,11 +10,11 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "gemini/byte_size.h"
 #include "gemini/check.h"
 #include "gemini/errno_status.h"
 #include "gemini/layout.h"
+#include "gemini/monotonic_clock.h"
 #include "gemini/protocol.h"
 #include "gemini/status_macros.h"
 #include "server/nvme_io_choice.h"
@@ -110,7 +110,7 @@ Server::Server(ServerOptions options, std::unique_ptr<EventLoop> loop, ServerSto
       stores_(std::move(stores)),
       budgets_(loop_->owner(), CapacityOf(stores_, options_)),
       nvme_wear_(options_.nvme_directories, options_.nvme_daily_write_budget_bytes),
-      started_(absl::Now()),
+      started_(MonotonicNow()),
       spare_fd_(::open("/dev/null", O_RDONLY | O_CLOEXEC)),
       device_worker_(std::make_unique<WorkerThread>("gemini-device")),
       slab_worker_(std::make_unique<WorkerThread>("gemini-slabs")),
@@ -179,7 +179,7 @@ void Server::Accept() {
   loop_->After(kAcceptPause, [this] {
     if (listener_watch_ != 0) loop_->Rewatch(listener_watch_, EPOLLIN);
   });
-  const absl::Time now = absl::Now();
+  const absl::Duration now = MonotonicNow();
   if (now < next_accept_warning_) return;
   next_accept_warning_ = now + absl::Seconds(10);
   ServerLog().warn("cannot accept connections: {}: raise the limit (ulimit -n) or close programs",

@@ -156,7 +156,7 @@ class Server {
   // once.
   absl::Status TakeRoom(Lease& lease, const SpacePlan& plan);
   void GiveRoomBack(Lease& lease, const SpacePlan& plan);
-  const SpaceCounts& CountsOf(OpenedSpace& opened, absl::Time now);
+  const SpaceCounts& CountsOf(OpenedSpace& opened, absl::Duration now);
   void ContinueCloseSpace(Session& session, uint64_t space);
   void ServeRing(uint64_t session, uint64_t space);
   void FinishTransfer(uint64_t session, uint64_t space, const Space::Transfer& taken,
@@ -169,7 +169,7 @@ class Server {
   const ServerStores stores_;
   Budgets budgets_;
   NvmeWear nvme_wear_;
-  const absl::Time started_;
+  const absl::Duration started_;  // By MonotonicNow.
   UniqueFd listener_;
   EventLoop::WatchId listener_watch_ = 0;
   UniqueFd spare_fd_;  // Given up for a moment to refuse a peer when descriptors run out.
@@ -180,11 +180,11 @@ class Server {
   mutable StoppedProcesses stopped_processes_;
   int64_t num_bundles_ = 0;    // Of all spaces, at most kMaxServerBundles.
   int64_t segment_bytes_ = 0;  // Likewise, at most MaxSegmentBytes().
-  absl::Time counts_valid_until_ = absl::InfinitePast();
+  absl::Duration counts_valid_until_ = -absl::InfiniteDuration();
   uint64_t next_id_ = 1;  // Sessions, leases and spaces: never used twice.
   bool draining_ = false;
   std::atomic<bool> stopping_ = false;  // Read by workers too: jobs still queued do nothing.
-  absl::Time next_accept_warning_ = absl::InfinitePast();
+  absl::Duration next_accept_warning_ = -absl::InfiniteDuration();
   // Last, so that they end first: their jobs use what is above.
   std::unique_ptr<WorkerThread> device_worker_, slab_worker_;  // Of a lease's DEVICE; of spaces.
   std::unique_ptr<WorkerThread> close_worker_;  // Closes what peers sent unasked, which may block.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The requests of server/server.h: one function each. All of a peer's numbers are checked here or in
-// space_plan.cc before they enter any sum.
+// The requests of server/server.h: one function each. All of a peer's numbers are checked here or
+// in space_plan.cc before they enter any sum.
 #include <sys/epoll.h>
 
 #include <algorithm>
@@ -13,6 +13,7 @@
 #include "gemini/byte_size.h"
 #include "gemini/check.h"
 #include "gemini/layout.h"
+#include "gemini/monotonic_clock.h"
 #include "gemini/protocol.h"
 #include "gemini/seqpacket.h"
 #include "server/server.h"
@@ -281,12 +282,13 @@ void Server::ServeRing(uint64_t session_id, uint64_t space_id) {
   const auto found = session->spaces.find(space_id);
   if (found == session->spaces.end() || found->second.destroying) return;
   Space& space = *found->second.space;
-  // The kick is watched by edges and never read: its other end is the client's, who could make a read
-  // block. The client stores the tail before it kicks, so a request that is missed here has an edge to
-  // come.
+  // The kick is watched by edges and never read: its other end is the client's, who could make a
+  // read block. The client stores the tail before it kicks, so a request that is missed here has an
+  // edge to come.
   for (int64_t taken = 0;; ++taken) {
     if (taken == kIoRingEntries) {
-      // A client may raise its tail as fast as requests are taken: the others have their turn first.
+      // A client may raise its tail as fast as requests are taken: the others have their turn
+      // first.
       if (std::exchange(found->second.serve_posted, true)) return;
       loop_->Post([this, session_id, space_id] {
         Session* owner = Find(session_id);
@@ -354,7 +356,7 @@ void Server::CountWear(const Space::Transfer& moved) {
       absl::CHexEscape(options_.nvme_directories[moved.nvme_place].path));
 }
 
-const SpaceCounts& Server::CountsOf(OpenedSpace& opened, absl::Time now) {
+const SpaceCounts& Server::CountsOf(OpenedSpace& opened, absl::Duration now) {
   if (!opened.counts.has_value() || now >= counts_valid_until_) {
     opened.counts = opened.space->reader().Count();
   }
@@ -364,14 +366,14 @@ const SpaceCounts& Server::CountsOf(OpenedSpace& opened, absl::Time now) {
 void Server::Handle(Session& session, uint64_t id, const GetStatusRequest&) {
   // Counts that took long are shown again for 100 times as long: however many ask, counting takes a
   // hundredth of this thread. By its processor time, for a wait is no cost of counting.
-  const absl::Time now = absl::Now();
+  const absl::Duration now = MonotonicNow();
   const absl::Duration started_counting = ThreadTime();
   StatusAnswer answer;
   answer.build = options_.build;
-  answer.uptime = absl::Now() - started_;
+  answer.uptime = now - started_;
   answer.costs = plans_->costs();
   for (Tier tier : kAllTiers) answer.tiers[tier] = budgets_.tier(tier);
-  answer.nvme_wear = nvme_wear_.Read(now);
+  answer.nvme_wear = nvme_wear_.Read(absl::Now());
   answer.nvme_daily_write_budget_bytes = nvme_wear_.daily_budget_bytes();
   answer.device_gpu_uuid = stores_.device->gpu_uuid();
   answer.device_is_counted = !stores_.device->shares_memory();

@@ -318,6 +318,10 @@ void PrintSummary(const RunConfig& config, const TrainingSummary& summary) {
         std::accumulate(summary.divergences.begin(), summary.divergences.end(), int64_t{0});
     print(absl::StrCat("Plans        followed ", summary.planned_rounds, " times, left ", num_left,
                        left, left.empty() ? "" : ")"));
+    if (summary.requests_given_up > 0) {
+      print(absl::StrCat("Server       did not answer ", summary.requests_given_up,
+                         " requests in time"));
+    }
   }
   print(absl::StrCat("Checkpoint   ", summary.checkpoint.empty() ? "none" : summary.checkpoint));
   std::fflush(stdout);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The seam between the training loop and where a model's parameters, gradients and moments lie: managed
-// by a session (parameter_store_managed.h), or in plain memory (parameter_store_reference.h). The same
-// run over either gives the same bits.
+// The seam between the training loop and where a model's parameters, gradients and moments lie:
+// managed by a session (parameter_store_managed.h), or in plain memory
+// (parameter_store_reference.h). The same run over either gives the same bits.
 // Names:  those of the module's named_parameters.
 // Owner:  the loop's thread.
 // Units:  bytes of fp32.
@@ -24,7 +24,8 @@
 
 namespace gemini::trainer {
 
-// An optimizer as all stores run it (client/update_rules.h); parameters of at least two dimensions decay.
+// An optimizer as all stores run it (client/update_rules.h); parameters of at least two dimensions
+// decay.
 struct OptimizerSettings {
   OptimizerKind kind = OptimizerKind::kAdamW;
   double beta1 = 0.9;
@@ -65,6 +66,7 @@ struct StoreUsage {
   int64_t evict_bytes = 0;
   double stall_seconds = 0;
   std::array<double, kNumStallCauses> stall_seconds_by_cause = {};  // Of it, by StallCause.
+  int64_t requests_given_up = 0;  // That the server did not answer in time.
   int64_t planned_rounds = 0;  // Steps and evaluation batches that followed their plan to the end.
   std::array<int64_t, kNumDivergences> divergences = {};  // Rounds that left it, by Divergence.
 };
@@ -79,8 +81,8 @@ class ParameterStore {
 
   virtual ~ParameterStore() = default;
 
-  // Updates every parameter that has a gradient.
-  // FAILED_PRECONDITION, nothing changed: a gradient holds a NaN or an infinity; names the parameter.
+  // Updates every parameter that has a gradient. FAILED_PRECONDITION, nothing changed: a gradient
+  // holds a NaN or an infinity; names the parameter.
   virtual absl::StatusOr<UpdateResult> Update(const UpdateOptions& options) = 0;
   // Says which moments there are.
   virtual OptimizerKind optimizer() const = 0;
@@ -95,8 +97,8 @@ class ParameterStore {
   virtual absl::Status SetStep(int64_t step) = 0;
   virtual absl::Status SetTensorStep(absl::string_view name, int64_t step) = 0;
 
-  // What runs between the two is a pass of its own, such as an evaluation, and has its own plan. They
-  // nest; use PhaseScope.
+  // What runs between the two is a pass of its own, such as an evaluation, and has its own plan.
+  // They nest; use PhaseScope.
   virtual void BeginPhase(absl::string_view /*name*/) {}
   virtual void EndPhase() {}
 

@@ -55,6 +55,7 @@ StoreUsage ManagedParameterStore::usage() const {
                       .fetch_bytes = stats.fetch_bytes,
                       .evict_bytes = stats.evict_bytes,
                       .stall_seconds = stats.stall_seconds,
+                      .requests_given_up = stats.requests_given_up,
                       .planned_rounds = stats.phases.planned_rounds,
                       .divergences = stats.phases.divergences};
   for (size_t i = 0; i < usage.stall_seconds_by_cause.size(); ++i) {

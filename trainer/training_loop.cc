@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "gemini/monotonic_clock.h"
 #include "gemini/status_macros.h"
 #include "torch/autograd.h"
 #include "trainer/generator_state.h"
@@ -265,12 +266,13 @@ void Loop::Account(const StoreUsage& usage) {
   summary_.fetch_bytes = usage.fetch_bytes;
   summary_.evict_bytes = usage.evict_bytes;
   summary_.stall_seconds = usage.stall_seconds;
+  summary_.requests_given_up = usage.requests_given_up;
   summary_.planned_rounds = usage.planned_rounds;
   summary_.divergences = usage.divergences;
 }
 
 absl::Status Loop::Step() {
-  const absl::Time start = absl::Now();
+  const absl::Duration start = MonotonicNow();
   parts_.store.ResetPeaks();
   GEMINI_ASSIGN_OR_RETURN(const double loss, WithRoom(absl::StrCat("step ", state_.step + 1),
                                                       [this] { return ForwardBackward(); }));
@@ -297,7 +299,7 @@ absl::Status Loop::Step() {
   if (state_.step == 1) state_.first_loss = summary_.first_loss = loss;
   state_.last_loss = summary_.last_loss = loss;
 
-  const absl::Duration duration = absl::Now() - start;
+  const absl::Duration duration = MonotonicNow() - start;
   clock_.Add(duration);
   const StoreUsage usage = parts_.store.usage();
   Account(usage);
@@ -446,7 +448,7 @@ absl::Status Loop::SavePeriodically() {
 }
 
 absl::StatusOr<TrainingSummary> Loop::Run() {
-  const absl::Time start = absl::Now();
+  const absl::Duration start = MonotonicNow();
   before_ = parts_.store.usage();
   parts_.model.train();
   // What the run was interrupted in that this one goes on with.
@@ -462,7 +464,7 @@ absl::StatusOr<TrainingSummary> Loop::Run() {
   if (parts_.interrupt.signal() == 0) GEMINI_RETURN_IF_ERROR(AtStep(state_.step, Evaluate()));
   if (!config_.no_save) GEMINI_RETURN_IF_ERROR(Save());
   summary_.step = state_.step;
-  summary_.duration = absl::Now() - start;
+  summary_.duration = MonotonicNow() - start;
   return summary_;
 }
 

@@ -65,7 +65,8 @@ struct TrainingSummary {
   int64_t fetch_bytes = 0;
   int64_t evict_bytes = 0;
   double stall_seconds = 0;
-  int64_t planned_rounds = 0;  // Steps and evaluation batches that followed their plan.
+  int64_t requests_given_up = 0;  // That the server did not answer in time.
+  int64_t planned_rounds = 0;     // Steps and evaluation batches that followed their plan.
   std::array<int64_t, kNumDivergences> divergences = {};  // Those that left it, by Divergence.
   absl::Duration duration;
   int64_t tokens = 0;

@@ -63,7 +63,7 @@ SpaceModel::~SpaceModel() {
 }
 
 absl::StatusOr<StepResult> SpaceModel::Step(const StepOptions& options) {
-  GEMINI_RETURN_IF_ERROR(session_.status());
+  GEMINI_RETURN_IF_ERROR(session_.CheckServer());
   if (!(options.loss_scale >= 1 && std::isfinite(options.loss_scale))) {
     return absl::InvalidArgumentError(
         absl::StrCat("a loss scale of ", options.loss_scale, ": it is 1 or more"));

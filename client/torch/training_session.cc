@@ -253,6 +253,7 @@ TrainingStats TrainingSession::stats() const {
   stats.stall_seconds = static_cast<double>(residency.stall_ns) * 1e-9;
   stats.stall_by_cause_ns = residency.stall_by_cause_ns;
   stats.phases = state_->phases->stats();
+  stats.requests_given_up = state_->session->requests_given_up();
   stats.operators = hook.operators;
   stats.operators_with_chunks = hook.operators_with_chunks;
   return stats;

@@ -37,9 +37,9 @@ namespace gemini::client::hooks {
 
 struct TrainingOptions {
   int64_t device_memory = 0;  // Bytes: chunks, and all that operators allocate, together.
-  // What of device_memory will do to begin with, where other jobs hold the rest; it grows as they end.
-  // Below what an operator needs a step fails with its name: say more than a step is predicted to need.
-  // 0: all of it.
+  // What of device_memory will do to begin with, where other jobs hold the rest; it grows as they
+  // end. Below what an operator needs a step fails with its name: say more than a step is predicted
+  // to need. 0: all of it.
   int64_t device_floor = 0;
   int64_t host_memory = 0;  // Bytes: parameters, moments, gradients, and a few spare chunks.
   int64_t nvme_memory = 0;  // Bytes: what HOST cannot hold. 0: none.
@@ -49,7 +49,8 @@ struct TrainingOptions {
   // without a GPU. 0: no limit.
   int64_t device_bandwidth = 0;
   PolicyOptions policy;  // Which chunks lie on DEVICE when; the bits are the same with each.
-  // What operators run on. Null: the CPU, and host memory of the server's plays DEVICE. OpenGpu (gpu_device.h): a GPU.
+  // What operators run on. Null: the CPU, and host memory of the server's plays DEVICE. OpenGpu
+  // (gpu_device.h): a GPU.
   std::shared_ptr<SessionDevice> device;
   // Threads of one update or norm; 0: as in SessionOptions. The bits are the same with each number.
   int update_threads = 0;
@@ -68,8 +69,8 @@ struct ManageOptions {
   std::vector<std::string> first_use_order;
   int64_t host_memory = 0;  // Of the session's; 0: what the model needs, or all that is left.
   int64_t nvme_memory = 0;  // Likewise.
-  // Whether optimizer states lie on NVME and pass through HOST around their update: HOST then has room for parameters
-  // and gradients. The bits are the same.
+  // Whether optimizer states lie on NVME and pass through HOST around their update: HOST then has
+  // room for parameters and gradients. The bits are the same.
   bool states_on_nvme = false;
 };
 
@@ -86,6 +87,7 @@ struct TrainingStats {
   double stall_seconds = 0;
   std::array<int64_t, kNumStallCauses> stall_by_cause_ns = {};  // Of it, by StallCause.
   PhaseStats phases;
+  int64_t requests_given_up = 0;      // That the server did not answer in time, ever.
   int64_t operators = 0;              // Seen by the hook, ever.
   int64_t operators_with_chunks = 0;  // Of them: those that pinned at least one chunk.
 };
@@ -103,33 +105,35 @@ class TrainingSession {
   TrainingSession(const TrainingSession&) = delete;
   TrainingSession& operator=(const TrainingSession&) = delete;
 
-  // Moves the module's floating parameters and buffers into a space of their own, chunk by chunk, and
-  // frees their memory. Tensors on the meta device get room but no values: fill each with
+  // Moves the module's floating parameters and buffers into a space of their own, chunk by chunk,
+  // and frees their memory. Tensors on the meta device get room but no values: fill each with
   // ManagedModel::Write(name, ChunkKind::kParam, ...) before the first forward. The result lives as
-  // long as this object; once the session is closed its calls say so.
-  // Trained parameters of 16 bits get a master that keeps their fp32 values (gemini/state_format.h).
-  // UNIMPLEMENTED: a floating tensor that is not fp32, bf16 or fp16, two trained ones of different types,
-  // or two that overlap in memory without being one tensor (names them). RESOURCE_EXHAUSTED: HOST and NVME do not
-  // hold the model (the numbers).
+  // long as this object; once the session is closed its calls say so. Trained parameters of 16 bits
+  // get a master that keeps their fp32 values (gemini/state_format.h).
+  // UNIMPLEMENTED: a floating tensor that is not fp32, bf16 or fp16, two trained ones of different
+  // types, or two that overlap in memory without being one tensor (names them). RESOURCE_EXHAUSTED:
+  // HOST and NVME do not hold the model (the numbers).
   absl::StatusOr<ManagedModel*> Manage(torch::nn::Module& module, const OptimizerSpec& optimizer,
                                        const ManageOptions& options);
 
   // The first error since Open. Latched: no Step commits after it.
   absl::Status status() const;
-  // Why HOST is not registered with the GPU's driver, or not all of it: copies are slower then. Not after Close.
+  // Why HOST is not registered with the GPU's driver, or not all of it: copies are slower then. Not
+  // after Close.
   absl::Status host_pin_status() const;
   TrainingStats stats() const;
   // Starts new peaks of DEVICE use from what is used now.
   void ResetPeaks();
 
-  // Rounds, traces and plans. BeginPhase and EndPhase on it name what is neither training nor a plain
-  // evaluation. Not after Close.
+  // Rounds, traces and plans. BeginPhase and EndPhase on it name what is neither training nor a
+  // plain evaluation. Not after Close.
   PhaseTracker& phases();
 
   // Where models are, and what they work on must be.
   c10::Device device() const;
-  // When an operator threw c10::OutOfMemoryError and its step is given up: whether operators have more memory now, taken
-  // from chunks, so that trying again is worthwhile. On a GPU; on the CPU chunks gave way already. No operator runs.
+  // When an operator threw c10::OutOfMemoryError and its step is given up: whether operators have
+  // more memory now, taken from chunks, so that trying again is worthwhile. On a GPU; on the CPU
+  // chunks gave way already. No operator runs.
   bool GiveWay();
 
   // The session below, for its budget and residency.

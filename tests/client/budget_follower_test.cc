@@ -69,8 +69,8 @@ TEST_F(BudgetFollowerTest, AckBeforeReassign) {
   }
 }
 
-// The first job's memory goes from one tenant to the next while it is between two operators: it never
-// saw that it had grown, and what it is asked for is more than it has.
+// The first job's memory goes from one tenant to the next while it is between two operators: it
+// never saw that it had grown, and what it is asked for is more than it has.
 TEST_F(BudgetFollowerTest, ATargetAboveItsBudgetIsAcknowledgedToo) {
   ASSERT_OK_AND_ASSIGN(session_, OpenWith(16 * kMiB, 4 * kMiB));
   BudgetFollower follower(*session_);
@@ -115,6 +115,22 @@ TEST_F(BudgetFollowerTest, ASecondJobHasAHalfAndGrowsWhenTheFirstEnds) {
     ASSERT_LT(absl::Now() - start, absl::Seconds(20));
     follower.BetweenOperators();
   }
+}
+
+// A job whose chunks are all in HOST does no I/O, by which it would notice.
+TEST_F(BudgetFollowerTest, TheServersDeathIsLatchedBetweenOperators) {
+  ASSERT_OK_AND_ASSIGN(session_, OpenWith(16 * kMiB, 2 * kMiB));
+  BudgetFollower follower(*session_);
+  follower.BetweenOperators();
+  ASSERT_OK(session_->status());
+  server_.reset();
+  const auto start = std::chrono::steady_clock::now();
+  while (session_->status().ok()) {
+    ASSERT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+    follower.BetweenOperators();
+  }
+  EXPECT_THAT(session_->status(),
+              StatusIs(absl::StatusCode::kUnavailable, ::testing::HasSubstr("resume")));
 }
 
 }  // namespace

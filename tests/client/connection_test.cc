@@ -69,7 +69,7 @@ TEST_F(ConnectionTest, ARefusalBecomesItsStatusWithoutControlCharacters) {
 }
 
 TEST_F(ConnectionTest, AHangUpIsUnavailableAtOnce) {
-  EXPECT_FALSE(connection_->PeerGone());
+  EXPECT_OK(connection_->CheckPeer());
   const absl::Time start = absl::Now();
   std::thread peer([this] {
     EXPECT_OK(ReceivePacket(peer_.get()));
@@ -78,16 +78,31 @@ TEST_F(ConnectionTest, AHangUpIsUnavailableAtOnce) {
   EXPECT_THAT(Ask(), StatusIs(absl::StatusCode::kUnavailable));
   peer.join();
   EXPECT_LT(absl::Now() - start, absl::Seconds(2));
-  EXPECT_TRUE(connection_->PeerGone());
+  EXPECT_THAT(connection_->CheckPeer(),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("resume")));
   EXPECT_THAT(Ask(), StatusIs(absl::StatusCode::kUnavailable));
 }
 
-TEST_F(ConnectionTest, ASilentPeerIsUnavailableAndStaysSo) {
+TEST_F(ConnectionTest, AnAnswerThatComesLateIsSkippedAndTheNextOneTaken) {
   EXPECT_THAT(Ask(absl::Milliseconds(50)),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("did not answer within 50ms")));
+  // Nobody waits once more for a server that is behind: this is refused and not sent.
+  EXPECT_THAT(Ask(), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("an earlier request")));
+  EXPECT_EQ(connection_->num_given_up(), 2);
   AnswerDone(1);
-  // Its late answer is not taken for the next one's.
-  EXPECT_THAT(Ask(), StatusIs(absl::StatusCode::kUnavailable));
+  AnswerDone(2);
+  ASSERT_OK_AND_ASSIGN(const Reply reply, Ask());
+  EXPECT_EQ(wire::GetMessage(reply.bytes.data())->request_id(), 2u);
+  EXPECT_EQ(connection_->num_given_up(), 2);
+}
+
+TEST_F(ConnectionTest, ASecondAnswerToARequestIsRefused) {
+  EXPECT_THAT(Ask(absl::Milliseconds(50)), StatusIs(absl::StatusCode::kUnavailable));
+  AnswerDone(1);
+  AnswerDone(1);
+  EXPECT_THAT(Ask(), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("request 1")));
+  AnswerDone(2);
+  EXPECT_THAT(Ask(), StatusIs(absl::StatusCode::kInvalidArgument));  // And stays so.
 }
 
 TEST_F(ConnectionTest, NonsenseIsRefused) {

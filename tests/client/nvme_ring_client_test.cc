@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <future>
 #include <optional>
@@ -23,8 +24,22 @@
 #include "gtest/gtest.h"
 #include "tests/status_matchers.h"
 
+namespace {
+std::atomic<bool> g_wall_clock_jumps{false};
+std::atomic<int64_t> g_wall_clock_seconds{0};
+}  // namespace
+
+// Stands before the C library's: each look at the wall clock may find it an hour later.
+extern "C" int clock_gettime(clockid_t clock, timespec* now) noexcept {
+  const long result = ::syscall(SYS_clock_gettime, clock, now);
+  if (clock == CLOCK_REALTIME && g_wall_clock_jumps) now->tv_sec += g_wall_clock_seconds += 3600;
+  return static_cast<int>(result);
+}
+
 namespace gemini::client {
 namespace {
+
+using ::testing::HasSubstr;
 
 constexpr uint64_t kGeneration = 5;
 
@@ -137,6 +152,30 @@ TEST_P(NvmeRingClientTest, TheRingGoesRound) {
   EXPECT_EQ(memory_->header()->submit_tail, static_cast<uint64_t>(kIoRingEntries + 2));
 }
 
+// The second transfer finds the ring broken by the first, and says all the same what happened.
+TEST_P(NvmeRingClientTest, EveryTransferBehindTheServersDeathSaysWhatToDo) {
+  std::future<absl::Status> write = Write();
+  AwaitRequest();
+  peer_.Reset();
+  EXPECT_THAT(write.get(), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("resume")));
+  EXPECT_THAT(Write().get(), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("resume")));
+}
+
+// The machine was suspended, or its clock set: a transfer's time-out is not over for that.
+TEST_P(NvmeRingClientTest, AJumpOfTheWallClockEndsNoTransfer) {
+  g_wall_clock_jumps = true;
+  const absl::Time before = absl::Now();
+  EXPECT_GE(absl::Now() - before, absl::Hours(1));  // Jumps are seen by who looks.
+  std::future<absl::Status> write = Write();
+  const IoEntryShm& entry = AwaitRequest();
+  // Longer than a transfer goes without a look at the server.
+  EXPECT_EQ(write.wait_for(std::chrono::milliseconds(500)), std::future_status::timeout);
+  g_wall_clock_jumps = false;
+  AwaitContents(entry);
+  Complete(absl::StatusCode::kOk, entry.contents);
+  EXPECT_OK(write.get());
+}
+
 class LateChecksumTest : public NvmeRingClientTest {};
 
 INSTANTIATE_TEST_SUITE_P(Sizes, LateChecksumTest,
@@ -179,8 +218,8 @@ TEST_P(LateChecksumTest, WritesThatFollowOneThatWasFasterHaveThemFirst) {
   }
 }
 
-// The checksum of 64 MiB takes milliseconds, and its last byte is changed behind the request: only where the test is
-// not let run for as long does the checksum miss that.
+// The checksum of 64 MiB takes milliseconds, and its last byte is changed behind the request: only
+// where the test is not let run for as long does the checksum miss that.
 TEST_P(LateChecksumTest, TheWriteIsUnderWayBeforeIt) {
   std::byte& last = memory_->slot_address(SlotId(1))[GetParam() - 1];
   bool includes_the_change = GetParam() < 64 << 20;

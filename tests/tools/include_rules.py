@@ -34,6 +34,10 @@ TORCH_NAME = re.compile(r"(?<!namespace )\b(at|c10|torch)::")
 TORCH_DECLARATION = re.compile(r"\bnamespace (at|c10|torch)\b")
 TEST_ONLY = re.compile(r"(^tests/|_(faulty|conformance|test|fuzz|bench)\.h$)")
 INCLUDE = re.compile(r'^\s*#\s*include\s+(["<])([^">]+)[">]', re.MULTILINE)
+# Where it is a date that is asked for. Time-outs and durations are of gemini/monotonic_clock.h: the wall clock jumps.
+WALL_CLOCK = re.compile(r"\babsl::Now\(|\bsystem_clock::now\(|\bCLOCK_REALTIME\b")
+MAY_USE_WALL_CLOCK = re.compile(r"server/server_requests\.cc$|trainer/training_loop\.cc$|tests/")
+TAKES_TIME = re.compile(r"absl::Now\(\)\s*[-+<>]|[-+<>]=?\s*absl::Now\(")
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 SOURCE_ROOTS = ["gemini", "policies", "server", "client", "trainer", "tools", "tests", "docs/examples"]
 MOST_LINES = {".h": 300, ".cc": 600, ".cu": 600}
@@ -96,6 +100,10 @@ def violations_of(root, path):
             yield f"includes {include}: only client/torch and trainer see Torch"
         if CUDA_INCLUDE.match(include) and not MAY_USE_CUDA.match(path):
             yield f"includes {include}: only tests/gpu and files named after CUDA do"
+    if TAKES_TIME.search(code) and not in_tests:
+        yield "takes a time-out or a duration by the wall clock: MonotonicNow of gemini/monotonic_clock.h"
+    elif WALL_CLOCK.search(code) and not MAY_USE_WALL_CLOCK.match(path):
+        yield "asks the wall clock: for a date it is added to MAY_USE_WALL_CLOCK, else MonotonicNow serves"
     # The target verify_torch_headers compiles behind precompiled Torch headers and cannot see this.
     undeclared = set(TORCH_NAME.findall(code)) - set(TORCH_DECLARATION.findall(code))
     if path.endswith(".h") and undeclared and not reaches_torch(root, path, set()):
@@ -131,6 +139,7 @@ def self_test():
         "server/gpu_device.h": header + '#include "gemini/a.h"\n',
         "trainer/gemini_train.cc": spdx + '#include "server/embedded_server.h"\n'
                                           '#include "server/gpu_device.h"\n',
+        "server/server_requests.cc": spdx + "wear.Add(absl::Now());  // absl::Now() + 1 s\n",
         "gemini/cuda_a.h": header + "#include <cuda.h>\n",
         "gemini/cuda_a.cu": spdx + '#include "gemini/cuda_a.h"\n',
         "server/a_cuda.cc": spdx + '#include "gemini/cuda_a.h"\n',
@@ -156,6 +165,8 @@ def self_test():
         "client/k.cc": (spdx + "\n" * 600, "601 lines"),
         "client/m_cuda.cu": (spdx + "\n" * 600, "601 lines"),
         "gemini/a.cc": (spdx + '#include <vector>\n#include "gemini/a.h"\n', "first"),
+        "client/n.cc": (spdx + "absl::Time t = absl::Now();\n", "wall clock"),
+        "trainer/training_loop.cc": (spdx + "auto end = absl::Now() + wait;\n", "time-out"),
     }
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder)

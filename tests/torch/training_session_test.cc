@@ -292,5 +292,20 @@ TEST_F(TrainingSessionTest, MomentsAndStepsComeBackThroughReadAndWrite) {
   }
 }
 
+// No chunk of its is on NVMe, so nothing but the step looks for the server.
+TEST_F(TrainingSessionTest, AStepBehindTheServersDeathIsUnavailableAndSaysWhatToDo) {
+  Open(SmallOptions());
+  Net net;
+  ManagedModel* const model = Manage(net);
+  const at::Tensor x = torch::randn({4, 64});
+  Loss(net, x).backward();
+  ASSERT_OK(model->Step({}));
+  Loss(net, x).backward();
+  server_.reset();
+  EXPECT_THAT(model->Step({}), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("resume")));
+  EXPECT_EQ(model->step(), 1);
+  EXPECT_THAT(session_->status(), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("resume")));
+}
+
 }  // namespace
 }  // namespace gemini::client::hooks

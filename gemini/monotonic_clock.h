@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// The clock of time-outs and of how long something takes. It is CLOCK_MONOTONIC, which a changed
+// wall clock does not move: absl::Now is for dates alone (tests/tools/include_rules.py). Thread:
+// any.
+#pragma once
+#include <time.h>
+
+#include "absl/time/time.h"
+
+namespace gemini {
+
+// Returns the time since a moment that stays the same while the machine runs. All processes have
+// the same one.
+inline absl::Duration MonotonicNow() {
+  timespec now = {};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return absl::DurationFromTimespec(now);
+}
+
+}  // namespace gemini
