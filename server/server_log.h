@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The server's log: one line an event, to stderr. Text from peers is escaped by the caller.
+// The server's log: one line an event, to stderr. Whatever is in a message, it stays one
+//         line: control characters and bytes that are not ASCII are escaped.
 // Thread: any; none waits: a thread of the log's own writes, and where stderr's reader stopped the
 //         oldest of 4,096 waiting lines is lost. Lines still waiting are written at exit.
 // Level:  warn (an embedded server is quiet) until a program sets another.
