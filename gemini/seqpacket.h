@@ -39,4 +39,11 @@ absl::Status ReceivePacketInto(int socket, Packet& packet);
 // FUSE file. False: older than Linux 6.16.
 bool RefuseDescriptors(int socket);
 
+// For a socket on which they could not be refused. Whether the next message of a non-blocking
+// socket has descriptors: it is left where it is, and nothing of it is opened here.
+bool NextHasDescriptors(int socket);
+// Takes no more messages and drops those that wait, up to the first with descriptors. True: there
+// is one, and closing the socket closes what it holds.
+bool DropUntilDescriptors(int socket);
+
 }  // namespace gemini

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <time.h>
 
 #include <array>
 #include <cerrno>
@@ -50,7 +51,10 @@ absl::StatusOr<PeerProcess> FindPeerProcess(int socket) {
 }
 
 bool IsStopped(pid_t pid) {
-  UniqueFd file(::open(absl::StrCat("/proc/", pid, "/stat").c_str(), O_RDONLY | O_CLOEXEC));
+  // Of the first thread: in the process's own file the kernel sums up all of its threads, however
+  // many.
+  UniqueFd file(
+      ::open(absl::StrCat("/proc/", pid, "/task/", pid, "/stat").c_str(), O_RDONLY | O_CLOEXEC));
   if (!file) return false;
   std::array<char, 512> text;
   const ssize_t count = ::read(file.get(), text.data(), text.size());
@@ -60,6 +64,17 @@ bool IsStopped(pid_t pid) {
   const size_t end = stat.rfind(')');
   if (end == absl::string_view::npos || end + 2 >= stat.size()) return false;
   return stat[end + 2] == 'T' || stat[end + 2] == 't';
+}
+
+bool StopState::IsStopped(pid_t pid) {
+  timespec now = {};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  const absl::Duration since_boot = absl::DurationFromTimespec(now);
+  if (since_boot - read_at_ >= absl::Milliseconds(10)) {
+    stopped_ = server::IsStopped(pid);
+    read_at_ = since_boot;
+  }
+  return stopped_;
 }
 
 }  // namespace gemini::server

@@ -96,13 +96,15 @@ void PlanService::CalibrateOnce() {
 }
 
 void PlanService::MakePlan(PlanTask task, absl::AnyInvocable<void(absl::StatusOr<MadePlan>)> done) {
-  worker_->Run([this, task = std::move(task), done = std::move(done)]() mutable {
-    if (stopping_) return;
+  const uint64_t session = task.session;
+  auto job = [this, task = std::move(task), done = std::move(done)]() mutable {
+    if (stopping_ || *task.cancelled) return;
     CalibrateOnce();
     absl::StatusOr<MadePlan> plan = Make(task);
     task.room.Reset();
-    done(std::move(plan));
-  });
+    if (!*task.cancelled) done(std::move(plan));
+  };
+  worker_->Run(std::move(job), session);
 }
 
 absl::StatusOr<MadePlan> PlanService::Make(PlanTask& task) {
@@ -110,6 +112,8 @@ absl::StatusOr<MadePlan> PlanService::Make(PlanTask& task) {
   GEMINI_ASSIGN_OR_RETURN(std::string bytes, CopyOf(task.room, task.room_bytes));
   GEMINI_ASSIGN_OR_RETURN(const Trace trace, DecodeTrace(bytes));
   bytes = std::string();
+  // The copy is all that counts from here on: the room's pages need not wait for the plan.
+  DestroyMemfd(std::move(task.room), task.room_bytes);
   GEMINI_RETURN_IF_ERROR(CheckSize(trace, task.chunk_bytes));
   GEMINI_ASSIGN_OR_RETURN(const policies::RangeTrace packed,
                           policies::PackTrace(trace, task.chunk_bytes));
@@ -122,8 +126,9 @@ absl::StatusOr<MadePlan> PlanService::Make(PlanTask& task) {
     costs = HeldBack(costs, task.device_bandwidth, task.chunk_bytes);
   }
   const auto deadline = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(kMaxPlanTime);
-  const auto interrupt = [this, deadline]() -> absl::Status {
+  const auto interrupt = [this, deadline, &task]() -> absl::Status {
     if (stopping_) return absl::CancelledError("the server ends");
+    if (*task.cancelled) return absl::CancelledError("the session that it was for has ended");
     if (std::chrono::steady_clock::now() < deadline) return absl::OkStatus();
     return absl::DeadlineExceededError(absl::StrCat(
         "planning took longer than ", absl::FormatDuration(kMaxPlanTime),
@@ -153,9 +158,9 @@ absl::StatusOr<MadePlan> PlanService::Make(PlanTask& task) {
   return made;
 }
 
-void PlanService::FindTrace(TraceKey key,
+void PlanService::FindTrace(uint64_t session, TraceKey key,
                             absl::AnyInvocable<void(absl::StatusOr<FoundTrace>)> done) {
-  worker_->Run([this, key = std::move(key), done = std::move(done)]() mutable {
+  auto job = [this, key = std::move(key), done = std::move(done)]() mutable {
     if (stopping_) return;
     const std::string* trace = traces_->Find(key);
     if (trace == nullptr) {
@@ -168,11 +173,8 @@ void PlanService::FindTrace(TraceKey key,
       return;
     }
     done(FoundTrace{*std::move(fd), static_cast<int64_t>(trace->size())});
-  });
-}
-
-void PlanService::Drop(UniqueFd fd) {
-  if (fd) worker_->Run([dropped = std::move(fd)] {});
+  };
+  worker_->Run(std::move(job), session);
 }
 
 }  // namespace gemini::server

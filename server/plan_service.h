@@ -34,7 +34,12 @@ inline constexpr absl::Duration kMaxPlanTime = absl::Seconds(5);
 // So that all states of so many are far from 2^63 bytes; no chunk is nearly as large.
 inline constexpr int64_t kMaxPlanChunkBytes = int64_t{1} << 32;
 
+// Set when the session that a plan is for has ended: the plan is of use to nobody from then on.
+using PlanCancellation = std::shared_ptr<std::atomic<bool>>;
+
 struct PlanTask {
+  uint64_t session = 0;
+  PlanCancellation cancelled;  // Not null.
   UniqueFd room;  // A memfd of ours that the client wrote its trace to.
   int64_t room_bytes = 0;
   std::string space;  // To keep the trace by.
@@ -67,11 +72,14 @@ class PlanService {
   ~PlanService();
 
   // INVALID_ARGUMENT: no trace, or one of too many chunks. DEADLINE_EXCEEDED: it took longer than
-  // kMaxPlanTime. Others: of policies::MakePlan. A trace is kept once a plan was made of it.
+  // kMaxPlanTime. Others: of policies::MakePlan. A trace is kept once a plan was made of it. A plan
+  // that is cancelled ends within some tenths of a second; `done` is not called then.
   void MakePlan(PlanTask task, absl::AnyInvocable<void(absl::StatusOr<MadePlan>)> done);
-  void FindTrace(TraceKey key, absl::AnyInvocable<void(absl::StatusOr<FoundTrace>)> done);
-  // Gives a descriptor back to the kernel, which may take its time.
-  void Drop(UniqueFd fd);
+  void FindTrace(uint64_t session, TraceKey key,
+                 absl::AnyInvocable<void(absl::StatusOr<FoundTrace>)> done);
+  // Takes back what this session has queued. To be destroyed off the owner thread: with it go
+  // traces.
+  std::vector<WorkerThread::Job> Withdraw(uint64_t session) { return worker_->Withdraw(session); }
   // Any thread. The last one that was measured or refreshed.
   CostModel costs() const { return costs_.costs(); }
 

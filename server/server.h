@@ -22,7 +22,6 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "server/budget_shares.h"
 #include "server/budgets.h"
 #include "server/event_loop.h"
 #include "server/nvme_io.h"
@@ -32,14 +31,16 @@
 #include "server/server_options.h"
 #include "server/server_stores.h"
 #include "server/session.h"
+#include "server/waiting_lease.h"
 #include "server/worker_thread.h"
 
 namespace gemini::server {
 
-// Sessions that said hello, with those whose lease outlives their connection; as many connections more
-// may be about to. Each costs 3 descriptors and 64 KiB at most, and 0.75 MiB for a timeline that its client
-// writes.
+// Connected sessions that said hello; as many connections more may be about to. Each costs 3
+// descriptors and 64 KiB at most, and 0.75 MiB for a timeline that its client writes.
 inline constexpr int64_t kMaxSessions = 256;
+// Of one process that lives: those without a connection, whose leases are kept for it (see Death).
+inline constexpr int64_t kMaxHungUpSessions = 64;
 // Of all spaces together. A status reads 6 words a bundle at least: some 30 ms for all of these.
 inline constexpr int64_t kMaxServerBundles = int64_t{1} << 21;
 // Segments are memory beside the HOST capacity: at most this, for all spaces together.
@@ -67,33 +68,13 @@ class Server {
   void Drain(absl::Duration timeout);
 
  private:
-  struct WaitingLease {
-    uint64_t session = 0;
-    uint64_t request = 0;
-    OpenLeaseRequest want;
-    bool asked = false;  // Others, to give way for it: what it is promised is kept for it.
-    std::optional<EventLoop::TimerId> timer = {};  // Set with `asked`, until it has run.
-  };
-  // Where DEVICE for newcomers can come from.
-  struct DeviceSupply {
-    int64_t coming_bytes = 0;         // Free, on its way back, or asked for and not yet vacated.
-    int64_t slack_bytes = 0;          // Above the floors of those who take epochs.
-    std::vector<BudgetShare> shares;  // Theirs, less those whose lease is still being made.
-  };
-  // What a newcomer is to have of it.
-  struct DevicePromise {
-    bool fits = false;         // Otherwise not even the floors of all who wait do.
-    int64_t fair_bytes = 0;    // An equal part for each job that has or wants some.
-    int64_t own_bytes = 0;     // At least its floor, at most its want.
-    int64_t others_bytes = 0;  // Promised to others for whom somebody was asked.
-    int64_t others_floor_bytes = 0;
-  };
-
   Server(ServerOptions options, std::unique_ptr<EventLoop> loop, ServerStores stores,
          std::unique_ptr<NvmeIo> nvme_io);
 
   // server.cc: sessions and their end.
   void Accept();
+  void PauseAccepting();
+  int64_t NumConnections() const;
   void HandleMessage(Session& session, const std::string& bytes);
   void HandleHangUp(Session& session, const absl::Status& reason);
   void HandleDeath(Session& session);
@@ -101,7 +82,7 @@ class Server {
   void BeginReclaim(Session& session);
   void ContinueReclaim(Session& session);
   void Disconnect(Session& session);
-  void Erase(Session& session);
+  void Erase(Session& session);  // Later, if a worker has a job for it.
   void CheckDrained();
   Session* Find(uint64_t session);
   void RunJob(Tier tier, WorkerThread::Job job);
@@ -135,7 +116,9 @@ class Server {
   void BeginLease(Session& session, uint64_t request, const OpenLeaseRequest& open,
                   const TierMap<int64_t>& granted);
   void FinishLease(Session& session, uint64_t request, const absl::Status& made);
+  // Has them tried soon, once for all that happens until then.
   void RetryWaitingLeases();
+  void TryWaitingLeases();
   void DropWaitingLease(uint64_t session);
   void EndWait(WaitingLease& waiting);
   void EndWaitForAnswers(uint64_t session_id);
@@ -152,12 +135,19 @@ class Server {
   // server_slabs.cc: descriptors of HOST and DEVICE.
   void Handle(Session& session, uint64_t id, const TakeSlabsRequest& take);
   void Handle(Session& session, uint64_t id, const KeepSlabsRequest& keep);
+  // Of an answer whose descriptors the kernel does not take: what is sent instead.
+  std::string Undeliverable(Session& session, const std::string& answer);
   void TakeDeviceSlabs(Session& session, uint64_t id, const TakeSlabsRequest& take);
   // server_plans.cc: traces and plans.
   void Handle(Session& session, uint64_t id, const OpenTraceRequest& open);
   void Handle(Session& session, uint64_t id, const MakePlanRequest& make);
   void Handle(Session& session, uint64_t id, const FindTraceRequest& find);
   void Handle(Session& session, uint64_t id, const FindPlanInputsRequest& find);
+  void SendTraceRoom(Session& session, uint64_t id, int64_t size_bytes);
+  // Cancels what it has queued or under way, and closes its traces.
+  void EndPlans(Session& session);
+  void CloseTraces(Session& session, std::vector<WorkerThread::Job> queued,
+                   absl::AnyInvocable<void(Session&)> closed);
   void FinishOpenSpace(Session& session, uint64_t request, const SpacePlan& plan,
                        SpaceMemory memory);
   // The room that spaces take of their lease, and of what all share. A plan's room is given back once.
@@ -172,6 +162,7 @@ class Server {
   TierMap<int64_t> FreeBytes() const;
 
   const ServerOptions options_;
+  FdCloser closer_;  // Outlives the connections that wait in the loop to be destroyed.
   const std::unique_ptr<EventLoop> loop_;
   const ServerStores stores_;
   Budgets budgets_;
@@ -183,6 +174,7 @@ class Server {
   std::map<uint64_t, std::unique_ptr<Session>> sessions_;
   std::map<std::string, uint64_t> space_names_;  // To the session.
   std::deque<WaitingLease> waiting_leases_;
+  bool retry_posted_ = false;  // They are about to be tried.
   int64_t num_bundles_ = 0;    // Of all spaces, at most kMaxServerBundles.
   int64_t segment_bytes_ = 0;  // Likewise, at most MaxSegmentBytes().
   absl::Time counts_valid_until_ = absl::InfinitePast();
@@ -192,7 +184,7 @@ class Server {
   absl::Time next_accept_warning_ = absl::InfinitePast();
   // Last, so that they end first: their jobs use what is above.
   std::unique_ptr<WorkerThread> device_worker_, slab_worker_;  // Of a lease's DEVICE; of spaces.
-  std::unique_ptr<WorkerThread> close_worker_;  // Closes what peers sent unasked, which may block.
+  std::unique_ptr<WorkerThread> trace_worker_;  // Closes the memory of traces: waits for no plan.
   std::unique_ptr<NvmeIo> nvme_io_;
   std::unique_ptr<PlanService> plans_;
 };

@@ -40,7 +40,7 @@ LeaseSegmentShm& SegmentOf(const Lease& lease) {
 bool AnswersEpochs(const Session& session) {
   return session.lease.has_value() && session.lease->takes_epochs && !session.lease->fenced &&
          !session.lease->reclaiming && session.connection != nullptr &&
-         (session.embedded() || !IsStopped(session.peer.pid));
+         (session.embedded() || !session.stop_state.IsStopped(session.peer.pid));
 }
 
 struct MadeLease {
@@ -101,7 +101,8 @@ void Server::Handle(Session& session, uint64_t id, const OpenLeaseRequest& open)
     want_bytes = std::max(floor_bytes, RoundUp(std::min(want_bytes, capacity_bytes), grain_bytes));
   }
   session.connection->Pause();
-  if (!TryLease(lease, {})) waiting_leases_.push_back(std::move(lease));
+  // Those that came before are tried first.
+  if (retry_posted_ || !TryLease(lease, {})) waiting_leases_.push_back(std::move(lease));
 }
 
 absl::Status Server::NoRoom(Tier tier, const OpenLeaseRequest& open) const {
@@ -146,7 +147,7 @@ absl::Status Server::NobodyAnswered(const OpenLeaseRequest& open) const {
       silent.empty() ? "nobody" : absl::StrJoin(silent, ", ")));
 }
 
-Server::DeviceSupply Server::FindDeviceSupply() const {
+DeviceSupply Server::FindDeviceSupply() const {
   const TierBudget device = budgets_.tier(Tier::kDevice);
   DeviceSupply supply;
   supply.coming_bytes = device.free_bytes() + device.reclaiming_bytes;
@@ -165,9 +166,9 @@ Server::DeviceSupply Server::FindDeviceSupply() const {
   return supply;
 }
 
-Server::DevicePromise Server::PromiseDevice(const WaitingLease& waiting,
-                                            const std::deque<WaitingLease>& later,
-                                            const DeviceSupply& supply) const {
+DevicePromise Server::PromiseDevice(const WaitingLease& waiting,
+                                    const std::deque<WaitingLease>& later,
+                                    const DeviceSupply& supply) const {
   const int64_t capacity_bytes = budgets_.tier(Tier::kDevice).capacity_bytes;
   const auto wants_some = [](const WaitingLease& lease) {
     return lease.want.want[Tier::kDevice] > 0;
@@ -340,6 +341,16 @@ void Server::FinishLease(Session& session, uint64_t request, const absl::Status&
 }
 
 void Server::RetryWaitingLeases() {
+  // Each try looks at all sessions for each lease that waits: were they tried at once, then many
+  // timers or hang-ups of one moment would keep this thread for seconds.
+  if (std::exchange(retry_posted_, true)) return;
+  loop_->Post([this] {
+    retry_posted_ = false;
+    TryWaitingLeases();
+  });
+}
+
+void Server::TryWaitingLeases() {
   std::deque<WaitingLease> waiting = std::exchange(waiting_leases_, {});
   while (!waiting.empty()) {
     WaitingLease lease = std::move(waiting.front());

@@ -112,16 +112,59 @@ void Server::Handle(Session& session, uint64_t id, const OpenTraceRequest& open)
                                                    kMaxTraceBytes, "; end phases more often")));
     return;
   }
+  if (!session.trace_room) {
+    SendTraceRoom(session, id, open.size_bytes);
+    return;
+  }
+  // One a session: the next is made when the pages of the last are gone.
+  session.connection->Pause();
+  CloseTraces(session, {}, [this, id, size_bytes = open.size_bytes](Session& found) {
+    if (found.connection == nullptr) return;
+    SendTraceRoom(found, id, size_bytes);
+    found.connection->Resume();
+  });
+}
+
+void Server::SendTraceRoom(Session& session, uint64_t id, int64_t size_bytes) {
   // Without pages: they come, and are charged to the client, as it writes.
   absl::StatusOr<UniqueFd> room =
-      MakeSealedMemfd("gemini-trace-room", open.size_bytes, MemfdPages::kOnDemand);
+      MakeSealedMemfd("gemini-trace-room", size_bytes, MemfdPages::kOnDemand);
   if (!room.ok()) {
     Refuse(session, id, room.status());
     return;
   }
-  plans_->Drop(std::exchange(session.trace_room, *std::move(room)));
-  session.trace_room_bytes = open.size_bytes;
+  session.trace_room = *std::move(room);
+  session.trace_room_bytes = size_bytes;
   session.connection->Send(EncodeTraceRoom(id), {session.trace_room.get()});
+}
+
+void Server::EndPlans(Session& session) {
+  *session.plans_cancelled = true;
+  std::vector<WorkerThread::Job> queued = plans_->Withdraw(session.id);
+  if (session.trace_room || !queued.empty()) CloseTraces(session, std::move(queued), {});
+}
+
+void Server::CloseTraces(Session& session, std::vector<WorkerThread::Job> queued,
+                         absl::AnyInvocable<void(Session&)> closed) {
+  // The session lasts until they are closed: however often a peer comes and goes, there is no more
+  // than one for each session that counts.
+  ++session.worker_jobs;
+  trace_worker_->Run([this, session_id = session.id, room = std::move(session.trace_room),
+                      room_bytes = session.trace_room_bytes, queued = std::move(queued),
+                      closed = std::move(closed)]() mutable {
+    DestroyMemfd(std::move(room), room_bytes);
+    queued.clear();
+    loop_->Post([this, session_id, closed = std::move(closed)]() mutable {
+      Session& found = *Find(session_id);  // A session with a job is never erased.
+      --found.worker_jobs;
+      if (closed) closed(found);
+      if (found.lease.has_value() && found.lease->reclaiming) {
+        ContinueReclaim(found);
+      } else if (!found.lease.has_value() && found.connection == nullptr) {
+        Erase(found);
+      }
+    });
+  });
 }
 
 void Server::Handle(Session& session, uint64_t id, const MakePlanRequest& make) {
@@ -132,6 +175,8 @@ void Server::Handle(Session& session, uint64_t id, const MakePlanRequest& make) 
   }
   const Lease& lease = *session.lease;
   PlanTask task = {
+      .session = session.id,
+      .cancelled = session.plans_cancelled,
       .room = std::exchange(session.trace_room, UniqueFd()),
       .room_bytes = session.trace_room_bytes,
       .space = FirstSpaceName(session),
@@ -153,10 +198,7 @@ void Server::Handle(Session& session, uint64_t id, const MakePlanRequest& make) 
                                      apart_bytes](absl::StatusOr<MadePlan> plan) {
     loop_->Post([this, session_id, id, apart_bytes, plan = std::move(plan)]() mutable {
       Session* found = Find(session_id);
-      if (found == nullptr || found->connection == nullptr) {
-        if (plan.ok()) plans_->Drop(std::move(plan->fd));
-        return;
-      }
+      if (found == nullptr || found->connection == nullptr) return;
       if (!plan.ok()) {
         Refuse(*found, id, plan.status());
       } else {
@@ -178,7 +220,7 @@ void Server::Handle(Session& session, uint64_t id, const FindTraceRequest& find)
                   .phase = find.phase,
                   .tensors_hash = find.tensors_hash};
   session.connection->Pause();
-  plans_->FindTrace(std::move(key),
+  plans_->FindTrace(session.id, std::move(key),
                     [this, session_id = session.id, id](absl::StatusOr<FoundTrace> trace) {
                       loop_->Post([this, session_id, id, trace = std::move(trace)] {
                         Session* found = Find(session_id);

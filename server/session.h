@@ -3,6 +3,7 @@
 // server/server.h.
 // Owner:  the server thread.
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -19,6 +20,7 @@
 #include "server/event_loop.h"
 #include "server/peer_process.h"
 #include "server/plan_inputs.h"
+#include "server/plan_service.h"
 #include "server/request_wire.h"
 #include "server/space.h"
 #include "server/tier_store.h"
@@ -68,6 +70,7 @@ struct OpenedSpace {
 struct Session {
   uint64_t id = 0;
   PeerProcess peer;
+  mutable StopState stop_state;  // Of that process.
   EventLoop::WatchId pidfd_watch = 0;
   std::unique_ptr<Connection> connection;  // Null after the hang-up.
   bool said_hello = false;
@@ -78,6 +81,7 @@ struct Session {
   std::map<uint64_t, OpenedSpace> spaces;
   UniqueFd trace_room;  // Written by the client since OpenTrace; read and dropped by MakePlan.
   int64_t trace_room_bytes = 0;
+  PlanCancellation plans_cancelled = std::make_shared<std::atomic<bool>>(false);
   std::map<std::string, int64_t> phase_floors;  // What its plans need of DEVICE, by phase.
   int64_t other_phases_floor = 0;               // The most of any phase that is not listed there.
   std::map<std::string, PlanInputsUsed> plan_inputs;  // Of the last plan, by phase.
@@ -85,6 +89,10 @@ struct Session {
   uint64_t requests = 0;  // Messages, ever.
   int worker_jobs = 0;    // Being made or destroyed for this session.
   bool embedded() const { return !peer.pidfd; }
+  // It hung up without an end to its session: its lease is kept until its process has ended.
+  bool kept_for_process() const {
+    return connection == nullptr && lease.has_value() && !lease->reclaiming;
+  }
 };
 
 }  // namespace gemini::server

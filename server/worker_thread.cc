@@ -28,10 +28,20 @@ WorkerThread::~WorkerThread() {
   thread_.join();
 }
 
-void WorkerThread::Run(Job job) {
+void WorkerThread::Run(Job job, uint64_t tag) {
   MutexLock lock(mutex_);
-  jobs_.push_back(std::move(job));
+  jobs_.push_back({std::move(job), tag});
   changed_.notify_one();
+}
+
+std::vector<WorkerThread::Job> WorkerThread::Withdraw(uint64_t tag) {
+  std::vector<Job> withdrawn;
+  MutexLock lock(mutex_);
+  for (Queued& queued : jobs_) {
+    if (queued.tag == tag) withdrawn.push_back(std::move(queued.job));
+  }
+  std::erase_if(jobs_, [&](const Queued& queued) { return queued.tag == tag; });
+  return withdrawn;
 }
 
 void WorkerThread::Serve() {
@@ -41,7 +51,7 @@ void WorkerThread::Serve() {
       MutexLock lock(mutex_);
       while (!stop_ && jobs_.empty()) mutex_.WaitFor(changed_);
       if (jobs_.empty()) return;
-      job = std::move(jobs_.front());
+      job = std::move(jobs_.front().job);
       jobs_.pop_front();
     }
     job();

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // geminid as its users meet it: starting, refusing to start, ending.
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 
+#include <algorithm>
+#include <array>
 #include <filesystem>
 #include <fstream>
 
@@ -13,7 +16,9 @@
 #include "absl/time/clock.h"
 #include "gemini/byte_size.h"
 #include "gemini/protocol.h"
+#include "gemini/trace_wire.h"
 #include "tests/server/daemon_process.h"
+#include "tests/server/traces.h"
 #include "tests/status_matchers.h"
 
 namespace gemini::server {
@@ -232,6 +237,75 @@ TEST_F(DaemonTest, AStderrThatNobodyReadsHoldsNobodyUp) {
   std::filesystem::remove_all(directory);
 }
 
+// Together they lost more sessions than may be connected, and all of them live.
+TEST_F(DaemonTest, SessionsThatHungUpTakeNoNewcomersPlace) {
+  ASSERT_OK_AND_ASSIGN(DaemonProcess daemon, Start({"--log-level", "error"}));
+  std::vector<pid_t> children;
+  std::array<int, 2> done;
+  ASSERT_EQ(::pipe2(done.data(), O_CLOEXEC), 0);
+  const UniqueFd reading(done[0]);
+  const UniqueFd writing(done[1]);
+  for (int i = 0; i < 5; ++i) {
+    children.push_back(::fork());
+    if (children.back() != 0) continue;
+    char lost = 0;
+    for (; lost < 60; ++lost) {
+      auto client = daemon.Connect("lost");
+      if (!client.ok() || !client->OpenLease({{0, 4096, 0}}, {{0, 4096, 0}}).ok()) break;
+    }
+    (void)!::write(writing.get(), &lost, 1);
+    while (true) ::pause();
+  }
+  for (size_t i = 0; i < children.size(); ++i) {
+    char lost = 0;
+    ASSERT_EQ(::read(reading.get(), &lost, 1), 1);
+    EXPECT_EQ(lost, 60);
+  }
+  EXPECT_OK(daemon.Connect("newcomer"));
+  for (const pid_t child : children) {
+    ::kill(child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
+  }
+}
+
+// A phase is text of a client's, and gets into the refusal of a plan.
+TEST_F(DaemonTest, APeersTextForgesNoLineOfTheLog) {
+  std::string folder = ::testing::TempDir() + "/forged-XXXXXX";
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  ASSERT_OK_AND_ASSIGN(
+      ChildProcess process,
+      ChildProcess::Start(
+          {"/bin/sh", "-c",
+           absl::StrCat("exec '", GEMINI_GEMINID_PATH, "' --device-memory 1MiB --host-memory 64MiB",
+                        " --state-dir '' --runtime-dir '", folder, "/run' 2>'", folder, "/log'")}));
+  absl::StatusOr<WireClient> client = absl::UnavailableError("");
+  const absl::Time start = absl::Now();
+  while (!client.ok() && absl::Now() < start + absl::Seconds(20)) {
+    client = WireClient::ConnectTo(folder + "/run/geminid.sock");
+  }
+  ASSERT_OK(client);
+  ASSERT_OK(client->Hello("forger\n[hello] forged"));
+  ASSERT_OK(client->OpenLease({{4096, 0, 0}}, {{}}));
+  ASSERT_OK(client->WriteTrace(
+      EncodeTrace(StepTrace(4, 8192, "p\n[error] forged \x1b[31m\x9b\r[error] forged"))));
+  EXPECT_THAT(client->MakePlan({.device_bytes = 4096}),
+              StatusIs(absl::StatusCode::kResourceExhausted));
+  process.Signal(SIGINT);
+  ASSERT_OK(client->CloseSession());
+  ASSERT_TRUE(process.WaitDead(absl::Seconds(20)));
+  std::ifstream log(folder + "/log");
+  int refusals = 0;
+  for (std::string line; std::getline(log, line);) {
+    EXPECT_TRUE(line.starts_with("[20")) << line;
+    EXPECT_TRUE(std::ranges::all_of(line, [](char c) { return c >= 0x20 && c < 0x7f; })) << line;
+    if (line.find("p\\x0a[error] forged \\x1b[31m\\x9b\\x0d[error]") != std::string::npos)
+      ++refusals;
+  }
+  EXPECT_EQ(refusals, 1);
+  std::filesystem::remove_all(folder);
+}
+
+// It is refused whatever it sends, before any of it is looked at, and takes nobody's place.
 TEST_F(DaemonTest, AnotherUidIsRefused) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can become somebody else";
   ASSERT_OK_AND_ASSIGN(DaemonProcess daemon, Start());
@@ -243,8 +317,16 @@ TEST_F(DaemonTest, AnotherUidIsRefused) {
     if (::setuid(65534) != 0) ::_exit(3);
     auto client = WireClient::ConnectTo(daemon.socket_path());
     if (!client.ok()) ::_exit(4);
-    const absl::Status hello = client->Hello("stranger");
-    ::_exit(hello.code() == absl::StatusCode::kPermissionDenied ? 0 : 5);
+    // More than may be connected, and each of them says nothing.
+    std::vector<WireClient> others;
+    for (int i = 0; i < 600; ++i) {
+      auto other = WireClient::ConnectTo(daemon.socket_path());
+      if (!other.ok()) ::_exit(6);
+      others.push_back(*std::move(other));
+      if (!absl::IsPermissionDenied(others.back().Receive().status())) ::_exit(7);
+      if (!absl::IsUnavailable(others.back().Receive().status())) ::_exit(8);
+    }
+    ::_exit(absl::IsPermissionDenied(client->Receive().status()) ? 0 : 5);
   }
   int status = 0;
   ::waitpid(child, &status, 0);

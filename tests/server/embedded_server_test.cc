@@ -57,6 +57,21 @@ class EmbeddedServerTest : public ::testing::Test {
   std::unique_ptr<EmbeddedServer> server_;
 };
 
+// Their leases are kept, for the process lives.
+TEST_F(EmbeddedServerTest, AProcessThatKeepsHangingUpIsToldToEnd) {
+  absl::Status refused;
+  int lost = 0;
+  for (; refused.ok() && lost < 300; ++lost) {
+    WireClient client(*server_->Connect());
+    refused = client.Hello("lost");
+    if (refused.ok()) {
+      ASSERT_OK(client.OpenLease({{0, 4096, 0}}, {{0, 4096, 0}}));
+    }
+  }
+  EXPECT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("hung up on 64")));
+  EXPECT_EQ(lost, 65);
+}
+
 TEST_F(EmbeddedServerTest, ALeaseIsGrantedUpToWhatIsFreeAndRefusedBelowItsFloor) {
   WireClient first = Connect("first");
   EXPECT_EQ(first.free_at_hello(), (TierMap<int64_t>{{8 * kMiB, 600 * kMiB, 16 * kMiB}}));
