@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdio>
 #include <filesystem>
+#include <future>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -48,19 +49,18 @@ OwnerLatency::~OwnerLatency() {
 void OwnerLatency::Start(std::vector<std::string> flags, const std::function<void()>& deny) {
   // A thread of its own, for what is denied to a thread is denied for ever. It lives as long as the
   // daemon, which is killed when the thread that started it ends.
-  absl::Status started;
-  std::atomic<bool> ready = false;
-  starter_ = std::thread([&, this] {
-    if (deny) deny();
-    absl::StatusOr<DaemonProcess> daemon = DaemonProcess::Start(GEMINI_GEMINID_PATH, flags);
-    started = daemon.status();
-    if (daemon.ok()) daemon_ = std::make_unique<DaemonProcess>(*std::move(daemon));
-    ready = true;
-    ready.notify_all();
-    ended_.wait(false);
-  });
-  ready.wait(false);
-  ASSERT_OK(started);
+  std::promise<absl::Status> promise;
+  std::future<absl::Status> started = promise.get_future();
+  starter_ =
+      std::thread([this, deny, flags = std::move(flags), promise = std::move(promise)]() mutable {
+        if (deny) deny();
+        absl::StatusOr<DaemonProcess> daemon = DaemonProcess::Start(GEMINI_GEMINID_PATH, flags);
+        const absl::Status status = daemon.status();
+        if (daemon.ok()) daemon_ = std::make_unique<DaemonProcess>(*std::move(daemon));
+        promise.set_value(status);
+        ended_.wait(false);
+      });
+  ASSERT_OK(started.get());
 }
 
 WireClient OwnerLatency::Connect(absl::string_view label, wire::Role role) {
