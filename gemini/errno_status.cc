@@ -18,6 +18,8 @@ absl::StatusCode CodeOf(int error) {
     case EMFILE:
     case ENFILE:
     case EFBIG:
+    case ENOBUFS:
+    case ETOOMANYREFS:  // More descriptors in flight than the sender may have open.
       return absl::StatusCode::kResourceExhausted;
     case ENOENT:
       return absl::StatusCode::kNotFound;

@@ -67,6 +67,26 @@ bool RefuseDescriptors(int socket) {
   return ::setsockopt(socket, SOL_SOCKET, SO_PASSRIGHTS, &off, sizeof(off)) == 0;
 }
 
+bool NextHasDescriptors(int socket) {
+  msghdr message = {};  // No room for descriptors: the kernel says that there were some.
+  return ::recvmsg(socket, &message, MSG_PEEK | MSG_DONTWAIT) >= 0 &&
+         (message.msg_flags & MSG_CTRUNC) != 0;
+}
+
+bool DropUntilDescriptors(int socket) {
+  ::shutdown(socket, SHUT_RD);
+  // An empty message reads as the end does, so the end is believed after more than a queue holds.
+  constexpr int kMostQueued = 1024;
+  for (int empty = 0; empty < kMostQueued;) {
+    if (NextHasDescriptors(socket)) return true;
+    msghdr message = {};
+    const ssize_t size = ::recvmsg(socket, &message, MSG_DONTWAIT | MSG_TRUNC);
+    if (size < 0 && errno == EAGAIN) return false;
+    if (size <= 0) ++empty;  // A reset is told once, before what waits.
+  }
+  return false;
+}
+
 absl::Status ReceivePacketInto(int socket, Packet& packet) {
   packet.bytes.resize(kMaxMessageBytes);
   iovec part = {packet.bytes.data(), packet.bytes.size()};

@@ -21,8 +21,8 @@ struct Packet {
   std::vector<UniqueFd> fds;  // Received with CLOEXEC.
 };
 
-// Sends one message; MSG_NOSIGNAL. NOT_FOUND: there is no room for it (non-blocking socket), or there
-// was none for its send timeout. UNAVAILABLE: the peer is gone, or has shut down its reading.
+// Sends one message; MSG_NOSIGNAL. NOT_FOUND: there is no room for it (non-blocking socket), or
+// there was none for its send timeout. UNAVAILABLE: the peer is gone, or has shut down its reading.
 // INVALID_ARGUMENT: empty (it reads as a hang-up), over kMaxMessageBytes or kMaxMessageFds.
 absl::Status SendPacket(int socket, absl::string_view bytes, absl::Span<const int> fds);
 
@@ -30,13 +30,20 @@ absl::Status SendPacket(int socket, absl::string_view bytes, absl::Span<const in
 // message. NOT_FOUND: a non-blocking socket has nothing. INVALID_ARGUMENT: the message or its
 // descriptors were truncated; it is dropped, and the next one can be received.
 absl::StatusOr<Packet> ReceivePacket(int socket);
-// The same into `packet`, which also on an error holds the descriptors that came: for a receiver that
-// may not close them itself.
+// The same into `packet`, which also on an error holds the descriptors that came: for a receiver
+// that may not close them itself.
 absl::Status ReceivePacketInto(int socket, Packet& packet);
 
 // Has the kernel refuse, at the sender, messages with descriptors to this socket; sockets that a
 // listening one accepts inherit it. Closing what a peer made up may block: a socket that lingers, a
 // FUSE file. False: older than Linux 6.16.
 bool RefuseDescriptors(int socket);
+
+// For a socket on which they could not be refused. Whether the next message of a non-blocking
+// socket has descriptors: it is left where it is, and nothing of it is opened here.
+bool NextHasDescriptors(int socket);
+// Takes no more messages and drops those that wait, up to the first with descriptors. True: there
+// is one, and closing the socket closes what it holds.
+bool DropUntilDescriptors(int socket);
 
 }  // namespace gemini

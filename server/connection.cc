@@ -2,25 +2,50 @@
 #include "server/connection.h"
 
 #include <fcntl.h>
+#include <linux/sockios.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "gemini/check.h"
 
 namespace gemini::server {
+namespace {
 
-Connection::Connection(EventLoop& loop, UniqueFd socket) : loop_(loop), socket_(std::move(socket)) {
+// For a peer that does not read, or a user with too many descriptors in flight: nothing tells the
+// end of either.
+constexpr absl::Duration kFirstRetry = absl::Milliseconds(5);
+constexpr absl::Duration kLastRetry = absl::Milliseconds(200);
+
+}  // namespace
+
+// A listener's own setting is inherited before the first message; this is for other sockets.
+Connection::Connection(EventLoop& loop, FdCloser& closer, UniqueFd socket)
+    : loop_(loop),
+      closer_(closer),
+      refuses_descriptors_(RefuseDescriptors(socket.get())),
+      socket_(std::move(socket)) {
   const int flags = ::fcntl(socket_.get(), F_GETFL);
   ::fcntl(socket_.get(), F_SETFL, flags | O_NONBLOCK);
-  // A listener's own setting is inherited before the first message; this is for other sockets.
-  (void)RefuseDescriptors(socket_.get());
 }
 
 Connection::~Connection() {
   if (watch_ != 0) loop_.Unwatch(watch_);
+  if (retry_.has_value()) loop_.Cancel(*retry_);
+  Close(closer_, std::move(socket_));
+}
+
+void Connection::Close(FdCloser& closer, UniqueFd socket) {
+  // Only what holds a peer's descriptors is left to the closer, where one that blocks keeps the
+  // others.
+  if (!socket || RefuseDescriptors(socket.get()) || !DropUntilDescriptors(socket.get())) return;
+  ::shutdown(socket.get(), SHUT_RDWR);
+  closer.Close(std::move(socket));
 }
 
 absl::Status Connection::Start(Handlers handlers) {
@@ -46,7 +71,8 @@ void Connection::UpdateWatch() {
   if (hung_up_ || watch_ == 0) return;
   uint32_t events = 0;
   if (waiting_) {
-    events = EPOLLOUT;
+    // Where there is room, but not for descriptors, a timer looks again.
+    if (!retry_.has_value()) events = EPOLLOUT;
   } else if (!paused_ && !closing_) {
     events = EPOLLIN;
   }
@@ -71,9 +97,12 @@ void Connection::Handle(uint32_t events) {
   const bool reads = !paused_ && !closing_ && !waiting_;
   if (reads && (events & EPOLLIN) != 0) {
     // What a peer sent before it hung up is still served, in order.
+    if (!refuses_descriptors_ && NextHasDescriptors(socket_.get())) {
+      HangUp(absl::InvalidArgumentError("it sent descriptors"));
+      return;
+    }
     Packet packet;
     const absl::Status received = ReceivePacketInto(socket_.get(), packet);
-    if (!packet.fds.empty()) handlers_.unwanted(std::move(packet.fds));
     if (received.ok()) {
       handlers_.message(std::move(packet.bytes));  // May destroy this.
       return;
@@ -88,34 +117,67 @@ void Connection::Handle(uint32_t events) {
   }
 }
 
-bool Connection::TrySend(const std::string& bytes, absl::Span<const int> fds) {
+Connection::Sent Connection::TrySend(const std::string& bytes, absl::Span<const int> fds) {
+  int unread_bytes = 0;
+  if (!fds.empty() && sent_descriptors_ && ::ioctl(socket_.get(), SIOCOUTQ, &unread_bytes) == 0 &&
+      unread_bytes > 0) {
+    return Sent::kDescriptorsUnread;
+  }
   const absl::Status sent = SendPacket(socket_.get(), bytes, fds);
-  if (sent.ok()) return true;
-  if (sent.code() == absl::StatusCode::kNotFound) return false;
-  // The peer is gone or reads no more, or too many descriptors are in flight. An answer that cannot
-  // come is told by the end of the connection, which the loop then sees as a hang-up.
+  if (sent.ok()) {
+    if (!fds.empty()) sent_descriptors_ = true;
+    return Sent::kYes;
+  }
+  if (absl::IsNotFound(sent)) return Sent::kNoRoom;
+  if (absl::IsResourceExhausted(sent) && !fds.empty()) return Sent::kTooManyInFlight;
+  // The peer is gone or reads no more. An answer that cannot come is told by the end of the
+  // connection, which the loop then sees as a hang-up.
   ::shutdown(socket_.get(), SHUT_RDWR);
-  return true;
+  return Sent::kYes;
 }
 
 void Connection::Send(std::string bytes, absl::Span<const int> fds) {
   if (hung_up_) return;
   GEMINI_CHECK(!waiting_);
-  if (TrySend(bytes, fds)) return;
+  const Sent sent = TrySend(bytes, fds);
+  if (sent == Sent::kYes) return;
   waiting_ = true;
   out_.bytes = std::move(bytes);
   for (int fd : fds) out_.fds.emplace_back(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
+  retry_delay_ = kFirstRetry;
+  kept_back_ = absl::ZeroDuration();
+  AwaitFlush(sent);
+}
+
+void Connection::AwaitFlush(Sent sent) {
+  if (sent != Sent::kNoRoom) {
+    if (sent == Sent::kTooManyInFlight) kept_back_ += retry_delay_;
+    retry_ = loop_.After(retry_delay_, [this] {
+      retry_.reset();
+      Flush();
+    });
+    retry_delay_ = std::min(2 * retry_delay_, kLastRetry);
+  }
   UpdateWatch();
 }
 
 void Connection::Flush() {
-  if (!waiting_) return;
+  if (!waiting_ || hung_up_) return;
   std::vector<int> fds;
   for (const UniqueFd& fd : out_.fds) fds.push_back(fd.get());
-  if (!TrySend(out_.bytes, fds)) return;
-  waiting_ = false;
-  out_ = Packet();
-  if (closing_) {
+  const Sent sent = TrySend(out_.bytes, fds);
+  if (sent == Sent::kTooManyInFlight && kept_back_ >= kDescriptorPatience) {
+    waiting_ = false;
+    std::string instead = handlers_.undeliverable(std::exchange(out_, Packet()).bytes);
+    if (!instead.empty()) Send(std::move(instead), {});
+  } else if (sent != Sent::kYes) {
+    AwaitFlush(sent);
+    return;
+  } else {
+    waiting_ = false;
+    out_ = Packet();
+  }
+  if (closing_ && !waiting_) {
     HangUp(absl::OkStatus());
     return;
   }

@@ -50,7 +50,10 @@ absl::StatusOr<PeerProcess> FindPeerProcess(int socket) {
 }
 
 bool IsStopped(pid_t pid) {
-  UniqueFd file(::open(absl::StrCat("/proc/", pid, "/stat").c_str(), O_RDONLY | O_CLOEXEC));
+  // Of the first thread: in the process's own file the kernel sums up all of its threads, however
+  // many.
+  UniqueFd file(
+      ::open(absl::StrCat("/proc/", pid, "/task/", pid, "/stat").c_str(), O_RDONLY | O_CLOEXEC));
   if (!file) return false;
   std::array<char, 512> text;
   const ssize_t count = ::read(file.get(), text.data(), text.size());

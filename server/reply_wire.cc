@@ -185,8 +185,12 @@ std::string EncodeTraceReply(uint64_t id, int64_t size_bytes) {
 }
 
 std::string EncodeStatusReply(uint64_t id, const StatusAnswer& answer) {
-  size_t max_entries =
-      std::max<size_t>({1, answer.tenants.size(), answer.spaces.size(), answer.nvme_wear.size()});
+  // A tenant or a space takes more than 128 bytes: no more than so many fit, however many there
+  // are.
+  constexpr size_t kMostEntries = kMaxMessageBytes / 128;
+  size_t max_entries = std::min(
+      kMostEntries,
+      std::max<size_t>({1, answer.tenants.size(), answer.spaces.size(), answer.nvme_wear.size()}));
   while (true) {
     std::string bytes = EncodeStatus(id, answer, max_entries);
     if (static_cast<int64_t>(bytes.size()) <= kMaxMessageBytes || max_entries == 0) return bytes;

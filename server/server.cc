@@ -114,7 +114,6 @@ Server::Server(ServerOptions options, std::unique_ptr<EventLoop> loop, ServerSto
       spare_fd_(::open("/dev/null", O_RDONLY | O_CLOEXEC)),
       device_worker_(std::make_unique<WorkerThread>("gemini-device")),
       slab_worker_(std::make_unique<WorkerThread>("gemini-slabs")),
-      close_worker_(std::make_unique<WorkerThread>("gemini-close")),
       nvme_io_(WrapForTests(options_, std::move(nvme_io))),
       plans_(std::make_unique<PlanService>(options_)) {}
 
@@ -124,6 +123,7 @@ Server::~Server() {
   stopping_ = true;
   if (listener_watch_ != 0) loop_->Unwatch(listener_watch_);
   for (auto& [id, session] : sessions_) session->connection.reset();
+  closer_.Close(std::move(listener_));
   plans_.reset();
   nvme_io_.reset();  // Until here transfers use the slabs and extents.
   // Their reports stay in the loop and are destroyed with it.
@@ -159,7 +159,25 @@ absl::Status Server::Listen(UniqueFd listener) {
   return absl::OkStatus();
 }
 
+void Server::PauseAccepting() {
+  loop_->Rewatch(listener_watch_, 0);
+  loop_->After(kAcceptPause, [this] {
+    if (listener_watch_ != 0) loop_->Rewatch(listener_watch_, EPOLLIN);
+  });
+}
+
+int64_t Server::NumConnections() const {
+  // With those that are coming to their end, for which workers have jobs.
+  return std::ranges::count_if(sessions_,
+                               [](const auto& entry) { return !entry.second->kept_for_process(); });
+}
+
 void Server::Accept() {
+  if (closer_.num_waiting() >= kMaxSessions) {
+    // Somebody's descriptors block the closer: no more are let in that might wait behind them.
+    PauseAccepting();
+    return;
+  }
   UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (socket) {
     AddConnection(std::move(socket));
@@ -171,14 +189,11 @@ void Server::Accept() {
     // The spare one lets the peer know, instead of leaving it in the queue.
     spare_fd_.Reset();
     UniqueFd refused(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    refused.Reset();
+    Connection::Close(closer_, std::move(refused));
     spare_fd_ = UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   }
   // Who waits in the queue makes the listener readable: the loop would turn for ever.
-  loop_->Rewatch(listener_watch_, 0);
-  loop_->After(kAcceptPause, [this] {
-    if (listener_watch_ != 0) loop_->Rewatch(listener_watch_, EPOLLIN);
-  });
+  PauseAccepting();
   const absl::Duration now = MonotonicNow();
   if (now < next_accept_warning_) return;
   next_accept_warning_ = now + absl::Seconds(10);
@@ -192,7 +207,10 @@ void Server::AddConnection(UniqueFd socket) {
   absl::StatusOr<PeerProcess> peer = FindPeerProcess(socket.get());
   if (!peer.ok()) {
     refusal = peer.status();
-  } else if (static_cast<int64_t>(sessions_.size()) >= 2 * kMaxSessions) {
+  } else if (peer->uid != ::geteuid()) {
+    refusal = absl::PermissionDeniedError(
+        absl::StrCat("this server is of uid ", ::geteuid(), ", you are uid ", peer->uid));
+  } else if (NumConnections() >= 2 * kMaxSessions) {
     // At Hello the limit is half of this: the peer then gets its reason as an answer. Here it may
     // be gone before it reads.
     refusal = absl::ResourceExhaustedError(
@@ -201,26 +219,28 @@ void Server::AddConnection(UniqueFd socket) {
   if (!refusal.ok()) {
     ServerLog().warn("refused a connection: {}", refusal.ToString());
     SendPacket(socket.get(), EncodeRefusal(0, refusal), {}).IgnoreError();
+    Connection::Close(closer_, std::move(socket));
     return;
   }
   const uint64_t id = next_id_++;
   auto session = std::make_unique<Session>();
   session->id = id;
   session->peer = *std::move(peer);
-  session->connection = std::make_unique<Connection>(*loop_, std::move(socket));
-  const absl::Status started =
-      session->connection->Start({.unwanted =
-                                      [this](std::vector<UniqueFd> fds) {
-                                        close_worker_->Run([unwanted = std::move(fds)] {});
-                                      },
-                                  .message =
-                                      [this, id](std::string bytes) {
-                                        if (Session* found = Find(id)) HandleMessage(*found, bytes);
-                                      },
-                                  .hang_up =
-                                      [this, id](const absl::Status& reason) {
-                                        if (Session* found = Find(id)) HandleHangUp(*found, reason);
-                                      }});
+  session->connection = std::make_unique<Connection>(*loop_, closer_, std::move(socket));
+  const absl::Status started = session->connection->Start(
+      {.message =
+           [this, id](std::string bytes) {
+             if (Session* found = Find(id)) HandleMessage(*found, bytes);
+           },
+       .undeliverable =
+           [this, id](const std::string& bytes) {
+             Session* found = Find(id);
+             return found == nullptr ? std::string() : Undeliverable(*found, bytes);
+           },
+       .hang_up =
+           [this, id](const absl::Status& reason) {
+             if (Session* found = Find(id)) HandleHangUp(*found, reason);
+           }});
   absl::StatusOr<EventLoop::WatchId> watch = 0;
   if (started.ok() && session->peer.pidfd) {
     watch = loop_->Watch(session->peer.pidfd.get(), EPOLLIN, [this, id](uint32_t) {
@@ -403,7 +423,7 @@ void Server::Drain(absl::Duration timeout) {
   if (draining_) return;
   draining_ = true;
   if (listener_watch_ != 0) loop_->Unwatch(std::exchange(listener_watch_, 0));
-  listener_.Reset();
+  closer_.Close(std::move(listener_));  // With what was sent to it and not accepted.
   ServerLog().info("draining: no new sessions, at most {} for the open ones",
                    absl::FormatDuration(timeout));
   for (WaitingLease& waiting : std::exchange(waiting_leases_, {})) {

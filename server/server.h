@@ -23,7 +23,6 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "server/budget_shares.h"
 #include "server/budgets.h"
 #include "server/event_loop.h"
 #include "server/nvme_io.h"
@@ -39,10 +38,12 @@
 
 namespace gemini::server {
 
-// Sessions that said hello, with those whose lease outlives their connection; as many connections
+// Connected sessions that said hello; as many connections
 // more may be about to. Each costs 3 descriptors and 64 KiB at most, and 0.75 MiB for a timeline
 // that its client writes.
 inline constexpr int64_t kMaxSessions = 256;
+// Of one process that lives: those without a connection, whose leases are kept for it (see Death).
+inline constexpr int64_t kMaxHungUpSessions = 64;
 // Of all spaces together. A status reads 6 words a bundle at least: some 30 ms for all of these.
 inline constexpr int64_t kMaxServerBundles = int64_t{1} << 21;
 // Segments are memory beside the HOST capacity: at most this, for all spaces together.
@@ -76,6 +77,8 @@ class Server {
 
   // server.cc: sessions and their end.
   void Accept();
+  void PauseAccepting();
+  int64_t NumConnections() const;
   void HandleMessage(Session& session, const std::string& bytes);
   void HandleHangUp(Session& session, const absl::Status& reason);
   void HandleDeath(Session& session);
@@ -138,6 +141,8 @@ class Server {
   // server_slabs.cc: descriptors of HOST and DEVICE.
   void Handle(Session& session, uint64_t id, const TakeSlabsRequest& take);
   void Handle(Session& session, uint64_t id, const KeepSlabsRequest& keep);
+  // Of an answer whose descriptors the kernel does not take: what is sent instead.
+  std::string Undeliverable(Session& session, const std::string& answer);
   void TakeDeviceSlabs(Session& session, uint64_t id, const TakeSlabsRequest& take);
   // server_plans.cc: traces and plans.
   void Handle(Session& session, uint64_t id, const OpenTraceRequest& open);
@@ -165,6 +170,7 @@ class Server {
   TierMap<int64_t> FreeBytes() const;
 
   const ServerOptions options_;
+  FdCloser closer_;  // Outlives the connections that wait in the loop to be destroyed.
   const std::unique_ptr<EventLoop> loop_;
   const ServerStores stores_;
   Budgets budgets_;
@@ -187,7 +193,6 @@ class Server {
   absl::Duration next_accept_warning_ = -absl::InfiniteDuration();
   // Last, so that they end first: their jobs use what is above.
   std::unique_ptr<WorkerThread> device_worker_, slab_worker_;  // Of a lease's DEVICE; of spaces.
-  std::unique_ptr<WorkerThread> close_worker_;  // Closes what peers sent unasked, which may block.
   std::unique_ptr<NvmeIo> nvme_io_;
   std::unique_ptr<PlanService> plans_;
 };

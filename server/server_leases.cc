@@ -101,7 +101,8 @@ void Server::Handle(Session& session, uint64_t id, const OpenLeaseRequest& open)
     want_bytes = std::max(floor_bytes, RoundUp(std::min(want_bytes, capacity_bytes), grain_bytes));
   }
   session.connection->Pause();
-  if (!TryLease(lease, {})) waiting_leases_.push_back(std::move(lease));
+  // Those that came before are tried first.
+  if (retry_posted_ || !TryLease(lease, {})) waiting_leases_.push_back(std::move(lease));
 }
 
 absl::Status Server::NoRoom(Tier tier, const OpenLeaseRequest& open) const {

@@ -56,10 +56,7 @@ TierMap<int64_t> Server::FreeBytes() const {
 void Server::Handle(Session& session, uint64_t id, const HelloRequest& hello) {
   session.label = Shown(hello.label);
   absl::Status refusal;
-  if (session.peer.uid != ::geteuid()) {
-    refusal = absl::PermissionDeniedError(
-        absl::StrCat("this server is of uid ", ::geteuid(), ", you are uid ", session.peer.uid));
-  } else if (hello.protocol != kProtocolVersion) {
+  if (hello.protocol != kProtocolVersion) {
     refusal = absl::FailedPreconditionError(absl::StrCat(
         "this server speaks protocol ", kProtocolVersion, " (", options_.build, "), you speak ",
         hello.protocol, " (", Shown(hello.build), "): use the same version on both sides"));
@@ -67,10 +64,18 @@ void Server::Handle(Session& session, uint64_t id, const HelloRequest& hello) {
     refusal = absl::InvalidArgumentError(
         absl::StrCat("a label of ", hello.label.size(), " characters, at most ", kMaxLabelChars));
   } else if (std::count_if(sessions_.begin(), sessions_.end(), [](const auto& entry) {
-               return entry.second->said_hello;
+               return entry.second->said_hello && !entry.second->kept_for_process();
              }) >= kMaxSessions) {
     refusal = absl::ResourceExhaustedError(
         absl::StrCat("the server has ", kMaxSessions, " sessions, its limit: close some"));
+  } else if (std::ranges::count_if(sessions_, [&](const auto& entry) {
+               return entry.second->kept_for_process() &&
+                      entry.second->peer.pid == session.peer.pid;
+             }) >= kMaxHungUpSessions) {
+    refusal = absl::ResourceExhaustedError(absl::StrCat(
+        "pid ", session.peer.pid, " hung up on ", kMaxHungUpSessions,
+        " sessions without closing them, and their memory is kept until it ends: end it, "
+        "and close sessions"));
   } else if (hello.role == PeerRole::kUnknown) {
     refusal = absl::InvalidArgumentError("a hello without a role: trainer or observer");
   } else if (draining_) {

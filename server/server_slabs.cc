@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The requests of server/server.h about slabs: those of a space, which are made with it, and those of a lease's DEVICE,
-// which are made when they are asked for and given back when they are not.
+// The requests of server/server.h about slabs: those of a space, which are made with it, and those
+// of a lease's DEVICE, which are made when they are asked for and given back when they are not.
 #include <algorithm>
 #include <iterator>
 #include <utility>
@@ -9,8 +9,10 @@
 #include "absl/strings/str_cat.h"
 #include "gemini/protocol.h"
 #include "gemini/seqpacket.h"
+#include "gemini/wire_generated.h"
 #include "server/device_grant.h"
 #include "server/server.h"
+#include "server/server_log.h"
 
 namespace gemini::server {
 namespace {
@@ -34,6 +36,36 @@ void SendSlabs(Session& session, uint64_t id, absl::Span<const TierExtent> slabs
 }
 
 }  // namespace
+
+std::string Server::Undeliverable(Session& session, const std::string& answer) {
+  const wire::Message& message = *wire::GetMessage(answer.data());
+  const uint64_t id = message.request_id();
+  const absl::Status refusal = absl::ResourceExhaustedError(
+      absl::StrCat("the kernel has taken no descriptors for ",
+                   absl::FormatDuration(Connection::kDescriptorPatience),
+                   ": this user has too many descriptors in flight, in messages that nobody reads. "
+                   "End the program that does not read, or raise the limit (ulimit -n)"));
+  ServerLog().warn("cannot answer a request of session {} '{}' (pid {}): {}", session.id,
+                   session.label, session.peer.pid, refusal.ToString());
+  // Nobody knows of what it would have told: it is taken back.
+  if (message.body_type() == wire::Body::LeaseReply && session.lease.has_value() &&
+      !session.lease->reclaiming) {
+    session.connection->Pause();
+    session.lease->refusal = Lease::RefusalShown{id, refusal};
+    BeginReclaim(session);
+    return "";
+  }
+  if (const wire::SpaceReply* reply = message.body_as_SpaceReply()) {
+    const auto found = session.spaces.find(reply->space());
+    if (found != session.spaces.end() && !found->second.closing) {
+      session.connection->Pause();
+      found->second.closing = true;
+      loop_->Unwatch(std::exchange(found->second.kick_watch, 0));
+      ContinueCloseSpace(session, reply->space());
+    }
+  }
+  return EncodeRefusal(id, refusal);
+}
 
 void Server::Handle(Session& session, uint64_t id, const TakeSlabsRequest& take) {
   if (take.space == 0) {

@@ -89,6 +89,10 @@ struct Session {
   uint64_t requests = 0;  // Messages, ever.
   int worker_jobs = 0;    // Being made or destroyed for this session.
   bool embedded() const { return !peer.pidfd; }
+  // It hung up without an end to its session: its lease is kept until its process has ended.
+  bool kept_for_process() const {
+    return connection == nullptr && lease.has_value() && !lease->reclaiming;
+  }
 };
 
 }  // namespace gemini::server

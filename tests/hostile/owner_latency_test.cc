@@ -1,173 +1,363 @@
 // SPDX-License-Identifier: Apache-2.0
-// No request and no hang-up of a peer keeps the server's owner thread from the others.
+// Whatever a peer asks for, sends, leaves unread or ends with, others are answered as at rest, and
+// the daemon has no more of it open than it may.
 #include "tests/hostile/owner_latency.h"
 
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
 #include <poll.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
 
+#include <array>
 #include <atomic>
-#include <condition_variable>
-#include <functional>
-#include <mutex>
-#include <system_error>
+#include <memory>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "gemini/byte_size.h"
 #include "gemini/trace_wire.h"
+#include "tests/server/denied_calls.h"
 #include "tests/server/traces.h"
+#include "tests/status_matchers.h"
 
 namespace gemini::server {
 namespace {
 
-constexpr int64_t kChunk = 4096;
-constexpr int64_t kMaxSessions = 256;  // As in server/server.h.
+using ::testing::HasSubstr;
 
-// Threads that do nothing: the kernel walks all of a process to say how it is.
-class IdleThreads {
- public:
-  explicit IdleThreads(int count) {
-    try {
-      for (int i = 0; i < count; ++i) {
-        threads_.emplace_back([this] {
-          std::unique_lock lock(mutex_);
-          changed_.wait(lock, [this] { return stop_; });
-        });
-      }
-    } catch (const std::system_error&) {  // A machine that has no more is tried with these.
-    }
-  }
-  ~IdleThreads() {
-    {
-      const std::lock_guard lock(mutex_);
-      stop_ = true;
-    }
-    changed_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
-  }
+const std::vector<std::string> kSmall = {"--device-memory", "64MiB", "--host-memory", "64MiB"};
 
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool stop_ = false;
-  std::vector<std::thread> threads_;
-};
-
-// Repeats `work` on a thread until it is destroyed.
-class Repeated {
- public:
-  explicit Repeated(std::function<void()> work)
-      : thread_([this, work = std::move(work)] {
-          while (!stop_) work();
-        }) {}
-  ~Repeated() {
-    stop_ = true;
-    thread_.join();
-  }
-
- private:
-  std::atomic<bool> stop_ = false;
-  std::thread thread_;
-};
-
-void SendMakePlan(WireClient& client) {
+std::string Request(
+    wire::Body type,
+    const std::function<flatbuffers::Offset<void>(flatbuffers::FlatBufferBuilder&)>& body) {
   flatbuffers::FlatBufferBuilder builder;
-  const auto body = wire::CreateMakePlan(builder, 0, kChunk);
-  wire::FinishMessageBuffer(builder,
-                            wire::CreateMessage(builder, 99, wire::Body::MakePlan, body.Union()));
-  EXPECT_OK(client.SendRaw(absl::string_view(
-      reinterpret_cast<const char*>(builder.GetBufferPointer()), builder.GetSize())));
+  const flatbuffers::Offset<void> made = body(builder);
+  wire::FinishMessageBuffer(builder, wire::CreateMessage(builder, 77, type, made));
+  return std::string(reinterpret_cast<const char*>(builder.GetBufferPointer()), builder.GetSize());
 }
 
-TEST_F(OwnerLatencyTest, ManyNewcomersBesideManyLeasesThatTakeEpochs) {
-  ExpectBounded("120 newcomers that nobody answers", [&](OwnerLatencies& measured) {
-    constexpr int kNumLeases = 120;
-    StartDaemon({"--device-memory", "64MiB", "--host-memory", "64MiB", "--epoch-timeout", "0.7"});
-    const IdleThreads threads(2000);
-    const TierMap<int64_t> small = {{kChunk, 0, 0}};
-    std::vector<WireClient> leases = Connect("lease", kNumLeases);
-    for (WireClient& client : leases) ASSERT_OK(client.OpenLease(small, small, true));
-    std::vector<WireClient> holder = Connect("holder", 1);
-    const int64_t rest = 64 * kMiB - kNumLeases * kChunk;
-    ASSERT_OK(holder[0].OpenLease({{rest, 0, 0}}, {{kChunk, 0, 0}}, true));
-    std::vector<WireClient> newcomers = Connect("newcomer", kNumLeases);
-    for (WireClient& client : newcomers) ASSERT_OK(client.SendOpenLease(small, small, true));
-    measured = Measure();
-    for (WireClient& client : newcomers) {
-      EXPECT_THAT(client.ReceiveLease(),
-                  StatusIs(absl::StatusCode::kResourceExhausted, ::testing::HasSubstr("holder0")));
+std::string MakePlanRequest() {
+  return Request(wire::Body::MakePlan, [](flatbuffers::FlatBufferBuilder& builder) {
+    const wire::MeasuredRates measured(0, 0, 0, 0, 0, 0);
+    return wire::CreateMakePlan(builder, kMiB, 4096, 0, 0, 0, &measured).Union();
+  });
+}
+
+std::string OpenTraceRequest(int64_t size_bytes) {
+  return Request(wire::Body::OpenTrace, [&](flatbuffers::FlatBufferBuilder& builder) {
+    return wire::CreateOpenTrace(builder, size_bytes).Union();
+  });
+}
+
+// Nearly the largest trace that is planned: it takes the planner a second or more.
+const std::string& LongTrace() {
+  static const std::string& bytes = *new std::string(EncodeTrace(StepTrace(160'000, 4096)));
+  return bytes;
+}
+
+bool HasAnswer(const WireClient& client) {
+  pollfd state = {.fd = client.fd(), .events = POLLIN, .revents = 0};
+  return ::poll(&state, 1, 0) > 0;
+}
+
+// The daemon plans for it from now on.
+void BeginLongPlan(WireClient& client) {
+  ASSERT_OK(client.OpenLease({{kMiB, 0, 0}}, {{}}));
+  ASSERT_OK(client.WriteTrace(LongTrace()));
+  ASSERT_OK(client.SendRaw(MakePlanRequest()));
+}
+
+TEST_F(OwnerLatency, AFloodOfTracesBehindALongPlanDelaysNobodyAndKeepsNoDescriptors) {
+  Start(kSmall);
+  MeasureAtRest();
+  std::vector<WireClient> planners;
+  for (int i = 0; i < 6; ++i) {
+    planners.push_back(Connect("planner"));
+    BeginLongPlan(planners.back());
+  }
+  WireClient flood = Connect("flood");
+  ASSERT_OK(flood.OpenLease({{kMiB, 0, 0}}, {{}}));
+  const int64_t before = CountDescriptors();
+  int64_t most = 0;
+  int rounds = 0;
+  ExpectPrompt("OpenTrace in a loop behind a long plan", [&] {
+    const absl::Time end = absl::Now() + absl::Seconds(2);
+    while (absl::Now() < end) {
+      ASSERT_OK(flood.WriteTrace("x"));
+      if (++rounds % 512 == 0) most = std::max(most, CountDescriptors());
     }
   });
+  EXPECT_GT(rounds, 1000);
+  EXPECT_FALSE(HasAnswer(planners.back())) << "the plans were too quick for this test";
+  EXPECT_LE(most, before + 8) << rounds << " traces were opened";
 }
 
-TEST_F(OwnerLatencyTest, HangUpsOfAllWhoWaitBesideManyLeases) {
-  ExpectBounded("120 newcomers that hang up", [&](OwnerLatencies& measured) {
-    constexpr int kNumLeases = 120;
-    StartDaemon({"--device-memory", "64MiB", "--host-memory", "64MiB", "--epoch-timeout", "60"});
-    const IdleThreads threads(2000);
-    const TierMap<int64_t> small = {{kChunk, 0, 0}};
-    std::vector<WireClient> leases = Connect("lease", kNumLeases);
-    for (WireClient& client : leases) ASSERT_OK(client.OpenLease(small, small, true));
-    std::vector<WireClient> holder = Connect("holder", 1);
-    const int64_t rest = 64 * kMiB - kNumLeases * kChunk;
-    ASSERT_OK(holder[0].OpenLease({{rest, 0, 0}}, {{kChunk, 0, 0}}, true));
-    std::vector<WireClient> newcomers = Connect("newcomer", kNumLeases);
-    for (WireClient& client : newcomers) ASSERT_OK(client.SendOpenLease(small, small, true));
-    ASSERT_OK(observer_->GetStatus());
-    newcomers.clear();
-    measured = Measure();
-  });
+// What a session left behind when it ended delays nobody else's plan and takes no memory.
+TEST_F(OwnerLatency, APlanEndsWhenItsSessionEnds) {
+  Start(kSmall);
+  const auto plan_alone = [&] {
+    WireClient client = Connect("honest");
+    EXPECT_OK(client.OpenLease({{kMiB, 0, 0}}, {{}}));
+    EXPECT_OK(client.WriteTrace(EncodeTrace(StepTrace(4, 4096))));
+    const absl::Time start = absl::Now();
+    EXPECT_OK(client.MakePlan({.device_bytes = kMiB}));
+    const absl::Duration took = absl::Now() - start;
+    EXPECT_OK(client.CloseSession());
+    return took;
+  };
+  plan_alone();  // The first one measures the machine.
+  const absl::Duration alone = plan_alone();
+  absl::Duration one_long = absl::ZeroDuration();
+  {
+    WireClient client = Connect("long");
+    const absl::Time start = absl::Now();
+    BeginLongPlan(client);
+    EXPECT_OK(client.Receive());
+    one_long = absl::Now() - start;
+    EXPECT_OK(client.CloseSession());
+  }
+  const int64_t rooms = CountDescriptors("gemini-trace-room");
+  for (int i = 0; i < 6; ++i) {
+    WireClient gone = Connect("gone");
+    BeginLongPlan(gone);
+  }
+  const absl::Duration behind = plan_alone();
+  std::printf("a small plan alone %s, behind 6 long ones (%s each) of sessions that are gone %s\n",
+              absl::FormatDuration(alone).c_str(), absl::FormatDuration(one_long).c_str(),
+              absl::FormatDuration(behind).c_str());
+  EXPECT_LT(behind, one_long + absl::Milliseconds(200));
+  EXPECT_TRUE(
+      Await(absl::Seconds(2), [&] { return CountDescriptors("gemini-trace-room") == rooms; }));
 }
 
-TEST_F(OwnerLatencyTest, AFloodOfTracesBehindASlowPlan) {
-  ExpectBounded("a flood of traces behind slow plans", [&](OwnerLatencies& measured) {
-    StartDaemon({"--device-memory", "1MiB", "--host-memory", "64MiB"});
-    const TierMap<int64_t> nothing = {{0, 0, 0}};
-    const std::string slow = EncodeTrace(StepTrace(100'000, kChunk));
-    const int64_t files_before = FilesOfDaemon("").all;
-
-    std::vector<WireClient> planners = Connect("planner", 1);
-    ASSERT_OK(planners[0].OpenLease({{kMiB, 0, 0}}, {{kMiB, 0, 0}}));
-    const auto plan = [&] {
-      EXPECT_OK(planners[0].WriteTrace(slow));
-      EXPECT_OK(planners[0].MakePlan({.device_bytes = kMiB}));
-    };
-    std::vector<WireClient> flooders = Connect("flooder", 1);
-    ASSERT_OK(flooders[0].OpenLease(nothing, nothing));
-    const std::string page(kMiB, 'x');
-    std::atomic<int> rooms = 0, refused = 0;
-    const auto flood = [&] { ++(flooders[0].WriteTrace(page).ok() ? rooms : refused); };
-    // Comes, has a plan queued, and goes.
-    std::atomic<int> visits = 0;
-    const auto visit = [&] {
-      auto client = daemon_->Connect("visitor");
-      if (!client.ok()) return;  // Too many at once.
-      if (!client->OpenLease(nothing, nothing).ok() || !client->WriteTrace(page).ok()) return;
-      SendMakePlan(*client);
-      ++visits;
-    };
-    OpenFiles most;
-    const auto watch = [&] {
-      const OpenFiles files = FilesOfDaemon("gemini-trace-room");
-      most.all = std::max(most.all, files.all);
-      most.named = std::max(most.named, files.named);
-      most.named_bytes = std::max(most.named_bytes, files.named_bytes);
-      ::poll(nullptr, 0, 10);
-    };
-    {
-      const Repeated planning(plan), flooding(flood), visiting(visit), watching(watch);
-      measured = Measure();
+// Their rooms are gone though another's plan goes on.
+TEST_F(OwnerLatency, TheTracesOfSessionsThatEndedAreClosedBehindALongPlan) {
+  Start(kSmall);
+  std::vector<WireClient> planners;
+  for (int i = 0; i < 6; ++i) {
+    planners.push_back(Connect("planner"));
+    BeginLongPlan(planners.back());
+  }
+  for (int i = 0; i < 8; ++i) {
+    WireClient gone = Connect("gone");
+    ASSERT_OK(gone.OpenLease({{kMiB, 0, 0}}, {{}}));
+    ASSERT_OK(gone.WriteTrace(std::string(4 * kMiB, 'x')));
+    if (i % 2 == 0) {
+      ASSERT_OK(gone.SendRaw(MakePlanRequest()));
     }
-    std::printf("%d rooms and %d visits: at most %d descriptors, %d rooms of %d MiB\n",
-                rooms.load(), visits.load(), static_cast<int>(most.all),
-                static_cast<int>(most.named), static_cast<int>(most.named_bytes / kMiB));
-    EXPECT_GT(rooms, 100);
-    EXPECT_EQ(refused, 0);
-    EXPECT_GT(visits, 20);
-    // One room a session until it is closed, and one of the plan that has begun. A session costs
-    // three descriptors more, and two while its lease is made.
-    EXPECT_LE(most.named, kMaxSessions + 1);
-    EXPECT_LE(most.named_bytes, (kMaxSessions + 1) * kMiB + static_cast<int64_t>(slow.size()));
-    EXPECT_LE(most.all, files_before + 6 * kMaxSessions);
+  }
+  EXPECT_TRUE(Await(absl::Seconds(20), [&] { return CountDescriptors("gemini-trace-room") <= 6; }));
+  EXPECT_FALSE(HasAnswer(planners.back())) << "only once the plans were made";
+}
+
+TEST_F(OwnerLatency, ManyWhoWaitForOneThatDoesNotAnswerDelayNobody) {
+  std::vector<std::string> flags = kSmall;
+  flags.insert(flags.end(), {"--epoch-timeout", "0.5", "--log-level", "error"});
+  Start(flags);
+  MeasureAtRest();
+  // The state of a process is read the more slowly the more threads it has.
+  std::atomic<bool> stop = false;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 1000; ++i) threads.emplace_back([&] { stop.wait(false); });
+  WireClient holder = Connect("holder");
+  ASSERT_OK(holder.OpenLease({{64 * kMiB, 0, 0}}, {{}}, /*takes_epochs=*/true));
+  std::vector<WireClient> others;
+  for (int i = 0; i < 120; ++i) {
+    others.push_back(Connect("takes epochs"));
+    ASSERT_OK(others.back().OpenLease({{}}, {{}}, /*takes_epochs=*/true));
+  }
+  ExpectPrompt("120 newcomers beside 120 leases and one that does not answer", [&] {
+    std::vector<WireClient> newcomers;
+    for (int i = 0; i < 120; ++i) {
+      newcomers.push_back(Connect("newcomer"));
+      ASSERT_OK(newcomers.back().SendOpenLease({{kMiB / 2, 0, 0}}, {{kMiB / 2, 0, 0}}));
+    }
+    for (WireClient& newcomer : newcomers) {
+      EXPECT_THAT(newcomer.ReceiveLease(),
+                  StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("did not answer")));
+    }
   });
+  stop = true;
+  stop.notify_all();
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST_F(OwnerLatency, HangUpsOfAllWhoWaitBesideManyLeasesDelayNobody) {
+  std::vector<std::string> flags = kSmall;
+  flags.insert(flags.end(), {"--epoch-timeout", "60", "--log-level", "error"});
+  Start(flags);
+  MeasureAtRest();
+  WireClient holder = Connect("holder");
+  ASSERT_OK(holder.OpenLease({{64 * kMiB, 0, 0}}, {{}}, /*takes_epochs=*/true));
+  std::vector<WireClient> others, newcomers;
+  for (int i = 0; i < 120; ++i) {
+    others.push_back(Connect("takes epochs"));
+    ASSERT_OK(others.back().OpenLease({{}}, {{}}, /*takes_epochs=*/true));
+    newcomers.push_back(Connect("newcomer"));
+    ASSERT_OK(newcomers.back().SendOpenLease({{kMiB / 2, 0, 0}}, {{kMiB / 2, 0, 0}}));
+  }
+  ExpectPrompt("120 newcomers that hang up beside 120 leases", [&] { newcomers.clear(); });
+}
+
+// A socket whose close lasts for as long as it lingers: its peer takes no more of what it was sent.
+struct LingeringSocket {
+  UniqueFd listener, peer, socket;
+};
+LingeringSocket MakeLingeringSocket(int seconds) {
+  LingeringSocket made;
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = ::htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  made.listener = UniqueFd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  EXPECT_EQ(::bind(made.listener.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
+  EXPECT_EQ(::listen(made.listener.get(), 1), 0);
+  EXPECT_EQ(::getsockname(made.listener.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
+  made.socket = UniqueFd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  EXPECT_EQ(::connect(made.socket.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
+  made.peer = UniqueFd(::accept4(made.listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  const linger lingers = {.l_onoff = 1, .l_linger = seconds};
+  EXPECT_EQ(::setsockopt(made.socket.get(), SOL_SOCKET, SO_LINGER, &lingers, sizeof(lingers)), 0);
+  ::fcntl(made.socket.get(), F_SETFL, O_NONBLOCK);
+  const std::string bytes(1 << 20, 'x');
+  while (::send(made.socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) > 0) {
+  }
+  ::fcntl(made.socket.get(), F_SETFL, 0);
+  return made;
+}
+
+const std::string kAnyRequest = Request(
+    wire::Body::GetStatus,
+    [](flatbuffers::FlatBufferBuilder& builder) { return wire::CreateGetStatus(builder).Union(); });
+
+// As on kernels before Linux 6.16, which cannot refuse descriptors.
+TEST_F(OwnerLatency, DescriptorsWhoseCloseBlocksDelayNobodyAndNotTheEnd) {
+  std::vector<std::string> flags = kSmall;
+  flags.insert(flags.end(), {"--drain-timeout", "0.1"});
+  Start(flags, DenyRefusalOfDescriptors);
+  MeasureAtRest();
+  // One is never read: its session has a plan made.
+  WireClient planner = Connect("planner");
+  BeginLongPlan(planner);
+  WireClient reader = Connect("reader");
+  LingeringSocket unread = MakeLingeringSocket(/*seconds=*/8);
+  LingeringSocket read = MakeLingeringSocket(/*seconds=*/8);
+  ExpectPrompt("descriptors whose close blocks, in messages read and unread", [&] {
+    ASSERT_OK(planner.SendRaw(kAnyRequest, {unread.socket.get()}));
+    ASSERT_OK(reader.SendRaw(kAnyRequest, {read.socket.get()}));
+    unread.socket.Reset();
+    read.socket.Reset();
+    planner.HangUp();
+    // Whoever sends descriptors is hung up on.
+    EXPECT_THAT(reader.Receive(), StatusIs(absl::StatusCode::kUnavailable));
+  });
+  // Others may come and go while that close lasts, and what they send is not collected.
+  const int64_t before = CountDescriptors();
+  const UniqueFd file(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  for (int i = 0; i < 40; ++i) {
+    WireClient sender = Connect("sender");
+    ASSERT_OK(sender.SendRaw(kAnyRequest, std::vector<int>(250, file.get())));
+    EXPECT_THAT(sender.Receive(), StatusIs(absl::StatusCode::kUnavailable));
+    WireClient honest = Connect("honest");
+    ASSERT_OK(honest.CloseSession());
+  }
+  EXPECT_LE(CountDescriptors(), before + 2 * 40 + 8);
+  EXPECT_LE(CountDescriptors("/dev/null"), 8);
+  const absl::Time term = absl::Now();
+  daemon().process().Signal(SIGTERM);
+  EXPECT_TRUE(daemon().process().WaitDead(absl::Seconds(20)));
+  EXPECT_LE(absl::Now() - term, absl::Seconds(2));
+  EXPECT_EQ(daemon().process().Reap(), 0);
+}
+
+TEST_F(OwnerLatency, TheEndDoesNotWaitForALongPlan) {
+  std::vector<std::string> flags = kSmall;
+  flags.insert(flags.end(), {"--drain-timeout", "0.1"});
+  Start(flags);
+  WireClient planner = Connect("planner");
+  BeginLongPlan(planner);
+  WireClient waiting = Connect("waiting");
+  BeginLongPlan(waiting);
+  const absl::Time term = absl::Now();
+  daemon().process().Signal(SIGTERM);
+  EXPECT_TRUE(daemon().process().WaitDead(absl::Seconds(20)));
+  EXPECT_LE(absl::Now() - term, absl::Seconds(2));
+  EXPECT_EQ(daemon().process().Reap(), 0);
+}
+
+// Of a process that the kernel holds to its limit on descriptors in flight.
+void DropPrivilegesOverLimits() {
+  constexpr int kSysAdmin = 21;
+  constexpr int kSysResource = 24;
+  ::prctl(PR_CAPBSET_DROP, kSysAdmin);  // Refused where there is none to drop.
+  ::prctl(PR_CAPBSET_DROP, kSysResource);
+}
+
+class DescriptorsInFlight : public OwnerLatency {
+ protected:
+  void StartLimited() {
+    Start(kSmall, DropPrivilegesOverLimits);
+    rlimit limit = {};
+    ASSERT_EQ(::prlimit(daemon().process().pid(), RLIMIT_NOFILE, nullptr, &limit), 0);
+    limit.rlim_cur = 400;
+    ASSERT_EQ(::prlimit(daemon().process().pid(), RLIMIT_NOFILE, &limit, nullptr), 0);
+  }
+};
+
+TEST_F(DescriptorsInFlight, WhoeverLeavesThemUnreadEndsNobodyElsesSession) {
+  ASSERT_NO_FATAL_FAILURE(StartLimited());
+  MeasureAtRest();
+  WireClient honest = Connect("honest");
+  ASSERT_OK(honest.OpenLease({{kMiB, 0, 0}}, {{}}));
+  std::vector<WireClient> deaf;
+  ExpectPrompt("replies with descriptors that nobody reads", [&] {
+    for (int i = 0; i < 4; ++i) {
+      deaf.push_back(Connect("deaf"));
+      ASSERT_OK(deaf.back().OpenLease({{kMiB, 0, 0}}, {{}}));
+      ::fcntl(deaf.back().fd(), F_SETFL, O_NONBLOCK);
+      const std::string open = OpenTraceRequest(4096);
+      for (int sent = 0; sent < 260 && deaf.back().SendRaw(open).ok();) ++sent;
+    }
+  });
+  EXPECT_OK(honest.WriteTrace("x"));
+  EXPECT_OK(honest.GetStatus());
+  // Whoever reads again is served from where it stopped.
+  ::fcntl(deaf[0].fd(), F_SETFL, 0);
+  for (int i = 0; i < 50; ++i) EXPECT_OK(deaf[0].Receive()) << i;
+}
+
+TEST_F(DescriptorsInFlight, WhereTheKernelTakesNoneARequestIsRefusedAndTheSessionGoesOn) {
+  ASSERT_NO_FATAL_FAILURE(StartLimited());
+  WireClient honest = Connect("honest");
+  ASSERT_OK(honest.OpenLease({{kMiB, 0, 0}}, {{}}));
+  WireClient newcomer = Connect("newcomer");
+  // Another program of the same user keeps so many in flight: this one.
+  std::array<int, 2> ends;
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()), 0);
+  UniqueFd hoard(ends[0]);
+  UniqueFd unread(ends[1]);
+  const UniqueFd file(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_OK(SendPacket(hoard.get(), "x", std::vector<int>(250, file.get())));
+  }
+  EXPECT_THAT(honest.WriteTrace("x"),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("descriptors in flight")));
+  // Whose bytes come back: nothing of a lease that nobody was told of can be mapped.
+  EXPECT_THAT(newcomer.OpenLease({{kMiB, kMiB, 0}}, {{}}),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("descriptors in flight")));
+  EXPECT_OK(honest.GetStatus());
+  // Some room within the time that it is tried again.
+  ASSERT_OK(honest.SendRaw(OpenTraceRequest(4096)));
+  unread.Reset();
+  hoard.Reset();
+  EXPECT_OK(honest.Receive());
+  EXPECT_OK(honest.WriteTrace("x"));
+  EXPECT_OK(newcomer.OpenLease({{kMiB, kMiB, 0}}, {{}}));
 }
 
 }  // namespace

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // geminid as its users meet it: starting, refusing to start, ending.
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 
+#include <algorithm>
+#include <array>
 #include <filesystem>
 #include <fstream>
 
@@ -235,6 +238,38 @@ TEST_F(DaemonTest, AStderrThatNobodyReadsHoldsNobodyUp) {
   std::filesystem::remove_all(directory);
 }
 
+// Together they lost more sessions than may be connected, and all of them live.
+TEST_F(DaemonTest, SessionsThatHungUpTakeNoNewcomersPlace) {
+  ASSERT_OK_AND_ASSIGN(DaemonProcess daemon, Start({"--log-level", "error"}));
+  std::vector<pid_t> children;
+  std::array<int, 2> done;
+  ASSERT_EQ(::pipe2(done.data(), O_CLOEXEC), 0);
+  const UniqueFd reading(done[0]);
+  const UniqueFd writing(done[1]);
+  for (int i = 0; i < 5; ++i) {
+    children.push_back(::fork());
+    if (children.back() != 0) continue;
+    char lost = 0;
+    for (; lost < 60; ++lost) {
+      auto client = daemon.Connect("lost");
+      if (!client.ok() || !client->OpenLease({{0, 4096, 0}}, {{0, 4096, 0}}).ok()) break;
+    }
+    (void)!::write(writing.get(), &lost, 1);
+    while (true) ::pause();
+  }
+  for (size_t i = 0; i < children.size(); ++i) {
+    char lost = 0;
+    ASSERT_EQ(::read(reading.get(), &lost, 1), 1);
+    EXPECT_EQ(lost, 60);
+  }
+  EXPECT_OK(daemon.Connect("newcomer"));
+  for (const pid_t child : children) {
+    ::kill(child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
+  }
+}
+
+// A phase is text of a client's, and gets into the refusal of a plan.
 TEST_F(DaemonTest, AnotherUidIsRefused) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can become somebody else";
   ASSERT_OK_AND_ASSIGN(DaemonProcess daemon, Start());
@@ -246,8 +281,16 @@ TEST_F(DaemonTest, AnotherUidIsRefused) {
     if (::setuid(65534) != 0) ::_exit(3);
     auto client = WireClient::ConnectTo(daemon.socket_path());
     if (!client.ok()) ::_exit(4);
-    const absl::Status hello = client->Hello("stranger");
-    ::_exit(hello.code() == absl::StatusCode::kPermissionDenied ? 0 : 5);
+    // More than may be connected, and each of them says nothing.
+    std::vector<WireClient> others;
+    for (int i = 0; i < 600; ++i) {
+      auto other = WireClient::ConnectTo(daemon.socket_path());
+      if (!other.ok()) ::_exit(6);
+      others.push_back(*std::move(other));
+      if (!absl::IsPermissionDenied(others.back().Receive().status())) ::_exit(7);
+      if (!absl::IsUnavailable(others.back().Receive().status())) ::_exit(8);
+    }
+    ::_exit(absl::IsPermissionDenied(client->Receive().status()) ? 0 : 5);
   }
   int status = 0;
   ::waitpid(child, &status, 0);

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// System calls that the kernel denies a thread, as in a container or under a service manager's filter.
+// System calls that the kernel denies a thread, as in a container or under a service manager's
+// filter.
 // Thread: a denial holds for the calling thread and those that it starts from then on, for ever.
 #pragma once
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 
 #include <array>
@@ -38,7 +40,8 @@ inline void DenyUring() {
                      {kReturn, 0, 0, SECCOMP_RET_ALLOW}}});
 }
 
-// io_uring_enter is EAGAIN where it submits one request alone, as where the kernel has no memory for it.
+// io_uring_enter is EAGAIN where it submits one request alone, as where the kernel has no memory
+// for it.
 inline void DenyLoneSubmissions() {
   InstallFilter<6>({{{kLoadWord, 0, 0, offsetof(seccomp_data, nr)},
                      {kJumpIfEqual, 0, 3, SYS_io_uring_enter},
@@ -74,6 +77,19 @@ inline void DenyMemoryPolicies() {
   InstallFilter<4>({{{kLoadWord, 0, 0, offsetof(seccomp_data, nr)},
                      {kJumpIfEqual, 0, 1, SYS_set_mempolicy},
                      {kReturn, 0, 0, SECCOMP_RET_ERRNO | EPERM},
+                     {kReturn, 0, 0, SECCOMP_RET_ALLOW}}});
+}
+
+// setsockopt of SO_PASSRIGHTS is ENOPROTOOPT, as before Linux 6.16: descriptors cannot be refused.
+inline void DenyRefusalOfDescriptors() {
+  constexpr uint32_t kPassRights = 83;  // Headers before Linux 6.16 have no name for it.
+  InstallFilter<8>({{{kLoadWord, 0, 0, offsetof(seccomp_data, nr)},
+                     {kJumpIfEqual, 0, 5, SYS_setsockopt},
+                     {kLoadWord, 0, 0, offsetof(seccomp_data, args[1])},
+                     {kJumpIfEqual, 0, 3, SOL_SOCKET},
+                     {kLoadWord, 0, 0, offsetof(seccomp_data, args[2])},
+                     {kJumpIfEqual, 0, 1, kPassRights},
+                     {kReturn, 0, 0, SECCOMP_RET_ERRNO | ENOPROTOOPT},
                      {kReturn, 0, 0, SECCOMP_RET_ALLOW}}});
 }
 

@@ -57,6 +57,21 @@ class EmbeddedServerTest : public ::testing::Test {
   std::unique_ptr<EmbeddedServer> server_;
 };
 
+// Their leases are kept, for the process lives.
+TEST_F(EmbeddedServerTest, AProcessThatKeepsHangingUpIsToldToEnd) {
+  absl::Status refused;
+  int lost = 0;
+  for (; refused.ok() && lost < 300; ++lost) {
+    WireClient client(*server_->Connect());
+    refused = client.Hello("lost");
+    if (refused.ok()) {
+      ASSERT_OK(client.OpenLease({{0, 4096, 0}}, {{0, 4096, 0}}));
+    }
+  }
+  EXPECT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("hung up on 64")));
+  EXPECT_EQ(lost, 65);
+}
+
 TEST_F(EmbeddedServerTest, ALeaseIsGrantedUpToWhatIsFreeAndRefusedBelowItsFloor) {
   WireClient first = Connect("first");
   EXPECT_EQ(first.free_at_hello(), (TierMap<int64_t>{{8 * kMiB, 600 * kMiB, 16 * kMiB}}));
@@ -205,7 +220,8 @@ TEST_F(EmbeddedServerTest, AWriteThatFailedOrIsUnderWayLeavesNothingToRead) {
   }
   faults.Arm(NvmeFault::kFails, 0);
   ASSERT_EQ(space.WaitCompletion(space.Submit(IoOperation::kWrite, 0, 2)), 0);
-  // Both are taken before the first can be completed: that is a message to the thread that takes them.
+  // Both are taken before the first can be completed: that is a message to the thread that takes
+  // them.
   const uint64_t write = space.client().submit_tail.load();
   for (const IoOperation operation : {IoOperation::kWrite, IoOperation::kRead}) {
     const bool writes = operation == IoOperation::kWrite;
