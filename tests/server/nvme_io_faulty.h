@@ -130,6 +130,7 @@ class NvmeIoFaulty : public NvmeIo {
         return;
     }
   }
+  void Cancel(uint64_t tenant, uint64_t space) override { real_->Cancel(tenant, space); }
   void Forget(absl::Span<const int> host_fds, absl::AnyInvocable<void()> forgotten) override {
     real_->Forget(host_fds, std::move(forgotten));
   }
