@@ -22,6 +22,7 @@
 #include "gemini/layout.h"
 #include "gemini/status_macros.h"
 #include "server/nvme_io_progress.h"
+#include "server/nvme_queue.h"
 #include "server/sealed_memfd.h"
 #include "server/server_log.h"
 #include "server/slab_pins.h"
@@ -30,36 +31,23 @@
 namespace gemini::server {
 namespace {
 
-// Pieces in the kernel at a time, and their bytes. More would not speed a disk up, and may exhaust the
-// requests that it has: the kernel then lets the thread that submits wait for one.
+// Requests in the kernel at a time, and bytes of theirs: begun while there are fewer. What a tenant
+// begins waits for no more than that of the others. More bytes were not seen to speed a disk up,
+// and may exhaust the requests that it has: the kernel then lets the thread that submits wait for
+// one.
 constexpr int kDepth = 256;
-constexpr int64_t kMaxBytesInKernel = int64_t{64} << 20;
-// The kernel itself cuts a piece into what the disk takes, all of it in flight at once: smaller pieces
-// are more calls, and were not seen to be faster.
-constexpr int64_t kPieceBytes = int64_t{4} << 20;
-static_assert(SlabPins::kWindowBytes % kPieceBytes == 0);  // A piece lies in one window.
+constexpr int64_t kMaxBytesInKernel = int64_t{32} << 20;
+static_assert(SlabPins::kWindowBytes % kNvmePieceBytes == 0);  // A piece lies in one window.
 // Windows given back in a turn of the loop: 2 to 3 ms, as the one that it may register takes.
 constexpr int kMaxReleases = 16;
-// Long beside a turn, short beside a transfer: until the kernel takes again what it refused to queue.
+// Long beside a turn, short beside a transfer: until the kernel takes again what it refused to
+// queue.
 constexpr absl::Duration kRetryPause = absl::Milliseconds(1);
 
-// A transfer from Submit to its end.
-struct Moving {
-  NvmeTransfer transfer;
-  NvmeIo::Done done;
-  absl::Status status;      // The first failure; no piece begins after it.
-  int64_t begun_bytes = 0;  // That pieces were made of.
-  int pieces = 0;           // Not finished.
-  bool direct = false;
-  bool ended = false;
+// A piece that one request asks for.
+struct Request {
+  NvmeQueue::Piece piece;
   std::optional<SlabWindow> window;  // Where the slab is not registered.
-};
-
-// A part of a transfer that one request asks for.
-struct Piece {
-  std::shared_ptr<Moving> of;
-  int64_t begin_bytes = 0;  // In the transfer.
-  int64_t size_bytes = 0;
 };
 
 class UringNvmeIo : public NvmeIo {
@@ -72,6 +60,7 @@ class UringNvmeIo : public NvmeIo {
   absl::Status Probe();
 
   void Submit(const NvmeTransfer& transfer, Done done) override;
+  void Cancel(uint64_t tenant, uint64_t space) override;
   void Forget(absl::Span<const int> host_fds, absl::AnyInvocable<void()> forgotten) override;
 
  private:
@@ -82,11 +71,11 @@ class UringNvmeIo : public NvmeIo {
   absl::Status TurnUntil(absl::FunctionRef<bool()> ended);
   void Reap();
   void Fill();
-  std::optional<Piece> NextPiece();
-  void Begin(Piece piece);
+  std::optional<Request> NextRequest();
+  void Begin(Request request);
   absl::Status Flush();
   void Finish(int slot, int result);
-  void EndIfDone(Moving& moving);
+  void End(const NvmeQueue::Piece& piece, const absl::Status& status);
 
   EventLoop& loop_;
   io_uring ring_ = {};
@@ -97,18 +86,19 @@ class UringNvmeIo : public NvmeIo {
   bool refused_ = false;  // By the kernel, in the last turn.
   bool awake_ = false;    // A turn is to come, or under way and not yet at Fill.
   std::optional<SlabPins> pins_;
-  std::deque<std::shared_ptr<Moving>> waiting_;  // The first may have begun.
-  std::deque<Piece> again_;                      // Stopped short: they go before the others.
-  std::array<Piece, kDepth> slots_;              // Of the requests, by their user data.
+  NvmeQueue queue_;
+  std::deque<Request> again_;            // Stopped short: they go before the others.
+  std::array<Request, kDepth> slots_;    // By their user data.
+  bool mapped_ = false;                  // A part of a slab, in this turn.
   std::vector<int> free_slots_;
   int64_t bytes_in_kernel_ = 0;
   std::deque<int> queued_;  // Slots that the kernel has not taken yet.
 };
 
 absl::Status UringNvmeIo::Open() {
-  // Completions wait for the next system call of this thread instead of interrupting it; Linux 5.19. They end an
-  // epoll_wait once for nothing, which DEFER_TASKRUN would not: but that binds a ring to one thread, and a server is
-  // made, run and destroyed by different ones.
+  // Completions wait for the next system call of this thread instead of interrupting it; Linux
+  // 5.19. They end an epoll_wait once for nothing, which DEFER_TASKRUN would not: but that binds a
+  // ring to one thread, and a server is made, run and destroyed by different ones.
   io_uring_params params = {};
   params.flags = IORING_SETUP_COOP_TASKRUN;
   int error = io_uring_queue_init_params(kDepth, &ring_, &params);
@@ -169,11 +159,10 @@ UringNvmeIo::~UringNvmeIo() {
   for (const int slot : std::exchange(queued_, {})) Finish(slot, -ECANCELED);
   while (true) {
     // What has not begun, and what `done` submits now.
-    while (std::optional<Piece> piece = NextPiece()) {
-      piece->of->status.Update(absl::AbortedError("the server stops"));
-      --piece->of->pieces;
-      EndIfDone(*piece->of);
-    }
+    const absl::Status stops = absl::AbortedError("the server stops");
+    for (const Request& request : std::exchange(again_, {})) End(request.piece, stops);
+    for (NvmeQueue::Ended& ended : queue_.CancelAll(stops)) ended.done(ended.status);
+    if (!again_.empty() || !queue_.empty()) continue;
     if (!ring_open_ || free_slots_.size() == kDepth) break;
     io_uring_cqe* cqe = nullptr;
     if (io_uring_wait_cqe(&ring_, &cqe) == 0) Reap();
@@ -184,12 +173,13 @@ UringNvmeIo::~UringNvmeIo() {
 
 void UringNvmeIo::Submit(const NvmeTransfer& transfer, Done done) {
   loop_.owner().AssertHere();
-  auto moving = std::make_shared<Moving>();
-  moving->transfer = transfer;
-  moving->done = std::move(done);
-  moving->direct = (::fcntl(transfer.nvme_fd, F_GETFL) & O_DIRECT) != 0;
-  waiting_.push_back(std::move(moving));
+  queue_.Push(transfer, std::move(done));
   Wake();
+}
+
+void UringNvmeIo::Cancel(uint64_t tenant, uint64_t space) {
+  loop_.owner().AssertHere();
+  for (NvmeQueue::Ended& ended : queue_.Cancel(tenant, space)) ended.done(ended.status);
 }
 
 void UringNvmeIo::Forget(absl::Span<const int> host_fds, absl::AnyInvocable<void()> forgotten) {
@@ -252,61 +242,49 @@ void UringNvmeIo::Reap() {
 
 void UringNvmeIo::Fill() {
   const int64_t windows_before = pins_->windows_made();
+  mapped_ = false;
   while (!free_slots_.empty() && bytes_in_kernel_ < kMaxBytesInKernel) {
-    if (pins_->windows_made() > windows_before) {
+    // Either takes some milliseconds, more where the client has no pages there.
+    if (mapped_ || pins_->windows_made() > windows_before) {
       Wake();  // The loop's other work has its turn first.
       return;
     }
-    std::optional<Piece> piece = NextPiece();
-    if (!piece.has_value()) return;
-    Begin(*std::move(piece));
+    std::optional<Request> request = NextRequest();
+    if (!request.has_value()) return;
+    Begin(*std::move(request));
   }
 }
 
-std::optional<Piece> UringNvmeIo::NextPiece() {
+std::optional<Request> UringNvmeIo::NextRequest() {
   if (!again_.empty()) {
-    Piece piece = std::move(again_.front());
+    Request request = std::move(again_.front());
     again_.pop_front();
-    return piece;
+    return request;
   }
-  while (!waiting_.empty()) {
-    const std::shared_ptr<Moving> moving = waiting_.front();
-    const NvmeTransfer& transfer = moving->transfer;
-    const int64_t left_bytes = transfer.size_bytes - moving->begun_bytes;
-    if (left_bytes == 0 || !moving->status.ok()) {
-      waiting_.pop_front();
-      EndIfDone(*moving);
-      continue;
-    }
-    // Pieces end at multiples of their size in the slab, and with that inside a window of it.
-    const int64_t begin_bytes = moving->begun_bytes;
-    const int64_t host_offset = transfer.host_offset_bytes + begin_bytes;
-    const int64_t size_bytes = std::min(left_bytes, kPieceBytes - host_offset % kPieceBytes);
-    moving->begun_bytes += size_bytes;
-    ++moving->pieces;
-    return Piece{moving, begin_bytes, size_bytes};
-  }
-  return std::nullopt;
+  std::optional<NvmeQueue::Piece> piece = queue_.Next();
+  if (!piece.has_value()) return std::nullopt;
+  return Request{*std::move(piece), std::nullopt};
 }
 
-void UringNvmeIo::Begin(Piece piece) {
-  Moving& moving = *piece.of;
-  const NvmeTransfer& transfer = moving.transfer;
+void UringNvmeIo::Begin(Request request) {
+  const NvmeQueue::Piece& piece = request.piece;
+  const NvmeTransfer& transfer = piece.of->transfer;
   const int64_t host_offset = transfer.host_offset_bytes + piece.begin_bytes;
   const int64_t nvme_offset = transfer.nvme_offset_bytes + piece.begin_bytes;
-  const std::optional<SlabPins::Place> place = pins_->Find(transfer.host_fd, host_offset);
-  if (!place.has_value() && !moving.window.has_value() && moving.status.ok()) {
-    absl::StatusOr<SlabWindow> mapped =
-        SlabWindow::Map(transfer.host_fd, transfer.host_offset_bytes, transfer.size_bytes);
-    if (mapped.ok()) {
-      moving.window.emplace(*std::move(mapped));
-    } else {
-      moving.status = mapped.status();
+  absl::Status status = piece.of->status;
+  std::optional<SlabPins::Place> place;
+  if (status.ok()) {
+    place = pins_->Find(transfer.host_fd, host_offset);
+    if (!place.has_value()) {
+      mapped_ = true;
+      absl::StatusOr<SlabWindow> mapped =
+          SlabWindow::Map(transfer.host_fd, host_offset, piece.size_bytes);
+      status = mapped.status();
+      if (mapped.ok()) request.window = *std::move(mapped);
     }
   }
-  if (!moving.status.ok()) {
-    --moving.pieces;
-    EndIfDone(moving);
+  if (!status.ok()) {
+    End(piece, status);
     return;
   }
   io_uring_sqe* const sqe = io_uring_get_sqe(&ring_);
@@ -321,21 +299,19 @@ void UringNvmeIo::Begin(Piece piece) {
       io_uring_prep_write_fixed(sqe, transfer.nvme_fd, place->address, size, nvme_offset,
                                 place->buffer);
     }
+  } else if (reads) {
+    io_uring_prep_read(sqe, transfer.nvme_fd, request.window->data(), size, nvme_offset);
   } else {
-    std::byte* const address = moving.window->data() + piece.begin_bytes;
-    if (reads) {
-      io_uring_prep_read(sqe, transfer.nvme_fd, address, size, nvme_offset);
-    } else {
-      io_uring_prep_write(sqe, transfer.nvme_fd, address, size, nvme_offset);
-    }
+    io_uring_prep_write(sqe, transfer.nvme_fd, request.window->data(), size, nvme_offset);
   }
   // Through the page cache the bytes would be copied here, by the thread that owns the metadata.
-  if (!moving.direct) io_uring_sqe_set_flags(sqe, IOSQE_ASYNC);
+  const bool direct = (::fcntl(transfer.nvme_fd, F_GETFL) & O_DIRECT) != 0;
+  if (!direct) io_uring_sqe_set_flags(sqe, IOSQE_ASYNC);
   const int slot = free_slots_.back();
   free_slots_.pop_back();
   io_uring_sqe_set_data64(sqe, slot);
   bytes_in_kernel_ += piece.size_bytes;
-  slots_[slot] = std::move(piece);
+  slots_[slot] = std::move(request);
   queued_.push_back(slot);
 }
 
@@ -350,29 +326,27 @@ absl::Status UringNvmeIo::Flush() {
 }
 
 void UringNvmeIo::Finish(int slot, int result) {
-  Piece piece = std::exchange(slots_[slot], {});
+  Request request = std::exchange(slots_[slot], {});
+  NvmeQueue::Piece& piece = request.piece;
   free_slots_.push_back(slot);
   bytes_in_kernel_ -= piece.size_bytes;
-  const std::shared_ptr<Moving> moving = piece.of;
-  const absl::StatusOr<int64_t> moved =
-      MovedBytes(moving->transfer, piece.begin_bytes, piece.size_bytes, result);
+  const absl::StatusOr<int64_t> moved = MovedBytes(
+      piece.of->transfer, piece.begin_bytes, piece.size_bytes, result, piece.refusals);
   if (moved.ok() && *moved < piece.size_bytes) {
     piece.begin_bytes += *moved;
     piece.size_bytes -= *moved;
-    again_.push_back(std::move(piece));
+    request.window.reset();  // It begins elsewhere now.
+    again_.push_back(std::move(request));
     return;
   }
-  if (!moved.ok()) moving->status.Update(moved.status());
-  --moving->pieces;
-  EndIfDone(*moving);
+  request.window.reset();
+  End(piece, moved.status());
 }
 
-void UringNvmeIo::EndIfDone(Moving& moving) {
-  const bool begun = moving.begun_bytes == moving.transfer.size_bytes;
-  if (moving.ended || moving.pieces > 0 || (moving.status.ok() && !begun)) return;
-  moving.ended = true;
-  moving.window.reset();
-  moving.done(moving.status);
+void UringNvmeIo::End(const NvmeQueue::Piece& piece, const absl::Status& status) {
+  if (std::optional<NvmeQueue::Ended> ended = queue_.Finish(piece, status)) {
+    ended->done(ended->status);
+  }
 }
 
 }  // namespace

@@ -339,6 +339,7 @@ void Server::Fence(Session& session, absl::string_view why) {
   for (auto& [id, opened] : session.spaces) {
     if (opened.destroying) continue;
     opened.space->Fence(lease.generation);
+    nvme_io_->Cancel(session.id, id);
     loop_->Unwatch(std::exchange(opened.kick_watch, 0));
   }
   EndPlans(session);

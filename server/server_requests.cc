@@ -236,6 +236,7 @@ void Server::Handle(Session& session, uint64_t id, const CloseSpaceRequest& clos
   opened.closing = true;
   opened.close_request = id;
   opened.space->Fence(session.lease->generation + 1);
+  nvme_io_->Cancel(session.id, close.space);
   loop_->Unwatch(std::exchange(opened.kick_watch, 0));
   session.connection->Pause();
   ContinueCloseSpace(session, close.space);
@@ -317,6 +318,8 @@ void Server::ServeRing(uint64_t session_id, uint64_t space_id) {
       if (session->connection != nullptr) Disconnect(*session);
       return;
     }
+    next->transfer.tenant = session_id;
+    next->transfer.space = space_id;
     nvme_io_->Submit(next->transfer,
                      [this, session_id, space_id, taken = *next](const absl::Status& status) {
                        loop_->Post([this, session_id, space_id, taken, status] {
@@ -333,7 +336,7 @@ void Server::FinishTransfer(uint64_t session_id, uint64_t space_id, const Space:
   OpenedSpace& opened = owner.spaces.at(space_id);
   if (status.ok()) {
     CountWear(taken);
-  } else {
+  } else if (!absl::IsAborted(status)) {  // Its client ended it, and no disk.
     ServerLog().error(
         "NVMe I/O of space {}, slot {}, in directory '{}' failed: {}; if it comes again, look at "
         "that "

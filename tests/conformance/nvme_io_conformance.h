@@ -15,6 +15,7 @@
 
 #include "tests/conformance/nvme_io_ends_conformance.h"
 #include "tests/conformance/nvme_io_fixture.h"
+#include "tests/conformance/nvme_io_turns_conformance.h"
 
 namespace gemini::server {
 

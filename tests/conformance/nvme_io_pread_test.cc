@@ -8,10 +8,12 @@ namespace {
 
 std::unique_ptr<NvmeIo> MakeTwoThreads() { return MakePreadNvmeIo(2); }
 
-INSTANTIATE_TEST_SUITE_P(Pread, NvmeIoConformance,
-                         ::testing::Values(NvmeIoCase{"Buffered", MakeTwoThreads},
-                                           NvmeIoCase{"Direct", MakeTwoThreads, true}),
-                         [](const auto& tested) { return tested.param.name; });
+const auto kEngines = ::testing::Values(NvmeIoCase{"Buffered", MakeTwoThreads},
+                                        NvmeIoCase{"Direct", MakeTwoThreads, true});
+const auto kName = [](const auto& tested) { return tested.param.name; };
+
+INSTANTIATE_TEST_SUITE_P(Pread, NvmeIoConformance, kEngines, kName);
+INSTANTIATE_TEST_SUITE_P(Pread, NvmeIoTurnsConformance, kEngines, kName);
 
 }  // namespace
 }  // namespace gemini::server

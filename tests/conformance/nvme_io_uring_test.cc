@@ -39,6 +39,9 @@ class UringOnItsLoop : public NvmeIo {
       engine_->Submit(transfer, std::move(done));
     });
   }
+  void Cancel(uint64_t tenant, uint64_t space) override {
+    loop_->Post([this, tenant, space] { engine_->Cancel(tenant, space); });
+  }
   void Forget(absl::Span<const int> host_fds, absl::AnyInvocable<void()> forgotten) override {
     loop_->Post([this, fds = std::vector<int>(host_fds.begin(), host_fds.end()),
                  forgotten = std::move(forgotten)]() mutable {
@@ -57,11 +60,13 @@ class UringOnItsLoop : public NvmeIo {
 std::unique_ptr<NvmeIo> MakePinning() { return std::make_unique<UringOnItsLoop>(true); }
 std::unique_ptr<NvmeIo> MakeWithoutPins() { return std::make_unique<UringOnItsLoop>(false); }
 
-INSTANTIATE_TEST_SUITE_P(Uring, NvmeIoConformance,
-                         ::testing::Values(NvmeIoCase{"Buffered", MakePinning},
-                                           NvmeIoCase{"Direct", MakePinning, true},
-                                           NvmeIoCase{"DirectWithoutPins", MakeWithoutPins, true}),
-                         [](const auto& tested) { return tested.param.name; });
+const auto kEngines = ::testing::Values(NvmeIoCase{"Buffered", MakePinning},
+                                        NvmeIoCase{"Direct", MakePinning, true},
+                                        NvmeIoCase{"DirectWithoutPins", MakeWithoutPins, true});
+const auto kName = [](const auto& tested) { return tested.param.name; };
+
+INSTANTIATE_TEST_SUITE_P(Uring, NvmeIoConformance, kEngines, kName);
+INSTANTIATE_TEST_SUITE_P(Uring, NvmeIoTurnsConformance, kEngines, kName);
 
 class UringPinsTest : public NvmeIoConformance {};
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A real NVMe engine of whose transfers one goes wrong: the Nth, in one of the ways in which disks do. And one place of
-// extents that may be bad for good.
+// A real NVMe engine of whose transfers one goes wrong: the Nth, in one of the ways in which disks
+// do. And one place of extents that may be bad for good.
 // Thread: as NvmeIo; NvmeFaults may be read and set from any.
 #pragma once
 #include <fcntl.h>
@@ -54,7 +54,8 @@ class NvmeFaults {
   // From now on every write at that offset of an extent fails: EIO.
   void BreakPlace(int64_t nvme_offset_bytes) { broken_offset_bytes_ = nvme_offset_bytes; }
   int64_t writes_to_broken_place() const { return writes_to_broken_place_; }
-  // Runs `action` in the server's thread once it has taken the next request, before anything is moved.
+  // Runs `action` in the server's thread once it has taken the next request, before anything is
+  // moved.
   void AtNextSubmit(std::function<void()> action) {
     MutexLock lock(mutex_);
     at_submit_ = std::move(action);
@@ -130,6 +131,7 @@ class NvmeIoFaulty : public NvmeIo {
         return;
     }
   }
+  void Cancel(uint64_t tenant, uint64_t space) override { real_->Cancel(tenant, space); }
   void Forget(absl::Span<const int> host_fds, absl::AnyInvocable<void()> forgotten) override {
     real_->Forget(host_fds, std::move(forgotten));
   }
