@@ -379,7 +379,7 @@ TEST_F(DaemonTest, ALineOfItsLogNamesTheEngineOfNvmeIoAndWhy) {
                         " --runtime-dir '",
                         folder, "' 2>&1")}));
   ASSERT_OK_AND_ASSIGN(const std::string line, process.ReadLine(absl::Seconds(20)));
-  EXPECT_THAT(line, AllOf(HasSubstr("2 threads with pread and pwrite"), HasSubstr("--nvme-io")));
+  EXPECT_THAT(line, AllOf(HasSubstr("4 threads with pread and pwrite"), HasSubstr("--nvme-io")));
   process.Signal(SIGTERM);
   EXPECT_TRUE(process.WaitDead(absl::Seconds(20)));
   std::filesystem::remove_all(folder);
