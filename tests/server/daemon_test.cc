@@ -44,6 +44,15 @@ class DaemonTest : public ::testing::Test {
   static absl::StatusOr<DaemonProcess> Start(const std::vector<std::string>& more = {}) {
     return DaemonProcess::Start(GEMINI_GEMINID_PATH, Flags(more));
   }
+  // Starts geminid with `directory` as its runtime directory; its log comes out of ReadLine.
+  static absl::StatusOr<ChildProcess> StartWithLog(const std::string& directory,
+                                                   const std::string& more = "") {
+    return ChildProcess::Start(
+        {"/bin/sh", "-c",
+         absl::StrCat("exec '", GEMINI_GEMINID_PATH,
+                      "' --device-memory 1MiB --host-memory 64MiB --state-dir '' ", more,
+                      " --runtime-dir '", directory, "' 2>&1")});
+  }
   // Runs geminid to its end; stderr and stdout together.
   static Ended Run(const std::vector<std::string>& flags) {
     std::string command = absl::StrCat("exec '", GEMINI_GEMINID_PATH, "'");
@@ -216,13 +225,7 @@ TEST_F(DaemonTest, AStderrThatNobodyReadsHoldsNobodyUp) {
   // The reading end of its stdout is here and never read; its stderr goes there too.
   std::string directory = ::testing::TempDir() + "/stuck-XXXXXX";
   ASSERT_NE(::mkdtemp(directory.data()), nullptr);
-  ASSERT_OK_AND_ASSIGN(
-      ChildProcess process,
-      ChildProcess::Start(
-          {"/bin/sh", "-c",
-           absl::StrCat("exec '", GEMINI_GEMINID_PATH,
-                        "' --device-memory 1MiB --host-memory 64MiB --state-dir '' --runtime-dir '",
-                        directory, "' 2>&1")}));
+  ASSERT_OK_AND_ASSIGN(ChildProcess process, StartWithLog(directory));
   const std::string socket = directory + "/geminid.sock";
   const absl::Time start = absl::Now();
   while (!WireClient::ConnectTo(socket).ok() && absl::Now() < start + absl::Seconds(20)) {
@@ -370,14 +373,7 @@ TEST_F(DaemonTest, AFullNvmeDirectoryIsARefusalAndNothingIsHeld) {
 TEST_F(DaemonTest, ALineOfItsLogNamesTheEngineOfNvmeIoAndWhy) {
   std::string folder = ::testing::TempDir() + "/engine-XXXXXX";
   ASSERT_NE(::mkdtemp(folder.data()), nullptr);
-  ASSERT_OK_AND_ASSIGN(
-      ChildProcess process,
-      ChildProcess::Start(
-          {"/bin/sh", "-c",
-           absl::StrCat("exec '", GEMINI_GEMINID_PATH,
-                        "' --device-memory 1MiB --host-memory 64MiB --state-dir '' --nvme-io pread"
-                        " --runtime-dir '",
-                        folder, "' 2>&1")}));
+  ASSERT_OK_AND_ASSIGN(ChildProcess process, StartWithLog(folder, "--nvme-io pread"));
   ASSERT_OK_AND_ASSIGN(const std::string line, process.ReadLine(absl::Seconds(20)));
   EXPECT_THAT(line, AllOf(HasSubstr("4 threads with pread and pwrite"), HasSubstr("--nvme-io")));
   process.Signal(SIGTERM);
@@ -390,13 +386,7 @@ TEST_F(DaemonTest, ALineOfItsLogNamesTheEngineOfNvmeIoAndWhy) {
 TEST_F(DaemonTest, AClientForgesNoLineOfItsLog) {
   std::string folder = ::testing::TempDir() + "/forged-XXXXXX";
   ASSERT_NE(::mkdtemp(folder.data()), nullptr);
-  ASSERT_OK_AND_ASSIGN(
-      ChildProcess process,
-      ChildProcess::Start(
-          {"/bin/sh", "-c",
-           absl::StrCat("exec '", GEMINI_GEMINID_PATH,
-                        "' --device-memory 1MiB --host-memory 64MiB --state-dir '' --runtime-dir '",
-                        folder, "' 2>&1")}));
+  ASSERT_OK_AND_ASSIGN(ChildProcess process, StartWithLog(folder));
   const auto line_with = [&](absl::string_view text) -> std::string {
     for (;;) {
       const absl::StatusOr<std::string> line = process.ReadLine(absl::Seconds(20));

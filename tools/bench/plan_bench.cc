@@ -92,33 +92,39 @@ Trace LargeTrace(const LargeRound& round) {
   return trace;
 }
 
-// A plan for 10,000 chunks and 100,000 uses with room for a quarter of the parameters; below it the time
-// of one replay by least recently used, the least that looks at each use.
-void MeasurePlanSeconds(benchmark::State& state, const LargeRound& round) {
-  const absl::StatusOr<RangeTrace> trace = PackTrace(LargeTrace(round), kPageBytes);
-  if (!trace.ok()) return state.SkipWithError(trace.status().ToString().c_str());
-  PlanInputs inputs = {.trace = *trace,
+// Plans `trace` with room for `device_chunks`; below it the time of one replay by least recently used,
+// the least that looks at each use. `checked`: what else is to hold of the measurement.
+void MeasurePlans(benchmark::State& state, const RangeTrace& trace, int64_t device_chunks,
+                  bool checked) {
+  PlanInputs inputs = {.trace = trace,
                        .budget_bytes = {},
                        .costs = {.host_to_device = 4e8, .device_to_host = 4e8},
                        .policy = {}};
-  inputs.budget_bytes[Tier::kDevice] = (kChunks / 4 + 50) * kPageBytes;
+  inputs.budget_bytes[Tier::kDevice] = device_chunks * kPageBytes;
   inputs.budget_bytes[Tier::kHost] = std::numeric_limits<int64_t>::max();
   std::vector<double> plans, replays;
-  int64_t chunks = 0;
-  for (const PlannedRange& range : trace->ranges) chunks += range.num_bundles;
-  bool checked = chunks == 2 * kChunks && trace->uses.size() == kUses;
   for (auto _ : state) {
     const auto start = Clock::now();
     const absl::StatusOr<Plan> plan = MakePlan(inputs);
     plans.push_back(SecondsSince(start));
     state.SetIterationTime(plans.back());
     const auto between = Clock::now();
-    const auto lru = SimulateLru(*trace, inputs.budget_bytes[Tier::kDevice]);
+    const auto lru = SimulateLru(trace, inputs.budget_bytes[Tier::kDevice]);
     replays.push_back(SecondsSince(between) / 6);  // It plays six rounds.
     checked &= plan.ok() && lru.ok() && CheckPlan(*plan).ok() &&
                plan->prediction.fetch_bytes < lru->fetch_bytes;
   }
   Report(state, Median(plans), Median(replays), checked);
+}
+
+// A plan for 10,000 chunks and 100,000 uses with room for a quarter of the parameters.
+void MeasurePlanSeconds(benchmark::State& state, const LargeRound& round) {
+  const absl::StatusOr<RangeTrace> trace = PackTrace(LargeTrace(round), kPageBytes);
+  if (!trace.ok()) return state.SkipWithError(trace.status().ToString().c_str());
+  int64_t chunks = 0;
+  for (const PlannedRange& range : trace->ranges) chunks += range.num_bundles;
+  MeasurePlans(state, *trace, kChunks / 4 + 50,
+               /*checked=*/chunks == 2 * kChunks && trace->uses.size() == kUses);
 }
 
 void plan_seconds(benchmark::State& state) { MeasurePlanSeconds(state, {}); }
@@ -156,26 +162,7 @@ void MeasureRunsOfTwo(benchmark::State& state, int32_t num_chunks, int32_t num_u
   }
   const absl::StatusOr<RangeTrace> packed = PackTrace(trace, kPageBytes);
   if (!packed.ok()) return state.SkipWithError(packed.status().ToString().c_str());
-  PlanInputs inputs = {.trace = *packed,
-                       .budget_bytes = {},
-                       .costs = {.host_to_device = 4e8, .device_to_host = 4e8},
-                       .policy = {}};
-  inputs.budget_bytes[Tier::kDevice] = (num_chunks / 4 + 25) * kPageBytes;
-  inputs.budget_bytes[Tier::kHost] = std::numeric_limits<int64_t>::max();
-  std::vector<double> plans, replays;
-  bool checked = true;
-  for (auto _ : state) {
-    const auto start = Clock::now();
-    const absl::StatusOr<Plan> plan = MakePlan(inputs);
-    plans.push_back(SecondsSince(start));
-    state.SetIterationTime(plans.back());
-    const auto between = Clock::now();
-    const auto lru = SimulateLru(*packed, inputs.budget_bytes[Tier::kDevice]);
-    replays.push_back(SecondsSince(between) / 6);  // It plays six rounds.
-    checked &= plan.ok() && lru.ok() && CheckPlan(*plan).ok() &&
-               plan->prediction.fetch_bytes < lru->fetch_bytes;
-  }
-  Report(state, Median(plans), Median(replays), checked);
+  MeasurePlans(state, *packed, num_chunks / 4 + 25, /*checked=*/true);
 }
 
 void plan_seconds_runs_of_two(benchmark::State& state) {
