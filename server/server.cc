@@ -352,7 +352,14 @@ void Server::BeginReclaim(Session& session) {
   session.lease->reclaiming = true;
   budgets_.BeginReclaim(session.lease->granted);
   EndPlans(session);
+  // Nobody uses them any more: a job that follows at once has its names, while these bytes go.
+  std::erase_if(space_names_, [&](const auto& name) { return name.second == session.id; });
   ContinueReclaim(session);
+}
+
+void Server::FreeSpaceName(const Session& session, const std::string& name) {
+  const auto holder = space_names_.find(name);
+  if (holder != space_names_.end() && holder->second == session.id) space_names_.erase(holder);
 }
 
 void Server::ContinueReclaim(Session& session) {
@@ -387,7 +394,6 @@ void Server::ContinueReclaim(Session& session) {
       GEMINI_CHECK(found != nullptr && found->lease.has_value());
       --found->worker_jobs;
       for (const SpacePlan& plan : left) {
-        space_names_.erase(plan.name);
         GiveRoomBack(*found->lease, plan);
       }
       budgets_.FinishReclaim(found->lease->granted);

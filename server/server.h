@@ -85,6 +85,8 @@ class Server {
   void Fence(Session& session, absl::string_view why);
   void BeginReclaim(Session& session);
   void ContinueReclaim(Session& session);
+  // Nothing happens where the name is another session's by now.
+  void FreeSpaceName(const Session& session, const std::string& name);
   void Disconnect(Session& session);
   void Erase(Session& session);
   void CheckDrained();

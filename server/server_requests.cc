@@ -143,7 +143,7 @@ void Server::Handle(Session& session, uint64_t id, const OpenSpaceRequest& open)
             FinishOpenSpace(found, id, plan, *std::move(memory));
             return;
           }
-          space_names_.erase(plan.name);
+          FreeSpaceName(found, plan.name);
           GiveRoomBack(*found.lease, plan);
           if (found.lease->reclaiming) {
             ContinueReclaim(found);
@@ -259,7 +259,7 @@ void Server::ContinueCloseSpace(Session& session, uint64_t space_id) {
       const std::optional<uint64_t> request = closed.close_request;
       const SpacePlan plan = closed.space->plan();
       GiveRoomBack(*found.lease, plan);
-      space_names_.erase(plan.name);
+      FreeSpaceName(found, plan.name);
       found.spaces.erase(space_id);
       if (found.lease->reclaiming) {
         ContinueReclaim(found);

@@ -229,6 +229,18 @@ TEST_F(ServerPlansTest, ATraceOutlivesItsSessionAndIsFoundBySpacePhaseAndTensors
   }
 }
 
+// The bytes of the job before may still be on their way back: its name is not.
+TEST_F(ServerPlansTest, AJobThatFollowsAtOnceHasTheSpacesName) {
+  for (int job = 0; job < 50; ++job) {
+    WireClient client(*server_->Connect());
+    ASSERT_OK(client.Hello("job"));
+    ASSERT_OK(client.OpenLease({{kChunk, 7 * kMiB, 0}}, {{kChunk, 7 * kMiB, 0}}));
+    ASSERT_OK(client.OpenSpace({.name = "job", .num_bundles = 8, .host_slots = 1700}))
+        << "job " << job;
+    ASSERT_OK(client.CloseSession());
+  }
+}
+
 TEST_F(ServerPlansTest, WithAStateDirectoryTracesAndCostsOutliveTheServer) {
   options_.state_directory = directory_ + "/deep/state";
   Restart();
