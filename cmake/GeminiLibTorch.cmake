@@ -23,7 +23,7 @@ target_include_directories(gemini_libtorch SYSTEM INTERFACE
 # where that half is found before libstdc++, std::filesystem::remove_all calls address 0.
 target_link_libraries(gemini_libtorch INTERFACE
   stdc++ ${GEMINI_TORCH_DIR}/lib/libtorch_cpu.so ${GEMINI_TORCH_DIR}/lib/libc10.so Threads::Threads)
-# Small, and it loads without a driver. libtorch_cuda is loaded when a GPU is asked for (client/torch/gpu_device.h).
+# Small, and it loads without a driver. libtorch_cuda is loaded when a GPU is asked for (client/torch/device/gpu_device.h).
 add_library(gemini_libtorch_c10_cuda INTERFACE IMPORTED GLOBAL)
 add_library(gemini::libtorch_c10_cuda ALIAS gemini_libtorch_c10_cuda)
 target_link_libraries(gemini_libtorch_c10_cuda INTERFACE gemini_libtorch

@@ -9,6 +9,7 @@ set(GEMINI_SANITIZER "" CACHE STRING "Sanitizer of the whole build: address, thr
 set_property(CACHE GEMINI_SANITIZER PROPERTY STRINGS "" address thread fuzzer)
 if(GEMINI_SANITIZER STREQUAL "")
   macro(gemini_skip_below_sanitizer test folder)
+  string(REGEX REPLACE "/.*" "" top_folder "${folder}")
   endmacro()
   function(gemini_sanitize_test test)
   endfunction()
@@ -65,10 +66,11 @@ set(GEMINI_ONE_THREAD policies tools trainer
     update_kernel_test update_numerics_test)
 
 macro(gemini_skip_below_sanitizer test folder)
+  string(REGEX REPLACE "/.*" "" top_folder "${folder}")
   if("${test}" IN_LIST GEMINI_NOT_SANITIZED)
     set(skipped TRUE)
   elseif(GEMINI_SANITIZER STREQUAL "thread" AND ("${test}" IN_LIST GEMINI_ONE_THREAD OR
-                                                 "${folder}" IN_LIST GEMINI_ONE_THREAD))
+                                                 "${top_folder}" IN_LIST GEMINI_ONE_THREAD))
     set(skipped TRUE)
   endif()
 endmacro()

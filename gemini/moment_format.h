@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The number formats of an optimizer's moments, and where the codes and scales of 8-bit ones lie in the chunk
-// that holds all moments of a bundle: client/moment_quantisation.h says what they mean.
+// that holds all moments of a bundle: client/kernels/moment_quantisation.h says what they mean.
 // Units:  bytes from the chunk's first; elements of the bundle.
 #pragma once
 #include <array>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The optimizers that updates know. Their formulas: client/update_rules.h.
+// The optimizers that updates know. Their formulas: client/kernels/update_rules.h.
 #pragma once
 #include <array>
 #include <cstdint>

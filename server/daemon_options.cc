@@ -16,11 +16,11 @@
 #include "absl/strings/strip.h"
 #include "gemini/byte_size.h"
 #include "gemini/device_name.h"
-#include "gemini/errno_status.h"
 #include "gemini/nearest_name.h"
 #include "gemini/protocol.h"
-#include "gemini/runtime_directory.h"
-#include "gemini/status_macros.h"
+#include "gemini/system/errno_status.h"
+#include "gemini/system/runtime_directory.h"
+#include "gemini/system/status_macros.h"
 #include "toml++/toml.h"
 
 namespace gemini::server {

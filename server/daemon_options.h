@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "server/server_options.h"
+#include "server/loop/server_options.h"
 
 namespace gemini::server {
 

@@ -9,9 +9,9 @@
 #include <cerrno>
 #include <utility>
 
-#include "gemini/errno_status.h"
-#include "gemini/seqpacket.h"
-#include "gemini/status_macros.h"
+#include "gemini/system/errno_status.h"
+#include "gemini/system/seqpacket.h"
+#include "gemini/system/status_macros.h"
 #include "server/server.h"
 
 namespace gemini::server {

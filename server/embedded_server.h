@@ -7,8 +7,8 @@
 #include <thread>
 
 #include "absl/status/statusor.h"
-#include "gemini/unique_fd.h"
-#include "server/server_options.h"
+#include "gemini/system/unique_fd.h"
+#include "server/loop/server_options.h"
 
 namespace gemini::server {
 

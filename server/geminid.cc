@@ -14,16 +14,16 @@
 #include <vector>
 
 #include "gemini/byte_size.h"
-#include "gemini/descriptor_limit.h"
-#include "gemini/errno_status.h"
-#include "gemini/status_macros.h"
+#include "gemini/system/descriptor_limit.h"
+#include "gemini/system/errno_status.h"
+#include "gemini/system/status_macros.h"
 #include "server/daemon_options.h"
-#include "server/gpu_device.h"
-#include "server/host_memory.h"
+#include "server/loop/server_log.h"
 #include "server/runtime_claim.h"
 #include "server/server.h"
-#include "server/server_log.h"
 #include "server/service_notify.h"
+#include "server/tiers/gpu_device.h"
+#include "server/tiers/host_memory.h"
 
 namespace gemini::server {
 namespace {

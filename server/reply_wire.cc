@@ -5,7 +5,7 @@
 
 #include "absl/strings/string_view.h"
 #include "gemini/protocol.h"
-#include "gemini/seqpacket.h"
+#include "gemini/system/seqpacket.h"
 #include "gemini/wire_generated.h"
 
 namespace gemini::server {

@@ -10,13 +10,13 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "gemini/cost_model.h"
-#include "gemini/residency_shm.h"
+#include "gemini/shm/residency_shm.h"
+#include "gemini/shm/timeline_shm.h"
 #include "gemini/tier.h"
-#include "gemini/timeline_shm.h"
-#include "server/budgets.h"
-#include "server/nvme_wear.h"
-#include "server/plan_inputs.h"
-#include "server/space_reader.h"
+#include "server/leases/budgets.h"
+#include "server/nvme/nvme_wear.h"
+#include "server/plans/plan_inputs.h"
+#include "server/spaces/space_reader.h"
 
 namespace gemini::server {
 

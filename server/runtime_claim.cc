@@ -14,10 +14,10 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "gemini/errno_status.h"
-#include "gemini/runtime_directory.h"
-#include "gemini/seqpacket.h"
-#include "gemini/status_macros.h"
+#include "gemini/system/errno_status.h"
+#include "gemini/system/runtime_directory.h"
+#include "gemini/system/seqpacket.h"
+#include "gemini/system/status_macros.h"
 
 namespace gemini::server {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "gemini/unique_fd.h"
+#include "gemini/system/unique_fd.h"
 
 namespace gemini::server {
 

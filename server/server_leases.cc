@@ -12,15 +12,15 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "gemini/byte_size.h"
-#include "gemini/check.h"
 #include "gemini/layout.h"
-#include "gemini/status_macros.h"
-#include "gemini/timeline_shm.h"
-#include "server/budget_shares.h"
-#include "server/device_grant.h"
-#include "server/sealed_memfd.h"
+#include "gemini/shm/timeline_shm.h"
+#include "gemini/system/check.h"
+#include "gemini/system/status_macros.h"
+#include "server/leases/budget_shares.h"
+#include "server/leases/device_grant.h"
+#include "server/loop/server_log.h"
 #include "server/server.h"
-#include "server/server_log.h"
+#include "server/tiers/sealed_memfd.h"
 
 namespace gemini::server {
 namespace {

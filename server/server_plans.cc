@@ -10,10 +10,10 @@
 #include "absl/strings/str_cat.h"
 #include "gemini/byte_size.h"
 #include "gemini/layout.h"
-#include "gemini/trace_wire.h"
-#include "server/device_grant.h"
-#include "server/sealed_memfd.h"
+#include "gemini/plan/trace_wire.h"
+#include "server/leases/device_grant.h"
 #include "server/server.h"
+#include "server/tiers/sealed_memfd.h"
 
 namespace gemini::server {
 namespace {

@@ -11,14 +11,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gemini/byte_size.h"
-#include "gemini/check.h"
 #include "gemini/layout.h"
-#include "gemini/monotonic_clock.h"
 #include "gemini/protocol.h"
-#include "gemini/seqpacket.h"
+#include "gemini/system/check.h"
+#include "gemini/system/monotonic_clock.h"
+#include "gemini/system/seqpacket.h"
+#include "server/loop/server_log.h"
 #include "server/server.h"
-#include "server/server_log.h"
-#include "server/tier_store_host.h"
+#include "server/tiers/tier_store_host.h"
 
 namespace gemini::server {
 namespace {

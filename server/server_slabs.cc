@@ -8,11 +8,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "gemini/protocol.h"
-#include "gemini/seqpacket.h"
+#include "gemini/system/seqpacket.h"
 #include "gemini/wire_generated.h"
-#include "server/device_grant.h"
+#include "server/leases/device_grant.h"
+#include "server/loop/server_log.h"
 #include "server/server.h"
-#include "server/server_log.h"
 
 namespace gemini::server {
 namespace {

@@ -10,8 +10,8 @@
 #include <cstring>
 #include <string>
 
-#include "gemini/errno_status.h"
-#include "gemini/unique_fd.h"
+#include "gemini/system/errno_status.h"
+#include "gemini/system/unique_fd.h"
 
 namespace gemini::server {
 

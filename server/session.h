@@ -11,18 +11,18 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "gemini/lease_shm.h"
-#include "gemini/mapped_memory.h"
+#include "gemini/shm/lease_shm.h"
+#include "gemini/system/mapped_memory.h"
+#include "gemini/system/unique_fd.h"
 #include "gemini/tier.h"
-#include "gemini/unique_fd.h"
-#include "server/connection.h"
-#include "server/event_loop.h"
-#include "server/peer_process.h"
-#include "server/plan_inputs.h"
-#include "server/plan_wait.h"
-#include "server/request_wire.h"
-#include "server/space.h"
-#include "server/tier_store.h"
+#include "server/loop/event_loop.h"
+#include "server/plans/plan_inputs.h"
+#include "server/plans/plan_wait.h"
+#include "server/spaces/space.h"
+#include "server/tiers/tier_store.h"
+#include "server/wire/connection.h"
+#include "server/wire/peer_process.h"
+#include "server/wire/request_wire.h"
 
 namespace gemini::server {
 

@@ -6,9 +6,9 @@
 #include <optional>
 #include <vector>
 
-#include "server/budget_shares.h"
-#include "server/event_loop.h"
-#include "server/request_wire.h"
+#include "server/leases/budget_shares.h"
+#include "server/loop/event_loop.h"
+#include "server/wire/request_wire.h"
 
 namespace gemini::server {
 

@@ -12,7 +12,7 @@
 #include <system_error>
 #include <utility>
 
-#include "gemini/check.h"
+#include "gemini/system/check.h"
 
 namespace gemini {
 namespace {

@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "gemini/cuda_driver.h"
-#include "gemini/mutex.h"
-#include "gemini/unique_fd.h"
+#include "gemini/system/cuda_driver.h"
+#include "gemini/system/mutex.h"
+#include "gemini/system/unique_fd.h"
 
 namespace gemini {
 

@@ -8,9 +8,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "gemini/byte_size.h"
-#include "gemini/status_macros.h"
-#include "policies/planner.h"
-#include "policies/range_trace.h"
+#include "gemini/system/status_macros.h"
+#include "policies/planner/planner.h"
+#include "policies/trace/range_trace.h"
 
 namespace gemini::tools {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a training step of a transformer will need and take on a machine, from their numbers alone: the
-// trace of policies/transformer_trace.h, planned and simulated by the code that places chunks in earnest.
+// trace of trainer/forecast/transformer_trace.h, planned and simulated by the code that places chunks in earnest.
 // HOST and NVME: what HOST does not hold lies on NVME, moments first: they are read and written once a
 //         step. Reads are ahead of their use, so NVME costs rate and not latency: it slows the updates,
 //         the fetches and the gradients by the share of their bytes that it holds, and a step takes at
@@ -17,10 +17,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "gemini/cost_model.h"
-#include "gemini/plan.h"
+#include "gemini/plan/plan.h"
 #include "gemini/tier.h"
-#include "policies/chunk_size_search.h"
-#include "policies/transformer_trace.h"
+#include "policies/planner/chunk_size_search.h"
+#include "trainer/forecast/transformer_trace.h"
 
 namespace gemini::tools {
 

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gemini/byte_size.h"
-#include "gemini/status_macros.h"
+#include "gemini/system/status_macros.h"
 
 namespace gemini::tools {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "gemini/nvml.h"
+#include "gemini/system/nvml.h"
 #include "nlohmann/json.hpp"
 
 namespace gemini::tools {

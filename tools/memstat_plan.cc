@@ -13,12 +13,12 @@
 #include "gemini/byte_size.h"
 #include "gemini/layout.h"
 #include "gemini/nearest_name.h"
-#include "gemini/status_macros.h"
+#include "gemini/system/status_macros.h"
 #include "tools/forecast_advice.h"
 #include "tools/forecast_view.h"
 #include "tools/gpu_table.h"
-#include "trainer/hf_config.h"
-#include "trainer/model_shape.h"
+#include "trainer/checkpoint/hf_config.h"
+#include "trainer/forecast/model_shape.h"
 
 namespace gemini::tools {
 namespace {

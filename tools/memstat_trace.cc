@@ -10,17 +10,17 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "client/reply_memory.h"
+#include "client/wire/reply_memory.h"
 #include "gemini/byte_size.h"
-#include "gemini/plan.h"
-#include "gemini/status_macros.h"
-#include "gemini/trace_wire.h"
-#include "policies/planner.h"
-#include "policies/range_trace.h"
+#include "gemini/plan/plan.h"
+#include "gemini/plan/trace_wire.h"
+#include "gemini/system/status_macros.h"
+#include "policies/planner/planner.h"
+#include "policies/trace/range_trace.h"
 #include "tools/perfetto_trace.h"
 #include "tools/planned_timeline.h"
 #include "tools/timeline_rounds.h"
-#include "trainer/replace_file.h"
+#include "trainer/checkpoint/replace_file.h"
 
 namespace gemini::tools {
 namespace {

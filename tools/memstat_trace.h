@@ -6,7 +6,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
-#include "client/connection.h"
+#include "client/wire/connection.h"
 
 namespace gemini::tools {
 

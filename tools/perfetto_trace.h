@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "gemini/timeline_shm.h"
+#include "gemini/shm/timeline_shm.h"
 #include "nlohmann/json.hpp"
 
 namespace gemini::tools {

@@ -2,8 +2,8 @@
 #include "tools/planned_timeline.h"
 
 #include "gemini/ids.h"
-#include "gemini/status_macros.h"
-#include "policies/simulator.h"
+#include "gemini/system/status_macros.h"
+#include "policies/simulator/simulator.h"
 
 namespace gemini::tools {
 namespace {

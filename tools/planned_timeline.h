@@ -6,9 +6,9 @@
 
 #include "absl/status/statusor.h"
 #include "gemini/cost_model.h"
-#include "gemini/plan.h"
-#include "gemini/timeline_shm.h"
-#include "policies/range_trace.h"
+#include "gemini/plan/plan.h"
+#include "gemini/shm/timeline_shm.h"
+#include "policies/trace/range_trace.h"
 
 namespace gemini::tools {
 

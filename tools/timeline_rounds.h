@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "gemini/timeline_shm.h"
+#include "gemini/shm/timeline_shm.h"
 
 namespace gemini::tools {
 

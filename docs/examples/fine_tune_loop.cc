@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/torch/training_session.h"
+#include "client/torch/model/training_session.h"
 #include "gemini/byte_size.h"
 #include "server/embedded_server.h"
 #include "torch/nn/module.h"

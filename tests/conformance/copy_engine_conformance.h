@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "client/copy_engine.h"
+#include "client/copy/copy_engine.h"
 #include "gtest/gtest.h"
 
 namespace gemini::client {

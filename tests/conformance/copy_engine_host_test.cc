@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/copy_engine_host.h"
+#include "client/copy/copy_engine_host.h"
 
 #include <algorithm>
 #include <array>

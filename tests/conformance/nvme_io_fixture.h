@@ -15,9 +15,9 @@
 
 #include "gemini/byte_size.h"
 #include "gemini/layout.h"
-#include "gemini/mapped_memory.h"
-#include "server/nvme_io.h"
-#include "server/sealed_memfd.h"
+#include "gemini/system/mapped_memory.h"
+#include "server/nvme/nvme_io.h"
+#include "server/tiers/sealed_memfd.h"
 #include "tests/status_matchers.h"
 
 namespace gemini::server {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/nvme_io_pread.h"
+#include "server/nvme/nvme_io_pread.h"
 
 #include "tests/conformance/nvme_io_conformance.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/nvme_io_uring.h"
+#include "server/nvme/nvme_io_uring.h"
 
 #include <optional>
 #include <thread>

@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "client/timeline_clock.h"
+#include "client/copy/timeline_clock.h"
 #include "tests/conformance/copy_engine_conformance.h"
 
 namespace gemini::client {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "gemini/byte_size.h"
-#include "server/tier_store.h"
+#include "server/tiers/tier_store.h"
 #include "tests/status_matchers.h"
 
 namespace gemini::server {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // On a driver whose allocations are memory files.
-#include "server/tier_store_cuda.h"
+#include "server/tiers/tier_store_cuda.h"
 
 #include "tests/conformance/tier_store_conformance.h"
 #include "tests/fake_cuda_driver.h"

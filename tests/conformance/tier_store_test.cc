@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "server/tier_store_arena.h"
-#include "server/tier_store_host.h"
-#include "server/tier_store_nvme.h"
+#include "server/tiers/tier_store_arena.h"
+#include "server/tiers/tier_store_host.h"
+#include "server/tiers/tier_store_nvme.h"
 #include "tests/conformance/tier_store_conformance.h"
 #include "tests/server/denied_calls.h"
 

@@ -2,12 +2,12 @@
 // A plan as a client gets it from its server: decoded and checked, before anything follows it.
 // Holds: what is decoded passes CheckPlan and comes back equal from its encoding; and one of the seeds' round
 //        that passes can be played to its end.
-#include "gemini/check.h"
-#include "gemini/plan.h"
-#include "gemini/plan_wire.h"
-#include "policies/planner.h"
-#include "policies/range_trace.h"
-#include "policies/simulator.h"
+#include "gemini/plan/plan.h"
+#include "gemini/plan/plan_wire.h"
+#include "gemini/system/check.h"
+#include "policies/planner/planner.h"
+#include "policies/simulator/simulator.h"
+#include "policies/trace/range_trace.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/server/traces.h"
 

@@ -4,11 +4,11 @@
 //        none below zero, and fits what is left.
 #include <limits>
 
-#include "gemini/check.h"
 #include "gemini/protocol.h"
+#include "gemini/system/check.h"
 #include "gemini/wire_generated.h"
-#include "server/request_wire.h"
-#include "server/space_plan.h"
+#include "server/spaces/space_plan.h"
+#include "server/wire/request_wire.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace gemini::server {

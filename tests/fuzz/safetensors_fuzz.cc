@@ -10,11 +10,11 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
-#include "gemini/check.h"
-#include "gemini/unique_fd.h"
+#include "gemini/system/check.h"
+#include "gemini/system/unique_fd.h"
 #include "tests/fuzz/fuzz_target.h"
-#include "trainer/safetensors_format.h"
-#include "trainer/safetensors_header.h"
+#include "trainer/checkpoint/safetensors_format.h"
+#include "trainer/checkpoint/safetensors_header.h"
 
 namespace gemini::trainer {
 namespace {

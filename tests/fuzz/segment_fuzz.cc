@@ -10,15 +10,15 @@
 #include <cstring>
 #include <utility>
 
-#include "client/commit_writer.h"
-#include "client/intent_writer.h"
-#include "client/residency_writer.h"
-#include "gemini/check.h"
-#include "gemini/space_shm.h"
-#include "gemini/timeline_shm.h"
-#include "server/slot_dealing.h"
-#include "server/space.h"
-#include "server/space_reader.h"
+#include "client/host/commit_writer.h"
+#include "client/host/intent_writer.h"
+#include "client/host/residency_writer.h"
+#include "gemini/shm/space_shm.h"
+#include "gemini/shm/timeline_shm.h"
+#include "gemini/system/check.h"
+#include "server/spaces/space.h"
+#include "server/spaces/space_reader.h"
+#include "server/tiers/slot_dealing.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace gemini::fuzz {

@@ -15,8 +15,8 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
-#include "gemini/check.h"
-#include "gemini/trace_wire.h"
+#include "gemini/plan/trace_wire.h"
+#include "gemini/system/check.h"
 #include "server/embedded_server.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/server/traces.h"

@@ -12,11 +12,11 @@
 #include <limits>
 #include <string>
 
-#include "gemini/check.h"
-#include "gemini/plan.h"
-#include "gemini/trace_wire.h"
-#include "policies/planner.h"
-#include "policies/range_trace.h"
+#include "gemini/plan/plan.h"
+#include "gemini/plan/trace_wire.h"
+#include "gemini/system/check.h"
+#include "policies/planner/planner.h"
+#include "policies/trace/range_trace.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/server/traces.h"
 

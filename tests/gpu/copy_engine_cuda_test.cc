@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The copy engine on a real GPU.
-#include "client/copy_engine_cuda.h"
+#include "client/copy/copy_engine_cuda.h"
 
 #include <algorithm>
 #include <array>
@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/space_timeline.h"
+#include "client/copy/space_timeline.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/conformance/copy_engine_conformance.h"

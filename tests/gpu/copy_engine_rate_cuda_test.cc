@@ -9,12 +9,12 @@
 #include <string>
 #include <vector>
 
-#include "client/copy_engine_cuda.h"
-#include "client/device_slabs_cuda.h"
-#include "client/timeline_clock.h"
+#include "client/copy/copy_engine_cuda.h"
+#include "client/copy/timeline_clock.h"
+#include "client/device/device_slabs_cuda.h"
 #include "gemini/byte_size.h"
 #include "gtest/gtest.h"
-#include "server/tier_store_cuda.h"
+#include "server/tiers/tier_store_cuda.h"
 #include "tests/gpu/probe/memory_file.h"
 #include "tests/gpu/probe/probe.h"
 #include "tests/gpu/probe/vmm_memory.h"

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/client/job_operators.h"
+#include "tests/client/plan/job_operators.h"
 #include "tests/gpu/probe/probe.h"
 #include "tests/gpu/tagged_words.h"
 

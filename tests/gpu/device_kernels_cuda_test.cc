@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is computed on chunks in a GPU's memory, against what a team of threads makes of the same bytes.
-#include "client/device_kernels_cuda.h"
+#include "client/kernels/device_kernels_cuda.h"
 
 #include <algorithm>
 #include <cstring>
 #include <random>
 #include <vector>
 
-#include "client/device_kernels_host.h"
-#include "client/grad_norm.h"
-#include "gemini/cuda_driver.h"
+#include "client/kernels/device_kernels_host.h"
+#include "client/kernels/grad_norm.h"
 #include "gemini/half_float.h"
+#include "gemini/system/cuda_driver.h"
 #include "gtest/gtest.h"
-#include "tests/client/random_trust_run.h"
+#include "tests/client/kernels/random_trust_run.h"
 #include "tests/gpu/probe/probe.h"
 #include "tests/status_matchers.h"
 

@@ -7,12 +7,12 @@
 #include <utility>
 #include <vector>
 
-#include "client/budget_follower.h"
-#include "client/copy_engine_cuda.h"
-#include "client/device_slabs_cuda.h"
+#include "client/copy/copy_engine_cuda.h"
+#include "client/device/device_slabs_cuda.h"
+#include "client/session/budget_follower.h"
 #include "gemini/byte_size.h"
-#include "server/tier_store_cuda.h"
-#include "tests/client/phase_tracker_fixture.h"
+#include "server/tiers/tier_store_cuda.h"
+#include "tests/client/plan/phase_tracker_fixture.h"
 #include "tests/gpu/cuda_operators.h"
 
 namespace gemini::client {

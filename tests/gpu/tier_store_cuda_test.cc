@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The store of device memory on a real GPU.
-#include "server/tier_store_cuda.h"
+#include "server/tiers/tier_store_cuda.h"
 
 #include <sys/wait.h>
 
@@ -17,7 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/types/span.h"
-#include "client/device_slabs_cuda.h"
+#include "client/device/device_slabs_cuda.h"
 #include "gemini/byte_size.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

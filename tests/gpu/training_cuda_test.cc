@@ -11,11 +11,11 @@
 #include "ATen/Context.h"
 #include "c10/cuda/CUDACachingAllocator.h"
 #include "c10/cuda/CUDAGuard.h"
-#include "client/torch/gpu_device.h"
-#include "gemini/status_macros.h"
-#include "server/tier_store_cuda.h"
+#include "client/torch/device/gpu_device.h"
+#include "gemini/system/status_macros.h"
+#include "server/tiers/tier_store_cuda.h"
+#include "tests/client/torch/training_fixture.h"
 #include "tests/gpu/probe/nvml.h"
-#include "tests/torch/training_fixture.h"
 #include "torch/nn/modules/linear.h"
 
 namespace gemini::client::hooks {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Updates and norms on a real GPU: the bits of the CPU's, and how near they come to the memory's speed.
-#include "client/update_kernel_cuda.h"
+#include "client/kernels/update_kernel_cuda.h"
 
 #include <algorithm>
 #include <cmath>
@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
-#include "client/grad_norm.h"
-#include "client/grad_norm_cuda.h"
+#include "client/kernels/grad_norm.h"
+#include "client/kernels/grad_norm_cuda.h"
 #include "gtest/gtest.h"
-#include "tests/client/update_memory.h"
+#include "tests/client/update/update_memory.h"
 #include "tests/gpu/probe/probe.h"
 
 namespace gemini::client {

@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "gemini/byte_size.h"
-#include "gemini/lease_shm.h"
+#include "gemini/shm/lease_shm.h"
 #include "server/embedded_server.h"
-#include "server/tier_store_cuda.h"
+#include "server/tiers/tier_store_cuda.h"
 #include "tests/fake_cuda_driver.h"
 #include "tests/server/wire_client.h"
 #include "tests/status_matchers.h"

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "gemini/byte_size.h"
-#include "gemini/timeline_shm.h"
+#include "gemini/shm/timeline_shm.h"
 #include "server/embedded_server.h"
 #include "tests/server/wire_client.h"
 #include "tests/status_matchers.h"

@@ -20,7 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gemini/byte_size.h"
-#include "gemini/trace_wire.h"
+#include "gemini/plan/trace_wire.h"
 #include "tests/server/denied_calls.h"
 #include "tests/server/traces.h"
 #include "tests/status_matchers.h"

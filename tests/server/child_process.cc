@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "absl/time/clock.h"
-#include "gemini/errno_status.h"
+#include "gemini/system/errno_status.h"
 
 namespace gemini::server {
 

@@ -10,7 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "gemini/unique_fd.h"
+#include "gemini/system/unique_fd.h"
 
 namespace gemini::server {
 

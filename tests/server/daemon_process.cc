@@ -13,9 +13,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "gemini/errno_status.h"
-#include "gemini/runtime_directory.h"
-#include "gemini/status_macros.h"
+#include "gemini/system/errno_status.h"
+#include "gemini/system/runtime_directory.h"
+#include "gemini/system/status_macros.h"
 
 namespace gemini::server {
 

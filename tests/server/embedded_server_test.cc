@@ -11,8 +11,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "gemini/byte_size.h"
-#include "gemini/residency_shm.h"
-#include "tests/server/nvme_io_faulty.h"
+#include "gemini/shm/residency_shm.h"
+#include "tests/server/nvme/nvme_io_faulty.h"
 #include "tests/server/wire_client.h"
 #include "tests/status_matchers.h"
 

@@ -17,8 +17,8 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "gemini/byte_size.h"
-#include "server/host_memory.h"
-#include "server/sealed_memfd.h"
+#include "server/tiers/host_memory.h"
+#include "server/tiers/sealed_memfd.h"
 #include "tests/server/daemon_process.h"
 #include "tests/status_matchers.h"
 

@@ -15,8 +15,8 @@
 
 #include "absl/status/status.h"
 #include "gemini/byte_size.h"
-#include "gemini/commit_shm.h"
-#include "gemini/status_macros.h"
+#include "gemini/shm/commit_shm.h"
+#include "gemini/system/status_macros.h"
 #include "tests/server/wire_client.h"
 
 namespace gemini::server {

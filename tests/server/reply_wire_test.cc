@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "gemini/seqpacket.h"
+#include "gemini/system/seqpacket.h"
 #include "gemini/wire_generated.h"
 #include "gtest/gtest.h"
 

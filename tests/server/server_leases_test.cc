@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gemini/byte_size.h"
-#include "gemini/trace_wire.h"
+#include "gemini/plan/trace_wire.h"
 #include "server/embedded_server.h"
 #include "tests/server/traces.h"
 #include "tests/server/wire_client.h"

@@ -14,7 +14,7 @@
 #include "gemini/byte_size.h"
 #include "server/runtime_claim.h"
 #include "server/server.h"
-#include "server/tier_store_cuda.h"
+#include "server/tiers/tier_store_cuda.h"
 #include "tests/fake_cuda_driver.h"
 #include "tests/server/child_process.h"
 #include "tests/server/wire_client.h"

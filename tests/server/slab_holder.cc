@@ -5,7 +5,7 @@
 #include <cstdlib>
 
 #include "absl/status/status.h"
-#include "gemini/status_macros.h"
+#include "gemini/system/status_macros.h"
 #include "tests/server/wire_client.h"
 
 namespace gemini::server {

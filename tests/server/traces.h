@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "gemini/trace.h"
+#include "gemini/plan/trace.h"
 
 namespace gemini::server {
 

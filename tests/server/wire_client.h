@@ -9,14 +9,14 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "gemini/lease_shm.h"
-#include "gemini/mapped_memory.h"
 #include "gemini/protocol.h"
-#include "gemini/seqpacket.h"
-#include "gemini/space_shm.h"
+#include "gemini/shm/lease_shm.h"
+#include "gemini/shm/space_shm.h"
+#include "gemini/shm/timeline_shm.h"
+#include "gemini/system/mapped_memory.h"
+#include "gemini/system/seqpacket.h"
+#include "gemini/system/unique_fd.h"
 #include "gemini/tier.h"
-#include "gemini/timeline_shm.h"
-#include "gemini/unique_fd.h"
 #include "gemini/wire_generated.h"
 
 namespace gemini::server {

@@ -10,21 +10,31 @@ import re
 import sys
 import tempfile
 
-# What the files of a folder may include of ours; the longest folder that fits counts.
+# What the files of a top folder may include of ours beside itself.
 MAY_INCLUDE = {
-    "gemini": ["gemini"],
-    "policies": ["gemini", "policies"],
-    "server": ["gemini", "policies", "server"],
-    "client": ["gemini", "policies", "client"],
-    "client/torch": ["gemini", "policies", "client", "client/torch"],
-    "trainer": ["gemini", "policies", "client", "client/torch", "trainer"],
-    "tools": ["gemini", "policies", "server", "client", "client/torch", "trainer", "tools"],
-    "docs/examples": ["gemini", "client", "client/torch"],
-    "tests": ["gemini", "policies", "server", "client", "client/torch", "trainer", "tools", "tests"],
+    "gemini": [],
+    "policies": ["gemini"],
+    "server": ["gemini", "policies"],
+    "client": ["gemini", "policies"],
+    "trainer": ["gemini", "policies", "client"],
+    "tools": ["gemini", "policies", "server", "client", "trainer"],
+    "docs/examples": ["gemini", "client"],
+    "tests": ["gemini", "policies", "server", "client", "trainer", "tools"],
+}
+# The floors of a folder, from below: a sub-folder includes itself and the floors below it, not the others of its own.
+# HERE is the folder's own files.
+HERE = "."
+FLOORS = {
+    "gemini": [["system"], [HERE], ["shm", "plan"]],
+    "policies": [["trace"], ["simulator"], ["planner"]],
+    "server": [["loop"], ["wire", "tiers"], ["nvme"], ["spaces", "leases", "plans"], [HERE]],
+    "client": [["wire"], ["copy"], ["kernels"], ["host"], ["device"], ["update", "plan"], ["session"], ["torch"]],
+    "client/torch": [["hook"], ["device"], ["model"]],
+    "trainer": [["checkpoint", "data", "config"], ["models", "store"], ["forecast"], ["run"]],
 }
 # Besides the folder's own rule: the headers by which programs embed the server, and give it a GPU.
-EMBEDDED_SERVER = {"server/embedded_server.h", "server/gpu_device.h"}
-MAY_EMBED = re.compile(r"(trainer/gemini_train\.cc|docs/examples/.*|tools/.*|tests/.*)$")
+EMBEDDED_SERVER = {"server/embedded_server.h", "server/tiers/gpu_device.h"}
+MAY_EMBED = re.compile(r"(trainer/run/gemini_train\.cc|docs/examples/.*|tools/.*|tests/.*)$")
 MAY_USE_TORCH = re.compile(r"(client/torch|trainer|tools|tests|docs/examples)/")
 # A build without a CUDA toolkit leaves these out.
 MAY_USE_CUDA = re.compile(r"tests/gpu/|.*cuda[^/]*$")
@@ -34,24 +44,43 @@ TORCH_NAME = re.compile(r"(?<!namespace )\b(at|c10|torch)::")
 TORCH_DECLARATION = re.compile(r"\bnamespace (at|c10|torch)\b")
 TEST_ONLY = re.compile(r"(^tests/|_(faulty|conformance|test|fuzz|bench)\.h$)")
 INCLUDE = re.compile(r'^\s*#\s*include\s+(["<])([^">]+)[">]', re.MULTILINE)
-# Where it is a date that is asked for. Time-outs and durations are of gemini/monotonic_clock.h: the wall clock jumps.
+# Where it is a date that is asked for. Time-outs and durations are of gemini/system/monotonic_clock.h: the wall clock jumps.
 WALL_CLOCK = re.compile(r"\babsl::Now\(|\bsystem_clock::now\(|\bCLOCK_REALTIME\b")
-MAY_USE_WALL_CLOCK = re.compile(r"server/server_requests\.cc$|trainer/training_loop\.cc$|tests/")
+MAY_USE_WALL_CLOCK = re.compile(r"server/server_requests\.cc$|trainer/run/training_loop\.cc$|tests/")
 TAKES_TIME = re.compile(r"absl::Now\(\)\s*[-+<>]|[-+<>]=?\s*absl::Now\(")
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 SOURCE_ROOTS = ["gemini", "policies", "server", "client", "trainer", "tools", "tests", "docs/examples"]
 MOST_LINES = {".h": 300, ".cc": 600, ".cu": 600}
+MOST_COLUMNS = 100
 
 
-def folder_rule(path):
-    fitting = [folder for folder in MAY_INCLUDE if path.startswith(folder + "/")]
-    return max(fitting, key=len)
+def top_of(path):
+    """The top folder of ours that a path or an include is in, or None for somebody else's header."""
+    return next((top for top in MAY_INCLUDE if path.startswith(top + "/")), None)
 
 
-def home_of(include):
-    """The folder of ours that an include names, or None for somebody else's header."""
-    fitting = [folder for folder in MAY_INCLUDE if include.startswith(folder + "/")]
-    return max(fitting, key=len) if fitting else None
+def floor_of(folder, path):
+    """The floor of `folder` that the file at `path` is on, and its room there; None: no floor is named for it."""
+    rest = path[len(folder) + 1:]
+    room = rest.split("/")[0] if "/" in rest else HERE
+    return next(((floor, room) for floor, rooms in enumerate(FLOORS[folder]) if room in rooms), None)
+
+
+def refusal_of(path, include):
+    """Why the file at `path` may not include `include`, a header of ours; None: it may."""
+    top, other = top_of(path), top_of(include)
+    if other != top and other not in MAY_INCLUDE[top]:
+        return f"{top} may include {', '.join([top] + MAY_INCLUDE[top])} only"
+    for folder in FLOORS:
+        if not (path.startswith(folder + "/") and include.startswith(folder + "/")):
+            continue
+        floor, other_floor = floor_of(folder, path), floor_of(folder, include)
+        if None in (floor, other_floor):
+            return f"one of both is on no floor of {folder} (FLOORS in tests/tools/include_rules.py)"
+        if floor[1] != other_floor[1] and floor[0] <= other_floor[0]:
+            below = [room for rooms in FLOORS[folder][:floor[0]] for room in rooms]
+            return f"of {folder}, {floor[1]} may include {', '.join([floor[1]] + below)} only"
+    return None
 
 
 def reaches_torch(root, path, seen):
@@ -61,7 +90,7 @@ def reaches_torch(root, path, seen):
     seen.add(path)
     code = COMMENT.sub("", (root / path).read_text(encoding="utf-8"))
     return any(TORCH_INCLUDE.match(include) or
-               (home_of(include) and reaches_torch(root, include, seen))
+               (top_of(include) and reaches_torch(root, include, seen))
                for _, include in INCLUDE.findall(code))
 
 
@@ -73,14 +102,20 @@ def violations_of(root, path):
     most_lines = MOST_LINES[pathlib.PurePosixPath(path).suffix]
     if num_lines > most_lines:
         yield f"has {num_lines} lines, at most {most_lines}: look for the second concept"
+    wide = [number for number, line in enumerate(text.split("\n"), 1) if len(line) > MOST_COLUMNS]
+    if wide:
+        yield (f"has {len(wide)} lines wider than {MOST_COLUMNS} columns, the first of them line {wide[0]}: a comment "
+               "that wide has more than one idea")
     if path.endswith(".h") and "#pragma once" not in text:
         yield "has no #pragma once"
     code = COMMENT.sub("", text)
     includes = INCLUDE.findall(code)
-    rule = folder_rule(path)
+    if not path.startswith("tests/") and any(path.startswith(folder + "/") and floor_of(folder, path) is None
+                                               for folder in FLOORS):
+        yield "is on no floor of its folder (FLOORS in tests/tools/include_rules.py)"
     in_tests = path.startswith("tests/")
     for quote, include in includes:
-        home = home_of(include)
+        home = top_of(include)
         if home == "gemini" and include.endswith("_generated.h"):
             continue
         if home is not None:
@@ -88,10 +123,9 @@ def violations_of(root, path):
                 yield f"includes <{include}>: ours are in quotes"
             if not (root / include).exists():
                 yield f"includes {include}, which does not exist"
-            allowed = home in MAY_INCLUDE[rule] or (
-                include in EMBEDDED_SERVER and MAY_EMBED.match(path))
-            if not allowed:
-                yield f"includes {include}: {rule} may include {', '.join(MAY_INCLUDE[rule])} only"
+            refusal = refusal_of(path, include)
+            if refusal and not (include in EMBEDDED_SERVER and MAY_EMBED.match(path)):
+                yield f"includes {include}: {refusal}"
             if TEST_ONLY.search(include) and not in_tests and not path.endswith("_bench.cc"):
                 yield f"includes {include}, which is for tests only"
         elif quote == '"' and "/" not in include:
@@ -101,7 +135,7 @@ def violations_of(root, path):
         if CUDA_INCLUDE.match(include) and not MAY_USE_CUDA.match(path):
             yield f"includes {include}: only tests/gpu and files named after CUDA do"
     if TAKES_TIME.search(code) and not in_tests:
-        yield "takes a time-out or a duration by the wall clock: MonotonicNow of gemini/monotonic_clock.h"
+        yield "takes a time-out or a duration by the wall clock: MonotonicNow of gemini/system/monotonic_clock.h"
     elif WALL_CLOCK.search(code) and not MAY_USE_WALL_CLOCK.match(path):
         yield "asks the wall clock: for a date it is added to MAY_USE_WALL_CLOCK, else MonotonicNow serves"
     # The target verify_torch_headers compiles behind precompiled Torch headers and cannot see this.
@@ -130,43 +164,51 @@ def self_test():
     good = {
         "gemini/a.h": header,
         "server/embedded_server.h": header + '#include "gemini/a.h"\n',
-        "client/a.cc": spdx + '#include "client/a.h"\n\n#include <vector>\n#include "gemini/a.h"\n',
-        "client/a.h": header + '// #include "server/embedded_server.h" in a comment is none.\n',
-        "client/torch/h.h": header + '#include "ATen/Tensor.h"\nvoid F(at::Tensor);\n',
-        "client/torch/j.h": header + '#include "client/torch/h.h"\nvoid G(at::Tensor);\n',
-        "client/torch/k.h": header + "namespace torch::nn {\nclass Module;\n}\n"
+        "client/host/a.cc": spdx + '#include "client/host/a.h"\n\n#include <vector>\n#include "gemini/a.h"\n',
+        "client/host/a.h": header + '// #include "server/embedded_server.h" in a comment is none.\n',
+        "client/torch/hook/h.h": header + '#include "ATen/Tensor.h"\nvoid F(at::Tensor);\n',
+        "client/torch/hook/j.h": header + '#include "client/torch/hook/h.h"\nvoid G(at::Tensor);\n',
+        "client/torch/hook/k.h": header + "namespace torch::nn {\nclass Module;\n}\n"
                                      "void H(const torch::nn::Module&);\n",
-        "server/gpu_device.h": header + '#include "gemini/a.h"\n',
-        "trainer/gemini_train.cc": spdx + '#include "server/embedded_server.h"\n'
-                                          '#include "server/gpu_device.h"\n',
+        "server/tiers/gpu_device.h": header + '#include "gemini/a.h"\n',
+        "trainer/run/gemini_train.cc": spdx + '#include "server/embedded_server.h"\n'
+                                          '#include "server/tiers/gpu_device.h"\n',
         "server/server_requests.cc": spdx + "wear.Add(absl::Now());  // absl::Now() + 1 s\n",
         "gemini/cuda_a.h": header + "#include <cuda.h>\n",
         "gemini/cuda_a.cu": spdx + '#include "gemini/cuda_a.h"\n',
         "server/a_cuda.cc": spdx + '#include "gemini/cuda_a.h"\n',
+        "client/update/a.h": header,
+        "client/device/a.h": header + '#include "client/host/a.h"\n',
+        "server/a.h": header + '#include "server/tiers/gpu_device.h"\n',
         "tests/client/a_test.cc": spdx + '#include "server/embedded_server.h"\n',
     }
     bad = {
         "gemini/b.h": (header + '#include "server/embedded_server.h"\n', "gemini may include"),
-        "server/b.cc": (spdx + '#include "client/a.h"\n', "server may include"),
-        "client/b.cc": (spdx + '#include "server/embedded_server.h"\n', "client may include"),
-        "client/c.cc": (spdx + '#include "client/torch/h.h"\n', "client may include"),
-        "client/d.cc": (spdx + "#include <torch/torch.h>\n", "see Torch"),
-        "client/l.cc": (spdx + "#include <cuda_runtime_api.h>\n", "named after CUDA"),
+        "server/b.cc": (spdx + '#include "client/host/a.h"\n', "server may include"),
+        "client/host/b.cc": (spdx + '#include "server/embedded_server.h"\n', "client may include"),
+        "client/host/c.cc": (spdx + '#include "client/torch/hook/h.h"\n', "host may include"),
+        "client/host/d.cc": (spdx + "#include <torch/torch.h>\n", "see Torch"),
+        "client/host/l.cc": (spdx + "#include <cuda_runtime_api.h>\n", "named after CUDA"),
         "server/c.cc": (spdx + '#include "gemini/cuda_a.h"\n', "named after CUDA"),
-        "trainer/b.cc": (spdx + '#include "server/embedded_server.h"\n', "trainer may include"),
-        "trainer/d.cc": (spdx + '#include "server/gpu_device.h"\n', "trainer may include"),
-        "client/torch/i.h": (header + "void F(at::Tensor);\n", "does not compile alone"),
-        "client/e.cc": (spdx + '#include "tests/status_matchers.h"\n', "tests"),
-        "client/f.cc": (spdx + "#include <gemini/a.h>\n", "in quotes"),
-        "client/g.cc": (spdx + '#include "a.h"\n', "start at the root"),
-        "client/h.cc": (spdx + '#include "gemini/none.h"\n', "does not exist"),
-        "client/i.h": (spdx, "pragma once"),
-        "client/j.cc": ("#include <vector>\n", "SPDX"),
-        "client/k.cc": (spdx + "\n" * 600, "601 lines"),
-        "client/m_cuda.cu": (spdx + "\n" * 600, "601 lines"),
+        "trainer/run/b.cc": (spdx + '#include "server/embedded_server.h"\n', "trainer may include"),
+        "trainer/run/d.cc": (spdx + '#include "server/tiers/gpu_device.h"\n', "trainer may include"),
+        "client/host/o.cc": (spdx + '#include "client/device/a.h"\n', "host may include"),
+        "client/plan/a.cc": (spdx + '#include "client/update/a.h"\n', "plan may include"),
+        "server/loop/a.cc": (spdx + '#include "server/a.h"\n', "loop may include"),
+        "client/p.h": (header, "on no floor"),
+        "client/host/q.h": (header + "// " + "-" * 98 + "\n", "1 lines wider than 100"),
+        "client/torch/hook/i.h": (header + "void F(at::Tensor);\n", "does not compile alone"),
+        "client/host/e.cc": (spdx + '#include "tests/status_matchers.h"\n', "tests"),
+        "client/host/f.cc": (spdx + "#include <gemini/a.h>\n", "in quotes"),
+        "client/host/g.cc": (spdx + '#include "a.h"\n', "start at the root"),
+        "client/host/h.cc": (spdx + '#include "gemini/none.h"\n', "does not exist"),
+        "client/host/i.h": (spdx, "pragma once"),
+        "client/host/j.cc": ("#include <vector>\n", "SPDX"),
+        "client/host/k.cc": (spdx + "\n" * 600, "601 lines"),
+        "client/host/m_cuda.cu": (spdx + "\n" * 600, "601 lines"),
         "gemini/a.cc": (spdx + '#include <vector>\n#include "gemini/a.h"\n', "first"),
-        "client/n.cc": (spdx + "absl::Time t = absl::Now();\n", "wall clock"),
-        "trainer/training_loop.cc": (spdx + "auto end = absl::Now() + wait;\n", "time-out"),
+        "client/host/n.cc": (spdx + "absl::Time t = absl::Now();\n", "wall clock"),
+        "trainer/run/training_loop.cc": (spdx + "auto end = absl::Now() + wait;\n", "time-out"),
     }
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder)

@@ -7,8 +7,8 @@
 #include "gemini/ids.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "policies/planner.h"
-#include "policies/simulator.h"
+#include "policies/planner/planner.h"
+#include "policies/simulator/simulator.h"
 #include "tests/status_matchers.h"
 
 namespace gemini::tools {

@@ -13,16 +13,16 @@
 
 #include "ATen/Parallel.h"
 #include "absl/strings/str_cat.h"
-#include "client/torch/offloaded_tensors.h"
-#include "gemini/spare_slots.h"
+#include "client/torch/model/offloaded_tensors.h"
+#include "gemini/plan/spare_slots.h"
 #include "gemini/stall_cause.h"
-#include "tests/torch/random_disturbances.h"
-#include "tests/torch/second_tenant.h"
-#include "tests/torch/small_models.h"
-#include "tests/torch/training_fixture.h"
-#include "trainer/activation_store_managed.h"
-#include "trainer/causal_lm.h"
-#include "trainer/vertical_schedule.h"
+#include "tests/client/torch/random_disturbances.h"
+#include "tests/client/torch/second_tenant.h"
+#include "tests/client/torch/small_models.h"
+#include "tests/client/torch/training_fixture.h"
+#include "trainer/models/activation_store_managed.h"
+#include "trainer/models/causal_lm.h"
+#include "trainer/models/vertical_schedule.h"
 
 namespace gemini::trainer {
 namespace {

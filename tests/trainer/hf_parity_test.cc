@@ -12,9 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "tests/status_matchers.h"
 #include "torch/torch.h"
-#include "trainer/causal_lm.h"
-#include "trainer/hf_checkpoint.h"
-#include "trainer/safetensors_format.h"
+#include "trainer/checkpoint/hf_checkpoint.h"
+#include "trainer/checkpoint/safetensors_format.h"
+#include "trainer/models/causal_lm.h"
 
 namespace gemini::trainer {
 namespace {

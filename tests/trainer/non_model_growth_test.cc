@@ -5,9 +5,9 @@
 // the operator is named, and nothing of the step is committed.
 #include "ATen/Parallel.h"
 #include "c10/core/CPUAllocator.h"
-#include "tests/torch/small_models.h"
-#include "tests/torch/training_fixture.h"
-#include "trainer/causal_lm.h"
+#include "tests/client/torch/small_models.h"
+#include "tests/client/torch/training_fixture.h"
+#include "trainer/models/causal_lm.h"
 
 namespace gemini::trainer {
 namespace {

@@ -11,8 +11,8 @@
 #include <cerrno>
 
 #include "absl/strings/str_cat.h"
-#include "gemini/errno_status.h"
-#include "gemini/status_macros.h"
+#include "gemini/system/errno_status.h"
+#include "gemini/system/status_macros.h"
 
 namespace gemini::bench {
 namespace {

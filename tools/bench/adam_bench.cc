@@ -16,7 +16,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/numbers.h"
-#include "gemini/update_team.h"
+#include "gemini/system/update_team.h"
 #include "tools/bench/adam_baseline.h"
 #include "tools/bench/adam_job.h"
 

@@ -6,12 +6,12 @@
 #include <cstring>
 #include <vector>
 
-#include "client/bundle_update.h"
-#include "client/grad_norm.h"
+#include "client/kernels/grad_norm.h"
+#include "client/update/bundle_update.h"
 #include "gemini/byte_size.h"
 #include "gemini/half_float.h"
 #include "gemini/split_float.h"
-#include "gemini/update_team.h"
+#include "gemini/system/update_team.h"
 #include "tools/bench/bare_streams.h"
 
 namespace gemini::bench {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // The optimizer step that `gemini-bench adam` times: AdamW of bf16 parameters with their low halves, bf16
 // gradients and fp32 moments, out of place between two sets of slots, by a team of threads in the parts that the
-// client's updates have (client/bundle_update.h).
+// client's updates have (client/update/bundle_update.h).
 // Also the loop that it is held against: the same streams read and written with nothing to compute.
 #pragma once
 #include <cstdint>
 #include <memory>
 #include <new>
 
-#include "client/update_kernel.h"
-#include "gemini/worker_team.h"
+#include "client/kernels/update_kernel.h"
+#include "gemini/system/worker_team.h"
 
 namespace gemini::bench {
 

@@ -3,9 +3,9 @@
 
 #include <cstring>
 
-#include "client/update_loops.h"
-#include "client/vector_path.h"
-#include "gemini/check.h"
+#include "client/kernels/update_loops.h"
+#include "client/kernels/vector_path.h"
+#include "gemini/system/check.h"
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif

@@ -4,7 +4,7 @@
 #pragma once
 #include <cstdint>
 
-#include "client/update_streams.h"
+#include "client/kernels/update_streams.h"
 
 namespace gemini::bench {
 

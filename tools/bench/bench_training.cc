@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_format.h"
 #include "gemini/byte_size.h"
-#include "gemini/status_macros.h"
+#include "gemini/system/status_macros.h"
 #include "torch/utils.h"
 
 namespace gemini::trainer {

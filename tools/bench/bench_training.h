@@ -9,9 +9,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/torch/training_session.h"
+#include "client/torch/model/training_session.h"
 #include "server/embedded_server.h"
-#include "trainer/causal_lm.h"
+#include "trainer/models/causal_lm.h"
 
 namespace gemini::trainer {
 

@@ -18,9 +18,9 @@
 #include <utility>
 #include <vector>
 
-#include "client/session.h"
+#include "client/session/session.h"
 #include "gemini/byte_size.h"
-#include "gemini/status_macros.h"
+#include "gemini/system/status_macros.h"
 #include "server/embedded_server.h"
 #include "tools/bench/nvme_folder.h"
 

@@ -13,13 +13,13 @@
 #include <utility>
 #include <vector>
 
-#include "client/connection.h"
-#include "client/copy_engine_host.h"
-#include "client/session.h"
+#include "client/copy/copy_engine_host.h"
+#include "client/session/session.h"
+#include "client/wire/connection.h"
 #include "gemini/byte_size.h"
-#include "gemini/mutex.h"
 #include "gemini/protocol.h"
-#include "gemini/seqpacket.h"
+#include "gemini/system/mutex.h"
+#include "gemini/system/seqpacket.h"
 #include "server/embedded_server.h"
 
 namespace gemini::client {

@@ -18,12 +18,12 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_format.h"
 #include "gemini/byte_size.h"
-#include "gemini/status_macros.h"
-#include "policies/chunk_size_search.h"
-#include "policies/moved_bytes.h"
-#include "policies/planner.h"
-#include "policies/range_trace.h"
-#include "policies/transformer_trace.h"
+#include "gemini/system/status_macros.h"
+#include "policies/planner/chunk_size_search.h"
+#include "policies/planner/planner.h"
+#include "policies/trace/moved_bytes.h"
+#include "policies/trace/range_trace.h"
+#include "trainer/forecast/transformer_trace.h"
 
 namespace gemini::tools {
 namespace {

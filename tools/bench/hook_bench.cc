@@ -13,8 +13,8 @@
 
 #include "ATen/Parallel.h"
 #include "ATen/record_function.h"
-#include "client/torch/operator_hook.h"
-#include "client/torch/training_session.h"
+#include "client/torch/hook/operator_hook.h"
+#include "client/torch/model/training_session.h"
 #include "gemini/byte_size.h"
 #include "server/embedded_server.h"
 #include "torch/nn/module.h"

@@ -22,15 +22,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "gemini/byte_size.h"
-#include "gemini/errno_status.h"
 #include "gemini/layout.h"
-#include "gemini/mapped_memory.h"
-#include "gemini/status_macros.h"
+#include "gemini/system/errno_status.h"
+#include "gemini/system/mapped_memory.h"
+#include "gemini/system/status_macros.h"
 #include "nlohmann/json.hpp"
-#include "server/event_loop.h"
-#include "server/nvme_io_uring.h"
-#include "server/sealed_memfd.h"
-#include "server/tier_store_nvme.h"
+#include "server/loop/event_loop.h"
+#include "server/nvme/nvme_io_uring.h"
+#include "server/tiers/sealed_memfd.h"
+#include "server/tiers/tier_store_nvme.h"
 #include "tools/bench/nvme_folder.h"
 
 namespace gemini::server {

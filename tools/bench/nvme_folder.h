@@ -14,7 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "gemini/errno_status.h"
+#include "gemini/system/errno_status.h"
 
 namespace gemini {
 

@@ -17,9 +17,9 @@
 
 #include "ATen/Parallel.h"
 #include "gemini/byte_size.h"
-#include "gemini/status_macros.h"
-#include "policies/moved_bytes.h"
-#include "policies/range_trace.h"
+#include "gemini/system/status_macros.h"
+#include "policies/trace/moved_bytes.h"
+#include "policies/trace/range_trace.h"
 #include "tools/bench/bench_training.h"
 
 namespace gemini::trainer {

@@ -9,10 +9,10 @@
 
 #include "benchmark/benchmark.h"
 #include "gemini/crc32c.h"
-#include "gemini/spare_slots.h"
+#include "gemini/plan/spare_slots.h"
 #include "gemini/state_format.h"
-#include "gemini/status_macros.h"
-#include "policies/transformer_shape.h"
+#include "gemini/system/status_macros.h"
+#include "trainer/forecast/transformer_shape.h"
 
 namespace gemini::bench {
 namespace {

@@ -11,9 +11,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/bundle_update.h"
-#include "client/session.h"
-#include "client/update_queue.h"
+#include "client/session/session.h"
+#include "client/update/bundle_update.h"
+#include "client/update/update_queue.h"
 #include "gemini/layout.h"
 #include "server/embedded_server.h"
 

@@ -13,12 +13,12 @@
 
 #include "gemini/byte_size.h"
 #include "gemini/layout.h"
-#include "policies/moved_bytes.h"
-#include "policies/next_uses.h"
-#include "policies/planner.h"
-#include "policies/replacement.h"
-#include "policies/simulator.h"
-#include "policies/transformer_trace.h"
+#include "policies/planner/planner.h"
+#include "policies/planner/replacement.h"
+#include "policies/simulator/simulator.h"
+#include "policies/trace/moved_bytes.h"
+#include "policies/trace/next_uses.h"
+#include "trainer/forecast/transformer_trace.h"
 
 namespace gemini::policies {
 namespace {
@@ -170,7 +170,7 @@ void plan_seconds_runs_of_two(benchmark::State& state) {
 }
 BENCHMARK(plan_seconds_runs_of_two)->UseManualTime()->MinTime(0.5);
 
-// About the largest trace that is accepted (policies/plan_effort.h).
+// About the largest trace that is accepted (policies/planner/plan_effort.h).
 void plan_seconds_largest(benchmark::State& state) {
   MeasureRunsOfTwo(state, /*num_chunks=*/20'000, /*num_uses=*/1'000'000);
 }

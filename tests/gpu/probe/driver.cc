@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/gpu/probe/driver.h"
 
-#include "gemini/cuda_driver.h"
+#include "gemini/system/cuda_driver.h"
 #include "tests/gpu/probe/probe.h"
 
 namespace gemini::probe {

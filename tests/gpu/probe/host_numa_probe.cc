@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "gemini/unique_fd.h"
+#include "gemini/system/unique_fd.h"
 #include "tests/gpu/probe/driver.h"
 #include "tests/gpu/probe/probe.h"
 #include "tests/gpu/probe/probe_process.h"

@@ -4,7 +4,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "server/huge_pages.h"
+#include "server/tiers/huge_pages.h"
 #include "tests/gpu/probe/probe.h"
 
 namespace gemini::probe {

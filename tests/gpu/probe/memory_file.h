@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "gemini/unique_fd.h"
+#include "gemini/system/unique_fd.h"
 
 namespace gemini::probe {
 

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "gemini/seqpacket.h"
-#include "gemini/unique_fd.h"
+#include "gemini/system/seqpacket.h"
+#include "gemini/system/unique_fd.h"
 
 namespace gemini::probe {
 

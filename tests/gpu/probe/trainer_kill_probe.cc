@@ -7,7 +7,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "gemini/unique_fd.h"
+#include "gemini/system/unique_fd.h"
 #include "tests/gpu/probe/memory_file.h"
 #include "tests/gpu/probe/nvml.h"
 #include "tests/gpu/probe/probe.h"

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "gemini/unique_fd.h"
+#include "gemini/system/unique_fd.h"
 #include "nlohmann/json.hpp"
 
 namespace gemini::probe {

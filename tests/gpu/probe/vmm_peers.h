@@ -8,7 +8,7 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "gemini/unique_fd.h"
+#include "gemini/system/unique_fd.h"
 #include "nlohmann/json.hpp"
 #include "tests/gpu/probe/probe_process.h"
 

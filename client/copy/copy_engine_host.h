@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// CopyEngine without a GPU: a worker thread a stream copies between HOST and the DEVICE arena. With a
+// rate it also plays a link: a copy of b bytes occupies its stream for b / rate, from when it is
+// enqueued, or from the end of the one before it if that is later, and is not done before that.
+// Without a rate, a small copy into an idle stream is made on the calling thread: waking the worker
+// would cost more.
+// Units: bytes a second. Time: what a late wake-up costs is not added to the next copy.
+#pragma once
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "client/copy/copy_engine.h"
+#include "gemini/shm/timeline_shm.h"
+#include "gemini/system/mutex.h"
+
+namespace gemini::client {
+
+class CopyEngineHost : public CopyEngine {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // By CopyStream; 0: as fast as the memory is. None is negative.
+  // `timeline` gets the copies that have a subject, each with the time that it had the link; it
+  // outlives this, and may be null.
+  explicit CopyEngineHost(std::array<int64_t, 2> bytes_per_second = {0, 0},
+                          TimelineShm* timeline = nullptr);
+  // Copies what is enqueued, without a wait for the link's time, then joins the workers.
+  ~CopyEngineHost() override;
+
+  using CopyEngine::Copy;
+  CopyEvent Copy(CopyStream stream, void* destination, const void* source, int64_t size_bytes,
+                 CopyEvent after, CopySubject subject) override;
+  void CopyWithin(void* destination, const void* source, int64_t size_bytes) override;
+  CopyEvent AfterOperators() override { return {}; }
+  void MakeOperatorsWait(CopyEvent event) override { Wait(event); }
+  bool Done(CopyEvent event) const override;
+  void Wait(CopyEvent event) override;
+
+ private:
+  struct Job {
+    void* destination;
+    const void* source;
+    int64_t size_bytes;
+    CopyEvent after;
+    CopySubject subject;
+    Clock::time_point enqueued;  // Only with a rate.
+  };
+  struct Stream {
+    int64_t bytes_per_second = 0;  // Constant.
+    Mutex mutex;
+    std::condition_variable changed;
+    std::deque<Job> queue ABSL_GUARDED_BY(mutex);
+    uint64_t enqueued ABSL_GUARDED_BY(mutex) = 0;
+    bool stopping ABSL_GUARDED_BY(mutex) = false;
+    // The worker waits for a job, and not for the link's time.
+    bool idle ABSL_GUARDED_BY(mutex) = false;
+    std::atomic<uint64_t> done{0};  // Copies complete; the sequence of the last one.
+    std::thread worker;
+  };
+
+  // When a copy had its stream to itself.
+  struct Interval {
+    Clock::time_point begin;
+    Clock::time_point end;
+  };
+
+  void RunWorker(CopyStream which);
+  // Copies, and returns when the link is done with it. `link_free`: when it is done with all before.
+  Interval RunPaced(Stream& stream, const Job& job, Clock::time_point& link_free);
+  // Copies as fast as the memory is.
+  Interval Run(const Job& job) const;
+  void Show(CopyStream which, const Job& job, Interval when) const;
+
+  TimelineShm* const timeline_;
+  std::array<Stream, kNumCopyStreams> streams_;  // By CopyStream.
+};
+
+}  // namespace gemini::client

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// Spans of what operators do, each from one point to another (CopyEngine::Now), whose times are known only when the
+// second is reached: on a GPU later than they are asked for.
+// Thread: none of its own; the caller locks.
+#pragma once
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "client/copy/copy_engine.h"
+
+namespace gemini::client {
+
+struct OperatorSpan {
+  OperatorPoint begin;
+  OperatorPoint end;
+};
+
+template <typename T>
+class MeasuredSpans {
+ public:
+  struct Measured {
+    int64_t begin_ns = 0;
+    int64_t end_ns = 0;
+    T what;
+  };
+
+  void Add(OperatorSpan span, T what) { spans_.push_back({std::move(span), std::move(what)}); }
+  bool empty() const { return first_ == spans_.size(); }
+  size_t size() const { return spans_.size() - first_; }
+  // The oldest; there is one.
+  const T& front() const { return spans_[first_].what; }
+
+  // Takes the oldest if it is over: in the order of Add.
+  std::optional<Measured> Take(const CopyEngine& clock) {
+    if (empty()) return std::nullopt;
+    Span& oldest = spans_[first_];
+    const std::optional<int64_t> end_ns = clock.TimeOf(oldest.at.end);
+    if (!end_ns) return std::nullopt;
+    // Clocks of a GPU and of ours agree within microseconds: a short span may seem to end before it begins.
+    Measured measured = {
+        .begin_ns = std::min(clock.TimeOf(oldest.at.begin).value_or(*end_ns), *end_ns),
+        .end_ns = *end_ns,
+        .what = std::move(oldest.what)};
+    oldest.at = {};
+    // Memory is kept: spans that are over at once allocate nothing.
+    if (++first_ == spans_.size()) {
+      spans_.clear();
+      first_ = 0;
+    } else if (first_ > spans_.size() / 2) {
+      spans_.erase(spans_.begin(), spans_.begin() + static_cast<std::ptrdiff_t>(first_));
+      first_ = 0;
+    }
+    return measured;
+  }
+  // Blocks until the oldest `count` are over, at most all.
+  void Await(CopyEngine& clock, size_t count) const {
+    for (size_t i = first_; i < std::min(first_ + count, spans_.size()); ++i) {
+      clock.AwaitPoint(spans_[i].at.end);
+    }
+  }
+
+ private:
+  struct Span {
+    OperatorSpan at;
+    T what;
+  };
+  std::vector<Span> spans_;
+  size_t first_ = 0;  // Those before were taken.
+};
+
+}  // namespace gemini::client

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// A lease's DEVICE memory as one range of addresses in this process: a memfd that plays DEVICE, or a GPU's slabs, of which
+// there are as many as the server has granted.
+// Thread: Grow, Cut, mapped_bytes: one at a time. The rest: any.
+// Units:  bytes.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/device/device_slabs.h"
+#include "client/wire/connection.h"
+#include "gemini/system/mapped_memory.h"
+#include "gemini/system/unique_fd.h"
+
+namespace gemini::client {
+
+using MakeDeviceSlabs =
+    std::function<absl::StatusOr<std::unique_ptr<DeviceSlabs>>(const DeviceSlabsOffer&)>;
+
+class DeviceArena {
+ public:
+  // What the server answered: `size_bytes` of addresses, in slabs or (slab_bytes 0) in the only descriptor.
+  struct Offer {
+    int64_t size_bytes = 0;
+    int64_t slab_bytes = 0;
+    int64_t granted_bytes = 0;
+    std::string gpu_uuid;  // And whether slabs are counted: as DeviceSlabsOffer.
+    bool is_counted = false;
+    std::vector<UniqueFd> fds;
+  };
+
+  // Maps the descriptor, or reserves the addresses: slabs come by Grow. `connection` outlives it. `make_slabs` is null
+  // where no GPU is to be used.
+  // FAILED_PRECONDITION: a GPU is to be used and the server has none, or the other way round. INVALID_ARGUMENT: what the
+  // server offers contradicts itself. Others: of make_slabs, DeviceSlabs::Map and Connection::Call.
+  static absl::StatusOr<std::unique_ptr<DeviceArena>> Map(Connection& connection, Offer offer,
+                                                          const MakeDeviceSlabs& make_slabs);
+
+  // Has slabs made and maps them until there are `size_bytes`, which the lease's target covers. RESOURCE_EXHAUSTED: the
+  // GPU has no more, or not so much. Others: as Map. What was mapped stays.
+  absl::Status Grow(int64_t size_bytes);
+  // Unmaps slabs beyond `size_bytes`, which nothing uses any more, and has them destroyed. Errors: as DeviceSlabs::Keep
+  // and Connection::Call.
+  absl::Status Cut(int64_t size_bytes);
+  // What a budget of it is a multiple of; 0: nothing.
+  int64_t slab_bytes() const { return slab_bytes_; }
+
+  std::byte* data() const { return slabs_ != nullptr ? slabs_->data() : memory_.data(); }
+  // Of its addresses.
+  int64_t size_bytes() const { return size_bytes_; }
+  // From the beginning on, that may be used if granted.
+  int64_t mapped_bytes() const {
+    return slabs_ != nullptr ? slabs_->num_mapped() * slab_bytes_ : size_bytes_;
+  }
+
+ private:
+  DeviceArena(Connection& connection, const Offer& offer)
+      : connection_(connection), size_bytes_(offer.size_bytes), slab_bytes_(offer.slab_bytes) {}
+  // Has the server destroy the slabs that are not mapped here.
+  absl::Status GiveBackUnmapped();
+
+  Connection& connection_;
+  const int64_t size_bytes_;
+  const int64_t slab_bytes_;
+  MappedMemory memory_;                 // Of a memfd.
+  std::unique_ptr<DeviceSlabs> slabs_;  // Null without a GPU.
+};
+
+}  // namespace gemini::client

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// The DEVICE budget of a session: chunks and non-model data together never exceed it.
+// Thread: any; a charge is one compare-and-swap, never a system call.
+// Units:  bytes.
+#pragma once
+#include <atomic>
+#include <cstdint>
+
+#include "client/device/non_model_meter.h"
+
+namespace gemini::client {
+
+class DeviceBudget : public NonModelMeter {
+ public:
+  enum class Use { kChunks, kNonModel };
+
+  explicit DeviceBudget(int64_t budget_bytes) : budget_bytes_(budget_bytes) {}
+  DeviceBudget(const DeviceBudget&) = delete;
+  DeviceBudget& operator=(const DeviceBudget&) = delete;
+
+  // Charges `size_bytes` (>= 0) unless the sum would pass the budget; then it changes nothing and
+  // returns false.
+  bool TryCharge(Use use, int64_t size_bytes);
+  // Gives back what was charged.
+  void Release(Use use, int64_t size_bytes);
+
+  int64_t budget_bytes() const { return budget_bytes_.load(std::memory_order_relaxed); }
+  // What is used may be above a smaller budget until it is given back; nothing is charged meanwhile.
+  void SetBudget(int64_t budget_bytes) {
+    budget_bytes_.store(budget_bytes, std::memory_order_relaxed);
+  }
+  int64_t used_bytes() const { return used_.load(std::memory_order_relaxed); }
+  int64_t peak_bytes() const { return peak_.load(std::memory_order_relaxed); }
+  int64_t non_model_bytes() const { return non_model_.load(std::memory_order_relaxed); }
+  int64_t non_model_peak_bytes() const { return non_model_peak_.load(std::memory_order_relaxed); }
+  int64_t TakePeak() override;
+  // What is shown beside that: non-model data that the budget does not hold, as what operators take of a GPU.
+  int64_t outside_bytes() const { return outside_.load(std::memory_order_relaxed); }
+  void set_outside_bytes(int64_t bytes) { outside_.store(bytes, std::memory_order_relaxed); }
+  // Starts new peaks from what is used now.
+  void ResetPeaks();
+
+ private:
+  std::atomic<int64_t> budget_bytes_;
+  std::atomic<int64_t> used_{0};
+  std::atomic<int64_t> peak_{0};
+  std::atomic<int64_t> non_model_{0};
+  std::atomic<int64_t> non_model_peak_{0};
+  std::atomic<int64_t> interval_peak_{0};  // Of non-model data, since TakePeak.
+  std::atomic<int64_t> outside_{0};
+};
+
+}  // namespace gemini::client

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// How long operators waited for their chunks, by cause, since the beginning: in the time of what they run on, so that a
+// thread that waits while its GPU has work to do delays nothing, and a GPU that waits while its thread goes on does.
+// Thread: any; one lock, which is the last of all but the copy engine's.
+// Units:  nanoseconds.
+#pragma once
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "client/copy/copy_engine.h"
+#include "client/copy/measured_spans.h"
+#include "client/host/space_counters.h"
+#include "gemini/stall_cause.h"
+#include "gemini/system/mutex.h"
+
+namespace gemini::client {
+
+class StallTimes {
+ public:
+  // `clock` outlives this.
+  explicit StallTimes(CopyEngine& clock) : clock_(clock) {}
+
+  // What the calling thread's operators did since `begin` was to wait, for a chunk of that space: counted there, too,
+  // once it is measured. The space outlives that. Returns the wait's end.
+  OperatorPoint Add(SpaceCounters& space, StallCause cause, OperatorPoint begin);
+  OperatorPoint Now() { return clock_.Now(); }
+
+  // How many were added.
+  uint64_t num_added() const { return num_added_.load(std::memory_order_acquire); }
+  // Counts the first so many, of those that are over. Who asks for intervals' times (IntervalMeter) does.
+  void Settle(uint64_t num_first = std::numeric_limits<uint64_t>::max());
+  // Of what is counted.
+  int64_t total_ns() const { return total_ns_.load(std::memory_order_relaxed); }
+  int64_t of(StallCause cause) const {
+    return by_cause_ns_[static_cast<size_t>(cause)].load(std::memory_order_relaxed);
+  }
+
+ private:
+  struct Stall {
+    uint64_t number = 0;  // From 1.
+    SpaceCounters* space = nullptr;
+    StallCause cause = StallCause::kTransfer;
+  };
+  // Nobody may ask for a while: what is over is counted then all the same.
+  static constexpr size_t kMostPending = 4096;
+
+  void SettleLocked(uint64_t num_first) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  CopyEngine& clock_;
+  mutable Mutex mutex_;
+  std::atomic<uint64_t> num_added_{0};  // Under the lock, and the next.
+  std::atomic<uint64_t> num_settled_{0};
+  MeasuredSpans<Stall> pending_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<int64_t> total_ns_{0};
+  std::array<std::atomic<int64_t>, kNumStallCauses> by_cause_ns_ = {};
+};
+
+}  // namespace gemini::client

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// The sole writer of the residency words of a space (gemini/shm/residency_shm.h): joins what the chunk
+// store knows (HOST, NVME) with what Residency knows (DEVICE) into one word a chunk.
+// Thread: any for SetBelow, EnterDevice and LeaveDevice. Between the last two a chunk's word
+// belongs to
+//         the caller of SetOnDevice, who locks: one relaxed store, since every pin makes one.
+// Change: as in gemini/chunk_state.h; any other is a broken invariant of ours.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "gemini/ids.h"
+#include "gemini/shm/commit_shm.h"
+#include "gemini/shm/residency_shm.h"
+#include "gemini/system/mutex.h"
+
+namespace gemini::client {
+
+class ResidencyWriter {
+ public:
+  // `words` are num_chunks zeros in the client segment; they outlive this.
+  ResidencyWriter(std::atomic<uint64_t>* words, int64_t num_chunks);
+  ResidencyWriter(const ResidencyWriter&) = delete;
+  ResidencyWriter& operator=(const ResidencyWriter&) = delete;
+
+  // Says where the chunk lies below DEVICE; nothing: FREE. Shown while the chunk is not on DEVICE.
+  void SetBelow(ChunkId chunk, std::optional<ChunkSlot> slot);
+
+  // Says that the chunk is now on DEVICE too, in `slot`: HOLD and clean.
+  void EnterDevice(ChunkId chunk, SlotId slot);
+  // Says who pins the copy on DEVICE and whether it was written; between EnterDevice and
+  // LeaveDevice.
+  void SetOnDevice(ChunkId chunk, SlotId slot, int pins, bool dirty);
+  // Says that the copy on DEVICE, which nobody pins, is given up.
+  void LeaveDevice(ChunkId chunk);
+
+ private:
+  struct Chunk {
+    std::optional<ChunkSlot> below;
+    bool on_device = false;
+    ChunkState state = ChunkState::kFree;  // As published; the segment itself is not read back.
+  };
+
+  void Publish(ChunkId chunk, const ChunkResidency& residency);
+  void PublishBelow(ChunkId chunk);
+
+  std::atomic<uint64_t>* const words_;
+  // Not ABSL_GUARDED_BY: SetOnDevice goes by ownership. See Thread above.
+  Mutex mutex_;
+  std::vector<Chunk> chunks_;
+};
+
+}  // namespace gemini::client

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// Outputs of an update on their way past the caches: of each width one stream goes straight to memory, and the others
+// wait in the first-level cache for the end of a block, to follow one after another. For sources of the instruction
+// sets alone (client/kernels/update_loops_avx512.cc and its like).
+// Why: streams of a bundle lie at the same offset of a page, and stores that combine in a buffer of the processor
+// seem to wait for one another there. On a Zen 3 core, 16 elements of bf16 AdamW took 21 ns with all outputs side by
+// side, 11 ns in place, 11 ns with outputs 1 KiB apart in their pages, and 14 ns so.
+#pragma once
+#include <cstdint>
+#include <type_traits>
+
+#include "client/kernels/update_loops.h"
+#include "client/kernels/update_streams.h"
+#include "gemini/element_type.h"
+
+namespace gemini::client {
+
+template <typename L, ElementType kParam, ElementType kGrad>
+class StagedStores {
+ public:
+  static constexpr int64_t kBlock = 128;  // 512 bytes of a stream at most; 64 to 256 are as fast.
+  // Straight: the parameter; the fp32 master, or exp_avg where that is its width's only one.
+  static constexpr bool kMasterWaits = kParam == ElementType::kBf16;
+  static constexpr bool kExpAvgWaits = kParam != ElementType::kBf16;
+
+  StagedStores(const UpdateStreams& streams, StoreKind stores)
+      : streams_(streams),
+        master_waits_(kMasterWaits && stores.param_past_caches),
+        exp_avg_waits_(kExpAvgWaits && stores.moments_past_caches),
+        exp_avg_sq_waits_(stores.moments_past_caches && streams.new_exp_avg_sq != nullptr) {}
+
+  // The streams of the block at element `from`; what waits goes to the stage.
+  [[gnu::always_inline]] UpdateStreams Begin(int64_t from) {
+    const UpdateStreams& s = streams_;
+    return {.param_type = kParam,
+            .grad_type = kGrad,
+            .param = After(s.param, from * kParamBytes),
+            .master = After(s.master, from * kMasterBytes),
+            .grad = After(s.grad, from * ElementBytes(kGrad)),
+            .exp_avg = After(s.exp_avg, from * 4),
+            .exp_avg_sq = After(s.exp_avg_sq, from * 4),
+            .new_param = After(s.new_param, from * kParamBytes),
+            .new_master = master_waits_ ? master_ : After(s.new_master, from * kMasterBytes),
+            .new_exp_avg = exp_avg_waits_ ? exp_avg_ : After(s.new_exp_avg, from * 4),
+            .new_exp_avg_sq = exp_avg_sq_waits_ ? exp_avg_sq_ : After(s.new_exp_avg_sq, from * 4)};
+  }
+
+  // Sends what waits of the block at `from`: `count` elements, whole steps.
+  [[gnu::always_inline]] void End(int64_t from, int64_t count) const {
+    const UpdateStreams& s = streams_;
+    if (master_waits_) {
+      Send(master_, After(s.new_master, from * kMasterBytes), count * kMasterBytes);
+    }
+    if (exp_avg_waits_) Send(exp_avg_, s.new_exp_avg + from, count * 4);
+    if (exp_avg_sq_waits_) Send(exp_avg_sq_, s.new_exp_avg_sq + from, count * 4);
+  }
+
+ private:
+  static constexpr int64_t kParamBytes = ElementBytes(kParam);
+  static constexpr int64_t kMasterBytes = MasterBytes(kParam);
+
+  // A stream's address `bytes` further on; null stays null.
+  template <typename T>
+  [[gnu::always_inline]] static T* After(T* stream, int64_t bytes) {
+    using Byte = std::conditional_t<std::is_const_v<T>, const char, char>;
+    if (stream == nullptr) return nullptr;
+    return reinterpret_cast<T*>(reinterpret_cast<Byte*>(stream) + bytes);
+  }
+  [[gnu::always_inline]] static void Send(const float* from, void* to, int64_t bytes) {
+    for (int64_t i = 0; i < bytes / 4; i += 16) {
+      L::Stream(static_cast<float*>(to) + i, L::Load(from + i));
+    }
+  }
+
+  const UpdateStreams streams_;  // Its own, that no store can change: addresses stay in registers.
+  const bool master_waits_, exp_avg_waits_, exp_avg_sq_waits_;
+  alignas(64) float master_[kMasterWaits ? kBlock / 2 : 1];
+  alignas(64) float exp_avg_[kExpAvgWaits ? kBlock : 1];
+  alignas(64) float exp_avg_sq_[kBlock];
+};
+
+}  // namespace gemini::client

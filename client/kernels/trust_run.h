@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Elements of a tensor in one bundle whose squares a trust ratio takes (client/kernels/trust_ratio.h), and where their values
+// lie: in HOST or on DEVICE, in any format.
+// Thread: any. Memory: the caller's.
+#pragma once
+#include <cstdint>
+
+#include "absl/types/span.h"
+#include "client/kernels/element_values.h"
+#include "client/kernels/trust_ratio.h"
+#include "client/kernels/trust_streams.h"
+#include "client/kernels/update_kernel.h"
+#include "gemini/system/worker_team.h"
+
+namespace gemini::client {
+
+struct TrustRun {
+  int64_t tensor = 0;       // In the order of the space's layout.
+  UpdateSettings settings;  // The tensor's, of a layer-wise kind; without its trust ratio.
+  // Of the bundle's elements. A moment without chunks: zeros, which it is before its first update.
+  ValueChunks param, grad, exp_avg, exp_avg_sq;
+  int64_t first = 0;  // In the bundle: where one of the tensor's norm blocks begins.
+  int64_t count = 0;  // Whole blocks, if not to the tensor's end.
+};
+
+// Where its values are. Of fp32 moments.
+TrustStreams TrustStreamsOf(const TrustRun& run);
+
+// Appends the squares of each block of the runs, one run after the other. Their chunks are in the host's memory. `team`
+// computes, the same bits whatever its number of threads.
+void AppendRunSquares(absl::Span<const TrustRun> runs, WorkerTeam& team, TrustSquares& squares);
+
+// Appends to each tensor's squares those of its runs, which `squares` has one run after the other. By tensor.
+void GiveToTensors(absl::Span<const TrustRun> runs, const TrustSquares& squares,
+                   absl::Span<TrustSquares> by_tensor);
+
+}  // namespace gemini::client

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// The loops behind updates and norms, compiled once an instruction set: what client/kernels/update_kernel.cc,
+// client/kernels/grad_norm.cc and client/kernels/trust_ratio.cc choose from. Callers use those.
+#pragma once
+#include <cstdint>
+
+#include "client/kernels/update_scalars.h"
+#include "client/kernels/update_streams.h"
+#include "client/kernels/vector_path.h"
+#include "gemini/element_type.h"
+#include "gemini/optimizer_kind.h"
+
+namespace gemini::client {
+
+inline constexpr int64_t kUpdateStepElements = 32;
+inline constexpr int64_t kNormLoopBlockElements =
+    1024;  // kNormBlockElements of client/kernels/grad_norm.h.
+
+// How an update stores. Past the caches: each output stream of the group is at a multiple of 64 bytes at
+// element `head_elements`.
+struct StoreKind {
+  bool param_past_caches = false;
+  bool moments_past_caches = false;
+  int64_t head_elements = 0;  // Fewer than a step, taken by themselves first.
+};
+
+struct UpdateLoops {
+  // Without a fence behind it.
+  void (*update)(OptimizerKind kind, const UpdateScalars& scalars, const UpdateStreams& streams,
+                 StoreKind stores, int64_t count);
+  // Orders stores past the caches before all later ones.
+  void (*fence)();
+  // The sums of squares of each block, as client/kernels/grad_norm.h says.
+  void (*squares)(ElementType type, const void* values, int64_t count, double* sums);
+  // The same of the parameter and of the rule's direction, for layer-wise kinds.
+  void (*trust_squares)(OptimizerKind kind, const UpdateScalars& scalars,
+                        const UpdateStreams& streams, int64_t count, double* param_sums,
+                        double* direction_sums);
+};
+
+// A group of outputs goes past the caches when none of it is its input, which lies in the caches already,
+// and all that do so can be aligned at once.
+StoreKind StoresOf(const UpdateStreams& streams);
+
+// The loops of `path`, which must be available.
+const UpdateLoops& LoopsOf(VectorPath path);
+
+extern const UpdateLoops kUpdateLoopsPortable;
+extern const UpdateLoops kUpdateLoopsAvx2;    // x86-64 only.
+extern const UpdateLoops kUpdateLoopsAvx512;  // x86-64 only.
+
+}  // namespace gemini::client

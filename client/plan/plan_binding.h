@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// A plan tied to what it is about: checked, and with the ranges that its indices mean. The server makes
+// plans, and nothing that it says may end this process.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "client/device/residency.h"
+#include "client/host/chunk_store.h"
+#include "gemini/plan/plan.h"
+#include "gemini/plan/trace.h"
+
+namespace gemini::client {
+
+// What is updated together on DEVICE: a range of each kind of chunk that the same bundles have.
+struct UpdateRanges {
+  const ChunkStore* store = nullptr;
+  BundleId first;
+  int64_t num_bundles = 0;
+  KindMap<RangeId> ranges;  // The default: none.
+};
+
+// Gradients that the update in HOST of their bundles waits for.
+struct GradientRange {
+  const ChunkStore* store = nullptr;
+  BundleId first;
+  int64_t num_bundles = 0;
+  RangeId grad;
+};
+
+// What lies on DEVICE when an update begins.
+struct KeptForUpdate {
+  std::vector<UpdateRanges> updates;
+  std::vector<GradientRange> late_gradients;
+};
+
+struct BoundPlan {
+  Plan plan;
+  std::vector<RangeId> ranges;  // By plan.ranges.
+  KeptForUpdate kept;           // By plan.device_updates and plan.late_gradients.
+  // Several threads work through the lists. What keeps each range's moves in turn when one comes late: how
+  // many of its fetches and evictions come before a move in its round, being in `initial` counted as a
+  // fetch; and how many of each a round has.
+  struct Turn {
+    int64_t fetches = 0;
+    int64_t evictions = 0;
+  };
+  std::vector<Turn> fetch_turns;     // By plan.fetches.
+  std::vector<Turn> eviction_turns;  // By plan.evictions.
+  std::vector<Turn> moves_of;        // By plan.ranges.
+};
+
+// When a fetch or an eviction begins, as PlanExecutor::Progressed counts, from its round's beginning.
+inline int64_t GateOf(const PlannedFetch& fetch) {
+  // On demand, it begins with its operator.
+  return 2 * int64_t{fetch.after} + (fetch.after < fetch.needed_at ? 2 : 1);
+}
+inline int64_t GateOf(const PlannedEviction& eviction) { return 2 * int64_t{eviction.after} + 2; }
+
+// Finds the ranges of `plan`, whose spaces are `stores`. INVALID_ARGUMENT: CheckPlan, a plan of another
+// trace, chunk size or larger budget, or slots beyond the arena. NOT_FOUND: a range that nobody added.
+absl::StatusOr<std::shared_ptr<const BoundPlan>> BindPlan(Plan plan, const Trace& trace,
+                                                          absl::Span<ChunkStore* const> stores,
+                                                          const Residency& residency,
+                                                          int64_t device_bytes);
+
+}  // namespace gemini::client

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// Follows the server's changes of a session's DEVICE budget: between operators it gives way, then
+// says so. Beside that it looks whether the server is still there.
+// Thread: any; one at a time does the work.
+// Cost:   three relaxed loads and a look at the clock while nothing changes; once in kLookAfter a
+//         poll.
+// Errors: none. What cannot give way yet is tried again; a server that is gone is latched in the
+//         session.
+#pragma once
+#include <atomic>
+#include <chrono>
+#include <optional>
+
+#include "absl/base/thread_annotations.h"
+#include "client/session/session.h"
+#include "gemini/system/mutex.h"
+
+namespace gemini::client {
+
+class BudgetFollower {
+ public:
+  // One a session, which outlives this.
+  explicit BudgetFollower(Session& session);
+  BudgetFollower(const BudgetFollower&) = delete;
+  BudgetFollower& operator=(const BudgetFollower&) = delete;
+
+  // From the next BetweenOperators on so much of DEVICE in slabs is not for chunks: slabs are given
+  // back for it, or made in its place. What was refused then (by a GPU, which has no more, or a
+  // server) is tried again, kRetryAfter later at the earliest. Any thread.
+  void SetApart(int64_t bytes);
+  static constexpr std::chrono::seconds kRetryAfter{2};
+  static constexpr std::chrono::seconds kLookAfter{1};
+  // Whether no slab is mapped in the place of what is apart. Any thread.
+  bool KeepsApart() const;
+
+  // Of the target that is followed: chunks and what is apart.
+  int64_t device_bytes() const {
+    MutexLock lock(mutex_);
+    return target_.device_bytes;
+  }
+
+  // No operator runs. Not after the session's Close.
+  void BetweenOperators() {
+    LookForServer();
+    const std::optional<BudgetTarget> target = session_.TakeBudgetChange();
+    if (!target && !is_pending_.load(std::memory_order_relaxed)) [[likely]]
+      return;
+    Follow(target);
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  void Follow(const std::optional<BudgetTarget>& target);
+  void LookForServer() {
+    const Clock::time_point now = Clock::now();
+    if (now < next_look_.load(std::memory_order_relaxed)) [[likely]]
+      return;
+    next_look_.store(now + kLookAfter, std::memory_order_relaxed);
+    session_.CheckServer().IgnoreError();  // Latched.
+  }
+
+  Session& session_;
+  std::atomic<Clock::time_point> next_look_{Clock::time_point()};
+  std::atomic<bool> is_pending_{false};
+  mutable Mutex mutex_;
+  BudgetTarget target_ ABSL_GUARDED_BY(mutex_);    // The last one.
+  bool is_unset_ ABSL_GUARDED_BY(mutex_) = false;  // Its budget could not be set whole.
+  Clock::time_point next_try_ ABSL_GUARDED_BY(mutex_);
+  bool is_due_ ABSL_GUARDED_BY(mutex_) = false;  // Whether the server may wait for the answer.
+};
+
+}  // namespace gemini::client

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// HOST slabs that a GPU copies from and to by itself once its driver has registered them. That takes the driver 25 ms a
+// slab or more, so a thread does it, slab after slab, while the session works: a copy of one that is not registered
+// yet is slower, and as true.
+// Thread: any. Only the destructor blocks, for the slab that is under way, and unpins all: no copy of theirs is by then.
+// Errors: the first refusal ends it, for what refuses one refuses the next (limits of locked memory); status() has it.
+#pragma once
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "gemini/system/mutex.h"
+
+namespace gemini::client {
+
+// What a driver does for it, never two at a time. Null: there is none that needs it.
+struct PinHost {
+  std::function<absl::Status(std::byte* data, int64_t size_bytes)> pin;
+  std::function<void(std::byte* data)> unpin;
+};
+
+// Whether copies are as fast as they are going to be. Outlives its HostPins.
+struct PinProgress {
+  std::atomic<int64_t> num_rests{0};  // How often all was done that there was to do.
+  // As TimelineNowNs counts; the largest number: there is something to do.
+  std::atomic<int64_t> resting_since_ns{std::numeric_limits<int64_t>::max()};
+};
+
+class HostPins {
+ public:
+  explicit HostPins(PinHost driver);
+  HostPins(const HostPins&) = delete;
+  HostPins& operator=(const HostPins&) = delete;
+  ~HostPins();
+
+  // Has a slab pinned behind those before it. It stays mapped until the destructor has returned.
+  void Add(std::byte* data, int64_t size_bytes);
+  int64_t pinned_bytes() const;
+  absl::Status status() const;
+  std::shared_ptr<const PinProgress> progress() const { return progress_; }
+
+ private:
+  struct Slab {
+    std::byte* data = nullptr;
+    int64_t size_bytes = 0;
+  };
+  void Run();
+  // The next one; a null address: it ends.
+  Slab TakeNext();
+
+  const PinHost driver_;
+  const std::shared_ptr<PinProgress> progress_ = std::make_shared<PinProgress>();
+  mutable Mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Slab> waiting_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::byte*> pinned_ ABSL_GUARDED_BY(mutex_);
+  int64_t pinned_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+  bool ending_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;  // Last: it uses what is above.
+};
+
+}  // namespace gemini::client

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plans from the session's server, which keeps the traces: each is written into memory that the server
+// made, and the plan comes back in memory that nobody can change.
+// Thread: any; calls wait for each other, and for other requests of the connection.
+// Errors: the server's refusal. INVALID_ARGUMENT: what it sent is no plan of this trace.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "client/plan/plan_source.h"
+#include "client/session/host_pins.h"
+#include "client/wire/connection.h"
+#include "gemini/policy_options.h"
+#include "gemini/shm/timeline_shm.h"
+#include "gemini/system/mutex.h"
+
+namespace gemini::client {
+
+struct ServerPlanOptions {
+  int64_t chunk_bytes = 0;
+  PolicyOptions policy = {};
+  int64_t device_bandwidth = 0;  // Bytes a second in each direction; 0: the machine's.
+  // Whose rates each request tells, to refresh the server's cost model; outlives the source. Null: none.
+  const TimelineShm* timeline = nullptr;
+  // What is used of DEVICE beside a plan's budget (Session::SetApart); outlives the source. Null: nothing.
+  const std::atomic<int64_t>* apart_bytes = nullptr;
+  // Of the memory that copies go from and to: until it rests they are slower than afterwards. Null: they are not.
+  std::shared_ptr<const PinProgress> pins = nullptr;
+};
+
+class ServerPlanSource : public PlanSource {
+ public:
+  // A plan of 100,000 uses takes half a second; others' plans may be under way before it.
+  static constexpr absl::Duration kPlanTimeout = absl::Minutes(5);
+
+  // `connection` outlives this.
+  ServerPlanSource(Connection& connection, ServerPlanOptions options)
+      : connection_(connection), options_(options) {}
+
+  absl::StatusOr<Plan> MakePlan(const Trace& trace, int64_t device_bytes) override;
+  absl::StatusOr<std::optional<Trace>> FindTrace(const std::string& phase,
+                                                 const std::vector<TracedTensor>& tensors) override;
+  int64_t epoch() const override {
+    return options_.pins == nullptr ? 0 : options_.pins->num_rests.load(std::memory_order_acquire);
+  }
+
+ private:
+  Connection& connection_;
+  const ServerPlanOptions options_;
+  Mutex mutex_;  // Over the two requests of a plan: there is one room a session.
+};
+
+}  // namespace gemini::client

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/torch/device/counting_allocator.h"
+
+#include <atomic>
+#include <cstddef>
+#include <new>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "c10/core/Allocator.h"
+#include "c10/core/CPUAllocator.h"
+#include "c10/util/Exception.h"
+#include "client/device/device_budget.h"
+#include "client/torch/hook/operator_hook.h"
+#include "gemini/byte_size.h"
+#include "gemini/system/check.h"
+
+namespace gemini::client::hooks {
+namespace {
+
+constexpr int64_t kAlignmentBytes = 64;  // c10::gAlignment.
+// Evicted chunks are up for grabs: another thread may take the room first. So many lost races mean
+// that the budget is too small for the threads together.
+constexpr int kMaxAttempts = 16;
+
+// The session that blocks are charged to; alive while it is the current one or a block lives.
+struct Account {
+  std::shared_ptr<Session> session;
+  std::atomic<int64_t> references{1};
+  std::atomic<int64_t> charged_allocations{0};
+  std::atomic<int64_t> over_budget{0};
+  std::atomic<int64_t> rooms_made{0};
+  std::atomic<int64_t> refused{0};
+
+  void Release() {
+    if (references.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+  }
+};
+
+// Lies before each block. Blocks made without a session have it too: the deleter must be one
+// function for all, or raw_deallocate would not know which.
+struct alignas(kAlignmentBytes) BlockHeader {
+  Account* account;
+  int64_t charged_bytes;
+};
+static_assert(sizeof(BlockHeader) == kAlignmentBytes);
+
+std::atomic<Account*> g_account{nullptr};
+c10::Allocator* g_base = nullptr;  // Torch's own, set once before ours is installed.
+
+void* BaseAllocate(size_t size_bytes) {
+  return g_base->raw_deleter() != nullptr ? g_base->raw_allocate(size_bytes)
+                                          : ::operator new(size_bytes, std::align_val_t(64));
+}
+void BaseDeallocate(void* block) {
+  if (g_base->raw_deleter() != nullptr) {
+    g_base->raw_deallocate(block);
+  } else {
+    ::operator delete(block, std::align_val_t(64));
+  }
+}
+
+void DeleteBlock(void* data) {
+  if (data == nullptr) return;
+  auto* const header = reinterpret_cast<BlockHeader*>(static_cast<std::byte*>(data)) - 1;
+  Account* const account = header->account;
+  const int64_t charged_bytes = header->charged_bytes;
+  BaseDeallocate(header);
+  if (account != nullptr) {
+    account->session->device_budget().Release(DeviceBudget::Use::kNonModel, charged_bytes);
+    account->Release();
+  }
+}
+
+[[noreturn]] void Refuse(Account& account, const absl::Status& status) {
+  account.refused.fetch_add(1, std::memory_order_relaxed);
+  account.session->Latch(status);
+  C10_THROW_ERROR(OutOfMemoryError, std::string(status.message()));
+}
+
+void Charge(Account& account, int64_t size_bytes) {
+  // An operator that runs on scratch for want of room ends here.
+  if (absl::Status failure = CurrentOperatorFailure();
+      failure.code() == absl::StatusCode::kResourceExhausted) {
+    Refuse(account, failure);
+  }
+  DeviceBudget& budget = account.session->device_budget();
+  for (int attempt = 0; !budget.TryCharge(DeviceBudget::Use::kNonModel, size_bytes); ++attempt) {
+    if (attempt == kMaxAttempts || !account.session->residency().MakeRoom(size_bytes)) {
+      const int64_t non_model_bytes = budget.non_model_bytes();
+      Refuse(account,
+             absl::ResourceExhaustedError(absl::StrCat(
+                 "DEVICE is too small for ", FormatByteSize(size_bytes), " more in ",
+                 CurrentOperatorName(), ": the budget is ", FormatByteSize(budget.budget_bytes()),
+                 ", activations take ", FormatByteSize(non_model_bytes),
+                 ", chunks that are in use ", FormatByteSize(budget.used_bytes() - non_model_bytes),
+                 ": raise the device memory, or lower batch or sequence")));
+    }
+    account.rooms_made.fetch_add(1, std::memory_order_relaxed);
+  }
+  account.charged_allocations.fetch_add(1, std::memory_order_relaxed);
+  if (budget.used_bytes() > budget.budget_bytes()) {
+    account.over_budget.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
+class CountingAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t size_bytes) override {
+    if (size_bytes == 0) return {nullptr, nullptr, &DeleteBlock, c10::DeviceType::CPU};
+    Account* const account = g_account.load(std::memory_order_acquire);
+    const int64_t charged_bytes =
+        account == nullptr ? 0 : RoundUp(static_cast<int64_t>(size_bytes), kAlignmentBytes);
+    if (account != nullptr) Charge(*account, charged_bytes);
+    void* block = nullptr;
+    try {
+      block = BaseAllocate(size_bytes + sizeof(BlockHeader));
+    } catch (...) {
+      if (account != nullptr) {
+        account->session->device_budget().Release(DeviceBudget::Use::kNonModel, charged_bytes);
+      }
+      throw;
+    }
+    if (account != nullptr) account->references.fetch_add(1, std::memory_order_relaxed);
+    auto* const header = new (block) BlockHeader{account, charged_bytes};
+    void* const data = header + 1;
+    return {data, data, &DeleteBlock, c10::DeviceType::CPU};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &DeleteBlock; }
+  void copy_data(void* destination, const void* source, size_t size_bytes) const override {
+    default_copy_data(destination, source, size_bytes);
+  }
+};
+
+}  // namespace
+
+void BeginChargingAllocations(std::shared_ptr<Session> session) {
+  static const bool installed = [] {
+    g_base = c10::GetCPUAllocator();
+    // The highest priority: nobody replaces it, or blocks would go uncounted.
+    c10::SetCPUAllocator(new CountingAllocator, /*priority=*/255);
+    return true;
+  }();
+  GEMINI_CHECK(installed && g_account.load() == nullptr);
+  auto* const account = new Account;
+  account->session = std::move(session);
+  g_account.store(account, std::memory_order_release);
+}
+
+void EndChargingAllocations() {
+  if (Account* const account = g_account.exchange(nullptr); account != nullptr) account->Release();
+}
+
+AllocationStats GetAllocationStats() {
+  AllocationStats stats;
+  if (const Account* const account = g_account.load(); account != nullptr) {
+    stats.charged_allocations = account->charged_allocations.load();
+    stats.over_budget = account->over_budget.load();
+    stats.rooms_made = account->rooms_made.load();
+    stats.refused = account->refused.load();
+  }
+  return stats;
+}
+
+}  // namespace gemini::client::hooks

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the hook knows of one StorageImpl whose bytes lie in a chunk: where they are, and how many
+// operators pin them. While nobody does, the storage has no address and raw reads raise.
+// Owner:  its StorageImpl, which the model retains.
+// Thread: any; each storage has its lock, held for a few stores only.
+// Lookup: O(1) without hashing: the storage's deleter is ours and its context is this object.
+#pragma once
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "c10/core/Device.h"
+#include "c10/core/StorageImpl.h"
+#include "c10/core/TensorImpl.h"
+#include "client/device/residency.h"
+
+namespace gemini::client::hooks {
+
+class ManagedStorage;
+
+// Asked by operators that touch a storage; any thread.
+class StorageOwner {
+ public:
+  virtual ~StorageOwner() = default;
+  // Makes a storage that is not ready (see set_ready) so if it can be. FAILED_PRECONDITION: it can't (says why).
+  virtual absl::Status Prepare(ManagedStorage& storage) = 0;
+  // An operator is to write to it, and has not pinned it yet; or has written to it and did not say so before. Of
+  // gradients and buffers neither is asked.
+  virtual absl::Status PrepareWrite(ManagedStorage& /*storage*/) { return absl::OkStatus(); }
+  virtual absl::Status NoteWrite(ManagedStorage& /*storage*/) { return absl::OkStatus(); }
+};
+
+class ManagedStorage {
+ public:
+  struct Place {
+    RangeId range;
+    int64_t offset_bytes = 0;  // Of the storage's first byte in the range.
+    int64_t size_bytes = 0;
+    int32_t tensor = -1;  // Its index in the session's traces (client/plan/phase_tracker.h); -1: none.
+    bool is_gradient = false;
+  };
+  struct Traits {
+    std::string name;  // "parameter h.0.weight", "gradient of h.0.weight", "buffer ...".
+    bool always_dirty =
+        false;  // Buffers: batch_norm writes them behind schema and version counter.
+    bool ready = true;
+  };
+
+  // Makes a storage of its own on `device`, released, not resizable.
+  static c10::intrusive_ptr<c10::StorageImpl> Make(const Place& place, Traits traits,
+                                                   StorageOwner& owner, c10::Device device);
+  // Takes an existing storage of the CPU over: its memory is freed, its views follow. Its size is place.size_bytes.
+  static void Adopt(c10::StorageImpl& storage, const Place& place, Traits traits,
+                    StorageOwner& owner);
+
+  // Returns null when the storage, or the tensor's, is not managed. A tensor without storage has
+  // none.
+  static ManagedStorage* Of(const c10::StorageImpl* storage) {
+    if (storage == nullptr) return nullptr;
+    // Bypasses the check that raises; reads only what never changes while the storage is managed.
+    const c10::DataPtr& data_ptr =
+        const_cast<c10::StorageImpl*>(storage)->_mutable_data_ptr_no_checks();
+    if (data_ptr.get_deleter() != &ManagedStorage::Delete) return nullptr;
+    return static_cast<ManagedStorage*>(data_ptr.get_context());
+  }
+  static ManagedStorage* Of(const c10::TensorImpl* tensor) {
+    return Of(tensor->unsafe_storage().unsafeGetStorageImpl());
+  }
+
+  const std::string& name() const { return traits_.name; }
+  RangeId range() const { return place_.range; }
+  int64_t offset_bytes() const { return place_.offset_bytes; }
+  int64_t size_bytes() const { return place_.size_bytes; }
+  int32_t tensor() const { return place_.tensor; }
+  bool is_gradient() const { return place_.is_gradient; }
+  bool always_dirty() const { return traits_.always_dirty; }
+  bool is_parameter() const { return !is_gradient() && !always_dirty(); }
+  // False: the chunk does not hold the tensor's bytes yet; operators ask the owner first.
+  bool ready() const { return ready_.load(std::memory_order_acquire); }
+  void set_ready(bool ready) { ready_.store(ready, std::memory_order_release); }
+  StorageOwner& owner() { return *owner_; }
+
+  // The version counter that operators move when they write; the storage's first tensor's.
+  void set_version(const c10::VariableVersion& version) { version_ = version; }
+  uint32_t version() const { return version_.enabled() ? version_.current_version() : 0; }
+
+  // The storage that owns this.
+  c10::intrusive_ptr<c10::StorageImpl> storage() const {
+    return c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage_);
+  }
+
+  // Counts a pin; the first gives the storage its address. The range is pinned by the caller. Once
+  // retired, neither this nor the three below do anything.
+  void Attach(std::byte* address);
+  // Counts a pin off; after the last the address is gone. Call before the range is unpinned.
+  void Detach();
+  // The same with memory that is not the tensor's, for an operator that must not fail here.
+  void AttachScratch(std::byte* scratch);
+  void DetachScratch();
+  // Whether an operator or a scoped fetch holds it now.
+  bool pinned() const { return pinned_.load(std::memory_order_acquire); }
+  // Whether one of these pins is on the tensor's own bytes.
+  bool attached() const;
+
+  // Ends the connection to the chunk for good: from now on this is a storage without bytes, whose
+  // raw reads raise with `reason` and which no operator can pin. For the session's end, and for a
+  // gradient whose chunk got the next step's.
+  void Retire(absl::string_view reason);
+  bool retired() const { return retired_.load(std::memory_order_acquire); }
+
+  ManagedStorage(const ManagedStorage&) = delete;
+  ManagedStorage& operator=(const ManagedStorage&) = delete;
+
+ private:
+  ManagedStorage(const Place& place, Traits traits, StorageOwner& owner)
+      : place_(place), traits_(std::move(traits)), owner_(&owner), ready_(traits_.ready) {}
+  ~ManagedStorage() = default;
+  static void Delete(void* context);  // The DataPtr's deleter.
+  void Connect(c10::StorageImpl& storage);
+  void Apply();  // Gives the storage the address that the counts ask for.
+
+  const Place place_;
+  const Traits traits_;
+  StorageOwner* const owner_;  // Not used once retired.
+  c10::VariableVersion version_;
+  c10::StorageImpl* storage_ = nullptr;  // Owns this.
+  std::atomic<bool> ready_;
+  std::atomic<bool> pinned_{false};
+  std::atomic<bool> retired_{false};
+
+  // Held for a few stores, four times an operator: a mutex would cost a quarter of the hook.
+  class SpinLock {
+   public:
+    void lock() {
+      while (taken_.test_and_set(std::memory_order_acquire)) std::this_thread::yield();
+    }
+    void unlock() { taken_.clear(std::memory_order_release); }
+
+   private:
+    std::atomic_flag taken_;
+  };
+  mutable SpinLock mutex_;
+  int pins_ = 0;
+  int scratch_pins_ = 0;
+  std::byte* address_ = nullptr;
+  std::byte* scratch_ = nullptr;
+};
+
+}  // namespace gemini::client::hooks

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// The block squares of a gradient (client/kernels/grad_norm.h) that leaves DEVICE, summed there beside its copy: by a kernel behind
+// the operator that made it, and a small copy behind the gradient's own.
+// Owner:  move-only; its memory is Torch's. The gradient and the space live until Keep or the end, which waits.
+// Thread: one at a time. Errors: DEVICE without memory for the sums: HOST computes them. Others are latched.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "ATen/core/TensorBody.h"
+#include "c10/core/Allocator.h"
+#include "client/copy/copy_engine.h"
+#include "client/device/pending_write.h"
+#include "client/kernels/device_kernels.h"
+#include "client/session/session.h"
+#include "client/torch/model/model_tensors.h"
+#include "client/update/gradient_squares.h"
+#include "gemini/element_type.h"
+#include "gemini/ids.h"
+
+namespace gemini::client::hooks {
+
+class LeavingSquares {
+ public:
+  LeavingSquares() = default;
+  LeavingSquares(LeavingSquares&&) = default;
+  // Waits, as the end does.
+  LeavingSquares& operator=(LeavingSquares&& other) noexcept {
+    copied_ = std::move(other.copied_);
+    parts_ = std::move(other.parts_);
+    element_ = other.element_;
+    on_device_ = std::move(other.on_device_);
+    in_host_ = std::move(other.in_host_);
+    return *this;
+  }
+
+  // A gradient of tensor `index` is about to be written to its chunks: what `squares` knew of it is void.
+  static LeavingSquares Expect(const ModelTensors& tensors, int64_t index,
+                               GradientSquares& squares);
+
+  // Begins to sum `gradient`, whose elements lie as in the chunks and whose copy out has begun, if that is done on
+  // DEVICE. Whether DEVICE had memory for the sums.
+  bool Begin(const at::Tensor& gradient, DeviceKernels& kernels, Session& session);
+  // The way of the sums to HOST.
+  PendingWrite& copied() { return copied_; }
+  // Has `squares` keep the sums, if they were begun. copied() was waited for.
+  void Keep(const CopyEngine& copies, GradientSquares& squares);
+
+ private:
+  // A part of the tensor that lies in one bundle.
+  struct Part {
+    BundleId bundle;
+    size_t piece = 0;
+    int64_t ticket = 0;
+    int64_t num_blocks = 0;
+  };
+  std::vector<Part> parts_;  // In the order of the tensor's elements.
+  ElementType element_ = ElementType::kFp32;
+  c10::DataPtr on_device_, in_host_;
+  PendingWrite copied_;  // Waits at its end, before they are freed.
+};
+
+}  // namespace gemini::client::hooks

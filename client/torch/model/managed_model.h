@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// A module whose parameters, moments and gradients lie in a session's chunks: its optimizer, and
+// access to its bytes by name. Made by TrainingSession::Manage.
+// Names:  as the module's named_parameters and named_buffers; a tied weight answers to each of its
+//         names, tensors() lists its first.
+// Life:   as long as the session's object. Once that is closed every call that can fail returns
+//         FAILED_PRECONDITION; step() and tensors() stay as they were.
+// Thread: one at a time, and no operator on the module's tensors meanwhile.
+// Errors: with the session latched, every call but Read returns that error. Read works on what is
+//         committed, so that a failed run can still be saved; of a tensor whose update failed it tries
+//         that again, and returns the error when it fails again: never an older value. Operators
+//         that begin after the error change no parameter and no buffer
+//         (client/torch/hook/operator_hook.h).
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ATen/core/TensorBody.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "client/torch/hook/scoped_fetch.h"
+#include "gemini/chunk_kind.h"
+#include "gemini/layout.h"
+#include "gemini/moment_format.h"
+#include "gemini/optimizer_kind.h"
+
+namespace gemini::client::hooks {
+
+// The update (client/kernels/update_rules.h has the formulas); what a kind does not name it ignores. Weight decay
+// applies to parameters of at least `decay_min_dimensions` dimensions.
+struct OptimizerSpec {
+  OptimizerKind kind = OptimizerKind::kAdamW;
+  double learning_rate = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  double weight_decay = 0.01;
+  double momentum = 0.9;             // Of SGD and LARS.
+  double trust_coefficient = 1e-3;   // Of LARS: eta.
+  int64_t decay_min_dimensions = 2;  // 0: all are decayed, as torch::optim::AdamW does.
+  MomentFormat moments = MomentFormat::kFp32;
+  uint64_t rounding_seed = 0;  // Of the stochastic rounding of 8-bit moments; 0: to nearest.
+};
+
+struct StepOptions {
+  double learning_rate = -1;  // Negative: the specification's.
+  double max_grad_norm = 0;   // Clips by global norm when > 0.
+  // Step returns when the update is decided; it is carried out while the next forward runs, which waits
+  // for each parameter where it needs it. False: Step returns when it is done. The same bits.
+  bool overlap_update = true;
+  // What the loss was multiplied by before backward, for gradients of 16 bits; >= 1.
+  double loss_scale = 1;
+  // A NaN or an infinity in a gradient is no error: nothing is updated, and StepResult says so.
+  bool skip_non_finite = false;
+};
+
+struct StepResult {
+  int64_t step = 0;      // Completed steps, this one included unless it was skipped, or was none.
+  double grad_norm = 0;  // Of the unscaled gradients, before clipping; 0 when no parameter had one.
+  double clip_coefficient = 1;
+  bool skipped = false;  // By StepOptions::skip_non_finite.
+};
+
+struct ManagedTensorInfo {
+  std::string name;
+  std::vector<int64_t> sizes;
+  TensorGroup group = TensorGroup::kTrainable;
+  int64_t num_elements = 0;
+};
+
+class ManagedModel {
+ public:
+  // Gets `bytes` at `offset_bytes` of the tensor's fp32 values, pieces in rising order; valid during the call
+  // only.
+  using ByteSink =
+      absl::FunctionRef<absl::Status(int64_t offset_bytes, absl::Span<const std::byte> bytes)>;
+  // Fills all of `bytes`, which go to `offset_bytes` of the tensor's fp32 values.
+  using ByteSource =
+      absl::FunctionRef<absl::Status(int64_t offset_bytes, absl::Span<std::byte> bytes)>;
+
+  virtual ~ManagedModel() = default;
+
+  // One optimizer step over the parameters that have a gradient; replaces optimizer.step(). p.grad
+  // stays as it is until zero_grad. Where no parameter has one nothing is done, as by Torch's
+  // optimizers, and it does not count as a step. FAILED_PRECONDITION, nothing committed and nothing
+  // latched: a gradient holds a NaN or an infinity (names the first tensor), a parameter got other
+  // storage or another shape (set_data, module.to, t_), a tensor was never written, or a
+  // ScopedFetch of a tensor or gradient lives. RESOURCE_EXHAUSTED latches nothing either. An update
+  // that fails later is latched and returned by the next call.
+  virtual absl::StatusOr<StepResult> Step(const StepOptions& options) = 0;
+
+  // Completed steps of the model, and of one parameter (steps in which it had a gradient).
+  virtual int64_t step() const = 0;
+  virtual absl::StatusOr<int64_t> TensorStep(absl::string_view name) const = 0;
+  // Sets them, to resume. The session is at no step in between.
+  virtual absl::Status SetStep(int64_t step) = 0;
+  virtual absl::Status SetTensorStep(absl::string_view name, int64_t step) = 0;
+
+  // All managed tensors in the order of their chunks: parameters, then buffers.
+  virtual const std::vector<ManagedTensorInfo>& tensors() const = 0;
+
+  // Streams the tensor's fp32 values, its strides' order being the original tensor's, out of HOST
+  // slots, with no copy where they lie there so: kParam (with its master), kExpAvg or kExpAvgSq (zeros before the first update), kGrad (zeros
+  // when there is none; one of the user's own is moved into its chunk, as by Step). NOT_FOUND: no such
+  // name, or it has no values of that kind (kMaster and the upper halves are parts of others).
+  // FAILED_PRECONDITION: a ScopedFetch of a tensor of its chunk lives, or it has other storage or
+  // another shape, as for Step.
+  virtual absl::Status Read(absl::string_view name, ChunkKind kind, ByteSink sink) = 0;
+
+  // Has the tensor's fp32 values written into HOST slots by `source`, to load or to resume: kParam,
+  // kExpAvg or kExpAvgSq; a moment that was not written counts as zeros. On an error of `source`, or
+  // after its first call, the tensor's old bytes are lost: it counts as not written. A write refused
+  // before (as Read is, or for want of a HOST slot) changes nothing. Cheapest in the order of
+  // tensors().
+  virtual absl::Status Write(absl::string_view name, ChunkKind kind, ByteSource source) = 0;
+
+  // Pins the storage of `tensor` (a parameter, buffer, gradient or a view of one) for raw access:
+  // while the result lives, data_ptr() of the tensor and its views works. On a GPU it is an address of its memory, and
+  // what the calling thread's current stream does next may use it.
+  // FAILED_PRECONDITION: not a managed tensor.
+  virtual absl::StatusOr<ScopedFetch> Fetch(const at::Tensor& tensor, FetchAccess access) = 0;
+};
+
+}  // namespace gemini::client::hooks

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tensors that are not needed for a while: the last ones stay where they are, the older ones move to HOST,
+// and to NVME where HOST is full. In a space of their own, over the session's link.
+// Memory: DEVICE holds `keep_bytes` of tensors, those on their way out, and those taken or prefetched.
+// Order:  made for a stack, such as the activations between blocks: put in forward, taken in reverse.
+// Thread: one at a time.
+// Errors: absl::Status; but for memory that Torch's allocator refuses: its exception. After an error the
+//         tensors are gone.
+#pragma once
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "ATen/core/TensorBody.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/copy/copy_engine.h"
+#include "client/host/chunk_store.h"
+#include "client/session/session.h"
+
+namespace gemini::client::hooks {
+
+struct OffloadOptions {
+  std::string space_name;  // As ManageOptions'; different from all others.
+  int64_t keep_bytes = 0;  // Of tensors that stay on DEVICE.
+  int64_t host_bytes = 0;  // Of the session's lease, for those that leave: whole chunks each.
+  int64_t nvme_bytes = 0;  // Likewise.
+};
+
+class OffloadedTensors {
+ public:
+  // `session` outlives this. Errors: as Session::OpenSpace; INVALID_ARGUMENT: no room for one tensor's
+  // copies under way.
+  static absl::StatusOr<std::unique_ptr<OffloadedTensors>> Open(Session& session,
+                                                                const OffloadOptions& options);
+  OffloadedTensors(const OffloadedTensors&) = delete;
+  OffloadedTensors& operator=(const OffloadedTensors&) = delete;
+  // Waits for the copies under way.
+  ~OffloadedTensors();
+
+  // Takes a tensor of the session's device that no operator writes that comes after, and returns its key. May begin copies
+  // of older ones, and wait for those that began long ago. RESOURCE_EXHAUSTED: HOST and NVME are full.
+  absl::StatusOr<int64_t> Put(at::Tensor tensor);
+  // Begins to bring it back. Does nothing when it is there, or on its way.
+  absl::Status Prefetch(int64_t key);
+  // Gives it back, for what operators the calling thread begins next; the key is gone.
+  absl::StatusOr<at::Tensor> Take(int64_t key);
+  // Forgets all, when the copies that are under way have ended.
+  void Clear();
+
+  // Bytes of tensors, ever.
+  int64_t bytes_to_host() const { return bytes_to_host_; }
+  int64_t bytes_to_device() const { return bytes_to_device_; }
+
+ private:
+  // DEVICE -> leaving -> HOST -> coming.
+  enum class Place : uint8_t { kDevice, kLeaving, kHost, kComing };
+  struct Entry {
+    Place place = Place::kDevice;
+    at::Tensor tensor;  // Undefined in kHost.
+    std::vector<int64_t> sizes;
+    at::TensorOptions options;
+    std::vector<BundleId> chunks;  // Where its bytes are in HOST: the gradient chunks of these.
+    std::vector<HostChunk> held;   // While copies are under way.
+    CopyEvent last_copy;
+  };
+  // The HOST memory of one that was taken.
+  struct Landing {
+    CopyEvent last_copy;
+    std::vector<BundleId> chunks;
+    std::vector<HostChunk> held;
+  };
+
+  OffloadedTensors(Session& session, ChunkStore& store, int64_t keep_bytes);
+  absl::Status Offload(int64_t key, Entry& entry);
+  // Waits until at most `most` tensors are leaving.
+  void Reap(size_t most);
+  // Gives back the HOST memory of those taken whose copies are done; `all`: waits for these.
+  void Land(bool all);
+
+  CopyEngine& copies_;
+  ChunkStore& store_;
+  const int64_t keep_bytes_;
+  std::unordered_map<int64_t, Entry> entries_;  // By key; references to entries stay valid.
+  int64_t next_key_ = 0;
+  std::deque<int64_t> kept_;  // Keys in kDevice, oldest first.
+  int64_t kept_bytes_ = 0;
+  std::deque<int64_t> leaving_;  // Oldest first.
+  std::deque<Landing> landing_;  // Likewise.
+  std::vector<BundleId> free_chunks_;
+  int64_t bytes_to_host_ = 0;
+  int64_t bytes_to_device_ = 0;
+};
+
+}  // namespace gemini::client::hooks

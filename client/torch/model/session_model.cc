@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/torch/model/session_model.h"
+
+#include "gemini/system/status_macros.h"
+
+namespace gemini::client::hooks {
+
+void SessionModel::Close() {
+  if (open_ == nullptr) return;
+  last_step_ = open_->step();
+  open_.reset();
+}
+
+absl::Status SessionModel::CheckOpen() const {
+  if (open_ != nullptr) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "the session is closed, and its models with it: Read what is to be kept before Close");
+}
+
+absl::StatusOr<StepResult> SessionModel::Step(const StepOptions& options) {
+  GEMINI_RETURN_IF_ERROR(CheckOpen());
+  return open_->Step(options);
+}
+
+absl::StatusOr<int64_t> SessionModel::TensorStep(absl::string_view name) const {
+  GEMINI_RETURN_IF_ERROR(CheckOpen());
+  return open_->TensorStep(name);
+}
+
+absl::Status SessionModel::SetStep(int64_t step) {
+  GEMINI_RETURN_IF_ERROR(CheckOpen());
+  return open_->SetStep(step);
+}
+
+absl::Status SessionModel::SetTensorStep(absl::string_view name, int64_t step) {
+  GEMINI_RETURN_IF_ERROR(CheckOpen());
+  return open_->SetTensorStep(name, step);
+}
+
+absl::Status SessionModel::Read(absl::string_view name, ChunkKind kind, ByteSink sink) {
+  GEMINI_RETURN_IF_ERROR(CheckOpen());
+  return open_->Read(name, kind, sink);
+}
+
+absl::Status SessionModel::Write(absl::string_view name, ChunkKind kind, ByteSource source) {
+  GEMINI_RETURN_IF_ERROR(CheckOpen());
+  return open_->Write(name, kind, source);
+}
+
+absl::StatusOr<ScopedFetch> SessionModel::Fetch(const at::Tensor& tensor, FetchAccess access) {
+  GEMINI_RETURN_IF_ERROR(CheckOpen());
+  return open_->Fetch(tensor, access);
+}
+
+}  // namespace gemini::client::hooks

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/torch/model/space_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/kernels/grad_norm.h"
+#include "client/torch/model/optimizer_step.h"
+#include "client/update/bundle_update.h"
+#include "gemini/system/status_macros.h"
+
+namespace gemini::client::hooks {
+
+SpaceModel::SpaceModel(std::unique_ptr<ModelTensors> tensors, const OptimizerSpec& optimizer,
+                       int64_t max_open_chunks, Session& session, OperatorHook& hook)
+    : session_(session),
+      hook_(hook),
+      optimizer_(optimizer),
+      tensors_(std::move(tensors)),
+      writer_(*tensors_, max_open_chunks),
+      edits_(*tensors_),
+      squares_(
+          tensors_->store(),
+          [this](BundleId bundle) { return absl::MakeConstSpan(tensors_->pieces(bundle)); },
+          session.update_team()) {
+  updates_ = std::make_unique<UpdateQueue>(
+      tensors_->store(),
+      [this](BundleId bundle) {
+        return tensors_->residency().BringGradient(tensors_->range_of(bundle).grad());
+      },
+      [this](BundleId bundle) {
+        return UpdateBundle(tensors_->store(), bundle, tensors_->pieces(bundle), intent_,
+                            session_.update_team());
+      },
+      [this](const absl::Status& error) { session_.Latch(error); });
+}
+
+absl::StatusOr<std::unique_ptr<SpaceModel>> SpaceModel::Make(std::unique_ptr<ModelTensors> tensors,
+                                                             const OptimizerSpec& optimizer,
+                                                             int64_t max_open_chunks,
+                                                             Session& session, OperatorHook& hook) {
+  auto model = std::unique_ptr<SpaceModel>(
+      new SpaceModel(std::move(tensors), optimizer, max_open_chunks, session, hook));
+  GEMINI_RETURN_IF_ERROR(model->tensors_->MoveIntoChunks(*model));
+  for (const ModelTensor& tensor : model->tensors_->tensors()) {
+    model->infos_.push_back(tensor.info);
+    hook.ReserveScratch(tensor.size_bytes());
+  }
+  model->gradients_ = std::make_unique<Gradients>(
+      *model->tensors_, *model, session, hook.device().kernels(), model->squares_,
+      [model = model.get()](BundleId bundle) {
+        model->updates_->Later([model, bundle] { model->squares_.Prepare(bundle); });
+      });
+  return model;
+}
+
+SpaceModel::~SpaceModel() {
+  gradients_.reset();
+  updates_.reset();
+  tensors_->RetireAll("the session is closed");
+}
+
+absl::StatusOr<StepResult> SpaceModel::Step(const StepOptions& options) {
+  GEMINI_RETURN_IF_ERROR(session_.CheckServer());
+  if (!(options.loss_scale >= 1 && std::isfinite(options.loss_scale))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a loss scale of ", options.loss_scale, ": it is 1 or more"));
+  }
+  GEMINI_RETURN_IF_ERROR(writer_.Flush());
+  GEMINI_RETURN_IF_ERROR(tensors_->CheckStorages());
+  GEMINI_RETURN_IF_ERROR(CheckUnpinned("the step was not taken"));
+  GEMINI_RETURN_IF_ERROR(FinishUpdates());
+  GEMINI_ASSIGN_OR_RETURN(const std::vector<bool> has_gradient, CollectGradients());
+  if (std::ranges::count(has_gradient, true) == 0) return StepResult{.step = step_};
+  KeptForUpdate kept;
+  if (tensors_->phases() != nullptr) kept = tensors_->phases()->BeginUpdate(tensors_->store());
+  OperatorSpan timed;
+  absl::StatusOr<StepResult> result = BeginUpdate(options, has_gradient, kept, timed);
+  if (tensors_->phases() != nullptr) {
+    std::vector<int32_t> updated;
+    for (size_t i = 0; result.ok() && !result->skipped && i < has_gradient.size(); ++i) {
+      if (has_gradient[i]) updated.push_back(tensors_->traced_index(static_cast<int64_t>(i)));
+    }
+    tensors_->phases()->EndUpdate(updated, std::move(timed));
+  }
+  if (!result.ok() || result->skipped) return result;
+  session_.PublishStep(step_, hook_.device().outside_bytes());
+  hook_.device().EndStep();
+  if (!options.overlap_update) GEMINI_RETURN_IF_ERROR(tensors_->store().AwaitCommits());
+  return result;
+}
+
+absl::StatusOr<StepResult> SpaceModel::BeginUpdate(const StepOptions& options,
+                                                   const std::vector<bool>& has_gradient,
+                                                   const KeptForUpdate& kept, OperatorSpan& timed) {
+  gradients_->Finish();
+  DeviceUpdate on_device(tensors_->residency());
+  AddToDeviceUpdate(*tensors_, edits_, has_gradient, kept, on_device);
+  if (tensors_->phases() != nullptr) tensors_->phases()->PauseMoves();
+  StepResult result;
+  DeviceKernels& kernels = hook_.device().kernels();
+  const absl::StatusOr<double> norm =
+      GradientNorm(*tensors_, squares_, on_device, has_gradient, kernels);
+  if (!norm.ok()) {
+    if (!absl::IsOutOfRange(norm.status())) return norm.status();
+    if (!options.skip_non_finite) return absl::FailedPreconditionError(norm.status().message());
+    return StepResult{.step = step_, .skipped = true};
+  }
+  result.grad_norm = *norm / options.loss_scale;
+  result.clip_coefficient = ClipCoefficient(result.grad_norm, options.max_grad_norm);
+  result.step = step_ + 1;
+  GEMINI_RETURN_IF_ERROR(LeaveDeviceForUpdate(*tensors_, on_device, has_gradient));
+  // Last look: an error may have been latched by another thread meanwhile.
+  GEMINI_RETURN_IF_ERROR(session_.status());
+  const double learning_rate =
+      options.learning_rate < 0 ? optimizer_.learning_rate : options.learning_rate;
+  // Nothing is pending: the update thread does not read the intent now.
+  intent_ = MakeIntent(*tensors_, has_gradient, optimizer_, learning_rate,
+                       result.clip_coefficient / options.loss_scale, result.step);
+  const ChunkStore& store = tensors_->store();
+  timed.begin = session_.copies().Now();
+  if (IsLayerWise(optimizer_.kind)) {
+    GEMINI_RETURN_IF_ERROR(FindTrustRatios(*tensors_, optimizer_, on_device, kernels,
+                                           session_.update_team(), intent_));
+    if (!TimesTrustRatios(store.format(), store.memory().shape().states_on_nvme)) {
+      timed.begin = session_.copies().Now();
+    }
+  }
+  on_device.Update([&](const BundleInPlace& bundle) {
+    UpdateInPlace(bundle, store.format(), store.chunk_bytes(), tensors_->pieces(bundle.bundle),
+                  intent_, kernels);
+  });
+  timed.end = session_.copies().Now();
+  const std::vector<BundleId> bundles = BundlesToUpdate(*tensors_, on_device);
+  absl::Status status = kernels.Finish();
+  if (status.ok()) {
+    status = tensors_->store().BeginUpdate(intent_, bundles, on_device.versions(),
+                                           BundlesWithLateGradients(bundles, on_device));
+  }
+  if (!status.ok()) {
+    on_device.Undo();
+    return status;
+  }
+  ForgetEdits(*tensors_, has_gradient, edits_);
+  CountUpdates(*tensors_, intent_);
+  step_ = result.step;
+  gradients_->BeginStep();
+  updates_->Wake();
+  return result;
+}
+
+absl::StatusOr<std::vector<bool>> SpaceModel::CollectGradients() {
+  std::vector<bool> has_gradient;
+  for (size_t i = 0; i < tensors_->tensors().size(); ++i) {
+    if (!tensors_->tensors()[i].written) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(tensors_->tensors()[i].info.name,
+                       " has no values: Write each tensor of a meta module first"));
+    }
+    GEMINI_ASSIGN_OR_RETURN(const bool has, gradients_->Collect(static_cast<int64_t>(i)));
+    has_gradient.push_back(has);
+  }
+  return has_gradient;
+}
+
+absl::Status SpaceModel::AwaitTensor(int64_t index) {
+  const TensorPlace& place = tensors_->tensors()[index].place;
+  for (int64_t i = 0; i < place.num_bundles; ++i) {
+    const BundleId bundle(place.first_bundle.value() + i);
+    if (tensors_->store().AwaitCommit(bundle).ok()) continue;
+    // What failed may go now, for a model that is to be saved.
+    FinishUpdates().IgnoreError();
+    GEMINI_RETURN_IF_ERROR(tensors_->store().AwaitCommit(bundle));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int64_t> SpaceModel::FindKind(absl::string_view name, ChunkKind kind) const {
+  GEMINI_ASSIGN_OR_RETURN(const int64_t index, tensors_->Find(name));
+  GEMINI_RETURN_IF_ERROR(tensors_->CheckStorage(index));
+  bool has_kind = tensors_->tensors()[index].info.group == TensorGroup::kTrainable;
+  switch (kind) {
+    case ChunkKind::kParam:
+      return index;
+    case ChunkKind::kExpAvg:
+    case ChunkKind::kGrad:
+      break;
+    case ChunkKind::kExpAvgSq:
+      has_kind = has_kind && HasSecondMoment(optimizer_.kind);
+      break;
+    case ChunkKind::kMaster:
+    case ChunkKind::kMasterUpper:
+    case ChunkKind::kExpAvgUpper:
+    case ChunkKind::kExpAvgSqUpper:
+      has_kind = false;  // A part of another kind's values, in the formats that have it.
+      break;
+  }
+  if (has_kind) return index;
+  return absl::NotFoundError(
+      absl::StrCat(name, " has no ", ChunkKindName(kind),
+                   " to access: a trained parameter has values of param, of its optimizer's "
+                   "moments and of grad, any other tensor of param"));
+}
+
+absl::StatusOr<int64_t> SpaceModel::TensorStep(absl::string_view name) const {
+  GEMINI_ASSIGN_OR_RETURN(const int64_t index, tensors_->Find(name));
+  return tensors_->tensors()[index].step;
+}
+
+absl::Status SpaceModel::SetStep(int64_t step) {
+  GEMINI_RETURN_IF_ERROR(FinishUpdates());
+  if (step < step_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the model is at step ", step_, ": it cannot go back to ", step));
+  }
+  step_ = step;
+  return absl::OkStatus();
+}
+
+absl::Status SpaceModel::SetTensorStep(absl::string_view name, int64_t step) {
+  GEMINI_RETURN_IF_ERROR(FinishUpdates());
+  GEMINI_ASSIGN_OR_RETURN(const int64_t index, tensors_->Find(name));
+  if (step < 0) return absl::InvalidArgumentError(absl::StrCat("step ", step, " of ", name));
+  tensors_->tensors()[index].step = step;
+  return absl::OkStatus();
+}
+
+absl::Status SpaceModel::Read(absl::string_view name, ChunkKind kind, ByteSink sink) {
+  GEMINI_ASSIGN_OR_RETURN(const int64_t index, FindKind(name, kind));
+  // One that is in no chunk is taken as Step would take it.
+  if (kind == ChunkKind::kGrad) {
+    GEMINI_RETURN_IF_ERROR(gradients_->Collect(index).status());
+    gradients_->Finish();
+  } else {
+    GEMINI_RETURN_IF_ERROR(AwaitTensor(index));
+  }
+  return writer_.Read(index, kind, sink);
+}
+
+absl::Status SpaceModel::Write(absl::string_view name, ChunkKind kind, ByteSource source) {
+  GEMINI_RETURN_IF_ERROR(session_.status());
+  GEMINI_ASSIGN_OR_RETURN(const int64_t index, FindKind(name, kind));
+  if (kind == ChunkKind::kGrad) {
+    return absl::NotFoundError(
+        absl::StrCat("the gradient of ", name, " is not for Write: set grad()"));
+  }
+  // All of them: the writer holds slots between its calls.
+  GEMINI_RETURN_IF_ERROR(FinishUpdates());
+  return writer_.Write(index, kind, step_, source);
+}
+
+absl::StatusOr<ScopedFetch> SpaceModel::Fetch(const at::Tensor& tensor, FetchAccess access) {
+  GEMINI_RETURN_IF_ERROR(session_.status());
+  ManagedStorage* const managed =
+      tensor.defined() ? ManagedStorage::Of(tensor.unsafeGetTensorImpl()) : nullptr;
+  if (managed == nullptr || managed->retired()) {
+    return absl::FailedPreconditionError("not a tensor in the session's memory: nothing to fetch");
+  }
+  if (access == FetchAccess::kReadWrite && managed->is_parameter()) {
+    GEMINI_RETURN_IF_ERROR(managed->owner().PrepareWrite(*managed));
+  }
+  GEMINI_RETURN_IF_ERROR(hook_.Pin(*managed));
+  auto storage = tensor.storage().getWeakStorageImpl().lock();
+  auto* const base = static_cast<std::byte*>(storage->mutable_data());
+  return ScopedFetch(std::move(storage),
+                     base + tensor.storage_offset() * static_cast<int64_t>(tensor.itemsize()),
+                     access, hook_.generation());
+}
+
+absl::Status SpaceModel::Prepare(ManagedStorage& storage) {
+  GEMINI_RETURN_IF_ERROR(writer_.Flush());
+  if (storage.ready()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      storage.name(), " has no values yet: Write each tensor of a meta module before its use"));
+}
+
+}  // namespace gemini::client::hooks

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// A ManagedModel over one space of a session.
+// Step:   refuses what can be refused, then records the intent and returns; the bundles are updated on
+//         the thread of an UpdateQueue, with the session's update_team(), while the next forward runs, and
+//         pins wait for their versions.
+// Owner:  the TrainingSession. Thread: as ManagedModel; Prepare is called by any operator's thread.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "client/copy/measured_spans.h"
+#include "client/session/session.h"
+#include "client/torch/hook/operator_hook.h"
+#include "client/torch/model/gradients.h"
+#include "client/torch/model/managed_model.h"
+#include "client/torch/model/model_tensors.h"
+#include "client/torch/model/parameter_edits.h"
+#include "client/torch/model/tensor_writer.h"
+#include "client/update/gradient_squares.h"
+#include "client/update/update_queue.h"
+#include "gemini/shm/intent_shm.h"
+
+namespace gemini::client::hooks {
+
+class SpaceModel final : public ManagedModel, public StorageOwner {
+ public:
+  // Moves the tensors into chunks of the space below `tensors`. Session and hook outlive this.
+  // On an error the module is lost.
+  static absl::StatusOr<std::unique_ptr<SpaceModel>> Make(std::unique_ptr<ModelTensors> tensors,
+                                                          const OptimizerSpec& optimizer,
+                                                          int64_t max_open_chunks, Session& session,
+                                                          OperatorHook& hook);
+  // Finishes pending updates and retires all storages.
+  ~SpaceModel() override;
+
+  absl::StatusOr<StepResult> Step(const StepOptions& options) override;
+  int64_t step() const override { return step_; }
+  absl::StatusOr<int64_t> TensorStep(absl::string_view name) const override;
+  absl::Status SetStep(int64_t step) override;
+  absl::Status SetTensorStep(absl::string_view name, int64_t step) override;
+  const std::vector<ManagedTensorInfo>& tensors() const override { return infos_; }
+  absl::Status Read(absl::string_view name, ChunkKind kind, ByteSink sink) override;
+  absl::Status Write(absl::string_view name, ChunkKind kind, ByteSource source) override;
+  absl::StatusOr<ScopedFetch> Fetch(const at::Tensor& tensor, FetchAccess access) override;
+
+  // Blocks until every bundle is committed at step(). Errors: of the update, which was tried again.
+  absl::Status FinishUpdates() { return updates_->Finish(); }
+  // For tests, which hold it up.
+  UpdateQueue& updates() { return *updates_; }
+  // As Gradients::ReleaseOldest.
+  bool ReleaseOldestGradient() { return gradients_->ReleaseOldest(); }
+
+  absl::Status Prepare(ManagedStorage& storage) override;
+  absl::Status PrepareWrite(ManagedStorage& storage) override {
+    return edits_.Prepare(storage.range());
+  }
+  absl::Status NoteWrite(ManagedStorage& storage) override { return edits_.Note(storage.range()); }
+  // As ModelTensors::CheckUnpinned.
+  absl::Status CheckUnpinned(absl::string_view outcome) const {
+    return tensors_->CheckUnpinned(outcome);
+  }
+
+ private:
+  SpaceModel(std::unique_ptr<ModelTensors> tensors, const OptimizerSpec& optimizer,
+             int64_t max_open_chunks, Session& session, OperatorHook& hook);
+  // Finds the tensor, and checks that it is as it was managed and that its group has values of the
+  // kind.
+  absl::StatusOr<int64_t> FindKind(absl::string_view name, ChunkKind kind) const;
+  // The part of Step between the last operator and the recorded intent; on an error nothing was changed.
+  // `kept`: what may be updated on DEVICE; `timed` gets when that was done, with trust ratios that plans time.
+  absl::StatusOr<StepResult> BeginUpdate(const StepOptions& options,
+                                         const std::vector<bool>& has_gradient,
+                                         const KeptForUpdate& kept, OperatorSpan& timed);
+  // Waits until the tensor's bundles are at step().
+  absl::Status AwaitTensor(int64_t index);
+  // Whether each tensor has a gradient, all of them being on their way to their chunks.
+  absl::StatusOr<std::vector<bool>> CollectGradients();
+
+  Session& session_;
+  OperatorHook& hook_;
+  const OptimizerSpec optimizer_;
+  std::unique_ptr<ModelTensors> tensors_;
+  std::vector<ManagedTensorInfo> infos_;
+  TensorWriter writer_;
+  ParameterEdits edits_;
+  GradientSquares squares_;
+  Intent intent_;  // Of the updates that are pending; the update thread reads it then.
+  int64_t step_ = 0;
+  // In this order: the hooks of gradients_ give work to updates_, which uses all above.
+  std::unique_ptr<UpdateQueue> updates_;
+  std::unique_ptr<Gradients> gradients_;  // After MoveIntoChunks.
+};
+
+}  // namespace gemini::client::hooks

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writes and reads a managed tensor's fp32 values in HOST slots, by name order of a checkpoint: no second
+// copy of the model, and the tensors of one chunk cost one commit when they come one after another.
+// Life:   what is being filled, a chunk or those that together hold a value, are spare slots; they are
+//         committed when all their tensors were written, when others need the slots, or by Flush. Until
+//         then operators that touch their written tensors come to Flush through the model.
+// Thread: any; one lock.
+#pragma once
+#include <cstdint>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "client/kernels/element_values.h"
+#include "client/torch/model/managed_model.h"
+#include "client/torch/model/model_tensors.h"
+#include "gemini/system/mutex.h"
+
+namespace gemini::client::hooks {
+
+class TensorWriter {
+ public:
+  // `tensors` outlives this. At most `max_open_chunks` slots are held between calls, enough for a value.
+  TensorWriter(ModelTensors& tensors, int64_t max_open_chunks)
+      : tensors_(tensors), max_open_chunks_(max_open_chunks) {}
+
+  // As ManagedModel::Write, for tensor `index` and a kind that it has; commits are at `step` or later.
+  absl::Status Write(int64_t index, ChunkKind kind, int64_t step, ManagedModel::ByteSource source);
+  // As ManagedModel::Read.
+  absl::Status Read(int64_t index, ChunkKind kind, ManagedModel::ByteSink sink);
+  // Commits all open chunks.
+  absl::Status Flush();
+
+ private:
+  struct OpenChunk {
+    BundleId bundle;
+    ChunkKind kind;  // Of the first chunk.
+    int64_t step;
+    std::vector<std::pair<ChunkKind, HostChunk>> chunks;  // As ModelTensors::KindsOf.
+    std::set<int64_t> written;  // Tensors that have a piece here and were written whole.
+  };
+
+  absl::StatusOr<OpenChunk*> Open(BundleId bundle, ChunkKind kind, int64_t step,
+                                  const ModelTensor& tensor) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<HostChunk> AcquireCopy(ChunkId chunk);
+  ValueChunks ValuesOf(const ModelTensor& tensor, ChunkKind kind,
+                       absl::Span<const std::pair<ChunkKind, HostChunk>> chunks) const;
+  absl::Status Commit(size_t position) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status FlushLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void MarkReady(int64_t index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  ModelTensors& tensors_;
+  const int64_t max_open_chunks_;
+  Mutex mutex_;
+  std::vector<OpenChunk> open_ ABSL_GUARDED_BY(mutex_);  // The oldest first.
+};
+
+}  // namespace gemini::client::hooks

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// The three lines that put a LibTorch training loop under a memory budget:
+//
+//     auto session = TrainingSession::Open("/run/gemini/geminid.sock", options);  // Or a socket.
+//     auto model = (*session)->Manage(module, OptimizerSpec{}, ManageOptions{});
+//     ... forward, backward ...;  (*model)->Step(StepOptions{});  // Was optimizer.step().
+//
+// From Manage on, a parameter has bytes only while an operator uses it. zero_grad, clip_grad_norm_,
+// gradient accumulation, evaluation and views work as before: they are operators. A raw read
+// (data_ptr, torch::save) raises and says what to use: ManagedModel::Read or ManagedModel::Fetch.
+// Thread: Open, Manage, Close and the destructor on one thread, with no operator running elsewhere.
+// Owner:  the session owns its models; it keeps the parameters alive, the module may die earlier.
+// Errors: absl::Status; what an operator hits in forward or backward is latched and returned by the
+//         next call here. Nothing commits once latched.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "client/plan/phase_tracker.h"
+#include "client/session/session.h"
+#include "client/torch/hook/session_device.h"
+#include "client/torch/model/managed_model.h"
+#include "gemini/policy_options.h"
+#include "gemini/system/unique_fd.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace gemini::client::hooks {
+
+struct TrainingOptions {
+  int64_t device_memory = 0;  // Bytes: chunks, and all that operators allocate, together.
+  // What of device_memory will do to begin with, where other jobs hold the rest; it grows as they
+  // end. Below what an operator needs a step fails with its name: say more than a step is predicted
+  // to need. 0: all of it.
+  int64_t device_floor = 0;
+  int64_t host_memory = 0;  // Bytes: parameters, moments, gradients, and a few spare chunks.
+  int64_t nvme_memory = 0;  // Bytes: what HOST cannot hold. 0: none.
+  int64_t chunk_bytes = 0;  // A multiple of kPageBytes; 0: ChooseChunkBytes of device_memory.
+  std::string label;        // Shown by memstat.
+  // Bytes a second of the link between HOST and the DEVICE arena, each direction, to study overlap
+  // without a GPU. 0: no limit.
+  int64_t device_bandwidth = 0;
+  PolicyOptions policy;  // Which chunks lie on DEVICE when; the bits are the same with each.
+  // What operators run on. Null: the CPU, and host memory of the server's plays DEVICE. OpenGpu
+  // (gpu_device.h): a GPU.
+  std::shared_ptr<SessionDevice> device;
+  // Threads of one update or norm; 0: as in SessionOptions. The bits are the same with each number.
+  int update_threads = 0;
+};
+
+// Returns a power of two from 64 KiB to 16 MiB of which DEVICE holds at least 32, so that rounding
+// up to whole chunks costs little beside what one operator pins.
+int64_t ChooseChunkBytes(int64_t device_memory);
+// As above, and not above what the module's tensors fill: at least four chunks of it.
+int64_t ChooseChunkBytes(int64_t device_memory, const torch::nn::Module& module);
+
+struct ManageOptions {
+  std::string space_name = "model";  // 1 to 128 of [A-Za-z0-9._-]; different for each model.
+  // Names of parameters in the order of their first use (first_use_order.h); those not named follow
+  // in the module's order. Tensors that are used together then share chunks.
+  std::vector<std::string> first_use_order;
+  int64_t host_memory = 0;  // Of the session's; 0: what the model needs, or all that is left.
+  int64_t nvme_memory = 0;  // Likewise.
+  // Whether optimizer states lie on NVME and pass through HOST around their update: HOST then has
+  // room for parameters and gradients. The bits are the same.
+  bool states_on_nvme = false;
+};
+
+struct TrainingStats {
+  int64_t device_budget_bytes = 0;
+  int64_t device_peak_bytes = 0;     // Largest sum of chunks and non-model data, ever.
+  int64_t non_model_peak_bytes = 0;  // Of it: Torch's allocations alone, at their own peak.
+  int64_t pinned_peak_bytes = 0;     // The floor seen: the most that operators pinned at one time.
+  int64_t host_bytes = 0;            // Of the lease, given to spaces.
+  int64_t nvme_bytes = 0;
+  int64_t pinned_host_bytes = 0;  // Of HOST, registered with a GPU's driver by now.
+  int64_t fetch_bytes = 0;        // HOST to DEVICE, ever.
+  int64_t evict_bytes = 0;        // DEVICE to HOST, ever.
+  double stall_seconds = 0;
+  std::array<int64_t, kNumStallCauses> stall_by_cause_ns = {};  // Of it, by StallCause.
+  PhaseStats phases;
+  int64_t requests_given_up = 0;      // That the server did not answer in time, ever.
+  int64_t operators = 0;              // Seen by the hook, ever.
+  int64_t operators_with_chunks = 0;  // Of them: those that pinned at least one chunk.
+};
+
+class TrainingSession {
+ public:
+  // Takes a connected socket (EmbeddedServer::Connect) or connects to a daemon's, takes the lease
+  // and starts to hold the process's allocations on the device to it (SessionDevice::Begin).
+  // FAILED_PRECONDITION: a session is open in this process already. Others: as Session::Open.
+  static absl::StatusOr<std::unique_ptr<TrainingSession>> Open(UniqueFd socket,
+                                                               const TrainingOptions& options);
+  static absl::StatusOr<std::unique_ptr<TrainingSession>> Open(absl::string_view socket_path,
+                                                               const TrainingOptions& options);
+  ~TrainingSession();
+  TrainingSession(const TrainingSession&) = delete;
+  TrainingSession& operator=(const TrainingSession&) = delete;
+
+  // Moves the module's floating parameters and buffers into a space of their own, chunk by chunk,
+  // and frees their memory. Tensors on the meta device get room but no values: fill each with
+  // ManagedModel::Write(name, ChunkKind::kParam, ...) before the first forward. The result lives as
+  // long as this object; once the session is closed its calls say so. Trained parameters of 16 bits
+  // get a master that keeps their fp32 values (gemini/state_format.h).
+  // UNIMPLEMENTED: a floating tensor that is not fp32, bf16 or fp16, two trained ones of different
+  // types, or two that overlap in memory without being one tensor (names them). RESOURCE_EXHAUSTED:
+  // HOST and NVME do not hold the model (the numbers).
+  absl::StatusOr<ManagedModel*> Manage(torch::nn::Module& module, const OptimizerSpec& optimizer,
+                                       const ManageOptions& options);
+
+  // The first error since Open. Latched: no Step commits after it.
+  absl::Status status() const;
+  // Why HOST is not registered with the GPU's driver, or not all of it: copies are slower then. Not
+  // after Close.
+  absl::Status host_pin_status() const;
+  TrainingStats stats() const;
+  // Starts new peaks of DEVICE use from what is used now.
+  void ResetPeaks();
+
+  // Rounds, traces and plans. BeginPhase and EndPhase on it name what is neither training nor a
+  // plain evaluation. Not after Close.
+  PhaseTracker& phases();
+
+  // Where models are, and what they work on must be.
+  c10::Device device() const;
+  // When an operator threw c10::OutOfMemoryError and its step is given up: whether operators have
+  // more memory now, taken from chunks, so that trying again is worthwhile. On a GPU; on the CPU
+  // chunks gave way already. No operator runs.
+  bool GiveWay();
+
+  // The session below, for its budget and residency.
+  Session& session();
+
+  // Gives all memory back. Managed tensors raise on any later use ("the session is closed"); what
+  // is to be kept is read before. A second call does nothing. FAILED_PRECONDITION, and the session
+  // stays open: a ScopedFetch lives (names the tensor). The destructor closes regardless.
+  absl::Status Close();
+
+ private:
+  struct State;
+  explicit TrainingSession(std::unique_ptr<State> state);
+  absl::Status Shut();
+  static absl::StatusOr<std::unique_ptr<TrainingSession>> Start(
+      absl::StatusOr<std::unique_ptr<Session>> session, std::shared_ptr<SessionDevice> device);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace gemini::client::hooks

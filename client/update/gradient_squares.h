@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// The sums of squares that the gradient norm is made of (client/kernels/grad_norm.h), of gradients that leave DEVICE: summed there
+// before they leave, or in HOST as they arrive, so that a step only adds them up.
+// Thread: any; one lock, not held while it computes. A team of threads computes.
+// Rule:   what was computed in HOST counts as long as the gradient chunk was not acquired for writing since. What was
+//         summed on DEVICE counts until the same gradient comes again, or the chunk is written back from DEVICE, where
+//         operators may have changed it.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "client/host/chunk_store.h"
+#include "client/update/bundle_update.h"
+#include "gemini/element_type.h"
+#include "gemini/ids.h"
+#include "gemini/system/mutex.h"
+#include "gemini/system/worker_team.h"
+
+namespace gemini::client {
+
+// The block squares of each piece that is `wanted`, and none of the others, in the bytes of a chunk of gradients of type
+// `element`; `pieces` are in chunk order. The same bits whatever the number of threads.
+std::vector<std::vector<double>> PieceSquares(ElementType element,
+                                              absl::Span<const TensorPiece> pieces,
+                                              const std::vector<bool>& wanted,
+                                              const std::byte* chunk, WorkerTeam& team);
+
+class GradientSquares {
+ public:
+  // `pieces` gives the pieces of a bundle, always the same. Store and team outlive this.
+  GradientSquares(ChunkStore& store, std::function<absl::Span<const TensorPiece>(BundleId)> pieces,
+                  WorkerTeam& team);
+  GradientSquares(const GradientSquares&) = delete;
+  GradientSquares& operator=(const GradientSquares&) = delete;
+
+  // A gradient is about to be written to its piece's part of the chunk: what was known of it is void. Returns a ticket
+  // for Keep.
+  int64_t Expect(BundleId bundle, size_t piece);
+  // Its block squares, summed before it left DEVICE. No-op if another was expected since.
+  void Keep(BundleId bundle, size_t piece, int64_t ticket, std::vector<double> squares);
+  // Computes those of a bundle whose gradients are complete, but what was kept, if they can be had without waiting: the
+  // chunk is in HOST and nobody holds it.
+  void Prepare(BundleId bundle);
+
+  // The block squares of each piece of the bundle whose tensor has a gradient, from what was kept or prepared, or computed
+  // now; none of the others. Gradients are complete and nobody writes them. Errors: of ChunkStore::Acquire.
+  absl::StatusOr<std::vector<std::vector<double>>> Find(BundleId bundle,
+                                                        const std::vector<bool>& has_gradient);
+
+  int64_t num_found_ready() const;  // Calls of Find that computed nothing, ever.
+
+ private:
+  struct Prepared {
+    int64_t writes = -1;                            // ChunkWrites::all when they were computed.
+    std::vector<std::vector<double>> squares = {};  // By piece; none of what was kept.
+  };
+  struct Kept {
+    int64_t ticket = -1;
+    int64_t write_backs = 0;  // ChunkWrites::from_device before the gradient was written.
+    bool is_there = false;
+    std::vector<double> squares = {};
+  };
+
+  // Whether each piece was not kept, or has changed on DEVICE since: `writes` are those of now.
+  std::vector<bool> NotKept(BundleId bundle, size_t num_pieces, const ChunkWrites& writes) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  ChunkStore& store_;
+  const std::function<absl::Span<const TensorPiece>(BundleId)> pieces_;
+  WorkerTeam& team_;
+  mutable Mutex mutex_;
+  std::vector<Prepared> prepared_ ABSL_GUARDED_BY(mutex_);       // By BundleId.
+  std::vector<std::vector<Kept>> kept_ ABSL_GUARDED_BY(mutex_);  // By BundleId and piece.
+  int64_t next_ticket_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t num_found_ready_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace gemini::client

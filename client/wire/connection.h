@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// The control connection to a server: one request, one verified reply.
+// Thread: any; requests wait for each other.
+// Errors: UNAVAILABLE: the server hung up, as every later request then says too; or it did not
+//         answer in time: that request is given up, and others at once until its late answer has
+//         come, which is skipped.
+//         A Refusal becomes the Status that it carries, control characters escaped.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "gemini/system/mutex.h"
+#include "gemini/system/unique_fd.h"
+#include "gemini/wire_generated.h"
+
+namespace gemini::client {
+
+// A reply that was verified; `fds` came with it.
+struct Reply {
+  std::string bytes;
+  std::vector<UniqueFd> fds;
+  // The reply's body. Its type was checked by Call; the bytes are this Reply's.
+  template <typename Body>
+  const Body* As() const {
+    return wire::GetMessage(bytes.data())->body_as<Body>();
+  }
+};
+
+class Connection {
+ public:
+  // Waits at most this long for an answer, unless a request says otherwise.
+  static constexpr absl::Duration kReplyTimeout = absl::Seconds(5);
+
+  // Connects to a daemon's socket. INVALID_ARGUMENT: the path does not fit into an address.
+  // NOT_FOUND, UNAVAILABLE: no daemon there; the message says how to start one.
+  static absl::StatusOr<UniqueFd> Connect(absl::string_view socket_path);
+
+  explicit Connection(UniqueFd socket);
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  // Sends the request that `body` builds (a table of type `request`) and returns its reply, whose
+  // body is of type `expected`. INVALID_ARGUMENT: the answer is not what the protocol allows; the
+  // connection is not used again.
+  absl::StatusOr<Reply> Call(
+      wire::Body request,
+      absl::FunctionRef<flatbuffers::Offset<void>(flatbuffers::FlatBufferBuilder&)> body,
+      wire::Body expected, absl::Duration timeout = kReplyTimeout);
+
+  // UNAVAILABLE: the other end is closed; says what to do. Never blocks; reads no message.
+  absl::Status CheckPeer() const;
+
+  // How many requests were given up, as no answer came in time. Any thread.
+  int64_t num_given_up() const { return num_given_up_.load(std::memory_order_relaxed); }
+
+ private:
+  absl::StatusOr<Reply> Exchange(absl::string_view request, uint64_t request_id,
+                                 wire::Body expected, absl::Duration timeout)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Receives the answer to `request_id`, if it comes before `deadline` by MonotonicNow. 0: skips
+  // the late one, if that has come.
+  absl::StatusOr<std::optional<Reply>> ReceiveReply(uint64_t request_id, absl::Duration deadline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status GiveUp(absl::string_view why);
+  absl::Status Break(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const UniqueFd socket_;
+  Mutex mutex_;  // Held over the exchange: the protocol has one request under way.
+  uint64_t next_request_id_ ABSL_GUARDED_BY(mutex_) = 1;
+  // The request that was given up while its answer may still come; 0: none.
+  uint64_t unanswered_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Status broken_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<int64_t> num_given_up_ = 0;
+};
+
+}  // namespace gemini::client

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// The bytes that the server sends in memory of its own instead of in a message.
+// Thread: any.
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "client/wire/connection.h"
+
+namespace gemini::client {
+
+// Returns what the reply's only descriptor holds. INVALID_ARGUMENT: it has not one of `size_bytes` (>= 1).
+// DATA_LOSS: it ends early.
+absl::StatusOr<std::string> ReadReplyMemory(const Reply& reply, int64_t size_bytes);
+
+}  // namespace gemini::client

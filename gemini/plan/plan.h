@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// A trace compiled to what moves when: fetches into slots and evictions, by position. Executed by
+// client/plan/plan_executor.h, round after round, and by the simulator.
+// Position: as in gemini/plan/trace.h, 0 to N - 1. A fetch's needed_at p: operator p uses the range; p >= N:
+//           operator p - N of the next round. Its `after` a is before that, and means:
+//             a < needed_at   may begin when operator a has ended: its pins are dropped; for the
+//                             update, its intent is recorded. -1: when the round begins.
+//             a == needed_at  on demand: begins when operator a asks. The interval before has no room.
+//           An eviction's `after` a: begins when operator a has ended, the last that uses the range.
+// Fetches:  run in their order. One begins when its `after` has passed and its slots are free. It also
+//           waits for the range's own eviction, if that is still writing, and for a range that awaits
+//           its update, for the commit.
+// Evictions: run in their order, beside the fetches. One without a write-back frees its slots at once,
+//           whatever is still being written; another when its bytes have left. Room is due when a fetch
+//           or non-model data needs it: an allocation that finds none waits for the evictions whose
+//           `after` has passed, and the plan is left only when that was not enough.
+// Update:   when the last operator stands for the update, all evictions with a write-back of what it
+//           reads in HOST are before it, but for late gradients. When it has ended, the DEVICE copies of
+//           `updated` have left by themselves: they are not listed as evictions. The ranges of each
+//           of device_updates are used by that operator, which changes parameters and moments where they
+//           are: their copies in HOST are those of the version before. So they are written back after
+//           it, by an eviction or by one that `stays`, before the next round's last operator.
+// Gradients: each leaves when its interval ends; kMaxGradientsUnderWay of them at a time, and an operator
+//           whose gradient would be one more waits for the oldest. One of device_updates or of
+//           late_gradients goes into its range on DEVICE instead, which a blank fetch has made room for:
+//           needed_at is the position of the range's first gradient, and the range counts as used at
+//           each position of one. `uses` has it at the last position alone: before, no operator pins it.
+//           It leaves after that, written back. If it has to leave earlier, written back too, another
+//           fetch brings it again. The update in HOST of a late one's bundles waits until it has left.
+// Budget:   a range takes its slots from the interval of its `after` to that of its eviction's, both
+//           included. In each interval all slots so taken and its non-model peak fit into
+//           device_bytes; a slot that passes from one to another in an interval counts once.
+// Circular: at each round's beginning the ranges of `initial` are on DEVICE in these slots, or on
+//           their way. In the first round the executor sees to that; later the round before has. So a
+//           fetch with needed_at >= N is of a range of `initial`.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "gemini/chunk_kind.h"
+#include "gemini/ids.h"
+#include "gemini/policy_options.h"
+#include "gemini/stall_cause.h"
+
+namespace gemini {
+
+// Gradients whose copies out are under way: those of a transformer's block, which come in bursts. With 4,
+// backward waited for the link for a tenth of its time (docs/benchmarks.md).
+inline constexpr int64_t kMaxGradientsUnderWay = 12;
+
+// What is pinned together: one chunk, or the consecutive chunks of one tensor that spans them.
+struct PlannedRange {
+  int32_t space = 0;
+  BundleId first;
+  int64_t num_bundles = 1;
+  ChunkKind kind = ChunkKind::kParam;
+  bool operator==(const PlannedRange&) const = default;
+};
+
+struct PlannedFetch {
+  int32_t range = 0;
+  SlotId slot;  // The first of num_bundles adjacent ones.
+  int32_t after = -1;
+  int32_t needed_at = 0;
+  bool blank = false;  // Brings no bytes: room for a gradient.
+  bool operator==(const PlannedFetch&) const = default;
+};
+
+struct PlannedEviction {
+  int32_t range = 0;
+  int32_t after = -1;
+  bool writes_back = false;  // As the trace has it. What is dirty is written back in any case.
+  bool stays = false;        // Is written back and stays; operators read it meanwhile.
+  bool operator==(const PlannedEviction&) const = default;
+};
+
+// The ranges of the same bundles, which the last operator updates on DEVICE: one of each kind of chunk that they have
+// (TrainableKinds).
+struct PlannedUpdate {
+  static constexpr int32_t kNone = -1;
+  KindMap<int32_t> ranges = {.values = {kNone, kNone, kNone, kNone, kNone, kNone, kNone, kNone}};
+
+  int32_t param() const { return ranges[ChunkKind::kParam]; }
+  int32_t grad() const { return ranges[ChunkKind::kGrad]; }
+  // In the order of kinds: all that there are, and those but the gradients.
+  std::vector<int32_t> used() const;
+  std::vector<int32_t> changed() const;
+  bool operator==(const PlannedUpdate&) const = default;
+};
+
+struct PlannedResident {
+  int32_t range = 0;
+  SlotId slot;
+  bool operator==(const PlannedResident&) const = default;
+};
+
+// A use of a chunk in HOST: its bytes are read or written there.
+struct PlannedHostUse {
+  int32_t space = 0;
+  ChunkId chunk;
+  bool overwrites = false;  // All its bytes are written: they need not be there before.
+  int64_t at_ns = 0;        // Foreseen, from the round's beginning.
+  bool operator==(const PlannedHostUse&) const = default;
+};
+
+// What one round in steady state is predicted to do.
+struct Prediction {
+  int64_t round_ns = 0;
+  int64_t compute_ns = 0;
+  std::array<int64_t, kNumStallCauses> stall_ns = {};  // By StallCause.
+  int64_t fetch_bytes = 0;                             // To DEVICE.
+  int64_t evict_bytes = 0;                             // From DEVICE: write-backs and gradients.
+  int64_t nvme_read_bytes = 0;
+  int64_t nvme_write_bytes = 0;
+  int64_t device_peak_bytes = 0;   // Chunks and non-model data.
+  int64_t device_floor_bytes = 0;  // Largest set one operator pins, beside its non-model data.
+  bool operator==(const Prediction&) const = default;
+};
+
+struct Plan {
+  std::string phase;
+  uint64_t fingerprint = 0;  // Of the trace.
+  PolicyOptions policy;      // That asked for; `made_by` says which one won.
+  std::string made_by;
+  int64_t chunk_bytes = 0;
+  int64_t device_bytes = 0;  // The budget that it was made for.
+  std::vector<PlannedRange> ranges;
+  // The ranges that each operator pins, without repeats: those of position i are
+  // uses[first_use[i] .. first_use[i + 1]). Of the update's position: those of device_updates, one after
+  // the other, in the order of their kinds, and late_gradients behind them.
+  std::vector<int32_t> first_use;  // num_positions + 1 entries.
+  std::vector<int32_t> uses;
+  // Param ranges that are updated in HOST and become stale on DEVICE, in the update's order; and those
+  // that are updated on DEVICE. Both empty: the round has no update.
+  std::vector<int32_t> updated;
+  std::vector<PlannedUpdate> device_updates;
+  // Grad ranges of some of `updated`: on DEVICE still when the update begins, to leave beside the next
+  // round's operators.
+  std::vector<int32_t> late_gradients;
+  std::vector<PlannedResident> initial;
+  std::vector<PlannedFetch> fetches;
+  std::vector<PlannedEviction> evictions;
+  // Of a round, by at_ns; the first comes after the last. What lies on NVME is read ahead and what HOST
+  // has no room for leaves it by them (policies/simulator/host_foresight.h). Empty: HOST has room for all chunks.
+  std::vector<PlannedHostUse> host_uses;
+  int64_t host_read_ns =
+      0;  // What it takes to bring a chunk from NVME, and to spill another for it.
+  Prediction prediction;
+
+  int32_t num_positions() const { return static_cast<int32_t>(first_use.size()) - 1; }
+  bool ends_with_update() const { return !updated.empty() || !device_updates.empty(); }
+  bool operator==(const Plan&) const = default;
+};
+
+// Checks everything that an executor relies on: indices and positions in range, slots inside the budget,
+// every use resident, no two ranges in one slot, nothing evicted before its last use or fetched while it
+// is there, each list in an order in which it cannot wait for itself, what was updated on DEVICE written
+// back before it is dropped or updated again, and the round's end as its beginning. INVALID_ARGUMENT names
+// the first that is wrong. It knows no non-model data, nor where gradients are complete: a fetch of a
+// gradient that stays for the update counts as its use at needed_at. O(size log size).
+absl::Status CheckPlan(const Plan& plan);
+
+}  // namespace gemini

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "policies/simulator/fetch_order.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "policies/simulator/playback.h"
+
+namespace gemini::policies {
+
+void OrderFetches(const RangeTrace& trace, const CostModel& costs, Plan& plan) {
+  Playback playback(trace, plan, costs, FetchChoice::kNeededFirst, /*with_events=*/false);
+  for (int i = 0; i < Playback::kWatchedRound; ++i) playback.PlayRound();
+  const int64_t begin_ns = playback.now_ns();
+  playback.PlayRound();
+  const int64_t end_ns = playback.now_ns();
+  playback.PlayRound();
+  const int32_t n = trace.num_positions();
+  struct Turn {
+    int64_t ns;
+    PlannedFetch fetch;
+  };
+  std::vector<Turn> turns;
+  int64_t first_own_ns =
+      end_ns - begin_ns;  // The first fetch that this round's list needs to have.
+  for (size_t i = 0; i < plan.fetches.size(); ++i) {
+    turns.push_back({.ns = playback.begun_ns()[i] - begin_ns, .fetch = plan.fetches[i]});
+    if (plan.fetches[i].needed_at < n) first_own_ns = std::min(first_own_ns, turns.back().ns);
+  }
+  // Of those for the next round, the ones that have their turn behind one that only that round lists
+  // are listed there too. The others begin as early as they can.
+  std::vector<bool> is_later(trace.ranges.size());
+  for (Turn& turn : turns) {
+    if (turn.fetch.needed_at < n || turn.ns <= end_ns - begin_ns + first_own_ns) continue;
+    turn.ns -= end_ns - begin_ns;
+    turn.fetch.needed_at -= n;
+    turn.fetch.after = -1;
+    is_later[turn.fetch.range] = true;
+  }
+  std::stable_sort(turns.begin(), turns.end(), [](const Turn& a, const Turn& b) {
+    return std::pair(a.ns, a.fetch.needed_at) < std::pair(b.ns, b.fetch.needed_at);
+  });
+  Plan ordered = plan;
+  for (size_t i = 0; i < turns.size(); ++i) ordered.fetches[i] = turns[i].fetch;
+  std::erase_if(ordered.initial, [&](const PlannedResident& at) { return is_later[at.range]; });
+  // Where the rounds were not alike yet, the order may be one that waits for itself.
+  if (CheckPlan(ordered).ok()) plan = std::move(ordered);
+}
+
+}  // namespace gemini::policies

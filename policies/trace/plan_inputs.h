@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a plan is made from: a packed trace, the room, what things cost, and the policy.
+// Units: budgets in bytes.
+#pragma once
+#include <cstdint>
+#include <functional>
+
+#include "absl/status/status.h"
+#include "gemini/cost_model.h"
+#include "gemini/policy_options.h"
+#include "gemini/tier.h"
+#include "policies/trace/range_trace.h"
+
+namespace gemini::policies {
+
+// Asked between the rounds that are played for a plan, every few tenths of a second: an error ends
+// the planning, which returns it.
+using PlanInterrupt = std::function<absl::Status()>;
+
+struct PlanInputs {
+  const RangeTrace& trace;
+  TierMap<int64_t> budget_bytes;  // DEVICE: chunks and non-model data. HOST, NVME: chunks.
+  CostModel costs;
+  PolicyOptions policy;
+  PlanInterrupt interrupt = {};  // May be empty.
+};
+
+}  // namespace gemini::policies

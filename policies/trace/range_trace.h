@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// A trace packed into chunks: which ranges each operator pins. What the planner and the simulator read.
+// Units:  sizes in chunks of chunk_bytes, times in nanoseconds; ranges by index.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "gemini/plan/plan.h"
+#include "gemini/plan/spare_slots.h"
+#include "gemini/plan/trace.h"
+
+namespace gemini::policies {
+
+struct RangeUse {
+  int32_t range = 0;
+  bool written = false;
+  bool is_pinned = true;  // False: a gradient is written to it, by no operator.
+};
+
+struct RangeTrace {
+  struct Operator {
+    int32_t first_use = 0;
+    int32_t num_uses = 0;
+    int64_t compute_ns = 0;
+    int64_t non_model_peak_bytes = 0;
+  };
+  struct GradOut {
+    int32_t position = 0;
+    int32_t range = 0;       // The grad range that it is written to.
+    int64_t size_bytes = 0;  // Of the tensor.
+    int32_t tensor = 0;
+  };
+  std::string phase;
+  uint64_t fingerprint = 0;  // Of the trace.
+  int64_t chunk_bytes = 0;
+  std::vector<PlannedRange> ranges;  // A param range is followed by its grad range, if it has one.
+  std::vector<Operator> operators;
+  std::vector<RangeUse> uses;  // Each range once an operator.
+  std::vector<GradOut> gradient_outs;
+  // Param ranges that the update changes, in its order: in HOST, and on DEVICE; and grad ranges of some in
+  // HOST (policies/trace/kept_gradients.h).
+  std::vector<int32_t> updated;
+  std::vector<PlannedUpdate> device_updates;
+  std::vector<int32_t> late_gradients;
+  std::vector<int64_t> chunks_of_space;  // By space: chunks with payload whose home is HOST.
+  std::vector<StateFormat> formats;      // By space.
+  std::vector<bool> states_on_nvme;      // By space: the home of its optimizer states.
+  absl::Span<const RangeUse> uses_of(int32_t position) const {
+    const Operator& at = operators[position];
+    return absl::MakeConstSpan(uses).subspan(at.first_use, at.num_uses);
+  }
+  int32_t num_positions() const { return static_cast<int32_t>(operators.size()); }
+  bool keeps_gradients() const { return !device_updates.empty() || !late_gradients.empty(); }
+  const StateFormat& format_of(const PlannedRange& range) const { return formats[range.space]; }
+  // HOST slots beside those chunks.
+  int64_t SpareSlotsOf(size_t space) const {
+    return SpareSlots(formats[space], states_on_nvme[space]);
+  }
+  // Of each of its chunks: what tensors may fill (gemini/state_format.h).
+  int64_t PayloadOf(const PlannedRange& range) const {
+    return PayloadBytes(format_of(range), chunk_bytes);
+  }
+  // Elements that its chunks have room for.
+  int64_t ElementsOf(const PlannedRange& range) const {
+    return range.num_bundles * PayloadOf(range) / ElementBytes(format_of(range).element);
+  }
+};
+
+// The uses that are pinned, as Plan::first_use and Plan::uses have them.
+struct PinnedUses {
+  explicit PinnedUses(const RangeTrace& trace);
+  std::vector<int32_t> first_use;
+  std::vector<int32_t> uses;
+};
+
+// Packs by Layout::Pack, one space after the other; all updates are in HOST. INVALID_ARGUMENT: CheckTrace,
+// or a chunk size that Layout refuses.
+absl::StatusOr<RangeTrace> PackTrace(const Trace& trace, int64_t chunk_bytes);
+
+}  // namespace gemini::policies

@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/nvme/nvme_io_uring.h"
+
+#include <fcntl.h>
+#include <liburing.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <deque>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/strings/str_cat.h"
+#include "gemini/layout.h"
+#include "gemini/system/check.h"
+#include "gemini/system/errno_status.h"
+#include "gemini/system/status_macros.h"
+#include "server/loop/server_log.h"
+#include "server/nvme/nvme_io_progress.h"
+#include "server/nvme/nvme_queue.h"
+#include "server/nvme/slab_pins.h"
+#include "server/nvme/slab_window.h"
+#include "server/tiers/sealed_memfd.h"
+
+namespace gemini::server {
+namespace {
+
+// Requests in the kernel at a time, and bytes of theirs: begun while there are fewer. What a tenant
+// begins waits for no more than that of the others. More bytes were not seen to speed a disk up,
+// and may exhaust the requests that it has: the kernel then lets the thread that submits wait for
+// one.
+constexpr int kDepth = 256;
+constexpr int64_t kMaxBytesInKernel = int64_t{32} << 20;
+static_assert(SlabPins::kWindowBytes % kNvmePieceBytes == 0);  // A piece lies in one window.
+// Windows given back in a turn of the loop: 2 to 3 ms, as the one that it may register takes.
+constexpr int kMaxReleases = 16;
+// Long beside a turn, short beside a transfer: until the kernel takes again what it refused to
+// queue.
+constexpr absl::Duration kRetryPause = absl::Milliseconds(1);
+
+// A piece that one request asks for.
+struct Request {
+  NvmeQueue::Piece piece;
+  std::optional<SlabWindow> window;  // Where the slab is not registered.
+};
+
+class UringNvmeIo : public NvmeIo {
+ public:
+  explicit UringNvmeIo(EventLoop& loop) : loop_(loop) {}
+  ~UringNvmeIo() override;
+
+  // Once, before all else.
+  absl::Status Open();
+  absl::Status Probe();
+
+  void Submit(const NvmeTransfer& transfer, Done done) override;
+  void Cancel(uint64_t tenant, uint64_t space) override;
+  void Forget(absl::Span<const int> host_fds, absl::AnyInvocable<void()> forgotten) override;
+
+ private:
+  void Wake();
+  void HandleEvent();
+  // Reaps, fills the queue and has the kernel take it.
+  absl::Status Turn();
+  absl::Status TurnUntil(absl::FunctionRef<bool()> ended);
+  void Reap();
+  void Fill();
+  std::optional<Request> NextRequest();
+  void Begin(Request request);
+  absl::Status Flush();
+  void Finish(int slot, int result);
+  void End(const NvmeQueue::Piece& piece, const absl::Status& status);
+
+  EventLoop& loop_;
+  io_uring ring_ = {};
+  bool ring_open_ = false;
+  UniqueFd event_;
+  EventLoop::WatchId watch_ = 0;
+  std::optional<EventLoop::TimerId> retry_;
+  bool refused_ = false;  // By the kernel, in the last turn.
+  bool awake_ = false;    // A turn is to come, or under way and not yet at Fill.
+  std::optional<SlabPins> pins_;
+  NvmeQueue queue_;
+  std::deque<Request> again_;            // Stopped short: they go before the others.
+  std::array<Request, kDepth> slots_;    // By their user data.
+  bool mapped_ = false;                  // A part of a slab, in this turn.
+  std::vector<int> free_slots_;
+  int64_t bytes_in_kernel_ = 0;
+  std::deque<int> queued_;  // Slots that the kernel has not taken yet.
+};
+
+absl::Status UringNvmeIo::Open() {
+  // Completions wait for the next system call of this thread instead of interrupting it; Linux
+  // 5.19. They end an epoll_wait once for nothing, which DEFER_TASKRUN would not: but that binds a
+  // ring to one thread, and a server is made, run and destroyed by different ones.
+  io_uring_params params = {};
+  params.flags = IORING_SETUP_COOP_TASKRUN;
+  int error = io_uring_queue_init_params(kDepth, &ring_, &params);
+  if (error == -EINVAL) error = io_uring_queue_init(kDepth, &ring_, 0);
+  if (error < 0) return ErrnoStatus(-error, "io_uring_setup");
+  ring_open_ = true;
+  pins_.emplace(ring_);
+  for (int slot = kDepth; slot-- > 0;) free_slots_.push_back(slot);
+  // A program that embeds the server may fork: the child has no use for the rings' memory.
+  io_uring_ring_dontfork(&ring_);
+  event_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!event_) return ErrnoStatus(errno, "eventfd");
+  error = io_uring_register_eventfd(&ring_, event_.get());
+  if (error < 0) return ErrnoStatus(-error, "register an eventfd with io_uring");
+  // By edges, and never read: 2^64 completions do not come.
+  GEMINI_ASSIGN_OR_RETURN(
+      watch_, loop_.Watch(event_.get(), EPOLLIN | EPOLLET, [this](uint32_t) { HandleEvent(); }));
+  return absl::OkStatus();
+}
+
+// Two memfds stand in for a slab and an extent: what is tried is the kernel's io_uring, and that a
+// registered page is reached after its mapping is gone.
+absl::Status UringNvmeIo::Probe() {
+  GEMINI_ASSIGN_OR_RETURN(const UniqueFd slab,
+                          MakeSealedMemfd("gemini-probe", 2 * kPageBytes, MemfdPages::kAllocated));
+  GEMINI_ASSIGN_OR_RETURN(const UniqueFd extent,
+                          MakeSealedMemfd("gemini-probe", kPageBytes, MemfdPages::kAllocated));
+  const std::string sent(kPageBytes, 'p');
+  if (::pwrite(slab.get(), sent.data(), sent.size(), 0) != kPageBytes) {
+    return ErrnoStatus(errno, "write a probe");
+  }
+  for (const IoOperation operation : {IoOperation::kWrite, IoOperation::kRead}) {
+    // Shared: when the ring fails, it is called by the destructor.
+    const auto result = std::make_shared<std::optional<absl::Status>>();
+    Submit({.operation = operation,
+            .host_fd = slab.get(),
+            .host_offset_bytes = operation == IoOperation::kWrite ? 0 : kPageBytes,
+            .nvme_fd = extent.get(),
+            .size_bytes = kPageBytes},
+           [result](const absl::Status& status) { *result = status; });
+    GEMINI_RETURN_IF_ERROR(TurnUntil([&] { return result->has_value(); }));
+    GEMINI_RETURN_IF_ERROR(**result);
+  }
+  std::string received(kPageBytes, '\0');
+  if (::pread(slab.get(), received.data(), received.size(), kPageBytes) != kPageBytes ||
+      received != sent) {
+    return absl::DataLossError("io_uring moved other bytes than it was told to");
+  }
+  const auto forgotten = std::make_shared<bool>(false);
+  Forget({slab.get()}, [forgotten] { *forgotten = true; });
+  return TurnUntil([&] { return *forgotten; });
+}
+
+UringNvmeIo::~UringNvmeIo() {
+  loop_.owner().AssertHere();
+  if (watch_ != 0) loop_.Unwatch(watch_);
+  if (retry_.has_value()) loop_.Cancel(*retry_);
+  for (const int slot : std::exchange(queued_, {})) Finish(slot, -ECANCELED);
+  while (true) {
+    // What has not begun, and what `done` submits now.
+    const absl::Status stops = absl::AbortedError("the server stops");
+    for (const Request& request : std::exchange(again_, {})) End(request.piece, stops);
+    for (NvmeQueue::Ended& ended : queue_.CancelAll(stops)) ended.done(ended.status);
+    if (!again_.empty() || !queue_.empty()) continue;
+    if (!ring_open_ || free_slots_.size() == kDepth) break;
+    io_uring_cqe* cqe = nullptr;
+    if (io_uring_wait_cqe(&ring_, &cqe) == 0) Reap();
+  }
+  pins_.reset();
+  if (ring_open_) io_uring_queue_exit(&ring_);
+}
+
+void UringNvmeIo::Submit(const NvmeTransfer& transfer, Done done) {
+  loop_.owner().AssertHere();
+  queue_.Push(transfer, std::move(done));
+  Wake();
+}
+
+void UringNvmeIo::Cancel(uint64_t tenant, uint64_t space) {
+  loop_.owner().AssertHere();
+  for (NvmeQueue::Ended& ended : queue_.Cancel(tenant, space)) ended.done(ended.status);
+}
+
+void UringNvmeIo::Forget(absl::Span<const int> host_fds, absl::AnyInvocable<void()> forgotten) {
+  loop_.owner().AssertHere();
+  pins_->Forget(host_fds, std::move(forgotten));
+  Wake();
+}
+
+void UringNvmeIo::Wake() {
+  if (std::exchange(awake_, true)) return;
+  const uint64_t one = 1;
+  GEMINI_CHECK(::write(event_.get(), &one, sizeof(one)) == sizeof(one));
+}
+
+void UringNvmeIo::HandleEvent() {
+  const absl::Status turned = Turn();
+  const bool was_refused = std::exchange(refused_, !turned.ok());
+  if (turned.ok() || retry_.has_value()) return;
+  if (!was_refused) ServerLog().warn("NVMe I/O waits: {}; it is tried again", turned.ToString());
+  retry_ = loop_.After(kRetryPause, [this] {
+    retry_.reset();
+    HandleEvent();
+  });
+}
+
+absl::Status UringNvmeIo::Turn() {
+  awake_ = true;  // What `done` submits is taken below.
+  Reap();
+  awake_ = false;
+  Fill();
+  GEMINI_RETURN_IF_ERROR(Flush());
+  GEMINI_ASSIGN_OR_RETURN(const bool more, pins_->Release(kMaxReleases));
+  if (more) Wake();
+  return absl::OkStatus();
+}
+
+absl::Status UringNvmeIo::TurnUntil(absl::FunctionRef<bool()> ended) {
+  while (true) {
+    GEMINI_RETURN_IF_ERROR(Turn());
+    if (ended()) return absl::OkStatus();
+    io_uring_cqe* cqe = nullptr;
+    const int error = io_uring_wait_cqe(&ring_, &cqe);
+    if (error < 0 && error != -EINTR) return ErrnoStatus(-error, "io_uring_enter");
+  }
+}
+
+void UringNvmeIo::Reap() {
+  io_uring_cqe* cqe = nullptr;
+  while (io_uring_peek_cqe(&ring_, &cqe) == 0) {
+    const uint64_t user_data = io_uring_cqe_get_data64(cqe);
+    const int result = cqe->res;
+    io_uring_cqe_seen(&ring_, cqe);
+    if (SlabPins::IsRelease(user_data)) {
+      pins_->HandleRelease(user_data);
+    } else {
+      Finish(static_cast<int>(user_data), result);
+    }
+  }
+}
+
+void UringNvmeIo::Fill() {
+  const int64_t windows_before = pins_->windows_made();
+  mapped_ = false;
+  while (!free_slots_.empty() && bytes_in_kernel_ < kMaxBytesInKernel) {
+    // Either takes some milliseconds, more where the client has no pages there.
+    if (mapped_ || pins_->windows_made() > windows_before) {
+      Wake();  // The loop's other work has its turn first.
+      return;
+    }
+    std::optional<Request> request = NextRequest();
+    if (!request.has_value()) return;
+    Begin(*std::move(request));
+  }
+}
+
+std::optional<Request> UringNvmeIo::NextRequest() {
+  if (!again_.empty()) {
+    Request request = std::move(again_.front());
+    again_.pop_front();
+    return request;
+  }
+  std::optional<NvmeQueue::Piece> piece = queue_.Next();
+  if (!piece.has_value()) return std::nullopt;
+  return Request{*std::move(piece), std::nullopt};
+}
+
+void UringNvmeIo::Begin(Request request) {
+  const NvmeQueue::Piece& piece = request.piece;
+  const NvmeTransfer& transfer = piece.of->transfer;
+  const int64_t host_offset = transfer.host_offset_bytes + piece.begin_bytes;
+  const int64_t nvme_offset = transfer.nvme_offset_bytes + piece.begin_bytes;
+  absl::Status status = piece.of->status;
+  std::optional<SlabPins::Place> place;
+  if (status.ok()) {
+    place = pins_->Find(transfer.host_fd, host_offset);
+    if (!place.has_value()) {
+      mapped_ = true;
+      absl::StatusOr<SlabWindow> mapped =
+          SlabWindow::Map(transfer.host_fd, host_offset, piece.size_bytes);
+      status = mapped.status();
+      if (mapped.ok()) request.window = *std::move(mapped);
+    }
+  }
+  if (!status.ok()) {
+    End(piece, status);
+    return;
+  }
+  io_uring_sqe* const sqe = io_uring_get_sqe(&ring_);
+  GEMINI_CHECK(sqe != nullptr);  // It has an entry for each slot.
+  const bool reads = transfer.operation == IoOperation::kRead;
+  const auto size = static_cast<unsigned>(piece.size_bytes);
+  if (place.has_value()) {
+    if (reads) {
+      io_uring_prep_read_fixed(sqe, transfer.nvme_fd, place->address, size, nvme_offset,
+                               place->buffer);
+    } else {
+      io_uring_prep_write_fixed(sqe, transfer.nvme_fd, place->address, size, nvme_offset,
+                                place->buffer);
+    }
+  } else if (reads) {
+    io_uring_prep_read(sqe, transfer.nvme_fd, request.window->data(), size, nvme_offset);
+  } else {
+    io_uring_prep_write(sqe, transfer.nvme_fd, request.window->data(), size, nvme_offset);
+  }
+  // Through the page cache the bytes would be copied here, by the thread that owns the metadata.
+  const bool direct = (::fcntl(transfer.nvme_fd, F_GETFL) & O_DIRECT) != 0;
+  if (!direct) io_uring_sqe_set_flags(sqe, IOSQE_ASYNC);
+  const int slot = free_slots_.back();
+  free_slots_.pop_back();
+  io_uring_sqe_set_data64(sqe, slot);
+  bytes_in_kernel_ += piece.size_bytes;
+  slots_[slot] = std::move(request);
+  queued_.push_back(slot);
+}
+
+absl::Status UringNvmeIo::Flush() {
+  while (!queued_.empty()) {
+    const int taken = io_uring_submit(&ring_);
+    if (taken == -EINTR) continue;
+    if (taken <= 0) return ErrnoStatus(taken < 0 ? -taken : EAGAIN, "io_uring_enter");
+    queued_.erase(queued_.begin(), queued_.begin() + taken);
+  }
+  return absl::OkStatus();
+}
+
+void UringNvmeIo::Finish(int slot, int result) {
+  Request request = std::exchange(slots_[slot], {});
+  NvmeQueue::Piece& piece = request.piece;
+  free_slots_.push_back(slot);
+  bytes_in_kernel_ -= piece.size_bytes;
+  const absl::StatusOr<int64_t> moved = MovedBytes(
+      piece.of->transfer, piece.begin_bytes, piece.size_bytes, result, piece.refusals);
+  if (moved.ok() && *moved < piece.size_bytes) {
+    piece.begin_bytes += *moved;
+    piece.size_bytes -= *moved;
+    request.window.reset();  // It begins elsewhere now.
+    again_.push_back(std::move(request));
+    return;
+  }
+  request.window.reset();
+  End(piece, moved.status());
+}
+
+void UringNvmeIo::End(const NvmeQueue::Piece& piece, const absl::Status& status) {
+  if (std::optional<NvmeQueue::Ended> ended = queue_.Finish(piece, status)) {
+    ended->done(ended->status);
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<NvmeIo>> MakeUringNvmeIo(EventLoop& loop) {
+  auto engine = std::make_unique<UringNvmeIo>(loop);
+  GEMINI_RETURN_IF_ERROR(engine->Open());
+  GEMINI_RETURN_IF_ERROR(engine->Probe());
+  return std::unique_ptr<NvmeIo>(std::move(engine));
+}
+
+}  // namespace gemini::server

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plans and kept traces, on a thread of their own: a plan may take half a second, the disk longer.
+// Thread: the owner thread calls; `done` is called on the service's thread, which then posts.
+// Trust:  a trace comes from a client, who may still write to it: its bytes are copied once, then
+//         verified, bounded and packed. What was verified is kept; the client's bytes are not.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "gemini/cost_model.h"
+#include "gemini/policy_options.h"
+#include "gemini/system/unique_fd.h"
+#include "gemini/tier.h"
+#include "server/loop/server_options.h"
+#include "server/loop/worker_thread.h"
+#include "server/plans/machine_costs.h"
+#include "server/plans/plan_inputs.h"
+#include "server/plans/plan_wait.h"
+#include "server/plans/trace_store.h"
+
+namespace gemini::server {
+
+// What one plan may cost of the service's thread, which all tenants share: its steps are bounded
+// (policies/planner/plan_effort.h), and so are the chunks of all tensors, used or not. The steps take some
+// seconds at most; where the machine is busy, the planning ends after this time.
+inline constexpr int64_t kMaxTraceChunks = int64_t{1} << 21;
+inline constexpr absl::Duration kMaxPlanTime = absl::Seconds(5);
+// So that all states of so many are far from 2^63 bytes; no chunk is nearly as large.
+inline constexpr int64_t kMaxPlanChunkBytes = int64_t{1} << 32;
+
+struct PlanTask {
+  // Its room is a memfd of ours that the client wrote its trace to. Never null.
+  std::shared_ptr<PlanWait> wait;
+  int64_t room_bytes = 0;
+  std::string space;  // To keep the trace by.
+  TierMap<int64_t> budget_bytes;
+  int64_t chunk_bytes = 0;  // A positive multiple of kPageBytes.
+  PolicyOptions policy;
+  MeasuredRates measured;
+  double device_bandwidth = 0;  // > 0: in place of the measured one, both ways.
+};
+
+struct MadePlan {
+  UniqueFd fd;  // A memfd that nobody can write.
+  int64_t size_bytes = 0;
+  std::string phase;
+  int64_t device_floor_bytes = 0;
+  PlanInputsUsed inputs;
+};
+
+struct FoundTrace {
+  UniqueFd fd;  // As above; none: there is no such trace.
+  int64_t size_bytes = 0;
+};
+
+class PlanService {
+ public:
+  // Begins with what the state directory keeps. Without a kept cost model it calibrates: at once,
+  // or before the first plan.
+  explicit PlanService(const ServerOptions& options);
+  // Ends the plan under way within some tenths of a second, drops the others.
+  ~PlanService();
+
+  // INVALID_ARGUMENT: no trace, or one of too many chunks. DEADLINE_EXCEEDED: it took longer than
+  // kMaxPlanTime. Others: of policies::MakePlan. A trace is kept once a plan was made of it. Once
+  // the wait is cancelled, which also ends a plan under way, `done` may never be called.
+  void MakePlan(PlanTask task, absl::AnyInvocable<void(absl::StatusOr<MadePlan>)> done);
+  // Likewise; the wait (never null) has no room.
+  void FindTrace(TraceKey key, std::shared_ptr<PlanWait> wait,
+                 absl::AnyInvocable<void(absl::StatusOr<FoundTrace>)> done);
+  // Gives a memfd of ours back to the kernel, which may take its time, but waits for no plan. Then
+  // `closed` is called, on a thread of the service.
+  void Drop(
+      UniqueFd fd, absl::AnyInvocable<void()> closed = [] {});
+  // Any thread. The last one that was measured or refreshed.
+  CostModel costs() const { return costs_.costs(); }
+
+ private:
+  absl::StatusOr<MadePlan> Make(const PlanTask& task);
+  void Open();
+  void CalibrateOnce();
+
+  const std::vector<NvmeDirectory> nvme_directories_;
+  std::string state_directory_;                  // Empty: nothing is kept on disk.
+  const std::optional<double> gpu_memory_rate_;  // Nothing: DEVICE is no GPU.
+  MachineCosts costs_;
+  bool calibrated_ = false;           // The worker's.
+  std::optional<TraceStore> traces_;  // The worker's.
+  std::atomic<bool> stopping_ = false;
+  std::unique_ptr<WorkerThread> closer_;
+  std::unique_ptr<WorkerThread> worker_;  // Last: its jobs use what is above.
+};
+
+}  // namespace gemini::server

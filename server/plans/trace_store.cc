@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/plans/trace_store.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "gemini/plan/trace_wire.h"
+#include "gemini/trace_generated.h"
+#include "server/loop/server_log.h"
+#include "server/plans/state_file.h"
+
+namespace gemini::server {
+namespace {
+
+constexpr absl::string_view kSuffix = ".trace";
+constexpr char kKeptIdentifier[] = "GMK1";
+// Beside the trace: the space's name, and FlatBuffers' own.
+constexpr int64_t kMaxFileBytes = kMaxTraceBytes + 4096;
+
+uint64_t Checksum(absl::string_view bytes) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : bytes) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3;
+  return hash;
+}
+
+// By the key's hash: a space's or phase's name need not be one for a file.
+std::string FileName(const TraceKey& key) {
+  const std::string text = absl::StrCat(key.space, "\n", key.phase, "\n", key.tensors_hash);
+  return absl::StrCat(absl::Hex(Checksum(text), absl::kZeroPad16), kSuffix);
+}
+
+std::string EncodeFile(const TraceKey& key, const std::string& trace) {
+  flatbuffers::FlatBufferBuilder builder;
+  const auto space = builder.CreateString(key.space);
+  const auto bytes =
+      builder.CreateVector(reinterpret_cast<const uint8_t*>(trace.data()), trace.size());
+  builder.Finish(wire::CreateKeptTrace(builder, space, Checksum(trace), bytes), kKeptIdentifier);
+  return std::string(reinterpret_cast<const char*>(builder.GetBufferPointer()), builder.GetSize());
+}
+
+struct FileContent {
+  TraceKey key;
+  std::string trace;
+};
+
+absl::StatusOr<FileContent> DecodeFile(const std::string& bytes) {
+  flatbuffers::Verifier verifier(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
+  if (!verifier.VerifyBuffer<wire::KeptTrace>(kKeptIdentifier)) {
+    return absl::DataLossError("it is no kept trace");
+  }
+  const auto& kept = *flatbuffers::GetRoot<wire::KeptTrace>(bytes.data());
+  if (kept.space() == nullptr || kept.trace() == nullptr) {
+    return absl::DataLossError("a kept trace without its parts");
+  }
+  FileContent content;
+  content.trace.assign(reinterpret_cast<const char*>(kept.trace()->data()), kept.trace()->size());
+  if (Checksum(content.trace) != kept.checksum()) return absl::DataLossError("a wrong checksum");
+  const absl::StatusOr<Trace> trace = DecodeTrace(content.trace);
+  if (!trace.ok()) return trace.status();
+  content.key = {kept.space()->str(), trace->phase, TensorsHash(trace->tensors)};
+  return content;
+}
+
+}  // namespace
+
+TraceStore::TraceStore(std::string directory, int64_t max_bytes)
+    : directory_(std::move(directory)), max_bytes_(max_bytes) {
+  if (!directory_.empty()) Load();
+}
+
+void TraceStore::Load() {
+  std::vector<std::string> names = ListStateFiles(directory_, kSuffix);
+  // The latest are inserted last: they are the most recent then.
+  std::reverse(names.begin(), names.end());
+  for (const std::string& name : names) {
+    absl::StatusOr<std::string> bytes = ReadStateFile(directory_, name, kMaxFileBytes);
+    absl::StatusOr<FileContent> content =
+        bytes.ok() ? DecodeFile(*bytes) : absl::StatusOr<FileContent>(bytes.status());
+    if (!content.ok()) {
+      ServerLog().warn("left out the kept trace {}/{}: {}: remove it", directory_,
+                       absl::CHexEscape(name), content.status().ToString());
+      continue;
+    }
+    Insert(content->key, std::move(content->trace));
+  }
+}
+
+void TraceStore::Insert(const TraceKey& key, std::string trace) {
+  if (const auto found = by_key_.find(key); found != by_key_.end()) {
+    kept_bytes_ -= static_cast<int64_t>(found->second->trace.size());
+    recent_.erase(found->second);
+    by_key_.erase(found);
+  }
+  kept_bytes_ += static_cast<int64_t>(trace.size());
+  recent_.push_front({key, std::move(trace)});
+  by_key_[key] = recent_.begin();
+  while (kept_bytes_ > max_bytes_ && recent_.size() > 1) {
+    const Kept& oldest = recent_.back();
+    if (!directory_.empty()) RemoveStateFile(directory_, FileName(oldest.key));
+    kept_bytes_ -= static_cast<int64_t>(oldest.trace.size());
+    by_key_.erase(oldest.key);
+    recent_.pop_back();
+  }
+}
+
+void TraceStore::Keep(const TraceKey& key, std::string trace) {
+  if (const auto found = by_key_.find(key);
+      found != by_key_.end() && found->second->trace == trace) {
+    recent_.splice(recent_.begin(), recent_, found->second);
+    return;
+  }
+  if (!directory_.empty()) {
+    const absl::Status written = WriteStateFile(directory_, FileName(key), EncodeFile(key, trace));
+    if (!written.ok()) ServerLog().warn("a trace is kept in memory only: {}", written.ToString());
+  }
+  Insert(key, std::move(trace));
+}
+
+const std::string* TraceStore::Find(const TraceKey& key) {
+  auto found = recent_.end();
+  if (key.tensors_hash != 0) {
+    if (const auto at = by_key_.find(key); at != by_key_.end()) found = at->second;
+  } else {
+    found = std::find_if(recent_.begin(), recent_.end(), [&key](const Kept& kept) {
+      return kept.key.space == key.space && kept.key.phase == key.phase;
+    });
+  }
+  if (found == recent_.end()) return nullptr;
+  recent_.splice(recent_.begin(), recent_, found);
+  return &recent_.front().trace;
+}
+
+}  // namespace gemini::server

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Everything that a space holds of the kernel: two segments, the kick, slabs and extents.
+// Thread: making and destroying block, so they run on a worker; between the two the space has it.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "gemini/system/mapped_memory.h"
+#include "gemini/system/unique_fd.h"
+#include "server/spaces/space_plan.h"
+#include "server/tiers/slot_dealing.h"
+#include "server/tiers/tier_store.h"
+
+namespace gemini::server {
+
+struct SpaceMemory {
+  UniqueFd client_segment;
+  MappedMemory client_map;  // Read-only.
+  UniqueFd server_segment;
+  MappedMemory server_map;  // Read-write; nobody else can.
+  UniqueFd kick;            // eventfd, non-blocking.
+  TierGrant host;
+  TierGrant nvme;
+  std::vector<SlotPlace> nvme_places;   // Of each NVMe slot, in `nvme`.
+  std::vector<uint64_t> nvme_contents;  // The contents word of each NVMe slot (gemini/shm/space_shm.h).
+};
+
+// Errors: of the stores and of sealed_memfd.h; nothing is held then.
+absl::StatusOr<SpaceMemory> MakeSpaceMemory(const SpacePlan& plan, TierStore& host_store,
+                                            TierStore& nvme_store);
+void DestroySpaceMemory(SpaceMemory memory, TierStore& host_store, TierStore& nvme_store);
+
+}  // namespace gemini::server

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// UseGpu with a driver of the caller's.
+#pragma once
+#include <cstdint>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "gemini/system/cuda_driver.h"
+#include "server/loop/server_options.h"
+
+namespace gemini::server {
+
+// As UseGpu; `driver` outlives every server of these options.
+absl::Status UseGpuOf(const CudaDriver& driver, int ordinal, std::optional<int64_t> capacity_bytes,
+                      ServerOptions& options);
+
+}  // namespace gemini::server

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// One peer's socket: whole messages in, at most one message waiting to go out. While a request is
+// being answered, or its answer waits for room, nothing more is read: a peer that does not read its
+// replies holds one message of ours, never the thread. No message with descriptors goes out while
+// an earlier one is unread, for the kernel bounds those of all processes of a user that are in
+// flight.
+// Owner:  the server thread.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "gemini/system/seqpacket.h"
+#include "gemini/system/unique_fd.h"
+#include "server/loop/event_loop.h"
+#include "server/loop/fd_closer.h"
+
+namespace gemini::server {
+
+class Connection {
+ public:
+  struct Handlers {
+    // One message. May destroy the connection.
+    absl::AnyInvocable<void(std::string bytes)> message;
+    // The kernel has taken no more descriptors in flight for kDescriptorPatience, so `bytes` cannot
+    // go out with theirs. Returns what goes out in its place, alone; empty: nothing, for now.
+    absl::AnyInvocable<std::string(const std::string& bytes)> undeliverable;
+    // The peer hung up, or sent what cannot be a message. Called once, last. May destroy.
+    absl::AnyInvocable<void(absl::Status reason)> hang_up;
+  };
+
+  // Below a client's patience for an answer.
+  static constexpr absl::Duration kDescriptorPatience = absl::Seconds(2);
+
+  // Makes `socket` non-blocking, and refuses descriptors where the kernel can. Both outlive this.
+  Connection(EventLoop& loop, FdCloser& closer, UniqueFd socket);
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+  ~Connection();
+
+  // Closes a connected socket; never waits for what its peer sent.
+  static void Close(FdCloser& closer, UniqueFd socket);
+
+  // Begins to read. Errors: as EventLoop::Watch.
+  absl::Status Start(Handlers handlers);
+
+  // Between these two calls nothing is read; a hang-up is still noticed.
+  void Pause();
+  void Resume();
+
+  // Sends now, or keeps the message (duplicates of `fds` with it) until there is room. The one
+  // before must be gone, as it is when a message handler runs.
+  void Send(std::string bytes, absl::Span<const int> fds);
+  // Ends the connection once the last Send went out; hang_up is called. Nothing more is read.
+  void CloseAfterSend();
+
+  int fd() const { return socket_.get(); }
+
+ private:
+  void Handle(uint32_t events);
+  void HangUp(const absl::Status& reason);
+  void UpdateWatch();
+  enum class Sent { kYes, kNoRoom, kDescriptorsUnread, kTooManyInFlight };
+  Sent TrySend(const std::string& bytes, absl::Span<const int> fds);
+  // Has Flush called when what kept out_ back may be over.
+  void AwaitFlush(Sent sent);
+  void Flush();
+
+  EventLoop& loop_;
+  FdCloser& closer_;
+  const bool refuses_descriptors_;
+  UniqueFd socket_;
+  Handlers handlers_;
+  EventLoop::WatchId watch_ = 0;
+  bool paused_ = false;
+  bool closing_ = false;
+  bool hung_up_ = false;
+  bool waiting_ = false;  // for room for:
+  Packet out_;
+  bool sent_descriptors_ = false;  // With the last message that had some.
+  std::optional<EventLoop::TimerId> retry_;
+  absl::Duration retry_delay_, kept_back_;  // By the kernel's bound, so far.
+};
+
+}  // namespace gemini::server

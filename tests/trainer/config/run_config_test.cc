@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/config/run_config.h"
+
+#include <filesystem>
+#include <string>
+
+#include "tests/status_matchers.h"
+
+namespace gemini::trainer {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+
+RunConfig Complete() {
+  RunConfig config;
+  config.model = "/m";
+  config.data = "/d.npy";
+  config.output = "/o";
+  config.steps = 10;
+  return config;
+}
+
+absl::Status Set(absl::string_view name, absl::string_view text, RunConfig& config) {
+  auto key = FindKey(name, "test");
+  if (!key.ok()) return key.status();
+  return SetKey(**key, text, "test", config);
+}
+
+TEST(RunConfig, EveryStoredKeySurvivesBeingWrittenAndReadBack) {
+  RunConfig config = Complete();
+  config.lr = 0.1 + 0.2;  // Needs 17 digits.
+  config.epsilon = 1e-8;
+  config.clip = 3;
+  config.nvme = {{"/a \"b\"", 1 << 20}, {"/c:d", 4096}};
+  config.device_memory = (int64_t{1} << 40) + 1;
+  config.recompute = true;
+  config.schedule = "cosine";
+  config.space = "x";
+  config.device_bandwidth = (int64_t{12} << 30) + 1;
+  config.policy = "static";
+  config.param_fraction = 0.3;
+  config.optimizer_fraction = 0.2;
+  config.optimizer_tier = "nvme";
+  config.micro_batch_schedule = "vertical";
+  config.update_threads = 3;
+  const std::string output = config.output;
+  RunConfig back;
+  ASSERT_OK(ApplyToml(ToToml(config), "run.toml", back));
+  back.output = output;  // Not stored: a run's directory may be moved.
+  EXPECT_EQ(back, config) << ToToml(config);
+}
+
+TEST(RunConfig, AnUnknownKeyNamesFileLineAndTheNearestKey) {
+  RunConfig config;
+  EXPECT_THAT(ApplyToml("steps = 3\n\nwieght-decay = 0.1\n", "a.toml", config),
+              StatusIs(kInvalid, AllOf(HasSubstr("a.toml:3:"), HasSubstr("'wieght-decay'"),
+                                       HasSubstr("did you mean 'weight-decay'?"))));
+  EXPECT_THAT(ApplyToml("zzzzqqqq = 1", "a.toml", config),
+              StatusIs(kInvalid, AllOf(Not(HasSubstr("did you mean")), HasSubstr("--help"))));
+}
+
+TEST(RunConfig, BrokenTomlNamesItsLine) {
+  RunConfig config;
+  EXPECT_THAT(ApplyToml("steps = 3\nbatch = = 2\n", "a.toml", config),
+              StatusIs(kInvalid, HasSubstr("a.toml:2: not TOML")));
+}
+
+TEST(RunConfig, AValueOfTheWrongTypeIsRefusedWithItsKey) {
+  RunConfig config;
+  for (const char* text : {"steps = \"3\"", "steps = 3.5", "model = 3", "recompute = 1",
+                           "lr = \"x\"", "nvme = 3", "nvme = [3]", "device-memory = 1.5",
+                           "device-bandwidth = 12", "policy = 1", "[steps]\nx = 1"}) {
+    EXPECT_THAT(ApplyToml(text, "a.toml", config), StatusIs(kInvalid, HasSubstr("wants"))) << text;
+  }
+}
+
+TEST(RunConfig, EveryValueIsCheckedAgainstItsRange) {
+  RunConfig config;
+  const std::pair<const char*, const char*> bad[] = {{"steps", "0"},
+                                                     {"steps", "-1"},
+                                                     {"steps", "1e3"},
+                                                     {"batch", "0"},
+                                                     {"batch", "9999999"},
+                                                     {"lr", "-1"},
+                                                     {"lr", "nan"},
+                                                     {"lr", "inf"},
+                                                     {"beta1", "1"},
+                                                     {"beta2", "-0.1"},
+                                                     {"epsilon", "0"},
+                                                     {"clip", "-1"},
+                                                     {"schedule", "square"},
+                                                     {"order", "random"},
+                                                     {"precision", "int8"},
+                                                     {"moments", "8bits"},
+                                                     {"moment-rounding", "up"},
+                                                     {"optimizer", "adamax"},
+                                                     {"momentum", "1"},
+                                                     {"trust-coefficient", "0"},
+                                                     {"device-memory", "0"},
+                                                     {"device-memory", "3 GB"},
+                                                     {"host-memory", "-1MiB"},
+                                                     {"chunk-size", "5000"},
+                                                     {"chunk-size", "70000"},
+                                                     {"chunk-size", "0"},
+                                                     {"nvme", "/tmp"},
+                                                     {"nvme", ":3GiB"},
+                                                     {"nvme", "/tmp:0"},
+                                                     {"nvme", "/tmp:x"},
+                                                     {"space", "a/b"},
+                                                     {"seed", "4294967296"},
+                                                     {"threads", "-1"},
+                                                     {"recompute", "maybe"},
+                                                     {"log-level", "loud"},
+                                                     {"device-bandwidth", "12GiB"},
+                                                     {"device-bandwidth", "12GB/s"},
+                                                     {"device-bandwidth", "0B/s"},
+                                                     {"device-bandwidth", "-1GiB/s"},
+                                                     {"policy", "lru"},
+                                                     {"param-fraction", "1.01"},
+                                                     {"param-fraction", "-0.1"},
+                                                     {"param-fraction", "nan"},
+                                                     {"optimizer-fraction", "1.01"},
+                                                     {"optimizer-fraction", "nan"},
+                                                     {"micro-batch-schedule", "diagonal"},
+                                                     {"steps", "99999999999999999999"}};
+  for (const auto& [name, value] : bad) {
+    EXPECT_THAT(Set(name, value, config), StatusIs(kInvalid, HasSubstr("test"))) << name << value;
+  }
+  EXPECT_EQ(config, RunConfig());
+}
+
+TEST(RunConfig, BinaryUnitsAndAutoAreUnderstood) {
+  RunConfig config;
+  ASSERT_OK(Set("device-memory", "64MiB", config));
+  ASSERT_OK(Set("host-memory", "1.5 GiB", config));
+  ASSERT_OK(Set("nvme", "/mnt/a:b:20GiB", config));
+  EXPECT_EQ(config.device_memory, int64_t{64} << 20);
+  EXPECT_EQ(config.host_memory, int64_t{3} << 29);
+  EXPECT_THAT(config.nvme, ElementsAre(NvmeDirectory{"/mnt/a:b", int64_t{20} << 30}));
+  ASSERT_OK(Set("device-memory", "auto", config));
+  EXPECT_EQ(config.device_memory, kAutoBytes);
+}
+
+TEST(RunConfig, ARateIsASizeASecondAndZeroIsNoLimit) {
+  RunConfig config;
+  ASSERT_OK(Set("device-bandwidth", "1.5GiB/s", config));
+  EXPECT_EQ(config.device_bandwidth, int64_t{3} << 29);
+  ASSERT_OK(Set("device-bandwidth", "0", config));
+  EXPECT_EQ(config.device_bandwidth, 0);
+  ASSERT_OK(ApplyToml("device-bandwidth = \"64 MiB/s\"", "a.toml", config));
+  EXPECT_EQ(config.device_bandwidth, int64_t{64} << 20);
+}
+
+TEST(RunConfig, AFractionMayBeAllOrNothing) {
+  RunConfig config;
+  ASSERT_OK(Set("param-fraction", "1", config));
+  EXPECT_EQ(config.param_fraction, 1.0);
+  ASSERT_OK(Set("param-fraction", "0", config));
+  EXPECT_EQ(config.param_fraction, 0.0);
+  ASSERT_OK(Set("optimizer-fraction", "1", config));
+  EXPECT_EQ(config.optimizer_fraction, 1.0);
+}
+
+TEST(RunConfig, TheFormatIsOfPrecisionOptimizerAndMoments) {
+  RunConfig config = Complete();
+  EXPECT_EQ(config.format(), StateFormat());
+  ASSERT_OK(Set("precision", "bf16", config));
+  ASSERT_OK(Set("optimizer", "lamb", config));
+  ASSERT_OK(Set("moments", "8bit", config));
+  EXPECT_EQ(config.format(),
+            (StateFormat{ElementType::kBf16, OptimizerKind::kLamb, MomentFormat::k8Bit}));
+  EXPECT_EQ(config.rounding_seed(), 0);
+  ASSERT_OK(Set("moment-rounding", "stochastic", config));
+  ASSERT_OK(CheckRunConfig(config));
+  const uint64_t seed = config.rounding_seed();
+  EXPECT_NE(seed, 0);
+  ASSERT_OK(Set("seed", "43", config));
+  EXPECT_GT(config.rounding_seed() - seed, 1 << 20);  // Room for a number a tensor.
+  config.reference = true;
+  EXPECT_THAT(CheckRunConfig(config), StatusIs(kInvalid, HasSubstr("--reference rounds")));
+  config.reference = false;
+  config.moments = "fp32";
+  EXPECT_THAT(CheckRunConfig(config), StatusIs(kInvalid, HasSubstr("is of --moments 8bit")));
+}
+
+TEST(RunConfig, ARunThatSavesNothingHasNoCheckpointsBetween) {
+  RunConfig config = Complete();
+  ASSERT_OK(Set("no-save", "true", config));
+  EXPECT_OK(CheckRunConfig(config));
+  config.save_every = 2;
+  EXPECT_THAT(CheckRunConfig(config), StatusIs(kInvalid, HasSubstr("--no-save saves nothing")));
+}
+
+TEST(RunConfig, AGpuIsNamedAndWhatItCannotHaveIsRefused) {
+  RunConfig config = Complete();
+  EXPECT_EQ(config.gpu(), std::nullopt);
+  ASSERT_OK(Set("device", "cuda:1", config));
+  EXPECT_OK(CheckRunConfig(config));
+  EXPECT_EQ(config.gpu(), 1);
+  const auto refused = [](RunConfig changed, const std::string& key, const std::string& value,
+                          const char* why) {
+    ASSERT_OK(Set(key, value, changed));
+    EXPECT_THAT(CheckRunConfig(changed), StatusIs(kInvalid, HasSubstr(why))) << key;
+  };
+  refused(config, "device", "gpu", "--device 'gpu'");
+  refused(config, "reference", "true", "--reference is of the CPU");
+  refused(config, "device-bandwidth", "1GiB/s", "--device-bandwidth is of host memory");
+  refused(config, "daemon", "/run/geminid.sock", "--device-memory is missing");
+}
+
+TEST(RunConfig, UpdatesMayBeMadeOnAGpu) {
+  RunConfig config = Complete();
+  ASSERT_OK(Set("device", "cuda:0", config));
+  ASSERT_OK(Set("policy", "cuda", config));
+  EXPECT_OK(CheckRunConfig(config));
+  ASSERT_OK(Set("policy", "static", config));
+  ASSERT_OK(Set("optimizer-fraction", "0.5", config));
+  EXPECT_OK(CheckRunConfig(config));
+}
+
+TEST(RunConfig, PathsBecomeAbsolute) {
+  RunConfig config;
+  ASSERT_OK(Set("output", "runs/../a/", config));
+  EXPECT_EQ(config.output, (std::filesystem::current_path() / "a").string());
+}
+
+TEST(RunConfig, MissingAndContradictingKeysAreNamed) {
+  EXPECT_OK(CheckRunConfig(Complete()));
+  RunConfig config = Complete();
+  config.model.clear();
+  EXPECT_THAT(CheckRunConfig(config), StatusIs(kInvalid, HasSubstr("--model is missing")));
+  config = Complete();
+  config.resume = config.overwrite = true;
+  EXPECT_THAT(CheckRunConfig(config), StatusIs(kInvalid, HasSubstr("--overwrite")));
+  config = Complete();
+  config.warmup_steps = 11;
+  EXPECT_THAT(CheckRunConfig(config), StatusIs(kInvalid, HasSubstr("--warmup-steps 11")));
+  config = Complete();
+  config.eval_every = 1;
+  EXPECT_THAT(CheckRunConfig(config), StatusIs(kInvalid, HasSubstr("--eval-data")));
+  config = Complete();
+  config.param_fraction = 0.5;
+  EXPECT_THAT(CheckRunConfig(config), StatusIs(kInvalid, HasSubstr("--policy static")));
+  config.policy = "static";
+  EXPECT_OK(CheckRunConfig(config));
+  config = Complete();
+  config.optimizer_fraction = 0.5;
+  EXPECT_THAT(CheckRunConfig(config),
+              StatusIs(kInvalid, AllOf(HasSubstr("--optimizer-fraction"), HasSubstr("static"))));
+  config.policy = "static";
+  EXPECT_OK(CheckRunConfig(config));
+  config = Complete();
+  config.optimizer_tier = "nvme";
+  EXPECT_THAT(CheckRunConfig(config),
+              StatusIs(kInvalid, AllOf(HasSubstr("--optimizer-tier"), HasSubstr("--nvme"))));
+  config.nvme = {{"/a", 1 << 20}};
+  EXPECT_OK(CheckRunConfig(config));
+  config = Complete();
+  config.batch = config.accumulate = 1 << 20;
+  EXPECT_THAT(CheckRunConfig(config), StatusIs(kInvalid, HasSubstr("--accumulate")));
+}
+
+TEST(RunConfig, ResumingNamesEveryChangedKeyAndRefusesWhatMakesAnotherRun) {
+  const RunConfig before = Complete();
+  RunConfig now = before;
+  EXPECT_THAT(CompareForResume(before, now), IsOkAndHolds(ElementsAre()));
+  now.steps = 20;
+  now.threads = 1;
+  now.policy = "cpu";
+  now.device_bandwidth = 1 << 30;
+  EXPECT_THAT(CompareForResume(before, now),
+              IsOkAndHolds(ElementsAre("steps: 10 is now 20", "threads: 0 is now 1",
+                                       "policy: auto is now cpu",
+                                       "device-bandwidth: 0 is now 1 GiB/s (1073741824)")));
+  now.lr = 1;
+  now.order = "sequential";
+  EXPECT_THAT(CompareForResume(before, now),
+              StatusIs(kInvalid, AllOf(HasSubstr("lr: 5e-05 is now 1.0"),
+                                       HasSubstr("order: shuffled is now sequential"),
+                                       Not(HasSubstr("threads")))));
+  now = before;
+  now.steps = 5;
+  EXPECT_THAT(CompareForResume(before, now), StatusIs(kInvalid, HasSubstr("may only grow")));
+}
+
+}  // namespace
+}  // namespace gemini::trainer

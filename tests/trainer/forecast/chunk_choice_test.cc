@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/forecast/chunk_choice.h"
+
+#include "gemini/byte_size.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace gemini::trainer {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+
+// GPT-2 of 4 blocks of width 256, its vocabulary 4,096: 17 MiB of parameters.
+class ChunkChoiceTest : public ::testing::Test {
+ protected:
+  ChunkChoiceTest() {
+    model_.model =
+        Gpt2Config{.vocab_size = 4096, .n_embd = 256, .n_layer = 4, .n_head = 4, .n_inner = 1024};
+    config_.batch = 1;
+    config_.sequence = 16;
+  }
+
+  ChunkChoice Choose() const {
+    return ChooseChunkSize({.config = config_,
+                            .model = model_,
+                            .device_bytes = device_bytes_,
+                            .compute = {.flops_per_second = 1e12, .memory_bytes_per_second = 1e11},
+                            .links = links_,
+                            .most_chunk_bytes = most_chunk_bytes_});
+  }
+
+  HfConfig model_;
+  RunConfig config_;
+  CostModel links_ = {
+      .host_to_device = 1e9, .device_to_host = 1e9, .update_elements_per_second = 1e9};
+  int64_t device_bytes_ = 11 * kMiB;
+  int64_t most_chunk_bytes_ = 2 * kMiB;
+};
+
+TEST_F(ChunkChoiceTest, WithoutALatencySmallChunksLeaveTheMostOfDeviceToKeep) {
+  links_.copy_latency_ns = 0;
+  const ChunkChoice choice = Choose();
+  EXPECT_LE(choice.chunk_bytes, 256 * kKiB) << choice.reason;
+  EXPECT_THAT(choice.reason, AllOf(HasSubstr("chunks of "), HasSubstr("predicted to take"),
+                                   HasSubstr("; with "), HasSubstr("1 MiB 0.")));
+}
+
+TEST_F(ChunkChoiceTest, WithALongLatencyLargeChunksWin) {
+  links_.copy_latency_ns = 5'000'000;
+  const ChunkChoice choice = Choose();
+  EXPECT_GE(choice.chunk_bytes, kMiB) << choice.reason;
+}
+
+TEST_F(ChunkChoiceTest, ASlowLinkOfTheCommandLineComesBeforeTheModels) {
+  EXPECT_THAT(Choose().reason, HasSubstr("predicted to take 0.0"));
+  config_.device_bandwidth = 1'000'000;  // The model alone takes 17 s so.
+  EXPECT_THAT(Choose().reason, ContainsRegex("predicted to take [1-9][0-9]\\.[0-9] s"));
+}
+
+TEST_F(ChunkChoiceTest, WhatIsAskedForIsTaken) {
+  config_.chunk_size = 8 * kMiB;
+  EXPECT_EQ(Choose().chunk_bytes, 8 * kMiB);
+}
+
+TEST_F(ChunkChoiceTest, WithoutAPredictionTheBudgetDecidesAndTheReasonSaysWhy) {
+  config_.policy = "online";
+  EXPECT_EQ(Choose().chunk_bytes, most_chunk_bytes_);
+  EXPECT_THAT(Choose().reason, HasSubstr("policy online has no plan"));
+  config_.policy = "auto";
+  device_bytes_ = kMiB;
+  EXPECT_EQ(Choose().chunk_bytes, most_chunk_bytes_);
+  EXPECT_THAT(Choose().reason, HasSubstr("the budget is 1 MiB"));
+  device_bytes_ = 11 * kMiB;
+  std::get<Gpt2Config>(model_.model).n_head = 3;  // 256 is no multiple of it.
+  EXPECT_EQ(Choose().chunk_bytes, most_chunk_bytes_);
+  EXPECT_THAT(Choose().reason, HasSubstr("no step can be predicted"));
+}
+
+}  // namespace
+}  // namespace gemini::trainer

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/models/causal_lm.h"
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "ATen/record_function.h"
+#include "tests/status_matchers.h"
+#include "torch/torch.h"
+
+namespace gemini::trainer {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr const char* kGpt2 = R"({"model_type":"gpt2","vocab_size":301,"n_positions":32,"n_embd":64,
+    "n_layer":3,"n_head":4})";
+constexpr const char* kGpt2Untied = R"({"model_type":"gpt2","vocab_size":301,"n_positions":32,
+    "n_embd":64,"n_layer":2,"n_head":4,"tie_word_embeddings":false})";
+constexpr const char* kOpt = R"({"model_type":"opt","vocab_size":301,"max_position_embeddings":32,
+    "hidden_size":64,"num_hidden_layers":3,"num_attention_heads":4,"ffn_dim":128})";
+constexpr const char* kOptPostNorm = R"({"model_type":"opt","vocab_size":301,"hidden_size":64,
+    "max_position_embeddings":32,"num_hidden_layers":2,"num_attention_heads":4,"ffn_dim":128,
+    "word_embed_proj_dim":32,"do_layer_norm_before":false,"attention_dropout":0.1,
+    "tie_word_embeddings":false})";
+
+std::unique_ptr<CausalLm> Make(const char* json, const torch::TensorOptions& options) {
+  const auto config = ParseHfConfig(json, "config");
+  EXPECT_OK(config);
+  auto model = MakeCausalLm(*config, options);
+  EXPECT_OK(model);
+  return *std::move(model);
+}
+
+std::unique_ptr<CausalLm> MakeRandom(const char* json) {
+  std::unique_ptr<CausalLm> model = Make(json, torch::kFloat32);
+  torch::manual_seed(1);
+  const torch::NoGradGuard no_grad;
+  for (torch::Tensor& parameter : model->parameters()) parameter.normal_(0, 0.1);
+  return model;
+}
+
+torch::Tensor Tokens() {
+  torch::manual_seed(2);
+  return torch::randint(0, 301, {2, 16}, torch::kInt64);
+}
+
+class CausalLmTest : public ::testing::TestWithParam<const char*> {};
+std::string ConfigName(const ::testing::TestParamInfo<const char*>& config) {
+  return std::vector<std::string>{"Gpt2", "Gpt2Untied", "Opt", "OptPostNorm"}[config.index];
+}
+INSTANTIATE_TEST_SUITE_P(Configs, CausalLmTest,
+                         ::testing::Values(kGpt2, kGpt2Untied, kOpt, kOptPostNorm), ConfigName);
+
+TEST_P(CausalLmTest, OnMetaTheModelTakesNoMemory) {
+  const std::unique_ptr<CausalLm> meta =
+      Make(GetParam(), torch::TensorOptions().device(torch::kMeta));
+  const std::unique_ptr<CausalLm> plain = Make(GetParam(), torch::kFloat32);
+  const auto expected = ParameterShapesOf(*plain);
+  const auto shapes = ParameterShapesOf(*meta);
+  ASSERT_EQ(shapes.size(), expected.size());
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    EXPECT_EQ(shapes[i].name, expected[i].name);
+    EXPECT_EQ(shapes[i].shape, expected[i].shape);
+  }
+  for (const torch::Tensor& parameter : meta->parameters()) {
+    EXPECT_TRUE(parameter.is_meta());
+    EXPECT_TRUE(parameter.requires_grad());
+  }
+  EXPECT_TRUE(meta->buffers().empty());
+}
+
+// The tensors that each operator took, one set an operator, while the callback below was installed.
+std::vector<std::set<c10::TensorImpl*>>& OperatorInputs() {
+  thread_local std::vector<std::set<c10::TensorImpl*>> inputs;
+  return inputs;
+}
+std::unique_ptr<at::ObserverContext> RecordInputs(const at::RecordFunction& function) {
+  std::set<c10::TensorImpl*>& tensors = OperatorInputs().emplace_back();
+  for (const c10::IValue& input : function.inputs()) {
+    if (input.isTensor()) tensors.insert(input.toTensor().unsafeGetTensorImpl());
+  }
+  return nullptr;
+}
+
+TEST_P(CausalLmTest, ParametersAreInTheOrderOfFirstUse) {
+  const std::unique_ptr<CausalLm> model = MakeRandom(GetParam());
+  OperatorInputs().clear();
+  const auto handle = at::addThreadLocalCallback(at::RecordFunctionCallback(RecordInputs)
+                                                     .needsInputs(true)
+                                                     .scopes({at::RecordScope::FUNCTION}));
+  model->Forward(Tokens());
+  at::removeCallback(handle);
+
+  // Parameters of one operator are used at once; their order among themselves is free.
+  size_t operator_before = 0;
+  for (const auto& parameter : model->named_parameters()) {
+    size_t first_use = 0;
+    while (first_use < OperatorInputs().size() &&
+           !OperatorInputs()[first_use].contains(parameter.value().unsafeGetTensorImpl())) {
+      ++first_use;
+    }
+    ASSERT_LT(first_use, OperatorInputs().size()) << parameter.key() << " is never used";
+    EXPECT_GE(first_use, operator_before) << parameter.key();
+    operator_before = first_use;
+  }
+}
+
+TEST_P(CausalLmTest, RecomputationGivesTheSameBitsWithDropout) {
+  const std::unique_ptr<CausalLm> model = MakeRandom(GetParam());
+  const torch::Tensor tokens = Tokens();
+  std::vector<torch::Tensor> plain;
+  torch::Tensor plain_loss;
+  for (const bool recompute : {false, true}) {
+    model->set_recompute(recompute);
+    model->zero_grad();
+    torch::manual_seed(3);
+    const torch::Tensor loss = model->Loss(tokens);
+    loss.backward();
+    if (!recompute) {
+      plain_loss = loss;
+      for (const torch::Tensor& parameter : model->parameters()) {
+        plain.push_back(parameter.grad().clone());
+      }
+      continue;
+    }
+    EXPECT_TRUE(torch::equal(loss, plain_loss));
+    const auto parameters = model->named_parameters();
+    for (size_t i = 0; i < plain.size(); ++i) {
+      EXPECT_TRUE(torch::equal(parameters[i].value().grad(), plain[i])) << parameters[i].key();
+    }
+  }
+}
+
+TEST_P(CausalLmTest, DropoutIsDrawnInTrainingOnly) {
+  const std::unique_ptr<CausalLm> model = MakeRandom(GetParam());
+  const torch::Tensor tokens = Tokens();
+  const torch::NoGradGuard no_grad;
+  EXPECT_FALSE(torch::equal(model->Forward(tokens), model->Forward(tokens)));
+  model->eval();
+  EXPECT_TRUE(torch::equal(model->Forward(tokens), model->Forward(tokens)));
+}
+
+TEST_P(CausalLmTest, NoTokenSeesALaterOne) {
+  const std::unique_ptr<CausalLm> model = MakeRandom(GetParam());
+  model->eval();
+  const torch::NoGradGuard no_grad;
+  const torch::Tensor tokens = Tokens();
+  torch::Tensor changed = tokens.clone();
+  changed.select(1, 10).add_(1).remainder_(301);
+  const torch::Tensor a = model->Forward(tokens);
+  const torch::Tensor b = model->Forward(changed);
+  EXPECT_TRUE(torch::allclose(a.slice(1, 0, 10), b.slice(1, 0, 10)));
+  EXPECT_FALSE(torch::allclose(a.select(1, 10), b.select(1, 10)));
+}
+
+TEST(CausalLmNamesTest, NamesAreThoseOfTransformers) {
+  const auto names = [](const char* json) {
+    return Make(json, torch::TensorOptions().device(torch::kMeta))->named_parameters().keys();
+  };
+  EXPECT_THAT(names(kGpt2), Contains("transformer.h.2.attn.c_attn.weight"));
+  EXPECT_THAT(names(kGpt2), Not(Contains("lm_head.weight")));
+  EXPECT_THAT(names(kGpt2Untied), Contains("lm_head.weight"));
+  EXPECT_THAT(names(kOpt), Contains("model.decoder.layers.0.self_attn.out_proj.bias"));
+  EXPECT_THAT(names(kOpt), Contains("model.decoder.final_layer_norm.weight"));
+  EXPECT_THAT(names(kOptPostNorm), Contains("model.decoder.project_in.weight"));
+  EXPECT_THAT(names(kOptPostNorm), Not(Contains("model.decoder.final_layer_norm.weight")));
+}
+
+TEST(CausalLmLossTest, TheLossIsThatOfTheNextToken) {
+  // Logits that are sure of the right next token, everywhere but at the last position.
+  const torch::Tensor labels = torch::tensor({{1, 2, 0}}, torch::kInt64);
+  torch::Tensor logits = torch::zeros({1, 3, 3});
+  logits[0][0][2] = 50;
+  logits[0][1][0] = 50;
+  logits[0][2][1] = 50;
+  EXPECT_NEAR(ShiftedCrossEntropy(logits, labels).item<float>(), 0.0f, 1e-6f);
+  logits[0][1][0] = 0;  // Sure of nothing: log(3) at one of two positions.
+  EXPECT_NEAR(ShiftedCrossEntropy(logits, labels).item<float>(), std::log(3.0f) / 2, 1e-6f);
+}
+
+TEST(CausalLmErrorTest, ParametersOfIntegersAreRefused) {
+  const auto config = ParseHfConfig(kGpt2, "config");
+  ASSERT_OK(config);
+  EXPECT_THAT(MakeCausalLm(*config, torch::kInt64),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("Long")));
+}
+
+}  // namespace
+}  // namespace gemini::trainer

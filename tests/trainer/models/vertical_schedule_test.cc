@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/models/vertical_schedule.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/status_matchers.h"
+#include "torch/torch.h"
+
+namespace gemini::trainer {
+namespace {
+
+using ::testing::ElementsAreArray;
+
+// Tied embeddings in the second and fourth.
+constexpr const char* kModels[] = {
+    R"({"model_type":"gpt2","vocab_size":101,"n_positions":16,"n_embd":32,"n_layer":3,"n_head":4,
+        "tie_word_embeddings":false,"resid_pdrop":PDROP,"embd_pdrop":PDROP,"attn_pdrop":PDROP})",
+    R"({"model_type":"gpt2","vocab_size":101,"n_positions":16,"n_embd":32,"n_layer":2,"n_head":4,
+        "resid_pdrop":PDROP,"embd_pdrop":PDROP,"attn_pdrop":PDROP})",
+    R"({"model_type":"opt","vocab_size":101,"hidden_size":32,"max_position_embeddings":16,
+        "num_hidden_layers":2,"num_attention_heads":4,"ffn_dim":64,"word_embed_proj_dim":16,
+        "do_layer_norm_before":false,"dropout":PDROP,"attention_dropout":PDROP,
+        "tie_word_embeddings":false})",
+    R"({"model_type":"opt","vocab_size":101,"hidden_size":32,"max_position_embeddings":16,
+        "num_hidden_layers":3,"num_attention_heads":4,"ffn_dim":64,"dropout":PDROP})"};
+
+std::unique_ptr<CausalLm> MakeModel(std::string json, const std::string& dropout) {
+  for (size_t at; (at = json.find("PDROP")) != std::string::npos;) json.replace(at, 5, dropout);
+  auto model = MakeCausalLm(*ParseHfConfig(json, "config"), torch::kFloat32);
+  torch::manual_seed(1);
+  const torch::NoGradGuard no_grad;
+  for (torch::Tensor& parameter : (*model)->parameters()) parameter.normal_(0, 0.1);
+  return *std::move(model);
+}
+
+std::vector<torch::Tensor> MicroBatches(int count) {
+  torch::manual_seed(2);
+  std::vector<torch::Tensor> batches;
+  for (int i = 0; i < count; ++i) {
+    batches.push_back(torch::randint(0, 101, {2, 12}, torch::kInt64));
+  }
+  return batches;
+}
+
+struct Result {
+  std::vector<double> losses;
+  std::vector<std::pair<std::string, torch::Tensor>> gradients;
+  torch::Tensor next_random;  // Shows where the generator stands afterwards.
+};
+
+Result Collect(CausalLm& model, std::vector<double> losses) {
+  Result result;
+  result.losses = std::move(losses);
+  for (auto& item : model.named_parameters()) {
+    result.gradients.emplace_back(item.key(), item.value().grad().clone());
+    item.value().mutable_grad().reset();
+  }
+  result.next_random = torch::rand({4});
+  return result;
+}
+
+absl::Status Accept(int64_t, double) { return absl::OkStatus(); }
+
+Result RunVertical(CausalLm& model, const std::vector<torch::Tensor>& batches) {
+  torch::manual_seed(3);
+  ActivationsInPlace activations;
+  const absl::StatusOr<std::vector<double>> losses =
+      RunVertically(model, batches, activations, Accept);
+  EXPECT_OK(losses);
+  return Collect(model, *losses);
+}
+
+// One micro-batch after the other, as plain training does.
+Result RunHorizontal(CausalLm& model, const std::vector<torch::Tensor>& batches) {
+  torch::manual_seed(3);
+  std::vector<double> losses;
+  for (const torch::Tensor& tokens : batches) {
+    const torch::Tensor loss = model.Loss(tokens);
+    losses.push_back(loss.item<double>());
+    (loss / static_cast<double>(batches.size())).backward();
+  }
+  return Collect(model, losses);
+}
+
+// Forward block by block with its whole graph, nothing computed twice; then backward one micro-batch
+// after the other. Draws in the order of the vertical schedule.
+Result RunWithGraphs(CausalLm& model, const std::vector<torch::Tensor>& batches) {
+  torch::manual_seed(3);
+  std::vector<torch::Tensor> hidden;
+  for (const torch::Tensor& tokens : batches) hidden.push_back(model.Embed(tokens));
+  for (const std::shared_ptr<Block>& block : model.blocks()) {
+    for (torch::Tensor& one : hidden) one = block->Forward(one);
+  }
+  std::vector<double> losses;
+  for (size_t i = 0; i < batches.size(); ++i) {
+    const torch::Tensor loss = ShiftedCrossEntropy(model.Head(hidden[i]), batches[i]);
+    losses.push_back(loss.item<double>());
+    (loss / static_cast<double>(batches.size())).backward();
+  }
+  return Collect(model, losses);
+}
+
+// The weight that is embedding and head in one.
+bool IsTied(const CausalLm& model, const std::string& name) {
+  const bool has_head = model.named_parameters().contains("lm_head.weight");
+  return !has_head &&
+         (name == "transformer.wte.weight" || name == "model.decoder.embed_tokens.weight");
+}
+
+void ExpectEqual(const CausalLm& model, const Result& result, const Result& expected) {
+  EXPECT_THAT(result.losses, ElementsAreArray(expected.losses));
+  ASSERT_EQ(result.gradients.size(), expected.gradients.size());
+  for (size_t i = 0; i < result.gradients.size(); ++i) {
+    const auto& [name, gradient] = result.gradients[i];
+    if (IsTied(model, name)) {  // Another order of the same sum.
+      EXPECT_TRUE(torch::allclose(gradient, expected.gradients[i].second, 1e-4, 1e-6)) << name;
+    } else {
+      EXPECT_TRUE(torch::equal(gradient, expected.gradients[i].second)) << name;
+    }
+  }
+  EXPECT_TRUE(torch::equal(result.next_random, expected.next_random));
+}
+
+TEST(VerticalScheduleTest, WithoutDropoutGradientsEqualThoseOfOneMicroBatchAfterTheOther) {
+  for (const char* json : kModels) {
+    for (const int count : {1, 3}) {
+      SCOPED_TRACE(std::string(json).substr(0, 60) + " micro-batches: " + std::to_string(count));
+      const auto model = MakeModel(json, "0.0");
+      const std::vector<torch::Tensor> batches = MicroBatches(count);
+      ExpectEqual(*model, RunVertical(*model, batches), RunHorizontal(*model, batches));
+    }
+  }
+}
+
+TEST(VerticalScheduleTest, WithDropoutTheMasksOfForwardComeAgainInBackward) {
+  for (const char* json : kModels) {
+    SCOPED_TRACE(std::string(json).substr(0, 60));
+    const auto model = MakeModel(json, "0.3");
+    const std::vector<torch::Tensor> batches = MicroBatches(3);
+    const Result vertical = RunVertical(*model, batches);
+    ExpectEqual(*model, vertical, RunWithGraphs(*model, batches));
+    EXPECT_NE(vertical.losses, RunHorizontal(*model, batches).losses);  // Other draws.
+  }
+}
+
+// Gives a copy back, and notes what was asked for.
+class NotedActivations : public ActivationStore {
+ public:
+  absl::StatusOr<int64_t> Put(torch::Tensor tensor) override {
+    notes.push_back("put " + std::to_string(tensors_.size()));
+    tensors_.push_back(tensor.clone());
+    return static_cast<int64_t>(tensors_.size()) - 1;
+  }
+  absl::Status Prefetch(int64_t key) override {
+    notes.push_back("prefetch " + std::to_string(key));
+    return absl::OkStatus();
+  }
+  absl::StatusOr<torch::Tensor> Take(int64_t key) override {
+    notes.push_back("take " + std::to_string(key));
+    if (key == fail_at) return absl::DataLossError("gone");
+    return std::exchange(tensors_[static_cast<size_t>(key)], {});
+  }
+  void Clear() override { tensors_.clear(); }
+  std::vector<std::string> notes;
+  int64_t fail_at = -1;
+
+ private:
+  std::vector<torch::Tensor> tensors_;
+};
+
+TEST(VerticalScheduleTest, ActivationsOfTheNextBlockAreAskedForOneAhead) {
+  const auto model = MakeModel(kModels[1], "0.3");  // Of two blocks.
+  const std::vector<torch::Tensor> batches = MicroBatches(2);
+  const Result expected = RunVertical(*model, batches);
+  NotedActivations activations;
+  torch::manual_seed(3);
+  ASSERT_OK_AND_ASSIGN(std::vector<double> losses,
+                       RunVertically(*model, batches, activations, Accept));
+  ExpectEqual(*model, Collect(*model, losses), expected);
+  EXPECT_THAT(activations.notes,
+              ElementsAreArray({"put 0", "put 1", "put 2", "put 3", "take 2", "prefetch 3",
+                                "take 3", "prefetch 0", "take 0", "prefetch 1", "take 1"}));
+}
+
+TEST(VerticalScheduleTest, AnErrorOfTheStoreEndsTheRun) {
+  const auto model = MakeModel(kModels[1], "0.0");
+  NotedActivations activations;
+  activations.fail_at = 3;
+  EXPECT_THAT(RunVertically(*model, MicroBatches(2), activations, Accept),
+              StatusIs(absl::StatusCode::kDataLoss));
+}
+
+// A model of counted blocks.
+class CountedLm : public CausalLm {
+ public:
+  CountedLm() {
+    weight_ = register_parameter("weight", torch::ones({10, 4}));
+    for (int i = 0; i < 2; ++i) blocks_.push_back(std::make_shared<CountedBlock>(*this, i));
+  }
+  torch::Tensor Embed(const torch::Tensor& tokens) override {
+    runs.push_back("embed");
+    return torch::embedding(weight_, tokens);
+  }
+  torch::Tensor Head(const torch::Tensor& hidden) override {
+    runs.push_back("head");
+    return hidden.matmul(weight_.t());
+  }
+  std::vector<std::string> runs;
+
+ private:
+  class CountedBlock : public Block {
+   public:
+    CountedBlock(CountedLm& owner, int index) : owner_(owner), index_(index) {}
+    torch::Tensor Forward(const torch::Tensor& hidden) override {
+      owner_.runs.push_back((torch::GradMode::is_enabled() ? "graph " : "block ") +
+                            std::to_string(index_));
+      return hidden * 2;
+    }
+
+   private:
+    CountedLm& owner_;
+    const int index_;
+  };
+  torch::Tensor weight_;
+};
+
+TEST(VerticalScheduleTest, EachBlockRunsAllMicroBatchesBeforeTheNext) {
+  CountedLm model;
+  ActivationsInPlace activations;
+  ASSERT_OK(RunVertically(model,
+                          {torch::ones({1, 3}, torch::kInt64), torch::ones({1, 3}, torch::kInt64)},
+                          activations, Accept));
+  EXPECT_THAT(model.runs,
+              ElementsAreArray({"embed", "embed", "block 0", "block 0", "block 1", "block 1",
+                                "head", "head", "graph 1", "graph 1", "graph 0", "graph 0"}));
+}
+
+TEST(VerticalScheduleTest, ARefusedLossEndsTheRunBeforeItsBackward) {
+  CountedLm model;
+  ActivationsInPlace activations;
+  const torch::Tensor tokens = torch::ones({1, 3}, torch::kInt64);
+  EXPECT_THAT(RunVertically(model, {tokens, tokens}, activations,
+                            [](int64_t i, double) {
+                              return i == 0 ? absl::OkStatus() : absl::CancelledError("second");
+                            }),
+              StatusIs(absl::StatusCode::kCancelled));
+  EXPECT_EQ(model.runs.back(), "head");
+}
+
+TEST(VerticalScheduleTest, FrozenEmbeddingsStayWithoutGradient) {
+  const auto model = MakeModel(kModels[0], "0.0");
+  for (auto& item : model->named_parameters()) {
+    if (item.key().find(".w") != std::string::npos) item.value().set_requires_grad(false);
+  }
+  ASSERT_FALSE(model->named_parameters()["transformer.wpe.weight"].requires_grad());
+  ActivationsInPlace activations;
+  ASSERT_OK(RunVertically(*model, MicroBatches(2), activations, Accept));
+  EXPECT_FALSE(model->named_parameters()["transformer.wpe.weight"].grad().defined());
+  EXPECT_TRUE(model->named_parameters()["transformer.h.0.ln_1.bias"].grad().defined());
+}
+
+}  // namespace
+}  // namespace gemini::trainer

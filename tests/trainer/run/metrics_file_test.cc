@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/run/metrics_file.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <sstream>
+
+#include "nlohmann/json.hpp"
+#include "tests/status_matchers.h"
+
+namespace gemini::trainer {
+namespace {
+
+using ::testing::HasSubstr;
+using Mode = MetricsFile::Mode;
+
+class MetricsFileTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = ::testing::TempDir() + "metrics_XXXXXX";
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    directory_ = pattern;
+    path_ = pattern + "/metrics.jsonl";
+  }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+  std::string Content() const {
+    std::ostringstream text;
+    text << std::ifstream(path_).rdbuf();
+    return text.str();
+  }
+  static StepMetrics Step(int64_t step) {
+    StepMetrics metrics;
+    metrics.step = step;
+    return metrics;
+  }
+  std::string directory_;
+  std::string path_;
+};
+
+TEST_F(MetricsFileTest, AStepHasEveryPromisedKeyAndExactNumbers) {
+  StepMetrics metrics = Step(3);
+  metrics.loss = 0.1 + 0.2;
+  metrics.device_peak_bytes = (int64_t{1} << 60) + 1;
+  metrics.stall_seconds_by_cause[static_cast<int>(StallCause::kUpdate)] = 0.25;
+  metrics.divergences[static_cast<int>(Divergence::kNonModel)] = 3;
+  const auto json = nlohmann::json::parse(ToJson(metrics));
+  for (const char* key :
+       {"step", "loss", "lr", "grad_norm", "tokens_per_second", "device_peak_bytes",
+        "device_budget_bytes", "host_bytes", "registered_host_bytes", "nvme_bytes", "fetch_bytes",
+        "evict_bytes", "stall_seconds", "stall_seconds_by_cause", "planned_rounds",
+        "divergences"}) {
+    EXPECT_TRUE(json.contains(key)) << key;
+  }
+  EXPECT_EQ(json["loss"].get<double>(), 0.1 + 0.2);
+  EXPECT_EQ(json["stall_seconds_by_cause"]["update"].get<double>(), 0.25);
+  EXPECT_EQ(json["stall_seconds_by_cause"]["transfer"].get<double>(), 0);
+  EXPECT_EQ(json["divergences"]["non-model"].get<int64_t>(), 3);
+  EXPECT_EQ(json["device_peak_bytes"].get<int64_t>(), (int64_t{1} << 60) + 1);
+}
+
+TEST_F(MetricsFileTest, NanAndInfinityAreNullAndTheLineStaysJson) {
+  StepMetrics metrics = Step(3);
+  metrics.loss = std::nan("");
+  metrics.grad_norm = std::numeric_limits<double>::infinity();
+  const auto json = nlohmann::json::parse(ToJson(metrics));
+  EXPECT_TRUE(json["loss"].is_null());
+  EXPECT_TRUE(json["grad_norm"].is_null());
+}
+
+TEST_F(MetricsFileTest, ANewRunDoesNotTouchAFileThatIsThere) {
+  std::ofstream(path_) << "precious";
+  EXPECT_THAT(MetricsFile::Open(path_, Mode::kNew, {0, 0}),
+              StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("--overwrite")));
+  EXPECT_EQ(Content(), "precious");
+}
+
+TEST_F(MetricsFileTest, OverwritingStartsEmpty) {
+  std::ofstream(path_) << "old\n";
+  ASSERT_OK_AND_ASSIGN(MetricsFile file, MetricsFile::Open(path_, Mode::kOverwrite, {0, 0}));
+  EXPECT_EQ(Content(), "");
+}
+
+TEST_F(MetricsFileTest, ResumingDropsLaterStepsAndABrokenLastLine) {
+  {
+    ASSERT_OK_AND_ASSIGN(MetricsFile file, MetricsFile::Open(path_, Mode::kNew, {0, 0}));
+    for (int64_t step = 1; step <= 4; ++step) ASSERT_OK(file.Append(Step(step)));
+    ASSERT_OK(file.Append(EvalMetrics{2, 1.5, 4.48}));
+  }
+  std::ofstream(path_, std::ios::app) << "{\"step\":2,\"lo";
+  ASSERT_OK_AND_ASSIGN(MetricsFile file, MetricsFile::Open(path_, Mode::kResume, {2, 2}));
+  ASSERT_OK(file.Append(Step(3)));
+  EXPECT_EQ(Content(), ToJson(Step(1)) + "\n" + ToJson(Step(2)) + "\n" +
+                           ToJson(EvalMetrics{2, 1.5, 4.48}) + "\n" + ToJson(Step(3)) + "\n");
+}
+
+TEST_F(MetricsFileTest, ResumingWithoutAFileMakesOne) {
+  ASSERT_OK(MetricsFile::Open(path_, Mode::kResume, {2, 2}));
+  EXPECT_EQ(Content(), "");
+}
+
+TEST_F(MetricsFileTest, LookingMakesNothingAndFindsWhatWouldFail) {
+  EXPECT_OK(MetricsFile::Check(path_, Mode::kNew));
+  EXPECT_FALSE(std::filesystem::exists(path_));
+  EXPECT_THAT(MetricsFile::Check(directory_ + "/none/m.jsonl", Mode::kNew),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("cannot be made in")));
+  std::ofstream(path_) << "old\n";
+  EXPECT_THAT(MetricsFile::Check(path_, Mode::kNew), StatusIs(absl::StatusCode::kAlreadyExists));
+  EXPECT_OK(MetricsFile::Check(path_, Mode::kOverwrite));
+}
+
+TEST_F(MetricsFileTest, AFullDiskIsAnError) {
+  ASSERT_OK_AND_ASSIGN(MetricsFile file, MetricsFile::Open("/dev/full", Mode::kOverwrite, {0, 0}));
+  EXPECT_THAT(file.Append(Step(1)),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("/dev/full")));
+}
+
+TEST_F(MetricsFileTest, ResumingDropsEvaluationsThatAreMadeAgain) {
+  {
+    ASSERT_OK_AND_ASSIGN(MetricsFile file, MetricsFile::Open(path_, Mode::kNew, {}));
+    ASSERT_OK(file.Append(Step(1)));
+    ASSERT_OK(file.Append(EvalMetrics{1, 1.5, 4.48}));
+    ASSERT_OK(file.Append(Step(2)));
+    ASSERT_OK(file.Append(EvalMetrics{2, 1.5, 4.48}));
+  }
+  ASSERT_OK(MetricsFile::Open(path_, Mode::kResume, {.step = 2, .evaluated_step = 1}));
+  EXPECT_EQ(Content(), ToJson(Step(1)) + "\n" + ToJson(EvalMetrics{1, 1.5, 4.48}) + "\n" +
+                           ToJson(Step(2)) + "\n");
+}
+
+TEST_F(MetricsFileTest, WhatIsNoRegularFileIsAppendedToAndStaysWhatItIs) {
+  ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
+  for (const Mode mode : {Mode::kNew, Mode::kOverwrite, Mode::kResume}) {
+    EXPECT_OK(MetricsFile::Check(path_, mode));
+    // Nobody reads: an error at once, and no wait.
+    EXPECT_THAT(MetricsFile::Open(path_, mode, {2, 2}),
+                StatusIs(absl::StatusCode::kUnavailable, HasSubstr("start its reader first")));
+    const UniqueFd reader(::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+    ASSERT_OK_AND_ASSIGN(MetricsFile file, MetricsFile::Open(path_, mode, {2, 2}));
+    ASSERT_OK(file.Append(Step(3)));
+    std::string read(4096, '\0');
+    read.resize(::read(reader.get(), read.data(), read.size()));
+    EXPECT_EQ(read, ToJson(Step(3)) + "\n");
+    EXPECT_TRUE(std::filesystem::is_fifo(path_));
+    EXPECT_OK(MetricsFile::Open("/dev/null", mode, {2, 2}));
+  }
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
+}
+
+TEST_F(MetricsFileTest, ALinkIsFollowedAndNotReplaced) {
+  const std::string target = directory_ + "/target.jsonl";
+  std::ofstream(target) << ToJson(Step(1)) << "\n" << ToJson(Step(2)) << "\n";
+  std::filesystem::create_symlink("target.jsonl", path_);
+  ASSERT_OK_AND_ASSIGN(MetricsFile file, MetricsFile::Open(path_, Mode::kResume, {1, 1}));
+  ASSERT_OK(file.Append(Step(2)));
+  EXPECT_TRUE(std::filesystem::is_symlink(path_));
+  EXPECT_EQ(Content(), ToJson(Step(1)) + "\n" + ToJson(Step(2)) + "\n");
+}
+
+}  // namespace
+}  // namespace gemini::trainer

@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: Apache-2.0
+// Steps whose operators find no memory, and are begun again.
+#include "trainer/run/training_loop.h"
+
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "c10/core/CPUAllocator.h"
+#include "c10/util/Exception.h"
+#include "gmock/gmock.h"
+#include "tests/status_matchers.h"
+#include "torch/utils.h"
+#include "trainer/store/parameter_store_reference.h"
+
+namespace gemini::trainer {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// Torch's allocator, which is out of memory once when it is told to be.
+class FailingAllocator final : public c10::Allocator {
+ public:
+  static FailingAllocator& Get() {
+    static FailingAllocator* const installed = [] {
+      auto* allocator = new FailingAllocator;
+      allocator->base_ = c10::GetCPUAllocator();
+      c10::SetCPUAllocator(allocator, /*priority=*/255);
+      return allocator;
+    }();
+    return *installed;
+  }
+  c10::DataPtr allocate(size_t size_bytes) override {
+    if (left_ > 0 && --left_ == 0) C10_THROW_ERROR(OutOfMemoryError, "as the test wants it");
+    return base_->allocate(size_bytes);
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return base_->raw_deleter(); }
+  void copy_data(void* destination, const void* source, size_t size_bytes) const override {
+    base_->copy_data(destination, source, size_bytes);
+  }
+  // The allocation of that number from now on fails, 1 the next; 0: none.
+  void FailAt(int64_t number) { left_ = number; }
+  bool has_failed() const { return left_ == 0; }
+
+ private:
+  c10::Allocator* base_ = nullptr;
+  int64_t left_ = 0;
+};
+
+// Which allocations fail of each attempt, and how often there is more memory then.
+struct Attempts {
+  std::vector<int64_t> failures;
+  int gives = 0;
+  bool in_evaluation = false;  // Of a batch, and not of the second step.
+};
+
+// A reference store that has more memory a few times, and has the allocator fail.
+class GivingStore final : public ParameterStore {
+ public:
+  GivingStore(std::unique_ptr<ParameterStore> store, const Attempts& attempts)
+      : store_(std::move(store)),
+        failures_(attempts.failures),
+        gives_(attempts.gives),
+        in_evaluation_(attempts.in_evaluation) {}
+
+  absl::StatusOr<UpdateResult> Update(const UpdateOptions& options) override {
+    FailingAllocator::Get().FailAt(0);
+    return store_->Update(options);
+  }
+  OptimizerKind optimizer() const override { return store_->optimizer(); }
+  absl::Status Read(absl::string_view name, ChunkKind kind, Sink sink) override {
+    return store_->Read(name, kind, sink);
+  }
+  absl::Status Write(absl::string_view name, ChunkKind kind, Source source) override {
+    return store_->Write(name, kind, source);
+  }
+  absl::StatusOr<int64_t> TensorStep(absl::string_view name) const override {
+    return store_->TensorStep(name);
+  }
+  absl::Status SetStep(int64_t step) override { return store_->SetStep(step); }
+  absl::Status SetTensorStep(absl::string_view name, int64_t step) override {
+    return store_->SetTensorStep(name, step);
+  }
+  absl::Status status() const override { return store_->status(); }
+  StoreUsage usage() const override {
+    StoreUsage usage = store_->usage();
+    usage.registration_error = registration_error;
+    return usage;
+  }
+  void ResetPeaks() override {
+    if (++num_steps == 2 && !in_evaluation_) FailNext();
+  }
+  void BeginPhase(absl::string_view) override {
+    if (in_evaluation_ && num_asked == 0) FailNext();
+  }
+  bool GiveWay() override {
+    EXPECT_TRUE(FailingAllocator::Get().has_failed());
+    ++num_asked;
+    FailNext();
+    return num_asked <= gives_;
+  }
+
+  std::string registration_error;
+  int num_steps = 0;
+  int num_asked = 0;
+
+ private:
+  void FailNext() {
+    if (next_ < failures_.size()) FailingAllocator::Get().FailAt(failures_[next_++]);
+  }
+  const std::unique_ptr<ParameterStore> store_;
+  const std::vector<int64_t> failures_;
+  const int gives_;
+  const bool in_evaluation_;
+  size_t next_ = 0;
+};
+
+class TrainingLoopTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = ::testing::TempDir() + "training_loop_XXXXXX";
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    root_ = pattern;
+    std::filesystem::create_directory(root_ + "/source");
+    // Dropout, so that a second try draws what the first one drew, or other numbers come out.
+    std::ofstream(root_ + "/source/config.json")
+        << R"({"model_type": "gpt2", "vocab_size": 64, "n_positions": 16, "n_embd": 16,)"
+        << R"( "n_layer": 2, "n_head": 2, "resid_pdrop": 0.3, "embd_pdrop": 0.3, "attn_pdrop": 0})";
+    auto writer = SafetensorsWriter::Create(root_ + "/source/model.safetensors",
+                                            {{"any", SafetensorsDtype::kF16, {1}}}, {});
+    ASSERT_OK(writer);
+    ASSERT_OK(writer->AppendRaw(std::vector<std::byte>(2)));
+    ASSERT_OK(writer->Finish());
+    std::string header = "{'descr': '<u2', 'fortran_order': False, 'shape': (640,), }\n";
+    std::ofstream data(root_ + "/tokens.npy", std::ios::binary);
+    data << "\x93NUMPY" << '\x01' << '\x00' << static_cast<char>(header.size()) << '\x00' << header;
+    for (int i = 0; i < 640; ++i) data << static_cast<char>(i * 37 % 61) << '\x00';
+  }
+  void TearDown() override {
+    FailingAllocator::Get().FailAt(0);
+    std::filesystem::remove_all(root_);
+  }
+
+  struct Outcome {
+    absl::StatusOr<TrainingSummary> summary;
+    int num_asked = 0;
+    int num_logged = 0;
+    int num_told = 0;  // That memory is not registered.
+    std::vector<std::string> warnings;
+    std::string parameters;
+  };
+  // Three steps, and an evaluation.
+  void Run(const Attempts& attempts, const std::string& schedule, Outcome& outcome) {
+    static int runs = 0;
+    RunConfig config;
+    config.model = root_ + "/source";
+    config.output = root_ + "/run" + std::to_string(++runs);
+    config.steps = 3;
+    config.batch = 2;
+    config.accumulate = 2;
+    config.sequence = 16;
+    config.micro_batch_schedule = schedule;
+    config.no_save = no_save_;
+    config.save_every = save_every_;
+    ASSERT_OK_AND_ASSIGN(const HfCheckpoint source, HfCheckpoint::Open(config.model));
+    ASSERT_OK_AND_ASSIGN(const std::unique_ptr<CausalLm> model,
+                         MakeCausalLm(source.config(), torch::kFloat));
+    ASSERT_OK_AND_ASSIGN(auto reference, ReferenceParameterStore::Create(*model, {}));
+    torch::manual_seed(3);
+    for (torch::Tensor& parameter : model->parameters()) {
+      const at::NoGradGuard no_grad;
+      parameter.normal_(0, 0.1);
+    }
+    GivingStore store(std::move(reference), attempts);
+    store.registration_error = registration_error_;
+    ASSERT_OK_AND_ASSIGN(const TokenData data, TokenData::Open(root_ + "/tokens.npy", 16));
+    ASSERT_OK_AND_ASSIGN(RunDirectory directory,
+                         RunDirectory::Open(config.output, RunDirectory::Mode::kNew));
+    ActivationsInPlace activations;
+    Progress progress(-1);
+    const Interrupt interrupt;
+    const std::vector<ParameterShape> parameters = ParameterShapesOf(*model);
+    torch::manual_seed(5);
+    outcome.summary = Train(
+        {.config = config,
+         .device = torch::kCPU,
+         .model = *model,
+         .store = store,
+         .activations = activations,
+         .parameters = parameters,
+         .data = data,
+         .eval_data = &data,
+         .source = source,
+         .directory = directory,
+         .begin = [&]() -> absl::StatusOr<MetricsFile> {
+           if (absl::Status made = directory.Prepare(); !made.ok()) return made;
+           // The save of step 1 meets somebody's directory in its place.
+           if (blocks_first_save_) {
+             std::filesystem::create_directories(config.output + "/checkpoint-1/mine");
+           }
+           return MetricsFile::Open(metrics_.empty() ? config.output + "/metrics.jsonl" : metrics_,
+                                    MetricsFile::Mode::kNew, {});
+         },
+         .progress = progress,
+         .interrupt = interrupt,
+         .log =
+             [&](const std::string& line) {
+               outcome.num_logged += line.find("is begun again") != std::string::npos ? 1 : 0;
+               outcome.num_told +=
+                   line.find("copies to the GPU are slower") != std::string::npos ? 1 : 0;
+             },
+         .warn = [&](const std::string& line) { outcome.warnings.push_back(line); }},
+        nullptr, "");
+    outcome.num_asked = store.num_asked;
+    for (const torch::Tensor& parameter : model->parameters()) {
+      outcome.parameters.append(static_cast<const char*>(parameter.const_data_ptr()),
+                                parameter.nbytes());
+    }
+  }
+
+  bool no_save_ = false;
+  bool blocks_first_save_ = false;
+  int64_t save_every_ = 0;
+  std::string metrics_;  // Empty: in the output.
+  std::string registration_error_;
+  std::string root_;
+};
+
+TEST_F(TrainingLoopTest, WhatIsBegunAgainGivesTheSameNumbers) {
+  for (const std::string schedule : {"horizontal", "vertical"}) {
+    Outcome plain;
+    Run({}, schedule, plain);
+    ASSERT_OK(plain.summary);
+    EXPECT_EQ(plain.num_asked, 0);
+    // In the first forward, and in a backward or the second micro-batch; and in an evaluation.
+    for (const Attempts& attempts : {Attempts{{30, 250}, 2}, Attempts{{20, 25}, 2, true}}) {
+      Outcome again;
+      Run(attempts, schedule, again);
+      ASSERT_OK(again.summary);
+      EXPECT_EQ(again.num_asked, 2);
+      EXPECT_EQ(again.num_logged, 2);
+      EXPECT_EQ(again.summary->last_loss, plain.summary->last_loss);
+      EXPECT_EQ(again.summary->eval_loss, plain.summary->eval_loss);
+      EXPECT_TRUE(again.parameters == plain.parameters);
+    }
+  }
+}
+
+TEST_F(TrainingLoopTest, WithoutMoreMemoryTheStepFailsAndSaysWhy) {
+  Outcome outcome;
+  Run({{30, 30, 30}, 1}, "horizontal", outcome);
+  EXPECT_THAT(outcome.summary.status(),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("as the test wants it")));
+  EXPECT_EQ(outcome.num_asked, 2);
+  EXPECT_EQ(outcome.num_logged, 1);
+}
+
+// However early: parameters take a while to be loaded.
+TEST_F(TrainingLoopTest, MemoryThatIsNotRegisteredIsToldOfOnce) {
+  Outcome registered, refused;
+  Run({}, "horizontal", registered);
+  EXPECT_EQ(registered.num_told, 0);
+  registration_error_ = "no more can be locked";
+  Run({}, "horizontal", refused);
+  EXPECT_EQ(refused.num_told, 1);
+}
+
+TEST_F(TrainingLoopTest, ARunThatSavesNothingLeavesNoCheckpoint) {
+  Outcome saved, unsaved;
+  Run({}, "horizontal", saved);
+  no_save_ = true;
+  Run({}, "horizontal", unsaved);
+  ASSERT_OK(saved.summary);
+  ASSERT_OK(unsaved.summary);
+  EXPECT_NE(saved.summary->checkpoint, "");
+  EXPECT_EQ(unsaved.summary->checkpoint, "");
+  EXPECT_EQ(unsaved.summary->last_loss, saved.summary->last_loss);
+}
+
+TEST_F(TrainingLoopTest, APeriodicSaveThatFailsIsTriedAgainAtTheNext) {
+  save_every_ = 1;
+  blocks_first_save_ = true;
+  Outcome outcome;
+  Run({}, "horizontal", outcome);
+  ASSERT_OK(outcome.summary);
+  EXPECT_THAT(outcome.warnings,
+              ElementsAre(AllOf(HasSubstr("saving step 1"), HasSubstr("next save is at step 2"))));
+  EXPECT_THAT(outcome.summary->checkpoint, HasSubstr("checkpoint-3"));
+}
+
+TEST_F(TrainingLoopTest, MetricsThatCannotBeWrittenAreToldOfOnceAndEndNothing) {
+  Outcome plain, full;
+  Run({}, "horizontal", plain);
+  metrics_ = "/dev/full";
+  Run({}, "horizontal", full);
+  ASSERT_OK(full.summary);
+  EXPECT_EQ(full.summary->step, 3);
+  EXPECT_EQ(full.summary->last_loss, plain.summary->last_loss);
+  EXPECT_THAT(full.warnings, ElementsAre(AllOf(HasSubstr("metrics have gaps from step 1"),
+                                               HasSubstr("training goes on"))));
+  EXPECT_THAT(plain.warnings, IsEmpty());
+}
+
+}  // namespace
+}  // namespace gemini::trainer

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// The command line of gemini-train: flags, the file of --config, and what --resume takes over.
+// Order:  flags win over the file of --config, which wins over the run.toml of a run that is
+// resumed,
+//         which wins over the defaults.
+// Errors: INVALID_ARGUMENT, as in run_config.h. NOT_FOUND: the file of --config, or with --resume
+// the
+//         run.toml of --output, is not there.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "trainer/config/run_config.h"
+
+namespace gemini::trainer {
+
+struct CommandLine {
+  RunConfig config;
+  bool help = false;     // Print HelpText() and exit with 0; `config` is not checked.
+  bool version = false;  // Likewise, the version.
+  // For the log: keys that a resumed run takes with another value than before.
+  std::vector<std::string> changes;
+};
+
+// `arguments` are those behind the program's name.
+absl::StatusOr<CommandLine> ParseCommandLine(absl::Span<const std::string> arguments);
+
+std::string HelpText();
+
+// Where the resolved configuration of a run lies.
+std::string RunTomlPath(const RunConfig& config);
+
+}  // namespace gemini::trainer

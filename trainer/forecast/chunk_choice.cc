@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/forecast/chunk_choice.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "gemini/byte_size.h"
+#include "gemini/policy_options.h"
+#include "gemini/system/status_macros.h"
+#include "policies/planner/chunk_size_search.h"
+#include "trainer/forecast/model_shape.h"
+
+namespace gemini::trainer {
+namespace {
+
+using policies::ChunkSizeSearchInputs;
+using policies::TriedChunkSize;
+
+constexpr int64_t kLeastChunkBytes = 64 * kKiB;
+// Half a second of planning for all sizes together (docs/benchmarks.md says what a plan takes). A model
+// of 1.3e9 parameters has so many chunks of 1 MiB.
+constexpr int64_t kMostBundles = 5'000;
+
+policies::RoundShape RoundOf(const RunConfig& config) {
+  const bool vertical = config.micro_batch_schedule == "vertical";
+  return {.train = true,
+          .batch = config.batch,
+          .sequence = config.sequence,
+          .micro_batches = vertical ? 1 : std::min(config.accumulate, kMostMicroBatches),
+          .recompute = vertical || config.recompute,
+          .element = config.element(),
+          .optimizer = config.optimizer_kind(),
+          .moments = config.format().moments,
+          .states_on_nvme = config.states_on_nvme()};
+}
+
+std::string Describe(const TriedChunkSize& tried) {
+  if (!tried.status.ok()) return absl::StrCat(FormatByteSize(tried.chunk_bytes), " does not fit");
+  return absl::StrFormat("%s %.3g s and %s", FormatByteSize(tried.chunk_bytes),
+                         static_cast<double>(tried.prediction.round_ns) * 1e-9,
+                         FormatByteSize(tried.host_bytes));
+}
+
+absl::StatusOr<ChunkChoice> Search(const ChunkChoiceInputs& in) {
+  GEMINI_ASSIGN_OR_RETURN(
+      const policies::TransformerTrace step,
+      policies::MakeTransformerTrace(ShapeOf(in.model), RoundOf(in.config), in.compute));
+  ChunkSizeSearchInputs search = {.trace = step.trace,
+                                  .budget_bytes = {},
+                                  .costs = in.links,
+                                  .least_chunk_bytes = kLeastChunkBytes,
+                                  .most_chunk_bytes = in.most_chunk_bytes,
+                                  .max_bundles = kMostBundles};
+  search.budget_bytes[Tier::kDevice] = in.device_bytes;
+  search.budget_bytes[Tier::kHost] = std::numeric_limits<int64_t>::max();
+  if (in.config.device_bandwidth > 0) {
+    search.costs.host_to_device = static_cast<double>(in.config.device_bandwidth);
+    search.costs.device_to_host = search.costs.host_to_device;
+  }
+  GEMINI_ASSIGN_OR_RETURN(search.policy.kind, ParsePolicyKind(in.config.policy));
+  search.policy.param_fraction = in.config.param_fraction;
+  search.policy.optimizer_fraction = in.config.optimizer_fraction;
+  GEMINI_ASSIGN_OR_RETURN(const policies::ChunkSizeChoice found, policies::SearchChunkSize(search));
+  std::string others;
+  int64_t host_bytes = 0;
+  ChunkChoice choice = {.chunk_bytes = found.plan.chunk_bytes,
+                        .reason = "",
+                        .device_floor_bytes = found.plan.prediction.device_floor_bytes};
+  for (const TriedChunkSize& tried : found.tried) {
+    if (tried.chunk_bytes == choice.chunk_bytes) {
+      host_bytes = tried.host_bytes;
+      continue;
+    }
+    if (tried.num_bundles > kMostBundles) continue;  // Nothing to tell of those below.
+    absl::StrAppend(&others, others.empty() ? "; with " : ", ", Describe(tried));
+  }
+  choice.reason = absl::StrFormat(
+      "chunks of %s: a step is predicted to take %.3g s, %.3g s of it waiting, and %s of HOST%s",
+      FormatByteSize(choice.chunk_bytes),
+      static_cast<double>(found.plan.prediction.round_ns) * 1e-9,
+      static_cast<double>(found.plan.prediction.round_ns - found.plan.prediction.compute_ns) * 1e-9,
+      FormatByteSize(host_bytes), others);
+  return choice;
+}
+
+}  // namespace
+
+ChunkChoice ChooseChunkSize(const ChunkChoiceInputs& in) {
+  if (in.config.chunk_size != kAutoBytes) {
+    return {.chunk_bytes = in.config.chunk_size,
+            .reason =
+                absl::StrCat("chunks of ", FormatByteSize(in.config.chunk_size), ", as asked for")};
+  }
+  absl::StatusOr<ChunkChoice> found = Search(in);
+  if (found.ok()) return *std::move(found);
+  return {.chunk_bytes = in.most_chunk_bytes,
+          .reason = absl::StrCat("chunks of ", FormatByteSize(in.most_chunk_bytes),
+                                 ", by the DEVICE budget alone, for no step can be predicted: ",
+                                 found.status().message())};
+}
+
+}  // namespace gemini::trainer

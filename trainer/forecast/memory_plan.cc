@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/forecast/memory_plan.h"
+
+#include <algorithm>
+#include <fstream>
+#include <string>
+
+#include "gemini/byte_size.h"
+#include "gemini/plan/spare_slots.h"
+#include "gemini/system/status_macros.h"
+
+namespace gemini::trainer {
+namespace {
+
+// Of DEVICE, what boundary activations may take. The rest is for parameters, and for what one block
+// computes with; a larger part would save copies of activations and cost those of parameters.
+constexpr int64_t kActivationPart = 4;
+
+}  // namespace
+
+int64_t DeviceMemory(const RunConfig& config, int64_t available_bytes) {
+  return config.device_memory == kAutoBytes ? available_bytes / 4 : config.device_memory;
+}
+
+BoundaryActivations BoundaryActivationsOf(const RunConfig& config, int64_t num_blocks,
+                                          int64_t width) {
+  if (config.micro_batch_schedule != "vertical") return {};
+  return {.count = num_blocks * config.accumulate,
+          .size_bytes = config.batch * config.sequence * width * ElementBytes(config.element())};
+}
+
+absl::StatusOr<MemoryPlan> PlanMemory(const RunConfig& config, absl::Span<const TensorSpec> tensors,
+                                      const BoundaryActivations& activations, int64_t chunk_bytes,
+                                      int64_t available_bytes) {
+  MemoryPlan plan;
+  plan.chunk_bytes = chunk_bytes;
+  plan.bytes[Tier::kDevice] = DeviceMemory(config, available_bytes);
+  plan.kept_activation_bytes = plan.bytes[Tier::kDevice] / kActivationPart;
+  const int64_t kept = plan.kept_activation_bytes / std::max<int64_t>(activations.size_bytes, 1);
+  if (activations.count > kept) {
+    plan.host_activation_bytes =
+        (activations.count - kept) * RoundUp(activations.size_bytes, chunk_bytes) +
+        SpareSlots({}) * chunk_bytes;
+  }
+  for (const NvmeDirectory& directory : config.nvme) {
+    plan.bytes[Tier::kNvme] += directory.size_bytes;
+  }
+  plan.bytes[Tier::kHost] = config.host_memory;
+  if (config.host_memory == kAutoBytes) {
+    const StateFormat format = config.format();
+    GEMINI_ASSIGN_OR_RETURN(const Layout layout, Layout::Pack(tensors, chunk_bytes, format));
+    const int64_t of_bundle =
+        TrainableKinds(format).size() - (config.states_on_nvme() ? NumStateChunks(format) : 0);
+    const int64_t chunks =
+        layout.num_bundles() * of_bundle + SpareSlots(format, config.states_on_nvme());
+    plan.bytes[Tier::kHost] = chunks * chunk_bytes;
+    if (!config.nvme.empty()) {
+      plan.bytes[Tier::kHost] = std::min(plan.bytes[Tier::kHost], available_bytes / 2);
+    }
+    plan.bytes[Tier::kHost] += plan.host_activation_bytes;
+  }
+  return plan;
+}
+
+absl::StatusOr<int64_t> AvailableMemory() {
+  std::ifstream file("/proc/meminfo");
+  std::string key;
+  int64_t kib = 0;
+  std::string unit;
+  while (file >> key >> kib) {
+    std::getline(file, unit);
+    if (key == "MemAvailable:") return kib * kKiB;
+  }
+  return absl::InternalError(
+      "/proc/meminfo has no MemAvailable: give --device-memory and --host-memory");
+}
+
+}  // namespace gemini::trainer

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// How much of each tier a run asks for, where its configuration says "auto".
+// Units:  bytes.
+#pragma once
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "gemini/layout.h"
+#include "gemini/tier.h"
+#include "trainer/config/run_config.h"
+
+namespace gemini::trainer {
+
+// The activations between blocks that the vertical schedule keeps at one time.
+struct BoundaryActivations {
+  int64_t count = 0;       // One a block and micro-batch.
+  int64_t size_bytes = 0;  // Of one.
+};
+BoundaryActivations BoundaryActivationsOf(const RunConfig& config, int64_t num_blocks,
+                                          int64_t width);
+
+struct MemoryPlan {
+  TierMap<int64_t> bytes;
+  int64_t chunk_bytes = 0;
+  // What of DEVICE will do where other jobs hold the rest; 0: all.
+  int64_t device_floor_bytes = 0;
+  // Of boundary activations, DEVICE keeps so many bytes; the others get so many of HOST. 0: all stay.
+  int64_t kept_activation_bytes = 0;
+  int64_t host_activation_bytes = 0;
+};
+
+// DEVICE when "auto": a quarter of the memory that is available.
+int64_t DeviceMemory(const RunConfig& config, int64_t available_bytes);
+
+// The whole plan for a model of these tensors, in chunks of `chunk_bytes`. HOST when "auto": parameters,
+// gradients and optimizer states in whole chunks, less the states with --optimizer-tier nvme, and the spare ones
+// that updates need; with --nvme at most half
+// of what is available; and in any case the activations that leave DEVICE: those beyond a quarter of it.
+absl::StatusOr<MemoryPlan> PlanMemory(const RunConfig& config, absl::Span<const TensorSpec> tensors,
+                                      const BoundaryActivations& activations, int64_t chunk_bytes,
+                                      int64_t available_bytes);
+
+// What the kernel thinks can be taken without swapping (MemAvailable). INTERNAL: it does not say.
+absl::StatusOr<int64_t> AvailableMemory();
+
+}  // namespace gemini::trainer

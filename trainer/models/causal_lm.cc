@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/models/causal_lm.h"
+
+#include <cstddef>
+#include <string>
+#include <variant>
+
+#include "ATen/ops/constant_pad_nd.h"
+#include "ATen/ops/cross_entropy_loss.h"
+#include "absl/strings/str_cat.h"
+#include "gemini/system/status_macros.h"
+#include "trainer/models/gpt2.h"
+#include "trainer/models/opt.h"
+
+namespace gemini::trainer {
+namespace {
+
+constexpr int64_t kIgnored = -100;  // A label that counts for nothing: Torch's default.
+
+}  // namespace
+
+torch::Tensor ShiftedCrossEntropy(const torch::Tensor& logits, const torch::Tensor& labels) {
+  // The labels are shifted and padded, and not the logits cut: that would copy them.
+  const torch::Tensor shifted = at::constant_pad_nd(labels, {0, 1}, kIgnored)
+                                    .slice(/*dim=*/-1, /*start=*/1)
+                                    .contiguous()
+                                    .view(-1);
+  return at::cross_entropy_loss(logits.to(torch::kFloat32).view({-1, logits.size(-1)}), shifted,
+                                /*weight=*/{}, at::Reduction::Mean, kIgnored);
+}
+
+torch::Tensor CausalLm::Loss(const torch::Tensor& tokens) {
+  return ShiftedCrossEntropy(Forward(tokens), tokens);
+}
+
+torch::Tensor CausalLm::Forward(const torch::Tensor& tokens) {
+  torch::Tensor hidden = Embed(tokens);
+  for (const std::shared_ptr<Block>& block : blocks_) {
+    hidden = recompute_ ? ForwardRecomputed(block, hidden) : block->Forward(hidden);
+  }
+  return Head(hidden);
+}
+
+absl::StatusOr<std::unique_ptr<CausalLm>> MakeCausalLm(const HfConfig& config,
+                                                       const torch::TensorOptions& options) {
+  if (!c10::isFloatingType(options.dtype().toScalarType())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("parameters of type ", c10::toString(options.dtype().toScalarType())));
+  }
+  try {
+    std::unique_ptr<CausalLm> model;
+    if (const auto* gpt2 = std::get_if<Gpt2Config>(&config.model)) {
+      model = std::make_unique<Gpt2>(*gpt2, options);
+    } else {
+      model = std::make_unique<Opt>(std::get<OptConfig>(config.model), options);
+    }
+    return model;
+  } catch (const c10::Error& error) {  // Out of memory, or a device that is not there.
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cannot make the model: ", error.what_without_backtrace()));
+  }
+}
+
+std::vector<ParameterShape> ParameterShapesOf(const torch::nn::Module& model) {
+  std::vector<ParameterShape> shapes;
+  for (const auto& parameter : model.named_parameters()) {
+    shapes.push_back({parameter.key(), parameter.value().sizes().vec()});
+  }
+  return shapes;
+}
+
+absl::Status LoadModel(const HfCheckpoint& checkpoint, torch::nn::Module& model) {
+  const auto parameters = model.named_parameters();
+  for (const auto& parameter : parameters) {
+    const torch::Tensor& value = parameter.value();
+    if (!value.is_cpu() || value.scalar_type() != torch::kFloat32 || !value.is_contiguous()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "parameter ", parameter.key(), " is not a contiguous fp32 tensor on the CPU"));
+    }
+  }
+  return LoadInto(checkpoint, ParameterShapesOf(model),
+                  [&](const std::string& name, int64_t offset_bytes,
+                      int64_t size_bytes) -> absl::StatusOr<absl::Span<std::byte>> {
+                    auto* bytes = static_cast<std::byte*>(parameters[name].mutable_data_ptr());
+                    return absl::MakeSpan(bytes + offset_bytes, static_cast<size_t>(size_bytes));
+                  });
+}
+
+}  // namespace gemini::trainer

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// A decoder-only language model built from a Hugging Face config.
+// Names:  named_parameters() has the names of transformers, in the order of first use in Forward. A
+//         tied head is no parameter of its own. There are no buffers.
+// Memory: parameters are empty tensors of the options given: on the meta device they take none, and
+//         nothing is initialised anywhere. Values come from a checkpoint (trainer/checkpoint/hf_checkpoint.h).
+// Owner:  one thread at a time.
+// Errors: Torch's own exceptions pass through Forward.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "torch/nn/module.h"
+#include "torch/types.h"
+#include "trainer/checkpoint/hf_checkpoint.h"
+#include "trainer/checkpoint/hf_config.h"
+#include "trainer/models/recompute.h"
+
+namespace gemini::trainer {
+
+class CausalLm : public torch::nn::Module {
+ public:
+  // The stages of Forward: tokens to the input of the first block [batch, sequence, width]; the
+  // blocks; the output of the last block to logits.
+  virtual torch::Tensor Embed(const torch::Tensor& tokens) = 0;
+  virtual torch::Tensor Head(const torch::Tensor& hidden) = 0;
+  const std::vector<std::shared_ptr<Block>>& blocks() const { return blocks_; }
+
+  // Returns logits [batch, sequence, vocab] for tokens [batch, sequence] int64, each in
+  // [0, vocab_size), sequence <= max_sequence. Dropout is drawn in training mode only.
+  torch::Tensor Forward(const torch::Tensor& tokens);
+
+  // Returns the loss of transformers with labels equal to the inputs: the mean cross entropy in
+  // fp32 of predicting token i + 1 from the tokens up to i. NaN for sequences of one token.
+  torch::Tensor Loss(const torch::Tensor& tokens);
+
+  // Whether Forward keeps only each block's input and recomputes the rest in backward. Off at
+  // first.
+  void set_recompute(bool recompute) { recompute_ = recompute; }
+  bool recompute() const { return recompute_; }
+
+ protected:
+  std::vector<std::shared_ptr<Block>> blocks_;  // Filled by the model's constructor.
+
+ private:
+  bool recompute_ = false;
+};
+
+// The loss alone: logits [batch, sequence, vocab], labels [batch, sequence].
+torch::Tensor ShiftedCrossEntropy(const torch::Tensor& logits, const torch::Tensor& labels);
+
+// Makes the model of the config. `options` are those of the parameters: a floating dtype, any
+// device.
+absl::StatusOr<std::unique_ptr<CausalLm>> MakeCausalLm(const HfConfig& config,
+                                                       const torch::TensorOptions& options);
+
+// Returns names and shapes of all parameters in their order, for HfCheckpoint.
+std::vector<ParameterShape> ParameterShapesOf(const torch::nn::Module& model);
+
+// Fills the parameters of a model that lies in plain memory (CPU, fp32, contiguous).
+// INVALID_ARGUMENT: it does not, or the checkpoint does not match.
+absl::Status LoadModel(const HfCheckpoint& checkpoint, torch::nn::Module& model);
+
+}  // namespace gemini::trainer

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/models/recompute.h"
+
+#include <utility>
+
+#include "ATen/core/grad_mode.h"
+#include "ATen/ops/empty.h"
+#include "torch/csrc/autograd/autograd.h"
+#include "torch/csrc/autograd/custom_function.h"
+#include "torch/custom_class.h"
+#include "trainer/models/generator_state.h"
+
+namespace gemini::trainer {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Variable;
+using torch::autograd::variable_list;
+
+// What the forward of a block leaves for its backward, beside the input.
+struct ForwardState : torch::CustomClassHolder {
+  std::shared_ptr<Block> block;
+  torch::Tensor generator_state;
+  torch::Device device = torch::kCPU;  // Of that generator.
+  bool training = false;
+};
+
+// Goes back to the generator and the training flag of a forward; returns to those of now at its
+// end.
+class ReturnToForward {
+ public:
+  explicit ReturnToForward(const ForwardState& state)
+      : block_(*state.block),
+        device_(state.device),
+        generator_state_now_(GeneratorState(device_)),
+        training_now_(state.block->is_training()) {
+    SetTraining(state.training);
+    SetGeneratorState(state.generator_state, device_);
+  }
+  ReturnToForward(const ReturnToForward&) = delete;
+  ReturnToForward& operator=(const ReturnToForward&) = delete;
+  ~ReturnToForward() {
+    SetGeneratorState(generator_state_now_, device_);
+    SetTraining(training_now_);
+  }
+
+ private:
+  void SetTraining(bool training) {
+    if (block_.is_training() != training) block_.train(training);
+  }
+
+  Block& block_;
+  const torch::Device device_;
+  const torch::Tensor generator_state_now_;
+  const bool training_now_;
+};
+
+// `anchor` requires grad, so that the output does, even if `hidden` does not: the parameters inside
+// are no inputs of this function, and autograd does not see them here.
+class RecomputeFunction : public torch::autograd::Function<RecomputeFunction> {
+ public:
+  static Variable forward(AutogradContext* context, const Variable& hidden,
+                          const Variable& /*anchor*/, const std::shared_ptr<Block>& block) {
+    auto state = c10::make_intrusive<ForwardState>();
+    state->block = block;
+    state->device = hidden.device();
+    state->generator_state = GeneratorState(state->device);
+    state->training = block->is_training();
+    context->saved_data["state"] =
+        at::IValue::make_capsule(c10::intrusive_ptr<torch::CustomClassHolder>(state));
+    context->save_for_backward({hidden});
+    return block->Forward(hidden);
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list output_grads) {
+    const auto state =
+        c10::static_intrusive_pointer_cast<ForwardState>(context->saved_data["state"].toCapsule());
+    Variable hidden = context->get_saved_variables()[0].detach();
+    hidden.set_requires_grad(context->needs_input_grad(0));
+    Variable output;
+    {
+      const ReturnToForward guard(*state);
+      const at::AutoGradMode with_graph(true);
+      output = state->block->Forward(hidden);
+    }
+    // Re-entrant: accumulates into .grad of the block's parameters, fires their hooks.
+    if (output.requires_grad()) torch::autograd::backward({output}, {output_grads[0]});
+    return {hidden.grad(), Variable(), Variable()};
+  }
+};
+
+}  // namespace
+
+torch::Tensor ForwardRecomputed(const std::shared_ptr<Block>& block, const torch::Tensor& hidden) {
+  if (!at::GradMode::is_enabled()) return block->Forward(hidden);
+  // Whatever the options of `hidden`: the anchor is never read.
+  const torch::Tensor anchor = torch::empty({0}, torch::dtype(torch::kFloat32).requires_grad(true));
+  return RecomputeFunction::apply(hidden, anchor, block);
+}
+
+}  // namespace gemini::trainer

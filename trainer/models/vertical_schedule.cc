@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/models/vertical_schedule.h"
+
+#include <utility>
+
+#include "ATen/core/grad_mode.h"
+#include "gemini/system/status_macros.h"
+#include "torch/csrc/autograd/autograd.h"
+#include "trainer/models/generator_state.h"
+
+namespace gemini::trainer {
+namespace {
+
+// The input of one block for one micro-batch, and what its dropout began with.
+struct Boundary {
+  int64_t hidden = 0;  // In the activation store.
+  torch::Tensor generator_state;
+};
+
+// Goes back to the generator's state of now at its end.
+class KeepGenerator {
+ public:
+  explicit KeepGenerator(torch::Device device) : device_(device), state_(GeneratorState(device)) {}
+  KeepGenerator(const KeepGenerator&) = delete;
+  KeepGenerator& operator=(const KeepGenerator&) = delete;
+  ~KeepGenerator() { SetGeneratorState(state_, device_); }
+
+ private:
+  const torch::Device device_;
+  const torch::Tensor state_;
+};
+
+torch::Tensor Leaf(const torch::Tensor& hidden) { return hidden.detach().set_requires_grad(true); }
+
+}  // namespace
+
+absl::StatusOr<std::vector<double>> RunVertically(
+    CausalLm& model, absl::Span<const torch::Tensor> micro_batches, ActivationStore& activations,
+    absl::FunctionRef<absl::Status(int64_t micro_batch, double loss)> check, double loss_scale) {
+  const at::AutoGradMode with_graph(true);
+  const size_t count = micro_batches.size();
+  const torch::Device device = micro_batches.front().device();
+  std::vector<torch::Tensor> embedded;  // With its graph, which holds the tokens and little else.
+  std::vector<torch::Tensor> hidden;  // Of each micro-batch: the output of the last block that ran.
+  for (const torch::Tensor& tokens : micro_batches) {
+    embedded.push_back(model.Embed(tokens));
+    hidden.push_back(embedded.back().detach());
+  }
+
+  std::vector<Boundary> boundaries;  // Block after block, of each the micro-batches in their order.
+  {
+    const at::NoGradGuard no_graph;
+    for (const std::shared_ptr<Block>& block : model.blocks()) {
+      for (torch::Tensor& one : hidden) {
+        Boundary& input = boundaries.emplace_back();
+        input.generator_state = GeneratorState(device);
+        const torch::Tensor output = block->Forward(one);
+        GEMINI_ASSIGN_OR_RETURN(input.hidden, activations.Put(std::exchange(one, output)));
+      }
+    }
+  }
+
+  std::vector<double> losses;
+  for (size_t i = 0; i < count; ++i) {
+    torch::Tensor leaf = Leaf(std::exchange(hidden[i], {}));
+    torch::Tensor loss = ShiftedCrossEntropy(model.Head(leaf), micro_batches[i]);
+    losses.push_back(loss.item<double>());
+    GEMINI_RETURN_IF_ERROR(check(static_cast<int64_t>(i), losses.back()));
+    if (count > 1) loss = loss / static_cast<double>(count);
+    if (loss_scale != 1) loss = loss * loss_scale;
+    loss.backward();
+    hidden[i] = leaf.grad();  // From here on: the gradient of the output of the block that is next.
+  }
+
+  const KeepGenerator keep(device);
+  for (size_t b = model.blocks().size(); b-- > 0;) {
+    for (size_t i = 0; i < count; ++i) {
+      const Boundary& input = boundaries[b * count + i];
+      GEMINI_ASSIGN_OR_RETURN(const torch::Tensor saved, activations.Take(input.hidden));
+      // The next one comes back while this one is computed with.
+      if (i + 1 < count) {
+        GEMINI_RETURN_IF_ERROR(activations.Prefetch(boundaries[b * count + i + 1].hidden));
+      } else if (b > 0) {
+        GEMINI_RETURN_IF_ERROR(activations.Prefetch(boundaries[(b - 1) * count].hidden));
+      }
+      const torch::Tensor leaf = Leaf(saved);
+      SetGeneratorState(input.generator_state, device);
+      const torch::Tensor output = model.blocks()[b]->Forward(leaf);
+      torch::autograd::backward({output}, {std::exchange(hidden[i], {})});
+      hidden[i] = leaf.grad();
+    }
+  }
+  for (size_t i = 0; i < count; ++i) {
+    if (!embedded[i].requires_grad()) continue;  // Frozen embeddings.
+    torch::autograd::backward({std::exchange(embedded[i], {})}, {std::exchange(hidden[i], {})});
+  }
+  return losses;
+}
+
+}  // namespace gemini::trainer

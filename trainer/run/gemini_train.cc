@@ -1,0 +1,498 @@
+// SPDX-License-Identifier: Apache-2.0
+// gemini-train: fine-tunes a Hugging Face checkpoint under a memory budget, in one command. Exit
+// status: 0 done; 1 an error; 2 a wrong flag or configuration; 128 + signal when Ctrl-C (130) or
+// SIGTERM (143) ended the run behind a finished and saved step.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <filesystem>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "ATen/Context.h"
+#include "ATen/Parallel.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/torch/device/gpu_device.h"
+#include "client/torch/model/element_types.h"
+#include "client/torch/model/training_session.h"
+#include "gemini/byte_size.h"
+#include "gemini/policy_options.h"
+#include "gemini/stall_cause.h"
+#include "gemini/system/descriptor_limit.h"
+#include "gemini/system/status_macros.h"
+#include "server/embedded_server.h"
+#include "server/tiers/gpu_device.h"
+#include "torch/utils.h"
+#include "trainer/config/command_line.h"
+#include "trainer/forecast/chunk_choice.h"
+#include "trainer/forecast/compute_rate.h"
+#include "trainer/forecast/memory_plan.h"
+#include "trainer/models/activation_store_managed.h"
+#include "trainer/run/run_checkpoint.h"
+#include "trainer/run/run_log.h"
+#include "trainer/run/training_loop.h"
+#include "trainer/store/parameter_store_managed.h"
+#include "trainer/store/parameter_store_reference.h"
+
+namespace gemini::trainer {
+namespace {
+
+constexpr int kExitError = 1;
+constexpr int kExitUsage = 2;
+// Positions that "--sequence 0" takes at most: more is rarely meant and costs memory squared.
+constexpr int64_t kDefaultSequence = 1024;
+
+// Where the parameters lie, and what must live as long. Destroyed from the last member up.
+struct Memory {
+  std::unique_ptr<server::EmbeddedServer> server;
+  std::unique_ptr<client::hooks::TrainingSession> session;
+  std::unique_ptr<ParameterStore> store;
+  std::unique_ptr<ActivationStore> activations;
+};
+
+std::string SpaceName(const RunConfig& config) {
+  if (!config.space.empty()) return config.space;
+  std::string name = config.output.substr(config.output.rfind('/') + 1).substr(0, 128);
+  for (char& c : name) {
+    if (std::isalnum(static_cast<unsigned char>(c)) == 0 && c != '.' && c != '_') c = '-';
+  }
+  return name.empty() ? "model" : name;
+}
+
+OptimizerSettings SettingsOf(const RunConfig& config) {
+  return {.kind = config.optimizer_kind(),
+          .beta1 = config.beta1,
+          .beta2 = config.beta2,
+          .epsilon = config.epsilon,
+          .weight_decay = config.weight_decay,
+          .momentum = config.momentum,
+          .trust_coefficient = config.trust_coefficient,
+          .moments = config.format().moments,
+          .rounding_seed = config.rounding_seed()};
+}
+
+absl::StatusOr<MemoryPlan> PlanFor(const RunConfig& config, const HfConfig& shape,
+                                   const CausalLm& model,
+                                   const std::vector<ParameterShape>& parameters) {
+  std::vector<TensorSpec> tensors;
+  for (const ParameterShape& parameter : parameters) {
+    tensors.push_back({parameter.name, parameter.num_elements() * ElementBytes(config.element()),
+                       TensorGroup::kTrainable});
+  }
+  GEMINI_ASSIGN_OR_RETURN(const int64_t available, AvailableMemory());
+  ChunkChoiceInputs inputs = {.config = config, .model = shape, .compute = {}, .links = {}};
+  inputs.device_bytes = DeviceMemory(config, available);
+  inputs.most_chunk_bytes = client::hooks::ChooseChunkBytes(inputs.device_bytes, model);
+  // Of a GPU it is not known before its first step: chunks are then as large as the budget allows.
+  if (config.chunk_size == kAutoBytes && !config.gpu().has_value()) {
+    inputs.compute = MeasureComputeRate();
+  }
+  const ChunkChoice choice = ChooseChunkSize(inputs);
+  LogInfo(choice.reason);
+  GEMINI_ASSIGN_OR_RETURN(
+      MemoryPlan plan,
+      PlanMemory(config, tensors, BoundaryActivationsOf(config, shape.num_blocks(), shape.width()),
+                 choice.chunk_bytes, available));
+  // The prediction knows the model's tensors, but not each temporary. What of the boundary
+  // activations stays on DEVICE is settled before the server answers.
+  if (plan.host_activation_bytes == 0) {
+    plan.device_floor_bytes = choice.device_floor_bytes + choice.device_floor_bytes / 2;
+  }
+  return plan;
+}
+
+// A GPU computes the same bits each time only where it is told to: attention would not, with a
+// warning alone. Before its context.
+void MakeGpuOperatorsRepeatable() {
+  ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
+  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+  // Nothing here reads what it has not written.
+  at::globalContext().setDeterministicFillUninitializedMemory(false);
+}
+
+// What computes.
+struct Device {
+  std::shared_ptr<client::hooks::SessionDevice> gpu;  // Null: the CPU.
+  server::ServerOptions server;                       // With its memory, of a server of our own.
+  torch::Device torch() const {
+    return gpu != nullptr ? gpu->device() : torch::Device(torch::kCPU);
+  }
+};
+
+// Sets what of a GPU "auto" is.
+absl::StatusOr<Device> OpenDevice(RunConfig& config) {
+  Device device;
+  if (!config.gpu().has_value()) return device;
+  MakeGpuOperatorsRepeatable();
+  // What is free, before a context takes some: it is a part of the budget.
+  if (config.daemon.empty()) {
+    GEMINI_RETURN_IF_ERROR(server::UseGpu(
+        *config.gpu(),
+        config.device_memory == kAutoBytes ? std::nullopt : std::optional(config.device_memory),
+        device.server));
+    config.device_memory = device.server.capacity_bytes[Tier::kDevice];
+  }
+  GEMINI_ASSIGN_OR_RETURN(device.gpu, client::hooks::OpenGpu(*config.gpu()));
+  return device;
+}
+
+// Opens the session, with a server of its own unless a daemon is named, and moves the model into
+// it.
+absl::Status OpenManaged(const RunConfig& config, Device device, const HfConfig& shape,
+                         CausalLm& model, const std::vector<ParameterShape>& parameters,
+                         Memory& memory) {
+  RaiseDescriptorLimit();
+  GEMINI_ASSIGN_OR_RETURN(const MemoryPlan plan, PlanFor(config, shape, model, parameters));
+  client::hooks::TrainingOptions options;
+  options.device = std::move(device.gpu);
+  options.device_memory = plan.bytes[Tier::kDevice];
+  options.device_floor = plan.device_floor_bytes;
+  options.host_memory = plan.bytes[Tier::kHost];
+  options.nvme_memory = plan.bytes[Tier::kNvme];
+  options.chunk_bytes = plan.chunk_bytes;
+  options.label = absl::StrCat("gemini-train ", SpaceName(config)).substr(0, 128);
+  options.device_bandwidth = config.device_bandwidth;
+  options.update_threads = static_cast<int>(config.update_threads);
+  GEMINI_ASSIGN_OR_RETURN(options.policy.kind, ParsePolicyKind(config.policy));
+  options.policy.param_fraction = config.param_fraction;
+  options.policy.optimizer_fraction = config.optimizer_fraction;
+  LogInfo(absl::StrCat("asks for DEVICE ", FormatByteSize(options.device_memory), ", HOST ",
+                       FormatByteSize(options.host_memory), ", NVME ",
+                       FormatByteSize(options.nvme_memory), ", in chunks of ",
+                       FormatByteSize(options.chunk_bytes)));
+  if (config.daemon.empty()) {
+    device.server.capacity_bytes = plan.bytes;
+    for (const NvmeDirectory& directory : config.nvme) {
+      device.server.nvme_directories.push_back({directory.path, directory.size_bytes});
+    }
+    GEMINI_ASSIGN_OR_RETURN(memory.server, server::EmbeddedServer::Start(std::move(device.server)));
+    GEMINI_ASSIGN_OR_RETURN(UniqueFd socket, memory.server->Connect());
+    GEMINI_ASSIGN_OR_RETURN(memory.session,
+                            client::hooks::TrainingSession::Open(std::move(socket), options));
+  } else {
+    GEMINI_ASSIGN_OR_RETURN(memory.session, client::hooks::TrainingSession::Open(
+                                                absl::string_view(config.daemon), options));
+  }
+  if (const int64_t got_bytes = memory.session->session().granted_bytes()[Tier::kDevice];
+      got_bytes < options.device_memory) {
+    LogInfo(absl::StrCat("got DEVICE ", FormatByteSize(got_bytes),
+                         ": other jobs hold the rest, which comes as they end"));
+  }
+  const client::hooks::OptimizerSpec optimizer = {.kind = config.optimizer_kind(),
+                                                  .learning_rate = config.lr,
+                                                  .beta1 = config.beta1,
+                                                  .beta2 = config.beta2,
+                                                  .epsilon = config.epsilon,
+                                                  .weight_decay = config.weight_decay,
+                                                  .momentum = config.momentum,
+                                                  .trust_coefficient = config.trust_coefficient,
+                                                  .moments = config.format().moments,
+                                                  .rounding_seed = config.rounding_seed()};
+  client::hooks::ManageOptions manage;
+  manage.space_name = SpaceName(config);
+  manage.states_on_nvme = config.states_on_nvme();
+  if (plan.host_activation_bytes > 0) {
+    manage.host_memory = plan.bytes[Tier::kHost] - plan.host_activation_bytes;
+    if (manage.host_memory <= 0) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "the activations between blocks need ", FormatByteSize(plan.host_activation_bytes),
+          " of HOST beside the model, and HOST has ", FormatByteSize(plan.bytes[Tier::kHost]),
+          ": raise --host-memory or --device-memory, or lower --batch or --accumulate"));
+    }
+  }
+  GEMINI_ASSIGN_OR_RETURN(client::hooks::ManagedModel * managed,
+                          memory.session->Manage(model, optimizer, manage));
+  memory.store = std::make_unique<ManagedParameterStore>(*memory.session, *managed, optimizer.kind);
+  if (plan.host_activation_bytes > 0) {
+    client::hooks::OffloadOptions offload;
+    offload.space_name = absl::StrCat(manage.space_name.substr(0, 116), ".activations");
+    offload.keep_bytes = plan.kept_activation_bytes;
+    offload.host_bytes = plan.host_activation_bytes;
+    GEMINI_ASSIGN_OR_RETURN(
+        auto offloaded, client::hooks::OffloadedTensors::Open(memory.session->session(), offload));
+    memory.activations = std::make_unique<ManagedActivations>(std::move(offloaded));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TokenData> OpenData(const std::string& path, int64_t sequence, int64_t vocab_size) {
+  GEMINI_ASSIGN_OR_RETURN(TokenData data, TokenData::Open(path, sequence));
+  GEMINI_RETURN_IF_ERROR(data.CheckVocabulary(vocab_size));
+  return data;
+}
+
+absl::Status ResolveSequence(const HfConfig& model, RunConfig& config) {
+  if (config.sequence == 0) config.sequence = std::min(model.max_sequence(), kDefaultSequence);
+  if (config.sequence < 2) {
+    return absl::InvalidArgumentError(
+        "--sequence 1: a sequence of one token has nothing to predict");
+  }
+  if (config.sequence > model.max_sequence()) {
+    return absl::InvalidArgumentError(absl::StrCat("--sequence ", config.sequence,
+                                                   " is more than the ", model.max_sequence(),
+                                                   " positions of the model"));
+  }
+  return absl::OkStatus();
+}
+
+// Bytes that must be free: all checkpoints that will lie there at once, less those there already.
+absl::Status CheckRoom(const RunConfig& config, const RunDirectory& directory,
+                       int64_t checkpoint_bytes, int64_t steps_done, int64_t num_saved) {
+  if (config.no_save) return absl::OkStatus();
+  int64_t saves = 1;
+  if (config.save_every > 0) {
+    saves = config.steps / config.save_every - steps_done / config.save_every +
+            (config.steps % config.save_every == 0 ? 0 : 1);
+  }
+  // One more than stays: the old one goes when the new one is complete.
+  const int64_t most = config.keep == 0 ? saves : std::min(saves, config.keep + 1 - num_saved);
+  return directory.CheckRoom(std::max<int64_t>(most, 1) * checkpoint_bytes);
+}
+
+// --overwrite removes what a run made in --output: what this run reads must not lie there.
+absl::Status CheckInputsLieElsewhere(const RunConfig& config) {
+  if (!config.overwrite) return absl::OkStatus();
+  const auto resolved = [](const std::string& path) {
+    std::error_code error;
+    const std::filesystem::path found = std::filesystem::weakly_canonical(path, error);
+    // Without a slash at its end, which would be a component of its own.
+    return error ? std::filesystem::path(path) : (found / "x").parent_path();
+  };
+  const std::filesystem::path output = resolved(config.output);
+  for (const auto& [key, path] :
+       {std::pair<const char*, const std::string&>("--model", config.model),
+        {"--data", config.data},
+        {"--eval-data", config.eval_data}}) {
+    if (path.empty()) continue;
+    const std::filesystem::path input = resolved(path);
+    const auto [of_output, of_input] =
+        std::mismatch(output.begin(), output.end(), input.begin(), input.end());
+    if (of_output != output.end()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(key, " ", path, " lies in --output ", config.output,
+                     ", which --overwrite clears: give another --output, or copy it elsewhere"));
+  }
+  return absl::OkStatus();
+}
+
+void PrintSummary(const RunConfig& config, const TrainingSummary& summary) {
+  const auto print = [](const std::string& line) { std::puts(line.c_str()); };
+  print(absl::StrFormat("Steps        %d of %d (%d in this run), %s, %.0f tokens a second",
+                        summary.step, config.steps, summary.step - summary.first_step,
+                        DurationText(summary.duration),
+                        static_cast<double>(summary.tokens) /
+                            std::max(absl::ToDoubleSeconds(summary.duration), 1e-9)));
+  print(absl::StrFormat("Loss         %.4f at step 1, %.4f at the end", summary.first_loss,
+                        summary.last_loss));
+  if (summary.eval_loss.has_value()) {
+    print(absl::StrFormat("Evaluation   loss %.4f", *summary.eval_loss));
+  }
+  if (summary.device_budget_bytes > 0) {
+    print(absl::StrCat("DEVICE       peak ", FormatByteSize(summary.device_peak_bytes),
+                       " of a budget of ", FormatByteSize(summary.device_budget_bytes), " (",
+                       FormatByteSize(summary.non_model_peak_bytes),
+                       " of activations and temporaries; operators pinned at most ",
+                       FormatByteSize(summary.pinned_peak_bytes), ")"));
+    print(absl::StrCat("HOST, NVME   ", FormatByteSize(summary.host_bytes), ", ",
+                       FormatByteSize(summary.nvme_bytes)));
+    print(absl::StrCat("Moved        ", FormatByteSize(summary.fetch_bytes), " to DEVICE, ",
+                       FormatByteSize(summary.evict_bytes), " from it; operators waited ",
+                       absl::StrFormat("%.2f s", summary.stall_seconds)));
+    std::string left;
+    for (int i = 0; i < kNumDivergences; ++i) {
+      if (summary.divergences[i] == 0) continue;
+      absl::StrAppend(&left, left.empty() ? " (" : ", ", DivergenceName(static_cast<Divergence>(i)),
+                      " ", summary.divergences[i]);
+    }
+    const int64_t num_left =
+        std::accumulate(summary.divergences.begin(), summary.divergences.end(), int64_t{0});
+    print(absl::StrCat("Plans        followed ", summary.planned_rounds, " times, left ", num_left,
+                       left, left.empty() ? "" : ")"));
+    if (summary.requests_given_up > 0) {
+      print(absl::StrCat("Server       did not answer ", summary.requests_given_up,
+                         " requests in time"));
+    }
+  }
+  print(absl::StrCat("Checkpoint   ", summary.checkpoint.empty() ? "none" : summary.checkpoint));
+  std::fflush(stdout);
+}
+
+// What a resumed run starts from.
+struct Resumed {
+  std::string path;
+  TrainerState state;
+  int64_t num_saved = 0;
+};
+
+absl::StatusOr<std::optional<Resumed>> FindResumed(const RunConfig& config,
+                                                   const RunDirectory& directory) {
+  if (!config.resume) return std::nullopt;
+  GEMINI_ASSIGN_OR_RETURN(const std::vector<SavedCheckpoint> saved, directory.Checkpoints());
+  Resumed resumed;
+  resumed.path = saved.back().path;
+  resumed.num_saved = static_cast<int64_t>(saved.size());
+  GEMINI_ASSIGN_OR_RETURN(resumed.state, ReadTrainerState(resumed.path));
+  return resumed;
+}
+
+absl::StatusOr<int> Run(CommandLine& line, const Interrupt& interrupt, Progress& progress) {
+  RunConfig& config = line.config;
+  const auto mode = config.resume      ? RunDirectory::Mode::kResume
+                    : config.overwrite ? RunDirectory::Mode::kOverwrite
+                                       : RunDirectory::Mode::kNew;
+  // Everything that can be refused is looked at before anything is made.
+  GEMINI_RETURN_IF_ERROR(CheckInputsLieElsewhere(config));
+  GEMINI_ASSIGN_OR_RETURN(RunDirectory directory, RunDirectory::Open(config.output, mode));
+  const auto metrics_mode = config.resume      ? MetricsFile::Mode::kResume
+                            : config.overwrite ? MetricsFile::Mode::kOverwrite
+                                               : MetricsFile::Mode::kNew;
+  if (!config.metrics.empty()) {
+    GEMINI_RETURN_IF_ERROR(MetricsFile::Check(config.metrics, metrics_mode));
+  }
+  GEMINI_ASSIGN_OR_RETURN(const std::optional<Resumed> resumed, FindResumed(config, directory));
+  GEMINI_ASSIGN_OR_RETURN(const HfCheckpoint source, HfCheckpoint::Open(config.model));
+  GEMINI_RETURN_IF_ERROR(ResolveSequence(source.config(), config));
+  GEMINI_ASSIGN_OR_RETURN(const TokenData data,
+                          OpenData(config.data, config.sequence, source.config().vocab_size()));
+  std::optional<TokenData> eval_data;
+  if (!config.eval_data.empty()) {
+    GEMINI_ASSIGN_OR_RETURN(
+        eval_data, OpenData(config.eval_data, config.sequence, source.config().vocab_size()));
+  }
+  if (config.threads > 0) at::set_num_threads(static_cast<int>(config.threads));
+  RunConfig sized = config;
+  GEMINI_ASSIGN_OR_RETURN(Device device, OpenDevice(sized));
+  const torch::Device torch_device = device.torch();
+  GEMINI_ASSIGN_OR_RETURN(
+      const std::unique_ptr<CausalLm> model,
+      MakeCausalLm(source.config(), torch::TensorOptions()
+                                        .dtype(client::hooks::ScalarTypeOf(config.element()))
+                                        .device(config.reference ? torch::kCPU : torch::kMeta)));
+  model->set_recompute(config.recompute);
+  const std::vector<ParameterShape> parameters = ParameterShapesOf(*model);
+  GEMINI_RETURN_IF_ERROR(source.Check(parameters));
+  GEMINI_ASSIGN_OR_RETURN(const int64_t checkpoint_bytes,
+                          RunCheckpointBytes(source, parameters, config.optimizer_kind()));
+  GEMINI_RETURN_IF_ERROR(CheckRoom(config, directory, checkpoint_bytes,
+                                   resumed.has_value() ? resumed->state.step : 0,
+                                   resumed.has_value() ? resumed->num_saved : 0));
+  int64_t num_elements = 0;
+  for (const ParameterShape& parameter : parameters) num_elements += parameter.num_elements();
+  LogInfo(absl::StrCat(
+      config.model, ": ", source.config().model_type(), ", ", num_elements, " parameters (",
+      FormatByteSize(num_elements * ElementBytes(config.element())), " as ", config.precision,
+      "); ", data.num_sequences(), " sequences of ", config.sequence, " tokens"));
+
+  Memory memory;
+  if (config.reference) {
+    GEMINI_ASSIGN_OR_RETURN(memory.store,
+                            ReferenceParameterStore::Create(*model, SettingsOf(config)));
+  } else {
+    GEMINI_RETURN_IF_ERROR(
+        OpenManaged(sized, std::move(device), source.config(), *model, parameters, memory));
+  }
+  if (memory.activations == nullptr) {
+    memory.activations = std::make_unique<ActivationsInPlace>();
+  }
+  torch::manual_seed(static_cast<uint64_t>(config.seed));
+  if (resumed.has_value()) {
+    GEMINI_RETURN_IF_ERROR(SetRandomState(resumed->state.random_state, torch_device));
+    GEMINI_ASSIGN_OR_RETURN(const HfCheckpoint weights, HfCheckpoint::Open(resumed->path));
+    GEMINI_RETURN_IF_ERROR(LoadParameters(weights, parameters, *memory.store));
+    GEMINI_RETURN_IF_ERROR(LoadOptimizer(resumed->path, resumed->state, parameters, *memory.store));
+    LogInfo(absl::StrCat("goes on behind step ", resumed->state.step, " from ", resumed->path));
+  } else {
+    GEMINI_RETURN_IF_ERROR(LoadParameters(source, parameters, *memory.store));
+  }
+
+  const TrainingParts parts = {.config = config,
+                               .device = torch_device,
+                               .model = *model,
+                               .store = *memory.store,
+                               .activations = *memory.activations,
+                               .parameters = parameters,
+                               .data = data,
+                               .eval_data = eval_data.has_value() ? &*eval_data : nullptr,
+                               .source = source,
+                               .directory = directory,
+                               .begin = [&]() -> absl::StatusOr<MetricsFile> {
+                                 GEMINI_RETURN_IF_ERROR(directory.Prepare());
+                                 GEMINI_RETURN_IF_ERROR(directory.WriteConfig(ToToml(config)));
+                                 const std::string path = config.metrics.empty()
+                                                              ? config.output + "/metrics.jsonl"
+                                                              : config.metrics;
+                                 MetricsFile::Last last;
+                                 if (resumed.has_value())
+                                   last = {resumed->state.step, resumed->state.evaluated_step};
+                                 return MetricsFile::Open(path, metrics_mode, last);
+                               },
+                               .progress = progress,
+                               .interrupt = interrupt,
+                               .log =
+                                   [&](const std::string& text) {
+                                     progress.Clear();
+                                     LogInfo(text);
+                                   },
+                               .warn =
+                                   [&](const std::string& text) {
+                                     progress.Clear();
+                                     LogWarning(text);
+                                   }};
+  const absl::StatusOr<TrainingSummary> summary =
+      Train(parts, resumed.has_value() ? &resumed->state : nullptr,
+            resumed.has_value() ? resumed->path : "");
+  progress.Clear();
+  if (!summary.ok()) {
+    const absl::StatusOr<std::vector<SavedCheckpoint>> saved = directory.Checkpoints();
+    if (saved.ok() && !saved->empty()) {
+      LogWarning(absl::StrCat("--resume goes on from ", saved->back().path));
+    }
+    return summary.status();
+  }
+  PrintSummary(config, *summary);
+  return interrupt.signal() == 0 ? 0 : Interrupt::ExitStatus(interrupt.signal());
+}
+
+int Fail(const absl::Status& status, int exit_status) {
+  std::fprintf(stderr, "gemini-train: %s\n", std::string(status.message()).c_str());
+  if (exit_status == kExitUsage) std::fputs("gemini-train --help lists all keys\n", stderr);
+  return exit_status;
+}
+
+int Main(const std::vector<std::string>& arguments) {
+  absl::StatusOr<CommandLine> line = ParseCommandLine(arguments);
+  if (!line.ok()) return Fail(line.status(), kExitUsage);
+  if (line->help) return std::fputs(HelpText().c_str(), stdout) < 0 ? kExitError : 0;
+  if (line->version) return std::puts("gemini-train " GEMINI_VERSION) < 0 ? kExitError : 0;
+
+  SetLogLevel(line->config.log_level);
+  for (const std::string& change : line->changes) LogWarning("--resume: " + change);
+
+  const Interrupt interrupt;
+  Progress progress(STDERR_FILENO);
+  try {
+    const absl::StatusOr<int> result = Run(*line, interrupt, progress);
+    progress.Clear();
+    return result.ok() ? *result : Fail(result.status(), kExitError);
+  } catch (const std::exception& error) {  // Torch throws; what we expect is caught where it is.
+    progress.Clear();
+    return Fail(absl::InternalError(error.what()), kExitError);
+  }
+}
+
+}  // namespace
+}  // namespace gemini::trainer
+
+int main(int argc, char** argv) {
+  return gemini::trainer::Main(std::vector<std::string>(argv + 1, argv + std::max(argc, 1)));
+}

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/run/metrics_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "gemini/system/errno_status.h"
+#include "gemini/system/status_macros.h"
+#include "nlohmann/json.hpp"
+#include "trainer/checkpoint/durable_file.h"
+#include "trainer/checkpoint/replace_file.h"
+
+namespace gemini::trainer {
+namespace {
+
+// nlohmann writes the shortest text that reads back the same, and null for NaN and infinities.
+using Json = nlohmann::ordered_json;
+
+// The lines of `path` that a run resumed behind `last` keeps. One that was cut short is no JSON.
+std::string KeptLines(const std::string& path, const MetricsFile::Last& last) {
+  std::ifstream file(path, std::ios::binary);
+  std::string kept;
+  std::string line;
+  while (std::getline(file, line)) {
+    const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!object.is_object()) continue;
+    const auto step = object.find("step");
+    if (step == object.end() || !step->is_number_integer()) continue;
+    const int64_t last_step = object.contains("eval_loss") ? last.evaluated_step : last.step;
+    if (step->get<int64_t>() <= last_step) absl::StrAppend(&kept, line, "\n");
+  }
+  return kept;
+}
+
+bool IsRegularFile(const std::string& path) {
+  struct stat info = {};
+  return ::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode);
+}
+
+absl::Status IsThere(const std::string& path) {
+  return absl::AlreadyExistsError(absl::StrCat(
+      path, " is there already: give another --metrics, or --overwrite to replace it"));
+}
+
+}  // namespace
+
+std::string ToJson(const StepMetrics& metrics) {
+  Json stalls = Json::object();
+  for (int i = 0; i < kNumStallCauses; ++i) {
+    stalls[std::string(StallCauseName(static_cast<StallCause>(i)))] =
+        metrics.stall_seconds_by_cause[i];
+  }
+  Json divergences = Json::object();
+  for (int i = 0; i < kNumDivergences; ++i) {
+    divergences[std::string(DivergenceName(static_cast<Divergence>(i)))] = metrics.divergences[i];
+  }
+  return Json{{"step", metrics.step},
+              {"loss", metrics.loss},
+              {"lr", metrics.lr},
+              {"grad_norm", metrics.grad_norm},
+              {"clip_coefficient", metrics.clip_coefficient},
+              {"loss_scale", metrics.loss_scale},
+              {"skipped", metrics.skipped},
+              {"seconds", metrics.seconds},
+              {"tokens_per_second", metrics.tokens_per_second},
+              {"device_budget_bytes", metrics.device_budget_bytes},
+              {"device_peak_bytes", metrics.device_peak_bytes},
+              {"non_model_peak_bytes", metrics.non_model_peak_bytes},
+              {"pinned_peak_bytes", metrics.pinned_peak_bytes},
+              {"host_bytes", metrics.host_bytes},
+              {"registered_host_bytes", metrics.registered_host_bytes},
+              {"nvme_bytes", metrics.nvme_bytes},
+              {"fetch_bytes", metrics.fetch_bytes},
+              {"evict_bytes", metrics.evict_bytes},
+              {"stall_seconds", metrics.stall_seconds},
+              {"stall_seconds_by_cause", stalls},
+              {"planned_rounds", metrics.planned_rounds},
+              {"divergences", divergences}}
+      .dump();
+}
+
+std::string ToJson(const EvalMetrics& metrics) {
+  return Json{{"step", metrics.step},
+              {"eval_loss", metrics.eval_loss},
+              {"eval_perplexity", metrics.eval_perplexity}}
+      .dump();
+}
+
+absl::Status MetricsFile::Check(const std::string& path, Mode mode) {
+  if (::access(path.c_str(), F_OK) == 0) {
+    if (mode == Mode::kNew && IsRegularFile(path)) return IsThere(path);
+    if (::access(path.c_str(), W_OK) == 0) return absl::OkStatus();
+    return ErrnoStatus(errno, absl::StrCat("--metrics ", path, " is not writable"));
+  }
+  const std::string directory = DirectoryOf(path);
+  if (::access(directory.c_str(), W_OK | X_OK) == 0) return absl::OkStatus();
+  return ErrnoStatus(errno, absl::StrCat("--metrics ", path, " cannot be made in ", directory));
+}
+
+absl::StatusOr<MetricsFile> MetricsFile::Open(const std::string& path, Mode mode,
+                                              const Last& last) {
+  MetricsFile metrics;
+  metrics.path_ = path;
+  const bool is_there = ::access(path.c_str(), F_OK) == 0;
+  if (is_there && !IsRegularFile(path)) {
+    // A pipe is opened for writing at once or not at all: a run does not wait for a reader.
+    metrics.fd_ = UniqueFd(::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC | O_NONBLOCK));
+    if (!metrics.fd_ && errno == ENXIO) {
+      return absl::UnavailableError(
+          absl::StrCat("--metrics ", path, " is a pipe that nobody reads: start its reader first"));
+    }
+    if (!metrics.fd_) return ErrnoStatus(errno, absl::StrCat("open ", path));
+    ::fcntl(metrics.fd_.get(), F_SETFL, O_APPEND);  // Writes wait again.
+    return metrics;
+  }
+  int flags = O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC;
+  if (mode == Mode::kNew) flags |= O_EXCL;
+  if (mode == Mode::kOverwrite) flags |= O_TRUNC;
+  if (mode == Mode::kResume && is_there) {
+    // Behind a link: the file that it leads to is replaced, and not the link.
+    std::error_code error;
+    const std::string file = std::filesystem::canonical(path, error).string();
+    if (error) return ErrnoStatus(error.value(), absl::StrCat("find ", path));
+    GEMINI_RETURN_IF_ERROR(ReplaceFile(file, KeptLines(file, last)));
+  }
+  metrics.fd_ = UniqueFd(::open(path.c_str(), flags, 0666));
+  if (!metrics.fd_ && errno == EEXIST) return IsThere(path);
+  if (!metrics.fd_) return ErrnoStatus(errno, absl::StrCat("open ", path));
+  return metrics;
+}
+
+absl::Status MetricsFile::AppendLine(std::string line) {
+  line += '\n';
+  size_t done = 0;
+  while (done < line.size()) {
+    const ssize_t written = ::write(fd_.get(), line.data() + done, line.size() - done);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return ErrnoStatus(errno, absl::StrCat("write ", path_));
+    done += static_cast<size_t>(written);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gemini::trainer

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/run/progress.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
+#include "gemini/byte_size.h"
+
+namespace gemini::trainer {
+namespace {
+
+constexpr absl::Duration kTerminalPause = absl::Milliseconds(100);
+constexpr absl::Duration kPlainPause = absl::Seconds(5);
+
+}  // namespace
+
+std::string DurationText(absl::Duration duration) {
+  if (duration == absl::InfiniteDuration()) return "?";
+  const int64_t seconds =
+      std::max<int64_t>(0, absl::ToInt64Seconds(duration + absl::Milliseconds(500)));
+  if (seconds < 3600) return absl::StrFormat("%d:%02d", seconds / 60, seconds % 60);
+  return absl::StrFormat("%d:%02d:%02d", seconds / 3600, seconds / 60 % 60, seconds % 60);
+}
+
+namespace {
+
+// "60MiB": a terminal has 80 columns.
+std::string ShortSize(int64_t size_bytes) {
+  return absl::StrReplaceAll(FormatByteSize(size_bytes), {{" ", ""}});
+}
+
+}  // namespace
+
+std::string ProgressLine(const ProgressState& state, int columns) {
+  std::vector<std::string> parts;  // What matters most comes first: the rest may not fit.
+  parts.push_back(absl::StrFormat("%d/%d", state.step, state.num_steps));
+  parts.push_back(absl::StrFormat("loss %.4f", state.loss));
+  parts.push_back(absl::StrFormat("%.0f tok/s", state.tokens_per_second));
+  parts.push_back(absl::StrFormat("left %s", DurationText(state.left)));
+  if (state.device_budget_bytes > 0) {
+    parts.push_back(absl::StrCat("DEVICE ", ShortSize(state.device_used_bytes), "/",
+                                 ShortSize(state.device_budget_bytes)));
+    parts.push_back(absl::StrCat("HOST ", ShortSize(state.host_bytes)));
+  }
+  std::string text;
+  for (const std::string& part : parts) {
+    const size_t space = text.empty() ? 0 : 1;
+    if (static_cast<int>(text.size() + space + part.size()) > columns) break;
+    absl::StrAppend(&text, space == 0 ? "" : " ", part);
+  }
+  // The bar takes what is left, without its brackets and the space behind.
+  const int bar = std::min(20, columns - static_cast<int>(text.size()) - 3);
+  if (bar < 4) return text;
+  const double fraction =
+      state.num_steps > 0
+          ? std::clamp(static_cast<double>(state.step) / static_cast<double>(state.num_steps), 0.0,
+                       1.0)
+          : 0.0;
+  const int full = static_cast<int>(fraction * bar);
+  std::string drawn(static_cast<size_t>(full), '=');
+  if (full < bar) drawn += '>';
+  drawn.resize(static_cast<size_t>(bar), ' ');
+  return absl::StrCat("[", drawn, "] ", text);
+}
+
+Progress::Progress(int fd) : fd_(fd), terminal_(::isatty(fd) == 1) {}
+
+Progress::~Progress() {
+  if (drawn_) Put("\n");
+}
+
+void Progress::Put(absl::string_view text) const {
+  // A progress line that cannot be written is no error of the run.
+  while (!text.empty()) {
+    const ssize_t written = ::write(fd_, text.data(), text.size());
+    if (written <= 0) return;
+    text.remove_prefix(static_cast<size_t>(written));
+  }
+}
+
+void Progress::Show(const ProgressState& state, absl::Time now) {
+  const bool ends = state.step == state.num_steps || last_ == absl::InfinitePast();
+  if (!ends && now - last_ < (terminal_ ? kTerminalPause : kPlainPause)) return;
+  last_ = now;
+  if (!terminal_) {
+    Put(absl::StrCat(ProgressLine(state, 200), "\n"));
+    return;
+  }
+  struct winsize size = {};
+  const bool known = ::ioctl(fd_, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  // Erases to the end of the line: the former one may have been longer.
+  Put(absl::StrCat("\r", ProgressLine(state, known ? size.ws_col - 1 : 79), "\x1b[K"));
+  drawn_ = true;
+}
+
+void Progress::Clear() {
+  if (!drawn_) return;
+  Put("\r\x1b[K");
+  drawn_ = false;
+}
+
+void StepClock::Add(absl::Duration duration) {
+  const double seconds = absl::ToDoubleSeconds(duration);
+  mean_seconds_ = any_ ? mean_seconds_ + kNewest * (seconds - mean_seconds_) : seconds;
+  any_ = true;
+}
+
+absl::Duration StepClock::Left(int64_t steps) const {
+  if (!any_) return absl::InfiniteDuration();
+  return absl::Seconds(mean_seconds_ * static_cast<double>(steps));
+}
+
+}  // namespace gemini::trainer

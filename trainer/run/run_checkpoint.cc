@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/run/run_checkpoint.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gemini/system/status_macros.h"
+#include "trainer/checkpoint/durable_file.h"
+#include "trainer/checkpoint/safetensors_format.h"
+
+namespace gemini::trainer {
+namespace {
+
+// A save asks for pieces, a store gives a whole tensor piece by piece: one window of this size is
+// copied a time. Larger windows cost memory, smaller ones pass a tensor's beginning more often.
+constexpr int64_t kWindowBytes = int64_t{64} << 20;
+// config.json, the tokenizer and the trainer's state together; a vocabulary is a few MB.
+constexpr int64_t kSmallFilesBytes = int64_t{32} << 20;
+constexpr int64_t kMaxStateBytes = int64_t{64} << 20;
+
+// The bytes of one window of one parameter, for SaveHfCheckpoint.
+class Window {
+ public:
+  explicit Window(ParameterStore& store) : store_(store) {}
+
+  absl::StatusOr<absl::Span<const std::byte>> At(const std::string& name, int64_t offset_bytes,
+                                                 int64_t size_bytes) {
+    const int64_t wanted = std::min(size_bytes, kWindowBytes);
+    bytes_.resize(static_cast<size_t>(wanted));
+    int64_t filled = 0;
+    // CANCELLED from the sink ends a read that has given all that is wanted.
+    const absl::Status status = store_.Read(
+        name, ChunkKind::kParam,
+        [&](int64_t at, absl::Span<const std::byte> piece) -> absl::Status {
+          const int64_t end = at + static_cast<int64_t>(piece.size());
+          const int64_t from = std::max(at, offset_bytes);
+          const int64_t to = std::min(end, offset_bytes + wanted);
+          if (from < to) {
+            std::memcpy(bytes_.data() + (from - offset_bytes), piece.data() + (from - at),
+                        static_cast<size_t>(to - from));
+            filled += to - from;
+          }
+          return filled == wanted && end >= to ? absl::CancelledError() : absl::OkStatus();
+        });
+    if (!status.ok() && !absl::IsCancelled(status)) return status;
+    if (filled != wanted) {
+      return absl::InternalError(absl::StrCat(name, " gave ", filled, " of ", wanted, " bytes"));
+    }
+    return absl::MakeConstSpan(bytes_);
+  }
+
+ private:
+  ParameterStore& store_;
+  std::vector<std::byte> bytes_;
+};
+
+struct Moment {
+  ChunkKind kind;
+  absl::string_view name;
+};
+std::vector<Moment> MomentsOf(OptimizerKind optimizer) {
+  std::vector<Moment> moments = {{ChunkKind::kExpAvg, "exp_avg"}};
+  if (HasSecondMoment(optimizer)) moments.push_back({ChunkKind::kExpAvgSq, "exp_avg_sq"});
+  return moments;
+}
+
+std::string MomentName(const Moment& moment, absl::string_view parameter) {
+  return absl::StrCat(moment.name, ".", parameter);
+}
+
+std::vector<SafetensorsWriter::Declaration> Declarations(
+    absl::Span<const ParameterShape> parameters, OptimizerKind optimizer) {
+  std::vector<SafetensorsWriter::Declaration> declarations;
+  // The two moments of a parameter lie side by side, as they do in a bundle.
+  for (const ParameterShape& parameter : parameters) {
+    for (const Moment& moment : MomentsOf(optimizer)) {
+      declarations.push_back(
+          {MomentName(moment, parameter.name), SafetensorsDtype::kF32, parameter.shape});
+    }
+  }
+  return declarations;
+}
+
+std::string Inside(const std::string& directory, absl::string_view name) {
+  return absl::StrCat(directory, "/", name);
+}
+
+}  // namespace
+
+absl::Status WriteRunCheckpoint(const std::string& directory, const HfCheckpoint& source,
+                                absl::Span<const ParameterShape> parameters, ParameterStore& store,
+                                TrainerState state) {
+  Window window(store);
+  GEMINI_RETURN_IF_ERROR(
+      SaveHfCheckpoint(directory, source, parameters, kRunSaveOptions,
+                       [&](const std::string& name, int64_t offset_bytes, int64_t size_bytes) {
+                         return window.At(name, offset_bytes, size_bytes);
+                       }));
+  GEMINI_ASSIGN_OR_RETURN(
+      SafetensorsWriter writer,
+      SafetensorsWriter::Create(Inside(directory, kOptimizerFile),
+                                Declarations(parameters, store.optimizer()), {}));
+  for (const ParameterShape& parameter : parameters) {
+    for (const Moment& moment : MomentsOf(store.optimizer())) {
+      GEMINI_RETURN_IF_ERROR(store.Read(
+          parameter.name, moment.kind,
+          [&](int64_t, absl::Span<const std::byte> piece) { return writer.AppendRaw(piece); }));
+    }
+    GEMINI_ASSIGN_OR_RETURN(state.tensor_steps[parameter.name], store.TensorStep(parameter.name));
+  }
+  GEMINI_RETURN_IF_ERROR(writer.Finish());
+  return WriteTextFile(Inside(directory, kTrainerStateFile), ToJson(state));
+}
+
+absl::StatusOr<int64_t> RunCheckpointBytes(const HfCheckpoint& source,
+                                           absl::Span<const ParameterShape> parameters,
+                                           OptimizerKind optimizer) {
+  GEMINI_ASSIGN_OR_RETURN(const int64_t optimizer_bytes,
+                          SafetensorsWriter::FileBytes(Declarations(parameters, optimizer), {}));
+  return SavedTensorBytes(source, parameters, kRunSaveOptions) + optimizer_bytes + kSmallFilesBytes;
+}
+
+absl::Status LoadParameters(const HfCheckpoint& checkpoint,
+                            absl::Span<const ParameterShape> parameters, ParameterStore& store) {
+  GEMINI_RETURN_IF_ERROR(checkpoint.Check(parameters));
+  for (const ParameterShape& parameter : parameters) {
+    GEMINI_RETURN_IF_ERROR(store.Write(
+        parameter.name, ChunkKind::kParam, [&](int64_t offset_bytes, absl::Span<std::byte> bytes) {
+          return checkpoint.ReadFloat32(parameter.name,
+                                        offset_bytes / static_cast<int64_t>(sizeof(float)), bytes);
+        }));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TrainerState> ReadTrainerState(const std::string& directory) {
+  const std::string path = Inside(directory, kTrainerStateFile);
+  GEMINI_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxStateBytes));
+  return ParseTrainerState(text, path);
+}
+
+absl::Status LoadOptimizer(const std::string& directory, const TrainerState& state,
+                           absl::Span<const ParameterShape> parameters, ParameterStore& store) {
+  const std::string path = Inside(directory, kOptimizerFile);
+  GEMINI_ASSIGN_OR_RETURN(const SafetensorsReader reader, SafetensorsReader::Open(path));
+  for (const ParameterShape& parameter : parameters) {
+    const auto step = state.tensor_steps.find(parameter.name);
+    if (step == state.tensor_steps.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(directory, ": its state has no step of ", parameter.name));
+    }
+    for (const Moment& moment : MomentsOf(store.optimizer())) {
+      const SafetensorsTensor* tensor = reader.Find(MomentName(moment, parameter.name));
+      if (tensor == nullptr || tensor->dtype != SafetensorsDtype::kF32 ||
+          tensor->num_elements != parameter.num_elements()) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            path, ": has no ", MomentName(moment, parameter.name), " that fits the parameter"));
+      }
+      // Zeros before the first update need no memory.
+      if (step->second == 0) continue;
+      GEMINI_RETURN_IF_ERROR(store.Write(parameter.name, moment.kind,
+                                         [&](int64_t offset_bytes, absl::Span<std::byte> bytes) {
+                                           return reader.ReadRaw(*tensor, offset_bytes, bytes);
+                                         }));
+    }
+    GEMINI_RETURN_IF_ERROR(store.SetTensorStep(parameter.name, step->second));
+  }
+  return store.SetStep(state.step);
+}
+
+}  // namespace gemini::trainer

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// The output directory of a run:
+//     run.toml            the resolved configuration
+//     metrics.jsonl       unless --metrics says otherwise
+//     checkpoint-<step>/  a Hugging Face checkpoint with the state to resume; complete or not there
+//     latest              a link to the newest checkpoint
+// A checkpoint is made under ".saving-<step>" and renamed; one that goes is renamed to
+// ".deleting-<step>" first. What a dead run left under such names is removed by Prepare.
+// Owner:  one thread; and one process: the directory is locked (flock) while this lives.
+// Blocks: on the disk.
+// Errors: as the system call that failed, with the path.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "gemini/system/unique_fd.h"
+
+namespace gemini::trainer {
+
+// Directories that are removed again, where nothing was put into them, unless they are kept.
+class NewDirectories {
+ public:
+  NewDirectories() = default;
+  ~NewDirectories();
+  NewDirectories(NewDirectories&& other) noexcept : paths_(std::exchange(other.paths_, {})) {}
+  NewDirectories& operator=(NewDirectories&&) = delete;
+
+  // Makes `path` and what is missing above it.
+  absl::Status Make(const std::string& path);
+  void Keep() { paths_.clear(); }
+
+ private:
+  std::vector<std::string> paths_;  // The outermost first.
+};
+
+// What came of a save.
+struct SaveResult {
+  std::string path;           // Of the checkpoint, complete and on the disk.
+  absl::Status housekeeping;  // Why `latest` is not set, or an old checkpoint not removed.
+};
+
+struct SavedCheckpoint {
+  int64_t step = 0;
+  std::string path;
+};
+
+class RunDirectory {
+ public:
+  enum class Mode : uint8_t { kNew, kOverwrite, kResume };
+
+  // Looks only: nothing stays made or removed, so that a run that is refused leaves no trace. A
+  // directory that is missing is there from now on, and locked, but goes again unless Prepare was
+  // called.
+  // ALREADY_EXISTS: kNew, and the directory is not empty. NOT_FOUND: kResume, and there is no
+  // checkpoint; or the place cannot be written. PERMISSION_DENIED: likewise.
+  // FAILED_PRECONDITION: another run holds it.
+  static absl::StatusOr<RunDirectory> Open(const std::string& path, Mode mode);
+
+  const std::string& path() const { return path_; }
+
+  // The complete checkpoints by rising step.
+  absl::StatusOr<std::vector<SavedCheckpoint>> Checkpoints() const;
+
+  // RESOURCE_EXHAUSTED: fewer than `needed_bytes` are free where the directory is, what Prepare
+  // removes being counted as free.
+  absl::Status CheckRoom(int64_t needed_bytes) const;
+
+  // Makes the directory; removes leftovers, and with kOverwrite all that a run made (no other
+  // files).
+  absl::Status Prepare();
+
+  absl::Status WriteConfig(const std::string& toml) const;
+
+  // Has `write` fill a directory, whose path it gets and which is not there yet, then makes it
+  // checkpoint-<step>, points `latest` to it and removes all but the newest `keep` checkpoints (0:
+  // keeps all). On an error of `write` what it made is removed. What fails behind that is told in
+  // the result, for the checkpoint is there.
+  absl::StatusOr<SaveResult> Save(int64_t step, int64_t keep,
+                                  absl::FunctionRef<absl::Status(const std::string&)> write);
+
+ private:
+  RunDirectory() = default;
+  absl::Status Lock();
+  // Whether Prepare removes what has this name.
+  bool Removes(absl::string_view name) const;
+  absl::Status LinkLatest(const std::string& name) const;
+  absl::Status RemoveOld(int64_t keep, const std::string& newest) const;
+
+  std::string path_;
+  Mode mode_ = Mode::kNew;
+  NewDirectories new_directories_;
+  UniqueFd lock_;
+};
+
+}  // namespace gemini::trainer

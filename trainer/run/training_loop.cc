@@ -1,0 +1,500 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/run/training_loop.h"
+
+#include <malloc.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <exception>
+#include <utility>
+
+#include "ATen/Context.h"
+#include "absl/functional/function_ref.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "gemini/system/monotonic_clock.h"
+#include "gemini/system/status_macros.h"
+#include "torch/autograd.h"
+#include "trainer/data/sequence_order.h"
+#include "trainer/models/generator_state.h"
+#include "trainer/models/vertical_schedule.h"
+#include "trainer/run/learning_rate.h"
+#include "trainer/run/run_checkpoint.h"
+
+namespace gemini::trainer {
+namespace {
+
+// A mark of such a status: others are of HOST or a disk, and more DEVICE is no help.
+constexpr absl::string_view kOperatorsHadNoMemory = "gemini.operators_had_no_memory";
+
+class Loop {
+ public:
+  Loop(const TrainingParts& parts, const TrainerState* resumed, const std::string& resumed_path,
+       LearningRate::Schedule schedule)
+      : parts_(parts),
+        config_(parts.config),
+        rate_(schedule, config_.lr, config_.warmup_steps, config_.steps),
+        order_(config_.order == "sequential" ? SequenceOrder::Kind::kSequential
+                                             : SequenceOrder::Kind::kShuffled,
+               parts.data.num_sequences(), static_cast<uint64_t>(config_.seed)) {
+    if (resumed == nullptr) return;
+    state_ = *resumed;
+    saved_step_ = state_.step;
+    summary_.first_step = state_.step;
+    summary_.first_loss = state_.first_loss;
+    summary_.last_loss = state_.last_loss;
+    summary_.checkpoint = resumed_path;
+  }
+
+  absl::StatusOr<TrainingSummary> Run();
+
+ private:
+  absl::Status Step();
+  // Forward and backward of a step; returns its loss.
+  absl::StatusOr<double> ForwardBackward();
+  absl::StatusOr<double> ForwardBackwardVertically();
+  // Once more, and again, where operators found no memory and the store has more for them: the same
+  // numbers come out.
+  absl::StatusOr<double> WithRoom(absl::string_view what,
+                                  absl::FunctionRef<absl::StatusOr<double>()> compute);
+  // Loss of one micro-batch after backward.
+  absl::StatusOr<double> MicroBatch(int64_t micro_batch);
+  absl::StatusOr<torch::Tensor> TrainingTokens(int64_t micro_batch) const;
+  // Refuses a loss that is not to be learned from.
+  absl::Status CheckLoss(int64_t micro_batch, double loss);
+  absl::StatusOr<torch::Tensor> Batch(const TokenData& data, int64_t num_sequences,
+                                      const std::function<int64_t(int64_t)>& sequence_at) const;
+  // Evaluates, if that is due at this step and was not completed.
+  absl::Status Evaluate();
+  absl::Status Save();
+  // Saves; one that fails where a later one will be tried is a warning.
+  absl::Status SavePeriodically();
+  // Writes a line of the metrics; that it cannot is a warning, once.
+  template <typename Metrics>
+  void Append(const Metrics& metrics);
+  absl::Status EnsureBegun();
+  // Explains a loss that is not finite: names a parameter that is not, if there is one.
+  absl::Status NonFiniteLoss(double loss, int64_t micro_batch);
+  // What an exception of Torch means: the store's error if it has one.
+  absl::Status Explain(const std::exception& error, absl::string_view what) const;
+  static absl::Status AtStep(int64_t step, const absl::Status& status);
+  void Account(const StoreUsage& usage);
+  bool scales_loss() const { return config_.element() == ElementType::kFp16; }
+  double loss_scale() const { return scales_loss() ? state_.loss_scale.value : 1; }
+
+  const TrainingParts& parts_;
+  const RunConfig& config_;
+  const LearningRate rate_;
+  const SequenceOrder order_;
+  TrainerState state_;
+  TrainingSummary summary_;
+  StepClock clock_;
+  StoreUsage before_;  // At the last step's end.
+  bool told_of_registration_ = false;
+  bool told_of_metrics_ = false;
+  bool told_of_housekeeping_ = false;
+  std::optional<MetricsFile> metrics_;  // Once begun.
+  int64_t saved_step_ = 0;              // Nothing was done yet: nothing to save.
+};
+
+absl::Status Loop::EnsureBegun() {
+  if (metrics_.has_value()) return absl::OkStatus();
+  GEMINI_ASSIGN_OR_RETURN(metrics_, parts_.begin());
+  return absl::OkStatus();
+}
+
+absl::Status Loop::AtStep(int64_t step, const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat("step ", step, ": ", status.message()));
+}
+
+absl::Status Loop::Explain(const std::exception& error, absl::string_view what) const {
+  GEMINI_RETURN_IF_ERROR(parts_.store.status());
+  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
+  const std::string text =
+      torch_error != nullptr ? torch_error->what_without_backtrace() : std::string(error.what());
+  const bool memory = dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
+                      dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
+  if (!memory) return absl::InternalError(absl::StrCat(what, " failed: ", text));
+  absl::Status status =
+      absl::ResourceExhaustedError(absl::StrCat("no memory in ", what, ": ", text));
+  status.SetPayload(kOperatorsHadNoMemory, absl::Cord());
+  return status;
+}
+
+absl::StatusOr<torch::Tensor> Loop::Batch(
+    const TokenData& data, int64_t num_sequences,
+    const std::function<int64_t(int64_t)>& sequence_at) const {
+  const int64_t length = data.sequence_tokens();
+  torch::Tensor tokens;
+  try {
+    tokens = at::empty({num_sequences, length}, torch::TensorOptions().dtype(torch::kInt64));
+  } catch (const std::exception& error) {
+    return Explain(error, "the batch");
+  }
+  auto* values = tokens.data_ptr<int64_t>();
+  for (int64_t i = 0; i < num_sequences; ++i) {
+    GEMINI_RETURN_IF_ERROR(
+        data.Read(sequence_at(i), {values + i * length, static_cast<size_t>(length)}));
+  }
+  try {
+    return tokens.to(parts_.device);
+  } catch (const std::exception& error) {
+    return Explain(error, "the batch");
+  }
+}
+
+absl::Status Loop::NonFiniteLoss(double loss, int64_t micro_batch) {
+  std::string culprit = "all parameters are finite: the learning rate may be too high";
+  for (const ParameterShape& parameter : parts_.parameters) {
+    // The first piece that holds one ends the search.
+    const absl::Status status = parts_.store.Read(
+        parameter.name, ChunkKind::kParam,
+        [](int64_t, absl::Span<const std::byte> bytes) -> absl::Status {
+          for (size_t at = 0; at + sizeof(float) <= bytes.size(); at += sizeof(float)) {
+            float value;
+            std::memcpy(&value, bytes.data() + at, sizeof(value));
+            if (!std::isfinite(value)) return absl::CancelledError();
+          }
+          return absl::OkStatus();
+        });
+    if (absl::IsCancelled(status)) {
+      culprit = absl::StrCat("parameter ", parameter.name, " holds a NaN or an infinity");
+      break;
+    }
+    GEMINI_RETURN_IF_ERROR(status);
+  }
+  return absl::FailedPreconditionError(absl::StrCat("the loss is ", loss, " in micro-batch ",
+                                                    micro_batch + 1, " of ", config_.accumulate,
+                                                    "; ", culprit));
+}
+
+absl::Status Loop::CheckLoss(int64_t micro_batch, double loss) {
+  // A failed fetch gives an operator NaN, so the store is asked before the loss is.
+  GEMINI_RETURN_IF_ERROR(parts_.store.status());
+  return std::isfinite(loss) ? absl::OkStatus() : NonFiniteLoss(loss, micro_batch);
+}
+
+absl::StatusOr<torch::Tensor> Loop::TrainingTokens(int64_t micro_batch) const {
+  const int64_t first = state_.sequences_taken + micro_batch * config_.batch;
+  return Batch(parts_.data, config_.batch, [&](int64_t i) { return order_.At(first + i); });
+}
+
+absl::StatusOr<double> Loop::ForwardBackward() {
+  if (config_.micro_batch_schedule == "vertical") return ForwardBackwardVertically();
+  double loss = 0;
+  for (int64_t i = 0; i < config_.accumulate; ++i) {
+    GEMINI_ASSIGN_OR_RETURN(const double one, MicroBatch(i));
+    loss += one / static_cast<double>(config_.accumulate);
+  }
+  return loss;
+}
+
+absl::StatusOr<double> Loop::WithRoom(absl::string_view what,
+                                      absl::FunctionRef<absl::StatusOr<double>()> compute) {
+  std::string random_state;
+  try {
+    random_state = RandomState(parts_.device);
+  } catch (const std::exception& error) {
+    return Explain(error, "the random state");
+  }
+  absl::StatusOr<double> loss = compute();
+  while (loss.status().GetPayload(kOperatorsHadNoMemory) && parts_.store.status().ok()) {
+    // Nothing of the attempt is worth room.
+    parts_.activations.Clear();
+    try {
+      parts_.model.zero_grad();
+    } catch (const std::exception& error) {
+      return Explain(error, "zero_grad");
+    }
+    if (!parts_.store.GiveWay()) break;
+    parts_.log(absl::StrCat(what, " is begun again with more memory for operators, taken from ",
+                            "parameters: ", loss.status().message()));
+    GEMINI_RETURN_IF_ERROR(SetRandomState(random_state, parts_.device));
+    loss = compute();
+  }
+  return loss;
+}
+
+absl::StatusOr<double> Loop::ForwardBackwardVertically() {
+  std::vector<torch::Tensor> micro_batches;
+  for (int64_t i = 0; i < config_.accumulate; ++i) {
+    GEMINI_ASSIGN_OR_RETURN(micro_batches.emplace_back(), TrainingTokens(i));
+  }
+  double loss = 0;
+  try {
+    GEMINI_ASSIGN_OR_RETURN(
+        const std::vector<double> losses,
+        RunVertically(
+            parts_.model, micro_batches, parts_.activations,
+            [&](int64_t i, double one) { return CheckLoss(i, one); }, loss_scale()));
+    for (const double one : losses) loss += one / static_cast<double>(config_.accumulate);
+  } catch (const std::exception& error) {
+    return Explain(error, "forward or backward");
+  }
+  GEMINI_RETURN_IF_ERROR(parts_.store.status());
+  return loss;
+}
+
+absl::StatusOr<double> Loop::MicroBatch(int64_t micro_batch) {
+  GEMINI_ASSIGN_OR_RETURN(const torch::Tensor tokens, TrainingTokens(micro_batch));
+  double value = 0;
+  try {
+    torch::Tensor loss = parts_.model.Loss(tokens);
+    value = loss.item<double>();
+    GEMINI_RETURN_IF_ERROR(CheckLoss(micro_batch, value));
+    if (config_.accumulate > 1) loss = loss / static_cast<double>(config_.accumulate);
+    if (loss_scale() != 1) loss = loss * loss_scale();
+    loss.backward();
+  } catch (const std::exception& error) {
+    return Explain(error, "forward or backward");
+  }
+  GEMINI_RETURN_IF_ERROR(parts_.store.status());
+  return value;
+}
+
+void Loop::Account(const StoreUsage& usage) {
+  summary_.device_budget_bytes = usage.device_budget_bytes;
+  summary_.device_peak_bytes = std::max(summary_.device_peak_bytes, usage.device_peak_bytes);
+  summary_.non_model_peak_bytes =
+      std::max(summary_.non_model_peak_bytes, usage.non_model_peak_bytes);
+  summary_.pinned_peak_bytes = usage.pinned_peak_bytes;
+  summary_.host_bytes = usage.host_bytes;
+  summary_.nvme_bytes = usage.nvme_bytes;
+  summary_.fetch_bytes = usage.fetch_bytes;
+  summary_.evict_bytes = usage.evict_bytes;
+  summary_.stall_seconds = usage.stall_seconds;
+  summary_.requests_given_up = usage.requests_given_up;
+  summary_.planned_rounds = usage.planned_rounds;
+  summary_.divergences = usage.divergences;
+}
+
+absl::Status Loop::Step() {
+  const absl::Duration start = MonotonicNow();
+  parts_.store.ResetPeaks();
+  GEMINI_ASSIGN_OR_RETURN(const double loss, WithRoom(absl::StrCat("step ", state_.step + 1),
+                                                      [this] { return ForwardBackward(); }));
+  const double rate = rate_.At(state_.step);
+  const double scale = loss_scale();
+  GEMINI_ASSIGN_OR_RETURN(const UpdateResult update,
+                          parts_.store.Update({.learning_rate = rate,
+                                               .max_grad_norm = config_.clip,
+                                               .loss_scale = scale,
+                                               .skip_non_finite = scales_loss()}));
+  if (scales_loss() && !state_.loss_scale.After(update.skipped)) {
+    return absl::FailedPreconditionError(
+        "the gradients overflow fp16 however small the loss is: train with --precision bf16 or "
+        "fp32");
+  }
+  try {
+    parts_.model.zero_grad();
+  } catch (const std::exception& error) {
+    return Explain(error, "zero_grad");
+  }
+  const int64_t sequences = config_.batch * config_.accumulate;
+  ++state_.step;
+  state_.sequences_taken += sequences;
+  if (state_.step == 1) state_.first_loss = summary_.first_loss = loss;
+  state_.last_loss = summary_.last_loss = loss;
+
+  const absl::Duration duration = MonotonicNow() - start;
+  clock_.Add(duration);
+  const StoreUsage usage = parts_.store.usage();
+  Account(usage);
+  const double seconds = absl::ToDoubleSeconds(duration);
+  const int64_t tokens = sequences * parts_.data.sequence_tokens();
+  summary_.tokens += tokens;
+  StepMetrics metrics;
+  metrics.step = state_.step;
+  metrics.loss = loss;
+  metrics.lr = rate;
+  metrics.grad_norm = update.grad_norm;
+  metrics.clip_coefficient = update.clip_coefficient;
+  metrics.loss_scale = scale;
+  metrics.skipped = update.skipped;
+  metrics.seconds = seconds;
+  metrics.tokens_per_second = static_cast<double>(tokens) / std::max(seconds, 1e-9);
+  metrics.device_budget_bytes = usage.device_budget_bytes;
+  metrics.device_peak_bytes = usage.device_peak_bytes;
+  metrics.non_model_peak_bytes = usage.non_model_peak_bytes;
+  metrics.pinned_peak_bytes = usage.pinned_peak_bytes;
+  metrics.host_bytes = usage.host_bytes;
+  metrics.registered_host_bytes = usage.registered_host_bytes;
+  metrics.nvme_bytes = usage.nvme_bytes;
+  metrics.fetch_bytes = usage.fetch_bytes - before_.fetch_bytes;
+  metrics.evict_bytes = usage.evict_bytes - before_.evict_bytes;
+  metrics.stall_seconds = usage.stall_seconds - before_.stall_seconds;
+  for (int i = 0; i < kNumStallCauses; ++i) {
+    metrics.stall_seconds_by_cause[i] =
+        usage.stall_seconds_by_cause[i] - before_.stall_seconds_by_cause[i];
+  }
+  metrics.planned_rounds = usage.planned_rounds - before_.planned_rounds;
+  for (int i = 0; i < kNumDivergences; ++i) {
+    metrics.divergences[i] = usage.divergences[i] - before_.divergences[i];
+  }
+  if (!usage.registration_error.empty() && !std::exchange(told_of_registration_, true)) {
+    parts_.log(
+        absl::StrCat("copies to the GPU are slower than they could be: ", usage.registration_error,
+                     ": raise the limit of locked memory (ulimit -l)"));
+  }
+  before_ = usage;
+  GEMINI_RETURN_IF_ERROR(EnsureBegun());
+  Append(metrics);
+  parts_.progress.Show({.step = state_.step,
+                        .num_steps = config_.steps,
+                        .loss = loss,
+                        .tokens_per_second = metrics.tokens_per_second,
+                        .device_used_bytes = usage.device_peak_bytes,
+                        .device_budget_bytes = usage.device_budget_bytes,
+                        .host_bytes = usage.host_bytes,
+                        .left = clock_.Left(config_.steps - state_.step)},
+                       absl::Now());
+  return absl::OkStatus();
+}
+
+absl::Status Loop::Evaluate() {
+  const bool is_due = state_.step == config_.steps ||
+                      (config_.eval_every > 0 && state_.step % config_.eval_every == 0);
+  if (parts_.eval_data == nullptr || !is_due || state_.evaluated_step == state_.step) {
+    return absl::OkStatus();
+  }
+  const TokenData& data = *parts_.eval_data;
+  double sum = 0;
+  parts_.model.eval();
+  {
+    const torch::NoGradGuard no_grad;
+    for (int64_t first = 0; first < data.num_sequences(); first += config_.batch) {
+      const int64_t count = std::min(config_.batch, data.num_sequences() - first);
+      GEMINI_ASSIGN_OR_RETURN(const torch::Tensor tokens,
+                              Batch(data, count, [&](int64_t i) { return first + i; }));
+      // The last batch may be a short one, which needs less memory.
+      const PhaseScope phase(parts_.store, count == config_.batch ? "eval" : "eval-last");
+      const auto evaluate = [&]() -> absl::StatusOr<double> {
+        try {
+          return parts_.model.Loss(tokens).item<double>();
+        } catch (const std::exception& error) {
+          return Explain(error, "evaluation");
+        }
+      };
+      GEMINI_ASSIGN_OR_RETURN(const double loss, WithRoom("an evaluation's batch", evaluate));
+      sum += loss * static_cast<double>(count);
+      GEMINI_RETURN_IF_ERROR(parts_.store.status());
+      if (parts_.interrupt.signal() != 0) {
+        // Half of an evaluation is no result; the state to save does not depend on it.
+        parts_.model.train();
+        return absl::OkStatus();
+      }
+    }
+  }
+  parts_.model.train();
+  state_.evaluated_step = state_.step;
+  EvalMetrics metrics;
+  metrics.step = state_.step;
+  metrics.eval_loss = sum / static_cast<double>(data.num_sequences());
+  metrics.eval_perplexity = std::exp(metrics.eval_loss);
+  summary_.eval_loss = metrics.eval_loss;
+  parts_.log(absl::StrFormat("step %d: eval loss %.4f, perplexity %.2f", state_.step,
+                             metrics.eval_loss, metrics.eval_perplexity));
+  before_ = parts_.store.usage();
+  Account(before_);
+  GEMINI_RETURN_IF_ERROR(EnsureBegun());
+  Append(metrics);
+  return absl::OkStatus();
+}
+
+template <typename Metrics>
+void Loop::Append(const Metrics& metrics) {
+  const absl::Status status = metrics_->Append(metrics);
+  if (status.ok() || std::exchange(told_of_metrics_, true)) return;
+  parts_.warn(absl::StrCat("the metrics have gaps from step ", state_.step,
+                           " on: ", status.message(), "; training goes on"));
+}
+
+absl::Status Loop::Save() {
+  if (saved_step_ == state_.step) return absl::OkStatus();
+  // Without a GPU the heap holds what activations left; saving, which takes long, needs none of it.
+  ::malloc_trim(0);
+  GEMINI_RETURN_IF_ERROR(EnsureBegun());
+  state_.random_state = RandomState(parts_.device);
+  const absl::StatusOr<SaveResult> saved =
+      parts_.directory.Save(state_.step, config_.keep, [&](const std::string& directory) {
+        return WriteRunCheckpoint(directory, parts_.source, parts_.parameters, parts_.store,
+                                  state_);
+      });
+  if (!saved.ok()) {
+    return absl::Status(saved.status().code(),
+                        absl::StrCat("saving step ", state_.step, ": ", saved.status().message()));
+  }
+  saved_step_ = state_.step;
+  summary_.checkpoint = saved->path;
+  parts_.log(absl::StrCat("step ", state_.step, ": saved ", saved->path));
+  if (!saved->housekeeping.ok() && !std::exchange(told_of_housekeeping_, true)) {
+    parts_.warn(absl::StrCat("the checkpoint is complete, but: ", saved->housekeeping.message(),
+                             "; this is said once"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Loop::SavePeriodically() {
+  const absl::Status status = Save();
+  if (status.ok() || state_.step == config_.steps || parts_.interrupt.signal() != 0) return status;
+  // What the next step would end with anyway.
+  GEMINI_RETURN_IF_ERROR(parts_.store.status());
+  parts_.warn(absl::StrCat(status.message(), "; the next save is at step ",
+                           std::min(state_.step + config_.save_every, config_.steps)));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TrainingSummary> Loop::Run() {
+  const absl::Duration start = MonotonicNow();
+  before_ = parts_.store.usage();
+  parts_.model.train();
+  // What the run was interrupted in that this one goes on with.
+  if (state_.step > 0) GEMINI_RETURN_IF_ERROR(AtStep(state_.step, Evaluate()));
+  while (state_.step < config_.steps && parts_.interrupt.signal() == 0) {
+    GEMINI_RETURN_IF_ERROR(AtStep(state_.step + 1, Step()));
+    // The last evaluation comes behind its save.
+    if (state_.step < config_.steps) GEMINI_RETURN_IF_ERROR(AtStep(state_.step, Evaluate()));
+    if (config_.save_every > 0 && state_.step % config_.save_every == 0) {
+      GEMINI_RETURN_IF_ERROR(SavePeriodically());
+    }
+  }
+  if (parts_.interrupt.signal() == 0) GEMINI_RETURN_IF_ERROR(AtStep(state_.step, Evaluate()));
+  if (!config_.no_save) GEMINI_RETURN_IF_ERROR(Save());
+  summary_.step = state_.step;
+  summary_.duration = MonotonicNow() - start;
+  return summary_;
+}
+
+}  // namespace
+
+std::string RandomState(torch::Device device) {
+  const torch::Tensor state = GeneratorState(device);
+  return std::string(static_cast<const char*>(state.const_data_ptr()),
+                     static_cast<size_t>(state.numel()));
+}
+
+absl::Status SetRandomState(const std::string& state, torch::Device device) {
+  try {
+    torch::Tensor bytes = at::empty({static_cast<int64_t>(state.size())},
+                                    torch::TensorOptions().dtype(torch::kUInt8));
+    std::memcpy(bytes.data_ptr(), state.data(), state.size());
+    SetGeneratorState(bytes, device);
+  } catch (const c10::Error& error) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("no random state of ", device.str(), ": ", error.what_without_backtrace(),
+                     ": a run goes on on the kind of device that it began on"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TrainingSummary> Train(const TrainingParts& parts, const TrainerState* resumed,
+                                      const std::string& resumed_path) {
+  GEMINI_ASSIGN_OR_RETURN(const LearningRate::Schedule schedule,
+                          LearningRate::ParseSchedule(parts.config.schedule));
+  return Loop(parts, resumed, resumed_path, schedule).Run();
+}
+
+}  // namespace gemini::trainer

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// The steps of a run: data, forward, backward, update, evaluation, metrics, saves. The same code
+// over either ParameterStore.
+// Owner:  one thread, which may block for everything.
+// Errors: a step that fails has changed no parameter. FAILED_PRECONDITION: a loss or gradient that
+//         is not finite, with the step and the tensor. RESOURCE_EXHAUSTED: the DEVICE budget or the
+//         disk. Others: of the data, the store, the files.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "trainer/checkpoint/hf_checkpoint.h"
+#include "trainer/config/run_config.h"
+#include "trainer/data/token_data.h"
+#include "trainer/models/activation_store.h"
+#include "trainer/models/causal_lm.h"
+#include "trainer/run/interrupt.h"
+#include "trainer/run/metrics_file.h"
+#include "trainer/run/progress.h"
+#include "trainer/run/run_directory.h"
+#include "trainer/run/trainer_state.h"
+#include "trainer/store/parameter_store.h"
+
+namespace gemini::trainer {
+
+// What a loop works on; all of it outlives the loop.
+struct TrainingParts {
+  const RunConfig& config;
+  torch::Device device;  // Of the model's parameters.
+  CausalLm& model;
+  ParameterStore& store;
+  ActivationStore& activations;  // Between blocks; used by the vertical schedule.
+  const std::vector<ParameterShape>& parameters;
+  const TokenData& data;
+  const TokenData* eval_data;  // Null: none.
+  const HfCheckpoint& source;  // Of config.json and the tokenizer.
+  RunDirectory& directory;
+  // Makes the output directory ready and opens the metrics: called once, when the first step has
+  // succeeded. So a run that cannot do a step leaves no trace, and does not overwrite a former one.
+  std::function<absl::StatusOr<MetricsFile>()> begin;
+  Progress& progress;
+  const Interrupt& interrupt;
+  std::function<void(const std::string&)> log;   // One line for people.
+  std::function<void(const std::string&)> warn;  // Likewise, of what went wrong.
+};
+
+struct TrainingSummary {
+  int64_t first_step = 0;  // Completed before this process.
+  int64_t step = 0;        // Completed now.
+  double first_loss = 0;   // Of step 1.
+  double last_loss = 0;
+  std::optional<double> eval_loss;
+  int64_t device_budget_bytes = 0;
+  int64_t device_peak_bytes = 0;
+  int64_t non_model_peak_bytes = 0;
+  int64_t pinned_peak_bytes = 0;
+  int64_t host_bytes = 0;
+  int64_t nvme_bytes = 0;
+  int64_t fetch_bytes = 0;
+  int64_t evict_bytes = 0;
+  double stall_seconds = 0;
+  int64_t requests_given_up = 0;  // That the server did not answer in time.
+  int64_t planned_rounds = 0;     // Steps and evaluation batches that followed their plan.
+  std::array<int64_t, kNumDivergences> divergences = {};  // Those that left it, by Divergence.
+  absl::Duration duration;
+  int64_t tokens = 0;
+  std::string checkpoint;  // Where the model lies.
+};
+
+// Runs to the last step or the first signal, and saves unless nothing was done. `resumed`: the
+// state and the path of the checkpoint that store and random generator were loaded from; null in a
+// new run.
+absl::StatusOr<TrainingSummary> Train(const TrainingParts& parts, const TrainerState* resumed,
+                                      const std::string& resumed_path);
+
+// Torch's generator of the device as bytes, and back. INVALID_ARGUMENT: no state of one on that
+// kind of device.
+std::string RandomState(torch::Device device);
+absl::Status SetRandomState(const std::string& state, torch::Device device);
+
+}  // namespace gemini::trainer

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// Parameters, gradients and moments in a session's chunks, under its budgets.
+// Owner:  one thread. The session owns the model and outlives this.
+#pragma once
+#include <cstdint>
+
+#include "client/torch/model/managed_model.h"
+#include "client/torch/model/training_session.h"
+#include "trainer/store/parameter_store.h"
+
+namespace gemini::trainer {
+
+class ManagedParameterStore final : public ParameterStore {
+ public:
+  // Both outlive this.
+  ManagedParameterStore(client::hooks::TrainingSession& session, client::hooks::ManagedModel& model,
+                        OptimizerKind optimizer)
+      : session_(session), model_(model), optimizer_(optimizer) {}
+
+  absl::StatusOr<UpdateResult> Update(const UpdateOptions& options) override;
+  OptimizerKind optimizer() const override { return optimizer_; }
+  absl::Status Read(absl::string_view name, ChunkKind kind, Sink sink) override;
+  absl::Status Write(absl::string_view name, ChunkKind kind, Source source) override;
+  absl::StatusOr<int64_t> TensorStep(absl::string_view name) const override;
+  absl::Status SetStep(int64_t step) override;
+  absl::Status SetTensorStep(absl::string_view name, int64_t step) override;
+  void BeginPhase(absl::string_view name) override;
+  void EndPhase() override;
+  absl::Status status() const override;
+  bool GiveWay() override { return session_.GiveWay(); }
+  StoreUsage usage() const override;
+  void ResetPeaks() override;
+
+ private:
+  client::hooks::TrainingSession& session_;
+  client::hooks::ManagedModel& model_;
+  const OptimizerKind optimizer_;
+};
+
+}  // namespace gemini::trainer

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plain memory: ordinary tensors, no session and no hook. What a managed run must equal bit by bit.
+// Bits:   math libraries choose kernels by alignment, so parameters start at 256-byte boundaries as
+//         they do inside chunks; the update and the norm are the client's own.
+// Owner:  one thread. The module must live as long.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "client/kernels/update_kernel.h"
+#include "gemini/element_type.h"
+#include "torch/nn/module.h"
+#include "trainer/store/parameter_store.h"
+
+namespace gemini::trainer {
+
+class ReferenceParameterStore final : public ParameterStore {
+ public:
+  // Gives every parameter of the module aligned memory, without values. INVALID_ARGUMENT: a parameter
+  // that is not fp32, bf16 or fp16 on the CPU. RESOURCE_EXHAUSTED: no memory.
+  static absl::StatusOr<std::unique_ptr<ReferenceParameterStore>> Create(
+      torch::nn::Module& module, const OptimizerSettings& settings);
+
+  absl::StatusOr<UpdateResult> Update(const UpdateOptions& options) override;
+  OptimizerKind optimizer() const override { return settings_.kind; }
+  absl::Status Read(absl::string_view name, ChunkKind kind, Sink sink) override;
+  absl::Status Write(absl::string_view name, ChunkKind kind, Source source) override;
+  absl::StatusOr<int64_t> TensorStep(absl::string_view name) const override;
+  absl::Status SetStep(int64_t step) override;
+  absl::Status SetTensorStep(absl::string_view name, int64_t step) override;
+  absl::Status status() const override { return absl::OkStatus(); }
+  StoreUsage usage() const override { return {}; }
+  void ResetPeaks() override {}
+
+ private:
+  struct Parameter {
+    int64_t count() const { return tensor.numel(); }
+    // The fp32 values of its elements.
+    float* values() {
+      return element == ElementType::kFp32 ? tensor.data_ptr<float>() : master.data();
+    }
+    // Rounds them into the tensor, if it is of 16 bits.
+    void RoundValues();
+    // Takes the moments to their 8 bits and back.
+    void RoundMoments();
+
+    std::string name;
+    at::Tensor tensor;
+    ElementType element = ElementType::kFp32;
+    std::vector<float> master;   // Empty in fp32.
+    std::vector<float> exp_avg;  // Empty before the first update: zeros.
+    std::vector<float> exp_avg_sq;
+    int64_t step = 0;
+  };
+  explicit ReferenceParameterStore(const OptimizerSettings& settings) : settings_(settings) {}
+  absl::StatusOr<int64_t> Find(absl::string_view name) const;
+  // Of its next update, without the trust ratio.
+  client::UpdateSettings SettingsOf(const Parameter& parameter, const UpdateOptions& options,
+                                    double clip_coefficient) const;
+
+  const OptimizerSettings settings_;
+  std::vector<Parameter> parameters_;  // In the module's order.
+  std::unordered_map<std::string, int64_t> index_;
+};
+
+}  // namespace gemini::trainer
