@@ -29,6 +29,16 @@ struct CostModel {
   bool operator==(const CostModel&) const = default;
 };
 
+// What one process measured of these; 0 where it did not.
+struct MeasuredRates {
+  double host_to_device = 0;
+  double device_to_host = 0;
+  double nvme_read = 0;
+  double nvme_write = 0;
+  double update_elements = 0;  // In HOST.
+  double device_update_elements = 0;
+};
+
 // The costs with a link that is held back to so many bytes a second in each direction. The next
 // copy of `chunk_bytes` is handed on while the link is busy with one: what that takes longer is
 // left as latency.

@@ -5,7 +5,6 @@
 #include <type_traits>
 
 #include "client/kernels/grad_norm.h"
-#include "client/update/bundle_update.h"
 #include "gemini/system/status_macros.h"
 
 namespace gemini::client {

@@ -8,34 +8,13 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "client/device/kept_for_update.h"
 #include "client/device/residency.h"
 #include "client/host/chunk_store.h"
 #include "gemini/plan/plan.h"
 #include "gemini/plan/trace.h"
 
 namespace gemini::client {
-
-// What is updated together on DEVICE: a range of each kind of chunk that the same bundles have.
-struct UpdateRanges {
-  const ChunkStore* store = nullptr;
-  BundleId first;
-  int64_t num_bundles = 0;
-  KindMap<RangeId> ranges;  // The default: none.
-};
-
-// Gradients that the update in HOST of their bundles waits for.
-struct GradientRange {
-  const ChunkStore* store = nullptr;
-  BundleId first;
-  int64_t num_bundles = 0;
-  RangeId grad;
-};
-
-// What lies on DEVICE when an update begins.
-struct KeptForUpdate {
-  std::vector<UpdateRanges> updates;
-  std::vector<GradientRange> late_gradients;
-};
 
 struct BoundPlan {
   Plan plan;

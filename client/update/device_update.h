@@ -12,9 +12,9 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "client/device/kept_for_update.h"
 #include "client/device/residency.h"
 #include "client/host/chunk_store.h"
-#include "client/plan/plan_binding.h"
 #include "client/update/bundle_update.h"
 #include "gemini/ids.h"
 

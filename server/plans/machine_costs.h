@@ -15,16 +15,6 @@
 
 namespace gemini::server {
 
-// What a client measured; 0 where it did not.
-struct MeasuredRates {
-  double host_to_device = 0;
-  double device_to_host = 0;
-  double nvme_read = 0;
-  double nvme_write = 0;
-  double update_elements = 0;  // In HOST.
-  double device_update_elements = 0;
-};
-
 struct KnownCosts {
   CostModel costs;
   // By the order of MeasuredRates: nobody has measured it here.

@@ -8,8 +8,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "gemini/cost_model.h"
 #include "gemini/tier.h"
-#include "server/plans/machine_costs.h"
 
 namespace gemini::server {
 
