@@ -13,9 +13,9 @@ inline constexpr int64_t kKiB = int64_t{1} << 10;
 inline constexpr int64_t kMiB = int64_t{1} << 20;
 inline constexpr int64_t kGiB = int64_t{1} << 30;
 
-// Parses a whole or decimal number followed by nothing, B, KiB, MiB, GiB or TiB, e.g. "1.5GiB", with
-// an optional space between. INVALID_ARGUMENT: anything else (a decimal unit such as "GB" is told to
-// be written in binary units), a negative number, or one above 2^62.
+// Parses a whole or decimal number followed by nothing, B, KiB, MiB, GiB or TiB, e.g. "1.5GiB",
+// with an optional space between. INVALID_ARGUMENT: anything else (a decimal unit such as "GB" is
+// told to be written in binary units), a negative number, or one above 2^62.
 absl::StatusOr<int64_t> ParseByteSize(absl::string_view text);
 
 // Writes with at most one decimal in the largest unit that gives at least 1: "0 B", "1.5 GiB",

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a chunk of a bundle holds. All chunks of a bundle are of one size and belong to the same elements.
-// A state of more bytes an element than the parameter, as an fp32 moment of a bf16 parameter, fills two of
-// them: the one of its name for the lower half of the bundle's elements, and an upper one
-// (gemini/state_format.h).
+// What a chunk of a bundle holds. All chunks of a bundle are of one size and belong to the same
+// elements. A state of more bytes an element than the parameter, as an fp32 moment of a bf16
+// parameter, fills two of them: the one of its name for the lower half of the bundle's elements,
+// and an upper one (gemini/state_format.h).
 #pragma once
 #include <array>
 #include <cstdint>

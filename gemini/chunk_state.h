@@ -20,8 +20,8 @@ constexpr absl::string_view ChunkStateName(ChunkState state) {
   return kNames[static_cast<int>(state)];
 }
 
-// Returns whether the change is one of FREE to HOLD, HOLD to COMPUTE, COMPUTE to HOLD, HOLD to FREE,
-// or HOLD to HOLD (a move to another tier).
+// Returns whether the change is one of FREE to HOLD, HOLD to COMPUTE, COMPUTE to HOLD, HOLD to
+// FREE, or HOLD to HOLD (a move to another tier).
 constexpr bool IsLegalChange(ChunkState from, ChunkState to) {
   return from == ChunkState::kHold ||
          (to == ChunkState::kHold && (from == ChunkState::kFree || from == ChunkState::kCompute));

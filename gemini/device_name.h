@@ -8,7 +8,8 @@
 
 namespace gemini {
 
-// Returns the ordinal of a GPU, as CUDA counts them, for "cuda:1" and "cuda" (0); nothing for "cpu", "host" and "".
+// Returns the ordinal of a GPU, as CUDA counts them, for "cuda:1" and "cuda" (0); nothing for
+// "cpu", "host" and "".
 // INVALID_ARGUMENT: anything else.
 absl::StatusOr<std::optional<int>> ParseDeviceName(absl::string_view text);
 

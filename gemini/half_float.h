@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The 16-bit floating-point formats as bit patterns, and their fp32 values. fp16: IEEE 754 binary16,
-// 5 bits of exponent and 10 of fraction. bf16: the upper half of an fp32 number.
-// Rounding: to nearest, ties to even, as the processors' own instructions do. A NaN stays a NaN, its
-//           payload is not kept. For bf16 with its low half see gemini/split_float.h, which rounds otherwise.
+// The 16-bit floating-point formats as bit patterns, and their fp32 values. fp16: IEEE 754
+// binary16, 5 bits of exponent and 10 of fraction. bf16: the upper half of an fp32 number.
+// Rounding: to nearest, ties to even, as the processors' own instructions do. A NaN stays a NaN,
+//           its payload is not kept. For bf16 with its low half see gemini/split_float.h, which
+//           rounds otherwise.
 #pragma once
 #include <bit>
 #include <cstdint>

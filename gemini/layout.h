@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where each tensor of a space lies: packed into chunks in the order given (first use).
 // Units:  bytes, unless a name says chunks or bundles. Chunk i of every kind belongs to bundle i.
-// Rules:  tensors start at kTensorAlignmentBytes inside a chunk, trainable ones with 8-bit moments at a block
-//         of these; a tensor larger than a chunk's payload (gemini/state_format.h) starts one of its own and
-//         fills the payloads of consecutive chunks, which nothing else shares; a chunk holds tensors of one
-//         group, so that a frozen parameter or a buffer has no optimizer state.
+// Rules:  tensors start at kTensorAlignmentBytes inside a chunk, trainable ones with 8-bit moments
+//         at a block of these; a tensor larger than a chunk's payload (gemini/state_format.h)
+//         starts one of its own and fills the payloads of consecutive chunks, which nothing else
+//         shares; a chunk holds tensors of one group, so that a frozen parameter or a buffer has no
+//         optimizer state.
 // Source: chunk packing of PatrickStar (Fang et al., arXiv:2108.05818, section 5).
 #pragma once
 #include <cstdint>
@@ -46,9 +47,9 @@ struct TensorPlace {
 
 class Layout {
  public:
-  // Packs `tensors` in their order; trainable ones have their state in `format`. INVALID_ARGUMENT: chunk_bytes
-  // is not a positive multiple of kPageBytes, above kMaxChunkBytes, or of no payload in this format; a
-  // size is negative, or more than kMaxBundles are needed.
+  // Packs `tensors` in their order; trainable ones have their state in `format`. INVALID_ARGUMENT:
+  // chunk_bytes is not a positive multiple of kPageBytes, above kMaxChunkBytes, or of no payload in
+  // this format; a size is negative, or more than kMaxBundles are needed.
   static absl::StatusOr<Layout> Pack(absl::Span<const TensorSpec> tensors, int64_t chunk_bytes,
                                      const StateFormat& format = {});
 

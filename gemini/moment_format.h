@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The number formats of an optimizer's moments, and where the codes and scales of 8-bit ones lie in the chunk
-// that holds all moments of a bundle: client/kernels/moment_quantisation.h says what they mean.
+// The number formats of an optimizer's moments, and where the codes and scales of 8-bit ones lie in
+// the chunk that holds all moments of a bundle: client/kernels/moment_quantisation.h says what they
+// mean.
 // Units:  bytes from the chunk's first; elements of the bundle.
 #pragma once
 #include <array>
@@ -28,8 +29,8 @@ constexpr std::optional<MomentFormat> MomentFormatOf(absl::string_view name) {
 // Elements that have one scale. A tensor's blocks begin at its first element.
 inline constexpr int64_t kQuantisationBlockElements = 2048;
 
-// The chunk of the 8-bit moments of a bundle of `elements`, whole blocks: all codes, a byte an element, then all
-// scales, an fp32 a block; of each, those of exp_avg come first.
+// The chunk of the 8-bit moments of a bundle of `elements`, whole blocks: all codes, a byte an
+// element, then all scales, an fp32 a block; of each, those of exp_avg come first.
 struct QuantisedMomentsChunk {
   int64_t elements = 0;
   int64_t num_moments = 2;

@@ -14,8 +14,8 @@ namespace gemini {
 // Returns the number of edits between the two. O(|a| |b|).
 int64_t EditDistance(absl::string_view a, absl::string_view b);
 
-// Returns "; did you mean 'NAME'?" for the nearest of `names`, `prefix` put before it, or "" when none
-// is near.
+// Returns "; did you mean 'NAME'?" for the nearest of `names`, `prefix` put before it, or "" when
+// none is near.
 std::string DidYouMean(absl::string_view unknown, absl::Span<const absl::string_view> names,
                        absl::string_view prefix = "");
 

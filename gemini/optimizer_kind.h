@@ -17,7 +17,8 @@ inline constexpr std::array<OptimizerKind, kNumOptimizerKinds> kAllOptimizerKind
 inline constexpr std::array<absl::string_view, kNumOptimizerKinds> kOptimizerKindNames = {
     "adamw", "adam", "sgd", "lamb", "lars"};
 
-// Whether there is a second moment (exp_avg_sq). All kinds have a first: exp_avg, or the momentum buffer.
+// Whether there is a second moment (exp_avg_sq). All kinds have a first: exp_avg, or the momentum
+// buffer.
 constexpr bool HasSecondMoment(OptimizerKind kind) {
   return kind != OptimizerKind::kSgd && kind != OptimizerKind::kLars;
 }

@@ -18,14 +18,15 @@ enum class PolicyKind : uint8_t {
 
 struct PolicyOptions {
   PolicyKind kind = PolicyKind::kAuto;
-  // 0 to 1, of kStatic, first used first: of the parameters' chunks, and of the trained ones those whose
-  // moments stay and which are updated there.
+  // 0 to 1, of kStatic, first used first: of the parameters' chunks, and of the trained ones those
+  // whose moments stay and which are updated there.
   double param_fraction = 0;
   double optimizer_fraction = 0;
   bool operator==(const PolicyOptions&) const = default;
 };
 
-// "auto", "static", "cpu", "cuda" or "online". INVALID_ARGUMENT: another name; suggests the nearest.
+// "auto", "static", "cpu", "cuda" or "online". INVALID_ARGUMENT: another name; suggests the
+// nearest.
 absl::StatusOr<PolicyKind> ParsePolicyKind(absl::string_view name);
 absl::string_view PolicyKindName(PolicyKind kind);
 

@@ -11,7 +11,8 @@ namespace gemini {
 inline constexpr uint32_t kProtocolVersion = 12;
 inline constexpr int64_t kMaxHelloBytes = 4 * 1024;
 inline constexpr absl::Duration kHelloTimeout = absl::Seconds(2);
-// A server's --epoch-timeout is at most this: so long may a lease wait for others before its memory is made.
+// A server's --epoch-timeout is at most this: so long may a lease wait for others before its memory
+// is made.
 inline constexpr absl::Duration kMaxEpochTimeout = absl::Minutes(1);
 // Unit of grant, registration and return of HOST memory. Why 256 MiB: docs/architecture.md.
 inline constexpr int64_t kHostSlabBytes = int64_t{256} << 20;

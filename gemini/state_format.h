@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the state of a space's trainable elements is kept, and in which chunks of their bundle. Each has an
-// fp32 value whatever the format: a 16-bit parameter has a master that gives it.
+// How the state of a space's trainable elements is kept, and in which chunks of their bundle. Each
+// has an fp32 value whatever the format: a 16-bit parameter has a master that gives it.
 //   fp32: param (fp32), exp_avg, exp_avg_sq, grad: 4 chunks, 16 bytes an element.
-//   bf16: param (high half of the fp32 value), master (low half: gemini/split_float.h), the fp32 moments in
-//         two chunks each, grad (bf16): 7 chunks of 2 bytes an element: 14.
-//   fp16: param (master rounded to nearest even), master (fp32, two chunks), moments as bf16, grad (fp16): 16.
+//   bf16: param (high half of the fp32 value), master (low half: gemini/split_float.h), the fp32
+//         moments in two chunks each, grad (bf16): 7 chunks of 2 bytes an element: 14.
+//   fp16: param (master rounded to nearest even), master (fp32, two chunks), moments as bf16, grad
+//   (fp16): 16.
 // An optimizer without a second moment has no exp_avg_sq: 4 bytes an element less.
-// 8-bit moments, all of a bundle, are in its exp_avg chunk alone (gemini/moment_format.h): 12, 8 and 10 bytes.
-// Units:  element i of a bundle lies at byte i * ElementBytes(element) of its param and grad chunks, up to the
-//         payload's end. Of a state in two chunks, the first has as many elements as fill it.
+// 8-bit moments, all of a bundle, are in its exp_avg chunk alone (gemini/moment_format.h): 12, 8
+// and 10 bytes.
+// Units:  element i of a bundle lies at byte i * ElementBytes(element) of its param and grad
+//         chunks, up to the payload's end. Of a state in two chunks, the first has as many elements
+//         as fill it.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -41,8 +44,8 @@ class KindList {
   int64_t size_ = 0;
 };
 
-// The chunks that together hold the values of kParam, kExpAvg or kExpAvgSq, or gradients; none of a moment
-// that the optimizer does not have. 8-bit moments share one.
+// The chunks that together hold the values of kParam, kExpAvg or kExpAvgSq, or gradients; none of a
+// moment that the optimizer does not have. 8-bit moments share one.
 constexpr KindList KindsOfValue(const StateFormat& format, ChunkKind value) {
   const bool half = ElementBytes(format.element) == 2;
   KindList kinds;
@@ -87,9 +90,9 @@ constexpr int64_t NumMoments(const StateFormat& format) {
   return HasSecondMoment(format.optimizer) ? 2 : 1;
 }
 
-// What tensors may fill of each param chunk of a space, from its beginning: all, unless the 8-bit moments of so
-// many elements would not fit a chunk with their scales. Whole pages. 0: chunks of this size, which must
-// be a multiple of 4 * kQuantisationBlockElements bytes then, hold no block.
+// What tensors may fill of each param chunk of a space, from its beginning: all, unless the 8-bit
+// moments of so many elements would not fit a chunk with their scales. Whole pages. 0: chunks of
+// this size, which must be a multiple of 4 * kQuantisationBlockElements bytes then, hold no block.
 constexpr int64_t PayloadBytes(const StateFormat& format, int64_t chunk_bytes) {
   if (format.moments == MomentFormat::kFp32) return chunk_bytes;
   if (chunk_bytes % (4 * kQuantisationBlockElements) != 0) return 0;
@@ -110,14 +113,14 @@ constexpr bool UpdatesInPlace(const StateFormat& format) {
   return format.moments == MomentFormat::kFp32;
 }
 
-// Whether a bundle that is updated in HOST may have its gradient on DEVICE until then: not where its trust ratio is made of
-// gradient and parameter before the intent.
+// Whether a bundle that is updated in HOST may have its gradient on DEVICE until then: not where
+// its trust ratio is made of gradient and parameter before the intent.
 constexpr bool TakesLateGradients(const StateFormat& format) {
   return UpdatesInPlace(format) && !IsLayerWise(format.optimizer);
 }
 
-// Whether plans time what trust ratios take, since it depends on them where: then it is left out of the time that the
-// update's operator was measured to compute.
+// Whether plans time what trust ratios take, since it depends on them where: then it is left out of
+// the time that the update's operator was measured to compute.
 constexpr bool TimesTrustRatios(const StateFormat& format, bool states_on_nvme) {
   return IsLayerWise(format.optimizer) && UpdatesInPlace(format) && !states_on_nvme;
 }

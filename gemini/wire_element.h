@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Elements of a vector in a verified FlatBuffer. The verifier knows that they lie inside the buffer, not that those of
-// 8 bytes are aligned: who wrote the buffer decides that, and a misaligned one may not be looked at in place.
+// Elements of a vector in a verified FlatBuffer. The verifier knows that they lie inside the
+// buffer, not that those of 8 bytes are aligned: who wrote the buffer decides that, and a
+// misaligned one may not be looked at in place.
 #pragma once
 #include <cstring>
 #include <type_traits>
@@ -21,7 +22,8 @@ auto ElementOf(const flatbuffers::Vector<Element>& from, flatbuffers::uoffset_t 
   }
 }
 
-// Calls `convert` with what the vector's own Get gives, a number or a pointer to a struct, that lives as long as the call.
+// Calls `convert` with what the vector's own Get gives, a number or a pointer to a struct, that
+// lives as long as the call.
 template <typename Element, typename Convert>
 auto ConvertElement(const flatbuffers::Vector<Element>& from, flatbuffers::uoffset_t index,
                     Convert convert) {

@@ -16,8 +16,8 @@ namespace gemini::server {
 struct DaemonOptions {
   std::string runtime_directory;
   ServerOptions server;
-  // The GPU that is DEVICE, as CUDA counts them; none: host memory plays it. Without device_memory_given its
-  // capacity is not in `server` yet: see UseGpu.
+  // The GPU that is DEVICE, as CUDA counts them; none: host memory plays it. Without
+  // device_memory_given its capacity is not in `server` yet: see UseGpu.
   std::optional<int> gpu;
   bool device_memory_given = false;
   std::string log_level = "info";
@@ -26,12 +26,12 @@ struct DaemonOptions {
   std::string print_and_exit;
 };
 
-// Keys of the file are the flags' names without dashes in front: runtime-dir, state-dir, device, device-memory,
-// host-memory, nvme (a list of DIR:SIZE), nvme-io, nvme-daily-write-budget, log-level, drain-timeout and
-// epoch-timeout (seconds).
+// Keys of the file are the flags' names without dashes in front: runtime-dir, state-dir, device,
+// device-memory, host-memory, nvme (a list of DIR:SIZE), nvme-io, nvme-daily-write-budget,
+// log-level, drain-timeout and epoch-timeout (seconds).
 // INVALID_ARGUMENT: an unknown key or flag (the nearest known one is named), a value that does not
-// parse, or memory above what `available_bytes`, the machine's free memory, allows. NOT_FOUND: no such
-// file. `arguments` are without the program's name.
+// parse, or memory above what `available_bytes`, the machine's free memory, allows. NOT_FOUND: no
+// such file. `arguments` are without the program's name.
 absl::StatusOr<DaemonOptions> ParseDaemonOptions(absl::Span<const std::string> arguments,
                                                  int64_t available_bytes);
 

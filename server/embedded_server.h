@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The real server on a thread of its own, joined to its clients by socketpairs: one protocol, one code
-// path. For programs and tests; the client library never includes this.
+// The real server on a thread of its own, joined to its clients by socketpairs: one protocol, one
+// code path. For programs and tests; the client library never includes this.
 // Thread: any for all calls; the destructor comes last.
 #pragma once
 #include <memory>

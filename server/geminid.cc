@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// geminid: the server as a daemon. Exit codes: 0 drained or stopped, 1 could not start, 2 wrong usage.
+// geminid: the server as a daemon. Exit codes: 0 drained or stopped, 1 could not start, 2 wrong
+// usage.
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/signalfd.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The request of server/server.h that reads what a client wrote to its timeline. The events are copied, never
-// the memory passed on: who may look may not write.
+// The request of server/server.h that reads what a client wrote to its timeline. The events are
+// copied, never the memory passed on: who may look may not write.
 #include <algorithm>
 #include <optional>
 

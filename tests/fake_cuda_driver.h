@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A CUDA driver without a GPU: allocations are memory files, and their mappings are the process's own. It holds callers to what cuda.h says of sizes and of
-// handles, fails any call that is asked to, and counts what was not given back. What only a GPU can show is in
-// tests/gpu.
+// A CUDA driver without a GPU: allocations are memory files, and their mappings are the process's
+// own. It holds callers to what cuda.h says of sizes and of handles, fails any call that is asked
+// to, and counts what was not given back. What only a GPU can show is in tests/gpu.
 // Thread: any. One at a time in a process, for the driver's functions have no argument for it.
 #pragma once
 #include <cstdint>
@@ -17,8 +17,8 @@ namespace gemini {
 
 class FakeCudaDriver {
  public:
-  // One GPU, number 0. A size is a multiple of `granularity_bytes`, and of all allocations with a handle at most
-  // `memory_bytes`.
+  // One GPU, number 0. A size is a multiple of `granularity_bytes`, and of all allocations with a
+  // handle at most `memory_bytes`.
   FakeCudaDriver(int64_t memory_bytes, int64_t granularity_bytes);
   FakeCudaDriver(const FakeCudaDriver&) = delete;
   FakeCudaDriver& operator=(const FakeCudaDriver&) = delete;
@@ -37,12 +37,14 @@ class FakeCudaDriver {
   static int64_t NumDescriptors();
   // Calls that a refusal is possible of, ever.
   int64_t num_calls() const;
-  // The call of that number from now on, 0 the next, and `count` in all, return `result` and do nothing.
+  // The call of that number from now on, 0 the next, and `count` in all, return `result` and do
+  // nothing.
   void FailCall(int64_t number, CUresult result, int64_t count = 1);
   // From now on as if the GPU had so many bytes; and how often there were too few, ever.
   void SetMemoryBytes(int64_t memory_bytes);
   int64_t num_out_of_memory() const;
-  // What DeviceGetAttribute answers for it; 1 unless told. Of descriptors 0: there is no memory with them.
+  // What DeviceGetAttribute answers for it; 1 unless told. Of descriptors 0: there is no memory
+  // with them.
   void SetAttribute(CUdevice_attribute attribute, int value);
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A libnvidia-ml.so.1 that knows one GPU of 24 GiB with 20 GiB free, one MIG instance of 10 GiB with 9 free, and one GPU
-// that fell off the bus.
+// A libnvidia-ml.so.1 that knows one GPU of 24 GiB with 20 GiB free, one MIG instance of 10 GiB
+// with 9 free, and one GPU that fell off the bus.
 #include <cstring>
 
 namespace {

@@ -21,9 +21,9 @@ using policies::TransformerTrace;
 // Bundles' worth of HOST beside what lies there: an update writes out of place, gradients land and
 // chunks from NVME arrive before their slots are needed.
 constexpr int64_t kSpareBundles = 8;
-// A plan takes time in proportion to fetches times slots: with this many bundles a forecast, some dozen
-// plans, takes a third of a second. Sizes that would need more gain little: GPT-2 1.5B on 6 GiB is 1%
-// faster in chunks of 1 MiB than in those of 2 MiB that this leaves it.
+// A plan takes time in proportion to fetches times slots: with this many bundles a forecast, some
+// dozen plans, takes a third of a second. Sizes that would need more gain little: GPT-2 1.5B on 6
+// GiB is 1% faster in chunks of 1 MiB than in those of 2 MiB that this leaves it.
 constexpr int64_t kMaxSearchedBundles = 2'500;
 // HOST and NVME are ours to count: the planner sees a HOST that holds everything.
 constexpr int64_t kUnlimitedBytes = std::numeric_limits<int64_t>::max() / 8;
@@ -57,8 +57,8 @@ void Place(const StateBytes& needed, int64_t host_bytes, int64_t least_nvme_byte
     forecast.nvme.*state = bytes;
     excess -= bytes;
   };
-  // Moments and masters are read and written once a step; gradients too, and they hurry; parameters are
-  // read twice and more.
+  // Moments and masters are read and written once a step; gradients too, and they hurry; parameters
+  // are read twice and more.
   for (auto state : {&StateBytes::moments, &StateBytes::masters, &StateBytes::gradients,
                      &StateBytes::parameters}) {
     spill(state);
@@ -183,8 +183,8 @@ class Forecaster {
     return policies::MakeTransformerTrace(job_.shape, round, machine_.compute);
   }
 
-  // Searched with one micro-batch, of which the others are repetitions, and as if HOST held everything:
-  // the size changes what lies on NVME by its padding alone.
+  // Searched with one micro-batch, of which the others are repetitions, and as if HOST held
+  // everything: the size changes what lies on NVME by its padding alone.
   absl::Status ChooseChunkSize(const TransformerTrace& trace) {
     forecast_.chunk_bytes = job_.chunk_bytes;
     if (forecast_.chunk_bytes > 0) return absl::OkStatus();

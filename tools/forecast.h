@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a training step of a transformer will need and take on a machine, from their numbers alone: the
-// trace of trainer/forecast/transformer_trace.h, planned and simulated by the code that places chunks in earnest.
-// HOST and NVME: what HOST does not hold lies on NVME, moments first: they are read and written once a
-//         step. Reads are ahead of their use, so NVME costs rate and not latency: it slows the updates,
-//         the fetches and the gradients by the share of their bytes that it holds, and a step takes at
-//         least the time of all its reads, or of all its writes.
+// What a training step of a transformer will need and take on a machine, from their numbers alone:
+// the trace of trainer/forecast/transformer_trace.h, planned and simulated by the code that places
+// chunks in earnest. HOST and NVME: what HOST does not hold lies on NVME, moments first: they are
+// read and written once a
+//         step. Reads are ahead of their use, so NVME costs rate and not latency: it slows the
+//         updates, the fetches and the gradients by the share of their bytes that it holds, and a
+//         step takes at least the time of all its reads, or of all its writes.
 // Steps of many micro-batches: more than kSimulatedMicroBatches repeat the last one simulated; what
 //         one more costs is taken as what the last one did.
 // Pure:   no I/O, no clock.

@@ -16,9 +16,9 @@ struct Advice {
   Forecast forecast;  // Fits.
 };
 
-// Returns the changes after which the job fits, most tokens a second first. Of a job that fits, only
-// those that gain more than kLeastGain. Chunks keep the size of `forecast`, that of the job as it is,
-// except where it does not fit.
+// Returns the changes after which the job fits, most tokens a second first. Of a job that fits,
+// only those that gain more than kLeastGain. Chunks keep the size of `forecast`, that of the job as
+// it is, except where it does not fit.
 inline constexpr double kLeastGain = 0.01;
 absl::StatusOr<std::vector<Advice>> Advise(const Job& job, const Machine& machine,
                                            const Forecast& forecast);

@@ -187,8 +187,8 @@ std::string ForecastText(const ForecastTitle& title, const Job& job, const Machi
   const policies::RoundShape& round = job.round;
   std::string text =
       absl::StrFormat("%s: %s parameters in %s on %s\na %s of %d x %d x %d tokens%s\n", title.model,
-                      WithCommas(forecast.num_parameters), ElementTypeName(job.round.element), title.gpu,
-                      round.train ? "step" : "batch", round.micro_batches, round.batch,
+                      WithCommas(forecast.num_parameters), ElementTypeName(job.round.element),
+                      title.gpu, round.train ? "step" : "batch", round.micro_batches, round.batch,
                       round.sequence, round.recompute ? ", activations recomputed" : "");
   if (forecast.fit.ok()) {
     absl::StrAppend(&text, "fits           yes\n");

@@ -16,11 +16,11 @@ namespace {
 constexpr double kTera = 1e12;
 constexpr double kGb = 1e9;
 
-// Sources: NVIDIA's architecture papers (Turing TU102/TU104/TU106, appendix A; Ampere GA102, appendix A;
-// Ada, appendix A; RTX Blackwell, appendix A) for GeForce: on these, products of 16-bit matrices summed
-// in fp32 run at twice the shaders' fp32 rate (Turing: four times), half of what is printed for sums in
-// fp16. NVIDIA's product pages for what those papers leave out (xx60). Data sheets of V100, T4, A100,
-// L40S, H100 and H200; dense, so half of what is printed "with sparsity".
+// Sources: NVIDIA's architecture papers (Turing TU102/TU104/TU106, appendix A; Ampere GA102,
+// appendix A; Ada, appendix A; RTX Blackwell, appendix A) for GeForce: on these, products of 16-bit
+// matrices summed in fp32 run at twice the shaders' fp32 rate (Turing: four times), half of what is
+// printed for sums in fp16. NVIDIA's product pages for what those papers leave out (xx60). Data
+// sheets of V100, T4, A100, L40S, H100 and H200; dense, so half of what is printed "with sparsity".
 constexpr GpuModel kGpus[] = {
     {"rtx2060", 6 * kGiB, 25.8 * kTera, 6.45 * kTera, 336 * kGb, 3, 16, false},  // Turing TU106.
     {"rtx2080ti", 11 * kGiB, 53.8 * kTera, 13.4 * kTera, 616 * kGb, 3, 16, false},

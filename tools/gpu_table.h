@@ -14,8 +14,8 @@ namespace gemini::tools {
 struct GpuModel {
   absl::string_view name;  // As the user writes it: "rtx3090".
   int64_t memory_bytes = 0;
-  // Peaks. Of products of 16-bit matrices, dense, summed in fp32, and of fp32 ones outside the tensor
-  // cores, which is what Torch runs unless it is told that TF32 will do.
+  // Peaks. Of products of 16-bit matrices, dense, summed in fp32, and of fp32 ones outside the
+  // tensor cores, which is what Torch runs unless it is told that TF32 will do.
   double half_flops_per_second = 0;
   double fp32_flops_per_second = 0;
   double memory_bytes_per_second = 0;
@@ -24,13 +24,13 @@ struct GpuModel {
   bool has_bf16 = true;  // Before Ampere: fp16 alone.
 };
 
-// Of the tensor cores' or the shaders' peak, in the matrix products of a transformer: what large products
-// reach once power limits and the last, half-filled wave of tiles are paid for.
+// Of the tensor cores' or the shaders' peak, in the matrix products of a transformer: what large
+// products reach once power limits and the last, half-filled wave of tiles are paid for.
 inline constexpr double kAchievedFlopsFraction = 0.65;
 // Of the memory's peak, by kernels that only read and write.
 inline constexpr double kAchievedMemoryFraction = 0.80;
-// Of the link's raw rate, by copies from pinned memory: headers take 24 bytes of each 256, flow control
-// and the DMA engines the rest. 25 GB/s of the 31.5 of 16 lanes of generation 4.
+// Of the link's raw rate, by copies from pinned memory: headers take 24 bytes of each 256, flow
+// control and the DMA engines the rest. 25 GB/s of the 31.5 of 16 lanes of generation 4.
 inline constexpr double kAchievedPcieFraction = 0.80;
 // What the driver, the CUDA context and the libraries' workspaces take of the memory.
 inline constexpr int64_t kContextBytes = int64_t{768} << 20;

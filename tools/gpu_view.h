@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What memstat shows of the GPU whose memory is DEVICE: how busy it is and what goes over its link, as NVML has it for
-// all processes together.
+// What memstat shows of the GPU whose memory is DEVICE: how busy it is and what goes over its link,
+// as NVML has it for all processes together.
 #pragma once
 #include <string>
 
@@ -13,8 +13,8 @@ namespace gemini::tools {
 
 // Of the GPU `uuid`, which a server named. `is_counted`: its memory cannot be shared there.
 std::string GpuText(absl::string_view uuid, bool is_counted, const absl::StatusOr<GpuUse>& use);
-// Keys: uuid, is_counted, used_bytes, total_bytes, busy_percent, bytes_to_gpu_per_second, bytes_from_gpu_per_second;
-// null: NVML does not say. Or error.
+// Keys: uuid, is_counted, used_bytes, total_bytes, busy_percent, bytes_to_gpu_per_second,
+// bytes_from_gpu_per_second; null: NVML does not say. Or error.
 nlohmann::json GpuJson(absl::string_view uuid, bool is_counted, const absl::StatusOr<GpuUse>& use);
 
 }  // namespace gemini::tools

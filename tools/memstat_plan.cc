@@ -28,8 +28,8 @@ constexpr double kNvmeReadBytesPerSecond = 3.0e9;
 constexpr double kNvmeWriteBytesPerSecond = 2.5e9;
 // AdamW moves 26 bytes a parameter in bf16 and 28 in fp32: two channels of DDR4, 35 of 51 GB/s.
 constexpr double kUpdateElementsPerSecond = 1.25e9;
-// On a GPU its memory is the bound: parameter, gradient and two moments are read, all but the gradient are
-// written, in fp32.
+// On a GPU its memory is the bound: parameter, gradient and two moments are read, all but the
+// gradient are written, in fp32.
 constexpr double kUpdateBytesPerElement = 7 * sizeof(float);
 // Between the request of a copy and its first byte, by cudaMemcpyAsync from pinned memory.
 constexpr int64_t kCopyLatencyNs = 10'000;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `memstat plan`: what a model would need and take on a machine, from its config.json alone. Contacts no
-// daemon and runs nothing.
+// `memstat plan`: what a model would need and take on a machine, from its config.json alone.
+// Contacts no daemon and runs nothing.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -40,8 +40,8 @@ inline constexpr int64_t kDefaultSequence = 1024;
 // Adds the subcommand `plan` to `app`; `flags` outlives it.
 CLI::App* AddPlanCommand(CLI::App& app, PlanFlags& flags);
 
-// Prints the forecast, or the GPUs for `--gpu list`; errors go to stderr. Returns the exit status: 0 it
-// fits, 1 it does not or its config.json is not one of ours, 2 a flag is wrong.
+// Prints the forecast, or the GPUs for `--gpu list`; errors go to stderr. Returns the exit status:
+// 0 it fits, 1 it does not or its config.json is not one of ours, 2 a flag is wrong.
 int RunPlan(const PlanFlags& flags);
 
 // What the flags say. INVALID_ARGUMENT names the flag.

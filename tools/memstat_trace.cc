@@ -100,8 +100,8 @@ struct Planned {
   std::string made_by;
 };
 
-// The plan that the phase's next round follows, made again: the same inputs give the same plan. Nothing: there
-// is none yet, or the policy has none.
+// The plan that the phase's next round follows, made again: the same inputs give the same plan.
+// Nothing: there is none yet, or the policy has none.
 absl::StatusOr<std::optional<Planned>> MakePlanned(client::Connection& server,
                                                    const TraceFlags& flags,
                                                    const std::string& first_space) {

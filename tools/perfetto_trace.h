@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Timelines as a Trace Event file, which ui.perfetto.dev opens: one process for what happened and one
-// for what was planned, one row a lane, DEVICE bytes as a counter, each wait as an event of its own
-// that names its cause.
+// Timelines as a Trace Event file, which ui.perfetto.dev opens: one process for what happened and
+// one for what was planned, one row a lane, DEVICE bytes as a counter, each wait as an event of its
+// own that names its cause.
 // Units:  microseconds in the file, from the earliest event.
 // Source: "Trace Event Format" (Chromium project), complete ("X"), counter ("C") and metadata ("M")
 //         events.
@@ -21,12 +21,14 @@ namespace gemini::tools {
 struct TimelineProcess {
   std::string name;  // "actual", "planned".
   std::vector<TimelineEvent> events;
-  // Named where there is more than one: those of others than the first have their space's name behind.
+  // Named where there is more than one: those of others than the first have their space's name
+  // behind.
   std::map<uint16_t, std::string> spaces = {};
 };
 
-// Returns the file's object. Each process begins at 0, so that a plan lies beneath what happened. Events of a
-// lane that overlap without nesting, which the format does not allow in a row, get rows of the same name.
+// Returns the file's object. Each process begins at 0, so that a plan lies beneath what happened.
+// Events of a lane that overlap without nesting, which the format does not allow in a row, get rows
+// of the same name.
 nlohmann::json PerfettoTrace(absl::Span<const TimelineProcess> processes);
 
 }  // namespace gemini::tools

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a plan is predicted to do in a round, in the form of what a client did: to be shown beside it.
+// What a plan is predicted to do in a round, in the form of what a client did: to be shown beside
+// it.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -12,9 +13,9 @@
 
 namespace gemini::tools {
 
-// Plays `plan` by `costs`, from the round's beginning at 0. A range of several chunks is one event, of its
-// first chunk. An operator's size is the largest sum on DEVICE in its interval. `host_bytes` and errors: as in
-// policies::Simulate.
+// Plays `plan` by `costs`, from the round's beginning at 0. A range of several chunks is one event,
+// of its first chunk. An operator's size is the largest sum on DEVICE in its interval. `host_bytes`
+// and errors: as in policies::Simulate.
 absl::StatusOr<std::vector<TimelineEvent>> PlannedTimeline(const policies::RangeTrace& trace,
                                                            const Plan& plan, const CostModel& costs,
                                                            int64_t host_bytes);

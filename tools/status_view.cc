@@ -64,7 +64,8 @@ const wire::TierStatus* TierOf(const wire::StatusReply& status, Tier tier) {
   return nullptr;
 }
 
-// The sum over all tiers. A server that lies may send numbers whose sum is none: it is shown as the nearest that is.
+// The sum over all tiers. A server that lies may send numbers whose sum is none: it is shown as the
+// nearest that is.
 int64_t TotalOf(const wire::TierSlots* slots) {
   int64_t total = 0;
   for (Tier tier : kAllTiers) {

@@ -14,8 +14,8 @@ namespace gemini::tools {
 std::string StatusText(const wire::StatusReply& status);
 nlohmann::json StatusJson(const wire::StatusReply& status);
 
-// A row a chunk: bundle, kind, state, tier, slot, pins, dirty, committed step. FREE chunks are counted
-// in the header only by their absence: they are not listed. One header, then a text a page.
+// A row a chunk: bundle, kind, state, tier, slot, pins, dirty, committed step. FREE chunks are
+// counted in the header only by their absence: they are not listed. One header, then a text a page.
 std::string ChunksHeader(const std::string& space, const wire::ChunksReply& first_page);
 std::string ChunksText(const wire::ChunksReply& page);
 // An array, one object a chunk, FREE ones too.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds rounds in a session's timeline: a round is the operators at positions 0, 1, 2, … one after another, up
-// to the next operator at position 0.
+// Finds rounds in a session's timeline: a round is the operators at positions 0, 1, 2, … one after
+// another, up to the next operator at position 0.
 // Thread: any.
 #pragma once
 #include <cstdint>
@@ -17,9 +17,10 @@ struct RoundsOfTimeline {
   int64_t num_positions = 0;  // Operators of each.
 };
 
-// Returns the last rounds that are there from beginning to end, `most` (> 0) of them or what there is, and what
-// lies between them. Rounds of `num_positions` operators only; 0: as many as the longest has, for a training step
-// is longer than an evaluation. NOT_FOUND: there is none; says what there is.
+// Returns the last rounds that are there from beginning to end, `most` (> 0) of them or what there
+// is, and what lies between them. Rounds of `num_positions` operators only; 0: as many as the
+// longest has, for a training step is longer than an evaluation. NOT_FOUND: there is none; says
+// what there is.
 absl::StatusOr<RoundsOfTimeline> LastRounds(std::vector<TimelineEvent> events,
                                             int64_t num_positions, int64_t most);
 

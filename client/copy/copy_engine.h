@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The seam for moving bytes between HOST and DEVICE: two streams, one a direction, each in order, with
-// events between them and the operators, as CUDA streams behave; and the operators' clock. copy_engine_host runs a worker thread a
-// stream, and its operators are over when they return.
-// Order:  a copy runs behind `after` and the copies of its stream alone. Operators that a thread has begun
-//         are behind nothing but what MakeOperatorsWait was told on that thread before.
+// The seam for moving bytes between HOST and DEVICE: two streams, one a direction, each in order,
+// with events between them and the operators, as CUDA streams behave; and the operators' clock.
+// copy_engine_host runs a worker thread a stream, and its operators are over when they return.
+// Order:  a copy runs behind `after` and the copies of its stream alone. Operators that a thread
+//         has begun are behind nothing but what MakeOperatorsWait was told on that thread before.
 // Thread: any. Ownership: the caller keeps source and destination alive until the copy's event is
 // done.
 #pragma once
@@ -60,22 +60,22 @@ class CopyEngine {
  public:
   virtual ~CopyEngine() = default;
 
-  // Enqueues a copy behind all copies of `stream` and behind `after`. Returns at once. A null `source`
-  // stands for zeros. `subject`: shown in the timeline, as a copy over the link.
+  // Enqueues a copy behind all copies of `stream` and behind `after`. Returns at once. A null
+  // `source` stands for zeros. `subject`: shown in the timeline, as a copy over the link.
   virtual CopyEvent Copy(CopyStream stream, void* destination, const void* source,
                          int64_t size_bytes, CopyEvent after, CopySubject subject) = 0;
   CopyEvent Copy(CopyStream stream, void* destination, const void* source, int64_t size_bytes,
                  CopyEvent after) {
     return Copy(stream, destination, source, size_bytes, after, CopySubject());
   }
-  // Copies from DEVICE to DEVICE as an operator of the calling thread does: behind those before it, and what
-  // they wait for. Takes no link.
+  // Copies from DEVICE to DEVICE as an operator of the calling thread does: behind those before it,
+  // and what they wait for. Takes no link.
   virtual void CopyWithin(void* destination, const void* source, int64_t size_bytes) = 0;
-  // The point behind all operators that the calling thread has begun (on a GPU: on its current stream), and those that
-  // it was told of before.
+  // The point behind all operators that the calling thread has begun (on a GPU: on its current
+  // stream), and those that it was told of before.
   virtual CopyEvent AfterOperators() = 0;
-  // What operators the calling thread begins next run behind the event. Blocks only where operators are over
-  // when they return.
+  // What operators the calling thread begins next run behind the event. Blocks only where operators
+  // are over when they return.
   virtual void MakeOperatorsWait(CopyEvent event) = 0;
   // The point behind all operators that the calling thread has begun: to measure what they do.
   virtual OperatorPoint Now() { return {.asked_ns = TimelineNowNs(), .event = nullptr}; }

@@ -15,7 +15,8 @@ namespace {
 
 // A float of milliseconds counts microseconds exactly for 16 s.
 constexpr int64_t kAnchorNs = 10'000'000'000;
-// Between two looks at our clock, the GPU's moment between them is known this well; a busy machine is asked again.
+// Between two looks at our clock, the GPU's moment between them is known this well; a busy machine
+// is asked again.
 constexpr int64_t kAnchorErrorNs = 50'000;
 constexpr int kAnchorTries = 4;
 
@@ -70,7 +71,8 @@ absl::StatusOr<std::unique_ptr<CopyEngineCuda>> CopyEngineCuda::Make(
   std::unique_ptr<CopyEngineCuda> engine(new CopyEngineCuda(driver, std::move(options)));
   const CudaCallScope scope(driver, device);
   GEMINI_RETURN_IF_ERROR(CudaRuntimeStatus(::cudaSetDevice(device), absl::StrCat("GPU ", device)));
-  // Torch's default stream is the legacy one, which would wait for blocking streams, and they for it.
+  // Torch's default stream is the legacy one, which would wait for blocking streams, and they for
+  // it.
   for (Order& order : engine->orders_) {
     GEMINI_RETURN_IF_ERROR(CudaRuntimeStatus(
         ::cudaStreamCreateWithFlags(&order.stream, cudaStreamNonBlocking), "cudaStreamCreate"));
@@ -107,7 +109,8 @@ CopyEvent CopyEngineCuda::Copy(CopyStream stream, void* destination, const void*
   Order& order = orders_[which];
   const bool shown = options_.timeline != nullptr && subject.space >= 0;
   std::shared_ptr<const Anchor> anchor = shown ? RecentAnchor() : nullptr;
-  // Before the lock, so that no two are held: what comes between only runs later. A stream is in order by itself.
+  // Before the lock, so that no two are held: what comes between only runs later. A stream is in
+  // order by itself.
   const bool behind = MakeWait(order.stream, after, which);
   MutexLock lock(order.mutex);
   Advance(which, order);
@@ -359,8 +362,8 @@ std::shared_ptr<const CopyEngineCuda::Anchor> CopyEngineCuda::RecentAnchor() {
   auto anchor = std::make_shared<Anchor>();
   anchor->event = MakeEvent(cudaEventDefault);
   if (anchor->event == nullptr) return nullptr;
-  // The stream is empty, so its event is between the two looks, if not where so many streams are in use that the GPU
-  // takes this one for another.
+  // The stream is empty, so its event is between the two looks, if not where so many streams are in
+  // use that the GPU takes this one for another.
   for (int i = 0; i < kAnchorTries; ++i) {
     const int64_t before_ns = TimelineNowNs();
     if (!Succeeds(::cudaEventRecord(anchor->event.get(), anchor_stream_), "cudaEventRecord")) {

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // CopyEngine on a GPU: a CUDA stream a direction, an event behind each copy.
-// Order:  operators of several streams count as one after the other: an event behind those of one is behind those that
-//         other streams had before it. That costs a stream between them, from when a second one comes until all are done.
-// Memory: HOST is registered. What is not is copied while its caller, and others that ask for the same stream, wait; a
-//         range that is registered in part is an error.
-// Thread: any. Nothing else waits for the GPU but Wait, AwaitPoint and the destructor; Now, and with a timeline a Copy, do
-//         for some microseconds every ten seconds, to compare clocks.
-// Errors: status() has the first. From then on no copy is begun; those that were go on, and their events stay true. A
-//         copy that was not made has the event of the one before. So: bytes count only where status() is OK behind
-//         Wait or Done.
+// Order:  operators of several streams count as one after the other: an event behind those of one
+//         is behind those that other streams had before it. That costs a stream between them, from
+//         when a second one comes until all are done.
+// Memory: HOST is registered. What is not is copied while its caller, and others that ask for the
+//         same stream, wait; a range that is registered in part is an error.
+// Thread: any. Nothing else waits for the GPU but Wait, AwaitPoint and the destructor; Now, and
+//         with a timeline a Copy, do for some microseconds every ten seconds, to compare clocks.
+// Errors: status() has the first. From then on no copy is begun; those that were go on, and their
+//         events stay true. A copy that was not made has the event of the one before. So: bytes
+//         count only where status() is OK behind Wait or Done.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -41,7 +42,8 @@ struct CopyEngineCudaOptions {
 
 class CopyEngineCuda : public CopyEngine {
  public:
-  // `driver` outlives it. NOT_FOUND: there is no such GPU. RESOURCE_EXHAUSTED: it has no memory for a context.
+  // `driver` outlives it. NOT_FOUND: there is no such GPU. RESOURCE_EXHAUSTED: it has no memory for
+  // a context.
   // UNAVAILABLE: another process has it for itself.
   static absl::StatusOr<std::unique_ptr<CopyEngineCuda>> Make(const CudaDriver& driver,
                                                               CopyEngineCudaOptions options);
@@ -88,15 +90,15 @@ class CopyEngineCuda : public CopyEngine {
     std::shared_ptr<const Anchor> anchor;
   };
   struct Order {
-    cudaStream_t stream =
-        nullptr;  // Constant. Of operators: where those of several streams come together.
+    // Constant. Of operators: where those of several streams come together.
+    cudaStream_t stream = nullptr;
     mutable Mutex mutex;
     uint64_t enqueued ABSL_GUARDED_BY(mutex) = 0;
     std::deque<InFlight> in_flight ABSL_GUARDED_BY(mutex);  // Consecutive, not yet seen done.
     std::vector<Event> unused ABSL_GUARDED_BY(mutex);
     std::atomic<uint64_t> done{0};
-    // Of operators: those in flight are recorded on the stream of one of them, or (`joined`) from some on where all
-    // come together.
+    // Of operators: those in flight are recorded on the stream of one of them, or (`joined`) from
+    // some on where all come together.
     cudaStream_t from ABSL_GUARDED_BY(mutex) = nullptr;
     bool joined ABSL_GUARDED_BY(mutex) = false;
   };
@@ -122,7 +124,8 @@ class CopyEngineCuda : public CopyEngine {
   void Show(size_t which, const InFlight& copy) const;
   // On our clock; nothing: the GPU does not say.
   static std::optional<int64_t> NsOf(const Anchor& anchor, cudaEvent_t event);
-  // One of the last seconds, for the GPU's times are floats of milliseconds from it. Null: none can be had.
+  // One of the last seconds, for the GPU's times are floats of milliseconds from it. Null: none can
+  // be had.
   std::shared_ptr<const Anchor> RecentAnchor();
 
   const CudaDriver& driver_;

@@ -147,7 +147,8 @@ CopyEngineHost::Interval CopyEngineHost::RunPaced(Stream& stream, const Job& job
   const int64_t link_bytes = job.source == nullptr ? 0 : job.size_bytes;
   const double nanoseconds =
       static_cast<double>(link_bytes) * 1e9 / static_cast<double>(stream.bytes_per_second);
-  // From the ideal end of the one before and not from its wake-up, so that lateness does not add up.
+  // From the ideal end of the one before and not from its wake-up, so that lateness does not add
+  // up.
   const Clock::time_point begin = std::max(link_free, job.enqueued);
   link_free = begin + std::chrono::nanoseconds(static_cast<int64_t>(std::ceil(nanoseconds)));
   CopyBytes(job.destination, job.source, job.size_bytes);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CopyEngine without a GPU: a worker thread a stream copies between HOST and the DEVICE arena. With a
-// rate it also plays a link: a copy of b bytes occupies its stream for b / rate, from when it is
+// CopyEngine without a GPU: a worker thread a stream copies between HOST and the DEVICE arena. With
+// a rate it also plays a link: a copy of b bytes occupies its stream for b / rate, from when it is
 // enqueued, or from the end of the one before it if that is later, and is not done before that.
 // Without a rate, a small copy into an idle stream is made on the calling thread: waking the worker
 // would cost more.
@@ -71,7 +71,8 @@ class CopyEngineHost : public CopyEngine {
   };
 
   void RunWorker(CopyStream which);
-  // Copies, and returns when the link is done with it. `link_free`: when it is done with all before.
+  // Copies, and returns when the link is done with it. `link_free`: when it is done with all
+  // before.
   Interval RunPaced(Stream& stream, const Job& job, Clock::time_point& link_free);
   // Copies as fast as the memory is.
   Interval Run(const Job& job) const;

@@ -8,9 +8,10 @@
 
 namespace gemini::client {
 
-// Returns "<what>: <name of the error>: <its description>". cudaErrorMemoryAllocation: RESOURCE_EXHAUSTED.
-// cudaErrorNoDevice, ...InvalidDevice: NOT_FOUND. cudaErrorInsufficientDriver, ...NotSupported: UNIMPLEMENTED. Others:
-// UNAVAILABLE, for most mean that this process cannot use the GPU any more. cudaSuccess: OK.
+// Returns "<what>: <name of the error>: <its description>". cudaErrorMemoryAllocation:
+// RESOURCE_EXHAUSTED. cudaErrorNoDevice, ...InvalidDevice: NOT_FOUND. cudaErrorInsufficientDriver,
+// ...NotSupported: UNIMPLEMENTED. Others: UNAVAILABLE, for most mean that this process cannot use
+// the GPU any more. cudaSuccess: OK.
 absl::Status CudaRuntimeStatus(cudaError_t result, absl::string_view what);
 
 }  // namespace gemini::client

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Spans of what operators do, each from one point to another (CopyEngine::Now), whose times are known only when the
-// second is reached: on a GPU later than they are asked for.
+// Spans of what operators do, each from one point to another (CopyEngine::Now), whose times are
+// known only when the second is reached: on a GPU later than they are asked for.
 // Thread: none of its own; the caller locks.
 #pragma once
 #include <algorithm>
@@ -40,7 +40,8 @@ class MeasuredSpans {
     Span& oldest = spans_[first_];
     const std::optional<int64_t> end_ns = clock.TimeOf(oldest.at.end);
     if (!end_ns) return std::nullopt;
-    // Clocks of a GPU and of ours agree within microseconds: a short span may seem to end before it begins.
+    // Clocks of a GPU and of ours agree within microseconds: a short span may seem to end before it
+    // begins.
     Measured measured = {
         .begin_ns = std::min(clock.TimeOf(oldest.at.begin).value_or(*end_ns), *end_ns),
         .end_ns = *end_ns,

@@ -62,7 +62,8 @@ void CopyBatch::Drain() {
 absl::StatusOr<HostChunk> CopyBatch::Acquire(
     absl::FunctionRef<absl::StatusOr<HostChunk>()> acquire) {
   if (entries_.size() >= kBatchSlots) FinishOldest();
-  // The updater may wait for the slot of a late gradient, and what is acquired next for the updater.
+  // The updater may wait for the slot of a late gradient, and what is acquired next for the
+  // updater.
   if (!entries_.empty() && entries_.back().host.for_update()) Drain();
   absl::StatusOr<HostChunk> host = acquire();
   if (host.ok() || !absl::IsResourceExhausted(host.status()) || entries_.empty()) return host;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The write-backs that one call of Residency has under way, with what must happen when each is done: a HOST
-// slot let go, or a written-back parameter committed in its new slot; and the fetches that it begins beside them.
+// The write-backs that one call of Residency has under way, with what must happen when each is
+// done: a HOST slot let go, or a written-back parameter committed in its new slot; and the fetches
+// that it begins beside them.
 // Thread: one at a time; the caller locks.
-// Bound:  holds at most kBatchSlots HOST slots: one more waits for the oldest copy. A slot that is kept for
-//         late gradients is let go before another one is acquired.
+// Bound:  holds at most kBatchSlots HOST slots: one more waits for the oldest copy. A slot that is
+//         kept for late gradients is let go before another one is acquired.
 // Errors: on the way in only; what was enqueued always ends, in Drain or the destructor.
 #pragma once
 #include <cstddef>
@@ -28,15 +29,16 @@ class CopyBatch {
   CopyBatch& operator=(const CopyBatch&) = delete;
   ~CopyBatch() { Drain(); }
 
-  // Enqueues the copy of the chunk to `device`, behind `after`, which ends by itself in `landings`. Blocks while these
-  // are full. Errors: as ChunkStore::Acquire.
+  // Enqueues the copy of the chunk to `device`, behind `after`, which ends by itself in `landings`.
+  // Blocks while these are full. Errors: as ChunkStore::Acquire.
   absl::StatusOr<CopyEvent> Fetch(ChunkStore& store, ChunkId chunk, std::byte* device,
                                   CopyEvent after, CopyLandings& landings);
 
-  // Enqueues the copy of the chunk's bytes from `device` to HOST, behind `after`: into its own slot when uncommitted, also
-  // a gradient that its bundle's update awaits (ChunkStore::GradientArrived is for others to call);
-  // else into a new one, committed at the same step when drained; at once where it has a master
-  // (client/host/edited_parameter.h). Errors: as ChunkStore::AcquireSpare and Acquire.
+  // Enqueues the copy of the chunk's bytes from `device` to HOST, behind `after`: into its own slot
+  // when uncommitted, also a gradient that its bundle's update awaits (ChunkStore::GradientArrived
+  // is for others to call); else into a new one, committed at the same step when drained; at once
+  // where it has a master (client/host/edited_parameter.h). Errors: as ChunkStore::AcquireSpare and
+  // Acquire.
   absl::StatusOr<CopyEvent> WriteBack(ChunkStore& store, ChunkId chunk, const std::byte* device,
                                       CopyEvent after);
 

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies to DEVICE that nobody waits for: a thread sees each end, in their order, and lets go of the HOST slot that it
-// reads. The holds end by themselves (HostChunk::EndsByItself): that thread takes its own lock, the copy engine's and,
-// for a moment, the ChunkStore's, so whoever finds no HOST slot waits for it, whatever else it has locked.
-// Thread: any. Bound: kOnlineCopies are under way; one thread at a time calls AwaitRoom and then Add.
+// Copies to DEVICE that nobody waits for: a thread sees each end, in their order, and lets go of
+// the HOST slot that it reads. The holds end by themselves (HostChunk::EndsByItself): that thread
+// takes its own lock, the copy engine's and, for a moment, the ChunkStore's, so whoever finds no
+// HOST slot waits for it, whatever else it has locked.
+// Thread: any. Bound: kOnlineCopies are under way; one thread at a time calls AwaitRoom and then
+//         Add.
 #pragma once
 #include <condition_variable>
 #include <cstddef>

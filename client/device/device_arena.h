@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A lease's DEVICE memory as one range of addresses in this process: a memfd that plays DEVICE, or a GPU's slabs, of which
-// there are as many as the server has granted.
+// A lease's DEVICE memory as one range of addresses in this process: a memfd that plays DEVICE, or
+// a GPU's slabs, of which there are as many as the server has granted.
 // Thread: Grow, Cut, mapped_bytes: one at a time. The rest: any.
 // Units:  bytes.
 #pragma once
@@ -25,7 +25,8 @@ using MakeDeviceSlabs =
 
 class DeviceArena {
  public:
-  // What the server answered: `size_bytes` of addresses, in slabs or (slab_bytes 0) in the only descriptor.
+  // What the server answered: `size_bytes` of addresses, in slabs or (slab_bytes 0) in the only
+  // descriptor.
   struct Offer {
     int64_t size_bytes = 0;
     int64_t slab_bytes = 0;
@@ -35,18 +36,19 @@ class DeviceArena {
     std::vector<UniqueFd> fds;
   };
 
-  // Maps the descriptor, or reserves the addresses: slabs come by Grow. `connection` outlives it. `make_slabs` is null
-  // where no GPU is to be used.
-  // FAILED_PRECONDITION: a GPU is to be used and the server has none, or the other way round. INVALID_ARGUMENT: what the
-  // server offers contradicts itself. Others: of make_slabs, DeviceSlabs::Map and Connection::Call.
+  // Maps the descriptor, or reserves the addresses: slabs come by Grow. `connection` outlives it.
+  // `make_slabs` is null where no GPU is to be used.
+  // FAILED_PRECONDITION: a GPU is to be used and the server has none, or the other way round.
+  // INVALID_ARGUMENT: what the server offers contradicts itself. Others: of make_slabs,
+  // DeviceSlabs::Map and Connection::Call.
   static absl::StatusOr<std::unique_ptr<DeviceArena>> Map(Connection& connection, Offer offer,
                                                           const MakeDeviceSlabs& make_slabs);
 
-  // Has slabs made and maps them until there are `size_bytes`, which the lease's target covers. RESOURCE_EXHAUSTED: the
-  // GPU has no more, or not so much. Others: as Map. What was mapped stays.
+  // Has slabs made and maps them until there are `size_bytes`, which the lease's target covers.
+  // RESOURCE_EXHAUSTED: the GPU has no more, or not so much. Others: as Map. What was mapped stays.
   absl::Status Grow(int64_t size_bytes);
-  // Unmaps slabs beyond `size_bytes`, which nothing uses any more, and has them destroyed. Errors: as DeviceSlabs::Keep
-  // and Connection::Call.
+  // Unmaps slabs beyond `size_bytes`, which nothing uses any more, and has them destroyed. Errors:
+  // as DeviceSlabs::Keep and Connection::Call.
   absl::Status Cut(int64_t size_bytes);
   // What a budget of it is a multiple of; 0: nothing.
   int64_t slab_bytes() const { return slab_bytes_; }

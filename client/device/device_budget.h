@@ -25,7 +25,8 @@ class DeviceBudget : public NonModelMeter {
   void Release(Use use, int64_t size_bytes);
 
   int64_t budget_bytes() const { return budget_bytes_.load(std::memory_order_relaxed); }
-  // What is used may be above a smaller budget until it is given back; nothing is charged meanwhile.
+  // What is used may be above a smaller budget until it is given back; nothing is charged
+  // meanwhile.
   void SetBudget(int64_t budget_bytes) {
     budget_bytes_.store(budget_bytes, std::memory_order_relaxed);
   }
@@ -34,7 +35,8 @@ class DeviceBudget : public NonModelMeter {
   int64_t non_model_bytes() const { return non_model_.load(std::memory_order_relaxed); }
   int64_t non_model_peak_bytes() const { return non_model_peak_.load(std::memory_order_relaxed); }
   int64_t TakePeak() override;
-  // What is shown beside that: non-model data that the budget does not hold, as what operators take of a GPU.
+  // What is shown beside that: non-model data that the budget does not hold, as what operators take
+  // of a GPU.
   int64_t outside_bytes() const { return outside_.load(std::memory_order_relaxed); }
   void set_outside_bytes(int64_t bytes) { outside_.store(bytes, std::memory_order_relaxed); }
   // Starts new peaks from what is used now.

@@ -30,11 +30,12 @@ struct RangeChunks {
   BundleId first;
   int64_t num_bundles = 0;
   ChunkKind kind = ChunkKind::kParam;
-  int64_t payload_bytes =
-      0;  // Of each chunk: on DEVICE these are adjacent, from the first slot on.
+  // Of each chunk: on DEVICE these are adjacent, from the first slot on.
+  int64_t payload_bytes = 0;
   ChunkId chunk(int64_t index) const { return ChunkOf(BundleId(first.value() + index), kind); }
   int64_t offset_bytes(int64_t index) const { return index * payload_bytes; }
-  // The first and the last of the range's slots, by their number in it, that have bytes of the chunk.
+  // The first and the last of the range's slots, by their number in it, that have bytes of the
+  // chunk.
   std::pair<int64_t, int64_t> slots_of(int64_t index) const {
     return {offset_bytes(index) / store->chunk_bytes(),
             (offset_bytes(index + 1) - 1) / store->chunk_bytes()};
@@ -42,9 +43,9 @@ struct RangeChunks {
 };
 
 struct DeviceRange : RangeChunks {
-  // kReserved: has slots, without bytes. kIncoming: has slots that are being written to. kSettling: all
-  // that write to its slots are enqueued, `settled` is behind them: operators that pin it wait for that.
-  // kLeaving: is being written back with the lock let go.
+  // kReserved: has slots, without bytes. kIncoming: has slots that are being written to. kSettling:
+  // all that write to its slots are enqueued, `settled` is behind them: operators that pin it wait
+  // for that. kLeaving: is being written back with the lock let go.
   enum class Presence : uint8_t { kAbsent, kReserved, kIncoming, kSettling, kResident, kLeaving };
 
   Presence presence = Presence::kAbsent;

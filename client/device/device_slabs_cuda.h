@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // DEVICE slabs by CUDA's virtual memory API.
-// Freed:  the memory of a slab, when neither side has its descriptor, its import or a mapping. Here only mappings are kept.
+// Freed:  the memory of a slab, when neither side has its descriptor, its import or a mapping. Here
+//         only mappings are kept.
 // Thread: as DeviceSlabs.
 #pragma once
 #include <cstddef>
@@ -17,10 +18,10 @@ namespace gemini::client {
 
 class DeviceSlabsCuda : public DeviceSlabs {
  public:
-  // Reserves addresses for what is offered, slabs of a multiple of the GPU's granularity. `driver` outlives it;
-  // `ordinal`: as the CUDA runtime counts GPUs. FAILED_PRECONDITION: the offer is of another GPU, whose memory this
-  // one would reach over their link, if at all. NOT_FOUND: there is no such GPU. RESOURCE_EXHAUSTED: no such range is
-  // free.
+  // Reserves addresses for what is offered, slabs of a multiple of the GPU's granularity. `driver`
+  // outlives it; `ordinal`: as the CUDA runtime counts GPUs. FAILED_PRECONDITION: the offer is of
+  // another GPU, whose memory this one would reach over their link, if at all. NOT_FOUND: there is
+  // no such GPU. RESOURCE_EXHAUSTED: no such range is free.
   static absl::StatusOr<std::unique_ptr<DeviceSlabsCuda>> Reserve(const CudaDriver& driver,
                                                                   int ordinal,
                                                                   DeviceSlabsOffer offer);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which chunks a plan keeps on DEVICE for the optimizer's update: those that are updated there, and gradients that
-// leave when the step is taken.
+// Which chunks a plan keeps on DEVICE for the optimizer's update: those that are updated there, and
+// gradients that leave when the step is taken.
 // Thread: values without one.
 #pragma once
 #include <cstdint>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The seam for how much non-model data lay on DEVICE: exact by the counting allocator (DeviceBudget), or
-// an allocator's statistics.
+// The seam for how much non-model data lay on DEVICE: exact by the counting allocator
+// (DeviceBudget), or an allocator's statistics.
 // Thread: any. Units: bytes.
 #pragma once
 #include <cstdint>

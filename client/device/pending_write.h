@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A write to a range that is under way: its copies are enqueued on the evict stream, and the HOST slots
-// that they go to are held. Made by Residency::BeginWrite.
-// Owner:  move-only; waits at its end. Does not outlive the copy engine and the chunk store. The bytes
-//         that are copied from live until it is done.
+// A write to a range that is under way: its copies are enqueued on the evict stream, and the HOST
+// slots that they go to are held. Made by Residency::BeginWrite.
+// Owner:  move-only; waits at its end. Does not outlive the copy engine and the chunk store. The
+//         bytes that are copied from live until it is done.
 // Thread: one at a time.
 #pragma once
 #include <utility>

@@ -337,8 +337,8 @@ absl::StatusOr<PendingWrite> Residency::BeginHostWrite(Range& range, int64_t off
     const int64_t piece = std::min(size_bytes - done, range.payload_bytes - inside);
     const ChunkId chunk = range.chunk(index);
     mutex_.Unlock();
-    // On-line moves wait for slots with the lock held, which the updater needs for a late gradient: slots
-    // that only the caller lets go of must not be what they wait for.
+    // On-line moves wait for slots with the lock held, which the updater needs for a late gradient:
+    // slots that only the caller lets go of must not be what they wait for.
     range.store->AwaitLateGradients();
     absl::StatusOr<HostChunk> host = piece == range.payload_bytes
                                          ? range.store->AcquireToOverwrite(chunk)

@@ -115,8 +115,8 @@ absl::Status Residency::Execute(const RangeReplacement& replacement) {
       status = Evict(victim, batch);
       if (!status.ok()) break;
       charged_bytes += BytesOf(ranges_[victim]);
-      // It will be fetched from where it is being written to; or its commit still names slots that others
-      // come into.
+      // It will be fetched from where it is being written to; or its commit still names slots that
+      // others come into.
       if (ranges_[victim].wanted || sole_copy) batch.Drain();
     }
     for (const RangePlacement& placement : replacement.placements) {

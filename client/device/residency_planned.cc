@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of Residency that moves ranges for a plan: called from the threads of PlanExecutor, and never
-// holding the lock while a copy or I/O runs.
+// The part of Residency that moves ranges for a plan: called from the threads of PlanExecutor, and
+// never holding the lock while a copy or I/O runs.
 #include <algorithm>
 #include <utility>
 
@@ -109,7 +109,8 @@ CopyEvent Residency::FetchChunk(RangeId id, int64_t index, const std::byte* host
     to = AddressOf(range.slot) + range.offset_bytes(index);
     if (host != nullptr) stats_.fetch_bytes += range.payload_bytes;
   }
-  // Incoming, it stays where it is. From memory that is not registered yet, CUDA may copy before it returns.
+  // Incoming, it stays where it is. From memory that is not registered yet, CUDA may copy before it
+  // returns.
   if (host == nullptr) {
     return copies_.Copy(CopyStream::kFetch, to, nullptr, what.payload_bytes, after);
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long operators waited for their chunks, by cause, since the beginning: in the time of what they run on, so that a
-// thread that waits while its GPU has work to do delays nothing, and a GPU that waits while its thread goes on does.
+// How long operators waited for their chunks, by cause, since the beginning: in the time of what
+// they run on, so that a thread that waits while its GPU has work to do delays nothing, and a GPU
+// that waits while its thread goes on does.
 // Thread: any; one lock, which is the last of all but the copy engine's.
 // Units:  nanoseconds.
 #pragma once
@@ -25,14 +26,15 @@ class StallTimes {
   // `clock` outlives this.
   explicit StallTimes(CopyEngine& clock) : clock_(clock) {}
 
-  // What the calling thread's operators did since `begin` was to wait, for a chunk of that space: counted there, too,
-  // once it is measured. The space outlives that. Returns the wait's end.
+  // What the calling thread's operators did since `begin` was to wait, for a chunk of that space:
+  // counted there, too, once it is measured. The space outlives that. Returns the wait's end.
   OperatorPoint Add(SpaceCounters& space, StallCause cause, OperatorPoint begin);
   OperatorPoint Now() { return clock_.Now(); }
 
   // How many were added.
   uint64_t num_added() const { return num_added_.load(std::memory_order_acquire); }
-  // Counts the first so many, of those that are over. Who asks for intervals' times (IntervalMeter) does.
+  // Counts the first so many, of those that are over. Who asks for intervals' times (IntervalMeter)
+  // does.
   void Settle(uint64_t num_first = std::numeric_limits<uint64_t>::max());
   // Of what is counted.
   int64_t total_ns() const { return total_ns_.load(std::memory_order_relaxed); }

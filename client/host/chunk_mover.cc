@@ -11,12 +11,13 @@ bool ChunkMover::IsMissing(ChunkId id) const {
   return chunk.nvme != kNoSlot && chunk.host == kNoSlot && !chunk.busy && chunk.loss.ok();
 }
 
-// Free slots are left for the new chunks of the update that was taken. What is read for those behind it leaves room for
-// a whole update, too: somebody may wait for one that was to come later.
+// Free slots are left for the new chunks of the update that was taken. What is read for those
+// behind it leaves room for a whole update, too: somebody may wait for one that was to come later.
 std::optional<ChunkId> ChunkMover::NextForUpdate() const {
   const StateFormat& format = store_.format();
   const int64_t num_free = store_.free_host_.num_free();
-  // A plan foresees updates, too, and would give up what is read here for what it holds to be more urgent.
+  // A plan foresees updates, too, and would give up what is read here for what it holds to be more
+  // urgent.
   if (!store_.spillable_.foresight().empty()) return std::nullopt;
   if (store_.moves_.read_failed || !store_.update_failure_.ok() ||
       num_free <= UpdatedKinds(format).size()) {

@@ -298,7 +298,8 @@ void ChunkStore::Free(ChunkId id) {
 }
 
 absl::StatusOr<SlotId> ChunkStore::TakeHostSlot(Access access) {
-  // Counted while room is made, too: that lets go of the lock, and more others may come, or an update begin.
+  // Counted while room is made, too: that lets go of the lock, and more others may come, or an
+  // update begin.
   const int64_t of_others = access == Access::kUpdate ? 0 : 1;
   slots_of_others_ += of_others;
   absl::Status status;
@@ -314,7 +315,8 @@ absl::StatusOr<SlotId> ChunkStore::TakeHostSlot(Access access) {
                             spillable_.FirstGoingHome() == kNoSlot;
     if (const SlotId first = spillable_.First(); first != kNoSlot && !room_comes) {
       status = Spill(first);
-      // NVME is full, and no write has failed: a copy from another slot may be the last that holds it.
+      // NVME is full, and no write has failed: a copy from another slot may be the last that holds
+      // it.
       if (absl::IsResourceExhausted(status) && free_nvme_.num_free() == 0 && ending_holds_ > 0) {
         mutex_.WaitFor(idle_);
         status = absl::OkStatus();
@@ -370,7 +372,8 @@ absl::Status ChunkStore::Spill(SlotId victim) {
 
 absl::StatusOr<SlotId> ChunkStore::TakeNvmeSlot() {
   if (const std::optional<SlotId> slot = free_nvme_.Take(); slot) return *slot;
-  // A chunk that is in HOST too can do without its NVME slot: its only copy is then the one in HOST.
+  // A chunk that is in HOST too can do without its NVME slot: its only copy is then the one in
+  // HOST.
   for (const HostSlot& slot : host_slots_) {
     if (slot.owner == ChunkId()) continue;
     StoredChunk& chunk = chunks_[slot.owner.value()];

@@ -1,22 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where each chunk of one space lies below DEVICE, in slots of its size, and which version of each bundle is
-// committed. When HOST is full it spills to NVME: what a plan uses last, or what was used least recently.
-// Thread: any; calls block for NVME I/O when a chunk is not in HOST, with the lock let go: the chunk is busy, and who
-//         wants it waits. Only I/O makes it busy, and waits for none here but copies that end by themselves: no ring.
-// Commit: every change of a committed chunk is out of place: fresh slot, record, commit word. So a reader of
-//         the commit words finds a whole version at any moment.
-// Update: from BeginUpdate to its commit a bundle awaits its new version: who asks for its parameter or
-//         moments, or wants to write its gradient, waits, and it is updated next. Meanwhile others hold all
-//         but UpdateSlots HOST slots at most, and wait for more. So the updater waits for I/O and for holds
-//         that end by themselves alone, and who waits for it may hold slots: no circle.
-// Late:   a gradient may be on DEVICE still when its update begins. Its write-back does not wait for the
-//         commit, which waits for it: kLateGradientSlots are kept for that, too, until the copy is done.
-// Ahead:  what is used next is read, and what goes to NVME in any case is written, unasked (client/host/chunk_mover.h).
-// States: with states_on_nvme the home of optimizer states is NVME: they leave as soon as no update is pending.
-// Device: BeginUpdate commits versions made on DEVICE, too: they are nowhere else then, and who asks for
-//         their bytes is refused until Replace has brought them back, chunk by chunk.
-// Copies: a committed chunk read back from NVME stays there too, as its record says, and its HOST copy is dropped
-//         without a write; an uncommitted one has one copy. What NVMe lost is DATA_LOSS until new bytes replace it.
+// Where each chunk of one space lies below DEVICE, in slots of its size, and which version of each
+// bundle is committed. When HOST is full it spills to NVME: what a plan uses last, or what was used
+// least recently.
+// Thread: any; calls block for NVME I/O when a chunk is not in HOST, with the lock let go: the
+//         chunk is busy, and who wants it waits. Only I/O makes it busy, and waits for none here
+//         but copies that end by themselves: no ring.
+// Commit: every change of a committed chunk is out of place: fresh slot, record, commit word. So a
+//         reader of the commit words finds a whole version at any moment.
+// Update: from BeginUpdate to its commit a bundle awaits its new version: who asks for its
+//         parameter or moments, or wants to write its gradient, waits, and it is updated next.
+//         Meanwhile others hold all but UpdateSlots HOST slots at most, and wait for more. So the
+//         updater waits for I/O and for holds that end by themselves alone, and who waits for it
+//         may hold slots: no circle.
+// Late:   a gradient may be on DEVICE still when its update begins. Its write-back does not wait
+//         for the commit, which waits for it: kLateGradientSlots are kept for that, too, until the
+//         copy is done.
+// Ahead:  what is used next is read, and what goes to NVME in any case is written, unasked
+//         (client/host/chunk_mover.h).
+// States: with states_on_nvme the home of optimizer states is NVME: they leave as soon as no update
+//         is pending.
+// Device: BeginUpdate commits versions made on DEVICE, too: they are nowhere else then, and who
+//         asks for their bytes is refused until Replace has brought them back, chunk by chunk.
+// Copies: a committed chunk read back from NVME stays there too, as its record says, and its HOST
+//         copy is dropped without a write; an uncommitted one has one copy. What NVMe lost is
+//         DATA_LOSS until new bytes replace it.
 #pragma once
 #include <condition_variable>
 #include <cstddef>
@@ -63,67 +70,77 @@ class ChunkStore final : private HostSlotOwner {
   int64_t num_bundles() const { return memory_.shape().num_bundles; }
   const SpaceMemory& memory() const { return memory_; }  // What other processes see, to look at.
 
-  // Brings the chunk's bytes into HOST, those of the version that is awaited when there is one. They may be
-  // written only if the chunk is uncommitted (a gradient). NOT_FOUND: it is FREE. RESOURCE_EXHAUSTED: no HOST
-  // slot can be freed (says how many are held and what to raise). UNAVAILABLE: the server is gone. DATA_LOSS:
-  // its bytes are lost, or a spill's. FAILED_PRECONDITION: on DEVICE alone. Others: an update's. `foreseen`: by a plan.
+  // Brings the chunk's bytes into HOST, those of the version that is awaited when there is one.
+  // They may be written only if the chunk is uncommitted (a gradient). NOT_FOUND: it is FREE.
+  // RESOURCE_EXHAUSTED: no HOST slot can be freed (says how many are held and what to raise).
+  // UNAVAILABLE: the server is gone. DATA_LOSS: its bytes are lost, or a spill's.
+  // FAILED_PRECONDITION: on DEVICE alone. Others: an update's. `foreseen`: by a plan.
   absl::StatusOr<HostChunk> Acquire(ChunkId chunk, bool foreseen = true);
-  // As Acquire for an uncommitted chunk; a FREE one becomes HOLD with zero bytes. Waits while its bundle
-  // awaits a commit, which reads it. FAILED_PRECONDITION: the chunk is committed.
+  // As Acquire for an uncommitted chunk; a FREE one becomes HOLD with zero bytes. Waits while its
+  // bundle awaits a commit, which reads it. FAILED_PRECONDITION: the chunk is committed.
   absl::StatusOr<HostChunk> AcquireUncommitted(ChunkId chunk);
   // As AcquireUncommitted, but the bytes are arbitrary: the caller writes all of them.
   absl::StatusOr<HostChunk> AcquireToOverwrite(ChunkId chunk);
-  // As AcquireToOverwrite, for the bytes that it has on DEVICE: does not wait for a commit that awaits them
-  // (AwaitsGradient). If it is for_update(), its holder waits for the copy alone, and lets go.
+  // As AcquireToOverwrite, for the bytes that it has on DEVICE: does not wait for a commit that
+  // awaits them (AwaitsGradient). If it is for_update(), its holder waits for the copy alone, and
+  // lets go.
   absl::StatusOr<HostChunk> AcquireForWriteBack(ChunkId chunk);
   absl::StatusOr<HostChunk> AcquireSpare();  // Of no chunk yet; its bytes are arbitrary.
 
-  // Commits `fresh` as the new chunks of their kinds at `step`; others stay as they are. Each is a spare, or
-  // the chunk itself from AcquireUncommitted, and complete; the handles are empty then, and what they replace
-  // is free when no longer held. INVALID_ARGUMENT: below the committed step, a gradient, another's slot.
+  // Commits `fresh` as the new chunks of their kinds at `step`; others stay as they are. Each is a
+  // spare, or the chunk itself from AcquireUncommitted, and complete; the handles are empty then,
+  // and what they replace is free when no longer held. INVALID_ARGUMENT: below the committed step,
+  // a gradient, another's slot.
   absl::Status Commit(BundleId bundle, int64_t step,
                       absl::Span<std::pair<ChunkKind, HostChunk>> fresh);
-  // As Commit of a spare, at the step of then: a write-back. FAILED_PRECONDITION: it is not committed.
+  // As Commit of a spare, at the step of then: a write-back. FAILED_PRECONDITION: it is not
+  // committed.
   absl::Status Replace(ChunkId chunk, HostChunk fresh);
   int64_t CommittedStep(BundleId bundle) const;  // -1: nothing is committed.
   // Whether the chunk is part of its bundle's committed version; and where that lies by its record.
   bool IsCommitted(ChunkId chunk) const;
   std::optional<ChunkSlot> CommittedPlace(ChunkId chunk) const;
   bool HasPayload(ChunkId chunk) const;  // Whether it has bytes, DEVICE included: it is not FREE.
-  // Makes an uncommitted chunk FREE (held, if at all, by what ends by itself). Waits for a commit; nothing if it failed.
+  // Makes an uncommitted chunk FREE (held, if at all, by what ends by itself). Waits for a commit;
+  // nothing if it failed.
   void Free(ChunkId chunk);
 
-  // Records the intent, which commits `on_device` at its step and makes `bundles` await their commit at it; then gives
-  // up the HOST and NVME copies of `on_device`, when their I/O is done and no copy from there under way. Gradients are
-  // complete: of `late_gradients`, some of `bundles`, on DEVICE, else below. On an error nothing has changed.
-  // FAILED_PRECONDITION: a bundle still awaits an earlier one, is not below the step, its gradient is held;
-  // or an `on_device` chunk is, or is on DEVICE alone. INVALID_ARGUMENT: a bundle twice, a late one not in
-  // `bundles`, no such slot, other tensors than the space's. RESOURCE_EXHAUSTED: others hold its HOST slots.
+  // Records the intent, which commits `on_device` at its step and makes `bundles` await their
+  // commit at it; then gives up the HOST and NVME copies of `on_device`, when their I/O is done and
+  // no copy from there under way. Gradients are complete: of `late_gradients`, some of `bundles`,
+  // on DEVICE, else below. On an error nothing has changed.
+  // FAILED_PRECONDITION: a bundle still awaits an earlier one, is not below the step, its gradient
+  // is held; or an `on_device` chunk is, or is on DEVICE alone. INVALID_ARGUMENT: a bundle twice, a
+  // late one not in `bundles`, no such slot, other tensors than the space's. RESOURCE_EXHAUSTED:
+  // others hold its HOST slots.
   absl::Status BeginUpdate(const Intent& intent, absl::Span<const BundleId> bundles,
                            absl::Span<const DeviceVersion> on_device = {},
                            absl::Span<const BundleId> late_gradients = {});
-  // Whether the bundle is pending and its late gradient has not arrived. And says that it has: that it is
-  // complete in HOST or NVME; who writes to it waits for the commit from then on. No-op if none is awaited.
+  // Whether the bundle is pending and its late gradient has not arrived. And says that it has: that
+  // it is complete in HOST or NVME; who writes to it waits for the commit from then on. No-op if
+  // none is awaited.
   bool AwaitsGradient(BundleId bundle) const;
   void GradientArrived(BundleId bundle);
   void AwaitLateGradients();  // Blocks until all have arrived, or updates fail.
-  // For the updater: the bundle to update next (PendingCommits), each once; nothing: all are taken. If it
-  // awaits its gradient, that comes first, with nothing held. It holds UpdateSlots at most.
+  // For the updater: the bundle to update next (PendingCommits), each once; nothing: all are taken.
+  // If it awaits its gradient, that comes first, with nothing held. It holds UpdateSlots at most.
   std::optional<BundleId> TakeUpdate();
   absl::StatusOr<HostChunk> AcquireForUpdate(ChunkId chunk);
   absl::StatusOr<HostChunk> AcquireSpareForUpdate();
-  // Gives `error` to all who wait for a pending bundle, and who come; or lets these be taken once more.
+  // Gives `error` to all who wait for a pending bundle, and who come; or lets these be taken once
+  // more.
   void FailUpdates(absl::Status error);
   void RetryUpdates();
   absl::Status AwaitCommits();  // Until no bundle awaits one. Errors: the update that failed.
   absl::Status AwaitCommit(BundleId bundle);  // Until this one does not.
   bool AwaitsCommit(ChunkId chunk) const;     // Whether Acquire would wait for one.
-  // Calls `look` with the bytes of a gradient chunk that is in HOST and that nobody holds; nobody writes them
-  // meanwhile. Returns WriteCounts().all of then. Nothing: it is elsewhere, or held.
+  // Calls `look` with the bytes of a gradient chunk that is in HOST and that nobody holds; nobody
+  // writes them meanwhile. Returns WriteCounts().all of then. Nothing: it is elsewhere, or held.
   std::optional<int64_t> PeekGradient(BundleId bundle,
                                       absl::FunctionRef<void(const std::byte*)> look);
   ChunkWrites WriteCounts(ChunkId chunk) const;
-  // What a plan does; empty: there is none. Not followed with states_on_nvme, which plans do not know of.
+  // What a plan does; empty: there is none. Not followed with states_on_nvme, which plans do not
+  // know of.
   void Foresee(policies::HostForesight foresight);
   StoredBytes stored_bytes() const;
   ResidencyWriter& residency_writer() { return residency_; }  // For Residency.
@@ -134,7 +151,8 @@ class ChunkStore final : private HostSlotOwner {
   friend class ChunkMover;
   enum class Access : uint8_t { kRead, kWrite, kWriteBack, kUpdate };
   absl::Status CheckId(ChunkId chunk) const;
-  // Waits for I/O of the chunk and, as `access` needs, for its commit and for a slot. Errors: of the update.
+  // Waits for I/O of the chunk and, as `access` needs, for its commit and for a slot. Errors: of
+  // the update.
   absl::Status AwaitAccess(ChunkId chunk, Access access) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsFetchedFrom(ChunkId chunk) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   int64_t MostSlotsOfOthers(bool any_late) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -153,7 +171,8 @@ class ChunkStore final : private HostSlotOwner {
   absl::Status CommitLocked(BundleId bundle, int64_t step,
                             absl::Span<std::pair<ChunkKind, HostChunk>> fresh)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Takes a HOST slot, without owner and held once. Where none is free it lets go of the lock to spill.
+  // Takes a HOST slot, without owner and held once. Where none is free it lets go of the lock to
+  // spill.
   absl::StatusOr<SlotId> TakeHostSlot(Access access) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Moves the chunk in HOST slot `victim` to NVME, or drops it where it lies there already.
   absl::Status Spill(SlotId victim) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

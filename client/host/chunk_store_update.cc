@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of ChunkStore that concerns updates: who waits for a commit, what the updater takes, gradients
-// that come late, and the versions that were made on DEVICE.
+// The part of ChunkStore that concerns updates: who waits for a commit, what the updater takes,
+// gradients that come late, and the versions that were made on DEVICE.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -90,8 +90,8 @@ bool ChunkStore::MayHoldMore() const {
   return slots_of_others_ < MostSlotsOfOthers(any_late);
 }
 
-// Each spare is a copy beyond those that HOST and NVME have slots for: too many, and the updater's new
-// chunks could not push others to NVME.
+// Each spare is a copy beyond those that HOST and NVME have slots for: too many, and the updater's
+// new chunks could not push others to NVME.
 bool ChunkStore::MayTakeSpare() const {
   if (pending_.count() == 0 || !update_failure_.ok()) return true;
   const int64_t spares = std::ranges::count_if(host_slots_, [](const HostSlot& slot) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The sole writer of the commit words and records of a space (gemini/shm/commit_shm.h).
 // Thread: one caller at a time; the caller locks. Readers in other processes need no lock.
-// Rule:   a record is complete before a word names it, and is not rewritten while any word does, nor
-//         between Prepare and CommitPrepared. The records that were given up longest ago are reused
-//         first, which gives a slow reader time.
+// Rule:   a record is complete before a word names it, and is not rewritten while any word does,
+//         nor between Prepare and CommitPrepared. The records that were given up longest ago are
+//         reused first, which gives a slow reader time.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -29,8 +29,8 @@ class CommitWriter {
   // that it names are complete.
   void Commit(BundleId bundle, int64_t step, const CommitRecord& record);
 
-  // The same in two parts, so that an intent can name the record in between: completes a record, which
-  // no word names, and returns its index; then commits it. At most one a bundle is prepared.
+  // The same in two parts, so that an intent can name the record in between: completes a record,
+  // which no word names, and returns its index; then commits it. At most one a bundle is prepared.
   int64_t Prepare(const CommitRecord& record);
   void CommitPrepared(BundleId bundle, int64_t step, int64_t index, const CommitRecord& record);
 

@@ -44,8 +44,9 @@ class HostChunk {
   explicit operator bool() const { return owner_ != nullptr; }
   // Held in a slot that is kept for updates: to be let go without waiting for anybody meanwhile.
   bool for_update() const { return for_update_; }
-  // Says that from now on the holder waits for a copy alone before it lets go, whatever others do: who needs the slot,
-  // or that nobody holds it, waits instead of giving up. Once; not in a slot that is kept for updates.
+  // Says that from now on the holder waits for a copy alone before it lets go, whatever others do:
+  // who needs the slot, or that nobody holds it, waits instead of giving up. Once; not in a slot
+  // that is kept for updates.
   void EndsByItself() {
     owner_->CountEnding(slot_);
     ends_by_itself_ = true;

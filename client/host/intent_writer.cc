@@ -14,8 +14,8 @@ void IntentWriter::Record(const Intent& intent) {
                       next_slot_ * IntentSlotBytes(num_tensors_, num_bundles_);
   auto& slot = *reinterpret_cast<IntentShm*>(bytes);
   auto* const tensor_words = reinterpret_cast<std::atomic<uint64_t>*>(bytes + sizeof(IntentShm));
-  // Release: a reader that sees a word of this intent also sees that the intent word names the other
-  // slot.
+  // Release: a reader that sees a word of this intent also sees that the intent word names the
+  // other slot.
   const auto put = [](std::atomic<uint64_t>& to, uint64_t value) {
     to.store(value, std::memory_order_release);
   };

@@ -20,8 +20,8 @@ class IntentWriter {
   IntentWriter& operator=(const IntentWriter&) = delete;
 
   int64_t num_tensors() const { return num_tensors_; }
-  // Writes the intent into the slot that the word does not name, then names it. It has num_tensors()
-  // tensors and step > 0; the records of its on_device are complete.
+  // Writes the intent into the slot that the word does not name, then names it. It has
+  // num_tensors() tensors and step > 0; the records of its on_device are complete.
   void Record(const Intent& intent);
 
  private:

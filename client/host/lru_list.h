@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An order of use over ids 0 to size - 1, each in the list or not. All but Grow are O(1) and allocate
-// nothing.
+// An order of use over ids 0 to size - 1, each in the list or not. All but Grow are O(1) and
+// allocate nothing.
 // Thread: none of its own; the caller locks.
 #pragma once
 #include <cstdint>

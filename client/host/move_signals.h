@@ -9,8 +9,8 @@ namespace gemini::client {
 struct MoveSignals {
   std::condition_variable readable;    // There may be more to read ahead.
   std::condition_variable going_home;  // There may be more to write.
-  bool read_failed =
-      false;  // For an update, since that began: who needs the chunk meets the error.
+  // For an update, since that began: who needs the chunk meets the error.
+  bool read_failed = false;
   bool write_failed = false;  // Since an update began: who needs the slot meets the error.
 
   // An update begins, or is tried again.

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Asks the server to move chunks between HOST and NVME slots of a space: posts on the ring in the
 // client segment, kicks the server's eventfd, waits on the completion words in the server segment.
-// Checks: with each write goes the CRC32C of the HOST slot, and each read is compared with that of the write that
-//         filled the NVMe slot: from memory to memory, so whatever changed a byte between is found.
-// Thread: any; up to kIoRingEntries transfers are under way at once, more wait for room. The calling thread
-//         computes the checksum: of a chunk of kLateChecksumBytes or more that is written, while the disk is at it.
-// Errors: the server's, RESOURCE_EXHAUSTED among them. DATA_LOSS: the disk failed, no whole write of the slot was
-//         completed, or a read brought other bytes than were written. ABORTED: the lease was fenced.
+// Checks: with each write goes the CRC32C of the HOST slot, and each read is compared with that of
+//         the write that filled the NVMe slot: from memory to memory, so whatever changed a byte
+//         between is found.
+// Thread: any; up to kIoRingEntries transfers are under way at once, more wait for room. The
+//         calling thread computes the checksum: of a chunk of kLateChecksumBytes or more that is
+//         written, while the disk is at it.
+// Errors: the server's, RESOURCE_EXHAUSTED among them. DATA_LOSS: the disk failed, no whole write
+//         of the slot was completed, or a read brought other bytes than were written. ABORTED: the
+//         lease was fenced.
 //         UNAVAILABLE: the server is gone, noticed within a second, or a transfer takes longer than
 //         kStuckAfter; the server may then still write to the slot, and every later transfer fails.
 #pragma once
@@ -33,19 +36,19 @@ class NvmeRingClient {
   static constexpr absl::Duration kStuckAfter = absl::Seconds(60);
   // Smaller ones take a few microseconds, and may be written before their checksum is there.
   static constexpr int64_t kLateChecksumBytes = int64_t{256} << 10;
-  // After a write whose checksum came too late, for so many the checksum is computed first: a "disk" that is always
-  // faster (a page cache) takes little more than each write once.
+  // After a write whose checksum came too late, for so many the checksum is computed first: a
+  // "disk" that is always faster (a page cache) takes little more than each write once.
   static constexpr int64_t kEarlyChecksums = 64;
 
-  // `memory` and `connection` outlive this. `generation` is that of the lease. Without `checksums` nothing is
-  // computed or compared.
+  // `memory` and `connection` outlive this. `generation` is that of the lease. Without `checksums`
+  // nothing is computed or compared.
   NvmeRingClient(const SpaceMemory& memory, UniqueFd kick, const Connection& connection,
                  uint64_t generation, bool checksums);
   NvmeRingClient(const NvmeRingClient&) = delete;
   NvmeRingClient& operator=(const NvmeRingClient&) = delete;
 
-  // Moves the whole chunk and blocks until it is done. Nobody writes to the HOST slot meanwhile; after a read
-  // that failed its bytes are arbitrary.
+  // Moves the whole chunk and blocks until it is done. Nobody writes to the HOST slot meanwhile;
+  // after a read that failed its bytes are arbitrary.
   absl::Status Transfer(IoOperation operation, SlotId host_slot, SlotId nvme_slot);
 
   // Returns whether a transfer may still be under way though Transfer has returned.

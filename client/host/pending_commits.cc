@@ -89,7 +89,8 @@ void PendingCommits::Done(BundleId bundle) {
   if (awaits_gradient(bundle)) --late_count_;
   is_late_[bundle.value()] = false;
   if (count_ > 0) return;
-  // What is left was taken another way, and must not come before its turn when it is expected again.
+  // What is left was taken another way, and must not come before its turn when it is expected
+  // again.
   for (std::deque<BundleId>* const queue : {&hurried_, &arrived_, &order_, &late_}) queue->clear();
 }
 

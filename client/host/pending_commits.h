@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bundles whose update was begun and is not committed yet, and which of them is updated next: one
-// that somebody waits for; else one whose gradient was late and has arrived; else the first in the order
-// given whose gradient is there; else the first that still awaits its gradient.
+// The bundles whose update was begun and is not committed yet, and which of them is updated next:
+// one that somebody waits for; else one whose gradient was late and has arrived; else the first in
+// the order given whose gradient is there; else the first that still awaits its gradient.
 // Thread: none of its own; the caller locks.
 #pragma once
 #include <cstdint>
@@ -21,22 +21,23 @@ class PendingCommits {
   explicit PendingCommits(int64_t num_bundles)
       : states_(num_bundles, State::kCommitted), is_late_(num_bundles, false) {}
 
-  // Makes bundles pending that are not; each once. `late`, each once of `bundles`, await their gradients.
+  // Makes bundles pending that are not; each once. `late`, each once of `bundles`, await their
+  // gradients.
   void Expect(absl::Span<const BundleId> bundles, absl::Span<const BundleId> late = {});
   bool awaits(BundleId bundle) const { return states_[bundle.value()] != State::kCommitted; }
   bool awaits_gradient(BundleId bundle) const { return is_late_[bundle.value()]; }
   int64_t count() const { return count_; }
   int64_t late_count() const { return late_count_; }  // Of them: those that await their gradients.
 
-  // The gradient has arrived: nothing changes if the bundle awaits none. Its turn was put off for it
-  // alone, so the bundle goes before all that nobody waits for; several go as they arrived.
+  // The gradient has arrived: nothing changes if the bundle awaits none. Its turn was put off for
+  // it alone, so the bundle goes before all that nobody waits for; several go as they arrived.
   void GradientArrived(BundleId bundle);
   // Puts a bundle before all that nobody waits for. Nothing changes if it is taken or not pending.
   void Hurry(BundleId bundle);
   // Gives out the next one; each once. Nothing: all are taken.
   std::optional<BundleId> Take();
-  // Shows the one that was taken last, if it is pending still, and those to come, in the order in which Take gives
-  // them if nothing changes meanwhile, until `look` returns false.
+  // Shows the one that was taken last, if it is pending still, and those to come, in the order in
+  // which Take gives them if nothing changes meanwhile, until `look` returns false.
   void LookAhead(absl::FunctionRef<bool(BundleId)> look) const;
   // Makes those that were taken and are still pending available again, for another try; those that
   // nobody waits for go by their ids then, late ones behind the others.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sole writer of the residency words of a space (gemini/shm/residency_shm.h): joins what the chunk
-// store knows (HOST, NVME) with what Residency knows (DEVICE) into one word a chunk.
+// The sole writer of the residency words of a space (gemini/shm/residency_shm.h): joins what the
+// chunk store knows (HOST, NVME) with what Residency knows (DEVICE) into one word a chunk.
 // Thread: any for SetBelow, EnterDevice and LeaveDevice. Between the last two a chunk's word
 // belongs to
 //         the caller of SetOnDevice, who locks: one relaxed store, since every pin makes one.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which of the HOST slots that may be spilled goes first: one whose chunk has its home on NVME, the one that
-// waits longest; else the one whose chunk is used last by what a plan foresees, or the least recently used.
+// Which of the HOST slots that may be spilled goes first: one whose chunk has its home on NVME, the
+// one that waits longest; else the one whose chunk is used last by what a plan foresees, or the
+// least recently used.
 // Thread: none of its own; the caller locks.
 #pragma once
 #include <cstdint>

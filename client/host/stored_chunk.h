@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ChunkStore knows of one chunk and of one HOST slot, and what it is told of a version that was made
-// on DEVICE.
+// What ChunkStore knows of one chunk and of one HOST slot, and what it is told of a version that
+// was made on DEVICE.
 // Thread: none of its own; the caller locks.
 #pragma once
 #include <cstdint>
@@ -42,8 +42,8 @@ struct StoredBytes {
   int64_t nvme_written_bytes = 0;
 };
 
-// A bundle whose version of an intent's step is complete on DEVICE already: its slots in the session's
-// arena.
+// A bundle whose version of an intent's step is complete on DEVICE already: its slots in the
+// session's arena.
 struct DeviceVersion {
   BundleId bundle;
   KindMap<SlotId> slots;  // Of the space's UpdatedKinds.

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Threads that read what the next updates use from NVME while one is computed, and write behind it the states whose
-// home is there (client/host/chunk_mover.h): so that reading, updating and writing overlap.
-// Threads: gemini-ahead and gemini-behind, four each: one moves a chunk at a time and takes its checksum, and a disk
-//          wants several at once.
+// Threads that read what the next updates use from NVME while one is computed, and write behind it
+// the states whose home is there (client/host/chunk_mover.h): so that reading, updating and writing
+// overlap.
+// Threads: gemini-ahead and gemini-behind, four each: one moves a chunk at a time and takes its
+//          checksum, and a disk wants several at once.
 // Owner:  what it moves chunks of outlives it.
-// Source: the read, update, write pipeline of ZeRO-Infinity (Rajbhandari et al., arXiv:2104.07857, section 5.2.2).
+// Source: the read, update, write pipeline of ZeRO-Infinity (Rajbhandari et al., arXiv:2104.07857,
+//         section 5.2.2).
 #pragma once
 #include <array>
 #include <thread>

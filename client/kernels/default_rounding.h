@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Holds the calling thread to IEEE arithmetic for a scope: to nearest, ties to even, denormals kept,
-// no traps; then gives back what it had. Torch's set_flush_denormal and others change that for a
-// thread, and the bits of an update must not depend on it.
+// Holds the calling thread to IEEE arithmetic for a scope: to nearest, ties to even, denormals
+// kept, no traps; then gives back what it had. Torch's set_flush_denormal and others change that
+// for a thread, and the bits of an update must not depend on it.
 #pragma once
 #if defined(__x86_64__)
 #include <xmmintrin.h>

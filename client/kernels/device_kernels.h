@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The seam for what is computed on chunks where DEVICE is: updates in place, and the sums of squares that the gradient
-// norm and trust ratios are made of; one arithmetic, the same bits everywhere. Host memory that plays DEVICE has a team of threads
-// for it (device_kernels_host.h), a GPU kernels of its own (device_kernels_cuda.h).
+// The seam for what is computed on chunks where DEVICE is: updates in place, and the sums of
+// squares that the gradient norm and trust ratios are made of; one arithmetic, the same bits
+// everywhere. Host memory that plays DEVICE has a team of threads for it (device_kernels_host.h), a
+// GPU kernels of its own (device_kernels_cuda.h).
 // Thread: any, one at a time. Order: as operators that the calling thread begins.
 // Memory: DEVICE's, and the caller's until what was asked for is done.
 #pragma once
@@ -32,20 +33,22 @@ class DeviceKernels {
   // Begins what UpdateElements does.
   virtual void Update(const UpdateSettings& settings, const UpdateStreams& streams,
                       int64_t count) = 0;
-  // Blocks until all updates are done. RESOURCE_EXHAUSTED: the GPU had no memory for a kernel; UNAVAILABLE: it failed.
-  // What was to be updated is lost then.
+  // Blocks until all updates are done. RESOURCE_EXHAUSTED: the GPU had no memory for a kernel;
+  // UNAVAILABLE: it failed. What was to be updated is lost then.
   virtual absl::Status Finish() = 0;
 
-  // How many elements a gradient has at least whose squares are better summed on DEVICE before it leaves than in HOST
-  // behind that.
+  // How many elements a gradient has at least whose squares are better summed on DEVICE before it
+  // leaves than in HOST behind that.
   virtual int64_t least_summed_elements() const = 0;
-  // Begins what BlockSquares does, into `sums` on DEVICE. Any number of threads at a time. UNAVAILABLE: the GPU failed.
+  // Begins what BlockSquares does, into `sums` on DEVICE. Any number of threads at a time.
+  // UNAVAILABLE: the GPU failed.
   virtual absl::Status BeginBlockSquares(ElementType type, const GradientRun& run,
                                          double* sums) = 0;
   // What BlockSquares gives for each run, one after the other. Blocks. Errors: as Finish.
   virtual absl::StatusOr<std::vector<double>> BlockSquaresOf(
       ElementType type, absl::Span<const GradientRun> runs) = 0;
-  // What FindTrustSquares gives for each run, one after the other: of fp32 moments. Blocks. Errors: as Finish.
+  // What FindTrustSquares gives for each run, one after the other: of fp32 moments. Blocks. Errors:
+  // as Finish.
   virtual absl::StatusOr<TrustSquares> TrustSquaresOf(absl::Span<const TrustRun> runs) = 0;
 };
 

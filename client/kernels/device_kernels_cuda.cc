@@ -23,8 +23,8 @@ absl::Status StatusOf(cudaError_t result, absl::string_view what) {
   return CudaRuntimeStatus(result, what);
 }
 
-// Has enqueue(run, first element, elements, its first sum) compute the sums of whole norm blocks, if not to a run's end,
-// and take(sums) fetch them when there are `most_sums`, and at the end.
+// Has enqueue(run, first element, elements, its first sum) compute the sums of whole norm blocks,
+// if not to a run's end, and take(sums) fetch them when there are `most_sums`, and at the end.
 template <typename Run, typename Enqueue, typename Take>
 absl::Status InBatches(absl::Span<const Run> runs, int64_t most_sums, const Enqueue& enqueue,
                        const Take& take) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// DeviceKernels over host memory: the threads of a team compute, and all is done when a call returns.
+// DeviceKernels over host memory: the threads of a team compute, and all is done when a call
+// returns.
 #pragma once
 #include <cstdint>
 #include <limits>

@@ -4,8 +4,9 @@
 // block) order. In a block, element i goes to lane i % kNormLanes, each lane is summed in order of
 // i, and the lanes are summed in order: a rule that vector units of any width up to that can
 // follow. Source: the fixed-order rule of docs/architecture.md, "Gradient norm".
-// Overflow: squares of any format are exact in double and their sums far from its largest value, so a sum
-//           is finite if and only if every element is. That is the check that loss scaling needs.
+// Overflow: squares of any format are exact in double and their sums far from its largest value, so
+//           a sum is finite if and only if every element is. That is the check that loss scaling
+//           needs.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -22,9 +23,10 @@ inline constexpr int64_t NumNormBlocks(int64_t elements) {
   return (elements + kNormBlockElements - 1) / kNormBlockElements;
 }
 
-// Writes the sum of squares of each block of a tensor piece that starts at a block boundary of its tensor (every
-// piece but a tensor's last is a multiple of kNormBlockElements) to NumNormBlocks(count) `sums`. `count` elements
-// of `type` in, double out; a block that holds a NaN or an infinity gives one.
+// Writes the sum of squares of each block of a tensor piece that starts at a block boundary of its
+// tensor (every piece but a tensor's last is a multiple of kNormBlockElements) to
+// NumNormBlocks(count) `sums`. `count` elements of `type` in, double out; a block that holds a NaN
+// or an infinity gives one.
 void BlockSquares(ElementType type, const void* piece, int64_t count, double* sums);
 
 // Appends them.

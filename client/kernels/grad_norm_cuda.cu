@@ -16,8 +16,8 @@ constexpr int kLanes = static_cast<int>(kNormLanes);
 constexpr int kThreads = 256;
 constexpr int kBlocks = kThreads / kLanes;
 
-// The elements of a norm block that a thread adds: element i is of lane i % kLanes, in order of i. Threads side by side
-// read side by side.
+// The elements of a norm block that a thread adds: element i is of lane i % kLanes, in order of i.
+// Threads side by side read side by side.
 struct LaneElements {
   int lane;
   int64_t block, begin, end;
@@ -29,7 +29,8 @@ struct LaneElements {
         end(begin + kNormBlockElements < count ? begin + kNormBlockElements : count) {}
 };
 
-// The sums of a block's lanes in order; a NaN is always the same one. All threads of a warp call it.
+// The sums of a block's lanes in order; a NaN is always the same one. All threads of a warp call
+// it.
 __device__ double SumOfLanes(double sum) {
   double all = 0;
   for (int i = 0; i < kLanes; ++i) {

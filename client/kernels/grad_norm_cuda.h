@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sums of squares of client/kernels/grad_norm.h and client/kernels/trust_ratio.h on a GPU: the same blocks, lanes and order, and so
-// the same bits.
+// The sums of squares of client/kernels/grad_norm.h and client/kernels/trust_ratio.h on a GPU: the
+// same blocks, lanes and order, and so the same bits.
 // Memory, stream, errors: as client/kernels/update_kernel_cuda.h.
 #pragma once
 #include <cuda_runtime_api.h>
@@ -17,7 +17,8 @@ namespace gemini::client {
 cudaError_t EnqueueBlockSquares(ElementType type, const void* piece, int64_t count, double* sums,
                                 cudaStream_t stream);
 
-// Enqueues what FindTrustSquares does: `count` elements in, NumNormBlocks(count) sums of each kind out.
+// Enqueues what FindTrustSquares does: `count` elements in, NumNormBlocks(count) sums of each kind
+// out.
 cudaError_t EnqueueTrustSquares(const UpdateSettings& settings, const TrustStreams& streams,
                                 int64_t count, double* param_sums, double* direction_sums,
                                 cudaStream_t stream);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sixteen fp32 lanes in AVX-512, as client/kernels/lanes_portable.h says. Only for sources that are compiled for
-// that instruction set: elsewhere this header is empty. What those sources include must have nothing
-// that the linker could take for other code, so no functions but always-inlined ones.
+// Sixteen fp32 lanes in AVX-512, as client/kernels/lanes_portable.h says. Only for sources that are
+// compiled for that instruction set: elsewhere this header is empty. What those sources include
+// must have nothing that the linker could take for other code, so no functions but always-inlined
+// ones.
 #pragma once
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
 #include <immintrin.h>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sixteen fp32 lanes in plain C++: what the loops of updates and norms are written in, and the reference
-// for the same lanes of each instruction set (client/kernels/lanes_avx2.h, client/kernels/lanes_avx512.h). Every operation
-// is correctly rounded, so all give the same bits but for NaNs, which OneNaN makes one.
+// Sixteen fp32 lanes in plain C++: what the loops of updates and norms are written in, and the
+// reference for the same lanes of each instruction set (client/kernels/lanes_avx2.h,
+// client/kernels/lanes_avx512.h). Every operation is correctly rounded, so all give the same bits
+// but for NaNs, which OneNaN makes one.
 //   Floats 16 fp32 values · Words 32 patterns of 16 bits, for two Floats · Doubles 8 fp64 sums
 // Stream: as Store, past the caches; the address is a multiple of 64, and Fence comes before others
 //         may rely on the store.
@@ -104,7 +105,8 @@ struct LanesPortable {
   }
 
   static Doubles Zeros() { return {}; }
-  // Adds the square of lane i to sums[i % 8], the lanes in order. Squares are exact, so fused or not.
+  // Adds the square of lane i to sums[i % 8], the lanes in order. Squares are exact, so fused or
+  // not.
   static void AddSquares(const Floats& value, Doubles& sums) {
     for (int i = 0; i < 16; ++i) sums.lane[i % 8] += double{value.lane[i]} * double{value.lane[i]};
   }

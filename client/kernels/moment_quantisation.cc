@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The nearest code is found by a table over the upper 16 bits of x, a cell each: no cell holds more than one
-// of the borders between codes, so the code of its lowest value and one comparison are enough. Plain loops:
-// two look-ups an element cost less than vector gathers of them.
+// The nearest code is found by a table over the upper 16 bits of x, a cell each: no cell holds more
+// than one of the borders between codes, so the code of its lowest value and one comparison are
+// enough. Plain loops: two look-ups an element cost less than vector gathers of them.
 #include "client/kernels/moment_quantisation.h"
 
 #include <algorithm>
@@ -18,7 +18,8 @@
 namespace gemini::client {
 namespace {
 
-// Cells from 2^-23, below which everything is zero, to 1. The lowest one also holds what is nearer to zero.
+// Cells from 2^-23, below which everything is zero, to 1. The lowest one also holds what is nearer
+// to zero.
 constexpr int32_t kLowestCell = 0x3400;
 constexpr int32_t kNumCells = 0x3f80 - kLowestCell + 1;
 
@@ -103,10 +104,11 @@ uint8_t StochasticCode(const CodeTable& table, float x, uint8_t nearest, uint32_
   return static_cast<uint8_t>(lower + (static_cast<float>(random >> 8) * 0x1p-24f < part));
 }
 
-// The value of the largest magnitude, of two with opposite signs the positive one; NaN: one is not finite.
+// The value of the largest magnitude, of two with opposite signs the positive one; NaN: one is not
+// finite.
 float LargestOf(const float* values, int64_t count) {
-  // Bits of magnitudes are ordered as the magnitudes are, infinity and NaNs above all, and as signed
-  // integers all values below zero are negative.
+  // Bits of magnitudes are ordered as the magnitudes are, infinity and NaNs above all, and as
+  // signed integers all values below zero are negative.
   uint32_t magnitude = 0;
   int32_t positive = 0;
   for (int64_t i = 0; i < count; ++i) {

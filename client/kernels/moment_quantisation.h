@@ -1,20 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// Optimizer moments in 8 bits: a code an element and an fp32 scale, the value of the largest magnitude, a block
-// of a tensor (kQuantisationBlockElements). A value is CodeValues[code] * scale.
-// Source: Dettmers et al., "8-bit Optimizers via Block-wise Quantization" (arXiv:2110.02861): blocks of
-//         section 2.1, dynamic tree quantisation of section 1.3, its unsigned form of section 2.2.
-// Codes:  in the order of their values. The decade [10^-(k+1), 10^-k] is cut into equal parts, whose middles
-//         are the values: 2^(6-k) parts signed, mirrored below zero, 2^(7-k) unsigned, k from 0 to 6; and 0
-//         and 1. Each decade further from 1 so has one bit of fraction less, and the exponent one more.
-// Bits:   x = value / scale, rounded to fp32; the code whose value is nearest to x, of two equally near ones
-//         the lower. Below the lowest code that one. The same on all machines.
-// NaN:    a block with a NaN or an infinity gets the scale NaN, and so only NaNs, that none is hidden.
-// Differs from the paper: a scale has the sign of its value (of two opposite ones, plus), for 1 is a code and -1
-//         is none. So the largest value keeps its bits, and what was dequantised becomes the same codes and
-//         scales again, unless it is denormal.
-// Differs from the paper: an exp_avg_sq above 0 never becomes 0, but the lowest code above it, 3.25e-7 of the
-//         block's largest. As 0 it would let the next update of that element be a thousand times too
-//         large; so it is too small.
+// Optimizer moments in 8 bits: a code an element and an fp32 scale, the value of the largest
+// magnitude, a block of a tensor (kQuantisationBlockElements). A value is CodeValues[code] * scale.
+// Source: Dettmers et al., "8-bit Optimizers via Block-wise Quantization" (arXiv:2110.02861):
+//         blocks of section 2.1, dynamic tree quantisation of section 1.3, its unsigned form of
+//         section 2.2.
+// Codes:  in the order of their values. The decade [10^-(k+1), 10^-k] is cut into equal parts,
+//         whose middles are the values: 2^(6-k) parts signed, mirrored below zero, 2^(7-k)
+//         unsigned, k from 0 to 6; and 0 and 1. Each decade further from 1 so has one bit of
+//         fraction less, and the exponent one more.
+// Bits:   x = value / scale, rounded to fp32; the code whose value is nearest to x, of two equally
+//         near ones the lower. Below the lowest code that one. The same on all machines.
+// NaN:    a block with a NaN or an infinity gets the scale NaN, and so only NaNs, that none is
+// hidden. Differs from the paper: a scale has the sign of its value (of two opposite ones, plus),
+// for 1 is a code and -1
+//         is none. So the largest value keeps its bits, and what was dequantised becomes the same
+//         codes and scales again, unless it is denormal.
+// Differs from the paper: an exp_avg_sq above 0 never becomes 0, but the lowest code above it,
+//         3.25e-7 of the block's largest. As 0 it would let the next update of that element be a
+//         thousand times too large; so it is too small.
 // Thread: any.
 #pragma once
 #include <array>
@@ -29,22 +32,22 @@ enum class MomentCode : uint8_t { kSigned = 0, kUnsigned = 1 };  // exp_avg; exp
 // The values of the 256 codes, ascending, in [-1, 1] or [0, 1].
 const std::array<float, 256>& CodeValues(MomentCode code);
 
-// Which of its two neighbours a value becomes: the upper one with the probability that makes the mean right.
-// Random numbers are counted, not drawn in order: those of Philox4x32-10 (Salmon et al., "Parallel random
-// numbers: as easy as 1, 2, 3", SC 2011) with the seed as key and (element, step, code) as counter. Tensors
-// need seeds of their own.
+// Which of its two neighbours a value becomes: the upper one with the probability that makes the
+// mean right. Random numbers are counted, not drawn in order: those of Philox4x32-10 (Salmon et
+// al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011) with the seed as key and (element,
+// step, code) as counter. Tensors need seeds of their own.
 struct StochasticRounding {
   uint64_t seed = 0;
   int64_t step = 0;
 };
 
-// Writes the values of `count` elements that begin at a block: one code each, and a scale a block. Null
-// `codes` stand for zeros.
+// Writes the values of `count` elements that begin at a block: one code each, and a scale a block.
+// Null `codes` stand for zeros.
 void DequantiseMoment(MomentCode code, const uint8_t* codes, const float* scales, int64_t count,
                       float* values);
 
-// Writes codes and scales of `count` values that begin at a block, the tensor's element `first_element`.
-// `stochastic` null: to nearest.
+// Writes codes and scales of `count` values that begin at a block, the tensor's element
+// `first_element`. `stochastic` null: to nearest.
 void QuantiseMoment(MomentCode code, const float* values, int64_t first_element, int64_t count,
                     const StochasticRounding* stochastic, uint8_t* codes, float* scales);
 

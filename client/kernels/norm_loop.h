@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loops that sum squares by block in the order of client/kernels/grad_norm.h, for one set of lanes. Included by
-// the sources of the instruction sets alone (client/kernels/update_loops_avx512.cc and its like).
-// Whole blocks go four at a time: the additions of one are a chain, whose latency would be the speed. Processors
-// do not foresee four streams side by side: without the prefetches 5.7 GB/s were reached in place of 9.0.
+// The loops that sum squares by block in the order of client/kernels/grad_norm.h, for one set of
+// lanes. Included by the sources of the instruction sets alone
+// (client/kernels/update_loops_avx512.cc and its like). Whole blocks go four at a time: the
+// additions of one are a chain, whose latency would be the speed. Processors do not foresee four
+// streams side by side: without the prefetches 5.7 GB/s were reached in place of 9.0.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -47,7 +48,8 @@ struct NormLoop {
       Doubles lanes[kAtOnce] = {L::Zeros(), L::Zeros(), L::Zeros(), L::Zeros()};
       for (int64_t i = 0; i < kBlock; i += kStep) {
         for (int block = 0; block < kAtOnce; ++block) {
-          // The next four blocks, in the order of memory; behind the end it is a hint without effect.
+          // The next four blocks, in the order of memory; behind the end it is a hint without
+          // effect.
           const int64_t ahead = at + kAtOnce * kBlock + i * kAtOnce + block * kStep;
           for (int64_t byte = 0; byte < kStep * kElementBytes; byte += 64) {
             const auto address = reinterpret_cast<uintptr_t>(values) +

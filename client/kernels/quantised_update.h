@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The update of a run of elements whose moments are in 8 bits (client/kernels/moment_quantisation.h): block by
-// block, the old moments to fp32, the update of client/kernels/update_kernel.h, the new moments to codes. A block
-// stays in the first cache meanwhile; nothing of fp32 moments goes to memory.
+// The update of a run of elements whose moments are in 8 bits
+// (client/kernels/moment_quantisation.h): block by block, the old moments to fp32, the update of
+// client/kernels/update_kernel.h, the new moments to codes. A block stays in the first cache
+// meanwhile; nothing of fp32 moments goes to memory.
 // Thread: any; the calling thread does all the work.
 #pragma once
 #include <cstdint>
@@ -11,7 +12,8 @@
 
 namespace gemini::client {
 
-// A moment's streams: a code an element, a scale a block. Old ones may be null: zeros. New ones may be the old.
+// A moment's streams: a code an element, a scale a block. Old ones may be null: zeros. New ones may
+// be the old.
 struct QuantisedMoment {
   const uint8_t* codes = nullptr;
   const float* scales = nullptr;
@@ -24,9 +26,9 @@ struct QuantisedMoments {
   QuantisedMoment exp_avg_sq;  // Unused by kinds without a second moment.
 };
 
-// Updates `count` elements from the tensor's `first_element` on, which begins a block; all calls but the
-// tensor's last are of whole blocks. The moments of `streams` are not looked at. `stochastic` null: to
-// nearest.
+// Updates `count` elements from the tensor's `first_element` on, which begins a block; all calls
+// but the tensor's last are of whole blocks. The moments of `streams` are not looked at.
+// `stochastic` null: to nearest.
 void UpdateElementsQuantised(const UpdateSettings& settings, const UpdateStreams& streams,
                              const QuantisedMoments& moments, int64_t first_element, int64_t count,
                              const StochasticRounding* stochastic = nullptr);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One step of an update's streams, 32 elements: from their formats to fp32 lanes and back. For sources of the
-// instruction sets alone (client/kernels/update_loops_avx512.cc and its like).
+// One step of an update's streams, 32 elements: from their formats to fp32 lanes and back. For
+// sources of the instruction sets alone (client/kernels/update_loops_avx512.cc and its like).
 // Formats are constants: to ask for them inside the loop costs a tenth of the speed.
 #pragma once
 #include <cstdint>

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The factor by which a layer-wise optimizer scales the learning rate of a tensor: made of the norms of the
-// whole tensor's parameter and of its update's direction, before any of it is updated.
+// The factor by which a layer-wise optimizer scales the learning rate of a tensor: made of the
+// norms of the whole tensor's parameter and of its update's direction, before any of it is updated.
 //   LAMB  |p| / |u|                   (You et al., arXiv:1904.00962, algorithm 2, phi the identity)
 //   LARS  eta |p| / (|g| + wd |p|)    (You et al., arXiv:1708.03888, equation 6)
-// u and g: client/kernels/update_rules.h. Squares are summed in the blocks and the order of client/kernels/grad_norm.h, so the
-// bits depend on no chunk, call or path.
-// Use:    AppendTrustSquares over the pieces of the tensor in order, NormOf (client/kernels/grad_norm.h) of each
-//         list, TrustRatio, then UpdateElements with it, which computes the direction again: nothing is
-//         written before the ratio is known.
+// u and g: client/kernels/update_rules.h. Squares are summed in the blocks and the order of
+// client/kernels/grad_norm.h, so the bits depend on no chunk, call or path.
+// Use:    AppendTrustSquares over the pieces of the tensor in order, NormOf
+//         (client/kernels/grad_norm.h) of each list, TrustRatio, then UpdateElements with it, which
+//         computes the direction again: nothing is written before the ratio is known.
 // Thread: any.
 #pragma once
 #include <cstdint>
@@ -22,9 +22,10 @@ struct TrustSquares {
   std::vector<double> direction;  // By block.
 };
 
-// Writes the sums of squares of each block of a tensor piece that starts at a block boundary of its tensor
-// (kNormBlockElements): NumNormBlocks(count) of the parameter and of the direction. Reads the old streams only.
-// settings.kind must be layer-wise; its trust_ratio is not looked at. A block with a NaN or an infinity gives one.
+// Writes the sums of squares of each block of a tensor piece that starts at a block boundary of its
+// tensor (kNormBlockElements): NumNormBlocks(count) of the parameter and of the direction. Reads
+// the old streams only. settings.kind must be layer-wise; its trust_ratio is not looked at. A block
+// with a NaN or an infinity gives one.
 void FindTrustSquares(const UpdateSettings& settings, const UpdateStreams& streams, int64_t count,
                       double* param_sums, double* direction_sums);
 

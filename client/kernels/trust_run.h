@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Elements of a tensor in one bundle whose squares a trust ratio takes (client/kernels/trust_ratio.h), and where their values
-// lie: in HOST or on DEVICE, in any format.
+// Elements of a tensor in one bundle whose squares a trust ratio takes
+// (client/kernels/trust_ratio.h), and where their values lie: in HOST or on DEVICE, in any format.
 // Thread: any. Memory: the caller's.
 #pragma once
 #include <cstdint>
@@ -26,11 +26,12 @@ struct TrustRun {
 // Where its values are. Of fp32 moments.
 TrustStreams TrustStreamsOf(const TrustRun& run);
 
-// Appends the squares of each block of the runs, one run after the other. Their chunks are in the host's memory. `team`
-// computes, the same bits whatever its number of threads.
+// Appends the squares of each block of the runs, one run after the other. Their chunks are in the
+// host's memory. `team` computes, the same bits whatever its number of threads.
 void AppendRunSquares(absl::Span<const TrustRun> runs, WorkerTeam& team, TrustSquares& squares);
 
-// Appends to each tensor's squares those of its runs, which `squares` has one run after the other. By tensor.
+// Appends to each tensor's squares those of its runs, which `squares` has one run after the other.
+// By tensor.
 void GiveToTensors(absl::Span<const TrustRun> runs, const TrustSquares& squares,
                    absl::Span<TrustSquares> by_tensor);
 

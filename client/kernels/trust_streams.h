@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where kernels find what the trust ratio of a run of elements is made of (client/kernels/trust_run.h).
+// Where kernels find what the trust ratio of a run of elements is made of
+// (client/kernels/trust_run.h).
 #pragma once
 #include <cstdint>
 
@@ -7,8 +8,8 @@
 
 namespace gemini::client {
 
-// The old streams of both. States of fp32 values beside 16-bit parameters fill two chunks: elements from `split` on are
-// in `upper`, whose first is its element 0.
+// The old streams of both. States of fp32 values beside 16-bit parameters fill two chunks: elements
+// from `split` on are in `upper`, whose first is its element 0.
 struct TrustStreams {
   UpdateStreams lower, upper;
   int64_t split = 0;

@@ -13,8 +13,9 @@ namespace gemini::client {
 UpdateScalars ScalarsOf(const UpdateSettings& settings) {
   const double step = static_cast<double>(settings.step);
   const auto f = [](double value) { return static_cast<float>(value); };
-  // As fp32 has them, so that a beta and its complement add up to 1: with both rounded by themselves, 0.999
-  // makes v 1.3e-5 too large for ever, and the test's error of Adam is three times as large.
+  // As fp32 has them, so that a beta and its complement add up to 1: with both rounded by
+  // themselves, 0.999 makes v 1.3e-5 too large for ever, and the test's error of Adam is three
+  // times as large.
   const double beta1 = f(settings.beta1);
   const double beta2 = f(settings.beta2);
   const double sqrt_correction2 = std::sqrt(1 - std::pow(beta2, step));

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The update of a run of elements of one tensor: one specified arithmetic, the same bits whatever the
-// machine, in place or out of place, however the elements are split into calls and their streams are
-// aligned. The formulas: client/kernels/update_rules.h. Formats and addresses: client/kernels/update_streams.h.
-// Speed:  that of the memory. Outputs that are not their inputs go past the caches, if the processor can
-//         and some element is at a multiple of 64 bytes in all of them; pieces of tensors begin so.
-// NaN:    NaN and infinity pass through; a NaN that is stored is always 0x7fc00000 (0x7fc0 with low half
-//         0 in bf16, 0x7e00 in fp16). Denormals are kept.
+// The update of a run of elements of one tensor: one specified arithmetic, the same bits whatever
+// the machine, in place or out of place, however the elements are split into calls and their
+// streams are aligned. The formulas: client/kernels/update_rules.h. Formats and addresses:
+// client/kernels/update_streams.h.
+// Speed:  that of the memory. Outputs that are not their inputs go past the caches, if the
+//         processor can and some element is at a multiple of 64 bytes in all of them; pieces of
+//         tensors begin so.
+// NaN:    NaN and infinity pass through; a NaN that is stored is always 0x7fc00000 (0x7fc0 with low
+//         half 0 in bf16, 0x7e00 in fp16). Denormals are kept.
 // Thread: any; the calling thread does all the work.
 #pragma once
 #include <cstdint>
@@ -16,8 +18,8 @@
 
 namespace gemini::client {
 
-// Elements of a bundle that one thread of several takes at a time: some 40 us. Whole blocks of norms and of 8-bit moments,
-// and whole cache lines of every stream.
+// Elements of a bundle that one thread of several takes at a time: some 40 us. Whole blocks of
+// norms and of 8-bit moments, and whole cache lines of every stream.
 inline constexpr int64_t kUpdatePartElements = 16384;
 
 // Scalars of one tensor's update. What a kind does not name in its formula, it ignores.
@@ -32,7 +34,7 @@ struct UpdateSettings {
   double trust_coefficient = 1e-3;  // eta of LARS.
   int64_t step = 1;                 // t: 1 at the first update of the tensor.
   double gradient_scale = 1;        // Clip coefficient by loss scale.
-  double trust_ratio = 1;           // Of the tensor, for layer-wise kinds (client/kernels/trust_ratio.h).
+  double trust_ratio = 1;  // Of the tensor, for layer-wise kinds (client/kernels/trust_ratio.h).
 };
 
 // Updates `count` elements. Never fails.

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loop that takes the streams of an update through a rule, for one set of lanes. For sources of the
-// instruction sets alone (client/kernels/update_loops_avx512.cc and its like).
-// Steps are of 32 elements: a cache line of a 16-bit stream and two of an fp32 one, so that every store
-// past the caches fills a line at once. What is not a whole step goes through a padded copy on the stack.
-// Measured: a step is some 90 instructions. With 200 the processor looked too few steps ahead, and 0.86 of
-// the memory's speed was reached instead of 0.93. Asking for streams ahead changed nothing, from 128 to
-// 2,048 elements.
+// The loop that takes the streams of an update through a rule, for one set of lanes. For sources of
+// the instruction sets alone (client/kernels/update_loops_avx512.cc and its like).
+// Steps are of 32 elements: a cache line of a 16-bit stream and two of an fp32 one, so that every
+// store past the caches fills a line at once. What is not a whole step goes through a padded copy
+// on the stack.
+// Measured: a step is some 90 instructions. With 200 the processor looked too few steps ahead, and
+// 0.86 of the memory's speed was reached instead of 0.93. Asking for streams ahead changed nothing,
+// from 128 to 2,048 elements.
 #pragma once
 #include <cstdint>
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loops behind updates and norms, compiled once an instruction set: what client/kernels/update_kernel.cc,
-// client/kernels/grad_norm.cc and client/kernels/trust_ratio.cc choose from. Callers use those.
+// The loops behind updates and norms, compiled once an instruction set: what
+// client/kernels/update_kernel.cc, client/kernels/grad_norm.cc and client/kernels/trust_ratio.cc
+// choose from. Callers use those.
 #pragma once
 #include <cstdint>
 
@@ -13,11 +14,11 @@
 namespace gemini::client {
 
 inline constexpr int64_t kUpdateStepElements = 32;
-inline constexpr int64_t kNormLoopBlockElements =
-    1024;  // kNormBlockElements of client/kernels/grad_norm.h.
+// kNormBlockElements of client/kernels/grad_norm.h.
+inline constexpr int64_t kNormLoopBlockElements = 1024;
 
-// How an update stores. Past the caches: each output stream of the group is at a multiple of 64 bytes at
-// element `head_elements`.
+// How an update stores. Past the caches: each output stream of the group is at a multiple of 64
+// bytes at element `head_elements`.
 struct StoreKind {
   bool param_past_caches = false;
   bool moments_past_caches = false;
@@ -38,8 +39,8 @@ struct UpdateLoops {
                         double* direction_sums);
 };
 
-// A group of outputs goes past the caches when none of it is its input, which lies in the caches already,
-// and all that do so can be aligned at once.
+// A group of outputs goes past the caches when none of it is its input, which lies in the caches
+// already, and all that do so can be aligned at once.
 StoreKind StoresOf(const UpdateStreams& streams);
 
 // The loops of `path`, which must be available.

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The formulas of the optimizers on fp32 lanes: sixteen (client/kernels/lanes_portable.h), or one in CUDA kernels
-// (client/kernels/lane_cuda.h). Each step is one correctly rounded operation or an explicit fma, in the order written; scalars:
-// client/kernels/update_scalars.h.
+// The formulas of the optimizers on fp32 lanes: sixteen (client/kernels/lanes_portable.h), or one
+// in CUDA kernels (client/kernels/lane_cuda.h). Each step is one correctly rounded operation or an
+// explicit fma, in the order written; scalars: client/kernels/update_scalars.h.
 // A rule has
 //   Update(p, g, m, v)      makes m and v the new moments and returns the new parameter
 //   Direction(p, g, m, v)   layer-wise kinds: the vector whose norm the trust ratio takes
 //   kHasSecondMoment        whether it looks at v
-// In all of them a new moment that is a NaN makes the new parameter one: only there it is looked for.
+// In all of them a new moment that is a NaN makes the new parameter one: only there it is looked
+// for.
 // Letters: p parameter, g gradient as stored, m and v moments; x' is the new x.
 #pragma once
 #include "client/kernels/update_scalars.h"
@@ -87,8 +88,9 @@ class AdamRule {
   Floats scale_, minus_step_size_, weight_decay_;
 };
 
-// Stochastic gradient descent with momentum and L2 regularisation, as torch.optim.SGD without dampening:
-//   g' = fma(wd, p, g * scale)    m' = t == 1 ? g' : fma(mu, m, g')    p' = fma(-lr, m', p)
+// Stochastic gradient descent with momentum and L2 regularisation, as torch.optim.SGD without
+//   dampening: g' = fma(wd, p, g * scale)    m' = t == 1 ? g' : fma(mu, m, g')    p' = fma(-lr, m',
+//   p)
 template <typename L>
 class SgdRule {
   using Floats = typename L::Floats;
@@ -142,8 +144,8 @@ class LambRule {
   Floats scale_, correction_, weight_decay_, minus_layer_rate_;
 };
 
-// LARS (You et al., "Large Batch Training of Convolutional Networks", arXiv:1708.03888), algorithm 1:
-//   m' = fma(mu, m, (lr * ratio) * fma(wd, p, g * scale))    p' = p - m'
+// LARS (You et al., "Large Batch Training of Convolutional Networks", arXiv:1708.03888), algorithm
+//   1: m' = fma(mu, m, (lr * ratio) * fma(wd, p, g * scale))    p' = p - m'
 // Its ratio takes the norm of g * scale alone.
 template <typename L>
 class LarsRule {

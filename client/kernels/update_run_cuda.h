@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one thread of the update's kernel does: a few consecutive elements of all streams, from their formats to fp32,
-// through a rule, and back. Callable on the host, too, where tests compare its bits with the other paths'.
+// What one thread of the update's kernel does: a few consecutive elements of all streams, from
+// their formats to fp32, through a rule, and back. Callable on the host, too, where tests compare
+// its bits with the other paths'.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -37,8 +38,8 @@ struct alignas(sizeof(T) * kCount) ElementRun {
   }
 };
 
-// Formats are asked for element by element: a branch that all threads take alike costs nothing beside the memory, and a
-// kernel for each of nine pairs would take minutes to compile.
+// Formats are asked for element by element: a branch that all threads take alike costs nothing
+// beside the memory, and a kernel for each of nine pairs would take minutes to compile.
 template <int kCount>
 GEMINI_HOST_DEVICE void LoadFloats(const void* stream, int64_t i, float (&x)[kCount]) {
   const auto run = ElementRun<float, kCount>::Load(stream, i);

@@ -5,8 +5,9 @@
 
 namespace gemini::client {
 
-// c1 = 1 - beta1^t, c2 = 1 - beta2^t, of the betas as rounded to fp32; 1 - beta is exact then. The corrections
-// stand in the scalars (Kingma and Ba, arXiv:1412.6980, end of section 2), which saves a division an element:
+// c1 = 1 - beta1^t, c2 = 1 - beta2^t, of the betas as rounded to fp32; 1 - beta is exact then. The
+// corrections stand in the scalars (Kingma and Ba, arXiv:1412.6980, end of section 2), which saves
+// a division an element:
 //   (m / c1) / (sqrt(v / c2) + epsilon) = (sqrt(c2) / c1) * m / (sqrt(v) + epsilon * sqrt(c2))
 struct UpdateScalars {
   float gradient_scale;

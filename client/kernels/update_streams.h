@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an update of a run of elements reads and writes: one stream of `count` elements a value, all of
-// the same elements of one tensor.
-// Ownership: the caller's; nothing is kept. Alignment: of the element; NVMe and GPU want more, this does not.
+// What an update of a run of elements reads and writes: one stream of `count` elements a value, all
+// of the same elements of one tensor.
+// Ownership: the caller's; nothing is kept. Alignment: of the element; NVMe and GPU want more, this
+// does not.
 #pragma once
 #include <cstdint>
 
@@ -12,9 +13,10 @@ namespace gemini::client {
 // `param_type` says how a parameter, which is always fp32 to the arithmetic, is stored:
 //   kFp32  param: fp32.                         master: null.
 //   kBf16  param: bf16, the high half.          master: int16, the low half (gemini/split_float.h).
-//   kFp16  param: fp16, not read, but written as the master to nearest, ties to even.  master: fp32.
-// An old moment that is null stands for zeros. The second moment is unused, and may be null, for kinds
-// without one. An output may be its input (in place), and overlaps nothing else.
+//   kFp16  param: fp16, not read, but written as the master to nearest, ties to even.  master:
+//   fp32.
+// An old moment that is null stands for zeros. The second moment is unused, and may be null, for
+// kinds without one. An output may be its input (in place), and overlaps nothing else.
 struct UpdateStreams {
   ElementType param_type = ElementType::kFp32;
   ElementType grad_type = ElementType::kFp32;  // Of any of the three, whatever the parameter's.
@@ -29,7 +31,8 @@ struct UpdateStreams {
   float* new_exp_avg_sq = nullptr;
 };
 
-// Bytes of an element of the master of such a parameter. Always inlined: sources of the instruction sets use it.
+// Bytes of an element of the master of such a parameter. Always inlined: sources of the instruction
+// sets use it.
 [[gnu::always_inline]] constexpr int64_t MasterBytes(ElementType param_type) {
   return param_type == ElementType::kBf16 ? 2 : 4;
 }

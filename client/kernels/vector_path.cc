@@ -9,8 +9,9 @@ namespace gemini::client {
 namespace {
 
 #if defined(__x86_64__)
-// Not __builtin_cpu_supports("f16c"): clang 14 does not know that name. Asked once: in a virtual machine the
-// hypervisor answers, in some 20 us, which is as long as 16,384 elements take to be updated.
+// Not __builtin_cpu_supports("f16c"): clang 14 does not know that name. Asked once: in a virtual
+// machine the hypervisor answers, in some 20 us, which is as long as 16,384 elements take to be
+// updated.
 bool CpuHasF16c() {
   static const bool has = [] {
     unsigned int eax = 0, ebx = 0, ecx = 0, edx = 0;

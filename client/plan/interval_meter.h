@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measures the intervals of operators (gemini/plan/trace.h) by the clock of what they run on, and shows them in the timeline.
-// On a GPU an interval is measured some time after it has ended: when the GPU is through.
+// Measures the intervals of operators (gemini/plan/trace.h) by the clock of what they run on, and
+// shows them in the timeline. On a GPU an interval is measured some time after it has ended: when
+// the GPU is through.
 // Thread: none of its own; the caller locks.
 #pragma once
 #include <array>
@@ -31,8 +32,8 @@ class IntervalMeter {
                 TimelineShm* timeline)
       : clock_(clock), stalls_(stalls), budget_(budget), timeline_(timeline) {}
 
-  // Ends the interval under way and begins the next, of the operator at `position`, which the timeline shows; -1: it is
-  // not shown.
+  // Ends the interval under way and begins the next, of the operator at `position`, which the
+  // timeline shows; -1: it is not shown.
   void Begin(int32_t position);
   // What the calling thread's operators did in the span is no part of the interval under way.
   void LeaveOut(OperatorSpan span) { current_.left_out.push_back(std::move(span)); }

@@ -525,8 +525,8 @@ class PhaseTracker::State {
   int32_t updated_space_ ABSL_GUARDED_BY(mutex_) = -1;
   int updates_in_row_ ABSL_GUARDED_BY(mutex_) = 0;
   PlannedPhase* trained_ ABSL_GUARDED_BY(mutex_) = nullptr;  // Of the last training round.
-  PlannedPhase* running_ ABSL_GUARDED_BY(mutex_) =
-      nullptr;  // Whose plan the executor follows, or followed.
+  // Whose plan the executor follows, or followed.
+  PlannedPhase* running_ ABSL_GUARDED_BY(mutex_) = nullptr;
   // Of the round under way.
   PlannedPhase* round_phase_ ABSL_GUARDED_BY(mutex_) = nullptr;  // Null: none is.
   bool following_ ABSL_GUARDED_BY(mutex_) = false;               // Its plan.

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Follows a plan round after round: moves ranges ahead of the operators, in both directions at once.
-// Threads: gemini-plan-in begins the fetches in the plan's order, gemini-plan-out makes the evictions that
-//         write nothing back and gemini-plan-bck the others, each in theirs, gemini-plan-end sees copies to
-//         DEVICE end and lets go of their HOST slots. A fetch begins when its `after` has passed and its
-//         slots are free; up to kMaxCopies are under way.
+// Follows a plan round after round: moves ranges ahead of the operators, in both directions at
+// once.
+// Threads: gemini-plan-in begins the fetches in the plan's order, gemini-plan-out makes the
+//         evictions that write nothing back and gemini-plan-bck the others, each in theirs,
+//         gemini-plan-end sees copies to DEVICE end and lets go of their HOST slots. A fetch begins
+//         when its `after` has passed and its slots are free; up to kMaxCopies are under way.
 // Thread: Start, Stop and the destructor: one at a time. The rest: any.
-// End:    a surprise (a slot that nobody will vacate, a chunk pinned, a charge or a copy that fails, the
-//         tracker's word) ends the plan with its cause: nothing new begins, what is under way lands, and
-//         whoever waited goes on on-line. An operator never waits for an executor that waits for that
-//         operator: a waiter looks again whenever one of the threads begins to wait.
+// End:    a surprise (a slot that nobody will vacate, a chunk pinned, a charge or a copy that
+//         fails, the tracker's word) ends the plan with its cause: nothing new begins, what is
+//         under way lands, and whoever waited goes on on-line. An operator never waits for an
+//         executor that waits for that operator: a waiter looks again whenever one of the threads
+//         begins to wait.
 // Locks:  its own comes after Residency's.
 #pragma once
 #include <array>
@@ -47,9 +49,11 @@ class PlanExecutor final : public PlannedMoves {
   PlanExecutor(const PlanExecutor&) = delete;
   PlanExecutor& operator=(const PlanExecutor&) = delete;
 
-  // Begins to follow the plan with operator `first`, counted since the start of time, which comes next.
-  // Evicts at once what the round must not begin with, and fetches what it lacks in the background.
-  // FAILED_PRECONDITION: a range that must go is pinned. Others: a write-back failed. Not while active.
+  // Begins to follow the plan with operator `first`, counted since the start of time, which comes
+  // next. Evicts at once what the round must not begin with, and fetches what it lacks in the
+  // background.
+  // FAILED_PRECONDITION: a range that must go is pinned. Others: a write-back failed. Not while
+  // active.
   absl::Status Start(std::shared_ptr<const BoundPlan> plan, int64_t first);
   // Ends the plan without a cause and waits until all that it began has landed.
   void Stop();
@@ -60,16 +64,16 @@ class PlanExecutor final : public PlannedMoves {
 
   // Blocks until the evictions that are due are made, or cannot be before the operators go on.
   void AwaitEvictions();
-  // From Pause, which waits for what is under way or due, to Resume no fetch begins: the executor holds
-  // nothing in HOST.
+  // From Pause, which waits for what is under way or due, to Resume no fetch begins: the executor
+  // holds nothing in HOST.
   void Pause();
   void Resume();
   // Blocks until nothing more moves, or can be moved, unless the operators go on.
   void AwaitRest();
 
-  // How far the operators are: 2 n + 1 when operator n has begun and all before it have ended, 2 n + 2
-  // when it has ended, counted since the start of time. Threads may say so in any order: what is
-  // less than was said before changes nothing. Makes a system call only when a thread waits for
+  // How far the operators are: 2 n + 1 when operator n has begun and all before it have ended, 2 n
+  // + 2 when it has ended, counted since the start of time. Threads may say so in any order: what
+  // is less than was said before changes nothing. Makes a system call only when a thread waits for
   // this very moment.
   void Progressed(int64_t progress) {
     int64_t before = progress_.load(std::memory_order_relaxed);
@@ -162,8 +166,8 @@ class PlanExecutor final : public PlannedMoves {
   bool quitting_ ABSL_GUARDED_BY(mutex_) = false;
   std::array<Worker, kNumWorkers> workers_ ABSL_GUARDED_BY(mutex_);
   std::deque<Landing> landings_ ABSL_GUARDED_BY(mutex_);
-  size_t under_way_ ABSL_GUARDED_BY(mutex_) =
-      0;  // Copies, landings_ and the one that is waited for.
+  // Copies, landings_ and the one that is waited for.
+  size_t under_way_ ABSL_GUARDED_BY(mutex_) = 0;
   std::array<std::thread, 4> threads_;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where plans come from: the server, which keeps them with the space (client/session/session.h), or in tests
-// the planner itself. Thread: any; both calls block for a reply.
+// Where plans come from: the server, which keeps them with the space (client/session/session.h), or
+// in tests the planner itself. Thread: any; both calls block for a reply.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -14,7 +14,8 @@ namespace gemini::client {
 class PlanSource {
  public:
   virtual ~PlanSource() = default;
-  // Has a plan made for `device_bytes`, now. RESOURCE_EXHAUSTED: no plan fits (says at which operator).
+  // Has a plan made for `device_bytes`, now. RESOURCE_EXHAUSTED: no plan fits (says at which
+  // operator).
   virtual absl::StatusOr<Plan> MakePlan(const Trace& trace, int64_t device_bytes) = 0;
   // Finds the trace kept from an earlier job of the same tensors. Nothing: there is none.
   virtual absl::StatusOr<std::optional<Trace>> FindTrace(

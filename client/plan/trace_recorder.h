@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes the trace of one round as it happens, into memory that it keeps: a round like the one before
-// allocates nothing.
+// Writes the trace of one round as it happens, into memory that it keeps: a round like the one
+// before allocates nothing.
 // Thread: none of its own; the caller locks.
 #pragma once
 #include <cstdint>
@@ -14,7 +14,8 @@ class TraceRecorder {
  public:
   // Begins a round.
   void Begin();
-  // Takes the first `num_positions` operators of `trace` for the round's; gradients that left are kept.
+  // Takes the first `num_positions` operators of `trace` for the round's; gradients that left are
+  // kept.
   void BeginWith(const Trace& trace, int32_t num_positions);
 
   void AddOperator(absl::Span<const TensorUse> uses);
@@ -25,7 +26,8 @@ class TraceRecorder {
     trace_.gradient_outs.push_back({.position = position, .tensor = tensor});
   }
 
-  // Without times, peaks, phase, tensors and `updated`: for the caller to fill in, and to exchange with another.
+  // Without times, peaks, phase, tensors and `updated`: for the caller to fill in, and to exchange
+  // with another.
   Trace& trace() { return trace_; }
 
  private:

@@ -26,8 +26,9 @@ void BudgetFollower::Follow(const std::optional<BudgetTarget>& target) {
   MutexLock lock(mutex_);
   // Another thread may have come here with a later one.
   if (target && target->epoch > target_.epoch) {
-    // Several may come before one is acknowledged: the last counts. It may be less than a grant that was
-    // never seen here, even where it is more than what is used now, and then a newcomer waits for it.
+    // Several may come before one is acknowledged: the last counts. It may be less than a grant
+    // that was never seen here, even where it is more than what is used now, and then a newcomer
+    // waits for it.
     is_due_ |= target->device_bytes < target_.device_bytes || target->epoch != target_.epoch + 1;
     target_ = *target;
     next_try_ = {};

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a lease of a GPU's memory is divided between chunks, in whole slabs, and what the process takes beside them: CUDA's
-// context, and what operators allocate.
-// Rule:   operators have half of what is left beside the context until three steps have shown their peaks: HOST is
-//         registered meanwhile, and gradients leave in other ways then. From then on that and a sixteenth, and all that
-//         chunks have no use for. When the peaks of eight steps leave a whole slab, chunks get it. When operators found no
-//         memory they get a quarter more, and keep it.
+// How a lease of a GPU's memory is divided between chunks, in whole slabs, and what the process
+// takes beside them: CUDA's context, and what operators allocate.
+// Rule:   operators have half of what is left beside the context until three steps have shown their
+//         peaks: HOST is registered meanwhile, and gradients leave in other ways then. From then on
+//         that and a sixteenth, and all that chunks have no use for. When the peaks of eight steps
+//         leave a whole slab, chunks get it. When operators found no memory they get a quarter
+//         more, and keep it.
 // Thread: one at a time. Units: bytes.
 #pragma once
 #include <cstdint>
@@ -23,11 +24,12 @@ class DeviceSplit {
 
   // Chunks of `size_bytes` more may want to be on DEVICE at one time.
   void AddChunks(int64_t size_bytes) { chunk_bytes_ += size_bytes; }
-  // A step has ended whose operators had allocated at most `peak_bytes`; the lease is `device_bytes` now. Returns whether
-  // the division changed, which it does to less for operators alone.
+  // A step has ended whose operators had allocated at most `peak_bytes`; the lease is
+  // `device_bytes` now. Returns whether the division changed, which it does to less for operators
+  // alone.
   bool EndStep(int64_t peak_bytes, int64_t device_bytes);
-  // Operators found no memory. Returns whether they have more now: not where chunks would have less than
-  // `chunk_floor_bytes`, and a slab more for what has not been seen yet.
+  // Operators found no memory. Returns whether they have more now: not where chunks would have less
+  // than `chunk_floor_bytes`, and a slab more for what has not been seen yet.
   bool Grow(int64_t chunk_floor_bytes, int64_t device_bytes);
 
  private:

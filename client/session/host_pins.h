@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// HOST slabs that a GPU copies from and to by itself once its driver has registered them. That takes the driver 25 ms a
-// slab or more, so a thread does it, slab after slab, while the session works: a copy of one that is not registered
-// yet is slower, and as true.
-// Thread: any. Only the destructor blocks, for the slab that is under way, and unpins all: no copy of theirs is by then.
-// Errors: the first refusal ends it, for what refuses one refuses the next (limits of locked memory); status() has it.
+// HOST slabs that a GPU copies from and to by itself once its driver has registered them. That
+// takes the driver 25 ms a slab or more, so a thread does it, slab after slab, while the session
+// works: a copy of one that is not registered yet is slower, and as true.
+// Thread: any. Only the destructor blocks, for the slab that is under way, and unpins all: no copy
+//         of theirs is by then.
+// Errors: the first refusal ends it, for what refuses one refuses the next (limits of locked
+//         memory); status() has it.
 #pragma once
 #include <atomic>
 #include <condition_variable>

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// How fast this job's copies, NVME I/O and updates were lately, from its timeline: what refreshes the
-// server's cost model.
-// Model: bytes by the time that the events of a lane took. Reads of several threads at once count one
-//        after another, and an update's wait for NVME is part of it.
-//        An update on DEVICE is that alone: the squares of its gradients, which come before, are not in it.
+// How fast this job's copies, NVME I/O and updates were lately, from its timeline: what refreshes
+// the server's cost model.
+// Model: bytes by the time that the events of a lane took. Reads of several threads at once count
+//        one after another, and an update's wait for NVME is part of it.
+//        An update on DEVICE is that alone: the squares of its gradients, which come before, are
+//        not in it.
 // Units: bytes a second; updates: fp32 parameters a second, a chunk's padding among them.
 #pragma once
 #include <cstdint>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans from the session's server, which keeps the traces: each is written into memory that the server
-// made, and the plan comes back in memory that nobody can change.
+// Plans from the session's server, which keeps the traces: each is written into memory that the
+// server made, and the plan comes back in memory that nobody can change.
 // Thread: any; calls wait for each other, and for other requests of the connection.
 // Errors: the server's refusal. INVALID_ARGUMENT: what it sent is no plan of this trace.
 #pragma once
@@ -24,11 +24,14 @@ struct ServerPlanOptions {
   int64_t chunk_bytes = 0;
   PolicyOptions policy = {};
   int64_t device_bandwidth = 0;  // Bytes a second in each direction; 0: the machine's.
-  // Whose rates each request tells, to refresh the server's cost model; outlives the source. Null: none.
+  // Whose rates each request tells, to refresh the server's cost model; outlives the source. Null:
+  // none.
   const TimelineShm* timeline = nullptr;
-  // What is used of DEVICE beside a plan's budget (Session::SetApart); outlives the source. Null: nothing.
+  // What is used of DEVICE beside a plan's budget (Session::SetApart); outlives the source. Null:
+  // nothing.
   const std::atomic<int64_t>* apart_bytes = nullptr;
-  // Of the memory that copies go from and to: until it rests they are slower than afterwards. Null: they are not.
+  // Of the memory that copies go from and to: until it rests they are slower than afterwards. Null:
+  // they are not.
   std::shared_ptr<const PinProgress> pins = nullptr;
 };
 

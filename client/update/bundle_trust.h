@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The squares of a bundle's pieces that trust ratios are made of (client/kernels/trust_ratio.h), from its committed
-// values and its gradient: before the intent, which has the ratios.
+// The squares of a bundle's pieces that trust ratios are made of (client/kernels/trust_ratio.h),
+// from its committed values and its gradient: before the intent, which has the ratios.
 // Thread: any. `pieces` are in chunk order, `intent` is complete but for the ratios.
 #pragma once
 #include <vector>
@@ -18,8 +18,9 @@
 
 namespace gemini::client {
 
-// Appends those of the bundle's tensors with a gradient to theirs, by tensor, from its chunks in HOST or NVMe. Bundles
-// come in the order of their tensors' elements. Blocks for NVMe I/O, with the chunks of one bundle held.
+// Appends those of the bundle's tensors with a gradient to theirs, by tensor, from its chunks in
+// HOST or NVMe. Bundles come in the order of their tensors' elements. Blocks for NVMe I/O, with the
+// chunks of one bundle held.
 // Errors: of ChunkStore::Acquire.
 absl::Status AppendBundleTrust(ChunkStore& store, BundleId bundle,
                                absl::Span<const TensorPiece> pieces, const Intent& intent,

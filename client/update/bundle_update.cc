@@ -82,8 +82,8 @@ void AddQuantisedMoments(const QuantisedMomentsChunk& place, const std::byte* ol
   }
 }
 
-// The bundle's elements in one stretch, or in two where a state fills two chunks. By kind: where its bytes are, and
-// where they are to be; null: nowhere.
+// The bundle's elements in one stretch, or in two where a state fills two chunks. By kind: where
+// its bytes are, and where they are to be; null: nowhere.
 std::vector<Stretch> StretchesOf(const KindMap<const std::byte*>& old,
                                  const KindMap<std::byte*>& fresh, const StateFormat& format,
                                  int64_t chunk_bytes) {
@@ -123,13 +123,15 @@ std::optional<StochasticRounding> RoundingOf(const Intent& intent, int64_t tenso
                             .step = intent.tensors[tensor].step};
 }
 
-// Runs of elements of one tensor, or of none, that are in a part of a stretch and cover it. Any thread.
+// Runs of elements of one tensor, or of none, that are in a part of a stretch and cover it. Any
+// thread.
 class BundleUpdate {
  public:
   BundleUpdate(const StateFormat& format, const Intent& intent)
       : format_(format), widths_(WidthsOf(format)), intent_(intent) {}
 
-  // Elements [part_begin, part_end) of the stretch: whole blocks of 8-bit moments, if not to its end.
+  // Elements [part_begin, part_end) of the stretch: whole blocks of 8-bit moments, if not to its
+  // end.
   void Run(const Stretch& at, int64_t part_begin, int64_t part_end,
            absl::Span<const TensorPiece> pieces) const {
     int64_t done = part_begin;
@@ -147,7 +149,8 @@ class BundleUpdate {
     Zero(at, done, part_end);
   }
 
-  // The same of all of a stretch whose old bytes become the new ones: what keeps its value is left alone.
+  // The same of all of a stretch whose old bytes become the new ones: what keeps its value is left
+  // alone.
   void RunInPlace(const Stretch& at, absl::Span<const TensorPiece> pieces,
                   DeviceKernels& kernels) const {
     for (const TensorPiece& piece : pieces) {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The update of one bundle as its intent says, over the pieces of the tensors that lie in it
-// (client/kernels/update_kernel.h). In HOST out of place, then the commit. All that it reads is in the intent and the
-// chunks, so it can be done again after a death, with the same bits.
+// (client/kernels/update_kernel.h). In HOST out of place, then the commit. All that it reads is in
+// the intent and the chunks, so it can be done again after a death, with the same bits.
 // Thread: any, one a bundle; the team of threads that it is given computes. Blocks for NVME I/O.
-// Parts:  the team takes runs of kUpdatePartElements; bits depend on neither their size nor the number of threads.
+// Parts:  the team takes runs of kUpdatePartElements; bits depend on neither their size nor the
+//         number of threads.
 // Memory: holds at most UpdateSlots HOST slots.
 #pragma once
 #include <cstddef>
@@ -34,8 +35,9 @@ struct TensorPiece {
 UpdateSettings SettingsOf(const Intent& intent, int64_t tensor);
 
 // Commits the bundle at the intent's step. `pieces` are all of the bundle, in chunk order. Tensors
-// without a gradient keep their values; a moment that was never written counts as zeros. Returns whether
-// there was anything to compute: a bundle without any gradient, or whose step is skipped, keeps its chunks.
+// without a gradient keep their values; a moment that was never written counts as zeros. Returns
+// whether there was anything to compute: a bundle without any gradient, or whose step is skipped,
+// keeps its chunks.
 // Errors: of ChunkStore; nothing is committed then.
 absl::StatusOr<bool> UpdateBundle(ChunkStore& store, BundleId bundle,
                                   absl::Span<const TensorPiece> pieces, const Intent& intent,
@@ -47,8 +49,9 @@ struct BundleInPlace {
   KindMap<std::byte*> chunks;
 };
 
-// The same arithmetic, in place: parameters, masters and moments become those of the intent's step. Of spaces with
-// fp32 moments. Tensors without a gradient keep their values. Commits nothing; done when the kernels are.
+// The same arithmetic, in place: parameters, masters and moments become those of the intent's step.
+// Of spaces with fp32 moments. Tensors without a gradient keep their values. Commits nothing; done
+// when the kernels are.
 void UpdateInPlace(const BundleInPlace& bundle, const StateFormat& format, int64_t chunk_bytes,
                    absl::Span<const TensorPiece> pieces, const Intent& intent,
                    DeviceKernels& kernels);

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of an optimizer step that is done where the chunks are, on DEVICE: ranges whose parameter,
-// moments and gradient lie there are updated in place; of others only the gradient does, is read for the
-// norm, and leaves when the step is taken (ChunkStore::BeginUpdate, late_gradients).
-// Order:  Add each range, AddLateGradient, read the gradients for their norm and chunks for trust ratios, Update, and
-//         versions() into ChunkStore::BeginUpdate, which makes them the valid ones together with the intent. Before Update
-//         the committed version is whole in HOST or NVME, so when that call fails, Undo goes back to it.
+// The part of an optimizer step that is done where the chunks are, on DEVICE: ranges whose
+// parameter, moments and gradient lie there are updated in place; of others only the gradient does,
+// is read for the norm, and leaves when the step is taken (ChunkStore::BeginUpdate,
+// late_gradients).
+// Order:  Add each range, AddLateGradient, read the gradients for their norm and chunks for trust
+//         ratios, Update, and versions() into ChunkStore::BeginUpdate, which makes them the valid
+//         ones together with the intent. Before Update the committed version is whole in HOST or
+//         NVME, so when that call fails, Undo goes back to it.
 // Thread: one. Pins from Add to the destructor; nobody else writes these ranges meanwhile.
 #pragma once
 #include <cstddef>
@@ -28,11 +30,12 @@ class DeviceUpdate {
   DeviceUpdate& operator=(const DeviceUpdate&) = delete;
   ~DeviceUpdate();
 
-  // Writes back what of the parameter, its master and the moments is dirty, and pins all ranges, fetching what is
-  // not there. On an error the range is not part of the update. INVALID_ARGUMENT: it is already; a
-  // server's plan may say so. Others: of Residency::Flush and Pin.
+  // Writes back what of the parameter, its master and the moments is dirty, and pins all ranges,
+  // fetching what is not there. On an error the range is not part of the update. INVALID_ARGUMENT:
+  // it is already; a server's plan may say so. Others: of Residency::Flush and Pin.
   absl::Status Add(const UpdateRanges& ranges);
-  // Pins the range, fetching it if it is not there. INVALID_ARGUMENT: as Add. Others: of Residency::Pin.
+  // Pins the range, fetching it if it is not there. INVALID_ARGUMENT: as Add. Others: of
+  // Residency::Pin.
   absl::Status AddLateGradient(const GradientRange& range);
   bool updates(BundleId bundle) const;
   bool has_late_gradient(BundleId bundle) const;
@@ -41,8 +44,8 @@ class DeviceUpdate {
   // Where the chunks of a bundle lie that it updates.
   BundleInPlace chunks(BundleId bundle) const;
 
-  // Has `update` bring each bundle to its next version, in place, by operators of the calling thread, and shows each in
-  // the timeline. Blocks until they are over.
+  // Has `update` bring each bundle to its next version, in place, by operators of the calling
+  // thread, and shows each in the timeline. Blocks until they are over.
   void Update(absl::FunctionRef<void(const BundleInPlace&)> update);
   std::vector<DeviceVersion> versions() const;
   // Forgets what Update did: the copies on DEVICE go.

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sums of squares that the gradient norm is made of (client/kernels/grad_norm.h), of gradients that leave DEVICE: summed there
-// before they leave, or in HOST as they arrive, so that a step only adds them up.
+// The sums of squares that the gradient norm is made of (client/kernels/grad_norm.h), of gradients
+// that leave DEVICE: summed there before they leave, or in HOST as they arrive, so that a step only
+// adds them up.
 // Thread: any; one lock, not held while it computes. A team of threads computes.
-// Rule:   what was computed in HOST counts as long as the gradient chunk was not acquired for writing since. What was
-//         summed on DEVICE counts until the same gradient comes again, or the chunk is written back from DEVICE, where
-//         operators may have changed it.
+// Rule:   what was computed in HOST counts as long as the gradient chunk was not acquired for
+//         writing since. What was summed on DEVICE counts until the same gradient comes again, or
+//         the chunk is written back from DEVICE, where operators may have changed it.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -23,8 +24,9 @@
 
 namespace gemini::client {
 
-// The block squares of each piece that is `wanted`, and none of the others, in the bytes of a chunk of gradients of type
-// `element`; `pieces` are in chunk order. The same bits whatever the number of threads.
+// The block squares of each piece that is `wanted`, and none of the others, in the bytes of a chunk
+// of gradients of type `element`; `pieces` are in chunk order. The same bits whatever the number of
+// threads.
 std::vector<std::vector<double>> PieceSquares(ElementType element,
                                               absl::Span<const TensorPiece> pieces,
                                               const std::vector<bool>& wanted,
@@ -38,17 +40,18 @@ class GradientSquares {
   GradientSquares(const GradientSquares&) = delete;
   GradientSquares& operator=(const GradientSquares&) = delete;
 
-  // A gradient is about to be written to its piece's part of the chunk: what was known of it is void. Returns a ticket
-  // for Keep.
+  // A gradient is about to be written to its piece's part of the chunk: what was known of it is
+  // void. Returns a ticket for Keep.
   int64_t Expect(BundleId bundle, size_t piece);
   // Its block squares, summed before it left DEVICE. No-op if another was expected since.
   void Keep(BundleId bundle, size_t piece, int64_t ticket, std::vector<double> squares);
-  // Computes those of a bundle whose gradients are complete, but what was kept, if they can be had without waiting: the
-  // chunk is in HOST and nobody holds it.
+  // Computes those of a bundle whose gradients are complete, but what was kept, if they can be had
+  // without waiting: the chunk is in HOST and nobody holds it.
   void Prepare(BundleId bundle);
 
-  // The block squares of each piece of the bundle whose tensor has a gradient, from what was kept or prepared, or computed
-  // now; none of the others. Gradients are complete and nobody writes them. Errors: of ChunkStore::Acquire.
+  // The block squares of each piece of the bundle whose tensor has a gradient, from what was kept
+  // or prepared, or computed now; none of the others. Gradients are complete and nobody writes
+  // them. Errors: of ChunkStore::Acquire.
   absl::StatusOr<std::vector<std::vector<double>>> Find(BundleId bundle,
                                                         const std::vector<bool>& has_gradient);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the norm blocks of a bundle's pieces (client/kernels/grad_norm.h) are shared out to threads: a part of the bundle has
-// the blocks that begin in it, so each is summed by one thread, in its own order.
+// How the norm blocks of a bundle's pieces (client/kernels/grad_norm.h) are shared out to threads:
+// a part of the bundle has the blocks that begin in it, so each is summed by one thread, in its own
+// order.
 // Units:  elements of the bundle; blocks and elements of a piece.
 #pragma once
 #include <algorithm>

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The thread that updates bundles while the next forward runs: those that somebody waits for first, then
-// in their order (client/host/pending_commits.h). When none is left it does what else was given to it.
+// The thread that updates bundles while the next forward runs: those that somebody waits for first,
+// then in their order (client/host/pending_commits.h). When none is left it does what else was
+// given to it.
 // Owner:  the model; the destructor finishes what was begun.
-// Thread: any. The thread of its own is named gemini-update and calls nothing but what it was given.
-//         Where the space has NVMe, the threads of UpdatePipeline move chunks for it.
-// Errors: an update that fails is tried again when somebody calls Finish, and Finish returns what comes
-//         of it; until then whoever waits for a pending bundle gets the error (ChunkStore::FailUpdates).
+// Thread: any. The thread of its own is named gemini-update and calls nothing but what it was
+//         given. Where the space has NVMe, the threads of UpdatePipeline move chunks for it.
+// Errors: an update that fails is tried again when somebody calls Finish, and Finish returns what
+//         comes of it; until then whoever waits for a pending bundle gets the error
+//         (ChunkStore::FailUpdates).
 #pragma once
 #include <condition_variable>
 #include <deque>
@@ -25,10 +27,10 @@ namespace gemini::client {
 
 class UpdateQueue {
  public:
-  // `update` commits a bundle that awaits its commit in `store`, after `bring` has brought its gradient to
-  // HOST where that is late, and returns whether it had anything to compute: only then the timeline shows it.
-  // `failed` is told why one could not be. All are called on the queue's thread, one at a time. The store
-  // outlives this.
+  // `update` commits a bundle that awaits its commit in `store`, after `bring` has brought its
+  // gradient to HOST where that is late, and returns whether it had anything to compute: only then
+  // the timeline shows it. `failed` is told why one could not be. All are called on the queue's
+  // thread, one at a time. The store outlives this.
   UpdateQueue(ChunkStore& store, std::function<absl::Status(BundleId)> bring,
               std::function<absl::StatusOr<bool>(BundleId)> update,
               std::function<void(const absl::Status&)> failed);

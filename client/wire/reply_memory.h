@@ -10,7 +10,8 @@
 
 namespace gemini::client {
 
-// Returns what the reply's only descriptor holds. INVALID_ARGUMENT: it has not one of `size_bytes` (>= 1).
+// Returns what the reply's only descriptor holds. INVALID_ARGUMENT: it has not one of `size_bytes`
+// (>= 1).
 // DATA_LOSS: it ends early.
 absl::StatusOr<std::string> ReadReplyMemory(const Reply& reply, int64_t size_bytes);
 

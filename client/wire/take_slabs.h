@@ -14,8 +14,9 @@ namespace gemini::client {
 // For requests about slabs: the server's worker may be busy with those of others.
 inline constexpr absl::Duration kSlabsTimeout = absl::Seconds(60);
 
-// Asks for slabs of `space` (0: of the lease's DEVICE, which are made if they are not there) from slab `first` on, and
-// adds them to `slabs` until it has `count`. Errors: as Connection::Call, with what came before it in `slabs`;
+// Asks for slabs of `space` (0: of the lease's DEVICE, which are made if they are not there) from
+// slab `first` on, and adds them to `slabs` until it has `count`. Errors: as Connection::Call, with
+// what came before it in `slabs`;
 // INVALID_ARGUMENT: the server sends fewer than there are, or more.
 absl::Status TakeSlabs(Connection& connection, uint64_t space, int64_t first, int64_t count,
                        std::vector<UniqueFd>& slabs);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An ordinary LibTorch training loop under a memory budget. The lines marked (1), (2) and (3) are all
-// that changed; docs/examples/README.md says what becomes of p.grad, zero_grad and clipping.
+// An ordinary LibTorch training loop under a memory budget. The lines marked (1), (2) and (3) are
+// all that changed; docs/examples/README.md says what becomes of p.grad, zero_grad and clipping.
 #include <cstdio>
 #include <exception>
 #include <string>
@@ -47,8 +47,8 @@ int Fail(const char* what, const absl::Status& status) {
 int Train() {
   Net net;
 
-  // (1) A session: here with a server in this process; TrainingSession::Open also takes the path of a
-  // daemon's socket. DEVICE holds about half of the parameters at a time, beside the activations.
+  // (1) A session: here with a server in this process; TrainingSession::Open also takes the path of
+  // a daemon's socket. DEVICE holds about half of the parameters at a time, beside the activations.
   TrainingOptions options;
   options.device_memory = 700 * gemini::kKiB;
   options.host_memory = 32 * gemini::kMiB;

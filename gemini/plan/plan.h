@@ -1,38 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
 // A trace compiled to what moves when: fetches into slots and evictions, by position. Executed by
 // client/plan/plan_executor.h, round after round, and by the simulator.
-// Position: as in gemini/plan/trace.h, 0 to N - 1. A fetch's needed_at p: operator p uses the range; p >= N:
-//           operator p - N of the next round. Its `after` a is before that, and means:
+// Position: as in gemini/plan/trace.h, 0 to N - 1. A fetch's needed_at p: operator p uses the
+//           range; p >= N: operator p - N of the next round. Its `after` a is before that, and
+//           means:
 //             a < needed_at   may begin when operator a has ended: its pins are dropped; for the
 //                             update, its intent is recorded. -1: when the round begins.
-//             a == needed_at  on demand: begins when operator a asks. The interval before has no room.
-//           An eviction's `after` a: begins when operator a has ended, the last that uses the range.
-// Fetches:  run in their order. One begins when its `after` has passed and its slots are free. It also
-//           waits for the range's own eviction, if that is still writing, and for a range that awaits
-//           its update, for the commit.
-// Evictions: run in their order, beside the fetches. One without a write-back frees its slots at once,
-//           whatever is still being written; another when its bytes have left. Room is due when a fetch
-//           or non-model data needs it: an allocation that finds none waits for the evictions whose
-//           `after` has passed, and the plan is left only when that was not enough.
-// Update:   when the last operator stands for the update, all evictions with a write-back of what it
-//           reads in HOST are before it, but for late gradients. When it has ended, the DEVICE copies of
-//           `updated` have left by themselves: they are not listed as evictions. The ranges of each
-//           of device_updates are used by that operator, which changes parameters and moments where they
-//           are: their copies in HOST are those of the version before. So they are written back after
-//           it, by an eviction or by one that `stays`, before the next round's last operator.
-// Gradients: each leaves when its interval ends; kMaxGradientsUnderWay of them at a time, and an operator
-//           whose gradient would be one more waits for the oldest. One of device_updates or of
-//           late_gradients goes into its range on DEVICE instead, which a blank fetch has made room for:
-//           needed_at is the position of the range's first gradient, and the range counts as used at
-//           each position of one. `uses` has it at the last position alone: before, no operator pins it.
-//           It leaves after that, written back. If it has to leave earlier, written back too, another
-//           fetch brings it again. The update in HOST of a late one's bundles waits until it has left.
-// Budget:   a range takes its slots from the interval of its `after` to that of its eviction's, both
-//           included. In each interval all slots so taken and its non-model peak fit into
+//             a == needed_at  on demand: begins when operator a asks. The interval before has no
+//             room.
+//           An eviction's `after` a: begins when operator a has ended, the last that uses the
+//           range.
+// Fetches:  run in their order. One begins when its `after` has passed and its slots are free. It
+//           also waits for the range's own eviction, if that is still writing, and for a range that
+//           awaits its update, for the commit.
+// Evictions: run in their order, beside the fetches. One without a write-back frees its slots at
+//           once, whatever is still being written; another when its bytes have left. Room is due
+//           when a fetch or non-model data needs it: an allocation that finds none waits for the
+//           evictions whose `after` has passed, and the plan is left only when that was not enough.
+// Update:   when the last operator stands for the update, all evictions with a write-back of what
+//           it reads in HOST are before it, but for late gradients. When it has ended, the DEVICE
+//           copies of `updated` have left by themselves: they are not listed as evictions. The
+//           ranges of each of device_updates are used by that operator, which changes parameters
+//           and moments where they are: their copies in HOST are those of the version before. So
+//           they are written back after it, by an eviction or by one that `stays`, before the next
+//           round's last operator.
+// Gradients: each leaves when its interval ends; kMaxGradientsUnderWay of them at a time, and an
+//           operator whose gradient would be one more waits for the oldest. One of device_updates
+//           or of late_gradients goes into its range on DEVICE instead, which a blank fetch has
+//           made room for: needed_at is the position of the range's first gradient, and the range
+//           counts as used at each position of one. `uses` has it at the last position alone:
+//           before, no operator pins it. It leaves after that, written back. If it has to leave
+//           earlier, written back too, another fetch brings it again. The update in HOST of a late
+//           one's bundles waits until it has left.
+// Budget:   a range takes its slots from the interval of its `after` to that of its eviction's,
+//           both included. In each interval all slots so taken and its non-model peak fit into
 //           device_bytes; a slot that passes from one to another in an interval counts once.
 // Circular: at each round's beginning the ranges of `initial` are on DEVICE in these slots, or on
-//           their way. In the first round the executor sees to that; later the round before has. So a
-//           fetch with needed_at >= N is of a range of `initial`.
+//           their way. In the first round the executor sees to that; later the round before has. So
+//           a fetch with needed_at >= N is of a range of `initial`.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -47,8 +52,8 @@
 
 namespace gemini {
 
-// Gradients whose copies out are under way: those of a transformer's block, which come in bursts. With 4,
-// backward waited for the link for a tenth of its time (docs/benchmarks.md).
+// Gradients whose copies out are under way: those of a transformer's block, which come in bursts.
+// With 4, backward waited for the link for a tenth of its time (docs/benchmarks.md).
 inline constexpr int64_t kMaxGradientsUnderWay = 12;
 
 // What is pinned together: one chunk, or the consecutive chunks of one tensor that spans them.
@@ -77,8 +82,8 @@ struct PlannedEviction {
   bool operator==(const PlannedEviction&) const = default;
 };
 
-// The ranges of the same bundles, which the last operator updates on DEVICE: one of each kind of chunk that they have
-// (TrainableKinds).
+// The ranges of the same bundles, which the last operator updates on DEVICE: one of each kind of
+// chunk that they have (TrainableKinds).
 struct PlannedUpdate {
   static constexpr int32_t kNone = -1;
   KindMap<int32_t> ranges = {.values = {kNone, kNone, kNone, kNone, kNone, kNone, kNone, kNone}};
@@ -129,25 +134,26 @@ struct Plan {
   int64_t device_bytes = 0;  // The budget that it was made for.
   std::vector<PlannedRange> ranges;
   // The ranges that each operator pins, without repeats: those of position i are
-  // uses[first_use[i] .. first_use[i + 1]). Of the update's position: those of device_updates, one after
-  // the other, in the order of their kinds, and late_gradients behind them.
+  // uses[first_use[i] .. first_use[i + 1]). Of the update's position: those of device_updates, one
+  // after the other, in the order of their kinds, and late_gradients behind them.
   std::vector<int32_t> first_use;  // num_positions + 1 entries.
   std::vector<int32_t> uses;
-  // Param ranges that are updated in HOST and become stale on DEVICE, in the update's order; and those
-  // that are updated on DEVICE. Both empty: the round has no update.
+  // Param ranges that are updated in HOST and become stale on DEVICE, in the update's order; and
+  // those that are updated on DEVICE. Both empty: the round has no update.
   std::vector<int32_t> updated;
   std::vector<PlannedUpdate> device_updates;
-  // Grad ranges of some of `updated`: on DEVICE still when the update begins, to leave beside the next
-  // round's operators.
+  // Grad ranges of some of `updated`: on DEVICE still when the update begins, to leave beside the
+  // next round's operators.
   std::vector<int32_t> late_gradients;
   std::vector<PlannedResident> initial;
   std::vector<PlannedFetch> fetches;
   std::vector<PlannedEviction> evictions;
-  // Of a round, by at_ns; the first comes after the last. What lies on NVME is read ahead and what HOST
-  // has no room for leaves it by them (policies/simulator/host_foresight.h). Empty: HOST has room for all chunks.
+  // Of a round, by at_ns; the first comes after the last. What lies on NVME is read ahead and what
+  // HOST has no room for leaves it by them (policies/simulator/host_foresight.h). Empty: HOST has
+  // room for all chunks.
   std::vector<PlannedHostUse> host_uses;
-  int64_t host_read_ns =
-      0;  // What it takes to bring a chunk from NVME, and to spill another for it.
+  // What it takes to bring a chunk from NVME, and to spill another for it.
+  int64_t host_read_ns = 0;
   Prediction prediction;
 
   int32_t num_positions() const { return static_cast<int32_t>(first_use.size()) - 1; }
@@ -155,12 +161,13 @@ struct Plan {
   bool operator==(const Plan&) const = default;
 };
 
-// Checks everything that an executor relies on: indices and positions in range, slots inside the budget,
-// every use resident, no two ranges in one slot, nothing evicted before its last use or fetched while it
-// is there, each list in an order in which it cannot wait for itself, what was updated on DEVICE written
-// back before it is dropped or updated again, and the round's end as its beginning. INVALID_ARGUMENT names
-// the first that is wrong. It knows no non-model data, nor where gradients are complete: a fetch of a
-// gradient that stays for the update counts as its use at needed_at. O(size log size).
+// Checks everything that an executor relies on: indices and positions in range, slots inside the
+// budget, every use resident, no two ranges in one slot, nothing evicted before its last use or
+// fetched while it is there, each list in an order in which it cannot wait for itself, what was
+// updated on DEVICE written back before it is dropped or updated again, and the round's end as its
+// beginning. INVALID_ARGUMENT names the first that is wrong. It knows no non-model data, nor where
+// gradients are complete: a fetch of a gradient that stays for the update counts as its use at
+// needed_at. O(size log size).
 absl::Status CheckPlan(const Plan& plan);
 
 }  // namespace gemini

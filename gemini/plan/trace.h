@@ -26,8 +26,8 @@ namespace gemini {
 struct TracedTensor {
   int64_t size_bytes = 0;
   TensorGroup group = TensorGroup::kTrainable;
-  int32_t space =
-      0;  // Index of its space in the session; tensors are in the order of their layout.
+  // Index of its space in the session; tensors are in the order of their layout.
+  int32_t space = 0;
   StateFormat format = {};      // Of a trainable tensor: the same in all of a space.
   bool states_on_nvme = false;  // The home of its optimizer states; as the format.
   bool operator==(const TracedTensor&) const = default;

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The commit word and record: which version of a bundle is valid, and where.
 // Writer: the space's client, in this order: data complete (and its events), record complete, then
-//         the word with release order. A record is not rewritten while any word names it, nor while the
-//         intent does for a bundle whose word is below the intent's step (gemini/shm/intent_shm.h).
-// Reader: the server when the client has died, and memstat: acquire the word once, validate it, read
-//         the record it names, validate each slot.
-// Move:   a committed chunk that changes its slot gets a new record, then the word with the same step.
+//         the word with release order. A record is not rewritten while any word names it, nor while
+//         the intent does for a bundle whose word is below the intent's step
+//         (gemini/shm/intent_shm.h).
+// Reader: the server when the client has died, and memstat: acquire the word once, validate it,
+//         read the record it names, validate each slot.
+// Move:   a committed chunk that changes its slot gets a new record, then the word with the same
+//         step.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -34,12 +36,13 @@ absl::StatusOr<CommitWord> UnpackCommitWord(uint64_t word, int64_t num_records);
 // Nothing instead of an error, and no allocation: for whoever reads many words of a peer.
 std::optional<CommitWord> TryUnpackCommitWord(uint64_t word, int64_t num_records);
 
-// There are 2 records a bundle and kSpareRecords more: a bundle in the middle of a commit holds two.
+// There are 2 records a bundle and kSpareRecords more: a bundle in the middle of a commit holds
+// two.
 inline constexpr int64_t kSpareRecords = 64;
 constexpr int64_t NumCommitRecords(int64_t num_bundles) { return 2 * num_bundles + kSpareRecords; }
 
-// Where one chunk of a version lies. On DEVICE only where the version was made there and is not written
-// back yet: a slot of the session's arena. Other DEVICE copies are caches or not committed.
+// Where one chunk of a version lies. On DEVICE only where the version was made there and is not
+// written back yet: a slot of the session's arena. Other DEVICE copies are caches or not committed.
 struct ChunkSlot {
   Tier tier = Tier::kHost;
   SlotId slot;

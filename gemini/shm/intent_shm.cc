@@ -84,8 +84,8 @@ std::optional<Intent> TryReadIntent(const std::atomic<uint64_t>& word, const Int
     if (field > num_records) return std::nullopt;
     intent.on_device.push_back({BundleId(i), static_cast<int64_t>(field) - 1});
   }
-  // The slot is rewritten only after the word named the other one: who acquired a later intent's word of
-  // the slot sees that here. (Not a fence: ThreadSanitizer knows none.)
+  // The slot is rewritten only after the word named the other one: who acquired a later intent's
+  // word of the slot sees that here. (Not a fence: ThreadSanitizer knows none.)
   if (word.load(std::memory_order_relaxed) != named || !InRange(intent)) return std::nullopt;
   return intent;
 }

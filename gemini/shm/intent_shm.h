@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // The intent of an optimizer step: all that is needed, beside the chunks, to finish the updates of
 // bundles that are not committed at its step yet.
-// Device: bundles that were updated on DEVICE, in place, before it: the intent names a complete record
-//         of each. The intent word makes these versions valid at once, beside the duty to finish the
-//         others: ValidVersion. Up to it the version before is whole in HOST or NVME.
-// Late:   a gradient may be complete on DEVICE still, as the residency words say, and be written back behind
-//         the intent. Until then a dead trainer's arena has to be kept for it, as for the bundles that were
-//         updated on DEVICE and not written back.
+// Device: bundles that were updated on DEVICE, in place, before it: the intent names a complete
+//         record of each. The intent word makes these versions valid at once, beside the duty to
+//         finish the others: ValidVersion. Up to it the version before is whole in HOST or NVME.
+// Late:   a gradient may be complete on DEVICE still, as the residency words say, and be written
+//         back behind the intent. Until then a dead trainer's arena has to be kept for it, as for
+//         the bundles that were updated on DEVICE and not written back.
 // Writer: the space's client, when every bundle is committed at the step before and the gradient of
-//         every other bundle is complete in HOST or NVME, or late: a slot's words first, then the intent
-//         word with release order, then the commit words of the bundles that it names records of.
-//         Two slots are used in turn, so the one that the word names is not rewritten before another
-//         is named; and it is named while one of its bundles is pending.
-// Reader: memstat, and the server when the client has died: acquire the word once, read the slot that
-//         it names, validate. At any moment each bundle is committed at the intent's step or before it.
+//         every other bundle is complete in HOST or NVME, or late: a slot's words first, then the
+//         intent word with release order, then the commit words of the bundles that it names
+//         records of. Two slots are used in turn, so the one that the word names is not rewritten
+//         before another is named; and it is named while one of its bundles is pending.
+// Reader: memstat, and the server when the client has died: acquire the word once, read the slot
+//         that it names, validate. At any moment each bundle is committed at the intent's step or
+//         before it.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -30,8 +31,8 @@ namespace gemini {
 inline constexpr uint64_t kUpdateKernelVersion = 3;
 
 inline constexpr int kNumIntentSlots = 2;
-// Head of a slot; behind it two words a tensor, its own (PackTensorIntent) and its trust ratio, then one a
-// bundle: 0, or the index of a record + 1. Reals are the bits of a double.
+// Head of a slot; behind it two words a tensor, its own (PackTensorIntent) and its trust ratio,
+// then one a bundle: 0, or the index of a record + 1. Reals are the bits of a double.
 struct IntentShm {
   std::atomic<uint64_t> step;
   std::atomic<uint64_t> learning_rate;
@@ -85,8 +86,8 @@ struct Intent {
   uint64_t kernel_version = kUpdateKernelVersion;
   bool skip = false;
   std::vector<TensorIntent> tensors;  // In the order of the space's layout.
-  std::vector<IntendedRecord> on_device =
-      {};  // Bundles updated there before the intent; ascending.
+  // Bundles updated there before the intent; ascending.
+  std::vector<IntendedRecord> on_device = {};
   bool operator==(const Intent&) const = default;
 };
 
@@ -99,16 +100,18 @@ constexpr uint64_t PackIntentWord(int64_t step, int slot) {
 uint64_t PackTensorIntent(const TensorIntent& tensor);
 TensorIntent UnpackTensorIntent(uint64_t word);
 
-// Reads the intent that `word` names in `slots`, the first of two of a space. Each word is read once.
+// Reads the intent that `word` names in `slots`, the first of two of a space. Each word is read
+// once.
 // Nothing: no intent was recorded, the slot is another step's or was rewritten meanwhile (`word` is
 // then old: read it again), or it holds what no honest client writes.
 std::optional<Intent> TryReadIntent(const std::atomic<uint64_t>& word, const IntentShm* slots,
                                     int64_t num_tensors, int64_t num_bundles);
 
 // The step and record of the bundle's valid version, by its commit word and the latest intent: the
-// intent's where it names a record of a bundle that is below its step, else the commit word's. What is
-// below the intent's step even so is brought to it from its gradient, wherever that is. While the client
-// lives, read the intent first; the answer holds if neither word has changed after the record was read.
+// intent's where it names a record of a bundle that is below its step, else the commit word's. What
+// is below the intent's step even so is brought to it from its gradient, wherever that is. While
+// the client lives, read the intent first; the answer holds if neither word has changed after the
+// record was read.
 CommitWord ValidVersion(const CommitWord& committed, const std::optional<Intent>& intent,
                         BundleId bundle);
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The segment of a lease: how many bytes of DEVICE it may use from now on.
-// Written by the server alone (F_SEAL_FUTURE_WRITE), mapped read-only by the client, who looks at the
-// epoch between operators: no request is needed to learn that nothing changed.
+// Written by the server alone (F_SEAL_FUTURE_WRITE), mapped read-only by the client, who looks at
+// the epoch between operators: no request is needed to learn that nothing changed.
 // Ordering: an epoch's target is complete before `epoch` is stored with release order; a target is
-//           rewritten only two epochs later, so a reader that finds the epoch unchanged after it read
-//           the target has read that epoch's.
+//           rewritten only two epochs later, so a reader that finds the epoch unchanged after it
+//           read the target has read that epoch's.
 #pragma once
 #include <atomic>
 #include <cstddef>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The residency word: where one chunk is, for the server's accounting and memstat. Recovery never
 // reads it.
-// Writer: the space's client, one relaxed store a change. Readers copy the word once, then validate.
+// Writer: the space's client, one relaxed store a change. Readers copy the word once, then
+//         validate.
 #pragma once
 #include <cstdint>
 #include <optional>

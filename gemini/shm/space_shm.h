@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The two segments of a space, byte by byte. Both are memfds sealed against shrinking and growing.
-// Client segment: created by the server, zero-filled, written by the space's client alone. The server
-//   reads it with no trust: every 64-bit word copied once, then validated.
-// Server segment: written by the server alone (F_SEAL_FUTURE_WRITE), mapped read-only by the client.
-// Ordering: a submission entry, but for a write's contents word, is complete before submit_tail is stored
-//   with release order; a completion word is stored with release order behind its contents word, and before
-//   completion_count is raised and woken.
+// Client segment: created by the server, zero-filled, written by the space's client alone. The
+//   server reads it with no trust: every 64-bit word copied once, then validated.
+// Server segment: written by the server alone (F_SEAL_FUTURE_WRITE), mapped read-only by the
+// client.
+// Ordering: a submission entry, but for a write's contents word, is complete before submit_tail is
+//   stored with release order; a completion word is stored with release order behind its contents
+//   word, and before completion_count is raised and woken.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -21,8 +22,8 @@ namespace gemini {
 static_assert(std::atomic<uint64_t>::is_always_lock_free && sizeof(std::atomic<uint64_t>) == 8);
 static_assert(std::atomic<uint32_t>::is_always_lock_free && sizeof(std::atomic<uint32_t>) == 4);
 
-// I/O requests a client may have in flight; a power of two. 256 chunks of 4 MiB are 1 GiB, more than
-// any queue of one disk needs.
+// I/O requests a client may have in flight; a power of two. 256 chunks of 4 MiB are 1 GiB, more
+// than any queue of one disk needs.
 inline constexpr int64_t kIoRingEntries = 256;
 
 enum class IoOperation : uint32_t { kRead = 1 /* NVME to HOST */, kWrite = 2 /* HOST to NVME */ };
@@ -32,21 +33,23 @@ struct IoEntryShm {
   std::atomic<uint64_t> operation;  // IoOperation.
   std::atomic<uint64_t> host_slot;
   std::atomic<uint64_t> nvme_slot;
-  // A write: the slot's contents word from its completion on; 0 as long as the client does not know it. The server
-  // looks when the write is done: if it still finds 0, the slot has no contents then. A read: 0.
+  // A write: the slot's contents word from its completion on; 0 as long as the client does not know
+  // it. The server looks when the write is done: if it still finds 0, the slot has no contents
+  // then. A read: 0.
   std::atomic<uint64_t> contents;
 };
 static_assert(sizeof(IoEntryShm) == 32);
 
-// The contents word of an NVMe slot. 0: no write has filled it, or one is under way. Else it holds a chunk: with
-// bit 32, of the CRC32C in bits 0 to 31; kUncheckedContents: of none, for its client takes none.
+// The contents word of an NVMe slot. 0: no write has filled it, or one is under way. Else it holds
+// a chunk: with bit 32, of the CRC32C in bits 0 to 31; kUncheckedContents: of none, for its client
+// takes none.
 inline constexpr uint64_t kUncheckedContents = uint64_t{1} << 33;
 constexpr uint64_t PackContents(uint32_t crc32c) { return uint64_t{1} << 32 | crc32c; }
 constexpr bool HasChecksum(uint64_t contents) { return contents >> 32 == 1; }
 constexpr bool IsContents(uint64_t word) { return HasChecksum(word) || word == kUncheckedContents; }
 
-// Head of the client segment. Behind it, each at the offset that ClientSegmentLayout gives: the ring,
-// the residency words, the commit words, the records, the intent's two slots.
+// Head of the client segment. Behind it, each at the offset that ClientSegmentLayout gives: the
+// ring, the residency words, the commit words, the records, the intent's two slots.
 struct ClientSegmentHeaderShm {
   std::atomic<uint64_t> submit_tail;  // Requests ever submitted; entry i is at i % kIoRingEntries.
   std::atomic<uint64_t> step;         // Steps completed, for memstat.
@@ -64,8 +67,8 @@ struct ClientSegmentHeaderShm {
   std::atomic<uint64_t> damaged_chunks;      // Whose bytes on NVMe were found lost, ever.
   std::atomic<uint64_t> last_damaged;        // The last of them: its ChunkId + 1.
   std::atomic<uint64_t> failed_nvme_writes;  // Of chunks, ever; each stayed in HOST.
-  // Between the ends of the session's last two steps, of any of its models, in its first space: how long that was, what
-  // of it operators waited for chunks, and what went over the link.
+  // Between the ends of the session's last two steps, of any of its models, in its first space: how
+  // long that was, what of it operators waited for chunks, and what went over the link.
   std::atomic<uint64_t> step_ns;
   std::atomic<uint64_t> step_stall_ns;
   std::atomic<uint64_t> step_fetch_bytes;
@@ -110,14 +113,14 @@ struct ClientSegmentLayout {
   int64_t size_bytes;
 };
 
-// A completion word: (sequence of the request + 1) << 8 | absl::StatusCode. The word of request i is
-// at i % kIoRingEntries; it is 0 before the first.
+// A completion word: (sequence of the request + 1) << 8 | absl::StatusCode. The word of request i
+// is at i % kIoRingEntries; it is 0 before the first.
 constexpr uint64_t PackCompletion(uint64_t sequence, int status_code) {
   return (sequence + 1) << 8 | static_cast<uint64_t>(status_code & 0xff);
 }
 
-// The bit of a futex's bit set (FUTEX_WAIT_BITSET, FUTEX_WAKE_BITSET) that a completion wakes, so that not all who
-// wait wake up for each. A plain FUTEX_WAIT waits for every bit.
+// The bit of a futex's bit set (FUTEX_WAIT_BITSET, FUTEX_WAKE_BITSET) that a completion wakes, so
+// that not all who wait wake up for each. A plain FUTEX_WAIT waits for every bit.
 constexpr uint32_t CompletionBit(uint64_t sequence) { return uint32_t{1} << (sequence % 32); }
 
 struct ServerSegmentShm {

@@ -14,8 +14,8 @@ void WriteTimelineEvent(TimelineShm& ring, const TimelineEvent& event) {
   const uint64_t number = ring.written.fetch_add(1, std::memory_order_relaxed) + 1;
   TimelineEntryShm& entry = ring.entries[(number - 1) % kTimelineEntries];
   entry.stamp.store(0, std::memory_order_relaxed);
-  // No word of the new event may be seen under the old one's stamp: each is released behind the 0, so
-  // whoever acquires one sees that 0 or what followed it. A release fence would do as well, but
+  // No word of the new event may be seen under the old one's stamp: each is released behind the 0,
+  // so whoever acquires one sees that 0 or what followed it. A release fence would do as well, but
   // ThreadSanitizer knows none, and on x86-64 both are plain moves.
   entry.what.store(static_cast<uint64_t>(event.lane) | static_cast<uint64_t>(event.cause) << 8 |
                        static_cast<uint64_t>(event.space) << 16 |

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// A ring of what a client did lately, for `memstat trace`: operators with the wait before them, copies,
-// updates, reads and writes of NVME. One a session, in memory that the server makes with its lease.
-// Writer:   any thread of the client. It claims an entry, clears its `stamp`, writes the other words and then
-//           the stamp, all of them with release order. The ring is overwritten for ever.
-//           One that pauses in between while others write a whole lap may spoil one entry of theirs.
-// Reader:   no trust. It reads the stamp and the words with acquire order, and the stamp again: an entry
-//           counts when both stamps are its own. Whatever it says, only a picture depends on it.
+// A ring of what a client did lately, for `memstat trace`: operators with the wait before them,
+// copies, updates, reads and writes of NVME. One a session, in memory that the server makes with
+// its lease.
+// Writer:   any thread of the client. It claims an entry, clears its `stamp`, writes the other
+//           words and then the stamp, all of them with release order. The ring is overwritten for
+//           ever. One that pauses in between while others write a whole lap may spoil one entry of
+//           theirs.
+// Reader:   no trust. It reads the stamp and the words with acquire order, and the stamp again: an
+//           entry counts when both stamps are its own. Whatever it says, only a picture depends on
+//           it.
 // Units:    nanoseconds of CLOCK_MONOTONIC.
 #pragma once
 #include <array>
@@ -52,7 +55,8 @@ struct TimelineEvent {
   int64_t begin_ns = 0;
   int64_t end_ns = 0;
   int64_t stall_ns = 0;  // Operators: what they waited, drawn together before begin_ns.
-  // Copies and I/O; updates: kTimelineElementBytes a parameter. Operators: DEVICE bytes in use before the wait.
+  // Copies and I/O; updates: kTimelineElementBytes a parameter. Operators: DEVICE bytes in use
+  // before the wait.
   int64_t size_bytes = 0;
   bool operator==(const TimelineEvent&) const = default;
 };

@@ -5,7 +5,8 @@
 #include <cstdio>
 #include <cstdlib>
 
-// Prints the condition with its place to stderr and aborts when it does not hold. On in every build.
+// Prints the condition with its place to stderr and aborts when it does not hold. On in every
+// build.
 #define GEMINI_CHECK(condition)                                                              \
   do {                                                                                       \
     if (!(condition)) [[unlikely]] {                                                         \

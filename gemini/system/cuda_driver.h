@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Functions of NVIDIA's driver. libcuda is never linked: the CUDA runtime, which is a part of the program, finds
-// them by name and version, so that one binary runs with a driver and without.
+// Functions of NVIDIA's driver. libcuda is never linked: the CUDA runtime, which is a part of the
+// program, finds them by name and version, so that one binary runs with a driver and without.
 // Thread: any.
 #pragma once
 #include <cuda.h>
@@ -14,7 +14,8 @@
 
 namespace gemini {
 
-// Those that this project calls, each named as in cuda.h without the `cu`. Tests make one of their own functions.
+// Those that this project calls, each named as in cuda.h without the `cu`. Tests make one of their
+// own functions.
 struct CudaDriver {
   PFN_cuInit_v2000 Init;
   PFN_cuGetErrorName_v6000 GetErrorName;
@@ -35,22 +36,25 @@ struct CudaDriver {
   PFN_cuMemUnmap_v10020 MemUnmap;
   PFN_cuMemSetAccess_v10020 MemSetAccess;
 
-  // Returns this machine's, initialised; asks once a process. UNIMPLEMENTED: there is no driver, one that is too
-  // old, or one that does not start. NOT_FOUND: there is no GPU.
+  // Returns this machine's, initialised; asks once a process. UNIMPLEMENTED: there is no driver,
+  // one that is too old, or one that does not start. NOT_FOUND: there is no GPU.
   static absl::StatusOr<const CudaDriver*> Find();
 };
 
-// Returns a function by its name, with the type that it had in CUDA `version` (10020 is 10.2); never null.
-// UNIMPLEMENTED: there is no driver, it is too old for that, or it does not start. NOT_FOUND: there is no GPU.
+// Returns a function by its name, with the type that it had in CUDA `version` (10020 is 10.2);
+// never null.
+// UNIMPLEMENTED: there is no driver, it is too old for that, or it does not start. NOT_FOUND: there
+// is no GPU.
 absl::StatusOr<void*> FindCudaFunction(const char* name, unsigned version);
 
-// Returns the UUID of GPU `ordinal`, as CUDA counts them, or of its MIG instance: as nvidia-smi writes it, without the
-// prefix. NOT_FOUND: there is none.
+// Returns the UUID of GPU `ordinal`, as CUDA counts them, or of its MIG instance: as nvidia-smi
+// writes it, without the prefix. NOT_FOUND: there is none.
 absl::StatusOr<std::string> CudaDeviceUuid(const CudaDriver& driver, int ordinal);
 
-// Returns "<what>: <name of the error>: <its description>". CUDA_ERROR_OUT_OF_MEMORY: RESOURCE_EXHAUSTED.
-// ..._NO_DEVICE, ..._INVALID_DEVICE: NOT_FOUND. ..._NOT_SUPPORTED: UNIMPLEMENTED. ..._NOT_PERMITTED:
-// PERMISSION_DENIED. Others: UNAVAILABLE, for most mean that the GPU or its driver works no more. CUDA_SUCCESS: OK.
+// Returns "<what>: <name of the error>: <its description>". CUDA_ERROR_OUT_OF_MEMORY:
+// RESOURCE_EXHAUSTED. ..._NO_DEVICE, ..._INVALID_DEVICE: NOT_FOUND. ..._NOT_SUPPORTED:
+// UNIMPLEMENTED. ..._NOT_PERMITTED: PERMISSION_DENIED. Others: UNAVAILABLE, for most mean that the
+// GPU or its driver works no more. CUDA_SUCCESS: OK.
 absl::Status CudaStatus(const CudaDriver& driver, CUresult result, absl::string_view what);
 
 }  // namespace gemini

@@ -14,7 +14,8 @@ class MappedMemory {
 
   // Maps `size_bytes` (> 0) of `fd` from its start, shared, excluded from forked children
   // (MADV_DONTFORK). The descriptor may be closed afterwards.
-  // INVALID_ARGUMENT: it has fewer bytes now, a peer's perhaps; the message has both. Others: as mmap(2).
+  // INVALID_ARGUMENT: it has fewer bytes now, a peer's perhaps; the message has both. Others: as
+  // mmap(2).
   static absl::StatusOr<MappedMemory> Map(int fd, int64_t size_bytes, Access access);
   // Reserves address space without memory, to be filled by MapAt.
   static absl::StatusOr<MappedMemory> Reserve(int64_t size_bytes);
@@ -24,7 +25,8 @@ class MappedMemory {
   MappedMemory& operator=(MappedMemory&& other) noexcept;
   ~MappedMemory();
 
-  // Maps `size_bytes` of `fd` read-write over [offset, offset + size) of this reservation. Errors: as Map.
+  // Maps `size_bytes` of `fd` read-write over [offset, offset + size) of this reservation. Errors:
+  // as Map.
   absl::Status MapAt(int64_t offset_bytes, int fd, int64_t size_bytes);
 
   std::byte* data() const { return data_; }

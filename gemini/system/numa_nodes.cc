@@ -24,7 +24,8 @@ bool IsSet(const Bitmask& mask, int bit) {
   return numa_bitmask_isbitset(mask.get(), static_cast<unsigned>(bit)) != 0;
 }
 
-// A machine has as many processors as this and no more: 16,384, twice what Linux on x86-64 can be built for.
+// A machine has as many processors as this and no more: 16,384, twice what Linux on x86-64 can be
+// built for.
 using ProcessorSet = std::array<cpu_set_t, 16>;
 
 // Folders node0, node1 and on; 0: a kernel without NUMA.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The NUMA nodes of this machine, and which of them memory and threads are spread over, so that work on all of the
-// memory has the bandwidth of all nodes (docs/adr/0020-update-threads-and-numa.md). On a machine with one node
-// nothing is spread.
+// The NUMA nodes of this machine, and which of them memory and threads are spread over, so that
+// work on all of the memory has the bandwidth of all nodes
+// (docs/adr/0020-update-threads-and-numa.md). On a machine with one node nothing is spread.
 // Thread: any. Units: numbers of nodes and processors as the kernel counts them.
 #pragma once
 #include <vector>
@@ -17,19 +17,19 @@ struct NumaNode {
   std::vector<int> processors;
 };
 
-// All nodes, by number; none where there are fewer than two. PERMISSION_DENIED: there are, and this process may not
-// ask about them: a container.
+// All nodes, by number; none where there are fewer than two. PERMISSION_DENIED: there are, and this
+// process may not ask about them: a container.
 absl::StatusOr<std::vector<NumaNode>> NumaNodesHere();
 
 // The processors that the calling thread may use, in order.
 std::vector<int> AllowedProcessors();
 
-// The nodes that memory is interleaved over: those with memory and processors. Nodes without processors hold
-// another kind of memory, such as a GPU's. None where there are fewer than two.
+// The nodes that memory is interleaved over: those with memory and processors. Nodes without
+// processors hold another kind of memory, such as a GPU's. None where there are fewer than two.
 std::vector<int> NodesToInterleave(absl::Span<const NumaNode> nodes);
 
-// The processors for each of `num_threads`: the i-th has those of the i-th node, in turn, of the nodes that have
-// some of `allowed`. None where there are fewer than two such nodes.
+// The processors for each of `num_threads`: the i-th has those of the i-th node, in turn, of the
+// nodes that have some of `allowed`. None where there are fewer than two such nodes.
 std::vector<std::vector<int>> PlacesOfThreads(absl::Span<const NumaNode> nodes,
                                               absl::Span<const int> allowed, int num_threads);
 

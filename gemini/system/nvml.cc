@@ -9,7 +9,8 @@
 namespace gemini {
 namespace {
 
-// nvml.h is not part of every toolkit; this much of its interface has not changed since its first version.
+// nvml.h is not part of every toolkit; this much of its interface has not changed since its first
+// version.
 struct NvmlMemory {
   unsigned long long total, free, used;
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What NVIDIA's management library says of a GPU, which takes no context. The library is a part of the driver; it is
-// looked for when first asked, and never linked.
+// What NVIDIA's management library says of a GPU, which takes no context. The library is a part of
+// the driver; it is looked for when first asked, and never linked.
 // Thread: any.
 // Units:  bytes, seconds.
 #pragma once
@@ -17,8 +17,9 @@ struct GpuMemory {
   int64_t free_bytes = 0;  // Now: others may take it.
 };
 
-// `uuid`: of a GPU or of a MIG instance, as 8-4-4-4-12 hexadecimal digits. UNIMPLEMENTED: there is no such library, or
-// one without what is needed. NOT_FOUND: it knows no such GPU. UNAVAILABLE: it fails otherwise.
+// `uuid`: of a GPU or of a MIG instance, as 8-4-4-4-12 hexadecimal digits. UNIMPLEMENTED: there is
+// no such library, or one without what is needed. NOT_FOUND: it knows no such GPU. UNAVAILABLE: it
+// fails otherwise.
 absl::StatusOr<GpuMemory> ReadGpuMemory(const std::string& uuid);
 
 struct GpuUse {

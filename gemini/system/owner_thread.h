@@ -18,8 +18,8 @@ class ABSL_LOCKABLE OwnerThread {
   OwnerThread(const OwnerThread&) = delete;
   OwnerThread& operator=(const OwnerThread&) = delete;
 
-  // Makes the calling thread the owner. The former owner must be done with the guarded data, and the
-  // hand-over must be ordered (starting the new thread is).
+  // Makes the calling thread the owner. The former owner must be done with the guarded data, and
+  // the hand-over must be ordered (starting the new thread is).
   void Adopt() { id_.store(std::this_thread::get_id(), std::memory_order_relaxed); }
 
   // Aborts unless the calling thread is the owner.

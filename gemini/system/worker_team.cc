@@ -27,8 +27,8 @@ void Pause() {
 #endif
 }
 
-// Returns once `value` is not `from`. What wakes it up is changed with the default ordering: a notification looks
-// for sleepers first, and that must not come before the change.
+// Returns once `value` is not `from`. What wakes it up is changed with the default ordering: a
+// notification looks for sleepers first, and that must not come before the change.
 void AwaitChange(const std::atomic<int>& value, int from) {
   for (int spin = 0; spin < kSpins; ++spin) {
     if (value.load(std::memory_order_acquire) != from) return;

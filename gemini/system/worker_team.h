@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A few threads that share one piece of work: the caller and its helpers take parts of it in turn until none is
-// left (fork and join). Helpers sleep between calls, after a short spin.
-// Thread: any. One call at a time has the helpers; another that comes meanwhile, from within the work too, does
-//         its parts alone. All that the work writes is seen by the caller when Run returns.
+// A few threads that share one piece of work: the caller and its helpers take parts of it in turn
+// until none is left (fork and join). Helpers sleep between calls, after a short spin.
+// Thread: any. One call at a time has the helpers; another that comes meanwhile, from within the
+//         work too, does its parts alone. All that the work writes is seen by the caller when Run
+//         returns.
 // Owner:  whoever made it; nobody is in Run when it is destroyed.
 // Errors: none. Where the system makes fewer threads than asked for, there are fewer.
 #pragma once
@@ -20,8 +21,8 @@ class WorkerTeam {
   // Numbers of processors; empty: any that the process may use.
   using Processors = std::vector<int>;
 
-  // Starts num_threads - 1 helpers (num_threads >= 1), named gemini-team-1 and on. Helper i runs on `places[i]`;
-  // anywhere where that is missing, empty or refused.
+  // Starts num_threads - 1 helpers (num_threads >= 1), named gemini-team-1 and on. Helper i runs on
+  // `places[i]`; anywhere where that is missing, empty or refused.
   explicit WorkerTeam(int num_threads, const std::vector<Processors>& places = {});
   WorkerTeam(const WorkerTeam&) = delete;
   WorkerTeam& operator=(const WorkerTeam&) = delete;
@@ -30,9 +31,9 @@ class WorkerTeam {
   // The caller's included.
   int num_threads() const { return static_cast<int>(helpers_.size()) + 1; }
 
-  // Calls work(begin, end) once for each part of [0, count): part_size items (> 0) from a multiple of it on, the
-  // last one maybe fewer. Any thread takes any part, so parts must not depend on one another. Returns when all
-  // are done. Allocates nothing.
+  // Calls work(begin, end) once for each part of [0, count): part_size items (> 0) from a multiple
+  // of it on, the last one maybe fewer. Any thread takes any part, so parts must not depend on one
+  // another. Returns when all are done. Allocates nothing.
   void Run(int64_t count, int64_t part_size,
            absl::FunctionRef<void(int64_t begin, int64_t end)> work);
 

@@ -76,7 +76,8 @@ Plan AssemblePlan(const PlanInputs& in, const RangeTrace& trace, const NextUses&
     PlannedEviction eviction;
     int32_t needed;  // Behind the last operator: when the next round needs the room, or the update.
     bool operator<(const Leaving& other) const {
-      // What is dropped at once does not wait behind what is written back, nor this behind what stays.
+      // What is dropped at once does not wait behind what is written back, nor this behind what
+      // stays.
       const auto key = [](const Leaving& of) {
         return std::tuple(of.eviction.after, of.eviction.stays, of.eviction.writes_back, of.needed);
       };

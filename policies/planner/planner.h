@@ -15,14 +15,14 @@
 
 namespace gemini::policies {
 
-// Updates go to DEVICE, and gradients stay there until the update (policies/trace/kept_gradients.h), by
-// auto where the round is predicted to be faster so; by presets updates alone do, as they say. By
-// none when costs.device_update_elements_per_second is 0. Where HOST lacks room for all chunks, the
-// plan says what it uses there, and its prediction what NVME does. RESOURCE_EXHAUSTED: an
-// operator's chunks and non-model data do not fit at once; names the position, the numbers and the
-// least budget that would do; or the trace is more than CheckPlanSteps takes
-// (policies/planner/plan_effort.h). INVALID_ARGUMENT: costs beyond all machines. UNIMPLEMENTED:
-// PolicyKind::kOnline has no plan. What inputs.interrupt returns.
+// Updates go to DEVICE, and gradients stay there until the update
+// (policies/trace/kept_gradients.h), by auto where the round is predicted to be faster so; by
+// presets updates alone do, as they say. By none when costs.device_update_elements_per_second is 0.
+// Where HOST lacks room for all chunks, the plan says what it uses there, and its prediction what
+// NVME does. RESOURCE_EXHAUSTED: an operator's chunks and non-model data do not fit at once; names
+// the position, the numbers and the least budget that would do; or the trace is more than
+// CheckPlanSteps takes (policies/planner/plan_effort.h). INVALID_ARGUMENT: costs beyond all
+// machines. UNIMPLEMENTED: PolicyKind::kOnline has no plan. What inputs.interrupt returns.
 absl::StatusOr<Plan> MakePlan(const PlanInputs& inputs);
 
 // The least DEVICE budget with which any plan exists: chunks that one operator pins and its

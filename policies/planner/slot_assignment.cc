@@ -21,8 +21,8 @@ std::vector<int32_t> AssignSlots(int32_t num_positions, int32_t num_slots,
   using TimeAndSlot = std::pair<int32_t, int32_t>;
   // By slot: when the stay begins that has it into the next round, and of which range.
   std::vector<TimeAndSlot> claims(num_slots, {kNoClaim, 0});
-  // Slots in use with the last interval of their use; the free ones with a claim, the soonest first; and
-  // the others with the interval since which they are free.
+  // Slots in use with the last interval of their use; the free ones with a claim, the soonest
+  // first; and the others with the interval since which they are free.
   std::priority_queue<TimeAndSlot, std::vector<TimeAndSlot>, std::greater<TimeAndSlot>> in_use;
   std::set<TimeAndSlot> claimed, free;
   std::vector<int32_t> order;

@@ -36,7 +36,8 @@ HostForesight::HostForesight(absl::Span<const PlannedHostUse> uses, int64_t roun
   for (size_t i = 0; i < uses_.size(); ++i) {
     indices_[end[uses_[i].chunk.value()]++] = static_cast<int64_t>(i);
   }
-  // More than threads overtake one another by, and less than what is between two uses of most chunks.
+  // More than threads overtake one another by, and less than what is between two uses of most
+  // chunks.
   slack_ = std::max<int64_t>(static_cast<int64_t>(uses_.size()) / 4, 1);
 }
 

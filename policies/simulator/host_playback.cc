@@ -14,7 +14,8 @@
 namespace gemini::policies {
 namespace {
 
-// Rounds are alike when they move as much; it takes a few until nothing is left of how the first began.
+// Rounds are alike when they move as much; it takes a few until nothing is left of how the first
+// began.
 constexpr int kMostRounds = 6;
 constexpr int64_t kLongAgo = std::numeric_limits<int64_t>::min();
 
@@ -26,8 +27,8 @@ class Pool {
         space_(space),
         free_slots_(num_slots),
         chunks_(num_chunks) {
-    // The first ones to be used are in HOST, and were on NVME before if they do not change. Who is never used
-    // has left it, and is of no account.
+    // The first ones to be used are in HOST, and were on NVME before if they do not change. Who is
+    // never used has left it, and is of no account.
     std::vector<std::pair<int64_t, int64_t>> by_use;
     for (int64_t chunk = 0; chunk < num_chunks; ++chunk) {
       const int64_t next = foresight_.NextUse(ChunkId(chunk));
@@ -343,7 +344,8 @@ HostTimes TimesOf(absl::Span<const HostAccess> accesses, absl::Span<const HostUs
     const HostUse& use = uses[i];
     last_part[use.access] = std::max(last_part[use.access], use.part);
     if (use.part > 0) continue;
-    // Counted from the round in which it is ready: what is late there makes the ones before no longer.
+    // Counted from the round in which it is ready: what is late there makes the ones before no
+    // longer.
     HostReady& ready = ready_of(use);
     ready.rounds_after =
         std::max(ready.rounds_after, use.rounds_after + round.ready_ns[i] / round.round_ns);

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plays what a round uses in HOST, round after round, where HOST lacks room for all chunks: when each chunk is
-// there, and what NVME reads and writes for it.
-// Model:  the rule that clients follow (policies/simulator/host_foresight.h). Reading ahead prepares one transfer beside
-//         the one under way. A victim without a valid copy on NVME is written first: that is in the way of its
-//         own slot alone, for each direction of the disk is a queue of its own. What is asked for and not there
-//         goes behind what was begun. A chunk is held from when it is there until its use is over. Only
-//         committed chunks keep their copy on NVME when they are read, until they change.
+// Plays what a round uses in HOST, round after round, where HOST lacks room for all chunks: when
+// each chunk is there, and what NVME reads and writes for it.
+// Model:  the rule that clients follow (policies/simulator/host_foresight.h). Reading ahead
+//         prepares one transfer beside the one under way. A victim without a valid copy on NVME is
+//         written first: that is in the way of its own slot alone, for each direction of the disk
+//         is a queue of its own. What is asked for and not there goes behind what was begun. A
+//         chunk is held from when it is there until its use is over. Only committed chunks keep
+//         their copy on NVME when they are read, until they change.
 // Spaces: each has slots of its own, and they take turns at reading ahead.
 // Units:  nanoseconds; slots of chunk_bytes.
 #pragma once
@@ -57,12 +58,13 @@ enum class LateUses : uint8_t {
   kAsked,     // Nothing: when they are asked for has it already.
 };
 
-// The round that all others are like, of `uses`: HostUses of a round that takes `round_ns`. `slots_of_space`
-// has all spaces of the uses.
+// The round that all others are like, of `uses`: HostUses of a round that takes `round_ns`.
+// `slots_of_space` has all spaces of the uses.
 HostRound PlayHost(absl::Span<const HostUse> uses, absl::Span<const int64_t> slots_of_space,
                    int64_t chunk_bytes, const CostModel& costs, int64_t round_ns, LateUses late);
 
-// When HOST is ready for each of the accesses, of which `uses` are HostUses; `round` is PlayHost of them.
+// When HOST is ready for each of the accesses, of which `uses` are HostUses; `round` is PlayHost of
+// them.
 HostTimes TimesOf(absl::Span<const HostAccess> accesses, absl::Span<const HostUse> uses,
                   const HostRound& round);
 

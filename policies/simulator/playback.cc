@@ -111,8 +111,8 @@ int64_t Playback::PlayRound() {
     ReleaseFetches(2 * int64_t{position_});
     const int64_t used = slots_used_;
     Begin(position_);
-    // Of an update's interval the intent and what is updated on DEVICE are the beginning, of others the
-    // operator may be all.
+    // Of an update's interval the intent and what is updated on DEVICE are the beginning, of others
+    // the operator may be all.
     const int64_t begin_ns = now_ns_;
     const int64_t compute_ns = trace_.operators[position_].compute_ns;
     now_ns_ += IsUpdate(position_) ? last_operator_ns_ : compute_ns;

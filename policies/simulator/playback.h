@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The state of a simulation (policies/simulator/simulator.h states the model): plays a plan round after round.
+// The state of a simulation (policies/simulator/simulator.h states the model): plays a plan round
+// after round.
 // Units: nanoseconds since the first round's beginning; slots; ranges and positions by index.
 #pragma once
 #include <array>
@@ -15,8 +16,9 @@
 
 namespace gemini::policies {
 
-// Which of the fetches that may begin goes first: that of the plan's order, or the one needed first among
-// those whose slots and bytes are there when the link is free; if there is none, the next that has both.
+// Which of the fetches that may begin goes first: that of the plan's order, or the one needed first
+// among those whose slots and bytes are there when the link is free; if there is none, the next
+// that has both.
 enum class FetchChoice { kInOrder, kNeededFirst };
 
 class Playback {
@@ -31,14 +33,15 @@ class Playback {
   // Plays a round; returns how long it took.
   int64_t PlayRound();
 
-  // Plays until a round takes as long as the one before, or a few; returns what the last one did, but for
-  // device_floor_bytes.
+  // Plays until a round takes as long as the one before, or a few; returns what the last one did,
+  // but for device_floor_bytes.
   Simulation PlayToSteadyState();
 
   int64_t now_ns() const { return now_ns_; }
   // What the last round did in HOST, if asked for events.
   const std::vector<HostAccess>& host_accesses() const { return host_accesses_; }
-  // By fetch of the plan: when the one listed in round kWatchedRound began, in that round or the next.
+  // By fetch of the plan: when the one listed in round kWatchedRound began, in that round or the
+  // next.
   static constexpr int64_t kWatchedRound = 1;  // The first that does not begin with all there.
   const std::vector<int64_t>& begun_ns() const { return begun_ns_; }
 
@@ -111,12 +114,14 @@ class Playback {
   // The update's interval began then, and what leaves after it is on its way.
   void UpdateInHost(int64_t begin_ns);
   void UpdateRange(int32_t range, StallCause cause);
-  // The optimizer states of a range that is updated from then on, if they pass through HOST: all at once.
+  // The optimizer states of a range that is updated from then on, if they pass through HOST: all at
+  // once.
   void MoveStates(const PlannedRange& updated, int64_t begin_ns);
-  // A gradient's copy out ends then: the next operator waits for the one that it is one too many beside.
+  // A gradient's copy out ends then: the next operator waits for the one that it is one too many
+  // beside.
   void QueueGradient(Moment end);
-  // Tells what is done in HOST, and returns when HOST is ready for it: the moments at which its first chunk
-  // and its last one may begin.
+  // Tells what is done in HOST, and returns when HOST is ready for it: the moments at which its
+  // first chunk and its last one may begin.
   HostReady AskHost(HostEvent event, int32_t index, int64_t asked_ns, int64_t chunk_ns);
   int64_t NextHostBeginNs(int64_t round_end_ns) const;
   int64_t RoundEndNs() const;

@@ -16,8 +16,8 @@ namespace gemini::policies {
 
 namespace {
 
-// What the plan was made from: `trace` with the gradients that the plan keeps. Nothing: it was made from
-// another.
+// What the plan was made from: `trace` with the gradients that the plan keeps. Nothing: it was made
+// from another.
 std::optional<RangeTrace> PlannedTrace(const RangeTrace& trace, const Plan& plan) {
   const std::vector<int32_t> may_keep = MayKeepGradients(trace);
   const std::set<int32_t> may_be(may_keep.begin(), may_keep.end());

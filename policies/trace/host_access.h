@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a played round does in HOST, event by event, and the times at which HOST lets it: what a playback of
-// DEVICE (policies/simulator/playback.h) and one of HOST (policies/simulator/host_playback.h) tell each other.
-// Units: nanoseconds since the beginning of the round that lists the event; it may come in the next one.
+// What a played round does in HOST, event by event, and the times at which HOST lets it: what a
+// playback of DEVICE (policies/simulator/playback.h) and one of HOST
+// (policies/simulator/host_playback.h) tell each other.
+// Units: nanoseconds since the beginning of the round that lists the event; it may come in the next
+//        one.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -27,8 +29,8 @@ struct HostAccess {
   int64_t chunk_ns = 0;  // What each chunk takes.
 };
 
-// When HOST is ready for an event: its first chunk may begin, and its last one. Since the beginning of the
-// round that comes so many after the one that lists it.
+// When HOST is ready for an event: its first chunk may begin, and its last one. Since the beginning
+// of the round that comes so many after the one that lists it.
 struct HostReady {
   static constexpr int64_t kLongAgo = std::numeric_limits<int64_t>::min() / 4;
   int64_t rounds_after = 0;

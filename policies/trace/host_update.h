@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the update of a param range in HOST takes: the updater's time, or the disk's where the home of its optimizer
-// states is NVME, for reading, updating and writing overlap there (client/host/update_pipeline.h).
+// What the update of a param range in HOST takes: the updater's time, or the disk's where the home
+// of its optimizer states is NVME, for reading, updating and writing overlap there
+// (client/host/update_pipeline.h).
 // Units: nanoseconds, bytes.
 #pragma once
 #include <cstdint>
@@ -10,7 +11,8 @@
 
 namespace gemini::policies {
 
-// Of optimizer states that the update reads from NVME, and as many that it writes there: 0 where their home is HOST.
+// Of optimizer states that the update reads from NVME, and as many that it writes there: 0 where
+// their home is HOST.
 int64_t StateBytesOnNvme(const RangeTrace& trace, const PlannedRange& range);
 
 // How long one update of the range after another takes. The rates are > 0.

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which chunks are used in HOST in a round, and when: what a played round did there, chunk by chunk.
-// Uses:  a fetch reads each chunk. A gradient that leaves overwrites the chunks that it fills, and changes the
-//        one that it does not: others may be in it. What is written back overwrites. An update changes, bundle
-//        after bundle, parameters and moments, and reads the gradient; the three of bundles that are updated
-//        on DEVICE are given up. States whose home is NVME only pass through a window of their own: they have no
-//        uses here (policies/trace/host_update.h).
+// Which chunks are used in HOST in a round, and when: what a played round did there, chunk by
+// chunk.
+// Uses:  a fetch reads each chunk. A gradient that leaves overwrites the chunks that it fills, and
+//        changes the one that it does not: others may be in it. What is written back overwrites. An
+//        update changes, bundle after bundle, parameters and moments, and reads the gradient; the
+//        three of bundles that are updated on DEVICE are given up. States whose home is NVME only
+//        pass through a window of their own: they have no uses here (policies/trace/host_update.h).
 // Units: nanoseconds of the round.
 #pragma once
 #include <cstdint>
@@ -22,7 +23,8 @@ enum class HostUseKind : uint8_t {
   kReads,
   kChanges,     // Reads and writes.
   kOverwrites,  // Needs room, not the bytes.
-  kGivesUp,  // The bytes are nowhere below DEVICE afterwards. No use that anybody makes or foresees.
+  // The bytes are nowhere below DEVICE afterwards. No use that anybody makes or foresees.
+  kGivesUp,
 };
 
 struct HostUse {

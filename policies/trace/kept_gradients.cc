@@ -11,7 +11,8 @@
 namespace gemini::policies {
 namespace {
 
-// Of the param range and the grad range behind it, with ranges for masters and moments, which it appends.
+// Of the param range and the grad range behind it, with ranges for masters and moments, which it
+// appends.
 PlannedUpdate MakeUpdate(int32_t param, RangeTrace& trace) {
   PlannedUpdate update;
   for (const ChunkKind kind : TrainableKinds(trace.format_of(trace.ranges[param]))) {
@@ -27,8 +28,8 @@ PlannedUpdate MakeUpdate(int32_t param, RangeTrace& trace) {
   return update;
 }
 
-// Whether what the trust ratio of the range takes is no part of the last operator's measured time: of what is updated in
-// HOST or on DEVICE, as the plan has it.
+// Whether what the trust ratio of the range takes is no part of the last operator's measured time:
+// of what is updated in HOST or on DEVICE, as the plan has it.
 bool HasTimedTrustRatio(const RangeTrace& trace, int32_t param) {
   const PlannedRange& range = trace.ranges[param];
   return TimesTrustRatios(trace.format_of(range), trace.states_on_nvme[range.space]);

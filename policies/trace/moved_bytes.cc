@@ -146,8 +146,8 @@ void Counted::Update() {
   }
 }
 
-// Bytes that leave DEVICE whatever the placement: each gradient, by itself or with its range where an
-// operator uses that too; and what is written there before an update that reads it.
+// Bytes that leave DEVICE whatever the placement: each gradient, by itself or with its range where
+// an operator uses that too; and what is written there before an update that reads it.
 int64_t FewestEvictedBytes(const RangeTrace& trace, const NextUses& next_uses) {
   std::vector<bool> is_written(trace.ranges.size());
   for (const RangeUse& use : trace.uses) {
@@ -195,8 +195,8 @@ absl::StatusOr<MovedBytes> FewestBytes(const RangeTrace& trace, int64_t device_b
   GEMINI_ASSIGN_OR_RETURN(std::vector<int32_t> slots_at, SlotsAtPositions(trace, device_bytes));
   const NextUses next_uses(trace);
   // A plan that repeats every round is one infinite sequence among all, and none fetches fewer than
-  // farthest next use does. Where that comes back to a state, its mean between is the least; else what
-  // the plan's own first state may have saved is taken off.
+  // farthest next use does. Where that comes back to a state, its mean between is the least; else
+  // what the plan's own first state may have saved is taken off.
   const int64_t most_at_start = std::min(slots_at.front(), slots_at.back());
   constexpr int kRounds = 32;
   Counted belady(trace, next_uses, std::move(slots_at), Replaces::kFarthestNextUse);

@@ -22,7 +22,8 @@ class RangeMaxTree {
   }
 
  private:
-  // Node i has the children 2 i and 2 i + 1. A node's maximum is without what was added to its parents.
+  // Node i has the children 2 i and 2 i + 1. A node's maximum is without what was added to its
+  // parents.
   struct Node {
     int32_t max = 0;
     int32_t added = 0;  // To all below it; in `max` already.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A trace packed into chunks: which ranges each operator pins. What the planner and the simulator read.
+// A trace packed into chunks: which ranges each operator pins. What the planner and the simulator
+// read.
 // Units:  sizes in chunks of chunk_bytes, times in nanoseconds; ranges by index.
 #pragma once
 #include <cstdint>
@@ -40,8 +41,8 @@ struct RangeTrace {
   std::vector<Operator> operators;
   std::vector<RangeUse> uses;  // Each range once an operator.
   std::vector<GradOut> gradient_outs;
-  // Param ranges that the update changes, in its order: in HOST, and on DEVICE; and grad ranges of some in
-  // HOST (policies/trace/kept_gradients.h).
+  // Param ranges that the update changes, in its order: in HOST, and on DEVICE; and grad ranges of
+  // some in HOST (policies/trace/kept_gradients.h).
   std::vector<int32_t> updated;
   std::vector<PlannedUpdate> device_updates;
   std::vector<int32_t> late_gradients;
@@ -76,8 +77,8 @@ struct PinnedUses {
   std::vector<int32_t> uses;
 };
 
-// Packs by Layout::Pack, one space after the other; all updates are in HOST. INVALID_ARGUMENT: CheckTrace,
-// or a chunk size that Layout refuses.
+// Packs by Layout::Pack, one space after the other; all updates are in HOST. INVALID_ARGUMENT:
+// CheckTrace, or a chunk size that Layout refuses.
 absl::StatusOr<RangeTrace> PackTrace(const Trace& trace, int64_t chunk_bytes);
 
 }  // namespace gemini::policies

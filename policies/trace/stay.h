@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One time that a range is on DEVICE, from a fetch to its leaving. A plan is a set of them that repeats
-// every round.
+// One time that a range is on DEVICE, from a fetch to its leaving. A plan is a set of them that
+// repeats every round.
 #pragma once
 #include <cstdint>
 

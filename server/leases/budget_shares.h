@@ -25,12 +25,13 @@ struct NewShare {
   bool operator==(const NewShare&) const = default;
 };
 
-// What each newcomer, in the order of arrival, is to have of `supply_bytes`: all their floors, then what is
-// left up to their targets. Empty: it is less than their floors.
+// What each newcomer, in the order of arrival, is to have of `supply_bytes`: all their floors, then
+// what is left up to their targets. Empty: it is less than their floors.
 std::vector<int64_t> Promises(absl::Span<const Newcomer> newcomers, int64_t supply_bytes);
 
-// Smaller grants that free exactly `needed_bytes` (> 0), none below its floor: of the one with the most
-// above its floor first, so that as few as can are disturbed. Empty: all their slack is not enough.
+// Smaller grants that free exactly `needed_bytes` (> 0), none below its floor: of the one with the
+// most above its floor first, so that as few as can are disturbed. Empty: all their slack is not
+// enough.
 std::vector<NewShare> GiveWay(absl::Span<const BudgetShare> shares, int64_t needed_bytes);
 // The same, but first of those who have more than `fair_bytes`, down to that or their floor.
 std::vector<NewShare> GiveWayFairly(absl::Span<const BudgetShare> shares, int64_t needed_bytes,

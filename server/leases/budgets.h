@@ -2,7 +2,8 @@
 // The ledger of every tier's bytes: capacity = leased + reclaiming + free, always.
 // Owner:  the server thread; `owner` catches a call from any other thread.
 // Units:  bytes. Amounts given are >= 0; they come from our own leases, already range-checked.
-// Errors: Lease refuses and changes nothing. Returning more than was leased is our own bug and stops.
+// Errors: Lease refuses and changes nothing. Returning more than was leased is our own bug and
+//         stops.
 #pragma once
 #include <cstdint>
 

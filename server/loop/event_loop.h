@@ -43,8 +43,8 @@ class EventLoop {
   TimerId After(absl::Duration delay, Message handler);
   void Cancel(TimerId id);
 
-  // Has `message` run by the loop's thread, in the order posted. Messages that come after the end of
-  // Run are destroyed with the loop, on the destroying thread.
+  // Has `message` run by the loop's thread, in the order posted. Messages that come after the end
+  // of Run are destroyed with the loop, on the destroying thread.
   void Post(Message message);
   // Ends Run after the messages posted before.
   void Stop();

@@ -29,16 +29,19 @@ enum class NvmeEngine { kAuto /* io_uring where it works, else kPread */, kUring
 struct ServerOptions {
   // DEVICE and HOST. NVME is the sum of the directories; its field here is ignored.
   TierMap<int64_t> capacity_bytes;
-  // Makes the store of DEVICE, of so many bytes: a GPU's (tier_store_cuda.h). Empty: an arena in host memory plays it.
+  // Makes the store of DEVICE, of so many bytes: a GPU's (tier_store_cuda.h). Empty: an arena in
+  // host memory plays it.
   std::function<absl::StatusOr<std::unique_ptr<TierStore>>(int64_t capacity_bytes)> make_device;
-  double gpu_memory_rate = 0;  // With make_device: of the GPU's own memory, bytes a second. 0: not known.
+  // With make_device: of the GPU's own memory, bytes a second. 0: not known.
+  double gpu_memory_rate = 0;
   std::vector<NvmeDirectory> nvme_directories;
   NvmeEngine nvme_engine = NvmeEngine::kAuto;
   // Of each directory, a UTC day: above it the log warns. 0: none.
   int64_t nvme_daily_write_budget_bytes = 0;
   // Where traces and the cost model outlive the server. Empty: nowhere.
   std::string state_directory;
-  // Whether to measure the machine at the start, where no cost model is kept; else before the first plan.
+  // Whether to measure the machine at the start, where no cost model is kept; else before the first
+  // plan.
   bool calibrate_at_start = false;
   // How long a newcomer waits for jobs that were asked to give way.
   absl::Duration epoch_timeout = absl::Seconds(10);

@@ -10,8 +10,8 @@
 
 namespace gemini::server {
 
-// Tries the engine before it is returned; one log line names it, and why. Destroy it before `loop`, on
-// the loop's thread. FAILED_PRECONDITION: `wanted` is kUring, which does not work here.
+// Tries the engine before it is returned; one log line names it, and why. Destroy it before `loop`,
+// on the loop's thread. FAILED_PRECONDITION: `wanted` is kUring, which does not work here.
 absl::StatusOr<std::unique_ptr<NvmeIo>> ChooseNvmeIo(NvmeEngine wanted, EventLoop& loop);
 
 }  // namespace gemini::server

@@ -7,8 +7,8 @@
 
 namespace gemini::server {
 
-// `num_threads` >= 1. Each has a piece (server/nvme/nvme_queue.h) in the kernel at a time; transfers end
-// in any order.
+// `num_threads` >= 1. Each has a piece (server/nvme/nvme_queue.h) in the kernel at a time;
+// transfers end in any order.
 std::unique_ptr<NvmeIo> MakePreadNvmeIo(int num_threads);
 
 }  // namespace gemini::server

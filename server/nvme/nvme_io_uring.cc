@@ -87,9 +87,9 @@ class UringNvmeIo : public NvmeIo {
   bool awake_ = false;    // A turn is to come, or under way and not yet at Fill.
   std::optional<SlabPins> pins_;
   NvmeQueue queue_;
-  std::deque<Request> again_;            // Stopped short: they go before the others.
-  std::array<Request, kDepth> slots_;    // By their user data.
-  bool mapped_ = false;                  // A part of a slab, in this turn.
+  std::deque<Request> again_;          // Stopped short: they go before the others.
+  std::array<Request, kDepth> slots_;  // By their user data.
+  bool mapped_ = false;                // A part of a slab, in this turn.
   std::vector<int> free_slots_;
   int64_t bytes_in_kernel_ = 0;
   std::deque<int> queued_;  // Slots that the kernel has not taken yet.
@@ -330,8 +330,8 @@ void UringNvmeIo::Finish(int slot, int result) {
   NvmeQueue::Piece& piece = request.piece;
   free_slots_.push_back(slot);
   bytes_in_kernel_ -= piece.size_bytes;
-  const absl::StatusOr<int64_t> moved = MovedBytes(
-      piece.of->transfer, piece.begin_bytes, piece.size_bytes, result, piece.refusals);
+  const absl::StatusOr<int64_t> moved =
+      MovedBytes(piece.of->transfer, piece.begin_bytes, piece.size_bytes, result, piece.refusals);
   if (moved.ok() && *moved < piece.size_bytes) {
     piece.begin_bytes += *moved;
     piece.size_bytes -= *moved;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much was written to each NVMe directory, by which drives wear: since the server's start, and on the
-// UTC day of now.
+// How much was written to each NVMe directory, by which drives wear: since the server's start, and
+// on the UTC day of now.
 // Owner:  the server thread.
 // Units:  bytes of chunks. What file systems and drives write beside them is not known here.
 #pragma once
@@ -24,7 +24,8 @@ class NvmeWear {
   // `daily_budget_bytes`: for each directory; 0: there is none.
   NvmeWear(const std::vector<NvmeDirectory>& directories, int64_t daily_budget_bytes);
 
-  // Adds a write that ended at `now`. Returns whether it is the first of its day that is above the budget.
+  // Adds a write that ended at `now`. Returns whether it is the first of its day that is above the
+  // budget.
   bool Add(int64_t directory, int64_t size_bytes, absl::Time now);
   // In the order of the directories, as of `now`.
   std::vector<DirectoryWear> Read(absl::Time now) const;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The slabs' pages that an io_uring has registered: pinned once, window by window at first use, so that
-// a transfer neither maps nor looks up a page. Nothing stays mapped: the kernel keeps the pages
-// themselves, and takes the address of a window for no more than where in it a transfer begins.
+// The slabs' pages that an io_uring has registered: pinned once, window by window at first use, so
+// that a transfer neither maps nor looks up a page. Nothing stays mapped: the kernel keeps the
+// pages themselves, and takes the address of a window for no more than where in it a transfer
+// begins.
 // Thread: the one that uses the ring. A window costs it 2 to 3 ms, once.
 // Errors: where the kernel denies (the limit on locked memory, an old kernel) windows are not
 //         registered, with one line in the log; the pages' owner then maps what it moves.
@@ -25,7 +26,8 @@ namespace gemini::server {
 
 class SlabPins {
  public:
-  // The kernel takes 16,384 registrations a ring: 256 GiB of slabs. What is beyond is not registered.
+  // The kernel takes 16,384 registrations a ring: 256 GiB of slabs. What is beyond is not
+  // registered.
   static constexpr int64_t kWindowBytes = int64_t{16} << 20;
 
   // Of a place in a slab: what a fixed read or write names.
@@ -48,7 +50,8 @@ class SlabPins {
 
   // Calls `forgotten` when no page of these slabs is pinned any more: now, if none is.
   void Forget(absl::Span<const int> host_fds, absl::AnyInvocable<void()> forgotten);
-  // Gives back at most `max_windows` of those forgotten. True: there are more. Errors: the kernel's.
+  // Gives back at most `max_windows` of those forgotten. True: there are more. Errors: the
+  // kernel's.
   absl::StatusOr<bool> Release(int max_windows);
   // The ring completes a release, when the pages are unpinned, with user data for which this holds.
   static bool IsRelease(uint64_t user_data) { return (user_data & kReleaseBit) != 0; }

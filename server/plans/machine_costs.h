@@ -34,8 +34,8 @@ class MachineCosts {
   bool Load();
   // What Calibrate found. Of a GPU its link and its updates are guessed.
   void Set(const CostModel& costs);
-  // Moves each rate halfway to the measured one; one that was guessed all the way. A rate below a millionth or above a
-  // million times what machines do (1e3 to 1e14), or no number, is left out.
+  // Moves each rate halfway to the measured one; one that was guessed all the way. A rate below a
+  // millionth or above a million times what machines do (1e3 to 1e14), or no number, is left out.
   void Refresh(const MeasuredRates& measured);
   // Any thread.
   CostModel costs() const;
@@ -51,8 +51,8 @@ class MachineCosts {
 
 // One line a field: "host_to_device 8e+09", or "host_to_device 8e+09 guess".
 std::string CostsText(const KnownCosts& known);
-// Nothing: a field is missing, unknown, twice, or out of range. Without the rate of updates on DEVICE it is
-// that of HOST.
+// Nothing: a field is missing, unknown, twice, or out of range. Without the rate of updates on
+// DEVICE it is that of HOST.
 std::optional<KnownCosts> ParseCosts(absl::string_view text);
 
 }  // namespace gemini::server

@@ -28,8 +28,8 @@
 namespace gemini::server {
 
 // What one plan may cost of the service's thread, which all tenants share: its steps are bounded
-// (policies/planner/plan_effort.h), and so are the chunks of all tensors, used or not. The steps take some
-// seconds at most; where the machine is busy, the planning ends after this time.
+// (policies/planner/plan_effort.h), and so are the chunks of all tensors, used or not. The steps
+// take some seconds at most; where the machine is busy, the planning ends after this time.
 inline constexpr int64_t kMaxTraceChunks = int64_t{1} << 21;
 inline constexpr absl::Duration kMaxPlanTime = absl::Seconds(5);
 // So that all states of so many are far from 2^63 bytes; no chunk is nearly as large.

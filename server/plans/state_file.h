@@ -15,18 +15,18 @@ namespace gemini::server {
 // Makes the directory, mode 0700, and those above it. Errors: as mkdir(2).
 absl::Status MakeStateDirectory(const std::string& directory);
 
-// Writes `bytes` to a file of mode 0600 beside `name`, syncs it, and gives it that name: after a crash
-// there is the old file or the new one. On an error the old one stays.
+// Writes `bytes` to a file of mode 0600 beside `name`, syncs it, and gives it that name: after a
+// crash there is the old file or the new one. On an error the old one stays.
 absl::Status WriteStateFile(const std::string& directory, const std::string& name,
                             absl::string_view bytes);
-// NOT_FOUND: no such file. RESOURCE_EXHAUSTED: it is larger than `max_bytes`. INVALID_ARGUMENT: it is no
-// plain file.
+// NOT_FOUND: no such file. RESOURCE_EXHAUSTED: it is larger than `max_bytes`. INVALID_ARGUMENT: it
+// is no plain file.
 absl::StatusOr<std::string> ReadStateFile(const std::string& directory, const std::string& name,
                                           int64_t max_bytes);
 // Removes it; nothing when there is none.
 void RemoveStateFile(const std::string& directory, const std::string& name);
-// Names that end with `suffix`, the latest written first. Leftovers of a crash in the middle of a write
-// are removed.
+// Names that end with `suffix`, the latest written first. Leftovers of a crash in the middle of a
+// write are removed.
 std::vector<std::string> ListStateFiles(const std::string& directory, absl::string_view suffix);
 
 }  // namespace gemini::server

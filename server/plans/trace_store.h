@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The traces that the server verified, kept by space, phase and tensors beyond the life of the job:
-// in memory, and where there is a state directory in a file each, so that a job that is started again
-// begins with a plan.
+// in memory, and where there is a state directory in a file each, so that a job that is started
+// again begins with a plan.
 // Thread: one at a time (the plan worker); blocks on the disk.
 // Bounds: max_bytes in all; the one that was not used for longest goes first, its file with it.
 #pragma once
@@ -29,11 +29,11 @@ class TraceStore {
   TraceStore(const TraceStore&) = delete;
   TraceStore& operator=(const TraceStore&) = delete;
 
-  // Keeps `trace`, the bytes of one that was verified, in place of the key's last. One that cannot be
-  // written to the directory is kept in memory, with a line in the log.
+  // Keeps `trace`, the bytes of one that was verified, in place of the key's last. One that cannot
+  // be written to the directory is kept in memory, with a line in the log.
   void Keep(const TraceKey& key, std::string trace);
-  // Returns its bytes until the next call, or null. A tensors_hash of 0: the latest that was kept or
-  // found of that space and phase.
+  // Returns its bytes until the next call, or null. A tensors_hash of 0: the latest that was kept
+  // or found of that space and phase.
   const std::string* Find(const TraceKey& key);
 
   int64_t kept_bytes() const { return kept_bytes_; }

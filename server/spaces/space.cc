@@ -34,8 +34,8 @@ const IoEntryShm& Space::entry(uint64_t sequence) const {
 }
 
 absl::StatusOr<Space::Transfer> Space::Validate(const IoEntryShm& shared) const {
-  // Each word once: the client may change it at any time. A write's contents word is looked at again by Complete,
-  // which keeps what it finds then.
+  // Each word once: the client may change it at any time. A write's contents word is looked at
+  // again by Complete, which keeps what it finds then.
   const uint64_t operation = shared.operation.load(std::memory_order_relaxed);
   const uint64_t host_slot = shared.host_slot.load(std::memory_order_relaxed);
   const uint64_t nvme_slot = shared.nvme_slot.load(std::memory_order_relaxed);

@@ -37,11 +37,12 @@ class Space {
     NvmeTransfer transfer;
   };
   // Takes one request off the ring; it is in flight until Complete. NOT_FOUND: none is waiting.
-  // INVALID_ARGUMENT: it was invalid; DATA_LOSS: it reads a slot that no write has filled; it is completed with
-  // that. FAILED_PRECONDITION: the client wrote a tail that no honest one writes; the ring is dead.
+  // INVALID_ARGUMENT: it was invalid; DATA_LOSS: it reads a slot that no write has filled; it is
+  // completed with that. FAILED_PRECONDITION: the client wrote a tail that no honest one writes;
+  // the ring is dead.
   absl::StatusOr<Transfer> TakeRequest();
-  // From here on the slot of a write that is OK has the contents of its entry's word, which the client may have stored
-  // since; none if that is no contents word, or the write failed.
+  // From here on the slot of a write that is OK has the contents of its entry's word, which the
+  // client may have stored since; none if that is no contents word, or the write failed.
   void Complete(const Transfer& taken, absl::StatusCode code);
   int64_t in_flight() const { return in_flight_; }
 

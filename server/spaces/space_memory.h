@@ -22,8 +22,9 @@ struct SpaceMemory {
   UniqueFd kick;            // eventfd, non-blocking.
   TierGrant host;
   TierGrant nvme;
-  std::vector<SlotPlace> nvme_places;   // Of each NVMe slot, in `nvme`.
-  std::vector<uint64_t> nvme_contents;  // The contents word of each NVMe slot (gemini/shm/space_shm.h).
+  std::vector<SlotPlace> nvme_places;  // Of each NVMe slot, in `nvme`.
+  // The contents word of each NVMe slot (gemini/shm/space_shm.h).
+  std::vector<uint64_t> nvme_contents;
 };
 
 // Errors: of the stores and of sealed_memfd.h; nothing is held then.

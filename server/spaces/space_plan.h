@@ -24,8 +24,8 @@ struct SpacePlan {
   int64_t num_tensors = 0;
   int64_t host_bytes() const { return host_slots * chunk_bytes; }
   int64_t nvme_bytes() const { return nvme_slots * chunk_bytes; }
-  // Of its two segments, and of the word that the server keeps of each NVMe slot, in whole pages. Not charged to
-  // the lease.
+  // Of its two segments, and of the word that the server keeps of each NVMe slot, in whole pages.
+  // Not charged to the lease.
   int64_t segment_bytes() const {
     return RoundUp(ClientSegmentLayout(num_bundles, num_tensors).size_bytes, kPageBytes) +
            RoundUp(static_cast<int64_t>(sizeof(ServerSegmentShm)), kPageBytes) +
@@ -33,15 +33,16 @@ struct SpacePlan {
   }
 };
 
-// Bounds what reading one space costs the server: 8 words a bundle, some 45 ms where all are in use.
+// Bounds what reading one space costs the server: 8 words a bundle, some 45 ms where all are in
+// use.
 inline constexpr int64_t kMaxBundles = int64_t{1} << 20;
 // Of one space; each takes four words of the client segment, two in either intent.
 inline constexpr int64_t kMaxTensors = int64_t{1} << 20;
 inline constexpr int64_t kMaxSpaceNameChars = 128;
 
-// `left` is what the lease has not yet given to spaces. INVALID_ARGUMENT: a name that is not 1 to 128
-// of [A-Za-z0-9._-], a chunk size that is no positive multiple of kPageBytes, a count out of range, or
-// many more bundles than slots. RESOURCE_EXHAUSTED: more than is left, with the numbers.
+// `left` is what the lease has not yet given to spaces. INVALID_ARGUMENT: a name that is not 1 to
+// 128 of [A-Za-z0-9._-], a chunk size that is no positive multiple of kPageBytes, a count out of
+// range, or many more bundles than slots. RESOURCE_EXHAUSTED: more than is left, with the numbers.
 absl::StatusOr<SpacePlan> PlanSpace(const OpenSpaceRequest& request, const TierMap<int64_t>& left);
 
 }  // namespace gemini::server

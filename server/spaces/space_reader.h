@@ -60,8 +60,8 @@ struct ListedChunk {
 
 class SpaceReader {
  public:
-  // `segment` is a mapped client segment of `num_bundles` and `num_tensors`; it outlives the reader. `slots` bounds
-  // what words may name.
+  // `segment` is a mapped client segment of `num_bundles` and `num_tensors`; it outlives the
+  // reader. `slots` bounds what words may name.
   SpaceReader(const std::byte* segment, int64_t num_bundles, int64_t num_tensors,
               const TierMap<int64_t>& slots)
       : segment_(segment),

@@ -9,11 +9,13 @@
 
 namespace gemini::server {
 
-// Sets make_device and DEVICE's capacity of `options` for GPU `ordinal`, as CUDA counts them. `capacity_bytes`: without,
-// fifteen sixteenths of what is free on it now: leases count what jobs take of it themselves, too.
-// Where its memory cannot be shared, make_device warns of that and its store only counts (docs/cuda.md).
-// UNIMPLEMENTED: this build has no CUDA, or there is no driver. NOT_FOUND: there is no such GPU. INVALID_ARGUMENT: a capacity that it cannot have. UNAVAILABLE: the driver fails, or does not say what
-// is free.
+// Sets make_device and DEVICE's capacity of `options` for GPU `ordinal`, as CUDA counts them.
+// `capacity_bytes`: without, fifteen sixteenths of what is free on it now: leases count what jobs
+// take of it themselves, too. Where its memory cannot be shared, make_device warns of that and its
+// store only counts (docs/cuda.md).
+// UNIMPLEMENTED: this build has no CUDA, or there is no driver. NOT_FOUND: there is no such GPU.
+// INVALID_ARGUMENT: a capacity that it cannot have. UNAVAILABLE: the driver fails, or does not say
+// what is free.
 absl::Status UseGpu(int ordinal, std::optional<int64_t> capacity_bytes, ServerOptions& options);
 
 }  // namespace gemini::server

@@ -39,8 +39,8 @@ absl::StatusOr<int64_t> ChooseCapacity(int ordinal, std::optional<int64_t> asked
   return *asked_bytes;
 }
 
-// Bytes a second that the GPU's memory does by its clock, twice a cycle, and its width; 0: what the driver says of these
-// is nothing that a GPU has, as below some hypervisors.
+// Bytes a second that the GPU's memory does by its clock, twice a cycle, and its width; 0: what the
+// driver says of these is nothing that a GPU has, as below some hypervisors.
 double MemoryRate(const CudaDriver& driver, int ordinal) {
   constexpr double kLeast = 1e10;
   CUdevice device = 0;

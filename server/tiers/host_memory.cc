@@ -34,8 +34,8 @@ std::optional<int64_t> ReadNumber(const std::string& path) {
   return number;
 }
 
-// What one group allows and leaves free. Its page cache counts as used in `current`, yet the kernel drops it
-// under pressure: inactive file pages are added back.
+// What one group allows and leaves free. Its page cache counts as used in `current`, yet the kernel
+// drops it under pressure: inactive file pages are added back.
 std::optional<HostMemory> OfGroup(const std::string& folder, const char* limit_name,
                                   const char* current_name, absl::string_view cache_key) {
   const std::optional<int64_t> limit = ReadNumber(absl::StrCat(folder, "/", limit_name));

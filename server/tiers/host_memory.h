@@ -23,11 +23,12 @@ absl::StatusOr<int64_t> AvailableHostMemory();  // Of it.
 // As above, with the two trees elsewhere: for tests.
 absl::StatusOr<HostMemory> ReadHostMemoryIn(absl::string_view proc, absl::string_view cgroup);
 
-// Above this part of the total a machine drops the pages of running programs and is close to its OOM killer, which
-// takes whom it likes; nobody new may bring it there.
+// Above this part of the total a machine drops the pages of running programs and is close to its
+// OOM killer, which takes whom it likes; nobody new may bring it there.
 inline constexpr double kMaxUsedFraction = 0.95;
 
-// RESOURCE_EXHAUSTED, with the numbers: `size_bytes` more for `what` would take `memory` above that.
+// RESOURCE_EXHAUSTED, with the numbers: `size_bytes` more for `what` would take `memory` above
+// that.
 absl::Status CheckHostRoom(const HostMemory& memory, int64_t size_bytes, absl::string_view what);
 // The same of the machine as it is now. OK, too, where that cannot be read.
 absl::Status CheckHostRoom(int64_t size_bytes, absl::string_view what);

@@ -15,8 +15,8 @@
 namespace gemini::server {
 namespace {
 
-// The kernel takes a lone small page for a huge one only if there is a first: a range without any has nothing to
-// collapse. That one page is all that is copied.
+// The kernel takes a lone small page for a huge one only if there is a first: a range without any
+// has nothing to collapse. That one page is all that is copied.
 bool MakeHuge(int fd, int64_t offset_bytes, std::byte* address) {
   return ::fallocate(fd, 0, offset_bytes, kPageBytes) == 0 &&
          ::madvise(address, kHugePageBytes, MADV_COLLAPSE) == 0;

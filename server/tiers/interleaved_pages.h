@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Spreads the pages that the calling thread allocates in a scope over NUMA nodes, page by page: those of slabs,
-// which threads of every node work on. The pages stay where they are.
+// Spreads the pages that the calling thread allocates in a scope over NUMA nodes, page by page:
+// those of slabs, which threads of every node work on. The pages stay where they are.
 // Thread: the one that makes it also destroys it. One at a time on a thread.
-// Errors: a policy that is refused, as in containers, is logged once and does without. A thread that has a policy,
-//         by numactl for one, keeps it.
+// Errors: a policy that is refused, as in containers, is logged once and does without. A thread
+//         that has a policy, by numactl for one, keeps it.
 #pragma once
 #include <vector>
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Anonymous memory behind a descriptor whose size nobody can change: an unsealed truncate by one side
-// kills the other by SIGBUS.
-// Thread: any. Blocks while the kernel clears pages: 225 ms a GiB; destroying costs 124. Huge pages: 170 and 20.
+// Anonymous memory behind a descriptor whose size nobody can change: an unsealed truncate by one
+// side kills the other by SIGBUS.
+// Thread: any. Blocks while the kernel clears pages: 225 ms a GiB; destroying costs 124. Huge
+//         pages: 170 and 20.
 #pragma once
 #include <cstdint>
 
@@ -40,8 +41,8 @@ absl::StatusOr<UniqueFd> MakeReadOnlyMemfd(absl::string_view name, absl::string_
 // multiples of the page size.
 void PunchHole(int fd, int64_t offset_bytes, int64_t size_bytes);
 
-// Gives all pages back to the kernel now, though others may hold the descriptor (a forked child of a
-// dead client does), then closes it.
+// Gives all pages back to the kernel now, though others may hold the descriptor (a forked child of
+// a dead client does), then closes it.
 void DestroyMemfd(UniqueFd fd, int64_t size_bytes);
 
 }  // namespace gemini::server

@@ -12,7 +12,8 @@ std::vector<SlotPlace> DealSlots(const TierGrant& grant) {
   std::vector<SlotPlace> places;
   places.reserve(num_slots);
   while (static_cast<int64_t>(places.size()) < num_slots) {
-    // The next slot of each extent would be at this part of it, by its middle; the first of them is due.
+    // The next slot of each extent would be at this part of it, by its middle; the first of them is
+    // due.
     double least = std::numeric_limits<double>::infinity();
     int64_t due = 0;
     for (int64_t i = 0; i < static_cast<int64_t>(dealt.size()); ++i) {

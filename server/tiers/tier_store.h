@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Makes and destroys the bytes of one tier. A grant is made anew for each tenant and destroyed after
-// it, never recycled, so that no tenant reads another's bytes.
+// Makes and destroys the bytes of one tier. A grant is made anew for each tenant and destroyed
+// after it, never recycled, so that no tenant reads another's bytes.
 // Thread: any; Make and Destroy block on the kernel or a disk, so they run on a worker.
 // Units:  sizes in bytes, room in slots (a slot holds one chunk).
 // Errors: on an error nothing is held.
@@ -39,12 +39,14 @@ class TierStore {
 
   virtual Tier tier() const = 0;
   virtual int64_t capacity_bytes() const = 0;
-  // DEVICE: of a slab, which is a slot and an extent of its own; a lease's memory changes by whole ones. 0: a grant is
-  // one extent whose pages come as they are touched, which is larger than the lease where that may grow.
+  // DEVICE: of a slab, which is a slot and an extent of its own; a lease's memory changes by whole
+  // ones. 0: a grant is one extent whose pages come as they are touched, which is larger than the
+  // lease where that may grow.
   virtual int64_t slab_bytes() const { return 0; }
   // A GPU's: its UUID (CudaDeviceUuid). Empty: host memory.
   virtual std::string gpu_uuid() const { return ""; }
-  // Whether a descriptor is memory. False: it stands for a slab that is counted here, and that its client makes.
+  // Whether a descriptor is memory. False: it stands for a slab that is counted here, and that its
+  // client makes.
   virtual bool shares_memory() const { return true; }
   // Bytes of all grants made and not yet destroyed.
   virtual int64_t granted_bytes() const = 0;

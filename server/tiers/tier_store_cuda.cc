@@ -28,8 +28,8 @@ CUmemAllocationProp MemoryOf(int ordinal) {
 
 using StatusOf = absl::Status (*)(const CudaDriver&, CUresult, absl::string_view what);
 
-// Where sharing is tried. FAILED_PRECONDITION: what drivers, and sandboxes between them and a process, say of what they do
-// not do. Others: as CudaStatus.
+// Where sharing is tried. FAILED_PRECONDITION: what drivers, and sandboxes between them and a
+// process, say of what they do not do. Others: as CudaStatus.
 absl::Status SharingStatus(const CudaDriver& driver, CUresult result, absl::string_view what) {
   absl::Status status = CudaStatus(driver, result, what);
   switch (result) {
@@ -117,8 +117,10 @@ class CudaTierStore : public TierStore {
     limit_.GiveBack(size_bytes);
   }
 
-  // Exports the smallest allocation and imports it again. FAILED_PRECONDITION: one of both was refused.
-  // RESOURCE_EXHAUSTED: there is nothing left to try it with. UNAVAILABLE: the GPU or its driver is in trouble.
+  // Exports the smallest allocation and imports it again. FAILED_PRECONDITION: one of both was
+  // refused.
+  // RESOURCE_EXHAUSTED: there is nothing left to try it with. UNAVAILABLE: the GPU or its driver is
+  // in trouble.
   absl::Status TryToShare() const {
     const absl::Status shared = ShareOne();
     // cuMemCreate is asked for memory that can be exported, so it may be what refuses.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// HOST memory as slabs: memfds, fallocated and sealed; a slab is about kHostSlabBytes. Their pages are spread over
-// the NUMA nodes (server/tiers/interleaved_pages.h): whichever thread works on a chunk, it has the bandwidth of all.
+// HOST memory as slabs: memfds, fallocated and sealed; a slab is about kHostSlabBytes. Their pages
+// are spread over the NUMA nodes (server/tiers/interleaved_pages.h): whichever thread works on a
+// chunk, it has the bandwidth of all.
 #pragma once
 #include <memory>
 

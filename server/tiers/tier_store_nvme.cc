@@ -53,7 +53,8 @@ absl::StatusOr<UniqueFd> MakeUnlinkedFile(const OpenDirectory& directory) {
   return absl::AlreadyExistsError(absl::StrCat("no free file name in ", directory.path));
 }
 
-// Files of a directory that has the flag are to take a page from an aligned place, and give it back.
+// Files of a directory that has the flag are to take a page from an aligned place, and give it
+// back.
 absl::Status TryDirect(const OpenDirectory& directory) {
   GEMINI_ASSIGN_OR_RETURN(const UniqueFd fd, MakeUnlinkedFile(directory));
   alignas(kPageBytes) std::array<char, kPageBytes> sent;
@@ -111,7 +112,8 @@ class NvmeTierStore : public TierStore {
   }
 
   void Destroy(TierGrant grant) override {
-    // The files have no name: closing frees their blocks, so it comes before the room is given back.
+    // The files have no name: closing frees their blocks, so it comes before the room is given
+    // back.
     for (TierExtent& extent : grant.extents) extent.fd.Reset();
     for (const TierExtent& extent : grant.extents) GiveRoomBack(extent, grant.slot_bytes);
   }
@@ -123,7 +125,8 @@ class NvmeTierStore : public TierStore {
     return sum;
   }
 
-  // Splits `num_slots` over the directories that have not refused, in proportion to their room; no file yet.
+  // Splits `num_slots` over the directories that have not refused, in proportion to their room; no
+  // file yet.
   absl::StatusOr<std::vector<TierExtent>> TakeRoom(int64_t slot_bytes, int64_t num_slots,
                                                    const std::vector<bool>& refused) {
     MutexLock lock(mutex_);
@@ -156,7 +159,8 @@ class NvmeTierStore : public TierStore {
     return extents;
   }
 
-  // The part of `slots` that a directory with `room` of `all` gets; rounded up, for the last gets what is left.
+  // The part of `slots` that a directory with `room` of `all` gets; rounded up, for the last gets
+  // what is left.
   static int64_t ShareOf(int64_t slots, int64_t room, int64_t all) {
     if (room == 0) return 0;
     const auto product = static_cast<absl::uint128>(slots) * static_cast<absl::uint128>(room);

@@ -44,8 +44,8 @@ double TimeCopies(CopyEngine& engine, CopyStream stream, int count, int64_t size
   return SecondsSince(start);
 }
 
-// The bound below is exact. That above leaves room for a late wake-up at the end, not for one a copy:
-// at 50 us each they would add a fifth.
+// The bound below is exact. That above leaves room for a late wake-up at the end, not for one a
+// copy: at 50 us each they would add a fifth.
 TEST(CopyEngineHostRate, ManyCopiesTakeTheirBytesByTheRate) {
   CopyEngineHost engine({kGiBPerSecond / 2, kGiBPerSecond / 4});
   for (const auto& [stream, rate] : {std::pair(CopyStream::kFetch, kGiBPerSecond / 2),

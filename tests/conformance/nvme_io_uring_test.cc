@@ -60,9 +60,9 @@ class UringOnItsLoop : public NvmeIo {
 std::unique_ptr<NvmeIo> MakePinning() { return std::make_unique<UringOnItsLoop>(true); }
 std::unique_ptr<NvmeIo> MakeWithoutPins() { return std::make_unique<UringOnItsLoop>(false); }
 
-const auto kEngines = ::testing::Values(NvmeIoCase{"Buffered", MakePinning},
-                                        NvmeIoCase{"Direct", MakePinning, true},
-                                        NvmeIoCase{"DirectWithoutPins", MakeWithoutPins, true});
+const auto kEngines =
+    ::testing::Values(NvmeIoCase{"Buffered", MakePinning}, NvmeIoCase{"Direct", MakePinning, true},
+                      NvmeIoCase{"DirectWithoutPins", MakeWithoutPins, true});
 const auto kName = [](const auto& tested) { return tested.param.name; };
 
 INSTANTIATE_TEST_SUITE_P(Uring, NvmeIoConformance, kEngines, kName);

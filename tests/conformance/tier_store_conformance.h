@@ -22,7 +22,7 @@ namespace gemini::server {
 struct TierStoreCase {
   std::string name;
   std::function<std::unique_ptr<TierStore>(int64_t capacity_bytes)> make;
-  bool goes_to_clients = true;  // Its descriptors are sent: nobody may resize them.
+  bool goes_to_clients = true;   // Its descriptors are sent: nobody may resize them.
   bool freed_while_held = true;  // Destroy frees what somebody still has a descriptor of.
 };
 
@@ -100,8 +100,8 @@ TEST_P(TierStoreConformance, BeyondTheCapacityIsRefusedWithTheNumbersAndChangesN
   store_->Destroy(std::move(grant));
 }
 
-// A tenant's bytes are gone from the machine when Destroy returns, for most stores also where somebody still
-// holds the descriptor, and the next tenant gets another object.
+// A tenant's bytes are gone from the machine when Destroy returns, for most stores also where
+// somebody still holds the descriptor, and the next tenant gets another object.
 TEST_P(TierStoreConformance, NoForeignBytes) {
   ASSERT_OK_AND_ASSIGN(TierGrant grant, store_->Make(kSlot, 128));
   Fill(grant, std::byte{0x5a});

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every fuzz target has beside LLVMFuzzerTestOneInput: seeds that the real writers make, so that no bytes
-// lie in the repository. fuzz_target.cc writes them into the first corpus folder that the command names.
+// What every fuzz target has beside LLVMFuzzerTestOneInput: seeds that the real writers make, so
+// that no bytes lie in the repository. fuzz_target.cc writes them into the first corpus folder that
+// the command names.
 // Errors: an invariant that breaks is a trap: GEMINI_CHECK.
 #pragma once
 #include <cstddef>

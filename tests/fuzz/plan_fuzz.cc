@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A plan as a client gets it from its server: decoded and checked, before anything follows it.
-// Holds: what is decoded passes CheckPlan and comes back equal from its encoding; and one of the seeds' round
-//        that passes can be played to its end.
+// Holds: what is decoded passes CheckPlan and comes back equal from its encoding; and one of the
+//        seeds' round that passes can be played to its end.
 #include "gemini/plan/plan.h"
 #include "gemini/plan/plan_wire.h"
 #include "gemini/system/check.h"

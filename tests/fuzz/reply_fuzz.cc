@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a client reads from its server: answers on the control connection, through the real session, plan source
-// and views. The client survives whatever a server says; it fails with a status.
-// Input: a byte, who reads; a byte, with which descriptors; six unused; then the answers, each behind two bytes
-//        of its length. Who asks for more than there is finds the server gone.
+// What a client reads from its server: answers on the control connection, through the real session,
+// plan source and views. The client survives whatever a server says; it fails with a status.
+// Input: a byte, who reads; a byte, with which descriptors; six unused; then the answers, each
+//        behind two bytes of its length. Who asks for more than there is finds the server gone.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>

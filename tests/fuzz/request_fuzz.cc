@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the server reads from a peer's socket: one message.
-// Holds: strings that came out lie inside the message; a space that is planned has sizes that cannot overflow,
-//        none below zero, and fits what is left.
+// Holds: strings that came out lie inside the message; a space that is planned has sizes that
+//        cannot overflow, none below zero, and fits what is left.
 #include <limits>
 
 #include "gemini/protocol.h"

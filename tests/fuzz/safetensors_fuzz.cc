@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The header of a safetensors file, and the whole file through its reader.
-// Input: one byte, which of the two; two bytes, how much data follows the header; the header's JSON, or the
-//        whole file.
-// Holds: tensors that were accepted fill the data without a hole or an overlap, each with the bytes that its
-//        shape and dtype need; and what the writer makes of them is accepted again.
+// Input: one byte, which of the two; two bytes, how much data follows the header; the header's
+//        JSON, or the whole file.
+// Holds: tensors that were accepted fill the data without a hole or an overlap, each with the bytes
+//        that its shape and dtype need; and what the writer makes of them is accepted again.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the server reads of memory that a client writes: residency, commits, intents, the I/O ring, the timeline.
+// What the server reads of memory that a client writes: residency, commits, intents, the I/O ring,
+// the timeline.
 // Input: words, in the order of WritableWords; missing ones are 0.
-// Holds: every chunk is counted once; a listing says what the counts say; an intent that is read comes back equal
-//        from its writer; a transfer that is taken lies inside the space; a fenced ring has none in flight.
+// Holds: every chunk is counted once; a listing says what the counts say; an intent that is read
+//        comes back equal from its writer; a transfer that is taken lies inside the space; a fenced
+//        ring has none in flight.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>

@@ -63,7 +63,8 @@ TEST(ByteSizeTest, RoundedSizesNeverReachTheNextUnit) {
   EXPECT_EQ(FormatByteSize(-(kGiB - 1)), "-1 GiB");
 }
 
-// Property: who gives as much as was said to be needed at least gives enough, and not a unit too much.
+// Property: who gives as much as was said to be needed at least gives enough, and not a unit too
+// much.
 TEST(ByteSizeTest, ASizeRoundedUpIsNeverLess) {
   EXPECT_EQ(FormatByteSizeUp(kMiB), "1 MiB");
   EXPECT_EQ(FormatByteSizeUp(kMiB + 1), "1.1 MiB");

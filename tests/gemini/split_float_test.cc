@@ -13,8 +13,8 @@
 namespace gemini {
 namespace {
 
-// Patterns of the upper half of the range [first << 16, last << 16) that do not come back, or whose high
-// half is not the rounded value. Compiled to vectors (tests/gemini/CMakeLists.txt).
+// Patterns of the upper half of the range [first << 16, last << 16) that do not come back, or whose
+// high half is not the rounded value. Compiled to vectors (tests/gemini/CMakeLists.txt).
 int64_t CountWrong(uint32_t first, uint32_t last) {
   int64_t wrong = 0;
   for (uint32_t upper = first; upper < last; ++upper) {

@@ -142,8 +142,8 @@ TEST_F(CopyEngineOnGpu, TheTimelineHasEachCopyInItsTime) {
   EXPECT_LE(last_end_ns, after_ns + kClocksNs);
 }
 
-// A stream that waits for a copy: the time between the points around the wait is the copy's, which the host does not wait
-// for.
+// A stream that waits for a copy: the time between the points around the wait is the copy's, which
+// the host does not wait for.
 TEST_F(CopyEngineOnGpu, PointsAroundAWaitMeasureIt) {
   const auto engine = std::make_unique<CheckedEngine>();
   engine->Wait(engine->Copy(CopyStream::kFetch, device_, in(), kBytes, {}));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How fast the copy engine moves chunks between a session's memory, which is files registered with the driver and slabs
-// mapped from descriptors, as a part of what cudaMemcpyAsync does between memory that CUDA itself made.
+// How fast the copy engine moves chunks between a session's memory, which is files registered with
+// the driver and slabs mapped from descriptors, as a part of what cudaMemcpyAsync does between
+// memory that CUDA itself made.
 #include <algorithm>
 #include <array>
 #include <cstddef>

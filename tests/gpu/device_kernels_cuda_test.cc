@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is computed on chunks in a GPU's memory, against what a team of threads makes of the same bytes.
+// What is computed on chunks in a GPU's memory, against what a team of threads makes of the same
+// bytes.
 #include "client/kernels/device_kernels_cuda.h"
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sessions on a real GPU: server and client give and map slabs, copies and operators are streams, and every operator is
-// a kernel that compares its bytes.
+// Sessions on a real GPU: server and client give and map slabs, copies and operators are streams,
+// and every operator is a kernel that compares its bytes.
 #include <future>
 #include <memory>
 #include <optional>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Training on a real GPU: Torch's operators, allocator and autograd threads over slabs, under a cap that counts all.
+// Training on a real GPU: Torch's operators, allocator and autograd threads over slabs, under a cap
+// that counts all.
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -67,7 +68,8 @@ struct Trained {
   std::vector<std::vector<float>> parameters;
 };
 
-// The most that NVML says is in use of the whole GPU while this lives: others on it would show, too.
+// The most that NVML says is in use of the whole GPU while this lives: others on it would show,
+// too.
 class PeakOfGpu {
  public:
   PeakOfGpu()

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Updates and norms on a real GPU: the bits of the CPU's, and how near they come to the memory's speed.
+// Updates and norms on a real GPU: the bits of the CPU's, and how near they come to the memory's
+// speed.
 #include "client/kernels/update_kernel_cuda.h"
 
 #include <algorithm>
@@ -36,8 +37,8 @@ class DeviceMemory {
   void* address_ = nullptr;
 };
 
-// The streams of an UpdateMemory in memory of the GPU, each `shift` elements behind a multiple of 256 bytes, with guards
-// around them. An output that is its input on the host is so there.
+// The streams of an UpdateMemory in memory of the GPU, each `shift` elements behind a multiple of
+// 256 bytes, with guards around them. An output that is its input on the host is so there.
 class DeviceStreams {
  public:
   DeviceStreams(const UpdateStreams& host, int64_t count, int64_t shift, int64_t grad_shift)
@@ -56,7 +57,8 @@ class DeviceStreams {
   }
 
   const UpdateStreams& streams() const { return device_; }
-  // Brings everything back, guards included: what lies around a stream of an UpdateMemory is its guard there, too.
+  // Brings everything back, guards included: what lies around a stream of an UpdateMemory is its
+  // guard there, too.
   void Fetch() const {
     for (const auto& [host, copy] : copies_) {
       GEMINI_NEED(::cudaMemcpy(host - kGuardBytes, copy.address,

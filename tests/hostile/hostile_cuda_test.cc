@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a peer may ask of a server whose DEVICE is in slabs, of a driver whose memory is the process's own.
+// What a peer may ask of a server whose DEVICE is in slabs, of a driver whose memory is the
+// process's own.
 #include <limits>
 #include <memory>
 #include <utility>

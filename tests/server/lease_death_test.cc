@@ -42,8 +42,8 @@ absl::Duration FreeBar(int64_t bytes) {
   return absl::Milliseconds(100) + absl::Milliseconds(200) * (static_cast<double>(bytes) / kGiB);
 }
 
-// The bar where the kernel itself takes longer than the 124 ms a GiB that the last close of a memfd took where
-// the bar was set: by so much more.
+// The bar where the kernel itself takes longer than the 124 ms a GiB that the last close of a memfd
+// took where the bar was set: by so much more.
 absl::Duration FreeBar(int64_t bytes, absl::Duration kernel_free) {
   const absl::Duration usual = absl::Milliseconds(124) * (static_cast<double>(bytes) / kGiB);
   return FreeBar(bytes) + std::max(absl::ZeroDuration(), kernel_free - usual);
@@ -53,9 +53,9 @@ struct DeathTimes {
   // After the death could be seen by anyone: the earlier of two threads that waited for it.
   absl::Duration fenced;
   absl::Duration free;
-  // What the machine took in the same moments without the server: the wait of its thread and ours for
-  // a processor, the difference between the two threads that saw the death, or a round trip to the
-  // second, whichever is most; and the freeing of as many bytes.
+  // What the machine took in the same moments without the server: the wait of its thread and ours
+  // for a processor, the difference between the two threads that saw the death, or a round trip to
+  // the second, whichever is most; and the freeing of as many bytes.
   absl::Duration scheduling;
   absl::Duration kernel_free;
   int64_t bytes = 0;

@@ -60,7 +60,8 @@ absl::Status Hold(const std::string& socket, const std::string& label, int64_t h
     }
   }
   const auto write = [&](int64_t i) {
-    return space.Submit(IoOperation::kWrite, i % (host_mib / chunk_mib), i % (nvme_mib / chunk_mib));
+    return space.Submit(IoOperation::kWrite, i % (host_mib / chunk_mib),
+                        i % (nvme_mib / chunk_mib));
   };
   for (int64_t i = 0; floods && i < kQueued; ++i) write(i);
   std::printf("ready %d\n", static_cast<int>(shown));

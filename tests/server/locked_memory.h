@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this process has pinned, and a thread that may pin next to nothing: like one of an ordinary user
-// under a small limit on locked memory.
+// What this process has pinned, and a thread that may pin next to nothing: like one of an ordinary
+// user under a small limit on locked memory.
 #pragma once
 #include <linux/capability.h>
 #include <sys/resource.h>
@@ -26,8 +26,8 @@ inline int64_t PinnedBytes() {
   return -1;
 }
 
-// While it lives, the limit of the process is enough for a ring itself, which the kernel counts too, and
-// the calling thread has no capability to pass it.
+// While it lives, the limit of the process is enough for a ring itself, which the kernel counts
+// too, and the calling thread has no capability to pass it.
 class LittleLockedMemory {
  public:
   LittleLockedMemory() {

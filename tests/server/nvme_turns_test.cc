@@ -33,8 +33,8 @@ constexpr int64_t kUnderWayBytes = 32 * kMiB;
 constexpr absl::Duration kWaitBar = absl::Milliseconds(20);
 // 100 ms and 200 ms a GiB of the lease.
 constexpr absl::Duration kFreeBar = absl::Milliseconds(200);
-constexpr int kTries =
-    5;  // Others may use this disk, too: one good try shows what the server does.
+// Others may use this disk, too: one good try shows what the server does.
+constexpr int kTries = 5;
 constexpr absl::Duration kLong = absl::Seconds(60);
 
 class NvmeTurnsTest : public ::testing::TestWithParam<std::string> {

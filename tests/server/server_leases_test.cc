@@ -483,8 +483,8 @@ TEST_F(ServerLeasesTest, TheFloorOfPhasesBeyondTheListedOnesStays) {
   EXPECT_EQ(TenantOf(*observer_->GetStatus(), "holder")->floor()->device(), 3 * kMiB);
 }
 
-// Property: whoever comes, answers, leaves or hangs up, and in whatever order: no byte of the capacity is
-// lost or given twice, and nobody has less than its floor.
+// Property: whoever comes, answers, leaves or hangs up, and in whatever order: no byte of the
+// capacity is lost or given twice, and nobody has less than its floor.
 TEST_F(ServerLeasesTest, SumOfBudgets) {
   struct Job {
     std::optional<WireClient> client;

@@ -304,8 +304,8 @@ TEST_F(ServerPlansTest, ALimitedLinkIsWhatThePlanReckonsWith) {
   EXPECT_GT(slow.prediction.round_ns, 2 * fast.prediction.round_ns);
 }
 
-// A plan of many uses takes a while on the plans' thread: another tenant is served meanwhile. It is small enough to be
-// made well within the server's deadline below a sanitizer, on a busy machine.
+// A plan of many uses takes a while on the plans' thread: another tenant is served meanwhile. It is
+// small enough to be made well within the server's deadline below a sanitizer, on a busy machine.
 TEST_F(ServerPlansTest, TheServerGoesOnWhileAPlanIsMade) {
   WireClient client = Trainer("big");
   WireClient other(*server_->Connect());

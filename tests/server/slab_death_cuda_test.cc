@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Clients that are killed while slabs of DEVICE are made or destroyed for them, with a driver whose memory is the
-// process's own.
+// Clients that are killed while slabs of DEVICE are made or destroyed for them, with a driver whose
+// memory is the process's own.
 #include <signal.h>
 #include <stdlib.h>
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A client to be killed: slab_holder SOCKET NUM_SLABS SLAB_BYTES
-// Opens a lease of so many slabs of DEVICE, prints "ready", and takes them and gives them back until it is killed.
+// Opens a lease of so many slabs of DEVICE, prints "ready", and takes them and gives them back
+// until it is killed.
 #include <cstdio>
 #include <cstdlib>
 

@@ -8,8 +8,8 @@
 
 namespace gemini::server {
 
-// A training round over `num_tensors` of `tensor_bytes`: forward in their order, backward in reverse,
-// each gradient leaving after its operator, then the update of all.
+// A training round over `num_tensors` of `tensor_bytes`: forward in their order, backward in
+// reverse, each gradient leaving after its operator, then the update of all.
 inline Trace StepTrace(int32_t num_tensors, int64_t tensor_bytes,
                        const std::string& phase = "train") {
   Trace trace;

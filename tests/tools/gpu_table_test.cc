@@ -31,8 +31,8 @@ TEST(GpuTableTest, SuggestsTheNearestNameForAnUnknownOne) {
               StatusIs(absl::StatusCode::kNotFound, Not(HasSubstr("did you mean"))));
 }
 
-// By the rule of the GeForce architectures that the table's sources state: products of 16-bit matrices
-// summed in fp32 run at twice the shaders' rate, on Turing at four times.
+// By the rule of the GeForce architectures that the table's sources state: products of 16-bit
+// matrices summed in fp32 run at twice the shaders' rate, on Turing at four times.
 TEST(GpuTableTest, TheTensorRatesOfGeForceFollowFromTheShaders) {
   for (const GpuModel& gpu : AllGpus()) {
     if (gpu.name.substr(0, 3) != "rtx") continue;

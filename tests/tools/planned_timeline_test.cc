@@ -20,7 +20,8 @@ constexpr CostModel kCosts = {.host_to_device = 1e9,
                               .update_elements_per_second = 1e9,
                               .copy_latency_ns = 100};
 
-// Six layers forward and backward, one of them of three chunks, in room for four; gradients, the update.
+// Six layers forward and backward, one of them of three chunks, in room for four; gradients, the
+// update.
 Trace SmallStep() {
   constexpr int32_t kLayers = 6;
   Trace trace;

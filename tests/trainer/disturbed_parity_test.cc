@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Training under a budget is bit-equal to plain training in losses, parameters and moments, whatever
-// happens meanwhile: the steps take other branches, the process does other things at random operators,
-// another job takes memory in the middle of a step, and placement is drawn at random.
+// Training under a budget is bit-equal to plain training in losses, parameters and moments,
+// whatever happens meanwhile: the steps take other branches, the process does other things at
+// random operators, another job takes memory in the middle of a step, and placement is drawn at
+// random.
 //
-// All of a run is drawn from its seed: what its steps do (plain training does the same), and chunk size,
-// budgets, policy and link of the session.
+// All of a run is drawn from its seed: what its steps do (plain training does the same), and chunk
+// size, budgets, policy and link of the session.
 #include <stdlib.h>
 
 #include <filesystem>

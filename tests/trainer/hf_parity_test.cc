@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Against transformers: checkpoints made by make_reference_checkpoints.py in GEMINI_REFERENCE_DIR give
-// its logits, loss and gradients; what is saved here is loaded by check_saved_checkpoints.py.
+// Against transformers: checkpoints made by make_reference_checkpoints.py in GEMINI_REFERENCE_DIR
+// give its logits, loss and gradients; what is saved here is loaded by check_saved_checkpoints.py.
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A GPT-2 under a budget follows its plan, and then needs more activations than it was planned for: by 30%
-// and more, in longer sequences or kept beside. The budget holds at every allocation, chunks give way, the
-// rounds that leave their plan are counted, and the bits stay those of plain training. Below the floor
-// the operator is named, and nothing of the step is committed.
+// A GPT-2 under a budget follows its plan, and then needs more activations than it was planned for:
+// by 30% and more, in longer sequences or kept beside. The budget holds at every allocation, chunks
+// give way, the rounds that leave their plan are counted, and the bits stay those of plain
+// training. Below the floor the operator is named, and nothing of the step is committed.
 #include "ATen/Parallel.h"
 #include "c10/core/CPUAllocator.h"
 #include "tests/client/torch/small_models.h"
@@ -202,7 +202,8 @@ class NonModelGrowthTest : public TrainingTest {
     // One round found that out. Then the larger peak is planned for.
     EXPECT_GE(Left(stats.phases, Divergence::kNonModel), 1);
     EXPECT_GE(TracedPeak(), traced * 13 / 10);
-    for (const Divergence other : {Divergence::kOperator, Divergence::kBudget, Divergence::kFailed}) {
+    for (const Divergence other :
+         {Divergence::kOperator, Divergence::kBudget, Divergence::kFailed}) {
       EXPECT_EQ(Left(stats.phases, other), 0) << DivergenceName(other);
     }
     EXPECT_GT(stats.phases.planned_rounds, planned.planned_rounds);
@@ -240,13 +241,13 @@ class NonModelGrowthTest : public TrainingTest {
     EXPECT_EQ(watch_.over_budget(), 0);
     EXPECT_LE(watch_.most_used_bytes(), budget);
     // The operator, how much there is, and what to do.
-    EXPECT_THAT(session_->status(),
-                StatusIs(absl::StatusCode::kResourceExhausted,
-                         AllOf(HasSubstr(message), HasSubstr("aten::"),
-                               HasSubstr(FormatByteSize(budget)),
-                               AnyOf(HasSubstr("raise the device memory"),
-                                     HasSubstr("raise --device-memory")))));
-    EXPECT_THAT(model_->Step({}), StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr(message)));
+    EXPECT_THAT(session_->status(), StatusIs(absl::StatusCode::kResourceExhausted,
+                                             AllOf(HasSubstr(message), HasSubstr("aten::"),
+                                                   HasSubstr(FormatByteSize(budget)),
+                                                   AnyOf(HasSubstr("raise the device memory"),
+                                                         HasSubstr("raise --device-memory")))));
+    EXPECT_THAT(model_->Step({}),
+                StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr(message)));
     EXPECT_EQ(model_->step(), 4);
     // What the last step committed is there to be saved.
     ExpectSame();
@@ -272,8 +273,8 @@ TEST_F(NonModelGrowthTest, AnAllocationBelowTheFloorNamesItsOperatorAndCommitsNo
 }
 
 TEST_F(NonModelGrowthTest, ParametersBelowTheFloorNameTheirOperatorAndCommitNothing) {
-  // What is left does not hold that parameter's three chunks: nor on a busy machine, where gradients leave later, and the
-  // peak that the budget is made of is larger.
+  // What is left does not hold that parameter's three chunks: nor on a busy machine, where
+  // gradients leave later, and the peak that the budget is made of is larger.
   Exhaust({.kept_bytes = 98}, " with parameter transformer.wte.weight: an operator needs");
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The process that runs the optimizers of DeepSpeed and Torch (tools/bench/adam_baseline.py), in the
-// environment of tools/adam-baseline-setup. It waits without work while nothing is asked of it.
+// The process that runs the optimizers of DeepSpeed and Torch (tools/bench/adam_baseline.py), in
+// the environment of tools/adam-baseline-setup. It waits without work while nothing is asked of it.
 #pragma once
 #include <cstdint>
 #include <cstdio>
@@ -26,7 +26,8 @@ class AdamBaseline {
     double kernel_seconds = 0;  // Of the optimizer's call in it.
     double norm = 0;
   };
-  // Does the job once with `engine`, "deepspeed" or "torch"; the first time tensors are made before.
+  // Does the job once with `engine`, "deepspeed" or "torch"; the first time tensors are made
+  // before.
   absl::StatusOr<Times> Step(absl::string_view engine);
 
  private:

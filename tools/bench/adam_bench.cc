@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the optimizer step on the CPU costs, beside those of DeepSpeed and Torch and beside the memory's
-// speed. Both sides do the same job: bf16 gradients to fp32, their norm, the clip factor, AdamW on the fp32
-// master, bf16 parameters out. They take turns, each first in every other pair. Reports the counters that
-// tools/measure reads: `value`, `baseline`, and `checked` (1: the result was verified).
-// Threads: 2 on both sides, as in the goals, where there are as many; GEMINI_BENCH_THREADS says another number.
+// What the optimizer step on the CPU costs, beside those of DeepSpeed and Torch and beside the
+// memory's speed. Both sides do the same job: bf16 gradients to fp32, their norm, the clip factor,
+// AdamW on the fp32 master, bf16 parameters out. They take turns, each first in every other pair.
+// Reports the counters that tools/measure reads: `value`, `baseline`, and `checked` (1: the result
+// was verified).
+// Threads: 2 on both sides, as in the goals, where there are as many; GEMINI_BENCH_THREADS says
+//          another number.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The optimizer step that `gemini-bench adam` times: AdamW of bf16 parameters with their low halves, bf16
-// gradients and fp32 moments, out of place between two sets of slots, by a team of threads in the parts that the
-// client's updates have (client/update/bundle_update.h).
+// The optimizer step that `gemini-bench adam` times: AdamW of bf16 parameters with their low
+// halves, bf16 gradients and fp32 moments, out of place between two sets of slots, by a team of
+// threads in the parts that the client's updates have (client/update/bundle_update.h).
 // Also the loop that it is held against: the same streams read and written with nothing to compute.
 #pragma once
 #include <cstdint>
@@ -32,21 +32,23 @@ class AdamJob {
   AdamJob& operator=(const AdamJob&) = delete;
   ~AdamJob();
 
-  // The whole step: norm, clip factor, update into the other slots, which then hold the state. Returns the norm.
+  // The whole step: norm, clip factor, update into the other slots, which then hold the state.
+  // Returns the norm.
   double Step();
 
-  // The update alone, and the bare loop, both from the state into the other slots, which stay the others.
+  // The update alone, and the bare loop, both from the state into the other slots, which stay the
+  // others.
   void Update();
   void BareLoop();
 
-  // Whether the other slots are what the formula in double makes of the state, in elements all over it; after
-  // Update.
+  // Whether the other slots are what the formula in double makes of the state, in elements all over
+  // it; after Update.
   bool IsUpdated() const;
   // The same, of the last step.
   bool IsStepped() const;
 
-  static constexpr int64_t kBytesPerElement =
-      26;  // Read and written by update and bare loop alike.
+  // Read and written by update and bare loop alike.
+  static constexpr int64_t kBytesPerElement = 26;
 
  private:
   struct Slots;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bound of an update: its streams read and written at the same addresses and with the same kind of
-// store, every value changed, and nothing else done.
+// The bound of an update: its streams read and written at the same addresses and with the same kind
+// of store, every value changed, and nothing else done.
 #pragma once
 #include <cstdint>
 
@@ -8,8 +8,8 @@
 
 namespace gemini::bench {
 
-// bf16 parameters with low halves, bf16 gradients; `count` is a multiple of 32, outputs are at multiples of 64
-// bytes and are not the inputs. What is stored has no meaning.
+// bf16 parameters with low halves, bf16 gradients; `count` is a multiple of 32, outputs are at
+// multiples of 64 bytes and are not the inputs. What is stored has no meaning.
 void BareStreams(const client::UpdateStreams& streams, int64_t count);
 
 }  // namespace gemini::bench

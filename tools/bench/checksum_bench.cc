@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the checksums of chunks on NVMe cost, with them and without in turns: in the time of one chunk's way
-// out and another's back, and in the rate of many chunks under way. Both go all the way: the client takes the
-// checksum and posts the write, the server's engine moves the chunk past the page cache, the client reads it
-// back and compares.
+// What the checksums of chunks on NVMe cost, with them and without in turns: in the time of one
+// chunk's way out and another's back, and in the rate of many chunks under way. Both go all the
+// way: the client takes the checksum and posts the write, the server's engine moves the chunk past
+// the page cache, the client reads it back and compares.
 // Reads: GEMINI_NVME_DIRECTORY, as nvme_folder.h.
 #include <benchmark/benchmark.h>
 #include <time.h>
@@ -47,7 +47,8 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// A server with two spaces of gradient chunks, of which few fit HOST: one space with checksums, one without.
+// A server with two spaces of gradient chunks, of which few fit HOST: one space with checksums, one
+// without.
 class TwoSpaces {
  public:
   static absl::StatusOr<std::unique_ptr<TwoSpaces>> Make(int64_t num_chunks, int64_t host_slots) {
@@ -96,7 +97,8 @@ class TwoSpaces {
   std::array<ChunkStore*, 2> stores_ = {};
 };
 
-// Three chunks in two HOST slots: to use the next one, another is written to NVMe and it is read back.
+// Three chunks in two HOST slots: to use the next one, another is written to NVMe and it is read
+// back.
 absl::Status MeasureOneByOne(benchmark::State& state) {
   constexpr int64_t kChunks = 3;
   GEMINI_ASSIGN_OR_RETURN(const std::unique_ptr<TwoSpaces> spaces,
@@ -135,7 +137,8 @@ void nvme_checksum_us(benchmark::State& state) {
 }
 BENCHMARK(nvme_checksum_us)->UseManualTime()->MinTime(1);
 
-// Threads that each use their own chunks in turn, so that each has a chunk on its way out or back at any time.
+// Threads that each use their own chunks in turn, so that each has a chunk on its way out or back
+// at any time.
 class ManyAtATime {
  public:
   static constexpr int64_t kThreads = 8;  // As chunks in flight in nvme_bench.cc.

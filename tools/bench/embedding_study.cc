@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The study behind docs/adr/0008: what a huge embedding costs with four layouts, by the planner and the
-// simulator, for GPT-2-like models of 12 layers of width 768 in fp32 and vocabularies of 8k to 256k.
+// The study behind docs/adr/0008: what a huge embedding costs with four layouts, by the planner and
+// the simulator, for GPT-2-like models of 12 layers of width 768 in fp32 and vocabularies of 8k to
+// 256k.
 //   span   as it is: consecutive chunks that nothing else shares, fetched and evicted as one range
 //   rows   split by rows into tensors of a chunk, pinned together; no slots need be adjacent
 //   forced a chunk as large as the embedding
 //   own    a space of its own, whose one large chunk has its place on DEVICE for good
-// Budgets are fractions of the parameters' bytes. Non-model data is left out: it is there at the head
-// alone, and would give the other operators room that hides what is compared.
+// Budgets are fractions of the parameters' bytes. Non-model data is left out: it is there at the
+// head alone, and would give the other operators room that hides what is compared.
 #include <algorithm>
 #include <bit>
 #include <cstdint>
@@ -169,8 +170,8 @@ int Main() {
       absl::StatusOr<Outcome> own = absl::ResourceExhaustedError("no room beside the embedding");
       if (device_bytes > embedding_bytes) {
         own = Best([&](int64_t) -> const Trace& { return rest; }, device_bytes - embedding_bytes);
-        // The first operator of a round reads it and the last gradient is its own: nothing hides that it
-        // leaves, is updated and comes back.
+        // The first operator of a round reads it and the last gradient is its own: nothing hides
+        // that it leaves, is updated and comes back.
         if (own.ok()) {
           const auto bytes = static_cast<double>(embedding_bytes);
           own->fetch_bytes += embedding_bytes;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the hook costs an operator: a forward pass with its graph, of GPT-2's shape with a projection for
-// each of query, key and value, so small that operators are cheap, all chunks resident. Three states take turns on one thread: no callback, an empty
-// callback, and the hook on managed parameters; the medians of their times are compared.
+// What the hook costs an operator: a forward pass with its graph, of GPT-2's shape with a
+// projection for each of query, key and value, so small that operators are cheap, all chunks
+// resident. Three states take turns on one thread: no callback, an empty callback, and the hook on
+// managed parameters; the medians of their times are compared.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -151,8 +152,8 @@ void Report(benchmark::State& state, double value, double baseline, bool checked
   state.counters["checked"] = checked ? 1 : 0;
 }
 
-// `above_empty`: report what is beyond the empty callback instead of all. `planned`: each forward pass is
-// a round that follows its plan, with everything on DEVICE in time.
+// `above_empty`: report what is beyond the empty callback instead of all. `planned`: each forward
+// pass is a round that follows its plan, with everything on DEVICE in time.
 void MeasureForward(benchmark::State& state, bool above_empty, bool planned) {
   at::set_num_threads(1);
   torch::manual_seed(1);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What part of fio's rate the NVMe engine reaches, in turns with fio: between the same slab and the same
-// extent, with the same block size and depth, O_DIRECT, registered buffers and io_uring. Extents lie
-// elsewhere on a disk, and pages of another slab in another order in memory: on a virtual disk the rates
-// of scattered and of contiguous pages were seen to differ by three. Besides the counters
-// of client_bench.cc it reports fio against itself, run after run, and the processor's seconds a GiB.
+// What part of fio's rate the NVMe engine reaches, in turns with fio: between the same slab and the
+// same extent, with the same block size and depth, O_DIRECT, registered buffers and io_uring.
+// Extents lie elsewhere on a disk, and pages of another slab in another order in memory: on a
+// virtual disk the rates of scattered and of contiguous pages were seen to differ by three. Besides
+// the counters of client_bench.cc it reports fio against itself, run after run, and the processor's
+// seconds a GiB.
 // Reads: GEMINI_NVME_DIRECTORY, as nvme_folder.h.
 #include <benchmark/benchmark.h>
 #include <fcntl.h>
@@ -162,8 +163,8 @@ class Engine {
   bool failed_ = false;
 };
 
-// One run of fio between an extent and a slab that this process has open. What it writes it fills in at
-// its start only, as the engine does.
+// One run of fio between an extent and a slab that this process has open. What it writes it fills
+// in at its start only, as the engine does.
 absl::StatusOr<Run> RunFio(const Engine& engine, absl::string_view operation) {
   const std::string descriptors = absl::StrCat("/proc/", ::getpid(), "/fd/");
   const std::string command = absl::StrCat(

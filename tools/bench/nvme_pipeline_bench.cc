@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a training step takes whose optimizer states lie on NVMe alone, beside the slower of computing and moving them.
+// What a training step takes whose optimizer states lie on NVMe alone, beside the slower of
+// computing and moving them.
 // Compute:  the same step with everything in memory.
-// Transfer: the bytes that the step read and wrote, by the rate of the disk for that mix: as many chunks read as
-//           written, both at once, as many in flight as the product has, by the product's I/O engine, from and to slabs
-//           and extents like the job's. Measured in the same process, in turns with both jobs.
+// Transfer: the bytes that the step read and wrote, by the rate of the disk for that mix: as many
+//           chunks read as written, both at once, as many in flight as the product has, by the
+//           product's I/O engine, from and to slabs and extents like the job's. Measured in the
+//           same process, in turns with both jobs.
 // Checked:  parameters and states are the same bits in both jobs, after as many steps.
 // Reads: GEMINI_NVME_DIRECTORY, where states lie (default: the current directory).
 #include <benchmark/benchmark.h>
@@ -80,8 +82,8 @@ class DiskMix {
   static constexpr int64_t kSlots = 128;  // Read; and as many written.
   static constexpr int64_t kChunksOfRate = 512;
   static constexpr int64_t kLanes = 8;  // The first half moves one way, the second the other.
-  static constexpr int64_t kSlabChunks =
-      64;  // Each lane goes round its part of it, as slots of a job do.
+  // Each lane goes round its part of it, as slots of a job do.
+  static constexpr int64_t kSlabChunks = 64;
 
   DiskMix() = default;
   void Move(int64_t chunks_each, IoOperation first, IoOperation second) {
@@ -173,7 +175,8 @@ absl::StatusOr<Measured> Measure(const std::string& directory, double compute_by
   return measured;
 }
 
-// `sum_of_passes`: compare with backward, beside which no update runs, and the slower of forward and moving.
+// `sum_of_passes`: compare with backward, beside which no update runs, and the slower of forward
+// and moving.
 void Run(benchmark::State& state, double compute_by_transfer, bool sum_of_passes) {
   const char* const place = std::getenv("GEMINI_NVME_DIRECTORY");
   std::string directory = absl::StrCat(place == nullptr ? "." : place, "/gemini-bench-XXXXXX");

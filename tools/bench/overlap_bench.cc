@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether a step costs the slower of computing and moving, and the time that was foretold. GPT-2 shapes,
-// DEVICE at a quarter of the parameters + the non-model peak, one thread computes.
-// Compute:  a step with all parameters resident and no limit to the link: forward, backward, update. The
-//           mean of a run before and one behind, for the machines' speed drifts; the first sets the link.
-// Transfer: the fewest bytes that any plan of the recorded trace moves, the slower direction, by the
-//           link's bandwidth, which is set so that transfer is the wanted multiple of compute.
-// Checked:  the losses equal those of the resident run, step by step; the measured rounds followed their
-//           plan; and they moved the bytes that were foretold.
+// Whether a step costs the slower of computing and moving, and the time that was foretold. GPT-2
+// shapes, DEVICE at a quarter of the parameters + the non-model peak, one thread computes.
+// Compute:  a step with all parameters resident and no limit to the link: forward, backward,
+//           update. The mean of a run before and one behind, for the machines' speed drifts; the
+//           first sets the link.
+// Transfer: the fewest bytes that any plan of the recorded trace moves, the slower direction, by
+//           the link's bandwidth, which is set so that transfer is the wanted multiple of compute.
+// Checked:  the losses equal those of the resident run, step by step; the measured rounds followed
+//           their plan; and they moved the bytes that were foretold.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -39,7 +40,8 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Position of backward's first operator: behind the final norm and the head, which follow each other.
+// Position of backward's first operator: behind the final norm and the head, which follow each
+// other.
 absl::StatusOr<int32_t> TurnOf(const Trace& trace) {
   // The head is tied to the embedding, tensor 0: forward's first operator uses it, and its last.
   for (int32_t position = 1; position < trace.num_positions(); ++position) {
@@ -175,8 +177,8 @@ absl::StatusOr<Overlap> MeasureOverlap(const BenchShape& shape, double transfer_
     result.baseline.*time = (baseline.*time + behind.*time) / 2;
   }
 
-  // The fewest bytes, parted as the plan's. What a step does behind backward belongs to backward, whose
-  // gradients it waits for.
+  // The fewest bytes, parted as the plan's. What a step does behind backward belongs to backward,
+  // whose gradients it waits for.
   GEMINI_ASSIGN_OR_RETURN(const int32_t turn, TurnOf(trace));
   GEMINI_ASSIGN_OR_RETURN(const policies::RangeTrace ranges,
                           policies::PackTrace(trace, kChunkBytes));

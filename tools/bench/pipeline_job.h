@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A training job of GPT-2's shape without Torch, for measurements of what updates cost beside it: bf16, AdamW, one
-// thread that computes and the one that updates. An operator uses the parameters of one bundle and works on each
-// element for a set time; gradients come from the parameters' bits, so that each bit that was ever wrong spreads.
+// A training job of GPT-2's shape without Torch, for measurements of what updates cost beside it:
+// bf16, AdamW, one thread that computes and the one that updates. An operator uses the parameters
+// of one bundle and works on each element for a set time; gradients come from the parameters' bits,
+// so that each bit that was ever wrong spreads.
 // Thread: one. Owner: holds its own server.
 #pragma once
 #include <cstdint>
@@ -21,7 +22,8 @@ namespace gemini::bench {
 
 class PipelineJob {
  public:
-  // Optimizer states on NVME in `nvme_directory`; or, where that is empty, in HOST with everything else.
+  // Optimizer states on NVME in `nvme_directory`; or, where that is empty, in HOST with everything
+  // else.
   static absl::StatusOr<std::unique_ptr<PipelineJob>> Start(const std::string& nvme_directory);
   PipelineJob(const PipelineJob&) = delete;
   PipelineJob& operator=(const PipelineJob&) = delete;
@@ -30,8 +32,8 @@ class PipelineJob {
   // Of all steps from now on, for an element in forward; backward works twice as long.
   void set_work_ns(double work_ns) { work_ns_ = work_ns; }
 
-  // Runs steps, each with the update of the one before beside it, then waits for the last update. Returns the seconds
-  // of each but the first, which has no update beside it.
+  // Runs steps, each with the update of the one before beside it, then waits for the last update.
+  // Returns the seconds of each but the first, which has no update beside it.
   absl::StatusOr<std::vector<double>> Run(int steps);
 
   // The CRC32C of all parameters and states; all updates are finished.

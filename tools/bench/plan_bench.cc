@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a plan costs to make, and what it saves. Reports the counters that tools/measure reads: `value`,
-// `baseline`, and `checked` (1: the result was verified).
+// What a plan costs to make, and what it saves. Reports the counters that tools/measure reads:
+// `value`, `baseline`, and `checked` (1: the result was verified).
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -46,13 +46,13 @@ constexpr int64_t kUses = 100'000;
 struct LargeRound {
   // One of every so many tensors is of two to four chunks; 0: none is.
   int64_t spanning = 0;
-  // Gradients are complete at once, at the round's end, so that they may be kept; otherwise a second
-  // micro-batch of nine adds to them on DEVICE.
+  // Gradients are complete at once, at the round's end, so that they may be kept; otherwise a
+  // second micro-batch of nine adds to them on DEVICE.
   bool may_keep_gradients = false;
 };
 
-// Layers in no order at all but for the first pass, so that nothing is easy to keep; non-model data that
-// comes and goes.
+// Layers in no order at all but for the first pass, so that nothing is easy to keep; non-model data
+// that comes and goes.
 Trace LargeTrace(const LargeRound& round) {
   Trace trace;
   trace.phase = "train";
@@ -92,8 +92,8 @@ Trace LargeTrace(const LargeRound& round) {
   return trace;
 }
 
-// Plans `trace` with room for `device_chunks`; below it the time of one replay by least recently used,
-// the least that looks at each use. `checked`: what else is to hold of the measurement.
+// Plans `trace` with room for `device_chunks`; below it the time of one replay by least recently
+// used, the least that looks at each use. `checked`: what else is to hold of the measurement.
 void MeasurePlans(benchmark::State& state, const RangeTrace& trace, int64_t device_chunks,
                   bool checked) {
   PlanInputs inputs = {.trace = trace,
@@ -145,7 +145,8 @@ void plan_seconds_kept_spans(benchmark::State& state) {
 }
 BENCHMARK(plan_seconds_kept_spans)->UseManualTime()->MinTime(0.5);
 
-// Frozen tensors in no order, half of whose chunks are in runs of two, with room for a quarter of them.
+// Frozen tensors in no order, half of whose chunks are in runs of two, with room for a quarter of
+// them.
 void MeasureRunsOfTwo(benchmark::State& state, int32_t num_chunks, int32_t num_uses) {
   Trace trace;
   trace.phase = "eval";
@@ -176,10 +177,11 @@ void plan_seconds_largest(benchmark::State& state) {
 }
 BENCHMARK(plan_seconds_largest)->UseManualTime()->Iterations(1);
 
-// Bytes of a training step of GPT-2 (12 layers, width 768, vocabulary 8,192, 1 x 256 tokens) with DEVICE
-// at 25% of its parameters beside the non-model peak, updated in HOST. The value is auto's part of what
-// on-line placement moves; the baseline the part of farthest next use that forgets the next round. A frozen
-// base with a tied embedding that trains alone is where that matters, so the table has it too.
+// Bytes of a training step of GPT-2 (12 layers, width 768, vocabulary 8,192, 1 x 256 tokens) with
+// DEVICE at 25% of its parameters beside the non-model peak, updated in HOST. The value is auto's
+// part of what on-line placement moves; the baseline the part of farthest next use that forgets the
+// next round. A frozen base with a tied embedding that trains alone is where that matters, so the
+// table has it too.
 void plan_gpt2_bytes_fraction_of_lru(benchmark::State& state) {
   TransformerShape shape;
   shape.vocabulary = 8192;

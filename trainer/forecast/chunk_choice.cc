@@ -21,8 +21,8 @@ using policies::ChunkSizeSearchInputs;
 using policies::TriedChunkSize;
 
 constexpr int64_t kLeastChunkBytes = 64 * kKiB;
-// Half a second of planning for all sizes together (docs/benchmarks.md says what a plan takes). A model
-// of 1.3e9 parameters has so many chunks of 1 MiB.
+// Half a second of planning for all sizes together (docs/benchmarks.md says what a plan takes). A
+// model of 1.3e9 parameters has so many chunks of 1 MiB.
 constexpr int64_t kMostBundles = 5'000;
 
 policies::RoundShape RoundOf(const RunConfig& config) {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which chunk size a run gets: the one asked for, else one with which the planner predicts a fast step
-// and the model needs little HOST (policies/planner/chunk_size_search.h), from its config.json and the run's
-// settings alone.
-// Model:  the trace of trainer/forecast/transformer_trace.h. Of more than kMostMicroBatches the others repeat the
-//         last one; the vertical schedule moves a block's parameters once a pass, as one micro-batch does.
-//         A kept trace asks for no size: traces are of tensors, and spaces end with their sessions.
+// Which chunk size a run gets: the one asked for, else one with which the planner predicts a fast
+// step and the model needs little HOST (policies/planner/chunk_size_search.h), from its config.json
+// and the run's settings alone.
+// Model:  the trace of trainer/forecast/transformer_trace.h. Of more than kMostMicroBatches the
+//         others repeat the last one; the vertical schedule moves a block's parameters once a pass,
+//         as one micro-batch does. A kept trace asks for no size: traces are of tensors, and spaces
+//         end with their sessions.
 // Pure:   no I/O, no clock.
 #pragma once
 #include <cstdint>
@@ -32,8 +33,8 @@ struct ChunkChoiceInputs {
   int64_t device_bytes = 0;
   policies::ComputeRate compute;
   CostModel links;  // --device-bandwidth comes before its rates.
-  // A power of two >= 64 KiB: taken when no step can be predicted, and the largest that is tried. With
-  // larger ones operators could pin more than DEVICE holds.
+  // A power of two >= 64 KiB: taken when no step can be predicted, and the largest that is tried.
+  // With larger ones operators could pin more than DEVICE holds.
   int64_t most_chunk_bytes = 0;
 };
 

@@ -25,7 +25,8 @@ struct MemoryPlan {
   int64_t chunk_bytes = 0;
   // What of DEVICE will do where other jobs hold the rest; 0: all.
   int64_t device_floor_bytes = 0;
-  // Of boundary activations, DEVICE keeps so many bytes; the others get so many of HOST. 0: all stay.
+  // Of boundary activations, DEVICE keeps so many bytes; the others get so many of HOST. 0: all
+  // stay.
   int64_t kept_activation_bytes = 0;
   int64_t host_activation_bytes = 0;
 };
@@ -33,10 +34,11 @@ struct MemoryPlan {
 // DEVICE when "auto": a quarter of the memory that is available.
 int64_t DeviceMemory(const RunConfig& config, int64_t available_bytes);
 
-// The whole plan for a model of these tensors, in chunks of `chunk_bytes`. HOST when "auto": parameters,
-// gradients and optimizer states in whole chunks, less the states with --optimizer-tier nvme, and the spare ones
-// that updates need; with --nvme at most half
-// of what is available; and in any case the activations that leave DEVICE: those beyond a quarter of it.
+// The whole plan for a model of these tensors, in chunks of `chunk_bytes`. HOST when "auto":
+// parameters, gradients and optimizer states in whole chunks, less the states with --optimizer-tier
+// nvme, and the spare ones that updates need; with --nvme at most half
+// of what is available; and in any case the activations that leave DEVICE: those beyond a quarter
+// of it.
 absl::StatusOr<MemoryPlan> PlanMemory(const RunConfig& config, absl::Span<const TensorSpec> tensors,
                                       const BoundaryActivations& activations, int64_t chunk_bytes,
                                       int64_t available_bytes);

@@ -19,8 +19,8 @@ class TraceWriter {
   // Both outlive this; the tensors of `out` are complete, its operators are written here.
   TraceWriter(TransformerTrace& out, const ComputeRate& rate) : out_(out), rate_(rate) {}
 
-  // Begins the operator `pass` + the layer's name, which uses the layer's tensors. Without any it is
-  // part of the one before, unless it is the first.
+  // Begins the operator `pass` + the layer's name, which uses the layer's tensors. Without any it
+  // is part of the one before, unless it is the first.
   void Operator(const char* pass, const LayerTensors& layer);
   // Ends the round with the update of all tensors, first used first.
   void Update();
@@ -30,9 +30,9 @@ class TraceWriter {
   // Non-model data appears or goes in that interval.
   void Take(int64_t bytes);
   void Give(int64_t bytes);
-  // The gradient of `tensor` (none if < 0), whose bytes were taken, is complete. The first micro-batch's
-  // leaves DEVICE and holds its bytes through the next interval; that of a later one is added to its
-  // chunk by an operator of its own.
+  // The gradient of `tensor` (none if < 0), whose bytes were taken, is complete. The first
+  // micro-batch's leaves DEVICE and holds its bytes through the next interval; that of a later one
+  // is added to its chunk by an operator of its own.
   void FinishGradient(int32_t tensor, bool is_first);
 
   // Whether nothing is left but gradients that are leaving.

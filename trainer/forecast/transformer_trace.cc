@@ -22,8 +22,8 @@ constexpr int64_t kNormStatisticsBytes = 2 * kFp32Bytes;
 // Of dropout on CUDA; one byte an element.
 constexpr int64_t kMaskBytes = 1;
 
-// Runs one micro-batch after another. Sizes: `x_` is one tensor of the width of the residual stream,
-// `inner_` one of the feed-forward part's.
+// Runs one micro-batch after another. Sizes: `x_` is one tensor of the width of the residual
+// stream, `inner_` one of the feed-forward part's.
 class TransformerRound {
  public:
   TransformerRound(const TransformerShape& shape, const RoundShape& round,
@@ -143,8 +143,8 @@ class TransformerRound {
     FinishGradients(layer);
   }
 
-  // Reads the residual stream and leaves the next one beside it. What backward will read stays live:
-  // KeptBytes(). Without `keep` nothing does.
+  // Reads the residual stream and leaves the next one beside it. What backward will read stays
+  // live: KeptBytes(). Without `keep` nothing does.
   void ForwardBlock(const char* pass, const BlockTensors& block, bool keep) {
     const bool before = shape_.norm_before;
     if (before) Norm(pass, block.attention_norm);
@@ -273,8 +273,8 @@ class TransformerRound {
     write_.Give(x_);
   }
 
-  // Final norm, logits and loss. In training it leaves the loss's log-probabilities live, beside what
-  // the norm and the head keep.
+  // Final norm, logits and loss. In training it leaves the loss's log-probabilities live, beside
+  // what the norm and the head keep.
   void Head() {
     const bool train = round_.train;
     if (shape_.final_norm) {

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// The trace that a training step or an evaluation batch of a transformer will leave, before anybody ran
-// it: what a planner needs to say how a model would do on a machine that one does not own.
-// Model:  one operator for each layer with parameters, forward and backward, and one for each gradient
-//         that a later micro-batch adds to its chunk. (In LibTorch the backward of a linear layer is two
-//         operators on the same weight, a view and a product: they are one here.) What has no parameters
-//         (attention, activations, dropout, sums, the loss) belongs to the interval before it.
-//         Non-model data is followed tensor by tensor as trainer/{gpt2,opt,recompute}.cc and autograd
-//         keep and release it; attention is the fused kind that stores no scores; the loss is computed
-//         in fp32. A gradient stays on DEVICE through the interval after its own, while it leaves.
+// The trace that a training step or an evaluation batch of a transformer will leave, before anybody
+// ran it: what a planner needs to say how a model would do on a machine that one does not own.
+// Model:  one operator for each layer with parameters, forward and backward, and one for each
+//         gradient that a later micro-batch adds to its chunk. (In LibTorch the backward of a
+//         linear layer is two operators on the same weight, a view and a product: they are one
+//         here.) What has no parameters (attention, activations, dropout, sums, the loss) belongs
+//         to the interval before it. Non-model data is followed tensor by tensor as
+//         trainer/{gpt2,opt,recompute}.cc and autograd keep and release it; attention is the fused
+//         kind that stores no scores; the loss is computed in fp32. A gradient stays on DEVICE
+//         through the interval after its own, while it leaves.
 // Times:  of each kernel the larger of its arithmetic and its bytes, by `rate`.
-// Source: activations of a block as counted by Korthikanti et al., "Reducing Activation Recomputation in
-//         Large Transformer Models", arXiv:2205.05198, section 4.1, less the scores; recomputation of
-//         Chen et al., arXiv:1604.06174.
+// Source: activations of a block as counted by Korthikanti et al., "Reducing Activation
+//         Recomputation in Large Transformer Models", arXiv:2205.05198, section 4.1, less the
+//         scores; recomputation of Chen et al., arXiv:1604.06174.
 #pragma once
 #include <cstdint>
 #include <string>

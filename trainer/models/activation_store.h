@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The seam between a schedule and where the activations between its blocks wait. Used as a stack: what was
-// put last is taken first. Thread: one at a time. Errors: those of the place.
+// The seam between a schedule and where the activations between its blocks wait. Used as a stack:
+// what was put last is taken first. Thread: one at a time. Errors: those of the place.
 #pragma once
 #include <cstdint>
 #include <unordered_map>

@@ -3,7 +3,8 @@
 // Names:  named_parameters() has the names of transformers, in the order of first use in Forward. A
 //         tied head is no parameter of its own. There are no buffers.
 // Memory: parameters are empty tensors of the options given: on the meta device they take none, and
-//         nothing is initialised anywhere. Values come from a checkpoint (trainer/checkpoint/hf_checkpoint.h).
+//         nothing is initialised anywhere. Values come from a checkpoint
+//         (trainer/checkpoint/hf_checkpoint.h).
 // Owner:  one thread at a time.
 // Errors: Torch's own exceptions pass through Forward.
 #pragma once

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The state of Torch's generator of a device, from which dropout draws there: what a second run of the same forward
-// must begin with to draw the same masks. Thread: any.
+// The state of Torch's generator of a device, from which dropout draws there: what a second run of
+// the same forward must begin with to draw the same masks. Thread: any.
 #pragma once
 #include "torch/types.h"
 

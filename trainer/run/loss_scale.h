@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The factor of the loss that keeps gradients of fp16 from vanishing: doubled after so many steps in a row
-// without an overflow, halved at each overflow, whose step is not taken.
-// Source: Micikevicius et al., "Mixed Precision Training" (arXiv:1710.03740), section 3.2, with the constants
-//         of torch.amp.GradScaler.
+// The factor of the loss that keeps gradients of fp16 from vanishing: doubled after so many steps
+// in a row without an overflow, halved at each overflow, whose step is not taken.
+// Source: Micikevicius et al., "Mixed Precision Training" (arXiv:1710.03740), section 3.2, with the
+//         constants of torch.amp.GradScaler.
 #pragma once
 #include <cstdint>
 
@@ -17,8 +17,8 @@ struct LossScale {
   int64_t steps_since = 0;  // Taken since it last changed.
   bool operator==(const LossScale&) const = default;
 
-  // After a step that was taken, or skipped for an overflow. Returns whether another try may go better: false
-  // for an overflow at a scale of 1, where the values themselves are too large.
+  // After a step that was taken, or skipped for an overflow. Returns whether another try may go
+  // better: false for an overflow at a scale of 1, where the values themselves are too large.
   bool After(bool overflowed) {
     if (overflowed) {
       const bool may_help = value > 1;

@@ -21,8 +21,9 @@ struct ProgressState {
   absl::Duration left;  // Infinite: not known yet.
 };
 
-// Returns the line, at most `columns` wide: "[=====>    ] 120/1000 loss 3.2145 1234 tok/s left 1:23:45
-// DEVICE 60MiB/64MiB HOST 2GiB". What does not fit is left out from the end; the bar shrinks first.
+// Returns the line, at most `columns` wide: "[=====>    ] 120/1000 loss 3.2145 1234 tok/s left
+// 1:23:45 DEVICE 60MiB/64MiB HOST 2GiB". What does not fit is left out from the end; the bar
+// shrinks first.
 std::string ProgressLine(const ProgressState& state, int columns);
 
 // "1:02:03" or "2:03"; "?" when infinite.

@@ -19,8 +19,8 @@ namespace gemini::trainer {
 // Values are written as fp32 whatever the source holds: a resumed run must find the bits it left.
 inline constexpr SaveOptions kRunSaveOptions = {.dtype = SaveOptions::Dtype::kFloat32};
 
-// Writes all into `directory`, which is not there yet. `state` comes without tensor_steps: the store's
-// are taken. On an error part of it may be left.
+// Writes all into `directory`, which is not there yet. `state` comes without tensor_steps: the
+// store's are taken. On an error part of it may be left.
 absl::Status WriteRunCheckpoint(const std::string& directory, const HfCheckpoint& source,
                                 absl::Span<const ParameterShape> parameters, ParameterStore& store,
                                 TrainerState state);
@@ -37,8 +37,8 @@ absl::Status LoadParameters(const HfCheckpoint& checkpoint,
 // Reads and checks trainer_state.json of a run's checkpoint.
 absl::StatusOr<TrainerState> ReadTrainerState(const std::string& directory);
 
-// Streams the moments of a run's checkpoint into the store and sets its steps. Parameters are loaded
-// before.
+// Streams the moments of a run's checkpoint into the store and sets its steps. Parameters are
+// loaded before.
 absl::Status LoadOptimizer(const std::string& directory, const TrainerState& state,
                            absl::Span<const ParameterShape> parameters, ParameterStore& store);
 

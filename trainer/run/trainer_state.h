@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a checkpoint holds besides parameters, so that a run goes on as if it had not stopped:
-//     trainer_state.json     step, sequences taken, the steps of each parameter, the random state, and the
-//                            scale of the loss
+//     trainer_state.json     step, sequences taken, the steps of each parameter, the random state,
+//                            and the scale of the loss
 //     optimizer.safetensors  "exp_avg.NAME" and "exp_avg_sq.NAME", fp32, for each parameter
 // This is the JSON; the moments stream through trainer/optimizer_file.h.
 // Errors: INVALID_ARGUMENT: not such a file (names what is wrong). NOT_FOUND and others: as
@@ -19,8 +19,8 @@
 namespace gemini::trainer {
 
 struct TrainerState {
-  int64_t step = 0;                             // Completed.
-  int64_t sequences_taken = 0;                  // The data's cursor (trainer/data/sequence_order.h).
+  int64_t step = 0;             // Completed.
+  int64_t sequences_taken = 0;  // The data's cursor (trainer/data/sequence_order.h).
   std::map<std::string, int64_t> tensor_steps;  // Steps in which each parameter had a gradient.
   std::string random_state;                     // Bytes of Torch's CPU generator.
   double first_loss = 0;                        // Of the run's first step, for the summary.

@@ -24,8 +24,8 @@
 
 namespace gemini::trainer {
 
-// An optimizer as all stores run it (client/kernels/update_rules.h); parameters of at least two dimensions
-// decay.
+// An optimizer as all stores run it (client/kernels/update_rules.h); parameters of at least two
+// dimensions decay.
 struct OptimizerSettings {
   OptimizerKind kind = OptimizerKind::kAdamW;
   double beta1 = 0.9;
@@ -42,8 +42,8 @@ struct UpdateOptions {
   double learning_rate = 0;
   double max_grad_norm = 0;  // 0: no clipping.
   double loss_scale = 1;     // What the loss was multiplied by; >= 1.
-  bool skip_non_finite =
-      false;  // A NaN or an infinity in a gradient is no error: nothing is updated.
+  // A NaN or an infinity in a gradient is no error: nothing is updated.
+  bool skip_non_finite = false;
 };
 
 struct UpdateResult {

@@ -19,8 +19,8 @@ namespace gemini::trainer {
 
 class ReferenceParameterStore final : public ParameterStore {
  public:
-  // Gives every parameter of the module aligned memory, without values. INVALID_ARGUMENT: a parameter
-  // that is not fp32, bf16 or fp16 on the CPU. RESOURCE_EXHAUSTED: no memory.
+  // Gives every parameter of the module aligned memory, without values. INVALID_ARGUMENT: a
+  // parameter that is not fp32, bf16 or fp16 on the CPU. RESOURCE_EXHAUSTED: no memory.
   static absl::StatusOr<std::unique_ptr<ReferenceParameterStore>> Create(
       torch::nn::Module& module, const OptimizerSettings& settings);
 

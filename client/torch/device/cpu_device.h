@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The CPU as a session's device: each CPU tensor allocation of the process is charged to its budget
-// (counting_allocator.h), operator by operator, for an arena's page that nobody touches costs nothing.
+// (counting_allocator.h), operator by operator, for an arena's page that nobody touches costs
+// nothing.
 #pragma once
 #include <memory>
 

@@ -34,8 +34,8 @@ namespace {
 
 namespace allocator = c10::cuda::CUDACachingAllocator;
 
-// A context with the kernels that it loads as they are called, and the workspaces of libraries: where NVML cannot tell,
-// and in addition to what it tells of an empty one.
+// A context with the kernels that it loads as they are called, and the workspaces of libraries:
+// where NVML cannot tell, and in addition to what it tells of an empty one.
 constexpr int64_t kContextBytes = 512 * kMiB;
 constexpr int64_t kLoadedLaterBytes = 256 * kMiB;
 // A GPU's entry for a page of 4 KiB has 8 bytes.
@@ -245,8 +245,8 @@ class GpuDevice : public SessionDevice {
   int64_t scratch_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // Of the last.
 };
 
-// Torch's operators for CUDA register themselves when their library is loaded: 2 GB that a program on the CPU does
-// without.
+// Torch's operators for CUDA register themselves when their library is loaded: 2 GB that a program
+// on the CPU does without.
 absl::Status LoadTorchCuda() {
   if (::dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
     return absl::UnavailableError(

@@ -28,10 +28,11 @@ class ManagedStorage;
 class StorageOwner {
  public:
   virtual ~StorageOwner() = default;
-  // Makes a storage that is not ready (see set_ready) so if it can be. FAILED_PRECONDITION: it can't (says why).
+  // Makes a storage that is not ready (see set_ready) so if it can be. FAILED_PRECONDITION: it
+  // can't (says why).
   virtual absl::Status Prepare(ManagedStorage& storage) = 0;
-  // An operator is to write to it, and has not pinned it yet; or has written to it and did not say so before. Of
-  // gradients and buffers neither is asked.
+  // An operator is to write to it, and has not pinned it yet; or has written to it and did not say
+  // so before. Of gradients and buffers neither is asked.
   virtual absl::Status PrepareWrite(ManagedStorage& /*storage*/) { return absl::OkStatus(); }
   virtual absl::Status NoteWrite(ManagedStorage& /*storage*/) { return absl::OkStatus(); }
 };
@@ -42,20 +43,22 @@ class ManagedStorage {
     RangeId range;
     int64_t offset_bytes = 0;  // Of the storage's first byte in the range.
     int64_t size_bytes = 0;
-    int32_t tensor = -1;  // Its index in the session's traces (client/plan/phase_tracker.h); -1: none.
+    // Its index in the session's traces (client/plan/phase_tracker.h); -1: none.
+    int32_t tensor = -1;
     bool is_gradient = false;
   };
   struct Traits {
     std::string name;  // "parameter h.0.weight", "gradient of h.0.weight", "buffer ...".
-    bool always_dirty =
-        false;  // Buffers: batch_norm writes them behind schema and version counter.
+    // Buffers: batch_norm writes them behind schema and version counter.
+    bool always_dirty = false;
     bool ready = true;
   };
 
   // Makes a storage of its own on `device`, released, not resizable.
   static c10::intrusive_ptr<c10::StorageImpl> Make(const Place& place, Traits traits,
                                                    StorageOwner& owner, c10::Device device);
-  // Takes an existing storage of the CPU over: its memory is freed, its views follow. Its size is place.size_bytes.
+  // Takes an existing storage of the CPU over: its memory is freed, its views follow. Its size is
+  // place.size_bytes.
   static void Adopt(c10::StorageImpl& storage, const Place& place, Traits traits,
                     StorageOwner& owner);
 

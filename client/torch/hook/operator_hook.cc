@@ -96,8 +96,8 @@ HookThread& MakeThread() {
 HookThread& Thread() { return t_hook_thread != nullptr ? *t_hook_thread : MakeThread(); }
 
 // Which managed storages a custom operator took in forward: its backward node may take raw pointers
-// to them again, and carries the same sequence number and forward thread. Keeps no storage alive: what
-// the node saved does.
+// to them again, and carries the same sequence number and forward thread. Keeps no storage alive:
+// what the node saved does.
 class ForwardMemory {
  public:
   using Key = std::pair<int64_t, uint64_t>;
@@ -168,7 +168,8 @@ TensorUse UseOf(const PinnedInput& pin, bool written) {
           .written = written};
 }
 
-// Tells the tracker of an operator, one of whose inputs nobody pins: the others are part of one that does.
+// Tells the tracker of an operator, one of whose inputs nobody pins: the others are part of one
+// that does.
 void TellBegin(OperatorHook::State& state, HookThread& thread, size_t first) {
   thread.uses.clear();
   bool is_outer = false;
@@ -231,8 +232,8 @@ void RunOnScratch(OperatorHook::State& state, HookThread& thread, size_t first,
   }
   for (size_t i = first; i < thread.pins.size(); ++i) {
     PinnedInput& pin = thread.pins[i];
-    // Where another operator's pin shows the tensor's bytes this one will find them, too: they must not
-    // go while it works on them.
+    // Where another operator's pin shows the tensor's bytes this one will find them, too: they must
+    // not go while it works on them.
     const RangeId range = pin.storage->range();
     std::byte* address = nullptr;
     if (pin.storage->ready() && pin.storage->attached() &&

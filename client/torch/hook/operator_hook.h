@@ -5,10 +5,10 @@
 // callback must not throw: Torch swallows it and runs the operator anyway. So a failed pin
 //         latches the session's status with the operator's name, and the operator gets NaN-filled
 //         scratch in place of its managed inputs, but for those that another operator has there
-//         already. Out of memory in a callback latches, too; the operator then raises on the released
-//         storage. No step commits once latched, and an operator that writes to a parameter or a
-//         buffer gets scratch, too: what a NaN has reached must not be written there, so that the
-//         last good state can be read.
+//         already. Out of memory in a callback latches, too; the operator then raises on the
+//         released storage. No step commits once latched, and an operator that writes to a
+//         parameter or a buffer gets scratch, too: what a NaN has reached must not be written
+//         there, so that the last good state can be read.
 // Cost:   docs/benchmarks.md, hook_ns_per_operator. An operator without managed inputs allocates
 //         nothing, takes no lock and writes to memory of its own thread only.
 // Limits: operators inside at::DisableRecordFunctionGuard are not seen: they raise on the released
@@ -36,8 +36,8 @@ struct HookStats {
 
 class OperatorHook {
  public:
-  // Starts to watch operators of `device`, one hook a process. `session` outlives this, and so does `phases`, which is
-  // told of operators and may be null. FAILED_PRECONDITION: there is one.
+  // Starts to watch operators of `device`, one hook a process. `session` outlives this, and so does
+  // `phases`, which is told of operators and may be null. FAILED_PRECONDITION: there is one.
   static absl::StatusOr<std::unique_ptr<OperatorHook>> Install(
       Session& session, std::shared_ptr<SessionDevice> device, PhaseTracker* phases = nullptr);
   // Stops watching. All pins are gone by then.
@@ -46,8 +46,8 @@ class OperatorHook {
   // Pins one storage outside of any operator. The errors of Residency::Pin, and of the owner.
   absl::Status Pin(ManagedStorage& storage);
   void Unpin(ManagedStorage& storage, bool dirty);
-  // Differs from that of every other hook that this process had: a pin is dropped by the hook that took
-  // it, or not at all.
+  // Differs from that of every other hook that this process had: a pin is dropped by the hook that
+  // took it, or not at all.
   uint64_t generation() const;
   // The hook of this process; null when there is none.
   static OperatorHook* Active();

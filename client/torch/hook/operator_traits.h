@@ -21,9 +21,9 @@ struct OperatorTraits {
   }
 };
 
-// Returns the traits of the schema, or if it is null of an event that has only a name: but for detach,
-// the default. Kept in a table per thread, by address: O(1), no lock, no allocation after the first
-// call for an operator.
+// Returns the traits of the schema, or if it is null of an event that has only a name: but for
+// detach, the default. Kept in a table per thread, by address: O(1), no lock, no allocation after
+// the first call for an operator.
 const OperatorTraits& TraitsOf(const c10::FunctionSchema* schema, const char* name);
 
 }  // namespace gemini::client::hooks

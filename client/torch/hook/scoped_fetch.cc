@@ -8,7 +8,8 @@ namespace gemini::client::hooks {
 
 void ScopedFetch::Release() {
   if (!storage_) return;
-  // After the session's end there is nothing left to unpin; the range ids of a later one mean others.
+  // After the session's end there is nothing left to unpin; the range ids of a later one mean
+  // others.
   OperatorHook* const hook = OperatorHook::Active();
   if (hook != nullptr && hook->generation() == hook_generation_) {
     hook->Unpin(*ManagedStorage::Of(storage_.get()), access_ == FetchAccess::kReadWrite);

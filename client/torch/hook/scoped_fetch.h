@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Raw access to a managed tensor: its storage is on DEVICE and stays there while this lives.
-// Owner: move-only; TrainingSession::Close is refused while one lives. One that outlives the session's
-//        destructor has a pointer to nothing, and its end does nothing, in a later session neither.
+// Owner: move-only; TrainingSession::Close is refused while one lives. One that outlives the
+//        session's destructor has a pointer to nothing, and its end does nothing, in a later
+//        session neither.
 // Thread: any.
 #pragma once
 #include <cstdint>
@@ -35,8 +36,8 @@ class ScopedFetch {
   // Gives the pin up early. With kReadWrite the bytes then count as written.
   void Release();
 
-  // For ManagedModel::Fetch: takes over one pin of the storage, made by OperatorHook::Pin of the hook
-  // with this generation.
+  // For ManagedModel::Fetch: takes over one pin of the storage, made by OperatorHook::Pin of the
+  // hook with this generation.
   ScopedFetch(c10::intrusive_ptr<c10::StorageImpl> storage, void* data, FetchAccess access,
               uint64_t hook_generation)
       : storage_(std::move(storage)),

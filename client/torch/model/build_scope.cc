@@ -14,8 +14,8 @@ namespace {
 // in a scope, it sends every operator of that thread through the fallback below.
 constexpr c10::DispatchKey kScopeKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
-// Whether a factory that got no dtype makes a floating tensor. Most take the default dtype, which is
-// floating; two go by the numbers that they get, the last `arguments.size()` of the stack.
+// Whether a factory that got no dtype makes a floating tensor. Most take the default dtype, which
+// is floating; two go by the numbers that they get, the last `arguments.size()` of the stack.
 bool DefaultsToFloating(const c10::FunctionSchema& schema, const c10::IValue* values) {
   if (schema.name() != "aten::arange" && schema.name() != "aten::full") return true;
   for (size_t i = 0; i < schema.arguments().size(); ++i) {

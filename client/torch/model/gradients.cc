@@ -112,7 +112,8 @@ absl::Status Gradients::Move(int64_t index) {
     const at::NoGradGuard no_grad;
     const bool is_managed = ManagedStorage::Of(storage) != nullptr;
     if (is_managed || gradient.strides() != at::IntArrayRef(tensor.strides)) {
-      // The chunk has the parameter's element order; another managed tensor has no bytes to copy from.
+      // The chunk has the parameter's element order; another managed tensor has no bytes to copy
+      // from.
       gradient =
           at::empty_strided(tensor.info.sizes, tensor.strides, gradient.options()).copy_(gradient);
     }
@@ -176,7 +177,8 @@ absl::StatusOr<PendingWrite> Gradients::BeginWrite(int64_t index, const at::Tens
   };
   absl::StatusOr<PendingWrite> write = begin(0, tensor.size_bytes());
   if (write.ok() || !absl::IsResourceExhausted(write.status())) return write;
-  // The copies under way hold HOST slots, and one that spans chunks wants a slot for each: one by one.
+  // The copies under way hold HOST slots, and one that spans chunks wants a slot for each: one by
+  // one.
   while (ReleaseOldest()) {
   }
   for (int64_t i = 0; i < tensor.place.num_bundles; ++i) {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Moves each gradient into the grad chunk of its parameter as soon as it is complete: out of DEVICE, or to
-// where the plan keeps the chunk there. p.grad becomes a managed tensor over that chunk, which operators
-// read and write as before.
-// Squares: those of a gradient that leaves are summed before, where DEVICE does that (client/torch/model/leaving_squares.h).
-// Copies: several are under way at a time (client/device/pending_write.h); each keeps its tensor until it is
-//         done. An operator that uses p.grad before that waits in its pin.
+// Moves each gradient into the grad chunk of its parameter as soon as it is complete: out of
+// DEVICE, or to where the plan keeps the chunk there. p.grad becomes a managed tensor over that
+// chunk, which operators read and write as before.
+// Squares: those of a gradient that leaves are summed before, where DEVICE does that
+//          (client/torch/model/leaving_squares.h).
+// Copies: several are under way at a time (client/device/pending_write.h); each keeps its tensor
+//         until it is done. An operator that uses p.grad before that waits in its pin.
 // When:   after AccumulateGrad, by Torch's post-accumulate hook. The first gradient after zero_grad
 //         overwrites the chunk; later ones (accumulation, re-entrant backward) find p.grad managed
 //         already and are added by Torch itself, in place, through the operator hook.
@@ -37,9 +38,9 @@ namespace gemini::client::hooks {
 
 class Gradients {
  public:
-  // Puts a hook on each trainable tensor; one that is there already is run before ours. `complete` is
-  // told each bundle all of whose tensors have got their gradients since BeginStep. `squares` gets what `kernels` sum
-  // of gradients before they leave. The arguments outlive this.
+  // Puts a hook on each trainable tensor; one that is there already is run before ours. `complete`
+  // is told each bundle all of whose tensors have got their gradients since BeginStep. `squares`
+  // gets what `kernels` sum of gradients before they leave. The arguments outlive this.
   Gradients(ModelTensors& tensors, StorageOwner& owner, Session& session, DeviceKernels& kernels,
             GradientSquares& squares, std::function<void(BundleId)> complete);
   // Takes the hooks away, and waits for the copies under way.
@@ -49,13 +50,14 @@ class Gradients {
 
   // Whether the parameter has a gradient. One that is not managed (the user's own, or of a backward
   // with create_graph) is moved into its chunk first when `index` is trainable.
-  // UNIMPLEMENTED: sparse, or not of the parameter's type. FAILED_PRECONDITION: the tensor was frozen at Manage.
+  // UNIMPLEMENTED: sparse, or not of the parameter's type. FAILED_PRECONDITION: the tensor was
+  // frozen at Manage.
   absl::StatusOr<bool> Collect(int64_t index);
 
   // The work of the hook: begins to move p.grad into the chunk unless it is there.
   absl::Status Move(int64_t index);
-  // Waits for the oldest copy under way and lets go of its tensor. False: there is none. Takes no lock
-  // while it waits; for an allocator that needs room.
+  // Waits for the oldest copy under way and lets go of its tensor. False: there is none. Takes no
+  // lock while it waits; for an allocator that needs room.
   bool ReleaseOldest();
   // Waits for all copies under way, those that another thread waits for too.
   void Finish();
@@ -64,8 +66,8 @@ class Gradients {
   Session& session() { return session_; }
 
  private:
-  // Shared with the hooks: one that a user's hook wraps, or that runs while a user's hook closes the
-  // session, outlives this.
+  // Shared with the hooks: one that a user's hook wraps, or that runs while a user's hook closes
+  // the session, outlives this.
   struct Life {
     Gradients* gradients;
   };
@@ -93,7 +95,8 @@ class Gradients {
   const std::function<void(BundleId)> complete_;
   const std::shared_ptr<Life> life_ = std::make_shared<Life>(Life{this});
 
-  // Since the last step DEVICE had memory for them: an allocator that has none has given up all that it kept.
+  // Since the last step DEVICE had memory for them: an allocator that has none has given up all
+  // that it kept.
   std::atomic<bool> has_room_for_sums_ = true;
   mutable Mutex mutex_;
   std::condition_variable landed_;

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The block squares of a gradient (client/kernels/grad_norm.h) that leaves DEVICE, summed there beside its copy: by a kernel behind
-// the operator that made it, and a small copy behind the gradient's own.
-// Owner:  move-only; its memory is Torch's. The gradient and the space live until Keep or the end, which waits.
-// Thread: one at a time. Errors: DEVICE without memory for the sums: HOST computes them. Others are latched.
+// The block squares of a gradient (client/kernels/grad_norm.h) that leaves DEVICE, summed there
+// beside its copy: by a kernel behind the operator that made it, and a small copy behind the
+// gradient's own.
+// Owner:  move-only; its memory is Torch's. The gradient and the space live until Keep or the end,
+//         which waits.
+// Thread: one at a time. Errors: DEVICE without memory for the sums: HOST computes them. Others are
+//         latched.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -36,12 +39,13 @@ class LeavingSquares {
     return *this;
   }
 
-  // A gradient of tensor `index` is about to be written to its chunks: what `squares` knew of it is void.
+  // A gradient of tensor `index` is about to be written to its chunks: what `squares` knew of it is
+  // void.
   static LeavingSquares Expect(const ModelTensors& tensors, int64_t index,
                                GradientSquares& squares);
 
-  // Begins to sum `gradient`, whose elements lie as in the chunks and whose copy out has begun, if that is done on
-  // DEVICE. Whether DEVICE had memory for the sums.
+  // Begins to sum `gradient`, whose elements lie as in the chunks and whose copy out has begun, if
+  // that is done on DEVICE. Whether DEVICE had memory for the sums.
   bool Begin(const at::Tensor& gradient, DeviceKernels& kernels, Session& session);
   // The way of the sums to HOST.
   PendingWrite& copied() { return copied_; }

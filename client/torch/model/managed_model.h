@@ -7,9 +7,9 @@
 //         FAILED_PRECONDITION; step() and tensors() stay as they were.
 // Thread: one at a time, and no operator on the module's tensors meanwhile.
 // Errors: with the session latched, every call but Read returns that error. Read works on what is
-//         committed, so that a failed run can still be saved; of a tensor whose update failed it tries
-//         that again, and returns the error when it fails again: never an older value. Operators
-//         that begin after the error change no parameter and no buffer
+//         committed, so that a failed run can still be saved; of a tensor whose update failed it
+//         tries that again, and returns the error when it fails again: never an older value.
+//         Operators that begin after the error change no parameter and no buffer
 //         (client/torch/hook/operator_hook.h).
 #pragma once
 #include <cstddef>
@@ -32,8 +32,8 @@
 
 namespace gemini::client::hooks {
 
-// The update (client/kernels/update_rules.h has the formulas); what a kind does not name it ignores. Weight decay
-// applies to parameters of at least `decay_min_dimensions` dimensions.
+// The update (client/kernels/update_rules.h has the formulas); what a kind does not name it
+// ignores. Weight decay applies to parameters of at least `decay_min_dimensions` dimensions.
 struct OptimizerSpec {
   OptimizerKind kind = OptimizerKind::kAdamW;
   double learning_rate = 1e-3;
@@ -51,8 +51,8 @@ struct OptimizerSpec {
 struct StepOptions {
   double learning_rate = -1;  // Negative: the specification's.
   double max_grad_norm = 0;   // Clips by global norm when > 0.
-  // Step returns when the update is decided; it is carried out while the next forward runs, which waits
-  // for each parameter where it needs it. False: Step returns when it is done. The same bits.
+  // Step returns when the update is decided; it is carried out while the next forward runs, which
+  // waits for each parameter where it needs it. False: Step returns when it is done. The same bits.
   bool overlap_update = true;
   // What the loss was multiplied by before backward, for gradients of 16 bits; >= 1.
   double loss_scale = 1;
@@ -76,8 +76,8 @@ struct ManagedTensorInfo {
 
 class ManagedModel {
  public:
-  // Gets `bytes` at `offset_bytes` of the tensor's fp32 values, pieces in rising order; valid during the call
-  // only.
+  // Gets `bytes` at `offset_bytes` of the tensor's fp32 values, pieces in rising order; valid
+  // during the call only.
   using ByteSink =
       absl::FunctionRef<absl::Status(int64_t offset_bytes, absl::Span<const std::byte> bytes)>;
   // Fills all of `bytes`, which go to `offset_bytes` of the tensor's fp32 values.
@@ -106,23 +106,24 @@ class ManagedModel {
   virtual const std::vector<ManagedTensorInfo>& tensors() const = 0;
 
   // Streams the tensor's fp32 values, its strides' order being the original tensor's, out of HOST
-  // slots, with no copy where they lie there so: kParam (with its master), kExpAvg or kExpAvgSq (zeros before the first update), kGrad (zeros
-  // when there is none; one of the user's own is moved into its chunk, as by Step). NOT_FOUND: no such
-  // name, or it has no values of that kind (kMaster and the upper halves are parts of others).
+  // slots, with no copy where they lie there so: kParam (with its master), kExpAvg or kExpAvgSq
+  // (zeros before the first update), kGrad (zeros when there is none; one of the user's own is
+  // moved into its chunk, as by Step). NOT_FOUND: no such name, or it has no values of that kind
+  // (kMaster and the upper halves are parts of others).
   // FAILED_PRECONDITION: a ScopedFetch of a tensor of its chunk lives, or it has other storage or
   // another shape, as for Step.
   virtual absl::Status Read(absl::string_view name, ChunkKind kind, ByteSink sink) = 0;
 
   // Has the tensor's fp32 values written into HOST slots by `source`, to load or to resume: kParam,
-  // kExpAvg or kExpAvgSq; a moment that was not written counts as zeros. On an error of `source`, or
-  // after its first call, the tensor's old bytes are lost: it counts as not written. A write refused
-  // before (as Read is, or for want of a HOST slot) changes nothing. Cheapest in the order of
-  // tensors().
+  // kExpAvg or kExpAvgSq; a moment that was not written counts as zeros. On an error of `source`,
+  // or after its first call, the tensor's old bytes are lost: it counts as not written. A write
+  // refused before (as Read is, or for want of a HOST slot) changes nothing. Cheapest in the order
+  // of tensors().
   virtual absl::Status Write(absl::string_view name, ChunkKind kind, ByteSource source) = 0;
 
   // Pins the storage of `tensor` (a parameter, buffer, gradient or a view of one) for raw access:
-  // while the result lives, data_ptr() of the tensor and its views works. On a GPU it is an address of its memory, and
-  // what the calling thread's current stream does next may use it.
+  // while the result lives, data_ptr() of the tensor and its views works. On a GPU it is an address
+  // of its memory, and what the calling thread's current stream does next may use it.
   // FAILED_PRECONDITION: not a managed tensor.
   virtual absl::StatusOr<ScopedFetch> Fetch(const at::Tensor& tensor, FetchAccess access) = 0;
 };

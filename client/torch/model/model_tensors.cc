@@ -138,9 +138,10 @@ void ModelTensors::AdoptTensor(int64_t index, StorageOwner& owner) {
       absl::StrCat(is_buffer ? "buffer " : "parameter ", tensor.info.name), is_buffer, !on_meta};
   if (on_meta || !device_.is_cpu()) {
     tensor.storage = ManagedStorage::Make(place, std::move(traits), owner, device_);
-    // set_data refuses to go from meta to another device, since a tensor that was used there may be saved in
-    // a graph. A parameter fresh from a build scope is not; it must stay this very TensorImpl, which
-    // the module and its submodules hold. Nor do views that were made on the CPU follow one to a GPU.
+    // set_data refuses to go from meta to another device, since a tensor that was used there may be
+    // saved in a graph. A parameter fresh from a build scope is not; it must stay this very
+    // TensorImpl, which the module and its submodules hold. Nor do views that were made on the CPU
+    // follow one to a GPU.
     tensor.tensor.unsafeGetTensorImpl()->shallow_copy_from(
         MakeView(index, tensor.storage).getIntrusivePtr());
   } else {

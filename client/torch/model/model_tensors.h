@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tensors of one managed model and where their bytes lie: which pieces of which tensors fill each
-// bundle, and the ranges that operators pin.
+// The tensors of one managed model and where their bytes lie: which pieces of which tensors fill
+// each bundle, and the ranges that operators pin.
 // Owner:  the model; one thread, but the tensors' storages are used by any.
 // Units:  tensors and ranges by index, bundles by BundleId, bytes.
 #pragma once
@@ -57,16 +57,16 @@ struct ModelRange {
 
 class ModelTensors {
  public:
-  // Packs the tensors and adds their ranges, and the tensors to `phases` if it is not null; both outlive
-  // this. No tensor changes yet. `device`: where operators find them.
+  // Packs the tensors and adds their ranges, and the tensors to `phases` if it is not null; both
+  // outlive this. No tensor changes yet. `device`: where operators find them.
   static std::unique_ptr<ModelTensors> Make(std::vector<ModuleTensor> tensors, const Layout& layout,
                                             ChunkStore& store, Residency& residency,
                                             int64_t decay_min_dimensions, c10::Device device,
                                             PhaseTracker* phases = nullptr);
 
-  // Copies the bytes of tensors on the CPU into chunks committed at step 0, and turns all tensors into
-  // managed ones, each as soon as its bytes are copied; those on meta stay unwritten. On an error
-  // some are managed and some are not: the model is lost.
+  // Copies the bytes of tensors on the CPU into chunks committed at step 0, and turns all tensors
+  // into managed ones, each as soon as its bytes are copied; those on meta stay unwritten. On an
+  // error some are managed and some are not: the model is lost.
   absl::Status MoveIntoChunks(StorageOwner& owner);
 
   std::vector<ModelTensor>& tensors() { return tensors_; }
@@ -100,8 +100,8 @@ class ModelTensors {
   // strides that it was given (names it).
   absl::Status CheckStorage(int64_t index) const;
   absl::Status CheckStorages() const;
-  // FAILED_PRECONDITION when a ScopedFetch or an operator pins a tensor or its gradient (names it and
-  // says `outcome`).
+  // FAILED_PRECONDITION when a ScopedFetch or an operator pins a tensor or its gradient (names it
+  // and says `outcome`).
   absl::Status CheckUnpinned(absl::string_view outcome) const;
 
   // Makes a tensor over `storage` with the sizes and strides of tensor `index`.

@@ -14,8 +14,8 @@
 namespace gemini::client::hooks {
 namespace {
 
-// Tensors on their way out at one time: enough that the link is never idle, and the memory that they
-// hold longer stays small.
+// Tensors on their way out at one time: enough that the link is never idle, and the memory that
+// they hold longer stays small.
 constexpr size_t kMaxLeaving = 2;
 
 int64_t BytesOf(const at::Tensor& tensor) { return static_cast<int64_t>(tensor.nbytes()); }
@@ -147,8 +147,8 @@ absl::Status OffloadedTensors::Prefetch(int64_t key) {
   if (entry.place != Place::kHost) return absl::OkStatus();
   Land(/*all=*/true);  // Of a block before, so that HOST slots are held for one tensor at a time.
   entry.tensor = at::empty(entry.sizes, entry.options);
-  const CopyEvent allocated =
-      copies_.AfterOperators();  // Its memory may be another tensor's until then.
+  // Its memory may be another tensor's until then.
+  const CopyEvent allocated = copies_.AfterOperators();
   auto* bytes = static_cast<std::byte*>(entry.tensor.mutable_data_ptr());
   const int64_t size_bytes = BytesOf(entry.tensor);
   for (size_t i = 0; i < entry.chunks.size(); ++i) {

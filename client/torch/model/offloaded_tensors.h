@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors that are not needed for a while: the last ones stay where they are, the older ones move to HOST,
-// and to NVME where HOST is full. In a space of their own, over the session's link.
-// Memory: DEVICE holds `keep_bytes` of tensors, those on their way out, and those taken or prefetched.
-// Order:  made for a stack, such as the activations between blocks: put in forward, taken in reverse.
+// Tensors that are not needed for a while: the last ones stay where they are, the older ones move
+// to HOST, and to NVME where HOST is full. In a space of their own, over the session's link.
+// Memory: DEVICE holds `keep_bytes` of tensors, those on their way out, and those taken or
+//         prefetched.
+// Order:  made for a stack, such as the activations between blocks: put in forward, taken in
+//         reverse.
 // Thread: one at a time.
-// Errors: absl::Status; but for memory that Torch's allocator refuses: its exception. After an error the
-//         tensors are gone.
+// Errors: absl::Status; but for memory that Torch's allocator refuses: its exception. After an
+//         error the tensors are gone.
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -32,8 +34,8 @@ struct OffloadOptions {
 
 class OffloadedTensors {
  public:
-  // `session` outlives this. Errors: as Session::OpenSpace; INVALID_ARGUMENT: no room for one tensor's
-  // copies under way.
+  // `session` outlives this. Errors: as Session::OpenSpace; INVALID_ARGUMENT: no room for one
+  // tensor's copies under way.
   static absl::StatusOr<std::unique_ptr<OffloadedTensors>> Open(Session& session,
                                                                 const OffloadOptions& options);
   OffloadedTensors(const OffloadedTensors&) = delete;
@@ -41,8 +43,9 @@ class OffloadedTensors {
   // Waits for the copies under way.
   ~OffloadedTensors();
 
-  // Takes a tensor of the session's device that no operator writes that comes after, and returns its key. May begin copies
-  // of older ones, and wait for those that began long ago. RESOURCE_EXHAUSTED: HOST and NVME are full.
+  // Takes a tensor of the session's device that no operator writes that comes after, and returns
+  // its key. May begin copies of older ones, and wait for those that began long ago.
+  // RESOURCE_EXHAUSTED: HOST and NVME are full.
   absl::StatusOr<int64_t> Put(at::Tensor tensor);
   // Begins to bring it back. Does nothing when it is there, or on its way.
   absl::Status Prefetch(int64_t key);

@@ -23,8 +23,8 @@ int64_t NumBlocks(const ModelTensor& tensor, const TensorPiece& piece) {
   return NumNormBlocks(piece.size_bytes / ElementBytes(tensor.element));
 }
 
-// The block squares of each piece with a gradient whose gradient is on DEVICE, in the order of ranges, bundles and
-// pieces: asked for together, as each answer takes a wait for the GPU.
+// The block squares of each piece with a gradient whose gradient is on DEVICE, in the order of
+// ranges, bundles and pieces: asked for together, as each answer takes a wait for the GPU.
 absl::StatusOr<std::vector<double>> SquaresOnDevice(const ModelTensors& tensors,
                                                     const DeviceUpdate& on_device,
                                                     const std::vector<bool>& has_gradient,

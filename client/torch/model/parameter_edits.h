@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parameters of 16 bits that others than updates write, as param.copy_() under NoGradGuard does. Which elements were
-// written shows against the bytes before, which give the master its new values (client/host/edited_parameter.h): so a version
-// that an update made on DEVICE, and that is there alone still, is written back before. And until its next update such a
-// range is updated in HOST: copies of its master on DEVICE are stale from then on.
-// Thread: any; one lock, held for no I/O. What is edited at the same time by two threads is theirs to order.
+// Parameters of 16 bits that others than updates write, as param.copy_() under NoGradGuard does.
+// Which elements were written shows against the bytes before, which give the master its new values
+// (client/host/edited_parameter.h): so a version that an update made on DEVICE, and that is there
+// alone still, is written back before. And until its next update such a range is updated in HOST:
+// copies of its master on DEVICE are stale from then on.
+// Thread: any; one lock, held for no I/O. What is edited at the same time by two threads is theirs
+//         to order.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -20,8 +22,9 @@ class ParameterEdits {
   // `tensors` outlives this.
   explicit ParameterEdits(ModelTensors& tensors) : tensors_(tensors) {}
 
-  // An operator or a scoped fetch is to write to this parameter's range. Waits for the commit that it awaits, and may
-  // block for a copy. Errors: of the update, which failed, and of the write-back.
+  // An operator or a scoped fetch is to write to this parameter's range. Waits for the commit that
+  // it awaits, and may block for a copy. Errors: of the update, which failed, and of the
+  // write-back.
   absl::Status Prepare(RangeId param);
   // One has, that did not say so before. FAILED_PRECONDITION: what it wrote over was nowhere else.
   absl::Status Note(RangeId param);

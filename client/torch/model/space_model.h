@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A ManagedModel over one space of a session.
-// Step:   refuses what can be refused, then records the intent and returns; the bundles are updated on
-//         the thread of an UpdateQueue, with the session's update_team(), while the next forward runs, and
-//         pins wait for their versions.
+// Step:   refuses what can be refused, then records the intent and returns; the bundles are updated
+//         on the thread of an UpdateQueue, with the session's update_team(), while the next forward
+//         runs, and pins wait for their versions.
 // Owner:  the TrainingSession. Thread: as ManagedModel; Prepare is called by any operator's thread.
 #pragma once
 #include <memory>
@@ -66,8 +66,9 @@ class SpaceModel final : public ManagedModel, public StorageOwner {
   // Finds the tensor, and checks that it is as it was managed and that its group has values of the
   // kind.
   absl::StatusOr<int64_t> FindKind(absl::string_view name, ChunkKind kind) const;
-  // The part of Step between the last operator and the recorded intent; on an error nothing was changed.
-  // `kept`: what may be updated on DEVICE; `timed` gets when that was done, with trust ratios that plans time.
+  // The part of Step between the last operator and the recorded intent; on an error nothing was
+  // changed. `kept`: what may be updated on DEVICE; `timed` gets when that was done, with trust
+  // ratios that plans time.
   absl::StatusOr<StepResult> BeginUpdate(const StepOptions& options,
                                          const std::vector<bool>& has_gradient,
                                          const KeptForUpdate& kept, OperatorSpan& timed);

@@ -156,8 +156,8 @@ absl::StatusOr<TensorWriter::OpenChunk*> TensorWriter::Open(BundleId bundle, Chu
     chunks.emplace_back(of_value, std::move(fresh));
   }
   if (kind == ChunkKind::kParam) {
-    // From here to the commit nobody may use or change the chunk's other tensors either. Only now, when
-    // nothing can fail any more: a refused write leaves them usable.
+    // From here to the commit nobody may use or change the chunk's other tensors either. Only now,
+    // when nothing can fail any more: a refused write leaves them usable.
     for (const TensorPiece& piece : tensors_.pieces(bundle)) {
       tensors_.tensors()[piece.tensor].managed().set_ready(false);
     }

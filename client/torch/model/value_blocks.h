@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The values of a tensor's piece, block by block: what converts between the format of a space and fp32 needs
-// no buffer of a tensor's size.
+// The values of a tensor's piece, block by block: what converts between the format of a space and
+// fp32 needs no buffer of a tensor's size.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -16,8 +16,8 @@
 
 namespace gemini::client::hooks {
 
-// Calls each(first, values) with a buffer for the values of every block of the piece, in rising order: `first`
-// is the block's first element in the bundle. Ends with its first error.
+// Calls each(first, values) with a buffer for the values of every block of the piece, in rising
+// order: `first` is the block's first element in the bundle. Ends with its first error.
 template <typename Each>
 absl::Status ForValueBlocks(const ModelTensor& tensor, const TensorPiece& piece, Each each) {
   constexpr int64_t kBlockElements = 16 * 1024;

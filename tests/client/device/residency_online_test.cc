@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranges that come on-line while their copies are held up, or take long: a thread goes on where its operators may be late,
-// and everybody finds the bytes of then.
+// Ranges that come on-line while their copies are held up, or take long: a thread goes on where its
+// operators may be late, and everybody finds the bytes of then.
 #include <algorithm>
 #include <latch>
 #include <optional>
@@ -15,7 +15,8 @@ namespace {
 
 class OwnResidencyTest : public SessionFixture {
  protected:
-  // Three bundles, each parameter of which is committed with its number as tag; a residency of its own.
+  // Three bundles, each parameter of which is committed with its number as tag; a residency of its
+  // own.
   void OpenOn(CopyEngine& copies, int64_t device_slots) {
     OpenSession(/*device_slots=*/1, /*host_slots=*/12, 0);
     if (HasFatalFailure()) return;

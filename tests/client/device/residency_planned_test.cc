@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What Residency offers to whoever moves ranges by a plan, where the executor's own tests cannot meet the
-// moment.
+// What Residency offers to whoever moves ranges by a plan, where the executor's own tests cannot
+// meet the moment.
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -74,7 +74,8 @@ class StillMoves : public PlannedMoves {
   bool interrupted_ = false;
 };
 
-// A residency of its own, with two slots and one bundle of two chunks that an update on DEVICE would use.
+// A residency of its own, with two slots and one bundle of two chunks that an update on DEVICE
+// would use.
 class KeptGradientTest : public ResidencyPlannedTest {
  protected:
   void SetUp() override {

@@ -179,7 +179,8 @@ TEST_F(ResidencyTest, ATensorThatSpansChunksIsOneRun) {
 }
 
 TEST_F(ResidencyTest, AWantedRangeThatSplitsTheRoomIsMoved) {
-  // Five slots. Singles lie at the top, so one of them ends up in the middle when those around it go.
+  // Five slots. Singles lie at the top, so one of them ends up in the middle when those around it
+  // go.
   Open(10, /*device_slots=*/5, /*host_slots=*/12, 0);
   if (HasFatalFailure()) return;
   for (int64_t i = 0; i < 5; ++i) ExpectTag(ParamRange(i), i);
@@ -433,7 +434,8 @@ class PlacementTest : public ResidencyTest {
  protected:
   static constexpr int64_t kBundles = 14;
 
-  // Random pins, writes, updates and allocations, the same whatever the slots; checks against a model.
+  // Random pins, writes, updates and allocations, the same whatever the slots; checks against a
+  // model.
   void Run(uint64_t seed, int64_t device_slots, int64_t host_slots, int64_t nvme_slots,
            Contents& contents) {
     session_.reset();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Moves one at a time, without threads: client/host/update_pipeline.h and client/host/read_ahead.h run them.
+// Moves one at a time, without threads: client/host/update_pipeline.h and client/host/read_ahead.h
+// run them.
 #include "client/host/chunk_mover.h"
 
 #include <utility>

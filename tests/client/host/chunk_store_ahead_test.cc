@@ -82,8 +82,8 @@ TEST_F(ChunkStoreAheadTest, MovesHardlyMoreThanTheBestReplacement) {
         Use(i, i);
       }
     }
-    // Belady keeps all but one of the slots' chunks from round to round; here those that were read ahead and
-    // are under way are not kept either.
+    // Belady keeps all but one of the slots' chunks from round to round; here those that were read
+    // ahead and are under way are not kept either.
     EXPECT_LE(chunks_read() - before, kRounds * (kBundles - kRoomAhead + 4));
     EXPECT_GE(chunks_read() - before, kRounds * (kBundles - kFreeSlots - kRoomAhead));
   }

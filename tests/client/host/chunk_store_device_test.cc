@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Versions that are made on DEVICE: what is valid at every moment, and that nobody gets older bytes.
+// Versions that are made on DEVICE: what is valid at every moment, and that nobody gets older
+// bytes.
 #include <array>
 #include <atomic>
 #include <thread>
@@ -84,8 +85,8 @@ class SegmentReader {
 
 class ChunkStoreDeviceTest : public SessionFixture {
  protected:
-  // A space whose bundles are committed at 0: param with tag 100 + bundle, moments 200 and 300 +; their
-  // gradients are 400 +.
+  // A space whose bundles are committed at 0: param with tag 100 + bundle, moments 200 and 300 +;
+  // their gradients are 400 +.
   void Open(int64_t num_bundles, int64_t host_slots, int64_t nvme_slots) {
     OpenSession(kDeviceSlots, host_slots, nvme_slots);
     if (HasFatalFailure()) return;
@@ -309,8 +310,8 @@ TEST_F(ChunkStoreDeviceTest, CopiesOnNvmeAreGivenUpAndRoomIsFoundAroundWhatIsOnD
   }
 }
 
-// A client that dies is read at each of the moments of a step: the words are written here by the same
-// writers, one call after the other.
+// A client that dies is read at each of the moments of a step: the words are written here by the
+// same writers, one call after the other.
 TEST(CommitOnDeviceTest, WhateverTheMomentOfDeathOneWholeVersionIsValid) {
   constexpr int64_t kBundles = 3;
   const ClientSegmentLayout layout(kBundles);
@@ -372,8 +373,8 @@ TEST(CommitOnDeviceTest, WhateverTheMomentOfDeathOneWholeVersionIsValid) {
   EXPECT_EQ(place(2), (ChunkSlot{Tier::kHost, SlotId(50)}));
 }
 
-// Property: whenever a reader looks, what is valid is a whole version of the intent's step, or of the one
-// before where the update in HOST is still to be done.
+// Property: whenever a reader looks, what is valid is a whole version of the intent's step, or of
+// the one before where the update in HOST is still to be done.
 TEST_F(ChunkStoreDeviceTest, AtAnyMomentTheSegmentNamesOneWholeVersion) {
   Open(3, 32, 0);
   if (HasFatalFailure()) return;

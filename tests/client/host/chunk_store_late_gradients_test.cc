@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients that are on DEVICE still when their update begins: who waits for whom, and for which slots.
+// Gradients that are on DEVICE still when their update begins: who waits for whom, and for which
+// slots.
 #include <array>
 #include <atomic>
 #include <mutex>
@@ -26,8 +27,9 @@ constexpr int64_t kSmallestHost = UpdateSlots({}) + kLateGradientSlots;
 
 class ChunkStoreLateGradientsTest : public SessionFixture {
  protected:
-  // A space whose bundles are committed at 0, their parameters with tag 100 + bundle, moments 200 and 300 +.
-  // Their gradients are 400 +: in HOST or NVME, but for late ones, which are in `device_` alone.
+  // A space whose bundles are committed at 0, their parameters with tag 100 + bundle, moments 200
+  // and 300 +. Their gradients are 400 +: in HOST or NVME, but for late ones, which are in
+  // `device_` alone.
   void Open(int64_t num_bundles, int64_t host_slots, int64_t nvme_slots,
             const std::set<int64_t>& late = {}) {
     OpenSession(/*device_slots=*/8, host_slots, nvme_slots);
@@ -114,8 +116,8 @@ class ChunkStoreLateGradientsTest : public SessionFixture {
     for (const int64_t bundle : bundles) store_->GradientArrived(BundleId(bundle));
     return absl::OkStatus();
   }
-  // Takes updates until `bundle` is given out before its turn, because somebody waits for it. False:
-  // `done` was set instead.
+  // Takes updates until `bundle` is given out before its turn, because somebody waits for it.
+  // False: `done` was set instead.
   bool WaitedFor(int64_t bundle, const std::atomic<bool>& done) {
     while (!done) {
       store_->RetryUpdates();
@@ -321,7 +323,8 @@ TEST_F(ChunkStoreLateGradientsTest, WithoutItsGradientABundleMayBeCommittedAllTh
   ASSERT_OK(store_->Commit(BundleId(0), 1, {}));
   EXPECT_FALSE(store_->AwaitsGradient(BundleId(0)));
   {
-    // A write-back that is under way still keeps its slot from others, and the next step from beginning.
+    // A write-back that is under way still keeps its slot from others, and the next step from
+    // beginning.
     ASSERT_OK_AND_ASSIGN(const HostChunk grad, store_->AcquireForWriteBack(Grad(1)));
     EXPECT_TRUE(grad.for_update());
     ASSERT_OK(store_->Commit(BundleId(1), 1, {}));
@@ -376,8 +379,8 @@ TEST_F(ChunkStoreLateGradientsTest, AWriteBackThatFindsNoRoomKeepsNothing) {
   EXPECT_TRUE(ChunkHolds(grad.data(), 400));
 }
 
-// The updater holds all that it may, and others all that is left, in wait for the commits of bundles whose
-// gradients are late: a range of these is written back all the same.
+// The updater holds all that it may, and others all that is left, in wait for the commits of
+// bundles whose gradients are late: a range of these is written back all the same.
 TEST_F(ChunkStoreLateGradientsTest, TheyFindASlotHoweverManyAreHeldByWhoWaitsForThem) {
   for (const int64_t of_others : {0, 1, 2}) {
     store_ = nullptr;
@@ -412,7 +415,8 @@ TEST_F(ChunkStoreLateGradientsTest, TheyFindASlotHoweverManyAreHeldByWhoWaitsFor
   }
 }
 
-// Two that write back at one time take turns with the slot, and who holds it is not waited for in vain.
+// Two that write back at one time take turns with the slot, and who holds it is not waited for in
+// vain.
 TEST_F(ChunkStoreLateGradientsTest, WhoWantsTheSlotOfAnotherWaitsUntilThatIsCopied) {
   Open(3, kSmallestHost, 20, {0, 1});
   if (HasFatalFailure()) return;
@@ -442,8 +446,8 @@ TEST_F(ChunkStoreLateGradientsTest, WhoWantsTheSlotOfAnotherWaitsUntilThatIsCopi
   }
 }
 
-// What whoever reads a dead trainer's words finds at each moment: until the bytes are whole in HOST, the
-// gradient is the one on DEVICE; until the commit, the version before is valid.
+// What whoever reads a dead trainer's words finds at each moment: until the bytes are whole in
+// HOST, the gradient is the one on DEVICE; until the commit, the version before is valid.
 TEST_F(ChunkStoreLateGradientsTest, AtEachMomentOneWholeGradientIsNamed) {
   Open(2, 32, 0, {0, 1});
   if (HasFatalFailure()) return;
@@ -485,8 +489,9 @@ TEST_F(ChunkStoreLateGradientsTest, AtEachMomentOneWholeGradientIsNamed) {
   }
 }
 
-// Property: whoever brings the late gradients, and whoever waits with slots held meanwhile, each update is
-// made from the gradient of its step, readers see whole versions, and all comes to its end.
+// Property: whoever brings the late gradients, and whoever waits with slots held meanwhile, each
+// update is made from the gradient of its step, readers see whole versions, and all comes to its
+// end.
 TEST_F(ChunkStoreLateGradientsTest, AllComesToItsEndInTheSmallestHost) {
   constexpr int64_t kBundles = 6;
   constexpr int64_t kSteps = 60;
@@ -514,7 +519,8 @@ TEST_F(ChunkStoreLateGradientsTest, AllComesToItsEndInTheSmallestHost) {
             continue;
           }
           const int64_t at_least = started;
-          // Waits for another one's commit with it, which may find no slot when none is kept for updates.
+          // Waits for another one's commit with it, which may find no slot when none is kept for
+          // updates.
           const auto other = store_->Acquire(Grad((i + 3) % kBundles));
           const auto param = store_->Acquire(Param(i));
           if (!param.ok()) {

@@ -288,8 +288,8 @@ TEST_F(ChunkStoreTest, AServerThatStopsWhileThreadsDoIoLeavesNobodyWaiting) {
   EXPECT_LT(absl::Now() - start, absl::Seconds(5));
 }
 
-// Property: whatever moves, each chunk holds what was last written to it, and the server finds every
-// word and record valid.
+// Property: whatever moves, each chunk holds what was last written to it, and the server finds
+// every word and record valid.
 TEST_F(ChunkStoreTest, RandomUseKeepsEveryByteAndEveryRecord) {
   constexpr int64_t kBundles = 6;
   Open(kBundles, /*host_slots=*/5, /*nvme_slots=*/30);

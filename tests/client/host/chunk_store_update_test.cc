@@ -66,8 +66,8 @@ class ChunkStoreUpdateTest : public SessionFixture {
     *grad = {};
     return store_->Commit(bundle, step, absl::MakeSpan(fresh));
   }
-  // Takes updates until `bundle` is given out before its turn, because somebody waits for it. False:
-  // `done` was set instead.
+  // Takes updates until `bundle` is given out before its turn, because somebody waits for it.
+  // False: `done` was set instead.
   bool WaitedFor(BundleId bundle, const std::atomic<bool>& done) {
     while (!done) {
       store_->RetryUpdates();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One NVMe transfer goes wrong, the first, the second, until a run is clean: nobody uses a wrong byte, the
-// chunk is named, and the server has everything back afterwards. In the manner of SQLite ("How SQLite Is
-// Tested", section 3).
+// One NVMe transfer goes wrong, the first, the second, until a run is clean: nobody uses a wrong
+// byte, the chunk is named, and the server has everything back afterwards. In the manner of SQLite
+// ("How SQLite Is Tested", section 3).
 #include <array>
 #include <cstdio>
 #include <memory>
@@ -25,8 +25,8 @@ constexpr int64_t kNvmeSlots = 5 * kBundles;
 constexpr int64_t kSteps = 2;
 constexpr int64_t kWords = 2 * kPageBytes / 8;
 
-// The arithmetic of the job, in plain memory: a word a chunk, from which all of its words come. A wrong byte that
-// was used anywhere shows in what comes of it.
+// The arithmetic of the job, in plain memory: a word a chunk, from which all of its words come. A
+// wrong byte that was used anywhere shows in what comes of it.
 struct PlainBundle {
   uint64_t param, exp_avg, exp_avg_sq, grad;
   void Accumulate(uint64_t micro_batch) { grad += param * 31 + micro_batch; }
@@ -51,7 +51,8 @@ class NvmeFaultsTest : public FaultySessionFixture, public ::testing::WithParamI
   TierMap<int64_t> LeaseBytes() const {
     return Bytes(4 * chunk_bytes_, host_slots_ * chunk_bytes_, kNvmeSlots * chunk_bytes_);
   }
-  // Takes all that the server has: it waits for what is on its way back, and is refused if any is missing.
+  // Takes all that the server has: it waits for what is on its way back, and is refused if any is
+  // missing.
   void OpenAll() {
     OpenSession(4, host_slots_, kNvmeSlots);
     if (HasFatalFailure()) return;
@@ -83,7 +84,8 @@ class NvmeFaultsTest : public FaultySessionFixture, public ::testing::WithParamI
                                         : plain.exp_avg_sq;
   }
 
-  // Out of place, as client/update/bundle_update.cc. `before` and `after`: what it is to read, and to write.
+  // Out of place, as client/update/bundle_update.cc. `before` and `after`: what it is to read, and
+  // to write.
   absl::StatusOr<bool> UpdateBundle(BundleId bundle, int64_t step, PlainBundle before,
                                     PlainBundle after) {
     std::vector<HostChunk> old;
@@ -159,7 +161,8 @@ class NvmeFaultsTest : public FaultySessionFixture, public ::testing::WithParamI
     }
     return queue.Finish();
   }
-  // Each chunk that can be read has the bytes of its bundle's committed step. Returns the first error of others.
+  // Each chunk that can be read has the bytes of its bundle's committed step. Returns the first
+  // error of others.
   absl::Status ReadAll() {
     absl::Status status;
     for (int64_t i = 0; i < kBundles; ++i) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Optimizer states whose home is NVME: read ahead of their update, written behind it, and the same bits as in memory.
+// Optimizer states whose home is NVME: read ahead of their update, written behind it, and the same
+// bits as in memory.
 #include "client/host/update_pipeline.h"
 
 #include <cstdint>
@@ -28,7 +29,8 @@ constexpr absl::Duration kLong = absl::Seconds(60);  // Only a machine that swap
 
 class UpdatePipelineTest : public FaultySessionFixture {
  protected:
-  // A space of bf16 parameters with one tensor a bundle; gradients and parameters lie in HOST in any case.
+  // A space of bf16 parameters with one tensor a bundle; gradients and parameters lie in HOST in
+  // any case.
   void Open(bool states_on_nvme) {
     queue_.reset();
     store_ = nullptr;

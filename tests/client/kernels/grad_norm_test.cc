@@ -75,7 +75,8 @@ TEST(GradNormTest, SixteenBitElementsGiveTheBlocksOfTheirValues) {
   }
 }
 
-// The overflow check of loss scaling: no finite gradient gives an infinite sum, no other a finite one.
+// The overflow check of loss scaling: no finite gradient gives an infinite sum, no other a finite
+// one.
 TEST(GradNormTest, ASumIsFiniteIfAndOnlyIfEveryElementIs) {
   constexpr int64_t kSize = 5 * kNormBlockElements + 100;
   const auto is_finite = [](ElementType type, const void* values) {

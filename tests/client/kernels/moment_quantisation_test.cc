@@ -62,7 +62,8 @@ class MomentQuantisationTest : public ::testing::TestWithParam<MomentCode> {
 INSTANTIATE_TEST_SUITE_P(All, MomentQuantisationTest,
                          ::testing::Values(MomentCode::kSigned, MomentCode::kUnsigned));
 
-// Figure 2 of the paper: an exponent of zeros, an indicator bit, and a linear fraction of what is left.
+// Figure 2 of the paper: an exponent of zeros, an indicator bit, and a linear fraction of what is
+// left.
 TEST_P(MomentQuantisationTest, ValuesAreThoseOfTheTree) {
   const bool is_signed = GetParam() == MomentCode::kSigned;
   const std::array<float, 256>& values = CodeValues(GetParam());

@@ -145,7 +145,8 @@ TEST_P(QuantisedUpdateTest, ANaNShowsInItsWholeBlockOfMoments) {
   EXPECT_TRUE(std::isfinite(memory.NewParam(kBlock + 6)));
 }
 
-// Mean squared distances to the bottom of a noisy quadratic bowl, |p - target|^2, after 1,000 steps.
+// Mean squared distances to the bottom of a noisy quadratic bowl, |p - target|^2, after 1,000
+// steps.
 struct Losses {
   double at_start = 0, fp32 = 0, quantised = 0;
 };
@@ -199,8 +200,8 @@ TEST(QuantisedUpdateTrainingTest, ReachesTheBottomThatFp32MomentsReach) {
   EXPECT_LT(losses.quantised, 1.5 * losses.fp32);
 }
 
-// Beyond what 8 bits can tell apart it is slower, and stays so. If small second moments became zero, as in
-// the paper, it would end at a hundred times its first loss.
+// Beyond what 8 bits can tell apart it is slower, and stays so. If small second moments became
+// zero, as in the paper, it would end at a hundred times its first loss.
 TEST(QuantisedUpdateTrainingTest, DoesNotRunAwayWhereGradientsDifferByFourDecades) {
   const Losses losses = Train(/*decades=*/4);
   EXPECT_LT(losses.fp32, 0.001 * losses.at_start);

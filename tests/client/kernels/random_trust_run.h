@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A run of a tensor's elements with random values, as trust ratios are made of them, in memory of its own.
+// A run of a tensor's elements with random values, as trust ratios are made of them, in memory of
+// its own.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -13,8 +14,8 @@
 
 namespace gemini::client {
 
-// From the second norm block of a bundle's first elements to 77 before its last. The fp32 states of 16-bit formats go on in
-// their second chunk inside a norm block.
+// From the second norm block of a bundle's first elements to 77 before its last. The fp32 states of
+// 16-bit formats go on in their second chunk inside a norm block.
 class RandomTrustRun {
  public:
   RandomTrustRun(const StateFormat& format, bool has_moments, uint64_t seed) : random_(seed) {

@@ -36,7 +36,8 @@ INSTANTIATE_TEST_SUITE_P(All, TrustRatioTest,
                                             ::testing::ValuesIn(kAllElementTypes),
                                             ::testing::ValuesIn(kAllElementTypes)));
 
-// The direction in fp32 as client/kernels/update_rules.h says; this file is compiled without contraction.
+// The direction in fp32 as client/kernels/update_rules.h says; this file is compiled without
+// contraction.
 float Direction(const UpdateSettings& s, float p, float grad, float m, float v) {
   const auto f = [](double value) { return static_cast<float>(value); };
   const float g = grad * f(s.gradient_scale);

@@ -49,7 +49,8 @@ struct Element {
   float p, m, v;
 };
 
-// The formulas of client/kernels/update_rules.h again, on one element; this file is compiled without contraction.
+// The formulas of client/kernels/update_rules.h again, on one element; this file is compiled
+// without contraction.
 Element Formula(const UpdateSettings& s, float p, float grad, float m, float v) {
   const auto f = [](double value) { return static_cast<float>(value); };
   const double t = static_cast<double>(s.step);
@@ -230,8 +231,8 @@ TEST_P(UpdateKernelTest, AThreadThatFlushesDenormalsGetsTheSameBits) {
   UpdateElements(SettingsOf(kind()), usual.OutOfPlace(), kCount);
   UpdateMemory flushing = Memory(values);
   const unsigned before = _mm_getcsr();
-  const unsigned changed =
-      0xffc0;  // Flushes to zero, takes denormals for zeros, rounds towards zero.
+  // Flushes to zero, takes denormals for zeros, rounds towards zero.
+  const unsigned changed = 0xffc0;
   _mm_setcsr(changed);
   UpdateElements(SettingsOf(kind()), flushing.OutOfPlace(), kCount);
   const unsigned after = _mm_getcsr();

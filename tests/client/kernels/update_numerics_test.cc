@@ -63,7 +63,8 @@ double NormOfAll(const std::vector<double>& values) {
   return std::sqrt(std::inner_product(values.begin(), values.end(), values.begin(), 0.0));
 }
 
-// Root of the summed squares of the difference, by that of the reference's way from the first values.
+// Root of the summed squares of the difference, by that of the reference's way from the first
+// values.
 template <typename T>
 double ErrorOf(const std::vector<T>& values, const State<double>& reference) {
   const std::vector<float> first = FirstParams();
@@ -142,8 +143,8 @@ void StepOfKernel(UpdateSettings settings, const std::vector<float>& grad, State
   UpdateElements(settings, streams, kCount);
 }
 
-// torch.optim.AdamW's operations on fp32 tensors, in its order: mul_, lerp_, mul_ and addcmul_, sqrt, div,
-// add_, addcdiv_. This file is compiled without contraction.
+// torch.optim.AdamW's operations on fp32 tensors, in its order: mul_, lerp_, mul_ and addcmul_,
+// sqrt, div, add_, addcdiv_. This file is compiled without contraction.
 void StepOfTorch(const UpdateSettings& s, const std::vector<float>& grad, State<float>& x) {
   const auto f = [](double value) { return static_cast<float>(value); };
   const double t = static_cast<double>(s.step);
@@ -174,8 +175,8 @@ TEST_P(UpdateNumericsTest, FollowsTheFormulaInDoubleOverAThousandSteps) {
   }
   const double error = ErrorOf(kernel.p, reference);
   RecordProperty("error", std::to_string(error * 1e9) + "e-9");
-  // Roundings of values are independent: the root of some 10,000 of 2^-24. That of a constant, as AdamW's
-  // 1 - lr * wd, is the same at each step: at most 1,000 of 2^-25, of which this is half.
+  // Roundings of values are independent: the root of some 10,000 of 2^-24. That of a constant, as
+  // AdamW's 1 - lr * wd, is the same at each step: at most 1,000 of 2^-25, of which this is half.
   EXPECT_LT(error, 250 * 0x1p-24);
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the operators of a PlannedJob do, and where they run: on the thread that begins them, as late as they may, or on a
-// GPU (tests/gpu). Its bytes are words that name their tensor's version and their place in it.
+// What the operators of a PlannedJob do, and where they run: on the thread that begins them, as
+// late as they may, or on a GPU (tests/gpu). Its bytes are words that name their tensor's version
+// and their place in it.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -40,8 +41,8 @@ class JobOperators {
  public:
   virtual ~JobOperators() = default;
 
-  // Each begins an operator on DEVICE memory, behind those begun before. A Check that finds other bytes fails the test
-  // with `what`.
+  // Each begins an operator on DEVICE memory, behind those begun before. A Check that finds other
+  // bytes fails the test with `what`.
   virtual void Check(const std::byte* at, int64_t size_bytes, TaggedBytes bytes,
                      std::string what) = 0;
   virtual void Fill(std::byte* at, int64_t size_bytes, TaggedBytes bytes) = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rounds whose plan leaves gradients on DEVICE beyond the intent (docs/adr/0010): PlannedJob compares every
-// gradient that an update reads with the one that was written.
+// Rounds whose plan leaves gradients on DEVICE beyond the intent (docs/adr/0010): PlannedJob
+// compares every gradient that an update reads with the one that was written.
 #include <gtest/gtest.h>
 
 #include <vector>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A CopyEngine whose operators run as late as they may, as a GPU's that is far behind its host: when somebody waits for
-// a point behind them. Copies run as early as they may. So bytes that leave, or go over others, before the operators
-// that want them there have run are seen; and so is a thread that waits for operators.
+// A CopyEngine whose operators run as late as they may, as a GPU's that is far behind its host:
+// when somebody waits for a point behind them. Copies run as early as they may. So bytes that
+// leave, or go over others, before the operators that want them there have run are seen; and so is
+// a thread that waits for operators.
 // Thread: any. What a thread is told to wait for, it tells the operators.
 #pragma once
 #include <atomic>

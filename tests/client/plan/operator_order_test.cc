@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A job whose operators run long after they were begun, as a GPU's do: every byte is where they want it when they run,
-// and none is waited for where a plan is followed.
+// A job whose operators run long after they were begun, as a GPU's do: every byte is where they
+// want it when they run, and none is waited for where a plan is followed.
 #include <memory>
 #include <optional>
 #include <vector>
@@ -159,7 +159,8 @@ TEST_F(OperatorOrderTest, OnlineOperatorsDoNotWaitForWhatTheyFetch) {
   late_->Finish();
 }
 
-// Without a plan, operators that write parameters between them, and gradients that are read and written again.
+// Without a plan, operators that write parameters between them, and gradients that are read and
+// written again.
 TEST_F(OperatorOrderTest, OnlineStepsFindTheirBytes) {
   OpenLazy(/*device_slots=*/5, nullptr);
   ASSERT_NE(operators_, nullptr);

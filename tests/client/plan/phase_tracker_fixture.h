@@ -72,7 +72,8 @@ class PhaseTrackerTest : public SessionFixture {
     if (HasFatalFailure()) return;
     ASSERT_OK(job_->Update());
   }
-  // Rounds of an own job that end without a divergence, and whose last ones move the predicted bytes.
+  // Rounds of an own job that end without a divergence, and whose last ones move the predicted
+  // bytes.
   void FollowsExactly(int64_t device_slots, PolicyOptions policy, const CostModel& costs = {}) {
     LocalPlans plans(kTestChunkBytes);
     plans.set_policy(policy);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A training job without Torch, whose tensors name their bytes: every operator checks what it reads.
+// A training job without Torch, whose tensors name their bytes: every operator checks what it
+// reads.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -26,7 +27,8 @@ namespace gemini::client {
 
 class PlannedJob {
  public:
-  // Opens a space for the tensors, with slots beside those that it needs, and commits all parameters.
+  // Opens a space for the tensors, with slots beside those that it needs, and commits all
+  // parameters.
   PlannedJob(Session& session, std::vector<TracedTensor> tensors, PlanSource* plans,
              int64_t host_slots, int64_t nvme_slots);
   ~PlannedJob();
@@ -44,8 +46,8 @@ class PlannedJob {
   // The gradients are of no use any more: the next ones are another step's.
   void ZeroGradients() { grad_tags_.assign(tensors_.size(), 0); }
 
-  // Begins the update of all trainable tensors, in the order of the layout: what the plan says on DEVICE,
-  // and a thread goes on with the rest.
+  // Begins the update of all trainable tensors, in the order of the layout: what the plan says on
+  // DEVICE, and a thread goes on with the rest.
   absl::Status Update();
   absl::Status FinishUpdates() { return updates_->Finish(); }
   // Ranges, ever.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A job with plans, updates and reading ahead, of whose NVMe transfers one goes wrong: PlannedJob compares every
-// byte that it uses. Beside tests/client/host/nvme_faults_test.cc, which does that for each transfer of a smaller job.
+// A job with plans, updates and reading ahead, of whose NVMe transfers one goes wrong: PlannedJob
+// compares every byte that it uses. Beside tests/client/host/nvme_faults_test.cc, which does that
+// for each transfer of a smaller job.
 #include <gtest/gtest.h>
 
 #include <cstdio>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rounds whose plan foresees what is used in HOST, where HOST lacks room for all: PlannedJob compares every
-// byte that it reads with the one that was written.
+// Rounds whose plan foresees what is used in HOST, where HOST lacks room for all: PlannedJob
+// compares every byte that it reads with the one that was written.
 #include <gtest/gtest.h>
 
 #include <cstdlib>

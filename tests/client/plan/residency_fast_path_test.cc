@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A pin of a resident range makes no system call and allocates nothing, and neither does following a plan:
-// every operator does both.
+// A pin of a resident range makes no system call and allocates nothing, and neither does following
+// a plan: every operator does both.
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <poll.h>
@@ -37,8 +37,8 @@ namespace {
 
 class ResidencyFastPathTest : public SessionFixture {};
 
-// From here on the kernel ends the thread at any system call but write and exit. Not the strict mode,
-// which forbids the clock's instruction as well.
+// From here on the kernel ends the thread at any system call but write and exit. Not the strict
+// mode, which forbids the clock's instruction as well.
 void ForbidSystemCalls() {
   constexpr uint16_t kLoad = BPF_LD | BPF_W | BPF_ABS, kJump = BPF_JMP | BPF_JEQ | BPF_K,
                      kReturn = BPF_RET | BPF_K;
@@ -102,7 +102,8 @@ TEST_F(ResidencyFastPathTest, APinOfAResidentRangeMakesNoSystemCallAndAllocatesN
   EXPECT_EQ(allocations, 0);
 }
 
-// A round whose ranges all stay: what remains is the tracer, the comparison with the plan, and pins.
+// A round whose ranges all stay: what remains is the tracer, the comparison with the plan, and
+// pins.
 TEST_F(ResidencyFastPathTest, APlannedRoundMakesNoSystemCallAndAllocatesNothing) {
   constexpr int32_t kTensors = 6;
   OpenSession(/*device_slots=*/8, /*host_slots=*/60, 0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sessions with a server whose DEVICE is a GPU's, of a driver whose memory is the process's own: what the kernel and the
-// GPU do is not seen here, but who has which slab when.
+// Sessions with a server whose DEVICE is a GPU's, of a driver whose memory is the process's own:
+// what the kernel and the GPU do is not seen here, but who has which slab when.
 #include <functional>
 #include <future>
 #include <string>
@@ -99,7 +99,8 @@ class CudaSessionTest : public SessionFixture {
   FakeCudaDriver fake_{/*memory_bytes=*/kGiB, /*granularity_bytes=*/64 * kKiB};
 };
 
-// A job whose ten tensors take a chunk each, with rounds of ten operators, or of one that takes all.
+// A job whose ten tensors take a chunk each, with rounds of ten operators, or of one that takes
+// all.
 class Job {
  public:
   Job(Session& session, PlanSource* plans, bool at_once = false)
@@ -195,7 +196,8 @@ TEST_F(CudaSessionTest, ChunksNeedNotFillSlabs) {
   for (int round = 0; round < 4; ++round) job.RunRound();
 }
 
-// The server knows of a plan what it needs at least, which is no whole slab: nobody gets a part of the rest of one.
+// The server knows of a plan what it needs at least, which is no whole slab: nobody gets a part of
+// the rest of one.
 TEST_F(CudaSessionTest, WhatAPlanNeedsAtLeastIsKeptInWholeSlabs) {
   SessionOptions options = Want(16 * kMiB, 0);
   options.chunk_bytes = 896 * kKiB;  // Ten are 8.75 MiB.
@@ -289,7 +291,8 @@ TEST_F(CudaSessionTest, ASessionStartsWithWhatItsFloorNeeds) {
   EXPECT_THAT(Open(Want(16 * kMiB, 10 * kMiB)), StatusIs(absl::StatusCode::kResourceExhausted));
 }
 
-// The first is asked to give way before it has its slabs, for it takes its time to reserve addresses.
+// The first is asked to give way before it has its slabs, for it takes its time to reserve
+// addresses.
 TEST_F(CudaSessionTest, AnEpochMayComeBeforeTheFirstSlabs) {
   SessionOptions options = Want(16 * kMiB, 4 * kMiB);
   std::future<absl::StatusOr<std::unique_ptr<Session>>> newcomer;
@@ -375,7 +378,8 @@ TEST_F(CudaSessionTest, ThePlansFloorHasWhatIsApart) {
   }
 }
 
-// What was made for it and cannot be mapped is destroyed: nobody could use it, and an epoch could not be answered.
+// What was made for it and cannot be mapped is destroyed: nobody could use it, and an epoch could
+// not be answered.
 TEST_F(CudaSessionTest, WhatCannotBeMappedIsGivenBack) {
   fake_.FailCall(3 + 3 * 8 + 4 * 2, CUDA_ERROR_UNKNOWN);  // The import of the third of eight slabs.
   ASSERT_OK_AND_ASSIGN(session_, Open(Want(16 * kMiB, 2 * kMiB)));

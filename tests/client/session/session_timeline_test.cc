@@ -141,8 +141,8 @@ TEST_F(SessionTimelineTest, LanesSayWhatMovedWhenAndAgreeWithTheCounters) {
     EXPECT_EQ(event.space, 0);
     EXPECT_LT(BundleOf(ChunkId(event.subject)).value(), kTensors);
   }
-  // The very first operator waits for its chunk alone, at least as long as the copy takes. A wait is shown from when
-  // the operator began, though a moment of its own may have come before it.
+  // The very first operator waits for its chunk alone, at least as long as the copy takes. A wait
+  // is shown from when the operator began, though a moment of its own may have come before it.
   const TimelineEvent& first = operators.front();
   EXPECT_GE(fetches.front().begin_ns, first.begin_ns - first.stall_ns);
   EXPECT_LE(fetches.front().end_ns, first.end_ns);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The same bits come out wherever a chunk lived: training with every chunk sent off DEVICE at random
-// operators, in a DEVICE budget that evicts on its own, and with HOST so small that NVME is used, is
-// bit-equal to plain training with the same update.
+// The same bits come out wherever a chunk lived: training with every chunk sent off DEVICE at
+// random operators, in a DEVICE budget that evicts on its own, and with HOST so small that NVME is
+// used, is bit-equal to plain training with the same update.
 #include <random>
 
 #include "ATen/record_function.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Training that follows plans: its rounds are recognised, and its bits are those of plain training, also
-// when it leaves its plan at operators drawn at random, and with evaluation between steps.
+// Training that follows plans: its rounds are recognised, and its bits are those of plain training,
+// also when it leaves its plan at operators drawn at random, and with evaluation between steps.
 #include <random>
 
 #include "client/plan/phase_tracker.h"
@@ -52,8 +52,8 @@ class PlannedTrainingTest : public TrainingTest {
     return options;
   }
 
-  // Trains a plain model, then a managed one in the session, and compares losses and parameters. Gives the
-  // session's statistics at the end.
+  // Trains a plain model, then a managed one in the session, and compares losses and parameters.
+  // Gives the session's statistics at the end.
   void Train(const TrainingOptions& options, const PlannedRun& run, TrainingStats& stats) {
     OptimizerSpec spec;
     spec.learning_rate = 0.01;
@@ -262,7 +262,8 @@ TEST_F(PlannedTrainingTest, UpdatesOnDeviceChangeNoBitsInAnyFormat) {
   }
 }
 
-// Once, behind steps whose trace has no write: at once after the update on DEVICE, which is not written back yet.
+// Once, behind steps whose trace has no write: at once after the update on DEVICE, which is not
+// written back yet.
 TEST_F(PlannedTrainingTest, WhatIsEditedAfterAnUpdateOnDeviceKeepsItsNewValues) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
     for (const bool by_operator : {false, true}) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What else may happen in a training process, at operators drawn at random: somebody looks at a parameter
-// (another operator, which no plan has), holds one for a while, empties DEVICE, or another job comes and
-// goes. None of it changes a bit of what is trained; each look checks the bits that it finds.
+// What else may happen in a training process, at operators drawn at random: somebody looks at a
+// parameter (another operator, which no plan has), holds one for a while, empties DEVICE, or
+// another job comes and goes. None of it changes a bit of what is trained; each look checks the
+// bits that it finds.
 // Thread: that of the operators; one at a time.
 #pragma once
 #include <algorithm>
@@ -38,8 +39,8 @@ class RandomDisturbances {
   enum class Kind { kLook, kEvictAll, kEvictSome, kHold, kRelease, kTenant };
   static constexpr int kNumKinds = 6;
 
-  // Before the session opens: its own callback then comes behind this one, so that what happens here
-  // happens between two operators.
+  // Before the session opens: its own callback then comes behind this one, so that what happens
+  // here happens between two operators.
   explicit RandomDisturbances(uint64_t seed) : random_(seed) {
     g_current = this;
     callback_ = at::addGlobalCallback(

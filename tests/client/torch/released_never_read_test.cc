@@ -139,9 +139,9 @@ bool TakesTensor(const c10::FunctionSchema& schema) {
   });
 }
 
-// Torch's boxing (ATen/core/boxing/impl/make_boxed_from_unboxed_functor.h) decays a returned tuple by
-// value, but not the references inside it, and drops the arguments that they name before it reads them:
-// such a call is broken on any memory.
+// Torch's boxing (ATen/core/boxing/impl/make_boxed_from_unboxed_functor.h) decays a returned tuple
+// by value, but not the references inside it, and drops the arguments that they name before it
+// reads them: such a call is broken on any memory.
 bool ReturnsSeveralArguments(const c10::FunctionSchema& schema) {
   return schema.returns().size() > 1 && schema.returns()[0].alias_info() != nullptr;
 }
@@ -262,7 +262,8 @@ class EverySchema : public TrainingTest {
           if (!same) {
             // Some read past their inputs, or give memory that they did not write: then they differ
             // on plain memory with other neighbours, and what is allocated full of a pattern, too.
-            // Two patterns, for the first results may have one of them from here; large ones in fp32.
+            // Two patterns, for the first results may have one of them from here; large ones in
+            // fp32.
             for (const int allocated : {0x7a, 0x4f}) {
               for (at::Tensor& tensor : other) tensor.copy_(original);
               std::vector<c10::IValue> again = *MakeArguments(op->schema(), other);
@@ -347,8 +348,8 @@ class ReleasedNeverReadEverySchema : public ::testing::Test {
   std::vector<std::string> raised_;
 };
 
-// In processes of their own: some operators crash on simple inputs, on plain memory too, or spoil the
-// heap so that a later one does.
+// In processes of their own: some operators crash on simple inputs, on plain memory too, or spoil
+// the heap so that a later one does.
 TEST_F(ReleasedNeverReadEverySchema, GivesTheSameAsPlainMemoryOrRaises) {
   const size_t count = EverySchema::SchemaNames().size();
   std::vector<std::string> crashes;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Another job at the server of a test: it takes DEVICE memory from the first in the middle of its work,
-// and gives it back.
+// Another job at the server of a test: it takes DEVICE memory from the first in the middle of its
+// work, and gives it back.
 // Thread: that of the first job.
 #pragma once
 #include <chrono>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Training on a device whose chunks lie in slabs, beside memory that operators take themselves: as on a GPU, but with the
-// CPU's operators and a driver whose memory is the process's own. What CUDA and Torch's allocator do is not seen here.
+// Training on a device whose chunks lie in slabs, beside memory that operators take themselves: as
+// on a GPU, but with the CPU's operators and a driver whose memory is the process's own. What CUDA
+// and Torch's allocator do is not seen here.
 
 #include <chrono>
 #include <cstdint>
@@ -267,7 +268,8 @@ TEST_F(SlabDeviceTest, HalfOfTheStatesOrAllAreUpdatedOnDevice) {
   EXPECT_EQ(values[2], values[0]);
 }
 
-// All gradients leave. The norm is made of what was summed before, unless the chunk in HOST is another than that which left.
+// All gradients leave. The norm is made of what was summed before, unless the chunk in HOST is
+// another than that which left.
 TEST_F(SlabDeviceTest, GradientsThatLeaveAreSummedBefore) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     SCOPED_TRACE(at::toString(type));
@@ -332,7 +334,8 @@ TEST_F(SlabDeviceTest, GradientsThatLeaveAreSummedBefore) {
   }
 }
 
-// Whoever holds a gradient may write to it on a stream of its own, so what leaves is what HOST sums.
+// Whoever holds a gradient may write to it on a stream of its own, so what leaves is what HOST
+// sums.
 TEST_F(SlabDeviceTest, GradientsThatOthersHoldAreSummedInHost) {
   struct Hold : torch::autograd::PostAccumulateGradHook {
     explicit Hold(std::vector<at::Tensor>& held) : gradients(held) {}

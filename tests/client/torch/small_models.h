@@ -22,8 +22,8 @@ struct TestModel : torch::nn::Module {
   virtual at::Tensor Loss(int64_t seed) = 0;
 };
 
-// Pre-norm attention blocks, head tied to the embedding, views and chunks of parameters, an in-place
-// operator, a parameter that is frozen and one that is not used.
+// Pre-norm attention blocks, head tied to the embedding, views and chunks of parameters, an
+// in-place operator, a parameter that is frozen and one that is not used.
 struct Transformer : TestModel {
   static constexpr int64_t kVocabulary = 300, kWidth = 48, kHeads = 4;
   Transformer() {

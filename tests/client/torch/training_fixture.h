@@ -174,7 +174,8 @@ class ReferenceAdamW {
       if (shown[i] != rounded[i]) values[i] = shown[i];
     }
   }
-  // What a model computes with: bf16 is the high half (gemini/split_float.h), fp16 the nearest number.
+  // What a model computes with: bf16 is the high half (gemini/split_float.h), fp16 the nearest
+  // number.
   static void StoreRounded(ElementType element, const std::vector<float>& values, void* to) {
     auto* const bits = static_cast<uint16_t*>(to);
     switch (element) {

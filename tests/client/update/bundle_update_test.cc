@@ -31,8 +31,8 @@ constexpr int64_t kChunkBytes = int64_t{256} << 10;
 // Several for each thread, in every format.
 static_assert(kChunkBytes / 4 >= 4 * kUpdatePartElements);
 
-// Three tensors with gaps between and behind them. The second one has elements in both halves of the bundle.
-// Tensors, gaps and blocks of norms go on where parts of threads end.
+// Three tensors with gaps between and behind them. The second one has elements in both halves of
+// the bundle. Tensors, gaps and blocks of norms go on where parts of threads end.
 constexpr std::array<int64_t, 3> kFirst = {0, 16'640, 96'768};
 constexpr std::array<int64_t, 3> kCount = {13'000, 80'000, 25'000};
 constexpr std::array kThreads = {1, 2, 3, 5};
@@ -225,7 +225,8 @@ TEST_P(BundleUpdateTest, UpdatesTheTensorsWithAGradientAndKeepsTheOthers) {
   }
 }
 
-// The squares that a trust ratio is made of are those of the whole tensor, wherever its elements lie.
+// The squares that a trust ratio is made of are those of the whole tensor, wherever its elements
+// lie.
 TEST_P(BundleTrustTest, SquaresAreThoseOfEachTensorInOneRun) {
   const Intent first = IntentFor(1);
   ASSERT_OK(store_->BeginUpdate(first, {BundleId(0)}));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Updates of bundles whose moments are in 8 bits, against the arithmetic over whole tensors in plain memory.
+// Updates of bundles whose moments are in 8 bits, against the arithmetic over whole tensors in
+// plain memory.
 #include <array>
 #include <cstring>
 #include <optional>
@@ -32,8 +33,9 @@ class QuantisedBundleTest
     : public SessionFixture,
       public ::testing::WithParamInterface<std::tuple<ElementType, OptimizerKind, int>> {
  protected:
-  // Each begins at a block and ends inside one; the second and third go on where parts of threads end. The
-  // second one's elements are in both halves of a bundle whose fp32 masters fill two chunks.
+  // Each begins at a block and ends inside one; the second and third go on where parts of threads
+  // end. The second one's elements are in both halves of a bundle whose fp32 masters fill two
+  // chunks.
   struct TestTensor {
     int64_t first = 0;
     int64_t count = 0;
@@ -243,7 +245,8 @@ TEST_P(QuantisedBundleTest, RoundingAtRandomGoesByTheElementOfTheTensor) {
   RunSteps(/*rounding_seed=*/77);
 }
 
-// Values that were read from codes become the same codes again: a saved run goes on with the same bits.
+// Values that were read from codes become the same codes again: a saved run goes on with the same
+// bits.
 TEST_P(QuantisedBundleTest, WrittenValuesAreTheCodesThatTheyWereReadFrom) {
   RunSteps(/*rounding_seed=*/77);
   ASSERT_OK_AND_ASSIGN(const HostChunk moments,

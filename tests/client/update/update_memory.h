@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Settings of an update for tests, and its streams in memory of theirs: at any alignment, and with guards that
-// show what was written outside of them.
+// Settings of an update for tests, and its streams in memory of theirs: at any alignment, and with
+// guards that show what was written outside of them.
 #pragma once
 #include <bit>
 #include <cstddef>

@@ -20,7 +20,8 @@ PlannedRange Range(int64_t first, ChunkKind kind = ChunkKind::kParam, int64_t nu
   return {.space = 0, .first = BundleId(first), .num_bundles = num_bundles, .kind = kind};
 }
 
-// Ranges 0, 1 (two chunks) and 2 are used in turn, then 3, the gradient of 2, then the update of 2 and
+// Ranges 0, 1 (two chunks) and 2 are used in turn, then 3, the gradient of 2, then the update of 2
+// and
 // 0. Slots: 1 lies in 0 and 1 all the time; the others pass through 2 and 3.
 Plan SmallPlan() {
   Plan plan;
@@ -115,9 +116,9 @@ TEST(PlanTest, EveryKindOfDamageIsNamed) {
   }
 }
 
-// Range 0 is used by operators 0 and 1, which leaves the last of its gradients, and updated on DEVICE by
-// operator 2. It stays; its moments (2 and 3) come for the update alone, its gradients (1) from operator
-// 0 on. Range 4 is updated in HOST, its gradients never come.
+// Range 0 is used by operators 0 and 1, which leaves the last of its gradients, and updated on
+// DEVICE by operator 2. It stays; its moments (2 and 3) come for the update alone, its gradients
+// (1) from operator 0 on. Range 4 is updated in HOST, its gradients never come.
 Plan UpdateOnDevice() {
   Plan plan;
   plan.chunk_bytes = 4096;
@@ -248,8 +249,8 @@ TEST(PlanTest, EveryKindOfDamageToAnUpdateOnDeviceIsNamed) {
   }
 }
 
-// As UpdateOnDevice, and the gradients of range 4 (5) come into slot 4 when it has left, to be written
-// back after the update.
+// As UpdateOnDevice, and the gradients of range 4 (5) come into slot 4 when it has left, to be
+// written back after the update.
 Plan LateGradient() {
   Plan plan = UpdateOnDevice();
   plan.ranges.push_back(Range(1, ChunkKind::kGrad));

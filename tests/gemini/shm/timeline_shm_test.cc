@@ -94,8 +94,8 @@ void LookAndLetGo(int, siginfo_t*, void*) {
   ::mprotect(stopped.page, kPageSize, PROT_READ | PROT_WRITE);
 }
 
-// An entry whose stamp lies at the end of a page and its times on the next one, which cannot be written: there
-// the writer stops, and what a reader finds is looked at.
+// An entry whose stamp lies at the end of a page and its times on the next one, which cannot be
+// written: there the writer stops, and what a reader finds is looked at.
 TEST(TimelineShmTest, AnEntryThatIsHalfWrittenIsNone) {
   int64_t straddling = 0;
   while ((offsetof(TimelineShm, entries) + sizeof(TimelineEntryShm) * straddling +

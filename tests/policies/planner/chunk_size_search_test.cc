@@ -105,7 +105,8 @@ TEST(ChunkSizeSearchTest, CountsWhatIsNoTensors) {
   }
 }
 
-// Width 1600, as of GPT-2's largest: its matrices are 1,250 to 5,000 pages, and fill no power of two.
+// Width 1600, as of GPT-2's largest: its matrices are 1,250 to 5,000 pages, and fill no power of
+// two.
 Trace WideTrace() {
   const TransformerShape shape = {.num_layers = 8,
                                   .hidden = 1600,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which formats of a space allow its gradients to stay on DEVICE, and for what: with 8-bit moments, or an optimizer that
-// takes norms of whole tensors first.
+// Which formats of a space allow its gradients to stay on DEVICE, and for what: with 8-bit moments,
+// or an optimizer that takes norms of whole tensors first.
 #include <cstdint>
 #include <utility>
 

@@ -231,8 +231,9 @@ TEST(KeptGradientsTest, TimesOfASmallRoundAreThoseCountedByHand) {
   EXPECT_EQ(plan.evictions.front(), (PlannedEviction{1, 2, true, false}));
   ASSERT_OK_AND_ASSIGN(const Simulation played, Simulate(trace, plan, costs, true));
   EXPECT_EQ(played.totals, plan.prediction);
-  // Four copies out behind the update take 4 x 4,196 ns, of which forward, backward and the update's own
-  // operator hide all. The gradient's room is free when backward asks, before the other three have left.
+  // Four copies out behind the update take 4 x 4,196 ns, of which forward, backward and the
+  // update's own operator hide all. The gradient's room is free when backward asks, before the
+  // other three have left.
   EXPECT_EQ(played.totals.round_ns, 2 * 10'000 + 1'024 + 10);
   EXPECT_EQ(played.totals.evict_bytes, 4 * kChunk);
   EXPECT_EQ(played.totals.device_peak_bytes, 4 * kChunk);
@@ -259,8 +260,8 @@ absl::StatusOr<Plan> PlanKeeping(const RangeTrace& trace, std::vector<int32_t> u
   return TracePlanner(inputs, kept, *std::move(slots_at)).Make({}, "belady");
 }
 
-// One layer: its gradient leaves behind the update's operator, is there in HOST before it is updated, and the
-// parameters come after that.
+// One layer: its gradient leaves behind the update's operator, is there in HOST before it is
+// updated, and the parameters come after that.
 TEST(KeptGradientsTest, TimesOfALateGradientAreThoseCountedByHand) {
   ASSERT_OK_AND_ASSIGN(const RangeTrace trace, PackTrace(Layers(1, 10'000), kChunk));
   const CostModel costs = {.host_to_device = 1e9,
@@ -405,7 +406,8 @@ TEST(KeptGradientsTest, APlanOfOtherLateGradientsIsRefused) {
   EXPECT_THAT(Simulate(trace, plan, {}, false), other);
 }
 
-// Property: whatever the choice, what the round computes on and reads stays, and only the way changes.
+// Property: whatever the choice, what the round computes on and reads stays, and only the way
+// changes.
 TEST(KeptGradientsTest, AnyChoiceKeepsTheRoundsUses) {
   int64_t chosen = 0;
   for (uint64_t seed = 0; seed < 200; ++seed) {
@@ -475,7 +477,8 @@ TEST(KeptGradientsTest, AnyChoiceKeepsTheRoundsUses) {
   EXPECT_GT(chosen, 300);
 }
 
-// Backward pushes out gradients for twice as long as it computes, and forward nothing: some leave there.
+// Backward pushes out gradients for twice as long as it computes, and forward nothing: some leave
+// there.
 TEST(KeptGradientsTest, AutoLetsGradientsLeaveBesideForwardWhereTheirWayIsFull) {
   ASSERT_OK_AND_ASSIGN(const RangeTrace trace, PackTrace(Layers(24, 2'000), kChunk));
   CostModel costs = {.host_to_device = 1e10,
@@ -499,8 +502,9 @@ TEST(KeptGradientsTest, AutoLetsGradientsLeaveBesideForwardWhereTheirWayIsFull) 
                   static_cast<double>(without.prediction.round_ns));
 }
 
-// GPT-2 with a tied embedding of 25 MB, which is used first and whose gradient is the last; DEVICE has room
-// for a quarter of the parameters. Forward fetches all and backward pushes all gradients out.
+// GPT-2 with a tied embedding of 25 MB, which is used first and whose gradient is the last; DEVICE
+// has room for a quarter of the parameters. Forward fetches all and backward pushes all gradients
+// out.
 class Gpt2Test : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -522,8 +526,8 @@ class Gpt2Test : public ::testing::Test {
     device_bytes_ = param_bytes / 4 + peak_bytes;
   }
 
-  // auto's plan where fetches take so many times as long as the operators; `part` is its time's part of that
-  // of a plan that keeps no gradients.
+  // auto's plan where fetches take so many times as long as the operators; `part` is its time's
+  // part of that of a plan that keeps no gradients.
   void MakePlans(double transfer_by_compute, double& part) {
     CostModel costs;
     costs.device_update_elements_per_second = 0;

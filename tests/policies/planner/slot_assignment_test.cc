@@ -42,8 +42,8 @@ TEST(SlotAssignmentTest, AStayIntoTheNextRoundKeepsItsSlotFree) {
 }
 
 TEST(SlotAssignmentTest, OneThatFindsNoPlaceIsNamed) {
-  // Never more than two at a time. 0 leaves its slot after position 0 and is back at 3; 1 has the other
-  // until 2, and 2 has 0's from 1 until 3.
+  // Never more than two at a time. 0 leaves its slot after position 0 and is back at 3; 1 has the
+  // other until 2, and 2 has 0's from 1 until 3.
   std::vector<Stay> stays = {Of(0, 3, 4), Of(1, 0, 2), Of(2, 1, 3)};
   EXPECT_THAT(AssignSlots(4, 2, stays), ElementsAre(0));
 }

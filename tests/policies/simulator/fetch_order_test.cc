@@ -17,8 +17,8 @@ using ::testing::ElementsAre;
 
 constexpr int64_t kChunk = kTestChunkBytes;
 
-// Four layers; all may be fetched for the next round when the last operator has ended, but 1 only when
-// operator 0 of the round that needs it has.
+// Four layers; all may be fetched for the next round when the last operator has ended, but 1 only
+// when operator 0 of the round that needs it has.
 struct Rounds {
   RangeTrace trace;
   Plan plan;
@@ -61,15 +61,16 @@ TEST(FetchOrderTest, WhatTheNextRoundNeedsLateMakesWayForWhatItNeedsSoon) {
   ASSERT_OK(before);
   OrderFetches(rounds.trace, rounds.costs, rounds.plan);
   ASSERT_OK(CheckPlan(rounds.plan));
-  // A copy takes as long as four operators. When operator 0 has ended, 2 is on its way: then come 1, and 3.
+  // A copy takes as long as four operators. When operator 0 has ended, 2 is on its way: then come
+  // 1, and 3.
   EXPECT_THAT(OrderOf(rounds.plan), ElementsAre(1, 3, 0, 2));
   const auto after = Simulate(rounds.trace, rounds.plan, rounds.costs, false);
   ASSERT_OK(after);
   EXPECT_LT(after->totals.round_ns, before->totals.round_ns);
 }
 
-// Two fetches may begin when operator 0 has ended. The one needed first takes the slot of what operator 0
-// wrote, which is being written back for as long as ten copies take.
+// Two fetches may begin when operator 0 has ended. The one needed first takes the slot of what
+// operator 0 wrote, which is being written back for as long as ten copies take.
 TEST(FetchOrderTest, WhileASlotIsBeingWrittenBackTheLinkBringsWhatHasRoom) {
   Trace tensors;
   tensors.tensors.assign(3, {kChunk, TensorGroup::kFrozen, 0});
@@ -93,7 +94,8 @@ TEST(FetchOrderTest, WhileASlotIsBeingWrittenBackTheLinkBringsWhatHasRoom) {
   ASSERT_OK(CheckPlan(plan));
   EXPECT_THAT(OrderOf(plan), ElementsAre(0, 2, 1));
   ASSERT_OK_AND_ASSIGN(const Simulation after, Simulate(trace, plan, costs, false));
-  // Operator 2 no longer waits for a copy behind that of operator 1, but for what is left of it beside that.
+  // Operator 2 no longer waits for a copy behind that of operator 1, but for what is left of it
+  // beside that.
   EXPECT_EQ(before.totals.round_ns - after.totals.round_ns, kChunk - 1'000);
 }
 

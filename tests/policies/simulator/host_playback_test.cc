@@ -104,7 +104,8 @@ TEST(HostPlaybackTest, WhatIsGivenUpLeavesItsSlot) {
       Play({Use(0, 0), Use(1, 100), Use(1, 120, HostUseKind::kGivesUp), Use(0, 200),
             Use(2, 250, HostUseKind::kOverwrites), Use(1, 300, HostUseKind::kOverwrites)},
            {2}, 400);
-  // Chunk 2 goes into it. The version that comes back later takes the slot of chunk 2, which is written.
+  // Chunk 2 goes into it. The version that comes back later takes the slot of chunk 2, which is
+  // written.
   EXPECT_THAT(round.ready_ns, ElementsAre(0, 0, 0, 0, 0, 320));
   EXPECT_EQ(round.write_bytes, kChunk);
   EXPECT_EQ(round.read_bytes, 0);
@@ -187,8 +188,7 @@ TEST(HostPlaybackTest, SpacesShareHostByTheirChunks) {
   EXPECT_TRUE(HostHoldsAll(trace, all * kChunk));
   EXPECT_FALSE(HostHoldsAll(trace, all * kChunk - 1));
   EXPECT_FALSE(HostHoldsAll(trace, 0));
-  EXPECT_THAT(SlotsOfSpaces(trace, 90 * kChunk),
-              ElementsAre(30 - kFreeSlots, 60 - kFreeSlots));
+  EXPECT_THAT(SlotsOfSpaces(trace, 90 * kChunk), ElementsAre(30 - kFreeSlots, 60 - kFreeSlots));
   EXPECT_THAT(SlotsOfSpaces(trace, 0), ElementsAre(UpdateSlots({}), UpdateSlots({})));
 }
 

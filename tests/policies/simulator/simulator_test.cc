@@ -60,8 +60,8 @@ TEST(SimulatorTest, TimesOfASmallRoundAreThoseCountedByHand) {
   EXPECT_EQ(totals.fetch_bytes, 2 * kChunk);  // Both are stale after the update; one fetch each.
   EXPECT_EQ(totals.evict_bytes, 2 * kChunk);  // The gradients.
   EXPECT_EQ(totals.compute_ns, 80'010);
-  // The last gradient leaves after the last operator; then the update of the first layer, and its fetch,
-  // of which the update's own interval hides 10 ns.
+  // The last gradient leaves after the last operator; then the update of the first layer, and its
+  // fetch, of which the update's own interval hides 10 ns.
   constexpr int64_t kCopyNs = kNsPerChunk + 100;
   EXPECT_EQ(totals.stall_ns[static_cast<int>(StallCause::kTransfer)], kCopyNs);
   EXPECT_EQ(totals.stall_ns[static_cast<int>(StallCause::kUpdate)], 1'024 + kCopyNs - 10);
@@ -193,8 +193,8 @@ TEST(SimulatorTest, AnOperatorWaitsWhenTooManyGradientsAreUnderWay) {
   for (const SimulatedEvent& event : played.events) {
     if (event.lane == Lane::kCompute) stalls_ns.push_back(event.stall_ns);
   }
-  // Gradient kMaxGradientsUnderWay is one too many until the first has left; so the operator behind it
-  // waits, and each from there on for another one. The update waits for all.
+  // Gradient kMaxGradientsUnderWay is one too many until the first has left; so the operator behind
+  // it waits, and each from there on for another one. The update waits for all.
   for (int i = 0; i <= kMaxGradientsUnderWay; ++i) EXPECT_LT(stalls_ns[i], kCopyNs / 2) << i;
   for (int i = kMaxGradientsUnderWay + 1; i < kLayers; ++i) EXPECT_GT(stalls_ns[i], kCopyNs / 2);
   EXPECT_GT(stalls_ns[kLayers], (kMaxGradientsUnderWay - 1) * kCopyNs);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A server with each engine of its NVMe I/O, where the kernel allows io_uring and where it does not.
+// A server with each engine of its NVMe I/O, where the kernel allows io_uring and where it does
+// not.
 #include <stdlib.h>
 
 #include <cstring>

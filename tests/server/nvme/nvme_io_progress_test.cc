@@ -58,7 +58,8 @@ TEST_F(NvmeIoProgressTest, AnErrorSaysWhatWasAskedForAndWhere) {
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("read 8192 bytes at 1052672")));
   EXPECT_THAT(MovedBytes(write, 0, 8192, -ENOSPC, refusals_),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("write 8192 bytes")));
-  EXPECT_THAT(MovedBytes(write, 0, 8192, -ECANCELED, refusals_), StatusIs(absl::StatusCode::kAborted));
+  EXPECT_THAT(MovedBytes(write, 0, 8192, -ECANCELED, refusals_),
+              StatusIs(absl::StatusCode::kAborted));
 }
 
 }  // namespace

@@ -16,10 +16,10 @@ TEST(CalibrationTest, EveryRateIsMeasuredAndNoFileIsLeft) {
   std::string name = ::testing::TempDir() + "/disk-XXXXXX";
   const std::string directory = ::mkdtemp(name.data());
   const CostModel unmeasured;
-  const CostModel costs =
-      Calibrate({{directory, int64_t{8} << 20}}, /*gpu_memory_rate=*/std::nullopt, [] { return false; });
-  // Measured numbers are never exactly the assumed ones; and no machine that runs this is slower than a
-  // tenth of a percent of them, or faster than a thousand times.
+  const CostModel costs = Calibrate({{directory, int64_t{8} << 20}},
+                                    /*gpu_memory_rate=*/std::nullopt, [] { return false; });
+  // Measured numbers are never exactly the assumed ones; and no machine that runs this is slower
+  // than a tenth of a percent of them, or faster than a thousand times.
   for (const auto& rate :
        {&CostModel::host_to_device, &CostModel::device_to_host, &CostModel::nvme_read,
         &CostModel::nvme_write, &CostModel::update_elements_per_second,
@@ -36,8 +36,8 @@ TEST(CalibrationTest, EveryRateIsMeasuredAndNoFileIsLeft) {
 
 TEST(CalibrationTest, WhatCannotBeMeasuredKeepsItsValue) {
   const CostModel unmeasured;
-  const CostModel costs =
-      Calibrate({{"/nonexistent", 1 << 20}}, /*gpu_memory_rate=*/std::nullopt, [] { return false; });
+  const CostModel costs = Calibrate({{"/nonexistent", 1 << 20}}, /*gpu_memory_rate=*/std::nullopt,
+                                    [] { return false; });
   EXPECT_EQ(costs.nvme_read, unmeasured.nvme_read);
   EXPECT_EQ(costs.nvme_write, unmeasured.nvme_write);
 }

@@ -136,7 +136,8 @@ TEST_F(SpaceReaderTest, TheLastDamagedChunkIsOneOfTheSpaceOrNone) {
   }
 }
 
-// Property: whatever the words are, every chunk is counted exactly once and nothing is read outside.
+// Property: whatever the words are, every chunk is counted exactly once and nothing is read
+// outside.
 TEST_F(SpaceReaderTest, EveryChunkOfNoiseIsCountedOnce) {
   std::mt19937_64 random(/*seed=*/3);
   for (int round = 0; round < 500; ++round) {

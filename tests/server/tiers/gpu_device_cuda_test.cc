@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// With a driver whose memory is the process's own, and tests/fake_nvml.cc in the place of NVML: its GPU has 24 GiB, and
-// 20 GiB of them are free.
+// With a driver whose memory is the process's own, and tests/fake_nvml.cc in the place of NVML: its
+// GPU has 24 GiB, and 20 GiB of them are free.
 #include "server/tiers/gpu_device_cuda.h"
 
 #include <memory>

@@ -37,7 +37,8 @@ UniqueFd NewMemfd(int64_t size_bytes) {
   return fd;
 }
 
-// Whether the kernel makes a huge page of memory when it is asked: tried with memory that is no memfd's.
+// Whether the kernel makes a huge page of memory when it is asked: tried with memory that is no
+// memfd's.
 bool KernelHasHugePages() {
   constexpr int kCollapse = 25;  // Headers before Linux 6.1 have no name for it.
   void* const memory = ::mmap(nullptr, 2 * kHugePageBytes, PROT_READ | PROT_WRITE,

@@ -292,16 +292,19 @@ INSTANTIATE_TEST_SUITE_P(
         {"PastTheEnd", R"({"t":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 4, kLoss,
          "'t' ends at byte 8 of the data, but the file holds 4"},
         {"Hole",
-         R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[8,12]}})",
+         R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
+         R"("b":{"dtype":"F32","shape":[1],"data_offsets":[8,12]}})",
          12, kInvalid, "'b' starts at byte 8 of the data, leaving a hole after byte 4"},
         {"Overlap",
-         R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
+         R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
+         R"("b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
          8, kInvalid, "'b' starts at byte 4 of the data, inside the tensor before it"},
         {"BytesLeftOver", R"({"t":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 8, kInvalid,
          "end at byte 4 of the data, but the file holds 8"},
         {"NoTensorsButBytes", "{}", 8, kInvalid, "end at byte 0"},
         {"SameNameTwice",
-         R"({"t":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"t":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
+         R"({"t":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
+         R"("t":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
          8, kInvalid, "'t' is there twice"},
         {"SameFieldTwice",
          R"({"t":{"dtype":"F32","dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 4, kInvalid,

@@ -34,7 +34,9 @@ TransformerShape Shape(int64_t layers) {
           .embedding_size = kHidden};
 }
 
-RoundShape Round() { return {.batch = kBatch, .sequence = kSequence, .element = ElementType::kBf16}; }
+RoundShape Round() {
+  return {.batch = kBatch, .sequence = kSequence, .element = ElementType::kBf16};
+}
 
 int64_t PeakOf(const Trace& trace) {
   int64_t peak = 0;
@@ -83,8 +85,8 @@ TEST(TransformerTraceTest, EveryGradientLeavesOnceAndTheTiedOneLast) {
             "backward of transformer.ln_f");
 }
 
-// Korthikanti et al., section 4.1: 34 s b h a layer of the usual proportions, with two bytes an element;
-// beside it the row sums of the fused attention and the statistics of two norms.
+// Korthikanti et al., section 4.1: 34 s b h a layer of the usual proportions, with two bytes an
+// element; beside it the row sums of the fused attention and the statistics of two norms.
 TEST(TransformerTraceTest, ABlockKeepsWhatTheLiteratureCounts) {
   const auto peak_at_head = [](int64_t layers, bool recompute) {
     RoundShape round = Round();
@@ -96,8 +98,8 @@ TEST(TransformerTraceTest, ABlockKeepsWhatTheLiteratureCounts) {
   EXPECT_EQ(peak_at_head(5, true) - peak_at_head(4, true), 2 * kTokens * kHidden);
 }
 
-// By Narayanan et al., arXiv:2104.04473, appendix: 24 b s h^2 for the layers' matrices and 2 b s h V for
-// the head, three times with backward; attention is halved by its causal mask.
+// By Narayanan et al., arXiv:2104.04473, appendix: 24 b s h^2 for the layers' matrices and 2 b s h
+// V for the head, three times with backward; attention is halved by its causal mask.
 TEST(TransformerTraceTest, ComputesWhatTheLiteratureCounts) {
   const ComputeRate rate = {.flops_per_second = 1e9, .memory_bytes_per_second = 1e30};
   for (const bool recompute : {false, true}) {
@@ -178,8 +180,8 @@ TEST(TransformerTraceTest, RecomputationRunsEachBlockAgainRightBeforeItsBackward
   EXPECT_THAT(kept.operator_names, Not(Contains(HasSubstr("recomputation"))));
 }
 
-// Property: any shape gives a valid trace in which nothing that was taken is left at the end (the writer
-// stops the process otherwise).
+// Property: any shape gives a valid trace in which nothing that was taken is left at the end (the
+// writer stops the process otherwise).
 TEST(TransformerTraceTest, AnyShapeGivesAValidTrace) {
   std::mt19937_64 random(/*seed=*/11);
   const auto coin = [&] { return random() % 2 == 0; };

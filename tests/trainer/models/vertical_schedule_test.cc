@@ -85,8 +85,8 @@ Result RunHorizontal(CausalLm& model, const std::vector<torch::Tensor>& batches)
   return Collect(model, losses);
 }
 
-// Forward block by block with its whole graph, nothing computed twice; then backward one micro-batch
-// after the other. Draws in the order of the vertical schedule.
+// Forward block by block with its whole graph, nothing computed twice; then backward one
+// micro-batch after the other. Draws in the order of the vertical schedule.
 Result RunWithGraphs(CausalLm& model, const std::vector<torch::Tensor>& batches) {
   torch::manual_seed(3);
   std::vector<torch::Tensor> hidden;

@@ -39,7 +39,8 @@ std::string ReadAll(int fd) {
   return text;
 }
 
-// Reads until `last` has come `times` times: a terminal hands on what is written to it piece by piece.
+// Reads until `last` has come `times` times: a terminal hands on what is written to it piece by
+// piece.
 std::string ReadUntil(int fd, const std::string& last, int times) {
   std::string text;
   const auto count = [&] {

@@ -118,7 +118,8 @@ TEST_F(RunCheckpointTest, EveryBitComesBackThroughPiecesAndWindows) {
   for (const auto& entry : std::filesystem::directory_iterator(directory)) {
     written += static_cast<int64_t>(entry.file_size());
   }
-  ASSERT_OK_AND_ASSIGN(const int64_t promised, RunCheckpointBytes(source, parameters, OptimizerKind::kAdamW));
+  ASSERT_OK_AND_ASSIGN(const int64_t promised,
+                       RunCheckpointBytes(source, parameters, OptimizerKind::kAdamW));
   EXPECT_LE(written, promised);
 
   PiecewiseStore back(parameters, 4096, /*seed=*/0);

@@ -86,7 +86,8 @@ TEST_F(ParameterStoreReferenceTest, FollowsTheOptimizerOfTorch) {
     optimizer.step();
     ours_.zero_grad();
     ours_.Loss(input).backward();
-    ASSERT_OK_AND_ASSIGN(const UpdateResult result, store_->Update({.learning_rate = 1e-2, .max_grad_norm = 0.05}));
+    ASSERT_OK_AND_ASSIGN(const UpdateResult result,
+                         store_->Update({.learning_rate = 1e-2, .max_grad_norm = 0.05}));
     EXPECT_NEAR(result.grad_norm, norm, 1e-5 * norm);
   }
   for (const auto& item : theirs_.named_parameters()) {

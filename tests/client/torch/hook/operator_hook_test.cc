@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The hook's promises: it never throws, faults latch, writers dirty, stale graphs raise, and pins are
-// released whatever happens.
+// The hook's promises: it never throws, faults latch, writers dirty, stale graphs raise, and pins
+// are released whatever happens.
 #include "client/torch/hook/operator_hook.h"
 
 #include <cstdlib>
@@ -39,8 +39,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Reads its argument's raw memory, and so must find it pinned; writes it although its schema does not
-// say so.
+// Reads its argument's raw memory, and so must find it pinned; writes it although its schema does
+// not say so.
 at::Tensor SneakyAdd(const at::Tensor& tensor) {
   float* const data = tensor.data_ptr<float>();
   for (int64_t i = 0; i < tensor.numel(); ++i) data[i] += 1;
@@ -289,7 +289,8 @@ TEST_F(OperatorHookTest, AStorageRetiredWhileItIsPinnedHasNoAddressAfterwards) {
     absl::Status Prepare(ManagedStorage&) override { return absl::OkStatus(); }
   } owner;
   std::array<std::byte, 64> memory;
-  const auto storage = ManagedStorage::Make({RangeId(0), 0, 64}, {"gradient of x"}, owner, at::kCPU);
+  const auto storage =
+      ManagedStorage::Make({RangeId(0), 0, 64}, {"gradient of x"}, owner, at::kCPU);
   ManagedStorage& managed = *ManagedStorage::Of(storage.get());
   managed.Retire("it is over");
   managed.Attach(memory.data());  // By an operator that saw it before.

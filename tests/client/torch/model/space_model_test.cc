@@ -156,8 +156,8 @@ class SpaceModelTest : public ::testing::Test {
       return absl::OkStatus();
     });
   }
-  // Holds the update thread up until somebody waits for `bundle`, or `used_` is set. Returns when it
-  // is held.
+  // Holds the update thread up until somebody waits for `bundle`, or `used_` is set. Returns when
+  // it is held.
   void HoldUpdatesUntilWaitedFor(BundleId bundle) {
     used_ = false;
     auto held = std::make_shared<std::latch>(1);
@@ -269,7 +269,8 @@ TEST_F(SpaceModelTest, GradHeldUntilCommit) {
   HoldUpdatesUntilWaitedFor(BundleId(1));
   ASSERT_OK(model_->Step({}));
   {
-    // On DEVICE it may be written at once; on its way to HOST it waits for the update that reads it.
+    // On DEVICE it may be written at once; on its way to HOST it waits for the update that reads
+    // it.
     const at::NoGradGuard no_grad;
     net_->second.grad().fill_(7);
   }
@@ -295,8 +296,8 @@ TEST_F(SpaceModelTest, AStepFinishesTheOneBefore) {
   for (int64_t i = 0; i < 3; ++i) EXPECT_EQ(store_->CommittedStep(BundleId(i)), 4);
 }
 
-// Property: whenever a reader looks at the segment, every bundle is at the step of the intent or the one
-// before, and the intent is whole: what is pending can be finished.
+// Property: whenever a reader looks at the segment, every bundle is at the step of the intent or
+// the one before, and the intent is whole: what is pending can be finished.
 TEST_F(SpaceModelTest, AtAnyMomentTheSegmentSaysHowToFinishTheStep) {
   const SpaceMemory& memory = store_->memory();
   net_->Backward();
