@@ -12,3 +12,7 @@ install(FILES ${PROJECT_BINARY_DIR}/GeminiConfig.cmake
               ${PROJECT_BINARY_DIR}/GeminiConfigVersion.cmake
               ${PROJECT_SOURCE_DIR}/cmake/GeminiLibTorch.cmake
         DESTINATION ${gemini_package_dir})
+# Where systemd looks below /usr and /usr/local.
+install(FILES ${PROJECT_SOURCE_DIR}/packaging/geminid.service DESTINATION lib/systemd/user)
+install(FILES ${PROJECT_SOURCE_DIR}/packaging/geminid@.service DESTINATION lib/systemd/system)
+install(FILES ${PROJECT_SOURCE_DIR}/packaging/geminid-gpu.conf DESTINATION ${CMAKE_INSTALL_DATADIR}/gemini)

@@ -83,6 +83,7 @@ absl::Status Serve(DaemonOptions options) {
                    FormatByteSize(nvme_bytes));
   const absl::Status notified = NotifyServiceManager("READY=1");
   if (!notified.ok()) ServerLog().warn("{}", notified.ToString());
+  FeedWatchdog(server->loop());
   server->Run();
   ServerLog().info("stopped");
   return absl::OkStatus();
