@@ -4,8 +4,8 @@
 
     tools/draw_timeline.py OUTPUT.svg 'on demand=before.json' 'planned=after.json' [--process actual]
 
-One row a lane, one band a file, and DEVICE bytes beneath; waits of operators are red. TITLE=FILE@PROCESS takes
-that process of the file. Needs nothing but Python.
+One row a lane, one band a file, and DEVICE bytes beneath; figures stand beside the rows, and a legend below them.
+TITLE=FILE@PROCESS takes that process of the file. Needs nothing but Python.
 """
 import argparse
 import html
@@ -13,11 +13,17 @@ import json
 import pathlib
 import sys
 
-WIDTH, LEFT, RIGHT, ROW, GAP, BAND_GAP, TOP = 1200, 110, 20, 26, 6, 44, 24
+WIDTH, LEFT, RIGHT, ROW, GAP, BAND_GAP, TOP = 1300, 110, 120, 26, 6, 44, 24
+LEGEND, DOT = 24, 5
 COLOURS = {"operator": "#4c78a8", "fetch": "#54a24b", "evict": "#f2a53a", "update": "#b279a2",
            "nvme read": "#72b7b2", "nvme write": "#9d755d", "device update": "#e377c2"}
 WAIT = "#d62728"
 COUNTER = "#bab0ac"
+IDLE = "#f4f4f4"
+# What a lane's boxes are, for the legend.
+MEANINGS = {"operator": "operators compute", "fetch": "copies to DEVICE", "evict": "copies from DEVICE",
+            "update": "updates in HOST", "nvme read": "reads of NVMe", "nvme write": "writes to NVMe",
+            "device update": "updates on DEVICE"}
 
 
 def read_process(path, process):
@@ -73,8 +79,29 @@ def counter_row(counters, end_us, most_bytes, scale, y):
     most = max(size for _, size in counters)
     return [f'<text x="{LEFT - 8}" y="{y + ROW * 0.65:.0f}" text-anchor="end">DEVICE bytes</text>',
             f'<polygon points="{" ".join(points)}" fill="{COUNTER}"/>',
-            f'<text x="{WIDTH - RIGHT}" y="{y + ROW * 0.65:.0f}" text-anchor="end" fill="#555">'
-            f'at most {most / 2**20:,.1f} MiB</text>']
+            figure(y, f"at most {most / 2**20:,.1f} MiB")]
+
+
+def figure(y, text):
+    """A row's figure, beside its boxes."""
+    return f'<text x="{WIDTH - RIGHT + 8}" y="{y + ROW * 0.65:.0f}" fill="#555">{text}</text>'
+
+
+def legend(bands, y):
+    """The elements of one line that says what each colour in `bands` means."""
+    entries = [(colour, MEANINGS[lane]) for lane, colour in COLOURS.items()
+               if any(lane in lanes for _, lanes, _ in bands)]
+    if any(is_wait for _, lanes, _ in bands for spans in lanes.values() for *_, is_wait in spans):
+        entries.append((WAIT, "an operator waits"))
+    if any(counters for *_, counters in bands):
+        entries.append((COUNTER, "DEVICE bytes"))
+    entries.append((IDLE, "idle"))
+    parts, x = [], LEFT
+    for colour, meaning in entries:
+        parts.append(f'<circle cx="{x + DOT}" cy="{y + DOT}" r="{DOT}" fill="{colour}" stroke="#999"/>'
+                     f'<text x="{x + 2 * DOT + 5}" y="{y + 2 * DOT}" font-size="12">{meaning}</text>')
+        x += 2 * DOT + 18 + round(6.6 * len(meaning))
+    return parts
 
 
 def draw(bands):
@@ -94,19 +121,19 @@ def draw(bands):
                 continue
             parts.append(f'<text x="{LEFT - 8}" y="{y + ROW * 0.65:.0f}" text-anchor="end">{lane}'
                          f'</text><rect x="{LEFT}" y="{y}" width="{length * scale:.1f}" '
-                         f'height="{ROW}" fill="#f4f4f4"/>')
+                         f'height="{ROW}" fill="{IDLE}"/>')
             for begin, end, is_wait in merged(lanes[lane], 0.7 / scale):
                 parts.append(f'<rect x="{LEFT + begin * scale:.1f}" y="{y}" '
                              f'width="{max((end - begin) * scale, 0.4):.1f}" height="{ROW}" '
                              f'fill="{WAIT if is_wait else colour}"/>')
-            parts.append(f'<text x="{WIDTH - RIGHT}" y="{y + ROW * 0.65:.0f}" text-anchor="end" '
-                         f'fill="#555">{busy_fraction(lanes[lane], own):.0%} busy</text>')
+            parts.append(figure(y, f"{busy_fraction(lanes[lane], own):.0%} busy"))
             y += ROW + GAP
         if counters:
             parts += counter_row(counters, own, most_bytes, scale, y)
             y += ROW + GAP
         y += BAND_GAP - GAP
-    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y - BAND_GAP + TOP}" '
+    parts += legend(bands, y - BAND_GAP + TOP)
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y - BAND_GAP + TOP + LEGEND}" '
             f'font-family="sans-serif" font-size="13">\n<rect width="100%" height="100%" '
             f'fill="white"/>\n' + "\n".join(parts) + "\n</svg>\n")
 

@@ -6,11 +6,9 @@
 #include <atomic>
 #include <cstdint>
 
-#include "client/device/non_model_meter.h"
-
 namespace gemini::client {
 
-class DeviceBudget : public NonModelMeter {
+class DeviceBudget {
  public:
   enum class Use { kChunks, kNonModel };
 
@@ -34,7 +32,9 @@ class DeviceBudget : public NonModelMeter {
   int64_t peak_bytes() const { return peak_.load(std::memory_order_relaxed); }
   int64_t non_model_bytes() const { return non_model_.load(std::memory_order_relaxed); }
   int64_t non_model_peak_bytes() const { return non_model_peak_.load(std::memory_order_relaxed); }
-  int64_t TakePeak() override;
+  // Returns the largest sum of non-model data since the last call, and begins anew from what is
+  // there now.
+  int64_t TakePeak();
   // What is shown beside that: non-model data that the budget does not hold, as what operators take
   // of a GPU.
   int64_t outside_bytes() const { return outside_.load(std::memory_order_relaxed); }

@@ -1,10 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// A mapping of a descriptor's bytes with one owner, unmapped when the owner goes.
+// A mapping of a descriptor's bytes with one owner, unmapped when the owner goes. Or addresses that
+// are reserved without memory, to be filled with such mappings.
+// Thread: one at a time; the bytes themselves are shared.
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "absl/status/statusor.h"
+
+namespace boost::interprocess {
+class mapped_region;
+}  // namespace boost::interprocess
 
 namespace gemini {
 
@@ -20,7 +27,7 @@ class MappedMemory {
   // Reserves address space without memory, to be filled by MapAt.
   static absl::StatusOr<MappedMemory> Reserve(int64_t size_bytes);
 
-  MappedMemory() = default;
+  MappedMemory();
   MappedMemory(MappedMemory&& other) noexcept;
   MappedMemory& operator=(MappedMemory&& other) noexcept;
   ~MappedMemory();
@@ -33,6 +40,8 @@ class MappedMemory {
   int64_t size_bytes() const { return size_bytes_; }
 
  private:
+  // Of Map; empty for a reservation, which is unmapped by hand.
+  std::unique_ptr<boost::interprocess::mapped_region> region_;
   std::byte* data_ = nullptr;
   int64_t size_bytes_ = 0;
 };

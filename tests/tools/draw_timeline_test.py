@@ -84,6 +84,20 @@ class DrawTimeline(unittest.TestCase):
         self.assertEqual(len(heights), 2)
         self.assertAlmostEqual(heights[1] / heights[0], 2.0, places=1)
 
+    def test_figures_stand_beside_the_rows_and_a_legend_names_each_colour(self):
+        _, picture = self.draw({"run": [("operator", "wait: transfer", 0, 750), ("operator", "operator 0", 750, 250),
+                                        ("fetch", "param 1", 0, 1000)]})
+        right = max(float(box.get("x", 0)) + float(box.get("width")) for box in picture.iter(SVG + "rect")
+                    if box.get("x") is not None)
+        figures = [text for text in picture.iter(SVG + "text") if text.text.endswith("busy")]
+        self.assertEqual(len(figures), 2)
+        for figure in figures:
+            self.assertGreater(float(figure.get("x")), right)
+        drawn = {box.get("fill") for box in picture.iter(SVG + "rect")} - {"white"}
+        self.assertEqual({dot.get("fill") for dot in picture.iter(SVG + "circle")}, drawn)
+        self.assertLessEqual({"operators compute", "copies to DEVICE", "an operator waits", "idle"},
+                             {text.text for text in picture.iter(SVG + "text")})
+
     def test_another_process_is_named(self):
         result, picture = self.draw({"run": [("fetch", "a", 0, 1)]}, "--process", "planned")
         self.assertNotEqual(result.returncode, 0)
