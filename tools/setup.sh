@@ -11,7 +11,7 @@
 
 # Everything that the build and the tests take from Debian or Ubuntu, in this one list.
 gemini_packages=(
-  build-essential ccache clang libclang-rt-dev ninja-build pkg-config git
+  build-essential ccache clang libclang-rt-dev lld ninja-build pkg-config git
   libabsl-dev libspdlog-dev libcli11-dev nlohmann-json3-dev libtomlplusplus-dev
   flatbuffers-compiler libflatbuffers-dev libboost-dev liburing-dev libisal-dev libnuma-dev
   libgtest-dev libgmock-dev libbenchmark-dev
