@@ -3,7 +3,7 @@
 # GeminiConfig.cmake.in.
 find_package(Threads REQUIRED)
 find_package(absl REQUIRED)
-find_package(Boost 1.74 REQUIRED)  # Headers alone, and in none of ours.
+find_package(Boost 1.74 REQUIRED CONFIG)  # Headers alone, and in none of ours.
 find_package(spdlog REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(nlohmann_json REQUIRED)

@@ -39,6 +39,11 @@ struct MeasuredRates {
   double device_update_elements = 0;
 };
 
+// Return how many nanoseconds `amount` bytes, or elements, take at a rate of so many a second,
+// which is > 0.
+double ExactTransferNs(int64_t amount, double per_second);
+int64_t TransferNs(int64_t amount, double per_second);  // Rounded.
+
 // The costs with a link that is held back to so many bytes a second in each direction. The next
 // copy of `chunk_bytes` is handed on while the link is busy with one: what that takes longer is
 // left as latency.

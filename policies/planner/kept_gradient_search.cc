@@ -24,8 +24,6 @@ struct Kept {
   bool operator==(const Kept&) const = default;
 };
 
-double NsFor(int64_t amount, double rate) { return static_cast<double>(amount) * 1e9 / rate; }
-
 class Search {
  public:
   Search(const PlanInputs& in, const ReplacementRule& rule, std::string rule_name, Plan& best)
@@ -160,13 +158,15 @@ class Search {
     const int64_t late = elements_[kept.end()] - on_device;
     const double compute_ns =
         static_cast<double>(compute_ns_) +
-        NsFor(on_device, costs.device_update_elements_per_second) +
-        kSquaresByUpdate * NsFor(late, costs.device_update_elements_per_second);
-    const double update_ns = NsFor(updated_elements_ - on_device, costs.update_elements_per_second);
-    const double evict_ns =
-        NsFor(bundle_bytes_[kept.updates] + late_bytes + out_bytes_.back() - out_bytes_[kept.end()],
-              costs.device_to_host);
-    const double fetch_ns = kept.late == 0 ? 0 : NsFor(of_base.fetch_bytes, costs.host_to_device);
+        ExactTransferNs(on_device, costs.device_update_elements_per_second) +
+        kSquaresByUpdate * ExactTransferNs(late, costs.device_update_elements_per_second);
+    const double update_ns =
+        ExactTransferNs(updated_elements_ - on_device, costs.update_elements_per_second);
+    const double evict_ns = ExactTransferNs(
+        bundle_bytes_[kept.updates] + late_bytes + out_bytes_.back() - out_bytes_[kept.end()],
+        costs.device_to_host);
+    const double fetch_ns =
+        kept.late == 0 ? 0 : ExactTransferNs(of_base.fetch_bytes, costs.host_to_device);
     return std::max({compute_ns, update_ns, evict_ns, fetch_ns}) <
            (1 - kSameTime) * static_cast<double>(best_.prediction.round_ns);
   }

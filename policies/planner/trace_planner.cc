@@ -116,7 +116,7 @@ int64_t TracePlanner::LeastFetchedChunks(const ReplacementRule& rule) const {
 bool TracePlanner::MayBeBetter(int64_t fetched_chunks, const Plan& best) const {
   const int64_t fetch_bytes = fetched_chunks * trace_.chunk_bytes;
   const double least_ns =
-      std::max(least_ns_, static_cast<double>(fetch_bytes) * 1e9 / in_.costs.host_to_device +
+      std::max(least_ns_, ExactTransferNs(fetch_bytes, in_.costs.host_to_device) +
                               static_cast<double>(fetched_chunks * in_.costs.copy_latency_ns));
   const double best_ns = static_cast<double>(best.prediction.round_ns);
   if (least_ns > best_ns) return false;

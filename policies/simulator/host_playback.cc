@@ -105,8 +105,8 @@ class Playback {
            int64_t chunk_bytes, const CostModel& costs, int64_t round_ns, LateUses late)
       : uses_(uses),
         chunk_bytes_(chunk_bytes),
-        read_ns_(NsFor(costs.nvme_read)),
-        write_ns_(NsFor(costs.nvme_write)),
+        read_ns_(ChunkNs(costs.nvme_read)),
+        write_ns_(ChunkNs(costs.nvme_write)),
         round_ns_(round_ns),
         late_(late) {
     const std::vector<PlannedHostUse> planned = PlannedHostUses(uses);
@@ -149,9 +149,7 @@ class Playback {
     bool operator>(const Hold& other) const { return end_ns > other.end_ns; }
   };
 
-  int64_t NsFor(double rate) const {
-    return std::llround(static_cast<double>(chunk_bytes_) * 1e9 / rate);
-  }
+  int64_t ChunkNs(double rate) const { return TransferNs(chunk_bytes_, rate); }
 
   void ReleaseHolds(int64_t now_ns) {
     for (; !holds_.empty() && holds_.top().end_ns <= now_ns; holds_.pop()) {
@@ -295,8 +293,7 @@ int64_t ChunksOf(const RangeTrace& trace) {
 }  // namespace
 
 int64_t HostReadNs(int64_t chunk_bytes, const CostModel& costs) {
-  return std::llround(static_cast<double>(chunk_bytes) * 1e9 /
-                      std::min(costs.nvme_read, costs.nvme_write));
+  return TransferNs(chunk_bytes, std::min(costs.nvme_read, costs.nvme_write));
 }
 
 bool HostHoldsAll(const RangeTrace& trace, int64_t host_bytes) {

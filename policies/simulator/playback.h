@@ -1,34 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 // The state of a simulation (policies/simulator/simulator.h states the model): plays a plan round
-// after round.
-// Units: nanoseconds since the first round's beginning; slots; ranges and positions by index.
+// after round, on a lane each for operators, fetches, evictions and updates in HOST.
+// Units: nanoseconds since the first round's beginning; ranges and positions by index.
 #pragma once
 #include <array>
 #include <cstdint>
-#include <queue>
 #include <vector>
 
 #include "gemini/cost_model.h"
 #include "gemini/plan/plan.h"
+#include "policies/simulator/fetch_lane.h"
+#include "policies/simulator/host_clock.h"
+#include "policies/simulator/playback_record.h"
+#include "policies/simulator/simulated_slots.h"
+#include "policies/simulator/simulated_time.h"
 #include "policies/simulator/simulator.h"
+#include "policies/simulator/update_lane.h"
 #include "policies/trace/host_access.h"
 #include "policies/trace/range_trace.h"
 
 namespace gemini::policies {
-
-// Which of the fetches that may begin goes first: that of the plan's order, or the one needed first
-// among those whose slots and bytes are there when the link is free; if there is none, the next
-// that has both.
-enum class FetchChoice { kInOrder, kNeededFirst };
 
 class Playback {
  public:
   // `plan` is a valid plan of `trace`, which keeps its gradients on DEVICE. All outlive this.
   Playback(const RangeTrace& trace, const Plan& plan, const CostModel& costs, FetchChoice choice,
            bool with_events);
+  Playback(const Playback&) = delete;
+  Playback& operator=(const Playback&) = delete;
 
   // What HOST is ready for when, from the next round on; outlives this. Needs kInOrder.
-  void set_host_times(const HostTimes* times) { host_times_ = times; }
+  void set_host_times(const HostTimes* times) { host_.set_times(times); }
 
   // Plays a round; returns how long it took.
   int64_t PlayRound();
@@ -37,139 +39,49 @@ class Playback {
   // but for device_floor_bytes.
   Simulation PlayToSteadyState();
 
-  int64_t now_ns() const { return now_ns_; }
+  int64_t now_ns() const { return time_.now_ns; }
   // What the last round did in HOST, if asked for events.
-  const std::vector<HostAccess>& host_accesses() const { return host_accesses_; }
-  // By fetch of the plan: when the one listed in round kWatchedRound began, in that round or the
-  // next.
-  static constexpr int64_t kWatchedRound = 1;  // The first that does not begin with all there.
-  const std::vector<int64_t>& begun_ns() const { return begun_ns_; }
+  const std::vector<HostAccess>& host_accesses() const { return host_.accesses(); }
+  const std::vector<int64_t>& begun_ns() const { return fetches_.begun_ns(); }
 
  private:
-  struct Vacated {
-    int64_t ns = 0;
-    int32_t position = -1;  // In whose interval of the round under way.
-  };
-  // When something is there, and what it waited for.
-  struct Moment {
-    int64_t ns = 0;
-    StallCause cause = StallCause::kTransfer;
-  };
-  // Of a range's bundles, one after the other and evenly; 0: before all rounds.
-  struct Commits {
-    int64_t first_ns = 0;
-    int64_t last_ns = 0;
-    StallCause cause = StallCause::kUpdate;  // kTransfer: they waited for a late gradient.
-  };
-  // A fetch that may begin.
-  struct Waiting {
-    Moment earliest;        // When its slots and its bytes are there.
-    int64_t needed_at = 0;  // Counted from the first round.
-    int32_t fetch = 0;
-  };
-  struct NeededLater {
-    bool operator()(const Waiting& a, const Waiting& b) const {
-      return a.needed_at != b.needed_at ? a.needed_at > b.needed_at : a.fetch > b.fetch;
-    }
-  };
-  struct ThereLater {
-    bool operator()(const Waiting& a, const Waiting& b) const {
-      return a.earliest.ns != b.earliest.ns ? a.earliest.ns > b.earliest.ns : NeededLater()(a, b);
-    }
-  };
-  template <typename Later>
-  using Queue = std::priority_queue<Waiting, std::vector<Waiting>, Later>;
-  static constexpr int32_t kNobody = -1;
-
-  int64_t BytesOf(int32_t range) const {
-    const PlannedRange& chunks = trace_.ranges[range];
-    return chunks.num_bundles * trace_.PayloadOf(chunks);
+  bool IsUpdate(int32_t position) const {
+    return plan_.ends_with_update() && position == trace_.num_positions() - 1;
   }
   // The operator's, with what it computes on DEVICE for the update.
   int64_t ComputeNs(int32_t position) const {
     return trace_.operators[position].compute_ns + (IsUpdate(position) ? last_operator_ns_ : 0);
   }
-  // How long the copies of the range's chunks take, `bytes` together.
-  int64_t CopiesNs(int32_t range, int64_t bytes, double bytes_per_second) const;
-  // 2 p: operator p asks; 2 p + 1: it has ended.
-  void ReleaseFetches(int64_t moment);
-  // Begins what the link turns to before now_ns_.
-  void BeginUntilNow();
-  // Begins what the link turns to until all that the operator uses has begun.
-  void BeginAllFor(int32_t position);
-  // When the link turns to what it turns to next; there is something.
-  int64_t NextBeginNs() const;
-  void BeginNext();
-  Moment EarliestBegin(const PlannedFetch& fetch) const;
-  void BeginFetch(const Waiting& waiting);
-  bool IsUpdate(int32_t position) const {
-    return plan_.ends_with_update() && position == trace_.num_positions() - 1;
-  }
-  // Waits until the operator has what it needs; now_ns_ is then.
+  // Waits until the operator has what it needs; that is now, then.
   void Begin(int32_t position);
   void LeaveAfter(int32_t position);
-  void Vacate(int32_t range, int64_t ns, int32_t position);
+  void CopyOut(HostEvent event, size_t index, int32_t range, int64_t size_bytes);
   // What was updated on DEVICE has its old versions in HOST no longer.
   void GiveUpInHost();
   // The update's interval began then, and what leaves after it is on its way.
   void UpdateInHost(int64_t begin_ns);
-  void UpdateRange(int32_t range, StallCause cause);
-  // The optimizer states of a range that is updated from then on, if they pass through HOST: all at
-  // once.
-  void MoveStates(const PlannedRange& updated, int64_t begin_ns);
   // A gradient's copy out ends then: the next operator waits for the one that it is one too many
   // beside.
   void QueueGradient(Moment end);
-  // Tells what is done in HOST, and returns when HOST is ready for it: the moments at which its
-  // first chunk and its last one may begin.
-  HostReady AskHost(HostEvent event, int32_t index, int64_t asked_ns, int64_t chunk_ns);
-  int64_t NextHostBeginNs(int64_t round_end_ns) const;
-  int64_t RoundEndNs() const;
-  void Record(const SimulatedEvent& event);
-  Simulation TakeResult(int64_t round_ns);
 
   const RangeTrace& trace_;
   const Plan& plan_;
   const CostModel& costs_;
-  const FetchChoice choice_;
-  const bool with_events_;
   const int64_t trust_ratio_ns_;    // Before updates.
   const int64_t last_operator_ns_;  // With them and what is updated on DEVICE.
 
-  const HostTimes* host_times_ = nullptr;
-  std::vector<HostAccess> host_accesses_;
-
-  int64_t now_ns_ = 0;  // The last interval's end.
-  int64_t round_begin_ns_ = 0;
-  int64_t round_ns_ = 0;       // Of the last one that is over.
-  int64_t host_begin_ns_ = 0;  // Of the round in HOST, which NVME may hold back.
-  int64_t fetch_free_ns_ = 0;  // When each lane is.
-  Moment evict_free_;
-  Moment update_free_ = {.cause = StallCause::kUpdate};
-  std::vector<Moment> ready_;        // By range: on DEVICE since.
-  std::vector<int64_t> left_ns_;     // By range: its last eviction's end.
+  SimulatedTime time_;
+  HostClock host_;
+  SimulatedSlots slots_;
+  PlaybackRecord record_;
+  UpdateLane updates_;
+  FetchLane fetches_;
+  Moment evict_free_;                // When the link from DEVICE is.
   std::vector<int64_t> written_ns_;  // By range: its last write-back's end.
-  std::vector<Commits> commits_;     // By param range: of its last update.
-  std::vector<int64_t> slot_of_;     // By range; kNobody: not on DEVICE.
-  std::vector<bool> is_late_;        // By param range: its gradients are.
-  std::vector<Vacated> vacated_;     // By slot.
   std::array<Moment, kMaxGradientsUnderWay> gradient_ends_ = {};  // The last ones, in turn.
   int64_t gradients_ = 0;                                         // Ever.
   Moment gradients_free_;                                         // When few enough are under way.
-  std::vector<int64_t> begun_ns_;                                 // By fetch.
-  std::vector<int32_t> by_release_;  // Fetches, in the order in which they may begin.
-  // Not begun: what is there when the link is free, and what is later.
-  Queue<NeededLater> there_;
-  Queue<ThereLater> coming_;
-  std::vector<bool> is_waiting_;  // By range: its fetch is in one of them.
-  int64_t rounds_ = 0;
-  int32_t position_ = -1;
-  int64_t slots_used_ = 0;
-  int64_t fresh_slots_ = 0;  // Taken in this interval, and by nobody else in it.
-  size_t next_fetch_ = 0, next_eviction_ = 0, next_out_ = 0;
-  Prediction totals_;
-  std::vector<int64_t> device_bytes_;
-  std::vector<SimulatedEvent> events_;
+  size_t next_eviction_ = 0, next_out_ = 0;
 };
 
 }  // namespace gemini::policies

@@ -9,18 +9,14 @@
 namespace gemini::policies {
 namespace {
 
-int64_t NsFor(int64_t amount, double rate) {
-  return std::llround(static_cast<double>(amount) * 1e9 / rate);
-}
-
 int64_t UpdaterNs(const RangeTrace& trace, const PlannedRange& range, const CostModel& costs) {
-  return NsFor(trace.ElementsOf(range), costs.update_elements_per_second);
+  return TransferNs(trace.ElementsOf(range), costs.update_elements_per_second);
 }
 
 // Each direction of the disk is a queue of its own, as in policies/simulator/host_playback.h.
 int64_t DiskNs(const RangeTrace& trace, const PlannedRange& range, const CostModel& costs) {
   const int64_t bytes = StateBytesOnNvme(trace, range);
-  return bytes == 0 ? 0 : NsFor(bytes, std::min(costs.nvme_read, costs.nvme_write));
+  return bytes == 0 ? 0 : TransferNs(bytes, std::min(costs.nvme_read, costs.nvme_write));
 }
 
 }  // namespace

@@ -37,8 +37,8 @@ bool HasTimedTrustRatio(const RangeTrace& trace, int32_t param) {
 
 // What an update of the range's elements on DEVICE takes.
 double OnDeviceNs(const RangeTrace& trace, int32_t range, const CostModel& costs) {
-  return static_cast<double>(trace.ElementsOf(trace.ranges[range])) * 1e9 /
-         costs.device_update_elements_per_second;
+  return ExactTransferNs(trace.ElementsOf(trace.ranges[range]),
+                         costs.device_update_elements_per_second);
 }
 
 }  // namespace
