@@ -7,19 +7,20 @@ BudgetFollower::BudgetFollower(Session& session)
     : session_(session),
       target_({.epoch = 0, .device_bytes = session.granted_bytes()[Tier::kDevice]}) {
   // A GPU may not have had all of its slabs.
-  is_pending_ = session.device_budget().budget_bytes() < session.ChunkBytesOf(target_);
+  is_pending_ =
+      session.device_budget().budget_bytes() < session.device().ForChunks(target_.device_bytes);
 }
 
 void BudgetFollower::SetApart(int64_t bytes) {
   MutexLock lock(mutex_);
-  session_.SetApart(bytes);
+  session_.device().SetApart(bytes);
   next_try_ = {};
   is_pending_.store(true, std::memory_order_relaxed);
 }
 
 bool BudgetFollower::KeepsApart() const {
   MutexLock lock(mutex_);
-  return session_.mapped_device_bytes() <= session_.ChunkBytesOf(target_);
+  return session_.device().mapped_slab_bytes() <= session_.device().ForChunks(target_.device_bytes);
 }
 
 void BudgetFollower::Follow(const std::optional<BudgetTarget>& target) {
@@ -35,7 +36,7 @@ void BudgetFollower::Follow(const std::optional<BudgetTarget>& target) {
     is_pending_.store(true, std::memory_order_relaxed);
   }
   if (!is_pending_.load(std::memory_order_relaxed) || Clock::now() < next_try_) return;
-  const int64_t usable_bytes = session_.MapBudget(target_);
+  const int64_t usable_bytes = session_.device().Map(target_);
   // A budget that is set ends the plan: not for slabs that are asked for once more, in vain.
   if (is_unset_ || usable_bytes != session_.device_budget().budget_bytes()) {
     is_unset_ = true;
@@ -43,13 +44,13 @@ void BudgetFollower::Follow(const std::optional<BudgetTarget>& target) {
     is_unset_ = false;
   }
   const absl::Status vacated =
-      is_due_ ? session_.AcknowledgeBudget(target_) : session_.CutToBudget(target_);
+      is_due_ ? session_.device().Acknowledge(target_) : session_.device().Cut(target_);
   // Another target was posted meanwhile: it is taken between the next operators.
   if (is_due_ && absl::IsAborted(vacated)) return;
   // A server that awaits nothing says so.
   const bool is_vacated = vacated.ok() || (is_due_ && absl::IsFailedPrecondition(vacated));
   if (is_vacated) is_due_ = false;
-  if (!is_vacated || usable_bytes < session_.ChunkBytesOf(target_)) {
+  if (!is_vacated || usable_bytes < session_.device().ForChunks(target_.device_bytes)) {
     next_try_ = Clock::now() + kRetryAfter;
     return;
   }

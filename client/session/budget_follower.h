@@ -42,7 +42,7 @@ class BudgetFollower {
   // No operator runs. Not after the session's Close.
   void BetweenOperators() {
     LookForServer();
-    const std::optional<BudgetTarget> target = session_.TakeBudgetChange();
+    const std::optional<BudgetTarget> target = session_.device().TakeChange();
     if (!target && !is_pending_.load(std::memory_order_relaxed)) [[likely]]
       return;
     Follow(target);

@@ -27,8 +27,8 @@ struct ServerPlanOptions {
   // Whose rates each request tells, to refresh the server's cost model; outlives the source. Null:
   // none.
   const TimelineShm* timeline = nullptr;
-  // What is used of DEVICE beside a plan's budget (Session::SetApart); outlives the source. Null:
-  // nothing.
+  // What is used of DEVICE beside a plan's budget (LeasedDevice::SetApart); outlives the source.
+  // Null: nothing.
   const std::atomic<int64_t>* apart_bytes = nullptr;
   // Of the memory that copies go from and to: until it rests they are slower than afterwards. Null:
   // they are not.

@@ -35,22 +35,10 @@ TierMap<int64_t> FromWire(const wire::TierBytes& bytes) {
   return map;
 }
 
-// The server reserves the memory before it answers: 0.2 s a GiB where measured, and forty times
-// that beside ten compilers on two cores. A server that has died hangs up, so only for a stopped
-// one this is long.
-absl::Duration ReserveTimeout(int64_t size_bytes) {
-  return Connection::kReplyTimeout + absl::Seconds(10) * (size_bytes / kGiB + 2);
-}
-
 // Tables without fields.
 template <auto Create>
 flatbuffers::Offset<void> Empty(FlatBufferBuilder& builder) {
   return Create(builder).Union();
-}
-
-int64_t ForChunks(int64_t device_bytes, int64_t apart_bytes, int64_t slab_bytes) {
-  if (slab_bytes == 0) return device_bytes;
-  return std::max<int64_t>(0, device_bytes - apart_bytes) / slab_bytes * slab_bytes;
 }
 
 absl::Status Malformed(absl::string_view what) {
@@ -159,7 +147,7 @@ absl::StatusOr<Session::Lease> Session::TakeLease(Connection& connection,
   GEMINI_ASSIGN_OR_RETURN(lease.arena,
                           DeviceArena::Map(connection, std::move(offer), options.make_slabs));
   const int64_t for_chunks =
-      ForChunks(lease.granted_bytes[Tier::kDevice], options.apart_bytes, slab_bytes);
+      DeviceBytesForChunks(lease.granted_bytes[Tier::kDevice], options.apart_bytes, slab_bytes);
   if (const absl::Status grown = lease.arena->Grow(for_chunks);
       !grown.ok() &&
       (lease.arena->mapped_bytes() == 0 ||
@@ -179,31 +167,30 @@ absl::StatusOr<Session::Lease> Session::TakeLease(Connection& connection,
 Session::Session(std::unique_ptr<Connection> connection, Lease lease, const SessionOptions& options)
     : connection_(std::move(connection)),
       granted_bytes_(lease.granted_bytes),
-      chunk_bytes_(options.chunk_bytes),
-      policy_(options.policy),
-      device_bandwidth_(options.device_bandwidth),
-      nvme_checksums_(options.nvme_checksums),
+      options_(options),
       update_team_(MakeUpdateTeam(options.update_threads)),
       device_budget_(lease.granted_bytes[Tier::kDevice]),
       timeline_(std::move(lease.timeline)),
       copies_(std::move(lease.copies)),
-      host_pins_(options.pin_host.pin ? std::make_unique<HostPins>(options.pin_host) : nullptr),
-      lease_segment_(std::move(lease.segment)),
-      apart_bytes_(options.apart_bytes),
-      arena_(std::move(lease.arena)),
-      residency_(std::make_unique<Residency>(device_budget_, *copies_, arena_->data(),
-                                             arena_->size_bytes() / chunk_bytes_, chunk_bytes_)) {
+      host_pins_(options.pin_host.pin ? std::make_unique<HostPins>(options.pin_host) : nullptr) {
+  const int64_t mapped_bytes = lease.arena->mapped_bytes();
+  device_ = std::make_unique<LeasedDevice>(*connection_, *copies_, std::move(lease.segment),
+                                           std::move(lease.arena), options.apart_bytes);
+  residency_ = std::make_unique<Residency>(device_budget_, *copies_, device_->data(),
+                                           device_->size_bytes() / chunk_bytes(), chunk_bytes());
   // The arena may be larger than what is granted of it, and slabs fewer.
-  const int64_t for_chunks =
-      ForChunks(granted_bytes_[Tier::kDevice], options.apart_bytes, arena_->slab_bytes());
-  GEMINI_CHECK(residency_->SetBudget(std::min(for_chunks, arena_->mapped_bytes())).ok());
+  const int64_t for_chunks = device_->ForChunks(granted_bytes_[Tier::kDevice]);
+  GEMINI_CHECK(residency_->SetBudget(std::min(for_chunks, mapped_bytes)).ok());
 }
 
 Session::~Session() { Close().IgnoreError(); }
 
 absl::StatusOr<ChunkStore*> Session::OpenSpace(const SpaceOptions& options) {
-  MutexLock lock(mutex_);
-  if (closed_) return absl::FailedPreconditionError("the session is closed");
+  const auto closed = [] { return absl::FailedPreconditionError("the session is closed"); };
+  {
+    MutexLock lock(mutex_);
+    if (closed_) return closed();
+  }
   if (options.states_on_nvme && options.nvme_slots == 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         "space ", options.name, " keeps optimizer states on NVME and has no NVME slot"));
@@ -217,13 +204,13 @@ absl::StatusOr<ChunkStore*> Session::OpenSpace(const SpaceOptions& options) {
                        wire::Body::OpenSpace,
                        [&](FlatBufferBuilder& builder) {
                          const auto name = builder.CreateString(options.name);
-                         return wire::CreateOpenSpace(builder, name, chunk_bytes_,
+                         return wire::CreateOpenSpace(builder, name, chunk_bytes(),
                                                       options.num_bundles, options.host_slots,
                                                       options.nvme_slots, options.num_tensors)
                              .Union();
                        },
                        wire::Body::SpaceReply,
-                       ReserveTimeout((options.host_slots + options.nvme_slots) * chunk_bytes_)));
+                       ReserveTimeout((options.host_slots + options.nvme_slots) * chunk_bytes())));
   const wire::SpaceReply* opened = reply.As<wire::SpaceReply>();
   // Client segment, server segment, kick: then slabs.
   constexpr size_t kFirstSlab = 3;
@@ -232,84 +219,43 @@ absl::StatusOr<ChunkStore*> Session::OpenSpace(const SpaceOptions& options) {
   std::move(reply.fds.begin() + kFirstSlab, reply.fds.end(), std::back_inserter(slabs));
   const uint64_t space = opened->space();
   GEMINI_RETURN_IF_ERROR(TakeSlabs(*connection_, space, 0, opened->num_slabs(), slabs));
-  const SpaceShape shape = {.chunk_bytes = chunk_bytes_,
+  const SpaceShape shape = {.chunk_bytes = chunk_bytes(),
                             .num_bundles = options.num_bundles,
                             .host_slots = options.host_slots,
                             .nvme_slots = options.nvme_slots,
-                            .device_slots = arena_->size_bytes() / chunk_bytes_,
+                            .device_slots = device_->size_bytes() / chunk_bytes(),
                             .slots_per_slab = opened->slots_per_slab(),
                             .num_tensors = options.num_tensors,
                             .format = options.format,
                             .states_on_nvme = options.states_on_nvme};
   GEMINI_ASSIGN_OR_RETURN(SpaceMemory memory,
                           SpaceMemory::Map(shape, reply.fds[0].get(), reply.fds[1].get(), slabs));
+  MutexLock lock(mutex_);
+  // The server has taken it back with all others.
+  if (closed_) return closed();
   // No copy spans two slabs: a chunk is in one.
   const int64_t slab_slots = host_pins_ != nullptr ? shape.slots_per_slab : 0;
   for (int64_t first = 0; slab_slots > 0 && first < shape.host_slots; first += slab_slots) {
     host_pins_->Add(memory.slot_address(SlotId(first)),
-                    std::min(slab_slots, shape.host_slots - first) * chunk_bytes_);
+                    std::min(slab_slots, shape.host_slots - first) * chunk_bytes());
   }
   const SpaceTimeline timeline = {.ring = this->timeline(),
                                   .space = static_cast<uint16_t>(spaces_.size())};
   spaces_.push_back({.id = space,
                      .store = std::make_unique<ChunkStore>(
                          options.name, std::move(memory), std::move(reply.fds[2]), *connection_,
-                         opened->generation(), timeline, nvme_checksums_)});
+                         opened->generation(), timeline, options_.nvme_checksums)});
   return spaces_.back().store.get();
-}
-
-std::optional<BudgetTarget> Session::TakeBudgetChange() {
-  const auto& segment = *reinterpret_cast<const LeaseSegmentShm*>(lease_segment_.data());
-  uint64_t seen = seen_epoch_.load(std::memory_order_relaxed);
-  if (segment.epoch.load(std::memory_order_relaxed) == seen) return std::nullopt;
-  BudgetTarget target = ReadBudgetTarget(segment);
-  // Another server may say what it likes.
-  target.device_bytes = std::clamp<int64_t>(target.device_bytes, 0, arena_->size_bytes());
-  // Of threads that look at the same time, one takes it.
-  if (target.epoch == seen ||
-      !seen_epoch_.compare_exchange_strong(seen, target.epoch, std::memory_order_relaxed)) {
-    return std::nullopt;
-  }
-  return target;
-}
-
-int64_t Session::ChunkBytesOf(const BudgetTarget& target) const {
-  return ForChunks(target.device_bytes, apart_bytes(), arena_->slab_bytes());
-}
-
-int64_t Session::MapBudget(const BudgetTarget& target) {
-  const int64_t chunk_bytes = ChunkBytesOf(target);
-  // What is mapped can be used, whatever the error: the budget then stays below what it might be.
-  arena_->Grow(chunk_bytes).IgnoreError();
-  return std::min(chunk_bytes, arena_->mapped_bytes());
-}
-
-absl::Status Session::CutToBudget(const BudgetTarget& target) {
-  // Behind an error nobody knows what still uses the slabs.
-  GEMINI_RETURN_IF_ERROR(copies_->status());
-  return arena_->Cut(ChunkBytesOf(target));
-}
-
-absl::Status Session::AcknowledgeBudget(const BudgetTarget& target) {
-  GEMINI_RETURN_IF_ERROR(CutToBudget(target));
-  return connection_
-      ->Call(
-          wire::Body::AckEpoch,
-          [&target](FlatBufferBuilder& builder) {
-            return wire::CreateAckEpoch(builder, target.epoch, target.device_bytes).Union();
-          },
-          wire::Body::Done, ReserveTimeout(arena_->size_bytes()))
-      .status();
 }
 
 std::unique_ptr<ServerPlanSource> Session::MakePlanSource() {
   return std::make_unique<ServerPlanSource>(
       *connection_,
-      ServerPlanOptions{.chunk_bytes = chunk_bytes_,
-                        .policy = policy_,
-                        .device_bandwidth = device_bandwidth_,
+      ServerPlanOptions{.chunk_bytes = chunk_bytes(),
+                        .policy = options_.policy,
+                        .device_bandwidth = options_.device_bandwidth,
                         .timeline = timeline(),
-                        .apart_bytes = &apart_bytes_,
+                        .apart_bytes = device_->apart(),
                         .pins = host_pins_ == nullptr ? nullptr : host_pins_->progress()});
 }
 
@@ -337,21 +283,24 @@ void Session::PublishStep(int64_t step, int64_t outside_bytes) {
     space.store->counters().SetDeviceBytes(device_budget_.used_bytes() + outside_bytes,
                                            device_budget_.non_model_bytes() + outside_bytes);
   }
-  const ResidencyStats before = std::exchange(published_, stats);
   const int64_t now_ns = TimelineNowNs();
-  const int64_t before_ns = std::exchange(published_ns_, now_ns);
+  const Published before = std::exchange(published_, {.ns = now_ns, .stats = stats});
   // The first has no beginning.
-  if (before_ns == 0 || spaces_.empty()) return;
-  spaces_[0].store->counters().SetLastStep(now_ns - before_ns, stats.stall_ns - before.stall_ns,
-                                           stats.fetch_bytes - before.fetch_bytes,
-                                           stats.evict_bytes - before.evict_bytes);
+  if (before.ns == 0 || spaces_.empty()) return;
+  spaces_[0].store->counters().SetLastStep(
+      now_ns - before.ns, stats.stall_ns - before.stats.stall_ns,
+      stats.fetch_bytes - before.stats.fetch_bytes, stats.evict_bytes - before.stats.evict_bytes);
 }
 
 absl::Status Session::Close() {
-  MutexLock lock(mutex_);
-  if (std::exchange(closed_, true)) return absl::OkStatus();
+  std::vector<OpenedSpace> spaces;
+  {
+    MutexLock lock(mutex_);
+    if (std::exchange(closed_, true)) return absl::OkStatus();
+    spaces.swap(spaces_);
+  }
   std::vector<uint64_t> ids;
-  for (const OpenedSpace& space : spaces_) ids.push_back(space.id);
+  for (const OpenedSpace& space : spaces) ids.push_back(space.id);
   // Operators and copies end before their memory goes: a copy of nothing is behind all of its
   // stream.
   CopyEvent last = copies_->AfterOperators();
@@ -362,9 +311,8 @@ absl::Status Session::Close() {
   // The server gives the bytes to others once it is told, so nothing is mapped by then.
   host_pins_.reset();
   residency_.reset();
-  spaces_.clear();
-  arena_.reset();
-  lease_segment_ = MappedMemory();
+  spaces.clear();
+  device_.reset();
   // A refusal of one does not keep the others' bytes: all are told, and the first error is
   // returned.
   absl::Status status;

@@ -5,11 +5,9 @@
 // Thread: any, except Open and Close, which unmaps everything before it tells the server. That only
 //         then gives the bytes to others.
 #pragma once
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,10 +21,10 @@
 #include "client/device/residency.h"
 #include "client/host/chunk_store.h"
 #include "client/session/host_pins.h"
+#include "client/session/leased_device.h"
 #include "client/session/server_plan_source.h"
 #include "client/wire/connection.h"
 #include "gemini/policy_options.h"
-#include "gemini/shm/lease_shm.h"
 #include "gemini/shm/timeline_shm.h"
 #include "gemini/system/mapped_memory.h"
 #include "gemini/system/mutex.h"
@@ -95,33 +93,15 @@ class Session {
   // refusal; FAILED_PRECONDITION: closed.
   absl::StatusOr<ChunkStore*> OpenSpace(const SpaceOptions& options);
 
-  // The DEVICE budget from now on, if the server changed it since the last call: one relaxed load
-  // where it did not. Any thread; one of several gets it. Not after Close.
-  std::optional<BudgetTarget> TakeBudgetChange();
-  // Of DEVICE in slabs, what is not for chunks (BudgetFollower::SetApart). Any thread.
-  int64_t apart_bytes() const { return apart_bytes_.load(std::memory_order_relaxed); }
-  // What of a target is for chunks: all, or of slabs the whole ones beside what is apart.
-  int64_t ChunkBytesOf(const BudgetTarget& target) const;
-  // Maps that, and returns how much of it may be used: less, where the server or the GPU refuses
-  // it. Before Residency::SetBudget; one thread at a time. A round trip where slabs are added.
-  int64_t MapBudget(const BudgetTarget& target);
-  // Unmaps what is beyond it, behind Residency::SetBudget. Errors: as DeviceArena::Cut.
-  absl::Status CutToBudget(const BudgetTarget& target);
-  // What is mapped now; 0 of a DEVICE that is not in slabs. As MapBudget: one thread at a time.
-  int64_t mapped_device_bytes() const { return arena_->slab_bytes() ? arena_->mapped_bytes() : 0; }
-  // Tells the server that only the first target.device_bytes of the arena are used, nothing pinned
-  // or in flight behind them: what lies there is lost, and unmapped. Needed when the target is less
-  // than the grant, which epochs that were not taken may have raised; blocks.
-  // ABORTED: the target changed meanwhile; take it again. FAILED_PRECONDITION: nothing to
-  //          acknowledge.
-  absl::Status AcknowledgeBudget(const BudgetTarget& target);
+  // What the server grants of DEVICE, and its changes. Not after Close.
+  LeasedDevice& device() { return *device_; }
 
   // Plans from this session's server by the session's policy; valid until the session is destroyed.
   std::unique_ptr<ServerPlanSource> MakePlanSource();
 
   const TierMap<int64_t>& granted_bytes() const { return granted_bytes_; }
-  int64_t chunk_bytes() const { return chunk_bytes_; }
-  const PolicyOptions& policy() const { return policy_; }
+  int64_t chunk_bytes() const { return options_.chunk_bytes; }
+  const PolicyOptions& policy() const { return options_.policy; }
   DeviceBudget& device_budget() { return device_budget_; }
   CopyEngine& copies() { return *copies_; }
   // For updates and norms; valid until the session is destroyed.
@@ -131,11 +111,8 @@ class Session {
   // For `memstat trace`; valid until the session is destroyed.
   TimelineShm* timeline() { return reinterpret_cast<TimelineShm*>(timeline_.data()); }
 
-  // How much of HOST is registered by now; why no more is going to be. Any thread; not after Close.
-  int64_t pinned_host_bytes() const { return host_pins_ ? host_pins_->pinned_bytes() : 0; }
-  absl::Status host_pin_status() const {
-    return host_pins_ == nullptr ? absl::OkStatus() : host_pins_->status();
-  }
+  // How far HOST is registered with a GPU's driver; null: it need not be. Not after Close.
+  const HostPins* host_pins() const { return host_pins_.get(); }
 
   // How many requests the server did not answer in time. Any thread.
   int64_t requests_given_up() const { return connection_->num_given_up(); }
@@ -155,10 +132,6 @@ class Session {
   absl::Status Close();
 
  private:
-  friend class BudgetFollower;
-  // From the next MapBudget on; at least 0. Not between that and CutToBudget.
-  void SetApart(int64_t bytes) { apart_bytes_.store(bytes, std::memory_order_relaxed); }
-
   struct Lease {
     TierMap<int64_t> granted_bytes;
     MappedMemory segment;
@@ -170,16 +143,19 @@ class Session {
     uint64_t id = 0;
     std::unique_ptr<ChunkStore> store;
   };
+  // The last call of PublishStep: when it was, 0 before the first, and what had happened until
+  // then.
+  struct Published {
+    int64_t ns = 0;
+    ResidencyStats stats;
+  };
 
   Session(std::unique_ptr<Connection> connection, Lease lease, const SessionOptions& options);
   static absl::StatusOr<Lease> TakeLease(Connection& connection, const SessionOptions& options);
 
   const std::unique_ptr<Connection> connection_;
   const TierMap<int64_t> granted_bytes_;
-  const int64_t chunk_bytes_;
-  const PolicyOptions policy_;
-  const int64_t device_bandwidth_;
-  const bool nvme_checksums_;
+  const SessionOptions options_;
   const std::unique_ptr<WorkerTeam> update_team_;
   DeviceBudget device_budget_;
   // Mapped for longer than the lease lasts: the copy workers write to it, and nobody else gets its
@@ -188,16 +164,13 @@ class Session {
   const std::unique_ptr<CopyEngine> copies_;
   std::unique_ptr<HostPins> host_pins_;  // Of all spaces; null: nothing is to be pinned.
 
+  // Never held over a request.
   mutable Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   std::vector<OpenedSpace> spaces_ ABSL_GUARDED_BY(mutex_);
-  int64_t published_ns_ ABSL_GUARDED_BY(mutex_) = 0;  // When PublishStep was called last,
-  ResidencyStats published_ ABSL_GUARDED_BY(mutex_);  // and what was then.
-  MappedMemory lease_segment_;
-  std::atomic<uint64_t> seen_epoch_ = 0;
-  std::atomic<int64_t> apart_bytes_;
-  std::unique_ptr<DeviceArena> arena_;
+  Published published_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<LeasedDevice> device_;
   std::unique_ptr<Residency> residency_;
 };
 

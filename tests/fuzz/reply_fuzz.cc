@@ -171,8 +171,8 @@ void OpenSession(UniqueFd socket, bool with_gpu) {
                                             .nvme_slots = 0,
                                             .num_tensors = kTensors});
   GEMINI_CHECK(space.ok() == (space.ok() && *space != nullptr));
-  if (const auto target = (*session)->TakeBudgetChange(); target.has_value()) {
-    GEMINI_CHECK((*session)->MapBudget(*target) <= target->device_bytes);
+  if (const auto target = (*session)->device().TakeChange(); target.has_value()) {
+    GEMINI_CHECK((*session)->device().Map(*target) <= target->device_bytes);
   }
   (*session)->Close().IgnoreError();
 }

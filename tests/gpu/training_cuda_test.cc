@@ -288,11 +288,11 @@ TEST_F(TrainingOnGpu, WhatOperatorsTakeIsTheirsAndMoreIsGiven) {
     }
   };
   EXPECT_FALSE(allocate(all_bytes));
-  int64_t limit_bytes = session_->session().apart_bytes();
+  int64_t limit_bytes = session_->session().device().apart_bytes();
   int given = 0;
   while (session_->GiveWay()) {
-    EXPECT_GT(session_->session().apart_bytes(), limit_bytes);
-    limit_bytes = session_->session().apart_bytes();
+    EXPECT_GT(session_->session().device().apart_bytes(), limit_bytes);
+    limit_bytes = session_->session().device().apart_bytes();
     EXPECT_LE(limit_bytes + session_->session().device_budget().budget_bytes(), all_bytes);
     ++given;
   }

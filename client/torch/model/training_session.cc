@@ -231,7 +231,10 @@ absl::StatusOr<ManagedModel*> TrainingSession::Manage(torch::nn::Module& module,
 
 absl::Status TrainingSession::status() const { return state_->session->status(); }
 
-absl::Status TrainingSession::host_pin_status() const { return state_->session->host_pin_status(); }
+absl::Status TrainingSession::host_pin_status() const {
+  const HostPins* const pins = state_->session->host_pins();
+  return pins == nullptr ? absl::OkStatus() : pins->status();
+}
 
 TrainingStats TrainingSession::stats() const {
   if (!state_->is_open) return state_->stats_at_close;
@@ -241,13 +244,15 @@ TrainingStats TrainingSession::stats() const {
   TrainingStats stats;
   // Of a GPU, the budget is for chunks alone.
   const int64_t apart_peak_bytes = state_->device->non_model_peak_bytes();
-  stats.device_budget_bytes = budget.budget_bytes() + state_->session->apart_bytes();
+  stats.device_budget_bytes = budget.budget_bytes() + state_->session->device().apart_bytes();
   stats.device_peak_bytes = budget.peak_bytes() + apart_peak_bytes;
   stats.non_model_peak_bytes = budget.non_model_peak_bytes() + apart_peak_bytes;
   stats.pinned_peak_bytes = residency.pinned_peak_bytes;
   stats.host_bytes = state_->spaces_bytes[Tier::kHost];
   stats.nvme_bytes = state_->spaces_bytes[Tier::kNvme];
-  stats.pinned_host_bytes = state_->session->pinned_host_bytes();
+  if (const HostPins* const pins = state_->session->host_pins(); pins != nullptr) {
+    stats.pinned_host_bytes = pins->pinned_bytes();
+  }
   stats.fetch_bytes = residency.fetch_bytes;
   stats.evict_bytes = residency.evict_bytes;
   stats.stall_seconds = static_cast<double>(residency.stall_ns) * 1e-9;

@@ -178,9 +178,9 @@ TEST_F(HostPinsSessionTest, ASessionPinsTheSlabsOfItsSpacesUntilItCloses) {
                             std::min(slab_slots, slots - first) * chunk_bytes_);
     }
   }
-  while (session_->pinned_host_bytes() < 14 * chunk_bytes_) std::this_thread::yield();
+  while (session_->host_pins()->pinned_bytes() < 14 * chunk_bytes_) std::this_thread::yield();
   EXPECT_THAT(driver.pinned(), UnorderedElementsAreArray(expected));
-  EXPECT_OK(session_->host_pin_status());
+  EXPECT_OK(session_->host_pins()->status());
   ASSERT_OK(session_->Close());
   EXPECT_THAT(driver.pinned(), IsEmpty());
 }
