@@ -36,13 +36,8 @@ struct NvmeDirectory {
 // The stand-in for "auto" in a byte size: the program decides and says what it took.
 inline constexpr int64_t kAutoBytes = -1;
 
-struct RunConfig {
-  std::string model;
-  std::string data;
-  std::string output;
-  int64_t steps = 0;
-  int64_t batch = 8;
-  int64_t sequence = 0;  // 0: as many positions as the model has, at most 1,024.
+// How parameters change in a step.
+struct OptimizerKeys {
   double lr = 5e-5;
   std::string schedule = "linear";
   int64_t warmup_steps = 0;
@@ -56,10 +51,11 @@ struct RunConfig {
   double momentum = 0.9;
   double trust_coefficient = 1e-3;
   double clip = 1.0;  // 0: no clipping.
-  int64_t accumulate = 1;
-  std::string micro_batch_schedule = "horizontal";
-  bool recompute = false;
-  std::string order = "shuffled";
+  bool operator==(const OptimizerKeys&) const = default;
+};
+
+// Where a run computes, and where it keeps what.
+struct PlacementKeys {
   std::string device = "cpu";  // Or a GPU: cuda:0.
   int64_t device_memory = kAutoBytes;
   int64_t host_memory = kAutoBytes;
@@ -72,10 +68,25 @@ struct RunConfig {
   std::string optimizer_tier = "host";  // Home of optimizer states: host, or nvme.
   std::string daemon;                   // Empty: an embedded server.
   std::string space;                    // Empty: named after the output directory.
-  std::string metrics;                  // Empty: metrics.jsonl in the output directory.
+  int64_t threads = 0;                  // 0: what Torch takes by itself.
+  int64_t update_threads = 0;           // 0: by the processors that there are.
+  bool operator==(const PlacementKeys&) const = default;
+};
+
+// Everything that a run is told, by flags and files.
+struct RunConfig : OptimizerKeys, PlacementKeys {
+  std::string model;
+  std::string data;
+  std::string output;
+  int64_t steps = 0;
+  int64_t batch = 8;
+  int64_t sequence = 0;  // 0: as many positions as the model has, at most 1,024.
+  int64_t accumulate = 1;
+  std::string micro_batch_schedule = "horizontal";
+  bool recompute = false;
+  std::string order = "shuffled";
+  std::string metrics;  // Empty: metrics.jsonl in the output directory.
   int64_t seed = 42;
-  int64_t threads = 0;             // 0: what Torch takes by itself.
-  int64_t update_threads = 0;      // 0: by the processors that there are.
   std::string precision = "fp32";  // An ElementTypeName.
   bool resume = false;
   std::string eval_data;
