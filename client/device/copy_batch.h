@@ -35,10 +35,10 @@ class CopyBatch {
                                   CopyEvent after, CopyLandings& landings);
 
   // Enqueues the copy of the chunk's bytes from `device` to HOST, behind `after`: into its own slot
-  // when uncommitted, also a gradient that its bundle's update awaits (ChunkStore::GradientArrived
-  // is for others to call); else into a new one, committed at the same step when drained; at once
-  // where it has a master (client/host/edited_parameter.h). Errors: as ChunkStore::AcquireSpare and
-  // Acquire.
+  // when uncommitted, also a gradient that its bundle's update awaits (others call
+  // SpaceUpdates::GradientArrived); else into a new one, committed at the same step when drained;
+  // at once where it has a master (client/host/edited_parameter.h). Errors: as
+  // ChunkStore::AcquireSpare and Acquire.
   absl::StatusOr<CopyEvent> WriteBack(ChunkStore& store, ChunkId chunk, const std::byte* device,
                                       CopyEvent after);
 

@@ -213,7 +213,7 @@ absl::StatusOr<StallCause> Residency::AwaitOne(absl::Span<const RangeId> ids) {
       if (!range.store->AwaitsCommit(range.chunk(i))) continue;
       // Not with the lock held: others pin meanwhile.
       mutex_.Unlock();
-      const absl::Status status = range.store->AwaitCommit(BundleOf(range.chunk(i)));
+      const absl::Status status = range.store->updates().AwaitCommit(BundleOf(range.chunk(i)));
       mutex_.Lock();
       if (!status.ok()) return status;
       return StallCause::kUpdate;
@@ -265,7 +265,7 @@ absl::Status Residency::AwaitUpdateOf(const Range& range) {
     if (!range.store->AwaitsCommit(ChunkOf(bundle, ChunkKind::kParam))) continue;
     OperatorPoint since = stalls_.Now();
     mutex_.Unlock();
-    const absl::Status status = range.store->AwaitCommit(bundle);
+    const absl::Status status = range.store->updates().AwaitCommit(bundle);
     mutex_.Lock();
     stalls_.Add(range.store->counters(), StallCause::kUpdate, std::move(since));
     GEMINI_RETURN_IF_ERROR(status);
@@ -339,7 +339,7 @@ absl::StatusOr<PendingWrite> Residency::BeginHostWrite(Range& range, int64_t off
     mutex_.Unlock();
     // On-line moves wait for slots with the lock held, which the updater needs for a late gradient:
     // slots that only the caller lets go of must not be what they wait for.
-    range.store->AwaitLateGradients();
+    range.store->updates().AwaitLateGradients();
     absl::StatusOr<HostChunk> host = piece == range.payload_bytes
                                          ? range.store->AcquireToOverwrite(chunk)
                                          : range.store->AcquireUncommitted(chunk);

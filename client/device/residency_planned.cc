@@ -207,7 +207,7 @@ absl::Status Residency::BringGradient(RangeId id) { return EvictPlanned(id, /*st
 
 void Residency::TellGradientIsBelow(const Range& range) {
   for (int64_t i = 0; range.kind == ChunkKind::kGrad && i < range.num_bundles; ++i) {
-    range.store->GradientArrived(BundleOf(range.chunk(i)));
+    range.store->updates().GradientArrived(BundleOf(range.chunk(i)));
   }
 }
 

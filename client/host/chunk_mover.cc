@@ -1,35 +1,59 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/host/chunk_mover.h"
 
+#include <pthread.h>
+
 #include "gemini/plan/spare_slots.h"
 #include "gemini/state_format.h"
 
 namespace gemini::client {
 
+ChunkMover::~ChunkMover() {
+  End();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void ChunkMover::StartForPlan() { Start(2, "gemini-ahead", &ChunkMover::ReadForeseen); }
+
+void ChunkMover::StartForUpdates() {
+  Start(4, "gemini-ahead", &ChunkMover::ReadForUpdate);
+  Start(4, "gemini-behind", &ChunkMover::WriteBehind);
+}
+
+void ChunkMover::Start(int threads, const char* name, bool (ChunkMover::*step)()) {
+  for (int i = 0; i < threads; ++i) {
+    threads_.emplace_back([this, step] {
+      while ((this->*step)()) {
+      }
+    });
+    ::pthread_setname_np(threads_.back().native_handle(), name);
+  }
+}
+
 bool ChunkMover::IsMissing(ChunkId id) const {
-  const StoredChunk& chunk = store_.chunks_[id.value()];
+  const StoredChunk& chunk = tiers_.places.at(id);
   return chunk.nvme != kNoSlot && chunk.host == kNoSlot && !chunk.busy && chunk.loss.ok();
 }
 
 // Free slots are left for the new chunks of the update that was taken. What is read for those
 // behind it leaves room for a whole update, too: somebody may wait for one that was to come later.
 std::optional<ChunkId> ChunkMover::NextForUpdate() const {
-  const StateFormat& format = store_.format();
-  const int64_t num_free = store_.free_host_.num_free();
+  const StateFormat& format = tiers_.memory.shape().format;
+  const int64_t num_free = tiers_.places.host().free().num_free();
+  UpdateLedger& ledger = tiers_.ledger;
   // A plan foresees updates, too, and would give up what is read here for what it holds to be more
   // urgent.
-  if (!store_.spillable_.foresight().empty()) return std::nullopt;
-  if (store_.moves_.read_failed || !store_.update_failure_.ok() ||
-      num_free <= UpdatedKinds(format).size()) {
+  if (!tiers_.places.host().order().foresight().empty()) return std::nullopt;
+  if (ledger.read_failed() || !ledger.failure().ok() || num_free <= UpdatedKinds(format).size()) {
     return std::nullopt;
   }
   std::optional<ChunkId> next;
   // No more than the window has room for, and few enough to look at each time.
   int64_t bundles = num_free > UpdateSlots(format) ? kStateBundlesInHost : 1;
-  store_.pending_.LookAhead([&](BundleId bundle) ABSL_EXCLUSIVE_LOCKS_REQUIRED(store_.mutex_) {
+  ledger.pending().LookAhead([&](BundleId bundle) ABSL_EXCLUSIVE_LOCKS_REQUIRED(tiers_.mutex) {
     for (const ChunkKind kind : TrainableKinds(format)) {
       const ChunkId id = ChunkOf(bundle, kind);
-      const bool comes_late = kind == ChunkKind::kGrad && store_.pending_.awaits_gradient(bundle);
+      const bool comes_late = kind == ChunkKind::kGrad && ledger.pending().awaits_gradient(bundle);
       if (comes_late || !IsMissing(id)) continue;
       next = id;
       return false;
@@ -40,75 +64,75 @@ std::optional<ChunkId> ChunkMover::NextForUpdate() const {
 }
 
 std::optional<ChunkId> ChunkMover::NextForeseen() {
-  if (!store_.MayHoldMore()) return std::nullopt;
-  policies::HostForesight& foresight = store_.spillable_.foresight();
+  HostSlots& slots = tiers_.places.host();
+  if (!tiers_.ledger.MayHoldMore(slots.of_others())) return std::nullopt;
+  policies::HostForesight& foresight = slots.order().foresight();
   const std::optional<ChunkId> next = foresight.NextToRead(
-      [this](ChunkId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(store_.mutex_) { return IsMissing(id); });
-  if (!next || store_.free_host_.num_free() > kFreeSlots) return next;
+      [this](ChunkId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(tiers_.mutex) { return IsMissing(id); });
+  if (!next || slots.free().num_free() > kFreeSlots) return next;
   // Room is made by what is used later alone.
-  const SlotId victim = store_.spillable_.First();
+  const SlotId victim = slots.order().First();
   if (victim == kNoSlot) return std::nullopt;
-  const ChunkId leaves = store_.host_slots_[victim.value()].owner;
+  const ChunkId leaves = slots.at(victim).owner;
   return foresight.NextUse(leaves) > foresight.NextUse(*next) ? next : std::nullopt;
 }
 
-absl::Status ChunkMover::Read(ChunkId chunk, ChunkStore::Access access) {
-  ++store_.slots_coming_;  // When it is read it may be spilled.
-  absl::StatusOr<HostChunk> read = store_.AcquireLocked(chunk, access);
-  --store_.slots_coming_;
-  if (!read.ok()) {
-    return store_.chunks_[chunk.value()].loss.ok() ? read.status() : absl::OkStatus();
-  }
+absl::Status ChunkMover::Read(ChunkId chunk, ChunkAccess access) {
+  tiers_.places.host().AddComing(1);  // When it is read it may be spilled.
+  const absl::StatusOr<SlotId> slot = tiers_.Bring(chunk, access);
+  tiers_.places.host().AddComing(-1);
+  if (!slot.ok()) return tiers_.places.at(chunk).loss.ok() ? slot.status() : absl::OkStatus();
   // Before anybody else looks: to others a chunk that is held is in use.
-  store_.DropHold(read->slot_, read->for_update_);
-  read->owner_ = nullptr;
+  tiers_.DropHold(*slot, access == ChunkAccess::kUpdate);
   return absl::OkStatus();
 }
 
 void ChunkMover::TellMoved() {
-  store_.idle_.notify_all();
-  store_.moves_.readable.notify_all();
+  tiers_.idle.notify_all();
+  tiers_.readable.notify_all();
 }
 
 bool ChunkMover::ReadForeseen() {
-  MutexLock lock(store_.mutex_);
+  MutexLock lock(tiers_.mutex);
   std::optional<ChunkId> next;
-  while (!ended_ && !(next = NextForeseen())) store_.mutex_.WaitFor(store_.moves_.readable);
+  while (!ended_ && !(next = NextForeseen())) tiers_.mutex.WaitFor(tiers_.readable);
   if (ended_) return false;
-  const absl::Status status = store_.free_host_.num_free() > kFreeSlots
-                                  ? Read(*next, ChunkStore::Access::kRead)
-                                  : store_.Spill(store_.spillable_.First());
-  if (!status.ok()) store_.spillable_.Foresee({});
+  HostSlots& slots = tiers_.places.host();
+  const absl::Status status = slots.free().num_free() > kFreeSlots
+                                  ? Read(*next, ChunkAccess::kRead)
+                                  : tiers_.Spill(slots.order().First());
+  if (!status.ok()) slots.order().Foresee({});
   TellMoved();
   return true;
 }
 
 bool ChunkMover::ReadForUpdate() {
-  MutexLock lock(store_.mutex_);
+  MutexLock lock(tiers_.mutex);
   std::optional<ChunkId> next;
-  while (!ended_ && !(next = NextForUpdate())) store_.mutex_.WaitFor(store_.moves_.readable);
+  while (!ended_ && !(next = NextForUpdate())) tiers_.mutex.WaitFor(tiers_.readable);
   if (ended_) return false;
-  store_.moves_.read_failed |= !Read(*next, ChunkStore::Access::kUpdate).ok();
+  if (!Read(*next, ChunkAccess::kUpdate).ok()) tiers_.ledger.SetReadFailed();
   TellMoved();
   return true;
 }
 
 bool ChunkMover::WriteBehind() {
-  MutexLock lock(store_.mutex_);
-  while (!ended_ && (store_.moves_.write_failed || store_.spillable_.FirstGoingHome() == kNoSlot)) {
-    store_.mutex_.WaitFor(store_.moves_.going_home);
+  MutexLock lock(tiers_.mutex);
+  SpillOrder& order = tiers_.places.host().order();
+  while (!ended_ && (tiers_.ledger.write_failed() || order.FirstGoingHome() == kNoSlot)) {
+    tiers_.mutex.WaitFor(tiers_.going_home);
   }
   if (ended_) return false;
-  store_.moves_.write_failed |= !store_.Spill(store_.spillable_.FirstGoingHome()).ok();
+  if (!tiers_.Spill(order.FirstGoingHome()).ok()) tiers_.ledger.SetWriteFailed();
   TellMoved();
   return true;
 }
 
 void ChunkMover::End() {
-  MutexLock lock(store_.mutex_);
+  MutexLock lock(tiers_.mutex);
   ended_ = true;
-  store_.moves_.readable.notify_all();
-  store_.moves_.going_home.notify_all();
+  tiers_.readable.notify_all();
+  tiers_.going_home.notify_all();
 }
 
 }  // namespace gemini::client

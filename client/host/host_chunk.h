@@ -10,27 +10,26 @@
 
 namespace gemini::client {
 
-class ChunkMover;
-class ChunkStore;
-
-// Whom a HostChunk tells of its end: the ChunkStore.
+// Whom a HostChunk tells of its end.
 class HostSlotOwner {
- protected:
-  ~HostSlotOwner() = default;
-
- private:
-  friend class HostChunk;
+ public:
   virtual void Release(SlotId slot, bool for_update, bool ends_by_itself) = 0;
   virtual void CountEnding(SlotId slot) = 0;
+
+ protected:
+  ~HostSlotOwner() = default;
 };
 
 class HostChunk {
  public:
   HostChunk() = default;
+  // The caller holds the slot, and leaves that hold to this; `data` is the slot's first byte.
+  HostChunk(HostSlotOwner& owner, SlotId slot, std::byte* data, bool for_update)
+      : owner_(&owner), slot_(slot), data_(data), for_update_(for_update) {}
   HostChunk(HostChunk&& other) noexcept { *this = std::move(other); }
   HostChunk& operator=(HostChunk&& other) noexcept {
     if (this == &other) return *this;
-    LetGo();
+    Release();
     owner_ = std::exchange(other.owner_, nullptr);
     slot_ = other.slot_;
     data_ = std::exchange(other.data_, nullptr);
@@ -38,27 +37,29 @@ class HostChunk {
     ends_by_itself_ = other.ends_by_itself_;
     return *this;
   }
-  ~HostChunk() { LetGo(); }
+  ~HostChunk() { Release(); }
 
   std::byte* data() const { return data_; }
   explicit operator bool() const { return owner_ != nullptr; }
-  // Held in a slot that is kept for updates: to be let go without waiting for anybody meanwhile.
+  bool IsOf(const HostSlotOwner& owner) const { return owner_ == &owner; }
+  SlotId slot() const { return slot_; }
+  // Whether the slot is kept for updates: its holder releases it without waiting for anybody.
   bool for_update() const { return for_update_; }
-  // Says that from now on the holder waits for a copy alone before it lets go, whatever others do:
-  // who needs the slot, or that nobody holds it, waits instead of giving up. Once; not in a slot
-  // that is kept for updates.
+  // Says that from now on the holder waits for a copy alone before it releases the slot, whatever
+  // others do. Who needs the slot, or needs that nobody holds it, waits instead of giving up. Call
+  // it once, and not if for_update().
   void EndsByItself() {
     owner_->CountEnding(slot_);
     ends_by_itself_ = true;
   }
+  // Empties the handle and leaves the hold to the caller.
+  void Detach() {
+    owner_ = nullptr;
+    data_ = nullptr;
+  }
 
  private:
-  friend class ChunkMover;
-  friend class ChunkStore;
-  HostChunk(HostSlotOwner* owner, SlotId slot, std::byte* data, bool for_update)
-      : owner_(owner), slot_(slot), data_(data), for_update_(for_update) {}
-
-  void LetGo() {
+  void Release() {
     if (owner_ != nullptr) owner_->Release(slot_, for_update_, ends_by_itself_);
   }
 

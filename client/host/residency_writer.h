@@ -2,8 +2,8 @@
 // The sole writer of the residency words of a space (gemini/shm/residency_shm.h): joins what the
 // chunk store knows (HOST, NVME) with what Residency knows (DEVICE) into one word a chunk.
 // Thread: any for SetBelow, EnterDevice and LeaveDevice. Between the last two a chunk's word
-// belongs to
-//         the caller of SetOnDevice, who locks: one relaxed store, since every pin makes one.
+//         belongs to the caller of SetOnDevice, who locks: one relaxed store, since every pin makes
+//         one.
 // Change: as in gemini/chunk_state.h; any other is a broken invariant of ours.
 #pragma once
 #include <atomic>
@@ -11,6 +11,7 @@
 #include <optional>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "gemini/ids.h"
 #include "gemini/shm/commit_shm.h"
 #include "gemini/shm/residency_shm.h"
@@ -35,6 +36,8 @@ class ResidencyWriter {
   void SetOnDevice(ChunkId chunk, SlotId slot, int pins, bool dirty);
   // Says that the copy on DEVICE, which nobody pins, is given up.
   void LeaveDevice(ChunkId chunk);
+
+  const Mutex& mutex() const ABSL_LOCK_RETURNED(mutex_) { return mutex_; }  // To name its order.
 
  private:
   struct Chunk {

@@ -38,6 +38,7 @@ class SpillOrder {
     if (!foresight_.empty()) foresight_.Left(chunk);
   }
   policies::HostForesight& foresight() { return foresight_; }
+  const policies::HostForesight& foresight() const { return foresight_; }
 
   // The first that goes home; no slot: none does.
   SlotId FirstGoingHome() const { return SlotId(going_home_.oldest()); }

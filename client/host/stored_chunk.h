@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ChunkStore knows of one chunk and of one HOST slot, and what it is told of a version that
-// was made on DEVICE.
+// What a ChunkStore knows of one chunk, and the small values that it takes and returns.
 // Thread: none of its own; the caller locks.
 #pragma once
 #include <cstdint>
@@ -11,6 +10,14 @@
 namespace gemini::client {
 
 inline constexpr SlotId kNoSlot{};
+
+// What a chunk, or a slot for one, is acquired for.
+enum class ChunkAccess : uint8_t {
+  kRead,
+  kWrite,
+  kWriteBack,  // The new bytes are on DEVICE.
+  kUpdate,     // By the updater, or for a gradient in the slot that is kept for late ones.
+};
 
 // How many times a chunk was acquired for writing.
 struct ChunkWrites {
@@ -26,13 +33,6 @@ struct StoredChunk {
   bool busy = false;  // I/O is under way; nobody else touches the chunk.
   bool committed = false;
   ChunkWrites writes;
-};
-
-struct HostSlot {
-  ChunkId owner;         // None: a spare, or replaced while it was held.
-  int holds = 0;         // 0 and no owner: free.
-  int update_holds = 0;  // Of them: the updater's, or for a late gradient.
-  int ending_holds = 0;  // Of them: HostChunk::EndsByItself.
 };
 
 struct StoredBytes {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "client/host/read_ahead.h"
+#include "client/host/chunk_mover.h"
 #include "client/plan/interval_meter.h"
 #include "client/plan/plan_binding.h"
 #include "client/plan/plan_executor.h"
@@ -385,10 +385,13 @@ class PhaseTracker::State {
   // From the next operator on HOST goes by what the plan foresees there; null: by what was used.
   void Foresee(const Plan* plan) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const bool foresees = plan != nullptr && !plan->host_uses.empty();
-    if (!foresees && read_ahead_.empty()) return;
+    if (!foresees && movers_.empty()) return;
     for (size_t space = 0; space < stores_.size(); ++space) {
       ChunkStore& store = *stores_[space];
-      if (read_ahead_.size() == space) read_ahead_.push_back(std::make_unique<ReadAhead>(store));
+      if (movers_.size() == space) {
+        movers_.push_back(std::make_unique<ChunkMover>(store));
+        movers_.back()->StartForPlan();
+      }
       store.Foresee(foresees ? policies::HostForesight(
                                    plan->host_uses, plan->prediction.round_ns, plan->host_read_ns,
                                    static_cast<int32_t>(space), store.memory().layout().num_chunks)
@@ -514,7 +517,7 @@ class PhaseTracker::State {
   mutable Mutex mutex_;
   std::vector<ChunkStore*> stores_ ABSL_GUARDED_BY(mutex_);  // By space.
   std::vector<TracedTensor> tensors_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::unique_ptr<ReadAhead>> read_ahead_
+  std::vector<std::unique_ptr<ChunkMover>> movers_
       ABSL_GUARDED_BY(mutex_);                                          // By space, once needed.
   std::map<std::string, PlannedPhase> phases_ ABSL_GUARDED_BY(mutex_);  // By name.
   std::vector<std::string> named_ ABSL_GUARDED_BY(mutex_);  // BeginPhase, the innermost last.

@@ -224,8 +224,9 @@ StallCause PlanExecutor::WaitingFor() const {
       return StallCause::kRoom;
     case Activity::kAcquire:
       if (!fetching.store->AwaitsCommit(fetching.chunk)) return StallCause::kNvme;
-      return fetching.store->AwaitsGradient(BundleOf(fetching.chunk)) ? StallCause::kTransfer
-                                                                      : StallCause::kUpdate;
+      return fetching.store->updates().AwaitsGradient(BundleOf(fetching.chunk))
+                 ? StallCause::kTransfer
+                 : StallCause::kUpdate;
     default:
       return StallCause::kTransfer;
   }

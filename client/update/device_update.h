@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The part of an optimizer step that is done where the chunks are, on DEVICE: ranges whose
 // parameter, moments and gradient lie there are updated in place; of others only the gradient does,
-// is read for the norm, and leaves when the step is taken (ChunkStore::BeginUpdate,
-// late_gradients).
+// is read for the norm, and leaves when the step is taken (SpaceUpdates::Begin, late_gradients).
 // Order:  Add each range, AddLateGradient, read the gradients for their norm and chunks for trust
-//         ratios, Update, and versions() into ChunkStore::BeginUpdate, which makes them the valid
-//         ones together with the intent. Before Update the committed version is whole in HOST or
-//         NVME, so when that call fails, Undo goes back to it.
+//         ratios, Update, and versions() into SpaceUpdates::Begin, which makes them the valid ones
+//         together with the intent. Before Update the committed version is whole in HOST or NVME,
+//         so when that call fails, Undo goes back to it.
 // Thread: one. Pins from Add to the destructor; nobody else writes these ranges meanwhile.
 #pragma once
 #include <cstddef>

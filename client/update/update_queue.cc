@@ -14,14 +14,17 @@ UpdateQueue::UpdateQueue(ChunkStore& store, std::function<absl::Status(BundleId)
       bring_(std::move(bring)),
       update_(std::move(update)),
       failed_(std::move(failed)) {
-  if (store_.memory().shape().nvme_slots > 0) pipeline_.emplace(store_);
+  if (store_.memory().shape().nvme_slots > 0) {
+    mover_.emplace(store_);
+    mover_->StartForUpdates();
+  }
   thread_ = std::thread([this] { Run(); });
   ::pthread_setname_np(thread_.native_handle(), "gemini-update");
 }
 
 UpdateQueue::~UpdateQueue() {
   // A failure was told already.
-  store_.AwaitCommits().IgnoreError();
+  store_.updates().AwaitCommits().IgnoreError();
   {
     MutexLock lock(mutex_);
     stopping_ = true;
@@ -47,12 +50,12 @@ absl::Status UpdateQueue::Finish() {
     MutexLock lock(mutex_);
     if (update_failed_) {
       update_failed_ = false;
-      store_.RetryUpdates();
+      store_.updates().Retry();
       woken_ = true;
       work_.notify_all();
     }
   }
-  return store_.AwaitCommits();
+  return store_.updates().AwaitCommits();
 }
 
 void UpdateQueue::Run() {
@@ -77,9 +80,9 @@ void UpdateQueue::Run() {
 }
 
 void UpdateQueue::UpdateAll() {
-  while (const std::optional<BundleId> bundle = store_.TakeUpdate()) {
+  while (const std::optional<BundleId> bundle = store_.updates().Take()) {
     const absl::Status brought =
-        store_.AwaitsGradient(*bundle) ? bring_(*bundle) : absl::OkStatus();
+        store_.updates().AwaitsGradient(*bundle) ? bring_(*bundle) : absl::OkStatus();
     const int64_t begin_ns = TimelineNowNs();  // The time of a copy is no update's.
     const absl::StatusOr<bool> changed = brought.ok() ? update_(*bundle) : brought;
     if (changed.ok()) {
@@ -93,7 +96,7 @@ void UpdateQueue::UpdateAll() {
     }
     failed_(changed.status());
     MutexLock lock(mutex_);  // So that a Finish meanwhile sees both or none.
-    store_.FailUpdates(changed.status());
+    store_.updates().Fail(changed.status());
     update_failed_ = true;
     return;
   }

@@ -4,10 +4,10 @@
 // given to it.
 // Owner:  the model; the destructor finishes what was begun.
 // Thread: any. The thread of its own is named gemini-update and calls nothing but what it was
-//         given. Where the space has NVMe, the threads of UpdatePipeline move chunks for it.
+//         given. Where the space has NVMe, the threads of a ChunkMover move chunks for it.
 // Errors: an update that fails is tried again when somebody calls Finish, and Finish returns what
 //         comes of it; until then whoever waits for a pending bundle gets the error
-//         (ChunkStore::FailUpdates).
+//         (SpaceUpdates::Fail).
 #pragma once
 #include <condition_variable>
 #include <deque>
@@ -18,8 +18,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "client/host/chunk_mover.h"
 #include "client/host/chunk_store.h"
-#include "client/host/update_pipeline.h"
 #include "gemini/ids.h"
 #include "gemini/system/mutex.h"
 
@@ -57,13 +57,13 @@ class UpdateQueue {
   const std::function<absl::StatusOr<bool>(BundleId)> update_;
   const std::function<void(const absl::Status&)> failed_;
 
-  Mutex mutex_;
+  Mutex mutex_ ABSL_ACQUIRED_BEFORE(store_.tiers().mutex);
   std::condition_variable work_;
   bool woken_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool update_failed_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);
-  std::optional<UpdatePipeline> pipeline_;  // Nothing: all chunks are in HOST.
+  std::optional<ChunkMover> mover_;  // Nothing: all chunks are in HOST.
   std::thread thread_;
 };
 

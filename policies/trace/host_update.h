@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the update of a param range in HOST takes: the updater's time, or the disk's where the home
 // of its optimizer states is NVME, for reading, updating and writing overlap there
-// (client/host/update_pipeline.h).
+// (client/host/chunk_mover.h).
 // Units: nanoseconds, bytes.
 #pragma once
 #include <cstdint>

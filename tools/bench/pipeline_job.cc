@@ -190,7 +190,7 @@ absl::Status PipelineJob::Update() {
   for (int64_t bundle = 0; bundle < store_->num_bundles(); ++bundle) {
     bundles.push_back(BundleId(bundle));
   }
-  GEMINI_RETURN_IF_ERROR(store_->BeginUpdate(intent_, bundles));
+  GEMINI_RETURN_IF_ERROR(store_->updates().Begin(intent_, bundles));
   updates_->Wake();
   return absl::OkStatus();
 }

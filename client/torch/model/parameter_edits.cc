@@ -17,7 +17,8 @@ absl::Status ParameterEdits::Prepare(RangeId param) {
   const ModelRange& range = tensors_.ranges()[number];
   // Edited before its commit, it could have to be written back by who must not wait for one.
   for (int64_t i = 0; i < range.num_bundles; ++i) {
-    GEMINI_RETURN_IF_ERROR(tensors_.store().AwaitCommit(BundleId(range.first.value() + i)));
+    GEMINI_RETURN_IF_ERROR(
+        tensors_.store().updates().AwaitCommit(BundleId(range.first.value() + i)));
   }
   if (!IsAnyOnDeviceAlone(range)) return absl::OkStatus();
   for (const ChunkKind kind : KindsOfValue(tensors_.store().format(), ChunkKind::kParam)) {

@@ -88,7 +88,7 @@ absl::StatusOr<StepResult> SpaceModel::Step(const StepOptions& options) {
   if (!result.ok() || result->skipped) return result;
   session_.PublishStep(step_, hook_.device().outside_bytes());
   hook_.device().EndStep();
-  if (!options.overlap_update) GEMINI_RETURN_IF_ERROR(tensors_->store().AwaitCommits());
+  if (!options.overlap_update) GEMINI_RETURN_IF_ERROR(tensors_->store().updates().AwaitCommits());
   return result;
 }
 
@@ -136,8 +136,8 @@ absl::StatusOr<StepResult> SpaceModel::BeginUpdate(const StepOptions& options,
   const std::vector<BundleId> bundles = BundlesToUpdate(*tensors_, on_device);
   absl::Status status = kernels.Finish();
   if (status.ok()) {
-    status = tensors_->store().BeginUpdate(intent_, bundles, on_device.versions(),
-                                           BundlesWithLateGradients(bundles, on_device));
+    status = tensors_->store().updates().Begin(intent_, bundles, on_device.versions(),
+                                               BundlesWithLateGradients(bundles, on_device));
   }
   if (!status.ok()) {
     on_device.Undo();
@@ -169,10 +169,10 @@ absl::Status SpaceModel::AwaitTensor(int64_t index) {
   const TensorPlace& place = tensors_->tensors()[index].place;
   for (int64_t i = 0; i < place.num_bundles; ++i) {
     const BundleId bundle(place.first_bundle.value() + i);
-    if (tensors_->store().AwaitCommit(bundle).ok()) continue;
+    if (tensors_->store().updates().AwaitCommit(bundle).ok()) continue;
     // What failed may go now, for a model that is to be saved.
     FinishUpdates().IgnoreError();
-    GEMINI_RETURN_IF_ERROR(tensors_->store().AwaitCommit(bundle));
+    GEMINI_RETURN_IF_ERROR(tensors_->store().updates().AwaitCommit(bundle));
   }
   return absl::OkStatus();
 }

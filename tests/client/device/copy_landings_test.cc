@@ -89,14 +89,14 @@ TEST_F(CopyLandingsTest, AnUpdateWaitsForCopiesOfItsGradients) {
   if (HasFatalFailure()) return;
   ASSERT_OK(store_->AcquireUncommitted(ChunkOf(BundleId(0), kGrad)).status());
   BeginToFetch(ChunkOf(BundleId(0), kGrad));
-  EXPECT_OK(store_->BeginUpdate(StepOne(), bundles_));
+  EXPECT_OK(store_->updates().Begin(StepOne(), bundles_));
   EXPECT_TRUE(copies_.Done(last_));
   // Who holds one otherwise is not waited for.
   ASSERT_OK(CommitTag(*store_, BundleId(0), kParam, 1, 6));
   ASSERT_OK_AND_ASSIGN(const HostChunk held, store_->Acquire(ChunkOf(BundleId(0), kGrad)));
   Intent intent = StepOne();
   intent.step = 2;
-  EXPECT_THAT(store_->BeginUpdate(intent, bundles_),
+  EXPECT_THAT(store_->updates().Begin(intent, bundles_),
               StatusIs(absl::StatusCode::kFailedPrecondition));
 }
 
@@ -105,7 +105,7 @@ TEST_F(CopyLandingsTest, AnUpdateDoesNotWaitForOtherCopies) {
   Open(2, 20);
   if (HasFatalFailure()) return;
   for (int64_t i = 0; i < kOnlineCopies; ++i) BeginToFetch(ChunkOf(BundleId(1), kParam));
-  EXPECT_OK(store_->BeginUpdate(StepOne(), bundles_));
+  EXPECT_OK(store_->updates().Begin(StepOne(), bundles_));
   EXPECT_FALSE(copies_.Done(last_));
 }
 
@@ -115,7 +115,7 @@ TEST_F(CopyLandingsTest, AnUpdateWaitsForCopiesThatHoldTheSlotsThatItNeeds) {
   if (HasFatalFailure()) return;
   BeginToFetch(ChunkOf(BundleId(0), kParam));
   BeginToFetch(ChunkOf(BundleId(1), kParam));
-  EXPECT_OK(store_->BeginUpdate(StepOne(), bundles_));
+  EXPECT_OK(store_->updates().Begin(StepOne(), bundles_));
 }
 
 TEST_F(CopyLandingsTest, AVersionThatIsMadeOnDeviceWaitsForCopiesOfTheOneBefore) {
@@ -127,7 +127,7 @@ TEST_F(CopyLandingsTest, AVersionThatIsMadeOnDeviceWaitsForCopiesOfTheOneBefore)
   BeginToFetch(ChunkOf(BundleId(0), kParam));
   DeviceVersion version = {.bundle = BundleId(0), .slots = {}};
   for (const ChunkKind kind : UpdatedKinds(store_->format())) version.slots[kind] = SlotId(0);
-  EXPECT_OK(store_->BeginUpdate(StepOne(), {}, absl::MakeConstSpan(&version, 1)));
+  EXPECT_OK(store_->updates().Begin(StepOne(), {}, absl::MakeConstSpan(&version, 1)));
   EXPECT_TRUE(copies_.Done(last_));
 }
 

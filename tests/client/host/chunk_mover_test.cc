@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Moves one at a time, without threads: client/host/update_pipeline.h and client/host/read_ahead.h
-// run them.
+// Moves one at a time, without threads.
 #include "client/host/chunk_mover.h"
 
 #include <utility>
@@ -48,7 +47,7 @@ class ChunkMoverTest : public FaultySessionFixture {
     Intent intent;
     intent.step = 1;
     intent.tensors.resize(kBundles);
-    ASSERT_OK(store_->BeginUpdate(intent, bundles));
+    ASSERT_OK(store_->updates().Begin(intent, bundles));
   }
   Tier TierOf(int64_t bundle, ChunkKind kind) {
     return Look("space").at(ChunkOf(BundleId(bundle), kind).value()).tier;

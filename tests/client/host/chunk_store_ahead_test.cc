@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "client/host/chunk_mover.h"
 #include "client/host/chunk_store.h"
-#include "client/host/read_ahead.h"
 #include "gemini/plan/spare_slots.h"
 #include "tests/client/session/session_fixture.h"
 
@@ -57,7 +57,8 @@ class ChunkStoreAheadTest : public SessionFixture {
 
 TEST_F(ChunkStoreAheadTest, BringsWhatIsUsedNextBeforeItIsAskedFor) {
   Foresee();
-  ReadAhead ahead(*store_);
+  ChunkMover ahead(*store_);
+  ahead.StartForPlan();
   for (int round = 0; round < 3; ++round) {
     for (int64_t i = 0; i < kBundles; ++i) {
       AwaitInHost(Param(i));
@@ -69,7 +70,8 @@ TEST_F(ChunkStoreAheadTest, BringsWhatIsUsedNextBeforeItIsAskedFor) {
 TEST_F(ChunkStoreAheadTest, MovesHardlyMoreThanTheBestReplacement) {
   Foresee();
   {
-    ReadAhead ahead(*store_);
+    ChunkMover ahead(*store_);
+    ahead.StartForPlan();
     for (int64_t i = 0; i < kBundles; ++i) {
       AwaitInHost(Param(i));
       Use(i, i);
@@ -100,7 +102,8 @@ TEST_F(ChunkStoreAheadTest, DoesNotReadWhatIsOverwritten) {
   plan_.host_read_ns = 10;  // Due two uses ahead.
   Foresee();
   const int64_t before = chunks_read();
-  ReadAhead ahead(*store_);
+  ChunkMover ahead(*store_);
+  ahead.StartForPlan();
   for (int64_t i = 1; i < kBundles; i += 2) {
     AwaitInHost(Param(i));
     Use(i, i);
@@ -110,7 +113,8 @@ TEST_F(ChunkStoreAheadTest, DoesNotReadWhatIsOverwritten) {
 
 TEST_F(ChunkStoreAheadTest, LeavesRoomForWhoWrites) {
   Foresee();
-  ReadAhead ahead(*store_);
+  ChunkMover ahead(*store_);
+  ahead.StartForPlan();
   AwaitInHost(Param(0));
   // None of these waits for a spill, or for read-ahead to give something up.
   std::vector<HostChunk> spares;
@@ -124,7 +128,8 @@ TEST_F(ChunkStoreAheadTest, LeavesRoomForWhoWrites) {
 
 TEST_F(ChunkStoreAheadTest, ChangedChunksComeBackAsTheyWereLeft) {
   Foresee();
-  ReadAhead ahead(*store_);
+  ChunkMover ahead(*store_);
+  ahead.StartForPlan();
   for (int64_t step = 1; step <= 3; ++step) {
     for (int64_t i = 0; i < kBundles; ++i) {
       Use(i, 1000 * (step - 1) + i);
@@ -137,7 +142,8 @@ TEST_F(ChunkStoreAheadTest, EndsWhenTheServerIsGone) {
   ASSERT_FALSE(IsInHost(Param(0)));
   server_.reset();
   Foresee();
-  ReadAhead ahead(*store_);
+  ChunkMover ahead(*store_);
+  ahead.StartForPlan();
   EXPECT_THAT(store_->Acquire(Param(0)), StatusIs(absl::StatusCode::kUnavailable));
 }
 

@@ -144,9 +144,9 @@ TEST_F(ChunkStoreDeviceTest, AVersionMadeOnDeviceIsCommittedWithTheIntentAndTheO
   Open(3, 32, 0);
   if (HasFatalFailure()) return;
   const int64_t host_bytes = store_->stored_bytes().host_bytes;
-  ASSERT_OK(store_->BeginUpdate(IntentFor(1), {BundleId(1), BundleId(0)}, {VersionAt(2, 4)}));
+  ASSERT_OK(store_->updates().Begin(IntentFor(1), {BundleId(1), BundleId(0)}, {VersionAt(2, 4)}));
   EXPECT_EQ(store_->CommittedStep(BundleId(2)), 1);
-  EXPECT_OK(store_->AwaitCommit(BundleId(2)));
+  EXPECT_OK(store_->updates().AwaitCommit(BundleId(2)));
   EXPECT_FALSE(store_->AwaitsCommit(Chunk(2, kParam)));
   EXPECT_TRUE(store_->AwaitsCommit(Chunk(1, kParam)));
   EXPECT_EQ(store_->stored_bytes().host_bytes, host_bytes - 3 * kTestChunkBytes);
@@ -158,11 +158,11 @@ TEST_F(ChunkStoreDeviceTest, AVersionMadeOnDeviceIsCommittedWithTheIntentAndTheO
               (ChunkSlot{Tier::kDevice, SlotId(12 + static_cast<int64_t>(k))}));
   }
   ExpectTag(2, kGrad, 402);
-  EXPECT_EQ(store_->TakeUpdate(), BundleId(1));
-  EXPECT_EQ(store_->TakeUpdate(), BundleId(0));
-  EXPECT_EQ(store_->TakeUpdate(), std::nullopt);
+  EXPECT_EQ(store_->updates().Take(), BundleId(1));
+  EXPECT_EQ(store_->updates().Take(), BundleId(0));
+  EXPECT_EQ(store_->updates().Take(), std::nullopt);
   for (int64_t i = 0; i < 2; ++i) ASSERT_OK(UpdateInHost(i, 1, 70 + i));
-  ASSERT_OK(store_->AwaitCommits());
+  ASSERT_OK(store_->updates().AwaitCommits());
   ExpectTag(1, kParam, 71);
   const std::vector<SeenChunk> seen = Look("store");
   for (const SeenChunk& chunk : seen) EXPECT_FALSE(chunk.invalid);
@@ -172,7 +172,7 @@ TEST_F(ChunkStoreDeviceTest, AVersionMadeOnDeviceIsCommittedWithTheIntentAndTheO
 TEST_F(ChunkStoreDeviceTest, NobodyGetsOlderBytesOfAChunkThatIsOnDeviceAlone) {
   Open(2, 32, 8);
   if (HasFatalFailure()) return;
-  ASSERT_OK(store_->BeginUpdate(IntentFor(1), {}, {VersionAt(0, 0)}));
+  ASSERT_OK(store_->updates().Begin(IntentFor(1), {}, {VersionAt(0, 0)}));
   for (const ChunkKind kind : kUpdated) {
     const auto refused = StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("DEVICE"));
     EXPECT_THAT(store_->Acquire(Chunk(0, kind)), refused);
@@ -183,7 +183,7 @@ TEST_F(ChunkStoreDeviceTest, NobodyGetsOlderBytesOfAChunkThatIsOnDeviceAlone) {
   }
   ExpectTag(1, kParam, 101);
   // As pending it could not be updated either, and whoever waits for it is told.
-  ASSERT_OK(store_->BeginUpdate(IntentFor(2), {BundleId(0)}));
+  ASSERT_OK(store_->updates().Begin(IntentFor(2), {BundleId(0)}));
   EXPECT_THAT(UpdateInHost(0, 2, 9), StatusIs(absl::StatusCode::kFailedPrecondition));
   // Without a gradient it keeps its places.
   ASSERT_OK(store_->Commit(BundleId(0), 2, {}));
@@ -196,10 +196,10 @@ TEST_F(ChunkStoreDeviceTest, ReplaceBringsItBackKindByKindAndItIsUpdatedThereAga
   const int64_t host_bytes = store_->stored_bytes().host_bytes;
   for (int64_t step = 1; step <= 5; ++step) {
     const int64_t place = step % 3;
-    ASSERT_OK(store_->BeginUpdate(IntentFor(step), {}, {VersionAt(0, place)}));
+    ASSERT_OK(store_->updates().Begin(IntentFor(step), {}, {VersionAt(0, place)}));
     for (size_t k = 0; k < kUpdated.size(); ++k) {
       // One that was not written back is the only copy of its version.
-      EXPECT_THAT(store_->BeginUpdate(IntentFor(step + 1), {}, {VersionAt(0, place)}),
+      EXPECT_THAT(store_->updates().Begin(IntentFor(step + 1), {}, {VersionAt(0, place)}),
                   StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("written back")));
       ASSERT_OK(WriteBack(0, kUpdated[k], 1'000 * step + k));
       ExpectTag(0, kUpdated[k], 1'000 * step + k);
@@ -212,7 +212,7 @@ TEST_F(ChunkStoreDeviceTest, ReplaceBringsItBackKindByKindAndItIsUpdatedThereAga
     EXPECT_EQ(store_->stored_bytes().host_bytes, host_bytes);
   }
   // In HOST from now on.
-  ASSERT_OK(store_->BeginUpdate(IntentFor(6), {BundleId(0)}));
+  ASSERT_OK(store_->updates().Begin(IntentFor(6), {BundleId(0)}));
   ASSERT_OK(UpdateInHost(0, 6, 55));
   ExpectTag(0, kExpAvg, 55);
 }
@@ -220,7 +220,7 @@ TEST_F(ChunkStoreDeviceTest, ReplaceBringsItBackKindByKindAndItIsUpdatedThereAga
 TEST_F(ChunkStoreDeviceTest, ACommitBringsItBackToo) {
   Open(1, 32, 0);
   if (HasFatalFailure()) return;
-  ASSERT_OK(store_->BeginUpdate(IntentFor(1), {}, {VersionAt(0, 0)}));
+  ASSERT_OK(store_->updates().Begin(IntentFor(1), {}, {VersionAt(0, 0)}));
   ASSERT_OK(CommitTag(*store_, BundleId(0), kParam, 1, 77));
   ExpectTag(0, kParam, 77);
   EXPECT_EQ(store_->CommittedPlace(Chunk(0, kExpAvg))->tier, Tier::kDevice);
@@ -232,7 +232,7 @@ TEST_F(ChunkStoreDeviceTest, MomentsThatWereNeverWrittenMayBeMadeOnDevice) {
   store_ = OpenSpace("store", 1, 16, 0);
   ASSERT_NE(store_, nullptr);
   ASSERT_OK(CommitTag(*store_, BundleId(0), kParam, 0, 1));
-  ASSERT_OK(store_->BeginUpdate(IntentFor(1), {}, {VersionAt(0, 0)}));
+  ASSERT_OK(store_->updates().Begin(IntentFor(1), {}, {VersionAt(0, 0)}));
   EXPECT_TRUE(store_->IsCommitted(Chunk(0, kExpAvg)));
   EXPECT_EQ(store_->stored_bytes().host_bytes, 0);
   ASSERT_OK(WriteBack(0, kExpAvg, 5));
@@ -243,7 +243,7 @@ TEST_F(ChunkStoreDeviceTest, WhatIsRefusedLeavesEverythingAsItWas) {
   Open(3, 32, 0);
   if (HasFatalFailure()) return;
   const auto begin = [&](std::vector<BundleId> bundles, std::vector<DeviceVersion> on_device) {
-    return store_->BeginUpdate(IntentFor(1), bundles, on_device);
+    return store_->updates().Begin(IntentFor(1), bundles, on_device);
   };
   const auto invalid = [](const char* why) {
     return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(why));
@@ -253,7 +253,7 @@ TEST_F(ChunkStoreDeviceTest, WhatIsRefusedLeavesEverythingAsItWas) {
   EXPECT_THAT(begin({BundleId(0)}, {VersionAt(1, 0), VersionAt(1, 1)}), invalid("bundle 1"));
   EXPECT_THAT(begin({}, {VersionAt(1, 0), VersionAt(2, kDeviceSlots / 3)}), invalid("24 of 24"));
   EXPECT_THAT(begin({}, {VersionAt(1, 0), VersionAt(2, -1)}), invalid("slot -3"));
-  EXPECT_THAT(store_->BeginUpdate(IntentFor(0), {}, {VersionAt(1, 0)}), invalid("step 0"));
+  EXPECT_THAT(store_->updates().Begin(IntentFor(0), {}, {VersionAt(1, 0)}), invalid("step 0"));
   for (const ChunkKind kind : kUpdated) {
     ASSERT_OK_AND_ASSIGN(const HostChunk held, store_->Acquire(Chunk(2, kind)));
     EXPECT_THAT(begin({BundleId(0)}, {VersionAt(1, 0), VersionAt(2, 1)}),
@@ -267,7 +267,7 @@ TEST_F(ChunkStoreDeviceTest, WhatIsRefusedLeavesEverythingAsItWas) {
   ExpectUnchanged();
   if (HasFailure()) return;
   ASSERT_OK(begin({BundleId(0)}, {VersionAt(1, 0), VersionAt(2, 1)}));
-  EXPECT_THAT(store_->BeginUpdate(IntentFor(2), {}, {VersionAt(2, 1)}),
+  EXPECT_THAT(store_->updates().Begin(IntentFor(2), {}, {VersionAt(2, 1)}),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("1 bundles")));
   ASSERT_OK(UpdateInHost(0, 1, 8));
   // At its step already.
@@ -284,9 +284,9 @@ TEST_F(ChunkStoreDeviceTest, OnlyPendingBundlesNeedTheUpdatersSlots) {
     ASSERT_OK_AND_ASSIGN(HostChunk spare, store_->AcquireSpare());
     held.push_back(std::move(spare));
   }
-  EXPECT_THAT(store_->BeginUpdate(IntentFor(1), {BundleId(0)}),
+  EXPECT_THAT(store_->updates().Begin(IntentFor(1), {BundleId(0)}),
               StatusIs(absl::StatusCode::kResourceExhausted));
-  EXPECT_OK(store_->BeginUpdate(IntentFor(1), {}, {VersionAt(0, 0)}));
+  EXPECT_OK(store_->updates().Begin(IntentFor(1), {}, {VersionAt(0, 0)}));
 }
 
 TEST_F(ChunkStoreDeviceTest, CopiesOnNvmeAreGivenUpAndRoomIsFoundAroundWhatIsOnDevice) {
@@ -296,7 +296,7 @@ TEST_F(ChunkStoreDeviceTest, CopiesOnNvmeAreGivenUpAndRoomIsFoundAroundWhatIsOnD
   for (int64_t step = 1; step <= 8; ++step) {
     std::vector<DeviceVersion> on_device;
     for (int64_t i = 0; i < 4; ++i) on_device.push_back(VersionAt(i, (i + step) % 8));
-    ASSERT_OK(store_->BeginUpdate(IntentFor(step), {}, on_device));
+    ASSERT_OK(store_->updates().Begin(IntentFor(step), {}, on_device));
     // The four gradients are left.
     ASSERT_EQ(store_->stored_bytes().host_bytes + store_->stored_bytes().nvme_bytes,
               4 * kTestChunkBytes);
@@ -379,7 +379,8 @@ TEST_F(ChunkStoreDeviceTest, AtAnyMomentTheSegmentNamesOneWholeVersion) {
   Open(3, 32, 0);
   if (HasFatalFailure()) return;
   const SegmentReader reader(Segment(), 3);
-  ASSERT_OK(store_->BeginUpdate(IntentFor(1), {BundleId(2)}, {VersionAt(0, 1), VersionAt(1, 5)}));
+  ASSERT_OK(
+      store_->updates().Begin(IntentFor(1), {BundleId(2)}, {VersionAt(0, 1), VersionAt(1, 5)}));
   std::atomic<bool> stop{false};
   std::atomic<int64_t> ahead_of_word{0};
   std::atomic<int64_t> looks{0};
@@ -415,8 +416,8 @@ TEST_F(ChunkStoreDeviceTest, AtAnyMomentTheSegmentNamesOneWholeVersion) {
       for (const ChunkKind kind : kUpdated) ASSERT_OK(WriteBack(i, kind, step));
     }
     const int64_t place = (step + 1) % 4;
-    ASSERT_OK(store_->BeginUpdate(IntentFor(step + 1), {BundleId(2)},
-                                  {VersionAt(0, place), VersionAt(1, 4 + place)}));
+    ASSERT_OK(store_->updates().Begin(IntentFor(step + 1), {BundleId(2)},
+                                      {VersionAt(0, place), VersionAt(1, 4 + place)}));
   }
   stop = true;
   observer.join();
@@ -454,10 +455,10 @@ TEST_F(ChunkStoreDeviceTest, ReadersAndSpillsAmongUpdatesOfBothKinds) {
     }
     absl::Status begun = absl::FailedPreconditionError("not yet");
     while (absl::IsFailedPrecondition(begun)) {  // A reader holds one.
-      begun = store_->BeginUpdate(IntentFor(step), bundles, on_device);
+      begun = store_->updates().Begin(IntentFor(step), bundles, on_device);
     }
     ASSERT_OK(begun);
-    while (const std::optional<BundleId> bundle = store_->TakeUpdate()) {
+    while (const std::optional<BundleId> bundle = store_->updates().Take()) {
       ASSERT_OK(UpdateInHost(bundle->value(), step, 1'000 * step + bundle->value()));
     }
     for (const DeviceVersion& version : on_device) {

@@ -63,7 +63,7 @@ class ChunkStoreLateGradientsTest : public SessionFixture {
                      const std::vector<BundleId>& late) {
     Intent intent;
     intent.step = step;
-    return store_->BeginUpdate(intent, bundles, on_device, late);
+    return store_->updates().Begin(intent, bundles, on_device, late);
   }
   // What an updater acquires of a bundle: all slots that it may hold.
   struct Slots {
@@ -113,15 +113,15 @@ class ChunkStoreLateGradientsTest : public SessionFixture {
   }
   absl::Status Bring(const std::vector<int64_t>& bundles) {
     if (absl::Status status = WriteBack(bundles); !status.ok()) return status;
-    for (const int64_t bundle : bundles) store_->GradientArrived(BundleId(bundle));
+    for (const int64_t bundle : bundles) store_->updates().GradientArrived(BundleId(bundle));
     return absl::OkStatus();
   }
   // Takes updates until `bundle` is given out before its turn, because somebody waits for it.
   // False: `done` was set instead.
   bool WaitedFor(int64_t bundle, const std::atomic<bool>& done) {
     while (!done) {
-      store_->RetryUpdates();
-      if (store_->TakeUpdate() == BundleId(bundle)) return true;
+      store_->updates().Retry();
+      if (store_->updates().Take() == BundleId(bundle)) return true;
       std::this_thread::yield();
     }
     return false;
@@ -142,12 +142,12 @@ class ChunkStoreLateGradientsTest : public SessionFixture {
 TEST_F(ChunkStoreLateGradientsTest, ItIsWrittenBackWhileItsBundleIsPendingAndAllOtherWritersWait) {
   Open(3, 32, 0, {1});
   if (HasFatalFailure()) return;
-  EXPECT_FALSE(store_->AwaitsGradient(BundleId(1)));
+  EXPECT_FALSE(store_->updates().AwaitsGradient(BundleId(1)));
   ASSERT_OK(Begin(1, {BundleId(1)}));
-  EXPECT_TRUE(store_->AwaitsGradient(BundleId(1)));
+  EXPECT_TRUE(store_->updates().AwaitsGradient(BundleId(1)));
   EXPECT_TRUE(store_->AwaitsCommit(Param(1)));
-  EXPECT_FALSE(store_->AwaitsGradient(BundleId(0)));
-  store_->GradientArrived(BundleId(0));  // It was not late.
+  EXPECT_FALSE(store_->updates().AwaitsGradient(BundleId(0)));
+  store_->updates().GradientArrived(BundleId(0));  // It was not late.
   std::atomic<int> written{0};
   const auto write = [&](auto acquire) {
     return std::thread([&, acquire] {
@@ -165,15 +165,15 @@ TEST_F(ChunkStoreLateGradientsTest, ItIsWrittenBackWhileItsBundleIsPendingAndAll
     ASSERT_OK_AND_ASSIGN(const HostChunk grad, store_->Acquire(Grad(1)));
     EXPECT_TRUE(ChunkHolds(grad.data(), 401));
   }
-  EXPECT_TRUE(store_->AwaitsGradient(BundleId(1)));
-  store_->GradientArrived(BundleId(1));
-  EXPECT_FALSE(store_->AwaitsGradient(BundleId(1)));
+  EXPECT_TRUE(store_->updates().AwaitsGradient(BundleId(1)));
+  store_->updates().GradientArrived(BundleId(1));
+  EXPECT_FALSE(store_->updates().AwaitsGradient(BundleId(1)));
   EXPECT_TRUE(store_->AwaitsCommit(Param(1)));
   EXPECT_EQ(written, 0);
   EXPECT_OK(Update(1, 1, 51, 401));
   for (std::thread& writer : writers) writer.join();
   for (const int64_t i : {0, 2}) ASSERT_OK(Update(i, 1, 50 + i, 400 + i));
-  ASSERT_OK(store_->AwaitCommits());
+  ASSERT_OK(store_->updates().AwaitCommits());
   // Not held any more, and as any other chunk.
   store_->Free(Grad(1));
   ASSERT_OK(WriteInHost(1, 9));
@@ -223,9 +223,9 @@ TEST_F(ChunkStoreLateGradientsTest, LateOnesAreTakenLastUnlessTheyArriveOrSomebo
   Open(6, 64, 0, {0, 1, 2});
   if (HasFatalFailure()) return;
   ASSERT_OK(Begin(1, {BundleId(2), BundleId(0), BundleId(1)}));
-  EXPECT_EQ(store_->TakeUpdate(), BundleId(3));
+  EXPECT_EQ(store_->updates().Take(), BundleId(3));
   ASSERT_OK(Bring({1}));
-  EXPECT_EQ(store_->TakeUpdate(), BundleId(1));
+  EXPECT_EQ(store_->updates().Take(), BundleId(1));
   std::atomic<bool> done{false};
   std::thread reader([&] {
     const auto param = store_->Acquire(Param(2));
@@ -236,22 +236,22 @@ TEST_F(ChunkStoreLateGradientsTest, LateOnesAreTakenLastUnlessTheyArriveOrSomebo
     done = true;
   });
   EXPECT_TRUE(WaitedFor(2, done));
-  EXPECT_TRUE(store_->AwaitsGradient(BundleId(2)));  // The updater brings it itself.
+  EXPECT_TRUE(store_->updates().AwaitsGradient(BundleId(2)));  // The updater brings it itself.
   EXPECT_OK(Bring({2}));
   EXPECT_OK(Update(2, 1, 52, 402));
   reader.join();
   // WaitedFor gave the others out in vain.
-  store_->RetryUpdates();
+  store_->updates().Retry();
   for (const int64_t next : {1, 3, 4, 5, 0}) {
-    ASSERT_EQ(store_->TakeUpdate(), BundleId(next));
-    EXPECT_EQ(store_->AwaitsGradient(BundleId(next)), next == 0);
+    ASSERT_EQ(store_->updates().Take(), BundleId(next));
+    EXPECT_EQ(store_->updates().AwaitsGradient(BundleId(next)), next == 0);
     if (next == 0) {
       EXPECT_OK(Bring({0}));
     }
     ASSERT_OK(Update(next, 1, 50 + next, 400 + next));
   }
-  EXPECT_EQ(store_->TakeUpdate(), std::nullopt);
-  EXPECT_OK(store_->AwaitCommits());
+  EXPECT_EQ(store_->updates().Take(), std::nullopt);
+  EXPECT_OK(store_->updates().AwaitCommits());
 }
 
 TEST_F(ChunkStoreLateGradientsTest, WhatIsRefusedLeavesEverythingAsItWas) {
@@ -280,38 +280,38 @@ TEST_F(ChunkStoreLateGradientsTest, WhatIsRefusedLeavesEverythingAsItWas) {
   }
   EXPECT_EQ(store_->memory().header()->intent, 0);
   for (int64_t i = 0; i < 3; ++i) {
-    EXPECT_FALSE(store_->AwaitsGradient(BundleId(i)));
+    EXPECT_FALSE(store_->updates().AwaitsGradient(BundleId(i)));
     EXPECT_FALSE(store_->AwaitsCommit(Param(i)));
     ExpectTag(Param(i), 100 + i);
   }
-  EXPECT_EQ(store_->TakeUpdate(), std::nullopt);
+  EXPECT_EQ(store_->updates().Take(), std::nullopt);
   ASSERT_OK(Begin(1, {BundleId(2), BundleId(0)}, {on_device}, {BundleId(2)}));
   EXPECT_THAT(Begin(2, {}, {}, {BundleId(2)}), invalid("bundle 2"));
-  EXPECT_TRUE(store_->AwaitsGradient(BundleId(2)));
+  EXPECT_TRUE(store_->updates().AwaitsGradient(BundleId(2)));
 }
 
 TEST_F(ChunkStoreLateGradientsTest, AfterAFailureItStillAwaitsItsGradientWhichMayBeWrittenBack) {
   Open(3, 32, 0, {0, 1});
   if (HasFatalFailure()) return;
   ASSERT_OK(Begin(1, {BundleId(0), BundleId(1)}));
-  ASSERT_EQ(store_->TakeUpdate(), BundleId(2));
-  ASSERT_EQ(store_->TakeUpdate(), BundleId(0));
-  store_->FailUpdates(absl::UnavailableError("disk"));
+  ASSERT_EQ(store_->updates().Take(), BundleId(2));
+  ASSERT_EQ(store_->updates().Take(), BundleId(0));
+  store_->updates().Fail(absl::UnavailableError("disk"));
   EXPECT_THAT(store_->AcquireToOverwrite(Grad(0)), StatusIs(absl::StatusCode::kUnavailable));
   EXPECT_THAT(store_->AcquireForWriteBack(Grad(2)), StatusIs(absl::StatusCode::kUnavailable));
   ASSERT_OK(Bring({0}));
   EXPECT_THAT(store_->AcquireForWriteBack(Grad(0)), StatusIs(absl::StatusCode::kUnavailable));
-  store_->RetryUpdates();
-  EXPECT_FALSE(store_->AwaitsGradient(BundleId(0)));
+  store_->updates().Retry();
+  EXPECT_FALSE(store_->updates().AwaitsGradient(BundleId(0)));
   for (const int64_t next : {0, 2, 1}) {
-    ASSERT_EQ(store_->TakeUpdate(), BundleId(next));
-    EXPECT_EQ(store_->AwaitsGradient(BundleId(next)), next == 1);
+    ASSERT_EQ(store_->updates().Take(), BundleId(next));
+    EXPECT_EQ(store_->updates().AwaitsGradient(BundleId(next)), next == 1);
     if (next == 1) {
       ASSERT_OK(Bring({1}));
     }
     ASSERT_OK(Update(next, 1, 50 + next, 400 + next));
   }
-  EXPECT_OK(store_->AwaitCommits());
+  EXPECT_OK(store_->updates().AwaitCommits());
 }
 
 TEST_F(ChunkStoreLateGradientsTest, WithoutItsGradientABundleMayBeCommittedAllTheSame) {
@@ -321,7 +321,7 @@ TEST_F(ChunkStoreLateGradientsTest, WithoutItsGradientABundleMayBeCommittedAllTh
   EXPECT_THAT(store_->AcquireForUpdate(Grad(0)), StatusIs(absl::StatusCode::kNotFound));
   // As for a step that is skipped.
   ASSERT_OK(store_->Commit(BundleId(0), 1, {}));
-  EXPECT_FALSE(store_->AwaitsGradient(BundleId(0)));
+  EXPECT_FALSE(store_->updates().AwaitsGradient(BundleId(0)));
   {
     // A write-back that is under way still keeps its slot from others, and the next step from
     // beginning.
@@ -337,14 +337,14 @@ TEST_F(ChunkStoreLateGradientsTest, WithoutItsGradientABundleMayBeCommittedAllTh
     EXPECT_FALSE(held);
     EXPECT_OK(Update(2, 1, 52, 402));
     other.join();
-    ASSERT_OK(store_->AwaitCommits());
+    ASSERT_OK(store_->updates().AwaitCommits());
     EXPECT_THAT(Begin(2, {}),
                 StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("gradient")));
   }
   ASSERT_OK(Bring({0}));  // Nobody awaits it any more.
   ASSERT_OK(Begin(2, {BundleId(1)}));
-  EXPECT_FALSE(store_->AwaitsGradient(BundleId(0)));
-  EXPECT_TRUE(store_->AwaitsGradient(BundleId(1)));
+  EXPECT_FALSE(store_->updates().AwaitsGradient(BundleId(0)));
+  EXPECT_TRUE(store_->updates().AwaitsGradient(BundleId(1)));
 }
 
 TEST_F(ChunkStoreLateGradientsTest, AnUpdateIsRefusedWhenOthersHoldTheSlotOfLateGradients) {
@@ -354,7 +354,7 @@ TEST_F(ChunkStoreLateGradientsTest, AnUpdateIsRefusedWhenOthersHoldTheSlotOfLate
     ASSERT_OK_AND_ASSIGN(const HostChunk held, store_->AcquireSpare());
     EXPECT_THAT(Begin(1, {BundleId(1)}),
                 StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("needs 8 HOST slots")));
-    EXPECT_EQ(store_->TakeUpdate(), std::nullopt);
+    EXPECT_EQ(store_->updates().Take(), std::nullopt);
     ASSERT_OK(Begin(1, {BundleId(0)}, {}, {}));
   }
   ASSERT_OK(Update(0, 1, 50, 400));
@@ -395,7 +395,7 @@ TEST_F(ChunkStoreLateGradientsTest, TheyFindASlotHoweverManyAreHeldByWhoWaitsFor
         auto held = store_->Acquire(Grad(4 + i));
         EXPECT_OK(held);
         ++holding;
-        EXPECT_OK(store_->AwaitCommit(BundleId(i)));
+        EXPECT_OK(store_->updates().AwaitCommit(BundleId(i)));
       });
     }
     while (holding < of_others) std::this_thread::yield();
@@ -403,14 +403,14 @@ TEST_F(ChunkStoreLateGradientsTest, TheyFindASlotHoweverManyAreHeldByWhoWaitsFor
     ASSERT_OK(of_updater);
     ASSERT_OK(Bring({0, 1, 2, 3}));
     ASSERT_OK(Commit(*std::move(of_updater), 5, 1, 55));
-    while (const std::optional<BundleId> bundle = store_->TakeUpdate()) {
+    while (const std::optional<BundleId> bundle = store_->updates().Take()) {
       const int64_t i = bundle->value();
       if (i != 5) {
         ASSERT_OK(Update(i, 1, 50 + i, 400 + i));
       }
     }
     for (std::thread& reader : readers) reader.join();
-    ASSERT_OK(store_->AwaitCommits());
+    ASSERT_OK(store_->updates().AwaitCommits());
     for (int64_t i = 0; i < 6; ++i) ExpectTag(Param(i), 50 + i);
   }
 }
@@ -436,7 +436,7 @@ TEST_F(ChunkStoreLateGradientsTest, WhoWantsTheSlotOfAnotherWaitsUntilThatIsCopi
     let_go = true;
   }
   other.join();
-  store_->GradientArrived(BundleId(0));
+  store_->updates().GradientArrived(BundleId(0));
   for (const int64_t i : {0, 1}) ASSERT_OK(Update(i, 1, 50 + i, 400 + i));
   // Nothing is kept any more.
   std::vector<HostChunk> held;
@@ -480,7 +480,7 @@ TEST_F(ChunkStoreLateGradientsTest, AtEachMomentOneWholeGradientIsNamed) {
     expect(step == 2 ? Tier::kDevice : Tier::kHost, false, step - 1);
     for (int64_t i = 0; i < 2; ++i) {
       ExpectTag(Grad(i), 10 * step + i);
-      store_->GradientArrived(BundleId(i));
+      store_->updates().GradientArrived(BundleId(i));
     }
     expect(step == 2 ? Tier::kDevice : Tier::kHost, false, step - 1);
     for (int64_t i = 0; i < 2; ++i) ASSERT_OK(Update(i, step, 10 * step, 10 * step + i));
@@ -558,14 +558,14 @@ TEST_F(ChunkStoreLateGradientsTest, AllComesToItsEndInTheSmallestHost) {
       std::thread plan([&] {
         for (int64_t range = 0; range < kBundles / 2; ++range) bring(range);
       });
-      while (const std::optional<BundleId> bundle = store_->TakeUpdate()) {
+      while (const std::optional<BundleId> bundle = store_->updates().Take()) {
         const int64_t i = bundle->value();
-        if (store_->AwaitsGradient(*bundle)) bring(i / 2);
-        ASSERT_FALSE(store_->AwaitsGradient(*bundle));
+        if (store_->updates().AwaitsGradient(*bundle)) bring(i / 2);
+        ASSERT_FALSE(store_->updates().AwaitsGradient(*bundle));
         ASSERT_OK(Update(i, step, 1'000 * step + i, 1'000 * step + i));
       }
       plan.join();
-      ASSERT_OK(store_->AwaitCommits());
+      ASSERT_OK(store_->updates().AwaitCommits());
     }
     for (std::thread& reader : readers) reader.join();
     EXPECT_GT(store_->stored_bytes().nvme_written_bytes, 0);

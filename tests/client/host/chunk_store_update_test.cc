@@ -40,7 +40,9 @@ class ChunkStoreUpdateTest : public SessionFixture {
     intent.step = step;
     return intent;
   }
-  absl::Status Begin(int64_t step) { return store_->BeginUpdate(IntentFor(step), AllBundles()); }
+  absl::Status Begin(int64_t step) {
+    return store_->updates().Begin(IntentFor(step), AllBundles());
+  }
   // As an updater does it: everything out of place, seven slots at once.
   absl::Status Update(BundleId bundle, int64_t step, uint64_t tag) {
     auto param = store_->AcquireForUpdate(ChunkOf(bundle, kParam));
@@ -70,8 +72,8 @@ class ChunkStoreUpdateTest : public SessionFixture {
   // False: `done` was set instead.
   bool WaitedFor(BundleId bundle, const std::atomic<bool>& done) {
     while (!done) {
-      store_->RetryUpdates();
-      if (store_->TakeUpdate() == bundle) return true;
+      store_->updates().Retry();
+      if (store_->updates().Take() == bundle) return true;
       std::this_thread::yield();
     }
     return false;
@@ -109,7 +111,7 @@ TEST_F(ChunkStoreUpdateTest, PinWaitsForVersion) {
     // The others' turn has not come, and nobody waited for them.
     EXPECT_EQ(store_->CommittedStep(BundleId(0)), step - 1);
     for (int64_t i = 0; i < 2; ++i) ASSERT_OK(Update(BundleId(i), step, 1'000 * step + i));
-    ASSERT_OK(store_->AwaitCommits());
+    ASSERT_OK(store_->updates().AwaitCommits());
   }
 }
 
@@ -162,7 +164,7 @@ TEST_F(ChunkStoreUpdateTest, OneIntent) {
   for (int64_t i = 0; i < 2; ++i) ASSERT_OK(Update(BundleId(i), 2, 3));
   Intent with_tensors = IntentFor(3);
   with_tensors.tensors.resize(1);
-  EXPECT_THAT(store_->BeginUpdate(with_tensors, AllBundles()),
+  EXPECT_THAT(store_->updates().Begin(with_tensors, AllBundles()),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("1 tensors")));
   EXPECT_OK(Begin(3));
   for (int64_t i = 0; i < 2; ++i) ASSERT_OK(Update(BundleId(i), 3, 3));
@@ -187,11 +189,11 @@ TEST_F(ChunkStoreUpdateTest, TheUpdaterNeverWantsForASlotHoweverManyOthersHold) 
         }
       });
     }
-    while (const std::optional<BundleId> bundle = store_->TakeUpdate()) {
+    while (const std::optional<BundleId> bundle = store_->updates().Take()) {
       EXPECT_OK(Update(*bundle, step, 10 * step));
     }
     for (std::thread& reader : readers) reader.join();
-    ASSERT_OK(store_->AwaitCommits());
+    ASSERT_OK(store_->updates().AwaitCommits());
   }
 }
 
@@ -222,20 +224,20 @@ TEST_F(ChunkStoreUpdateTest, AFailedUpdateIsToldToWhoeverWaitsAndCanBeDoneAgain)
     returned = true;
   });
   EXPECT_TRUE(WaitedFor(BundleId(1), returned));
-  store_->FailUpdates(absl::UnavailableError("disk"));
+  store_->updates().Fail(absl::UnavailableError("disk"));
   waiter.join();
-  EXPECT_EQ(store_->TakeUpdate(), std::nullopt);
+  EXPECT_EQ(store_->updates().Take(), std::nullopt);
   EXPECT_THAT(store_->AcquireUncommitted(Grad(1)), StatusIs(absl::StatusCode::kUnavailable));
-  EXPECT_THAT(store_->AwaitCommits(), StatusIs(absl::StatusCode::kUnavailable));
-  EXPECT_THAT(store_->AwaitCommit(BundleId(1)), StatusIs(absl::StatusCode::kUnavailable));
+  EXPECT_THAT(store_->updates().AwaitCommits(), StatusIs(absl::StatusCode::kUnavailable));
+  EXPECT_THAT(store_->updates().AwaitCommit(BundleId(1)), StatusIs(absl::StatusCode::kUnavailable));
   EXPECT_THAT(Begin(2), StatusIs(absl::StatusCode::kUnavailable));
   store_->Free(Grad(1));
   EXPECT_TRUE(store_->HasPayload(Grad(1)));
   EXPECT_OK(store_->Acquire(Param(0)));  // Its update was committed.
-  store_->RetryUpdates();
-  EXPECT_EQ(store_->TakeUpdate(), BundleId(1));
+  store_->updates().Retry();
+  EXPECT_EQ(store_->updates().Take(), BundleId(1));
   ASSERT_OK(Update(BundleId(1), 1, 51));
-  EXPECT_OK(store_->AwaitCommits());
+  EXPECT_OK(store_->updates().AwaitCommits());
   ASSERT_OK_AND_ASSIGN(const HostChunk param, store_->Acquire(Param(1)));
   EXPECT_TRUE(ChunkHolds(param.data(), 51));
 }
@@ -287,7 +289,7 @@ TEST_F(ChunkStoreUpdateTest, ThreadsOfAllKindsSeeWholeVersionsUnderPressure) {
   for (int64_t step = 1; step <= kSteps; ++step) {
     ASSERT_OK(Begin(step));
     started = step;
-    while (const std::optional<BundleId> bundle = store_->TakeUpdate()) {
+    while (const std::optional<BundleId> bundle = store_->updates().Take()) {
       ASSERT_OK(Update(*bundle, step, 1'000 * step + bundle->value()));
     }
     for (int64_t i = 0; i < kBundles; ++i) {

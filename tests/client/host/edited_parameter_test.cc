@@ -115,7 +115,7 @@ TEST_P(EditedParameterTest, WhatAnUpdateMadeOnDeviceIsNoEditUntilAllOfItIsWritte
   for (const ChunkKind kind : UpdatedKinds(store_->format())) version.slots[kind] = SlotId(slot++);
   Intent intent;
   intent.step = 4;
-  ASSERT_OK(store_->BeginUpdate(intent, {}, {version}));
+  ASSERT_OK(store_->updates().Begin(intent, {}, {version}));
   EXPECT_TRUE(IsOnDeviceAlone(*store_, BundleId(0)));
   const std::vector<std::byte> updated(kTestChunkBytes, std::byte{0x11});
   CopyEngineHost copies;

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "client/host/read_ahead.h"
+#include "client/host/chunk_mover.h"
 #include "gemini/plan/plan.h"
 #include "gemini/plan/spare_slots.h"
 #include "tests/client/session/faulty_session_fixture.h"
@@ -193,7 +193,8 @@ TEST_F(NvmeChecksumTest, ReadingAheadGoesOnWithoutTheLostChunk) {
     plan.host_uses.push_back({.chunk = Param(i), .at_ns = 10 * i});
   store_->Foresee(policies::HostForesight(plan.host_uses, 10 * kBundles, /*read_ns=*/20, 0,
                                           kBundles * kNumChunkKinds));
-  ReadAhead ahead(*store_);
+  ChunkMover ahead(*store_);
+  ahead.StartForPlan();
   const absl::Time deadline = absl::Now() + kLong;
   while (Damage().first == 0) ASSERT_LT(absl::Now(), deadline) << "nothing is read ahead";
   const ChunkId lost = Damage().second;

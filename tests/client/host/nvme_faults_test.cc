@@ -156,7 +156,7 @@ class NvmeFaultsTest : public FaultySessionFixture, public ::testing::WithParamI
       intent.step = step;
       std::vector<BundleId> bundles;
       for (int64_t i = 0; i < kBundles; ++i) bundles.push_back(BundleId(i));
-      GEMINI_RETURN_IF_ERROR(store_->BeginUpdate(intent, bundles));
+      GEMINI_RETURN_IF_ERROR(store_->updates().Begin(intent, bundles));
       queue.Wake();
     }
     return queue.Finish();

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Optimizer states whose home is NVME: read ahead of their update, written behind it, and the same
 // bits as in memory.
-#include "client/host/update_pipeline.h"
-
 #include <cstdint>
 #include <functional>
 #include <latch>
@@ -13,6 +11,7 @@
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "client/host/chunk_mover.h"
 #include "client/update/bundle_update.h"
 #include "client/update/update_queue.h"
 #include "gemini/plan/spare_slots.h"
@@ -91,7 +90,7 @@ class UpdatePipelineTest : public FaultySessionFixture {
     intent_.tensors.assign(kBundles, {.has_gradient = true, .step = intent_.step});
     std::vector<BundleId> bundles;
     for (int64_t i = 0; i < kBundles; ++i) bundles.push_back(BundleId(i));
-    const absl::Status status = store_->BeginUpdate(intent_, bundles);
+    const absl::Status status = store_->updates().Begin(intent_, bundles);
     if (status.ok()) queue_->Wake();
     return status;
   }

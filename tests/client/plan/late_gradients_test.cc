@@ -83,7 +83,7 @@ TEST_F(LateGradientsTest, WithoutAnotherOperatorTheUpdateEndsAllTheSame) {
   ASSERT_OK(job_->FinishUpdates());
   for (const BundleId bundle : LateBundles()) {
     EXPECT_EQ(job_->store().CommittedStep(bundle), 3);
-    EXPECT_FALSE(job_->store().AwaitsGradient(bundle));
+    EXPECT_FALSE(job_->store().updates().AwaitsGradient(bundle));
   }
 }
 

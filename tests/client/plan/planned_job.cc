@@ -163,7 +163,7 @@ absl::Status PlannedJob::Update() {
       Intent intent;
       intent.step = ++step_;
       intent.tensors.resize(tensors_.size());
-      status = store_->BeginUpdate(intent, bundles, on_device.versions(), late);
+      status = store_->updates().Begin(intent, bundles, on_device.versions(), late);
     }
     if (!status.ok()) {
       on_device.Undo();

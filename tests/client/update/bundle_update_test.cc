@@ -181,7 +181,7 @@ TEST_P(BundleUpdateTest, UpdatesTheTensorsWithAGradientAndKeepsTheOthers) {
   }
   for (int64_t step = 1; step <= 3; ++step) {
     const Intent intent = IntentFor(step);
-    ASSERT_OK(store_->BeginUpdate(intent, {BundleId(0)}));
+    ASSERT_OK(store_->updates().Begin(intent, {BundleId(0)}));
     EXPECT_THAT(UpdateBundle(*store_, BundleId(0), pieces_, intent, team_), IsOkAndHolds(true));
     for (size_t i = 0; i < counts_.size(); ++i) {
       if (!intent.tensors[i].has_gradient) continue;
@@ -229,7 +229,7 @@ TEST_P(BundleUpdateTest, UpdatesTheTensorsWithAGradientAndKeepsTheOthers) {
 // lie.
 TEST_P(BundleTrustTest, SquaresAreThoseOfEachTensorInOneRun) {
   const Intent first = IntentFor(1);
-  ASSERT_OK(store_->BeginUpdate(first, {BundleId(0)}));
+  ASSERT_OK(store_->updates().Begin(first, {BundleId(0)}));
   ASSERT_OK(UpdateBundle(*store_, BundleId(0), pieces_, first, team_));
   const Intent intent = IntentFor(2);
   std::vector<TrustSquares> squares(3);
@@ -258,7 +258,7 @@ TEST_P(BundleTrustTest, SquaresAreThoseOfEachTensorInOneRun) {
 // Chunks somewhere else, as on DEVICE.
 TEST_P(BundleTrustTest, InPlaceTheyAreTheSame) {
   const Intent first = IntentFor(1);
-  ASSERT_OK(store_->BeginUpdate(first, {BundleId(0)}));
+  ASSERT_OK(store_->updates().Begin(first, {BundleId(0)}));
   ASSERT_OK(UpdateBundle(*store_, BundleId(0), pieces_, first, team_));
   KindMap<std::vector<std::byte>> copies;
   BundleInPlace bundle = {.bundle = BundleId(0), .chunks = {}};
@@ -286,11 +286,11 @@ TEST_P(BundleTrustTest, InPlaceTheyAreTheSame) {
 TEST_P(BundleUpdateTest, WithoutAGradientOrWhenSkippedOnlyTheStepChanges) {
   Intent without = IntentFor(1);
   for (TensorIntent& tensor : without.tensors) tensor.has_gradient = false;
-  ASSERT_OK(store_->BeginUpdate(without, {BundleId(0)}));
+  ASSERT_OK(store_->updates().Begin(without, {BundleId(0)}));
   EXPECT_THAT(UpdateBundle(*store_, BundleId(0), pieces_, without, team_), IsOkAndHolds(false));
   Intent skipped = IntentFor(2);
   skipped.skip = true;
-  ASSERT_OK(store_->BeginUpdate(skipped, {BundleId(0)}));
+  ASSERT_OK(store_->updates().Begin(skipped, {BundleId(0)}));
   EXPECT_THAT(UpdateBundle(*store_, BundleId(0), pieces_, skipped, team_), IsOkAndHolds(false));
   EXPECT_EQ(store_->CommittedStep(BundleId(0)), 2);
   EXPECT_EQ(Read(ChunkKind::kParam), values_);
@@ -300,7 +300,7 @@ TEST_P(BundleUpdateTest, WithoutAGradientOrWhenSkippedOnlyTheStepChanges) {
 // Chunks somewhere else, as those in a DEVICE arena are, become the bytes that those in HOST do.
 TEST_P(BundleUpdateTest, InPlaceItIsTheSame) {
   const Intent first = IntentFor(1);
-  ASSERT_OK(store_->BeginUpdate(first, {BundleId(0)}));
+  ASSERT_OK(store_->updates().Begin(first, {BundleId(0)}));
   ASSERT_OK(UpdateBundle(*store_, BundleId(0), pieces_, first, team_));
   const auto copy_of = [&](ChunkKind kind) {
     const HostChunk chunk = *store_->Acquire(ChunkOf(BundleId(0), kind));
@@ -317,7 +317,7 @@ TEST_P(BundleUpdateTest, InPlaceItIsTheSame) {
   UpdateInPlace(bundle, format_, kChunkBytes, pieces_, intent, kernels);
   ASSERT_OK(kernels.Finish());
   EXPECT_NE(copies[ChunkKind::kParam], copy_of(ChunkKind::kParam));
-  ASSERT_OK(store_->BeginUpdate(intent, {BundleId(0)}));
+  ASSERT_OK(store_->updates().Begin(intent, {BundleId(0)}));
   ASSERT_OK(UpdateBundle(*store_, BundleId(0), pieces_, intent, team_));
   for (const ChunkKind kind : TrainableKinds(format_)) {
     EXPECT_EQ(copies[kind], copy_of(kind)) << ChunkKindName(kind);

@@ -197,7 +197,7 @@ class QuantisedBundleTest
   void RunSteps(uint64_t rounding_seed) {
     for (int64_t step = 1; step <= 3; ++step) {
       const Intent intent = IntentFor(step, rounding_seed);
-      ASSERT_OK(store_->BeginUpdate(intent, {BundleId(0)}));
+      ASSERT_OK(store_->updates().Begin(intent, {BundleId(0)}));
       EXPECT_THAT(UpdateBundle(*store_, BundleId(0), pieces_, intent, team_), IsOkAndHolds(true));
       Expect(intent);
       for (const TestTensor& tensor : tensors_) {

@@ -31,7 +31,7 @@ class UpdateQueueTest : public SessionFixture {
   absl::Status Begin(int64_t step) {
     Intent intent;
     intent.step = step;
-    return store_->BeginUpdate(intent, {BundleId(0), BundleId(1), BundleId(2), BundleId(3)});
+    return store_->updates().Begin(intent, {BundleId(0), BundleId(1), BundleId(2), BundleId(3)});
   }
   // Commits the bundle's update and notes its turn.
   absl::StatusOr<bool> Update(BundleId bundle, int64_t step) {
@@ -80,7 +80,7 @@ TEST_F(UpdateQueueTest, AFailureIsToldOnceAndFinishTriesAgain) {
       [&](const absl::Status& status) { told.push_back(status); });
   ASSERT_OK(Begin(1));
   queue.Wake();
-  EXPECT_THAT(store_->AwaitCommits(), StatusIs(absl::StatusCode::kUnavailable));
+  EXPECT_THAT(store_->updates().AwaitCommits(), StatusIs(absl::StatusCode::kUnavailable));
   EXPECT_THAT(queue.Finish(), StatusIs(absl::StatusCode::kUnavailable));
   EXPECT_EQ(told.size(), 2u);
   EXPECT_OK(store_->Acquire(ChunkOf(BundleId(1), ChunkKind::kParam)));
@@ -99,16 +99,16 @@ TEST_F(UpdateQueueTest, ALateGradientIsBroughtBeforeItsUpdateAndAgainAfterAFailu
         EXPECT_EQ(order_.size(), 3u);  // The others go first.
         brought.push_back(bundle.value());
         if (broken) return absl::UnavailableError("disk");
-        store_->GradientArrived(bundle);
+        store_->updates().GradientArrived(bundle);
         return absl::OkStatus();
       },
       [&](BundleId bundle) { return Update(bundle, 1); }, [](auto&) {});
   Intent intent;
   intent.step = 1;
   const std::vector<BundleId> bundles = {BundleId(0), BundleId(1), BundleId(2), BundleId(3)};
-  ASSERT_OK(store_->BeginUpdate(intent, bundles, {}, {BundleId(1)}));
+  ASSERT_OK(store_->updates().Begin(intent, bundles, {}, {BundleId(1)}));
   queue.Wake();
-  EXPECT_THAT(store_->AwaitCommits(), StatusIs(absl::StatusCode::kUnavailable));
+  EXPECT_THAT(store_->updates().AwaitCommits(), StatusIs(absl::StatusCode::kUnavailable));
   broken = false;
   EXPECT_OK(queue.Finish());
   EXPECT_THAT(order_, ElementsAre(0, 2, 3, 1));
@@ -161,7 +161,7 @@ TEST_F(UpdateQueueTest, TheEndFinishesWhatWasBegun) {
     queue.Wake();
   }
   for (int64_t i = 0; i < kBundles; ++i) EXPECT_EQ(store_->CommittedStep(BundleId(i)), 1);
-  EXPECT_OK(store_->AwaitCommits());
+  EXPECT_OK(store_->updates().AwaitCommits());
 }
 
 }  // namespace

@@ -164,11 +164,11 @@ class SpaceModelTest : public ::testing::Test {
     model_->updates().Later([this, bundle, held] {
       held->count_down();
       // It is given out before its turn then.
-      while (!used_ && store_->TakeUpdate() != bundle) {
-        store_->RetryUpdates();
+      while (!used_ && store_->updates().Take() != bundle) {
+        store_->updates().Retry();
         std::this_thread::yield();
       }
-      store_->RetryUpdates();
+      store_->updates().Retry();
     });
     held->wait();
   }
@@ -507,7 +507,7 @@ TEST_F(UpdateWithoutItsServer, FailsLatchesAndNeverShowsAnOlderVersion) {
     }
     server_.reset();
     server_gone->count_down();
-    EXPECT_THAT(store->AwaitCommits(), StatusIs(absl::StatusCode::kUnavailable));
+    EXPECT_THAT(store->updates().AwaitCommits(), StatusIs(absl::StatusCode::kUnavailable));
   }
   EXPECT_THAT(session_->status(), StatusIs(absl::StatusCode::kUnavailable));
   EXPECT_THAT(model->Step({}), StatusIs(absl::StatusCode::kUnavailable));
