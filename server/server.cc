@@ -189,7 +189,7 @@ void Server::Accept() {
     // The spare one lets the peer know, instead of leaving it in the queue.
     spare_fd_.Reset();
     UniqueFd refused(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    Connection::Close(closer_, std::move(refused));
+    PeerConnection::Close(closer_, std::move(refused));
     spare_fd_ = UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   }
   // Who waits in the queue makes the listener readable: the loop would turn for ever.
@@ -219,14 +219,14 @@ void Server::AddConnection(UniqueFd socket) {
   if (!refusal.ok()) {
     ServerLog().warn("refused a connection: {}", refusal.ToString());
     SendPacket(socket.get(), EncodeRefusal(0, refusal), {}).IgnoreError();
-    Connection::Close(closer_, std::move(socket));
+    PeerConnection::Close(closer_, std::move(socket));
     return;
   }
   const uint64_t id = next_id_++;
   auto session = std::make_unique<Session>();
   session->id = id;
   session->peer = *std::move(peer);
-  session->connection = std::make_unique<Connection>(*loop_, closer_, std::move(socket));
+  session->connection = std::make_unique<PeerConnection>(*loop_, closer_, std::move(socket));
   const absl::Status started = session->connection->Start(
       {.message =
            [this, id](std::string bytes) {
@@ -288,7 +288,7 @@ void Server::HandleMessage(Session& session, const std::string& bytes) {
   std::visit([&](const auto& body) { Handle(session, request->id, body); }, request->body);
 }
 
-void Server::Retire(std::unique_ptr<Connection> connection) {
+void Server::Retire(std::unique_ptr<PeerConnection> connection) {
   if (connection == nullptr) return;
   loop_->Post([retired = std::move(connection)] {});
 }

@@ -95,7 +95,7 @@ class Server {
   // Runs `job`, which gives these slabs back, when the NVMe engine keeps nothing of them.
   void RunJobOnForgotten(absl::Span<const int> slab_fds, WorkerThread::Job job);
   // Destroys a connection after the handler that is running in it.
-  void Retire(std::unique_ptr<Connection> connection);
+  void Retire(std::unique_ptr<PeerConnection> connection);
 
   // server_requests.cc: one function a request.
   void Refuse(Session& session, uint64_t request, const absl::Status& status);

@@ -42,7 +42,7 @@ std::string Server::Undeliverable(Session& session, const std::string& answer) {
   const uint64_t id = message.request_id();
   const absl::Status refusal = absl::ResourceExhaustedError(
       absl::StrCat("the kernel has taken no descriptors for ",
-                   absl::FormatDuration(Connection::kDescriptorPatience),
+                   absl::FormatDuration(PeerConnection::kDescriptorPatience),
                    ": this user has too many descriptors in flight, in messages that nobody reads. "
                    "End the program that does not read, or raise the limit (ulimit -n)"));
   ServerLog().warn("cannot answer a request of session {} '{}' (pid {}): {}", session.id,

@@ -20,7 +20,7 @@
 #include "server/plans/plan_wait.h"
 #include "server/spaces/space.h"
 #include "server/tiers/tier_store.h"
-#include "server/wire/connection.h"
+#include "server/wire/peer_connection.h"
 #include "server/wire/peer_process.h"
 #include "server/wire/request_wire.h"
 
@@ -70,7 +70,7 @@ struct Session {
   uint64_t id = 0;
   PeerProcess peer;
   EventLoop::WatchId pidfd_watch = 0;
-  std::unique_ptr<Connection> connection;  // Null after the hang-up.
+  std::unique_ptr<PeerConnection> connection;  // Null after the hang-up.
   bool said_hello = false;
   std::optional<EventLoop::TimerId> hello_timer;
   PeerRole role = PeerRole::kUnknown;
