@@ -44,7 +44,7 @@ std::unique_ptr<NvmeIo> WrapForTests(const ServerOptions& options, std::unique_p
              : options.TESTING_ONLY_wrap_nvme_io(std::move(io));
 }
 
-std::string Named(const Session& session) {
+std::string Named(const PeerSession& session) {
   return absl::StrCat("session ", session.id, " '", session.label, "' (pid ", session.peer.pid,
                       ")");
 }
@@ -144,7 +144,7 @@ void Server::RunJobOnForgotten(absl::Span<const int> slab_fds, WorkerThread::Job
                    [this, job = std::move(job)]() mutable { RunJob(Tier::kHost, std::move(job)); });
 }
 
-Session* Server::Find(uint64_t session) {
+PeerSession* Server::Find(uint64_t session) {
   const auto found = sessions_.find(session);
   return found == sessions_.end() ? nullptr : found->second.get();
 }
@@ -223,28 +223,28 @@ void Server::AddConnection(UniqueFd socket) {
     return;
   }
   const uint64_t id = next_id_++;
-  auto session = std::make_unique<Session>();
+  auto session = std::make_unique<PeerSession>();
   session->id = id;
   session->peer = *std::move(peer);
   session->connection = std::make_unique<PeerConnection>(*loop_, closer_, std::move(socket));
   const absl::Status started = session->connection->Start(
       {.message =
            [this, id](std::string bytes) {
-             if (Session* found = Find(id)) HandleMessage(*found, bytes);
+             if (PeerSession* found = Find(id)) HandleMessage(*found, bytes);
            },
        .undeliverable =
            [this, id](const std::string& bytes) {
-             Session* found = Find(id);
+             PeerSession* found = Find(id);
              return found == nullptr ? std::string() : Undeliverable(*found, bytes);
            },
        .hang_up =
            [this, id](const absl::Status& reason) {
-             if (Session* found = Find(id)) HandleHangUp(*found, reason);
+             if (PeerSession* found = Find(id)) HandleHangUp(*found, reason);
            }});
   absl::StatusOr<EventLoop::WatchId> watch = 0;
   if (started.ok() && session->peer.pidfd) {
     watch = loop_->Watch(session->peer.pidfd.get(), EPOLLIN, [this, id](uint32_t) {
-      if (Session* found = Find(id)) HandleDeath(*found);
+      if (PeerSession* found = Find(id)) HandleDeath(*found);
     });
   }
   if (!started.ok() || !watch.ok()) {
@@ -253,7 +253,7 @@ void Server::AddConnection(UniqueFd socket) {
   }
   session->pidfd_watch = *watch;
   session->hello_timer = loop_->After(kHelloTimeout, [this, id] {
-    Session* found = Find(id);
+    PeerSession* found = Find(id);
     if (found == nullptr) return;
     found->hello_timer.reset();
     ServerLog().warn("closed {}: no hello within {}", Named(*found),
@@ -263,7 +263,7 @@ void Server::AddConnection(UniqueFd socket) {
   sessions_.emplace(id, std::move(session));
 }
 
-void Server::HandleMessage(Session& session, const std::string& bytes) {
+void Server::HandleMessage(PeerSession& session, const std::string& bytes) {
   if (!session.said_hello && static_cast<int64_t>(bytes.size()) > kMaxHelloBytes) {
     ServerLog().warn("closed {}: a hello of {} bytes, at most {}", Named(session), bytes.size(),
                      kMaxHelloBytes);
@@ -293,11 +293,11 @@ void Server::Retire(std::unique_ptr<PeerConnection> connection) {
   loop_->Post([retired = std::move(connection)] {});
 }
 
-void Server::Disconnect(Session& session) {
+void Server::Disconnect(PeerSession& session) {
   HandleHangUp(session, absl::UnavailableError("closed by the server"));
 }
 
-void Server::HandleHangUp(Session& session, const absl::Status& reason) {
+void Server::HandleHangUp(PeerSession& session, const absl::Status& reason) {
   if (session.connection != nullptr) session.connection->Pause();
   Retire(std::move(session.connection));
   DropWaitingLease(session.id);
@@ -312,7 +312,7 @@ void Server::HandleHangUp(Session& session, const absl::Status& reason) {
   RetryWaitingLeases();  // It will not give way any more: others may have to.
 }
 
-void Server::HandleDeath(Session& session) {
+void Server::HandleDeath(PeerSession& session) {
   loop_->Unwatch(std::exchange(session.pidfd_watch, 0));
   if (session.connection != nullptr) session.connection->Pause();
   Retire(std::move(session.connection));  // A forked child may hold the other end.
@@ -327,7 +327,7 @@ void Server::HandleDeath(Session& session) {
   BeginReclaim(session);
 }
 
-void Server::Fence(Session& session, absl::string_view why) {
+void Server::Fence(PeerSession& session, absl::string_view why) {
   Lease& lease = *session.lease;
   if (lease.fenced) return;
   lease.fenced = true;
@@ -347,7 +347,7 @@ void Server::Fence(Session& session, absl::string_view why) {
                    lease.generation, std::string(why));
 }
 
-void Server::BeginReclaim(Session& session) {
+void Server::BeginReclaim(PeerSession& session) {
   GEMINI_CHECK(session.lease.has_value() && !session.lease->reclaiming);
   session.lease->reclaiming = true;
   budgets_.BeginReclaim(session.lease->granted);
@@ -357,12 +357,12 @@ void Server::BeginReclaim(Session& session) {
   ContinueReclaim(session);
 }
 
-void Server::FreeSpaceName(const Session& session, const std::string& name) {
+void Server::FreeSpaceName(const PeerSession& session, const std::string& name) {
   const auto holder = space_names_.find(name);
   if (holder != space_names_.end() && holder->second == session.id) space_names_.erase(holder);
 }
 
-void Server::ContinueReclaim(Session& session) {
+void Server::ContinueReclaim(PeerSession& session) {
   // What a worker is making or moving for this lease comes back first.
   if (session.worker_jobs > 0) return;
   for (const auto& [id, opened] : session.spaces) {
@@ -390,7 +390,7 @@ void Server::ContinueReclaim(Session& session) {
     }
     stores_.device->Destroy(std::move(arena));
     loop_->Post([this, id, left = std::move(left)] {
-      Session* found = Find(id);
+      PeerSession* found = Find(id);
       GEMINI_CHECK(found != nullptr && found->lease.has_value());
       --found->worker_jobs;
       for (const SpacePlan& plan : left) {
@@ -414,7 +414,7 @@ void Server::ContinueReclaim(Session& session) {
   RunJobOnForgotten(slab_fds, std::move(destroy));
 }
 
-void Server::Erase(Session& session) {
+void Server::Erase(PeerSession& session) {
   EndPlans(session);
   GEMINI_CHECK(session.worker_jobs == 0 && !session.lease.has_value() && session.spaces.empty());
   if (session.hello_timer.has_value()) loop_->Cancel(*session.hello_timer);
@@ -435,7 +435,7 @@ void Server::Drain(absl::Duration timeout) {
                    absl::FormatDuration(timeout));
   for (WaitingLease& waiting : std::exchange(waiting_leases_, {})) {
     EndWait(waiting);
-    Session& session = *Find(waiting.session);
+    PeerSession& session = *Find(waiting.session);
     Refuse(session, waiting.request, absl::UnavailableError("the server is draining"));
     session.connection->Resume();
   }

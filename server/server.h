@@ -29,9 +29,9 @@
 #include "server/loop/worker_thread.h"
 #include "server/nvme/nvme_io.h"
 #include "server/nvme/nvme_wear.h"
+#include "server/peer_session.h"
 #include "server/plans/plan_service.h"
 #include "server/reply_wire.h"
-#include "server/session.h"
 #include "server/tiers/server_stores.h"
 #include "server/waiting_lease.h"
 #include "server/wire/stopped_processes.h"
@@ -79,18 +79,18 @@ class Server {
   void Accept();
   void PauseAccepting();
   int64_t NumConnections() const;
-  void HandleMessage(Session& session, const std::string& bytes);
-  void HandleHangUp(Session& session, const absl::Status& reason);
-  void HandleDeath(Session& session);
-  void Fence(Session& session, absl::string_view why);
-  void BeginReclaim(Session& session);
-  void ContinueReclaim(Session& session);
+  void HandleMessage(PeerSession& session, const std::string& bytes);
+  void HandleHangUp(PeerSession& session, const absl::Status& reason);
+  void HandleDeath(PeerSession& session);
+  void Fence(PeerSession& session, absl::string_view why);
+  void BeginReclaim(PeerSession& session);
+  void ContinueReclaim(PeerSession& session);
   // Nothing happens where the name is another session's by now.
-  void FreeSpaceName(const Session& session, const std::string& name);
-  void Disconnect(Session& session);
-  void Erase(Session& session);
+  void FreeSpaceName(const PeerSession& session, const std::string& name);
+  void Disconnect(PeerSession& session);
+  void Erase(PeerSession& session);
   void CheckDrained();
-  Session* Find(uint64_t session);
+  PeerSession* Find(uint64_t session);
   void RunJob(Tier tier, WorkerThread::Job job);
   // Runs `job`, which gives these slabs back, when the NVMe engine keeps nothing of them.
   void RunJobOnForgotten(absl::Span<const int> slab_fds, WorkerThread::Job job);
@@ -98,38 +98,38 @@ class Server {
   void Retire(std::unique_ptr<PeerConnection> connection);
 
   // server_requests.cc: one function a request.
-  void Refuse(Session& session, uint64_t request, const absl::Status& status);
-  void Handle(Session& session, uint64_t id, const HelloRequest& hello);
-  void Handle(Session& session, uint64_t id, const OpenSpaceRequest& open);
-  void Handle(Session& session, uint64_t id, const CloseSpaceRequest& close);
-  void Handle(Session& session, uint64_t id, const CloseSessionRequest& close);
-  void Handle(Session& session, uint64_t id, const GetStatusRequest& get);
-  void Handle(Session& session, uint64_t id, const ListChunksRequest& list);
-  void Handle(Session& session, uint64_t id, const ReadTimelineRequest& read);
+  void Refuse(PeerSession& session, uint64_t request, const absl::Status& status);
+  void Handle(PeerSession& session, uint64_t id, const HelloRequest& hello);
+  void Handle(PeerSession& session, uint64_t id, const OpenSpaceRequest& open);
+  void Handle(PeerSession& session, uint64_t id, const CloseSpaceRequest& close);
+  void Handle(PeerSession& session, uint64_t id, const CloseSessionRequest& close);
+  void Handle(PeerSession& session, uint64_t id, const GetStatusRequest& get);
+  void Handle(PeerSession& session, uint64_t id, const ListChunksRequest& list);
+  void Handle(PeerSession& session, uint64_t id, const ReadTimelineRequest& read);
   // The open space of that name, with its session; nulls: there is none.
   struct NamedSpace {
-    Session* session = nullptr;
+    PeerSession* session = nullptr;
     OpenedSpace* opened = nullptr;
   };
   NamedSpace FindSpace(const std::string& name);
   static absl::Status NoSpace(absl::string_view name);
   // server_leases.cc: who has which budgets.
-  void Handle(Session& session, uint64_t id, const OpenLeaseRequest& open);
-  void Handle(Session& session, uint64_t id, const AckEpochRequest& ack);
+  void Handle(PeerSession& session, uint64_t id, const OpenLeaseRequest& open);
+  void Handle(PeerSession& session, uint64_t id, const AckEpochRequest& ack);
   // Returns false when the request must wait: for bytes on their way back, or that others were
   // asked for. It came after those in waiting_leases_, and before `later`.
   bool TryLease(WaitingLease& waiting, const std::deque<WaitingLease>& later);
-  void BeginLease(Session& session, uint64_t request, const OpenLeaseRequest& open,
+  void BeginLease(PeerSession& session, uint64_t request, const OpenLeaseRequest& open,
                   const TierMap<int64_t>& granted);
-  void FinishLease(Session& session, uint64_t request, const absl::Status& made);
+  void FinishLease(PeerSession& session, uint64_t request, const absl::Status& made);
   // Once for all that ends, comes free or times out in this turn of the loop.
   void RetryWaitingLeases();
   void TryWaitingLeases();
   void DropWaitingLease(uint64_t session);
   void EndWait(WaitingLease& waiting);
   void EndWaitForAnswers(uint64_t session_id);
-  bool AnswersEpochs(const Session& session) const;
-  std::string NamedHolder(const Session& session) const;
+  bool AnswersEpochs(const PeerSession& session) const;
+  std::string NamedHolder(const PeerSession& session) const;
   absl::Status NoRoom(Tier tier, const OpenLeaseRequest& open) const;
   absl::Status NobodyAnswered(const OpenLeaseRequest& open) const;
   DeviceSupply FindDeviceSupply() const;
@@ -139,32 +139,33 @@ class Server {
   void AskToGiveWay(WaitingLease& waiting, const DevicePromise& own, const DeviceSupply& supply);
   // Gives what is free to those who have less than they want, if nobody waits.
   void GrowBack();
-  void PostTarget(Session& session, int64_t device_bytes);
+  void PostTarget(PeerSession& session, int64_t device_bytes);
   // server_slabs.cc: descriptors of HOST and DEVICE.
-  void Handle(Session& session, uint64_t id, const TakeSlabsRequest& take);
-  void Handle(Session& session, uint64_t id, const KeepSlabsRequest& keep);
+  void Handle(PeerSession& session, uint64_t id, const TakeSlabsRequest& take);
+  void Handle(PeerSession& session, uint64_t id, const KeepSlabsRequest& keep);
   // Of an answer whose descriptors the kernel does not take: what is sent instead.
-  std::string Undeliverable(Session& session, const std::string& answer);
-  void TakeDeviceSlabs(Session& session, uint64_t id, const TakeSlabsRequest& take);
+  std::string Undeliverable(PeerSession& session, const std::string& answer);
+  void TakeDeviceSlabs(PeerSession& session, uint64_t id, const TakeSlabsRequest& take);
   // server_plans.cc: traces and plans.
-  void Handle(Session& session, uint64_t id, const OpenTraceRequest& open);
-  void Handle(Session& session, uint64_t id, const MakePlanRequest& make);
-  void Handle(Session& session, uint64_t id, const FindTraceRequest& find);
-  void Handle(Session& session, uint64_t id, const FindPlanInputsRequest& find);
-  void SendTraceRoom(Session& session, uint64_t id, int64_t size_bytes);
+  void Handle(PeerSession& session, uint64_t id, const OpenTraceRequest& open);
+  void Handle(PeerSession& session, uint64_t id, const MakePlanRequest& make);
+  void Handle(PeerSession& session, uint64_t id, const FindTraceRequest& find);
+  void Handle(PeerSession& session, uint64_t id, const FindPlanInputsRequest& find);
+  void SendTraceRoom(PeerSession& session, uint64_t id, int64_t size_bytes);
   // Closes it without the owner thread's or a plan's time; then calls `then` if the session goes
   // on.
-  void CloseTraceRoom(Session& session, UniqueFd room, absl::AnyInvocable<void(Session&)> then);
+  void CloseTraceRoom(PeerSession& session, UniqueFd room,
+                      absl::AnyInvocable<void(PeerSession&)> then);
   // Its session ends: a plan that it waits for is not made, and its trace room is closed.
-  void EndPlans(Session& session);
-  void FinishOpenSpace(Session& session, uint64_t request, const SpacePlan& plan,
+  void EndPlans(PeerSession& session);
+  void FinishOpenSpace(PeerSession& session, uint64_t request, const SpacePlan& plan,
                        SpaceMemory memory);
   // The room that spaces take of their lease, and of what all share. A plan's room is given back
   // once.
   absl::Status TakeRoom(Lease& lease, const SpacePlan& plan);
   void GiveRoomBack(Lease& lease, const SpacePlan& plan);
   const SpaceCounts& CountsOf(OpenedSpace& opened, absl::Duration now);
-  void ContinueCloseSpace(Session& session, uint64_t space);
+  void ContinueCloseSpace(PeerSession& session, uint64_t space);
   void ServeRing(uint64_t session, uint64_t space);
   void FinishTransfer(uint64_t session, uint64_t space, const Space::Transfer& taken,
                       const absl::Status& status);
@@ -181,7 +182,7 @@ class Server {
   UniqueFd listener_;
   EventLoop::WatchId listener_watch_ = 0;
   UniqueFd spare_fd_;  // Given up for a moment to refuse a peer when descriptors run out.
-  std::map<uint64_t, std::unique_ptr<Session>> sessions_;
+  std::map<uint64_t, std::unique_ptr<PeerSession>> sessions_;
   std::map<std::string, uint64_t> space_names_;  // To the session.
   std::deque<WaitingLease> waiting_leases_;
   bool retry_posted_ = false;

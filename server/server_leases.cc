@@ -57,7 +57,7 @@ absl::StatusOr<MadeLease> MakeLease(TierStore& device, int64_t arena_bytes) {
 
 }  // namespace
 
-std::string Server::NamedHolder(const Session& session) const {
+std::string Server::NamedHolder(const PeerSession& session) const {
   const bool stopped = !session.embedded() && stopped_processes_.Contains(session.peer.pid);
   return absl::StrCat("'", session.label, "' (pid ", session.peer.pid, ", ",
                       FormatByteSize(session.lease->granted[Tier::kDevice]),
@@ -65,13 +65,13 @@ std::string Server::NamedHolder(const Session& session) const {
 }
 
 // Whether what its client does with an epoch can still be waited for.
-bool Server::AnswersEpochs(const Session& session) const {
+bool Server::AnswersEpochs(const PeerSession& session) const {
   return session.lease.has_value() && session.lease->takes_epochs && !session.lease->fenced &&
          !session.lease->reclaiming && session.connection != nullptr &&
          (session.embedded() || !stopped_processes_.Contains(session.peer.pid));
 }
 
-void Server::Handle(Session& session, uint64_t id, const OpenLeaseRequest& open) {
+void Server::Handle(PeerSession& session, uint64_t id, const OpenLeaseRequest& open) {
   absl::Status refusal;
   for (Tier tier : kAllTiers) {
     if (open.floor[tier] < 0 || open.want[tier] < open.floor[tier]) {
@@ -110,7 +110,7 @@ absl::Status Server::NoRoom(Tier tier, const OpenLeaseRequest& open) const {
   std::string message = absl::StrCat("needs ", FormatByteSize(open.floor[tier]), " of ",
                                      TierName(tier), ", ", FormatByteSize(budget.free_bytes()),
                                      " of ", FormatByteSize(budget.capacity_bytes), " free: ");
-  const Session* biggest = nullptr;
+  const PeerSession* biggest = nullptr;
   for (const auto& [id, session] : sessions_) {
     if (!session->lease.has_value() || session->lease->reclaiming) continue;
     if (session->lease->granted[tier] == 0) continue;
@@ -217,7 +217,7 @@ void Server::EndWait(WaitingLease& waiting) {
 }
 
 bool Server::TryLease(WaitingLease& waiting, const std::deque<WaitingLease>& later) {
-  Session& session = *Find(waiting.session);
+  PeerSession& session = *Find(waiting.session);
   const OpenLeaseRequest& open = waiting.want;
   const auto refuse = [&](const absl::Status& status) {
     EndWait(waiting);
@@ -263,7 +263,7 @@ bool Server::TryLease(WaitingLease& waiting, const std::deque<WaitingLease>& lat
   return true;
 }
 
-void Server::BeginLease(Session& session, uint64_t request, const OpenLeaseRequest& open,
+void Server::BeginLease(PeerSession& session, uint64_t request, const OpenLeaseRequest& open,
                         const TierMap<int64_t>& granted) {
   GEMINI_CHECK(budgets_.Lease(granted).ok());
   session.lease.emplace();
@@ -285,7 +285,7 @@ void Server::BeginLease(Session& session, uint64_t request, const OpenLeaseReque
   RunJob(Tier::kDevice, [this, session_id = session.id, request, arena_bytes = lease.arena_bytes] {
     absl::StatusOr<MadeLease> made = MakeLease(*stores_.device, arena_bytes);
     loop_->Post([this, session_id, request, made = std::move(made)]() mutable {
-      Session& found = *Find(session_id);  // A session with a job is never erased.
+      PeerSession& found = *Find(session_id);  // A session with a job is never erased.
       --found.worker_jobs;
       if (made.ok()) {
         found.lease->arena = std::move(made->arena);
@@ -299,7 +299,7 @@ void Server::BeginLease(Session& session, uint64_t request, const OpenLeaseReque
   });
 }
 
-void Server::FinishLease(Session& session, uint64_t request, const absl::Status& made) {
+void Server::FinishLease(PeerSession& session, uint64_t request, const absl::Status& made) {
   Lease& lease = *session.lease;
   if (lease.reclaiming) {
     ContinueReclaim(session);
@@ -368,7 +368,7 @@ void Server::DropWaitingLease(uint64_t session) {
   RetryWaitingLeases();  // What was vacated for it may be what others wait for.
 }
 
-void Server::PostTarget(Session& session, int64_t device_bytes) {
+void Server::PostTarget(PeerSession& session, int64_t device_bytes) {
   Lease& lease = *session.lease;
   lease.device_target = device_bytes;
   lease.epoch = PostBudgetTarget(SegmentOf(lease), device_bytes);
@@ -417,7 +417,7 @@ void Server::GrowBack() {
                       .want_bytes = session->lease->want[Tier::kDevice]});
   }
   for (const NewShare& share : ShareOut(shares, FreeBytes()[Tier::kDevice])) {
-    Session& session = *Find(share.session);
+    PeerSession& session = *Find(share.session);
     int64_t& granted_bytes = session.lease->granted[Tier::kDevice];
     // Its own before it is told.
     GEMINI_CHECK(budgets_.Lease({{share.granted_bytes - granted_bytes, 0, 0}}).ok());
@@ -426,7 +426,7 @@ void Server::GrowBack() {
   }
 }
 
-void Server::Handle(Session& session, uint64_t id, const AckEpochRequest& ack) {
+void Server::Handle(PeerSession& session, uint64_t id, const AckEpochRequest& ack) {
   absl::Status refusal;
   if (!session.lease.has_value() || session.lease->fenced || session.lease->reclaiming ||
       session.lease->device_target >= session.lease->granted[Tier::kDevice]) {
@@ -465,7 +465,7 @@ void Server::Handle(Session& session, uint64_t id, const AckEpochRequest& ack) {
          [this, session_id = session.id, id, freed, free_rest = std::move(free_rest)] {
            free_rest();
            loop_->Post([this, session_id, id, freed] {
-             Session& found = *Find(session_id);
+             PeerSession& found = *Find(session_id);
              --found.worker_jobs;
              budgets_.FinishReclaim(freed);
              if (found.lease->reclaiming) {

@@ -22,18 +22,18 @@ constexpr size_t kMaxShownPhaseChars = 256;
 constexpr size_t kMaxShownRefusalChars = 240;  // So that the refusals of all sessions fit a status.
 
 // The session's spaces were given their ids in the order of their opening.
-std::string FirstSpaceName(const Session& session) {
+std::string FirstSpaceName(const PeerSession& session) {
   for (const auto& [id, opened] : session.spaces) {
     if (!opened.destroying) return opened.space->plan().name;
   }
   return "";
 }
 
-bool HasLease(const Session& session) {
+bool HasLease(const PeerSession& session) {
   return session.lease.has_value() && !session.lease->fenced && !session.lease->reclaiming;
 }
 
-absl::Status CheckMakePlan(const MakePlanRequest& make, const Session& session) {
+absl::Status CheckMakePlan(const MakePlanRequest& make, const PeerSession& session) {
   if (!HasLease(session)) return absl::FailedPreconditionError("open a lease before a plan");
   if (!session.trace_room) {
     return absl::FailedPreconditionError("a plan needs a trace: OpenTrace, write it, MakePlan");
@@ -79,7 +79,7 @@ bool IsListed(const std::map<std::string, Kept>& phases, const std::string& phas
 }
 
 // What its plans need at least is what a lease may shrink to, once there is one.
-void SetFloor(Session& session, const std::string& phase, int64_t device_floor_bytes,
+void SetFloor(PeerSession& session, const std::string& phase, int64_t device_floor_bytes,
               int64_t grain_bytes) {
   if (!HasLease(session) || !session.lease->takes_epochs) return;
   int64_t& others = session.other_phases_floor;
@@ -96,13 +96,13 @@ void SetFloor(Session& session, const std::string& phase, int64_t device_floor_b
       std::min(RoundUp(std::min(floor_bytes, granted_bytes), grain_bytes), granted_bytes);
 }
 
-void KeepInputs(Session& session, const std::string& phase, const PlanInputsUsed& inputs) {
+void KeepInputs(PeerSession& session, const std::string& phase, const PlanInputsUsed& inputs) {
   if (IsListed(session.plan_inputs, phase)) session.plan_inputs[phase] = inputs;
 }
 
 }  // namespace
 
-void Server::Handle(Session& session, uint64_t id, const OpenTraceRequest& open) {
+void Server::Handle(PeerSession& session, uint64_t id, const OpenTraceRequest& open) {
   if (!HasLease(session)) {
     Refuse(session, id, absl::FailedPreconditionError("open a lease before a trace"));
     return;
@@ -119,13 +119,13 @@ void Server::Handle(Session& session, uint64_t id, const OpenTraceRequest& open)
   }
   session.connection->Pause();
   CloseTraceRoom(session, std::exchange(session.trace_room, UniqueFd()),
-                 [this, id, size_bytes = open.size_bytes](Session& found) {
+                 [this, id, size_bytes = open.size_bytes](PeerSession& found) {
                    SendTraceRoom(found, id, size_bytes);
                    found.connection->Resume();
                  });
 }
 
-void Server::SendTraceRoom(Session& session, uint64_t id, int64_t size_bytes) {
+void Server::SendTraceRoom(PeerSession& session, uint64_t id, int64_t size_bytes) {
   // Without pages: they come, and are charged to the client, as it writes.
   absl::StatusOr<UniqueFd> room =
       MakeSealedMemfd("gemini-trace-room", size_bytes, MemfdPages::kOnDemand);
@@ -138,13 +138,13 @@ void Server::SendTraceRoom(Session& session, uint64_t id, int64_t size_bytes) {
   session.connection->Send(EncodeTraceRoom(id), {session.trace_room.get()});
 }
 
-void Server::CloseTraceRoom(Session& session, UniqueFd room,
-                            absl::AnyInvocable<void(Session&)> then) {
+void Server::CloseTraceRoom(PeerSession& session, UniqueFd room,
+                            absl::AnyInvocable<void(PeerSession&)> then) {
   // A job of the session: its lease is reclaimed, and it goes, only when the room is closed.
   ++session.worker_jobs;
   plans_->Drop(std::move(room), [this, session_id = session.id, then = std::move(then)]() mutable {
     loop_->Post([this, session_id, then = std::move(then)]() mutable {
-      Session& found = *Find(session_id);
+      PeerSession& found = *Find(session_id);
       --found.worker_jobs;
       if (found.lease.has_value() && found.lease->reclaiming) {
         ContinueReclaim(found);
@@ -155,17 +155,17 @@ void Server::CloseTraceRoom(Session& session, UniqueFd room,
   });
 }
 
-void Server::EndPlans(Session& session) {
+void Server::EndPlans(PeerSession& session) {
   UniqueFd room = std::exchange(session.trace_room, UniqueFd());
   if (session.plan_wait != nullptr) {
     // At most one of the two is there: MakePlan has taken the room, and nothing is read meanwhile.
     UniqueFd taken = std::exchange(session.plan_wait, nullptr)->Cancel();
     if (taken) room = std::move(taken);
   }
-  if (room) CloseTraceRoom(session, std::move(room), [](Session&) {});
+  if (room) CloseTraceRoom(session, std::move(room), [](PeerSession&) {});
 }
 
-void Server::Handle(Session& session, uint64_t id, const MakePlanRequest& make) {
+void Server::Handle(PeerSession& session, uint64_t id, const MakePlanRequest& make) {
   const absl::Status refusal = CheckMakePlan(make, session);
   if (!refusal.ok()) {
     Refuse(session, id, refusal);
@@ -194,7 +194,7 @@ void Server::Handle(Session& session, uint64_t id, const MakePlanRequest& make) 
   plans_->MakePlan(std::move(task), [this, session_id = session.id, id,
                                      apart_bytes](absl::StatusOr<MadePlan> plan) {
     loop_->Post([this, session_id, id, apart_bytes, plan = std::move(plan)]() mutable {
-      Session* found = Find(session_id);
+      PeerSession* found = Find(session_id);
       if (found == nullptr || found->connection == nullptr) {
         if (plan.ok()) plans_->Drop(std::move(plan->fd));
         return;
@@ -217,7 +217,7 @@ void Server::Handle(Session& session, uint64_t id, const MakePlanRequest& make) 
   });
 }
 
-void Server::Handle(Session& session, uint64_t id, const FindTraceRequest& find) {
+void Server::Handle(PeerSession& session, uint64_t id, const FindTraceRequest& find) {
   TraceKey key = {.space = find.space.empty() ? FirstSpaceName(session) : find.space,
                   .phase = find.phase,
                   .tensors_hash = find.tensors_hash};
@@ -226,7 +226,7 @@ void Server::Handle(Session& session, uint64_t id, const FindTraceRequest& find)
   plans_->FindTrace(std::move(key), session.plan_wait,
                     [this, session_id = session.id, id](absl::StatusOr<FoundTrace> trace) {
                       loop_->Post([this, session_id, id, trace = std::move(trace)]() mutable {
-                        Session* found = Find(session_id);
+                        PeerSession* found = Find(session_id);
                         if (found == nullptr || found->connection == nullptr) {
                           if (trace.ok()) plans_->Drop(std::move(trace->fd));
                           return;
@@ -243,7 +243,7 @@ void Server::Handle(Session& session, uint64_t id, const FindTraceRequest& find)
                     });
 }
 
-void Server::Handle(Session& session, uint64_t id, const FindPlanInputsRequest& find) {
+void Server::Handle(PeerSession& session, uint64_t id, const FindPlanInputsRequest& find) {
   const NamedSpace found = FindSpace(find.space);
   if (found.opened == nullptr) {
     Refuse(session, id, NoSpace(find.space));

@@ -41,7 +41,7 @@ absl::Duration ThreadTime() {
 
 }  // namespace
 
-void Server::Refuse(Session& session, uint64_t request, const absl::Status& status) {
+void Server::Refuse(PeerSession& session, uint64_t request, const absl::Status& status) {
   ServerLog().warn("refused a request of session {} '{}' (pid {}): {}", session.id, session.label,
                    session.peer.pid, status.ToString());
   session.connection->Send(EncodeRefusal(request, status), {});
@@ -53,7 +53,7 @@ TierMap<int64_t> Server::FreeBytes() const {
   return free;
 }
 
-void Server::Handle(Session& session, uint64_t id, const HelloRequest& hello) {
+void Server::Handle(PeerSession& session, uint64_t id, const HelloRequest& hello) {
   session.label = Shown(hello.label);
   absl::Status refusal;
   if (hello.protocol != kProtocolVersion) {
@@ -97,7 +97,7 @@ void Server::Handle(Session& session, uint64_t id, const HelloRequest& hello) {
   session.connection->Send(EncodeHelloReply(id, answer), {});
 }
 
-void Server::Handle(Session& session, uint64_t id, const OpenSpaceRequest& open) {
+void Server::Handle(PeerSession& session, uint64_t id, const OpenSpaceRequest& open) {
   if (!session.lease.has_value() || session.lease->fenced || session.lease->reclaiming) {
     Refuse(session, id, absl::FailedPreconditionError("open a lease before a space"));
     return;
@@ -118,7 +118,7 @@ void Server::Handle(Session& session, uint64_t id, const OpenSpaceRequest& open)
   }
   const auto [holder, is_new] = space_names_.emplace(plan->name, session.id);
   if (!is_new) {
-    const Session& other = *Find(holder->second);
+    const PeerSession& other = *Find(holder->second);
     Refuse(session, id,
            absl::AlreadyExistsError(absl::StrCat("space ", plan->name, " is open in job '",
                                                  other.label, "' (pid ", other.peer.pid,
@@ -137,7 +137,7 @@ void Server::Handle(Session& session, uint64_t id, const OpenSpaceRequest& open)
     absl::StatusOr<SpaceMemory> memory = MakeSpaceMemory(plan, *stores_.host, *stores_.nvme);
     loop_->Post(
         [this, session_id, id, plan = std::move(plan), memory = std::move(memory)]() mutable {
-          Session& found = *Find(session_id);
+          PeerSession& found = *Find(session_id);
           --found.worker_jobs;
           if (memory.ok()) {
             FinishOpenSpace(found, id, plan, *std::move(memory));
@@ -185,7 +185,7 @@ void Server::GiveRoomBack(Lease& lease, const SpacePlan& plan) {
   GEMINI_CHECK(num_bundles_ >= 0 && segment_bytes_ >= 0);
 }
 
-void Server::FinishOpenSpace(Session& session, uint64_t request, const SpacePlan& plan,
+void Server::FinishOpenSpace(PeerSession& session, uint64_t request, const SpacePlan& plan,
                              SpaceMemory memory) {
   const uint64_t space_id = next_id_++;
   Lease& lease = *session.lease;
@@ -226,7 +226,7 @@ void Server::FinishOpenSpace(Session& session, uint64_t request, const SpacePlan
   session.connection->Resume();
 }
 
-void Server::Handle(Session& session, uint64_t id, const CloseSpaceRequest& close) {
+void Server::Handle(PeerSession& session, uint64_t id, const CloseSpaceRequest& close) {
   const auto found = session.spaces.find(close.space);
   if (found == session.spaces.end()) {
     Refuse(session, id, absl::NotFoundError(absl::StrCat("no space ", close.space, " here")));
@@ -242,7 +242,7 @@ void Server::Handle(Session& session, uint64_t id, const CloseSpaceRequest& clos
   ContinueCloseSpace(session, close.space);
 }
 
-void Server::ContinueCloseSpace(Session& session, uint64_t space_id) {
+void Server::ContinueCloseSpace(PeerSession& session, uint64_t space_id) {
   OpenedSpace& opened = session.spaces.at(space_id);
   if (opened.space->in_flight() > 0) return;
   opened.destroying = true;
@@ -253,7 +253,7 @@ void Server::ContinueCloseSpace(Session& session, uint64_t space_id) {
   auto destroy = [this, session_id = session.id, space_id, memory = std::move(taken)]() mutable {
     DestroySpaceMemory(std::move(memory), *stores_.host, *stores_.nvme);
     loop_->Post([this, session_id, space_id] {
-      Session& found = *Find(session_id);
+      PeerSession& found = *Find(session_id);
       --found.worker_jobs;
       const OpenedSpace& closed = found.spaces.at(space_id);
       const std::optional<uint64_t> request = closed.close_request;
@@ -272,7 +272,7 @@ void Server::ContinueCloseSpace(Session& session, uint64_t space_id) {
   RunJobOnForgotten(slab_fds, std::move(destroy));
 }
 
-void Server::Handle(Session& session, uint64_t id, const CloseSessionRequest&) {
+void Server::Handle(PeerSession& session, uint64_t id, const CloseSessionRequest&) {
   session.connection->Send(EncodeDone(id), {});
   if (session.lease.has_value() && !session.lease->reclaiming) {
     // The client has unmapped: its bytes may go to others without waiting for its death.
@@ -283,7 +283,7 @@ void Server::Handle(Session& session, uint64_t id, const CloseSessionRequest&) {
 }
 
 void Server::ServeRing(uint64_t session_id, uint64_t space_id) {
-  Session* session = Find(session_id);
+  PeerSession* session = Find(session_id);
   if (session == nullptr) return;
   const auto found = session->spaces.find(space_id);
   if (found == session->spaces.end() || found->second.destroying) return;
@@ -297,7 +297,7 @@ void Server::ServeRing(uint64_t session_id, uint64_t space_id) {
       // first.
       if (std::exchange(found->second.serve_posted, true)) return;
       loop_->Post([this, session_id, space_id] {
-        Session* owner = Find(session_id);
+        PeerSession* owner = Find(session_id);
         if (owner == nullptr) return;
         const auto opened = owner->spaces.find(space_id);
         if (opened == owner->spaces.end()) return;
@@ -332,7 +332,7 @@ void Server::ServeRing(uint64_t session_id, uint64_t space_id) {
 void Server::FinishTransfer(uint64_t session_id, uint64_t space_id, const Space::Transfer& taken,
                             const absl::Status& status) {
   // Neither is destroyed while a transfer is in flight.
-  Session& owner = *Find(session_id);
+  PeerSession& owner = *Find(session_id);
   OpenedSpace& opened = owner.spaces.at(space_id);
   if (status.ok()) {
     CountWear(taken);
@@ -371,7 +371,7 @@ const SpaceCounts& Server::CountsOf(OpenedSpace& opened, absl::Duration now) {
   return *opened.counts;
 }
 
-void Server::Handle(Session& session, uint64_t id, const GetStatusRequest&) {
+void Server::Handle(PeerSession& session, uint64_t id, const GetStatusRequest&) {
   // Counts that took long are shown again for 100 times as long: however many ask, counting takes a
   // hundredth of this thread. By its processor time, for a wait is no cost of counting.
   const absl::Duration now = MonotonicNow();
@@ -431,7 +431,7 @@ void Server::Handle(Session& session, uint64_t id, const GetStatusRequest&) {
 Server::NamedSpace Server::FindSpace(const std::string& name) {
   const auto holder = space_names_.find(name);
   if (holder == space_names_.end()) return {};
-  Session& session = *Find(holder->second);
+  PeerSession& session = *Find(holder->second);
   for (auto& [space_id, opened] : session.spaces) {
     if (!opened.destroying && opened.space->plan().name == name) return {&session, &opened};
   }
@@ -442,7 +442,7 @@ absl::Status Server::NoSpace(absl::string_view name) {
   return absl::NotFoundError(absl::StrCat("no space '", Shown(name), "'"));
 }
 
-void Server::Handle(Session& session, uint64_t id, const ListChunksRequest& list) {
+void Server::Handle(PeerSession& session, uint64_t id, const ListChunksRequest& list) {
   const NamedSpace found = FindSpace(list.space);
   if (found.opened == nullptr) {
     Refuse(session, id, NoSpace(list.space));

@@ -20,7 +20,7 @@ namespace {
 // Of one lease, which only the thread of the loop changes.
 int64_t NumSlabs(const Lease& lease) { return static_cast<int64_t>(lease.arena.extents.size()); }
 
-absl::Status CheckHasSlabs(const Session& session, const TierStore& device) {
+absl::Status CheckHasSlabs(const PeerSession& session, const TierStore& device) {
   // A memfd goes with the lease's answer.
   if (session.lease.has_value() && !session.lease->reclaiming && device.slab_bytes() > 0) {
     return absl::OkStatus();
@@ -29,7 +29,7 @@ absl::Status CheckHasSlabs(const Session& session, const TierStore& device) {
 }
 
 // As many as a message holds.
-void SendSlabs(Session& session, uint64_t id, absl::Span<const TierExtent> slabs) {
+void SendSlabs(PeerSession& session, uint64_t id, absl::Span<const TierExtent> slabs) {
   std::vector<int> fds;
   for (const TierExtent& slab : slabs.subspan(0, kMaxMessageFds)) fds.push_back(slab.fd.get());
   session.connection->Send(EncodeSlabsReply(id, static_cast<int64_t>(fds.size())), fds);
@@ -37,7 +37,7 @@ void SendSlabs(Session& session, uint64_t id, absl::Span<const TierExtent> slabs
 
 }  // namespace
 
-std::string Server::Undeliverable(Session& session, const std::string& answer) {
+std::string Server::Undeliverable(PeerSession& session, const std::string& answer) {
   const wire::Message& message = *wire::GetMessage(answer.data());
   const uint64_t id = message.request_id();
   const absl::Status refusal = absl::ResourceExhaustedError(
@@ -67,7 +67,7 @@ std::string Server::Undeliverable(Session& session, const std::string& answer) {
   return EncodeRefusal(id, refusal);
 }
 
-void Server::Handle(Session& session, uint64_t id, const TakeSlabsRequest& take) {
+void Server::Handle(PeerSession& session, uint64_t id, const TakeSlabsRequest& take) {
   if (take.space == 0) {
     TakeDeviceSlabs(session, id, take);
     return;
@@ -88,7 +88,7 @@ void Server::Handle(Session& session, uint64_t id, const TakeSlabsRequest& take)
             absl::MakeConstSpan(slabs).subspan(take.first, static_cast<size_t>(take.count)));
 }
 
-void Server::TakeDeviceSlabs(Session& session, uint64_t id, const TakeSlabsRequest& take) {
+void Server::TakeDeviceSlabs(PeerSession& session, uint64_t id, const TakeSlabsRequest& take) {
   absl::Status refusal = CheckHasSlabs(session, *stores_.device);
   int64_t most = 0;
   if (refusal.ok()) {
@@ -114,7 +114,7 @@ void Server::TakeDeviceSlabs(Session& session, uint64_t id, const TakeSlabsReque
   // What does not fit this answer is asked for again.
   const int64_t end = std::min(take.first + std::min<int64_t>(take.count, kMaxMessageFds),
                                std::max(most, take.first));
-  const auto send = [id, first = take.first, count = end - take.first](Session& to) {
+  const auto send = [id, first = take.first, count = end - take.first](PeerSession& to) {
     SendSlabs(to, id, absl::MakeConstSpan(to.lease->arena.extents).subspan(first, count));
   };
   const int64_t missing = end - NumSlabs(*session.lease);
@@ -127,7 +127,7 @@ void Server::TakeDeviceSlabs(Session& session, uint64_t id, const TakeSlabsReque
   RunJob(Tier::kDevice, [this, session_id = session.id, id, first = take.first, missing, send] {
     MadeSlabs made = MakeSlabs(*stores_.device, missing);
     loop_->Post([this, session_id, id, first, send, made = std::move(made)]() mutable {
-      Session& found = *Find(session_id);
+      PeerSession& found = *Find(session_id);
       --found.worker_jobs;
       std::move(made.slabs.begin(), made.slabs.end(),
                 std::back_inserter(found.lease->arena.extents));
@@ -145,7 +145,7 @@ void Server::TakeDeviceSlabs(Session& session, uint64_t id, const TakeSlabsReque
   });
 }
 
-void Server::Handle(Session& session, uint64_t id, const KeepSlabsRequest& keep) {
+void Server::Handle(PeerSession& session, uint64_t id, const KeepSlabsRequest& keep) {
   absl::Status refusal = CheckHasSlabs(session, *stores_.device);
   if (refusal.ok() && (keep.num_slabs < 0 || keep.num_slabs > NumSlabs(*session.lease))) {
     refusal = absl::InvalidArgumentError(
@@ -162,7 +162,7 @@ void Server::Handle(Session& session, uint64_t id, const KeepSlabsRequest& keep)
   RunJob(Tier::kDevice, [this, session_id = session.id, id, free_rest = std::move(free_rest)] {
     free_rest();
     loop_->Post([this, session_id, id] {
-      Session& found = *Find(session_id);
+      PeerSession& found = *Find(session_id);
       --found.worker_jobs;
       if (found.lease->reclaiming) {
         ContinueReclaim(found);

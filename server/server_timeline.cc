@@ -14,7 +14,7 @@ constexpr uint64_t kMaxWritten = uint64_t{1} << 62;
 
 }  // namespace
 
-void Server::Handle(Session& session, uint64_t id, const ReadTimelineRequest& read) {
+void Server::Handle(PeerSession& session, uint64_t id, const ReadTimelineRequest& read) {
   const NamedSpace found = FindSpace(read.space);
   if (found.opened == nullptr) {
     Refuse(session, id, NoSpace(read.space));

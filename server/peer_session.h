@@ -66,7 +66,7 @@ struct OpenedSpace {
   bool serve_posted = false;              // More of its ring is to be served by a message.
 };
 
-struct Session {
+struct PeerSession {
   uint64_t id = 0;
   PeerProcess peer;
   EventLoop::WatchId pidfd_watch = 0;
