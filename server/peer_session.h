@@ -16,7 +16,7 @@
 #include "gemini/system/unique_fd.h"
 #include "gemini/tier.h"
 #include "server/loop/event_loop.h"
-#include "server/plans/plan_inputs.h"
+#include "server/plans/plan_recipe.h"
 #include "server/plans/plan_wait.h"
 #include "server/spaces/space.h"
 #include "server/tiers/tier_store.h"
@@ -82,9 +82,9 @@ struct PeerSession {
   std::shared_ptr<PlanWait> plan_wait;  // For its last MakePlan or FindTrace; null before.
   // Why its last plan was refused; empty: it was made, or none was asked for.
   std::string plan_refusal;
-  std::map<std::string, int64_t> phase_floors;  // What its plans need of DEVICE, by phase.
-  int64_t other_phases_floor = 0;               // The most of any phase that is not listed there.
-  std::map<std::string, PlanInputsUsed> plan_inputs;  // Of the last plan, by phase.
+  std::map<std::string, int64_t> phase_floors;    // What its plans need of DEVICE, by phase.
+  int64_t other_phases_floor = 0;                 // The most of any phase that is not listed there.
+  std::map<std::string, PlanRecipe> plan_inputs;  // Of the last plan, by phase.
   uint16_t next_space_index = 0;
   uint64_t requests = 0;  // Messages, ever.
   int worker_jobs = 0;    // Being made or destroyed for this session.

@@ -96,7 +96,7 @@ void SetFloor(PeerSession& session, const std::string& phase, int64_t device_flo
       std::min(RoundUp(std::min(floor_bytes, granted_bytes), grain_bytes), granted_bytes);
 }
 
-void KeepInputs(PeerSession& session, const std::string& phase, const PlanInputsUsed& inputs) {
+void KeepInputs(PeerSession& session, const std::string& phase, const PlanRecipe& inputs) {
   if (IsListed(session.plan_inputs, phase)) session.plan_inputs[phase] = inputs;
 }
 
