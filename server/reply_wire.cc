@@ -232,7 +232,7 @@ std::string EncodeTimelineReply(uint64_t id, const TimelineAnswer& answer) {
   return Finish(builder, id, wire::Body::TimelineReply, body.Union());
 }
 
-std::string EncodePlanInputsReply(uint64_t id, const PlanInputsUsed& inputs) {
+std::string EncodePlanInputsReply(uint64_t id, const PlanRecipe& inputs) {
   FlatBufferBuilder builder;
   const wire::TierBytes budget = Bytes(inputs.budget_bytes);
   const wire::CostModel costs = Costs(inputs.costs);

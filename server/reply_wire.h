@@ -15,7 +15,7 @@
 #include "gemini/tier.h"
 #include "server/leases/budgets.h"
 #include "server/nvme/nvme_wear.h"
-#include "server/plans/plan_inputs.h"
+#include "server/plans/plan_recipe.h"
 #include "server/spaces/space_reader.h"
 
 namespace gemini::server {
@@ -109,7 +109,7 @@ std::string EncodeTraceRoom(uint64_t id);
 std::string EncodePlanReply(uint64_t id, int64_t size_bytes, int64_t device_floor_bytes);
 std::string EncodeTraceReply(uint64_t id, int64_t size_bytes);
 std::string EncodeTimelineReply(uint64_t id, const TimelineAnswer& answer);
-std::string EncodePlanInputsReply(uint64_t id, const PlanInputsUsed& inputs);
+std::string EncodePlanInputsReply(uint64_t id, const PlanRecipe& inputs);
 // Tenants, spaces and directories that do not fit one message are left out, the last ones first.
 std::string EncodeStatusReply(uint64_t id, const StatusAnswer& answer);
 std::string EncodeChunksReply(uint64_t id, const ChunksAnswer& answer);

@@ -21,7 +21,7 @@
 #include "server/loop/server_options.h"
 #include "server/loop/worker_thread.h"
 #include "server/plans/machine_costs.h"
-#include "server/plans/plan_inputs.h"
+#include "server/plans/plan_recipe.h"
 #include "server/plans/plan_wait.h"
 #include "server/plans/trace_store.h"
 
@@ -52,7 +52,7 @@ struct MadePlan {
   int64_t size_bytes = 0;
   std::string phase;
   int64_t device_floor_bytes = 0;
-  PlanInputsUsed inputs;
+  PlanRecipe inputs;
 };
 
 struct FoundTrace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/wire/connection.h"
+#include "server/wire/peer_connection.h"
 
 #include <fcntl.h>
 #include <linux/sockios.h>
@@ -25,7 +25,7 @@ constexpr absl::Duration kLastRetry = absl::Milliseconds(200);
 }  // namespace
 
 // A listener's own setting is inherited before the first message; this is for other sockets.
-Connection::Connection(EventLoop& loop, FdCloser& closer, UniqueFd socket)
+PeerConnection::PeerConnection(EventLoop& loop, FdCloser& closer, UniqueFd socket)
     : loop_(loop),
       closer_(closer),
       refuses_descriptors_(RefuseDescriptors(socket.get())),
@@ -34,13 +34,13 @@ Connection::Connection(EventLoop& loop, FdCloser& closer, UniqueFd socket)
   ::fcntl(socket_.get(), F_SETFL, flags | O_NONBLOCK);
 }
 
-Connection::~Connection() {
+PeerConnection::~PeerConnection() {
   if (watch_ != 0) loop_.Unwatch(watch_);
   if (retry_.has_value()) loop_.Cancel(*retry_);
   Close(closer_, std::move(socket_));
 }
 
-void Connection::Close(FdCloser& closer, UniqueFd socket) {
+void PeerConnection::Close(FdCloser& closer, UniqueFd socket) {
   // Only what holds a peer's descriptors is left to the closer, where one that blocks keeps the
   // others.
   if (!socket || RefuseDescriptors(socket.get()) || !DropUntilDescriptors(socket.get())) return;
@@ -48,7 +48,7 @@ void Connection::Close(FdCloser& closer, UniqueFd socket) {
   closer.Close(std::move(socket));
 }
 
-absl::Status Connection::Start(Handlers handlers) {
+absl::Status PeerConnection::Start(Handlers handlers) {
   handlers_ = std::move(handlers);
   const absl::StatusOr<EventLoop::WatchId> watch =
       loop_.Watch(socket_.get(), EPOLLIN | EPOLLRDHUP, [this](uint32_t events) { Handle(events); });
@@ -57,17 +57,17 @@ absl::Status Connection::Start(Handlers handlers) {
   return absl::OkStatus();
 }
 
-void Connection::Pause() {
+void PeerConnection::Pause() {
   paused_ = true;
   UpdateWatch();
 }
 
-void Connection::Resume() {
+void PeerConnection::Resume() {
   paused_ = false;
   UpdateWatch();
 }
 
-void Connection::UpdateWatch() {
+void PeerConnection::UpdateWatch() {
   if (hung_up_ || watch_ == 0) return;
   uint32_t events = 0;
   if (waiting_) {
@@ -82,14 +82,14 @@ void Connection::UpdateWatch() {
   loop_.Rewatch(watch_, events);
 }
 
-void Connection::HangUp(const absl::Status& reason) {
+void PeerConnection::HangUp(const absl::Status& reason) {
   if (hung_up_) return;
   hung_up_ = true;
   loop_.Unwatch(watch_);
   handlers_.hang_up(reason);  // May destroy this.
 }
 
-void Connection::Handle(uint32_t events) {
+void PeerConnection::Handle(uint32_t events) {
   if ((events & EPOLLOUT) != 0) {
     Flush();  // May destroy this.
     return;
@@ -117,7 +117,7 @@ void Connection::Handle(uint32_t events) {
   }
 }
 
-Connection::Sent Connection::TrySend(const std::string& bytes, absl::Span<const int> fds) {
+PeerConnection::Sent PeerConnection::TrySend(const std::string& bytes, absl::Span<const int> fds) {
   int unread_bytes = 0;
   if (!fds.empty() && sent_descriptors_ && ::ioctl(socket_.get(), SIOCOUTQ, &unread_bytes) == 0 &&
       unread_bytes > 0) {
@@ -136,7 +136,7 @@ Connection::Sent Connection::TrySend(const std::string& bytes, absl::Span<const 
   return Sent::kYes;
 }
 
-void Connection::Send(std::string bytes, absl::Span<const int> fds) {
+void PeerConnection::Send(std::string bytes, absl::Span<const int> fds) {
   if (hung_up_) return;
   GEMINI_CHECK(!waiting_);
   const Sent sent = TrySend(bytes, fds);
@@ -149,7 +149,7 @@ void Connection::Send(std::string bytes, absl::Span<const int> fds) {
   AwaitFlush(sent);
 }
 
-void Connection::AwaitFlush(Sent sent) {
+void PeerConnection::AwaitFlush(Sent sent) {
   if (sent != Sent::kNoRoom) {
     if (sent == Sent::kTooManyInFlight) kept_back_ += retry_delay_;
     retry_ = loop_.After(retry_delay_, [this] {
@@ -161,7 +161,7 @@ void Connection::AwaitFlush(Sent sent) {
   UpdateWatch();
 }
 
-void Connection::Flush() {
+void PeerConnection::Flush() {
   if (!waiting_ || hung_up_) return;
   std::vector<int> fds;
   for (const UniqueFd& fd : out_.fds) fds.push_back(fd.get());
@@ -184,7 +184,7 @@ void Connection::Flush() {
   UpdateWatch();
 }
 
-void Connection::CloseAfterSend() {
+void PeerConnection::CloseAfterSend() {
   closing_ = true;
   if (!waiting_) {
     HangUp(absl::OkStatus());

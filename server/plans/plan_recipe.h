@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// By what a plan was made, beside its trace: with both, the same plan comes out again.
+// What a plan was made with, beside its trace: the same recipe and the same trace make the same
+// plan again.
 #pragma once
 #include <cstdint>
 
@@ -9,7 +10,7 @@
 
 namespace gemini::server {
 
-struct PlanInputsUsed {
+struct PlanRecipe {
   TierMap<int64_t> budget_bytes;
   int64_t chunk_bytes = 0;
   PolicyOptions policy;

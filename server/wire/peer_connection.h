@@ -21,7 +21,7 @@
 
 namespace gemini::server {
 
-class Connection {
+class PeerConnection {
  public:
   struct Handlers {
     // One message. May destroy the connection.
@@ -37,10 +37,10 @@ class Connection {
   static constexpr absl::Duration kDescriptorPatience = absl::Seconds(2);
 
   // Makes `socket` non-blocking, and refuses descriptors where the kernel can. Both outlive this.
-  Connection(EventLoop& loop, FdCloser& closer, UniqueFd socket);
-  Connection(const Connection&) = delete;
-  Connection& operator=(const Connection&) = delete;
-  ~Connection();
+  PeerConnection(EventLoop& loop, FdCloser& closer, UniqueFd socket);
+  PeerConnection(const PeerConnection&) = delete;
+  PeerConnection& operator=(const PeerConnection&) = delete;
+  ~PeerConnection();
 
   // Closes a connected socket; never waits for what its peer sent.
   static void Close(FdCloser& closer, UniqueFd socket);
