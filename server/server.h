@@ -71,7 +71,8 @@ class Server {
   std::string Undeliverable(PeerSession& session, const std::string& answer);
   void HandleHangUp(PeerSession& session, const absl::Status& reason);
   void HandleDeath(PeerSession& session);
-  // It has no connection any more. Returns whether it has a lease that others may still use.
+  // Ends the connection, and the session where it has no lease. Returns whether it leaves a lease
+  // that is not being reclaimed.
   bool LeavesLease(PeerSession& session);
   void Disconnect(PeerSession& session);
   void Erase(PeerSession& session);
