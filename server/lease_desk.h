@@ -32,7 +32,7 @@ class LeaseDesk {
   absl::Status Handle(PeerSession& session, uint64_t id, const OpenLeaseRequest& open);
   absl::Status Handle(PeerSession& session, uint64_t id, const AckEpochRequest& ack);
 
-  // The session does not wait for a lease any more.
+  // Ends the session's wait for a lease, if it waits.
   void DropWaiting(PeerSession& session);
   // Tries those who wait once for all that ends, comes free or times out in this turn of the loop.
   void RetryWaiting();
@@ -52,7 +52,7 @@ class LeaseDesk {
   void Begin(const WaitingLease& admitted);
   void Finish(PeerSession& session, uint64_t request, const absl::Status& made);
   void Refuse(const WaitingLease& waiting, Tier lacking);
-  // Its request was decided.
+  // Cancels the timer of a wait that is over. Returns its session.
   PeerSession& EndPatience(uint64_t session);
   void BeginPatience(uint64_t session);
   void PostTarget(uint64_t session);

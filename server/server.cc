@@ -1,18 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/server.h"
 
-#include <fcntl.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "gemini/protocol.h"
 #include "gemini/system/check.h"
-#include "gemini/system/errno_status.h"
 #include "gemini/system/monotonic_clock.h"
 #include "gemini/system/status_macros.h"
 #include "gemini/wire_generated.h"
@@ -25,9 +22,6 @@
 
 namespace gemini::server {
 namespace {
-
-// Long beside an accept, short beside the patience of who connects.
-constexpr absl::Duration kAcceptPause = absl::Milliseconds(100);
 
 // Above any machine; keeps sums of capacities far from overflow.
 constexpr int64_t kMaxCapacityBytes = int64_t{1} << 60;
@@ -81,7 +75,8 @@ Server::Server(ServerOptions options, std::unique_ptr<EventLoop> loop, ServerSto
       book_(loop_->owner(), CapacityOf(stores_, options_)),
       nvme_wear_(options_.nvme_directories, options_.nvme_daily_write_budget_bytes),
       started_(MonotonicNow()),
-      spare_fd_(::open("/dev/null", O_RDONLY | O_CLOEXEC)),
+      listener_(*loop_, closer_, kMaxSessions,
+                [this](UniqueFd socket) { AddConnection(std::move(socket)); }),
       sessions_(*loop_, [this](PeerSession& session) { leases_.ContinueReclaim(session); }),
       spaces_(options_, stores_, sessions_, WrapForTests(options_, std::move(nvme_io)),
               {.disconnect = [this](PeerSession& session) { Disconnect(session); },
@@ -97,56 +92,14 @@ Server::Server(ServerOptions options, std::unique_ptr<EventLoop> loop, ServerSto
 Server::~Server() {
   // A server that never ran is destroyed by the thread that made it, which owns it until then.
   loop_->owner().AssertHere();
-  if (listener_watch_ != 0) loop_->Unwatch(listener_watch_);
+  listener_.Close();
   // Reports of what ends from here on stay in the loop and are destroyed with it.
   sessions_.Stop();
-  closer_.Close(std::move(listener_));
 }
 
 absl::Status Server::Listen(UniqueFd listener) {
   loop_->owner().AssertHere();
-  const int flags = ::fcntl(listener.get(), F_GETFL);
-  ::fcntl(listener.get(), F_SETFL, flags | O_NONBLOCK);
-  listener_ = std::move(listener);
-  GEMINI_ASSIGN_OR_RETURN(listener_watch_,
-                          loop_->Watch(listener_.get(), EPOLLIN, [this](uint32_t) { Accept(); }));
-  return absl::OkStatus();
-}
-
-void Server::PauseAccepting() {
-  loop_->Rewatch(listener_watch_, 0);
-  loop_->After(kAcceptPause, [this] {
-    if (listener_watch_ != 0) loop_->Rewatch(listener_watch_, EPOLLIN);
-  });
-}
-
-void Server::Accept() {
-  if (closer_.num_waiting() >= kMaxSessions) {
-    // Somebody's descriptors block the closer: no more are let in that might wait behind them.
-    PauseAccepting();
-    return;
-  }
-  UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (socket) {
-    AddConnection(std::move(socket));
-    return;
-  }
-  const int error = errno;
-  if (error == EAGAIN || error == EINTR || error == ECONNABORTED) return;
-  if (error == EMFILE || error == ENFILE) {
-    // The spare one lets the peer know, instead of leaving it in the queue.
-    spare_fd_.Reset();
-    UniqueFd refused(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    PeerConnection::Close(closer_, std::move(refused));
-    spare_fd_ = UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  }
-  // Who waits in the queue makes the listener readable: the loop would turn for ever.
-  PauseAccepting();
-  const absl::Duration now = MonotonicNow();
-  if (now < next_accept_warning_) return;
-  next_accept_warning_ = now + absl::Seconds(10);
-  ServerLog().warn("cannot accept connections: {}: raise the limit (ulimit -n) or close programs",
-                   ErrnoStatus(error, "accept4").ToString());
+  return listener_.Listen(std::move(listener));
 }
 
 void Server::AddConnection(UniqueFd socket) {
@@ -318,8 +271,7 @@ void Server::Erase(PeerSession& session) {
 void Server::Drain(absl::Duration timeout) {
   loop_->owner().AssertHere();
   if (leases_.draining()) return;
-  if (listener_watch_ != 0) loop_->Unwatch(std::exchange(listener_watch_, 0));
-  closer_.Close(std::move(listener_));  // With what was sent to it and not accepted.
+  listener_.Close();
   ServerLog().info("draining: no new sessions, at most {} for the open ones",
                    absl::FormatDuration(timeout));
   leases_.Drain();

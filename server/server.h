@@ -30,6 +30,7 @@
 #include "server/slab_desk.h"
 #include "server/space_desk.h"
 #include "server/tiers/server_stores.h"
+#include "server/wire/peer_listener.h"
 
 namespace gemini::server {
 
@@ -64,14 +65,13 @@ class Server {
          std::unique_ptr<NvmeIo> nvme_io);
 
   // server.cc: connections, and sessions from their first message to their end.
-  void Accept();
-  void PauseAccepting();
   void HandleMessage(PeerSession& session, const std::string& bytes);
   // An answer whose descriptors the kernel does not take: returns what is sent in its place.
   std::string Undeliverable(PeerSession& session, const std::string& answer);
   void HandleHangUp(PeerSession& session, const absl::Status& reason);
   void HandleDeath(PeerSession& session);
-  // It has no connection any more. Returns whether it has a lease that others may still use.
+  // Ends the connection, and the session where it has no lease. Returns whether it leaves a lease
+  // that is not being reclaimed.
   bool LeavesLease(PeerSession& session);
   void Disconnect(PeerSession& session);
   void Erase(PeerSession& session);
@@ -90,10 +90,7 @@ class Server {
   LeaseBook book_;
   NvmeWear nvme_wear_;
   const absl::Duration started_;  // By MonotonicNow.
-  UniqueFd listener_;
-  EventLoop::WatchId listener_watch_ = 0;
-  UniqueFd spare_fd_;  // Given up for a moment to refuse a peer when descriptors run out.
-  absl::Duration next_accept_warning_ = -absl::InfiniteDuration();
+  PeerListener listener_;
   absl::Duration counts_valid_until_ = -absl::InfiniteDuration();  // Those of spaces.
   // In the order of who uses whom: the last one ends first, and with it what it has under way.
   Sessions sessions_;

@@ -37,12 +37,12 @@ class Sessions {
 
   EventLoop& loop() { return loop_; }
   const Map& all() const { return sessions_; }
-  // Of a session, a lease or a space: never the same twice.
+  // Returns an id for a session, a lease or a space. No id is returned twice.
   uint64_t NextId() { return next_id_++; }
   void Add(std::unique_ptr<PeerSession> session);
-  // Null: there is no such session any more.
+  // Returns null where there is no such session any more.
   PeerSession* Find(uint64_t id) const;
-  // The session has no lease, space, job, timer or watch.
+  // Destroys the session, which has no lease, space, job, timer or watch any more.
   void Erase(PeerSession& session) { sessions_.erase(session.id); }
 
   // Answers a request with a refusal, and logs it.
@@ -50,16 +50,17 @@ class Sessions {
   // Destroys the connection, after the handler that may be running in it.
   void RetireConnection(PeerSession& session);
 
-  // A worker's: that of DEVICE, or the one of HOST and NVME. The job must use what outlives this.
+  // Runs `job` on the worker of DEVICE, or on the one of HOST and NVME. What the job uses must
+  // outlive the sessions, for a desk may end while the job runs.
   void RunJob(Tier tier, WorkerThread::Job job);
-  // Has a worker call `job`, then calls `done(session, what it returned)` here. Then the
-  // connection is read again, unless another job or a reclaim is under way. By `done` the peer may
-  // have hung up: see PeerSession::answerable.
+  // Has a worker call `job`, then calls `done(session, what it returned)` on the owner thread. The
+  // connection is read again after that, unless another job or a reclaim is under way. When `done`
+  // is called the peer may have hung up: see PeerSession::answerable.
   template <typename Work, typename Done>
   void RunSessionJob(PeerSession& session, Tier tier, Work job, Done done) {
     RunJob(tier, SessionJob(session, std::move(job), std::move(done)));
   }
-  // The same job for a caller that has it called once, by any thread.
+  // Returns the same job for a caller that has it called once, by any thread.
   template <typename Work, typename Done>
   WorkerThread::Job SessionJob(PeerSession& session, Work job, Done done) {
     Begin(session);
@@ -76,7 +77,8 @@ class Sessions {
       loop_.Post([this, id, finish = std::move(finish)]() mutable { End(id, std::move(finish)); });
     };
   }
-  // To be called when a transfer of the session's has ended, too.
+  // Continues the reclaim of the session's lease, if one is under way. To be called when a
+  // transfer of the session's has ended; at the end of a job it is.
   void ReclaimIfDue(PeerSession& session);
   // Hangs up on all; jobs that have not begun do nothing from now on.
   void Stop();
@@ -90,7 +92,7 @@ class Sessions {
   Map sessions_;
   uint64_t next_id_ = 1;
   std::atomic<bool> stopping_ = false;
-  // Last, so that they end first. Of a lease's DEVICE; of spaces.
+  // Last, so that they end first. One makes the DEVICE of leases, the other spaces.
   WorkerThread device_worker_{"gemini-device"}, slab_worker_{"gemini-slabs"};
 };
 

@@ -61,7 +61,8 @@ class SpaceDesk {
   void Fence(PeerSession& session);
   // Others may have the names of the session's spaces from now on.
   void FreeNames(const PeerSession& session);
-  // While there are some, Sessions::ReclaimIfDue is called at the end of each.
+  // Returns whether a transfer of the session's is in flight. Sessions::ReclaimIfDue is called at
+  // the end of each.
   static bool HasTransfers(const PeerSession& session);
   // Destroys the session's spaces, which have no transfers, on a worker, which calls `also` then.
   // Calls `done` here when that is done.
@@ -74,10 +75,10 @@ class SpaceDesk {
   // Begins the space's end; it waits for transfers in flight.
   void Close(PeerSession& session, uint64_t space);
   void ContinueClose(PeerSession& session, uint64_t space);
-  // Nothing happens where the name is another session's by now.
+  // Does nothing where the name is another session's by now.
   void FreeName(const PeerSession& session, const std::string& name);
-  // The room that spaces take of their lease, and of what all share. A plan's room is given back
-  // once.
+  // Takes a space's room of its lease, and of what all spaces share. RESOURCE_EXHAUSTED: all share
+  // less than that.
   absl::Status TakeRoom(Lease& lease, const SpacePlan& plan);
   void GiveRoomBack(Lease& lease, const SpacePlan& plan);
   // Runs `job`, which gives these slabs back, when the NVMe engine keeps nothing of them.

@@ -29,7 +29,7 @@ struct WaitingLease {
   TierMap<int64_t> want = {};   // At least the floor.
   TierMap<int64_t> floor = {};  // At least 0.
   bool takes_epochs = false;
-  bool asked = false;          // Others, to give way for it: what it is promised is kept for it.
+  bool asked = false;          // Others were asked to give way for it; its promise is kept.
   bool patience_over = false;  // It takes what is free, or is refused.
 };
 
@@ -37,9 +37,9 @@ class Admission {
  public:
   // Called inside Open and TryWaiting. They call nothing of admission's.
   struct Handlers {
-    // The lease is in the book. It waits no more.
+    // The newcomer waits no more: its lease is in the book.
     std::function<void(const WaitingLease&)> admit;
-    // So much of `lacking` is not there, or of DEVICE was not vacated in time. It waits no more.
+    // The newcomer waits no more: its floor of `lacking` is not there, or was not vacated in time.
     std::function<void(const WaitingLease&, Tier lacking)> refuse;
     // Others were asked to give way for this session: EndPatience is due after some time.
     std::function<void(uint64_t session)> begin_patience = nullptr;
@@ -60,10 +60,11 @@ class Admission {
   // called when bytes came free or on their way back, when somebody waits no more, and when a lease
   // was made or fenced.
   void TryWaiting();
-  // Returns whether it waited.
+  // The session waits no more. Returns whether it waited.
   bool Drop(uint64_t session);
+  // Others had time enough to give way for it. Returns whether it waits.
   bool EndPatience(uint64_t session);
-  // Nobody waits any more.
+  // Returns those who wait; nobody waits any more.
   std::deque<WaitingLease> TakeWaiting() { return std::exchange(waiting_, {}); }
 
  private:
@@ -82,8 +83,8 @@ class Admission {
     int64_t others_floor_bytes = 0;
   };
 
-  // Returns whether it waits no more. It waits for bytes on their way back, or that others were
-  // asked for.
+  // Returns whether the newcomer was answered. Otherwise it waits for bytes that are on their way
+  // back, or that others were asked for.
   bool TryLease(WaitingLease& waiting);
   std::deque<WaitingLease>::iterator FindWaiting(uint64_t session);
   // Whether what its client does with an epoch can still be waited for.

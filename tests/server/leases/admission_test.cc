@@ -189,6 +189,37 @@ TEST_F(AdmissionTest, WhoDoesNotAnswerCostsTheNewcomerItsWishButNotItsFloor) {
   EXPECT_THAT(Told(), ElementsAre("refuse 3: DEVICE", "target 1: 90"));
 }
 
+TEST_F(AdmissionTest, WhoGivesUpItsPatienceLeavesTheFloorsOfOthers) {
+  Hold(1, Device(70), Device(0));
+  Open(2, Device(50), Device(5));
+  EXPECT_THAT(Told(), ElementsAre("target 1: 50", "patience 2"));
+  Open(3, Device(25), Device(25));
+  EXPECT_THAT(Told(), ElementsAre("target 1: 42", "patience 3"));
+  EXPECT_TRUE(admission_.EndPatience(2));
+  admission_.TryWaiting();
+  // 30 are free.
+  EXPECT_THAT(Told(), ElementsAre("admit 2: 5", "admit 3: 25", "target 1: 70"));
+}
+
+TEST_F(AdmissionTest, WhatCameBesideThePartOfANewcomerGoesBackToWhoGaveWay) {
+  Hold(1, Device(60), Device(0));
+  Hold(2, Device(40), Device(0), /*takes_epochs=*/false);
+  Open(3, Device(80), Device(5));
+  EXPECT_THAT(Told(), ElementsAre("target 1: 27", "patience 3"));
+  Close(2);
+  EXPECT_THAT(Told(), IsEmpty());  // Its part is 50 now, and 33 of that are not vacated yet.
+  Vacate(1);
+  EXPECT_THAT(Told(), ElementsAre("admit 3: 50", "target 1: 50"));
+}
+
+TEST_F(AdmissionTest, BytesOnTheirWayBackAreAskedOfNobody) {
+  Hold(1, Device(60), Device(0));
+  Hold(2, Device(40), Device(40), /*takes_epochs=*/false);
+  book_.BeginReclaim(2);
+  Open(3, Device(50), Device(50));
+  EXPECT_THAT(Told(), ElementsAre("target 1: 50", "patience 3"));
+}
+
 TEST_F(AdmissionTest, OnlyThoseWhoCanAnswerAreAsked) {
   Hold(1, Device(30), Device(0));
   Hold(2, Device(30), Device(0));
@@ -243,21 +274,38 @@ TEST_F(AdmissionTest, FloorsThatPlansRaiseAreKept) {
 }
 
 TEST_F(AdmissionTest, NobodyHasAPartOfASlab) {
-  LeaseBook book(owner_, {{10 * 8192, 0, 0}});
-  std::vector<std::string> admitted;
-  Admission admission(book, 8192,
-                      {.admit =
-                           [&](const WaitingLease& lease) {
-                             const LeaseTerms& terms = book.leases().at(lease.session);
-                             admitted.push_back(absl::StrCat(terms.granted[Tier::kDevice] / 8192,
-                                                             " of ", terms.floor[Tier::kDevice]));
-                           },
-                       .refuse = [&](const WaitingLease&, Tier) { admitted.push_back("refused"); },
-                       .is_stopped = [](uint64_t) { return false; }});
-  admission.Open({.session = 1, .want = Device(8193), .floor = Device(1)}, false);
-  admission.Open({.session = 2, .want = Device(kMost), .floor = Device(0)}, false);
-  admission.Open({.session = 3, .want = Device(kMost), .floor = Device(kMost)}, false);
-  EXPECT_THAT(admitted, ElementsAre("2 of 8192", "8 of 0", "refused"));
+  constexpr int64_t kSlab = 8192;
+  LeaseBook book(owner_, Device(10 * kSlab));
+  Admission admission(
+      book, kSlab,
+      {.admit =
+           [&](const WaitingLease& lease) {
+             const LeaseTerms& terms = book.leases().at(lease.session);
+             told_.push_back(absl::StrCat("admit ", terms.granted[Tier::kDevice], ", floor ",
+                                          terms.floor[Tier::kDevice]));
+           },
+       .refuse = [&](const WaitingLease&, Tier) { told_.push_back("refuse"); },
+       .begin_patience = [](uint64_t) {},
+       .post_target =
+           [&](uint64_t session) {
+             told_.push_back(absl::StrCat("target ", book.leases().at(session).device_target));
+           },
+       .is_stopped = [](uint64_t) { return false; }});
+  const auto open = [&](uint64_t session, int64_t want, int64_t floor) {
+    admission.Open({.session = session,
+                    .want = Device(want),
+                    .floor = Device(floor),
+                    .takes_epochs = session == 2},
+                   /*later=*/false);
+  };
+  open(1, kSlab + 1, 1);
+  open(2, kMost, 0);
+  open(3, kMost, kMost);
+  EXPECT_THAT(Told(), ElementsAre("admit 16384, floor 8192", "admit 65536, floor 0", "refuse"));
+  // A third of ten slabs is three.
+  book.SetMade(2);
+  open(4, kMost, 0);
+  EXPECT_THAT(Told(), ElementsAre(absl::StrCat("target ", 5 * kSlab)));
 }
 
 // A slow, obvious model: who holds what, and what was said of it, by nothing but the handlers.
