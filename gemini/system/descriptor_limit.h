@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A slab is a descriptor, and a space's are open twice while it is opened: 1,024, the usual soft
-// limit, are some 100 GiB for a program that embeds the server, and 250 GiB for all tenants of a
-// daemon.
+// Raises the limit on open descriptors. A slab is a descriptor, and those of a space are open twice
+// while it is opened. With the usual soft limit of 1,024 a program that embeds the server has some
+// 100 GiB, and all tenants of a daemon have 250 GiB.
 #pragma once
 
 namespace gemini {
