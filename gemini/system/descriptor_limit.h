@@ -6,8 +6,8 @@
 
 namespace gemini {
 
-// Raises the process's soft limit to the hard one. For a program's main: descriptors from 1,024 on
-// are not for select(2).
+// Raises the process's soft limit to the hard one. Call it in a program's main: select(2) cannot
+// use descriptors from 1,024 on.
 void RaiseDescriptorLimit();
 
 }  // namespace gemini

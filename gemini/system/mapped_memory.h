@@ -20,9 +20,8 @@ class MappedMemory {
   enum class Access { kReadOnly, kReadWrite };
 
   // Maps `size_bytes` (> 0) of `fd` from its start, shared, excluded from forked children
-  // (MADV_DONTFORK). The descriptor may be closed afterwards.
-  // INVALID_ARGUMENT: it has fewer bytes now, a peer's perhaps; the message has both. Others: as
-  // mmap(2).
+  // (MADV_DONTFORK). The descriptor may be closed afterwards. INVALID_ARGUMENT: the file is shorter
+  // than that, perhaps because a peer made it so; the message has both sizes. Others: as mmap(2).
   static absl::StatusOr<MappedMemory> Map(int fd, int64_t size_bytes, Access access);
   // Reserves address space without memory, to be filled by MapAt.
   static absl::StatusOr<MappedMemory> Reserve(int64_t size_bytes);
