@@ -37,8 +37,6 @@
 // Circular: at each round's beginning the ranges of `initial` are on DEVICE in these slots, or
 // being fetched. The executor arranges that before the first round, and each round arranges it for
 // the next. So a fetch with needed_at >= N is of a range of `initial`.
-//           their way. In the first round the executor sees to that; later the round before has. So
-//           a fetch with needed_at >= N is of a range of `initial`.
 #pragma once
 #include <array>
 #include <cstdint>

@@ -9,7 +9,6 @@
 // it, read the record that it names and validate each slot.
 // Move: a committed chunk that changes its slot gets a new record, then the word with the same
 // step.
-//         step.
 #pragma once
 #include <array>
 #include <cstdint>

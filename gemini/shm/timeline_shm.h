@@ -7,7 +7,7 @@
 // that pauses in between while others write a whole lap may spoil one entry of theirs.
 // Reader: does not trust the words. It reads the stamp and the words with acquire order, and the
 // stamp again. An entry counts when both stamps are its own. Only a picture depends on it.
-// Units:    nanoseconds of CLOCK_MONOTONIC.
+// Units: nanoseconds of CLOCK_MONOTONIC.
 #pragma once
 #include <array>
 #include <atomic>
