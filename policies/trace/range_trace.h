@@ -60,11 +60,11 @@ struct RangeTrace {
   int64_t SpareSlotsOf(size_t space) const {
     return SpareSlots(formats[space], states_on_nvme[space]);
   }
-  // Of each of its chunks: what tensors may fill (gemini/state_format.h).
+  // Returns the bytes that tensors may fill of each of its chunks (gemini/state_format.h).
   int64_t PayloadOf(const PlannedRange& range) const {
     return PayloadBytes(format_of(range), chunk_bytes);
   }
-  // Elements that its chunks have room for.
+  // Returns the elements that its chunks have room for.
   int64_t ElementsOf(const PlannedRange& range) const {
     return range.num_bundles * PayloadOf(range) / ElementBytes(format_of(range).element);
   }
@@ -77,8 +77,8 @@ struct PinnedUses {
   std::vector<int32_t> uses;
 };
 
-// Packs by Layout::Pack, one space after the other; all updates are in HOST. INVALID_ARGUMENT:
-// CheckTrace, or a chunk size that Layout refuses.
+// Packs the trace by Layout::Pack, one space after the other; all updates are in HOST.
+// INVALID_ARGUMENT: as CheckTrace, or a chunk size that Layout refuses.
 absl::StatusOr<RangeTrace> PackTrace(const Trace& trace, int64_t chunk_bytes);
 
 }  // namespace gemini::policies
