@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Byte counts as people write them: "64MiB", "2GiB", "4096". Binary units only.
+// Reads and writes byte counts as people write them: "64MiB", "2GiB", "4096". Units are binary.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -13,15 +13,15 @@ inline constexpr int64_t kKiB = int64_t{1} << 10;
 inline constexpr int64_t kMiB = int64_t{1} << 20;
 inline constexpr int64_t kGiB = int64_t{1} << 30;
 
-// Parses a whole or decimal number followed by nothing, B, KiB, MiB, GiB or TiB, e.g. "1.5GiB",
-// with an optional space between. INVALID_ARGUMENT: anything else (a decimal unit such as "GB" is
-// told to be written in binary units), a negative number, or one above 2^62.
+// Parses a whole or decimal number, an optional space, and nothing, B, KiB, MiB, GiB or TiB, as in
+// "1.5GiB". INVALID_ARGUMENT: anything else, a negative number, or one above 2^62. For a decimal
+// unit such as "GB" the message asks for a binary one.
 absl::StatusOr<int64_t> ParseByteSize(absl::string_view text);
 
-// Writes with at most one decimal in the largest unit that gives at least 1: "0 B", "1.5 GiB",
-// "-3 MiB". For people; what it drops does not come back through ParseByteSize.
+// Returns the size with at most one decimal in the largest unit that gives at least 1: "0 B", "1.5
+// GiB", "-3 MiB". This is for people: ParseByteSize does not recover what is rounded off.
 std::string FormatByteSize(int64_t size_bytes);
-// The same, rounded up: what is "at least" needed, which is then enough.
+// Returns the same, rounded up, for messages that say how much is needed at least.
 std::string FormatByteSizeUp(int64_t size_bytes);
 
 // Returns size_bytes rounded up to a multiple of `alignment` (> 0). size_bytes >= 0.

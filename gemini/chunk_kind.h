@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a chunk of a bundle holds. All chunks of a bundle are of one size and belong to the same
-// elements. A state of more bytes an element than the parameter, as an fp32 moment of a bf16
-// parameter, fills two of them: the one of its name for the lower half of the bundle's elements,
-// and an upper one (gemini/state_format.h).
+// What a chunk of a bundle holds. All chunks of a bundle have one size and belong to the same
+// elements. A state that takes more bytes an element than the parameter, such as an fp32 moment of
+// a bf16 parameter, fills two chunks: the kind of its name for the lower half of the bundle's
+// elements, and an upper one (gemini/state_format.h).
 #pragma once
 #include <array>
 #include <cstdint>
@@ -26,7 +26,7 @@ inline constexpr std::array<ChunkKind, kNumChunkKinds> kAllChunkKinds = {
     ChunkKind::kParam, ChunkKind::kMaster,      ChunkKind::kExpAvg,      ChunkKind::kExpAvgSq,
     ChunkKind::kGrad,  ChunkKind::kMasterUpper, ChunkKind::kExpAvgUpper, ChunkKind::kExpAvgSqUpper};
 
-// One value a kind.
+// Holds one value for each kind.
 template <typename T>
 struct KindMap {
   std::array<T, kNumChunkKinds> values = {};
@@ -35,7 +35,8 @@ struct KindMap {
   bool operator==(const KindMap&) const = default;
 };
 
-// Whether chunks of the kind hold a moment of the optimizer; FREE, they stand for zeros.
+// Returns whether chunks of the kind hold a moment of the optimizer. While FREE, they stand for
+// zeros.
 constexpr bool IsMoment(ChunkKind kind) {
   return kind == ChunkKind::kExpAvg || kind == ChunkKind::kExpAvgSq ||
          kind == ChunkKind::kExpAvgUpper || kind == ChunkKind::kExpAvgSqUpper;

@@ -1,35 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
-// How fast this machine moves bytes and updates parameters: what turns a plan into a predicted
-// time. Calibrated by the server at its start, kept per machine, refreshed from what steps measure;
-// all but the latency of copies, which is a constant.
+// How fast this machine moves bytes and updates parameters, which turns a plan into a predicted
+// time. The server calibrates the rates at its start, keeps them per machine and refreshes them
+// from what steps measure. The latency of copies is a constant.
 #pragma once
 #include <cstdint>
 
 namespace gemini {
 
-// What rates may be; all that was ever measured is far within.
+// The range that rates may have. All that was ever measured is far within it.
 inline constexpr double kLeastRate = 1e3;
 inline constexpr double kMostRate = 1e14;
 
 struct CostModel {
-  // Each > 0, bytes a second; both directions run at once.
+  // In bytes a second, each > 0. Both directions run at once.
   double host_to_device = 8e9;
   double device_to_host = 8e9;
   double nvme_read = 1e9;
   double nvme_write = 1e9;
-  // Parameters through one optimizer step.
+  // Parameters that one optimizer step updates.
   double update_elements_per_second = 250e6;         // In HOST, beside the operators.
   double device_update_elements_per_second = 250e6;  // On DEVICE, which computes nothing else then.
-  // Of one copy, beside its bytes: three threads hand it on, 40 us on the two cores where it was
-  // measured. Not refreshed, for no short measurement tells it: an engine alone hands a small copy
-  // on in 10 to 60 us, or in 4 ms where others compute. Planned copies of 1 MiB took 35 us beside
-  // their bytes, smaller ones up to 80, and nothing where the link holds each one up for longer
-  // than it takes to hand on the next.
+  // The time that one copy takes beside its bytes. Three threads hand a copy on, which took 40 us
+  // on the two cores where it was measured. It is not refreshed, because no short measurement finds
+  // it: an engine alone hands a small copy on in 10 to 60 us, or in 4 ms where others compute.
+  // Planned copies of 1 MiB took 35 us beside their bytes and smaller ones up to 80. They took
+  // nothing where the link holds each one up for longer than it takes to hand on the next.
   int64_t copy_latency_ns = 40'000;
   bool operator==(const CostModel&) const = default;
 };
 
-// What one process measured of these; 0 where it did not.
+// The rates that one process measured; a rate is 0 where it measured none.
 struct MeasuredRates {
   double host_to_device = 0;
   double device_to_host = 0;
@@ -44,9 +44,9 @@ struct MeasuredRates {
 double ExactTransferNs(int64_t amount, double per_second);
 int64_t TransferNs(int64_t amount, double per_second);  // Rounded.
 
-// The costs with a link that is held back to so many bytes a second in each direction. The next
-// copy of `chunk_bytes` is handed on while the link is busy with one: what that takes longer is
-// left as latency.
+// Returns the costs with a link that is held back to `bytes_per_second` in each direction. The next
+// copy of `chunk_bytes` is handed on while the link is busy with the one before, so only the part
+// of the latency that exceeds that time remains.
 CostModel HeldBack(const CostModel& costs, double bytes_per_second, int64_t chunk_bytes);
 
 }  // namespace gemini

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// CRC32C, the checksum of the chunks on NVMe: the polynomial of Castagnoli, Braeuer and Herrmann
-// (IEEE Transactions on Communications 41, 1993), with the initial value and the inversions of RFC
-// 3720, 12.1. It finds every burst of damage up to 32 bits long, and all but one in 2^32 of other
-// damage.
-// Thread: any. Cost: reads the bytes once, at the speed of memory where the processor has a
-//         carry-less multiplication.
+// CRC32C, the checksum of the chunks on NVMe. It finds every burst of damage up to 32 bits long,
+// and all but one in 2^32 of other damage.
+// Source: the polynomial of Castagnoli, Braeuer and Herrmann (IEEE Transactions on Communications
+// 41, 1993), with the initial value and the inversions of RFC 3720, 12.1.
+// Thread: any.
+// Cost: reads the bytes once, at the speed of memory where the processor has a carry-less
+// multiplication.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What users write for where DEVICE is.
+// Reads the name by which users say where DEVICE is, such as "cuda:1".
 #pragma once
 #include <optional>
 
@@ -8,9 +8,8 @@
 
 namespace gemini {
 
-// Returns the ordinal of a GPU, as CUDA counts them, for "cuda:1" and "cuda" (0); nothing for
-// "cpu", "host" and "".
-// INVALID_ARGUMENT: anything else.
+// Returns the ordinal of a GPU, as CUDA counts them, for "cuda:1" and "cuda" (0), and no value for
+// "cpu", "host" and "". INVALID_ARGUMENT: anything else.
 absl::StatusOr<std::optional<int>> ParseDeviceName(absl::string_view text);
 
 }  // namespace gemini

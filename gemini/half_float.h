@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-// The 16-bit floating-point formats as bit patterns, and their fp32 values. fp16: IEEE 754
-// binary16, 5 bits of exponent and 10 of fraction. bf16: the upper half of an fp32 number.
+// The 16-bit floating-point formats as bit patterns, and their fp32 values. fp16 is IEEE 754
+// binary16, with 5 bits of exponent and 10 of fraction. bf16 is the upper half of an fp32 number.
+// For bf16 with its low half, which rounds otherwise, see gemini/split_float.h.
 // Rounding: to nearest, ties to even, as the processors' own instructions do. A NaN stays a NaN,
-//           its payload is not kept. For bf16 with its low half see gemini/split_float.h, which
-//           rounds otherwise.
+// but its payload is not kept.
 #pragma once
 #include <bit>
 #include <cstdint>
 
 namespace gemini {
 
-// The value of bf16 bits, exact.
+// Returns the exact value of bf16 bits.
 constexpr float FloatOfBf16(uint16_t bits) {
   return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
 }
 
-// Beyond the largest bf16 by half a unit or more: infinity.
+// Rounds to bf16. Values beyond the largest bf16 by half a unit or more become infinity.
 constexpr uint16_t Bf16Of(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   if ((bits & 0x7fffffff) > 0x7f800000) return 0x7fc0;
   return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
-// The value of fp16 bits, exact, denormals too.
+// Returns the exact value of fp16 bits, denormals too.
 constexpr float FloatOfFp16(uint16_t bits) {
   const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16;
   const uint32_t magnitude = bits & 0x7fffu;
@@ -32,11 +32,12 @@ constexpr float FloatOfFp16(uint16_t bits) {
     const float value = static_cast<float>(magnitude) * 0x1p-24f;
     return sign != 0 ? -value : value;
   }
-  // From a bias of 15 to one of 127.
+  // The exponent's bias changes from 15 to 127.
   return std::bit_cast<float>(sign | ((magnitude << 13) + (uint32_t{127 - 15} << 23)));
 }
 
-// 65520 and more in magnitude: infinity. Below the smallest normal: fp16 denormals.
+// Rounds to fp16. Magnitudes of 65520 and more become infinity, those below the smallest normal
+// fp16 denormals.
 constexpr uint16_t Fp16Of(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   const auto sign = static_cast<uint16_t>((bits >> 16) & 0x8000);
@@ -44,7 +45,8 @@ constexpr uint16_t Fp16Of(float value) {
   if (magnitude > 0x7f800000) return 0x7e00;
   if (magnitude >= 0x477ff000) return static_cast<uint16_t>(sign | 0x7c00);
   if (magnitude < 0x38800000) {
-    // The sum has a unit in the last place of 2^-24, fp16's smallest denormal: fp32 itself rounds.
+    // The unit in the last place of this sum is 2^-24, fp16's smallest denormal, so fp32 itself
+    // rounds.
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
     return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3f000000));
   }

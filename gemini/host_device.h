@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// GEMINI_HOST_DEVICE marks functions that CUDA kernels call, too. Other compilers see nothing.
+// GEMINI_HOST_DEVICE marks functions that CUDA kernels call, too. For other compilers it is empty.
 #pragma once
 
 #ifdef __CUDACC__

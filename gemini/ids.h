@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ids as types, so that one kind of number is never passed for another. All count from 0 inside
-// whatever holds them: bundles in a space, chunks in a space, slots in a tier of a space.
+// Ids as types, so that one kind of number is never passed for another. Ids count from 0 inside
+// their container: bundles in a space, chunks in a space, slots in a tier of a space.
 #pragma once
 #include <compare>
 #include <cstdint>
@@ -23,7 +23,7 @@ class Id {
 
 using BundleId = Id<struct BundleTag>;
 using ChunkId = Id<struct ChunkTag>;  // bundle * kNumChunkKinds + kind: see ChunkOf.
-using SlotId = Id<struct SlotTag>;    // Slot in one tier of a space; a slot holds one chunk.
+using SlotId = Id<struct SlotTag>;    // A slot in one tier of a space; it holds one chunk.
 
 constexpr ChunkId ChunkOf(BundleId bundle, ChunkKind kind) {
   return ChunkId(bundle.value() * kNumChunkKinds + static_cast<int64_t>(kind));

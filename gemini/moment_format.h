@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The number formats of an optimizer's moments, and where the codes and scales of 8-bit ones lie in
-// the chunk that holds all moments of a bundle: client/kernels/moment_quantisation.h says what they
-// mean.
-// Units:  bytes from the chunk's first; elements of the bundle.
+// The number formats of an optimizer's moments, and where the codes and scales of 8-bit moments lie
+// in the chunk that holds all moments of a bundle. Their meaning is in
+// client/kernels/moment_quantisation.h.
+// Units: bytes from the chunk's first; elements of the bundle.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -18,7 +18,7 @@ inline constexpr int kNumMomentFormats = 2;
 inline constexpr std::array<absl::string_view, kNumMomentFormats> kMomentFormatNames = {"fp32",
                                                                                         "8bit"};
 
-// The format of that name, exactly as above; none for any other text.
+// Returns the format that has exactly this name, as listed above, and no value for any other text.
 constexpr std::optional<MomentFormat> MomentFormatOf(absl::string_view name) {
   for (int i = 0; i < kNumMomentFormats; ++i) {
     if (kMomentFormatNames[i] == name) return static_cast<MomentFormat>(i);
@@ -26,16 +26,17 @@ constexpr std::optional<MomentFormat> MomentFormatOf(absl::string_view name) {
   return std::nullopt;
 }
 
-// Elements that have one scale. A tensor's blocks begin at its first element.
+// The number of elements that share a scale. A tensor's blocks begin at its first element.
 inline constexpr int64_t kQuantisationBlockElements = 2048;
 
-// The chunk of the 8-bit moments of a bundle of `elements`, whole blocks: all codes, a byte an
-// element, then all scales, an fp32 a block; of each, those of exp_avg come first.
+// The chunk of the 8-bit moments of a bundle of `elements`, which are whole blocks. It has first
+// all codes, one byte an element, then all scales, an fp32 a block. Among codes and among scales,
+// those of exp_avg precede those of exp_avg_sq.
 struct QuantisedMomentsChunk {
   int64_t elements = 0;
   int64_t num_moments = 2;
 
-  // Of the codes and the scales of one moment; kExpAvg or kExpAvgSq.
+  // Return where the codes and the scales of one moment begin; `moment` is kExpAvg or kExpAvgSq.
   constexpr int64_t codes_offset(ChunkKind moment) const { return IndexOf(moment) * elements; }
   constexpr int64_t scales_offset(ChunkKind moment) const {
     return num_moments * elements + IndexOf(moment) * ScaleBytes(elements);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The optimizers that updates know. Their formulas: client/kernels/update_rules.h.
+// The optimizers that updates support. Their formulas are in client/kernels/update_rules.h.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -17,13 +17,13 @@ inline constexpr std::array<OptimizerKind, kNumOptimizerKinds> kAllOptimizerKind
 inline constexpr std::array<absl::string_view, kNumOptimizerKinds> kOptimizerKindNames = {
     "adamw", "adam", "sgd", "lamb", "lars"};
 
-// Whether there is a second moment (exp_avg_sq). All kinds have a first: exp_avg, or the momentum
-// buffer.
+// Returns whether the optimizer has a second moment (exp_avg_sq). Every kind has a first one:
+// exp_avg, or the momentum buffer.
 constexpr bool HasSecondMoment(OptimizerKind kind) {
   return kind != OptimizerKind::kSgd && kind != OptimizerKind::kLars;
 }
 
-// Whether an update needs a ratio of its tensor, made of norms over the whole tensor.
+// Returns whether an update scales each tensor by a ratio of norms over the whole tensor.
 constexpr bool IsLayerWise(OptimizerKind kind) {
   return kind == OptimizerKind::kLamb || kind == OptimizerKind::kLars;
 }
@@ -33,7 +33,7 @@ constexpr absl::string_view OptimizerKindName(OptimizerKind kind) {
   return kOptimizerKindNames[static_cast<int>(kind)];
 }
 
-// The kind of that name, exactly as above; none for any other text.
+// Returns the kind that has exactly this name, as listed above, and no value for any other text.
 constexpr std::optional<OptimizerKind> OptimizerKindOf(absl::string_view name) {
   for (const OptimizerKind kind : kAllOptimizerKinds) {
     if (OptimizerKindName(kind) == name) return kind;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random numbers that are counted, not drawn in order: each counter and key give four words,
-// whoever asks and whatever was asked before.
+// Random numbers that are computed from a counter, not drawn in order: the same counter and key
+// always give the same four words, regardless of the caller and of earlier calls.
 // Source: Philox4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1,
-//         2, 3" (SC 2011), section 4.3.
+// 2, 3" (SC 2011), section 4.3.
 #pragma once
 #include <array>
 #include <cstdint>

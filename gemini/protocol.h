@@ -7,14 +7,15 @@
 
 namespace gemini {
 
-// Raised with every change that an older peer would misread. Peers of another number are refused.
+// Is raised with every change that an older peer would misread. A peer with another number is
+// refused.
 inline constexpr uint32_t kProtocolVersion = 12;
 inline constexpr int64_t kMaxHelloBytes = 4 * 1024;
 inline constexpr absl::Duration kHelloTimeout = absl::Seconds(2);
-// A server's --epoch-timeout is at most this: so long may a lease wait for others before its memory
-// is made.
+// The upper limit of a server's --epoch-timeout: how long a lease may wait for others to give up
+// memory before its own is made.
 inline constexpr absl::Duration kMaxEpochTimeout = absl::Minutes(1);
-// Unit of grant, registration and return of HOST memory. Why 256 MiB: docs/architecture.md.
+// The unit of grant, registration and return of HOST memory. Why 256 MiB: docs/architecture.md.
 inline constexpr int64_t kHostSlabBytes = int64_t{256} << 20;
 
 }  // namespace gemini

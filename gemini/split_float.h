@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // An fp32 value in two halves: a bf16 number that models compute with, and a signed 16-bit low half
-// that with it gives back the fp32 value. A master copy costs 2 bytes an element so, not 4.
+// that completes it to the fp32 value. A master copy so costs 2 bytes an element instead of 4.
 //   high = (bits + 0x8000) >> 16: the value rounded to bf16, half away from zero
 //   low  = bits - (high << 16), from -0x8000 to 0x7fff; both modulo their width
-// Exact:  every value but NaN comes back with all bits, -0, denormals and infinity too. With ties
-//         to even, as bf16 usually rounds, a low half of +0x8000 would not fit.
-// NaN:    becomes kSplitNaN, so that its high half is a NaN too: the high half of 0x7f800001 would
-//         be infinity, and that of 0x7fffffff would be -0.
-// Large:  a finite value above the largest bf16 by half a unit, 3.3961776e38, has infinity as its
-//         high half; the pair still gives the finite value.
-// Source: Split-SGD-BF16 (Kalamkar et al., arXiv:2005.04680), which cuts the high half off instead
-//         of rounding it.
+// Exact: every value but NaN is restored with all bits, -0, denormals and infinity too. With ties
+// to even, as bf16 usually rounds, a low half of +0x8000 would not fit.
+// NaN: becomes kSplitNaN, so that its high half is a NaN too. The high half of 0x7f800001 would be
+// infinity, and that of 0x7fffffff would be -0.
+// Large: a finite value above the largest bf16 by half a unit, 3.3961776e38, has infinity as its
+// high half, but the pair still gives the finite value.
+// Source: Split-SGD-BF16 (Kalamkar et al., arXiv:2005.04680), which truncates the high half instead
+// of rounding it.
 #pragma once
 #include <bit>
 #include <cstdint>
@@ -23,7 +23,7 @@ struct SplitFloat {
   bool operator==(const SplitFloat&) const = default;
 };
 
-// The bits of every NaN that was split: quiet, positive, no payload.
+// The bits of every NaN after a split: quiet, positive, without payload.
 inline constexpr uint32_t kSplitNaN = 0x7fc00000;
 
 constexpr SplitFloat SplitOf(float value) {

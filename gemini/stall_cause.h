@@ -9,11 +9,11 @@
 namespace gemini {
 
 enum class StallCause : uint8_t {
-  kTransfer = 0,  // A planned fetch was under way, or behind others; or too many gradients were.
+  kTransfer = 0,  // A planned fetch was in flight or queued, or too many gradients were in flight.
   kUpdate = 1,    // The bundle's update was not committed yet.
-  kNvme = 2,      // The chunk was still on its way from NVME to HOST.
-  kRoom = 3,      // The slot was not vacated yet, or an allocation made chunks give way.
-  kOnline = 4,    // No plan: fetched when it was asked for.
+  kNvme = 2,      // The chunk was still being read from NVME to HOST.
+  kRoom = 3,      // The slot was not vacated yet, or an allocation evicted chunks.
+  kOnline = 4,    // Without a plan: the chunk was fetched on demand.
 };
 inline constexpr int kNumStallCauses = 5;
 

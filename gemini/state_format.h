@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the state of a space's trainable elements is kept, and in which chunks of their bundle. Each
-// has an fp32 value whatever the format: a 16-bit parameter has a master that gives it.
+// element has an fp32 value in every format: the master of a 16-bit parameter completes it.
 //   fp32: param (fp32), exp_avg, exp_avg_sq, grad: 4 chunks, 16 bytes an element.
 //   bf16: param (high half of the fp32 value), master (low half: gemini/split_float.h), the fp32
 //         moments in two chunks each, grad (bf16): 7 chunks of 2 bytes an element: 14.
 //   fp16: param (master rounded to nearest even), master (fp32, two chunks), moments as bf16, grad
-//   (fp16): 16.
-// An optimizer without a second moment has no exp_avg_sq: 4 bytes an element less.
-// 8-bit moments, all of a bundle, are in its exp_avg chunk alone (gemini/moment_format.h): 12, 8
+//         (fp16): 16.
+// An optimizer without a second moment has no exp_avg_sq, which saves 4 bytes an element. 8-bit
+// moments of a bundle share its exp_avg chunk (gemini/moment_format.h); an element then takes 12, 8
 // and 10 bytes.
-// Units:  element i of a bundle lies at byte i * ElementBytes(element) of its param and grad
-//         chunks, up to the payload's end. Of a state in two chunks, the first has as many elements
-//         as fill it.
+// Units: element i of a bundle lies at byte i * ElementBytes(element) of its param and grad chunks,
+// up to the payload's end. Where a state fills two chunks, the first has as many elements as fit.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -25,7 +24,7 @@
 namespace gemini {
 
 struct StateFormat {
-  ElementType element = ElementType::kFp32;  // Of parameters and gradients.
+  ElementType element = ElementType::kFp32;  // The format of parameters and gradients.
   OptimizerKind optimizer = OptimizerKind::kAdamW;
   MomentFormat moments = MomentFormat::kFp32;
   bool operator==(const StateFormat&) const = default;
@@ -44,8 +43,8 @@ class KindList {
   int64_t size_ = 0;
 };
 
-// The chunks that together hold the values of kParam, kExpAvg or kExpAvgSq, or gradients; none of a
-// moment that the optimizer does not have. 8-bit moments share one.
+// Returns the chunks that together hold the values of kParam, kExpAvg or kExpAvgSq, or gradients.
+// The list is empty for a moment that the optimizer does not have. 8-bit moments share one chunk.
 constexpr KindList KindsOfValue(const StateFormat& format, ChunkKind value) {
   const bool half = ElementBytes(format.element) == 2;
   KindList kinds;
@@ -64,7 +63,7 @@ constexpr KindList KindsOfValue(const StateFormat& format, ChunkKind value) {
   return kinds;
 }
 
-// All that an update changes: the chunks of the parameter, then those of the moments.
+// Returns all kinds that an update changes: the chunks of the parameter, then those of the moments.
 constexpr KindList UpdatedKinds(const StateFormat& format) {
   KindList kinds;
   for (const ChunkKind value : {ChunkKind::kParam, ChunkKind::kExpAvg, ChunkKind::kExpAvgSq}) {
@@ -74,14 +73,14 @@ constexpr KindList UpdatedKinds(const StateFormat& format) {
   return kinds;
 }
 
-// The chunks of a trainable bundle: those, and the gradient's.
+// Returns the kinds of a trainable bundle: those that an update changes, and the gradient.
 constexpr KindList TrainableKinds(const StateFormat& format) {
   KindList kinds = UpdatedKinds(format);
   kinds.Add(ChunkKind::kGrad);
   return kinds;
 }
 
-// Those of them that only updates use: masters and moments.
+// Returns how many of a bundle's chunks only updates use: masters and moments.
 constexpr int64_t NumStateChunks(const StateFormat& format) {
   return UpdatedKinds(format).size() - 1;
 }
@@ -90,9 +89,10 @@ constexpr int64_t NumMoments(const StateFormat& format) {
   return HasSecondMoment(format.optimizer) ? 2 : 1;
 }
 
-// What tensors may fill of each param chunk of a space, from its beginning: all, unless the 8-bit
-// moments of so many elements would not fit a chunk with their scales. Whole pages. 0: chunks of
-// this size, which must be a multiple of 4 * kQuantisationBlockElements bytes then, hold no block.
+// Returns how many bytes of each param chunk tensors may fill, from its beginning, in whole pages.
+// That is the whole chunk, unless the 8-bit moments of so many elements and their scales would not
+// fit into one. Returns 0 with 8-bit moments if chunk_bytes is not a multiple of 4 *
+// kQuantisationBlockElements, or if a chunk cannot hold a block.
 constexpr int64_t PayloadBytes(const StateFormat& format, int64_t chunk_bytes) {
   if (format.moments == MomentFormat::kFp32) return chunk_bytes;
   if (chunk_bytes % (4 * kQuantisationBlockElements) != 0) return 0;
@@ -102,30 +102,30 @@ constexpr int64_t PayloadBytes(const StateFormat& format, int64_t chunk_bytes) {
   return std::min(chunk_bytes / block_bytes, chunk_bytes / block.size_bytes()) * block_bytes;
 }
 
-// Where the 8-bit moments of a bundle lie in their chunk.
+// Returns where the 8-bit moments of a bundle lie in their chunk.
 constexpr QuantisedMomentsChunk QuantisedMomentsOf(const StateFormat& format, int64_t chunk_bytes) {
   return {.elements = PayloadBytes(format, chunk_bytes) / ElementBytes(format.element),
           .num_moments = NumMoments(format)};
 }
 
-// Whether an update may run where the chunks are, on DEVICE: not of 8-bit moments.
+// Returns whether an update may run in place on DEVICE. With 8-bit moments it may not.
 constexpr bool UpdatesInPlace(const StateFormat& format) {
   return format.moments == MomentFormat::kFp32;
 }
 
-// Whether a bundle that is updated in HOST may have its gradient on DEVICE until then: not where
-// its trust ratio is made of gradient and parameter before the intent.
+// Returns whether the gradient of a bundle that is updated in HOST may stay on DEVICE until the
+// update. It may not where a trust ratio is computed from gradient and parameter before the intent.
 constexpr bool TakesLateGradients(const StateFormat& format) {
   return UpdatesInPlace(format) && !IsLayerWise(format.optimizer);
 }
 
-// Whether plans time what trust ratios take, since it depends on them where: then it is left out of
-// the time that the update's operator was measured to compute.
+// Returns whether plans time trust ratios themselves, because their time depends on where the
+// chunks are. It is then left out of the measured compute time of the update's operator.
 constexpr bool TimesTrustRatios(const StateFormat& format, bool states_on_nvme) {
   return IsLayerWise(format.optimizer) && UpdatesInPlace(format) && !states_on_nvme;
 }
 
-// Whether only updates use the chunks of the kind: moments, and masters.
+// Returns whether only updates use chunks of the kind: moments and masters.
 constexpr bool IsOptimizerState(ChunkKind kind) {
   return kind != ChunkKind::kParam && kind != ChunkKind::kGrad;
 }

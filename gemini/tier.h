@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The three places where a chunk's bytes may lie.
+// The three tiers, the places where a chunk's bytes may lie.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace gemini {
 
 enum class Tier : uint8_t {
   kDevice = 0,  // GPU memory; without a GPU, a budgeted host arena that plays its part.
-  kHost = 1,    // Memory of the node, pinned where there is CUDA.
+  kHost = 1,    // Memory of the node; pinned where there is CUDA.
   kNvme = 2,
 };
 inline constexpr int kNumTiers = 3;
@@ -22,7 +22,7 @@ constexpr absl::string_view TierName(Tier tier) {
   return kNames[static_cast<int>(tier)];
 }
 
-// One value a tier.
+// Holds one value for each tier.
 template <typename T>
 struct TierMap {
   std::array<T, kNumTiers> values = {};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Elements of a vector in a verified FlatBuffer. The verifier knows that they lie inside the
-// buffer, not that those of 8 bytes are aligned: who wrote the buffer decides that, and a
-// misaligned one may not be looked at in place.
+// Reads elements of a vector in a verified FlatBuffer. The verifier checks that they lie inside the
+// buffer, but not that 8-byte elements are aligned. The writer decides the alignment, and a
+// misaligned element must not be read in place.
 #pragma once
 #include <cstring>
 #include <type_traits>
@@ -10,7 +10,8 @@
 
 namespace gemini {
 
-// Returns a copy of element `index`, which is in the vector, of numbers or structs.
+// Returns a copy of element `index`. `index` is inside the vector, whose elements are numbers or
+// structs.
 template <typename Element>
 auto ElementOf(const flatbuffers::Vector<Element>& from, flatbuffers::uoffset_t index) {
   std::remove_const_t<std::remove_pointer_t<Element>> copy;
@@ -22,8 +23,8 @@ auto ElementOf(const flatbuffers::Vector<Element>& from, flatbuffers::uoffset_t 
   }
 }
 
-// Calls `convert` with what the vector's own Get gives, a number or a pointer to a struct, that
-// lives as long as the call.
+// Calls `convert` with what the vector's own Get returns, a number or a pointer to a struct. The
+// pointer is valid during the call only.
 template <typename Element, typename Convert>
 auto ConvertElement(const flatbuffers::Vector<Element>& from, flatbuffers::uoffset_t index,
                     Convert convert) {

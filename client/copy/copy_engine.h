@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The seam for moving bytes between HOST and DEVICE: two streams, one a direction, each in order,
-// with events between them and the operators, as CUDA streams behave; and the operators' clock.
-// copy_engine_host runs a worker thread a stream, and its operators are over when they return.
-// Order:  a copy runs behind `after` and the copies of its stream alone. Operators that a thread
-//         has begun are behind nothing but what MakeOperatorsWait was told on that thread before.
-// Thread: any. Ownership: the caller keeps source and destination alive until the copy's event is
-// done.
+// The seam for moving bytes between HOST and DEVICE. It has two streams, one for each direction,
+// each in order, with events between them and the operators, as CUDA streams behave. It also has
+// the clock of the operators. copy_engine_host runs a worker thread for each stream, and its
+// operators are over when they return.
+// Order: a copy runs after `after` and the earlier copies of its stream, and after nothing else.
+// Operators that a thread has begun wait for nothing but what was passed to MakeOperatorsWait on
+// that thread before.
+// Thread: any.
+// Ownership: the caller keeps source and destination alive until the copy's event is done.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -22,13 +24,13 @@ namespace gemini::client {
 enum class CopyStream : uint8_t { kFetch = 0 /* to DEVICE */, kEvict = 1 /* from DEVICE */ };
 
 inline constexpr size_t kNumCopyStreams = 2;
-// What operators do has an order of its own, beside those of the streams.
+// Operators have an order of their own, beside those of the streams.
 inline constexpr size_t kOperatorOrder = kNumCopyStreams;
 inline constexpr size_t kNumCopyOrders = kNumCopyStreams + 1;
 
-// A point behind copies and operators. The default is done from the beginning.
+// A point after copies and operators. The default is done from the beginning.
 struct CopyEvent {
-  // By order: how many of its copies, or of the events behind operators, this is behind.
+  // By order: how many of its copies, or of the events after operators, this point is after.
   std::array<uint64_t, kNumCopyOrders> sequences = {};
 
   static CopyEvent Behind(size_t order, uint64_t sequence) {
@@ -36,7 +38,7 @@ struct CopyEvent {
     event.sequences[order] = sequence;
     return event;
   }
-  // Moves it behind `other`, too.
+  // Moves it after `other`, too.
   void Join(const CopyEvent& other) {
     for (size_t i = 0; i < kNumCopyOrders; ++i) {
       sequences[i] = std::max(sequences[i], other.sequences[i]);
@@ -44,13 +46,13 @@ struct CopyEvent {
   }
 };
 
-// A point in the order of operators, to ask when they reached it.
+// A point in the order of operators, for asking when they reached it.
 struct OperatorPoint {
   int64_t asked_ns = 0;               // When CopyEngine::Now was called.
-  std::shared_ptr<const void> event;  // The engine's own. Null: the point was reached then.
+  std::shared_ptr<const void> event;  // The engine's own. Null: the point was reached at asked_ns.
 };
 
-// Which chunk a copy moves, for the timeline. The default is in none.
+// Which chunk a copy moves, for the timeline. The default names none.
 struct CopySubject {
   int32_t space = -1;  // Its index in the session.
   uint32_t chunk = 0;
@@ -60,34 +62,36 @@ class CopyEngine {
  public:
   virtual ~CopyEngine() = default;
 
-  // Enqueues a copy behind all copies of `stream` and behind `after`. Returns at once. A null
-  // `source` stands for zeros. `subject`: shown in the timeline, as a copy over the link.
+  // Enqueues a copy after all copies of `stream` and after `after`. Returns at once. A null
+  // `source` stands for zeros. The timeline shows the copy with its `subject`, as one over the
+  // link.
   virtual CopyEvent Copy(CopyStream stream, void* destination, const void* source,
                          int64_t size_bytes, CopyEvent after, CopySubject subject) = 0;
   CopyEvent Copy(CopyStream stream, void* destination, const void* source, int64_t size_bytes,
                  CopyEvent after) {
     return Copy(stream, destination, source, size_bytes, after, CopySubject());
   }
-  // Copies from DEVICE to DEVICE as an operator of the calling thread does: behind those before it,
-  // and what they wait for. Takes no link.
+  // Copies from DEVICE to DEVICE as an operator of the calling thread does: after the operators
+  // before it, and what they wait for. Does not use the link.
   virtual void CopyWithin(void* destination, const void* source, int64_t size_bytes) = 0;
-  // The point behind all operators that the calling thread has begun (on a GPU: on its current
-  // stream), and those that it was told of before.
+  // Returns the point after all operators that the calling thread has begun (on a GPU: on its
+  // current stream), and those of earlier calls.
   virtual CopyEvent AfterOperators() = 0;
-  // What operators the calling thread begins next run behind the event. Blocks only where operators
-  // are over when they return.
+  // Makes the operators that the calling thread begins next run after the event. Blocks only where
+  // operators are over when they return.
   virtual void MakeOperatorsWait(CopyEvent event) = 0;
-  // The point behind all operators that the calling thread has begun: to measure what they do.
+  // Returns the point after all operators that the calling thread has begun, to measure what they
+  // do.
   virtual OperatorPoint Now() { return {.asked_ns = TimelineNowNs(), .event = nullptr}; }
-  // When they reached it, as TimelineNowNs counts; nothing: they have not.
+  // Returns when they reached it, as TimelineNowNs counts, or no value if they have not.
   virtual std::optional<int64_t> TimeOf(const OperatorPoint& point) const { return point.asked_ns; }
-  // Blocks until they have.
+  // Blocks until the operators have reached the point.
   virtual void AwaitPoint(const OperatorPoint& /*point*/) {}
   // Returns whether everything up to the event is done; the bytes are then visible to the caller.
   virtual bool Done(CopyEvent event) const = 0;
   // Blocks the calling thread until Done.
   virtual void Wait(CopyEvent event) = 0;
-  // The first error of a copy: what was copied since is not to be relied on.
+  // Returns the first error of a copy. What was copied since is not to be relied on.
   virtual absl::Status status() const { return absl::OkStatus(); }
 };
 

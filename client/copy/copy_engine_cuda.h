@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// CopyEngine on a GPU: a CUDA stream a direction, an event behind each copy.
-// Order:  operators of several streams count as one after the other: an event behind those of one
-//         is behind those that other streams had before it. That costs a stream between them, from
-//         when a second one comes until all are done.
-// Memory: HOST is registered. What is not is copied while its caller, and others that ask for the
-//         same stream, wait; a range that is registered in part is an error.
-// Thread: any. Nothing else waits for the GPU but Wait, AwaitPoint and the destructor; Now, and
-//         with a timeline a Copy, do for some microseconds every ten seconds, to compare clocks.
-// Errors: status() has the first. From then on no copy is begun; those that were go on, and their
-//         events stay true. A copy that was not made has the event of the one before. So: bytes
-//         count only where status() is OK behind Wait or Done.
+// CopyEngine on a GPU: a CUDA stream for each direction, and an event after each copy.
+// Order: operators of several streams count as one after the other: an event after those of one
+// stream is after those that other streams had before it. That costs a stream between them, from
+// when a second one appears until all are done.
+// Memory: HOST is registered. A copy of memory that is not registered blocks its caller, and others
+// that use the same stream. A range that is registered in part is an error.
+// Thread: any. Only Wait, AwaitPoint and the destructor wait for the GPU. Now, and with a timeline
+// a Copy, do so for some microseconds every ten seconds, to compare clocks.
+// Errors: status() has the first. After it no copy is begun; those that were begun continue, and
+// their events stay valid. A copy that was not made has the event of the one before. So bytes count
+// only where status() is OK after Wait or Done.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -37,23 +37,22 @@ struct CopyEngineCudaOptions {
   int device = 0;  // As the CUDA runtime counts them.
   // The stream that the calling thread's operators go to.
   std::function<cudaStream_t()> compute_stream = [] { return cudaStream_t{nullptr}; };
-  TimelineShm* timeline = nullptr;  // As CopyEngineHost's.
+  TimelineShm* timeline = nullptr;  // As for CopyEngineHost.
 };
 
 class CopyEngineCuda : public CopyEngine {
  public:
-  // `driver` outlives it. NOT_FOUND: there is no such GPU. RESOURCE_EXHAUSTED: it has no memory for
-  // a context.
-  // UNAVAILABLE: another process has it for itself.
+  // Makes an engine. `driver` outlives it. NOT_FOUND: there is no such GPU. RESOURCE_EXHAUSTED: it
+  // has no memory for a context. UNAVAILABLE: another process has it exclusively.
   static absl::StatusOr<std::unique_ptr<CopyEngineCuda>> Make(const CudaDriver& driver,
                                                               CopyEngineCudaOptions options);
-  // Waits for what is enqueued.
+  // Waits until everything enqueued is done.
   ~CopyEngineCuda() override;
 
   using CopyEngine::Copy;
   CopyEvent Copy(CopyStream stream, void* destination, const void* source, int64_t size_bytes,
                  CopyEvent after, CopySubject subject) override;
-  // On the compute stream of the calling thread.
+  // Runs on the compute stream of the calling thread.
   void CopyWithin(void* destination, const void* source, int64_t size_bytes) override;
   CopyEvent AfterOperators() override;
   void MakeOperatorsWait(CopyEvent event) override;
@@ -65,7 +64,8 @@ class CopyEngineCuda : public CopyEngine {
   absl::Status status() const override;
 
  private:
-  // Owned by whoever may still ask for it: who waits for a copy, and the stream until it is done.
+  // Shared by all that may still use it: a thread that waits for a copy, and the stream until it is
+  // done.
   struct DestroyEvent {
     void operator()(cudaEvent_t event) const { ::cudaEventDestroy(event); }
   };
@@ -76,67 +76,69 @@ class CopyEngineCuda : public CopyEngine {
     Event event;
     int64_t host_ns = 0;
   };
-  // What an OperatorPoint has, and the events of those that are gone.
+  // The event of an OperatorPoint, and the events of points that are gone.
   struct Point;
   class UnusedEvents;
-  // A copy, or a point behind operators.
+  // A copy, or a point after operators.
   struct InFlight {
     uint64_t sequence = 0;
     Event end;
-    // Of copies that the timeline shows.
+    // For copies that the timeline shows.
     Event begin;
     CopySubject subject;
     int64_t size_bytes = 0;
     std::shared_ptr<const Anchor> anchor;
   };
   struct Order {
-    // Constant. Of operators: where those of several streams come together.
+    // Constant. For operators: the stream where those of several streams come together.
     cudaStream_t stream = nullptr;
     mutable Mutex mutex;
     uint64_t enqueued ABSL_GUARDED_BY(mutex) = 0;
     std::deque<InFlight> in_flight ABSL_GUARDED_BY(mutex);  // Consecutive, not yet seen done.
     std::vector<Event> unused ABSL_GUARDED_BY(mutex);
     std::atomic<uint64_t> done{0};
-    // Of operators: those in flight are recorded on the stream of one of them, or (`joined`) from
-    // some on where all come together.
+    // For operators: those in flight are recorded on the stream of one of them, or (`joined`) from
+    // some point on where all come together.
     cudaStream_t from ABSL_GUARDED_BY(mutex) = nullptr;
     bool joined ABSL_GUARDED_BY(mutex) = false;
   };
 
   CopyEngineCuda(const CudaDriver& driver, CopyEngineCudaOptions options);
-  // Whether it succeeded; keeps the first error.
+  // Returns whether it succeeded, and keeps the first error.
   bool Succeeds(cudaError_t result, const char* what) const;
-  // Null: there is none to be had.
+  // Returns null if no event can be made.
   Event MakeEvent(unsigned flags) const;
   Event TakeEvent(Order& order) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(order.mutex);
-  // Whether `stream` waits for what of the event is not done; `but`: an order that is left out.
+  // Makes `stream` wait for those copies of the event that are not done, except in the order `but`.
+  // Returns whether that succeeded.
   bool MakeWait(cudaStream_t stream, const CopyEvent& event, size_t but = kNumCopyOrders) const;
-  // Whether the copy and its end are enqueued.
+  // Returns whether the copy and its end are enqueued.
   bool Enqueue(const Order& order, void* destination, const void* source,
                const InFlight& copy) const;
-  // Whether `point` is recorded behind what is in flight of `order` and what `stream` has to do.
+  // Records `point` after what is in flight of `order` and what `stream` has to do. Returns whether
+  // that succeeded.
   bool RecordPoint(Order& order, cudaStream_t stream, const Event& point)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(order.mutex);
-  // The event behind the one of that number; null: it is done.
+  // Returns the event after the copy of that number, or null if it is done.
   Event Find(size_t which, uint64_t sequence) const;
-  // Takes what is done out of in_flight.
+  // Removes what is done from in_flight.
   void Advance(size_t which, Order& order) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(order.mutex);
   void Show(size_t which, const InFlight& copy) const;
-  // On our clock; nothing: the GPU does not say.
+  // Returns the event's time on our clock, or no value if the GPU does not report it.
   static std::optional<int64_t> NsOf(const Anchor& anchor, cudaEvent_t event);
-  // One of the last seconds, for the GPU's times are floats of milliseconds from it. Null: none can
-  // be had.
+  // Returns an anchor of the last seconds, because the GPU's times are floats of milliseconds from
+  // it. Returns null if none can be made.
   std::shared_ptr<const Anchor> RecentAnchor();
 
   const CudaDriver& driver_;
   const CopyEngineCudaOptions options_;
   mutable std::array<Order, kNumCopyOrders> orders_;
-  const std::shared_ptr<UnusedEvents> unused_events_;  // Of points, which may outlive this.
+  const std::shared_ptr<UnusedEvents> unused_events_;  // For points, which may outlive this.
   mutable std::atomic<bool> failed_{false};
   mutable Mutex status_mutex_;
   mutable absl::Status status_ ABSL_GUARDED_BY(status_mutex_);
   Mutex anchor_mutex_;
-  cudaStream_t anchor_stream_ = nullptr;  // Constant; has nothing to do but anchors.
+  cudaStream_t anchor_stream_ = nullptr;  // Constant; used for anchors alone.
   std::shared_ptr<const Anchor> anchor_ ABSL_GUARDED_BY(anchor_mutex_);
 };
 

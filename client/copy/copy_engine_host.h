@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// CopyEngine without a GPU: a worker thread a stream copies between HOST and the DEVICE arena. With
-// a rate it also plays a link: a copy of b bytes occupies its stream for b / rate, from when it is
-// enqueued, or from the end of the one before it if that is later, and is not done before that.
-// Without a rate, a small copy into an idle stream is made on the calling thread: waking the worker
-// would cost more.
-// Units: bytes a second. Time: what a late wake-up costs is not added to the next copy.
+// CopyEngine without a GPU: a worker thread for each stream copies between HOST and the DEVICE
+// arena. With a rate it also plays a link. A copy of b bytes then occupies its stream for b / rate,
+// from when it is enqueued or from the end of the copy before, whichever is later, and is not done
+// earlier. Without a rate, a small copy into an idle stream is made on the calling thread, because
+// waking the worker would cost more.
+// Units: bytes a second.
+// Time: the delay of a late wake-up is not added to the next copy.
 #pragma once
 #include <array>
 #include <atomic>
@@ -25,12 +26,13 @@ class CopyEngineHost : public CopyEngine {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // By CopyStream; 0: as fast as the memory is. None is negative.
-  // `timeline` gets the copies that have a subject, each with the time that it had the link; it
-  // outlives this, and may be null.
+  // Rates are by CopyStream; 0 is as fast as the memory is. None is negative. `timeline` gets the
+  // copies that have a subject, each with the time that it had the link. It outlives this, and may
+  // be null.
   explicit CopyEngineHost(std::array<int64_t, 2> bytes_per_second = {0, 0},
                           TimelineShm* timeline = nullptr);
-  // Copies what is enqueued, without a wait for the link's time, then joins the workers.
+  // Makes the copies that are enqueued, without waiting for the link's time, then joins the
+  // workers.
   ~CopyEngineHost() override;
 
   using CopyEngine::Copy;
@@ -58,7 +60,7 @@ class CopyEngineHost : public CopyEngine {
     std::deque<Job> queue ABSL_GUARDED_BY(mutex);
     uint64_t enqueued ABSL_GUARDED_BY(mutex) = 0;
     bool stopping ABSL_GUARDED_BY(mutex) = false;
-    // The worker waits for a job, and not for the link's time.
+    // Whether the worker waits for a job, and not for the link's time.
     bool idle ABSL_GUARDED_BY(mutex) = false;
     std::atomic<uint64_t> done{0};  // Copies complete; the sequence of the last one.
     std::thread worker;
@@ -71,8 +73,8 @@ class CopyEngineHost : public CopyEngine {
   };
 
   void RunWorker(CopyStream which);
-  // Copies, and returns when the link is done with it. `link_free`: when it is done with all
-  // before.
+  // Copies, and returns when the link has finished the copy. `link_free` is when it has finished
+  // all copies before.
   Interval RunPaced(Stream& stream, const Job& job, Clock::time_point& link_free);
   // Copies as fast as the memory is.
   Interval Run(const Job& job) const;

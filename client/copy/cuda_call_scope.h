@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// For calls of the CUDA runtime from a thread that may belong to somebody else: makes a device the
-// calling thread's until the end, and gives back the context that it had, or none. A thread that
-// never chose a device would make a context on the first GPU with its first call. Meanwhile calls
-// do not break the capture of a graph in another thread.
+// Prepares the calling thread, which may be a user's, for calls of the CUDA runtime. It makes a
+// device current, and at its end restores the context that the thread had, or none. Without it, a
+// thread that never chose a device would make a context on the first GPU with its first call. In
+// this scope calls do not break the capture of a graph in another thread.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -12,8 +12,8 @@ namespace gemini::client {
 
 class CudaCallScope {
  public:
-  // `driver` outlives this; `ordinal`: as the CUDA runtime counts devices. Not checked: the calls
-  // that follow fail.
+  // `driver` outlives this; `ordinal` is as the CUDA runtime counts devices. It is not checked: the
+  // calls that follow fail.
   CudaCallScope(const CudaDriver& driver, int ordinal);
   CudaCallScope(const CudaCallScope&) = delete;
   CudaCallScope& operator=(const CudaCallScope&) = delete;

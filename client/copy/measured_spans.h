@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Spans of what operators do, each from one point to another (CopyEngine::Now), whose times are
-// known only when the second is reached: on a GPU later than they are asked for.
+// Spans of what operators do, each from one point to another (CopyEngine::Now). Their times are
+// known only when the second point is reached: on a GPU later than they are requested.
 // Thread: none of its own; the caller locks.
 #pragma once
 #include <algorithm>
@@ -31,17 +31,17 @@ class MeasuredSpans {
   void Add(OperatorSpan span, T what) { spans_.push_back({std::move(span), std::move(what)}); }
   bool empty() const { return first_ == spans_.size(); }
   size_t size() const { return spans_.size() - first_; }
-  // The oldest; there is one.
+  // Returns the oldest; there is one.
   const T& front() const { return spans_[first_].what; }
 
-  // Takes the oldest if it is over: in the order of Add.
+  // Takes the oldest if it is over, in the order of Add.
   std::optional<Measured> Take(const CopyEngine& clock) {
     if (empty()) return std::nullopt;
     Span& oldest = spans_[first_];
     const std::optional<int64_t> end_ns = clock.TimeOf(oldest.at.end);
     if (!end_ns) return std::nullopt;
-    // Clocks of a GPU and of ours agree within microseconds: a short span may seem to end before it
-    // begins.
+    // The clocks of a GPU and of the host agree within microseconds, so a short span may seem to
+    // end before it begins.
     Measured measured = {
         .begin_ns = std::min(clock.TimeOf(oldest.at.begin).value_or(*end_ns), *end_ns),
         .end_ns = *end_ns,
@@ -70,7 +70,7 @@ class MeasuredSpans {
     T what;
   };
   std::vector<Span> spans_;
-  size_t first_ = 0;  // Those before were taken.
+  size_t first_ = 0;  // Spans before it were taken.
 };
 
 }  // namespace gemini::client

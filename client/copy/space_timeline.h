@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the parts of one space write what they did, into the session's timeline.
+// Records what the parts of one space did, in the session's timeline.
 // Thread: any. A write is lock-free and makes no system call.
-// Units:  nanoseconds of TimelineNowNs.
+// Units: nanoseconds of TimelineNowNs.
 #pragma once
 #include <cstdint>
 
@@ -13,12 +13,12 @@
 namespace gemini::client {
 
 struct SpaceTimeline {
-  TimelineShm* ring = nullptr;  // Outlives this. Null: nothing is written.
+  TimelineShm* ring = nullptr;  // Outlives this. If null, nothing is written.
   uint16_t space = 0;           // Its index in the session.
 
   CopySubject CopyOf(ChunkId chunk) const { return {space, static_cast<uint32_t>(chunk.value())}; }
 
-  // `subject`: a chunk or bundle of the space, as TimelineLane says. Ends now.
+  // Adds an event that ends now. `subject` is a chunk or bundle of the space, as TimelineLane says.
   void Add(TimelineLane lane, int64_t subject, int64_t begin_ns, int64_t size_bytes) const {
     AddFromTo(lane, subject, begin_ns, TimelineNowNs(), size_bytes);
   }

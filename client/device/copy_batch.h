@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The write-backs that one call of Residency has under way, with what must happen when each is
-// done: a HOST slot let go, or a written-back parameter committed in its new slot; and the fetches
-// that it begins beside them.
+// The copies that one call of Residency has in flight: write-backs, with what must happen when each
+// is done, and the fetches that the call begins beside them. When a write-back is done its HOST
+// slot is released, or a written-back parameter is committed in its new slot.
 // Thread: one at a time; the caller locks.
-// Bound:  holds at most kBatchSlots HOST slots: one more waits for the oldest copy. A slot that is
-//         kept for late gradients is let go before another one is acquired.
-// Errors: on the way in only; what was enqueued always ends, in Drain or the destructor.
+// Bound: holds at most kBatchSlots HOST slots: one more waits for the oldest copy. A slot that is
+// reserved for late gradients is released before another one is acquired.
+// Errors: only from the calls that enqueue. What was enqueued always ends, in Drain or the
+// destructor.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -29,16 +30,16 @@ class CopyBatch {
   CopyBatch& operator=(const CopyBatch&) = delete;
   ~CopyBatch() { Drain(); }
 
-  // Enqueues the copy of the chunk to `device`, behind `after`, which ends by itself in `landings`.
-  // Blocks while these are full. Errors: as ChunkStore::Acquire.
+  // Enqueues the copy of the chunk to `device`, behind `after`. The copy ends in `landings`,
+  // without help from this batch. Blocks while these are full. Errors: as ChunkStore::Acquire.
   absl::StatusOr<CopyEvent> Fetch(ChunkStore& store, ChunkId chunk, std::byte* device,
                                   CopyEvent after, CopyLandings& landings);
 
-  // Enqueues the copy of the chunk's bytes from `device` to HOST, behind `after`: into its own slot
-  // when uncommitted, also a gradient that its bundle's update awaits (others call
-  // SpaceUpdates::GradientArrived); else into a new one, committed at the same step when drained;
-  // at once where it has a master (client/host/edited_parameter.h). Errors: as
-  // ChunkStore::AcquireSpare and Acquire.
+  // Enqueues the copy of the chunk's bytes from `device` to HOST, behind `after`. An uncommitted
+  // chunk, also a gradient that its bundle's update awaits, is copied into its own slot; the caller
+  // has to call SpaceUpdates::GradientArrived. Any other chunk is copied into a new slot, which is
+  // committed at the same step when drained, or at once if the chunk has a master
+  // (client/host/edited_parameter.h). Errors: as ChunkStore::AcquireSpare and Acquire.
   absl::StatusOr<CopyEvent> WriteBack(ChunkStore& store, ChunkId chunk, const std::byte* device,
                                       CopyEvent after);
 
@@ -54,9 +55,9 @@ class CopyBatch {
     ChunkId chunk;
   };
 
-  // Waits for the oldest copy, and does what depends on it.
+  // Waits for the oldest copy and does what depends on it.
   void FinishOldest();
-  // Acquires a HOST slot; when none can be freed, lets go of those that wait here, and tries again.
+  // Acquires a HOST slot. If none can be freed, releases those held here and tries again.
   absl::StatusOr<HostChunk> Acquire(absl::FunctionRef<absl::StatusOr<HostChunk>()> acquire);
 
   CopyEngine& copies_;

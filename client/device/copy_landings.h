@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies to DEVICE that nobody waits for: a thread sees each end, in their order, and lets go of
-// the HOST slot that it reads. The holds end by themselves (HostChunk::EndsByItself): that thread
-// takes its own lock, the copy engine's and, for a moment, the ChunkStore's, so whoever finds no
-// HOST slot waits for it, whatever else it has locked.
-// Thread: any. Bound: kOnlineCopies are under way; one thread at a time calls AwaitRoom and then
-//         Add.
+// Releases HOST slots when the copies to DEVICE that read them are done, so that nobody has to wait
+// for these copies. A thread sees each copy end, in their order. Such holds end without help
+// (HostChunk::EndsByItself): the thread takes its own lock, the copy engine's and, for a moment,
+// the ChunkStore's. So a thread that finds no HOST slot may wait for it, whatever else it has
+// locked.
+// Thread: any.
+// Bound: at most kOnlineCopies are in flight. One thread at a time calls AwaitRoom and then Add.
 #pragma once
 #include <condition_variable>
 #include <cstddef>
@@ -24,10 +25,10 @@ class CopyLandings {
   explicit CopyLandings(CopyEngine& copies);
   CopyLandings(const CopyLandings&) = delete;
   CopyLandings& operator=(const CopyLandings&) = delete;
-  // Blocks until all have ended.
+  // Blocks until all copies have ended.
   ~CopyLandings();
 
-  // Blocks until one more may be under way.
+  // Blocks until one more copy may be in flight.
   void AwaitRoom();
   // Holds `source` until `copied` is done.
   void Add(CopyEvent copied, HostChunk source);
@@ -43,7 +44,7 @@ class CopyLandings {
   Mutex mutex_;
   std::condition_variable added_;
   std::condition_variable landed_;
-  // The first one is that which the thread waits for.
+  // The thread waits for the first one.
   std::deque<Landing> under_way_ ABSL_GUARDED_BY(mutex_);
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;

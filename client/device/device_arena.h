@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A lease's DEVICE memory as one range of addresses in this process: a memfd that plays DEVICE, or
-// a GPU's slabs, of which there are as many as the server has granted.
+// A lease's DEVICE memory as one range of addresses in this process. It is a memfd that plays
+// DEVICE, or as many slabs of a GPU as the server has granted.
 // Thread: Grow, Cut, mapped_bytes: one at a time. The rest: any.
-// Units:  bytes.
+// Units: bytes.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -25,7 +25,7 @@ using MakeDeviceSlabs =
 
 class DeviceArena {
  public:
-  // What the server answered: `size_bytes` of addresses, in slabs or (slab_bytes 0) in the only
+  // What the server offered: `size_bytes` of addresses, in slabs or (slab_bytes 0) in the only
   // descriptor.
   struct Offer {
     int64_t size_bytes = 0;
@@ -36,27 +36,26 @@ class DeviceArena {
     std::vector<UniqueFd> fds;
   };
 
-  // Maps the descriptor, or reserves the addresses: slabs come by Grow. `connection` outlives it.
-  // `make_slabs` is null where no GPU is to be used.
-  // FAILED_PRECONDITION: a GPU is to be used and the server has none, or the other way round.
-  // INVALID_ARGUMENT: what the server offers contradicts itself. Others: of make_slabs,
-  // DeviceSlabs::Map and Connection::Call.
+  // Maps the descriptor, or reserves the addresses, which Grow fills with slabs. `connection`
+  // outlives it. `make_slabs` is null if no GPU is to be used. FAILED_PRECONDITION: a GPU is to be
+  // used and the server has none, or the other way round. INVALID_ARGUMENT: the server's offer
+  // contradicts itself. Errors of make_slabs, DeviceSlabs::Map and Connection::Call pass through.
   static absl::StatusOr<std::unique_ptr<DeviceArena>> Map(Connection& connection, Offer offer,
                                                           const MakeDeviceSlabs& make_slabs);
 
-  // Has slabs made and maps them until there are `size_bytes`, which the lease's target covers.
+  // Requests slabs and maps them until there are `size_bytes`, which the lease's target covers.
   // RESOURCE_EXHAUSTED: the GPU has no more, or not so much. Others: as Map. What was mapped stays.
   absl::Status Grow(int64_t size_bytes);
-  // Unmaps slabs beyond `size_bytes`, which nothing uses any more, and has them destroyed. Errors:
-  // as DeviceSlabs::Keep and Connection::Call.
+  // Unmaps slabs beyond `size_bytes`, which nothing uses any more, and has the server destroy them.
+  // Errors: as DeviceSlabs::Keep and Connection::Call.
   absl::Status Cut(int64_t size_bytes);
-  // What a budget of it is a multiple of; 0: nothing.
+  // Returns the unit that a budget must be a multiple of, or 0 if any size will do.
   int64_t slab_bytes() const { return slab_bytes_; }
 
   std::byte* data() const { return slabs_ != nullptr ? slabs_->data() : memory_.data(); }
-  // Of its addresses.
+  // Returns the size of its address range.
   int64_t size_bytes() const { return size_bytes_; }
-  // From the beginning on, that may be used if granted.
+  // Returns how many bytes from the beginning may be used if granted.
   int64_t mapped_bytes() const {
     return slabs_ != nullptr ? slabs_->num_mapped() * slab_bytes_ : size_bytes_;
   }
@@ -64,13 +63,13 @@ class DeviceArena {
  private:
   DeviceArena(Connection& connection, const Offer& offer)
       : connection_(connection), size_bytes_(offer.size_bytes), slab_bytes_(offer.slab_bytes) {}
-  // Has the server destroy the slabs that are not mapped here.
+  // Makes the server destroy the slabs that are not mapped here.
   absl::Status GiveBackUnmapped();
 
   Connection& connection_;
   const int64_t size_bytes_;
   const int64_t slab_bytes_;
-  MappedMemory memory_;                 // Of a memfd.
+  MappedMemory memory_;                 // For a memfd.
   std::unique_ptr<DeviceSlabs> slabs_;  // Null without a GPU.
 };
 

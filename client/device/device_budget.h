@@ -19,12 +19,12 @@ class DeviceBudget {
   // Charges `size_bytes` (>= 0) unless the sum would pass the budget; then it changes nothing and
   // returns false.
   bool TryCharge(Use use, int64_t size_bytes);
-  // Gives back what was charged.
+  // Gives back `size_bytes` that were charged.
   void Release(Use use, int64_t size_bytes);
 
   int64_t budget_bytes() const { return budget_bytes_.load(std::memory_order_relaxed); }
-  // What is used may be above a smaller budget until it is given back; nothing is charged
-  // meanwhile.
+  // Sets the budget. What is used may exceed a smaller budget until it is released; nothing is
+  // charged meanwhile.
   void SetBudget(int64_t budget_bytes) {
     budget_bytes_.store(budget_bytes, std::memory_order_relaxed);
   }
@@ -32,14 +32,14 @@ class DeviceBudget {
   int64_t peak_bytes() const { return peak_.load(std::memory_order_relaxed); }
   int64_t non_model_bytes() const { return non_model_.load(std::memory_order_relaxed); }
   int64_t non_model_peak_bytes() const { return non_model_peak_.load(std::memory_order_relaxed); }
-  // Returns the largest sum of non-model data since the last call, and begins anew from what is
-  // there now.
+  // Returns the largest sum of non-model data since the last call, and starts anew from the present
+  // sum.
   int64_t TakePeak();
-  // What is shown beside that: non-model data that the budget does not hold, as what operators take
-  // of a GPU.
+  // Returns non-model data that is shown although the budget does not count it, such as what
+  // operators take of a GPU.
   int64_t outside_bytes() const { return outside_.load(std::memory_order_relaxed); }
   void set_outside_bytes(int64_t bytes) { outside_.store(bytes, std::memory_order_relaxed); }
-  // Starts new peaks from what is used now.
+  // Starts new peaks from the present use.
   void ResetPeaks();
 
  private:
@@ -48,7 +48,7 @@ class DeviceBudget {
   std::atomic<int64_t> peak_{0};
   std::atomic<int64_t> non_model_{0};
   std::atomic<int64_t> non_model_peak_{0};
-  std::atomic<int64_t> interval_peak_{0};  // Of non-model data, since TakePeak.
+  std::atomic<int64_t> interval_peak_{0};  // For non-model data, since TakePeak.
   std::atomic<int64_t> outside_{0};
 };
 

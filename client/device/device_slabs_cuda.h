@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // DEVICE slabs by CUDA's virtual memory API.
-// Freed:  the memory of a slab, when neither side has its descriptor, its import or a mapping. Here
-//         only mappings are kept.
+// Freed: a slab's memory is freed when neither side has its descriptor, its import or a mapping.
+// This side keeps only mappings.
 // Thread: as DeviceSlabs.
 #pragma once
 #include <cstddef>
@@ -18,16 +18,16 @@ namespace gemini::client {
 
 class DeviceSlabsCuda : public DeviceSlabs {
  public:
-  // Reserves addresses for what is offered, slabs of a multiple of the GPU's granularity. `driver`
-  // outlives it; `ordinal`: as the CUDA runtime counts GPUs. FAILED_PRECONDITION: the offer is of
-  // another GPU, whose memory this one would reach over their link, if at all. NOT_FOUND: there is
-  // no such GPU. RESOURCE_EXHAUSTED: no such range is free.
+  // Reserves addresses for the offered slabs, which are of a multiple of the GPU's granularity.
+  // `driver` outlives it; `ordinal` is as the CUDA runtime counts GPUs. FAILED_PRECONDITION: the
+  // offer is for another GPU, whose memory this one would reach over their link, if at all.
+  // NOT_FOUND: there is no such GPU. RESOURCE_EXHAUSTED: no such address range is free.
   static absl::StatusOr<std::unique_ptr<DeviceSlabsCuda>> Reserve(const CudaDriver& driver,
                                                                   int ordinal,
                                                                   DeviceSlabsOffer offer);
   DeviceSlabsCuda(const DeviceSlabsCuda&) = delete;
   DeviceSlabsCuda& operator=(const DeviceSlabsCuda&) = delete;
-  // As Keep(0); the addresses are free then.
+  // Unmaps all slabs, as Keep(0), and frees the addresses.
   ~DeviceSlabsCuda() override;
 
   absl::Status Map(int fd) override;
@@ -42,13 +42,13 @@ class DeviceSlabsCuda : public DeviceSlabs {
   CUdeviceptr AddressOf(int64_t slab) const {
     return begin_ + static_cast<CUdeviceptr>(slab * offer_.slab_bytes);
   }
-  // The memory of the slab that the descriptor is, or that it stands for; the caller releases it.
+  // Returns the memory of the slab that the descriptor is, or stands for; the caller releases it.
   absl::StatusOr<CUmemGenericAllocationHandle> Take(int fd) const;
 
   const CudaDriver& driver_;
   const int ordinal_;
   const DeviceSlabsOffer offer_;
-  CUdeviceptr begin_ = 0;  // 0: not reserved.
+  CUdeviceptr begin_ = 0;  // 0 if not reserved.
   int64_t num_mapped_ = 0;
 };
 

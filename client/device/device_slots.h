@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which slots of the DEVICE arena are taken, and where a run of adjacent ones can be had, by giving
-// up movable occupants where none is free. Thread: none of its own; the caller locks. A copy of
-// this is a plan to try a placement on. Units:  slots, from 0 to num_slots - 1.
+// Which slots of the DEVICE arena are taken. It finds runs of adjacent slots, by moving occupants
+// out where none is free. A copy of it can be used to try a placement.
+// Thread: none of its own; the caller locks.
+// Units: slots, from 0 to num_slots - 1.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -17,7 +18,8 @@ class DeviceSlots {
   explicit DeviceSlots(int64_t num_slots)
       : occupants_(num_slots, kNobody), num_usable_(num_slots) {}
 
-  // Only the first `num_slots` are found from now on; what is behind them stays until it is freed.
+  // Limits what is found from now on to the first `num_slots`. What is behind them stays until it
+  // is freed.
   void SetUsable(int64_t num_slots) { num_usable_ = num_slots; }
   int64_t num_usable() const { return num_usable_; }
 
@@ -25,14 +27,14 @@ class DeviceSlots {
   // bottom, so that single chunks do not split the room for tensors that span. O(slots).
   std::optional<SlotId> FindFree(int64_t num_slots) const;
 
-  // Finds the adjacent slots whose most recently used occupant was used the longest ago. last_use
-  // gives an occupant's time, or a negative number when it must stay. O(slots * num_slots).
+  // Finds the adjacent slots whose most recently used occupant was used the longest ago. `last_use`
+  // returns an occupant's time, or a negative number if it must stay. O(slots * num_slots).
   std::optional<SlotId> FindOldest(int64_t num_slots,
                                    absl::FunctionRef<int64_t(int64_t occupant)> last_use) const;
 
-  // Whether slots [first, first + num_slots) are free.
+  // Returns whether slots [first, first + num_slots) are free.
   bool IsFree(SlotId first, int64_t num_slots) const;
-  // Gives free slots [first, first + num_slots) to `occupant` (>= 0).
+  // Marks the free slots [first, first + num_slots) as taken by `occupant` (>= 0).
   void Take(SlotId first, int64_t num_slots, int64_t occupant);
   // Frees taken slots.
   void Free(SlotId first, int64_t num_slots);

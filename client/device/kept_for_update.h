@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which chunks a plan keeps on DEVICE for the optimizer's update: those that are updated there, and
-// gradients that leave when the step is taken.
-// Thread: values without one.
+// The ranges that a plan keeps on DEVICE for the optimizer's update: those that are updated there,
+// and gradients that leave when the step is taken.
+// Thread: plain values.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -12,15 +12,15 @@
 
 namespace gemini::client {
 
-// What is updated together on DEVICE: a range of each kind of chunk that the same bundles have.
+// Ranges that are updated together on DEVICE: one of each kind of chunk that the same bundles have.
 struct UpdateRanges {
   const ChunkStore* store = nullptr;
   BundleId first;
   int64_t num_bundles = 0;
-  KindMap<RangeId> ranges;  // The default: none.
+  KindMap<RangeId> ranges;  // By default none.
 };
 
-// Gradients that the update in HOST of their bundles waits for.
+// Gradients that the update of their bundles in HOST waits for.
 struct GradientRange {
   const ChunkStore* store = nullptr;
   BundleId first;
@@ -28,7 +28,7 @@ struct GradientRange {
   RangeId grad;
 };
 
-// What lies on DEVICE when an update begins.
+// The ranges on DEVICE when an update begins.
 struct KeptForUpdate {
   std::vector<UpdateRanges> updates;
   std::vector<GradientRange> late_gradients;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A write to a range that is under way: its copies are enqueued on the evict stream, and the HOST
-// slots that they go to are held. Made by Residency::BeginWrite.
-// Owner:  move-only; waits at its end. Does not outlive the copy engine and the chunk store. The
-//         bytes that are copied from live until it is done.
+// A write to a range that is in flight: its copies are enqueued on the evict stream, and the HOST
+// slots that they go to are held. Residency::BeginWrite makes it.
+// Owner: move-only; the destructor waits. It must not outlive the copy engine and the chunk store.
+// The source bytes live until it is done.
 // Thread: one at a time.
 #pragma once
 #include <utility>
@@ -33,12 +33,12 @@ class PendingWrite {
   }
   ~PendingWrite() { Wait(); }
 
-  // Whether anything was enqueued that was not waited for.
+  // Returns whether anything is enqueued that was not waited for.
   bool is_under_way() const { return copies_ != nullptr; }
-  // Whether the bytes are where they belong. The HOST slots are held until Wait all the same.
+  // Returns whether the bytes have arrived. The HOST slots are held until Wait all the same.
   bool Done() const { return copies_ == nullptr || copies_->Done(last_); }
 
-  // Blocks until they are, and lets go of the HOST slots.
+  // Blocks until the bytes have arrived, and releases the HOST slots.
   void Wait() {
     if (copies_ == nullptr) return;
     copies_->Wait(last_);
@@ -47,7 +47,7 @@ class PendingWrite {
   }
 
  private:
-  CopyEngine* copies_ = nullptr;  // Null: nothing is under way.
+  CopyEngine* copies_ = nullptr;  // Null if nothing is in flight.
   CopyEvent last_;
   std::vector<HostChunk> hosts_;
 };

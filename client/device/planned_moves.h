@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What Residency asks of whoever moves ranges by a plan (client/plan/plan_executor.h).
-// Thread: any, with Residency's lock held: nothing here may call Residency or wait.
+// What Residency asks of the object that moves ranges by a plan (client/plan/plan_executor.h).
+// Thread: any, with Residency's lock held. Nothing here may call Residency or wait.
 #pragma once
 #include "gemini/ids.h"
 #include "gemini/stall_cause.h"
@@ -12,20 +12,20 @@ using RangeId = Id<struct RangeTag>;
 class PlannedMoves {
  public:
   virtual ~PlannedMoves() = default;
-  // Whether it still moves ranges. False from Interrupt on, but what it began still lands.
+  // Returns whether it still moves ranges. False from Interrupt on, but what it began still lands.
   virtual bool active() const = 0;
-  // Whether nothing may be begun just now.
+  // Returns whether no move may begin at the moment.
   virtual bool paused() const = 0;
-  // Whether `range`, or room for it, will be brought although its waiter waits. `blocked`: the
-  // fetch that waits for its slots would wait still, if it began now.
+  // Returns whether `range`, or room for it, will arrive although a thread waits for it. `blocked`:
+  // a fetch that waits for its slots would still wait if it began now.
   virtual bool IsComing(RangeId range, bool blocked) = 0;
-  // Whether the plan keeps the gradient range on DEVICE until the update begins.
+  // Returns whether the plan keeps the gradient range on DEVICE until the update begins.
   virtual bool KeepsGradient(RangeId range) const = 0;
-  // Whether evictions that are due now are still being made.
+  // Returns whether evictions that are due now are still in progress.
   virtual bool IsEvicting() const = 0;
-  // What a waiter waits for now.
+  // Returns what a waiter waits for now.
   virtual StallCause WaitingFor() const = 0;
-  // Ends it: the plan does not hold any more. Nothing when it has ended.
+  // Ends the plan, because it does not hold any more. Does nothing if it has ended.
   virtual void Interrupt(Divergence cause) = 0;
 };
 

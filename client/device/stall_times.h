@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long operators waited for their chunks, by cause, since the beginning: in the time of what
-// they run on, so that a thread that waits while its GPU has work to do delays nothing, and a GPU
-// that waits while its thread goes on does.
-// Thread: any; one lock, which is the last of all but the copy engine's.
-// Units:  nanoseconds.
+// How long operators waited for their chunks, by cause, since the beginning. The time is by the
+// clock of what they run on. So a thread that waits while its GPU has work to do delays nothing,
+// and a GPU that waits while its thread goes on is counted.
+// Thread: any; one lock, the last in the order except for the copy engine's.
+// Units: nanoseconds.
 #pragma once
 #include <array>
 #include <atomic>
@@ -26,17 +26,18 @@ class StallTimes {
   // `clock` outlives this.
   explicit StallTimes(CopyEngine& clock) : clock_(clock) {}
 
-  // What the calling thread's operators did since `begin` was to wait, for a chunk of that space:
-  // counted there, too, once it is measured. The space outlives that. Returns the wait's end.
+  // Adds a wait: what the calling thread's operators did since `begin` was to wait for a chunk of
+  // `space`. It is counted there, too, once it is measured; the space lives until then. Returns the
+  // wait's end.
   OperatorPoint Add(SpaceCounters& space, StallCause cause, OperatorPoint begin);
   OperatorPoint Now() { return clock_.Now(); }
 
-  // How many were added.
+  // Returns how many waits were added.
   uint64_t num_added() const { return num_added_.load(std::memory_order_acquire); }
-  // Counts the first so many, of those that are over. Who asks for intervals' times (IntervalMeter)
-  // does.
+  // Counts those of the first `num_first` waits that are over. IntervalMeter calls it when it is
+  // asked for times.
   void Settle(uint64_t num_first = std::numeric_limits<uint64_t>::max());
-  // Of what is counted.
+  // Return the time that is counted.
   int64_t total_ns() const { return total_ns_.load(std::memory_order_relaxed); }
   int64_t of(StallCause cause) const {
     return by_cause_ns_[static_cast<size_t>(cause)].load(std::memory_order_relaxed);
@@ -48,14 +49,14 @@ class StallTimes {
     SpaceCounters* space = nullptr;
     StallCause cause = StallCause::kTransfer;
   };
-  // Nobody may ask for a while: what is over is counted then all the same.
+  // If nobody asks for a while, waits that are over are counted once there are so many.
   static constexpr size_t kMostPending = 4096;
 
   void SettleLocked(uint64_t num_first) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   CopyEngine& clock_;
   mutable Mutex mutex_;
-  std::atomic<uint64_t> num_added_{0};  // Under the lock, and the next.
+  std::atomic<uint64_t> num_added_{0};  // Written under the lock, and so is the next.
   std::atomic<uint64_t> num_settled_{0};
   MeasuredSpans<Stall> pending_ ABSL_GUARDED_BY(mutex_);
   std::atomic<int64_t> total_ns_{0};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Holds the calling thread to IEEE arithmetic for a scope: to nearest, ties to even, denormals
-// kept, no traps; then gives back what it had. Torch's set_flush_denormal and others change that
-// for a thread, and the bits of an update must not depend on it.
+// Sets IEEE arithmetic for the calling thread in a scope: to nearest, ties to even, denormals kept,
+// no traps. At its end the former mode is restored. Torch's set_flush_denormal and others change
+// the mode of a thread, and the bits of an update must not depend on it.
 #pragma once
 #if defined(__x86_64__)
 #include <xmmintrin.h>
@@ -17,7 +17,7 @@ class DefaultRounding {
   }
   DefaultRounding(const DefaultRounding&) = delete;
   DefaultRounding& operator=(const DefaultRounding&) = delete;
-  // Flags that were raised meanwhile are dropped.
+  // Flags that were raised in the scope are dropped.
   ~DefaultRounding() { _mm_setcsr(saved_); }
 
  private:

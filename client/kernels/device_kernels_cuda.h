@@ -16,8 +16,8 @@ namespace gemini::client {
 
 class DeviceKernelsCuda final : public DeviceKernels {
  public:
-  // Of the GPU `device`, as the CUDA runtime counts them. `compute_stream`: that which the calling
-  // thread's operators go to. `driver` outlives this.
+  // Computes on GPU `device`, as the CUDA runtime counts them. `compute_stream` returns the stream
+  // of the calling thread's operators. `driver` outlives this.
   DeviceKernelsCuda(const CudaDriver& driver, int device,
                     std::function<cudaStream_t()> compute_stream)
       : driver_(driver), device_(device), compute_stream_(std::move(compute_stream)) {}
@@ -27,8 +27,8 @@ class DeviceKernelsCuda final : public DeviceKernels {
 
   void Update(const UpdateSettings& settings, const UpdateStreams& streams, int64_t count) override;
   absl::Status Finish() override;
-  // HOST sums fewer in less time than a thread takes to begin a kernel and a copy: some 10 us. An
-  // estimate.
+  // HOST sums fewer in less time than a thread takes to begin a kernel and a copy, some 10 us. This
+  // is an estimate.
   int64_t least_summed_elements() const override { return int64_t{1} << 16; }
   absl::Status BeginBlockSquares(ElementType type, const GradientRun& run, double* sums) override;
   absl::StatusOr<std::vector<double>> BlockSquaresOf(ElementType type,

@@ -18,7 +18,7 @@ class DeviceKernelsHost : public DeviceKernels {
 
   void Update(const UpdateSettings& settings, const UpdateStreams& streams, int64_t count) override;
   absl::Status Finish() override { return absl::OkStatus(); }
-  // None has: operators would wait, and what HOST sums is beside them.
+  // No gradient is summed here: operators would wait, while HOST sums beside them.
   int64_t least_summed_elements() const override { return std::numeric_limits<int64_t>::max(); }
   absl::Status BeginBlockSquares(ElementType type, const GradientRun& run, double* sums) override;
   absl::StatusOr<std::vector<double>> BlockSquaresOf(ElementType type,

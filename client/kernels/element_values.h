@@ -24,7 +24,7 @@ struct ValueChunks {
   absl::InlinedVector<std::byte*, 3> chunks = {};
 };
 
-// Whether the values are moments of 8 bits.
+// Returns whether the values are 8-bit moments.
 bool IsQuantised(const ValueChunks& at);
 
 // Reads the values of elements [first, first + values.size()), which lie in the bundle.

@@ -29,21 +29,21 @@ inline constexpr int64_t NumNormBlocks(int64_t elements) {
 // or an infinity gives one.
 void BlockSquares(ElementType type, const void* piece, int64_t count, double* sums);
 
-// Appends them.
+// As BlockSquares, but appends them.
 void AppendBlockSquares(ElementType type, const void* piece, int64_t count,
                         std::vector<double>& block_squares);
 
-// The same of fp32 elements.
+// As above, for fp32 elements.
 void AppendBlockSquares(absl::Span<const float> piece, std::vector<double>& block_squares);
 
-// `sum` and the blocks behind it, in order. NaN or infinity when any is.
+// Returns `sum` plus the blocks after it, in order. NaN or infinity if any is.
 double AddInOrder(double sum, absl::Span<const double> block_squares);
 
-// The square root of the sum of `block_squares` in order; NaN or infinity when any is.
+// Returns the square root of the sum of `block_squares` in order; NaN or infinity if any is.
 double NormOf(absl::Span<const double> block_squares);
 
-// The factor that clips a gradient of `norm` to `max_norm`: min(1, max_norm / (norm + 1e-6)) as in
-// torch.nn.utils.clip_grad_norm_; 1 when max_norm <= 0 (no clipping).
+// Returns the factor that clips a gradient of `norm` to `max_norm`: min(1, max_norm / (norm +
+// 1e-6)) as in torch.nn.utils.clip_grad_norm_, or 1 if max_norm <= 0 (no clipping).
 double ClipCoefficient(double norm, double max_norm);
 
 }  // namespace gemini::client

@@ -32,10 +32,10 @@ enum class MomentCode : uint8_t { kSigned = 0, kUnsigned = 1 };  // exp_avg; exp
 // The values of the 256 codes, ascending, in [-1, 1] or [0, 1].
 const std::array<float, 256>& CodeValues(MomentCode code);
 
-// Which of its two neighbours a value becomes: the upper one with the probability that makes the
-// mean right. Random numbers are counted, not drawn in order: those of Philox4x32-10 (Salmon et
-// al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011) with the seed as key and (element,
-// step, code) as counter. Tensors need seeds of their own.
+// Chooses which of its two neighbours a value becomes: the upper one with the probability that
+// makes the mean right. Random numbers are counted, not drawn in order: those of Philox4x32-10
+// (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011) with the seed as key and
+// (element, step, code) as counter. Tensors need seeds of their own.
 struct StochasticRounding {
   uint64_t seed = 0;
   int64_t step = 0;

@@ -12,8 +12,8 @@
 
 namespace gemini::client {
 
-// A moment's streams: a code an element, a scale a block. Old ones may be null: zeros. New ones may
-// be the old.
+// A moment's streams: a code for each element and a scale for each block. Old streams may be null,
+// which stands for zeros. New streams may be the old ones.
 struct QuantisedMoment {
   const uint8_t* codes = nullptr;
   const float* scales = nullptr;
@@ -33,7 +33,7 @@ void UpdateElementsQuantised(const UpdateSettings& settings, const UpdateStreams
                              const QuantisedMoments& moments, int64_t first_element, int64_t count,
                              const StochasticRounding* stochastic = nullptr);
 
-// The same, through `path`, which must be available.
+// As UpdateElementsQuantised, through `path`, which must be available.
 void UpdateElementsQuantisedThrough(VectorPath path, const UpdateSettings& settings,
                                     const UpdateStreams& streams, const QuantisedMoments& moments,
                                     int64_t first_element, int64_t count,

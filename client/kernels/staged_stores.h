@@ -31,7 +31,7 @@ class StagedStores {
         exp_avg_waits_(kExpAvgWaits && stores.moments_past_caches),
         exp_avg_sq_waits_(stores.moments_past_caches && streams.new_exp_avg_sq != nullptr) {}
 
-  // The streams of the block at element `from`; what waits goes to the stage.
+  // Returns the streams of the block at element `from`; those that wait go to the stage.
   [[gnu::always_inline]] UpdateStreams Begin(int64_t from) {
     const UpdateStreams& s = streams_;
     return {.param_type = kParam,
@@ -47,7 +47,7 @@ class StagedStores {
             .new_exp_avg_sq = exp_avg_sq_waits_ ? exp_avg_sq_ : After(s.new_exp_avg_sq, from * 4)};
   }
 
-  // Sends what waits of the block at `from`: `count` elements, whole steps.
+  // Stores the staged values of the block at `from`: `count` elements, whole steps.
   [[gnu::always_inline]] void End(int64_t from, int64_t count) const {
     const UpdateStreams& s = streams_;
     if (master_waits_) {

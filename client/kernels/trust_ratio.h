@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The factor by which a layer-wise optimizer scales the learning rate of a tensor: made of the
-// norms of the whole tensor's parameter and of its update's direction, before any of it is updated.
+// The factor by which a layer-wise optimizer scales the learning rate of a tensor. It is computed
+// from the norms of the whole tensor's parameter and of its update's direction, before any of it is
+// updated.
 //   LAMB  |p| / |u|                   (You et al., arXiv:1904.00962, algorithm 2, phi the identity)
 //   LARS  eta |p| / (|g| + wd |p|)    (You et al., arXiv:1708.03888, equation 6)
 // u and g: client/kernels/update_rules.h. Squares are summed in the blocks and the order of
@@ -24,20 +25,20 @@ struct TrustSquares {
 
 // Writes the sums of squares of each block of a tensor piece that starts at a block boundary of its
 // tensor (kNormBlockElements): NumNormBlocks(count) of the parameter and of the direction. Reads
-// the old streams only. settings.kind must be layer-wise; its trust_ratio is not looked at. A block
-// with a NaN or an infinity gives one.
+// the old streams only. settings.kind must be layer-wise; its trust_ratio is ignored. A block with
+// a NaN or an infinity gives one.
 void FindTrustSquares(const UpdateSettings& settings, const UpdateStreams& streams, int64_t count,
                       double* param_sums, double* direction_sums);
 
-// Appends them.
+// As FindTrustSquares, but appends them.
 void AppendTrustSquares(const UpdateSettings& settings, const UpdateStreams& streams, int64_t count,
                         TrustSquares& squares);
 
-// The same, through `path`, which must be available.
+// As AppendTrustSquares, through `path`, which must be available.
 void AppendTrustSquaresThrough(VectorPath path, const UpdateSettings& settings,
                                const UpdateStreams& streams, int64_t count, TrustSquares& squares);
 
-// The ratio of a tensor of these norms; 1 where one of them is 0.
+// Returns the ratio of a tensor of these norms, and 1 if one of them is 0.
 double TrustRatio(const UpdateSettings& settings, double param_norm, double direction_norm);
 
 }  // namespace gemini::client

@@ -17,13 +17,14 @@ namespace gemini::client {
 struct TrustRun {
   int64_t tensor = 0;       // In the order of the space's layout.
   UpdateSettings settings;  // The tensor's, of a layer-wise kind; without its trust ratio.
-  // Of the bundle's elements. A moment without chunks: zeros, which it is before its first update.
+  // The chunks of the bundle's elements. A moment without chunks stands for zeros, as before its
+  // first update.
   ValueChunks param, grad, exp_avg, exp_avg_sq;
   int64_t first = 0;  // In the bundle: where one of the tensor's norm blocks begins.
   int64_t count = 0;  // Whole blocks, if not to the tensor's end.
 };
 
-// Where its values are. Of fp32 moments.
+// Returns where its values are. For fp32 moments.
 TrustStreams TrustStreamsOf(const TrustRun& run);
 
 // Appends the squares of each block of the runs, one run after the other. Their chunks are in the
@@ -31,7 +32,7 @@ TrustStreams TrustStreamsOf(const TrustRun& run);
 void AppendRunSquares(absl::Span<const TrustRun> runs, WorkerTeam& team, TrustSquares& squares);
 
 // Appends to each tensor's squares those of its runs, which `squares` has one run after the other.
-// By tensor.
+// The result is by tensor.
 void GiveToTensors(absl::Span<const TrustRun> runs, const TrustSquares& squares,
                    absl::Span<TrustSquares> by_tensor);
 

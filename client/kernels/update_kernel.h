@@ -18,11 +18,11 @@
 
 namespace gemini::client {
 
-// Elements of a bundle that one thread of several takes at a time: some 40 us. Whole blocks of
-// norms and of 8-bit moments, and whole cache lines of every stream.
+// Elements of a bundle that one thread of several updates at a time, in some 40 us. They are whole
+// blocks of norms and of 8-bit moments, and whole cache lines of every stream.
 inline constexpr int64_t kUpdatePartElements = 16384;
 
-// Scalars of one tensor's update. What a kind does not name in its formula, it ignores.
+// Scalars of one tensor's update. A kind ignores those that its formula does not name.
 struct UpdateSettings {
   OptimizerKind kind = OptimizerKind::kAdamW;
   double learning_rate = 1e-3;
@@ -34,13 +34,13 @@ struct UpdateSettings {
   double trust_coefficient = 1e-3;  // eta of LARS.
   int64_t step = 1;                 // t: 1 at the first update of the tensor.
   double gradient_scale = 1;        // Clip coefficient by loss scale.
-  double trust_ratio = 1;  // Of the tensor, for layer-wise kinds (client/kernels/trust_ratio.h).
+  double trust_ratio = 1;  // The tensor's, for layer-wise kinds (client/kernels/trust_ratio.h).
 };
 
 // Updates `count` elements. Never fails.
 void UpdateElements(const UpdateSettings& settings, const UpdateStreams& streams, int64_t count);
 
-// The same, through `path`, which must be available.
+// As UpdateElements, through `path`, which must be available.
 void UpdateElementsThrough(VectorPath path, const UpdateSettings& settings,
                            const UpdateStreams& streams, int64_t count);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loops behind updates and norms, compiled once an instruction set: what
+// The loops behind updates and norms, compiled once for each instruction set.
 // client/kernels/update_kernel.cc, client/kernels/grad_norm.cc and client/kernels/trust_ratio.cc
-// choose from. Callers use those.
+// choose among them; callers use those.
 #pragma once
 #include <cstdint>
 
@@ -17,23 +17,23 @@ inline constexpr int64_t kUpdateStepElements = 32;
 // kNormBlockElements of client/kernels/grad_norm.h.
 inline constexpr int64_t kNormLoopBlockElements = 1024;
 
-// How an update stores. Past the caches: each output stream of the group is at a multiple of 64
-// bytes at element `head_elements`.
+// How an update stores. For stores past the caches, each output stream of the group is at a
+// multiple of 64 bytes at element `head_elements`.
 struct StoreKind {
   bool param_past_caches = false;
   bool moments_past_caches = false;
-  int64_t head_elements = 0;  // Fewer than a step, taken by themselves first.
+  int64_t head_elements = 0;  // Less than a step; these are updated first, on their own.
 };
 
 struct UpdateLoops {
-  // Without a fence behind it.
+  // Updates without a fence at the end.
   void (*update)(OptimizerKind kind, const UpdateScalars& scalars, const UpdateStreams& streams,
                  StoreKind stores, int64_t count);
   // Orders stores past the caches before all later ones.
   void (*fence)();
-  // The sums of squares of each block, as client/kernels/grad_norm.h says.
+  // Sums the squares of each block, as client/kernels/grad_norm.h says.
   void (*squares)(ElementType type, const void* values, int64_t count, double* sums);
-  // The same of the parameter and of the rule's direction, for layer-wise kinds.
+  // Sums those of the parameter and of the rule's direction, for layer-wise kinds.
   void (*trust_squares)(OptimizerKind kind, const UpdateScalars& scalars,
                         const UpdateStreams& streams, int64_t count, double* param_sums,
                         double* direction_sums);
@@ -43,7 +43,7 @@ struct UpdateLoops {
 // already, and all that do so can be aligned at once.
 StoreKind StoresOf(const UpdateStreams& streams);
 
-// The loops of `path`, which must be available.
+// Returns the loops of `path`, which must be available.
 const UpdateLoops& LoopsOf(VectorPath path);
 
 extern const UpdateLoops kUpdateLoopsPortable;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an update of a run of elements reads and writes: one stream of `count` elements a value, all
-// of the same elements of one tensor.
-// Ownership: the caller's; nothing is kept. Alignment: of the element; NVMe and GPU want more, this
-// does not.
+// The streams that an update of a run of elements reads and writes: one of `count` elements for
+// each value, all for the same elements of one tensor.
+// Ownership: the caller's; nothing is kept.
+// Alignment: that of the element. NVMe and GPU need more, this does not.
 #pragma once
 #include <cstdint>
 
@@ -19,7 +19,7 @@ namespace gemini::client {
 // kinds without one. An output may be its input (in place), and overlaps nothing else.
 struct UpdateStreams {
   ElementType param_type = ElementType::kFp32;
-  ElementType grad_type = ElementType::kFp32;  // Of any of the three, whatever the parameter's.
+  ElementType grad_type = ElementType::kFp32;  // Any of the three, whatever the parameter's type.
   const void* param = nullptr;
   const void* master = nullptr;
   const void* grad = nullptr;
@@ -31,8 +31,8 @@ struct UpdateStreams {
   float* new_exp_avg_sq = nullptr;
 };
 
-// Bytes of an element of the master of such a parameter. Always inlined: sources of the instruction
-// sets use it.
+// Returns the bytes of an element of the master of such a parameter. Always inlined, because
+// sources of the instruction sets use it.
 [[gnu::always_inline]] constexpr int64_t MasterBytes(ElementType param_type) {
   return param_type == ElementType::kBf16 ? 2 : 4;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// From an update's kind and formats to constants: loops and kernels are compiled for each, for
-// asking inside of them costs a tenth of the speed. Always inlined: sources of the instruction sets
-// use it.
+// Turns an update's kind and formats into constants. Loops and kernels are compiled for each,
+// because branching inside of them costs a tenth of the speed. Always inlined, because sources of
+// the instruction sets use it.
 #pragma once
 #include "client/kernels/update_rules.h"
 #include "gemini/element_type.h"

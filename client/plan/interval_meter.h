@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Measures the intervals of operators (gemini/plan/trace.h) by the clock of what they run on, and
-// shows them in the timeline. On a GPU an interval is measured some time after it has ended: when
-// the GPU is through.
+// shows them in the timeline. On a GPU an interval is measured some time after its end, when the
+// GPU has finished it.
 // Thread: none of its own; the caller locks.
 #pragma once
 #include <array>
@@ -27,22 +27,22 @@ class IntervalMeter {
     int64_t compute_ns = 0;  // Without the time that its operators waited, and what was left out.
   };
 
-  // All outlive this. `timeline` may be null.
+  // All arguments outlive this. `timeline` may be null.
   IntervalMeter(CopyEngine& clock, StallTimes& stalls, const DeviceBudget& budget,
                 TimelineShm* timeline)
       : clock_(clock), stalls_(stalls), budget_(budget), timeline_(timeline) {}
 
-  // Ends the interval under way and begins the next, of the operator at `position`, which the
-  // timeline shows; -1: it is not shown.
+  // Ends the current interval and begins the next, of the operator at `position`, which the
+  // timeline shows. -1: it is not shown.
   void Begin(int32_t position);
-  // What the calling thread's operators did in the span is no part of the interval under way.
+  // Excludes what the calling thread's operators did in the span from the current interval.
   void LeaveOut(OperatorSpan span) { current_.left_out.push_back(std::move(span)); }
-  // Of the interval under way; each has the next.
+  // Returns the number of the current interval; intervals are numbered in sequence.
   int64_t number() const { return current_.number; }
 
-  // The next interval that has ended and is measured, each once; in their order.
+  // Returns the next interval that has ended and is measured. Each is returned once, in order.
   std::optional<Interval> Take();
-  // Blocks until those up to `number` that have ended are measured.
+  // Blocks until the ended intervals up to `number` are measured.
   void Await(int64_t number) const {
     if (!ended_.empty() && ended_.front().number <= number) {
       ended_.Await(clock_, static_cast<size_t>(number - ended_.front().number + 1));
@@ -65,8 +65,8 @@ class IntervalMeter {
   TimelineShm* const timeline_;
   Shown current_;
   MeasuredSpans<Shown> ended_;  // Each begins where the one before ends.
-  int64_t last_end_ns_ = 0;     // Of the one that was taken last.
-  // Of StallTimes, when the last interval was taken.
+  int64_t last_end_ns_ = 0;     // End of the one that was taken last.
+  // StallTimes when the last interval was taken.
   int64_t taken_stall_ns_ = 0;
   std::array<int64_t, kNumStallCauses> taken_stalls_ns_ = {};
 };

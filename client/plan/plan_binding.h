@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A plan tied to what it is about: checked, and with the ranges that its indices mean. The server
-// makes plans, and nothing that it says may end this process.
+// A plan bound to the ranges that its indices mean, and checked. The server makes plans, and none
+// of them may end this process.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -20,19 +20,19 @@ struct BoundPlan {
   Plan plan;
   std::vector<RangeId> ranges;  // By plan.ranges.
   KeptForUpdate kept;           // By plan.device_updates and plan.late_gradients.
-  // Several threads work through the lists. What keeps each range's moves in turn when one comes
-  // late: how many of its fetches and evictions come before a move in its round, being in `initial`
-  // counted as a fetch; and how many of each a round has.
+  // Several threads work through the lists. A Turn keeps the moves of one range in order when one
+  // of them is late: how many fetches and evictions of the range come before a move in its round.
+  // Being in `initial` counts as a fetch.
   struct Turn {
     int64_t fetches = 0;
     int64_t evictions = 0;
   };
   std::vector<Turn> fetch_turns;     // By plan.fetches.
   std::vector<Turn> eviction_turns;  // By plan.evictions.
-  std::vector<Turn> moves_of;        // By plan.ranges.
+  std::vector<Turn> moves_of;        // By plan.ranges: how many of each a round has.
 };
 
-// When a fetch or an eviction begins, as PlanExecutor::Progressed counts, from its round's
+// Returns when a fetch or an eviction begins, as PlanExecutor::Progressed counts from its round's
 // beginning.
 inline int64_t GateOf(const PlannedFetch& fetch) {
   // On demand, it begins with its operator.
@@ -40,9 +40,9 @@ inline int64_t GateOf(const PlannedFetch& fetch) {
 }
 inline int64_t GateOf(const PlannedEviction& eviction) { return 2 * int64_t{eviction.after} + 2; }
 
-// Finds the ranges of `plan`, whose spaces are `stores`. INVALID_ARGUMENT: CheckPlan, a plan of
-// another trace, chunk size or larger budget, or slots beyond the arena. NOT_FOUND: a range that
-// nobody added.
+// Finds the ranges of `plan`, whose spaces are `stores`. INVALID_ARGUMENT: as CheckPlan, or a plan
+// of another trace, chunk size or larger budget, or slots beyond the arena. NOT_FOUND: a range that
+// was not added.
 absl::StatusOr<std::shared_ptr<const BoundPlan>> BindPlan(Plan plan, const Trace& trace,
                                                           absl::Span<ChunkStore* const> stores,
                                                           const Residency& residency,

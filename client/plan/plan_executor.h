@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Follows a plan round after round: moves ranges ahead of the operators, in both directions at
+// Follows a plan round after round: it moves ranges ahead of the operators, in both directions at
 // once.
-// Threads: gemini-plan-in begins the fetches in the plan's order, gemini-plan-out makes the
-//         evictions that write nothing back and gemini-plan-bck the others, each in theirs,
-//         gemini-plan-end sees copies to DEVICE end and lets go of their HOST slots. A fetch begins
-//         when its `after` has passed and its slots are free; up to kMaxCopies are under way.
+// Threads: gemini-plan-in begins the fetches in the plan's order. gemini-plan-out makes the
+// evictions that write nothing back, and gemini-plan-bck the others, each in their order.
+// gemini-plan-end sees copies to DEVICE end and releases their HOST slots. A fetch begins when its
+// `after` has passed and its slots are free; up to kMaxCopies are in flight.
 // Thread: Start, Stop and the destructor: one at a time. The rest: any.
-// End:    a surprise (a slot that nobody will vacate, a chunk pinned, a charge or a copy that
-//         fails, the tracker's word) ends the plan with its cause: nothing new begins, what is
-//         under way lands, and whoever waited goes on on-line. An operator never waits for an
-//         executor that waits for that operator: a waiter looks again whenever one of the threads
-//         begins to wait.
-// Locks:  its own comes after Residency's.
+// End: a surprise ends the plan with its cause: a slot that nothing will vacate, a pinned chunk, a
+// charge or a copy that fails, or a call of the tracker. Nothing new begins, what is in flight
+// lands, and waiting operators continue on-line. An operator never waits for an executor that waits
+// for that operator, because a waiter checks again whenever one of the threads begins to wait.
+// Locks: its own comes after Residency's.
 #pragma once
 #include <array>
 #include <atomic>
@@ -49,32 +48,31 @@ class PlanExecutor final : public PlannedMoves {
   PlanExecutor(const PlanExecutor&) = delete;
   PlanExecutor& operator=(const PlanExecutor&) = delete;
 
-  // Begins to follow the plan with operator `first`, counted since the start of time, which comes
-  // next. Evicts at once what the round must not begin with, and fetches what it lacks in the
-  // background.
-  // FAILED_PRECONDITION: a range that must go is pinned. Others: a write-back failed. Not while
-  // active.
+  // Begins to follow the plan with operator `first`, the next one, counted since the start of time.
+  // Evicts at once the ranges that must not be there when the round begins, and fetches those that
+  // are missing in the background. FAILED_PRECONDITION: a range that must leave is pinned. Others:
+  // a write-back failed. Must not be called while active.
   absl::Status Start(std::shared_ptr<const BoundPlan> plan, int64_t first);
   // Ends the plan without a cause and waits until all that it began has landed.
   void Stop();
-  // Ends it with a cause. Does not wait.
+  // Ends the plan with a cause. Does not wait.
   void Abandon(Divergence cause);
-  // Why it ended, when it was not Stop; kOperator while active.
+  // Returns why the plan ended, if not by Stop; kOperator while active.
   Divergence cause() const { return cause_.load(std::memory_order_acquire); }
 
   // Blocks until the evictions that are due are made, or cannot be before the operators go on.
   void AwaitEvictions();
-  // From Pause, which waits for what is under way or due, to Resume no fetch begins: the executor
-  // holds nothing in HOST.
+  // Pause waits for what is in flight or due. From then to Resume no fetch begins, and the executor
+  // holds no HOST slot.
   void Pause();
   void Resume();
-  // Blocks until nothing more moves, or can be moved, unless the operators go on.
+  // Blocks until nothing moves, or can move, unless the operators go on.
   void AwaitRest();
 
-  // How far the operators are: 2 n + 1 when operator n has begun and all before it have ended, 2 n
-  // + 2 when it has ended, counted since the start of time. Threads may say so in any order: what
-  // is less than was said before changes nothing. Makes a system call only when a thread waits for
-  // this very moment.
+  // Reports how far the operators are, counted since the start of time: 2 n + 1 when operator n has
+  // begun and all before it have ended, 2 n + 2 when it has ended. Threads may call it in any
+  // order; a smaller number than before changes nothing. Makes a system call only if a thread waits
+  // for this very moment.
   void Progressed(int64_t progress) {
     int64_t before = progress_.load(std::memory_order_relaxed);
     while (before < progress && !progress_.compare_exchange_weak(before, progress)) {
@@ -96,21 +94,22 @@ class PlanExecutor final : public PlannedMoves {
   static constexpr int64_t kNoGate = std::numeric_limits<int64_t>::max();
   enum class Activity : uint8_t {
     kIdle,     // No plan, or nothing more to do in it.
-    kWorking,  // On its way to the next wait.
+    kWorking,  // Runs until its next wait.
     kGate,     // Waits for the operators.
     kTurn,     // Waits for another thread's move of the same range.
     kPlacing,  // In Residency::BeginFetch.
-    kBudget,   // Waits for the operators, for the budget is used up.
-    kPinned,   // Waits for the operators, for what should leave is pinned.
+    kBudget,   // Waits for the operators, because the budget is used up.
+    kPinned,   // Waits for the operators, because a range that should leave is pinned.
     kAcquire,  // Waits for the chunk in HOST.
     kCopies,   // Waits for a copy to end.
   };
   struct Worker {
     Activity activity = Activity::kIdle;
     int64_t gate = kNoGate;
-    int32_t turn_range = 0;  // In kTurn: of the plan; and the moves that there must be.
+    // In kTurn: the range of the plan, and the moves that must be made before.
+    int32_t turn_range = 0;
     BoundPlan::Turn turn;
-    ChunkStore* store = nullptr;  // In kAcquire: of what.
+    ChunkStore* store = nullptr;  // In kAcquire: the chunk and its store.
     ChunkId chunk;
   };
   struct Landing {
@@ -124,7 +123,7 @@ class PlanExecutor final : public PlannedMoves {
   void RunLandings();
   void FollowFetches(const BoundPlan& plan, absl::Span<const PlannedResident> first_fetches);
   void FollowEvictions(const BoundPlan& plan, size_t worker);
-  // Each returns false when the plan has ended.
+  // Return false when the plan has ended.
   bool Fetch(const BoundPlan& plan, const PlannedFetch& fetch, int64_t gate, BoundPlan::Turn turn);
   bool Evict(const BoundPlan& plan, size_t worker, const PlannedEviction& eviction, int64_t gate,
              BoundPlan::Turn turn);
@@ -134,7 +133,7 @@ class PlanExecutor final : public PlannedMoves {
   bool WaitForCopies();
   void SetActivity(size_t worker, Activity activity, ChunkStore* store = nullptr,
                    ChunkId chunk = {});
-  // Tells that the worker is at the end of its plan.
+  // Reports that the worker is at the end of its plan.
   void Rest(size_t worker);
   void OpenGates();
   void UpdateGate() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -151,10 +150,10 @@ class PlanExecutor final : public PlannedMoves {
   std::atomic<bool> paused_{false};
   std::atomic<Divergence> cause_{Divergence::kOperator};
   std::atomic<int64_t> progress_{0};
-  std::atomic<int64_t> gate_{kNoGate};  // The smallest that a worker waits for.
+  std::atomic<int64_t> gate_{kNoGate};  // The smallest gate that a worker waits for.
 
   mutable Mutex mutex_;
-  std::condition_variable changed_;  // Everything below; few threads wait.
+  std::condition_variable changed_;  // For everything below; few threads wait.
   std::shared_ptr<const BoundPlan> plan_ ABSL_GUARDED_BY(mutex_);
   std::vector<PlannedResident> first_fetches_ ABSL_GUARDED_BY(mutex_);
   std::vector<BoundPlan::Turn> moves_
@@ -166,7 +165,7 @@ class PlanExecutor final : public PlannedMoves {
   bool quitting_ ABSL_GUARDED_BY(mutex_) = false;
   std::array<Worker, kNumWorkers> workers_ ABSL_GUARDED_BY(mutex_);
   std::deque<Landing> landings_ ABSL_GUARDED_BY(mutex_);
-  // Copies, landings_ and the one that is waited for.
+  // Copies in flight: landings_ and the one that is waited for.
   size_t under_way_ ABSL_GUARDED_BY(mutex_) = 0;
   std::array<std::thread, 4> threads_;
 };

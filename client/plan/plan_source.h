@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where plans come from: the server, which keeps them with the space (client/session/session.h), or
-// in tests the planner itself. Thread: any; both calls block for a reply.
+// Provides plans. It is the server, which keeps them with the space (client/session/session.h), or
+// in tests the planner itself.
+// Thread: any; both calls block for a reply.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -14,13 +15,15 @@ namespace gemini::client {
 class PlanSource {
  public:
   virtual ~PlanSource() = default;
-  // Has a plan made for `device_bytes`, now. RESOURCE_EXHAUSTED: no plan fits (says at which
-  // operator).
+  // Requests a plan for `device_bytes`, made now. RESOURCE_EXHAUSTED: no plan fits; the message
+  // names the operator.
   virtual absl::StatusOr<Plan> MakePlan(const Trace& trace, int64_t device_bytes) = 0;
-  // Finds the trace kept from an earlier job of the same tensors. Nothing: there is none.
+  // Finds the trace kept from an earlier job of the same tensors. Returns no value if there is
+  // none.
   virtual absl::StatusOr<std::optional<Trace>> FindTrace(
       const std::string& phase, const std::vector<TracedTensor>& tensors) = 0;
-  // Another number than before: what rounds before this moment measured is not how it goes on.
+  // Returns a number that changes when measurements of earlier rounds no longer show how rounds
+  // will run.
   virtual int64_t epoch() const { return 0; }
 };
 

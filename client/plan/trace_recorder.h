@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes the trace of one round as it happens, into memory that it keeps: a round like the one
+// Records the trace of one round as it happens, into memory that it keeps: a round like the one
 // before allocates nothing.
 // Thread: none of its own; the caller locks.
 #pragma once
@@ -14,20 +14,20 @@ class TraceRecorder {
  public:
   // Begins a round.
   void Begin();
-  // Takes the first `num_positions` operators of `trace` for the round's; gradients that left are
+  // Begins the round with the first `num_positions` operators of `trace`. Gradients that left are
   // kept.
   void BeginWith(const Trace& trace, int32_t num_positions);
 
   void AddOperator(absl::Span<const TensorUse> uses);
-  // Marks those uses of an operator as written, which showed only at its end.
+  // Marks those uses of an operator as written, if that showed only at its end.
   void MarkWritten(int32_t position, absl::Span<const TensorUse> uses);
-  // In the interval of the operator at `position`.
+  // Adds a gradient that leaves in the interval of the operator at `position`.
   void AddGradientOut(int32_t position, int32_t tensor) {
     trace_.gradient_outs.push_back({.position = position, .tensor = tensor});
   }
 
-  // Without times, peaks, phase, tensors and `updated`: for the caller to fill in, and to exchange
-  // with another.
+  // Returns the trace without times, peaks, phase, tensors and `updated`, which the caller fills
+  // in. The caller may also exchange it for another.
   Trace& trace() { return trace_; }
 
  private:

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Follows the server's changes of a session's DEVICE budget: between operators it gives way, then
-// says so. Beside that it looks whether the server is still there.
+// Follows the server's changes of a session's DEVICE budget: between operators it frees memory and
+// then acknowledges the change. It also checks whether the server is still there.
 // Thread: any; one at a time does the work.
-// Cost:   three relaxed loads and a look at the clock while nothing changes; once in kLookAfter a
-//         poll.
-// Errors: none. What cannot give way yet is tried again; a server that is gone is latched in the
-//         session.
+// Cost: three relaxed loads and a read of the clock while nothing changes; once in kLookAfter a
+// poll.
+// Errors: none. What cannot be freed yet is tried again. A server that is gone is latched in the
+// session.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -19,27 +19,27 @@ namespace gemini::client {
 
 class BudgetFollower {
  public:
-  // One a session, which outlives this.
+  // One for each session, which outlives this.
   explicit BudgetFollower(Session& session);
   BudgetFollower(const BudgetFollower&) = delete;
   BudgetFollower& operator=(const BudgetFollower&) = delete;
 
-  // From the next BetweenOperators on so much of DEVICE in slabs is not for chunks: slabs are given
-  // back for it, or made in its place. What was refused then (by a GPU, which has no more, or a
-  // server) is tried again, kRetryAfter later at the earliest. Any thread.
+  // Sets how many bytes of DEVICE in slabs are not for chunks, from the next BetweenOperators on.
+  // Slabs are given back for that, or made in its place. What was refused (by a GPU, which has no
+  // more, or a server) is tried again, kRetryAfter later at the earliest. Any thread.
   void SetApart(int64_t bytes);
   static constexpr std::chrono::seconds kRetryAfter{2};
   static constexpr std::chrono::seconds kLookAfter{1};
-  // Whether no slab is mapped in the place of what is apart. Any thread.
+  // Returns whether no slab is mapped in the place of what is apart. Any thread.
   bool KeepsApart() const;
 
-  // Of the target that is followed: chunks and what is apart.
+  // Returns the target that is followed: chunks and what is apart.
   int64_t device_bytes() const {
     MutexLock lock(mutex_);
     return target_.device_bytes;
   }
 
-  // No operator runs. Not after the session's Close.
+  // Call it while no operator runs, and not after the session's Close.
   void BetweenOperators() {
     LookForServer();
     const std::optional<BudgetTarget> target = session_.device().TakeChange();
@@ -64,9 +64,9 @@ class BudgetFollower {
   std::atomic<bool> is_pending_{false};
   mutable Mutex mutex_;
   BudgetTarget target_ ABSL_GUARDED_BY(mutex_);    // The last one.
-  bool is_unset_ ABSL_GUARDED_BY(mutex_) = false;  // Its budget could not be set whole.
+  bool is_unset_ ABSL_GUARDED_BY(mutex_) = false;  // The budget could not be set whole.
   Clock::time_point next_try_ ABSL_GUARDED_BY(mutex_);
-  bool is_due_ ABSL_GUARDED_BY(mutex_) = false;  // Whether the server may wait for the answer.
+  bool is_due_ ABSL_GUARDED_BY(mutex_) = false;  // The server may be waiting for the answer.
 };
 
 }  // namespace gemini::client

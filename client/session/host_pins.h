@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// HOST slabs that a GPU copies from and to by itself once its driver has registered them. That
+// Registers HOST slabs with a GPU's driver, so that the GPU itself copies from and to them. That
 // takes the driver 25 ms a slab or more, so a thread does it, slab after slab, while the session
-// works: a copy of one that is not registered yet is slower, and as true.
-// Thread: any. Only the destructor blocks, for the slab that is under way, and unpins all: no copy
-//         of theirs is by then.
-// Errors: the first refusal ends it, for what refuses one refuses the next (limits of locked
-//         memory); status() has it.
+// works. Copies of a slab that is not registered yet are correct but slower.
+// Thread: any. Only the destructor blocks, for the slab in progress, and unpins all: by then no
+// copy uses them.
+// Errors: the first refusal ends it, because what refuses one slab refuses the next (limits of
+// locked memory). status() has it.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -24,16 +24,16 @@
 
 namespace gemini::client {
 
-// What a driver does for it, never two at a time. Null: there is none that needs it.
+// The driver's functions, never called two at a time. They are null if no driver needs it.
 struct PinHost {
   std::function<absl::Status(std::byte* data, int64_t size_bytes)> pin;
   std::function<void(std::byte* data)> unpin;
 };
 
-// Whether copies are as fast as they are going to be. Outlives its HostPins.
+// Whether copies are as fast as they will be. Outlives its HostPins.
 struct PinProgress {
-  std::atomic<int64_t> num_rests{0};  // How often all was done that there was to do.
-  // As TimelineNowNs counts; the largest number: there is something to do.
+  std::atomic<int64_t> num_rests{0};  // How often all pending slabs were done.
+  // As TimelineNowNs counts; the largest number while slabs are pending.
   std::atomic<int64_t> resting_since_ns{std::numeric_limits<int64_t>::max()};
 };
 
@@ -44,7 +44,8 @@ class HostPins {
   HostPins& operator=(const HostPins&) = delete;
   ~HostPins();
 
-  // Has a slab pinned behind those before it. It stays mapped until the destructor has returned.
+  // Adds a slab to be pinned after those before it. It stays mapped until the destructor has
+  // returned.
   void Add(std::byte* data, int64_t size_bytes);
   int64_t pinned_bytes() const;
   absl::Status status() const;
@@ -56,7 +57,7 @@ class HostPins {
     int64_t size_bytes = 0;
   };
   void Run();
-  // The next one; a null address: it ends.
+  // Returns the next slab. A null address ends the thread.
   Slab TakeNext();
 
   const PinHost driver_;
@@ -68,7 +69,7 @@ class HostPins {
   int64_t pinned_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread thread_;  // Last: it uses what is above.
+  std::thread thread_;  // Last, because it uses the members above.
 };
 
 }  // namespace gemini::client

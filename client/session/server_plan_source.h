@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans from the session's server, which keeps the traces: each is written into memory that the
-// server made, and the plan comes back in memory that nobody can change.
+// Gets plans from the session's server, which keeps the traces. Each trace is written into memory
+// that the server made, and the plan is returned in memory that nobody can change.
 // Thread: any; calls wait for each other, and for other requests of the connection.
 // Errors: the server's refusal. INVALID_ARGUMENT: what it sent is no plan of this trace.
 #pragma once
@@ -23,21 +23,21 @@ namespace gemini::client {
 struct ServerPlanOptions {
   int64_t chunk_bytes = 0;
   PolicyOptions policy = {};
-  int64_t device_bandwidth = 0;  // Bytes a second in each direction; 0: the machine's.
-  // Whose rates each request tells, to refresh the server's cost model; outlives the source. Null:
-  // none.
+  int64_t device_bandwidth = 0;  // Bytes a second in each direction; 0 stands for the machine's.
+  // Each request reports the rates of this timeline, to refresh the server's cost model. It
+  // outlives the source, and may be null.
   const TimelineShm* timeline = nullptr;
-  // What is used of DEVICE beside a plan's budget (LeasedDevice::SetApart); outlives the source.
-  // Null: nothing.
+  // The bytes of DEVICE used beside a plan's budget (LeasedDevice::SetApart). It outlives the
+  // source; null stands for none.
   const std::atomic<int64_t>* apart_bytes = nullptr;
-  // Of the memory that copies go from and to: until it rests they are slower than afterwards. Null:
-  // they are not.
+  // Progress of registering the memory that copies use: until it rests, copies are slower than
+  // afterwards. Null if they are not.
   std::shared_ptr<const PinProgress> pins = nullptr;
 };
 
 class ServerPlanSource : public PlanSource {
  public:
-  // A plan of 100,000 uses takes half a second; others' plans may be under way before it.
+  // A plan of 100,000 uses takes half a second, and others' plans may be made before it.
   static constexpr absl::Duration kPlanTimeout = absl::Minutes(5);
 
   // `connection` outlives this.
@@ -54,7 +54,7 @@ class ServerPlanSource : public PlanSource {
  private:
   Connection& connection_;
   const ServerPlanOptions options_;
-  Mutex mutex_;  // Over the two requests of a plan: there is one room a session.
+  Mutex mutex_;  // Held over both requests of a plan: a session has one room for traces.
 };
 
 }  // namespace gemini::client

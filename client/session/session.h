@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// One client's connection, lease and DEVICE arena, and the spaces that it opened, with a team of
-// threads for their updates and norms. No Torch here: the hook (client/torch/) and other front ends
-// stand on it.
-// Thread: any, except Open and Close, which unmaps everything before it tells the server. That only
-//         then gives the bytes to others.
+// A training process's connection to a server: its lease, its DEVICE arena, the spaces that it
+// opened, and a team of threads for updates and norms. It does not depend on Torch; the hook
+// (client/torch/) and other front ends are built on it.
+// Thread: any, except Open and Close. Close unmaps everything before it informs the server, which
+// only after that gives the bytes to others.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -35,31 +35,32 @@
 namespace gemini::client {
 
 struct SessionOptions {
-  TierMap<int64_t> want_bytes;   // Asked for; the server grants min(want, free) in each tier
-  TierMap<int64_t> floor_bytes;  // and refuses below this.
-  // Whether DEVICE may be granted in part and change, down to the floor and up to what is wanted:
-  // the caller then looks for TakeBudgetChange between operators.
+  TierMap<int64_t> want_bytes;   // Requested; the server grants min(want, free) in each tier
+  TierMap<int64_t> floor_bytes;  // and refuses if that is below this.
+  // Whether DEVICE may be granted in part and change later, from the floor up to what is wanted.
+  // The caller then calls TakeBudgetChange between operators.
   bool takes_epochs = false;
-  // Of the DEVICE that is granted in slabs: not for chunks at first, for what the process takes of
-  // the GPU itself.
+  // If DEVICE is granted in slabs: the bytes of it that are at first not for chunks, but for what
+  // the process itself takes of the GPU.
   int64_t apart_bytes = 0;
   int64_t chunk_bytes = 0;  // A positive multiple of kPageBytes: the same in all spaces.
   std::string label;        // Shown by memstat; the program's name and job.
   // Bytes a second of the link between HOST and the DEVICE arena, each direction; 0: no limit.
   int64_t device_bandwidth = 0;
-  // Where DEVICE is a GPU's: makes the room for its slabs. Null: it is host memory.
+  // If DEVICE is a GPU's: reserves the addresses for its slabs. Null if it is host memory.
   MakeDeviceSlabs make_slabs = nullptr;
-  // Makes what moves bytes to DEVICE and back, with the timeline for its copies, which outlives it.
-  // Null: a CopyEngineHost over that link.
+  // Makes the copy engine, which moves bytes to DEVICE and back. It shows its copies in the
+  // timeline, which outlives it. If null, a CopyEngineHost over that link is used.
   std::function<absl::StatusOr<std::unique_ptr<CopyEngine>>(TimelineShm*)> make_copies = nullptr;
-  // Registers HOST with a GPU's driver, for its copies. Nulls: nothing needs that.
+  // Registers HOST memory with a GPU's driver, for its copies. Null members mean that nothing needs
+  // this.
   PinHost pin_host = {};
-  PolicyOptions policy = {};  // Of the plans that are asked for.
-  // Whether chunks are compared with their checksum when they come back from NVMe. Off: for
-  // measurements of what that costs.
+  PolicyOptions policy = {};  // For the plans that are requested.
+  // Whether chunks read from NVMe are compared with their checksum. Turned off to measure what that
+  // costs.
   bool nvme_checksums = true;
-  // Threads of one update or norm, 0 to kMaxUpdateThreads; 0: DefaultUpdateThreads of the
-  // processors that the process may use. The bits are the same with each number.
+  // Threads of one update or norm, 0 to kMaxUpdateThreads. 0 stands for DefaultUpdateThreads of the
+  // processors that the process may use. The bits do not depend on the number.
   int update_threads = 0;
 };
 
@@ -68,21 +69,22 @@ struct SpaceOptions {
   int64_t num_bundles = 0;
   int64_t host_slots = 0;
   int64_t nvme_slots = 0;
-  int64_t num_tensors = 0;  // Of the model: room for its intents in the client segment.
-  StateFormat format = {};  // Of its trainable bundles.
-  // Whether optimizer states lie on NVME and in HOST only around their update: HOST has room for
-  // all other chunks then, and SpareSlots and StateWindowSlots beside them.
+  // Tensors of the model: they need room for intents in the client segment.
+  int64_t num_tensors = 0;
+  StateFormat format = {};  // Format of its trainable bundles.
+  // Whether optimizer states lie on NVME, and in HOST only around their update. HOST then has room
+  // for all other chunks, and for SpareSlots and StateWindowSlots beside them.
   bool states_on_nvme = false;
 };
 
 class Session {
  public:
   // Takes a connected socket (an embedded server's), says hello and takes the lease. Errors: the
-  // server's refusal, with its numbers; UNAVAILABLE: nobody answers. INVALID_ARGUMENT: chunk_bytes,
-  // a bandwidth below 0, or update_threads. Those of make_copies.
+  // server's refusal, with its numbers. UNAVAILABLE: there is no answer. INVALID_ARGUMENT:
+  // chunk_bytes, a bandwidth below 0, or update_threads. Errors of make_copies pass through.
   static absl::StatusOr<std::unique_ptr<Session>> Open(UniqueFd socket, SessionOptions options);
-  // Connects to the daemon's socket first. NOT_FOUND or UNAVAILABLE: no daemon there (says how to
-  // start one). INVALID_ARGUMENT: the path is longer than an AF_UNIX address takes.
+  // Connects to the daemon's socket first. NOT_FOUND, UNAVAILABLE: there is no daemon; the message
+  // says how to start one. INVALID_ARGUMENT: the path is longer than an AF_UNIX address takes.
   static absl::StatusOr<std::unique_ptr<Session>> Open(absl::string_view socket_path,
                                                        SessionOptions options);
   Session(const Session&) = delete;
@@ -90,13 +92,14 @@ class Session {
   ~Session();
 
   // Opens an ephemeral space and maps its slots. It lives until Close. Errors: the server's
-  // refusal; FAILED_PRECONDITION: closed.
+  // refusal. FAILED_PRECONDITION: closed.
   absl::StatusOr<ChunkStore*> OpenSpace(const SpaceOptions& options);
 
   // What the server grants of DEVICE, and its changes. Not after Close.
   LeasedDevice& device() { return *device_; }
 
-  // Plans from this session's server by the session's policy; valid until the session is destroyed.
+  // Makes a source of plans by the session's policy from this session's server; valid until the
+  // session is destroyed.
   std::unique_ptr<ServerPlanSource> MakePlanSource();
 
   const TierMap<int64_t>& granted_bytes() const { return granted_bytes_; }
@@ -114,21 +117,22 @@ class Session {
   // How far HOST is registered with a GPU's driver; null: it need not be. Not after Close.
   const HostPins* host_pins() const { return host_pins_.get(); }
 
-  // How many requests the server did not answer in time. Any thread.
+  // Returns how many requests the server did not answer in time. Any thread.
   int64_t requests_given_up() const { return connection_->num_given_up(); }
-  // The first error that any part of the session hit; OK until then. Once latched, no step commits.
+  // Returns the first error of any part of the session, OK until then. Once latched, no step
+  // commits.
   absl::Status status() const;
   // Latches `error` if it is the first; an OK status does nothing.
   void Latch(absl::Status error);
   // Latches UNAVAILABLE if the server is gone, and returns status(). Any thread; not after Close.
   absl::Status CheckServer();
 
-  // Publishes the count of completed steps, what the last one took, and DEVICE's use, for memstat.
-  // `outside_bytes`: as of the DeviceBudget. Not after Close.
+  // Publishes the count of completed steps, the figures of the last one and DEVICE's use, for
+  // memstat. `outside_bytes`: as in DeviceBudget. Not after Close.
   void PublishStep(int64_t step, int64_t outside_bytes = 0);
 
-  // Gives everything back; no HostChunk and no pin may be left. A second call does nothing.
-  // UNAVAILABLE: the server is gone; all is unmapped all the same.
+  // Gives everything back to the server. No HostChunk and no pin may be left. A second call does
+  // nothing. UNAVAILABLE: the server is gone; all is unmapped all the same.
   absl::Status Close();
 
  private:
@@ -158,11 +162,11 @@ class Session {
   const SessionOptions options_;
   const std::unique_ptr<WorkerTeam> update_team_;
   DeviceBudget device_budget_;
-  // Mapped for longer than the lease lasts: the copy workers write to it, and nobody else gets its
-  // bytes.
+  // Stays mapped for longer than the lease lasts, because the copy workers write to it. Its bytes
+  // are given to no one else.
   const MappedMemory timeline_;
   const std::unique_ptr<CopyEngine> copies_;
-  std::unique_ptr<HostPins> host_pins_;  // Of all spaces; null: nothing is to be pinned.
+  std::unique_ptr<HostPins> host_pins_;  // For all spaces; null if nothing is to be pinned.
 
   // Never held over a request.
   mutable Mutex mutex_;

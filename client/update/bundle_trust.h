@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The squares of a bundle's pieces that trust ratios are made of (client/kernels/trust_ratio.h),
-// from its committed values and its gradient: before the intent, which has the ratios.
-// Thread: any. `pieces` are in chunk order, `intent` is complete but for the ratios.
+// Sums the squares of a bundle's pieces for trust ratios (client/kernels/trust_ratio.h), from its
+// committed values and its gradient. This is done before the intent, which contains the ratios.
+// Thread: any. `pieces` are in chunk order, `intent` is complete except for the ratios.
 #pragma once
 #include <vector>
 
@@ -18,15 +18,14 @@
 
 namespace gemini::client {
 
-// Appends those of the bundle's tensors with a gradient to theirs, by tensor, from its chunks in
-// HOST or NVMe. Bundles come in the order of their tensors' elements. Blocks for NVMe I/O, with the
-// chunks of one bundle held.
-// Errors: of ChunkStore::Acquire.
+// Appends, by tensor, the squares of the bundle's tensors that have a gradient, from its chunks in
+// HOST or NVMe. Call it for bundles in the order of their tensors' elements. Blocks for NVMe I/O,
+// with the chunks of one bundle held. Errors: of ChunkStore::Acquire.
 absl::Status AppendBundleTrust(ChunkStore& store, BundleId bundle,
                                absl::Span<const TensorPiece> pieces, const Intent& intent,
                                absl::Span<TrustSquares> by_tensor, WorkerTeam& team);
 
-// The run of each piece whose tensor has a gradient, of a bundle that is on DEVICE.
+// Returns the run of each piece whose tensor has a gradient, for a bundle that is on DEVICE.
 std::vector<TrustRun> TrustRunsOf(const BundleInPlace& bundle, const StateFormat& format,
                                   int64_t chunk_bytes, absl::Span<const TensorPiece> pieces,
                                   const Intent& intent);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The update of one bundle as its intent says, over the pieces of the tensors that lie in it
-// (client/kernels/update_kernel.h). In HOST out of place, then the commit. All that it reads is in
-// the intent and the chunks, so it can be done again after a death, with the same bits.
-// Thread: any, one a bundle; the team of threads that it is given computes. Blocks for NVME I/O.
-// Parts:  the team takes runs of kUpdatePartElements; bits depend on neither their size nor the
-//         number of threads.
+// Updates one bundle as its intent says, over the pieces of the tensors that lie in it
+// (client/kernels/update_kernel.h). In HOST it updates out of place, then commits. All that it
+// reads is in the intent and the chunks, so it can be repeated after a death, with the same bits.
+// Thread: any, one a bundle; the given team of threads computes. Blocks for NVMe I/O.
+// Parts: the team takes runs of kUpdatePartElements. Bits depend on neither their size nor the
+// number of threads.
 // Memory: holds at most UpdateSlots HOST slots.
 #pragma once
 #include <cstddef>
@@ -31,27 +31,26 @@ struct TensorPiece {
   int64_t size_bytes = 0;
 };
 
-// The settings of the update of a tensor, by its index.
+// Returns the settings for the update of a tensor, by its index.
 UpdateSettings SettingsOf(const Intent& intent, int64_t tensor);
 
 // Commits the bundle at the intent's step. `pieces` are all of the bundle, in chunk order. Tensors
 // without a gradient keep their values; a moment that was never written counts as zeros. Returns
 // whether there was anything to compute: a bundle without any gradient, or whose step is skipped,
-// keeps its chunks.
-// Errors: of ChunkStore; nothing is committed then.
+// keeps its chunks. Errors: of ChunkStore; nothing is committed then.
 absl::StatusOr<bool> UpdateBundle(ChunkStore& store, BundleId bundle,
                                   absl::Span<const TensorPiece> pieces, const Intent& intent,
                                   WorkerTeam& team);
 
-// A bundle whose chunks lie on DEVICE, and where: of each kind that it has.
+// A bundle whose chunks lie on DEVICE, with the address of each kind that it has.
 struct BundleInPlace {
   BundleId bundle;
   KindMap<std::byte*> chunks;
 };
 
-// The same arithmetic, in place: parameters, masters and moments become those of the intent's step.
-// Of spaces with fp32 moments. Tensors without a gradient keep their values. Commits nothing; done
-// when the kernels are.
+// Updates in place with the same arithmetic: parameters, masters and moments become those of the
+// intent's step. For spaces with fp32 moments. Tensors without a gradient keep their values.
+// Commits nothing. The update is done when the kernels are.
 void UpdateInPlace(const BundleInPlace& bundle, const StateFormat& format, int64_t chunk_bytes,
                    absl::Span<const TensorPiece> pieces, const Intent& intent,
                    DeviceKernels& kernels);

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of an optimizer step that is done where the chunks are, on DEVICE: ranges whose
-// parameter, moments and gradient lie there are updated in place; of others only the gradient does,
-// is read for the norm, and leaves when the step is taken (SpaceUpdates::Begin, late_gradients).
-// Order:  Add each range, AddLateGradient, read the gradients for their norm and chunks for trust
-//         ratios, Update, and versions() into SpaceUpdates::Begin, which makes them the valid ones
-//         together with the intent. Before Update the committed version is whole in HOST or NVME,
-//         so when that call fails, Undo goes back to it.
-// Thread: one. Pins from Add to the destructor; nobody else writes these ranges meanwhile.
+// The part of an optimizer step that runs on DEVICE, where the chunks are. Ranges whose parameter,
+// moments and gradient lie there are updated in place. Of other ranges only the gradient is there:
+// it is read for the norm, and leaves when the step is taken (SpaceUpdates::BeginUpdate,
+// late_gradients).
+// Order: Add each range, AddLateGradient, read the gradients for their norm and chunks for trust
+// ratios, and Update. Then pass versions() to SpaceUpdates::BeginUpdate, which makes them the valid
+// ones together with the intent. Until that call the committed version is whole in HOST or NVME, so
+// if the call fails, Undo restores it.
+// Thread: one. Pins from Add to the destructor; no other thread writes these ranges meanwhile.
 #pragma once
 #include <cstddef>
 #include <vector>
@@ -29,25 +30,26 @@ class DeviceUpdate {
   DeviceUpdate& operator=(const DeviceUpdate&) = delete;
   ~DeviceUpdate();
 
-  // Writes back what of the parameter, its master and the moments is dirty, and pins all ranges,
-  // fetching what is not there. On an error the range is not part of the update. INVALID_ARGUMENT:
-  // it is already; a server's plan may say so. Others: of Residency::Flush and Pin.
+  // Writes back those of the parameter, its master and the moments that are dirty, and pins all
+  // ranges, fetching those that are not there. On an error the range is not part of the update.
+  // INVALID_ARGUMENT: it is already, which a server's plan may cause. Others: of Residency::Flush
+  // and Pin.
   absl::Status Add(const UpdateRanges& ranges);
   // Pins the range, fetching it if it is not there. INVALID_ARGUMENT: as Add. Others: of
   // Residency::Pin.
   absl::Status AddLateGradient(const GradientRange& range);
   bool updates(BundleId bundle) const;
   bool has_late_gradient(BundleId bundle) const;
-  // The bytes of the bundle's gradient chunk; null: it was not added.
+  // Returns the bytes of the bundle's gradient chunk, or null if it was not added.
   const std::byte* gradient(BundleId bundle) const;
-  // Where the chunks of a bundle lie that it updates.
+  // Returns where the chunks lie of a bundle that it updates.
   BundleInPlace chunks(BundleId bundle) const;
 
-  // Has `update` bring each bundle to its next version, in place, by operators of the calling
-  // thread, and shows each in the timeline. Blocks until they are over.
+  // Calls `update` for each bundle, to bring it to its next version in place by operators of the
+  // calling thread, and shows each in the timeline. Blocks until they are over.
   void Update(absl::FunctionRef<void(const BundleInPlace&)> update);
   std::vector<DeviceVersion> versions() const;
-  // Forgets what Update did: the copies on DEVICE go.
+  // Discards what Update did: the copies on DEVICE are dropped.
   void Undo() { undone_ = true; }
 
  private:
@@ -55,9 +57,9 @@ class DeviceUpdate {
     const ChunkStore* store = nullptr;
     BundleId first;
     int64_t num_bundles = 0;
-    KindMap<RangeId> ids = {};  // None: not pinned.
+    KindMap<RangeId> ids = {};  // None if not pinned.
     KindMap<std::byte*> addresses = {};
-    bool updates = false;  // False: of all kinds only the gradient.
+    bool updates = false;  // If false, only the gradient is pinned.
   };
   absl::Status CheckNew(BundleId first) const;
   void Insert(const Pinned& pinned);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sums of squares that the gradient norm is made of (client/kernels/grad_norm.h), of gradients
-// that leave DEVICE: summed there before they leave, or in HOST as they arrive, so that a step only
-// adds them up.
+// The sums of squares for the gradient norm (client/kernels/grad_norm.h), of gradients that leave
+// DEVICE. They are summed there before the gradients leave, or in HOST as they arrive, so that a
+// step only adds them up.
 // Thread: any; one lock, not held while it computes. A team of threads computes.
-// Rule:   what was computed in HOST counts as long as the gradient chunk was not acquired for
-//         writing since. What was summed on DEVICE counts until the same gradient comes again, or
-//         the chunk is written back from DEVICE, where operators may have changed it.
+// Rule: what was computed in HOST counts as long as the gradient chunk was not acquired for writing
+// since. What was summed on DEVICE counts until the same gradient is expected again, or the chunk
+// is written back from DEVICE, where operators may have changed it.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -24,9 +24,9 @@
 
 namespace gemini::client {
 
-// The block squares of each piece that is `wanted`, and none of the others, in the bytes of a chunk
-// of gradients of type `element`; `pieces` are in chunk order. The same bits whatever the number of
-// threads.
+// Returns the block squares of each piece that is `wanted`, and none of the others, from the bytes
+// of a chunk of gradients of type `element`. `pieces` are in chunk order. The bits do not depend on
+// the number of threads.
 std::vector<std::vector<double>> PieceSquares(ElementType element,
                                               absl::Span<const TensorPiece> pieces,
                                               const std::vector<bool>& wanted,
@@ -34,24 +34,25 @@ std::vector<std::vector<double>> PieceSquares(ElementType element,
 
 class GradientSquares {
  public:
-  // `pieces` gives the pieces of a bundle, always the same. Store and team outlive this.
+  // `pieces` returns the pieces of a bundle, always the same. Store and team outlive this.
   GradientSquares(ChunkStore& store, std::function<absl::Span<const TensorPiece>(BundleId)> pieces,
                   WorkerTeam& team);
   GradientSquares(const GradientSquares&) = delete;
   GradientSquares& operator=(const GradientSquares&) = delete;
 
-  // A gradient is about to be written to its piece's part of the chunk: what was known of it is
-  // void. Returns a ticket for Keep.
+  // Announces that a gradient is about to be written to its piece's part of the chunk, and discards
+  // earlier squares of the piece. Returns a ticket for Keep.
   int64_t Expect(BundleId bundle, size_t piece);
-  // Its block squares, summed before it left DEVICE. No-op if another was expected since.
+  // Keeps its block squares, summed before it left DEVICE. Does nothing if another was expected
+  // since.
   void Keep(BundleId bundle, size_t piece, int64_t ticket, std::vector<double> squares);
-  // Computes those of a bundle whose gradients are complete, but what was kept, if they can be had
-  // without waiting: the chunk is in HOST and nobody holds it.
+  // Computes the squares, except those kept, of a bundle whose gradients are complete, if that
+  // needs no wait: the chunk is in HOST and not held.
   void Prepare(BundleId bundle);
 
-  // The block squares of each piece of the bundle whose tensor has a gradient, from what was kept
-  // or prepared, or computed now; none of the others. Gradients are complete and nobody writes
-  // them. Errors: of ChunkStore::Acquire.
+  // Returns the block squares of each piece of the bundle whose tensor has a gradient, and none of
+  // the others. They were kept or prepared, or are computed now. Gradients are complete and not
+  // being written. Errors: of ChunkStore::Acquire.
   absl::StatusOr<std::vector<std::vector<double>>> Find(BundleId bundle,
                                                         const std::vector<bool>& has_gradient);
 
@@ -60,7 +61,7 @@ class GradientSquares {
  private:
   struct Prepared {
     int64_t writes = -1;                            // ChunkWrites::all when they were computed.
-    std::vector<std::vector<double>> squares = {};  // By piece; none of what was kept.
+    std::vector<std::vector<double>> squares = {};  // By piece; empty for those that were kept.
   };
   struct Kept {
     int64_t ticket = -1;
@@ -69,7 +70,8 @@ class GradientSquares {
     std::vector<double> squares = {};
   };
 
-  // Whether each piece was not kept, or has changed on DEVICE since: `writes` are those of now.
+  // Returns, by piece, whether it was not kept, or has changed on DEVICE since; `writes` are the
+  // present counts.
   std::vector<bool> NotKept(BundleId bundle, size_t num_pieces, const ChunkWrites& writes) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

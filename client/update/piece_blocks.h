@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the norm blocks of a bundle's pieces (client/kernels/grad_norm.h) are shared out to threads:
-// a part of the bundle has the blocks that begin in it, so each is summed by one thread, in its own
+// Divides the norm blocks of a bundle's pieces (client/kernels/grad_norm.h) among threads. A part
+// of the bundle has the blocks that begin in it, so each block is summed by one thread, in its own
 // order.
-// Units:  elements of the bundle; blocks and elements of a piece.
+// Units: elements of the bundle; blocks and elements of a piece.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -16,10 +16,11 @@ namespace gemini::client {
 struct PieceBlocks {
   int64_t first_block = 0;
   int64_t first_element = 0;
-  int64_t num_elements = 0;  // 0: no block begins there.
+  int64_t num_elements = 0;  // 0 if no block begins there.
 };
 
-// Those of `piece`, of elements of `width` bytes, that begin in [part_begin, part_end).
+// Returns the blocks of `piece`, of elements of `width` bytes, that begin in [part_begin,
+// part_end).
 inline PieceBlocks BlocksBegunIn(int64_t part_begin, int64_t part_end, const TensorPiece& piece,
                                  int64_t width) {
   const int64_t first = piece.chunk_offset_bytes / width;
@@ -33,7 +34,7 @@ inline PieceBlocks BlocksBegunIn(int64_t part_begin, int64_t part_end, const Ten
   return {block, begin, std::max<int64_t>(0, end - begin)};
 }
 
-// Elements from the bundle's first to the last of `pieces`, which are in chunk order.
+// Returns the elements from the bundle's first to the last of `pieces`, which are in chunk order.
 inline int64_t ElementsToEnd(absl::Span<const TensorPiece> pieces, int64_t width) {
   if (pieces.empty()) return 0;
   return (pieces.back().chunk_offset_bytes + pieces.back().size_bytes) / width;

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The thread that updates bundles while the next forward runs: those that somebody waits for first,
-// then in their order (client/host/pending_commits.h). When none is left it does what else was
-// given to it.
-// Owner:  the model; the destructor finishes what was begun.
-// Thread: any. The thread of its own is named gemini-update and calls nothing but what it was
-//         given. Where the space has NVMe, the threads of a ChunkMover move chunks for it.
-// Errors: an update that fails is tried again when somebody calls Finish, and Finish returns what
-//         comes of it; until then whoever waits for a pending bundle gets the error
-//         (SpaceUpdates::Fail).
+// The thread that updates bundles while the next forward runs: first those that a thread waits for,
+// then the others in their order (client/host/pending_commits.h). When no update is left it does
+// other tasks given to it.
+// Owner: the model; the destructor finishes the updates in progress.
+// Thread: any. Its own thread is named gemini-update and calls only the given functions. If the
+// space has NVMe, the threads of ChunkMover move chunks for it.
+// Errors: an update that fails is tried again in Finish, which returns the result. Until then every
+// wait for a pending bundle returns the error (SpaceUpdates::FailUpdates).
 #pragma once
 #include <condition_variable>
 #include <deque>
@@ -28,24 +27,24 @@ namespace gemini::client {
 class UpdateQueue {
  public:
   // `update` commits a bundle that awaits its commit in `store`, after `bring` has brought its
-  // gradient to HOST where that is late, and returns whether it had anything to compute: only then
-  // the timeline shows it. `failed` is told why one could not be. All are called on the queue's
+  // gradient to HOST if that is late. It returns whether it had anything to compute: only then the
+  // timeline shows it. `failed` gets the error of a failed update. All are called on the queue's
   // thread, one at a time. The store outlives this.
   UpdateQueue(ChunkStore& store, std::function<absl::Status(BundleId)> bring,
               std::function<absl::StatusOr<bool>(BundleId)> update,
               std::function<void(const absl::Status&)> failed);
   UpdateQueue(const UpdateQueue&) = delete;
   UpdateQueue& operator=(const UpdateQueue&) = delete;
-  // Finishes the updates if they can be, drops the rest of the work.
+  // Finishes the updates if that is possible, and drops the other tasks.
   ~UpdateQueue();
 
-  // Bundles await their commits.
+  // Wakes the thread, because bundles await their commits.
   void Wake();
-  // Has `task` done when no update is left to do.
+  // Runs `task` when no update is left to do.
   void Later(std::function<void()> task);
 
-  // Blocks until no bundle awaits a commit. Errors: of the update, after one more try if it failed
-  // before.
+  // Blocks until no bundle awaits a commit. Returns the update's error, after one more try if it
+  // failed before.
   absl::Status Finish();
 
  private:
@@ -63,7 +62,7 @@ class UpdateQueue {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool update_failed_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);
-  std::optional<ChunkMover> mover_;  // Nothing: all chunks are in HOST.
+  std::optional<ChunkMover> mover_;  // No value if all chunks are in HOST.
   std::thread thread_;
 };
 

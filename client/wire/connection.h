@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The control connection to a server: one request, one verified reply.
 // Thread: any; requests wait for each other.
-// Errors: UNAVAILABLE: the server hung up, as every later request then says too; or it did not
-//         answer in time: that request is given up, and others at once until its late answer has
-//         come, which is skipped.
-//         A Refusal becomes the Status that it carries, control characters escaped.
+// Errors: UNAVAILABLE: the server hung up, and every later request fails with the same. Or it did
+// not answer in time: then that request is given up, and others fail at once until its late answer
+// has arrived, which is skipped. A Refusal becomes the Status that it carries, control characters
+// escaped.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -24,11 +24,11 @@
 
 namespace gemini::client {
 
-// A reply that was verified; `fds` came with it.
+// A verified reply, with the descriptors `fds` of its message.
 struct Reply {
   std::string bytes;
   std::vector<UniqueFd> fds;
-  // The reply's body. Its type was checked by Call; the bytes are this Reply's.
+  // Returns the reply's body. Call has checked its type; the bytes belong to this Reply.
   template <typename Body>
   const Body* As() const {
     return wire::GetMessage(bytes.data())->body_as<Body>();
@@ -41,7 +41,7 @@ class Connection {
   static constexpr absl::Duration kReplyTimeout = absl::Seconds(5);
 
   // Connects to a daemon's socket. INVALID_ARGUMENT: the path does not fit into an address.
-  // NOT_FOUND, UNAVAILABLE: no daemon there; the message says how to start one.
+  // NOT_FOUND, UNAVAILABLE: there is no daemon; the message says how to start one.
   static absl::StatusOr<UniqueFd> Connect(absl::string_view socket_path);
 
   explicit Connection(UniqueFd socket);
@@ -56,27 +56,28 @@ class Connection {
       absl::FunctionRef<flatbuffers::Offset<void>(flatbuffers::FlatBufferBuilder&)> body,
       wire::Body expected, absl::Duration timeout = kReplyTimeout);
 
-  // UNAVAILABLE: the other end is closed; says what to do. Never blocks; reads no message.
+  // Returns UNAVAILABLE, with what to do, if the other end is closed. Never blocks and reads no
+  // message.
   absl::Status CheckPeer() const;
 
-  // How many requests were given up, as no answer came in time. Any thread.
+  // Returns how many requests were given up because no answer arrived in time. Any thread.
   int64_t num_given_up() const { return num_given_up_.load(std::memory_order_relaxed); }
 
  private:
   absl::StatusOr<Reply> Exchange(absl::string_view request, uint64_t request_id,
                                  wire::Body expected, absl::Duration timeout)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Receives the answer to `request_id`, if it comes before `deadline` by MonotonicNow. 0: skips
-  // the late one, if that has come.
+  // Receives the answer to `request_id`, if it arrives before `deadline` by MonotonicNow. 0 skips
+  // the late answer, if that has arrived.
   absl::StatusOr<std::optional<Reply>> ReceiveReply(uint64_t request_id, absl::Duration deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status GiveUp(absl::string_view why);
   absl::Status Break(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const UniqueFd socket_;
-  Mutex mutex_;  // Held over the exchange: the protocol has one request under way.
+  Mutex mutex_;  // Held over the exchange: the protocol has one request in flight.
   uint64_t next_request_id_ ABSL_GUARDED_BY(mutex_) = 1;
-  // The request that was given up while its answer may still come; 0: none.
+  // The request that was given up while its answer may still arrive; 0 if there is none.
   uint64_t unanswered_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status broken_ ABSL_GUARDED_BY(mutex_);
   std::atomic<int64_t> num_given_up_ = 0;

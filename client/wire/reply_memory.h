@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bytes that the server sends in memory of its own instead of in a message.
+// Reads bytes that the server sends in memory of its own instead of in a message.
 // Thread: any.
 #pragma once
 #include <cstdint>
@@ -10,9 +10,8 @@
 
 namespace gemini::client {
 
-// Returns what the reply's only descriptor holds. INVALID_ARGUMENT: it has not one of `size_bytes`
-// (>= 1).
-// DATA_LOSS: it ends early.
+// Returns the contents of the reply's only descriptor. INVALID_ARGUMENT: there is not exactly one,
+// of `size_bytes` (>= 1). DATA_LOSS: it ends early.
 absl::StatusOr<std::string> ReadReplyMemory(const Reply& reply, int64_t size_bytes);
 
 }  // namespace gemini::client

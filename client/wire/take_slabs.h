@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Descriptors of slabs beyond those that came with an answer, for a message holds only so many.
+// Requests the descriptors of slabs beyond those in an answer, because a message holds only so
+// many.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -11,13 +12,13 @@
 
 namespace gemini::client {
 
-// For requests about slabs: the server's worker may be busy with those of others.
+// Time-out of requests about slabs: the server's worker may be busy with those of others.
 inline constexpr absl::Duration kSlabsTimeout = absl::Seconds(60);
 
-// Asks for slabs of `space` (0: of the lease's DEVICE, which are made if they are not there) from
-// slab `first` on, and adds them to `slabs` until it has `count`. Errors: as Connection::Call, with
-// what came before it in `slabs`;
-// INVALID_ARGUMENT: the server sends fewer than there are, or more.
+// Requests slabs of `space` (0: of the lease's DEVICE, which the server makes if they do not exist)
+// from slab `first` on, and adds them to `slabs` until it has `count`. Errors: as Connection::Call,
+// with the slabs received so far in `slabs`. INVALID_ARGUMENT: the server sends fewer than there
+// are, or more.
 absl::Status TakeSlabs(Connection& connection, uint64_t space, int64_t first, int64_t count,
                        std::vector<UniqueFd>& slabs);
 

@@ -1,43 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
-// A trace compiled to what moves when: fetches into slots and evictions, by position. Executed by
-// client/plan/plan_executor.h, round after round, and by the simulator.
-// Position: as in gemini/plan/trace.h, 0 to N - 1. A fetch's needed_at p: operator p uses the
-//           range; p >= N: operator p - N of the next round. Its `after` a is before that, and
-//           means:
-//             a < needed_at   may begin when operator a has ended: its pins are dropped; for the
-//                             update, its intent is recorded. -1: when the round begins.
-//             a == needed_at  on demand: begins when operator a asks. The interval before has no
-//             room.
-//           An eviction's `after` a: begins when operator a has ended, the last that uses the
-//           range.
-// Fetches:  run in their order. One begins when its `after` has passed and its slots are free. It
-//           also waits for the range's own eviction, if that is still writing, and for a range that
-//           awaits its update, for the commit.
+// A plan: a trace compiled to what moves when, as fetches into slots and evictions, by position.
+// client/plan/plan_executor.h executes it round after round, and the simulator plays it.
+// Position: as in gemini/plan/trace.h, 0 to N - 1. A fetch with needed_at p brings a range that
+// operator p uses; p >= N stands for operator p - N of the next round. The fetch's `after` a is
+// before that, and means:
+//   a < needed_at   It may begin when operator a has ended: its pins are dropped, or, for the
+//                   update, its intent is recorded. -1: when the round begins.
+//   a == needed_at  On demand: it begins when operator a asks, because the interval before has
+//                   no room.
+// An eviction's `after` a is the last operator that uses the range; the eviction begins when that
+// operator has ended.
+// Fetches: run in their order. A fetch begins when its `after` has passed and its slots are free.
+// It also waits for the range's own eviction while that is being written, and for the commit of a
+// range that awaits its update.
 // Evictions: run in their order, beside the fetches. One without a write-back frees its slots at
-//           once, whatever is still being written; another when its bytes have left. Room is due
-//           when a fetch or non-model data needs it: an allocation that finds none waits for the
-//           evictions whose `after` has passed, and the plan is left only when that was not enough.
-// Update:   when the last operator stands for the update, all evictions with a write-back of what
-//           it reads in HOST are before it, but for late gradients. When it has ended, the DEVICE
-//           copies of `updated` have left by themselves: they are not listed as evictions. The
-//           ranges of each of device_updates are used by that operator, which changes parameters
-//           and moments where they are: their copies in HOST are those of the version before. So
-//           they are written back after it, by an eviction or by one that `stays`, before the next
-//           round's last operator.
-// Gradients: each leaves when its interval ends; kMaxGradientsUnderWay of them at a time, and an
-//           operator whose gradient would be one more waits for the oldest. One of device_updates
-//           or of late_gradients goes into its range on DEVICE instead, which a blank fetch has
-//           made room for: needed_at is the position of the range's first gradient, and the range
-//           counts as used at each position of one. `uses` has it at the last position alone:
-//           before, no operator pins it. It leaves after that, written back. If it has to leave
-//           earlier, written back too, another fetch brings it again. The update in HOST of a late
-//           one's bundles waits until it has left.
-// Budget:   a range takes its slots from the interval of its `after` to that of its eviction's,
-//           both included. In each interval all slots so taken and its non-model peak fit into
-//           device_bytes; a slot that passes from one to another in an interval counts once.
-// Circular: at each round's beginning the ranges of `initial` are on DEVICE in these slots, or on
-//           their way. In the first round the executor sees to that; later the round before has. So
-//           a fetch with needed_at >= N is of a range of `initial`.
+// once, whatever else is being written; one with a write-back frees them when its bytes have left.
+// Room is due when a fetch or non-model data needs it. An allocation that finds none waits for the
+// evictions whose `after` has passed, and the plan is left only if that was not enough.
+// Update: if the last operator stands for the update, all evictions with a write-back of what it
+// reads in HOST are before it, except those of late gradients. When it has ended, the DEVICE copies
+// of `updated` are dropped without being listed as evictions. The last operator uses the ranges of
+// each of device_updates and changes parameters and moments in place. Their copies in HOST are then
+// those of the version before. So they are written back after it, by an eviction or by one that
+// `stays`, before the next round's last operator.
+// Gradients: each leaves when its interval ends. kMaxGradientsUnderWay may be in flight, and an
+// operator whose gradient would be one more waits for the oldest. A gradient of device_updates or
+// of late_gradients goes into its range on DEVICE instead, where a blank fetch has made room:
+// needed_at is the position of the range's first gradient, and the range counts as used at each
+// position of one. `uses` has it at the last position alone, because no operator pins it before. It
+// is written back and leaves after that. If it has to leave earlier, it is written back too, and
+// another fetch brings it again. The update in HOST of a late gradient's bundles waits until the
+// gradient has left.
+// Budget: a range takes its slots from the interval of its `after` to that of its eviction's, both
+// included. In each interval all slots so taken and its non-model peak fit into device_bytes. A
+// slot that passes from one range to another in an interval counts once.
+// Circular: at each round's beginning the ranges of `initial` are on DEVICE in these slots, or
+// being fetched. The executor arranges that before the first round, and each round arranges it for
+// the next. So a fetch with needed_at >= N is of a range of `initial`.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -52,8 +51,8 @@
 
 namespace gemini {
 
-// Gradients whose copies out are under way: those of a transformer's block, which come in bursts.
-// With 4, backward waited for the link for a tenth of its time (docs/benchmarks.md).
+// How many gradients may be in flight: those of a transformer's block, which are complete in
+// bursts. With 4, backward waited for the link for a tenth of its time (docs/benchmarks.md).
 inline constexpr int64_t kMaxGradientsUnderWay = 12;
 
 // What is pinned together: one chunk, or the consecutive chunks of one tensor that spans them.
@@ -70,15 +69,15 @@ struct PlannedFetch {
   SlotId slot;  // The first of num_bundles adjacent ones.
   int32_t after = -1;
   int32_t needed_at = 0;
-  bool blank = false;  // Brings no bytes: room for a gradient.
+  bool blank = false;  // Moves no bytes: it makes room for a gradient.
   bool operator==(const PlannedFetch&) const = default;
 };
 
 struct PlannedEviction {
   int32_t range = 0;
   int32_t after = -1;
-  bool writes_back = false;  // As the trace has it. What is dirty is written back in any case.
-  bool stays = false;        // Is written back and stays; operators read it meanwhile.
+  bool writes_back = false;  // As the trace has it; dirty ranges are written back in any case.
+  bool stays = false;        // Is written back and stays; operators may read it meanwhile.
   bool operator==(const PlannedEviction&) const = default;
 };
 
@@ -90,7 +89,7 @@ struct PlannedUpdate {
 
   int32_t param() const { return ranges[ChunkKind::kParam]; }
   int32_t grad() const { return ranges[ChunkKind::kGrad]; }
-  // In the order of kinds: all that there are, and those but the gradients.
+  // In the order of kinds: all ranges that there are, and those except the gradient's.
   std::vector<int32_t> used() const;
   std::vector<int32_t> changed() const;
   bool operator==(const PlannedUpdate&) const = default;
@@ -107,7 +106,7 @@ struct PlannedHostUse {
   int32_t space = 0;
   ChunkId chunk;
   bool overwrites = false;  // All its bytes are written: they need not be there before.
-  int64_t at_ns = 0;        // Foreseen, from the round's beginning.
+  int64_t at_ns = 0;        // Predicted, from the round's beginning.
   bool operator==(const PlannedHostUse&) const = default;
 };
 
@@ -128,31 +127,31 @@ struct Prediction {
 struct Plan {
   std::string phase;
   uint64_t fingerprint = 0;  // Of the trace.
-  PolicyOptions policy;      // That asked for; `made_by` says which one won.
+  PolicyOptions policy;      // The one asked for; `made_by` says which one won.
   std::string made_by;
   int64_t chunk_bytes = 0;
   int64_t device_bytes = 0;  // The budget that it was made for.
   std::vector<PlannedRange> ranges;
-  // The ranges that each operator pins, without repeats: those of position i are
-  // uses[first_use[i] .. first_use[i + 1]). Of the update's position: those of device_updates, one
-  // after the other, in the order of their kinds, and late_gradients behind them.
+  // The ranges that each operator pins, without repeats: those of position i are uses[first_use[i]
+  // .. first_use[i + 1]). At the update's position they are those of device_updates, one after the
+  // other, in the order of their kinds, then late_gradients.
   std::vector<int32_t> first_use;  // num_positions + 1 entries.
   std::vector<int32_t> uses;
-  // Param ranges that are updated in HOST and become stale on DEVICE, in the update's order; and
-  // those that are updated on DEVICE. Both empty: the round has no update.
+  // Param ranges that are updated in HOST and become stale on DEVICE, in the update's order, and
+  // those that are updated on DEVICE. If both are empty the round has no update.
   std::vector<int32_t> updated;
   std::vector<PlannedUpdate> device_updates;
-  // Grad ranges of some of `updated`: on DEVICE still when the update begins, to leave beside the
-  // next round's operators.
+  // Grad ranges of some of `updated`. They are still on DEVICE when the update begins, and leave
+  // beside the next round's operators.
   std::vector<int32_t> late_gradients;
   std::vector<PlannedResident> initial;
   std::vector<PlannedFetch> fetches;
   std::vector<PlannedEviction> evictions;
-  // Of a round, by at_ns; the first comes after the last. What lies on NVME is read ahead and what
-  // HOST has no room for leaves it by them (policies/simulator/host_foresight.h). Empty: HOST has
+  // The uses of a round, by at_ns, as a circle. They decide which chunks on NVME are read ahead and
+  // which leave HOST when it lacks room (policies/simulator/host_foresight.h). Empty if HOST has
   // room for all chunks.
   std::vector<PlannedHostUse> host_uses;
-  // What it takes to bring a chunk from NVME, and to spill another for it.
+  // The time to read a chunk from NVME, and to spill another for it.
   int64_t host_read_ns = 0;
   Prediction prediction;
 
@@ -161,13 +160,13 @@ struct Plan {
   bool operator==(const Plan&) const = default;
 };
 
-// Checks everything that an executor relies on: indices and positions in range, slots inside the
-// budget, every use resident, no two ranges in one slot, nothing evicted before its last use or
-// fetched while it is there, each list in an order in which it cannot wait for itself, what was
-// updated on DEVICE written back before it is dropped or updated again, and the round's end as its
-// beginning. INVALID_ARGUMENT names the first that is wrong. It knows no non-model data, nor where
-// gradients are complete: a fetch of a gradient that stays for the update counts as its use at
-// needed_at. O(size log size).
+// Checks everything that an executor relies on. Indices and positions are in range, slots are
+// inside the budget, every use is resident, no two ranges share a slot, nothing is evicted before
+// its last use or fetched while it is there. Each list is in an order in which it cannot wait for
+// itself. What was updated on DEVICE is written back before it is dropped or updated again, and the
+// round ends as it begins. INVALID_ARGUMENT names the first that is wrong. The check does not know
+// non-model data, nor where gradients are complete: a fetch of a gradient that stays for the update
+// counts as its use at needed_at. O(size log size).
 absl::Status CheckPlan(const Plan& plan);
 
 }  // namespace gemini

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans as bytes (gemini/plan.fbs): from the server to its clients.
+// Encodes plans as bytes (gemini/plan.fbs), which the server sends to its clients.
 // Thread: any.
 #pragma once
 #include <string>
@@ -10,9 +10,10 @@
 
 namespace gemini {
 
-// O(size). `plan` is one that CheckPlan passes.
+// Encodes `plan`, which passes CheckPlan. O(size).
 std::string EncodePlan(const Plan& plan);
-// `bytes` begin at a multiple of 8. INVALID_ARGUMENT: they are no verified plan, or as CheckPlan.
+// Decodes `bytes`, which begin at a multiple of 8. INVALID_ARGUMENT: they are no verified plan, or
+// as CheckPlan.
 absl::StatusOr<Plan> DecodePlan(absl::string_view bytes);
 
 }  // namespace gemini

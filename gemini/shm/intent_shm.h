@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // The intent of an optimizer step: all that is needed, beside the chunks, to finish the updates of
 // bundles that are not committed at its step yet.
-// Device: bundles that were updated on DEVICE, in place, before it: the intent names a complete
-//         record of each. The intent word makes these versions valid at once, beside the duty to
-//         finish the others: ValidVersion. Up to it the version before is whole in HOST or NVME.
-// Late:   a gradient may be complete on DEVICE still, as the residency words say, and be written
-//         back behind the intent. Until then a dead trainer's arena has to be kept for it, as for
-//         the bundles that were updated on DEVICE and not written back.
+// Device: for each bundle that was updated on DEVICE, in place, before the intent, it names a
+// complete record. The intent word makes these versions valid, and at the same moment binds whoever
+// recovers to finish the others (ValidVersion). Until that moment the version before is whole in
+// HOST or NVME.
+// Late: a gradient may still be complete on DEVICE, as the residency words say, and be written back
+// after the intent. Until then a dead trainer's arena has to be kept for it, as for bundles that
+// were updated on DEVICE and not written back.
 // Writer: the space's client, when every bundle is committed at the step before and the gradient of
-//         every other bundle is complete in HOST or NVME, or late: a slot's words first, then the
-//         intent word with release order, then the commit words of the bundles that it names
-//         records of. Two slots are used in turn, so the one that the word names is not rewritten
-//         before another is named; and it is named while one of its bundles is pending.
-// Reader: memstat, and the server when the client has died: acquire the word once, read the slot
-//         that it names, validate. At any moment each bundle is committed at the intent's step or
-//         before it.
+// every other bundle is complete in HOST or NVME, or late. It writes a slot's words first, then the
+// intent word with release order, then the commit words of the bundles that the intent names
+// records of. Two slots are used in turn, so the slot that the word names is not rewritten before
+// another is named. It stays named while one of its bundles is pending.
+// Reader: memstat, and the server when the client has died. They acquire the word once, read the
+// slot that it names and validate it. At any moment each bundle is committed at the intent's step
+// or at the one before.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -27,12 +28,12 @@
 
 namespace gemini {
 
-// The arithmetic of client/kernels/update_kernel.h; raised when its bits change.
+// The version of the arithmetic in client/kernels/update_kernel.h; raised when its bits change.
 inline constexpr uint64_t kUpdateKernelVersion = 3;
 
 inline constexpr int kNumIntentSlots = 2;
-// Head of a slot; behind it two words a tensor, its own (PackTensorIntent) and its trust ratio,
-// then one a bundle: 0, or the index of a record + 1. Reals are the bits of a double.
+// Head of a slot. Behind it are two words for each tensor, its own (PackTensorIntent) and its trust
+// ratio, then one for each bundle: the index of a record + 1, or 0. Reals are the bits of a double.
 struct IntentShm {
   std::atomic<uint64_t> step;
   std::atomic<uint64_t> learning_rate;
@@ -42,7 +43,8 @@ struct IntentShm {
   std::atomic<uint64_t> weight_decay;
   std::atomic<uint64_t> gradient_scale;
   std::atomic<uint64_t> kernel_version;
-  std::atomic<uint64_t> skip;  // 0 or 1. 1: bundles go to the step with the values that they have.
+  // 0 or 1. With 1, bundles are committed at the step with unchanged values.
+  std::atomic<uint64_t> skip;
   std::atomic<uint64_t> num_tensors;
   std::atomic<uint64_t> optimizer;  // An OptimizerKind.
   std::atomic<uint64_t> momentum;
@@ -51,20 +53,20 @@ struct IntentShm {
 };
 static_assert(sizeof(IntentShm) == 128);
 
-// Bytes of one slot of a space.
+// Returns the bytes of one slot of a space.
 constexpr int64_t IntentSlotBytes(int64_t num_tensors, int64_t num_bundles) {
   return static_cast<int64_t>(sizeof(IntentShm)) + 8 * (2 * num_tensors + num_bundles);
 }
 
 struct TensorIntent {
-  bool has_gradient = false;  // False: its values stay.
+  bool has_gradient = false;  // If false, its values stay.
   bool decayed = false;
-  int64_t step = 0;        // Its own count of updates after this step; below 2^62.
-  double trust_ratio = 1;  // Of layer-wise optimizers (client/kernels/trust_ratio.h).
+  int64_t step = 0;        // The tensor's own count of updates after this step; below 2^62.
+  double trust_ratio = 1;  // For layer-wise optimizers (client/kernels/trust_ratio.h).
   bool operator==(const TensorIntent&) const = default;
 };
 
-// A record that holds a bundle's version of the intent's step.
+// Names the record that holds a bundle's version of the intent's step.
 struct IntendedRecord {
   BundleId bundle;
   int64_t record = 0;
@@ -81,37 +83,38 @@ struct Intent {
   double gradient_scale = 1;  // The clip coefficient by the loss scale: from 0 to 1.
   OptimizerKind optimizer = OptimizerKind::kAdamW;
   double momentum = 0;  // From 0 to below 1.
-  // Of the stochastic rounding of 8-bit moments, by the tensor's index further on; 0: to nearest.
+  // Seed of the stochastic rounding of 8-bit moments; the tensor's index is added to it. 0 rounds
+  // to nearest.
   uint64_t rounding_seed = 0;
   uint64_t kernel_version = kUpdateKernelVersion;
   bool skip = false;
   std::vector<TensorIntent> tensors;  // In the order of the space's layout.
-  // Bundles updated there before the intent; ascending.
+  // Bundles that were updated on DEVICE before the intent, ascending.
   std::vector<IntendedRecord> on_device = {};
   bool operator==(const Intent&) const = default;
 };
 
-// The word in the segment's header: 0, or {step:63, slot:1} of the latest complete intent.
+// Packs the word in the segment's header, {step:63, slot:1} of the latest complete intent. It is 0
+// before the first.
 constexpr uint64_t PackIntentWord(int64_t step, int slot) {
   return static_cast<uint64_t>(step) << 1 | static_cast<uint64_t>(slot);
 }
 
-// Tensor word: has_gradient in bit 0, decayed in bit 1, step above. Without the trust ratio.
+// Packs has_gradient into bit 0, decayed into bit 1 and the step above, without the trust ratio.
 uint64_t PackTensorIntent(const TensorIntent& tensor);
 TensorIntent UnpackTensorIntent(uint64_t word);
 
 // Reads the intent that `word` names in `slots`, the first of two of a space. Each word is read
-// once.
-// Nothing: no intent was recorded, the slot is another step's or was rewritten meanwhile (`word` is
-// then old: read it again), or it holds what no honest client writes.
+// once. Returns no value if no intent was recorded, if the slot is another step's or was rewritten
+// meanwhile (`word` is then old: read it again), or if it holds what no honest client writes.
 std::optional<Intent> TryReadIntent(const std::atomic<uint64_t>& word, const IntentShm* slots,
                                     int64_t num_tensors, int64_t num_bundles);
 
-// The step and record of the bundle's valid version, by its commit word and the latest intent: the
-// intent's where it names a record of a bundle that is below its step, else the commit word's. What
-// is below the intent's step even so is brought to it from its gradient, wherever that is. While
-// the client lives, read the intent first; the answer holds if neither word has changed after the
-// record was read.
+// Returns the step and record of the bundle's valid version, by its commit word and the latest
+// intent. They are the intent's if it names a record of the bundle and the commit word is below its
+// step, else the commit word's. A version that is still below the intent's step is to be updated
+// from its gradient, wherever that is. While the client lives, read the intent first; the answer
+// holds if neither word has changed after the record was read.
 CommitWord ValidVersion(const CommitWord& committed, const std::optional<Intent>& intent,
                         BundleId bundle);
 

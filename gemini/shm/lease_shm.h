@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The segment of a lease: how many bytes of DEVICE it may use from now on.
-// Written by the server alone (F_SEAL_FUTURE_WRITE), mapped read-only by the client, who looks at
-// the epoch between operators: no request is needed to learn that nothing changed.
-// Ordering: an epoch's target is complete before `epoch` is stored with release order; a target is
-//           rewritten only two epochs later, so a reader that finds the epoch unchanged after it
-//           read the target has read that epoch's.
+// The segment of a lease, which says how many bytes of DEVICE the lease may use from now on. The
+// server alone writes it (F_SEAL_FUTURE_WRITE). The client maps it read-only and reads the epoch
+// between operators, so it learns of changes without a request.
+// Ordering: an epoch's target is complete before `epoch` is stored with release order. A target is
+// rewritten only two epochs later, so a reader that finds the epoch unchanged after it read the
+// target has read that epoch's.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -13,7 +13,7 @@
 namespace gemini {
 
 struct LeaseSegmentShm {
-  std::atomic<uint64_t> generation;       // Of the lease. Another one than in LeaseReply: fenced.
+  std::atomic<uint64_t> generation;       // Of the lease; a client that holds another is fenced.
   std::atomic<uint64_t> epoch;            // 0 at first; raised with every change of the target.
   std::atomic<uint64_t> device_bytes[2];  // The target of epoch e is at e % 2.
   std::atomic<uint64_t> reserved[4];
@@ -29,7 +29,7 @@ struct BudgetTarget {
   bool operator==(const BudgetTarget&) const = default;
 };
 
-// The server's: posts the target of the next epoch and returns that epoch.
+// Posts the target of the next epoch and returns that epoch. Called by the server alone.
 inline uint64_t PostBudgetTarget(LeaseSegmentShm& segment, int64_t device_bytes) {
   const uint64_t epoch = segment.epoch.load(std::memory_order_relaxed) + 1;
   segment.device_bytes[epoch % 2].store(static_cast<uint64_t>(device_bytes),
@@ -38,7 +38,7 @@ inline uint64_t PostBudgetTarget(LeaseSegmentShm& segment, int64_t device_bytes)
   return epoch;
 }
 
-// The client's: the latest target. Repeats while the server posts, which is seldom.
+// Returns the latest target, for the client. It retries while the server posts, which is rare.
 inline BudgetTarget ReadBudgetTarget(const LeaseSegmentShm& segment) {
   while (true) {
     const uint64_t epoch = segment.epoch.load(std::memory_order_acquire);

@@ -16,9 +16,9 @@ namespace gemini {
 
 struct ChunkResidency {
   ChunkState state = ChunkState::kFree;
-  Tier tier = Tier::kHost;  // Of the newest copy. Without meaning while FREE.
+  Tier tier = Tier::kHost;  // Tier of the newest copy; without meaning while FREE.
   bool dirty = false;       // The newest copy is on DEVICE and not written back.
-  int pins = 0;             // 0 to 4,095; more are shown as 4,095. Above 0 exactly in COMPUTE.
+  int pins = 0;             // 0 to 4,095, and 4,095 for more; above 0 exactly in COMPUTE.
   SlotId slot{0};           // In `tier`; below 2^40.
   bool operator==(const ChunkResidency&) const = default;
 };
@@ -29,7 +29,7 @@ uint64_t PackResidency(const ChunkResidency& residency);
 // INVALID_ARGUMENT: a state, tier or combination that no honest writer makes (COMPUTE off DEVICE,
 // pins without COMPUTE, a slot past slots[tier], a bit set that must be zero).
 absl::StatusOr<ChunkResidency> UnpackResidency(uint64_t word, const TierMap<int64_t>& slots);
-// Nothing instead of an error, and no allocation: for whoever reads many words of a peer.
+// Returns no value instead of an error and allocates nothing, for readers of many words of a peer.
 std::optional<ChunkResidency> TryUnpackResidency(uint64_t word, const TierMap<int64_t>& slots);
 
 }  // namespace gemini

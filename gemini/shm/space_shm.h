@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The two segments of a space, byte by byte. Both are memfds sealed against shrinking and growing.
 // Client segment: created by the server, zero-filled, written by the space's client alone. The
-//   server reads it with no trust: every 64-bit word copied once, then validated.
+// server does not trust it: it copies every 64-bit word once, then validates the copy.
 // Server segment: written by the server alone (F_SEAL_FUTURE_WRITE), mapped read-only by the
 // client.
-// Ordering: a submission entry, but for a write's contents word, is complete before submit_tail is
-//   stored with release order; a completion word is stored with release order behind its contents
-//   word, and before completion_count is raised and woken.
+// Ordering: a submission entry, except for a write's contents word, is complete before submit_tail
+// is stored with release order. A completion word is stored with release order after its contents
+// word, and before completion_count is raised and its waiters are woken.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -33,23 +33,23 @@ struct IoEntryShm {
   std::atomic<uint64_t> operation;  // IoOperation.
   std::atomic<uint64_t> host_slot;
   std::atomic<uint64_t> nvme_slot;
-  // A write: the slot's contents word from its completion on; 0 as long as the client does not know
-  // it. The server looks when the write is done: if it still finds 0, the slot has no contents
-  // then. A read: 0.
+  // For a write: the slot's contents word from its completion on, or 0 while the client does not
+  // know it. The server reads it when the write is done; if it is still 0, the slot has no
+  // contents. For a read: 0.
   std::atomic<uint64_t> contents;
 };
 static_assert(sizeof(IoEntryShm) == 32);
 
-// The contents word of an NVMe slot. 0: no write has filled it, or one is under way. Else it holds
-// a chunk: with bit 32, of the CRC32C in bits 0 to 31; kUncheckedContents: of none, for its client
-// takes none.
+// The contents word of an NVMe slot. It is 0 if no write has filled the slot or one is in flight.
+// Otherwise the slot holds a chunk: with bit 32, bits 0 to 31 are its CRC32C; with
+// kUncheckedContents it has none, because its client computes none.
 inline constexpr uint64_t kUncheckedContents = uint64_t{1} << 33;
 constexpr uint64_t PackContents(uint32_t crc32c) { return uint64_t{1} << 32 | crc32c; }
 constexpr bool HasChecksum(uint64_t contents) { return contents >> 32 == 1; }
 constexpr bool IsContents(uint64_t word) { return HasChecksum(word) || word == kUncheckedContents; }
 
-// Head of the client segment. Behind it, each at the offset that ClientSegmentLayout gives: the
-// ring, the residency words, the commit words, the records, the intent's two slots.
+// Head of the client segment. Behind it, at the offsets that ClientSegmentLayout gives, are the
+// ring, the residency words, the commit words, the records and the intent's two slots.
 struct ClientSegmentHeaderShm {
   std::atomic<uint64_t> submit_tail;  // Requests ever submitted; entry i is at i % kIoRingEntries.
   std::atomic<uint64_t> step;         // Steps completed, for memstat.
@@ -61,14 +61,14 @@ struct ClientSegmentHeaderShm {
   std::atomic<uint64_t> stall_by_cause_ns[kNumStallCauses];  // Of stall_ns, by StallCause.
   std::atomic<uint64_t> divergences[kNumDivergences];  // Rounds that left their plan, by cause.
   std::atomic<uint64_t> rounds;              // Of all phases, ever; in the session's first space.
-  std::atomic<uint64_t> planned_rounds;      // Of them: followed their plan to the end.
+  std::atomic<uint64_t> planned_rounds;      // Rounds that followed their plan to the end.
   std::atomic<uint64_t> update_pending;      // Bundles whose update is not committed yet, now.
   std::atomic<uint64_t> intent;              // As PackIntentWord.
-  std::atomic<uint64_t> damaged_chunks;      // Whose bytes on NVMe were found lost, ever.
-  std::atomic<uint64_t> last_damaged;        // The last of them: its ChunkId + 1.
-  std::atomic<uint64_t> failed_nvme_writes;  // Of chunks, ever; each stayed in HOST.
-  // Between the ends of the session's last two steps, of any of its models, in its first space: how
-  // long that was, what of it operators waited for chunks, and what went over the link.
+  std::atomic<uint64_t> damaged_chunks;      // Chunks whose bytes on NVMe were found lost, ever.
+  std::atomic<uint64_t> last_damaged;        // ChunkId + 1 of the last damaged chunk.
+  std::atomic<uint64_t> failed_nvme_writes;  // Writes of chunks, ever; each chunk stayed in HOST.
+  // Between the ends of the session's last two steps, of any of its models, in its first space: the
+  // time, the part of it that operators waited for chunks, and the bytes moved over the link.
   std::atomic<uint64_t> step_ns;
   std::atomic<uint64_t> step_stall_ns;
   std::atomic<uint64_t> step_fetch_bytes;
@@ -113,24 +113,25 @@ struct ClientSegmentLayout {
   int64_t size_bytes;
 };
 
-// A completion word: (sequence of the request + 1) << 8 | absl::StatusCode. The word of request i
-// is at i % kIoRingEntries; it is 0 before the first.
+// Packs a completion word: (sequence of the request + 1) << 8 | absl::StatusCode. The word of
+// request i is at i % kIoRingEntries; it is 0 before the first.
 constexpr uint64_t PackCompletion(uint64_t sequence, int status_code) {
   return (sequence + 1) << 8 | static_cast<uint64_t>(status_code & 0xff);
 }
 
-// The bit of a futex's bit set (FUTEX_WAIT_BITSET, FUTEX_WAKE_BITSET) that a completion wakes, so
-// that not all who wait wake up for each. A plain FUTEX_WAIT waits for every bit.
+// Returns the bit of a futex's bit set (FUTEX_WAIT_BITSET, FUTEX_WAKE_BITSET) that a completion
+// wakes, so that it does not wake every waiter. A plain FUTEX_WAIT waits for every bit.
 constexpr uint32_t CompletionBit(uint64_t sequence) { return uint32_t{1} << (sequence % 32); }
 
 struct ServerSegmentShm {
-  std::atomic<uint64_t> generation;  // Of the lease. A client that holds another one is fenced.
+  std::atomic<uint64_t> generation;  // Of the lease; a client that holds another is fenced.
   std::atomic<uint32_t>
       completion_count;  // Futex word: raised by 1 and woken, as CompletionBit, each time.
   std::atomic<uint32_t> reserved0;
   std::atomic<uint64_t> reserved[6];
   std::atomic<uint64_t> completions[kIoRingEntries];
-  // Of the NVMe slot of the request that completed in this entry: a read's as it was when it began.
+  // The contents word of the NVMe slot of the request that completed in this entry. For a read it
+  // is the word at the read's beginning.
   std::atomic<uint64_t> contents[kIoRingEntries];
 };
 static_assert(offsetof(ServerSegmentShm, completion_count) == 8);

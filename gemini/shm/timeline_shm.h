@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// A ring of what a client did lately, for `memstat trace`: operators with the wait before them,
-// copies, updates, reads and writes of NVME. One a session, in memory that the server makes with
-// its lease.
-// Writer:   any thread of the client. It claims an entry, clears its `stamp`, writes the other
-//           words and then the stamp, all of them with release order. The ring is overwritten for
-//           ever. One that pauses in between while others write a whole lap may spoil one entry of
-//           theirs.
-// Reader:   no trust. It reads the stamp and the words with acquire order, and the stamp again: an
-//           entry counts when both stamps are its own. Whatever it says, only a picture depends on
-//           it.
-// Units:    nanoseconds of CLOCK_MONOTONIC.
+// A ring of a client's latest events, for `memstat trace`: operators with the wait before them,
+// copies, updates, reads and writes of NVME. There is one for each session, in memory that the
+// server makes with its lease.
+// Writer: any thread of the client. It claims an entry, clears its `stamp`, writes the other words
+// and then the stamp, all of them with release order. The ring is overwritten forever. A writer
+// that pauses in between while others write a whole lap may spoil one entry of theirs.
+// Reader: does not trust the words. It reads the stamp and the words with acquire order, and the
+// stamp again. An entry counts when both stamps are its own. Only a picture depends on it.
+// Units: nanoseconds of CLOCK_MONOTONIC.
 #pragma once
 #include <array>
 #include <atomic>
@@ -49,24 +47,27 @@ inline constexpr int64_t kTimelineElementBytes = 4;
 
 struct TimelineEvent {
   TimelineLane lane = TimelineLane::kOperator;
-  StallCause cause = StallCause::kTransfer;  // Of stall_ns: what most of it was for.
-  uint16_t space = 0;  // Whose chunk or bundle: its index in the session, in the order of opening.
+  StallCause cause = StallCause::kTransfer;  // What most of stall_ns was for.
+  // The space of the chunk or bundle: its index in the session, in the order of opening.
+  uint16_t space = 0;
   uint32_t subject = 0;
   int64_t begin_ns = 0;
   int64_t end_ns = 0;
-  int64_t stall_ns = 0;  // Operators: what they waited, drawn together before begin_ns.
-  // Copies and I/O; updates: kTimelineElementBytes a parameter. Operators: DEVICE bytes in use
-  // before the wait.
+  int64_t stall_ns = 0;  // For operators: all waits, drawn as one before begin_ns.
+  // For copies and I/O, their bytes; for updates, kTimelineElementBytes a parameter; for operators,
+  // the DEVICE bytes in use before the wait.
   int64_t size_bytes = 0;
   bool operator==(const TimelineEvent&) const = default;
 };
 
-// Entries; a power of two. A training step of 48 blocks has some 3,000 operators and copies.
+// Number of entries, a power of two. A training step of 48 blocks has some 3,000 operators and
+// copies.
 inline constexpr int64_t kTimelineEntries = 16'384;
 
 struct TimelineEntryShm {
-  std::atomic<uint64_t> stamp;  // Number of the event, from 1; 0: being written, or never.
-  std::atomic<uint64_t> what;   // lane | cause << 8 | space << 16 | subject << 32.
+  // Number of the event, from 1; 0 while it is being written and before.
+  std::atomic<uint64_t> stamp;
+  std::atomic<uint64_t> what;  // lane | cause << 8 | space << 16 | subject << 32.
   std::atomic<uint64_t> begin_ns;
   std::atomic<uint64_t> duration_ns;
   std::atomic<uint64_t> stall_ns;
@@ -85,7 +86,8 @@ static_assert(sizeof(TimelineShm) == 64 + 48 * kTimelineEntries);
 // Writes `event` as the next one. Lock-free, from any thread of the one writing process.
 void WriteTimelineEvent(TimelineShm& ring, const TimelineEvent& event);
 
-// Reads event `number` (from 1). Nothing: not there any more, not yet, being written, or nonsense.
+// Reads event `number` (from 1). Returns no value if it is overwritten, not written yet, being
+// written or invalid.
 std::optional<TimelineEvent> ReadTimelineEvent(const TimelineShm& ring, uint64_t number);
 
 }  // namespace gemini

@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-// Prints the condition with its place to stderr and aborts when it does not hold. On in every
+// Prints the condition and its place to stderr and aborts if it does not hold. Active in every
 // build.
 #define GEMINI_CHECK(condition)                                                              \
   do {                                                                                       \

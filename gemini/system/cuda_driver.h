@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Functions of NVIDIA's driver. libcuda is never linked: the CUDA runtime, which is a part of the
+// The functions of NVIDIA's driver. libcuda is never linked: the CUDA runtime, which is part of the
 // program, finds them by name and version, so that one binary runs with a driver and without.
 // Thread: any.
 #pragma once
@@ -14,8 +14,8 @@
 
 namespace gemini {
 
-// Those that this project calls, each named as in cuda.h without the `cu`. Tests make one of their
-// own functions.
+// The functions that this project calls, each named as in cuda.h without the `cu`. Tests fill one
+// with functions of their own.
 struct CudaDriver {
   PFN_cuInit_v2000 Init;
   PFN_cuGetErrorName_v6000 GetErrorName;
@@ -36,8 +36,9 @@ struct CudaDriver {
   PFN_cuMemUnmap_v10020 MemUnmap;
   PFN_cuMemSetAccess_v10020 MemSetAccess;
 
-  // Returns this machine's, initialised; asks once a process. UNIMPLEMENTED: there is no driver,
-  // one that is too old, or one that does not start. NOT_FOUND: there is no GPU.
+  // Returns this machine's functions, initialised. The driver is searched once in a process.
+  // UNIMPLEMENTED: there is no driver, it is too old, or it does not start. NOT_FOUND: there is no
+  // GPU.
   static absl::StatusOr<const CudaDriver*> Find();
 };
 

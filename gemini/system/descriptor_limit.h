@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// A slab is a descriptor, and a space's are open twice while it is opened: 1,024, the usual soft
-// limit, are some 100 GiB for a program that embeds the server, and 250 GiB for all tenants of a
-// daemon.
+// Raises the limit on open descriptors. A slab is a descriptor, and those of a space are open twice
+// while it is opened. With the usual soft limit of 1,024 a program that embeds the server has some
+// 100 GiB, and all tenants of a daemon have 250 GiB.
 #pragma once
 
 namespace gemini {
 
-// Raises the process's soft limit to the hard one. For a program's main: descriptors from 1,024 on
-// are not for select(2).
+// Raises the process's soft limit to the hard one. Call it in a program's main: select(2) cannot
+// use descriptors from 1,024 on.
 void RaiseDescriptorLimit();
 
 }  // namespace gemini

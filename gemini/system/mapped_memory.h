@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A mapping of a descriptor's bytes with one owner, unmapped when the owner goes. Or addresses that
-// are reserved without memory, to be filled with such mappings.
+// A mapping of a descriptor's bytes with one owner, unmapped when the owner is destroyed. It may
+// also be a reservation: addresses without memory, to be filled with such mappings.
 // Thread: one at a time; the bytes themselves are shared.
 #pragma once
 #include <cstddef>
@@ -20,9 +20,8 @@ class MappedMemory {
   enum class Access { kReadOnly, kReadWrite };
 
   // Maps `size_bytes` (> 0) of `fd` from its start, shared, excluded from forked children
-  // (MADV_DONTFORK). The descriptor may be closed afterwards.
-  // INVALID_ARGUMENT: it has fewer bytes now, a peer's perhaps; the message has both. Others: as
-  // mmap(2).
+  // (MADV_DONTFORK). The descriptor may be closed afterwards. INVALID_ARGUMENT: the file is shorter
+  // than that, perhaps because a peer made it so; the message has both sizes. Others: as mmap(2).
   static absl::StatusOr<MappedMemory> Map(int fd, int64_t size_bytes, Access access);
   // Reserves address space without memory, to be filled by MapAt.
   static absl::StatusOr<MappedMemory> Reserve(int64_t size_bytes);
@@ -40,7 +39,7 @@ class MappedMemory {
   int64_t size_bytes() const { return size_bytes_; }
 
  private:
-  // Of Map; empty for a reservation, which is unmapped by hand.
+  // The mapping that Map made. Empty for a reservation, which the destructor unmaps itself.
   std::unique_ptr<boost::interprocess::mapped_region> region_;
   std::byte* data_ = nullptr;
   int64_t size_bytes_ = 0;

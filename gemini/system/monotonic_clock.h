@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The clock of time-outs and of how long something takes. It is CLOCK_MONOTONIC, which a changed
-// wall clock does not move: absl::Now is for dates alone (tests/tools/include_rules.py). Thread:
-// any.
+// The clock for time-outs and durations. It is CLOCK_MONOTONIC, which a changed wall clock does not
+// move. absl::Now is for dates alone (tests/tools/include_rules.py).
+// Thread: any.
 #pragma once
 #include <time.h>
 
@@ -9,8 +9,8 @@
 
 namespace gemini {
 
-// Returns the time since a moment that stays the same while the machine runs. All processes have
-// the same one.
+// Returns the time since a moment that is fixed while the machine runs and the same for all
+// processes.
 inline absl::Duration MonotonicNow() {
   timespec now = {};
   ::clock_gettime(CLOCK_MONOTONIC, &now);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// std::mutex with the names that clang's thread-safety analysis checks. Not absl::Mutex: the
-// distribution's Abseil is built without ThreadSanitizer, which then sees races that are none.
+// std::mutex with the annotations that clang's thread-safety analysis checks. It replaces
+// absl::Mutex because the distribution's Abseil is built without ThreadSanitizer, which then
+// reports races where there are none.
 #pragma once
 #include <chrono>
 #include <condition_variable>
@@ -14,13 +15,14 @@ class ABSL_LOCKABLE Mutex {
  public:
   void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() { mutex_.lock(); }
   void Unlock() ABSL_UNLOCK_FUNCTION() { mutex_.unlock(); }
-  // Releases, waits for a notification (or none: check the condition again), and locks.
+  // Releases the lock, waits for a notification and locks again. The wake-up may be spurious, so
+  // check the condition again.
   void WaitFor(std::condition_variable& condition) ABSL_EXCLUSIVE_LOCKS_REQUIRED(this) {
     std::unique_lock<std::mutex> lock(mutex_, std::adopt_lock);
     condition.wait(lock);
     lock.release();
   }
-  // As WaitFor, at the latest until `deadline`.
+  // As WaitFor, but until `deadline` at the latest.
   void WaitUntil(std::condition_variable& condition, std::chrono::steady_clock::time_point deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(this) {
     std::unique_lock<std::mutex> lock(mutex_, std::adopt_lock);

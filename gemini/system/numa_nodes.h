@@ -13,23 +13,25 @@ namespace gemini {
 
 struct NumaNode {
   int number = 0;
-  bool has_memory = false;  // That this process may use.
+  bool has_memory = false;  // Memory that this process may use.
   std::vector<int> processors;
 };
 
-// All nodes, by number; none where there are fewer than two. PERMISSION_DENIED: there are, and this
-// process may not ask about them: a container.
+// Returns all nodes, by number, or none if there are fewer than two. PERMISSION_DENIED: there are
+// several, but this process, in a container for example, may not ask about them.
 absl::StatusOr<std::vector<NumaNode>> NumaNodesHere();
 
-// The processors that the calling thread may use, in order.
+// Returns the processors that the calling thread may use, in order.
 std::vector<int> AllowedProcessors();
 
-// The nodes that memory is interleaved over: those with memory and processors. Nodes without
-// processors hold another kind of memory, such as a GPU's. None where there are fewer than two.
+// Returns the nodes that memory is interleaved over: those with memory and processors. Nodes
+// without processors hold another kind of memory, such as a GPU's. Returns none if there are fewer
+// than two.
 std::vector<int> NodesToInterleave(absl::Span<const NumaNode> nodes);
 
-// The processors for each of `num_threads`: the i-th has those of the i-th node, in turn, of the
-// nodes that have some of `allowed`. None where there are fewer than two such nodes.
+// Returns the processors for each of `num_threads`. The nodes that have some of `allowed` take
+// turns: thread i gets the processors of the i-th. Returns none if there are fewer than two such
+// nodes.
 std::vector<std::vector<int>> PlacesOfThreads(absl::Span<const NumaNode> nodes,
                                               absl::Span<const int> allowed, int num_threads);
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What NVIDIA's management library says of a GPU, which takes no context. The library is a part of
-// the driver; it is looked for when first asked, and never linked.
+// What NVIDIA's management library reports about a GPU, without a context. The library is part of
+// the driver. It is loaded at the first call and never linked.
 // Thread: any.
-// Units:  bytes, seconds.
+// Units: bytes, seconds.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -14,24 +14,24 @@ namespace gemini {
 
 struct GpuMemory {
   int64_t total_bytes = 0;
-  int64_t free_bytes = 0;  // Now: others may take it.
+  int64_t free_bytes = 0;  // At the moment; others may take it.
 };
 
-// `uuid`: of a GPU or of a MIG instance, as 8-4-4-4-12 hexadecimal digits. UNIMPLEMENTED: there is
-// no such library, or one without what is needed. NOT_FOUND: it knows no such GPU. UNAVAILABLE: it
-// fails otherwise.
+// Returns the memory of the GPU or MIG instance `uuid`, written as 8-4-4-4-12 hexadecimal digits.
+// UNIMPLEMENTED: there is no such library, or it lacks what is needed. NOT_FOUND: it has no such
+// GPU. UNAVAILABLE: it fails otherwise.
 absl::StatusOr<GpuMemory> ReadGpuMemory(const std::string& uuid);
 
 struct GpuUse {
   GpuMemory memory;
-  // Nothing: this GPU or its driver does not say.
-  std::optional<int> busy_percent;  // Of the last second or less: while a kernel ran.
-  // Over its link, of all processes, in some 20 ms.
+  // A field has no value if this GPU or its driver does not report it.
+  std::optional<int> busy_percent;  // Time in which a kernel ran, over the last second or less.
+  // Over the GPU's link, for all processes, measured in some 20 ms.
   std::optional<int64_t> to_gpu_bytes_per_second;
   std::optional<int64_t> from_gpu_bytes_per_second;
 };
 
-// As ReadGpuMemory; takes some 40 ms.
+// Returns memory and load. Errors as ReadGpuMemory; takes some 40 ms.
 absl::StatusOr<GpuUse> ReadGpuUse(const std::string& uuid);
 
 }  // namespace gemini

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names the one thread that owns a piece of metadata: a lock to clang's analysis, a thread-id
-// comparison at run time. Guard members with ABSL_GUARDED_BY(owner_) and begin methods with
-// owner_.AssertHere().
+// Names the one thread that owns a piece of metadata. It is a lock to clang's analysis and a
+// thread-id comparison at run time. Guard members with ABSL_GUARDED_BY(owner_) and begin methods
+// with owner_.AssertHere().
 #pragma once
 #include <atomic>
 #include <thread>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a daemon and its clients meet, and where it keeps what outlives it, when nobody says
+// Where a daemon and its clients meet, and where the daemon keeps its state, unless options say
 // otherwise.
 // Thread: any; environment variables are read at each call.
 #pragma once
@@ -24,7 +24,7 @@ std::string DefaultStateDirectory();
 // message of who connects. USER is the name of the effective uid.
 std::string DefaultSocketPath();
 
-// As DefaultSocketPath, with another folder in place of /run/gemini.
+// As DefaultSocketPath, with `system_directory` in place of /run/gemini.
 std::string SocketPathBelow(const std::string& system_directory);
 
 }  // namespace gemini

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file descriptor with one owner, closed when the owner goes.
+// A file descriptor with one owner, closed when the owner is destroyed.
 #pragma once
 #include <unistd.h>
 
@@ -24,7 +24,7 @@ class UniqueFd {
   // Returns the descriptor, -1 when empty; ownership stays here.
   int get() const { return fd_; }
   explicit operator bool() const { return fd_ >= 0; }
-  // Gives the descriptor up to the caller.
+  // Passes ownership of the descriptor to the caller.
   int Release() { return std::exchange(fd_, -1); }
   void Reset() {
     if (fd_ >= 0) ::close(std::exchange(fd_, -1));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The team of threads that updates parameters and finds norms: how many, and where they run.
+// Makes the team of threads that updates parameters and computes norms, and chooses how many there
+// are and where they run.
 // Thread: any.
 #pragma once
 #include <memory>
@@ -10,14 +11,14 @@ namespace gemini {
 
 inline constexpr int kMaxUpdateThreads = 1024;
 
-// How many threads an update has on `num_processors`, where nobody says: half of them, for
-// operators run on the others; at least 1. At most 16: an update is bound by memory, which fewer
-// keep busy.
+// Returns the default number of threads for `num_processors`: half of them, because operators run
+// on the others, but at least 1 and at most 16. An update is bound by memory, which 16 threads keep
+// busy.
 int DefaultUpdateThreads(int num_processors);
 
-// Makes the team of `num_threads`, from 0 to kMaxUpdateThreads; 0: DefaultUpdateThreads of the
-// processors that the calling thread may use. Where those are of several NUMA nodes the helpers are
-// bound to the nodes in turn.
+// Makes the team of `num_threads`, from 0 to kMaxUpdateThreads. 0 stands for DefaultUpdateThreads
+// of the processors that the calling thread may use. If those belong to several NUMA nodes, the
+// helpers are bound to the nodes in turn.
 std::unique_ptr<WorkerTeam> MakeUpdateTeam(int num_threads);
 
 }  // namespace gemini

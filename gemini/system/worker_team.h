@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A few threads that share one piece of work: the caller and its helpers take parts of it in turn
 // until none is left (fork and join). Helpers sleep between calls, after a short spin.
-// Thread: any. One call at a time has the helpers; another that comes meanwhile, from within the
-//         work too, does its parts alone. All that the work writes is seen by the caller when Run
-//         returns.
-// Owner:  whoever made it; nobody is in Run when it is destroyed.
-// Errors: none. Where the system makes fewer threads than asked for, there are fewer.
+// Thread: any. One call at a time has the helpers. A call made meanwhile, from within the work too,
+// does its parts alone. When Run returns the caller sees all that the work wrote.
+// Owner: its maker, who destroys it when no thread is in Run.
+// Errors: none. If the system refuses some threads, the team is smaller.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -18,22 +17,21 @@ namespace gemini {
 
 class WorkerTeam {
  public:
-  // Numbers of processors; empty: any that the process may use.
   using Processors = std::vector<int>;
 
   // Starts num_threads - 1 helpers (num_threads >= 1), named gemini-team-1 and on. Helper i runs on
-  // `places[i]`; anywhere where that is missing, empty or refused.
+  // `places[i]`, or anywhere if that is missing, empty or refused.
   explicit WorkerTeam(int num_threads, const std::vector<Processors>& places = {});
   WorkerTeam(const WorkerTeam&) = delete;
   WorkerTeam& operator=(const WorkerTeam&) = delete;
   ~WorkerTeam();
 
-  // The caller's included.
+  // Returns the size of the team with the caller.
   int num_threads() const { return static_cast<int>(helpers_.size()) + 1; }
 
-  // Calls work(begin, end) once for each part of [0, count): part_size items (> 0) from a multiple
-  // of it on, the last one maybe fewer. Any thread takes any part, so parts must not depend on one
-  // another. Returns when all are done. Allocates nothing.
+  // Calls work(begin, end) once for each part of [0, count): `part_size` items (> 0) from a
+  // multiple of it on; the last part may be shorter. Any thread takes any part, so parts must not
+  // depend on one another. Returns when all are done. Allocates nothing.
   void Run(int64_t count, int64_t part_size,
            absl::FunctionRef<void(int64_t begin, int64_t end)> work);
 
@@ -53,11 +51,12 @@ class WorkerTeam {
 
   std::vector<std::thread> helpers_;
   std::atomic<bool> has_caller_ = false;
-  // Valid for whoever has taken a part and not finished it: only then it is looked at.
+  // Valid for a thread that has taken a part and not finished it; read only then.
   const Work* work_ = nullptr;
-  // Parts that nobody has taken; what helpers sleep on while it is 0. Below 0: the team ends.
+  // Parts that no thread has taken. Helpers sleep on it while it is 0. A negative value ends the
+  // team.
   std::atomic<int> untaken_ = 0;
-  // Parts that are not done; what the caller sleeps on.
+  // Parts that are not done; the caller sleeps on it.
   std::atomic<int> unfinished_ = 0;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which slots are free, asked for runs: where are so many adjacent free slots? A segment tree whose
-// nodes know the longest free run inside them and the ones at their two ends.
+// Tracks which slots are free and finds runs of adjacent free ones. It is a segment tree whose
+// nodes have the longest free run inside them and the runs at their two ends.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -26,12 +26,12 @@ class FreeRuns {
     int32_t longest = 0;  // and in its longest run.
     bool operator==(const Node&) const = default;
   };
-  // Looks for the run in the node's slots, [begin, begin + length). `open` is how many free slots,
-  // none below `from`, lie right before them; afterwards, how many lie at their end.
+  // Looks for the run in the node's slots, [begin, begin + length). `open` is the number of free
+  // slots, none below `from`, right before them; on return, the number at their end.
   int32_t FindIn(int32_t node, int32_t begin, int32_t length, int32_t from, int32_t count,
                  int32_t& open) const;
 
-  int32_t width_ = 1;  // Leaves: a power of two.
+  int32_t width_ = 1;  // Number of leaves; a power of two.
   // The children of node i are 2 i and 2 i + 1; the leaf of slot i is width_ + i.
   std::vector<Node> nodes_;
 };

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The slots of DEVICE while a plan is made: who is in each one, since when a free one is free, and
-// where runs of adjacent free ones are.
-// Rules:  oldest first takes what has been free for longest, so that a fetch may begin early:
-//         single chunks exactly so, runs by going around the slots in a circle (next fit).
-//         Otherwise runs come from the bottom and single chunks from the top, so that these do not
-//         split the room for runs. Slots that are reserved come last for single chunks.
-// Units:  slots from 0; ranges by index.
+// The slots of DEVICE while a plan is made: which range is in each, since when a free one is free,
+// and where runs of adjacent free ones are.
+// Rules: oldest first takes the slot that has been free for longest, so that a fetch may begin
+// early. Single chunks follow that exactly, runs by going around the slots in a circle (next fit).
+// Otherwise runs are taken from the bottom and single chunks from the top, so that these do not
+// split the room for runs. Reserved slots are the last choice for single chunks.
+// Units: slots from 0; ranges by index.
 // Source: next fit, in Knuth, The Art of Computer Programming 1, section 2.5.
 #pragma once
 #include <cstdint>
@@ -21,25 +21,25 @@ class PlannedSlots {
  public:
   static constexpr int32_t kNobody = -1;
 
-  // `has_runs`: FindFree will be asked.
+  // `has_runs`: FindFree will be called.
   PlannedSlots(int32_t num_slots, bool oldest_first, bool has_runs);
 
-  // Marks `slot` to be taken by another than its owner only when nothing else is free. Before it is
-  // used.
+  // Reserves `slot`, so that another range takes it only when nothing else is free. Call it before
+  // the slot is used.
   void Reserve(int32_t slot);
 
-  // Takes a single free slot; there is one. O(log slots).
+  // Takes a single free slot and returns it; there is one. O(log slots).
   int32_t TakeSingle(int32_t range);
   // Takes [first, first + count), all free.
   void Take(int32_t first, int32_t count, int32_t range);
-  // Frees [first, first + count): nobody is there after the interval `since`.
+  // Frees [first, first + count), which are unused after the interval `since`.
   void Free(int32_t first, int32_t count, int32_t since);
 
   // Returns the first of `count` adjacent free slots, as the rules say, or -1. O(log slots).
   int32_t FindFree(int32_t count);
 
   int32_t occupant(int32_t slot) const { return occupants_[slot]; }
-  // Where what is at `slot`, a range or one free slot, begins and ends.
+  // Return where the occupant of `slot`, a range or one free slot, begins and ends.
   int32_t BeginAt(int32_t slot) const { return occupants_[slot] == kNobody ? slot : firsts_[slot]; }
   int32_t EndAt(int32_t slot) const {
     return occupants_[slot] == kNobody ? slot + 1 : firsts_[slot] + counts_[firsts_[slot]];
@@ -64,13 +64,14 @@ class PlannedSlots {
   const bool oldest_first_;
   const bool has_runs_;
   std::vector<int32_t> occupants_;
-  std::vector<int32_t> firsts_;  // Of an occupied slot: its occupant's first.
+  std::vector<int32_t> firsts_;  // By occupied slot: its occupant's first slot.
   std::vector<int32_t> counts_;  // By an occupant's first slot: how many it has.
-  std::vector<int32_t> stamps_;  // Of the newest entry in free_: others are void.
+  // By slot: stamp of its newest entry in free_; other entries are void.
+  std::vector<int32_t> stamps_;
   std::vector<bool> reserved_;
   std::priority_queue<FreeSlot, std::vector<FreeSlot>, std::greater<FreeSlot>> free_;
   FreeRuns runs_;
-  int32_t next_run_ = 0;  // Behind the run that was found last.
+  int32_t next_run_ = 0;  // The slot behind the run that was found last.
   int32_t num_used_ = 0;
 };
 

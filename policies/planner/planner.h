@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compiles a trace into a plan. Pure: the same arguments give the same plan, so the server, the
-// simulator and `memstat plan` share one code.
+// Compiles a trace into a plan. It is pure: the same arguments give the same plan, so the server,
+// the simulator and `memstat plan` share one code.
 // Source: farthest-next-use replacement of Belady, "A study of replacement algorithms for a
-//         virtual-storage computer" (IBM Systems Journal 5, 1966), over the circular sequence of
-//         uses; when to begin a fetch as in the conservative strategy of Cao, Felten, Karlin and
-//         Li, "A study of integrated prefetching and caching strategies" (SIGMETRICS 1995).
+// virtual-storage computer" (IBM Systems Journal 5, 1966), over the circular sequence of uses. When
+// to begin a fetch is as in the conservative strategy of Cao, Felten, Karlin and Li, "A study of
+// integrated prefetching and caching strategies" (SIGMETRICS 1995).
 #pragma once
 #include <cstdint>
 
@@ -15,18 +15,19 @@
 
 namespace gemini::policies {
 
-// Updates go to DEVICE, and gradients stay there until the update
-// (policies/trace/kept_gradients.h), by auto where the round is predicted to be faster so; by
-// presets updates alone do, as they say. By none when costs.device_update_elements_per_second is 0.
-// Where HOST lacks room for all chunks, the plan says what it uses there, and its prediction what
-// NVME does. RESOURCE_EXHAUSTED: an operator's chunks and non-model data do not fit at once; names
-// the position, the numbers and the least budget that would do; or the trace is more than
-// CheckPlanSteps takes (policies/planner/plan_effort.h). INVALID_ARGUMENT: costs beyond all
-// machines. UNIMPLEMENTED: PolicyKind::kOnline has no plan. What inputs.interrupt returns.
+// Makes a plan. The policy auto moves updates to DEVICE, and keeps gradients there until the update
+// (policies/trace/kept_gradients.h), where that makes the predicted round faster. Presets move
+// updates alone, as they define. Nothing is moved if costs.device_update_elements_per_second is 0.
+// If HOST lacks room for all chunks, the plan lists what it uses there, and its prediction has the
+// times and bytes of NVME. RESOURCE_EXHAUSTED: an operator's chunks and non-model data do not fit
+// at once; the message names the position, the numbers and the least budget that would do. Also if
+// the trace is more than CheckPlanSteps accepts (policies/planner/plan_effort.h). INVALID_ARGUMENT:
+// costs beyond all machines. UNIMPLEMENTED: PolicyKind::kOnline has no plan. An error of
+// inputs.interrupt is returned.
 absl::StatusOr<Plan> MakePlan(const PlanInputs& inputs);
 
-// The least DEVICE budget with which any plan exists: chunks that one operator pins and its
-// non-model data, the largest sum. Admission uses it.
+// Returns the least DEVICE budget with which any plan exists: the largest sum of the chunks that
+// one operator pins and its non-model data. Admission uses it.
 int64_t DeviceFloorBytes(const RangeTrace& trace);
 
 }  // namespace gemini::policies

@@ -1,22 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plays a plan, or on-line placement, against the cost model: when every operator, copy and update
 // runs, what moves, what waits and why. Times are those of a round in steady state.
-// Model:  operators run one after another. Each direction of the link, each direction of the disk
-//         and the updates are a queue of their own, served in order, all at once. Ranges are copied
-//         chunk by chunk, each copy of b bytes taking copy_latency_ns + b / rate, and updated
-//         bundle by bundle: a chunk comes when its bundle is committed. What may begin when an
-//         operator has ended begins at the end of its interval, but for the update, whose intent is
-//         at the beginning of its own. A gradient leaves at the end of its interval, over the link
-//         unless its range is on DEVICE; the next operator waits while more than
-//         kMaxGradientsUnderWay have not left. The update waits for all that leaves, and for the
-//         updates of the round before. Trust ratios come behind it, as compute, then what it
-//         updates on DEVICE, while the updates in HOST have begun. Of those the ones whose late
-//         gradients have arrived go first, as they arrived, then the others in the plan's order;
-//         when only some are left that await their gradients, they wait.
-// HOST:   where it lacks room for all chunks, whatever moves waits for what it uses there, too,
-//         which comes and goes as policies/simulator/host_playback.h says. Those that wait for that
-//         do so for kNvme.
-// Units:  an fp32 parameter is an element of CostModel::update_elements_per_second.
+// Model: operators run one after another. Each direction of the link, each direction of the disk
+// and the updates are queues of their own, served in order, all at once. Ranges are copied chunk by
+// chunk; a copy of b bytes takes copy_latency_ns + b / rate. They are updated bundle by bundle, and
+// a chunk may be fetched when its bundle is committed. A move that may begin when an operator has
+// ended begins at the end of its interval; for the update it begins at the interval's beginning,
+// where the intent is. A gradient leaves at the end of its interval, over the link unless its range
+// is on DEVICE. The next operator waits while more than kMaxGradientsUnderWay have not left. The
+// update waits for everything that leaves, and for the updates of the round before. Behind it
+// follow trust ratios, as compute, and the updates on DEVICE, while the updates in HOST have begun.
+// Of these, the ones whose late gradients have arrived go first, as they arrived, then the others
+// in the plan's order. When all that are left await their gradients, they wait.
+// HOST: where it lacks room for all chunks, every move also waits for what it uses there
+// (policies/simulator/host_playback.h). The cause of these waits is kNvme.
+// Units: an fp32 parameter is an element of CostModel::update_elements_per_second.
 #pragma once
 #include <cstdint>
 #include <limits>
@@ -35,10 +33,11 @@ enum class Lane : uint8_t { kCompute, kFetch, kEvict, kUpdate, kNvmeRead, kNvmeW
 
 struct SimulatedEvent {
   Lane lane = Lane::kCompute;
-  // Position on kCompute, chunk (or first of some) on those of NVME, else the range of the plan.
+  // A position on kCompute, a chunk (or the first of some) on the lanes of NVME, else the range of
+  // the plan.
   int32_t subject = 0;
-  int32_t space = 0;       // Of a chunk.
-  int64_t size_bytes = 0;  // Of copies.
+  int32_t space = 0;       // The chunk's.
+  int64_t size_bytes = 0;  // The copy's.
   int64_t begin_ns = 0;
   int64_t end_ns = 0;
   int64_t stall_ns = 0;  // On kCompute: the wait before begin_ns, for `cause`.
@@ -53,9 +52,9 @@ struct Simulation {
 
 inline constexpr int64_t kUnlimitedBytes = std::numeric_limits<int64_t>::max();
 
-// `trace` as PackTrace made it, whatever gradients the plan keeps on DEVICE; `host_bytes` is HOST's
-// budget, in which case the times and bytes of NVME are those of the plan's prediction.
-// INVALID_ARGUMENT: the plan is not of this trace, or CheckPlan.
+// Simulates the plan. `trace` is as PackTrace made it, whatever gradients the plan keeps on DEVICE.
+// `host_bytes` is HOST's budget; if it is given, the times and bytes of NVME are those of the
+// plan's prediction. INVALID_ARGUMENT: the plan is not of this trace, or as CheckPlan.
 absl::StatusOr<Simulation> Simulate(const RangeTrace& trace, const Plan& plan,
                                     const CostModel& costs, bool with_events,
                                     int64_t host_bytes = kUnlimitedBytes);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a played round does in HOST, event by event, and the times at which HOST lets it: what a
-// playback of DEVICE (policies/simulator/playback.h) and one of HOST
-// (policies/simulator/host_playback.h) tell each other.
-// Units: nanoseconds since the beginning of the round that lists the event; it may come in the next
-//        one.
+// What a played round does in HOST, event by event, and when HOST is ready for it. A playback of
+// DEVICE (policies/simulator/playback.h) and one of HOST (policies/simulator/host_playback.h)
+// exchange these.
+// Units: nanoseconds since the beginning of the round that lists the event. The event may happen in
+// the next round.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -13,11 +13,11 @@
 namespace gemini::policies {
 
 enum class HostEvent : uint8_t {
-  kFetch,      // `index`: of the plan's fetches. Blank ones do nothing in HOST.
-  kGradient,   // Of the trace's gradient_outs: it leaves to HOST.
-  kWriteBack,  // Of the plan's evictions.
-  kUpdate,     // Of a param range that is updated in HOST.
-  kGiveUp,     // Of the plan's device_updates: HOST and NVME have the version before, and drop it.
+  kFetch,      // `index` is in the plan's fetches. Blank fetches do nothing in HOST.
+  kGradient,   // In the trace's gradient_outs: it leaves to HOST.
+  kWriteBack,  // In the plan's evictions.
+  kUpdate,     // A param range that is updated in HOST.
+  kGiveUp,     // In the plan's device_updates: HOST and NVME drop the version before.
 };
 inline constexpr int kNumHostEvents = 5;
 
@@ -26,11 +26,11 @@ struct HostAccess {
   HostEvent event = HostEvent::kFetch;
   int32_t index = 0;
   int64_t asked_ns = 0;  // When it would begin if HOST were ready.
-  int64_t chunk_ns = 0;  // What each chunk takes.
+  int64_t chunk_ns = 0;  // The time that each chunk takes.
 };
 
-// When HOST is ready for an event: its first chunk may begin, and its last one. Since the beginning
-// of the round that comes so many after the one that lists it.
+// When HOST is ready for the first and for the last chunk of an event. Times count from the
+// beginning of the round that is `rounds_after` after the one that lists the event.
 struct HostReady {
   static constexpr int64_t kLongAgo = std::numeric_limits<int64_t>::min() / 4;
   int64_t rounds_after = 0;
@@ -39,9 +39,9 @@ struct HostReady {
 };
 
 struct HostTimes {
-  // By HostEvent, and by its index up to the last known.
+  // By HostEvent, then by the event's index, up to the last known.
   std::array<std::vector<HostReady>, kNumHostEvents> ready;
-  int64_t least_round_ns = 0;  // What NVME takes for a round.
+  int64_t least_round_ns = 0;  // The time that NVME takes for a round.
   HostReady of(HostEvent event, int32_t index) const {
     const std::vector<HostReady>& of_event = ready[static_cast<int>(event)];
     return index < static_cast<int64_t>(of_event.size()) ? of_event[index] : HostReady();

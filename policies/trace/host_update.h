@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the update of a param range in HOST takes: the updater's time, or the disk's where the home
-// of its optimizer states is NVME, for reading, updating and writing overlap there
+// How long the update of a param range in HOST takes. It is the updater's time, or the disk's where
+// the home of the optimizer states is NVME, because reading, updating and writing overlap there
 // (client/host/chunk_mover.h).
 // Units: nanoseconds, bytes.
 #pragma once
@@ -11,14 +11,14 @@
 
 namespace gemini::policies {
 
-// Of optimizer states that the update reads from NVME, and as many that it writes there: 0 where
-// their home is HOST.
+// Returns the bytes of optimizer states that the update reads from NVME. It writes as many. Returns
+// 0 where their home is HOST.
 int64_t StateBytesOnNvme(const RangeTrace& trace, const PlannedRange& range);
 
-// How long one update of the range after another takes. The rates are > 0.
+// Returns how long one update takes in a sequence of updates of the range. The rates are > 0.
 int64_t HostUpdateNs(const RangeTrace& trace, const PlannedRange& range, const CostModel& costs);
 
-// Whether that is what the disk takes.
+// Returns whether the disk's time is the longer one, which HostUpdateNs returns.
 bool WaitsForNvme(const RangeTrace& trace, const PlannedRange& range, const CostModel& costs);
 
 }  // namespace gemini::policies

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which chunks are used in HOST in a round, and when: what a played round did there, chunk by
-// chunk.
-// Uses:  a fetch reads each chunk. A gradient that leaves overwrites the chunks that it fills, and
-//        changes the one that it does not: others may be in it. What is written back overwrites. An
-//        update changes, bundle after bundle, parameters and moments, and reads the gradient; the
-//        three of bundles that are updated on DEVICE are given up. States whose home is NVME only
-//        pass through a window of their own: they have no uses here (policies/trace/host_update.h).
+// Which chunks are used in HOST in a round, and when, chunk by chunk, from a played round.
+// Uses: a fetch reads each chunk. A gradient that leaves overwrites the chunks that it fills, and
+// changes a chunk that it does not fill, because others may be in it. A write-back overwrites. An
+// update changes parameters and moments and reads the gradient, bundle after bundle. For bundles
+// that are updated on DEVICE, HOST gives up all three. States whose home is NVME pass through a
+// window of their own and have no uses here (policies/trace/host_update.h).
 // Units: nanoseconds of the round.
 #pragma once
 #include <cstdint>
@@ -23,7 +22,8 @@ enum class HostUseKind : uint8_t {
   kReads,
   kChanges,     // Reads and writes.
   kOverwrites,  // Needs room, not the bytes.
-  // The bytes are nowhere below DEVICE afterwards. No use that anybody makes or foresees.
+  // The bytes are nowhere below DEVICE afterwards. This is not a use that anybody makes or
+  // predicts.
   kGivesUp,
 };
 
@@ -31,18 +31,19 @@ struct HostUse {
   int32_t space = 0;
   ChunkId chunk;
   HostUseKind kind = HostUseKind::kReads;
-  int64_t asked_ns = 0;      // Of the round in which it comes: from 0 to its end.
-  int64_t held_ns = 0;       // Stays in HOST so long, from when it is there.
-  int64_t rounds_after = 0;  // How many after the one that lists its access.
-  int32_t access = 0;        // Of which it is a part, by index; and which one of its chunks.
+  int64_t asked_ns = 0;      // In the round in which it happens: from 0 to its end.
+  int64_t held_ns = 0;       // How long it stays in HOST, from when it is there.
+  int64_t rounds_after = 0;  // How many rounds after the one that lists its access.
+  int32_t access = 0;  // Index of the access that it is part of, and which of its chunks it is.
   int32_t part = 0;
 };
 
-// In their order in a round that takes `round_ns` > 0. `trace` is the one that was played.
+// Returns the uses in their order in a round that takes `round_ns` > 0. `trace` is the one that was
+// played.
 std::vector<HostUse> HostUses(const RangeTrace& trace, const Plan& plan,
                               absl::Span<const HostAccess> accesses, int64_t round_ns);
 
-// As a plan has them.
+// Converts uses to the form that a plan has.
 std::vector<PlannedHostUse> PlannedHostUses(absl::Span<const HostUse> uses);
 
 }  // namespace gemini::policies

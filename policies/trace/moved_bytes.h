@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What placement moves without a plan, and the least that any plan moves: what plans are compared
-// with.
-// Units: bytes a round, in steady state. Errors: RESOURCE_EXHAUSTED as SlotsAtPositions.
+// How many bytes placement moves without a plan, and how many any plan moves at least. Plans are
+// compared with these.
+// Units: bytes a round, in steady state.
+// Errors: RESOURCE_EXHAUSTED as SlotsAtPositions.
 #pragma once
 #include <cstdint>
 
@@ -16,14 +17,15 @@ struct MovedBytes {
   bool operator==(const MovedBytes&) const = default;
 };
 
-// Of least-recently-used replacement on demand. Ranges leave when their room is needed; slots need
-// not be adjacent. The mean of several rounds, as its state may not repeat after one.
+// Returns what least-recently-used replacement on demand moves. Ranges leave when their room is
+// needed, and slots need not be adjacent. It is the mean of several rounds, because the state may
+// not repeat after one.
 absl::StatusOr<MovedBytes> SimulateLru(const RangeTrace& trace, int64_t device_bytes);
 
-// The fewest that any placement moves with all updates in HOST: chunk by chunk, so that a spanning
-// tensor may be there in part and slots need not be adjacent. In each direction not above what any
-// such plan moves. It says nothing of plans that update on DEVICE: they may fetch less, down to
-// nothing where parameters and moments stay, and push out more.
+// Returns a lower bound, in each direction, of what any placement with all updates in HOST moves.
+// It counts chunk by chunk: a spanning tensor may be there in part, and slots need not be adjacent.
+// It does not bound plans that update on DEVICE. They may fetch less, down to nothing where
+// parameters and moments stay, and evict more.
 absl::StatusOr<MovedBytes> FewestBytes(const RangeTrace& trace, int64_t device_bytes);
 
 }  // namespace gemini::policies

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a plan is made from: a packed trace, the room, what things cost, and the policy.
+// The inputs of a plan: a packed trace, the budgets, the costs and the policy.
 // Units: budgets in bytes.
 #pragma once
 #include <cstdint>
@@ -13,13 +13,14 @@
 
 namespace gemini::policies {
 
-// Asked between the rounds that are played for a plan, every few tenths of a second: an error ends
-// the planning, which returns it.
+// Is called between the rounds that are played for a plan, every few tenths of a second. An error
+// ends the planning, which returns it.
 using PlanInterrupt = std::function<absl::Status()>;
 
 struct PlanInputs {
   const RangeTrace& trace;
-  TierMap<int64_t> budget_bytes;  // DEVICE: chunks and non-model data. HOST, NVME: chunks.
+  // For DEVICE, chunks and non-model data; for HOST and NVME, chunks.
+  TierMap<int64_t> budget_bytes;
   CostModel costs;
   PolicyOptions policy;
   PlanInterrupt interrupt = {};  // May be empty.

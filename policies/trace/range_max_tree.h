@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A row of numbers: adds to a stretch of them, and finds the last one in a stretch that is above a
-// bound. Both in O(log size).
+// A row of numbers that adds to a stretch of them, and finds the last one in a stretch that is
+// above a bound. Both take O(log size).
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -22,11 +22,11 @@ class RangeMaxTree {
   }
 
  private:
-  // Node i has the children 2 i and 2 i + 1. A node's maximum is without what was added to its
+  // Node i has the children 2 i and 2 i + 1. A node's maximum leaves out what was added to its
   // parents.
   struct Node {
     int32_t max = 0;
-    int32_t added = 0;  // To all below it; in `max` already.
+    int32_t added = 0;  // Added to all below it, and already in `max`.
   };
   void Add(int32_t node, int32_t from, int32_t to, int32_t first, int32_t end, int32_t value);
   int32_t LastAbove(int32_t node, int32_t from, int32_t to, int32_t first, int32_t end,

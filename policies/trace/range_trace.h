@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A trace packed into chunks: which ranges each operator pins. What the planner and the simulator
-// read.
-// Units:  sizes in chunks of chunk_bytes, times in nanoseconds; ranges by index.
+// A trace packed into chunks, which says which ranges each operator pins. The planner and the
+// simulator read it.
+// Units: sizes in chunks of chunk_bytes, times in nanoseconds; ranges by index.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -18,7 +18,7 @@ namespace gemini::policies {
 struct RangeUse {
   int32_t range = 0;
   bool written = false;
-  bool is_pinned = true;  // False: a gradient is written to it, by no operator.
+  bool is_pinned = true;  // If false, a gradient is written to it and no operator pins it.
 };
 
 struct RangeTrace {
@@ -31,7 +31,7 @@ struct RangeTrace {
   struct GradOut {
     int32_t position = 0;
     int32_t range = 0;       // The grad range that it is written to.
-    int64_t size_bytes = 0;  // Of the tensor.
+    int64_t size_bytes = 0;  // The tensor's bytes.
     int32_t tensor = 0;
   };
   std::string phase;
@@ -39,16 +39,16 @@ struct RangeTrace {
   int64_t chunk_bytes = 0;
   std::vector<PlannedRange> ranges;  // A param range is followed by its grad range, if it has one.
   std::vector<Operator> operators;
-  std::vector<RangeUse> uses;  // Each range once an operator.
+  std::vector<RangeUse> uses;  // Each range at most once for an operator.
   std::vector<GradOut> gradient_outs;
-  // Param ranges that the update changes, in its order: in HOST, and on DEVICE; and grad ranges of
-  // some in HOST (policies/trace/kept_gradients.h).
+  // Param ranges that the update changes, in its order, in HOST and on DEVICE, and the grad ranges
+  // of some that are updated in HOST (policies/trace/kept_gradients.h).
   std::vector<int32_t> updated;
   std::vector<PlannedUpdate> device_updates;
   std::vector<int32_t> late_gradients;
   std::vector<int64_t> chunks_of_space;  // By space: chunks with payload whose home is HOST.
   std::vector<StateFormat> formats;      // By space.
-  std::vector<bool> states_on_nvme;      // By space: the home of its optimizer states.
+  std::vector<bool> states_on_nvme;  // By space: whether NVME is the home of its optimizer states.
   absl::Span<const RangeUse> uses_of(int32_t position) const {
     const Operator& at = operators[position];
     return absl::MakeConstSpan(uses).subspan(at.first_use, at.num_uses);
@@ -56,15 +56,15 @@ struct RangeTrace {
   int32_t num_positions() const { return static_cast<int32_t>(operators.size()); }
   bool keeps_gradients() const { return !device_updates.empty() || !late_gradients.empty(); }
   const StateFormat& format_of(const PlannedRange& range) const { return formats[range.space]; }
-  // HOST slots beside those chunks.
+  // Returns the HOST slots beside those chunks.
   int64_t SpareSlotsOf(size_t space) const {
     return SpareSlots(formats[space], states_on_nvme[space]);
   }
-  // Of each of its chunks: what tensors may fill (gemini/state_format.h).
+  // Returns the bytes that tensors may fill of each of its chunks (gemini/state_format.h).
   int64_t PayloadOf(const PlannedRange& range) const {
     return PayloadBytes(format_of(range), chunk_bytes);
   }
-  // Elements that its chunks have room for.
+  // Returns the elements that its chunks have room for.
   int64_t ElementsOf(const PlannedRange& range) const {
     return range.num_bundles * PayloadOf(range) / ElementBytes(format_of(range).element);
   }
@@ -77,8 +77,8 @@ struct PinnedUses {
   std::vector<int32_t> uses;
 };
 
-// Packs by Layout::Pack, one space after the other; all updates are in HOST. INVALID_ARGUMENT:
-// CheckTrace, or a chunk size that Layout refuses.
+// Packs the trace by Layout::Pack, one space after the other; all updates are in HOST.
+// INVALID_ARGUMENT: as CheckTrace, or a chunk size that Layout refuses.
 absl::StatusOr<RangeTrace> PackTrace(const Trace& trace, int64_t chunk_bytes);
 
 }  // namespace gemini::policies

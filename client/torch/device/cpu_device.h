@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU as a session's device: each CPU tensor allocation of the process is charged to its budget
-// (counting_allocator.h), operator by operator, for an arena's page that nobody touches costs
-// nothing.
+// The CPU as a session's device. Each CPU tensor allocation of the process is charged to the budget
+// (counting_allocator.h), operator by operator, because untouched pages of an arena cost nothing.
 #pragma once
 #include <memory>
 

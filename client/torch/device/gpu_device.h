@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A GPU as a session's device: chunks lie in slabs that its server made, and what else the process
-// takes of the GPU (CUDA's context, Torch's caching allocator) is held to the rest of the lease. A
-// build without CUDA says so.
+// A GPU as a session's device. Chunks lie in slabs that the server made, and what else the process
+// uses of the GPU (CUDA's context, Torch's caching allocator) is limited to the rest of the lease.
+// In a build without CUDA opening one fails.
 #pragma once
 #include <memory>
 
@@ -10,11 +10,11 @@
 
 namespace gemini::client::hooks {
 
-// Opens GPU `ordinal`, as CUDA counts them, and makes the process's context on it: before any other
-// call of Torch that looks for a GPU, a backward pass included, unless the program is linked with
-// libtorch_cuda. UNIMPLEMENTED: this build has no CUDA, there is no driver, or it is too old.
-// NOT_FOUND: there is no such GPU. FAILED_PRECONDITION: Torch has settled that there is none.
-// UNAVAILABLE: the driver or Torch's part of CUDA fails.
+// Opens GPU `ordinal`, as CUDA counts them, and makes the process's context on it. Call it before
+// any other call of Torch that looks for a GPU, a backward pass included, unless the program is
+// linked with libtorch_cuda. UNIMPLEMENTED: this build has no CUDA, there is no driver, or it is
+// too old. NOT_FOUND: there is no such GPU. FAILED_PRECONDITION: Torch has already concluded that
+// there is none. UNAVAILABLE: the driver or Torch's part of CUDA fails.
 absl::StatusOr<std::shared_ptr<SessionDevice>> OpenGpu(int ordinal);
 
 }  // namespace gemini::client::hooks

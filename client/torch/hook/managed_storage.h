@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the hook knows of one StorageImpl whose bytes lie in a chunk: where they are, and how many
-// operators pin them. While nobody does, the storage has no address and raw reads raise.
-// Owner:  its StorageImpl, which the model retains.
+// What the hook knows about one StorageImpl whose bytes lie in a chunk: where they are, and how
+// many operators pin them. While no operator pins it, the storage has no address and raw reads
+// raise.
+// Owner: its StorageImpl, which the model retains.
 // Thread: any; each storage has its lock, held for a few stores only.
 // Lookup: O(1) without hashing: the storage's deleter is ours and its context is this object.
 #pragma once
@@ -24,15 +25,16 @@ namespace gemini::client::hooks {
 
 class ManagedStorage;
 
-// Asked by operators that touch a storage; any thread.
+// The interface that operators call when they touch a storage; any thread.
 class StorageOwner {
  public:
   virtual ~StorageOwner() = default;
-  // Makes a storage that is not ready (see set_ready) so if it can be. FAILED_PRECONDITION: it
-  // can't (says why).
+  // Makes a storage ready (see set_ready) if that is possible. FAILED_PRECONDITION: it is not; the
+  // message says why.
   virtual absl::Status Prepare(ManagedStorage& storage) = 0;
-  // An operator is to write to it, and has not pinned it yet; or has written to it and did not say
-  // so before. Of gradients and buffers neither is asked.
+  // PrepareWrite is called before an operator that will write to the storage pins it. NoteWrite is
+  // called after one has written to it without having said so before. Neither is called for
+  // gradients and buffers.
   virtual absl::Status PrepareWrite(ManagedStorage& /*storage*/) { return absl::OkStatus(); }
   virtual absl::Status NoteWrite(ManagedStorage& /*storage*/) { return absl::OkStatus(); }
 };
@@ -41,29 +43,29 @@ class ManagedStorage {
  public:
   struct Place {
     RangeId range;
-    int64_t offset_bytes = 0;  // Of the storage's first byte in the range.
+    int64_t offset_bytes = 0;  // Offset of the storage's first byte in the range.
     int64_t size_bytes = 0;
-    // Its index in the session's traces (client/plan/phase_tracker.h); -1: none.
+    // Its index in the session's traces (client/plan/phase_tracker.h), or -1.
     int32_t tensor = -1;
     bool is_gradient = false;
   };
   struct Traits {
     std::string name;  // "parameter h.0.weight", "gradient of h.0.weight", "buffer ...".
-    // Buffers: batch_norm writes them behind schema and version counter.
+    // For buffers: batch_norm writes them without the schema or the version counter showing it.
     bool always_dirty = false;
     bool ready = true;
   };
 
-  // Makes a storage of its own on `device`, released, not resizable.
+  // Makes a new storage on `device`, released and not resizable.
   static c10::intrusive_ptr<c10::StorageImpl> Make(const Place& place, Traits traits,
                                                    StorageOwner& owner, c10::Device device);
-  // Takes an existing storage of the CPU over: its memory is freed, its views follow. Its size is
-  // place.size_bytes.
+  // Takes over an existing storage of the CPU: its memory is freed, and its views follow. Its size
+  // is place.size_bytes.
   static void Adopt(c10::StorageImpl& storage, const Place& place, Traits traits,
                     StorageOwner& owner);
 
-  // Returns null when the storage, or the tensor's, is not managed. A tensor without storage has
-  // none.
+  // Returns null if the storage, or the tensor's storage, is not managed. A tensor without storage
+  // has none.
   static ManagedStorage* Of(const c10::StorageImpl* storage) {
     if (storage == nullptr) return nullptr;
     // Bypasses the check that raises; reads only what never changes while the storage is managed.
@@ -84,12 +86,13 @@ class ManagedStorage {
   bool is_gradient() const { return place_.is_gradient; }
   bool always_dirty() const { return traits_.always_dirty; }
   bool is_parameter() const { return !is_gradient() && !always_dirty(); }
-  // False: the chunk does not hold the tensor's bytes yet; operators ask the owner first.
+  // Returns false while the chunk does not hold the tensor's bytes; operators then call the owner
+  // first.
   bool ready() const { return ready_.load(std::memory_order_acquire); }
   void set_ready(bool ready) { ready_.store(ready, std::memory_order_release); }
   StorageOwner& owner() { return *owner_; }
 
-  // The version counter that operators move when they write; the storage's first tensor's.
+  // The version counter that operators raise when they write; that of the storage's first tensor.
   void set_version(const c10::VariableVersion& version) { version_ = version; }
   uint32_t version() const { return version_.enabled() ? version_.current_version() : 0; }
 
@@ -98,22 +101,23 @@ class ManagedStorage {
     return c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage_);
   }
 
-  // Counts a pin; the first gives the storage its address. The range is pinned by the caller. Once
+  // Adds a pin; the first one gives the storage its address. The caller has pinned the range. Once
   // retired, neither this nor the three below do anything.
   void Attach(std::byte* address);
-  // Counts a pin off; after the last the address is gone. Call before the range is unpinned.
+  // Removes a pin; after the last one the address is gone. Call it before the range is unpinned.
   void Detach();
-  // The same with memory that is not the tensor's, for an operator that must not fail here.
+  // As Attach and Detach with memory that is not the tensor's, for an operator that must not fail
+  // here.
   void AttachScratch(std::byte* scratch);
   void DetachScratch();
-  // Whether an operator or a scoped fetch holds it now.
+  // Returns whether an operator or a scoped fetch holds it now.
   bool pinned() const { return pinned_.load(std::memory_order_acquire); }
-  // Whether one of these pins is on the tensor's own bytes.
+  // Returns whether one of these pins is on the tensor's own bytes.
   bool attached() const;
 
-  // Ends the connection to the chunk for good: from now on this is a storage without bytes, whose
+  // Ends the connection to the chunk for good. From now on this is a storage without bytes, whose
   // raw reads raise with `reason` and which no operator can pin. For the session's end, and for a
-  // gradient whose chunk got the next step's.
+  // gradient whose chunk holds the next step's.
   void Retire(absl::string_view reason);
   bool retired() const { return retired_.load(std::memory_order_acquire); }
 

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sees every dispatcher operator of the process. At its start each managed storage among its inputs
-// is pinned, all or none, and gets its address; at its end, also by an exception, the pins are
-// dropped. Thread: operators run on any. Install and Remove: no operator runs meanwhile. Errors: a
-// callback must not throw: Torch swallows it and runs the operator anyway. So a failed pin
-//         latches the session's status with the operator's name, and the operator gets NaN-filled
-//         scratch in place of its managed inputs, but for those that another operator has there
-//         already. Out of memory in a callback latches, too; the operator then raises on the
-//         released storage. No step commits once latched, and an operator that writes to a
-//         parameter or a buffer gets scratch, too: what a NaN has reached must not be written
-//         there, so that the last good state can be read.
-// Cost:   docs/benchmarks.md, hook_ns_per_operator. An operator without managed inputs allocates
-//         nothing, takes no lock and writes to memory of its own thread only.
-// Limits: operators inside at::DisableRecordFunctionGuard are not seen: they raise on the released
-//         storage. A C++ torch::autograd::Function takes raw pointers under a ScopedFetch.
+// is pinned, all or none, and gets its address. At its end, also by an exception, the pins are
+// dropped.
+// Thread: operators run on any. Install and Remove: no operator runs meanwhile.
+// Errors: a callback must not throw, because Torch swallows the exception and runs the operator
+// anyway. So a failed pin latches the session's status with the operator's name. The operator gets
+// NaN-filled scratch in place of its managed inputs, except for those that another operator has on
+// DEVICE already. Out of memory in a callback latches, too; the operator then raises on the
+// released storage. Once an error is latched no step commits, and an operator that writes to a
+// parameter or a buffer gets scratch, too: what a NaN has reached must not be written there, so
+// that the last good state can be read.
+// Cost: docs/benchmarks.md, hook_ns_per_operator. An operator without managed inputs allocates
+// nothing, takes no lock and writes to memory of its own thread only.
+// Limits: operators inside at::DisableRecordFunctionGuard are not seen, so they raise on the
+// released storage. A C++ torch::autograd::Function takes raw pointers under a ScopedFetch.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -36,29 +37,31 @@ struct HookStats {
 
 class OperatorHook {
  public:
-  // Starts to watch operators of `device`, one hook a process. `session` outlives this, and so does
-  // `phases`, which is told of operators and may be null. FAILED_PRECONDITION: there is one.
+  // Starts to watch operators of `device`; a process has one hook. `session` outlives this, and so
+  // does `phases`, which gets the operators and may be null. FAILED_PRECONDITION: there is a hook
+  // already.
   static absl::StatusOr<std::unique_ptr<OperatorHook>> Install(
       Session& session, std::shared_ptr<SessionDevice> device, PhaseTracker* phases = nullptr);
-  // Stops watching. All pins are gone by then.
+  // Stops watching. All pins must be gone by then.
   ~OperatorHook();
 
-  // Pins one storage outside of any operator. The errors of Residency::Pin, and of the owner.
+  // Pins one storage outside of any operator. Errors: of Residency::Pin, and of the owner.
   absl::Status Pin(ManagedStorage& storage);
   void Unpin(ManagedStorage& storage, bool dirty);
-  // Differs from that of every other hook that this process had: a pin is dropped by the hook that
-  // took it, or not at all.
+  // Returns a number that differs from that of every other hook of this process, so that a pin is
+  // dropped by the hook that took it, or not at all.
   uint64_t generation() const;
-  // The hook of this process; null when there is none.
+  // Returns the hook of this process, or null.
   static OperatorHook* Active();
 
-  // Raises the size of the scratch: the largest managed storage must fit.
+  // Enlarges the scratch, into which the largest managed storage must fit.
   void ReserveScratch(int64_t size_bytes);
   SessionDevice& device() const;
 
   HookStats stats() const;
 
-  // Its callbacks, for a benchmark that switches them off. No managed tensor may be used meanwhile.
+  // Returns its callbacks, for a benchmark that switches them off. No managed tensor may be used
+  // meanwhile.
   const std::vector<at::CallbackHandle>& callbacks() const;
 
   struct State;
@@ -68,11 +71,10 @@ class OperatorHook {
   std::unique_ptr<State> state_;
 };
 
-// Returns the name of the innermost operator that runs on this thread; "no operator" outside.
+// Returns the name of the innermost operator that runs on this thread, or "no operator" outside.
 std::string CurrentOperatorName();
-// Returns the error that made the innermost operator of this thread run on scratch; OK otherwise.
-// The allocator refuses such an operator its output, so that running out of memory surfaces at
-// once.
+// Returns the error that made the innermost operator of this thread run on scratch, or OK. The
+// allocator refuses such an operator its output, so that running out of memory surfaces at once.
 absl::Status CurrentOperatorFailure();
 
 }  // namespace gemini::client::hooks

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an operator's schema says about the tensors that it writes.
+// Derives from an operator's schema which tensors the operator writes.
 #pragma once
 #include <cstdint>
 
@@ -8,22 +8,23 @@
 namespace gemini::client::hooks {
 
 struct OperatorTraits {
-  // Not one of Torch's own: its schema is not trusted, all its managed inputs count as written, and
-  // a raw pointer may be taken again in its backward.
+  // The operator is not one of Torch's own. Its schema is not trusted, all its managed inputs count
+  // as written, and its backward may use a raw pointer again.
   bool custom = true;
-  // One of Torch's own that writes nothing and whose result may share its input's storage, such as
-  // detach or transpose; and detach_. It looks at no bytes itself: where it has to copy it calls an
-  // operator that does.
+  // The operator is one of Torch's own that writes nothing and whose result may share its input's
+  // storage, such as detach or transpose; or it is detach_. It reads no bytes itself: to copy, it
+  // calls another operator.
   bool is_view = false;
-  uint64_t written_arguments = 0;  // Bit i: argument i is written. Arguments from 63 on: bit 63.
+  // Bit i: argument i is written. Bit 63 stands for all arguments from 63 on.
+  uint64_t written_arguments = 0;
   bool Writes(int64_t argument) const {
     return (written_arguments >> (argument < 63 ? argument : 63) & 1) != 0;
   }
 };
 
-// Returns the traits of the schema, or if it is null of an event that has only a name: but for
-// detach, the default. Kept in a table per thread, by address: O(1), no lock, no allocation after
-// the first call for an operator.
+// Returns the traits of the schema, or, if it is null, of an event that has only a name: the
+// default, except for detach. They are kept in a table for each thread, by address: O(1), no lock,
+// no allocation after the first call for an operator.
 const OperatorTraits& TraitsOf(const c10::FunctionSchema* schema, const char* name);
 
 }  // namespace gemini::client::hooks

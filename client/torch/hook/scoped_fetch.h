@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Raw access to a managed tensor: its storage is on DEVICE and stays there while this lives.
-// Owner: move-only; TrainingSession::Close is refused while one lives. One that outlives the
-//        session's destructor has a pointer to nothing, and its end does nothing, in a later
-//        session neither.
+// Owner: move-only. TrainingSession::Close is refused while one lives. If it outlives the session's
+// destructor its pointer is invalid, and its end does nothing, even in a later session.
 // Thread: any.
 #pragma once
 #include <cstdint>
@@ -31,13 +30,13 @@ class ScopedFetch {
   }
   ~ScopedFetch() { Release(); }
 
-  // Address of the tensor's first element (its storage offset counted in).
+  // Returns the address of the tensor's first element, with its storage offset.
   void* data() const { return data_; }
-  // Gives the pin up early. With kReadWrite the bytes then count as written.
+  // Drops the pin early. With kReadWrite the bytes then count as written.
   void Release();
 
-  // For ManagedModel::Fetch: takes over one pin of the storage, made by OperatorHook::Pin of the
-  // hook with this generation.
+  // Takes over one pin of the storage, made by OperatorHook::Pin of the hook with this generation.
+  // For ManagedModel::Fetch.
   ScopedFetch(c10::intrusive_ptr<c10::StorageImpl> storage, void* data, FetchAccess access,
               uint64_t hook_generation)
       : storage_(std::move(storage)),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a training session's operators run on, and whose memory is DEVICE then: the CPU, for which
-// an arena of the server's plays DEVICE (cpu_device.h), or a GPU with slabs of its memory
-// (gpu_device.h). The one place where the hook asks which.
-// Thread: any; Configure, Begin, End, EndStep and GiveWay one at a time, with no operator running.
+// What a training session's operators run on, and whose memory is DEVICE: the CPU, for which an
+// arena of the server's plays DEVICE (cpu_device.h), or a GPU with slabs of its memory
+// (gpu_device.h). Only here the hook distinguishes the two.
+// Thread: any. Configure, Begin, End, EndStep and GiveWay: one at a time, with no operator running.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -20,42 +20,43 @@ class SessionDevice {
  public:
   virtual ~SessionDevice() = default;
 
-  // Of managed tensors, of their gradients, and of what operators take beside them.
+  // Returns the device of managed tensors, of their gradients and of what operators allocate.
   virtual c10::Device device() const = 0;
 
-  // Sets what a session on it is opened with: the slabs and copies of a GPU, and what of DEVICE is
-  // apart to begin with.
-  // RESOURCE_EXHAUSTED: the DEVICE that is asked for has no room for what the process takes of it
-  // before all else.
+  // Sets the options for a session on it: the slabs and copies of a GPU, and the part of DEVICE
+  // that is apart at first. RESOURCE_EXHAUSTED: the DEVICE that is wanted has no room for what the
+  // process needs of it before all else.
   virtual absl::Status Configure(SessionOptions& options) = 0;
 
-  // From here to End, what operators allocate is held to the session's budget. One session at a
-  // time; `follower` outlives End. Errors of these and of EndStep are latched in the session.
+  // Begin limits what operators allocate to the session's budget until End. One session at a time;
+  // `follower` outlives End. Errors of both and of EndStep are latched in the session.
   virtual void Begin(std::shared_ptr<Session> session, BudgetFollower& follower) = 0;
   virtual void End() = 0;
-  // A model is managed of which so many bytes of chunks may be on DEVICE.
+  // Adds a managed model of which `size_bytes` of chunks may be on DEVICE.
   virtual void AddChunks(int64_t /*size_bytes*/) {}
-  // A step is done and no operator of the next one has begun: the time to divide DEVICE anew
-  // between chunks and what operators allocate.
+  // Divides DEVICE anew between chunks and what operators allocate. Called when a step is done and
+  // no operator of the next one has begun.
   virtual void EndStep() {}
-  // An operator found no memory. Whether there is more than before, taken from chunks.
+  // Called when an operator found no memory. Returns whether there is more than before, taken from
+  // chunks.
   virtual bool GiveWay() { return false; }
 
-  // Computes on chunks. From Begin to End.
+  // Returns the kernels that compute on chunks. From Begin to End.
   virtual DeviceKernels& kernels() = 0;
 
-  // FAILED_PRECONDITION: what operators of this thread do now is recorded, not done (a graph's
-  // capture), and cannot be given chunks, which lie elsewhere when it is.
+  // FAILED_PRECONDITION: the operators of this thread are being recorded, not run (a graph's
+  // capture). They cannot be given chunks, which will lie elsewhere when the graph runs.
   virtual absl::Status CheckOperators() const { return absl::OkStatus(); }
-  // Memory full of what is NaN in every floating type, for operators whose inputs could not be
-  // brought: once a session is lost, and not of its budget. At least size_bytes, valid until the
-  // end of this. Null: there is none.
+  // Returns memory filled with values that are NaN in every floating type, for operators whose
+  // inputs could not be fetched once a session is lost. It is not charged to the session's budget,
+  // has at least size_bytes and is valid until the end of this. Null: there is none.
   virtual std::byte* NanScratch(int64_t size_bytes) = 0;
 
-  // What operators have taken now, where the session's own budget (DeviceBudget) does not count it.
+  // Returns what operators have allocated now, if the session's own budget (DeviceBudget) does not
+  // count it.
   virtual int64_t outside_bytes() const { return 0; }
-  // The largest of what operators had allocated at one time since ResetPeaks, where the session's
-  // own budget (DeviceBudget) does not count it.
+  // Returns the largest amount that operators had allocated at one time since ResetPeaks, if the
+  // session's own budget (DeviceBudget) does not count it.
   virtual int64_t non_model_peak_bytes() const { return 0; }
   virtual void ResetPeaks() {}
 };

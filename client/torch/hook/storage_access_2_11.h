@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What Torch 2.11 keeps private and the hook needs. Another Torch version gets another such file.
-//  - A storage's address, changed without touching its deleter and context: these identify a
-//  managed
-//    storage to other threads, which may look at any moment.
-//  - The two bools that make raw reads raise; 2.11 can set them but not take them back.
-//  - A RecordFunction's schema without the copy that operator_schema() makes.
+// - A storage's address, changed without touching its deleter and context. These identify a managed
+//   storage to other threads, which may look at any moment.
+// - The two bools that make raw reads raise; 2.11 can set them but not clear them.
+// - A RecordFunction's schema without the copy that operator_schema() makes.
 #pragma once
 #include "ATen/core/function_schema.h"
 #include "ATen/record_function.h"

@@ -16,10 +16,10 @@ void ForEachTensor(const c10::IValue& value, Visitor&& visit) {
     visit(value.unsafeToTensorImpl());
     return;
   }
-  if (!value.isPtrType()) return;  // None, numbers, bools: most of what is left.
+  if (!value.isPtrType()) return;  // None, numbers, bools: most of the remaining inputs.
   if (value.isList()) {
     for (const c10::IValue& element : value.toListRef()) {
-      // Lists have one element type: numbers and strings need no look at the rest.
+      // Lists have one element type, so in one of numbers or strings the rest is skipped.
       if (!element.isTensor() && !element.isNone() && !element.isPtrType()) return;
       ForEachTensor(element, visit);
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Torch's names of the number formats that parameters may have.
+// Converts between Torch's names of number formats and ours.
 #pragma once
 #include <optional>
 
@@ -8,7 +8,7 @@
 
 namespace gemini::client::hooks {
 
-// Nothing: of no format that is managed.
+// Returns no value for a format that is not managed.
 inline std::optional<ElementType> ElementTypeOf(c10::ScalarType type) {
   switch (type) {
     case c10::ScalarType::Float:

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The block squares of a gradient (client/kernels/grad_norm.h) that leaves DEVICE, summed there
-// beside its copy: by a kernel behind the operator that made it, and a small copy behind the
+// beside its copy: by a kernel after the operator that made it, and a small copy after the
 // gradient's own.
-// Owner:  move-only; its memory is Torch's. The gradient and the space live until Keep or the end,
-//         which waits.
-// Thread: one at a time. Errors: DEVICE without memory for the sums: HOST computes them. Others are
-//         latched.
+// Owner: move-only; its memory is Torch's. The gradient and the space live until Keep or the
+// destructor, which waits.
+// Thread: one at a time.
+// Errors: if DEVICE has no memory for the sums, HOST computes them. Others are latched.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -29,7 +29,7 @@ class LeavingSquares {
  public:
   LeavingSquares() = default;
   LeavingSquares(LeavingSquares&&) = default;
-  // Waits, as the end does.
+  // Waits, as the destructor does.
   LeavingSquares& operator=(LeavingSquares&& other) noexcept {
     copied_ = std::move(other.copied_);
     parts_ = std::move(other.parts_);
@@ -39,17 +39,17 @@ class LeavingSquares {
     return *this;
   }
 
-  // A gradient of tensor `index` is about to be written to its chunks: what `squares` knew of it is
-  // void.
+  // Announces that a gradient of tensor `index` is about to be written to its chunks, and discards
+  // what `squares` knew of it.
   static LeavingSquares Expect(const ModelTensors& tensors, int64_t index,
                                GradientSquares& squares);
 
   // Begins to sum `gradient`, whose elements lie as in the chunks and whose copy out has begun, if
-  // that is done on DEVICE. Whether DEVICE had memory for the sums.
+  // that is done on DEVICE. Returns whether DEVICE had memory for the sums.
   bool Begin(const at::Tensor& gradient, DeviceKernels& kernels, Session& session);
-  // The way of the sums to HOST.
+  // Returns the copy of the sums to HOST.
   PendingWrite& copied() { return copied_; }
-  // Has `squares` keep the sums, if they were begun. copied() was waited for.
+  // Passes the sums to `squares`, if they were begun. copied() was waited for.
   void Keep(const CopyEngine& copies, GradientSquares& squares);
 
  private:
@@ -63,7 +63,7 @@ class LeavingSquares {
   std::vector<Part> parts_;  // In the order of the tensor's elements.
   ElementType element_ = ElementType::kFp32;
   c10::DataPtr on_device_, in_host_;
-  PendingWrite copied_;  // Waits at its end, before they are freed.
+  PendingWrite copied_;  // The destructor waits before they are freed.
 };
 
 }  // namespace gemini::client::hooks

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // A module whose parameters, moments and gradients lie in a session's chunks: its optimizer, and
-// access to its bytes by name. Made by TrainingSession::Manage.
-// Names:  as the module's named_parameters and named_buffers; a tied weight answers to each of its
-//         names, tensors() lists its first.
-// Life:   as long as the session's object. Once that is closed every call that can fail returns
-//         FAILED_PRECONDITION; step() and tensors() stay as they were.
+// access to its bytes by name. TrainingSession::Manage makes it.
+// Names: as the module's named_parameters and named_buffers. A tied weight is found by each of its
+// names; tensors() lists its first.
+// Life: as long as the session's object. Once that is closed every call that can fail returns
+// FAILED_PRECONDITION; step() and tensors() stay as they were.
 // Thread: one at a time, and no operator on the module's tensors meanwhile.
-// Errors: with the session latched, every call but Read returns that error. Read works on what is
-//         committed, so that a failed run can still be saved; of a tensor whose update failed it
-//         tries that again, and returns the error when it fails again: never an older value.
-//         Operators that begin after the error change no parameter and no buffer
-//         (client/torch/hook/operator_hook.h).
+// Errors: with an error latched in the session, every call except Read returns it. Read works on
+// what is committed, so that a failed run can still be saved. For a tensor whose update failed,
+// Read tries the update again, and returns the error if it fails again: never an older value.
+// Operators that begin after the error change no parameter and no buffer
+// (client/torch/hook/operator_hook.h).
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -32,8 +32,8 @@
 
 namespace gemini::client::hooks {
 
-// The update (client/kernels/update_rules.h has the formulas); what a kind does not name it
-// ignores. Weight decay applies to parameters of at least `decay_min_dimensions` dimensions.
+// The optimizer (client/kernels/update_rules.h has the formulas). A kind ignores what its formula
+// does not name. Weight decay applies to parameters of at least `decay_min_dimensions` dimensions.
 struct OptimizerSpec {
   OptimizerKind kind = OptimizerKind::kAdamW;
   double learning_rate = 1e-3;
@@ -41,15 +41,15 @@ struct OptimizerSpec {
   double beta2 = 0.999;
   double epsilon = 1e-8;
   double weight_decay = 0.01;
-  double momentum = 0.9;             // Of SGD and LARS.
-  double trust_coefficient = 1e-3;   // Of LARS: eta.
-  int64_t decay_min_dimensions = 2;  // 0: all are decayed, as torch::optim::AdamW does.
+  double momentum = 0.9;             // For SGD and LARS.
+  double trust_coefficient = 1e-3;   // For LARS: eta.
+  int64_t decay_min_dimensions = 2;  // With 0 all are decayed, as torch::optim::AdamW does.
   MomentFormat moments = MomentFormat::kFp32;
-  uint64_t rounding_seed = 0;  // Of the stochastic rounding of 8-bit moments; 0: to nearest.
+  uint64_t rounding_seed = 0;  // For stochastic rounding of 8-bit moments; 0 rounds to nearest.
 };
 
 struct StepOptions {
-  double learning_rate = -1;  // Negative: the specification's.
+  double learning_rate = -1;  // If negative, the specification's.
   double max_grad_norm = 0;   // Clips by global norm when > 0.
   // Step returns when the update is decided; it is carried out while the next forward runs, which
   // waits for each parameter where it needs it. False: Step returns when it is done. The same bits.
@@ -61,8 +61,9 @@ struct StepOptions {
 };
 
 struct StepResult {
-  int64_t step = 0;      // Completed steps, this one included unless it was skipped, or was none.
-  double grad_norm = 0;  // Of the unscaled gradients, before clipping; 0 when no parameter had one.
+  int64_t step = 0;  // Completed steps, with this one unless it was skipped or had no gradient.
+  // Norm of the unscaled gradients, before clipping; 0 if no parameter had one.
+  double grad_norm = 0;
   double clip_coefficient = 1;
   bool skipped = false;  // By StepOptions::skip_non_finite.
 };
@@ -76,33 +77,34 @@ struct ManagedTensorInfo {
 
 class ManagedModel {
  public:
-  // Gets `bytes` at `offset_bytes` of the tensor's fp32 values, pieces in rising order; valid
-  // during the call only.
+  // Receives `bytes` at `offset_bytes` of the tensor's fp32 values, pieces in rising order; they
+  // are valid during the call only.
   using ByteSink =
       absl::FunctionRef<absl::Status(int64_t offset_bytes, absl::Span<const std::byte> bytes)>;
-  // Fills all of `bytes`, which go to `offset_bytes` of the tensor's fp32 values.
+  // Fills all of `bytes`, which belong at `offset_bytes` of the tensor's fp32 values.
   using ByteSource =
       absl::FunctionRef<absl::Status(int64_t offset_bytes, absl::Span<std::byte> bytes)>;
 
   virtual ~ManagedModel() = default;
 
-  // One optimizer step over the parameters that have a gradient; replaces optimizer.step(). p.grad
-  // stays as it is until zero_grad. Where no parameter has one nothing is done, as by Torch's
-  // optimizers, and it does not count as a step. FAILED_PRECONDITION, nothing committed and nothing
-  // latched: a gradient holds a NaN or an infinity (names the first tensor), a parameter got other
-  // storage or another shape (set_data, module.to, t_), a tensor was never written, or a
-  // ScopedFetch of a tensor or gradient lives. RESOURCE_EXHAUSTED latches nothing either. An update
-  // that fails later is latched and returned by the next call.
+  // Takes one optimizer step over the parameters that have a gradient; replaces optimizer.step().
+  // p.grad stays as it is until zero_grad. If no parameter has a gradient nothing is done, as by
+  // Torch's optimizers, and it does not count as a step. FAILED_PRECONDITION, with nothing
+  // committed and nothing latched: a gradient holds a NaN or an infinity (names the first tensor),
+  // a parameter got other storage or another shape (set_data, module.to, t_), a tensor was never
+  // written, or a ScopedFetch of a tensor or gradient lives. RESOURCE_EXHAUSTED latches nothing
+  // either. An update that fails later is latched and returned by the next call.
   virtual absl::StatusOr<StepResult> Step(const StepOptions& options) = 0;
 
-  // Completed steps of the model, and of one parameter (steps in which it had a gradient).
+  // Return the completed steps of the model, and of one parameter (steps in which it had a
+  // gradient).
   virtual int64_t step() const = 0;
   virtual absl::StatusOr<int64_t> TensorStep(absl::string_view name) const = 0;
-  // Sets them, to resume. The session is at no step in between.
+  // Set them, to resume. The session is at no step in between.
   virtual absl::Status SetStep(int64_t step) = 0;
   virtual absl::Status SetTensorStep(absl::string_view name, int64_t step) = 0;
 
-  // All managed tensors in the order of their chunks: parameters, then buffers.
+  // Returns all managed tensors in the order of their chunks: parameters, then buffers.
   virtual const std::vector<ManagedTensorInfo>& tensors() const = 0;
 
   // Streams the tensor's fp32 values, its strides' order being the original tensor's, out of HOST

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tensors of one managed model and where their bytes lie: which pieces of which tensors fill
 // each bundle, and the ranges that operators pin.
-// Owner:  the model; one thread, but the tensors' storages are used by any.
-// Units:  tensors and ranges by index, bundles by BundleId, bytes.
+// Owner: the model; one thread, except for the tensors' storages, which any thread uses.
+// Units: tensors and ranges by index, bundles by BundleId, bytes.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -44,12 +44,12 @@ struct ModelTensor {
   ManagedStorage& managed() const { return *ManagedStorage::Of(storage.get()); }
 };
 
-// What is pinned together: one bundle's chunk, or all of a spanning tensor's.
+// A range that is pinned as a whole: one bundle's chunk, or all of a spanning tensor's.
 struct ModelRange {
   BundleId first;
   int64_t num_bundles = 1;
   TensorGroup group = TensorGroup::kTrainable;
-  KindMap<RangeId> ids;  // Of the kinds that the group has.
+  KindMap<RangeId> ids;  // For the kinds that the group has.
 
   RangeId param() const { return ids[ChunkKind::kParam]; }
   RangeId grad() const { return ids[ChunkKind::kGrad]; }
@@ -57,7 +57,7 @@ struct ModelRange {
 
 class ModelTensors {
  public:
-  // Packs the tensors and adds their ranges, and the tensors to `phases` if it is not null; both
+  // Packs the tensors and adds their ranges, and the tensors to `phases` if it is not null. Both
   // outlive this. No tensor changes yet. `device`: where operators find them.
   static std::unique_ptr<ModelTensors> Make(std::vector<ModuleTensor> tensors, const Layout& layout,
                                             ChunkStore& store, Residency& residency,
@@ -65,7 +65,7 @@ class ModelTensors {
                                             PhaseTracker* phases = nullptr);
 
   // Copies the bytes of tensors on the CPU into chunks committed at step 0, and turns all tensors
-  // into managed ones, each as soon as its bytes are copied; those on meta stay unwritten. On an
+  // into managed ones, each as soon as its bytes are copied. Tensors on meta stay unwritten. On an
   // error some are managed and some are not: the model is lost.
   absl::Status MoveIntoChunks(StorageOwner& owner);
 
@@ -73,7 +73,7 @@ class ModelTensors {
   const std::vector<ModelTensor>& tensors() const { return tensors_; }
   const std::vector<ModelRange>& ranges() const { return ranges_; }
   const std::vector<TensorPiece>& pieces(BundleId bundle) const { return pieces_[bundle.value()]; }
-  // Of the bundle's first tensor; it has one.
+  // Returns the index of the range of the bundle's first tensor; there is one.
   int64_t range_number(BundleId bundle) const {
     return tensors_[pieces(bundle).front().tensor].range;
   }
@@ -83,25 +83,26 @@ class ModelTensors {
   const ChunkStore& store() const { return store_; }
   Residency& residency() { return residency_; }
   c10::Device device() const { return device_; }
-  // May be null: nobody traces.
+  // May be null if nothing is traced.
   PhaseTracker* phases() { return phases_; }
   // A tensor's index in the session's traces; -1 without phases.
   int32_t traced_index(int64_t tensor) const {
     return phases_ == nullptr ? -1 : first_traced_ + static_cast<int32_t>(tensor);
   }
 
-  // The chunks of a bundle that hold the fp32 values of `value` of the tensor, a kind that it has.
+  // Returns the chunks of a bundle that hold the fp32 values of `value` of the tensor, a kind that
+  // it has.
   KindList KindsOf(const ModelTensor& tensor, ChunkKind value) const;
 
-  // NOT_FOUND: no such name.
+  // Returns the tensor's index. NOT_FOUND: no such name.
   absl::StatusOr<int64_t> Find(absl::string_view name) const;
 
-  // FAILED_PRECONDITION when the tensor, or any of them, no longer has the storage, sizes and
-  // strides that it was given (names it).
+  // FAILED_PRECONDITION: the tensor, or any of them, no longer has the storage, sizes and strides
+  // that it was given (names it).
   absl::Status CheckStorage(int64_t index) const;
   absl::Status CheckStorages() const;
-  // FAILED_PRECONDITION when a ScopedFetch or an operator pins a tensor or its gradient (names it
-  // and says `outcome`).
+  // FAILED_PRECONDITION: a ScopedFetch or an operator pins a tensor or its gradient (names it and
+  // says `outcome`).
   absl::Status CheckUnpinned(absl::string_view outcome) const;
 
   // Makes a tensor over `storage` with the sizes and strides of tensor `index`.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which tensors of a module a session can manage, each once, in the order to pack them.
+// Finds the tensors of a module that a session can manage, each once, in the order to pack them.
 #pragma once
 #include <string>
 #include <vector>
@@ -23,13 +23,13 @@ struct ModuleTensor {
   ElementType element = ElementType::kFp32;
 };
 
-// Collects parameters and floating buffers: those named in `first_use_order` first (names that the
-// module does not have are skipped), the others in the module's order, parameters before buffers.
-// Integer and bool buffers and empty tensors stay with Torch.
-// UNIMPLEMENTED: another floating type, device or layout; gaps between elements; a storage shared
-// by two different tensors; parameters of two types that require gradients. FAILED_PRECONDITION:
-// managed already, or an integer buffer on the meta device (its values cannot be streamed in). Each
-// names the tensor.
+// Collects parameters and floating buffers. Those named in `first_use_order` are first (names that
+// the module does not have are skipped), then the others in the module's order, parameters before
+// buffers. Integer and bool buffers and empty tensors stay with Torch. UNIMPLEMENTED: another
+// floating type, device or layout; gaps between elements; a storage shared by two different
+// tensors; parameters of two types that require gradients. FAILED_PRECONDITION: managed already, or
+// an integer buffer on the meta device (its values cannot be streamed in). Each error names the
+// tensor.
 absl::StatusOr<std::vector<ModuleTensor>> CollectModuleTensors(
     const torch::nn::Module& module, absl::Span<const std::string> first_use_order);
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors that are not needed for a while: the last ones stay where they are, the older ones move
-// to HOST, and to NVME where HOST is full. In a space of their own, over the session's link.
-// Memory: DEVICE holds `keep_bytes` of tensors, those on their way out, and those taken or
-//         prefetched.
-// Order:  made for a stack, such as the activations between blocks: put in forward, taken in
-//         reverse.
+// Keeps tensors that are not needed for a while: the latest stay where they are, the older ones
+// move to HOST, and to NVME if HOST is full. They have a space of their own and use the session's
+// link.
+// Memory: DEVICE holds `keep_bytes` of tensors, those in flight out, and those taken or prefetched.
+// Order: made for a stack, such as the activations between blocks: put in forward, taken in
+// reverse.
 // Thread: one at a time.
-// Errors: absl::Status; but for memory that Torch's allocator refuses: its exception. After an
-//         error the tensors are gone.
+// Errors: absl::Status, except for memory that Torch's allocator refuses: its exception passes
+// through. After an error the tensors are lost.
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -28,33 +28,34 @@ namespace gemini::client::hooks {
 struct OffloadOptions {
   std::string space_name;  // As ManageOptions'; different from all others.
   int64_t keep_bytes = 0;  // Of tensors that stay on DEVICE.
-  int64_t host_bytes = 0;  // Of the session's lease, for those that leave: whole chunks each.
+  // HOST of the session's lease for tensors that leave, each in whole chunks.
+  int64_t host_bytes = 0;
   int64_t nvme_bytes = 0;  // Likewise.
 };
 
 class OffloadedTensors {
  public:
-  // `session` outlives this. Errors: as Session::OpenSpace; INVALID_ARGUMENT: no room for one
-  // tensor's copies under way.
+  // Opens a space. `session` outlives this. Errors: as Session::OpenSpace. INVALID_ARGUMENT: there
+  // is no room for the copies in flight of one tensor.
   static absl::StatusOr<std::unique_ptr<OffloadedTensors>> Open(Session& session,
                                                                 const OffloadOptions& options);
   OffloadedTensors(const OffloadedTensors&) = delete;
   OffloadedTensors& operator=(const OffloadedTensors&) = delete;
-  // Waits for the copies under way.
+  // Waits for the copies in flight.
   ~OffloadedTensors();
 
-  // Takes a tensor of the session's device that no operator writes that comes after, and returns
-  // its key. May begin copies of older ones, and wait for those that began long ago.
-  // RESOURCE_EXHAUSTED: HOST and NVME are full.
+  // Takes a tensor of the session's device that no later operator writes, and returns its key. May
+  // begin copies of older ones, and wait for those that began long ago. RESOURCE_EXHAUSTED: HOST
+  // and NVME are full.
   absl::StatusOr<int64_t> Put(at::Tensor tensor);
-  // Begins to bring it back. Does nothing when it is there, or on its way.
+  // Begins to fetch the tensor. Does nothing if it is there, or in flight.
   absl::Status Prefetch(int64_t key);
-  // Gives it back, for what operators the calling thread begins next; the key is gone.
+  // Returns the tensor, for operators that the calling thread begins next, and removes the key.
   absl::StatusOr<at::Tensor> Take(int64_t key);
-  // Forgets all, when the copies that are under way have ended.
+  // Drops all tensors, once the copies in flight have ended.
   void Clear();
 
-  // Bytes of tensors, ever.
+  // Bytes of tensors moved, ever.
   int64_t bytes_to_host() const { return bytes_to_host_; }
   int64_t bytes_to_device() const { return bytes_to_device_; }
 
@@ -66,11 +67,12 @@ class OffloadedTensors {
     at::Tensor tensor;  // Undefined in kHost.
     std::vector<int64_t> sizes;
     at::TensorOptions options;
-    std::vector<BundleId> chunks;  // Where its bytes are in HOST: the gradient chunks of these.
-    std::vector<HostChunk> held;   // While copies are under way.
+    // Where its bytes are in HOST: the gradient chunks of these bundles.
+    std::vector<BundleId> chunks;
+    std::vector<HostChunk> held;  // While copies are in flight.
     CopyEvent last_copy;
   };
-  // The HOST memory of one that was taken.
+  // The HOST memory of a tensor that was taken.
   struct Landing {
     CopyEvent last_copy;
     std::vector<BundleId> chunks;
@@ -81,7 +83,7 @@ class OffloadedTensors {
   absl::Status Offload(int64_t key, Entry& entry);
   // Waits until at most `most` tensors are leaving.
   void Reap(size_t most);
-  // Gives back the HOST memory of those taken whose copies are done; `all`: waits for these.
+  // Releases the HOST memory of taken tensors whose copies are done. `all`: waits for the copies.
   void Land(bool all);
 
   CopyEngine& copies_;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ManagedModel that a session hands out. It passes calls on to the model in the session's space
-// while the session is open, and returns FAILED_PRECONDITION afterwards, so that a pointer to it
-// that a loop keeps beyond Close is safe to use.
-// Owner:  the TrainingSession. Thread: as ManagedModel.
+// The ManagedModel that a session returns. It forwards calls to the model in the session's space
+// while the session is open, and returns FAILED_PRECONDITION afterwards. So a loop may keep a
+// pointer to it beyond Close.
+// Owner: the TrainingSession.
+// Thread: as ManagedModel.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -24,7 +25,7 @@ class SessionModel final : public ManagedModel {
 
   // Returns null once closed.
   SpaceModel* open() const { return open_.get(); }
-  // Ends the model; what this remembers of it stays.
+  // Ends the model; the figures that this remembers stay.
   void Close();
 
   absl::StatusOr<StepResult> Step(const StepOptions& options) override;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A ManagedModel over one space of a session.
-// Step:   refuses what can be refused, then records the intent and returns; the bundles are updated
-//         on the thread of an UpdateQueue, with the session's update_team(), while the next forward
-//         runs, and pins wait for their versions.
-// Owner:  the TrainingSession. Thread: as ManagedModel; Prepare is called by any operator's thread.
+// Step: checks everything that can fail, then records the intent and returns. The bundles are
+// updated on the thread of an UpdateQueue, with the session's update_team(), while the next forward
+// runs, and pins wait for their versions.
+// Owner: the TrainingSession.
+// Thread: as ManagedModel; any operator's thread calls Prepare.
 #pragma once
 #include <memory>
 #include <vector>
@@ -24,7 +25,7 @@ namespace gemini::client::hooks {
 
 class SpaceModel final : public ManagedModel, public StorageOwner {
  public:
-  // Moves the tensors into chunks of the space below `tensors`. Session and hook outlive this.
+  // Moves the tensors into chunks of the space that `tensors` uses. Session and hook outlive this.
   // On an error the module is lost.
   static absl::StatusOr<std::unique_ptr<SpaceModel>> Make(std::unique_ptr<ModelTensors> tensors,
                                                           const OptimizerSpec& optimizer,
@@ -45,7 +46,7 @@ class SpaceModel final : public ManagedModel, public StorageOwner {
 
   // Blocks until every bundle is committed at step(). Errors: of the update, which was tried again.
   absl::Status FinishUpdates() { return updates_->Finish(); }
-  // For tests, which hold it up.
+  // For tests that delay it.
   UpdateQueue& updates() { return *updates_; }
   // As Gradients::ReleaseOldest.
   bool ReleaseOldestGradient() { return gradients_->ReleaseOldest(); }
@@ -63,18 +64,18 @@ class SpaceModel final : public ManagedModel, public StorageOwner {
  private:
   SpaceModel(std::unique_ptr<ModelTensors> tensors, const OptimizerSpec& optimizer,
              int64_t max_open_chunks, Session& session, OperatorHook& hook);
-  // Finds the tensor, and checks that it is as it was managed and that its group has values of the
-  // kind.
+  // Finds the tensor, and checks that it is unchanged since Manage and that its group has values of
+  // the kind.
   absl::StatusOr<int64_t> FindKind(absl::string_view name, ChunkKind kind) const;
-  // The part of Step between the last operator and the recorded intent; on an error nothing was
-  // changed. `kept`: what may be updated on DEVICE; `timed` gets when that was done, with trust
+  // Does the part of Step between the last operator and the recorded intent; on an error nothing
+  // was changed. `kept`: what may be updated on DEVICE. `timed` gets the span of that, with trust
   // ratios that plans time.
   absl::StatusOr<StepResult> BeginUpdate(const StepOptions& options,
                                          const std::vector<bool>& has_gradient,
                                          const KeptForUpdate& kept, OperatorSpan& timed);
   // Waits until the tensor's bundles are at step().
   absl::Status AwaitTensor(int64_t index);
-  // Whether each tensor has a gradient, all of them being on their way to their chunks.
+  // Returns whether each tensor has a gradient; all gradients are then in flight to their chunks.
   absl::StatusOr<std::vector<bool>> CollectGradients();
 
   Session& session_;
@@ -85,9 +86,9 @@ class SpaceModel final : public ManagedModel, public StorageOwner {
   TensorWriter writer_;
   ParameterEdits edits_;
   GradientSquares squares_;
-  Intent intent_;  // Of the updates that are pending; the update thread reads it then.
+  Intent intent_;  // The intent of the pending updates; the update thread reads it meanwhile.
   int64_t step_ = 0;
-  // In this order: the hooks of gradients_ give work to updates_, which uses all above.
+  // In this order, because the hooks of gradients_ give work to updates_, which uses all above.
   std::unique_ptr<UpdateQueue> updates_;
   std::unique_ptr<Gradients> gradients_;  // After MoveIntoChunks.
 };

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes and reads a managed tensor's fp32 values in HOST slots, by name order of a checkpoint: no
-// second copy of the model, and the tensors of one chunk cost one commit when they come one after
-// another.
-// Life:   what is being filled, a chunk or those that together hold a value, are spare slots; they
-//         are committed when all their tensors were written, when others need the slots, or by
-//         Flush. Until then operators that touch their written tensors come to Flush through the
-//         model.
+// Writes and reads a managed tensor's fp32 values in HOST slots, by names as a checkpoint has them.
+// It needs no second copy of the model. The tensors of one chunk cost one commit if they are
+// written one after another.
+// Life: a chunk that is being filled, or the chunks that together hold a value, are spare slots.
+// They are committed when all their tensors are written, when others need the slots, or by Flush.
+// Until then operators that touch their written tensors call Flush through the model.
 // Thread: any; one lock.
 #pragma once
 #include <cstdint>
@@ -25,12 +24,12 @@ namespace gemini::client::hooks {
 
 class TensorWriter {
  public:
-  // `tensors` outlives this. At most `max_open_chunks` slots are held between calls, enough for a
-  // value.
+  // `tensors` outlives this. At most `max_open_chunks` slots are held between calls, which must be
+  // enough for a value.
   TensorWriter(ModelTensors& tensors, int64_t max_open_chunks)
       : tensors_(tensors), max_open_chunks_(max_open_chunks) {}
 
-  // As ManagedModel::Write, for tensor `index` and a kind that it has; commits are at `step` or
+  // As ManagedModel::Write, for tensor `index` and a kind that it has. Commits are at `step` or
   // later.
   absl::Status Write(int64_t index, ChunkKind kind, int64_t step, ManagedModel::ByteSource source);
   // As ManagedModel::Read.
@@ -41,7 +40,7 @@ class TensorWriter {
  private:
   struct OpenChunk {
     BundleId bundle;
-    ChunkKind kind;  // Of the first chunk.
+    ChunkKind kind;  // Kind of the first chunk.
     int64_t step;
     std::vector<std::pair<ChunkKind, HostChunk>> chunks;  // As ModelTensors::KindsOf.
     std::set<int64_t> written;  // Tensors that have a piece here and were written whole.

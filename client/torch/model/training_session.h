@@ -37,12 +37,12 @@ namespace gemini::client::hooks {
 
 struct TrainingOptions {
   int64_t device_memory = 0;  // Bytes: chunks, and all that operators allocate, together.
-  // What of device_memory will do to begin with, where other jobs hold the rest; it grows as they
-  // end. Below what an operator needs a step fails with its name: say more than a step is predicted
-  // to need. 0: all of it.
+  // The part of device_memory that suffices at first, where other jobs hold the rest; it grows as
+  // they end. If an operator needs more, the step fails with its name, so ask for more than a step
+  // is predicted to need. 0: all of it.
   int64_t device_floor = 0;
-  int64_t host_memory = 0;  // Bytes: parameters, moments, gradients, and a few spare chunks.
-  int64_t nvme_memory = 0;  // Bytes: what HOST cannot hold. 0: none.
+  int64_t host_memory = 0;  // Bytes for parameters, moments, gradients, and a few spare chunks.
+  int64_t nvme_memory = 0;  // Bytes for what HOST cannot hold; 0 for none.
   int64_t chunk_bytes = 0;  // A multiple of kPageBytes; 0: ChooseChunkBytes of device_memory.
   std::string label;        // Shown by memstat.
   // Bytes a second of the link between HOST and the DEVICE arena, each direction, to study overlap
@@ -59,7 +59,7 @@ struct TrainingOptions {
 // Returns a power of two from 64 KiB to 16 MiB of which DEVICE holds at least 32, so that rounding
 // up to whole chunks costs little beside what one operator pins.
 int64_t ChooseChunkBytes(int64_t device_memory);
-// As above, and not above what the module's tensors fill: at least four chunks of it.
+// As above, but not above what the module's tensors fill: at least four chunks of it.
 int64_t ChooseChunkBytes(int64_t device_memory, const torch::nn::Module& module);
 
 struct ManageOptions {
@@ -67,7 +67,7 @@ struct ManageOptions {
   // Names of parameters in the order of their first use (first_use_order.h); those not named follow
   // in the module's order. Tensors that are used together then share chunks.
   std::vector<std::string> first_use_order;
-  int64_t host_memory = 0;  // Of the session's; 0: what the model needs, or all that is left.
+  int64_t host_memory = 0;  // Part of the session's; 0: what the model needs, or all that is left.
   int64_t nvme_memory = 0;  // Likewise.
   // Whether optimizer states lie on NVME and pass through HOST around their update: HOST then has
   // room for parameters and gradients. The bits are the same.
@@ -77,25 +77,25 @@ struct ManageOptions {
 struct TrainingStats {
   int64_t device_budget_bytes = 0;
   int64_t device_peak_bytes = 0;     // Largest sum of chunks and non-model data, ever.
-  int64_t non_model_peak_bytes = 0;  // Of it: Torch's allocations alone, at their own peak.
+  int64_t non_model_peak_bytes = 0;  // Part of it: Torch's allocations alone, at their own peak.
   int64_t pinned_peak_bytes = 0;     // The floor seen: the most that operators pinned at one time.
-  int64_t host_bytes = 0;            // Of the lease, given to spaces.
+  int64_t host_bytes = 0;            // HOST of the lease that is given to spaces.
   int64_t nvme_bytes = 0;
-  int64_t pinned_host_bytes = 0;  // Of HOST, registered with a GPU's driver by now.
+  int64_t pinned_host_bytes = 0;  // HOST that is registered with a GPU's driver by now.
   int64_t fetch_bytes = 0;        // HOST to DEVICE, ever.
   int64_t evict_bytes = 0;        // DEVICE to HOST, ever.
   double stall_seconds = 0;
-  std::array<int64_t, kNumStallCauses> stall_by_cause_ns = {};  // Of it, by StallCause.
+  std::array<int64_t, kNumStallCauses> stall_by_cause_ns = {};  // Of stall_ns, by StallCause.
   PhaseStats phases;
-  int64_t requests_given_up = 0;      // That the server did not answer in time, ever.
-  int64_t operators = 0;              // Seen by the hook, ever.
-  int64_t operators_with_chunks = 0;  // Of them: those that pinned at least one chunk.
+  int64_t requests_given_up = 0;      // Requests that the server did not answer in time, ever.
+  int64_t operators = 0;              // Operators that the hook has seen, ever.
+  int64_t operators_with_chunks = 0;  // Those that pinned at least one chunk.
 };
 
 class TrainingSession {
  public:
-  // Takes a connected socket (EmbeddedServer::Connect) or connects to a daemon's, takes the lease
-  // and starts to hold the process's allocations on the device to it (SessionDevice::Begin).
+  // Takes a connected socket (EmbeddedServer::Connect) or connects to a daemon's, takes the lease,
+  // and from then on limits the process's allocations on the device to it (SessionDevice::Begin).
   // FAILED_PRECONDITION: a session is open in this process already. Others: as Session::Open.
   static absl::StatusOr<std::unique_ptr<TrainingSession>> Open(UniqueFd socket,
                                                                const TrainingOptions& options);
@@ -116,27 +116,27 @@ class TrainingSession {
   absl::StatusOr<ManagedModel*> Manage(torch::nn::Module& module, const OptimizerSpec& optimizer,
                                        const ManageOptions& options);
 
-  // The first error since Open. Latched: no Step commits after it.
+  // Returns the first error since Open. Once it is latched no Step commits.
   absl::Status status() const;
-  // Why HOST is not registered with the GPU's driver, or not all of it: copies are slower then. Not
-  // after Close.
+  // Returns why HOST is not registered with the GPU's driver, or not all of it: copies are then
+  // slower. Not after Close.
   absl::Status host_pin_status() const;
   TrainingStats stats() const;
   // Starts new peaks of DEVICE use from what is used now.
   void ResetPeaks();
 
-  // Rounds, traces and plans. BeginPhase and EndPhase on it name what is neither training nor a
-  // plain evaluation. Not after Close.
+  // Returns the tracker of rounds, traces and plans. Its BeginPhase and EndPhase name what is
+  // neither training nor a plain evaluation. Not after Close.
   PhaseTracker& phases();
 
-  // Where models are, and what they work on must be.
+  // Returns where models are, and where their inputs must be.
   c10::Device device() const;
-  // When an operator threw c10::OutOfMemoryError and its step is given up: whether operators have
-  // more memory now, taken from chunks, so that trying again is worthwhile. On a GPU; on the CPU
-  // chunks gave way already. No operator runs.
+  // Call it when an operator threw c10::OutOfMemoryError and its step is given up. Returns whether
+  // operators have more memory now, taken from chunks, so that trying again is worthwhile. That is
+  // so on a GPU; on the CPU chunks were evicted already. No operator may run.
   bool GiveWay();
 
-  // The session below, for its budget and residency.
+  // Returns the underlying session, for its budget and residency.
   Session& session();
 
   // Gives all memory back. Managed tensors raise on any later use ("the session is closed"); what

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The values of a tensor's piece, block by block: what converts between the format of a space and
-// fp32 needs no buffer of a tensor's size.
+// Visits the values of a tensor's piece block by block, so that converting between the format of a
+// space and fp32 needs no buffer of a tensor's size.
 #pragma once
 #include <algorithm>
 #include <array>
