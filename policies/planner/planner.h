@@ -22,7 +22,8 @@ namespace gemini::policies {
 // NVME does. RESOURCE_EXHAUSTED: an operator's chunks and non-model data do not fit at once; names
 // the position, the numbers and the least budget that would do; or the trace is more than
 // CheckPlanSteps takes (policies/planner/plan_effort.h). INVALID_ARGUMENT: costs beyond all
-// machines. UNIMPLEMENTED: PolicyKind::kOnline has no plan. What inputs.interrupt returns.
+// machines. UNIMPLEMENTED: PolicyKind::kOnline has no plan. What inputs.interrupt returns, but for
+// DEADLINE_EXCEEDED where there is a plan already: then it is the best one so far.
 absl::StatusOr<Plan> MakePlan(const PlanInputs& inputs);
 
 // The least DEVICE budget with which any plan exists: chunks that one operator pins and its

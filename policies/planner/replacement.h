@@ -41,7 +41,9 @@ struct ReplacementRule {
 // The stays of a round. RESOURCE_EXHAUSTED: what is kept leaves an operator no room; names the
 // position and the numbers. INVALID_ARGUMENT: the ranges of an operator are more than its slots
 // (see SlotsAtPositions). O(chunks of all uses + uses log ranges), so many times: at most
-// most_rounds * (most_closings + 2). What `interrupt` returns.
+// most_rounds * (most_closings + 2). What `interrupt` returns, which is asked every 65,536
+// positions, and slots that are looked at for runs; but for DEADLINE_EXCEEDED where a round could
+// be closed already: then it is the best stays so far.
 absl::StatusOr<std::vector<Stay>> MakeStays(const RangeTrace& trace, const NextUses& next_uses,
                                             const std::vector<int32_t>& slots_at, int32_t num_slots,
                                             const ReplacementRule& rule,

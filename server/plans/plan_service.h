@@ -68,7 +68,7 @@ class PlanService {
   // Ends the plan under way within some tenths of a second, drops the others.
   ~PlanService();
 
-  // INVALID_ARGUMENT: no trace, or one of too many chunks. DEADLINE_EXCEEDED: it took longer than
+  // INVALID_ARGUMENT: no trace, or one of too many chunks. DEADLINE_EXCEEDED: none came out within
   // kMaxPlanTime. Others: of policies::MakePlan. A trace is kept once a plan was made of it. Once
   // the wait is cancelled, which also ends a plan under way, `done` may never be called.
   void MakePlan(PlanTask task, absl::AnyInvocable<void(absl::StatusOr<MadePlan>)> done);
