@@ -89,6 +89,7 @@ class PlanService {
 
   const std::vector<NvmeDirectory> nvme_directories_;
   std::string state_directory_;                  // Empty: nothing is kept on disk.
+  UniqueFd state_lock_;                          // Held while the directory is used.
   const std::optional<double> gpu_memory_rate_;  // Nothing: DEVICE is no GPU.
   MachineCosts costs_;
   bool calibrated_ = false;           // The worker's.

@@ -2,6 +2,7 @@
 #include "server/plans/trace_store.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -74,6 +75,10 @@ TraceStore::TraceStore(std::string directory, int64_t max_bytes)
 
 void TraceStore::Load() {
   std::vector<std::string> names = ListStateFiles(directory_, kSuffix);
+  // More than are ever kept were left by an earlier version, and would take long to read.
+  for (; names.size() > kMaxKeptTraces; names.pop_back()) {
+    RemoveStateFile(directory_, names.back());
+  }
   // The latest are inserted last: they are the most recent then.
   std::reverse(names.begin(), names.end());
   for (const std::string& name : names) {
@@ -89,21 +94,44 @@ void TraceStore::Load() {
   }
 }
 
-void TraceStore::Insert(const TraceKey& key, std::string trace) {
-  if (const auto found = by_key_.find(key); found != by_key_.end()) {
-    kept_bytes_ -= static_cast<int64_t>(found->second->trace.size());
-    recent_.erase(found->second);
-    by_key_.erase(found);
+void TraceStore::Count(const Kept& kept, int sign) {
+  const int64_t bytes = sign * static_cast<int64_t>(kept.trace.size());
+  Taken& of_space = by_space_[kept.key.space];
+  for (Taken* taken : {&sum_, &of_space}) {
+    taken->bytes += bytes;
+    taken->traces += sign;
   }
-  kept_bytes_ += static_cast<int64_t>(trace.size());
+  if (of_space.traces == 0) by_space_.erase(kept.key.space);
+}
+
+void TraceStore::Remove(Position at) {
+  Count(*at, -1);
+  by_key_.erase(at->key);
+  recent_.erase(at);
+}
+
+TraceStore::Position TraceStore::FindVictim() {
+  Position victim = std::prev(recent_.end());
+  int64_t most = -1;
+  for (Position at = std::prev(recent_.end()); at != recent_.begin(); --at) {
+    const Taken& taken = by_space_[at->key.space];
+    const int64_t has = sum_.bytes > max_bytes_ ? taken.bytes : taken.traces;
+    if (has <= most) continue;
+    most = has;
+    victim = at;
+  }
+  return victim;
+}
+
+void TraceStore::Insert(const TraceKey& key, std::string trace) {
+  if (const auto found = by_key_.find(key); found != by_key_.end()) Remove(found->second);
   recent_.push_front({key, std::move(trace)});
   by_key_[key] = recent_.begin();
-  while (kept_bytes_ > max_bytes_ && recent_.size() > 1) {
-    const Kept& oldest = recent_.back();
-    if (!directory_.empty()) RemoveStateFile(directory_, FileName(oldest.key));
-    kept_bytes_ -= static_cast<int64_t>(oldest.trace.size());
-    by_key_.erase(oldest.key);
-    recent_.pop_back();
+  Count(recent_.front(), 1);
+  while ((sum_.bytes > max_bytes_ || sum_.traces > kMaxKeptTraces) && recent_.size() > 1) {
+    const Position victim = FindVictim();
+    if (!directory_.empty()) RemoveStateFile(directory_, FileName(victim->key));
+    Remove(victim);
   }
 }
 
