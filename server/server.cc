@@ -121,6 +121,7 @@ Server::~Server() {
   // A server that never ran is destroyed by the thread that made it, which owns it until then.
   loop_->owner().AssertHere();
   stopping_ = true;
+  stores_.nvme->Stop();
   if (listener_watch_ != 0) loop_->Unwatch(listener_watch_);
   for (auto& [id, session] : sessions_) session->connection.reset();
   closer_.Close(std::move(listener_));
