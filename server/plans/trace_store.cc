@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "gemini/plan/trace_wire.h"
@@ -34,21 +33,19 @@ std::string FileName(const TraceKey& key) {
   return absl::StrCat(absl::Hex(Checksum(text), absl::kZeroPad16), kSuffix);
 }
 
-std::string EncodeFile(const TraceKey& key, const std::string& trace) {
+}  // namespace
+
+std::string EncodeKeptTrace(const KeptTrace& kept) {
   flatbuffers::FlatBufferBuilder builder;
-  const auto space = builder.CreateString(key.space);
+  const auto space = builder.CreateString(kept.key.space);
   const auto bytes =
-      builder.CreateVector(reinterpret_cast<const uint8_t*>(trace.data()), trace.size());
-  builder.Finish(wire::CreateKeptTrace(builder, space, Checksum(trace), bytes), kKeptIdentifier);
+      builder.CreateVector(reinterpret_cast<const uint8_t*>(kept.trace.data()), kept.trace.size());
+  builder.Finish(wire::CreateKeptTrace(builder, space, Checksum(kept.trace), bytes),
+                 kKeptIdentifier);
   return std::string(reinterpret_cast<const char*>(builder.GetBufferPointer()), builder.GetSize());
 }
 
-struct FileContent {
-  TraceKey key;
-  std::string trace;
-};
-
-absl::StatusOr<FileContent> DecodeFile(const std::string& bytes) {
+absl::StatusOr<KeptTrace> DecodeKeptTrace(absl::string_view bytes) {
   flatbuffers::Verifier verifier(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
   if (!verifier.VerifyBuffer<wire::KeptTrace>(kKeptIdentifier)) {
     return absl::DataLossError("it is no kept trace");
@@ -57,7 +54,7 @@ absl::StatusOr<FileContent> DecodeFile(const std::string& bytes) {
   if (kept.space() == nullptr || kept.trace() == nullptr) {
     return absl::DataLossError("a kept trace without its parts");
   }
-  FileContent content;
+  KeptTrace content;
   content.trace.assign(reinterpret_cast<const char*>(kept.trace()->data()), kept.trace()->size());
   if (Checksum(content.trace) != kept.checksum()) return absl::DataLossError("a wrong checksum");
   const absl::StatusOr<Trace> trace = DecodeTrace(content.trace);
@@ -65,8 +62,6 @@ absl::StatusOr<FileContent> DecodeFile(const std::string& bytes) {
   content.key = {kept.space()->str(), trace->phase, TensorsHash(trace->tensors)};
   return content;
 }
-
-}  // namespace
 
 TraceStore::TraceStore(std::string directory, int64_t max_bytes)
     : directory_(std::move(directory)), max_bytes_(max_bytes) {
@@ -83,8 +78,8 @@ void TraceStore::Load() {
   std::reverse(names.begin(), names.end());
   for (const std::string& name : names) {
     absl::StatusOr<std::string> bytes = ReadStateFile(directory_, name, kMaxFileBytes);
-    absl::StatusOr<FileContent> content =
-        bytes.ok() ? DecodeFile(*bytes) : absl::StatusOr<FileContent>(bytes.status());
+    absl::StatusOr<KeptTrace> content =
+        bytes.ok() ? DecodeKeptTrace(*bytes) : absl::StatusOr<KeptTrace>(bytes.status());
     if (!content.ok()) {
       ServerLog().warn("left out the kept trace {}/{}: {}: remove it", directory_,
                        absl::CHexEscape(name), content.status().ToString());
@@ -94,7 +89,7 @@ void TraceStore::Load() {
   }
 }
 
-void TraceStore::Count(const Kept& kept, int sign) {
+void TraceStore::Count(const KeptTrace& kept, int sign) {
   const int64_t bytes = sign * static_cast<int64_t>(kept.trace.size());
   Taken& of_space = by_space_[kept.key.space];
   for (Taken* taken : {&sum_, &of_space}) {
@@ -142,7 +137,8 @@ void TraceStore::Keep(const TraceKey& key, std::string trace) {
     return;
   }
   if (!directory_.empty()) {
-    const absl::Status written = WriteStateFile(directory_, FileName(key), EncodeFile(key, trace));
+    const absl::Status written =
+        WriteStateFile(directory_, FileName(key), EncodeKeptTrace({key, trace}));
     if (!written.ok()) ServerLog().warn("a trace is kept in memory only: {}", written.ToString());
   }
   Insert(key, std::move(trace));
@@ -153,7 +149,7 @@ const std::string* TraceStore::Find(const TraceKey& key) {
   if (key.tensors_hash != 0) {
     if (const auto at = by_key_.find(key); at != by_key_.end()) found = at->second;
   } else {
-    found = std::find_if(recent_.begin(), recent_.end(), [&key](const Kept& kept) {
+    found = std::find_if(recent_.begin(), recent_.end(), [&key](const KeptTrace& kept) {
       return kept.key.space == key.space && kept.key.phase == key.phase;
     });
   }

@@ -11,6 +11,7 @@
 #include <map>
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
 namespace gemini::server {
@@ -21,6 +22,17 @@ struct TraceKey {
   uint64_t tensors_hash = 0;  // As TensorsHash.
   auto operator<=>(const TraceKey&) const = default;
 };
+
+struct KeptTrace {
+  TraceKey key;
+  std::string trace;  // The bytes of one that was verified.
+};
+
+// The bytes of its file, of which the key's phase and tensors are those of the trace itself.
+std::string EncodeKeptTrace(const KeptTrace& kept);
+// DATA_LOSS: they are no such file, or were changed. Others: as DecodeTrace. `bytes` begin at a
+// multiple of 8.
+absl::StatusOr<KeptTrace> DecodeKeptTrace(absl::string_view bytes);
 
 // A trace is a file that is read at the next start, and some 500 bytes beside its own: at 4,096 a
 // start takes a second. A job has one a phase.
@@ -45,27 +57,23 @@ class TraceStore {
   int64_t num_traces() const { return sum_.traces; }
 
  private:
-  struct Kept {
-    TraceKey key;
-    std::string trace;
-  };
   struct Taken {
     int64_t bytes = 0;
     int64_t traces = 0;
   };
-  using Position = std::list<Kept>::iterator;
+  using Position = std::list<KeptTrace>::iterator;
   void Insert(const TraceKey& key, std::string trace);
   void Remove(Position at);
   // Whose turn it is to go, of all but the latest. O(traces).
   Position FindVictim();
-  void Count(const Kept& kept, int sign);
+  void Count(const KeptTrace& kept, int sign);
   void Load();
 
   const std::string directory_;
   const int64_t max_bytes_;
   Taken sum_;
   std::map<std::string, Taken> by_space_;
-  std::list<Kept> recent_;  // The latest used first.
+  std::list<KeptTrace> recent_;  // The latest used first.
   std::map<TraceKey, Position> by_key_;
 };
 
