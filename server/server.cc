@@ -92,6 +92,7 @@ Server::Server(ServerOptions options, std::unique_ptr<EventLoop> loop, ServerSto
 Server::~Server() {
   // A server that never ran is destroyed by the thread that made it, which owns it until then.
   loop_->owner().AssertHere();
+  stores_.nvme->Stop();
   listener_.Close();
   // Reports of what ends from here on stay in the loop and are destroyed with it.
   sessions_.Stop();

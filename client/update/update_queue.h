@@ -6,7 +6,7 @@
 // Thread: any. Its own thread is named gemini-update and calls only the given functions. If the
 // space has NVMe, the threads of ChunkMover move chunks for it.
 // Errors: an update that fails is tried again in Finish, which returns the result. Until then every
-// wait for a pending bundle returns the error (SpaceUpdates::FailUpdates).
+// wait for a pending bundle returns the error (SpaceUpdates::Fail).
 #pragma once
 #include <condition_variable>
 #include <deque>

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -31,6 +32,20 @@ absl::StatusOr<bool> WaitReadable(int socket, absl::Duration deadline) {
     if (count < 0 && errno != EINTR) return ErrnoStatus(errno, "wait for the server's answer");
     if (count == 0 && MonotonicNow() >= deadline) return false;
   }
+}
+
+// Whoever listens there is handed the tensors. Another user can have made a runtime directory first
+// that all may write to, such as one below /tmp.
+absl::Status CheckServersUser(int socket, absl::string_view socket_path) {
+  ucred server = {};
+  socklen_t size = sizeof(server);
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &server, &size) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("ask who serves ", socket_path));
+  }
+  if (server.uid == ::geteuid() || server.uid == 0) return absl::OkStatus();
+  return absl::PermissionDeniedError(absl::StrCat(
+      "the server behind ", socket_path, " runs as uid ", server.uid, ", this program as uid ",
+      ::geteuid(), ": use a runtime directory that is yours alone, or a server of your own"));
 }
 
 std::string WithoutControlCharacters(absl::string_view text) {
@@ -70,6 +85,7 @@ absl::StatusOr<UniqueFd> Connection::Connect(absl::string_view socket_path) {
                      ": is geminid running with this runtime directory? Start it, or "
                      "leave --daemon out to run without one"));
   }
+  GEMINI_RETURN_IF_ERROR(CheckServersUser(socket.get(), socket_path));
   return socket;
 }
 

@@ -41,7 +41,8 @@ class Connection {
   static constexpr absl::Duration kReplyTimeout = absl::Seconds(5);
 
   // Connects to a daemon's socket. INVALID_ARGUMENT: the path does not fit into an address.
-  // NOT_FOUND, UNAVAILABLE: there is no daemon; the message says how to start one.
+  // NOT_FOUND, UNAVAILABLE: no daemon there; the message says how to start one. PERMISSION_DENIED:
+  // it is of another user, and not of root.
   static absl::StatusOr<UniqueFd> Connect(absl::string_view socket_path);
 
   explicit Connection(UniqueFd socket);

@@ -128,6 +128,7 @@ class Search {
   // Plays the plan. Nothing: what is kept does not fit, or cannot make the round faster.
   std::optional<int64_t> Try(const Kept& kept, const Prediction& of_base) {
     if (!MayBeFaster(kept, of_base)) return std::nullopt;
+    if (in_.interrupt && !in_.interrupt().ok()) return std::nullopt;
     const auto keepable = absl::MakeConstSpan(keepable_);
     const RangeTrace trace = WithKeptGradients(in_.trace, keepable.first(kept.updates),
                                                keepable.subspan(kept.updates, kept.late));

@@ -170,12 +170,14 @@ absl::Status CheckCosts(const PlanInputs& in) {
                    " bytes or elements a second: is the link held back too far?"));
 }
 
-// What HOST and NVME do is foreseen of the plan that won, and had no say in that.
+// What HOST and NVME do is foreseen of the plan that won, and had no say in that. Where the time is
+// over before, nothing is foreseen there.
 void PredictHost(const PlanInputs& in, Plan& plan) {
   const int64_t host_bytes = in.budget_bytes[Tier::kHost];
   if (HostHoldsAll(in.trace, host_bytes)) return;
   PlayedPlan played = PlayInHost(WithKeptGradients(in.trace, plan), plan, in.costs, host_bytes,
                                  /*with_events=*/false, in.interrupt);
+  if (in.interrupt && !in.interrupt().ok()) return;  // What was played is void.
   played.played.totals.device_floor_bytes = plan.prediction.device_floor_bytes;
   plan.prediction = played.played.totals;
   plan.host_uses = PlannedHostUses(played.host_uses);
@@ -184,12 +186,25 @@ void PredictHost(const PlanInputs& in, Plan& plan) {
 
 }  // namespace
 
-absl::StatusOr<Plan> MakePlan(const PlanInputs& in) {
-  GEMINI_RETURN_IF_ERROR(CheckPlanSteps(PlanSteps(in.trace)));
-  GEMINI_RETURN_IF_ERROR(CheckCosts(in));
+absl::StatusOr<Plan> MakePlan(const PlanInputs& inputs) {
+  GEMINI_RETURN_IF_ERROR(CheckPlanSteps(PlanSteps(inputs.trace)));
+  GEMINI_RETURN_IF_ERROR(CheckCosts(inputs));
+  // Once it said to stop it is not asked again: nothing else is begun.
+  PlanInputs in = inputs;
+  absl::Status stopped;
+  if (inputs.interrupt) {
+    in.interrupt = [&inputs, &stopped] {
+      if (stopped.ok()) stopped = inputs.interrupt();
+      return stopped;
+    };
+  }
   GEMINI_ASSIGN_OR_RETURN(Plan plan, MakeUnchecked(in));
   PredictHost(in, plan);
-  if (in.interrupt) GEMINI_RETURN_IF_ERROR(in.interrupt());
+  if (in.interrupt) {
+    const absl::Status end = in.interrupt();
+    // Out of time, the best plan so far is better than none.
+    if (!end.ok() && !absl::IsDeadlineExceeded(end)) return end;
+  }
   if (const absl::Status status = CheckPlan(plan); !status.ok()) {
     return absl::InternalError(
         absl::StrCat("the planner made what is no plan: ", status.message()));

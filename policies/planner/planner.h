@@ -23,7 +23,8 @@ namespace gemini::policies {
 // at once; the message names the position, the numbers and the least budget that would do. Also if
 // the trace is more than CheckPlanSteps accepts (policies/planner/plan_effort.h). INVALID_ARGUMENT:
 // costs beyond all machines. UNIMPLEMENTED: PolicyKind::kOnline has no plan. An error of
-// inputs.interrupt is returned.
+// inputs.interrupt is returned, but for DEADLINE_EXCEEDED once there is a plan: the result is then
+// the best one so far.
 absl::StatusOr<Plan> MakePlan(const PlanInputs& inputs);
 
 // Returns the least DEVICE budget with which any plan exists: the largest sum of the chunks that

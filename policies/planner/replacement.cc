@@ -23,6 +23,9 @@ constexpr int64_t kMustStay = -1;    // In place of a cost.
 // tried for that. Random rounds fetched 1.1% fewer bytes with 4 than with 1, and no fewer with 16.
 constexpr int kMostWindows = 4;
 constexpr size_t kMostVictims = 64;
+// The interrupt is asked behind so many positions, or slots that the search for room looks at: some
+// milliseconds.
+constexpr int64_t kStepsBetweenAsking = int64_t{1} << 16;
 
 // A range that is on DEVICE at a round's beginning.
 struct Home {
@@ -108,10 +111,12 @@ class RoundPass {
     return at.slot == kNotThere || at.last != victim.last || at.wanted_at == position;
   }
   bool ClearHome(int32_t range, int32_t position);
+  // Adds to the steps, and asks the interrupt where they are enough. False: it has said to stop.
+  bool GoesOn(int64_t steps);
   void Clear(int32_t first, int32_t count);
   // The cheapest run of `count` slots to clear of those that contain the beginning of the range.
-  // O(count).
-  Window CheapestAround(int32_t range, int32_t count, int32_t position) const;
+  // O(count), which `looks` grows by.
+  Window CheapestAround(int32_t range, int32_t count, int32_t position, int64_t& looks) const;
   // The cheapest around those who would leave first, or -1. O(count + log ranges).
   int32_t FindWindow(int32_t count, int32_t position);
   // False: no run of slots was found that can be cleared.
@@ -134,6 +139,8 @@ class RoundPass {
   std::vector<int32_t> missing_;
   std::vector<Victim> looked_at_;  // Of one FindWindow, kept for its memory.
   size_t next_out_ = 0;
+  int64_t steps_ = 0;              // Since the interrupt was asked.
+  absl::Status stopped_;           // What it returned.
   const int32_t update_position_;  // Of an update that has ranges on DEVICE, or -1.
 };
 
@@ -239,12 +246,23 @@ bool RoundPass::ClearHome(int32_t range, int32_t position) {
   return true;
 }
 
-RoundPass::Window RoundPass::CheapestAround(int32_t range, int32_t count, int32_t position) const {
+bool RoundPass::GoesOn(int64_t steps) {
+  steps_ += steps;
+  if (steps_ >= kStepsBetweenAsking && stopped_.ok()) {
+    steps_ = 0;
+    if (in_.interrupt) stopped_ = in_.interrupt();
+  }
+  return stopped_.ok();
+}
+
+RoundPass::Window RoundPass::CheapestAround(int32_t range, int32_t count, int32_t position,
+                                            int64_t& looks) const {
   // A run that begins inside a range evicts nobody less when it begins where the range does.
   const int32_t middle = at_[range].slot;
   // Each chunk that has to come back costs one fetch, and more the sooner it does.
   const int64_t horizon = 4 * int64_t{num_positions_};
   const auto cost_at = [&](int32_t slot) -> int64_t {
+    ++looks;
     const int32_t occupant = slots_.occupant(slot);
     if (occupant == PlannedSlots::kNobody) return 0;
     const RangeState& there = at_[occupant];
@@ -278,7 +296,9 @@ int32_t RoundPass::FindWindow(int32_t count, int32_t position) {
     victims_.pop();
     if (IsVoid(victim, position)) continue;
     looked_at_.push_back(victim);
-    const Window window = CheapestAround(victim.range, count, position);
+    int64_t looks = 0;
+    const Window window = CheapestAround(victim.range, count, position, looks);
+    if (!GoesOn(looks)) break;  // What is placed then is of no use.
     if (window.first < 0) continue;
     ++found;
     if (best.first < 0 || window.cost < best.cost) best = window;
@@ -415,6 +435,7 @@ absl::Status RoundPass::Run() {
   for (int32_t position = 0; position < num_positions_; ++position) {
     GEMINI_RETURN_IF_ERROR(BringIn(position));
     EndUses(position);
+    if (!GoesOn(1)) return stopped_;
   }
   if (!in_.trace.updated.empty()) Update(num_positions_ - 1);
   return absl::OkStatus();
@@ -540,14 +561,19 @@ absl::StatusOr<std::vector<Stay>> MakeStays(const RangeTrace& trace, const NextU
   std::vector<Home> homes;
   for (int round = 0; round < rule.most_rounds; ++round) {
     RoundPass pass(in, homes, /*closed=*/false);
-    GEMINI_RETURN_IF_ERROR(pass.Run());
+    const absl::Status played = pass.Run();
+    // Out of time, those of an earlier round are better than none.
+    if (best && absl::IsDeadlineExceeded(played)) break;
+    GEMINI_RETURN_IF_ERROR(played);
     std::vector<Home> end = pass.EndState();
     // Where a round ends as it began, all that follow are like it.
     if (round > 0 && end == homes) break;
     homes = std::move(end);
-    GEMINI_ASSIGN_OR_RETURN(Closed closed, Close(in, homes));
-    const bool kept_all = closed.kept_all;  // Then the next round would be like it.
-    if (!best || closed.fetched_slots < best->fetched_slots) best = std::move(closed);
+    absl::StatusOr<Closed> closed = Close(in, homes);
+    if (best && absl::IsDeadlineExceeded(closed.status())) break;
+    GEMINI_RETURN_IF_ERROR(closed.status());
+    const bool kept_all = closed->kept_all;  // Then the next round would be like it.
+    if (!best || closed->fetched_slots < best->fetched_slots) best = *std::move(closed);
     if (kept_all) break;
   }
   return std::move(best->stays);

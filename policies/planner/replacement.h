@@ -39,8 +39,10 @@ struct ReplacementRule {
 
 // Returns the stays of a round. RESOURCE_EXHAUSTED: the ranges that are kept leave an operator no
 // room; the message names the position and the numbers. INVALID_ARGUMENT: the ranges of an operator
-// are more than its slots (see SlotsAtPositions). An error of `interrupt` is returned. O(chunks of
-// all uses + uses log ranges), at most most_rounds * (most_closings + 2) times.
+// are more than its slots (see SlotsAtPositions). An error of `interrupt` is returned, which is
+// asked every 65,536 positions, and slots that are looked at for runs; but for DEADLINE_EXCEEDED
+// once a round could be closed: the result is then the best stays so far. O(chunks of all uses +
+// uses log ranges), at most most_rounds * (most_closings + 2) times.
 absl::StatusOr<std::vector<Stay>> MakeStays(const RangeTrace& trace, const NextUses& next_uses,
                                             const std::vector<int32_t>& slots_at, int32_t num_slots,
                                             const ReplacementRule& rule,

@@ -13,8 +13,9 @@
 
 namespace gemini::policies {
 
-// Is called between the rounds that are played for a plan, every few tenths of a second. An error
-// ends the planning, which returns it.
+// Asked between the rounds that are played for a plan and inside long ones, every few tenths of a
+// second at most: an error ends the planning, which returns it. DEADLINE_EXCEEDED is returned only
+// while there is no plan yet: later the best one so far is.
 using PlanInterrupt = std::function<absl::Status()>;
 
 struct PlanInputs {

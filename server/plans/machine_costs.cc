@@ -25,6 +25,8 @@ namespace {
 // Far beyond any machine on both sides; what is outside is a mistake, and NaN is never inside.
 constexpr int64_t kMaxLatencyNs = 1'000'000'000;
 constexpr int64_t kMaxFileBytes = 4096;
+// Between what calibration finds on a machine that is busy, and what a whole round has.
+constexpr double kMostMoved = 4;
 
 bool IsRate(double rate) { return rate >= kLeastRate && rate <= kMostRate; }
 
@@ -44,7 +46,33 @@ constexpr std::array<Field, 6> kRates = {{
 }};
 constexpr absl::string_view kLatency = "copy_latency_ns";
 constexpr absl::string_view kGuess = "guess";
-static_assert(std::tuple_size_v<decltype(KnownCosts::guessed)> == kRates.size());
+static_assert(std::tuple_size_v<decltype(KnownCosts::calibrated)> == kRates.size());
+
+bool ParseRate(absl::string_view word, double& rate) {
+  return absl::SimpleAtod(word, &rate) && IsRate(rate);
+}
+
+// False: nothing that was measured is a rate.
+bool Move(KnownCosts& known, const MeasuredRates& measured) {
+  const std::array<double, kRates.size()> rates = {
+      measured.host_to_device, measured.device_to_host,  measured.nvme_read,
+      measured.nvme_write,     measured.update_elements, measured.device_update_elements};
+  bool any = false;
+  for (size_t i = 0; i < rates.size(); ++i) {
+    if (!IsRate(rates[i])) continue;
+    any = true;
+    double& rate = known.costs.*kRates[i].rate;
+    double& calibrated = known.calibrated[i];
+    if (calibrated == 0) {
+      rate = calibrated = rates[i];
+    } else {
+      rate += (std::clamp(rates[i], calibrated / kMostMoved, calibrated * kMostMoved) - rate) / 2;
+      // What an earlier server kept may be beyond.
+      rate = std::clamp(rate, kLeastRate, kMostRate);
+    }
+  }
+  return any;
+}
 
 // The directory may be one that machines share.
 std::string FileName(bool device_is_gpu) {
@@ -62,8 +90,12 @@ std::string FileName(bool device_is_gpu) {
 std::string CostsText(const KnownCosts& known) {
   std::string text;
   for (size_t i = 0; i < kRates.size(); ++i) {
-    absl::StrAppendFormat(&text, "%s %.17g", kRates[i].name, known.costs.*kRates[i].rate);
-    absl::StrAppend(&text, known.guessed[i] ? " " : "", known.guessed[i] ? kGuess : "", "\n");
+    absl::StrAppendFormat(&text, "%s %.17g ", kRates[i].name, known.costs.*kRates[i].rate);
+    if (known.calibrated[i] == 0) {
+      absl::StrAppend(&text, kGuess, "\n");
+    } else {
+      absl::StrAppendFormat(&text, "%.17g\n", known.calibrated[i]);
+    }
   }
   absl::StrAppend(&text, kLatency, " ", known.costs.copy_latency_ns, "\n");
   return text;
@@ -76,25 +108,26 @@ std::optional<KnownCosts> ParseCosts(absl::string_view text) {
   for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
     const std::vector<absl::string_view> words = absl::StrSplit(line, ' ');
     if (words.size() < 2 || words.size() > 3 || !seen.insert(words[0]).second) return std::nullopt;
-    const bool guessed = words.size() == 3;
-    if (guessed && words[2] != kGuess) return std::nullopt;
     if (words[0] == kLatency) {
-      if (guessed || !absl::SimpleAtoi(words[1], &costs.copy_latency_ns) ||
+      if (words.size() != 2 || !absl::SimpleAtoi(words[1], &costs.copy_latency_ns) ||
           costs.copy_latency_ns < 0 || costs.copy_latency_ns > kMaxLatencyNs) {
         return std::nullopt;
       }
       continue;
     }
     const auto field = std::ranges::find(kRates, words[0], &Field::name);
-    if (field == kRates.end() || !absl::SimpleAtod(words[1], &(costs.*field->rate)) ||
-        !IsRate(costs.*field->rate)) {
+    if (field == kRates.end() || !ParseRate(words[1], costs.*field->rate)) return std::nullopt;
+    double& calibrated = known.calibrated[static_cast<size_t>(field - kRates.begin())];
+    if (words.size() == 2) {
+      calibrated = costs.*field->rate;
+    } else if (words[2] != kGuess && !ParseRate(words[2], calibrated)) {
       return std::nullopt;
     }
-    known.guessed[static_cast<size_t>(field - kRates.begin())] = guessed;
   }
   // Kept by a server that knew of updates in HOST alone.
   if (seen.insert(kDeviceUpdates).second) {
     costs.device_update_elements_per_second = costs.update_elements_per_second;
+    known.calibrated.back() = costs.device_update_elements_per_second;
   }
   if (seen.size() != kRates.size() + 1) return std::nullopt;
   return known;
@@ -122,29 +155,29 @@ void MachineCosts::Set(const CostModel& costs) {
     MutexLock lock(mutex_);
     known_ = {.costs = costs};
     for (size_t i = 0; i < kRates.size(); ++i) {
-      known_.guessed[i] = device_is_gpu_ && (kRates[i].rate == &CostModel::host_to_device ||
-                                             kRates[i].rate == &CostModel::device_to_host ||
-                                             kRates[i].name == kDeviceUpdates);
+      const bool guessed = device_is_gpu_ && (kRates[i].rate == &CostModel::host_to_device ||
+                                              kRates[i].rate == &CostModel::device_to_host ||
+                                              kRates[i].name == kDeviceUpdates);
+      known_.calibrated[i] = guessed ? 0 : costs.*kRates[i].rate;
     }
   }
   Keep();
 }
 
 void MachineCosts::Refresh(const MeasuredRates& measured) {
-  const std::array<double, kRates.size()> rates = {
-      measured.host_to_device, measured.device_to_host,  measured.nvme_read,
-      measured.nvme_write,     measured.update_elements, measured.device_update_elements};
-  bool any = false;
+  bool moved;
   {
     MutexLock lock(mutex_);
-    for (size_t i = 0; i < rates.size(); ++i) {
-      if (!IsRate(rates[i])) continue;
-      double& rate = known_.costs.*kRates[i].rate;
-      rate += (rates[i] - rate) / (std::exchange(known_.guessed[i], false) ? 1 : 2);
-      any = true;
-    }
+    moved = Move(known_, measured);
   }
-  if (any) Keep();
+  if (moved) Keep();
+}
+
+CostModel MachineCosts::Refreshed(const MeasuredRates& measured) const {
+  MutexLock lock(mutex_);
+  KnownCosts known = known_;
+  Move(known, measured);
+  return known.costs;
 }
 
 CostModel MachineCosts::costs() const {
@@ -153,7 +186,7 @@ CostModel MachineCosts::costs() const {
 }
 
 void MachineCosts::Keep() const {
-  if (directory_.empty()) return;
+  if (directory_.empty() || !keeps_) return;
   std::string text;
   {
     MutexLock lock(mutex_);

@@ -83,6 +83,17 @@ void PlanService::Open() {
       state_directory_.clear();
     }
   }
+  if (!state_directory_.empty()) {
+    absl::StatusOr<UniqueFd> lock = LockStateDirectory(state_directory_);
+    if (lock.ok()) {
+      state_lock_ = *std::move(lock);
+    } else {
+      ServerLog().warn("traces and costs of this server are kept in memory only: {}",
+                       lock.status().ToString());
+      state_directory_.clear();
+      costs_.DoNotKeep();
+    }
+  }
   traces_.emplace(state_directory_, kMaxKeptBytes);
   calibrated_ = costs_.Load();
 }
@@ -126,8 +137,7 @@ absl::StatusOr<MadePlan> PlanService::Make(const PlanTask& task) {
   // A link that the client holds back says nothing about the machine's.
   MeasuredRates measured = task.measured;
   if (task.device_bandwidth > 0) measured.host_to_device = measured.device_to_host = 0;
-  costs_.Refresh(measured);
-  CostModel costs = costs_.costs();
+  CostModel costs = costs_.Refreshed(measured);
   if (task.device_bandwidth > 0) {
     costs = HeldBack(costs, task.device_bandwidth, task.chunk_bytes);
   }
@@ -136,7 +146,9 @@ absl::StatusOr<MadePlan> PlanService::Make(const PlanTask& task) {
                                                                .costs = costs,
                                                                .policy = task.policy,
                                                                .interrupt = interrupt}));
-  // Only now: what no plan comes out of is of no use to the next job.
+  // Only now: what no plan comes out of is of no use to the next job, and whoever has no plan made
+  // has no say in what others' plans reckon with.
+  costs_.Refresh(measured);
   traces_->Keep({task.space, trace.phase, TensorsHash(trace.tensors)}, EncodeTrace(trace));
   const std::string encoded = EncodePlan(plan);
   MadePlan made;

@@ -68,7 +68,7 @@ class PlanService {
   // Ends the plan under way within some tenths of a second, drops the others.
   ~PlanService();
 
-  // INVALID_ARGUMENT: no trace, or one of too many chunks. DEADLINE_EXCEEDED: it took longer than
+  // INVALID_ARGUMENT: no trace, or one of too many chunks. DEADLINE_EXCEEDED: none came out within
   // kMaxPlanTime. Others: of policies::MakePlan. A trace is kept once a plan was made of it. Once
   // the wait is cancelled, which also ends a plan under way, `done` may never be called.
   void MakePlan(PlanTask task, absl::AnyInvocable<void(absl::StatusOr<MadePlan>)> done);
@@ -89,6 +89,7 @@ class PlanService {
 
   const std::vector<NvmeDirectory> nvme_directories_;
   std::string state_directory_;                  // Empty: nothing is kept on disk.
+  UniqueFd state_lock_;                          // Held while the directory is used.
   const std::optional<double> gpu_memory_rate_;  // Nothing: DEVICE is no GPU.
   MachineCosts costs_;
   bool calibrated_ = false;           // The worker's.

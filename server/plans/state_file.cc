@@ -2,6 +2,7 @@
 #include "server/plans/state_file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,7 +16,6 @@
 #include "absl/strings/str_cat.h"
 #include "gemini/system/errno_status.h"
 #include "gemini/system/status_macros.h"
-#include "gemini/system/unique_fd.h"
 
 namespace gemini::server {
 namespace {
@@ -46,6 +46,17 @@ absl::Status MakeStateDirectory(const std::string& directory) {
   const UniqueFd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!fd) return ErrnoStatus(errno, absl::StrCat("open state directory ", directory));
   return absl::OkStatus();
+}
+
+absl::StatusOr<UniqueFd> LockStateDirectory(const std::string& directory) {
+  const std::string path = absl::StrCat(directory, "/lock");
+  UniqueFd lock(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!lock) return ErrnoStatus(errno, absl::StrCat("make ", path));
+  if (::flock(lock.get(), LOCK_EX | LOCK_NB) == 0) return lock;
+  if (errno != EWOULDBLOCK) return ErrnoStatus(errno, absl::StrCat("lock ", path));
+  return absl::FailedPreconditionError(absl::StrCat("another server has the state directory ",
+                                                    directory,
+                                                    ": stop it, or pass another --state-dir"));
 }
 
 absl::Status WriteStateFile(const std::string& directory, const std::string& name,

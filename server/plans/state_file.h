@@ -9,11 +9,16 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "gemini/system/unique_fd.h"
 
 namespace gemini::server {
 
 // Makes the directory, mode 0700, and those above it. Errors: as mkdir(2).
 absl::Status MakeStateDirectory(const std::string& directory);
+
+// Takes the directory for one server, until the descriptor is closed or its process ends.
+// FAILED_PRECONDITION: another one has it; the message says what to do. Others: as open(2).
+absl::StatusOr<UniqueFd> LockStateDirectory(const std::string& directory);
 
 // Writes `bytes` to a file of mode 0600 beside `name`, syncs it, and gives it that name: after a
 // crash there is the old file or the new one. On an error the old one stays.

@@ -3,13 +3,15 @@
 // in memory, and where there is a state directory in a file each, so that a job that is started
 // again begins with a plan.
 // Thread: one at a time (the plan worker); blocks on the disk.
-// Bounds: max_bytes in all; the one that was not used for longest goes first, its file with it.
+// Bounds: max_bytes and kMaxKeptTraces in all. Beyond them the space that has most gives way, by
+//         the one of its traces that was not used for longest; its file goes with it.
 #pragma once
 #include <cstdint>
 #include <list>
 #include <map>
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
 namespace gemini::server {
@@ -20,6 +22,21 @@ struct TraceKey {
   uint64_t tensors_hash = 0;  // As TensorsHash.
   auto operator<=>(const TraceKey&) const = default;
 };
+
+struct KeptTrace {
+  TraceKey key;
+  std::string trace;  // The bytes of one that was verified.
+};
+
+// The bytes of its file, of which the key's phase and tensors are those of the trace itself.
+std::string EncodeKeptTrace(const KeptTrace& kept);
+// DATA_LOSS: they are no such file, or were changed. Others: as DecodeTrace. `bytes` begin at a
+// multiple of 8.
+absl::StatusOr<KeptTrace> DecodeKeptTrace(absl::string_view bytes);
+
+// A trace is a file that is read at the next start, and some 500 bytes beside its own: at 4,096 a
+// start takes a second. A job has one a phase.
+inline constexpr int64_t kMaxKeptTraces = 4'096;
 
 class TraceStore {
  public:
@@ -36,21 +53,28 @@ class TraceStore {
   // or found of that space and phase.
   const std::string* Find(const TraceKey& key);
 
-  int64_t kept_bytes() const { return kept_bytes_; }
+  int64_t kept_bytes() const { return sum_.bytes; }
+  int64_t num_traces() const { return sum_.traces; }
 
  private:
-  struct Kept {
-    TraceKey key;
-    std::string trace;
+  struct Taken {
+    int64_t bytes = 0;
+    int64_t traces = 0;
   };
+  using Position = std::list<KeptTrace>::iterator;
   void Insert(const TraceKey& key, std::string trace);
+  void Remove(Position at);
+  // Whose turn it is to go, of all but the latest. O(traces).
+  Position FindVictim();
+  void Count(const KeptTrace& kept, int sign);
   void Load();
 
   const std::string directory_;
   const int64_t max_bytes_;
-  int64_t kept_bytes_ = 0;
-  std::list<Kept> recent_;  // The latest used first.
-  std::map<TraceKey, std::list<Kept>::iterator> by_key_;
+  Taken sum_;
+  std::map<std::string, Taken> by_space_;
+  std::list<KeptTrace> recent_;  // The latest used first.
+  std::map<TraceKey, Position> by_key_;
 };
 
 }  // namespace gemini::server

@@ -46,6 +46,11 @@ absl::StatusOr<SpacePlan> PlanSpace(const OpenSpaceRequest& request, const TierM
         absl::StrCat("space ", request.name, " has chunks of ", request.chunk_bytes,
                      " bytes: it must be a positive multiple of ", kPageBytes));
   }
+  if (request.chunk_bytes > kMaxChunkBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "space ", request.name, " has chunks of ", FormatByteSize(request.chunk_bytes), ", up to ",
+        FormatByteSize(kMaxChunkBytes), " are allowed: use smaller chunks"));
+  }
   if (request.num_bundles < 1 || request.num_bundles > kMaxBundles) {
     return absl::InvalidArgumentError(absl::StrCat("space ", request.name, " has ",
                                                    request.num_bundles, " bundles: 1 to ",

@@ -10,9 +10,13 @@
 #include "gemini/layout.h"
 #include "gemini/shm/space_shm.h"
 #include "gemini/tier.h"
+#include "server/tiers/slot_dealing.h"
 #include "server/wire/request_wire.h"
 
 namespace gemini::server {
+
+// Of each NVMe slot, in the server's own memory.
+inline constexpr int64_t kBookkeepingBytes = sizeof(uint64_t) + sizeof(SlotPlace);
 
 // A space that may be made: no field can overflow any more.
 struct SpacePlan {
@@ -24,12 +28,12 @@ struct SpacePlan {
   int64_t num_tensors = 0;
   int64_t host_bytes() const { return host_slots * chunk_bytes; }
   int64_t nvme_bytes() const { return nvme_slots * chunk_bytes; }
-  // Of its two segments, and of the word that the server keeps of each NVMe slot, in whole pages.
-  // Not charged to the lease.
+  // Of its two segments, and of what the server keeps of each NVMe slot (a word of its contents and
+  // its place), in whole pages. Not charged to the lease.
   int64_t segment_bytes() const {
     return RoundUp(ClientSegmentLayout(num_bundles, num_tensors).size_bytes, kPageBytes) +
            RoundUp(static_cast<int64_t>(sizeof(ServerSegmentShm)), kPageBytes) +
-           RoundUp(nvme_slots * 8, kPageBytes);
+           RoundUp(nvme_slots * kBookkeepingBytes, kPageBytes);
   }
 };
 
@@ -41,8 +45,9 @@ inline constexpr int64_t kMaxTensors = int64_t{1} << 20;
 inline constexpr int64_t kMaxSpaceNameChars = 128;
 
 // `left` is what the lease has not yet given to spaces. INVALID_ARGUMENT: a name that is not 1 to
-// 128 of [A-Za-z0-9._-], a chunk size that is no positive multiple of kPageBytes, a count out of
-// range, or many more bundles than slots. RESOURCE_EXHAUSTED: more than is left, with the numbers.
+// 128 of [A-Za-z0-9._-], a chunk size that is no positive multiple of kPageBytes or is above
+// kMaxChunkBytes, a count out of range, or many more bundles than slots. RESOURCE_EXHAUSTED: more
+// than is left, with the numbers.
 absl::StatusOr<SpacePlan> PlanSpace(const OpenSpaceRequest& request, const TierMap<int64_t>& left);
 
 }  // namespace gemini::server

@@ -12,14 +12,32 @@
 #include "absl/strings/str_cat.h"
 #include "gemini/byte_size.h"
 #include "gemini/system/errno_status.h"
+#include "gemini/system/status_macros.h"
 #include "server/tiers/huge_pages.h"
 
 namespace gemini::server {
 namespace {
 
+// Not to be executed, which a machine may demand of all memfds (vm.memfd_noexec 2).
+absl::StatusOr<UniqueFd> CreateMemfd(absl::string_view name) {
+  constexpr unsigned kNoExecSeal = 8;  // Headers before Linux 6.3 have no name for it.
+  constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+  const std::string text(name);
+  UniqueFd fd(::memfd_create(text.c_str(), kFlags | kNoExecSeal));
+  // An earlier kernel, which makes no difference between the two.
+  if (!fd && errno == EINVAL) fd = UniqueFd(::memfd_create(text.c_str(), kFlags));
+  if (fd) return fd;
+  const int error = errno;
+  const absl::Status status = ErrnoStatus(error, absl::StrCat("memfd_create ", name));
+  if (error != EACCES) return status;
+  return absl::Status(status.code(),
+                      absl::StrCat(status.message(),
+                                   ": does sysctl vm.memfd_noexec, or a filter of system calls, "
+                                   "forbid memfds here?"));
+}
+
 absl::StatusOr<UniqueFd> MakeMemfd(absl::string_view name, int64_t size_bytes, MemfdPages pages) {
-  UniqueFd fd(::memfd_create(std::string(name).c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd) return ErrnoStatus(errno, absl::StrCat("memfd_create ", name));
+  GEMINI_ASSIGN_OR_RETURN(UniqueFd fd, CreateMemfd(name));
   if (::ftruncate(fd.get(), size_bytes) != 0) {
     return ErrnoStatus(errno, absl::StrCat("size memfd ", name));
   }

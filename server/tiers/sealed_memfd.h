@@ -19,8 +19,9 @@ enum class MemfdPages {
   kOnDemand,
 };
 
-// Makes a zero-filled memfd of `size_bytes` (> 0), CLOEXEC, sealed against shrinking, growing and
-// further seals. `name` is shown in /proc. RESOURCE_EXHAUSTED: no memory or descriptor left.
+// Makes a zero-filled memfd of `size_bytes` (> 0), CLOEXEC, sealed against shrinking, growing,
+// further seals and, from Linux 6.3 on, execution. `name` is shown in /proc. RESOURCE_EXHAUSTED: no
+// memory or descriptor left. PERMISSION_DENIED: the machine forbids memfds.
 absl::StatusOr<UniqueFd> MakeSealedMemfd(absl::string_view name, int64_t size_bytes,
                                          MemfdPages pages);
 

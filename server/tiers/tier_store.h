@@ -54,6 +54,8 @@ class TierStore {
   // Makes `num_slots` (>= 0) zero-filled slots of `slot_bytes` (> 0); the product fits int64_t.
   // RESOURCE_EXHAUSTED: beyond the capacity, or the machine has no more, with the numbers.
   virtual absl::StatusOr<TierGrant> Make(int64_t slot_bytes, int64_t num_slots) = 0;
+  // Any thread: from now on Make begins nothing that takes long, and may return CANCELLED.
+  virtual void Stop() {}
   // Gives the bytes back to the machine. When it returns they are free.
   virtual void Destroy(TierGrant grant) = 0;
 };

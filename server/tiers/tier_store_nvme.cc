@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 
 #include <algorithm>
 #include <array>
@@ -26,6 +27,9 @@
 
 namespace gemini::server {
 namespace {
+
+// Some tenths of a second on a slow file system.
+constexpr int64_t kAllocatedAtOnce = kGiB;
 
 struct OpenDirectory {
   std::string path;
@@ -111,6 +115,8 @@ class NvmeTierStore : public TierStore {
     return grant;
   }
 
+  void Stop() override { stopping_ = true; }
+
   void Destroy(TierGrant grant) override {
     // The files have no name: closing frees their blocks, so it comes before the room is given
     // back.
@@ -182,18 +188,47 @@ class NvmeTierStore : public TierStore {
     }
     GEMINI_ASSIGN_OR_RETURN(extent.fd, MakeUnlinkedFile(*directory));
     const int64_t size_bytes = extent.num_slots * slot_bytes;
-    int error;
-    while ((error = ::posix_fallocate(extent.fd.get(), 0, size_bytes)) == EINTR) {
-    }
-    if (error != 0) {
-      return ErrnoStatus(
-          error, absl::StrCat("allocate ", FormatByteSize(size_bytes), " in ", directory->path));
+    GEMINI_RETURN_IF_ERROR(CheckFree(extent.fd.get(), size_bytes, directory->path));
+    // By the kernel's call: where the file system cannot allocate, the C library would write each
+    // block, for hours, or fail by EINVAL below O_DIRECT. In parts, so that the server's end does
+    // not wait for a large one.
+    for (int64_t done = 0; done < size_bytes;) {
+      if (stopping_.load(std::memory_order_relaxed)) return absl::CancelledError("the server ends");
+      const int64_t part_bytes = std::min(size_bytes - done, kAllocatedAtOnce);
+      if (::fallocate(extent.fd.get(), 0, done, part_bytes) == 0) {
+        done += part_bytes;
+      } else if (errno != EINTR) {
+        return RefusalOf(errno, size_bytes, directory->path);
+      }
     }
     return absl::OkStatus();
   }
 
+  // Before others on that disk are brought to its last byte for what is refused in the end.
+  static absl::Status CheckFree(int fd, int64_t size_bytes, const std::string& path) {
+    struct statvfs disk;
+    if (::fstatvfs(fd, &disk) != 0) return absl::OkStatus();  // The allocation itself will tell.
+    const auto free_bytes = absl::uint128(disk.f_bavail) * disk.f_frsize;
+    if (free_bytes >= static_cast<absl::uint128>(size_bytes)) return absl::OkStatus();
+    return absl::ResourceExhaustedError(
+        absl::StrCat(path, " was to give ", FormatByteSize(size_bytes), ", its disk has free ",
+                     FormatByteSize(static_cast<int64_t>(free_bytes)),
+                     ": remove files there, or give --nvme less of it"));
+  }
+
+  static absl::Status RefusalOf(int error, int64_t size_bytes, const std::string& path) {
+    const absl::Status status =
+        ErrnoStatus(error, absl::StrCat("allocate ", FormatByteSize(size_bytes), " in ", path));
+    if (error != EOPNOTSUPP) return status;
+    return absl::UnimplementedError(
+        absl::StrCat(status.message(),
+                     ": its file system reserves no room (fallocate). Use a "
+                     "directory on a local ext4 or XFS"));
+  }
+
   const int64_t capacity_bytes_;
   const int64_t num_directories_;
+  std::atomic<bool> stopping_ = false;
   mutable Mutex mutex_;
   std::vector<OpenDirectory> directories_ ABSL_GUARDED_BY(mutex_);
 };

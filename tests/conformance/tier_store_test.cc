@@ -99,6 +99,39 @@ TEST_F(NvmeDirectoryTest, ExtentsPassThePageCacheWhereTheFileSystemLetsThem) {
   EXPECT_TRUE(std::filesystem::is_empty(root_));
 }
 
+// The C library would write each block instead, for hours, or say that an argument is wrong.
+TEST_F(NvmeDirectoryTest, WhereTheFileSystemAllocatesNothingRoomIsRefusedAtOnce) {
+  std::thread([&] {
+    DenyAllocation();
+    const auto store = MakeNvmeTierStore({{root_, kMiB}});
+    ASSERT_OK(store);
+    EXPECT_THAT((*store)->Make(4096, 4),
+                StatusIs(absl::StatusCode::kUnimplemented, ::testing::HasSubstr("ext4 or XFS")));
+    EXPECT_EQ((*store)->granted_bytes(), 0);
+  }).join();
+  EXPECT_TRUE(std::filesystem::is_empty(root_));
+}
+
+// Nobody else on that disk is brought to its last byte meanwhile.
+TEST_F(NvmeDirectoryTest, MoreThanTheDiskHasIsRefusedBeforeItIsFilled) {
+  const int64_t free_bytes = static_cast<int64_t>(std::filesystem::space(root_).available);
+  const int64_t asked_bytes = (free_bytes / 4096 + (1 << 20)) * 4096;
+  const auto store = MakeNvmeTierStore({{root_, asked_bytes}});
+  ASSERT_OK(store);
+  EXPECT_THAT(
+      (*store)->Make(4096, asked_bytes / 4096),
+      StatusIs(absl::StatusCode::kResourceExhausted,
+               ::testing::AllOf(::testing::HasSubstr("has free"), ::testing::HasSubstr("--nvme"))));
+}
+
+TEST_F(NvmeDirectoryTest, AServerThatEndsWaitsForNoAllocation) {
+  const auto store = MakeNvmeTierStore({{root_, kMiB}});
+  ASSERT_OK(store);
+  (*store)->Stop();
+  EXPECT_THAT((*store)->Make(4096, 4), StatusIs(absl::StatusCode::kCancelled));
+  EXPECT_EQ((*store)->granted_bytes(), 0);
+}
+
 // Several directories.
 class NvmeDirectoriesTest : public NvmeDirectoryTest {
  protected:

@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the server reads from a peer's socket: one message.
+// What the server reads from a peer's socket: one message, and what its handlers do with it, behind
+// a hello and a lease.
 // Holds: strings that came out lie inside the message; a space that is planned has sizes that
-//        cannot overflow, none below zero, and fits what is left.
+//        cannot overflow, none below zero, and fits what is left; an observer is answered behind
+//        whatever came.
+// State: a server serves 32 inputs; what one of them left open is there for those behind it.
 #include <limits>
+#include <memory>
 
 #include "gemini/protocol.h"
 #include "gemini/system/check.h"
 #include "gemini/wire_generated.h"
+#include "server/embedded_server.h"
 #include "server/spaces/space_plan.h"
 #include "server/wire/request_wire.h"
 #include "tests/fuzz/fuzz_target.h"
+#include "tests/server/wire_client.h"
 
 namespace gemini::server {
 namespace {
@@ -26,6 +32,32 @@ void CheckSpace(const OpenSpaceRequest& open) {
     GEMINI_CHECK(plan->num_bundles <= kMaxBundles && plan->num_tensors <= kMaxTensors);
     GEMINI_CHECK(plan->segment_bytes() > 0);
   }
+}
+
+// Sends it, and sees that the server goes on.
+void Handle(absl::string_view message) {
+  constexpr int kInputs = 32;  // A process may leave 64 leases behind, and each keeps its bytes.
+  constexpr int64_t kLeaseBytes = 16'384;
+  static std::unique_ptr<EmbeddedServer> server;
+  static int inputs = 0;
+  if (inputs++ % kInputs == 0) {
+    ServerOptions options;
+    options.capacity_bytes[Tier::kDevice] = kInputs * kLeaseBytes;
+    options.capacity_bytes[Tier::kHost] = 2 * kInputs * kLeaseBytes;
+    options.epoch_timeout = absl::Milliseconds(1);
+    server.reset();
+    server = *EmbeddedServer::Start(options);
+  }
+  WireClient client(*server->Connect());
+  GEMINI_CHECK(client.Hello("fuzz").ok());
+  GEMINI_CHECK(client.OpenLease({{kLeaseBytes, kLeaseBytes, 0}}, {{}}).ok());
+  GEMINI_CHECK(client.OpenSpace({.name = "s", .host_slots = 1}).ok());
+  client.SendRaw(message).IgnoreError();
+  // Behind it in the queue: a plan or a lease that it asked for may come first, or a hang-up.
+  client.CloseSession().IgnoreError();
+  WireClient observer(*server->Connect());
+  GEMINI_CHECK(observer.Hello("observer", wire::Role::kObserver).ok());
+  GEMINI_CHECK(observer.GetStatus().ok());
 }
 
 }  // namespace
@@ -97,8 +129,10 @@ std::vector<std::string> Seeds() {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  const auto request = gemini::server::ParseRequest(gemini::fuzz::BytesOf(data, size));
+  const absl::string_view message = gemini::fuzz::BytesOf(data, size);
+  const auto request = gemini::server::ParseRequest(message);
   if (!request.ok()) return 0;
+  gemini::server::Handle(message);
   if (const auto* open = std::get_if<gemini::server::OpenSpaceRequest>(&request->body)) {
     GEMINI_CHECK(open->name.size() <= size);
     gemini::server::CheckSpace(*open);

@@ -4,11 +4,14 @@
 // Holds: whatever came, an observer is answered, and the budgets say that
 //        capacity = leased + reclaiming + free.
 // Input: three bytes a step: which of three clients, what it does, and a number for it.
+// Files:  NVMe extents are in a directory below /dev/shm, else TMPDIR, that goes with the process.
 #include <fcntl.h>
 #include <poll.h>
+#include <stdlib.h>
 #include <sys/socket.h>
 
 #include <array>
+#include <filesystem>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -44,6 +47,26 @@ int64_t NumberOf(uint8_t byte) {
   return byte < 128 ? byte % 16 : byte < 192 ? (byte % 64) * 4096 : kEnds[byte % kEnds.size()];
 }
 
+// In memory where there is such a place, for a disk would take most of the time. Extents have no
+// name, so it stays empty.
+class TemporaryDirectory {
+ public:
+  TemporaryDirectory() {
+    path_ = std::filesystem::exists("/dev/shm") ? "/dev/shm"
+                                                : std::filesystem::temp_directory_path().string();
+    path_ += "/fuzz-XXXXXX";
+    GEMINI_CHECK(::mkdtemp(path_.data()) != nullptr);
+  }
+  ~TemporaryDirectory() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
 class FuzzedClient {
  public:
   explicit FuzzedClient(EmbeddedServer& server) : server_(server) {}
@@ -54,7 +77,7 @@ class FuzzedClient {
     const std::string space = absl::StrCat("s", byte % 4);
     const wire::TierBytes all(number, number, number), some(number / 2, 0, 0), none(0, 0, 0);
     const wire::MeasuredRates measured(1e9, 0, 0, 0, 0, 0);
-    switch (action % 20) {
+    switch (action % 25) {
       case 0:
         return HangUp();
       case 1:
@@ -104,13 +127,64 @@ class FuzzedClient {
       case 18:
         if (client_.has_value()) (void)!::shutdown(client_->fd(), byte % 3);
         return;
-      default:
+      case 19:
         return ReadAnswers();
+      case 20:
+        return TakeSpace(byte);
+      case 21:
+        if (!space_.has_value()) return;
+        return Store(byte);
+      case 22:
+        if (!space_.has_value()) return;
+        space_->client().submit_tail.store(space_->client().submit_tail.load() + byte);
+        return Kick();
+      case 23:
+        if (!space_.has_value()) return;
+        space_->client().submit_tail.store(static_cast<uint64_t>(number));
+        return Kick();
+      default:
+        return PunchHoles();
     }
   }
 
  private:
   void HangUp() { client_.reset(); }
+
+  // A space with a ring, whose memory is mapped here: it outlives what the server says of it.
+  void TakeSpace(uint8_t byte) {
+    if (!client_.has_value()) Hello();
+    ReadAnswers();
+    ::fcntl(client_->fd(), F_SETFL, 0);
+    // Refused where there is a lease already, or nothing is left.
+    client_->OpenLease({{4096, 1 << 18, 1 << 18}}, {{}}).IgnoreError();
+    absl::StatusOr<WireSpace> space = client_->OpenSpace(
+        {.name = absl::StrCat("r", byte % 4), .num_bundles = 2, .host_slots = 3, .nvme_slots = 4});
+    ::fcntl(client_->fd(), F_SETFL, O_NONBLOCK);
+    if (space.ok()) space_ = *std::move(space);
+  }
+
+  // Slots and operations that there are, and a few that there are not. Some are waited for, so that
+  // reads find what writes left.
+  void Store(uint8_t byte) {
+    const uint64_t sequence =
+        space_->Submit(static_cast<IoOperation>(byte % 4), byte / 4 % 4, byte / 16 % 5,
+                       byte >= 192 ? static_cast<uint64_t>(NumberOf(byte)) : kUncheckedContents);
+    if (byte % 8 < 4) space_->WaitCompletion(sequence, /*timeout_ms=*/5);
+  }
+
+  void Kick() {
+    const uint64_t one = 1;
+    (void)!::write(space_->kick.get(), &one, sizeof(one));
+  }
+
+  void PunchHoles() {
+    if (!space_.has_value()) return;
+    constexpr int kPunch = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+    for (const UniqueFd& slab : space_->slabs) {
+      (void)!::fallocate(slab.get(), kPunch, 0, 3 * 4096);
+    }
+    (void)!::fallocate(space_->client_segment.get(), kPunch, 0, 4096);
+  }
 
   void Hello() {
     client_.emplace(*server_.Connect());
@@ -147,6 +221,7 @@ class FuzzedClient {
 
   EmbeddedServer& server_;
   std::optional<WireClient> client_;
+  std::optional<WireSpace> space_;  // The last that was taken.
   uint64_t id_ = 100;
 };
 
@@ -162,6 +237,8 @@ void Play(absl::string_view input) {
   ServerOptions options;
   options.capacity_bytes[Tier::kDevice] = int64_t{1} << 20;
   options.capacity_bytes[Tier::kHost] = int64_t{1} << 20;
+  static const TemporaryDirectory nvme;
+  options.nvme_directories = {{.path = nvme.path(), .capacity_bytes = int64_t{1} << 20}};
   options.epoch_timeout = absl::Milliseconds(5);
   auto server = EmbeddedServer::Start(options);
   GEMINI_CHECK(server.ok());
@@ -204,6 +281,25 @@ std::vector<std::string> Seeds() {
       steps({{0, 2, 148}, {0, 9, 8}, {0, 9, 8}, {0, 10, 3}, {0, 11, 130}, {0, 0, 0}, {1, 12, 1}}),
       // One asks another to give way, who answers, or does not.
       steps({{0, 2, 171}, {1, 2, 170}, {0, 14, 1}, {1, 19, 0}, {2, 2, 180}, {2, 0, 0}, {1, 8, 0}}),
+      // Writes and reads by the ring, a tail that no client has, and the space's end.
+      steps({{0, 20, 1},
+             {0, 21, 2},
+             {0, 21, 18},
+             {0, 21, 1},
+             {0, 21, 17},
+             {0, 24, 0},
+             {0, 21, 2},
+             {0, 21, 6},
+             {0, 17, 0},
+             {0, 22, 9},
+             {0, 23, 198},
+             {0, 21, 1},
+             {0, 7, 1},
+             {0, 20, 2},
+             {0, 21, 34},
+             {0, 21, 33},
+             {0, 0, 0}}),
+      steps({{1, 20, 0}, {2, 20, 3}, {1, 21, 2}, {2, 21, 2}, {1, 21, 1}, {1, 22, 255}, {1, 8, 0}}),
       // Answers are left unread.
       steps({{0, 2, 148}, {0, 9, 8}, {0, 9, 8}, {0, 17, 0}, {0, 18, 0}, {0, 17, 1}, {0, 18, 2}}),
   };

@@ -61,6 +61,38 @@ inline void DenyDirect() {
                      {kReturn, 0, 0, SECCOMP_RET_ALLOW}}});
 }
 
+// fallocate of blocks is EOPNOTSUPP, as on a file system that has no such thing.
+inline void DenyAllocation() {
+  InstallFilter<6>({{{kLoadWord, 0, 0, offsetof(seccomp_data, nr)},
+                     {kJumpIfEqual, 0, 3, SYS_fallocate},
+                     {kLoadWord, 0, 0, offsetof(seccomp_data, args[1])},
+                     {kJumpIfEqual, 0, 1, 0},
+                     {kReturn, 0, 0, SECCOMP_RET_ERRNO | EOPNOTSUPP},
+                     {kReturn, 0, 0, SECCOMP_RET_ALLOW}}});
+}
+
+// memfd_create with MFD_NOEXEC_SEAL is EINVAL, as before Linux 6.3.
+inline void DenyMemfdsWithoutExec() {
+  constexpr uint32_t kNoExecSeal = 8;  // Headers before Linux 6.3 have no name for it.
+  InstallFilter<6>({{{kLoadWord, 0, 0, offsetof(seccomp_data, nr)},
+                     {kJumpIfEqual, 0, 3, SYS_memfd_create},
+                     {kLoadWord, 0, 0, offsetof(seccomp_data, args[1])},
+                     {kJumpIfAnySet, 0, 1, kNoExecSeal},
+                     {kReturn, 0, 0, SECCOMP_RET_ERRNO | EINVAL},
+                     {kReturn, 0, 0, SECCOMP_RET_ALLOW}}});
+}
+
+// memfd_create without MFD_NOEXEC_SEAL is EACCES, as where vm.memfd_noexec is 2.
+inline void DenyMemfdsWithExec() {
+  constexpr uint32_t kNoExecSeal = 8;
+  InstallFilter<6>({{{kLoadWord, 0, 0, offsetof(seccomp_data, nr)},
+                     {kJumpIfEqual, 0, 3, SYS_memfd_create},
+                     {kLoadWord, 0, 0, offsetof(seccomp_data, args[1])},
+                     {kJumpIfAnySet, 1, 0, kNoExecSeal},
+                     {kReturn, 0, 0, SECCOMP_RET_ERRNO | EACCES},
+                     {kReturn, 0, 0, SECCOMP_RET_ALLOW}}});
+}
+
 // madvise with MADV_COLLAPSE is EINVAL, as on a kernel without huge pages.
 inline void DenyHugePages() {
   constexpr uint32_t kCollapse = 25;  // Headers before Linux 6.1 have no name for it.

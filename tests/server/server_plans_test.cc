@@ -8,6 +8,7 @@
 #include <fstream>
 #include <limits>
 #include <random>
+#include <set>
 #include <thread>
 
 #include "absl/strings/numbers.h"
@@ -267,6 +268,31 @@ TEST_F(ServerPlansTest, WithAStateDirectoryTracesAndCostsOutliveTheServer) {
   EXPECT_EQ(decoded, trace);
 }
 
+// One of them would remove what the other is writing, and what it knows nothing of.
+TEST_F(ServerPlansTest, OfTwoServersWithOneStateDirectoryTheSecondKeepsInMemory) {
+  options_.state_directory = directory_ + "/state";
+  Restart();
+  const auto files = [this] {
+    std::set<std::string> names;
+    for (const auto& file : std::filesystem::directory_iterator(options_.state_directory)) {
+      if (file.path().extension() == ".trace") names.insert(file.path().filename());
+    }
+    return names;
+  };
+  {
+    WireClient client = Trainer("first");
+    ASSERT_OK(PlanOf(client, StepTrace(8, kChunk), {.device_bytes = 16 * kChunk}));
+  }
+  ASSERT_EQ(files().size(), 1u);
+  const std::unique_ptr<EmbeddedServer> first = std::move(server_);
+  Restart();
+  WireClient client = Trainer("second");
+  ASSERT_OK(PlanOf(client, StepTrace(8, kChunk), {.device_bytes = 16 * kChunk}));
+  ASSERT_OK_AND_ASSIGN(const WireReply found, client.FindTrace("second", "train", 0));
+  EXPECT_GT(found.message().body_as_TraceReply()->size_bytes(), 0);
+  EXPECT_EQ(files().size(), 1u);
+}
+
 TEST_F(ServerPlansTest, WhatClientsMeasureRefreshesTheCostsButNotUnderALimitedLink) {
   WireClient client = Trainer("job");
   const auto costs = [&client] {
@@ -278,14 +304,20 @@ TEST_F(ServerPlansTest, WhatClientsMeasureRefreshesTheCostsButNotUnderALimitedLi
   plan({.device_bytes = 16 * kChunk});  // Calibrates.
   const wire::CostModel first = costs();
   EXPECT_GT(first.host_to_device(), 1e8);
-  plan({.device_bytes = 16 * kChunk,
-        .update_elements = 1e6,
-        .device_update_elements = 3e6,
-        .host_to_device = 5e9});
+  const PlanWish measured = {.device_bytes = 16 * kChunk,
+                             .update_elements = first.update_elements() / 2,
+                             .device_update_elements = first.device_update_elements() / 4,
+                             .host_to_device = first.host_to_device() * 2};
+  plan(measured);
   const wire::CostModel second = costs();
-  EXPECT_DOUBLE_EQ(second.host_to_device(), (first.host_to_device() + 5e9) / 2);
-  EXPECT_DOUBLE_EQ(second.update_elements(), (first.update_elements() + 1e6) / 2);
-  EXPECT_DOUBLE_EQ(second.device_update_elements(), (first.device_update_elements() + 3e6) / 2);
+  EXPECT_DOUBLE_EQ(second.host_to_device(), first.host_to_device() * 1.5);
+  EXPECT_DOUBLE_EQ(second.update_elements(), first.update_elements() * 0.75);
+  EXPECT_DOUBLE_EQ(second.device_update_elements(), first.device_update_elements() * 0.625);
+  // Whoever gets no plan has no say in what others' plans reckon with.
+  PlanWish no_room = measured;
+  no_room.device_bytes = 0;
+  EXPECT_FALSE(PlanOf(client, StepTrace(8, kChunk), no_room).ok());
+  EXPECT_DOUBLE_EQ(costs().host_to_device(), second.host_to_device());
   plan({.device_bytes = 16 * kChunk, .host_to_device = 1e6, .device_bandwidth = 1e6});
   EXPECT_DOUBLE_EQ(costs().host_to_device(), second.host_to_device());
   plan({.device_bytes = 16 * kChunk, .update_elements = 1e300, .device_update_elements = 1});

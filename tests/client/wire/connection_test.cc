@@ -4,8 +4,13 @@
 #include "client/wire/connection.h"
 
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <cstdlib>
+#include <filesystem>
 #include <string>
 #include <thread>
 
@@ -145,6 +150,87 @@ TEST(ConnectTest, ASocketThatNobodyListensOnIsUnavailable) {
   listener.Reset();
   EXPECT_THAT(Connection::Connect(path), StatusIs(absl::StatusCode::kUnavailable));
   ::unlink(path.c_str());
+}
+
+// A listening socket, and the process that made it: whoever connects sees that one's uid.
+class ListenerTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = ::testing::TempDir() + "/listener-XXXXXX";
+    directory_ = ::mkdtemp(name.data());
+    ::chmod(directory_.c_str(), 0777);
+    path_ = directory_ + "/socket";
+  }
+  void TearDown() override {
+    stop_.Reset();
+    if (listener_ > 0) EXPECT_EQ(::waitpid(listener_, nullptr, 0), listener_);
+    std::filesystem::remove_all(directory_);
+  }
+
+  // Has a child of this uid listen on path_ until the test ends.
+  void ListenAs(uid_t uid) {
+    int ready[2], stop[2];
+    ASSERT_EQ(::pipe(ready), 0);
+    ASSERT_EQ(::pipe(stop), 0);
+    listener_ = ::fork();
+    ASSERT_GE(listener_, 0);
+    if (listener_ == 0) {
+      ::close(stop[1]);
+      char byte = 0;
+      sockaddr_un address = {};
+      address.sun_family = AF_UNIX;
+      path_.copy(address.sun_path, sizeof(address.sun_path) - 1);
+      const int socket = ::socket(AF_UNIX, SOCK_SEQPACKET, 0);
+      if (::setresuid(uid, uid, uid) != 0 ||
+          ::bind(socket, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0 ||
+          ::chmod(path_.c_str(), 0777) != 0 || ::listen(socket, 4) != 0 ||
+          ::write(ready[1], &byte, 1) != 1) {
+        ::_exit(1);
+      }
+      (void)!::read(stop[0], &byte, 1);
+      ::_exit(0);
+    }
+    ::close(ready[1]);
+    ::close(stop[0]);
+    stop_ = UniqueFd(stop[1]);
+    char byte;
+    EXPECT_EQ(::read(ready[0], &byte, 1), 1);
+    ::close(ready[0]);
+  }
+
+  std::string directory_;
+  std::string path_;
+  UniqueFd stop_;
+  pid_t listener_ = 0;
+};
+
+TEST_F(ListenerTest, AServerOfThisUserIsConnectedTo) {
+  ListenAs(::geteuid());
+  EXPECT_OK(Connection::Connect(path_));
+}
+
+// It would be handed the tensors.
+TEST_F(ListenerTest, AServerOfAnotherUserIsRefused) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can listen as another user";
+  ListenAs(65534);
+  EXPECT_THAT(Connection::Connect(path_),
+              StatusIs(absl::StatusCode::kPermissionDenied,
+                       ::testing::AllOf(HasSubstr("65534"), HasSubstr("uid 0"),
+                                        HasSubstr("runtime directory"))));
+}
+
+// A daemon that root runs for all serves others, too.
+TEST_F(ListenerTest, AServerOfRootIsConnectedToByOthers) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can listen as root";
+  ListenAs(0);
+  const pid_t other = ::fork();
+  if (other == 0) {
+    if (::setresuid(65534, 65534, 65534) != 0) ::_exit(2);
+    ::_exit(Connection::Connect(path_).ok() ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(other, &status, 0), other);
+  EXPECT_EQ(status, 0);
 }
 
 }  // namespace

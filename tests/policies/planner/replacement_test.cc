@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <random>
 #include <utility>
 #include <vector>
 
@@ -210,6 +211,50 @@ TEST(ReplacementTest, AnOperatorThatNeedsMoreThanItsSlotsIsRefused) {
   EXPECT_THAT(StaysOf(trace, 1), StatusIs(absl::StatusCode::kInvalidArgument,
                                           HasSubstr("operator 0 uses 2 chunks at once, of 1")));
   EXPECT_OK(StaysOf(trace, 2).status());
+}
+
+// How often the stays of one round, played twice at most, are interrupted.
+int64_t AskedFor(const RangeTrace& trace, int32_t num_slots) {
+  int64_t asked = 0;
+  EXPECT_OK(MakeStays(trace, NextUses(trace),
+                      std::vector<int32_t>(trace.num_positions(), num_slots), num_slots,
+                      {.looks_ahead = false, .most_closings = 0}, [&]() -> absl::Status {
+                        ++asked;
+                        return absl::OkStatus();
+                      }));
+  return asked;
+}
+
+TEST(ReplacementTest, ALongRoundIsInterruptedEvery65536Positions) {
+  std::vector<int32_t> order;
+  for (int32_t i = 0; i < 10 << 16; ++i) order.push_back(i % 5);
+  EXPECT_GE(AskedFor(TraceOf({1, 1, 1, 1, 1}, order), 3), 10);
+}
+
+TEST(ReplacementTest, TheSearchForRunsIsInterruptedEvery65536SlotsThatItLooksAt) {
+  // Three long runs in turn, of which one fits beside many small ranges that come back.
+  std::vector<int64_t> chunks(400, 1);
+  chunks.insert(chunks.end(), 3, 150);
+  std::vector<int32_t> order;
+  std::mt19937_64 random(/*seed=*/3);
+  for (int32_t i = 0; i < 4'000; ++i) {
+    order.push_back(i % 4 == 0 ? 400 + i / 4 % 3 : static_cast<int32_t>(random() % 400));
+  }
+  EXPECT_GE(AskedFor(TraceOf(chunks, order), 300), 3);
+}
+
+TEST(ReplacementTest, AnInterruptInTheMiddleOfARoundEndsIt) {
+  std::vector<int32_t> order;
+  for (int32_t i = 0; i < 3 << 16; ++i) order.push_back(i % 5);
+  const RangeTrace trace = TraceOf({1, 1, 1, 1, 1}, order);
+  int asked = 0;
+  EXPECT_THAT(
+      MakeStays(trace, NextUses(trace), std::vector<int32_t>(trace.num_positions(), 3), 3, {},
+                [&]() -> absl::Status {
+                  return ++asked < 3 ? absl::OkStatus() : absl::CancelledError("enough");
+                }),
+      StatusIs(absl::StatusCode::kCancelled));
+  EXPECT_EQ(asked, 3);
 }
 
 }  // namespace

@@ -20,6 +20,14 @@ constexpr CostModel kCosts = {.host_to_device = 7.25e9,
                               .device_update_elements_per_second = 5e8,
                               .copy_latency_ns = 4321};
 
+// As measured at the start, all of it.
+KnownCosts Measured(const CostModel& costs) {
+  return {
+      .costs = costs,
+      .calibrated = {costs.host_to_device, costs.device_to_host, costs.nvme_read, costs.nvme_write,
+                     costs.update_elements_per_second, costs.device_update_elements_per_second}};
+}
+
 class MachineCostsTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -89,14 +97,71 @@ TEST_F(MachineCostsTest, OnlyRatesThatAMachineCanHaveRefreshIt) {
 TEST_F(MachineCostsTest, AFileFromBeforeUpdatesOnDeviceHasTheRateOfHost) {
   CostModel expected = kCosts;
   expected.device_update_elements_per_second = expected.update_elements_per_second;
-  const std::string old = absl::StrReplaceAll(
-      CostsText({kCosts}), {{"device_update_elements_per_second 500000000\n", ""}});
-  ASSERT_NE(old, CostsText({kCosts}));
-  EXPECT_EQ(ParseCosts(old), KnownCosts{expected});
+  const std::string text = CostsText(Measured(kCosts));
+  const std::string old =
+      absl::StrReplaceAll(text, {{"device_update_elements_per_second 500000000 500000000\n", ""}});
+  ASSERT_NE(old, text);
+  EXPECT_EQ(ParseCosts(old), Measured(expected));
+}
+
+TEST_F(MachineCostsTest, AFileFromBeforeCalibratedRatesWereKeptCountsAsCalibrated) {
+  EXPECT_EQ(ParseCosts("host_to_device 7250000000\n"
+                       "device_to_host 6500000000 guess\n"
+                       "nvme_read 1000000000\n"
+                       "nvme_write 200000000\n"
+                       "update_elements_per_second 300000000\n"
+                       "device_update_elements_per_second 500000000 guess\n"
+                       "copy_latency_ns 4321\n"),
+            (KnownCosts{.costs = {.host_to_device = 7.25e9,
+                                  .device_to_host = 6.5e9,
+                                  .nvme_read = 1e9,
+                                  .nvme_write = 2e8,
+                                  .update_elements_per_second = 3e8,
+                                  .device_update_elements_per_second = 5e8,
+                                  .copy_latency_ns = 4321},
+                        .calibrated = {7.25e9, 0, 1e9, 2e8, 3e8, 0}}));
+}
+
+// Whatever clients say, and however often: the plans of all jobs reckon with these.
+TEST_F(MachineCostsTest, MeasurementsMoveARateByAFactorOfFourFromTheCalibratedOneAtMost) {
+  MachineCosts first(directory_, false);
+  first.Set(kCosts);
+  for (int i = 0; i < 60; ++i) first.Refresh({.host_to_device = 1e13, .nvme_write = 2e3});
+  EXPECT_DOUBLE_EQ(first.costs().host_to_device, 4 * kCosts.host_to_device);
+  EXPECT_DOUBLE_EQ(first.costs().nvme_write, kCosts.nvme_write / 4);
+  // By what was calibrated, not by what it was when the server started.
+  MachineCosts second(directory_, false);
+  ASSERT_TRUE(second.Load());
+  for (int i = 0; i < 60; ++i) second.Refresh({.host_to_device = 1e13, .nvme_write = 2e3});
+  EXPECT_DOUBLE_EQ(second.costs().host_to_device, 4 * kCosts.host_to_device);
+  EXPECT_DOUBLE_EQ(second.costs().nvme_write, kCosts.nvme_write / 4);
+  // And it comes back.
+  for (int i = 0; i < 60; ++i) second.Refresh({.nvme_write = 2.5e8});
+  EXPECT_NEAR(second.costs().nvme_write, 2.5e8, 1);
+}
+
+TEST_F(MachineCostsTest, WhatWouldBeRefreshedChangesNothing) {
+  MachineCosts costs(directory_, false);
+  costs.Set(kCosts);
+  EXPECT_EQ(costs.Refreshed({.nvme_write = 4e8}).nvme_write, 3e8);
+  EXPECT_EQ(costs.costs(), kCosts);
+}
+
+TEST_F(MachineCostsTest, WhoMustNotKeepReadsWhatIsKept) {
+  MachineCosts(directory_, false).Set(kCosts);
+  MachineCosts reader(directory_, false);
+  reader.DoNotKeep();
+  ASSERT_TRUE(reader.Load());
+  reader.Refresh({.nvme_write = 4e8});
+  EXPECT_EQ(reader.costs().nvme_write, 3e8);
+  MachineCosts next(directory_, false);
+  ASSERT_TRUE(next.Load());
+  EXPECT_EQ(next.costs(), kCosts);
 }
 
 TEST_F(MachineCostsTest, ADamagedFileIsNoModel) {
-  const KnownCosts known = {.costs = kCosts, .guessed = {true, false, false, false, true, false}};
+  KnownCosts known = Measured(kCosts);
+  known.calibrated[0] = known.calibrated[4] = 0;
   const std::string good = CostsText(known);
   ASSERT_EQ(ParseCosts(good), known);
   for (const auto& [from, to] :
@@ -106,11 +171,13 @@ TEST_F(MachineCostsTest, ADamagedFileIsNoModel) {
                                                         {"7250000000", "1e300"},
                                                         {"4321", "-5"},
                                                         {"4321", "9000000000"},
-                                                        {"200000000\n", "\n"},
+                                                        {"200000000 200000000\n", "\n"},
                                                         {"guess", "guesses"},
                                                         {"4321", "4321 guess"},
                                                         {" guess", " guess guess"},
                                                         {"500000000\n", "nan\n"},
+                                                        {"500000000\n", "1e300\n"},
+                                                        {"500000000\n", "-1\n"},
                                                         {"device_update", "device_updates"},
                                                         {"copy_latency_ns 4321\n", ""},
                                                         {"device_to_host", "host_to_device"}}) {

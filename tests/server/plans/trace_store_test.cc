@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "gemini/plan/trace_wire.h"
 #include "server/plans/state_file.h"
 #include "tests/server/traces.h"
@@ -107,6 +109,40 @@ TEST_F(TraceStoreTest, WithoutItsDirectoryItKeepsInMemory) {
   std::filesystem::remove_all(directory_);
   Keep(store, "a", StepTrace(3, 4096));
   EXPECT_TRUE(Finds(store, "a", StepTrace(3, 4096)));
+}
+
+// A client that has many traces kept evicts its own space's, and nobody else's.
+TEST_F(TraceStoreTest, WhoKeepsMostGivesWay) {
+  const Trace trace = StepTrace(8, 4096);
+  const int64_t size = static_cast<int64_t>(EncodeTrace(trace).size());
+  TraceStore store(directory_, 8 * size);
+  Keep(store, "modest", trace);
+  for (int i = 0; i < 40; ++i) {
+    Trace another = trace;
+    another.phase = absl::StrFormat("%05d", i);  // As long as "train".
+    Keep(store, "greedy", another);
+  }
+  EXPECT_TRUE(Finds(store, "modest", trace));
+  EXPECT_EQ(store.kept_bytes(), 8 * size);
+  EXPECT_EQ(NumFiles(), 8);
+  // Its own oldest went: the newest are there.
+  Trace last = trace;
+  last.phase = "00033";
+  EXPECT_TRUE(Finds(store, "greedy", last));
+  last.phase = "00032";
+  EXPECT_FALSE(Finds(store, "greedy", last));
+}
+
+// Small ones cost memory, files and time at the start, whatever their bytes.
+TEST_F(TraceStoreTest, TheNumberOfTracesIsBoundedToo) {
+  TraceStore store("", int64_t{1} << 40);
+  for (int64_t i = 0; i < kMaxKeptTraces + 100; ++i) {
+    store.Keep({absl::StrCat("space-", i % 7), absl::StrCat(i), 1}, "small");
+  }
+  EXPECT_EQ(store.num_traces(), kMaxKeptTraces);
+  EXPECT_NE(store.Find({absl::StrCat("space-", (kMaxKeptTraces + 99) % 7),
+                        absl::StrCat(kMaxKeptTraces + 99), 1}),
+            nullptr);
 }
 
 }  // namespace

@@ -44,6 +44,29 @@ TEST(SpacePlanTest, TheTensorsHaveALimitAndRoomInTheSegment) {
   }
 }
 
+TEST(SpacePlanTest, TheChunksHaveALimitHoweverLargeTheLeaseIs) {
+  constexpr TierMap<int64_t> kAll = {{0, kHuge, kHuge}};
+  OpenSpaceRequest request = Good();
+  request.host_slots = request.nvme_slots = 1;
+  request.chunk_bytes = kMaxChunkBytes;
+  EXPECT_OK(PlanSpace(request, kAll));
+  request.chunk_bytes += kPageBytes;
+  EXPECT_THAT(PlanSpace(request, kAll),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("smaller chunks")));
+}
+
+// The word that says what a slot has, and where in which file it is.
+TEST(SpacePlanTest, TheServersBookkeepingOfAnNvmeSlotIsCounted) {
+  OpenSpaceRequest request = Good();
+  request.nvme_slots = 0;
+  request.chunk_bytes = kPageBytes;
+  constexpr TierMap<int64_t> kAll = {{0, kHuge, kHuge}};
+  ASSERT_OK_AND_ASSIGN(const SpacePlan none, PlanSpace(request, kAll));
+  request.nvme_slots = 1 << 20;
+  ASSERT_OK_AND_ASSIGN(const SpacePlan many, PlanSpace(request, kAll));
+  EXPECT_EQ(many.segment_bytes() - none.segment_bytes(), int64_t{24} << 20);
+}
+
 TEST(SpacePlanTest, ANameOutsideTheRulesIsRefusedAndEscaped) {
   for (const std::string& name :
        {std::string(), std::string(129, 'a'), std::string("a/b"), std::string("a b"),
@@ -69,7 +92,7 @@ TEST(SpacePlanTest, NoCountOverflows) {
   EXPECT_THAT(PlanSpace(request, kLeft), StatusIs(absl::StatusCode::kResourceExhausted));
   request = Good();
   request.chunk_bytes = kHuge / 4096 * 4096;
-  EXPECT_THAT(PlanSpace(request, kLeft), StatusIs(absl::StatusCode::kResourceExhausted));
+  EXPECT_THAT(PlanSpace(request, kLeft), StatusIs(absl::StatusCode::kInvalidArgument));
   request = Good();
   request.num_bundles = kHuge;
   EXPECT_THAT(PlanSpace(request, kLeft), StatusIs(absl::StatusCode::kInvalidArgument));
