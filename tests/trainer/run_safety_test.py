@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """gemini-train deletes and replaces only what a run made, and what goes wrong beside training does not end it."""
+import fcntl
 import json
 import os
+import pty
+import shlex
 import shutil
 import signal
 import subprocess
@@ -85,6 +88,29 @@ class RunSafetyTest(train_program.TrainTest):
         state = json.loads((output / "latest" / "trainer_state.json").read_text())
         self.assertEqual(state["step"], steps(output)[-1]["step"])
 
+    def wait_for_end(self, output):
+        """Returns when no gemini-train holds `output` any more."""
+        directory = os.open(output, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        os.close(directory)
+
+    def test_a_terminal_that_closes_under_a_shell_saves(self):
+        # The shell hangs up on its jobs, and the kernel on the terminal's.
+        output = self.directory / "out"
+        command = [train_program.BIN / "gemini-train",
+                   *train_program.arguments(dict(self.keys(steps=100000), output=output, threads=1))]
+        shell, terminal = pty.fork()
+        if shell == 0:
+            os.execvp("bash", ["bash", "--norc", "--noprofile", "-i"])
+        os.write(terminal, (shlex.join(map(str, command)) + "\n").encode())
+        while not (output / "metrics.jsonl").exists():
+            os.read(terminal, 4096)  # What is not read blocks who writes it.
+        os.close(terminal)
+        os.waitpid(shell, 0)
+        self.wait_for_end(output)
+        state = json.loads((output / "latest" / "trainer_state.json").read_text())
+        self.assertEqual(state["step"], steps(output)[-1]["step"])
+
     def test_a_log_that_nobody_reads_any_more_does_not_end_a_run(self):
         output = self.directory / "out"
         keys = dict(self.keys(steps=30, save_every=1, keep=1, log_level="info"), output=output)
@@ -106,6 +132,35 @@ class RunSafetyTest(train_program.TrainTest):
         self.assertTrue(pipe.is_fifo())
         lines = os.read(reader, 1 << 20).decode().splitlines()
         self.assertEqual([json.loads(line)["step"] for line in lines], [1, 2, 3, 4])
+
+
+    def test_housekeeping_that_fails_warns_once_and_training_goes_on(self):
+        output = self.train("out", **self.keys(steps=2))
+        (output / "latest").unlink()
+        (output / "latest" / "mine").mkdir(parents=True)  # No link can be renamed over it.
+        result = run(output=output, resume=True, steps=6, save_every=1)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(result.stderr.count("the checkpoint is complete, but: "), 1, result.stderr)
+        self.assertEqual([line["step"] for line in steps(output)], [1, 2, 3, 4, 5, 6])
+        self.assertTrue((output / "checkpoint-6").is_dir())
+
+    def test_a_leftover_that_stays_warns_once_and_training_goes_on(self):
+        output = self.directory / "out"
+        stays = output / ".deleting-1" / "mounted"
+        stays.mkdir(parents=True)
+        command = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs none "$1" || exit 99; shift; exec "$@"',
+                   "sh", stays]
+        if subprocess.run([*command, "true"], capture_output=True, check=False).returncode != 0:
+            self.skipTest("no user namespaces here, in which to mount a tmpfs that stays")
+        result = subprocess.run(
+            [*command, train_program.BIN / "gemini-train",
+             *train_program.arguments(self.keys(steps=3, threads=1, output=output, overwrite=True))],
+            capture_output=True, text=True, timeout=train_program.TIMEOUT_S, check=False)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(result.stderr.count("what a dead run left stays"), 1, result.stderr)
+        self.assertIn(".deleting-1", result.stderr)
+        self.assertEqual([line["step"] for line in steps(output)], [1, 2, 3])
+        self.assertTrue((output / "latest").is_dir())
 
 
 if __name__ == "__main__":

@@ -415,39 +415,43 @@ absl::StatusOr<int> Run(CommandLine& line, const Interrupt& interrupt, Progress&
     GEMINI_RETURN_IF_ERROR(LoadParameters(source, parameters, *memory.store));
   }
 
-  const TrainingParts parts = {.config = config,
-                               .device = torch_device,
-                               .model = *model,
-                               .store = *memory.store,
-                               .activations = *memory.activations,
-                               .parameters = parameters,
-                               .data = data,
-                               .eval_data = eval_data.has_value() ? &*eval_data : nullptr,
-                               .source = source,
-                               .directory = directory,
-                               .begin = [&]() -> absl::StatusOr<MetricsFile> {
-                                 GEMINI_RETURN_IF_ERROR(directory.Prepare());
-                                 GEMINI_RETURN_IF_ERROR(directory.WriteConfig(ToToml(config)));
-                                 const std::string path = config.metrics.empty()
-                                                              ? config.output + "/metrics.jsonl"
-                                                              : config.metrics;
-                                 MetricsFile::Last last;
-                                 if (resumed.has_value())
-                                   last = {resumed->state.step, resumed->state.evaluated_step};
-                                 return MetricsFile::Open(path, metrics_mode, last);
-                               },
-                               .progress = progress,
-                               .interrupt = interrupt,
-                               .log =
-                                   [&](const std::string& text) {
-                                     progress.Clear();
-                                     LogInfo(text);
-                                   },
-                               .warn =
-                                   [&](const std::string& text) {
-                                     progress.Clear();
-                                     LogWarning(text);
-                                   }};
+  const TrainingParts parts = {
+      .config = config,
+      .device = torch_device,
+      .model = *model,
+      .store = *memory.store,
+      .activations = *memory.activations,
+      .parameters = parameters,
+      .data = data,
+      .eval_data = eval_data.has_value() ? &*eval_data : nullptr,
+      .source = source,
+      .directory = directory,
+      .begin = [&]() -> absl::StatusOr<MetricsFile> {
+        GEMINI_ASSIGN_OR_RETURN(const PreparedDirectory prepared, directory.Prepare());
+        if (!prepared.housekeeping.ok()) {
+          progress.Clear();
+          LogWarning(absl::StrCat("what a dead run left stays, and training goes on: ",
+                                  prepared.housekeeping.message()));
+        }
+        GEMINI_RETURN_IF_ERROR(directory.WriteConfig(ToToml(config)));
+        const std::string path =
+            config.metrics.empty() ? config.output + "/metrics.jsonl" : config.metrics;
+        MetricsFile::Last last;
+        if (resumed.has_value()) last = {resumed->state.step, resumed->state.evaluated_step};
+        return MetricsFile::Open(path, metrics_mode, last);
+      },
+      .progress = progress,
+      .interrupt = interrupt,
+      .log =
+          [&](const std::string& text) {
+            progress.Clear();
+            LogInfo(text);
+          },
+      .warn =
+          [&](const std::string& text) {
+            progress.Clear();
+            LogWarning(text);
+          }};
   const absl::StatusOr<TrainingSummary> summary =
       Train(parts, resumed.has_value() ? &resumed->state : nullptr,
             resumed.has_value() ? resumed->path : "");
