@@ -78,6 +78,20 @@ class RunSafetyTest(train_program.TrainTest):
         losses = [line["loss"] for line in steps(output)]
         self.assertIn(f"Loss         {losses[0]:.4f} at step 1, {losses[-1]:.4f} at the end", result.stdout)
 
+    def test_an_evaluation_behind_its_save_is_kept_and_made_once(self):
+        output = self.train("out", **self.keys(steps=3, save_every=3), eval_data=MODELS / "eval.npy")
+        lines = (output / "metrics.jsonl").read_text()
+        self.assertIn("eval_loss", lines.splitlines()[-1])
+        result = run(output=output, resume=True, log_level="info")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertNotIn("eval loss", result.stderr)
+        self.assertEqual((output / "metrics.jsonl").read_text(), lines)
+        result = run(output=output, resume=True, steps=6)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertTrue((output / "metrics.jsonl").read_text().startswith(lines))
+        evaluated = [line["step"] for line in metrics(output) if "eval_loss" in line]
+        self.assertEqual(evaluated, [3, 6])
+
     def test_a_closed_terminal_saves(self):
         output = self.directory / "out"
         process = self.start(**self.keys(steps=100000), output=output)

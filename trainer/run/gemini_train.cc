@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -327,6 +328,10 @@ void PrintSummary(const RunConfig& config, const TrainingSummary& summary) {
   std::fflush(stdout);
 }
 
+std::string MetricsPath(const RunConfig& config) {
+  return config.metrics.empty() ? config.output + "/metrics.jsonl" : config.metrics;
+}
+
 // What a resumed run starts from.
 struct Resumed {
   std::string path;
@@ -342,7 +347,27 @@ absl::StatusOr<std::optional<Resumed>> FindResumed(const RunConfig& config,
   resumed.path = saved.back().path;
   resumed.num_saved = static_cast<int64_t>(saved.size());
   GEMINI_ASSIGN_OR_RETURN(resumed.state, ReadTrainerState(resumed.path));
+  // An evaluation behind its save is in the metrics alone.
+  resumed.state.evaluated_step =
+      std::max(resumed.state.evaluated_step,
+               MetricsFile::LastEvaluatedStep(MetricsPath(config), resumed.state.step));
   return resumed;
+}
+
+// Makes --output ready and opens the metrics, as TrainingParts::begin.
+absl::StatusOr<MetricsFile> BeginOutput(const RunConfig& config, MetricsFile::Mode mode,
+                                        const std::optional<Resumed>& resumed,
+                                        RunDirectory& directory,
+                                        const std::function<void(const std::string&)>& warn) {
+  GEMINI_ASSIGN_OR_RETURN(const PreparedDirectory prepared, directory.Prepare());
+  if (!prepared.housekeeping.ok()) {
+    warn(absl::StrCat("what a dead run left stays, and training goes on: ",
+                      prepared.housekeeping.message()));
+  }
+  GEMINI_RETURN_IF_ERROR(directory.WriteConfig(ToToml(config)));
+  MetricsFile::Last last;
+  if (resumed.has_value()) last = {resumed->state.step, resumed->state.evaluated_step};
+  return MetricsFile::Open(MetricsPath(config), mode, last);
 }
 
 absl::StatusOr<int> Run(CommandLine& line, const Interrupt& interrupt, Progress& progress) {
@@ -415,6 +440,10 @@ absl::StatusOr<int> Run(CommandLine& line, const Interrupt& interrupt, Progress&
     GEMINI_RETURN_IF_ERROR(LoadParameters(source, parameters, *memory.store));
   }
 
+  const auto warn = [&](const std::string& text) {
+    progress.Clear();
+    LogWarning(text);
+  };
   const TrainingParts parts = {
       .config = config,
       .device = torch_device,
@@ -426,20 +455,7 @@ absl::StatusOr<int> Run(CommandLine& line, const Interrupt& interrupt, Progress&
       .eval_data = eval_data.has_value() ? &*eval_data : nullptr,
       .source = source,
       .directory = directory,
-      .begin = [&]() -> absl::StatusOr<MetricsFile> {
-        GEMINI_ASSIGN_OR_RETURN(const PreparedDirectory prepared, directory.Prepare());
-        if (!prepared.housekeeping.ok()) {
-          progress.Clear();
-          LogWarning(absl::StrCat("what a dead run left stays, and training goes on: ",
-                                  prepared.housekeeping.message()));
-        }
-        GEMINI_RETURN_IF_ERROR(directory.WriteConfig(ToToml(config)));
-        const std::string path =
-            config.metrics.empty() ? config.output + "/metrics.jsonl" : config.metrics;
-        MetricsFile::Last last;
-        if (resumed.has_value()) last = {resumed->state.step, resumed->state.evaluated_step};
-        return MetricsFile::Open(path, metrics_mode, last);
-      },
+      .begin = [&] { return BeginOutput(config, metrics_mode, resumed, directory, warn); },
       .progress = progress,
       .interrupt = interrupt,
       .log =
@@ -447,11 +463,7 @@ absl::StatusOr<int> Run(CommandLine& line, const Interrupt& interrupt, Progress&
             progress.Clear();
             LogInfo(text);
           },
-      .warn =
-          [&](const std::string& text) {
-            progress.Clear();
-            LogWarning(text);
-          }};
+      .warn = warn};
   const absl::StatusOr<TrainingSummary> summary =
       Train(parts, resumed.has_value() ? &resumed->state : nullptr,
             resumed.has_value() ? resumed->path : "");

@@ -4,8 +4,9 @@
 //     metrics.jsonl       unless --metrics says otherwise
 //     checkpoint-<step>/  a Hugging Face checkpoint with the state to resume; complete or not there
 //     latest              a link to the newest checkpoint
-// A checkpoint is made under ".saving-<step>.partial" and ".saving-<step>", and renamed; one that
-// goes is renamed to ".deleting-<step>" first. What a dead run left under such names is removed by Prepare.
+// A checkpoint is made under ".saving-<step>.partial", then ".saving-<step>", and renamed; one that
+// goes is renamed to ".deleting-<step>" first. What a dead run left under such names is removed by
+// Prepare.
 // Owner:  one thread; and one process: the directory is locked (flock) while this lives.
 // Blocks: on the disk.
 // Errors: as the system call that failed, with the path.
