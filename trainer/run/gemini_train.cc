@@ -354,6 +354,23 @@ absl::StatusOr<std::optional<Resumed>> FindResumed(const RunConfig& config,
   return resumed;
 }
 
+// Other data would be taken in an order that is no part of either run.
+absl::Status CheckDataIsTheSame(const RunConfig& config, const Resumed& resumed,
+                                const TokenData& data) {
+  if (!resumed.state.data.has_value()) return absl::OkStatus();
+  const TokenFingerprint& before = *resumed.state.data;
+  GEMINI_ASSIGN_OR_RETURN(const TokenFingerprint now, data.Fingerprint());
+  if (now == before) return absl::OkStatus();
+  const auto describe = [](const TokenFingerprint& file) {
+    return absl::StrFormat("%d tokens in %d bytes, its ends' checksum %08x", file.num_tokens,
+                           file.file_bytes, file.ends_crc32c);
+  };
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--resume: ", config.data, " is not the data that this run began with: it has ",
+      describe(now), ", and had ", describe(before), ": put that file back, or begin a run of ",
+      "its own with --model ", resumed.path, " and another --output"));
+}
+
 // Makes --output ready and opens the metrics, as TrainingParts::begin.
 absl::StatusOr<MetricsFile> BeginOutput(const RunConfig& config, MetricsFile::Mode mode,
                                         const std::optional<Resumed>& resumed,
@@ -389,6 +406,7 @@ absl::StatusOr<int> Run(CommandLine& line, const Interrupt& interrupt, Progress&
   GEMINI_RETURN_IF_ERROR(ResolveSequence(source.config(), config));
   GEMINI_ASSIGN_OR_RETURN(const TokenData data,
                           OpenData(config.data, config.sequence, source.config().vocab_size()));
+  if (resumed.has_value()) GEMINI_RETURN_IF_ERROR(CheckDataIsTheSame(config, *resumed, data));
   std::optional<TokenData> eval_data;
   if (!config.eval_data.empty()) {
     GEMINI_ASSIGN_OR_RETURN(

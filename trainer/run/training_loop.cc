@@ -449,6 +449,7 @@ absl::Status Loop::SavePeriodically() {
 
 absl::StatusOr<TrainingSummary> Loop::Run() {
   const absl::Duration start = MonotonicNow();
+  GEMINI_ASSIGN_OR_RETURN(state_.data, parts_.data.Fingerprint());
   before_ = parts_.store.usage();
   parts_.model.train();
   // What the run was interrupted in that this one goes on with.
