@@ -104,9 +104,10 @@ absl::StatusOr<MemoryPlan> PlanFor(const RunConfig& config, const HfConfig& shap
       MemoryPlan plan,
       PlanMemory(config, tensors, BoundaryActivationsOf(config, shape.num_blocks(), shape.width()),
                  choice.chunk_bytes, available));
-  // The prediction knows the model's tensors, but not each temporary. What of the boundary
-  // activations stays on DEVICE is settled before the server answers.
+  // Which boundary activations leave DEVICE is not in the prediction.
   if (plan.host_activation_bytes == 0) {
+    GEMINI_RETURN_IF_ERROR(CheckDeviceFloor(choice, inputs.device_bytes));
+    // The prediction knows the model's tensors, but not each temporary.
     plan.device_floor_bytes = choice.device_floor_bytes + choice.device_floor_bytes / 2;
   }
   return plan;
