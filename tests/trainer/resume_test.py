@@ -148,6 +148,23 @@ class ResumeTest(train_program.TrainTest):
         self.assert_same_file(first / "latest/model.safetensors", again / "latest/model.safetensors")
         self.assertEqual((first / "run.toml").read_text(), (again / "run.toml").read_text())
 
+    def test_a_terminal_shows_how_far_an_evaluation_is(self):
+        main, terminal = pty.openpty()
+        keys = dict(self.keys(steps=3, threads=1), eval_data=MODELS / "tokens.npy",
+                    output=self.directory / "out")
+        with subprocess.Popen([train_program.BIN / "gemini-train", *train_program.arguments(keys)],
+                              stdout=subprocess.DEVNULL, stderr=terminal) as process:
+            os.close(terminal)
+            drawn = b""
+            try:
+                while piece := os.read(main, 4096):
+                    drawn += piece
+            except OSError:  # The other end is closed.
+                pass
+        os.close(main)
+        self.assertEqual(process.returncode, 0, drawn)
+        self.assertRegex(drawn, rb"\r\[=*> *\] evaluating \d+/625")
+
     def test_a_terminal_shows_a_progress_bar_and_the_summary_all_figures(self):
         main, terminal = pty.openpty()
         with subprocess.Popen(

@@ -30,6 +30,7 @@
 #include "gemini/policy_options.h"
 #include "gemini/stall_cause.h"
 #include "gemini/system/descriptor_limit.h"
+#include "gemini/system/monotonic_clock.h"
 #include "gemini/system/status_macros.h"
 #include "server/embedded_server.h"
 #include "server/tiers/gpu_device.h"
@@ -449,14 +450,19 @@ absl::StatusOr<int> Run(CommandLine& line, const Interrupt& interrupt, Progress&
     memory.activations = std::make_unique<ActivationsInPlace>();
   }
   torch::manual_seed(static_cast<uint64_t>(config.seed));
+  const auto loading = [&](int64_t done_bytes, int64_t total_bytes) {
+    progress.ShowPart({"loading", done_bytes, total_bytes, /*is_bytes=*/true}, MonotonicNow());
+  };
   if (resumed.has_value()) {
     GEMINI_RETURN_IF_ERROR(SetRandomState(resumed->state.random_state, torch_device));
     GEMINI_ASSIGN_OR_RETURN(const HfCheckpoint weights, HfCheckpoint::Open(resumed->path));
-    GEMINI_RETURN_IF_ERROR(LoadParameters(weights, parameters, *memory.store));
-    GEMINI_RETURN_IF_ERROR(LoadOptimizer(resumed->path, resumed->state, parameters, *memory.store));
+    GEMINI_RETURN_IF_ERROR(LoadParameters(weights, parameters, *memory.store, loading));
+    GEMINI_RETURN_IF_ERROR(
+        LoadOptimizer(resumed->path, resumed->state, parameters, *memory.store, loading));
+    progress.Clear();
     LogInfo(absl::StrCat("goes on behind step ", resumed->state.step, " from ", resumed->path));
   } else {
-    GEMINI_RETURN_IF_ERROR(LoadParameters(source, parameters, *memory.store));
+    GEMINI_RETURN_IF_ERROR(LoadParameters(source, parameters, *memory.store, loading));
   }
 
   const auto warn = [&](const std::string& text) {
