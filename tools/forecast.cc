@@ -11,6 +11,7 @@
 #include "gemini/system/status_macros.h"
 #include "policies/planner/planner.h"
 #include "policies/trace/range_trace.h"
+#include "trainer/forecast/device_floor.h"
 
 namespace gemini::tools {
 namespace {
@@ -104,21 +105,6 @@ CostModel NarrowedCosts(const Forecast& forecast, const CostModel& links, int64_
   return costs;
 }
 
-void FindFloor(const RangeTrace& trace, const TransformerTrace& names, Forecast& forecast) {
-  for (int32_t position = 0; position < trace.num_positions(); ++position) {
-    int64_t chunks = 0;
-    for (const policies::RangeUse& use : trace.uses_of(position)) {
-      chunks += trace.ranges[use.range].num_bundles;
-    }
-    const int64_t non_model = trace.operators[position].non_model_peak_bytes;
-    forecast.non_model_peak_bytes = std::max(forecast.non_model_peak_bytes, non_model);
-    const int64_t bytes = chunks * trace.chunk_bytes + non_model;
-    if (bytes <= forecast.device_floor_bytes) continue;
-    forecast.device_floor_bytes = bytes;
-    forecast.floor_operator = names.operator_names[position];
-  }
-}
-
 // What one more micro-batch after `last` costs is what `last` cost more than `before`.
 Prediction Extrapolated(const Prediction& before, const Prediction& last, int64_t more) {
   Prediction sum = last;
@@ -149,7 +135,11 @@ class Forecaster {
     }
     GEMINI_ASSIGN_OR_RETURN(const RangeTrace packed,
                             policies::PackTrace(trace.trace, forecast_.chunk_bytes));
-    FindFloor(packed, trace, forecast_);
+    forecast_.device_floor = trainer::FindDeviceFloor(packed, trace.operator_names);
+    for (const RangeTrace::Operator& at : packed.operators) {
+      forecast_.non_model_peak_bytes =
+          std::max(forecast_.non_model_peak_bytes, at.non_model_peak_bytes);
+    }
     PlaceStates(packed);
     if (!CheckFit()) return std::move(forecast_);
     GEMINI_ASSIGN_OR_RETURN(Plan plan, PlanFor(packed));
@@ -233,10 +223,8 @@ class Forecaster {
     const int64_t host = machine_.bytes[Tier::kHost];
     const int64_t nvme = machine_.bytes[Tier::kNvme];
     std::vector<std::string> missing;
-    if (const int64_t floor = forecast_.device_floor_bytes; floor > device) {
-      missing.push_back(absl::StrCat(
-          "DEVICE is ", FormatByteSize(floor - device), " too small: ", forecast_.floor_operator,
-          " needs ", FormatByteSize(floor), " at once, of ", FormatByteSize(device)));
+    if (forecast_.device_floor.bytes() > device) {
+      missing.push_back(DeviceShortage(forecast_.device_floor, device));
     }
     if (forecast_.spare_bytes > host) {
       missing.push_back(absl::StrCat("HOST is ", FormatByteSize(forecast_.spare_bytes - host),

@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "gemini/cost_model.h"
+#include "gemini/device_shortage.h"
 #include "gemini/plan/plan.h"
 #include "gemini/tier.h"
 #include "policies/planner/chunk_size_search.h"
@@ -60,8 +61,7 @@ struct Forecast {
   int64_t tokens = 0;  // A step.
   int64_t chunk_bytes = 0;
   std::vector<policies::TriedChunkSize> tried;  // If the size was searched.
-  int64_t device_floor_bytes = 0;
-  std::string floor_operator;
+  DeviceNeed device_floor;                      // Of the operator that needs the most.
   int64_t non_model_peak_bytes = 0;
   int64_t needed_bytes = 0;  // Of HOST and NVME together.
   int64_t spare_bytes = 0;   // Of them: HOST that updates and copies under way need.

@@ -85,8 +85,8 @@ class Changes {
     int64_t more_device = device;
     if (fits()) {
       more_device = 2 * device;
-    } else if (forecast_.device_floor_bytes > device) {
-      more_device = size(forecast_.device_floor_bytes);
+    } else if (forecast_.device_floor.bytes() > device) {
+      more_device = size(forecast_.device_floor.bytes());
     }
     if (more_device > device) {
       Add(absl::StrCat(fits() ? "twice the DEVICE memory (--device " : "more DEVICE (--device ",

@@ -62,12 +62,12 @@ void AppendPlaces(std::string& text, const Machine& machine, const Forecast& for
   AppendRow(text, "spare", "-", Bytes(forecast.spare_bytes), "-");
   AppendRow(text, "in all",
             forecast.fit.ok() ? Bytes(forecast.prediction.device_peak_bytes)
-                              : Bytes(forecast.device_floor_bytes),
+                              : Bytes(forecast.device_floor.bytes()),
             Bytes(forecast.host.sum() + forecast.spare_bytes), Bytes(forecast.nvme.sum()));
   AppendRow(text, "given", Bytes(machine.bytes[Tier::kDevice]), Bytes(machine.bytes[Tier::kHost]),
             Bytes(machine.bytes[Tier::kNvme]));
   absl::StrAppendFormat(&text, "DEVICE floor   %s: %s\n",
-                        FormatByteSize(forecast.device_floor_bytes), forecast.floor_operator);
+                        FormatByteSize(forecast.device_floor.bytes()), forecast.device_floor.who);
 }
 
 void AppendChunks(std::string& text, const Forecast& forecast) {
@@ -221,8 +221,8 @@ nlohmann::json ForecastJson(const ForecastTitle& title, const Job& job, const Ma
                {"needed_bytes", forecast.needed_bytes},
                {"spare_bytes", forecast.spare_bytes},
                {"non_model_peak_bytes", forecast.non_model_peak_bytes},
-               {"device_floor_bytes", forecast.device_floor_bytes},
-               {"device_floor_operator", forecast.floor_operator},
+               {"device_floor_bytes", forecast.device_floor.bytes()},
+               {"device_floor_operator", forecast.device_floor.who},
                {"chunk_bytes", forecast.chunk_bytes}};
   if (!forecast.fit.ok()) json["misfit"] = std::string(forecast.fit.message());
   if (forecast.fit.ok()) json["prediction"] = PredictionJson(forecast);

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/device/residency.h"
 #include "gemini/byte_size.h"
+#include "gemini/device_shortage.h"
 #include "gemini/system/status_macros.h"
 
 namespace gemini::client {
@@ -159,18 +160,11 @@ absl::Status Residency::NoRoom(absl::Span<const RangeId> ids) const {
   for (const RangeId id : unique) {
     if (ranges_[id.value()].pins == 0) needed_bytes += BytesOf(ranges_[id.value()]);
   }
-  const int64_t non_model_bytes = budget_.non_model_bytes();
-  const int64_t total_bytes = needed_bytes + pinned_bytes_ + non_model_bytes;
-  const int64_t budget_bytes = budget_.budget_bytes();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "an operator needs ", FormatByteSize(needed_bytes), " of chunks on DEVICE beside ",
-      FormatByteSize(pinned_bytes_), " pinned and ", FormatByteSize(non_model_bytes),
-      " of non-model data, ", FormatByteSize(total_bytes), " together; the budget is ",
-      FormatByteSize(budget_bytes), " (", slots_.num_usable(), " slots of ",
-      FormatByteSize(chunk_bytes_), "): ",
-      total_bytes > budget_bytes
-          ? absl::StrCat("raise --device-memory to at least ", FormatByteSizeUp(total_bytes))
-          : std::string("pinned chunks split the room; raise --device-memory")));
+  return DeviceTooSmall(
+      {.who = absl::StrCat("an operator, in chunks of ", FormatByteSize(chunk_bytes_), ","),
+       .chunk_bytes = needed_bytes + pinned_bytes_,
+       .non_model_bytes = budget_.non_model_bytes()},
+      budget_.budget_bytes());
 }
 
 absl::Status Residency::SetBudget(int64_t device_bytes) {
@@ -201,10 +195,10 @@ absl::Status Residency::SetBudget(int64_t device_bytes) {
     GEMINI_RETURN_IF_ERROR(evict(evictable_.oldest()));
   }
   if (budget_.used_bytes() <= device_bytes) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat("a DEVICE budget of ", FormatByteSize(device_bytes), " is too small for ",
-                   FormatByteSize(budget_.non_model_bytes()), " of non-model data and ",
-                   FormatByteSize(pinned_bytes_), " of pinned chunks"));
+  return DeviceTooSmall({.who = "what is in use",
+                         .chunk_bytes = pinned_bytes_,
+                         .non_model_bytes = budget_.non_model_bytes()},
+                        device_bytes);
 }
 
 absl::Status Residency::Evict(int64_t id, CopyBatch& batch) {

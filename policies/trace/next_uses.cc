@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "gemini/byte_size.h"
+#include "gemini/device_shortage.h"
 
 namespace gemini::policies {
 
@@ -74,13 +74,11 @@ absl::StatusOr<std::vector<int32_t>> SlotsAtPositions(const RangeTrace& trace,
   }
   if (worst < 0) return slots;
   const bool is_update = trace.keeps_gradients() && worst == trace.num_positions() - 1;
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "operator ", worst, " of phase ", trace.phase, " needs ", FormatByteSize(worst_chunk_bytes),
-      " of chunks on DEVICE beside ", FormatByteSize(worst_bytes - worst_chunk_bytes),
-      " of non-model data, ", FormatByteSize(worst_bytes), " (", worst_bytes,
-      " bytes) together; the budget is ", FormatByteSize(device_bytes),
-      ": raise --device-memory to at least that, or ",
-      is_update ? "update less on DEVICE" : "use a smaller batch"));
+  return DeviceTooSmall({.who = absl::StrCat("operator ", worst, " of phase ", trace.phase,
+                                             is_update ? ", the update on DEVICE," : ""),
+                         .chunk_bytes = worst_chunk_bytes,
+                         .non_model_bytes = worst_bytes - worst_chunk_bytes},
+                        device_bytes);
 }
 
 }  // namespace gemini::policies

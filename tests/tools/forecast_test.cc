@@ -113,14 +113,14 @@ TEST(ForecastTest, SaysInWhichTierItFailsAndByHowMuch) {
   Job job = SmallJob();
   job.chunk_bytes = all.chunk_bytes;
 
-  machine.bytes[Tier::kDevice] = all.device_floor_bytes;
+  machine.bytes[Tier::kDevice] = all.device_floor.bytes();
   ASSERT_OK_AND_ASSIGN(const Forecast at_floor, MakeForecast(job, machine));
   EXPECT_OK(at_floor.fit);
   machine.bytes[Tier::kDevice] -= kMiB;
   ASSERT_OK_AND_ASSIGN(const Forecast below, MakeForecast(job, machine));
   EXPECT_THAT(below.fit, StatusIs(absl::StatusCode::kResourceExhausted,
                                   AllOf(HasSubstr("DEVICE is 1 MiB too small"),
-                                        HasSubstr(below.floor_operator))));
+                                        HasSubstr(below.device_floor.who))));
 
   machine = LargeMachine();
   machine.bytes[Tier::kHost] = all.needed_bytes - 16 * kMiB;
@@ -133,7 +133,7 @@ TEST(ForecastTest, SaysInWhichTierItFailsAndByHowMuch) {
   ASSERT_OK_AND_ASSIGN(const Forecast without_host, MakeForecast(job, machine));
   EXPECT_THAT(without_host.fit,
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("HOST is 1 MiB too small")));
-  machine.bytes = {{all.device_floor_bytes - kMiB, all.needed_bytes - 16 * kMiB, 0}};
+  machine.bytes = {{all.device_floor.bytes() - kMiB, all.needed_bytes - 16 * kMiB, 0}};
   ASSERT_OK_AND_ASSIGN(const Forecast without_either, MakeForecast(job, machine));
   EXPECT_THAT(without_either.fit,
               StatusIs(absl::StatusCode::kResourceExhausted,
@@ -145,7 +145,7 @@ TEST(ForecastTest, SaysInWhichTierItFailsAndByHowMuch) {
 
 TEST(ForecastTest, TheFloorIsTheHeadsWhereTheLogitsAre) {
   ASSERT_OK_AND_ASSIGN(const Forecast forecast, MakeForecast(SmallJob(), LargeMachine()));
-  EXPECT_THAT(forecast.floor_operator, HasSubstr("lm_head"));
+  EXPECT_THAT(forecast.device_floor.who, HasSubstr("lm_head"));
 }
 
 TEST(ForecastTest, TheBusiestLaneIsTheBottleneck) {
@@ -231,7 +231,7 @@ TEST(ForecastAdviceTest, FindsWhatMakesAJobFit) {
   Machine machine = LargeMachine();
   const Job job = SmallJob();
   ASSERT_OK_AND_ASSIGN(const Forecast large, MakeForecast(job, machine));
-  machine.bytes[Tier::kDevice] = large.device_floor_bytes / 2;
+  machine.bytes[Tier::kDevice] = large.device_floor.bytes() / 2;
   ASSERT_OK_AND_ASSIGN(const Forecast forecast, MakeForecast(job, machine));
   ASSERT_FALSE(forecast.fit.ok());
   ASSERT_OK_AND_ASSIGN(const std::vector<Advice> advice, Advise(job, machine, forecast));

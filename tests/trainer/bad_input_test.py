@@ -3,6 +3,7 @@
 """Everything that a user can get wrong: a clear message, a status that is not 0, nothing half-written."""
 import json
 import os
+import re
 import resource
 import shutil
 import socket
@@ -14,7 +15,7 @@ import unittest
 import numpy
 
 import train_program
-from train_program import BIN, MIB, MODELS, arguments, run
+from train_program import BIN, KIB, MIB, MODELS, arguments, run
 
 ERROR, USAGE = 1, 2
 
@@ -177,10 +178,28 @@ class BadInputTest(train_program.TrainTest):
         self.assertNotIn("1/3", result.stderr)  # Before step 1.
 
     # Budgets.
-    def test_a_device_budget_below_the_floor_names_floor_and_operator(self):
-        result = self.refused(ERROR, "step 1", device_memory="300KiB", chunk_size=64 * 1024)
-        self.assertRegex(result.stderr, r"aten::\w+")
-        self.assertRegex(result.stderr, r"\d+(\.\d+)? [KM]iB")
+    def test_a_device_budget_below_the_floor_is_refused_before_the_first_step(self):
+        least_chunk = 64 * KIB
+        for more in ({"chunk_size": least_chunk}, {}, {"recompute": True}, {"precision": "bf16"},
+                     {"model": MODELS / "opt", "accumulate": 2},
+                     *({"policy": policy, "chunk_size": least_chunk}
+                       for policy in ("online", "cpu", "cuda", "static"))):
+            with self.subTest(**more):
+                result = self.refused(ERROR, "DEVICE is", "raise --device-memory to at least",
+                                      device_memory="300KiB", **more)
+                self.assertNotIn("step 1", result.stderr)
+                self.assertRegex(result.stderr, r"(forward|backward|recomputation) of [a-z_.]+")
+                floor = int(re.search(r"\((\d+) bytes\) together", result.stderr)[1])
+                result = self.refused(ERROR, f"({floor} bytes)", device_memory=floor - least_chunk,
+                                      **more)
+                self.assertNotIn("step 1", result.stderr)
+                self.train(f"at_the_floor_{len(list(self.directory.iterdir()))}",
+                           **self.keys(**{"steps": 3, "device_memory": floor, **more}))
+
+    def test_a_floor_that_is_named_in_units_is_one_that_runs(self):
+        result = self.refused(ERROR, "DEVICE is", device_memory="300KiB")
+        named = re.search(r"to at least ([\d.]+ [KM]iB)", result.stderr)[1]
+        self.train("at_the_floor", **self.keys(steps=3, device_memory=named))
 
     def test_a_host_budget_that_does_not_hold_the_model(self):
         self.refused(ERROR, "HOST", host_memory="1MiB")

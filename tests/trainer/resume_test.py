@@ -5,9 +5,12 @@ evaluation and metrics on the way."""
 import json
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import unittest
+
+import numpy
 
 import train_program
 from train_program import MODELS, metrics, run, steps
@@ -107,6 +110,28 @@ class ResumeTest(train_program.TrainTest):
         self.assertIn("lr: 0.001 is now 0.5", result.stderr)
         self.assertIn("seed: 42 is now 1", result.stderr)
 
+    def test_resuming_with_other_data_under_the_same_name_is_refused(self):
+        data = self.directory / "tokens.npy"
+        shutil.copy(MODELS / "tokens.npy", data)
+        output = self.train("out", **dict(self.keys(steps=2), data=data))
+        tokens = numpy.load(data)
+        other = tokens.copy()
+        other[0] += 1
+        for changed, number in ((tokens[:-1], "19999 tokens"), (other, "checksum")):
+            numpy.save(data, changed)
+            result = run(output=output, resume=True, steps=4)
+            self.assertEqual(result.returncode, 1, result.stderr)
+            for word in ("tokens.npy is not the data", number, "20000 tokens", "put that file back"):
+                self.assertIn(word, result.stderr)
+            self.assertEqual(len(steps(output)), 2)
+        # A checkpoint of before this was kept says nothing of it.
+        path = output / "latest" / "trainer_state.json"
+        state = json.loads(path.read_text())
+        del state["data"]
+        path.write_text(json.dumps(state))
+        result = run(output=output, resume=True, steps=4)
+        self.assertEqual(result.returncode, 0, result.stderr)
+
     def test_evaluation_does_not_change_training(self):
         plain = self.train("plain", **self.keys(steps=6))
         output = self.train("evaluated", **self.keys(steps=6, eval_every=2),
@@ -122,6 +147,23 @@ class ResumeTest(train_program.TrainTest):
         again = self.train("again", config=first / "run.toml")
         self.assert_same_file(first / "latest/model.safetensors", again / "latest/model.safetensors")
         self.assertEqual((first / "run.toml").read_text(), (again / "run.toml").read_text())
+
+    def test_a_terminal_shows_how_far_an_evaluation_is(self):
+        main, terminal = pty.openpty()
+        keys = dict(self.keys(steps=3, threads=1), eval_data=MODELS / "tokens.npy",
+                    output=self.directory / "out")
+        with subprocess.Popen([train_program.BIN / "gemini-train", *train_program.arguments(keys)],
+                              stdout=subprocess.DEVNULL, stderr=terminal) as process:
+            os.close(terminal)
+            drawn = b""
+            try:
+                while piece := os.read(main, 4096):
+                    drawn += piece
+            except OSError:  # The other end is closed.
+                pass
+        os.close(main)
+        self.assertEqual(process.returncode, 0, drawn)
+        self.assertRegex(drawn, rb"\r\[=*> *\] evaluating \d+/625")
 
     def test_a_terminal_shows_a_progress_bar_and_the_summary_all_figures(self):
         main, terminal = pty.openpty()

@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """gemini-train deletes and replaces only what a run made, and what goes wrong beside training does not end it."""
+import fcntl
 import json
 import os
+import pty
+import shlex
 import shutil
 import signal
 import subprocess
@@ -75,6 +78,20 @@ class RunSafetyTest(train_program.TrainTest):
         losses = [line["loss"] for line in steps(output)]
         self.assertIn(f"Loss         {losses[0]:.4f} at step 1, {losses[-1]:.4f} at the end", result.stdout)
 
+    def test_an_evaluation_behind_its_save_is_kept_and_made_once(self):
+        output = self.train("out", **self.keys(steps=3, save_every=3), eval_data=MODELS / "eval.npy")
+        lines = (output / "metrics.jsonl").read_text()
+        self.assertIn("eval_loss", lines.splitlines()[-1])
+        result = run(output=output, resume=True, log_level="info")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertNotIn("eval loss", result.stderr)
+        self.assertEqual((output / "metrics.jsonl").read_text(), lines)
+        result = run(output=output, resume=True, steps=6)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertTrue((output / "metrics.jsonl").read_text().startswith(lines))
+        evaluated = [line["step"] for line in metrics(output) if "eval_loss" in line]
+        self.assertEqual(evaluated, [3, 6])
+
     def test_a_closed_terminal_saves(self):
         output = self.directory / "out"
         process = self.start(**self.keys(steps=100000), output=output)
@@ -82,6 +99,29 @@ class RunSafetyTest(train_program.TrainTest):
         process.send_signal(signal.SIGHUP)
         _, errors = process.communicate(timeout=train_program.TIMEOUT_S)
         self.assertEqual(process.returncode, 129, errors)
+        state = json.loads((output / "latest" / "trainer_state.json").read_text())
+        self.assertEqual(state["step"], steps(output)[-1]["step"])
+
+    def wait_for_end(self, output):
+        """Returns when no gemini-train holds `output` any more."""
+        directory = os.open(output, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        os.close(directory)
+
+    def test_a_terminal_that_closes_under_a_shell_saves(self):
+        # The shell hangs up on its jobs, and the kernel on the terminal's.
+        output = self.directory / "out"
+        command = [train_program.BIN / "gemini-train",
+                   *train_program.arguments(dict(self.keys(steps=100000), output=output, threads=1))]
+        shell, terminal = pty.fork()
+        if shell == 0:
+            os.execvp("bash", ["bash", "--norc", "--noprofile", "-i"])
+        os.write(terminal, (shlex.join(map(str, command)) + "\n").encode())
+        while not (output / "metrics.jsonl").exists():
+            os.read(terminal, 4096)  # What is not read blocks who writes it.
+        os.close(terminal)
+        os.waitpid(shell, 0)
+        self.wait_for_end(output)
         state = json.loads((output / "latest" / "trainer_state.json").read_text())
         self.assertEqual(state["step"], steps(output)[-1]["step"])
 
@@ -106,6 +146,35 @@ class RunSafetyTest(train_program.TrainTest):
         self.assertTrue(pipe.is_fifo())
         lines = os.read(reader, 1 << 20).decode().splitlines()
         self.assertEqual([json.loads(line)["step"] for line in lines], [1, 2, 3, 4])
+
+
+    def test_housekeeping_that_fails_warns_once_and_training_goes_on(self):
+        output = self.train("out", **self.keys(steps=2))
+        (output / "latest").unlink()
+        (output / "latest" / "mine").mkdir(parents=True)  # No link can be renamed over it.
+        result = run(output=output, resume=True, steps=6, save_every=1)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(result.stderr.count("the checkpoint is complete, but: "), 1, result.stderr)
+        self.assertEqual([line["step"] for line in steps(output)], [1, 2, 3, 4, 5, 6])
+        self.assertTrue((output / "checkpoint-6").is_dir())
+
+    def test_a_leftover_that_stays_warns_once_and_training_goes_on(self):
+        output = self.directory / "out"
+        stays = output / ".deleting-1" / "mounted"
+        stays.mkdir(parents=True)
+        command = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs none "$1" || exit 99; shift; exec "$@"',
+                   "sh", stays]
+        if subprocess.run([*command, "true"], capture_output=True, check=False).returncode != 0:
+            self.skipTest("no user namespaces here, in which to mount a tmpfs that stays")
+        result = subprocess.run(
+            [*command, train_program.BIN / "gemini-train",
+             *train_program.arguments(self.keys(steps=3, threads=1, output=output, overwrite=True))],
+            capture_output=True, text=True, timeout=train_program.TIMEOUT_S, check=False)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(result.stderr.count("what a dead run left stays"), 1, result.stderr)
+        self.assertIn(".deleting-1", result.stderr)
+        self.assertEqual([line["step"] for line in steps(output)], [1, 2, 3])
+        self.assertTrue((output / "latest").is_dir())
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -17,6 +18,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "gemini/byte_size.h"
+#include "gemini/crc32c.h"
 #include "gemini/system/errno_status.h"
 #include "gemini/system/status_macros.h"
 
@@ -197,6 +200,26 @@ absl::Status TokenData::Read(int64_t index, absl::Span<int64_t> tokens) const {
         absl::StrCat(path_, ": no sequence ", index, " of ", tokens.size(), " tokens"));
   }
   return ReadRange(index * sequence_tokens_, tokens);
+}
+
+absl::StatusOr<TokenFingerprint> TokenData::Fingerprint() const {
+  struct stat info = {};
+  if (::fstat(fd_.get(), &info) != 0) return ErrnoStatus(errno, absl::StrCat("stat ", path_));
+  TokenFingerprint fingerprint = {.num_tokens = num_tokens(), .file_bytes = info.st_size};
+  const int64_t end_bytes = std::min<int64_t>(info.st_size, kMiB);
+  std::vector<char> ends(static_cast<size_t>(2 * end_bytes));
+  for (const auto& [to, offset_bytes] :
+       {std::pair(ends.data(), int64_t{0}),
+        std::pair(ends.data() + end_bytes, info.st_size - end_bytes)}) {
+    GEMINI_ASSIGN_OR_RETURN(const int64_t got,
+                            ReadAt(fd_.get(), to, end_bytes, offset_bytes, path_));
+    if (got < end_bytes) {
+      return absl::DataLossError(absl::StrCat(path_, ": was cut short while it was read"));
+    }
+  }
+  fingerprint.ends_crc32c =
+      Crc32c(absl::MakeConstSpan(reinterpret_cast<const std::byte*>(ends.data()), ends.size()));
+  return fingerprint;
 }
 
 absl::Status TokenData::CheckVocabulary(int64_t vocab_size) const {

@@ -31,6 +31,14 @@ struct NpyHeader {
 inline constexpr int64_t kMaxNpyHeaderBytes = 64 * 1024;
 absl::StatusOr<NpyHeader> ParseNpyHeader(absl::string_view head, absl::string_view where);
 
+// Tells whether a file is the one that a run began with, without reading all of it.
+struct TokenFingerprint {
+  int64_t num_tokens = 0;
+  int64_t file_bytes = 0;
+  uint32_t ends_crc32c = 0;  // Of the file's first MiB and its last one.
+  bool operator==(const TokenFingerprint&) const = default;
+};
+
 class TokenData {
  public:
   // Opens the file for sequences of `sequence_tokens` (> 0). INVALID_ARGUMENT also when it holds
@@ -43,6 +51,9 @@ class TokenData {
 
   // Reads sequence `index` (0 to num_sequences - 1) into `tokens`, of sequence_tokens elements.
   absl::Status Read(int64_t index, absl::Span<int64_t> tokens) const;
+
+  // Returns what the file is now. Reads its ends.
+  absl::StatusOr<TokenFingerprint> Fingerprint() const;
 
   // Reads every token that a sequence uses. INVALID_ARGUMENT: one is not below `vocab_size`; names
   // the position and the value.

@@ -12,6 +12,8 @@
 #include "gemini/policy_options.h"
 #include "gemini/system/status_macros.h"
 #include "policies/planner/chunk_size_search.h"
+#include "policies/trace/range_trace.h"
+#include "trainer/forecast/device_floor.h"
 #include "trainer/forecast/model_shape.h"
 
 namespace gemini::trainer {
@@ -35,7 +37,8 @@ policies::RoundShape RoundOf(const RunConfig& config) {
           .element = config.element(),
           .optimizer = config.optimizer_kind(),
           .moments = config.format().moments,
-          .states_on_nvme = config.states_on_nvme()};
+          .states_on_nvme = config.states_on_nvme(),
+          .on_cpu = !config.gpu().has_value()};
 }
 
 std::string Describe(const TriedChunkSize& tried) {
@@ -45,10 +48,8 @@ std::string Describe(const TriedChunkSize& tried) {
                          FormatByteSize(tried.host_bytes));
 }
 
-absl::StatusOr<ChunkChoice> Search(const ChunkChoiceInputs& in) {
-  GEMINI_ASSIGN_OR_RETURN(
-      const policies::TransformerTrace step,
-      policies::MakeTransformerTrace(ShapeOf(in.model), RoundOf(in.config), in.compute));
+absl::StatusOr<ChunkChoice> Search(const ChunkChoiceInputs& in,
+                                   const policies::TransformerTrace& step) {
   ChunkSizeSearchInputs search = {.trace = step.trace,
                                   .budget_bytes = {},
                                   .costs = in.links,
@@ -69,7 +70,8 @@ absl::StatusOr<ChunkChoice> Search(const ChunkChoiceInputs& in) {
   int64_t host_bytes = 0;
   ChunkChoice choice = {.chunk_bytes = found.plan.chunk_bytes,
                         .reason = "",
-                        .device_floor_bytes = found.plan.prediction.device_floor_bytes};
+                        .device_floor_bytes = found.plan.prediction.device_floor_bytes,
+                        .floor = std::nullopt};
   for (const TriedChunkSize& tried : found.tried) {
     if (tried.chunk_bytes == choice.chunk_bytes) {
       host_bytes = tried.host_bytes;
@@ -87,20 +89,58 @@ absl::StatusOr<ChunkChoice> Search(const ChunkChoiceInputs& in) {
   return choice;
 }
 
-}  // namespace
+// Without a prediction that chooses: the budget does.
+ChunkChoice ByBudget(const ChunkChoiceInputs& in, const absl::Status& why) {
+  return {.chunk_bytes = in.most_chunk_bytes,
+          .reason = absl::StrCat(
+              "chunks of ", FormatByteSize(in.most_chunk_bytes),
+              ", by the DEVICE budget alone, for no step can be predicted: ", why.message()),
+          .device_floor_bytes = 0,
+          .floor = std::nullopt};
+}
 
-ChunkChoice ChooseChunkSize(const ChunkChoiceInputs& in) {
+std::optional<DeviceNeed> FloorOf(const policies::TransformerTrace& step, int64_t chunk_bytes) {
+  const absl::StatusOr<policies::RangeTrace> packed = policies::PackTrace(step.trace, chunk_bytes);
+  if (!packed.ok()) return std::nullopt;
+  return FindDeviceFloor(*packed, step.operator_names);
+}
+
+ChunkChoice Choose(const ChunkChoiceInputs& in, const policies::TransformerTrace& step) {
   if (in.config.chunk_size != kAutoBytes) {
     return {.chunk_bytes = in.config.chunk_size,
             .reason =
-                absl::StrCat("chunks of ", FormatByteSize(in.config.chunk_size), ", as asked for")};
+                absl::StrCat("chunks of ", FormatByteSize(in.config.chunk_size), ", as asked for"),
+            .device_floor_bytes = 0,
+            .floor = FloorOf(step, in.config.chunk_size)};
   }
-  absl::StatusOr<ChunkChoice> found = Search(in);
-  if (found.ok()) return *std::move(found);
-  return {.chunk_bytes = in.most_chunk_bytes,
-          .reason = absl::StrCat("chunks of ", FormatByteSize(in.most_chunk_bytes),
-                                 ", by the DEVICE budget alone, for no step can be predicted: ",
-                                 found.status().message())};
+  absl::StatusOr<ChunkChoice> found = Search(in, step);
+  if (!found.ok()) found = ByBudget(in, found.status());
+  found->floor = FloorOf(step, found->chunk_bytes);
+  // Smaller chunks have a lower floor, for they carry less that nobody uses.
+  while (found->floor.has_value() && found->floor->bytes() > in.device_bytes &&
+         found->chunk_bytes > kLeastChunkBytes) {
+    found->chunk_bytes /= 2;
+    found->floor = FloorOf(step, found->chunk_bytes);
+    found->reason = absl::StrCat("chunks of ", FormatByteSize(found->chunk_bytes),
+                                 ", for an operator needs more DEVICE in larger ones");
+  }
+  return *std::move(found);
+}
+
+}  // namespace
+
+ChunkChoice ChooseChunkSize(const ChunkChoiceInputs& in) {
+  const absl::StatusOr<policies::TransformerTrace> step =
+      policies::MakeTransformerTrace(ShapeOf(in.model), RoundOf(in.config), in.compute);
+  if (step.ok()) return Choose(in, *step);
+  ChunkChoice choice = ByBudget(in, step.status());
+  if (in.config.chunk_size != kAutoBytes) choice.chunk_bytes = in.config.chunk_size;
+  return choice;
+}
+
+absl::Status CheckDeviceFloor(const ChunkChoice& choice, int64_t device_bytes) {
+  if (!choice.floor.has_value() || choice.floor->bytes() <= device_bytes) return absl::OkStatus();
+  return DeviceTooSmall(*choice.floor, device_bytes);
 }
 
 }  // namespace gemini::trainer

@@ -9,9 +9,12 @@
 // Pure:   no I/O, no clock.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 
+#include "absl/status/status.h"
 #include "gemini/cost_model.h"
+#include "gemini/device_shortage.h"
 #include "trainer/checkpoint/hf_config.h"
 #include "trainer/config/run_config.h"
 #include "trainer/forecast/transformer_trace.h"
@@ -23,8 +26,10 @@ inline constexpr int64_t kMostMicroBatches = 3;
 struct ChunkChoice {
   int64_t chunk_bytes = 0;
   std::string reason;  // A line for the log: what was predicted, or why nothing was.
-  // The least DEVICE that the predicted step fits into; 0: unknown.
+  // The least DEVICE that the predicted step fits into; 0: none was predicted.
   int64_t device_floor_bytes = 0;
+  // What the step's largest operator needs in chunks of that size; nothing: it cannot be known.
+  std::optional<DeviceNeed> floor;
 };
 
 struct ChunkChoiceInputs {
@@ -39,5 +44,9 @@ struct ChunkChoiceInputs {
 };
 
 ChunkChoice ChooseChunkSize(const ChunkChoiceInputs& inputs);
+
+// RESOURCE_EXHAUSTED: `device_bytes` of DEVICE are less than the step's floor; names it and its
+// operator.
+absl::Status CheckDeviceFloor(const ChunkChoice& choice, int64_t device_bytes);
 
 }  // namespace gemini::trainer

@@ -14,7 +14,6 @@ namespace {
 constexpr int32_t kIntervalsOfGradient = 2;
 
 }  // namespace
-
 void TraceWriter::Operator(const char* pass, const LayerTensors& layer) {
   std::vector<TensorUse> uses;
   for (const int32_t tensor : {layer.weight, layer.bias}) {
@@ -55,7 +54,11 @@ void TraceWriter::FinishGradient(int32_t tensor, bool is_first) {
   if (is_first) {
     const int32_t position = out_.trace.num_positions() - 1;
     out_.trace.gradient_outs.push_back({position, tensor});
-    leaving_.push_back({position, bytes});
+    if (gradients_leave_slowly_) {
+      leaving_.push_back({position, bytes});
+    } else {
+      Give(bytes);
+    }
     return;
   }
   const TensorUse use = {tensor, ChunkKind::kGrad, /*written=*/true};

@@ -17,7 +17,10 @@ namespace gemini::policies {
 class TraceWriter {
  public:
   // Both outlive this; the tensors of `out` are complete, its operators are written here.
-  TraceWriter(TransformerTrace& out, const ComputeRate& rate) : out_(out), rate_(rate) {}
+  // `gradients_leave_slowly`: one holds its bytes through the next interval; else it is gone when
+  // it is complete.
+  TraceWriter(TransformerTrace& out, const ComputeRate& rate, bool gradients_leave_slowly)
+      : out_(out), rate_(rate), gradients_leave_slowly_(gradients_leave_slowly) {}
 
   // Begins the operator `pass` + the layer's name, which uses the layer's tensors. Without any it
   // is part of the one before, unless it is the first.
@@ -31,8 +34,8 @@ class TraceWriter {
   void Take(int64_t bytes);
   void Give(int64_t bytes);
   // The gradient of `tensor` (none if < 0), whose bytes were taken, is complete. The first
-  // micro-batch's leaves DEVICE and holds its bytes through the next interval; that of a later one
-  // is added to its chunk by an operator of its own.
+  // micro-batch's leaves DEVICE; that of a later one is added to its chunk by an operator of its
+  // own.
   void FinishGradient(int32_t tensor, bool is_first);
 
   // Whether nothing is left but gradients that are leaving.
@@ -43,6 +46,7 @@ class TraceWriter {
 
   TransformerTrace& out_;
   const ComputeRate& rate_;
+  const bool gradients_leave_slowly_;
   int64_t live_bytes_ = 0;
   std::vector<std::pair<int32_t, int64_t>> leaving_;  // Position and bytes.
 };

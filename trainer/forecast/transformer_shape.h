@@ -35,6 +35,7 @@ struct TransformerShape {
   bool affine_norm = true;             // Layer norms have weights.
   bool activation_keeps_input = true;  // GELU; the backward of ReLU needs its output alone.
   bool dropout = true;                 // After both parts of a block and after the embeddings.
+  bool attention_dropout = false;      // Of the scores. A GPU's fused attention draws it inside.
 };
 
 struct ShapedTensor {

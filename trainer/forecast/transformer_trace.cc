@@ -32,14 +32,20 @@ class TransformerRound {
         round_(round),
         model_(model),
         trace_(out.trace),
-        write_(out, rate),
+        write_(out, rate, /*gradients_leave_slowly=*/!round.on_cpu),
         tokens_(round.batch * round.sequence),
         x_(tokens_ * shape.hidden * ElementBytes(round.element)),
         inner_(tokens_ * shape.inner * ElementBytes(round.element)),
         embedded_(tokens_ * shape.embedding_size * ElementBytes(round.element)),
         statistics_(shape.affine_norm || shape.final_norm ? tokens_ * kNormStatisticsBytes : 0),
-        row_sums_(round.batch * shape.num_heads * round.sequence * kFp32Bytes),
-        mask_(DropsOut() ? tokens_ * shape.hidden * kMaskBytes : 0),
+        row_sums_(KeepsScores() ? 0 : round.batch * shape.num_heads * round.sequence * kFp32Bytes),
+        scores_(KeepsScores()
+                    ? round.batch * shape.num_heads * round.sequence * round.sequence * kFp32Bytes
+                    : 0),
+        widened_(KeepsScores() ? tokens_ * shape.hidden * kFp32Bytes : 0),
+        mask_(!DropsOut()    ? 0
+              : round.on_cpu ? x_
+                             : tokens_ * shape.hidden * kMaskBytes),
         logits_(tokens_ * shape.vocabulary * ElementBytes(round.element)),
         losses_(tokens_ * shape.vocabulary * kFp32Bytes) {}
 
@@ -74,6 +80,8 @@ class TransformerRound {
 
  private:
   bool DropsOut() const { return shape_.dropout && round_.train; }
+  // Attention by its products, one after the other: the CPU's fused kind draws no dropout.
+  bool KeepsScores() const { return shape_.attention_dropout && round_.train && round_.on_cpu; }
   bool KeepsActivationInput() const { return shape_.activation_keeps_input; }
   static double D(int64_t value) { return static_cast<double>(value); }
   double Columns(const LayerTensors& layer, int64_t in) const {
@@ -154,7 +162,7 @@ class TransformerRound {
       RunLinear(layer, shape_.hidden);
     }
     if (before && !keep) write_.Give(x_ + statistics_);
-    write_.Take(x_ + row_sums_);
+    Attend(keep);
     // Two products of [sequence, head] and [sequence, sequence], half of it behind the causal mask.
     write_.Run(2 * D(tokens_) * D(round_.sequence) * D(shape_.hidden), D(4 * x_));
     write_.Operator(pass, block.attention_out);
@@ -183,8 +191,19 @@ class TransformerRound {
       if (!keep) write_.Give(x_ + statistics_);
     }
     write_.Give(2 * x_);  // Both parts' results before they were added: locals of the block.
-    if (!keep)
-      write_.Give(3 * x_ + x_ + 2 * mask_);  // Query, key, value; the sum between the parts.
+    if (!keep || KeepsScores()) write_.Give(3 * x_);  // Query, key and value, if not read again.
+    if (!keep) write_.Give(x_ + 2 * mask_);           // The sum between the parts.
+  }
+
+  // Query, key and value are live; leaves the result, x_ + row_sums_, beside them. Where the scores
+  // are kept, so are fp32 copies of query, key and value; what they were made of goes.
+  void Attend(bool keep) {
+    write_.Take(x_ + row_sums_);
+    if (!KeepsScores()) return;
+    write_.Take(3 * widened_ + widened_);  // And the result before its heads stand side by side.
+    write_.Take(4 * scores_);  // Softmax with and without masked rows, the mask, and the product.
+    write_.Give(scores_ + widened_);
+    if (!keep) write_.Give(3 * widened_ + 3 * scores_);
   }
 
   // The result of a part is dropped out and added to the residual stream. It lives on in a local.
@@ -232,9 +251,11 @@ class TransformerRound {
     FinishGradients(block.attention_out);
     EndBranchGradient();
     // Attention: the gradients of query, key and value, then one tensor of them if they were one.
+    write_.Take(2 * scores_ + 3 * widened_);
+    write_.Give(5 * scores_ + 3 * widened_);  // With what forward kept of both.
     write_.Take(3 * x_);
     write_.Run(5 * D(tokens_) * D(round_.sequence) * D(shape_.hidden), D(8 * x_));
-    write_.Give(x_ + 3 * x_ + x_ + row_sums_);
+    write_.Give(3 * widened_ + x_ + (KeepsScores() ? 0 : 3 * x_) + x_ + row_sums_);
     if (block.projections.size() == 1) {
       write_.Take(3 * x_);
       RunOn(6 * x_);
@@ -375,6 +396,8 @@ class TransformerRound {
   const int64_t embedded_;
   const int64_t statistics_;
   const int64_t row_sums_;
+  const int64_t scores_;  // 0 where they are not kept; so is widened_, a tensor like x_ in fp32.
+  const int64_t widened_;
   const int64_t mask_;
   const int64_t logits_;
   const int64_t losses_;

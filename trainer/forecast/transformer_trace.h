@@ -8,7 +8,8 @@
 //         to the interval before it. Non-model data is followed tensor by tensor as
 //         trainer/{gpt2,opt,recompute}.cc and autograd keep and release it; attention is the fused
 //         kind that stores no scores; the loss is computed in fp32. A gradient stays on DEVICE
-//         through the interval after its own, while it leaves.
+//         through the interval after its own, while it leaves. RoundShape::on_cpu says where a CPU
+//         differs.
 // Times:  of each kernel the larger of its arithmetic and its bytes, by `rate`.
 // Source: activations of a block as counted by Korthikanti et al., "Reducing Activation
 //         Recomputation in Large Transformer Models", arXiv:2205.05198, section 4.1, less the
@@ -35,6 +36,9 @@ struct RoundShape {
   OptimizerKind optimizer = OptimizerKind::kAdamW;
   MomentFormat moments = MomentFormat::kFp32;
   bool states_on_nvme = false;  // The home of the optimizer's.
+  // The CPU plays DEVICE: its attention keeps the scores where they are dropped out, its masks are
+  // of the type of what they mask, and a gradient leaves DEVICE as soon as it is complete.
+  bool on_cpu = false;
 
   StateFormat format() const { return {element, optimizer, moments}; }
 };

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -29,6 +30,7 @@
 #include "gemini/policy_options.h"
 #include "gemini/stall_cause.h"
 #include "gemini/system/descriptor_limit.h"
+#include "gemini/system/monotonic_clock.h"
 #include "gemini/system/status_macros.h"
 #include "server/embedded_server.h"
 #include "server/tiers/gpu_device.h"
@@ -103,9 +105,10 @@ absl::StatusOr<MemoryPlan> PlanFor(const RunConfig& config, const HfConfig& shap
       MemoryPlan plan,
       PlanMemory(config, tensors, BoundaryActivationsOf(config, shape.num_blocks(), shape.width()),
                  choice.chunk_bytes, available));
-  // The prediction knows the model's tensors, but not each temporary. What of the boundary
-  // activations stays on DEVICE is settled before the server answers.
+  // Which boundary activations leave DEVICE is not in the prediction.
   if (plan.host_activation_bytes == 0) {
+    GEMINI_RETURN_IF_ERROR(CheckDeviceFloor(choice, inputs.device_bytes));
+    // The prediction knows the model's tensors, but not each temporary.
     plan.device_floor_bytes = choice.device_floor_bytes + choice.device_floor_bytes / 2;
   }
   return plan;
@@ -327,6 +330,10 @@ void PrintSummary(const RunConfig& config, const TrainingSummary& summary) {
   std::fflush(stdout);
 }
 
+std::string MetricsPath(const RunConfig& config) {
+  return config.metrics.empty() ? config.output + "/metrics.jsonl" : config.metrics;
+}
+
 // What a resumed run starts from.
 struct Resumed {
   std::string path;
@@ -342,7 +349,44 @@ absl::StatusOr<std::optional<Resumed>> FindResumed(const RunConfig& config,
   resumed.path = saved.back().path;
   resumed.num_saved = static_cast<int64_t>(saved.size());
   GEMINI_ASSIGN_OR_RETURN(resumed.state, ReadTrainerState(resumed.path));
+  // An evaluation behind its save is in the metrics alone.
+  resumed.state.evaluated_step =
+      std::max(resumed.state.evaluated_step,
+               MetricsFile::LastEvaluatedStep(MetricsPath(config), resumed.state.step));
   return resumed;
+}
+
+// Other data would be taken in an order that is no part of either run.
+absl::Status CheckDataIsTheSame(const RunConfig& config, const Resumed& resumed,
+                                const TokenData& data) {
+  if (!resumed.state.data.has_value()) return absl::OkStatus();
+  const TokenFingerprint& before = *resumed.state.data;
+  GEMINI_ASSIGN_OR_RETURN(const TokenFingerprint now, data.Fingerprint());
+  if (now == before) return absl::OkStatus();
+  const auto describe = [](const TokenFingerprint& file) {
+    return absl::StrFormat("%d tokens in %d bytes, its ends' checksum %08x", file.num_tokens,
+                           file.file_bytes, file.ends_crc32c);
+  };
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--resume: ", config.data, " is not the data that this run began with: it has ",
+      describe(now), ", and had ", describe(before), ": put that file back, or begin a run of ",
+      "its own with --model ", resumed.path, " and another --output"));
+}
+
+// Makes --output ready and opens the metrics, as TrainingParts::begin.
+absl::StatusOr<MetricsFile> BeginOutput(const RunConfig& config, MetricsFile::Mode mode,
+                                        const std::optional<Resumed>& resumed,
+                                        RunDirectory& directory,
+                                        const std::function<void(const std::string&)>& warn) {
+  GEMINI_ASSIGN_OR_RETURN(const PreparedDirectory prepared, directory.Prepare());
+  if (!prepared.housekeeping.ok()) {
+    warn(absl::StrCat("what a dead run left stays, and training goes on: ",
+                      prepared.housekeeping.message()));
+  }
+  GEMINI_RETURN_IF_ERROR(directory.WriteConfig(ToToml(config)));
+  MetricsFile::Last last;
+  if (resumed.has_value()) last = {resumed->state.step, resumed->state.evaluated_step};
+  return MetricsFile::Open(MetricsPath(config), mode, last);
 }
 
 absl::StatusOr<int> Run(CommandLine& line, const Interrupt& interrupt, Progress& progress) {
@@ -364,6 +408,7 @@ absl::StatusOr<int> Run(CommandLine& line, const Interrupt& interrupt, Progress&
   GEMINI_RETURN_IF_ERROR(ResolveSequence(source.config(), config));
   GEMINI_ASSIGN_OR_RETURN(const TokenData data,
                           OpenData(config.data, config.sequence, source.config().vocab_size()));
+  if (resumed.has_value()) GEMINI_RETURN_IF_ERROR(CheckDataIsTheSame(config, *resumed, data));
   std::optional<TokenData> eval_data;
   if (!config.eval_data.empty()) {
     GEMINI_ASSIGN_OR_RETURN(
@@ -405,49 +450,45 @@ absl::StatusOr<int> Run(CommandLine& line, const Interrupt& interrupt, Progress&
     memory.activations = std::make_unique<ActivationsInPlace>();
   }
   torch::manual_seed(static_cast<uint64_t>(config.seed));
+  const auto loading = [&](int64_t done_bytes, int64_t total_bytes) {
+    progress.ShowPart({"loading", done_bytes, total_bytes, /*is_bytes=*/true}, MonotonicNow());
+  };
   if (resumed.has_value()) {
     GEMINI_RETURN_IF_ERROR(SetRandomState(resumed->state.random_state, torch_device));
     GEMINI_ASSIGN_OR_RETURN(const HfCheckpoint weights, HfCheckpoint::Open(resumed->path));
-    GEMINI_RETURN_IF_ERROR(LoadParameters(weights, parameters, *memory.store));
-    GEMINI_RETURN_IF_ERROR(LoadOptimizer(resumed->path, resumed->state, parameters, *memory.store));
+    GEMINI_RETURN_IF_ERROR(LoadParameters(weights, parameters, *memory.store, loading));
+    GEMINI_RETURN_IF_ERROR(
+        LoadOptimizer(resumed->path, resumed->state, parameters, *memory.store, loading));
+    progress.Clear();
     LogInfo(absl::StrCat("goes on behind step ", resumed->state.step, " from ", resumed->path));
   } else {
-    GEMINI_RETURN_IF_ERROR(LoadParameters(source, parameters, *memory.store));
+    GEMINI_RETURN_IF_ERROR(LoadParameters(source, parameters, *memory.store, loading));
   }
 
-  const TrainingParts parts = {.config = config,
-                               .device = torch_device,
-                               .model = *model,
-                               .store = *memory.store,
-                               .activations = *memory.activations,
-                               .parameters = parameters,
-                               .data = data,
-                               .eval_data = eval_data.has_value() ? &*eval_data : nullptr,
-                               .source = source,
-                               .directory = directory,
-                               .begin = [&]() -> absl::StatusOr<MetricsFile> {
-                                 GEMINI_RETURN_IF_ERROR(directory.Prepare());
-                                 GEMINI_RETURN_IF_ERROR(directory.WriteConfig(ToToml(config)));
-                                 const std::string path = config.metrics.empty()
-                                                              ? config.output + "/metrics.jsonl"
-                                                              : config.metrics;
-                                 MetricsFile::Last last;
-                                 if (resumed.has_value())
-                                   last = {resumed->state.step, resumed->state.evaluated_step};
-                                 return MetricsFile::Open(path, metrics_mode, last);
-                               },
-                               .progress = progress,
-                               .interrupt = interrupt,
-                               .log =
-                                   [&](const std::string& text) {
-                                     progress.Clear();
-                                     LogInfo(text);
-                                   },
-                               .warn =
-                                   [&](const std::string& text) {
-                                     progress.Clear();
-                                     LogWarning(text);
-                                   }};
+  const auto warn = [&](const std::string& text) {
+    progress.Clear();
+    LogWarning(text);
+  };
+  const TrainingParts parts = {
+      .config = config,
+      .device = torch_device,
+      .model = *model,
+      .store = *memory.store,
+      .activations = *memory.activations,
+      .parameters = parameters,
+      .data = data,
+      .eval_data = eval_data.has_value() ? &*eval_data : nullptr,
+      .source = source,
+      .directory = directory,
+      .begin = [&] { return BeginOutput(config, metrics_mode, resumed, directory, warn); },
+      .progress = progress,
+      .interrupt = interrupt,
+      .log =
+          [&](const std::string& text) {
+            progress.Clear();
+            LogInfo(text);
+          },
+      .warn = warn};
   const absl::StatusOr<TrainingSummary> summary =
       Train(parts, resumed.has_value() ? &resumed->state : nullptr,
             resumed.has_value() ? resumed->path : "");

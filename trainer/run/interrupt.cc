@@ -20,6 +20,8 @@ void Handle(int signal) {
     [[maybe_unused]] const ssize_t ignored = ::write(STDERR_FILENO, kText, sizeof(kText) - 1);
     return;
   }
+  // A terminal that is closed sends it twice, the shell and then the kernel: nobody asked twice.
+  if (signal == SIGHUP) return;
   ::_exit(Interrupt::ExitStatus(signal));
 }
 

@@ -5,9 +5,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
@@ -23,18 +25,30 @@ namespace {
 // nlohmann writes the shortest text that reads back the same, and null for NaN and infinities.
 using Json = nlohmann::ordered_json;
 
-// The lines of `path` that a run resumed behind `last` keeps. One that was cut short is no JSON.
+struct Line {
+  int64_t step = 0;
+  bool is_evaluation = false;
+};
+
+// Nothing: it is no line of metrics, or was cut short.
+std::optional<Line> ParseLine(const std::string& text) {
+  const Json object = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!object.is_object()) return std::nullopt;
+  const auto step = object.find("step");
+  if (step == object.end() || !step->is_number_integer()) return std::nullopt;
+  return Line{step->get<int64_t>(), object.contains("eval_loss")};
+}
+
+// The lines of `path` that a run resumed behind `last` keeps.
 std::string KeptLines(const std::string& path, const MetricsFile::Last& last) {
   std::ifstream file(path, std::ios::binary);
   std::string kept;
-  std::string line;
-  while (std::getline(file, line)) {
-    const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (!object.is_object()) continue;
-    const auto step = object.find("step");
-    if (step == object.end() || !step->is_number_integer()) continue;
-    const int64_t last_step = object.contains("eval_loss") ? last.evaluated_step : last.step;
-    if (step->get<int64_t>() <= last_step) absl::StrAppend(&kept, line, "\n");
+  std::string text;
+  while (std::getline(file, text)) {
+    const std::optional<Line> line = ParseLine(text);
+    if (!line) continue;
+    const int64_t last_step = line->is_evaluation ? last.evaluated_step : last.step;
+    if (line->step <= last_step) absl::StrAppend(&kept, text, "\n");
   }
   return kept;
 }
@@ -102,6 +116,20 @@ absl::Status MetricsFile::Check(const std::string& path, Mode mode) {
   const std::string directory = DirectoryOf(path);
   if (::access(directory.c_str(), W_OK | X_OK) == 0) return absl::OkStatus();
   return ErrnoStatus(errno, absl::StrCat("--metrics ", path, " cannot be made in ", directory));
+}
+
+int64_t MetricsFile::LastEvaluatedStep(const std::string& path, int64_t step) {
+  int64_t last_step = 0;
+  if (!IsRegularFile(path)) return last_step;
+  std::ifstream file(path, std::ios::binary);
+  std::string text;
+  while (std::getline(file, text)) {
+    const std::optional<Line> line = ParseLine(text);
+    if (line && line->is_evaluation && line->step <= step) {
+      last_step = std::max(last_step, line->step);
+    }
+  }
+  return last_step;
 }
 
 absl::StatusOr<MetricsFile> MetricsFile::Open(const std::string& path, Mode mode,

@@ -35,6 +35,21 @@ std::string ShortSize(int64_t size_bytes) {
   return absl::StrReplaceAll(FormatByteSize(size_bytes), {{" ", ""}});
 }
 
+// `text` behind a bar in what it leaves of the columns, if that is enough.
+std::string WithBar(const std::string& text, int64_t done, int64_t total, int columns) {
+  // Without its brackets and the space behind.
+  const int bar = std::min(20, columns - static_cast<int>(text.size()) - 3);
+  if (bar < 4) return text;
+  const double fraction =
+      total > 0 ? std::clamp(static_cast<double>(done) / static_cast<double>(total), 0.0, 1.0)
+                : 0.0;
+  const int full = static_cast<int>(fraction * bar);
+  std::string drawn(static_cast<size_t>(full), '=');
+  if (full < bar) drawn += '>';
+  drawn.resize(static_cast<size_t>(bar), ' ');
+  return absl::StrCat("[", drawn, "] ", text);
+}
+
 }  // namespace
 
 std::string ProgressLine(const ProgressState& state, int columns) {
@@ -54,19 +69,16 @@ std::string ProgressLine(const ProgressState& state, int columns) {
     if (static_cast<int>(text.size() + space + part.size()) > columns) break;
     absl::StrAppend(&text, space == 0 ? "" : " ", part);
   }
-  // The bar takes what is left, without its brackets and the space behind.
-  const int bar = std::min(20, columns - static_cast<int>(text.size()) - 3);
-  if (bar < 4) return text;
-  const double fraction =
-      state.num_steps > 0
-          ? std::clamp(static_cast<double>(state.step) / static_cast<double>(state.num_steps), 0.0,
-                       1.0)
-          : 0.0;
-  const int full = static_cast<int>(fraction * bar);
-  std::string drawn(static_cast<size_t>(full), '=');
-  if (full < bar) drawn += '>';
-  drawn.resize(static_cast<size_t>(bar), ' ');
-  return absl::StrCat("[", drawn, "] ", text);
+  return WithBar(text, state.step, state.num_steps, columns);
+}
+
+std::string PartLine(const ProgressPart& part, int columns) {
+  const auto amount = [&](int64_t value) {
+    return part.is_bytes ? ShortSize(value) : absl::StrCat(value);
+  };
+  const std::string text = absl::StrCat(part.what, " ", amount(part.done), "/", amount(part.total));
+  return WithBar(text.substr(0, static_cast<size_t>(std::max(columns, 0))), part.done, part.total,
+                 columns);
 }
 
 Progress::Progress(int fd) : fd_(fd), terminal_(::isatty(fd) == 1) {}
@@ -84,19 +96,36 @@ void Progress::Put(absl::string_view text) const {
   }
 }
 
-void Progress::Show(const ProgressState& state, absl::Time now) {
-  const bool ends = state.step == state.num_steps || last_ == absl::InfinitePast();
-  if (!ends && now - last_ < (terminal_ ? kTerminalPause : kPlainPause)) return;
-  last_ = now;
+absl::Duration Progress::pause() const { return terminal_ ? kTerminalPause : kPlainPause; }
+
+void Progress::Draw(absl::FunctionRef<std::string(int columns)> make) {
   if (!terminal_) {
-    Put(absl::StrCat(ProgressLine(state, 200), "\n"));
+    Put(absl::StrCat(make(200), "\n"));
     return;
   }
   struct winsize size = {};
   const bool known = ::ioctl(fd_, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
   // Erases to the end of the line: the former one may have been longer.
-  Put(absl::StrCat("\r", ProgressLine(state, known ? size.ws_col - 1 : 79), "\x1b[K"));
+  Put(absl::StrCat("\r", make(known ? size.ws_col - 1 : 79), "\x1b[K"));
   drawn_ = true;
+}
+
+void Progress::Show(const ProgressState& state, absl::Duration now) {
+  part_.clear();
+  const bool ends = state.step == state.num_steps || last_ == -absl::InfiniteDuration();
+  if (!ends && now - last_ < pause()) return;
+  last_ = now;
+  Draw([&](int columns) { return ProgressLine(state, columns); });
+}
+
+void Progress::ShowPart(const ProgressPart& part, absl::Duration now) {
+  if (part_ != part.what) {
+    part_ = part.what;
+    last_part_ = now;
+  }
+  if (now - last_part_ < pause()) return;
+  last_part_ = now;
+  Draw([&](int columns) { return PartLine(part, columns); });
 }
 
 void Progress::Clear() {

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a person sees while a run goes on: on a terminal one line that is drawn over, elsewhere
-// plain lines, at most one a few seconds. Owner:  one thread.
+// plain lines, at most one a few seconds.
+// Owner: one thread.
+// Times: of gemini/system/monotonic_clock.h, or of any other that does not go back.
 #pragma once
 #include <cstdint>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 
@@ -29,6 +32,17 @@ std::string ProgressLine(const ProgressState& state, int columns);
 // "1:02:03" or "2:03"; "?" when infinite.
 std::string DurationText(absl::Duration duration);
 
+// Something of a run that is no step and may take long.
+struct ProgressPart {
+  std::string what;  // "evaluating".
+  int64_t done = 0;
+  int64_t total = 0;
+  bool is_bytes = false;  // Of done and total; else they are counts.
+};
+
+// Returns the line, at most `columns` wide: "[=====>    ] saving 1.5GiB/4GiB".
+std::string PartLine(const ProgressPart& part, int columns);
+
 class Progress {
  public:
   // Draws on `fd` (standard error). It counts as a terminal when isatty says so.
@@ -39,17 +53,24 @@ class Progress {
   Progress& operator=(const Progress&) = delete;
 
   // Shows the state; the first and the last step always, others when it is time.
-  void Show(const ProgressState& state, absl::Time now);
+  void Show(const ProgressState& state, absl::Duration now);
+  // Shows how far a part is, when it is time: a part that is soon over is never shown.
+  void ShowPart(const ProgressPart& part, absl::Duration now);
   // Takes the drawn line away, so that other text can be printed.
   void Clear();
 
  private:
+  absl::Duration pause() const;  // Between two lines.
+  // Draws the line that `make` gives for a width.
+  void Draw(absl::FunctionRef<std::string(int columns)> make);
   void Put(absl::string_view text) const;
 
   const int fd_;
   const bool terminal_;
   bool drawn_ = false;
-  absl::Time last_ = absl::InfinitePast();
+  absl::Duration last_ = -absl::InfiniteDuration();  // Of a step.
+  std::string part_;                                 // That is shown, or will be if it takes long.
+  absl::Duration last_part_;                         // When it was shown, or began.
 };
 
 // Seconds a step from the latest steps, for the time left.

@@ -21,6 +21,28 @@ constexpr int64_t kWindowBytes = int64_t{64} << 20;
 constexpr int64_t kSmallFilesBytes = int64_t{32} << 20;
 constexpr int64_t kMaxStateBytes = int64_t{64} << 20;
 
+// Counts the bytes of tensors of which a BytesProgress is told.
+class ByteCount {
+ public:
+  ByteCount(const BytesProgress& progress, absl::Span<const ParameterShape> parameters,
+            int64_t tensors_of_parameter)
+      : progress_(progress) {
+    for (const ParameterShape& parameter : parameters) {
+      total_bytes_ +=
+          parameter.num_elements() * static_cast<int64_t>(sizeof(float)) * tensors_of_parameter;
+    }
+  }
+  void Add(size_t size_bytes) {
+    done_bytes_ += static_cast<int64_t>(size_bytes);
+    if (progress_) progress_(done_bytes_, total_bytes_);
+  }
+
+ private:
+  const BytesProgress& progress_;
+  int64_t done_bytes_ = 0;
+  int64_t total_bytes_ = 0;
+};
+
 // The bytes of one window of one parameter, for SaveHfCheckpoint.
 class Window {
  public:
@@ -92,22 +114,28 @@ std::string Inside(const std::string& directory, absl::string_view name) {
 
 absl::Status WriteRunCheckpoint(const std::string& directory, const HfCheckpoint& source,
                                 absl::Span<const ParameterShape> parameters, ParameterStore& store,
-                                TrainerState state) {
+                                TrainerState state, const BytesProgress& progress) {
+  const std::vector<Moment> moments = MomentsOf(store.optimizer());
+  ByteCount count(progress, parameters, 1 + static_cast<int64_t>(moments.size()));
   Window window(store);
   GEMINI_RETURN_IF_ERROR(
       SaveHfCheckpoint(directory, source, parameters, kRunSaveOptions,
                        [&](const std::string& name, int64_t offset_bytes, int64_t size_bytes) {
-                         return window.At(name, offset_bytes, size_bytes);
+                         auto piece = window.At(name, offset_bytes, size_bytes);
+                         if (piece.ok()) count.Add(piece->size());
+                         return piece;
                        }));
   GEMINI_ASSIGN_OR_RETURN(
       SafetensorsWriter writer,
       SafetensorsWriter::Create(Inside(directory, kOptimizerFile),
                                 Declarations(parameters, store.optimizer()), {}));
   for (const ParameterShape& parameter : parameters) {
-    for (const Moment& moment : MomentsOf(store.optimizer())) {
-      GEMINI_RETURN_IF_ERROR(store.Read(
-          parameter.name, moment.kind,
-          [&](int64_t, absl::Span<const std::byte> piece) { return writer.AppendRaw(piece); }));
+    for (const Moment& moment : moments) {
+      GEMINI_RETURN_IF_ERROR(
+          store.Read(parameter.name, moment.kind, [&](int64_t, absl::Span<const std::byte> piece) {
+            count.Add(piece.size());
+            return writer.AppendRaw(piece);
+          }));
     }
     GEMINI_ASSIGN_OR_RETURN(state.tensor_steps[parameter.name], store.TensorStep(parameter.name));
   }
@@ -124,11 +152,14 @@ absl::StatusOr<int64_t> RunCheckpointBytes(const HfCheckpoint& source,
 }
 
 absl::Status LoadParameters(const HfCheckpoint& checkpoint,
-                            absl::Span<const ParameterShape> parameters, ParameterStore& store) {
+                            absl::Span<const ParameterShape> parameters, ParameterStore& store,
+                            const BytesProgress& progress) {
   GEMINI_RETURN_IF_ERROR(checkpoint.Check(parameters));
+  ByteCount count(progress, parameters, 1);
   for (const ParameterShape& parameter : parameters) {
     GEMINI_RETURN_IF_ERROR(store.Write(
         parameter.name, ChunkKind::kParam, [&](int64_t offset_bytes, absl::Span<std::byte> bytes) {
+          count.Add(bytes.size());
           return checkpoint.ReadFloat32(parameter.name,
                                         offset_bytes / static_cast<int64_t>(sizeof(float)), bytes);
         }));
@@ -143,8 +174,11 @@ absl::StatusOr<TrainerState> ReadTrainerState(const std::string& directory) {
 }
 
 absl::Status LoadOptimizer(const std::string& directory, const TrainerState& state,
-                           absl::Span<const ParameterShape> parameters, ParameterStore& store) {
+                           absl::Span<const ParameterShape> parameters, ParameterStore& store,
+                           const BytesProgress& progress) {
   const std::string path = Inside(directory, kOptimizerFile);
+  const std::vector<Moment> moments = MomentsOf(store.optimizer());
+  ByteCount count(progress, parameters, static_cast<int64_t>(moments.size()));
   GEMINI_ASSIGN_OR_RETURN(const SafetensorsReader reader, SafetensorsReader::Open(path));
   for (const ParameterShape& parameter : parameters) {
     const auto step = state.tensor_steps.find(parameter.name);
@@ -152,7 +186,7 @@ absl::Status LoadOptimizer(const std::string& directory, const TrainerState& sta
       return absl::InvalidArgumentError(
           absl::StrCat(directory, ": its state has no step of ", parameter.name));
     }
-    for (const Moment& moment : MomentsOf(store.optimizer())) {
+    for (const Moment& moment : moments) {
       const SafetensorsTensor* tensor = reader.Find(MomentName(moment, parameter.name));
       if (tensor == nullptr || tensor->dtype != SafetensorsDtype::kF32 ||
           tensor->num_elements != parameter.num_elements()) {
@@ -163,6 +197,7 @@ absl::Status LoadOptimizer(const std::string& directory, const TrainerState& sta
       if (step->second == 0) continue;
       GEMINI_RETURN_IF_ERROR(store.Write(parameter.name, moment.kind,
                                          [&](int64_t offset_bytes, absl::Span<std::byte> bytes) {
+                                           count.Add(bytes.size());
                                            return reader.ReadRaw(*tensor, offset_bytes, bytes);
                                          }));
     }

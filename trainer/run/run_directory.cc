@@ -65,8 +65,9 @@ std::optional<int64_t> StepOf(absl::string_view name, absl::string_view prefix) 
 }
 
 bool IsLeftover(absl::string_view name) {
-  return StepOf(name, kSaving) || StepOf(name, kDeleting) || name == "latest.partial" ||
-         name == "run.toml.partial" || name == "metrics.jsonl.partial";
+  // A save that is written appears under ".saving-N" whole (trainer/checkpoint/hf_checkpoint.h).
+  return StepOf(absl::StripSuffix(name, ".partial"), kSaving) || StepOf(name, kDeleting) ||
+         name == "latest.partial" || name == "run.toml.partial" || name == "metrics.jsonl.partial";
 }
 
 bool IsMadeByARun(absl::string_view name) {
@@ -134,15 +135,30 @@ absl::Status NewDirectories::Make(const std::string& path) {
 absl::Status RunDirectory::Lock() {
   lock_ = UniqueFd(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!lock_) return ErrnoStatus(errno, absl::StrCat("open --output ", path_));
-  if (::flock(lock_.get(), LOCK_EX | LOCK_NB) == 0) return absl::OkStatus();
-  if (errno == EWOULDBLOCK) {
+  if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) return ErrnoStatus(errno, absl::StrCat("lock --output ", path_));
     return absl::FailedPreconditionError(
         absl::StrCat("--output ", path_, ": another gemini-train is running there"));
   }
-  return ErrnoStatus(errno, absl::StrCat("lock --output ", path_));
+  // Whoever held it before may have removed it.
+  struct stat locked = {}, named = {};
+  if (::fstat(lock_.get(), &locked) == 0 && ::stat(path_.c_str(), &named) == 0 &&
+      locked.st_dev == named.st_dev && locked.st_ino == named.st_ino) {
+    return absl::OkStatus();
+  }
+  return absl::NotFoundError(absl::StrCat("--output ", path_, " was removed by another program"));
 }
 
 absl::StatusOr<RunDirectory> RunDirectory::Open(const std::string& path, Mode mode) {
+  // Each other run removes it once; more in the time of one call are no runs.
+  constexpr int kMostTries = 100;
+  for (int tries = 1;; ++tries) {
+    absl::StatusOr<RunDirectory> run = TryOpen(path, mode);
+    if (!absl::IsNotFound(run.status()) || mode == Mode::kResume || tries == kMostTries) return run;
+  }
+}
+
+absl::StatusOr<RunDirectory> RunDirectory::TryOpen(const std::string& path, Mode mode) {
   RunDirectory run;
   run.path_ = path;
   run.mode_ = mode;
@@ -160,7 +176,11 @@ absl::StatusOr<RunDirectory> RunDirectory::Open(const std::string& path, Mode mo
   if (!S_ISDIR(info.st_mode)) {
     return absl::AlreadyExistsError(absl::StrCat("--output ", path, " is not a directory"));
   }
-  GEMINI_RETURN_IF_ERROR(run.Lock());
+  if (const absl::Status status = run.Lock(); !status.ok()) {
+    // Another run may hold what this one has made.
+    run.new_directories_.Keep();
+    return status;
+  }
   GEMINI_ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesIn(path));
   if (mode == Mode::kNew && !names.empty()) {
     return absl::AlreadyExistsError(
@@ -204,13 +224,18 @@ absl::Status RunDirectory::CheckRoom(int64_t needed_bytes) const {
                        std::max<int64_t>(needed_bytes - removed_bytes, 0));
 }
 
-absl::Status RunDirectory::Prepare() {
+absl::StatusOr<PreparedDirectory> RunDirectory::Prepare() {
   GEMINI_ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesIn(path_));
+  PreparedDirectory prepared;
   for (const std::string& name : names) {
-    if (Removes(name)) GEMINI_RETURN_IF_ERROR(RemoveAll(Inside(path_, name)));
+    if (!Removes(name)) continue;
+    const absl::Status removed = RemoveAll(Inside(path_, name));
+    // What is not a leftover would be taken for this run's.
+    if (!IsLeftover(name)) GEMINI_RETURN_IF_ERROR(removed);
+    prepared.housekeeping.Update(removed);
   }
   new_directories_.Keep();
-  return absl::OkStatus();
+  return prepared;
 }
 
 absl::Status RunDirectory::WriteConfig(const std::string& toml) const {

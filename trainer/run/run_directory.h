@@ -4,8 +4,9 @@
 //     metrics.jsonl       unless --metrics says otherwise
 //     checkpoint-<step>/  a Hugging Face checkpoint with the state to resume; complete or not there
 //     latest              a link to the newest checkpoint
-// A checkpoint is made under ".saving-<step>" and renamed; one that goes is renamed to
-// ".deleting-<step>" first. What a dead run left under such names is removed by Prepare.
+// A checkpoint is made under ".saving-<step>.partial", then ".saving-<step>", and renamed; one that
+// goes is renamed to ".deleting-<step>" first. What a dead run left under such names is removed by
+// Prepare.
 // Owner:  one thread; and one process: the directory is locked (flock) while this lives.
 // Blocks: on the disk.
 // Errors: as the system call that failed, with the path.
@@ -45,6 +46,11 @@ struct SaveResult {
   absl::Status housekeeping;  // Why `latest` is not set, or an old checkpoint not removed.
 };
 
+// What came of making the directory ready.
+struct PreparedDirectory {
+  absl::Status housekeeping;  // Why a dead run's leftover is not removed.
+};
+
 struct SavedCheckpoint {
   int64_t step = 0;
   std::string path;
@@ -56,7 +62,7 @@ class RunDirectory {
 
   // Looks only: nothing stays made or removed, so that a run that is refused leaves no trace. A
   // directory that is missing is there from now on, and locked, but goes again unless Prepare was
-  // called.
+  // called. Of runs that open one new directory at once, one has it and the others are refused.
   // ALREADY_EXISTS: kNew, and the directory is not empty. NOT_FOUND: kResume, and there is no
   // checkpoint; or the place cannot be written. PERMISSION_DENIED: likewise.
   // FAILED_PRECONDITION: another run holds it.
@@ -71,9 +77,9 @@ class RunDirectory {
   // removes being counted as free.
   absl::Status CheckRoom(int64_t needed_bytes) const;
 
-  // Makes the directory; removes leftovers, and with kOverwrite all that a run made (no other
-  // files).
-  absl::Status Prepare();
+  // Keeps the directory; removes leftovers, and with kOverwrite all that a run made (no other
+  // files). A leftover that stays is told in the result, for it is in nobody's way.
+  absl::StatusOr<PreparedDirectory> Prepare();
 
   absl::Status WriteConfig(const std::string& toml) const;
 
@@ -86,6 +92,9 @@ class RunDirectory {
 
  private:
   RunDirectory() = default;
+  // Open, but NOT_FOUND also where another run removed the directory meanwhile.
+  static absl::StatusOr<RunDirectory> TryOpen(const std::string& path, Mode mode);
+  // Locks what is at path_. NOT_FOUND: nothing is there any more.
   absl::Status Lock();
   // Whether Prepare removes what has this name.
   bool Removes(absl::string_view name) const;
@@ -94,8 +103,9 @@ class RunDirectory {
 
   std::string path_;
   Mode mode_ = Mode::kNew;
-  NewDirectories new_directories_;
+  // Released behind the removal of new directories: nobody else locks one that is about to go.
   UniqueFd lock_;
+  NewDirectories new_directories_;
 };
 
 }  // namespace gemini::trainer

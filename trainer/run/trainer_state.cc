@@ -2,6 +2,7 @@
 #include "trainer/run/trainer_state.h"
 
 #include <cmath>
+#include <limits>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -35,6 +36,11 @@ std::string ToJson(const TrainerState& state) {
   json["tensor_steps"] = state.tensor_steps;
   json["loss_scale"] = state.loss_scale.value;
   json["loss_scale_steps"] = state.loss_scale.steps_since;
+  if (state.data.has_value()) {
+    json["data"] = {{"num_tokens", state.data->num_tokens},
+                    {"file_bytes", state.data->file_bytes},
+                    {"ends_crc32c", state.data->ends_crc32c}};
+  }
   json["random_state"] = absl::BytesToHexString(state.random_state);
   return json.dump(1) + "\n";
 }
@@ -79,6 +85,17 @@ absl::StatusOr<TrainerState> ParseTrainerState(absl::string_view text, absl::str
       return bad("a loss_scale that is none");
     }
     state.loss_scale.value = scale->get<double>();
+  }
+  // Absent in files of before it was kept.
+  if (const auto data = json.find("data"); data != json.end()) {
+    int64_t crc32c = 0;
+    TokenFingerprint& fingerprint = state.data.emplace();
+    if (!data->is_object() || !Count(*data, "num_tokens", fingerprint.num_tokens) ||
+        !Count(*data, "file_bytes", fingerprint.file_bytes) ||
+        !Count(*data, "ends_crc32c", crc32c) || crc32c > std::numeric_limits<uint32_t>::max()) {
+      return bad("data that says not which");
+    }
+    fingerprint.ends_crc32c = static_cast<uint32_t>(crc32c);
   }
   const auto random = json.find("random_state");
   if (random == json.end() || !random->is_string()) return bad("no random_state");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a checkpoint holds besides parameters, so that a run goes on as if it had not stopped:
 //     trainer_state.json     step, sequences taken, the steps of each parameter, the random state,
-//                            and the scale of the loss
+//                            the scale of the loss, and which data the run began with
 //     optimizer.safetensors  "exp_avg.NAME" and "exp_avg_sq.NAME", fp32, for each parameter
 // This is the JSON; the moments stream through trainer/optimizer_file.h.
 // Errors: INVALID_ARGUMENT: not such a file (names what is wrong). NOT_FOUND and others: as
@@ -9,11 +9,13 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "trainer/data/token_data.h"
 #include "trainer/run/loss_scale.h"
 
 namespace gemini::trainer {
@@ -27,6 +29,7 @@ struct TrainerState {
   double last_loss = 0;                         // Of its last one.
   int64_t evaluated_step = 0;                   // Of the last evaluation that was completed.
   LossScale loss_scale = {};                    // Of fp16.
+  std::optional<TokenFingerprint> data;         // Of --data; absent in older files.
   bool operator==(const TrainerState&) const = default;
 };
 

@@ -13,7 +13,6 @@
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
 #include "gemini/system/monotonic_clock.h"
 #include "gemini/system/status_macros.h"
 #include "torch/autograd.h"
@@ -350,7 +349,7 @@ absl::Status Loop::Step() {
                         .device_budget_bytes = usage.device_budget_bytes,
                         .host_bytes = usage.host_bytes,
                         .left = clock_.Left(config_.steps - state_.step)},
-                       absl::Now());
+                       MonotonicNow());
   return absl::OkStatus();
 }
 
@@ -380,6 +379,7 @@ absl::Status Loop::Evaluate() {
       };
       GEMINI_ASSIGN_OR_RETURN(const double loss, WithRoom("an evaluation's batch", evaluate));
       sum += loss * static_cast<double>(count);
+      parts_.progress.ShowPart({"evaluating", first + count, data.num_sequences()}, MonotonicNow());
       GEMINI_RETURN_IF_ERROR(parts_.store.status());
       if (parts_.interrupt.signal() != 0) {
         // Half of an evaluation is no result; the state to save does not depend on it.
@@ -420,8 +420,12 @@ absl::Status Loop::Save() {
   state_.random_state = RandomState(parts_.device);
   const absl::StatusOr<SaveResult> saved =
       parts_.directory.Save(state_.step, config_.keep, [&](const std::string& directory) {
-        return WriteRunCheckpoint(directory, parts_.source, parts_.parameters, parts_.store,
-                                  state_);
+        return WriteRunCheckpoint(directory, parts_.source, parts_.parameters, parts_.store, state_,
+                                  [&](int64_t done_bytes, int64_t total_bytes) {
+                                    parts_.progress.ShowPart(
+                                        {"saving", done_bytes, total_bytes, /*is_bytes=*/true},
+                                        MonotonicNow());
+                                  });
       });
   if (!saved.ok()) {
     return absl::Status(saved.status().code(),
@@ -449,6 +453,7 @@ absl::Status Loop::SavePeriodically() {
 
 absl::StatusOr<TrainingSummary> Loop::Run() {
   const absl::Duration start = MonotonicNow();
+  GEMINI_ASSIGN_OR_RETURN(state_.data, parts_.data.Fingerprint());
   before_ = parts_.store.usage();
   parts_.model.train();
   // What the run was interrupted in that this one goes on with.

@@ -13,6 +13,7 @@
 #include "client/device/device_budget.h"
 #include "client/torch/hook/operator_hook.h"
 #include "gemini/byte_size.h"
+#include "gemini/device_shortage.h"
 #include "gemini/system/check.h"
 
 namespace gemini::client::hooks {
@@ -88,13 +89,11 @@ void Charge(Account& account, int64_t size_bytes) {
   for (int attempt = 0; !budget.TryCharge(DeviceBudget::Use::kNonModel, size_bytes); ++attempt) {
     if (attempt == kMaxAttempts || !account.session->residency().MakeRoom(size_bytes)) {
       const int64_t non_model_bytes = budget.non_model_bytes();
-      Refuse(account,
-             absl::ResourceExhaustedError(absl::StrCat(
-                 "DEVICE is too small for ", FormatByteSize(size_bytes), " more in ",
-                 CurrentOperatorName(), ": the budget is ", FormatByteSize(budget.budget_bytes()),
-                 ", activations take ", FormatByteSize(non_model_bytes),
-                 ", chunks that are in use ", FormatByteSize(budget.used_bytes() - non_model_bytes),
-                 ": raise the device memory, or lower batch or sequence")));
+      Refuse(account, DeviceTooSmall({.who = absl::StrCat(CurrentOperatorName(), ", with ",
+                                                          FormatByteSize(size_bytes), " more,"),
+                                      .chunk_bytes = budget.used_bytes() - non_model_bytes,
+                                      .non_model_bytes = non_model_bytes + size_bytes},
+                                     budget.budget_bytes()));
     }
     account.rooms_made.fetch_add(1, std::memory_order_relaxed);
   }

@@ -246,7 +246,7 @@ TEST_F(ResidencyTest, ASmallerBudgetVacatesTheSlotsBehindItAndALargerOneUsesThem
   ASSERT_TRUE(residency().MakeRoom(2 * kTestChunkBytes));
   ASSERT_TRUE(budget().TryCharge(Use::kNonModel, 2 * kTestChunkBytes));
   EXPECT_THAT(residency().SetBudget(kTestChunkBytes),
-              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("8 KiB of non-model")));
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("8 KiB of activations")));
   budget().Release(Use::kNonModel, 2 * kTestChunkBytes);
   ASSERT_OK(residency().SetBudget(6 * kTestChunkBytes));
   const int64_t fetched = Fetched();

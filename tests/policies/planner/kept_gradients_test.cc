@@ -212,7 +212,7 @@ TEST(KeptGradientsTest, StaticUpdatesTheFractionOnDeviceOrSaysWhatItLacks) {
   EXPECT_THAT(stay, ElementsAre(0, 2, 16, 17, 18, 19));
   EXPECT_THAT(plan_for(1, 10), StatusIs(absl::StatusCode::kResourceExhausted,
                                         AllOf(HasSubstr("operator 16"), HasSubstr("(131072 bytes)"),
-                                              HasSubstr("update less on DEVICE"))));
+                                              HasSubstr("the update on DEVICE"))));
   EXPECT_THAT(plan_for(-0.1, 10), StatusIs(absl::StatusCode::kInvalidArgument));
   EXPECT_THAT(plan_for(1.1, 10), StatusIs(absl::StatusCode::kInvalidArgument));
   ASSERT_OK_AND_ASSIGN(const Plan cpu, PlanFor(trace, 64 * kChunk, {}, {PolicyKind::kCpu}));

@@ -45,7 +45,7 @@ TEST(NextUsesTest, WhatIsUpdatedOnDeviceOutlivesTheUpdateButItsGradients) {
   EXPECT_EQ(LargestOperatorBytes(trace), 20'000 + 4 * kChunk);
   EXPECT_THAT(SlotsAtPositions(trace, 20'000 + 4 * kChunk - 1),
               StatusIs(absl::StatusCode::kResourceExhausted,
-                       AllOf(HasSubstr("operator 3"), HasSubstr("update less on DEVICE"))));
+                       AllOf(HasSubstr("operator 3"), HasSubstr("the update on DEVICE"))));
 }
 
 TEST(NextUsesTest, LateGradientsOutliveTheUpdateAndTheirParametersDoNot) {
@@ -59,7 +59,7 @@ TEST(NextUsesTest, LateGradientsOutliveTheUpdateAndTheirParametersDoNot) {
   // The update's operator has them.
   EXPECT_EQ(LargestOperatorBytes(trace), 20'000 + kChunk);
   EXPECT_THAT(SlotsAtPositions(trace, 20'000 + kChunk - 1),
-              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("update less on DEVICE")));
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("the update on DEVICE")));
 }
 
 TEST(NextUsesTest, SlotsAreWhatNonModelDataLeaves) {

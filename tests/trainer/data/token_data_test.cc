@@ -66,6 +66,30 @@ TEST_F(TokenDataTest, SequenceNIsTheTokensFromNTimesItsLength) {
   }
 }
 
+TEST_F(TokenDataTest, TheFingerprintChangesWithTheLengthAndBothEnds) {
+  constexpr size_t kTokens = 3 << 20;  // 6 MiB.
+  const std::vector<uint16_t> tokens(kTokens, 7);
+  const auto fingerprint = [&](const std::vector<uint16_t>& some) {
+    Write(Npy(Dictionary("<u2", absl::StrCat("(", some.size(), ",)")), Bytes<uint16_t>(some)));
+    const absl::StatusOr<TokenData> data = TokenData::Open(path_, 3);
+    EXPECT_OK(data);
+    const absl::StatusOr<TokenFingerprint> made = data->Fingerprint();
+    EXPECT_OK(made);
+    return *made;
+  };
+  const TokenFingerprint whole = fingerprint(tokens);
+  EXPECT_EQ(whole.num_tokens, kTokens);
+  EXPECT_EQ(whole.file_bytes, std::filesystem::file_size(path_));
+  EXPECT_EQ(fingerprint(tokens), whole);
+  for (const size_t changed : {size_t{0}, kTokens - 1}) {
+    std::vector<uint16_t> other = tokens;
+    other[changed] = 8;
+    EXPECT_NE(fingerprint(other).ends_crc32c, whole.ends_crc32c) << changed;
+  }
+  EXPECT_NE(fingerprint(std::vector<uint16_t>(kTokens - 1, 7)), whole);
+  EXPECT_NE(fingerprint({1, 2, 3}), fingerprint({3, 2, 1}));  // The ends are the same bytes.
+}
+
 TEST_F(TokenDataTest, FourByteTokensAreUnsigned) {
   Write(Npy(Dictionary("<u4", "(2,)"), Bytes<uint32_t>({1, 4294967295u})));
   ASSERT_OK_AND_ASSIGN(TokenData data, TokenData::Open(path_, 2));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/forecast/chunk_choice.h"
 
+#include "absl/strings/str_cat.h"
 #include "gemini/byte_size.h"
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
+#include "tests/status_matchers.h"
 
 namespace gemini::trainer {
 namespace {
@@ -70,12 +70,43 @@ TEST_F(ChunkChoiceTest, WithoutAPredictionTheBudgetDecidesAndTheReasonSaysWhy) {
   EXPECT_THAT(Choose().reason, HasSubstr("policy online has no plan"));
   config_.policy = "auto";
   device_bytes_ = kMiB;
-  EXPECT_EQ(Choose().chunk_bytes, most_chunk_bytes_);
-  EXPECT_THAT(Choose().reason, HasSubstr("the budget is 1 MiB"));
+  EXPECT_EQ(Choose().chunk_bytes, 64 * kKiB);
+  EXPECT_THAT(Choose().reason, HasSubstr("needs more DEVICE in larger ones"));
   device_bytes_ = 11 * kMiB;
   std::get<Gpt2Config>(model_.model).n_head = 3;  // 256 is no multiple of it.
   EXPECT_EQ(Choose().chunk_bytes, most_chunk_bytes_);
   EXPECT_THAT(Choose().reason, HasSubstr("no step can be predicted"));
+}
+
+TEST_F(ChunkChoiceTest, ABudgetBelowTheFloorIsRefusedWithItsOperatorAndTheFloorFits) {
+  for (const char* policy : {"auto", "online", "cuda"}) {
+    for (const int64_t chunk_size : {kAutoBytes, 256 * kKiB}) {
+      config_.policy = policy;
+      config_.chunk_size = chunk_size;
+      device_bytes_ = kMiB;
+      const ChunkChoice below = Choose();
+      ASSERT_TRUE(below.floor.has_value());
+      const int64_t floor_bytes = below.floor->bytes();
+      EXPECT_THAT(CheckDeviceFloor(below, device_bytes_),
+                  StatusIs(absl::StatusCode::kResourceExhausted,
+                           AllOf(HasSubstr(below.floor->who), HasSubstr("raise --device-memory"),
+                                 HasSubstr(absl::StrCat("(", floor_bytes, " bytes)")))));
+      // What it names is enough, also where the search then takes other chunks.
+      device_bytes_ = floor_bytes;
+      EXPECT_OK(CheckDeviceFloor(Choose(), device_bytes_)) << policy << ' ' << chunk_size;
+      device_bytes_ = floor_bytes - 1;
+      EXPECT_FALSE(CheckDeviceFloor(Choose(), device_bytes_).ok()) << policy << ' ' << chunk_size;
+    }
+  }
+}
+
+TEST_F(ChunkChoiceTest, WhereLargeChunksDoNotFitSmallerOnesAreTaken) {
+  config_.policy = "online";
+  most_chunk_bytes_ = 8 * kMiB;
+  device_bytes_ = 10 * kMiB;
+  const ChunkChoice choice = Choose();
+  EXPECT_LT(choice.chunk_bytes, most_chunk_bytes_) << choice.reason;
+  EXPECT_OK(CheckDeviceFloor(choice, device_bytes_));
 }
 
 }  // namespace

@@ -154,6 +154,27 @@ TEST(TransformerTraceTest, LaterMicroBatchesAddToTheirGradientsInPlace) {
   EXPECT_GT(ComputeNs(trace), 3 * ComputeNs(one.trace));
 }
 
+TEST(TransformerTraceTest, OnTheCpuAttentionWithDropoutKeepsItsScores) {
+  TransformerShape shape = Shape(3);
+  RoundShape round = Round();
+  round.element = ElementType::kFp32;
+  round.on_cpu = true;
+  ASSERT_OK_AND_ASSIGN(const TransformerTrace without, MakeTransformerTrace(shape, round, {}));
+  shape.attention_dropout = true;
+  ASSERT_OK_AND_ASSIGN(const TransformerTrace with, MakeTransformerTrace(shape, round, {}));
+  // Softmax, mask and product of each block, less the row sums of the fused kind.
+  constexpr int64_t kScores = kBatch * kHeads * kSequence * kSequence * 4;
+  constexpr int64_t kRowSums = kBatch * kHeads * kSequence * 4;
+  EXPECT_EQ(PeakAt(with, "forward of lm_head") - PeakAt(without, "forward of lm_head"),
+            3 * (3 * kScores - kRowSums));
+  // A GPU's fused kind draws them inside.
+  round.on_cpu = false;
+  ASSERT_OK_AND_ASSIGN(const TransformerTrace on_gpu, MakeTransformerTrace(shape, round, {}));
+  shape.attention_dropout = false;
+  ASSERT_OK_AND_ASSIGN(const TransformerTrace plain, MakeTransformerTrace(shape, round, {}));
+  EXPECT_EQ(PeakOf(on_gpu.trace), PeakOf(plain.trace));
+}
+
 TEST(TransformerTraceTest, AnEvaluationKeepsNothingFromBlockToBlock) {
   RoundShape round = Round();
   round.train = false;
@@ -196,12 +217,14 @@ TEST(TransformerTraceTest, AnyShapeGivesAValidTrace) {
     shape.affine_norm = coin();
     shape.activation_keeps_input = coin();
     shape.dropout = coin();
+    shape.attention_dropout = coin();
     const RoundShape round = {.train = coin(),
                               .batch = 1 + static_cast<int64_t>(random() % 3),
                               .sequence = 1 + static_cast<int64_t>(random() % 32),
                               .micro_batches = 1 + static_cast<int64_t>(random() % 3),
                               .recompute = coin(),
-                              .element = coin() ? ElementType::kBf16 : ElementType::kFp32};
+                              .element = coin() ? ElementType::kBf16 : ElementType::kFp32,
+                              .on_cpu = coin()};
     ASSERT_OK_AND_ASSIGN(const TransformerTrace made, MakeTransformerTrace(shape, round, {}));
     ASSERT_OK(CheckTrace(made.trace)) << "shape " << i;
     ASSERT_EQ(made.operator_names.size(), made.trace.operators.size());

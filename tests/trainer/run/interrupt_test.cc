@@ -54,6 +54,32 @@ TEST(Interrupt, AClosedTerminalIsTreatedLikeCtrlC) {
       ::testing::ExitedWithCode(129), "Stopping");
 }
 
+// A shell that goes with its terminal sends one, and the kernel another.
+TEST(Interrupt, AHangupBehindTheFirstSignalEndsNothing) {
+  for (const int first : {SIGHUP, SIGINT, SIGTERM}) {
+    EXPECT_EXIT(
+        {
+          const Interrupt interrupt;
+          ::raise(first);
+          ::raise(SIGHUP);
+          ::raise(SIGHUP);
+          ::_exit(interrupt.signal() == first ? 7 : 8);
+        },
+        ::testing::ExitedWithCode(7), "Stopping");
+  }
+}
+
+TEST(Interrupt, CtrlCBehindAHangupEndsTheProcessAtOnce) {
+  EXPECT_EXIT(
+      {
+        const Interrupt interrupt;
+        ::raise(SIGHUP);
+        ::raise(SIGINT);
+        ::_exit(7);
+      },
+      ::testing::ExitedWithCode(130), "Stopping");
+}
+
 TEST(Interrupt, WhatNohupIgnoresStaysIgnored) {
   ::signal(SIGHUP, SIG_IGN);
   {

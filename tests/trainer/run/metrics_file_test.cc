@@ -134,6 +134,22 @@ TEST_F(MetricsFileTest, ResumingDropsEvaluationsThatAreMadeAgain) {
                            ToJson(Step(2)) + "\n");
 }
 
+TEST_F(MetricsFileTest, TheLastEvaluationUpToAStepIsFound) {
+  EXPECT_EQ(MetricsFile::LastEvaluatedStep(path_, 9), 0);
+  {
+    ASSERT_OK_AND_ASSIGN(MetricsFile file, MetricsFile::Open(path_, Mode::kNew, {0, 0}));
+    for (int64_t step = 1; step <= 6; ++step) {
+      ASSERT_OK(file.Append(Step(step)));
+      if (step % 2 == 0) {
+        ASSERT_OK(file.Append(EvalMetrics{step, 1.5, 4.48}));
+      }
+    }
+  }
+  EXPECT_EQ(MetricsFile::LastEvaluatedStep(path_, 1), 0);
+  EXPECT_EQ(MetricsFile::LastEvaluatedStep(path_, 5), 4);
+  EXPECT_EQ(MetricsFile::LastEvaluatedStep(path_, 9), 6);
+}
+
 TEST_F(MetricsFileTest, WhatIsNoRegularFileIsAppendedToAndStaysWhatItIs) {
   ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
   for (const Mode mode : {Mode::kNew, Mode::kOverwrite, Mode::kResume}) {

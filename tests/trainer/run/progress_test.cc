@@ -98,7 +98,7 @@ TEST(Progress, ElsewhereThanOnATerminalItPrintsPlainLinesNowAndThen) {
   UniqueFd writer(ends[1]);
   {
     Progress progress(writer.get());
-    const absl::Time start = absl::UnixEpoch();
+    const absl::Duration start = absl::ZeroDuration();
     for (int64_t step = 1; step <= 100; ++step) {
       ProgressState state = Middle();
       state.step = step;
@@ -120,16 +120,60 @@ TEST(Progress, OnATerminalOneLineIsDrawnOver) {
   ASSERT_TRUE(terminal);
   {
     Progress progress(terminal.get());
-    progress.Show(Middle(), absl::UnixEpoch());
-    progress.Show(Middle(), absl::UnixEpoch() + absl::Seconds(1));
+    progress.Show(Middle(), absl::ZeroDuration());
+    progress.Show(Middle(), absl::Seconds(1));
     const std::string text = ReadUntil(main_end.get(), "\x1b[K", 2);
     EXPECT_THAT(text, AllOf(StartsWith("\r["), HasSubstr("\x1b[K\r["), Not(HasSubstr("\n"))));
     progress.Clear();
     EXPECT_EQ(ReadUntil(main_end.get(), "\x1b[K", 1), "\r\x1b[K");
-    progress.Show(Middle(), absl::UnixEpoch() + absl::Seconds(2));
+    progress.Show(Middle(), absl::Seconds(2));
     ReadUntil(main_end.get(), "\x1b[K", 1);
   }
   EXPECT_THAT(ReadUntil(main_end.get(), "\n", 1), HasSubstr("\n"));
+}
+
+TEST(Progress, APartSaysWhatItIsAndHowFar) {
+  EXPECT_EQ(PartLine({.what = "evaluating", .done = 5, .total = 20}, 200),
+            "[=====>              ] evaluating 5/20");
+  EXPECT_EQ(
+      PartLine(
+          {.what = "saving", .done = int64_t{3} << 29, .total = int64_t{4} << 30, .is_bytes = true},
+          200),
+      "[=======>            ] saving 1.5GiB/4GiB");
+  for (int columns = 0; columns < 80; ++columns) {
+    EXPECT_LE(
+        static_cast<int>(PartLine({.what = "evaluating", .done = 5, .total = 20}, columns).size()),
+        columns);
+  }
+}
+
+TEST(Progress, APartIsShownOnlyWhereItTakesLong) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  UniqueFd reader(ends[0]);
+  UniqueFd writer(ends[1]);
+  absl::Duration now = absl::ZeroDuration();
+  {
+    Progress progress(writer.get());
+    const auto part = [&](const char* what, int64_t total) {
+      for (int64_t done = 1; done <= total; ++done) {
+        progress.ShowPart({.what = what, .done = done, .total = total}, now);
+        now += absl::Seconds(1);
+      }
+    };
+    part("loading", 4);
+    for (int i = 0; i < 2; ++i) {  // Short, and a step in between: each begins anew.
+      part("evaluating", 4);
+      progress.Show(Middle(), now);
+    }
+    part("evaluating", 12);
+    now += absl::Seconds(100);
+    part("saving", 3);
+  }
+  const std::string text = ReadAll(reader.get());
+  EXPECT_THAT(text, AllOf(HasSubstr("] evaluating 6/12\n"), HasSubstr("] evaluating 11/12\n"),
+                          Not(HasSubstr("loading")), Not(HasSubstr("saving"))));
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 3) << text;  // And the first step.
 }
 
 TEST(Progress, DurationsAreWrittenAsClocksDo) {

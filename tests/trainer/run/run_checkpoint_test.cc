@@ -112,7 +112,22 @@ TEST_F(RunCheckpointTest, EveryBitComesBackThroughPiecesAndWindows) {
   state.step = 9;
   state.random_state = "bits";
   const std::string directory = root_ + "/checkpoint";
-  ASSERT_OK(WriteRunCheckpoint(directory, source, parameters, store, state));
+  // Each part tells of all its bytes: three tensors of a parameter in all, and never too many.
+  int64_t done_bytes = 0;
+  int64_t told_total_bytes = 0;
+  const auto told = [&](int64_t done, int64_t total) {
+    EXPECT_GT(done, done_bytes);
+    done_bytes = done;
+    told_total_bytes = total;
+  };
+  const auto told_of = [&](int64_t tensors) {
+    constexpr int64_t kParameterBytes = int64_t{4} * (20 * (1 << 20) + 3);
+    EXPECT_EQ(done_bytes, tensors * kParameterBytes);
+    EXPECT_EQ(told_total_bytes, tensors * kParameterBytes);
+    done_bytes = 0;
+  };
+  ASSERT_OK(WriteRunCheckpoint(directory, source, parameters, store, state, told));
+  told_of(3);
 
   int64_t written = 0;
   for (const auto& entry : std::filesystem::directory_iterator(directory)) {
@@ -124,9 +139,11 @@ TEST_F(RunCheckpointTest, EveryBitComesBackThroughPiecesAndWindows) {
 
   PiecewiseStore back(parameters, 4096, /*seed=*/0);
   ASSERT_OK_AND_ASSIGN(const HfCheckpoint weights, HfCheckpoint::Open(directory));
-  ASSERT_OK(LoadParameters(weights, parameters, back));
+  ASSERT_OK(LoadParameters(weights, parameters, back, told));
+  told_of(1);
   ASSERT_OK_AND_ASSIGN(const TrainerState read, ReadTrainerState(directory));
-  ASSERT_OK(LoadOptimizer(directory, read, parameters, back));
+  ASSERT_OK(LoadOptimizer(directory, read, parameters, back, told));
+  told_of(2);
   EXPECT_TRUE(back.values_ == store.values_);
   EXPECT_EQ(back.steps_, store.steps_);
   EXPECT_EQ(back.step_, 9);

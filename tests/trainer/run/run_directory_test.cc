@@ -3,10 +3,14 @@
 
 #include <stdlib.h>
 
+#include <atomic>
+#include <barrier>
 #include <filesystem>
 #include <fstream>
 #include <set>
 #include <string>
+#include <system_error>
+#include <thread>
 
 #include "tests/status_matchers.h"
 
@@ -58,11 +62,12 @@ TEST_F(RunDirectoryTest, AFullDirectoryIsRefusedUnlessAskedFor) {
 TEST_F(RunDirectoryTest, OverwritingRemovesWhatARunMadeAndNothingElse) {
   fs::create_directories(path_ + "/checkpoint-3");
   fs::create_directories(path_ + "/.saving-4");
+  fs::create_directories(path_ + "/.saving-6.partial");
   for (const char* name : {"run.toml", "metrics.jsonl", "thesis.txt"}) {
     std::ofstream(path_ + "/" + name) << "x";
   }
   ASSERT_OK_AND_ASSIGN(RunDirectory run, RunDirectory::Open(path_, Mode::kOverwrite));
-  EXPECT_EQ(Names().size(), 5u);  // Not before Prepare.
+  EXPECT_EQ(Names().size(), 6u);  // Not before Prepare.
   ASSERT_OK(run.Prepare());
   EXPECT_THAT(Names(), ElementsAre("thesis.txt"));
 }
@@ -146,27 +151,32 @@ TEST_F(RunDirectoryTest, RoomIsCheckedWhereTheDirectoryWillBe) {
 
 TEST_F(RunDirectoryTest, OverwritingLeavesNamesThatNoRunGives) {
   for (const char* name : {"checkpoint-best", "checkpoint-012", "checkpoint-", "checkpoint-+3",
-                           "checkpoint--1", ".saving-notes", "checkpoint-12", ".deleting-7"}) {
+                           "checkpoint--1", ".saving-notes", ".saving-6.partial.partial",
+                           "checkpoint-12.partial", "checkpoint-12", ".deleting-7"}) {
     fs::create_directories(path_ + "/" + name);
   }
   ASSERT_OK_AND_ASSIGN(RunDirectory run, RunDirectory::Open(path_, Mode::kOverwrite));
   ASSERT_OK(run.Prepare());
-  EXPECT_THAT(Names(), ElementsAre(".saving-notes", "checkpoint-", "checkpoint-+3", "checkpoint--1",
-                                   "checkpoint-012", "checkpoint-best"));
+  EXPECT_THAT(Names(), ElementsAre(".saving-6.partial.partial", ".saving-notes", "checkpoint-",
+                                   "checkpoint-+3", "checkpoint--1", "checkpoint-012",
+                                   "checkpoint-12.partial", "checkpoint-best"));
 }
 
 // What a dead run left goes before the first save, so it is no reason to refuse the next run.
 TEST_F(RunDirectoryTest, WhatPrepareRemovesCountsAsRoom) {
   fs::create_directories(path_ + "/checkpoint-4");
-  fs::create_directories(path_ + "/.saving-6/below");
   constexpr int64_t kLeftBytes = 8 << 20;
-  std::ofstream(path_ + "/.saving-6/below/file") << std::string(kLeftBytes, 'x');
+  // A save writes under the second name first.
+  for (const char* name : {"/.saving-6/below", "/.saving-6.partial/below"}) {
+    fs::create_directories(path_ + name);
+    std::ofstream(path_ + name + "/file") << std::string(kLeftBytes / 2, 'x');
+  }
   ASSERT_OK_AND_ASSIGN(RunDirectory run, RunDirectory::Open(path_, Mode::kResume));
   // Others write to the disk meanwhile, but not in every try.
   bool fits = false;
   for (int i = 0; i < 20 && !fits; ++i) {
     const auto free = static_cast<int64_t>(fs::space(path_).available);
-    fits = run.CheckRoom(free + kLeftBytes / 2).ok();
+    fits = run.CheckRoom(free + kLeftBytes / 4 * 3).ok();
     EXPECT_THAT(run.CheckRoom(free + 64 * kLeftBytes),
                 StatusIs(absl::StatusCode::kResourceExhausted));
   }
@@ -185,6 +195,58 @@ TEST_F(RunDirectoryTest, OfTwoNewRunsTheSecondIsRefusedBeforeItsFirstStep) {
     ASSERT_OK(first.Prepare());
   }
   EXPECT_TRUE(fs::exists(path_ + "/a"));
+}
+
+// Whoever makes the directory need not be the one who locks it first.
+TEST_F(RunDirectoryTest, OfTwoNewRunsAtOnceOneGoesOnInADirectoryThatStays) {
+  constexpr int kRounds = 500;
+  std::barrier together(2);
+  int both_refused = 0;
+  int lost_directory = 0;
+  bool got[2] = {};
+  const auto run = [&](int own) {
+    for (int round = 0; round < kRounds; ++round) {
+      together.arrive_and_wait();
+      const absl::StatusOr<RunDirectory> opened = RunDirectory::Open(path_ + "/a", Mode::kNew);
+      got[own] = opened.ok();
+      if (!opened.ok()) {
+        EXPECT_THAT(opened.status().message(), HasSubstr("another gemini-train"));
+      }
+      together.arrive_and_wait();
+      if (opened.ok() && !std::ofstream(path_ + "/a/mine")) ++lost_directory;
+      if (own == 0 && !got[0] && !got[1]) ++both_refused;
+      together.arrive_and_wait();
+      std::error_code ignored;
+      if (own == 0) fs::remove_all(path_, ignored);
+    }
+  };
+  std::thread other(run, 1);
+  run(0);
+  other.join();
+  EXPECT_EQ(both_refused, 0);
+  EXPECT_EQ(lost_directory, 0);
+}
+
+// One who only looks makes the directory, and removes it while another opens it.
+TEST_F(RunDirectoryTest, ADirectoryThatAnotherGivesUpIsMadeAgain) {
+  constexpr int kRounds = 2'000;
+  std::atomic<bool> ends = false;
+  std::thread looker([&] {
+    while (!ends) RunDirectory::Open(path_ + "/a", Mode::kNew).status().IgnoreError();
+  });
+  int lost_directory = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    const absl::StatusOr<RunDirectory> opened = RunDirectory::Open(path_ + "/a", Mode::kNew);
+    if (!opened.ok()) {
+      EXPECT_THAT(opened.status().message(), HasSubstr("another gemini-train"));
+      continue;
+    }
+    if (!std::ofstream(path_ + "/a/mine")) ++lost_directory;
+    fs::remove(path_ + "/a/mine");
+  }
+  ends = true;
+  looker.join();
+  EXPECT_EQ(lost_directory, 0);
 }
 
 TEST_F(RunDirectoryTest, ASaveIsThereThoughItsLinkOrAnOldCheckpointFail) {

@@ -23,6 +23,8 @@ TrainerState Some() {
   state.last_loss = 1.0 / 7;
   state.evaluated_step = 4;
   state.loss_scale = {.value = 512, .steps_since = 7};
+  state.data = TokenFingerprint{
+      .num_tokens = int64_t{1} << 40, .file_bytes = 1234, .ends_crc32c = 0xfedcba98};
   return state;
 }
 
@@ -64,6 +66,15 @@ TEST(TrainerState, SpoiledFilesAreParsedOrRefused) {
     }
     ParseTrainerState(text, "x").status().IgnoreError();
   }
+}
+
+TEST(TrainerState, AFileOfBeforeDataWasKeptHasNone) {
+  TrainerState state = Some();
+  state.data.reset();
+  EXPECT_THAT(ParseTrainerState(ToJson(state), "x"), IsOkAndHolds(state));
+  std::string text = ToJson(Some());
+  text.replace(text.find("1234"), 4, "null");
+  EXPECT_THAT(ParseTrainerState(text, "x"), StatusIs(kInvalid, HasSubstr("data")));
 }
 
 TEST(TrainerState, AFileOfBeforeEvaluationsWereCountedHasThemDone) {
