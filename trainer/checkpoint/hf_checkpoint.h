@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // A Hugging Face checkpoint directory: config.json and model.safetensors, or its shards with an
-// index. Names:  parameters have the names of the whole model ("transformer.h.0.ln_1.weight",
+// index.
+// Names:  parameters have the names of the whole model ("transformer.h.0.ln_1.weight",
 //         "model.decoder.layers.0.fc1.weight"), whatever prefix the files use.
-// Tied:   where config.json ties the embeddings, "lm_head.weight" is no parameter; a file may hold
-//         either name or both, if both are equal.
+// Tied:   where config.json ties the embeddings, "lm_head.weight" is no parameter. A file that is
+//         read may hold either name, or both if both are equal; one that is written holds the
+//         embedding alone, under its own name, as transformers writes it.
 // Units:  values are fp32 outside, whatever the files hold. Sizes and offsets are bytes of fp32.
 // Blocks: on the disk, holding one piece of one tensor at a time, never a second copy of the model.
 // Owner:  any thread; an open checkpoint may be shared.

@@ -49,6 +49,9 @@ int64_t SavedBytes(const SafetensorsWriter::Declaration& tensor) {
          SafetensorsDtypeBytes(tensor.dtype);
 }
 
+// Each parameter is a tensor of one shard. A tied head is written once by this rule, as the
+// embedding: it is no parameter of its own (trainer/checkpoint/hf_checkpoint.h), and readers tie it
+// again by config.json.
 std::vector<Shard> PlanShards(const HfCheckpoint& source,
                               absl::Span<const ParameterShape> parameters,
                               const SaveOptions& options) {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The metrics of a run: JSON lines, one object a step and one an evaluation. Each line is one
-// write, so that a killed run leaves whole lines. Units:  bytes, seconds and counts are of the step
-// itself, peaks too; budgets are as they stand. NaN:    JSON has no NaN and no infinity: such a
-// number is null. Owner:  one thread. Errors: as write(2).
+// write, so that a killed run leaves whole lines.
+// Units:  bytes, seconds and counts are of the step itself, peaks too; budgets are as they stand.
+// NaN:    JSON has no NaN and no infinity: such a number is null.
+// Owner:  one thread.
+// Errors: as write(2).
 #pragma once
 #include <array>
 #include <cstdint>

@@ -3,7 +3,7 @@
 //     trainer_state.json     step, sequences taken, the steps of each parameter, the random state,
 //                            the scale of the loss, and which data the run began with
 //     optimizer.safetensors  "exp_avg.NAME" and "exp_avg_sq.NAME", fp32, for each parameter
-// This is the JSON; the moments stream through trainer/optimizer_file.h.
+// This is the JSON; the moments stream through trainer/run/run_checkpoint.h.
 // Errors: INVALID_ARGUMENT: not such a file (names what is wrong). NOT_FOUND and others: as
 // open(2).
 #pragma once

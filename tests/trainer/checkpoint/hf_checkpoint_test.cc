@@ -178,6 +178,14 @@ TEST_F(HfCheckpointTest, ATiedHeadMayBeAbsentAloneOrEqual) {
     EXPECT_OK(OpenAndCheck());
     ASSERT_OK_AND_ASSIGN(const HfCheckpoint checkpoint, HfCheckpoint::Open(directory_));
     EXPECT_EQ(ReadAll(checkpoint, "transformer.wte.weight", 12)[11], 12.0f);
+    // However it was read, it is written once, as the embedding.
+    const std::string target = root_ + "/saved";
+    ASSERT_OK(Save(checkpoint, target, {}));
+    ASSERT_OK_AND_ASSIGN(const SafetensorsReader saved,
+                         SafetensorsReader::Open(target + "/model.safetensors"));
+    EXPECT_NE(saved.Find("transformer.wte.weight"), nullptr);
+    EXPECT_EQ(saved.Find("lm_head.weight"), nullptr);
+    std::filesystem::remove_all(target);
   }
 }
 
