@@ -14,6 +14,8 @@
 
 #include <array>
 #include <atomic>
+#include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <thread>
 
@@ -288,6 +290,42 @@ TEST_F(OwnerLatency, TheEndDoesNotWaitForALongPlan) {
   EXPECT_TRUE(daemon().process().WaitDead(absl::Seconds(20)));
   EXPECT_LE(absl::Now() - term, absl::Seconds(2));
   EXPECT_EQ(daemon().process().Reap(), 0);
+}
+
+// As of a user's service: no slab can stay pinned, so each transfer maps its part.
+void DropLockedMemory() {
+  constexpr int kIpcLock = 14;
+  ::prctl(PR_CAPBSET_DROP, kIpcLock);  // Refused where there is none to drop.
+}
+
+// A transfer of a large chunk whose pages its client gave back: the kernel clears each anew.
+TEST_F(OwnerLatency, LargeChunksWithoutPagesDelayNobody) {
+  constexpr int64_t kChunk = 256 * kMiB;
+  std::string nvme = ::testing::TempDir() + "/nvme-XXXXXX";
+  ASSERT_NE(::mkdtemp(nvme.data()), nullptr);
+  rlimit limit = {};
+  ASSERT_EQ(::getrlimit(RLIMIT_MEMLOCK, &limit), 0);
+  const rlimit little = {.rlim_cur = kMiB, .rlim_max = limit.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_MEMLOCK, &little), 0);  // The daemon inherits it.
+  Start({"--device-memory", "1MiB", "--host-memory", "512MiB", "--nvme",
+         absl::StrCat(nvme, ":300MiB"), "--drain-timeout", "0.1"},
+        DropLockedMemory);
+  ASSERT_EQ(::setrlimit(RLIMIT_MEMLOCK, &limit), 0);
+  MeasureAtRest();
+  WireClient client = Connect("large chunks");
+  ASSERT_OK(client.OpenLease({{0, kChunk, kChunk}}, {{}}));
+  ASSERT_OK_AND_ASSIGN(
+      WireSpace space,
+      client.OpenSpace({.name = "s", .chunk_bytes = kChunk, .host_slots = 1, .nvme_slots = 1}));
+  ExpectPrompt("transfers of 256 MiB of a slab without pages", [&] {
+    for (int i = 0; i < 6; ++i) {
+      ASSERT_EQ(
+          ::fallocate(space.slabs[0].get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, kChunk),
+          0);
+      EXPECT_EQ(space.WaitCompletion(space.Submit(IoOperation::kWrite, 0, 0), 60'000), 0);
+    }
+  });
+  std::filesystem::remove_all(nvme);
 }
 
 // Of a process that the kernel holds to its limit on descriptors in flight.
