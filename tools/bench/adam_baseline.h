@@ -26,7 +26,7 @@ class AdamBaseline {
     double kernel_seconds = 0;  // Of the optimizer's call in it.
     double norm = 0;
   };
-  // Does the job once with `engine`, "deepspeed" or "torch"; the first time tensors are made
+  // Runs the job once with `engine`, "deepspeed" or "torch". The first call makes its tensors
   // before.
   absl::StatusOr<Times> Step(absl::string_view engine);
 
