@@ -13,7 +13,7 @@ CostModel HeldBack(const CostModel& costs, double bytes_per_second, int64_t chun
                               ns_at(std::min(costs.host_to_device, costs.device_to_host));
   CostModel held_back = costs;
   held_back.host_to_device = held_back.device_to_host = bytes_per_second;
-  // Of a link that hardly moves the time may be infinite.
+  // If the link hardly moves, the time may be infinite.
   held_back.copy_latency_ns =
       static_cast<int64_t>(std::max(0.0, handed_on_ns - ns_at(bytes_per_second)));
   return held_back;

@@ -265,7 +265,7 @@ std::optional<BudgetTarget> Session::TakeBudgetChange() {
   BudgetTarget target = ReadBudgetTarget(segment);
   // Another server may say what it likes.
   target.device_bytes = std::clamp<int64_t>(target.device_bytes, 0, arena_->size_bytes());
-  // Of threads that look at the same time, one takes it.
+  // If several threads look at the same time, one takes it.
   if (target.epoch == seen ||
       !seen_epoch_.compare_exchange_strong(seen, target.epoch, std::memory_order_relaxed)) {
     return std::nullopt;

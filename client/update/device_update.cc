@@ -68,7 +68,7 @@ void DeviceUpdate::Insert(const Pinned& pinned) {
 const DeviceUpdate::Pinned* DeviceUpdate::Find(BundleId bundle) const {
   const auto behind = std::ranges::upper_bound(pinned_, bundle, {}, &Pinned::first);
   if (behind == pinned_.begin()) return nullptr;
-  const Pinned& last = *std::prev(behind);  // Of those that begin at the bundle or before it.
+  const Pinned& last = *std::prev(behind);  // The last that begins at the bundle or before it.
   return bundle.value() - last.first.value() < last.num_bundles ? &last : nullptr;
 }
 

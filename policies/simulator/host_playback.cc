@@ -277,7 +277,7 @@ class Playback {
   const int64_t round_ns_;
   const LateUses late_;
   std::vector<Pool> pools_;  // By space.
-  size_t turn_ = 0;          // Of the pools.
+  size_t turn_ = 0;          // The pool whose turn it is.
   int64_t begin_ns_ = 0;
   int64_t ahead_ns_ = 0;  // When it is next decided what to read ahead.
   int64_t read_free_ns_ = 0;

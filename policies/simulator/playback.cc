@@ -111,7 +111,7 @@ int64_t Playback::PlayRound() {
     ReleaseFetches(2 * int64_t{position_});
     const int64_t used = slots_used_;
     Begin(position_);
-    // Of an update's interval the intent and what is updated on DEVICE are the beginning, of others
+    // An update's interval begins with the intent and what is updated on DEVICE. In other intervals
     // the operator may be all.
     const int64_t begin_ns = now_ns_;
     const int64_t compute_ns = trace_.operators[position_].compute_ns;

@@ -65,7 +65,7 @@ struct StoreUsage {
   int64_t fetch_bytes = 0;
   int64_t evict_bytes = 0;
   double stall_seconds = 0;
-  std::array<double, kNumStallCauses> stall_seconds_by_cause = {};  // Of the stalls, by StallCause.
+  std::array<double, kNumStallCauses> stall_seconds_by_cause = {};  // Its parts, by StallCause.
   int64_t requests_given_up = 0;  // Requests that the server did not answer in time.
   int64_t planned_rounds = 0;  // Steps and evaluation batches that followed their plan to the end.
   // Rounds that left their plan, by Divergence.

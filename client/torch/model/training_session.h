@@ -85,7 +85,7 @@ struct TrainingStats {
   int64_t fetch_bytes = 0;        // HOST to DEVICE, ever.
   int64_t evict_bytes = 0;        // DEVICE to HOST, ever.
   double stall_seconds = 0;
-  std::array<int64_t, kNumStallCauses> stall_by_cause_ns = {};  // Of stall_ns, by StallCause.
+  std::array<int64_t, kNumStallCauses> stall_by_cause_ns = {};  // Parts of stall_ns, by StallCause.
   PhaseStats phases;
   int64_t requests_given_up = 0;      // Requests that the server did not answer in time, ever.
   int64_t operators = 0;              // Operators that the hook has seen, ever.
