@@ -16,7 +16,7 @@
 // hidden.
 // Differs from the paper: a scale has the sign of its value (plus if two opposite values are the
 // largest), because 1 is a code and -1 is none. So the largest value keeps its bits, and
-// dequantised values become the same codes and scales again, unless the scale is denormal.
+// dequantised values become the same codes and scales again, unless they are denormal.
 // Differs from the paper: an exp_avg_sq above 0 never becomes 0, but the lowest code above it,
 // 3.25e-7 of the block's largest. As 0 it would make the next update of that element up to a
 // thousand times too large; as it is, the update is too small.

@@ -285,7 +285,7 @@ int64_t Session::MapBudget(const BudgetTarget& target) {
 }
 
 absl::Status Session::CutToBudget(const BudgetTarget& target) {
-  // Behind an error nobody knows what still uses the slabs.
+  // After an error it is not known what still uses the slabs.
   GEMINI_RETURN_IF_ERROR(copies_->status());
   return arena_->Cut(ChunkBytesOf(target));
 }
@@ -359,7 +359,7 @@ absl::Status Session::Close() {
     last.Join(copies_->Copy(stream, nullptr, nullptr, 0, {}));
   }
   copies_->Wait(last);
-  // The server gives the bytes to others once it is told, so nothing is mapped by then.
+  // The server gives the bytes to others after this message, so nothing is mapped by then.
   host_pins_.reset();
   residency_.reset();
   spaces_.clear();

@@ -18,7 +18,7 @@ DeviceUpdate::~DeviceUpdate() {
     if (!pinned.updates) continue;
     for (const ChunkKind kind : UpdatedKinds(pinned.store->format())) {
       residency_.Unpin(pinned.ids[kind], updated_ && !undone_);
-      // Each is here once, and nobody else pins them: the step has them to itself.
+      // Each is here once and not pinned by others: the step has them to itself.
       if (undone_) GEMINI_CHECK(residency_.Drop(pinned.ids[kind]).ok());
     }
   }

@@ -56,7 +56,7 @@ std::vector<int32_t> AssignSlots(int32_t num_positions, int32_t num_slots,
       }
     }
     if (stay.last >= num_positions) {
-      // Its claim was broken, or its slot is still taken by itself from the round before.
+      // Its claim was broken, or its slot is still taken by the same range from the round before.
       if (claims[stay.slot].first != kNoClaim && claimed.erase({stay.needed, stay.slot}) == 0) {
         without_place.push_back(stay.range);
       }

@@ -59,7 +59,7 @@ class Pool {
   void GiveSlot() { ++free_slots_; }
   void Used(ChunkId chunk) { foresight_.Used(chunk); }
 
-  // Its hold has ended at `now_ns`, or would have if nobody had taken another.
+  // Its hold has ended at `now_ns`, or would have if no other had been taken.
   void Release(ChunkId chunk, int64_t now_ns) {
     if (at(chunk).in_host && at(chunk).held_until_ns <= now_ns) {
       victims_.emplace(foresight_.NextUse(chunk), chunk.value());
@@ -70,7 +70,7 @@ class Pool {
     return foresight_.NextToRead(
         [this](ChunkId chunk) { return !at(chunk).in_host && at(chunk).on_nvme; });
   }
-  // The chunk in HOST that nobody holds and that is used last.
+  // The chunk in HOST that is not held and that is used last.
   std::optional<ChunkId> LastUsed() {
     for (; !victims_.empty(); victims_.pop()) {
       const auto& [next, id] = victims_.top();
