@@ -28,7 +28,7 @@ int64_t EditDistance(absl::string_view a, absl::string_view b) {
 }
 
 std::string NearestName(absl::string_view unknown, absl::Span<const absl::string_view> names) {
-  // Nobody's name is longer; a text of a megabyte need not be compared.
+  // No name is longer; a text of a megabyte need not be compared.
   constexpr size_t kLongestName = 64;
   if (unknown.size() > kLongestName) return "";
   const std::string dashed = absl::StrReplaceAll(unknown, {{"_", "-"}});

@@ -86,7 +86,7 @@ double GradientsOnNvme(const Forecast& forecast) {
   return Share(forecast.nvme.gradients, forecast.nvme.gradients + forecast.host.gradients);
 }
 
-// Of whole chunks, padding too: so updates run.
+// Counts whole chunks with their padding, because updates run over them.
 int64_t ElementsOf(const Forecast& forecast, int64_t element_bytes) {
   return (forecast.host.parameters + forecast.nvme.parameters) / element_bytes;
 }

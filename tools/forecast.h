@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a training step of a transformer will need and take on a machine, from their numbers alone:
-// the trace of trainer/forecast/transformer_trace.h, planned and simulated by the code that places
-// chunks in earnest. HOST and NVME: what HOST does not hold lies on NVME, moments first: they are
-// read and written once a
-//         step. Reads are ahead of their use, so NVME costs rate and not latency: it slows the
-//         updates, the fetches and the gradients by the share of their bytes that it holds, and a
-//         step takes at least the time of all its reads, or of all its writes.
-// Steps of many micro-batches: more than kSimulatedMicroBatches repeat the last one simulated; what
-//         one more costs is taken as what the last one did.
-// Pure:   no I/O, no clock.
+// Predicts what a training step of a transformer needs and how long it takes on a machine, from
+// their numbers alone. The trace of trainer/forecast/transformer_trace.h is planned and simulated
+// by the code that places chunks in a real run.
+// HOST and NVME: what HOST does not hold lies on NVME, moments first; they are read and written
+// once a step. Reads are ahead of their use, so NVME costs rate and not latency: it slows the
+// updates, the fetches and the gradients by the share of their bytes that it holds. A step takes at
+// least the time of all its reads, or of all its writes.
+// Steps of many micro-batches: beyond kSimulatedMicroBatches each one more costs what the last
+// simulated one did.
+// Pure: no I/O, no clock.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -31,7 +31,7 @@ inline constexpr int64_t kSimulatedMicroBatches = 4;
 struct Job {
   policies::TransformerShape shape;
   policies::RoundShape round;
-  int64_t chunk_bytes = 0;  // 0: the best.
+  int64_t chunk_bytes = 0;  // 0 for the best.
 };
 
 struct Machine {
@@ -40,10 +40,10 @@ struct Machine {
   CostModel links;
 };
 
-// Bytes of whole chunks.
+// Sizes in bytes of whole chunks.
 struct StateBytes {
-  int64_t parameters = 0;  // As the DEVICE computes with them.
-  int64_t masters = 0;  // The rest of their fp32 values: the low half for bf16, all of it for fp16.
+  int64_t parameters = 0;  // In the format that DEVICE computes with.
+  int64_t masters = 0;  // The rest of the fp32 values: the low half for bf16, all of it for fp16.
   int64_t moments = 0;
   int64_t gradients = 0;
   int64_t sum() const { return parameters + masters + moments + gradients; }
@@ -55,28 +55,28 @@ inline constexpr int kNumForecastLanes = 6;
 absl::string_view ForecastLaneName(ForecastLane lane);
 
 struct Forecast {
-  // OK, or RESOURCE_EXHAUSTED: in which tier it fails and by how much. Times are 0 then.
+  // OK, or RESOURCE_EXHAUSTED with the tier in which it fails and by how much. Times are 0 then.
   absl::Status fit;
   int64_t num_parameters = 0;
-  int64_t tokens = 0;  // A step.
+  int64_t tokens = 0;  // In one step.
   int64_t chunk_bytes = 0;
   std::vector<policies::TriedChunkSize> tried;  // If the size was searched.
   DeviceNeed device_floor;                      // Of the operator that needs the most.
   int64_t non_model_peak_bytes = 0;
-  int64_t needed_bytes = 0;  // Of HOST and NVME together.
-  int64_t spare_bytes = 0;   // Of them: HOST that updates and copies under way need.
+  int64_t needed_bytes = 0;  // In HOST and NVME together.
+  int64_t spare_bytes = 0;   // Part of them: HOST that updates and copies in flight need.
   StateBytes host;
   StateBytes nvme;
   std::string made_by;  // The policy that won.
   Prediction prediction;
-  std::array<double, kNumForecastLanes> busy_fraction = {};  // Of the step, by ForecastLane.
-  bool is_extrapolated = false;                              // From fewer micro-batches.
+  std::array<double, kNumForecastLanes> busy_fraction = {};  // Share of the step, by ForecastLane.
+  bool is_extrapolated = false;  // Whether it is extrapolated from fewer micro-batches.
 
-  ForecastLane bottleneck() const;  // The busiest.
+  ForecastLane bottleneck() const;  // The busiest lane.
   double tokens_per_second() const;
 };
 
-// INVALID_ARGUMENT: a shape or round that is none, or a chunk size that Layout refuses.
+// INVALID_ARGUMENT: an invalid shape or round, or a chunk size that Layout refuses.
 absl::StatusOr<Forecast> MakeForecast(const Job& job, const Machine& machine);
 
 }  // namespace gemini::tools

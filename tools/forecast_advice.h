@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What would help a job most on a machine: the forecast again, with one thing changed at a time.
+// Finds what would help a job most on a machine: it repeats the forecast with one thing changed at
+// a time.
 #pragma once
 #include <string>
 #include <vector>
@@ -16,9 +17,9 @@ struct Advice {
   Forecast forecast;  // Fits.
 };
 
-// Returns the changes after which the job fits, most tokens a second first. Of a job that fits,
-// only those that gain more than kLeastGain. Chunks keep the size of `forecast`, that of the job as
-// it is, except where it does not fit.
+// Returns the changes after which the job fits, most tokens a second first. For a job that fits,
+// only those that gain more than kLeastGain. Chunks keep the size of `forecast`, that of the
+// unchanged job, unless that does not fit.
 inline constexpr double kLeastGain = 0.01;
 absl::StatusOr<std::vector<Advice>> Advise(const Job& job, const Machine& machine,
                                            const Forecast& forecast);

@@ -17,7 +17,7 @@ struct ForecastTitle {
   std::string gpu;    // "rtx3090", or "a GPU of the rates given".
 };
 
-// How many of the advice are shown.
+// How many pieces of advice are shown.
 inline constexpr int kShownAdvice = 2;
 
 std::string ForecastText(const ForecastTitle& title, const Job& job, const Machine& machine,

@@ -11,10 +11,10 @@
 
 namespace gemini::tools {
 
-// Of the GPU `uuid`, which a server named. `is_counted`: its memory cannot be shared there.
+// Shows GPU `uuid`, which a server named. `is_counted`: its memory cannot be shared there.
 std::string GpuText(absl::string_view uuid, bool is_counted, const absl::StatusOr<GpuUse>& use);
 // Keys: uuid, is_counted, used_bytes, total_bytes, busy_percent, bytes_to_gpu_per_second,
-// bytes_from_gpu_per_second; null: NVML does not say. Or error.
+// bytes_from_gpu_per_second. A value is null if NVML does not report it. Or the only key is error.
 nlohmann::json GpuJson(absl::string_view uuid, bool is_counted, const absl::StatusOr<GpuUse>& use);
 
 }  // namespace gemini::tools

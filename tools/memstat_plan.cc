@@ -23,7 +23,7 @@
 namespace gemini::tools {
 namespace {
 
-// Of drives on four lanes of PCIe 3, which is what most machines with such GPUs have.
+// Rates of drives on four lanes of PCIe 3, which most machines with such GPUs have.
 constexpr double kNvmeReadBytesPerSecond = 3.0e9;
 constexpr double kNvmeWriteBytesPerSecond = 2.5e9;
 // AdamW moves 26 bytes a parameter in bf16 and 28 in fp32: two channels of DDR4, 35 of 51 GB/s.
@@ -56,7 +56,7 @@ absl::Status Rate(const char* flag, const std::string& text, double& rate) {
   return absl::OkStatus();
 }
 
-// Of the table; all zeros for a GPU that the flags describe alone.
+// Returns the table's entry, or all zeros for a GPU that the flags alone describe.
 absl::StatusOr<GpuModel> GpuOf(const PlanFlags& flags) {
   if (!flags.gpu.empty()) {
     absl::StatusOr<GpuModel> gpu = FindGpu(flags.gpu);

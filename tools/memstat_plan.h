@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `memstat plan`: what a model would need and take on a machine, from its config.json alone.
-// Contacts no daemon and runs nothing.
+// `memstat plan`: what a model needs and how long a step takes on a machine, from its config.json
+// alone. Contacts no daemon and runs nothing.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace gemini::tools {
 
-// As the user writes them; sizes and rates still text.
+// Flags as the user writes them; sizes and rates are still text.
 struct PlanFlags {
   std::string model;
   std::string gpu;
@@ -26,7 +26,7 @@ struct PlanFlags {
   int64_t accumulate = 1;
   bool recompute = false;
   std::string chunk_size;
-  // What the GPU achieves, in place of the table; 0 and empty: by the table.
+  // The rates that the GPU reaches, in place of the table's. 0 and empty stand for the table.
   double tflops = 0;
   std::string memory_bandwidth;
   std::string pcie;  // Each direction.
@@ -44,7 +44,7 @@ CLI::App* AddPlanCommand(CLI::App& app, PlanFlags& flags);
 // 0 it fits, 1 it does not or its config.json is not one of ours, 2 a flag is wrong.
 int RunPlan(const PlanFlags& flags);
 
-// What the flags say. INVALID_ARGUMENT names the flag.
+// Parses the flags. INVALID_ARGUMENT names the flag.
 absl::StatusOr<Machine> MachineOf(const PlanFlags& flags, ElementType precision);
 absl::StatusOr<ElementType> PrecisionOf(const PlanFlags& flags);
 

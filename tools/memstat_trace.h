@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // `memstat trace`: the last rounds of a job as a file for ui.perfetto.dev, beside what its plan
-// foretells.
+// predicts.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -22,8 +22,8 @@ struct TraceFlags {
 CLI::App* AddTraceCommand(CLI::App& app, TraceFlags& flags);
 
 // Writes the file anew and says on stdout what is in it. `server` has said hello. NOT_FOUND: no
-// such space, or no complete round of that phase. Others: of the server, or of the file; a file
-// that was there is then as it was.
+// such space, or no complete round of that phase. Others: of the server, or of the file; an
+// existing file is then unchanged.
 absl::Status WriteTrace(client::Connection& server, const TraceFlags& flags);
 
 }  // namespace gemini::tools

@@ -21,8 +21,8 @@ namespace gemini::tools {
 struct TimelineProcess {
   std::string name;  // "actual", "planned".
   std::vector<TimelineEvent> events;
-  // Named where there is more than one: those of others than the first have their space's name
-  // behind.
+  // Space names, if there is more than one: events of other spaces than the first have the name of
+  // theirs appended.
   std::map<uint16_t, std::string> spaces = {};
 };
 

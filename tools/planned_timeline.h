@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a plan is predicted to do in a round, in the form of what a client did: to be shown beside
-// it.
+// Converts what a plan is predicted to do in a round into timeline events, to be shown beside a
+// client's.
 #pragma once
 #include <cstdint>
 #include <vector>

@@ -17,10 +17,10 @@ struct RoundsOfTimeline {
   int64_t num_positions = 0;  // Operators of each.
 };
 
-// Returns the last rounds that are there from beginning to end, `most` (> 0) of them or what there
-// is, and what lies between them. Rounds of `num_positions` operators only; 0: as many as the
-// longest has, for a training step is longer than an evaluation. NOT_FOUND: there is none; says
-// what there is.
+// Returns the last complete rounds, `most` (> 0) of them or as many as there are, and what lies
+// between them. Only rounds of `num_positions` operators count; 0 stands for as many as the longest
+// has, because a training step is longer than an evaluation. NOT_FOUND: there is none; the message
+// says what there is.
 absl::StatusOr<RoundsOfTimeline> LastRounds(std::vector<TimelineEvent> events,
                                             int64_t num_positions, int64_t most);
 

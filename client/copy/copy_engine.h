@@ -63,8 +63,7 @@ class CopyEngine {
   virtual ~CopyEngine() = default;
 
   // Enqueues a copy after all copies of `stream` and after `after`. Returns at once. A null
-  // `source` stands for zeros. The timeline shows the copy with its `subject`, as one over the
-  // link.
+  // `source` stands for zeros. The timeline shows the copy as one of `subject` over the link.
   virtual CopyEvent Copy(CopyStream stream, void* destination, const void* source,
                          int64_t size_bytes, CopyEvent after, CopySubject subject) = 0;
   CopyEvent Copy(CopyStream stream, void* destination, const void* source, int64_t size_bytes,

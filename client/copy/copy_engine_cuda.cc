@@ -54,7 +54,8 @@ struct CopyEngineCuda::Point {
   Point() = default;
   Point(const Point&) = delete;
   Point& operator=(const Point&) = delete;
-  // Recorded again, it is another's: nobody waits for this one any more.
+  // An event that is recorded again is another point's, so no thread may wait for this one any
+  // more.
   ~Point() {
     if (event != nullptr) unused->Give(std::move(event));
   }
@@ -156,7 +157,7 @@ bool CopyEngineCuda::Enqueue(const Order& order, void* destination, const void* 
     return false;
   }
   if (Succeeds(::cudaEventRecord(copy.end.get(), order.stream), "cudaEventRecord")) return true;
-  // Nobody will know when it ends, so it ends now.
+  // Its end will not be seen, so it ends now.
   ::cudaStreamSynchronize(order.stream);
   return false;
 }
@@ -295,7 +296,7 @@ CopyEngineCuda::Event CopyEngineCuda::MakeEvent(unsigned flags) const {
 
 CopyEngineCuda::Event CopyEngineCuda::TakeEvent(Order& order) const {
   if (order.unused.empty()) {
-    // Whoever waits sleeps: the processors have updates to do.
+    // Waiting threads sleep, because the processors have updates to do.
     return MakeEvent(options_.timeline != nullptr ? cudaEventBlockingSync
                                                   : cudaEventBlockingSync | cudaEventDisableTiming);
   }
@@ -325,7 +326,7 @@ void CopyEngineCuda::Advance(size_t which, Order& order) const {
     if (Succeeds(result, "a copy")) Show(which, copy);
     order.done.store(copy.sequence, std::memory_order_release);
     for (Event* event : {&copy.end, &copy.begin}) {
-      // Recorded again only when nobody waits for it any more.
+      // Recorded again only when no thread waits for it any more.
       if (*event != nullptr && event->use_count() == 1) order.unused.push_back(std::move(*event));
     }
     order.in_flight.pop_front();

@@ -49,7 +49,7 @@ void CopyBatch::FinishOldest() {
   Entry entry = std::move(entries_.front());
   entries_.pop_front();
   copies_.Wait(entry.event);
-  // Of a copy that failed there is nothing to commit: the version before stays the valid one.
+  // A copy that failed is not committed: the version before stays the valid one.
   if (entry.commit_to == nullptr || !copies_.status().ok()) return;
   // It was committed when the copy began, and nothing makes a committed chunk uncommitted.
   GEMINI_CHECK(entry.commit_to->Replace(entry.chunk, std::move(entry.host)).ok());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Releases HOST slots when the copies to DEVICE that read them are done, so that nobody has to wait
-// for these copies. A thread sees each copy end, in their order. Such holds end without help
+// Releases HOST slots when the copies to DEVICE that read them are done, so that no thread has to
+// wait for these copies. A thread sees each copy end, in their order. Such holds end without help
 // (HostChunk::EndsByItself): the thread takes its own lock, the copy engine's and, for a moment,
 // the ChunkStore's. So a thread that finds no HOST slot may wait for it, whatever else it has
 // locked.

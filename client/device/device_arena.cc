@@ -11,7 +11,7 @@
 namespace gemini::client {
 namespace {
 
-// Of a lease: descriptors are what limits them, long before.
+// The most slabs of a lease. Descriptors limit them long before.
 constexpr int64_t kMaxSlabs = 1 << 20;
 // Above those of any GPU, which has some 200.
 constexpr int64_t kMaxSlabBytes = 16 * kGiB;

@@ -21,7 +21,7 @@ struct ResidencyStats {
   int64_t evict_bytes = 0;        // From DEVICE, ever: write-backs, and Writes that went to HOST.
   int64_t stall_ns = 0;           // Waits for copies, I/O, commits and room, ever (StallCause).
   int64_t pinned_peak_bytes = 0;  // The largest sum of chunks pinned at one time: the floor seen.
-  std::array<int64_t, kNumStallCauses> stall_by_cause_ns = {};  // Of stall_ns, by StallCause.
+  std::array<int64_t, kNumStallCauses> stall_by_cause_ns = {};  // Parts of stall_ns, by StallCause.
 };
 
 // Names the chunks of a range: those of `kind` in num_bundles bundles from `first`.

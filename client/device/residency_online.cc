@@ -135,7 +135,7 @@ absl::Status Residency::Execute(const RangeReplacement& replacement) {
     }
   }  // Drained: what left is in HOST, or committed there.
   status.Update(copies_.status());
-  // Whoever gets the slots next must not find a copy under way.
+  // The next owner of the slots must not find a copy in flight.
   if (!status.ok()) copies_.Wait(last);
   if (status.ok()) {
     for (const RangePlacement& placement : replacement.placements) {

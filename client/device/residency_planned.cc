@@ -120,7 +120,7 @@ CopyEvent Residency::FetchChunk(RangeId id, int64_t index, const std::byte* host
 }
 
 void Residency::EndFetch(RangeId id, CopyEvent last, bool all) {
-  // Whoever gets the slots next must not find a copy under way.
+  // The next owner of the slots must not find a copy in flight.
   if (!all) copies_.Wait(last);
   MutexLock lock(mutex_);
   Range& range = ranges_[id.value()];

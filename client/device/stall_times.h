@@ -49,7 +49,7 @@ class StallTimes {
     SpaceCounters* space = nullptr;
     StallCause cause = StallCause::kTransfer;
   };
-  // If nobody asks for a while, waits that are over are counted once there are so many.
+  // If times are not requested for a while, waits that are over are counted once there are so many.
   static constexpr size_t kMostPending = 4096;
 
   void SettleLocked(uint64_t num_first) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -18,7 +18,7 @@ namespace gemini::client {
 // The chunks that hold one value of a bundle's elements, each of chunk_bytes: one of elements
 // without a master, a parameter and its master, fp32 values in one or two chunks, or 8-bit moments.
 struct ValueChunks {
-  StateFormat format = {};  // Of a frozen parameter or a buffer: its element type counts.
+  StateFormat format = {};  // For a frozen parameter or a buffer only its element type counts.
   ChunkKind value = ChunkKind::kParam;
   int64_t chunk_bytes = 0;
   absl::InlinedVector<std::byte*, 3> chunks = {};

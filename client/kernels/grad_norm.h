@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The global gradient norm with bits that do not depend on placement, chunks or ranks: squares in
-// double, summed per block of kNormBlockElements elements of a tensor, blocks summed in (tensor,
-// block) order. In a block, element i goes to lane i % kNormLanes, each lane is summed in order of
-// i, and the lanes are summed in order: a rule that vector units of any width up to that can
-// follow. Source: the fixed-order rule of docs/architecture.md, "Gradient norm".
+// The global gradient norm, with bits that do not depend on placement, chunks or ranks. Squares are
+// computed in double and summed per block of kNormBlockElements elements of a tensor, and the
+// blocks are summed in (tensor, block) order. In a block, element i goes to lane i % kNormLanes,
+// each lane is summed in order of i, and the lanes are summed in order. Vector units of any width
+// up to kNormLanes can follow this rule.
+// Source: the fixed-order rule of docs/architecture.md, "Gradient norm".
 // Overflow: squares of any format are exact in double and their sums far from its largest value, so
-//           a sum is finite if and only if every element is. That is the check that loss scaling
-//           needs.
+// a sum is finite if and only if every element is. Loss scaling needs that check.
 #pragma once
 #include <cstdint>
 #include <vector>

@@ -86,7 +86,7 @@ struct LanesAvx512 {
   }
   GEMINI_LANE __m512i Indices(const uint16_t* words) { return _mm512_load_si512(words); }
 
-  // Of two registers of 32 words, the second's being 32 to 63.
+  // Indices into two registers of 32 words; those of the second are 32 to 63.
   alignas(64) static constexpr uint16_t kEvenWords[32] = {
       0,  2,  4,  6,  8,  10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30,
       32, 34, 36, 38, 40, 42, 44, 46, 48, 50, 52, 54, 56, 58, 60, 62};

@@ -1,23 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// Optimizer moments in 8 bits: a code an element and an fp32 scale, the value of the largest
-// magnitude, a block of a tensor (kQuantisationBlockElements). A value is CodeValues[code] * scale.
+// Optimizer moments in 8 bits. Each element has a code. Each block of a tensor
+// (kQuantisationBlockElements) has an fp32 scale, the value of the largest magnitude. An element's
+// value is CodeValues[code] * scale.
 // Source: Dettmers et al., "8-bit Optimizers via Block-wise Quantization" (arXiv:2110.02861):
-//         blocks of section 2.1, dynamic tree quantisation of section 1.3, its unsigned form of
-//         section 2.2.
-// Codes:  in the order of their values. The decade [10^-(k+1), 10^-k] is cut into equal parts,
-//         whose middles are the values: 2^(6-k) parts signed, mirrored below zero, 2^(7-k)
-//         unsigned, k from 0 to 6; and 0 and 1. Each decade further from 1 so has one bit of
-//         fraction less, and the exponent one more.
-// Bits:   x = value / scale, rounded to fp32; the code whose value is nearest to x, of two equally
-//         near ones the lower. Below the lowest code that one. The same on all machines.
-// NaN:    a block with a NaN or an infinity gets the scale NaN, and so only NaNs, that none is
-// hidden. Differs from the paper: a scale has the sign of its value (of two opposite ones, plus),
-// for 1 is a code and -1
-//         is none. So the largest value keeps its bits, and what was dequantised becomes the same
-//         codes and scales again, unless it is denormal.
+// blocks of section 2.1, dynamic tree quantisation of section 1.3, its unsigned form of section
+// 2.2.
+// Codes: in the order of their values. The decade [10^-(k+1), 10^-k] is cut into equal parts, whose
+// middles are the values: 2^(6-k) parts signed, mirrored below zero, 2^(7-k) unsigned, k from 0 to
+// 6. The values 0 and 1 are added. So each decade further from 1 has one bit of fraction less, and
+// the exponent one more.
+// Bits: x = value / scale, rounded to fp32. The code is the one whose value is nearest to x, and
+// the lower one of two equally near ones. Below the lowest code it is the lowest. The same on all
+// machines.
+// NaN: a block with a NaN or an infinity gets the scale NaN, and so only NaNs, so that none is
+// hidden.
+// Differs from the paper: a scale has the sign of its value (plus if two opposite values are the
+// largest), because 1 is a code and -1 is none. So the largest value keeps its bits, and
+// dequantised values become the same codes and scales again, unless they are denormal.
 // Differs from the paper: an exp_avg_sq above 0 never becomes 0, but the lowest code above it,
-//         3.25e-7 of the block's largest. As 0 it would let the next update of that element be a
-//         thousand times too large; so it is too small.
+// 3.25e-7 of the block's largest. As 0 it would make the next update of that element up to a
+// thousand times too large; as it is, the update is too small.
 // Thread: any.
 #pragma once
 #include <array>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The update of a run of elements whose moments are in 8 bits
-// (client/kernels/moment_quantisation.h): block by block, the old moments to fp32, the update of
-// client/kernels/update_kernel.h, the new moments to codes. A block stays in the first cache
-// meanwhile; nothing of fp32 moments goes to memory.
+// Updates a run of elements whose moments are in 8 bits (client/kernels/moment_quantisation.h).
+// Block by block, it converts the old moments to fp32, runs the update of
+// client/kernels/update_kernel.h, and converts the new moments to codes. A block stays in the
+// first-level cache meanwhile, and fp32 moments are never written to memory.
 // Thread: any; the calling thread does all the work.
 #pragma once
 #include <cstdint>

@@ -18,7 +18,7 @@ constexpr int64_t kBatchElements = 4 * kNormBlockElements;
 static_assert(kBatchElements % kQuantisationBlockElements == 0);
 static_assert(kUpdatePartElements % kBatchElements == 0);
 
-// Of elements [begin, end) of the run.
+// Sums the squares of elements [begin, end) of the run.
 void FindSquares(const TrustRun& run, int64_t begin, int64_t end, double* param_sums,
                  double* direction_sums) {
   std::array<std::array<float, kBatchElements>, 4> buffers;
@@ -62,7 +62,7 @@ UpdateStreams StreamsFrom(const TrustRun& run, int64_t first, int64_t in_first_c
 }  // namespace
 
 TrustStreams TrustStreamsOf(const TrustRun& run) {
-  // Of the bundle's elements, as many as an fp32 state has in its first chunk.
+  // How many of the bundle's elements an fp32 state has in its first chunk.
   const int64_t in_first_chunk = run.param.chunk_bytes / static_cast<int64_t>(sizeof(float));
   TrustStreams streams;
   streams.split = std::clamp<int64_t>(in_first_chunk - run.first, 0, run.count);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Elements of a tensor in one bundle whose squares a trust ratio takes
+// Elements of a tensor in one bundle whose squares are summed for a trust ratio
 // (client/kernels/trust_ratio.h), and where their values lie: in HOST or on DEVICE, in any format.
-// Thread: any. Memory: the caller's.
+// Thread: any.
+// Memory: the caller's.
 #pragma once
 #include <cstdint>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a thread of the kernel of trust ratios does with an element. Callable on the host, too,
-// where tests compare its bits with the other paths'.
+// What one thread of the trust-ratio kernel does with an element. It can be called on the host,
+// too, where tests compare its bits with the other paths'.
 #pragma once
 #include <cstdint>
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The update of a run of elements of one tensor on a GPU: the formulas, and the bits, of
+// Updates a run of elements of one tensor on a GPU, with the formulas and the bits of
 // client/kernels/update_kernel.h.
-// Stream: work is enqueued on it, behind what it has; nothing waits on the host. Its GPU is the
-//         calling thread's current one.
-// Memory: the streams are the GPU's; aligned to four elements each, as pieces of tensors are, they
-//         move fastest.
-// Errors: of the launch. What goes wrong later, as on memory that is not mapped, whoever waits for
-//         the stream hears.
+// Stream: work is enqueued on it, after its earlier work; nothing waits on the host. Its GPU is the
+// calling thread's current one.
+// Memory: the streams are in the GPU's memory. They move fastest if each is aligned to four
+// elements, as pieces of tensors are.
+// Errors: of the launch. Later errors, as for memory that is not mapped, are reported by a wait for
+// the stream.
 #pragma once
 #include <cuda_runtime_api.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one thread of the update's kernel does: a few consecutive elements of all streams, from
-// their formats to fp32, through a rule, and back. Callable on the host, too, where tests compare
-// its bits with the other paths'.
+// What one thread of the update's kernel does: it takes a few consecutive elements of all streams
+// from their formats to fp32, through a rule, and back. It can be called on the host, too, where
+// tests compare its bits with the other paths'.
 #pragma once
 #include <cstdint>
 #include <cstring>

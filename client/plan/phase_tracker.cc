@@ -22,8 +22,8 @@
 namespace gemini::client {
 namespace {
 
-// Of a measured time in the average that a trace keeps: noise of one round counts little, and a
-// change shows after some ten.
+// A trace keeps an average of measured times over so many rounds: noise of one round counts little,
+// and a change shows after some ten.
 constexpr int64_t kAverageRounds = 8;
 // The times of a recorded round are those of on-line placement and of cold memory: after so many
 // rounds that followed their plan, it is made once more with theirs.
@@ -523,24 +523,24 @@ class PhaseTracker::State {
   std::vector<std::string> named_ ABSL_GUARDED_BY(mutex_);  // BeginPhase, the innermost last.
   int64_t begun_ ABSL_GUARDED_BY(mutex_) = 0;               // Operators, ever.
   int64_t update_ ABSL_GUARDED_BY(mutex_) = 0;              // The operator that stands for it.
-  int32_t update_space_ ABSL_GUARDED_BY(mutex_) = 0;        // Of the update under way, or the last.
+  int32_t update_space_ ABSL_GUARDED_BY(mutex_) = 0;        // In the current or the last update.
   // The space that was updated last, and how often since another was; 0: no other ever was.
   int32_t updated_space_ ABSL_GUARDED_BY(mutex_) = -1;
   int updates_in_row_ ABSL_GUARDED_BY(mutex_) = 0;
-  PlannedPhase* trained_ ABSL_GUARDED_BY(mutex_) = nullptr;  // Of the last training round.
+  PlannedPhase* trained_ ABSL_GUARDED_BY(mutex_) = nullptr;  // Phase of the last training round.
   // Whose plan the executor follows, or followed.
   PlannedPhase* running_ ABSL_GUARDED_BY(mutex_) = nullptr;
-  // Of the round under way.
+  // The current round.
   PlannedPhase* round_phase_ ABSL_GUARDED_BY(mutex_) = nullptr;  // Null: none is.
   bool following_ ABSL_GUARDED_BY(mutex_) = false;               // Its plan.
   bool ends_with_gradients_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_update_alone_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t round_begin_ ABSL_GUARDED_BY(mutex_) = 0;  // Its first operator.
-  int32_t position_ ABSL_GUARDED_BY(mutex_) = 0;     // Of the next operator.
+  int32_t position_ ABSL_GUARDED_BY(mutex_) = 0;     // Position of the next operator.
   std::optional<Divergence> left_for_ ABSL_GUARDED_BY(mutex_);
   TraceRecorder recorder_ ABSL_GUARDED_BY(mutex_);
   IntervalMeter meter_ ABSL_GUARDED_BY(mutex_);
-  int64_t first_interval_ ABSL_GUARDED_BY(mutex_) = 0;  // Of the meter: of its first operator.
+  int64_t first_interval_ ABSL_GUARDED_BY(mutex_) = 0;  // Number of its first in the meter.
   // The round before, of whose intervals some go on, or are not measured yet: when its times are
   // for the phase's trace.
   struct RoundBefore {

@@ -308,7 +308,7 @@ absl::Status Session::Close() {
     last.Join(copies_->Copy(stream, nullptr, nullptr, 0, {}));
   }
   copies_->Wait(last);
-  // The server gives the bytes to others once it is told, so nothing is mapped by then.
+  // The server gives the bytes to others after this message, so nothing is mapped by then.
   host_pins_.reset();
   residency_.reset();
   spaces.clear();

@@ -9,7 +9,7 @@
 namespace gemini::client {
 namespace {
 
-// Of no chunks yet.
+// Returns a run without chunks.
 TrustRun ValuesOf(const StateFormat& format, int64_t chunk_bytes) {
   const auto value = [&](ChunkKind kind) {
     return ValueChunks{.format = format, .value = kind, .chunk_bytes = chunk_bytes, .chunks = {}};

@@ -60,7 +60,7 @@ struct Stretch {
   std::array<const std::byte*, kNumStates> old = {};
   std::array<std::byte*, kNumStates> fresh = {};
   const std::byte* grad = nullptr;
-  // Of 8-bit moments, of the block of element `first`, which begins it; others have none.
+  // Scales of 8-bit moments, of the block that begins at element `first`; other moments have none.
   std::array<const float*, kNumStates> old_scales = {};
   std::array<float*, kNumStates> fresh_scales = {};
 };
@@ -175,7 +175,7 @@ class BundleUpdate {
       std::memset(at.fresh[state] + begin * widths_[state], 0,
                   static_cast<size_t>((end - begin) * widths_[state]));
       if (at.fresh_scales[state] == nullptr) continue;
-      // Of the blocks that begin here: the one before may end here, too.
+      // Only the blocks that begin here, because the one before may end here, too.
       std::fill(at.fresh_scales[state] + BlocksOf(begin), at.fresh_scales[state] + BlocksOf(end),
                 0);
     }

@@ -18,7 +18,7 @@ DeviceUpdate::~DeviceUpdate() {
     if (!pinned.updates) continue;
     for (const ChunkKind kind : UpdatedKinds(pinned.store->format())) {
       residency_.Unpin(pinned.ids[kind], updated_ && !undone_);
-      // Each is here once, and nobody else pins them: the step has them to itself.
+      // Each is here once and not pinned by others: the step has them to itself.
       if (undone_) GEMINI_CHECK(residency_.Drop(pinned.ids[kind]).ok());
     }
   }
@@ -68,7 +68,7 @@ void DeviceUpdate::Insert(const Pinned& pinned) {
 const DeviceUpdate::Pinned* DeviceUpdate::Find(BundleId bundle) const {
   const auto behind = std::ranges::upper_bound(pinned_, bundle, {}, &Pinned::first);
   if (behind == pinned_.begin()) return nullptr;
-  const Pinned& last = *std::prev(behind);  // Of those that begin at the bundle or before it.
+  const Pinned& last = *std::prev(behind);  // The last that begins at the bundle or before it.
   return bundle.value() - last.first.value() < last.num_bundles ? &last : nullptr;
 }
 

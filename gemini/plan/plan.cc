@@ -421,10 +421,10 @@ class Round {
   // By range.
   std::vector<int32_t> slot_of_;
   std::vector<int32_t> pending_;     // The operator that it was fetched for.
-  std::vector<bool> of_update_;      // Of an update in HOST.
+  std::vector<bool> of_update_;      // The range is part of an update in HOST.
   std::vector<int32_t> stayed_at_;   // The position after which it was written back and stayed.
   std::vector<bool> is_kept_grad_;   // Gradients that are on DEVICE when the update begins.
-  std::vector<bool> has_gradients_;  // Of those: it had its blank fetch since the last update.
+  std::vector<bool> has_gradients_;  // It had its blank fetch since the last update.
   // Positions for which kept gradients are fetched, and their ranges.
   std::vector<std::pair<int32_t, int32_t>> gradients_;
   std::vector<int32_t> occupants_;  // By slot.

@@ -126,7 +126,7 @@ struct Prediction {
 
 struct Plan {
   std::string phase;
-  uint64_t fingerprint = 0;  // Of the trace.
+  uint64_t fingerprint = 0;  // The trace's.
   PolicyOptions policy;      // The one asked for; `made_by` says which one won.
   std::string made_by;
   int64_t chunk_bytes = 0;

@@ -13,7 +13,7 @@
 namespace gemini {
 
 struct LeaseSegmentShm {
-  std::atomic<uint64_t> generation;       // Of the lease; a client that holds another is fenced.
+  std::atomic<uint64_t> generation;       // The lease's; a client that holds another is fenced.
   std::atomic<uint64_t> epoch;            // 0 at first; raised with every change of the target.
   std::atomic<uint64_t> device_bytes[2];  // The target of epoch e is at e % 2.
   std::atomic<uint64_t> reserved[4];

@@ -58,9 +58,9 @@ struct ClientSegmentHeaderShm {
   std::atomic<uint64_t> stall_ns;     // Time that operators waited for chunks, ever.
   std::atomic<uint64_t> device_used_bytes;                   // Chunks and non-model data, now.
   std::atomic<uint64_t> device_non_model_bytes;              // Now.
-  std::atomic<uint64_t> stall_by_cause_ns[kNumStallCauses];  // Of stall_ns, by StallCause.
+  std::atomic<uint64_t> stall_by_cause_ns[kNumStallCauses];  // Parts of stall_ns, by StallCause.
   std::atomic<uint64_t> divergences[kNumDivergences];  // Rounds that left their plan, by cause.
-  std::atomic<uint64_t> rounds;              // Of all phases, ever; in the session's first space.
+  std::atomic<uint64_t> rounds;              // In all phases, ever; in the session's first space.
   std::atomic<uint64_t> planned_rounds;      // Rounds that followed their plan to the end.
   std::atomic<uint64_t> update_pending;      // Bundles whose update is not committed yet, now.
   std::atomic<uint64_t> intent;              // As PackIntentWord.
@@ -124,7 +124,7 @@ constexpr uint64_t PackCompletion(uint64_t sequence, int status_code) {
 constexpr uint32_t CompletionBit(uint64_t sequence) { return uint32_t{1} << (sequence % 32); }
 
 struct ServerSegmentShm {
-  std::atomic<uint64_t> generation;  // Of the lease; a client that holds another is fenced.
+  std::atomic<uint64_t> generation;  // The lease's; a client that holds another is fenced.
   std::atomic<uint32_t>
       completion_count;  // Futex word: raised by 1 and woken, as CompletionBit, each time.
   std::atomic<uint32_t> reserved0;

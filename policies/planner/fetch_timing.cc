@@ -13,7 +13,7 @@ namespace {
 // What a fetch has to wait for.
 struct Earliest {
   int32_t after = 0;
-  int32_t slots_shared = 0;  // Of its slots, those that somebody still has in interval `after`.
+  int32_t slots_shared = 0;  // Its slots that another range still has in interval `after`.
 };
 
 std::vector<Earliest> EarliestOf(const RangeTrace& trace, const NextUses& next_uses,

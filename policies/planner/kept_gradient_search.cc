@@ -15,8 +15,8 @@
 namespace gemini::policies {
 namespace {
 
-// Of the ranges that may keep gradients, the first so many are updated on DEVICE, and so many
-// behind them have late gradients.
+// How many of the first ranges that may keep gradients are updated on DEVICE, and how many behind
+// them have late gradients.
 struct Kept {
   size_t updates = 0;
   size_t late = 0;
@@ -182,8 +182,8 @@ class Search {
   int64_t tries_left_ = 0;
   int64_t compute_ns_ = 0;
   int64_t updated_elements_ = 0;
-  // Of the first so many ranges: the chunks and elements of each one's parameters, the bytes of
-  // whole bundles, and the gradients that leave when none are kept.
+  // Sums over the first ranges, by their number: the chunks and elements of their parameters, the
+  // bytes of whole bundles, and the gradients that leave when none are kept.
   std::vector<int64_t> chunks_ = {0};
   std::vector<int64_t> elements_ = {0};
   std::vector<int64_t> bundle_bytes_ = {0};

@@ -17,7 +17,7 @@ namespace gemini::policies {
 namespace {
 
 constexpr int32_t kNotThere = -1;
-constexpr int32_t kFromBefore = -1;  // Of `since`: on DEVICE when the round began.
+constexpr int32_t kFromBefore = -1;  // A value of `since`: on DEVICE when the round began.
 constexpr int64_t kMustStay = -1;    // In place of a cost.
 // A run of slots is looked for around so many of the ranges that would leave first; so many are
 // tried for that. Random rounds fetched 1.1% fewer bytes with 4 than with 1, and no fewer with 16.
@@ -56,10 +56,10 @@ class RoundPass {
 
   // What is on DEVICE at the end, with times counted from the next round's beginning.
   std::vector<Home> EndState() const;
-  // Of a closed round: the homes that are not where they began, by range. None: it ended as it
-  // began.
+  // Returns, for a closed round, the homes that are not where they began, by range. There are none
+  // if it ended as it began.
   std::vector<bool> Lost() const;
-  // Of a closed round that lost none.
+  // Returns the stays of a closed round that lost none.
   std::vector<Stay> TakeStays();
 
  private:
@@ -137,7 +137,7 @@ class RoundPass {
   std::priority_queue<Victim> victims_;
   std::vector<Stay> stays_;  // Ended ones; `needed` is `since`.
   std::vector<int32_t> missing_;
-  std::vector<Victim> looked_at_;  // Of one FindWindow, kept for its memory.
+  std::vector<Victim> looked_at_;  // In one FindWindow; kept for its memory.
   size_t next_out_ = 0;
   int64_t steps_ = 0;              // Since the interrupt was asked.
   absl::Status stopped_;           // What it returned.
@@ -274,7 +274,7 @@ RoundPass::Window RoundPass::CheapestAround(int32_t range, int32_t count, int32_
     begin = slots_.BeginAt(begin - 1);
   }
   Window best;
-  int64_t cost = 0;  // Of what begins in [begin, end).
+  int64_t cost = 0;  // The cost of what begins in [begin, end).
   int32_t end = begin;
   for (; begin <= middle; begin = slots_.EndAt(begin)) {
     for (; end < begin + count; end = slots_.EndAt(end)) {
@@ -468,7 +468,7 @@ std::vector<bool> RoundPass::Lost() const {
 }
 
 std::vector<Stay> RoundPass::TakeStays() {
-  std::vector<int32_t> head_last(at_.size(), kNever);  // Of homes that left in this round.
+  std::vector<int32_t> head_last(at_.size(), kNever);  // For homes that left in this round.
   std::vector<Stay> stays;
   for (const Stay& stay : stays_) {
     if (stay.needed == kFromBefore) {
@@ -494,7 +494,7 @@ std::vector<Stay> RoundPass::TakeStays() {
 struct Closed {
   std::vector<Stay> stays;
   int64_t fetched_slots = 0;
-  bool kept_all = false;  // Of the homes.
+  bool kept_all = false;  // All of the homes.
 };
 
 // Plays rounds that end as they begin, from ever fewer homes, until one does.

@@ -40,7 +40,7 @@ std::vector<int32_t> AssignSlots(int32_t num_positions, int32_t num_slots,
   for (int32_t slot = 0; slot < next_slot; ++slot) {
     free.insert({std::numeric_limits<int32_t>::min(), slot});
   }
-  // Of those needed at once the longest chooses first.
+  // Among those needed at the same time the longest chooses first.
   std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
     return std::pair(stays[a].needed, -stays[a].last) < std::pair(stays[b].needed, -stays[b].last);
   });
@@ -56,7 +56,7 @@ std::vector<int32_t> AssignSlots(int32_t num_positions, int32_t num_slots,
       }
     }
     if (stay.last >= num_positions) {
-      // Its claim was broken, or its slot is still taken by itself from the round before.
+      // Its claim was broken, or its slot is still taken by the same range from the round before.
       if (claims[stay.slot].first != kNoClaim && claimed.erase({stay.needed, stay.slot}) == 0) {
         without_place.push_back(stay.range);
       }

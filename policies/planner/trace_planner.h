@@ -55,7 +55,7 @@ class TracePlanner {
   const NextUses next_uses_;
   const std::vector<int32_t> slots_at_;
   const double least_ns_;    // The least time of a round, whatever it moves.
-  std::vector<Stay> stays_;  // Of the plan that Make made.
+  std::vector<Stay> stays_;  // Stays of the plan that Make made.
 };
 
 }  // namespace gemini::policies

@@ -29,8 +29,8 @@ void OrderFetches(const RangeTrace& trace, const CostModel& costs, Plan& plan) {
     turns.push_back({.ns = playback.begun_ns()[i] - begin_ns, .fetch = plan.fetches[i]});
     if (plan.fetches[i].needed_at < n) first_own_ns = std::min(first_own_ns, turns.back().ns);
   }
-  // Of those for the next round, the ones that have their turn behind one that only that round
-  // lists are listed there too. The others begin as early as they can.
+  // A fetch for the next round that has its turn behind one that only that round lists is listed
+  // there, too. The others begin as early as they can.
   std::vector<bool> is_later(trace.ranges.size());
   for (Turn& turn : turns) {
     if (turn.fetch.needed_at < n || turn.ns <= end_ns - begin_ns + first_own_ns) continue;

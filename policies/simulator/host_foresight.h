@@ -76,7 +76,7 @@ class HostForesight {
   int64_t urgent_until_ = -1;
   int64_t quiet_until_ns_ = 0;
   int64_t quiet_since_ = 0;
-  std::vector<Use> uses_;          // Of a round.
+  std::vector<Use> uses_;          // The uses of a round.
   std::vector<int64_t> first_of_;  // By chunk: its uses are indices_[first_of_[i] ...].
   std::vector<int64_t> indices_;   // Indices into uses_.
   std::vector<int64_t> next_;      // By chunk: its next use when last reported.

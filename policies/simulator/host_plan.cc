@@ -28,8 +28,8 @@ void AddTransfers(const std::vector<NvmeTransfer>& transfers, int64_t chunk_byte
       [](const SimulatedEvent& a, const SimulatedEvent& b) { return a.begin_ns < b.begin_ns; });
 }
 
-// Of a round that is played in HOST: 13 days. Whoever made the trace may have said that more, and
-// some rounds of it would overflow.
+// The longest round that is played in HOST: 13 days. A trace may claim more, and some rounds of it
+// would overflow.
 constexpr int64_t kMostRoundNs = int64_t{1} << 50;
 
 // Whether the round uses more chunks in HOST than can be played in time.

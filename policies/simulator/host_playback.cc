@@ -59,7 +59,7 @@ class Pool {
   void GiveSlot() { ++free_slots_; }
   void Used(ChunkId chunk) { foresight_.Used(chunk); }
 
-  // Its hold has ended at `now_ns`, or would have if nobody had taken another.
+  // Its hold has ended at `now_ns`, or would have if no other had been taken.
   void Release(ChunkId chunk, int64_t now_ns) {
     if (at(chunk).in_host && at(chunk).held_until_ns <= now_ns) {
       victims_.emplace(foresight_.NextUse(chunk), chunk.value());
@@ -70,7 +70,7 @@ class Pool {
     return foresight_.NextToRead(
         [this](ChunkId chunk) { return !at(chunk).in_host && at(chunk).on_nvme; });
   }
-  // The chunk in HOST that nobody holds and that is used last.
+  // The chunk in HOST that is not held and that is used last.
   std::optional<ChunkId> LastUsed() {
     for (; !victims_.empty(); victims_.pop()) {
       const auto& [next, id] = victims_.top();
@@ -275,7 +275,7 @@ class Playback {
   const int64_t round_ns_;
   const LateUses late_;
   std::vector<Pool> pools_;  // By space.
-  size_t turn_ = 0;          // Of the pools.
+  size_t turn_ = 0;          // The pool whose turn it is.
   int64_t begin_ns_ = 0;
   int64_t ahead_ns_ = 0;  // When it is next decided what to read ahead.
   int64_t read_free_ns_ = 0;

@@ -11,8 +11,8 @@
 namespace gemini::policies {
 namespace {
 
-// Of the param range and the grad range behind it, with ranges for masters and moments, which it
-// appends.
+// Makes the update of the param range and the grad range behind it. Appends ranges for masters and
+// moments to the trace.
 PlannedUpdate MakeUpdate(int32_t param, RangeTrace& trace) {
   PlannedUpdate update;
   for (const ChunkKind kind : TrainableKinds(trace.format_of(trace.ranges[param]))) {

@@ -24,7 +24,7 @@ absl::Status PackSpace(const Trace& trace, int64_t first_tensor, int64_t end_ten
     specs.push_back({.name = "", .size_bytes = tensor.size_bytes, .group = tensor.group});
   }
   GEMINI_ASSIGN_OR_RETURN(const Layout layout, Layout::Pack(specs, packed.chunk_bytes, format));
-  std::vector<int64_t> length_at(layout.num_bundles(), 0);  // Of the range that begins there.
+  std::vector<int64_t> length_at(layout.num_bundles(), 0);  // Where a range begins: its length.
   for (size_t i = 0; i < specs.size(); ++i) {
     const TensorPlace& place = layout.place(static_cast<int64_t>(i));
     int64_t& length = length_at[place.first_bundle.value()];

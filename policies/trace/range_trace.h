@@ -35,7 +35,7 @@ struct RangeTrace {
     int32_t tensor = 0;
   };
   std::string phase;
-  uint64_t fingerprint = 0;  // Of the trace.
+  uint64_t fingerprint = 0;  // The trace's.
   int64_t chunk_bytes = 0;
   std::vector<PlannedRange> ranges;  // A param range is followed by its grad range, if it has one.
   std::vector<Operator> operators;

@@ -22,11 +22,11 @@ class AdamBaseline {
   ~AdamBaseline();  // Ends the process and waits for it.
 
   struct Times {
-    double seconds = 0;         // Of the whole job.
-    double kernel_seconds = 0;  // Of the optimizer's call in it.
+    double seconds = 0;         // The whole job.
+    double kernel_seconds = 0;  // The optimizer's call in it.
     double norm = 0;
   };
-  // Does the job once with `engine`, "deepspeed" or "torch"; the first time tensors are made
+  // Runs the job once with `engine`, "deepspeed" or "torch". The first call makes its tensors
   // before.
   absl::StatusOr<Times> Step(absl::string_view engine);
 

@@ -79,7 +79,7 @@ void RatioTo(benchmark::State& state, absl::string_view engine) {
   state.counters["num_threads"] = NumThreads();
   state.counters["ours_seconds"] = Median(ours);
   state.counters["baseline_kernel_alone_seconds"] = Median(kernels);
-  // Of the best runs, which other work on the machine disturbed least.
+  // The best runs, which other work on the machine disturbed least.
   state.counters["ratio_of_best"] =
       *std::ranges::min_element(theirs) / *std::ranges::min_element(ours);
   state.counters["ratio_min"] = *std::ranges::min_element(ratios);
@@ -120,7 +120,7 @@ void adam_fraction_of_bandwidth(benchmark::State& state) {
   state.counters["checked"] = job.IsUpdated() ? 1 : 0;
   state.counters["num_threads"] = NumThreads();
   state.counters["update_gb_per_second"] = Median(update_rates);
-  // Of the best runs, which other work on the machine disturbed least.
+  // The best runs, which other work on the machine disturbed least.
   state.counters["update_best_gb_per_second"] = *std::ranges::max_element(update_rates);
   state.counters["bare_best_gb_per_second"] = *std::ranges::max_element(bare_rates);
   state.counters["fraction_min"] = *std::ranges::min_element(fractions);

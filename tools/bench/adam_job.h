@@ -2,7 +2,8 @@
 // The optimizer step that `gemini-bench adam` times: AdamW of bf16 parameters with their low
 // halves, bf16 gradients and fp32 moments, out of place between two sets of slots, by a team of
 // threads in the parts that the client's updates have (client/update/bundle_update.h).
-// Also the loop that it is held against: the same streams read and written with nothing to compute.
+// It also has the loop that it is compared to: the same streams read and written with nothing to
+// compute.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -32,22 +33,22 @@ class AdamJob {
   AdamJob& operator=(const AdamJob&) = delete;
   ~AdamJob();
 
-  // The whole step: norm, clip factor, update into the other slots, which then hold the state.
+  // Runs the whole step: norm, clip factor, update into the other slots, which then hold the state.
   // Returns the norm.
   double Step();
 
-  // The update alone, and the bare loop, both from the state into the other slots, which stay the
-  // others.
+  // Run the update alone, and the bare loop, both from the state into the other slots, which remain
+  // the others.
   void Update();
   void BareLoop();
 
-  // Whether the other slots are what the formula in double makes of the state, in elements all over
-  // it; after Update.
+  // After Update: returns whether the other slots equal what the formula in double makes of the
+  // state, in sampled elements.
   bool IsUpdated() const;
-  // The same, of the last step.
+  // Returns the same for the last step.
   bool IsStepped() const;
 
-  // Read and written by update and bare loop alike.
+  // Bytes read and written by update and bare loop alike.
   static constexpr int64_t kBytesPerElement = 26;
 
  private:

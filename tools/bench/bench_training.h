@@ -43,7 +43,7 @@ class BenchTraining {
   const client::hooks::TrainingStats& before() const { return before_; }
   const client::hooks::TrainingStats& after() const { return after_; }
   int64_t parameter_bytes() const { return parameter_bytes_; }
-  const std::vector<double>& losses() const { return losses_; }  // Of all steps.
+  const std::vector<double>& losses() const { return losses_; }  // By step.
 
  private:
   BenchTraining() = default;

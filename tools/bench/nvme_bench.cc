@@ -40,7 +40,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kPairs = 9;
-constexpr int kSeconds = 5;  // Of each run.
+constexpr int kSeconds = 5;  // Length of each run.
 constexpr int64_t kFileBytes = kGiB;
 // A chunk is one of the engine's pieces, so that both have as many requests in flight at any time.
 constexpr int64_t kChunkBytes = 4 * kMiB;

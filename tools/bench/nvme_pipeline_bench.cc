@@ -141,7 +141,7 @@ absl::StatusOr<Measured> Measure(const std::string& directory, double compute_by
   for (PipelineJob* const job : {in_memory.get(), on_nvme.get()}) {
     GEMINI_RETURN_IF_ERROR(job->Run(2).status());
   }
-  constexpr double kStateBytes = 10;  // Of an element, low halves of masters and two moments.
+  constexpr double kStateBytes = 10;  // For an element: low half of the master and two moments.
   const double transfer =
       2 * kStateBytes * static_cast<double>(on_nvme->num_elements()) / disk->Rate();
   const double work_ns =

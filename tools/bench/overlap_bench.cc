@@ -119,13 +119,13 @@ struct Overlap {
   Baseline baseline;
   double bandwidth = 0;
   double transfer = 0;       // Seconds, as are those below.
-  double sum_of_passes = 0;  // Of forward and backward, the slower of computing and moving.
+  double sum_of_passes = 0;  // Over forward and backward: the slower of computing and moving.
   StepTimes times;
   double step = 0;
   Plan plan;
   policies::MovedBytes moved;                       // A step.
   std::array<double, kNumStallCauses> stalls = {};  // A step.
-  client::PhaseStats rounds;                        // Of the measured steps.
+  client::PhaseStats rounds;                        // In the measured steps.
   bool checked = false;
 
   double predicted() const { return static_cast<double>(plan.prediction.round_ns) * 1e-9; }

@@ -22,8 +22,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr StateFormat kFormat = {.element = ElementType::kBf16};
 constexpr int64_t kElementsOfChunk = PipelineJob::kChunkBytes / 2;
-// Of 12 layers and a width of 768, as the smallest GPT-2, with a smaller vocabulary: 92 M
-// parameters.
+// 12 layers and a width of 768, as the smallest GPT-2, with a smaller vocabulary: 92 M parameters.
 constexpr policies::TransformerShape kShape = {.vocabulary = 8192};
 
 double SecondsSince(Clock::time_point start) {
@@ -48,8 +47,8 @@ void WorkOnce(std::array<float, 1024>& values) {
   benchmark::ClobberMemory();
 }
 
-// Of WorkOnce, measured once: all jobs of a process work as much, however fast the processor was at
-// their start.
+// Returns the rate of WorkOnce. It is measured once, so that all jobs of a process work as much,
+// however fast the processor was at their start.
 double RoundsPerSecond() {
   static const double rounds_per_second = [] {
     std::array<float, 1024> values = {};

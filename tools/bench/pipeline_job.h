@@ -29,7 +29,8 @@ class PipelineJob {
   PipelineJob& operator=(const PipelineJob&) = delete;
   ~PipelineJob();
 
-  // Of all steps from now on, for an element in forward; backward works twice as long.
+  // Sets the work for an element in forward, for all steps from now on. Backward works twice as
+  // long.
   void set_work_ns(double work_ns) { work_ns_ = work_ns; }
 
   // Runs steps, each with the update of the one before beside it, then waits for the last update.

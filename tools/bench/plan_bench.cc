@@ -40,7 +40,7 @@ void Report(benchmark::State& state, double value, double baseline, bool checked
   state.counters["checked"] = checked ? 1 : 0;
 }
 
-constexpr int64_t kChunks = 5'000;  // Of parameters, and as many of gradients.
+constexpr int64_t kChunks = 5'000;  // For parameters, and as many for gradients.
 constexpr int64_t kUses = 100'000;
 
 struct LargeRound {

@@ -24,7 +24,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int64_t kMaxIndexBytes = 64 << 20;  // Of a model of a million tensors.
+constexpr int64_t kMaxIndexBytes = 64 << 20;  // Enough for a model of a million tensors.
 // What transformers may write beside config.json and the weights for a causal language model.
 constexpr std::array<const char*, 11> kCompanions = {"generation_config.json",
                                                      "tokenizer.json",

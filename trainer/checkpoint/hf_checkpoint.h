@@ -8,7 +8,7 @@
 //         embedding alone, under its own name, as transformers writes it.
 // Units:  values are fp32 outside, whatever the files hold. Sizes and offsets are bytes of fp32.
 // Blocks: on the disk, holding one piece of one tensor at a time, never a second copy of the model.
-// Owner:  any thread; an open checkpoint may be shared.
+// Owner: any thread; an open checkpoint may be shared.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -35,16 +35,15 @@ struct ParameterShape {
 
 class HfCheckpoint {
  public:
-  // Reads and checks config.json, the index and every file's header, and reads the companions; no
-  // tensor. NOT_FOUND: no such
-  // directory, or no safetensors in it. INVALID_ARGUMENT, DATA_LOSS: as safetensors_format.h; an
-  // index and files that disagree.
+  // Reads and checks config.json, the index and every file's header, and reads the companions, but
+  // no tensor. NOT_FOUND: no such directory, or no safetensors in it. INVALID_ARGUMENT, DATA_LOSS:
+  // as safetensors_format.h; an index and files that disagree.
   static absl::StatusOr<HfCheckpoint> Open(const std::string& directory);
 
   const std::string& directory() const { return directory_; }
   const HfConfig& config() const { return config_; }
-  // The tokenizer's files and generation_config.json, name and content, as they were at Open: what
-  // is saved later has them, whatever has become of the directory.
+  // Returns the tokenizer's files and generation_config.json, name and content, as they were at
+  // Open. A later save writes them, whatever has become of the directory.
   const std::vector<std::pair<std::string, std::string>>& companions() const { return companions_; }
   // Returns the type in which the files hold a parameter. NOT_FOUND: no such parameter.
   absl::StatusOr<SafetensorsDtype> DtypeOf(absl::string_view name) const;
@@ -80,9 +79,9 @@ class HfCheckpoint {
   Source tied_head_;  // A head in the files beside the embedding that it is tied to.
 };
 
-// Returns where bytes [offset, offset + size) of a parameter go: at most `size` bytes, a positive
-// multiple of 4; what is left is asked for again. The room is filled when the next call comes, or
-// when LoadInto returns OK.
+// Returns where bytes [offset, offset + size) of a parameter go: room for at most `size` bytes, a
+// positive multiple of 4. It is called again for the rest. The room is filled when the next call is
+// made, or when LoadInto returns OK.
 using ParameterRoom = absl::FunctionRef<absl::StatusOr<absl::Span<std::byte>>(
     const std::string& name, int64_t offset_bytes, int64_t size_bytes)>;
 

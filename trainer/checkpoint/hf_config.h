@@ -2,8 +2,7 @@
 // The config.json of a Hugging Face model, checked: every key that changes the arithmetic is either
 // honoured or refused by name.
 // Errors: INVALID_ARGUMENT: not JSON, a value of the wrong type or out of its range. UNIMPLEMENTED:
-// a
-//         model type, activation or option that we do not have; the message lists what we have.
+// a model type, activation or option that we do not have; the message lists what we have.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -41,7 +40,7 @@ struct OptConfig {
   int64_t num_attention_heads = 12;
   int64_t ffn_dim = 3072;
   int64_t word_embed_proj_dim = 768;
-  int64_t pad_token_id = 1;  // -1: none. The embedding's row of this token gets no gradient.
+  int64_t pad_token_id = 1;  // The embedding's row of this token gets no gradient; -1 for none.
   Activation activation = Activation::kRelu;
   double dropout = 0.1;
   double attention_dropout = 0.0;
@@ -61,13 +60,13 @@ struct HfConfig {
 
   absl::string_view model_type() const;  // "gpt2" or "opt".
   int64_t vocab_size() const;
-  int64_t max_sequence() const;  // Positions that the model has.
-  int64_t width() const;         // Of what a block takes and returns, a token.
+  int64_t max_sequence() const;  // Number of positions.
+  int64_t width() const;         // Width of a block's input and output, for each token.
   int64_t num_blocks() const;
   bool tie_word_embeddings() const;
 };
 
-// `where` names the source in messages.
+// Parses a config; `where` names the source in messages.
 absl::StatusOr<HfConfig> ParseHfConfig(absl::string_view json, absl::string_view where);
 // Reads `directory`/config.json. NOT_FOUND: no directory, or no such file in it.
 absl::StatusOr<HfConfig> ReadHfConfig(const std::string& directory);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A small file that changes from its old content to its new one, never through half of it.
+// Replaces a small file so that it has its old content or its new one, never half of it.
 #pragma once
 #include <string>
 
@@ -9,7 +9,7 @@
 namespace gemini::trainer {
 
 // Writes `path` anew: a temporary file beside it, fsync, rename, fsync of the directory. Blocks on
-// the disk. On an error, as of the system call that failed, the former file is as it was.
+// the disk. On an error, that of the system call that failed, the former file is unchanged.
 absl::Status ReplaceFile(const std::string& path, absl::string_view content);
 
 }  // namespace gemini::trainer

@@ -63,7 +63,7 @@ class SafetensorsReader {
   static absl::StatusOr<SafetensorsReader> Open(const std::string& path);
 
   const std::string& path() const { return path_; }
-  // In the order of their bytes in the file.
+  // Returns the tensors in the order of their bytes in the file.
   const std::vector<SafetensorsTensor>& tensors() const { return tensors_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   // Returns null when there is no such tensor.
@@ -98,15 +98,15 @@ class SafetensorsWriter {
     std::vector<int64_t> shape;
   };
 
-  // Declares all tensors, in the order in which their bytes will come and will lie, checks and
-  // reserves the room, writes the header. The same declarations give the same header, byte by byte.
-  // RESOURCE_EXHAUSTED: no room, with both numbers. INVALID_ARGUMENT: two tensors of one name, a
-  // negative or overflowing shape, or a tensor that would not start at a multiple of its element
-  // size.
+  // Declares all tensors, in the order in which their bytes will be appended and will lie, checks
+  // and reserves the room, and writes the header. The same declarations give the same header, byte
+  // by byte. RESOURCE_EXHAUSTED: no room, with both numbers. INVALID_ARGUMENT: two tensors of one
+  // name, a negative or overflowing shape, or a tensor that would not start at a multiple of its
+  // element size.
   static absl::StatusOr<SafetensorsWriter> Create(
       const std::string& path, const std::vector<Declaration>& declarations,
       const std::map<std::string, std::string>& metadata);
-  // Bytes of the finished file.
+  // Returns the bytes of the finished file.
   static absl::StatusOr<int64_t> FileBytes(const std::vector<Declaration>& declarations,
                                            const std::map<std::string, std::string>& metadata);
 
@@ -120,7 +120,7 @@ class SafetensorsWriter {
   // they belong to. INVALID_ARGUMENT: another dtype, past the tensor's end, no multiple
   // of 4, or a finite value that F16 would make infinite.
   absl::Status AppendFloat32(absl::Span<const std::byte> values);
-  // FAILED_PRECONDITION: bytes are missing. Then fsync, rename, fsync of the directory.
+  // Syncs the file, renames it and syncs the directory. FAILED_PRECONDITION: bytes are missing.
   absl::Status Finish();
 
  private:
@@ -131,7 +131,7 @@ class SafetensorsWriter {
   std::string temporary_path_;  // Empty once renamed.
   UniqueFd fd_;
   std::vector<SafetensorsTensor> tensors_;
-  int64_t end_bytes_ = 0;       // Of the finished file.
+  int64_t end_bytes_ = 0;       // The finished file's size.
   int64_t position_bytes_ = 0;  // Where the next byte goes.
   size_t current_ = 0;          // The tensor that position_bytes_ lies in.
 };

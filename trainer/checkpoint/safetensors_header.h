@@ -25,7 +25,7 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view json,
                                                          absl::string_view path);
 
 // Returns the whole beginning of a file, length field included, padded so that data starts at a
-// multiple of 8; and sets the tensors' places. INVALID_ARGUMENT: as SafetensorsWriter::Create.
+// multiple of 8, and sets the tensors' places. INVALID_ARGUMENT: as SafetensorsWriter::Create.
 struct SafetensorsBeginning {
   std::string bytes;
   std::vector<SafetensorsTensor> tensors;

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which sequence a run takes next. A pure function of the position, so that a resumed run needs no
-// state but the count of sequences that were taken.
+// Chooses the sequence that a run takes next. It is a pure function of the position, so that a
+// resumed run needs no state but the count of sequences that were taken.
 // Sequential: position p takes sequence p modulo the number of sequences.
 // Shuffled:   each epoch takes every sequence once, in an order drawn from (seed, epoch).
 // Source: a Feistel network on the smallest domain of an even number of bits that holds the
-// sequences,
-//         walked until it lands inside ("cycle walking"): Black and Rogaway, "Ciphers with
-//         Arbitrary Finite Domains", CT-RSA 2002, sections 3 and 4. Round function: the finalizer
-//         of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014); it need be well mixed, not secret.
+// sequences, walked until it lands inside ("cycle walking"): Black and Rogaway, "Ciphers with
+// Arbitrary Finite Domains", CT-RSA 2002, sections 3 and 4. Round function: the finalizer of
+// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014); it need be well mixed, not secret.
 #pragma once
 #include <cstdint>
 

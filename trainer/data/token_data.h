@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tokens on disk: a one-dimensional .npy of uint16 or uint32, cut into sequences of equal length.
-// Sequence n is tokens [n * S, (n + 1) * S); what is left behind the last whole one is not used.
-// Blocks: on the disk. Only the sequences asked for are read; nothing is mapped, so that a file cut
-//         short while in use is an error and not a fault.
-// Owner:  any thread; an open file may be shared.
+// Sequence n is tokens [n * S, (n + 1) * S); tokens after the last whole sequence are not used.
+// Blocks: on the disk. Only requested sequences are read. Nothing is mapped, so that a file
+// truncated while in use is an error and not a fault.
+// Owner: any thread; an open file may be shared.
 // Errors: INVALID_ARGUMENT: not such a file; the message says what it is. DATA_LOSS: it ends before
-// the
-//         elements that its header promises. NOT_FOUND and others: as open(2).
+// the elements that its header promises. NOT_FOUND and others: as open(2).
 // Source: the NPY format, versions 1.0 to 3.0 (numpy.lib.format).
 #pragma once
 #include <cstdint>
@@ -41,8 +40,8 @@ struct TokenFingerprint {
 
 class TokenData {
  public:
-  // Opens the file for sequences of `sequence_tokens` (> 0). INVALID_ARGUMENT also when it holds
-  // less than one.
+  // Opens the file for sequences of `sequence_tokens` (> 0). INVALID_ARGUMENT also if it holds less
+  // than one sequence.
   static absl::StatusOr<TokenData> Open(const std::string& path, int64_t sequence_tokens);
 
   int64_t num_tokens() const { return header_.num_elements; }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The seam between a schedule and where the activations between its blocks wait. Used as a stack:
-// what was put last is taken first. Thread: one at a time. Errors: those of the place.
+// The seam between a schedule and the place where the activations between its blocks wait. It is
+// used as a stack: what was put last is taken first.
+// Thread: one at a time.
+// Errors: those of the place.
 #pragma once
 #include <cstdint>
 #include <unordered_map>
@@ -15,17 +17,17 @@ namespace gemini::trainer {
 class ActivationStore {
  public:
   virtual ~ActivationStore() = default;
-  // Takes a tensor that nobody writes any more; returns its key.
+  // Takes a tensor that is not written any more and returns its key.
   virtual absl::StatusOr<int64_t> Put(torch::Tensor tensor) = 0;
-  // Begins to bring it back, if it is away.
+  // Begins to fetch it, if it is away.
   virtual absl::Status Prefetch(int64_t key) = 0;
-  // Gives it back with the same bits; the key is gone.
+  // Returns it with the same bits and removes the key.
   virtual absl::StatusOr<torch::Tensor> Take(int64_t key) = 0;
-  // Forgets all that was put and not taken, of a schedule that was given up.
+  // Drops all that was put and not taken, after a schedule was given up.
   virtual void Clear() = 0;
 };
 
-// They stay where they are.
+// A store in which the activations stay where they are.
 class ActivationsInPlace final : public ActivationStore {
  public:
   absl::StatusOr<int64_t> Put(torch::Tensor tensor) override {

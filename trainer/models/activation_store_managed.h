@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Activations of which a session moves the older ones to HOST.
+// An activation store in which a session moves the older activations to HOST.
 #pragma once
 #include <cstdint>
 #include <memory>

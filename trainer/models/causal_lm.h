@@ -23,8 +23,8 @@ namespace gemini::trainer {
 
 class CausalLm : public torch::nn::Module {
  public:
-  // The stages of Forward: tokens to the input of the first block [batch, sequence, width]; the
-  // blocks; the output of the last block to logits.
+  // The stages of Forward. Embed maps tokens to the input of the first block [batch, sequence,
+  // width]; the blocks follow; Head maps the output of the last block to logits.
   virtual torch::Tensor Embed(const torch::Tensor& tokens) = 0;
   virtual torch::Tensor Head(const torch::Tensor& hidden) = 0;
   const std::vector<std::shared_ptr<Block>>& blocks() const { return blocks_; }
@@ -37,7 +37,7 @@ class CausalLm : public torch::nn::Module {
   // fp32 of predicting token i + 1 from the tokens up to i. NaN for sequences of one token.
   torch::Tensor Loss(const torch::Tensor& tokens);
 
-  // Whether Forward keeps only each block's input and recomputes the rest in backward. Off at
+  // Sets whether Forward keeps only each block's input and recomputes the rest in backward. Off at
   // first.
   void set_recompute(bool recompute) { recompute_ = recompute; }
   bool recompute() const { return recompute_; }
@@ -49,7 +49,7 @@ class CausalLm : public torch::nn::Module {
   bool recompute_ = false;
 };
 
-// The loss alone: logits [batch, sequence, vocab], labels [batch, sequence].
+// Computes the loss alone: logits [batch, sequence, vocab], labels [batch, sequence].
 torch::Tensor ShiftedCrossEntropy(const torch::Tensor& logits, const torch::Tensor& labels);
 
 // Makes the model of the config. `options` are those of the parameters: a floating dtype, any

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The state of Torch's generator of a device, from which dropout draws there: what a second run of
-// the same forward must begin with to draw the same masks. Thread: any.
+// The state of Torch's generator of a device, from which dropout draws there. A second run of the
+// same forward must begin with it to draw the same masks.
+// Thread: any.
 #pragma once
 #include "torch/types.h"
 
 namespace gemini::trainer {
 
-// Bytes, on the CPU.
+// Returns the state as bytes, on the CPU.
 torch::Tensor GeneratorState(torch::Device device);
-// Throws c10::Error: no state of a generator of that kind of device.
+// Sets it. Throws c10::Error if it is no state of a generator of that kind of device.
 void SetGeneratorState(const torch::Tensor& state, torch::Device device);
 
 }  // namespace gemini::trainer

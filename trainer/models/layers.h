@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The layers that GPT-2 and OPT are made of, with the operators of transformers, so that bits
-// agree. Memory: parameters are empty tensors of the options given; nothing is initialised.
+// agree.
+// Memory: parameters are empty tensors of the options given; nothing is initialised.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -48,7 +49,7 @@ class LayerNorm : public torch::nn::Module {
 
 class Embedding : public torch::nn::Module {
  public:
-  // padding_token: its row gets no gradient from a look-up; -1: none.
+  // The row of padding_token gets no gradient from a look-up; -1 for none.
   Embedding(int64_t count, int64_t size, int64_t padding_token,
             const torch::TensorOptions& options);
   torch::Tensor Forward(const torch::Tensor& ids) const;

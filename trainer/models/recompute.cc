@@ -21,7 +21,7 @@ using torch::autograd::variable_list;
 struct ForwardState : torch::CustomClassHolder {
   std::shared_ptr<Block> block;
   torch::Tensor generator_state;
-  torch::Device device = torch::kCPU;  // Of that generator.
+  torch::Device device = torch::kCPU;  // That generator's device.
   bool training = false;
 };
 

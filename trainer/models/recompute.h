@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Recomputation of a block in backward: its activations are not kept, only its input.
-// Bits:   gradients are equal to those without recomputation: the CPU generator's state and the
-//         block's training flag of the forward are used again, so dropout draws the same mask.
+// Bits: gradients are equal to those without recomputation. The CPU generator's state and the
+// block's training flag of the forward are used again, so dropout draws the same mask.
 // Errors: an exception of the block passes through, in forward and in backward; the generator and
-// the
-//         training flag are put back first.
-// Limits: one tensor in, one out; CPU generator; no double backward; gradients are accumulated
-//         into .grad, so torch::autograd::grad for a parameter of the block does not see them.
+// the training flag are restored first.
+// Limits: one tensor in, one out; CPU generator; no double backward. Gradients are accumulated into
+// .grad, so torch::autograd::grad for a parameter of the block does not see them.
 // Source: Chen et al., "Training Deep Nets with Sublinear Memory Cost", arXiv:1604.06174.
 #pragma once
 #include <memory>

@@ -41,7 +41,7 @@ absl::StatusOr<std::vector<double>> RunVertically(
   const size_t count = micro_batches.size();
   const torch::Device device = micro_batches.front().device();
   std::vector<torch::Tensor> embedded;  // With its graph, which holds the tokens and little else.
-  std::vector<torch::Tensor> hidden;  // Of each micro-batch: the output of the last block that ran.
+  std::vector<torch::Tensor> hidden;    // By micro-batch: the output of the last block that ran.
   for (const torch::Tensor& tokens : micro_batches) {
     embedded.push_back(model.Embed(tokens));
     hidden.push_back(embedded.back().detach());

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// A step's micro-batches block by block: each block runs all of them, forward and then backward, so
-// that its parameters move to DEVICE once a pass and not once a micro-batch.
-// Memory: between the blocks lies one activation [batch, sequence, width] a block and micro-batch,
-//         in an ActivationStore; what is inside a block is computed again in its backward, as by
-//         ForwardRecomputed.
-// Bits:   each parameter's gradient is the sum over the micro-batches in their order, as when one
-//         micro-batch runs after the other, and bit-equal to that without dropout. Not so the
-//         weight of a tied embedding: all its gradients of the head come before those of the
-//         look-up. Dropout draws in this order, block by block; in backward the same masks again.
+// Runs a step's micro-batches block by block: each block runs all of them, forward and then
+// backward. So its parameters move to DEVICE once a pass and not once a micro-batch.
+// Memory: between the blocks lies one activation [batch, sequence, width] for each block and
+// micro-batch, in an ActivationStore. The inside of a block is computed again in its backward, as
+// by ForwardRecomputed.
+// Bits: each parameter's gradient is the sum over the micro-batches in their order, as when one
+// micro-batch runs after the other, and bit-equal to that without dropout. The weight of a tied
+// embedding is an exception: all its gradients of the head are added before those of the look-up.
+// Dropout draws in this order, block by block, and uses the same masks again in backward.
 // Errors: those of the store; exceptions of the model pass through.
 #pragma once
 #include <cstdint>
@@ -23,9 +23,8 @@
 namespace gemini::trainer {
 
 // Adds the gradient of the mean loss over `micro_batches` (one at least; tokens as CausalLm::Loss
-// takes), times `loss_scale`, to .grad.
-// Returns each one's loss. `check` gets it before its backward; a status that is not OK ends the
-// run.
+// takes), times `loss_scale`, to .grad. Returns the loss of each micro-batch. `check` gets it
+// before its backward; a status that is not OK ends the run.
 absl::StatusOr<std::vector<double>> RunVertically(
     CausalLm& model, absl::Span<const torch::Tensor> micro_batches, ActivationStore& activations,
     absl::FunctionRef<absl::Status(int64_t micro_batch, double loss)> check, double loss_scale = 1);

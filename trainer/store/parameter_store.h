@@ -24,7 +24,7 @@
 
 namespace gemini::trainer {
 
-// An optimizer as all stores run it (client/kernels/update_rules.h); parameters of at least two
+// An optimizer as all stores run it (client/kernels/update_rules.h). Parameters of at least two
 // dimensions decay.
 struct OptimizerSettings {
   OptimizerKind kind = OptimizerKind::kAdamW;
@@ -32,10 +32,10 @@ struct OptimizerSettings {
   double beta2 = 0.999;
   double epsilon = 1e-8;
   double weight_decay = 0.01;
-  double momentum = 0.9;            // Of SGD and LARS.
-  double trust_coefficient = 1e-3;  // Of LARS.
+  double momentum = 0.9;            // For SGD and LARS.
+  double trust_coefficient = 1e-3;  // For LARS.
   MomentFormat moments = MomentFormat::kFp32;
-  uint64_t rounding_seed = 0;  // Of the stochastic rounding of 8-bit moments; 0: to nearest.
+  uint64_t rounding_seed = 0;  // For stochastic rounding of 8-bit moments; 0 rounds to nearest.
 };
 
 struct UpdateOptions {
@@ -47,70 +47,72 @@ struct UpdateOptions {
 };
 
 struct UpdateResult {
-  double grad_norm = 0;  // Of the unscaled gradients, before clipping.
+  double grad_norm = 0;  // Norm of the unscaled gradients, before clipping.
   double clip_coefficient = 1;
   bool skipped = false;  // By UpdateOptions::skip_non_finite.
 };
 
-// Totals since the start, but for the peaks (since ResetPeaks) and what a session holds.
+// Totals since the start, except for the peaks (since ResetPeaks) and what a session holds.
 struct StoreUsage {
   int64_t device_budget_bytes = 0;  // 0: no budget.
   int64_t device_peak_bytes = 0;
   int64_t non_model_peak_bytes = 0;
   int64_t pinned_peak_bytes = 0;  // The floor seen, ever.
   int64_t host_bytes = 0;
-  int64_t registered_host_bytes = 0;  // Of a GPU's session: what it copies from and to by itself.
-  std::string registration_error;     // Why no more of HOST is going to be.
+  int64_t registered_host_bytes = 0;  // HOST that a session's GPU copies from and to itself.
+  std::string registration_error;     // Why no more of HOST will be registered.
   int64_t nvme_bytes = 0;
   int64_t fetch_bytes = 0;
   int64_t evict_bytes = 0;
   double stall_seconds = 0;
-  std::array<double, kNumStallCauses> stall_seconds_by_cause = {};  // Of it, by StallCause.
-  int64_t requests_given_up = 0;  // That the server did not answer in time.
+  std::array<double, kNumStallCauses> stall_seconds_by_cause = {};  // Its parts, by StallCause.
+  int64_t requests_given_up = 0;  // Requests that the server did not answer in time.
   int64_t planned_rounds = 0;  // Steps and evaluation batches that followed their plan to the end.
-  std::array<int64_t, kNumDivergences> divergences = {};  // Rounds that left it, by Divergence.
+  // Rounds that left their plan, by Divergence.
+  std::array<int64_t, kNumDivergences> divergences = {};
 };
 
 class ParameterStore {
  public:
-  // Gets the tensor's bytes, pieces in rising order; valid during the call only.
+  // Receives the tensor's bytes, pieces in rising order; they are valid during the call only.
   using Sink =
       absl::FunctionRef<absl::Status(int64_t offset_bytes, absl::Span<const std::byte> bytes)>;
-  // Fills all of `bytes`, which go to `offset_bytes` of the tensor.
+  // Fills all of `bytes`, which belong at `offset_bytes` of the tensor.
   using Source = absl::FunctionRef<absl::Status(int64_t offset_bytes, absl::Span<std::byte> bytes)>;
 
   virtual ~ParameterStore() = default;
 
-  // Updates every parameter that has a gradient. FAILED_PRECONDITION, nothing changed: a gradient
-  // holds a NaN or an infinity; names the parameter.
+  // Updates every parameter that has a gradient. FAILED_PRECONDITION, with nothing changed: a
+  // gradient holds a NaN or an infinity; the message names the parameter.
   virtual absl::StatusOr<UpdateResult> Update(const UpdateOptions& options) = 0;
-  // Says which moments there are.
+  // Returns the optimizer, which determines the moments that exist.
   virtual OptimizerKind optimizer() const = 0;
 
   // Streams kParam, kExpAvg or kExpAvgSq of a parameter. Works after an error of training, too.
   virtual absl::Status Read(absl::string_view name, ChunkKind kind, Sink sink) = 0;
-  // Has them written, to load or to resume.
+  // Writes them, to load or to resume.
   virtual absl::Status Write(absl::string_view name, ChunkKind kind, Source source) = 0;
 
-  // Updates that the model, and one parameter, have had.
+  // Return the updates that one parameter has had, and set those of the model or of one parameter.
   virtual absl::StatusOr<int64_t> TensorStep(absl::string_view name) const = 0;
   virtual absl::Status SetStep(int64_t step) = 0;
   virtual absl::Status SetTensorStep(absl::string_view name, int64_t step) = 0;
 
-  // What runs between the two is a pass of its own, such as an evaluation, and has its own plan.
+  // Name what runs between the two a pass of its own, such as an evaluation, with its own plan.
   // They nest; use PhaseScope.
   virtual void BeginPhase(absl::string_view /*name*/) {}
   virtual void EndPhase() {}
 
-  // The first error that an operator met in forward or backward: its result is not to be used.
+  // Returns the first error of an operator in forward or backward; its result must not be used.
   virtual absl::Status status() const = 0;
-  // An operator found no memory, and none runs now: whether there is more than before.
+  // Called when an operator found no memory and none runs now. Returns whether there is more than
+  // before.
   virtual bool GiveWay() { return false; }
   virtual StoreUsage usage() const = 0;
   virtual void ResetPeaks() = 0;
 };
 
-// A phase of the store for as long as this lives.
+// Keeps the store in a phase while this lives.
 class PhaseScope {
  public:
   PhaseScope(ParameterStore& store, absl::string_view name) : store_(store) {

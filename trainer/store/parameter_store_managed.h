@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parameters, gradients and moments in a session's chunks, under its budgets.
-// Owner:  one thread. The session owns the model and outlives this.
+// Keeps parameters, gradients and moments in a session's chunks, under its budgets.
+// Owner: one thread. The session owns the model and outlives this.
 #pragma once
 #include <cstdint>
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plain memory: ordinary tensors, no session and no hook. What a managed run must equal bit by bit.
-// Bits:   math libraries choose kernels by alignment, so parameters start at 256-byte boundaries as
-//         they do inside chunks; the update and the norm are the client's own.
-// Owner:  one thread. The module must live as long.
+// Keeps parameters in plain memory: ordinary tensors, no session and no hook. A managed run must
+// equal it bit by bit.
+// Bits: math libraries choose kernels by alignment, so parameters start at 256-byte boundaries as
+// they do inside chunks. The update and the norm are the client's own.
+// Owner: one thread. The module must live as long.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -42,22 +43,22 @@ class ReferenceParameterStore final : public ParameterStore {
     float* values() {
       return element == ElementType::kFp32 ? tensor.data_ptr<float>() : master.data();
     }
-    // Rounds them into the tensor, if it is of 16 bits.
+    // Rounds the values into the tensor, if it has 16-bit elements.
     void RoundValues();
-    // Takes the moments to their 8 bits and back.
+    // Rounds the moments to 8 bits and back.
     void RoundMoments();
 
     std::string name;
     at::Tensor tensor;
     ElementType element = ElementType::kFp32;
     std::vector<float> master;   // Empty in fp32.
-    std::vector<float> exp_avg;  // Empty before the first update: zeros.
+    std::vector<float> exp_avg;  // Empty before the first update, which stands for zeros.
     std::vector<float> exp_avg_sq;
     int64_t step = 0;
   };
   explicit ReferenceParameterStore(const OptimizerSettings& settings) : settings_(settings) {}
   absl::StatusOr<int64_t> Find(absl::string_view name) const;
-  // Of its next update, without the trust ratio.
+  // Returns the settings of its next update, without the trust ratio.
   client::UpdateSettings SettingsOf(const Parameter& parameter, const UpdateOptions& options,
                                     double clip_coefficient) const;
 

@@ -136,7 +136,7 @@ class CountingAllocator final : public c10::Allocator {
 void BeginChargingAllocations(std::shared_ptr<Session> session) {
   static const bool installed = [] {
     g_base = c10::GetCPUAllocator();
-    // The highest priority: nobody replaces it, or blocks would go uncounted.
+    // The highest priority, so that no other replaces it and blocks go uncounted.
     c10::SetCPUAllocator(new CountingAllocator, /*priority=*/255);
     return true;
   }();

@@ -52,7 +52,7 @@ class CpuDevice : public SessionDevice {
   std::optional<DeviceKernelsHost> kernels_;
   Mutex mutex_;
   std::vector<std::unique_ptr<std::byte, Free>> scratch_ ABSL_GUARDED_BY(mutex_);
-  int64_t scratch_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // Of the last.
+  int64_t scratch_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // Size of the last scratch.
 };
 
 }  // namespace

@@ -209,7 +209,7 @@ class GpuDevice : public SessionDevice {
     allocated_peak_bytes_ = 0;
     if (session_ == nullptr) return;
     session_->Latch(Guarded("resetting Torch's peaks", [this] {
-      // Of an evaluation, say: the division is by it, too.
+      // The peak may be an evaluation's; the division takes it into account, too.
       reserved_peak_bytes_ =
           std::max(reserved_peak_bytes_,
                    allocator::getDeviceStats(device_.index()).reserved_bytes[kAll].peak);
@@ -239,10 +239,10 @@ class GpuDevice : public SessionDevice {
   BudgetFollower* follower_ = nullptr;
   std::optional<DeviceSplit> split_;
   int64_t reserved_peak_bytes_ = 0;               // Before the last ResetPeaks of this step.
-  std::atomic<int64_t> allocated_peak_bytes_{0};  // Of the steps since ResetPeaks that have ended.
+  std::atomic<int64_t> allocated_peak_bytes_{0};  // In the steps since ResetPeaks that have ended.
   Mutex mutex_;
   std::vector<void*> scratch_ ABSL_GUARDED_BY(mutex_);
-  int64_t scratch_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // Of the last.
+  int64_t scratch_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // Size of the last scratch.
 };
 
 // Torch's operators for CUDA register themselves when their library is loaded: 2 GB that a program

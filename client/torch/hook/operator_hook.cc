@@ -70,10 +70,10 @@ struct HookThread {
   int depth = 0;
   std::vector<Frame> frames;
   std::vector<PinnedInput> pins;
-  std::vector<RangeId> ranges;  // Of the pins of one operator, while it starts.
+  std::vector<RangeId> ranges;  // Pinned by one operator, while it starts.
   std::vector<TensorUse> uses;  // Likewise; and at its end, those that turned out to be written.
   std::vector<std::byte*> addresses;
-  absl::Status failure;  // Of the innermost frame on scratch.
+  absl::Status failure;  // The error of the innermost frame on scratch.
   std::shared_ptr<ThreadCounters> counters = std::make_shared<ThreadCounters>();
 
   void Enter(const at::RecordFunction* function) {
@@ -154,7 +154,7 @@ struct OperatorHook::State {
   ForwardMemory forward_memory;
   std::shared_ptr<SessionDevice> device;
   int64_t scratch_bytes = 4096;  // The largest managed storage, at least.
-  HookStats stats_before;        // Of hooks that this process had earlier.
+  HookStats stats_before;        // Totals of earlier hooks of this process.
   std::vector<at::CallbackHandle> callbacks;
 };
 

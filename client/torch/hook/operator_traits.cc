@@ -43,7 +43,7 @@ OperatorTraits Derive(const c10::FunctionSchema& schema) {
 
 struct Entry {
   OperatorTraits traits;
-  std::string name;  // Of a library that is unloaded, another schema may get the address.
+  std::string name;  // If a library is unloaded, another schema may get the address.
 };
 
 }  // namespace

@@ -38,7 +38,7 @@ bool LeavingSquares::Begin(const at::Tensor& gradient, DeviceKernels& kernels, S
   const c10::DeviceGuard guard(device);
   c10::DataPtr on_device, in_host;
   try {
-    // Of the allocators themselves: a tensor would be filled where algorithms are deterministic.
+    // Allocated without a tensor, which would be filled where algorithms are deterministic.
     on_device = c10::GetAllocator(device.type())->allocate(static_cast<size_t>(size_bytes));
     c10::Allocator* const host = device.is_cpu()
                                      ? c10::GetAllocator(c10::DeviceType::CPU)

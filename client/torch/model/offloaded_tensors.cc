@@ -131,7 +131,7 @@ void OffloadedTensors::Land(bool all) {
 
 void OffloadedTensors::Clear() {
   for (auto& [key, entry] : entries_) {
-    copies_.Wait(entry.last_copy);  // Of its tensor, which goes now.
+    copies_.Wait(entry.last_copy);  // Its tensor is freed now.
     landing_.push_back({entry.last_copy, std::move(entry.chunks), std::move(entry.held)});
   }
   entries_.clear();
@@ -145,7 +145,7 @@ absl::Status OffloadedTensors::Prefetch(int64_t key) {
   Entry& entry = entries_.at(key);
   if (entry.place == Place::kLeaving) Reap(0);
   if (entry.place != Place::kHost) return absl::OkStatus();
-  Land(/*all=*/true);  // Of a block before, so that HOST slots are held for one tensor at a time.
+  Land(/*all=*/true);  // So that HOST slots are held for one tensor at a time.
   entry.tensor = at::empty(entry.sizes, entry.options);
   // Its memory may be another tensor's until then.
   const CopyEvent allocated = copies_.AfterOperators();

@@ -27,7 +27,7 @@ namespace gemini::client::hooks {
 
 struct OffloadOptions {
   std::string space_name;  // As ManageOptions'; different from all others.
-  int64_t keep_bytes = 0;  // Of tensors that stay on DEVICE.
+  int64_t keep_bytes = 0;  // Bytes of tensors that stay on DEVICE.
   // HOST of the session's lease for tensors that leave, each in whole chunks.
   int64_t host_bytes = 0;
   int64_t nvme_bytes = 0;  // Likewise.

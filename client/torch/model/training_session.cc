@@ -181,7 +181,7 @@ absl::StatusOr<ManagedModel*> TrainingSession::Manage(torch::nn::Module& module,
     const int64_t spare = SpareSlots(format, options.states_on_nvme);
     int64_t chunks = 0, at_home_on_nvme = 0;
     for (int64_t i = 0; i < layout.num_bundles(); ++i) {
-      // Of a frozen tensor or buffer one.
+      // A frozen tensor or buffer has one chunk.
       const bool is_trained = layout.group(BundleId(i)) == TensorGroup::kTrainable;
       chunks += is_trained ? TrainableKinds(format).size() : 1;
       if (is_trained && options.states_on_nvme) at_home_on_nvme += NumStateChunks(format);
@@ -242,7 +242,7 @@ TrainingStats TrainingSession::stats() const {
   const ResidencyStats residency = state_->session->residency().stats();
   const HookStats hook = state_->hook->stats();
   TrainingStats stats;
-  // Of a GPU, the budget is for chunks alone.
+  // On a GPU the budget is for chunks alone.
   const int64_t apart_peak_bytes = state_->device->non_model_peak_bytes();
   stats.device_budget_bytes = budget.budget_bytes() + state_->session->device().apart_bytes();
   stats.device_peak_bytes = budget.peak_bytes() + apart_peak_bytes;

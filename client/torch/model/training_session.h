@@ -9,9 +9,10 @@
 // gradient accumulation, evaluation and views work as before: they are operators. A raw read
 // (data_ptr, torch::save) raises and says what to use: ManagedModel::Read or ManagedModel::Fetch.
 // Thread: Open, Manage, Close and the destructor on one thread, with no operator running elsewhere.
-// Owner:  the session owns its models; it keeps the parameters alive, the module may die earlier.
-// Errors: absl::Status; what an operator hits in forward or backward is latched and returned by the
-//         next call here. Nothing commits once latched.
+// Owner: the session owns its models. It keeps the parameters alive, so the module may be destroyed
+// earlier.
+// Errors: absl::Status. An error of an operator in forward or backward is latched and returned by
+// the next call here. Nothing commits once an error is latched.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -85,7 +86,7 @@ struct TrainingStats {
   int64_t fetch_bytes = 0;        // HOST to DEVICE, ever.
   int64_t evict_bytes = 0;        // DEVICE to HOST, ever.
   double stall_seconds = 0;
-  std::array<int64_t, kNumStallCauses> stall_by_cause_ns = {};  // Of stall_ns, by StallCause.
+  std::array<int64_t, kNumStallCauses> stall_by_cause_ns = {};  // Parts of stall_ns, by StallCause.
   PhaseStats phases;
   int64_t requests_given_up = 0;      // Requests that the server did not answer in time, ever.
   int64_t operators = 0;              // Operators that the hook has seen, ever.
