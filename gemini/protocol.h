@@ -8,7 +8,7 @@
 namespace gemini {
 
 // Raised with every change that an older peer would misread. Peers of another number are refused.
-inline constexpr uint32_t kProtocolVersion = 12;
+inline constexpr uint32_t kProtocolVersion = 13;
 inline constexpr int64_t kMaxHelloBytes = 4 * 1024;
 inline constexpr absl::Duration kHelloTimeout = absl::Seconds(2);
 // A server's --epoch-timeout is at most this: so long may a lease wait for others before its memory

@@ -32,8 +32,9 @@
 
 namespace gemini::client::hooks {
 
-// The update (client/kernels/update_rules.h has the formulas); what a kind does not name it
-// ignores. Weight decay applies to parameters of at least `decay_min_dimensions` dimensions.
+// The update (client/kernels/update_rules.h has the formulas); what a kind does not name in its
+// formula it ignores. Weight decay applies to parameters of at least `decay_min_dimensions`
+// dimensions.
 struct OptimizerSpec {
   OptimizerKind kind = OptimizerKind::kAdamW;
   double learning_rate = 1e-3;
@@ -41,7 +42,9 @@ struct OptimizerSpec {
   double beta2 = 0.999;
   double epsilon = 1e-8;
   double weight_decay = 0.01;
-  double momentum = 0.9;             // Of SGD and LARS.
+  double momentum = 0.9;  // Of SGD and LARS.
+  double dampening = 0;   // Of SGD, of which the next is, too.
+  bool nesterov = false;
   double trust_coefficient = 1e-3;   // Of LARS: eta.
   int64_t decay_min_dimensions = 2;  // 0: all are decayed, as torch::optim::AdamW does.
   MomentFormat moments = MomentFormat::kFp32;
@@ -49,8 +52,12 @@ struct OptimizerSpec {
 };
 
 struct StepOptions {
-  double learning_rate = -1;  // Negative: the specification's.
-  double max_grad_norm = 0;   // Clips by global norm when > 0.
+  double learning_rate = -1;  // Negative: the specification's. Not with `groups`.
+  // The hyper-parameters of this step, by the parameter group of a tensor (SetGroup): at least as
+  // many as there are groups with tensors. Of each, the kind, the moments' format, the seed and
+  // decay_min_dimensions stay those of the specification. Empty: the specification's, for all.
+  std::vector<OptimizerSpec> groups = {};
+  double max_grad_norm = 0;  // Clips by global norm when > 0.
   // Step returns when the update is decided; it is carried out while the next forward runs, which
   // waits for each parameter where it needs it. False: Step returns when it is done. The same bits.
   bool overlap_update = true;
@@ -101,6 +108,9 @@ class ManagedModel {
   // Sets them, to resume. The session is at no step in between.
   virtual absl::Status SetStep(int64_t step) = 0;
   virtual absl::Status SetTensorStep(absl::string_view name, int64_t step) = 0;
+  // Moves a parameter to parameter group `group` (StepOptions::groups); all are in group 0 at
+  // first. INVALID_ARGUMENT: below 0, or kMaxParameterGroups (gemini/shm/intent_shm.h) or more.
+  virtual absl::Status SetGroup(absl::string_view name, int64_t group) = 0;
 
   // All managed tensors in the order of their chunks: parameters, then buffers.
   virtual const std::vector<ManagedTensorInfo>& tensors() const = 0;

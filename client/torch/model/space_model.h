@@ -38,6 +38,7 @@ class SpaceModel final : public ManagedModel, public StorageOwner {
   absl::StatusOr<int64_t> TensorStep(absl::string_view name) const override;
   absl::Status SetStep(int64_t step) override;
   absl::Status SetTensorStep(absl::string_view name, int64_t step) override;
+  absl::Status SetGroup(absl::string_view name, int64_t group) override;
   const std::vector<ManagedTensorInfo>& tensors() const override { return infos_; }
   absl::Status Read(absl::string_view name, ChunkKind kind, ByteSink sink) override;
   absl::Status Write(absl::string_view name, ChunkKind kind, ByteSource source) override;
@@ -66,10 +67,14 @@ class SpaceModel final : public ManagedModel, public StorageOwner {
   // Finds the tensor, and checks that it is as it was managed and that its group has values of the
   // kind.
   absl::StatusOr<int64_t> FindKind(absl::string_view name, ChunkKind kind) const;
+  // The hyper-parameters of each group in a step with these options. INVALID_ARGUMENT: there are
+  // too few or too many, or one is out of its range (names it).
+  absl::StatusOr<std::vector<OptimizerSpec>> GroupsForStep(const StepOptions& options) const;
   // The part of Step between the last operator and the recorded intent; on an error nothing was
   // changed. `kept`: what may be updated on DEVICE; `timed` gets when that was done, with trust
   // ratios that plans time.
   absl::StatusOr<StepResult> BeginUpdate(const StepOptions& options,
+                                         const std::vector<OptimizerSpec>& groups,
                                          const std::vector<bool>& has_gradient,
                                          const KeptForUpdate& kept, OperatorSpan& timed);
   // Waits until the tensor's bundles are at step().
