@@ -28,6 +28,7 @@
 #include "gemini/byte_size.h"
 #include "gemini/policy_options.h"
 #include "gemini/stall_cause.h"
+#include "gemini/system/available_memory.h"
 #include "gemini/system/descriptor_limit.h"
 #include "gemini/system/status_macros.h"
 #include "server/embedded_server.h"

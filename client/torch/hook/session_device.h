@@ -33,6 +33,9 @@ class SessionDevice {
   // time; `follower` outlives End. Errors of these and of EndStep are latched in the session.
   virtual void Begin(std::shared_ptr<Session> session, BudgetFollower& follower) = 0;
   virtual void End() = 0;
+  // Whether what operators allocate counts; it does from Begin on. For what belongs beside the
+  // budget: a whole model that LibTorch saves or loads.
+  virtual void SetCounting(bool /*counts*/) {}
   // A model is managed of which so many bytes of chunks may be on DEVICE.
   virtual void AddChunks(int64_t /*size_bytes*/) {}
   // A step is done and no operator of the next one has begun: the time to divide DEVICE anew

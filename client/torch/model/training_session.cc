@@ -276,6 +276,10 @@ bool TrainingSession::GiveWay() {
   return state_->device->GiveWay();
 }
 
+void TrainingSession::SetCounting(bool counts) {
+  if (state_->is_open) state_->device->SetCounting(counts);
+}
+
 Session& TrainingSession::session() { return *state_->session; }
 
 PhaseTracker& TrainingSession::phases() { return *state_->phases; }

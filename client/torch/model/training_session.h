@@ -136,6 +136,8 @@ class TrainingSession {
   // chunks gave way already. No operator runs.
   bool GiveWay();
 
+  // As SessionDevice::SetCounting, while the session is open.
+  void SetCounting(bool counts);
   // The session below, for its budget and residency.
   Session& session();
 
