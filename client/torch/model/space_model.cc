@@ -212,7 +212,10 @@ absl::Status SpaceModel::AwaitTensor(int64_t index) {
 
 absl::StatusOr<int64_t> SpaceModel::FindKind(absl::string_view name, ChunkKind kind) const {
   GEMINI_ASSIGN_OR_RETURN(const int64_t index, tensors_->Find(name));
-  GEMINI_RETURN_IF_ERROR(tensors_->CheckStorage(index));
+  // Moments do not depend on what the parameter has become meanwhile.
+  if (kind == ChunkKind::kParam || kind == ChunkKind::kGrad) {
+    GEMINI_RETURN_IF_ERROR(tensors_->CheckStorage(index));
+  }
   bool has_kind = tensors_->tensors()[index].info.group == TensorGroup::kTrainable;
   switch (kind) {
     case ChunkKind::kParam:

@@ -64,8 +64,8 @@ class SpaceModel final : public ManagedModel, public StorageOwner {
  private:
   SpaceModel(std::unique_ptr<ModelTensors> tensors, const OptimizerSpec& optimizer,
              int64_t max_open_chunks, Session& session, OperatorHook& hook);
-  // Finds the tensor, and checks that it is as it was managed and that its group has values of the
-  // kind.
+  // Finds the tensor, and checks that its group has values of the kind and, unless these are
+  // moments, that it is as it was managed.
   absl::StatusOr<int64_t> FindKind(absl::string_view name, ChunkKind kind) const;
   // The hyper-parameters of each group in a step with these options. INVALID_ARGUMENT: there are
   // too few or too many, or one is out of its range (names it).

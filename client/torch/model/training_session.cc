@@ -284,6 +284,8 @@ Session& TrainingSession::session() { return *state_->session; }
 
 PhaseTracker& TrainingSession::phases() { return *state_->phases; }
 
+bool TrainingSession::is_open() const { return state_->is_open; }
+
 absl::Status TrainingSession::Close() {
   if (!state_->is_open) return absl::OkStatus();
   for (const auto& model : state_->models) {

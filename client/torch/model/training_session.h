@@ -145,6 +145,7 @@ class TrainingSession {
   // is to be kept is read before. A second call does nothing. FAILED_PRECONDITION, and the session
   // stays open: a ScopedFetch lives (names the tensor). The destructor closes regardless.
   absl::Status Close();
+  bool is_open() const;
 
  private:
   struct State;
