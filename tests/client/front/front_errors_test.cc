@@ -83,8 +83,8 @@ TEST_F(FrontErrorsTest, AModelThatNoLongerFitsIsRefusedWithBothNumbers) {
   options.host_memory = "4MiB";
   Session session(options);
   FrontNet net = MakeNet();
+  torch::nn::Linear large(512, 512);  // Before DEVICE counts what is made.
   AdamW optimizer(session, *net, AdamWOptions(1e-3));
-  torch::nn::Linear large(512, 512);
   const std::string text = ThrownBy([&] { AdamW(session, *large, AdamWOptions(1e-3)); });
   EXPECT_THAT(text, AllOf(HasSubstr("model-2 needs"), HasSubstr("MiB"), HasSubstr("left")));
   EXPECT_NE(large->weight.data_ptr<float>(), nullptr);

@@ -130,9 +130,9 @@ class FrontTest : public ::testing::Test {
   std::string File(const std::string& name) const { return (folder_ / name).string(); }
 
   std::filesystem::path folder_;
-  // DEVICE holds the model in part.
+  // DEVICE holds the model in part. Without plans, as a server would measure the machine for each.
   const SessionOptions options_ = {
-      .device_memory = "704KiB", .host_memory = "16MiB", .chunk_size = "64KiB"};
+      .device_memory = "704KiB", .host_memory = "16MiB", .chunk_size = "64KiB", .policy = "online"};
 };
 
 }  // namespace gemini
