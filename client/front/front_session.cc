@@ -224,6 +224,14 @@ void FrontSession::End() {
   session_lives = false;
 }
 
+void FrontSession::BeginPlain() {
+  if (++num_plain_ == 1) training_->SetCounting(false);
+}
+
+void FrontSession::EndPlain() {
+  if (--num_plain_ == 0) training_->SetCounting(true);
+}
+
 absl::Status FrontSession::status() const {
   return training_ == nullptr ? absl::OkStatus() : training_->status();
 }

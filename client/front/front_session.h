@@ -42,6 +42,9 @@ class FrontSession {
   bool is_open() const { return is_open_; }
   absl::Status status() const;
   SessionStats stats() const;
+  // From a BeginPlain to its EndPlain, what operators allocate does not count; they may nest.
+  void BeginPlain();
+  void EndPlain();
   // The session below; null before the first model.
   hooks::TrainingSession* training() { return training_.get(); }
 
@@ -64,6 +67,7 @@ class FrontSession {
   std::optional<QuickErrors> quick_errors_;  // While open.
   bool is_open_ = true;
   int num_models_ = 0;
+  int num_plain_ = 0;
   std::unique_ptr<server::EmbeddedServer> server_;
   std::unique_ptr<hooks::TrainingSession> training_;
 };

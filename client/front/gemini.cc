@@ -221,7 +221,7 @@ struct PlainMemory::Values {
 PlainMemory::PlainMemory(Optimizer& optimizer)
     : values_(std::make_unique<Values>(Values{optimizer.model_, {}})) {
   ManagedModel& managed = *ValueOrThrow(values_->model->managed());
-  values_->model->session().training()->SetCounting(false);
+  values_->model->session().BeginPlain();
   for (const NamedTensor& tensor : values_->model->tensors()) {
     auto read = client::front::ReadPlain(managed, tensor.name, ChunkKind::kParam, tensor.tensor);
     absl::StatusOr<at::Tensor> plain = client::front::MakePlainTensor(
@@ -229,7 +229,7 @@ PlainMemory::PlainMemory(Optimizer& optimizer)
     absl::Status status = read.ok() ? plain.status() : read.status();
     if (!status.ok()) {
       for (Values::Value& value : values_->values) SetData(value.of.tensor, value.managed);
-      values_->model->session().training()->SetCounting(true);
+      values_->model->session().EndPlain();
       ThrowIfError(status);
     }
     {
@@ -247,7 +247,7 @@ PlainMemory::~PlainMemory() {
   // The session has ended: the module keeps what it has.
   if (!session.is_open()) return;
   const absl::Status status = values_->BringBack();
-  session.training()->SetCounting(true);
+  session.EndPlain();
   if (!status.ok()) session.training()->session().Latch(status);
 }
 

@@ -200,7 +200,7 @@ void Load(Optimizer& optimizer, const std::string& path);
 // back to the session. No training step meanwhile.
 class PlainMemory {
  public:
-  // Throws: there is one already, a gradient is being computed, or memory is short.
+  // Throws: the optimizer has one already, or memory is short.
   explicit PlainMemory(Optimizer& optimizer);
   // Brings the values back; an error is latched in the session, and the next step throws it.
   ~PlainMemory();

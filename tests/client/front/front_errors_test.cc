@@ -28,6 +28,14 @@ TEST_F(FrontErrorsTest, AnOptionOfASessionIsRefusedByName) {
   EXPECT_THAT(refused({.policy = "sttaic"}), AllOf(HasSubstr("policy"), HasSubstr("static")));
 }
 
+TEST_F(FrontErrorsTest, ADaemonThatIsNotThereIsNamedAndTheModuleStaysAsItIs) {
+  FrontNet net = MakeNet();
+  Session session({.daemon = File("geminid.sock")});
+  EXPECT_THAT(ThrownBy([&] { AdamW(session, *net, AdamWOptions(1e-3)); }),
+              HasSubstr("geminid.sock"));
+  EXPECT_NE(net->first->weight.data_ptr<float>(), nullptr);
+}
+
 TEST_F(FrontErrorsTest, ThereIsOneSessionAndAnotherBehindIt) {
   {
     Session session;
@@ -117,6 +125,22 @@ TEST_F(FrontErrorsTest, ErrorsOfLibTorchsCanBeReadAtOnceWhileASessionLives) {
                 torch::rand({2, 3}).matmul(torch::rand({2, 3}));
               }),
               Not(HasSubstr("frame #")));
+}
+
+TEST_F(FrontErrorsTest, AModuleIsInPlainMemoryOnceAndNoStepIsTakenMeanwhile) {
+  FrontNet net = MakeNet();
+  Session session(options_);
+  AdamW optimizer(session, *net, AdamWOptions(1e-3));
+  Train(net, optimizer, 0, 2);
+  const std::string bits = BitsOf(*net, optimizer);
+  {
+    const PlainMemory plain(optimizer);
+    EXPECT_THAT(ThrownBy([&] { PlainMemory second(optimizer); }), HasSubstr("first.weight"));
+    EXPECT_THAT(ThrownBy([&] { optimizer.step(); }), HasSubstr("first.weight"));
+    EXPECT_TRUE(BitsOf(*net) == bits);
+  }
+  EXPECT_TRUE(BitsOf(*net, optimizer) == bits);
+  Train(net, optimizer, 2, 4);
 }
 
 TEST_F(FrontErrorsTest, AGradientThatIsNoNumberIsNamedAndNothingIsUpdated) {

@@ -144,6 +144,18 @@ TEST_F(FrontParityTest, TwoModelsTrainAgainstEachOtherAsInLibTorch) {
   for (size_t i = 0; i < losses.size(); ++i) EXPECT_NEAR(losses[i], expected[i], kTolerance) << i;
 }
 
+TEST_F(FrontParityTest, NvmeTakesWhatHostCannotHold) {
+  FrontNet net = MakeNet(), plain_net = MakeNet();
+  torch::optim::AdamW plain(plain_net->parameters(), AdamWOptions(1e-3));
+  SessionOptions options = options_;
+  options.host_memory = "2MiB";
+  options.nvme = folder_.string() + ":64MiB";
+  Session session(options);
+  AdamW optimizer(session, *net, AdamWOptions(1e-3));
+  ExpectSame(Train(net, optimizer, 0, kSteps), Train(plain_net, plain, 0, kSteps));
+  EXPECT_GT(session.stats().nvme_bytes, 0);
+}
+
 TEST_F(FrontParityTest, AStepTakesAClosureAndSizesAreOptional) {
   FrontNet net = MakeNet(), plain_net = MakeNet();
   torch::optim::AdamW plain(plain_net->parameters(), AdamWOptions(1e-3));
