@@ -9,7 +9,7 @@ namespace gemini {
 
 // Is raised with every change that an older peer would misread. A peer with another number is
 // refused.
-inline constexpr uint32_t kProtocolVersion = 12;
+inline constexpr uint32_t kProtocolVersion = 13;
 inline constexpr int64_t kMaxHelloBytes = 4 * 1024;
 inline constexpr absl::Duration kHelloTimeout = absl::Seconds(2);
 // The upper limit of a server's --epoch-timeout: how long a lease may wait for others to give up

@@ -32,9 +32,11 @@ UpdateScalars ScalarsOf(const UpdateSettings& settings) {
       .decay = f(1 - settings.learning_rate * settings.weight_decay),
       .weight_decay = f(settings.weight_decay),
       .momentum = f(settings.momentum),
+      .one_minus_dampening = f(1 - settings.dampening),
       .minus_learning_rate = f(-settings.learning_rate),
       .layer_rate = f(settings.learning_rate * settings.trust_ratio),
       .is_first = settings.step == 1,
+      .nesterov = settings.nesterov,
   };
 }
 

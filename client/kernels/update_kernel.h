@@ -31,6 +31,8 @@ struct UpdateSettings {
   double epsilon = 1e-8;
   double weight_decay = 0.01;
   double momentum = 0.9;
+  double dampening = 0;
+  bool nesterov = false;
   double trust_coefficient = 1e-3;  // eta of LARS.
   int64_t step = 1;                 // t: 1 at the first update of the tensor.
   double gradient_scale = 1;        // Clip coefficient by loss scale.

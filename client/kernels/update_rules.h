@@ -88,9 +88,10 @@ class AdamRule {
   Floats scale_, minus_step_size_, weight_decay_;
 };
 
-// Stochastic gradient descent with momentum and L2 regularisation, as torch.optim.SGD without
-//   dampening: g' = fma(wd, p, g * scale)    m' = t == 1 ? g' : fma(mu, m, g')    p' = fma(-lr, m',
-//   p)
+// Stochastic gradient descent with momentum, dampening and L2 regularisation, as torch.optim.SGD:
+//   g' = fma(wd, p, g * scale)    m' = t == 1 ? g' : fma(mu, m, (1 - tau) * g')
+//   p' = fma(-lr, m', p), and with Nesterov's momentum p' = fma(-lr, fma(mu, m', g'), p)
+// Without dampening its factor is 1, which changes no bit of g'.
 template <typename L>
 class SgdRule {
   using Floats = typename L::Floats;
@@ -101,18 +102,20 @@ class SgdRule {
       : scale_(L::Set(s.gradient_scale)),
         weight_decay_(L::Set(s.weight_decay)),
         momentum_(L::Set(s.momentum)),
+        one_minus_dampening_(L::Set(s.one_minus_dampening)),
         minus_learning_rate_(L::Set(s.minus_learning_rate)),
-        is_first_(s.is_first) {}
+        is_first_(s.is_first),
+        nesterov_(s.nesterov) {}
 
   GEMINI_HOST_DEVICE Floats Update(const Floats& p, const Floats& g, Floats& m, Floats&) const {
     const Floats decayed = L::Fma(weight_decay_, p, L::Mul(g, scale_));
-    m = is_first_ ? decayed : L::Fma(momentum_, m, decayed);
-    return L::Fma(minus_learning_rate_, m, p);
+    m = is_first_ ? decayed : L::Fma(momentum_, m, L::Mul(one_minus_dampening_, decayed));
+    return L::Fma(minus_learning_rate_, nesterov_ ? L::Fma(momentum_, m, decayed) : m, p);
   }
 
  private:
-  Floats scale_, weight_decay_, momentum_, minus_learning_rate_;
-  bool is_first_;
+  Floats scale_, weight_decay_, momentum_, one_minus_dampening_, minus_learning_rate_;
+  bool is_first_, nesterov_;
 };
 
 // LAMB (You et al., arXiv:1904.00962), algorithm 2, phi the identity:

@@ -21,9 +21,11 @@ struct UpdateScalars {
   float decay;                // 1 - lr * wd
   float weight_decay;         // wd
   float momentum;             // mu
+  float one_minus_dampening;  // 1 - tau
   float minus_learning_rate;  // -lr
   float layer_rate;           // lr * ratio
   bool is_first;              // t == 1
+  bool nesterov;
 };
 
 UpdateScalars ScalarsOf(const UpdateSettings& settings);

@@ -264,13 +264,16 @@ class BundleUpdate {
 
 UpdateSettings SettingsOf(const Intent& intent, int64_t index) {
   const TensorIntent& tensor = intent.tensors[index];
+  const GroupIntent group = intent.group(tensor.group);
   return {.kind = intent.optimizer,
-          .learning_rate = intent.learning_rate,
-          .beta1 = intent.beta1,
-          .beta2 = intent.beta2,
-          .epsilon = intent.epsilon,
-          .weight_decay = tensor.decayed ? intent.weight_decay : 0,
-          .momentum = intent.momentum,
+          .learning_rate = group.learning_rate,
+          .beta1 = group.beta1,
+          .beta2 = group.beta2,
+          .epsilon = group.epsilon,
+          .weight_decay = tensor.decayed ? group.weight_decay : 0,
+          .momentum = group.momentum,
+          .dampening = group.dampening,
+          .nesterov = group.nesterov,
           .step = tensor.step,
           .gradient_scale = intent.gradient_scale,
           .trust_ratio = tensor.trust_ratio};

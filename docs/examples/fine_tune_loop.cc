@@ -1,31 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// An ordinary LibTorch training loop under a memory budget. The lines marked (1), (2) and (3) are
-// all that changed; docs/examples/README.md says what becomes of p.grad, zero_grad and clipping.
+// A fine-tuning loop: matrices are decayed and biases are not, gradients are accumulated over two
+// batches and clipped, and the rate falls. It trains, evaluates, saves, goes on, loads and goes on
+// from there.
+#include <gemini/gemini.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/utils/clip_grad.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/schedulers/step_lr.h>
+#include <torch/serialize.h>
+#include <torch/utils.h>
+
 #include <cstdio>
-#include <exception>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "client/torch/model/training_session.h"
-#include "gemini/byte_size.h"
-#include "server/embedded_server.h"
-#include "torch/nn/module.h"
-#include "torch/nn/modules/linear.h"
-#include "torch/nn/utils/clip_grad.h"
-#include "torch/types.h"
-
-using gemini::client::hooks::ManagedModel;
-using gemini::client::hooks::ManageOptions;
-using gemini::client::hooks::OptimizerSpec;
-using gemini::client::hooks::StepResult;
-using gemini::client::hooks::TrainingOptions;
-using gemini::client::hooks::TrainingSession;
-
-namespace {
-
-struct Net : torch::nn::Module {
-  Net() {
+struct NetImpl : torch::nn::Module {
+  NetImpl() {
     for (int i = 0; i < 12; ++i) {
       layers.push_back(register_module("layer" + std::to_string(i), torch::nn::Linear(128, 128)));
     }
@@ -38,67 +28,68 @@ struct Net : torch::nn::Module {
   std::vector<torch::nn::Linear> layers;
   torch::nn::Linear out{nullptr};
 };
+TORCH_MODULE(Net);
 
-int Fail(const char* what, const absl::Status& status) {
-  std::fprintf(stderr, "%s: %s\n", what, status.ToString().c_str());
-  return 1;
+torch::Tensor Loss(Net& model) {
+  const torch::Tensor x = torch::randn({8, 128});
+  return (model->forward(x) - x.mean(1, true)).square().mean();
 }
 
-int Train() {
-  Net net;
-
-  // (1) A session: here with a server in this process; TrainingSession::Open also takes the path of
-  // a daemon's socket. DEVICE holds about half of the parameters at a time, beside the activations.
-  TrainingOptions options;
-  options.device_memory = 700 * gemini::kKiB;
-  options.host_memory = 32 * gemini::kMiB;
-  options.label = "fine_tune_loop";
-  gemini::server::ServerOptions capacity;
-  capacity.capacity_bytes[gemini::Tier::kDevice] = options.device_memory;
-  capacity.capacity_bytes[gemini::Tier::kHost] = options.host_memory;
-  auto server = gemini::server::EmbeddedServer::Start(capacity);
-  if (!server.ok()) return Fail("server", server.status());
-  auto socket = (*server)->Connect();
-  if (!socket.ok()) return Fail("server", socket.status());
-  auto session = TrainingSession::Open(*std::move(socket), options);
-  if (!session.ok()) return Fail("session", session.status());
-
-  // (2) The parameters and an optimizer specification, in place of torch::optim::AdamW.
-  OptimizerSpec adamw;
-  adamw.learning_rate = 1e-3;
-  absl::StatusOr<ManagedModel*> model = (*session)->Manage(net, adamw, ManageOptions{});
-  if (!model.ok()) return Fail("model", model.status());
-
-  float first_loss = 0;
-  float loss_value = 0;
-  for (int step = 0; step < 20; ++step) {
-    net.zero_grad();
-    const torch::Tensor x = torch::randn({8, 128});
-    const torch::Tensor loss = (net.forward(x) - x.mean(1, true)).square().mean();
-    loss.backward();
-    torch::nn::utils::clip_grad_norm_(net.parameters(), 10.0);
-    // (3) In place of optimizer.step().
-    const absl::StatusOr<StepResult> result = (*model)->Step({});
-    if (!result.ok()) return Fail("step", result.status());
-    loss_value = loss.item<float>();
-    if (step == 0) first_loss = loss_value;
+void Train(Net& model, torch::optim::Optimizer& optimizer, int steps) {
+  torch::optim::StepLR schedule(optimizer, 10, 0.8);
+  for (int step = 0; step < steps; ++step) {
+    optimizer.zero_grad();
+    for (int batch = 0; batch < 2; ++batch) (Loss(model) / 2).backward();
+    torch::nn::utils::clip_grad_norm_(model->parameters(), 1.0);
+    optimizer.step();
+    schedule.step();
   }
-  const auto stats = (*session)->stats();
-  std::printf("loss %.3f -> %.3f, DEVICE peak %s of %s, fetched %s\n", first_loss, loss_value,
-              gemini::FormatByteSize(stats.device_peak_bytes).c_str(),
-              gemini::FormatByteSize(stats.device_budget_bytes).c_str(),
-              gemini::FormatByteSize(stats.fetch_bytes).c_str());
-  return loss_value < first_loss ? 0 : 1;
 }
 
-}  // namespace
+double Evaluate(Net& model) {
+  torch::manual_seed(7);
+  const torch::NoGradGuard no_gradient;
+  double sum = 0;
+  for (int batch = 0; batch < 8; ++batch) sum += Loss(model).item<double>() / 8;
+  return sum;
+}
 
-int main() {
+std::vector<torch::optim::OptimizerParamGroup> Groups(Net& model) {
+  std::vector<torch::Tensor> matrices, biases;
+  for (const torch::Tensor& parameter : model->parameters()) {
+    (parameter.dim() >= 2 ? matrices : biases).push_back(parameter);
+  }
+  using torch::optim::AdamWOptions;
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  groups.emplace_back(matrices, std::make_unique<AdamWOptions>(1e-3));
+  groups.emplace_back(biases, std::make_unique<AdamWOptions>(AdamWOptions(1e-3).weight_decay(0)));
+  return groups;
+}
+
+int main(int argc, char** argv) {
+  const std::string file = argc > 1 ? argv[1] : "fine_tune_loop.pt";
   torch::manual_seed(1);
-  try {
-    return Train();
-  } catch (const std::exception& error) {  // Torch's.
-    std::fprintf(stderr, "%s\n", error.what());
-    return 1;
+  Net model;
+  gemini::Session session({.device_memory = "768KiB"});
+  gemini::AdamW optimizer(session, *model, Groups(model), torch::optim::AdamWOptions(1e-3));
+
+  const double first = Evaluate(model);
+  Train(model, optimizer, 20);
+  const double saved = Evaluate(model);
+  {
+    const gemini::PlainMemory plain(optimizer);
+    torch::save(model, file);
+    torch::save(optimizer, file + ".optimizer");
   }
+  Train(model, optimizer, 5);
+  {
+    const gemini::PlainMemory plain(optimizer);
+    torch::load(model, file);
+    torch::load(optimizer, file + ".optimizer");
+  }
+  const double loaded = Evaluate(model);
+  Train(model, optimizer, 10);
+  std::printf("loss %.4f at first, %.4f when saved, %.4f when loaded, %.4f at the end\n", first,
+              saved, loaded, Evaluate(model));
+  return saved == loaded && saved < first ? 0 : 1;
 }

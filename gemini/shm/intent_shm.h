@@ -32,8 +32,26 @@ namespace gemini {
 inline constexpr uint64_t kUpdateKernelVersion = 3;
 
 inline constexpr int kNumIntentSlots = 2;
-// Head of a slot. Behind it are two words for each tensor, its own (PackTensorIntent) and its trust
-// ratio, then one for each bundle: the index of a record + 1, or 0. Reals are the bits of a double.
+// Parameter groups of a model, each with hyper-parameters of its own. A model of 24 blocks that
+// lowers the rate block by block, with and without decay, has 50.
+inline constexpr int kMaxParameterGroups = 64;
+
+// Hyper-parameters of one parameter group other than the first; reals are the bits of a double.
+struct IntentGroupShm {
+  std::atomic<uint64_t> learning_rate;
+  std::atomic<uint64_t> beta1;
+  std::atomic<uint64_t> beta2;
+  std::atomic<uint64_t> epsilon;
+  std::atomic<uint64_t> weight_decay;
+  std::atomic<uint64_t> momentum;
+  std::atomic<uint64_t> dampening;
+  std::atomic<uint64_t> nesterov;  // 0 or 1.
+};
+static_assert(sizeof(IntentGroupShm) == 64);
+
+// Head of a slot; behind it two words a tensor, its own (PackTensorIntent) and its trust ratio,
+// then one a bundle: 0, or the index of a record + 1; then kMaxParameterGroups - 1 of
+// IntentGroupShm. Reals are the bits of a double.
 struct IntentShm {
   std::atomic<uint64_t> step;
   std::atomic<uint64_t> learning_rate;
@@ -49,20 +67,24 @@ struct IntentShm {
   std::atomic<uint64_t> optimizer;  // An OptimizerKind.
   std::atomic<uint64_t> momentum;
   std::atomic<uint64_t> rounding_seed;
-  std::atomic<uint64_t> reserved[3];
+  std::atomic<uint64_t> dampening;
+  std::atomic<uint64_t> nesterov;         // 0 or 1.
+  std::atomic<uint64_t> num_more_groups;  // Beside the first, whose hyper-parameters stand here.
 };
 static_assert(sizeof(IntentShm) == 128);
 
 // Returns the bytes of one slot of a space.
 constexpr int64_t IntentSlotBytes(int64_t num_tensors, int64_t num_bundles) {
-  return static_cast<int64_t>(sizeof(IntentShm)) + 8 * (2 * num_tensors + num_bundles);
+  return static_cast<int64_t>(sizeof(IntentShm)) + 8 * (2 * num_tensors + num_bundles) +
+         (kMaxParameterGroups - 1) * static_cast<int64_t>(sizeof(IntentGroupShm));
 }
 
 struct TensorIntent {
   bool has_gradient = false;  // If false, its values stay.
-  bool decayed = false;
-  int64_t step = 0;        // The tensor's own count of updates after this step; below 2^62.
-  double trust_ratio = 1;  // For layer-wise optimizers (client/kernels/trust_ratio.h).
+  bool decayed = false;       // If false, its group's weight decay does not apply to it.
+  int64_t step = 0;           // The tensor's own count of updates after this step; below 2^56.
+  double trust_ratio = 1;     // For layer-wise optimizers (client/kernels/trust_ratio.h).
+  int group = 0;              // Its parameter group; below kMaxParameterGroups.
   bool operator==(const TensorIntent&) const = default;
 };
 
@@ -73,8 +95,23 @@ struct IntendedRecord {
   bool operator==(const IntendedRecord&) const = default;
 };
 
+// The hyper-parameters of one parameter group. What the optimizer's kind does not name in its
+// formula, it ignores.
+struct GroupIntent {
+  double learning_rate = 0;
+  double beta1 = 0;
+  double beta2 = 0;
+  double epsilon = 0;
+  double weight_decay = 0;
+  double momentum = 0;  // From 0 to below 1; dampening likewise.
+  double dampening = 0;
+  bool nesterov = false;
+  bool operator==(const GroupIntent&) const = default;
+};
+
 struct Intent {
   int64_t step = 0;  // > 0: the step that its bundles are committed at.
+  // Hyper-parameters of the first parameter group, with momentum, dampening and nesterov below.
   double learning_rate = 0;
   double beta1 = 0;
   double beta2 = 0;
@@ -83,6 +120,9 @@ struct Intent {
   double gradient_scale = 1;  // The clip coefficient by the loss scale: from 0 to 1.
   OptimizerKind optimizer = OptimizerKind::kAdamW;
   double momentum = 0;  // From 0 to below 1.
+  double dampening = 0;
+  bool nesterov = false;
+  std::vector<GroupIntent> more_groups = {};  // By group, of tensors whose group is 1, 2, ...
   // Seed of the stochastic rounding of 8-bit moments; the tensor's index is added to it. 0 rounds
   // to nearest.
   uint64_t rounding_seed = 0;
@@ -92,6 +132,12 @@ struct Intent {
   // Bundles that were updated on DEVICE before the intent, ascending.
   std::vector<IntendedRecord> on_device = {};
   bool operator==(const Intent&) const = default;
+
+  // The hyper-parameters of a group that the intent has.
+  GroupIntent group(int index) const {
+    if (index > 0) return more_groups[index - 1];
+    return {learning_rate, beta1, beta2, epsilon, weight_decay, momentum, dampening, nesterov};
+  }
 };
 
 // Packs the word in the segment's header, {step:63, slot:1} of the latest complete intent. It is 0
@@ -100,7 +146,8 @@ constexpr uint64_t PackIntentWord(int64_t step, int slot) {
   return static_cast<uint64_t>(step) << 1 | static_cast<uint64_t>(slot);
 }
 
-// Packs has_gradient into bit 0, decayed into bit 1 and the step above, without the trust ratio.
+// Packs a tensor's word: has_gradient in bit 0, decayed in bit 1, the group in bits 2 to 7 and the
+// step above, without the trust ratio.
 uint64_t PackTensorIntent(const TensorIntent& tensor);
 TensorIntent UnpackTensorIntent(uint64_t word);
 

@@ -10,13 +10,13 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "gemini/files/safetensors_format.h"
+#include "gemini/files/safetensors_header.h"
 #include "gemini/system/check.h"
 #include "gemini/system/unique_fd.h"
 #include "tests/fuzz/fuzz_target.h"
-#include "trainer/checkpoint/safetensors_format.h"
-#include "trainer/checkpoint/safetensors_header.h"
 
-namespace gemini::trainer {
+namespace gemini {
 namespace {
 
 constexpr size_t kHeadBytes = 3;
@@ -89,13 +89,13 @@ std::string SeedOf(const std::vector<SafetensorsWriter::Declaration>& declaratio
 }
 
 }  // namespace
-}  // namespace gemini::trainer
+}  // namespace gemini
 
 namespace gemini::fuzz {
 
 std::vector<std::string> Seeds() {
-  using trainer::SafetensorsDtype;
-  const std::vector<trainer::SafetensorsWriter::Declaration> three = {
+  using SafetensorsDtype;
+  const std::vector<SafetensorsWriter::Declaration> three = {
       {"wide", SafetensorsDtype::kF32, {2, 3}},
       {"half", SafetensorsDtype::kBF16, {4}},
       {"empty", SafetensorsDtype::kU8, {0, 7}}};

@@ -25,17 +25,20 @@ MAY_INCLUDE = {
 # HERE is the folder's own files.
 HERE = "."
 FLOORS = {
-    "gemini": [["system"], [HERE], ["shm", "plan"]],
+    "gemini": [["system"], [HERE], ["files", "shm", "plan"]],
     "policies": [["trace"], ["simulator"], ["planner"]],
     "server": [["loop"], ["wire", "tiers"], ["nvme"], ["spaces", "leases", "plans"], [HERE]],
-    "client": [["wire"], ["copy"], ["kernels"], ["host"], ["device"], ["update", "plan"], ["session"], ["torch"]],
+    "client": [["wire"], ["copy"], ["kernels"], ["host"], ["device"], ["update", "plan"], ["session"], ["torch"],
+               ["front"]],
     "client/torch": [["hook"], ["device"], ["model"]],
     "trainer": [["checkpoint", "data", "config"], ["models", "store"], ["forecast"], ["run"]],
 }
 # Besides the folder's own rule: the headers by which programs embed the server, and give it a GPU.
 EMBEDDED_SERVER = {"server/embedded_server.h", "server/tiers/gpu_device.h"}
-MAY_EMBED = re.compile(r"(trainer/run/gemini_train\.cc|docs/examples/.*|tools/.*|tests/.*)$")
-MAY_USE_TORCH = re.compile(r"(client/torch|trainer|tools|tests|docs/examples)/")
+MAY_EMBED = re.compile(r"(client/front/.*|trainer/run/gemini_train\.cc|docs/examples/.*|tools/.*|tests/.*)$")
+# The front door, as it is installed.
+INSTALLED_HEADER = "gemini/gemini.h"
+MAY_USE_TORCH = re.compile(r"(client/torch|client/front|trainer|tools|tests|docs/examples)/")
 # A build without a CUDA toolkit leaves these out.
 MAY_USE_CUDA = re.compile(r"tests/gpu/|.*cuda[^/]*$")
 CUDA_INCLUDE = re.compile(r"(cuda|nccl|nvml|cupti)[^/]*\.h$|.*/[^/]*cuda[^/]*\.h$")
@@ -118,6 +121,8 @@ def violations_of(root, path):
         home = top_of(include)
         if home == "gemini" and include.endswith("_generated.h"):
             continue
+        if include == INSTALLED_HEADER and path.startswith("docs/examples/"):
+            continue
         if home is not None:
             if quote != '"':
                 yield f"includes <{include}>: ours are in quotes"
@@ -180,6 +185,9 @@ def self_test():
         "client/update/a.h": header,
         "client/device/a.h": header + '#include "client/host/a.h"\n',
         "server/a.h": header + '#include "server/tiers/gpu_device.h"\n',
+        "client/front/gemini.cc": spdx + '#include "client/torch/hook/h.h"\n'
+                                         '#include "server/embedded_server.h"\n#include <c10/a.h>\n',
+        "docs/examples/a.cc": spdx + "#include <gemini/gemini.h>\n#include <torch/torch.h>\n",
         "tests/client/a_test.cc": spdx + '#include "server/embedded_server.h"\n',
     }
     bad = {
@@ -196,6 +204,9 @@ def self_test():
         "client/plan/a.cc": (spdx + '#include "client/update/a.h"\n', "plan may include"),
         "server/loop/a.cc": (spdx + '#include "server/a.h"\n', "loop may include"),
         "client/p.h": (header, "on no floor"),
+        "client/torch/hook/q.cc": (spdx + '#include "client/front/f.h"\n', "torch may include"),
+        "client/front/g.cc": (spdx + '#include "server/a.h"\n', "client may include"),
+        "tests/client/g_test.cc": (spdx + "#include <gemini/gemini.h>\n", "in quotes"),
         "client/host/q.h": (header + "// " + "-" * 98 + "\n", "1 lines wider than 100"),
         "client/torch/hook/i.h": (header + "void F(at::Tensor);\n", "does not compile alone"),
         "client/host/e.cc": (spdx + '#include "tests/status_matchers.h"\n', "tests"),

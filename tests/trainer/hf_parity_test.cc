@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "gemini/files/safetensors_format.h"
 #include "tests/status_matchers.h"
 #include "torch/torch.h"
 #include "trainer/checkpoint/hf_checkpoint.h"
-#include "trainer/checkpoint/safetensors_format.h"
 #include "trainer/models/causal_lm.h"
 
 namespace gemini::trainer {

@@ -14,10 +14,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "gemini/byte_size.h"
+#include "gemini/files/durable_file.h"
+#include "gemini/files/safetensors_header.h"
 #include "gemini/system/status_macros.h"
 #include "nlohmann/json.hpp"
-#include "trainer/checkpoint/durable_file.h"
-#include "trainer/checkpoint/safetensors_header.h"
 
 namespace gemini::trainer {
 namespace {

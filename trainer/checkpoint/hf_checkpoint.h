@@ -22,8 +22,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "gemini/files/safetensors_format.h"
 #include "trainer/checkpoint/hf_config.h"
-#include "trainer/checkpoint/safetensors_format.h"
 
 namespace gemini::trainer {
 

@@ -12,10 +12,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "gemini/byte_size.h"
+#include "gemini/files/durable_file.h"
 #include "gemini/system/errno_status.h"
 #include "gemini/system/status_macros.h"
 #include "nlohmann/json.hpp"
-#include "trainer/checkpoint/durable_file.h"
 #include "trainer/checkpoint/hf_checkpoint.h"
 
 namespace gemini::trainer {

@@ -13,10 +13,10 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "gemini/files/durable_file.h"
 #include "gemini/system/errno_status.h"
 #include "gemini/system/status_macros.h"
 #include "nlohmann/json.hpp"
-#include "trainer/checkpoint/durable_file.h"
 
 namespace gemini::trainer {
 namespace {

@@ -7,8 +7,8 @@
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
+#include "gemini/files/durable_file.h"
 #include "gemini/system/errno_status.h"
-#include "trainer/checkpoint/durable_file.h"
 
 namespace gemini::trainer {
 

@@ -2,7 +2,6 @@
 #include "trainer/forecast/memory_plan.h"
 
 #include <algorithm>
-#include <fstream>
 #include <string>
 
 #include "gemini/byte_size.h"
@@ -60,19 +59,6 @@ absl::StatusOr<MemoryPlan> PlanMemory(const RunConfig& config, absl::Span<const 
     plan.bytes[Tier::kHost] += plan.host_activation_bytes;
   }
   return plan;
-}
-
-absl::StatusOr<int64_t> AvailableMemory() {
-  std::ifstream file("/proc/meminfo");
-  std::string key;
-  int64_t kib = 0;
-  std::string unit;
-  while (file >> key >> kib) {
-    std::getline(file, unit);
-    if (key == "MemAvailable:") return kib * kKiB;
-  }
-  return absl::InternalError(
-      "/proc/meminfo has no MemAvailable: give --device-memory and --host-memory");
 }
 
 }  // namespace gemini::trainer

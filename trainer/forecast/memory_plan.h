@@ -43,7 +43,4 @@ absl::StatusOr<MemoryPlan> PlanMemory(const RunConfig& config, absl::Span<const 
                                       const BoundaryActivations& activations, int64_t chunk_bytes,
                                       int64_t available_bytes);
 
-// What the kernel thinks can be taken without swapping (MemAvailable). INTERNAL: it does not say.
-absl::StatusOr<int64_t> AvailableMemory();
-
 }  // namespace gemini::trainer

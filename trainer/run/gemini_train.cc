@@ -29,6 +29,7 @@
 #include "gemini/byte_size.h"
 #include "gemini/policy_options.h"
 #include "gemini/stall_cause.h"
+#include "gemini/system/available_memory.h"
 #include "gemini/system/descriptor_limit.h"
 #include "gemini/system/monotonic_clock.h"
 #include "gemini/system/status_macros.h"

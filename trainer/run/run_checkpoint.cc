@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "gemini/files/durable_file.h"
+#include "gemini/files/safetensors_format.h"
 #include "gemini/system/status_macros.h"
-#include "trainer/checkpoint/durable_file.h"
-#include "trainer/checkpoint/safetensors_format.h"
 
 namespace gemini::trainer {
 namespace {

@@ -17,9 +17,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "gemini/files/durable_file.h"
 #include "gemini/system/errno_status.h"
 #include "gemini/system/status_macros.h"
-#include "trainer/checkpoint/durable_file.h"
 #include "trainer/checkpoint/replace_file.h"
 
 namespace gemini::trainer {

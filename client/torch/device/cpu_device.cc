@@ -23,11 +23,24 @@ class CpuDevice : public SessionDevice {
   absl::Status Configure(SessionOptions&) override { return absl::OkStatus(); }
   void Begin(std::shared_ptr<Session> session, BudgetFollower&) override {
     kernels_.emplace(session->update_team());
+    session_ = session;
     BeginChargingAllocations(std::move(session));
+    counts_ = true;
   }
   void End() override {
     EndChargingAllocations();
+    counts_ = false;
+    session_.reset();
     kernels_.reset();
+  }
+  void SetCounting(bool counts) override {
+    if (counts == counts_ || session_ == nullptr) return;
+    counts_ = counts;
+    if (counts) {
+      BeginChargingAllocations(session_);
+    } else {
+      EndChargingAllocations();
+    }
   }
   DeviceKernels& kernels() override { return *kernels_; }
 
@@ -50,6 +63,8 @@ class CpuDevice : public SessionDevice {
     void operator()(std::byte* data) const { std::free(data); }
   };
   std::optional<DeviceKernelsHost> kernels_;
+  std::shared_ptr<Session> session_;  // From Begin to End.
+  bool counts_ = false;
   Mutex mutex_;
   std::vector<std::unique_ptr<std::byte, Free>> scratch_ ABSL_GUARDED_BY(mutex_);
   int64_t scratch_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // Size of the last scratch.

@@ -14,8 +14,9 @@ std::string ReleasedMessage(absl::string_view name) {
   return absl::StrCat(
       "gemini: ", name,
       " has no bytes here between operators, so it cannot be read as raw memory (data_ptr, "
-      "torch::save, DLPack, numpy). To save it use ManagedModel::Read or the trainer's Save; for a "
-      "raw pointer hold a scoped fetch: auto fetched = model->Fetch(tensor, FetchAccess::kRead)");
+      "torch::save, DLPack, numpy). Hold a gemini::PlainMemory meanwhile, or save it with "
+      "gemini::Save. Below gemini/gemini.h: ManagedModel::Read saves, and a scoped fetch has a raw "
+      "pointer: auto fetched = model->Fetch(tensor, FetchAccess::kRead)");
 }
 
 }  // namespace

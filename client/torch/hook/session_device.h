@@ -32,6 +32,9 @@ class SessionDevice {
   // `follower` outlives End. Errors of both and of EndStep are latched in the session.
   virtual void Begin(std::shared_ptr<Session> session, BudgetFollower& follower) = 0;
   virtual void End() = 0;
+  // Sets whether what operators allocate counts; it does from Begin on. Off for what belongs beside
+  // the budget: a whole model that LibTorch saves or loads.
+  virtual void SetCounting(bool /*counts*/) {}
   // Adds a managed model of which `size_bytes` of chunks may be on DEVICE.
   virtual void AddChunks(int64_t /*size_bytes*/) {}
   // Divides DEVICE anew between chunks and what operators allocate. Called when a step is done and

@@ -42,6 +42,8 @@ struct OptimizerSpec {
   double epsilon = 1e-8;
   double weight_decay = 0.01;
   double momentum = 0.9;             // For SGD and LARS.
+  double dampening = 0;              // For SGD.
+  bool nesterov = false;             // For SGD.
   double trust_coefficient = 1e-3;   // For LARS: eta.
   int64_t decay_min_dimensions = 2;  // With 0 all are decayed, as torch::optim::AdamW does.
   MomentFormat moments = MomentFormat::kFp32;
@@ -49,8 +51,12 @@ struct OptimizerSpec {
 };
 
 struct StepOptions {
-  double learning_rate = -1;  // If negative, the specification's.
-  double max_grad_norm = 0;   // Clips by global norm when > 0.
+  double learning_rate = -1;  // If negative, the specification's. Not with `groups`.
+  // The hyper-parameters of this step, by the parameter group of a tensor (SetGroup): at least as
+  // many as there are groups with tensors. In each, the kind, the moments' format, the seed and
+  // decay_min_dimensions stay those of the specification. If empty, the specification's serve all.
+  std::vector<OptimizerSpec> groups = {};
+  double max_grad_norm = 0;  // Clips by global norm when > 0.
   // Step returns when the update is decided; it is carried out while the next forward runs, which
   // waits for each parameter where it needs it. False: Step returns when it is done. The same bits.
   bool overlap_update = true;
@@ -103,6 +109,9 @@ class ManagedModel {
   // Set them, to resume. The session is at no step in between.
   virtual absl::Status SetStep(int64_t step) = 0;
   virtual absl::Status SetTensorStep(absl::string_view name, int64_t step) = 0;
+  // Moves a parameter to parameter group `group` (StepOptions::groups); all are in group 0 at
+  // first. INVALID_ARGUMENT: below 0, or kMaxParameterGroups (gemini/shm/intent_shm.h) or more.
+  virtual absl::Status SetGroup(absl::string_view name, int64_t group) = 0;
 
   // Returns all managed tensors in the order of their chunks: parameters, then buffers.
   virtual const std::vector<ManagedTensorInfo>& tensors() const = 0;

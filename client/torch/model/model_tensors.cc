@@ -184,8 +184,8 @@ absl::Status ModelTensors::CheckStorage(int64_t index) const {
       tensor.info.name,
       " is no longer as it was managed: torch::load, set_data, module.to() or a swap of its "
       "storage gave it other bytes, or t_(), resize_ or as_strided_ another shape. Change values "
-      "in place (under NoGradGuard: tensor.copy_; or ManagedModel::Write), or convert the module "
-      "before Manage"));
+      "in place (under NoGradGuard: tensor.copy_; or ManagedModel::Write), load within a "
+      "gemini::PlainMemory, or convert the module before it is managed"));
 }
 
 absl::Status ModelTensors::CheckStorages() const {

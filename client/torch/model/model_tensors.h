@@ -38,6 +38,7 @@ struct ModelTensor {
   c10::intrusive_ptr<c10::StorageImpl> grad_storage;  // Null until the first gradient.
   int64_t step = 0;                                   // Updates so far.
   bool decayed = false;                               // Weight decay applies.
+  int group = 0;                                      // Its parameter group.
   bool written = false;  // It has values: copied at Manage, or given by Write.
 
   int64_t size_bytes() const { return info.num_elements * ElementBytes(element); }

@@ -145,29 +145,43 @@ absl::Status LeaveDeviceForUpdate(ModelTensors& tensors, const DeviceUpdate& on_
 }
 
 Intent MakeIntent(const ModelTensors& tensors, const std::vector<bool>& has_gradient,
-                  const OptimizerSpec& optimizer, double learning_rate, double gradient_scale,
-                  int64_t step) {
+                  const OptimizerSpec& optimizer, absl::Span<const OptimizerSpec> groups,
+                  double gradient_scale, int64_t step) {
   Intent intent;
   intent.step = step;
-  intent.learning_rate = learning_rate;
-  intent.beta1 = optimizer.beta1;
-  intent.beta2 = optimizer.beta2;
-  intent.epsilon = optimizer.epsilon;
-  intent.weight_decay = optimizer.weight_decay;
+  const OptimizerSpec& first = groups.front();
+  intent.learning_rate = first.learning_rate;
+  intent.beta1 = first.beta1;
+  intent.beta2 = first.beta2;
+  intent.epsilon = first.epsilon;
+  intent.weight_decay = first.weight_decay;
+  intent.momentum = first.momentum;
+  intent.dampening = first.dampening;
+  intent.nesterov = first.nesterov;
+  for (const OptimizerSpec& group : groups.subspan(1)) {
+    intent.more_groups.push_back({.learning_rate = group.learning_rate,
+                                  .beta1 = group.beta1,
+                                  .beta2 = group.beta2,
+                                  .epsilon = group.epsilon,
+                                  .weight_decay = group.weight_decay,
+                                  .momentum = group.momentum,
+                                  .dampening = group.dampening,
+                                  .nesterov = group.nesterov});
+  }
   intent.gradient_scale = gradient_scale;
   intent.optimizer = optimizer.kind;
-  intent.momentum = optimizer.momentum;
   intent.rounding_seed = optimizer.rounding_seed;
   for (size_t i = 0; i < has_gradient.size(); ++i) {
     const ModelTensor& tensor = tensors.tensors()[i];
     intent.tensors.push_back({.has_gradient = has_gradient[i],
                               .decayed = tensor.decayed,
-                              .step = tensor.step + (has_gradient[i] ? 1 : 0)});
+                              .step = tensor.step + (has_gradient[i] ? 1 : 0),
+                              .group = tensor.group});
   }
   return intent;
 }
 
-absl::Status FindTrustRatios(ModelTensors& tensors, const OptimizerSpec& optimizer,
+absl::Status FindTrustRatios(ModelTensors& tensors, absl::Span<const OptimizerSpec> groups,
                              const DeviceUpdate& on_device, DeviceKernels& kernels,
                              WorkerTeam& team, Intent& intent) {
   const ChunkStore& store = tensors.store();
@@ -195,7 +209,7 @@ absl::Status FindTrustRatios(ModelTensors& tensors, const OptimizerSpec& optimiz
   for (size_t i = 0; i < squares.size(); ++i) {
     if (!intent.tensors[i].has_gradient) continue;
     UpdateSettings settings = SettingsOf(intent, static_cast<int64_t>(i));
-    settings.trust_coefficient = optimizer.trust_coefficient;
+    settings.trust_coefficient = groups[intent.tensors[i].group].trust_coefficient;
     intent.tensors[i].trust_ratio =
         TrustRatio(settings, NormOf(squares[i].param), NormOf(squares[i].direction));
   }

@@ -49,15 +49,16 @@ absl::Status LeaveDeviceForUpdate(ModelTensors& tensors, const DeviceUpdate& on_
                                   const std::vector<bool>& has_gradient);
 
 // Returns the intent of the update to `step` of the tensors with has_gradient[i], each at its own
-// next step, without trust ratios.
+// next step, without trust ratios. `groups` has the hyper-parameters of each parameter group that a
+// tensor is in, and of the first.
 Intent MakeIntent(const ModelTensors& tensors, const std::vector<bool>& has_gradient,
-                  const OptimizerSpec& optimizer, double learning_rate, double gradient_scale,
-                  int64_t step);
+                  const OptimizerSpec& optimizer, absl::Span<const OptimizerSpec> groups,
+                  double gradient_scale, int64_t step);
 
 // Computes the trust ratios of a layer-wise intent, from what is in HOST and NVMe and from what is
 // updated on DEVICE. A tensor lies in one range, all of which is in one of the two. Errors: of
 // ChunkStore::Acquire and DeviceKernels.
-absl::Status FindTrustRatios(ModelTensors& tensors, const OptimizerSpec& optimizer,
+absl::Status FindTrustRatios(ModelTensors& tensors, absl::Span<const OptimizerSpec> groups,
                              const DeviceUpdate& on_device, DeviceKernels& kernels,
                              WorkerTeam& team, Intent& intent);
 

@@ -37,6 +37,11 @@ absl::Status SessionModel::SetTensorStep(absl::string_view name, int64_t step) {
   return open_->SetTensorStep(name, step);
 }
 
+absl::Status SessionModel::SetGroup(absl::string_view name, int64_t group) {
+  GEMINI_RETURN_IF_ERROR(CheckOpen());
+  return open_->SetGroup(name, group);
+}
+
 absl::Status SessionModel::Read(absl::string_view name, ChunkKind kind, ByteSink sink) {
   GEMINI_RETURN_IF_ERROR(CheckOpen());
   return open_->Read(name, kind, sink);

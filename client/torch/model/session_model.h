@@ -33,6 +33,7 @@ class SessionModel final : public ManagedModel {
   absl::StatusOr<int64_t> TensorStep(absl::string_view name) const override;
   absl::Status SetStep(int64_t step) override;
   absl::Status SetTensorStep(absl::string_view name, int64_t step) override;
+  absl::Status SetGroup(absl::string_view name, int64_t group) override;
   const std::vector<ManagedTensorInfo>& tensors() const override { return tensors_; }
   absl::Status Read(absl::string_view name, ChunkKind kind, ByteSink sink) override;
   absl::Status Write(absl::string_view name, ChunkKind kind, ByteSource source) override;

@@ -68,6 +68,7 @@ absl::StatusOr<StepResult> SpaceModel::Step(const StepOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("a loss scale of ", options.loss_scale, ": it is 1 or more"));
   }
+  GEMINI_ASSIGN_OR_RETURN(const std::vector<OptimizerSpec> groups, GroupsForStep(options));
   GEMINI_RETURN_IF_ERROR(writer_.Flush());
   GEMINI_RETURN_IF_ERROR(tensors_->CheckStorages());
   GEMINI_RETURN_IF_ERROR(CheckUnpinned("the step was not taken"));
@@ -77,7 +78,7 @@ absl::StatusOr<StepResult> SpaceModel::Step(const StepOptions& options) {
   KeptForUpdate kept;
   if (tensors_->phases() != nullptr) kept = tensors_->phases()->BeginUpdate(tensors_->store());
   OperatorSpan timed;
-  absl::StatusOr<StepResult> result = BeginUpdate(options, has_gradient, kept, timed);
+  absl::StatusOr<StepResult> result = BeginUpdate(options, groups, has_gradient, kept, timed);
   if (tensors_->phases() != nullptr) {
     std::vector<int32_t> updated;
     for (size_t i = 0; result.ok() && !result->skipped && i < has_gradient.size(); ++i) {
@@ -92,7 +93,41 @@ absl::StatusOr<StepResult> SpaceModel::Step(const StepOptions& options) {
   return result;
 }
 
+absl::StatusOr<std::vector<OptimizerSpec>> SpaceModel::GroupsForStep(
+    const StepOptions& options) const {
+  std::vector<OptimizerSpec> groups = options.groups;
+  if (groups.empty()) {
+    groups.push_back(optimizer_);
+    if (options.learning_rate >= 0) groups[0].learning_rate = options.learning_rate;
+  }
+  for (const ModelTensor& tensor : tensors_->tensors()) {
+    if (tensor.group < static_cast<int>(groups.size())) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        tensor.info.name, " is in parameter group ", tensor.group, ", and the step has ",
+        groups.size(), ": give each group its hyper-parameters"));
+  }
+  if (groups.size() > kMaxParameterGroups) {
+    return absl::InvalidArgumentError(absl::StrCat(groups.size(), " parameter groups: at most ",
+                                                   kMaxParameterGroups, " are supported"));
+  }
+  for (const OptimizerSpec& group : groups) {
+    const auto fraction = [](double value) { return value >= 0 && value < 1; };
+    if (std::isfinite(group.learning_rate) && fraction(group.beta1) && fraction(group.beta2) &&
+        group.epsilon >= 0 && std::isfinite(group.epsilon) && std::isfinite(group.weight_decay) &&
+        fraction(group.momentum) && std::isfinite(group.dampening)) {
+      continue;
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        "parameter group ", &group - groups.data(), " has learning rate ", group.learning_rate,
+        ", betas ", group.beta1, " and ", group.beta2, ", epsilon ", group.epsilon, ", momentum ",
+        group.momentum, ", dampening ", group.dampening, " and weight decay ", group.weight_decay,
+        ": all must be finite, betas and momentum from 0 to below 1, epsilon not below 0"));
+  }
+  return groups;
+}
+
 absl::StatusOr<StepResult> SpaceModel::BeginUpdate(const StepOptions& options,
+                                                   const std::vector<OptimizerSpec>& groups,
                                                    const std::vector<bool>& has_gradient,
                                                    const KeptForUpdate& kept, OperatorSpan& timed) {
   gradients_->Finish();
@@ -114,16 +149,14 @@ absl::StatusOr<StepResult> SpaceModel::BeginUpdate(const StepOptions& options,
   GEMINI_RETURN_IF_ERROR(LeaveDeviceForUpdate(*tensors_, on_device, has_gradient));
   // Last look: an error may have been latched by another thread meanwhile.
   GEMINI_RETURN_IF_ERROR(session_.status());
-  const double learning_rate =
-      options.learning_rate < 0 ? optimizer_.learning_rate : options.learning_rate;
   // Nothing is pending: the update thread does not read the intent now.
-  intent_ = MakeIntent(*tensors_, has_gradient, optimizer_, learning_rate,
+  intent_ = MakeIntent(*tensors_, has_gradient, optimizer_, groups,
                        result.clip_coefficient / options.loss_scale, result.step);
   const ChunkStore& store = tensors_->store();
   timed.begin = session_.copies().Now();
   if (IsLayerWise(optimizer_.kind)) {
-    GEMINI_RETURN_IF_ERROR(FindTrustRatios(*tensors_, optimizer_, on_device, kernels,
-                                           session_.update_team(), intent_));
+    GEMINI_RETURN_IF_ERROR(
+        FindTrustRatios(*tensors_, groups, on_device, kernels, session_.update_team(), intent_));
     if (!TimesTrustRatios(store.format(), store.memory().shape().states_on_nvme)) {
       timed.begin = session_.copies().Now();
     }
@@ -179,7 +212,10 @@ absl::Status SpaceModel::AwaitTensor(int64_t index) {
 
 absl::StatusOr<int64_t> SpaceModel::FindKind(absl::string_view name, ChunkKind kind) const {
   GEMINI_ASSIGN_OR_RETURN(const int64_t index, tensors_->Find(name));
-  GEMINI_RETURN_IF_ERROR(tensors_->CheckStorage(index));
+  // Moments do not depend on what the parameter has become meanwhile.
+  if (kind == ChunkKind::kParam || kind == ChunkKind::kGrad) {
+    GEMINI_RETURN_IF_ERROR(tensors_->CheckStorage(index));
+  }
   bool has_kind = tensors_->tensors()[index].info.group == TensorGroup::kTrainable;
   switch (kind) {
     case ChunkKind::kParam:
@@ -224,6 +260,18 @@ absl::Status SpaceModel::SetTensorStep(absl::string_view name, int64_t step) {
   GEMINI_ASSIGN_OR_RETURN(const int64_t index, tensors_->Find(name));
   if (step < 0) return absl::InvalidArgumentError(absl::StrCat("step ", step, " of ", name));
   tensors_->tensors()[index].step = step;
+  return absl::OkStatus();
+}
+
+absl::Status SpaceModel::SetGroup(absl::string_view name, int64_t group) {
+  GEMINI_RETURN_IF_ERROR(FinishUpdates());
+  GEMINI_ASSIGN_OR_RETURN(const int64_t index, tensors_->Find(name));
+  if (group < 0 || group >= kMaxParameterGroups) {
+    return absl::InvalidArgumentError(absl::StrCat("parameter group ", group, " of ", name,
+                                                   ": at most ", kMaxParameterGroups,
+                                                   " groups are supported"));
+  }
+  tensors_->tensors()[index].group = static_cast<int>(group);
   return absl::OkStatus();
 }
 

@@ -39,6 +39,7 @@ class SpaceModel final : public ManagedModel, public StorageOwner {
   absl::StatusOr<int64_t> TensorStep(absl::string_view name) const override;
   absl::Status SetStep(int64_t step) override;
   absl::Status SetTensorStep(absl::string_view name, int64_t step) override;
+  absl::Status SetGroup(absl::string_view name, int64_t group) override;
   const std::vector<ManagedTensorInfo>& tensors() const override { return infos_; }
   absl::Status Read(absl::string_view name, ChunkKind kind, ByteSink sink) override;
   absl::Status Write(absl::string_view name, ChunkKind kind, ByteSource source) override;
@@ -64,13 +65,17 @@ class SpaceModel final : public ManagedModel, public StorageOwner {
  private:
   SpaceModel(std::unique_ptr<ModelTensors> tensors, const OptimizerSpec& optimizer,
              int64_t max_open_chunks, Session& session, OperatorHook& hook);
-  // Finds the tensor, and checks that it is unchanged since Manage and that its group has values of
-  // the kind.
+  // Finds the tensor, and checks that its group has values of the kind and, unless these are
+  // moments, that it is unchanged since Manage.
   absl::StatusOr<int64_t> FindKind(absl::string_view name, ChunkKind kind) const;
+  // Returns the hyper-parameters of each group in a step with these options. INVALID_ARGUMENT:
+  // there are too few or too many, or one is out of its range (the message names it).
+  absl::StatusOr<std::vector<OptimizerSpec>> GroupsForStep(const StepOptions& options) const;
   // Does the part of Step between the last operator and the recorded intent; on an error nothing
   // was changed. `kept`: what may be updated on DEVICE. `timed` gets the span of that, with trust
   // ratios that plans time.
   absl::StatusOr<StepResult> BeginUpdate(const StepOptions& options,
+                                         const std::vector<OptimizerSpec>& groups,
                                          const std::vector<bool>& has_gradient,
                                          const KeptForUpdate& kept, OperatorSpan& timed);
   // Waits until the tensor's bundles are at step().

@@ -281,9 +281,15 @@ bool TrainingSession::GiveWay() {
   return state_->device->GiveWay();
 }
 
+void TrainingSession::SetCounting(bool counts) {
+  if (state_->is_open) state_->device->SetCounting(counts);
+}
+
 Session& TrainingSession::session() { return *state_->session; }
 
 PhaseTracker& TrainingSession::phases() { return *state_->phases; }
+
+bool TrainingSession::is_open() const { return state_->is_open; }
 
 absl::Status TrainingSession::Close() {
   if (!state_->is_open) return absl::OkStatus();

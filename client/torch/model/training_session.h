@@ -137,6 +137,8 @@ class TrainingSession {
   // so on a GPU; on the CPU chunks were evicted already. No operator may run.
   bool GiveWay();
 
+  // As SessionDevice::SetCounting, while the session is open.
+  void SetCounting(bool counts);
   // Returns the underlying session, for its budget and residency.
   Session& session();
 
@@ -144,6 +146,7 @@ class TrainingSession {
   // is to be kept is read before. A second call does nothing. FAILED_PRECONDITION, and the session
   // stays open: a ScopedFetch lives (names the tensor). The destructor closes regardless.
   absl::Status Close();
+  bool is_open() const;
 
  private:
   struct State;

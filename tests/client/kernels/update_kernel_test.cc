@@ -75,8 +75,8 @@ Element Formula(const UpdateSettings& s, float p, float grad, float m, float v) 
       p = std::fmaf(f(-s.learning_rate * correction), ratio(decayed), p);
       break;
     case OptimizerKind::kSgd:
-      m = s.step == 1 ? decayed : std::fmaf(f(s.momentum), m, decayed);
-      p = std::fmaf(f(-s.learning_rate), m, p);
+      m = s.step == 1 ? decayed : std::fmaf(f(s.momentum), m, f(1 - s.dampening) * decayed);
+      p = std::fmaf(f(-s.learning_rate), s.nesterov ? std::fmaf(f(s.momentum), m, decayed) : m, p);
       break;
     case OptimizerKind::kLamb: {
       const float u = std::fmaf(f(correction), ratio(scaled), f(s.weight_decay) * p);

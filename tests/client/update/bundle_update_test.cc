@@ -123,16 +123,34 @@ class BundleUpdateTest
             .gradient_scale = 0.5,
             .optimizer = optimizer_,
             .momentum = 0.75,
-            .tensors = {{true, true, step, 0.25}, {true, false, step + 4, 2}, {false, true, 0}}};
+            // The second tensor is of a parameter group of its own.
+            .more_groups = {{.learning_rate = 0.05,
+                             .beta1 = 0.8,
+                             .beta2 = 0.95,
+                             .epsilon = 1e-4,
+                             .weight_decay = 0.2,
+                             .momentum = 0.5,
+                             .dampening = 0.25,
+                             .nesterov = true}},
+            .tensors = {{true, true, step, 0.25}, {true, false, step + 4, 2, 1}, {false, true, 0}}};
   }
   UpdateSettings SettingsFor(const Intent& intent, int64_t tensor) const {
+    const GroupIntent group = tensor == 1 ? intent.more_groups[0]
+                                          : GroupIntent{.learning_rate = intent.learning_rate,
+                                                        .beta1 = intent.beta1,
+                                                        .beta2 = intent.beta2,
+                                                        .epsilon = intent.epsilon,
+                                                        .weight_decay = intent.weight_decay,
+                                                        .momentum = intent.momentum};
     return {.kind = optimizer_,
-            .learning_rate = intent.learning_rate,
-            .beta1 = intent.beta1,
-            .beta2 = intent.beta2,
-            .epsilon = intent.epsilon,
-            .weight_decay = intent.tensors[tensor].decayed ? intent.weight_decay : 0,
-            .momentum = intent.momentum,
+            .learning_rate = group.learning_rate,
+            .beta1 = group.beta1,
+            .beta2 = group.beta2,
+            .epsilon = group.epsilon,
+            .weight_decay = intent.tensors[tensor].decayed ? group.weight_decay : 0,
+            .momentum = group.momentum,
+            .dampening = group.dampening,
+            .nesterov = group.nesterov,
             .step = intent.tensors[tensor].step,
             .gradient_scale = intent.gradient_scale,
             .trust_ratio = intent.tensors[tensor].trust_ratio};

@@ -29,6 +29,9 @@ struct Segment {
   std::atomic<uint64_t>& tensor(int64_t index) { return words()[2 * index]; }
   std::atomic<uint64_t>& trust_ratio(int64_t index) { return words()[2 * index + 1]; }
   std::atomic<uint64_t>& bundle(int64_t index) { return words()[2 * kTensors + index]; }
+  IntentGroupShm& group(int64_t index) {
+    return reinterpret_cast<IntentGroupShm*>(words() + 2 * kTensors + kBundles)[index];
+  }
   std::atomic<uint64_t>* words() { return reinterpret_cast<std::atomic<uint64_t>*>(&slot() + 1); }
 
   Segment() {
@@ -47,7 +50,19 @@ struct Segment {
     for (int64_t i = 0; i < kTensors; ++i) trust_ratio(i) = std::bit_cast<uint64_t>(0.25);
     slot().optimizer = static_cast<uint64_t>(OptimizerKind::kLars);
     slot().momentum = std::bit_cast<uint64_t>(0.75);
+    slot().dampening = std::bit_cast<uint64_t>(0.125);
     bundle(1) = 5 + 1;
+    // A second parameter group, of the last tensor.
+    slot().num_more_groups = 1;
+    tensor(2) = PackTensorIntent({.has_gradient = true, .decayed = false, .step = 5, .group = 1});
+    group(0).learning_rate = std::bit_cast<uint64_t>(2e-3);
+    group(0).beta1 = std::bit_cast<uint64_t>(0.8);
+    group(0).beta2 = std::bit_cast<uint64_t>(0.99);
+    group(0).epsilon = std::bit_cast<uint64_t>(1e-6);
+    group(0).weight_decay = std::bit_cast<uint64_t>(0.1);
+    group(0).momentum = std::bit_cast<uint64_t>(0.5);
+    group(0).dampening = std::bit_cast<uint64_t>(0.25);
+    group(0).nesterov = 1;
     word = PackIntentWord(7, 1);
   }
   std::optional<Intent> Read() { return TryReadIntent(word, slots(), kTensors, kBundles); }
@@ -65,9 +80,11 @@ TEST(IntentShmTest, ReadsWhatItsWordNames) {
       .gradient_scale = 0.5,
       .optimizer = OptimizerKind::kLars,
       .momentum = 0.75,
+      .dampening = 0.125,
+      .more_groups = {{2e-3, 0.8, 0.99, 1e-6, 0.1, 0.5, 0.25, true}},
       .kernel_version = 4,
       .skip = false,
-      .tensors = {{true, true, 7, 0.25}, {false, true, 2, 0.25}, {true, false, 5, 0.25}},
+      .tensors = {{true, true, 7, 0.25}, {false, true, 2, 0.25}, {true, false, 5, 0.25, 1}},
       .on_device = {{BundleId(1), 5}}};
   EXPECT_EQ(segment.Read(), expected);
 }
@@ -102,6 +119,14 @@ TEST(IntentShmTest, WhatNoHonestClientWritesIsNone) {
       [](Segment& s) { s.trust_ratio(0) = std::bit_cast<uint64_t>(-1.0); },
       [](Segment& s) { s.bundle(0) = NumCommitRecords(kBundles) + 1; },  // A record past the last.
       [](Segment& s) { s.bundle(1) = ~uint64_t{0}; },
+      [nan](Segment& s) { s.slot().dampening = std::bit_cast<uint64_t>(nan); },
+      [](Segment& s) { s.slot().nesterov = 2; },
+      [](Segment& s) { s.slot().num_more_groups = kMaxParameterGroups; },
+      [](Segment& s) { s.slot().num_more_groups = ~uint64_t{0}; },
+      [](Segment& s) { s.slot().num_more_groups = 0; },  // Tensor 2 is of the second group.
+      [nan](Segment& s) { s.group(0).learning_rate = std::bit_cast<uint64_t>(nan); },
+      [](Segment& s) { s.group(0).beta1 = std::bit_cast<uint64_t>(1.0); },
+      [](Segment& s) { s.group(0).nesterov = 2; },
   };
   for (size_t i = 0; i < spoilers.size(); ++i) {
     Segment segment;
@@ -150,13 +175,13 @@ TEST(IntentShmTest, TheIntentsRecordIsValidOfBundlesBelowItsStepThatItNames) {
   EXPECT_EQ(ValidVersion(before, std::nullopt, BundleId(1)), before);
 }
 
-TEST(IntentShmTest, ATensorWordHoldsItsThreeParts) {
+TEST(IntentShmTest, ATensorWordHoldsItsFourParts) {
   for (const TensorIntent& tensor :
        {TensorIntent{}, TensorIntent{true, false, 1}, TensorIntent{false, true, 2},
-        TensorIntent{true, true, (int64_t{1} << 62) - 1}}) {
+        TensorIntent{true, true, (int64_t{1} << 56) - 1, 1, kMaxParameterGroups - 1}}) {
     EXPECT_EQ(UnpackTensorIntent(PackTensorIntent(tensor)), tensor);
   }
-  EXPECT_EQ(PackTensorIntent({true, false, 5}), 21u);
+  EXPECT_EQ(PackTensorIntent({true, false, 5, 1, 3}), 5u << 8 | 3u << 2 | 1u);
 }
 
 }  // namespace

@@ -27,8 +27,9 @@ TEST(SpaceShmTest, ThePartsOfTheClientSegmentFollowEachOtherWithoutOverlap) {
       const ClientSegmentLayout with_tensors(num_bundles, num_tensors);
       EXPECT_EQ(with_tensors.intent_offset, layout.intent_offset);
       EXPECT_GE(with_tensors.size_bytes,
-                layout.intent_offset + 2 * (static_cast<int64_t>(sizeof(IntentShm)) +
-                                            (num_tensors + num_bundles) * 8));
+                layout.intent_offset +
+                    2 * (static_cast<int64_t>(sizeof(IntentShm)) +
+                         (2 * num_tensors + num_bundles) * 8 + (kMaxParameterGroups - 1) * 64));
     }
   }
 }

@@ -5,6 +5,7 @@
 
 #include "gemini/byte_size.h"
 #include "gemini/plan/spare_slots.h"
+#include "gemini/system/available_memory.h"
 #include "tests/status_matchers.h"
 
 namespace gemini::trainer {

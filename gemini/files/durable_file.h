@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace gemini::trainer {
+namespace gemini {
 
 // Returns the content. INVALID_ARGUMENT: not a regular file, or one above `max_bytes`.
 absl::StatusOr<std::string> ReadTextFile(const std::string& path, int64_t max_bytes);
@@ -28,4 +28,4 @@ std::string DirectoryOf(const std::string& path);
 absl::Status CheckDiskRoom(const std::string& directory, absl::string_view what,
                            int64_t needed_bytes);
 
-}  // namespace gemini::trainer
+}  // namespace gemini

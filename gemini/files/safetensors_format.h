@@ -21,7 +21,7 @@
 #include "absl/types/span.h"
 #include "gemini/system/unique_fd.h"
 
-namespace gemini::trainer {
+namespace gemini {
 
 enum class SafetensorsDtype : uint8_t {
   kBool,
@@ -136,4 +136,4 @@ class SafetensorsWriter {
   size_t current_ = 0;          // The tensor that position_bytes_ lies in.
 };
 
-}  // namespace gemini::trainer
+}  // namespace gemini

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trainer/checkpoint/durable_file.h"
+#include "gemini/files/durable_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -14,7 +14,7 @@
 #include "gemini/system/errno_status.h"
 #include "gemini/system/unique_fd.h"
 
-namespace gemini::trainer {
+namespace gemini {
 
 absl::StatusOr<std::string> ReadTextFile(const std::string& path, int64_t max_bytes) {
   // Non-blocking only for the opening: a FIFO of this name must not stop us.
@@ -84,4 +84,4 @@ absl::Status CheckDiskRoom(const std::string& directory, absl::string_view what,
   return absl::OkStatus();
 }
 
-}  // namespace gemini::trainer
+}  // namespace gemini

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trainer/checkpoint/safetensors_header.h"
+#include "gemini/files/safetensors_header.h"
 
 #include <algorithm>
 #include <array>
@@ -16,7 +16,7 @@
 #include "gemini/system/status_macros.h"
 #include "nlohmann/json.hpp"
 
-namespace gemini::trainer {
+namespace gemini {
 namespace {
 
 constexpr size_t kMaxPrintedName = 120;  // A line of a terminal.
@@ -374,4 +374,4 @@ absl::StatusOr<SafetensorsBeginning> MakeSafetensorsBeginning(
   return beginning;
 }
 
-}  // namespace gemini::trainer
+}  // namespace gemini

@@ -10,9 +10,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "trainer/checkpoint/safetensors_format.h"
+#include "gemini/files/safetensors_format.h"
 
-namespace gemini::trainer {
+namespace gemini {
 
 struct SafetensorsHeader {
   std::vector<SafetensorsTensor> tensors;  // In the order of their bytes.
@@ -38,4 +38,4 @@ absl::StatusOr<SafetensorsBeginning> MakeSafetensorsBeginning(
 // Returns a name from a file, fit for a message: escaped, and cut when it is long.
 std::string PrintableName(absl::string_view name);
 
-}  // namespace gemini::trainer
+}  // namespace gemini

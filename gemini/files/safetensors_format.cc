@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reading is by pread and not through a mapping: a file that somebody cuts short while it is read
 // is then a Status, and not a SIGBUS.
-#include "trainer/checkpoint/safetensors_format.h"
+#include "gemini/files/safetensors_format.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -15,12 +15,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "gemini/files/safetensors_header.h"
 #include "gemini/half_float.h"
 #include "gemini/system/errno_status.h"
 #include "gemini/system/status_macros.h"
-#include "trainer/checkpoint/safetensors_header.h"
 
-namespace gemini::trainer {
+namespace gemini {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "the format is little-endian");
@@ -155,4 +155,4 @@ absl::Status SafetensorsReader::ReadFloat32(const SafetensorsTensor& tensor, int
   return absl::OkStatus();
 }
 
-}  // namespace gemini::trainer
+}  // namespace gemini

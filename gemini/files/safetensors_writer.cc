@@ -10,15 +10,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "gemini/byte_size.h"
+#include "gemini/files/durable_file.h"
+#include "gemini/files/safetensors_format.h"
+#include "gemini/files/safetensors_header.h"
 #include "gemini/half_float.h"
 #include "gemini/system/check.h"
 #include "gemini/system/errno_status.h"
 #include "gemini/system/status_macros.h"
-#include "trainer/checkpoint/durable_file.h"
-#include "trainer/checkpoint/safetensors_format.h"
-#include "trainer/checkpoint/safetensors_header.h"
 
-namespace gemini::trainer {
+namespace gemini {
 absl::StatusOr<int64_t> SafetensorsWriter::FileBytes(
     const std::vector<Declaration>& declarations,
     const std::map<std::string, std::string>& metadata) {
@@ -165,4 +165,4 @@ absl::Status SafetensorsWriter::Finish() {
   return SyncDirectory(DirectoryOf(path_));
 }
 
-}  // namespace gemini::trainer
+}  // namespace gemini

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trainer/checkpoint/safetensors_format.h"
+#include "gemini/files/safetensors_format.h"
 
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "gemini/files/safetensors_header.h"
 #include "tests/status_matchers.h"
-#include "trainer/checkpoint/safetensors_header.h"
 
-namespace gemini::trainer {
+namespace gemini {
 namespace {
 
 using ::testing::AllOf;
@@ -375,4 +375,4 @@ TEST(SafetensorsHeaderTest, AcceptedTensorsFillTheFileAfterRandomDamage) {
 }
 
 }  // namespace
-}  // namespace gemini::trainer
+}  // namespace gemini
