@@ -13,7 +13,6 @@ namespace gemini::trainer {
 namespace {
 
 using namespace client::hooks;  // NOLINT: this is a test of all that is in there.
-using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
 constexpr char kModel[] = R"({"model_type":"gpt2","vocab_size":384,"n_positions":128,"n_embd":128,
@@ -244,8 +243,7 @@ class NonModelGrowthTest : public TrainingTest {
     EXPECT_THAT(session_->status(), StatusIs(absl::StatusCode::kResourceExhausted,
                                              AllOf(HasSubstr(message), HasSubstr("aten::"),
                                                    HasSubstr(FormatByteSize(budget)),
-                                                   AnyOf(HasSubstr("raise the device memory"),
-                                                         HasSubstr("raise --device-memory")))));
+                                                   HasSubstr("raise --device-memory"))));
     EXPECT_THAT(model_->Step({}),
                 StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr(message)));
     EXPECT_EQ(model_->step(), 4);
@@ -269,13 +267,13 @@ TEST_F(NonModelGrowthTest, ActivationsThatAreKeptTakeRoomFromChunks) {
 }
 
 TEST_F(NonModelGrowthTest, AnAllocationBelowTheFloorNamesItsOperatorAndCommitsNothing) {
-  Exhaust({.sequence = 128}, "more in aten::");
+  Exhaust({.sequence = 128}, " more, needs ");
 }
 
 TEST_F(NonModelGrowthTest, ParametersBelowTheFloorNameTheirOperatorAndCommitNothing) {
   // What is left does not hold that parameter's three chunks: nor on a busy machine, where
   // gradients leave later, and the peak that the budget is made of is larger.
-  Exhaust({.kept_bytes = 98}, " with parameter transformer.wte.weight: an operator needs");
+  Exhaust({.kept_bytes = 98}, " with parameter transformer.wte.weight: DEVICE is ");
 }
 
 }  // namespace

@@ -201,7 +201,7 @@ class TrainingLoopTest : public ::testing::Test {
          .source = source,
          .directory = directory,
          .begin = [&]() -> absl::StatusOr<MetricsFile> {
-           if (absl::Status made = directory.Prepare(); !made.ok()) return made;
+           if (absl::Status made = directory.Prepare().status(); !made.ok()) return made;
            // The save of step 1 meets somebody's directory in its place.
            if (blocks_first_save_) {
              std::filesystem::create_directories(config.output + "/checkpoint-1/mine");
