@@ -76,7 +76,7 @@ int main(int argc, char** argv) {
   torch::manual_seed(1);
   Player generator(8, 2), critic(2, 1);
   const auto options = torch::optim::AdamOptions(1e-3).betas(std::make_tuple(0.5, 0.999));
-  gemini::Session session({.device_memory = "2MiB"});
+  gemini::Session session({.device_memory = "4MiB"});
   gemini::Adam of_generator(session, *generator, options);
   gemini::Adam of_critic(session, *critic, options);
 
