@@ -105,7 +105,8 @@ class ParityTest(train_program.TrainTest):
                 {"optimizer": "lamb", "lr": 0.01}, {"optimizer": "lars", "lr": 1.0},
                 {"optimizer": "lamb", "lr": 0.01, "precision": "bf16"},
                 {"optimizer": "sgd", "lr": 0.05, "precision": "fp16"},
-                {"optimizer": "adamw", "precision": "fp16", "accumulate": 2, "clip": 0.5, "batch": 1})
+                {"optimizer": "adamw", "precision": "fp16", "accumulate": 2, "clip": 0.5, "batch": 1},
+                {"weight_decay": 2.0, "lr": 0.01}, {"weight_decay": 2.0, "lr": 0.01, "no_decay": "*.0.*,*.bias"})
         seen = []
         for i, run in enumerate(runs):
             with self.subTest(run):

@@ -19,6 +19,7 @@
 #include "gemini/system/check.h"
 #include "gemini/system/status_macros.h"
 #include "toml++/toml.h"
+#include "trainer/config/decay_exemptions.h"
 
 namespace gemini::trainer {
 namespace {
@@ -369,6 +370,7 @@ absl::Status CheckRunConfig(const RunConfig& config) {
     return absl::InvalidArgumentError(absl::StrCat("--warmup-steps ", config.warmup_steps,
                                                    " is more than --steps ", config.steps));
   }
+  GEMINI_RETURN_IF_ERROR(DecayExemptions::Parse(config.no_decay).status());
   if (config.resume && config.overwrite) {
     return absl::InvalidArgumentError(
         "--resume goes on with what is in --output and --overwrite deletes it: give one of them");

@@ -45,6 +45,7 @@ struct OptimizerKeys {
   double beta2 = 0.999;
   double epsilon = 1e-8;
   double weight_decay = 0.01;
+  std::string no_decay;             // Patterns of names, separated by commas.
   std::string optimizer = "adamw";  // An OptimizerKindName.
   std::string moments = "fp32";     // One of kMomentFormatNames.
   std::string moment_rounding = "nearest";

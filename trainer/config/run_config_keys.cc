@@ -97,6 +97,8 @@ std::vector<ConfigKey> MakeKeys() {
        "lars: part of a layer's norm that a step may change", R::kFixed, 1e-12, 1e6});
   add({"weight-decay", K::kNumber, &C::weight_decay, "X",
        "Decay of parameters of two or more dimensions", R::kFixed, 0, 1e6});
+  add({"no-decay", K::kText, &C::no_decay, "PATTERNS",
+       "Parameters without weight decay, by name: *.bias,transformer.wte.*", R::kFixed});
   add({"clip", K::kNumber, &C::clip, "X",
        "Largest global norm of a step's gradient; 0: no clipping", R::kFixed, 0, 1e12});
   add({"recompute", K::kSwitch, &C::recompute, "",

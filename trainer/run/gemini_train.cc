@@ -72,12 +72,13 @@ std::string SpaceName(const RunConfig& config) {
   return name.empty() ? "model" : name;
 }
 
-OptimizerSettings SettingsOf(const RunConfig& config) {
+OptimizerSettings SettingsOf(const RunConfig& config, const DecayExemptions& no_decay) {
   return {.kind = config.optimizer_kind(),
           .beta1 = config.beta1,
           .beta2 = config.beta2,
           .epsilon = config.epsilon,
           .weight_decay = config.weight_decay,
+          .no_decay = no_decay,
           .momentum = config.momentum,
           .trust_coefficient = config.trust_coefficient,
           .moments = config.format().moments,
@@ -216,7 +217,9 @@ absl::Status OpenManaged(const RunConfig& config, Device device, const HfConfig&
   }
   GEMINI_ASSIGN_OR_RETURN(client::hooks::ManagedModel * managed,
                           memory.session->Manage(model, optimizer, manage));
-  memory.store = std::make_unique<ManagedParameterStore>(*memory.session, *managed, optimizer.kind);
+  GEMINI_ASSIGN_OR_RETURN(const DecayExemptions no_decay, DecayExemptions::Parse(config.no_decay));
+  GEMINI_ASSIGN_OR_RETURN(
+      memory.store, ManagedParameterStore::Make(*memory.session, *managed, optimizer, no_decay));
   if (plan.host_activation_bytes > 0) {
     client::hooks::OffloadOptions offload;
     offload.space_name = absl::StrCat(manage.space_name.substr(0, 116), ".activations");
@@ -432,8 +435,14 @@ absl::StatusOr<int> Run(CommandLine& line, const Interrupt& interrupt, Progress&
   GEMINI_RETURN_IF_ERROR(CheckRoom(config, directory, checkpoint_bytes,
                                    resumed.has_value() ? resumed->state.step : 0,
                                    resumed.has_value() ? resumed->num_saved : 0));
+  GEMINI_ASSIGN_OR_RETURN(const DecayExemptions no_decay, DecayExemptions::Parse(config.no_decay));
+  std::vector<std::string> names;
   int64_t num_elements = 0;
-  for (const ParameterShape& parameter : parameters) num_elements += parameter.num_elements();
+  for (const ParameterShape& parameter : parameters) {
+    names.push_back(parameter.name);
+    num_elements += parameter.num_elements();
+  }
+  GEMINI_RETURN_IF_ERROR(no_decay.CheckAgainst(names));
   LogInfo(absl::StrCat(
       config.model, ": ", source.config().model_type(), ", ", num_elements, " parameters (",
       FormatByteSize(num_elements * ElementBytes(config.element())), " as ", config.precision,
@@ -442,7 +451,7 @@ absl::StatusOr<int> Run(CommandLine& line, const Interrupt& interrupt, Progress&
   Memory memory;
   if (config.reference) {
     GEMINI_ASSIGN_OR_RETURN(memory.store,
-                            ReferenceParameterStore::Create(*model, SettingsOf(config)));
+                            ReferenceParameterStore::Create(*model, SettingsOf(config, no_decay)));
   } else {
     GEMINI_RETURN_IF_ERROR(
         OpenManaged(sized, std::move(device), source.config(), *model, parameters, memory));

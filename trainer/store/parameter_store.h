@@ -21,17 +21,19 @@
 #include "gemini/moment_format.h"
 #include "gemini/optimizer_kind.h"
 #include "gemini/stall_cause.h"
+#include "trainer/config/decay_exemptions.h"
 
 namespace gemini::trainer {
 
 // An optimizer as all stores run it (client/kernels/update_rules.h). Parameters of at least two
-// dimensions decay.
+// dimensions decay, unless `no_decay` exempts them.
 struct OptimizerSettings {
   OptimizerKind kind = OptimizerKind::kAdamW;
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-8;
   double weight_decay = 0.01;
+  DecayExemptions no_decay = {};
   double momentum = 0.9;            // For SGD and LARS.
   double trust_coefficient = 1e-3;  // For LARS.
   MomentFormat moments = MomentFormat::kFp32;

@@ -5,12 +5,33 @@
 
 namespace gemini::trainer {
 
+absl::StatusOr<std::unique_ptr<ManagedParameterStore>> ManagedParameterStore::Make(
+    client::hooks::TrainingSession& session, client::hooks::ManagedModel& model,
+    const client::hooks::OptimizerSpec& optimizer, const DecayExemptions& no_decay) {
+  std::unique_ptr<ManagedParameterStore> store(
+      new ManagedParameterStore(session, model, optimizer));
+  for (const client::hooks::ManagedTensorInfo& tensor : model.tensors()) {
+    if (tensor.group != TensorGroup::kTrainable || !no_decay.Exempts(tensor.name)) continue;
+    GEMINI_RETURN_IF_ERROR(model.SetGroup(tensor.name, 1));
+    store->has_exempt_group_ = true;
+  }
+  return store;
+}
+
 absl::StatusOr<UpdateResult> ManagedParameterStore::Update(const UpdateOptions& options) {
-  GEMINI_ASSIGN_OR_RETURN(const client::hooks::StepResult result,
-                          model_.Step({.learning_rate = options.learning_rate,
-                                       .max_grad_norm = options.max_grad_norm,
-                                       .loss_scale = options.loss_scale,
-                                       .skip_non_finite = options.skip_non_finite}));
+  client::hooks::StepOptions step = {.max_grad_norm = options.max_grad_norm,
+                                     .loss_scale = options.loss_scale,
+                                     .skip_non_finite = options.skip_non_finite};
+  if (has_exempt_group_) {
+    step.groups = {optimizer_, optimizer_};
+    for (client::hooks::OptimizerSpec& group : step.groups) {
+      group.learning_rate = options.learning_rate;
+    }
+    step.groups[1].weight_decay = 0;
+  } else {
+    step.learning_rate = options.learning_rate;
+  }
+  GEMINI_ASSIGN_OR_RETURN(const client::hooks::StepResult result, model_.Step(step));
   return UpdateResult{.grad_norm = result.grad_norm,
                       .clip_coefficient = result.clip_coefficient,
                       .skipped = result.skipped};

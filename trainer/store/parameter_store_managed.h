@@ -2,23 +2,25 @@
 // Keeps parameters, gradients and moments in a session's chunks, under its budgets.
 // Owner: one thread. The session owns the model and outlives this.
 #pragma once
-#include <cstdint>
+#include <memory>
 
 #include "client/torch/model/managed_model.h"
 #include "client/torch/model/training_session.h"
+#include "trainer/config/decay_exemptions.h"
 #include "trainer/store/parameter_store.h"
 
 namespace gemini::trainer {
 
 class ManagedParameterStore final : public ParameterStore {
  public:
-  // Both outlive this.
-  ManagedParameterStore(client::hooks::TrainingSession& session, client::hooks::ManagedModel& model,
-                        OptimizerKind optimizer)
-      : session_(session), model_(model), optimizer_(optimizer) {}
+  // Makes a store of a model that was managed with that optimizer. Both outlive it. Errors: as
+  // ManagedModel::SetGroup.
+  static absl::StatusOr<std::unique_ptr<ManagedParameterStore>> Make(
+      client::hooks::TrainingSession& session, client::hooks::ManagedModel& model,
+      const client::hooks::OptimizerSpec& optimizer, const DecayExemptions& no_decay);
 
   absl::StatusOr<UpdateResult> Update(const UpdateOptions& options) override;
-  OptimizerKind optimizer() const override { return optimizer_; }
+  OptimizerKind optimizer() const override { return optimizer_.kind; }
   absl::Status Read(absl::string_view name, ChunkKind kind, Sink sink) override;
   absl::Status Write(absl::string_view name, ChunkKind kind, Source source) override;
   absl::StatusOr<int64_t> TensorStep(absl::string_view name) const override;
@@ -32,9 +34,14 @@ class ManagedParameterStore final : public ParameterStore {
   void ResetPeaks() override;
 
  private:
+  ManagedParameterStore(client::hooks::TrainingSession& session, client::hooks::ManagedModel& model,
+                        const client::hooks::OptimizerSpec& optimizer)
+      : session_(session), model_(model), optimizer_(optimizer) {}
+
   client::hooks::TrainingSession& session_;
   client::hooks::ManagedModel& model_;
-  const OptimizerKind optimizer_;
+  const client::hooks::OptimizerSpec optimizer_;
+  bool has_exempt_group_ = false;  // Group 1: parameters without weight decay.
 };
 
 }  // namespace gemini::trainer

@@ -103,7 +103,8 @@ absl::StatusOr<int64_t> ReferenceParameterStore::Find(absl::string_view name) co
 client::UpdateSettings ReferenceParameterStore::SettingsOf(const Parameter& parameter,
                                                            const UpdateOptions& options,
                                                            double clip_coefficient) const {
-  const bool decays = parameter.tensor.dim() >= kDecayMinDimensions;
+  const bool decays =
+      parameter.tensor.dim() >= kDecayMinDimensions && !settings_.no_decay.Exempts(parameter.name);
   return {.kind = settings_.kind,
           .learning_rate = options.learning_rate,
           .beta1 = settings_.beta1,
