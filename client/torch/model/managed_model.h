@@ -122,7 +122,7 @@ class ManagedModel {
   // moved into its chunk, as by Step). NOT_FOUND: no such name, or it has no values of that kind
   // (kMaster and the upper halves are parts of others).
   // FAILED_PRECONDITION: a ScopedFetch of a tensor of its chunk lives, or it has other storage or
-  // another shape, as for Step.
+  // another shape, as for Step; of moments that does not matter.
   virtual absl::Status Read(absl::string_view name, ChunkKind kind, ByteSink sink) = 0;
 
   // Has the tensor's fp32 values written into HOST slots by `source`, to load or to resume: kParam,
