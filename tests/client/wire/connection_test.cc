@@ -163,7 +163,9 @@ class ListenerTest : public ::testing::Test {
   }
   void TearDown() override {
     stop_.Reset();
-    if (listener_ > 0) EXPECT_EQ(::waitpid(listener_, nullptr, 0), listener_);
+    if (listener_ > 0) {
+      EXPECT_EQ(::waitpid(listener_, nullptr, 0), listener_);
+    }
     std::filesystem::remove_all(directory_);
   }
 
