@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "c10/util/StringUtil.h"
 #include "client/front/optimizer_options.h"
+#include "gemini/shm/intent_shm.h"
 #include "gemini/system/status_macros.h"
 #include "torch/nn/module.h"
 
@@ -39,20 +40,26 @@ absl::Status NoGroup(const std::string& name) {
       "requires_grad_(false) before"));
 }
 
+absl::Status NoParameter(int64_t group) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("parameter group ", group,
+                   " has a tensor that is no parameter of the module: pass the module that has "
+                   "all parameters of the groups"));
+}
+
 }  // namespace
 
 absl::Status CheckGroups(const torch::nn::Module& module, const Groups& groups) {
+  if (groups.size() > kMaxParameterGroups) {
+    return absl::InvalidArgumentError(absl::StrCat(groups.size(), " parameter groups: at most ",
+                                                   kMaxParameterGroups, " are supported"));
+  }
   GEMINI_ASSIGN_OR_RETURN(auto group_of, GroupOfTensors(groups));
   for (const auto& item : module.named_parameters()) {
     if (group_of.erase(item.value().unsafeGetTensorImpl()) > 0) continue;
     if (item.value().requires_grad()) return NoGroup(item.key());
   }
-  if (!group_of.empty()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("parameter group ", group_of.begin()->second,
-                     " has a tensor that is no parameter of the module: pass the module that has "
-                     "all parameters of the groups"));
-  }
+  if (!group_of.empty()) return NoParameter(group_of.begin()->second);
   return absl::OkStatus();
 }
 
@@ -63,7 +70,10 @@ absl::StatusOr<std::shared_ptr<FrontModel>> FrontModel::Make(
   auto model =
       std::shared_ptr<FrontModel>(new FrontModel(std::move(session), managed, optimizer.kind));
   std::unordered_map<std::string, at::Tensor> by_name;
-  for (const auto& item : module.named_parameters()) by_name[item.key()] = item.value();
+  for (const auto& item : module.named_parameters()) {
+    by_name[item.key()] = item.value();
+    model->parameters_.insert(item.value().unsafeGetTensorImpl());
+  }
   for (const auto& item : module.named_buffers()) by_name[item.key()] = item.value();
   std::unordered_map<const c10::TensorImpl*, bool> is_managed;
   for (const hooks::ManagedTensorInfo& info : managed->tensors()) {
@@ -87,6 +97,9 @@ absl::StatusOr<hooks::ManagedModel*> FrontModel::managed() const {
 absl::Status FrontModel::AssignGroups(const Groups& groups) {
   GEMINI_ASSIGN_OR_RETURN(hooks::ManagedModel* const managed, this->managed());
   GEMINI_ASSIGN_OR_RETURN(const auto group_of, GroupOfTensors(groups));
+  for (const auto& [tensor, group] : group_of) {
+    if (!parameters_.contains(tensor)) return NoParameter(group);
+  }
   for (const NamedTensor& tensor : tensors_) {
     const auto found = group_of.find(tensor.tensor.unsafeGetTensorImpl());
     if (found != group_of.end()) {

@@ -4,6 +4,7 @@
 #pragma once
 #include <memory>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "ATen/core/TensorBody.h"
@@ -24,8 +25,8 @@ struct NamedTensor {
 };
 
 // FAILED_PRECONDITION: a group has a tensor that is no parameter of the module, two groups have the
-// same one, or one that requires a gradient is in none (names it). UNIMPLEMENTED: options that are
-// not supported.
+// same one, or one that requires a gradient is in none (names it). INVALID_ARGUMENT: there are more
+// than kMaxParameterGroups (gemini/shm/intent_shm.h).
 absl::Status CheckGroups(const torch::nn::Module& module,
                          const std::vector<torch::optim::OptimizerParamGroup>& groups);
 
@@ -58,6 +59,7 @@ class FrontModel {
   const std::shared_ptr<FrontSession> session_;
   hooks::ManagedModel* const managed_;
   const OptimizerKind kind_;
+  std::unordered_set<const c10::TensorImpl*> parameters_;  // All of the module.
   std::vector<NamedTensor> tensors_;
   std::vector<NamedTensor> plain_buffers_;
 };

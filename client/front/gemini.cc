@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/front/gemini.h"
 
+#include <algorithm>
+#include <exception>
 #include <functional>
 #include <string>
 #include <string_view>
 
 #include "ATen/core/VariableHooksInterface.h"
 #include "ATen/core/grad_mode.h"
+#include "absl/strings/str_cat.h"
 #include "client/front/front_model.h"
 #include "client/front/front_session.h"
 #include "client/front/model_file.h"
@@ -154,9 +157,9 @@ void Optimizer::load(torch::serialize::InputArchive& archive) {
   for (const NamedTensor& tensor : model_->tensors()) {
     if (tensor.group != TensorGroup::kTrainable) continue;
     const auto found = plain.state().find(tensor.tensor.unsafeGetTensorImpl());
-    const ParameterState state = found == plain.state().end()
-                                     ? ParameterState{}
-                                     : client::front::FromTorch(model_->kind(), *found->second);
+    // As LibTorch's optimizers do: a parameter of which the archive has no state keeps its own.
+    if (found == plain.state().end()) continue;
+    const ParameterState state = client::front::FromTorch(model_->kind(), *found->second);
     WriteState(model, tensor, state);
     steps = std::max(steps, state.step);
   }
@@ -201,10 +204,16 @@ struct PlainMemory::Values {
   // Makes the values that the module has now those of the session.
   absl::Status BringBack() {
     GEMINI_ASSIGN_OR_RETURN(ManagedModel* const managed, model->managed());
-    absl::Status status;
-    for (Value& value : values) {
-      const at::Tensor now = value.of.tensor.variable_data();
+    // First all tensors are the session's again, whatever becomes of their values.
+    std::vector<at::Tensor> plain_now;
+    for (const Value& value : values) {
+      plain_now.push_back(value.of.tensor.variable_data());
       SetData(value.of.tensor, value.managed);
+    }
+    absl::Status status;
+    for (size_t i = 0; i < values.size(); ++i) {
+      const Value& value = values[i];
+      const at::Tensor& now = plain_now[i];
       const bool is_same =
           now.unsafeGetTensorImpl()->storage().unsafeGetStorageImpl() ==
               value.plain.unsafeGetTensorImpl()->storage().unsafeGetStorageImpl() &&
@@ -246,7 +255,13 @@ PlainMemory::~PlainMemory() {
   FrontSession& session = values_->model->session();
   // The session has ended: the module keeps what it has.
   if (!session.is_open()) return;
-  const absl::Status status = values_->BringBack();
+  // Torch throws, for want of memory or for values on a device that is none.
+  absl::Status status;
+  try {
+    status = values_->BringBack();
+  } catch (const std::exception& error) {
+    status = absl::InternalError(absl::StrCat("values of plain memory are lost: ", error.what()));
+  }
   session.EndPlain();
   if (!status.ok()) session.training()->session().Latch(status);
 }

@@ -81,8 +81,9 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  // Finishes pending updates and gives all memory back. Throws what failed since the last step, or
-  // that a PlainMemory lives; a second call does nothing.
+  // Finishes pending updates and gives all memory back. Throws what failed since the last step; a
+  // second call does nothing. A module in a PlainMemory keeps its values, and what was changed of
+  // them does not go back to the session.
   void Close();
 
   SessionStats stats() const;

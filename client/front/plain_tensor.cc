@@ -31,8 +31,26 @@ absl::StatusOr<at::Tensor> MakePlainTensor(at::IntArrayRef sizes, at::IntArrayRe
       at::TensorOptions().dtype(type));
 }
 
+namespace {
+
+// A parameter may have been given other data since it was managed (torch::load of a module with
+// another shape): the session still has as many elements as before.
+absl::Status CheckShape(const hooks::ManagedModel& model, const std::string& name,
+                        const at::Tensor& like) {
+  for (const hooks::ManagedTensorInfo& info : model.tensors()) {
+    if (info.name != name || at::IntArrayRef(info.sizes) == like.sizes()) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        name, " has the sizes ", c10::str(like.sizes()), " now, and ",
+        c10::str(at::IntArrayRef(info.sizes)), " in the session: load values of its own shape"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::StatusOr<at::Tensor> ReadPlain(hooks::ManagedModel& model, const std::string& name,
                                      ChunkKind kind, const at::Tensor& like) {
+  GEMINI_RETURN_IF_ERROR(CheckShape(model, name, like));
   GEMINI_ASSIGN_OR_RETURN(at::Tensor values,
                           MakePlainTensor(like.sizes(), like.strides(), at::kFloat));
   auto* const data = static_cast<std::byte*>(values.data_ptr());
@@ -46,6 +64,7 @@ absl::StatusOr<at::Tensor> ReadPlain(hooks::ManagedModel& model, const std::stri
 
 absl::Status WritePlain(hooks::ManagedModel& model, const std::string& name, ChunkKind kind,
                         const at::Tensor& like, const at::Tensor& values) {
+  GEMINI_RETURN_IF_ERROR(CheckShape(model, name, like));
   if (!values.defined() || values.sizes() != like.sizes()) {
     return absl::InvalidArgumentError(
         absl::StrCat(name, " has the sizes ", c10::str(like.sizes()), ", and what was loaded has ",

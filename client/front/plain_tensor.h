@@ -19,12 +19,14 @@ absl::StatusOr<at::Tensor> MakePlainTensor(at::IntArrayRef sizes, at::IntArrayRe
                                            at::ScalarType type);
 
 // Copies the values of `kind` of the managed tensor `name` into a new fp32 tensor like `like`, that
-// tensor. Errors: as ManagedModel::Read, and as above.
+// tensor. FAILED_PRECONDITION: it has other sizes now than when it was managed. Other errors: as
+// ManagedModel::Read, and as above.
 absl::StatusOr<at::Tensor> ReadPlain(hooks::ManagedModel& model, const std::string& name,
                                      ChunkKind kind, const at::Tensor& like);
 
 // Writes `values`, of any floating type and of the managed tensor's sizes, as its values of `kind`.
-// INVALID_ARGUMENT: they are undefined, or of other sizes. Others: as ManagedModel::Write.
+// INVALID_ARGUMENT: they are undefined, or have other sizes. Other errors: as ReadPlain, and as
+// ManagedModel::Write.
 absl::Status WritePlain(hooks::ManagedModel& model, const std::string& name, ChunkKind kind,
                         const at::Tensor& like, const at::Tensor& values);
 

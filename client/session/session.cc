@@ -187,9 +187,11 @@ Session::~Session() { Close().IgnoreError(); }
 
 absl::StatusOr<ChunkStore*> Session::OpenSpace(const SpaceOptions& options) {
   const auto closed = [] { return absl::FailedPreconditionError("the session is closed"); };
+  int64_t device_slots = 0;
   {
     MutexLock lock(mutex_);
     if (closed_) return closed();
+    device_slots = device_->size_bytes() / chunk_bytes();
   }
   if (options.states_on_nvme && options.nvme_slots == 0) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -223,7 +225,7 @@ absl::StatusOr<ChunkStore*> Session::OpenSpace(const SpaceOptions& options) {
                             .num_bundles = options.num_bundles,
                             .host_slots = options.host_slots,
                             .nvme_slots = options.nvme_slots,
-                            .device_slots = device_->size_bytes() / chunk_bytes(),
+                            .device_slots = device_slots,
                             .slots_per_slab = opened->slots_per_slab(),
                             .num_tensors = options.num_tensors,
                             .format = options.format,

@@ -38,7 +38,7 @@ struct SessionOptions {
   TierMap<int64_t> want_bytes;   // Requested; the server grants min(want, free) in each tier
   TierMap<int64_t> floor_bytes;  // and refuses if that is below this.
   // Whether DEVICE may be granted in part and change later, from the floor up to what is wanted.
-  // The caller then calls TakeBudgetChange between operators.
+  // The caller then calls device().TakeChange between operators.
   bool takes_epochs = false;
   // If DEVICE is granted in slabs: the bytes of it that are at first not for chunks, but for what
   // the process itself takes of the GPU.
@@ -98,8 +98,7 @@ class Session {
   // What the server grants of DEVICE, and its changes. Not after Close.
   LeasedDevice& device() { return *device_; }
 
-  // Makes a source of plans by the session's policy from this session's server; valid until the
-  // session is destroyed.
+  // Makes a source of plans by the session's policy from this session's server; valid until Close.
   std::unique_ptr<ServerPlanSource> MakePlanSource();
 
   const TierMap<int64_t>& granted_bytes() const { return granted_bytes_; }

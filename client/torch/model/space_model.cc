@@ -9,9 +9,16 @@
 #include "client/kernels/grad_norm.h"
 #include "client/torch/model/optimizer_step.h"
 #include "client/update/bundle_update.h"
+#include "gemini/shm/commit_shm.h"
 #include "gemini/system/status_macros.h"
 
 namespace gemini::client::hooks {
+namespace {
+
+// A commit word has no room for more steps (gemini/shm/commit_shm.h), and one is to follow.
+constexpr int64_t kMostSteps = (int64_t{1} << kCommitStepBits) - 1;
+
+}  // namespace
 
 SpaceModel::SpaceModel(std::unique_ptr<ModelTensors> tensors, const OptimizerSpec& optimizer,
                        int64_t max_open_chunks, Session& session, OperatorHook& hook)
@@ -251,6 +258,9 @@ absl::Status SpaceModel::SetStep(int64_t step) {
     return absl::InvalidArgumentError(
         absl::StrCat("the model is at step ", step_, ": it cannot go back to ", step));
   }
+  if (step >= kMostSteps) {
+    return absl::InvalidArgumentError(absl::StrCat("step ", step, ": at most ", kMostSteps - 1));
+  }
   step_ = step;
   return absl::OkStatus();
 }
@@ -258,7 +268,10 @@ absl::Status SpaceModel::SetStep(int64_t step) {
 absl::Status SpaceModel::SetTensorStep(absl::string_view name, int64_t step) {
   GEMINI_RETURN_IF_ERROR(FinishUpdates());
   GEMINI_ASSIGN_OR_RETURN(const int64_t index, tensors_->Find(name));
-  if (step < 0) return absl::InvalidArgumentError(absl::StrCat("step ", step, " of ", name));
+  if (step < 0 || step >= kMostSteps) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("step ", step, " of ", name, ": 0 to ", kMostSteps - 1));
+  }
   tensors_->tensors()[index].step = step;
   return absl::OkStatus();
 }
