@@ -13,6 +13,8 @@ namespace gemini {
 namespace {
 
 constexpr char kSystemDirectory[] = "/run/gemini";
+// Of packaging/geminid@.service; it has a folder for each account.
+constexpr char kAccountsDirectory[] = "/run/geminid";
 
 std::string Variable(const char* name) {
   const char* value = std::getenv(name);
@@ -42,14 +44,15 @@ std::string DefaultStateDirectory() {
   return user_directory.empty() ? "/var/lib/gemini" : absl::StrCat(user_directory, "/gemini");
 }
 
-std::string DefaultSocketPath() { return SocketPathBelow(kSystemDirectory); }
+std::string DefaultSocketPath() { return SocketPathBelow(kSystemDirectory, kAccountsDirectory); }
 
-std::string SocketPathBelow(const std::string& system_directory) {
+std::string SocketPathBelow(const std::string& system_directory,
+                            const std::string& accounts_directory) {
   std::vector<std::string> directories;
   const std::string user_directory = Variable("XDG_RUNTIME_DIR");
   if (!user_directory.empty()) directories.push_back(absl::StrCat(user_directory, "/gemini"));
   const std::string user = UserName();
-  if (!user.empty()) directories.push_back(absl::StrCat(system_directory, "/", user));
+  if (!user.empty()) directories.push_back(absl::StrCat(accounts_directory, "/", user));
   directories.push_back(system_directory);
   for (const std::string& directory : directories) {
     const std::string path = absl::StrCat(directory, "/", kSocketName);

@@ -19,12 +19,13 @@ std::string DefaultRuntimeDirectory();
 std::string DefaultStateDirectory();
 
 // Returns the socket at which a client finds its user's daemon: the first that is there of
-// $XDG_RUNTIME_DIR/gemini (of a user's service, or by hand), /run/gemini/USER (of the system
+// $XDG_RUNTIME_DIR/gemini (of a user's service, or by hand), /run/geminid/USER (of the system
 // service geminid@USER) and /run/gemini. Where none is there, the first of these names, for the
 // message of who connects. USER is the name of the effective uid.
 std::string DefaultSocketPath();
 
-// As DefaultSocketPath, with `system_directory` in place of /run/gemini.
-std::string SocketPathBelow(const std::string& system_directory);
+// As DefaultSocketPath, with other folders in place of /run/gemini and /run/geminid.
+std::string SocketPathBelow(const std::string& system_directory,
+                            const std::string& accounts_directory);
 
 }  // namespace gemini

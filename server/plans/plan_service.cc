@@ -87,11 +87,14 @@ void PlanService::Open() {
     absl::StatusOr<UniqueFd> lock = LockStateDirectory(state_directory_);
     if (lock.ok()) {
       state_lock_ = *std::move(lock);
-    } else {
+    } else if (absl::IsFailedPrecondition(lock.status())) {
       ServerLog().warn("traces and costs of this server are kept in memory only: {}",
                        lock.status().ToString());
       state_directory_.clear();
       costs_.DoNotKeep();
+    } else {
+      // A file system without locks: as if nobody else had the directory.
+      ServerLog().warn("{}: another server there would not be noticed", lock.status().ToString());
     }
   }
   traces_.emplace(state_directory_, kMaxKeptBytes);

@@ -12,6 +12,7 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gemini/system/errno_status.h"
@@ -49,7 +50,13 @@ absl::Status MakeStateDirectory(const std::string& directory) {
 }
 
 absl::StatusOr<UniqueFd> LockStateDirectory(const std::string& directory) {
-  const std::string path = absl::StrCat(directory, "/lock");
+  // Of this machine: others that share the directory have files of costs of their own.
+  char host[256] = {};
+  (void)::gethostname(host, sizeof(host) - 1);
+  for (char* c = host; *c != '\0'; ++c) {
+    if (!absl::ascii_isalnum(static_cast<unsigned char>(*c))) *c = '-';
+  }
+  const std::string path = absl::StrCat(directory, "/lock.", host);
   UniqueFd lock(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!lock) return ErrnoStatus(errno, absl::StrCat("make ", path));
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) == 0) return lock;

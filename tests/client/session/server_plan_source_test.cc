@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/session/server_plan_source.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -98,6 +99,12 @@ TEST_F(ServerPlanSourceTest, TheNextJobOfTheSameTensorsFindsTheTrace) {
   EXPECT_THAT(second.FindTrace("train", StepTrace(9, kChunk).tensors), IsOkAndHolds(std::nullopt));
 }
 
+// What the server makes of a rate that a client measured: halfway to it, as far as a machine's rate
+// may be from the calibrated one.
+double Refreshed(double calibrated, double measured) {
+  return (calibrated + std::clamp(measured, calibrated / 4, calibrated * 4)) / 2;
+}
+
 TEST_F(ServerPlanSourceTest, WhatTheTimelineSaysRefreshesTheCosts) {
   const auto timeline = std::make_unique<TimelineShm>();
   ServerPlanSource source(*connection_, {.chunk_bytes = kChunk, .timeline = timeline.get()});
@@ -111,9 +118,9 @@ TEST_F(ServerPlanSourceTest, WhatTheTimelineSaysRefreshesTheCosts) {
   }
   ASSERT_OK(source.MakePlan(StepTrace(8, kChunk), 16 * kChunk));
   const wire::CostModel refreshed = Costs();
-  EXPECT_DOUBLE_EQ(refreshed.update_elements(), (measured.update_elements() + 2e7) / 2);
+  EXPECT_DOUBLE_EQ(refreshed.update_elements(), Refreshed(measured.update_elements(), 2e7));
   EXPECT_DOUBLE_EQ(refreshed.device_update_elements(),
-                   (measured.device_update_elements() + 5e7) / 2);
+                   Refreshed(measured.device_update_elements(), 5e7));
 }
 
 TEST_F(ServerPlanSourceTest, CopiesCountFromWhereTheirMemoryIsPinned) {
@@ -134,7 +141,7 @@ TEST_F(ServerPlanSourceTest, CopiesCountFromWhereTheirMemoryIsPinned) {
   pins->num_rests = 1;
   EXPECT_EQ(source.epoch(), 1);
   ASSERT_OK(source.MakePlan(StepTrace(8, kChunk), 16 * kChunk));
-  EXPECT_DOUBLE_EQ(Costs().host_to_device(), (before + 8e7) / 2);
+  EXPECT_DOUBLE_EQ(Costs().host_to_device(), Refreshed(before, 8e7));
 }
 
 TEST_F(ServerPlanSourceTest, AServerThatIsGoneIsUnavailable) {

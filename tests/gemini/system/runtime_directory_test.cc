@@ -39,20 +39,21 @@ class RuntimeDirectoryTest : public ::testing::Test {
 TEST_F(RuntimeDirectoryTest, FollowsTheUsersRuntimeDirectory) {
   ::setenv("XDG_RUNTIME_DIR", "/run/user/7", 1);
   EXPECT_EQ(DefaultRuntimeDirectory(), "/run/user/7/gemini");
-  EXPECT_EQ(SocketPathBelow(directory_), "/run/user/7/gemini/geminid.sock");
+  EXPECT_EQ(SocketPathBelow(directory_, directory_ + "/accounts"),
+            "/run/user/7/gemini/geminid.sock");
 }
 
 TEST_F(RuntimeDirectoryTest, FallsBackToTheSystemsWhenUnsetOrEmpty) {
   EXPECT_EQ(DefaultRuntimeDirectory(), "/run/gemini");
-  EXPECT_EQ(SocketPathBelow(directory_), directory_ + "/geminid.sock");
+  EXPECT_EQ(SocketPathBelow(directory_, directory_ + "/accounts"), directory_ + "/geminid.sock");
   ::setenv("XDG_RUNTIME_DIR", "", 1);
-  EXPECT_EQ(SocketPathBelow(directory_), directory_ + "/geminid.sock");
+  EXPECT_EQ(SocketPathBelow(directory_, directory_ + "/accounts"), directory_ + "/geminid.sock");
 }
 
 TEST_F(RuntimeDirectoryTest, AServiceHasTheDirectoryThatItsManagerMade) {
   ::setenv("XDG_RUNTIME_DIR", "/run/user/7", 1);
-  ::setenv("RUNTIME_DIRECTORY", "/run/gemini/alice", 1);
-  EXPECT_EQ(DefaultRuntimeDirectory(), "/run/gemini/alice");
+  ::setenv("RUNTIME_DIRECTORY", "/run/geminid/alice", 1);
+  EXPECT_EQ(DefaultRuntimeDirectory(), "/run/geminid/alice");
 }
 
 TEST_F(RuntimeDirectoryTest, AClientFindsTheSystemServiceOfItsUserAndPrefersTheUsersOwn) {
@@ -61,12 +62,12 @@ TEST_F(RuntimeDirectoryTest, AClientFindsTheSystemServiceOfItsUserAndPrefersTheU
   const std::string own_directory = directory_ + "/user";
   ::setenv("XDG_RUNTIME_DIR", own_directory.c_str(), 1);
   const std::string shared = MakeSocketIn(directory_);
-  EXPECT_EQ(SocketPathBelow(directory_), shared);
-  const std::string of_service = MakeSocketIn(directory_ + "/" + user->pw_name);
-  MakeSocketIn(directory_ + "/somebody-else");
-  EXPECT_EQ(SocketPathBelow(directory_), of_service);
+  EXPECT_EQ(SocketPathBelow(directory_, directory_ + "/accounts"), shared);
+  const std::string of_service = MakeSocketIn(directory_ + "/accounts/" + user->pw_name);
+  MakeSocketIn(directory_ + "/accounts/somebody-else");
+  EXPECT_EQ(SocketPathBelow(directory_, directory_ + "/accounts"), of_service);
   const std::string own = MakeSocketIn(own_directory + "/gemini");
-  EXPECT_EQ(SocketPathBelow(directory_), own);
+  EXPECT_EQ(SocketPathBelow(directory_, directory_ + "/accounts"), own);
 }
 
 }  // namespace
