@@ -52,49 +52,51 @@ void ManagedStorage::Adopt(c10::StorageImpl& storage, const Place& place, Traits
 }
 
 void ManagedStorage::Apply() {
-  std::byte* const address = pins_ > 0 ? address_ : scratch_pins_ > 0 ? scratch_ : nullptr;
-  pinned_.store(pins_ + scratch_pins_ > 0, std::memory_order_release);
+  std::byte* const address = pins_.on_bytes > 0     ? pins_.address
+                             : pins_.on_scratch > 0 ? pins_.scratch
+                                                    : nullptr;
+  flags_.pinned.store(pins_.on_bytes + pins_.on_scratch > 0, std::memory_order_release);
   SetStorageAddress(*storage_, address);
   SetRawReadsRaise(*storage_, address == nullptr);
 }
 
 void ManagedStorage::Attach(std::byte* address) {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(pins_.lock);
   if (retired()) return;  // Since the caller looked: no Detach would count this off.
-  address_ = address;
-  if (++pins_ == 1) Apply();
+  pins_.address = address;
+  if (++pins_.on_bytes == 1) Apply();
 }
 
 void ManagedStorage::Detach() {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(pins_.lock);
   if (retired()) return;
-  GEMINI_CHECK(pins_ > 0);
-  if (--pins_ == 0) Apply();
+  GEMINI_CHECK(pins_.on_bytes > 0);
+  if (--pins_.on_bytes == 0) Apply();
 }
 
 void ManagedStorage::AttachScratch(std::byte* scratch) {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(pins_.lock);
   if (retired()) return;
-  scratch_ = scratch;
-  if (++scratch_pins_ == 1 && pins_ == 0) Apply();
+  pins_.scratch = scratch;
+  if (++pins_.on_scratch == 1 && pins_.on_bytes == 0) Apply();
 }
 
 void ManagedStorage::DetachScratch() {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(pins_.lock);
   if (retired()) return;
-  GEMINI_CHECK(scratch_pins_ > 0);
-  if (--scratch_pins_ == 0 && pins_ == 0) Apply();
+  GEMINI_CHECK(pins_.on_scratch > 0);
+  if (--pins_.on_scratch == 0 && pins_.on_bytes == 0) Apply();
 }
 
 bool ManagedStorage::attached() const {
-  const std::lock_guard lock(mutex_);
-  return pins_ > 0;
+  const std::lock_guard lock(pins_.lock);
+  return pins_.on_bytes > 0;
 }
 
 void ManagedStorage::Retire(absl::string_view reason) {
-  const std::lock_guard lock(mutex_);
-  retired_.store(true, std::memory_order_release);
-  pins_ = scratch_pins_ = 0;
+  const std::lock_guard lock(pins_.lock);
+  flags_.retired.store(true, std::memory_order_release);
+  pins_.on_bytes = pins_.on_scratch = 0;
   Apply();
   storage_->get_extra_meta().custom_data_ptr_error_msg_ =
       absl::StrCat("gemini: ", traits_.name, " has no bytes any more: ", reason);

@@ -88,8 +88,8 @@ class ManagedStorage {
   bool is_parameter() const { return !is_gradient() && !always_dirty(); }
   // Returns false while the chunk does not hold the tensor's bytes; operators then call the owner
   // first.
-  bool ready() const { return ready_.load(std::memory_order_acquire); }
-  void set_ready(bool ready) { ready_.store(ready, std::memory_order_release); }
+  bool ready() const { return flags_.ready.load(std::memory_order_acquire); }
+  void set_ready(bool ready) { flags_.ready.store(ready, std::memory_order_release); }
   StorageOwner& owner() { return *owner_; }
 
   // The version counter that operators raise when they write; that of the storage's first tensor.
@@ -111,7 +111,7 @@ class ManagedStorage {
   void AttachScratch(std::byte* scratch);
   void DetachScratch();
   // Returns whether an operator or a scoped fetch holds it now.
-  bool pinned() const { return pinned_.load(std::memory_order_acquire); }
+  bool pinned() const { return flags_.pinned.load(std::memory_order_acquire); }
   // Returns whether one of these pins is on the tensor's own bytes.
   bool attached() const;
 
@@ -119,14 +119,16 @@ class ManagedStorage {
   // raw reads raise with `reason` and which no operator can pin. For the session's end, and for a
   // gradient whose chunk holds the next step's.
   void Retire(absl::string_view reason);
-  bool retired() const { return retired_.load(std::memory_order_acquire); }
+  bool retired() const { return flags_.retired.load(std::memory_order_acquire); }
 
   ManagedStorage(const ManagedStorage&) = delete;
   ManagedStorage& operator=(const ManagedStorage&) = delete;
 
  private:
   ManagedStorage(const Place& place, Traits traits, StorageOwner& owner)
-      : place_(place), traits_(std::move(traits)), owner_(&owner), ready_(traits_.ready) {}
+      : place_(place), traits_(std::move(traits)), owner_(&owner) {
+    flags_.ready = traits_.ready;
+  }
   ~ManagedStorage() = default;
   static void Delete(void* context);  // The DataPtr's deleter.
   void Connect(c10::StorageImpl& storage);
@@ -137,9 +139,13 @@ class ManagedStorage {
   StorageOwner* const owner_;  // Not used once retired.
   c10::VariableVersion version_;
   c10::StorageImpl* storage_ = nullptr;  // Owns this.
-  std::atomic<bool> ready_;
-  std::atomic<bool> pinned_{false};
-  std::atomic<bool> retired_{false};
+  // Read without the lock.
+  struct Flags {
+    std::atomic<bool> ready{true};
+    std::atomic<bool> pinned{false};
+    std::atomic<bool> retired{false};
+  };
+  Flags flags_;
 
   // Held for a few stores, four times an operator: a mutex would cost a quarter of the hook.
   class SpinLock {
@@ -152,11 +158,15 @@ class ManagedStorage {
    private:
     std::atomic_flag taken_;
   };
-  mutable SpinLock mutex_;
-  int pins_ = 0;
-  int scratch_pins_ = 0;
-  std::byte* address_ = nullptr;
-  std::byte* scratch_ = nullptr;
+  // How many pins there are on the tensor's bytes and on memory in their place, and where both lie.
+  struct Pins {
+    mutable SpinLock lock;  // Guards the rest.
+    int on_bytes = 0;
+    int on_scratch = 0;
+    std::byte* address = nullptr;
+    std::byte* scratch = nullptr;
+  };
+  Pins pins_;
 };
 
 }  // namespace gemini::client::hooks
