@@ -94,17 +94,15 @@ std::string SeedOf(const std::vector<SafetensorsWriter::Declaration>& declaratio
 namespace gemini::fuzz {
 
 std::vector<std::string> Seeds() {
-  using SafetensorsDtype;
   const std::vector<SafetensorsWriter::Declaration> three = {
       {"wide", SafetensorsDtype::kF32, {2, 3}},
       {"half", SafetensorsDtype::kBF16, {4}},
       {"empty", SafetensorsDtype::kU8, {0, 7}}};
   std::vector<std::string> seeds;
   for (const bool whole : {false, true}) {
-    seeds.push_back(trainer::SeedOf(three, {{"format", "pt"}}, whole));
-    seeds.push_back(trainer::SeedOf({}, {}, whole));
-    seeds.push_back(
-        trainer::SeedOf({{"scalar \n\xc3\xa9", SafetensorsDtype::kI64, {}}}, {}, whole));
+    seeds.push_back(SeedOf(three, {{"format", "pt"}}, whole));
+    seeds.push_back(SeedOf({}, {}, whole));
+    seeds.push_back(SeedOf({{"scalar \n\xc3\xa9", SafetensorsDtype::kI64, {}}}, {}, whole));
   }
   return seeds;
 }
