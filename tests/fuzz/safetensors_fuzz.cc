@@ -113,12 +113,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace gemini;
-  if (size < trainer::kHeadBytes) return 0;
-  const absl::string_view rest = fuzz::BytesOf(data, size).substr(trainer::kHeadBytes);
+  if (size < kHeadBytes) return 0;
+  const absl::string_view rest = fuzz::BytesOf(data, size).substr(kHeadBytes);
   if ((data[0] & 1) != 0) {
-    trainer::RunFile(rest);
+    RunFile(rest);
   } else {
-    trainer::RunHeader(rest, data[1] | data[2] << 8);
+    RunHeader(rest, data[1] | data[2] << 8);
   }
   return 0;
 }
