@@ -33,7 +33,7 @@ class ChunkPlaces {
   CommitWriter& commits() { return commits_; }
   const CommitWriter& commits() const { return commits_; }
 
-  // Whether a copy to DEVICE is under way from its HOST slot: a hold that ends by itself.
+  // Returns whether a copy from its HOST slot to DEVICE is in flight. Its hold ends with the copy.
   bool IsFetchedFrom(ChunkId chunk) const;
   // Records that the chunk's bytes are in `slot` now. An uncommitted chunk loses its NVMe copy: it
   // is stale as soon as somebody writes to the slot.

@@ -74,8 +74,8 @@ class ChunkStore {
   // As Commit of a spare, at the step that is committed: a write-back. FAILED_PRECONDITION: it is
   // not committed.
   absl::Status Replace(ChunkId chunk, HostChunk fresh);
-  // Makes an uncommitted chunk FREE (held, if at all, by what ends by itself). Waits for a commit;
-  // does nothing if the update failed.
+  // Makes an uncommitted chunk FREE. Only copies in flight may hold it. Waits for a pending commit,
+  // and does nothing if the update failed.
   void Free(ChunkId chunk);
 
   int64_t CommittedStep(BundleId bundle) const;  // -1: nothing is committed.

@@ -24,7 +24,7 @@ namespace gemini::client {
 
 class UpdateLedger {
  public:
-  // Nothing is pending. `word` and `intents` are as for IntentWriter.
+  // Starts with no update pending. `word` and `intents` are as for IntentWriter.
   UpdateLedger(std::atomic<uint64_t>* word, IntentShm* intents, const SpaceShape& shape);
 
   // Returns whether an update of `space` with this intent may begin, as far as the ledger knows.

@@ -35,11 +35,11 @@ class LeasedDevice {
   // Returns the DEVICE budget from now on, if the server changed it since the last call: one
   // relaxed load where it did not. One of several threads gets it.
   std::optional<BudgetTarget> TakeChange();
-  // Of DEVICE in slabs, what is not for chunks: the process takes it of the GPU itself.
+  // Returns the bytes of DEVICE in slabs that are not for chunks, but for what the process takes.
   int64_t apart_bytes() const { return apart_bytes_.load(std::memory_order_relaxed); }
-  // The same, for a plan source.
+  // Returns where those bytes are kept, for a plan source.
   const std::atomic<int64_t>* apart() const { return &apart_bytes_; }
-  // Sets it, to at least 0, from the next Map on. Not between that and Cut.
+  // Sets them, to at least 0, from the next Map on. Must not be called between that and Cut.
   void SetApart(int64_t bytes) { apart_bytes_.store(bytes, std::memory_order_relaxed); }
   // Returns what of `device_bytes` is for chunks: all, or of slabs the whole ones beside what is
   // apart.

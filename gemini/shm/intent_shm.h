@@ -61,7 +61,7 @@ struct IntentShm {
   std::atomic<uint64_t> weight_decay;
   std::atomic<uint64_t> gradient_scale;
   std::atomic<uint64_t> kernel_version;
-  // 0 or 1. With 1, bundles are committed at the step with unchanged values.
+  // Is 0 or 1. With 1, bundles are committed at the step with unchanged values.
   std::atomic<uint64_t> skip;
   std::atomic<uint64_t> num_tensors;
   std::atomic<uint64_t> optimizer;  // An OptimizerKind.
