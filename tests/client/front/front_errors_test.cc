@@ -86,6 +86,40 @@ TEST_F(FrontErrorsTest, AGroupThatDoesNotFitTheModuleIsRefused) {
               HasSubstr("another optimizer"));
 }
 
+TEST_F(FrontErrorsTest, MoreGroupsThanThereMayBeAreRefusedAndTheModuleStaysAsItIs) {
+  FrontNet net = MakeNet();
+  Session session(options_);
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  groups.emplace_back(net->parameters());
+  for (int i = 0; i < 64; ++i) groups.emplace_back(std::vector<torch::Tensor>());
+  EXPECT_THAT(ThrownBy([&] { AdamW(session, *net, groups, AdamWOptions(1e-3)); }),
+              HasSubstr("65 parameter groups: at most 64"));
+  EXPECT_NE(net->last->weight.data_ptr<float>(), nullptr);
+}
+
+TEST_F(FrontErrorsTest, ATensorOfAnotherModuleInAnAddedGroupIsRefusedByTheNextStep) {
+  FrontNet net = MakeNet();
+  torch::nn::Linear other(4, 4);
+  Session session(options_);
+  AdamW optimizer(session, *net, AdamWOptions(1e-3));
+  TrainStep(net, optimizer, 0);
+  optimizer.add_param_group(torch::optim::OptimizerParamGroup(other->parameters()));
+  EXPECT_THAT(ThrownBy([&] { optimizer.step(); }), HasSubstr("no parameter of the module"));
+}
+
+TEST_F(FrontErrorsTest, StatesOfAParameterThatGotAnotherShapeAreRefusedByName) {
+  FrontNet net = MakeNet();
+  Session session(options_);
+  AdamW optimizer(session, *net, AdamWOptions(1e-3));
+  TrainStep(net, optimizer, 0);
+  const PlainMemory plain(optimizer);
+  const torch::Tensor before = net->last->weight.variable_data();
+  net->last->weight.set_data(torch::zeros({1, 1}));
+  EXPECT_THAT(ThrownBy([&] { torch::save(optimizer, File("optimizer.pt")); }),
+              AllOf(HasSubstr("last.weight has the sizes [1, 1] now"), HasSubstr("[4, 128]")));
+  net->last->weight.set_data(before);
+}
+
 TEST_F(FrontErrorsTest, AModelThatNoLongerFitsIsRefusedWithBothNumbers) {
   SessionOptions options = options_;
   options.host_memory = "4MiB";

@@ -115,6 +115,22 @@ TEST_F(FrontFilesTest, TorchSaveANewProcessAndTorchLoadGoOnToTheBit) {
   EXPECT_TRUE(ReadFile(File("bits")) == expected);
 }
 
+// As LibTorch's optimizers do: what the archive has no state of keeps its own.
+TEST_F(FrontFilesTest, AnArchiveWithoutStatesLeavesThemAsTheyAre) {
+  const auto bits = [this](bool loads) {
+    FrontNet net = MakeNet();
+    Session session(options_);
+    AdamW optimizer(session, *net, AdamWOptions(1e-2));
+    torch::save(optimizer, File("untrained.pt"));
+    Train(net, optimizer, 0, 5);
+    if (loads) torch::load(optimizer, File("untrained.pt"));
+    Train(net, optimizer, 5, 8);
+    return BitsOf(*net, optimizer);
+  };
+  const std::string expected = bits(false);
+  EXPECT_TRUE(bits(true) == expected);
+}
+
 TEST_F(FrontFilesTest, SgdGoesOnToTheBitFromTorchsArchive) {
   const SGDOptions options = SGDOptions(0.05).momentum(0.9).dampening(0.3);
   const std::string expected = Uninterrupted<SGD>(options);
