@@ -26,12 +26,9 @@ struct DaemonOptions {
   std::string print_and_exit;
 };
 
-// Keys of the file are the flags' names without dashes in front: runtime-dir, state-dir, device,
-// device-memory, host-memory, nvme (a list of DIR:SIZE), nvme-io, nvme-daily-write-budget,
-// log-level, drain-timeout and epoch-timeout (seconds).
-// INVALID_ARGUMENT: an unknown key or flag (the nearest known one is named), a value that does not
-// parse, or memory above what `available_bytes`, the machine's free memory, allows. NOT_FOUND: no
-// such file. `arguments` are without the program's name.
+// A key of the file is a flag's name without the dashes. INVALID_ARGUMENT: as in
+// gemini/config/key_table.h, or memory above what `available_bytes`, the machine's free memory,
+// allows. NOT_FOUND: no such file. `arguments` are without the program's name.
 absl::StatusOr<DaemonOptions> ParseDaemonOptions(absl::Span<const std::string> arguments,
                                                  int64_t available_bytes);
 

@@ -10,18 +10,13 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "gemini/nvme_directory.h"
 #include "gemini/tier.h"
 
 namespace gemini::server {
 
 class NvmeIo;
 class TierStore;
-
-// A directory on an NVMe file system, and how much of it may be taken by extents of spaces.
-struct NvmeDirectory {
-  std::string path;
-  int64_t capacity_bytes = 0;
-};
 
 // What moves chunks between HOST and NVME.
 enum class NvmeEngine { kAuto /* io_uring where it works, else kPread */, kUring, kPread };

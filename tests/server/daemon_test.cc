@@ -356,7 +356,7 @@ TEST_F(DaemonTest, AConfigurationFileSetsWhatFlagsDoNot) {
 
 // The directory's file system has less room than its capacity says: a file-size limit stands in.
 TEST_F(DaemonTest, AFullNvmeDirectoryIsARefusalAndNothingIsHeld) {
-  std::string folder = ::testing::TempDir() + "/full-XXXXXX";
+  std::string folder = ::testing::TempDir() + "full-XXXXXX";
   ASSERT_NE(::mkdtemp(folder.data()), nullptr);
   ASSERT_OK_AND_ASSIGN(DaemonProcess daemon, Start({"--nvme", folder + ":64MiB"}));
   const rlimit limit = {.rlim_cur = kMiB, .rlim_max = kMiB};
@@ -414,7 +414,7 @@ TEST_F(DaemonTest, AClientForgesNoLineOfItsLog) {
 }
 
 TEST_F(DaemonTest, WhatIsWrittenAboveTheDaysBudgetIsSaidOnceAndShown) {
-  std::string folder = ::testing::TempDir() + "/wear-XXXXXX";
+  std::string folder = ::testing::TempDir() + "wear-XXXXXX";
   ASSERT_NE(::mkdtemp(folder.data()), nullptr);
   std::ofstream(folder + "/geminid.toml") << "nvme-daily-write-budget = \"8KiB\"\n";
   ASSERT_OK_AND_ASSIGN(

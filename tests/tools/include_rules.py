@@ -25,7 +25,7 @@ MAY_INCLUDE = {
 # HERE is the folder's own files.
 HERE = "."
 FLOORS = {
-    "gemini": [["system"], [HERE], ["files", "shm", "plan"]],
+    "gemini": [["system"], [HERE], ["config", "files", "shm", "plan"]],
     "policies": [["trace"], ["simulator"], ["planner"]],
     "server": [["loop"], ["wire", "tiers"], ["nvme"], ["spaces", "leases", "plans"], [HERE]],
     "client": [["wire"], ["copy"], ["kernels"], ["host"], ["device"], ["update", "plan"], ["session"], ["torch"],

@@ -131,12 +131,12 @@ class BadInputTest(train_program.TrainTest):
         config = self.directory / "run.toml"
         config.write_text("batch = 2\nwarmup_stesp = 3\n")
         self.refused(USAGE, "run.toml:2", "did you mean 'warmup-steps'?", config=config)
-        self.refused(USAGE, "did you mean 'device-memory'?", devicememory="64MiB")
+        self.refused(USAGE, "did you mean '--device-memory'?", devicememory="64MiB")
 
     def test_values_out_of_range(self):
         self.refused(USAGE, "--lr", lr="-1")
         self.refused(USAGE, "--device-memory", "MiB", device_memory="64MB")
-        self.refused(USAGE, "none of constant, linear, cosine", schedule="step")
+        self.refused(USAGE, "wants one of constant, linear, cosine", schedule="step")
 
     # Output.
     def test_an_output_that_cannot_be_written(self):

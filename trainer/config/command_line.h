@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The command line of gemini-train: flags, the file of --config, and what --resume takes over.
 // Order:  flags win over the file of --config, which wins over the run.toml of a run that is
-// resumed,
-//         which wins over the defaults.
-// Errors: INVALID_ARGUMENT, as in run_config.h. NOT_FOUND: the file of --config, or with --resume
-// the
-//         run.toml of --output, is not there.
+//         resumed, which wins over the defaults.
+// Errors: INVALID_ARGUMENT, as in gemini/config/key_table.h. NOT_FOUND: the file of --config, or
+//         with --resume the run.toml of --output, is not there.
 #pragma once
 #include <string>
 #include <vector>

@@ -1,40 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a training run is asked to do: every key of gemini-train, from a TOML file and from flags.
-// Keys:   one table (ConfigKeys) holds each key's name, member, help, check and what --resume
-// allows.
-//         A key reads the same in the file and as a flag; flags win over the file.
-// Paths:  relative to the current directory; made absolute here, so that run.toml means the same
-//         elsewhere.
-// Errors: INVALID_ARGUMENT for everything a user can write wrongly; the message names the key,
-// where
-//         it was written (file and line, or the flag), the value, and what is allowed.
+// Keys:   one table (RunKeys) holds each key's name, variable, help, check and what --resume
+//         allows.
+// Paths:  relative to the current directory; made absolute where they are read, so that run.toml
+//         means the same elsewhere.
 #pragma once
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <string>
-#include <utility>
-#include <variant>
 #include <vector>
 
-#include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
-#include "absl/types/span.h"
+#include "absl/status/status.h"
+#include "gemini/config/key_table.h"
 #include "gemini/element_type.h"
+#include "gemini/nvme_directory.h"
 #include "gemini/optimizer_kind.h"
 #include "gemini/state_format.h"
 
 namespace gemini::trainer {
-
-// A directory for the NVME tier and how much of it may be used; written DIR:SIZE.
-struct NvmeDirectory {
-  std::string path;
-  int64_t size_bytes = 0;
-  bool operator==(const NvmeDirectory&) const = default;
-};
-
-// The stand-in for "auto" in a byte size: the program decides and says what it took.
-inline constexpr int64_t kAutoBytes = -1;
 
 // How parameters change in a step.
 struct OptimizerKeys {
@@ -109,65 +92,13 @@ struct RunConfig : OptimizerKeys, PlacementKeys {
   bool states_on_nvme() const { return optimizer_tier == "nvme"; }
 };
 
-enum class KeyKind : uint8_t {
-  kText,
-  kPath,
-  kChoice,
-  kCount,
-  kNumber,
-  kFraction,  // 0 to 1, both allowed.
-  kSwitch,
-  kBytes,
-  kBytesPerSecond,
-  kNvme
-};
+// All keys, in the order of --help and run.toml. `config` outlives the table.
+KeyTable RunKeys(RunConfig& config);
+// What stands in run.toml.
+std::string ToToml(RunConfig config);
 
-enum class ResumeRule : uint8_t {
-  kFixed,      // A change would make another run: refused.
-  kGrow,       // May become larger.
-  kFree,       // Where and how it runs: the same numbers come out.
-  kNotStored,  // About this invocation; not part of run.toml.
-};
-
-struct ConfigKey {
-  absl::string_view name;
-  KeyKind kind = KeyKind::kText;
-  std::variant<std::string RunConfig::*, int64_t RunConfig::*, double RunConfig::*,
-               bool RunConfig::*, std::vector<NvmeDirectory> RunConfig::*>
-      member;
-  absl::string_view value_name;  // Shown by --help, such as "DIR".
-  absl::string_view help;
-  ResumeRule resume = ResumeRule::kFixed;
-  // Counts and byte sizes: whole bounds. Numbers: min <= value < max.
-  double min = 0;
-  double max = std::numeric_limits<double>::infinity();
-  // The choices of kChoice.
-  std::vector<absl::string_view> choices = {};
-};
-
-// All keys, in the order of --help and run.toml.
-absl::Span<const ConfigKey> ConfigKeys();
-
-// Sets one key from the text of a flag. `where` begins the message, such as "--steps".
-absl::Status SetKey(const ConfigKey& key, absl::string_view text, absl::string_view where,
-                    RunConfig& config);
-
-// Returns the key of that name. INVALID_ARGUMENT: there is none; suggests the nearest.
-absl::StatusOr<const ConfigKey*> FindKey(absl::string_view name, absl::string_view where);
-
-// Sets every key that the TOML text holds and leaves the others. `where` names the file in
-// messages.
-absl::Status ApplyToml(absl::string_view text, absl::string_view where, RunConfig& config);
-
-// The checks that need several keys: what must be given, what excludes what.
+// The checks that need several keys: what must be given, what excludes what. INVALID_ARGUMENT names
+// the keys.
 absl::Status CheckRunConfig(const RunConfig& config);
-
-// Writes all stored keys as TOML; ApplyToml gives the same values back.
-std::string ToToml(const RunConfig& config);
-
-// Returns what differs in stored keys, one line each: "steps: 5 is now 10". INVALID_ARGUMENT: a
-// change that the key's ResumeRule does not allow; names all of them.
-absl::StatusOr<std::vector<std::string>> CompareForResume(const RunConfig& before,
-                                                          const RunConfig& now);
 
 }  // namespace gemini::trainer

@@ -42,7 +42,7 @@ absl::StatusOr<MemoryPlan> PlanMemory(const RunConfig& config, absl::Span<const 
         SpareSlots({}) * chunk_bytes;
   }
   for (const NvmeDirectory& directory : config.nvme) {
-    plan.bytes[Tier::kNvme] += directory.size_bytes;
+    plan.bytes[Tier::kNvme] += directory.capacity_bytes;
   }
   plan.bytes[Tier::kHost] = config.host_memory;
   if (config.host_memory == kAutoBytes) {

@@ -177,9 +177,7 @@ absl::Status OpenManaged(const RunConfig& config, Device device, const HfConfig&
                        FormatByteSize(options.chunk_bytes)));
   if (config.daemon.empty()) {
     device.server.capacity_bytes = plan.bytes;
-    for (const NvmeDirectory& directory : config.nvme) {
-      device.server.nvme_directories.push_back({directory.path, directory.size_bytes});
-    }
+    device.server.nvme_directories = config.nvme;
     GEMINI_ASSIGN_OR_RETURN(memory.server, server::EmbeddedServer::Start(std::move(device.server)));
     GEMINI_ASSIGN_OR_RETURN(UniqueFd socket, memory.server->Connect());
     GEMINI_ASSIGN_OR_RETURN(memory.session,
