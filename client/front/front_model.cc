@@ -63,9 +63,9 @@ absl::Status CheckGroups(const torch::nn::Module& module, const Groups& groups) 
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<FrontModel>> FrontModel::Make(
-    std::shared_ptr<FrontSession> session, torch::nn::Module& module,
-    const hooks::OptimizerSpec& optimizer) {
+absl::StatusOr<std::shared_ptr<FrontModel>> FrontModel::Make(std::shared_ptr<FrontSession> session,
+                                                             torch::nn::Module& module,
+                                                             const OptimizerSpec& optimizer) {
   GEMINI_ASSIGN_OR_RETURN(hooks::ManagedModel * managed, session->Manage(module, optimizer));
   auto model =
       std::shared_ptr<FrontModel>(new FrontModel(std::move(session), managed, optimizer.kind));

@@ -35,7 +35,7 @@ class FrontModel {
   // Moves the module into the session. Errors: as FrontSession::Manage.
   static absl::StatusOr<std::shared_ptr<FrontModel>> Make(std::shared_ptr<FrontSession> session,
                                                           torch::nn::Module& module,
-                                                          const hooks::OptimizerSpec& optimizer);
+                                                          const OptimizerSpec& optimizer);
 
   OptimizerKind kind() const { return kind_; }
   FrontSession& session() const { return *session_; }

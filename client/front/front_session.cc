@@ -70,7 +70,7 @@ absl::StatusOr<int64_t> HostBytesOf(const std::vector<hooks::ModuleTensor>& tens
 }
 
 StateFormat FormatOf(const std::vector<hooks::ModuleTensor>& tensors,
-                     const hooks::OptimizerSpec& optimizer) {
+                     const OptimizerSpec& optimizer) {
   for (const hooks::ModuleTensor& tensor : tensors) {
     if (tensor.group == TensorGroup::kTrainable) {
       return {tensor.element, optimizer.kind, optimizer.moments};
@@ -135,7 +135,7 @@ absl::StatusOr<std::shared_ptr<FrontSession>> FrontSession::Make(const SessionOp
 
 absl::Status FrontSession::Open(torch::nn::Module& module,
                                 const std::vector<hooks::ModuleTensor>& tensors,
-                                const hooks::OptimizerSpec& optimizer) {
+                                const OptimizerSpec& optimizer) {
   RaiseDescriptorLimit();
   const bool embeds = settings_.daemon.empty();
   hooks::TrainingOptions options;
@@ -186,7 +186,7 @@ absl::Status FrontSession::Open(torch::nn::Module& module,
 }
 
 absl::StatusOr<hooks::ManagedModel*> FrontSession::Manage(torch::nn::Module& module,
-                                                          const hooks::OptimizerSpec& optimizer) {
+                                                          const OptimizerSpec& optimizer) {
   if (!is_open_) return absl::FailedPreconditionError("the session is closed");
   if (training_ == nullptr) {
     GEMINI_ASSIGN_OR_RETURN(const std::vector<hooks::ModuleTensor> tensors,
@@ -238,7 +238,7 @@ absl::Status FrontSession::status() const {
 
 SessionStats FrontSession::stats() const {
   if (training_ == nullptr) return SessionStats{};
-  const hooks::TrainingStats from = training_->stats();
+  const TrainingStats from = training_->stats();
   return {.device_budget_bytes = from.device_budget_bytes,
           .device_peak_bytes = from.device_peak_bytes,
           .host_bytes = from.host_bytes,

@@ -34,7 +34,7 @@ class FrontSession {
   // Moves the module into a space of its own; opens the session for the first. RESOURCE_EXHAUSTED:
   // it does not fit (what it needs and what is free). Others: as TrainingSession's.
   absl::StatusOr<hooks::ManagedModel*> Manage(torch::nn::Module& module,
-                                              const hooks::OptimizerSpec& optimizer);
+                                              const OptimizerSpec& optimizer);
   // As TrainingSession::Close.
   absl::Status Close();
   // Closes regardless. Models look at is_open() before they use the session below.
@@ -61,7 +61,7 @@ class FrontSession {
   explicit FrontSession(Settings settings);
   static absl::StatusOr<Settings> Parse(const SessionOptions& options);
   absl::Status Open(torch::nn::Module& module, const std::vector<hooks::ModuleTensor>& tensors,
-                    const hooks::OptimizerSpec& optimizer);
+                    const OptimizerSpec& optimizer);
 
   const Settings settings_;
   std::optional<QuickErrors> quick_errors_;  // While open.

@@ -21,6 +21,7 @@
 
 namespace gemini {
 
+using client::OptimizerSpec;
 using client::front::FrontModel;
 using client::front::FrontSession;
 using client::front::NamedTensor;
@@ -28,7 +29,6 @@ using client::front::ParameterState;
 using client::front::ThrowIfError;
 using client::front::ValueOrThrow;
 using client::hooks::ManagedModel;
-using client::hooks::OptimizerSpec;
 
 Session::Session(SessionOptions options) : state_(ValueOrThrow(FrontSession::Make(options))) {}
 
@@ -90,7 +90,7 @@ torch::Tensor Optimizer::step(LossClosure closure) {
     loss = closure();
   }
   AssignGroups();
-  client::hooks::StepOptions options;
+  client::StepOptions options;
   for (const torch::optim::OptimizerParamGroup& group : param_groups_) {
     options.groups.push_back(ValueOrThrow(client::front::SpecOf(group.options())));
   }

@@ -27,12 +27,12 @@ constexpr char kGroups[] = "optimizer.groups";
 
 // A row of "optimizer.groups".
 using OptionRow = std::array<double, 9>;
-OptionRow RowOf(const hooks::OptimizerSpec& spec) {
+OptionRow RowOf(const OptimizerSpec& spec) {
   return {spec.learning_rate,    spec.beta1,    spec.beta2,     spec.epsilon,
           spec.weight_decay,     spec.momentum, spec.dampening, spec.nesterov ? 1.0 : 0.0,
           spec.trust_coefficient};
 }
-hooks::OptimizerSpec SpecOfRow(OptimizerKind kind, const OptionRow& row) {
+OptimizerSpec SpecOfRow(OptimizerKind kind, const OptionRow& row) {
   return {.kind = kind,
           .learning_rate = row[0],
           .beta1 = row[1],
@@ -202,7 +202,7 @@ absl::Status SaveModel(const FrontModel& model, const Groups& groups, const std:
   }
   std::vector<OptionRow> rows;
   for (const torch::optim::OptimizerParamGroup& group : groups) {
-    GEMINI_ASSIGN_OR_RETURN(const hooks::OptimizerSpec spec, SpecOf(group.options()));
+    GEMINI_ASSIGN_OR_RETURN(const OptimizerSpec spec, SpecOf(group.options()));
     rows.push_back(RowOf(spec));
   }
   std::vector<Declaration> declarations;

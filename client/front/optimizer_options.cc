@@ -44,7 +44,7 @@ void LarsOptions::serialize(torch::serialize::OutputArchive& archive) const {
 namespace client::front {
 namespace {
 
-using hooks::OptimizerSpec;
+using OptimizerSpec;
 using torch::optim::AdamOptions;
 using torch::optim::AdamParamState;
 using torch::optim::AdamWOptions;

@@ -16,10 +16,10 @@ namespace gemini::client::front {
 
 // Returns the update with these options, every parameter decayed, as LibTorch does it.
 // UNIMPLEMENTED: amsgrad, or options of another optimizer. INVALID_ARGUMENT: out of range.
-absl::StatusOr<hooks::OptimizerSpec> SpecOf(const torch::optim::OptimizerOptions& options);
+absl::StatusOr<OptimizerSpec> SpecOf(const torch::optim::OptimizerOptions& options);
 
 // Sets those of `spec` in options of the same kind.
-void SetOptions(const hooks::OptimizerSpec& spec, torch::optim::OptimizerOptions& options);
+void SetOptions(const OptimizerSpec& spec, torch::optim::OptimizerOptions& options);
 
 // State of one parameter, as fp32 tensors.
 struct ParameterState {

@@ -28,7 +28,7 @@ EXCEPTIONS = {
 SOURCE_ROOTS = ["gemini", "policies", "server", "client", "trainer", "tools"]
 INCLUDE = re.compile(r'#include "([^"]+)"')
 TORCH_INCLUDE = re.compile(r'#include [<"](torch|ATen|c10)/')
-OWN_STATE = re.compile(r"^(?:class|struct) (\w+)::(?:State|Impl)\b", re.MULTILINE)
+OWN_STATE = re.compile(r"^(?:class|struct) (\w+)::(State|Impl)\b", re.MULTILINE)
 # A namespace of what flatc makes.
 GENERATED = "wire"
 COUNTED = {"FieldDecl", "VarDecl", "CXXMethodDecl", "CXXConstructorDecl", "CXXDestructorDecl", "CXXConversionDecl",
@@ -94,15 +94,14 @@ def sizes_of(root, generated, torch):
             count(tree, "gemini", sizes)
     for folder in SOURCE_ROOTS:
         for path in sorted((root / folder).rglob("*.cc")):
-            owners = OWN_STATE.findall(path.read_text(encoding="utf-8"))
+            states = OWN_STATE.findall(path.read_text(encoding="utf-8"))
             source = path.relative_to(root).as_posix()
-            if not owners or "cuda" in source or (includes_torch(root, source, known) and not torch):
+            if not states or "cuda" in source or (includes_torch(root, source, known) and not torch):
                 continue
             text = f'#include "{source}"\n'
-            for owner in owners:
-                for state in ("State", "Impl"):
-                    for tree in dump(root, text, torch_flags, f"{owner}::{state}"):
-                        count(tree, next(name for name in sizes if name.endswith(f"::{owner}")), sizes)
+            for owner, state in set(states):
+                for tree in dump(root, text, torch_flags, f"{owner}::{state}"):
+                    count(tree, next(name for name in sizes if name.endswith(f"::{owner}")), sizes)
     return {name: sum(parts.values()) for name, parts in sizes.items()}
 
 

@@ -40,8 +40,8 @@ class BenchTraining {
 
   client::hooks::TrainingSession& session() { return *session_; }
   // Around the measured steps of the last Run.
-  const client::hooks::TrainingStats& before() const { return before_; }
-  const client::hooks::TrainingStats& after() const { return after_; }
+  const client::TrainingStats& before() const { return before_; }
+  const client::TrainingStats& after() const { return after_; }
   int64_t parameter_bytes() const { return parameter_bytes_; }
   const std::vector<double>& losses() const { return losses_; }  // By step.
 
@@ -56,7 +56,7 @@ class BenchTraining {
   std::unique_ptr<client::hooks::TrainingSession> session_;
   client::hooks::ManagedModel* managed_ = nullptr;
   int64_t parameter_bytes_ = 0;
-  client::hooks::TrainingStats before_, after_;
+  client::TrainingStats before_, after_;
   std::vector<double> losses_;
 };
 

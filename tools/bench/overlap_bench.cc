@@ -149,20 +149,14 @@ absl::StatusOr<Overlap> MeasureOverlap(const BenchShape& shape, double transfer_
   GEMINI_RETURN_IF_ERROR(training->session().phases().plan_status());
   GEMINI_ASSIGN_OR_RETURN(result.plan, training->session().phases().PlanOf("train"));
 
-  const client::hooks::TrainingStats& before = training->before();
-  const client::hooks::TrainingStats& after = training->after();
-  result.moved = {.fetch_bytes = (after.fetch_bytes - before.fetch_bytes) / kMeasuredSteps,
-                  .evict_bytes = (after.evict_bytes - before.evict_bytes) / kMeasuredSteps};
+  const client::TrainingStats& after = training->after();
+  const client::TrainingStats measured = after.Since(training->before());
+  result.moved = {.fetch_bytes = measured.fetch_bytes / kMeasuredSteps,
+                  .evict_bytes = measured.evict_bytes / kMeasuredSteps};
   for (int i = 0; i < kNumStallCauses; ++i) {
-    result.stalls[i] =
-        static_cast<double>(after.stall_by_cause_ns[i] - before.stall_by_cause_ns[i]) * 1e-9 /
-        kMeasuredSteps;
+    result.stalls[i] = measured.stall_seconds_by_cause[i] / kMeasuredSteps;
   }
-  result.rounds.rounds = after.phases.rounds - before.phases.rounds;
-  result.rounds.planned_rounds = after.phases.planned_rounds - before.phases.planned_rounds;
-  for (int i = 0; i < kNumDivergences; ++i) {
-    result.rounds.divergences[i] = after.phases.divergences[i] - before.phases.divergences[i];
-  }
+  result.rounds = measured.phases;
   // The prefetches of one step for the next cross the borders, and cancel out.
   result.checked = training->losses() == baseline.losses &&
                    result.rounds.planned_rounds == kMeasuredSteps &&

@@ -72,13 +72,13 @@ std::string SpaceName(const RunConfig& config) {
   return name.empty() ? "model" : name;
 }
 
-OptimizerSettings SettingsOf(const RunConfig& config, const DecayExemptions& no_decay) {
+client::OptimizerSpec MakeOptimizer(const RunConfig& config) {
   return {.kind = config.optimizer_kind(),
+          .learning_rate = config.lr,
           .beta1 = config.beta1,
           .beta2 = config.beta2,
           .epsilon = config.epsilon,
           .weight_decay = config.weight_decay,
-          .no_decay = no_decay,
           .momentum = config.momentum,
           .trust_coefficient = config.trust_coefficient,
           .moments = config.format().moments,
@@ -191,16 +191,7 @@ absl::Status OpenManaged(const RunConfig& config, Device device, const HfConfig&
     LogInfo(absl::StrCat("got DEVICE ", FormatByteSize(got_bytes),
                          ": other jobs hold the rest, which comes as they end"));
   }
-  const client::hooks::OptimizerSpec optimizer = {.kind = config.optimizer_kind(),
-                                                  .learning_rate = config.lr,
-                                                  .beta1 = config.beta1,
-                                                  .beta2 = config.beta2,
-                                                  .epsilon = config.epsilon,
-                                                  .weight_decay = config.weight_decay,
-                                                  .momentum = config.momentum,
-                                                  .trust_coefficient = config.trust_coefficient,
-                                                  .moments = config.format().moments,
-                                                  .rounding_seed = config.rounding_seed()};
+  const client::OptimizerSpec optimizer = MakeOptimizer(config);
   client::hooks::ManageOptions manage;
   manage.space_name = SpaceName(config);
   manage.states_on_nvme = config.states_on_nvme();
@@ -291,6 +282,7 @@ absl::Status CheckInputsLieElsewhere(const RunConfig& config) {
 }
 
 void PrintSummary(const RunConfig& config, const TrainingSummary& summary) {
+  const client::TrainingStats& memory = summary.memory;
   const auto print = [](const std::string& line) { std::puts(line.c_str()); };
   print(absl::StrFormat("Steps        %d of %d (%d in this run), %s, %.0f tokens a second",
                         summary.step, config.steps, summary.step - summary.first_step,
@@ -302,29 +294,29 @@ void PrintSummary(const RunConfig& config, const TrainingSummary& summary) {
   if (summary.eval_loss.has_value()) {
     print(absl::StrFormat("Evaluation   loss %.4f", *summary.eval_loss));
   }
-  if (summary.device_budget_bytes > 0) {
-    print(absl::StrCat("DEVICE       peak ", FormatByteSize(summary.device_peak_bytes),
-                       " of a budget of ", FormatByteSize(summary.device_budget_bytes), " (",
-                       FormatByteSize(summary.non_model_peak_bytes),
+  if (memory.device_budget_bytes > 0) {
+    print(absl::StrCat("DEVICE       peak ", FormatByteSize(memory.device_peak_bytes),
+                       " of a budget of ", FormatByteSize(memory.device_budget_bytes), " (",
+                       FormatByteSize(memory.non_model_peak_bytes),
                        " of activations and temporaries; operators pinned at most ",
-                       FormatByteSize(summary.pinned_peak_bytes), ")"));
-    print(absl::StrCat("HOST, NVME   ", FormatByteSize(summary.host_bytes), ", ",
-                       FormatByteSize(summary.nvme_bytes)));
-    print(absl::StrCat("Moved        ", FormatByteSize(summary.fetch_bytes), " to DEVICE, ",
-                       FormatByteSize(summary.evict_bytes), " from it; operators waited ",
-                       absl::StrFormat("%.2f s", summary.stall_seconds)));
+                       FormatByteSize(memory.pinned_peak_bytes), ")"));
+    print(absl::StrCat("HOST, NVME   ", FormatByteSize(memory.host_bytes), ", ",
+                       FormatByteSize(memory.nvme_bytes)));
+    print(absl::StrCat("Moved        ", FormatByteSize(memory.fetch_bytes), " to DEVICE, ",
+                       FormatByteSize(memory.evict_bytes), " from it; operators waited ",
+                       absl::StrFormat("%.2f s", memory.stall_seconds)));
     std::string left;
     for (int i = 0; i < kNumDivergences; ++i) {
-      if (summary.divergences[i] == 0) continue;
+      if (memory.phases.divergences[i] == 0) continue;
       absl::StrAppend(&left, left.empty() ? " (" : ", ", DivergenceName(static_cast<Divergence>(i)),
-                      " ", summary.divergences[i]);
+                      " ", memory.phases.divergences[i]);
     }
-    const int64_t num_left =
-        std::accumulate(summary.divergences.begin(), summary.divergences.end(), int64_t{0});
-    print(absl::StrCat("Plans        followed ", summary.planned_rounds, " times, left ", num_left,
-                       left, left.empty() ? "" : ")"));
-    if (summary.requests_given_up > 0) {
-      print(absl::StrCat("Server       did not answer ", summary.requests_given_up,
+    const int64_t num_left = std::accumulate(memory.phases.divergences.begin(),
+                                             memory.phases.divergences.end(), int64_t{0});
+    print(absl::StrCat("Plans        followed ", memory.phases.planned_rounds, " times, left ",
+                       num_left, left, left.empty() ? "" : ")"));
+    if (memory.requests_given_up > 0) {
+      print(absl::StrCat("Server       did not answer ", memory.requests_given_up,
                          " requests in time"));
     }
   }
@@ -448,8 +440,8 @@ absl::StatusOr<int> Run(CommandLine& line, const Interrupt& interrupt, Progress&
 
   Memory memory;
   if (config.reference) {
-    GEMINI_ASSIGN_OR_RETURN(memory.store,
-                            ReferenceParameterStore::Create(*model, SettingsOf(config, no_decay)));
+    GEMINI_ASSIGN_OR_RETURN(
+        memory.store, ReferenceParameterStore::Create(*model, MakeOptimizer(config), no_decay));
   } else {
     GEMINI_RETURN_IF_ERROR(
         OpenManaged(sized, std::move(device), source.config(), *model, parameters, memory));

@@ -69,33 +69,34 @@ std::string ToJson(const StepMetrics& metrics) {
   Json stalls = Json::object();
   for (int i = 0; i < kNumStallCauses; ++i) {
     stalls[std::string(StallCauseName(static_cast<StallCause>(i)))] =
-        metrics.stall_seconds_by_cause[i];
+        metrics.memory.stall_seconds_by_cause[i];
   }
   Json divergences = Json::object();
   for (int i = 0; i < kNumDivergences; ++i) {
-    divergences[std::string(DivergenceName(static_cast<Divergence>(i)))] = metrics.divergences[i];
+    divergences[std::string(DivergenceName(static_cast<Divergence>(i)))] =
+        metrics.memory.phases.divergences[i];
   }
   return Json{{"step", metrics.step},
               {"loss", metrics.loss},
               {"lr", metrics.lr},
-              {"grad_norm", metrics.grad_norm},
-              {"clip_coefficient", metrics.clip_coefficient},
+              {"grad_norm", metrics.update.grad_norm},
+              {"clip_coefficient", metrics.update.clip_coefficient},
               {"loss_scale", metrics.loss_scale},
-              {"skipped", metrics.skipped},
+              {"skipped", metrics.update.skipped},
               {"seconds", metrics.seconds},
               {"tokens_per_second", metrics.tokens_per_second},
-              {"device_budget_bytes", metrics.device_budget_bytes},
-              {"device_peak_bytes", metrics.device_peak_bytes},
-              {"non_model_peak_bytes", metrics.non_model_peak_bytes},
-              {"pinned_peak_bytes", metrics.pinned_peak_bytes},
-              {"host_bytes", metrics.host_bytes},
-              {"registered_host_bytes", metrics.registered_host_bytes},
-              {"nvme_bytes", metrics.nvme_bytes},
-              {"fetch_bytes", metrics.fetch_bytes},
-              {"evict_bytes", metrics.evict_bytes},
-              {"stall_seconds", metrics.stall_seconds},
+              {"device_budget_bytes", metrics.memory.device_budget_bytes},
+              {"device_peak_bytes", metrics.memory.device_peak_bytes},
+              {"non_model_peak_bytes", metrics.memory.non_model_peak_bytes},
+              {"pinned_peak_bytes", metrics.memory.pinned_peak_bytes},
+              {"host_bytes", metrics.memory.host_bytes},
+              {"registered_host_bytes", metrics.memory.registered_host_bytes},
+              {"nvme_bytes", metrics.memory.nvme_bytes},
+              {"fetch_bytes", metrics.memory.fetch_bytes},
+              {"evict_bytes", metrics.memory.evict_bytes},
+              {"stall_seconds", metrics.memory.stall_seconds},
               {"stall_seconds_by_cause", stalls},
-              {"planned_rounds", metrics.planned_rounds},
+              {"planned_rounds", metrics.memory.phases.planned_rounds},
               {"divergences", divergences}}
       .dump();
 }

@@ -6,14 +6,14 @@
 // Owner:  one thread.
 // Errors: as write(2).
 #pragma once
-#include <array>
 #include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "gemini/stall_cause.h"
+#include "client/session/training_stats.h"
+#include "client/update/optimizer_spec.h"
 #include "gemini/system/unique_fd.h"
 
 namespace gemini::trainer {
@@ -22,25 +22,11 @@ struct StepMetrics {
   int64_t step = 0;  // From 1.
   double loss = 0;
   double lr = 0;
-  double grad_norm = 0;         // Before clipping.
-  double clip_coefficient = 1;  // What the gradients were multiplied by.
-  double loss_scale = 1;        // What the loss was.
-  bool skipped = false;         // A gradient overflowed: nothing was updated.
+  double loss_scale = 1;  // What the loss was multiplied by.
+  client::StepResult update;
   double seconds = 0;
   double tokens_per_second = 0;
-  int64_t device_budget_bytes = 0;
-  int64_t device_peak_bytes = 0;     // Chunks and all that operators allocated, together.
-  int64_t non_model_peak_bytes = 0;  // What operators allocated, at its own peak.
-  int64_t pinned_peak_bytes = 0;     // The most that operators pinned at one time, of all steps.
-  int64_t host_bytes = 0;
-  int64_t registered_host_bytes = 0;  // With a GPU's driver; the space's slots, used or not.
-  int64_t nvme_bytes = 0;
-  int64_t fetch_bytes = 0;
-  int64_t evict_bytes = 0;
-  double stall_seconds = 0;
-  std::array<double, kNumStallCauses> stall_seconds_by_cause = {};  // By StallCause.
-  int64_t planned_rounds = 0;                             // 1: the step followed its plan.
-  std::array<int64_t, kNumDivergences> divergences = {};  // By Divergence.
+  client::TrainingStats memory;  // What was moved and waited for is this step's alone.
 };
 
 struct EvalMetrics {

@@ -79,7 +79,7 @@ class Loop {
   // What an exception of Torch means: the store's error if it has one.
   absl::Status Explain(const std::exception& error, absl::string_view what) const;
   static absl::Status AtStep(int64_t step, const absl::Status& status);
-  void Account(const StoreUsage& usage);
+  void Account(const client::TrainingStats& usage);
   bool scales_loss() const { return config_.element() == ElementType::kFp16; }
   double loss_scale() const { return scales_loss() ? state_.loss_scale.value : 1; }
 
@@ -90,7 +90,7 @@ class Loop {
   TrainerState state_;
   TrainingSummary summary_;
   StepClock clock_;
-  StoreUsage before_;  // At the last step's end.
+  client::TrainingStats before_;  // At the last step's end.
   bool told_of_registration_ = false;
   bool told_of_metrics_ = false;
   bool told_of_housekeeping_ = false;
@@ -254,20 +254,11 @@ absl::StatusOr<double> Loop::MicroBatch(int64_t micro_batch) {
   return value;
 }
 
-void Loop::Account(const StoreUsage& usage) {
-  summary_.device_budget_bytes = usage.device_budget_bytes;
-  summary_.device_peak_bytes = std::max(summary_.device_peak_bytes, usage.device_peak_bytes);
-  summary_.non_model_peak_bytes =
-      std::max(summary_.non_model_peak_bytes, usage.non_model_peak_bytes);
-  summary_.pinned_peak_bytes = usage.pinned_peak_bytes;
-  summary_.host_bytes = usage.host_bytes;
-  summary_.nvme_bytes = usage.nvme_bytes;
-  summary_.fetch_bytes = usage.fetch_bytes;
-  summary_.evict_bytes = usage.evict_bytes;
-  summary_.stall_seconds = usage.stall_seconds;
-  summary_.requests_given_up = usage.requests_given_up;
-  summary_.planned_rounds = usage.planned_rounds;
-  summary_.divergences = usage.divergences;
+void Loop::Account(const client::TrainingStats& usage) {
+  const client::TrainingStats before = std::exchange(summary_.memory, usage);
+  client::TrainingStats& now = summary_.memory;
+  now.device_peak_bytes = std::max(now.device_peak_bytes, before.device_peak_bytes);
+  now.non_model_peak_bytes = std::max(now.non_model_peak_bytes, before.non_model_peak_bytes);
 }
 
 absl::Status Loop::Step() {
@@ -277,7 +268,7 @@ absl::Status Loop::Step() {
                                                       [this] { return ForwardBackward(); }));
   const double rate = rate_.At(state_.step);
   const double scale = loss_scale();
-  GEMINI_ASSIGN_OR_RETURN(const UpdateResult update,
+  GEMINI_ASSIGN_OR_RETURN(const client::StepResult update,
                           parts_.store.Update({.learning_rate = rate,
                                                .max_grad_norm = config_.clip,
                                                .loss_scale = scale,
@@ -300,39 +291,20 @@ absl::Status Loop::Step() {
 
   const absl::Duration duration = MonotonicNow() - start;
   clock_.Add(duration);
-  const StoreUsage usage = parts_.store.usage();
+  const client::TrainingStats usage = parts_.store.usage();
   Account(usage);
   const double seconds = absl::ToDoubleSeconds(duration);
   const int64_t tokens = sequences * parts_.data.sequence_tokens();
   summary_.tokens += tokens;
-  StepMetrics metrics;
-  metrics.step = state_.step;
-  metrics.loss = loss;
-  metrics.lr = rate;
-  metrics.grad_norm = update.grad_norm;
-  metrics.clip_coefficient = update.clip_coefficient;
-  metrics.loss_scale = scale;
-  metrics.skipped = update.skipped;
-  metrics.seconds = seconds;
-  metrics.tokens_per_second = static_cast<double>(tokens) / std::max(seconds, 1e-9);
-  metrics.device_budget_bytes = usage.device_budget_bytes;
-  metrics.device_peak_bytes = usage.device_peak_bytes;
-  metrics.non_model_peak_bytes = usage.non_model_peak_bytes;
-  metrics.pinned_peak_bytes = usage.pinned_peak_bytes;
-  metrics.host_bytes = usage.host_bytes;
-  metrics.registered_host_bytes = usage.registered_host_bytes;
-  metrics.nvme_bytes = usage.nvme_bytes;
-  metrics.fetch_bytes = usage.fetch_bytes - before_.fetch_bytes;
-  metrics.evict_bytes = usage.evict_bytes - before_.evict_bytes;
-  metrics.stall_seconds = usage.stall_seconds - before_.stall_seconds;
-  for (int i = 0; i < kNumStallCauses; ++i) {
-    metrics.stall_seconds_by_cause[i] =
-        usage.stall_seconds_by_cause[i] - before_.stall_seconds_by_cause[i];
-  }
-  metrics.planned_rounds = usage.planned_rounds - before_.planned_rounds;
-  for (int i = 0; i < kNumDivergences; ++i) {
-    metrics.divergences[i] = usage.divergences[i] - before_.divergences[i];
-  }
+  const StepMetrics metrics = {
+      .step = state_.step,
+      .loss = loss,
+      .lr = rate,
+      .loss_scale = scale,
+      .update = update,
+      .seconds = seconds,
+      .tokens_per_second = static_cast<double>(tokens) / std::max(seconds, 1e-9),
+      .memory = usage.Since(before_)};
   if (!usage.registration_error.empty() && !std::exchange(told_of_registration_, true)) {
     parts_.log(
         absl::StrCat("copies to the GPU are slower than they could be: ", usage.registration_error,

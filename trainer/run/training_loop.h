@@ -56,18 +56,8 @@ struct TrainingSummary {
   double first_loss = 0;   // Of step 1.
   double last_loss = 0;
   std::optional<double> eval_loss;
-  int64_t device_budget_bytes = 0;
-  int64_t device_peak_bytes = 0;
-  int64_t non_model_peak_bytes = 0;
-  int64_t pinned_peak_bytes = 0;
-  int64_t host_bytes = 0;
-  int64_t nvme_bytes = 0;
-  int64_t fetch_bytes = 0;
-  int64_t evict_bytes = 0;
-  double stall_seconds = 0;
-  int64_t requests_given_up = 0;  // That the server did not answer in time.
-  int64_t planned_rounds = 0;     // Steps and evaluation batches that followed their plan.
-  std::array<int64_t, kNumDivergences> divergences = {};  // Those that left it, by Divergence.
+  // Since the start; the peaks are the largest of all steps.
+  client::TrainingStats memory;
   absl::Duration duration;
   int64_t tokens = 0;
   std::string checkpoint;  // Where the model lies.

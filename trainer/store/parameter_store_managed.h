@@ -17,9 +17,9 @@ class ManagedParameterStore final : public ParameterStore {
   // ManagedModel::SetGroup.
   static absl::StatusOr<std::unique_ptr<ManagedParameterStore>> Make(
       client::hooks::TrainingSession& session, client::hooks::ManagedModel& model,
-      const client::hooks::OptimizerSpec& optimizer, const DecayExemptions& no_decay);
+      const client::OptimizerSpec& optimizer, const DecayExemptions& no_decay);
 
-  absl::StatusOr<UpdateResult> Update(const UpdateOptions& options) override;
+  absl::StatusOr<client::StepResult> Update(const client::StepOptions& options) override;
   OptimizerKind optimizer() const override { return optimizer_.kind; }
   absl::Status Read(absl::string_view name, ChunkKind kind, Sink sink) override;
   absl::Status Write(absl::string_view name, ChunkKind kind, Source source) override;
@@ -30,17 +30,17 @@ class ManagedParameterStore final : public ParameterStore {
   void EndPhase() override;
   absl::Status status() const override;
   bool GiveWay() override { return session_.GiveWay(); }
-  StoreUsage usage() const override;
+  client::TrainingStats usage() const override { return session_.stats(); }
   void ResetPeaks() override;
 
  private:
   ManagedParameterStore(client::hooks::TrainingSession& session, client::hooks::ManagedModel& model,
-                        const client::hooks::OptimizerSpec& optimizer)
+                        const client::OptimizerSpec& optimizer)
       : session_(session), model_(model), optimizer_(optimizer) {}
 
   client::hooks::TrainingSession& session_;
   client::hooks::ManagedModel& model_;
-  const client::hooks::OptimizerSpec optimizer_;
+  const client::OptimizerSpec optimizer_;
   bool has_exempt_group_ = false;  // Group 1: parameters without weight decay.
 };
 

@@ -22,8 +22,6 @@ namespace gemini::trainer {
 namespace {
 
 constexpr int64_t kFloatBytes = static_cast<int64_t>(sizeof(float));
-// Parameters of fewer dimensions (biases, norms) do not decay.
-constexpr int64_t kDecayMinDimensions = 2;
 
 // Returns an undefined tensor when there is no memory.
 at::Tensor AlignedEmpty(at::IntArrayRef sizes, at::ScalarType type) {
@@ -64,8 +62,9 @@ void ReferenceParameterStore::Parameter::RoundMoments() {
 }
 
 absl::StatusOr<std::unique_ptr<ReferenceParameterStore>> ReferenceParameterStore::Create(
-    torch::nn::Module& module, const OptimizerSettings& settings) {
-  std::unique_ptr<ReferenceParameterStore> store(new ReferenceParameterStore(settings));
+    torch::nn::Module& module, const client::OptimizerSpec& optimizer,
+    const DecayExemptions& no_decay) {
+  std::unique_ptr<ReferenceParameterStore> store(new ReferenceParameterStore(optimizer, no_decay));
   for (auto& item : module.named_parameters()) {
     at::Tensor& parameter = item.value();
     const std::optional<ElementType> element =
@@ -101,23 +100,24 @@ absl::StatusOr<int64_t> ReferenceParameterStore::Find(absl::string_view name) co
 }
 
 client::UpdateSettings ReferenceParameterStore::SettingsOf(const Parameter& parameter,
-                                                           const UpdateOptions& options,
+                                                           const client::StepOptions& options,
                                                            double clip_coefficient) const {
-  const bool decays =
-      parameter.tensor.dim() >= kDecayMinDimensions && !settings_.no_decay.Exempts(parameter.name);
-  return {.kind = settings_.kind,
+  const bool decays = parameter.tensor.dim() >= optimizer_.decay_min_dimensions &&
+                      !no_decay_.Exempts(parameter.name);
+  return {.kind = optimizer_.kind,
           .learning_rate = options.learning_rate,
-          .beta1 = settings_.beta1,
-          .beta2 = settings_.beta2,
-          .epsilon = settings_.epsilon,
-          .weight_decay = decays ? settings_.weight_decay : 0,
-          .momentum = settings_.momentum,
-          .trust_coefficient = settings_.trust_coefficient,
+          .beta1 = optimizer_.beta1,
+          .beta2 = optimizer_.beta2,
+          .epsilon = optimizer_.epsilon,
+          .weight_decay = decays ? optimizer_.weight_decay : 0,
+          .momentum = optimizer_.momentum,
+          .trust_coefficient = optimizer_.trust_coefficient,
           .step = parameter.step + 1,
           .gradient_scale = clip_coefficient / options.loss_scale};
 }
 
-absl::StatusOr<UpdateResult> ReferenceParameterStore::Update(const UpdateOptions& options) {
+absl::StatusOr<client::StepResult> ReferenceParameterStore::Update(
+    const client::StepOptions& options) {
   std::vector<double> squares;
   std::vector<at::Tensor> gradients(parameters_.size());
   for (size_t i = 0; i < parameters_.size(); ++i) {
@@ -129,12 +129,12 @@ absl::StatusOr<UpdateResult> ReferenceParameterStore::Update(const UpdateOptions
                                gradients[i].numel(), squares);
     for (size_t block = first; block < squares.size(); ++block) {
       if (std::isfinite(squares[block])) continue;
-      if (options.skip_non_finite) return UpdateResult{.skipped = true};
+      if (options.skip_non_finite) return client::StepResult{.skipped = true};
       return absl::FailedPreconditionError(
           absl::StrCat("the gradient of ", parameters_[i].name, " holds a NaN or an infinity"));
     }
   }
-  UpdateResult result;
+  client::StepResult result;
   result.grad_norm = client::NormOf(squares) / options.loss_scale;
   result.clip_coefficient = client::ClipCoefficient(result.grad_norm, options.max_grad_norm);
   for (size_t i = 0; i < parameters_.size(); ++i) {
@@ -142,7 +142,7 @@ absl::StatusOr<UpdateResult> ReferenceParameterStore::Update(const UpdateOptions
     Parameter& parameter = parameters_[i];
     const auto count = static_cast<size_t>(parameter.count());
     parameter.exp_avg.resize(count);
-    if (HasSecondMoment(settings_.kind)) parameter.exp_avg_sq.resize(count);
+    if (HasSecondMoment(optimizer_.kind)) parameter.exp_avg_sq.resize(count);
     client::UpdateSettings settings = SettingsOf(parameter, options, result.clip_coefficient);
     const client::UpdateStreams streams = {.grad_type = parameter.element,
                                            .param = parameter.values(),
@@ -159,7 +159,7 @@ absl::StatusOr<UpdateResult> ReferenceParameterStore::Update(const UpdateOptions
                                                 client::NormOf(trust.direction));
     }
     client::UpdateElements(settings, streams, parameter.count());
-    if (settings_.moments == MomentFormat::k8Bit) parameter.RoundMoments();
+    if (optimizer_.moments == MomentFormat::k8Bit) parameter.RoundMoments();
     ++parameter.step;
     parameter.RoundValues();
     // Backward through a graph from before the update raises, as after an optimizer of Torch.
@@ -198,7 +198,7 @@ absl::Status ReferenceParameterStore::Write(absl::string_view name, ChunkKind ki
   GEMINI_RETURN_IF_ERROR(source(0, {memory, count * sizeof(float)}));
   if (kind == ChunkKind::kParam) {
     parameter.RoundValues();
-  } else if (settings_.moments == MomentFormat::k8Bit) {
+  } else if (optimizer_.moments == MomentFormat::k8Bit) {
     parameter.RoundMoments();
   }
   return absl::OkStatus();

@@ -14,6 +14,7 @@
 #include "client/kernels/update_kernel.h"
 #include "gemini/element_type.h"
 #include "torch/nn/module.h"
+#include "trainer/config/decay_exemptions.h"
 #include "trainer/store/parameter_store.h"
 
 namespace gemini::trainer {
@@ -23,17 +24,18 @@ class ReferenceParameterStore final : public ParameterStore {
   // Gives every parameter of the module aligned memory, without values. INVALID_ARGUMENT: a
   // parameter that is not fp32, bf16 or fp16 on the CPU. RESOURCE_EXHAUSTED: no memory.
   static absl::StatusOr<std::unique_ptr<ReferenceParameterStore>> Create(
-      torch::nn::Module& module, const OptimizerSettings& settings);
+      torch::nn::Module& module, const client::OptimizerSpec& optimizer,
+      const DecayExemptions& no_decay);
 
-  absl::StatusOr<UpdateResult> Update(const UpdateOptions& options) override;
-  OptimizerKind optimizer() const override { return settings_.kind; }
+  absl::StatusOr<client::StepResult> Update(const client::StepOptions& options) override;
+  OptimizerKind optimizer() const override { return optimizer_.kind; }
   absl::Status Read(absl::string_view name, ChunkKind kind, Sink sink) override;
   absl::Status Write(absl::string_view name, ChunkKind kind, Source source) override;
   absl::StatusOr<int64_t> TensorStep(absl::string_view name) const override;
   absl::Status SetStep(int64_t step) override;
   absl::Status SetTensorStep(absl::string_view name, int64_t step) override;
   absl::Status status() const override { return absl::OkStatus(); }
-  StoreUsage usage() const override { return {}; }
+  client::TrainingStats usage() const override { return {}; }
   void ResetPeaks() override {}
 
  private:
@@ -56,13 +58,15 @@ class ReferenceParameterStore final : public ParameterStore {
     std::vector<float> exp_avg_sq;
     int64_t step = 0;
   };
-  explicit ReferenceParameterStore(const OptimizerSettings& settings) : settings_(settings) {}
+  ReferenceParameterStore(const client::OptimizerSpec& optimizer, const DecayExemptions& no_decay)
+      : optimizer_(optimizer), no_decay_(no_decay) {}
   absl::StatusOr<int64_t> Find(absl::string_view name) const;
   // Returns the settings of its next update, without the trust ratio.
-  client::UpdateSettings SettingsOf(const Parameter& parameter, const UpdateOptions& options,
+  client::UpdateSettings SettingsOf(const Parameter& parameter, const client::StepOptions& options,
                                     double clip_coefficient) const;
 
-  const OptimizerSettings settings_;
+  const client::OptimizerSpec optimizer_;
+  const DecayExemptions no_decay_;
   std::vector<Parameter> parameters_;  // In the module's order.
   std::unordered_map<std::string, int64_t> index_;
 };

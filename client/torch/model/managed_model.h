@@ -25,54 +25,11 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "client/torch/hook/scoped_fetch.h"
+#include "client/update/optimizer_spec.h"
 #include "gemini/chunk_kind.h"
 #include "gemini/layout.h"
-#include "gemini/moment_format.h"
-#include "gemini/optimizer_kind.h"
 
 namespace gemini::client::hooks {
-
-// The optimizer (client/kernels/update_rules.h has the formulas). A kind ignores what its formula
-// does not name. Weight decay applies to parameters of at least `decay_min_dimensions` dimensions.
-struct OptimizerSpec {
-  OptimizerKind kind = OptimizerKind::kAdamW;
-  double learning_rate = 1e-3;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double epsilon = 1e-8;
-  double weight_decay = 0.01;
-  double momentum = 0.9;             // For SGD and LARS.
-  double dampening = 0;              // For SGD.
-  bool nesterov = false;             // For SGD.
-  double trust_coefficient = 1e-3;   // For LARS: eta.
-  int64_t decay_min_dimensions = 2;  // With 0 all are decayed, as torch::optim::AdamW does.
-  MomentFormat moments = MomentFormat::kFp32;
-  uint64_t rounding_seed = 0;  // For stochastic rounding of 8-bit moments; 0 rounds to nearest.
-};
-
-struct StepOptions {
-  double learning_rate = -1;  // If negative, the specification's. Not with `groups`.
-  // The hyper-parameters of this step, by the parameter group of a tensor (SetGroup): at least as
-  // many as there are groups with tensors. In each, the kind, the moments' format, the seed and
-  // decay_min_dimensions stay those of the specification. If empty, the specification's serve all.
-  std::vector<OptimizerSpec> groups = {};
-  double max_grad_norm = 0;  // Clips by global norm when > 0.
-  // Step returns when the update is decided; it is carried out while the next forward runs, which
-  // waits for each parameter where it needs it. False: Step returns when it is done. The same bits.
-  bool overlap_update = true;
-  // What the loss was multiplied by before backward, for gradients of 16 bits; >= 1.
-  double loss_scale = 1;
-  // A NaN or an infinity in a gradient is no error: nothing is updated, and StepResult says so.
-  bool skip_non_finite = false;
-};
-
-struct StepResult {
-  int64_t step = 0;  // Completed steps, with this one unless it was skipped or had no gradient.
-  // Norm of the unscaled gradients, before clipping; 0 if no parameter had one.
-  double grad_norm = 0;
-  double clip_coefficient = 1;
-  bool skipped = false;  // By StepOptions::skip_non_finite.
-};
 
 struct ManagedTensorInfo {
   std::string name;

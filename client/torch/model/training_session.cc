@@ -231,11 +231,6 @@ absl::StatusOr<ManagedModel*> TrainingSession::Manage(torch::nn::Module& module,
 
 absl::Status TrainingSession::status() const { return state_->session->status(); }
 
-absl::Status TrainingSession::host_pin_status() const {
-  const HostPins* const pins = state_->session->host_pins();
-  return pins == nullptr ? absl::OkStatus() : pins->status();
-}
-
 TrainingStats TrainingSession::stats() const {
   if (!state_->is_open) return state_->stats_at_close;
   const DeviceBudget& budget = state_->session->device_budget();
@@ -251,12 +246,15 @@ TrainingStats TrainingSession::stats() const {
   stats.host_bytes = state_->spaces_bytes[Tier::kHost];
   stats.nvme_bytes = state_->spaces_bytes[Tier::kNvme];
   if (const HostPins* const pins = state_->session->host_pins(); pins != nullptr) {
-    stats.pinned_host_bytes = pins->pinned_bytes();
+    stats.registered_host_bytes = pins->pinned_bytes();
+    stats.registration_error = std::string(pins->status().message());
   }
   stats.fetch_bytes = residency.fetch_bytes;
   stats.evict_bytes = residency.evict_bytes;
   stats.stall_seconds = static_cast<double>(residency.stall_ns) * 1e-9;
-  stats.stall_by_cause_ns = residency.stall_by_cause_ns;
+  for (int i = 0; i < kNumStallCauses; ++i) {
+    stats.stall_seconds_by_cause[i] = static_cast<double>(residency.stall_by_cause_ns[i]) * 1e-9;
+  }
   stats.phases = state_->phases->stats();
   stats.requests_given_up = state_->session->requests_given_up();
   stats.operators = hook.operators;

@@ -14,7 +14,6 @@
 // Errors: absl::Status. An error of an operator in forward or backward is latched and returned by
 // the next call here. Nothing commits once an error is latched.
 #pragma once
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -25,6 +24,7 @@
 #include "absl/strings/string_view.h"
 #include "client/plan/phase_tracker.h"
 #include "client/session/session.h"
+#include "client/session/training_stats.h"
 #include "client/torch/hook/session_device.h"
 #include "client/torch/model/managed_model.h"
 #include "gemini/policy_options.h"
@@ -75,24 +75,6 @@ struct ManageOptions {
   bool states_on_nvme = false;
 };
 
-struct TrainingStats {
-  int64_t device_budget_bytes = 0;
-  int64_t device_peak_bytes = 0;     // Largest sum of chunks and non-model data, ever.
-  int64_t non_model_peak_bytes = 0;  // Part of it: Torch's allocations alone, at their own peak.
-  int64_t pinned_peak_bytes = 0;     // The floor seen: the most that operators pinned at one time.
-  int64_t host_bytes = 0;            // HOST of the lease that is given to spaces.
-  int64_t nvme_bytes = 0;
-  int64_t pinned_host_bytes = 0;  // HOST that is registered with a GPU's driver by now.
-  int64_t fetch_bytes = 0;        // HOST to DEVICE, ever.
-  int64_t evict_bytes = 0;        // DEVICE to HOST, ever.
-  double stall_seconds = 0;
-  std::array<int64_t, kNumStallCauses> stall_by_cause_ns = {};  // Parts of stall_ns, by StallCause.
-  PhaseStats phases;
-  int64_t requests_given_up = 0;      // Requests that the server did not answer in time, ever.
-  int64_t operators = 0;              // Operators that the hook has seen, ever.
-  int64_t operators_with_chunks = 0;  // Those that pinned at least one chunk.
-};
-
 class TrainingSession {
  public:
   // Takes a connected socket (EmbeddedServer::Connect) or connects to a daemon's, takes the lease,
@@ -119,9 +101,6 @@ class TrainingSession {
 
   // Returns the first error since Open. Once it is latched no Step commits.
   absl::Status status() const;
-  // Returns why HOST is not registered with the GPU's driver, or not all of it: copies are then
-  // slower. Not after Close.
-  absl::Status host_pin_status() const;
   TrainingStats stats() const;
   // Starts new peaks of DEVICE use from what is used now.
   void ResetPeaks();

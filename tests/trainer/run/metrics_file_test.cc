@@ -47,9 +47,9 @@ class MetricsFileTest : public ::testing::Test {
 TEST_F(MetricsFileTest, AStepHasEveryPromisedKeyAndExactNumbers) {
   StepMetrics metrics = Step(3);
   metrics.loss = 0.1 + 0.2;
-  metrics.device_peak_bytes = (int64_t{1} << 60) + 1;
-  metrics.stall_seconds_by_cause[static_cast<int>(StallCause::kUpdate)] = 0.25;
-  metrics.divergences[static_cast<int>(Divergence::kNonModel)] = 3;
+  metrics.memory.device_peak_bytes = (int64_t{1} << 60) + 1;
+  metrics.memory.stall_seconds_by_cause[static_cast<int>(StallCause::kUpdate)] = 0.25;
+  metrics.memory.phases.divergences[static_cast<int>(Divergence::kNonModel)] = 3;
   const auto json = nlohmann::json::parse(ToJson(metrics));
   for (const char* key :
        {"step", "loss", "lr", "grad_norm", "tokens_per_second", "device_peak_bytes",
@@ -68,7 +68,7 @@ TEST_F(MetricsFileTest, AStepHasEveryPromisedKeyAndExactNumbers) {
 TEST_F(MetricsFileTest, NanAndInfinityAreNullAndTheLineStaysJson) {
   StepMetrics metrics = Step(3);
   metrics.loss = std::nan("");
-  metrics.grad_norm = std::numeric_limits<double>::infinity();
+  metrics.update.grad_norm = std::numeric_limits<double>::infinity();
   const auto json = nlohmann::json::parse(ToJson(metrics));
   EXPECT_TRUE(json["loss"].is_null());
   EXPECT_TRUE(json["grad_norm"].is_null());

@@ -33,7 +33,9 @@ class PiecewiseStore final : public ParameterStore {
       steps_[parameter.name] = seed == 0 ? 0 : 7;
     }
   }
-  absl::StatusOr<UpdateResult> Update(const UpdateOptions&) override { return UpdateResult(); }
+  absl::StatusOr<client::StepResult> Update(const client::StepOptions&) override {
+    return client::StepResult();
+  }
   OptimizerKind optimizer() const override { return OptimizerKind::kAdamW; }
   absl::Status Read(absl::string_view name, ChunkKind kind, Sink sink) override {
     const absl::Span<std::byte> all = Bytes(name, kind);
@@ -65,7 +67,7 @@ class PiecewiseStore final : public ParameterStore {
     return absl::OkStatus();
   }
   absl::Status status() const override { return absl::OkStatus(); }
-  StoreUsage usage() const override { return {}; }
+  client::TrainingStats usage() const override { return {}; }
   void ResetPeaks() override {}
 
   std::map<std::pair<std::string, ChunkKind>, std::vector<uint32_t>> values_;

@@ -71,7 +71,7 @@ class GivingStore final : public ParameterStore {
         gives_(attempts.gives),
         in_evaluation_(attempts.in_evaluation) {}
 
-  absl::StatusOr<UpdateResult> Update(const UpdateOptions& options) override {
+  absl::StatusOr<client::StepResult> Update(const client::StepOptions& options) override {
     FailingAllocator::Get().FailAt(0);
     return store_->Update(options);
   }
@@ -90,8 +90,8 @@ class GivingStore final : public ParameterStore {
     return store_->SetTensorStep(name, step);
   }
   absl::Status status() const override { return store_->status(); }
-  StoreUsage usage() const override {
-    StoreUsage usage = store_->usage();
+  client::TrainingStats usage() const override {
+    client::TrainingStats usage = store_->usage();
     usage.registration_error = registration_error;
     return usage;
   }
@@ -173,7 +173,7 @@ class TrainingLoopTest : public ::testing::Test {
     ASSERT_OK_AND_ASSIGN(const HfCheckpoint source, HfCheckpoint::Open(config.model));
     ASSERT_OK_AND_ASSIGN(const std::unique_ptr<CausalLm> model,
                          MakeCausalLm(source.config(), torch::kFloat));
-    ASSERT_OK_AND_ASSIGN(auto reference, ReferenceParameterStore::Create(*model, {}));
+    ASSERT_OK_AND_ASSIGN(auto reference, ReferenceParameterStore::Create(*model, {}, {}));
     torch::manual_seed(3);
     for (torch::Tensor& parameter : model->parameters()) {
       const at::NoGradGuard no_grad;

@@ -49,10 +49,10 @@ class ParameterStoreReferenceTest : public ::testing::Test {
  protected:
   void SetUp() override {
     torch::manual_seed(3);
-    ASSERT_OK_AND_ASSIGN(store_, ReferenceParameterStore::Create(ours_, settings_));
+    ASSERT_OK_AND_ASSIGN(store_, ReferenceParameterStore::Create(ours_, optimizer_, {}));
     ASSERT_OK(Fill(*store_, theirs_));
   }
-  const OptimizerSettings settings_ = {
+  const client::OptimizerSpec optimizer_ = {
       .beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-8, .weight_decay = 0.1};
   Model theirs_;
   Model ours_;
@@ -86,7 +86,7 @@ TEST_F(ParameterStoreReferenceTest, FollowsTheOptimizerOfTorch) {
     optimizer.step();
     ours_.zero_grad();
     ours_.Loss(input).backward();
-    ASSERT_OK_AND_ASSIGN(const UpdateResult result,
+    ASSERT_OK_AND_ASSIGN(const client::StepResult result,
                          store_->Update({.learning_rate = 1e-2, .max_grad_norm = 0.05}));
     EXPECT_NEAR(result.grad_norm, norm, 1e-5 * norm);
   }
@@ -111,7 +111,7 @@ TEST_F(ParameterStoreReferenceTest, AGradientThatIsNotFiniteIsNamedAndChangesNot
 
 TEST_F(ParameterStoreReferenceTest, WhatIsReadAndWrittenBackContinuesTheSame) {
   Model other;
-  ASSERT_OK_AND_ASSIGN(const auto copy, ReferenceParameterStore::Create(other, settings_));
+  ASSERT_OK_AND_ASSIGN(const auto copy, ReferenceParameterStore::Create(other, optimizer_, {}));
   ours_.Loss(torch::ones({8, 33})).backward();
   ASSERT_OK(store_->Update({.learning_rate = 1e-2}));
   for (const auto& item : ours_.named_parameters()) {
