@@ -10,17 +10,6 @@
 
 namespace gemini::client {
 
-absl::StatusOr<CopyEvent> CopyBatch::Fetch(ChunkStore& store, ChunkId chunk, std::byte* device,
-                                           CopyEvent after, CopyLandings& landings) {
-  landings.AwaitRoom();
-  GEMINI_ASSIGN_OR_RETURN(HostChunk host, Acquire([&] { return store.Acquire(chunk); }));
-  const CopyEvent event =
-      copies_.Copy(CopyStream::kFetch, device, host.data(), store.memory().shape().payload_bytes(),
-                   after, store.timeline().CopyOf(chunk));
-  if (!copies_.Done(event)) landings.Add(event, std::move(host));
-  return event;
-}
-
 absl::StatusOr<CopyEvent> CopyBatch::WriteBack(ChunkStore& store, ChunkId chunk,
                                                const std::byte* device, CopyEvent after) {
   const bool committed = store.IsCommitted(chunk);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The copies that one call of Residency has in flight: write-backs, with what must happen when each
-// is done, and the fetches that the call begins beside them. When a write-back is done its HOST
+// The write-backs that one call has in flight, with what must happen when each is done: its HOST
 // slot is released, or a written-back parameter is committed in its new slot.
 // Thread: one at a time; the caller locks.
 // Bound: holds at most kBatchSlots HOST slots: one more waits for the oldest copy. A slot that is
@@ -16,7 +15,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/copy/copy_engine.h"
-#include "client/device/copy_landings.h"
 #include "client/host/chunk_store.h"
 #include "gemini/ids.h"
 
@@ -29,11 +27,6 @@ class CopyBatch {
   CopyBatch(const CopyBatch&) = delete;
   CopyBatch& operator=(const CopyBatch&) = delete;
   ~CopyBatch() { Drain(); }
-
-  // Enqueues the copy of the chunk to `device`, behind `after`. The copy ends in `landings`,
-  // without help from this batch. Blocks while these are full. Errors: as ChunkStore::Acquire.
-  absl::StatusOr<CopyEvent> Fetch(ChunkStore& store, ChunkId chunk, std::byte* device,
-                                  CopyEvent after, CopyLandings& landings);
 
   // Enqueues the copy of the chunk's bytes from `device` to HOST, behind `after`. An uncommitted
   // chunk, also a gradient that its bundle's update awaits, is copied into its own slot; the caller

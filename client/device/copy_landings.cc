@@ -24,7 +24,13 @@ CopyLandings::~CopyLandings() {
 
 void CopyLandings::AwaitRoom() {
   MutexLock lock(mutex_);
-  while (under_way_.size() >= kOnlineCopies) mutex_.WaitFor(landed_);
+  while (under_way_.size() >= kFetchCopies) mutex_.WaitFor(landed_);
+}
+
+void CopyLandings::AwaitAll() {
+  MutexLock lock(mutex_);
+  const int64_t all = num_landed_ + static_cast<int64_t>(under_way_.size());
+  while (num_landed_ < all) mutex_.WaitFor(landed_);
 }
 
 void CopyLandings::Add(CopyEvent copied, HostChunk source) {
@@ -45,7 +51,8 @@ void CopyLandings::Run() {
     first.source = {};
     mutex_.Lock();
     under_way_.pop_front();
-    landed_.notify_one();
+    ++num_landed_;
+    landed_.notify_all();
   }
 }
 

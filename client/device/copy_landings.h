@@ -5,10 +5,11 @@
 // the ChunkStore's. So a thread that finds no HOST slot may wait for it, whatever else it has
 // locked.
 // Thread: any.
-// Bound: at most kOnlineCopies are in flight. One thread at a time calls AwaitRoom and then Add.
+// Bound: kFetchCopies are in flight, and one more for each other thread that calls AwaitRoom and
+// then Add at the same time.
 #pragma once
 #include <condition_variable>
-#include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <thread>
 
@@ -30,6 +31,8 @@ class CopyLandings {
 
   // Blocks until one more copy may be in flight.
   void AwaitRoom();
+  // Blocks until all that was added before has ended.
+  void AwaitAll();
   // Holds `source` until `copied` is done.
   void Add(CopyEvent copied, HostChunk source);
 
@@ -46,6 +49,7 @@ class CopyLandings {
   std::condition_variable landed_;
   // The thread waits for the first one.
   std::deque<Landing> under_way_ ABSL_GUARDED_BY(mutex_);
+  int64_t num_landed_ ABSL_GUARDED_BY(mutex_) = 0;
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

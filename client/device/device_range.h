@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What Residency keeps for one range of chunks, and for the moves that it is about to make.
-// Thread: none of its own; Residency locks.
-// Units: as in client/device/residency.h.
+// What is known of one range of chunks on DEVICE: its chunks, its state, its slots and its pins.
+// Thread: none of its own; the caller locks.
+// Units: a range is one chunk, or the consecutive chunks of one tensor that spans them. It lies in
+// adjacent DEVICE slots. A chunk is in one range at most.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -15,6 +16,8 @@
 #include "gemini/stall_cause.h"
 
 namespace gemini::client {
+
+using RangeId = Id<struct RangeTag>;
 
 struct ResidencyStats {
   int64_t fetch_bytes = 0;        // To DEVICE, ever.
@@ -42,29 +45,44 @@ struct RangeChunks {
   }
 };
 
-struct DeviceRange : RangeChunks {
-  // kReserved: it has slots, but no bytes. kIncoming: its slots are being written to. kSettling:
-  // all writes to its slots are enqueued, and `settled` is behind them; operators that pin it wait
-  // for that. kLeaving: it is being written back with the lock released.
-  enum class Presence : uint8_t { kAbsent, kReserved, kIncoming, kSettling, kResident, kLeaving };
+// Where a range is, and whether it may move. RangeTable::Change has the legal changes.
+enum class RangeState : uint8_t {
+  kAbsent,     // It is not on DEVICE.
+  kReserved,   // It has slots, but no bytes: a plan keeps this room for a gradient.
+  kIncoming,   // A fetch writes to its slots.
+  kDiscarded,  // It was dropped while incoming, and is absent when its fetch has ended.
+  kWriting,    // A write to it on DEVICE is being enqueued.
+  kSettling,   // All writes to its slots are enqueued. `settled` is behind them.
+  kResident,
+  kCleaning,  // It is being written back, and stays. It may be pinned.
+  kLeaving,   // It is being written back before it leaves.
+};
 
-  Presence presence = Presence::kAbsent;
+struct DeviceRange : RangeChunks {
+  RangeState state = RangeState::kAbsent;
   bool dirty = false;
-  bool wanted = false;     // In the set that is fetched on-line.
-  bool leaving = false;    // A victim of the placement under way.
-  bool discarded = false;  // Dropped while incoming.
-  bool busy = false;       // Its bytes are copied with the lock released: it must not move.
-  bool is_online = false;  // It was fetched on-line.
+  bool is_online = false;     // It was fetched on-line.
+  bool is_published = false;  // The residency words show it on DEVICE.
   int pins = 0;
-  int host_writers = 0;  // BeginWrites with the lock released.
-  SlotId slot;           // First DEVICE slot; none while absent.
+  int host_writers = 0;    // Writes to it in HOST that are being enqueued.
+  int64_t acquiring = -1;  // The chunk that its fetch waits for in HOST, or -1.
+  SlotId slot;             // First DEVICE slot; none while absent.
   int64_t last_use = 0;
   CopyEvent settled;
   CopyEvent used;  // Behind the operators that pinned it.
-  // Behind copies from and to its HOST slots: earlier fetches, and Writes there.
+  // Behind copies from and to its HOST slots: earlier fetches, and writes there.
   CopyEvent host_quiet;
+
+  // Returns whether it may be pinned. Operators that pin it wait for `settled`.
   bool is_there() const {
-    return presence == Presence::kResident || presence == Presence::kSettling;
+    return state == RangeState::kResident || state == RangeState::kSettling ||
+           state == RangeState::kCleaning;
+  }
+  // Returns whether its bytes are on their way, so that nobody else may move or drop them.
+  bool is_moving() const {
+    return state == RangeState::kIncoming || state == RangeState::kDiscarded ||
+           state == RangeState::kWriting || state == RangeState::kCleaning ||
+           state == RangeState::kLeaving;
   }
   // Returns the event behind everything that reads or writes its DEVICE slots, except the operators
   // that pin it now.
@@ -79,21 +97,6 @@ struct DeviceRange : RangeChunks {
     event.Join(host_quiet);
     return event;
   }
-};
-
-enum class FetchStart { kStarted, kNoBudget, kEnded };
-
-struct RangePlacement {
-  int64_t range = 0;
-  SlotId slot;
-};
-
-// Ranges that are fetched into DEVICE slots, and those that leave for them.
-struct RangeReplacement {
-  std::vector<RangePlacement> placements;
-  std::vector<int64_t> victims;
-  int64_t placed_bytes = 0;
-  int64_t freed_bytes = 0;
 };
 
 // Returns OK if nothing pins the range. FAILED_PRECONDITION: it is pinned.

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "client/device/planned_moves.h"
+#include "client/device/device_range.h"
 #include "client/host/chunk_store.h"
 #include "gemini/ids.h"
 

@@ -2,66 +2,40 @@
 #include "client/device/residency.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "client/device/online_placement.h"
 #include "gemini/system/check.h"
 #include "gemini/system/status_macros.h"
 
 namespace gemini::client {
 
-absl::Status CheckUnpinned(const DeviceRange& range) {
-  if (range.pins == 0) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("chunk ", range.chunk(0).value(), " of space ",
-                                                    range.store->name(), " is pinned ", range.pins,
-                                                    " times: an operator is using it"));
-}
-
 Residency::Residency(DeviceBudget& budget, CopyEngine& copies, std::byte* arena, int64_t num_slots,
                      int64_t chunk_bytes)
-    : budget_(budget),
-      copies_(copies),
-      arena_(arena),
-      num_arena_slots_(num_slots),
-      chunk_bytes_(chunk_bytes),
-      stalls_(copies),
-      slots_(num_slots),
-      vacated_(num_slots),
-      landings_(copies) {}
+    : tier_(budget, copies, arena, num_slots, chunk_bytes) {}
 
 RangeId Residency::AddRange(ChunkStore& store, BundleId first, int64_t num_bundles,
                             ChunkKind kind) {
-  GEMINI_CHECK(store.chunk_bytes() == chunk_bytes_ && num_bundles > 0 && first.value() >= 0 &&
-               first.value() + num_bundles <= store.num_bundles());
-  MutexLock lock(mutex_);
-  Range range;
-  static_cast<RangeChunks&>(range) = {.store = &store,
-                                      .first = first,
-                                      .num_bundles = num_bundles,
-                                      .kind = kind,
-                                      .payload_bytes = store.memory().shape().payload_bytes()};
-  const auto known = range_of_chunk_.find({&store, range.chunk(0)});
-  if (known != range_of_chunk_.end()) {
-    const Range& same = ranges_[known->second];
-    GEMINI_CHECK(same.first == first && same.num_bundles == num_bundles);
-    return RangeId(known->second);
-  }
-  const int64_t id = static_cast<int64_t>(ranges_.size());
-  for (int64_t i = 0; i < num_bundles; ++i) {
-    GEMINI_CHECK(range_of_chunk_.emplace(std::pair(&store, range.chunk(i)), id).second);
-  }
-  ranges_.push_back(range);
-  evictable_.Grow();
-  return RangeId(id);
+  MutexLock lock(tier_.mutex);
+  return tier_.table.Add(store, first, num_bundles, kind);
+}
+
+absl::StatusOr<RangeId> Residency::FindRange(const ChunkStore& store, BundleId first,
+                                             int64_t num_bundles, ChunkKind kind) const {
+  MutexLock lock(tier_.mutex);
+  return tier_.table.Find(store, first, num_bundles, kind);
 }
 
 absl::Status Residency::Pin(absl::Span<const RangeId> ranges, absl::Span<std::byte*> addresses) {
   GEMINI_CHECK(ranges.size() == addresses.size());
-  MutexLock lock(mutex_);
+  MutexLock lock(tier_.mutex);
   // Who pins a gradient may write to it.
-  for (const RangeId id : ranges) GEMINI_RETURN_IF_ERROR(AwaitUpdateOf(ranges_[id.value()]));
+  for (const RangeId id : ranges) GEMINI_RETURN_IF_ERROR(AwaitUpdateOf(tier_.table.at(id)));
   for (const RangeId id : ranges) {
-    if (ranges_[id.value()].presence == Presence::kResident) [[likely]]
+    if (tier_.table.at(id).state == RangeState::kResident) [[likely]]
       continue;
     GEMINI_RETURN_IF_ERROR(Await(ranges));
     break;
@@ -70,93 +44,52 @@ absl::Status Residency::Pin(absl::Span<const RangeId> ranges, absl::Span<std::by
   CopyEvent arriving;
   StallCause cause = StallCause::kTransfer;
   for (size_t i = 0; i < ranges.size(); ++i) {
-    Range& range = ranges_[ranges[i].value()];
-    if (range.presence == Presence::kSettling) [[unlikely]] {
+    const DeviceRange& range = tier_.table.at(ranges[i]);
+    if (range.state != RangeState::kResident) [[unlikely]] {
       all_settled = false;
       arriving.Join(range.settled);
       if (range.is_online) cause = StallCause::kOnline;
     }
-    if (range.pins++ == 0) {
-      if (!range.busy) evictable_.Remove(ranges[i].value());
-      pinned_bytes_ += BytesOf(range);
-    }
-    Publish(range);
-    addresses[i] = AddressOf(range.slot);
+    addresses[i] = tier_.table.Pin(ranges[i]);
   }
-  stats_.pinned_peak_bytes = std::max(stats_.pinned_peak_bytes, pinned_bytes_);
   if (!all_settled) [[unlikely]] {
     // Pinned, they stay while others have the lock.
-    SpaceCounters& counters = ranges_[ranges[0].value()].store->counters();
-    mutex_.Unlock();
-    OperatorPoint since = stalls_.Now();
-    copies_.MakeOperatorsWait(arriving);
-    stalls_.Add(counters, cause, std::move(since));
-    mutex_.Lock();
+    SpaceCounters& counters = tier_.table.at(ranges[0]).store->counters();
+    tier_.mutex.Unlock();
+    OperatorPoint since = tier_.stalls.Now();
+    tier_.copies.MakeOperatorsWait(arriving);
+    tier_.stalls.Add(counters, cause, std::move(since));
+    tier_.mutex.Lock();
   }
   return absl::OkStatus();
 }
 
 void Residency::Unpin(RangeId id, bool dirty, const CopyEvent& after) {
-  MutexLock lock(mutex_);
-  Range& range = ranges_[id.value()];
-  GEMINI_CHECK(range.pins > 0);
-  range.dirty |= dirty;
-  range.used.Join(after);
-  if (--range.pins == 0) {
-    range.last_use = ++clock_;
-    if (!range.busy) evictable_.Add(id.value());
-    pinned_bytes_ -= BytesOf(range);
-  }
-  Publish(range);
-}
-
-void Residency::WaitForChange() {
-  ++waiters_;
-  mutex_.WaitFor(changed_);
-  --waiters_;
-}
-
-void Residency::NotifyChange() {
-  if (waiters_ > 0) changed_.notify_all();
-}
-
-void Residency::WaitWhileMoving(const Range& range) {
-  while (range.presence == Presence::kIncoming || range.presence == Presence::kLeaving ||
-         range.busy) {
-    WaitForChange();
-  }
-}
-
-void Residency::Settle(Range& range) {
-  if (range.presence == Presence::kSettling && copies_.Done(range.settled)) {
-    range.presence = Presence::kResident;
-  }
+  MutexLock lock(tier_.mutex);
+  tier_.table.Unpin(id, dirty, after);
 }
 
 absl::Status Residency::Await(absl::Span<const RangeId> ids) {
-  const auto all_there = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  const auto all_there = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(tier_.mutex) {
     bool all = true;
     for (const RangeId id : ids) {
-      Settle(ranges_[id.value()]);
-      all &= ranges_[id.value()].is_there();
+      tier_.Settle(tier_.table.at(id));
+      all &= tier_.table.at(id).is_there();
     }
     return all;
   };
-  const Range& first = ranges_[ids[0].value()];
+  SpaceCounters& counters = tier_.table.at(ids[0]).store->counters();
   std::optional<OperatorPoint> since;
   while (!all_there()) {
-    if (!since) since = stalls_.Now();
+    if (!since) since = tier_.stalls.Now();
     const absl::StatusOr<StallCause> cause = AwaitOne(ids);
-    absl::Status status = cause.status();
-    if (cause.ok() && *cause == StallCause::kOnline) status = BringIn(ids);
-    since = stalls_.Add(first.store->counters(), cause.value_or(StallCause::kOnline),
-                        *std::move(since));
-    GEMINI_RETURN_IF_ERROR(status);
+    since = tier_.stalls.Add(counters, cause.value_or(StallCause::kOnline), *std::move(since));
+    GEMINI_RETURN_IF_ERROR(cause.status());
   }
   if (since) {
-    const int64_t outside_bytes = budget_.outside_bytes();
-    first.store->counters().SetDeviceBytes(budget_.used_bytes() + outside_bytes,
-                                           budget_.non_model_bytes() + outside_bytes);
+    const DeviceBudget& budget = tier_.budget;
+    counters.SetDeviceBytes(budget.used_bytes() + budget.outside_bytes(),
+                            budget.non_model_bytes() + budget.outside_bytes());
   }
   return absl::OkStatus();
 }
@@ -164,76 +97,74 @@ absl::Status Residency::Await(absl::Span<const RangeId> ids) {
 absl::StatusOr<StallCause> Residency::AwaitOne(absl::Span<const RangeId> ids) {
   RangeId absent;
   for (const RangeId id : ids) {
-    const Range& range = ranges_[id.value()];
-    switch (range.presence) {
-      case Presence::kResident:
-      case Presence::kSettling:
-        break;
-      case Presence::kIncoming: {
+    const DeviceRange& range = tier_.table.at(id);
+    switch (range.state) {
+      case RangeState::kResident:
+      case RangeState::kSettling:
+      case RangeState::kCleaning:
+        continue;
+      case RangeState::kIncoming:
+      case RangeState::kDiscarded:
+      case RangeState::kWriting: {
         const StallCause cause =
-            planned_ == nullptr ? StallCause::kTransfer : planned_->WaitingFor();
-        WaitForChange();
+            range.is_online ? StallCause::kOnline : tier_.plan.WaitingFor(tier_.table);
+        tier_.WaitForChange();
         return cause;
       }
-      case Presence::kLeaving:
-        WaitForChange();
+      case RangeState::kLeaving:
+        tier_.WaitForChange();
         return StallCause::kRoom;
-      case Presence::kAbsent:
+      case RangeState::kAbsent:
         if (range.host_writers > 0) {
-          WaitForChange();
+          tier_.WaitForChange();
           return StallCause::kUpdate;
         }
-        absent = id;
         break;
-      case Presence::kReserved:  // Its room is for other bytes than those that it has.
-        Leave(id.value());
-        budget_.Release(DeviceBudget::Use::kChunks, BytesOf(range));
-        absent = id;
+      case RangeState::kReserved:  // Its room is for other bytes than those that it has.
+        tier_.Drop(id);
         break;
     }
+    absent = id;
   }
-  if (planned_ != nullptr && planned_->active()) {
-    const bool blocked = waiting_fetch_ && IsOccupied(*waiting_fetch_);
-    if (planned_->IsComing(absent, blocked)) {
-      const StallCause cause = planned_->WaitingFor();
-      WaitForChange();
-      return cause;
-    }
-    NotifyChange();  // The plan has ended: its fetch need not wait for slots.
+  if (tier_.progress.active() && tier_.PlanBrings(absent)) {
+    const StallCause cause = tier_.plan.WaitingFor(tier_.table);
+    tier_.WaitForChange();
+    return cause;
   }
-  // What the plan began holds slots and HOST memory that on-line placement counts on.
-  if (moving_ > 0) {
-    WaitForChange();
+  // What moves holds slots and HOST memory that on-line placement counts on.
+  if (tier_.moving > 0) {
+    tier_.WaitForChange();
     return StallCause::kTransfer;
   }
   for (const RangeId id : ids) {
-    const Range& range = ranges_[id.value()];
+    const DeviceRange& range = tier_.table.at(id);
     if (range.is_there()) continue;
     for (int64_t i = 0; i < range.num_bundles; ++i) {
       if (!range.store->AwaitsCommit(range.chunk(i))) continue;
-      // Not with the lock held: others pin meanwhile.
-      mutex_.Unlock();
+      tier_.mutex.Unlock();
       const absl::Status status = range.store->updates().AwaitCommit(BundleOf(range.chunk(i)));
-      mutex_.Lock();
+      tier_.mutex.Lock();
       if (!status.ok()) return status;
       return StallCause::kUpdate;
     }
   }
+  GEMINI_RETURN_IF_ERROR(BringIn(tier_, ids));
   return StallCause::kOnline;
 }
 
-void Residency::AwaitWrite(RangeId range, PendingWrite& write) {
+void Residency::AwaitWrite(RangeId id, PendingWrite& write) {
   if (write.Done()) return write.Wait();
-  OperatorPoint since = stalls_.Now();
+  OperatorPoint since = tier_.stalls.Now();
   write.Wait();
-  stalls_.Add(Describe(range).store->counters(), StallCause::kTransfer, std::move(since));
+  MutexLock lock(tier_.mutex);
+  tier_.stalls.Add(tier_.table.at(id).store->counters(), StallCause::kTransfer, std::move(since));
 }
 
 absl::StatusOr<PendingWrite> Residency::BeginWrite(RangeId id, int64_t offset_bytes,
                                                    const void* source, int64_t size_bytes,
                                                    bool alone) {
-  MutexLock lock(mutex_);
-  Range& range = ranges_[id.value()];
+  MutexLock lock(tier_.mutex);
+  DeviceRange& range = tier_.table.at(id);
   const int64_t range_bytes = range.offset_bytes(range.num_bundles);
   if (offset_bytes < 0 || size_bytes < 0 || offset_bytes > range_bytes - size_bytes) {
     return absl::InvalidArgumentError(absl::StrCat("a write of ", size_bytes, " bytes at ",
@@ -247,98 +178,81 @@ absl::StatusOr<PendingWrite> Residency::BeginWrite(RangeId id, int64_t offset_by
   GEMINI_RETURN_IF_ERROR(AwaitUpdateOf(range));
   const std::byte* const from = static_cast<const std::byte*>(source);
   if (alone) AwaitRoom(id);
-  WaitWhileMoving(range);
-  if (range.presence == Presence::kReserved && !alone) {
-    Leave(id.value());
-    budget_.Release(DeviceBudget::Use::kChunks, BytesOf(range));
-  }
-  if (range.presence == Presence::kAbsent) {
+  tier_.AwaitMoveOf(range);
+  if (range.state == RangeState::kReserved && !alone) tier_.Drop(id);
+  if (range.state == RangeState::kAbsent) {
     return BeginHostWrite(range, offset_bytes, from, size_bytes);
   }
-  WriteOnDevice(id.value(), offset_bytes, from, size_bytes);
+  WriteOnDevice(id, offset_bytes, from, size_bytes);
   return PendingWrite();
 }
 
-absl::Status Residency::AwaitUpdateOf(const Range& range) {
+absl::Status Residency::AwaitUpdateOf(const DeviceRange& range) {
   for (int64_t i = 0; range.kind == ChunkKind::kGrad && i < range.num_bundles; ++i) {
     const BundleId bundle = BundleOf(range.chunk(i));
     if (!range.store->AwaitsCommit(ChunkOf(bundle, ChunkKind::kParam))) continue;
-    OperatorPoint since = stalls_.Now();
-    mutex_.Unlock();
+    OperatorPoint since = tier_.stalls.Now();
+    tier_.mutex.Unlock();
     const absl::Status status = range.store->updates().AwaitCommit(bundle);
-    mutex_.Lock();
-    stalls_.Add(range.store->counters(), StallCause::kUpdate, std::move(since));
+    tier_.mutex.Lock();
+    tier_.stalls.Add(range.store->counters(), StallCause::kUpdate, std::move(since));
     GEMINI_RETURN_IF_ERROR(status);
   }
   return absl::OkStatus();
 }
 
 void Residency::AwaitRoom(RangeId id) {
-  const Range& range = ranges_[id.value()];
+  const DeviceRange& range = tier_.table.at(id);
   std::optional<OperatorPoint> since;
   // One of the step before may be on its way out still.
-  while (range.presence != Presence::kReserved && planned_ != nullptr && planned_->active() &&
-         planned_->KeepsGradient(id)) {
-    if (!since) since = stalls_.Now();
-    const bool blocked = waiting_fetch_ && IsOccupied(*waiting_fetch_);
-    if (planned_->IsComing(id, blocked)) {
-      WaitForChange();
-    } else {
-      NotifyChange();  // The plan has ended.
-    }
+  while (range.state != RangeState::kReserved && tier_.progress.active() &&
+         tier_.plan.KeepsGradient(id)) {
+    if (!since) since = tier_.stalls.Now();
+    if (tier_.PlanBrings(id)) tier_.WaitForChange();
   }
-  if (since) stalls_.Add(range.store->counters(), StallCause::kRoom, *std::move(since));
+  if (since) tier_.stalls.Add(range.store->counters(), StallCause::kRoom, *std::move(since));
 }
 
-void Residency::WriteOnDevice(int64_t id, int64_t offset_bytes, const std::byte* from,
+void Residency::WriteOnDevice(RangeId id, int64_t offset_bytes, const std::byte* from,
                               int64_t size_bytes) {
-  Range& range = ranges_[id];
-  const bool is_new = range.presence == Presence::kReserved;
+  DeviceRange& range = tier_.table.at(id);
   CopyEvent before = range.quiet();
-  for (int64_t i = 0; is_new && i < range.num_bundles; ++i) {
-    before.Join(vacated_[range.slot.value() + i]);
+  for (int64_t i = 0; i < range.num_bundles; ++i) {
+    before.Join(tier_.table.vacated(SlotId(range.slot.value() + i)));
   }
-  range.presence = Presence::kIncoming;
-  range.busy = true;
-  ++moving_;
-  if (evictable_.contains(id)) evictable_.Remove(id);
-  mutex_.Unlock();
-  copies_.MakeOperatorsWait(before);
-  copies_.CopyWithin(AddressOf(range.slot) + offset_bytes, from, size_bytes);
-  const CopyEvent written = copies_.AfterOperators();
-  mutex_.Lock();
-  range.busy = false;
-  --moving_;
-  range.presence = Presence::kSettling;
-  range.settled = written;
+  std::byte* const to = tier_.table.AddressOf(range.slot) + offset_bytes;
+  tier_.table.Change(range, RangeState::kWriting);
+  ++tier_.moving;
+  tier_.mutex.Unlock();
+  tier_.copies.MakeOperatorsWait(before);
+  tier_.copies.CopyWithin(to, from, size_bytes);
+  const CopyEvent written = tier_.copies.AfterOperators();
+  tier_.mutex.Lock();
+  --tier_.moving;
   range.is_online = false;
-  Settle(range);
   range.dirty = true;
-  if (is_new) {
-    Enter(id, range.slot);
-  } else if (range.pins == 0) {
-    evictable_.Add(id);
-  }
-  Publish(range);
-  NotifyChange();
+  tier_.table.Enter(id, written);
+  tier_.Settle(range);
+  tier_.table.Publish(range);
+  tier_.NotifyChange();
 }
 
-absl::StatusOr<PendingWrite> Residency::BeginHostWrite(Range& range, int64_t offset_bytes,
+absl::StatusOr<PendingWrite> Residency::BeginHostWrite(DeviceRange& range, int64_t offset_bytes,
                                                        const std::byte* from, int64_t size_bytes) {
   std::vector<HostChunk> hosts;
-  CopyEvent written = copies_.AfterOperators();
+  CopyEvent written = tier_.copies.AfterOperators();
   written.Join(range.host_quiet);
   CopyEvent last;
   absl::Status status;
-  ++range.host_writers;  // It stays absent while the lock is let go.
+  ++range.host_writers;  // It stays absent while the lock is released.
   for (int64_t done = 0; done < size_bytes;) {
     const int64_t index = (offset_bytes + done) / range.payload_bytes;
     const int64_t inside = (offset_bytes + done) % range.payload_bytes;
     const int64_t piece = std::min(size_bytes - done, range.payload_bytes - inside);
     const ChunkId chunk = range.chunk(index);
-    mutex_.Unlock();
-    // On-line moves wait for slots with the lock held, which the updater needs for a late gradient:
-    // slots that only the caller lets go of must not be what they wait for.
+    tier_.mutex.Unlock();
+    // Who brings a late gradient may wait for a slot: those that only the caller releases must not
+    // be what it waits for.
     range.store->updates().AwaitLateGradients();
     absl::StatusOr<HostChunk> host = piece == range.payload_bytes
                                          ? range.store->AcquireToOverwrite(chunk)
@@ -346,24 +260,24 @@ absl::StatusOr<PendingWrite> Residency::BeginHostWrite(Range& range, int64_t off
     status = host.status();
     // To memory that is not registered yet, CUDA may copy before it returns.
     if (status.ok()) {
-      last = copies_.Copy(CopyStream::kEvict, host->data() + inside, from + done, piece, written,
-                          range.store->timeline().CopyOf(chunk));
+      last = tier_.copies.Copy(CopyStream::kEvict, host->data() + inside, from + done, piece,
+                               written, range.store->timeline().CopyOf(chunk));
     }
-    mutex_.Lock();
+    tier_.mutex.Lock();
     if (!status.ok()) break;
     range.host_quiet.Join(last);
-    stats_.evict_bytes += piece;
+    tier_.evict_bytes += piece;
     range.store->counters().AddEvictBytes(piece);
     hosts.push_back(*std::move(host));
     done += piece;
   }
   --range.host_writers;
-  NotifyChange();
+  tier_.NotifyChange();
   if (!status.ok()) {
-    copies_.Wait(last);
+    tier_.copies.Wait(last);
     return status;
   }
-  return PendingWrite(copies_, last, std::move(hosts));
+  return PendingWrite(tier_.copies, last, std::move(hosts));
 }
 
 absl::Status Residency::Write(RangeId id, int64_t offset_bytes, const void* source,
@@ -374,155 +288,74 @@ absl::Status Residency::Write(RangeId id, int64_t offset_bytes, const void* sour
 }
 
 absl::Status Residency::Flush(RangeId id) {
-  MutexLock lock(mutex_);
-  Range& range = ranges_[id.value()];
-  WaitWhileMoving(range);
+  MutexLock lock(tier_.mutex);
+  const DeviceRange& range = tier_.table.at(id);
+  tier_.AwaitMoveOf(range);
   GEMINI_RETURN_IF_ERROR(CheckUnpinned(range));
-  if (!range.dirty) return absl::OkStatus();
-  {
-    CopyBatch batch(copies_);
-    GEMINI_RETURN_IF_ERROR(WriteBack(range, batch));
-  }
-  GEMINI_RETURN_IF_ERROR(copies_.status());
-  range.dirty = false;
-  Publish(range);
-  return absl::OkStatus();
+  return tier_.Clean(id);
+}
+
+absl::Status Residency::WriteBack(RangeId id) {
+  MutexLock lock(tier_.mutex);
+  return tier_.Clean(id);
 }
 
 absl::Status Residency::Drop(RangeId id) {
-  MutexLock lock(mutex_);
-  Range& range = ranges_[id.value()];
-  while (range.presence == Presence::kLeaving || range.busy) WaitForChange();
+  MutexLock lock(tier_.mutex);
+  DeviceRange& range = tier_.table.at(id);
+  const auto is_incoming = [&range] {
+    return range.state == RangeState::kIncoming || range.state == RangeState::kDiscarded;
+  };
+  while (range.is_moving() && !is_incoming()) tier_.WaitForChange();
   GEMINI_RETURN_IF_ERROR(CheckUnpinned(range));
-  if (range.presence == Presence::kAbsent) return absl::OkStatus();
-  if (range.presence == Presence::kIncoming) {
-    range.discarded = true;  // Its fetch may wait for the very update that made it stale.
-    return absl::OkStatus();
+  if (!is_incoming()) {
+    tier_.Drop(id);
+  } else if (range.state == RangeState::kIncoming) {
+    // Not waited for: its fetch may wait for the very update that made it stale.
+    RangeTable::Change(range, RangeState::kDiscarded);
   }
-  Leave(id.value());
-  budget_.Release(DeviceBudget::Use::kChunks, BytesOf(range));
   return absl::OkStatus();
 }
 
 bool Residency::MakeRoom(int64_t size_bytes, absl::Status* why) {
-  const auto fits = [&] { return size_bytes <= budget_.budget_bytes() - budget_.used_bytes(); };
   std::function<bool()> release;
   {
-    MutexLock lock(mutex_);
+    MutexLock lock(tier_.mutex);
     release = pending_release_;
   }
-  while (!fits() && release && release()) {
+  const DeviceBudget& budget = tier_.budget;
+  while (size_bytes > budget.budget_bytes() - budget.used_bytes() && release && release()) {
   }
-  MutexLock lock(mutex_);
-  if (fits()) return true;
-  OperatorPoint since = stalls_.Now();
-  const auto count_stall = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (!ranges_.empty()) {
-      stalls_.Add(ranges_.front().store->counters(), StallCause::kRoom, std::move(since));
-    }
-  };
-  // The plan leaves this room, but what is due may not have left yet.
-  while (!fits() && planned_ != nullptr && planned_->active() && planned_->IsEvicting()) {
-    WaitForChange();
-  }
-  for (;;) {
-    for (int64_t id = evictable_.oldest(); id != LruList::kNone && !fits();) {
-      const int64_t next = evictable_.newer(id);
-      absl::Status status;
-      {
-        CopyBatch batch(copies_);
-        status = Evict(id, batch);
-      }
-      // One whose write-back finds no room in HOST stays; a clean one behind it may still go.
-      if (status.ok()) {
-        budget_.Release(DeviceBudget::Use::kChunks, BytesOf(ranges_[id]));
-        if (planned_ != nullptr) planned_->Interrupt(Divergence::kNonModel);
-      } else if (why != nullptr) {
-        *why = status;
-      }
-      id = next;
-    }
-    if (fits() || moving_ == 0) {
-      count_stall();
-      return fits();
-    }
-    // What is on its way can leave once it is there.
-    if (planned_ != nullptr) planned_->Interrupt(Divergence::kNonModel);
-    NotifyChange();
-    WaitForChange();
-  }
+  return gemini::client::MakeRoom(tier_, size_bytes, why);
+}
+
+absl::Status Residency::SetBudget(int64_t device_bytes) {
+  return gemini::client::SetBudget(tier_, device_bytes);
 }
 
 void Residency::set_pending_release(std::function<bool()> release) {
-  MutexLock lock(mutex_);
+  MutexLock lock(tier_.mutex);
   pending_release_ = std::move(release);
 }
 
 SlotId Residency::DeviceSlot(RangeId range) const {
-  MutexLock lock(mutex_);
-  return ranges_[range.value()].slot;
-}
-
-void Residency::Enter(int64_t id, SlotId slot) {
-  Range& range = ranges_[id];
-  range.slot = slot;
-  range.last_use = ++clock_;
-  evictable_.Add(id);
-  for (int64_t i = 0; i < range.num_bundles; ++i) {
-    range.store->residency_writer().EnterDevice(range.chunk(i), SlotId(slot.value() + i));
-  }
-}
-
-void Residency::Leave(int64_t id) {
-  Range& range = ranges_[id];
-  FreeSlots(range);
-  const bool had_bytes = std::exchange(range.presence, Presence::kAbsent) != Presence::kReserved;
-  range.dirty = false;
-  if (evictable_.contains(id)) evictable_.Remove(id);
-  for (int64_t i = 0; had_bytes && i < range.num_bundles; ++i) {
-    range.store->residency_writer().LeaveDevice(range.chunk(i));
-  }
-  NotifyChange();
-}
-
-void Residency::FreeSlots(Range& range) {
-  for (int64_t i = 0; i < range.num_bundles; ++i) {
-    vacated_[range.slot.value() + i].Join(range.quiet());
-  }
-  range.host_quiet.Join(range.settled);
-  range.settled = range.used = {};
-  range.is_online = false;
-  slots_.Free(range.slot, range.num_bundles);
-  range.slot = kNoSlot;
-}
-
-void Residency::Publish(const Range& range) {
-  for (int64_t i = 0; i < range.num_bundles; ++i) {
-    range.store->residency_writer().SetOnDevice(range.chunk(i), SlotId(range.slot.value() + i),
-                                                range.pins, range.dirty);
-  }
-}
-
-CopyEvent Residency::FetchableAfter(const Range& range, SlotId first, int64_t index) const {
-  CopyEvent after = range.host_quiet;
-  const auto [begin, last] = range.slots_of(index);
-  for (int64_t i = begin; i <= last; ++i) {
-    after.Join(vacated_[first.value() + i]);
-  }
-  return after;
+  MutexLock lock(tier_.mutex);
+  return tier_.table.at(range).slot;
 }
 
 int64_t Residency::num_slots() const {
-  MutexLock lock(mutex_);
-  return slots_.num_usable();
+  MutexLock lock(tier_.mutex);
+  return tier_.table.slots().num_usable();
 }
 
 ResidencyStats Residency::stats() const {
-  MutexLock lock(mutex_);
-  ResidencyStats stats = stats_;
-  stats.stall_ns = stalls_.total_ns();
+  MutexLock lock(tier_.mutex);
+  ResidencyStats stats = {.fetch_bytes = tier_.fetch_bytes,
+                          .evict_bytes = tier_.evict_bytes,
+                          .stall_ns = tier_.stalls.total_ns(),
+                          .pinned_peak_bytes = tier_.table.pinned_peak_bytes()};
   for (int cause = 0; cause < kNumStallCauses; ++cause) {
-    stats.stall_by_cause_ns[cause] = stalls_.of(static_cast<StallCause>(cause));
+    stats.stall_by_cause_ns[cause] = tier_.stalls.of(static_cast<StallCause>(cause));
   }
   return stats;
 }

@@ -29,15 +29,15 @@ void FindTurns(BoundPlan& bound) {
   });
   bound.fetch_turns.resize(plan.fetches.size());
   bound.eviction_turns.resize(plan.evictions.size());
-  std::vector<BoundPlan::Turn> done(plan.ranges.size());
+  std::vector<PlanTurn> done(plan.ranges.size());
   for (const PlannedResident& resident : plan.initial) ++done[resident.range].fetches;
   for (const Move& move : moves) {
     if (move.is_fetch) {
-      BoundPlan::Turn& of_range = done[plan.fetches[move.index].range];
+      PlanTurn& of_range = done[plan.fetches[move.index].range];
       bound.fetch_turns[move.index] = of_range;
       ++of_range.fetches;
     } else {
-      BoundPlan::Turn& of_range = done[plan.evictions[move.index].range];
+      PlanTurn& of_range = done[plan.evictions[move.index].range];
       bound.eviction_turns[move.index] = of_range;
       ++of_range.evictions;
     }

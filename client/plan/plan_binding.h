@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "client/device/followed_plan.h"
 #include "client/device/kept_for_update.h"
 #include "client/device/residency.h"
 #include "client/host/chunk_store.h"
@@ -20,19 +21,14 @@ struct BoundPlan {
   Plan plan;
   std::vector<RangeId> ranges;  // By plan.ranges.
   KeptForUpdate kept;           // By plan.device_updates and plan.late_gradients.
-  // Several threads work through the lists. A Turn keeps the moves of one range in order when one
-  // of them is late: how many fetches and evictions of the range come before a move in its round.
-  // Being in `initial` counts as a fetch.
-  struct Turn {
-    int64_t fetches = 0;
-    int64_t evictions = 0;
-  };
-  std::vector<Turn> fetch_turns;     // By plan.fetches.
-  std::vector<Turn> eviction_turns;  // By plan.evictions.
-  std::vector<Turn> moves_of;        // By plan.ranges: how many of each a round has.
+  // How many fetches and evictions of its range come before a move in its round. Being in `initial`
+  // counts as a fetch.
+  std::vector<PlanTurn> fetch_turns;     // By plan.fetches.
+  std::vector<PlanTurn> eviction_turns;  // By plan.evictions.
+  std::vector<PlanTurn> moves_of;        // By plan.ranges: how many of each a round has.
 };
 
-// Returns when a fetch or an eviction begins, as PlanExecutor::Progressed counts from its round's
+// Returns when a fetch or an eviction begins, as PlanProgress counts from its round's
 // beginning.
 inline int64_t GateOf(const PlannedFetch& fetch) {
   // On demand, it begins with its operator.

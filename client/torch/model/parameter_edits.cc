@@ -22,7 +22,7 @@ absl::Status ParameterEdits::Prepare(RangeId param) {
   }
   if (!IsAnyOnDeviceAlone(range)) return absl::OkStatus();
   for (const ChunkKind kind : KindsOfValue(tensors_.store().format(), ChunkKind::kParam)) {
-    GEMINI_RETURN_IF_ERROR(tensors_.residency().EvictPlanned(range.ids[kind], /*stays=*/true));
+    GEMINI_RETURN_IF_ERROR(tensors_.residency().WriteBack(range.ids[kind]));
   }
   return absl::OkStatus();
 }

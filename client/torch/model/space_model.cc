@@ -35,7 +35,7 @@ SpaceModel::SpaceModel(std::unique_ptr<ModelTensors> tensors, const OptimizerSpe
   updates_ = std::make_unique<UpdateQueue>(
       tensors_->store(),
       [this](BundleId bundle) {
-        return tensors_->residency().BringGradient(tensors_->range_of(bundle).grad());
+        return tensors_->residency().WriteBack(tensors_->range_of(bundle).grad());
       },
       [this](BundleId bundle) {
         return UpdateBundle(tensors_->store(), bundle, tensors_->pieces(bundle), intent_,

@@ -75,7 +75,7 @@ TEST_F(CopyLandingsTest, NoMoreAreUnderWayThanThereIsRoomFor) {
   Open(1, 2);
   if (HasFatalFailure()) return;
   CopyEvent first;
-  for (int64_t i = 0; i < kOnlineCopies; ++i) {
+  for (int64_t i = 0; i < kFetchCopies; ++i) {
     landings_.AwaitRoom();
     BeginToFetch(ChunkOf(BundleId(0), kParam));
     if (i == 0) first = last_;
@@ -104,7 +104,7 @@ TEST_F(CopyLandingsTest, AnUpdateWaitsForCopiesOfItsGradients) {
 TEST_F(CopyLandingsTest, AnUpdateDoesNotWaitForOtherCopies) {
   Open(2, 20);
   if (HasFatalFailure()) return;
-  for (int64_t i = 0; i < kOnlineCopies; ++i) BeginToFetch(ChunkOf(BundleId(1), kParam));
+  for (int64_t i = 0; i < kFetchCopies; ++i) BeginToFetch(ChunkOf(BundleId(1), kParam));
   EXPECT_OK(store_->updates().Begin(StepOne(), bundles_));
   EXPECT_FALSE(copies_.Done(last_));
 }

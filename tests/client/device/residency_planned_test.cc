@@ -3,10 +3,12 @@
 // meet the moment.
 #include <algorithm>
 #include <array>
+#include <future>
 #include <optional>
 #include <vector>
 
 #include "client/copy/copy_engine_host.h"
+#include "client/device/planned_placement.h"
 #include "client/device/residency.h"
 #include "tests/client/plan/lazy_operators.h"
 #include "tests/client/session/session_fixture.h"
@@ -14,65 +16,56 @@
 namespace gemini::client {
 namespace {
 
-class ResidencyPlannedTest : public SessionFixture {};
-
-// A plan that ends just after a look at whether it goes on, as another thread may end it.
-class EndingMoves : public PlannedMoves {
- public:
-  bool active() const override { return looks_++ == 0; }
-  bool paused() const override { return false; }
-  bool IsComing(RangeId, bool) override { return false; }
-  bool KeepsGradient(RangeId) const override { return false; }
-  bool IsEvicting() const override { return false; }
-  StallCause WaitingFor() const override { return StallCause::kTransfer; }
-  void Interrupt(Divergence) override {}
-
- private:
-  mutable int looks_ = 0;
+class ResidencyPlannedTest : public SessionFixture {
+ protected:
+  // Begins a plan that fetches or keeps these ranges, and whose lanes have nothing more to do.
+  static void BeginPlan(DeviceTier& tier, RangeId fetched, RangeId kept) {
+    PlanContents contents;
+    const auto only = [](RangeId range) {
+      std::vector<bool> set(static_cast<size_t>(range.value() + 1));
+      if (!set.empty()) set.back() = true;
+      return set;
+    };
+    contents.fetched = only(fetched);
+    contents.kept = only(kept);
+    MutexLock lock(tier.mutex);
+    tier.plan.Begin(std::move(contents), 0);
+    for (size_t lane = 0; lane < FollowedPlan::kNumLanes; ++lane) {
+      tier.plan.SetActivity(lane, FollowedPlan::Activity::kIdle);
+    }
+  }
+  static FetchStart Begin(DeviceTier& tier, RangeId range, SlotId slot, bool blank) {
+    MutexLock lock(tier.mutex);
+    return BeginFetch(tier, range, slot, blank);
+  }
 };
 
-TEST_F(ResidencyPlannedTest, AFetchWhosePlanEndsMeanwhileChargesNoMoreThanItTakes) {
+TEST_F(ResidencyPlannedTest, AFetchWhosePlanEndsMeanwhileChargesNothing) {
   OpenSession(/*device_slots=*/1, /*host_slots=*/4, 0);
   ASSERT_NE(session_, nullptr);
-  ChunkStore* const store = OpenSpace("space", 1, 4, 0);
+  ChunkStore* const store = OpenSpace("space", 2, 4, 0);
   ASSERT_NE(store, nullptr);
-  ASSERT_OK(CommitTag(*store, BundleId(0), ChunkKind::kParam, 0, 1));
+  for (int64_t i = 0; i < 2; ++i) {
+    ASSERT_OK(CommitTag(*store, BundleId(i), ChunkKind::kParam, 0, 1));
+  }
   CopyEngineHost copies;
-  DeviceBudget own_budget(kTestChunkBytes);
+  DeviceBudget own_budget(2 * kTestChunkBytes);
   std::vector<std::byte> arena(kTestChunkBytes);
   Residency own(own_budget, copies, arena.data(), /*num_slots=*/1, kTestChunkBytes);
-  EndingMoves moves;
-  own.set_planned_moves(&moves);
-  const RangeId range = own.AddRange(*store, BundleId(0), 1, ChunkKind::kParam);
-  const FetchStart start = own.BeginFetch(range, SlotId(0), /*blank=*/false);
-  EXPECT_EQ(own_budget.used_bytes(), start == FetchStart::kStarted ? kTestChunkBytes : 0);
-  if (start == FetchStart::kStarted) {
-    own.EndFetch(range, {}, /*all=*/false);
-    EXPECT_EQ(own_budget.used_bytes(), 0);
-  }
-  own.set_planned_moves(nullptr);
+  const RangeId there = own.AddRange(*store, BundleId(0), 1, ChunkKind::kParam);
+  const RangeId range = own.AddRange(*store, BundleId(1), 1, ChunkKind::kParam);
+  std::byte* address = nullptr;
+  ASSERT_OK(own.Pin({&there, 1}, {&address, 1}));  // In the only slot.
+  BeginPlan(own.tier(), range, RangeId());
+  std::future<FetchStart> start = std::async(
+      std::launch::async, [&] { return Begin(own.tier(), range, SlotId(0), /*blank=*/false); });
+  // One who wants the range finds that nothing will vacate its slot, and ends the plan.
+  EXPECT_THAT(own.Pin({&range, 1}, {&address, 1}), StatusIs(absl::StatusCode::kResourceExhausted));
+  EXPECT_EQ(start.get(), FetchStart::kEnded);
+  EXPECT_EQ(own.tier().progress.cause(), Divergence::kPinned);
+  EXPECT_EQ(own_budget.used_bytes(), kTestChunkBytes);
+  own.Unpin(there, /*dirty=*/false);
 }
-
-// A plan that has what a test says.
-class StillMoves : public PlannedMoves {
- public:
-  bool active() const override { return !interrupted_; }
-  bool paused() const override { return false; }
-  bool IsComing(RangeId, bool) override {
-    interrupted_ = true;  // Nothing more comes.
-    return false;
-  }
-  bool KeepsGradient(RangeId range) const override { return range == kept_; }
-  bool IsEvicting() const override { return false; }
-  StallCause WaitingFor() const override { return StallCause::kTransfer; }
-  void Interrupt(Divergence) override { interrupted_ = true; }
-
-  void Keep(RangeId range) { kept_ = range; }
-
- private:
-  RangeId kept_;
-  bool interrupted_ = false;
-};
 
 // A residency of its own, with two slots and one bundle of two chunks that an update on DEVICE
 // would use.
@@ -89,16 +82,25 @@ class KeptGradientTest : public ResidencyPlannedTest {
     }
     arena_.resize(kSlots * chunk_bytes_);
     own_.emplace(budget_, copies(), arena_.data(), kSlots, chunk_bytes_);
-    own_->set_planned_moves(&moves_);
     grad_ = own_->AddRange(*store_, BundleId(0), 1, ChunkKind::kGrad);
-    moves_.Keep(grad_);
+    BeginPlan(own_->tier(), RangeId(), grad_);
   }
   void TearDown() override {
-    if (own_) own_->set_planned_moves(nullptr);
     own_.reset();
     ResidencyPlannedTest::TearDown();
   }
   virtual CopyEngine& copies() { return copies_; }
+  FetchStart Begin(RangeId range, SlotId slot, bool blank) {
+    return ResidencyPlannedTest::Begin(own_->tier(), range, slot, blank);
+  }
+  absl::Status Finish(RangeId range) {
+    MutexLock lock(own_->tier().mutex);
+    return FinishFetch(own_->tier(), range);
+  }
+  absl::Status Evict(RangeId range) {
+    MutexLock lock(own_->tier().mutex);
+    return own_->tier().Evict(range);
+  }
   absl::Status WriteAll(char value, bool alone) {
     const std::vector<char> bytes(chunk_bytes_, value);
     absl::StatusOr<PendingWrite> write =
@@ -117,34 +119,33 @@ class KeptGradientTest : public ResidencyPlannedTest {
   CopyEngineHost copies_;
   DeviceBudget budget_{kSlots * kLargestChunkBytes};
   std::vector<std::byte> arena_;
-  StillMoves moves_;
   ChunkStore* store_ = nullptr;
   std::optional<Residency> own_;
   RangeId grad_;
 };
 
 TEST_F(KeptGradientTest, GoesIntoTheRoomThatThePlanKept) {
-  ASSERT_EQ(own_->BeginFetch(grad_, SlotId(1), /*blank=*/true), FetchStart::kStarted);
+  ASSERT_EQ(Begin(grad_, SlotId(1), /*blank=*/true), FetchStart::kStarted);
   EXPECT_EQ(budget_.used_bytes(), kTestChunkBytes);
   ASSERT_OK(WriteAll('g', /*alone=*/true));
   EXPECT_FALSE(store_->HasPayload(ChunkOf(BundleId(0), ChunkKind::kGrad)));
   EXPECT_EQ(own_->DeviceSlot(grad_), SlotId(1));
   EXPECT_EQ(own_->stats().evict_bytes, 0);
   EXPECT_EQ(static_cast<char>(arena_[kTestChunkBytes]), 'g');
-  ASSERT_OK(own_->EvictPlanned(grad_, /*stays=*/false));
+  ASSERT_OK(Evict(grad_));
   EXPECT_EQ(FirstByteInHost(), 'g');
   EXPECT_EQ(budget_.used_bytes(), 0);
 }
 
 TEST_F(KeptGradientTest, WithoutItsRoomItGoesToHost) {
   ASSERT_OK(WriteAll('h', /*alone=*/true));
-  EXPECT_FALSE(moves_.active());  // It would have waited for ever.
+  EXPECT_FALSE(own_->tier().progress.active());  // It would have waited for ever.
   EXPECT_EQ(FirstByteInHost(), 'h');
 }
 
 TEST_F(KeptGradientTest, RoomIsOfNoUseForHalfARange) {
   ASSERT_OK(WriteAll('a', /*alone=*/false));
-  ASSERT_EQ(own_->BeginFetch(grad_, SlotId(0), /*blank=*/true), FetchStart::kStarted);
+  ASSERT_EQ(Begin(grad_, SlotId(0), /*blank=*/true), FetchStart::kStarted);
   const char one = 'b';
   ASSERT_OK_AND_ASSIGN(PendingWrite write, own_->BeginWrite(grad_, 1, &one, 1, /*alone=*/false));
   write.Wait();
@@ -154,7 +155,7 @@ TEST_F(KeptGradientTest, RoomIsOfNoUseForHalfARange) {
 
 TEST_F(KeptGradientTest, AnOperatorFindsTheBytesAndNotTheRoom) {
   ASSERT_OK(WriteAll('a', /*alone=*/false));
-  ASSERT_EQ(own_->BeginFetch(grad_, SlotId(0), /*blank=*/true), FetchStart::kStarted);
+  ASSERT_EQ(Begin(grad_, SlotId(0), /*blank=*/true), FetchStart::kStarted);
   std::array<std::byte*, 1> address = {};
   ASSERT_OK(own_->Pin({grad_}, absl::MakeSpan(address)));
   EXPECT_EQ(static_cast<char>(*address[0]), 'a');
@@ -162,7 +163,7 @@ TEST_F(KeptGradientTest, AnOperatorFindsTheBytesAndNotTheRoom) {
 }
 
 TEST_F(KeptGradientTest, RoomGivesWayToNonModelData) {
-  ASSERT_EQ(own_->BeginFetch(grad_, SlotId(0), /*blank=*/true), FetchStart::kStarted);
+  ASSERT_EQ(Begin(grad_, SlotId(0), /*blank=*/true), FetchStart::kStarted);
   EXPECT_TRUE(own_->MakeRoom(budget_.budget_bytes()));
   EXPECT_EQ(budget_.used_bytes(), 0);
   EXPECT_EQ(own_->DeviceSlot(grad_), SlotId());
@@ -175,11 +176,11 @@ TEST_F(KeptGradientTest, WhatStaysIsWrittenBackAndReadMeanwhile) {
   *address[0] = std::byte{'p'};
   own_->Unpin(param, /*dirty=*/true);
   ASSERT_OK(own_->Pin({param}, absl::MakeSpan(address)));
-  ASSERT_OK(own_->EvictPlanned(param, /*stays=*/true));
+  ASSERT_OK(own_->WriteBack(param));
   EXPECT_EQ(own_->stats().evict_bytes, kTestChunkBytes);
   own_->Unpin(param, /*dirty=*/false);
-  ASSERT_OK(own_->EvictPlanned(param, /*stays=*/true));  // Clean.
-  ASSERT_OK(own_->EvictPlanned(param, /*stays=*/false));
+  ASSERT_OK(own_->WriteBack(param));  // Clean.
+  ASSERT_OK(Evict(param));
   EXPECT_EQ(own_->stats().evict_bytes, kTestChunkBytes);
   ASSERT_OK_AND_ASSIGN(const HostChunk chunk,
                        store_->Acquire(ChunkOf(BundleId(1), ChunkKind::kParam)));
@@ -201,10 +202,10 @@ class LateOperatorsTest : public KeptGradientTest {
 
 TEST_F(LateOperatorsTest, WhatTheyWriteIntoKeptRoomIsWhatLeaves) {
   const std::vector<char> bytes(chunk_bytes_, 'g');
-  ASSERT_EQ(own_->BeginFetch(grad_, SlotId(1), /*blank=*/true), FetchStart::kStarted);
+  ASSERT_EQ(Begin(grad_, SlotId(1), /*blank=*/true), FetchStart::kStarted);
   ASSERT_OK(own_->BeginWrite(grad_, 0, bytes.data(), chunk_bytes_, /*alone=*/true).status());
   EXPECT_NE(static_cast<char>(arena_[chunk_bytes_]), 'g');
-  ASSERT_OK(own_->EvictPlanned(grad_, /*stays=*/false));
+  ASSERT_OK(Evict(grad_));
   EXPECT_EQ(FirstByteInHost(), 'g');
   operators_.Finish();  // While there is what it copies.
 }
@@ -212,16 +213,11 @@ TEST_F(LateOperatorsTest, WhatTheyWriteIntoKeptRoomIsWhatLeaves) {
 // The copy takes long enough that an operator that did not wait would be over before.
 TEST_F(LateOperatorsTest, WhatTheyWriteComesAfterTheFetch) {
   ASSERT_OK(WriteAll('a', /*alone=*/false));
-  {
-    ASSERT_OK_AND_ASSIGN(const HostChunk host,
-                         store_->Acquire(ChunkOf(BundleId(0), ChunkKind::kGrad)));
-    ASSERT_EQ(own_->BeginFetch(grad_, SlotId(0), /*blank=*/false), FetchStart::kStarted);
-    own_->EndFetch(grad_, own_->FetchChunk(grad_, 0, host.data()), /*all=*/true);
-    const char one = 'b';
-    ASSERT_OK(own_->BeginWrite(grad_, chunk_bytes_ - 1, &one, 1, /*alone=*/false).status());
-    operators_.Finish();
-    own_->Land();
-  }
+  ASSERT_EQ(Begin(grad_, SlotId(0), /*blank=*/false), FetchStart::kStarted);
+  ASSERT_OK(Finish(grad_));
+  const char one = 'b';
+  ASSERT_OK(own_->BeginWrite(grad_, chunk_bytes_ - 1, &one, 1, /*alone=*/false).status());
+  operators_.Finish();
   EXPECT_EQ(static_cast<char>(arena_[0]), 'a');
   EXPECT_EQ(static_cast<char>(arena_[chunk_bytes_ - 1]), 'b');
 }
@@ -231,37 +227,44 @@ TEST_F(LateOperatorsTest, WhatIsWrittenInHostComesAfterTheFetchFromThere) {
   ASSERT_OK(WriteAll('a', /*alone=*/false));
   const std::vector<std::byte> ballast(64 << 20);
   std::vector<std::byte> ballast_copy(ballast.size());
-  ASSERT_OK_AND_ASSIGN(const HostChunk host,
-                       store_->Acquire(ChunkOf(BundleId(0), ChunkKind::kGrad)));
-  ASSERT_EQ(own_->BeginFetch(grad_, SlotId(0), /*blank=*/false), FetchStart::kStarted);
+  ASSERT_EQ(Begin(grad_, SlotId(0), /*blank=*/false), FetchStart::kStarted);
   operators_.Copy(CopyStream::kFetch, ballast_copy.data(), ballast.data(), ballast.size(), {});
-  const CopyEvent fetched = own_->FetchChunk(grad_, 0, host.data());
-  own_->EndFetch(grad_, fetched, /*all=*/true);
+  ASSERT_OK(Finish(grad_));
   ASSERT_OK(own_->Drop(grad_));
   ASSERT_OK(WriteAll('b', /*alone=*/false));
-  operators_.Wait(fetched);
-  own_->Land();
+  own_->tier().landings.AwaitAll();
   EXPECT_EQ(static_cast<char>(arena_[0]), 'a');
   EXPECT_EQ(FirstByteInHost(), 'b');
 }
 
 // Zeros come as all that is fetched does.
-TEST_F(LateOperatorsTest, WhatIsNowhereIsFetchedAsZeros) {
+TEST_F(LateOperatorsTest, AMomentThatIsNowhereIsFetchedAsZeros) {
+  const RangeId moment = own_->AddRange(*store_, BundleId(0), 1, ChunkKind::kExpAvg);
   std::fill(arena_.begin(), arena_.end(), std::byte{1});
-  ASSERT_EQ(own_->BeginFetch(grad_, SlotId(0), /*blank=*/false), FetchStart::kStarted);
-  own_->EndFetch(grad_, own_->FetchChunk(grad_, 0, nullptr), /*all=*/true);
+  ASSERT_EQ(Begin(moment, SlotId(0), /*blank=*/false), FetchStart::kStarted);
+  ASSERT_OK(Finish(moment));
   std::array<std::byte*, 1> address = {};
-  ASSERT_OK(own_->Pin({grad_}, absl::MakeSpan(address)));
+  ASSERT_OK(own_->Pin({moment}, absl::MakeSpan(address)));
   bool all_zero = false;
   operators_.Run([&] {
     all_zero = std::all_of(address[0], address[0] + chunk_bytes_,
                            [](std::byte byte) { return byte == std::byte{0}; });
   });
-  own_->Unpin(grad_, /*dirty=*/false);
+  own_->Unpin(moment, /*dirty=*/false);
   operators_.Finish();
   EXPECT_TRUE(all_zero);
   EXPECT_EQ(arena_[chunk_bytes_], std::byte{1});
-  own_->Land();
+}
+
+// An update that waits for a gradient brings it itself, and may be what its fetch waits for.
+TEST_F(KeptGradientTest, WhatIsIncomingIsNotWaitedForToBeWrittenBack) {
+  ASSERT_OK(WriteAll('a', /*alone=*/false));
+  ASSERT_EQ(Begin(grad_, SlotId(0), /*blank=*/false), FetchStart::kStarted);
+  EXPECT_OK(own_->WriteBack(grad_));
+  ASSERT_OK(own_->Drop(grad_));
+  ASSERT_OK(Finish(grad_));
+  EXPECT_EQ(own_->DeviceSlot(grad_), SlotId());
+  EXPECT_EQ(budget_.used_bytes(), 0);
 }
 
 }  // namespace

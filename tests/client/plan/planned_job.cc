@@ -57,7 +57,7 @@ PlannedJob::PlannedJob(Session& session, std::vector<TracedTensor> tensors, Plan
   updates_ = std::make_unique<UpdateQueue>(
       *store_,
       [this](BundleId bundle) {
-        return session_.residency().BringGradient(grads_[Pieces(bundle).front().tensor]);
+        return session_.residency().WriteBack(grads_[Pieces(bundle).front().tensor]);
       },
       [this](BundleId bundle) { return UpdateInHost(bundle); },
       [this](const absl::Status& status) { EXPECT_TRUE(may_fail_ || status.ok()) << status; });

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// DEVICE of one session: what is known of its ranges, the lock that guards that, and the moves
+// between HOST and DEVICE. Residency, on-line placement and plans work on it.
+// Thread: any. The functions that need the lock and move bytes release it meanwhile: the range is
+// moving then, and who wants it waits for `changed`. `mutex` is never held over I/O, a copy that is
+// waited for, a request or a callback.
+// Deadlock: who moves a range waits for HOST slots, NVMe I/O, copies and commits, which end without
+// anybody who waits here. The updater waits here for a gradient alone (Clean), and never while
+// that is incoming. What is written back is one range at a time, which ends by itself when it is a
+// gradient that the updater awaits (ChunkStore::AcquireForWriteBack).
+// Owner: Residency. Members are public so that clang checks their use against `mutex`.
+#pragma once
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/copy/copy_engine.h"
+#include "client/device/copy_landings.h"
+#include "client/device/device_budget.h"
+#include "client/device/followed_plan.h"
+#include "client/device/range_table.h"
+#include "client/device/stall_times.h"
+#include "gemini/ids.h"
+#include "gemini/system/mutex.h"
+
+namespace gemini::client {
+
+class DeviceTier {
+ public:
+  // As Residency's.
+  DeviceTier(DeviceBudget& session_budget, CopyEngine& engine, std::byte* arena, int64_t num_slots,
+             int64_t slot_bytes);
+  DeviceTier(const DeviceTier&) = delete;
+
+  // Waits until a range has arrived or left, or the plan has changed.
+  void WaitForChange() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  void NotifyChange() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  // Waits until nothing moves, or this range does not.
+  void AwaitMoves() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  void AwaitMoveOf(const DeviceRange& range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  // Tells the lanes of the plan, and those who wait for a range, that the plan is elsewhere.
+  void NotifyPlan() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  // Ends the plan, if one is active, because it does not hold any more.
+  void EndPlan(Divergence cause) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  // Returns whether the active plan will bring the range, or room for it, although a thread waits
+  // for it. If not, ends the plan.
+  bool PlanBrings(RangeId range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  // Notices that the copies to a range are done.
+  void Settle(DeviceRange& range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+
+  // Writes a range back if it is dirty, pinned or not, and says so to its store if it is a gradient
+  // that an update awaits. It stays. Releases the lock.
+  absl::Status Clean(RangeId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  // As Clean, and then drops it. FAILED_PRECONDITION: it is pinned.
+  absl::Status Evict(RangeId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  // Takes a range off DEVICE that is not moving, and gives its charge back.
+  void Drop(RangeId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+
+  // Makes a range, whose slots are free and charged, kIncoming. EndFetch must follow.
+  void BeginFetch(RangeId id, SlotId slot, bool is_online) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  // Enqueues the copies of all chunks of an incoming range, and returns the last one's event. If
+  // one cannot be, no copy is in flight. A moment that is FREE comes as zeros. Releases the lock,
+  // and blocks for I/O and while many copies are in flight.
+  absl::StatusOr<CopyEvent> CopyIn(RangeId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  // Ends a fetch: the range settles behind `last`, or, if not `enters`, is absent.
+  void EndFetch(RangeId id, const CopyEvent& last, bool enters)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+
+  DeviceBudget& budget;
+  CopyEngine& copies;
+  const int64_t chunk_bytes;
+  StallTimes stalls;
+  mutable Mutex mutex;
+  std::condition_variable changed;  // For who waits for a range.
+  std::condition_variable lanes;    // For the plan's lanes, and who waits for these.
+  RangeTable table ABSL_GUARDED_BY(mutex);
+  int64_t moving ABSL_GUARDED_BY(mutex) = 0;  // Moves in flight.
+  PlanProgress progress;
+  FollowedPlan plan ABSL_GUARDED_BY(mutex){progress};
+  int64_t fetch_bytes ABSL_GUARDED_BY(mutex) = 0;  // As ResidencyStats.
+  int64_t evict_bytes ABSL_GUARDED_BY(mutex) = 0;
+  CopyLandings landings;
+
+ private:
+  // Writes a dirty range back. It is clean then, and settled. On an error it is dirty still.
+  absl::Status WriteBack(RangeId id, RangeState meanwhile) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  void TellGradientIsBelow(const DeviceRange& range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+
+  int64_t waiters_ ABSL_GUARDED_BY(mutex) = 0;
+};
+
+}  // namespace gemini::client
