@@ -18,20 +18,24 @@
 // with the cause and continues on-line. Its trace replaces the phase's if it touched something
 // else; its peaks join the phase's trace if non-model data took the plan's room. A phase whose
 // rounds leave their plans again and again is planned ever more rarely.
-// Times: by the clock of what operators run on (ADR 0027). On a GPU they are known later, those of
-// a round's end during the next round.
-// Thread: any; one lock. It is held while a plan is requested, when the first operator of a round
-// begins, which waits for the times of all operators before. It is also held at a round's end,
-// which waits for the times of the round before it.
+// Asking: the first operator of a round waits for its plan, and no lock is held meanwhile. What
+// other threads do is part of the round, which is then placed on-line to its end, and the plan is
+// for the phase's next. An update that ends the round before it has an operator withdraws it, and so do
+// BeginPhase and EndPhase: the operator that asked begins another. One thread asks at a time; a
+// round that begins meanwhile and has no plan does not ask (ADR 0045).
+// Thread: any; one lock. It is not held while a plan is requested. It is held at a round's end,
+// which waits for the times of the round before it, and where another plan is begun, which waits
+// until what the one before has under way has landed.
 // Errors: none. Without a plan the job runs on-line; plan_status says why there is none.
 #pragma once
 #include <array>
 #include <cstdint>
 #include <functional>
-#include <memory>
-#include <string>
+#include <optional>
+#include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -40,12 +44,19 @@
 #include "client/device/device_budget.h"
 #include "client/device/residency.h"
 #include "client/host/chunk_store.h"
-#include "client/plan/plan_binding.h"
+#include "client/plan/current_round.h"
+#include "client/plan/operator_progress.h"
+#include "client/plan/plan_executor.h"
+#include "client/plan/plan_follower.h"
+#include "client/plan/plan_requester.h"
 #include "client/plan/plan_source.h"
+#include "client/plan/planned_phase.h"
+#include "client/plan/round_names.h"
 #include "gemini/plan/plan.h"
 #include "gemini/plan/trace.h"
 #include "gemini/shm/timeline_shm.h"
 #include "gemini/stall_cause.h"
+#include "gemini/system/mutex.h"
 
 namespace gemini::client {
 
@@ -63,12 +74,13 @@ class PhaseTracker {
   PhaseTracker(Residency& residency, DeviceBudget& budget, PlanSource* plans,
                TimelineShm* timeline = nullptr);
   // Waits until the planned moves in flight have landed.
-  ~PhaseTracker();
+  ~PhaseTracker() = default;
   PhaseTracker(const PhaseTracker&) = delete;
   PhaseTracker& operator=(const PhaseTracker&) = delete;
 
   // Adds a space's tensors in the order of its layout and returns the index of the first. Sets
-  // their `space`. Call it between rounds; traces and plans begin anew.
+  // their `space`. Call it between rounds; traces and plans begin anew. Waits for a request that
+  // another thread makes.
   int32_t AddTensors(ChunkStore& store, absl::Span<const TracedTensor> tensors);
 
   // Begins an operator that asks for these tensors, of which at least one is not pinned. Call it
@@ -90,7 +102,7 @@ class PhaseTracker {
   // the step was not taken. `timed`: the span of updates on DEVICE and trust ratios, which plans
   // time themselves, so it is no part of the trace.
   KeptForUpdate BeginUpdate(const ChunkStore& store);
-  void PauseMoves();
+  void PauseMoves() { executor_.Pause(); }
   void EndUpdate(absl::Span<const int32_t> updated, OperatorSpan timed = {});
 
   // BeginPhase names the rounds until EndPhase; each call begins a round. Phases nest.
@@ -99,7 +111,7 @@ class PhaseTracker {
 
   // Sets a function that is called when no operator runs and before the next one begins. It is a
   // cheap check for changes, such as the budget's. Set it before the first operator.
-  void set_between_operators(std::function<void()> look);
+  void set_between_operators(std::function<void()> look) { between_operators_ = std::move(look); }
 
   PhaseStats stats() const;
   // Returns why the last requested plan was not given, or OK if it was.
@@ -111,13 +123,39 @@ class PhaseTracker {
 
   // Blocks until no planned move is in flight except those that wait for operators. For
   // measurements and tests, which count bytes.
-  void AwaitPlannedMoves();
-  // Leaves the plan at an operator for which `when` returns true. Call it between rounds.
-  void TESTING_ONLY_LeavePlanWhen(std::function<bool(int32_t position)> when);
+  void AwaitPlannedMoves() { executor_.AwaitRest(); }
+  // Rounds leave their plan at the operator of this position. -1: they do not.
+  void TESTING_ONLY_LeavePlanAt(int32_t position);
 
  private:
-  class State;
-  const std::unique_ptr<State> state_;
+  // Opens the round that begins with an operator of these uses. It may end before this returns.
+  void OpenRound(absl::Span<const TensorUse> uses, bool gradients_enabled)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Has the round follow its phase's plan if there is one, or one is given. Releases the lock
+  // while it asks.
+  void FollowPlan() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Begins an operator in the round, and returns its number.
+  int64_t Begin(absl::Span<const TensorUse> uses) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void LeavePlan(Divergence cause) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CountDivergence(Divergence cause) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Ends the round if one is open. `updated`: by the update that ends it, if one does.
+  void CloseRound(std::optional<absl::Span<const int32_t>> updated)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  DeviceBudget& budget_;
+  std::function<void()> between_operators_;
+  PlanExecutor executor_;  // `follower_` starts and stops it.
+  OperatorProgress progress_;
+
+  mutable Mutex mutex_;
+  PlanFollower follower_ ABSL_GUARDED_BY(mutex_);
+  PlanRequester requester_ ABSL_GUARDED_BY(mutex_);
+  CurrentRound round_ ABSL_GUARDED_BY(mutex_);
+  RoundNames names_ ABSL_GUARDED_BY(mutex_);
+  PhaseTable phases_ ABSL_GUARDED_BY(mutex_);
+  std::vector<TracedTensor> tensors_ ABSL_GUARDED_BY(mutex_);
+  int64_t update_ ABSL_GUARDED_BY(mutex_) = 0;  // The operator that stands for it.
+  PhaseStats stats_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace gemini::client

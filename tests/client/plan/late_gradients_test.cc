@@ -52,11 +52,8 @@ TEST_F(LateGradientsTest, PlannedRoundsMoveExactlyThePredictedBytes) {
 TEST_F(LateGradientsTest, ARoundThatLeavesItsPlanFindsThem) {
   OpenWithLate(16);
   if (HasFatalFailure()) return;
-  int32_t leave_at = -1;
-  job_->phases().TESTING_ONLY_LeavePlanWhen(
-      [&leave_at](int32_t position) { return position == leave_at; });
   for (const int32_t leave : {0, -1, 1, -1, 5, -1, 0, -1, -1}) {
-    leave_at = leave;
+    job_->phases().TESTING_ONLY_LeavePlanAt(leave);
     Step();
     if (HasFatalFailure()) return;
   }

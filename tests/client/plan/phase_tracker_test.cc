@@ -383,7 +383,6 @@ TEST_F(PhaseTrackerTest, PlacementInvariance) {
       plans.set_costs({.host_to_device = 20e6, .device_to_host = 20e6});
     }
     job_.emplace(*session_, tensors, &plans, host_slots, nvme_slots);
-    job_->phases().TESTING_ONLY_LeavePlanWhen([&random](int32_t) { return random() % 400 == 0; });
     struct Op {
       std::vector<TensorUse> uses;
       int64_t non_model_bytes = 0;
@@ -430,6 +429,7 @@ TEST_F(PhaseTrackerTest, PlacementInvariance) {
     for (int round = 0; round < 14; ++round) {
       const uint64_t dice = random() % 10;
       const int64_t growth = random() % 5 == 0 ? 130 : 100;
+      job_->phases().TESTING_ONLY_LeavePlanAt(static_cast<int32_t>(random() % 400));
       if (dice < 7) {
         run(train, true, growth);
         if (HasFatalFailure()) return;

@@ -76,11 +76,8 @@ TEST_F(PlannedNvmeTest, RoundsThatLeaveTheirPlanGoOn) {
   const uint64_t seed = std::random_device()();
   SCOPED_TRACE(seed);
   std::mt19937_64 random(seed);
-  int32_t leave_at = -1;
-  job_->phases().TESTING_ONLY_LeavePlanWhen(
-      [&leave_at](int32_t position) { return position == leave_at; });
   for (int round = 0; round < 40; ++round) {
-    leave_at = static_cast<int32_t>(random() % 100);
+    job_->phases().TESTING_ONLY_LeavePlanAt(static_cast<int32_t>(random() % 100));
     Step();
     if (HasFatalFailure()) return;
     if (random() % 4 == 0) Forward(/*gradients_enabled=*/false);

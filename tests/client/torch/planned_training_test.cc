@@ -39,7 +39,7 @@ struct PlannedRun {
   int accumulate = 1;
   bool evaluate = false;     // After every third step.
   bool short_batch = false;  // In every fourth.
-  int leave_one_in = 0;      // Operators; 0: never.
+  int leave_one_in = 0;      // Positions, at one of which a round leaves its plan; 0: never.
   bool reads_gradients = false;
 };
 
@@ -76,15 +76,14 @@ class PlannedTrainingTest : public TrainingTest {
     ManagedModel* const model = Manage(managed, spec);
     ASSERT_NE(model, nullptr);
     std::mt19937_64 random(1);
-    if (run.leave_one_in > 0) {
-      session_->phases().TESTING_ONLY_LeavePlanWhen(
-          [&random, &run](int32_t) { return random() % run.leave_one_in == 0; });
-    }
     std::vector<float> losses;
-    RunSteps(managed, run, losses, [model] {
+    RunSteps(managed, run, losses, [&] {
       StepOptions step_options;
       step_options.max_grad_norm = kMaxNorm;
       ASSERT_OK(model->Step(step_options));
+      if (run.leave_one_in == 0) return;
+      session_->phases().TESTING_ONLY_LeavePlanAt(
+          static_cast<int32_t>(random() % run.leave_one_in));
     });
     if (HasFatalFailure()) return;
     EXPECT_EQ(losses, expected);

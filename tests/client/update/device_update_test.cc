@@ -70,12 +70,9 @@ TEST_F(DeviceUpdateTest, ARoundThatLeavesItsPlanIsUpdatedInHost) {
   plans.set_policy({.kind = PolicyKind::kStatic, .optimizer_fraction = 0.5});
   Open(6, /*device_slots=*/50, &plans);
   if (HasFatalFailure()) return;
-  int32_t leave_at = -1;
-  job_->phases().TESTING_ONLY_LeavePlanWhen(
-      [&leave_at](int32_t position) { return position == leave_at; });
   int64_t updates = 0;
   for (const int32_t leave : {-1, -1, 20, -1, 3, -1, 23, -1}) {
-    leave_at = leave;
+    job_->phases().TESTING_ONLY_LeavePlanAt(leave);
     const int64_t before = job_->updates_on_device();
     Step();
     if (HasFatalFailure()) return;

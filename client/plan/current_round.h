@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// The round under way: which operators it has had, compared with those of its plan or recorded.
+// Position: an operator's number in its round, from 0. Operators are numbered in all rounds
+// together, too, in the order in which they begin.
+// Order: Open, then Follow if there is a plan; for each operator CloseInterval, Leave if the plan
+// is to be left, and AddOperator; in the end Close.
+// Thread: none of its own; the caller locks.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "client/device/device_budget.h"
+#include "client/device/kept_for_update.h"
+#include "client/device/residency.h"
+#include "client/plan/planned_phase.h"
+#include "client/plan/round_times.h"
+#include "client/plan/trace_recorder.h"
+#include "gemini/plan/trace.h"
+#include "gemini/shm/timeline_shm.h"
+#include "gemini/stall_cause.h"
+
+namespace gemini::client {
+
+enum class RoundKind : uint8_t {
+  kOperators,
+  kEvaluation,   // Ends with the first operator with gradients on.
+  kUpdateAlone,  // It has no trace and follows no plan.
+};
+
+class CurrentRound {
+ public:
+  // All arguments outlive this. `timeline` may be null.
+  CurrentRound(Residency& residency, DeviceBudget& budget, TimelineShm* timeline)
+      : times_(residency, budget, timeline) {}
+
+  // Begins a round of the phase, which lives until it ends. It is recorded.
+  void Open(PlannedPhase& phase, RoundKind kind);
+  // The round follows the phase's plan, from its beginning.
+  void Follow();
+  // Ends the round as if it had not been.
+  void Withdraw();
+
+  bool is_open() const { return phase_ != nullptr; }
+  bool is_empty() const { return position() == 0; }
+  bool is_evaluation() const { return is_open() && kind_ == RoundKind::kEvaluation; }
+  bool is_following() const { return is_following_; }
+  PlannedPhase& phase() { return *phase_; }
+  int32_t position() const { return times_.position(); }  // Of the next operator.
+  int64_t next_operator() const { return first_operator_ + position(); }
+  // Returns how many rounds were opened: it tells this one from others.
+  int64_t number() const { return number_; }
+  RoundTimes& times() { return times_; }
+
+  // Returns whether the plan's next operator has these uses.
+  bool Expects(absl::Span<const TensorUse> uses) const;
+  // Returns whether the plan's round ends here, with the update of these tensors.
+  bool EndsWith(absl::Span<const int32_t> updated) const;
+  // From now on it is recorded; what it has had is that of the plan.
+  void Leave(Divergence cause);
+  void AddOperator(absl::Span<const TensorUse> uses);
+  // Marks those uses of an operator as written, if that showed only at its end.
+  void MarkWritten(int64_t op, absl::Span<const TensorUse> uses);
+  // Adds a gradient that leaves in the interval of the last operator.
+  void AddGradientOut(int32_t tensor);
+  // Returns what the plan has on DEVICE for the update, which is the last operator; nothing if the
+  // round has left its plan.
+  KeptForUpdate Kept() const;
+
+  // Ends the round. A recorded one may become the phase's trace, of these tensors, if it was not
+  // ended by a step that was not taken. `updated`: what the update changed that ends it; no value:
+  // none ends it. `epoch`: PlanSource's. Errors: of CheckTrace; the round has ended all the same.
+  absl::Status Close(std::optional<absl::Span<const int32_t>> updated,
+                     const std::vector<TracedTensor>& tensors, int64_t epoch);
+
+  // For tests: the round, and those after it, leave their plan at the position. -1: they do not.
+  void LeaveAt(int32_t position) { leave_at_ = position; }
+
+ private:
+  PlannedPhase* phase_ = nullptr;
+  RoundKind kind_ = RoundKind::kOperators;
+  bool is_following_ = false;
+  int64_t number_ = 0;
+  int64_t first_operator_ = 0;
+  int32_t leave_at_ = -1;
+  std::optional<Divergence> left_for_;
+  TraceRecorder recorder_;
+  RoundTimes times_;
+};
+
+}  // namespace gemini::client

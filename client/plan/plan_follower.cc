@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/plan/plan_follower.h"
+
+#include "gemini/system/status_macros.h"
+#include "policies/simulator/host_foresight.h"
+
+namespace gemini::client {
+
+absl::Status PlanFollower::Start(const PlannedPhase& phase, int64_t first) {
+  Stop();
+  GEMINI_RETURN_IF_ERROR(executor_.Start(phase.plan, first));
+  Foresee(&phase.plan->plan);
+  running_ = &phase;
+  return absl::OkStatus();
+}
+
+void PlanFollower::StartAhead(PlannedPhase* next, int64_t first, int64_t device_bytes) {
+  // With one model alone the plan that is followed goes on.
+  if (next == nullptr || next == running_) return;
+  Stop();
+  if (next->plan == nullptr || next->rounds_to_skip > 0) return;
+  if (next->plan->plan.device_bytes != device_bytes) return;
+  Start(*next, first).IgnoreError();  // The round itself tries again.
+}
+
+void PlanFollower::Leave(Divergence cause) {
+  executor_.Abandon(cause);
+  Foresee(nullptr);
+}
+
+void PlanFollower::Stop() {
+  if (running_ == nullptr) return;
+  executor_.Stop();
+  Foresee(nullptr);
+  running_ = nullptr;
+}
+
+void PlanFollower::Foresee(const Plan* plan) {
+  const bool foresees = plan != nullptr && !plan->host_uses.empty();
+  if (!foresees && movers_.empty()) return;
+  for (size_t space = 0; space < stores_.size(); ++space) {
+    ChunkStore& store = *stores_[space];
+    if (movers_.size() == space) {
+      movers_.push_back(std::make_unique<ChunkMover>(store));
+      movers_.back()->StartForPlan();
+    }
+    store.Foresee(foresees ? policies::HostForesight(
+                                 plan->host_uses, plan->prediction.round_ns, plan->host_read_ns,
+                                 static_cast<int32_t>(space), store.memory().layout().num_chunks)
+                           : policies::HostForesight());
+  }
+}
+
+}  // namespace gemini::client

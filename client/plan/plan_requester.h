@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Requests traces of earlier jobs and plans, one at a time, without the tracker's lock: a plan of a
+// large trace takes half a second, and others' plans may be made before it.
+// Asking: the lock is released during a request, so other threads' operators, updates and rounds go
+// on meanwhile. A request works on copies. Its answer becomes the phase's, unless the trace that it
+// is about was replaced meanwhile. While one request is under way nobody begins another.
+// Thread: any. `mutex` is the tracker's lock, which guards this; calls that take it release it
+// meanwhile.
+#pragma once
+#include <condition_variable>
+#include <cstdint>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "client/device/residency.h"
+#include "client/host/chunk_store.h"
+#include "client/plan/plan_source.h"
+#include "client/plan/planned_phase.h"
+#include "gemini/plan/trace.h"
+#include "gemini/system/mutex.h"
+
+namespace gemini::client {
+
+class PlanRequester {
+ public:
+  // Both outlive this. `plans` may be null: there is nobody to ask.
+  PlanRequester(PlanSource* plans, Residency& residency) : plans_(plans), residency_(residency) {}
+
+  bool may_ask() const { return plans_ != nullptr && !is_asking_; }
+  int64_t epoch() const { return plans_ == nullptr ? 0 : plans_->epoch(); }
+  // Returns the outcome of the last request, or of NoteError since.
+  const absl::Status& status() const { return status_; }
+  void NoteError(absl::Status error) { status_ = std::move(error); }
+
+  // May be called if may_ask(). The phase and what the spans show stay until it returns; tensors
+  // and stores do not change.
+  // Gives the phase the trace of an earlier job if there is one and it has none.
+  void FindTrace(PlannedPhase& phase, absl::Span<const TracedTensor> tensors, Mutex& mutex)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  // Waits until all operators that the calling thread has begun are over, and so are their times.
+  void AwaitOperators(Mutex& mutex) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  // Gives the phase a plan for its trace.
+  void MakePlan(PlannedPhase& phase, absl::Span<ChunkStore* const> stores, int64_t device_bytes,
+                Mutex& mutex) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  // Waits for the request that is under way.
+  void Await(Mutex& mutex) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    while (is_asking_) mutex.WaitFor(answered_);
+  }
+
+ private:
+  class Asking;
+
+  PlanSource* const plans_;
+  Residency& residency_;
+  bool is_asking_ = false;
+  std::condition_variable answered_;
+  absl::Status status_;
+};
+
+}  // namespace gemini::client

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/plan/planned_phase.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "gemini/system/status_macros.h"
+
+namespace gemini::client {
+namespace {
+
+// The times of a recorded round are those of on-line placement and of cold memory: after so many
+// rounds that followed their plan, it is made once more with theirs.
+constexpr int64_t kSettledRounds = 3;
+// So many rounds of a phase in a row that left their plan are bad luck; then it is planned more
+// seldom.
+constexpr int kMaxBadRounds = 3;
+constexpr int kMaxSkippedRoundsShift = 5;
+
+absl::Status NothingOf(absl::string_view what, absl::string_view phase) {
+  return absl::NotFoundError(absl::StrCat("phase ", phase, " has no ", what, " yet"));
+}
+
+}  // namespace
+
+void PlannedPhase::FitTo(int64_t device_bytes) {
+  if (plan != nullptr && plan->plan.device_bytes != device_bytes) plan = nullptr;
+}
+
+void PlannedPhase::CountBadRound() {
+  if (++bad_rounds < kMaxBadRounds) return;
+  rounds_to_skip = 1 << std::min(bad_rounds - kMaxBadRounds, kMaxSkippedRoundsShift);
+}
+
+void PlannedPhase::CountRefusal() {
+  // The same trace is refused again, most likely, and handing it over takes its time.
+  rounds_to_skip = 1 << std::min(refusals++, kMaxSkippedRoundsShift);
+}
+
+void PlannedPhase::CountGoodRound(int64_t source_epoch,
+                                  const std::vector<GradientOut>& gradient_outs) {
+  bad_rounds = 0;
+  // What is averaged by now is of before: the next round's times replace it.
+  const bool is_new_epoch = std::exchange(epoch, source_epoch) != source_epoch;
+  averaged_rounds = is_new_epoch ? 0 : averaged_rounds + 1;
+  if (averaged_rounds == kSettledRounds) plan = nullptr;
+  if (gradient_outs != trace->gradient_outs) {
+    trace->gradient_outs = gradient_outs;
+    plan = nullptr;
+  }
+}
+
+absl::StatusOr<bool> PlannedPhase::Keep(Trace& recorded, std::optional<Divergence> left_for) {
+  // A round that another phase interrupted has no update, and none like it comes again.
+  if (trace && trace->ends_with_update() && !recorded.ends_with_update()) return false;
+  GEMINI_RETURN_IF_ERROR(CheckTrace(recorded));
+  if (!trace || Fingerprint(recorded) != Fingerprint(*trace)) {
+    if (!trace) trace.emplace();
+    std::swap(*trace, recorded);
+    plan = nullptr;
+    averaged_rounds = 0;
+    return true;
+  }
+  for (size_t i = 0; i < recorded.operators.size(); ++i) {
+    int64_t& kept_bytes = trace->operators[i].non_model_peak_bytes;
+    kept_bytes = std::max(kept_bytes, recorded.operators[i].non_model_peak_bytes);
+  }
+  if (left_for == Divergence::kNonModel || left_for == Divergence::kBudget) plan = nullptr;
+  return false;
+}
+
+PlannedPhase& PhaseTable::Get(std::string name) {
+  PlannedPhase& phase = phases_[name];
+  if (phase.name.empty()) phase.name = std::move(name);
+  return phase;
+}
+
+void PhaseTable::NoteOrder(PlannedPhase& phase) {
+  if (trained_ != nullptr) trained_->next = &phase;
+  trained_ = &phase;
+}
+
+void PhaseTable::Clear() {
+  phases_.clear();
+  trained_ = nullptr;
+}
+
+const PlannedPhase* PhaseTable::Find(absl::string_view name) const {
+  const auto found = phases_.find(std::string(name));
+  return found == phases_.end() ? nullptr : &found->second;
+}
+
+absl::StatusOr<Trace> PhaseTable::TraceOf(absl::string_view name) const {
+  const PlannedPhase* const phase = Find(name);
+  if (phase == nullptr || !phase->trace) return NothingOf("trace", name);
+  return *phase->trace;
+}
+
+absl::StatusOr<Plan> PhaseTable::PlanOf(absl::string_view name) const {
+  const PlannedPhase* const phase = Find(name);
+  if (phase == nullptr || phase->plan == nullptr) return NothingOf("plan", name);
+  return phase->plan->plan;
+}
+
+}  // namespace gemini::client
