@@ -20,9 +20,9 @@
 // rounds leave their plans again and again is planned ever more rarely.
 // Asking: the first operator of a round waits for its plan, and no lock is held meanwhile. What
 // other threads do is part of the round, which is then placed on-line to its end, and the plan is
-// for the phase's next. An update that ends the round before it has an operator withdraws it, and so do
-// BeginPhase and EndPhase: the operator that asked begins another. One thread asks at a time; a
-// round that begins meanwhile and has no plan does not ask (ADR 0045).
+// for the phase's next. An update that ends the round before it has an operator withdraws it, and
+// so do BeginPhase and EndPhase: the operator that asked begins another. One thread asks at a time;
+// a round that begins meanwhile and has no plan does not ask (ADR 0045).
 // Thread: any; one lock. It is not held while a plan is requested. It is held at a round's end,
 // which waits for the times of the round before it, and where another plan is begun, which waits
 // until what the one before has under way has landed.
