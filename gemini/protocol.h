@@ -12,6 +12,9 @@ namespace gemini {
 inline constexpr uint32_t kProtocolVersion = 13;
 inline constexpr int64_t kMaxHelloBytes = 4 * 1024;
 inline constexpr absl::Duration kHelloTimeout = absl::Seconds(2);
+// The most spaces of one session. It bounds the status message, the descriptors of one tenant, and
+// the spaces that a trace may name.
+inline constexpr int64_t kMaxSpacesPerSession = 64;
 // The upper limit of a server's --epoch-timeout: how long a lease may wait for others to give up
 // memory before its own is made.
 inline constexpr absl::Duration kMaxEpochTimeout = absl::Minutes(1);

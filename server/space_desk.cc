@@ -25,8 +25,6 @@ namespace gemini::server {
 namespace {
 
 constexpr size_t kMaxShownNameChars = 128;
-// Bounds the status message and the descriptors of one tenant.
-constexpr size_t kMaxSpacesPerSession = 64;
 // A ChunkStatus takes up to 96 bytes: 512 fit a message.
 constexpr int64_t kMaxListedChunks = 512;
 // No client lives to write so many events; beyond it sums could overflow.

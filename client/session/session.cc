@@ -318,6 +318,9 @@ absl::Status Session::Close() {
   // A refusal of one does not keep the others' bytes: all are told, and the first error is
   // returned.
   absl::Status status;
+  // The server answers when the memory is back, and gives the bytes to nobody before.
+  const absl::Duration timeout =
+      ReserveTimeout(granted_bytes_[Tier::kHost] + granted_bytes_[Tier::kNvme]);
   for (const uint64_t id : ids) {
     status.Update(connection_
                       ->Call(
@@ -325,7 +328,7 @@ absl::Status Session::Close() {
                           [id](FlatBufferBuilder& builder) {
                             return wire::CreateCloseSpace(builder, id).Union();
                           },
-                          wire::Body::Done)
+                          wire::Body::Done, timeout)
                       .status());
   }
   status.Update(

@@ -59,8 +59,8 @@ absl::Status WriteTextFile(const std::string& path, absl::string_view content) {
 
 absl::Status SyncDirectory(const std::string& directory) {
   const UniqueFd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!fd || ::fsync(fd.get()) != 0) return ErrnoStatus(errno, absl::StrCat("fsync ", directory));
-  return absl::OkStatus();
+  if (fd && (::fsync(fd.get()) == 0 || errno == EINVAL)) return absl::OkStatus();
+  return ErrnoStatus(errno, absl::StrCat("fsync ", directory));
 }
 
 std::string DirectoryOf(const std::string& path) {

@@ -17,7 +17,8 @@ absl::StatusOr<std::string> ReadTextFile(const std::string& path, int64_t max_by
 // it: write into a directory that nobody reads yet. The directory itself is not synced.
 absl::Status WriteTextFile(const std::string& path, absl::string_view content);
 
-// Syncs the entries of a directory.
+// Syncs the entries of a directory. A file system that cannot, such as some that reach a server,
+// answers EINVAL, which is no error.
 absl::Status SyncDirectory(const std::string& directory);
 
 // Returns the directory that `path` lies in; "." for a bare name.

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "gemini/protocol.h"
 
 namespace gemini {
 namespace {
@@ -51,6 +52,10 @@ absl::Status CheckTensors(const Trace& trace) {
     }
     if (tensor.space != space && (i == 0 || tensor.space != space + 1)) {
       return Wrong("tensor ", i, " is of space ", tensor.space, " after one of space ", space);
+    }
+    if (tensor.space >= kMaxSpacesPerSession) {
+      return Wrong("tensor ", i, " is of space ", tensor.space, ", at most ",
+                   kMaxSpacesPerSession - 1);
     }
     if (tensor.space != space) trainable = nullptr;
     space = tensor.space;

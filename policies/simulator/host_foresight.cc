@@ -50,6 +50,15 @@ int64_t HostForesight::FirstFrom(ChunkId chunk, int64_t index) const {
   return index - in_round + (found != end ? *found : round + *begin);
 }
 
+int64_t HostForesight::LastBefore(ChunkId chunk, int64_t index) const {
+  const auto begin = indices_.begin() + first_of_[chunk.value()];
+  const auto end = indices_.begin() + first_of_[chunk.value() + 1];
+  const auto round = static_cast<int64_t>(uses_.size());
+  const int64_t in_round = index % round;
+  const auto found = std::lower_bound(begin, end, in_round);
+  return index - in_round + (found != begin ? *(found - 1) : *(end - 1) - round);
+}
+
 int64_t HostForesight::TimeOf(int64_t index) const {
   const auto round = static_cast<int64_t>(uses_.size());
   return index / round * round_ns_ + uses_[index % round].at_ns;
@@ -58,13 +67,9 @@ int64_t HostForesight::TimeOf(int64_t index) const {
 void HostForesight::Used(ChunkId chunk) {
   if (next_[chunk.value()] == kNoUse) return;
   const int64_t later = FirstFrom(chunk, clock_);
-  // The nearest before the clock: the last of those within the slack.
-  int64_t earlier = kNoUse;
-  for (int64_t use = FirstFrom(chunk, clock_ - slack_); use < clock_;
-       use = FirstFrom(chunk, use + 1)) {
-    if (use >= 0) earlier = use;
-  }
-  const bool is_earlier = earlier != kNoUse && clock_ - earlier <= later - clock_;
+  const int64_t earlier = LastBefore(chunk, clock_);
+  const bool is_earlier =
+      earlier >= std::max<int64_t>(clock_ - slack_, 0) && clock_ - earlier <= later - clock_;
   if (!is_earlier && later - clock_ > slack_) return;
   const int64_t made = is_earlier ? earlier : later;
   late_.erase(next_[chunk.value()]);

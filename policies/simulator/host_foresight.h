@@ -60,8 +60,9 @@ class HostForesight {
     bool overwrites = false;
     int64_t at_ns = 0;
   };
-  // Both counted from the first round's first use.
-  int64_t FirstFrom(ChunkId chunk, int64_t index) const;  // The chunk's first use from `index` on.
+  // All counted from the first round's first use.
+  int64_t FirstFrom(ChunkId chunk, int64_t index) const;   // The chunk's first use from `index` on.
+  int64_t LastBefore(ChunkId chunk, int64_t index) const;  // Its last use before `index`.
   int64_t TimeOf(int64_t index) const;
 
   int64_t round_ns_ = 0;

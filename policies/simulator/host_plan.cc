@@ -78,7 +78,7 @@ PlayedPlan PlayInHost(const RangeTrace& trace, const Plan& plan, const CostModel
     before_ns = round_ns;
     result.host_uses = HostUses(trace, plan, playback.host_accesses(), round_ns);
     round = PlayHost(result.host_uses, slots, trace.chunk_bytes, costs, round_ns,
-                     turn == 0 ? LateUses::kDelayAll : LateUses::kAsked);
+                     turn == 0 ? LateUses::kDelayAll : LateUses::kAsked, interrupt);
     times = TimesOf(playback.host_accesses(), result.host_uses, round);
   }
   result.played.totals.nvme_read_bytes += round.read_bytes;

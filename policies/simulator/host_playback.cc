@@ -17,6 +17,8 @@ namespace {
 // Rounds are alike when they move as much; it takes a few until nothing is left of how the first
 // began.
 constexpr int kMostRounds = 6;
+// A use may look some thousand uses ahead, so they are few enough for some tenths of a second.
+constexpr size_t kUsesBetweenQuestions = 4096;
 constexpr int64_t kLongAgo = std::numeric_limits<int64_t>::min();
 
 // The chunks of one space.
@@ -102,13 +104,15 @@ class Pool {
 class Playback {
  public:
   Playback(absl::Span<const HostUse> uses, absl::Span<const int64_t> slots_of_space,
-           int64_t chunk_bytes, const CostModel& costs, int64_t round_ns, LateUses late)
+           int64_t chunk_bytes, const CostModel& costs, int64_t round_ns, LateUses late,
+           const PlanInterrupt& interrupt)
       : uses_(uses),
         chunk_bytes_(chunk_bytes),
         read_ns_(ChunkNs(costs.nvme_read)),
         write_ns_(ChunkNs(costs.nvme_write)),
         round_ns_(round_ns),
-        late_(late) {
+        late_(late),
+        interrupt_(interrupt) {
     const std::vector<PlannedHostUse> planned = PlannedHostUses(uses);
     std::vector<int64_t> num_chunks(slots_of_space.size(), 0);
     for (const HostUse& use : uses) {
@@ -122,11 +126,19 @@ class Playback {
     }
   }
 
+  bool interrupted() const { return interrupted_; }
+
   HostRound PlayRound() {
     round_ = {};
     round_.ready_ns.reserve(uses_.size());
     int64_t late_ns = 0;
-    for (const HostUse& use : uses_) {
+    for (size_t i = 0; i < uses_.size(); ++i) {
+      if (i % kUsesBetweenQuestions == 0 && interrupt_ && !interrupt_().ok()) {
+        interrupted_ = true;
+        round_.ready_ns.resize(uses_.size(), 0);
+        break;
+      }
+      const HostUse& use = uses_[i];
       const int64_t now_ns = begin_ns_ + use.asked_ns + late_ns;
       AdvanceTo(now_ns);
       const int64_t ready_ns = Serve(use, now_ns);
@@ -274,6 +286,8 @@ class Playback {
   const int64_t write_ns_;
   const int64_t round_ns_;
   const LateUses late_;
+  const PlanInterrupt& interrupt_;
+  bool interrupted_ = false;
   std::vector<Pool> pools_;  // By space.
   size_t turn_ = 0;          // The pool whose turn it is.
   int64_t begin_ns_ = 0;
@@ -315,10 +329,11 @@ std::vector<int64_t> SlotsOfSpaces(const RangeTrace& trace, int64_t host_bytes) 
 }
 
 HostRound PlayHost(absl::Span<const HostUse> uses, absl::Span<const int64_t> slots_of_space,
-                   int64_t chunk_bytes, const CostModel& costs, int64_t round_ns, LateUses late) {
-  Playback playback(uses, slots_of_space, chunk_bytes, costs, round_ns, late);
+                   int64_t chunk_bytes, const CostModel& costs, int64_t round_ns, LateUses late,
+                   const PlanInterrupt& interrupt) {
+  Playback playback(uses, slots_of_space, chunk_bytes, costs, round_ns, late, interrupt);
   HostRound before, round = playback.PlayRound();
-  for (int rounds = 1; rounds < kMostRounds; ++rounds) {
+  for (int rounds = 1; rounds < kMostRounds && !playback.interrupted(); ++rounds) {
     before = std::exchange(round, playback.PlayRound());
     if (round.read_bytes == before.read_bytes && round.write_bytes == before.write_bytes) break;
   }

@@ -19,6 +19,7 @@
 #include "gemini/plan/spare_slots.h"
 #include "policies/trace/host_access.h"
 #include "policies/trace/host_uses.h"
+#include "policies/trace/plan_inputs.h"
 #include "policies/trace/range_trace.h"
 
 namespace gemini::policies {
@@ -61,9 +62,11 @@ enum class LateUses : uint8_t {
 };
 
 // Returns the round in steady state for `uses`, the HostUses of a round that takes `round_ns`.
-// `slots_of_space` has all spaces of the uses.
+// `slots_of_space` has all spaces of the uses. Once `interrupt` returns an error, the result is
+// void, but has a ready_ns for each use.
 HostRound PlayHost(absl::Span<const HostUse> uses, absl::Span<const int64_t> slots_of_space,
-                   int64_t chunk_bytes, const CostModel& costs, int64_t round_ns, LateUses late);
+                   int64_t chunk_bytes, const CostModel& costs, int64_t round_ns, LateUses late,
+                   const PlanInterrupt& interrupt = {});
 
 // Returns when HOST is ready for each of the accesses. `uses` are their HostUses, and `round` is
 // PlayHost of these.

@@ -27,6 +27,9 @@ constexpr int64_t kMaxLatencyNs = 1'000'000'000;
 constexpr int64_t kMaxFileBytes = 4096;
 // Between what calibration finds on a machine that is busy, and what a whole round has.
 constexpr double kMostMoved = 4;
+// Between what is guessed of a GPU that nobody measured, and what it does. The guess of an update
+// there may be the rate of HOST.
+constexpr double kMostGuessed = 256;
 
 bool IsRate(double rate) { return rate >= kLeastRate && rate <= kMostRate; }
 
@@ -64,7 +67,8 @@ bool Move(KnownCosts& known, const MeasuredRates& measured) {
     double& rate = known.costs.*kRates[i].rate;
     double& calibrated = known.calibrated[i];
     if (calibrated == 0) {
-      rate = calibrated = rates[i];
+      // A client says so, and the first one decides from where the others may move it.
+      rate = calibrated = std::clamp(rates[i], rate / kMostGuessed, rate * kMostGuessed);
     } else {
       rate += (std::clamp(rates[i], calibrated / kMostMoved, calibrated * kMostMoved) - rate) / 2;
       // What an earlier server kept may be beyond.

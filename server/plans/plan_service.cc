@@ -55,8 +55,9 @@ absl::Status CheckSize(const Trace& trace, int64_t chunk_bytes) {
 
 }  // namespace
 
-PlanService::PlanService(const ServerOptions& options)
-    : nvme_directories_(options.nvme_directories),
+PlanService::PlanService(const ServerOptions& options, absl::Duration max_wait)
+    : max_wait_(max_wait),
+      nvme_directories_(options.nvme_directories),
       state_directory_(options.state_directory),
       gpu_memory_rate_(options.make_device != nullptr ? std::optional(options.gpu_memory_rate)
                                                       : std::nullopt),
@@ -109,12 +110,32 @@ void PlanService::CalibrateOnce() {
   costs_.Set(costs);
 }
 
-void PlanService::MakePlan(PlanTask task, absl::AnyInvocable<void(absl::StatusOr<MadePlan>)> done) {
-  worker_->Run([this, task = std::move(task), done = std::move(done)]() mutable {
-    if (stopping_ || task.wait->cancelled()) return;
-    CalibrateOnce();
-    done(Make(task));
+void PlanService::Queue(std::shared_ptr<PlanWait> wait,
+                        absl::AnyInvocable<void(absl::Status)> job) {
+  worker_->Run([this, wait = std::move(wait), job = std::move(job),
+                queued = MonotonicNow()]() mutable {
+    if (stopping_ || wait->cancelled()) return;
+    const absl::Duration waited = MonotonicNow() - queued;
+    job(waited <= max_wait_
+            ? absl::OkStatus()
+            : absl::ResourceExhaustedError(absl::StrCat(
+                  "the plans of other jobs took ", absl::FormatDuration(waited),
+                  " so far: chunks are placed on demand. Run fewer jobs at a time, or with larger "
+                  "chunks")));
   });
+}
+
+void PlanService::MakePlan(PlanTask task, absl::AnyInvocable<void(absl::StatusOr<MadePlan>)> done) {
+  std::shared_ptr<PlanWait> wait = task.wait;
+  Queue(std::move(wait),
+        [this, task = std::move(task), done = std::move(done)](absl::Status status) mutable {
+          if (!status.ok()) {
+            task.wait->TakeRoom();
+            return done(std::move(status));
+          }
+          CalibrateOnce();
+          done(Make(task));
+        });
 }
 
 absl::StatusOr<MadePlan> PlanService::Make(const PlanTask& task) {
@@ -172,21 +193,15 @@ absl::StatusOr<MadePlan> PlanService::Make(const PlanTask& task) {
 
 void PlanService::FindTrace(TraceKey key, std::shared_ptr<PlanWait> wait,
                             absl::AnyInvocable<void(absl::StatusOr<FoundTrace>)> done) {
-  worker_->Run(
-      [this, key = std::move(key), wait = std::move(wait), done = std::move(done)]() mutable {
-        if (stopping_ || wait->cancelled()) return;
-        const std::string* trace = traces_->Find(key);
-        if (trace == nullptr) {
-          done(FoundTrace());
-          return;
-        }
-        absl::StatusOr<UniqueFd> fd = MakeReadOnlyMemfd("gemini-trace", *trace);
-        if (!fd.ok()) {
-          done(fd.status());
-          return;
-        }
-        done(FoundTrace{*std::move(fd), static_cast<int64_t>(trace->size())});
-      });
+  Queue(std::move(wait),
+        [this, key = std::move(key), done = std::move(done)](absl::Status status) mutable {
+          if (!status.ok()) return done(std::move(status));
+          const std::string* trace = traces_->Find(key);
+          if (trace == nullptr) return done(FoundTrace());
+          absl::StatusOr<UniqueFd> fd = MakeReadOnlyMemfd("gemini-trace", *trace);
+          if (!fd.ok()) return done(fd.status());
+          done(FoundTrace{*std::move(fd), static_cast<int64_t>(trace->size())});
+        });
 }
 
 void PlanService::Drop(UniqueFd fd, absl::AnyInvocable<void()> closed) {

@@ -32,6 +32,8 @@ namespace gemini::server {
 // take some seconds at most; where the machine is busy, the planning ends after this time.
 inline constexpr int64_t kMaxTraceChunks = int64_t{1} << 21;
 inline constexpr absl::Duration kMaxPlanTime = absl::Seconds(5);
+// How long a request waits for the plans of others: that of six that take the longest.
+inline constexpr absl::Duration kMaxPlanWait = absl::Seconds(30);
 // So that all states of so many are far from 2^63 bytes; no chunk is nearly as large.
 inline constexpr int64_t kMaxPlanChunkBytes = int64_t{1} << 32;
 
@@ -64,12 +66,13 @@ class PlanService {
  public:
   // Begins with what the state directory keeps. Without a kept cost model it calibrates: at once,
   // or before the first plan.
-  explicit PlanService(const ServerOptions& options);
+  explicit PlanService(const ServerOptions& options, absl::Duration max_wait = kMaxPlanWait);
   // Ends the plan under way within some tenths of a second, drops the others.
   ~PlanService();
 
   // INVALID_ARGUMENT: no trace, or one of too many chunks. DEADLINE_EXCEEDED: none came out within
-  // kMaxPlanTime. Others: of policies::MakePlan. A trace is kept once a plan was made of it. Once
+  // kMaxPlanTime. RESOURCE_EXHAUSTED: it waited `max_wait` for others' plans, and was not begun.
+  // Others: of policies::MakePlan. A trace is kept once a plan was made of it. Once
   // the wait is cancelled, which also ends a plan under way, `done` may never be called.
   void MakePlan(PlanTask task, absl::AnyInvocable<void(absl::StatusOr<MadePlan>)> done);
   // Likewise; the wait (never null) has no room.
@@ -83,10 +86,13 @@ class PlanService {
   CostModel costs() const { return costs_.costs(); }
 
  private:
+  // Runs `job` on the worker, with an error if it waited too long. Drops it if nobody waits.
+  void Queue(std::shared_ptr<PlanWait> wait, absl::AnyInvocable<void(absl::Status)> job);
   absl::StatusOr<MadePlan> Make(const PlanTask& task);
   void Open();
   void CalibrateOnce();
 
+  const absl::Duration max_wait_;
   const std::vector<NvmeDirectory> nvme_directories_;
   std::string state_directory_;                  // Empty: nothing is kept on disk.
   UniqueFd state_lock_;                          // Held while the directory is used.

@@ -110,6 +110,10 @@ std::string ToJson(const EvalMetrics& metrics) {
 
 absl::Status MetricsFile::Check(const std::string& path, Mode mode) {
   if (::access(path.c_str(), F_OK) == 0) {
+    if (std::error_code error; std::filesystem::is_directory(path, error)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--metrics ", path, " is a directory: name a file"));
+    }
     if (mode == Mode::kNew && IsRegularFile(path)) return IsThere(path);
     if (::access(path.c_str(), W_OK) == 0) return absl::OkStatus();
     return ErrnoStatus(errno, absl::StrCat("--metrics ", path, " is not writable"));
@@ -166,6 +170,7 @@ absl::StatusOr<MetricsFile> MetricsFile::Open(const std::string& path, Mode mode
 }
 
 absl::Status MetricsFile::AppendLine(std::string line) {
+  if (line_is_torn_) line.insert(0, 1, '\n');
   line += '\n';
   size_t done = 0;
   while (done < line.size()) {
@@ -173,6 +178,7 @@ absl::Status MetricsFile::AppendLine(std::string line) {
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) return ErrnoStatus(errno, absl::StrCat("write ", path_));
     done += static_cast<size_t>(written);
+    line_is_torn_ = done < line.size();
   }
   return absl::OkStatus();
 }

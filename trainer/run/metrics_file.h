@@ -69,6 +69,7 @@ class MetricsFile {
 
   std::string path_;
   UniqueFd fd_;
+  bool line_is_torn_ = false;  // The last write put a part of its line into the file.
 };
 
 }  // namespace gemini::trainer

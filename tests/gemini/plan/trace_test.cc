@@ -61,6 +61,11 @@ TEST(TraceTest, EveryKindOfDamageIsNamed) {
        [](Trace& t) { t.tensors[1].format.moments = MomentFormat::k8Bit; }},
       {"of space 3", [](Trace& t) { t.tensors[2].space = 3; }},
       {"of space 1", [](Trace& t) { t.tensors[0].space = 1; }},
+      {"of space 64, at most 63",
+       [](Trace& t) {
+         t.tensors.clear();
+         for (int32_t i = 0; i <= 64; ++i) t.tensors.push_back({8, TensorGroup::kFrozen, i});
+       }},
       {"of space -1", [](Trace& t) { t.tensors[0].space = -1; }},
       {"0 operators", [](Trace& t) { t.operators.clear(); }},
       {"operator 1 has", [](Trace& t) { t.operators[1].first_use = 0; }},

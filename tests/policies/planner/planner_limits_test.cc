@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "gemini/system/monotonic_clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "policies/planner/planner.h"
@@ -101,6 +102,30 @@ TEST(PlannerLimitsTest, AnInterruptEndsThePlanning) {
 }
 
 // Out of time, the best plan that was found so far is better than none.
+// Two chunks take turns in one slot of DEVICE, and none has room in HOST: each use is played there.
+TEST(PlannerLimitsTest, ALongRoundInHostEndsWithItsDeadline) {
+  Trace trace;
+  trace.phase = "eval";
+  trace.tensors = {{kTestChunkBytes, TensorGroup::kFrozen, 0},
+                   {kTestChunkBytes, TensorGroup::kFrozen, 0}};
+  for (int32_t i = 0; i < 400'000; ++i) {
+    trace.operators.push_back({i, 1, 100, 0});
+    trace.uses.push_back({.tensor = i % 2});
+  }
+  ASSERT_OK_AND_ASSIGN(const RangeTrace packed, PackTrace(trace, kTestChunkBytes));
+  PlanInputs inputs = {.trace = packed, .budget_bytes = {}, .costs = {}, .policy = {}};
+  inputs.budget_bytes[Tier::kDevice] = kTestChunkBytes;
+  const absl::Duration start = MonotonicNow();
+  const absl::Duration deadline = absl::Seconds(20);
+  inputs.interrupt = [&]() -> absl::Status {
+    if (MonotonicNow() - start < deadline) return absl::OkStatus();
+    return absl::DeadlineExceededError("late");
+  };
+  const absl::StatusOr<Plan> plan = MakePlan(inputs);
+  EXPECT_TRUE(plan.ok() || absl::IsDeadlineExceeded(plan.status())) << plan.status();
+  EXPECT_LT(MonotonicNow() - start, deadline + absl::Seconds(3));
+}
+
 TEST(PlannerLimitsTest, PlanningThatRunsOutOfTimeReturnsTheBestPlanInHand) {
   ASSERT_OK_AND_ASSIGN(
       const RangeTrace trace,

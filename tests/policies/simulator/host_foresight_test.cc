@@ -52,6 +52,18 @@ TEST(HostForesightTest, KnowsTheNextUseOfEachChunkRoundAfterRound) {
   }
 }
 
+// A use costs a search among the chunk's, and not a walk over a quarter of the round, which here
+// would be 10^10 steps.
+TEST(HostForesightTest, AChunkThatIsUsedAllTheTimeCostsNoMoreThanOthers) {
+  constexpr int64_t kUses = 400'000;
+  std::vector<int64_t> chunks;
+  for (int64_t i = 0; i < kUses; ++i) chunks.push_back(i % 2);
+  HostForesight foresight = ForesightOf(PlanOf(chunks), 0, 2);
+  for (int64_t i = 0; i < 2 * kUses; ++i) foresight.Used(ChunkId(i % 2));
+  EXPECT_EQ(foresight.clock(), 2 * kUses);
+  EXPECT_EQ(foresight.NextUse(ChunkId(1)), 2 * kUses + 1);
+}
+
 TEST(HostForesightTest, LeavesOutOtherSpacesAndChunksThatAreNotThere) {
   Plan plan = PlanOf({0, 5, 1});
   plan.host_uses.push_back({.space = 1, .chunk = ChunkId(0), .at_ns = 25});

@@ -46,6 +46,20 @@ TEST(HostPlaybackTest, ReadsAheadInThePlaceOfWhatIsUsedLast) {
   EXPECT_EQ(round.transfers[1].end_ns, 210);
 }
 
+TEST(HostPlaybackTest, AnInterruptEndsItInTheMiddleOfARound) {
+  std::vector<HostUse> uses;
+  for (int64_t i = 0; i < 100'000; ++i) uses.push_back(Use(i % 3, 10 * i));
+  int asked = 0;
+  const PlanInterrupt interrupt = [&asked] {
+    return ++asked < 3 ? absl::OkStatus() : absl::CancelledError();
+  };
+  const HostRound round = PlayHost(uses, std::vector<int64_t>{2}, kChunk, kCosts, 1'000'000,
+                                   LateUses::kAsked, interrupt);
+  EXPECT_EQ(asked, 3);
+  EXPECT_EQ(round.ready_ns.size(), uses.size());
+  EXPECT_LT(round.transfers.size(), 20'000u);
+}
+
 TEST(HostPlaybackTest, WritesWhatHasChangedBeforeItsSlotIsReadInto) {
   const HostRound round =
       Play({Use(0, 0), Use(1, 100, HostUseKind::kChanges), Use(0, 200), Use(2, 300)}, {2}, 400);

@@ -123,6 +123,14 @@ TEST_F(MachineCostsTest, AFileFromBeforeCalibratedRatesWereKeptCountsAsCalibrate
 }
 
 // Whatever clients say, and however often: the plans of all jobs reckon with these.
+TEST_F(MachineCostsTest, TheFirstMeasurementOfAGpuIsNoFurtherFromTheGuessThanAFactorOf256) {
+  MachineCosts costs(directory_, /*device_is_gpu=*/true);
+  costs.Set(kCosts);
+  costs.Refresh({.host_to_device = 1e14, .device_to_host = 2e3});
+  EXPECT_DOUBLE_EQ(costs.costs().host_to_device, 256 * kCosts.host_to_device);
+  EXPECT_DOUBLE_EQ(costs.costs().device_to_host, kCosts.device_to_host / 256);
+}
+
 TEST_F(MachineCostsTest, MeasurementsMoveARateByAFactorOfFourFromTheCalibratedOneAtMost) {
   MachineCosts first(directory_, false);
   first.Set(kCosts);

@@ -2,7 +2,9 @@
 #include "trainer/run/metrics_file.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -18,7 +20,9 @@
 namespace gemini::trainer {
 namespace {
 
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Mode = MetricsFile::Mode;
 
 class MetricsFileTest : public ::testing::Test {
@@ -119,6 +123,29 @@ TEST_F(MetricsFileTest, AFullDiskIsAnError) {
   ASSERT_OK_AND_ASSIGN(MetricsFile file, MetricsFile::Open("/dev/full", Mode::kOverwrite, {0, 0}));
   EXPECT_THAT(file.Append(Step(1)),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("/dev/full")));
+}
+
+TEST_F(MetricsFileTest, ALineThatWasCutShortSpoilsNoneBehindIt) {
+  ::signal(SIGXFSZ, SIG_IGN);
+  rlimit before = {};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit small = {ToJson(Step(1)).size() + 20, before.rlim_max};
+  {
+    ASSERT_OK_AND_ASSIGN(MetricsFile file, MetricsFile::Open(path_, Mode::kNew, {}));
+    ASSERT_OK(file.Append(Step(1)));
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+    EXPECT_FALSE(file.Append(Step(2)).ok());
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+    EXPECT_THAT(Content(), Not(EndsWith("\n")));
+    ASSERT_OK(file.Append(Step(3)));
+  }
+  ASSERT_OK(MetricsFile::Open(path_, Mode::kResume, {9, 9}).status());
+  EXPECT_EQ(Content(), ToJson(Step(1)) + "\n" + ToJson(Step(3)) + "\n");
+}
+
+TEST_F(MetricsFileTest, ADirectoryIsRefusedBeforeTheRun) {
+  EXPECT_THAT(MetricsFile::Check(directory_, Mode::kOverwrite),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("name a file")));
 }
 
 TEST_F(MetricsFileTest, ResumingDropsEvaluationsThatAreMadeAgain) {
