@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The real server on a thread of its own, joined to its clients by socketpairs: one protocol, one
-// code path. For programs and tests; the client library never includes this.
-// Thread: any for all calls; the destructor comes last.
+// Runs the server inside another process, on a thread of its own, for programs and tests that need
+// no daemon. Clients are connected to it by socketpairs, so protocol and code are the daemon's. Of
+// client/, only client/front/ includes this.
+// Thread: any for all calls; the destructor is the last call.
 #pragma once
 #include <memory>
 #include <thread>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What requests about leases do, from the opening of a lease to the reclaim of its bytes. Admission
-// decides who gets what; here its decisions become memory, posted targets and answers.
+// Handles requests about leases, the grants of memory to clients, until that memory is reclaimed.
+// Admission decides who gets how much. This class makes the memory, posts the targets and answers.
 // Owner:  the server thread. Memory is made and destroyed by workers.
 // Errors: Handle returns why a request is refused, and has changed nothing then. After OK the desk
 //         answers, now or later.
@@ -32,19 +32,19 @@ class LeaseDesk {
   absl::Status Handle(PeerSession& session, uint64_t id, const OpenLeaseRequest& open);
   absl::Status Handle(PeerSession& session, uint64_t id, const AckEpochRequest& ack);
 
-  // Ends the session's wait for a lease, if it waits.
+  // Removes the session from those that wait for a lease, if it is one.
   void DropWaiting(PeerSession& session);
-  // Tries those who wait once for all that ends, comes free or times out in this turn of the loop.
+  // Has the loop try the waiting sessions again. Several calls before that cause one try.
   void RetryWaiting();
-  // Ends the client's right to the lease: its generation is raised, its I/O refused.
+  // Ends the client's right to its lease: raises the generation and cancels its I/O.
   void Fence(PeerSession& session, absl::string_view why);
-  // Nobody uses the lease's memory any more: it goes back to the machine, and its bytes to others.
+  // Begins to reclaim the lease's memory, which nobody may use any more.
   void BeginReclaim(PeerSession& session);
-  // Destroys the memory once all that workers make or move for the lease has come back.
+  // Destroys the lease's memory, unless jobs or transfers of the session are in flight.
   void ContinueReclaim(PeerSession& session);
-  // Takes back a lease that its client does not know of; then answers with this refusal.
+  // Reclaims a lease that its client does not know of, and then answers the request with `refusal`.
   void TakeBack(PeerSession& session, uint64_t request, const absl::Status& refusal);
-  // Refuses those who wait, and new leases from now on.
+  // Refuses the sessions that wait, and new leases from now on.
   void Drain();
   bool draining() const { return draining_; }
 

@@ -30,15 +30,15 @@ namespace gemini::server {
 struct Lease {
   explicit Lease(const LeaseTerms& of) : terms(of) {}
 
-  const LeaseTerms& terms;  // In the lease book, where they stay as long as this.
+  const LeaseTerms& terms;  // In the lease book; valid as long as this.
   uint64_t id = 0;
   uint64_t generation = 1;
-  TierMap<int64_t> used;    // HOST and NVME: of its spaces.
-  TierGrant arena;          // DEVICE: at least what is granted; of slabs those that were asked for.
-  int64_t arena_bytes = 0;  // The addresses that it takes: no less.
+  TierMap<int64_t> used;    // HOST and NVME: taken by its spaces.
+  TierGrant arena;          // DEVICE: one extent of arena_bytes, or the slabs taken so far.
+  int64_t arena_bytes = 0;  // What DEVICE may grow to: the addresses that the client reserves.
   UniqueFd segment;         // LeaseSegmentShm.
   MappedMemory segment_map;
-  UniqueFd timeline;          // TimelineShm, written by the client; until it is sent.
+  UniqueFd timeline;          // TimelineShm, written by the client. Closed once it is sent.
   MappedMemory timeline_map;  // Read-only.
   uint64_t epoch = 0;         // The last one posted.
   bool owner_died = false;
@@ -46,7 +46,7 @@ struct Lease {
     uint64_t request = 0;
     absl::Status status;
   };
-  std::optional<RefusalShown> refusal;  // Of its OpenLease; sent when its bytes are back.
+  std::optional<RefusalShown> refusal;  // Sent when the lease has been reclaimed.
 };
 
 // Phases of a session of which something is kept by name.
@@ -74,28 +74,29 @@ struct PeerSession {
   std::string label;  // Escaped.
   std::optional<Lease> lease;
   std::map<uint64_t, OpenedSpace> spaces;
-  UniqueFd trace_room;  // Written by the client since OpenTrace; MakePlan takes it.
+  // A memfd of the client's trace, from OpenTrace until MakePlan takes it.
+  UniqueFd trace_room;
   int64_t trace_room_bytes = 0;
   std::shared_ptr<PlanWait> plan_wait;  // For its last MakePlan or FindTrace; null before.
-  // Why its last plan was refused; empty: it was made, or none was asked for.
+  // Why its last plan was refused. Empty: it was made, or none was requested.
   std::string plan_refusal;
   std::map<std::string, int64_t> phase_floors;    // What its plans need of DEVICE, by phase.
-  int64_t other_phases_floor = 0;                 // The most of any phase that is not listed there.
+  int64_t other_phases_floor = 0;                 // The most of all phases that are not listed.
   std::map<std::string, PlanRecipe> plan_inputs;  // Of the last plan, by phase.
   uint16_t next_space_index = 0;
-  uint64_t requests = 0;  // Messages, ever.
-  int worker_jobs = 0;    // Being made or destroyed for this session.
-  // Set while others are given time to give way for its lease.
+  uint64_t requests = 0;  // Messages received.
+  int worker_jobs = 0;    // Jobs in flight for this session.
+  // Runs while other leases have time to shrink for this session's lease.
   std::optional<EventLoop::TimerId> patience_timer;
   bool embedded() const { return !peer.pidfd; }
   bool reclaiming() const { return lease.has_value() && lease->terms.reclaiming; }
-  // It has a lease that it may use.
+  // Returns whether it has a lease that it may use.
   bool holds_lease() const {
     return lease.has_value() && !lease->terms.fenced && !lease->terms.reclaiming;
   }
-  // Its request can be answered: it is there, and no end of its lease has come between.
+  // Returns whether it can be answered: it is connected, and its lease is not being reclaimed.
   bool answerable() const { return connection != nullptr && !reclaiming(); }
-  // It hung up without an end to its session: its lease is kept until its process has ended.
+  // Returns whether it hung up without CloseSession. Its lease is then kept until its process ends.
   bool kept_for_process() const {
     return connection == nullptr && lease.has_value() && !lease->terms.reclaiming;
   }

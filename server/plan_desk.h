@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What requests about traces and plans do. The plan service does the work; here a peer's numbers
-// are checked, and what a session's plans need of DEVICE becomes its lease's floor.
+// Handles requests about traces and plans. It checks the peer's numbers, passes the work to the
+// plan service, and makes what a session's plans need of DEVICE the floor of its lease.
 // Owner:  the server thread.
 // Errors: Handle returns why a request is refused, and has changed nothing then. After OK the desk
 //         answers, now or later.
@@ -31,23 +31,24 @@ class PlanDesk {
   absl::Status Handle(PeerSession& session, uint64_t id, const FindTraceRequest& find);
   absl::Status Handle(PeerSession& session, uint64_t id, const FindPlanInputsRequest& find);
 
-  // The session ends: a plan that it waits for is not made, and its trace room is closed.
+  // Cancels the plan that the session waits for, and closes its trace room.
   void End(PeerSession& session);
-  // The last ones that were measured or refreshed.
+  // Returns the cost model as it was last measured or refreshed.
   CostModel costs() const { return service_.costs(); }
 
  private:
   absl::Status SendTraceRoom(PeerSession& session, uint64_t id, int64_t size_bytes);
-  // Closes it without the owner thread's or a plan's time; then calls `then` if the session goes
-  // on.
+  // Closes `room` on a thread of its own, because that may block. Then calls `then` if the session
+  // can still be answered.
   void CloseTraceRoom(PeerSession& session, UniqueFd room,
                       absl::AnyInvocable<void(PeerSession&)> then);
-  // Pauses the connection, and returns what the service is to call. That calls `send` here if the
-  // session goes on, refuses what `send` does not return OK for, and reads on.
+  // Pauses the connection and returns the callback for the service's result. Unless the session has
+  // ended, the callback calls `send` on the server thread, refuses the request if `send` returns an
+  // error, and resumes the connection.
   template <typename Found, typename Send>
   absl::AnyInvocable<void(absl::StatusOr<Found>)> Answering(PeerSession& session, uint64_t id,
                                                             Send send);
-  // What its plans need at least is what a lease may shrink to, once there is one.
+  // Sets the lease's floor to the largest need of any phase, where `phase` now has this one.
   void SetFloor(PeerSession& session, const std::string& phase, int64_t device_floor_bytes);
 
   const TierStore& device_;

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The server: it accepts connections, keeps their sessions, and hands each request to the desk that
-// it is for. All of it is owned by the thread of its event loop; what may wait for the kernel or a
-// disk runs on workers, which report by messages.
-// Owner:  the thread that calls Run, which also destroys the server. Post through loop() from
-//         others.
-// Errors: a peer's request is answered with a Refusal and one log line. Nothing that a peer does
-//         stops the server, blocks its thread or keeps a descriptor.
-// Death:  a hang-up or the death of the peer's process fences its lease: the generation is raised,
-//         I/O is refused. Its bytes go to others only after an orderly CloseSession, or the
-//         confirmed death of the process with its I/O drained. An embedded client's process is our
-//         own: what it leaves without CloseSession is kept until the server stops.
+// The server of the memory manager. It accepts connections of training jobs, keeps a session for
+// each, and passes each request to the class that handles it (a desk). One thread, that of the
+// event loop, owns all metadata. What may block on the kernel or a disk runs on workers, which post
+// messages.
+// Owner:  the thread that calls Run, which also destroys the server. Other threads post through
+//         loop().
+// Errors: a request that fails is answered with a Refusal and logged in one line. A message that is
+//         no request ends the connection. Nothing that a peer does stops the server, blocks its
+//         thread or keeps a descriptor.
+// Death:  a hang-up, or the death of the peer's process, fences its lease: the generation is raised
+//         and I/O is refused. Its memory is reclaimed only after CloseSession, or when the process
+//         is known to be dead and its I/O is drained. The process of an embedded client is our own,
+//         so a lease that it leaves without CloseSession is kept until the server stops.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -34,10 +36,11 @@
 
 namespace gemini::server {
 
-// Connected sessions that said hello; as many connections more may be about to. Each costs 3
-// descriptors and 64 KiB at most, and 0.75 MiB for a timeline that its client writes.
+// The most connected sessions that have said hello. As many more connections may exist that have
+// not. Each costs at most 3 descriptors and 64 KiB, and 0.75 MiB for a timeline that its client
+// writes.
 inline constexpr int64_t kMaxSessions = 256;
-// Of one process that lives: those without a connection, whose leases are kept for it (see Death).
+// The most sessions of one living process that hung up and whose leases are kept (see Death).
 inline constexpr int64_t kMaxHungUpSessions = 64;
 
 class Server {

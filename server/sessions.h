@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sessions of a server by their ids, and the jobs that workers do for them. A session with a
-// job stays, and nothing more is read of its connection until the job is done.
+// The sessions of a server, one for each client, by their ids, and the jobs that workers do for
+// them. While a job is in flight, its session is not destroyed and its connection is not read.
 // Owner:  the server thread, except RunJob, which any thread may call.
 // Errors: none.
 #pragma once

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What requests about slabs do: sends those of a space, which are made with it, and those of a
-// lease's DEVICE, which are made when they are asked for and given back when they are not.
+// Handles requests for slabs, the units in which memory is granted. It sends the HOST slabs of a
+// space, which are made with the space. It makes the DEVICE slabs of a lease when they are
+// requested, and destroys those that the client does not keep.
 // Owner:  the server thread. Slabs of DEVICE are made and destroyed by a worker.
 // Errors: Handle returns why a request is refused, and has changed nothing then. After OK the desk
 //         answers, now or later.

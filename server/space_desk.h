@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What requests about spaces do: opens and closes them, moves their chunks between HOST and NVME as
-// their I/O rings ask, and shows what is in them and on their job's timeline.
+// Handles requests about spaces, the named sets of chunks in which a client keeps one model. It
+// opens and closes them, moves their chunks between HOST and NVME as their I/O rings ask, and reads
+// their residency words and their job's timeline for memstat.
 // Owner:  the server thread. Memory is made and destroyed by workers.
 // Errors: Handle returns why a request is refused, and has changed nothing then. After OK the desk
 //         answers, now or later.
@@ -23,9 +24,11 @@
 
 namespace gemini::server {
 
-// Of all spaces together. A status reads 6 words a bundle at least: some 30 ms for all of these.
+// The most bundles of all spaces together. It bounds the cost of a status request, which reads 9
+// words a bundle, and 17 if the bundle is committed.
 inline constexpr int64_t kMaxServerBundles = int64_t{1} << 21;
-// Segments are memory beside the HOST capacity: at most this, for all spaces together.
+// Returns the most bytes that the segments of all spaces may take. They are not part of the HOST
+// capacity.
 constexpr int64_t MaxSegmentBytes(int64_t host_capacity_bytes) {
   return host_capacity_bytes / 64 + (int64_t{64} << 20);
 }
@@ -33,9 +36,9 @@ constexpr int64_t MaxSegmentBytes(int64_t host_capacity_bytes) {
 class SpaceDesk {
  public:
   struct Handlers {
-    // The session's client broke the rules of its ring: no honest one does.
+    // The session's client broke the rules of its ring, which no honest client does.
     std::function<void(PeerSession&)> disconnect;
-    // So much was written to an NVMe directory.
+    // A write of `size_bytes` to the NVMe directory `place` has ended.
     std::function<void(int64_t place, int64_t size_bytes)> wrote;
   };
 
@@ -55,17 +58,17 @@ class SpaceDesk {
   // NOT_FOUND: no space of that name is open; one that is being made or destroyed is none.
   absl::StatusOr<NamedSpace> FindSpace(const std::string& name) const;
 
-  // Takes back a space whose answer cannot be delivered: nobody knows of it.
+  // Closes a space whose reply cannot be delivered, so that no client knows of it.
   void TakeBack(PeerSession& session, uint64_t space);
-  // Ends the client's right to all spaces of the session, and their transfers as soon as can be.
+  // Ends the client's right to all spaces of the session, and cancels their transfers.
   void Fence(PeerSession& session);
-  // Others may have the names of the session's spaces from now on.
+  // Frees the names of the session's spaces for other sessions.
   void FreeNames(const PeerSession& session);
-  // Returns whether a transfer of the session's is in flight. Sessions::ReclaimIfDue is called at
-  // the end of each.
+  // Returns whether a transfer of the session is in flight. Sessions::ReclaimIfDue is called at the
+  // end of each.
   static bool HasTransfers(const PeerSession& session);
-  // Destroys the session's spaces, which have no transfers, on a worker, which calls `also` then.
-  // Calls `done` here when that is done.
+  // Destroys the session's spaces, which have no transfers, on a worker, which then runs `also`.
+  // After that `done` is called on the server thread.
   void DestroyAll(PeerSession& session, WorkerThread::Job also,
                   absl::AnyInvocable<void(PeerSession&)> done);
 

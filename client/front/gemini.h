@@ -1,21 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// The front door of Gemini: puts a LibTorch training loop of your own under a memory budget with
-// three lines. Installed as <gemini/gemini.h>; link gemini::gemini.
+// The public API of Gemini, which trains LibTorch models that are larger than the memory of the
+// device. Parameters, gradients and optimizer states are kept in host memory or on NVMe, and are
+// copied to the device when operators need them. Three lines put your own training loop under a
+// memory budget. Installed as <gemini/gemini.h>; link gemini::gemini.
 //
 //     #include <gemini/gemini.h>
 //     gemini::Session session({.device_memory = "2GiB"});
 //     gemini::AdamW optimizer(session, *model, torch::optim::AdamWOptions(1e-3));
 //
 // The rest of the loop stays as it is: forward, backward, zero_grad, clip_grad_norm_, gradient
-// accumulation, evaluation, step() and LibTorch's learning rate schedulers. Once a module has an
-// optimizer of these, its parameters have bytes only while an operator uses them
-// (docs/examples/README.md says what becomes of what).
-// Thread: one at a time, and no operator on the module's tensors meanwhile.
-// Owner:  an optimizer and a PlainMemory may outlive their session; their calls then throw. The
-//         module's parameters have no bytes any more once the session has ended: save it before.
+// accumulation, evaluation, step() and LibTorch's learning rate schedulers. Once a module has one
+// of these optimizers, its parameters have an address only while an operator uses them
+// (docs/examples/README.md lists what that changes for other calls).
+// Thread: one thread at a time may call, and no operator may use the module's tensors during a
+//         call.
+// Owner:  an optimizer and a PlainMemory may outlive their session; their calls then throw. When
+//         the session has ended, the module's parameters have no values any more: save them before.
 // Errors: c10::Error with a text that says what happened and what to do next. While a session
-//         lives, errors of LibTorch's carry no C++ backtrace, whose symbols take seconds to find.
-//         A program that set a fetcher of its own (c10::SetStackTraceFetcher) sets it again after
+//         exists, errors of LibTorch carry no C++ backtrace, because finding its symbols takes
+//         seconds. A program with a fetcher of its own (c10::SetStackTraceFetcher) sets it again
+//         after the session.
 //         the session.
 #pragma once
 #include <torch/nn/module.h>
@@ -38,57 +42,60 @@ class FrontSession;
 class FrontModel;
 }  // namespace client::front
 
-// What a session asks for. Sizes are written "64MiB", "1.5GiB" or in bytes; all are optional.
+// What a session asks for. All fields are optional. Sizes are written "64MiB", "1.5GiB" or in
+// bytes.
 struct SessionOptions {
-  // What operators work in: parameters that are in use, activations, temporaries. Not given: a
-  // quarter of the memory that is free when the first model comes.
+  // The memory that operators work in: parameters in use, activations and temporaries. Default: a
+  // quarter of the host memory that is free when the first optimizer is made. On a GPU without
+  // `daemon` it is fifteen sixteenths of the GPU's free memory.
   std::string device_memory = {};
-  // For parameters, gradients and optimizer states. Not given: each model takes what it needs as it
-  // comes; of a daemon, what the first model needs.
+  // The memory for parameters, gradients and optimizer states. Default: each model takes what it
+  // needs when its optimizer is made. With `daemon` the default is what the first model needs.
   std::string host_memory = {};
-  // A directory on NVMe and how much of it, written DIR:SIZE, for what HOST cannot hold; with
-  // host_memory. Of a daemon the size alone.
+  // The space on NVMe for what host_memory cannot hold, written DIR:SIZE. Set host_memory, too.
+  // With `daemon`, write the size alone.
   std::string nvme = {};
-  // Not given: chosen for the first model, so that its step is predicted to be fast.
+  // The size of a chunk, the unit that is moved. Default: the one with the fastest predicted step
+  // of the first model.
   std::string chunk_size = {};
-  // The socket of a geminid that is shared with other jobs. Not given: a server in this process.
+  // The socket of a geminid that other jobs share. Default: a server inside this process.
   std::string daemon = {};
-  std::string device = {};  // "cpu" (not given) or "cuda:N".
-  std::string policy = {};  // auto (not given), static, cpu, cuda or online: docs/architecture.md.
-  std::string name = {};    // Of this job, shown by memstat.
+  std::string device = {};  // "cpu" (default) or "cuda:N".
+  std::string policy = {};  // auto (default), static, cpu, cuda or online: docs/architecture.md.
+  std::string name = {};    // The job's name, shown by memstat.
 };
 
-// What a session has used so far; bytes.
+// What a session has used so far, in bytes.
 struct SessionStats {
   int64_t device_budget_bytes = 0;
-  int64_t device_peak_bytes = 0;  // Largest sum of chunks and of what operators allocated.
-  int64_t host_bytes = 0;         // Given to models.
-  int64_t nvme_bytes = 0;
-  int64_t chunk_bytes = 0;  // The size of a chunk; 0 before the first model.
-  int64_t fetch_bytes = 0;  // Copied from HOST to DEVICE.
-  int64_t evict_bytes = 0;  // Copied from DEVICE to HOST.
+  int64_t device_peak_bytes = 0;  // Largest sum of chunks and of operators' allocations.
+  int64_t host_bytes = 0;         // Reserved for the models' spaces.
+  int64_t nvme_bytes = 0;         // As host_bytes.
+  int64_t chunk_bytes = 0;        // The size of a chunk; 0 before the first model.
+  int64_t fetch_bytes = 0;        // Copied from HOST to DEVICE.
+  int64_t evict_bytes = 0;        // Copied from DEVICE to HOST.
 };
 
-// A memory budget for the models that are trained in it: a lease of a server's memory. There is one
-// session a process at a time, and it may have several models, each with one optimizer.
+// A memory budget and the models that are trained in it. A process has at most one session at a
+// time. A session may have several models, each with one optimizer.
 class Session {
  public:
-  // Checks the options; memory is taken when the first optimizer is made. Throws what is wrong with
-  // an option, by its name, or that a session lives already.
+  // Checks the options. Memory is acquired when the first optimizer is made. Throws if an option is
+  // invalid, with its name, or if the process has a session already.
   explicit Session(SessionOptions options = {});
-  // Gives all memory back. Errors are lost: call Close to see them.
+  // Releases all memory. Errors are lost: call Close to see them.
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  // Finishes pending updates and gives all memory back. Throws what failed since the last step; a
-  // second call does nothing. A module in a PlainMemory keeps its values, and what was changed of
-  // them does not go back to the session.
+  // Finishes pending updates and releases all memory. Throws what failed since the last step. A
+  // second call does nothing. A module in a PlainMemory keeps its values, but changes to them are
+  // not written back to the session.
   void Close();
 
   SessionStats stats() const;
-  // Throws the first error that an operator or an update hit, if one did: nothing is updated after
-  // it. The next step() throws it, too.
+  // Throws the first error of an operator or an update, if there was one. After such an error
+  // nothing is updated, and the next step() throws it, too.
   void Check() const;
 
  private:
@@ -96,27 +103,26 @@ class Session {
   const std::shared_ptr<client::front::FrontSession> state_;
 };
 
-// An optimizer over all parameters of a module, whose states lie in the session's memory. It is a
-// torch::optim::Optimizer: step(), step(closure), zero_grad, parameter groups, schedulers and
-// torch::save and torch::load of it work as with LibTorch's own, in LibTorch's format. Its state()
-// is empty, since the states lie in the session.
+// An optimizer over all parameters of a module. The session keeps its states, so state() is empty.
+// It is a torch::optim::Optimizer: step(), step(closure), zero_grad, parameter groups, schedulers,
+// torch::save and torch::load work as with LibTorch's own, and in LibTorch's format.
 class Optimizer : public torch::optim::Optimizer {
  public:
   using torch::optim::Optimizer::add_param_group;
   ~Optimizer() override;
 
-  // Updates the parameters that have a gradient, each with its group's options as they are now. The
-  // update is carried out while the next forward pass runs. Throws, and updates nothing: a gradient
-  // holds a NaN or an infinity (names the parameter), a parameter got other storage, an option is
-  // not supported or out of its range, or the session has failed before.
+  // Updates the parameters that have a gradient, with the present options of their groups. The
+  // update itself runs during the next forward pass. Throws, and updates nothing, if a gradient
+  // holds a NaN or an infinity (the message names the parameter), if a parameter's storage was
+  // replaced, if an option is not supported or out of its range, or if the session has failed.
   torch::Tensor step(LossClosure closure = nullptr) override;
 
-  // Number of steps done.
+  // Returns the number of steps done.
   int64_t num_steps() const;
 
-  // For torch::save and torch::load: options and states, in the format of LibTorch's optimizer of
-  // the same name, which can load them. All states are in memory at once; Save (below) streams
-  // them. Load the parameters first, then the optimizer.
+  // Write and read options and states for torch::save and torch::load, in the format of LibTorch's
+  // optimizer of the same name, which can load them. All states are in memory at once, while Save
+  // (below) holds one tensor at a time. Load the parameters before the optimizer.
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
 
@@ -166,16 +172,17 @@ struct LarsOptions : torch::optim::OptimizerCloneableOptions<LarsOptions> {
   void set_lr(double new_lr) override { lr_ = new_lr; }
 };
 
-// The optimizer of one kind. `module` is the module itself, not its holder: *model.
+// An optimizer with the options of one algorithm. `module` is the module itself, not its holder:
+// pass *model.
 template <typename Options>
 class OptimizerWith : public Optimizer {
  public:
-  // All parameters of the module, with the same options.
+  // Optimizes all parameters of the module with the same options.
   OptimizerWith(Session& session, torch::nn::Module& module, Options options)
       : OptimizerWith(session, module, {torch::optim::OptimizerParamGroup(module.parameters())},
                       std::move(options)) {}
-  // By groups; each parameter that requires a gradient is in one. A group without options of its
-  // own gets `defaults`.
+  // Optimizes parameter groups. Each parameter that requires a gradient is in exactly one. A group
+  // without options of its own gets `defaults`.
   OptimizerWith(Session& session, torch::nn::Module& module,
                 const std::vector<torch::optim::OptimizerParamGroup>& groups, Options defaults)
       : Optimizer(session, module, groups, std::make_unique<Options>(std::move(defaults))) {}
@@ -187,23 +194,24 @@ using SGD = OptimizerWith<torch::optim::SGDOptions>;
 using Lamb = OptimizerWith<LambOptions>;
 using Lars = OptimizerWith<LarsOptions>;
 
-// Writes the optimizer's module, its states, step counts and groups' options to one safetensors
-// file, tensor by tensor: nothing is in memory twice. Parameters and floating buffers are written
-// as fp32, so that training goes on to the bit. The file appears when it is complete. Throws what
-// the disk refused.
+// Writes the module's parameters and buffers, the optimizer's states and step counts, and the
+// groups' options to one safetensors file. It writes tensor by tensor, so nothing is in memory
+// twice. Parameters and floating-point buffers are written as fp32, so that resumed training gives
+// the same bits. The file appears when it is complete. Throws if the disk refuses a write.
 void Save(const Optimizer& optimizer, const std::string& path);
-// Reads it back into an optimizer of the same kind over a module with the same tensors and groups.
-// Throws what does not fit, by name, before anything has changed; or what could not be read.
+// Reads such a file into an optimizer of the same kind, whose module has the same tensors and
+// groups. Throws if something does not match, with its name; nothing has changed then. Also throws
+// if the file cannot be read; some tensors may then have new values.
 void Load(Optimizer& optimizer, const std::string& path);
 
-// While one lives, its optimizer's module has its values in plain memory, all at once: torch::save
-// and torch::load of the module work, and so does every raw read. At its end what was changed goes
-// back to the session. No training step meanwhile.
+// Keeps all values of an optimizer's module in plain memory while this object exists, so that
+// torch::save, torch::load and raw reads of the module work. When it is destroyed, changed values
+// are written back to the session. No training step may run meanwhile.
 class PlainMemory {
  public:
-  // Throws: the optimizer has one already, or memory is short.
+  // Throws if the module is in plain memory already, or if memory is short.
   explicit PlainMemory(Optimizer& optimizer);
-  // Brings the values back; an error is latched in the session, and the next step throws it.
+  // Writes changed values back. An error is kept in the session, and the next step throws it.
   ~PlainMemory();
   PlainMemory(const PlainMemory&) = delete;
   PlainMemory& operator=(const PlainMemory&) = delete;

@@ -21,15 +21,15 @@ inline constexpr int64_t kAutoBytes = -1;
 // No size is larger (ParseByteSize).
 inline constexpr int64_t kMaxBytes = int64_t{1} << 62;
 
-// What a run that goes on from a checkpoint may change.
+// How a key may change when a run is resumed from a checkpoint.
 enum class ResumeRule : uint8_t {
-  kFixed,      // Nothing: a change would make another run.
-  kGrow,       // May become larger.
-  kFree,       // It says where and how a run is made: the same numbers come out.
-  kNotStored,  // It is about this invocation, and is not written to a file.
+  kFixed,      // It may not change, because the run would compute something else.
+  kGrow,       // It may become larger.
+  kFree,       // It may change, because it does not affect the numbers that the run computes.
+  kNotStored,  // It concerns this invocation only, and is not written to a file.
 };
 
-// How a key is shown, and its rule.
+// What a key is called, and its rule.
 struct KeyWords {
   absl::string_view name;        // "device-memory"; as a flag, with two dashes before it.
   absl::string_view value_name;  // "SIZE"; a switch has none.
@@ -38,18 +38,18 @@ struct KeyWords {
 };
 
 struct ConfigKey : KeyWords {
-  // What TOML value may stand for it. kSize: a string or a whole number. kList: an array of
-  // strings, or one; as a flag it is given once an element.
+  // The type of the TOML value. kSize: a string or a whole number. kList: an array of strings, or
+  // one string; the flag is repeated for each element.
   enum class Form : uint8_t { kString, kWhole, kNumber, kSwitch, kSize, kList };
   Form form = Form::kString;
-  // What a value is, as in "wants a whole number".
+  // What the value must be, for messages: "a whole number".
   std::string wants;
   std::vector<absl::string_view> choices = {};
-  // Sets the variable to that; a list gets one more element.
+  // Sets the variable from a text. For a list, adds one element.
   std::function<absl::Status(absl::string_view text)> set = {};
-  // What `set` takes to give the same value again; one text an element.
+  // Returns the texts from which `set` gives the present value again, one for each element.
   std::function<std::vector<std::string>()> texts = {};
-  std::function<void()> clear = {};  // A list's: leaves it empty.
+  std::function<void()> clear = {};  // Removes all elements. Only a list has it.
 };
 
 // `check` returns what is wrong with a text, or nothing.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The safetensors file format: a 64-bit header length, a JSON header, the tensors' bytes.
-// Reading trusts nothing: the header is checked whole before any tensor is read.
-// Owner:  any thread; a reader may be shared by threads, a writer may not.
+// Reads and writes safetensors files: a 64-bit header length, a JSON header, then the tensors'
+// bytes. The reader trusts no file: it checks the whole header before any tensor is read.
+// Thread: any. Threads may share a reader, but not a writer.
 // Units:  bytes, unless a name says elements.
-// Blocks: on the disk. Neither side ever holds more than one piece (kPieceBytes) of a tensor.
+// Blocks: on the disk. Reader and writer hold at most one piece (kPieceBytes) of a tensor.
 // Errors: name the file, the tensor and the numbers. INVALID_ARGUMENT: not a valid file. DATA_LOSS:
 //         the file ends before the bytes that its header promises. Others as ErrnoStatus.
 // Source: github.com/huggingface/safetensors, "Format".

@@ -10,27 +10,27 @@
 //                   no room.
 // An eviction's `after` a is the last operator that uses the range; the eviction begins when that
 // operator has ended.
-// Fetches: run in their order. A fetch begins when its `after` has passed and its slots are free.
-// It also waits for the range's own eviction while that is being written, and for the commit of a
-// range that awaits its update.
-// Evictions: run in their order, beside the fetches. One without a write-back frees its slots at
-// once, whatever else is being written; one with a write-back frees them when its bytes have left.
-// Room is due when a fetch or non-model data needs it. An allocation that finds none waits for the
-// evictions whose `after` has passed, and the plan is left only if that was not enough.
+// Fetches: begin in their order. A fetch begins when its `after` has passed and its slots are free.
+// If its range is being written back, it also waits for that; if the range awaits its update, it
+// waits for the commit.
+// Evictions: begin in their order, independently of the fetches. One without a write-back frees its
+// slots at once, whatever else is being written. One with a write-back frees them when its copy
+// ends. An allocation that finds no room waits for the evictions whose `after` has passed. The plan
+// is left only if that was not enough.
 // Update: if the last operator stands for the update, all evictions with a write-back of what it
 // reads in HOST are before it, except those of late gradients. When it has ended, the DEVICE copies
 // of `updated` are dropped without being listed as evictions. The last operator uses the ranges of
 // each of device_updates and changes parameters and moments in place. Their copies in HOST are then
 // those of the version before. So they are written back after it, by an eviction or by one that
 // `stays`, before the next round's last operator.
-// Gradients: each leaves when its interval ends. kMaxGradientsUnderWay may be in flight, and an
-// operator whose gradient would be one more waits for the oldest. A gradient of device_updates or
-// of late_gradients goes into its range on DEVICE instead, where a blank fetch has made room:
-// needed_at is the position of the range's first gradient, and the range counts as used at each
-// position of one. `uses` has it at the last position alone, because no operator pins it before. It
-// is written back and leaves after that. If it has to leave earlier, it is written back too, and
-// another fetch brings it again. The update in HOST of a late gradient's bundles waits until the
-// gradient has left.
+// Gradients: each is copied to HOST when its interval ends. At most kMaxGradientsUnderWay are in
+// flight; an operator whose gradient would be one more waits for the oldest.
+// Kept gradients: a gradient of device_updates or of late_gradients stays in its range on DEVICE,
+// for which a blank fetch has made room. The fetch's needed_at is the position of the range's first
+// gradient, and the range counts as used at each position of one. `uses` has the range at the last
+// position alone, because no operator pins it before. After the update it is written back and
+// evicted. If it has to be evicted earlier, it is written back, too, and another fetch brings it
+// back. The update in HOST of a late gradient's bundles waits for its write-back.
 // Budget: a range takes its slots from the interval of its `after` to that of its eviction's, both
 // included. In each interval all slots so taken and its non-model peak fit into device_bytes. A
 // slot that passes from one range to another in an interval counts once.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Raises the limit on open descriptors. A slab is a descriptor, and those of a space are open twice
-// while it is opened. With the usual soft limit of 1,024 a program that embeds the server has some
-// 100 GiB, and all tenants of a daemon have 250 GiB.
+// Raises the limit on open file descriptors. Each slab of memory is a descriptor, and a space has
+// each of its slabs open twice while it is being opened. The usual soft limit of 1,024 would bound
+// a program that embeds the server to some 100 GiB, and all tenants of a daemon together to 250
+// GiB.
 #pragma once
 
 namespace gemini {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a daemon and its clients meet, and where the daemon keeps its state, unless options say
-// otherwise.
+// The default paths of the daemon's socket, by which clients find it, and of its state files.
 // Thread: any; environment variables are read at each call.
 #pragma once
 #include <string>
@@ -18,10 +17,11 @@ std::string DefaultRuntimeDirectory();
 // Touches no file.
 std::string DefaultStateDirectory();
 
-// Returns the socket at which a client finds its user's daemon: the first that is there of
-// $XDG_RUNTIME_DIR/gemini (of a user's service, or by hand), /run/geminid/USER (of the system
-// service geminid@USER) and /run/gemini. Where none is there, the first of these names, for the
-// message of who connects. USER is the name of the effective uid.
+// Returns the socket at which a client finds its user's daemon. It is the first that exists of
+// $XDG_RUNTIME_DIR/gemini (a user's service, or a daemon started by hand), /run/geminid/USER (the
+// system service geminid@USER) and /run/gemini. If none exists, it is the one in XDG_RUNTIME_DIR,
+// or in /run/gemini if that variable is not set, so that an error message can name it. USER is the
+// name of the effective uid.
 std::string DefaultSocketPath();
 
 // As DefaultSocketPath, with other folders in place of /run/gemini and /run/geminid.

@@ -16,15 +16,16 @@
 namespace gemini::policies {
 
 // Makes a plan. The policy auto moves updates to DEVICE, and keeps gradients there until the update
-// (policies/trace/kept_gradients.h), where that makes the predicted round faster. Presets move
-// updates alone, as they define. Nothing is moved if costs.device_update_elements_per_second is 0.
-// If HOST lacks room for all chunks, the plan lists what it uses there, and its prediction has the
-// times and bytes of NVME. RESOURCE_EXHAUSTED: an operator's chunks and non-model data do not fit
-// at once; the message names the position, the numbers and the least budget that would do. Also if
-// the trace is more than CheckPlanSteps accepts (policies/planner/plan_effort.h). INVALID_ARGUMENT:
-// costs beyond all machines. UNIMPLEMENTED: PolicyKind::kOnline has no plan. An error of
-// inputs.interrupt is returned, but for DEADLINE_EXCEEDED once there is a plan: the result is then
-// the best one so far.
+// (policies/trace/kept_gradients.h), where that makes the predicted round faster. Presets move only
+// the updates that they define. If costs.device_update_elements_per_second is 0, none is moved. If
+// HOST lacks room for all chunks, the plan lists the uses there, and its prediction includes NVME.
+// RESOURCE_EXHAUSTED: an operator's chunks and non-model data do not fit at once. The message names
+// the position, the numbers and the least budget that would do. Or the trace takes more steps than
+// CheckPlanSteps accepts (policies/planner/plan_effort.h).
+// INVALID_ARGUMENT: the costs are beyond those of any machine.
+// UNIMPLEMENTED: PolicyKind::kOnline has no plan.
+// An error of inputs.interrupt is returned. If it is DEADLINE_EXCEEDED and there is a plan already,
+// the best plan so far is returned instead.
 absl::StatusOr<Plan> MakePlan(const PlanInputs& inputs);
 
 // Returns the least DEVICE budget with which any plan exists: the largest sum of the chunks that

@@ -44,10 +44,11 @@ class TracePlanner {
   // Returns the fewest chunks that the rule fetches, whatever its stays. A range that streams is
   // fetched for each operator that uses it, except for one directly after another.
   int64_t LeastFetchedChunks(const ReplacementRule& rule) const;
-  // Returns whether a plan that fetches so many chunks could be better. None is faster than its
-  // link, or than what it computes and updates.
+  // Returns whether a plan that fetches so many chunks could be better. A round takes at least the
+  // time of its fetches on the link, of its computation, and of its updates in HOST.
   bool MayBeBetter(int64_t fetched_chunks, const Plan& best) const;
-  // Never more than all chunks that are ever used, because a huge budget need not be a huge table.
+  // Returns the most slots that a plan may use: two for each chunk that is ever used. The limit
+  // keeps a huge budget from needing a huge table.
   int64_t MostSlots() const;
 
   const PlanInputs& in_;

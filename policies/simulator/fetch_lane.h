@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The link from HOST to DEVICE in a simulation: begins a plan's fetches as soon as their slots and
-// their bytes are there, in one order or another.
+// Simulates the link from HOST to DEVICE, which carries out the fetches of a plan one after
+// another. A fetch begins when its slots are vacated, its bytes are ready and the link is idle.
 // Units: nanoseconds since the first round's beginning; ranges, fetches and positions by index.
 #pragma once
 #include <cstdint>
@@ -18,12 +18,12 @@
 
 namespace gemini::policies {
 
-// Which of the fetches that may begin goes first: that of the plan's order, or the one needed first
-// among those whose slots and bytes are there when the link is free; if there is none, the next
-// that has both.
+// Which fetch the link begins next. kInOrder: the next one of the plan. kNeededFirst: of those
+// whose slots and bytes are ready when the link is idle, the one that an operator needs first; if
+// none is ready, the first that becomes ready.
 enum class FetchChoice { kInOrder, kNeededFirst };
 
-// What the lanes of a playback share; all outlive them.
+// What the parts of a playback share; everything referred to outlives them.
 struct PlaybackParts {
   const RangeTrace& trace;
   const Plan& plan;
@@ -36,21 +36,24 @@ struct PlaybackParts {
 
 class FetchLane {
  public:
-  static constexpr int64_t kWatchedRound = 1;  // The first that does not begin with all there.
+  // The round that begun_ns() describes. Round 0 differs from those that follow, because it begins
+  // with all ranges of Plan::initial on DEVICE.
+  static constexpr int64_t kWatchedRound = 1;
 
   FetchLane(const PlaybackParts& parts, const UpdateLane& updates, FetchChoice choice);
 
   void BeginRound() { next_ = 0; }
-  // Lets those fetches begin that may at `moment`: 2 p is when operator p asks, 2 p + 1 when it has
-  // ended. The link has gone on with others until now.
+  // Queues the fetches that may begin at `moment`: 2 p stands for operator p asking for its
+  // tensors, 2 p + 1 for its end. Before that it begins the queued ones that the link has reached
+  // by now.
   void Release(int64_t moment);
-  // Begins what the link turns to until all that the operator uses has begun.
+  // Begins queued fetches, in the link's order, until all ranges of the operator have begun.
   void BeginAllFor(int32_t position);
 
-  // Since when the range is on DEVICE, or when it will be.
+  // Returns when the range's last fetch ends, which may be in the past.
   Moment ready(int32_t range) const { return ready_[range]; }
-  // By fetch of the plan: when the one listed in round kWatchedRound began, in that round or the
-  // next.
+  // Returns, by fetch of the plan, when the one that round kWatchedRound lists began: in that round
+  // or in the next.
   const std::vector<int64_t>& begun_ns() const { return begun_ns_; }
 
  private:
@@ -69,9 +72,10 @@ class FetchLane {
   std::vector<int64_t> begun_ns_;  // By fetch.
 };
 
-// How many bytes the range's chunks have together; and how long their copies take, one by one, at
-// that rate, if `size_bytes` of them are copied.
+// Returns how many bytes of the range's chunks tensors may fill.
 int64_t PayloadBytes(const RangeTrace& trace, int32_t range);
+// Returns how long it takes to copy `size_bytes` of the range at that rate, chunk by chunk with the
+// latency of each.
 int64_t CopiesNs(const RangeTrace& trace, const CostModel& costs, int32_t range, int64_t size_bytes,
                  double bytes_per_second);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a playback of DEVICE asks of HOST: when a move or an update may begin there. HOST has rounds
-// of its own, which NVME may hold back behind those of DEVICE.
+// Answers, in a simulation of DEVICE, when HOST is ready for a copy or an update. HOST has rounds
+// of its own, because NVME may delay them beyond those of DEVICE.
 // Units: nanoseconds since the first round's beginning.
 #pragma once
 #include <cstdint>
@@ -15,23 +15,25 @@ namespace gemini::policies {
 
 class HostClock {
  public:
-  // All outlive this. `keeps_accesses`: for accesses().
+  // All references outlive this. accesses() stays empty without `keeps_accesses`.
   HostClock(const RangeTrace& trace, const Plan& plan, const SimulatedTime& time,
             bool keeps_accesses)
       : trace_(trace), plan_(plan), time_(time), keeps_accesses_(keeps_accesses) {}
 
-  // What HOST is ready for when, from the next round on; outlives this. Null: for all, at once.
+  // Sets when HOST is ready for each event, from the next round on. `times` outlives this. With
+  // null HOST is always ready.
   void set_times(const HostTimes* times) { times_ = times; }
 
-  // Forgets the accesses of the round before. The first round of all begins at 0.
+  // Begins HOST's next round and clears accesses(). The very first round begins at 0.
   void BeginRound();
-  int64_t begin_ns() const { return begin_ns_; }  // Of HOST's round.
+  // Returns when HOST's current round began.
+  int64_t begin_ns() const { return begin_ns_; }
 
-  // Records that an event asks for HOST at `asked_ns`, whose chunks take `chunk_ns` each. Returns
-  // the moments at which its first chunk and its last one may begin.
+  // Records that an event needs HOST at `asked_ns`, for `chunk_ns` a chunk. Returns when its first
+  // chunk and its last one may begin.
   HostReady Ask(HostEvent event, int32_t index, int64_t asked_ns, int64_t chunk_ns);
 
-  // Of the round under way, in the order asked.
+  // Returns the events of the current round in the order of the calls of Ask.
   const std::vector<HostAccess>& accesses() const { return accesses_; }
 
  private:

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plays what a round uses in HOST, round after round, where HOST lacks room for all chunks: when
-// each chunk is there, and what NVME reads and writes for it.
-// Model: the rule that clients follow (policies/simulator/host_foresight.h). Reading ahead prepares
-// one transfer beside the one in flight. A victim without a valid copy on NVME is written first,
-// which delays its own slot alone, because each direction of the disk is a queue of its own. A
-// chunk that is requested and not there queues behind the transfers begun. A chunk is held from
-// when it is there until its use is over. Only committed chunks keep their copy on NVME when they
-// are read, until they change.
-// Spaces: each has slots of its own, and they take turns at reading ahead.
+// Simulates HOST where it lacks room for all chunks: what NVME reads and writes in a round, and
+// when each chunk is in HOST for its use.
+// Rule: chunks are read ahead and spilled as clients do it (policies/simulator/host_foresight.h).
+// One transfer is prepared while another is in flight.
+// Spills: a victim without a valid copy on NVME is written first. That delays its own slot alone,
+// because each direction of the disk is a queue of its own.
+// Misses: a chunk that is requested and not in HOST is read after the transfers that have begun.
+// Holds: a chunk stays in HOST from its arrival until its use is over.
+// Copies: a committed chunk that is read keeps its copy on NVME until it changes. A gradient loses
+// its copy when it is read.
+// Spaces: each has its own slots, and they take turns at reading ahead.
 // Units: nanoseconds; slots of chunk_bytes.
 #pragma once
 #include <cstdint>
@@ -44,21 +46,20 @@ struct NvmeTransfer {
 };
 
 struct HostRound {
-  int64_t disk_ns = 0;   // The time of its reads or of its writes.
-  int64_t round_ns = 0;  // At least disk_ns, and the requested length.
-  // By use, since the round's beginning: when its chunk, or the room for it, is there. 0: before
-  // that.
+  int64_t disk_ns = 0;   // The longer one of the times of its reads and of its writes.
+  int64_t round_ns = 0;  // At least disk_ns and the requested length.
+  // By use: when its chunk, or the room for it, is ready, from the round's beginning. 0: earlier.
   std::vector<int64_t> ready_ns;
   int64_t read_bytes = 0;
   int64_t write_bytes = 0;
-  std::vector<NvmeTransfer>
-      transfers;  // That the round began, since its beginning, as they were begun.
+  // The transfers that began in the round, in that order, with times from its beginning.
+  std::vector<NvmeTransfer> transfers;
 };
 
-// What a late use does to the uses requested after it.
+// How a use that has to wait affects the uses requested after it.
 enum class LateUses : uint8_t {
-  kDelayAll,  // They are delayed as much: the round was played as if all were there.
-  kAsked,     // Nothing: the times of their requests include it already.
+  kDelayAll,  // It delays them as much, because their times assume that nothing waits.
+  kAsked,     // It does not, because their times include the wait already.
 };
 
 // Returns the round in steady state for `uses`, the HostUses of a round that takes `round_ns`.

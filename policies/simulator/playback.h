@@ -23,52 +23,58 @@ namespace gemini::policies {
 
 class Playback {
  public:
-  // `plan` is a valid plan of `trace`, which keeps its gradients on DEVICE. All outlive this.
+  // `plan` is a valid plan of `trace`, which already keeps the plan's gradients on DEVICE. All
+  // references outlive this.
   Playback(const RangeTrace& trace, const Plan& plan, const CostModel& costs, FetchChoice choice,
            bool with_events);
   Playback(const Playback&) = delete;
   Playback& operator=(const Playback&) = delete;
 
-  // What HOST is ready for when, from the next round on; outlives this. Needs kInOrder.
+  // Sets when HOST is ready for each event, from the next round on. `times` outlives this. Only for
+  // FetchChoice::kInOrder.
   void set_host_times(const HostTimes* times) { host_.set_times(times); }
 
-  // Plays a round; returns how long it took.
+  // Plays a round and returns how long it took.
   int64_t PlayRound();
 
-  // Plays until a round takes as long as the one before, or a few; returns what the last one did,
-  // but for device_floor_bytes.
+  // Plays until a round takes as long as the one before, at most 6 rounds. Returns the last one,
+  // without device_floor_bytes.
   Simulation PlayToSteadyState();
 
   int64_t now_ns() const { return time_.now_ns; }
-  // What the last round did in HOST, if asked for events.
+  // Returns what the last round did in HOST, or nothing if made without events.
   const std::vector<HostAccess>& host_accesses() const { return host_.accesses(); }
+  // As FetchLane::begun_ns.
   const std::vector<int64_t>& begun_ns() const { return fetches_.begun_ns(); }
 
  private:
   bool IsUpdate(int32_t position) const {
     return plan_.ends_with_update() && position == trace_.num_positions() - 1;
   }
-  // The operator's, with what it computes on DEVICE for the update.
+  // Returns how long the operator computes, for the update with its work on DEVICE.
   int64_t ComputeNs(int32_t position) const {
     return trace_.operators[position].compute_ns + (IsUpdate(position) ? last_operator_ns_ : 0);
   }
-  // Waits until the operator has what it needs; that is now, then.
+  // Advances the time to when all that the operator needs is on DEVICE, and records the stall.
   void Begin(int32_t position);
+  // Begins the copies of gradients and the evictions that are due when the operator has ended.
   void LeaveAfter(int32_t position);
+  // Copies a range to HOST, after the copies that were begun before.
   void CopyOut(HostEvent event, size_t index, int32_t range, int64_t size_bytes);
-  // What was updated on DEVICE has its old versions in HOST no longer.
+  // Drops the versions in HOST and NVME that an update on DEVICE has replaced.
   void GiveUpInHost();
-  // The update's interval began then, and what leaves after it is on its way.
+  // Vacates the stale parameters and plays the updates in HOST, both from `begin_ns` on. The
+  // write-backs of late gradients have been queued before.
   void UpdateInHost(int64_t begin_ns);
-  // A gradient's copy out ends then: the next operator waits for the one that it is one too many
-  // beside.
+  // Records when the copy of a gradient ends. If kMaxGradientsUnderWay others are in flight, the
+  // next operator waits for the oldest.
   void QueueGradient(Moment end);
 
   const RangeTrace& trace_;
   const Plan& plan_;
   const CostModel& costs_;
-  const int64_t trust_ratio_ns_;    // Before updates.
-  const int64_t last_operator_ns_;  // With them and what is updated on DEVICE.
+  const int64_t trust_ratio_ns_;    // Trust ratios, which precede all updates.
+  const int64_t last_operator_ns_;  // Trust ratios, and the updates on DEVICE.
 
   SimulatedTime time_;
   HostClock host_;
@@ -76,11 +82,12 @@ class Playback {
   PlaybackRecord record_;
   UpdateLane updates_;
   FetchLane fetches_;
-  Moment evict_free_;                // When the link from DEVICE is.
-  std::vector<int64_t> written_ns_;  // By range: its last write-back's end.
-  std::array<Moment, kMaxGradientsUnderWay> gradient_ends_ = {};  // The last ones, in turn.
-  int64_t gradients_ = 0;                                         // Ever.
-  Moment gradients_free_;                                         // When few enough are under way.
+  Moment evict_free_;                // When the link from DEVICE is idle.
+  std::vector<int64_t> written_ns_;  // By range: the end of its last write-back.
+  // Ends of the last copies of gradients, as a ring.
+  std::array<Moment, kMaxGradientsUnderWay> gradient_ends_ = {};
+  int64_t gradients_ = 0;  // Copies of gradients in all rounds.
+  Moment gradients_free_;  // When few enough gradients are in flight for the next operator.
   size_t next_eviction_ = 0, next_out_ = 0;
 };
 

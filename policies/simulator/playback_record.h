@@ -20,13 +20,14 @@ class PlaybackRecord {
   void Add(const SimulatedEvent& event) {
     if (with_events_) events_.push_back(event);
   }
-  // How many bytes of chunks and non-model data lie on DEVICE in the interval of `position`.
+  // Sets how many bytes of chunks and non-model data are on DEVICE in the interval of `position`.
   void SetDeviceBytes(int32_t position, int64_t size_bytes);
 
-  // The last round, and what the round before had begun and it sees begin. Once.
+  // Returns the last round. Its events are those that begin in it, even if the round before
+  // recorded them. To be called once, because it moves the bytes by position out.
   Simulation Take(const SimulatedTime& time);
 
-  Prediction totals;  // Of the round under way.
+  Prediction totals;  // Of the current round.
 
  private:
   const bool with_events_;

@@ -12,24 +12,25 @@ namespace gemini::policies {
 
 class SimulatedSlots {
  public:
-  // The ranges that the plan begins with are there. `plan` outlives this.
+  // Plan::initial is in its slots. `plan` outlives this.
   explicit SimulatedSlots(const Plan& plan);
 
   bool holds(int32_t range) const { return slot_of_[range] != kNone; }
-  // When the range's last eviction ended; 0: it had none.
+  // Returns when the range's last eviction ended, or 0 if it was never evicted.
   int64_t left_ns(int32_t range) const { return left_ns_[range]; }
-  // When the last of the range's slots from `first` on is vacated.
+  // Returns when the last of the slots that the range needs, from `first` on, is vacated.
   int64_t VacatedNs(int32_t range, SlotId first) const;
 
-  // Takes the range's slots from `first` on, in the interval of `position`.
+  // Occupies the range's slots, from `first` on, in the interval of `position`.
   void Take(int32_t range, SlotId first, int32_t position);
   // Vacates the range's slots at `ns`, in the interval of `position`.
   void Vacate(int32_t range, int64_t ns, int32_t position);
 
   int64_t used() const { return used_; }
-  // Slots that were taken since the last call and that nobody vacated in the same interval.
+  // Returns how many slots were taken since the last call. A slot that was vacated in the same
+  // interval is not counted, because a slot that changes hands counts once.
   int64_t TakeFresh();
-  // Begins a round: what was vacated in the one before is vacated in no interval of this one.
+  // Begins a round. Slots that were vacated in the round before count in no interval of this one.
   void BeginRound();
 
  private:

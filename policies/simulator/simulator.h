@@ -1,19 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plays a plan, or on-line placement, against the cost model: when every operator, copy and update
-// runs, what moves, what waits and why. Times are those of a round in steady state.
-// Model: operators run one after another. Each direction of the link, each direction of the disk
-// and the updates are queues of their own, served in order, all at once. Ranges are copied chunk by
-// chunk; a copy of b bytes takes copy_latency_ns + b / rate. They are updated bundle by bundle, and
-// a chunk may be fetched when its bundle is committed. A move that may begin when an operator has
-// ended begins at the end of its interval; for the update it begins at the interval's beginning,
-// where the intent is. A gradient leaves at the end of its interval, over the link unless its range
-// is on DEVICE. The next operator waits while more than kMaxGradientsUnderWay have not left. The
-// update waits for everything that leaves, and for the updates of the round before. Behind it
-// follow trust ratios, as compute, and the updates on DEVICE, while the updates in HOST have begun.
-// Of these, the ones whose late gradients have arrived go first, as they arrived, then the others
-// in the plan's order. When all that are left await their gradients, they wait.
+// Predicts what a plan does on this machine, by simulating it against the cost model: when every
+// operator, copy and update runs, what moves, what stalls and why. Times are those of a round in
+// steady state.
+// Queues: operators run one after another. Each direction of the link, each direction of the disk,
+// and the updates in HOST are queues of their own. All queues run at once, each in its order.
+// Copies: a range is copied chunk by chunk. A copy of b bytes takes copy_latency_ns + b / rate.
+// Moves: one that may begin when an operator has ended begins at the end of that interval. For the
+// update it begins at the beginning of the interval, where the intent is recorded.
+// Gradients: one that its range on DEVICE does not keep is copied to HOST at the end of its
+// interval. The next operator stalls while more than kMaxGradientsUnderWay are in flight.
+// Update: it waits for all copies to HOST, and for the updates of the round before. Then trust
+// ratios are computed, then the updates on DEVICE, while the updates in HOST begin. In HOST, ranges
+// whose late gradients have arrived are updated first, in the order of arrival, then the others in
+// the plan's order. When only ranges whose gradients are in flight are left, the queue waits for
+// them.
+// Commits: a range is updated bundle by bundle. A chunk may be fetched when its bundle is
+// committed.
 // HOST: where it lacks room for all chunks, every move also waits for what it uses there
-// (policies/simulator/host_playback.h). The cause of these waits is kNvme.
+// (policies/simulator/host_playback.h). The cause of these stalls is kNvme.
 // Units: an fp32 parameter is an element of CostModel::update_elements_per_second.
 #pragma once
 #include <cstdint>

@@ -18,31 +18,32 @@ namespace gemini::policies {
 
 class UpdateLane {
  public:
-  // When a range's bundles are committed, one after the other and evenly; 0: before all rounds.
+  // When the bundles of a range are committed. They are committed one by one at equal distances,
+  // the first at first_ns; both times are 0 before the first update.
   struct Commits {
     int64_t first_ns = 0;
     int64_t last_ns = 0;
     StallCause cause = StallCause::kUpdate;  // kTransfer: they waited for a late gradient.
   };
 
-  // All outlive this.
+  // All references outlive this.
   UpdateLane(const RangeTrace& trace, const Plan& plan, const CostModel& costs, HostClock& host,
              PlaybackRecord& record);
 
-  // Updates what the plan has updated in HOST, from `begin_ns` on: first those whose late gradients
-  // have arrived (`arrived_ns`, by gradient range), as they arrived, then the others in the plan's
-  // order.
+  // Plays all updates in HOST of a round, from `begin_ns` on. Ranges whose late gradients have
+  // arrived (`arrived_ns`, by gradient range) go first, in the order of arrival. The others follow
+  // in the plan's order.
   void Play(int64_t begin_ns, absl::Span<const int64_t> arrived_ns);
 
-  // Of the param range's last update.
+  // Returns when the last update of a param range was committed.
   const Commits& commits(int32_t range) const { return commits_[range]; }
-  // When the last update is done.
+  // Returns when the last update is done.
   Moment free() const { return free_; }
 
  private:
   void UpdateRange(int32_t range, StallCause cause);
-  // The optimizer states of a range that is updated from `begin_ns` on, if they pass through HOST:
-  // all at once.
+  // Records the reads and writes of the optimizer states of an updated range whose home is NVME.
+  // Each direction is one transfer that begins at `begin_ns`.
   void MoveStates(const PlannedRange& updated, int64_t begin_ns);
 
   const RangeTrace& trace_;

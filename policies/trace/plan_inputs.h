@@ -13,9 +13,9 @@
 
 namespace gemini::policies {
 
-// Asked between the rounds that are played for a plan and inside long ones, every few tenths of a
-// second at most: an error ends the planning, which returns it. DEADLINE_EXCEEDED is returned only
-// while there is no plan yet: later the best one so far is.
+// Is called while a plan is made, at least every few tenths of a second. An error ends the
+// planning, which returns it. If the error is DEADLINE_EXCEEDED and there is a plan already, the
+// best plan so far is returned instead.
 using PlanInterrupt = std::function<absl::Status()>;
 
 struct PlanInputs {

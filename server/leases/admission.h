@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who gets a lease, who waits for one, and who gives way on DEVICE for a newcomer. It decides by
-// the lease book alone, and tells its owner what follows.
+// Decides which sessions get a lease, which wait for one, and which leases must shrink on DEVICE
+// for a new one. It reads and changes the lease book alone, and calls handlers with its decisions.
 // Owner:  the server thread.
-// Units:  bytes, of DEVICE multiples of the grain.
-// End:    waiting ends, whatever clients do. Others are asked only for a newcomer that waits. While
-//         one waits, targets only fall, and none below its floor. A newcomer is answered once: at
-//         the latest at the TryWaiting after EndPatience. When nobody waits, what is free goes to
-//         those who want more, and nobody is asked for it.
-// Errors: none. Sums are compared by subtraction, for a peer's numbers may be as large as their
-//         type.
+// Units:  bytes. Those of DEVICE are multiples of the grain.
+// End:    every wait ends, whatever clients do. A session that waits is answered once, at the
+//         latest by the TryWaiting after EndPatience. While one waits, targets of leases only fall,
+//         and never below a lease's floor. Leases grow only when none waits, and then from free
+//         bytes.
+// Errors: none. Sums are compared by subtraction, because a peer's numbers may be any int64_t.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -25,27 +24,28 @@ namespace gemini::server {
 
 struct WaitingLease {
   uint64_t session = 0;
-  uint64_t request = 0;         // Kept for who answers it.
+  uint64_t request = 0;         // For the handler that answers it.
   TierMap<int64_t> want = {};   // At least the floor.
   TierMap<int64_t> floor = {};  // At least 0.
   bool takes_epochs = false;
-  bool asked = false;          // Others were asked to give way for it; its promise is kept.
-  bool patience_over = false;  // It takes what is free, or is refused.
+  bool asked = false;          // Leases were asked to shrink for it. Its promise is reserved.
+  bool patience_over = false;  // It gets what is free, or is refused.
 };
 
 class Admission {
  public:
-  // Called inside Open and TryWaiting. They call nothing of admission's.
+  // Are called inside Open and TryWaiting, and must not call Admission.
   struct Handlers {
-    // The newcomer waits no more: its lease is in the book.
+    // The session no longer waits: its lease is in the book.
     std::function<void(const WaitingLease&)> admit;
-    // The newcomer waits no more: its floor of `lacking` is not there, or was not vacated in time.
+    // The session no longer waits: its floor in `lacking` is not free, or was not vacated in time.
     std::function<void(const WaitingLease&, Tier lacking)> refuse;
-    // Others were asked to give way for this session: EndPatience is due after some time.
+    // Leases were asked to shrink for this session: call EndPatience after the time that they have.
     std::function<void(uint64_t session)> begin_patience = nullptr;
-    // The target of this session in the book has changed, and is to be posted.
+    // The book has a new target for this session's lease: post it.
     std::function<void(uint64_t session)> post_target = nullptr;
-    // Whether the session's process is stopped and cannot answer. Asked of those who take epochs.
+    // Returns whether the session's process is stopped, so that it cannot answer. Is called only
+    // for sessions that take epochs.
     std::function<bool(uint64_t session)> is_stopped;
   };
 
@@ -53,45 +53,45 @@ class Admission {
   Admission(LeaseBook& book, int64_t device_grain_bytes, Handlers handlers)
       : book_(book), device_grain_bytes_(device_grain_bytes), handlers_(std::move(handlers)) {}
 
-  // Puts a newcomer behind those who wait. Tries it at once, unless `later`: those before it are
-  // still to be tried.
+  // Adds a session behind those that wait. Tries it at once, unless `later`, which says that those
+  // before it have yet to be tried.
   void Open(WaitingLease newcomer, bool later);
-  // Tries all who wait, in the order of their arrival; then those who have leases may grow. To be
-  // called when bytes came free or on their way back, when somebody waits no more, and when a lease
-  // was made or fenced.
+  // Tries all sessions that wait, in the order of arrival. If none waits then, leases that want
+  // more grow. Call it when bytes became free or are being reclaimed, when a session stopped
+  // waiting, and when a lease was made or fenced.
   void TryWaiting();
-  // The session waits no more. Returns whether it waited.
+  // Removes the session from those that wait. Returns whether it was one.
   bool Drop(uint64_t session);
-  // Others had time enough to give way for it. Returns whether it waits.
+  // Ends the time that leases had to shrink for the session. Returns whether it waits.
   bool EndPatience(uint64_t session);
-  // Returns those who wait; nobody waits any more.
+  // Removes and returns all sessions that wait.
   std::deque<WaitingLease> TakeWaiting() { return std::exchange(waiting_, {}); }
 
  private:
-  // Where DEVICE for newcomers can come from.
+  // Where DEVICE for a new lease can come from.
   struct Supply {
-    int64_t coming_bytes = 0;         // Free, on its way back, or asked for and not yet vacated.
-    int64_t slack_bytes = 0;          // Above the floors of those who answer.
-    std::vector<BudgetShare> shares;  // Theirs, less those whose lease is still being made.
+    int64_t coming_bytes = 0;         // Free, being reclaimed, or asked for and not yet vacated.
+    int64_t slack_bytes = 0;          // Above the floors of the leases that answer epochs.
+    std::vector<BudgetShare> shares;  // Of these leases, without those that are still being made.
   };
-  // What a newcomer is to have of it.
+  // How much of the supply a new lease may have.
   struct Promise {
-    bool fits = false;         // Otherwise not even the floors of all who were promised some do.
-    int64_t fair_bytes = 0;    // An equal part for each job that has or wants some.
+    bool fits = false;         // Whether the supply covers the floors of all promises.
+    int64_t fair_bytes = 0;    // The capacity in equal parts for all jobs that have or want some.
     int64_t own_bytes = 0;     // At least its floor, at most its want.
-    int64_t others_bytes = 0;  // Promised to others for whom somebody was asked.
+    int64_t others_bytes = 0;  // Promised to other sessions for which leases were asked to shrink.
     int64_t others_floor_bytes = 0;
   };
 
-  // Returns whether the newcomer was answered. Otherwise it waits for bytes that are on their way
-  // back, or that others were asked for.
+  // Answers the session and returns true, or returns false if it waits for bytes that are being
+  // reclaimed or that leases were asked for.
   bool TryLease(WaitingLease& waiting);
   std::deque<WaitingLease>::iterator FindWaiting(uint64_t session);
-  // Whether what its client does with an epoch can still be waited for.
+  // Returns whether the client can still be expected to answer an epoch.
   bool AnswersEpochs(uint64_t session, const LeaseTerms& terms) const;
   Supply FindSupply() const;
   Promise PromiseDevice(const WaitingLease& waiting, const Supply& supply) const;
-  // Posts smaller targets, so that what is promised will be there.
+  // Lowers targets of leases until the bytes that are coming cover what is promised.
   void AskToGiveWay(WaitingLease& waiting, const Promise& promise, const Supply& supply);
   void SetTarget(uint64_t session, int64_t device_bytes);
   void GrowBack();

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who gives way when a newcomer needs DEVICE, and who gets what is free: pure arithmetic.
-// Units:  bytes. Thread: any.
+// Computes new DEVICE grants: which leases shrink when a new one needs memory, and which grow when
+// memory is free. Pure arithmetic.
+// Thread: any.
+// Units:  bytes.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -25,19 +27,21 @@ struct NewShare {
   bool operator==(const NewShare&) const = default;
 };
 
-// What each newcomer, in the order of arrival, is to have of `supply_bytes`: all their floors, then
-// what is left up to their targets. Empty: it is less than their floors.
+// Returns what each new lease, in the order of arrival, is promised of `supply_bytes`: first its
+// floor, then, from what is left, up to its target. Returns nothing if the supply is less than all
+// floors.
 std::vector<int64_t> Promises(absl::Span<const Newcomer> newcomers, int64_t supply_bytes);
 
-// Smaller grants that free exactly `needed_bytes` (> 0), none below its floor: of the one with the
-// most above its floor first, so that as few as can are disturbed. Empty: all their slack is not
-// enough.
+// Returns smaller grants that together free exactly `needed_bytes` (> 0), none below its floor. The
+// lease with the most above its floor shrinks first, so that few leases are disturbed. Returns
+// nothing if that is not enough.
 std::vector<NewShare> GiveWay(absl::Span<const BudgetShare> shares, int64_t needed_bytes);
-// The same, but first of those who have more than `fair_bytes`, down to that or their floor.
+// As GiveWay, but leases with more than `fair_bytes` first shrink down to that or to their floor.
 std::vector<NewShare> GiveWayFairly(absl::Span<const BudgetShare> shares, int64_t needed_bytes,
                                     int64_t fair_bytes);
 
-// Larger grants, none above its want, that take up to `free_bytes`: the one that lacks most first.
+// Returns larger grants, none above its want, that together take up to `free_bytes`. The lease that
+// lacks the most grows first.
 std::vector<NewShare> ShareOut(absl::Span<const BudgetShare> shares, int64_t free_bytes);
 
 }  // namespace gemini::server

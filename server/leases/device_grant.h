@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A lease's DEVICE memory while the lease changes: of a store with slabs whole ones come and go, of
-// one without the pages of its one extent.
-// Thread: as each says.
+// Makes, grows and shrinks the DEVICE memory of one lease. If the store has slabs, these are added
+// and removed; if not, pages of the grant's one extent are given back to the kernel.
+// Thread: each function says which.
 // Units:  bytes, multiples of DeviceGrainBytes.
 #pragma once
 #include <cstdint>
@@ -14,23 +14,23 @@
 
 namespace gemini::server {
 
-// What a lease's DEVICE memory is a multiple of. Any thread.
+// Returns what the size of a lease's DEVICE memory is a multiple of: a slab or a page. Any thread.
 int64_t DeviceGrainBytes(const TierStore& device);
 
-// Makes the one extent of `arena_bytes`, or a grant that has no slabs yet. Blocks: for a worker.
-// Errors: as TierStore::Make.
+// Makes one extent of `arena_bytes`, or, if the store has slabs, a grant without any. Blocks, so it
+// runs on a worker. Errors: as TierStore::Make.
 absl::StatusOr<TierGrant> MakeDeviceGrant(TierStore& device, int64_t arena_bytes);
 
-// So many slabs, or as many as there can be.
 struct MadeSlabs {
   std::vector<TierExtent> slabs;
-  absl::Status status;  // Of the first that could not be made.
+  absl::Status status;  // Of the first slab that could not be made.
 };
-// Blocks: for a worker.
+// Makes `count` slabs, or fewer if one cannot be made. Blocks, so it runs on a worker.
 MadeSlabs MakeSlabs(TierStore& device, int64_t count);
 
-// Cuts the grant to `keep_bytes`, and returns what gives the rest back to the machine, for a
-// worker: it blocks. Until that has run the grant stays where it is. `device` outlives it.
+// Shrinks the grant to `keep_bytes`. Returns a job that gives the rest back to the machine, which
+// blocks, so it runs on a worker. Until it has run, the grant must not be destroyed. `device`
+// outlives it.
 std::function<void()> CutDeviceGrant(TierStore& device, TierGrant& grant, int64_t keep_bytes);
 
 }  // namespace gemini::server

@@ -17,12 +17,14 @@ namespace gemini::server {
 struct LeaseTerms {
   TierMap<int64_t> want;  // DEVICE: at most the capacity.
   TierMap<int64_t> floor;
-  TierMap<int64_t> granted;   // DEVICE: until the client acknowledged that it vacated some.
-  int64_t device_target = 0;  // What it may use from now on; below `granted`: not vacated yet.
+  // What the lease has taken. DEVICE falls when the client acknowledges that it has vacated some.
+  TierMap<int64_t> granted;
+  // What the client may use from now on. Below `granted`, the client has yet to vacate some.
+  int64_t device_target = 0;
   bool takes_epochs = false;
-  bool made = false;        // Its memory is there, and it can be told of targets.
-  bool fenced = false;      // Its client has no right to it any more.
-  bool reclaiming = false;  // Nobody uses it any more; the kernel is to have its bytes back.
+  bool made = false;        // Its memory exists, and targets can be posted to its segment.
+  bool fenced = false;      // Its client may no longer use it.
+  bool reclaiming = false;  // Nobody uses it, and its bytes are being given back to the kernel.
 };
 
 class LeaseBook {
@@ -32,25 +34,25 @@ class LeaseBook {
       : budgets_(owner, capacity_bytes) {}
 
   TierBudget tier(Tier tier) const { return budgets_.tier(tier); }
-  // By session, of which each has one lease at most.
+  // Returns the terms by session. A session has at most one lease.
   const std::map<uint64_t, LeaseTerms>& leases() const { return leases_; }
 
-  // Takes what is granted, which must be free. The terms stay where they are until FinishReclaim.
+  // Takes what is granted, which must be free. The reference is valid until FinishReclaim.
   const LeaseTerms& Open(uint64_t session, const LeaseTerms& terms);
-  // The lease's memory was made.
+  // Records that the lease's memory was made.
   void SetMade(uint64_t session) { leases_.at(session).made = true; }
   void SetDeviceFloor(uint64_t session, int64_t bytes);
-  // What is above the lease's grant must be free, and is its own at once. What is below stays its
-  // own until VacateDevice.
+  // Sets the target. A target above the grant raises the grant at once, by bytes that must be free.
+  // A target below it leaves the grant until VacateDevice.
   void SetDeviceTarget(uint64_t session, int64_t bytes);
-  // The client uses no more than its target: takes the rest from the lease. Returns these bytes,
-  // which are free once they are given to FinishVacating.
+  // Lowers the grant to the target, because the client uses no more. Returns the bytes taken away.
+  // They become free when they are passed to FinishVacating.
   TierMap<int64_t> VacateDevice(uint64_t session);
   void FinishVacating(const TierMap<int64_t>& bytes) { budgets_.FinishReclaim(bytes); }
   void Fence(uint64_t session) { leases_.at(session).fenced = true; }
-  // Its bytes are on their way back to the kernel.
+  // Moves the lease's bytes from leased to reclaiming.
   void BeginReclaim(uint64_t session);
-  // They are free, and the lease is gone.
+  // Frees the lease's bytes and removes the lease.
   void FinishReclaim(uint64_t session);
 
  private:

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Closes descriptors that a peer made up, whose close may last as long as the peer likes: a socket
-// that lingers, a file of its own file system. A thread closes one after the other; nobody waits
-// for it.
-// Thread: any. What was given before a close that blocks waits behind it, so whoever gives has to
-//         look at num_waiting and take no more from peers while there are many.
+// Closes descriptors whose close(2) a peer can make block for as long as it likes: a lingering
+// socket, or a file of the peer's own file system. One separate thread closes them in turn.
+// Thread: any. A close that blocks holds up all descriptors behind it. Callers therefore look at
+//         num_waiting, and take no more descriptors from peers while it is high.
 #pragma once
 #include <cstdint>
 #include <memory>

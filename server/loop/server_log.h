@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The server's log: one line an event, to stderr. Characters that would begin another line or steer
-// a terminal are escaped, whoever they are from.
-// Thread: any; none waits: a thread of the log's own writes, and where stderr's reader stopped the
-//         oldest of 4,096 waiting lines is lost. Lines still waiting are written at exit.
-// Level:  warn (an embedded server is quiet) until a program sets another.
+// The server's log, one line an event, to stderr. Characters that would begin another line or
+// control a terminal are escaped.
+// Thread: any. No caller waits, because a thread of the log writes. If stderr is not read, the
+//         oldest of 4,096 queued lines is lost. Queued lines are written at exit.
+// Level:  warn, so that an embedded server is quiet, until a program sets another.
 #pragma once
 #include "spdlog/logger.h"
 

@@ -22,26 +22,26 @@ class TierStore;
 enum class NvmeEngine { kAuto /* io_uring where it works, else kPread */, kUring, kPread };
 
 struct ServerOptions {
-  // DEVICE and HOST. NVME is the sum of the directories; its field here is ignored.
+  // Of DEVICE and HOST. NVME is the sum of the directories, and its field here is ignored.
   TierMap<int64_t> capacity_bytes;
-  // Makes the store of DEVICE, of so many bytes: a GPU's (tier_store_cuda.h). Empty: an arena in
-  // host memory plays it.
+  // Makes the store of DEVICE with that capacity, for a GPU (tier_store_cuda.h). Empty: DEVICE is
+  // an arena in host memory.
   std::function<absl::StatusOr<std::unique_ptr<TierStore>>(int64_t capacity_bytes)> make_device;
-  // With make_device: of the GPU's own memory, bytes a second. 0: not known.
+  // With make_device: the speed of the GPU's own memory in bytes a second. 0: not known.
   double gpu_memory_rate = 0;
   std::vector<NvmeDirectory> nvme_directories;
   NvmeEngine nvme_engine = NvmeEngine::kAuto;
-  // Of each directory, a UTC day: above it the log warns. 0: none.
+  // The log warns when more is written to a directory on a UTC day. 0: it never warns.
   int64_t nvme_daily_write_budget_bytes = 0;
-  // Where traces and the cost model outlive the server. Empty: nowhere.
+  // The directory where traces and the cost model outlive the server. Empty: they do not.
   std::string state_directory;
-  // Whether to measure the machine at the start, where no cost model is kept; else before the first
-  // plan.
+  // Whether to measure the machine at the start if no cost model is stored. If false, it is
+  // measured before the first plan.
   bool calibrate_at_start = false;
-  // How long a newcomer waits for jobs that were asked to give way.
+  // How long a new job waits for others that were asked to shrink.
   absl::Duration epoch_timeout = absl::Seconds(10);
   std::string build = "gemini 0.1.0";  // Shown to peers and by memstat.
-  // Not empty: is given the engine of the NVMe I/O, and returns the one to use in its place.
+  // If not empty, it gets the engine of the NVMe I/O and returns the one to use instead.
   std::function<std::unique_ptr<NvmeIo>(std::unique_ptr<NvmeIo>)> TESTING_ONLY_wrap_nvme_io;
 };
 

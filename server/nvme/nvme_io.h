@@ -32,19 +32,18 @@ class NvmeIo {
  public:
   using Done = absl::AnyInvocable<void(absl::Status)>;
 
-  // Waits until every `done` and `forgotten` was called; transfers that have not begun end with
+  // Waits until every `done` and `forgotten` was called. Transfers that have not begun end with
   // ABORTED.
   virtual ~NvmeIo() = default;
-  // Starts the transfer and returns. DATA_LOSS: the device failed, or the data end early.
+  // Queues the transfer and returns. DATA_LOSS: the device failed, or the data end early.
   // RESOURCE_EXHAUSTED: no space.
   virtual void Submit(const NvmeTransfer& transfer, Done done) = 0;
-  // Ends this space's transfers as soon as can be, with ABORTED: those that have not begun now, and
-  // inside this call; of those that have, no more is begun. What the kernel has already is at most
-  // some pieces (kMaxBytesInKernel of the engine).
+  // Ends the space's transfers with ABORTED. Those that have not begun end inside this call. Of the
+  // others no further piece begins, and they end when the pieces in the kernel are done.
   virtual void Cancel(uint64_t tenant, uint64_t space) = 0;
-  // To be called before slabs that transfers have named are closed or given back, with no transfer
-  // of theirs in flight. Calls `forgotten` once, here or later, when the engine keeps nothing of
-  // them: no page of theirs is pinned any more.
+  // Must be called before slabs that transfers have named are closed or destroyed, with no transfer
+  // of theirs in flight. Calls `forgotten` once, here or later, when the engine pins no page of
+  // them any more.
   virtual void Forget(absl::Span<const int> host_fds, absl::AnyInvocable<void()> forgotten) = 0;
 };
 

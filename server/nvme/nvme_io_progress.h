@@ -10,17 +10,18 @@
 
 namespace gemini::server {
 
-// Far more than signals or a moment without memory explain.
+// The most answers in a row that mean "again". It is far more than signals or a short lack of
+// memory explain.
 inline constexpr int kMaxNvmeRefusals = 1000;
 
-// `result` is the count, or the errno with a minus, of moving the `size_bytes` that begin
-// `begin_bytes` into the transfer. Returns how many of them are done: fewer than all when the rest
-// is to be asked for again, from there. Whole pages only, for O_DIRECT goes on at no other place:
-// an answer of less than a page is an extent that ends inside it. `refusals` counts the answers in
-// a row that moved nothing and mean "again": what is kept for one such place begins at 0.
-// DATA_LOSS: the device failed, or the data end early. RESOURCE_EXHAUSTED: no space, or
-// kMaxNvmeRefusals in a row. ABORTED: the kernel cancelled it, because the thread that asked for it
-// ended.
+// Interprets the kernel's `result` for a request of `size_bytes` that begins `begin_bytes` into the
+// transfer: a count of bytes, or a negative errno. Returns how many bytes are done. If that is
+// fewer than all, request the rest again from there. Only whole pages count, because O_DIRECT can
+// only continue at a page. `refusals` counts the answers in a row that moved nothing and mean
+// "again"; begin with 0.
+// DATA_LOSS: the device failed, or less than a page was moved, because the extent ends early.
+// RESOURCE_EXHAUSTED: no space, or kMaxNvmeRefusals in a row. ABORTED: the kernel cancelled the
+// request, because its thread ended.
 absl::StatusOr<int64_t> MovedBytes(const NvmeTransfer& transfer, int64_t begin_bytes,
                                    int64_t size_bytes, int64_t result, int& refusals);
 

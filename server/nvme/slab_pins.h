@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The slabs' pages that an io_uring has registered: pinned once, window by window at first use, so
-// that a transfer neither maps nor looks up a page. Nothing stays mapped: the kernel keeps the
-// pages themselves, and takes the address of a window for no more than where in it a transfer
-// begins.
-// Thread: the one that uses the ring. A window costs it 2 to 3 ms, once.
-// Errors: where the kernel denies (the limit on locked memory, an old kernel) windows are not
-//         registered, with one line in the log; the pages' owner then maps what it moves.
+// Keeps pages of slabs pinned for an io_uring, as its registered buffers, so that a transfer need
+// not map memory or look pages up. Slabs are registered in windows of kWindowBytes when they are
+// first used. No window stays mapped: the kernel keeps the pages, and uses a window's old address
+// only to say where inside it a transfer begins.
+// Thread: the one that uses the ring. Registering a window takes it 2 to 3 ms.
+// Errors: if the kernel refuses (the limit on locked memory, an old kernel), windows are not
+//         registered, with one line in the log. The caller then maps what it transfers.
 #pragma once
 #include <liburing.h>
 
@@ -26,11 +26,10 @@ namespace gemini::server {
 
 class SlabPins {
  public:
-  // The kernel takes 16,384 registrations a ring: 256 GiB of slabs. What is beyond is not
-  // registered.
+  // A ring takes 16,384 registrations, which is 256 GiB of slabs. What is beyond is not registered.
   static constexpr int64_t kWindowBytes = int64_t{16} << 20;
 
-  // Of a place in a slab: what a fixed read or write names.
+  // What a fixed read or write names for a place in a slab.
   struct Place {
     int buffer = 0;
     std::byte* address = nullptr;  // Not mapped.
@@ -40,20 +39,22 @@ class SlabPins {
   explicit SlabPins(io_uring& ring) : ring_(ring) {}
   SlabPins(const SlabPins&) = delete;
   SlabPins& operator=(const SlabPins&) = delete;
-  // Everything is unpinned when it returns, and every `forgotten` called. No I/O is in flight.
+  // Unpins everything and calls every `forgotten`. No I/O is in flight.
   ~SlabPins();
 
-  // Where the ring has that place of the slab, registered now if it was not; nothing: it cannot be.
-  // What begins there ends in the same window. `host_fd` names the same slab until Forget.
+  // Returns the place of `offset_bytes` in the slab, and registers its window if it is not yet.
+  // Returns no value if that fails. A transfer from there must end in the same window. `host_fd`
+  // names the same slab until Forget.
   std::optional<Place> Find(int host_fd, int64_t offset_bytes);
   int64_t windows_made() const { return windows_made_; }
 
-  // Calls `forgotten` when no page of these slabs is pinned any more: now, if none is.
+  // Calls `forgotten` when no page of these slabs is pinned any more: at once, if none is.
   void Forget(absl::Span<const int> host_fds, absl::AnyInvocable<void()> forgotten);
-  // Gives back at most `max_windows` of those forgotten. True: there are more. Errors: the
+  // Releases at most `max_windows` of forgotten slabs. Returns whether more are left. Errors: the
   // kernel's.
   absl::StatusOr<bool> Release(int max_windows);
-  // The ring completes a release, when the pages are unpinned, with user data for which this holds.
+  // Returns whether a completion of the ring says that the pages of a released window are unpinned.
+  // It is then for HandleRelease.
   static bool IsRelease(uint64_t user_data) { return (user_data & kReleaseBit) != 0; }
   void HandleRelease(uint64_t user_data);
 

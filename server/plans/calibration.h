@@ -15,13 +15,15 @@ namespace gemini::server {
 
 inline constexpr absl::Duration kCalibrationTime = absl::Milliseconds(300);
 
-// HOST to DEVICE and back: copies between two arenas, as the host copy engine does. NVME: up to 64
-// MiB to a file without a name in each directory, not through the page cache where the file system
-// can, and back. Updates, in HOST and in an arena: a loop over four arrays, by as many threads as a
-// client takes for them (gemini/system/update_team.h). What cannot be measured keeps CostModel's
-// own value. A server makes no context, so on a GPU (`gpu_memory_rate`: that of its memory, bytes a
-// second; 0: not known) copies do so, and updates there are by that rate. Ends early when `stop`
-// returns true.
+// Measures the rates of the cost model. What cannot be measured keeps CostModel's default.
+// HOST to DEVICE and back: copies between two arenas, as the host copy engine makes them.
+// NVME: writes up to 64 MiB to a nameless file in each directory and reads them, past the page
+// cache where the file system allows that. The slowest directory counts.
+// Updates: a loop over four arrays with as many threads as a client uses (update_team.h). Without a
+// GPU the same rate serves for DEVICE.
+// With a GPU (`gpu_memory_rate`: that of its memory in bytes a second, 0 if not known) the server
+// makes no CUDA context. Copies then keep their defaults, and updates on DEVICE are estimated from
+// that rate. Returns early when `stop` returns true.
 CostModel Calibrate(const std::vector<NvmeDirectory>& nvme_directories,
                     std::optional<double> gpu_memory_rate, absl::FunctionRef<bool()> stop);
 

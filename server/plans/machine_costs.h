@@ -17,8 +17,8 @@ namespace gemini::server {
 
 struct KnownCosts {
   CostModel costs;
-  // In the order of MeasuredRates: what was measured here first. 0: nothing yet, the rate is a
-  // guess.
+  // In the order of MeasuredRates: the first rate that was measured on this machine. 0: none was,
+  // and the rate in `costs` is a guess.
   std::array<double, 6> calibrated = {};
 
   bool operator==(const KnownCosts&) const = default;
@@ -26,23 +26,23 @@ struct KnownCosts {
 
 class MachineCosts {
  public:
-  // An empty directory: nothing is kept. With a GPU the machine has costs of their own.
+  // Nothing is stored if the directory is empty. Costs with a GPU as DEVICE are stored apart from
+  // those without.
   MachineCosts(std::string directory, bool device_is_gpu)
       : directory_(std::move(directory)), device_is_gpu_(device_is_gpu) {}
 
-  // Takes the model that an earlier server kept for this machine. False: there is none, or it is
-  // damaged (told in the log).
+  // Loads the cost model that an earlier server stored for this machine. Returns false if there is
+  // none, or if it is damaged, which is logged.
   bool Load();
-  // What Calibrate found. Of a GPU its link and its updates are guessed.
+  // Sets what Calibrate measured. With a GPU, the rates of its link and of its updates are guesses.
   void Set(const CostModel& costs);
-  // Moves each rate halfway to the measured one, which counts as at most 4 times the calibrated one
-  // and at least a 4th of it. One that was guessed moves all the way, and that is its calibration.
-  // A rate below a millionth or above a million times what machines do (1e3 to 1e14), or no number,
-  // is left out.
+  // Moves each rate halfway to the measured one, which is first clamped to a fourth of the
+  // calibrated rate and four times that. A rate that was a guess is replaced, and becomes the
+  // calibrated one. Ignores measured rates outside kLeastRate to kMostRate, and NaN.
   void Refresh(const MeasuredRates& measured);
-  // What costs() would be behind that.
+  // Returns what costs() would be after Refresh.
   CostModel Refreshed(const MeasuredRates& measured) const;
-  // From now on nothing is written to the directory, which another server has.
+  // Stores nothing from now on, because another server uses the directory.
   void DoNotKeep() { keeps_ = false; }
   // Any thread.
   CostModel costs() const;

@@ -70,19 +70,22 @@ class PlanService {
   // Ends the plan under way within some tenths of a second, drops the others.
   ~PlanService();
 
-  // INVALID_ARGUMENT: no trace, or one of too many chunks. DEADLINE_EXCEEDED: none came out within
-  // kMaxPlanTime. RESOURCE_EXHAUSTED: it waited `max_wait` for others' plans, and was not begun.
-  // Others: of policies::MakePlan. A trace is kept once a plan was made of it. Once
-  // the wait is cancelled, which also ends a plan under way, `done` may never be called.
+  // Makes a plan and passes it to `done`. The trace is stored if that succeeds. If the wait is
+  // cancelled, planning stops, and `done` may never be called.
+  // INVALID_ARGUMENT: no trace, or one of too many chunks. DEADLINE_EXCEEDED: no plan was found
+  // within kMaxPlanTime. RESOURCE_EXHAUSTED: it waited `max_wait` for the plans of others and was
+  // not begun.
+  // Others: as policies::MakePlan.
   void MakePlan(PlanTask task, absl::AnyInvocable<void(absl::StatusOr<MadePlan>)> done);
-  // Likewise; the wait (never null) has no room.
+  // Finds a stored trace and passes it to `done`. The wait (never null) has no room, and may be
+  // cancelled likewise.
   void FindTrace(TraceKey key, std::shared_ptr<PlanWait> wait,
                  absl::AnyInvocable<void(absl::StatusOr<FoundTrace>)> done);
-  // Gives a memfd of ours back to the kernel, which may take its time, but waits for no plan. Then
-  // `closed` is called, on a thread of the service.
+  // Closes a memfd of ours, which may block, on a thread that no plan holds up. Then calls `closed`
+  // on that thread.
   void Drop(
       UniqueFd fd, absl::AnyInvocable<void()> closed = [] {});
-  // Any thread. The last one that was measured or refreshed.
+  // Returns the cost model as it was last measured or refreshed. Any thread.
   CostModel costs() const { return costs_.costs(); }
 
  private:

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A session that waits for its plan or its kept trace: it ends the work when it ends itself, and
-// takes the trace room back from a queue in which it would stay open behind the plans of others.
+// Lets a session cancel the plan or the stored trace that it waits for. It also holds the trace
+// room, so that a cancelled request does not keep it open while it waits in the queue behind other
+// plans.
 // Thread: any.
 #pragma once
 #include <utility>

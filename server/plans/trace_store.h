@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The traces that the server verified, kept by space, phase and tensors beyond the life of the job:
-// in memory, and where there is a state directory in a file each, so that a job that is started
-// again begins with a plan.
+// Stores the traces that the server has verified, by space, phase and tensors, so that a job that
+// is started again begins with a plan. Traces are kept in memory, and in files if there is a state
+// directory.
 // Thread: one at a time (the plan worker); blocks on the disk.
-// Bounds: max_bytes and kMaxKeptTraces in all. Beyond them the space that has most gives way, by
-//         the one of its traces that was not used for longest; its file goes with it.
+// Bounds: max_bytes and kMaxKeptTraces in all. Beyond them, the space that takes the most loses its
+//         least recently used trace and that trace's file.
 #pragma once
 #include <cstdint>
 #include <list>

@@ -36,18 +36,19 @@ class Space {
     uint64_t found = 0;      // A read: the slot's contents word.
     NvmeTransfer transfer;
   };
-  // Takes one request off the ring; it is in flight until Complete. NOT_FOUND: none is waiting.
-  // INVALID_ARGUMENT: it was invalid; DATA_LOSS: it reads a slot that no write has filled; it is
-  // completed with that. FAILED_PRECONDITION: the client wrote a tail that no honest one writes;
-  // the ring is dead.
+  // Takes the next request off the ring. It is in flight until Complete. NOT_FOUND: none is
+  // waiting. INVALID_ARGUMENT: the request is invalid. DATA_LOSS: it reads a slot that no write has
+  // filled. In both cases the request is completed with that code. FAILED_PRECONDITION: the client
+  // wrote a tail that no honest client writes, and the ring cannot be used any more.
   absl::StatusOr<Transfer> TakeRequest();
-  // From here on the slot of a write that is OK has the contents of its entry's word, which the
-  // client may have stored since; none if that is no contents word, or the write failed.
+  // Completes a request. After a successful write, the slot has the contents word that the entry
+  // holds now, which the client may have stored since. The slot has no contents if that is no
+  // contents word, or if the write failed.
   void Complete(const Transfer& taken, absl::StatusCode code);
   int64_t in_flight() const { return in_flight_; }
 
-  // Ends the client's right to the space: requests still waiting complete with ABORTED, later ones
-  // are never taken, waiters wake and see the new generation.
+  // Ends the client's right to the space. Requests that wait complete with ABORTED, later ones are
+  // never taken, and waiting threads wake up and see the new generation.
   void Fence(uint64_t generation);
   bool fenced() const { return fenced_; }
 

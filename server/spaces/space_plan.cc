@@ -51,10 +51,10 @@ absl::StatusOr<SpacePlan> PlanSpace(const OpenSpaceRequest& request, const TierM
         "space ", request.name, " has chunks of ", FormatByteSize(request.chunk_bytes), ", up to ",
         FormatByteSize(kMaxChunkBytes), " are allowed: use smaller chunks"));
   }
-  if (request.num_bundles < 1 || request.num_bundles > kMaxBundles) {
-    return absl::InvalidArgumentError(absl::StrCat("space ", request.name, " has ",
-                                                   request.num_bundles, " bundles: 1 to ",
-                                                   kMaxBundles, " are allowed; use larger chunks"));
+  if (request.num_bundles < 1 || request.num_bundles > kMaxSpaceBundles) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("space ", request.name, " has ", request.num_bundles, " bundles: 1 to ",
+                     kMaxSpaceBundles, " are allowed; use larger chunks"));
   }
   if (request.num_tensors < 0 || request.num_tensors > kMaxTensors) {
     return absl::InvalidArgumentError(absl::StrCat("space ", request.name, " has ",

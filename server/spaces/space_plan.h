@@ -37,10 +37,11 @@ struct SpacePlan {
   }
 };
 
-// Bounds what reading one space costs the server: 8 words a bundle, some 45 ms where all are in
-// use.
-inline constexpr int64_t kMaxBundles = int64_t{1} << 20;
-// Of one space; each takes four words of the client segment, two in either intent.
+// The most bundles of a space. It bounds the cost of reading one: 9 words a bundle, and 17 if the
+// bundle is committed.
+inline constexpr int64_t kMaxSpaceBundles = int64_t{1} << 20;
+// The most tensors of a space. Each takes four words of the client segment, two in each intent
+// slot.
 inline constexpr int64_t kMaxTensors = int64_t{1} << 20;
 inline constexpr int64_t kMaxSpaceNameChars = 128;
 

@@ -9,10 +9,11 @@
 
 namespace gemini::server {
 
-// Sets make_device and DEVICE's capacity of `options` for GPU `ordinal`, as CUDA counts them.
-// `capacity_bytes`: without, fifteen sixteenths of what is free on it now: leases count what jobs
-// take of it themselves, too. Where its memory cannot be shared, make_device warns of that and its
-// store only counts (docs/cuda.md).
+// Sets make_device, gpu_memory_rate and DEVICE's capacity in `options` for GPU `ordinal`, as CUDA
+// counts them. Without `capacity_bytes` the capacity is fifteen sixteenths of the GPU's free
+// memory. It can be that much, because a lease also includes what its job allocates by itself. If
+// the GPU's memory cannot be shared, make_device logs that and makes a store that only counts
+// (docs/cuda.md).
 // UNIMPLEMENTED: this build has no CUDA, or there is no driver. NOT_FOUND: there is no such GPU.
 // INVALID_ARGUMENT: a capacity that it cannot have. UNAVAILABLE: the driver fails, or does not say
 // what is free.

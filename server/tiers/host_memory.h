@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much memory this process could still take: the machine's and its control group's word.
+// Reads how much memory this process can still allocate, which the machine and its control groups
+// limit, and refuses grants that would leave too little.
 // Thread: any. Reads /proc and /sys, which never wait for a disk.
 #pragma once
 #include <cstdint>
@@ -23,14 +24,14 @@ absl::StatusOr<int64_t> AvailableHostMemory();  // Of it.
 // As above, with the two trees elsewhere: for tests.
 absl::StatusOr<HostMemory> ReadHostMemoryIn(absl::string_view proc, absl::string_view cgroup);
 
-// Above this part of the total a machine drops the pages of running programs and is close to its
-// OOM killer, which takes whom it likes; nobody new may bring it there.
+// The largest part of the memory that may be in use after a grant. Above it, a machine drops pages
+// of running programs and is close to its OOM killer, which may kill any process.
 inline constexpr double kMaxUsedFraction = 0.95;
 
-// RESOURCE_EXHAUSTED, with the numbers: `size_bytes` more for `what` would take `memory` above
-// that.
+// Checks that `size_bytes` more for `what` leave that much of `memory` free. RESOURCE_EXHAUSTED:
+// they do not; the message has the numbers.
 absl::Status CheckHostRoom(const HostMemory& memory, int64_t size_bytes, absl::string_view what);
-// The same of the machine as it is now. OK, too, where that cannot be read.
+// Checks the same for the machine as it is now. Returns OK if its memory cannot be read.
 absl::Status CheckHostRoom(int64_t size_bytes, absl::string_view what);
 
 }  // namespace gemini::server

@@ -17,8 +17,9 @@ struct SlotPlace {
   bool operator==(const SlotPlace&) const = default;
 };
 
-// By slot of the grant. Of the slots up to any, each extent has its part by its size, to less than
-// one slot for two extents of any sizes or for any number of equal ones. O(slots * extents).
+// Returns the place of each slot of the grant. Each prefix of the slots is divided in proportion to
+// the sizes of the extents, with an error below one slot for two extents, and for any number of
+// equal ones. O(slots * extents).
 std::vector<SlotPlace> DealSlots(const TierGrant& grant);
 
 }  // namespace gemini::server

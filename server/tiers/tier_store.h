@@ -39,22 +39,23 @@ class TierStore {
 
   virtual Tier tier() const = 0;
   virtual int64_t capacity_bytes() const = 0;
-  // DEVICE: of a slab, which is a slot and an extent of its own; a lease's memory changes by whole
-  // ones. 0: a grant is one extent whose pages come as they are touched, which is larger than the
-  // lease where that may grow.
+  // Returns the size of a slab, or 0 if the store has none. With slabs, each slab is a slot and an
+  // extent of its own, and a lease's DEVICE memory grows and shrinks by whole slabs. Without, a
+  // grant of DEVICE is one extent whose pages are allocated when they are touched. It then has room
+  // for all that the lease may grow to.
   virtual int64_t slab_bytes() const { return 0; }
-  // A GPU's: its UUID (CudaDeviceUuid). Empty: host memory.
+  // Returns the UUID of the GPU (CudaDeviceUuid), or "" if this is host memory.
   virtual std::string gpu_uuid() const { return ""; }
-  // Whether a descriptor is memory. False: it stands for a slab that is counted here, and that its
-  // client makes.
+  // Returns whether an extent's descriptor is memory. If false, it stands for a slab that the
+  // server only counts and that the client allocates.
   virtual bool shares_memory() const { return true; }
-  // Bytes of all grants made and not yet destroyed.
+  // Returns the bytes of all grants that were made and not yet destroyed.
   virtual int64_t granted_bytes() const = 0;
 
   // Makes `num_slots` (>= 0) zero-filled slots of `slot_bytes` (> 0); the product fits int64_t.
   // RESOURCE_EXHAUSTED: beyond the capacity, or the machine has no more, with the numbers.
   virtual absl::StatusOr<TierGrant> Make(int64_t slot_bytes, int64_t num_slots) = 0;
-  // Any thread: from now on Make begins nothing that takes long, and may return CANCELLED.
+  // Makes Make begin nothing that takes long from now on; it may then return CANCELLED. Any thread.
   virtual void Stop() {}
   // Gives the bytes back to the machine. When it returns they are free.
   virtual void Destroy(TierGrant grant) = 0;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// DEVICE on a GPU whose memory processes cannot share (WSL2, some containers): slabs are counted
-// here, and each client makes those that it was granted itself. A descriptor stands for one, and no
-// byte of DEVICE is behind it.
-// Promise: what clients are granted fits the capacity. That they keep to it, and what of a slab the
-//          next tenant could read, is theirs and the driver's.
+// Counts DEVICE memory on a GPU whose memory processes cannot share (WSL2, some containers). Each
+// client allocates the slabs that it was granted itself. A slab's descriptor stands for it, and
+// holds no memory of DEVICE.
+// Promise: all grants together fit the capacity. The server cannot make a client keep to its grant,
+//          and only the driver keeps the next tenant from reading what a slab held.
 #pragma once
 #include <cstdint>
 #include <memory>

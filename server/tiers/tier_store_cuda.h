@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// DEVICE on a GPU. Each slot is an allocation of CUDA's virtual memory API, and an extent of its
-// own: its exported descriptor is all that is kept of it, and goes to the client, which maps it
-// where it likes. No context is made here.
-// Bytes:  not zeroed by any promise of CUDA's; drivers scrub what is freed, or clear what they give
-//         (docs/cuda.md).
-// Freed:  when nobody has the descriptor, an import or a mapping of it any more. So Destroy frees a
-//         grant after its client has let go of it or is dead; of one that lies about that, it stays
-//         the client's.
+// Makes DEVICE memory on a GPU. Each slot is one allocation of CUDA's virtual memory API. The
+// server keeps only its exported descriptor, which the client imports and maps, and makes no CUDA
+// context.
+// Bytes:  CUDA does not promise that they are zero. Drivers clear memory when it is freed or when
+//         it is allocated (docs/cuda.md).
+// Freed:  when no descriptor, import or mapping of the allocation is left. So Destroy frees a grant
+//         only if its client has unmapped it or is dead. A client that does not unmap keeps it.
 // Units:  bytes; slots and slabs are multiples of CudaGranularityBytes.
 #pragma once
 #include <cstdint>
@@ -27,11 +26,12 @@ absl::StatusOr<std::unique_ptr<TierStore>> MakeCudaTierStore(const CudaDriver& d
                                                              int64_t capacity_bytes,
                                                              int64_t slab_bytes);
 
-// What the size of an allocation of GPU `ordinal` must be a multiple of: 2 MiB on all known ones.
+// Returns what sizes of allocations on GPU `ordinal` must be multiples of: 2 MiB on all known ones.
 absl::StatusOr<int64_t> CudaGranularityBytes(const CudaDriver& driver, int ordinal);
 
-// Slabs of which a lease of all of `capacity_bytes` goes into one message, and that take few calls
-// each to map; up to half as large again where whole ones are the capacity then.
+// Returns the slab size for a DEVICE of `capacity_bytes`. It is at least a 200th of that, so that
+// the slabs of the largest lease fit one message, and at least 64 MiB, so that few have to be
+// mapped. It is up to half larger if the capacity is then a whole number of slabs.
 int64_t CudaSlabBytes(int64_t capacity_bytes, int64_t granularity_bytes);
 
 }  // namespace gemini::server

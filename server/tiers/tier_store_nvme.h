@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// NVME as files: allocated when granted, mode 0600, unlinked at once (spaces are ephemeral), so
-// that a crash of the server leaves nothing behind. A grant spans the directories in proportion to
-// the room in each, whole slots; what a full or failing directory refuses the others give, if they
-// can (one log line).
+// Makes NVME memory as files. A file is allocated when it is granted and unlinked at once, so that
+// a crash of the server leaves nothing behind. Its mode is 0600.
+// Shares: a grant is divided over the directories in proportion to the free room of each, in whole
+//         slots. If a directory is full or fails, the others provide its part if they can, with one
+//         line in the log.
 #pragma once
 #include <memory>
 #include <vector>

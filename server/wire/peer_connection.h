@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// One peer's socket: whole messages in, at most one message waiting to go out. While a request is
-// being answered, or its answer waits for room, nothing more is read: a peer that does not read its
-// replies holds one message of ours, never the thread. No message with descriptors goes out while
-// an earlier one is unread, for the kernel bounds those of all processes of a user that are in
-// flight.
+// The socket of one peer. It reads whole messages and holds at most one message that waits to be
+// sent.
+// Reading: nothing is read while a request is being answered, or while its answer waits for room.
+// So a peer that does not read its replies occupies one message here, and never blocks the thread.
+// Descriptors: no message with descriptors is sent while an earlier one is unread, because the
+// kernel limits the descriptors in flight of all processes of a user.
 // Owner:  the server thread.
 #pragma once
 #include <cstdint>
@@ -24,16 +25,17 @@ namespace gemini::server {
 class PeerConnection {
  public:
   struct Handlers {
-    // One message. May destroy the connection.
+    // Is called with each message. May destroy the connection.
     absl::AnyInvocable<void(std::string bytes)> message;
-    // The kernel has taken no more descriptors in flight for kDescriptorPatience, so `bytes` cannot
-    // go out with theirs. Returns what goes out in its place, alone; empty: nothing, for now.
+    // Is called when the kernel has refused the descriptors of `bytes` for kDescriptorPatience.
+    // Returns the message to send instead, without descriptors. Empty: send nothing now.
     absl::AnyInvocable<std::string(const std::string& bytes)> undeliverable;
-    // The peer hung up, or sent what cannot be a message. Called once, last. May destroy.
+    // Is called once, last, when the peer hung up or sent what is no message. May destroy the
+    // connection.
     absl::AnyInvocable<void(absl::Status reason)> hang_up;
   };
 
-  // Below a client's patience for an answer.
+  // Shorter than the time that clients wait for an answer.
   static constexpr absl::Duration kDescriptorPatience = absl::Seconds(2);
 
   // Makes `socket` non-blocking, and refuses descriptors where the kernel can. Both outlive this.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Accepts connections from a listening socket. When descriptors run out it lets peers know, and
-// looks again after a pause: neither is a peer left in the queue, nor does the loop turn for ever.
+// Accepts connections from a listening socket. If descriptors run out, it closes the connection of
+// the next peer, so that the peer knows, and pauses, so that the loop does not spin.
 // Owner:  the server thread.
 // Errors: what cannot be accepted is logged, once in 10 seconds.
 #pragma once

@@ -29,7 +29,7 @@ void CheckSpace(const OpenSpaceRequest& open) {
     GEMINI_CHECK(plan->chunk_bytes > 0 && plan->host_slots >= 0 && plan->nvme_slots >= 0);
     GEMINI_CHECK(plan->host_bytes() >= 0 && plan->host_bytes() <= room[Tier::kHost]);
     GEMINI_CHECK(plan->nvme_bytes() >= 0 && plan->nvme_bytes() <= room[Tier::kNvme]);
-    GEMINI_CHECK(plan->num_bundles <= kMaxBundles && plan->num_tensors <= kMaxTensors);
+    GEMINI_CHECK(plan->num_bundles <= kMaxSpaceBundles && plan->num_tensors <= kMaxTensors);
     GEMINI_CHECK(plan->segment_bytes() > 0);
   }
 }

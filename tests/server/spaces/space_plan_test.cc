@@ -115,7 +115,7 @@ TEST(SpacePlanTest, NumbersThatAreNoneAreRefused) {
 
 TEST(SpacePlanTest, TheClientSegmentStaysSmallBesideTheSlots) {
   OpenSpaceRequest request = Good();
-  request.num_bundles = kMaxBundles;
+  request.num_bundles = kMaxSpaceBundles;
   EXPECT_THAT(PlanSpace(request, kLeft),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("more slots")));
 }
