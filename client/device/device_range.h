@@ -54,8 +54,8 @@ enum class RangeState : uint8_t {
   kWriting,    // A write to it on DEVICE is being enqueued.
   kSettling,   // All writes to its slots are enqueued. `settled` is behind them.
   kResident,
-  kCleaning,  // It is being written back, and stays. It may be pinned.
-  kLeaving,   // It is being written back before it leaves.
+  kCleaning,  // It is being written back, and may be pinned.
+  kLeaving,   // It is being written back, most likely to leave. It may not be pinned.
 };
 
 struct DeviceRange : RangeChunks {
@@ -78,10 +78,13 @@ struct DeviceRange : RangeChunks {
     return state == RangeState::kResident || state == RangeState::kSettling ||
            state == RangeState::kCleaning;
   }
+  // Returns whether a fetch of it is in progress.
+  bool is_incoming() const {
+    return state == RangeState::kIncoming || state == RangeState::kDiscarded;
+  }
   // Returns whether its bytes are on their way, so that nobody else may move or drop them.
   bool is_moving() const {
-    return state == RangeState::kIncoming || state == RangeState::kDiscarded ||
-           state == RangeState::kWriting || state == RangeState::kCleaning ||
+    return is_incoming() || state == RangeState::kWriting || state == RangeState::kCleaning ||
            state == RangeState::kLeaving;
   }
   // Returns the event behind everything that reads or writes its DEVICE slots, except the operators

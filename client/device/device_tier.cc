@@ -58,25 +58,20 @@ void DeviceTier::Settle(DeviceRange& range) {
 
 absl::Status DeviceTier::Clean(RangeId id) {
   const DeviceRange& range = table.at(id);
-  while (range.is_moving()) {
-    // Its newest bytes are in HOST, and its fetch may wait for the updater, which calls this.
-    if (range.state == RangeState::kIncoming || range.state == RangeState::kDiscarded) break;
-    WaitForChange();
-  }
-  if (range.dirty) return WriteBack(id, RangeState::kCleaning);
-  TellGradientIsBelow(range);
-  return absl::OkStatus();
+  // The newest bytes of what is incoming are in HOST, and its fetch may wait for the updater, which
+  // calls this.
+  while (range.is_moving() && !range.is_incoming()) WaitForChange();
+  return WriteBack(id, RangeState::kCleaning);
+}
+
+absl::Status DeviceTier::Flush(RangeId id) {
+  AwaitMoveOf(table.at(id));
+  GEMINI_RETURN_IF_ERROR(CheckUnpinned(table.at(id)));
+  return WriteBack(id, RangeState::kLeaving);
 }
 
 absl::Status DeviceTier::Evict(RangeId id) {
-  const DeviceRange& range = table.at(id);
-  AwaitMoveOf(range);
-  GEMINI_RETURN_IF_ERROR(CheckUnpinned(range));
-  if (range.dirty) {
-    GEMINI_RETURN_IF_ERROR(WriteBack(id, RangeState::kLeaving));
-  } else {
-    TellGradientIsBelow(range);
-  }
+  GEMINI_RETURN_IF_ERROR(Flush(id));
   Drop(id);
   return absl::OkStatus();
 }
@@ -91,6 +86,10 @@ void DeviceTier::Drop(RangeId id) {
 
 absl::Status DeviceTier::WriteBack(RangeId id, RangeState meanwhile) {
   DeviceRange& range = table.at(id);
+  if (!range.dirty) {
+    TellGradientIsBelow(range);
+    return absl::OkStatus();
+  }
   table.Change(range, meanwhile);
   range.dirty = false;  // Who writes meanwhile says so again.
   const CopyEvent after = range.all_quiet();

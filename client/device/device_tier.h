@@ -51,10 +51,12 @@ class DeviceTier {
   // Notices that the copies to a range are done.
   void Settle(DeviceRange& range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
-  // Writes a range back if it is dirty, pinned or not, and says so to its store if it is a gradient
-  // that an update awaits. It stays. Releases the lock.
+  // Write a range back if it is dirty, and tell its store if it is a gradient that an update awaits.
+  // It stays. Release the lock. Clean: it may be pinned before and meanwhile. Flush: nobody pins it
+  // meanwhile, so that the bytes are of one moment. Evict is Flush, and then drops it. Errors: of
+  // the write-back; the range is dirty still. FAILED_PRECONDITION: Flush of what is pinned.
   absl::Status Clean(RangeId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  // As Clean, and then drops it. FAILED_PRECONDITION: it is pinned.
+  absl::Status Flush(RangeId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   absl::Status Evict(RangeId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   // Takes a range off DEVICE that is not moving, and gives its charge back.
   void Drop(RangeId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
@@ -85,7 +87,7 @@ class DeviceTier {
   CopyLandings landings;
 
  private:
-  // Writes a dirty range back. It is clean then, and settled. On an error it is dirty still.
+  // Writes a range back if it is dirty. `meanwhile` is its state until then.
   absl::Status WriteBack(RangeId id, RangeState meanwhile) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void TellGradientIsBelow(const DeviceRange& range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 

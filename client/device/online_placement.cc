@@ -20,8 +20,7 @@ using Use = DeviceBudget::Use;
 struct Replacement {
   std::vector<std::pair<RangeId, SlotId>> placements;
   std::vector<RangeId> victims;
-  int64_t placed_bytes = 0;
-  int64_t freed_bytes = 0;
+  int64_t more_bytes = 0;  // What the placements take above what the victims leave.
 };
 
 // The distinct ones of `ids`.
@@ -43,7 +42,7 @@ bool IsWanted(const std::vector<RangeId>& wanted, RangeId id) {
 
 void AddVictim(const RangeTable& table, RangeId id, Replacement& replacement) {
   replacement.victims.push_back(id);
-  replacement.freed_bytes += table.BytesOf(table.at(id));
+  replacement.more_bytes -= table.BytesOf(table.at(id));
 }
 
 // Finds slots for those of `wanted` that are absent, and the ranges to evict from them; no value if
@@ -85,7 +84,7 @@ std::optional<Replacement> Place(const RangeTable& table, const std::vector<Rang
     }
     trial.Take(*slot, count, range.value());
     replacement.placements.emplace_back(range, *slot);
-    replacement.placed_bytes += table.BytesOf(table.at(range));
+    replacement.more_bytes += table.BytesOf(table.at(range));
   }
   return replacement;
 }
@@ -97,7 +96,7 @@ bool Charge(DeviceTier& tier, const std::vector<RangeId>& wanted, Replacement& r
     ABSL_EXCLUSIVE_LOCKS_REQUIRED(tier.mutex) {
   RangeId candidate = tier.table.NextEvictable();
   for (;;) {
-    const int64_t more_bytes = replacement.placed_bytes - replacement.freed_bytes;
+    const int64_t more_bytes = replacement.more_bytes;
     // More than a budget that was made smaller may be in use: then what leaves must make up for it.
     if (more_bytes > 0 ? tier.budget.TryCharge(Use::kChunks, more_bytes)
                        : tier.budget.used_bytes() + more_bytes <= tier.budget.budget_bytes()) {
@@ -116,8 +115,7 @@ bool Charge(DeviceTier& tier, const std::vector<RangeId>& wanted, Replacement& r
 absl::Status Execute(DeviceTier& tier, absl::Span<const RangeId> ids,
                      const Replacement& replacement) ABSL_EXCLUSIVE_LOCKS_REQUIRED(tier.mutex) {
   for (const RangeId victim : replacement.victims) tier.table.Leave(victim);
-  tier.budget.Release(Use::kChunks,
-                      std::max<int64_t>(0, replacement.freed_bytes - replacement.placed_bytes));
+  tier.budget.Release(Use::kChunks, std::max<int64_t>(0, -replacement.more_bytes));
   std::vector<RangeId> held;  // What is there already must not leave meanwhile.
   for (const RangeId id : ids) {
     if (!tier.table.at(id).is_there()) continue;
@@ -169,14 +167,12 @@ absl::Status BringIn(DeviceTier& tier, absl::Span<const RangeId> ids) {
   // Unpinned ranges may split the room into pieces that are too small, each itself wanted.
   if (!replacement) replacement = Place(tier.table, wanted, /*move_all=*/true);
   if (!replacement || !Charge(tier, wanted, *replacement)) return NoRoom(tier, wanted);
-  const auto is_dirty = [&](RangeId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(tier.mutex) {
-    return tier.table.at(id).dirty;
-  };
-  if (std::ranges::none_of(replacement->victims, is_dirty)) return Execute(tier, ids, *replacement);
-  tier.budget.Release(Use::kChunks,
-                      std::max<int64_t>(0, replacement->placed_bytes - replacement->freed_bytes));
-  for (const RangeId victim : replacement->victims) GEMINI_RETURN_IF_ERROR(tier.Clean(victim));
-  return absl::OkStatus();
+  for (const RangeId victim : replacement->victims) {
+    if (!tier.table.at(victim).dirty) continue;
+    tier.budget.Release(Use::kChunks, std::max<int64_t>(0, replacement->more_bytes));
+    return tier.Flush(victim);
+  }
+  return Execute(tier, ids, *replacement);
 }
 
 bool MakeRoom(DeviceTier& tier, int64_t size_bytes, absl::Status* why) {

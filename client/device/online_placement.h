@@ -18,7 +18,7 @@
 namespace gemini::client {
 
 // Takes a step towards having all of `ids` on DEVICE at once, and returns OK when others may have
-// moved since: call it again until they are there. It writes back what has to leave, or it evicts
+// moved since: call it again until they are there. It writes back one that has to leave, or evicts
 // and fetches. Call it when nothing moves, each of `ids` is there or absent, and none awaits a
 // commit. On an error none of those that were absent is there. RESOURCE_EXHAUSTED: they do not fit
 // beside what others have pinned, or a write-back finds no room in HOST.

@@ -289,10 +289,7 @@ absl::Status Residency::Write(RangeId id, int64_t offset_bytes, const void* sour
 
 absl::Status Residency::Flush(RangeId id) {
   MutexLock lock(tier_.mutex);
-  const DeviceRange& range = tier_.table.at(id);
-  tier_.AwaitMoveOf(range);
-  GEMINI_RETURN_IF_ERROR(CheckUnpinned(range));
-  return tier_.Clean(id);
+  return tier_.Flush(id);
 }
 
 absl::Status Residency::WriteBack(RangeId id) {
@@ -303,12 +300,9 @@ absl::Status Residency::WriteBack(RangeId id) {
 absl::Status Residency::Drop(RangeId id) {
   MutexLock lock(tier_.mutex);
   DeviceRange& range = tier_.table.at(id);
-  const auto is_incoming = [&range] {
-    return range.state == RangeState::kIncoming || range.state == RangeState::kDiscarded;
-  };
-  while (range.is_moving() && !is_incoming()) tier_.WaitForChange();
+  while (range.is_moving() && !range.is_incoming()) tier_.WaitForChange();
   GEMINI_RETURN_IF_ERROR(CheckUnpinned(range));
-  if (!is_incoming()) {
+  if (!range.is_incoming()) {
     tier_.Drop(id);
   } else if (range.state == RangeState::kIncoming) {
     // Not waited for: its fetch may wait for the very update that made it stale.

@@ -34,12 +34,12 @@ inline constexpr int64_t kStateBundlesInHost = 4;
 constexpr int64_t StateWindowSlots(const StateFormat& format) {
   return kStateBundlesInHost * NumStateChunks(format);
 }
-// Beside an update, a plan holds its copies to DEVICE and a batch of write-backs, and so does
+// Beside an update, copies to DEVICE hold slots, a plan holds a batch of write-backs, and so does
 // whoever else writes late gradients back. When no update is pending, gradients hold slots, too.
-// Operators that place ranges on-line hold a batch, which they release when no slot can be freed,
-// before that becomes an error. While updates are pending they wait and still hold it, because the
-// updater's slots are reserved. Their copies to DEVICE end without help from the waiting thread, so
-// a thread that finds no slot waits for that.
+// Who makes room on-line holds a batch, which it releases when no slot can be freed, before that
+// becomes an error. While updates are pending it waits and still holds it: the updater's slots are
+// reserved. Copies to DEVICE end without help from a waiting thread, so a thread that finds no slot
+// waits for that.
 inline constexpr int64_t kSlotsBesideUpdate = 17;
 static_assert(kSlotsBesideUpdate >= kOpenChunks + kMaxGradientsUnderWay + 1);
 static_assert(kSlotsBesideUpdate >= kLateGradientSlots + kFetchCopies + 2 * kBatchSlots);
