@@ -51,10 +51,10 @@ class DeviceTier {
   // Notices that the copies to a range are done.
   void Settle(DeviceRange& range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
-  // Write a range back if it is dirty, and tell its store if it is a gradient that an update awaits.
-  // It stays. Release the lock. Clean: it may be pinned before and meanwhile. Flush: nobody pins it
-  // meanwhile, so that the bytes are of one moment. Evict is Flush, and then drops it. Errors: of
-  // the write-back; the range is dirty still. FAILED_PRECONDITION: Flush of what is pinned.
+  // Write a range back if it is dirty, and tell its store of a gradient that an update awaits. They
+  // release the lock. Clean: it may be pinned before and meanwhile. Flush: nobody pins it then,
+  // so that the bytes are of one moment. Evict: Flush, after which it leaves. On an error the range
+  // stays, dirty. FAILED_PRECONDITION: Flush, or Evict, of what is pinned.
   absl::Status Clean(RangeId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   absl::Status Flush(RangeId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   absl::Status Evict(RangeId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);

@@ -2,6 +2,7 @@
 #include "client/device/online_placement.h"
 
 #include <algorithm>
+#include <functional>
 #include <optional>
 #include <utility>
 #include <vector>

@@ -273,11 +273,12 @@ absl::StatusOr<PendingWrite> Residency::BeginHostWrite(DeviceRange& range, int64
   }
   --range.host_writers;
   tier_.NotifyChange();
-  if (!status.ok()) {
-    tier_.copies.Wait(last);
-    return status;
-  }
-  return PendingWrite(tier_.copies, last, std::move(hosts));
+  PendingWrite write(tier_.copies, last, std::move(hosts));
+  if (status.ok()) return write;
+  tier_.mutex.Unlock();
+  write.Wait();
+  tier_.mutex.Lock();
+  return status;
 }
 
 absl::Status Residency::Write(RangeId id, int64_t offset_bytes, const void* source,

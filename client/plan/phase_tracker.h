@@ -73,7 +73,7 @@ class PhaseTracker {
   // gets the operators of all rounds, each when its interval has ended; it may be null.
   PhaseTracker(Residency& residency, DeviceBudget& budget, PlanSource* plans,
                TimelineShm* timeline = nullptr);
-  // Waits until the planned moves in flight have landed.
+  // Waits until the planned moves in flight have ended.
   ~PhaseTracker() = default;
   PhaseTracker(const PhaseTracker&) = delete;
   PhaseTracker& operator=(const PhaseTracker&) = delete;
@@ -96,8 +96,8 @@ class PhaseTracker {
 
   // The optimizer step of the space of `store`, an operator of its own. BeginUpdate returns what
   // the plan has on DEVICE for it, or in flight there, and nothing if the round has left the plan.
-  // PauseMoves waits for planned copies in flight; from then to EndUpdate none reads a chunk in
-  // HOST. When EndUpdate is called the intent is recorded and the DEVICE copies of what is updated
+  // PauseMoves waits for planned moves that have begun; from then to EndUpdate no fetch begins.
+  // When EndUpdate is called the intent is recorded and the DEVICE copies of what is updated
   // in HOST are dropped; the round ends with it. `updated`: all tensors that are updated; empty if
   // the step was not taken. `timed`: the span of updates on DEVICE and trust ratios, which plans
   // time themselves, so it is no part of the trace.

@@ -82,12 +82,9 @@ void PlanExecutor::Abandon(Divergence cause) {
 }
 
 void PlanExecutor::Stop() {
-  {
-    MutexLock lock(tier_.mutex);
-    tier_.EndPlan(Divergence::kOperator);
-    while (!tier_.plan.IsIdle()) tier_.mutex.WaitFor(tier_.lanes);
-  }
-  tier_.landings.AwaitAll();
+  MutexLock lock(tier_.mutex);
+  tier_.EndPlan(Divergence::kOperator);
+  while (!tier_.plan.IsIdle()) tier_.mutex.WaitFor(tier_.lanes);
 }
 
 void PlanExecutor::AwaitEvictions() {
@@ -96,14 +93,11 @@ void PlanExecutor::AwaitEvictions() {
 }
 
 void PlanExecutor::Pause() {
-  {
-    MutexLock lock(tier_.mutex);
-    tier_.plan.set_paused(true);
-    // An eviction that came late would take what is fetched after the update.
-    while (active() && !tier_.plan.OutRests()) tier_.mutex.WaitFor(tier_.lanes);
-    tier_.AwaitMoves();
-  }
-  tier_.landings.AwaitAll();
+  MutexLock lock(tier_.mutex);
+  tier_.plan.set_paused(true);
+  // An eviction that came late would take what is fetched after the update.
+  while (active() && !tier_.plan.OutRests()) tier_.mutex.WaitFor(tier_.lanes);
+  tier_.AwaitMoves();
 }
 
 void PlanExecutor::Resume() {

@@ -35,7 +35,8 @@ class PlanExecutor {
   // are missing in the background. FAILED_PRECONDITION: a range that must leave is pinned. Others:
   // a write-back failed. Must not be called while active.
   absl::Status Start(std::shared_ptr<const BoundPlan> plan, int64_t first);
-  // Ends the plan without a cause and waits until all that it began has landed.
+  // Ends the plan without a cause and waits until its moves have ended. Copies may be in flight
+  // still, whose HOST slots are released without help (client/device/copy_landings.h).
   void Stop();
   // Ends the plan with a cause. Does not wait.
   void Abandon(Divergence cause);
@@ -45,11 +46,10 @@ class PlanExecutor {
 
   // Blocks until the evictions that are due are made, or cannot be before the operators go on.
   void AwaitEvictions();
-  // Pause waits for what is in flight or due. From then to Resume no fetch begins, and the executor
-  // holds no HOST slot.
+  // Pause waits for moves that have begun or are due. From then to Resume no fetch begins.
   void Pause();
   void Resume();
-  // Blocks until nothing moves, or can move, unless the operators go on.
+  // Blocks until nothing moves, or can move, unless the operators go on, and no copy is in flight.
   void AwaitRest();
 
   // Reports how far the operators are, as PlanProgress counts. Threads may call it in any order.

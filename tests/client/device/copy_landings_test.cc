@@ -84,6 +84,17 @@ TEST_F(CopyLandingsTest, NoMoreAreUnderWayThanThereIsRoomFor) {
   EXPECT_TRUE(copies_.Done(first));
 }
 
+TEST_F(CopyLandingsTest, AllHaveEndedWhenTheyWereWaitedFor) {
+  Open(1, 2);
+  if (HasFatalFailure()) return;
+  for (int64_t i = 0; i < 3; ++i) BeginToFetch(ChunkOf(BundleId(0), kParam));
+  landings_.AwaitAll();
+  EXPECT_TRUE(copies_.Done(last_));
+  // Nobody holds it any more: it can go.
+  ASSERT_OK_AND_ASSIGN(const HostChunk spare, store_->AcquireSpare());
+  landings_.AwaitAll();
+}
+
 TEST_F(CopyLandingsTest, AnUpdateWaitsForCopiesOfItsGradients) {
   Open(1, 20);
   if (HasFatalFailure()) return;
