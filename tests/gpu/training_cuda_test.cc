@@ -3,8 +3,11 @@
 // that counts all.
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
@@ -73,24 +76,21 @@ struct Trained {
 class PeakOfGpu {
  public:
   PeakOfGpu()
-      : sampler_([this] {
-          while (!done_) {
+      : sampler_([this](const std::stop_token& end) {
+          std::unique_lock lock(mutex_);
+          do {
             bytes_ = std::max(bytes_.load(), probe::UsedDeviceBytes());
-            // Others' calls of the driver wait for this one's.
-            std::this_thread::sleep_for(std::chrono::milliseconds(1));
-          }
+            // Looks again after a while, as others' calls of the driver wait for this one's.
+          } while (!ended_.wait_for(lock, end, std::chrono::milliseconds(1),
+                                    [&] { return end.stop_requested(); }));
         }) {}
-  PeakOfGpu(const PeakOfGpu&) = delete;
-  ~PeakOfGpu() {
-    done_ = true;
-    sampler_.join();
-  }
   int64_t bytes() const { return bytes_; }
 
  private:
-  std::atomic<bool> done_ = false;
   std::atomic<int64_t> bytes_ = 0;
-  std::thread sampler_;
+  std::mutex mutex_;  // For `ended_`, which waits for the stop token.
+  std::condition_variable_any ended_;
+  std::jthread sampler_;  // Its end asks the thread to stop and joins it.
 };
 
 class TrainingOnGpu : public TrainingTest {
