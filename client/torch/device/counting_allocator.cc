@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/torch/device/counting_allocator.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
+#include <exception>
 #include <new>
 #include <utility>
 
@@ -11,6 +13,7 @@
 #include "c10/core/CPUAllocator.h"
 #include "c10/util/Exception.h"
 #include "client/device/device_budget.h"
+#include "client/torch/device/kept_blocks.h"
 #include "client/torch/hook/operator_hook.h"
 #include "gemini/byte_size.h"
 #include "gemini/device_shortage.h"
@@ -24,28 +27,10 @@ constexpr int64_t kAlignmentBytes = 64;  // c10::gAlignment.
 // that the budget is too small for the threads together.
 constexpr int kMaxAttempts = 16;
 
-// The session that blocks are charged to; alive while it is the current one or a block lives.
-struct Account {
-  std::shared_ptr<Session> session;
-  std::atomic<int64_t> references{1};
-  std::atomic<int64_t> charged_allocations{0};
-  std::atomic<int64_t> over_budget{0};
-  std::atomic<int64_t> rooms_made{0};
-  std::atomic<int64_t> refused{0};
+// Malloc keeps smaller blocks by itself. Larger ones are what its heap shrinks by.
+constexpr int64_t kLeastKeptBytes = int64_t{64} << 10;
 
-  void Release() {
-    if (references.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
-  }
-};
-
-// Lies before each block. Blocks made without a session have it too: the deleter must be one
-// function for all, or raw_deallocate would not know which.
-struct alignas(kAlignmentBytes) BlockHeader {
-  Account* account;
-  int64_t charged_bytes;
-};
-static_assert(sizeof(BlockHeader) == kAlignmentBytes);
-
+struct Account;
 std::atomic<Account*> g_account{nullptr};
 c10::Allocator* g_base = nullptr;  // Torch's own, set once before ours is installed.
 
@@ -61,16 +46,50 @@ void BaseDeallocate(void* block) {
   }
 }
 
+// The session that blocks are charged to; alive while it is the current one or a block lives.
+struct Account {
+  std::shared_ptr<Session> session;
+  std::atomic<int64_t> references{1};
+  std::atomic<int64_t> charged_allocations{0};
+  std::atomic<int64_t> over_budget{0};
+  std::atomic<int64_t> rooms_made{0};
+  std::atomic<int64_t> refused{0};
+  KeptBlocks kept{&BaseDeallocate};  // While it is the current one.
+
+  // Frees what has no room beside what is in use.
+  void TrimKept() {
+    const DeviceBudget& budget = session->device_budget();
+    kept.TrimTo(std::min(budget.budget_bytes() - budget.used_bytes(),
+                         budget.non_model_peak_bytes() - budget.non_model_bytes()));
+  }
+  void Release() {
+    if (references.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+  }
+};
+
+// Lies before each block. Blocks made without a session have it too: the deleter must be one
+// function for all, or raw_deallocate would not know which.
+struct alignas(kAlignmentBytes) BlockHeader {
+  Account* account;
+  int64_t charged_bytes;
+};
+static_assert(sizeof(BlockHeader) == kAlignmentBytes);
+
 void DeleteBlock(void* data) {
   if (data == nullptr) return;
   auto* const header = reinterpret_cast<BlockHeader*>(static_cast<std::byte*>(data)) - 1;
   Account* const account = header->account;
   const int64_t charged_bytes = header->charged_bytes;
-  BaseDeallocate(header);
-  if (account != nullptr) {
-    account->session->device_budget().Release(DeviceBudget::Use::kNonModel, charged_bytes);
-    account->Release();
+  const bool keeps = account != nullptr && charged_bytes >= kLeastKeptBytes &&
+                     account == g_account.load(std::memory_order_acquire);
+  if (!keeps) BaseDeallocate(header);
+  if (account == nullptr) return;
+  account->session->device_budget().Release(DeviceBudget::Use::kNonModel, charged_bytes);
+  if (keeps) {
+    account->kept.Keep(header, charged_bytes);
+    account->TrimKept();
   }
+  account->Release();
 }
 
 [[noreturn]] void Refuse(Account& account, const absl::Status& status) {
@@ -103,17 +122,33 @@ void Charge(Account& account, int64_t size_bytes) {
   }
 }
 
+void* AllocateBlock(Account* account, int64_t block_bytes) {
+  if (account != nullptr && block_bytes >= kLeastKeptBytes) {
+    void* const kept = account->kept.Take(block_bytes);
+    account->TrimKept();
+    if (kept != nullptr) return kept;
+  }
+  const size_t size_bytes = static_cast<size_t>(block_bytes) + sizeof(BlockHeader);
+  try {
+    return BaseAllocate(size_bytes);
+  } catch (const std::exception&) {
+    // The machine has no more, unless it is what is kept.
+    if (account == nullptr || !account->kept.TrimTo(0)) throw;
+    return BaseAllocate(size_bytes);
+  }
+}
+
 class CountingAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t size_bytes) override {
     if (size_bytes == 0) return {nullptr, nullptr, &DeleteBlock, c10::DeviceType::CPU};
     Account* const account = g_account.load(std::memory_order_acquire);
-    const int64_t charged_bytes =
-        account == nullptr ? 0 : RoundUp(static_cast<int64_t>(size_bytes), kAlignmentBytes);
+    const int64_t block_bytes = RoundUp(static_cast<int64_t>(size_bytes), kAlignmentBytes);
+    const int64_t charged_bytes = account == nullptr ? 0 : block_bytes;
     if (account != nullptr) Charge(*account, charged_bytes);
     void* block = nullptr;
     try {
-      block = BaseAllocate(size_bytes + sizeof(BlockHeader));
+      block = AllocateBlock(account, block_bytes);
     } catch (...) {
       if (account != nullptr) {
         account->session->device_budget().Release(DeviceBudget::Use::kNonModel, charged_bytes);
@@ -147,7 +182,10 @@ void BeginChargingAllocations(std::shared_ptr<Session> session) {
 }
 
 void EndChargingAllocations() {
-  if (Account* const account = g_account.exchange(nullptr); account != nullptr) account->Release();
+  Account* const account = g_account.exchange(nullptr);
+  if (account == nullptr) return;
+  account->kept.TrimTo(0);
+  account->Release();
 }
 
 AllocationStats GetAllocationStats() {

@@ -4,6 +4,9 @@
 // Over budget: unpinned chunks are evicted. If that is not enough, the session latches
 // RESOURCE_EXHAUSTED with the operator's name, and c10::OutOfMemoryError is thrown. This is the
 // one exception of ours, because allocators have no other answer.
+// Large blocks that are freed while a session is open are kept for the allocations of the next step
+// (kept_blocks.h). They are not charged. They have to fit into the budget beside what is charged,
+// and with what operators have in use they take no more memory than that once took alone.
 // Thread: any. Begin and End: no allocation runs meanwhile on another thread.
 // Units: bytes as requested, rounded up to 64; 64-byte alignment, as Torch's own. Each block has 64
 // bytes before it that are not charged.
