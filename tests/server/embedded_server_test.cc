@@ -117,6 +117,28 @@ TEST_F(EmbeddedServerTest, ASpaceBringsSealedSlabsThatHoldWhatIsWrittenAndMoveTh
   EXPECT_EQ(space.WaitCompletion(space.Submit(IoOperation::kRead, 0, 3)), 0);
 }
 
+TEST_F(EmbeddedServerTest, SlabsThatASpaceDoesNotHaveAreRefusedWithTheirNumber) {
+  WireClient client = Connect("job");
+  ASSERT_OK(client.OpenLease({{0, 300 * kMiB, 0}}, {{}}));
+  ASSERT_OK_AND_ASSIGN(const WireSpace space,
+                       client.OpenSpace({.name = "s", .chunk_bytes = kMiB, .host_slots = 300}));
+  const auto take = [&](int64_t first, int64_t count) -> absl::StatusOr<size_t> {
+    flatbuffers::FlatBufferBuilder builder;
+    const auto body = wire::CreateTakeSlabs(builder, space.id, first, count);
+    const absl::StatusOr<WireReply> reply =
+        client.Call(builder, wire::Body::TakeSlabs, body.Union());
+    if (!reply.ok()) return reply.status();
+    return reply->fds.size();
+  };
+  for (const auto& [first, count] : {std::pair(-1, 1), std::pair(3, 1), std::pair(0, -1)}) {
+    EXPECT_THAT(take(first, count),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("on of 2")));
+  }
+  EXPECT_THAT(take(1, 1), IsOkAndHolds(1));
+  EXPECT_THAT(take(1, 9), IsOkAndHolds(1));
+  EXPECT_THAT(take(2, 1), IsOkAndHolds(0));
+}
+
 TEST_F(EmbeddedServerTest, TheContentsWordOfAWriteComesBackWithEachReadOfItsSlot) {
   WireClient client = Connect("job");
   ASSERT_OK(client.OpenLease({{0, kMiB, kMiB}}, {{}}));
