@@ -263,7 +263,13 @@ PlainMemory::~PlainMemory() {
     status = absl::InternalError(absl::StrCat("values of plain memory are lost: ", error.what()));
   }
   session.EndPlain();
-  if (!status.ok()) session.training()->session().Latch(status);
+  if (status.ok()) return;
+  session.training()->session().Latch(status);
+  try {
+    TORCH_WARN("not all values of a gemini::PlainMemory came back at its end. The session keeps ",
+               "its own in their place, and its next step throws this: ", status.ToString());
+  } catch (const std::exception&) {  // A handler of warnings may throw; this must not.
+  }
 }
 
 }  // namespace gemini

@@ -211,7 +211,8 @@ class PlainMemory {
  public:
   // Throws if the module is in plain memory already, or if memory is short.
   explicit PlainMemory(Optimizer& optimizer);
-  // Writes changed values back. An error is kept in the session, and the next step throws it.
+  // Writes changed values back. If that fails, the session keeps the values that it had. LibTorch's
+  // log of warnings says why, and Session::Check and the next step throw it.
   ~PlainMemory();
   PlainMemory(const PlainMemory&) = delete;
   PlainMemory& operator=(const PlainMemory&) = delete;

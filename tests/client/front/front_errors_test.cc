@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the front door refuses, and how soon the text of it can be read.
 #include <limits>
+#include <stdexcept>
 
+#include "gemini/system/available_memory.h"
 #include "tests/client/front/front_fixture.h"
 
 namespace gemini {
@@ -26,6 +28,22 @@ TEST_F(FrontErrorsTest, AnOptionOfASessionIsRefusedByName) {
   EXPECT_THAT(refused({.chunk_size = "1000"}), HasSubstr("chunk_size"));
   EXPECT_THAT(refused({.device = "tpu"}), HasSubstr("cuda:N"));
   EXPECT_THAT(refused({.policy = "sttaic"}), AllOf(HasSubstr("policy"), HasSubstr("static")));
+}
+
+TEST_F(FrontErrorsTest, DeviceIsWhatWasAskedForOrAQuarterOfWhatIsFree) {
+  const auto budget_of = [](const SessionOptions& options) {
+    FrontNet net = MakeNet();
+    Session session(options);
+    SGD optimizer(session, *net, SGDOptions(0.1));
+    return session.stats().device_budget_bytes;
+  };
+  EXPECT_EQ(budget_of({.device_memory = "64MiB"}), int64_t{64} << 20);
+  const int64_t before_bytes = AvailableMemory().value();
+  const int64_t budget_bytes = budget_of({});
+  const int64_t after_bytes = AvailableMemory().value();
+  // Others use the machine, too.
+  EXPECT_GE(budget_bytes, std::min(before_bytes, after_bytes) / 5);
+  EXPECT_LE(budget_bytes, std::max(before_bytes, after_bytes) / 3);
 }
 
 TEST_F(FrontErrorsTest, ADaemonThatIsNotThereIsNamedAndTheModuleStaysAsItIs) {
@@ -175,6 +193,57 @@ TEST_F(FrontErrorsTest, AModuleIsInPlainMemoryOnceAndNoStepIsTakenMeanwhile) {
   }
   EXPECT_TRUE(BitsOf(*net, optimizer) == bits);
   Train(net, optimizer, 2, 4);
+}
+
+// The warnings of LibTorch's while it lives. Each is thrown, too, as a handler may.
+class Warnings : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override {
+    text_ += warning.msg();
+    throw std::runtime_error("warnings are errors here");
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+  const c10::WarningUtils::WarningHandlerGuard guard_{this};
+};
+
+// A destructor cannot throw: it warns, and the session keeps the error for whoever asks next.
+TEST_F(FrontErrorsTest, APlainMemoryThatCannotBringValuesBackEndsAllTheSameAndTheSessionSaysSo) {
+  FrontNet net = MakeNet();
+  Session session(options_);
+  AdamW optimizer(session, *net, AdamWOptions(1e-3));
+  Train(net, optimizer, 0, 2);
+  const std::string bits = BitsOf(*net, optimizer);
+  const Warnings warnings;
+  {
+    const PlainMemory plain(optimizer);
+    net->last->weight.set_data(torch::zeros({1, 1}));
+  }
+  const auto names_it = AllOf(HasSubstr("last.weight has the sizes [4, 128]"), HasSubstr("[1, 1]"));
+  EXPECT_THAT(warnings.text(), names_it);
+  EXPECT_THAT(ThrownBy([&] { session.Check(); }), names_it);
+  EXPECT_THAT(ThrownBy([&] { optimizer.step(); }), names_it);
+  EXPECT_EQ(optimizer.num_steps(), 2);
+  // The session has the values from before, and they can be saved.
+  EXPECT_TRUE(BitsOf(*net, optimizer) == bits);
+  Save(optimizer, File("saved"));
+}
+
+TEST_F(FrontErrorsTest, AnExceptionOfTorchsInTheEndOfAPlainMemoryIsKeptByTheSession) {
+  FrontNet net = MakeNet();
+  Session session(options_);
+  AdamW optimizer(session, *net, AdamWOptions(1e-3));
+  TrainStep(net, optimizer, 0);
+  const torch::Tensor overwritten = net->last->weight.grad();
+  TrainStep(net, optimizer, 1);
+  {
+    const PlainMemory plain(optimizer);
+    net->last->weight.set_data(overwritten.detach());
+  }
+  EXPECT_THAT(ThrownBy([&] { session.Check(); }),
+              AllOf(HasSubstr("values of plain memory are lost"), HasSubstr("overwrote it")));
 }
 
 TEST_F(FrontErrorsTest, AGradientThatIsNoNumberIsNamedAndNothingIsUpdated) {

@@ -292,6 +292,33 @@ TEST_F(TrainingSessionTest, MomentsAndStepsComeBackThroughReadAndWrite) {
   }
 }
 
+TEST_F(TrainingSessionTest, StepCountsThatNoCommitWordHoldsAreRefusedAndTheLastOneIsTaken) {
+  // A commit word has 40 bits for the step, and one step is to follow.
+  constexpr int64_t kMost = (int64_t{1} << 40) - 2;
+  Open(SmallOptions());
+  Net net;
+  ManagedModel* const model = Manage(net);
+  const std::string name = model->tensors()[0].name;
+  const auto is_refused = StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("1099511627774"));
+  EXPECT_THAT(model->SetStep(kMost + 1), is_refused);
+  EXPECT_THAT(model->SetTensorStep(name, kMost + 1), is_refused);
+  EXPECT_THAT(model->SetTensorStep(name, -1), is_refused);
+  EXPECT_EQ(model->step(), 0);
+  EXPECT_THAT(model->TensorStep(name), IsOkAndHolds(0));
+
+  ASSERT_OK(model->SetStep(kMost));
+  ASSERT_OK(model->SetTensorStep(name, kMost));
+  EXPECT_THAT(model->SetStep(kMost - 1),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("cannot go back")));
+  const at::Tensor x = torch::randn({4, 64});
+  Loss(net, x).backward();
+  ASSERT_OK(model->Step({.overlap_update = false}));
+  EXPECT_EQ(model->step(), kMost + 1);
+  // There is none behind the last.
+  EXPECT_THAT(model->Step({}), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("step")));
+  EXPECT_EQ(model->step(), kMost + 1);
+}
+
 // No chunk of its is on NVMe, so nothing but the step looks for the server.
 TEST_F(TrainingSessionTest, AStepBehindTheServersDeathIsUnavailableAndSaysWhatToDo) {
   Open(SmallOptions());
