@@ -83,8 +83,12 @@ absl::Status Residency::Await(absl::Span<const RangeId> ids) {
   while (!all_there()) {
     if (!since) since = tier_.stalls.Now();
     const absl::StatusOr<StallCause> cause = AwaitOne(ids);
-    since = tier_.stalls.Add(counters, cause.value_or(StallCause::kOnline), *std::move(since));
-    GEMINI_RETURN_IF_ERROR(cause.status());
+    // The room of non-model data that is on its way out will be free for chunks.
+    const bool awaits_room = absl::IsResourceExhausted(cause.status()) && ReleasePending();
+    since = tier_.stalls.Add(counters,
+                             awaits_room ? StallCause::kRoom : cause.value_or(StallCause::kOnline),
+                             *std::move(since));
+    if (!awaits_room) GEMINI_RETURN_IF_ERROR(cause.status());
   }
   if (since) {
     const DeviceBudget& budget = tier_.budget;
@@ -92,6 +96,15 @@ absl::Status Residency::Await(absl::Span<const RangeId> ids) {
                             budget.non_model_bytes() + budget.outside_bytes());
   }
   return absl::OkStatus();
+}
+
+bool Residency::ReleasePending() {
+  const std::function<bool()> release = pending_release_;
+  if (!release) return false;
+  tier_.mutex.Unlock();
+  const bool released = release();
+  tier_.mutex.Lock();
+  return released;
 }
 
 absl::StatusOr<StallCause> Residency::AwaitOne(absl::Span<const RangeId> ids) {
@@ -313,13 +326,11 @@ absl::Status Residency::Drop(RangeId id) {
 }
 
 bool Residency::MakeRoom(int64_t size_bytes, absl::Status* why) {
-  std::function<bool()> release;
+  const DeviceBudget& budget = tier_.budget;
   {
     MutexLock lock(tier_.mutex);
-    release = pending_release_;
-  }
-  const DeviceBudget& budget = tier_.budget;
-  while (size_bytes > budget.budget_bytes() - budget.used_bytes() && release && release()) {
+    while (size_bytes > budget.budget_bytes() - budget.used_bytes() && ReleasePending()) {
+    }
   }
   return gemini::client::MakeRoom(tier_, size_bytes, why);
 }

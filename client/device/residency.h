@@ -96,8 +96,8 @@ class Residency {
   // RESOURCE_EXHAUSTED: non-model data is in the way. The budget is changed all the same: call
   // again between operators.
   absl::Status SetBudget(int64_t device_bytes);
-  // Sets a function that MakeRoom calls without a lock. It waits for a copy that holds non-model
-  // data, and returns false if there is none.
+  // Sets a function that is called without a lock where room is missing for non-model data or for
+  // a pin. It waits for a copy that holds non-model data, and returns false if there is none.
   void set_pending_release(std::function<bool()> release);
   ResidencyStats stats() const;
   StallTimes& stalls() { return tier_.stalls; }
@@ -116,6 +116,9 @@ class Residency {
   void AwaitRoom(RangeId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(tier_.mutex);
   // Waits until all are there at once. The lock is held from then on.
   absl::Status Await(absl::Span<const RangeId> ids) ABSL_EXCLUSIVE_LOCKS_REQUIRED(tier_.mutex);
+  // Releases the lock, and waits until a copy that holds non-model data has ended. Returns false if
+  // there is none.
+  bool ReleasePending() ABSL_EXCLUSIVE_LOCKS_REQUIRED(tier_.mutex);
   // Waits for one reason why not all are there, or takes a step to fetch them on-line, and returns
   // the cause.
   absl::StatusOr<StallCause> AwaitOne(absl::Span<const RangeId> ids)
