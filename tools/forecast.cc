@@ -10,6 +10,8 @@
 #include "gemini/byte_size.h"
 #include "gemini/system/status_macros.h"
 #include "policies/planner/planner.h"
+#include "policies/simulator/host_playback.h"
+#include "policies/simulator/simulator.h"
 #include "policies/trace/range_trace.h"
 #include "trainer/forecast/device_floor.h"
 
@@ -19,90 +21,25 @@ namespace {
 using policies::RangeTrace;
 using policies::TransformerTrace;
 
-// Bundles' worth of HOST beside what lies there: an update writes out of place, gradients land and
-// chunks from NVME arrive before their slots are needed.
-constexpr int64_t kSpareBundles = 8;
 // A plan takes time in proportion to fetches times slots: with this many bundles a forecast, some
 // dozen plans, takes a third of a second. Sizes that would need more gain little: GPT-2 1.5B on 6
 // GiB is 1% faster in chunks of 1 MiB than in those of 2 MiB that this leaves it.
 constexpr int64_t kMaxSearchedBundles = 2'500;
-// HOST and NVME are ours to count: the planner sees a HOST that holds everything.
-constexpr int64_t kUnlimitedBytes = std::numeric_limits<int64_t>::max() / 8;
 
-// Bytes a parameter.
-struct StateWidths {
-  int64_t parameter = 4;
-  int64_t master = 0;
-  int64_t moments = 8;
-  int64_t gradient = 4;
-  int64_t sum() const { return parameter + master + moments + gradient; }
-};
-constexpr StateWidths WidthsOf(const StateFormat& format) {
-  const int64_t element_bytes = ElementBytes(format.element);
-  StateWidths widths = {.parameter = element_bytes, .moments = 0, .gradient = element_bytes};
-  for (const ChunkKind kind : UpdatedKinds(format)) {
-    if (kind == ChunkKind::kParam) continue;
-    (IsMoment(kind) ? widths.moments : widths.master) += element_bytes;
-  }
-  return widths;
-}
-
-// Lays `needed` into HOST, and what it does not hold, but at least `least_nvme_bytes`, onto NVME.
-void Place(const StateBytes& needed, int64_t host_bytes, int64_t least_nvme_bytes,
-           Forecast& forecast) {
-  int64_t excess = std::max(least_nvme_bytes, needed.sum() - std::max<int64_t>(0, host_bytes));
+// Lays `needed` into `host_bytes` of HOST, and the rest onto NVME, states whose home that is in any
+// case.
+void Place(const StateBytes& needed, int64_t host_bytes, bool states_on_nvme, Forecast& forecast) {
+  int64_t excess =
+      std::max(needed.sum() - host_bytes, states_on_nvme ? needed.moments + needed.masters : 0);
   forecast.host = needed;
-  const auto spill = [&](int64_t StateBytes::*state) {
+  // What is used least often in a step first: parameters are read twice and more.
+  for (auto state : {&StateBytes::moments, &StateBytes::masters, &StateBytes::gradients,
+                     &StateBytes::parameters}) {
     const int64_t bytes = std::min(excess, needed.*state);
     forecast.host.*state -= bytes;
     forecast.nvme.*state = bytes;
     excess -= bytes;
-  };
-  // Moments and masters are read and written once a step; gradients too, and they hurry; parameters
-  // are read twice and more.
-  for (auto state : {&StateBytes::moments, &StateBytes::masters, &StateBytes::gradients,
-                     &StateBytes::parameters}) {
-    spill(state);
   }
-}
-
-double Share(int64_t part, int64_t whole) {
-  return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
-}
-// The rate of bytes of which `share` pass through a slower link too.
-double Narrowed(double rate, double share, double other_rate) {
-  return 1 / std::max(1 / rate, share / other_rate);
-}
-
-// Bytes that the updates of a step read from NVME and write to it.
-int64_t UpdateReads(const Forecast& forecast) { return forecast.nvme.sum(); }
-int64_t UpdateWrites(const Forecast& forecast) {
-  return forecast.nvme.sum() - forecast.nvme.gradients;
-}
-double ParametersOnNvme(const Forecast& forecast) {
-  return Share(forecast.nvme.parameters, forecast.nvme.parameters + forecast.host.parameters);
-}
-double GradientsOnNvme(const Forecast& forecast) {
-  return Share(forecast.nvme.gradients, forecast.nvme.gradients + forecast.host.gradients);
-}
-
-// Counts whole chunks with their padding, because updates run over them.
-int64_t ElementsOf(const Forecast& forecast, int64_t element_bytes) {
-  return (forecast.host.parameters + forecast.nvme.parameters) / element_bytes;
-}
-
-CostModel NarrowedCosts(const Forecast& forecast, const CostModel& links, int64_t element_bytes) {
-  CostModel costs = links;
-  costs.host_to_device =
-      Narrowed(links.host_to_device, ParametersOnNvme(forecast), links.nvme_read);
-  costs.device_to_host =
-      Narrowed(links.device_to_host, GradientsOnNvme(forecast), links.nvme_write);
-  const auto elements = static_cast<double>(ElementsOf(forecast, element_bytes));
-  const double seconds = std::max({elements / links.update_elements_per_second,
-                                   static_cast<double>(UpdateReads(forecast)) / links.nvme_read,
-                                   static_cast<double>(UpdateWrites(forecast)) / links.nvme_write});
-  costs.update_elements_per_second = elements / seconds;
-  return costs;
 }
 
 // What one more micro-batch after `last` costs is what `last` cost more than `before`.
@@ -111,8 +48,9 @@ Prediction Extrapolated(const Prediction& before, const Prediction& last, int64_
   const auto extend = [&](auto Prediction::*field) {
     sum.*field += more * std::max<int64_t>(0, last.*field - before.*field);
   };
-  for (auto field : {&Prediction::round_ns, &Prediction::compute_ns, &Prediction::fetch_bytes,
-                     &Prediction::evict_bytes}) {
+  for (auto field :
+       {&Prediction::round_ns, &Prediction::compute_ns, &Prediction::fetch_bytes,
+        &Prediction::evict_bytes, &Prediction::nvme_read_bytes, &Prediction::nvme_write_bytes}) {
     extend(field);
   }
   for (int cause = 0; cause < kNumStallCauses; ++cause) {
@@ -124,69 +62,64 @@ Prediction Extrapolated(const Prediction& before, const Prediction& last, int64_
 
 class Forecaster {
  public:
-  Forecaster(const Job& job, const Machine& machine) : job_(job), machine_(machine) {}
+  Forecaster(const Machine& machine, const PolicyOptions& policy)
+      : machine_(machine), policy_(policy) {}
 
-  absl::StatusOr<Forecast> Make() {
-    forecast_.num_parameters = policies::NumParameters(job_.shape);
-    forecast_.tokens = job_.round.batch * job_.round.sequence * job_.round.micro_batches;
-    GEMINI_ASSIGN_OR_RETURN(const TransformerTrace trace, TraceOf(SimulatedMicroBatches()));
-    if (absl::Status status = ChooseChunkSize(trace); !status.ok()) {
+  absl::StatusOr<Forecast> Make(const Job& job) {
+    forecast_.tokens = job.round.batch * job.round.sequence * job.round.micro_batches;
+    const int64_t simulated = std::min(job.round.micro_batches, kSimulatedMicroBatches);
+    GEMINI_ASSIGN_OR_RETURN(const TransformerTrace step, TraceOf(job, simulated));
+    if (absl::Status status = ChooseChunkSize(job, step); !status.ok()) {
       if (!absl::IsResourceExhausted(status)) return status;
     }
     GEMINI_ASSIGN_OR_RETURN(const RangeTrace packed,
-                            policies::PackTrace(trace.trace, forecast_.chunk_bytes));
-    forecast_.device_floor = trainer::FindDeviceFloor(packed, trace.operator_names);
-    for (const RangeTrace::Operator& at : packed.operators) {
-      forecast_.non_model_peak_bytes =
-          std::max(forecast_.non_model_peak_bytes, at.non_model_peak_bytes);
-    }
-    PlaceStates(packed);
-    if (!CheckFit()) return std::move(forecast_);
-    GEMINI_ASSIGN_OR_RETURN(Plan plan, PlanFor(packed));
-    forecast_.made_by = plan.made_by;
-    forecast_.prediction = plan.prediction;
-    const int64_t more = job_.round.micro_batches - SimulatedMicroBatches();
-    if (more > 0) {
-      GEMINI_ASSIGN_OR_RETURN(const TransformerTrace shorter, TraceOf(kSimulatedMicroBatches - 1));
+                            policies::PackTrace(step.trace, forecast_.chunk_bytes));
+    forecast_.device_floor = trainer::FindDeviceFloor(packed, step);
+    GEMINI_RETURN_IF_ERROR(Predict(packed));
+    const int64_t more = job.round.micro_batches - simulated;
+    if (more > 0 && forecast_.is_predicted()) {
+      GEMINI_ASSIGN_OR_RETURN(const TransformerTrace shorter, TraceOf(job, simulated - 1));
       GEMINI_ASSIGN_OR_RETURN(const RangeTrace packed_shorter,
                               policies::PackTrace(shorter.trace, forecast_.chunk_bytes));
       GEMINI_ASSIGN_OR_RETURN(const Plan before, PlanFor(packed_shorter));
-      forecast_.prediction = Extrapolated(before.prediction, plan.prediction, more);
+      forecast_.prediction = Extrapolated(before.prediction, forecast_.prediction, more);
       forecast_.is_extrapolated = true;
     }
-    AddNvme();
-    CountLanes();
+    CountLanes(packed);
+    return std::move(forecast_);
+  }
+
+  absl::StatusOr<Forecast> Make(const Trace& trace, int64_t chunk_bytes) {
+    forecast_.chunk_bytes = chunk_bytes;
+    GEMINI_ASSIGN_OR_RETURN(const RangeTrace packed, policies::PackTrace(trace, chunk_bytes));
+    forecast_.device_floor = {.who = "the largest operator",
+                              .non_model_bytes = policies::DeviceFloorBytes(packed)};
+    GEMINI_RETURN_IF_ERROR(Predict(packed));
+    CountLanes(packed);
     return std::move(forecast_);
   }
 
  private:
-  int64_t SimulatedMicroBatches() const {
-    return std::min(job_.round.micro_batches, kSimulatedMicroBatches);
-  }
-  TierMap<int64_t> PlannerBudget() const {
-    return {{machine_.bytes[Tier::kDevice], kUnlimitedBytes, 0}};
-  }
-
-  absl::StatusOr<TransformerTrace> TraceOf(int64_t micro_batches) const {
-    policies::RoundShape round = job_.round;
+  absl::StatusOr<TransformerTrace> TraceOf(const Job& job, int64_t micro_batches) const {
+    policies::RoundShape round = job.round;
     round.micro_batches = micro_batches;
-    return policies::MakeTransformerTrace(job_.shape, round, machine_.compute);
+    return policies::MakeTransformerTrace(job.shape, round, machine_.compute);
   }
 
   // Searched with one micro-batch, of which the others are repetitions, and as if HOST held
   // everything: the size changes what lies on NVME by its padding alone.
-  absl::Status ChooseChunkSize(const TransformerTrace& trace) {
-    forecast_.chunk_bytes = job_.chunk_bytes;
+  absl::Status ChooseChunkSize(const Job& job, const TransformerTrace& step) {
+    forecast_.chunk_bytes = job.chunk_bytes;
     if (forecast_.chunk_bytes > 0) return absl::OkStatus();
     TransformerTrace one;
-    if (SimulatedMicroBatches() > 1) {
-      GEMINI_ASSIGN_OR_RETURN(one, TraceOf(1));
+    if (job.round.micro_batches > 1) {
+      GEMINI_ASSIGN_OR_RETURN(one, TraceOf(job, 1));
     }
     policies::ChunkSizeSearchInputs inputs = {
-        .trace = one.trace.operators.empty() ? trace.trace : one.trace,
-        .budget_bytes = PlannerBudget(),
-        .costs = UpdatingInHost(machine_.links),
-        .policy = {},
+        .trace = one.trace.operators.empty() ? step.trace : one.trace,
+        .budget_bytes = {{machine_.bytes[Tier::kDevice], policies::kUnlimitedBytes, 0}},
+        .costs = machine_.links,
+        .policy = policy_,
         .max_bundles = kMaxSearchedBundles};
     // Nothing fits: the smallest chunks have the lowest floor.
     forecast_.chunk_bytes = inputs.least_chunk_bytes;
@@ -196,25 +129,48 @@ class Forecaster {
     return absl::OkStatus();
   }
 
-  void PlaceStates(const RangeTrace& packed) {
-    int64_t num_bundles = 0;
-    for (const PlannedRange& range : packed.ranges) {
-      if (range.kind == ChunkKind::kParam) num_bundles += range.num_bundles;
+  absl::Status Predict(const RangeTrace& packed) {
+    for (const RangeTrace::Operator& at : packed.operators) {
+      forecast_.non_model_peak_bytes =
+          std::max(forecast_.non_model_peak_bytes, at.non_model_peak_bytes);
     }
-    const StateFormat format = job_.round.format();
-    const StateWidths widths = WidthsOf(format);
-    const int64_t elements_of_bundle =
-        PayloadBytes(format, forecast_.chunk_bytes) / ElementBytes(format.element);
-    const int64_t elements = num_bundles * elements_of_bundle;
-    const StateBytes needed = {.parameters = elements * widths.parameter,
-                               .masters = elements * widths.master,
-                               .moments = elements * widths.moments,
-                               .gradients = elements * widths.gradient};
-    forecast_.spare_bytes = kSpareBundles * elements_of_bundle * widths.sum();
+    PlaceStates(packed);
+    if (!CheckFit()) return absl::OkStatus();
+    absl::StatusOr<Plan> plan = PlanFor(packed);
+    if (absl::IsResourceExhausted(plan.status())) {
+      forecast_.no_plan = plan.status();
+      return absl::OkStatus();
+    }
+    GEMINI_RETURN_IF_ERROR(plan.status());
+    forecast_.plan = *std::move(plan);
+    forecast_.prediction = forecast_.plan.prediction;
+    return absl::OkStatus();
+  }
+
+  void PlaceStates(const RangeTrace& packed) {
+    StateBytes needed;
+    bool states_on_nvme = false;
+    for (const PlannedRange& range : packed.ranges) {
+      const int64_t bytes = range.num_bundles * packed.chunk_bytes;
+      if (range.kind == ChunkKind::kGrad) {
+        needed.gradients += bytes;
+        for (const ChunkKind kind : UpdatedKinds(packed.format_of(range))) {
+          if (kind != ChunkKind::kParam)
+            (IsMoment(kind) ? needed.moments : needed.masters) += bytes;
+        }
+        states_on_nvme |= packed.states_on_nvme[range.space];
+      } else {
+        needed.parameters += bytes;
+      }
+    }
+    for (size_t space = 0; space < packed.formats.size(); ++space) {
+      forecast_.spare_bytes += packed.SpareSlotsOf(space) * packed.chunk_bytes;
+    }
     forecast_.needed_bytes = needed.sum() + forecast_.spare_bytes;
-    const int64_t states = needed.moments + needed.masters;
-    Place(needed, machine_.bytes[Tier::kHost] - forecast_.spare_bytes,
-          job_.round.states_on_nvme ? states : 0, forecast_);
+    const int64_t host_bytes =
+        machine_.bytes[Tier::kHost] / packed.chunk_bytes * packed.chunk_bytes;
+    Place(needed, std::max<int64_t>(0, host_bytes - forecast_.spare_bytes), states_on_nvme,
+          forecast_);
   }
 
   // Fills `fit` with everything that is missing.
@@ -244,69 +200,40 @@ class Forecaster {
     return false;
   }
 
-  // The simulator knows no moments on NVME.
-  static CostModel UpdatingInHost(CostModel costs) {
-    costs.device_update_elements_per_second = 0;
-    return costs;
-  }
   absl::StatusOr<Plan> PlanFor(const RangeTrace& packed) const {
-    return policies::MakePlan(
-        {packed, PlannerBudget(),
-         UpdatingInHost(NarrowedCosts(forecast_, machine_.links, ElementBytes(job_.round.element))),
-         /*policy=*/{}});
+    GEMINI_ASSIGN_OR_RETURN(Plan plan,
+                            policies::MakePlan({packed, machine_.bytes, machine_.links, policy_}));
+    if (plan.host_uses.empty() && !policies::HostHoldsAll(packed, machine_.bytes[Tier::kHost])) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "chunks of ", FormatByteSize(packed.chunk_bytes),
+          " are too many to foretell what HOST and NVME do with them: take larger ones"));
+    }
+    return plan;
   }
 
-  // The simulator knew NVME as slower links alone.
-  void AddNvme() {
-    Prediction& prediction = forecast_.prediction;
-    prediction.nvme_read_bytes =
-        UpdateReads(forecast_) + static_cast<int64_t>(ParametersOnNvme(forecast_) *
-                                                      static_cast<double>(prediction.fetch_bytes));
-    prediction.nvme_write_bytes =
-        UpdateWrites(forecast_) + static_cast<int64_t>(GradientsOnNvme(forecast_) *
-                                                       static_cast<double>(prediction.evict_bytes));
-    const CostModel& links = machine_.links;
-    const CostModel costs = NarrowedCosts(forecast_, links, ElementBytes(job_.round.element));
-    // A wait for what NVME made slow is one for NVME.
-    auto& stalls = prediction.stall_ns;
-    const auto blame_nvme = [&](StallCause cause) {
-      stalls[static_cast<int>(StallCause::kNvme)] += stalls[static_cast<int>(cause)];
-      stalls[static_cast<int>(cause)] = 0;
-    };
-    if (costs.host_to_device < links.host_to_device) blame_nvme(StallCause::kTransfer);
-    // A quotient of a quotient: the rate without NVME may come back a little smaller.
-    if (costs.update_elements_per_second < 0.999 * links.update_elements_per_second) {
-      blame_nvme(StallCause::kUpdate);
-    }
-    const double seconds =
-        std::max(static_cast<double>(prediction.nvme_read_bytes) / links.nvme_read,
-                 static_cast<double>(prediction.nvme_write_bytes) / links.nvme_write);
-    const int64_t least_ns = static_cast<int64_t>(seconds * 1e9);
-    if (least_ns > prediction.round_ns) {
-      stalls[static_cast<int>(StallCause::kNvme)] += least_ns - prediction.round_ns;
-      prediction.round_ns = least_ns;
-    }
-  }
-
-  void CountLanes() {
+  void CountLanes(const RangeTrace& packed) {
+    if (!forecast_.is_predicted()) return;
     const Prediction& prediction = forecast_.prediction;
     const CostModel& links = machine_.links;
     const double step = static_cast<double>(prediction.round_ns) / 1e9;
     const auto busy = [&](ForecastLane lane, auto amount, double rate) {
       forecast_.busy_fraction[static_cast<int>(lane)] = static_cast<double>(amount) / rate / step;
     };
+    int64_t elements = 0;
+    for (const int32_t range : forecast_.plan.updated) {
+      const PlannedRange& updated = forecast_.plan.ranges[range];
+      if (updated.kind == ChunkKind::kParam) elements += packed.ElementsOf(updated);
+    }
     busy(ForecastLane::kCompute, prediction.compute_ns, 1e9);
     busy(ForecastLane::kPcieIn, prediction.fetch_bytes, links.host_to_device);
     busy(ForecastLane::kPcieOut, prediction.evict_bytes, links.device_to_host);
-    busy(ForecastLane::kUpdate,
-         job_.round.train ? ElementsOf(forecast_, ElementBytes(job_.round.element)) : 0,
-         links.update_elements_per_second);
+    busy(ForecastLane::kUpdate, elements, links.update_elements_per_second);
     busy(ForecastLane::kNvmeRead, prediction.nvme_read_bytes, links.nvme_read);
     busy(ForecastLane::kNvmeWrite, prediction.nvme_write_bytes, links.nvme_write);
   }
 
-  const Job& job_;
   const Machine& machine_;
+  const PolicyOptions policy_;
   Forecast forecast_;
 };
 
@@ -330,7 +257,18 @@ double Forecast::tokens_per_second() const {
 
 absl::StatusOr<Forecast> MakeForecast(const Job& job, const Machine& machine) {
   GEMINI_RETURN_IF_ERROR(policies::CheckShape(job.shape));
-  return Forecaster(job, machine).Make();
+  GEMINI_ASSIGN_OR_RETURN(Forecast forecast, Forecaster(machine, /*policy=*/{}).Make(job));
+  forecast.num_parameters = policies::NumParameters(job.shape);
+  return forecast;
+}
+
+absl::StatusOr<Forecast> MakeForecast(const Trace& trace, int64_t chunk_bytes,
+                                      const PolicyOptions& policy, const Machine& machine) {
+  GEMINI_ASSIGN_OR_RETURN(Forecast forecast, Forecaster(machine, policy).Make(trace, chunk_bytes));
+  for (const TracedTensor& tensor : trace.tensors) {
+    forecast.num_parameters += tensor.size_bytes / ElementBytes(tensor.format.element);
+  }
+  return forecast;
 }
 
 }  // namespace gemini::tools

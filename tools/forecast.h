@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Predicts what a training step of a transformer needs and how long it takes on a machine, from
-// their numbers alone. The trace of trainer/forecast/transformer_trace.h is planned and simulated
-// by the code that places chunks in a real run.
-// HOST and NVME: what HOST does not hold lies on NVME, moments first; they are read and written
-// once a step. Reads are ahead of their use, so NVME costs rate and not latency: it slows the
-// updates, the fetches and the gradients by the share of their bytes that it holds. A step takes at
-// least the time of all its reads, or of all its writes.
+// Predicts what a training step needs and how long it takes on a machine: of a transformer, from
+// their numbers alone, or of a round that a job recorded. The trace, of
+// trainer/forecast/transformer_trace.h or the recorded one, is planned and simulated in all tiers
+// by the code that makes the plans of a real run.
 // Steps of many micro-batches: beyond kSimulatedMicroBatches each one more costs what the last
 // simulated one did.
 // Pure: no I/O, no clock.
@@ -20,6 +17,8 @@
 #include "gemini/cost_model.h"
 #include "gemini/device_shortage.h"
 #include "gemini/plan/plan.h"
+#include "gemini/plan/trace.h"
+#include "gemini/policy_options.h"
 #include "gemini/tier.h"
 #include "policies/planner/chunk_size_search.h"
 #include "trainer/forecast/transformer_trace.h"
@@ -55,28 +54,38 @@ inline constexpr int kNumForecastLanes = 6;
 absl::string_view ForecastLaneName(ForecastLane lane);
 
 struct Forecast {
-  // OK, or RESOURCE_EXHAUSTED with the tier in which it fails and by how much. Times are 0 then.
+  // OK, or RESOURCE_EXHAUSTED with the tier in which it fails and by how much. Nothing is predicted
+  // then.
   absl::Status fit;
+  // Not OK: it fits, but there is too little of DEVICE for a plan. Chunks are placed on demand
+  // then, and nothing is predicted either.
+  absl::Status no_plan;
   int64_t num_parameters = 0;
-  int64_t tokens = 0;  // In one step.
+  int64_t tokens = 0;  // In one step; 0 if that is not known.
   int64_t chunk_bytes = 0;
   std::vector<policies::TriedChunkSize> tried;  // If the size was searched.
   DeviceNeed device_floor;                      // Of the operator that needs the most.
   int64_t non_model_peak_bytes = 0;
   int64_t needed_bytes = 0;  // In HOST and NVME together.
   int64_t spare_bytes = 0;   // Part of them: HOST that updates and copies in flight need.
+  // Where they find room. What of them is in HOST when, the plan decides.
   StateBytes host;
   StateBytes nvme;
-  std::string made_by;  // The policy that won.
-  Prediction prediction;
+  Plan plan;                                                 // Of the step as it was simulated.
+  Prediction prediction;                                     // Of the whole step.
   std::array<double, kNumForecastLanes> busy_fraction = {};  // Share of the step, by ForecastLane.
   bool is_extrapolated = false;  // Whether it is extrapolated from fewer micro-batches.
 
+  bool is_predicted() const { return prediction.round_ns > 0; }
   ForecastLane bottleneck() const;  // The busiest lane.
   double tokens_per_second() const;
 };
 
-// INVALID_ARGUMENT: an invalid shape or round, or a chunk size that Layout refuses.
+// INVALID_ARGUMENT: an invalid shape or round, a chunk size that Layout refuses, or one so small
+// that HOST cannot be simulated.
 absl::StatusOr<Forecast> MakeForecast(const Job& job, const Machine& machine);
+// With the budgets, rates and policy that a server planned the round by, `plan` is the server's.
+absl::StatusOr<Forecast> MakeForecast(const Trace& trace, int64_t chunk_bytes,
+                                      const PolicyOptions& policy, const Machine& machine);
 
 }  // namespace gemini::tools

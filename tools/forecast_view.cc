@@ -61,8 +61,8 @@ void AppendPlaces(std::string& text, const Machine& machine, const Forecast& for
   AppendRow(text, "activations", Bytes(forecast.non_model_peak_bytes), "-", "-");
   AppendRow(text, "spare", "-", Bytes(forecast.spare_bytes), "-");
   AppendRow(text, "in all",
-            forecast.fit.ok() ? Bytes(forecast.prediction.device_peak_bytes)
-                              : Bytes(forecast.device_floor.bytes()),
+            forecast.is_predicted() ? Bytes(forecast.prediction.device_peak_bytes)
+                                    : Bytes(forecast.device_floor.bytes()),
             Bytes(forecast.host.sum() + forecast.spare_bytes), Bytes(forecast.nvme.sum()));
   AppendRow(text, "given", Bytes(machine.bytes[Tier::kDevice]), Bytes(machine.bytes[Tier::kHost]),
             Bytes(machine.bytes[Tier::kNvme]));
@@ -87,8 +87,12 @@ void AppendChunks(std::string& text, const Forecast& forecast) {
 void AppendTimes(std::string& text, const Forecast& forecast) {
   const Prediction& prediction = forecast.prediction;
   absl::StrAppendFormat(
-      &text, "step           %s, %s tokens/s, by policy %s%s\n", Seconds(prediction.round_ns),
-      WithCommas(static_cast<int64_t>(forecast.tokens_per_second())), forecast.made_by,
+      &text, "step           %s%s, by policy %s%s\n", Seconds(prediction.round_ns),
+      forecast.tokens == 0
+          ? ""
+          : absl::StrCat(", ", WithCommas(static_cast<int64_t>(forecast.tokens_per_second())),
+                         " tokens/s"),
+      forecast.plan.made_by,
       forecast.is_extrapolated
           ? absl::StrFormat("; simulated with %d micro-batches, the others alike",
                             kSimulatedMicroBatches)
@@ -121,8 +125,9 @@ void AppendTimes(std::string& text, const Forecast& forecast) {
 }
 
 double Gain(const Forecast& forecast, const Advice& advice) {
-  return forecast.fit.ok() ? advice.forecast.tokens_per_second() / forecast.tokens_per_second() - 1
-                           : 0;
+  return forecast.is_predicted()
+             ? advice.forecast.tokens_per_second() / forecast.tokens_per_second() - 1
+             : 0;
 }
 
 void AppendAdvice(std::string& text, const Forecast& forecast, absl::Span<const Advice> advice) {
@@ -135,7 +140,9 @@ void AppendAdvice(std::string& text, const Forecast& forecast, absl::Span<const 
   for (const Advice& one : advice.subspan(0, kShownAdvice)) {
     absl::StrAppendFormat(&text, "%-14s %s: %s tokens/s", label, one.change,
                           WithCommas(static_cast<int64_t>(one.forecast.tokens_per_second())));
-    if (forecast.fit.ok()) absl::StrAppendFormat(&text, ", +%.0f%%", 100 * Gain(forecast, one));
+    if (forecast.is_predicted()) {
+      absl::StrAppendFormat(&text, ", +%.0f%%", 100 * Gain(forecast, one));
+    }
     absl::StrAppend(&text, "\n");
     label = "";
   }
@@ -176,44 +183,46 @@ Json PredictionJson(const Forecast& forecast) {
           {"nvme_read_bytes", prediction.nvme_read_bytes},
           {"nvme_write_bytes", prediction.nvme_write_bytes},
           {"device_peak_bytes", prediction.device_peak_bytes},
-          {"policy", forecast.made_by},
+          {"policy", forecast.plan.made_by},
           {"extrapolated", forecast.is_extrapolated}};
 }
 
 }  // namespace
 
-std::string ForecastText(const ForecastTitle& title, const Job& job, const Machine& machine,
-                         const Forecast& forecast, absl::Span<const Advice> advice) {
-  const policies::RoundShape& round = job.round;
+std::string ForecastText(const ForecastTitle& title, const std::optional<Job>& job,
+                         const Machine& machine, const Forecast& forecast,
+                         absl::Span<const Advice> advice) {
   std::string text =
-      absl::StrFormat("%s: %s parameters in %s on %s\na %s of %d x %d x %d tokens%s\n", title.model,
-                      WithCommas(forecast.num_parameters), ElementTypeName(job.round.element),
-                      title.gpu, round.train ? "step" : "batch", round.micro_batches, round.batch,
-                      round.sequence, round.recompute ? ", activations recomputed" : "");
+      absl::StrFormat("%s: %s parameters", title.model, WithCommas(forecast.num_parameters));
+  if (job) {
+    const policies::RoundShape& round = job->round;
+    absl::StrAppendFormat(&text, " in %s on %s\na %s of %d x %d x %d tokens%s\n",
+                          ElementTypeName(round.element), title.gpu, round.train ? "step" : "batch",
+                          round.micro_batches, round.batch, round.sequence,
+                          round.recompute ? ", activations recomputed" : "");
+  } else {
+    absl::StrAppend(&text, ", ", title.gpu, "\n");
+  }
   if (forecast.fit.ok()) {
-    absl::StrAppend(&text, "fits           yes\n");
+    absl::StrAppend(&text, "fits           yes",
+                    forecast.no_plan.ok() ? "" : ", but only without a plan, and slowly: ",
+                    forecast.no_plan.message(), "\n");
   } else {
     absl::StrAppend(&text, "fits           NO: ", forecast.fit.message(), "\n");
   }
   AppendPlaces(text, machine, forecast);
-  if (forecast.fit.ok()) {
-    AppendChunks(text, forecast);
-    AppendTimes(text, forecast);
-  }
-  AppendAdvice(text, forecast, advice);
+  if (forecast.fit.ok()) AppendChunks(text, forecast);
+  if (forecast.is_predicted()) AppendTimes(text, forecast);
+  if (job) AppendAdvice(text, forecast, advice);
   return text;
 }
 
-nlohmann::json ForecastJson(const ForecastTitle& title, const Job& job, const Machine& machine,
-                            const Forecast& forecast, absl::Span<const Advice> advice) {
+nlohmann::json ForecastJson(const ForecastTitle& title, const std::optional<Job>& job,
+                            const Machine& machine, const Forecast& forecast,
+                            absl::Span<const Advice> advice) {
   Json json = {{"model", title.model},
                {"gpu", title.gpu},
                {"parameters", forecast.num_parameters},
-               {"precision", ElementTypeName(job.round.element)},
-               {"batch", job.round.batch},
-               {"sequence", job.round.sequence},
-               {"accumulate", job.round.micro_batches},
-               {"recompute", job.round.recompute},
                {"fits", forecast.fit.ok()},
                {"given_bytes", TierJson(machine.bytes)},
                {"host", StatesJson(forecast.host)},
@@ -224,8 +233,16 @@ nlohmann::json ForecastJson(const ForecastTitle& title, const Job& job, const Ma
                {"device_floor_bytes", forecast.device_floor.bytes()},
                {"device_floor_operator", forecast.device_floor.who},
                {"chunk_bytes", forecast.chunk_bytes}};
+  if (job) {
+    json.update({{"precision", ElementTypeName(job->round.element)},
+                 {"batch", job->round.batch},
+                 {"sequence", job->round.sequence},
+                 {"accumulate", job->round.micro_batches},
+                 {"recompute", job->round.recompute}});
+  }
   if (!forecast.fit.ok()) json["misfit"] = std::string(forecast.fit.message());
-  if (forecast.fit.ok()) json["prediction"] = PredictionJson(forecast);
+  if (!forecast.no_plan.ok()) json["no_plan"] = std::string(forecast.no_plan.message());
+  if (forecast.is_predicted()) json["prediction"] = PredictionJson(forecast);
   json["advice"] = Json::array();
   for (const Advice& one : advice) {
     json["advice"].push_back({{"change", one.change},

@@ -2,6 +2,7 @@
 // A forecast as people read it, and as programs do.
 // Units:  JSON has bytes and nanoseconds, and fractions of 0 to 1.
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,9 +21,12 @@ struct ForecastTitle {
 // How many pieces of advice are shown.
 inline constexpr int kShownAdvice = 2;
 
-std::string ForecastText(const ForecastTitle& title, const Job& job, const Machine& machine,
-                         const Forecast& forecast, absl::Span<const Advice> advice);
-nlohmann::json ForecastJson(const ForecastTitle& title, const Job& job, const Machine& machine,
-                            const Forecast& forecast, absl::Span<const Advice> advice);
+// `job`: nothing for a recorded round, of which advice is not told.
+std::string ForecastText(const ForecastTitle& title, const std::optional<Job>& job,
+                         const Machine& machine, const Forecast& forecast,
+                         absl::Span<const Advice> advice);
+nlohmann::json ForecastJson(const ForecastTitle& title, const std::optional<Job>& job,
+                            const Machine& machine, const Forecast& forecast,
+                            absl::Span<const Advice> advice);
 
 }  // namespace gemini::tools

@@ -70,7 +70,7 @@ TEST(ForecastTest, WhatHostDoesNotHoldLiesOnNvmeMomentsFirst) {
   ASSERT_OK_AND_ASSIGN(const Forecast all, MakeForecast(SmallJob(), machine));
   Job job = SmallJob();
   job.chunk_bytes = all.chunk_bytes;
-  const int64_t missing = all.host.moments + all.host.masters / 2;
+  const int64_t missing = RoundUp(all.host.moments + all.host.masters / 2, all.chunk_bytes);
   machine.bytes[Tier::kHost] = all.needed_bytes - missing;
   machine.bytes[Tier::kNvme] = 64 * kGiB;
   ASSERT_OK_AND_ASSIGN(const Forecast spilled, MakeForecast(job, machine));
@@ -79,14 +79,18 @@ TEST(ForecastTest, WhatHostDoesNotHoldLiesOnNvmeMomentsFirst) {
   EXPECT_EQ(spilled.nvme.sum(), missing);
   EXPECT_EQ(spilled.nvme.parameters, 0);
   EXPECT_EQ(spilled.host.sum() + spilled.spare_bytes, machine.bytes[Tier::kHost]);
-  // Each byte of them is read and written by the update, and 1 GB/s is slower than everything else.
-  EXPECT_EQ(spilled.prediction.nvme_read_bytes, missing);
-  EXPECT_EQ(spilled.prediction.nvme_write_bytes, missing);
+  // A step changes all states: so much is read and written at least, and 1 GB/s is slower than
+  // everything else. The simulator of plans says how much more.
+  EXPECT_GE(spilled.prediction.nvme_read_bytes, missing);
+  EXPECT_GE(spilled.prediction.nvme_write_bytes, missing);
+  EXPECT_LE(spilled.prediction.nvme_read_bytes, missing * 3 / 2);
+  EXPECT_FALSE(spilled.plan.host_uses.empty());
+  EXPECT_EQ(spilled.prediction, spilled.plan.prediction);
   EXPECT_GE(spilled.prediction.round_ns, missing);
   EXPECT_GT(spilled.prediction.round_ns, all.prediction.round_ns);
 }
 
-// Updates, fetches and gradients share the disk, which the simulator does not know.
+// Updates, fetches and gradients share the disk.
 TEST(ForecastTest, AStepTakesAtLeastTheTimeOfAllItsReads) {
   Machine machine = LargeMachine();
   machine.compute = {.flops_per_second = 1e15, .memory_bytes_per_second = 1e15};
@@ -99,9 +103,8 @@ TEST(ForecastTest, AStepTakesAtLeastTheTimeOfAllItsReads) {
   ASSERT_OK_AND_ASSIGN(const Forecast forecast, MakeForecast(job, machine));
   ASSERT_OK(forecast.fit);
   EXPECT_EQ(forecast.host.sum(), 0);
-  // Every state for the update, and the parameters again for forward and backward.
-  EXPECT_EQ(forecast.prediction.nvme_read_bytes,
-            forecast.nvme.sum() + forecast.prediction.fetch_bytes);
+  // HOST holds what is under way: nearly every state is read for the update.
+  EXPECT_GE(forecast.prediction.nvme_read_bytes, forecast.nvme.sum() * 9 / 10);
   EXPECT_GE(forecast.prediction.round_ns, forecast.prediction.nvme_read_bytes);  // At 1 GB/s.
   EXPECT_LE(forecast.busy_fraction[static_cast<int>(ForecastLane::kNvmeRead)], 1 + 1e-6);
   EXPECT_GT(forecast.prediction.stall_ns[static_cast<int>(StallCause::kNvme)], 0);
@@ -109,13 +112,25 @@ TEST(ForecastTest, AStepTakesAtLeastTheTimeOfAllItsReads) {
 
 TEST(ForecastTest, SaysInWhichTierItFailsAndByHowMuch) {
   Machine machine = LargeMachine();
-  ASSERT_OK_AND_ASSIGN(const Forecast all, MakeForecast(SmallJob(), machine));
   Job job = SmallJob();
-  job.chunk_bytes = all.chunk_bytes;
+  job.chunk_bytes = kMiB;
+  ASSERT_OK_AND_ASSIGN(const Forecast all, MakeForecast(job, machine));
 
+  // A plan needs a little more than the operators do one by one.
+  machine.bytes[Tier::kDevice] = all.prediction.device_floor_bytes;
+  ASSERT_OK_AND_ASSIGN(const Forecast planned, MakeForecast(job, machine));
+  EXPECT_OK(planned.fit);
+  EXPECT_OK(planned.no_plan);
+  EXPECT_TRUE(planned.is_predicted());
+  EXPECT_GT(machine.bytes[Tier::kDevice], all.device_floor.bytes());
   machine.bytes[Tier::kDevice] = all.device_floor.bytes();
   ASSERT_OK_AND_ASSIGN(const Forecast at_floor, MakeForecast(job, machine));
   EXPECT_OK(at_floor.fit);
+  EXPECT_THAT(at_floor.no_plan,
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("DEVICE is ")));
+  EXPECT_FALSE(at_floor.is_predicted());
+  EXPECT_THAT(ForecastText({"small", "g"}, job, machine, at_floor, {}),
+              HasSubstr("fits           yes, but only without a plan, and slowly: DEVICE is "));
   machine.bytes[Tier::kDevice] -= kMiB;
   ASSERT_OK_AND_ASSIGN(const Forecast below, MakeForecast(job, machine));
   EXPECT_THAT(below.fit, StatusIs(absl::StatusCode::kResourceExhausted,
@@ -165,6 +180,9 @@ TEST(ForecastTest, TheBusiestLaneIsTheBottleneck) {
 
   machine = LargeMachine();
   machine.links.update_elements_per_second = 1e6;
+  ASSERT_OK_AND_ASSIGN(const Forecast on_device, MakeForecast(SmallJob(), machine));
+  EXPECT_FALSE(on_device.plan.device_updates.empty());  // Which DEVICE has room and time for.
+  machine.links.device_update_elements_per_second = 0;
   ASSERT_OK_AND_ASSIGN(const Forecast updating, MakeForecast(SmallJob(), machine));
   EXPECT_EQ(updating.bottleneck(), ForecastLane::kUpdate);
   // As many seconds as there are millions of parameters; a step cannot be faster.
@@ -175,6 +193,7 @@ TEST(ForecastTest, TheBusiestLaneIsTheBottleneck) {
 TEST(ForecastTest, TheUpdatesTimeDoesNotDependOnThePrecision) {
   Machine machine = LargeMachine();
   machine.links.update_elements_per_second = 1e6;
+  machine.links.device_update_elements_per_second = 0;
   Job job = SmallJob();
   ASSERT_OK_AND_ASSIGN(const Forecast bf16, MakeForecast(job, machine));
   job.round.element = ElementType::kFp32;

@@ -102,7 +102,7 @@ ChunkChoice ByBudget(const ChunkChoiceInputs& in, const absl::Status& why) {
 std::optional<DeviceNeed> FloorOf(const policies::TransformerTrace& step, int64_t chunk_bytes) {
   const absl::StatusOr<policies::RangeTrace> packed = policies::PackTrace(step.trace, chunk_bytes);
   if (!packed.ok()) return std::nullopt;
-  return FindDeviceFloor(*packed, step.operator_names);
+  return FindDeviceFloor(*packed, step);
 }
 
 ChunkChoice Choose(const ChunkChoiceInputs& in, const policies::TransformerTrace& step) {

@@ -4,17 +4,21 @@
 namespace gemini::trainer {
 
 DeviceNeed FindDeviceFloor(const policies::RangeTrace& trace,
-                           absl::Span<const std::string> operator_names) {
+                           const policies::TransformerTrace& step) {
   DeviceNeed most;
   for (int32_t position = 0; position < trace.num_positions(); ++position) {
     int64_t chunks = 0;
     for (const policies::RangeUse& use : trace.uses_of(position)) {
       chunks += trace.ranges[use.range].num_bundles;
     }
-    const DeviceNeed need = {.who = operator_names[position],
-                             .chunk_bytes = chunks * trace.chunk_bytes,
-                             .non_model_bytes = trace.operators[position].non_model_peak_bytes};
-    if (need.bytes() > most.bytes()) most = need;
+    const DeviceNeed pinned = {.who = step.operator_names[position],
+                               .chunk_bytes = chunks * trace.chunk_bytes,
+                               .non_model_bytes = step.pinned_peak_bytes[position]};
+    const DeviceNeed behind = {.who = pinned.who,
+                               .non_model_bytes = trace.operators[position].non_model_peak_bytes};
+    for (const DeviceNeed& need : {pinned, behind}) {
+      if (need.bytes() > most.bytes()) most = need;
+    }
   }
   return most;
 }

@@ -4,17 +4,16 @@
 // Units: bytes.
 // Pure:  no I/O, no clock.
 #pragma once
-#include <string>
-
-#include "absl/status/status.h"
-#include "absl/types/span.h"
 #include "gemini/device_shortage.h"
 #include "policies/trace/range_trace.h"
+#include "trainer/forecast/transformer_trace.h"
 
 namespace gemini::trainer {
 
-// Returns what the operator that needs the most needs. `operator_names`: by position of the trace.
+// Returns what the operator that needs the most needs. `trace` is that of `step`, packed. A plan
+// needs more where an operator's interval has its peak behind the operator, because it lets chunks
+// stay through the interval (policies/planner/planner.h).
 DeviceNeed FindDeviceFloor(const policies::RangeTrace& trace,
-                           absl::Span<const std::string> operator_names);
+                           const policies::TransformerTrace& step);
 
 }  // namespace gemini::trainer

@@ -23,7 +23,8 @@ TransformerShape ShapeOfModel(const Gpt2Config& config) {
           .embedding_size = config.n_embd,
           .tied_head = config.tie_word_embeddings,
           .activation_keeps_input = config.activation != Activation::kRelu,
-          .dropout = config.resid_pdrop > 0 || config.embd_pdrop > 0,
+          .dropout = config.resid_pdrop > 0,
+          .embedding_dropout = config.embd_pdrop > 0,
           .attention_dropout = config.attn_pdrop > 0};
 }
 
@@ -43,6 +44,7 @@ TransformerShape ShapeOfModel(const OptConfig& config) {
           .affine_norm = config.layer_norm_elementwise_affine,
           .activation_keeps_input = config.activation != Activation::kRelu,
           .dropout = config.dropout > 0,
+          .embedding_dropout = false,
           .attention_dropout = config.attention_dropout > 0};
 }
 

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "gemini/byte_size.h"
 #include "gemini/system/check.h"
 
 namespace gemini::policies {
@@ -13,7 +14,14 @@ namespace {
 // A gradient's copy to HOST runs beside the operator after its own.
 constexpr int32_t kIntervalsOfGradient = 2;
 
+constexpr int64_t kCpuGrainBytes = 64;  // c10::gAlignment, which every block is charged by.
+
 }  // namespace
+
+int64_t TraceWriter::Allocated(int64_t tensor_bytes) const {
+  return on_cpu_ ? RoundUp(tensor_bytes, kCpuGrainBytes) : tensor_bytes;
+}
+
 void TraceWriter::Operator(const char* pass, const LayerTensors& layer) {
   std::vector<TensorUse> uses;
   for (const int32_t tensor : {layer.weight, layer.bias}) {
@@ -35,12 +43,14 @@ void TraceWriter::Run(double flops, double bytes) {
   const double seconds =
       std::max(flops / rate_.flops_per_second, bytes / rate_.memory_bytes_per_second);
   out_.trace.operators.back().compute_ns += rate_.kernel_ns + std::llround(seconds * 1e9);
+  is_pinned_ = false;
 }
 
 void TraceWriter::Take(int64_t bytes) {
   live_bytes_ += bytes;
   int64_t& peak = out_.trace.operators.back().non_model_peak_bytes;
   peak = std::max(peak, live_bytes_);
+  if (is_pinned_) out_.pinned_peak_bytes.back() = peak;
 }
 
 void TraceWriter::Give(int64_t bytes) {
@@ -50,14 +60,14 @@ void TraceWriter::Give(int64_t bytes) {
 
 void TraceWriter::FinishGradient(int32_t tensor, bool is_first) {
   if (tensor < 0) return;
-  const int64_t bytes = out_.trace.tensors[tensor].size_bytes;
+  const int64_t bytes = GradientBytes(tensor);
   if (is_first) {
     const int32_t position = out_.trace.num_positions() - 1;
     out_.trace.gradient_outs.push_back({position, tensor});
-    if (gradients_leave_slowly_) {
-      leaving_.push_back({position, bytes});
-    } else {
+    if (on_cpu_) {
       Give(bytes);
+    } else {
+      leaving_.push_back({position, bytes});
     }
     return;
   }
@@ -85,6 +95,8 @@ void TraceWriter::Begin(std::string name, absl::Span<const TensorUse> uses) {
                                   live_bytes_});
   out_.trace.uses.insert(out_.trace.uses.end(), uses.begin(), uses.end());
   out_.operator_names.push_back(std::move(name));
+  out_.pinned_peak_bytes.push_back(live_bytes_);
+  is_pinned_ = true;
 }
 
 }  // namespace gemini::policies

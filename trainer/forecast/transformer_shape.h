@@ -34,7 +34,8 @@ struct TransformerShape {
   bool bias = true;                    // Of the linear layers in blocks.
   bool affine_norm = true;             // Layer norms have weights.
   bool activation_keeps_input = true;  // GELU; the backward of ReLU needs its output alone.
-  bool dropout = true;                 // After both parts of a block and after the embeddings.
+  bool dropout = true;                 // After both parts of a block.
+  bool embedding_dropout = true;       // After the embeddings.
   bool attention_dropout = false;      // Of the scores. A GPU's fused attention draws it inside.
 };
 

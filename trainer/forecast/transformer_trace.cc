@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/forecast/transformer_trace.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -17,13 +18,14 @@ constexpr int64_t kMaxTokens = int64_t{1} << 26;
 constexpr double kMaxBytes = 0x1p60;
 constexpr int64_t kFp32Bytes = 4;
 constexpr int64_t kTokenBytes = 8;  // Ids are int64.
-// Mean and reciprocal deviation of a row, which the backward of a layer norm reads.
-constexpr int64_t kNormStatisticsBytes = 2 * kFp32Bytes;
 // Of dropout on CUDA; one byte an element.
 constexpr int64_t kMaskBytes = 1;
+// The loss, its part of the accumulated one, the weight of all labels, and the gradient that
+// backward begins with.
+constexpr int64_t kLossScalars = 4;
 
 // Runs one micro-batch after another. Sizes: `x_` is one tensor of the width of the residual
-// stream, `inner_` one of the feed-forward part's.
+// stream, `inner_` one of the feed-forward part's; all are as the allocator takes them.
 class TransformerRound {
  public:
   TransformerRound(const TransformerShape& shape, const RoundShape& round,
@@ -32,22 +34,28 @@ class TransformerRound {
         round_(round),
         model_(model),
         trace_(out.trace),
-        write_(out, rate, /*gradients_leave_slowly=*/!round.on_cpu),
+        write_(out, rate, round.on_cpu),
         tokens_(round.batch * round.sequence),
-        x_(tokens_ * shape.hidden * ElementBytes(round.element)),
-        inner_(tokens_ * shape.inner * ElementBytes(round.element)),
-        embedded_(tokens_ * shape.embedding_size * ElementBytes(round.element)),
-        statistics_(shape.affine_norm || shape.final_norm ? tokens_ * kNormStatisticsBytes : 0),
-        row_sums_(KeepsScores() ? 0 : round.batch * shape.num_heads * round.sequence * kFp32Bytes),
-        scores_(KeepsScores()
-                    ? round.batch * shape.num_heads * round.sequence * round.sequence * kFp32Bytes
-                    : 0),
-        widened_(KeepsScores() ? tokens_ * shape.hidden * kFp32Bytes : 0),
+        x_(Tensor(shape.hidden, ElementBytes(round.element))),
+        inner_(Tensor(shape.inner, ElementBytes(round.element))),
+        embedded_(Tensor(shape.embedding_size, ElementBytes(round.element))),
+        statistics_(shape.affine_norm || shape.final_norm ? 2 * Tensor(1, kFp32Bytes) : 0),
+        row_sums_(KeepsScores() ? 0 : Tensor(shape.num_heads, kFp32Bytes)),
+        scores_(KeepsScores() ? Tensor(shape.num_heads * round.sequence, kFp32Bytes) : 0),
+        widened_(KeepsScores() ? Tensor(shape.hidden, kFp32Bytes) : 0),
+        copies_(ViewsValues() ? 2 * widened_ : 3 * widened_),
+        kept_products_(!KeepsScores()                             ? 3 * x_
+                       : !ViewsValues()                           ? 0
+                       : shape.family == TransformerFamily::kGpt2 ? 3 * x_
+                                                                  : x_),
         mask_(!DropsOut()    ? 0
               : round.on_cpu ? x_
-                             : tokens_ * shape.hidden * kMaskBytes),
-        logits_(tokens_ * shape.vocabulary * ElementBytes(round.element)),
-        losses_(tokens_ * shape.vocabulary * kFp32Bytes) {}
+                             : Tensor(shape.hidden, kMaskBytes)),
+        logits_(Tensor(shape.vocabulary, ElementBytes(round.element))),
+        losses_(Tensor(shape.vocabulary, kFp32Bytes)),
+        labels_(Tensor(1, kTokenBytes)),
+        scalars_(kLossScalars * write_.Allocated(kFp32Bytes)),
+        ids_(labels_ + write_.Allocated(round.sequence * kTokenBytes)) {}
 
   void MicroBatch(bool is_first) {
     is_first_ = is_first;
@@ -82,8 +90,17 @@ class TransformerRound {
   bool DropsOut() const { return shape_.dropout && round_.train; }
   // Attention by its products, one after the other: the CPU's fused kind draws no dropout.
   bool KeepsScores() const { return shape_.attention_dropout && round_.train && round_.on_cpu; }
+  // Heads of one sequence are views. The values' keep all that is one tensor with them.
+  bool ViewsValues() const {
+    return KeepsScores() && round_.batch == 1 && round_.element == ElementType::kFp32;
+  }
   bool KeepsActivationInput() const { return shape_.activation_keeps_input; }
+  bool DropsOutEmbeddings() const { return shape_.embedding_dropout && round_.train; }
   static double D(int64_t value) { return static_cast<double>(value); }
+  // Of so many elements a token.
+  int64_t Tensor(int64_t elements, int64_t element_bytes) const {
+    return write_.Allocated(tokens_ * elements * element_bytes);
+  }
   double Columns(const LayerTensors& layer, int64_t in) const {
     return D(trace_.tensors[layer.weight].size_bytes) / D(ElementBytes(round_.element)) / D(in);
   }
@@ -91,30 +108,41 @@ class TransformerRound {
   // Forward and backward of y = x W + b, x of `in` columns: arithmetic alone.
   void RunLinear(const LayerTensors& layer, int64_t in) {
     const double out = Columns(layer, in);
+    // oneDNN's: at most the weight packed anew, and the sums in fp32.
+    const int64_t scratch = round_.on_cpu && round_.element != ElementType::kFp32
+                                ? trace_.tensors[layer.weight].size_bytes +
+                                      tokens_ * kFp32Bytes * std::max(in, static_cast<int64_t>(out))
+                                : 0;
+    write_.Take(scratch);
+    write_.Give(scratch);
     write_.Run(2 * D(tokens_) * D(in) * out,
                D(ElementBytes(round_.element)) * (D(tokens_) * (D(in) + out) + D(in) * out));
   }
-  void RunLinearBackward(const LayerTensors& layer, int64_t in) {
-    RunLinear(layer, in);  // The gradient of x,
-    RunLinear(layer, in);  // and that of W.
+  // Its backward leaves the gradient of x, of `input_bytes`, and those of W and b, which reads
+  // neither W nor b. With b it is that of a sum, which makes the gradient of x first.
+  void LinearBackward(const LayerTensors& layer, int64_t in, int64_t input_bytes) {
+    if (layer.bias < 0) write_.TakeGradient(layer.weight);
+    write_.Operator("backward of ", {layer.name, layer.weight});
+    write_.Take(input_bytes);
+    RunLinear(layer, in);
+    RunLinear(layer, in);
+    if (layer.bias >= 0) TakeGradients(layer);
   }
   void RunOn(int64_t bytes) { write_.Run(0, D(bytes)); }
 
-  void TakeGradient(int32_t tensor) {
-    if (tensor >= 0) write_.Take(trace_.tensors[tensor].size_bytes);
+  void TakeGradients(const LayerTensors& layer) {
+    write_.TakeGradient(layer.weight);
+    write_.TakeGradient(layer.bias);
   }
   void FinishGradients(const LayerTensors& layer) {
-    TakeGradient(layer.bias);
     write_.FinishGradient(layer.bias, is_first_);
-    TakeGradient(layer.weight);
     write_.FinishGradient(layer.weight, is_first_);
   }
 
   // Ends with the residual stream, `x_`, live.
   void Embeddings() {
     write_.Operator("forward of ", model_.token_embedding);
-    write_.Take(tokens_ * kTokenBytes);
-    write_.Take(embedded_);
+    write_.Take(ids_ + embedded_);
     RunOn(2 * embedded_);
     if (model_.project_in.weight >= 0) {
       write_.Operator("forward of ", model_.project_in);
@@ -127,7 +155,7 @@ class TransformerRound {
     write_.Take(rows + x_);                  // And the sum.
     RunOn(2 * rows + 3 * x_);
     write_.Give(rows + x_);
-    if (DropsOut()) DropOut(mask_);
+    if (DropsOutEmbeddings()) DropOut(mask_);
   }
 
   // Replaces a tensor of `x_` by its dropout.
@@ -146,6 +174,7 @@ class TransformerRound {
   void NormBackward(const LayerTensors& layer) {
     write_.Operator("backward of ", layer);
     write_.Take(x_);
+    TakeGradients(layer);
     RunOn(4 * x_);
     write_.Give(x_ + statistics_);
     FinishGradients(layer);
@@ -191,8 +220,8 @@ class TransformerRound {
       if (!keep) write_.Give(x_ + statistics_);
     }
     write_.Give(2 * x_);  // Both parts' results before they were added: locals of the block.
-    if (!keep || KeepsScores()) write_.Give(3 * x_);  // Query, key and value, if not read again.
-    if (!keep) write_.Give(x_ + 2 * mask_);           // The sum between the parts.
+    write_.Give(3 * x_ - (keep ? kept_products_ : 0));  // Of query, key and value.
+    if (!keep) write_.Give(x_ + 2 * mask_);             // The sum between the parts.
   }
 
   // Query, key and value are live; leaves the result, x_ + row_sums_, beside them. Where the scores
@@ -200,10 +229,10 @@ class TransformerRound {
   void Attend(bool keep) {
     write_.Take(x_ + row_sums_);
     if (!KeepsScores()) return;
-    write_.Take(3 * widened_ + widened_);  // And the result before its heads stand side by side.
+    write_.Take(copies_ + widened_);  // And the result before its heads stand side by side.
     write_.Take(4 * scores_);  // Softmax with and without masked rows, the mask, and the product.
     write_.Give(scores_ + widened_);
-    if (!keep) write_.Give(3 * widened_ + 3 * scores_);
+    if (!keep) write_.Give(copies_ + 3 * scores_);
   }
 
   // The result of a part is dropped out and added to the residual stream. It lives on in a local.
@@ -222,17 +251,13 @@ class TransformerRound {
       NormBackward(block.feed_norm);
     }
     BeginBranchBackward();
-    write_.Operator("backward of ", block.feed_out);
-    write_.Take(inner_);
-    RunLinearBackward(block.feed_out, shape_.inner);
+    LinearBackward(block.feed_out, shape_.inner, inner_);
     FinishGradients(block.feed_out);
     EndBranchGradient();
     write_.Take(inner_);  // The activation's backward.
     RunOn(3 * inner_);
     write_.Give(inner_ + inner_ + (KeepsActivationInput() ? inner_ : 0));
-    write_.Operator("backward of ", block.feed_in);
-    write_.Take(x_);
-    RunLinearBackward(block.feed_in, shape_.hidden);
+    LinearBackward(block.feed_in, shape_.hidden, x_);
     FinishGradients(block.feed_in);
     write_.Give(inner_);
     if (before) {
@@ -245,17 +270,15 @@ class TransformerRound {
       NormBackward(block.attention_norm);
     }
     BeginBranchBackward();
-    write_.Operator("backward of ", block.attention_out);
-    write_.Take(x_);
-    RunLinearBackward(block.attention_out, shape_.hidden);
+    LinearBackward(block.attention_out, shape_.hidden, x_);
     FinishGradients(block.attention_out);
     EndBranchGradient();
     // Attention: the gradients of query, key and value, then one tensor of them if they were one.
     write_.Take(2 * scores_ + 3 * widened_);
-    write_.Give(5 * scores_ + 3 * widened_);  // With what forward kept of both.
+    write_.Give(5 * scores_ + copies_);  // With what forward kept of both.
     write_.Take(3 * x_);
     write_.Run(5 * D(tokens_) * D(round_.sequence) * D(shape_.hidden), D(8 * x_));
-    write_.Give(3 * widened_ + x_ + (KeepsScores() ? 0 : 3 * x_) + x_ + row_sums_);
+    write_.Give(3 * widened_ + x_ + kept_products_ + x_ + row_sums_);
     if (block.projections.size() == 1) {
       write_.Take(3 * x_);
       RunOn(6 * x_);
@@ -264,9 +287,7 @@ class TransformerRound {
     const auto parts = static_cast<int64_t>(block.projections.size());
     for (int64_t part = parts - 1; part >= 0; --part) {
       const LayerTensors& layer = block.projections[part];
-      write_.Operator("backward of ", layer);
-      write_.Take(x_);
-      RunLinearBackward(layer, shape_.hidden);
+      LinearBackward(layer, shape_.hidden, x_);
       FinishGradients(layer);
       write_.Give(3 * x_ / parts);
       if (part < parts - 1) JoinResidual();  // All three read the same input.
@@ -312,19 +333,20 @@ class TransformerRound {
     write_.Take(logits_);
     RunLinear(model_.head, shape_.embedding_size);
     const int64_t widened = round_.element == ElementType::kFp32 ? 0 : losses_;
-    write_.Take(widened);
+    write_.Take(widened + labels_ + scalars_);
     if (widened > 0) RunOn(logits_ + losses_);
     write_.Take(losses_);
     RunOn(2 * losses_);
     write_.Give(logits_ + widened);
     if (train) return;
-    write_.Give(losses_ + tokens_ * kTokenBytes);
+    write_.Give(losses_ + labels_ + ids_ + scalars_);
     write_.Give(model_.project_out.weight >= 0 ? embedded_ : x_);
   }
 
   void BackwardHead() {
     write_.Take(losses_);
     RunOn(losses_);
+    write_.Give(labels_);
     write_.Take(losses_);
     RunOn(3 * losses_);
     write_.Give(2 * losses_);  // The log-probabilities and their gradient.
@@ -333,18 +355,13 @@ class TransformerRound {
       RunOn(logits_ + losses_);
       write_.Give(losses_);
     }
-    write_.Operator("backward of ", model_.head);
-    const int64_t input = model_.project_out.weight >= 0 ? embedded_ : x_;
-    write_.Take(input);
-    TakeGradient(model_.head.weight);
-    RunLinearBackward(model_.head, shape_.embedding_size);
+    LinearBackward(model_.head, shape_.embedding_size,
+                   model_.project_out.weight >= 0 ? embedded_ : x_);
     // A tied head's gradient waits for the embedding's.
     if (!shape_.tied_head) write_.FinishGradient(model_.head.weight, is_first_);
     write_.Give(logits_);
     if (model_.project_out.weight >= 0) {
-      write_.Operator("backward of ", model_.project_out);
-      write_.Take(x_);
-      RunLinearBackward(model_.project_out, shape_.hidden);
+      LinearBackward(model_.project_out, shape_.hidden, x_);
       FinishGradients(model_.project_out);
       write_.Give(embedded_ + embedded_);
     }
@@ -356,32 +373,33 @@ class TransformerRound {
   void BackwardEmbeddings() {
     // The first block's backward let go of everything but the gradient of its input and, of the
     // embeddings' own, their output and mask. Neither layer's backward reads its weight.
-    if (DropsOut()) {
+    if (DropsOutEmbeddings()) {
       write_.Take(x_);
       RunOn(2 * x_ + mask_);
       write_.Give(x_ + mask_);
     }
     write_.Give(x_);
+    TakeGradients(model_.position_embedding);
     FinishGradients(model_.position_embedding);
     RunOn(x_ + trace_.tensors[model_.position_embedding.weight].size_bytes);
     int64_t gradient = x_;
     if (model_.project_in.weight >= 0) {
-      write_.Operator("backward of ", model_.project_in);
-      write_.Take(embedded_);
-      RunLinearBackward(model_.project_in, shape_.embedding_size);
+      LinearBackward(model_.project_in, shape_.embedding_size, embedded_);
       FinishGradients(model_.project_in);
       write_.Give(x_ + embedded_);
       gradient = embedded_;
     }
     const int32_t tokens = model_.token_embedding.weight;
     const int64_t table = trace_.tensors[tokens].size_bytes;
-    write_.Take(table);
+    write_.TakeGradient(tokens);
     RunOn(gradient + table);
-    if (shape_.tied_head) {
+    if (shape_.tied_head) {  // The sum is a third one beside the head's and this one.
+      write_.TakeGradient(tokens);
       RunOn(3 * table);
-      write_.Give(table);
+      write_.GiveGradient(tokens);
+      write_.GiveGradient(tokens);
     }
-    write_.Give(gradient + tokens_ * kTokenBytes);
+    write_.Give(gradient + ids_ + scalars_);
     write_.FinishGradient(tokens, is_first_);
   }
 
@@ -398,9 +416,14 @@ class TransformerRound {
   const int64_t row_sums_;
   const int64_t scores_;  // 0 where they are not kept; so is widened_, a tensor like x_ in fp32.
   const int64_t widened_;
+  const int64_t copies_;         // Of query, key and value, beside scores that are kept.
+  const int64_t kept_products_;  // Of query, key and value themselves.
   const int64_t mask_;
   const int64_t logits_;
   const int64_t losses_;
+  const int64_t labels_;   // Shifted.
+  const int64_t scalars_;  // Beside the loss.
+  const int64_t ids_;      // Of tokens and positions.
   bool is_first_ = true;
 };
 

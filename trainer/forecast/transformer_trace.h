@@ -54,6 +54,9 @@ struct TransformerTrace {
   Trace trace;
   std::vector<std::string> tensor_names;    // By tensor.
   std::vector<std::string> operator_names;  // By position: "backward of transformer.h.3.mlp.c_fc".
+  // By position: the part of the operator's peak at which it has its tensors pinned. What comes
+  // behind it in its interval, as the gradient of its weight, finds their room free.
+  std::vector<int64_t> pinned_peak_bytes;
 };
 
 // INVALID_ARGUMENT: CheckShape, a count below 1, an element of another size, a sequence beyond the
