@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // memstat: what a running geminid holds, and where each chunk of a space is. Read-only: it says
 // hello as an observer, which gets no lease. `memstat trace` writes what a job did lately to a
-// file. `memstat plan` foretells a job and contacts nobody. Exit status: 0 shown, 1 no daemon, no
+// file. `memstat plan` foretells a job, and contacts nobody unless it is a running one. Exit status: 0 shown, 1 no daemon, no
 // such space or a refusal (told on stderr), 2 usage. Of plan: as RunPlan.
 #include <cstdint>
 #include <cstdio>
+#include <memory>
 #include <string>
 
 #include "CLI/CLI.hpp"
@@ -97,10 +98,16 @@ absl::Status ShowChunks(client::Connection& server, const std::string& space, bo
   return absl::OkStatus();
 }
 
-absl::Status Show(const Options& options) {
+absl::StatusOr<std::unique_ptr<client::Connection>> Connect(const Options& options) {
   GEMINI_ASSIGN_OR_RETURN(UniqueFd socket, client::Connection::Connect(options.socket_path));
-  client::Connection server(std::move(socket));
-  GEMINI_RETURN_IF_ERROR(SayHello(server));
+  auto server = std::make_unique<client::Connection>(std::move(socket));
+  GEMINI_RETURN_IF_ERROR(SayHello(*server));
+  return server;
+}
+
+absl::Status Show(const Options& options) {
+  GEMINI_ASSIGN_OR_RETURN(const std::unique_ptr<client::Connection> connected, Connect(options));
+  client::Connection& server = *connected;
   if (options.writes_trace) return WriteTrace(server, options.trace);
   if (options.space.empty()) return ShowStatus(server, options.json);
   return ShowChunks(server, options.space, options.json);
@@ -123,7 +130,7 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
-  if (plan->parsed()) return RunPlan(plan_flags);
+  if (plan->parsed()) return RunPlan(plan_flags, [&options] { return Connect(options); });
   options.writes_trace = trace->parsed();
   if (const absl::Status status = Show(options); !status.ok()) {
     std::fprintf(stderr, "memstat: %s\n", std::string(status.message()).c_str());

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <fstream>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,11 +15,15 @@
 #include "gemini/byte_size.h"
 #include "gemini/layout.h"
 #include "gemini/nearest_name.h"
+#include "gemini/plan/plan_wire.h"
 #include "gemini/system/status_macros.h"
+#include "server/plans/machine_costs.h"
 #include "tools/forecast_advice.h"
 #include "tools/forecast_view.h"
 #include "tools/gpu_table.h"
+#include "tools/recorded_round.h"
 #include "trainer/checkpoint/hf_config.h"
+#include "trainer/checkpoint/replace_file.h"
 #include "trainer/forecast/model_shape.h"
 
 namespace gemini::tools {
@@ -38,10 +44,19 @@ absl::Status Wrong(const char* flag, absl::string_view text, absl::string_view w
   return absl::InvalidArgumentError(absl::StrCat(flag, " ", text, ": ", why));
 }
 
-absl::StatusOr<int64_t> Size(const char* flag, const std::string& text) {
+// Leaves `bytes` alone when there is no text.
+absl::Status Size(const char* flag, const std::string& text, int64_t& bytes) {
+  if (text.empty()) return absl::OkStatus();
   const absl::StatusOr<int64_t> size = ParseByteSize(text);
   if (!size.ok()) return Wrong(flag, text, size.status().message());
-  return *size;
+  bytes = *size;
+  return absl::OkStatus();
+}
+
+absl::Status ChunkSize(const PlanFlags& flags, int64_t& bytes) {
+  GEMINI_RETURN_IF_ERROR(Size("--chunk-size", flags.chunk_size, bytes));
+  if (bytes % kPageBytes == 0 && (bytes > 0 || flags.chunk_size.empty())) return absl::OkStatus();
+  return Wrong("--chunk-size", flags.chunk_size, "it must be a multiple of 4KiB");
 }
 
 // "12GiB/s". Leaves `rate` alone when there is no text.
@@ -58,19 +73,18 @@ absl::Status Rate(const char* flag, const std::string& text, double& rate) {
 
 // Returns the table's entry, or all zeros for a GPU that the flags alone describe.
 absl::StatusOr<GpuModel> GpuOf(const PlanFlags& flags) {
-  if (!flags.gpu.empty()) {
+  if (!flags.gpu.empty() && flags.gpu != kCpu) {
     absl::StatusOr<GpuModel> gpu = FindGpu(flags.gpu);
     if (!gpu.ok()) return absl::InvalidArgumentError(gpu.status().message());
     return gpu;
   }
-  if (flags.tflops > 0 && !flags.memory_bandwidth.empty() && !flags.pcie.empty() &&
-      !flags.device.empty()) {
+  if (flags.tflops > 0 && !flags.memory_bandwidth.empty() &&
+      !(flags.pcie.empty() && flags.costs.empty()) && !flags.device.empty()) {
     return GpuModel();
   }
   return absl::InvalidArgumentError(
       "give --gpu NAME (--gpu list shows them), or all of --device, --tflops, --memory-bandwidth "
-      "and "
-      "--pcie");
+      "and --pcie");
 }
 
 absl::StatusOr<Job> JobOf(const PlanFlags& flags, ElementType precision,
@@ -89,7 +103,8 @@ absl::StatusOr<Job> JobOf(const PlanFlags& flags, ElementType precision,
                .recompute = flags.recompute,
                .element = precision,
                .moments = *moments,
-               .states_on_nvme = flags.optimizer_tier == "nvme"};
+               .states_on_nvme = flags.optimizer_tier == "nvme",
+               .on_cpu = flags.gpu == kCpu};
   if (job.round.sequence == 0) {
     job.round.sequence = std::min(config.max_sequence(), kDefaultSequence);
   }
@@ -98,22 +113,98 @@ absl::StatusOr<Job> JobOf(const PlanFlags& flags, ElementType precision,
                                                    ": the model has ", config.max_sequence(),
                                                    " positions"));
   }
-  if (!flags.chunk_size.empty()) {
-    GEMINI_ASSIGN_OR_RETURN(job.chunk_bytes, Size("--chunk-size", flags.chunk_size));
-    if (job.chunk_bytes < kPageBytes || job.chunk_bytes % kPageBytes != 0) {
-      return Wrong("--chunk-size", flags.chunk_size, "it must be a multiple of 4KiB");
-    }
-  }
+  GEMINI_RETURN_IF_ERROR(ChunkSize(flags, job.chunk_bytes));
   return job;
+}
+
+absl::Status ReadCosts(const std::string& path, CostModel& costs) {
+  std::ifstream file(path);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const std::optional<server::KnownCosts> known = server::ParseCosts(text);
+  if (!known) return Wrong("--costs", path, "it is no cost model of a geminid's state directory");
+  costs = known->costs;
+  return absl::OkStatus();
+}
+
+// The budgets and rates that flags say, in place of those that are there.
+absl::Status SetBudgets(const PlanFlags& flags, TierMap<int64_t>& bytes) {
+  GEMINI_RETURN_IF_ERROR(Size("--device", flags.device, bytes[Tier::kDevice]));
+  GEMINI_RETURN_IF_ERROR(Size("--host", flags.host, bytes[Tier::kHost]));
+  return Size("--nvme", flags.nvme, bytes[Tier::kNvme]);
+}
+
+absl::Status SetRates(const PlanFlags& flags, CostModel& links) {
+  if (!flags.costs.empty()) GEMINI_RETURN_IF_ERROR(ReadCosts(flags.costs, links));
+  if (!flags.pcie.empty()) {
+    GEMINI_RETURN_IF_ERROR(Rate("--pcie", flags.pcie, links.host_to_device));
+    links.device_to_host = links.host_to_device;
+  }
+  GEMINI_RETURN_IF_ERROR(Rate("--nvme-read", flags.nvme_read, links.nvme_read));
+  GEMINI_RETURN_IF_ERROR(Rate("--nvme-write", flags.nvme_write, links.nvme_write));
+  if (flags.update_rate < 0) return absl::InvalidArgumentError("--update-rate must be above 0");
+  if (flags.update_rate > 0) links.update_elements_per_second = flags.update_rate;
+  return absl::OkStatus();
+}
+
+int Refuse(const absl::Status& status, int exit_status) {
+  std::fprintf(stderr, "memstat plan: %s\n", std::string(status.message()).c_str());
+  return exit_status;
+}
+
+int Print(const PlanFlags& flags, const ForecastTitle& title, const std::optional<Job>& job,
+          const Machine& machine, const Forecast& forecast, absl::Span<const Advice> advice) {
+  const std::string text = flags.json
+                               ? ForecastJson(title, job, machine, forecast, advice).dump(2) + "\n"
+                               : ForecastText(title, job, machine, forecast, advice);
+  std::fputs(text.c_str(), stdout);
+  if (!flags.plan_file.empty() && forecast.is_predicted()) {
+    const absl::Status written = trainer::ReplaceFile(flags.plan_file, EncodePlan(forecast.plan));
+    if (!written.ok()) return Refuse(written, 1);
+  }
+  return forecast.fit.ok() ? 0 : 1;
+}
+
+int RunRecorded(const PlanFlags& flags,
+                absl::FunctionRef<absl::StatusOr<std::unique_ptr<client::Connection>>()> connect) {
+  const absl::StatusOr<std::unique_ptr<client::Connection>> server = connect();
+  if (!server.ok()) return Refuse(server.status(), 1);
+  absl::StatusOr<std::optional<RecordedRound>> found =
+      FindRecordedRound(**server, flags.space, flags.space, flags.phase);
+  if (!found.ok()) return Refuse(found.status(), 1);
+  if (!found->has_value()) {
+    return Refuse(absl::NotFoundError(absl::StrCat(
+                      "no plan was made yet for phase '", flags.phase, "' of space ", flags.space,
+                      ": a job has one from its second step on, unless its policy is online")),
+                  1);
+  }
+  RecordedRound& round = **found;
+  Machine machine = {.bytes = round.budget_bytes, .compute = {}, .links = round.costs};
+  absl::Status status = SetBudgets(flags, machine.bytes);
+  status.Update(SetRates(flags, machine.links));
+  status.Update(ChunkSize(flags, round.chunk_bytes));
+  if (!status.ok()) return Refuse(status, 2);
+  const absl::StatusOr<Forecast> forecast =
+      MakeForecast(round.trace, round.chunk_bytes, round.policy, machine);
+  if (!forecast.ok()) return Refuse(forecast.status(), 2);
+  const ForecastTitle title = {absl::StrCat("space ", flags.space),
+                               absl::StrCat("phase ", flags.phase, ", as recorded")};
+  return Print(flags, title, /*job=*/std::nullopt, machine, *forecast, {});
 }
 
 }  // namespace
 
 CLI::App* AddPlanCommand(CLI::App& app, PlanFlags& flags) {
   CLI::App* plan = app.add_subcommand(
-      "plan", "What a model needs and takes on a machine, from its config.json alone");
+      "plan",
+      "What a model needs and takes on a machine, from its config.json alone, or a running job "
+      "from what it recorded");
   plan->add_option("--model", flags.model, "Directory with a config.json of GPT-2 or OPT");
-  plan->add_option("--gpu", flags.gpu, "Its name, or 'list'");
+  plan->add_option("--space", flags.space,
+                   "In place of --model: the first space of a running job, as memstat shows it. "
+                   "Its budgets and rates are those of its plan unless flags say others");
+  plan->add_option("--phase", flags.phase, "With --space: train, eval, or the job's own")
+      ->capture_default_str();
+  plan->add_option("--gpu", flags.gpu, "Its name, 'cpu' where the CPU plays DEVICE, or 'list'");
   plan->add_option("--device", flags.device,
                    "GPU memory for Gemini; default: the GPU's, less the driver's");
   plan->add_option("--host", flags.host, "Host memory for Gemini, e.g. 64GiB");
@@ -139,13 +230,23 @@ CLI::App* AddPlanCommand(CLI::App& app, PlanFlags& flags) {
   plan->add_option("--nvme-write", flags.nvme_write, "e.g. 4GiB/s");
   plan->add_option("--update-rate", flags.update_rate,
                    "Parameters a second through AdamW on the CPU");
+  plan->add_option("--kernel-time", flags.kernel_ns,
+                   "Of each kernel beside its work, in nanoseconds; default: 4000");
+  plan->add_option("--costs", flags.costs,
+                   "Rates of links, disks and updates as a geminid keeps them: a file of its "
+                   "--state-dir");
+  plan->add_option("--plan-file", flags.plan_file,
+                   "Gets the plan itself, as a daemon sends it (gemini/plan.fbs)");
   plan->add_flag("--json", flags.json, "JSON, in bytes and nanoseconds");
   return plan;
 }
 
 absl::StatusOr<ElementType> PrecisionOf(const PlanFlags& flags) {
   GEMINI_ASSIGN_OR_RETURN(const GpuModel gpu, GpuOf(flags));
-  if (flags.precision.empty()) return gpu.has_bf16 ? ElementType::kBf16 : ElementType::kFp16;
+  if (flags.precision.empty()) {
+    if (flags.gpu == kCpu) return ElementType::kFp32;  // As gemini-train.
+    return gpu.has_bf16 ? ElementType::kBf16 : ElementType::kFp16;
+  }
   std::vector<absl::string_view> names;
   for (const ElementType precision : kAllElementTypes) {
     names.push_back(ElementTypeName(precision));
@@ -164,16 +265,10 @@ absl::StatusOr<Machine> MachineOf(const PlanFlags& flags, ElementType precision)
   GEMINI_ASSIGN_OR_RETURN(const GpuModel gpu, GpuOf(flags));
   Machine machine;
   machine.bytes[Tier::kDevice] = gpu.memory_bytes - kContextBytes;
-  if (!flags.device.empty()) {
-    GEMINI_ASSIGN_OR_RETURN(machine.bytes[Tier::kDevice], Size("--device", flags.device));
-  }
   if (flags.host.empty()) {
     return absl::InvalidArgumentError("--host is missing: how much host memory, e.g. --host 64GiB");
   }
-  GEMINI_ASSIGN_OR_RETURN(machine.bytes[Tier::kHost], Size("--host", flags.host));
-  if (!flags.nvme.empty()) {
-    GEMINI_ASSIGN_OR_RETURN(machine.bytes[Tier::kNvme], Size("--nvme", flags.nvme));
-  }
+  GEMINI_RETURN_IF_ERROR(SetBudgets(flags, machine.bytes));
   const double peak =
       precision == ElementType::kFp32 ? gpu.fp32_flops_per_second : gpu.half_flops_per_second;
   machine.compute.flops_per_second = kAchievedFlopsFraction * peak;
@@ -182,58 +277,49 @@ absl::StatusOr<Machine> MachineOf(const PlanFlags& flags, ElementType precision)
   machine.compute.memory_bytes_per_second = kAchievedMemoryFraction * gpu.memory_bytes_per_second;
   GEMINI_RETURN_IF_ERROR(
       Rate("--memory-bandwidth", flags.memory_bandwidth, machine.compute.memory_bytes_per_second));
-  machine.compute.kernel_ns = kKernelNs;
+  if (flags.kernel_ns < 0) return absl::InvalidArgumentError("--kernel-time must be above 0");
+  machine.compute.kernel_ns = flags.kernel_ns > 0 ? flags.kernel_ns : kKernelNs;
 
   CostModel& links = machine.links;
   links.host_to_device =
       kAchievedPcieFraction * PcieBytesPerSecond(gpu.pcie_generation, gpu.pcie_lanes);
-  GEMINI_RETURN_IF_ERROR(Rate("--pcie", flags.pcie, links.host_to_device));
   links.device_to_host = links.host_to_device;
   links.nvme_read = kNvmeReadBytesPerSecond;
-  GEMINI_RETURN_IF_ERROR(Rate("--nvme-read", flags.nvme_read, links.nvme_read));
   links.nvme_write = kNvmeWriteBytesPerSecond;
-  GEMINI_RETURN_IF_ERROR(Rate("--nvme-write", flags.nvme_write, links.nvme_write));
-  if (flags.update_rate < 0) return absl::InvalidArgumentError("--update-rate must be above 0");
-  links.update_elements_per_second =
-      flags.update_rate > 0 ? flags.update_rate : kUpdateElementsPerSecond;
+  links.update_elements_per_second = kUpdateElementsPerSecond;
   links.device_update_elements_per_second =
       machine.compute.memory_bytes_per_second / kUpdateBytesPerElement;
-  links.copy_latency_ns = kCopyLatencyNs;
+  if (flags.gpu != kCpu) links.copy_latency_ns = kCopyLatencyNs;
+  GEMINI_RETURN_IF_ERROR(SetRates(flags, links));
   return machine;
 }
 
-int RunPlan(const PlanFlags& flags) {
+int RunPlan(const PlanFlags& flags,
+            absl::FunctionRef<absl::StatusOr<std::unique_ptr<client::Connection>>()> connect) {
   if (flags.gpu == "list") {
     std::fputs(GpuListText().c_str(), stdout);
     return 0;
   }
-  const auto refuse = [](const absl::Status& status, int exit_status) {
-    std::fprintf(stderr, "memstat plan: %s\n", std::string(status.message()).c_str());
-    return exit_status;
-  };
+  if (!flags.space.empty()) return RunRecorded(flags, connect);
   if (flags.model.empty()) {
-    return refuse(absl::InvalidArgumentError("--model is missing: a directory with a config.json"),
+    return Refuse(absl::InvalidArgumentError("--model is missing: a directory with a config.json"),
                   2);
   }
   const absl::StatusOr<ElementType> precision = PrecisionOf(flags);
-  if (!precision.ok()) return refuse(precision.status(), 2);
+  if (!precision.ok()) return Refuse(precision.status(), 2);
   const absl::StatusOr<Machine> machine = MachineOf(flags, *precision);
-  if (!machine.ok()) return refuse(machine.status(), 2);
+  if (!machine.ok()) return Refuse(machine.status(), 2);
   const absl::StatusOr<trainer::HfConfig> config = trainer::ReadHfConfig(flags.model);
-  if (!config.ok()) return refuse(config.status(), 1);
+  if (!config.ok()) return Refuse(config.status(), 1);
   const absl::StatusOr<Job> job = JobOf(flags, *precision, *config);
-  if (!job.ok()) return refuse(job.status(), 2);
+  if (!job.ok()) return Refuse(job.status(), 2);
   const absl::StatusOr<Forecast> forecast = MakeForecast(*job, *machine);
-  if (!forecast.ok()) return refuse(forecast.status(), 2);
+  if (!forecast.ok()) return Refuse(forecast.status(), 2);
   const absl::StatusOr<std::vector<Advice>> advice = Advise(*job, *machine, *forecast);
-  if (!advice.ok()) return refuse(advice.status(), 1);
+  if (!advice.ok()) return Refuse(advice.status(), 1);
   const ForecastTitle title = {absl::StrCat(flags.model, " (", config->model_type(), ")"),
                                flags.gpu.empty() ? "a GPU of the rates given" : flags.gpu};
-  const std::string text =
-      flags.json ? ForecastJson(title, *job, *machine, *forecast, *advice).dump(2) + "\n"
-                 : ForecastText(title, *job, *machine, *forecast, *advice);
-  std::fputs(text.c_str(), stdout);
-  return forecast->fit.ok() ? 0 : 1;
+  return Print(flags, title, *job, *machine, *forecast, *advice);
 }
 
 }  // namespace gemini::tools

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // `memstat plan`: what a model needs and how long a step takes on a machine, from its config.json
-// alone. Contacts no daemon and runs nothing.
+// alone; or what a running job's recorded round would take with other budgets and rates. Runs
+// nothing, and contacts a daemon for a recorded round alone.
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "CLI/CLI.hpp"
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
+#include "client/wire/connection.h"
 #include "tools/forecast.h"
 
 namespace gemini::tools {
@@ -14,7 +18,9 @@ namespace gemini::tools {
 // Flags as the user writes them; sizes and rates are still text.
 struct PlanFlags {
   std::string model;
-  std::string gpu;
+  std::string space;  // Of a running job, in place of `model`, and its phase.
+  std::string phase = "train";
+  std::string gpu;     // kCpu: the CPU plays DEVICE, as in gemini-train without a GPU.
   std::string device;  // Empty: the GPU's memory less kContextBytes.
   std::string host;
   std::string nvme;
@@ -33,16 +39,22 @@ struct PlanFlags {
   std::string nvme_read;
   std::string nvme_write;
   double update_rate = 0;  // Parameters a second through the update in HOST.
+  int64_t kernel_ns = 0;
+  std::string costs;      // A file of a geminid's state directory, in place of the defaults.
+  std::string plan_file;  // Gets the plan as a server sends it (gemini/plan.fbs).
   bool json = false;
 };
 inline constexpr int64_t kDefaultSequence = 1024;
+inline constexpr char kCpu[] = "cpu";
 
 // Adds the subcommand `plan` to `app`; `flags` outlives it.
 CLI::App* AddPlanCommand(CLI::App& app, PlanFlags& flags);
 
-// Prints the forecast, or the GPUs for `--gpu list`; errors go to stderr. Returns the exit status:
-// 0 it fits, 1 it does not or its config.json is not one of ours, 2 a flag is wrong.
-int RunPlan(const PlanFlags& flags);
+// Prints the forecast, or the GPUs for `--gpu list`; errors go to stderr. `connect` connects to the
+// daemon. Returns the exit status: 0 it fits, 1 it does not, its config.json is not one of ours or
+// no plan was made of the recorded round, 2 a flag is wrong.
+int RunPlan(const PlanFlags& flags,
+            absl::FunctionRef<absl::StatusOr<std::unique_ptr<client::Connection>>()> connect);
 
 // Parses the flags. INVALID_ARGUMENT names the flag.
 absl::StatusOr<Machine> MachineOf(const PlanFlags& flags, ElementType precision);

@@ -10,15 +10,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "client/wire/reply_memory.h"
 #include "gemini/byte_size.h"
 #include "gemini/plan/plan.h"
-#include "gemini/plan/trace_wire.h"
 #include "gemini/system/status_macros.h"
 #include "policies/planner/planner.h"
 #include "policies/trace/range_trace.h"
 #include "tools/perfetto_trace.h"
 #include "tools/planned_timeline.h"
+#include "tools/recorded_round.h"
 #include "tools/timeline_rounds.h"
 #include "trainer/checkpoint/replace_file.h"
 
@@ -26,9 +25,6 @@ namespace gemini::tools {
 namespace {
 
 using flatbuffers::FlatBufferBuilder;
-
-// A trace's plan takes half a second, and others' may be under way before the trace is found.
-constexpr absl::Duration kPlanTimeout = absl::Minutes(5);
 
 struct Recorded {
   std::vector<TimelineEvent> events;
@@ -100,57 +96,21 @@ struct Planned {
   std::string made_by;
 };
 
-// The plan that the phase's next round follows, made again: the same inputs give the same plan.
-// Nothing: there is none yet, or the policy has none.
+// The plan that the phase's next round follows, made again. Nothing: there is none yet, or the
+// policy has none.
 absl::StatusOr<std::optional<Planned>> MakePlanned(client::Connection& server,
                                                    const TraceFlags& flags,
                                                    const std::string& first_space) {
-  const absl::StatusOr<client::Reply> inputs = server.Call(
-      wire::Body::FindPlanInputs,
-      [&](FlatBufferBuilder& builder) {
-        return wire::CreateFindPlanInputsDirect(builder, flags.space.c_str(), flags.phase.c_str())
-            .Union();
-      },
-      wire::Body::PlanInputsReply);
-  if (absl::IsNotFound(inputs.status())) return std::nullopt;
-  if (!inputs.ok()) return inputs.status();
-  const auto& used = *inputs->As<wire::PlanInputsReply>();
-  if (used.budget() == nullptr || used.costs() == nullptr) return std::nullopt;
-  GEMINI_ASSIGN_OR_RETURN(const client::Reply found, server.Call(
-                                                         wire::Body::FindTrace,
-                                                         [&](FlatBufferBuilder& builder) {
-                                                           return wire::CreateFindTraceDirect(
-                                                                      builder, first_space.c_str(),
-                                                                      flags.phase.c_str(), 0)
-                                                               .Union();
-                                                         },
-                                                         wire::Body::TraceReply, kPlanTimeout));
-  const int64_t size_bytes = found.As<wire::TraceReply>()->size_bytes();
-  if (size_bytes == 0) return std::nullopt;  // Dropped: others' traces took its room.
-  GEMINI_ASSIGN_OR_RETURN(const std::string bytes, client::ReadReplyMemory(found, size_bytes));
-  GEMINI_ASSIGN_OR_RETURN(const Trace trace, DecodeTrace(bytes));
+  GEMINI_ASSIGN_OR_RETURN(const std::optional<RecordedRound> round,
+                          FindRecordedRound(server, flags.space, first_space, flags.phase));
+  if (!round) return std::nullopt;
   GEMINI_ASSIGN_OR_RETURN(const policies::RangeTrace packed,
-                          policies::PackTrace(trace, used.chunk_bytes()));
-  const CostModel costs = {
-      .host_to_device = used.costs()->host_to_device(),
-      .device_to_host = used.costs()->device_to_host(),
-      .nvme_read = used.costs()->nvme_read(),
-      .nvme_write = used.costs()->nvme_write(),
-      .update_elements_per_second = used.costs()->update_elements(),
-      .device_update_elements_per_second = used.costs()->device_update_elements(),
-      .copy_latency_ns = used.costs()->copy_latency_ns()};
-  GEMINI_ASSIGN_OR_RETURN(
-      const Plan plan,
-      policies::MakePlan({.trace = packed,
-                          .budget_bytes = {{used.budget()->device(), used.budget()->host(),
-                                            used.budget()->nvme()}},
-                          .costs = costs,
-                          .policy = {.kind = static_cast<PolicyKind>(used.policy()),
-                                     .param_fraction = used.param_fraction(),
-                                     .optimizer_fraction = used.optimizer_fraction()}}));
-  Planned planned = {.num_positions = trace.num_positions(), .made_by = plan.made_by};
-  GEMINI_ASSIGN_OR_RETURN(planned.events,
-                          PlannedTimeline(packed, plan, costs, used.budget()->host()));
+                          policies::PackTrace(round->trace, round->chunk_bytes));
+  GEMINI_ASSIGN_OR_RETURN(const Plan plan, policies::MakePlan({packed, round->budget_bytes,
+                                                               round->costs, round->policy}));
+  Planned planned = {.num_positions = packed.num_positions(), .made_by = plan.made_by};
+  GEMINI_ASSIGN_OR_RETURN(planned.events, PlannedTimeline(packed, plan, round->costs,
+                                                          round->budget_bytes[Tier::kHost]));
   return planned;
 }
 
