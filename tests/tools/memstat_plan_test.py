@@ -32,7 +32,10 @@ def run(folder, config, *flags):
             config if isinstance(config, str) else json.dumps(config), encoding="utf-8")
     before = os.times()
     # No daemon's directory to be found in: it must not look for one.
-    done = subprocess.run([MEMSTAT, "plan", "--model", str(folder), *flags], text=True,
+    # The socket is an option of memstat itself.
+    socket = flags[flags.index("--socket"):] if "--socket" in flags else ()
+    flags = flags[:len(flags) - len(socket)]
+    done = subprocess.run([MEMSTAT, *socket, "plan", "--model", str(folder), *flags], text=True,
                           capture_output=True, timeout=60,
                           env={"PATH": os.environ["PATH"], "XDG_RUNTIME_DIR": "/nonexistent"})
     after = os.times()
@@ -129,6 +132,17 @@ def main(root):
     check(found["nvme"]["parameters_bytes"] + found["nvme"]["gradients_bytes"] == 0, found["nvme"])
     check(found["prediction"]["nvme_read_bytes"] == sum(found["nvme"].values()), found["prediction"])
 
+    # A machine without a GPU, by the rates that a geminid keeps; a plan for whoever reads plans.
+    costs = root / "costs.host"
+    costs.write_text("host_to_device 5e9\ndevice_to_host 5e9\nnvme_read 1e9\nnvme_write 1e9\n"
+                     "update_elements_per_second 2e8\ncopy_latency_ns 40000\n", encoding="utf-8")
+    plan = root / "made.plan"
+    status, text, errors, _ = run(root / "gpt2-xl", None, "--gpu", "cpu", "--device", "24GiB", "--host",
+                                  "64GiB", "--tflops", "1", "--memory-bandwidth", "20GiB/s", "--costs",
+                                  str(costs), "--batch", "1", "--plan-file", str(plan))
+    check(status == 0 and "in fp32 on cpu" in text and "1,557,611,200" in text, status, text, errors)
+    check(plan.stat().st_size > 10_000, plan.stat().st_size)
+
     # Wrong flags, with what to do.
     gpu = ["--gpu", "rtx3090", "--host", "64GiB"]
     for flags, message in [
@@ -143,9 +157,14 @@ def main(root):
             ([*gpu, "--sequence", "4096"], "1024 positions"),
             ([*gpu, "--chunk-size", "5000"], "multiple of 4KiB"),
             ([*gpu, "--batch", "0"], "must be at least 1"),
+            ([*gpu, "--costs", "/nonexistent"], "it is no cost model"),
+            ([*gpu, "--kernel-time", "-1"], "--kernel-time must be above 0"),
+            (["--gpu", "cpu", "--host", "1GiB"], "give --gpu NAME"),
             ([*gpu, "--no-such-flag"], "--no-such-flag")]:
         status, text, errors, _ = run(root / "gpt2-xl", None, *flags)
         check(status == 2 and message in errors and text == "", flags, status, errors)
+    status, _, errors, _ = run(root / "gpt2-xl", None, "--space", "job", "--socket", "/nonexistent")
+    check(status == 1 and "memstat plan: " in errors and "/nonexistent" in errors, errors)
     status, _, errors, _ = run(root / "llama", {"model_type": "llama"}, *gpu)
     check(status == 1 and "supported are gpt2, opt" in errors, errors)
     status, _, errors, _ = run(root / "broken", "{", *gpu)

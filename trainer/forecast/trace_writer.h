@@ -30,8 +30,8 @@ class TraceWriter {
   // Ends the round with the update of all tensors, first used first.
   void Update();
 
-  // One kernel in the interval of the operator that began last. The first one is the operator's own:
-  // behind it nothing pins the operator's tensors any more.
+  // One kernel in the interval of the operator that began last. The first one is the operator's
+  // own: behind it nothing pins the operator's tensors any more.
   void Run(double flops, double bytes);
   // Non-model data appears or goes in that interval.
   void Take(int64_t bytes);

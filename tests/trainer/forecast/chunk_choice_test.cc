@@ -12,8 +12,8 @@ using ::testing::AllOf;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
-// GPT-2 of 4 blocks of width 256, its vocabulary 4,096: 17 MiB of parameters. A step needs 12 MiB of
-// DEVICE, where the two gradients of the tied table are added.
+// GPT-2 of 4 blocks of width 256, its vocabulary 4,096: 17 MiB of parameters. A step needs 12 MiB
+// of DEVICE, where the two gradients of the tied table are added.
 class ChunkChoiceTest : public ::testing::Test {
  protected:
   ChunkChoiceTest() {
