@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // memstat: what a running geminid holds, and where each chunk of a space is. Read-only: it says
 // hello as an observer, which gets no lease. `memstat trace` writes what a job did lately to a
-// file. `memstat plan` foretells a job, and contacts nobody unless it is a running one. Exit status:
+// file. `memstat plan` foretells a job, and contacts nobody unless that runs already. Exit status:
 // 0 shown, 1 no daemon, no such space or a refusal (told on stderr), 2 usage. Of plan: as RunPlan.
 #include <cstdint>
 #include <cstdio>
