@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/kernels/grad_norm.h"
-#include "client/torch/model/optimizer_step.h"
+#include "client/torch/model/update_step.h"
 #include "client/update/bundle_update.h"
 #include "gemini/shm/commit_shm.h"
 #include "gemini/system/status_macros.h"
@@ -80,20 +80,9 @@ absl::StatusOr<StepResult> SpaceModel::Step(const StepOptions& options) {
   GEMINI_RETURN_IF_ERROR(tensors_->CheckStorages());
   GEMINI_RETURN_IF_ERROR(CheckUnpinned("the step was not taken"));
   GEMINI_RETURN_IF_ERROR(FinishUpdates());
-  GEMINI_ASSIGN_OR_RETURN(const std::vector<bool> has_gradient, CollectGradients());
-  if (std::ranges::count(has_gradient, true) == 0) return StepResult{.step = step_};
-  KeptForUpdate kept;
-  if (tensors_->phases() != nullptr) kept = tensors_->phases()->BeginUpdate(tensors_->store());
-  OperatorSpan timed;
-  absl::StatusOr<StepResult> result = BeginUpdate(options, groups, has_gradient, kept, timed);
-  if (tensors_->phases() != nullptr) {
-    std::vector<int32_t> updated;
-    for (size_t i = 0; result.ok() && !result->skipped && i < has_gradient.size(); ++i) {
-      if (has_gradient[i]) updated.push_back(tensors_->traced_index(static_cast<int64_t>(i)));
-    }
-    tensors_->phases()->EndUpdate(updated, std::move(timed));
-  }
-  if (!result.ok() || result->skipped) return result;
+  const int64_t step_before = step_;
+  GEMINI_ASSIGN_OR_RETURN(const StepResult result, TakeStep(options, groups));
+  if (step_ == step_before) return result;
   session_.PublishStep(step_, hook_.device().outside_bytes());
   hook_.device().EndStep();
   if (!options.overlap_update) GEMINI_RETURN_IF_ERROR(tensors_->store().updates().AwaitCommits());
@@ -133,76 +122,29 @@ absl::StatusOr<std::vector<OptimizerSpec>> SpaceModel::GroupsForStep(
   return groups;
 }
 
-absl::StatusOr<StepResult> SpaceModel::BeginUpdate(const StepOptions& options,
-                                                   const std::vector<OptimizerSpec>& groups,
-                                                   const std::vector<bool>& has_gradient,
-                                                   const KeptForUpdate& kept, OperatorSpan& timed) {
-  gradients_->Finish();
-  DeviceUpdate on_device(tensors_->residency());
-  AddToDeviceUpdate(*tensors_, edits_, has_gradient, kept, on_device);
-  if (tensors_->phases() != nullptr) tensors_->phases()->PauseMoves();
-  StepResult result;
-  DeviceKernels& kernels = hook_.device().kernels();
-  const absl::StatusOr<double> norm =
-      GradientNorm(*tensors_, squares_, on_device, has_gradient, kernels);
+absl::StatusOr<StepResult> SpaceModel::TakeStep(const StepOptions& options,
+                                                const std::vector<OptimizerSpec>& groups) {
+  UpdateStep step(*tensors_, edits_, squares_, optimizer_, session_, hook_.device().kernels());
+  GEMINI_ASSIGN_OR_RETURN(const bool has_gradients, step.Collect(*gradients_));
+  if (!has_gradients) return StepResult{.step = step_};
+  const absl::StatusOr<double> norm = step.Norm();
   if (!norm.ok()) {
     if (!absl::IsOutOfRange(norm.status())) return norm.status();
     if (!options.skip_non_finite) return absl::FailedPreconditionError(norm.status().message());
     return StepResult{.step = step_, .skipped = true};
   }
+  StepResult result;
   result.grad_norm = *norm / options.loss_scale;
   result.clip_coefficient = ClipCoefficient(result.grad_norm, options.max_grad_norm);
   result.step = step_ + 1;
-  GEMINI_RETURN_IF_ERROR(LeaveDeviceForUpdate(*tensors_, on_device, has_gradient));
-  // Last look: an error may have been latched by another thread meanwhile.
-  GEMINI_RETURN_IF_ERROR(session_.status());
+  GEMINI_RETURN_IF_ERROR(step.LeaveDevice());
   // Nothing is pending: the update thread does not read the intent now.
-  intent_ = MakeIntent(*tensors_, has_gradient, optimizer_, groups,
-                       result.clip_coefficient / options.loss_scale, result.step);
-  const ChunkStore& store = tensors_->store();
-  timed.begin = session_.copies().Now();
-  if (IsLayerWise(optimizer_.kind)) {
-    GEMINI_RETURN_IF_ERROR(
-        FindTrustRatios(*tensors_, groups, on_device, kernels, session_.update_team(), intent_));
-    if (!TimesTrustRatios(store.format(), store.memory().shape().states_on_nvme)) {
-      timed.begin = session_.copies().Now();
-    }
-  }
-  on_device.Update([&](const BundleInPlace& bundle) {
-    UpdateInPlace(bundle, store.format(), store.chunk_bytes(), tensors_->pieces(bundle.bundle),
-                  intent_, kernels);
-  });
-  timed.end = session_.copies().Now();
-  const std::vector<BundleId> bundles = BundlesToUpdate(*tensors_, on_device);
-  absl::Status status = kernels.Finish();
-  if (status.ok()) {
-    status = tensors_->store().updates().Begin(intent_, bundles, on_device.versions(),
-                                               BundlesWithLateGradients(bundles, on_device));
-  }
-  if (!status.ok()) {
-    on_device.Undo();
-    return status;
-  }
-  ForgetEdits(*tensors_, has_gradient, edits_);
-  CountUpdates(*tensors_, intent_);
+  GEMINI_RETURN_IF_ERROR(
+      step.Begin(groups, result.clip_coefficient / options.loss_scale, result.step, intent_));
   step_ = result.step;
   gradients_->BeginStep();
   updates_->Wake();
   return result;
-}
-
-absl::StatusOr<std::vector<bool>> SpaceModel::CollectGradients() {
-  std::vector<bool> has_gradient;
-  for (size_t i = 0; i < tensors_->tensors().size(); ++i) {
-    if (!tensors_->tensors()[i].written) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(tensors_->tensors()[i].info.name,
-                       " has no values: Write each tensor of a meta module first"));
-    }
-    GEMINI_ASSIGN_OR_RETURN(const bool has, gradients_->Collect(static_cast<int64_t>(i)));
-    has_gradient.push_back(has);
-  }
-  return has_gradient;
 }
 
 absl::Status SpaceModel::AwaitTensor(int64_t index) {

@@ -9,7 +9,6 @@
 #include <memory>
 #include <vector>
 
-#include "client/copy/measured_spans.h"
 #include "client/session/session.h"
 #include "client/torch/hook/operator_hook.h"
 #include "client/torch/model/gradients.h"
@@ -72,16 +71,11 @@ class SpaceModel final : public ManagedModel, public StorageOwner {
   // there are too few or too many, or one is out of its range (the message names it).
   absl::StatusOr<std::vector<OptimizerSpec>> GroupsForStep(const StepOptions& options) const;
   // Does the part of Step between the last operator and the recorded intent; on an error nothing
-  // was changed. `kept`: what may be updated on DEVICE. `timed` gets the span of that, with trust
-  // ratios that plans time.
-  absl::StatusOr<StepResult> BeginUpdate(const StepOptions& options,
-                                         const std::vector<OptimizerSpec>& groups,
-                                         const std::vector<bool>& has_gradient,
-                                         const KeptForUpdate& kept, OperatorSpan& timed);
+  // was changed. The step is the same as before if there was no gradient, or it was skipped.
+  absl::StatusOr<StepResult> TakeStep(const StepOptions& options,
+                                      const std::vector<OptimizerSpec>& groups);
   // Waits until the tensor's bundles are at step().
   absl::Status AwaitTensor(int64_t index);
-  // Returns whether each tensor has a gradient; all gradients are then in flight to their chunks.
-  absl::StatusOr<std::vector<bool>> CollectGradients();
 
   Session& session_;
   OperatorHook& hook_;
