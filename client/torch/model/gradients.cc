@@ -93,10 +93,28 @@ absl::StatusOr<bool> Gradients::Collect(int64_t index) {
 }
 
 absl::Status Gradients::Move(int64_t index) {
-  ModelTensor& tensor = tensors_.tensors()[index];
+  const ModelTensor& tensor = tensors_.tensors()[index];
+  try {
+    const at::NoGradGuard no_grad;
+    GEMINI_ASSIGN_OR_RETURN(at::Tensor gradient, TakeComplete(index));
+    if (!gradient.defined()) return absl::OkStatus();
+    GEMINI_ASSIGN_OR_RETURN(Pending pending, BeginLeaving(index, std::move(gradient)));
+    ShowInChunk(index);
+    if (!pending.write.is_under_way()) return absl::OkStatus();  // It is in its chunk on DEVICE.
+    MutexLock lock(mutex_);
+    pending_.push_back(std::move(pending));
+  } catch (const std::exception& error) {
+    // Out of memory for the copy.
+    return absl::ResourceExhaustedError(
+        absl::StrCat("moving the gradient of ", tensor.info.name, ": ", error.what()));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<at::Tensor> Gradients::TakeComplete(int64_t index) {
+  const ModelTensor& tensor = tensors_.tensors()[index];
   at::Tensor gradient = tensor.tensor.grad();
-  const at::ScalarType type = tensor.tensor.scalar_type();
-  if (gradient.layout() != at::kStrided || gradient.scalar_type() != type ||
+  if (gradient.layout() != at::kStrided || gradient.scalar_type() != tensor.tensor.scalar_type() ||
       gradient.device() != tensors_.device() ||
       gradient.sizes() != at::IntArrayRef(tensor.info.sizes)) {
     return absl::UnimplementedError(
@@ -104,60 +122,56 @@ absl::Status Gradients::Move(int64_t index) {
                      " is sparse, or not a tensor of the parameter's device, type and sizes"));
   }
   const c10::StorageImpl* const storage = gradient.storage().unsafeGetStorageImpl();
+  const bool has_strides = gradient.strides() == at::IntArrayRef(tensor.strides);
   if (tensor.grad_storage.get() == storage && storage != nullptr &&
-      gradient.storage_offset() == 0 && gradient.strides() == at::IntArrayRef(tensor.strides)) {
-    return absl::OkStatus();
+      gradient.storage_offset() == 0 && has_strides) {
+    return at::Tensor();
   }
-  try {
-    const at::NoGradGuard no_grad;
-    const bool is_managed = ManagedStorage::Of(storage) != nullptr;
-    if (is_managed || gradient.strides() != at::IntArrayRef(tensor.strides)) {
-      // The chunk has the parameter's element order; another managed tensor has no bytes to copy
-      // from.
-      gradient =
-          at::empty_strided(tensor.info.sizes, tensor.strides, gradient.options()).copy_(gradient);
-    }
-    // Others than p.grad, this function and the engine's own may write to it while it is copied.
-    const bool shared = gradient.use_count() > 2 || gradient.storage().use_count() > 2;
-    LeavingSquares squares = LeavingSquares::Expect(tensors_, index, squares_);
-    GEMINI_ASSIGN_OR_RETURN(PendingWrite write, BeginWrite(index, gradient));
-    // What others write meanwhile is not to be summed.
-    if (write.is_under_way() && !shared && has_room_for_sums_ &&
-        !squares.Begin(gradient, kernels_, session_)) {
-      has_room_for_sums_ = false;
-    }
-    if (shared) tensors_.residency().AwaitWrite(GradientRange(index), write);
-    if (tensors_.phases() != nullptr)
-      tensors_.phases()->GradientLeaves(tensors_.traced_index(index));
-    // Somebody may still hold the gradient of an earlier step. Its bytes are gone: it must not show
-    // the new ones under the old name.
-    const bool is_held = tensor.grad_storage && tensor.grad_storage.use_count() > 1;
-    if (is_held) {
-      ManagedStorage::Of(tensor.grad_storage.get())
-          ->Retire("the next backward pass overwrote it: clone() a gradient to keep it");
-    }
-    if (is_held || !tensor.grad_storage) {
-      auto fresh = ManagedStorage::Make(
-          {GradientRange(index), tensor.place.offset_bytes, tensor.size_bytes(),
-           tensors_.traced_index(index), /*is_gradient=*/true},
-          {absl::StrCat("gradient of ", tensor.info.name), false, true}, owner_, tensors_.device());
-      // Hooks of other tensors in its chunk look at it.
-      MutexLock lock(mutex_);
-      tensor.grad_storage.swap(fresh);
-    }
-    at::Tensor managed = tensors_.MakeView(index, tensor.grad_storage);
+  if (has_strides && ManagedStorage::Of(storage) == nullptr) return gradient;
+  // The chunk has the parameter's element order; another managed tensor has no bytes to copy from.
+  return at::empty_strided(tensor.info.sizes, tensor.strides, gradient.options()).copy_(gradient);
+}
+
+absl::StatusOr<Gradients::Pending> Gradients::BeginLeaving(int64_t index, at::Tensor gradient) {
+  // Others than p.grad, the gradient here and the engine's own may write to it while it is copied.
+  const bool shared = gradient.use_count() > 2 || gradient.storage().use_count() > 2;
+  Pending pending;
+  pending.index = index;
+  pending.squares = LeavingSquares::Expect(tensors_, index, squares_);
+  GEMINI_ASSIGN_OR_RETURN(pending.write, BeginWrite(index, gradient));
+  // What others write meanwhile is not to be summed.
+  if (pending.write.is_under_way() && !shared && has_room_for_sums_ &&
+      !pending.squares.Begin(gradient, kernels_, session_)) {
+    has_room_for_sums_ = false;
+  }
+  if (shared) tensors_.residency().AwaitWrite(GradientRange(index), pending.write);
+  if (tensors_.phases() != nullptr) tensors_.phases()->GradientLeaves(tensors_.traced_index(index));
+  pending.source = std::move(gradient);
+  return pending;
+}
+
+void Gradients::ShowInChunk(int64_t index) {
+  ModelTensor& tensor = tensors_.tensors()[index];
+  // Somebody may still hold the gradient of an earlier step. Its bytes are gone: it must not show
+  // the new ones under the old name.
+  const bool is_held = tensor.grad_storage && tensor.grad_storage.use_count() > 1;
+  if (is_held) {
     ManagedStorage::Of(tensor.grad_storage.get())
-        ->set_version(managed.unsafeGetTensorImpl()->version_counter());
-    tensor.tensor.mutable_grad() = std::move(managed);
-    if (!write.is_under_way()) return absl::OkStatus();  // It is in its chunk on DEVICE.
-    MutexLock lock(mutex_);
-    pending_.push_back({index, std::move(gradient), std::move(squares), std::move(write)});
-  } catch (const std::exception& error) {
-    // Out of memory for the copy.
-    return absl::ResourceExhaustedError(
-        absl::StrCat("moving the gradient of ", tensor.info.name, ": ", error.what()));
+        ->Retire("the next backward pass overwrote it: clone() a gradient to keep it");
   }
-  return absl::OkStatus();
+  if (is_held || !tensor.grad_storage) {
+    auto fresh = ManagedStorage::Make(
+        {GradientRange(index), tensor.place.offset_bytes, tensor.size_bytes(),
+         tensors_.traced_index(index), /*is_gradient=*/true},
+        {absl::StrCat("gradient of ", tensor.info.name), false, true}, owner_, tensors_.device());
+    // Hooks of other tensors in its chunk look at it.
+    MutexLock lock(mutex_);
+    tensor.grad_storage.swap(fresh);
+  }
+  at::Tensor managed = tensors_.MakeView(index, tensor.grad_storage);
+  ManagedStorage::Of(tensor.grad_storage.get())
+      ->set_version(managed.unsafeGetTensorImpl()->version_counter());
+  tensor.tensor.mutable_grad() = std::move(managed);
 }
 
 absl::StatusOr<PendingWrite> Gradients::BeginWrite(int64_t index, const at::Tensor& source) {

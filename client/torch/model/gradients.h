@@ -2,6 +2,9 @@
 // Moves each gradient into the grad chunk of its parameter as soon as it is complete: out of
 // DEVICE, or to where the plan keeps the chunk there. p.grad becomes a managed tensor over that
 // chunk, which operators read and write as before.
+// Stages: TakeComplete has the gradient's bytes as they are in the chunk, BeginLeaving writes them
+// there, and ShowInChunk makes p.grad a tensor over them. A sum over ranks belongs between the
+// first two: until then nobody else has seen the gradient, and no square of it was summed.
 // Squares: those of a gradient that leaves are summed before, where DEVICE does that
 // (client/torch/model/leaving_squares.h).
 // Copies: several are in flight at a time (client/device/pending_write.h); each keeps its tensor
@@ -82,6 +85,13 @@ class Gradients {
   RangeId GradientRange(int64_t index) const {
     return tensors_.ranges()[tensors_.tensors()[index].range].grad();
   }
+  // Returns p.grad in the element order of its chunk: it, or a copy. No tensor: it is in the chunk
+  // already. UNIMPLEMENTED: as Collect.
+  absl::StatusOr<at::Tensor> TakeComplete(int64_t index);
+  // Begins to write it to its chunk, and to sum its squares where that is done on DEVICE.
+  absl::StatusOr<Pending> BeginLeaving(int64_t index, at::Tensor gradient);
+  // Makes p.grad a managed tensor over the chunk.
+  void ShowInChunk(int64_t index);
   // Returns whether no other tensor's gradient in its range's chunks can be read.
   bool IsAlone(int64_t index) const;
   absl::StatusOr<PendingWrite> BeginWrite(int64_t index, const at::Tensor& source);
