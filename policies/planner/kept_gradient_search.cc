@@ -48,7 +48,7 @@ class Search {
       bundle_bytes_.push_back(bundle_bytes_.back() +
                               TrainableKinds(trace.format_of(trace.ranges[range])).size() *
                                   num_chunks * trace.chunk_bytes);
-      out_bytes_.push_back(out_bytes_.back() + out_bytes[range + 1]);
+      out_bytes_.push_back(out_bytes_.back() + out_bytes[RangeTrace::GradOf(range)]);
     }
     const int64_t steps = PlanSteps(trace);
     tries_left_ = EffortFor(steps).most_kept_tries;

@@ -114,7 +114,9 @@ Plan AssemblePlan(const PlanInputs& in, const RangeTrace& trace, const NextUses&
         const auto first_need = first_needs.begin() + stay.slot;
         needed = *std::min_element(first_need, first_need + trace.ranges[stay.range].num_bundles);
         // Its parameters come when it has arrived, and they are updated.
-        if (is_late[stay.range]) needed = std::min(needed, next_uses.first[stay.range - 1]);
+        if (is_late[stay.range]) {
+          needed = std::min(needed, next_uses.first[RangeTrace::ParamOf(stay.range)]);
+        }
       }
       leaving.push_back({{.range = stay.range,
                           .after = stay.last % n,

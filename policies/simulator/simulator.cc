@@ -23,7 +23,7 @@ std::optional<RangeTrace> PlannedTrace(const RangeTrace& trace, const Plan& plan
   const std::set<int32_t> may_be(may_keep.begin(), may_keep.end());
   std::vector<int32_t> updated, late;  // On DEVICE.
   for (const PlannedUpdate& update : plan.device_updates) updated.push_back(update.param());
-  for (const int32_t grad : plan.late_gradients) late.push_back(grad - 1);
+  for (const int32_t grad : plan.late_gradients) late.push_back(RangeTrace::ParamOf(grad));
   for (const std::vector<int32_t>& params : {updated, late}) {
     for (const int32_t param : params) {
       if (may_be.count(param) == 0) return std::nullopt;

@@ -16,14 +16,14 @@ UpdateLane::UpdateLane(const RangeTrace& trace, const Plan& plan, const CostMode
       record_(record),
       commits_(trace.ranges.size()),
       is_late_(trace.ranges.size()) {
-  for (const int32_t range : trace.late_gradients) is_late_[range - 1] = true;
+  for (const int32_t range : trace.late_gradients) is_late_[RangeTrace::ParamOf(range)] = true;
 }
 
 void UpdateLane::Play(int64_t begin_ns, absl::Span<const int64_t> arrived_ns) {
   free_.ns = std::max(free_.ns, begin_ns);
   std::vector<int32_t> late, others;  // By arrival, and in the plan's order.
   for (const int32_t range : plan_.updated) (is_late_[range] ? late : others).push_back(range);
-  const auto arrival_ns = [&](int32_t param) { return arrived_ns[param + 1]; };
+  const auto arrival_ns = [&](int32_t param) { return arrived_ns[RangeTrace::GradOf(param)]; };
   std::stable_sort(late.begin(), late.end(),
                    [&](int32_t a, int32_t b) { return arrival_ns(a) < arrival_ns(b); });
   auto next_late = late.begin(), next_other = others.begin();

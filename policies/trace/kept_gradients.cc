@@ -17,7 +17,7 @@ PlannedUpdate MakeUpdate(int32_t param, RangeTrace& trace) {
   PlannedUpdate update;
   for (const ChunkKind kind : TrainableKinds(trace.format_of(trace.ranges[param]))) {
     if (kind == ChunkKind::kParam || kind == ChunkKind::kGrad) {
-      update.ranges[kind] = kind == ChunkKind::kParam ? param : param + 1;
+      update.ranges[kind] = kind == ChunkKind::kParam ? param : RangeTrace::GradOf(param);
       continue;
     }
     update.ranges[kind] = static_cast<int32_t>(trace.ranges.size());
@@ -58,7 +58,7 @@ std::vector<int32_t> MayKeepGradients(const RangeTrace& trace) {
   }
   std::vector<int32_t> params;
   for (const int32_t param : trace.updated) {
-    const int32_t grad = param + 1;
+    const int32_t grad = RangeTrace::GradOf(param);
     // Moments that are on NVME between updates are far from DEVICE.
     if (trace.states_on_nvme[trace.ranges[param].space]) continue;
     const StateFormat& format = trace.format_of(trace.ranges[param]);
@@ -83,10 +83,11 @@ RangeTrace WithKeptGradients(const RangeTrace& trace, absl::Span<const int32_t> 
   changed.gradient_outs.clear();
   std::vector<bool> on_device(trace.ranges.size()), is_late(trace.ranges.size()),
       is_kept(trace.ranges.size());  // The last by grad range.
-  for (const int32_t param : updated) on_device[param] = is_kept[param + 1] = true;
-  for (const int32_t param : late) is_late[param] = is_kept[param + 1] = true;
+  const auto grad_of = RangeTrace::GradOf;
+  for (const int32_t param : updated) on_device[param] = is_kept[grad_of(param)] = true;
+  for (const int32_t param : late) is_late[param] = is_kept[grad_of(param)] = true;
   for (const int32_t param : trace.updated) {
-    if (is_late[param]) changed.late_gradients.push_back(param + 1);
+    if (is_late[param]) changed.late_gradients.push_back(grad_of(param));
     if (!on_device[param]) {
       changed.updated.push_back(param);
       continue;
@@ -140,7 +141,7 @@ RangeTrace WithKeptGradients(const RangeTrace& trace, absl::Span<const int32_t> 
 RangeTrace WithKeptGradients(const RangeTrace& trace, const Plan& plan) {
   std::vector<int32_t> updated, late;
   for (const PlannedUpdate& update : plan.device_updates) updated.push_back(update.param());
-  for (const int32_t grad : plan.late_gradients) late.push_back(grad - 1);
+  for (const int32_t grad : plan.late_gradients) late.push_back(RangeTrace::ParamOf(grad));
   return WithKeptGradients(trace, updated, late);
 }
 

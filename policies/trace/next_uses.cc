@@ -23,7 +23,7 @@ NextUses::NextUses(const RangeTrace& trace)
   }
   for (const int32_t range : trace.updated) {
     ends_at_update[range] = true;
-    ends_at_update[range + 1] = true;  // Its grad range.
+    ends_at_update[RangeTrace::GradOf(range)] = true;
   }
   for (const PlannedUpdate& update : trace.device_updates) comes_blank[update.grad()] = true;
   for (const int32_t range : trace.late_gradients) {

@@ -42,7 +42,7 @@ absl::Status PackSpace(const Trace& trace, int64_t first_tensor, int64_t end_ten
                           .kind = ChunkKind::kParam};
     range_at[bundle] = static_cast<int32_t>(packed.ranges.size());
     packed.ranges.push_back(range);
-    if (trainable) {
+    if (trainable) {  // Right behind, as RangeTrace::GradOf says.
       range.kind = ChunkKind::kGrad;
       packed.ranges.push_back(range);
     }
@@ -92,7 +92,8 @@ absl::StatusOr<RangeTrace> PackTrace(const Trace& trace, int64_t chunk_bytes) {
     const TracedOperator& at = trace.operators[position];
     const int64_t first_use = static_cast<int64_t>(packed.uses.size());
     for (const TensorUse& use : trace.uses_of(position)) {
-      const int32_t range = param_range[use.tensor] + (use.kind == ChunkKind::kGrad ? 1 : 0);
+      const int32_t param = param_range[use.tensor];
+      const int32_t range = use.kind == ChunkKind::kGrad ? RangeTrace::GradOf(param) : param;
       if (use_of_range[range] < first_use) {
         use_of_range[range] = static_cast<int64_t>(packed.uses.size());
         packed.uses.push_back({.range = range, .written = use.written});
@@ -108,7 +109,7 @@ absl::StatusOr<RangeTrace> PackTrace(const Trace& trace, int64_t chunk_bytes) {
   }
   for (const GradientOut& out : trace.gradient_outs) {
     packed.gradient_outs.push_back({.position = out.position,
-                                    .range = param_range[out.tensor] + 1,
+                                    .range = RangeTrace::GradOf(param_range[out.tensor]),
                                     .size_bytes = trace.tensors[out.tensor].size_bytes,
                                     .tensor = out.tensor});
   }

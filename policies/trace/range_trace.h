@@ -37,7 +37,7 @@ struct RangeTrace {
   std::string phase;
   uint64_t fingerprint = 0;  // The trace's.
   int64_t chunk_bytes = 0;
-  std::vector<PlannedRange> ranges;  // A param range is followed by its grad range, if it has one.
+  std::vector<PlannedRange> ranges;
   std::vector<Operator> operators;
   std::vector<RangeUse> uses;  // Each range at most once for an operator.
   std::vector<GradOut> gradient_outs;
@@ -53,6 +53,9 @@ struct RangeTrace {
     const Operator& at = operators[position];
     return absl::MakeConstSpan(uses).subspan(at.first_use, at.num_uses);
   }
+  // Return the grad range of a param range that is trained, and the param range of a grad range.
+  static constexpr int32_t GradOf(int32_t param) { return param + 1; }
+  static constexpr int32_t ParamOf(int32_t grad) { return grad - 1; }
   int32_t num_positions() const { return static_cast<int32_t>(operators.size()); }
   bool keeps_gradients() const { return !device_updates.empty() || !late_gradients.empty(); }
   const StateFormat& format_of(const PlannedRange& range) const { return formats[range.space]; }
