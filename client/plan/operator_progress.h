@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "client/plan/plan_executor.h"
+#include "gemini/plan/gate.h"
 
 namespace gemini::client {
 
@@ -21,7 +22,7 @@ public:
   // Operators are numbered in the order of Begin.
   void Begin(int64_t op) {
     if (in_flight_.fetch_add(1, std::memory_order_acq_rel) == 0)
-      executor_.Progressed(2 * op + 1);
+      executor_.Progressed(Gate::BeginOf(op));
   }
   void End(int64_t op) {
     int64_t last = last_ended_.load(std::memory_order_relaxed);
@@ -31,7 +32,7 @@ public:
     // One inside another, or beside it on another thread: only when all have
     // ended is it certain that those before have.
     if (in_flight_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-      executor_.Progressed(2 * last_ended_.load(std::memory_order_acquire) + 2);
+      executor_.Progressed(Gate::EndOf(last_ended_.load(std::memory_order_acquire)));
     }
   }
 

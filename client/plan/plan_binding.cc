@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "gemini/plan/gate.h"
 #include "gemini/system/status_macros.h"
 
 namespace gemini::client {
@@ -13,7 +14,7 @@ namespace {
 void FindTurns(BoundPlan& bound) {
   const Plan& plan = bound.plan;
   struct Move {
-    int64_t gate;
+    Gate gate;
     bool is_fetch;
     size_t index;
   };

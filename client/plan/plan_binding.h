@@ -28,14 +28,6 @@ struct BoundPlan {
   std::vector<PlanTurn> moves_of;        // By plan.ranges: how many of each a round has.
 };
 
-// Returns when a fetch or an eviction begins, as PlanProgress counts from its round's
-// beginning.
-inline int64_t GateOf(const PlannedFetch& fetch) {
-  // On demand, it begins with its operator.
-  return 2 * int64_t{fetch.after} + (fetch.after < fetch.needed_at ? 2 : 1);
-}
-inline int64_t GateOf(const PlannedEviction& eviction) { return 2 * int64_t{eviction.after} + 2; }
-
 // Finds the ranges of `plan`, whose spaces are `stores`. INVALID_ARGUMENT: as CheckPlan, or a plan
 // of another trace, chunk size or larger budget, or slots beyond the arena. NOT_FOUND: a range that
 // was not added.

@@ -69,7 +69,7 @@ absl::Status PlanExecutor::Start(std::shared_ptr<const BoundPlan> plan, int64_t 
   for (const int32_t range : steps.late_gradients) Mark(plan->ranges[range], contents.kept);
   {
     MutexLock lock(tier_.mutex);
-    tier_.plan.Begin(std::move(contents), 2 * first);
+    tier_.plan.Begin(std::move(contents), Gate().InRoundAt(first).value);
   }
   const auto shared = std::make_shared<const PlanRun>(std::move(run));
   for (PlanLane& lane : lanes_) lane.Follow(shared);

@@ -52,10 +52,11 @@ class PlanExecutor {
   // Blocks until nothing moves, or can move, unless the operators go on, and no copy is in flight.
   void AwaitRest();
 
-  // Reports how far the operators are, as PlanProgress counts. Threads may call it in any order.
-  // Makes a system call only if a lane waits for this very moment.
-  void Progressed(int64_t progress) {
-    if (tier_.progress.Reach(progress)) [[unlikely]]
+  // Reports how far the operators are, counted since the start of time: the begin of one says that
+  // all before it have ended. Threads may call it in any order; an earlier moment than before
+  // changes nothing. Makes a system call only if a lane waits for this very moment.
+  void Progressed(Gate moment) {
+    if (tier_.progress.Reach(moment.value)) [[unlikely]]
       OpenGates();
   }
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "gemini/plan/gate.h"
 #include "gemini/system/status_macros.h"
 
 namespace gemini {
@@ -21,11 +22,6 @@ constexpr int32_t kNotPending = -1;
 template <typename... Parts>
 absl::Status Wrong(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat("not a plan: ", parts...));
-}
-
-// Moments of a round in their order: operator p asks at 2 p and ends at 2 p + 1.
-int64_t BeginOf(const PlannedFetch& fetch) {
-  return 2 * int64_t{fetch.after} + (fetch.after == fetch.needed_at ? 0 : 1);
 }
 
 absl::Status CheckShape(const Plan& plan) {
@@ -69,7 +65,7 @@ absl::Status CheckShape(const Plan& plan) {
                    num_slots);
     }
   }
-  int64_t latest = std::numeric_limits<int64_t>::min();
+  Gate latest;
   for (size_t i = 0; i < plan.fetches.size(); ++i) {
     const PlannedFetch& fetch = plan.fetches[i];
     if (!is_place(fetch.range, fetch.slot) || fetch.after < -1 || fetch.after >= n ||
@@ -78,8 +74,8 @@ absl::Status CheckShape(const Plan& plan) {
                    " of ", num_slots, ", after ", fetch.after, ", needed at ", fetch.needed_at,
                    " of ", n);
     }
-    latest = std::max(latest, BeginOf(fetch));
-    if (latest > 2 * int64_t{fetch.needed_at}) {
+    latest = std::max(latest, GateOf(fetch));
+    if (latest > Gate::BeginOf(fetch.needed_at)) {
       return Wrong("fetch ", i, " is needed at ", fetch.needed_at,
                    ", before one in front of it may begin");
     }
@@ -268,12 +264,12 @@ class Round {
     std::sort(gradients_.begin(), gradients_.end());
     std::stable_sort(
         by_begin_.begin(), by_begin_.end(),
-        [](const PlannedFetch* a, const PlannedFetch* b) { return BeginOf(*a) < BeginOf(*b); });
+        [](const PlannedFetch* a, const PlannedFetch* b) { return GateOf(*a) < GateOf(*b); });
   }
 
   absl::Status Play() {
     for (const PlannedResident& resident : plan_.initial) {
-      GEMINI_RETURN_IF_ERROR(Enter(resident.range, resident.slot.value(), -1));
+      GEMINI_RETURN_IF_ERROR(Enter(resident.range, resident.slot.value(), Gate::EndOf(-1)));
       has_gradients_[resident.range] = true;
     }
     const int32_t n = plan_.num_positions();
@@ -287,13 +283,13 @@ class Round {
     }
     const std::vector<int32_t> slots_at_start = slot_of_;
     const std::vector<int32_t> pending_at_start = pending_;
-    GEMINI_RETURN_IF_ERROR(BeginFetches(-1));
+    GEMINI_RETURN_IF_ERROR(BeginFetches(Gate::EndOf(-1)));
     for (int32_t position = 0; position < n; ++position) {
-      GEMINI_RETURN_IF_ERROR(BeginFetches(2 * int64_t{position}));
+      GEMINI_RETURN_IF_ERROR(BeginFetches(Gate::BeginOf(position)));
       GEMINI_RETURN_IF_ERROR(Use(position));
       GEMINI_RETURN_IF_ERROR(Evict(position));
       if (plan_.ends_with_update() && position == n - 1) GEMINI_RETURN_IF_ERROR(Update());
-      GEMINI_RETURN_IF_ERROR(BeginFetches(2 * int64_t{position} + 1));
+      GEMINI_RETURN_IF_ERROR(BeginFetches(Gate::EndOf(position)));
     }
     for (size_t i = 0; i < slot_of_.size(); ++i) {
       if (pending_[i] != kNotPending && pending_[i] < n) {
@@ -310,14 +306,14 @@ class Round {
   }
 
  private:
-  absl::Status Enter(int32_t range, int64_t slot, int64_t moment) {
+  absl::Status Enter(int32_t range, int64_t slot, Gate moment) {
     if (slot_of_[range] != kNobody) {
-      return Wrong("range ", range, " is fetched at moment ", moment, " while it is in slot ",
+      return Wrong("range ", range, " is fetched at moment ", moment.value, " while it is in slot ",
                    slot_of_[range]);
     }
     for (int64_t i = slot; i < slot + plan_.ranges[range].num_bundles; ++i) {
       if (occupants_[i] != kNobody) {
-        return Wrong("range ", range, " goes into slot ", i, " at moment ", moment,
+        return Wrong("range ", range, " goes into slot ", i, " at moment ", moment.value,
                      ", where range ", occupants_[i], " is");
       }
       occupants_[i] = range;
@@ -332,14 +328,14 @@ class Round {
     slot_of_[range] = kNobody;
   }
 
-  absl::Status BeginFetches(int64_t moment) {
-    for (; next_fetch_ < by_begin_.size() && BeginOf(*by_begin_[next_fetch_]) == moment;
+  absl::Status BeginFetches(Gate moment) {
+    for (; next_fetch_ < by_begin_.size() && GateOf(*by_begin_[next_fetch_]) == moment;
          ++next_fetch_) {
       const PlannedFetch& fetch = *by_begin_[next_fetch_];
       GEMINI_RETURN_IF_ERROR(Enter(fetch.range, fetch.slot.value(), moment));
       if (fetch.blank ? !is_kept_grad_[fetch.range] || has_gradients_[fetch.range]
                       : is_kept_grad_[fetch.range] && !has_gradients_[fetch.range]) {
-        return Wrong("range ", fetch.range, " is fetched at moment ", moment,
+        return Wrong("range ", fetch.range, " is fetched at moment ", moment.value,
                      fetch.blank ? " blank, and is not to be: only a gradient's first room is"
                                  : " and not blank, before it has gradients");
       }

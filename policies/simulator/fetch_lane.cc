@@ -5,13 +5,6 @@
 #include <numeric>
 
 namespace gemini::policies {
-namespace {
-
-int64_t ReleaseOf(const PlannedFetch& fetch) {
-  return 2 * int64_t{fetch.after} + (fetch.after == fetch.needed_at ? 0 : 1);
-}
-
-}  // namespace
 
 int64_t PayloadBytes(const RangeTrace& trace, int32_t range) {
   const PlannedRange& chunks = trace.ranges[range];
@@ -35,17 +28,17 @@ FetchLane::FetchLane(const PlaybackParts& parts, const UpdateLane& updates, Fetc
   std::iota(by_release_.begin(), by_release_.end(), 0);
   if (choice == FetchChoice::kNeededFirst) {
     std::stable_sort(by_release_.begin(), by_release_.end(), [&](int32_t a, int32_t b) {
-      return ReleaseOf(parts.plan.fetches[a]) < ReleaseOf(parts.plan.fetches[b]);
+      return GateOf(parts.plan.fetches[a]) < GateOf(parts.plan.fetches[b]);
     });
   }
 }
 
-void FetchLane::Release(int64_t moment) {
+void FetchLane::Release(Gate moment) {
   while (!waiting_.empty() && waiting_.NextBeginNs(free_ns_) < parts_.time.now_ns) BeginNext();
   for (; next_ < by_release_.size(); ++next_) {
     const int32_t index = by_release_[next_];
     const PlannedFetch& fetch = parts_.plan.fetches[index];
-    if (ReleaseOf(fetch) > moment) break;
+    if (GateOf(fetch) > moment) break;
     // Its room is taken from now on, whenever the copy begins.
     parts_.slots.Take(fetch.range, fetch.slot, parts_.time.position);
     const WaitingFetch waiting = {

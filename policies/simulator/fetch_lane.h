@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "gemini/cost_model.h"
+#include "gemini/plan/gate.h"
 #include "gemini/plan/plan.h"
 #include "policies/simulator/host_clock.h"
 #include "policies/simulator/playback_record.h"
@@ -43,10 +44,9 @@ class FetchLane {
   FetchLane(const PlaybackParts& parts, const UpdateLane& updates, FetchChoice choice);
 
   void BeginRound() { next_ = 0; }
-  // Queues the fetches that may begin at `moment`: 2 p stands for operator p asking for its
-  // tensors, 2 p + 1 for its end. Before that it begins the queued ones that the link has reached
-  // by now.
-  void Release(int64_t moment);
+  // Queues the fetches that may begin at `moment` of the round. Before that it begins the queued
+  // ones that the link has reached by now.
+  void Release(Gate moment);
   // Begins queued fetches, in the link's order, until all ranges of the operator have begun.
   void BeginAllFor(int32_t position);
 

@@ -36,13 +36,13 @@ int64_t Playback::PlayRound() {
   record_.BeginRound();
   // The last interval is not over yet; it is that of each round's end in steady state.
   slots_.TakeFresh();
-  fetches_.Release(-1);
+  fetches_.Release(Gate::EndOf(-1));
   const int64_t fresh_at_begin = slots_.TakeFresh();
   slots_.BeginRound();
   int64_t fresh_slots = fresh_at_begin;
   for (time_.position = 0; time_.position < trace_.num_positions(); ++time_.position) {
     const int32_t position = time_.position;
-    fetches_.Release(2 * int64_t{position});
+    fetches_.Release(Gate::BeginOf(position));
     const int64_t used = slots_.used();
     Begin(position);
     // Of an update's interval the intent and what is updated on DEVICE are the beginning, of others
@@ -54,7 +54,7 @@ int64_t Playback::PlayRound() {
     LeaveAfter(position);
     if (IsUpdate(position)) UpdateInHost(begin_ns + trust_ratio_ns_);
     slots_.TakeFresh();
-    fetches_.Release(2 * int64_t{position} + 1);
+    fetches_.Release(Gate::EndOf(position));
     fresh_slots = slots_.TakeFresh();
     if (IsUpdate(position)) time_.now_ns += compute_ns;
     if (position == trace_.num_positions() - 1) fresh_slots += fresh_at_begin;

@@ -15,8 +15,6 @@ namespace {
 
 constexpr int32_t kPositions = 12;
 constexpr int32_t kAfter = 5;
-// As Progressed counts: operator kAfter has ended.
-constexpr int64_t kGate = 2 * kAfter + 2;
 
 // A plan that fetches one range a round, behind operator kAfter.
 class PlanExecutorTest : public SessionFixture {
@@ -70,8 +68,8 @@ TEST_F(PlanExecutorTest, AnOlderWordOnProgressTakesNothingBack) {
     ASSERT_OK(executor_->Start(plan_, first));
     ASSERT_TRUE(Rests());
     EXPECT_EQ(own_->DeviceSlot(range_), SlotId());
-    executor_->Progressed(2 * first + kGate);
-    executor_->Progressed(2 * first + kGate - 1);
+    executor_->Progressed(Gate::EndOf(first + kAfter));
+    executor_->Progressed(Gate::BeginOf(first + kAfter));
     ASSERT_TRUE(Rests());
     EXPECT_EQ(own_->DeviceSlot(range_), SlotId(0));
     executor_->Stop();

@@ -206,11 +206,11 @@ TEST(PlanTest, EveryKindOfDamageToAnUpdateOnDeviceIsNamed) {
       {"other than the 4", [](Plan& p) { std::swap(p.uses[3], p.uses[4]); }},
       {"an operator uses range 1", [](Plan& p) { p.uses[1] = 1; }},
       {"an operator uses range 2", [](Plan& p) { p.uses[2] = 2; }},
-      {"fetched at moment 0 blank",
-       [](Plan& p) { p.fetches[0].range = 4, p.fetches[1].range = 1; }},
-      {"fetched at moment 1 blank", [](Plan& p) { p.fetches[2].blank = true; }},
-      {"not blank, before it has", [](Plan& p) { p.fetches[0].blank = false; }},
       {"fetched at moment 1 blank",
+       [](Plan& p) { p.fetches[0].range = 4, p.fetches[1].range = 1; }},
+      {"fetched at moment 2 blank", [](Plan& p) { p.fetches[2].blank = true; }},
+      {"not blank, before it has", [](Plan& p) { p.fetches[0].blank = false; }},
+      {"fetched at moment 2 blank",
        [](Plan& p) {
          p.evictions.insert(p.evictions.begin(), {1, 0, true});
          p.fetches.insert(p.fetches.begin() + 1, {1, SlotId(1), 0, 1, true});
