@@ -18,9 +18,9 @@
 
 namespace gemini::client {
 
-// Progress counts operators since the start of time: it is 2 n + 1 when operator n has begun and
-// all before it have ended, and 2 n + 2 when it has ended. A gate is the progress that a lane waits
-// for.
+// Progress is how far the operators are since the start of time, as Gate::value (gemini/plan/gate.h)
+// counts: operator n has begun, and all before it have ended, or it has ended. A gate is the
+// progress that a lane waits for.
 class PlanProgress {
  public:
   static constexpr int64_t kNoGate = std::numeric_limits<int64_t>::max();

@@ -18,6 +18,7 @@
 #include "client/device/residency.h"
 #include "client/plan/plan_binding.h"
 #include "client/plan/plan_lane.h"
+#include "gemini/plan/gate.h"
 #include "gemini/stall_cause.h"
 
 namespace gemini::client {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "client/device/planned_placement.h"
+#include "gemini/plan/gate.h"
 
 namespace gemini::client {
 namespace {
@@ -60,14 +61,14 @@ void PlanLane::FollowFetches(const PlanRun& run) {
   const Plan& plan = bound.plan;
   for (const PlannedResident& resident : run.first_fetches) {
     const PlannedFetch fetch = {.range = resident.range, .slot = resident.slot};
-    if (!Fetch(bound, fetch, 2 * run.first, {})) return;
+    if (!Fetch(bound, fetch, Gate().InRoundAt(run.first).value, {})) return;
   }
   for (int64_t round = 0; !plan.fetches.empty(); ++round) {
-    const int64_t begin = 2 * (run.first + round * plan.num_positions());
+    const int64_t begin = run.first + round * plan.num_positions();
     for (size_t i = 0; i < plan.fetches.size(); ++i) {
       const PlannedFetch& fetch = plan.fetches[i];
       const PlanTurn turn = TurnIn(round, bound.fetch_turns[i], bound.moves_of[fetch.range]);
-      if (!Fetch(bound, fetch, begin + GateOf(fetch), turn)) return;
+      if (!Fetch(bound, fetch, GateOf(fetch).InRoundAt(begin).value, turn)) return;
     }
   }
 }
@@ -80,12 +81,12 @@ void PlanLane::FollowEvictions(const PlanRun& run) {
   };
   const bool has_any = std::ranges::any_of(plan.evictions, is_own);
   for (int64_t round = 0; has_any; ++round) {
-    const int64_t begin = 2 * (run.first + round * plan.num_positions());
+    const int64_t begin = run.first + round * plan.num_positions();
     for (size_t i = 0; i < plan.evictions.size(); ++i) {
       const PlannedEviction& eviction = plan.evictions[i];
       if (!is_own(eviction)) continue;
       const PlanTurn turn = TurnIn(round, bound.eviction_turns[i], bound.moves_of[eviction.range]);
-      if (!Evict(bound, eviction, begin + GateOf(eviction), turn)) return;
+      if (!Evict(bound, eviction, GateOf(eviction).InRoundAt(begin).value, turn)) return;
     }
   }
 }
