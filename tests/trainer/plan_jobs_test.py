@@ -9,8 +9,8 @@ moment, so of this job's NVMe they must be those that the daemon's plan foretell
 
 Step times are printed. On a machine that others use they say little, so they are checked within MOST_TIME
 only where GEMINI_CHECK_TIMES is set. Rates are those of the same run: links, disk and updates as its daemon
-measured them, and computing so fast that it takes what a step took without its waits. What is foretold is
-then what moves, what waits and what overlaps.
+measured them, and computing so fast that it takes what the recorded round took, for the bytes, or what a step
+took without its waits, for the time. What is foretold is then what moves, what waits and what overlaps.
 """
 import json
 import os
@@ -173,7 +173,7 @@ class PlanJobsTest(TrainTest):
                     self.assertEqual(sent, made, f"{name}: {len(sent)} and {len(made)} bytes")
                 recorded = self.plans[-1][2]["prediction"]
                 guess = self.foretell(1.0, **keys)["prediction"]["compute_ns"]
-                foretold = self.foretell(guess / compute_ns, **keys)["prediction"]
+                foretold = self.foretell(guess / recorded["compute_ns"], **keys)["prediction"]
                 line = f"{name}: {len(self.plans)} plans alike"
                 for tier, expected in self.moved(foretold).items():
                     real = moved[tier]
@@ -184,6 +184,7 @@ class PlanJobsTest(TrainTest):
                     line += f"; {tier} {expected / MIB:.2f} of {real / MIB:.2f} MiB ({error:+.1%})"
                     if abs(error) > MOST_BYTES:
                         failures.append(f"{name}: {tier} bytes {error:+.1%}")
+                foretold = self.foretell(guess / compute_ns, **keys)["prediction"]
                 error = foretold["step_ns"] / step_ns - 1
                 line += (f"; step {foretold['step_ns'] / 1e6:.1f} of {step_ns / 1e6:.1f} ms ({error:+.1%}),"
                          f" by the daemon's plan {recorded['step_ns'] / 1e6:.1f}")
