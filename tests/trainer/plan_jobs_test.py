@@ -4,8 +4,10 @@
 
 From its recorded round each job's plan must be the daemon's own, byte for byte: something between both
 keeps what the daemon sends. From config.json alone the bytes that a step moves must be those of the
-running job within MOST_BYTES. What leaves HOST for lack of room depends on how fast the disk is at that
-moment, so of this job's NVMe they must be those that the daemon's plan foretells.
+running job within MOST_BYTES, if both plans chose alike. Whether a few tensors are updated on DEVICE is a
+matter of one per cent of a step, and less than two rounds differ by; then the bytes may differ by MOST_OTHER.
+What leaves HOST for lack of room depends on how fast the disk is at that moment, so of this job's NVMe they
+must be those that the daemon's plan foretells.
 
 Step times are printed. On a machine that others use they say little, so they are checked within MOST_TIME
 only where GEMINI_CHECK_TIMES is set. Rates are those of the same run: links, disk and updates as its daemon
@@ -27,9 +29,9 @@ from train_program import BIN, KIB, MIB, MODELS, Daemon, TrainTest, parameter_by
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
 import live_training
 
-MOST_BYTES, MOST_TIME = 0.05, 0.15
+MOST_BYTES, MOST_OTHER, MOST_TIME = 0.05, 0.25, 0.15
 BATCH, SEQUENCE = 8, 64
-STEPS, MEASURED, TRACED = 30, 20, 6  # In all, and the last of them.
+STEPS, MEASURED, TRACED = 30, 20, 12  # In all, and the last of them.
 LARGEST_MESSAGE, MOST_FDS = 1 << 20, 253
 DEVICE, HOST, NVME = 256 * MIB, 1024 * MIB, 512 * MIB
 
@@ -174,7 +176,10 @@ class PlanJobsTest(TrainTest):
                 recorded = self.plans[-1][2]["prediction"]
                 guess = self.foretell(1.0, **keys)["prediction"]["compute_ns"]
                 foretold = self.foretell(guess / recorded["compute_ns"], **keys)["prediction"]
-                line = f"{name}: {len(self.plans)} plans alike"
+                alike = foretold["policy"] == recorded["policy"]
+                line = f"{name}: {len(self.plans)} plans are the daemon's"
+                if not alike:
+                    line += f"; {foretold['policy']}, not {recorded['policy']}"
                 for tier, expected in self.moved(foretold).items():
                     real = moved[tier]
                     if tier == "NVME" and name == "host_at_60_percent":
@@ -182,7 +187,7 @@ class PlanJobsTest(TrainTest):
                         real = self.moved(recorded)[tier]
                     error = expected / real - 1 if real else float(expected > 0)
                     line += f"; {tier} {expected / MIB:.2f} of {real / MIB:.2f} MiB ({error:+.1%})"
-                    if abs(error) > MOST_BYTES:
+                    if abs(error) > (MOST_BYTES if alike else MOST_OTHER):
                         failures.append(f"{name}: {tier} bytes {error:+.1%}")
                 foretold = self.foretell(guess / compute_ns, **keys)["prediction"]
                 error = foretold["step_ns"] / step_ns - 1
