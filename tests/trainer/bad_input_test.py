@@ -188,7 +188,7 @@ class BadInputTest(train_program.TrainTest):
                 result = self.refused(ERROR, "DEVICE is", "raise --device-memory to at least",
                                       device_memory="300KiB", **more)
                 self.assertNotIn("step 1", result.stderr)
-                self.assertRegex(result.stderr, r"(forward|backward|recomputation) of [a-z_.]+")
+                self.assertRegex(result.stderr, r"(forward|backward|recomputation|accumulation) of [a-z_.]+")
                 floor = int(re.search(r"\((\d+) bytes\) together", result.stderr)[1])
                 result = self.refused(ERROR, f"({floor} bytes)", device_memory=floor - least_chunk,
                                       **more)
