@@ -32,14 +32,17 @@ absl::StatusOr<RangeId> Residency::FindRange(const ChunkStore& store, BundleId f
 absl::Status Residency::Pin(absl::Span<const RangeId> ranges, absl::Span<std::byte*> addresses) {
   GEMINI_CHECK(ranges.size() == addresses.size());
   MutexLock lock(tier_.mutex);
-  // Who pins a gradient may write to it.
-  for (const RangeId id : ranges) GEMINI_RETURN_IF_ERROR(AwaitUpdateOf(tier_.table.at(id)));
+  bool all_resident = true;
   for (const RangeId id : ranges) {
-    if (tier_.table.at(id).state == RangeState::kResident) [[likely]]
-      continue;
-    GEMINI_RETURN_IF_ERROR(Await(ranges));
-    break;
+    const DeviceRange& range = tier_.table.at(id);
+    all_resident &= range.state == RangeState::kResident;
+    if (range.kind != ChunkKind::kGrad) continue;
+    // Who pins a gradient may write to it. The wait may release the lock: Await looks at all again.
+    GEMINI_RETURN_IF_ERROR(AwaitUpdateOf(range));
+    all_resident = false;
   }
+  if (!all_resident) [[unlikely]]
+    GEMINI_RETURN_IF_ERROR(Await(ranges));
   bool all_settled = true;
   CopyEvent arriving;
   StallCause cause = StallCause::kTransfer;
