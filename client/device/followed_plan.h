@@ -18,9 +18,9 @@
 
 namespace gemini::client {
 
-// Progress is how far the operators are since the start of time, as Gate::value (gemini/plan/gate.h)
-// counts: operator n has begun, and all before it have ended, or it has ended. A gate is the
-// progress that a lane waits for.
+// Progress is how far the operators are since the start of time, as Gate::value counts
+// (gemini/plan/gate.h): an operator has begun and all before it have ended, or it has ended. A gate
+// is the progress that a lane waits for.
 class PlanProgress {
  public:
   static constexpr int64_t kNoGate = std::numeric_limits<int64_t>::max();

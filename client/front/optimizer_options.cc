@@ -44,7 +44,6 @@ void LarsOptions::serialize(torch::serialize::OutputArchive& archive) const {
 namespace client::front {
 namespace {
 
-using OptimizerSpec;
 using torch::optim::AdamOptions;
 using torch::optim::AdamParamState;
 using torch::optim::AdamWOptions;
