@@ -28,6 +28,9 @@
 namespace gemini::trainer {
 namespace {
 
+using client::OptimizerSpec;
+using client::StepOptions;
+using client::TrainingStats;
 using namespace client::hooks;  // NOLINT: this is a test of all that is in there.
 
 constexpr int kSteps = 20;
