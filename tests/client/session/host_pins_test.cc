@@ -35,6 +35,10 @@ class Driver {
     MutexLock lock(mutex_);
     return num_calls_;
   }
+  bool is_called() const {
+    MutexLock lock(mutex_);
+    return is_called_;
+  }
   // From then on.
   void RefuseAfter(int calls) {
     MutexLock lock(mutex_);
@@ -45,6 +49,10 @@ class Driver {
 
  private:
   absl::Status Pin(std::byte* data, int64_t size_bytes) {
+    {
+      MutexLock lock(mutex_);
+      is_called_ = true;
+    }
     if (go_on.valid()) go_on.wait();
     MutexLock lock(mutex_);
     if (num_calls_++ == refuse_after_) return absl::ResourceExhaustedError("no more can be locked");
@@ -62,6 +70,7 @@ class Driver {
 
   mutable Mutex mutex_;
   std::vector<std::pair<std::byte*, int64_t>> pinned_ ABSL_GUARDED_BY(mutex_);
+  bool is_called_ ABSL_GUARDED_BY(mutex_) = false;  // Perhaps by a call that has not returned.
   int num_calls_ ABSL_GUARDED_BY(mutex_) = 0;
   int refuse_after_ ABSL_GUARDED_BY(mutex_) = -1;
 };
@@ -96,6 +105,7 @@ TEST(HostPinsTest, ItsEndWaitsForOneAndLeavesTheOthers) {
   auto pins = std::make_unique<HostPins>(driver.functions());
   pins->Add(memory.data(), 1);
   pins->Add(memory.data() + 1, 1);
+  while (!driver.is_called()) std::this_thread::yield();
   std::future<void> end = std::async(std::launch::async, [&pins] { pins.reset(); });
   EXPECT_EQ(end.wait_for(std::chrono::milliseconds(20)), std::future_status::timeout);
   go_on.set_value();
