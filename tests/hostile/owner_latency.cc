@@ -9,7 +9,6 @@
 #include <filesystem>
 #include <future>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -94,19 +93,12 @@ LatencyFigures OwnerLatency::Measure(const std::function<void()>& hostile) {
           .max = waits.back()};
 }
 
-void OwnerLatency::ExpectPrompt(absl::string_view what, const std::function<void()>& hostile,
-                                int most_runs) {
+void OwnerLatency::ExpectPrompt(absl::string_view what, const std::function<void()>& hostile) {
+  const LatencyFigures busy = Measure(hostile);
+  std::printf("%s\n  beside it: %s\n  at rest:   %s\n", std::string(what).c_str(),
+              Text(busy).c_str(), Text(at_rest_).c_str());
   // A machine that is slow at rest has a wider bar.
-  const absl::Duration bar = std::max(kBound, 5 * at_rest_.p99);
-  std::vector<absl::Duration> p99;
-  do {
-    const LatencyFigures busy = Measure(hostile);
-    std::printf("%s\n  beside it: %s\n  at rest:   %s\n", std::string(what).c_str(),
-                Text(busy).c_str(), Text(at_rest_).c_str());
-    p99.push_back(busy.p99);
-  } while (p99.front() > bar && static_cast<int>(p99.size()) < most_runs);
-  std::ranges::sort(p99);
-  EXPECT_LE(p99[p99.size() / 2], bar) << "at rest: " << Text(at_rest_);
+  EXPECT_LE(busy.p99, std::max(kBound, 5 * at_rest_.p99)) << "at rest: " << Text(at_rest_);
 }
 
 int64_t OwnerLatency::CountDescriptors(absl::string_view part) const {

@@ -35,11 +35,8 @@ class OwnerLatency : public ::testing::Test {
   LatencyFigures Measure(const std::function<void()>& hostile = {});
   // What the observer sees while nobody else does anything: to be measured first.
   void MeasureAtRest() { at_rest_ = Measure(); }
-  // Prints that, and what it sees beside `hostile`, whose p99 is held to the bound. If it is above,
-  // `hostile` is run up to `most_runs` times, and the median counts: a machine that others use
-  // stands still now and then, but not each time.
-  void ExpectPrompt(absl::string_view what, const std::function<void()>& hostile,
-                    int most_runs = 1);
+  // Prints that, and what it sees beside `hostile`, whose p99 is held to the bound.
+  void ExpectPrompt(absl::string_view what, const std::function<void()>& hostile);
   // Descriptors that the daemon has open, of those whose /proc link contains `part`.
   int64_t CountDescriptors(absl::string_view part = "") const;
   // Asks until `condition` holds, for `patience` at most. Returns whether it came to hold.
