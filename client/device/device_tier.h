@@ -5,9 +5,9 @@
 // moving then, and who wants it waits for `changed`. `mutex` is never held over I/O, a copy that is
 // waited for, a request or a callback.
 // Deadlock: who moves a range waits for HOST slots, NVMe I/O, copies and commits, which end without
-// anybody who waits here. The updater waits here for a gradient alone (Clean), and never while
-// that is incoming. What is written back is one range at a time, which ends by itself when it is a
-// gradient that the updater awaits (ChunkStore::AcquireForWriteBack).
+// anybody who waits here. The updater waits here only to write back a gradient (Clean), and never
+// while that is incoming. A thread writes back one range at a time. If the updater awaits it, its
+// HOST slot is reserved, so the write-back ends (ChunkStore::AcquireForWriteBack).
 // Owner: Residency. Members are public so that clang checks their use against `mutex`.
 #pragma once
 #include <condition_variable>

@@ -118,7 +118,7 @@ class FollowedPlan {
   std::optional<Divergence> WhyNotComing(RangeId range, const RangeTable& table) const;
   // Returns whether the plan keeps the gradient range on DEVICE until the update begins.
   bool KeepsGradient(RangeId range) const { return IsIn(contents_.kept, range); }
-  // Returns what one who waits for a fetch waits for now.
+  // Returns the cause for which a thread that waits for a fetch stalls now.
   StallCause WaitingFor(const RangeTable& table) const;
 
  private:

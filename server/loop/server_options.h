@@ -22,7 +22,8 @@ class TierStore;
 enum class NvmeEngine { kAuto /* io_uring where it works, else kPread */, kUring, kPread };
 
 struct ServerOptions {
-  // Of DEVICE and HOST. NVME is the sum of the directories, and its field here is ignored.
+  // The capacities of DEVICE and HOST. That of NVME is the sum of the directories, and its field
+  // here is ignored.
   TierMap<int64_t> capacity_bytes;
   // Makes the store of DEVICE with that capacity, for a GPU (tier_store_cuda.h). Empty: DEVICE is
   // an arena in host memory.

@@ -75,7 +75,7 @@ class PlanService {
   // INVALID_ARGUMENT: no trace, or one of too many chunks. DEADLINE_EXCEEDED: no plan was found
   // within kMaxPlanTime. RESOURCE_EXHAUSTED: it waited `max_wait` for the plans of others and was
   // not begun.
-  // Others: as policies::MakePlan.
+  // Other errors are those of policies::MakePlan.
   void MakePlan(PlanTask task, absl::AnyInvocable<void(absl::StatusOr<MadePlan>)> done);
   // Finds a stored trace and passes it to `done`. The wait (never null) has no room, and may be
   // cancelled likewise.
