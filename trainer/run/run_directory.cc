@@ -75,15 +75,6 @@ bool IsMadeByARun(absl::string_view name) {
          name == "metrics.jsonl";
 }
 
-// The directory, or the nearest one above it that exists.
-std::string Existing(const std::string& path) {
-  std::string existing = path;
-  while (::access(existing.c_str(), F_OK) != 0 && existing.size() > 1) {
-    existing = DirectoryOf(existing);
-  }
-  return existing;
-}
-
 // What is freed when `path`, a file or a directory, is removed. What cannot be looked at is not
 // counted.
 int64_t BytesOnDisk(const std::string& path) {
@@ -168,8 +159,11 @@ absl::StatusOr<RunDirectory> RunDirectory::TryOpen(const std::string& path, Mode
     if (mode == Mode::kResume) {
       return absl::NotFoundError(absl::StrCat("--resume: there is no --output ", path));
     }
-    GEMINI_RETURN_IF_ERROR(CheckWritable(Existing(path), absl::StrCat("--output ", path)));
-    GEMINI_RETURN_IF_ERROR(run.new_directories_.Make(path));
+    // Without a probe in the directory above: that may be another run's new one by now.
+    if (const absl::Status made = run.new_directories_.Make(path); !made.ok()) {
+      return absl::Status(made.code(),
+                          absl::StrCat("--output ", path, " cannot be written: ", made.message()));
+    }
     if (::stat(path.c_str(), &info) != 0)
       return ErrnoStatus(errno, absl::StrCat("--output ", path));
   }

@@ -210,7 +210,8 @@ TEST_F(RunDirectoryTest, OfTwoNewRunsAtOnceOneGoesOnInADirectoryThatStays) {
       const absl::StatusOr<RunDirectory> opened = RunDirectory::Open(path_ + "/a", Mode::kNew);
       got[own] = opened.ok();
       if (!opened.ok()) {
-        EXPECT_THAT(opened.status().message(), HasSubstr("another gemini-train"));
+        EXPECT_THAT(opened, StatusIs(absl::StatusCode::kFailedPrecondition,
+                                     HasSubstr("another gemini-train")));
       }
       together.arrive_and_wait();
       if (opened.ok() && !std::ofstream(path_ + "/a/mine")) ++lost_directory;
@@ -238,7 +239,8 @@ TEST_F(RunDirectoryTest, ADirectoryThatAnotherGivesUpIsMadeAgain) {
   for (int round = 0; round < kRounds; ++round) {
     const absl::StatusOr<RunDirectory> opened = RunDirectory::Open(path_ + "/a", Mode::kNew);
     if (!opened.ok()) {
-      EXPECT_THAT(opened.status().message(), HasSubstr("another gemini-train"));
+      EXPECT_THAT(opened, StatusIs(absl::StatusCode::kFailedPrecondition,
+                                   HasSubstr("another gemini-train")));
       continue;
     }
     if (!std::ofstream(path_ + "/a/mine")) ++lost_directory;
