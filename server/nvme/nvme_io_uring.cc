@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <liburing.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 
@@ -15,28 +16,33 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "gemini/layout.h"
 #include "gemini/system/check.h"
 #include "gemini/system/errno_status.h"
+#include "gemini/system/mutex.h"
 #include "gemini/system/status_macros.h"
 #include "server/loop/server_log.h"
+#include "server/loop/worker_thread.h"
 #include "server/nvme/nvme_io_progress.h"
 #include "server/nvme/nvme_queue.h"
+#include "server/nvme/piece_move.h"
 #include "server/nvme/slab_pins.h"
-#include "server/nvme/slab_window.h"
 #include "server/tiers/sealed_memfd.h"
 
 namespace gemini::server {
 namespace {
 
-// Requests in the kernel at a time, and bytes of theirs: begun while there are fewer. What a tenant
-// begins waits for no more than that of the others. More bytes were not seen to speed a disk up,
-// and may exhaust the requests that it has: the kernel then lets the thread that submits wait for
-// one.
+// Requests in the kernel at a time, and bytes under way: pieces are begun while there are fewer.
+// What a tenant begins waits for no more than that of the others. More bytes were not seen to speed
+// a disk up, and may exhaust the requests that it has: the kernel then lets the thread that submits
+// wait for one.
 constexpr int kDepth = 256;
-constexpr int64_t kMaxBytesInKernel = int64_t{32} << 20;
+constexpr int64_t kMaxBytesUnderWay = int64_t{32} << 20;
+// For pieces of slabs that are not registered; as many as keep a disk busy (nvme_io_choice.cc).
+constexpr int kThreads = 4;
 static_assert(SlabPins::kWindowBytes % kNvmePieceBytes == 0);  // A piece lies in one window.
 // Windows given back in a turn of the loop: 2 to 3 ms, as the one that it may register takes.
 constexpr int kMaxReleases = 16;
@@ -44,11 +50,7 @@ constexpr int kMaxReleases = 16;
 // queue.
 constexpr absl::Duration kRetryPause = absl::Milliseconds(1);
 
-// A piece that one request asks for.
-struct Request {
-  NvmeQueue::Piece piece;
-  std::optional<SlabWindow> window;  // Where the slab is not registered.
-};
+using Piece = NvmeQueue::Piece;
 
 class UringNvmeIo : public NvmeIo {
  public:
@@ -65,17 +67,23 @@ class UringNvmeIo : public NvmeIo {
 
  private:
   void Wake();
+  void Signal();
   void HandleEvent();
   // Reaps, fills the queue and has the kernel take it.
   absl::Status Turn();
   absl::Status TurnUntil(absl::FunctionRef<bool()> ended);
   void Reap();
   void Fill();
-  std::optional<Request> NextRequest();
-  void Begin(Request request);
+  std::optional<Piece> NextPiece();
+  void Begin(Piece piece);
+  // Has a thread of its own map and move the piece: where a slab is not registered, the kernel
+  // looks up and clears its pages for whoever asks, which this thread has no time for.
+  void MoveByThread(Piece piece);
+  // Ends the pieces that threads have moved.
+  void ReapThreads();
   absl::Status Flush();
   void Finish(int slot, int result);
-  void End(const NvmeQueue::Piece& piece, const absl::Status& status);
+  void End(const Piece& piece, const absl::Status& status);
 
   EventLoop& loop_;
   io_uring ring_ = {};
@@ -87,12 +95,21 @@ class UringNvmeIo : public NvmeIo {
   bool awake_ = false;    // A turn is to come, or under way and not yet at Fill.
   std::optional<SlabPins> pins_;
   NvmeQueue queue_;
-  std::deque<Request> again_;          // Stopped short: they go before the others.
-  std::array<Request, kDepth> slots_;  // By their user data.
-  bool mapped_ = false;                // A part of a slab, in this turn.
+  std::deque<Piece> again_;          // Stopped short: they are begun before the others.
+  std::array<Piece, kDepth> slots_;  // By their user data.
   std::vector<int> free_slots_;
-  int64_t bytes_in_kernel_ = 0;
+  int64_t bytes_under_way_ = 0;
   std::deque<int> queued_;  // Slots that the kernel has not taken yet.
+
+  struct Moved {
+    Piece piece;
+    absl::Status status;
+  };
+  Mutex mutex_;  // Never held over I/O.
+  std::vector<Moved> moved_ ABSL_GUARDED_BY(mutex_);
+  // Started when the first slab is not registered. Last: they use what is above.
+  std::vector<std::unique_ptr<WorkerThread>> threads_;
+  size_t next_thread_ = 0;
 };
 
 absl::Status UringNvmeIo::Open() {
@@ -142,6 +159,11 @@ absl::Status UringNvmeIo::Probe() {
     GEMINI_RETURN_IF_ERROR(TurnUntil([&] { return result->has_value(); }));
     GEMINI_RETURN_IF_ERROR(**result);
   }
+  if (!threads_.empty()) {
+    return absl::ResourceExhaustedError(
+        "two pages of a slab cannot be registered: raise the limit on locked memory (ulimit -l, "
+        "LimitMEMLOCK=)");
+  }
   std::string received(kPageBytes, '\0');
   if (::pread(slab.get(), received.data(), received.size(), kPageBytes) != kPageBytes ||
       received != sent) {
@@ -160,8 +182,10 @@ UringNvmeIo::~UringNvmeIo() {
   while (true) {
     // What has not begun, and what `done` submits now.
     const absl::Status stops = absl::AbortedError("the server stops");
-    for (const Request& request : std::exchange(again_, {})) End(request.piece, stops);
+    for (const Piece& piece : std::exchange(again_, {})) End(piece, stops);
     for (NvmeQueue::Ended& ended : queue_.CancelAll(stops)) ended.done(ended.status);
+    threads_.clear();  // Joined: what they had is moved.
+    ReapThreads();
     if (!again_.empty() || !queue_.empty()) continue;
     if (!ring_open_ || free_slots_.size() == kDepth) break;
     io_uring_cqe* cqe = nullptr;
@@ -189,7 +213,10 @@ void UringNvmeIo::Forget(absl::Span<const int> host_fds, absl::AnyInvocable<void
 }
 
 void UringNvmeIo::Wake() {
-  if (std::exchange(awake_, true)) return;
+  if (!std::exchange(awake_, true)) Signal();
+}
+
+void UringNvmeIo::Signal() {
   const uint64_t one = 1;
   GEMINI_CHECK(::write(event_.get(), &one, sizeof(one)) == sizeof(one));
 }
@@ -220,13 +247,17 @@ absl::Status UringNvmeIo::TurnUntil(absl::FunctionRef<bool()> ended) {
   while (true) {
     GEMINI_RETURN_IF_ERROR(Turn());
     if (ended()) return absl::OkStatus();
-    io_uring_cqe* cqe = nullptr;
-    const int error = io_uring_wait_cqe(&ring_, &cqe);
-    if (error < 0 && error != -EINTR) return ErrnoStatus(-error, "io_uring_enter");
+    pollfd event = {.fd = event_.get(), .events = POLLIN, .revents = 0};
+    // Completions that wait for a system call of this thread interrupt it.
+    if (::poll(&event, 1, -1) < 0 && errno != EINTR) return ErrnoStatus(errno, "poll an eventfd");
+    uint64_t count = 0;
+    (void)!::read(event_.get(), &count,
+                  sizeof(count));  // What it counted is seen by the next turn.
   }
 }
 
 void UringNvmeIo::Reap() {
+  ReapThreads();
   io_uring_cqe* cqe = nullptr;
   while (io_uring_peek_cqe(&ring_, &cqe) == 0) {
     const uint64_t user_data = io_uring_cqe_get_data64(cqe);
@@ -242,67 +273,48 @@ void UringNvmeIo::Reap() {
 
 void UringNvmeIo::Fill() {
   const int64_t windows_before = pins_->windows_made();
-  mapped_ = false;
-  while (!free_slots_.empty() && bytes_in_kernel_ < kMaxBytesInKernel) {
-    // Either takes some milliseconds, more where the client has no pages there.
-    if (mapped_ || pins_->windows_made() > windows_before) {
+  while (!free_slots_.empty() && bytes_under_way_ < kMaxBytesUnderWay) {
+    // It takes some milliseconds, more where the client has no pages there.
+    if (pins_->windows_made() > windows_before) {
       Wake();  // The loop's other work has its turn first.
       return;
     }
-    std::optional<Request> request = NextRequest();
-    if (!request.has_value()) return;
-    Begin(*std::move(request));
+    std::optional<Piece> piece = NextPiece();
+    if (!piece.has_value()) return;
+    Begin(*std::move(piece));
   }
 }
 
-std::optional<Request> UringNvmeIo::NextRequest() {
-  if (!again_.empty()) {
-    Request request = std::move(again_.front());
-    again_.pop_front();
-    return request;
-  }
-  std::optional<NvmeQueue::Piece> piece = queue_.Next();
-  if (!piece.has_value()) return std::nullopt;
-  return Request{*std::move(piece), std::nullopt};
+std::optional<Piece> UringNvmeIo::NextPiece() {
+  if (again_.empty()) return queue_.Next();
+  Piece piece = std::move(again_.front());
+  again_.pop_front();
+  return piece;
 }
 
-void UringNvmeIo::Begin(Request request) {
-  const NvmeQueue::Piece& piece = request.piece;
+void UringNvmeIo::Begin(Piece piece) {
+  if (!piece.of->status.ok()) {
+    End(piece, piece.of->status);
+    return;
+  }
   const NvmeTransfer& transfer = piece.of->transfer;
-  const int64_t host_offset = transfer.host_offset_bytes + piece.begin_bytes;
   const int64_t nvme_offset = transfer.nvme_offset_bytes + piece.begin_bytes;
-  absl::Status status = piece.of->status;
-  std::optional<SlabPins::Place> place;
-  if (status.ok()) {
-    place = pins_->Find(transfer.host_fd, host_offset);
-    if (!place.has_value()) {
-      mapped_ = true;
-      absl::StatusOr<SlabWindow> mapped =
-          SlabWindow::Map(transfer.host_fd, host_offset, piece.size_bytes);
-      status = mapped.status();
-      if (mapped.ok()) request.window = *std::move(mapped);
-    }
-  }
-  if (!status.ok()) {
-    End(piece, status);
+  const std::optional<SlabPins::Place> place =
+      pins_->Find(transfer.host_fd, transfer.host_offset_bytes + piece.begin_bytes);
+  bytes_under_way_ += piece.size_bytes;
+  if (!place.has_value()) {
+    MoveByThread(std::move(piece));
     return;
   }
   io_uring_sqe* const sqe = io_uring_get_sqe(&ring_);
   GEMINI_CHECK(sqe != nullptr);  // It has an entry for each slot.
-  const bool reads = transfer.operation == IoOperation::kRead;
   const auto size = static_cast<unsigned>(piece.size_bytes);
-  if (place.has_value()) {
-    if (reads) {
-      io_uring_prep_read_fixed(sqe, transfer.nvme_fd, place->address, size, nvme_offset,
-                               place->buffer);
-    } else {
-      io_uring_prep_write_fixed(sqe, transfer.nvme_fd, place->address, size, nvme_offset,
-                                place->buffer);
-    }
-  } else if (reads) {
-    io_uring_prep_read(sqe, transfer.nvme_fd, request.window->data(), size, nvme_offset);
+  if (transfer.operation == IoOperation::kRead) {
+    io_uring_prep_read_fixed(sqe, transfer.nvme_fd, place->address, size, nvme_offset,
+                             place->buffer);
   } else {
-    io_uring_prep_write(sqe, transfer.nvme_fd, request.window->data(), size, nvme_offset);
+    io_uring_prep_write_fixed(sqe, transfer.nvme_fd, place->address, size, nvme_offset,
+                              place->buffer);
   }
   // Through the page cache the bytes would be copied here, by the thread that owns the metadata.
   const bool direct = (::fcntl(transfer.nvme_fd, F_GETFL) & O_DIRECT) != 0;
@@ -310,9 +322,34 @@ void UringNvmeIo::Begin(Request request) {
   const int slot = free_slots_.back();
   free_slots_.pop_back();
   io_uring_sqe_set_data64(sqe, slot);
-  bytes_in_kernel_ += piece.size_bytes;
-  slots_[slot] = std::move(request);
+  slots_[slot] = std::move(piece);
   queued_.push_back(slot);
+}
+
+void UringNvmeIo::MoveByThread(Piece piece) {
+  while (threads_.size() < kThreads) {
+    threads_.push_back(std::make_unique<WorkerThread>(absl::StrCat("nvme-io-", threads_.size())));
+  }
+  threads_[next_thread_++ % kThreads]->Run([this, piece = std::move(piece)]() mutable {
+    absl::Status status = MovePiece(piece);
+    {
+      MutexLock lock(mutex_);
+      moved_.push_back({std::move(piece), std::move(status)});
+    }
+    Signal();
+  });
+}
+
+void UringNvmeIo::ReapThreads() {
+  std::vector<Moved> moved;
+  {
+    MutexLock lock(mutex_);
+    moved.swap(moved_);
+  }
+  for (const Moved& one : moved) {
+    bytes_under_way_ -= one.piece.size_bytes;
+    End(one.piece, one.status);
+  }
 }
 
 absl::Status UringNvmeIo::Flush() {
@@ -326,24 +363,21 @@ absl::Status UringNvmeIo::Flush() {
 }
 
 void UringNvmeIo::Finish(int slot, int result) {
-  Request request = std::exchange(slots_[slot], {});
-  NvmeQueue::Piece& piece = request.piece;
+  Piece piece = std::exchange(slots_[slot], {});
   free_slots_.push_back(slot);
-  bytes_in_kernel_ -= piece.size_bytes;
+  bytes_under_way_ -= piece.size_bytes;
   const absl::StatusOr<int64_t> moved =
       MovedBytes(piece.of->transfer, piece.begin_bytes, piece.size_bytes, result, piece.refusals);
   if (moved.ok() && *moved < piece.size_bytes) {
     piece.begin_bytes += *moved;
     piece.size_bytes -= *moved;
-    request.window.reset();  // It begins elsewhere now.
-    again_.push_back(std::move(request));
+    again_.push_back(std::move(piece));
     return;
   }
-  request.window.reset();
   End(piece, moved.status());
 }
 
-void UringNvmeIo::End(const NvmeQueue::Piece& piece, const absl::Status& status) {
+void UringNvmeIo::End(const Piece& piece, const absl::Status& status) {
   if (std::optional<NvmeQueue::Ended> ended = queue_.Finish(piece, status)) {
     ended->done(ended->status);
   }
