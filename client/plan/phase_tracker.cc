@@ -2,6 +2,7 @@
 #include "client/plan/phase_tracker.h"
 
 #include <algorithm>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -18,8 +19,10 @@ PhaseTracker::PhaseTracker(Residency& residency, DeviceBudget& budget, PlanSourc
 
 int32_t PhaseTracker::AddTensors(ChunkStore& store, absl::Span<const TracedTensor> tensors) {
   MutexLock lock(mutex_);
-  requester_.Await(mutex_);
-  follower_.Stop();
+  do {
+    requester_.Await(mutex_);
+    StopFollowing();
+  } while (requester_.is_asking());
   round_.Withdraw();
   round_.times().DropAll();
   phases_.Clear();
@@ -64,14 +67,15 @@ KeptForUpdate PhaseTracker::BeginUpdate(const ChunkStore& store) {
   {
     MutexLock lock(mutex_);
     if (round_.is_evaluation() || (round_.is_open() && round_.is_empty())) CloseRound({});
+    moving_.Await(mutex_);  // A plan that begins takes no notice of PauseMoves.
     const absl::Span<ChunkStore* const> stores = follower_.stores();
     std::string phase = names_.BeginUpdate(
         static_cast<int32_t>(std::ranges::find(stores, &store) - stores.begin()));
+    // What is updated leaves DEVICE behind the back of a plan that goes on.
+    if (!round_.is_open()) StopFollowing();
     if (!round_.is_open()) {
       round_.Open(phases_.Get(std::move(phase)), RoundKind::kUpdateAlone);
       phases_.NoteOrder(round_.phase());
-      // What is updated leaves DEVICE behind the back of a plan that goes on.
-      follower_.Stop();
     }
     update_ = Begin({});
     begin = round_.times().Now();
@@ -90,9 +94,7 @@ void PhaseTracker::EndUpdate(absl::Span<const int32_t> updated, OperatorSpan tim
   round_.times().LeaveOut(std::move(timed));
   PlannedPhase* const next = round_.is_open() ? round_.phase().next : nullptr;
   CloseRound(updated);
-  if (names_.EndUpdate()) {
-    follower_.StartAhead(next, round_.next_operator(), budget_.budget_bytes());
-  }
+  if (names_.EndUpdate()) FollowAhead(next);
 }
 
 void PhaseTracker::BeginPhase(absl::string_view phase) {
@@ -143,16 +145,18 @@ void PhaseTracker::FollowPlan() {
   PlannedPhase& phase = round_.phase();
   // A larger budget keeps its old plan until the round's end.
   phase.FitTo(budget_.budget_bytes());
+  if (moving_.is_under_way()) return;
   // Rounds follow each other without a stop.
   if (follower_.Follows(phase)) {
     round_.Follow();
     return;
   }
-  follower_.Stop();
   const int64_t number = round_.number();
   const auto is_at_beginning = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return round_.is_open() && round_.is_empty() && round_.number() == number;
   };
+  StopFollowing();
+  if (!is_at_beginning()) return;
   if (!phase.looked_up && !phase.trace && requester_.may_ask()) {
     phase.looked_up = true;
     requester_.FindTrace(phase, tensors_, mutex_);
@@ -169,12 +173,48 @@ void PhaseTracker::FollowPlan() {
     if (!is_at_beginning()) return;
     phase.FitTo(budget_.budget_bytes());
   }
-  if (phase.plan == nullptr) return;
-  if (absl::Status status = follower_.Start(phase, round_.next_operator()); status.ok()) {
+  if (phase.plan == nullptr || moving_.is_under_way()) return;
+  const std::shared_ptr<const BoundPlan> plan = phase.plan;
+  const int64_t first = round_.next_operator();
+  absl::Status started;
+  {
+    const UnlockedWork::Scope scope(moving_, mutex_);
+    started = follower_.Start(phase, plan, first);
+  }
+  if (!is_at_beginning()) {
+    follower_.Leave(Divergence::kOperator);
+  } else if (started.ok()) {
     round_.Follow();
   } else {
-    CountDivergence(absl::IsFailedPrecondition(status) ? Divergence::kPinned : Divergence::kFailed);
+    CountDivergence(absl::IsFailedPrecondition(started) ? Divergence::kPinned
+                                                        : Divergence::kFailed);
   }
+}
+
+void PhaseTracker::FollowAhead(PlannedPhase* next) {
+  // With one model alone the plan that is followed goes on.
+  if (next == nullptr || moving_.is_under_way() || follower_.has_begun(*next)) return;
+  std::shared_ptr<const BoundPlan> plan;
+  if (next->plan != nullptr && next->rounds_to_skip == 0 &&
+      next->plan->plan.device_bytes == budget_.budget_bytes()) {
+    plan = next->plan;
+  }
+  const int64_t first = round_.next_operator();
+  {
+    const UnlockedWork::Scope scope(moving_, mutex_);
+    follower_.Stop();
+    // The round itself tries again.
+    if (plan != nullptr) follower_.Start(*next, plan, first).IgnoreError();
+  }
+  // Another thread has begun a round meanwhile, without it.
+  if (round_.is_open() || round_.next_operator() != first) follower_.Leave(Divergence::kOperator);
+}
+
+void PhaseTracker::StopFollowing() {
+  moving_.Await(mutex_);
+  if (!follower_.has_begun_any()) return;
+  const UnlockedWork::Scope scope(moving_, mutex_);
+  follower_.Stop();
 }
 
 int64_t PhaseTracker::Begin(absl::Span<const TensorUse> uses) {

@@ -21,11 +21,12 @@
 // Asking: the first operator of a round waits for its plan, and no lock is held meanwhile. What
 // other threads do is part of the round, which is then placed on-line to its end, and the plan is
 // for the phase's next. An update that ends the round before it has an operator withdraws it, and
-// so do BeginPhase and EndPhase: the operator that asked begins another. One thread asks at a time;
-// a round that begins meanwhile and has no plan does not ask (ADR 0045).
-// Thread: any; one lock. It is not held while a plan is requested. It is held at a round's end,
-// which waits for the times of the round before it, and where another plan is begun, which waits
-// until what the one before has under way has landed.
+// so do BeginPhase and EndPhase: the operator that asked begins another. One thread at a time asks,
+// or replaces a plan by another; a round that begins meanwhile and wants to is placed on-line
+// (ADR 0045).
+// Thread: any; one lock. It is not held while a plan is requested, or one replaces another, which
+// waits for copies under way (unlocked_work.h). On a GPU it is held at a round's end until
+// the times of the round before it are known, which are over by then but for the last operators.
 // Errors: none. Without a plan the job runs on-line; plan_status says why there is none.
 #pragma once
 #include <array>
@@ -52,6 +53,7 @@
 #include "client/plan/plan_source.h"
 #include "client/plan/planned_phase.h"
 #include "client/plan/round_names.h"
+#include "client/plan/unlocked_work.h"
 #include "gemini/plan/plan.h"
 #include "gemini/plan/trace.h"
 #include "gemini/shm/timeline_shm.h"
@@ -132,8 +134,14 @@ class PhaseTracker {
   void OpenRound(absl::Span<const TensorUse> uses, bool gradients_enabled)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Has the round follow its phase's plan if there is one, or one is given. Releases the lock
-  // while it asks.
+  // while it asks, and while it leaves one plan and begins another.
   void FollowPlan() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // When a round has ended: begins the plan of the phase whose round is expected next, so that what
+  // that wants to find on DEVICE is fetched before it begins. The phase may be null: none is.
+  // Releases the lock meanwhile.
+  void FollowAhead(PlannedPhase* next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Stops the plan that is followed. Releases the lock meanwhile. Nobody moves behind it.
+  void StopFollowing() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Begins an operator in the round, and returns its number.
   int64_t Begin(absl::Span<const TensorUse> uses) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LeavePlan(Divergence cause) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -148,6 +156,8 @@ class PhaseTracker {
   OperatorProgress progress_;
 
   mutable Mutex mutex_;
+  UnlockedWork moving_ ABSL_GUARDED_BY(mutex_);  // From one plan to another.
+  // Of whoever moves, and of others while nobody does.
   PlanFollower follower_ ABSL_GUARDED_BY(mutex_);
   PlanRequester requester_ ABSL_GUARDED_BY(mutex_);
   CurrentRound round_ ABSL_GUARDED_BY(mutex_);

@@ -6,21 +6,13 @@
 
 namespace gemini::client {
 
-absl::Status PlanFollower::Start(const PlannedPhase& phase, int64_t first) {
+absl::Status PlanFollower::Start(const PlannedPhase& phase,
+                                 const std::shared_ptr<const BoundPlan>& plan, int64_t first) {
   Stop();
-  GEMINI_RETURN_IF_ERROR(executor_.Start(phase.plan, first));
-  Foresee(&phase.plan->plan);
+  GEMINI_RETURN_IF_ERROR(executor_.Start(plan, first));
+  Foresee(&plan->plan);
   running_ = &phase;
   return absl::OkStatus();
-}
-
-void PlanFollower::StartAhead(PlannedPhase* next, int64_t first, int64_t device_bytes) {
-  // With one model alone the plan that is followed goes on.
-  if (next == nullptr || next == running_) return;
-  Stop();
-  if (next->plan == nullptr || next->rounds_to_skip > 0) return;
-  if (next->plan->plan.device_bytes != device_bytes) return;
-  Start(*next, first).IgnoreError();  // The round itself tries again.
 }
 
 void PlanFollower::Leave(Divergence cause) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Has a plan followed below DEVICE and on it: the executor moves its ranges, and HOST goes by what
 // it foresees there.
-// Thread: none of its own; the caller locks. Start and Stop wait until what the plan before has
-// under way has landed.
+// Thread: one at a time. Start and Stop wait for copies under way, so the tracker's lock is released
+// meanwhile (client/plan/unlocked_work.h).
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -30,14 +30,16 @@ class PlanFollower {
   bool Follows(const PlannedPhase& phase) const {
     return running_ == &phase && phase.plan != nullptr && executor_.active();
   }
-  // Leaves what is followed, and begins with the phase's plan at operator `first`. Errors: of
-  // PlanExecutor::Start.
-  absl::Status Start(const PlannedPhase& phase, int64_t first);
-  // As Start, when a round has ended, with the plan of the phase whose round is expected next: what
-  // that wants to find on DEVICE is fetched before it begins. The phase may be null: none is.
-  void StartAhead(PlannedPhase* next, int64_t first, int64_t device_bytes);
+  // Returns whether this is the phase whose plan was begun last and not stopped.
+  bool has_begun(const PlannedPhase& phase) const { return running_ == &phase; }
+  bool has_begun_any() const { return running_ != nullptr; }
+  // Stops what is followed, and begins with the phase's plan at operator `first`. Of the phase no
+  // more than its address is used. Errors: of PlanExecutor::Start.
+  absl::Status Start(const PlannedPhase& phase, const std::shared_ptr<const BoundPlan>& plan,
+                     int64_t first);
   // Leaves the plan that is followed, if any is, with its cause. Does not wait.
   void Leave(Divergence cause);
+  // Leaves it without a cause, and waits until what it has under way has landed.
   void Stop();
 
  private:

@@ -9,35 +9,13 @@
 
 namespace gemini::client {
 
-// Releases the lock while it lives. clang's analysis takes it for held, as in Mutex::WaitFor.
-class PlanRequester::Asking {
- public:
-  Asking(PlanRequester& requester, Mutex& mutex) ABSL_NO_THREAD_SAFETY_ANALYSIS
-      : requester_(requester),
-        mutex_(mutex) {
-    requester_.is_asking_ = true;
-    mutex_.Unlock();
-  }
-  Asking(const Asking&) = delete;
-  Asking& operator=(const Asking&) = delete;
-  ~Asking() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    mutex_.Lock();
-    requester_.is_asking_ = false;
-    requester_.answered_.notify_all();
-  }
-
- private:
-  PlanRequester& requester_;
-  Mutex& mutex_;
-};
-
 void PlanRequester::FindTrace(PlannedPhase& phase, absl::Span<const TracedTensor> tensors,
                               Mutex& mutex) {
   const std::string name = phase.name;
   const std::vector<TracedTensor> wanted(tensors.begin(), tensors.end());
   absl::StatusOr<std::optional<Trace>> found;
   {
-    const Asking asking(*this, mutex);
+    const UnlockedWork::Scope scope(asking_, mutex);
     found = plans_->FindTrace(name, wanted);
     if (found.ok() && found->has_value() &&
         (!CheckTrace(**found).ok() || (**found).tensors != wanted)) {
@@ -49,7 +27,7 @@ void PlanRequester::FindTrace(PlannedPhase& phase, absl::Span<const TracedTensor
 }
 
 void PlanRequester::AwaitOperators(Mutex& mutex) {
-  const Asking asking(*this, mutex);
+  const UnlockedWork::Scope scope(asking_, mutex);
   CopyEngine& clock = residency_.copies();
   clock.AwaitPoint(clock.Now());
 }
@@ -60,7 +38,7 @@ void PlanRequester::MakePlan(PlannedPhase& phase, absl::Span<ChunkStore* const> 
   bool is_refused = false;
   absl::StatusOr<std::shared_ptr<const BoundPlan>> bound;
   {
-    const Asking asking(*this, mutex);
+    const UnlockedWork::Scope scope(asking_, mutex);
     absl::StatusOr<Plan> plan = plans_->MakePlan(trace, device_bytes);
     is_refused = !plan.ok();
     if (is_refused) {

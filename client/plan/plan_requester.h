@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Requests traces of earlier jobs and plans, one at a time, without the tracker's lock: a plan of a
 // large trace takes half a second, and others' plans may be made before it.
-// Asking: the lock is released during a request, so other threads' operators, updates and rounds go
-// on meanwhile. A request works on copies. Its answer becomes the phase's, unless the trace that it
+// Asking: the lock is released during a request (client/plan/unlocked_work.h), so other threads'
+// operators, updates and rounds go on meanwhile. A request works on copies. Its answer becomes the phase's, unless the trace that it
 // is about was replaced meanwhile. While one request is under way nobody begins another.
 // Thread: any. `mutex` is the tracker's lock, which guards this; calls that take it release it
 // meanwhile.
 #pragma once
-#include <condition_variable>
 #include <cstdint>
 #include <utility>
 
@@ -18,6 +17,7 @@
 #include "client/host/chunk_store.h"
 #include "client/plan/plan_source.h"
 #include "client/plan/planned_phase.h"
+#include "client/plan/unlocked_work.h"
 #include "gemini/plan/trace.h"
 #include "gemini/system/mutex.h"
 
@@ -28,7 +28,8 @@ class PlanRequester {
   // Both outlive this. `plans` may be null: there is nobody to ask.
   PlanRequester(PlanSource* plans, Residency& residency) : plans_(plans), residency_(residency) {}
 
-  bool may_ask() const { return plans_ != nullptr && !is_asking_; }
+  bool may_ask() const { return plans_ != nullptr && !asking_.is_under_way(); }
+  bool is_asking() const { return asking_.is_under_way(); }
   int64_t epoch() const { return plans_ == nullptr ? 0 : plans_->epoch(); }
   // Returns the outcome of the last request, or of NoteError since.
   const absl::Status& status() const { return status_; }
@@ -45,17 +46,12 @@ class PlanRequester {
   void MakePlan(PlannedPhase& phase, absl::Span<ChunkStore* const> stores, int64_t device_bytes,
                 Mutex& mutex) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   // Waits for the request that is under way.
-  void Await(Mutex& mutex) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
-    while (is_asking_) mutex.WaitFor(answered_);
-  }
+  void Await(Mutex& mutex) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { asking_.Await(mutex); }
 
  private:
-  class Asking;
-
   PlanSource* const plans_;
   Residency& residency_;
-  bool is_asking_ = false;
-  std::condition_variable answered_;
+  UnlockedWork asking_;
   absl::Status status_;
 };
 
