@@ -2,7 +2,6 @@
 #include "client/plan/phase_tracker.h"
 
 #include <algorithm>
-#include <memory>
 #include <string>
 #include <utility>
 
@@ -21,7 +20,7 @@ int32_t PhaseTracker::AddTensors(ChunkStore& store, absl::Span<const TracedTenso
   MutexLock lock(mutex_);
   do {
     requester_.Await(mutex_);
-    StopFollowing();
+    follower_.Stop(mutex_);
   } while (requester_.is_asking());
   round_.Withdraw();
   round_.times().DropAll();
@@ -67,12 +66,12 @@ KeptForUpdate PhaseTracker::BeginUpdate(const ChunkStore& store) {
   {
     MutexLock lock(mutex_);
     if (round_.is_evaluation() || (round_.is_open() && round_.is_empty())) CloseRound({});
-    moving_.Await(mutex_);  // A plan that begins takes no notice of PauseMoves.
+    follower_.AwaitMove(mutex_);  // A plan that begins takes no notice of PauseMoves.
     const absl::Span<ChunkStore* const> stores = follower_.stores();
     std::string phase = names_.BeginUpdate(
         static_cast<int32_t>(std::ranges::find(stores, &store) - stores.begin()));
     // What is updated leaves DEVICE behind the back of a plan that goes on.
-    if (!round_.is_open()) StopFollowing();
+    if (!round_.is_open()) follower_.Stop(mutex_);
     if (!round_.is_open()) {
       round_.Open(phases_.Get(std::move(phase)), RoundKind::kUpdateAlone);
       phases_.NoteOrder(round_.phase());
@@ -145,7 +144,7 @@ void PhaseTracker::FollowPlan() {
   PlannedPhase& phase = round_.phase();
   // A larger budget keeps its old plan until the round's end.
   phase.FitTo(budget_.budget_bytes());
-  if (moving_.is_under_way()) return;
+  if (follower_.is_moving()) return;
   // Rounds follow each other without a stop.
   if (follower_.Follows(phase)) {
     round_.Follow();
@@ -155,7 +154,7 @@ void PhaseTracker::FollowPlan() {
   const auto is_at_beginning = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return round_.is_open() && round_.is_empty() && round_.number() == number;
   };
-  StopFollowing();
+  follower_.Stop(mutex_);
   if (!is_at_beginning()) return;
   if (!phase.looked_up && !phase.trace && requester_.may_ask()) {
     phase.looked_up = true;
@@ -173,14 +172,8 @@ void PhaseTracker::FollowPlan() {
     if (!is_at_beginning()) return;
     phase.FitTo(budget_.budget_bytes());
   }
-  if (phase.plan == nullptr || moving_.is_under_way()) return;
-  const std::shared_ptr<const BoundPlan> plan = phase.plan;
-  const int64_t first = round_.next_operator();
-  absl::Status started;
-  {
-    const UnlockedWork::Scope scope(moving_, mutex_);
-    started = follower_.Start(phase, plan, first);
-  }
+  if (phase.plan == nullptr || follower_.is_moving()) return;
+  const absl::Status started = follower_.Start(phase, round_.next_operator(), mutex_);
   if (!is_at_beginning()) {
     follower_.Leave(Divergence::kOperator);
   } else if (started.ok()) {
@@ -193,28 +186,17 @@ void PhaseTracker::FollowPlan() {
 
 void PhaseTracker::FollowAhead(PlannedPhase* next) {
   // With one model alone the plan that is followed goes on.
-  if (next == nullptr || moving_.is_under_way() || follower_.has_begun(*next)) return;
-  std::shared_ptr<const BoundPlan> plan;
-  if (next->plan != nullptr && next->rounds_to_skip == 0 &&
-      next->plan->plan.device_bytes == budget_.budget_bytes()) {
-    plan = next->plan;
-  }
+  if (next == nullptr || follower_.is_moving() || follower_.has_begun(*next)) return;
   const int64_t first = round_.next_operator();
-  {
-    const UnlockedWork::Scope scope(moving_, mutex_);
-    follower_.Stop();
-    // The round itself tries again.
-    if (plan != nullptr) follower_.Start(*next, plan, first).IgnoreError();
-  }
+  const auto is_between = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !round_.is_open() && round_.next_operator() == first;
+  };
+  follower_.Stop(mutex_);
+  if (!is_between() || next->plan == nullptr || next->rounds_to_skip > 0) return;
+  if (next->plan->plan.device_bytes != budget_.budget_bytes()) return;
+  follower_.Start(*next, first, mutex_).IgnoreError();  // The round itself tries again.
   // Another thread has begun a round meanwhile, without it.
-  if (round_.is_open() || round_.next_operator() != first) follower_.Leave(Divergence::kOperator);
-}
-
-void PhaseTracker::StopFollowing() {
-  moving_.Await(mutex_);
-  if (!follower_.has_begun_any()) return;
-  const UnlockedWork::Scope scope(moving_, mutex_);
-  follower_.Stop();
+  if (!is_between()) follower_.Leave(Divergence::kOperator);
 }
 
 int64_t PhaseTracker::Begin(absl::Span<const TensorUse> uses) {

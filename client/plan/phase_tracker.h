@@ -53,7 +53,6 @@
 #include "client/plan/plan_source.h"
 #include "client/plan/planned_phase.h"
 #include "client/plan/round_names.h"
-#include "client/plan/unlocked_work.h"
 #include "gemini/plan/plan.h"
 #include "gemini/plan/trace.h"
 #include "gemini/shm/timeline_shm.h"
@@ -140,8 +139,6 @@ class PhaseTracker {
   // that wants to find on DEVICE is fetched before it begins. The phase may be null: none is.
   // Releases the lock meanwhile.
   void FollowAhead(PlannedPhase* next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Stops the plan that is followed. Releases the lock meanwhile. Nobody moves behind it.
-  void StopFollowing() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Begins an operator in the round, and returns its number.
   int64_t Begin(absl::Span<const TensorUse> uses) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LeavePlan(Divergence cause) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -156,8 +153,6 @@ class PhaseTracker {
   OperatorProgress progress_;
 
   mutable Mutex mutex_;
-  UnlockedWork moving_ ABSL_GUARDED_BY(mutex_);  // From one plan to another.
-  // Of whoever moves, and of others while nobody does.
   PlanFollower follower_ ABSL_GUARDED_BY(mutex_);
   PlanRequester requester_ ABSL_GUARDED_BY(mutex_);
   CurrentRound round_ ABSL_GUARDED_BY(mutex_);

@@ -6,9 +6,12 @@
 
 namespace gemini::client {
 
-absl::Status PlanFollower::Start(const PlannedPhase& phase,
-                                 const std::shared_ptr<const BoundPlan>& plan, int64_t first) {
-  Stop();
+absl::Status PlanFollower::Start(const PlannedPhase& phase, int64_t first, Mutex& mutex) {
+  moving_.Await(mutex);
+  // Another thread may replace it meanwhile.
+  const std::shared_ptr<const BoundPlan> plan = phase.plan;
+  const UnlockedWork::Scope scope(moving_, mutex);
+  StopUnlocked();
   GEMINI_RETURN_IF_ERROR(executor_.Start(plan, first));
   Foresee(&plan->plan);
   running_ = &phase;
@@ -20,7 +23,14 @@ void PlanFollower::Leave(Divergence cause) {
   Foresee(nullptr);
 }
 
-void PlanFollower::Stop() {
+void PlanFollower::Stop(Mutex& mutex) {
+  moving_.Await(mutex);
+  if (running_ == nullptr) return;
+  const UnlockedWork::Scope scope(moving_, mutex);
+  StopUnlocked();
+}
+
+void PlanFollower::StopUnlocked() {
   if (running_ == nullptr) return;
   executor_.Stop();
   Foresee(nullptr);

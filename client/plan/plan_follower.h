@@ -1,20 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 // Has a plan followed below DEVICE and on it: the executor moves its ranges, and HOST goes by what
 // it foresees there.
-// Thread: one at a time. Start and Stop wait for copies under way, so the tracker's lock is released
-// meanwhile (client/plan/unlocked_work.h).
+// Moving: to leave a plan waits until its copies have landed, which may wait for NVMe, and to begin
+// another waits for evictions. The lock is released meanwhile (client/plan/unlocked_work.h), and one
+// thread at a time moves.
+// Thread: any. `mutex` is the tracker's lock, which guards this; calls that take it release it
+// meanwhile.
 #pragma once
 #include <cstdint>
 #include <memory>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "client/host/chunk_mover.h"
 #include "client/host/chunk_store.h"
 #include "client/plan/plan_executor.h"
 #include "client/plan/planned_phase.h"
+#include "client/plan/unlocked_work.h"
 #include "gemini/stall_cause.h"
+#include "gemini/system/mutex.h"
 
 namespace gemini::client {
 
@@ -30,23 +36,29 @@ class PlanFollower {
   bool Follows(const PlannedPhase& phase) const {
     return running_ == &phase && phase.plan != nullptr && executor_.active();
   }
-  // Returns whether this is the phase whose plan was begun last and not stopped.
+  bool is_moving() const { return moving_.is_under_way(); }
+  // Waits until nobody moves.
+  void AwaitMove(Mutex& mutex) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { moving_.Await(mutex); }
+  // Returns whether this is the phase whose plan was begun last, if it was not stopped. Call it, and
+  // Follows, while nobody moves.
   bool has_begun(const PlannedPhase& phase) const { return running_ == &phase; }
-  bool has_begun_any() const { return running_ != nullptr; }
-  // Stops what is followed, and begins with the phase's plan at operator `first`. Of the phase no
-  // more than its address is used. Errors: of PlanExecutor::Start.
-  absl::Status Start(const PlannedPhase& phase, const std::shared_ptr<const BoundPlan>& plan,
-                     int64_t first);
+  // Leaves what is followed, and begins with the phase's plan at operator `first`. Check behind it
+  // that this is still the next operator, and Leave if it is not. Errors: of PlanExecutor::Start.
+  absl::Status Start(const PlannedPhase& phase, int64_t first, Mutex& mutex)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   // Leaves the plan that is followed, if any is, with its cause. Does not wait.
   void Leave(Divergence cause);
-  // Leaves it without a cause, and waits until what it has under way has landed.
-  void Stop();
+  // Leaves it without a cause, and waits until what it has under way has landed. Nobody moves behind
+  // it.
+  void Stop(Mutex& mutex) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
  private:
+  void StopUnlocked();
   // From the next operator on HOST goes by what the plan foresees there; null: by what was used.
   void Foresee(const Plan* plan);
 
   PlanExecutor& executor_;
+  UnlockedWork moving_;
   std::vector<ChunkStore*> stores_;
   std::vector<std::unique_ptr<ChunkMover>> movers_;  // By space, once needed.
   // Whose plan the executor follows, or followed before it left it.
