@@ -17,8 +17,10 @@ int64_t DeviceBytesForChunks(int64_t device_bytes, int64_t apart_bytes, int64_t 
 // The server reserves the memory before it answers: 0.2 s a GiB where measured, and forty times
 // that beside ten compilers on two cores. A server that has died hangs up, so only for a stopped
 // one this is long.
-absl::Duration ReserveTimeout(int64_t size_bytes) {
-  return Connection::kReplyTimeout + absl::Seconds(10) * (size_bytes / kGiB + 2);
+absl::Duration ReserveTimeout(std::initializer_list<int64_t> sizes_bytes) {
+  absl::Duration timeout = Connection::kReplyTimeout + absl::Seconds(20);
+  for (const int64_t size_bytes : sizes_bytes) timeout += absl::Seconds(10) * (size_bytes / kGiB);
+  return timeout;
 }
 
 LeasedDevice::LeasedDevice(Connection& connection, CopyEngine& copies, MappedMemory segment,
@@ -69,7 +71,7 @@ absl::Status LeasedDevice::Acknowledge(const BudgetTarget& target) {
           [&target](flatbuffers::FlatBufferBuilder& builder) {
             return wire::CreateAckEpoch(builder, target.epoch, target.device_bytes).Union();
           },
-          wire::Body::Done, ReserveTimeout(arena_->size_bytes()))
+          wire::Body::Done, ReserveTimeout({arena_->size_bytes()}))
       .status();
 }
 

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 
@@ -72,7 +73,8 @@ class LeasedDevice {
 // What of `device_bytes` is for chunks where DEVICE is in slabs of slab_bytes, 0 if it is not.
 int64_t DeviceBytesForChunks(int64_t device_bytes, int64_t apart_bytes, int64_t slab_bytes);
 
-// How long a request may take for which the server reserves that many bytes.
-absl::Duration ReserveTimeout(int64_t size_bytes);
+// How long a request may take for which the server reserves the sum of these sizes, which may be any
+// numbers: a peer may have said them.
+absl::Duration ReserveTimeout(std::initializer_list<int64_t> sizes_bytes);
 
 }  // namespace gemini::client

@@ -110,8 +110,8 @@ absl::StatusOr<Session::Lease> Session::TakeLease(Connection& connection,
           },
           wire::Body::LeaseReply,
           // Others may have to give way first.
-          kMaxEpochTimeout +
-              ReserveTimeout(options.want_bytes[Tier::kDevice] + options.want_bytes[Tier::kHost])));
+          kMaxEpochTimeout + ReserveTimeout({options.want_bytes[Tier::kDevice],
+                                             options.want_bytes[Tier::kHost]})));
   const wire::LeaseReply* granted = reply.As<wire::LeaseReply>();
   if (granted->granted() == nullptr) return Malformed("no grant");
   Lease lease;
@@ -201,18 +201,19 @@ absl::StatusOr<ChunkStore*> Session::OpenSpace(const SpaceOptions& options) {
       options.num_tensors < 0) {
     return absl::InvalidArgumentError(absl::StrCat("space ", options.name, " has a negative size"));
   }
-  GEMINI_ASSIGN_OR_RETURN(
-      Reply reply, connection_->Call(
-                       wire::Body::OpenSpace,
-                       [&](FlatBufferBuilder& builder) {
-                         const auto name = builder.CreateString(options.name);
-                         return wire::CreateOpenSpace(builder, name, chunk_bytes(),
-                                                      options.num_bundles, options.host_slots,
-                                                      options.nvme_slots, options.num_tensors)
-                             .Union();
-                       },
-                       wire::Body::SpaceReply,
-                       ReserveTimeout((options.host_slots + options.nvme_slots) * chunk_bytes())));
+  GEMINI_ASSIGN_OR_RETURN(Reply reply, connection_->Call(
+                                           wire::Body::OpenSpace,
+                                           [&](FlatBufferBuilder& builder) {
+                                             const auto name = builder.CreateString(options.name);
+                                             return wire::CreateOpenSpace(
+                                                        builder, name, chunk_bytes(),
+                                                        options.num_bundles, options.host_slots,
+                                                        options.nvme_slots, options.num_tensors)
+                                                 .Union();
+                                           },
+                                           wire::Body::SpaceReply,
+                                           ReserveTimeout({options.host_slots * chunk_bytes(),
+                                                           options.nvme_slots * chunk_bytes()})));
   const wire::SpaceReply* opened = reply.As<wire::SpaceReply>();
   // Client segment, server segment, kick: then slabs.
   constexpr size_t kFirstSlab = 3;
@@ -320,7 +321,7 @@ absl::Status Session::Close() {
   absl::Status status;
   // The server answers when the memory is back, and gives the bytes to nobody before.
   const absl::Duration timeout =
-      ReserveTimeout(granted_bytes_[Tier::kHost] + granted_bytes_[Tier::kNvme]);
+      ReserveTimeout({granted_bytes_[Tier::kHost], granted_bytes_[Tier::kNvme]});
   for (const uint64_t id : ids) {
     status.Update(connection_
                       ->Call(

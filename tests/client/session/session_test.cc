@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/session/session.h"
 
+#include <limits>
+
+#include "client/session/leased_device.h"
+#include "gemini/byte_size.h"
 #include "gemini/system/numa_nodes.h"
 #include "gemini/system/update_team.h"
 #include "tests/client/session/session_fixture.h"
@@ -155,6 +159,13 @@ TEST_F(SessionTest, AServerThatStopsMakesCloseUnavailableNotHang) {
   ASSERT_NE(OpenSpace("s", 4, 8, 8), nullptr);
   server_.reset();
   EXPECT_THAT(session_->Close(), StatusIs(absl::StatusCode::kUnavailable));
+}
+
+TEST(ReserveTimeoutTest, ItsSizesMayBeAnyNumbers) {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  EXPECT_EQ(ReserveTimeout({}), ReserveTimeout({kGiB - 1, 0}));
+  EXPECT_EQ(ReserveTimeout({3 * kGiB, 2 * kGiB}) - ReserveTimeout({}), absl::Seconds(50));
+  EXPECT_GT(ReserveTimeout({kMost, kMost}), ReserveTimeout({kMost}));
 }
 
 }  // namespace
