@@ -3,15 +3,18 @@
 // HOST has no room. It also knows which version of each bundle is committed.
 // Thread: any. Calls block for NVMe I/O when a chunk is not in HOST, and for a commit while an
 //         update is pending (client/host/update_ledger.h). No lock is held meanwhile.
-// Errors: on an error nothing has changed, but that chunks may have been spilled.
-// Spill:  when HOST is full, what a plan uses last leaves, or what was used least recently.
-//         Optimizer states whose home is NVME leave as soon as no update is pending.
-// Commit: every change of a committed chunk is out of place: fresh slot, record, commit word
-//         (client/host/chunk_places.h).
+// Errors: on an error nothing has changed, except that chunks may have been spilled and that
+// ChunkWrites counts the call.
+// Spill:  when HOST is full, the chunk that the plan uses last is written to NVME, or, without a
+//         plan, the least recently used one. Optimizer states whose home is NVME
+//         (SpaceShape::states_on_nvme) are written there as soon as their bundle awaits no commit.
+// Commit: a committed chunk is never overwritten. Its new bytes get a fresh slot, a commit record
+//         names the slot, and then the commit word names the record (client/host/chunk_places.h).
 // Copies: a committed chunk that was read back from NVME stays there too, as its record says, and
-//         its HOST copy is evicted without a write. An uncommitted chunk has one copy. What NVMe
-//         lost is DATA_LOSS until new bytes replace it.
-// Ahead:  a ChunkMover reads what is used next, and writes what leaves in any case, unasked.
+//         its HOST copy is evicted without a write. An uncommitted chunk has one copy. A chunk
+//         whose bytes NVMe lost gives DATA_LOSS until new bytes replace them.
+// Ahead:  a ChunkMover reads what is used next, and writes what will be spilled in any case, before
+//         it is asked for.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -43,55 +46,63 @@ class ChunkStore {
   int64_t num_bundles() const { return memory().shape().num_bundles; }
   const SpaceMemory& memory() const { return tiers_.memory; }  // What other processes see.
 
-  // Brings the chunk's bytes into HOST, those of the version that is awaited when there is one.
-  // They may be written only if the chunk is uncommitted (a gradient). `foreseen` says that a plan
-  // has this use. NOT_FOUND: the chunk is FREE. RESOURCE_EXHAUSTED: no HOST slot can be freed; it
-  // says how many are held and what to raise. UNAVAILABLE: the server is gone. DATA_LOSS: its bytes
-  // are lost, or a spill's. FAILED_PRECONDITION: it is on DEVICE alone. An update's failure has any
-  // code.
+  // Brings the chunk's bytes into HOST and holds them there. If its bundle awaits a commit, waits
+  // for it and brings the new version; a gradient is brought at once. The caller may write the
+  // bytes only if the chunk is uncommitted, as gradients are. `foreseen`: whether the plan, if
+  // there is one, contains this use. INVALID_ARGUMENT: there is no such chunk. NOT_FOUND: it is
+  // FREE. RESOURCE_EXHAUSTED: no HOST slot can be freed; the message says how many are held and
+  // what to raise. UNAVAILABLE: the server is gone. DATA_LOSS: its bytes are lost, or the disk
+  // failed when another chunk was spilled for it. FAILED_PRECONDITION: it is on DEVICE alone. Any
+  // code: that of the update that it waited for and that failed.
   absl::StatusOr<HostChunk> Acquire(ChunkId chunk, bool foreseen = true);
   // As Acquire for an uncommitted chunk; a FREE one becomes HOLD with zero bytes. Waits while its
-  // bundle awaits a commit, which reads it. FAILED_PRECONDITION: the chunk is committed.
+  // bundle awaits a commit, because the update reads it. FAILED_PRECONDITION: the chunk is
+  // committed.
   absl::StatusOr<HostChunk> AcquireUncommitted(ChunkId chunk);
   // As AcquireUncommitted, but the bytes are arbitrary: the caller writes all of them.
   absl::StatusOr<HostChunk> AcquireToOverwrite(ChunkId chunk);
-  // As AcquireToOverwrite, for bytes that the caller has on DEVICE: does not wait for a commit that
-  // awaits them (SpaceUpdates::AwaitsGradient). The holder of one that is for_update() waits for
-  // the copy alone before it releases it.
+  // As AcquireToOverwrite, for bytes that the caller has on DEVICE. Does not wait for a commit that
+  // itself waits for them (SpaceUpdates::AwaitsGradient). If the result is for_update(), its holder
+  // may wait for nothing but the copy before it releases the result.
   absl::StatusOr<HostChunk> AcquireForWriteBack(ChunkId chunk);
-  // Acquires a slot of no chunk yet; its bytes are arbitrary.
+  // Acquires a spare: a slot that belongs to no chunk yet, with arbitrary bytes. While updates are
+  // pending, waits until others than the updater may hold one more slot and one more spare.
   absl::StatusOr<HostChunk> AcquireSpare();
-  // For the updater, which waits for no commit, and holds UpdateSlots at most.
+  // As Acquire and AcquireSpare, for the updater: they wait for no commit. It holds at most
+  // UpdateSlots slots (gemini/plan/spare_slots.h).
   absl::StatusOr<HostChunk> AcquireForUpdate(ChunkId chunk);
   absl::StatusOr<HostChunk> AcquireSpareForUpdate();
 
-  // Commits `fresh` as the new chunks of their kinds at `step`; others stay as they are. Each is a
-  // spare, or the chunk itself from AcquireUncommitted, and complete; the handles are empty then,
-  // and what they replace is free when no longer held. INVALID_ARGUMENT: below the committed step,
-  // a gradient, another's slot.
+  // Commits `fresh` as the bundle's new chunks of these kinds at `step`; its other chunks stay as
+  // they are. Each handle is a spare, or the chunk itself from AcquireUncommitted, and all its
+  // bytes are written. Afterwards the handles are empty, and the slots that they replace are free
+  // as soon as nobody holds them. INVALID_ARGUMENT: `step` is below the committed one or out of
+  // range, or a handle is for a gradient, named twice, or of another chunk.
   absl::Status Commit(BundleId bundle, int64_t step,
                       absl::Span<std::pair<ChunkKind, HostChunk>> fresh);
-  // As Commit of a spare, at the step that is committed: a write-back. FAILED_PRECONDITION: it is
-  // not committed.
+  // Commits the spare `fresh` as the chunk's bytes at the step that is already committed, as a
+  // write-back does. FAILED_PRECONDITION: the chunk is not committed.
   absl::Status Replace(ChunkId chunk, HostChunk fresh);
-  // Makes an uncommitted chunk FREE. Only copies in flight may hold it. Waits for a pending commit,
-  // and does nothing if the update failed.
+  // Makes an uncommitted chunk FREE. Only copies in flight may hold it; waits for them and for a
+  // pending commit. Does nothing if that update failed.
   void Free(ChunkId chunk);
 
   int64_t CommittedStep(BundleId bundle) const;  // -1: nothing is committed.
-  // Whether the chunk is part of its bundle's committed version; and where that lies by its record.
+  // Return whether the chunk is part of its bundle's committed version, and where the commit record
+  // says that it is stored (no value: nowhere).
   bool IsCommitted(ChunkId chunk) const;
   std::optional<ChunkSlot> CommittedPlace(ChunkId chunk) const;
   bool HasPayload(ChunkId chunk) const;    // Whether it has bytes, DEVICE included: it is not FREE.
   bool AwaitsCommit(ChunkId chunk) const;  // Whether Acquire would wait for a commit.
   ChunkWrites WriteCounts(ChunkId chunk) const;
-  // Calls `look` with the bytes of a gradient chunk that is in HOST and that nobody holds; nobody
-  // writes them meanwhile. Returns WriteCounts().all of then; nothing if it is elsewhere, or held.
+  // Calls `look` with the bytes of the bundle's gradient chunk if that is in HOST and nobody holds
+  // it; nobody writes them meanwhile. Returns WriteCounts().all of that moment, or no value if the
+  // chunk is elsewhere or held.
   std::optional<int64_t> PeekGradient(BundleId bundle,
                                       absl::FunctionRef<void(const std::byte*)> look);
 
-  // Says what a plan does, or by an empty foresight that there is none. Not followed with
-  // states_on_nvme, which plans do not know of.
+  // Sets which chunks a plan will use and when; an empty foresight means that there is no plan.
+  // Ignored with states_on_nvme, because plans do not model that.
   void Foresee(policies::HostForesight foresight);
   StoredBytes stored_bytes() const;
   ResidencyWriter& residency_writer() { return tiers_.residency; }  // For Residency.
@@ -102,8 +113,8 @@ class ChunkStore {
 
  private:
   absl::Status CheckId(ChunkId chunk) const;
-  // Waits for I/O of the chunk and, as `access` needs, for its commit and for a slot. Errors: of
-  // the update.
+  // Waits until the chunk is not busy and, as `access` needs, for its commit and until one more
+  // slot may be held. Errors: of the update that failed.
   absl::Status AwaitAccess(ChunkId chunk, ChunkAccess access)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(tiers_.mutex);
   absl::StatusOr<HostChunk> AcquireToRead(ChunkId chunk, ChunkAccess access, bool foreseen);

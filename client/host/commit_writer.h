@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sole writer of the commit words and records of a space (gemini/shm/commit_shm.h).
+// Writes the commit words and records of a space (gemini/shm/commit_shm.h), as their only writer.
 // Thread: one caller at a time; the caller locks. Readers in other processes need no lock.
 // Rule:   a record is complete before a word names it, and is not rewritten while any word does,
 //         nor between Prepare and CommitPrepared. The records that were given up longest ago are
@@ -29,14 +29,15 @@ class CommitWriter {
   // that it names are complete.
   void Commit(BundleId bundle, int64_t step, const CommitRecord& record);
 
-  // The same in two parts, so that an intent can name the record in between: completes a record,
-  // which no word names, and returns its index; then commits it. At most one a bundle is prepared.
+  // Do the same in two parts, so that an intent can name the record in between. Prepare completes a
+  // record that no word names yet, and returns its index; CommitPrepared makes the word name it. At
+  // most one record of a bundle is prepared at a time.
   int64_t Prepare(const CommitRecord& record);
   void CommitPrepared(BundleId bundle, int64_t step, int64_t index, const CommitRecord& record);
 
-  // The committed step; -1 when nothing is committed.
+  // Returns the committed step, or -1 if nothing is committed.
   int64_t step(BundleId bundle) const { return current_[bundle.value()].step; }
-  // The record of the valid version; all zero when nothing is committed.
+  // Returns the record of the valid version, which is all zeros if nothing is committed.
   const CommitRecord& record(BundleId bundle) const { return current_[bundle.value()].record; }
 
  private:

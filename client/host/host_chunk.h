@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A HOST slot held in place: it is neither spilled nor given away while this lives.
+// A handle that holds a HOST slot in place: the slot is neither spilled nor reused while the handle
+// lives.
 // Owner:  move-only; does not outlive the ChunkStore that gave it.
 // Thread: one at a time.
 #pragma once
@@ -10,7 +11,8 @@
 
 namespace gemini::client {
 
-// Whom a HostChunk tells of its end.
+// The interface through which a HostChunk reports to its space. Release ends its hold of the slot;
+// CountEnding is called by EndsByItself.
 class HostSlotOwner {
  public:
   virtual void Release(SlotId slot, bool for_update, bool ends_by_itself) = 0;
@@ -23,7 +25,8 @@ class HostSlotOwner {
 class HostChunk {
  public:
   HostChunk() = default;
-  // The caller holds the slot, and leaves that hold to this; `data` is the slot's first byte.
+  // Takes over the caller's hold of the slot. `data` is the slot's first byte; `owner` outlives
+  // this.
   HostChunk(HostSlotOwner& owner, SlotId slot, std::byte* data, bool for_update)
       : owner_(&owner), slot_(slot), data_(data), for_update_(for_update) {}
   HostChunk(HostChunk&& other) noexcept { *this = std::move(other); }
@@ -43,11 +46,12 @@ class HostChunk {
   explicit operator bool() const { return owner_ != nullptr; }
   bool IsOf(const HostSlotOwner& owner) const { return owner_ == &owner; }
   SlotId slot() const { return slot_; }
-  // Whether the slot is kept for updates: its holder releases it without waiting for anybody.
+  // Returns whether the slot is one of those that are reserved for updates. Its holder must release
+  // it without waiting for any other thread.
   bool for_update() const { return for_update_; }
-  // Says that from now on the holder waits for a copy alone before it releases the slot, whatever
-  // others do. Who needs the slot, or needs that nobody holds it, waits instead of giving up. Call
-  // it once, and not if for_update().
+  // Promises that from now on the holder waits for nothing but a copy before it releases the slot.
+  // A thread that needs the slot, or needs it not to be held, then waits instead of returning an
+  // error. Call it at most once, and not if for_update().
   void EndsByItself() {
     owner_->CountEnding(slot_);
     ends_by_itself_ = true;

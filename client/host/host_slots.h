@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The HOST slots of one space: which are free, which chunk each holds, who holds it in place, and
-// which may be spilled first.
+// Keeps track of the HOST slots of one space: which are free, which chunk is in each, how many
+// handles hold each in place, and which is spilled first.
 // Thread: none of its own; the caller locks.
 #pragma once
 #include <cstdint>
@@ -26,29 +26,30 @@ class HostSlots {
   explicit HostSlots(int64_t num_slots);
 
   const HostSlot& at(SlotId slot) const { return slots_[slot.value()]; }
-  // Takes a free slot, without owner and held once; nothing if none is free.
+  // Takes a free slot, which then has no owner and one hold. Returns no value if none is free.
   std::optional<SlotId> Take(bool for_update);
   // Adds a hold, so that the slot is not spilled.
   void Hold(SlotId slot, bool for_update);
-  // Drops a hold. With the last one a slot without owner is free; for one with an owner the caller
-  // calls MaySpill.
+  // Drops a hold. After the last one a slot without an owner is free; if it has an owner, the
+  // caller must call MaySpill.
   void Drop(SlotId slot, bool for_update);
   // Marks one hold of the slot, or unmarks one, as HostChunk::EndsByItself says.
   void AddEndingHold(SlotId slot, int change);
 
   void SetOwner(SlotId slot, ChunkId owner) { slots_[slot.value()].owner = owner; }
-  // Takes the owner from the slot, which is free once nobody holds it.
+  // Removes the slot's owner. The slot is free once nobody holds it.
   void Disown(SlotId slot);
-  // Puts a slot that has an owner, and that nobody holds, into the order of spilling.
+  // Lets a slot that has an owner and no hold be spilled. `goes_home`: its chunk's home is NVME, so
+  // that it is spilled before others.
   void MaySpill(SlotId slot, bool goes_home) { order_.Add(slot, at(slot).owner, goes_home); }
   SpillOrder& order() { return order_; }
   const SpillOrder& order() const { return order_; }
   const SlotPool& free() const { return free_; }
 
-  // Slots that I/O under way will free.
+  // Returns how many slots will become free when I/O in flight has ended.
   int64_t coming() const { return coming_; }
   void AddComing(int64_t change) { coming_ += change; }
-  // Slots that others than updates hold, or look for.
+  // Returns how many slots others than updates hold or are trying to take.
   int64_t of_others() const { return of_others_; }
   void AddOfOthers(int64_t change) { of_others_ += change; }
   int64_t ending_holds() const { return ending_holds_; }  // Over all slots.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sole writer of a space's intents (gemini/shm/intent_shm.h).
+// Writes a space's intents (gemini/shm/intent_shm.h), as their only writer. An intent says what an
+// update will do, so that it can be repeated if this process dies.
 // Thread: one caller at a time; the caller locks. Readers in other processes need no lock.
 // Rule:   the caller records the next intent only when every bundle is committed at the one before.
 #pragma once
@@ -20,8 +21,9 @@ class IntentWriter {
   IntentWriter& operator=(const IntentWriter&) = delete;
 
   int64_t num_tensors() const { return num_tensors_; }
-  // Writes the intent into the slot that the word does not name, then names it. It has
-  // num_tensors() tensors and step > 0; the records of its on_device are complete.
+  // Writes the intent into the slot that the word does not name, then makes the word name it. The
+  // intent has num_tensors() tensors and step > 0, and the commit records that its on_device names
+  // are complete.
   void Record(const Intent& intent);
 
  private:

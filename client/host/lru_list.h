@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An order of use over ids 0 to size - 1, each in the list or not. All but Grow are O(1) and
-// allocate nothing.
+// A list of some of the ids from 0 to size - 1, ordered by their last use. All functions except
+// Grow are O(1) and allocate nothing.
 // Thread: none of its own; the caller locks.
 #pragma once
 #include <cstdint>
@@ -15,7 +15,7 @@ class LruList {
   static constexpr int64_t kNone = -1;
 
   explicit LruList(int64_t size) : nodes_(size) {}
-  // Adds an id that is not in the list.
+  // Raises the size by one; the new id is not in the list.
   void Grow() { nodes_.emplace_back(); }
 
   // Adds `id`, which is not in the list, as the most recently used.
@@ -35,7 +35,8 @@ class LruList {
     node = {};
   }
 
-  // The least recently used, kNone when the list is empty; and the next newer one of a listed id.
+  // Return the least recently used id, or kNone if the list is empty; and the next newer one after
+  // a listed id, or kNone after the newest.
   int64_t oldest() const { return oldest_; }
   int64_t newer(int64_t id) const { return nodes_[id].newer; }
   bool contains(int64_t id) const { return nodes_[id].listed; }

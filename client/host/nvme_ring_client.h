@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Asks the server to move chunks between HOST and NVME slots of a space: posts on the ring in the
-// client segment, kicks the server's eventfd, waits on the completion words in the server segment.
-// Checks: with each write goes the CRC32C of the HOST slot, and each read is compared with that of
-//         the write that filled the NVMe slot: from memory to memory, so whatever changed a byte
-//         between is found.
-// Thread: any; up to kIoRingEntries transfers are under way at once, more wait for room. The
-//         calling thread computes the checksum: of a chunk of kLateChecksumBytes or more that is
-//         written, while the disk is at it.
-// Errors: the server's, RESOURCE_EXHAUSTED among them. DATA_LOSS: the disk failed, no whole write
-//         of the slot was completed, or a read brought other bytes than were written. ABORTED: the
-//         lease was fenced.
-//         UNAVAILABLE: the server is gone, noticed within a second, or a transfer takes longer than
-//         kStuckAfter; the server may then still write to the slot, and every later transfer fails.
+// Has the server move chunks between HOST and NVME slots of a space. It posts a request on the ring
+// in the client segment, kicks the server's eventfd, and waits for the request's completion word in
+// the server segment.
+// Checks: each write carries the CRC32C of the HOST slot, and the bytes of each read are compared
+//         with that of the write that filled the NVMe slot. Both are computed in memory, so a byte
+//         that changed anywhere in between is found.
+// Thread: any; up to kIoRingEntries transfers are in flight at once, and more wait for room. The
+//         calling thread computes the checksum. When it writes a chunk of kLateChecksumBytes or
+//         more, it does so while the disk is writing.
+// Errors: the server's, such as RESOURCE_EXHAUSTED. DATA_LOSS: the disk failed, no write of the
+//         whole slot was completed, or a read brought other bytes than were written. ABORTED: the
+//         lease was fenced, so the session is over. UNAVAILABLE: the server is gone, which is
+//         noticed within a second, or a transfer takes longer than kStuckAfter. The server may then
+//         still write to the slot, and every later transfer fails.
 #pragma once
 #include <array>
 #include <atomic>
@@ -34,10 +35,12 @@ class NvmeRingClient {
  public:
   // A full ring of 4 MiB chunks, behind a slow disk's 20 MB/s.
   static constexpr absl::Duration kStuckAfter = absl::Seconds(60);
-  // Smaller ones take a few microseconds, and may be written before their checksum is there.
+  // The checksum of a smaller chunk takes a few microseconds, and the chunk may be written before
+  // its checksum is known.
   static constexpr int64_t kLateChecksumBytes = int64_t{256} << 10;
-  // After a write whose checksum came too late, for so many the checksum is computed first: a
-  // "disk" that is always faster (a page cache) takes little more than each write once.
+  // After a write whose checksum came too late and which was repeated, so many large writes have
+  // their checksum computed first. So a "disk" that is always faster, such as a page cache, repeats
+  // few writes.
   static constexpr int64_t kEarlyChecksums = 64;
 
   // `memory` and `connection` outlive this. `generation` is that of the lease. Without `checksums`
@@ -47,17 +50,17 @@ class NvmeRingClient {
   NvmeRingClient(const NvmeRingClient&) = delete;
   NvmeRingClient& operator=(const NvmeRingClient&) = delete;
 
-  // Moves the whole chunk and blocks until it is done. Nobody writes to the HOST slot meanwhile;
-  // after a read that failed its bytes are arbitrary.
+  // Moves the whole chunk and blocks until that is done. The caller sees to it that nobody else
+  // writes to the HOST slot meanwhile. After a failed read its bytes are arbitrary.
   absl::Status Transfer(IoOperation operation, SlotId host_slot, SlotId nvme_slot);
 
-  // Returns whether a transfer may still be under way though Transfer has returned.
+  // Returns whether the server may still be working on a transfer although Transfer has returned.
   bool broken() const { return broken_.load(std::memory_order_acquire); }
 
  private:
   struct Completion {
     absl::StatusCode code;
-    uint64_t contents;  // Of the NVMe slot; a read's as it began.
+    uint64_t contents;  // Of the NVMe slot; for a read, when it began.
   };
   absl::Status Read(SlotId host_slot, SlotId nvme_slot);
   absl::Status Write(SlotId host_slot, SlotId nvme_slot);
@@ -67,7 +70,7 @@ class NvmeRingClient {
   absl::StatusOr<Completion> Move(IoOperation operation, SlotId host_slot, SlotId nvme_slot,
                                   uint64_t contents);
   uint32_t ChecksumOf(SlotId host_slot) const;
-  // Judges a read that the server calls good.
+  // Compares the bytes of a read that the server reports as successful with their checksum.
   absl::Status CheckRead(SlotId host_slot, uint64_t contents) const;
   absl::Status CheckServer() const;
 
@@ -77,7 +80,7 @@ class NvmeRingClient {
   const uint64_t generation_;
   const bool checksums_;
   std::atomic<bool> broken_{false};
-  // Large writes to come whose checksum is computed first; 0 or less: none.
+  // How many of the next large writes have their checksum computed first; none if 0 or less.
   std::atomic<int64_t> early_checksums_{0};
   Mutex mutex_;
   std::condition_variable entry_freed_;

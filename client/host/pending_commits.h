@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bundles whose update was begun and is not committed yet, and which of them is updated next:
-// one that somebody waits for; else one whose gradient was late and has arrived; else the first in
-// the order given whose gradient is there; else the first that still awaits its gradient.
+// Keeps the bundles whose update was begun and is not committed yet, and decides which of them is
+// updated next: one that a thread waits for; else one whose gradient was late and has arrived; else
+// the first, in the order given, whose gradient was never late; else the first that still awaits
+// its gradient.
 // Thread: none of its own; the caller locks.
 #pragma once
 #include <cstdint>
@@ -21,37 +22,39 @@ class PendingCommits {
   explicit PendingCommits(int64_t num_bundles)
       : states_(num_bundles, State::kCommitted), is_late_(num_bundles, false) {}
 
-  // Makes bundles pending that are not; each once. `late`, each once of `bundles`, await their
-  // gradients.
+  // Makes `bundles`, of which none is pending and none is named twice, pending. Those in `late`, a
+  // subset, await their gradients.
   void Expect(absl::Span<const BundleId> bundles, absl::Span<const BundleId> late = {});
   bool awaits(BundleId bundle) const { return states_[bundle.value()] != State::kCommitted; }
   bool awaits_gradient(BundleId bundle) const { return is_late_[bundle.value()]; }
   int64_t count() const { return count_; }
-  int64_t late_count() const { return late_count_; }  // Of them: those that await their gradients.
+  int64_t late_count() const { return late_count_; }  // Those that await their gradients.
 
-  // The gradient has arrived: nothing changes if the bundle awaits none. Its turn was put off for
-  // it alone, so the bundle goes before all that nobody waits for; several go as they arrived.
+  // Says that the bundle's gradient has arrived; does nothing if it awaits none. Only the gradient
+  // delayed its turn, so the bundle now precedes all that nobody waits for. Several such bundles
+  // are taken in the order of arrival.
   void GradientArrived(BundleId bundle);
   // Puts a bundle before all that nobody waits for. Nothing changes if it is taken or not pending.
   void Hurry(BundleId bundle);
-  // Gives out the next one; each once. Nothing: all are taken.
+  // Takes the next bundle to update. Returns no value if all are taken.
   std::optional<BundleId> Take();
-  // Shows the one that was taken last, if it is pending still, and those to come, in the order in
-  // which Take gives them if nothing changes meanwhile, until `look` returns false.
+  // Calls `look` with the bundle that was taken last, if it is still pending, and then with those
+  // to come, in the order in which Take returns them if nothing changes meanwhile, until `look`
+  // returns false.
   void LookAhead(absl::FunctionRef<bool(BundleId)> look) const;
-  // Makes those that were taken and are still pending available again, for another try; those that
-  // nobody waits for go by their ids then, late ones behind the others.
+  // Makes the bundles that were taken and are still pending available again, for another try. Those
+  // that nobody waits for are then taken in the order of their ids, late ones after the others.
   void ReturnAll();
-  // The bundle is committed.
+  // Says that the bundle, which is pending, is committed.
   void Done(BundleId bundle);
 
  private:
   enum class State : uint8_t { kCommitted, kWaiting, kHurried, kTaken };
   std::vector<State> states_;  // By BundleId.
   std::vector<bool> is_late_;  // By BundleId: pending, and awaits its gradient.
-  // All hold bundles that were hurried, taken or committed since, too: these are skipped.
+  // These queues also contain bundles that were hurried, taken or committed since; Take skips them.
   std::deque<BundleId> hurried_;
-  std::deque<BundleId> arrived_;  // Were late.
+  std::deque<BundleId> arrived_;  // Their gradients were late.
   std::deque<BundleId> order_;
   std::deque<BundleId> late_;
   BundleId taken_last_;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sole writer of the residency words of a space (gemini/shm/residency_shm.h): joins what the
-// chunk store knows (HOST, NVME) with what Residency knows (DEVICE) into one word a chunk.
-// Thread: any for SetBelow, EnterDevice and LeaveDevice. Between the last two a chunk's word
-//         belongs to the caller of SetOnDevice, who locks: one relaxed store, since every pin makes
-//         one.
-// Change: as in gemini/chunk_state.h; any other is a broken invariant of ours.
+// Writes the residency words of a space (gemini/shm/residency_shm.h), as their only writer. It
+// joins what the chunk store knows (HOST, NVME) and what Residency knows (DEVICE) into one word for
+// each chunk.
+// Thread: any for SetBelow, EnterDevice and LeaveDevice. Between the last two, a chunk's word
+//         belongs to the caller of SetOnDevice, who has a lock of its own. That call takes no lock
+//         here and makes one relaxed store, because every pin makes it.
+// Change: states change as in gemini/chunk_state.h; any other change is a broken invariant.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -26,13 +27,14 @@ class ResidencyWriter {
   ResidencyWriter(const ResidencyWriter&) = delete;
   ResidencyWriter& operator=(const ResidencyWriter&) = delete;
 
-  // Says where the chunk lies below DEVICE; nothing: FREE. Shown while the chunk is not on DEVICE.
+  // Says where the chunk is stored below DEVICE; no value means FREE. The word shows that while the
+  // chunk is not on DEVICE.
   void SetBelow(ChunkId chunk, std::optional<ChunkSlot> slot);
 
   // Says that the chunk is now on DEVICE too, in `slot`: HOLD and clean.
   void EnterDevice(ChunkId chunk, SlotId slot);
-  // Says who pins the copy on DEVICE and whether it was written; between EnterDevice and
-  // LeaveDevice.
+  // Says how many pins the copy on DEVICE has and whether it is dirty. Call it between EnterDevice
+  // and LeaveDevice only.
   void SetOnDevice(ChunkId chunk, SlotId slot, int pins, bool dirty);
   // Says that the copy on DEVICE, which nobody pins, is given up.
   void LeaveDevice(ChunkId chunk);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Free slots of one tier of a space.
+// Keeps track of which slots of one tier of a space are free.
 // Thread: none of its own; the caller locks.
 // Units:  slots, ids from 0 to num_slots - 1.
 #pragma once
@@ -20,7 +20,7 @@ class SlotPool {
     for (int64_t slot = num_slots - 1; slot >= 0; --slot) free_.push_back(SlotId(slot));
   }
 
-  // Takes a free slot, the one given back last first; none when all are taken.
+  // Takes the free slot that was given back last. Returns no value if all are taken.
   std::optional<SlotId> Take() {
     if (free_.empty()) return std::nullopt;
     const SlotId slot = free_.back();
@@ -33,7 +33,8 @@ class SlotPool {
     SetFree(slot);
     free_.push_back(slot);
   }
-  // The same, to be taken again when all others are taken. O(free slots).
+  // Gives a taken slot back so that it is taken again only after all that are free now. O(free
+  // slots).
   void GiveToTakeLast(SlotId slot) {
     SetFree(slot);
     free_.insert(free_.begin(), slot);

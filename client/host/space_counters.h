@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sole writer of the counters in the head of a client segment, which memstat shows.
-// Thread: any. Submission counts belong to the I/O ring, not here.
+// Writes the counters in the header of a space's client segment, which memstat shows, as their only
+// writer.
+// Thread: any. The counts of submitted I/O belong to NvmeRingClient.
 // Units:  bytes and nanoseconds.
 #pragma once
 #include <cstdint>
@@ -34,7 +35,7 @@ class SpaceCounters {
   void AddFailedNvmeWrite() { Add(header_->failed_nvme_writes, 1); }
   void SetUpdatePending(int64_t num_bundles) { Set(header_->update_pending, num_bundles); }
   void SetStep(int64_t step) { Set(header_->step, step); }
-  // Of the step that has ended.
+  // Sets the figures of the step that has just ended.
   void SetLastStep(int64_t step_ns, int64_t stall_ns, int64_t fetch_bytes, int64_t evict_bytes) {
     Set(header_->step_ns, step_ns);
     Set(header_->step_stall_ns, stall_ns);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The mapped memory of one space: its HOST slots and its two segments. Unmapped on destruction.
+// Maps the memory of one space: its HOST slots, and the two segments that client and server share.
+// The destructor unmaps it.
 // Thread: any, once open. Units: bytes; a HOST slot holds chunk_bytes.
-// Source: what the server sends at OpenSpace (gemini/wire.fbs); sizes are checked before mapping,
-// so
-//         that no access past an end can raise SIGBUS.
+// Source: what the server sends at OpenSpace (gemini/wire.fbs). Sizes are checked before mapping,
+//         so that no access past an end can raise SIGBUS.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -25,11 +25,12 @@ struct SpaceShape {
   int64_t num_bundles = 0;
   int64_t host_slots = 0;
   int64_t nvme_slots = 0;
-  int64_t device_slots = 0;     // Of the session's arena, which all its spaces share.
-  int64_t slots_per_slab = 0;   // The last slab may hold fewer.
-  int64_t num_tensors = 0;      // Of its intents.
-  StateFormat format = {};      // Of its trainable bundles.
-  bool states_on_nvme = false;  // The home of their optimizer states is NVME.
+  int64_t device_slots = 0;    // Slots of the session's arena, which all its spaces share.
+  int64_t slots_per_slab = 0;  // The last slab may hold fewer.
+  int64_t num_tensors = 0;     // Of its intents.
+  StateFormat format = {};     // Of its trainable bundles.
+  // Whether the home of their optimizer states is NVME: they are in HOST only around an update.
+  bool states_on_nvme = false;
 
   int64_t payload_bytes() const { return PayloadBytes(format, chunk_bytes); }
 };
@@ -42,7 +43,7 @@ class SpaceMemory {
                                          int server_segment, absl::Span<const UniqueFd> slabs);
 
   const SpaceShape& shape() const { return shape_; }
-  // The slot's first byte; slots are adjacent in their order.
+  // Returns the slot's first byte. Slots are adjacent, in the order of their ids.
   std::byte* slot_address(SlotId slot) const {
     return slots_.data() + slot.value() * shape_.chunk_bytes;
   }

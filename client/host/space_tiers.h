@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// HOST and NVME of one space: what is known of their chunks, the lock that guards that, and the
-// moves between them. ChunkStore, SpaceUpdates and ChunkMover work on it.
-// Thread: any. The functions that need the lock release it during NVMe I/O: the chunk is busy
-//         meanwhile, and who wants it waits for `idle`. Only I/O makes a chunk busy, and who does
-//         it waits for nothing here but I/O and holds that end by themselves: no deadlock.
-//         `mutex` is never held over I/O or a callback.
+// The HOST and NVME tiers of one space: what is known of the chunks there, the lock that guards
+// that, and the moves between the two. ChunkStore, SpaceUpdates and ChunkMover work on it.
+// Thread: any. The functions that need the lock release it during NVMe I/O. The chunk is busy
+//         meanwhile, and whoever wants it waits for `idle`. A thread that makes a chunk busy waits
+//         for nothing here but I/O and holds that end without help (HostChunk::EndsByItself), so
+//         there is no deadlock. `mutex` is never held over I/O or a callback.
 // Owner:  the ChunkStore. Members are public so that clang checks their use against `mutex`.
 #pragma once
 #include <condition_variable>
@@ -31,7 +31,7 @@ namespace gemini::client {
 
 class SpaceTiers final : public HostSlotOwner {
  public:
-  // As ChunkStore's.
+  // Takes the arguments of ChunkStore's constructor.
   SpaceTiers(std::string space, SpaceMemory mapped, UniqueFd kick, const Connection& connection,
              uint64_t generation, SpaceTimeline of_space, bool nvme_checksums);
 
@@ -39,14 +39,17 @@ class SpaceTiers final : public HostSlotOwner {
   // who has seen that the chunk is not busy. Errors: of ChunkStore::Acquire.
   absl::StatusOr<SlotId> Bring(ChunkId chunk, ChunkAccess access)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  // Takes a HOST slot, without owner and held once, and spills if none is free.
+  // Takes a HOST slot, which then has no owner and one hold, and spills if none is free. May wait
+  // for slots that I/O or copies in flight will free. RESOURCE_EXHAUSTED: no slot can be freed.
+  // Others: of a write to NVME.
   absl::StatusOr<SlotId> TakeHostSlot(ChunkAccess access) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  // Evicts the chunk in HOST slot `victim`: writes it to NVME, unless it lies there already.
+  // Evicts the chunk in HOST slot `victim`: writes it to NVME, unless it is stored there already,
+  // and frees the slot. RESOURCE_EXHAUSTED: NVME is full. Others: of the write.
   absl::Status Spill(SlotId victim) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   // Makes a handle of a slot that the caller holds, or passes the error on.
   absl::StatusOr<HostChunk> Handle(absl::StatusOr<SlotId> held, ChunkAccess access);
   void DropHold(SlotId slot, bool for_update) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  // Lets the bundle's optimizer states leave for NVME where that is their home.
+  // Lets the bundle's optimizer states be written to NVME, if that is their home.
   void LetStatesGoHome(BundleId bundle) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   StoredBytes bytes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
@@ -56,9 +59,9 @@ class SpaceTiers final : public HostSlotOwner {
   ResidencyWriter residency;
   SpaceCounters counters;
   mutable Mutex mutex ABSL_ACQUIRED_BEFORE(residency.mutex());
-  std::condition_variable idle;        // Less is busy, awaited or held than before.
-  std::condition_variable readable;    // There may be more to read ahead.
-  std::condition_variable going_home;  // There may be more to write behind.
+  std::condition_variable idle;        // A chunk is no longer busy, awaited or held.
+  std::condition_variable readable;    // There may be a chunk to read ahead.
+  std::condition_variable going_home;  // There may be a chunk to write behind.
   ChunkPlaces places ABSL_GUARDED_BY(mutex);
   UpdateLedger ledger ABSL_GUARDED_BY(mutex);
 

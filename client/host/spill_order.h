@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which of the HOST slots that may be spilled goes first: one whose chunk has its home on NVME, the
-// one that waits longest; else the one whose chunk is used last by what a plan foresees, or the
-// least recently used.
+// Decides which of the HOST slots that may be spilled is spilled first: one whose chunk has its
+// home on NVME, the one that has waited longest; else the one whose chunk a plan uses last, or,
+// without a plan, the least recently used one.
 // Thread: none of its own; the caller locks.
 #pragma once
 #include <cstdint>
@@ -20,7 +20,8 @@ class SpillOrder {
   explicit SpillOrder(int64_t num_slots)
       : recent_(num_slots), going_home_(num_slots), chunk_of_(num_slots) {}
 
-  // From now on the slot, with this chunk, may be spilled; or may not.
+  // Add lets the slot, with this chunk, be spilled from now on; Remove ends that. `goes_home`: the
+  // chunk has its home on NVME.
   void Add(SlotId slot, ChunkId chunk, bool goes_home = false) {
     (goes_home ? going_home_ : recent_).Add(slot.value());
     chunk_of_[slot.value()] = chunk;
@@ -29,7 +30,8 @@ class SpillOrder {
     (going_home_.contains(slot.value()) ? going_home_ : recent_).Remove(slot.value());
   }
 
-  // Empty: nothing is foreseen.
+  // Sets what a plan foresees. If it is empty, there is no plan. Used and Left tell it that a chunk
+  // was used, or has left HOST.
   void Foresee(policies::HostForesight foresight) { foresight_ = std::move(foresight); }
   void Used(ChunkId chunk) {
     if (!foresight_.empty()) foresight_.Used(chunk);
@@ -40,9 +42,10 @@ class SpillOrder {
   policies::HostForesight& foresight() { return foresight_; }
   const policies::HostForesight& foresight() const { return foresight_; }
 
-  // The first that goes home; no slot: none does.
+  // Returns the first slot whose chunk has its home on NVME, or no slot if there is none.
   SlotId FirstGoingHome() const { return SlotId(going_home_.oldest()); }
-  // No slot: none may be spilled. With foresight O(slots).
+  // Returns the slot to spill first, or no slot if none may be spilled. O(slots) with a plan, else
+  // O(1).
   SlotId First() const {
     if (going_home_.oldest() != LruList::kNone) return FirstGoingHome();
     if (recent_.oldest() == LruList::kNone) return SlotId();

@@ -19,18 +19,19 @@ enum class ChunkAccess : uint8_t {
   kUpdate,     // By the updater, or for a gradient in the slot that is kept for late ones.
 };
 
-// How many times a chunk was acquired for writing.
+// How many times a chunk may have been written: it was acquired for writing, with or without
+// success, or freed.
 struct ChunkWrites {
   int64_t all = 0;
-  int64_t from_device = 0;  // Of them, for what it had there.
+  int64_t from_device = 0;  // Those of them that were write-backs from DEVICE.
 };
 
 struct StoredChunk {
   SlotId host;
-  SlotId nvme;        // The valid copy when both are there: `host` is then a cache.
-  absl::Status loss;  // Not OK: `nvme` was read, and what was written there is lost.
-  SlotId device;      // Its only valid copy, when set: the other two are not.
-  bool busy = false;  // I/O is under way; nobody else touches the chunk.
+  SlotId nvme;        // If both are set, this is the valid copy and `host` a cache.
+  absl::Status loss;  // Not OK if a read of `nvme` showed that its bytes are lost.
+  SlotId device;      // If set, the only valid copy; the other two are not set.
+  bool busy = false;  // A thread moves or reads it, and nobody else touches it.
   bool committed = false;
   ChunkWrites writes;
 };
@@ -38,11 +39,11 @@ struct StoredChunk {
 struct StoredBytes {
   int64_t host_bytes = 0;
   int64_t nvme_bytes = 0;
-  int64_t nvme_read_bytes = 0;  // Ever, as the next.
+  int64_t nvme_read_bytes = 0;  // Since the space was opened, as is the next.
   int64_t nvme_written_bytes = 0;
 };
 
-// A bundle whose version of an intent's step is complete on DEVICE already: its slots in the
+// A bundle whose version for an intent's step is already complete on DEVICE, with its slots in the
 // session's arena.
 struct DeviceVersion {
   BundleId bundle;
