@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The seam for moving bytes between HOST and DEVICE. It has two streams, one for each direction,
-// each in order, with events between them and the operators, as CUDA streams behave. It also has
-// the clock of the operators. copy_engine_host runs a worker thread for each stream, and its
-// operators are over when they return.
+// The interface through which bytes move between HOST and DEVICE. It has two streams, one for each
+// direction. Each runs its copies in order, and events order them with the other stream and with
+// the operators, as in CUDA. It also measures when operators begin and end. copy_engine_host.h runs
+// a worker thread for each stream, and its operators are over when they return; copy_engine_cuda.h
+// uses a GPU.
 // Order: a copy runs after `after` and the earlier copies of its stream, and after nothing else.
 // Operators that a thread has begun wait for nothing but what was passed to MakeOperatorsWait on
 // that thread before.
@@ -28,9 +29,11 @@ inline constexpr size_t kNumCopyStreams = 2;
 inline constexpr size_t kOperatorOrder = kNumCopyStreams;
 inline constexpr size_t kNumCopyOrders = kNumCopyStreams + 1;
 
-// A point after copies and operators. The default is done from the beginning.
+// A point that is reached when certain copies and operators are done. The default is done from the
+// beginning.
 struct CopyEvent {
-  // By order: how many of its copies, or of the events after operators, this point is after.
+  // By order (the streams, then the operators): how many of its copies, or of its points after
+  // operators, must be done.
   std::array<uint64_t, kNumCopyOrders> sequences = {};
 
   static CopyEvent Behind(size_t order, uint64_t sequence) {
@@ -38,7 +41,7 @@ struct CopyEvent {
     event.sequences[order] = sequence;
     return event;
   }
-  // Moves it after `other`, too.
+  // Makes it wait for `other`, too.
   void Join(const CopyEvent& other) {
     for (size_t i = 0; i < kNumCopyOrders; ++i) {
       sequences[i] = std::max(sequences[i], other.sequences[i]);
@@ -48,7 +51,7 @@ struct CopyEvent {
 
 // A point in the order of operators, for asking when they reached it.
 struct OperatorPoint {
-  int64_t asked_ns = 0;               // When CopyEngine::Now was called.
+  int64_t asked_ns = 0;               // TimelineNowNs when CopyEngine::Now was called.
   std::shared_ptr<const void> event;  // The engine's own. Null: the point was reached at asked_ns.
 };
 
@@ -70,8 +73,8 @@ class CopyEngine {
                  CopyEvent after) {
     return Copy(stream, destination, source, size_bytes, after, CopySubject());
   }
-  // Copies from DEVICE to DEVICE as an operator of the calling thread does: after the operators
-  // before it, and what they wait for. Does not use the link.
+  // Copies from DEVICE to DEVICE as an operator of the calling thread: after the operators before
+  // it and after what they wait for. Does not use the link between HOST and DEVICE.
   virtual void CopyWithin(void* destination, const void* source, int64_t size_bytes) = 0;
   // Returns the point after all operators that the calling thread has begun (on a GPU: on its
   // current stream), and those of earlier calls.
@@ -82,7 +85,8 @@ class CopyEngine {
   // Returns the point after all operators that the calling thread has begun, to measure what they
   // do.
   virtual OperatorPoint Now() { return {.asked_ns = TimelineNowNs(), .event = nullptr}; }
-  // Returns when they reached it, as TimelineNowNs counts, or no value if they have not.
+  // Returns when the operators reached the point, as TimelineNowNs counts, or no value if they have
+  // not.
   virtual std::optional<int64_t> TimeOf(const OperatorPoint& point) const { return point.asked_ns; }
   // Blocks until the operators have reached the point.
   virtual void AwaitPoint(const OperatorPoint& /*point*/) {}
@@ -90,7 +94,7 @@ class CopyEngine {
   virtual bool Done(CopyEvent event) const = 0;
   // Blocks the calling thread until Done.
   virtual void Wait(CopyEvent event) = 0;
-  // Returns the first error of a copy. What was copied since is not to be relied on.
+  // Returns the first error of a copy. Bytes that were copied since may be wrong.
   virtual absl::Status status() const { return absl::OkStatus(); }
 };
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // CopyEngine on a GPU: a CUDA stream for each direction, and an event after each copy.
 // Order: operators of several streams count as one after the other: an event after those of one
-// stream is after those that other streams had before it. That costs a stream between them, from
-// when a second one appears until all are done.
+// stream is after those that other streams had before it. That takes one more stream, which joins
+// them, from when a second one appears until all are done.
 // Memory: HOST is registered. A copy of memory that is not registered blocks its caller, and others
 // that use the same stream. A range that is registered in part is an error.
 // Thread: any. Only Wait, AwaitPoint and the destructor wait for the GPU. Now, and with a timeline
@@ -35,7 +35,7 @@ namespace gemini::client {
 
 struct CopyEngineCudaOptions {
   int device = 0;  // As the CUDA runtime counts them.
-  // The stream that the calling thread's operators go to.
+  // Returns the stream on which the calling thread's operators run.
   std::function<cudaStream_t()> compute_stream = [] { return cudaStream_t{nullptr}; };
   TimelineShm* timeline = nullptr;  // As for CopyEngineHost.
 };
@@ -90,15 +90,15 @@ class CopyEngineCuda : public CopyEngine {
     std::shared_ptr<const Anchor> anchor;
   };
   struct Order {
-    // Constant. For operators: the stream where those of several streams come together.
+    // Constant. For operators: the stream that joins those of several streams.
     cudaStream_t stream = nullptr;
     mutable Mutex mutex;
     uint64_t enqueued ABSL_GUARDED_BY(mutex) = 0;
     std::deque<InFlight> in_flight ABSL_GUARDED_BY(mutex);  // Consecutive, not yet seen done.
     std::vector<Event> unused ABSL_GUARDED_BY(mutex);
     std::atomic<uint64_t> done{0};
-    // For operators: those in flight are recorded on the stream of one of them, or (`joined`) from
-    // some point on where all come together.
+    // For operators: the points in flight are recorded on the stream `from`, or, from when `joined`
+    // is set, on the stream that joins all.
     cudaStream_t from ABSL_GUARDED_BY(mutex) = nullptr;
     bool joined ABSL_GUARDED_BY(mutex) = false;
   };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Results of the CUDA runtime as absl::Status.
+// Converts results of the CUDA runtime to absl::Status.
 #pragma once
 #include <cuda_runtime_api.h>
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Spans of what operators do, each from one point to another (CopyEngine::Now). Their times are
-// known only when the second point is reached: on a GPU later than they are requested.
+// Keeps spans of operators' work until they can be measured, oldest first. Each span runs from one
+// point to another (CopyEngine::Now). Its times are known only when the second point is reached,
+// which on a GPU is later than the points are made.
 // Thread: none of its own; the caller locks.
 #pragma once
 #include <algorithm>
@@ -31,10 +32,10 @@ class MeasuredSpans {
   void Add(OperatorSpan span, T what) { spans_.push_back({std::move(span), std::move(what)}); }
   bool empty() const { return first_ == spans_.size(); }
   size_t size() const { return spans_.size() - first_; }
-  // Returns the oldest; there is one.
+  // Returns what the oldest span was added with. There must be one.
   const T& front() const { return spans_[first_].what; }
 
-  // Takes the oldest if it is over, in the order of Add.
+  // Takes the oldest span if it is over. Spans are taken in the order of Add.
   std::optional<Measured> Take(const CopyEngine& clock) {
     if (empty()) return std::nullopt;
     Span& oldest = spans_[first_];
@@ -57,7 +58,7 @@ class MeasuredSpans {
     }
     return measured;
   }
-  // Blocks until the oldest `count` are over, at most all.
+  // Blocks until the oldest `count` spans are over, or all if there are fewer.
   void Await(CopyEngine& clock, size_t count) const {
     for (size_t i = first_; i < std::min(first_ + count, spans_.size()); ++i) {
       clock.AwaitPoint(spans_[i].at.end);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The clock of a session's timeline: std::chrono::steady_clock, which is CLOCK_MONOTONIC.
+// Reads the clock of a session's timeline in nanoseconds: std::chrono::steady_clock, which is
+// CLOCK_MONOTONIC.
 #pragma once
 #include <chrono>
 #include <cstdint>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The control connection to a server: one request, one verified reply.
 // Thread: any; requests wait for each other.
-// Errors: UNAVAILABLE: the server hung up, and every later request fails with the same. Or it did
-// not answer in time: then that request is given up, and others fail at once until its late answer
+// Errors: UNAVAILABLE: the server hung up, and every later request fails with the same error. Or it
+// did not answer in time: that request is given up, and others fail at once until its late answer
 // has arrived, which is skipped. A Refusal becomes the Status that it carries, control characters
 // escaped.
 #pragma once
@@ -41,8 +41,8 @@ class Connection {
   static constexpr absl::Duration kReplyTimeout = absl::Seconds(5);
 
   // Connects to a daemon's socket. INVALID_ARGUMENT: the path does not fit into an address.
-  // NOT_FOUND, UNAVAILABLE: no daemon there; the message says how to start one. PERMISSION_DENIED:
-  // it is of another user, and not of root.
+  // NOT_FOUND, UNAVAILABLE: no daemon listens there; the message says how to start one.
+  // PERMISSION_DENIED: the daemon belongs to another user, who is not root.
   static absl::StatusOr<UniqueFd> Connect(absl::string_view socket_path);
 
   explicit Connection(UniqueFd socket);
