@@ -36,7 +36,7 @@ class CopyBatch {
   absl::StatusOr<CopyEvent> WriteBack(ChunkStore& store, ChunkId chunk, const std::byte* device,
                                       CopyEvent after);
 
-  // Blocks until all write-backs are done, and does what depends on them.
+  // Blocks until all write-backs are done, and releases or commits their slots.
   void Drain();
 
  private:

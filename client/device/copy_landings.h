@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Releases HOST slots when the copies to DEVICE that read them are done, so that no thread has to
 // wait for these copies. A thread sees each copy end, in their order. Such holds end without help
-// (HostChunk::EndsByItself): the thread takes its own lock, the copy engine's and, for a moment,
-// the ChunkStore's. So a thread that finds no HOST slot may wait for it, whatever else it has
-// locked.
+// (HostChunk::EndsByItself): the thread takes only its own lock, the copy engine's and, for a
+// moment, the ChunkStore's. So a thread that finds no HOST slot may wait for one of these, whatever
+// else it has locked.
 // Thread: any.
 // Bound: kFetchCopies are in flight, and one more for each other thread that calls AwaitRoom and
 // then Add at the same time.

@@ -31,20 +31,21 @@ class DeviceArena {
     int64_t size_bytes = 0;
     int64_t slab_bytes = 0;
     int64_t granted_bytes = 0;
-    std::string gpu_uuid;  // And whether slabs are counted: as DeviceSlabsOffer.
+    std::string gpu_uuid;  // As in DeviceSlabsOffer, and so is the next.
     bool is_counted = false;
     std::vector<UniqueFd> fds;
   };
 
   // Maps the descriptor, or reserves the addresses, which Grow fills with slabs. `connection`
   // outlives it. `make_slabs` is null if no GPU is to be used. FAILED_PRECONDITION: a GPU is to be
-  // used and the server has none, or the other way round. INVALID_ARGUMENT: the server's offer
-  // contradicts itself. Errors of make_slabs, DeviceSlabs::Map and Connection::Call pass through.
+  // used and the server has none, or the reverse. INVALID_ARGUMENT: the server's offer contradicts
+  // itself. Errors of make_slabs, DeviceSlabs::Map and Connection::Call pass through.
   static absl::StatusOr<std::unique_ptr<DeviceArena>> Map(Connection& connection, Offer offer,
                                                           const MakeDeviceSlabs& make_slabs);
 
   // Requests slabs and maps them until there are `size_bytes`, which the lease's target covers.
-  // RESOURCE_EXHAUSTED: the GPU has no more, or not so much. Others: as Map. What was mapped stays.
+  // RESOURCE_EXHAUSTED: the GPU does not have that much memory. Others: as Map. Slabs that were
+  // mapped stay.
   absl::Status Grow(int64_t size_bytes);
   // Unmaps slabs beyond `size_bytes`, which nothing uses any more, and has the server destroy them.
   // Errors: as DeviceSlabs::Keep and Connection::Call.
@@ -55,7 +56,8 @@ class DeviceArena {
   std::byte* data() const { return slabs_ != nullptr ? slabs_->data() : memory_.data(); }
   // Returns the size of its address range.
   int64_t size_bytes() const { return size_bytes_; }
-  // Returns how many bytes from the beginning may be used if granted.
+  // Returns how many bytes from the beginning are mapped. Those of them that the lease grants may
+  // be used.
   int64_t mapped_bytes() const {
     return slabs_ != nullptr ? slabs_->num_mapped() * slab_bytes_ : size_bytes_;
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is known of one range of chunks on DEVICE: its chunks, its state, its slots and its pins.
 // Thread: none of its own; the caller locks.
-// Units: a range is one chunk, or the consecutive chunks of one tensor that spans them. It lies in
+// Units: a range is one chunk, or the consecutive chunks of one tensor that spans them. It occupies
 // adjacent DEVICE slots. A chunk is in one range at most.
 #pragma once
 #include <array>
@@ -55,7 +55,7 @@ enum class RangeState : uint8_t {
   kSettling,   // All writes to its slots are enqueued. `settled` is behind them.
   kResident,
   kCleaning,  // It is being written back, and may be pinned.
-  kLeaving,   // It is being written back, most likely to leave. It may not be pinned.
+  kLeaving,   // It is being written back, most likely to be evicted. It may not be pinned.
 };
 
 struct DeviceRange : RangeChunks {
@@ -94,7 +94,7 @@ struct DeviceRange : RangeChunks {
     event.Join(used);
     return event;
   }
-  // Returns quiet(), and behind everything that uses its HOST slots.
+  // Returns the event behind quiet() and everything that uses its HOST slots.
   CopyEvent all_quiet() const {
     CopyEvent event = quiet();
     event.Join(host_quiet);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The seam for a lease's DEVICE memory on a GPU. The server exports slabs, or they are this
-// process's own where it cannot. They are mapped one behind the other at addresses reserved once.
+// The interface to a lease's DEVICE memory on a GPU, which consists of slabs. The server exports
+// them; where it cannot, this process allocates them. They are mapped one after another in an
+// address range that is reserved once.
 // Thread: one at a time.
 #pragma once
 #include <cstddef>
@@ -25,12 +26,12 @@ class DeviceSlabs {
  public:
   virtual ~DeviceSlabs() = default;
 
-  // Maps the slab behind those that are mapped. The descriptor stays the caller's, who closes it,
-  // or the memory lives as long. RESOURCE_EXHAUSTED: all addresses are in use, or the GPU has no
-  // more. Other errors are the driver's refusal; nothing is mapped then.
+  // Maps the slab after those that are mapped. The caller keeps the descriptor and must close it,
+  // because the slab's memory is not freed before. RESOURCE_EXHAUSTED: all addresses are in use, or
+  // the GPU has no more. Other errors are the driver's refusal; nothing is mapped then.
   virtual absl::Status Map(int fd) = 0;
   // Unmaps all but the first `num_slabs`. No pending work of the GPU may use them, because CUDA
-  // does not wait for that. On an error those that could not be unmapped stay.
+  // does not wait for that. On an error those that could not be unmapped stay mapped.
   virtual absl::Status Keep(int64_t num_slabs) = 0;
 
   virtual std::byte* data() const = 0;  // Any thread.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// DEVICE slabs by CUDA's virtual memory API.
-// Freed: a slab's memory is freed when neither side has its descriptor, its import or a mapping.
-// This side keeps only mappings.
+// Implements DeviceSlabs by CUDA's virtual memory API.
+// Freed: a slab's memory is freed when neither the server nor this process has its descriptor, its
+// import or a mapping. This class keeps only mappings.
 // Thread: as DeviceSlabs.
 #pragma once
 #include <cstddef>

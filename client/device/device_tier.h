@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// DEVICE of one session: what is known of its ranges, the lock that guards that, and the moves
-// between HOST and DEVICE. Residency, on-line placement and plans work on it.
+// The DEVICE tier of one session: what is known of the ranges there, the lock that guards that, and
+// the moves between HOST and DEVICE. Residency, on-line placement and plans work on it.
 // Thread: any. The functions that need the lock and move bytes release it meanwhile: the range is
-// moving then, and who wants it waits for `changed`. `mutex` is never held over I/O, a copy that is
-// waited for, a request or a callback.
-// Deadlock: who moves a range waits for HOST slots, NVMe I/O, copies and commits, which end without
-// anybody who waits here. The updater waits here only to write back a gradient (Clean), and never
-// while that is incoming. A thread writes back one range at a time. If the updater awaits it, its
-// HOST slot is reserved, so the write-back ends (ChunkStore::AcquireForWriteBack).
+// moving then, and whoever wants it waits for `changed`. `mutex` is never held over I/O, a copy
+// that is waited for, a request or a callback.
+// Deadlock: a thread that moves a range waits for HOST slots, NVMe I/O, copies and commits, none of
+// which needs a thread that waits here. The updater waits here only to write back a gradient
+// (Clean), and never while that is incoming. A thread writes back one range at a time. If the
+// updater awaits it, its HOST slot is reserved, so the write-back ends
+// (ChunkStore::AcquireForWriteBack).
 // Owner: Residency. Members are public so that clang checks their use against `mutex`.
 #pragma once
 #include <condition_variable>
@@ -30,7 +31,7 @@ namespace gemini::client {
 
 class DeviceTier {
  public:
-  // As Residency's.
+  // Takes the arguments of Residency's constructor.
   DeviceTier(DeviceBudget& session_budget, CopyEngine& engine, std::byte* arena, int64_t num_slots,
              int64_t slot_bytes);
   DeviceTier(const DeviceTier&) = delete;
@@ -41,33 +42,36 @@ class DeviceTier {
   // Waits until nothing moves, or this range does not.
   void AwaitMoves() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void AwaitMoveOf(const DeviceRange& range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  // Tells the lanes of the plan, and those who wait for a range, that the plan is elsewhere.
+  // Wakes the plan's lanes and the threads that wait for a range, because the plan has ended or a
+  // lane has gone on.
   void NotifyPlan() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   // Ends the plan, if one is active, because it does not hold any more.
   void EndPlan(Divergence cause) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   // Returns whether the active plan will bring the range, or room for it, although a thread waits
   // for it. If not, ends the plan.
   bool PlanBrings(RangeId range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  // Notices that the copies to a range are done.
+  // Makes a kSettling range kResident if the copies to it are done.
   void Settle(DeviceRange& range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
-  // Write a range back if it is dirty, and tell its store of a gradient that an update awaits. They
-  // release the lock. Clean: it may be pinned before and meanwhile. Flush: nobody pins it then,
-  // so that the bytes are of one moment. Evict: Flush, after which it leaves. On an error the range
-  // stays, dirty. FAILED_PRECONDITION: Flush, or Evict, of what is pinned.
+  // Write a range back if it is dirty, and tell its store of an arrived gradient that an update
+  // awaits. They release the lock. With Clean the range may be pinned, before and meanwhile. With
+  // Flush it may not, so that the bytes are of one moment. Evict is Flush, and then Drop. On an
+  // error the range stays on DEVICE, dirty. FAILED_PRECONDITION: Flush or Evict of a pinned range.
   absl::Status Clean(RangeId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   absl::Status Flush(RangeId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   absl::Status Evict(RangeId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  // Takes a range off DEVICE that is not moving, and gives its charge back.
+  // Removes a range that is not moving from DEVICE, without writing it back, and releases its
+  // charge.
   void Drop(RangeId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
   // Makes a range, whose slots are free and charged, kIncoming. EndFetch must follow.
   void BeginFetch(RangeId id, SlotId slot, bool is_online) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  // Enqueues the copies of all chunks of an incoming range, and returns the last one's event. If
-  // one cannot be, no copy is in flight. A moment that is FREE comes as zeros. Releases the lock,
-  // and blocks for I/O and while many copies are in flight.
+  // Enqueues the copies of all chunks of an incoming range, and returns the last one's event. On an
+  // error no copy is in flight. A moment of the optimizer that is FREE is filled with zeros.
+  // Releases the lock, and blocks for I/O and while many copies are in flight.
   absl::StatusOr<CopyEvent> CopyIn(RangeId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  // Ends a fetch: the range settles behind `last`, or, if not `enters`, is absent.
+  // Ends a fetch: the range settles behind `last`. If not `enters`, or if it was dropped meanwhile,
+  // it is absent.
   void EndFetch(RangeId id, const CopyEvent& last, bool enters)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
@@ -76,8 +80,8 @@ class DeviceTier {
   const int64_t chunk_bytes;
   StallTimes stalls;
   mutable Mutex mutex;
-  std::condition_variable changed;  // For who waits for a range.
-  std::condition_variable lanes;    // For the plan's lanes, and who waits for these.
+  std::condition_variable changed;  // For threads that wait for a range.
+  std::condition_variable lanes;    // For the plan's lanes, and threads that wait for them.
   RangeTable table ABSL_GUARDED_BY(mutex);
   int64_t moving ABSL_GUARDED_BY(mutex) = 0;  // Moves in flight.
   PlanProgress progress;

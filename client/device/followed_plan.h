@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far a plan is followed, and what it does on DEVICE at the moment. Its lanes, the threads that
-// move ranges for it (client/plan/plan_lane.h), write that here, and whoever waits for a range
-// reads it: so a plan calls the tier, and nothing there calls a plan.
+// Keeps how far a plan is followed, and what it is doing on DEVICE. Its lanes, the threads that
+// move ranges for it (client/plan/plan_lane.h), write that here, and threads that wait for a range
+// read it. So plans call the tier, and the tier calls no plan.
 // Thread: PlanProgress: any, without a lock. FollowedPlan: none of its own; DeviceTier locks.
 #pragma once
 #include <array>
@@ -25,7 +25,8 @@ class PlanProgress {
  public:
   static constexpr int64_t kNoGate = std::numeric_limits<int64_t>::max();
 
-  // Returns whether the plan still moves ranges. What it began before it ended still lands.
+  // Returns whether the plan still moves ranges. Moves that it had begun before it ended are still
+  // completed.
   bool active() const { return active_.load(std::memory_order_acquire); }
   // Returns why the last plan ended; kOperator while one is active.
   Divergence cause() const { return cause_.load(std::memory_order_acquire); }
@@ -65,7 +66,7 @@ struct PlanTurn {
   int64_t evictions = 0;
 };
 
-// What of a plan those who wait for its moves need to know.
+// What threads that wait for a plan's moves need to know of the plan.
 struct PlanContents {
   std::vector<bool> fetched;     // By RangeId: the plan fetches it, or room for it.
   std::vector<bool> kept;        // By RangeId: it keeps the gradient until the update begins.
@@ -74,11 +75,12 @@ struct PlanContents {
 
 class FollowedPlan {
  public:
-  // The lanes: one fetches, one evicts what is written back, one the rest.
+  // The lanes: kIn fetches, kBack evicts ranges that are written back first, and kOut evicts the
+  // others.
   static constexpr size_t kIn = 0, kOut = 1, kBack = 2, kNumLanes = 3;
   enum class Activity : uint8_t {
     kIdle,     // It has no plan, or nothing more to do in it.
-    kWorking,  // It runs until its next wait.
+    kWorking,  // It runs, until its next wait.
     kGate,     // It waits for the operators.
     kTurn,     // It waits for another lane's move of the same range.
     kPlacing,  // It waits for the slots of its fetch.
@@ -96,25 +98,28 @@ class FollowedPlan {
   void set_paused(bool paused) { paused_ = paused; }
   bool paused() const { return paused_; }
 
-  // Say what a lane does: anything without a gate or a turn, or one of those.
+  // Say what a lane does: SetActivity for an activity without a gate or a turn, the other two for
+  // one with it.
   void SetActivity(size_t lane, Activity activity);
   void WaitForGate(size_t lane, Activity activity, int64_t gate);
   void WaitForTurn(size_t lane, int32_t range, PlanTurn turn);
-  // Says which fetch the lane kIn is about: kPlacing.
+  // Says that the lane kIn is kPlacing, and for which fetch.
   void Place(RangeId range, SlotId slot);
-  // Has the lanes whose gate is reached go on.
+  // Makes the lanes whose gate is reached kWorking.
   void OpenGates();
 
-  // Returns whether a move of that range of the plan has its turn; counts one that is made.
+  // IsTurn returns whether it is the turn of a move of that range of the plan. counts is for
+  // counting a move that was made.
   bool IsTurn(int32_t range, PlanTurn turn) const;
   PlanTurn& counts(int32_t range) { return contents_.counts[range]; }
 
   bool IsIdle() const;  // All lanes are.
-  // Return whether the lanes that evict, or all lanes, do nothing more before the operators go on.
+  // Return whether the lanes that evict, or all lanes, will do nothing before the operators
+  // advance.
   bool OutRests() const { return Rests(kOut) && Rests(kBack); }
   bool AllRest() const { return Rests(kIn) && OutRests(); }
-  // Returns why the range, or room for it, will not arrive while a thread waits for it; no value:
-  // it will.
+  // Returns why the range, or room for it, will not arrive while a thread waits for it, or no value
+  // if it will.
   std::optional<Divergence> WhyNotComing(RangeId range, const RangeTable& table) const;
   // Returns whether the plan keeps the gradient range on DEVICE until the update begins.
   bool KeepsGradient(RangeId range) const { return IsIn(contents_.kept, range); }
@@ -133,7 +138,7 @@ class FollowedPlan {
     const auto index = static_cast<size_t>(range.value());
     return index < set.size() && set[index];
   }
-  // Returns whether a lane does nothing more before the operators, or another lane, go on.
+  // Returns whether a lane will do nothing before the operators, or another lane, advance.
   bool Rests(size_t lane) const;
   void UpdateGate();
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What operators and the optimizer do with ranges of chunks on DEVICE: pin them, write to them, and
-// write them back. A range is moved in one of two ways. On-line, it is fetched when an operator
-// asks for it, and the least recently used ranges are evicted for it (online_placement.h). By a
-// plan, it is moved ahead of the operators (planned_moves.h).
+// Lets operators and the optimizer pin ranges of chunks on DEVICE, write to them, and write them
+// back. A range is moved in one of two ways. On-line, it is fetched when an operator asks for it,
+// and the least recently used ranges are evicted for it (online_placement.h). By a plan, it is
+// moved ahead of the operators (planned_placement.h).
 // Thread: any. A pin of a resident range makes no system call and allocates nothing, and never
 // waits for another thread's move. Other calls block for their I/O, for write-backs that make room,
 // while many fetches are in flight, and where CopyEngine::MakeOperatorsWait does. No lock is held
@@ -52,11 +52,11 @@ class Residency {
   // same if the range was added before. `store` outlives this and has the same chunk_bytes.
   RangeId AddRange(ChunkStore& store, BundleId first, int64_t num_bundles, ChunkKind kind);
 
-  // Pins each range of `ranges` (repeats count), fetching those that are not there, and returns the
-  // address of each one's first byte in `addresses`. Operators that the calling thread begins next
-  // run after copies in flight to them. Pins all or none. Succeeds whenever these ranges and those
-  // pinned by others fit into the budget beside non-model data, unless gaps between the others'
-  // ranges prevent it. A gradient waits for its update.
+  // Pins each range of `ranges` (repeats count), fetching those that are not on DEVICE, and returns
+  // the address of each one's first byte in `addresses`. Operators that the calling thread begins
+  // next run after copies in flight to them. Pins all or none. Succeeds whenever these ranges and
+  // those pinned by others fit into the budget beside non-model data, unless gaps between the
+  // others' ranges prevent it. A gradient waits for its update.
   absl::Status Pin(absl::Span<const RangeId> ranges, absl::Span<std::byte*> addresses);
   // Drops one pin. After the last pin the range may be evicted, behind `after`: the operators that
   // used it, or all of the calling thread's if not given. `dirty`: its bytes were written while it
@@ -83,7 +83,8 @@ class Residency {
   // As Flush, but pinned or not. Whoever writes to it meanwhile makes it dirty again. It tells the
   // store of a gradient that an update awaits: the updater calls it for these.
   absl::Status WriteBack(RangeId range);
-  // Drops the DEVICE copy, dirty or not, even one in flight. FAILED_PRECONDITION: pinned.
+  // Drops the DEVICE copy, dirty or not, even one whose fetch is in flight. FAILED_PRECONDITION:
+  // pinned.
   absl::Status Drop(RangeId range);
   SlotId DeviceSlot(RangeId range) const;  // Its first slot; none while not on DEVICE.
   // Evicts unpinned ranges, least recently used first, until `size_bytes` more fit into the budget:
@@ -114,13 +115,13 @@ class Residency {
   absl::Status AwaitUpdateOf(const DeviceRange& range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(tier_.mutex);
   // Waits for room that the plan reserves for the range, if it does.
   void AwaitRoom(RangeId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(tier_.mutex);
-  // Waits until all are there at once. The lock is held from then on.
+  // Waits until all may be pinned at once. The lock is held from then on.
   absl::Status Await(absl::Span<const RangeId> ids) ABSL_EXCLUSIVE_LOCKS_REQUIRED(tier_.mutex);
   // Releases the lock, and waits until a copy that holds non-model data has ended. Returns false if
   // there is none.
   bool ReleasePending() ABSL_EXCLUSIVE_LOCKS_REQUIRED(tier_.mutex);
-  // Waits for one reason why not all are there, or takes a step to fetch them on-line, and returns
-  // the cause.
+  // Waits for one of the reasons why not all may be pinned yet, or takes a step to fetch them
+  // on-line, and returns the cause of the wait.
   absl::StatusOr<StallCause> AwaitOne(absl::Span<const RangeId> ids)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(tier_.mutex);
   void WriteOnDevice(RangeId id, int64_t offset_bytes, const std::byte* from, int64_t size_bytes)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long operators waited for their chunks, by cause, since the beginning. The time is by the
-// clock of what they run on. So a thread that waits while its GPU has work to do delays nothing,
-// and a GPU that waits while its thread goes on is counted.
+// Measures how long operators have waited for their chunks since the beginning, by cause. The time
+// is by the clock of what they run on. So a thread that waits while its GPU has work to do delays
+// nothing, and a GPU that waits while its thread goes on is counted.
 // Thread: any; one lock, the last in the order except for the copy engine's.
 // Units: nanoseconds.
 #pragma once
@@ -34,10 +34,10 @@ class StallTimes {
 
   // Returns how many waits were added.
   uint64_t num_added() const { return num_added_.load(std::memory_order_acquire); }
-  // Counts those of the first `num_first` waits that are over. IntervalMeter calls it when it is
-  // asked for times.
+  // Adds those of the first `num_first` waits that are over to the totals. IntervalMeter calls it
+  // when it is asked for times.
   void Settle(uint64_t num_first = std::numeric_limits<uint64_t>::max());
-  // Return the time that is counted.
+  // Return the times of the waits that were added to the totals so far.
   int64_t total_ns() const { return total_ns_.load(std::memory_order_relaxed); }
   int64_t of(StallCause cause) const {
     return by_cause_ns_[static_cast<size_t>(cause)].load(std::memory_order_relaxed);
