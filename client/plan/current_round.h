@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The round under way: which operators it has had, compared with those of its plan or recorded.
+// The round in progress. Its operators are compared with those of its plan, or, if it follows no
+// plan, recorded as a trace.
 // Position: an operator's number in its round, from 0. Operators are numbered in all rounds
 // together, too, in the order in which they begin.
-// Order: Open, then Follow if there is a plan; for each operator CloseInterval, Leave if the plan
-// is to be left, and AddOperator; in the end Close.
+// Order: Open, then Follow if there is a plan; for each operator times().BeginInterval, Leave if
+// the plan is to be left, and AddOperator; in the end Close.
 // Thread: none of its own; the caller locks.
 #pragma once
 #include <cstdint>
@@ -36,11 +37,11 @@ class CurrentRound {
   CurrentRound(Residency& residency, DeviceBudget& budget, TimelineShm* timeline)
       : times_(residency, budget, timeline) {}
 
-  // Begins a round of the phase, which lives until it ends. It is recorded.
+  // Begins a round of the phase, which must live until the round ends. The round is recorded.
   void Open(PlannedPhase& phase, RoundKind kind);
-  // The round follows the phase's plan, from its beginning.
+  // Makes the round follow the phase's plan, from its beginning.
   void Follow();
-  // Ends the round as if it had not been.
+  // Ends the round as if it had not begun.
   void Withdraw();
 
   bool is_open() const { return phase_ != nullptr; }
@@ -50,7 +51,7 @@ class CurrentRound {
   PlannedPhase& phase() { return *phase_; }
   int32_t position() const { return times_.position(); }  // Of the next operator.
   int64_t next_operator() const { return first_operator_ + position(); }
-  // Returns how many rounds were opened: it tells this one from others.
+  // Returns how many rounds were opened, which identifies this one.
   int64_t number() const { return number_; }
   RoundTimes& times() { return times_; }
 
@@ -58,20 +59,23 @@ class CurrentRound {
   bool Expects(absl::Span<const TensorUse> uses) const;
   // Returns whether the plan's round ends here, with the update of these tensors.
   bool EndsWith(absl::Span<const int32_t> updated) const;
-  // From now on it is recorded; what it has had is that of the plan.
+  // Leaves the plan: from now on the round is recorded. Its operators so far were those of the
+  // plan.
   void Leave(Divergence cause);
   void AddOperator(absl::Span<const TensorUse> uses);
-  // Marks those uses of an operator as written, if that showed only at its end.
+  // Marks these uses of operator `op` (counted over all rounds) as written, which showed only at
+  // its end.
   void MarkWritten(int64_t op, absl::Span<const TensorUse> uses);
   // Adds a gradient that leaves in the interval of the last operator.
   void AddGradientOut(int32_t tensor);
-  // Returns what the plan has on DEVICE for the update, which is the last operator; nothing if the
-  // round has left its plan.
+  // Returns the ranges that the plan keeps on DEVICE for the update, which is the last operator;
+  // none if the round has left its plan.
   KeptForUpdate Kept() const;
 
-  // Ends the round. A recorded one may become the phase's trace, of these tensors, if it was not
-  // ended by a step that was not taken. `updated`: what the update changed that ends it; no value:
-  // none ends it. `epoch`: PlanSource's. Errors: of CheckTrace; the round has ended all the same.
+  // Ends the round. A recorded one may become the phase's trace, of these tensors, unless a step
+  // that was not taken ended it. `updated`: the tensors that were changed by the update that ends
+  // it; no value if no update ends it. `epoch`: that of the PlanSource. Errors: of CheckTrace; the
+  // round has ended all the same.
   absl::Status Close(std::optional<absl::Span<const int32_t>> updated,
                      const std::vector<TracedTensor>& tensors, int64_t epoch);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Measures the intervals of operators (gemini/plan/trace.h) by the clock of what they run on, and
-// shows them in the timeline. On a GPU an interval is measured some time after its end, when the
-// GPU has finished it.
+// shows them in the timeline. An interval lasts from the begin of one operator to that of the next.
+// On a GPU it is measured some time after its end, when the GPU has finished it.
 // Thread: none of its own; the caller locks.
 #pragma once
 #include <array>
@@ -24,7 +24,7 @@ class IntervalMeter {
  public:
   struct Interval {
     int64_t number = 0;
-    int64_t compute_ns = 0;  // Without the time that its operators waited, and what was left out.
+    int64_t compute_ns = 0;  // Without the stalls of its operators and what was left out.
   };
 
   // All arguments outlive this. `timeline` may be null.
@@ -65,7 +65,7 @@ class IntervalMeter {
   TimelineShm* const timeline_;
   Shown current_;
   MeasuredSpans<Shown> ended_;  // Each begins where the one before ends.
-  int64_t last_end_ns_ = 0;     // End of the one that was taken last.
+  int64_t last_end_ns_ = 0;     // End of the interval that was taken last.
   // StallTimes when the last interval was taken.
   int64_t taken_stall_ns_ = 0;
   std::array<int64_t, kNumStallCauses> taken_stalls_ns_ = {};

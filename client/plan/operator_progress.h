@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tells the executor of a plan how far the operators are, which may run on several threads and
-// inside one another.
+// Reports to the executor of a plan which operators have begun and ended. They may run on several
+// threads and inside one another.
 // Thread: any; no lock.
 #pragma once
 #include <atomic>
@@ -18,7 +18,8 @@ class OperatorProgress {
 
   bool any_in_flight() const { return in_flight_.load(std::memory_order_acquire) > 0; }
 
-  // Operators are numbered in the order of Begin.
+  // Call them at the begin and the end of operator `op`. Operators are numbered in the order of
+  // Begin.
   void Begin(int64_t op) {
     if (in_flight_.fetch_add(1, std::memory_order_acq_rel) == 0)
       executor_.Progressed(Gate::BeginOf(op));
@@ -27,8 +28,8 @@ class OperatorProgress {
     int64_t last = last_ended_.load(std::memory_order_relaxed);
     while (last < op && !last_ended_.compare_exchange_weak(last, op, std::memory_order_acq_rel)) {
     }
-    // One inside another, or beside it on another thread: only when all have ended is it certain
-    // that those before have.
+    // An operator may run inside another, or beside it on another thread. So only when none is in
+    // flight is it certain that all before the last one have ended.
     if (in_flight_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
       executor_.Progressed(Gate::EndOf(last_ended_.load(std::memory_order_acquire)));
     }

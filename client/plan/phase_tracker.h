@@ -1,32 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-// Follows where the job is in its phase: it records each round's trace, follows its plan, and
-// notices when the round leaves the plan. It is the only part that knows positions.
-// Phases: a round ends at the end of an update, at BeginPhase and at EndPhase. Outside of
-// BeginPhase a round's phase is "train", or "eval" if its first operator uses parameters with
+// Follows where the job is in its phase. A round is one pass through the phase, such as a training
+// step. The tracker records a round as a trace or makes it follow the phase's plan, and notices
+// when it leaves the plan. It is the only part that knows positions.
+// Phases: a round ends at the end of an update, at BeginPhase and at EndPhase. Where BeginPhase has
+// not named one, a round's phase is "train", or "eval" if its first operator uses parameters with
 // gradients off; the first operator with gradients on then begins another round. If a round begins
 // with a tensor of another space than the first, that space's name is appended.
-// Models: loops that update several spaces take the same turns each time. So a training round is
-// also named for the updates before it: once two spaces were updated, "-after-SPACE" says which was
-// last, and "-after-SPACE*3" that it was the last three times. This distinguishes the two rounds of
-// an adversarial loop, which both begin with the generator, and those of a critic that is updated
-// up to eight times for one of the generator. A loop without such a rhythm names its rounds with
-// BeginPhase. An update directly after another is a round of its own, of phase "update". Nothing is
-// placed in it, so it has no trace and follows no plan.
+// Models: a loop that updates several spaces repeats the same sequence of updates. So a training
+// round is also named for the updates before it: once two spaces were updated, "-after-SPACE" says
+// which was last, and "-after-SPACE*3" that it was the last three times. This distinguishes the two
+// rounds of an adversarial loop, which both begin with the generator, and those of a critic that is
+// updated up to eight times for one of the generator. A loop without such a rhythm names its rounds
+// with BeginPhase. An update directly after another is a round of its own, of phase "update".
+// Nothing is placed in it, so it has no trace and follows no plan.
 // Round: the first round of a phase is placed on-line while its trace is recorded, unless a trace
 // is kept from an earlier job. When the next round begins, a plan is requested and followed. A few
-// rounds later it is requested once more, with their times. A round that leaves its plan is counted
-// with the cause and continues on-line. Its trace replaces the phase's if it touched something
-// else; its peaks join the phase's trace if non-model data took the plan's room. A phase whose
-// rounds leave their plans again and again is planned ever more rarely.
-// Asking: the first operator of a round waits for its plan, and no lock is held meanwhile. What
-// other threads do is part of the round, which is then placed on-line to its end, and the plan is
-// for the phase's next. An update that ends the round before it has an operator withdraws it, and
+// rounds later the plan is requested once more, with the times of these rounds. A round that leaves
+// its plan is counted with the cause and continues on-line. Its trace replaces the phase's if it
+// touched something else; its peaks join the phase's trace if non-model data took the plan's room.
+// A phase whose rounds leave their plans again and again is planned ever more rarely.
+// Asking: the first operator of a round waits for its plan, and no lock is held meanwhile. If another
+// thread begins an operator meanwhile, the round is placed on-line to its end, and the plan is for
+// the phase's next round. An update that ends the round before it has an operator withdraws it, and
 // so do BeginPhase and EndPhase: the operator that asked begins another. One thread at a time asks,
-// or replaces a plan by another; a round that begins meanwhile and wants to is placed on-line
+// or replaces one plan by another; a round that begins meanwhile and would do so is placed on-line
 // (ADR 0045).
-// Thread: any; one lock. It is not held while a plan is requested, or one replaces another, which
-// waits for copies under way (unlocked_work.h). On a GPU it is held at a round's end until
-// the times of the round before it are known, which are over by then but for the last operators.
+// Thread: any; one lock. It is not held while a plan is requested, nor while one plan replaces
+// another, which waits for copies under way (client/plan/unlocked_work.h). On a GPU it is held at a
+// round's end until the times of the round before it are known, which are over by then but for the
+// last operators.
 // Errors: none. Without a plan the job runs on-line; plan_status says why there is none.
 #pragma once
 #include <array>
@@ -80,28 +82,28 @@ class PhaseTracker {
   PhaseTracker& operator=(const PhaseTracker&) = delete;
 
   // Adds a space's tensors in the order of its layout and returns the index of the first. Sets
-  // their `space`. Call it between rounds; traces and plans begin anew. Waits for a request that
-  // another thread makes.
+  // their `space`. Call it between rounds; all traces and plans are discarded. Waits for a request
+  // that another thread makes.
   int32_t AddTensors(ChunkStore& store, absl::Span<const TracedTensor> tensors);
 
   // Begins an operator that asks for these tensors, of which at least one is not pinned. Call it
   // before Residency::Pin, and EndOperator with the result after its Unpin. `also_written`: those
-  // of its uses that only at the end turned out to be written. O(uses). On a CPU it makes neither a
-  // system call nor an allocation in a round like the one before, unless a planned copy waits for
+  // of its uses that turned out at its end to be writes. O(uses). On a CPU it makes neither a
+  // system call nor an allocation in a round like the one before, unless a planned move waits for
   // this very moment.
   int64_t BeginOperator(absl::Span<const TensorUse> uses, bool gradients_enabled);
   void EndOperator(int64_t op, absl::Span<const TensorUse> also_written = {});
-  // Records that the gradient of a tensor is complete, and leaves DEVICE for HOST or goes into its
-  // chunk on DEVICE.
+  // Records that the gradient of a tensor is complete and is written to its chunk, in HOST or on
+  // DEVICE.
   void GradientLeaves(int32_t tensor);
 
-  // The optimizer step of the space of `store`, an operator of its own. BeginUpdate returns what
-  // the plan has on DEVICE for it, or in flight there, and nothing if the round has left the plan.
-  // PauseMoves waits for planned moves that have begun; from then to EndUpdate no fetch begins.
-  // When EndUpdate is called the intent is recorded and the DEVICE copies of what is updated
-  // in HOST are dropped; the round ends with it. `updated`: all tensors that are updated; empty if
-  // the step was not taken. `timed`: the span of updates on DEVICE and trust ratios, which plans
-  // time themselves, so it is no part of the trace.
+  // Begin and end the optimizer step of the space of `store`, which counts as an operator.
+  // BeginUpdate returns the ranges that the plan keeps on DEVICE for it, some of them in flight,
+  // and none if the round has left the plan. PauseMoves waits for planned moves that have begun;
+  // from then to EndUpdate no fetch begins. Call EndUpdate when the intent is recorded and the
+  // DEVICE copies of what is updated in HOST are dropped; it ends the round. `updated`: all tensors
+  // that are updated; empty if the step was not taken. `timed`: the span of updates on DEVICE and
+  // trust ratios. Plans compute their time, so it is left out of the trace.
   KeptForUpdate BeginUpdate(const ChunkStore& store);
   void PauseMoves() { executor_.Pause(); }
   void EndUpdate(absl::Span<const int32_t> updated, OperatorSpan timed = {});
@@ -132,8 +134,8 @@ class PhaseTracker {
   // Opens the round that begins with an operator of these uses. It may end before this returns.
   void OpenRound(absl::Span<const TensorUse> uses, bool gradients_enabled)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Has the round follow its phase's plan if there is one, or one is given. Releases the lock
-  // while it asks, and while it leaves one plan and begins another.
+  // Makes the round follow its phase's plan, if there is one or the plan source gives one. Releases
+  // the lock during a request, and while it leaves one plan and begins another.
   void FollowPlan() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // When a round has ended: begins the plan of the phase whose round is expected next, so that what
   // that wants to find on DEVICE is fetched before it begins. The phase may be null: none is.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A plan bound to the ranges that its indices mean, and checked. The server makes plans, and none
-// of them may end this process.
+// Checks a plan and binds it to this session's ranges, which the plan names by index. Plans come
+// from the server, so a wrong one must be refused and must not end this process.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -19,18 +19,18 @@ namespace gemini::client {
 
 struct BoundPlan {
   Plan plan;
-  std::vector<RangeId> ranges;  // By plan.ranges.
+  std::vector<RangeId> ranges;  // In the order of plan.ranges.
   KeptForUpdate kept;           // By plan.device_updates and plan.late_gradients.
-  // How many fetches and evictions of its range come before a move in its round. Being in `initial`
-  // counts as a fetch.
+  // How many fetches and evictions of the same range precede each move in its round. Being in
+  // `initial` counts as a fetch.
   std::vector<PlanTurn> fetch_turns;     // By plan.fetches.
   std::vector<PlanTurn> eviction_turns;  // By plan.evictions.
   std::vector<PlanTurn> moves_of;        // By plan.ranges: how many of each a round has.
 };
 
-// Finds the ranges of `plan`, whose spaces are `stores`. INVALID_ARGUMENT: as CheckPlan, or a plan
-// of another trace, chunk size or larger budget, or slots beyond the arena. NOT_FOUND: a range that
-// was not added.
+// Finds the ranges of `plan`, whose spaces are `stores`. INVALID_ARGUMENT: as CheckPlan, or the
+// plan is for another trace, another chunk size or a larger budget, or uses slots beyond the arena.
+// NOT_FOUND: a range was not added to `residency`.
 absl::StatusOr<std::shared_ptr<const BoundPlan>> BindPlan(Plan plan, const Trace& trace,
                                                           absl::Span<ChunkStore* const> stores,
                                                           const Residency& residency,

@@ -3,10 +3,10 @@
 // once. A fetch begins when its `after` has passed and its slots are free.
 // Threads: those of three lanes (client/plan/plan_lane.h).
 // Thread: Start, Stop and the destructor: one at a time. The rest: any.
-// End: a surprise of a lane, or a call of the tracker, ends the plan with its cause. Nothing new
-// begins, what is in flight lands, and waiting operators continue on-line. An operator never waits
-// for a lane that waits for that operator, because a waiter checks again whenever a lane begins to
-// wait.
+// End: a lane that meets something that the plan did not foresee, or a call of the tracker, ends
+// the plan with a cause. No new move begins, moves in flight are completed, and waiting operators
+// continue on-line. An operator never waits for a lane that waits for that operator, because a
+// waiter checks again whenever a lane begins to wait.
 // Locks: the tier's. It has none of its own.
 #pragma once
 #include <array>
@@ -32,9 +32,9 @@ class PlanExecutor {
   PlanExecutor& operator=(const PlanExecutor&) = delete;
 
   // Begins to follow the plan with operator `first`, the next one, counted since the start of time.
-  // Evicts at once the ranges that must not be there when the round begins, and fetches those that
-  // are missing in the background. FAILED_PRECONDITION: a range that must leave is pinned. Others:
-  // a write-back failed. Must not be called while active.
+  // Evicts at once the ranges that must not be on DEVICE when the round begins, and fetches those
+  // that are missing in the background. FAILED_PRECONDITION: a range that must leave is pinned.
+  // Others: a write-back failed. Must not be called while active.
   absl::Status Start(std::shared_ptr<const BoundPlan> plan, int64_t first);
   // Ends the plan without a cause and waits until its moves have ended. Copies may be in flight
   // still, whose HOST slots are released without help (client/device/copy_landings.h).
@@ -45,12 +45,13 @@ class PlanExecutor {
   // Returns why the plan ended, if not by Stop; kOperator while active.
   Divergence cause() const { return tier_.progress.cause(); }
 
-  // Blocks until the evictions that are due are made, or cannot be before the operators go on.
+  // Blocks until the evictions that are due are made, or cannot be made before the operators
+  // advance.
   void AwaitEvictions();
   // Pause waits for moves that have begun or are due. From then to Resume no fetch begins.
   void Pause();
   void Resume();
-  // Blocks until nothing moves, or can move, unless the operators go on, and no copy is in flight.
+  // Blocks until nothing can move before the operators advance, and no copy is in flight.
   void AwaitRest();
 
   // Reports how far the operators are, counted since the start of time: the begin of one says that

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Has a plan followed below DEVICE and on it: the executor moves its ranges, and HOST goes by what
-// it foresees there.
-// Moving: to leave a plan waits until its copies have landed, which may wait for NVMe, and to begin
+// Makes DEVICE and HOST follow a plan: the executor moves the plan's ranges, and each space spills
+// and reads ahead in HOST by what the plan foresees.
+// Moving: to leave a plan waits until its copies have ended, which may wait for NVMe, and to begin
 // another waits for evictions. The lock is released meanwhile (client/plan/unlocked_work.h), and one
-// thread at a time moves.
+// thread at a time moves from one plan to another.
 // Thread: any. `mutex` is the tracker's lock, which guards this; calls that take it release it
 // meanwhile.
 #pragma once
@@ -32,7 +32,7 @@ class PlanFollower {
   void AddSpace(ChunkStore& store) { stores_.push_back(&store); }
   absl::Span<ChunkStore* const> stores() const { return stores_; }  // By space.
 
-  // Returns whether the plan of the phase is followed, so that its next round goes on with it.
+  // Returns whether the phase's plan is followed, so that its next round can continue with it.
   bool Follows(const PlannedPhase& phase) const {
     return running_ == &phase && phase.plan != nullptr && executor_.active();
   }
@@ -42,19 +42,20 @@ class PlanFollower {
   // Returns whether this is the phase whose plan was begun last, if it was not stopped. Call it, and
   // Follows, while nobody moves.
   bool has_begun(const PlannedPhase& phase) const { return running_ == &phase; }
-  // Leaves what is followed, and begins with the phase's plan at operator `first`. Check behind it
-  // that this is still the next operator, and Leave if it is not. Errors: of PlanExecutor::Start.
+  // Stops the plan that is followed, and begins with the phase's plan at operator `first`, counted
+  // over all rounds. Check after it that this is still the next operator, and Leave if it is not.
+  // Errors: of PlanExecutor::Start.
   absl::Status Start(const PlannedPhase& phase, int64_t first, Mutex& mutex)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  // Leaves the plan that is followed, if any is, with its cause. Does not wait.
+  // Ends the plan that is followed, if there is one, with this cause. Does not wait.
   void Leave(Divergence cause);
-  // Leaves it without a cause, and waits until what it has under way has landed. Nobody moves behind
-  // it.
+  // Ends it without a cause, and waits until its moves have ended. Nobody moves when it returns.
   void Stop(Mutex& mutex) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
  private:
   void StopUnlocked();
-  // From the next operator on HOST goes by what the plan foresees there; null: by what was used.
+  // Makes HOST follow what the plan foresees from the next operator on; null: the least recently
+  // used order.
   void Foresee(const Plan* plan);
 
   PlanExecutor& executor_;

@@ -2,8 +2,9 @@
 // A thread that makes one kind of a plan's moves, round after round, in the plan's order: the
 // fetches, the evictions that are written back, or the other evictions.
 // Thread: its own. The constructor, Follow and the destructor: one at a time.
-// End: a surprise ends the plan with its cause: a slot that nothing will vacate, a pinned chunk, a
-// charge or a copy that fails. Nothing new begins then, and what was begun is brought to its end.
+// End: what the plan did not foresee ends it with a cause: a slot that nothing will vacate, a
+// pinned chunk, or a charge or a copy that fails. No new move begins then, and those that were
+// begun are completed.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests traces of earlier jobs and plans, one at a time, without the tracker's lock: a plan of a
-// large trace takes half a second, and others' plans may be made before it.
+// Requests plans, and the traces of earlier jobs, one at a time and without holding the tracker's
+// lock: a plan for a large trace takes half a second, and the server may make other jobs' plans
+// before it.
 // Asking: the lock is released during a request (client/plan/unlocked_work.h), so other threads'
-// operators, updates and rounds go on meanwhile. A request works on copies. Its answer becomes the phase's, unless the trace that it
-// is about was replaced meanwhile. While one request is under way nobody begins another.
+// operators, updates and rounds go on meanwhile. A request works on copies. Its answer becomes the
+// phase's, unless the trace that it is about was replaced meanwhile. While one request is under way
+// nobody begins another.
 // Thread: any. `mutex` is the tracker's lock, which guards this; calls that take it release it
 // meanwhile.
 #pragma once
@@ -25,7 +27,7 @@ namespace gemini::client {
 
 class PlanRequester {
  public:
-  // Both outlive this. `plans` may be null: there is nobody to ask.
+  // Both outlive this. `plans` may be null: there are no plans then.
   PlanRequester(PlanSource* plans, Residency& residency) : plans_(plans), residency_(residency) {}
 
   bool may_ask() const { return plans_ != nullptr && !asking_.is_under_way(); }
@@ -35,8 +37,8 @@ class PlanRequester {
   const absl::Status& status() const { return status_; }
   void NoteError(absl::Status error) { status_ = std::move(error); }
 
-  // May be called if may_ask(). The phase and what the spans show stay until it returns; tensors
-  // and stores do not change.
+  // These three may be called if may_ask(). The phase and what the spans point to must live until
+  // they return, and tensors and stores must not change meanwhile.
   // Gives the phase the trace of an earlier job if there is one and it has none.
   void FindTrace(PlannedPhase& phase, absl::Span<const TracedTensor> tensors, Mutex& mutex)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Provides plans. It is the server, which keeps them with the space (client/session/session.h), or
-// in tests the planner itself.
+// The interface that provides plans. In a session it is the server, which keeps the traces
+// (client/session/server_plan_source.h); in tests it may be the planner itself.
 // Thread: any; both calls block for a reply.
 #pragma once
 #include <cstdint>
@@ -15,8 +15,8 @@ namespace gemini::client {
 class PlanSource {
  public:
   virtual ~PlanSource() = default;
-  // Requests a plan for `device_bytes`, made now. RESOURCE_EXHAUSTED: no plan fits; the message
-  // names the operator.
+  // Requests a new plan for a DEVICE budget of `device_bytes`. RESOURCE_EXHAUSTED: no plan fits;
+  // the message names the operator.
   virtual absl::StatusOr<Plan> MakePlan(const Trace& trace, int64_t device_bytes) = 0;
   // Finds the trace kept from an earlier job of the same tensors. Returns no value if there is
   // none.

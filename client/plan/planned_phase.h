@@ -22,10 +22,10 @@ namespace gemini::client {
 struct PlannedPhase {
   std::string name;
   std::optional<Trace> trace;
-  std::shared_ptr<const BoundPlan> plan;  // Made from the trace. Null: to be requested.
+  std::shared_ptr<const BoundPlan> plan;  // Made from the trace; null if still to be requested.
   int64_t averaged_rounds = 0;            // Rounds in the trace's times.
   int64_t epoch = 0;                      // The plan source's when they were begun.
-  bool looked_up = false;                 // Whether an earlier job's trace was asked for.
+  bool looked_up = false;                 // Whether an earlier job's trace was requested.
   int bad_rounds = 0;                     // In a row.
   int rounds_to_skip = 0;
   int refusals = 0;  // Refusals of its plan, in a row.
@@ -37,12 +37,13 @@ struct PlannedPhase {
   // Counts a round that left its plan, or could not begin with it.
   void CountBadRound();
   void CountRefusal();
-  // Counts a round that followed the plan to its end. The plan is made once more when some rounds
-  // have been measured, or if gradients left elsewhere.
+  // Counts a round that followed the plan to its end. The plan is requested once more when some
+  // rounds have been measured, or if gradients left DEVICE at other positions.
   void CountGoodRound(int64_t source_epoch, const std::vector<GradientOut>& gradient_outs);
-  // Makes a recorded round the phase's trace if it touched something else, and leaves the old one
-  // in `recorded`, or adds its peaks. Returns whether it did the first. `left_for`: why it left its
-  // plan, if it did. Errors: of CheckTrace.
+  // Makes a recorded round the phase's trace, and leaves the old trace in `recorded`, if it used
+  // other tensors. Otherwise raises the trace's peaks to the round's. A round that no update ended
+  // changes no trace that one ended. Returns whether it replaced the trace. `left_for`: why it left
+  // its plan, if it did. Errors: of CheckTrace.
   absl::StatusOr<bool> Keep(Trace& recorded, std::optional<Divergence> left_for);
 };
 

@@ -14,7 +14,7 @@ class RoundNames {
  public:
   void AddSpace(std::string name) { spaces_.push_back(std::move(name)); }
 
-  // Names the rounds between them; such names nest.
+  // Name the rounds between the two calls; such names nest.
   void Push(std::string phase) { pushed_.push_back(std::move(phase)); }
   void Pop() {
     if (!pushed_.empty()) pushed_.pop_back();
@@ -23,7 +23,8 @@ class RoundNames {
 
   // Returns the phase of a round that begins with a tensor of `space`.
   std::string OfRound(bool evaluates, int32_t space) const;
-  // Begins an update, and returns the phase that it is a round of if it is alone in one.
+  // Begins an update, and returns the phase of its round if the update is the round's only
+  // operator.
   std::string BeginUpdate(int32_t space);
   // Ends the update. Returns whether spaces take turns: whether another was updated before.
   bool EndUpdate();
@@ -34,7 +35,8 @@ class RoundNames {
   std::vector<std::string> spaces_;  // Their names, by space.
   std::vector<std::string> pushed_;  // The innermost last.
   int32_t updating_ = 0;             // The space of the current or the last update.
-  // The space that was updated last, and how often since another was; 0: no other ever was.
+  // The space that was updated last, and how many times in a row; 0 if no other space was ever
+  // updated.
   int32_t updated_ = -1;
   int updates_in_row_ = 0;
 };

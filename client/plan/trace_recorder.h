@@ -14,12 +14,12 @@ class TraceRecorder {
  public:
   // Begins a round.
   void Begin();
-  // Begins the round with the first `num_positions` operators of `trace`. Gradients that left are
-  // kept.
+  // Begins the round with the first `num_positions` operators of `trace`. Gradients that were added
+  // before stay.
   void BeginWith(const Trace& trace, int32_t num_positions);
 
   void AddOperator(absl::Span<const TensorUse> uses);
-  // Marks those uses of an operator as written, if that showed only at its end.
+  // Marks these uses of the operator at `position` as written, which showed only at its end.
   void MarkWritten(int32_t position, absl::Span<const TensorUse> uses);
   // Adds a gradient that leaves in the interval of the operator at `position`.
   void AddGradientOut(int32_t position, int32_t tensor) {
