@@ -2,8 +2,8 @@
 // Follows the server's changes of a session's DEVICE budget: between operators it frees memory and
 // then acknowledges the change. It also checks whether the server is still there.
 // Thread: any; one at a time does the work.
-// Cost: three relaxed loads and a read of the clock while nothing changes; once in kLookAfter a
-// poll.
+// Cost: while nothing changes, three relaxed loads and a read of the clock, and a poll once in
+// kLookAfter.
 // Errors: none. What cannot be freed yet is tried again. A server that is gone is latched in the
 // session.
 #pragma once
@@ -24,13 +24,13 @@ class BudgetFollower {
   BudgetFollower(const BudgetFollower&) = delete;
   BudgetFollower& operator=(const BudgetFollower&) = delete;
 
-  // Sets how many bytes of DEVICE in slabs are not for chunks, from the next BetweenOperators on.
-  // Slabs are given back for that, or made in its place. What was refused (by a GPU, which has no
-  // more, or a server) is tried again, kRetryAfter later at the earliest. Any thread.
+  // Sets how many bytes of a DEVICE in slabs are apart, which means not for chunks, from the next
+  // BetweenOperators on. Slabs are given back or made to fit. What the GPU or the server refused is
+  // tried again, kRetryAfter later at the earliest. Any thread.
   void SetApart(int64_t bytes);
   static constexpr std::chrono::seconds kRetryAfter{2};
   static constexpr std::chrono::seconds kLookAfter{1};
-  // Returns whether no slab is mapped in the place of what is apart. Any thread.
+  // Returns whether the slabs that are mapped leave room for all that is apart. Any thread.
   bool KeepsApart() const;
 
   // Returns the target that is followed: chunks and what is apart.
@@ -64,7 +64,7 @@ class BudgetFollower {
   std::atomic<bool> is_pending_{false};
   mutable Mutex mutex_;
   BudgetTarget target_ ABSL_GUARDED_BY(mutex_);    // The last one.
-  bool is_unset_ ABSL_GUARDED_BY(mutex_) = false;  // The budget could not be set whole.
+  bool is_unset_ ABSL_GUARDED_BY(mutex_) = false;  // The budget could not be set in full.
   Clock::time_point next_try_ ABSL_GUARDED_BY(mutex_);
   bool is_due_ ABSL_GUARDED_BY(mutex_) = false;  // The server may be waiting for the answer.
 };

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Divides a lease of a GPU's memory between chunks, in whole slabs, and what the process takes
-// beside them: CUDA's context, and the memory that operators allocate.
+// Divides a lease of a GPU's memory between chunks, in whole slabs, and what is apart from them:
+// CUDA's context, and the memory that operators allocate.
 // Rule: operators have half of what the context leaves until three steps have shown their peaks,
 // because until then HOST is being registered and gradients leave in other ways. After that they
-// have the peak and a sixteenth more, and all that chunks have no use for. When the peaks of eight
-// steps leave a whole slab, chunks get it. When operators found no memory they get a quarter more,
-// and keep it.
+// have the peak and a sixteenth more, and all memory that chunks have no use for. When the peaks of
+// eight steps leave a whole slab unused, chunks get it. When operators found no memory they get a
+// quarter more, at least a slab, and keep it.
 // Thread: one at a time.
 // Units: bytes.
 #pragma once
@@ -29,9 +29,8 @@ class DeviceSplit {
   // `device_bytes` now. Returns whether the division changed. It changes only to less for
   // operators.
   bool EndStep(int64_t peak_bytes, int64_t device_bytes);
-  // Records that operators found no memory, and returns whether they have more now. They have not
-  // if chunks would have less than `chunk_floor_bytes` and a slab more for what has not been seen
-  // yet.
+  // Records that operators found no memory, and returns whether they have more now. They do not if
+  // chunks would have less than `chunk_floor_bytes` and one more slab, which is a reserve.
   bool Grow(int64_t chunk_floor_bytes, int64_t device_bytes);
 
  private:

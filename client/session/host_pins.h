@@ -2,8 +2,8 @@
 // Registers HOST slabs with a GPU's driver, so that the GPU itself copies from and to them. That
 // takes the driver 25 ms a slab or more, so a thread does it, slab after slab, while the session
 // works. Copies of a slab that is not registered yet are correct but slower.
-// Thread: any. Only the destructor blocks, for the slab in progress, and unpins all: by then no
-// copy uses them.
+// Thread: any. Only the destructor blocks, for the slab in progress. It unpins all slabs, and no
+// copy may use them by then.
 // Errors: the first refusal ends it, because what refuses one slab refuses the next (limits of
 // locked memory). status() has it.
 #pragma once
@@ -30,7 +30,8 @@ struct PinHost {
   std::function<void(std::byte* data)> unpin;
 };
 
-// Whether copies are as fast as they will be. Outlives its HostPins.
+// Shows whether all slabs are registered, so that copies are as fast as they will be. It may
+// outlive its HostPins.
 struct PinProgress {
   std::atomic<int64_t> num_rests{0};  // How often all pending slabs were done.
   // As TimelineNowNs counts; the largest number while slabs are pending.

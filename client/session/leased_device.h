@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A session's part of DEVICE: its arena, and how much of that the server grants from time to time.
-// The server raises and lowers the grant by epochs; who follows them maps, vacates and acknowledges
-// (client/session/budget_follower.h).
+// A session's part of DEVICE: its arena, and how much of the arena the server grants. The server
+// raises and lowers the grant, and numbers these changes by epochs. Whoever follows them maps,
+// vacates and acknowledges (client/session/budget_follower.h).
 // Thread: any, where a function does not say otherwise. Not after the session's Close, which
 //         destroys this.
 #pragma once
@@ -31,32 +31,36 @@ class LeasedDevice {
   LeasedDevice& operator=(const LeasedDevice&) = delete;
 
   std::byte* data() const { return arena_->data(); }
-  int64_t size_bytes() const { return arena_->size_bytes(); }  // Of addresses, for what is wanted.
+  int64_t size_bytes() const { return arena_->size_bytes(); }  // Of addresses.
 
-  // Returns the DEVICE budget from now on, if the server changed it since the last call: one
-  // relaxed load where it did not. One of several threads gets it.
+  // Returns the new DEVICE budget if the server changed it since the last call; otherwise it costs
+  // one relaxed load. Each change is returned to one thread only.
   std::optional<BudgetTarget> TakeChange();
-  // Returns the bytes of DEVICE in slabs that are not for chunks, but for what the process takes.
+  // Returns the bytes of a DEVICE in slabs that are apart: not for chunks, but for what the process
+  // itself takes of the GPU.
   int64_t apart_bytes() const { return apart_bytes_.load(std::memory_order_relaxed); }
   // Returns where those bytes are kept, for a plan source.
   const std::atomic<int64_t>* apart() const { return &apart_bytes_; }
-  // Sets them, to at least 0, from the next Map on. Must not be called between that and Cut.
+  // Sets them, from the next Map on. `bytes` >= 0. Must not be called between Map and Cut.
   void SetApart(int64_t bytes) { apart_bytes_.store(bytes, std::memory_order_relaxed); }
-  // Returns what of `device_bytes` is for chunks: all, or of slabs the whole ones beside what is
-  // apart.
+  // Returns how much of `device_bytes` is for chunks: all, or, if DEVICE is in slabs, as many whole
+  // slabs as fit beside what is apart.
   int64_t ForChunks(int64_t device_bytes) const;
 
-  // Maps what of the target is for chunks, and returns how much of it may be used: less, where the
-  // server or the GPU refuses it. Before Residency::SetBudget; one thread at a time. A round trip
-  // where slabs are added.
+  // Maps the part of the target that is for chunks, and returns how many bytes may be used, which
+  // are fewer if the server or the GPU refuses some. Call it before Residency::SetBudget; one
+  // thread at a time. Costs a round trip if slabs are added.
   int64_t Map(const BudgetTarget& target);
-  // Unmaps what is beyond that, behind Residency::SetBudget. Errors: as DeviceArena::Cut.
+  // Unmaps what is beyond that part. Call it after Residency::SetBudget. Errors: as
+  // DeviceArena::Cut, and of the copy engine.
   absl::Status Cut(const BudgetTarget& target);
-  // Returns what is mapped now; 0 of a DEVICE that is not in slabs. One thread at a time, as Map.
+  // Returns the bytes of the slabs that are mapped now; 0 if DEVICE is not in slabs. One thread at
+  // a time, as Map.
   int64_t mapped_slab_bytes() const { return arena_->slab_bytes() ? arena_->mapped_bytes() : 0; }
-  // Tells the server that only the first target.device_bytes of the arena are used, nothing pinned
-  // or in flight behind them: what lies there is lost, and unmapped. Needed when the target is less
-  // than the grant, which epochs that were not taken may have raised; blocks.
+  // Tells the server that only the first target.device_bytes of the arena are used, and that
+  // nothing beyond them is pinned or in flight. Bytes beyond are unmapped and lost. This is needed
+  // when the target is less than the grant, which epochs that were not taken may have raised.
+  // Blocks.
   // ABORTED: the target changed meanwhile; take it again. FAILED_PRECONDITION: nothing to
   //          acknowledge.
   absl::Status Acknowledge(const BudgetTarget& target);
@@ -70,11 +74,11 @@ class LeasedDevice {
   std::atomic<int64_t> apart_bytes_;
 };
 
-// What of `device_bytes` is for chunks where DEVICE is in slabs of slab_bytes, 0 if it is not.
+// Returns how much of `device_bytes` is for chunks. `slab_bytes` is 0 if DEVICE is not in slabs.
 int64_t DeviceBytesForChunks(int64_t device_bytes, int64_t apart_bytes, int64_t slab_bytes);
 
-// How long a request may take for which the server reserves the sum of these sizes, which may be any
-// numbers: a peer may have said them.
+// Returns how long a request may take for which the server reserves the sum of these sizes. They may
+// be any numbers, since a peer may have said them.
 absl::Duration ReserveTimeout(std::initializer_list<int64_t> sizes_bytes);
 
 }  // namespace gemini::client

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Measures how fast this job's copies, NVME I/O and updates were lately, from its timeline, to
 // refresh the server's cost model.
-// Model: bytes by the time that the events of a lane took. Reads of several threads at once count
-// one after another, and an update's wait for NVME is part of it. An update on DEVICE counts alone,
-// without the squares of its gradients, which are summed before.
+// Model: the bytes of a lane's events, divided by the time that the events took. Reads of several
+// threads at once count one after another, and an update's wait for NVME is part of it. An update
+// on DEVICE counts alone, without the squares of its gradients, which are summed before.
 // Units: bytes a second; for updates, fp32 parameters a second, with a chunk's padding.
 #pragma once
 #include <cstdint>

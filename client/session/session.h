@@ -35,8 +35,10 @@
 namespace gemini::client {
 
 struct SessionOptions {
-  TierMap<int64_t> want_bytes;   // Requested; the server grants min(want, free) in each tier
-  TierMap<int64_t> floor_bytes;  // and refuses if that is below this.
+  // Requested. The server grants min(want, free) in each tier, and refuses if that is below the
+  // floor.
+  TierMap<int64_t> want_bytes;
+  TierMap<int64_t> floor_bytes;
   // Whether DEVICE may be granted in part and change later, from the floor up to what is wanted.
   // The caller then calls device().TakeChange between operators.
   bool takes_epochs = false;
@@ -45,7 +47,8 @@ struct SessionOptions {
   int64_t apart_bytes = 0;
   int64_t chunk_bytes = 0;  // A positive multiple of kPageBytes: the same in all spaces.
   std::string label;        // Shown by memstat; the program's name and job.
-  // Bytes a second of the link between HOST and the DEVICE arena, each direction; 0: no limit.
+  // Bytes a second, in each direction, of the link between HOST and the DEVICE arena; 0 means no
+  // limit.
   int64_t device_bandwidth = 0;
   // If DEVICE is a GPU's: reserves the addresses for its slabs. Null if it is host memory.
   MakeDeviceSlabs make_slabs = nullptr;
@@ -72,8 +75,8 @@ struct SpaceOptions {
   // Tensors of the model: they need room for intents in the client segment.
   int64_t num_tensors = 0;
   StateFormat format = {};  // Format of its trainable bundles.
-  // Whether optimizer states lie on NVME, and in HOST only around their update. HOST then has room
-  // for all other chunks, and for SpareSlots and StateWindowSlots beside them.
+  // Whether optimizer states are kept on NVME, and in HOST only around their update. HOST then has
+  // room for all other chunks, and for SpareSlots and StateWindowSlots beside them.
   bool states_on_nvme = false;
 };
 
@@ -81,7 +84,8 @@ class Session {
  public:
   // Takes a connected socket (an embedded server's), says hello and takes the lease. Errors: the
   // server's refusal, with its numbers. UNAVAILABLE: there is no answer. INVALID_ARGUMENT:
-  // chunk_bytes, a bandwidth below 0, or update_threads. Errors of make_copies pass through.
+  // chunk_bytes, device_bandwidth, apart_bytes or update_threads is out of range. Errors of
+  // make_copies pass through.
   static absl::StatusOr<std::unique_ptr<Session>> Open(UniqueFd socket, SessionOptions options);
   // Connects to the daemon's socket first. NOT_FOUND, UNAVAILABLE: there is no daemon; the message
   // says how to start one. INVALID_ARGUMENT: the path is longer than an AF_UNIX address takes.
@@ -95,7 +99,7 @@ class Session {
   // refusal. FAILED_PRECONDITION: closed.
   absl::StatusOr<ChunkStore*> OpenSpace(const SpaceOptions& options);
 
-  // What the server grants of DEVICE, and its changes. Not after Close.
+  // Returns what the server grants of DEVICE, and its changes. Not after Close.
   LeasedDevice& device() { return *device_; }
 
   // Makes a source of plans by the session's policy from this session's server; valid until Close.
@@ -113,7 +117,8 @@ class Session {
   // For `memstat trace`; valid until the session is destroyed.
   TimelineShm* timeline() { return reinterpret_cast<TimelineShm*>(timeline_.data()); }
 
-  // How far HOST is registered with a GPU's driver; null: it need not be. Not after Close.
+  // Returns how far HOST is registered with a GPU's driver, or null if it need not be. Not after
+  // Close.
   const HostPins* host_pins() const { return host_pins_.get(); }
 
   // Returns how many requests the server did not answer in time. Any thread.
@@ -131,7 +136,7 @@ class Session {
   void PublishStep(int64_t step, int64_t outside_bytes = 0);
 
   // Gives everything back to the server. No HostChunk and no pin may be left. A second call does
-  // nothing. UNAVAILABLE: the server is gone; all is unmapped all the same.
+  // nothing. UNAVAILABLE: the server is gone; all memory is unmapped nevertheless.
   absl::Status Close();
 
  private:
@@ -146,8 +151,7 @@ class Session {
     uint64_t id = 0;
     std::unique_ptr<ChunkStore> store;
   };
-  // The last call of PublishStep: when it was, 0 before the first, and what had happened until
-  // then.
+  // The time of the last call of PublishStep, 0 before the first, and the statistics at that time.
   struct Published {
     int64_t ns = 0;
     ResidencyStats stats;
