@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sums the squares of a bundle's pieces for trust ratios (client/kernels/trust_ratio.h), from its
-// committed values and its gradient. This is done before the intent, which contains the ratios.
+// committed values and its gradient. This is done before the intent is recorded, because the intent
+// contains the ratios.
 // Thread: any. `pieces` are in chunk order, `intent` is complete except for the ratios.
 #pragma once
 #include <vector>
@@ -18,9 +19,10 @@
 
 namespace gemini::client {
 
-// Appends, by tensor, the squares of the bundle's tensors that have a gradient, from its chunks in
-// HOST or NVMe. Call it for bundles in the order of their tensors' elements. Blocks for NVMe I/O,
-// with the chunks of one bundle held. Errors: of ChunkStore::Acquire.
+// Appends to `by_tensor`, at the index of each tensor that has a gradient, the squares of its part
+// of the bundle, from the chunks in HOST or NVMe. Call it for bundles in the order of their
+// tensors' elements. Blocks for NVMe I/O, with the chunks of one bundle held. Errors: of
+// ChunkStore::Acquire.
 absl::Status AppendBundleTrust(ChunkStore& store, BundleId bundle,
                                absl::Span<const TensorPiece> pieces, const Intent& intent,
                                absl::Span<TrustSquares> by_tensor, WorkerTeam& team);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Updates one bundle as its intent says, over the pieces of the tensors that lie in it
-// (client/kernels/update_kernel.h). In HOST it updates out of place, then commits. All that it
-// reads is in the intent and the chunks, so it can be repeated after a death, with the same bits.
-// Thread: any, one a bundle; the given team of threads computes. Blocks for NVMe I/O.
+// Updates one bundle as its intent says: the pieces of all tensors in the bundle, by
+// client/kernels/update_kernel.h. In HOST it updates out of place, then commits. It reads nothing
+// but the intent and the chunks, so another process can repeat it with the same bits if this one
+// dies.
+// Thread: any, one for each bundle; the given team of threads computes. Blocks for NVMe I/O.
 // Parts: the team takes runs of kUpdatePartElements. Bits depend on neither their size nor the
 // number of threads.
 // Memory: holds at most UpdateSlots HOST slots.
@@ -31,7 +32,8 @@ struct TensorPiece {
   int64_t size_bytes = 0;
 };
 
-// Returns the settings for the update of a tensor, by its index.
+// Returns the settings for the update of tensor `tensor`, an index in the order of the space's
+// layout.
 UpdateSettings SettingsOf(const Intent& intent, int64_t tensor);
 
 // Commits the bundle at the intent's step. `pieces` are all of the bundle, in chunk order. Tensors

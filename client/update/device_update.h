@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The part of an optimizer step that runs on DEVICE, where the chunks are. Ranges whose parameter,
-// moments and gradient lie there are updated in place. Of other ranges only the gradient is there:
-// it is read for the norm, and leaves when the step is taken (SpaceUpdates::Begin,
+// moments and gradient are all on DEVICE are updated in place. Of other ranges only the gradient is
+// there: it is read for the norm, and written back once the step is taken (SpaceUpdates::Begin,
 // late_gradients).
 // Order: Add each range, AddLateGradient, read the gradients for their norm and chunks for trust
 // ratios, and Update. Then pass versions() to SpaceUpdates::Begin, which makes them the valid
 // ones together with the intent. Until that call the committed version is whole in HOST or NVME, so
 // if the call fails, Undo restores it.
-// Thread: one. Pins from Add to the destructor; no other thread writes these ranges meanwhile.
+// Thread: one. The ranges are pinned from Add to the destructor, and no other thread may write to
+// them meanwhile.
 #pragma once
 #include <cstddef>
 #include <vector>
@@ -31,18 +32,18 @@ class DeviceUpdate {
   ~DeviceUpdate();
 
   // Writes back those of the parameter, its master and the moments that are dirty, and pins all
-  // ranges, fetching those that are not there. On an error the range is not part of the update.
-  // INVALID_ARGUMENT: it is already, which a server's plan may cause. Others: of Residency::Flush
-  // and Pin.
+  // ranges, fetching those that are not on DEVICE. On an error the range is not part of the update.
+  // INVALID_ARGUMENT: it is part of the update already, which a server's plan may cause. Others: of
+  // Residency::Flush and Pin.
   absl::Status Add(const UpdateRanges& ranges);
-  // Pins the range, fetching it if it is not there. INVALID_ARGUMENT: as Add. Others: of
+  // Pins the range, fetching it if it is not on DEVICE. INVALID_ARGUMENT: as Add. Others: of
   // Residency::Pin.
   absl::Status AddLateGradient(const GradientRange& range);
   bool updates(BundleId bundle) const;
   bool has_late_gradient(BundleId bundle) const;
   // Returns the bytes of the bundle's gradient chunk, or null if it was not added.
   const std::byte* gradient(BundleId bundle) const;
-  // Returns where the chunks lie of a bundle that it updates.
+  // Returns the addresses of the chunks of a bundle that it updates.
   BundleInPlace chunks(BundleId bundle) const;
 
   // Calls `update` for each bundle, to bring it to its next version in place by operators of the

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sums of squares for the gradient norm (client/kernels/grad_norm.h), of gradients that leave
-// DEVICE. They are summed there before the gradients leave, or in HOST as they arrive, so that a
-// step only adds them up.
+// Keeps the sums of squares of gradients that leave DEVICE, for the gradient norm
+// (client/kernels/grad_norm.h). They are computed on DEVICE before the gradients leave, or in HOST
+// as they arrive, so that a step only adds them up.
 // Thread: any; one lock, not held while it computes. A team of threads computes.
 // Rule: what was computed in HOST counts as long as the gradient chunk was not acquired for writing
 // since. What was summed on DEVICE counts until the same gradient is expected again, or the chunk

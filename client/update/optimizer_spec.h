@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An optimizer and its hyper-parameters, and what one step of it is asked and answers.
+// The optimizer of a model with its hyper-parameters, and the options and the result of one step.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -28,18 +28,21 @@ struct OptimizerSpec {
 };
 
 struct StepOptions {
-  double learning_rate = -1;  // If negative, the specification's. Not with `groups`.
-  // The hyper-parameters of this step, by the parameter group of a tensor (SetGroup): at least as
-  // many as there are groups with tensors. In each, the kind, the moments' format, the seed and
-  // decay_min_dimensions stay those of the specification. If empty, the specification's serve all.
+  double learning_rate = -1;  // If negative, the specification's. Ignored with `groups`.
+  // The hyper-parameters of this step, by the parameter group of a tensor (ManagedModel::SetGroup):
+  // one for each group, up to the last that a tensor is in. In each, the kind, the moments' format,
+  // the seed and decay_min_dimensions stay those of the specification. If empty, the
+  // specification's serve all.
   std::vector<OptimizerSpec> groups = {};
   double max_grad_norm = 0;  // Clips by global norm when > 0.
-  // Step returns when the update is decided; it is carried out while the next forward runs, which
-  // waits for each parameter where it needs it. False: Step returns when it is done. The same bits.
+  // If true, Step returns when the update is decided; it is carried out while the next forward
+  // runs, which waits for each parameter where it needs it. If false, Step returns when the update
+  // is done. The bits are the same.
   bool overlap_update = true;
   // What the loss was multiplied by before backward, for gradients of 16 bits; >= 1.
   double loss_scale = 1;
-  // A NaN or an infinity in a gradient is no error: nothing is updated, and StepResult says so.
+  // Whether a NaN or an infinity in a gradient is no error: nothing is updated then, and
+  // StepResult::skipped is set.
   bool skip_non_finite = false;
 };
 

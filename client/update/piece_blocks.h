@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Divides the norm blocks of a bundle's pieces (client/kernels/grad_norm.h) among threads. A part
-// of the bundle has the blocks that begin in it, so each block is summed by one thread, in its own
+// of the bundle owns the blocks that begin in it, so each block is summed by one thread, in its
 // order.
 // Units: elements of the bundle; blocks and elements of a piece.
 #pragma once

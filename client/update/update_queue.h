@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The thread that updates bundles while the next forward runs: first those that a thread waits for,
-// then the others in their order (client/host/pending_commits.h). When no update is left it does
-// other tasks given to it.
+// Runs the thread that updates bundles while the next forward runs: first those that a thread waits
+// for, then the others in their order (client/host/pending_commits.h). When no update is left, it
+// runs other tasks that were given to it.
 // Owner: the model; the destructor finishes the updates in progress.
 // Thread: any. Its own thread is named gemini-update and calls only the given functions. If the
 // space has NVMe, the threads of ChunkMover move chunks for it.
@@ -26,8 +26,8 @@ namespace gemini::client {
 
 class UpdateQueue {
  public:
-  // `update` commits a bundle that awaits its commit in `store`, after `bring` has brought its
-  // gradient to HOST if that is late. It returns whether it had anything to compute: only then the
+  // `update` updates and commits a bundle of `store`, after `bring` has brought its gradient to
+  // HOST if that is late. `update` returns whether it had anything to compute: only then the
   // timeline shows it. `failed` gets the error of a failed update. All are called on the queue's
   // thread, one at a time. The store outlives this.
   UpdateQueue(ChunkStore& store, std::function<absl::Status(BundleId)> bring,
