@@ -19,12 +19,12 @@
 // its plan is counted with the cause and continues on-line. Its trace replaces the phase's if it
 // touched something else; its peaks join the phase's trace if non-model data took the plan's room.
 // A phase whose rounds leave their plans again and again is planned ever more rarely.
-// Asking: the first operator of a round waits for its plan, and no lock is held meanwhile. If another
-// thread begins an operator meanwhile, the round is placed on-line to its end, and the plan is for
-// the phase's next round. An update that ends the round before it has an operator withdraws it, and
-// so do BeginPhase and EndPhase: the operator that asked begins another. One thread at a time asks,
-// or replaces one plan by another; a round that begins meanwhile and would do so is placed on-line
-// (ADR 0045).
+// Asking: the first operator of a round waits for its plan, and no lock is held meanwhile. If
+// another thread begins an operator meanwhile, the round is placed on-line to its end, and the plan
+// is for the phase's next round. An update that ends the round before it has an operator withdraws
+// it, and so do BeginPhase and EndPhase: the operator that asked begins another. One thread at a
+// time asks, or replaces one plan by another; a round that begins meanwhile and would do so is
+// placed on-line (ADR 0045).
 // Thread: any; one lock. It is not held while a plan is requested, nor while one plan replaces
 // another, which waits for copies under way (client/plan/unlocked_work.h). On a GPU it is held at a
 // round's end until the times of the round before it are known, which are over by then but for the

@@ -2,8 +2,8 @@
 // Makes DEVICE and HOST follow a plan: the executor moves the plan's ranges, and each space spills
 // and reads ahead in HOST by what the plan foresees.
 // Moving: to leave a plan waits until its copies have ended, which may wait for NVMe, and to begin
-// another waits for evictions. The lock is released meanwhile (client/plan/unlocked_work.h), and one
-// thread at a time moves from one plan to another.
+// another waits for evictions. The lock is released meanwhile (client/plan/unlocked_work.h), and
+// one thread at a time moves from one plan to another.
 // Thread: any. `mutex` is the tracker's lock, which guards this; calls that take it release it
 // meanwhile.
 #pragma once
