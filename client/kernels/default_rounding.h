@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sets IEEE arithmetic for the calling thread in a scope: to nearest, ties to even, denormals kept,
-// no traps. At its end the former mode is restored. Torch's set_flush_denormal and others change
-// the mode of a thread, and the bits of an update must not depend on it.
+// Sets IEEE arithmetic for the calling thread in a scope: rounding to nearest, ties to even,
+// denormals kept, no traps. The end of the scope restores the former mode. Torch's
+// set_flush_denormal and others change the mode of a thread, and the bits of an update must not
+// depend on it.
 #pragma once
 #if defined(__x86_64__)
 #include <xmmintrin.h>
@@ -25,7 +26,7 @@ class DefaultRounding {
   const unsigned saved_;
 };
 #else
-// Elsewhere the thread must have its defaults.
+// On other processors the thread must have the default mode.
 class DefaultRounding {
  public:
   DefaultRounding() {}

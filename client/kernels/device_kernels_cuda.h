@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// DeviceKernels on a GPU: kernels on the stream of the calling thread's operators.
+// Implements DeviceKernels on a GPU, by kernels on the stream of the calling thread's operators.
 // Memory: a few MiB of the GPU and of HOST, from the first sums of squares on.
 #pragma once
 #include <cuda_runtime_api.h>
@@ -27,8 +27,8 @@ class DeviceKernelsCuda final : public DeviceKernels {
 
   void Update(const UpdateSettings& settings, const UpdateStreams& streams, int64_t count) override;
   absl::Status Finish() override;
-  // HOST sums fewer in less time than a thread takes to begin a kernel and a copy, some 10 us. This
-  // is an estimate.
+  // HOST sums the squares of fewer elements in less time than a thread takes to begin a kernel and
+  // a copy, some 10 us. This is an estimate.
   int64_t least_summed_elements() const override { return int64_t{1} << 16; }
   absl::Status BeginBlockSquares(ElementType type, const GradientRun& run, double* sums) override;
   absl::StatusOr<std::vector<double>> BlockSquaresOf(ElementType type,

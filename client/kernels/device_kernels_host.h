@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// DeviceKernels over host memory: the threads of a team compute, and all is done when a call
-// returns.
+// Implements DeviceKernels over host memory: the threads of a team compute, and the work is done
+// when a call returns.
 #pragma once
 #include <cstdint>
 #include <limits>
@@ -18,7 +18,8 @@ class DeviceKernelsHost : public DeviceKernels {
 
   void Update(const UpdateSettings& settings, const UpdateStreams& streams, int64_t count) override;
   absl::Status Finish() override { return absl::OkStatus(); }
-  // No gradient is summed here: operators would wait, while HOST sums beside them.
+  // No gradient's squares are summed here, because operators would wait for that. In HOST they are
+  // summed while operators run.
   int64_t least_summed_elements() const override { return std::numeric_limits<int64_t>::max(); }
   absl::Status BeginBlockSquares(ElementType type, const GradientRun& run, double* sums) override;
   absl::StatusOr<std::vector<double>> BlockSquaresOf(ElementType type,

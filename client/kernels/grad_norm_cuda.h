@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sums of squares of client/kernels/grad_norm.h and client/kernels/trust_ratio.h on a GPU: the
-// same blocks, lanes and order, and so the same bits.
+// Computes the sums of squares of client/kernels/grad_norm.h and client/kernels/trust_ratio.h on a
+// GPU, with the same blocks, lanes and order, and so the same bits.
 // Memory, stream, errors: as client/kernels/update_kernel_cuda.h.
 #pragma once
 #include <cuda_runtime_api.h>

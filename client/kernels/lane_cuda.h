@@ -2,7 +2,7 @@
 // One fp32 lane for CUDA kernels, with the arithmetic of client/kernels/lanes_portable.h: on the
 // GPU each operation is the intrinsic that rounds correctly and is never fused with another.
 // Kernels are compiled with --ftz=false, to keep denormals. On the host, where tests compare it
-// with other lanes, it wants -ffp-contract=off.
+// with other lanes, it must be compiled with -ffp-contract=off.
 #pragma once
 #include <bit>
 #include <cmath>
@@ -32,7 +32,7 @@ struct LaneCuda {
   GEMINI_HOST_DEVICE static float Sqrt(float a) { return std::sqrt(a); }
 #endif
   GEMINI_HOST_DEVICE static bool IsNaN(float a) { return a != a; }
-  // Every NaN becomes that of kSplitNaN.
+  // Replaces every NaN by that of kSplitNaN (gemini/split_float.h).
   GEMINI_HOST_DEVICE static float OneNaN(float a) {
     return IsNaN(a) ? std::bit_cast<float>(kSplitNaN) : a;
   }

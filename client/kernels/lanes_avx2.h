@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sixteen fp32 lanes in AVX2, FMA and F16C, as client/kernels/lanes_portable.h says. Only for
-// sources that are compiled for that instruction set: elsewhere this header is empty
+// Sixteen fp32 lanes in AVX2, FMA and F16C, with the operations of client/kernels/lanes_portable.h.
+// Only for sources that are compiled for these instruction sets: elsewhere this header is empty
 // (client/kernels/lanes_avx512.h says why).
 #pragma once
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
@@ -105,7 +105,7 @@ struct LanesAvx2 {
  private:
   GEMINI_LANE __m128i Lower(__m256i value) { return _mm256_castsi256_si128(value); }
   GEMINI_LANE __m128i Upper(__m256i value) { return _mm256_extracti128_si256(value, 1); }
-  // The low halves of sixteen 32-bit lanes, none of which is above 0xffff.
+  // Returns the low halves of sixteen 32-bit lanes, none of which is above 0xffff.
   GEMINI_LANE __m256i Narrow(__m256i first, __m256i second) {
     return _mm256_permute4x64_epi64(_mm256_packus_epi32(first, second), 0xd8);
   }

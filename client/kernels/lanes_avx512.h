@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sixteen fp32 lanes in AVX-512, as client/kernels/lanes_portable.h says. Only for sources that are
-// compiled for that instruction set: elsewhere this header is empty. What those sources include
-// must have nothing that the linker could take for other code, so no functions but always-inlined
-// ones.
+// Sixteen fp32 lanes in AVX-512, with the operations of client/kernels/lanes_portable.h. Only for
+// sources that are compiled for that instruction set: elsewhere this header is empty. Such sources
+// may include only functions that are always inlined and templates over these lanes. Of any other
+// inline function the linker keeps one copy for the whole program, perhaps the one that needs
+// AVX-512.
 #pragma once
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
 #include <immintrin.h>
@@ -54,7 +55,7 @@ struct LanesAvx512 {
     return _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtps_ph(first, kRounding)),
                               _mm512_cvtps_ph(second, kRounding), 1);
   }
-  // A low half below zero borrows one from the high half; then both stand side by side.
+  // A low half below zero borrows one from the high half; then the two halves are joined.
   GEMINI_LANE void JoinSplit(Words high, Words low, Floats& first, Floats& second) {
     Join(_mm512_add_epi16(high, _mm512_srai_epi16(low, 15)), low, first, second);
   }
@@ -79,7 +80,7 @@ struct LanesAvx512 {
   GEMINI_LANE void Fence() { _mm_sfence(); }
 
  private:
-  // Each dword of a high and a low word, sixteen of the 32 a result.
+  // Joins the 32 pairs of a high and a low word to 32-bit lanes, sixteen in each result.
   GEMINI_LANE void Join(Words high, Words low, Floats& first, Floats& second) {
     first = _mm512_castsi512_ps(_mm512_permutex2var_epi16(low, Indices(kFirstPairs), high));
     second = _mm512_castsi512_ps(_mm512_permutex2var_epi16(low, Indices(kSecondPairs), high));

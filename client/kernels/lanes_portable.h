@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sixteen fp32 lanes in plain C++: what the loops of updates and norms are written in, and the
-// reference for the same lanes of each instruction set (client/kernels/lanes_avx2.h,
-// client/kernels/lanes_avx512.h). Every operation is correctly rounded, so all give the same bits
-// but for NaNs, which OneNaN makes one.
+// Sixteen fp32 lanes in plain C++. The loops of updates and norms are written in such lanes, and
+// these are the reference for those of each instruction set (client/kernels/lanes_avx2.h,
+// client/kernels/lanes_avx512.h). Every operation is correctly rounded, so all give the same bits,
+// except for the bits of NaNs, which OneNaN makes equal.
 //   Floats 16 fp32 values · Words 32 patterns of 16 bits, for two Floats · Doubles 8 fp64 sums
-// Stream: as Store, past the caches; the address is a multiple of 64, and Fence comes before others
-//         may rely on the store.
+// Stream: stores past the caches. The address must be a multiple of 64, and other threads may rely
+//         on the store only after Fence.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -59,20 +59,20 @@ struct LanesPortable {
   static Floats Div(const Floats& a, const Floats& b) {
     return Map([&](int i) { return a.lane[i] / b.lane[i]; });
   }
-  // a * b + c, rounded once.
+  // Returns a * b + c, rounded once.
   static Floats Fma(const Floats& a, const Floats& b, const Floats& c) {
     return Map([&](int i) { return std::fma(a.lane[i], b.lane[i], c.lane[i]); });
   }
   static Floats Sqrt(const Floats& a) {
     return Map([&](int i) { return std::sqrt(a.lane[i]); });
   }
-  // Whether a lane of one of the two is a NaN.
+  // Returns whether a lane of one of the two is a NaN.
   static bool AnyNaN(const Floats& a, const Floats& b) {
     bool any = false;
     for (int i = 0; i < 16; ++i) any |= std::isnan(a.lane[i]) || std::isnan(b.lane[i]);
     return any;
   }
-  // Every NaN becomes that of kSplitNaN.
+  // Replaces every NaN by that of kSplitNaN.
   static Floats OneNaN(const Floats& a) {
     return Map(
         [&](int i) { return std::isnan(a.lane[i]) ? std::bit_cast<float>(kSplitNaN) : a.lane[i]; });
@@ -86,11 +86,11 @@ struct LanesPortable {
     first = Map([&](int i) { return FloatOfFp16(bits.lane[i]); });
     second = Map([&](int i) { return FloatOfFp16(bits.lane[16 + i]); });
   }
-  // To nearest, ties to even.
+  // Rounds to nearest, ties to even.
   static Words Fp16Of(const Floats& first, const Floats& second) {
     return MapWords(first, second, [](float value) { return gemini::Fp16Of(value); });
   }
-  // The halves of gemini/split_float.h. Split takes no NaN but that of OneNaN.
+  // Join and split the halves of gemini/split_float.h. A NaN that is split must come from OneNaN.
   static void JoinSplit(const Words& high, const Words& low, Floats& first, Floats& second) {
     const auto join = [&](int i) {
       return JoinOf({.high = high.lane[i], .low = static_cast<int16_t>(low.lane[i])});
@@ -105,8 +105,8 @@ struct LanesPortable {
   }
 
   static Doubles Zeros() { return {}; }
-  // Adds the square of lane i to sums[i % 8], the lanes in order. Squares are exact, so fused or
-  // not.
+  // Adds the square of lane i to sums[i % 8], the lanes in order. Squares are exact, so a fused
+  // operation gives the same bits.
   static void AddSquares(const Floats& value, Doubles& sums) {
     for (int i = 0; i < 16; ++i) sums.lane[i % 8] += double{value.lane[i]} * double{value.lane[i]};
   }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The loops that sum squares by block in the order of client/kernels/grad_norm.h, for one set of
-// lanes. Included by the sources of the instruction sets alone
-// (client/kernels/update_loops_avx512.cc and its like). Whole blocks go four at a time: the
-// additions of one are a chain, whose latency would be the speed. Processors do not foresee four
-// streams side by side: without the prefetches 5.7 GB/s were reached in place of 9.0.
+// lanes. Only the sources of the instruction sets may include it
+// (client/kernels/update_loops_avx512.cc and others). Whole blocks are summed four at a time: the
+// additions of one block are a chain, whose latency would limit the speed. Processors do not
+// prefetch four such streams well: without the explicit prefetches 5.7 GB/s were reached instead of
+// 9.0.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -22,7 +23,7 @@ struct NormLoop {
   static constexpr int64_t kBlock = kNormLoopBlockElements;
   static constexpr int64_t kStep = kUpdateStepElements;
 
-  // The lanes in order; a NaN is always the same one.
+  // Returns the sum of the lanes in order; a NaN is always the same one.
   static double SumOf(const Doubles& lanes) {
     double values[8];
     L::StoreDoubles(values, lanes);
@@ -103,7 +104,7 @@ struct NormLoop {
         Streams::template LoadStep<Rule, kParam, kGrad>(padded.Streams(s), 0, x);
         for (int half = 0; half < 2; ++half) {
           L::AddSquares(x.p[half], param);
-          // What the rule makes of the padding is no element's.
+          // The padding's lanes belong to no element, so they add zero.
           float lanes[16];
           L::Store(lanes, rule.Direction(x.p[half], x.g[half], x.m[half], x.v[half]));
           for (int64_t lane = 0; lane < 16; ++lane) {
@@ -126,7 +127,7 @@ struct NormLoop {
   }
 };
 
-// The table of one instruction set.
+// Returns the table of one instruction set.
 template <typename L>
 constexpr UpdateLoops MakeUpdateLoops() {
   return {

@@ -27,8 +27,8 @@ struct QuantisedMoments {
 };
 
 // Updates `count` elements from the tensor's `first_element` on, which begins a block; all calls
-// but the tensor's last are of whole blocks. The moments of `streams` are not looked at.
-// `stochastic` null: to nearest.
+// except the tensor's last are of whole blocks. The moments of `streams` are ignored. If
+// `stochastic` is null, moments are rounded to nearest.
 void UpdateElementsQuantised(const UpdateSettings& settings, const UpdateStreams& streams,
                              const QuantisedMoments& moments, int64_t first_element, int64_t count,
                              const StochasticRounding* stochastic = nullptr);

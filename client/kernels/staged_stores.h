@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Outputs of an update on their way past the caches: of each width one stream goes straight to
-// memory, and the others wait in the first-level cache for the end of a block, to follow one after
-// another. For sources of the instruction sets alone (client/kernels/update_loops_avx512.cc and its
-// like).
-// Why: streams of a bundle lie at the same offset of a page, and stores that combine in a buffer of
-// the processor seem to wait for one another there. On a Zen 3 core, 16 elements of bf16 AdamW took
-// 21 ns with all outputs side by side, 11 ns in place, 11 ns with outputs 1 KiB apart in their
-// pages, and 14 ns so.
+// Stages the outputs of an update that are stored past the caches. One stream of each width is
+// stored to memory directly. The others stay in the first-level cache until the end of a block, and
+// are then stored one after another. Only the sources of the instruction sets may include it
+// (client/kernels/update_loops_avx512.cc and others).
+// Why: streams of a bundle begin at the same offset in a page, and their stores seem to wait for
+// one another in the processor's write-combining buffers. On a Zen 3 core, 16 elements of bf16
+// AdamW took 21 ns with all outputs side by side, 11 ns in place, 11 ns with outputs 1 KiB apart in
+// their pages, and 14 ns so.
 #pragma once
 #include <cstdint>
 #include <type_traits>
@@ -21,7 +21,8 @@ template <typename L, ElementType kParam, ElementType kGrad>
 class StagedStores {
  public:
   static constexpr int64_t kBlock = 128;  // 512 bytes of a stream at most; 64 to 256 are as fast.
-  // Straight: the parameter; the fp32 master, or exp_avg where that is its width's only one.
+  // Stored directly, one stream of each width: the parameter, and with 16-bit parameters one fp32
+  // stream, which is the master of fp16 or the exp_avg of bf16.
   static constexpr bool kMasterWaits = kParam == ElementType::kBf16;
   static constexpr bool kExpAvgWaits = kParam != ElementType::kBf16;
 
@@ -31,7 +32,7 @@ class StagedStores {
         exp_avg_waits_(kExpAvgWaits && stores.moments_past_caches),
         exp_avg_sq_waits_(stores.moments_past_caches && streams.new_exp_avg_sq != nullptr) {}
 
-  // Returns the streams of the block at element `from`; those that wait go to the stage.
+  // Returns the streams of the block at element `from`; those that are staged point to the stage.
   [[gnu::always_inline]] UpdateStreams Begin(int64_t from) {
     const UpdateStreams& s = streams_;
     return {.param_type = kParam,
@@ -61,7 +62,7 @@ class StagedStores {
   static constexpr int64_t kParamBytes = ElementBytes(kParam);
   static constexpr int64_t kMasterBytes = MasterBytes(kParam);
 
-  // A stream's address `bytes` further on; null stays null.
+  // Returns a stream's address `bytes` further on; null stays null.
   template <typename T>
   [[gnu::always_inline]] static T* After(T* stream, int64_t bytes) {
     using Byte = std::conditional_t<std::is_const_v<T>, const char, char>;
@@ -74,7 +75,7 @@ class StagedStores {
     }
   }
 
-  const UpdateStreams streams_;  // Its own, that no store can change: addresses stay in registers.
+  const UpdateStreams streams_;  // A copy that no store can change, so addresses stay in registers.
   const bool master_waits_, exp_avg_waits_, exp_avg_sq_waits_;
   alignas(64) float master_[kMasterWaits ? kBlock / 2 : 1];
   alignas(64) float exp_avg_[kExpAvgWaits ? kBlock : 1];

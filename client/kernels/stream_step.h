@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// One step of an update's streams, 32 elements: from their formats to fp32 lanes and back. For
-// sources of the instruction sets alone (client/kernels/update_loops_avx512.cc and its like).
-// Formats are constants: to ask for them inside the loop costs a tenth of the speed.
+// Loads and stores one step of an update's streams, 32 elements: it converts them from their
+// formats to fp32 lanes and back. Only the sources of the instruction sets may include it
+// (client/kernels/update_loops_avx512.cc and others). Formats are constants, because branches on
+// them inside the loop cost a tenth of the speed.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -10,7 +11,7 @@
 #include "client/kernels/update_streams.h"
 #include "gemini/element_type.h"
 
-// The loop's body is one piece, whatever the compiler thinks of its size.
+// The loop's body must be inlined, although the compiler may find it too large.
 #define GEMINI_INLINE [[gnu::always_inline]]
 
 namespace gemini::client {
@@ -30,7 +31,7 @@ struct StreamStep {
   }
   static uint16_t* Words(void* stream, int64_t i) { return static_cast<uint16_t*>(stream) + i; }
 
-  // 32 elements of a stream, from element i on.
+  // Loads 32 elements of a stream, from element i on.
   template <ElementType kType>
   GEMINI_INLINE static void LoadElements(const void* stream, int64_t i, Floats (&x)[2]) {
     if constexpr (kType == ElementType::kBf16) {
@@ -94,7 +95,7 @@ struct StreamStep {
     }
   }
 
-  // Out of line: no step without a NaN of the parameter comes here.
+  // Out of line, because only steps with a NaN in the new parameter call it.
   template <typename Rule>
   [[gnu::cold]] [[gnu::noinline]] static void MakeOneNaN(Values& x) {
     for (int half = 0; half < 2; ++half) {
@@ -104,7 +105,8 @@ struct StreamStep {
     }
   }
 
-  // A step's elements, of which the first `count` are real, and streams that lie in them.
+  // Buffers for the elements of one step, of which only the first `count` exist, and streams over
+  // these buffers. Give writes the new values of those back.
   struct Padded {
     alignas(64) float param[kElements] = {};
     alignas(64) float master[kElements] = {};

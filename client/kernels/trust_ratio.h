@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The factor by which a layer-wise optimizer scales the learning rate of a tensor. It is computed
-// from the norms of the whole tensor's parameter and of its update's direction, before any of it is
-// updated.
+// Computes the trust ratio: the factor by which a layer-wise optimizer scales the learning rate of
+// a tensor. It depends on the norms of the whole tensor's parameter and of its update's direction,
+// before any part of the tensor is updated.
 //   LAMB  |p| / |u|                   (You et al., arXiv:1904.00962, algorithm 2, phi the identity)
 //   LARS  eta |p| / (|g| + wd |p|)    (You et al., arXiv:1708.03888, equation 6)
-// u and g: client/kernels/update_rules.h. Squares are summed in the blocks and the order of
+// client/kernels/update_rules.h defines u and g. Squares are summed in the blocks and the order of
 // client/kernels/grad_norm.h, so the bits depend on no chunk, call or path.
 // Use:    AppendTrustSquares over the pieces of the tensor in order, NormOf
 //         (client/kernels/grad_norm.h) of each list, TrustRatio, then UpdateElements with it, which
@@ -23,10 +23,11 @@ struct TrustSquares {
   std::vector<double> direction;  // By block.
 };
 
-// Writes the sums of squares of each block of a tensor piece that starts at a block boundary of its
-// tensor (kNormBlockElements): NumNormBlocks(count) of the parameter and of the direction. Reads
-// the old streams only. settings.kind must be layer-wise; its trust_ratio is ignored. A block with
-// a NaN or an infinity gives one.
+// Writes the sums of squares of each block of a tensor piece: NumNormBlocks(count) of the parameter
+// and as many of the direction. The piece has `count` elements and starts at a block boundary of
+// its tensor (kNormBlockElements). Reads the old streams only. settings.kind must be layer-wise;
+// settings.trust_ratio is ignored. A parameter or a gradient in a block that is a NaN or an
+// infinity makes the block's sums that depend on it one.
 void FindTrustSquares(const UpdateSettings& settings, const UpdateStreams& streams, int64_t count,
                       double* param_sums, double* direction_sums);
 
@@ -38,7 +39,7 @@ void AppendTrustSquares(const UpdateSettings& settings, const UpdateStreams& str
 void AppendTrustSquaresThrough(VectorPath path, const UpdateSettings& settings,
                                const UpdateStreams& streams, int64_t count, TrustSquares& squares);
 
-// Returns the ratio of a tensor of these norms, and 1 if one of them is 0.
+// Returns the ratio of a tensor with these norms, or 1 if one of them is 0.
 double TrustRatio(const UpdateSettings& settings, double param_norm, double direction_norm);
 
 }  // namespace gemini::client

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Elements of a tensor in one bundle whose squares are summed for a trust ratio
-// (client/kernels/trust_ratio.h), and where their values lie: in HOST or on DEVICE, in any format.
+// Describes a run of a tensor's elements in one bundle whose squares are summed for a trust ratio
+// (client/kernels/trust_ratio.h), and where their values are stored: in HOST or on DEVICE, in any
+// format.
 // Thread: any.
 // Memory: the caller's.
 #pragma once
@@ -21,19 +22,19 @@ struct TrustRun {
   // The chunks of the bundle's elements. A moment without chunks stands for zeros, as before its
   // first update.
   ValueChunks param, grad, exp_avg, exp_avg_sq;
-  int64_t first = 0;  // In the bundle: where one of the tensor's norm blocks begins.
-  int64_t count = 0;  // Whole blocks, if not to the tensor's end.
+  int64_t first = 0;  // Element of the bundle where one of the tensor's norm blocks begins.
+  int64_t count = 0;  // Whole blocks, unless the run ends the tensor.
 };
 
-// Returns where its values are. For fp32 moments.
+// Returns the addresses of the run's values. Its moments must be fp32.
 TrustStreams TrustStreamsOf(const TrustRun& run);
 
-// Appends the squares of each block of the runs, one run after the other. Their chunks are in the
-// host's memory. `team` computes, the same bits whatever its number of threads.
+// Appends the squares of each block of the runs, one run after the other. Their chunks must be in
+// host memory. `team` computes; the bits do not depend on its number of threads.
 void AppendRunSquares(absl::Span<const TrustRun> runs, WorkerTeam& team, TrustSquares& squares);
 
-// Appends to each tensor's squares those of its runs, which `squares` has one run after the other.
-// The result is by tensor.
+// Appends to the squares of each tensor, which are at its index in `by_tensor`, those of its runs.
+// `squares` has them one run after the other.
 void GiveToTensors(absl::Span<const TrustRun> runs, const TrustSquares& squares,
                    absl::Span<TrustSquares> by_tensor);
 

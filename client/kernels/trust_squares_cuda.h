@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one thread of the trust-ratio kernel does with an element. It can be called on the host,
-// too, where tests compare its bits with the other paths'.
+// The function that one thread of the trust-ratio kernel calls for an element. It can also be
+// called on the host, where tests compare its bits with the other paths'.
 #pragma once
 #include <cstdint>
 
@@ -25,7 +25,7 @@ GEMINI_HOST_DEVICE void AddTrustSquares(const Rule& rule, const TrustStreams& st
     if (s.exp_avg_sq != nullptr) LoadFloats(s.exp_avg_sq, at, v);
   }
   const double direction = rule.Direction(p[0], g[0], m[0], v[0]);
-  // The squares are exact: one rounding, that of the sum.
+  // The squares are exact, so only the sum is rounded.
   param_sum += double{p[0]} * double{p[0]};
   direction_sum += direction * direction;
 }

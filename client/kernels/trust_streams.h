@@ -8,8 +8,9 @@
 
 namespace gemini::client {
 
-// The old streams of both. States of fp32 values beside 16-bit parameters fill two chunks: elements
-// from `split` on are in `upper`, whose first is its element 0.
+// A run has two sets of streams, because fp32 states beside 16-bit parameters fill two chunks.
+// Elements before `split` are in `lower`; element `split` is element 0 of `upper`. Only the old
+// streams are set.
 struct TrustStreams {
   UpdateStreams lower, upper;
   int64_t split = 0;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The update of a run of elements of one tensor: one specified arithmetic, the same bits whatever
-// the machine, in place or out of place, however the elements are split into calls and their
-// streams are aligned. The formulas: client/kernels/update_rules.h. Formats and addresses:
-// client/kernels/update_streams.h.
-// Speed:  that of the memory. Outputs that are not their inputs go past the caches, if the
-//         processor can and some element is at a multiple of 64 bytes in all of them; pieces of
-//         tensors begin so.
+// Updates a run of elements of one tensor. The arithmetic is specified: the bits are the same on
+// every machine, in place or out of place, and however the elements are split into calls and their
+// streams are aligned. client/kernels/update_rules.h has the formulas, and
+// client/kernels/update_streams.h the formats and addresses.
+// Speed:  that of the memory. Outputs that are not their inputs are stored past the caches, if the
+//         processor can do that and some element is at a multiple of 64 bytes in all of them.
+//         Pieces of tensors begin at such an element.
 // NaN:    NaN and infinity pass through; a NaN that is stored is always 0x7fc00000 (0x7fc0 with low
 //         half 0 in bf16, 0x7e00 in fp16). Denormals are kept.
 // Thread: any; the calling thread does all the work.
@@ -18,8 +18,8 @@
 
 namespace gemini::client {
 
-// Elements of a bundle that one thread of several updates at a time, in some 40 us. They are whole
-// blocks of norms and of 8-bit moments, and whole cache lines of every stream.
+// How many elements of a bundle one thread of a team updates at a time, in some 40 us. They are
+// whole blocks of norms and of 8-bit moments, and whole cache lines of every stream.
 inline constexpr int64_t kUpdatePartElements = 16384;
 
 // Scalars of one tensor's update. A kind ignores those that its formula does not name.
@@ -35,7 +35,7 @@ struct UpdateSettings {
   bool nesterov = false;
   double trust_coefficient = 1e-3;  // eta of LARS.
   int64_t step = 1;                 // t: 1 at the first update of the tensor.
-  double gradient_scale = 1;        // Clip coefficient by loss scale.
+  double gradient_scale = 1;        // The clip coefficient divided by the loss scale.
   double trust_ratio = 1;  // The tensor's, for layer-wise kinds (client/kernels/trust_ratio.h).
 };
 

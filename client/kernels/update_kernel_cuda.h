@@ -5,8 +5,8 @@
 // calling thread's current one.
 // Memory: the streams are in the GPU's memory. They move fastest if each is aligned to four
 // elements, as pieces of tensors are.
-// Errors: of the launch. Later errors, as for memory that is not mapped, are reported by a wait for
-// the stream.
+// Errors: of the launch. Later errors, such as an access to memory that is not mapped, are reported
+// by a wait for the stream.
 #pragma once
 #include <cuda_runtime_api.h>
 

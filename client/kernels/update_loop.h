@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loop that takes the streams of an update through a rule, for one set of lanes. For sources of
-// the instruction sets alone (client/kernels/update_loops_avx512.cc and its like).
+// The loop that applies a rule to the streams of an update, for one set of lanes. Only the sources
+// of the instruction sets may include it (client/kernels/update_loops_avx512.cc and others).
 // Steps are of 32 elements: a cache line of a 16-bit stream and two of an fp32 one, so that every
-// store past the caches fills a line at once. What is not a whole step goes through a padded copy
-// on the stack.
+// store past the caches fills a line at once. Elements that do not fill a whole step are copied to
+// padded buffers on the stack and updated there.
 // Measured: a step is some 90 instructions. With 200 the processor looked too few steps ahead, and
-// 0.86 of the memory's speed was reached instead of 0.93. Asking for streams ahead changed nothing,
-// from 128 to 2,048 elements.
+// 0.86 of the memory's speed was reached instead of 0.93. Prefetching streams, from 128 to 2,048
+// elements ahead, changed nothing.
 #pragma once
 #include <cstdint>
 
@@ -44,7 +44,7 @@ struct UpdateLoop {
     if constexpr (Rule::kHasSecondMoment) Streams::StoreFloats(s.new_exp_avg_sq + i, x.v, false);
   }
 
-  // Whole steps only.
+  // Updates elements [from, end), which are whole steps.
   template <typename Rule, ElementType kParam, ElementType kGrad>
   [[gnu::noinline]] static void Steps(const UpdateScalars& scalars, const UpdateStreams& streams,
                                       StoreKind stores, int64_t from, int64_t end) {

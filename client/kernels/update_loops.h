@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loops behind updates and norms, compiled once for each instruction set.
-// client/kernels/update_kernel.cc, client/kernels/grad_norm.cc and client/kernels/trust_ratio.cc
-// choose among them; callers use those.
+// The table of the loops behind updates and norms, which are compiled once for each instruction
+// set. client/kernels/update_kernel.cc, client/kernels/grad_norm.cc and
+// client/kernels/trust_ratio.cc choose among them; other code calls those.
 #pragma once
 #include <cstdint>
 
@@ -14,7 +14,7 @@
 namespace gemini::client {
 
 inline constexpr int64_t kUpdateStepElements = 32;
-// kNormBlockElements of client/kernels/grad_norm.h.
+// Equal to kNormBlockElements of client/kernels/grad_norm.h, which these sources cannot include.
 inline constexpr int64_t kNormLoopBlockElements = 1024;
 
 // How an update stores. For stores past the caches, each output stream of the group is at a
@@ -26,21 +26,22 @@ struct StoreKind {
 };
 
 struct UpdateLoops {
-  // Updates without a fence at the end.
+  // Updates the elements, without a fence at the end.
   void (*update)(OptimizerKind kind, const UpdateScalars& scalars, const UpdateStreams& streams,
                  StoreKind stores, int64_t count);
   // Orders stores past the caches before all later ones.
   void (*fence)();
   // Sums the squares of each block, as client/kernels/grad_norm.h says.
   void (*squares)(ElementType type, const void* values, int64_t count, double* sums);
-  // Sums those of the parameter and of the rule's direction, for layer-wise kinds.
+  // Sums the squares of the parameter and of the rule's direction for each block, for layer-wise
+  // kinds.
   void (*trust_squares)(OptimizerKind kind, const UpdateScalars& scalars,
                         const UpdateStreams& streams, int64_t count, double* param_sums,
                         double* direction_sums);
 };
 
-// A group of outputs goes past the caches when none of it is its input, which lies in the caches
-// already, and all that do so can be aligned at once.
+// Returns which groups of outputs are stored past the caches: those of which no output is its own
+// input, which is in the caches already, if all that are stored so can be aligned at once.
 StoreKind StoresOf(const UpdateStreams& streams);
 
 // Returns the loops of `path`, which must be available.

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The formulas of the optimizers on fp32 lanes: sixteen (client/kernels/lanes_portable.h), or one
-// in CUDA kernels (client/kernels/lane_cuda.h). Each step is one correctly rounded operation or an
-// explicit fma, in the order written; scalars: client/kernels/update_scalars.h.
+// The formulas of the optimizers on fp32 lanes: sixteen lanes (client/kernels/lanes_portable.h), or
+// one in CUDA kernels (client/kernels/lane_cuda.h). Each step is one correctly rounded operation or
+// an explicit fma, in the order written. client/kernels/update_scalars.h has the scalars.
 // A rule has
 //   Update(p, g, m, v)      makes m and v the new moments and returns the new parameter
 //   Direction(p, g, m, v)   layer-wise kinds: the vector whose norm the trust ratio takes
 //   kHasSecondMoment        whether it looks at v
-// In all of them a new moment that is a NaN makes the new parameter one: only there it is looked
-// for.
+// In all rules a new moment that is a NaN makes the new parameter a NaN, so only the parameter is
+// checked for NaNs.
 // Letters: p parameter, g gradient as stored, m and v moments; x' is the new x.
 #pragma once
 #include "client/kernels/update_scalars.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one thread of the update's kernel does: it takes a few consecutive elements of all streams
-// from their formats to fp32, through a rule, and back. It can be called on the host, too, where
-// tests compare its bits with the other paths'.
+// The functions that one thread of the update's kernel calls: they convert a few consecutive
+// elements of all streams from their formats to fp32, apply a rule, and convert them back. They can
+// also be called on the host, where tests compare their bits with the other paths'.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -38,8 +38,9 @@ struct alignas(sizeof(T) * kCount) ElementRun {
   }
 };
 
-// Formats are asked for element by element: a branch that all threads take alike costs nothing
-// beside the memory, and a kernel for each of nine pairs would take minutes to compile.
+// The functions below branch on the formats at run time: a branch that all threads take alike costs
+// nothing beside the memory accesses, and kernels for all nine pairs of formats would take minutes
+// to compile.
 template <int kCount>
 GEMINI_HOST_DEVICE void LoadFloats(const void* stream, int64_t i, float (&x)[kCount]) {
   const auto run = ElementRun<float, kCount>::Load(stream, i);
@@ -99,7 +100,8 @@ GEMINI_HOST_DEVICE void StoreParam(const UpdateStreams& s, int64_t i, const floa
   }
 }
 
-// Updates elements [i, i + kCount). Reads all of them before it writes one: outputs may be inputs.
+// Updates elements [i, i + kCount). Reads all of them before it writes one, so outputs may be
+// inputs.
 template <int kCount, typename Rule>
 GEMINI_HOST_DEVICE void UpdateRun(const Rule& rule, const UpdateStreams& s, int64_t i) {
   float p[kCount], g[kCount], m[kCount] = {}, v[kCount] = {};

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fp32 scalars of an update: computed in double and rounded once a call.
+// The fp32 scalars of an update, which are computed in double and rounded once for each call.
 #pragma once
 #include "client/kernels/update_kernel.h"
 
 namespace gemini::client {
 
 // c1 = 1 - beta1^t, c2 = 1 - beta2^t, of the betas as rounded to fp32; 1 - beta is exact then. The
-// corrections stand in the scalars (Kingma and Ba, arXiv:1412.6980, end of section 2), which saves
-// a division an element:
+// bias corrections are folded into the scalars (Kingma and Ba, arXiv:1412.6980, end of section 2),
+// which saves a division for each element:
 //   (m / c1) / (sqrt(v / c2) + epsilon) = (sqrt(c2) / c1) * m / (sqrt(v) + epsilon * sqrt(c2))
 struct UpdateScalars {
   float gradient_scale;
@@ -28,6 +28,7 @@ struct UpdateScalars {
   bool nesterov;
 };
 
+// Returns the scalars for one step of a tensor.
 UpdateScalars ScalarsOf(const UpdateSettings& settings);
 
 }  // namespace gemini::client

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The streams that an update of a run of elements reads and writes: one of `count` elements for
-// each value, all for the same elements of one tensor.
-// Ownership: the caller's; nothing is kept.
-// Alignment: that of the element. NVMe and GPU need more, this does not.
+// The streams that an update of a run of elements reads and writes: one array of `count` elements
+// for each value, all for the same elements of one tensor.
+// Ownership: the streams belong to the caller; no address is kept.
+// Alignment: that of the element. NVMe I/O and GPUs need more; updates on the CPU do not.
 #pragma once
 #include <cstdint>
 
@@ -32,7 +32,7 @@ struct UpdateStreams {
 };
 
 // Returns the bytes of an element of the master of such a parameter. Always inlined, because
-// sources of the instruction sets use it.
+// sources of the instruction sets use it (client/kernels/lanes_avx512.h).
 [[gnu::always_inline]] constexpr int64_t MasterBytes(ElementType param_type) {
   return param_type == ElementType::kBf16 ? 2 : 4;
 }

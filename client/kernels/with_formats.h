@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Turns an update's kind and formats into constants. Loops and kernels are compiled for each,
-// because branching inside of them costs a tenth of the speed. Always inlined, because sources of
-// the instruction sets use it.
+// Turns an update's kind and formats into template arguments. Loops are compiled for each
+// combination, because branches inside of them cost a tenth of the speed. Always inlined, because
+// sources of the instruction sets use it (client/kernels/lanes_avx512.h).
 #pragma once
 #include "client/kernels/update_rules.h"
 #include "gemini/element_type.h"
@@ -27,7 +27,7 @@ template <typename Function>
   }
 }
 
-// Calls `function` as a template of both.
+// Calls `function` with both types as template arguments.
 template <typename Function>
 [[gnu::always_inline]] inline void WithFormats(ElementType param, ElementType grad,
                                                const Function& function) {
@@ -38,7 +38,7 @@ template <typename Function>
   });
 }
 
-// Calls `function` as a template of the kind's rule on lanes L.
+// Calls `function` with the kind's rule on lanes L as template argument.
 template <typename L, typename Function>
 [[gnu::always_inline]] inline void WithRule(OptimizerKind kind, const Function& function) {
   switch (kind) {
