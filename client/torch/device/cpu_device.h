@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU as a session's device. Each CPU tensor allocation of the process is charged to the budget
-// (counting_allocator.h), operator by operator, because untouched pages of an arena cost nothing.
+// Makes the CPU a session's device. Each CPU tensor allocation of the process is charged to the
+// budget when it is made (counting_allocator.h). No part of the budget is set apart for it, because
+// untouched pages of the arena cost nothing.
 #pragma once
 #include <memory>
 
@@ -8,6 +9,7 @@
 
 namespace gemini::client::hooks {
 
+// Returns the device. Never null.
 std::shared_ptr<SessionDevice> MakeCpuDevice();
 
 }  // namespace gemini::client::hooks

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A GPU as a session's device. Chunks lie in slabs that the server made, and what else the process
-// uses of the GPU (CUDA's context, Torch's caching allocator) is limited to the rest of the lease.
-// In a build without CUDA opening one fails.
+// Makes a GPU a session's device. Chunks are in slabs that the server made, and what else the
+// process uses of the GPU (CUDA's context, Torch's caching allocator) is limited to the rest of the
+// lease. In a build without CUDA, OpenGpu fails.
 #pragma once
 #include <memory>
 

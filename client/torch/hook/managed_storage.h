@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the hook knows about one StorageImpl whose bytes lie in a chunk: where they are, and how
-// many operators pin them. While no operator pins it, the storage has no address and raw reads
-// raise.
+// What the hook knows about one StorageImpl whose bytes are in a chunk: where they are, and how
+// many operators pin them. While no operator pins the storage, it has no address, and raw reads of
+// it throw.
 // Owner: its StorageImpl, which the model retains.
 // Thread: any; each storage has its lock, held for a few stores only.
-// Lookup: O(1) without hashing: the storage's deleter is ours and its context is this object.
+// Lookup: O(1) without hashing, because the storage's deleter is ours and its context is this
+// object.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -59,8 +60,8 @@ class ManagedStorage {
   // Makes a new storage on `device`, released and not resizable.
   static c10::intrusive_ptr<c10::StorageImpl> Make(const Place& place, Traits traits,
                                                    StorageOwner& owner, c10::Device device);
-  // Takes over an existing storage of the CPU: its memory is freed, and its views follow. Its size
-  // is place.size_bytes.
+  // Turns an existing CPU storage, whose size is place.size_bytes, into a managed one: its memory
+  // is freed, and its views become views of the chunk.
   static void Adopt(c10::StorageImpl& storage, const Place& place, Traits traits,
                     StorageOwner& owner);
 
@@ -68,7 +69,7 @@ class ManagedStorage {
   // has none.
   static ManagedStorage* Of(const c10::StorageImpl* storage) {
     if (storage == nullptr) return nullptr;
-    // Bypasses the check that raises; reads only what never changes while the storage is managed.
+    // Bypasses the check that throws; reads only what never changes while the storage is managed.
     const c10::DataPtr& data_ptr =
         const_cast<c10::StorageImpl*>(storage)->_mutable_data_ptr_no_checks();
     if (data_ptr.get_deleter() != &ManagedStorage::Delete) return nullptr;
@@ -92,7 +93,8 @@ class ManagedStorage {
   void set_ready(bool ready) { flags_.ready.store(ready, std::memory_order_release); }
   StorageOwner& owner() { return *owner_; }
 
-  // The version counter that operators raise when they write; that of the storage's first tensor.
+  // Set and read the version counter of the storage's first tensor, which operators raise when they
+  // write.
   void set_version(const c10::VariableVersion& version) { version_ = version; }
   uint32_t version() const { return version_.enabled() ? version_.current_version() : 0; }
 
@@ -102,21 +104,22 @@ class ManagedStorage {
   }
 
   // Adds a pin; the first one gives the storage its address. The caller has pinned the range. Once
-  // retired, neither this nor the three below do anything.
+  // the storage is retired, this and the next three functions do nothing.
   void Attach(std::byte* address);
-  // Removes a pin; after the last one the address is gone. Call it before the range is unpinned.
+  // Removes a pin; after the last one the storage has no address. Call it before the range is
+  // unpinned.
   void Detach();
-  // As Attach and Detach with memory that is not the tensor's, for an operator that must not fail
-  // here.
+  // As Attach and Detach, but with memory that does not hold the tensor's bytes, for an operator
+  // that must not fail here.
   void AttachScratch(std::byte* scratch);
   void DetachScratch();
   // Returns whether an operator or a scoped fetch holds it now.
   bool pinned() const { return flags_.pinned.load(std::memory_order_acquire); }
-  // Returns whether one of these pins is on the tensor's own bytes.
+  // Returns whether one of the pins is on the tensor's own bytes, not on scratch.
   bool attached() const;
 
   // Ends the connection to the chunk for good. From now on this is a storage without bytes, whose
-  // raw reads raise with `reason` and which no operator can pin. For the session's end, and for a
+  // raw reads throw with `reason` and which no operator can pin. For the session's end, and for a
   // gradient whose chunk holds the next step's.
   void Retire(absl::string_view reason);
   bool retired() const { return flags_.retired.load(std::memory_order_acquire); }
@@ -132,13 +135,13 @@ class ManagedStorage {
   ~ManagedStorage() = default;
   static void Delete(void* context);  // The DataPtr's deleter.
   void Connect(c10::StorageImpl& storage);
-  void Apply();  // Gives the storage the address that the counts ask for.
+  void Apply();  // Gives the storage the address that follows from the counts.
 
   const Place place_;
   const Traits traits_;
   StorageOwner* const owner_;  // Not used once retired.
   c10::VariableVersion version_;
-  c10::StorageImpl* storage_ = nullptr;  // Owns this.
+  c10::StorageImpl* storage_ = nullptr;  // It owns this object.
   // Read without the lock.
   struct Flags {
     std::atomic<bool> ready{true};
@@ -158,7 +161,8 @@ class ManagedStorage {
    private:
     std::atomic_flag taken_;
   };
-  // How many pins there are on the tensor's bytes and on memory in their place, and where both lie.
+  // How many pins there are on the tensor's bytes and on scratch in their place, and the addresses
+  // of both.
   struct Pins {
     mutable SpinLock lock;  // Guards the rest.
     int on_bytes = 0;

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sees every dispatcher operator of the process. At its start each managed storage among its inputs
-// is pinned, all or none, and gets its address. At its end, also by an exception, the pins are
-// dropped.
-// Thread: operators run on any. Install and Remove: no operator runs meanwhile.
+// Intercepts every operator of Torch's dispatcher in the process. At an operator's start each
+// managed storage among its inputs is pinned, all or none, and gets its address. At its end, also
+// by an exception, the pins are dropped.
+// Thread: operators run on any. During Install and the destructor no operator may run.
 // Errors: a callback must not throw, because Torch swallows the exception and runs the operator
-// anyway. So a failed pin latches the session's status with the operator's name. The operator gets
-// NaN-filled scratch in place of its managed inputs, except for those that another operator has on
-// DEVICE already. Out of memory in a callback latches, too; the operator then raises on the
-// released storage. Once an error is latched no step commits, and an operator that writes to a
-// parameter or a buffer gets scratch, too: what a NaN has reached must not be written there, so
-// that the last good state can be read.
+// anyway. So a failed pin latches an error in the session, with the operator's name. The operator
+// gets NaN-filled scratch in place of its managed inputs, except for those that another operator
+// has on DEVICE already. If a callback runs out of memory, that is latched, too, and the operator
+// throws on the storage without an address. Once an error is latched no step commits, and an
+// operator that writes to a parameter or a buffer gets scratch, too: no value that a NaN has
+// reached may be written there, so that the last good state can be read.
 // Cost: docs/benchmarks.md, hook_ns_per_operator. An operator without managed inputs allocates
 // nothing, takes no lock and writes to memory of its own thread only.
-// Limits: operators inside at::DisableRecordFunctionGuard are not seen, so they raise on the
-// released storage. A C++ torch::autograd::Function takes raw pointers under a ScopedFetch.
+// Limits: operators inside at::DisableRecordFunctionGuard are not intercepted, so they throw on a
+// storage without an address. A C++ torch::autograd::Function takes raw pointers under a
+// ScopedFetch.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -37,12 +38,12 @@ struct HookStats {
 
 class OperatorHook {
  public:
-  // Starts to watch operators of `device`; a process has one hook. `session` outlives this, and so
-  // does `phases`, which gets the operators and may be null. FAILED_PRECONDITION: there is a hook
-  // already.
+  // Starts to intercept operators; a process has one hook. `session` outlives this, and so does
+  // `phases`, which is told of the operators and may be null. FAILED_PRECONDITION: the process has
+  // a hook already.
   static absl::StatusOr<std::unique_ptr<OperatorHook>> Install(
       Session& session, std::shared_ptr<SessionDevice> device, PhaseTracker* phases = nullptr);
-  // Stops watching. All pins must be gone by then.
+  // Stops intercepting. All pins must have been dropped.
   ~OperatorHook();
 
   // Pins one storage outside of any operator. Errors: of Residency::Pin, and of the owner.
@@ -54,7 +55,7 @@ class OperatorHook {
   // Returns the hook of this process, or null.
   static OperatorHook* Active();
 
-  // Enlarges the scratch, into which the largest managed storage must fit.
+  // Makes the scratch at least `size_bytes`. The largest managed storage must fit into it.
   void ReserveScratch(int64_t size_bytes);
   SessionDevice& device() const;
 

@@ -22,9 +22,10 @@ struct OperatorTraits {
   }
 };
 
-// Returns the traits of the schema, or, if it is null, of an event that has only a name: the
-// default, except for detach. They are kept in a table for each thread, by address: O(1), no lock,
-// no allocation after the first call for an operator.
+// Returns the traits of the schema. If it is null, returns those of an event that has only a name:
+// the default, except for detach and detach_. Each thread keeps a table of traits by the schema's
+// address, so a call is O(1), takes no lock, and allocates only for a thread's first call with a
+// schema.
 const OperatorTraits& TraitsOf(const c10::FunctionSchema* schema, const char* name);
 
 }  // namespace gemini::client::hooks

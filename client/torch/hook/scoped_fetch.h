@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Raw access to a managed tensor: its storage is on DEVICE and stays there while this lives.
-// Owner: move-only. TrainingSession::Close is refused while one lives. If it outlives the session's
-// destructor its pointer is invalid, and its end does nothing, even in a later session.
+// Gives raw access to a managed tensor: its storage is on DEVICE and stays there while this object
+// lives.
+// Owner: move-only. TrainingSession::Close is refused while one lives. If it outlives the session,
+// its pointer is invalid, and its destructor does nothing, even if another session is open by then.
 // Thread: any.
 #pragma once
 #include <cstdint>
@@ -35,8 +36,8 @@ class ScopedFetch {
   // Drops the pin early. With kReadWrite the bytes then count as written.
   void Release();
 
-  // Takes over one pin of the storage, made by OperatorHook::Pin of the hook with this generation.
-  // For ManagedModel::Fetch.
+  // Takes over one pin of the storage, which the hook of generation `hook_generation` has made by
+  // OperatorHook::Pin. For ManagedModel::Fetch.
   ScopedFetch(c10::intrusive_ptr<c10::StorageImpl> storage, void* data, FetchAccess access,
               uint64_t hook_generation)
       : storage_(std::move(storage)),

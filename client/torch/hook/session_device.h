@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a training session's operators run on, and whose memory is DEVICE: the CPU, for which an
-// arena of the server's plays DEVICE (cpu_device.h), or a GPU with slabs of its memory
-// (gpu_device.h). Only here the hook distinguishes the two.
+// The interface to what a training session's operators run on: the CPU, for which an arena of the
+// server plays DEVICE (cpu_device.h), or a GPU, with slabs of its memory as DEVICE (gpu_device.h).
+// Everything else in the hook is the same for both.
 // Thread: any. Configure, Begin, End, EndStep and GiveWay: one at a time, with no operator running.
 #pragma once
 #include <cstddef>
@@ -23,36 +23,37 @@ class SessionDevice {
   // Returns the device of managed tensors, of their gradients and of what operators allocate.
   virtual c10::Device device() const = 0;
 
-  // Sets the options for a session on it: the slabs and copies of a GPU, and the part of DEVICE
-  // that is apart at first. RESOURCE_EXHAUSTED: the DEVICE that is wanted has no room for what the
-  // process needs of it before all else.
+  // Sets the options for a session on this device: the slabs and copies of a GPU, and how much of
+  // DEVICE is apart (not for chunks) at first. RESOURCE_EXHAUSTED: the DEVICE that is wanted has no
+  // room for what the process itself needs of the GPU.
   virtual absl::Status Configure(SessionOptions& options) = 0;
 
   // Begin limits what operators allocate to the session's budget until End. One session at a time;
-  // `follower` outlives End. Errors of both and of EndStep are latched in the session.
+  // `follower` must live until End. Errors of Begin, End and EndStep are latched in the session.
   virtual void Begin(std::shared_ptr<Session> session, BudgetFollower& follower) = 0;
   virtual void End() = 0;
-  // Sets whether what operators allocate counts; it does from Begin on. Off for what belongs beside
-  // the budget: a whole model that LibTorch saves or loads.
+  // Sets whether what operators allocate is charged, as it is from Begin on. It is switched off for
+  // allocations that do not belong to the budget, such as a whole model that LibTorch saves or
+  // loads.
   virtual void SetCounting(bool /*counts*/) {}
   // Adds a managed model of which `size_bytes` of chunks may be on DEVICE.
   virtual void AddChunks(int64_t /*size_bytes*/) {}
   // Divides DEVICE anew between chunks and what operators allocate. Called when a step is done and
   // no operator of the next one has begun.
   virtual void EndStep() {}
-  // Called when an operator found no memory. Returns whether there is more than before, taken from
-  // chunks.
+  // Called when an operator found no memory. Takes memory from chunks, and returns whether
+  // operators have more than before.
   virtual bool GiveWay() { return false; }
 
-  // Returns the kernels that compute on chunks. From Begin to End.
+  // Returns the kernels that compute on chunks. Valid from Begin to End.
   virtual DeviceKernels& kernels() = 0;
 
   // FAILED_PRECONDITION: the operators of this thread are being recorded, not run (a graph's
-  // capture). They cannot be given chunks, which will lie elsewhere when the graph runs.
+  // capture). They cannot use chunks, which will be at other addresses when the graph runs.
   virtual absl::Status CheckOperators() const { return absl::OkStatus(); }
   // Returns memory filled with values that are NaN in every floating type, for operators whose
   // inputs could not be fetched once a session is lost. It is not charged to the session's budget,
-  // has at least size_bytes and is valid until the end of this. Null: there is none.
+  // has at least `size_bytes`, and is valid as long as this device. Returns null if there is none.
   virtual std::byte* NanScratch(int64_t size_bytes) = 0;
 
   // Returns what operators have allocated now, if the session's own budget (DeviceBudget) does not

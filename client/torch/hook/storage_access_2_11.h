@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What Torch 2.11 keeps private and the hook needs. Another Torch version gets another such file.
+// Gives the hook what it needs and Torch 2.11 keeps private. Another Torch version gets another
+// such file.
 // - A storage's address, changed without touching its deleter and context. These identify a managed
-//   storage to other threads, which may look at any moment.
-// - The two bools that make raw reads raise; 2.11 can set them but not clear them.
+//   storage to other threads, which may read them at any moment.
+// - The two bools that make raw reads throw; 2.11 can set them but not clear them.
 // - A RecordFunction's schema without the copy that operator_schema() makes.
 #pragma once
 #include "ATen/core/function_schema.h"
@@ -11,7 +12,7 @@
 
 namespace gemini::client::hooks {
 
-// Sets the address that the storage's data() returns. The size stays.
+// Sets the address that the storage's data() returns. The size does not change.
 void SetStorageAddress(c10::StorageImpl& storage, void* address);
 
 // With `raise`, each raw read or write of the storage throws c10::Error with the storage's own

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finds every tensor inside an operator's input, however deep: Tensor, Tensor?, Tensor[],
-// Tensor?[], Tensor[][], tuples and dictionaries. All index operators take Tensor?[]: a walk that
-// stops at Tensor[] leaves their operands without an address.
+// Tensor?[], Tensor[][], tuples and dictionaries. All index operators take Tensor?[], so a walk
+// that stopped at Tensor[] would leave their operands without an address.
 #pragma once
 #include "ATen/core/ivalue.h"
 #include "ATen/core/ivalue_inl.h"
