@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// While it lives, floating tensors that this thread makes without naming a device are meta tensors:
-// a module built inside takes no memory, and no initialisation runs. Explicit devices, integer and
-// bool tensors stay as they are; arange and full of integers make such. Give the module to
-// TrainingSession::Manage, then Write its values.
+// A scope in which a module can be built without memory for its parameters: floating tensors that
+// this thread makes without naming a device are meta tensors, and no initialisation runs. Tensors
+// on an explicit device, and integer and bool tensors, are made as usual; arange and full of
+// integers make such. Pass the module to TrainingSession::Manage, then write its values by
+// ManagedModel::Write.
 // Thread: the constructing one; scopes may nest.
-// Limits: a tensor computed from such a tensor is a meta tensor too: its values must be written.
+// Limits: a tensor computed from a meta tensor is a meta tensor too, and its values must be
+// written.
 #pragma once
 
 namespace gemini::client::hooks {

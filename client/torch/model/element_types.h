@@ -8,7 +8,7 @@
 
 namespace gemini::client::hooks {
 
-// Returns no value for a format that is not managed.
+// Returns our name of the format, or no value if tensors of that format are not managed.
 inline std::optional<ElementType> ElementTypeOf(c10::ScalarType type) {
   switch (type) {
     case c10::ScalarType::Float:
@@ -22,6 +22,7 @@ inline std::optional<ElementType> ElementTypeOf(c10::ScalarType type) {
   }
 }
 
+// Returns Torch's name of the format.
 inline c10::ScalarType ScalarTypeOf(ElementType type) {
   switch (type) {
     case ElementType::kFp32:

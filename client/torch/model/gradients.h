@@ -2,16 +2,16 @@
 // Moves each gradient into the grad chunk of its parameter as soon as it is complete: out of
 // DEVICE, or to where the plan keeps the chunk there. p.grad becomes a managed tensor over that
 // chunk, which operators read and write as before.
-// Stages: TakeComplete has the gradient's bytes as they are in the chunk, BeginLeaving writes them
-// there, and ShowInChunk makes p.grad a tensor over them. A sum over ranks belongs between the
-// first two: until then nobody else has seen the gradient, and no square of it was summed.
-// Squares: those of a gradient that leaves are summed before, where DEVICE does that
+// Stages: TakeComplete returns the gradient in the chunk's element order, BeginLeaving writes it to
+// the chunk, and ShowInChunk makes p.grad a tensor over the chunk. A sum over ranks belongs between
+// the first two: until then nobody else has seen the gradient, and no square of it was summed.
+// Squares: if DEVICE does that, those of a gradient that leaves it are summed before
 // (client/torch/model/leaving_squares.h).
 // Copies: several are in flight at a time (client/device/pending_write.h); each keeps its tensor
 // until it is done. An operator that uses p.grad before that waits in its pin.
-// When: after AccumulateGrad, by Torch's post-accumulate hook. The first gradient after zero_grad
-// overwrites the chunk. Later ones (accumulation, re-entrant backward) find p.grad managed already,
-// and Torch itself adds them, in place, through the operator hook.
+// When: Torch's post-accumulate hook calls Move after AccumulateGrad. The first gradient after
+// zero_grad overwrites the chunk. Later ones (accumulation, re-entrant backward) find p.grad
+// managed already, and Torch itself adds them, in place, through the operator hook.
 // Thread: the hooks run on autograd's threads, or on several of the user's. One parameter is on one
 // thread at a time; others, even in the same chunk, may be on other threads meanwhile. Each hook
 // alone sets its own ModelTensor::grad_storage, with the lock, because others read it.
@@ -43,7 +43,7 @@ class Gradients {
  public:
   // Puts a hook on each trainable tensor; an existing hook runs before ours. `complete` is called
   // for each bundle when all its tensors have got their gradients since BeginStep. `squares` gets
-  // what `kernels` sum of gradients before they leave. The arguments outlive this.
+  // the sums of squares that `kernels` compute before gradients leave. The arguments outlive this.
   Gradients(ModelTensors& tensors, StorageOwner& owner, Session& session, DeviceKernels& kernels,
             GradientSquares& squares, std::function<void(BundleId)> complete);
   // Removes the hooks, and waits for the copies in flight.
@@ -51,18 +51,19 @@ class Gradients {
   Gradients(const Gradients&) = delete;
   Gradients& operator=(const Gradients&) = delete;
 
-  // Returns whether the parameter has a gradient. One that is not managed (the user's own, or of a
-  // backward with create_graph) is moved into its chunk first if `index` is trainable.
-  // UNIMPLEMENTED: sparse, or not of the parameter's type. FAILED_PRECONDITION: the tensor was
-  // frozen at Manage.
+  // Returns whether tensor `index` has a gradient. A gradient that is not managed (the user's own,
+  // or of a backward with create_graph) is moved into its chunk first. UNIMPLEMENTED: the gradient
+  // is sparse, or has another device, type or sizes than the parameter. RESOURCE_EXHAUSTED: no
+  // memory for a copy. FAILED_PRECONDITION: the tensor was frozen at Manage.
   absl::StatusOr<bool> Collect(int64_t index);
 
-  // Begins to move p.grad into the chunk unless it is there. The hook calls it.
+  // Begins to move p.grad into the chunk, unless it is there already. The hook calls it. Errors: as
+  // Collect, and of Residency::BeginWrite.
   absl::Status Move(int64_t index);
   // Waits for the oldest copy in flight and releases its tensor. Returns false if there is none.
   // Takes no lock while it waits. For an allocator that needs room.
   bool ReleaseOldest();
-  // Waits for all copies in flight, those that another thread waits for too.
+  // Waits for all copies in flight, including those that another thread waits for.
   void Finish();
   // Begins a step: gradients from now on belong to it.
   void BeginStep();
@@ -85,10 +86,10 @@ class Gradients {
   RangeId GradientRange(int64_t index) const {
     return tensors_.ranges()[tensors_.tensors()[index].range].grad();
   }
-  // Returns p.grad in the element order of its chunk: it, or a copy. No tensor: it is in the chunk
-  // already. UNIMPLEMENTED: as Collect.
+  // Returns p.grad, or a copy of it in the element order of its chunk. Returns an undefined tensor
+  // if the gradient is in the chunk already. UNIMPLEMENTED: as Collect.
   absl::StatusOr<at::Tensor> TakeComplete(int64_t index);
-  // Begins to write it to its chunk, and to sum its squares where that is done on DEVICE.
+  // Begins to write the gradient to its chunk, and to sum its squares if that is done on DEVICE.
   absl::StatusOr<Pending> BeginLeaving(int64_t index, at::Tensor gradient);
   // Makes p.grad a managed tensor over the chunk.
   void ShowInChunk(int64_t index);
@@ -105,8 +106,8 @@ class Gradients {
   const std::function<void(BundleId)> complete_;
   const std::shared_ptr<Life> life_ = std::make_shared<Life>(Life{this});
 
-  // Whether DEVICE has had memory for them since the last step. An allocator that has none has
-  // released all that it kept.
+  // Whether DEVICE has had memory for the sums of squares in this step. If not, no more are begun
+  // in the step, because an allocator that fails has first released all that it kept.
   std::atomic<bool> has_room_for_sums_ = true;
   mutable Mutex mutex_;
   std::condition_variable landed_;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The block squares of a gradient (client/kernels/grad_norm.h) that leaves DEVICE, summed there
-// beside its copy: by a kernel after the operator that made it, and a small copy after the
-// gradient's own.
+// Sums the block squares (client/kernels/grad_norm.h) of a gradient that leaves DEVICE, on DEVICE
+// and beside the gradient's copy: a kernel runs after the operator that made the gradient, and a
+// small copy of the sums follows the gradient's own.
 // Owner: move-only; its memory is Torch's. The gradient and the space live until Keep or the
 // destructor, which waits.
 // Thread: one at a time.
-// Errors: if DEVICE has no memory for the sums, HOST computes them. Others are latched.
+// Errors: if DEVICE has no memory for the sums, HOST computes them. Other errors are latched in the
+// session.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -44,12 +45,13 @@ class LeavingSquares {
   static LeavingSquares Expect(const ModelTensors& tensors, int64_t index,
                                GradientSquares& squares);
 
-  // Begins to sum `gradient`, whose elements lie as in the chunks and whose copy out has begun, if
-  // that is done on DEVICE. Returns whether DEVICE had memory for the sums.
+  // Begins to sum the squares of `gradient`, which is in the element order of the chunks and whose
+  // copy to HOST has begun, if that is done on DEVICE. Returns whether DEVICE had memory for the
+  // sums.
   bool Begin(const at::Tensor& gradient, DeviceKernels& kernels, Session& session);
   // Returns the copy of the sums to HOST.
   PendingWrite& copied() { return copied_; }
-  // Passes the sums to `squares`, if they were begun. copied() was waited for.
+  // Passes the sums to `squares`, if they were begun. The caller has waited for copied().
   void Keep(const CopyEngine& copies, GradientSquares& squares);
 
  private:

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// A module whose parameters, moments and gradients lie in a session's chunks: its optimizer, and
-// access to its bytes by name. TrainingSession::Manage makes it.
+// A module whose parameters, moments and gradients are in a session's chunks. This is its
+// optimizer, and it gives access to the tensors' values by name. TrainingSession::Manage makes it.
 // Names: as the module's named_parameters and named_buffers. A tied weight is found by each of its
 // names; tensors() lists its first.
-// Life: as long as the session's object. Once that is closed every call that can fail returns
-// FAILED_PRECONDITION; step() and tensors() stay as they were.
+// Life: as long as the TrainingSession object. Once that is closed, every call that can fail
+// returns FAILED_PRECONDITION, and step() and tensors() return what they returned last.
 // Thread: one at a time, and no operator on the module's tensors meanwhile.
-// Errors: with an error latched in the session, every call except Read returns it. Read works on
-// what is committed, so that a failed run can still be saved. For a tensor whose update failed,
-// Read tries the update again, and returns the error if it fails again: never an older value.
-// Operators that begin after the error change no parameter and no buffer
-// (client/torch/hook/operator_hook.h).
+// Errors: with an error latched in the session, Step, Write and Fetch return it. Read works on what
+// is committed, so that a failed run can still be saved. For a tensor whose update failed, Read
+// tries the update again, and returns the error if it fails again: never an older value. Operators
+// that begin after the error change no parameter and no buffer (client/torch/hook/operator_hook.h).
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -40,11 +39,11 @@ struct ManagedTensorInfo {
 
 class ManagedModel {
  public:
-  // Receives `bytes` at `offset_bytes` of the tensor's fp32 values, pieces in rising order; they
-  // are valid during the call only.
+  // Receives the `bytes` at `offset_bytes` of the tensor's fp32 values, piece by piece in rising
+  // order. They are valid during the call only.
   using ByteSink =
       absl::FunctionRef<absl::Status(int64_t offset_bytes, absl::Span<const std::byte> bytes)>;
-  // Fills all of `bytes`, which belong at `offset_bytes` of the tensor's fp32 values.
+  // Fills all of `bytes`, which begin at `offset_bytes` of the tensor's fp32 values.
   using ByteSource =
       absl::FunctionRef<absl::Status(int64_t offset_bytes, absl::Span<std::byte> bytes)>;
 
@@ -63,7 +62,8 @@ class ManagedModel {
   // gradient).
   virtual int64_t step() const = 0;
   virtual absl::StatusOr<int64_t> TensorStep(absl::string_view name) const = 0;
-  // Set them, to resume. The session is at no step in between.
+  // Set them, to resume. Call them between steps. INVALID_ARGUMENT: below step(), or, for a
+  // parameter, below 0; or too large.
   virtual absl::Status SetStep(int64_t step) = 0;
   virtual absl::Status SetTensorStep(absl::string_view name, int64_t step) = 0;
   // Moves a parameter to parameter group `group` (StepOptions::groups); all are in group 0 at
@@ -73,26 +73,27 @@ class ManagedModel {
   // Returns all managed tensors in the order of their chunks: parameters, then buffers.
   virtual const std::vector<ManagedTensorInfo>& tensors() const = 0;
 
-  // Streams the tensor's fp32 values, its strides' order being the original tensor's, out of HOST
-  // slots, with no copy where they lie there so: kParam (with its master), kExpAvg or kExpAvgSq
-  // (zeros before the first update), kGrad (zeros when there is none; one of the user's own is
-  // moved into its chunk, as by Step). NOT_FOUND: no such name, or it has no values of that kind
-  // (kMaster and the upper halves are parts of others).
-  // FAILED_PRECONDITION: a ScopedFetch of a tensor of its chunk lives, or it has other storage or
-  // another shape, as for Step; of moments that does not matter.
+  // Passes the tensor's fp32 values to `sink`, in the memory order of the original tensor, from
+  // HOST slots and without a copy if they are stored as fp32. `kind` is kParam (completed by its
+  // master), kExpAvg or kExpAvgSq (zeros before the first update), or kGrad (zeros if there is
+  // none; one of the user's own is moved into its chunk, as by Step). NOT_FOUND: there is no such
+  // name, or the tensor has no values of that kind (kMaster and the upper halves are parts of
+  // others).
+  // FAILED_PRECONDITION: a ScopedFetch of a tensor of its chunk lives, or, except for moments, the
+  // tensor has other storage or another shape, as for Step.
   virtual absl::Status Read(absl::string_view name, ChunkKind kind, ByteSink sink) = 0;
 
-  // Has the tensor's fp32 values written into HOST slots by `source`, to load or to resume: kParam,
-  // kExpAvg or kExpAvgSq; a moment that was not written counts as zeros. On an error of `source`,
-  // or after its first call, the tensor's old bytes are lost: it counts as not written. A write
-  // refused before (as Read is, or for want of a HOST slot) changes nothing. Cheapest in the order
-  // of tensors().
+  // Has `source` write the tensor's fp32 values into HOST slots, to load or to resume. `kind` is
+  // kParam, kExpAvg or kExpAvgSq; a moment that was not written counts as zeros. After an error of
+  // `source`, or any error after its first call, the tensor's old bytes are lost, and it counts as
+  // not written. A write that is refused before that (as Read is, or because there is no HOST slot)
+  // changes nothing. Calls in the order of tensors() are cheapest.
   virtual absl::Status Write(absl::string_view name, ChunkKind kind, ByteSource source) = 0;
 
   // Pins the storage of `tensor` (a parameter, buffer, gradient or a view of one) for raw access:
   // while the result lives, data_ptr() of the tensor and its views works. On a GPU it is an address
-  // of its memory, and what the calling thread's current stream does next may use it.
-  // FAILED_PRECONDITION: not a managed tensor.
+  // in the GPU's memory, which work that is enqueued next on the calling thread's current stream
+  // may use. FAILED_PRECONDITION: `tensor` is not a managed tensor.
   virtual absl::StatusOr<ScopedFetch> Fetch(const at::Tensor& tensor, FetchAccess access) = 0;
 };
 

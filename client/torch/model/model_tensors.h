@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tensors of one managed model and where their bytes lie: which pieces of which tensors fill
-// each bundle, and the ranges that operators pin.
-// Owner: the model; one thread, except for the tensors' storages, which any thread uses.
+// The tensors of one managed model and where their bytes are stored: which pieces of which tensors
+// fill each bundle, and which ranges operators pin.
+// Owner: the model. One thread uses it, except for the tensors' storages, which any thread uses.
 // Units: tensors and ranges by index, bundles by BundleId, bytes.
 #pragma once
 #include <cstdint>
@@ -37,9 +37,9 @@ struct ModelTensor {
   c10::intrusive_ptr<c10::StorageImpl> storage;       // Null until adopted.
   c10::intrusive_ptr<c10::StorageImpl> grad_storage;  // Null until the first gradient.
   int64_t step = 0;                                   // Updates so far.
-  bool decayed = false;                               // Weight decay applies.
+  bool decayed = false;                               // Whether weight decay applies.
   int group = 0;                                      // Its parameter group.
-  bool written = false;  // It has values: copied at Manage, or given by Write.
+  bool written = false;  // Whether it has values, copied at Manage or given by Write.
 
   int64_t size_bytes() const { return info.num_elements * ElementBytes(element); }
   ManagedStorage& managed() const { return *ManagedStorage::Of(storage.get()); }
@@ -58,8 +58,9 @@ struct ModelRange {
 
 class ModelTensors {
  public:
-  // Packs the tensors and adds their ranges, and the tensors to `phases` if it is not null. Both
-  // outlive this. No tensor changes yet. `device`: where operators find them.
+  // Places the tensors as `layout` says, adds their ranges to `residency`, and adds the tensors to
+  // `phases` if it is not null. `store`, `residency` and `phases` outlive this. No tensor changes
+  // yet. `device`: where operators will find the tensors.
   static std::unique_ptr<ModelTensors> Make(std::vector<ModuleTensor> tensors, const Layout& layout,
                                             ChunkStore& store, Residency& residency,
                                             int64_t decay_min_dimensions, c10::Device device,
@@ -91,19 +92,19 @@ class ModelTensors {
     return phases_ == nullptr ? -1 : first_traced_ + static_cast<int32_t>(tensor);
   }
 
-  // Returns the chunks of a bundle that hold the fp32 values of `value` of the tensor, a kind that
-  // it has.
+  // Returns the kinds of the chunks of a bundle that together hold the tensor's fp32 values of kind
+  // `value`, which the tensor must have.
   KindList KindsOf(const ModelTensor& tensor, ChunkKind value) const;
 
   // Returns the tensor's index. NOT_FOUND: no such name.
   absl::StatusOr<int64_t> Find(absl::string_view name) const;
 
-  // FAILED_PRECONDITION: the tensor, or any of them, no longer has the storage, sizes and strides
-  // that it was given (names it).
+  // Check that the tensor, or each tensor, has the storage, sizes and strides that it was given.
+  // FAILED_PRECONDITION: it does not (names it).
   absl::Status CheckStorage(int64_t index) const;
   absl::Status CheckStorages() const;
-  // FAILED_PRECONDITION: a ScopedFetch or an operator pins a tensor or its gradient (names it and
-  // says `outcome`).
+  // Checks that no ScopedFetch and no operator pins a tensor or its gradient. FAILED_PRECONDITION:
+  // one does (names the tensor and says `outcome`).
   absl::Status CheckUnpinned(absl::string_view outcome) const;
 
   // Makes a tensor over `storage` with the sizes and strides of tensor `index`.

@@ -25,11 +25,11 @@ struct ModuleTensor {
 
 // Collects parameters and floating buffers. Those named in `first_use_order` are first (names that
 // the module does not have are skipped), then the others in the module's order, parameters before
-// buffers. Integer and bool buffers and empty tensors stay with Torch. UNIMPLEMENTED: another
-// floating type, device or layout; gaps between elements; a storage shared by two different
-// tensors; parameters of two types that require gradients. FAILED_PRECONDITION: managed already, or
-// an integer buffer on the meta device (its values cannot be streamed in). Each error names the
-// tensor.
+// buffers. Integer and bool buffers and empty tensors are left out and stay in Torch's memory.
+// UNIMPLEMENTED: another floating type, device or layout; gaps between elements; a storage shared
+// by two different tensors; parameters of two types that require gradients. FAILED_PRECONDITION: a
+// tensor is managed already, or an integer buffer is on the meta device (its values could not be
+// written). Each error names the tensor.
 absl::StatusOr<std::vector<ModuleTensor>> CollectModuleTensors(
     const torch::nn::Module& module, absl::Span<const std::string> first_use_order);
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keeps tensors that are not needed for a while: the latest stay where they are, the older ones
-// move to HOST, and to NVME if HOST is full. They have a space of their own and use the session's
-// link.
+// Keeps tensors that are not needed for a while: the latest stay where they are, and older ones
+// move to HOST, and to NVME if HOST is full. It has a space of its own in the session, and its
+// copies share the session's link.
 // Memory: DEVICE holds `keep_bytes` of tensors, those in flight out, and those taken or prefetched.
-// Order: made for a stack, such as the activations between blocks: put in forward, taken in
-// reverse.
+// Order: it is made for tensors that are taken in the reverse order, such as the activations
+// between blocks, which are put in forward and taken in backward.
 // Thread: one at a time.
 // Errors: absl::Status, except for memory that Torch's allocator refuses: its exception passes
 // through. After an error the tensors are lost.
@@ -26,11 +26,12 @@
 namespace gemini::client::hooks {
 
 struct OffloadOptions {
-  std::string space_name;  // As ManageOptions'; different from all others.
+  std::string space_name;  // As in ManageOptions; different from all others.
   int64_t keep_bytes = 0;  // Bytes of tensors that stay on DEVICE.
-  // HOST of the session's lease for tensors that leave, each in whole chunks.
+  // Bytes of the session's HOST, and of its NVME, for tensors that leave DEVICE. Each tensor takes
+  // whole chunks.
   int64_t host_bytes = 0;
-  int64_t nvme_bytes = 0;  // Likewise.
+  int64_t nvme_bytes = 0;
 };
 
 class OffloadedTensors {
@@ -48,7 +49,8 @@ class OffloadedTensors {
   // begin copies of older ones, and wait for those that began long ago. RESOURCE_EXHAUSTED: HOST
   // and NVME are full.
   absl::StatusOr<int64_t> Put(at::Tensor tensor);
-  // Begins to fetch the tensor. Does nothing if it is there, or in flight.
+  // Begins to fetch the tensor. Does nothing if it is on DEVICE or in flight to it. May wait for
+  // earlier copies.
   absl::Status Prefetch(int64_t key);
   // Returns the tensor, for operators that the calling thread begins next, and removes the key.
   absl::StatusOr<at::Tensor> Take(int64_t key);
@@ -94,7 +96,7 @@ class OffloadedTensors {
   std::deque<int64_t> kept_;  // Keys in kDevice, oldest first.
   int64_t kept_bytes_ = 0;
   std::deque<int64_t> leaving_;  // Oldest first.
-  std::deque<Landing> landing_;  // Likewise.
+  std::deque<Landing> landing_;  // Oldest first.
   std::vector<BundleId> free_chunks_;
   int64_t bytes_to_host_ = 0;
   int64_t bytes_to_device_ = 0;

@@ -25,7 +25,7 @@ class SessionModel final : public ManagedModel {
 
   // Returns null once closed.
   SpaceModel* open() const { return open_.get(); }
-  // Ends the model; the figures that this remembers stay.
+  // Ends the model. step() and tensors() keep their values.
   void Close();
 
   absl::StatusOr<StepResult> Step(const StepOptions& options) override;
@@ -44,7 +44,7 @@ class SessionModel final : public ManagedModel {
 
   std::unique_ptr<SpaceModel> open_;
   const std::vector<ManagedTensorInfo> tensors_;
-  int64_t last_step_ = 0;  // When it was closed.
+  int64_t last_step_ = 0;  // step() when it was closed.
 };
 
 }  // namespace gemini::client::hooks

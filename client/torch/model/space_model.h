@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A ManagedModel over one space of a session.
-// Step: checks everything that can fail, then records the intent and returns. The bundles are
+// Implements ManagedModel over one space of a session.
+// Step: it checks everything that can fail, then records the intent and returns. The bundles are
 // updated on the thread of an UpdateQueue, with the session's update_team(), while the next forward
 // runs, and pins wait for their versions.
 // Owner: the TrainingSession.
@@ -44,9 +44,9 @@ class SpaceModel final : public ManagedModel, public StorageOwner {
   absl::Status Write(absl::string_view name, ChunkKind kind, ByteSource source) override;
   absl::StatusOr<ScopedFetch> Fetch(const at::Tensor& tensor, FetchAccess access) override;
 
-  // Blocks until every bundle is committed at step(). Errors: of the update, which was tried again.
+  // Blocks until no bundle awaits a commit. Errors: of the update, which was tried once more.
   absl::Status FinishUpdates() { return updates_->Finish(); }
-  // For tests that delay it.
+  // For tests that delay the updates.
   UpdateQueue& updates() { return *updates_; }
   // As Gradients::ReleaseOldest.
   bool ReleaseOldestGradient() { return gradients_->ReleaseOldest(); }

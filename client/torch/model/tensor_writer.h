@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes and reads a managed tensor's fp32 values in HOST slots, by names as a checkpoint has them.
-// It needs no second copy of the model. The tensors of one chunk cost one commit if they are
-// written one after another.
-// Life: a chunk that is being filled, or the chunks that together hold a value, are spare slots.
-// They are committed when all their tensors are written, when others need the slots, or by Flush.
-// Until then operators that touch their written tensors call Flush through the model.
+// Writes and reads a managed tensor's fp32 values in HOST slots, for example to load and save a
+// checkpoint. It needs no second copy of the model. The tensors of one chunk cost one commit if
+// they are written one after another.
+// Life: a chunk that is being filled is in a spare slot, and so are the chunks that together hold
+// one value. They are committed when all their tensors are written, when others need the slots, or
+// by Flush. Until then an operator that uses one of their written tensors calls Flush through the
+// model.
 // Thread: any; one lock.
 #pragma once
 #include <cstdint>
@@ -24,8 +25,8 @@ namespace gemini::client::hooks {
 
 class TensorWriter {
  public:
-  // `tensors` outlives this. At most `max_open_chunks` slots are held between calls, which must be
-  // enough for a value.
+  // `tensors` outlives this. At most `max_open_chunks` slots are held between calls; that must be
+  // enough for the chunks that together hold one value.
   TensorWriter(ModelTensors& tensors, int64_t max_open_chunks)
       : tensors_(tensors), max_open_chunks_(max_open_chunks) {}
 

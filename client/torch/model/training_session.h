@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The three lines that put a LibTorch training loop under a memory budget:
+// Puts a LibTorch training loop under a memory budget, by three lines:
 //
 //     auto session = TrainingSession::Open("/run/gemini/geminid.sock", options);  // Or a socket.
 //     auto model = (*session)->Manage(module, OptimizerSpec{}, ManageOptions{});
@@ -7,7 +7,7 @@
 //
 // From Manage on, a parameter has bytes only while an operator uses it. zero_grad, clip_grad_norm_,
 // gradient accumulation, evaluation and views work as before: they are operators. A raw read
-// (data_ptr, torch::save) raises and says what to use: ManagedModel::Read or ManagedModel::Fetch.
+// (data_ptr, torch::save) throws and says what to use: ManagedModel::Read or ManagedModel::Fetch.
 // Thread: Open, Manage, Close and the destructor on one thread, with no operator running elsewhere.
 // Owner: the session owns its models. It keeps the parameters alive, so the module may be destroyed
 // earlier.
@@ -37,30 +37,31 @@ class Module;
 namespace gemini::client::hooks {
 
 struct TrainingOptions {
-  int64_t device_memory = 0;  // Bytes: chunks, and all that operators allocate, together.
+  int64_t device_memory = 0;  // Bytes for chunks and all that operators allocate, together.
   // The part of device_memory that suffices at first, where other jobs hold the rest; it grows as
-  // they end. If an operator needs more, the step fails with its name, so ask for more than a step
-  // is predicted to need. 0: all of it.
+  // they end. If an operator needs more, the step fails with the operator's name, so set it above
+  // what a step is predicted to need. 0: all of device_memory.
   int64_t device_floor = 0;
   int64_t host_memory = 0;  // Bytes for parameters, moments, gradients, and a few spare chunks.
   int64_t nvme_memory = 0;  // Bytes for what HOST cannot hold; 0 for none.
   int64_t chunk_bytes = 0;  // A multiple of kPageBytes; 0: ChooseChunkBytes of device_memory.
   std::string label;        // Shown by memstat.
-  // Bytes a second of the link between HOST and the DEVICE arena, each direction, to study overlap
-  // without a GPU. 0: no limit.
+  // Bytes a second, in each direction, of the link between HOST and the DEVICE arena, to study
+  // overlap without a GPU. 0: no limit.
   int64_t device_bandwidth = 0;
-  PolicyOptions policy;  // Which chunks lie on DEVICE when; the bits are the same with each.
-  // What operators run on. Null: the CPU, and host memory of the server's plays DEVICE. OpenGpu
-  // (gpu_device.h): a GPU.
+  PolicyOptions policy;  // Which chunks are on DEVICE when; the bits are the same with each.
+  // What operators run on. Null: the CPU, and an arena in the server's host memory plays DEVICE.
+  // OpenGpu (gpu_device.h) makes one for a GPU.
   std::shared_ptr<SessionDevice> device;
   // Threads of one update or norm; 0: as in SessionOptions. The bits are the same with each number.
   int update_threads = 0;
 };
 
-// Returns a power of two from 64 KiB to 16 MiB of which DEVICE holds at least 32, so that rounding
-// up to whole chunks costs little beside what one operator pins.
+// Returns the largest power of two from 64 KiB to 16 MiB of which DEVICE holds at least 32, or 64
+// KiB if there is none. Rounding up to whole chunks then costs little beside what one operator
+// pins.
 int64_t ChooseChunkBytes(int64_t device_memory);
-// As above, but not above what the module's tensors fill: at least four chunks of it.
+// As above, but at most a quarter of what the module's parameters take, and at least 64 KiB.
 int64_t ChooseChunkBytes(int64_t device_memory, const torch::nn::Module& module);
 
 struct ManageOptions {
@@ -69,9 +70,9 @@ struct ManageOptions {
   // in the module's order. Tensors that are used together then share chunks.
   std::vector<std::string> first_use_order;
   int64_t host_memory = 0;  // Part of the session's; 0: what the model needs, or all that is left.
-  int64_t nvme_memory = 0;  // Likewise.
-  // Whether optimizer states lie on NVME and pass through HOST around their update: HOST then has
-  // room for parameters and gradients. The bits are the same.
+  int64_t nvme_memory = 0;  // As host_memory.
+  // Whether optimizer states are kept on NVME and are in HOST only around their update. HOST then
+  // needs room for parameters, gradients and some spare chunks. The bits are the same.
   bool states_on_nvme = false;
 };
 
@@ -91,11 +92,13 @@ class TrainingSession {
   // Moves the module's floating parameters and buffers into a space of their own, chunk by chunk,
   // and frees their memory. Tensors on the meta device get room but no values: fill each with
   // ManagedModel::Write(name, ChunkKind::kParam, ...) before the first forward. The result lives as
-  // long as this object; once the session is closed its calls say so. Trained parameters of 16 bits
-  // get a master that keeps their fp32 values (gemini/state_format.h).
+  // long as this object; once the session is closed its calls return FAILED_PRECONDITION. Trained
+  // parameters of 16 bits get a master that keeps their fp32 values (gemini/state_format.h).
   // UNIMPLEMENTED: a floating tensor that is not fp32, bf16 or fp16, two trained ones of different
   // types, or two that overlap in memory without being one tensor (names them). RESOURCE_EXHAUSTED:
-  // HOST and NVME do not hold the model (the numbers).
+  // HOST and NVME do not hold the model; the message has the numbers. FAILED_PRECONDITION: the
+  // session is closed, or a tensor cannot be managed as it is, for example because it is managed
+  // already (names it). Others: as Session::OpenSpace.
   absl::StatusOr<ManagedModel*> Manage(torch::nn::Module& module, const OptimizerSpec& optimizer,
                                        const ManageOptions& options);
 
@@ -105,8 +108,8 @@ class TrainingSession {
   // Starts new peaks of DEVICE use from what is used now.
   void ResetPeaks();
 
-  // Returns the tracker of rounds, traces and plans. Its BeginPhase and EndPhase name what is
-  // neither training nor a plain evaluation. Not after Close.
+  // Returns the tracker of rounds, traces and plans. Its BeginPhase and EndPhase name rounds that
+  // are neither training nor a plain evaluation. Not after Close.
   PhaseTracker& phases();
 
   // Returns where models are, and where their inputs must be.
@@ -121,9 +124,9 @@ class TrainingSession {
   // Returns the underlying session, for its budget and residency.
   Session& session();
 
-  // Gives all memory back. Managed tensors raise on any later use ("the session is closed"); what
-  // is to be kept is read before. A second call does nothing. FAILED_PRECONDITION, and the session
-  // stays open: a ScopedFetch lives (names the tensor). The destructor closes regardless.
+  // Gives all memory back. Managed tensors throw on any later use ("the session is closed"), so
+  // read before what is to be kept. A second call does nothing. FAILED_PRECONDITION, and the
+  // session stays open: a ScopedFetch lives (names the tensor). The destructor closes regardless.
   absl::Status Close();
   bool is_open() const;
 

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// One optimizer step of a managed model, from its last operator to the recorded intent, which
-// client/update/bundle_update.h carries out.
+// Takes one optimizer step of a managed model, from the last operator to the recorded intent.
+// client/update/bundle_update.h then carries out the intent.
 // Stages, in this order: Collect the gradients, their Norm, LeaveDevice with what is updated in
 // HOST, and Begin the update, which records its intent. Ranks that share a model agree between Norm
-// and LeaveDevice: until then nothing has changed but where bytes lie, and the norm is of this
-// process's gradients.
+// and LeaveDevice: until then nothing has changed except where bytes are stored, and the norm is
+// that of this process's gradients.
 // Order: the norm sums tensors in their order, each in blocks from its first element, so its bits
 // do not depend on the layout.
 // Owner: a step of SpaceModel. The destructor ends the operator that stands for the update.
 // Thread: the one that steps.
-// Errors: of any stage: the step is not taken, and no parameter or moment has changed.
+// Errors: after an error of any stage the step is not taken, and no parameter or moment has
+// changed.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -47,9 +48,10 @@ class UpdateStep {
   UpdateStep(const UpdateStep&) = delete;
   UpdateStep& operator=(const UpdateStep&) = delete;
 
-  // Waits until each gradient is in its chunk, where the plan keeps it on DEVICE or in HOST, and
-  // pauses planned moves. Returns whether there are any; without, the step is over.
-  // FAILED_PRECONDITION: a tensor has no values. Others: of Gradients::Collect.
+  // Waits until each gradient is in its chunk, on DEVICE if the plan keeps it there and else in
+  // HOST, and pauses planned moves. Returns whether there are gradients; if not, the step is over.
+  // FAILED_PRECONDITION: a tensor has no values (ModelTensor::written). Others: of
+  // Gradients::Collect.
   absl::StatusOr<bool> Collect(Gradients& gradients);
 
   // Returns the global norm of the gradients, after writing back those that are not kept for the
@@ -64,10 +66,11 @@ class UpdateStep {
   // it). RESOURCE_EXHAUSTED: no HOST slot.
   absl::Status LeaveDevice();
 
-  // Makes the intent of the update to `step`, each tensor with a gradient to its own next step;
-  // computes the trust ratios of layer-wise optimizers; updates on DEVICE what is kept there; and
-  // records the intent. `groups` has the hyper-parameters of each parameter group that a tensor is
-  // in, and of the first. Errors: of ChunkStore::Acquire, the kernels and SpaceUpdates::Begin.
+  // Makes the intent of the update to `step`, which takes each tensor with a gradient to its own
+  // next step. Then computes the trust ratios of layer-wise optimizers, updates on DEVICE what is
+  // kept there, and records the intent. `groups` has the hyper-parameters of each parameter group
+  // that a tensor is in, and of the first. Errors: of ChunkStore::Acquire, the kernels and
+  // SpaceUpdates::Begin.
   absl::Status Begin(absl::Span<const OptimizerSpec> groups, double gradient_scale, int64_t step,
                      Intent& intent);
 
@@ -76,8 +79,8 @@ class UpdateStep {
   // Takes those of `kept` that belong to this model, have a gradient and were not edited. A range
   // that cannot be on DEVICE now is left out, too, and updated in HOST from a gradient in HOST.
   void KeepOnDevice(const KeptForUpdate& kept);
-  // Return the block squares of each gradient: those on DEVICE, in the order of ranges, bundles and
-  // pieces, and all, by tensor.
+  // Return the block squares of gradients: those on DEVICE, in the order of ranges, bundles and
+  // pieces; and those of all gradients, by tensor.
   absl::StatusOr<std::vector<double>> SquaresOnDevice();
   absl::StatusOr<std::vector<std::vector<double>>> BlockSquares();
   Intent MakeIntent(absl::Span<const OptimizerSpec> groups, double gradient_scale,

@@ -17,7 +17,7 @@
 namespace gemini::client::hooks {
 
 // Calls each(first, values) with a buffer for the values of every block of the piece, in rising
-// order: `first` is the block's first element in the bundle. Ends with its first error.
+// order: `first` is the block's first element in the bundle. Ends with the first error of `each`.
 template <typename Each>
 absl::Status ForValueBlocks(const ModelTensor& tensor, const TensorPiece& piece, Each each) {
   constexpr int64_t kBlockElements = 16 * 1024;
