@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The interface through which bytes move between HOST and DEVICE. It has two streams, one for each
-// direction. Each runs its copies in order, and events order them with the other stream and with
-// the operators, as in CUDA. It also measures when operators begin and end. copy_engine_host.h runs
-// a worker thread for each stream, and its operators are over when they return; copy_engine_cuda.h
-// uses a GPU.
+// Defines the interface through which bytes move between HOST and DEVICE. An engine has two
+// streams, one for each direction. Each runs its copies in order, and events order them with the
+// other stream and with the operators, as in CUDA. It also measures when operators begin and end.
+// copy_engine_host.h runs a worker thread for each stream, and its operators are over when they
+// return; copy_engine_cuda.h uses a GPU.
 // Order: a copy runs after `after` and the earlier copies of its stream, and after nothing else.
 // Operators that a thread has begun wait for nothing but what was passed to MakeOperatorsWait on
 // that thread before.

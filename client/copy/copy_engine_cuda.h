@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// CopyEngine on a GPU: a CUDA stream for each direction, and an event after each copy.
+// Implements CopyEngine on a GPU, by a CUDA stream for each direction and an event after each copy.
 // Order: operators of several streams count as one after the other: an event after those of one
 // stream is after those that other streams had before it. That takes one more stream, which joins
 // them, from when a second one appears until all are done.

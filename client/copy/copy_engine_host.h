@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// CopyEngine without a GPU: a worker thread for each stream copies between HOST and the DEVICE
-// arena. With a rate it also plays a link. A copy of b bytes then occupies its stream for b / rate,
-// from when it is enqueued or from the end of the copy before, whichever is later, and is not done
-// earlier. Without a rate, a small copy into an idle stream is made on the calling thread, because
-// waking the worker would cost more.
+// Implements CopyEngine without a GPU: a worker thread for each stream copies between HOST and the
+// DEVICE arena. With a rate it also simulates a link. A copy of b bytes then occupies its stream
+// for b / rate, from when it is enqueued or from the end of the copy before, whichever is later,
+// and is not done earlier. Without a rate, a small copy into an idle stream is made on the calling
+// thread, because waking the worker would cost more.
 // Units: bytes a second.
 // Time: the delay of a late wake-up is not added to the next copy.
 #pragma once

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The write-backs that one call has in flight, with what must happen when each is done: its HOST
-// slot is released, or a written-back parameter is committed in its new slot.
+// Keeps the write-backs that one call has in flight, and does what must happen when each is done:
+// its HOST slot is released, or a written-back parameter is committed in its new slot.
 // Thread: one at a time; the caller locks.
 // Bound: holds at most kBatchSlots HOST slots: one more waits for the oldest copy. A slot that is
 // reserved for late gradients is released before another one is acquired.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A lease's DEVICE memory as one range of addresses in this process. It is a memfd that plays
-// DEVICE, or as many slabs of a GPU as the server has granted.
+// Maps a lease's DEVICE memory to one range of addresses in this process. The memory is a memfd
+// that plays DEVICE, or as many slabs of a GPU as the server has granted.
 // Thread: Grow, Cut, mapped_bytes: one at a time. The rest: any.
 // Units: bytes.
 #pragma once

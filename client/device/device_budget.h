@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The DEVICE budget of a session: chunks and non-model data together never exceed it.
+// Keeps the DEVICE budget of a session: a charge for chunks or non-model data is refused if both
+// together would exceed it.
 // Thread: any; a charge is one compare-and-swap, never a system call.
 // Units:  bytes.
 #pragma once

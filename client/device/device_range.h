@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is known of one range of chunks on DEVICE: its chunks, its state, its slots and its pins.
+// Describes one range of chunks on DEVICE: its chunks, its state, its slots and its pins.
 // Thread: none of its own; the caller locks.
 // Units: a range is one chunk, or the consecutive chunks of one tensor that spans them. It occupies
 // adjacent DEVICE slots. A chunk is in one range at most.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The interface to a lease's DEVICE memory on a GPU, which consists of slabs. The server exports
-// them; where it cannot, this process allocates them. They are mapped one after another in an
-// address range that is reserved once.
+// Defines the interface to a lease's DEVICE memory on a GPU, which consists of slabs. The server
+// exports them; where it cannot, this process allocates them. They are mapped one after another in
+// an address range that is reserved once.
 // Thread: one at a time.
 #pragma once
 #include <cstddef>

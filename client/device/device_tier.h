@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The DEVICE tier of one session: what is known of the ranges there, the lock that guards that, and
-// the moves between HOST and DEVICE. Residency, on-line placement and plans work on it.
+// Holds the state of one session's ranges on DEVICE, the lock that guards it, and the moves between
+// HOST and DEVICE. Residency, on-line placement and plans work on it.
 // Thread: any. The functions that need the lock and move bytes release it meanwhile: the range is
 // moving then, and whoever wants it waits for `changed`. `mutex` is never held over I/O, a copy
 // that is waited for, a request or a callback.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ranges that a plan keeps on DEVICE for the optimizer's update: those that are updated there,
-// and gradients that leave when the step is taken.
+// Names the ranges that a plan keeps on DEVICE for the optimizer's update: those that are updated
+// there, and gradients that are written back when the step is taken.
 // Thread: plain values.
 #pragma once
 #include <cstdint>

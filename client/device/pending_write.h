@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A write to a range that is in flight: its copies are enqueued on the evict stream, and the HOST
-// slots that they go to are held. Residency::BeginWrite makes it.
+// Holds a write to a range while it is in flight: its copies are enqueued on the evict stream, and
+// the HOST slots that they write to are held. Residency::BeginWrite makes it.
 // Owner: move-only; the destructor waits. It must not outlive the copy engine and the chunk store.
 // The source bytes live until it is done.
 // Thread: one at a time.
@@ -35,7 +35,7 @@ class PendingWrite {
 
   // Returns whether anything is enqueued that was not waited for.
   bool is_under_way() const { return copies_ != nullptr; }
-  // Returns whether the bytes have arrived. The HOST slots are held until Wait all the same.
+  // Returns whether the bytes have arrived. The HOST slots are held until Wait nevertheless.
   bool Done() const { return copies_ == nullptr || copies_->Done(last_); }
 
   // Blocks until the bytes have arrived, and releases the HOST slots.

@@ -94,7 +94,7 @@ class Residency {
   bool MakeRoom(int64_t size_bytes, absl::Status* why = nullptr);
   // Changes the budget, within the arena. A smaller one ends the plan, evicts until the rest fits,
   // and waits until nothing beyond it is in use. FAILED_PRECONDITION: pins are in the way.
-  // RESOURCE_EXHAUSTED: non-model data is in the way. The budget is changed all the same: call
+  // RESOURCE_EXHAUSTED: non-model data is in the way. The budget is changed nevertheless: call
   // again between operators.
   absl::Status SetBudget(int64_t device_bytes);
   // Sets a function that is called without a lock where room is missing for non-model data or for

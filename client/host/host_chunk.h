@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A handle that holds a HOST slot in place: the slot is neither spilled nor reused while the handle
-// lives.
+// Holds a HOST slot in place: the slot is neither spilled nor reused while the handle lives.
 // Owner:  move-only; does not outlive the ChunkStore that gave it.
 // Thread: one at a time.
 #pragma once

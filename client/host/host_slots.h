@@ -39,8 +39,8 @@ class HostSlots {
   void SetOwner(SlotId slot, ChunkId owner) { slots_[slot.value()].owner = owner; }
   // Removes the slot's owner. The slot is free once nobody holds it.
   void Disown(SlotId slot);
-  // Lets a slot that has an owner and no hold be spilled. `goes_home`: its chunk's home is NVME, so
-  // that it is spilled before others.
+  // Lets a slot that has an owner and no hold be spilled. `goes_home`: its chunk's home is NVME
+  // (SpaceShape::states_on_nvme), so it is spilled before others.
   void MaySpill(SlotId slot, bool goes_home) { order_.Add(slot, at(slot).owner, goes_home); }
   SpillOrder& order() { return order_; }
   const SpillOrder& order() const { return order_; }

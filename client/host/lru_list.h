@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A list of some of the ids from 0 to size - 1, ordered by their last use. All functions except
-// Grow are O(1) and allocate nothing.
+// Keeps a list of some of the ids from 0 to size - 1, ordered by their last use. All functions
+// except Grow are O(1) and allocate nothing.
 // Thread: none of its own; the caller locks.
 #pragma once
 #include <cstdint>

@@ -52,7 +52,7 @@ class ResidencyWriter {
   void PublishBelow(ChunkId chunk);
 
   std::atomic<uint64_t>* const words_;
-  // Not ABSL_GUARDED_BY: SetOnDevice goes by ownership. See Thread above.
+  // Not ABSL_GUARDED_BY: SetOnDevice relies on ownership. See Thread above.
   Mutex mutex_;
   std::vector<Chunk> chunks_;
 };

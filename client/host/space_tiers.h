@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The HOST and NVME tiers of one space: what is known of the chunks there, the lock that guards
-// that, and the moves between the two. ChunkStore, SpaceUpdates and ChunkMover work on it.
+// Holds the state of one space's chunks in HOST and NVME, the lock that guards it, and the moves
+// between the two tiers. ChunkStore, SpaceUpdates and ChunkMover work on it.
 // Thread: any. The functions that need the lock release it during NVMe I/O. The chunk is busy
 //         meanwhile, and whoever wants it waits for `idle`. A thread that makes a chunk busy waits
 //         for nothing here but I/O and holds that end without help (HostChunk::EndsByItself), so

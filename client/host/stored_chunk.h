@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a ChunkStore knows of one chunk, and the small values that it takes and returns.
+// Defines what a ChunkStore knows of one chunk, and the small values that it takes and returns.
 // Thread: none of its own; the caller locks.
 #pragma once
 #include <cstdint>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The interface for computing on chunks on DEVICE: updates in place, and the sums of squares for
-// the gradient norm and trust ratios. The arithmetic and the bits are the same everywhere. If
-// DEVICE is an arena in host memory, a team of threads computes (device_kernels_host.h); a GPU runs
-// kernels (device_kernels_cuda.h).
+// Defines the interface for computing on chunks on DEVICE: updates in place, and the sums of
+// squares for the gradient norm and trust ratios. The arithmetic and the bits are the same
+// everywhere. If DEVICE is an arena in host memory, a team of threads computes
+// (device_kernels_host.h); a GPU runs kernels (device_kernels_cuda.h).
 // Thread: any, one at a time.
 // Order: work is ordered as operators that the calling thread begins.
 // Memory: all streams and sums are on DEVICE. They belong to the caller, and must live until the

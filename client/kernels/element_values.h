@@ -28,7 +28,7 @@ struct ValueChunks {
 // Returns whether the values are 8-bit moments.
 bool IsQuantised(const ValueChunks& at);
 
-// Reads the values of elements [first, first + values.size()), which lie in the bundle.
+// Reads the values of elements [first, first + values.size()), which must be in the bundle.
 void LoadValues(const ValueChunks& from, int64_t first, absl::Span<float> values);
 // Writes the values of elements [first, first + values.size()). A 16-bit element without a master
 // is rounded to nearest, ties to even; 8-bit moments are rounded to nearest.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// One fp32 lane for CUDA kernels, with the arithmetic of client/kernels/lanes_portable.h: on the
-// GPU each operation is the intrinsic that rounds correctly and is never fused with another.
-// Kernels are compiled with --ftz=false, to keep denormals. On the host, where tests compare it
-// with other lanes, it must be compiled with -ffp-contract=off.
+// Implements one fp32 lane for CUDA kernels, with the arithmetic of
+// client/kernels/lanes_portable.h: on the GPU each operation is the intrinsic that rounds correctly
+// and is never fused with another. Kernels are compiled with --ftz=false, to keep denormals. On the
+// host, where tests compare it with other lanes, it must be compiled with -ffp-contract=off.
 #pragma once
 #include <bit>
 #include <cmath>

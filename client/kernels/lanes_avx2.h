@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sixteen fp32 lanes in AVX2, FMA and F16C, with the operations of client/kernels/lanes_portable.h.
-// Only for sources that are compiled for these instruction sets: elsewhere this header is empty
-// (client/kernels/lanes_avx512.h says why).
+// Implements sixteen fp32 lanes in AVX2, FMA and F16C, with the operations of
+// client/kernels/lanes_portable.h. Only for sources that are compiled for these instruction sets:
+// elsewhere this header is empty (client/kernels/lanes_avx512.h says why).
 #pragma once
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #include <immintrin.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sixteen fp32 lanes in AVX-512, with the operations of client/kernels/lanes_portable.h. Only for
-// sources that are compiled for that instruction set: elsewhere this header is empty. Such sources
-// may include only functions that are always inlined and templates over these lanes. Of any other
-// inline function the linker keeps one copy for the whole program, perhaps the one that needs
+// Implements sixteen fp32 lanes in AVX-512, with the operations of client/kernels/lanes_portable.h.
+// Only for sources that are compiled for that instruction set: elsewhere this header is empty. Such
+// sources may include only functions that are always inlined and templates over these lanes. Of any
+// other inline function the linker keeps one copy for the whole program, perhaps the one that needs
 // AVX-512.
 #pragma once
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sixteen fp32 lanes in plain C++. The loops of updates and norms are written in such lanes, and
-// these are the reference for those of each instruction set (client/kernels/lanes_avx2.h,
-// client/kernels/lanes_avx512.h). Every operation is correctly rounded, so all give the same bits,
-// except for the bits of NaNs, which OneNaN makes equal.
+// Implements sixteen fp32 lanes in plain C++. The loops of updates and norms are written in such
+// lanes, and these are the reference for those of each instruction set
+// (client/kernels/lanes_avx2.h, client/kernels/lanes_avx512.h). Every operation is correctly
+// rounded, so all give the same bits, except for the bits of NaNs, which OneNaN makes equal.
 //   Floats 16 fp32 values · Words 32 patterns of 16 bits, for two Floats · Doubles 8 fp64 sums
 // Stream: stores past the caches. The address must be a multiple of 64, and other threads may rely
 //         on the store only after Fence.

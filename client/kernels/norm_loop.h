@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loops that sum squares by block in the order of client/kernels/grad_norm.h, for one set of
-// lanes. Only the sources of the instruction sets may include it
-// (client/kernels/update_loops_avx512.cc and others). Whole blocks are summed four at a time: the
-// additions of one block are a chain, whose latency would limit the speed. Processors do not
-// prefetch four such streams well: without the explicit prefetches 5.7 GB/s were reached instead of
-// 9.0.
+// Sums squares by block in the order of client/kernels/grad_norm.h, for one set of lanes. Only the
+// sources of the instruction sets may include it (client/kernels/update_loops_avx512.cc and
+// others). Whole blocks are summed four at a time: the additions of one block are a chain, whose
+// latency would limit the speed. Processors do not prefetch four such streams well: without the
+// explicit prefetches 5.7 GB/s were reached instead of 9.0.
 #pragma once
 #include <cstdint>
 #include <cstring>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The function that one thread of the trust-ratio kernel calls for an element. It can also be
-// called on the host, where tests compare its bits with the other paths'.
+// Defines the function that one thread of the trust-ratio kernel calls for an element. It can also
+// be called on the host, where tests compare its bits with the other paths'.
 #pragma once
 #include <cstdint>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where kernels find the values for the trust ratio of a run of elements
+// Says where kernels find the values for the trust ratio of a run of elements
 // (client/kernels/trust_run.h).
 #pragma once
 #include <cstdint>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loop that applies a rule to the streams of an update, for one set of lanes. Only the sources
-// of the instruction sets may include it (client/kernels/update_loops_avx512.cc and others).
+// Applies an optimizer's rule to the streams of an update in a loop, for one set of lanes. Only the
+// sources of the instruction sets may include it (client/kernels/update_loops_avx512.cc and
+// others).
 // Steps are of 32 elements: a cache line of a 16-bit stream and two of an fp32 one, so that every
 // store past the caches fills a line at once. Elements that do not fill a whole step are copied to
 // padded buffers on the stack and updated there.

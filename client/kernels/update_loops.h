@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of the loops behind updates and norms, which are compiled once for each instruction
-// set. client/kernels/update_kernel.cc, client/kernels/grad_norm.cc and
+// Declares the table of the loops behind updates and norms, which are compiled once for each
+// instruction set. client/kernels/update_kernel.cc, client/kernels/grad_norm.cc and
 // client/kernels/trust_ratio.cc choose among them; other code calls those.
 #pragma once
 #include <cstdint>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The formulas of the optimizers on fp32 lanes: sixteen lanes (client/kernels/lanes_portable.h), or
-// one in CUDA kernels (client/kernels/lane_cuda.h). Each step is one correctly rounded operation or
-// an explicit fma, in the order written. client/kernels/update_scalars.h has the scalars.
+// Defines the formulas of the optimizers on fp32 lanes: sixteen lanes
+// (client/kernels/lanes_portable.h), or one in CUDA kernels (client/kernels/lane_cuda.h). Each step
+// is one correctly rounded operation or an explicit fma, in the order written.
+// client/kernels/update_scalars.h has the scalars.
 // A rule has
 //   Update(p, g, m, v)      makes m and v the new moments and returns the new parameter
 //   Direction(p, g, m, v)   layer-wise kinds: the vector whose norm the trust ratio takes

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The functions that one thread of the update's kernel calls: they convert a few consecutive
-// elements of all streams from their formats to fp32, apply a rule, and convert them back. They can
-// also be called on the host, where tests compare their bits with the other paths'.
+// Defines the functions that one thread of the update's kernel calls. They convert a few
+// consecutive elements of all streams from their formats to fp32, apply a rule, and convert them
+// back. They can also be called on the host, where tests compare their bits with the other paths'.
 #pragma once
 #include <cstdint>
 #include <cstring>

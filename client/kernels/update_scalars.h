@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fp32 scalars of an update, which are computed in double and rounded once for each call.
+// Computes the fp32 scalars of an update, in double and rounded once for each call.
 #pragma once
 #include "client/kernels/update_kernel.h"
 

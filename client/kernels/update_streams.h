@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The streams that an update of a run of elements reads and writes: one array of `count` elements
-// for each value, all for the same elements of one tensor.
+// Names the streams that an update of a run of elements reads and writes: one array of `count`
+// elements for each value, all for the same elements of one tensor.
 // Ownership: the streams belong to the caller; no address is kept.
 // Alignment: that of the element. NVMe I/O and GPUs need more; updates on the CPU do not.
 #pragma once

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The instruction sets that the loops of updates and norms are compiled for. The widest that the
-// processor has is chosen at run time, and all give the same bits.
+// Lists the instruction sets that the loops of updates and norms are compiled for. The widest that
+// the processor has is chosen at run time, and all give the same bits.
 #pragma once
 #include <array>
 #include <cstdint>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The round in progress. Its operators are compared with those of its plan, or, if it follows no
-// plan, recorded as a trace.
+// Tracks the round in progress: compares its operators with those of its plan, or, if it follows no
+// plan, records them as a trace.
 // Position: an operator's number in its round, from 0. Operators are numbered in all rounds
 // together, too, in the order in which they begin.
 // Order: Open, then Follow if there is a plan; for each operator times().BeginInterval, Leave if

@@ -86,11 +86,11 @@ class PhaseTracker {
   // that another thread makes.
   int32_t AddTensors(ChunkStore& store, absl::Span<const TracedTensor> tensors);
 
-  // Begins an operator that asks for these tensors, of which at least one is not pinned. Call it
-  // before Residency::Pin, and EndOperator with the result after its Unpin. `also_written`: those
-  // of its uses that turned out at its end to be writes. O(uses). On a CPU it makes neither a
-  // system call nor an allocation in a round like the one before, unless a planned move waits for
-  // this very moment.
+  // Begins an operator that uses these tensors, of which at least one is not pinned. Call it before
+  // Residency::Pin, and EndOperator with the result after its Unpin. `also_written`: those of its
+  // uses that turned out at its end to be writes. O(uses). On a CPU it makes neither a system call
+  // nor an allocation in a round like the one before, unless a planned move waits for this very
+  // moment.
   int64_t BeginOperator(absl::Span<const TensorUse> uses, bool gradients_enabled);
   void EndOperator(int64_t op, absl::Span<const TensorUse> also_written = {});
   // Records that the gradient of a tensor is complete and is written to its chunk, in HOST or on

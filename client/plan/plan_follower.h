@@ -39,8 +39,8 @@ class PlanFollower {
   bool is_moving() const { return moving_.is_under_way(); }
   // Waits until nobody moves.
   void AwaitMove(Mutex& mutex) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { moving_.Await(mutex); }
-  // Returns whether this is the phase whose plan was begun last, if it was not stopped. Call it, and
-  // Follows, while nobody moves.
+  // Returns whether this is the phase whose plan was begun last, if that was not stopped. Call it,
+  // and Follows, while nobody moves.
   bool has_begun(const PlannedPhase& phase) const { return running_ == &phase; }
   // Stops the plan that is followed, and begins with the phase's plan at operator `first`, counted
   // over all rounds. Check after it that this is still the next operator, and Leave if it is not.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A thread that makes one kind of a plan's moves, round after round, in the plan's order: the
+// Runs a thread that makes one kind of a plan's moves, round after round, in the plan's order: the
 // fetches, the evictions that are written back, or the other evictions.
 // Thread: its own. The constructor, Follow and the destructor: one at a time.
 // End: what the plan did not foresee ends it with a cause: a slot that nothing will vacate, a

@@ -4,7 +4,7 @@
 // before it.
 // Asking: the lock is released during a request (client/plan/unlocked_work.h), so other threads'
 // operators, updates and rounds go on meanwhile. A request works on copies. Its answer becomes the
-// phase's, unless the trace that it is about was replaced meanwhile. While one request is under way
+// phase's, unless the trace that it is about was replaced meanwhile. While one request is in flight
 // nobody begins another.
 // Thread: any. `mutex` is the tracker's lock, which guards this; calls that take it release it
 // meanwhile.
@@ -47,7 +47,7 @@ class PlanRequester {
   // Gives the phase a plan for its trace.
   void MakePlan(PlannedPhase& phase, absl::Span<ChunkStore* const> stores, int64_t device_bytes,
                 Mutex& mutex) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  // Waits for the request that is under way.
+  // Waits for the request in flight.
   void Await(Mutex& mutex) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { asking_.Await(mutex); }
 
  private:

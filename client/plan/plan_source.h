@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The interface that provides plans. In a session it is the server, which keeps the traces
+// Defines the interface that provides plans. In a session it is the server, which keeps the traces
 // (client/session/server_plan_source.h); in tests it may be the planner itself.
 // Thread: any; both calls block for a reply.
 #pragma once

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a job knows about its phases: the round that was traced, the plan made from it, and how well
-// rounds have followed that plan.
+// Keeps what a job knows about its phases: the round that was traced, the plan made from it, and
+// how well rounds have followed that plan.
 // Thread: none of its own; the phase tracker locks.
 #pragma once
 #include <cstdint>
@@ -52,7 +52,7 @@ class PhaseTable {
  public:
   // Returns the phase, a new one if there is none of this name.
   PlannedPhase& Get(std::string name);
-  // Notes that a training round of the phase comes after the last such round.
+  // Notes that a training round of the phase follows the last such round.
   void NoteOrder(PlannedPhase& phase);
   void Clear();
 

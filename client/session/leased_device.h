@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A session's part of DEVICE: its arena, and how much of the arena the server grants. The server
-// raises and lowers the grant, and numbers these changes by epochs. Whoever follows them maps,
-// vacates and acknowledges (client/session/budget_follower.h).
+// Holds a session's part of DEVICE: its arena, and how much of the arena the server grants. The
+// server raises and lowers the grant, and numbers these changes by epochs. Whoever follows them
+// maps, vacates and acknowledges (client/session/budget_follower.h).
 // Thread: any, where a function does not say otherwise. Not after the session's Close, which
 //         destroys this.
 #pragma once
@@ -77,8 +77,8 @@ class LeasedDevice {
 // Returns how much of `device_bytes` is for chunks. `slab_bytes` is 0 if DEVICE is not in slabs.
 int64_t DeviceBytesForChunks(int64_t device_bytes, int64_t apart_bytes, int64_t slab_bytes);
 
-// Returns how long a request may take for which the server reserves the sum of these sizes. They may
-// be any numbers, since a peer may have said them.
+// Returns how long a request may take for which the server reserves the sum of these sizes. They
+// may be any numbers, since a peer may have said them.
 absl::Duration ReserveTimeout(std::initializer_list<int64_t> sizes_bytes);
 
 }  // namespace gemini::client

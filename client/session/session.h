@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A client's connection to a server: its lease, its DEVICE arena, the spaces that it opened, and a
-// team of threads for updates and norms. It does not depend on Torch; the hook (client/torch/) and
-// other front ends are built on it.
+// Holds what a client has of a server: the connection, the lease, the DEVICE arena and the spaces
+// that it opened, and a team of threads for updates and norms. It does not depend on Torch; the
+// hook (client/torch/) and other front ends are built on it.
 // Thread: any, except Open and Close. Close unmaps everything before it informs the server, which
 // only after that gives the bytes to others.
 #pragma once

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a session's training holds, has moved and has waited for.
+// Counts what a session's training holds in memory, has moved and has waited for.
 #pragma once
 #include <array>
 #include <cstdint>

@@ -24,7 +24,8 @@
 
 namespace gemini::client {
 
-// The part of a tensor that lies in one bundle; bytes are those of the parameter itself.
+// The part of a tensor that is in one bundle. Offsets and size are in bytes of the parameter
+// itself.
 struct TensorPiece {
   int64_t tensor = 0;  // In the order of the space's layout.
   int64_t chunk_offset_bytes = 0;
@@ -44,7 +45,7 @@ absl::StatusOr<bool> UpdateBundle(ChunkStore& store, BundleId bundle,
                                   absl::Span<const TensorPiece> pieces, const Intent& intent,
                                   WorkerTeam& team);
 
-// A bundle whose chunks lie on DEVICE, with the address of each kind that it has.
+// A bundle whose chunks are on DEVICE, with the address of each kind that it has.
 struct BundleInPlace {
   BundleId bundle;
   KindMap<std::byte*> chunks;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of an optimizer step that runs on DEVICE, where the chunks are. Ranges whose parameter,
-// moments and gradient are all on DEVICE are updated in place. Of other ranges only the gradient is
-// there: it is read for the norm, and written back once the step is taken (SpaceUpdates::Begin,
-// late_gradients).
+// Runs the part of an optimizer step that is done on DEVICE, where the chunks are. Ranges whose
+// parameter, moments and gradient are all on DEVICE are updated in place. Of other ranges only the
+// gradient is there: it is read for the norm, and written back once the step is taken
+// (SpaceUpdates::Begin, late_gradients).
 // Order: Add each range, AddLateGradient, read the gradients for their norm and chunks for trust
 // ratios, and Update. Then pass versions() to SpaceUpdates::Begin, which makes them the valid
 // ones together with the intent. Until that call the committed version is whole in HOST or NVME, so

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The optimizer of a model with its hyper-parameters, and the options and the result of one step.
+// Describes the optimizer of a model with its hyper-parameters, and the options and the result of
+// one step.
 #pragma once
 #include <cstdint>
 #include <vector>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The control connection to a server: one request, one verified reply.
+// Sends requests to a server on the control connection, one at a time, and returns a verified reply
+// to each.
 // Thread: any; requests wait for each other.
 // Errors: UNAVAILABLE: the server hung up, and every later request fails with the same error. Or it
 // did not answer in time: that request is given up, and others fail at once until its late answer

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the hook knows about one StorageImpl whose bytes are in a chunk: where they are, and how
-// many operators pin them. While no operator pins the storage, it has no address, and raw reads of
-// it throw.
+// Keeps what the hook knows about one StorageImpl whose bytes are in a chunk: where they are, and
+// how many operators pin them. While no operator pins the storage, it has no address, and raw reads
+// of it throw.
 // Owner: its StorageImpl, which the model retains.
 // Thread: any; each storage has its lock, held for a few stores only.
 // Lookup: O(1) without hashing, because the storage's deleter is ours and its context is this

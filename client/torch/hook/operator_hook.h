@@ -39,8 +39,8 @@ struct HookStats {
 class OperatorHook {
  public:
   // Starts to intercept operators; a process has one hook. `session` outlives this, and so does
-  // `phases`, which is told of the operators and may be null. FAILED_PRECONDITION: the process has
-  // a hook already.
+  // `phases`, to which operators are reported and which may be null. FAILED_PRECONDITION: the
+  // process has a hook already.
   static absl::StatusOr<std::unique_ptr<OperatorHook>> Install(
       Session& session, std::shared_ptr<SessionDevice> device, PhaseTracker* phases = nullptr);
   // Stops intercepting. All pins must have been dropped.

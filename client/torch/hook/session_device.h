@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The interface to what a training session's operators run on: the CPU, for which an arena of the
-// server plays DEVICE (cpu_device.h), or a GPU, with slabs of its memory as DEVICE (gpu_device.h).
-// Everything else in the hook is the same for both.
+// Defines the interface to what a training session's operators run on: the CPU, for which an arena
+// of the server plays DEVICE (cpu_device.h), or a GPU, with slabs of its memory as DEVICE
+// (gpu_device.h). Everything else in the hook is the same for both.
 // Thread: any. Configure, Begin, End, EndStep and GiveWay: one at a time, with no operator running.
 #pragma once
 #include <cstddef>

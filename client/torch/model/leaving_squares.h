@@ -55,7 +55,7 @@ class LeavingSquares {
   void Keep(const CopyEngine& copies, GradientSquares& squares);
 
  private:
-  // A part of the tensor that lies in one bundle.
+  // A part of the tensor that is in one bundle.
   struct Part {
     BundleId bundle;
     size_t piece = 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A module whose parameters, moments and gradients are in a session's chunks. This is its
-// optimizer, and it gives access to the tensors' values by name. TrainingSession::Manage makes it.
+// Manages a module whose parameters, moments and gradients are in a session's chunks: it is the
+// module's optimizer, and gives access to the tensors' values by name. TrainingSession::Manage
+// makes it.
 // Names: as the module's named_parameters and named_buffers. A tied weight is found by each of its
 // names; tensors() lists its first.
 // Life: as long as the TrainingSession object. Once that is closed, every call that can fail

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tensors of one managed model and where their bytes are stored: which pieces of which tensors
-// fill each bundle, and which ranges operators pin.
+// Keeps the tensors of one managed model and where their bytes are stored: which pieces of which
+// tensors fill each bundle, and which ranges operators pin.
 // Owner: the model. One thread uses it, except for the tensors' storages, which any thread uses.
 // Units: tensors and ranges by index, bundles by BundleId, bytes.
 #pragma once

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ManagedModel that a session returns. It forwards calls to the model in the session's space
-// while the session is open, and returns FAILED_PRECONDITION afterwards. So a loop may keep a
-// pointer to it beyond Close.
+// Implements the ManagedModel that a session returns. It forwards calls to the model in the
+// session's space while the session is open, and returns FAILED_PRECONDITION afterwards. So a loop
+// may keep a pointer to it beyond Close.
 // Owner: the TrainingSession.
 // Thread: as ManagedModel.
 #pragma once

@@ -86,7 +86,7 @@ class UpdateStep {
   Intent MakeIntent(absl::Span<const OptimizerSpec> groups, double gradient_scale,
                     int64_t step) const;
   // Computes the trust ratios of a layer-wise intent, from what is in HOST and NVMe and from what
-  // is updated on DEVICE. A tensor lies in one range, all of which is in one of the two.
+  // is updated on DEVICE. A tensor is in one range, all of which is in one of the two.
   absl::Status FindTrustRatios(absl::Span<const OptimizerSpec> groups, Intent& intent);
   // Returns every trainable bundle that is updated in HOST, in the order of first use.
   std::vector<BundleId> BundlesInHost() const;

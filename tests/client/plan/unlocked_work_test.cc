@@ -13,7 +13,8 @@
 namespace gemini::client {
 namespace {
 
-// From Hold to LetGo whoever begins a copy to DEVICE waits, as for a HOST slot that comes from NVMe.
+// From Hold to LetGo whoever begins a copy to DEVICE waits, as for a HOST slot that is read from
+// NVMe.
 class HeldCopies : public CopyEngineHost {
  public:
   explicit HeldCopies(TimelineShm* timeline) : CopyEngineHost({0, 0}, timeline) {}
