@@ -18,6 +18,7 @@ PhaseTracker::PhaseTracker(Residency& residency, DeviceBudget& budget, PlanSourc
 
 int32_t PhaseTracker::AddTensors(ChunkStore& store, absl::Span<const TracedTensor> tensors) {
   MutexLock lock(mutex_);
+  round_.Withdraw();  // While it is open its plan may be left.
   do {
     requester_.Await(mutex_);
     follower_.Stop(mutex_);
@@ -65,13 +66,21 @@ KeptForUpdate PhaseTracker::BeginUpdate(const ChunkStore& store) {
   OperatorPoint begin;
   {
     MutexLock lock(mutex_);
-    if (round_.is_evaluation() || (round_.is_open() && round_.is_empty())) CloseRound({});
-    follower_.AwaitMove(mutex_);  // A plan that begins takes no notice of PauseMoves.
+    // Another thread may begin a round wherever this waits.
+    while (true) {
+      if (round_.is_evaluation() || (round_.is_open() && round_.is_empty())) CloseRound({});
+      if (follower_.is_moving()) {
+        follower_.AwaitMove(mutex_);  // A plan that begins takes no notice of PauseMoves.
+      } else if (!round_.is_open() && follower_.has_begun_any()) {
+        // What is updated leaves DEVICE behind the back of a plan that goes on.
+        follower_.Stop(mutex_);
+      } else {
+        break;
+      }
+    }
     const absl::Span<ChunkStore* const> stores = follower_.stores();
     std::string phase = names_.BeginUpdate(
         static_cast<int32_t>(std::ranges::find(stores, &store) - stores.begin()));
-    // What is updated leaves DEVICE behind the back of a plan that goes on.
-    if (!round_.is_open()) follower_.Stop(mutex_);
     if (!round_.is_open()) {
       round_.Open(phases_.Get(std::move(phase)), RoundKind::kUpdateAlone);
       phases_.NoteOrder(round_.phase());
@@ -173,9 +182,11 @@ void PhaseTracker::FollowPlan() {
     phase.FitTo(budget_.budget_bytes());
   }
   if (phase.plan == nullptr || follower_.is_moving()) return;
-  const absl::Status started = follower_.Start(phase, round_.next_operator(), mutex_);
+  const int64_t first = round_.next_operator();
+  const absl::Status started = follower_.Start(phase, first, mutex_);
   if (!is_at_beginning()) {
     follower_.Leave(Divergence::kOperator);
+    if (round_.next_operator() != first) phase.CountBadRound();
   } else if (started.ok()) {
     round_.Follow();
   } else {
@@ -196,7 +207,10 @@ void PhaseTracker::FollowAhead(PlannedPhase* next) {
   if (next->plan->plan.device_bytes != budget_.budget_bytes()) return;
   follower_.Start(*next, first, mutex_).IgnoreError();  // The round itself tries again.
   // Another thread has begun a round meanwhile, without it.
-  if (!is_between()) follower_.Leave(Divergence::kOperator);
+  if (!is_between()) {
+    follower_.Leave(Divergence::kOperator);
+    next->CountBadRound();
+  }
 }
 
 int64_t PhaseTracker::Begin(absl::Span<const TensorUse> uses) {

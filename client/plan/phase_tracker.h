@@ -83,7 +83,7 @@ class PhaseTracker {
 
   // Adds a space's tensors in the order of its layout and returns the index of the first. Sets
   // their `space`. Call it between rounds; all traces and plans are discarded. Waits for a request
-  // that another thread makes.
+  // that another thread makes, and for the copies of a plan that is left.
   int32_t AddTensors(ChunkStore& store, absl::Span<const TracedTensor> tensors);
 
   // Begins an operator that uses these tensors, of which at least one is not pinned. Call it before

@@ -42,6 +42,7 @@ class PlanFollower {
   // Returns whether this is the phase whose plan was begun last, if that was not stopped. Call it,
   // and Follows, while nobody moves.
   bool has_begun(const PlannedPhase& phase) const { return running_ == &phase; }
+  bool has_begun_any() const { return running_ != nullptr; }
   // Stops the plan that is followed, and begins with the phase's plan at operator `first`, counted
   // over all rounds. Check after it that this is still the next operator, and Leave if it is not.
   // Errors: of PlanExecutor::Start.

@@ -4,22 +4,6 @@
 #include <algorithm>
 
 namespace gemini::policies {
-namespace {
-
-// 36 years. HOST may be many rounds behind, and the rounds that it delays are longer than those by
-// which that was counted; nothing is predicted to begin later than this.
-constexpr int64_t kHorizonNs = int64_t{1} << 60;
-
-// Returns `begin_ns` + `rounds` * `round_ns`, or kHorizonNs if that is later.
-int64_t After(int64_t begin_ns, int64_t rounds, int64_t round_ns) {
-  if (begin_ns >= kHorizonNs || rounds > (kHorizonNs - begin_ns) / std::max<int64_t>(round_ns, 1)) {
-    return kHorizonNs;
-  }
-  return begin_ns + rounds * round_ns;
-}
-
-}  // namespace
-
 int64_t HostClock::NextBeginNs(int64_t round_end_ns) const {
   if (times_ == nullptr) return round_end_ns;
   return std::max(round_end_ns, begin_ns_ + times_->least_round_ns);
@@ -43,9 +27,10 @@ HostReady HostClock::Ask(HostEvent event, int32_t index, int64_t asked_ns, int64
   }
   if (times_ == nullptr) return {};
   const HostReady ready = times_->of(event, index);
-  const int64_t begin_ns = ready.rounds_after == 0 ? begin_ns_
-                                                   : After(NextBeginNs(RoundEndNs()),
-                                                           ready.rounds_after - 1, time_.round_ns);
+  const int64_t begin_ns =
+      ready.rounds_after == 0
+          ? begin_ns_
+          : AfterRounds(NextBeginNs(RoundEndNs()), ready.rounds_after - 1, time_.round_ns);
   return {.first_ns = begin_ns + ready.first_ns, .last_ns = begin_ns + ready.last_ns};
 }
 

@@ -367,7 +367,7 @@ HostTimes TimesOf(absl::Span<const HostAccess> accesses, absl::Span<const HostUs
     if (round.ready_ns[i] == 0) continue;
     HostReady& ready = ready_of(use);
     const int64_t ready_ns =
-        round.ready_ns[i] + (use.rounds_after - ready.rounds_after) * round.round_ns;
+        AfterRounds(round.ready_ns[i], use.rounds_after - ready.rounds_after, round.round_ns);
     if (use.part == 0) ready.first_ns = std::max(ready.first_ns, ready_ns);
     // The chunks behind it follow one another.
     const int64_t chunks_behind = last_part[use.access] - use.part;

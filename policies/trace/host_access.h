@@ -5,6 +5,7 @@
 // Units: nanoseconds since the beginning of the round that lists the event. The event may happen in
 // the next round.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <limits>
@@ -37,6 +38,18 @@ struct HostReady {
   int64_t first_ns = kLongAgo;
   int64_t last_ns = kLongAgo;
 };
+
+// 36 years. HOST may be very many rounds behind, counted by a round that was short, and each of
+// them may then last for days.
+inline constexpr int64_t kHorizonNs = int64_t{1} << 60;
+
+// Returns the moment `rounds` after `begin_ns`, or kHorizonNs if that is later.
+inline int64_t AfterRounds(int64_t begin_ns, int64_t rounds, int64_t round_ns) {
+  if (begin_ns >= kHorizonNs || rounds > (kHorizonNs - begin_ns) / std::max<int64_t>(round_ns, 1)) {
+    return kHorizonNs;
+  }
+  return begin_ns + rounds * round_ns;
+}
 
 struct HostTimes {
   // By HostEvent, then by the event's index, up to the last known.

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <condition_variable>
 #include <cstring>
 #include <deque>
 #include <optional>
@@ -76,11 +77,13 @@ class UringNvmeIo : public NvmeIo {
   void Fill();
   std::optional<Piece> NextPiece();
   void Begin(Piece piece);
-  // Has a thread of its own map and move the piece: where a slab is not registered, the kernel
-  // looks up and clears its pages for whoever asks, which this thread has no time for.
-  void MoveByThread(Piece piece);
-  // Ends the pieces that threads have moved.
-  void ReapThreads();
+  // Moves the pieces of unregistered_ until the end.
+  void ServeUnregistered();
+  // Ends those that threads have moved, and with one that failed the rest of its transfer.
+  void ReapUnregistered();
+  // Ends those that no thread has begun, if they are of a transfer that `ends`.
+  void DropUnregistered(absl::FunctionRef<bool(const NvmeQueue::Moving&)> ends,
+                        const absl::Status& why);
   absl::Status Flush();
   void Finish(int slot, int result);
   void End(const Piece& piece, const absl::Status& status);
@@ -105,11 +108,15 @@ class UringNvmeIo : public NvmeIo {
     Piece piece;
     absl::Status status;
   };
-  Mutex mutex_;  // Never held over I/O.
+  // Where a slab is not registered the kernel looks its pages up, and clears those that are missing,
+  // for whoever asks. The loop's thread has no time for that: threads map and move such pieces.
+  int num_unregistered_ = 0;  // Pieces of which End is to come.
+  Mutex mutex_;               // Never held over I/O.
+  std::condition_variable changed_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::deque<Piece> unregistered_ ABSL_GUARDED_BY(mutex_);
   std::vector<Moved> moved_ ABSL_GUARDED_BY(mutex_);
-  // Started when the first slab is not registered. Last: they use what is above.
-  std::vector<std::unique_ptr<WorkerThread>> threads_;
-  size_t next_thread_ = 0;
+  std::vector<std::unique_ptr<WorkerThread>> threads_;  // Last: they use what is above.
 };
 
 absl::Status UringNvmeIo::Open() {
@@ -130,9 +137,13 @@ absl::Status UringNvmeIo::Open() {
   if (!event_) return ErrnoStatus(errno, "eventfd");
   error = io_uring_register_eventfd(&ring_, event_.get());
   if (error < 0) return ErrnoStatus(-error, "register an eventfd with io_uring");
-  // By edges, and never read: 2^64 completions do not come.
+  // By edges, and read by the probe alone: 2^64 completions do not come.
   GEMINI_ASSIGN_OR_RETURN(
       watch_, loop_.Watch(event_.get(), EPOLLIN | EPOLLET, [this](uint32_t) { HandleEvent(); }));
+  for (int i = 0; i < kThreads; ++i) {
+    threads_.push_back(std::make_unique<WorkerThread>(absl::StrCat("nvme-io-", i)));
+    threads_.back()->Run([this] { ServeUnregistered(); });
+  }
   return absl::OkStatus();
 }
 
@@ -159,11 +170,8 @@ absl::Status UringNvmeIo::Probe() {
     GEMINI_RETURN_IF_ERROR(TurnUntil([&] { return result->has_value(); }));
     GEMINI_RETURN_IF_ERROR(**result);
   }
-  if (!threads_.empty()) {
-    return absl::ResourceExhaustedError(
-        "two pages of a slab cannot be registered: raise the limit on locked memory (ulimit -l, "
-        "LimitMEMLOCK=)");
-  }
+  // Registered it went through the ring. Where not even a page may be, as before Linux 5.19, threads
+  // move everything.
   std::string received(kPageBytes, '\0');
   if (::pread(slab.get(), received.data(), received.size(), kPageBytes) != kPageBytes ||
       received != sent) {
@@ -184,8 +192,14 @@ UringNvmeIo::~UringNvmeIo() {
     const absl::Status stops = absl::AbortedError("the server stops");
     for (const Piece& piece : std::exchange(again_, {})) End(piece, stops);
     for (NvmeQueue::Ended& ended : queue_.CancelAll(stops)) ended.done(ended.status);
-    threads_.clear();  // Joined: what they had is moved.
-    ReapThreads();
+    DropUnregistered([](const NvmeQueue::Moving&) { return true; }, stops);
+    {
+      MutexLock lock(mutex_);
+      stopping_ = true;
+      changed_.notify_all();
+    }
+    threads_.clear();  // Joined: what they had begun is moved.
+    ReapUnregistered();
     if (!again_.empty() || !queue_.empty()) continue;
     if (!ring_open_ || free_slots_.size() == kDepth) break;
     io_uring_cqe* cqe = nullptr;
@@ -204,6 +218,12 @@ void UringNvmeIo::Submit(const NvmeTransfer& transfer, Done done) {
 void UringNvmeIo::Cancel(uint64_t tenant, uint64_t space) {
   loop_.owner().AssertHere();
   for (NvmeQueue::Ended& ended : queue_.Cancel(tenant, space)) ended.done(ended.status);
+  DropUnregistered(
+      [&](const NvmeQueue::Moving& moving) {
+        return moving.transfer.tenant == tenant && moving.transfer.space == space;
+      },
+      absl::AbortedError("the space is closed"));
+  Wake();  // Others have the room of what was dropped.
 }
 
 void UringNvmeIo::Forget(absl::Span<const int> host_fds, absl::AnyInvocable<void()> forgotten) {
@@ -257,7 +277,7 @@ absl::Status UringNvmeIo::TurnUntil(absl::FunctionRef<bool()> ended) {
 }
 
 void UringNvmeIo::Reap() {
-  ReapThreads();
+  ReapUnregistered();
   io_uring_cqe* cqe = nullptr;
   while (io_uring_peek_cqe(&ring_, &cqe) == 0) {
     const uint64_t user_data = io_uring_cqe_get_data64(cqe);
@@ -273,8 +293,9 @@ void UringNvmeIo::Reap() {
 
 void UringNvmeIo::Fill() {
   const int64_t windows_before = pins_->windows_made();
-  while (!free_slots_.empty() && bytes_under_way_ < kMaxBytesUnderWay) {
-    // It takes some milliseconds, more where the client has no pages there.
+  while (static_cast<int>(free_slots_.size()) > num_unregistered_ &&
+         bytes_under_way_ < kMaxBytesUnderWay) {
+    // To register a window takes some milliseconds, more where the client has no pages there.
     if (pins_->windows_made() > windows_before) {
       Wake();  // The loop's other work has its turn first.
       return;
@@ -303,7 +324,10 @@ void UringNvmeIo::Begin(Piece piece) {
       pins_->Find(transfer.host_fd, transfer.host_offset_bytes + piece.begin_bytes);
   bytes_under_way_ += piece.size_bytes;
   if (!place.has_value()) {
-    MoveByThread(std::move(piece));
+    ++num_unregistered_;
+    MutexLock lock(mutex_);
+    unregistered_.push_back(std::move(piece));
+    changed_.notify_one();
     return;
   }
   io_uring_sqe* const sqe = io_uring_get_sqe(&ring_);
@@ -326,29 +350,58 @@ void UringNvmeIo::Begin(Piece piece) {
   queued_.push_back(slot);
 }
 
-void UringNvmeIo::MoveByThread(Piece piece) {
-  while (threads_.size() < kThreads) {
-    threads_.push_back(std::make_unique<WorkerThread>(absl::StrCat("nvme-io-", threads_.size())));
-  }
-  threads_[next_thread_++ % kThreads]->Run([this, piece = std::move(piece)]() mutable {
+void UringNvmeIo::ServeUnregistered() {
+  while (true) {
+    Piece piece;
+    {
+      MutexLock lock(mutex_);
+      while (!stopping_ && unregistered_.empty()) mutex_.WaitFor(changed_);
+      if (unregistered_.empty()) return;
+      piece = std::move(unregistered_.front());
+      unregistered_.pop_front();
+    }
     absl::Status status = MovePiece(piece);
     {
       MutexLock lock(mutex_);
       moved_.push_back({std::move(piece), std::move(status)});
     }
     Signal();
-  });
+  }
 }
 
-void UringNvmeIo::ReapThreads() {
+void UringNvmeIo::ReapUnregistered() {
   std::vector<Moved> moved;
   {
     MutexLock lock(mutex_);
     moved.swap(moved_);
   }
   for (const Moved& one : moved) {
+    if (!one.status.ok()) {
+      DropUnregistered(
+          [&](const NvmeQueue::Moving& moving) { return &moving == one.piece.of.get(); },
+          one.status);
+    }
+    --num_unregistered_;
     bytes_under_way_ -= one.piece.size_bytes;
     End(one.piece, one.status);
+  }
+}
+
+void UringNvmeIo::DropUnregistered(absl::FunctionRef<bool(const NvmeQueue::Moving&)> ends,
+                                   const absl::Status& why) {
+  std::vector<Piece> dropped;
+  {
+    MutexLock lock(mutex_);
+    std::erase_if(unregistered_, [&](Piece& piece) {
+      if (!ends(*piece.of)) return false;
+      dropped.push_back(piece);
+      return true;
+    });
+  }
+  for (const Piece& piece : dropped) {
+    --num_unregistered_;
+    bytes_under_way_ -= piece.size_bytes;
+    End(piece, why);
   }
 }
 

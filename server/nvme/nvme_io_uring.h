@@ -16,7 +16,7 @@ namespace gemini::server {
 
 // Makes a ring and moves a page through it, there and back, before anybody depends on it; blocks
 // for that long. PERMISSION_DENIED, UNIMPLEMENTED or another: this kernel or its settings have no
-// io_uring for this process. RESOURCE_EXHAUSTED: the limit on locked memory is below two pages.
+// io_uring for this process.
 absl::StatusOr<std::unique_ptr<NvmeIo>> MakeUringNvmeIo(EventLoop& loop);
 
 }  // namespace gemini::server

@@ -107,5 +107,38 @@ TEST_F(UnlockedWorkTest, OthersDoNotWaitForTheCopiesOfThePlanThatIsLeft) {
   EXPECT_GE(stats().planned_rounds, planned + 2);
 }
 
+TEST_F(UnlockedWorkTest, AnUpdateIsNoPartOfAnEvaluationThatBeginsWhileItWaits) {
+  std::thread operators = BeginPlannedRoundAndHold();
+  PhaseTracker& phases = job_->phases();
+  const TensorUse use = Param(0);
+  const auto evaluate = [&] {
+    phases.EndOperator(phases.BeginOperator({&use, 1}, /*gradients_enabled=*/false));
+  };
+  std::promise<void> begins, evaluated;
+  std::thread updating([&] {
+    phases.BeginPhase("other");  // Ends the round, so that the update begins one.
+    phases.EndPhase();
+    begins.set_value();
+    phases.BeginUpdate(job_->store());
+    phases.EndUpdate({});
+  });
+  begins.get_future().wait();
+  std::thread evaluating([&] {
+    for (int i = 0; i < 100; ++i) evaluate();
+    evaluated.set_value();
+  });
+  // It does not end if its first operator waits in the place of the update.
+  evaluated.get_future().wait_for(std::chrono::milliseconds(200));
+  copies_->LetGo();
+  operators.join();
+  updating.join();
+  evaluating.join();
+  phases.BeginPhase("other");
+  phases.EndPhase();
+  const absl::StatusOr<Trace> trace = phases.TraceOf("eval");
+  EXPECT_TRUE(!trace.ok() || !trace->ends_with_update());
+  EXPECT_OK(phases.plan_status());
+}
+
 }  // namespace
 }  // namespace gemini::client
