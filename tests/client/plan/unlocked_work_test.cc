@@ -108,29 +108,35 @@ TEST_F(UnlockedWorkTest, OthersDoNotWaitForTheCopiesOfThePlanThatIsLeft) {
 }
 
 TEST_F(UnlockedWorkTest, AnUpdateIsNoPartOfAnEvaluationThatBeginsWhileItWaits) {
-  std::thread operators = BeginPlannedRoundAndHold();
+  // The next round's first fetch is held, and no operator waits for it.
+  Open(3, /*device_slots=*/4, &plans_);
+  for (int round = 0; round < 3; ++round) Step();
+  job_->phases().AwaitPlannedMoves();
+  job_->ZeroGradients();
+  Forward();
+  Backward();
+  job_->phases().AwaitPlannedMoves();
+  copies_->Hold();
+  ASSERT_OK(job_->Update());
+  copies_->AwaitOneWaiting();
   PhaseTracker& phases = job_->phases();
   const TensorUse use = Param(0);
-  const auto evaluate = [&] {
-    phases.EndOperator(phases.BeginOperator({&use, 1}, /*gradients_enabled=*/false));
-  };
   std::promise<void> begins, evaluated;
   std::thread updating([&] {
-    phases.BeginPhase("other");  // Ends the round, so that the update begins one.
-    phases.EndPhase();
     begins.set_value();
     phases.BeginUpdate(job_->store());
-    phases.EndUpdate({});
+    phases.EndUpdate({0, 1, 2, 3, 4, 5});
   });
   begins.get_future().wait();
   std::thread evaluating([&] {
-    for (int i = 0; i < 100; ++i) evaluate();
+    for (int i = 0; i < 100; ++i) {
+      phases.EndOperator(phases.BeginOperator({&use, 1}, /*gradients_enabled=*/false));
+    }
     evaluated.set_value();
   });
   // It does not end if its first operator waits in the place of the update.
   evaluated.get_future().wait_for(std::chrono::milliseconds(200));
   copies_->LetGo();
-  operators.join();
   updating.join();
   evaluating.join();
   phases.BeginPhase("other");
