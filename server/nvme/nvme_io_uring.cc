@@ -108,7 +108,7 @@ class UringNvmeIo : public NvmeIo {
     Piece piece;
     absl::Status status;
   };
-  // Where a slab is not registered the kernel looks its pages up, and clears those that are missing,
+  // Where a slab is not registered, the kernel looks its pages up and clears those that are missing
   // for whoever asks. The loop's thread has no time for that: threads map and move such pieces.
   int num_unregistered_ = 0;  // Pieces of which End is to come.
   Mutex mutex_;               // Never held over I/O.
