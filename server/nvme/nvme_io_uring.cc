@@ -170,8 +170,8 @@ absl::Status UringNvmeIo::Probe() {
     GEMINI_RETURN_IF_ERROR(TurnUntil([&] { return result->has_value(); }));
     GEMINI_RETURN_IF_ERROR(**result);
   }
-  // Registered it went through the ring. Where not even a page may be, as before Linux 5.19, threads
-  // move everything.
+  // If the page was registered, it went through the ring. Where not even a page may be registered,
+  // as before Linux 5.19, threads move everything.
   std::string received(kPageBytes, '\0');
   if (::pread(slab.get(), received.data(), received.size(), kPageBytes) != kPageBytes ||
       received != sent) {
