@@ -41,10 +41,10 @@ class SpaceTiers final : public HostSlotOwner {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   // Takes a HOST slot, which then has no owner and one hold, and spills if none is free. May wait
   // for slots that I/O or copies in flight will free. RESOURCE_EXHAUSTED: no slot can be freed.
-  // Others: of a write to NVME.
+  // Any other error is that of a write to NVME.
   absl::StatusOr<SlotId> TakeHostSlot(ChunkAccess access) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   // Evicts the chunk in HOST slot `victim`: writes it to NVME, unless it is stored there already,
-  // and frees the slot. RESOURCE_EXHAUSTED: NVME is full. Others: of the write.
+  // and frees the slot. RESOURCE_EXHAUSTED: NVME is full. Any other error is that of the write.
   absl::Status Spill(SlotId victim) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   // Makes a handle of a slot that the caller holds, or passes the error on.
   absl::StatusOr<HostChunk> Handle(absl::StatusOr<SlotId> held, ChunkAccess access);

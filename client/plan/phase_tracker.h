@@ -12,7 +12,7 @@
 // rounds of an adversarial loop, which both begin with the generator, and those of a critic that is
 // updated up to eight times for one of the generator. A loop without such a rhythm names its rounds
 // with BeginPhase. An update directly after another is a round of its own, of phase "update".
-// Nothing is placed in it, so it has no trace and follows no plan.
+// Such a round places nothing, so it has no trace and follows no plan.
 // Round: the first round of a phase is placed on-line while its trace is recorded, unless a trace
 // is kept from an earlier job. When the next round begins, a plan is requested and followed. A few
 // rounds later the plan is requested once more, with the times of these rounds. A round that leaves

@@ -34,7 +34,7 @@ class PlanExecutor {
   // Begins to follow the plan with operator `first`, the next one, counted since the start of time.
   // Evicts at once the ranges that must not be on DEVICE when the round begins, and fetches those
   // that are missing in the background. FAILED_PRECONDITION: a range that must leave is pinned.
-  // Others: a write-back failed. Must not be called while active.
+  // Any other error says that a write-back failed. Call it only while no plan is followed.
   absl::Status Start(std::shared_ptr<const BoundPlan> plan, int64_t first);
   // Ends the plan without a cause and waits until its moves have ended. Copies may be in flight
   // still, whose HOST slots are released without help (client/device/copy_landings.h).

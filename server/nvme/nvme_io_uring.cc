@@ -79,9 +79,10 @@ class UringNvmeIo : public NvmeIo {
   void Begin(Piece piece);
   // Moves the pieces of unregistered_ until the end.
   void ServeUnregistered();
-  // Ends those that threads have moved, and with one that failed the rest of its transfer.
+  // Ends the pieces that threads have moved. Where one failed, its transfer's others that no thread
+  // has begun end with its error.
   void ReapUnregistered();
-  // Ends those that no thread has begun, if they are of a transfer that `ends`.
+  // Ends the pieces that no thread has begun and whose transfer `ends` accepts.
   void DropUnregistered(absl::FunctionRef<bool(const NvmeQueue::Moving&)> ends,
                         const absl::Status& why);
   absl::Status Flush();
@@ -223,7 +224,7 @@ void UringNvmeIo::Cancel(uint64_t tenant, uint64_t space) {
         return moving.transfer.tenant == tenant && moving.transfer.space == space;
       },
       absl::AbortedError("the space is closed"));
-  Wake();  // Others have the room of what was dropped.
+  Wake();  // Other tenants' pieces may begin in the place of those.
 }
 
 void UringNvmeIo::Forget(absl::Span<const int> host_fds, absl::AnyInvocable<void()> forgotten) {
@@ -270,9 +271,9 @@ absl::Status UringNvmeIo::TurnUntil(absl::FunctionRef<bool()> ended) {
     pollfd event = {.fd = event_.get(), .events = POLLIN, .revents = 0};
     // Completions that wait for a system call of this thread interrupt it.
     if (::poll(&event, 1, -1) < 0 && errno != EINTR) return ErrnoStatus(errno, "poll an eventfd");
+    // The next turn sees what it counted.
     uint64_t count = 0;
-    (void)!::read(event_.get(), &count,
-                  sizeof(count));  // What it counted is seen by the next turn.
+    (void)!::read(event_.get(), &count, sizeof(count));
   }
 }
 
