@@ -109,8 +109,8 @@ class UringNvmeIo : public NvmeIo {
     Piece piece;
     absl::Status status;
   };
-  // Where a slab is not registered, the kernel looks its pages up and clears those that are missing
-  // for whoever asks. The loop's thread has no time for that: threads map and move such pieces.
+  // Where a slab is not registered, its bytes are copied, and its missing pages made, by whoever
+  // moves them. The loop's thread has no time for that: threads move such pieces.
   int num_unregistered_ = 0;  // Pieces of which End is to come.
   Mutex mutex_;               // Never held over I/O.
   std::condition_variable changed_;

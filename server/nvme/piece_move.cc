@@ -6,24 +6,59 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <memory>
 
+#include "gemini/layout.h"
+#include "gemini/system/check.h"
+#include "gemini/system/errno_status.h"
 #include "gemini/system/status_macros.h"
 #include "server/nvme/nvme_io_progress.h"
-#include "server/nvme/slab_window.h"
 
 namespace gemini::server {
+namespace {
+
+struct Free {
+  void operator()(void* memory) const { std::free(memory); }
+};
+
+// The calling thread's own, of one piece, at an address that O_DIRECT takes.
+std::byte* Buffer() {
+  thread_local const std::unique_ptr<void, Free> buffer(
+      std::aligned_alloc(kPageBytes, kNvmePieceBytes));
+  GEMINI_CHECK(buffer != nullptr);
+  return static_cast<std::byte*>(buffer.get());
+}
+
+// Copies between a slab and memory: into `data` for a write to NVMe, out of it for a read.
+absl::Status CopySlab(IoOperation operation, int fd, int64_t offset, std::byte* data,
+                      int64_t size_bytes) {
+  while (size_bytes > 0) {
+    const ssize_t count = operation == IoOperation::kWrite ? ::pread(fd, data, size_bytes, offset)
+                                                           : ::pwrite(fd, data, size_bytes, offset);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return ErrnoStatus(errno, "copy a part of a slab");
+    if (count == 0) return absl::DataLossError("a slab ends before its chunk does");
+    data += count;
+    offset += count;
+    size_bytes -= count;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 absl::Status MovePiece(NvmeQueue::Piece piece) {
   const NvmeTransfer& transfer = piece.of->transfer;
-  // Mapped for this one piece: otherwise the server keeps slabs unmapped, so that they do not count
-  // as its memory. The kernel reaches the mapping on our behalf: a page that it cannot bring back
-  // is EFAULT here, not a signal.
-  GEMINI_ASSIGN_OR_RETURN(
-      const SlabWindow window,
-      SlabWindow::Map(transfer.host_fd, transfer.host_offset_bytes + piece.begin_bytes,
-                      piece.size_bytes));
   const bool reads = transfer.operation == IoOperation::kRead;
-  std::byte* data = window.data();
+  const int64_t slab_offset = transfer.host_offset_bytes + piece.begin_bytes;
+  const int64_t size_bytes = piece.size_bytes;
+  GEMINI_CHECK(size_bytes <= kNvmePieceBytes);
+  std::byte* data = Buffer();
+  if (!reads) {
+    GEMINI_RETURN_IF_ERROR(
+        CopySlab(transfer.operation, transfer.host_fd, slab_offset, data, size_bytes));
+  }
   while (piece.size_bytes > 0) {
     const int64_t offset = transfer.nvme_offset_bytes + piece.begin_bytes;
     const ssize_t count = reads ? ::pread(transfer.nvme_fd, data, piece.size_bytes, offset)
@@ -35,7 +70,8 @@ absl::Status MovePiece(NvmeQueue::Piece piece) {
     piece.begin_bytes += more;
     piece.size_bytes -= more;
   }
-  return absl::OkStatus();
+  if (!reads) return absl::OkStatus();
+  return CopySlab(transfer.operation, transfer.host_fd, slab_offset, Buffer(), size_bytes);
 }
 
 }  // namespace gemini::server

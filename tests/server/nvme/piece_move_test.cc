@@ -15,13 +15,16 @@
 namespace gemini::server {
 namespace {
 
+using ::testing::HasSubstr;
+
 constexpr int64_t kPieceBytes = 4 * kPageBytes;
 
 // A slab and an extent of three pieces each.
 class PieceMoveTest : public ::testing::Test {
  protected:
   PieceMoveTest()
-      : slab_(::memfd_create("slab", MFD_CLOEXEC)), extent_(::memfd_create("extent", MFD_CLOEXEC)) {
+      : slab_(::memfd_create("slab", MFD_CLOEXEC | MFD_ALLOW_SEALING)),
+        extent_(::memfd_create("extent", MFD_CLOEXEC)) {
     EXPECT_EQ(::ftruncate(slab_.get(), 3 * kPieceBytes), 0);
     EXPECT_EQ(::ftruncate(extent_.get(), 3 * kPieceBytes), 0);
   }
@@ -65,16 +68,24 @@ TEST_F(PieceMoveTest, AnExtentThatEndsEarlyIsDataLoss) {
               StatusIs(absl::StatusCode::kDataLoss));
 }
 
-TEST_F(PieceMoveTest, ASlabThatCannotBeMappedIsAnErrorAndNoSignal) {
-  slab_ = UniqueFd(::open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  EXPECT_FALSE(MovePiece(Second(IoOperation::kWrite)).ok());
+// A slab is sealed, so nobody makes it longer.
+TEST_F(PieceMoveTest, ASlabThatEndsEarlyIsAnError) {
+  ASSERT_EQ(::ftruncate(slab_.get(), kPieceBytes), 0);
+  ASSERT_EQ(::fcntl(slab_.get(), F_ADD_SEALS, F_SEAL_GROW), 0);
+  EXPECT_THAT(MovePiece(Second(IoOperation::kWrite)), StatusIs(absl::StatusCode::kDataLoss));
+  EXPECT_THAT(MovePiece(Second(IoOperation::kRead)),
+              StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("slab")));
 }
 
-// As of a client that truncates what it may: mapped, but with nothing behind it.
-TEST_F(PieceMoveTest, ASlabThatEndsEarlyIsAnErrorAndNoSignal) {
-  ASSERT_EQ(::ftruncate(slab_.get(), kPieceBytes), 0);
-  EXPECT_FALSE(MovePiece(Second(IoOperation::kRead)).ok());
-  EXPECT_FALSE(MovePiece(Second(IoOperation::kWrite)).ok());
+TEST_F(PieceMoveTest, APageThatTheClientGaveBackIsWrittenAsZeros) {
+  Fill(slab_, 's');
+  Fill(extent_, 'e');
+  ASSERT_EQ(::fallocate(slab_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 2 * kPieceBytes,
+                        kPieceBytes),
+            0);
+  ASSERT_OK(MovePiece(Second(IoOperation::kWrite)));
+  const std::string e(kPieceBytes, 'e');
+  EXPECT_EQ(Read(extent_), e + std::string(kPieceBytes, '\0') + e);
 }
 
 }  // namespace
