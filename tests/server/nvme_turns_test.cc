@@ -95,11 +95,7 @@ TEST_P(NvmeTurnsTest, AWriteWaitsForTheOthersPiecesUnderWayAndNotForTheirQueue) 
       WireSpace large,
       client.OpenSpace(
           {.name = "l", .chunk_bytes = kUnderWayBytes, .host_slots = 1, .nvme_slots = 2}));
-  const absl::Duration under_way = Write(large, 9)[4];
-  const absl::Duration bar = std::max(kWaitBar, 2 * under_way);
-  std::printf("%s, the disk takes %s for 32 MiB alone\n", GetParam().c_str(),
-              absl::FormatDuration(under_way).c_str());
-  absl::Duration more;
+  absl::Duration more, bar;
   for (int i = 0; i < kTries; ++i) {
     const std::vector<absl::Duration> alone = Write(space);
     const ChildProcess flood = StartFlood();
@@ -109,7 +105,12 @@ TEST_P(NvmeTurnsTest, AWriteWaitsForTheOthersPiecesUnderWayAndNotForTheirQueue) 
     more = beside[kWrites - 2] - alone[kWrites - 2];
     flood.Signal(SIGKILL);
     ASSERT_TRUE(flood.WaitDead(kLong));
-    if (more <= bar || more > 10 * bar) break;
+    // In the same try, for a disk's speed may change with what it was given before.
+    const absl::Duration under_way = Write(large, 9)[4];
+    bar = std::max(kWaitBar, 2 * under_way);
+    std::printf("%s, the disk takes %s for 32 MiB alone\n", GetParam().c_str(),
+                absl::FormatDuration(under_way).c_str());
+    if (more <= bar) break;
   }
   if (kTimesCount) {
     EXPECT_LE(more, bar);
