@@ -54,7 +54,7 @@ class PreadNvmeIo : public NvmeIo {
     Report(ended);
   }
 
-  // A slab is mapped for the length of a piece only.
+  // Nothing of a slab is kept from one piece to the next.
   void Forget(absl::Span<const int>, absl::AnyInvocable<void()> forgotten) override { forgotten(); }
 
  private:

@@ -94,7 +94,7 @@ void SlabPins::Refuse(const absl::Status& why) {
   refused_ = true;
   if (std::exchange(warned_, true)) return;
   ServerLog().warn(
-      "NVMe I/O maps slabs for each transfer, which costs processor time: {}; to let them stay "
+      "NVMe I/O copies chunks through a buffer, which costs processor time: {}; to let slabs stay "
       "registered, raise the limit on locked memory (ulimit -l, LimitMEMLOCK=) to the HOST "
       "capacity",
       why.ToString());

@@ -5,7 +5,7 @@
 // only to say where inside it a transfer begins.
 // Thread: the one that uses the ring. Registering a window takes it 2 to 3 ms.
 // Errors: if the kernel refuses (the limit on locked memory, an old kernel), windows are not
-//         registered, with one line in the log. The caller then maps what it transfers.
+//         registered, with one line in the log. The caller then copies what it transfers.
 #pragma once
 #include <liburing.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A short-lived read-write mapping of a part of a slab, for one transfer.
+// A short-lived read-write mapping of a part of a slab, while the kernel registers its pages.
 #pragma once
 #include <sys/mman.h>
 

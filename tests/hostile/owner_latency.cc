@@ -20,8 +20,13 @@ namespace {
 
 constexpr int kRequests = 200;
 constexpr absl::Duration kPeriod = absl::Milliseconds(10);
-// What docs/failure_model.md promises.
+// What docs/failure_model.md promises. A sanitizer watches each byte that is copied, and makes
+// memory of its own beside the server's; the owner's thread waits for that.
+#ifdef GEMINI_TIMES_SAY_LITTLE
+constexpr absl::Duration kBound = absl::Milliseconds(250);
+#else
 constexpr absl::Duration kBound = absl::Milliseconds(50);
+#endif
 
 void WaitUntil(absl::Time due) {
   const absl::Duration left = due - absl::Now();
