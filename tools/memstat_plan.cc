@@ -22,8 +22,8 @@
 #include "tools/forecast_view.h"
 #include "tools/gpu_table.h"
 #include "tools/recorded_round.h"
-#include "trainer/checkpoint/hf_config.h"
 #include "trainer/checkpoint/replace_file.h"
+#include "trainer/families/hf_config.h"
 #include "trainer/forecast/model_shape.h"
 
 namespace gemini::tools {
@@ -88,14 +88,14 @@ absl::StatusOr<GpuModel> GpuOf(const PlanFlags& flags) {
 }
 
 absl::StatusOr<Job> JobOf(const PlanFlags& flags, ElementType precision,
-                          const trainer::HfConfig& config) {
+                          const trainer::ModelSpec& spec) {
   const std::optional<MomentFormat> moments = MomentFormatOf(flags.moments);
   if (!moments) return Wrong("--moments", flags.moments, "it is fp32 or 8bit");
   if (flags.optimizer_tier != "host" && flags.optimizer_tier != "nvme") {
     return Wrong("--optimizer-tier", flags.optimizer_tier, "it is host or nvme");
   }
   Job job;
-  job.shape = trainer::ShapeOf(config);
+  job.shape = trainer::ShapeOf(spec);
   job.round = {.train = true,
                .batch = flags.batch,
                .sequence = flags.sequence,
@@ -106,12 +106,11 @@ absl::StatusOr<Job> JobOf(const PlanFlags& flags, ElementType precision,
                .states_on_nvme = flags.optimizer_tier == "nvme",
                .on_cpu = flags.gpu == kCpu};
   if (job.round.sequence == 0) {
-    job.round.sequence = std::min(config.max_sequence(), kDefaultSequence);
+    job.round.sequence = std::min(spec.max_sequence, kDefaultSequence);
   }
-  if (job.round.sequence > config.max_sequence()) {
-    return absl::InvalidArgumentError(absl::StrCat("--sequence ", job.round.sequence,
-                                                   ": the model has ", config.max_sequence(),
-                                                   " positions"));
+  if (job.round.sequence > spec.max_sequence) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--sequence ", job.round.sequence, ": the model has ", spec.max_sequence, " positions"));
   }
   GEMINI_RETURN_IF_ERROR(ChunkSize(flags, job.chunk_bytes));
   return job;
@@ -311,13 +310,13 @@ int RunPlan(const PlanFlags& flags,
   if (!machine.ok()) return Refuse(machine.status(), 2);
   const absl::StatusOr<trainer::HfConfig> config = trainer::ReadHfConfig(flags.model);
   if (!config.ok()) return Refuse(config.status(), 1);
-  const absl::StatusOr<Job> job = JobOf(flags, *precision, *config);
+  const absl::StatusOr<Job> job = JobOf(flags, *precision, config->spec);
   if (!job.ok()) return Refuse(job.status(), 2);
   const absl::StatusOr<Forecast> forecast = MakeForecast(*job, *machine);
   if (!forecast.ok()) return Refuse(forecast.status(), 2);
   const absl::StatusOr<std::vector<Advice>> advice = Advise(*job, *machine, *forecast);
   if (!advice.ok()) return Refuse(advice.status(), 1);
-  const ForecastTitle title = {absl::StrCat(flags.model, " (", config->model_type(), ")"),
+  const ForecastTitle title = {absl::StrCat(flags.model, " (", config->model_type, ")"),
                                flags.gpu.empty() ? "a GPU of the rates given" : flags.gpu};
   return Print(flags, title, *job, *machine, *forecast, *advice);
 }

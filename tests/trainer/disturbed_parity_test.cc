@@ -21,6 +21,7 @@
 #include "tests/client/torch/second_tenant.h"
 #include "tests/client/torch/small_models.h"
 #include "tests/client/torch/training_fixture.h"
+#include "trainer/families/hf_config.h"
 #include "trainer/models/activation_store_managed.h"
 #include "trainer/models/causal_lm.h"
 #include "trainer/models/vertical_schedule.h"
@@ -89,7 +90,8 @@ constexpr char kOptPostNorm[] = R"({"model_type":"opt","vocab_size":384,"hidden_
 template <const char* kConfig>
 class LanguageModelJob final : public Job {
  public:
-  LanguageModelJob() : model_(*MakeCausalLm(*ParseHfConfig(kConfig, "config"), torch::kFloat32)) {
+  LanguageModelJob()
+      : model_(*MakeCausalLm(ParseHfConfig(kConfig, "config")->spec, torch::kFloat32)) {
     const torch::NoGradGuard no_grad;
     for (torch::Tensor& parameter : model_->parameters()) parameter.normal_(0, 0.05);
   }

@@ -63,7 +63,7 @@ class HfParityTest : public ::testing::Test {
   }
 
   absl::StatusOr<std::unique_ptr<CausalLm>> Load(const HfCheckpoint& checkpoint) {
-    auto model = MakeCausalLm(checkpoint.config(), torch::kFloat32);
+    auto model = MakeCausalLm(checkpoint.config().spec, torch::kFloat32);
     if (!model.ok()) return model;
     const absl::Status status = LoadModel(checkpoint, **model);
     if (!status.ok()) return status;
@@ -115,7 +115,7 @@ TEST_F(HfParityTest, AModelThatLacksMemoryOrTypeIsNotLoadedInPlace) {
   for (const torch::TensorOptions& options :
        {torch::TensorOptions().device(torch::kMeta), torch::dtype(torch::kFloat16)}) {
     ASSERT_OK_AND_ASSIGN(const std::unique_ptr<CausalLm> model,
-                         MakeCausalLm(checkpoint.config(), options));
+                         MakeCausalLm(checkpoint.config().spec, options));
     EXPECT_THAT(LoadModel(checkpoint, *model),
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          ::testing::HasSubstr("transformer.wte.weight is not")));

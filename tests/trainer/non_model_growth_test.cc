@@ -7,6 +7,7 @@
 #include "c10/core/CPUAllocator.h"
 #include "tests/client/torch/small_models.h"
 #include "tests/client/torch/training_fixture.h"
+#include "trainer/families/hf_config.h"
 #include "trainer/models/causal_lm.h"
 
 namespace gemini::trainer {
@@ -76,7 +77,7 @@ class NonModelGrowthTest : public TrainingTest {
   ~NonModelGrowthTest() override { WatchedAllocator::Install().Watch(nullptr); }
 
   static std::unique_ptr<CausalLm> MakeModel() {
-    auto model = *MakeCausalLm(*ParseHfConfig(kModel, "config"), torch::kFloat32);
+    auto model = *MakeCausalLm(ParseHfConfig(kModel, "config")->spec, torch::kFloat32);
     torch::manual_seed(5);
     const torch::NoGradGuard no_grad;
     for (torch::Tensor& parameter : model->parameters()) parameter.normal_(0, 0.05);

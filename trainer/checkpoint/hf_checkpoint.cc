@@ -39,30 +39,6 @@ constexpr std::array<const char*, 11> kCompanions = {"generation_config.json",
                                                      "chat_template.json"};
 constexpr int64_t kMaxCompanionBytes = 256 * kMiB;  // The largest tokenizer.json known is 33 MiB.
 constexpr size_t kMaxListed = 5;                    // Names in one message.
-constexpr absl::string_view kHeadName = "lm_head.weight";
-
-absl::string_view EmbeddingName(const HfConfig& config) {
-  return config.model_type() == "gpt2" ? "transformer.wte.weight"
-                                       : "model.decoder.embed_tokens.weight";
-}
-
-// Returns the parameter that a tensor of a file is: files of the bare model lack its prefix.
-std::string ParameterName(const HfConfig& config, const std::string& tensor) {
-  if (tensor == kHeadName) return tensor;
-  if (config.model_type() == "gpt2") {
-    return absl::StartsWith(tensor, "transformer.") ? tensor : absl::StrCat("transformer.", tensor);
-  }
-  if (absl::StartsWith(tensor, "model.decoder.")) return tensor;
-  if (absl::StartsWith(tensor, "decoder.")) return absl::StrCat("model.", tensor);
-  return absl::StrCat("model.decoder.", tensor);
-}
-
-// The causal masks that old GPT-2 files hold as buffers: constants that transformers ignores too.
-bool IsIgnored(const HfConfig& config, absl::string_view tensor) {
-  return config.model_type() == "gpt2" &&
-         (absl::EndsWith(tensor, ".attn.bias") || absl::EndsWith(tensor, ".attn.masked_bias"));
-}
-
 bool FileExists(const std::string& path) {
   struct stat status;
   return ::stat(path.c_str(), &status) == 0;
@@ -131,8 +107,8 @@ absl::Status HfCheckpoint::AddFile(const std::string& name) {
   readers_.push_back(std::make_unique<SafetensorsReader>(std::move(opened)));
   const SafetensorsReader& reader = *readers_.back();
   for (const SafetensorsTensor& tensor : reader.tensors()) {
-    if (IsIgnored(config_, tensor.name)) continue;
-    const std::string parameter = ParameterName(config_, tensor.name);
+    if (config_.spec.files.IsIgnored(tensor.name)) continue;
+    const std::string parameter = config_.spec.files.ParameterOf(tensor.name);
     const auto [place, is_new] = sources_.try_emplace(parameter, Source{&reader, &tensor});
     if (!is_new) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -185,20 +161,22 @@ absl::Status HfCheckpoint::AddShards(const std::string& index_path) {
 }
 
 void HfCheckpoint::ResolveTiedHead() {
-  const auto head = sources_.find(kHeadName);
-  if (!config_.tie_word_embeddings() || head == sources_.end()) return;
+  const WeightNames& names = config_.spec.files;
+  const auto head = sources_.find(names.head);
+  if (!config_.spec.tied_head || head == sources_.end()) return;
   const Source source = head->second;
   sources_.erase(head);
   // A file may hold the shared tensor under the head's name alone.
-  const auto [embedding, is_new] = sources_.try_emplace(EmbeddingName(config_), source);
+  const auto [embedding, is_new] = sources_.try_emplace(names.embedding, source);
   if (!is_new) tied_head_ = source;
 }
 
 absl::Status HfCheckpoint::CheckTiedHead() const {
   if (tied_head_.reader == nullptr) return absl::OkStatus();
-  GEMINI_ASSIGN_OR_RETURN(const Source embedding, Find(EmbeddingName(config_)));
+  const WeightNames& names = config_.spec.files;
+  GEMINI_ASSIGN_OR_RETURN(const Source embedding, Find(names.embedding));
   const std::string differ =
-      absl::StrCat(directory_, ": config.json ties ", kHeadName, " to ", EmbeddingName(config_),
+      absl::StrCat(directory_, ": config.json ties ", names.head, " to ", names.embedding,
                    ", but the files hold both and they differ");
   constexpr absl::string_view kAdvice = "; set \"tie_word_embeddings\": false to keep both";
   if (embedding.tensor->shape != tied_head_.tensor->shape) {

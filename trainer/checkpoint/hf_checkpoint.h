@@ -23,7 +23,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "gemini/files/safetensors_format.h"
-#include "trainer/checkpoint/hf_config.h"
+#include "trainer/families/hf_config.h"
 
 namespace gemini::trainer {
 

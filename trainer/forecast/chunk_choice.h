@@ -15,7 +15,7 @@
 #include "absl/status/status.h"
 #include "gemini/cost_model.h"
 #include "gemini/device_shortage.h"
-#include "trainer/checkpoint/hf_config.h"
+#include "trainer/families/model_spec.h"
 #include "trainer/config/run_config.h"
 #include "trainer/forecast/transformer_trace.h"
 
@@ -34,7 +34,7 @@ struct ChunkChoice {
 
 struct ChunkChoiceInputs {
   const RunConfig& config;  // Its sequence is not 0.
-  const HfConfig& model;
+  const ModelSpec& model;
   int64_t device_bytes = 0;
   policies::ComputeRate compute;
   CostModel links;  // --device-bandwidth comes before its rates.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The parameters of a GPT-2-like or OPT-like language model, from its dimensions alone.
-// Order:  that of first use in forward, as trainer/models/gpt2.cc and trainer/models/opt.cc
-//         register them; the names are those of transformers. A tied head is no tensor of its own.
+// Order:  that of first use in forward, as trainer/models/transformer.cc registers them; the names
+//         are those of transformers. A tied head is no tensor of its own.
 // Source: Radford et al., "Language Models are Unsupervised Multitask Learners", 2019; Zhang et
 //         al., "OPT: Open Pre-trained Transformer Language Models", arXiv:2205.01068.
 #pragma once

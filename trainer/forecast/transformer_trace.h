@@ -6,7 +6,7 @@
 //         linear layer is two operators on the same weight, a view and a product: they are one
 //         here.) What has no parameters (attention, activations, dropout, sums, the loss) belongs
 //         to the interval before it. Non-model data is followed tensor by tensor as
-//         trainer/models/{gpt2,opt,recompute}.cc and autograd keep and release it; attention is
+//         trainer/models/{transformer,recompute}.cc and autograd keep and release it; attention is
 //         fused and stores no scores; the loss is computed in fp32. A gradient stays on DEVICE
 //         through the interval after its own, while it leaves. RoundShape::on_cpu says where a CPU
 //         differs.

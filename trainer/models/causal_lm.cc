@@ -3,14 +3,13 @@
 
 #include <cstddef>
 #include <string>
-#include <variant>
 
 #include "ATen/ops/constant_pad_nd.h"
 #include "ATen/ops/cross_entropy_loss.h"
 #include "absl/strings/str_cat.h"
 #include "gemini/system/status_macros.h"
-#include "trainer/models/gpt2.h"
-#include "trainer/models/opt.h"
+#include "trainer/models/plain_layers.h"
+#include "trainer/models/transformer.h"
 
 namespace gemini::trainer {
 namespace {
@@ -41,20 +40,15 @@ torch::Tensor CausalLm::Forward(const torch::Tensor& tokens) {
   return Head(hidden);
 }
 
-absl::StatusOr<std::unique_ptr<CausalLm>> MakeCausalLm(const HfConfig& config,
+absl::StatusOr<std::unique_ptr<CausalLm>> MakeCausalLm(const ModelSpec& spec,
                                                        const torch::TensorOptions& options) {
   if (!c10::isFloatingType(options.dtype().toScalarType())) {
     return absl::InvalidArgumentError(
         absl::StrCat("parameters of type ", c10::toString(options.dtype().toScalarType())));
   }
   try {
-    std::unique_ptr<CausalLm> model;
-    if (const auto* gpt2 = std::get_if<Gpt2Config>(&config.model)) {
-      model = std::make_unique<Gpt2>(*gpt2, options);
-    } else {
-      model = std::make_unique<Opt>(std::get<OptConfig>(config.model), options);
-    }
-    return model;
+    PlainLayers layers(options);
+    return std::make_unique<Transformer>(spec, layers);
   } catch (const c10::Error& error) {  // Out of memory, or a device that is not there.
     return absl::ResourceExhaustedError(
         absl::StrCat("cannot make the model: ", error.what_without_backtrace()));

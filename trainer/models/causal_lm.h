@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A decoder-only language model built from a Hugging Face config.
+// A decoder-only language model.
 // Names:  named_parameters() has the names of transformers, in the order of first use in Forward. A
 //         tied head is no parameter of its own. There are no buffers.
 // Memory: parameters are empty tensors of the options given: on the meta device they take none, and
@@ -16,7 +16,7 @@
 #include "torch/nn/module.h"
 #include "torch/types.h"
 #include "trainer/checkpoint/hf_checkpoint.h"
-#include "trainer/checkpoint/hf_config.h"
+#include "trainer/families/model_spec.h"
 #include "trainer/models/recompute.h"
 
 namespace gemini::trainer {
@@ -52,9 +52,8 @@ class CausalLm : public torch::nn::Module {
 // Computes the loss alone: logits [batch, sequence, vocab], labels [batch, sequence].
 torch::Tensor ShiftedCrossEntropy(const torch::Tensor& logits, const torch::Tensor& labels);
 
-// Makes the model of the config. `options` are those of the parameters: a floating dtype, any
-// device.
-absl::StatusOr<std::unique_ptr<CausalLm>> MakeCausalLm(const HfConfig& config,
+// Makes the model of the spec. `options` are those of the parameters: a floating dtype, any device.
+absl::StatusOr<std::unique_ptr<CausalLm>> MakeCausalLm(const ModelSpec& spec,
                                                        const torch::TensorOptions& options);
 
 // Returns names and shapes of all parameters in their order, for HfCheckpoint.

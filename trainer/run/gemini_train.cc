@@ -85,7 +85,7 @@ client::OptimizerSpec MakeOptimizer(const RunConfig& config) {
           .rounding_seed = config.rounding_seed()};
 }
 
-absl::StatusOr<MemoryPlan> PlanFor(const RunConfig& config, const HfConfig& shape,
+absl::StatusOr<MemoryPlan> PlanFor(const RunConfig& config, const ModelSpec& spec,
                                    const CausalLm& model,
                                    const std::vector<ParameterShape>& parameters) {
   std::vector<TensorSpec> tensors;
@@ -94,7 +94,7 @@ absl::StatusOr<MemoryPlan> PlanFor(const RunConfig& config, const HfConfig& shap
                        TensorGroup::kTrainable});
   }
   GEMINI_ASSIGN_OR_RETURN(const int64_t available, AvailableMemory());
-  ChunkChoiceInputs inputs = {.config = config, .model = shape, .compute = {}, .links = {}};
+  ChunkChoiceInputs inputs = {.config = config, .model = spec, .compute = {}, .links = {}};
   inputs.device_bytes = DeviceMemory(config, available);
   inputs.most_chunk_bytes = client::hooks::ChooseChunkBytes(inputs.device_bytes, model);
   // Of a GPU it is not known before its first step: chunks are then as large as the budget allows.
@@ -105,7 +105,7 @@ absl::StatusOr<MemoryPlan> PlanFor(const RunConfig& config, const HfConfig& shap
   LogInfo(choice.reason);
   GEMINI_ASSIGN_OR_RETURN(
       MemoryPlan plan,
-      PlanMemory(config, tensors, BoundaryActivationsOf(config, shape.num_blocks(), shape.width()),
+      PlanMemory(config, tensors, BoundaryActivationsOf(config, spec.num_blocks, spec.width),
                  choice.chunk_bytes, available));
   // Which boundary activations leave DEVICE is not in the prediction.
   if (plan.host_activation_bytes == 0) {
@@ -153,11 +153,11 @@ absl::StatusOr<Device> OpenDevice(RunConfig& config) {
 
 // Opens the session, with a server of its own unless a daemon is named, and moves the model into
 // it.
-absl::Status OpenManaged(const RunConfig& config, Device device, const HfConfig& shape,
+absl::Status OpenManaged(const RunConfig& config, Device device, const ModelSpec& spec,
                          CausalLm& model, const std::vector<ParameterShape>& parameters,
                          Memory& memory) {
   RaiseDescriptorLimit();
-  GEMINI_ASSIGN_OR_RETURN(const MemoryPlan plan, PlanFor(config, shape, model, parameters));
+  GEMINI_ASSIGN_OR_RETURN(const MemoryPlan plan, PlanFor(config, spec, model, parameters));
   client::hooks::TrainingOptions options;
   options.device = std::move(device.gpu);
   options.device_memory = plan.bytes[Tier::kDevice];
@@ -227,15 +227,15 @@ absl::StatusOr<TokenData> OpenData(const std::string& path, int64_t sequence, in
   return data;
 }
 
-absl::Status ResolveSequence(const HfConfig& model, RunConfig& config) {
-  if (config.sequence == 0) config.sequence = std::min(model.max_sequence(), kDefaultSequence);
+absl::Status ResolveSequence(const ModelSpec& spec, RunConfig& config) {
+  if (config.sequence == 0) config.sequence = std::min(spec.max_sequence, kDefaultSequence);
   if (config.sequence < 2) {
     return absl::InvalidArgumentError(
         "--sequence 1: a sequence of one token has nothing to predict");
   }
-  if (config.sequence > model.max_sequence()) {
+  if (config.sequence > spec.max_sequence) {
     return absl::InvalidArgumentError(absl::StrCat("--sequence ", config.sequence,
-                                                   " is more than the ", model.max_sequence(),
+                                                   " is more than the ", spec.max_sequence,
                                                    " positions of the model"));
   }
   return absl::OkStatus();
@@ -399,24 +399,24 @@ absl::StatusOr<int> Run(CommandLine& line, const Interrupt& interrupt, Progress&
   }
   GEMINI_ASSIGN_OR_RETURN(const std::optional<Resumed> resumed, FindResumed(config, directory));
   GEMINI_ASSIGN_OR_RETURN(const HfCheckpoint source, HfCheckpoint::Open(config.model));
-  GEMINI_RETURN_IF_ERROR(ResolveSequence(source.config(), config));
+  GEMINI_RETURN_IF_ERROR(ResolveSequence(source.config().spec, config));
   GEMINI_ASSIGN_OR_RETURN(const TokenData data,
-                          OpenData(config.data, config.sequence, source.config().vocab_size()));
+                          OpenData(config.data, config.sequence, source.config().spec.vocab_size));
   if (resumed.has_value()) GEMINI_RETURN_IF_ERROR(CheckDataIsTheSame(config, *resumed, data));
   std::optional<TokenData> eval_data;
   if (!config.eval_data.empty()) {
     GEMINI_ASSIGN_OR_RETURN(
-        eval_data, OpenData(config.eval_data, config.sequence, source.config().vocab_size()));
+        eval_data, OpenData(config.eval_data, config.sequence, source.config().spec.vocab_size));
   }
   if (config.threads > 0) at::set_num_threads(static_cast<int>(config.threads));
   RunConfig sized = config;
   GEMINI_ASSIGN_OR_RETURN(Device device, OpenDevice(sized));
   const torch::Device torch_device = device.torch();
-  GEMINI_ASSIGN_OR_RETURN(
-      const std::unique_ptr<CausalLm> model,
-      MakeCausalLm(source.config(), torch::TensorOptions()
-                                        .dtype(client::hooks::ScalarTypeOf(config.element()))
-                                        .device(config.reference ? torch::kCPU : torch::kMeta)));
+  GEMINI_ASSIGN_OR_RETURN(const std::unique_ptr<CausalLm> model,
+                          MakeCausalLm(source.config().spec,
+                                       torch::TensorOptions()
+                                           .dtype(client::hooks::ScalarTypeOf(config.element()))
+                                           .device(config.reference ? torch::kCPU : torch::kMeta)));
   model->set_recompute(config.recompute);
   const std::vector<ParameterShape> parameters = ParameterShapesOf(*model);
   GEMINI_RETURN_IF_ERROR(source.Check(parameters));
@@ -434,7 +434,7 @@ absl::StatusOr<int> Run(CommandLine& line, const Interrupt& interrupt, Progress&
   }
   GEMINI_RETURN_IF_ERROR(no_decay.CheckAgainst(names));
   LogInfo(absl::StrCat(
-      config.model, ": ", source.config().model_type(), ", ", num_elements, " parameters (",
+      config.model, ": ", source.config().model_type, ", ", num_elements, " parameters (",
       FormatByteSize(num_elements * ElementBytes(config.element())), " as ", config.precision,
       "); ", data.num_sequences(), " sequences of ", config.sequence, " tokens"));
 
@@ -444,7 +444,7 @@ absl::StatusOr<int> Run(CommandLine& line, const Interrupt& interrupt, Progress&
         memory.store, ReferenceParameterStore::Create(*model, MakeOptimizer(config), no_decay));
   } else {
     GEMINI_RETURN_IF_ERROR(
-        OpenManaged(sized, std::move(device), source.config(), *model, parameters, memory));
+        OpenManaged(sized, std::move(device), source.config().spec, *model, parameters, memory));
   }
   if (memory.activations == nullptr) {
     memory.activations = std::make_unique<ActivationsInPlace>();

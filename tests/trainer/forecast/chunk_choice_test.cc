@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "gemini/byte_size.h"
 #include "tests/status_matchers.h"
+#include "trainer/families/hf_config.h"
 
 namespace gemini::trainer {
 namespace {
@@ -17,8 +18,10 @@ using ::testing::HasSubstr;
 class ChunkChoiceTest : public ::testing::Test {
  protected:
   ChunkChoiceTest() {
-    model_.model =
-        Gpt2Config{.vocab_size = 4096, .n_embd = 256, .n_layer = 4, .n_head = 4, .n_inner = 1024};
+    model_ = ParseHfConfig(R"({"model_type":"gpt2","vocab_size":4096,"n_embd":256,"n_layer":4,
+                               "n_head":4})",
+                           "config")
+                 ->spec;
     config_.batch = 1;
     config_.sequence = 16;
   }
@@ -32,7 +35,7 @@ class ChunkChoiceTest : public ::testing::Test {
                             .most_chunk_bytes = most_chunk_bytes_});
   }
 
-  HfConfig model_;
+  ModelSpec model_;
   RunConfig config_;
   CostModel links_ = {
       .host_to_device = 1e9, .device_to_host = 1e9, .update_elements_per_second = 1e9};
@@ -74,7 +77,7 @@ TEST_F(ChunkChoiceTest, WithoutAPredictionTheBudgetDecidesAndTheReasonSaysWhy) {
   EXPECT_EQ(Choose().chunk_bytes, 64 * kKiB);
   EXPECT_THAT(Choose().reason, HasSubstr("needs more DEVICE in larger ones"));
   device_bytes_ = 15 * kMiB;
-  std::get<Gpt2Config>(model_.model).n_head = 3;  // 256 is no multiple of it.
+  model_.attention.num_heads = 3;  // 256 is no multiple of it.
   EXPECT_EQ(Choose().chunk_bytes, most_chunk_bytes_);
   EXPECT_THAT(Choose().reason, HasSubstr("no step can be predicted"));
 }

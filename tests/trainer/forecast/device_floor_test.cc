@@ -9,6 +9,7 @@
 
 #include "ATen/Parallel.h"
 #include "tests/client/torch/training_fixture.h"
+#include "trainer/families/hf_config.h"
 #include "trainer/forecast/chunk_choice.h"
 #include "trainer/models/causal_lm.h"
 
@@ -59,15 +60,15 @@ class DeviceFloorTest : public TrainingTest, public ::testing::WithParamInterfac
 
   DeviceNeed NamedFloor() const {
     const RunConfig config = Config();
-    const HfConfig model = *ParseHfConfig(GetParam().model, "config");
+    const ModelSpec model = ParseHfConfig(GetParam().model, "config")->spec;
     return *ChooseChunkSize({.config = config, .model = model, .compute = {}, .links = {}}).floor;
   }
 
   // Trains some steps, the later ones by a plan. False: there was too little of DEVICE.
   bool Runs(int64_t device_bytes) {
     const RunConfig config = Config();
-    auto model =
-        *MakeCausalLm(*ParseHfConfig(GetParam().model, "config"), ScalarTypeOf(config.element()));
+    auto model = *MakeCausalLm(ParseHfConfig(GetParam().model, "config")->spec,
+                               ScalarTypeOf(config.element()));
     model->set_recompute(config.recompute);
     torch::manual_seed(5);
     {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tests/status_matchers.h"
+#include "trainer/families/hf_config.h"
 #include "trainer/models/causal_lm.h"
 
 namespace gemini::trainer {
@@ -43,14 +44,15 @@ INSTANTIATE_TEST_SUITE_P(
 // The oracle is the model itself, made without memory.
 TEST_P(ModelShapeTest, HasTheTensorsOfTheModelInTheirOrder) {
   ASSERT_OK_AND_ASSIGN(const HfConfig config, ParseHfConfig(GetParam().json, "config.json"));
-  ASSERT_OK_AND_ASSIGN(const auto model,
-                       MakeCausalLm(config, torch::dtype(torch::kFloat32).device(torch::kMeta)));
+  ASSERT_OK_AND_ASSIGN(
+      const auto model,
+      MakeCausalLm(config.spec, torch::dtype(torch::kFloat32).device(torch::kMeta)));
   std::vector<std::pair<std::string, int64_t>> expected;
   for (const ParameterShape& parameter : ParameterShapesOf(*model)) {
     expected.emplace_back(parameter.name, parameter.num_elements());
   }
   std::vector<std::pair<std::string, int64_t>> found;
-  for (const policies::ShapedTensor& tensor : policies::TensorsOf(ShapeOf(config)).tensors) {
+  for (const policies::ShapedTensor& tensor : policies::TensorsOf(ShapeOf(config.spec)).tensors) {
     found.emplace_back(tensor.name, tensor.num_elements);
   }
   EXPECT_EQ(found, expected);
@@ -62,16 +64,16 @@ TEST(ModelShapeOfConfigTest, TakesWhatActivationsDependOnFromTheConfig) {
       ParseHfConfig(R"({"model_type":"gpt2","activation_function":"relu","n_head":6,
                         "resid_pdrop":0.0,"embd_pdrop":0.0})",
                     "c"));
-  EXPECT_FALSE(ShapeOf(gpt2).activation_keeps_input);
-  EXPECT_FALSE(ShapeOf(gpt2).dropout);
-  EXPECT_EQ(ShapeOf(gpt2).num_heads, 6);
+  EXPECT_FALSE(ShapeOf(gpt2.spec).activation_keeps_input);
+  EXPECT_FALSE(ShapeOf(gpt2.spec).dropout);
+  EXPECT_EQ(ShapeOf(gpt2.spec).num_heads, 6);
   ASSERT_OK_AND_ASSIGN(
       const HfConfig opt,
       ParseHfConfig(R"({"model_type":"opt","activation_function":"gelu","dropout":0.1})", "c"));
-  EXPECT_TRUE(ShapeOf(opt).activation_keeps_input);
-  EXPECT_TRUE(ShapeOf(opt).dropout);
+  EXPECT_TRUE(ShapeOf(opt.spec).activation_keeps_input);
+  EXPECT_TRUE(ShapeOf(opt.spec).dropout);
   // Two rows of padding lie before the first position.
-  EXPECT_EQ(ShapeOf(opt).num_positions, opt.max_sequence() + 2);
+  EXPECT_EQ(ShapeOf(opt.spec).num_positions, opt.spec.max_sequence + 2);
 }
 
 }  // namespace

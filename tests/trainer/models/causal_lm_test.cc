@@ -8,6 +8,7 @@
 #include "ATen/record_function.h"
 #include "tests/status_matchers.h"
 #include "torch/torch.h"
+#include "trainer/families/hf_config.h"
 
 namespace gemini::trainer {
 namespace {
@@ -30,7 +31,7 @@ constexpr const char* kOptPostNorm = R"({"model_type":"opt","vocab_size":301,"hi
 std::unique_ptr<CausalLm> Make(const char* json, const torch::TensorOptions& options) {
   const auto config = ParseHfConfig(json, "config");
   EXPECT_OK(config);
-  auto model = MakeCausalLm(*config, options);
+  auto model = MakeCausalLm(config->spec, options);
   EXPECT_OK(model);
   return *std::move(model);
 }
@@ -185,7 +186,7 @@ TEST(CausalLmLossTest, TheLossIsThatOfTheNextToken) {
 TEST(CausalLmErrorTest, ParametersOfIntegersAreRefused) {
   const auto config = ParseHfConfig(kGpt2, "config");
   ASSERT_OK(config);
-  EXPECT_THAT(MakeCausalLm(*config, torch::kInt64),
+  EXPECT_THAT(MakeCausalLm(config->spec, torch::kInt64),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("Long")));
 }
 

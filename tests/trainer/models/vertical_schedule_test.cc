@@ -8,6 +8,7 @@
 
 #include "tests/status_matchers.h"
 #include "torch/torch.h"
+#include "trainer/families/hf_config.h"
 
 namespace gemini::trainer {
 namespace {
@@ -29,7 +30,7 @@ constexpr const char* kModels[] = {
 
 std::unique_ptr<CausalLm> MakeModel(std::string json, const std::string& dropout) {
   for (size_t at; (at = json.find("PDROP")) != std::string::npos;) json.replace(at, 5, dropout);
-  auto model = MakeCausalLm(*ParseHfConfig(json, "config"), torch::kFloat32);
+  auto model = MakeCausalLm(ParseHfConfig(json, "config")->spec, torch::kFloat32);
   torch::manual_seed(1);
   const torch::NoGradGuard no_grad;
   for (torch::Tensor& parameter : (*model)->parameters()) parameter.normal_(0, 0.1);

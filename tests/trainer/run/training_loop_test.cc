@@ -172,7 +172,7 @@ class TrainingLoopTest : public ::testing::Test {
     config.save_every = save_every_;
     ASSERT_OK_AND_ASSIGN(const HfCheckpoint source, HfCheckpoint::Open(config.model));
     ASSERT_OK_AND_ASSIGN(const std::unique_ptr<CausalLm> model,
-                         MakeCausalLm(source.config(), torch::kFloat));
+                         MakeCausalLm(source.config().spec, torch::kFloat));
     ASSERT_OK_AND_ASSIGN(auto reference, ReferenceParameterStore::Create(*model, {}, {}));
     torch::manual_seed(3);
     for (torch::Tensor& parameter : model->parameters()) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trainer/checkpoint/hf_config.h"
+#include "trainer/families/hf_config.h"
 
 #include <string>
 
@@ -13,22 +13,24 @@ using ::testing::HasSubstr;
 
 TEST(HfConfigTest, AbsentKeysHaveTheDefaultsOfTransformers) {
   ASSERT_OK_AND_ASSIGN(const HfConfig gpt2, ParseHfConfig(R"({"model_type":"gpt2"})", "c"));
-  EXPECT_EQ(gpt2.model_type(), "gpt2");
-  EXPECT_EQ(gpt2.vocab_size(), 50257);
-  EXPECT_EQ(gpt2.max_sequence(), 1024);
-  EXPECT_TRUE(gpt2.tie_word_embeddings());
-  EXPECT_EQ(std::get<Gpt2Config>(gpt2.model).n_inner, 3072);
-  EXPECT_EQ(std::get<Gpt2Config>(gpt2.model).activation, Activation::kGeluTanh);
+  EXPECT_EQ(gpt2.model_type, "gpt2");
+  EXPECT_EQ(gpt2.spec.vocab_size, 50257);
+  EXPECT_EQ(gpt2.spec.max_sequence, 1024);
+  EXPECT_TRUE(gpt2.spec.tied_head);
+  EXPECT_EQ(gpt2.spec.feed_forward.width, 3072);
+  EXPECT_EQ(gpt2.spec.feed_forward.activation, Activation::kGeluTanh);
+  EXPECT_EQ(gpt2.spec.attention.scale, 0.125);
+  EXPECT_EQ(gpt2.spec.padding_token, -1);
 
   ASSERT_OK_AND_ASSIGN(const HfConfig opt, ParseHfConfig(R"({"model_type":"opt"})", "c"));
-  EXPECT_EQ(opt.model_type(), "opt");
-  EXPECT_EQ(opt.vocab_size(), 50272);
-  EXPECT_EQ(opt.max_sequence(), 2048);
-  const OptConfig& config = std::get<OptConfig>(opt.model);
-  EXPECT_EQ(config.pad_token_id, 1);
-  EXPECT_EQ(config.word_embed_proj_dim, 768);
-  EXPECT_FALSE(config.has_projections());
-  EXPECT_TRUE(config.has_final_layer_norm());
+  EXPECT_EQ(opt.model_type, "opt");
+  EXPECT_EQ(opt.spec.vocab_size, 50272);
+  EXPECT_EQ(opt.spec.max_sequence, 2048);
+  EXPECT_EQ(opt.spec.padding_token, 1);
+  EXPECT_EQ(opt.spec.embedding_width, 768);
+  EXPECT_FALSE(opt.spec.has_projections());
+  EXPECT_TRUE(opt.spec.final_norm);
+  EXPECT_EQ(opt.spec.feed_forward.width, 3072);
 }
 
 TEST(HfConfigTest, KeysAreHonoured) {
@@ -39,18 +41,18 @@ TEST(HfConfigTest, KeysAreHonoured) {
       "scale_attn_by_inverse_layer_idx":true, "tie_word_embeddings":false,
       "add_cross_attention":false})",
                                                           "c"));
-  const Gpt2Config& small = std::get<Gpt2Config>(gpt2.model);
-  EXPECT_EQ(small.n_inner, 256);
-  EXPECT_EQ(small.n_layer, 2);
-  EXPECT_EQ(small.n_head, 4);
-  EXPECT_EQ(small.activation, Activation::kGelu);
-  EXPECT_EQ(small.resid_pdrop, 0.2);
-  EXPECT_EQ(small.embd_pdrop, 0.3);
-  EXPECT_EQ(small.attn_pdrop, 0.0);
-  EXPECT_EQ(small.layer_norm_epsilon, 1e-6);
-  EXPECT_FALSE(small.scale_attn_weights);
-  EXPECT_TRUE(small.scale_attn_by_inverse_layer_idx);
-  EXPECT_FALSE(gpt2.tie_word_embeddings());
+  const ModelSpec& small = gpt2.spec;
+  EXPECT_EQ(small.feed_forward.width, 256);
+  EXPECT_EQ(small.num_blocks, 2);
+  EXPECT_EQ(small.attention.num_heads, 4);
+  EXPECT_EQ(small.feed_forward.activation, Activation::kGelu);
+  EXPECT_EQ(small.residual_dropout, 0.2);
+  EXPECT_EQ(small.embedding_dropout, 0.3);
+  EXPECT_EQ(small.attention.dropout, 0.0);
+  EXPECT_EQ(small.norm.epsilon, 1e-6);
+  EXPECT_EQ(small.attention.scale, 1.0);
+  EXPECT_TRUE(small.attention.divides_scale_by_depth);
+  EXPECT_FALSE(small.tied_head);
 
   ASSERT_OK_AND_ASSIGN(const HfConfig opt, ParseHfConfig(R"({
       "model_type":"opt", "vocab_size":301, "hidden_size":64, "num_attention_heads":4,
@@ -59,17 +61,20 @@ TEST(HfConfigTest, KeysAreHonoured) {
       "enable_bias":false, "layer_norm_elementwise_affine":false, "dropout":0.5,
       "attention_dropout":0.25, "_remove_final_layer_norm":true, "layerdrop":0.0})",
                                                          "c"));
-  const OptConfig& post = std::get<OptConfig>(opt.model);
+  const ModelSpec& post = opt.spec;
   EXPECT_TRUE(post.has_projections());
-  EXPECT_FALSE(post.has_final_layer_norm());
-  EXPECT_EQ(post.pad_token_id, -1);
-  EXPECT_EQ(post.num_hidden_layers, 3);
-  EXPECT_EQ(post.ffn_dim, 128);
-  EXPECT_FALSE(post.enable_bias);
-  EXPECT_FALSE(post.layer_norm_elementwise_affine);
-  EXPECT_EQ(post.dropout, 0.5);
-  EXPECT_EQ(post.attention_dropout, 0.25);
-  EXPECT_EQ(opt.max_sequence(), 40);
+  EXPECT_EQ(post.norm_place, NormPlace::kAfter);
+  EXPECT_FALSE(post.final_norm);
+  EXPECT_EQ(post.padding_token, -1);
+  EXPECT_EQ(post.num_blocks, 3);
+  EXPECT_EQ(post.feed_forward.width, 128);
+  EXPECT_FALSE(post.attention.bias);
+  EXPECT_FALSE(post.feed_forward.bias);
+  EXPECT_FALSE(post.norm.affine);
+  EXPECT_EQ(post.residual_dropout, 0.5);
+  EXPECT_EQ(post.attention.dropout, 0.25);
+  EXPECT_EQ(post.attention.scale, 0.25);
+  EXPECT_EQ(post.max_sequence, 40);
 }
 
 TEST(HfConfigTest, TheGeneralNamesOfSizesAreUnderstood) {
@@ -77,11 +82,10 @@ TEST(HfConfigTest, TheGeneralNamesOfSizesAreUnderstood) {
       "model_type":"gpt2", "hidden_size":64, "num_hidden_layers":2, "num_attention_heads":4,
       "max_position_embeddings":48})",
                                                             "c"));
-  const Gpt2Config& gpt2 = std::get<Gpt2Config>(config.model);
-  EXPECT_EQ(gpt2.n_embd, 64);
-  EXPECT_EQ(gpt2.n_layer, 2);
-  EXPECT_EQ(gpt2.n_head, 4);
-  EXPECT_EQ(config.max_sequence(), 48);
+  EXPECT_EQ(config.spec.width, 64);
+  EXPECT_EQ(config.spec.num_blocks, 2);
+  EXPECT_EQ(config.spec.attention.num_heads, 4);
+  EXPECT_EQ(config.spec.max_sequence, 48);
 }
 
 struct BadConfig {

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/families/config_keys.h"
+
+#include <array>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "nlohmann/json.hpp"
+
+namespace gemini::trainer {
+namespace {
+
+using Json = nlohmann::json;
+
+// Sizes up to it: products of two of them, times an element's bytes, stay in 63 bits.
+constexpr int64_t kMaxSize = (int64_t{1} << 28) - 1;
+
+struct ActivationName {
+  absl::string_view name;
+  Activation activation;
+};
+// The names of transformers. gelu_new and gelu_pytorch_tanh are one function there, computed in two
+// ways; we use the fused one, which keeps one tensor for backward instead of four.
+constexpr std::array<ActivationName, 5> kActivations = {{
+    {"relu", Activation::kRelu},
+    {"gelu", Activation::kGelu},
+    {"gelu_new", Activation::kGeluTanh},
+    {"gelu_pytorch_tanh", Activation::kGeluTanh},
+    {"gelu_fast", Activation::kGeluTanh},
+}};
+
+std::string Print(const Json& value) {
+  const std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
+  return text.size() <= 100 ? text : absl::StrCat(text.substr(0, 100), "...");
+}
+
+}  // namespace
+
+bool ConfigKeys::IsNull(const char* key) const {
+  const auto found = json_.find(key);
+  return found != json_.end() && found->is_null();
+}
+
+void ConfigKeys::Size(std::initializer_list<const char*> keys, int64_t& value, int64_t minimum) {
+  const auto [key, found] = Find(keys);
+  if (found == nullptr) return;
+  if (!found->is_number_integer() || found->get<int64_t>() < minimum || *found > Json(kMaxSize)) {
+    return Refuse(key, *found, absl::StrCat("a whole number from ", minimum, " to ", kMaxSize));
+  }
+  value = found->get<int64_t>();
+}
+
+void ConfigKeys::Probability(const char* key, double& value) {
+  const Json* found = Find({key}).second;
+  if (found == nullptr) return;
+  if (!found->is_number() || !(found->get<double>() >= 0 && found->get<double>() < 1)) {
+    return Refuse(key, *found, "a number from 0 to below 1");
+  }
+  value = found->get<double>();
+}
+
+void ConfigKeys::Positive(const char* key, double& value) {
+  const Json* found = Find({key}).second;
+  if (found == nullptr) return;
+  if (!found->is_number() || !(found->get<double>() > 0) || !std::isfinite(found->get<double>())) {
+    return Refuse(key, *found, "a number above 0");
+  }
+  value = found->get<double>();
+}
+
+void ConfigKeys::Flag(const char* key, bool& value) {
+  const Json* found = Find({key}).second;
+  if (found == nullptr) return;
+  if (!found->is_boolean()) return Refuse(key, *found, "true or false");
+  value = found->get<bool>();
+}
+
+void ConfigKeys::ActivationKey(const char* key, Activation& value) {
+  const Json* found = Find({key}).second;
+  if (found == nullptr) return;
+  if (!found->is_string()) return Refuse(key, *found, "the name of an activation");
+  for (const ActivationName& entry : kActivations) {
+    if (found->get_ref<const std::string&>() == entry.name) {
+      value = entry.activation;
+      return;
+    }
+  }
+  Unsupported(absl::StrCat(
+      "activation ", Print(*found), "; supported are ",
+      absl::StrJoin(kActivations, ", ", [](std::string* out, const ActivationName& entry) {
+        absl::StrAppend(out, entry.name);
+      })));
+}
+
+void ConfigKeys::MustBeOff(const char* key) {
+  const Json* found = Find({key}).second;
+  if (found == nullptr || *found == Json(false)) return;
+  if (found->is_number() && found->get<double>() == 0) return;
+  Unsupported(absl::StrCat(key, " = ", Print(*found), "; only models without it"));
+}
+
+void ConfigKeys::MustDivide(absl::string_view what, int64_t whole, absl::string_view by,
+                            int64_t parts) {
+  if (!status_.ok() || whole % parts == 0) return;
+  status_ = absl::InvalidArgumentError(
+      absl::StrCat(where_, ": ", what, " ", whole, " is not divisible by ", by, " ", parts));
+}
+
+void ConfigKeys::MustBeBelow(absl::string_view what, int64_t value, absl::string_view of,
+                             int64_t bound) {
+  if (!status_.ok() || value < bound) return;
+  status_ = absl::InvalidArgumentError(
+      absl::StrCat(where_, ": ", what, " ", value, " is past ", of, " ", bound));
+}
+
+std::pair<const char*, const Json*> ConfigKeys::Find(std::initializer_list<const char*> keys) {
+  if (!status_.ok()) return {"", nullptr};
+  for (const char* key : keys) {
+    const auto found = json_.find(key);
+    if (found != json_.end() && !found->is_null()) return {key, &*found};
+  }
+  return {"", nullptr};
+}
+
+void ConfigKeys::Refuse(absl::string_view key, const Json& value, absl::string_view expected) {
+  status_ = absl::InvalidArgumentError(
+      absl::StrCat(where_, ": ", key, " = ", Print(value), ", expected ", expected));
+}
+
+void ConfigKeys::Unsupported(absl::string_view what) {
+  status_ = absl::UnimplementedError(absl::StrCat(where_, ": unsupported ", what));
+}
+
+}  // namespace gemini::trainer

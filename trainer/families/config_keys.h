@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads the keys of one config.json, and remembers the first that is wrong.
+// Errors: status(). INVALID_ARGUMENT: a value of another type, or out of its range. UNIMPLEMENTED:
+//         an activation or option that we do not have; the message lists what we have. After the
+//         first nothing more is read.
+// Thread: one at a time.
+#pragma once
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "nlohmann/json_fwd.hpp"
+#include "trainer/families/model_spec.h"
+
+namespace gemini::trainer {
+
+class ConfigKeys {
+ public:
+  // `json` is an object; it and `where`, which names the source in messages, outlive this.
+  ConfigKeys(const nlohmann::json& json, absl::string_view where) : json_(json), where_(where) {}
+
+  const absl::Status& status() const { return status_; }
+
+  // Whether the key is there and null, which in some configs is another value than none.
+  bool IsNull(const char* key) const;
+
+  // Each reads the first of its keys that is there and not null, and else leaves the value alone.
+  void Size(std::initializer_list<const char*> keys, int64_t& value, int64_t minimum = 1);
+  void Probability(const char* key, double& value);  // From 0 to below 1.
+  void Positive(const char* key, double& value);
+  void Flag(const char* key, bool& value);
+  void ActivationKey(const char* key, Activation& value);
+
+  // Refuses an option that we lack unless it is absent, null, false or 0.
+  void MustBeOff(const char* key);
+  void MustDivide(absl::string_view what, int64_t whole, absl::string_view by, int64_t parts);
+  void MustBeBelow(absl::string_view what, int64_t value, absl::string_view of, int64_t bound);
+
+ private:
+  std::pair<const char*, const nlohmann::json*> Find(std::initializer_list<const char*> keys);
+  void Refuse(absl::string_view key, const nlohmann::json& value, absl::string_view expected);
+  void Unsupported(absl::string_view what);
+
+  const nlohmann::json& json_;
+  const absl::string_view where_;
+  absl::Status status_;
+};
+
+}  // namespace gemini::trainer

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// The model families that there are. A family is a function from the keys of a config.json to a
+// ModelSpec; docs/models.md says how one is added.
+#pragma once
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "trainer/families/config_keys.h"
+#include "trainer/families/model_spec.h"
+
+namespace gemini::trainer {
+
+struct Family {
+  absl::string_view model_type;  // As config.json has it.
+  // A key left out has the default of its class in transformers. Where keys.status() is not OK
+  // behind it, the spec is of no use.
+  ModelSpec (*make_spec)(ConfigKeys& keys);
+};
+
+absl::Span<const Family> Families();
+
+ModelSpec MakeGpt2Spec(ConfigKeys& keys);
+ModelSpec MakeOptSpec(ConfigKeys& keys);
+
+}  // namespace gemini::trainer

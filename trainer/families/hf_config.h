@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// The config.json of a Hugging Face model, checked: every key that changes the arithmetic is either
+// honoured or refused by name.
+// Errors: INVALID_ARGUMENT: not JSON, a value of the wrong type or out of its range. UNIMPLEMENTED:
+// a model type, activation or option that we do not have; the message lists what we have.
+#pragma once
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "trainer/families/model_spec.h"
+
+namespace gemini::trainer {
+
+struct HfConfig {
+  std::string model_type;  // Of Families().
+  ModelSpec spec;
+  std::string json;  // The text as read: saving keeps every field.
+};
+
+// Parses a config; `where` names the source in messages.
+absl::StatusOr<HfConfig> ParseHfConfig(absl::string_view json, absl::string_view where);
+// Reads `directory`/config.json. NOT_FOUND: no directory, or no such file in it.
+absl::StatusOr<HfConfig> ReadHfConfig(const std::string& directory);
+
+}  // namespace gemini::trainer

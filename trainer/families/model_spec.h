@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a decoder-only transformer computes and what its tensors are called: all that the model, its
+// checkpoint and its forecast have to know of a family. A family makes one from config.json
+// (hf_config.h); one module runs them all (trainer/models/transformer.h). No Torch.
+// Names:  of layers, from the model's root: a layer "transformer.ln_f" has the tensors
+//         "transformer.ln_f.weight" and "transformer.ln_f.bias".
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "trainer/families/weight_names.h"
+
+namespace gemini::trainer {
+
+enum class Activation : uint8_t { kRelu, kGelu, kGeluTanh };
+
+// Where a block has its norms: before each of its two parts, or behind the sum with the residual.
+enum class NormPlace : uint8_t { kBefore, kAfter };
+
+// How a linear layer's matrix lies in the files, and in memory.
+enum class MatrixLayout : uint8_t { kOutIn, kInOut };
+
+// A layer norm over the last dimension.
+struct NormSpec {
+  double epsilon = 1e-5;
+  bool affine = true;  // It has a weight and a bias.
+};
+
+// A learned table with one row for each position.
+struct PositionSpec {
+  int64_t rows = 0;
+  int64_t first_row = 0;  // Of position 0. Those before it are not looked up.
+  // Each sequence looks its positions up by itself. Otherwise one look-up serves all: the table's
+  // gradient is then summed in another order, which gives other bits.
+  bool for_each_sequence = false;
+};
+
+// Causal self-attention. The width is the model's, and a multiple of num_heads.
+struct AttentionSpec {
+  int64_t num_heads = 1;
+  double scale = 1;  // Of the scores.
+  // Block i, from 0 on, divides the scale by i + 1.
+  bool divides_scale_by_depth = false;
+  // The query is multiplied by the scale and not the scores, which gives other bits.
+  bool scales_query = false;
+  bool one_matrix = false;  // For query, key and value, whose outputs lie one behind the other.
+  bool bias = true;
+  double dropout = 0;  // Of the scores' softmax.
+};
+
+struct FeedForwardSpec {
+  int64_t width = 0;  // Between its two matrices.
+  Activation activation = Activation::kGelu;
+  bool bias = true;
+};
+
+// Of the layers of one block, from the block on.
+struct BlockNames {
+  std::string attention_norm = {};
+  std::string query_key_value = {};  // Where they are one matrix; else the next three.
+  std::string query = {};
+  std::string key = {};
+  std::string value = {};
+  std::string attention_out = {};
+  std::string feed_norm = {};
+  std::string feed_in = {};
+  std::string feed_out = {};
+};
+
+struct LayerNames {
+  std::string token_embedding = {};
+  std::string position_embedding = {};
+  std::string project_in = {};
+  std::string blocks = {};  // Block i is "<blocks>.<i>".
+  BlockNames block = {};
+  std::string final_norm = {};
+  std::string project_out = {};
+  std::string head = {};
+};
+
+// All sizes are >= 1.
+struct ModelSpec {
+  int64_t vocab_size = 0;
+  int64_t max_sequence = 0;  // Positions that a sequence may have.
+  int64_t width = 0;         // Of a block's input and output, for each token.
+  int64_t num_blocks = 0;
+  // Another width than the model's: the embeddings are projected to that, and the last block's
+  // output back.
+  int64_t embedding_width = 0;
+  int64_t padding_token = -1;  // The embedding's row of it gets no gradient; -1 for none.
+  PositionSpec positions = {};
+  NormSpec norm = {};
+  NormPlace norm_place = NormPlace::kBefore;
+  bool final_norm = true;
+  AttentionSpec attention = {};
+  FeedForwardSpec feed_forward = {};
+  MatrixLayout block_matrices = MatrixLayout::kOutIn;
+  double embedding_dropout = 0;
+  double residual_dropout = 0;  // Of each part's result, before it is added to the residual.
+  bool tied_head = true;        // The head is the token embedding's table.
+  LayerNames layers = {};
+  WeightNames files = {};
+
+  bool has_projections() const { return embedding_width != width; }
+};
+
+}  // namespace gemini::trainer

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/models/plain_layers.h"
+
+#include <vector>
+
+#include "ATen/ops/addmm.h"
+#include "ATen/ops/embedding.h"
+#include "ATen/ops/empty.h"
+#include "ATen/ops/layer_norm.h"
+#include "ATen/ops/linear.h"
+
+namespace gemini::trainer {
+namespace {
+
+// y = x W^T + b, weight [out, in].
+class OutInLinear : public Layer {
+ public:
+  OutInLinear(const LinearShape& shape, const torch::TensorOptions& options) {
+    weight_ = register_parameter("weight", torch::empty({shape.out, shape.in}, options));
+    if (shape.bias) bias_ = register_parameter("bias", torch::empty({shape.out}, options));
+  }
+  torch::Tensor Forward(const torch::Tensor& x) const override {
+    return at::linear(x, weight_, bias_);
+  }
+
+ private:
+  torch::Tensor weight_;
+  torch::Tensor bias_;  // Undefined without a bias.
+};
+
+// y = x W + b, weight [in, out]: the Conv1D of GPT-2. It always has a bias.
+class InOutLinear : public Layer {
+ public:
+  InOutLinear(const LinearShape& shape, const torch::TensorOptions& options) {
+    TORCH_CHECK(shape.bias, "a matrix [in, out] without a bias");
+    weight_ = register_parameter("weight", torch::empty({shape.in, shape.out}, options));
+    bias_ = register_parameter("bias", torch::empty({shape.out}, options));
+  }
+  torch::Tensor Forward(const torch::Tensor& x) const override {
+    std::vector<int64_t> shape = x.sizes().vec();
+    shape.back() = weight_.size(1);
+    return at::addmm(bias_, x.view({-1, x.size(-1)}), weight_).view(shape);
+  }
+
+ private:
+  torch::Tensor weight_;
+  torch::Tensor bias_;
+};
+
+class LayerNorm : public Layer {
+ public:
+  LayerNorm(const NormSpec& norm, int64_t width, const torch::TensorOptions& options)
+      : width_(width), epsilon_(norm.epsilon) {
+    if (!norm.affine) return;
+    weight_ = register_parameter("weight", torch::empty({width}, options));
+    bias_ = register_parameter("bias", torch::empty({width}, options));
+  }
+  torch::Tensor Forward(const torch::Tensor& x) const override {
+    return at::layer_norm(x, {width_}, weight_, bias_, epsilon_);
+  }
+
+ private:
+  const int64_t width_;
+  const double epsilon_;
+  torch::Tensor weight_;  // Undefined when not affine.
+  torch::Tensor bias_;
+};
+
+class PlainEmbedding : public EmbeddingLayer {
+ public:
+  PlainEmbedding(int64_t rows, int64_t width, int64_t padding_token,
+                 const torch::TensorOptions& options)
+      : padding_token_(padding_token) {
+    weight_ = register_parameter("weight", torch::empty({rows, width}, options));
+  }
+  torch::Tensor Forward(const torch::Tensor& ids) const override {
+    return at::embedding(weight_, ids, padding_token_);
+  }
+  const torch::Tensor& weight() const override { return weight_; }
+
+ private:
+  const int64_t padding_token_;
+  torch::Tensor weight_;
+};
+
+}  // namespace
+
+std::shared_ptr<EmbeddingLayer> PlainLayers::Embedding(int64_t rows, int64_t width,
+                                                       int64_t padding_token) {
+  return std::make_shared<PlainEmbedding>(rows, width, padding_token, options_);
+}
+
+std::shared_ptr<Layer> PlainLayers::Norm(const NormSpec& norm, int64_t width) {
+  return std::make_shared<LayerNorm>(norm, width, options_);
+}
+
+std::shared_ptr<Layer> PlainLayers::Linear(const LinearShape& shape, Role /*role*/) {
+  if (shape.layout == MatrixLayout::kInOut) return std::make_shared<InOutLinear>(shape, options_);
+  return std::make_shared<OutInLinear>(shape, options_);
+}
+
+}  // namespace gemini::trainer

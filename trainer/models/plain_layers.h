@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whole layers on one rank, with the operators of transformers, so that bits agree.
+#pragma once
+#include <cstdint>
+#include <memory>
+
+#include "torch/types.h"
+#include "trainer/layer_set.h"
+
+namespace gemini::trainer {
+
+class PlainLayers : public LayerSet {
+ public:
+  // `options` are those of the parameters: a floating dtype, any device.
+  explicit PlainLayers(const torch::TensorOptions& options) : options_(options) {}
+  std::shared_ptr<EmbeddingLayer> Embedding(int64_t rows, int64_t width,
+                                            int64_t padding_token) override;
+  std::shared_ptr<Layer> Norm(const NormSpec& norm, int64_t width) override;
+  std::shared_ptr<Layer> Linear(const LinearShape& shape, Role role) override;
+
+ private:
+  const torch::TensorOptions options_;
+};
+
+}  // namespace gemini::trainer

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/models/transformer.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ATen/ops/arange.h"
+#include "ATen/ops/dropout.h"
+#include "ATen/ops/gelu.h"
+#include "ATen/ops/linear.h"
+#include "ATen/ops/relu.h"
+#include "absl/strings/str_cat.h"
+#include "trainer/models/attention.h"
+#include "trainer/models/module_tree.h"
+#include "trainer/models/recompute.h"
+
+namespace gemini::trainer {
+namespace {
+
+torch::Tensor Activate(Activation activation, const torch::Tensor& x) {
+  switch (activation) {
+    case Activation::kRelu:
+      return at::relu(x);
+    case Activation::kGelu:
+      return at::gelu(x);
+    case Activation::kGeluTanh:
+      return at::gelu(x, "tanh");
+  }
+  TORCH_INTERNAL_ASSERT(false);
+}
+
+class TransformerBlock : public Block {
+ public:
+  TransformerBlock(const ModelSpec& spec, int64_t index, LayerSet& layers)
+      : spec_(spec), scale_(ScaleOf(spec.attention, index)) {
+    const BlockNames& names = spec.layers.block;
+    const int64_t width = spec.width;
+    const auto linear = [&](const std::string& name, int64_t in, int64_t out, bool bias,
+                            Role role) {
+      return AddModule(*this, name, layers.Linear({in, out, bias, spec.block_matrices}, role));
+    };
+    const auto norm = [&](const std::string& name) {
+      return AddModule(*this, name, layers.Norm(spec.norm, width));
+    };
+    // Registered in the order of first use, which depends on where the norms are.
+    const bool bias = spec.attention.bias;
+    if (norm_before()) attention_norm_ = norm(names.attention_norm);
+    if (spec.attention.one_matrix) {
+      query_key_value_ = {
+          linear(names.query_key_value, width, 3 * width, bias, Role::kQueryKeyValue)};
+    } else {
+      for (const std::string& name : {names.query, names.key, names.value}) {
+        query_key_value_.push_back(linear(name, width, width, bias, Role::kQueryKeyValue));
+      }
+    }
+    attention_out_ = linear(names.attention_out, width, width, bias, Role::kAttentionOut);
+    if (!norm_before()) attention_norm_ = norm(names.attention_norm);
+    const FeedForwardSpec& feed = spec.feed_forward;
+    if (norm_before()) feed_norm_ = norm(names.feed_norm);
+    feed_in_ = linear(names.feed_in, width, feed.width, feed.bias, Role::kFeedIn);
+    feed_out_ = linear(names.feed_out, feed.width, width, feed.bias, Role::kFeedOut);
+    if (!norm_before()) feed_norm_ = norm(names.feed_norm);
+  }
+
+  torch::Tensor Forward(const torch::Tensor& hidden) override {
+    const std::vector<torch::Tensor> parts =
+        Project(norm_before() ? attention_norm_->Forward(hidden) : hidden);
+    const torch::Tensor attended = DropOut(attention_out_->Forward(CausalAttention(
+        parts[0], parts[1], parts[2], spec_.attention.num_heads,
+        spec_.attention.scales_query ? 1.0 : scale_, spec_.attention.dropout, is_training())));
+    torch::Tensor middle = hidden + attended;
+    if (!norm_before()) middle = attention_norm_->Forward(middle);
+
+    const torch::Tensor rows = middle.reshape({-1, middle.size(-1)});
+    torch::Tensor fed = feed_in_->Forward(norm_before() ? feed_norm_->Forward(rows) : rows);
+    fed = DropOut(feed_out_->Forward(Activate(spec_.feed_forward.activation, fed)));
+    const torch::Tensor out = (rows + fed).view(hidden.sizes());
+    return norm_before() ? out : feed_norm_->Forward(out);
+  }
+
+ private:
+  static double ScaleOf(const AttentionSpec& attention, int64_t index) {
+    return attention.divides_scale_by_depth ? attention.scale / static_cast<double>(index + 1)
+                                            : attention.scale;
+  }
+
+  bool norm_before() const { return spec_.norm_place == NormPlace::kBefore; }
+
+  torch::Tensor DropOut(const torch::Tensor& x) const {
+    return at::dropout(x, spec_.residual_dropout, is_training());
+  }
+
+  // Query, key and value, of the model's width each.
+  std::vector<torch::Tensor> Project(const torch::Tensor& x) const {
+    const auto scaled = [&](const torch::Tensor& query) {
+      return spec_.attention.scales_query ? query * scale_ : query;
+    };
+    if (!spec_.attention.one_matrix) {
+      return {scaled(query_key_value_[0]->Forward(x)), query_key_value_[1]->Forward(x),
+              query_key_value_[2]->Forward(x)};
+    }
+    std::vector<torch::Tensor> parts =
+        query_key_value_[0]->Forward(x).split(spec_.width, /*dim=*/-1);
+    parts[0] = scaled(parts[0]);
+    return parts;
+  }
+
+  const ModelSpec spec_;
+  const double scale_;
+  std::shared_ptr<Layer> attention_norm_;
+  std::vector<std::shared_ptr<Layer>> query_key_value_;  // One, or one each.
+  std::shared_ptr<Layer> attention_out_;
+  std::shared_ptr<Layer> feed_norm_;
+  std::shared_ptr<Layer> feed_in_;
+  std::shared_ptr<Layer> feed_out_;
+};
+
+}  // namespace
+
+Transformer::Transformer(const ModelSpec& spec, LayerSet& layers) : spec_(spec) {
+  const LayerNames& names = spec.layers;
+  token_embedding_ =
+      AddModule(*this, names.token_embedding,
+                layers.Embedding(spec.vocab_size, spec.embedding_width, spec.padding_token));
+  position_embedding_ =
+      AddModule(*this, names.position_embedding,
+                layers.Embedding(spec.positions.rows, spec.width, /*padding_token=*/-1));
+  if (spec.has_projections()) {
+    project_in_ = AddModule(*this, names.project_in,
+                            layers.Linear({spec.embedding_width, spec.width}, Role::kProjectIn));
+  }
+  for (int64_t i = 0; i < spec.num_blocks; ++i) {
+    blocks_.push_back(AddModule(*this, absl::StrCat(names.blocks, ".", i),
+                                std::make_shared<TransformerBlock>(spec, i, layers)));
+  }
+  if (spec.final_norm) {
+    final_norm_ = AddModule(*this, names.final_norm, layers.Norm(spec.norm, spec.width));
+  }
+  if (spec.has_projections()) {
+    project_out_ = AddModule(*this, names.project_out,
+                             layers.Linear({spec.width, spec.embedding_width}, Role::kProjectOut));
+  }
+  if (!spec.tied_head) {
+    head_ = AddModule(*this, names.head,
+                      layers.Linear({spec.embedding_width, spec.vocab_size}, Role::kHead));
+  }
+}
+
+torch::Tensor Transformer::PositionRows(const torch::Tensor& tokens) const {
+  const int64_t first = spec_.positions.first_row;
+  const torch::Tensor rows = torch::arange(first, first + tokens.size(1),
+                                           torch::dtype(torch::kInt64).device(tokens.device()))
+                                 .unsqueeze(0);
+  return spec_.positions.for_each_sequence ? rows.expand({tokens.size(0), -1}) : rows;
+}
+
+torch::Tensor Transformer::Embed(const torch::Tensor& tokens) {
+  // One after the other: the order of first use is the order of the parameters.
+  torch::Tensor embedded = token_embedding_->Forward(tokens);
+  const torch::Tensor placed = position_embedding_->Forward(PositionRows(tokens));
+  if (project_in_) embedded = project_in_->Forward(embedded);
+  return at::dropout(embedded + placed, spec_.embedding_dropout, is_training());
+}
+
+torch::Tensor Transformer::Head(const torch::Tensor& hidden) {
+  torch::Tensor out = hidden;
+  if (final_norm_) out = final_norm_->Forward(out);
+  if (project_out_) out = project_out_->Forward(out);
+  return head_ ? head_->Forward(out) : at::linear(out, token_embedding_->weight());
+}
+
+}  // namespace gemini::trainer

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// The model of any ModelSpec: embeddings, equal blocks of attention and a feed-forward part, and a
+// head.
+// Source: Vaswani et al., "Attention Is All You Need", arXiv:1706.03762; what families do otherwise
+//         is in trainer/families/.
+#pragma once
+#include <memory>
+
+#include "torch/types.h"
+#include "trainer/families/model_spec.h"
+#include "trainer/layer_set.h"
+#include "trainer/models/causal_lm.h"
+
+namespace gemini::trainer {
+
+class Transformer : public CausalLm {
+ public:
+  // `layers` is used here alone.
+  Transformer(const ModelSpec& spec, LayerSet& layers);
+  torch::Tensor Embed(const torch::Tensor& tokens) override;
+  torch::Tensor Head(const torch::Tensor& hidden) override;
+
+ private:
+  // The rows of the position table, for tokens [batch, sequence].
+  torch::Tensor PositionRows(const torch::Tensor& tokens) const;
+
+  const ModelSpec spec_;
+  std::shared_ptr<EmbeddingLayer> token_embedding_;
+  std::shared_ptr<EmbeddingLayer> position_embedding_;
+  std::shared_ptr<Layer> project_in_;   // Null without projections.
+  std::shared_ptr<Layer> final_norm_;   // Null without one.
+  std::shared_ptr<Layer> project_out_;  // Null without projections.
+  std::shared_ptr<Layer> head_;         // Null when tied to the token embedding.
+};
+
+}  // namespace gemini::trainer
