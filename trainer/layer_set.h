@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The seam between models and the layers that they are made of. A model asks a set for its layers
-// and makes none of its own, so that another set can split them among ranks, or adapt them, in one
-// place.
-// Names:  of tensors: a layer's are "weight" and "bias".
+// The layers that a model is made of, and the set that makes them: a model asks a LayerSet for
+// each, so that another set can split or adapt them in one place. So far the model takes them to be
+// whole: it cuts query, key and value apart by its own width, and computes a tied head itself.
+// Names:  a layer's tensors are "weight" and "bias".
 // Memory: parameters are empty tensors of the set's options; nothing is initialised.
+// Thread: one at a time.
+// Errors: Torch's exceptions pass through.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -14,23 +16,24 @@
 
 namespace gemini::trainer {
 
-// One tensor in, one out, of the same shape but for the last dimension.
+// Forward takes a contiguous tensor [..., in] of the parameters' dtype and returns [..., out] of
+// it.
 class Layer : public torch::nn::Module {
  public:
   virtual torch::Tensor Forward(const torch::Tensor& x) const = 0;
 };
 
-// A look-up: ids of any shape in, [..., width] out.
+// Forward takes int64 ids of any shape, each in [0, rows), and returns [..., width].
 class EmbeddingLayer : public Layer {
  public:
   // The table [rows, width], for a head that is tied to it.
   virtual const torch::Tensor& weight() const = 0;
 };
 
-// What a linear layer is to the model, by which a set may split it.
+// What a linear layer does in the model, by which a set can tell how to split it.
 enum class Role : uint8_t {
   kProjectIn,
-  kQueryKeyValue,  // Also of each alone.
+  kQueryKeyValue,  // All three in one matrix, or one of them.
   kAttentionOut,
   kFeedIn,
   kFeedOut,
@@ -45,6 +48,7 @@ struct LinearShape {
   MatrixLayout layout = MatrixLayout::kOutIn;
 };
 
+// Its layers may outlive it.
 class LayerSet {
  public:
   virtual ~LayerSet() = default;

@@ -39,6 +39,7 @@ constexpr std::array<const char*, 11> kCompanions = {"generation_config.json",
                                                      "chat_template.json"};
 constexpr int64_t kMaxCompanionBytes = 256 * kMiB;  // The largest tokenizer.json known is 33 MiB.
 constexpr size_t kMaxListed = 5;                    // Names in one message.
+
 bool FileExists(const std::string& path) {
   struct stat status;
   return ::stat(path.c_str(), &status) == 0;

@@ -24,7 +24,8 @@ class ConfigKeys {
 
   const absl::Status& status() const { return status_; }
 
-  // Whether the key is there and null, which in some configs is another value than none.
+  // Whether the key is there with the value null. For some keys that means "none", while one that
+  // is left out has its default.
   bool IsNull(const char* key) const;
 
   // Each reads the first of its keys that is there and not null, and else leaves the value alone.
@@ -36,6 +37,8 @@ class ConfigKeys {
 
   // Refuses an option that we lack unless it is absent, null, false or 0.
   void MustBeOff(const char* key);
+  // Refuses a `whole` that is no multiple of `parts` (>= 1), and a `value` that is not below
+  // `bound`, by the names given.
   void MustDivide(absl::string_view what, int64_t whole, absl::string_view by, int64_t parts);
   void MustBeBelow(absl::string_view what, int64_t value, absl::string_view of, int64_t bound);
 

@@ -11,8 +11,8 @@ namespace gemini::trainer {
 
 struct Family {
   absl::string_view model_type;  // As config.json has it.
-  // A key left out has the default of its class in transformers. Where keys.status() is not OK
-  // behind it, the spec is of no use.
+  // Returns the spec. A key that is left out has the default of the family's configuration class in
+  // transformers. If keys.status() is not OK afterwards, the caller drops the spec.
   ModelSpec (*make_spec)(ConfigKeys& keys);
 };
 

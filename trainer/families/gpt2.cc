@@ -25,7 +25,6 @@ ModelSpec MakeGpt2Spec(ConfigKeys& keys) {
   AttentionSpec& attention = spec.attention;
   attention = {.num_heads = 12, .one_matrix = true, .dropout = 0.1};
   keys.Size({"n_head", "num_attention_heads"}, attention.num_heads);
-  keys.MustDivide("n_embd", spec.width, "n_head", attention.num_heads);
   keys.Probability("attn_pdrop", attention.dropout);
   bool scales = true;
   keys.Flag("scale_attn_weights", scales);
@@ -41,6 +40,7 @@ ModelSpec MakeGpt2Spec(ConfigKeys& keys) {
 
   keys.MustBeOff("add_cross_attention");
   keys.MustBeOff("quantization_config");
+  keys.MustDivide("n_embd", spec.width, "n_head", attention.num_heads);
 
   spec.layers = {.token_embedding = "transformer.wte",
                  .position_embedding = "transformer.wpe",

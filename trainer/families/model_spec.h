@@ -29,7 +29,7 @@ struct NormSpec {
 // A learned table with one row for each position.
 struct PositionSpec {
   int64_t rows = 0;
-  int64_t first_row = 0;  // Of position 0. Those before it are not looked up.
+  int64_t first_row = 0;  // The row of position 0. Rows before it are not looked up.
   // Each sequence looks its positions up by itself. Otherwise one look-up serves all: the table's
   // gradient is then summed in another order, which gives other bits.
   bool for_each_sequence = false;
@@ -38,14 +38,15 @@ struct PositionSpec {
 // Causal self-attention. The width is the model's, and a multiple of num_heads.
 struct AttentionSpec {
   int64_t num_heads = 1;
-  double scale = 1;  // Of the scores.
+  double scale = 1;  // The scores are multiplied by it.
   // Block i, from 0 on, divides the scale by i + 1.
   bool divides_scale_by_depth = false;
   // The query is multiplied by the scale and not the scores, which gives other bits.
   bool scales_query = false;
-  bool one_matrix = false;  // For query, key and value, whose outputs lie one behind the other.
+  // Query, key and value are one matrix, whose output is the three in this order.
+  bool one_matrix = false;
   bool bias = true;
-  double dropout = 0;  // Of the scores' softmax.
+  double dropout = 0;  // With this probability a weight of the softmax is dropped.
 };
 
 struct FeedForwardSpec {
@@ -54,10 +55,10 @@ struct FeedForwardSpec {
   bool bias = true;
 };
 
-// Of the layers of one block, from the block on.
+// The names of the layers of a block, from the block on. A layer that is not there has none.
 struct BlockNames {
   std::string attention_norm = {};
-  std::string query_key_value = {};  // Where they are one matrix; else the next three.
+  std::string query_key_value = {};  // Of one matrix; otherwise the next three have names.
   std::string query = {};
   std::string key = {};
   std::string value = {};
@@ -67,6 +68,7 @@ struct BlockNames {
   std::string feed_out = {};
 };
 
+// The names of all layers, from the model's root. A layer that is not there has none.
 struct LayerNames {
   std::string token_embedding = {};
   std::string position_embedding = {};
@@ -82,12 +84,12 @@ struct LayerNames {
 struct ModelSpec {
   int64_t vocab_size = 0;
   int64_t max_sequence = 0;  // Positions that a sequence may have.
-  int64_t width = 0;         // Of a block's input and output, for each token.
+  int64_t width = 0;         // Elements of a token in a block's input and output.
   int64_t num_blocks = 0;
-  // Another width than the model's: the embeddings are projected to that, and the last block's
-  // output back.
+  // The width of the token embedding. Where it is not `width`, a linear layer without a bias leads
+  // from it to that, and another one from the last block's output back.
   int64_t embedding_width = 0;
-  int64_t padding_token = -1;  // The embedding's row of it gets no gradient; -1 for none.
+  int64_t padding_token = -1;  // Its row of the embedding gets no gradient; -1: each row does.
   PositionSpec positions = {};
   NormSpec norm = {};
   NormPlace norm_place = NormPlace::kBefore;
@@ -96,7 +98,7 @@ struct ModelSpec {
   FeedForwardSpec feed_forward = {};
   MatrixLayout block_matrices = MatrixLayout::kOutIn;
   double embedding_dropout = 0;
-  double residual_dropout = 0;  // Of each part's result, before it is added to the residual.
+  double residual_dropout = 0;  // What each part of a block adds to the residual is dropped out.
   bool tied_head = true;        // The head is the token embedding's table.
   LayerNames layers = {};
   WeightNames files = {};

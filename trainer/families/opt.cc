@@ -28,7 +28,6 @@ ModelSpec MakeOptSpec(ConfigKeys& keys) {
   // Absent means 1, the default of transformers; null means none.
   spec.padding_token = keys.IsNull("pad_token_id") ? -1 : 1;
   keys.Size({"pad_token_id"}, spec.padding_token, /*minimum=*/0);
-  keys.MustBeBelow("pad_token_id", spec.padding_token, "vocab_size", spec.vocab_size);
   spec.residual_dropout = 0.1;
   keys.Probability("dropout", spec.residual_dropout);
   // The epsilon is Torch's default; no key changes it.
@@ -44,7 +43,6 @@ ModelSpec MakeOptSpec(ConfigKeys& keys) {
   AttentionSpec& attention = spec.attention;
   attention = {.num_heads = 12, .scales_query = true};
   keys.Size({"num_attention_heads"}, attention.num_heads);
-  keys.MustDivide("hidden_size", spec.width, "num_attention_heads", attention.num_heads);
   attention.scale = std::pow(static_cast<double>(spec.width / attention.num_heads), -0.5);
   keys.Probability("attention_dropout", attention.dropout);
   keys.Flag("enable_bias", attention.bias);
@@ -55,6 +53,8 @@ ModelSpec MakeOptSpec(ConfigKeys& keys) {
 
   keys.MustBeOff("layerdrop");
   keys.MustBeOff("quantization_config");
+  keys.MustDivide("hidden_size", spec.width, "num_attention_heads", attention.num_heads);
+  keys.MustBeBelow("pad_token_id", spec.padding_token, "vocab_size", spec.vocab_size);
 
   spec.layers = {.token_embedding = "model.decoder.embed_tokens",
                  .position_embedding = "model.decoder.embed_positions",

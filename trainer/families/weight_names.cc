@@ -10,13 +10,12 @@ namespace gemini::trainer {
 
 std::string WeightNames::ParameterOf(absl::string_view tensor) const {
   if (tensor == head) return head;
-  // The root, then the root less its first word, and so on.
-  size_t begin = 0;
-  while (begin < root.size()) {
-    if (absl::StartsWith(tensor, absl::string_view(root).substr(begin))) break;
-    begin = root.find('.', begin) + 1;
+  absl::string_view rest = root;  // Then the root less its first word, and so on.
+  while (!absl::StartsWith(tensor, rest)) {
+    const size_t dot = rest.find('.');
+    rest.remove_prefix(dot == absl::string_view::npos ? rest.size() : dot + 1);
   }
-  return absl::StrCat(absl::string_view(root).substr(0, begin), tensor);
+  return absl::StrCat(absl::string_view(root).substr(0, root.size() - rest.size()), tensor);
 }
 
 bool WeightNames::IsIgnored(absl::string_view tensor) const {

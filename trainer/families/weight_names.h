@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which parameter a tensor of a model's files is.
+// How the tensors of a model's files lead to its parameters: files of different years and model
+// classes name the same parameter differently.
 #pragma once
 #include <string>
 #include <vector>
@@ -9,16 +10,17 @@
 namespace gemini::trainer {
 
 struct WeightNames {
-  // What the names of all parameters but the head's begin with, up to a dot: "model.decoder.".
-  // Files of the bare model lack it, or its first words.
+  // What the names of all parameters but the head's begin with: "model.decoder.". It ends in a dot,
+  // or is empty. Files of the bare model lack it, or its first words.
   std::string root = {};
   std::string embedding = {};  // The parameter that a tied head is.
   std::string head = "lm_head.weight";
   // Tensors whose names end so are no parameters: constants that old files hold.
   std::vector<std::string> ignored_endings = {};
 
-  // Returns the name of the parameter.
+  // Returns the name of the parameter that a tensor of a file is.
   std::string ParameterOf(absl::string_view tensor) const;
+  // Whether the tensor is no parameter, and is not read.
   bool IsIgnored(absl::string_view tensor) const;
 };
 

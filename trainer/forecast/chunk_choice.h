@@ -15,8 +15,8 @@
 #include "absl/status/status.h"
 #include "gemini/cost_model.h"
 #include "gemini/device_shortage.h"
-#include "trainer/families/model_spec.h"
 #include "trainer/config/run_config.h"
+#include "trainer/families/model_spec.h"
 #include "trainer/forecast/transformer_trace.h"
 
 namespace gemini::trainer {

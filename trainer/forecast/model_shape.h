@@ -6,7 +6,9 @@
 
 namespace gemini::trainer {
 
-// The tensors of the shape are those of a Transformer of this spec, by name, size and order.
+// Returns the shape of a spec of GPT-2 or OPT. Its tensors are those of the Transformer, by name,
+// size and order. Other families it does not know yet: names and layout are GPT-2's where query,
+// key and value are one matrix, and OPT's otherwise, whatever the spec says.
 policies::TransformerShape ShapeOf(const ModelSpec& spec);
 
 }  // namespace gemini::trainer

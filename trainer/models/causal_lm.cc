@@ -49,7 +49,7 @@ absl::StatusOr<std::unique_ptr<CausalLm>> MakeCausalLm(const ModelSpec& spec,
   try {
     PlainLayers layers(options);
     return std::make_unique<Transformer>(spec, layers);
-  } catch (const c10::Error& error) {  // Out of memory, or a device that is not there.
+  } catch (const c10::Error& error) {  // Of memory, of the device, or of the names.
     return absl::ResourceExhaustedError(
         absl::StrCat("cannot make the model: ", error.what_without_backtrace()));
   }

@@ -52,7 +52,9 @@ class CausalLm : public torch::nn::Module {
 // Computes the loss alone: logits [batch, sequence, vocab], labels [batch, sequence].
 torch::Tensor ShiftedCrossEntropy(const torch::Tensor& logits, const torch::Tensor& labels);
 
-// Makes the model of the spec. `options` are those of the parameters: a floating dtype, any device.
+// Makes the model of the spec, in training mode. `options` are those of the parameters: a floating
+// dtype, any device. INVALID_ARGUMENT: another dtype. RESOURCE_EXHAUSTED: Torch cannot make it, for
+// lack of memory or of the device, or because names of the spec collide.
 absl::StatusOr<std::unique_ptr<CausalLm>> MakeCausalLm(const ModelSpec& spec,
                                                        const torch::TensorOptions& options);
 

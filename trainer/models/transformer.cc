@@ -2,7 +2,6 @@
 #include "trainer/models/transformer.h"
 
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "ATen/ops/arange.h"
@@ -66,15 +65,19 @@ class TransformerBlock : public Block {
   torch::Tensor Forward(const torch::Tensor& hidden) override {
     const std::vector<torch::Tensor> parts =
         Project(norm_before() ? attention_norm_->Forward(hidden) : hidden);
-    const torch::Tensor attended = DropOut(attention_out_->Forward(CausalAttention(
+    // Here and below dropout is a statement of its own: what was read before it is released by
+    // then, and trainer/forecast/transformer_trace.cc counts on that.
+    torch::Tensor attended = attention_out_->Forward(CausalAttention(
         parts[0], parts[1], parts[2], spec_.attention.num_heads,
-        spec_.attention.scales_query ? 1.0 : scale_, spec_.attention.dropout, is_training())));
+        spec_.attention.scales_query ? 1.0 : scale_, spec_.attention.dropout, is_training()));
+    attended = DropOut(attended);
     torch::Tensor middle = hidden + attended;
     if (!norm_before()) middle = attention_norm_->Forward(middle);
 
     const torch::Tensor rows = middle.reshape({-1, middle.size(-1)});
     torch::Tensor fed = feed_in_->Forward(norm_before() ? feed_norm_->Forward(rows) : rows);
-    fed = DropOut(feed_out_->Forward(Activate(spec_.feed_forward.activation, fed)));
+    fed = feed_out_->Forward(Activate(spec_.feed_forward.activation, fed));
+    fed = DropOut(fed);
     const torch::Tensor out = (rows + fed).view(hidden.sizes());
     return norm_before() ? out : feed_norm_->Forward(out);
   }
@@ -93,16 +96,15 @@ class TransformerBlock : public Block {
 
   // Query, key and value, of the model's width each.
   std::vector<torch::Tensor> Project(const torch::Tensor& x) const {
-    const auto scaled = [&](const torch::Tensor& query) {
-      return spec_.attention.scales_query ? query * scale_ : query;
-    };
-    if (!spec_.attention.one_matrix) {
-      return {scaled(query_key_value_[0]->Forward(x)), query_key_value_[1]->Forward(x),
-              query_key_value_[2]->Forward(x)};
+    std::vector<torch::Tensor> parts;
+    for (const std::shared_ptr<Layer>& layer : query_key_value_) {
+      parts.push_back(layer->Forward(x));
+      if (spec_.attention.one_matrix) parts = parts[0].split(spec_.width, /*dim=*/-1);
+      // Before the key is computed, so that the query itself is released first.
+      if (&layer == &query_key_value_.front() && spec_.attention.scales_query) {
+        parts[0] = parts[0] * scale_;
+      }
     }
-    std::vector<torch::Tensor> parts =
-        query_key_value_[0]->Forward(x).split(spec_.width, /*dim=*/-1);
-    parts[0] = scaled(parts[0]);
     return parts;
   }
 
@@ -158,9 +160,11 @@ torch::Tensor Transformer::PositionRows(const torch::Tensor& tokens) const {
 torch::Tensor Transformer::Embed(const torch::Tensor& tokens) {
   // One after the other: the order of first use is the order of the parameters.
   torch::Tensor embedded = token_embedding_->Forward(tokens);
-  const torch::Tensor placed = position_embedding_->Forward(PositionRows(tokens));
+  torch::Tensor placed = position_embedding_->Forward(PositionRows(tokens));
   if (project_in_) embedded = project_in_->Forward(embedded);
-  return at::dropout(embedded + placed, spec_.embedding_dropout, is_training());
+  embedded = embedded + placed;
+  placed.reset();  // Before dropout takes memory.
+  return at::dropout(embedded, spec_.embedding_dropout, is_training());
 }
 
 torch::Tensor Transformer::Head(const torch::Tensor& hidden) {

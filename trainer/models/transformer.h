@@ -15,13 +15,14 @@ namespace gemini::trainer {
 
 class Transformer : public CausalLm {
  public:
-  // `layers` is used here alone.
+  // Asks `layers` for the layers, and does not keep it. Throws c10::Error.
   Transformer(const ModelSpec& spec, LayerSet& layers);
   torch::Tensor Embed(const torch::Tensor& tokens) override;
   torch::Tensor Head(const torch::Tensor& hidden) override;
 
  private:
-  // The rows of the position table, for tokens [batch, sequence].
+  // Returns the rows of the position table, int64, for tokens [batch, sequence]: [batch, sequence]
+  // where each sequence looks them up by itself, else [1, sequence].
   torch::Tensor PositionRows(const torch::Tensor& tokens) const;
 
   const ModelSpec spec_;

@@ -21,6 +21,13 @@ TEST(HfConfigTest, AbsentKeysHaveTheDefaultsOfTransformers) {
   EXPECT_EQ(gpt2.spec.feed_forward.activation, Activation::kGeluTanh);
   EXPECT_EQ(gpt2.spec.attention.scale, 0.125);
   EXPECT_EQ(gpt2.spec.padding_token, -1);
+  EXPECT_EQ(gpt2.spec.num_blocks, 12);
+  EXPECT_EQ(gpt2.spec.norm.epsilon, 1e-5);
+  EXPECT_EQ(gpt2.spec.residual_dropout, 0.1);
+  EXPECT_EQ(gpt2.spec.embedding_dropout, 0.1);
+  EXPECT_EQ(gpt2.spec.attention.num_heads, 12);
+  EXPECT_EQ(gpt2.spec.attention.dropout, 0.1);
+  EXPECT_FALSE(gpt2.spec.attention.divides_scale_by_depth);
 
   ASSERT_OK_AND_ASSIGN(const HfConfig opt, ParseHfConfig(R"({"model_type":"opt"})", "c"));
   EXPECT_EQ(opt.model_type, "opt");
@@ -31,6 +38,19 @@ TEST(HfConfigTest, AbsentKeysHaveTheDefaultsOfTransformers) {
   EXPECT_FALSE(opt.spec.has_projections());
   EXPECT_TRUE(opt.spec.final_norm);
   EXPECT_EQ(opt.spec.feed_forward.width, 3072);
+  EXPECT_EQ(opt.spec.feed_forward.activation, Activation::kRelu);
+  EXPECT_TRUE(opt.spec.feed_forward.bias);
+  EXPECT_EQ(opt.spec.num_blocks, 12);
+  EXPECT_EQ(opt.spec.positions.first_row, 2);
+  EXPECT_EQ(opt.spec.norm.epsilon, 1e-5);
+  EXPECT_TRUE(opt.spec.norm.affine);
+  EXPECT_EQ(opt.spec.norm_place, NormPlace::kBefore);
+  EXPECT_EQ(opt.spec.residual_dropout, 0.1);
+  EXPECT_EQ(opt.spec.embedding_dropout, 0.0);
+  EXPECT_EQ(opt.spec.attention.num_heads, 12);
+  EXPECT_EQ(opt.spec.attention.dropout, 0.0);
+  EXPECT_TRUE(opt.spec.attention.bias);
+  EXPECT_TRUE(opt.spec.tied_head);
 }
 
 TEST(HfConfigTest, KeysAreHonoured) {

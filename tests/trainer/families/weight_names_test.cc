@@ -13,6 +13,7 @@ TEST(WeightNamesTest, AFileMayLackTheRootOrItsFirstWords) {
     EXPECT_EQ(names.ParameterOf(tensor), "model.decoder.layers.0.fc1.weight") << tensor;
   }
   EXPECT_EQ(names.ParameterOf("lm_head.weight"), "lm_head.weight");
+  EXPECT_EQ(WeightNames{}.ParameterOf("layers.0.fc1.weight"), "layers.0.fc1.weight");
   // A word that only begins like the root's is another name.
   EXPECT_EQ(names.ParameterOf("decoders.x"), "model.decoder.decoders.x");
 }
