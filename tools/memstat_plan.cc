@@ -95,7 +95,7 @@ absl::StatusOr<Job> JobOf(const PlanFlags& flags, ElementType precision,
     return Wrong("--optimizer-tier", flags.optimizer_tier, "it is host or nvme");
   }
   Job job;
-  job.shape = trainer::ShapeOf(spec);
+  GEMINI_ASSIGN_OR_RETURN(job.shape, trainer::ShapeOf(spec));
   job.round = {.train = true,
                .batch = flags.batch,
                .sequence = flags.sequence,

@@ -35,7 +35,7 @@ enum class Role : uint8_t {
   kProjectIn,
   kQueryKeyValue,  // All three in one matrix, or one of them.
   kAttentionOut,
-  kFeedIn,
+  kFeedIn,  // Also the gate.
   kFeedOut,
   kProjectOut,
   kHead,

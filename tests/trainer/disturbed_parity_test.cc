@@ -136,11 +136,13 @@ class LanguageModelJob final : public Job {
     const std::vector<torch::Tensor> parameters = model_->parameters();
     torch::Tensor penalty = torch::zeros({});
     torch::Tensor hidden = model_->Embed(tokens);
+    const BatchContext context = model_->ContextOf(hidden);
     for (const std::shared_ptr<Block>& block : model_->blocks()) {
       const uint64_t dice = random() % 6;
       if (dice == 0) continue;
       const auto forward = [&] {
-        hidden = model_->recompute() ? ForwardRecomputed(block, hidden) : block->Forward(hidden);
+        hidden = model_->recompute() ? ForwardRecomputed(block, hidden, context)
+                                     : block->Forward(hidden, context);
       };
       forward();
       if (dice == 1) forward();

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes the small Hugging Face checkpoints and tokens that the tests of gemini-train share.
 
-make_models.py DIRECTORY: writes gpt2/, opt/ and opt_post_norm/ by transformers, tokens.npy and eval.npy.
+make_models.py DIRECTORY: writes gpt2/, opt/, opt_post_norm/ and llama/ by transformers, tokens.npy and eval.npy.
 """
 import pathlib
 import sys
@@ -26,6 +26,9 @@ def configs():
     yield "opt", transformers.OPTConfig(**opt, word_embed_proj_dim=128, do_layer_norm_before=True)
     yield "opt_post_norm", transformers.OPTConfig(**opt, word_embed_proj_dim=64,
                                                   do_layer_norm_before=False)
+    yield "llama", transformers.LlamaConfig(
+        vocab_size=VOCABULARY, max_position_embeddings=POSITIONS, hidden_size=128, intermediate_size=352,
+        num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, attention_dropout=0.1)
 
 
 def tokens(count, seed):

@@ -7,14 +7,15 @@ OUT/<case>.reference.safetensors  tokens, logits and loss in fp32, and the gradi
 OUT/cases.txt                   the names of the cases
 """
 
+import json
 import pathlib
 import shutil
 import sys
 
 import torch
 from safetensors.torch import save_file
-from transformers import (AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, GPT2Model, OPTConfig,
-                          OPTForCausalLM, OPTModel)
+from transformers import (AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, GPT2Model, LlamaConfig,
+                          LlamaForCausalLM, OPTConfig, OPTForCausalLM, OPTModel)
 
 VOCAB = 301
 
@@ -31,6 +32,26 @@ def opt(model_class=OPTForCausalLM, **changes):
                     num_hidden_layers=3, num_attention_heads=4, ffn_dim=160, dropout=0.0,
                     attention_dropout=0.0)
     return model_class(OPTConfig(**{**settings, **changes}))
+
+
+def llama(**changes):
+    settings = dict(vocab_size=VOCAB, max_position_embeddings=32, hidden_size=64,
+                    num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+                    intermediate_size=96)
+    return LlamaForCausalLM(LlamaConfig(**{**settings, **changes}))
+
+
+# Of 8 frequencies 4 are high, 2 low and 2 between.
+LLAMA3 = dict(rope_type='llama3', rope_theta=1000.0, factor=8.0, low_freq_factor=1.0,
+              high_freq_factor=4.0, original_max_position_embeddings=512)
+
+
+def as_the_hub_spells_it(config):
+    """Keys as they were before transformers 5, which it still reads."""
+    rope = config.pop('rope_parameters')
+    config['rope_theta'] = rope.pop('rope_theta')
+    config['rope_scaling'] = rope
+    config['torch_dtype'] = config.pop('dtype')
 
 
 POST_NORM = dict(do_layer_norm_before=False, word_embed_proj_dim=32)
@@ -60,6 +81,18 @@ CASES = {
     'opt_post_fp16_untied_sharded': lambda: (opt(**POST_NORM, tie_word_embeddings=False),
                                              torch.float16, '100KB'),
     'opt_post_bf16': lambda: (opt(**POST_NORM), torch.bfloat16, '1GB'),
+    'llama': lambda: (llama(), torch.float32, '1GB'),
+    'llama_one_kv_head': lambda: (llama(num_key_value_heads=1, pad_token_id=1, rms_norm_eps=1e-3),
+                                  torch.float32, '1GB'),
+    'llama_no_shared_heads': lambda: (llama(num_key_value_heads=4, head_dim=24,
+                                            hidden_act='gelu_pytorch_tanh'), torch.float32, '1GB'),
+    'llama_biased': lambda: (llama(attention_bias=True, mlp_bias=True), torch.float32, '1GB'),
+    'llama_linear_fp16': lambda: (llama(rope_parameters=dict(rope_type='linear', factor=4.0,
+                                                             rope_theta=10000.0)),
+                                  torch.float16, '1GB'),
+    'llama3_tied_bf16_sharded': lambda: (llama(tie_word_embeddings=True, rope_parameters=LLAMA3),
+                                         torch.bfloat16, '100KB'),
+    'llama3_hub': lambda: (llama(rope_parameters=LLAMA3), torch.float32, '1GB'),
     'opt_post_square': lambda: (opt(do_layer_norm_before=False), torch.float32, '1GB'),
 }
 
@@ -75,6 +108,11 @@ def make(out, name):
     model.to(dtype).save_pretrained(directory, max_shard_size=shard)
     shards = len(list(directory.glob('*.safetensors')))
     assert (shards > 1) == ('sharded' in name), f'{name}: {shards} files'
+    if name.endswith('_hub'):
+        path = directory / 'config.json'
+        config = json.loads(path.read_text())
+        as_the_hub_spells_it(config)
+        path.write_text(json.dumps(config))
 
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
     model.eval()

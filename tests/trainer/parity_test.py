@@ -106,7 +106,7 @@ class ParityTest(train_program.TrainTest):
                 {"optimizer": "lamb", "lr": 0.01, "precision": "bf16"},
                 {"optimizer": "sgd", "lr": 0.05, "precision": "fp16"},
                 {"optimizer": "adamw", "precision": "fp16", "accumulate": 2, "clip": 0.5, "batch": 1},
-                {"weight_decay": 2.0, "lr": 0.01}, {"weight_decay": 2.0, "lr": 0.01, "no_decay": "*.0.*,*.bias"})
+                {"weight_decay": 2.0, "lr": 0.01}, {"weight_decay": 2.0, "lr": 0.01, "no_decay": "*.0.*,*.1.*"})
         seen = []
         for i, run in enumerate(runs):
             with self.subTest(run):
@@ -210,7 +210,7 @@ def make(model):
 
 def load_tests(loader, _tests, _pattern):
     suite = unittest.TestSuite()
-    for model in os.environ.get("GEMINI_PARITY_MODELS", "gpt2 opt opt_post_norm").split():
+    for model in os.environ.get("GEMINI_PARITY_MODELS", "gpt2 opt opt_post_norm llama").split():
         suite.addTests(loader.loadTestsFromTestCase(make(model)))
     return suite
 

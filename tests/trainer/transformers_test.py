@@ -103,7 +103,7 @@ class TransformersTest(train_program.TrainTest):
         # A rounding decides which side of 0 an input of OPT's ReLU is on where it is that near, and then some losses
         # are others by 6e-5 or 2e-4: so it is with half of transformers' own nudged models, and on some processors
         # with this one. Losses must be those of one of them.
-        nudges = range(16) if exact and config["activation_function"] == "relu" else ()
+        nudges = range(16) if exact and config.get("activation_function") == "relu" else ()
         for seed in (None, *nudges):
             expected, trained = oracle_losses(model, accumulate, dtype, nudged_by=seed)
             worst = max(abs(a - b) / abs(b) for a, b in zip(ours, expected, strict=True))
@@ -153,6 +153,12 @@ class TransformersTest(train_program.TrainTest):
 
     def test_opt_with_norm_behind_and_projections(self):
         self.compare("opt_post_norm")
+
+    def test_llama(self):
+        self.compare("llama")
+
+    def test_llama_in_bf16(self):
+        self.compare("llama", precision="bf16")
 
     def test_a_saved_model_has_the_values_that_it_was_given(self):
         # No learning: what comes out must be what went in, through load, chunks and save.

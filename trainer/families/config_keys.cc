@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/families/config_keys.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -22,12 +23,14 @@ struct ActivationName {
 };
 // The names of transformers. gelu_new and gelu_pytorch_tanh are one function there, computed in two
 // ways; we use the fused one, which keeps one tensor for backward instead of four.
-constexpr std::array<ActivationName, 5> kActivations = {{
+constexpr std::array<ActivationName, 7> kActivations = {{
     {"relu", Activation::kRelu},
     {"gelu", Activation::kGelu},
     {"gelu_new", Activation::kGeluTanh},
     {"gelu_pytorch_tanh", Activation::kGeluTanh},
     {"gelu_fast", Activation::kGeluTanh},
+    {"silu", Activation::kSilu},
+    {"swish", Activation::kSilu},
 }};
 
 std::string Print(const Json& value) {
@@ -69,6 +72,13 @@ void ConfigKeys::Positive(const char* key, double& value) {
   value = found->get<double>();
 }
 
+void ConfigKeys::NeededPositive(const char* key, double& value) {
+  if (status_.ok() && Find({key}).second == nullptr) {
+    status_ = absl::InvalidArgumentError(absl::StrCat(where_, ": has no ", key));
+  }
+  Positive(key, value);
+}
+
 void ConfigKeys::Flag(const char* key, bool& value) {
   const Json* found = Find({key}).second;
   if (found == nullptr) return;
@@ -91,6 +101,36 @@ void ConfigKeys::ActivationKey(const char* key, Activation& value) {
       absl::StrJoin(kActivations, ", ", [](std::string* out, const ActivationName& entry) {
         absl::StrAppend(out, entry.name);
       })));
+}
+
+void ConfigKeys::OneOf(std::initializer_list<const char*> keys,
+                       absl::Span<const absl::string_view> names, size_t& value) {
+  const auto [key, found] = Find(keys);
+  if (found == nullptr) return;
+  if (!found->is_string()) return Refuse(key, *found, "a name");
+  const auto place = std::ranges::find(names, found->get_ref<const std::string&>());
+  if (place == names.end()) {
+    return Unsupported(
+        absl::StrCat(key, " = ", Print(*found), "; supported are ", absl::StrJoin(names, ", ")));
+  }
+  value = static_cast<size_t>(place - names.begin());
+}
+
+void ConfigKeys::Within(std::initializer_list<const char*> keys,
+                        absl::FunctionRef<void(ConfigKeys&)> read) {
+  const auto [key, found] = Find(keys);
+  if (found == nullptr) return;
+  if (!found->is_object()) return Refuse(key, *found, "an object");
+  const std::string where = absl::StrCat(where_, ": ", key);
+  ConfigKeys inside(*found, where);
+  read(inside);
+  status_ = inside.status();
+}
+
+void ConfigKeys::MustBe(const char* key, double value) {
+  const Json* found = Find({key}).second;
+  if (found == nullptr || (found->is_number() && found->get<double>() == value)) return;
+  Unsupported(absl::StrCat(key, " = ", Print(*found), "; only ", value));
 }
 
 void ConfigKeys::MustBeOff(const char* key) {

@@ -10,8 +10,10 @@
 #include <string>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "nlohmann/json_fwd.hpp"
 #include "trainer/families/model_spec.h"
 
@@ -32,11 +34,19 @@ class ConfigKeys {
   void Size(std::initializer_list<const char*> keys, int64_t& value, int64_t minimum = 1);
   void Probability(const char* key, double& value);  // From 0 to below 1.
   void Positive(const char* key, double& value);
+  void NeededPositive(const char* key, double& value);  // INVALID_ARGUMENT where it is not there.
   void Flag(const char* key, bool& value);
   void ActivationKey(const char* key, Activation& value);
+  // The value is the place of a text in `names`.
+  void OneOf(std::initializer_list<const char*> keys, absl::Span<const absl::string_view> names,
+             size_t& value);
+  // Calls `read` with the keys of an object.
+  void Within(std::initializer_list<const char*> keys, absl::FunctionRef<void(ConfigKeys&)> read);
 
   // Refuses an option that we lack unless it is absent, null, false or 0.
   void MustBeOff(const char* key);
+  // Refuses another value than this one, unless it is absent or null.
+  void MustBe(const char* key, double value);
   // Refuses a `whole` that is no multiple of `parts` (>= 1), and a `value` that is not below
   // `bound`, by the names given.
   void MustDivide(absl::string_view what, int64_t whole, absl::string_view by, int64_t parts);

@@ -6,6 +6,7 @@ namespace gemini::trainer {
 absl::Span<const Family> Families() {
   static constexpr Family kFamilies[] = {
       {"gpt2", MakeGpt2Spec},
+      {"llama", MakeLlamaSpec},
       {"opt", MakeOptSpec},
   };
   return kFamilies;

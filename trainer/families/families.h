@@ -19,6 +19,7 @@ struct Family {
 absl::Span<const Family> Families();
 
 ModelSpec MakeGpt2Spec(ConfigKeys& keys);
+ModelSpec MakeLlamaSpec(ConfigKeys& keys);
 ModelSpec MakeOptSpec(ConfigKeys& keys);
 
 }  // namespace gemini::trainer

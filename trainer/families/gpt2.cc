@@ -14,7 +14,7 @@ ModelSpec MakeGpt2Spec(ConfigKeys& keys) {
   keys.Size({"n_embd", "hidden_size"}, spec.width);
   keys.Size({"n_layer", "num_hidden_layers"}, spec.num_blocks);
   spec.embedding_width = spec.width;
-  spec.positions.rows = spec.max_sequence;
+  spec.positions = {.rows = spec.max_sequence};
   keys.Positive("layer_norm_epsilon", spec.norm.epsilon);
   spec.embedding_dropout = spec.residual_dropout = 0.1;
   keys.Probability("resid_pdrop", spec.residual_dropout);
@@ -25,11 +25,13 @@ ModelSpec MakeGpt2Spec(ConfigKeys& keys) {
   AttentionSpec& attention = spec.attention;
   attention = {.num_heads = 12, .one_matrix = true, .dropout = 0.1};
   keys.Size({"n_head", "num_attention_heads"}, attention.num_heads);
+  attention.num_kv_heads = attention.num_heads;
+  attention.head_size = spec.width / attention.num_heads;
   keys.Probability("attn_pdrop", attention.dropout);
   bool scales = true;
   keys.Flag("scale_attn_weights", scales);
   if (scales) {
-    attention.scale = std::pow(static_cast<double>(spec.width / attention.num_heads), -0.5);
+    attention.scale = std::pow(static_cast<double>(attention.head_size), -0.5);
   }
   keys.Flag("scale_attn_by_inverse_layer_idx", attention.divides_scale_by_depth);
   // reorder_and_upcast_attn changes nothing in fp32, so it is not refused.

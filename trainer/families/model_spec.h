@@ -6,13 +6,14 @@
 //         "transformer.ln_f.weight" and "transformer.ln_f.bias".
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "trainer/families/weight_names.h"
 
 namespace gemini::trainer {
 
-enum class Activation : uint8_t { kRelu, kGelu, kGeluTanh };
+enum class Activation : uint8_t { kRelu, kGelu, kGeluTanh, kSilu };
 
 // Where a block has its norms: before each of its two parts, or behind the sum with the residual.
 enum class NormPlace : uint8_t { kBefore, kAfter };
@@ -20,10 +21,16 @@ enum class NormPlace : uint8_t { kBefore, kAfter };
 // How a linear layer's matrix lies in the files, and in memory.
 enum class MatrixLayout : uint8_t { kOutIn, kInOut };
 
-// A layer norm over the last dimension.
+enum class NormKind : uint8_t {
+  kLayer,
+  kRms,  // x / rms(x), without a bias (Zhang and Sennrich, arXiv:1910.07467).
+};
+
+// A norm over the last dimension.
 struct NormSpec {
+  NormKind kind = NormKind::kLayer;
   double epsilon = 1e-5;
-  bool affine = true;  // It has a weight and a bias.
+  bool affine = true;  // It has a weight and, of kLayer, a bias.
 };
 
 // A learned table with one row for each position.
@@ -35,23 +42,49 @@ struct PositionSpec {
   bool for_each_sequence = false;
 };
 
-// Causal self-attention. The width is the model's, and a multiple of num_heads.
+// Rotary positions: each pair (i, i + head size / 2) of a query's or key's head is turned by its
+// position times theta^(-2 i / head size) (Su et al., arXiv:2104.09864).
+struct RotarySpec {
+  enum class Scaling : uint8_t {
+    kNone,
+    kLinear,  // All frequencies are divided by `factor`.
+    kLlama3,  // The low ones are, the high ones are not, and those between in part.
+  };
+  double theta = 10000;
+  Scaling scaling = Scaling::kNone;
+  double factor = 1;
+  // Of kLlama3: a frequency that turns less than `low_turns` times over `original_positions` is
+  // low, one that turns more than `high_turns` times is high.
+  double low_turns = 1;
+  double high_turns = 4;
+  int64_t original_positions = 8192;
+};
+
+// Causal self-attention. Query and output have num_heads * head_size elements a token, key and
+// value num_kv_heads * head_size: each of their heads serves num_heads / num_kv_heads of the
+// query's.
 struct AttentionSpec {
   int64_t num_heads = 1;
+  int64_t num_kv_heads = 1;  // Divides num_heads.
+  int64_t head_size = 1;
   double scale = 1;  // The scores are multiplied by it.
   // Block i, from 0 on, divides the scale by i + 1.
   bool divides_scale_by_depth = false;
   // The query is multiplied by the scale and not the scores, which gives other bits.
   bool scales_query = false;
-  // Query, key and value are one matrix, whose output is the three in this order.
+  // Query, key and value are one matrix, whose output is the three in this order, of one size.
   bool one_matrix = false;
-  bool bias = true;
-  double dropout = 0;  // With this probability a weight of the softmax is dropped.
+  bool bias = true;      // Of query, key and value.
+  bool out_bias = true;  // Of the matrix that follows attention.
+  double dropout = 0;    // With this probability a weight of the softmax is dropped.
 };
 
 struct FeedForwardSpec {
   int64_t width = 0;  // Between its two matrices.
   Activation activation = Activation::kGelu;
+  // The activation is of another matrix's output, the gate's, and multiplies that of the first
+  // (Shazeer, arXiv:2002.05202).
+  bool gated = false;
   bool bias = true;
 };
 
@@ -64,6 +97,7 @@ struct BlockNames {
   std::string value = {};
   std::string attention_out = {};
   std::string feed_norm = {};
+  std::string feed_gate = {};
   std::string feed_in = {};
   std::string feed_out = {};
 };
@@ -90,7 +124,8 @@ struct ModelSpec {
   // from it to that, and another one from the last block's output back.
   int64_t embedding_width = 0;
   int64_t padding_token = -1;  // Its row of the embedding gets no gradient; -1: each row does.
-  PositionSpec positions = {};
+  std::optional<PositionSpec> positions = {};  // Nothing: there is no table.
+  std::optional<RotarySpec> rotary = {};       // Nothing: heads are not turned.
   NormSpec norm = {};
   NormPlace norm_place = NormPlace::kBefore;
   bool final_norm = true;

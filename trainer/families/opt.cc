@@ -43,9 +43,12 @@ ModelSpec MakeOptSpec(ConfigKeys& keys) {
   AttentionSpec& attention = spec.attention;
   attention = {.num_heads = 12, .scales_query = true};
   keys.Size({"num_attention_heads"}, attention.num_heads);
-  attention.scale = std::pow(static_cast<double>(spec.width / attention.num_heads), -0.5);
+  attention.num_kv_heads = attention.num_heads;
+  attention.head_size = spec.width / attention.num_heads;
+  attention.scale = std::pow(static_cast<double>(attention.head_size), -0.5);
   keys.Probability("attention_dropout", attention.dropout);
   keys.Flag("enable_bias", attention.bias);
+  attention.out_bias = attention.bias;
 
   spec.feed_forward = {.width = 3072, .activation = Activation::kRelu, .bias = attention.bias};
   keys.Size({"ffn_dim"}, spec.feed_forward.width);

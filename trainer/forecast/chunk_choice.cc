@@ -105,6 +105,11 @@ std::optional<DeviceNeed> FloorOf(const policies::TransformerTrace& step, int64_
   return FindDeviceFloor(*packed, step);
 }
 
+absl::StatusOr<policies::TransformerTrace> StepOf(const ChunkChoiceInputs& in) {
+  GEMINI_ASSIGN_OR_RETURN(const policies::TransformerShape shape, ShapeOf(in.model));
+  return policies::MakeTransformerTrace(shape, RoundOf(in.config), in.compute);
+}
+
 ChunkChoice Choose(const ChunkChoiceInputs& in, const policies::TransformerTrace& step) {
   if (in.config.chunk_size != kAutoBytes) {
     return {.chunk_bytes = in.config.chunk_size,
@@ -130,8 +135,7 @@ ChunkChoice Choose(const ChunkChoiceInputs& in, const policies::TransformerTrace
 }  // namespace
 
 ChunkChoice ChooseChunkSize(const ChunkChoiceInputs& in) {
-  const absl::StatusOr<policies::TransformerTrace> step =
-      policies::MakeTransformerTrace(ShapeOf(in.model), RoundOf(in.config), in.compute);
+  const absl::StatusOr<policies::TransformerTrace> step = StepOf(in);
   if (step.ok()) return Choose(in, *step);
   ChunkChoice choice = ByBudget(in, step.status());
   if (in.config.chunk_size != kAutoBytes) choice.chunk_bytes = in.config.chunk_size;

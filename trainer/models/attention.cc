@@ -1,23 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/models/attention.h"
 
+#include "ATen/ops/cat.h"
 #include "ATen/ops/scaled_dot_product_attention.h"
 
 namespace gemini::trainer {
+namespace {
+
+// Of [batch, heads, sequence, head size].
+torch::Tensor Rotate(const torch::Tensor& x, const BatchContext& context) {
+  if (!context.cosine.defined()) return x;
+  const int64_t half = x.size(-1) / 2;
+  const torch::Tensor turned =
+      at::cat({-x.slice(/*dim=*/-1, half), x.slice(/*dim=*/-1, 0, half)}, /*dim=*/-1);
+  return x * context.cosine + turned * context.sine;
+}
+
+}  // namespace
 
 torch::Tensor CausalAttention(const torch::Tensor& query, const torch::Tensor& key,
-                              const torch::Tensor& value, int64_t num_heads, double scale,
-                              double dropout, bool training) {
+                              const torch::Tensor& value, const AttentionSpec& spec, double scale,
+                              const BatchContext& context, bool training) {
   const int64_t batch = query.size(0);
   const int64_t sequence = query.size(1);
-  const int64_t head_size = query.size(2) / num_heads;
   const auto by_head = [&](const torch::Tensor& x) {
-    return x.view({batch, sequence, num_heads, head_size}).transpose(1, 2);
+    return x.view({batch, sequence, -1, spec.head_size}).transpose(1, 2);
   };
   const torch::Tensor attended = at::scaled_dot_product_attention(
-      by_head(query), by_head(key), by_head(value), /*attn_mask=*/{}, training ? dropout : 0.0,
-      /*is_causal=*/sequence > 1, scale);
-  return attended.transpose(1, 2).reshape({batch, sequence, num_heads * head_size});
+      Rotate(by_head(query), context), Rotate(by_head(key), context), by_head(value),
+      /*attn_mask=*/{}, training ? spec.dropout : 0.0, /*is_causal=*/sequence > 1, scale,
+      /*enable_gqa=*/spec.num_kv_heads != spec.num_heads);
+  return attended.transpose(1, 2).reshape(query.sizes());
 }
 
 }  // namespace gemini::trainer

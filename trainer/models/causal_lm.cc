@@ -34,8 +34,10 @@ torch::Tensor CausalLm::Loss(const torch::Tensor& tokens) {
 
 torch::Tensor CausalLm::Forward(const torch::Tensor& tokens) {
   torch::Tensor hidden = Embed(tokens);
+  const BatchContext context = ContextOf(hidden);
   for (const std::shared_ptr<Block>& block : blocks_) {
-    hidden = recompute_ ? ForwardRecomputed(block, hidden) : block->Forward(hidden);
+    hidden =
+        recompute_ ? ForwardRecomputed(block, hidden, context) : block->Forward(hidden, context);
   }
   return Head(hidden);
 }

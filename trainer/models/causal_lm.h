@@ -24,8 +24,10 @@ namespace gemini::trainer {
 class CausalLm : public torch::nn::Module {
  public:
   // The stages of Forward. Embed maps tokens to the input of the first block [batch, sequence,
-  // width]; the blocks follow; Head maps the output of the last block to logits.
+  // width]; ContextOf makes from that what all blocks read of the batch; the blocks follow; Head
+  // maps the output of the last block to logits.
   virtual torch::Tensor Embed(const torch::Tensor& tokens) = 0;
+  virtual BatchContext ContextOf(const torch::Tensor& hidden) const = 0;
   virtual torch::Tensor Head(const torch::Tensor& hidden) = 0;
   const std::vector<std::shared_ptr<Block>>& blocks() const { return blocks_; }
 

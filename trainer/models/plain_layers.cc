@@ -8,6 +8,7 @@
 #include "ATen/ops/empty.h"
 #include "ATen/ops/layer_norm.h"
 #include "ATen/ops/linear.h"
+#include "ATen/ops/rms_norm.h"
 
 namespace gemini::trainer {
 namespace {
@@ -66,6 +67,22 @@ class LayerNorm : public Layer {
   torch::Tensor bias_;
 };
 
+class RmsNorm : public Layer {
+ public:
+  RmsNorm(const NormSpec& norm, int64_t width, const torch::TensorOptions& options)
+      : width_(width), epsilon_(norm.epsilon) {
+    if (norm.affine) weight_ = register_parameter("weight", torch::empty({width}, options));
+  }
+  torch::Tensor Forward(const torch::Tensor& x) const override {
+    return at::rms_norm(x, {width_}, weight_, epsilon_);
+  }
+
+ private:
+  const int64_t width_;
+  const double epsilon_;
+  torch::Tensor weight_;  // Undefined when not affine.
+};
+
 class PlainEmbedding : public EmbeddingLayer {
  public:
   PlainEmbedding(int64_t rows, int64_t width, int64_t padding_token,
@@ -91,6 +108,7 @@ std::shared_ptr<EmbeddingLayer> PlainLayers::Embedding(int64_t rows, int64_t wid
 }
 
 std::shared_ptr<Layer> PlainLayers::Norm(const NormSpec& norm, int64_t width) {
+  if (norm.kind == NormKind::kRms) return std::make_shared<RmsNorm>(norm, width, options_);
   return std::make_shared<LayerNorm>(norm, width, options_);
 }
 

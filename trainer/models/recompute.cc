@@ -20,6 +20,7 @@ using torch::autograd::variable_list;
 // What the forward of a block leaves for its backward, beside the input.
 struct ForwardState : torch::CustomClassHolder {
   std::shared_ptr<Block> block;
+  BatchContext context;
   torch::Tensor generator_state;
   torch::Device device = torch::kCPU;  // That generator's device.
   bool training = false;
@@ -60,16 +61,18 @@ class ReturnToForward {
 class RecomputeFunction : public torch::autograd::Function<RecomputeFunction> {
  public:
   static Variable forward(AutogradContext* context, const Variable& hidden,
-                          const Variable& /*anchor*/, const std::shared_ptr<Block>& block) {
+                          const Variable& /*anchor*/, const std::shared_ptr<Block>& block,
+                          const BatchContext& context_of_batch) {
     auto state = c10::make_intrusive<ForwardState>();
     state->block = block;
+    state->context = context_of_batch;
     state->device = hidden.device();
     state->generator_state = GeneratorState(state->device);
     state->training = block->is_training();
     context->saved_data["state"] =
         at::IValue::make_capsule(c10::intrusive_ptr<torch::CustomClassHolder>(state));
     context->save_for_backward({hidden});
-    return block->Forward(hidden);
+    return block->Forward(hidden, context_of_batch);
   }
 
   static variable_list backward(AutogradContext* context, variable_list output_grads) {
@@ -81,21 +84,22 @@ class RecomputeFunction : public torch::autograd::Function<RecomputeFunction> {
     {
       const ReturnToForward guard(*state);
       const at::AutoGradMode with_graph(true);
-      output = state->block->Forward(hidden);
+      output = state->block->Forward(hidden, state->context);
     }
     // Re-entrant: accumulates into .grad of the block's parameters, fires their hooks.
     if (output.requires_grad()) torch::autograd::backward({output}, {output_grads[0]});
-    return {hidden.grad(), Variable(), Variable()};
+    return {hidden.grad(), Variable(), Variable(), Variable()};
   }
 };
 
 }  // namespace
 
-torch::Tensor ForwardRecomputed(const std::shared_ptr<Block>& block, const torch::Tensor& hidden) {
-  if (!at::GradMode::is_enabled()) return block->Forward(hidden);
+torch::Tensor ForwardRecomputed(const std::shared_ptr<Block>& block, const torch::Tensor& hidden,
+                                const BatchContext& context) {
+  if (!at::GradMode::is_enabled()) return block->Forward(hidden, context);
   // Whatever the options of `hidden`: the anchor is never read.
   const torch::Tensor anchor = torch::empty({0}, torch::dtype(torch::kFloat32).requires_grad(true));
-  return RecomputeFunction::apply(hidden, anchor, block);
+  return RecomputeFunction::apply(hidden, anchor, block, context);
 }
 
 }  // namespace gemini::trainer

@@ -12,17 +12,20 @@
 
 #include "torch/nn/module.h"
 #include "torch/types.h"
+#include "trainer/models/batch_context.h"
 
 namespace gemini::trainer {
 
 // A part of a model with one tensor in and one out, both of the same shape.
 class Block : public torch::nn::Module {
  public:
-  virtual torch::Tensor Forward(const torch::Tensor& hidden) = 0;
+  virtual torch::Tensor Forward(const torch::Tensor& hidden, const BatchContext& context) = 0;
 };
 
-// Returns block->Forward(hidden). With grad mode off it is exactly that; else the block runs
-// without a graph, now, and with one in backward. The graph keeps the block and `hidden` alive.
-torch::Tensor ForwardRecomputed(const std::shared_ptr<Block>& block, const torch::Tensor& hidden);
+// Returns block->Forward(hidden, context). With grad mode off it is exactly that; else the block
+// runs without a graph, now, and with one in backward. The graph keeps the block, `hidden` and the
+// context, which gets no gradient, alive.
+torch::Tensor ForwardRecomputed(const std::shared_ptr<Block>& block, const torch::Tensor& hidden,
+                                const BatchContext& context);
 
 }  // namespace gemini::trainer

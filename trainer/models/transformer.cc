@@ -9,6 +9,7 @@
 #include "ATen/ops/gelu.h"
 #include "ATen/ops/linear.h"
 #include "ATen/ops/relu.h"
+#include "ATen/ops/silu.h"
 #include "absl/strings/str_cat.h"
 #include "trainer/models/attention.h"
 #include "trainer/models/module_tree.h"
@@ -25,6 +26,8 @@ torch::Tensor Activate(Activation activation, const torch::Tensor& x) {
       return at::gelu(x);
     case Activation::kGeluTanh:
       return at::gelu(x, "tanh");
+    case Activation::kSilu:
+      return at::silu(x);
   }
   TORCH_INTERNAL_ASSERT(false);
 }
@@ -43,40 +46,47 @@ class TransformerBlock : public Block {
       return AddModule(*this, name, layers.Norm(spec.norm, width));
     };
     // Registered in the order of first use, which depends on where the norms are.
-    const bool bias = spec.attention.bias;
+    const AttentionSpec& attention = spec.attention;
+    const int64_t heads = attention.num_heads * attention.head_size;
+    const int64_t kv_heads = attention.num_kv_heads * attention.head_size;
+    const auto project = [&](const std::string& name, int64_t out) {
+      return linear(name, width, out, attention.bias, Role::kQueryKeyValue);
+    };
     if (norm_before()) attention_norm_ = norm(names.attention_norm);
-    if (spec.attention.one_matrix) {
-      query_key_value_ = {
-          linear(names.query_key_value, width, 3 * width, bias, Role::kQueryKeyValue)};
+    if (attention.one_matrix) {
+      query_key_value_ = {project(names.query_key_value, heads + 2 * kv_heads)};
     } else {
-      for (const std::string& name : {names.query, names.key, names.value}) {
-        query_key_value_.push_back(linear(name, width, width, bias, Role::kQueryKeyValue));
-      }
+      query_key_value_ = {project(names.query, heads), project(names.key, kv_heads),
+                          project(names.value, kv_heads)};
     }
-    attention_out_ = linear(names.attention_out, width, width, bias, Role::kAttentionOut);
+    attention_out_ =
+        linear(names.attention_out, heads, width, attention.out_bias, Role::kAttentionOut);
     if (!norm_before()) attention_norm_ = norm(names.attention_norm);
     const FeedForwardSpec& feed = spec.feed_forward;
     if (norm_before()) feed_norm_ = norm(names.feed_norm);
+    if (feed.gated) {
+      feed_gate_ = linear(names.feed_gate, width, feed.width, feed.bias, Role::kFeedIn);
+    }
     feed_in_ = linear(names.feed_in, width, feed.width, feed.bias, Role::kFeedIn);
     feed_out_ = linear(names.feed_out, feed.width, width, feed.bias, Role::kFeedOut);
     if (!norm_before()) feed_norm_ = norm(names.feed_norm);
   }
 
-  torch::Tensor Forward(const torch::Tensor& hidden) override {
+  torch::Tensor Forward(const torch::Tensor& hidden, const BatchContext& context) override {
     const std::vector<torch::Tensor> parts =
         Project(norm_before() ? attention_norm_->Forward(hidden) : hidden);
     // Here and below dropout is a statement of its own: what was read before it is released by
     // then, and trainer/forecast/transformer_trace.cc counts on that.
-    torch::Tensor attended = attention_out_->Forward(CausalAttention(
-        parts[0], parts[1], parts[2], spec_.attention.num_heads,
-        spec_.attention.scales_query ? 1.0 : scale_, spec_.attention.dropout, is_training()));
+    torch::Tensor attended = attention_out_->Forward(
+        CausalAttention(parts[0], parts[1], parts[2], spec_.attention,
+                        spec_.attention.scales_query ? 1.0 : scale_, context, is_training()));
     attended = DropOut(attended);
     torch::Tensor middle = hidden + attended;
     if (!norm_before()) middle = attention_norm_->Forward(middle);
 
     const torch::Tensor rows = middle.reshape({-1, middle.size(-1)});
-    torch::Tensor fed = feed_in_->Forward(norm_before() ? feed_norm_->Forward(rows) : rows);
-    fed = feed_out_->Forward(Activate(spec_.feed_forward.activation, fed));
+    torch::Tensor fed = FeedIn(norm_before() ? feed_norm_->Forward(rows) : rows);
+    fed = feed_out_->Forward(fed);
     fed = DropOut(fed);
     const torch::Tensor out = (rows + fed).view(hidden.sizes());
     return norm_before() ? out : feed_norm_->Forward(out);
@@ -108,12 +118,21 @@ class TransformerBlock : public Block {
     return parts;
   }
 
+  // What goes into the second matrix of the feed-forward part.
+  torch::Tensor FeedIn(const torch::Tensor& x) const {
+    const Activation activation = spec_.feed_forward.activation;
+    if (!feed_gate_) return Activate(activation, feed_in_->Forward(x));
+    const torch::Tensor gate = Activate(activation, feed_gate_->Forward(x));
+    return gate * feed_in_->Forward(x);
+  }
+
   const ModelSpec spec_;
   const double scale_;
   std::shared_ptr<Layer> attention_norm_;
   std::vector<std::shared_ptr<Layer>> query_key_value_;  // One, or one each.
   std::shared_ptr<Layer> attention_out_;
   std::shared_ptr<Layer> feed_norm_;
+  std::shared_ptr<Layer> feed_gate_;  // Null where it is not gated.
   std::shared_ptr<Layer> feed_in_;
   std::shared_ptr<Layer> feed_out_;
 };
@@ -125,9 +144,11 @@ Transformer::Transformer(const ModelSpec& spec, LayerSet& layers) : spec_(spec) 
   token_embedding_ =
       AddModule(*this, names.token_embedding,
                 layers.Embedding(spec.vocab_size, spec.embedding_width, spec.padding_token));
-  position_embedding_ =
-      AddModule(*this, names.position_embedding,
-                layers.Embedding(spec.positions.rows, spec.width, /*padding_token=*/-1));
+  if (spec.positions.has_value()) {
+    position_embedding_ =
+        AddModule(*this, names.position_embedding,
+                  layers.Embedding(spec.positions->rows, spec.width, /*padding_token=*/-1));
+  }
   if (spec.has_projections()) {
     project_in_ = AddModule(*this, names.project_in,
                             layers.Linear({spec.embedding_width, spec.width}, Role::kProjectIn));
@@ -150,21 +171,28 @@ Transformer::Transformer(const ModelSpec& spec, LayerSet& layers) : spec_(spec) 
 }
 
 torch::Tensor Transformer::PositionRows(const torch::Tensor& tokens) const {
-  const int64_t first = spec_.positions.first_row;
+  const int64_t first = spec_.positions->first_row;
   const torch::Tensor rows = torch::arange(first, first + tokens.size(1),
                                            torch::dtype(torch::kInt64).device(tokens.device()))
                                  .unsqueeze(0);
-  return spec_.positions.for_each_sequence ? rows.expand({tokens.size(0), -1}) : rows;
+  return spec_.positions->for_each_sequence ? rows.expand({tokens.size(0), -1}) : rows;
 }
 
 torch::Tensor Transformer::Embed(const torch::Tensor& tokens) {
   // One after the other: the order of first use is the order of the parameters.
   torch::Tensor embedded = token_embedding_->Forward(tokens);
-  torch::Tensor placed = position_embedding_->Forward(PositionRows(tokens));
+  torch::Tensor placed;
+  if (position_embedding_) placed = position_embedding_->Forward(PositionRows(tokens));
   if (project_in_) embedded = project_in_->Forward(embedded);
-  embedded = embedded + placed;
+  if (position_embedding_) embedded = embedded + placed;
   placed.reset();  // Before dropout takes memory.
   return at::dropout(embedded, spec_.embedding_dropout, is_training());
+}
+
+BatchContext Transformer::ContextOf(const torch::Tensor& hidden) const {
+  if (!spec_.rotary.has_value()) return {};
+  return MakeRotaryContext(*spec_.rotary, spec_.attention.head_size, hidden.size(1),
+                           hidden.options());
 }
 
 torch::Tensor Transformer::Head(const torch::Tensor& hidden) {

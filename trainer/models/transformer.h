@@ -18,20 +18,21 @@ class Transformer : public CausalLm {
   // Asks `layers` for the layers, and does not keep it. Throws c10::Error.
   Transformer(const ModelSpec& spec, LayerSet& layers);
   torch::Tensor Embed(const torch::Tensor& tokens) override;
+  BatchContext ContextOf(const torch::Tensor& hidden) const override;
   torch::Tensor Head(const torch::Tensor& hidden) override;
 
  private:
-  // Returns the rows of the position table, int64, for tokens [batch, sequence]: [batch, sequence]
-  // where each sequence looks them up by itself, else [1, sequence].
+  // There is a position table. Returns the rows of it, int64, for tokens [batch, sequence]: [batch,
+  // sequence] where each sequence looks them up by itself, else [1, sequence].
   torch::Tensor PositionRows(const torch::Tensor& tokens) const;
 
   const ModelSpec spec_;
   std::shared_ptr<EmbeddingLayer> token_embedding_;
-  std::shared_ptr<EmbeddingLayer> position_embedding_;
-  std::shared_ptr<Layer> project_in_;   // Null without projections.
-  std::shared_ptr<Layer> final_norm_;   // Null without one.
-  std::shared_ptr<Layer> project_out_;  // Null without projections.
-  std::shared_ptr<Layer> head_;         // Null when tied to the token embedding.
+  std::shared_ptr<EmbeddingLayer> position_embedding_;  // Null without a table.
+  std::shared_ptr<Layer> project_in_;                   // Null without projections.
+  std::shared_ptr<Layer> final_norm_;                   // Null without one.
+  std::shared_ptr<Layer> project_out_;                  // Null without projections.
+  std::shared_ptr<Layer> head_;                         // Null when tied to the token embedding.
 };
 
 }  // namespace gemini::trainer

@@ -42,20 +42,22 @@ absl::StatusOr<std::vector<double>> RunVertically(
   const torch::Device device = micro_batches.front().device();
   std::vector<torch::Tensor> embedded;  // With its graph, which holds the tokens and little else.
   std::vector<torch::Tensor> hidden;    // By micro-batch: the output of the last block that ran.
+  std::vector<BatchContext> contexts;
   for (const torch::Tensor& tokens : micro_batches) {
     embedded.push_back(model.Embed(tokens));
     hidden.push_back(embedded.back().detach());
+    contexts.push_back(model.ContextOf(hidden.back()));
   }
 
   std::vector<Boundary> boundaries;  // Block after block, of each the micro-batches in their order.
   {
     const at::NoGradGuard no_graph;
     for (const std::shared_ptr<Block>& block : model.blocks()) {
-      for (torch::Tensor& one : hidden) {
+      for (size_t i = 0; i < count; ++i) {
         Boundary& input = boundaries.emplace_back();
         input.generator_state = GeneratorState(device);
-        const torch::Tensor output = block->Forward(one);
-        GEMINI_ASSIGN_OR_RETURN(input.hidden, activations.Put(std::exchange(one, output)));
+        const torch::Tensor output = block->Forward(hidden[i], contexts[i]);
+        GEMINI_ASSIGN_OR_RETURN(input.hidden, activations.Put(std::exchange(hidden[i], output)));
       }
     }
   }
@@ -85,7 +87,7 @@ absl::StatusOr<std::vector<double>> RunVertically(
       }
       const torch::Tensor leaf = Leaf(saved);
       SetGeneratorState(input.generator_state, device);
-      const torch::Tensor output = model.blocks()[b]->Forward(leaf);
+      const torch::Tensor output = model.blocks()[b]->Forward(leaf, contexts[i]);
       torch::autograd::backward({output}, {std::exchange(hidden[i], {})});
       hidden[i] = leaf.grad();
     }

@@ -41,7 +41,7 @@ TEST(HfConfigTest, AbsentKeysHaveTheDefaultsOfTransformers) {
   EXPECT_EQ(opt.spec.feed_forward.activation, Activation::kRelu);
   EXPECT_TRUE(opt.spec.feed_forward.bias);
   EXPECT_EQ(opt.spec.num_blocks, 12);
-  EXPECT_EQ(opt.spec.positions.first_row, 2);
+  EXPECT_EQ(opt.spec.positions->first_row, 2);
   EXPECT_EQ(opt.spec.norm.epsilon, 1e-5);
   EXPECT_TRUE(opt.spec.norm.affine);
   EXPECT_EQ(opt.spec.norm_place, NormPlace::kBefore);
@@ -97,6 +97,56 @@ TEST(HfConfigTest, KeysAreHonoured) {
   EXPECT_EQ(post.max_sequence, 40);
 }
 
+TEST(HfConfigTest, LlamaHasTheDefaultsOfTransformers) {
+  ASSERT_OK_AND_ASSIGN(const HfConfig llama, ParseHfConfig(R"({"model_type":"llama"})", "c"));
+  const ModelSpec& spec = llama.spec;
+  EXPECT_EQ(spec.vocab_size, 32000);
+  EXPECT_EQ(spec.max_sequence, 2048);
+  EXPECT_EQ(spec.width, 4096);
+  EXPECT_EQ(spec.num_blocks, 32);
+  EXPECT_EQ(spec.padding_token, -1);
+  EXPECT_EQ(spec.norm.kind, NormKind::kRms);
+  EXPECT_EQ(spec.norm.epsilon, 1e-6);
+  EXPECT_FALSE(spec.positions.has_value());
+  EXPECT_EQ(spec.rotary->theta, 10000);
+  EXPECT_EQ(spec.rotary->scaling, RotarySpec::Scaling::kNone);
+  EXPECT_EQ(spec.attention.num_kv_heads, 32);
+  EXPECT_EQ(spec.attention.head_size, 128);
+  EXPECT_FALSE(spec.attention.bias);
+  EXPECT_FALSE(spec.attention.out_bias);
+  EXPECT_EQ(spec.attention.dropout, 0.0);
+  EXPECT_EQ(spec.feed_forward.width, 11008);
+  EXPECT_EQ(spec.feed_forward.activation, Activation::kSilu);
+  EXPECT_TRUE(spec.feed_forward.gated);
+  EXPECT_FALSE(spec.feed_forward.bias);
+  EXPECT_FALSE(spec.tied_head);
+}
+
+TEST(HfConfigTest, BothSpellingsOfRotaryPositionsAreRead) {
+  constexpr const char* kNew = R"({"model_type":"llama","rope_parameters":{"rope_type":"llama3",
+      "rope_theta":500000.0,"factor":8.0,"low_freq_factor":2.0,"high_freq_factor":5.0,
+      "original_max_position_embeddings":64}})";
+  constexpr const char* kOld = R"({"model_type":"llama","rope_theta":500000.0,"rope_scaling":{
+      "rope_type":"llama3","factor":8.0,"low_freq_factor":2.0,"high_freq_factor":5.0,
+      "original_max_position_embeddings":64}})";
+  for (const char* json : {kNew, kOld}) {
+    ASSERT_OK_AND_ASSIGN(const HfConfig config, ParseHfConfig(json, "c"));
+    const RotarySpec& rotary = *config.spec.rotary;
+    EXPECT_EQ(rotary.scaling, RotarySpec::Scaling::kLlama3);
+    EXPECT_EQ(rotary.theta, 500000);
+    EXPECT_EQ(rotary.factor, 8);
+    EXPECT_EQ(rotary.low_turns, 2);
+    EXPECT_EQ(rotary.high_turns, 5);
+    EXPECT_EQ(rotary.original_positions, 64);
+  }
+  ASSERT_OK_AND_ASSIGN(
+      const HfConfig old,
+      ParseHfConfig(R"({"model_type":"llama","rope_scaling":{"type":"linear","factor":4.0}})",
+                    "c"));
+  EXPECT_EQ(old.spec.rotary->scaling, RotarySpec::Scaling::kLinear);
+  EXPECT_EQ(old.spec.rotary->factor, 4);
+}
+
 TEST(HfConfigTest, TheGeneralNamesOfSizesAreUnderstood) {
   ASSERT_OK_AND_ASSIGN(const HfConfig config, ParseHfConfig(R"({
       "model_type":"gpt2", "hidden_size":64, "num_hidden_layers":2, "num_attention_heads":4,
@@ -124,10 +174,24 @@ INSTANTIATE_TEST_SUITE_P(
         {"NotJson", "{", kInvalid, "not a JSON object"},
         {"Array", "[1]", kInvalid, "not a JSON object"},
         {"NoType", "{}", kInvalid, "has no model_type"},
-        {"OtherType", R"({"model_type":"llama"})", kUnimplemented,
-         "'llama'; supported are gpt2, opt"},
-        {"OtherActivation", R"({"model_type":"opt","activation_function":"swish"})", kUnimplemented,
-         "activation \"swish\"; supported are relu, gelu, gelu_new"},
+        {"OtherType", R"({"model_type":"mamba"})", kUnimplemented,
+         "'mamba'; supported are gpt2, llama, opt"},
+        {"OtherActivation", R"({"model_type":"opt","activation_function":"mish"})", kUnimplemented,
+         "activation \"mish\"; supported are relu, gelu, gelu_new"},
+        {"OtherRotation", R"({"model_type":"llama","rope_scaling":{"type":"dynamic"}})",
+         kUnimplemented,
+         "rope_scaling: unsupported type = \"dynamic\"; supported are default, linear"},
+        {"RotationInPart",
+         R"({"model_type":"llama","rope_parameters":{"partial_rotary_factor":0.5}})",
+         kUnimplemented, "partial_rotary_factor = 0.5; only 1"},
+        {"RotationWithoutFactor",
+         R"({"model_type":"llama","rope_parameters":{"rope_type":"linear"}})", kInvalid,
+         "rope_parameters: has no factor"},
+        {"RotationIsText", R"({"model_type":"llama","rope_parameters":"linear"})", kInvalid,
+         "rope_parameters = \"linear\", expected an object"},
+        {"HeadsDoNotShare",
+         R"({"model_type":"llama","num_attention_heads":32,"num_key_value_heads":5})", kInvalid,
+         "num_attention_heads 32 is not divisible by num_key_value_heads 5"},
         {"ZeroLayers", R"({"model_type":"gpt2","n_layer":0})", kInvalid, "n_layer = 0, expected"},
         {"NegativeVocab", R"({"model_type":"gpt2","vocab_size":-5})", kInvalid, "vocab_size = -5"},
         {"HugeWidth", R"({"model_type":"gpt2","n_embd":18446744073709551615})", kInvalid,

@@ -51,8 +51,9 @@ TEST_P(ModelShapeTest, HasTheTensorsOfTheModelInTheirOrder) {
   for (const ParameterShape& parameter : ParameterShapesOf(*model)) {
     expected.emplace_back(parameter.name, parameter.num_elements());
   }
+  ASSERT_OK_AND_ASSIGN(const policies::TransformerShape shape, ShapeOf(config.spec));
   std::vector<std::pair<std::string, int64_t>> found;
-  for (const policies::ShapedTensor& tensor : policies::TensorsOf(ShapeOf(config.spec)).tensors) {
+  for (const policies::ShapedTensor& tensor : policies::TensorsOf(shape).tensors) {
     found.emplace_back(tensor.name, tensor.num_elements);
   }
   EXPECT_EQ(found, expected);
@@ -64,16 +65,21 @@ TEST(ModelShapeOfConfigTest, TakesWhatActivationsDependOnFromTheConfig) {
       ParseHfConfig(R"({"model_type":"gpt2","activation_function":"relu","n_head":6,
                         "resid_pdrop":0.0,"embd_pdrop":0.0})",
                     "c"));
-  EXPECT_FALSE(ShapeOf(gpt2.spec).activation_keeps_input);
-  EXPECT_FALSE(ShapeOf(gpt2.spec).dropout);
-  EXPECT_EQ(ShapeOf(gpt2.spec).num_heads, 6);
+  EXPECT_FALSE(ShapeOf(gpt2.spec)->activation_keeps_input);
+  EXPECT_FALSE(ShapeOf(gpt2.spec)->dropout);
+  EXPECT_EQ(ShapeOf(gpt2.spec)->num_heads, 6);
   ASSERT_OK_AND_ASSIGN(
       const HfConfig opt,
       ParseHfConfig(R"({"model_type":"opt","activation_function":"gelu","dropout":0.1})", "c"));
-  EXPECT_TRUE(ShapeOf(opt.spec).activation_keeps_input);
-  EXPECT_TRUE(ShapeOf(opt.spec).dropout);
+  EXPECT_TRUE(ShapeOf(opt.spec)->activation_keeps_input);
+  EXPECT_TRUE(ShapeOf(opt.spec)->dropout);
   // Two rows of padding lie before the first position.
-  EXPECT_EQ(ShapeOf(opt.spec).num_positions, opt.spec.max_sequence + 2);
+  EXPECT_EQ(ShapeOf(opt.spec)->num_positions, opt.spec.max_sequence + 2);
+}
+
+TEST(ModelShapeOfConfigTest, OtherFamiliesAreNotForetoldYet) {
+  ASSERT_OK_AND_ASSIGN(const HfConfig llama, ParseHfConfig(R"({"model_type":"llama"})", "c"));
+  EXPECT_THAT(ShapeOf(llama.spec), StatusIs(absl::StatusCode::kUnimplemented));
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ class TestBlock : public Block {
     weight = register_parameter("weight", torch::randn({16, 16}));
     bias = register_parameter("bias", torch::randn({16}));
   }
-  torch::Tensor Forward(const torch::Tensor& hidden) override {
+  torch::Tensor Forward(const torch::Tensor& hidden, const BatchContext& /*context*/) override {
     ++runs;
     if (runs == fail_at_run) throw std::runtime_error("the block failed");
     graph_runs += torch::GradMode::is_enabled() ? 1 : 0;
@@ -54,7 +54,7 @@ Gradients Train(bool recompute) {
   for (int pass = 0; pass < 2; ++pass) {
     torch::Tensor hidden = input * 2;
     for (const auto& block : blocks) {
-      hidden = recompute ? ForwardRecomputed(block, hidden) : block->Forward(hidden);
+      hidden = recompute ? ForwardRecomputed(block, hidden, {}) : block->Forward(hidden, {});
     }
     gradients.loss = hidden.square().sum();
     gradients.loss.backward();
@@ -83,7 +83,7 @@ TEST(RecomputeTest, GradientsAreBitEqualWithDropout) {
 
 TEST(RecomputeTest, TheBlockRunsTwiceAndOnlyTheSecondTimeWithAGraph) {
   const auto block = std::make_shared<TestBlock>(0.0);
-  const torch::Tensor output = ForwardRecomputed(block, torch::randn({4, 16}).requires_grad_());
+  const torch::Tensor output = ForwardRecomputed(block, torch::randn({4, 16}).requires_grad_(), {});
   EXPECT_EQ(block->runs, 1);
   EXPECT_EQ(block->graph_runs, 0);
   EXPECT_TRUE(output.requires_grad());
@@ -95,13 +95,13 @@ TEST(RecomputeTest, TheBlockRunsTwiceAndOnlyTheSecondTimeWithAGraph) {
 TEST(RecomputeTest, ParametersGetGradientsBehindAnInputThatRequiresNone) {
   const auto block = std::make_shared<TestBlock>(0.0);
   const torch::Tensor input = torch::randn({4, 16});
-  const torch::Tensor output = ForwardRecomputed(block, input);
+  const torch::Tensor output = ForwardRecomputed(block, input, {});
   ASSERT_TRUE(output.requires_grad());
   output.sum().backward();
   const torch::Tensor recomputed = block->weight.grad().clone();
   EXPECT_FALSE(input.grad().defined());
   block->weight.mutable_grad().reset();
-  block->Forward(input).sum().backward();
+  block->Forward(input, {}).sum().backward();
   EXPECT_TRUE(torch::equal(recomputed, block->weight.grad()));
 }
 
@@ -109,20 +109,22 @@ TEST(RecomputeTest, FrozenParametersStayWithoutGradient) {
   const auto block = std::make_shared<TestBlock>(0.0);
   block->weight.set_requires_grad(false);
   const torch::Tensor input = torch::randn({4, 16}).requires_grad_();
-  ForwardRecomputed(block, input).sum().backward();
+  ForwardRecomputed(block, input, {}).sum().backward();
   EXPECT_FALSE(block->weight.grad().defined());
   EXPECT_TRUE(block->bias.grad().defined());
   EXPECT_TRUE(input.grad().defined());
 
   block->bias.set_requires_grad(false);
   block->bias.mutable_grad().reset();
-  ForwardRecomputed(block, torch::randn({4, 16})).sum().backward();  // Nothing needs a gradient.
+  ForwardRecomputed(block, torch::randn({4, 16}), {})
+      .sum()
+      .backward();  // Nothing needs a gradient.
   EXPECT_FALSE(block->bias.grad().defined());
 }
 
 TEST(RecomputeTest, TheTrainingFlagIsThatOfTheForward) {
   const auto block = std::make_shared<TestBlock>(0.5);
-  const torch::Tensor output = ForwardRecomputed(block, torch::randn({4, 16}).requires_grad_());
+  const torch::Tensor output = ForwardRecomputed(block, torch::randn({4, 16}).requires_grad_(), {});
   block->eval();
   output.sum().backward();
   EXPECT_TRUE(block->last_run_was_training);
@@ -133,7 +135,7 @@ TEST(RecomputeTest, WithoutGradModeTheBlockJustRuns) {
   const auto block = std::make_shared<TestBlock>(0.0);
   const torch::Tensor input = torch::randn({4, 16}).requires_grad_();
   const torch::NoGradGuard no_grad;
-  const torch::Tensor output = ForwardRecomputed(block, input);
+  const torch::Tensor output = ForwardRecomputed(block, input, {});
   EXPECT_FALSE(output.requires_grad());
   EXPECT_EQ(block->runs, 1);
 }
@@ -141,13 +143,13 @@ TEST(RecomputeTest, WithoutGradModeTheBlockJustRuns) {
 TEST(RecomputeTest, AnExceptionOfTheForwardPassesThrough) {
   const auto block = std::make_shared<TestBlock>(0.0);
   block->fail_at_run = 1;
-  EXPECT_THROW(ForwardRecomputed(block, torch::randn({4, 16})), std::runtime_error);
+  EXPECT_THROW(ForwardRecomputed(block, torch::randn({4, 16}), {}), std::runtime_error);
   EXPECT_TRUE(torch::GradMode::is_enabled());
 }
 
 TEST(RecomputeTest, AnExceptionOfTheBackwardPassesThroughAndPutsAllBack) {
   const auto block = std::make_shared<TestBlock>(0.5);
-  const torch::Tensor output = ForwardRecomputed(block, torch::randn({4, 16}).requires_grad_());
+  const torch::Tensor output = ForwardRecomputed(block, torch::randn({4, 16}).requires_grad_(), {});
   block->eval();
   block->fail_at_run = 2;
   torch::manual_seed(5);
@@ -161,19 +163,21 @@ TEST(RecomputeTest, AnExceptionOfTheBackwardPassesThroughAndPutsAllBack) {
 TEST(RecomputeTest, AnInputChangedAfterTheForwardIsRefusedByAutograd) {
   const auto block = std::make_shared<TestBlock>(0.0);
   torch::Tensor input = torch::randn({4, 16});
-  const torch::Tensor output = ForwardRecomputed(block, input);
+  const torch::Tensor output = ForwardRecomputed(block, input, {});
   input.add_(1);
   EXPECT_THROW(output.sum().backward(), c10::Error);
 }
 
 class IdentityBlock : public Block {
  public:
-  torch::Tensor Forward(const torch::Tensor& hidden) override { return hidden; }
+  torch::Tensor Forward(const torch::Tensor& hidden, const BatchContext& /*context*/) override {
+    return hidden;
+  }
 };
 
 TEST(RecomputeTest, ABlockThatReturnsItsInputWorks) {
   const torch::Tensor input = torch::ones({4}).requires_grad_();
-  ForwardRecomputed(std::make_shared<IdentityBlock>(), input * 3).sum().backward();
+  ForwardRecomputed(std::make_shared<IdentityBlock>(), input * 3, {}).sum().backward();
   EXPECT_TRUE(torch::equal(input.grad(), torch::full({4}, 3.0f)));
 }
 
@@ -181,7 +185,8 @@ TEST(RecomputeTest, TheGraphKeepsTheBlockAndLetsItGo) {
   auto block = std::make_shared<TestBlock>(0.0);
   const std::weak_ptr<TestBlock> watched = block;
   const torch::Tensor weight = block->weight;
-  torch::Tensor output = ForwardRecomputed(std::exchange(block, nullptr), torch::randn({4, 16}));
+  torch::Tensor output =
+      ForwardRecomputed(std::exchange(block, nullptr), torch::randn({4, 16}), {});
   EXPECT_FALSE(watched.expired());
   output.sum().backward();
   EXPECT_TRUE(weight.grad().defined());

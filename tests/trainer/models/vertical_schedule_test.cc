@@ -93,7 +93,7 @@ Result RunWithGraphs(CausalLm& model, const std::vector<torch::Tensor>& batches)
   std::vector<torch::Tensor> hidden;
   for (const torch::Tensor& tokens : batches) hidden.push_back(model.Embed(tokens));
   for (const std::shared_ptr<Block>& block : model.blocks()) {
-    for (torch::Tensor& one : hidden) one = block->Forward(one);
+    for (torch::Tensor& one : hidden) one = block->Forward(one, model.ContextOf(one));
   }
   std::vector<double> losses;
   for (size_t i = 0; i < batches.size(); ++i) {
@@ -205,6 +205,7 @@ class CountedLm : public CausalLm {
     runs.push_back("embed");
     return torch::embedding(weight_, tokens);
   }
+  BatchContext ContextOf(const torch::Tensor& /*hidden*/) const override { return {}; }
   torch::Tensor Head(const torch::Tensor& hidden) override {
     runs.push_back("head");
     return hidden.matmul(weight_.t());
@@ -215,7 +216,7 @@ class CountedLm : public CausalLm {
   class CountedBlock : public Block {
    public:
     CountedBlock(CountedLm& owner, int index) : owner_(owner), index_(index) {}
-    torch::Tensor Forward(const torch::Tensor& hidden) override {
+    torch::Tensor Forward(const torch::Tensor& hidden, const BatchContext& /*context*/) override {
       owner_.runs.push_back((torch::GradMode::is_enabled() ? "graph " : "block ") +
                             std::to_string(index_));
       return hidden * 2;
