@@ -311,7 +311,7 @@ int RunPlan(const PlanFlags& flags,
   const absl::StatusOr<trainer::HfConfig> config = trainer::ReadHfConfig(flags.model);
   if (!config.ok()) return Refuse(config.status(), 1);
   const absl::StatusOr<Job> job = JobOf(flags, *precision, config->spec);
-  if (!job.ok()) return Refuse(job.status(), 2);
+  if (!job.ok()) return Refuse(job.status(), absl::IsUnimplemented(job.status()) ? 1 : 2);
   const absl::StatusOr<Forecast> forecast = MakeForecast(*job, *machine);
   if (!forecast.ok()) return Refuse(forecast.status(), 2);
   const absl::StatusOr<std::vector<Advice>> advice = Advise(*job, *machine, *forecast);

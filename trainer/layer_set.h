@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The layers that a model is made of, and the set that makes them: a model asks a LayerSet for
 // each, so that another set can split or adapt them in one place. So far the model takes them to be
-// whole: it cuts query, key and value apart by its own width, and computes a tied head itself.
+// whole: it cuts query, key and value apart by the sizes of its heads, and computes a tied head
+// itself.
 // Names:  a layer's tensors are "weight" and "bias".
 // Memory: parameters are empty tensors of the set's options; nothing is initialised.
 // Thread: one at a time.

@@ -84,6 +84,7 @@ CASES = {
     'llama': lambda: (llama(), torch.float32, '1GB'),
     'llama_one_kv_head': lambda: (llama(num_key_value_heads=1, pad_token_id=1, rms_norm_eps=1e-3),
                                   torch.float32, '1GB'),
+    'llama_pad_last': lambda: (llama(pad_token_id=-1), torch.float32, '1GB'),
     'llama_no_shared_heads': lambda: (llama(num_key_value_heads=4, head_dim=24,
                                             hidden_act='gelu_pytorch_tanh'), torch.float32, '1GB'),
     'llama_biased': lambda: (llama(attention_bias=True, mlp_bias=True), torch.float32, '1GB'),

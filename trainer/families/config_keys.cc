@@ -118,13 +118,23 @@ void ConfigKeys::OneOf(std::initializer_list<const char*> keys,
 
 void ConfigKeys::Within(std::initializer_list<const char*> keys,
                         absl::FunctionRef<void(ConfigKeys&)> read) {
-  const auto [key, found] = Find(keys);
-  if (found == nullptr) return;
-  if (!found->is_object()) return Refuse(key, *found, "an object");
-  const std::string where = absl::StrCat(where_, ": ", key);
-  ConfigKeys inside(*found, where);
-  read(inside);
-  status_ = inside.status();
+  for (const char* key : keys) {
+    const Json* found = Find({key}).second;
+    if (found == nullptr) continue;
+    if (!found->is_object()) return Refuse(key, *found, "an object");
+    if (found->empty()) continue;
+    const std::string where = absl::StrCat(where_, ": ", key);
+    ConfigKeys inside(*found, where);
+    read(inside);
+    status_ = inside.status();
+    return;
+  }
+}
+
+void ConfigKeys::MustBeOn(const char* key) {
+  const Json* found = Find({key}).second;
+  if (found == nullptr || *found == Json(true)) return;
+  Unsupported(absl::StrCat(key, " = ", Print(*found), "; only true"));
 }
 
 void ConfigKeys::MustBe(const char* key, double value) {

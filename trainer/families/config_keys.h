@@ -37,15 +37,18 @@ class ConfigKeys {
   void NeededPositive(const char* key, double& value);  // INVALID_ARGUMENT where it is not there.
   void Flag(const char* key, bool& value);
   void ActivationKey(const char* key, Activation& value);
-  // The value is the place of a text in `names`.
+  // Sets `value` to the index in `names` of the text that was read. UNIMPLEMENTED: another text.
   void OneOf(std::initializer_list<const char*> keys, absl::Span<const absl::string_view> names,
              size_t& value);
-  // Calls `read` with the keys of an object.
+  // Calls `read` with the keys of the object found, if there is one that is not empty. What `read`
+  // refuses is refused here, too.
   void Within(std::initializer_list<const char*> keys, absl::FunctionRef<void(ConfigKeys&)> read);
 
   // Refuses an option that we lack unless it is absent, null, false or 0.
   void MustBeOff(const char* key);
-  // Refuses another value than this one, unless it is absent or null.
+  // Refuses an option that cannot be switched off unless it is absent, null or true.
+  void MustBeOn(const char* key);
+  // Refuses a key with another value than `value`, unless it is absent or null.
   void MustBe(const char* key, double value);
   // Refuses a `whole` that is no multiple of `parts` (>= 1), and a `value` that is not below
   // `bound`, by the names given.

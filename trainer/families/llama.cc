@@ -4,6 +4,7 @@
 //         Grattafiori et al., "The Llama 3 Herd of Models", arXiv:2407.21783.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "trainer/families/families.h"
 #include "trainer/families/rotary_keys.h"
@@ -17,12 +18,16 @@ ModelSpec MakeLlamaSpec(ConfigKeys& keys) {
   keys.Size({"hidden_size"}, spec.width);
   keys.Size({"num_hidden_layers"}, spec.num_blocks);
   spec.embedding_width = spec.width;
-  keys.Size({"pad_token_id"}, spec.padding_token, /*minimum=*/0);
+  // As in torch.nn.Embedding a negative id counts from the end: some files of Llama 1 have -1.
+  constexpr int64_t kNone = std::numeric_limits<int64_t>::min();
+  int64_t padding = kNone;
+  keys.Size({"pad_token_id"}, padding, /*minimum=*/-spec.vocab_size);
+  if (padding != kNone) spec.padding_token = padding < 0 ? padding + spec.vocab_size : padding;
   spec.norm = {.kind = NormKind::kRms, .epsilon = 1e-6};
   keys.Positive("rms_norm_eps", spec.norm.epsilon);
   spec.tied_head = false;
   keys.Flag("tie_word_embeddings", spec.tied_head);
-  spec.rotary = ReadRotary(keys);
+  spec.rotary = ReadRotary(keys, spec.max_sequence);
 
   AttentionSpec& attention = spec.attention;
   attention = {.num_heads = 32, .bias = false};
@@ -42,11 +47,13 @@ ModelSpec MakeLlamaSpec(ConfigKeys& keys) {
   keys.ActivationKey("hidden_act", spec.feed_forward.activation);
   keys.Flag("mlp_bias", spec.feed_forward.bias);
 
+  keys.MustBeOn("is_causal");
+  keys.MustBeOff("per_layer_config");
   keys.MustBeOff("quantization_config");
   keys.MustDivide("hidden_size", spec.width, "num_attention_heads", attention.num_heads);
   keys.MustDivide("num_attention_heads", attention.num_heads, "num_key_value_heads",
                   attention.num_kv_heads);
-  keys.MustDivide("head_dim", attention.head_size, "the two halves of a rotated head,", 2);
+  keys.MustDivide("head_dim", attention.head_size, "rotary pairs of", 2);
   keys.MustBeBelow("pad_token_id", spec.padding_token, "vocab_size", spec.vocab_size);
 
   spec.layers = {.token_embedding = "model.embed_tokens",

@@ -23,14 +23,14 @@ enum class MatrixLayout : uint8_t { kOutIn, kInOut };
 
 enum class NormKind : uint8_t {
   kLayer,
-  kRms,  // x / rms(x), without a bias (Zhang and Sennrich, arXiv:1910.07467).
+  kRms,  // x / rms(x), which never has a bias (Zhang and Sennrich, arXiv:1910.07467).
 };
 
 // A norm over the last dimension.
 struct NormSpec {
   NormKind kind = NormKind::kLayer;
   double epsilon = 1e-5;
-  bool affine = true;  // It has a weight and, of kLayer, a bias.
+  bool affine = true;  // It has a weight, and a layer norm has a bias, too.
 };
 
 // A learned table with one row for each position.
@@ -48,16 +48,16 @@ struct RotarySpec {
   enum class Scaling : uint8_t {
     kNone,
     kLinear,  // All frequencies are divided by `factor`.
-    kLlama3,  // The low ones are, the high ones are not, and those between in part.
+    kLlama3,  // Low ones are divided, high ones are kept, those between are interpolated.
   };
   double theta = 10000;
   Scaling scaling = Scaling::kNone;
   double factor = 1;
-  // Of kLlama3: a frequency that turns less than `low_turns` times over `original_positions` is
-  // low, one that turns more than `high_turns` times is high.
+  // For kLlama3: a frequency is low if it makes fewer than `low_turns` turns over
+  // `original_positions`, and high if it makes more than `high_turns`.
   double low_turns = 1;
   double high_turns = 4;
-  int64_t original_positions = 8192;
+  int64_t original_positions = 1;
 };
 
 // Causal self-attention. Query and output have num_heads * head_size elements a token, key and
@@ -72,18 +72,18 @@ struct AttentionSpec {
   bool divides_scale_by_depth = false;
   // The query is multiplied by the scale and not the scores, which gives other bits.
   bool scales_query = false;
-  // Query, key and value are one matrix, whose output is the three in this order, of one size.
+  // Query, key and value are one matrix, whose output is the three in this order.
   bool one_matrix = false;
-  bool bias = true;      // Of query, key and value.
-  bool out_bias = true;  // Of the matrix that follows attention.
+  bool bias = true;      // Query, key and value have one.
+  bool out_bias = true;  // The matrix behind attention has one.
   double dropout = 0;    // With this probability a weight of the softmax is dropped.
 };
 
 struct FeedForwardSpec {
   int64_t width = 0;  // Between its two matrices.
   Activation activation = Activation::kGelu;
-  // The activation is of another matrix's output, the gate's, and multiplies that of the first
-  // (Shazeer, arXiv:2002.05202).
+  // Another matrix of the same size, the gate, reads the same input. The activation is applied to
+  // its output, which multiplies that of the first matrix (Shazeer, arXiv:2002.05202).
   bool gated = false;
   bool bias = true;
 };

@@ -13,11 +13,12 @@ constexpr absl::string_view kScalings[] = {"default", "linear", "llama3"};
 
 }  // namespace
 
-RotarySpec ReadRotary(ConfigKeys& keys) {
+RotarySpec ReadRotary(ConfigKeys& keys, int64_t max_sequence) {
   using Scaling = RotarySpec::Scaling;
-  RotarySpec rotary;
+  RotarySpec rotary = {.original_positions = max_sequence};
   keys.Positive("rope_theta", rotary.theta);
-  keys.Within({"rope_parameters", "rope_scaling"}, [&rotary](ConfigKeys& inside) {
+  // Where both are there transformers takes the old spelling.
+  keys.Within({"rope_scaling", "rope_parameters"}, [&rotary](ConfigKeys& inside) {
     inside.Positive("rope_theta", rotary.theta);
     size_t scaling = 0;
     inside.OneOf({"rope_type", "type"}, kScalings, scaling);
@@ -30,6 +31,8 @@ RotarySpec ReadRotary(ConfigKeys& keys) {
     inside.NeededPositive("high_freq_factor", rotary.high_turns);
     inside.Size({"original_max_position_embeddings"}, rotary.original_positions);
   });
+  // transformers prefers it at the top level.
+  keys.Size({"original_max_position_embeddings"}, rotary.original_positions);
   return rotary;
 }
 

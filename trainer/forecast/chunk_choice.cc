@@ -99,6 +99,10 @@ ChunkChoice ByBudget(const ChunkChoiceInputs& in, const absl::Status& why) {
           .floor = std::nullopt};
 }
 
+std::string AsAskedFor(int64_t chunk_bytes) {
+  return absl::StrCat("chunks of ", FormatByteSize(chunk_bytes), ", as asked for");
+}
+
 std::optional<DeviceNeed> FloorOf(const policies::TransformerTrace& step, int64_t chunk_bytes) {
   const absl::StatusOr<policies::RangeTrace> packed = policies::PackTrace(step.trace, chunk_bytes);
   if (!packed.ok()) return std::nullopt;
@@ -113,8 +117,7 @@ absl::StatusOr<policies::TransformerTrace> StepOf(const ChunkChoiceInputs& in) {
 ChunkChoice Choose(const ChunkChoiceInputs& in, const policies::TransformerTrace& step) {
   if (in.config.chunk_size != kAutoBytes) {
     return {.chunk_bytes = in.config.chunk_size,
-            .reason =
-                absl::StrCat("chunks of ", FormatByteSize(in.config.chunk_size), ", as asked for"),
+            .reason = AsAskedFor(in.config.chunk_size),
             .device_floor_bytes = 0,
             .floor = FloorOf(step, in.config.chunk_size)};
   }
@@ -138,7 +141,10 @@ ChunkChoice ChooseChunkSize(const ChunkChoiceInputs& in) {
   const absl::StatusOr<policies::TransformerTrace> step = StepOf(in);
   if (step.ok()) return Choose(in, *step);
   ChunkChoice choice = ByBudget(in, step.status());
-  if (in.config.chunk_size != kAutoBytes) choice.chunk_bytes = in.config.chunk_size;
+  if (in.config.chunk_size != kAutoBytes) {
+    choice.chunk_bytes = in.config.chunk_size;
+    choice.reason = AsAskedFor(choice.chunk_bytes);
+  }
   return choice;
 }
 

@@ -7,9 +7,9 @@ absl::StatusOr<policies::TransformerShape> ShapeOf(const ModelSpec& spec) {
   using policies::TransformerFamily;
   if (!spec.positions.has_value()) {
     return absl::UnimplementedError(
-        "steps are foretold of GPT-2 and OPT alone so far; a job of another family is placed by "
+        "steps of GPT-2 and OPT alone can be predicted so far; a job of this model is placed by "
         "what "
-        "its first step recorded");
+        "its first step records");
   }
   const AttentionSpec& attention = spec.attention;
   return policies::TransformerShape{

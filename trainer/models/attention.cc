@@ -7,13 +7,16 @@
 namespace gemini::trainer {
 namespace {
 
-// Of [batch, heads, sequence, head size].
+// Returns x [batch, heads, sequence, head size] rotated by the angles of `context`, or x itself if
+// there are none.
 torch::Tensor Rotate(const torch::Tensor& x, const BatchContext& context) {
   if (!context.cosine.defined()) return x;
   const int64_t half = x.size(-1) / 2;
   const torch::Tensor turned =
       at::cat({-x.slice(/*dim=*/-1, half), x.slice(/*dim=*/-1, 0, half)}, /*dim=*/-1);
-  return x * context.cosine + turned * context.sine;
+  torch::Tensor out = x * context.cosine;
+  out += turned * context.sine;  // In place: the graph reads neither.
+  return out;
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Causal self-attention by Torch's scaled_dot_product_attention. It stores no scores, but on a CPU
-// where dropout is drawn: the fused kernel there has none.
+// Causal self-attention by Torch's scaled_dot_product_attention. It stores no scores, except on a
+// CPU where dropout is drawn, and on a GPU in fp32 where heads are shared: no fused kernel there
+// takes that.
 #pragma once
 #include "torch/types.h"
 #include "trainer/families/model_spec.h"

@@ -11,8 +11,9 @@
 namespace gemini::trainer {
 namespace {
 
-// Source: transformers, modeling_rope_utils.py. In fp32 and in its order of operations: at position
-// 8,192 the last bit of a frequency is 5e-4 of an angle.
+// Computes as transformers does (modeling_rope_utils.py), in fp32 and in its order of operations:
+// at position 8,192 the last bit of a frequency is 5e-4 of an angle. Torch divides a number by a
+// tensor as number * (1 / tensor).
 float Scaled(const RotarySpec& rotary, float frequency) {
   const auto factor = static_cast<float>(rotary.factor);
   if (rotary.scaling == RotarySpec::Scaling::kNone) return frequency;
@@ -20,10 +21,10 @@ float Scaled(const RotarySpec& rotary, float frequency) {
   const auto positions = static_cast<float>(rotary.original_positions);
   const auto low = static_cast<float>(rotary.low_turns);
   const auto high = static_cast<float>(rotary.high_turns);
-  const float length = static_cast<float>(2 * std::numbers::pi) / frequency;  // Of a turn.
-  if (length > positions / low) return frequency / factor;
-  if (length < positions / high) return frequency;
-  const float part = (positions / length - low) / (high - low);
+  const float turn = 1 / frequency * static_cast<float>(2 * std::numbers::pi);  // In positions.
+  if (turn > positions / low) return frequency / factor;
+  if (turn < positions / high) return frequency;
+  const float part = (1 / turn * positions - low) / (high - low);
   return (1 - part) * frequency / factor + part * frequency;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all blocks read of a batch, made once for it. No buffers of the model: they would be moved
-// and saved with it.
+// What all blocks read of a batch. It is made once for the batch, and is no buffer of the model:
+// buffers would be moved and saved with it.
 #pragma once
 #include <cstdint>
 
@@ -10,8 +10,8 @@
 namespace gemini::trainer {
 
 struct BatchContext {
-  // Of the angle by which each element of a head is rotated: [sequence, head size], in the type of
-  // the hidden state. Undefined where heads are not rotated.
+  // The cosine and sine of the angles by which heads are rotated: [sequence, head size], in the
+  // hidden state's dtype and on its device. Undefined where they are not.
   torch::Tensor cosine = {};
   torch::Tensor sine = {};
 };

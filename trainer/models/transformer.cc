@@ -104,12 +104,17 @@ class TransformerBlock : public Block {
     return at::dropout(x, spec_.residual_dropout, is_training());
   }
 
-  // Query, key and value, of the model's width each.
+  // Returns query [..., heads * head size], and key and value [..., KV heads * head size].
   std::vector<torch::Tensor> Project(const torch::Tensor& x) const {
     std::vector<torch::Tensor> parts;
     for (const std::shared_ptr<Layer>& layer : query_key_value_) {
       parts.push_back(layer->Forward(x));
-      if (spec_.attention.one_matrix) parts = parts[0].split(spec_.width, /*dim=*/-1);
+      if (spec_.attention.one_matrix) {
+        const int64_t key_size = spec_.attention.num_kv_heads * spec_.attention.head_size;
+        parts = parts[0].split_with_sizes(
+            {spec_.attention.num_heads * spec_.attention.head_size, key_size, key_size},
+            /*dim=*/-1);
+      }
       // Before the key is computed, so that the query itself is released first.
       if (&layer == &query_key_value_.front() && spec_.attention.scales_query) {
         parts[0] = parts[0] * scale_;
@@ -118,7 +123,7 @@ class TransformerBlock : public Block {
     return parts;
   }
 
-  // What goes into the second matrix of the feed-forward part.
+  // Returns the input of the feed-forward part's second matrix.
   torch::Tensor FeedIn(const torch::Tensor& x) const {
     const Activation activation = spec_.feed_forward.activation;
     if (!feed_gate_) return Activate(activation, feed_in_->Forward(x));

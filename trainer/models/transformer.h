@@ -22,8 +22,8 @@ class Transformer : public CausalLm {
   torch::Tensor Head(const torch::Tensor& hidden) override;
 
  private:
-  // There is a position table. Returns the rows of it, int64, for tokens [batch, sequence]: [batch,
-  // sequence] where each sequence looks them up by itself, else [1, sequence].
+  // Returns the rows of the position table, which must exist, int64, for tokens [batch, sequence]:
+  // [batch, sequence] where each sequence looks them up by itself, else [1, sequence].
   torch::Tensor PositionRows(const torch::Tensor& tokens) const;
 
   const ModelSpec spec_;

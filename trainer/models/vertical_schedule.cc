@@ -46,7 +46,9 @@ absl::StatusOr<std::vector<double>> RunVertically(
   for (const torch::Tensor& tokens : micro_batches) {
     embedded.push_back(model.Embed(tokens));
     hidden.push_back(embedded.back().detach());
-    contexts.push_back(model.ContextOf(hidden.back()));
+    // It depends on the length alone, so micro-batches of one length share it.
+    const bool shared = !contexts.empty() && hidden.back().size(1) == hidden.front().size(1);
+    contexts.push_back(shared ? contexts.front() : model.ContextOf(hidden.back()));
   }
 
   std::vector<Boundary> boundaries;  // Block after block, of each the micro-batches in their order.

@@ -18,6 +18,9 @@ TEST(FamiliesTest, NamesOfParametersAreThoseOfTheLayers) {
     ASSERT_OK(keys.status());
     EXPECT_EQ(spec.files.embedding, spec.layers.token_embedding + ".weight");
     EXPECT_EQ(spec.files.head, spec.layers.head + ".weight");
+    if (spec.positions.has_value()) {
+      EXPECT_THAT(spec.layers.position_embedding, ::testing::StartsWith(spec.files.root));
+    }
     for (const std::string& name :
          {spec.layers.token_embedding, spec.layers.blocks, spec.layers.final_norm}) {
       EXPECT_THAT(name, ::testing::StartsWith(spec.files.root));

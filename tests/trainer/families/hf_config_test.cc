@@ -122,6 +122,17 @@ TEST(HfConfigTest, LlamaHasTheDefaultsOfTransformers) {
   EXPECT_FALSE(spec.tied_head);
 }
 
+TEST(HfConfigTest, NullsOfLlamaFilesAreDefaultsAndANegativePadCountsFromTheEnd) {
+  ASSERT_OK_AND_ASSIGN(const HfConfig llama, ParseHfConfig(R"({
+      "model_type":"llama", "head_dim":null, "num_key_value_heads":null, "rope_scaling":null,
+      "vocab_size":100, "pad_token_id":-1, "pretraining_tp":1})",
+                                                           "c"));
+  EXPECT_EQ(llama.spec.attention.head_size, 128);
+  EXPECT_EQ(llama.spec.attention.num_kv_heads, 32);
+  EXPECT_EQ(llama.spec.rotary->scaling, RotarySpec::Scaling::kNone);
+  EXPECT_EQ(llama.spec.padding_token, 99);
+}
+
 TEST(HfConfigTest, BothSpellingsOfRotaryPositionsAreRead) {
   constexpr const char* kNew = R"({"model_type":"llama","rope_parameters":{"rope_type":"llama3",
       "rope_theta":500000.0,"factor":8.0,"low_freq_factor":2.0,"high_freq_factor":5.0,
@@ -129,7 +140,17 @@ TEST(HfConfigTest, BothSpellingsOfRotaryPositionsAreRead) {
   constexpr const char* kOld = R"({"model_type":"llama","rope_theta":500000.0,"rope_scaling":{
       "rope_type":"llama3","factor":8.0,"low_freq_factor":2.0,"high_freq_factor":5.0,
       "original_max_position_embeddings":64}})";
-  for (const char* json : {kNew, kOld}) {
+  // Where both are there the old one counts, and at the top level what is there.
+  constexpr const char* kBoth = R"({"model_type":"llama","rope_theta":500000.0,"rope_scaling":{
+      "rope_type":"llama3","factor":8.0,"low_freq_factor":2.0,"high_freq_factor":5.0,
+      "original_max_position_embeddings":32},"original_max_position_embeddings":64,
+      "rope_parameters":{"rope_type":"default","rope_theta":7.0}})";
+  // Without it, it is the number of positions.
+  constexpr const char* kAbsent = R"({"model_type":"llama","rope_theta":500000.0,"rope_scaling":{
+      "rope_type":"llama3","factor":8.0,"low_freq_factor":2.0,"high_freq_factor":5.0},
+      "rope_parameters":{},"max_position_embeddings":64})";
+  for (const char* json : {kNew, kOld, kBoth, kAbsent}) {
+    SCOPED_TRACE(json);
     ASSERT_OK_AND_ASSIGN(const HfConfig config, ParseHfConfig(json, "c"));
     const RotarySpec& rotary = *config.spec.rotary;
     EXPECT_EQ(rotary.scaling, RotarySpec::Scaling::kLlama3);
@@ -189,6 +210,14 @@ INSTANTIATE_TEST_SUITE_P(
          "rope_parameters: has no factor"},
         {"RotationIsText", R"({"model_type":"llama","rope_parameters":"linear"})", kInvalid,
          "rope_parameters = \"linear\", expected an object"},
+        {"OddHead", R"({"model_type":"llama","head_dim":25})", kInvalid,
+         "head_dim 25 is not divisible by rotary pairs of 2"},
+        {"NotCausal", R"({"model_type":"llama","is_causal":false})", kUnimplemented,
+         "is_causal = false; only true"},
+        {"BlocksDiffer", R"({"model_type":"llama","per_layer_config":[{}]})", kUnimplemented,
+         "per_layer_config"},
+        {"PadBeforeTheFirst", R"({"model_type":"llama","vocab_size":10,"pad_token_id":-11})",
+         kInvalid, "pad_token_id = -11"},
         {"HeadsDoNotShare",
          R"({"model_type":"llama","num_attention_heads":32,"num_key_value_heads":5})", kInvalid,
          "num_attention_heads 32 is not divisible by num_key_value_heads 5"},

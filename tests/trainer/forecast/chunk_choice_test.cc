@@ -82,6 +82,16 @@ TEST_F(ChunkChoiceTest, WithoutAPredictionTheBudgetDecidesAndTheReasonSaysWhy) {
   EXPECT_THAT(Choose().reason, HasSubstr("no step can be predicted"));
 }
 
+TEST_F(ChunkChoiceTest, AFamilyWithoutAForecastGoesByTheBudgetOrByWhatIsAskedFor) {
+  model_ = ParseHfConfig(R"({"model_type":"llama"})", "config")->spec;
+  EXPECT_EQ(Choose().chunk_bytes, most_chunk_bytes_);
+  EXPECT_THAT(Choose().reason, HasSubstr("steps of GPT-2 and OPT alone can be predicted"));
+  EXPECT_FALSE(Choose().floor.has_value());
+  config_.chunk_size = 256 * kKiB;
+  EXPECT_EQ(Choose().chunk_bytes, 256 * kKiB);
+  EXPECT_EQ(Choose().reason, "chunks of 256 KiB, as asked for");
+}
+
 TEST_F(ChunkChoiceTest, ABudgetBelowTheFloorIsRefusedWithItsOperatorAndTheFloorFits) {
   for (const char* policy : {"auto", "online", "cuda"}) {
     for (const int64_t chunk_size : {kAutoBytes, 256 * kKiB}) {

@@ -28,6 +28,10 @@ constexpr const char* kOptPostNorm = R"({"model_type":"opt","vocab_size":301,"hi
     "word_embed_proj_dim":32,"do_layer_norm_before":false,"attention_dropout":0.1,
     "tie_word_embeddings":false})";
 
+constexpr const char* kLlama = R"({"model_type":"llama","vocab_size":301,"hidden_size":64,
+    "max_position_embeddings":32,"num_hidden_layers":2,"num_attention_heads":4,
+    "num_key_value_heads":2,"intermediate_size":96,"attention_dropout":0.1})";
+
 std::unique_ptr<CausalLm> Make(const char* json, const torch::TensorOptions& options) {
   const auto config = ParseHfConfig(json, "config");
   EXPECT_OK(config);
@@ -51,10 +55,12 @@ torch::Tensor Tokens() {
 
 class CausalLmTest : public ::testing::TestWithParam<const char*> {};
 std::string ConfigName(const ::testing::TestParamInfo<const char*>& config) {
-  return std::vector<std::string>{"Gpt2", "Gpt2Untied", "Opt", "OptPostNorm"}[config.index];
+  return std::vector<std::string>{"Gpt2", "Gpt2Untied", "Opt", "OptPostNorm",
+                                  "Llama"}[config.index];
 }
 INSTANTIATE_TEST_SUITE_P(Configs, CausalLmTest,
-                         ::testing::Values(kGpt2, kGpt2Untied, kOpt, kOptPostNorm), ConfigName);
+                         ::testing::Values(kGpt2, kGpt2Untied, kOpt, kOptPostNorm, kLlama),
+                         ConfigName);
 
 TEST_P(CausalLmTest, OnMetaTheModelTakesNoMemory) {
   const std::unique_ptr<CausalLm> meta =

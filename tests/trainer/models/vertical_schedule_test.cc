@@ -26,7 +26,10 @@ constexpr const char* kModels[] = {
         "do_layer_norm_before":false,"dropout":PDROP,"attention_dropout":PDROP,
         "tie_word_embeddings":false})",
     R"({"model_type":"opt","vocab_size":101,"hidden_size":32,"max_position_embeddings":16,
-        "num_hidden_layers":3,"num_attention_heads":4,"ffn_dim":64,"dropout":PDROP})"};
+        "num_hidden_layers":3,"num_attention_heads":4,"ffn_dim":64,"dropout":PDROP})",
+    R"({"model_type":"llama","vocab_size":101,"hidden_size":32,"max_position_embeddings":16,
+        "num_hidden_layers":2,"num_attention_heads":4,"num_key_value_heads":2,
+        "intermediate_size":48,"attention_dropout":PDROP})"};
 
 std::unique_ptr<CausalLm> MakeModel(std::string json, const std::string& dropout) {
   for (size_t at; (at = json.find("PDROP")) != std::string::npos;) json.replace(at, 5, dropout);

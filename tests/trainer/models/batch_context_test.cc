@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/models/batch_context.h"
+
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "torch/torch.h"
+
+namespace gemini::trainer {
+namespace {
+
+using Scaling = RotarySpec::Scaling;
+
+struct RotaryCase {
+  const char* name;
+  RotarySpec rotary;
+  // Of position 8,191 and heads of 16, the first half: LlamaRotaryEmbedding of transformers 5.23.
+  std::vector<double> cosine;
+  std::vector<double> sine;
+};
+class BatchContextTest : public ::testing::TestWithParam<RotaryCase> {};
+
+INSTANTIATE_TEST_SUITE_P(Rotary, BatchContextTest,
+                         ::testing::ValuesIn(std::vector<RotaryCase>{
+                             {"Unscaled",
+                              {.theta = 10000},
+                              {-0.646390498, 0.0214615501, -0.655730963, 0.158535913, 0.973987579,
+                               0.718274891, -0.330674648, -0.851807237},
+                              {-0.763006806, 0.999769688, 0.754994631, 0.987353206, 0.226601541,
+                               0.695759416, 0.943744838, 0.523855329}},
+                             {"Linear",
+                              {.theta = 10000, .scaling = Scaling::kLinear, .factor = 4},
+                              {0.842757821, 0.925919652, -0.841097772, -0.34561789, -0.0571156591,
+                               0.981554031, -0.459074974, 0.797560811},
+                              {-0.538292885, 0.377720594, -0.540883064, 0.938375354, 0.998367548,
+                               0.191184893, 0.888397515, 0.603238523}},
+                             {"Llama3",
+                              {.theta = 500000,
+                               .scaling = Scaling::kLlama3,
+                               .factor = 8,
+                               .low_turns = 1,
+                               .high_turns = 4,
+                               .original_positions = 8192},
+                              {-0.646390498, 0.339305282, 0.988022983, -0.999033988, -0.401702672,
+                               0.960835218, 0.998517811, 0.99994427},
+                              {-0.763006806, -0.940676332, 0.154306799, -0.0439440235, -0.915770173,
+                               0.277120441, 0.0544257946, 0.010559421}},
+                             {"Llama3OfOddNumbers",
+                              {.theta = 1234.5,
+                               .scaling = Scaling::kLlama3,
+                               .factor = 3,
+                               .low_turns = 1.3,
+                               .high_turns = 3.7,
+                               .original_positions = 300},
+                              {-0.646390498, -0.955183566, 0.904574394, -0.998117387, 0.987743318,
+                               0.876654863, 0.855920553, 0.622790396},
+                              {-0.763006806, 0.29601422, -0.426315814, -0.0613323413, -0.156087056,
+                               0.481119782, 0.517107308, -0.782388747}},
+                         }),
+                         [](const auto& rotary) { return std::string(rotary.param.name); });
+
+// The last bit of the second frequency is 1e-4 of its angle there.
+constexpr double kTolerance = 1e-5;
+
+TEST_P(BatchContextTest, LatePositionsHaveTheAnglesOfTransformers) {
+  const BatchContext context =
+      MakeRotaryContext(GetParam().rotary, /*head_size=*/16, /*sequence=*/8192, torch::kFloat32);
+  ASSERT_EQ(context.cosine.sizes(), (std::vector<int64_t>{8192, 16}));
+  for (int64_t i = 0; i < 16; ++i) {  // Both halves are alike.
+    const auto at = static_cast<size_t>(i % 8);
+    EXPECT_NEAR(context.cosine[8191][i].item<double>(), GetParam().cosine[at], kTolerance) << i;
+    EXPECT_NEAR(context.sine[8191][i].item<double>(), GetParam().sine[at], kTolerance) << i;
+  }
+}
+
+TEST(BatchContextOfTypesTest, IsInTheTypeOfTheHiddenState) {
+  const BatchContext context = MakeRotaryContext({}, 16, 8192, torch::kBFloat16);
+  EXPECT_EQ(context.cosine.scalar_type(), torch::kBFloat16);
+  // As it would not be if the position were in 16 bits.
+  EXPECT_NEAR(context.cosine[8191][0].item<double>(), -0.6464, 4e-3);
+}
+
+}  // namespace
+}  // namespace gemini::trainer
