@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """`memstat trace` of a gemini-train that runs over a geminid."""
+import collections
 import json
 import pathlib
 import subprocess
@@ -83,11 +84,13 @@ class MemstatTraceTest(TrainTest):
             most = max(event["args"]["bytes"] for event in process.counters)
             self.assertTrue(0 < most <= 2 * MIB, most)
         self.assertEqual(len(actual.lane("operator")), len(planned.lane("operator")))
-        # At such a bandwidth the link is what a step waits for, and both say so.
+        # At such a bandwidth the link is what a step waits for, and both say so. One wait for room may be
+        # the longest of a round: what makes room goes over the link, too.
         for process in (actual, planned):
-            waits = process.lane("operator", waits=True)
-            longest = max(waits, key=lambda event: event["dur"])
-            self.assertEqual(longest["name"], "wait: transfer")
+            waits = collections.Counter()
+            for event in process.lane("operator", waits=True):
+                waits[event["name"]] += event["dur"]
+            self.assertGreater(waits["wait: transfer"], 0.6 * sum(waits.values()), waits)
         # A planned round moves what was foretold, and all gradients leave.
         self.assertAlmostEqual(actual.moved("fetch") / planned.moved("fetch"), 1.0, delta=0.1)
         self.assertAlmostEqual(actual.moved("evict") / parameter_bytes("gpt2"), 1.0, delta=0.1)

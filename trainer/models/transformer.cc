@@ -85,8 +85,16 @@ class TransformerBlock : public Block {
     if (!norm_before()) middle = attention_norm_->Forward(middle);
 
     const torch::Tensor rows = middle.reshape({-1, middle.size(-1)});
-    torch::Tensor fed = FeedIn(norm_before() ? feed_norm_->Forward(rows) : rows);
-    fed = feed_out_->Forward(fed);
+    torch::Tensor gate;
+    torch::Tensor fed;
+    {  // Their input is released before the activation takes memory.
+      const torch::Tensor in = norm_before() ? feed_norm_->Forward(rows) : rows;
+      if (feed_gate_) gate = feed_gate_->Forward(in);
+      fed = feed_in_->Forward(in);
+    }
+    const Activation activation = spec_.feed_forward.activation;
+    fed = feed_out_->Forward(feed_gate_ ? Activate(activation, gate) * fed
+                                        : Activate(activation, fed));
     fed = DropOut(fed);
     const torch::Tensor out = (rows + fed).view(hidden.sizes());
     return norm_before() ? out : feed_norm_->Forward(out);
@@ -121,14 +129,6 @@ class TransformerBlock : public Block {
       }
     }
     return parts;
-  }
-
-  // Returns the input of the feed-forward part's second matrix.
-  torch::Tensor FeedIn(const torch::Tensor& x) const {
-    const Activation activation = spec_.feed_forward.activation;
-    if (!feed_gate_) return Activate(activation, feed_in_->Forward(x));
-    const torch::Tensor gate = Activate(activation, feed_gate_->Forward(x));
-    return gate * feed_in_->Forward(x);
   }
 
   const ModelSpec spec_;
