@@ -37,8 +37,8 @@ struct NormSpec {
 struct PositionSpec {
   int64_t rows = 0;
   int64_t first_row = 0;  // The row of position 0. Rows before it are not looked up.
-  // Each sequence looks its positions up by itself. Otherwise one look-up serves all: the table's
-  // gradient is then summed in another order, which gives other bits.
+  // The positions of every sequence are looked up. If false, those of one are, and serve all. The
+  // table's gradient is then summed in another order, which gives other bits.
   bool for_each_sequence = false;
 };
 

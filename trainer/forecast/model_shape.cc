@@ -8,8 +8,7 @@ absl::StatusOr<policies::TransformerShape> ShapeOf(const ModelSpec& spec) {
   if (!spec.positions.has_value()) {
     return absl::UnimplementedError(
         "steps of GPT-2 and OPT alone can be predicted so far; a job of this model is placed by "
-        "what "
-        "its first step records");
+        "what its first step records");
   }
   const AttentionSpec& attention = spec.attention;
   return policies::TransformerShape{

@@ -22,8 +22,8 @@ class Transformer : public CausalLm {
   torch::Tensor Head(const torch::Tensor& hidden) override;
 
  private:
-  // Returns the rows of the position table, which must exist, int64, for tokens [batch, sequence]:
-  // [batch, sequence] where each sequence looks them up by itself, else [1, sequence].
+  // Returns the rows of the position table for tokens [batch, sequence], as int64. The table must
+  // exist. The shape is [batch, sequence] if spec.positions->for_each_sequence, or [1, sequence].
   torch::Tensor PositionRows(const torch::Tensor& tokens) const;
 
   const ModelSpec spec_;
