@@ -57,6 +57,10 @@ class LayerSet {
   virtual std::shared_ptr<EmbeddingLayer> Embedding(int64_t rows, int64_t width,
                                                     int64_t padding_token) = 0;
   virtual std::shared_ptr<Layer> Norm(const NormSpec& norm, int64_t width) = 0;
+  // Norms each head, with weights [heads, head_size] and without a bias. Forward takes [..., heads,
+  // head_size].
+  virtual std::shared_ptr<Layer> HeadNorm(const NormSpec& norm, int64_t heads,
+                                          int64_t head_size) = 0;
   virtual std::shared_ptr<Layer> Linear(const LinearShape& shape, Role role) = 0;
 };
 

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes the small Hugging Face checkpoints and tokens that the tests of gemini-train share.
 
-make_models.py DIRECTORY: writes gpt2/, opt/, opt_post_norm/ and llama/ by transformers, tokens.npy and eval.npy.
+make_models.py DIRECTORY: writes a folder for each name in configs() by transformers, tokens.npy and
+eval.npy.
 """
 import pathlib
 import sys
@@ -29,6 +30,16 @@ def configs():
     yield "llama", transformers.LlamaConfig(
         vocab_size=VOCABULARY, max_position_embeddings=POSITIONS, hidden_size=128, intermediate_size=352,
         num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, attention_dropout=0.1)
+    decoder = dict(vocab_size=VOCABULARY, max_position_embeddings=POSITIONS, hidden_size=128,
+                   intermediate_size=352, num_hidden_layers=4, num_attention_heads=4,
+                   num_key_value_heads=2, head_dim=32, attention_dropout=0.1)
+    yield "mistral", transformers.MistralConfig(**decoder, sliding_window=12)
+    yield "qwen3", transformers.Qwen3Config(**decoder)
+    yield "gemma2", transformers.Gemma2Config(**decoder, sliding_window=12, query_pre_attn_scalar=32,
+                                              attn_logit_softcapping=5.0)
+    yield "gemma3", transformers.Gemma3TextConfig(**decoder, sliding_window=12, query_pre_attn_scalar=32,
+                                                  sliding_window_pattern=2)
+    yield "cohere", transformers.CohereConfig(**decoder, use_qk_norm=True)
 
 
 def tokens(count, seed):

@@ -14,8 +14,8 @@ import sys
 
 import torch
 from safetensors.torch import save_file
-from transformers import (AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, GPT2Model, LlamaConfig,
-                          LlamaForCausalLM, OPTConfig, OPTForCausalLM, OPTModel)
+from transformers import (AutoConfig, AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, GPT2Model,
+                          OPTConfig, OPTForCausalLM, OPTModel)
 
 VOCAB = 301
 
@@ -34,24 +34,41 @@ def opt(model_class=OPTForCausalLM, **changes):
     return model_class(OPTConfig(**{**settings, **changes}))
 
 
-def llama(**changes):
+def decoder(model_type, **changes):
     settings = dict(vocab_size=VOCAB, max_position_embeddings=32, hidden_size=64,
                     num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
                     intermediate_size=96)
-    return LlamaForCausalLM(LlamaConfig(**{**settings, **changes}))
+    config = AutoConfig.for_model(model_type, **{**settings, **changes})
+    return AutoModelForCausalLM.from_config(config)
+
+
+def llama(**changes):
+    return decoder('llama', **changes)
 
 
 # Of 8 frequencies 4 are high, 2 low and 2 between.
 LLAMA3 = dict(rope_type='llama3', rope_theta=1000.0, factor=8.0, low_freq_factor=1.0,
               high_freq_factor=4.0, original_max_position_embeddings=512)
+YARN = dict(rope_type='yarn', rope_theta=1000.0, factor=4.0, original_max_position_embeddings=64)
+KINDS = ['full_attention', 'sliding_attention', 'sliding_attention']
+GEMMA2 = dict(head_dim=16, sliding_window=5, query_pre_attn_scalar=8, attn_logit_softcapping=2.0,
+              final_logit_softcapping=3.0)
 
 
 def as_the_hub_spells_it(config):
     """Keys as they were before transformers 5, which it still reads."""
     rope = config.pop('rope_parameters')
+    if 'sliding_attention' in rope:
+        config['rope_local_base_freq'] = rope['sliding_attention']['rope_theta']
+        rope = rope['full_attention']
     config['rope_theta'] = rope.pop('rope_theta')
-    config['rope_scaling'] = rope
+    config['rope_scaling'] = None if rope == {'rope_type': 'default'} else rope
     config['torch_dtype'] = config.pop('dtype')
+    kinds = config.pop('layer_types', [])
+    if config['model_type'] == 'gemma3_text':
+        config['sliding_window_pattern'] = kinds.index('full_attention') + 1
+    if config['model_type'] == 'gemma':
+        config['hidden_act'] = 'gelu'
 
 
 POST_NORM = dict(do_layer_norm_before=False, word_embed_proj_dim=32)
@@ -94,6 +111,41 @@ CASES = {
     'llama3_tied_bf16_sharded': lambda: (llama(tie_word_embeddings=True, rope_parameters=LLAMA3),
                                          torch.bfloat16, '100KB'),
     'llama3_hub': lambda: (llama(rope_parameters=LLAMA3), torch.float32, '1GB'),
+    'mistral': lambda: (decoder('mistral', sliding_window=5), torch.float32, '1GB'),
+    'mistral_hub': lambda: (decoder('mistral', sliding_window=None, head_dim=24,
+                                    rope_parameters=dict(rope_type='default', rope_theta=1e6)),
+                            torch.float32, '1GB'),
+    'qwen2': lambda: (decoder('qwen2'), torch.float32, '1GB'),
+    'qwen2_windows_hub': lambda: (decoder('qwen2', use_sliding_window=True, sliding_window=5,
+                                          max_window_layers=1, tie_word_embeddings=True),
+                                  torch.float32, '1GB'),
+    'qwen2_yarn_bf16_hub': lambda: (decoder('qwen2', rope_parameters=YARN), torch.bfloat16, '1GB'),
+    'qwen3': lambda: (decoder('qwen3', head_dim=24), torch.float32, '1GB'),
+    'qwen3_tied_fp16_sharded_hub': lambda: (decoder('qwen3', head_dim=16, attention_bias=True,
+                                                    tie_word_embeddings=True),
+                                            torch.float16, '100KB'),
+    'gemma': lambda: (decoder('gemma', head_dim=24), torch.float32, '1GB'),
+    'gemma_bf16_hub': lambda: (decoder('gemma', head_dim=16, num_key_value_heads=1,
+                                       attention_bias=True), torch.bfloat16, '1GB'),
+    'gemma2': lambda: (decoder('gemma2', **GEMMA2), torch.float32, '1GB'),
+    'gemma2_hub': lambda: (decoder('gemma2', **GEMMA2, tie_word_embeddings=False),
+                           torch.float32, '1GB'),
+    'gemma2_uncapped': lambda: (decoder('gemma2', **{**GEMMA2, 'attn_logit_softcapping': None,
+                                                     'final_logit_softcapping': None}),
+                                torch.float32, '1GB'),
+    'gemma3': lambda: (decoder('gemma3_text', head_dim=16, sliding_window=5,
+                               query_pre_attn_scalar=8, layer_types=KINDS), torch.float32, '1GB'),
+    'gemma3_bf16_sharded_hub': lambda: (decoder(
+        'gemma3_text', head_dim=24, sliding_window=7, sliding_window_pattern=2,
+        final_logit_softcapping=3.0, rope_parameters=dict(
+            full_attention=dict(rope_type='linear', factor=8.0, rope_theta=1e4),
+            sliding_attention=dict(rope_type='default', rope_theta=100.0))),
+                                        torch.bfloat16, '100KB'),
+    'cohere': lambda: (decoder('cohere'), torch.float32, '1GB'),
+    'cohere_normed_heads_hub': lambda: (decoder('cohere', use_qk_norm=True, attention_bias=True,
+                                                logit_scale=0.7, layer_norm_eps=1e-3,
+                                                tie_word_embeddings=False),
+                                        torch.float32, '1GB'),
     'opt_post_square': lambda: (opt(do_layer_norm_before=False), torch.float32, '1GB'),
 }
 

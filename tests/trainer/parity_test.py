@@ -16,6 +16,12 @@ from train_program import KIB, MIB, Daemon
 CHUNK = 64 * KIB
 
 
+# Of these families nothing but the model differs, so that these tests tell all.
+FAMILIES = ("mistral", "qwen3", "gemma2", "gemma3", "cohere")
+FAMILY_TESTS = ("test_one_batch_a_step_in_every_placement", "test_bf16_in_every_placement",
+                "test_recomputation", "test_micro_batches_block_by_block")
+
+
 class ParityTest(train_program.TrainTest):
     model = None
 
@@ -211,7 +217,10 @@ def make(model):
 def load_tests(loader, _tests, _pattern):
     suite = unittest.TestSuite()
     for model in os.environ.get("GEMINI_PARITY_MODELS", "gpt2 opt opt_post_norm llama").split():
-        suite.addTests(loader.loadTestsFromTestCase(make(model)))
+        if model in FAMILIES:
+            suite.addTests(make(model)(name) for name in FAMILY_TESTS)
+        else:
+            suite.addTests(loader.loadTestsFromTestCase(make(model)))
     return suite
 
 

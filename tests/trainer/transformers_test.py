@@ -160,6 +160,30 @@ class TransformersTest(train_program.TrainTest):
     def test_llama_in_bf16(self):
         self.compare("llama", precision="bf16")
 
+    def test_mistral(self):
+        self.compare("mistral")
+
+    def test_qwen3(self):
+        self.compare("qwen3")
+
+    def test_gemma2(self):
+        self.compare("gemma2")
+
+    def test_gemma2_in_bf16(self):
+        self.compare("gemma2", precision="bf16")
+
+    def test_gemma3(self):
+        self.compare("gemma3")
+
+    def test_gemma3_in_bf16(self):
+        self.compare("gemma3", precision="bf16")
+
+    def test_cohere(self):
+        self.compare("cohere")
+
+    def test_cohere_in_bf16(self):
+        self.compare("cohere", precision="bf16")
+
     def test_a_saved_model_has_the_values_that_it_was_given(self):
         # No learning: what comes out must be what went in, through load, chunks and save.
         output = self.train("out", **self.keys("gpt2", steps=1, lr=0, schedule="constant",

@@ -45,6 +45,19 @@ bool ConfigKeys::IsNull(const char* key) const {
   return found != json_.end() && found->is_null();
 }
 
+std::vector<std::string> ConfigKeys::Unasked() const {
+  std::vector<std::string> keys = unasked_inside_;
+  for (const auto& item : json_.items()) {
+    if (!asked_.contains(item.key())) keys.push_back(item.key());
+  }
+  std::ranges::sort(keys);
+  return keys;
+}
+
+void ConfigKeys::Ignore(std::initializer_list<const char*> keys) {
+  asked_.insert(keys.begin(), keys.end());
+}
+
 void ConfigKeys::Size(std::initializer_list<const char*> keys, int64_t& value, int64_t minimum) {
   const auto [key, found] = Find(keys);
   if (found == nullptr) return;
@@ -79,6 +92,11 @@ void ConfigKeys::NeededPositive(const char* key, double& value) {
   Positive(key, value);
 }
 
+void ConfigKeys::OptionalPositive(const char* key, double& value) {
+  if (IsNull(key)) value = 0;
+  Positive(key, value);
+}
+
 void ConfigKeys::Flag(const char* key, bool& value) {
   const Json* found = Find({key}).second;
   if (found == nullptr) return;
@@ -106,18 +124,38 @@ void ConfigKeys::ActivationKey(const char* key, Activation& value) {
 void ConfigKeys::OneOf(std::initializer_list<const char*> keys,
                        absl::Span<const absl::string_view> names, size_t& value) {
   const auto [key, found] = Find(keys);
+  if (found != nullptr) value = IndexIn(names, key, *found);
+}
+
+void ConfigKeys::EachOneOf(const char* key, absl::Span<const absl::string_view> names, size_t count,
+                           std::vector<size_t>& values) {
+  const Json* found = Find({key}).second;
   if (found == nullptr) return;
-  if (!found->is_string()) return Refuse(key, *found, "a name");
-  const auto place = std::ranges::find(names, found->get_ref<const std::string&>());
-  if (place == names.end()) {
-    return Unsupported(
-        absl::StrCat(key, " = ", Print(*found), "; supported are ", absl::StrJoin(names, ", ")));
+  if (!found->is_array() || found->size() != count) {
+    return Refuse(key, *found, absl::StrCat("a list of ", count, " names"));
   }
-  value = static_cast<size_t>(place - names.begin());
+  values.clear();
+  for (const Json& part : *found) values.push_back(IndexIn(names, key, part));
+}
+
+size_t ConfigKeys::IndexIn(absl::Span<const absl::string_view> names, const char* key,
+                           const Json& value) {
+  if (!value.is_string()) {
+    Refuse(key, value, "a name");
+    return 0;
+  }
+  const auto place = std::ranges::find(names, value.get_ref<const std::string&>());
+  if (place == names.end()) {
+    Unsupported(
+        absl::StrCat(key, " = ", Print(value), "; supported are ", absl::StrJoin(names, ", ")));
+    return 0;
+  }
+  return static_cast<size_t>(place - names.begin());
 }
 
 void ConfigKeys::Within(std::initializer_list<const char*> keys,
                         absl::FunctionRef<void(ConfigKeys&)> read) {
+  Ignore(keys);
   for (const char* key : keys) {
     const Json* found = Find({key}).second;
     if (found == nullptr) continue;
@@ -127,6 +165,9 @@ void ConfigKeys::Within(std::initializer_list<const char*> keys,
     ConfigKeys inside(*found, where);
     read(inside);
     status_ = inside.status();
+    for (const std::string& unasked : inside.Unasked()) {
+      unasked_inside_.push_back(absl::StrCat(key, ".", unasked));
+    }
     return;
   }
 }
@@ -166,6 +207,7 @@ void ConfigKeys::MustBeBelow(absl::string_view what, int64_t value, absl::string
 
 std::pair<const char*, const Json*> ConfigKeys::Find(std::initializer_list<const char*> keys) {
   if (!status_.ok()) return {"", nullptr};
+  Ignore(keys);
   for (const char* key : keys) {
     const auto found = json_.find(key);
     if (found != json_.end() && !found->is_null()) return {key, &*found};

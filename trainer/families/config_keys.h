@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads the keys of one config.json, and remembers the first that is wrong.
+// Reads the keys of one config.json, and remembers the first that is wrong, and which were asked
+// for.
 // Errors: status(). INVALID_ARGUMENT: a value of another type, or out of its range. UNIMPLEMENTED:
 //         an activation or option that we do not have; the message lists what we have. After the
 //         first nothing more is read.
 // Thread: one at a time.
 #pragma once
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
+#include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -30,16 +35,26 @@ class ConfigKeys {
   // is left out has its default.
   bool IsNull(const char* key) const;
 
+  // Returns the keys that nobody asked for, those of objects with a path ("rope_scaling.alpha"), in
+  // the order of the alphabet.
+  std::vector<std::string> Unasked() const;
+  // Marks keys as asked for that are known to change nothing here.
+  void Ignore(std::initializer_list<const char*> keys);
+
   // Each reads the first of its keys that is there and not null, and else leaves the value alone.
   void Size(std::initializer_list<const char*> keys, int64_t& value, int64_t minimum = 1);
   void Probability(const char* key, double& value);  // From 0 to below 1.
   void Positive(const char* key, double& value);
-  void NeededPositive(const char* key, double& value);  // INVALID_ARGUMENT where it is not there.
+  void NeededPositive(const char* key, double& value);    // INVALID_ARGUMENT where it is not there.
+  void OptionalPositive(const char* key, double& value);  // Null makes it 0.
   void Flag(const char* key, bool& value);
   void ActivationKey(const char* key, Activation& value);
   // Sets `value` to the index in `names` of the text that was read. UNIMPLEMENTED: another text.
   void OneOf(std::initializer_list<const char*> keys, absl::Span<const absl::string_view> names,
              size_t& value);
+  // The same for a list of `count` texts. INVALID_ARGUMENT: another length.
+  void EachOneOf(const char* key, absl::Span<const absl::string_view> names, size_t count,
+                 std::vector<size_t>& values);
   // Calls `read` with the keys of the object found, if there is one that is not empty. What `read`
   // refuses is refused here, too.
   void Within(std::initializer_list<const char*> keys, absl::FunctionRef<void(ConfigKeys&)> read);
@@ -57,12 +72,17 @@ class ConfigKeys {
 
  private:
   std::pair<const char*, const nlohmann::json*> Find(std::initializer_list<const char*> keys);
+  // Returns the index in `names` of `value`, the key's or a part of it; 0 if that is none.
+  size_t IndexIn(absl::Span<const absl::string_view> names, const char* key,
+                 const nlohmann::json& value);
   void Refuse(absl::string_view key, const nlohmann::json& value, absl::string_view expected);
   void Unsupported(absl::string_view what);
 
   const nlohmann::json& json_;
   const absl::string_view where_;
   absl::Status status_;
+  std::set<std::string, std::less<>> asked_;
+  std::vector<std::string> unasked_inside_;  // Of objects that were read.
 };
 
 }  // namespace gemini::trainer

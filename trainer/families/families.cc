@@ -5,9 +5,11 @@ namespace gemini::trainer {
 
 absl::Span<const Family> Families() {
   static constexpr Family kFamilies[] = {
-      {"gpt2", MakeGpt2Spec},
-      {"llama", MakeLlamaSpec},
-      {"opt", MakeOptSpec},
+      {"cohere", MakeCohereSpec},   {"gemma", MakeGemmaSpec},
+      {"gemma2", MakeGemma2Spec},   {"gemma3_text", MakeGemma3TextSpec},
+      {"gpt2", MakeGpt2Spec},       {"llama", MakeLlamaSpec},
+      {"mistral", MakeMistralSpec}, {"opt", MakeOptSpec},
+      {"qwen2", MakeQwen2Spec},     {"qwen3", MakeQwen3Spec},
   };
   return kFamilies;
 }

@@ -18,8 +18,15 @@ struct Family {
 
 absl::Span<const Family> Families();
 
+ModelSpec MakeCohereSpec(ConfigKeys& keys);
+ModelSpec MakeGemmaSpec(ConfigKeys& keys);
+ModelSpec MakeGemma2Spec(ConfigKeys& keys);
+ModelSpec MakeGemma3TextSpec(ConfigKeys& keys);
 ModelSpec MakeGpt2Spec(ConfigKeys& keys);
 ModelSpec MakeLlamaSpec(ConfigKeys& keys);
+ModelSpec MakeMistralSpec(ConfigKeys& keys);
 ModelSpec MakeOptSpec(ConfigKeys& keys);
+ModelSpec MakeQwen2Spec(ConfigKeys& keys);
+ModelSpec MakeQwen3Spec(ConfigKeys& keys);
 
 }  // namespace gemini::trainer

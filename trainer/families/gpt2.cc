@@ -34,7 +34,10 @@ ModelSpec MakeGpt2Spec(ConfigKeys& keys) {
     attention.scale = std::pow(static_cast<double>(attention.head_size), -0.5);
   }
   keys.Flag("scale_attn_by_inverse_layer_idx", attention.divides_scale_by_depth);
-  // reorder_and_upcast_attn changes nothing in fp32, so it is not refused.
+  // The first changes nothing in fp32, and no other is read by a causal model.
+  keys.Ignore({"reorder_and_upcast_attn", "n_ctx", "pad_token_id", "summary_activation",
+               "summary_first_dropout", "summary_proj_to_labels", "summary_type",
+               "summary_use_proj"});
 
   spec.feed_forward = {.width = 4 * spec.width, .activation = Activation::kGeluTanh};
   keys.Size({"n_inner"}, spec.feed_forward.width);

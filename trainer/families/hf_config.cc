@@ -25,6 +25,87 @@ using Json = nlohmann::json;
 constexpr int64_t kMaxConfigBytes = 16 << 20;  // Real ones are below 100 KiB.
 constexpr int kMaxDepth = 64;
 
+// Keys that say nothing about the arithmetic of training: what a file is, how text is generated,
+// and what results look like.
+constexpr const char* kHarmlessKeys[] = {
+    "_attn_implementation_autoset",
+    "_name_or_path",
+    "architectures",
+    "auto_map",
+    "bad_words_ids",
+    "begin_suppress_tokens",
+    "bos_token_id",
+    "cache_implementation",
+    "chunk_size_feed_forward",
+    "decoder_start_token_id",
+    "diversity_penalty",
+    "do_sample",
+    "dtype",
+    "early_stopping",
+    "encoder_no_repeat_ngram_size",
+    "eos_token_id",
+    "exponential_decay_length_penalty",
+    "finetuning_task",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "gradient_checkpointing",
+    "id2label",
+    "initializer_range",
+    "is_decoder",
+    "is_encoder_decoder",
+    "label2id",
+    "length_penalty",
+    "max_length",
+    "min_length",
+    "model_type",
+    "name_or_path",
+    "no_repeat_ngram_size",
+    "num_beam_groups",
+    "num_beams",
+    "num_return_sequences",
+    "output_attentions",
+    "output_hidden_states",
+    "output_scores",
+    "prefix",
+    "problem_type",
+    "pruned_heads",
+    "remove_invalid_values",
+    "repetition_penalty",
+    "return_dict",
+    "return_dict_in_generate",
+    "sep_token_id",
+    "suppress_tokens",
+    "task_specific_params",
+    "temperature",
+    "tf_legacy_loss",
+    "tie_encoder_decoder",
+    "tokenizer_class",
+    "top_k",
+    "top_p",
+    "torch_dtype",
+    "torchscript",
+    "transformers_version",
+    "typical_p",
+    "use_bfloat16",
+    "use_cache",
+};
+
+std::vector<std::string> UnknownKeys(const ConfigKeys& keys) {
+  std::vector<std::string> unknown = keys.Unasked();
+  std::erase_if(unknown, [](const std::string& key) {
+    return std::ranges::find(kHarmlessKeys, key) != std::ranges::end(kHarmlessKeys);
+  });
+  return unknown;
+}
+
+// A model with a vision part has its text part's config inside.
+std::string AdviceFor(const Json& json) {
+  const auto text = json.find("text_config");
+  if (text == json.end() || !text->is_object()) return "";
+  return "; its text_config may be one of these: save the text model alone, with that as its "
+         "config.json";
+}
+
 }  // namespace
 
 absl::StatusOr<HfConfig> ParseHfConfig(absl::string_view json_text, absl::string_view where) {
@@ -49,14 +130,17 @@ absl::StatusOr<HfConfig> ParseHfConfig(absl::string_view json_text, absl::string
   if (family == families.end()) {
     return absl::UnimplementedError(absl::StrCat(
         where, ": unsupported model_type '", absl::CHexEscape(name.substr(0, 100)),
-        "'; supported are ", absl::StrJoin(families, ", ", [](std::string* out, const Family& one) {
-          absl::StrAppend(out, one.model_type);
-        })));
+        "'; supported are ",
+        absl::StrJoin(
+            families, ", ",
+            [](std::string* out, const Family& one) { absl::StrAppend(out, one.model_type); }),
+        AdviceFor(json)));
   }
   ConfigKeys keys(json, where);
   HfConfig config = {
       .model_type = name, .spec = family->make_spec(keys), .json = std::string(json_text)};
   GEMINI_RETURN_IF_ERROR(keys.status());
+  config.unknown_keys = UnknownKeys(keys);
   return config;
 }
 

@@ -5,6 +5,7 @@
 // a model type, activation or option that we do not have; the message lists what we have.
 #pragma once
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -16,6 +17,9 @@ struct HfConfig {
   std::string model_type;  // Of Families().
   ModelSpec spec;
   std::string json;  // The text as read: saving keeps every field.
+  // Keys that neither the family nor any other model has, as far as we know: whether they change
+  // the arithmetic cannot be told. Those of an object inside have a path, "rope_scaling.alpha".
+  std::vector<std::string> unknown_keys = {};
 };
 
 // Parses a config; `where` names the source in messages.

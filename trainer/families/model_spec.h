@@ -5,9 +5,11 @@
 // Names:  of layers, from the model's root: a layer "transformer.ln_f" has the tensors
 //         "transformer.ln_f.weight" and "transformer.ln_f.bias".
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "trainer/families/weight_names.h"
 
@@ -15,8 +17,13 @@ namespace gemini::trainer {
 
 enum class Activation : uint8_t { kRelu, kGelu, kGeluTanh, kSilu };
 
-// Where a block has its norms: before each of its two parts, or behind the sum with the residual.
-enum class NormPlace : uint8_t { kBefore, kAfter };
+// How a block puts its two parts and its norms together.
+enum class BlockOrder : uint8_t {
+  kNormsBefore,  // x + attention(norm(x)), and then x + feed(norm(x)).
+  kNormsAfter,   // norm(x + attention(x)), and then norm(x + feed(x)).
+  kSandwich,     // x + norm(attention(norm(x))), and then x + norm(feed(norm(x))).
+  kParallel,     // x + attention(norm(x)) + feed(norm(x)), with one norm for both.
+};
 
 // How a linear layer's matrix lies in the files, and in memory.
 enum class MatrixLayout : uint8_t { kOutIn, kInOut };
@@ -30,7 +37,9 @@ enum class NormKind : uint8_t {
 struct NormSpec {
   NormKind kind = NormKind::kLayer;
   double epsilon = 1e-5;
-  bool affine = true;  // It has a weight, and a layer norm has a bias, too.
+  bool affine = true;     // It has a weight.
+  bool bias = true;       // An affine layer norm has a bias, too.
+  bool adds_one = false;  // The factor is 1 + weight, in fp32.
 };
 
 // A learned table with one row for each position.
@@ -42,22 +51,37 @@ struct PositionSpec {
   bool for_each_sequence = false;
 };
 
-// Rotary positions: each pair (i, i + head size / 2) of a query's or key's head is turned by its
-// position times theta^(-2 i / head size) (Su et al., arXiv:2104.09864).
+// Rotary positions: pair i of a query's or key's head is turned by its position times
+// theta^(-2 i / head size) (Su et al., arXiv:2104.09864).
 struct RotarySpec {
   enum class Scaling : uint8_t {
     kNone,
     kLinear,  // All frequencies are divided by `factor`.
-    kLlama3,  // Low ones are divided, high ones are kept, those between are interpolated.
+    // Low frequencies are divided, high ones are kept, and those between are interpolated:
+    kLlama3,  // by the turns that they make;
+    kYarn,    // by their number (Peng et al., arXiv:2309.00071).
   };
   double theta = 10000;
+  bool interleaved = false;  // Pair i is (2 i, 2 i + 1), and else (i, i + head size / 2).
   Scaling scaling = Scaling::kNone;
   double factor = 1;
-  // For kLlama3: a frequency is low if it makes fewer than `low_turns` turns over
-  // `original_positions`, and high if it makes more than `high_turns`.
+  // A frequency is low if it makes fewer than `low_turns` turns over `original_positions`, and high
+  // if it makes more than `high_turns`.
   double low_turns = 1;
   double high_turns = 4;
   int64_t original_positions = 1;
+  // For kYarn: cosine and sine are multiplied by it, and where low and high end is rounded to whole
+  // pairs, outwards.
+  double amplitude = 1;
+  bool whole_pairs = true;
+
+  bool operator==(const RotarySpec&) const = default;
+};
+
+// What attention sees, and how heads are turned. Blocks may differ in it.
+struct BlockKind {
+  int64_t window = 0;  // A token attends to itself and the window - 1 before it; 0: to all before.
+  std::optional<RotarySpec> rotary = {};  // Nothing: heads are not turned.
 };
 
 // Causal self-attention. Query and output have num_heads * head_size elements a token, key and
@@ -77,6 +101,11 @@ struct AttentionSpec {
   bool bias = true;      // Query, key and value have one.
   bool out_bias = true;  // The matrix behind attention has one.
   double dropout = 0;    // With this probability a weight of the softmax is dropped.
+  // Scores become soft_cap * tanh(score / soft_cap); 0: they stay.
+  double soft_cap = 0;
+  // Each head of query and key is normed before it is turned; nothing: it is not.
+  std::optional<NormSpec> head_norm = {};
+  bool norms_heads_apart = false;  // Each head has weights of its own, and else all have the same.
 };
 
 struct FeedForwardSpec {
@@ -90,16 +119,20 @@ struct FeedForwardSpec {
 
 // The names of the layers of a block, from the block on. A layer that is not there has none.
 struct BlockNames {
-  std::string attention_norm = {};
+  std::string attention_norm = {};   // Of kParallel, the norm of both parts.
   std::string query_key_value = {};  // Of one matrix; otherwise the next three have names.
   std::string query = {};
   std::string key = {};
   std::string value = {};
+  std::string query_norm = {};
+  std::string key_norm = {};
   std::string attention_out = {};
+  std::string attention_out_norm = {};  // Of kSandwich.
   std::string feed_norm = {};
   std::string feed_gate = {};
   std::string feed_in = {};
   std::string feed_out = {};
+  std::string feed_out_norm = {};  // Of kSandwich.
 };
 
 // The names of all layers, from the model's root. A layer that is not there has none.
@@ -124,10 +157,14 @@ struct ModelSpec {
   // from it to that, and another one from the last block's output back.
   int64_t embedding_width = 0;
   int64_t padding_token = -1;  // Its row of the embedding gets no gradient; -1: each row does.
+  // The embedding is multiplied by it, as rounded to the parameters' type.
+  double embedding_scale = 1;
   std::optional<PositionSpec> positions = {};  // Nothing: there is no table.
-  std::optional<RotarySpec> rotary = {};       // Nothing: heads are not turned.
   NormSpec norm = {};
-  NormPlace norm_place = NormPlace::kBefore;
+  BlockOrder order = BlockOrder::kNormsBefore;
+  std::vector<BlockKind> kinds = {{}};  // One at least.
+  // The kind of each block, as an index of `kinds`. Empty: all blocks are of the first.
+  std::vector<size_t> kind_of_block = {};
   bool final_norm = true;
   AttentionSpec attention = {};
   FeedForwardSpec feed_forward = {};
@@ -135,10 +172,15 @@ struct ModelSpec {
   double embedding_dropout = 0;
   double residual_dropout = 0;  // What each part of a block adds to the residual is dropped out.
   bool tied_head = true;        // The head is the token embedding's table.
+  double logit_scale = 1;       // The logits are multiplied by it.
+  double logit_soft_cap = 0;    // As AttentionSpec::soft_cap, of logits.
   LayerNames layers = {};
   WeightNames files = {};
 
   bool has_projections() const { return embedding_width != width; }
+  size_t KindOf(int64_t block) const {
+    return kind_of_block.empty() ? 0 : kind_of_block[static_cast<size_t>(block)];
+  }
 };
 
 }  // namespace gemini::trainer

@@ -34,7 +34,7 @@ ModelSpec MakeOptSpec(ConfigKeys& keys) {
   keys.Flag("layer_norm_elementwise_affine", spec.norm.affine);
   bool norm_before = true;
   keys.Flag("do_layer_norm_before", norm_before);
-  spec.norm_place = norm_before ? NormPlace::kBefore : NormPlace::kAfter;
+  spec.order = norm_before ? BlockOrder::kNormsBefore : BlockOrder::kNormsAfter;
   bool removes_final_norm = false;
   keys.Flag("_remove_final_layer_norm", removes_final_norm);
   spec.final_norm = norm_before && !removes_final_norm;
@@ -54,6 +54,7 @@ ModelSpec MakeOptSpec(ConfigKeys& keys) {
   keys.Size({"ffn_dim"}, spec.feed_forward.width);
   keys.ActivationKey("activation_function", spec.feed_forward.activation);
 
+  keys.Ignore({"activation_dropout", "init_std"});
   keys.MustBeOff("layerdrop");
   keys.MustBeOff("quantization_config");
   keys.MustDivide("hidden_size", spec.width, "num_attention_heads", attention.num_heads);

@@ -21,7 +21,7 @@ absl::StatusOr<policies::TransformerShape> ShapeOf(const ModelSpec& spec) {
       .num_positions = spec.positions->rows,
       .embedding_size = spec.embedding_width,
       .tied_head = spec.tied_head,
-      .norm_before = spec.norm_place == NormPlace::kBefore,
+      .norm_before = spec.order == BlockOrder::kNormsBefore,
       .final_norm = spec.final_norm,
       .bias = attention.bias,
       .affine_norm = spec.norm.affine,

@@ -3,36 +3,52 @@
 
 #include "ATen/ops/cat.h"
 #include "ATen/ops/scaled_dot_product_attention.h"
+#include "ATen/ops/stack.h"
 
 namespace gemini::trainer {
 namespace {
 
-// Returns x [batch, heads, sequence, head size] rotated by the angles of `context`, or x itself if
-// there are none.
-torch::Tensor Rotate(const torch::Tensor& x, const BatchContext& context) {
-  if (!context.cosine.defined()) return x;
+// Returns x [..., head size] with each pair (a, b) made (-b, a).
+torch::Tensor TurnPairs(const torch::Tensor& x, bool interleaved) {
+  if (interleaved) {
+    return at::stack(
+               {-x.slice(/*dim=*/-1, 1, std::nullopt, 2), x.slice(/*dim=*/-1, 0, std::nullopt, 2)},
+               /*dim=*/-1)
+        .flatten(-2);
+  }
   const int64_t half = x.size(-1) / 2;
-  const torch::Tensor turned =
-      at::cat({-x.slice(/*dim=*/-1, half), x.slice(/*dim=*/-1, 0, half)}, /*dim=*/-1);
-  torch::Tensor out = x * context.cosine;
-  out += turned * context.sine;  // In place: the graph reads neither.
+  return at::cat({-x.slice(/*dim=*/-1, half), x.slice(/*dim=*/-1, 0, half)}, /*dim=*/-1);
+}
+
+// Returns x [batch, heads, sequence, head size] rotated by the angles, or x itself if there are
+// none.
+torch::Tensor Rotate(const torch::Tensor& x, const HeadAngles& angles) {
+  if (!angles.cosine.defined()) return x;
+  const torch::Tensor turned = TurnPairs(x, angles.interleaved);
+  torch::Tensor out = x * angles.cosine;
+  out += turned * angles.sine;  // In place: the graph reads neither.
   return out;
 }
 
 }  // namespace
 
 torch::Tensor CausalAttention(const torch::Tensor& query, const torch::Tensor& key,
-                              const torch::Tensor& value, const AttentionSpec& spec, double scale,
-                              const BatchContext& context, bool training) {
+                              const torch::Tensor& value, int64_t head_size,
+                              const HeadAngles& angles, RowAttentionOptions options) {
   const int64_t batch = query.size(0);
   const int64_t sequence = query.size(1);
   const auto by_head = [&](const torch::Tensor& x) {
-    return x.view({batch, sequence, -1, spec.head_size}).transpose(1, 2);
+    return x.view({batch, sequence, -1, head_size}).transpose(1, 2);
   };
-  const torch::Tensor attended = at::scaled_dot_product_attention(
-      Rotate(by_head(query), context), Rotate(by_head(key), context), by_head(value),
-      /*attn_mask=*/{}, training ? spec.dropout : 0.0, /*is_causal=*/sequence > 1, scale,
-      /*enable_gqa=*/spec.num_kv_heads != spec.num_heads);
+  if (options.window >= sequence) options.window = 0;
+  const bool fused = options.window == 0 && options.soft_cap == 0;
+  const torch::Tensor attended =
+      fused ? at::scaled_dot_product_attention(
+                  Rotate(by_head(query), angles), Rotate(by_head(key), angles), by_head(value),
+                  /*attn_mask=*/{}, options.dropout, /*is_causal=*/sequence > 1, options.scale,
+                  /*enable_gqa=*/key.size(-1) != query.size(-1))
+            : RowAttention(Rotate(by_head(query), angles), Rotate(by_head(key), angles),
+                           by_head(value), options);
   return attended.transpose(1, 2).reshape(query.sizes());
 }
 

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/models/batch_context.h"
 
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
 #include <numbers>
+#include <utility>
 
 #include "ATen/ops/arange.h"
 #include "ATen/ops/cat.h"
@@ -11,13 +15,12 @@
 namespace gemini::trainer {
 namespace {
 
-// Computes as transformers does (modeling_rope_utils.py), in fp32 and in its order of operations:
-// at position 8,192 the last bit of a frequency is 5e-4 of an angle. Torch divides a number by a
-// tensor as number * (1 / tensor).
-float Scaled(const RotarySpec& rotary, float frequency) {
+// These compute as transformers does (modeling_rope_utils.py), in fp32 and in its order of
+// operations: at position 8,192 the last bit of a frequency is 5e-4 of an angle. Torch divides a
+// number by a tensor as number * (1 / tensor).
+
+float ScaledByTurns(const RotarySpec& rotary, float frequency) {
   const auto factor = static_cast<float>(rotary.factor);
-  if (rotary.scaling == RotarySpec::Scaling::kNone) return frequency;
-  if (rotary.scaling == RotarySpec::Scaling::kLinear) return frequency / factor;
   const auto positions = static_cast<float>(rotary.original_positions);
   const auto low = static_cast<float>(rotary.low_turns);
   const auto high = static_cast<float>(rotary.high_turns);
@@ -28,22 +31,92 @@ float Scaled(const RotarySpec& rotary, float frequency) {
   return (1 - part) * frequency / factor + part * frequency;
 }
 
+// The pairs between which Yarn interpolates: before the first all frequencies are kept, behind the
+// last all are divided.
+std::pair<double, double> YarnRange(const RotarySpec& rotary, int64_t head_size) {
+  const auto pair_with = [&](double turns) {
+    return static_cast<double>(head_size) *
+           std::log(static_cast<double>(rotary.original_positions) /
+                    (turns * 2 * std::numbers::pi)) /
+           (2 * std::log(rotary.theta));
+  };
+  double first = pair_with(rotary.high_turns);
+  double last = pair_with(rotary.low_turns);
+  if (rotary.whole_pairs) {
+    first = std::floor(first);
+    last = std::ceil(last);
+  }
+  first = std::max(first, 0.0);
+  last = std::min(last, static_cast<double>(head_size - 1));
+  return {first, first == last ? last + 0.001 : last};  // No division by 0.
+}
+
+float ScaledByPair(const RotarySpec& rotary, const std::pair<double, double>& range, int64_t pair,
+                   float period) {
+  const auto length = static_cast<float>(range.second - range.first);
+  const float place = (static_cast<float>(pair) - static_cast<float>(range.first)) / length;
+  const float kept = 1 - std::clamp(place, 0.0f, 1.0f);
+  return 1 / (static_cast<float>(rotary.factor) * period) * (1 - kept) + 1 / period * kept;
+}
+
+// Returns the turn of each pair from one position to the next, in radians: [head size / 2], fp32.
+torch::Tensor FrequenciesOf(const RotarySpec& rotary, int64_t head_size) {
+  const torch::Tensor exponents = at::arange(0, head_size, 2, torch::kFloat32) / head_size;
+  const torch::Tensor periods = at::pow(at::Scalar(rotary.theta), exponents);
+  torch::Tensor frequencies = periods.reciprocal();
+  auto* const values = frequencies.mutable_data_ptr<float>();
+  std::pair<double, double> range;
+  if (rotary.scaling == RotarySpec::Scaling::kYarn) range = YarnRange(rotary, head_size);
+  for (int64_t i = 0; i < frequencies.numel(); ++i) {
+    switch (rotary.scaling) {
+      case RotarySpec::Scaling::kNone:
+        break;
+      case RotarySpec::Scaling::kLinear:
+        values[i] /= static_cast<float>(rotary.factor);
+        break;
+      case RotarySpec::Scaling::kLlama3:
+        values[i] = ScaledByTurns(rotary, values[i]);
+        break;
+      case RotarySpec::Scaling::kYarn:
+        values[i] = ScaledByPair(rotary, range, i, periods.const_data_ptr<float>()[i]);
+        break;
+    }
+  }
+  return frequencies;
+}
+
+HeadAngles MakeAngles(const RotarySpec& rotary, int64_t head_size, int64_t sequence,
+                      const torch::TensorOptions& options) {
+  // Angles in fp32, whatever the hidden state is in: 16 bits cannot tell late positions apart.
+  const torch::Tensor positions =
+      at::arange(sequence, torch::dtype(torch::kFloat32).device(options.device()));
+  const torch::Tensor turns =
+      at::outer(positions, FrequenciesOf(rotary, head_size).to(options.device()));
+  const torch::Tensor angles = rotary.interleaved ? turns.repeat_interleave(2, /*dim=*/-1)
+                                                  : at::cat({turns, turns}, /*dim=*/-1);
+  const auto type = options.dtype().toScalarType();
+  return {angles.cos().mul_(rotary.amplitude).to(type),
+          angles.sin().mul_(rotary.amplitude).to(type), rotary.interleaved};
+}
+
 }  // namespace
 
-BatchContext MakeRotaryContext(const RotarySpec& rotary, int64_t head_size, int64_t sequence,
-                               const torch::TensorOptions& options) {
-  const auto on_cpu = torch::dtype(torch::kFloat32);
-  const torch::Tensor exponents = at::arange(0, head_size, 2, on_cpu) / head_size;
-  torch::Tensor frequencies = at::pow(at::Scalar(rotary.theta), exponents).reciprocal();
-  auto* const values = frequencies.mutable_data_ptr<float>();
-  for (int64_t i = 0; i < frequencies.numel(); ++i) values[i] = Scaled(rotary, values[i]);
-
-  // Angles in fp32, whatever the hidden state is in: 16 bits cannot tell late positions apart.
-  const torch::Tensor positions = at::arange(sequence, on_cpu.device(options.device()));
-  const torch::Tensor half = at::outer(positions, frequencies.to(options.device()));
-  const torch::Tensor angles = at::cat({half, half}, /*dim=*/-1);
-  const auto type = options.dtype().toScalarType();
-  return {angles.cos().to(type), angles.sin().to(type)};
+BatchContext MakeBatchContext(absl::Span<const BlockKind> kinds, int64_t head_size,
+                              int64_t sequence, const torch::TensorOptions& options) {
+  BatchContext context;
+  for (const BlockKind& kind : kinds) {
+    // Kinds that are rotated alike share the angles.
+    const auto same = std::ranges::find(kinds, kind.rotary, &BlockKind::rotary);
+    const auto first = static_cast<size_t>(same - kinds.begin());
+    if (first < context.angles.size()) {
+      context.angles.push_back(context.angles[first]);
+    } else if (kind.rotary.has_value()) {
+      context.angles.push_back(MakeAngles(*kind.rotary, head_size, sequence, options));
+    } else {
+      context.angles.emplace_back();
+    }
+  }
+  return context;
 }
 
 }  // namespace gemini::trainer

@@ -3,21 +3,28 @@
 // buffers would be moved and saved with it.
 #pragma once
 #include <cstdint>
+#include <vector>
 
+#include "absl/types/span.h"
 #include "torch/types.h"
 #include "trainer/families/model_spec.h"
 
 namespace gemini::trainer {
 
-struct BatchContext {
-  // The cosine and sine of the angles by which heads are rotated: [sequence, head size], in the
-  // hidden state's dtype and on its device. Undefined where they are not.
+// The cosine and sine of the angles by which heads are rotated: [sequence, head size], in the
+// hidden state's dtype and on its device. Undefined where they are not.
+struct HeadAngles {
   torch::Tensor cosine = {};
   torch::Tensor sine = {};
+  bool interleaved = false;  // As of RotarySpec.
+};
+
+struct BatchContext {
+  std::vector<HeadAngles> angles = {};  // Of each kind of block (ModelSpec::kinds).
 };
 
 // Makes the context of rows of `sequence` tokens. `options` are those of the hidden state.
-BatchContext MakeRotaryContext(const RotarySpec& rotary, int64_t head_size, int64_t sequence,
-                               const torch::TensorOptions& options);
+BatchContext MakeBatchContext(absl::Span<const BlockKind> kinds, int64_t head_size,
+                              int64_t sequence, const torch::TensorOptions& options);
 
 }  // namespace gemini::trainer

@@ -7,6 +7,7 @@
 #include "ATen/ops/constant_pad_nd.h"
 #include "ATen/ops/cross_entropy_loss.h"
 #include "absl/strings/str_cat.h"
+#include "client/torch/device/vector_math.h"
 #include "gemini/system/status_macros.h"
 #include "trainer/models/plain_layers.h"
 #include "trainer/models/transformer.h"
@@ -49,6 +50,7 @@ absl::StatusOr<std::unique_ptr<CausalLm>> MakeCausalLm(const ModelSpec& spec,
         absl::StrCat("parameters of type ", c10::toString(options.dtype().toScalarType())));
   }
   try {
+    client::hooks::ResolveVectorMath();  // Before the first forward.
     PlainLayers layers(options);
     return std::make_unique<Transformer>(spec, layers);
   } catch (const c10::Error& error) {  // Of memory, of the device, or of the names.

@@ -12,4 +12,17 @@ torch::Tensor GeneratorState(torch::Device device);
 // Sets it. Throws c10::Error if it is no state of a generator of that kind of device.
 void SetGeneratorState(const torch::Tensor& state, torch::Device device);
 
+// Goes back to the state of now at its end.
+class GeneratorGuard {
+ public:
+  explicit GeneratorGuard(torch::Device device) : device_(device), state_(GeneratorState(device)) {}
+  GeneratorGuard(const GeneratorGuard&) = delete;
+  GeneratorGuard& operator=(const GeneratorGuard&) = delete;
+  ~GeneratorGuard() { SetGeneratorState(state_, device_); }
+
+ private:
+  const torch::Device device_;
+  const torch::Tensor state_;
+};
+
 }  // namespace gemini::trainer

@@ -54,7 +54,7 @@ class LayerNorm : public Layer {
       : width_(width), epsilon_(norm.epsilon) {
     if (!norm.affine) return;
     weight_ = register_parameter("weight", torch::empty({width}, options));
-    bias_ = register_parameter("bias", torch::empty({width}, options));
+    if (norm.bias) bias_ = register_parameter("bias", torch::empty({width}, options));
   }
   torch::Tensor Forward(const torch::Tensor& x) const override {
     return at::layer_norm(x, {width_}, weight_, bias_, epsilon_);
@@ -64,23 +64,50 @@ class LayerNorm : public Layer {
   const int64_t width_;
   const double epsilon_;
   torch::Tensor weight_;  // Undefined when not affine.
-  torch::Tensor bias_;
+  torch::Tensor bias_;    // Undefined without a bias.
 };
 
 class RmsNorm : public Layer {
  public:
   RmsNorm(const NormSpec& norm, int64_t width, const torch::TensorOptions& options)
-      : width_(width), epsilon_(norm.epsilon) {
+      : width_(width), epsilon_(norm.epsilon), adds_one_(norm.adds_one) {
     if (norm.affine) weight_ = register_parameter("weight", torch::empty({width}, options));
   }
   torch::Tensor Forward(const torch::Tensor& x) const override {
-    return at::rms_norm(x, {width_}, weight_, epsilon_);
+    if (!adds_one_) return at::rms_norm(x, {width_}, weight_, epsilon_);
+    // In fp32, and rounded once: in 16 bits 1 + weight would lose the weight's last bits.
+    const torch::Tensor normed =
+        at::rms_norm(x.to(torch::kFloat32), {width_}, weight_.to(torch::kFloat32) + 1, epsilon_);
+    return normed.to(x.scalar_type());
   }
 
  private:
   const int64_t width_;
   const double epsilon_;
+  const bool adds_one_;   // It has a weight then.
   torch::Tensor weight_;  // Undefined when not affine.
+};
+
+// In fp32, and rounded once.
+class PlainHeadNorm : public Layer {
+ public:
+  PlainHeadNorm(const NormSpec& norm, int64_t heads, int64_t head_size,
+                const torch::TensorOptions& options)
+      : norm_(norm), head_size_(head_size) {
+    weight_ = register_parameter("weight", torch::empty({heads, head_size}, options));
+  }
+  torch::Tensor Forward(const torch::Tensor& x) const override {
+    const torch::Tensor in = x.to(torch::kFloat32);
+    const torch::Tensor normed = norm_.kind == NormKind::kRms
+                                     ? at::rms_norm(in, {head_size_}, {}, norm_.epsilon)
+                                     : at::layer_norm(in, {head_size_}, {}, {}, norm_.epsilon);
+    return (normed * weight_.to(torch::kFloat32)).to(x.scalar_type());
+  }
+
+ private:
+  const NormSpec norm_;
+  const int64_t head_size_;
+  torch::Tensor weight_;
 };
 
 class PlainEmbedding : public EmbeddingLayer {
@@ -110,6 +137,11 @@ std::shared_ptr<EmbeddingLayer> PlainLayers::Embedding(int64_t rows, int64_t wid
 std::shared_ptr<Layer> PlainLayers::Norm(const NormSpec& norm, int64_t width) {
   if (norm.kind == NormKind::kRms) return std::make_shared<RmsNorm>(norm, width, options_);
   return std::make_shared<LayerNorm>(norm, width, options_);
+}
+
+std::shared_ptr<Layer> PlainLayers::HeadNorm(const NormSpec& norm, int64_t heads,
+                                             int64_t head_size) {
+  return std::make_shared<PlainHeadNorm>(norm, heads, head_size, options_);
 }
 
 std::shared_ptr<Layer> PlainLayers::Linear(const LinearShape& shape, Role /*role*/) {

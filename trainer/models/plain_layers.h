@@ -16,6 +16,7 @@ class PlainLayers : public LayerSet {
   std::shared_ptr<EmbeddingLayer> Embedding(int64_t rows, int64_t width,
                                             int64_t padding_token) override;
   std::shared_ptr<Layer> Norm(const NormSpec& norm, int64_t width) override;
+  std::shared_ptr<Layer> HeadNorm(const NormSpec& norm, int64_t heads, int64_t head_size) override;
   std::shared_ptr<Layer> Linear(const LinearShape& shape, Role role) override;
 
  private:

@@ -31,19 +31,13 @@ struct ForwardState : torch::CustomClassHolder {
 class ReturnToForward {
  public:
   explicit ReturnToForward(const ForwardState& state)
-      : block_(*state.block),
-        device_(state.device),
-        generator_state_now_(GeneratorState(device_)),
-        training_now_(state.block->is_training()) {
+      : block_(*state.block), generator_(state.device), training_now_(state.block->is_training()) {
     SetTraining(state.training);
-    SetGeneratorState(state.generator_state, device_);
+    SetGeneratorState(state.generator_state, state.device);
   }
   ReturnToForward(const ReturnToForward&) = delete;
   ReturnToForward& operator=(const ReturnToForward&) = delete;
-  ~ReturnToForward() {
-    SetGeneratorState(generator_state_now_, device_);
-    SetTraining(training_now_);
-  }
+  ~ReturnToForward() { SetTraining(training_now_); }
 
  private:
   void SetTraining(bool training) {
@@ -51,8 +45,7 @@ class ReturnToForward {
   }
 
   Block& block_;
-  const torch::Device device_;
-  const torch::Tensor generator_state_now_;
+  const GeneratorGuard generator_;
   const bool training_now_;
 };
 

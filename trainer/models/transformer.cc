@@ -10,6 +10,7 @@
 #include "ATen/ops/linear.h"
 #include "ATen/ops/relu.h"
 #include "ATen/ops/silu.h"
+#include "ATen/ops/tanh.h"
 #include "absl/strings/str_cat.h"
 #include "trainer/models/attention.h"
 #include "trainer/models/module_tree.h"
@@ -35,7 +36,7 @@ torch::Tensor Activate(Activation activation, const torch::Tensor& x) {
 class TransformerBlock : public Block {
  public:
   TransformerBlock(const ModelSpec& spec, int64_t index, LayerSet& layers)
-      : spec_(spec), scale_(ScaleOf(spec.attention, index)) {
+      : spec_(spec), kind_(spec.KindOf(index)), scale_(ScaleOf(spec.attention, index)) {
     const BlockNames& names = spec.layers.block;
     const int64_t width = spec.width;
     const auto linear = [&](const std::string& name, int64_t in, int64_t out, bool bias,
@@ -52,52 +53,53 @@ class TransformerBlock : public Block {
     const auto project = [&](const std::string& name, int64_t out) {
       return linear(name, width, out, attention.bias, Role::kQueryKeyValue);
     };
-    if (norm_before()) attention_norm_ = norm(names.attention_norm);
+    if (!norms_after()) attention_norm_ = norm(names.attention_norm);
     if (attention.one_matrix) {
       query_key_value_ = {project(names.query_key_value, heads + 2 * kv_heads)};
     } else {
       query_key_value_ = {project(names.query, heads), project(names.key, kv_heads),
                           project(names.value, kv_heads)};
     }
+    if (attention.head_norm.has_value()) {
+      const auto head_norm = [&](const std::string& name, int64_t num_heads) {
+        return AddModule(*this, name,
+                         attention.norms_heads_apart
+                             ? layers.HeadNorm(*attention.head_norm, num_heads, attention.head_size)
+                             : layers.Norm(*attention.head_norm, attention.head_size));
+      };
+      query_norm_ = head_norm(names.query_norm, attention.num_heads);
+      key_norm_ = head_norm(names.key_norm, attention.num_kv_heads);
+    }
     attention_out_ =
         linear(names.attention_out, heads, width, attention.out_bias, Role::kAttentionOut);
-    if (!norm_before()) attention_norm_ = norm(names.attention_norm);
+    if (norms_after()) attention_norm_ = norm(names.attention_norm);
+    const bool sandwich = spec.order == BlockOrder::kSandwich;
+    if (sandwich) attention_out_norm_ = norm(names.attention_out_norm);
     const FeedForwardSpec& feed = spec.feed_forward;
-    if (norm_before()) feed_norm_ = norm(names.feed_norm);
+    if (sandwich || spec.order == BlockOrder::kNormsBefore) feed_norm_ = norm(names.feed_norm);
     if (feed.gated) {
       feed_gate_ = linear(names.feed_gate, width, feed.width, feed.bias, Role::kFeedIn);
     }
     feed_in_ = linear(names.feed_in, width, feed.width, feed.bias, Role::kFeedIn);
     feed_out_ = linear(names.feed_out, feed.width, width, feed.bias, Role::kFeedOut);
-    if (!norm_before()) feed_norm_ = norm(names.feed_norm);
+    if (norms_after()) feed_norm_ = norm(names.feed_norm);
+    if (sandwich) feed_out_norm_ = norm(names.feed_out_norm);
   }
 
   torch::Tensor Forward(const torch::Tensor& hidden, const BatchContext& context) override {
+    if (spec_.order == BlockOrder::kParallel) return ForwardInParallel(hidden, context);
     const std::vector<torch::Tensor> parts =
-        Project(norm_before() ? attention_norm_->Forward(hidden) : hidden);
-    // Here and below dropout is a statement of its own: what was read before it is released by
-    // then, and trainer/forecast/transformer_trace.cc counts on that.
-    torch::Tensor attended = attention_out_->Forward(
-        CausalAttention(parts[0], parts[1], parts[2], spec_.attention,
-                        spec_.attention.scales_query ? 1.0 : scale_, context, is_training()));
-    attended = DropOut(attended);
+        Project(norms_after() ? hidden : attention_norm_->Forward(hidden));
+    torch::Tensor attended = Attend(parts, context);
+    if (attention_out_norm_) attended = attention_out_norm_->Forward(attended);
     torch::Tensor middle = hidden + attended;
-    if (!norm_before()) middle = attention_norm_->Forward(middle);
+    if (norms_after()) middle = attention_norm_->Forward(middle);
 
     const torch::Tensor rows = middle.reshape({-1, middle.size(-1)});
-    torch::Tensor gate;
-    torch::Tensor fed;
-    {  // Their input is released before the activation takes memory.
-      const torch::Tensor in = norm_before() ? feed_norm_->Forward(rows) : rows;
-      if (feed_gate_) gate = feed_gate_->Forward(in);
-      fed = feed_in_->Forward(in);
-    }
-    const Activation activation = spec_.feed_forward.activation;
-    fed = feed_out_->Forward(feed_gate_ ? Activate(activation, gate) * fed
-                                        : Activate(activation, fed));
-    fed = DropOut(fed);
+    torch::Tensor fed = Feed(norms_after() ? rows : feed_norm_->Forward(rows));
+    if (feed_out_norm_) fed = feed_out_norm_->Forward(fed);
     const torch::Tensor out = (rows + fed).view(hidden.sizes());
-    return norm_before() ? out : feed_norm_->Forward(out);
+    return norms_after() ? feed_norm_->Forward(out) : out;
   }
 
  private:
@@ -106,7 +108,40 @@ class TransformerBlock : public Block {
                                             : attention.scale;
   }
 
-  bool norm_before() const { return spec_.norm_place == NormPlace::kBefore; }
+  bool norms_after() const { return spec_.order == BlockOrder::kNormsAfter; }
+
+  torch::Tensor ForwardInParallel(const torch::Tensor& hidden, const BatchContext& context) {
+    const torch::Tensor normed = attention_norm_->Forward(hidden);
+    const torch::Tensor middle = hidden + Attend(Project(normed), context);
+    const torch::Tensor fed = Feed(normed.reshape({-1, normed.size(-1)}));
+    return middle + fed.view(hidden.sizes());
+  }
+
+  // Returns what attention adds to the residual, for what Project returned.
+  torch::Tensor Attend(const std::vector<torch::Tensor>& parts, const BatchContext& context) {
+    const AttentionSpec& attention = spec_.attention;
+    // Here and in Feed dropout is a statement of its own: what was read before it is released by
+    // then, and trainer/forecast/transformer_trace.cc counts on that.
+    const torch::Tensor attended = attention_out_->Forward(
+        CausalAttention(parts[0], parts[1], parts[2], attention.head_size, context.angles[kind_],
+                        {.scale = attention.scales_query ? 1.0 : scale_,
+                         .window = spec_.kinds[kind_].window,
+                         .soft_cap = attention.soft_cap,
+                         .dropout = is_training() ? attention.dropout : 0.0}));
+    return DropOut(attended);
+  }
+
+  // Returns what the feed-forward part adds, for rows [.., width].
+  torch::Tensor Feed(torch::Tensor in) {
+    torch::Tensor gate;
+    if (feed_gate_) gate = feed_gate_->Forward(in);
+    torch::Tensor fed = feed_in_->Forward(in);
+    in.reset();  // Before the activation takes memory.
+    const Activation activation = spec_.feed_forward.activation;
+    fed = feed_out_->Forward(feed_gate_ ? Activate(activation, gate) * fed
+                                        : Activate(activation, fed));
+    return DropOut(fed);
+  }
 
   torch::Tensor DropOut(const torch::Tensor& x) const {
     return at::dropout(x, spec_.residual_dropout, is_training());
@@ -128,18 +163,31 @@ class TransformerBlock : public Block {
         parts[0] = parts[0] * scale_;
       }
     }
+    if (query_norm_) {
+      parts[0] = NormHeads(*query_norm_, parts[0]);
+      parts[1] = NormHeads(*key_norm_, parts[1]);
+    }
     return parts;
   }
 
+  torch::Tensor NormHeads(const Layer& norm, const torch::Tensor& x) const {
+    return norm.Forward(x.unflatten(-1, {-1, spec_.attention.head_size})).view(x.sizes());
+  }
+
   const ModelSpec spec_;
+  const size_t kind_;  // Of spec_.kinds.
   const double scale_;
   std::shared_ptr<Layer> attention_norm_;
   std::vector<std::shared_ptr<Layer>> query_key_value_;  // One, or one each.
+  std::shared_ptr<Layer> query_norm_;  // Null, as key_norm_ is, where heads are not normed.
+  std::shared_ptr<Layer> key_norm_;
   std::shared_ptr<Layer> attention_out_;
-  std::shared_ptr<Layer> feed_norm_;
-  std::shared_ptr<Layer> feed_gate_;  // Null where it is not gated.
+  std::shared_ptr<Layer> attention_out_norm_;  // Null but in a sandwich.
+  std::shared_ptr<Layer> feed_norm_;           // Null where the parts are parallel.
+  std::shared_ptr<Layer> feed_gate_;           // Null where it is not gated.
   std::shared_ptr<Layer> feed_in_;
   std::shared_ptr<Layer> feed_out_;
+  std::shared_ptr<Layer> feed_out_norm_;  // Null but in a sandwich.
 };
 
 }  // namespace
@@ -186,6 +234,9 @@ torch::Tensor Transformer::PositionRows(const torch::Tensor& tokens) const {
 torch::Tensor Transformer::Embed(const torch::Tensor& tokens) {
   // One after the other: the order of first use is the order of the parameters.
   torch::Tensor embedded = token_embedding_->Forward(tokens);
+  if (spec_.embedding_scale != 1) {
+    embedded = embedded * torch::scalar_tensor(spec_.embedding_scale, embedded.options());
+  }
   torch::Tensor placed;
   if (position_embedding_) placed = position_embedding_->Forward(PositionRows(tokens));
   if (project_in_) embedded = project_in_->Forward(embedded);
@@ -195,16 +246,17 @@ torch::Tensor Transformer::Embed(const torch::Tensor& tokens) {
 }
 
 BatchContext Transformer::ContextOf(const torch::Tensor& hidden) const {
-  if (!spec_.rotary.has_value()) return {};
-  return MakeRotaryContext(*spec_.rotary, spec_.attention.head_size, hidden.size(1),
-                           hidden.options());
+  return MakeBatchContext(spec_.kinds, spec_.attention.head_size, hidden.size(1), hidden.options());
 }
 
 torch::Tensor Transformer::Head(const torch::Tensor& hidden) {
   torch::Tensor out = hidden;
   if (final_norm_) out = final_norm_->Forward(out);
   if (project_out_) out = project_out_->Forward(out);
-  return head_ ? head_->Forward(out) : at::linear(out, token_embedding_->weight());
+  out = head_ ? head_->Forward(out) : at::linear(out, token_embedding_->weight());
+  if (spec_.logit_scale != 1) out = out * spec_.logit_scale;
+  const double cap = spec_.logit_soft_cap;
+  return cap == 0 ? out : at::tanh(out / cap) * cap;
 }
 
 }  // namespace gemini::trainer

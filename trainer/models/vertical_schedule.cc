@@ -17,19 +17,6 @@ struct Boundary {
   torch::Tensor generator_state;
 };
 
-// Goes back to the generator's state of now at its end.
-class KeepGenerator {
- public:
-  explicit KeepGenerator(torch::Device device) : device_(device), state_(GeneratorState(device)) {}
-  KeepGenerator(const KeepGenerator&) = delete;
-  KeepGenerator& operator=(const KeepGenerator&) = delete;
-  ~KeepGenerator() { SetGeneratorState(state_, device_); }
-
- private:
-  const torch::Device device_;
-  const torch::Tensor state_;
-};
-
 torch::Tensor Leaf(const torch::Tensor& hidden) { return hidden.detach().set_requires_grad(true); }
 
 }  // namespace
@@ -76,7 +63,7 @@ absl::StatusOr<std::vector<double>> RunVertically(
     hidden[i] = leaf.grad();  // From here on: the gradient of the output of the block that is next.
   }
 
-  const KeepGenerator keep(device);
+  const GeneratorGuard keep(device);
   for (size_t b = model.blocks().size(); b-- > 0;) {
     for (size_t i = 0; i < count; ++i) {
       const Boundary& input = boundaries[b * count + i];

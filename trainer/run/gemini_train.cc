@@ -23,6 +23,7 @@
 #include "ATen/Parallel.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "client/torch/device/gpu_device.h"
 #include "client/torch/model/element_types.h"
 #include "client/torch/model/training_session.h"
@@ -399,6 +400,11 @@ absl::StatusOr<int> Run(CommandLine& line, const Interrupt& interrupt, Progress&
   }
   GEMINI_ASSIGN_OR_RETURN(const std::optional<Resumed> resumed, FindResumed(config, directory));
   GEMINI_ASSIGN_OR_RETURN(const HfCheckpoint source, HfCheckpoint::Open(config.model));
+  if (!source.config().unknown_keys.empty()) {
+    LogWarning(
+        absl::StrCat("config.json of ", config.model, " has keys that are not known here, ",
+                     "and are left aside: ", absl::StrJoin(source.config().unknown_keys, ", ")));
+  }
   GEMINI_RETURN_IF_ERROR(ResolveSequence(source.config().spec, config));
   GEMINI_ASSIGN_OR_RETURN(const TokenData data,
                           OpenData(config.data, config.sequence, source.config().spec.vocab_size));

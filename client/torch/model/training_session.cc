@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/session/budget_follower.h"
 #include "client/torch/device/cpu_device.h"
+#include "client/torch/device/vector_math.h"
 #include "client/torch/hook/operator_hook.h"
 #include "client/torch/model/model_tensors.h"
 #include "client/torch/model/module_tensors.h"
@@ -129,6 +130,7 @@ absl::StatusOr<std::unique_ptr<TrainingSession>> TrainingSession::Open(
 absl::StatusOr<std::unique_ptr<TrainingSession>> TrainingSession::Start(
     absl::StatusOr<std::unique_ptr<Session>> session, std::shared_ptr<SessionDevice> device) {
   if (!session.ok()) return session.status();
+  ResolveVectorMath();  // A model has the same bits with a session and without.
   auto state = std::make_unique<State>();
   state->device = std::move(device);
   state->session = std::move(*session);

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/families/hf_config.h"
 
+#include <cmath>
 #include <string>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "tests/status_matchers.h"
 
 namespace gemini::trainer {
@@ -44,7 +47,7 @@ TEST(HfConfigTest, AbsentKeysHaveTheDefaultsOfTransformers) {
   EXPECT_EQ(opt.spec.positions->first_row, 2);
   EXPECT_EQ(opt.spec.norm.epsilon, 1e-5);
   EXPECT_TRUE(opt.spec.norm.affine);
-  EXPECT_EQ(opt.spec.norm_place, NormPlace::kBefore);
+  EXPECT_EQ(opt.spec.order, BlockOrder::kNormsBefore);
   EXPECT_EQ(opt.spec.residual_dropout, 0.1);
   EXPECT_EQ(opt.spec.embedding_dropout, 0.0);
   EXPECT_EQ(opt.spec.attention.num_heads, 12);
@@ -83,7 +86,7 @@ TEST(HfConfigTest, KeysAreHonoured) {
                                                          "c"));
   const ModelSpec& post = opt.spec;
   EXPECT_TRUE(post.has_projections());
-  EXPECT_EQ(post.norm_place, NormPlace::kAfter);
+  EXPECT_EQ(post.order, BlockOrder::kNormsAfter);
   EXPECT_FALSE(post.final_norm);
   EXPECT_EQ(post.padding_token, -1);
   EXPECT_EQ(post.num_blocks, 3);
@@ -108,8 +111,9 @@ TEST(HfConfigTest, LlamaHasTheDefaultsOfTransformers) {
   EXPECT_EQ(spec.norm.kind, NormKind::kRms);
   EXPECT_EQ(spec.norm.epsilon, 1e-6);
   EXPECT_FALSE(spec.positions.has_value());
-  EXPECT_EQ(spec.rotary->theta, 10000);
-  EXPECT_EQ(spec.rotary->scaling, RotarySpec::Scaling::kNone);
+  EXPECT_EQ(spec.kinds.size(), 1u);
+  EXPECT_EQ(spec.kinds[0].rotary->theta, 10000);
+  EXPECT_EQ(spec.kinds[0].rotary->scaling, RotarySpec::Scaling::kNone);
   EXPECT_EQ(spec.attention.num_kv_heads, 32);
   EXPECT_EQ(spec.attention.head_size, 128);
   EXPECT_FALSE(spec.attention.bias);
@@ -129,7 +133,7 @@ TEST(HfConfigTest, NullsOfLlamaFilesAreDefaultsAndANegativePadCountsFromTheEnd) 
                                                            "c"));
   EXPECT_EQ(llama.spec.attention.head_size, 128);
   EXPECT_EQ(llama.spec.attention.num_kv_heads, 32);
-  EXPECT_EQ(llama.spec.rotary->scaling, RotarySpec::Scaling::kNone);
+  EXPECT_EQ(llama.spec.kinds[0].rotary->scaling, RotarySpec::Scaling::kNone);
   EXPECT_EQ(llama.spec.padding_token, 99);
 }
 
@@ -152,7 +156,7 @@ TEST(HfConfigTest, BothSpellingsOfRotaryPositionsAreRead) {
   for (const char* json : {kNew, kOld, kBoth, kAbsent}) {
     SCOPED_TRACE(json);
     ASSERT_OK_AND_ASSIGN(const HfConfig config, ParseHfConfig(json, "c"));
-    const RotarySpec& rotary = *config.spec.rotary;
+    const RotarySpec& rotary = *config.spec.kinds[0].rotary;
     EXPECT_EQ(rotary.scaling, RotarySpec::Scaling::kLlama3);
     EXPECT_EQ(rotary.theta, 500000);
     EXPECT_EQ(rotary.factor, 8);
@@ -164,8 +168,146 @@ TEST(HfConfigTest, BothSpellingsOfRotaryPositionsAreRead) {
       const HfConfig old,
       ParseHfConfig(R"({"model_type":"llama","rope_scaling":{"type":"linear","factor":4.0}})",
                     "c"));
-  EXPECT_EQ(old.spec.rotary->scaling, RotarySpec::Scaling::kLinear);
-  EXPECT_EQ(old.spec.rotary->factor, 4);
+  EXPECT_EQ(old.spec.kinds[0].rotary->scaling, RotarySpec::Scaling::kLinear);
+  EXPECT_EQ(old.spec.kinds[0].rotary->factor, 4);
+}
+
+// What the class of transformers 5.23 has for a file of a model_type alone.
+struct Defaults {
+  const char* model_type;
+  int64_t vocab_size, max_sequence, width, num_blocks, num_heads, num_kv_heads, head_size,
+      feed_width, padding_token;
+  bool tied_head;
+  double theta;
+};
+TEST(HfConfigTest, EachDecoderHasTheDefaultsOfItsClass) {
+  for (const Defaults& expected : std::vector<Defaults>{
+           {"mistral", 32000, 131072, 4096, 32, 32, 8, 128, 14336, -1, false, 1e4},
+           {"qwen2", 151936, 32768, 4096, 32, 32, 32, 128, 22016, -1, false, 1e4},
+           {"qwen3", 151936, 32768, 4096, 32, 32, 32, 128, 22016, -1, false, 1e4},
+           {"gemma", 256000, 8192, 3072, 28, 16, 16, 256, 24576, 0, true, 1e4},
+           {"gemma2", 256000, 8192, 2304, 26, 8, 4, 256, 9216, 0, true, 1e4},
+           {"gemma3_text", 262208, 131072, 2304, 26, 8, 4, 256, 9216, 0, true, 1e6},
+           {"cohere", 256000, 8192, 8192, 40, 64, 64, 128, 22528, 0, true, 5e5},
+       }) {
+    SCOPED_TRACE(expected.model_type);
+    ASSERT_OK_AND_ASSIGN(
+        const HfConfig config,
+        ParseHfConfig(absl::StrCat(R"({"model_type":")", expected.model_type, R"("})"), "c"));
+    const ModelSpec& spec = config.spec;
+    EXPECT_EQ(spec.vocab_size, expected.vocab_size);
+    EXPECT_EQ(spec.max_sequence, expected.max_sequence);
+    EXPECT_EQ(spec.width, expected.width);
+    EXPECT_EQ(spec.num_blocks, expected.num_blocks);
+    EXPECT_EQ(spec.attention.num_heads, expected.num_heads);
+    EXPECT_EQ(spec.attention.num_kv_heads, expected.num_kv_heads);
+    EXPECT_EQ(spec.attention.head_size, expected.head_size);
+    EXPECT_EQ(spec.feed_forward.width, expected.feed_width);
+    EXPECT_EQ(spec.padding_token, expected.padding_token);
+    EXPECT_EQ(spec.tied_head, expected.tied_head);
+    EXPECT_EQ(spec.kinds[0].rotary->theta, expected.theta);
+  }
+}
+
+// The windows of the first six blocks.
+TEST(HfConfigTest, BlocksSeeTheWindowsOfTheirFamily) {
+  struct Windows {
+    const char* json;
+    std::vector<int64_t> windows;
+  };
+  for (const Windows& expected : std::vector<Windows>{
+           {R"("mistral")", {4096, 4096, 4096, 4096, 4096, 4096}},
+           {R"("mistral","sliding_window":null)", {0, 0, 0, 0, 0, 0}},
+           {R"("qwen2","sliding_window":7,"max_window_layers":4)", {0, 0, 0, 0, 0, 0}},
+           {R"("qwen2","sliding_window":7,"max_window_layers":4,"use_sliding_window":true)",
+            {0, 0, 0, 0, 7, 7}},
+           {R"("qwen3","sliding_window":null,"use_sliding_window":true)", {0, 0, 0, 0, 0, 0}},
+           {R"("gemma2")", {4096, 0, 4096, 0, 4096, 0}},
+           {R"("gemma3_text","sliding_window":9)", {9, 9, 9, 9, 9, 0}},
+           {R"("gemma3_text","sliding_window":9,"sliding_window_pattern":3)", {9, 9, 0, 9, 9, 0}},
+           {R"("gemma2","sliding_window":9,"layer_types":["full_attention","full_attention",
+               "sliding_attention","full_attention","full_attention","sliding_attention"])",
+            {0, 0, 9, 0, 0, 9}},
+           {R"("llama")", {0, 0, 0, 0, 0, 0}},
+       }) {
+    SCOPED_TRACE(expected.json);
+    ASSERT_OK_AND_ASSIGN(
+        const HfConfig config,
+        ParseHfConfig(absl::StrCat(R"({"num_hidden_layers":6,"model_type":)", expected.json, "}"),
+                      "c"));
+    std::vector<int64_t> windows;
+    for (int64_t i = 0; i < 6; ++i) {
+      windows.push_back(config.spec.kinds[config.spec.KindOf(i)].window);
+    }
+    EXPECT_EQ(windows, expected.windows);
+  }
+}
+
+TEST(HfConfigTest, KindsOfBlocksOfGemma3AreRotatedByTheirOwnAngles) {
+  constexpr const char* kOld = R"({"model_type":"gemma3_text","rope_theta":7.0,
+      "rope_local_base_freq":5.0,"rope_scaling":{"rope_type":"linear","factor":8.0}})";
+  constexpr const char* kNew = R"({"model_type":"gemma3_text","rope_parameters":{
+      "full_attention":{"rope_theta":7.0,"rope_type":"linear","factor":8.0},
+      "sliding_attention":{"rope_theta":5.0,"rope_type":"default"}}})";
+  for (const char* json : {kOld, kNew}) {
+    ASSERT_OK_AND_ASSIGN(const HfConfig config, ParseHfConfig(json, "c"));
+    const RotarySpec& full = *config.spec.kinds[0].rotary;
+    const RotarySpec& windowed = *config.spec.kinds[1].rotary;
+    EXPECT_EQ(full.theta, 7);
+    EXPECT_EQ(full.scaling, RotarySpec::Scaling::kLinear);
+    EXPECT_EQ(full.factor, 8);
+    EXPECT_EQ(windowed.theta, 5);
+    EXPECT_EQ(windowed.scaling, RotarySpec::Scaling::kNone);
+    EXPECT_TRUE(config.unknown_keys.empty());
+  }
+}
+
+TEST(HfConfigTest, YarnHasTheAmplitudeOfItsFactorOrTheOneGiven) {
+  const auto rotary = [](const std::string& keys) {
+    const auto config = ParseHfConfig(
+        absl::StrCat(R"({"model_type":"qwen3","rope_scaling":{"rope_type":"yarn","factor":4.0)",
+                     keys, "}}"),
+        "c");
+    EXPECT_OK(config);
+    return config.ok() ? *config->spec.kinds[0].rotary : RotarySpec{};
+  };
+  EXPECT_EQ(rotary("").scaling, RotarySpec::Scaling::kYarn);
+  EXPECT_EQ(rotary("").low_turns, 1);
+  EXPECT_EQ(rotary("").high_turns, 32);
+  EXPECT_EQ(rotary("").original_positions, 32768);
+  EXPECT_TRUE(rotary("").whole_pairs);
+  EXPECT_DOUBLE_EQ(rotary("").amplitude, 1.138629436111989);
+  EXPECT_EQ(rotary(R"(,"attention_factor":0.5)").amplitude, 0.5);
+  // 0.7 alone says nothing: transformers needs both.
+  EXPECT_DOUBLE_EQ(rotary(R"(,"mscale":0.7)").amplitude, 1.138629436111989);
+  EXPECT_DOUBLE_EQ(rotary(R"(,"mscale":0.7,"mscale_all_dim":1.3)").amplitude,
+                   (0.07 * std::log(4.0) + 1) / (0.13 * std::log(4.0) + 1));
+  EXPECT_FALSE(rotary(R"(,"truncate":false)").whole_pairs);
+  EXPECT_EQ(rotary(R"(,"beta_fast":16,"beta_slow":2)").high_turns, 16);
+  EXPECT_EQ(rotary(R"(,"beta_fast":16,"beta_slow":2)").low_turns, 2);
+}
+
+TEST(HfConfigTest, WhatGemmaSaysAndMeans) {
+  ASSERT_OK_AND_ASSIGN(const HfConfig first,
+                       ParseHfConfig(R"({"model_type":"gemma","hidden_act":"gelu"})", "c"));
+  EXPECT_EQ(first.spec.feed_forward.activation, Activation::kGeluTanh);
+  EXPECT_EQ(first.spec.embedding_scale, std::sqrt(3072.0));
+  EXPECT_TRUE(first.spec.norm.adds_one);
+  ASSERT_OK_AND_ASSIGN(const HfConfig second, ParseHfConfig(R"({"model_type":"gemma2",
+      "hidden_act":"relu","query_pre_attn_scalar":64,"final_logit_softcapping":null})",
+                                                            "c"));
+  EXPECT_EQ(second.spec.feed_forward.activation, Activation::kGeluTanh);
+  EXPECT_EQ(second.spec.attention.scale, 0.125);
+  EXPECT_EQ(second.spec.attention.soft_cap, 50);
+  EXPECT_EQ(second.spec.logit_soft_cap, 0);
+}
+
+TEST(HfConfigTest, KeysThatNobodyKnowsAreListed) {
+  ASSERT_OK_AND_ASSIGN(const HfConfig config, ParseHfConfig(R"({
+      "model_type":"llama", "torch_dtype":"bfloat16", "num_experts":8, "pretraining_tp":1,
+      "rope_scaling":{"type":"linear","factor":2.0,"alpha":3}, "architectures":["A"]})",
+                                                            "c"));
+  EXPECT_THAT(config.unknown_keys, ::testing::ElementsAre("num_experts", "rope_scaling.alpha"));
 }
 
 TEST(HfConfigTest, TheGeneralNamesOfSizesAreUnderstood) {
@@ -196,7 +338,29 @@ INSTANTIATE_TEST_SUITE_P(
         {"Array", "[1]", kInvalid, "not a JSON object"},
         {"NoType", "{}", kInvalid, "has no model_type"},
         {"OtherType", R"({"model_type":"mamba"})", kUnimplemented,
-         "'mamba'; supported are gpt2, llama, opt"},
+         "'mamba'; supported are cohere, gemma, gemma2, gemma3_text, gpt2, llama, mistral, opt, "
+         "qwen2, "
+         "qwen3"},
+        {"VisionPart",
+         R"({"model_type":"gemma3","text_config":{"model_type":"gemma3_text"},"vision_config":{}})",
+         kUnimplemented, "save the text model alone"},
+        {"KindsOfOtherLength",
+         R"({"model_type":"gemma2","num_hidden_layers":2,"layer_types":["full_attention"]})",
+         kInvalid, "layer_types = [\"full_attention\"], expected a list of 2 names"},
+        {"OtherKind",
+         R"({"model_type":"gemma2","num_hidden_layers":1,"layer_types":["chunked_attention"]})",
+         kUnimplemented,
+         "layer_types = \"chunked_attention\"; supported are full_attention, sliding_attention"},
+        {"KindIsANumber", R"({"model_type":"gemma2","num_hidden_layers":1,"layer_types":[1]})",
+         kInvalid, "layer_types = 1, expected a name"},
+        {"WindowsThatAreOff",
+         R"({"model_type":"qwen2","num_hidden_layers":1,"layer_types":["sliding_attention"]})",
+         kUnimplemented, "layer_types = \"sliding_attention\"; supported are full_attention"},
+        {"SeesWhatIsBehind", R"({"model_type":"gemma","use_bidirectional_attention":true})",
+         kUnimplemented, "use_bidirectional_attention"},
+        {"CapThatTransformersIgnores",
+         R"({"model_type":"gemma3_text","attn_logit_softcapping":50.0})", kUnimplemented,
+         "attn_logit_softcapping"},
         {"OtherActivation", R"({"model_type":"opt","activation_function":"mish"})", kUnimplemented,
          "activation \"mish\"; supported are relu, gelu, gelu_new"},
         {"OtherRotation", R"({"model_type":"llama","rope_scaling":{"type":"dynamic"}})",

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/models/attention.h"
 
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "torch/torch.h"
 
@@ -13,14 +17,15 @@ constexpr int64_t kHeadSize = 6;
 constexpr int64_t kSequence = 5;
 
 // Returns one head [sequence, head size] of the first sequence, rotated pair by pair.
-torch::Tensor HeadOf(const torch::Tensor& x, int64_t head, const BatchContext& context) {
+torch::Tensor HeadOf(const torch::Tensor& x, int64_t head, const HeadAngles& angles) {
   torch::Tensor out = x[0].slice(1, head * kHeadSize, (head + 1) * kHeadSize).clone();
-  if (!context.cosine.defined()) return out;
+  if (!angles.cosine.defined()) return out;
   const torch::Tensor before = out.clone();
   for (int64_t t = 0; t < kSequence; ++t) {
-    for (int64_t i = 0; i < kHeadSize / 2; ++i) {
-      const int64_t j = i + kHeadSize / 2;
-      const torch::Tensor cosine = context.cosine[t][i], sine = context.sine[t][i];
+    for (int64_t pair = 0; pair < kHeadSize / 2; ++pair) {
+      const int64_t i = angles.interleaved ? 2 * pair : pair;
+      const int64_t j = angles.interleaved ? i + 1 : i + kHeadSize / 2;
+      const torch::Tensor cosine = angles.cosine[t][i], sine = angles.sine[t][i];
       out[t][i] = before[t][i] * cosine - before[t][j] * sine;
       out[t][j] = before[t][j] * cosine + before[t][i] * sine;
     }
@@ -34,21 +39,27 @@ TEST(AttentionTest, HeadsAreSharedInOrderRotatedInPairsAndSeeWhatIsBefore) {
   const torch::Tensor query = torch::randn({1, kSequence, kHeads * kHeadSize});
   const torch::Tensor key = torch::randn({1, kSequence, kKvHeads * kHeadSize});
   const torch::Tensor value = torch::randn({1, kSequence, kKvHeads * kHeadSize});
-  const AttentionSpec spec = {
-      .num_heads = kHeads, .num_kv_heads = kKvHeads, .head_size = kHeadSize, .dropout = 0.5};
   const double scale = 0.3;
-  for (const BatchContext& context :
-       {BatchContext{}, MakeRotaryContext({}, kHeadSize, kSequence, torch::kFloat32)}) {
+  const std::vector<BlockKind> kinds = {
+      {}, {.rotary = RotarySpec{}}, {.rotary = RotarySpec{.interleaved = true}}};
+  const BatchContext context = MakeBatchContext(kinds, kHeadSize, kSequence, torch::kFloat32);
+  // A window of the sequence's length, or longer, changes nothing.
+  for (size_t i = 0; i < 6; ++i) {
+    const HeadAngles& angles = context.angles[i / 2];
+    const int64_t window = i % 2 == 0 ? kSequence : 2;
+    SCOPED_TRACE(absl::StrCat("kind ", i / 2, ", window ", window));
     const torch::Tensor out =
-        CausalAttention(query, key, value, spec, scale, context, /*training=*/false);
+        CausalAttention(query, key, value, kHeadSize, angles, {.scale = scale, .window = window});
     ASSERT_EQ(out.sizes(), query.sizes());
+    EXPECT_TRUE(out.is_contiguous());
     for (int64_t head = 0; head < kHeads; ++head) {
       const int64_t kv_head = head / (kHeads / kKvHeads);
-      const torch::Tensor q = HeadOf(query, head, context), k = HeadOf(key, kv_head, context);
+      const torch::Tensor q = HeadOf(query, head, angles), k = HeadOf(key, kv_head, angles);
       const torch::Tensor v = HeadOf(value, kv_head, {});
       for (int64_t t = 0; t < kSequence; ++t) {
-        const torch::Tensor weights = torch::softmax(k.slice(0, 0, t + 1).mv(q[t]) * scale, 0);
-        const torch::Tensor expected = v.slice(0, 0, t + 1).t().mv(weights);
+        const int64_t first = std::max<int64_t>(t - window + 1, 0);
+        const torch::Tensor weights = torch::softmax(k.slice(0, first, t + 1).mv(q[t]) * scale, 0);
+        const torch::Tensor expected = v.slice(0, first, t + 1).t().mv(weights);
         EXPECT_TRUE(torch::allclose(HeadOf(out, head, {})[t], expected, 1e-5, 1e-6))
             << "head " << head << ", position " << t;
       }

@@ -57,28 +57,75 @@ INSTANTIATE_TEST_SUITE_P(Rotary, BatchContextTest,
                                0.876654863, 0.855920553, 0.622790396},
                               {-0.763006806, 0.29601422, -0.426315814, -0.0613323413, -0.156087056,
                                0.481119782, 0.517107308, -0.782388747}},
+                             {"Yarn",
+                              {.theta = 1e6,
+                               .scaling = Scaling::kYarn,
+                               .factor = 4,
+                               .low_turns = 1,
+                               .high_turns = 32,
+                               .original_positions = 2048,
+                               .amplitude = 1.138629436111989},
+                              {-0.735999227, 0.505929112, 0.992556155, -0.576848269, -0.522716284,
+                               1.06396711, 1.13624299, 1.13855398},
+                              {-0.868781984, -1.02005517, -0.557950914, -0.981693923, 1.01155555,
+                               0.405525714, 0.0736810416, 0.0131114209}},
+                             {"YarnOfOddNumbers",
+                              {.theta = 1234.5,
+                               .scaling = Scaling::kYarn,
+                               .factor = 3,
+                               .low_turns = 2,
+                               .high_turns = 20,
+                               .original_positions = 300,
+                               .amplitude = 0.9423209599636414,
+                               .whole_pairs = false},
+                              {-0.609107316, -0.792418778, 0.934366763, -0.152154773, -0.635232747,
+                               0.826090217, 0.806551397, 0.586868405},
+                              {-0.7189973, 0.509942353, 0.122178197, 0.929955721, 0.696023047,
+                               0.45336926, 0.487281829, -0.737261295}},
                          }),
                          [](const auto& rotary) { return std::string(rotary.param.name); });
 
 // The last bit of the second frequency is 1e-4 of its angle there.
 constexpr double kTolerance = 1e-5;
 
+HeadAngles AnglesOf(const RotarySpec& rotary, const torch::TensorOptions& options) {
+  const std::vector<BlockKind> kinds = {{.rotary = rotary}};
+  return MakeBatchContext(kinds, /*head_size=*/16, /*sequence=*/8192, options).angles.at(0);
+}
+
 TEST_P(BatchContextTest, LatePositionsHaveTheAnglesOfTransformers) {
-  const BatchContext context =
-      MakeRotaryContext(GetParam().rotary, /*head_size=*/16, /*sequence=*/8192, torch::kFloat32);
-  ASSERT_EQ(context.cosine.sizes(), (std::vector<int64_t>{8192, 16}));
-  for (int64_t i = 0; i < 16; ++i) {  // Both halves are alike.
-    const auto at = static_cast<size_t>(i % 8);
-    EXPECT_NEAR(context.cosine[8191][i].item<double>(), GetParam().cosine[at], kTolerance) << i;
-    EXPECT_NEAR(context.sine[8191][i].item<double>(), GetParam().sine[at], kTolerance) << i;
+  for (const bool interleaved : {false, true}) {
+    RotarySpec rotary = GetParam().rotary;
+    rotary.interleaved = interleaved;
+    const HeadAngles angles = AnglesOf(rotary, torch::kFloat32);
+    EXPECT_EQ(angles.interleaved, interleaved);
+    ASSERT_EQ(angles.cosine.sizes(), (std::vector<int64_t>{8192, 16}));
+    for (int64_t i = 0; i < 16; ++i) {
+      const auto at = static_cast<size_t>(interleaved ? i / 2 : i % 8);  // The pair.
+      EXPECT_NEAR(angles.cosine[8191][i].item<double>(), GetParam().cosine[at], kTolerance) << i;
+      EXPECT_NEAR(angles.sine[8191][i].item<double>(), GetParam().sine[at], kTolerance) << i;
+    }
   }
 }
 
 TEST(BatchContextOfTypesTest, IsInTheTypeOfTheHiddenState) {
-  const BatchContext context = MakeRotaryContext({}, 16, 8192, torch::kBFloat16);
-  EXPECT_EQ(context.cosine.scalar_type(), torch::kBFloat16);
+  const HeadAngles angles = AnglesOf({}, torch::kBFloat16);
+  EXPECT_EQ(angles.cosine.scalar_type(), torch::kBFloat16);
   // As it would not be if the position were in 16 bits.
-  EXPECT_NEAR(context.cosine[8191][0].item<double>(), -0.6464, 4e-3);
+  EXPECT_NEAR(angles.cosine[8191][0].item<double>(), -0.6464, 4e-3);
+}
+
+TEST(BatchContextOfTypesTest, EachKindOfBlockHasItsAngles) {
+  const RotarySpec slow = {.theta = 1e6};
+  const RotarySpec fast = {.theta = 100};
+  const std::vector<BlockKind> kinds = {
+      {.rotary = slow}, {.window = 8, .rotary = fast}, {}, {.window = 8, .rotary = slow}};
+  const BatchContext context = MakeBatchContext(kinds, 16, 32, torch::kFloat32);
+  ASSERT_EQ(context.angles.size(), 4u);
+  EXPECT_FALSE(torch::equal(context.angles[0].cosine, context.angles[1].cosine));
+  EXPECT_FALSE(context.angles[2].cosine.defined());
+  // Kinds that are rotated alike take memory once.
+  EXPECT_TRUE(context.angles[3].cosine.is_same(context.angles[0].cosine));
 }
 
 }  // namespace

@@ -32,6 +32,19 @@ constexpr const char* kLlama = R"({"model_type":"llama","vocab_size":301,"hidden
     "max_position_embeddings":32,"num_hidden_layers":2,"num_attention_heads":4,
     "num_key_value_heads":2,"intermediate_size":96,"attention_dropout":0.1})";
 
+// Windows, a cap, norms around the parts and of heads: all that Gemma has, with shared heads.
+constexpr const char* kGemma2 = R"({"model_type":"gemma2","vocab_size":301,"hidden_size":64,
+    "max_position_embeddings":32,"num_hidden_layers":2,"num_attention_heads":4,"head_dim":16,
+    "num_key_value_heads":2,"intermediate_size":96,"attention_dropout":0.1,"sliding_window":5,
+    "attn_logit_softcapping":2.0,"final_logit_softcapping":3.0})";
+constexpr const char* kGemma3 = R"({"model_type":"gemma3_text","vocab_size":301,"hidden_size":64,
+    "max_position_embeddings":32,"num_hidden_layers":2,"num_attention_heads":4,"head_dim":16,
+    "num_key_value_heads":2,"intermediate_size":96,"attention_dropout":0.1,"sliding_window":5,
+    "sliding_window_pattern":2})";
+constexpr const char* kCohere = R"({"model_type":"cohere","vocab_size":301,"hidden_size":64,
+    "max_position_embeddings":32,"num_hidden_layers":2,"num_attention_heads":4,
+    "num_key_value_heads":2,"intermediate_size":96,"attention_dropout":0.1,"use_qk_norm":true})";
+
 std::unique_ptr<CausalLm> Make(const char* json, const torch::TensorOptions& options) {
   const auto config = ParseHfConfig(json, "config");
   EXPECT_OK(config);
@@ -55,11 +68,12 @@ torch::Tensor Tokens() {
 
 class CausalLmTest : public ::testing::TestWithParam<const char*> {};
 std::string ConfigName(const ::testing::TestParamInfo<const char*>& config) {
-  return std::vector<std::string>{"Gpt2", "Gpt2Untied", "Opt", "OptPostNorm",
-                                  "Llama"}[config.index];
+  return std::vector<std::string>{"Gpt2",  "Gpt2Untied", "Opt",    "OptPostNorm",
+                                  "Llama", "Gemma2",     "Gemma3", "Cohere"}[config.index];
 }
 INSTANTIATE_TEST_SUITE_P(Configs, CausalLmTest,
-                         ::testing::Values(kGpt2, kGpt2Untied, kOpt, kOptPostNorm, kLlama),
+                         ::testing::Values(kGpt2, kGpt2Untied, kOpt, kOptPostNorm, kLlama, kGemma2,
+                                           kGemma3, kCohere),
                          ConfigName);
 
 TEST_P(CausalLmTest, OnMetaTheModelTakesNoMemory) {

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// Causal attention that no fused kernel of Torch computes: with capped scores, or in a window. It
+// goes by pieces of 128 rows of one sequence, of which each sees the keys of its window alone, and
+// keeps the logarithm of each row's sum of exponentials in place of scores: backward computes those
+// again.
+// Bits: pieces do not depend on the batch or on what memory there is.
+// Limits: no double backward.
+// Thread: any; dropout draws from the device's default generator.
+// Source: Dao et al., "FlashAttention", arXiv:2205.14135, sections 3.1 and B.4, by rows alone.
+#pragma once
+#include <cstdint>
+
+#include "torch/types.h"
+
+namespace gemini::trainer {
+
+struct RowAttentionOptions {
+  double scale = 1;
+  int64_t window = 0;   // A row sees itself and the window - 1 keys before it; 0: all before.
+  double soft_cap = 0;  // Scores become soft_cap * tanh(score / soft_cap); 0: they stay.
+  double dropout = 0;   // With this probability a weight is dropped; the others grow.
+};
+
+// Returns the attention of query [batch, heads, sequence, head size] and key and value [batch, KV
+// heads, sequence, head size], all of one floating dtype, in the query's shape and dtype. Each KV
+// head serves heads / KV heads of the query's, in order. Scores and sums are fp32. Torch's
+// exceptions pass through.
+torch::Tensor RowAttention(const torch::Tensor& query, const torch::Tensor& key,
+                           const torch::Tensor& value, const RowAttentionOptions& options);
+
+}  // namespace gemini::trainer
