@@ -38,6 +38,7 @@ enum class Role : uint8_t {
   kAttentionOut,
   kFeedIn,  // Also the gate.
   kFeedOut,
+  kRouter,  // Its output says through which experts a token goes, or how much of one it gets.
   kProjectOut,
   kHead,
 };

@@ -59,7 +59,7 @@ class HfParityTest : public ::testing::Test {
     torch::set_num_threads(1);
     std::ifstream list(directory_ + "/cases.txt");
     for (std::string name; std::getline(list, name);) cases_.push_back(name);
-    ASSERT_GE(cases_.size(), 42u);
+    ASSERT_GE(cases_.size(), 48u);
   }
 
   absl::StatusOr<std::unique_ptr<CausalLm>> Load(const HfCheckpoint& checkpoint) {

@@ -67,6 +67,8 @@ def as_the_hub_spells_it(config):
     kinds = config.pop('layer_types', [])
     if config['model_type'] == 'gemma3_text':
         config['sliding_window_pattern'] = kinds.index('full_attention') + 1
+    if config['model_type'] == 'qwen3_moe':
+        config['num_experts'] = config.pop('num_local_experts', config.get('num_experts'))
     if config['model_type'] == 'gemma':
         config['hidden_act'] = 'gelu'
 
@@ -146,8 +148,47 @@ CASES = {
                                                 logit_scale=0.7, layer_norm_eps=1e-3,
                                                 tie_word_embeddings=False),
                                         torch.float32, '1GB'),
+    'mixtral': lambda: (decoder('mixtral', num_local_experts=5, num_experts_per_tok=2),
+                        torch.float32, '1GB'),
+    'mixtral_bf16_sharded_hub': lambda: (decoder('mixtral', num_local_experts=4, sliding_window=5),
+                                         torch.bfloat16, '100KB'),
+    # Of 34 tokens 60 experts leave some without any.
+    'qwen2_moe': lambda: (decoder('qwen2_moe', num_experts=60, num_experts_per_tok=1,
+                                  moe_intermediate_size=24, shared_expert_intermediate_size=40,
+                                  mlp_only_layers=[1]), torch.float32, '1GB'),
+    'qwen2_moe_windows': lambda: (decoder('qwen2_moe', num_experts=6, num_experts_per_tok=3,
+                                          moe_intermediate_size=24, norm_topk_prob=True,
+                                          shared_expert_intermediate_size=40, qkv_bias=False,
+                                          use_sliding_window=True, sliding_window=5,
+                                          max_window_layers=2), torch.float32, '1GB'),
+    'qwen3_moe': lambda: (decoder('qwen3_moe', num_experts=6, num_experts_per_tok=2, head_dim=24,
+                                  moe_intermediate_size=24, decoder_sparse_step=2),
+                          torch.float32, '1GB'),
+    'qwen3_moe_hub': lambda: (decoder('qwen3_moe', num_experts=6, num_experts_per_tok=2,
+                                      moe_intermediate_size=24, norm_topk_prob=True,
+                                      use_sliding_window=True, sliding_window=5,
+                                      tie_word_embeddings=True), torch.float32, '1GB'),
     'opt_post_square': lambda: (opt(do_layer_norm_before=False), torch.float32, '1GB'),
 }
+
+
+def in_the_files(model_type, name, tensor):
+    """Names and parts of a tensor of transformers' memory as the files have them, which know one matrix
+    an expert."""
+    if model_type == 'mixtral':
+        name = name.replace('.mlp.', '.block_sparse_moe.')
+        gate, up, down = 'w1', 'w3', 'w2'
+    else:
+        gate, up, down = 'gate_proj', 'up_proj', 'down_proj'
+    if name.endswith('.experts.gate_up_proj'):
+        for i, both in enumerate(tensor):
+            for part, half in zip((gate, up), both.chunk(2)):
+                yield name.replace('gate_up_proj', f'{i}.{part}.weight'), half
+    elif name.endswith('.experts.down_proj'):
+        for i, matrix in enumerate(tensor):
+            yield name.replace('down_proj', f'{i}.{down}.weight'), matrix
+    else:
+        yield name, tensor
 
 
 def make(out, name):
@@ -176,7 +217,8 @@ def make(out, name):
     tensors = {'tokens': tokens, 'logits': result.logits.detach(),
                'loss': result.loss.detach().reshape(1)}
     for parameter_name, parameter in model.named_parameters():
-        tensors['gradient.' + parameter_name] = parameter.grad
+        for file_name, grad in in_the_files(model.config.model_type, parameter_name, parameter.grad):
+            tensors['gradient.' + file_name] = grad
     save_file({key: value.contiguous() for key, value in tensors.items()},
               out / f'{name}.reference.safetensors')
 

@@ -184,6 +184,15 @@ class TransformersTest(train_program.TrainTest):
     def test_cohere_in_bf16(self):
         self.compare("cohere", precision="bf16")
 
+    def test_mixtral(self):
+        self.compare("mixtral")
+
+    def test_qwen2_with_experts(self):
+        self.compare("qwen2_moe")
+
+    def test_qwen2_with_experts_in_bf16(self):
+        self.compare("qwen2_moe", precision="bf16")
+
     def test_a_saved_model_has_the_values_that_it_was_given(self):
         # No learning: what comes out must be what went in, through load, chunks and save.
         output = self.train("out", **self.keys("gpt2", steps=1, lr=0, schedule="constant",

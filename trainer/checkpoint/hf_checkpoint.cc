@@ -18,6 +18,7 @@
 #include "gemini/files/safetensors_header.h"
 #include "gemini/system/status_macros.h"
 #include "nlohmann/json.hpp"
+#include "trainer/checkpoint/initial_values.h"
 
 namespace gemini::trainer {
 namespace {
@@ -73,9 +74,10 @@ int64_t ParameterShape::num_elements() const {
   return product;
 }
 
-absl::StatusOr<HfCheckpoint> HfCheckpoint::Open(const std::string& directory) {
+absl::StatusOr<HfCheckpoint> HfCheckpoint::Open(const std::string& directory, uint64_t seed) {
   HfCheckpoint checkpoint;
   checkpoint.directory_ = directory;
+  checkpoint.seed_ = seed;
   GEMINI_ASSIGN_OR_RETURN(checkpoint.config_, ReadHfConfig(directory));
   const std::string single = "model.safetensors";
   const std::string index_path = absl::StrCat(directory, "/model.safetensors.index.json");
@@ -93,6 +95,7 @@ absl::StatusOr<HfCheckpoint> HfCheckpoint::Open(const std::string& directory) {
                 : ""));
   }
   checkpoint.ResolveTiedHead();
+  checkpoint.ResolveMissingHead();
   for (const char* name : kCompanions) {
     const std::string path = absl::StrCat(directory, "/", name);
     if (!FileExists(path)) continue;
@@ -109,6 +112,11 @@ absl::Status HfCheckpoint::AddFile(const std::string& name) {
   const SafetensorsReader& reader = *readers_.back();
   for (const SafetensorsTensor& tensor : reader.tensors()) {
     if (config_.spec.files.IsIgnored(tensor.name)) continue;
+    if (WeightNames::IsOfAnotherTask(tensor.name)) {
+      left_out_.push_back(PrintableName(tensor.name));
+      continue;
+    }
+    is_bare_ = is_bare_ && !absl::StartsWith(tensor.name, config_.spec.files.root);
     const std::string parameter = config_.spec.files.ParameterOf(tensor.name);
     const auto [place, is_new] = sources_.try_emplace(parameter, Source{&reader, &tensor});
     if (!is_new) {
@@ -172,6 +180,14 @@ void HfCheckpoint::ResolveTiedHead() {
   if (!is_new) tied_head_ = source;
 }
 
+void HfCheckpoint::ResolveMissingHead() {
+  const WeightNames& names = config_.spec.files;
+  // Beside another task's head a causal model's was never there. A file of the whole model without
+  // one is damaged.
+  makes_head_ =
+      !config_.spec.tied_head && !sources_.contains(names.head) && (is_bare_ || !left_out_.empty());
+}
+
 absl::Status HfCheckpoint::CheckTiedHead() const {
   if (tied_head_.reader == nullptr) return absl::OkStatus();
   const WeightNames& names = config_.spec.files;
@@ -214,7 +230,9 @@ absl::StatusOr<HfCheckpoint::Source> HfCheckpoint::Find(absl::string_view name) 
 }
 
 absl::StatusOr<SafetensorsDtype> HfCheckpoint::DtypeOf(absl::string_view name) const {
-  GEMINI_ASSIGN_OR_RETURN(const Source source, Find(name));
+  const WeightNames& names = config_.spec.files;
+  GEMINI_ASSIGN_OR_RETURN(const Source source,
+                          Find(makes_head_ && name == names.head ? names.embedding : name));
   return source.tensor->dtype;
 }
 
@@ -228,7 +246,8 @@ absl::Status HfCheckpoint::Check(absl::Span<const ParameterShape> parameters) co
     expected.insert(parameter.name);
     const auto found = sources_.find(parameter.name);
     if (found == sources_.end()) {
-      missing.push_back(parameter.name);
+      const bool made = makes_head_ && parameter.name == config_.spec.files.head;
+      if (!made) missing.push_back(parameter.name);
       continue;
     }
     const SafetensorsTensor& tensor = *found->second.tensor;
@@ -257,6 +276,12 @@ absl::Status HfCheckpoint::Check(absl::Span<const ParameterShape> parameters) co
 
 absl::Status HfCheckpoint::ReadFloat32(absl::string_view name, int64_t first_element,
                                        absl::Span<std::byte> destination) const {
+  if (makes_head_ && name == config_.spec.files.head) {
+    FillNormal(seed_, config_.spec.initial_deviation, first_element,
+               absl::MakeSpan(reinterpret_cast<float*>(destination.data()),
+                              destination.size() / sizeof(float)));
+    return absl::OkStatus();
+  }
   GEMINI_ASSIGN_OR_RETURN(const Source source, Find(name));
   return source.reader->ReadFloat32(*source.tensor, first_element, destination);
 }

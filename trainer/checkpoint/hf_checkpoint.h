@@ -6,6 +6,7 @@
 // Tied:   where config.json ties the embeddings, "lm_head.weight" is no parameter. A file that is
 //         read may hold either name, or both if both are equal; one that is written holds the
 //         embedding alone, under its own name, as transformers writes it.
+// Head:   a file of the bare model has none. If it is not tied, its values are made from a seed.
 // Units:  values are fp32 outside, whatever the files hold. Sizes and offsets are bytes of fp32.
 // Blocks: on the disk, holding one piece of one tensor at a time, never a second copy of the model.
 // Owner: any thread; an open checkpoint may be shared.
@@ -36,16 +37,22 @@ struct ParameterShape {
 class HfCheckpoint {
  public:
   // Reads and checks config.json, the index and every file's header, and reads the companions, but
-  // no tensor. NOT_FOUND: no such directory, or no safetensors in it. INVALID_ARGUMENT, DATA_LOSS:
-  // as safetensors_format.h; an index and files that disagree.
-  static absl::StatusOr<HfCheckpoint> Open(const std::string& directory);
+  // no tensor. `seed` is that of a head that is made. NOT_FOUND: no such directory, or no
+  // safetensors in it. INVALID_ARGUMENT, DATA_LOSS: as safetensors_format.h; an index and files
+  // that disagree.
+  static absl::StatusOr<HfCheckpoint> Open(const std::string& directory, uint64_t seed = 0);
 
   const std::string& directory() const { return directory_; }
   const HfConfig& config() const { return config_; }
   // Returns the tokenizer's files and generation_config.json, name and content, as they were at
   // Open. A later save writes them, whatever has become of the directory.
   const std::vector<std::pair<std::string, std::string>>& companions() const { return companions_; }
-  // Returns the type in which the files hold a parameter. NOT_FOUND: no such parameter.
+  // Whether the head is in no file, and is made.
+  bool makes_head() const { return makes_head_; }
+  // Returns the names of the tensors that are not read as they are of another task's head.
+  const std::vector<std::string>& left_out() const { return left_out_; }
+  // Returns the type in which the files hold a parameter, or would hold the head that is made.
+  // NOT_FOUND: no such parameter.
   absl::StatusOr<SafetensorsDtype> DtypeOf(absl::string_view name) const;
 
   // Checks that the files hold exactly these parameters, as F32, F16 or BF16. INVALID_ARGUMENT:
@@ -69,6 +76,7 @@ class HfCheckpoint {
   absl::Status AddFile(const std::string& name);
   absl::Status AddShards(const std::string& index_path);
   void ResolveTiedHead();
+  void ResolveMissingHead();
   absl::Status CheckTiedHead() const;
 
   std::string directory_;
@@ -77,6 +85,10 @@ class HfCheckpoint {
   std::vector<std::unique_ptr<SafetensorsReader>> readers_;
   absl::flat_hash_map<std::string, Source> sources_;  // By parameter name.
   Source tied_head_;  // A head in the files beside the embedding that it is tied to.
+  std::vector<std::string> left_out_;
+  bool is_bare_ = true;  // No name in the files begins with the root.
+  bool makes_head_ = false;
+  uint64_t seed_ = 0;
 };
 
 // Returns where bytes [offset, offset + size) of a parameter go: room for at most `size` bytes, a

@@ -22,17 +22,15 @@ ModelSpec MakeCohereSpec(ConfigKeys& keys) {
   spec.layers.block.feed_norm.clear();
   ReadDecoderKeys(keys, spec);
   ReadAttentionBias(keys, spec);
-  ReadRotary(keys, spec, {.theta = 500000, .interleaved = true});
+  ReadRotary(keys, spec, {.theta = 500000, .interleaved = true, .in_fp32 = true});
   keys.ActivationKey("hidden_act", spec.feed_forward.activation);
   spec.logit_scale = 0.0625;
   keys.Positive("logit_scale", spec.logit_scale);
   bool norms_heads = false;
   keys.Flag("use_qk_norm", norms_heads);
   if (norms_heads) {
-    spec.attention.head_norm = spec.norm;
+    NormHeads(spec);
     spec.attention.norms_heads_apart = true;
-    spec.layers.block.query_norm = "self_attn.q_norm";
-    spec.layers.block.key_norm = "self_attn.k_norm";
   }
   return spec;
 }

@@ -45,8 +45,8 @@ bool ConfigKeys::IsNull(const char* key) const {
   return found != json_.end() && found->is_null();
 }
 
-std::vector<std::string> ConfigKeys::Unasked() const {
-  std::vector<std::string> keys = unasked_inside_;
+std::vector<std::string> ConfigKeys::UnreadKeys() const {
+  std::vector<std::string> keys = unread_inside_;
   for (const auto& item : json_.items()) {
     if (!asked_.contains(item.key())) keys.push_back(item.key());
   }
@@ -67,6 +67,18 @@ void ConfigKeys::Size(std::initializer_list<const char*> keys, int64_t& value, i
   value = found->get<int64_t>();
 }
 
+void ConfigKeys::Sizes(const char* key, std::vector<int64_t>& values) {
+  const Json* found = Find({key}).second;
+  if (found == nullptr) return;
+  const auto is_size = [](const Json& part) {
+    return part.is_number_integer() && part >= Json(0) && part <= Json(kMaxSize);
+  };
+  if (!found->is_array() || !std::ranges::all_of(*found, is_size)) {
+    return Refuse(key, *found, absl::StrCat("a list of whole numbers from 0 to ", kMaxSize));
+  }
+  values = found->get<std::vector<int64_t>>();
+}
+
 void ConfigKeys::Probability(const char* key, double& value) {
   const Json* found = Find({key}).second;
   if (found == nullptr) return;
@@ -85,15 +97,21 @@ void ConfigKeys::Positive(const char* key, double& value) {
   value = found->get<double>();
 }
 
-void ConfigKeys::NeededPositive(const char* key, double& value) {
+void ConfigKeys::RequiredPositive(const char* key, double& value) {
   if (status_.ok() && Find({key}).second == nullptr) {
     status_ = absl::InvalidArgumentError(absl::StrCat(where_, ": has no ", key));
   }
   Positive(key, value);
 }
 
-void ConfigKeys::OptionalPositive(const char* key, double& value) {
+void ConfigKeys::PositiveOrNull(const char* key, double& value) {
   if (IsNull(key)) value = 0;
+  Positive(key, value);
+}
+
+void ConfigKeys::PositiveOrZero(const char* key, double& value) {
+  const Json* found = Find({key}).second;
+  if (found != nullptr && found->is_number() && found->get<double>() == 0) return;
   Positive(key, value);
 }
 
@@ -127,8 +145,8 @@ void ConfigKeys::OneOf(std::initializer_list<const char*> keys,
   if (found != nullptr) value = IndexIn(names, key, *found);
 }
 
-void ConfigKeys::EachOneOf(const char* key, absl::Span<const absl::string_view> names, size_t count,
-                           std::vector<size_t>& values) {
+void ConfigKeys::ListOf(const char* key, absl::Span<const absl::string_view> names, size_t count,
+                        std::vector<size_t>& values) {
   const Json* found = Find({key}).second;
   if (found == nullptr) return;
   if (!found->is_array() || found->size() != count) {
@@ -165,8 +183,8 @@ void ConfigKeys::Within(std::initializer_list<const char*> keys,
     ConfigKeys inside(*found, where);
     read(inside);
     status_ = inside.status();
-    for (const std::string& unasked : inside.Unasked()) {
-      unasked_inside_.push_back(absl::StrCat(key, ".", unasked));
+    for (const std::string& unread : inside.UnreadKeys()) {
+      unread_inside_.push_back(absl::StrCat(key, ".", unread));
     }
     return;
   }
@@ -196,6 +214,13 @@ void ConfigKeys::MustDivide(absl::string_view what, int64_t whole, absl::string_
   if (!status_.ok() || whole % parts == 0) return;
   status_ = absl::InvalidArgumentError(
       absl::StrCat(where_, ": ", what, " ", whole, " is not divisible by ", by, " ", parts));
+}
+
+void ConfigKeys::MustNotExceed(absl::string_view what, int64_t value, absl::string_view of,
+                               int64_t bound) {
+  if (!status_.ok() || value <= bound) return;
+  status_ = absl::InvalidArgumentError(
+      absl::StrCat(where_, ": ", what, " ", value, " is above ", of, " ", bound));
 }
 
 void ConfigKeys::MustBeBelow(absl::string_view what, int64_t value, absl::string_view of,

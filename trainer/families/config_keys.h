@@ -37,24 +37,26 @@ class ConfigKeys {
 
   // Returns the keys that nobody asked for, those of objects with a path ("rope_scaling.alpha"), in
   // the order of the alphabet.
-  std::vector<std::string> Unasked() const;
+  std::vector<std::string> UnreadKeys() const;
   // Marks keys as asked for that are known to change nothing here.
   void Ignore(std::initializer_list<const char*> keys);
 
   // Each reads the first of its keys that is there and not null, and else leaves the value alone.
   void Size(std::initializer_list<const char*> keys, int64_t& value, int64_t minimum = 1);
-  void Probability(const char* key, double& value);  // From 0 to below 1.
+  void Sizes(const char* key, std::vector<int64_t>& values);  // A list of sizes from 0 on.
+  void Probability(const char* key, double& value);           // From 0 to below 1.
   void Positive(const char* key, double& value);
-  void NeededPositive(const char* key, double& value);    // INVALID_ARGUMENT where it is not there.
-  void OptionalPositive(const char* key, double& value);  // Null makes it 0.
+  void RequiredPositive(const char* key, double& value);  // INVALID_ARGUMENT if it is not there.
+  void PositiveOrNull(const char* key, double& value);    // Null makes it 0.
+  void PositiveOrZero(const char* key, double& value);    // Zero leaves the value alone.
   void Flag(const char* key, bool& value);
   void ActivationKey(const char* key, Activation& value);
   // Sets `value` to the index in `names` of the text that was read. UNIMPLEMENTED: another text.
   void OneOf(std::initializer_list<const char*> keys, absl::Span<const absl::string_view> names,
              size_t& value);
   // The same for a list of `count` texts. INVALID_ARGUMENT: another length.
-  void EachOneOf(const char* key, absl::Span<const absl::string_view> names, size_t count,
-                 std::vector<size_t>& values);
+  void ListOf(const char* key, absl::Span<const absl::string_view> names, size_t count,
+              std::vector<size_t>& values);
   // Calls `read` with the keys of the object found, if there is one that is not empty. What `read`
   // refuses is refused here, too.
   void Within(std::initializer_list<const char*> keys, absl::FunctionRef<void(ConfigKeys&)> read);
@@ -65,9 +67,10 @@ class ConfigKeys {
   void MustBeOn(const char* key);
   // Refuses a key with another value than `value`, unless it is absent or null.
   void MustBe(const char* key, double value);
-  // Refuses a `whole` that is no multiple of `parts` (>= 1), and a `value` that is not below
-  // `bound`, by the names given.
+  // Refuses a `whole` that is no multiple of `parts` (>= 1), and a `value` that is above
+  // or not below `bound`, by the names given.
   void MustDivide(absl::string_view what, int64_t whole, absl::string_view by, int64_t parts);
+  void MustNotExceed(absl::string_view what, int64_t value, absl::string_view of, int64_t bound);
   void MustBeBelow(absl::string_view what, int64_t value, absl::string_view of, int64_t bound);
 
  private:
@@ -82,7 +85,7 @@ class ConfigKeys {
   const absl::string_view where_;
   absl::Status status_;
   std::set<std::string, std::less<>> asked_;
-  std::vector<std::string> unasked_inside_;  // Of objects that were read.
+  std::vector<std::string> unread_inside_;  // Of objects that were read.
 };
 
 }  // namespace gemini::trainer

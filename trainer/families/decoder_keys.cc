@@ -38,19 +38,18 @@ ModelSpec DecoderSpec(const DecoderSizes& sizes) {
                     .out_bias = false};
   spec.feed_forward = {
       .width = sizes.feed_width, .activation = Activation::kSilu, .gated = true, .bias = false};
-  spec.layers = {.token_embedding = "model.embed_tokens",
-                 .blocks = "model.layers",
-                 .block = {.attention_norm = "input_layernorm",
-                           .query = "self_attn.q_proj",
-                           .key = "self_attn.k_proj",
-                           .value = "self_attn.v_proj",
-                           .attention_out = "self_attn.o_proj",
-                           .feed_norm = "post_attention_layernorm",
-                           .feed_gate = "mlp.gate_proj",
-                           .feed_in = "mlp.up_proj",
-                           .feed_out = "mlp.down_proj"},
-                 .final_norm = "model.norm",
-                 .head = "lm_head"};
+  spec.layers = {
+      .token_embedding = "model.embed_tokens",
+      .blocks = "model.layers",
+      .block = {.attention_norm = "input_layernorm",
+                .query = "self_attn.q_proj",
+                .key = "self_attn.k_proj",
+                .value = "self_attn.v_proj",
+                .attention_out = "self_attn.o_proj",
+                .feed_norm = "post_attention_layernorm",
+                .feed = {.gate = "mlp.gate_proj", .in = "mlp.up_proj", .out = "mlp.down_proj"}},
+      .final_norm = "model.norm",
+      .head = "lm_head"};
   spec.files = {.root = "model.",
                 .embedding = "model.embed_tokens.weight",
                 // The frequencies of rotary positions, in files of old.
@@ -69,6 +68,7 @@ void ReadDecoderKeys(ConfigKeys& keys, ModelSpec& spec) {
   keys.Positive(spec.norm.kind == NormKind::kRms ? "rms_norm_eps" : "layer_norm_eps",
                 spec.norm.epsilon);
   keys.Flag("tie_word_embeddings", spec.tied_head);
+  keys.PositiveOrZero("initializer_range", spec.initial_deviation);
 
   AttentionSpec& attention = spec.attention;
   keys.Size({"num_attention_heads"}, attention.num_heads);
@@ -89,7 +89,13 @@ void ReadDecoderKeys(ConfigKeys& keys, ModelSpec& spec) {
   keys.MustBeOff("quantization_config");
   keys.MustDivide("num_attention_heads", attention.num_heads, "num_key_value_heads",
                   attention.num_kv_heads);
-  keys.MustDivide("head_dim", attention.head_size, "rotary pairs of", 2);
+  keys.MustDivide("head_dim", attention.head_size, "the pairs that are rotated, of", 2);
+}
+
+void NormHeads(ModelSpec& spec) {
+  spec.attention.head_norm = spec.norm;
+  spec.layers.block.query_norm = "self_attn.q_norm";
+  spec.layers.block.key_norm = "self_attn.k_norm";
 }
 
 void ReadAttentionBias(ConfigKeys& keys, ModelSpec& spec) {
@@ -97,12 +103,25 @@ void ReadAttentionBias(ConfigKeys& keys, ModelSpec& spec) {
   spec.attention.out_bias = spec.attention.bias;
 }
 
+int64_t ReadSwitchedWindow(ConfigKeys& keys) {
+  bool is_on = false;
+  keys.Flag("use_sliding_window", is_on);
+  int64_t window = keys.IsNull("sliding_window") ? 0 : 4096;
+  keys.Size({"sliding_window"}, window, /*minimum=*/0);  // transformers writes 0 for off.
+  return is_on ? window : 0;
+}
+
 void ReadWindowedBlocks(ConfigKeys& keys, ModelSpec& spec, int64_t window) {
+  const auto num_blocks = static_cast<size_t>(spec.num_blocks);
+  if (window == 0) {
+    spec.kind_of_block.clear();
+    return keys.ListOf("layer_types", {"full_attention"}, num_blocks, spec.kind_of_block);
+  }
   spec.kinds.push_back(spec.kinds.front());
   spec.kinds.back().window = window;
   // In the order of the kinds.
   static constexpr absl::string_view kKinds[] = {"full_attention", "sliding_attention"};
-  keys.EachOneOf("layer_types", kKinds, static_cast<size_t>(spec.num_blocks), spec.kind_of_block);
+  keys.ListOf("layer_types", kKinds, num_blocks, spec.kind_of_block);
 }
 
 }  // namespace gemini::trainer

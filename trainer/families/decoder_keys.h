@@ -28,11 +28,18 @@ ModelSpec DecoderSpec(const DecoderSizes& sizes);
 // those mean that are left out. Families read activations, biases and positions themselves.
 void ReadDecoderKeys(ConfigKeys& keys, ModelSpec& spec);
 
+// Norms each head of query and key by a norm of the spec's kind.
+void NormHeads(ModelSpec& spec);
+
 // Reads whether query, key, value and output have biases.
 void ReadAttentionBias(ConfigKeys& keys, ModelSpec& spec);
 
-// Adds a second kind of block, which sees a window of `window` tokens (1 at least), and reads which
-// blocks are of which kind. spec.kind_of_block holds the family's default.
+// Returns the window of families that switch it on and off by a key of its own; 0: off.
+int64_t ReadSwitchedWindow(ConfigKeys& keys);
+
+// Adds a second kind of block, which sees a window of `window` tokens, and reads which blocks are
+// of which kind. spec.kind_of_block holds the family's default. If the window is 0, all blocks see
+// all.
 void ReadWindowedBlocks(ConfigKeys& keys, ModelSpec& spec, int64_t window);
 
 }  // namespace gemini::trainer

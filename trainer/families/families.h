@@ -25,8 +25,11 @@ ModelSpec MakeGemma3TextSpec(ConfigKeys& keys);
 ModelSpec MakeGpt2Spec(ConfigKeys& keys);
 ModelSpec MakeLlamaSpec(ConfigKeys& keys);
 ModelSpec MakeMistralSpec(ConfigKeys& keys);
+ModelSpec MakeMixtralSpec(ConfigKeys& keys);
 ModelSpec MakeOptSpec(ConfigKeys& keys);
 ModelSpec MakeQwen2Spec(ConfigKeys& keys);
+ModelSpec MakeQwen2MoeSpec(ConfigKeys& keys);
 ModelSpec MakeQwen3Spec(ConfigKeys& keys);
+ModelSpec MakeQwen3MoeSpec(ConfigKeys& keys);
 
 }  // namespace gemini::trainer

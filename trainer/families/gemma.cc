@@ -50,19 +50,18 @@ ModelSpec SandwichSpec(int64_t vocab_size, int64_t max_sequence) {
 void ReadSandwichKeys(ConfigKeys& keys, ModelSpec& spec, int64_t pattern) {
   ReadKeys(keys, spec);
   keys.ActivationKey("hidden_activation", spec.feed_forward.activation);
-  keys.Ignore({"hidden_act"});
+  keys.Ignore({"hidden_act", "sliding_window_size"});
   double scalar = 256;
   keys.Positive("query_pre_attn_scalar", scalar);
   spec.attention.scale = std::pow(scalar, -0.5);
-  keys.OptionalPositive("final_logit_softcapping", spec.logit_soft_cap);
+  keys.PositiveOrNull("final_logit_softcapping", spec.logit_soft_cap);
   keys.MustDivide("hidden_size", spec.width, "num_attention_heads", spec.attention.num_heads);
-  int64_t window = 4096;
+  int64_t window = keys.IsNull("sliding_window") ? 0 : 4096;
   keys.Size({"sliding_window"}, window);
   for (int64_t i = 0; i < spec.num_blocks; ++i) {
     spec.kind_of_block.push_back((i + 1) % pattern != 0 ? 1 : 0);
   }
   ReadWindowedBlocks(keys, spec, window);
-  if (keys.IsNull("sliding_window")) spec.kinds.back().window = 0;
 }
 
 }  // namespace
@@ -90,7 +89,7 @@ ModelSpec MakeGemma2Spec(ConfigKeys& keys) {
   ModelSpec spec = SandwichSpec(/*vocab_size=*/256000, /*max_sequence=*/8192);
   spec.attention.soft_cap = 50;
   spec.logit_soft_cap = 30;
-  keys.OptionalPositive("attn_logit_softcapping", spec.attention.soft_cap);
+  keys.PositiveOrNull("attn_logit_softcapping", spec.attention.soft_cap);
   ReadSandwichKeys(keys, spec, /*pattern=*/2);
   ReadRotary(keys, spec, {.theta = 10000});
   return spec;
@@ -98,12 +97,10 @@ ModelSpec MakeGemma2Spec(ConfigKeys& keys) {
 
 ModelSpec MakeGemma3TextSpec(ConfigKeys& keys) {
   ModelSpec spec = SandwichSpec(/*vocab_size=*/262208, /*max_sequence=*/131072);
-  spec.layers.block.query_norm = "self_attn.q_norm";
-  spec.layers.block.key_norm = "self_attn.k_norm";
   int64_t pattern = 6;
   keys.Size({"sliding_window_pattern"}, pattern);
   ReadSandwichKeys(keys, spec, pattern);
-  spec.attention.head_norm = spec.norm;
+  NormHeads(spec);
   keys.Ignore({"_sliding_window_pattern"});
   keys.MustBeOff("attn_logit_softcapping");  // transformers reads it, and does nothing with it.
   ReadRotaryOfKinds(keys, spec, {.theta = 1e6}, {.theta = 10000});

@@ -20,6 +20,7 @@ ModelSpec MakeGpt2Spec(ConfigKeys& keys) {
   keys.Probability("resid_pdrop", spec.residual_dropout);
   keys.Probability("embd_pdrop", spec.embedding_dropout);
   keys.Flag("tie_word_embeddings", spec.tied_head);
+  keys.PositiveOrZero("initializer_range", spec.initial_deviation);
   spec.block_matrices = MatrixLayout::kInOut;
 
   AttentionSpec& attention = spec.attention;
@@ -35,9 +36,9 @@ ModelSpec MakeGpt2Spec(ConfigKeys& keys) {
   }
   keys.Flag("scale_attn_by_inverse_layer_idx", attention.divides_scale_by_depth);
   // The first changes nothing in fp32, and no other is read by a causal model.
-  keys.Ignore({"reorder_and_upcast_attn", "n_ctx", "pad_token_id", "summary_activation",
-               "summary_first_dropout", "summary_proj_to_labels", "summary_type",
-               "summary_use_proj"});
+  keys.Ignore({"reorder_and_upcast_attn", "n_ctx", "n_special", "output_past", "pad_token_id",
+               "predict_special_tokens", "summary_activation", "summary_first_dropout",
+               "summary_proj_to_labels", "summary_type", "summary_use_proj"});
 
   spec.feed_forward = {.width = 4 * spec.width, .activation = Activation::kGeluTanh};
   keys.Size({"n_inner"}, spec.feed_forward.width);
@@ -54,8 +55,7 @@ ModelSpec MakeGpt2Spec(ConfigKeys& keys) {
                            .query_key_value = "attn.c_attn",
                            .attention_out = "attn.c_proj",
                            .feed_norm = "ln_2",
-                           .feed_in = "mlp.c_fc",
-                           .feed_out = "mlp.c_proj"},
+                           .feed = {.in = "mlp.c_fc", .out = "mlp.c_proj"}},
                  .final_norm = "transformer.ln_f",
                  .head = "lm_head"};
   spec.files = {.root = "transformer.",

@@ -28,8 +28,11 @@ constexpr int kMaxDepth = 64;
 // Keys that say nothing about the arithmetic of training: what a file is, how text is generated,
 // and what results look like.
 constexpr const char* kHarmlessKeys[] = {
+    "_attn_implementation",
     "_attn_implementation_autoset",
+    "_commit_hash",
     "_name_or_path",
+    "_num_labels",
     "architectures",
     "auto_map",
     "bad_words_ids",
@@ -50,18 +53,20 @@ constexpr const char* kHarmlessKeys[] = {
     "forced_eos_token_id",
     "gradient_checkpointing",
     "id2label",
-    "initializer_range",
     "is_decoder",
     "is_encoder_decoder",
     "label2id",
     "length_penalty",
     "max_length",
+    "max_sequence_length",
     "min_length",
+    "model_max_length",
     "model_type",
     "name_or_path",
     "no_repeat_ngram_size",
     "num_beam_groups",
     "num_beams",
+    "num_labels",
     "num_return_sequences",
     "output_attentions",
     "output_hidden_states",
@@ -84,14 +89,17 @@ constexpr const char* kHarmlessKeys[] = {
     "top_p",
     "torch_dtype",
     "torchscript",
+    "transformers.js_config",
     "transformers_version",
     "typical_p",
+    "unsloth_fixed",
+    "unsloth_version",
     "use_bfloat16",
     "use_cache",
 };
 
 std::vector<std::string> UnknownKeys(const ConfigKeys& keys) {
-  std::vector<std::string> unknown = keys.Unasked();
+  std::vector<std::string> unknown = keys.UnreadKeys();
   std::erase_if(unknown, [](const std::string& key) {
     return std::ranges::find(kHarmlessKeys, key) != std::ranges::end(kHarmlessKeys);
   });

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The config.json of a Hugging Face model, checked: every key that changes the arithmetic is either
-// honoured or refused by name.
+// The config.json of a Hugging Face model, checked: a key that is known to change the arithmetic is
+// either honoured or refused by name, and those that are not known are listed.
 // Errors: INVALID_ARGUMENT: not JSON, a value of the wrong type or out of its range. UNIMPLEMENTED:
 // a model type, activation or option that we do not have; the message lists what we have.
 #pragma once
@@ -17,8 +17,8 @@ struct HfConfig {
   std::string model_type;  // Of Families().
   ModelSpec spec;
   std::string json;  // The text as read: saving keeps every field.
-  // Keys that neither the family nor any other model has, as far as we know: whether they change
-  // the arithmetic cannot be told. Those of an object inside have a path, "rope_scaling.alpha".
+  // Keys that we do not know: whether they change the arithmetic cannot be told. A key of an object
+  // inside has a path, "rope_scaling.alpha".
   std::vector<std::string> unknown_keys = {};
 };
 

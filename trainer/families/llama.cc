@@ -21,7 +21,8 @@ ModelSpec MakeLlamaSpec(ConfigKeys& keys) {
   keys.ActivationKey("hidden_act", spec.feed_forward.activation);
   keys.Flag("mlp_bias", spec.feed_forward.bias);
   keys.MustDivide("hidden_size", spec.width, "num_attention_heads", spec.attention.num_heads);
-  keys.Ignore({"pretraining_tp"});
+  keys.MustBeOff("rope_interleaved");
+  keys.Ignore({"is_llama_config", "pretraining_tp"});
   return spec;
 }
 

@@ -57,12 +57,15 @@ struct RotarySpec {
   enum class Scaling : uint8_t {
     kNone,
     kLinear,  // All frequencies are divided by `factor`.
-    // Low frequencies are divided, high ones are kept, and those between are interpolated:
-    kLlama3,  // by the turns that they make;
-    kYarn,    // by their number (Peng et al., arXiv:2309.00071).
+    // Low frequencies are divided, high ones are kept. Between the two bounds kLlama3 interpolates
+    // by the turns that a frequency makes, and kYarn by the number of the pair (Peng et al.,
+    // arXiv:2309.00071).
+    kLlama3,
+    kYarn,
   };
   double theta = 10000;
-  bool interleaved = false;  // Pair i is (2 i, 2 i + 1), and else (i, i + head size / 2).
+  bool interleaved = false;  // Pair i is (2 i, 2 i + 1). If false, it is (i, i + head size / 2).
+  bool in_fp32 = false;      // Heads are rotated in fp32, and rounded once.
   Scaling scaling = Scaling::kNone;
   double factor = 1;
   // A frequency is low if it makes fewer than `low_turns` turns over `original_positions`, and high
@@ -70,18 +73,17 @@ struct RotarySpec {
   double low_turns = 1;
   double high_turns = 4;
   int64_t original_positions = 1;
-  // For kYarn: cosine and sine are multiplied by it, and where low and high end is rounded to whole
-  // pairs, outwards.
-  double amplitude = 1;
-  bool whole_pairs = true;
+  double amplitude = 1;     // kYarn multiplies cosine and sine by it.
+  bool whole_pairs = true;  // kYarn moves its two bounds outwards to whole pairs.
 
   bool operator==(const RotarySpec&) const = default;
 };
 
 // What attention sees, and how heads are turned. Blocks may differ in it.
 struct BlockKind {
-  int64_t window = 0;  // A token attends to itself and the window - 1 before it; 0: to all before.
-  std::optional<RotarySpec> rotary = {};  // Nothing: heads are not turned.
+  // A token attends to itself and the window - 1 before it. 0 means no window.
+  int64_t window = 0;
+  std::optional<RotarySpec> rotary = {};  // Empty where heads are not turned.
 };
 
 // Causal self-attention. Query and output have num_heads * head_size elements a token, key and
@@ -101,11 +103,11 @@ struct AttentionSpec {
   bool bias = true;      // Query, key and value have one.
   bool out_bias = true;  // The matrix behind attention has one.
   double dropout = 0;    // With this probability a weight of the softmax is dropped.
-  // Scores become soft_cap * tanh(score / soft_cap); 0: they stay.
+  // Scores become soft_cap * tanh(score / soft_cap). 0 means no cap.
   double soft_cap = 0;
-  // Each head of query and key is normed before it is turned; nothing: it is not.
+  // Each head of query and key is normed before it is turned. Empty where none is.
   std::optional<NormSpec> head_norm = {};
-  bool norms_heads_apart = false;  // Each head has weights of its own, and else all have the same.
+  bool norms_heads_apart = false;  // Each head has weights of its own. If false, they share them.
 };
 
 struct FeedForwardSpec {
@@ -117,9 +119,40 @@ struct FeedForwardSpec {
   bool bias = true;
 };
 
+// Many feed-forward parts in place of one, of which each token goes through `chosen` (Shazeer et
+// al., arXiv:1701.06538). A router, which is a linear layer without a bias, says through which: its
+// softmax, in fp32, weighs what the chosen ones return.
+struct ExpertsSpec {
+  int64_t count = 1;
+  int64_t chosen = 1;           // At most `count`.
+  int64_t width = 0;            // Between the two matrices of one.
+  bool normalises = true;       // The weights of those chosen are divided by their sum.
+  bool rounds_weights = false;  // The weights are rounded to the hidden state's type.
+  // Every token goes through one more, of this width. A linear layer of one output, the gate, reads
+  // the same, and its sigmoid weighs what that one returns. 0: there is none.
+  int64_t shared_width = 0;
+};
+
+// The names of a feed-forward part's layers. One that is not gated has no gate.
+struct FeedNames {
+  std::string gate = {};
+  std::string in = {};
+  std::string out = {};
+};
+
+// The names in a block's experts. Expert i is "<experts>.<i>".
+struct ExpertNames {
+  std::string part = {};  // All that follows is below it, and it is in the block.
+  std::string router = {};
+  std::string experts = {};
+  FeedNames expert = {};
+  std::string shared = {};  // The one for every token.
+  std::string shared_gate = {};
+};
+
 // The names of the layers of a block, from the block on. A layer that is not there has none.
 struct BlockNames {
-  std::string attention_norm = {};   // Of kParallel, the norm of both parts.
+  std::string attention_norm = {};   // In a kParallel block it is the norm of both parts.
   std::string query_key_value = {};  // Of one matrix; otherwise the next three have names.
   std::string query = {};
   std::string key = {};
@@ -127,12 +160,11 @@ struct BlockNames {
   std::string query_norm = {};
   std::string key_norm = {};
   std::string attention_out = {};
-  std::string attention_out_norm = {};  // Of kSandwich.
+  std::string attention_out_norm = {};  // Only a kSandwich block has it.
   std::string feed_norm = {};
-  std::string feed_gate = {};
-  std::string feed_in = {};
-  std::string feed_out = {};
-  std::string feed_out_norm = {};  // Of kSandwich.
+  FeedNames feed = {};
+  std::string feed_out_norm = {};  // Only a kSandwich block has it.
+  ExpertNames experts = {};
 };
 
 // The names of all layers, from the model's root. A layer that is not there has none.
@@ -168,16 +200,23 @@ struct ModelSpec {
   bool final_norm = true;
   AttentionSpec attention = {};
   FeedForwardSpec feed_forward = {};
+  std::optional<ExpertsSpec> experts = {};  // Nothing: no block has any.
+  // Whether each block has experts, if any has. Empty: all blocks have.
+  std::vector<bool> has_experts = {};
   MatrixLayout block_matrices = MatrixLayout::kOutIn;
   double embedding_dropout = 0;
   double residual_dropout = 0;  // What each part of a block adds to the residual is dropped out.
   bool tied_head = true;        // The head is the token embedding's table.
   double logit_scale = 1;       // The logits are multiplied by it.
   double logit_soft_cap = 0;    // As AttentionSpec::soft_cap, of logits.
+  double initial_deviation = 0.02;  // Of the normal distribution that a new head starts with.
   LayerNames layers = {};
   WeightNames files = {};
 
   bool has_projections() const { return embedding_width != width; }
+  bool HasExperts(int64_t block) const {
+    return experts.has_value() && (has_experts.empty() || has_experts[static_cast<size_t>(block)]);
+  }
   size_t KindOf(int64_t block) const {
     return kind_of_block.empty() ? 0 : kind_of_block[static_cast<size_t>(block)];
   }

@@ -39,6 +39,7 @@ ModelSpec MakeOptSpec(ConfigKeys& keys) {
   keys.Flag("_remove_final_layer_norm", removes_final_norm);
   spec.final_norm = norm_before && !removes_final_norm;
   keys.Flag("tie_word_embeddings", spec.tied_head);
+  keys.PositiveOrZero("init_std", spec.initial_deviation);
 
   AttentionSpec& attention = spec.attention;
   attention = {.num_heads = 12, .scales_query = true};
@@ -54,7 +55,7 @@ ModelSpec MakeOptSpec(ConfigKeys& keys) {
   keys.Size({"ffn_dim"}, spec.feed_forward.width);
   keys.ActivationKey("activation_function", spec.feed_forward.activation);
 
-  keys.Ignore({"activation_dropout", "init_std"});
+  keys.Ignore({"activation_dropout", "output_projection"});
   keys.MustBeOff("layerdrop");
   keys.MustBeOff("quantization_config");
   keys.MustDivide("hidden_size", spec.width, "num_attention_heads", attention.num_heads);
@@ -70,8 +71,7 @@ ModelSpec MakeOptSpec(ConfigKeys& keys) {
                            .value = "self_attn.v_proj",
                            .attention_out = "self_attn.out_proj",
                            .feed_norm = "final_layer_norm",
-                           .feed_in = "fc1",
-                           .feed_out = "fc2"},
+                           .feed = {.in = "fc1", .out = "fc2"}},
                  .final_norm = "model.decoder.final_layer_norm",
                  .project_out = "model.decoder.project_out",
                  .head = "lm_head"};

@@ -22,13 +22,13 @@ double YarnAmplitude(double factor, double weight) {
 void ReadYarn(ConfigKeys& keys, RotarySpec& rotary) {
   rotary.low_turns = 1;
   rotary.high_turns = 32;
-  keys.Positive("beta_slow", rotary.low_turns);
-  keys.Positive("beta_fast", rotary.high_turns);
+  keys.PositiveOrZero("beta_slow", rotary.low_turns);
+  keys.PositiveOrZero("beta_fast", rotary.high_turns);
   keys.Flag("truncate", rotary.whole_pairs);
   double weight = 0;
   double weight_of_all = 0;
-  keys.Positive("mscale", weight);
-  keys.Positive("mscale_all_dim", weight_of_all);
+  keys.PositiveOrZero("mscale", weight);
+  keys.PositiveOrZero("mscale_all_dim", weight_of_all);
   const bool has_both = weight > 0 && weight_of_all > 0;
   rotary.amplitude =
       has_both ? YarnAmplitude(rotary.factor, weight) / YarnAmplitude(rotary.factor, weight_of_all)
@@ -39,17 +39,17 @@ void ReadYarn(ConfigKeys& keys, RotarySpec& rotary) {
 // Reads the object of one kind of block.
 void ReadInside(ConfigKeys& keys, RotarySpec& rotary) {
   keys.Positive("rope_theta", rotary.theta);
-  size_t scaling = 0;
+  auto scaling = static_cast<size_t>(rotary.scaling);
   keys.OneOf({"rope_type", "type"}, kScalings, scaling);
   rotary.scaling = static_cast<Scaling>(scaling);
   keys.MustBe("partial_rotary_factor", 1);
   if (rotary.scaling == Scaling::kNone) return;
-  keys.NeededPositive("factor", rotary.factor);
+  keys.RequiredPositive("factor", rotary.factor);
   if (rotary.scaling == Scaling::kLinear) return;
   keys.Size({"original_max_position_embeddings"}, rotary.original_positions);
   if (rotary.scaling == Scaling::kYarn) return ReadYarn(keys, rotary);
-  keys.NeededPositive("low_freq_factor", rotary.low_turns);
-  keys.NeededPositive("high_freq_factor", rotary.high_turns);
+  keys.RequiredPositive("low_freq_factor", rotary.low_turns);
+  keys.RequiredPositive("high_freq_factor", rotary.high_turns);
 }
 
 }  // namespace

@@ -24,4 +24,13 @@ bool WeightNames::IsIgnored(absl::string_view tensor) const {
   });
 }
 
+bool WeightNames::IsOfAnotherTask(absl::string_view tensor) {
+  // As transformers' classes for sequences, tokens, questions and choices, and TRL's for values,
+  // have them beside the model.
+  static constexpr absl::string_view kHeads[] = {"classifier.", "multiple_choice_head.",
+                                                 "qa_outputs.", "score.", "v_head."};
+  return std::ranges::any_of(
+      kHeads, [tensor](absl::string_view head) { return absl::StartsWith(tensor, head); });
+}
+
 }  // namespace gemini::trainer

@@ -22,6 +22,8 @@ struct WeightNames {
   std::string ParameterOf(absl::string_view tensor) const;
   // Whether the tensor is no parameter, and is not read.
   bool IsIgnored(absl::string_view tensor) const;
+  // Whether the tensor is of a head for another task, such as a classifier's.
+  static bool IsOfAnotherTask(absl::string_view tensor);
 };
 
 }  // namespace gemini::trainer

@@ -24,10 +24,11 @@ torch::Tensor TurnPairs(const torch::Tensor& x, bool interleaved) {
 // none.
 torch::Tensor Rotate(const torch::Tensor& x, const HeadAngles& angles) {
   if (!angles.cosine.defined()) return x;
-  const torch::Tensor turned = TurnPairs(x, angles.interleaved);
-  torch::Tensor out = x * angles.cosine;
+  const torch::Tensor in = angles.in_fp32 ? x.to(torch::kFloat32) : x;
+  const torch::Tensor turned = TurnPairs(in, angles.interleaved);
+  torch::Tensor out = in * angles.cosine;
   out += turned * angles.sine;  // In place: the graph reads neither.
-  return out;
+  return out.to(x.scalar_type());
 }
 
 }  // namespace

@@ -96,7 +96,7 @@ HeadAngles MakeAngles(const RotarySpec& rotary, int64_t head_size, int64_t seque
                                                   : at::cat({turns, turns}, /*dim=*/-1);
   const auto type = options.dtype().toScalarType();
   return {angles.cos().mul_(rotary.amplitude).to(type),
-          angles.sin().mul_(rotary.amplitude).to(type), rotary.interleaved};
+          angles.sin().mul_(rotary.amplitude).to(type), rotary.interleaved, rotary.in_fp32};
 }
 
 }  // namespace

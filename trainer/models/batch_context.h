@@ -16,11 +16,12 @@ namespace gemini::trainer {
 struct HeadAngles {
   torch::Tensor cosine = {};
   torch::Tensor sine = {};
-  bool interleaved = false;  // As of RotarySpec.
+  bool interleaved = false;  // This and the next are RotarySpec's.
+  bool in_fp32 = false;
 };
 
 struct BatchContext {
-  std::vector<HeadAngles> angles = {};  // Of each kind of block (ModelSpec::kinds).
+  std::vector<HeadAngles> angles = {};  // One for each of ModelSpec::kinds.
 };
 
 // Makes the context of rows of `sequence` tokens. `options` are those of the hidden state.

@@ -5,6 +5,7 @@
 #include <limits>
 #include <optional>
 
+#include "ATen/core/grad_mode.h"
 #include "ATen/ops/bmm.h"
 #include "ATen/ops/empty.h"
 #include "ATen/ops/empty_like.h"
@@ -32,6 +33,14 @@ struct Piece {
   int64_t key = 0;
   int64_t keys() const { return row + rows - key; }
 };
+
+// Returns a b in fp32, of matrices of one type: products of 16 bits are not rounded before they are
+// scaled.
+Tensor ProductInFp32(const Tensor& a, const Tensor& b) {
+  if (a.scalar_type() == torch::kFloat32) return at::bmm(a, b);
+  if (a.is_cuda()) return at::bmm(a, b, torch::kFloat32);
+  return at::bmm(a.to(torch::kFloat32), b.to(torch::kFloat32));
+}
 
 // What all pieces have in common.
 class Pieces {
@@ -69,8 +78,7 @@ class Pieces {
 
   // Returns scores in fp32 [KV heads, heads of each, rows, keys]: scaled, not capped, not masked.
   Tensor Scores(const Tensor& query, const Tensor& key, const Piece& piece) const {
-    Tensor scores =
-        at::bmm(MatricesOf(query, piece), KeysOf(key, piece).transpose(1, 2)).to(torch::kFloat32);
+    Tensor scores = ProductInFp32(MatricesOf(query, piece), KeysOf(key, piece).transpose(1, 2));
     scores.mul_(options_.scale);
     return scores.view({kv_heads_, -1, piece.rows, piece.keys()});
   }
@@ -123,7 +131,7 @@ class RowAttentionFunction : public torch::autograd::Function<RowAttentionFuncti
       context->saved_data["generator_state"] = GeneratorState(query.device());
     }
     Tensor out = at::empty_like(query);
-    // Of each row: the logarithm of the sum of its scores' exponentials.
+    // For each row, the logarithm of the sum of its scores' exponentials.
     const Tensor log_sums = at::empty({query.size(0), query.size(1), query.size(2), 1},
                                       query.options().dtype(torch::kFloat32));
     pieces.ForEach([&](const Piece& piece) {
@@ -150,6 +158,7 @@ class RowAttentionFunction : public torch::autograd::Function<RowAttentionFuncti
   }
 
   static variable_list backward(AutogradContext* context, variable_list output_grads) {
+    TORCH_CHECK(!at::GradMode::is_enabled(), "RowAttention has no second derivative");
     const variable_list saved = context->get_saved_variables();
     const Tensor& query = saved[0];
     const Tensor& key = saved[1];
@@ -181,14 +190,13 @@ class RowAttentionFunction : public torch::autograd::Function<RowAttentionFuncti
       const Tensor used = kept.defined() ? weights * kept : weights;
       Pieces::KeysOf(value_grad, piece)
           .add_(at::bmm(pieces.Matrices(used, value).transpose(1, 2), grad_rows));
-      Tensor grad = at::bmm(grad_rows, Pieces::KeysOf(value, piece).transpose(1, 2))
-                        .to(torch::kFloat32)
+      Tensor grad = ProductInFp32(grad_rows, Pieces::KeysOf(value, piece).transpose(1, 2))
                         .view(weights.sizes());
       if (kept.defined()) grad.mul_(kept);
       const Tensor row_sums =
           (pieces.RowsOf(out_grad, piece).to(torch::kFloat32) * pieces.RowsOf(out, piece))
               .sum(/*dim=*/-1, /*keepdim=*/true);
-      grad.sub_(row_sums).mul_(weights);  // Of the capped scores.
+      grad.sub_(row_sums).mul_(weights);  // It is that of the capped scores now.
       if (tanh.defined()) grad.sub_(tanh.square().mul_(grad));
       const Tensor scores_grad = pieces.Matrices(grad.mul_(pieces.scale()), query);
       const Tensor rows = pieces.RowsOf(query_grad, piece);

@@ -4,7 +4,7 @@
 // keeps the logarithm of each row's sum of exponentials in place of scores: backward computes those
 // again.
 // Bits: pieces do not depend on the batch or on what memory there is.
-// Limits: no double backward.
+// Limits: a second derivative is refused.
 // Thread: any; dropout draws from the device's default generator.
 // Source: Dao et al., "FlashAttention", arXiv:2205.14135, sections 3.1 and B.4, by rows alone.
 #pragma once
@@ -16,8 +16,8 @@ namespace gemini::trainer {
 
 struct RowAttentionOptions {
   double scale = 1;
-  int64_t window = 0;   // A row sees itself and the window - 1 keys before it; 0: all before.
-  double soft_cap = 0;  // Scores become soft_cap * tanh(score / soft_cap); 0: they stay.
+  int64_t window = 0;   // A row sees itself and the window - 1 keys before it. 0 means all before.
+  double soft_cap = 0;  // Scores become soft_cap * tanh(score / soft_cap). 0 means no cap.
   double dropout = 0;   // With this probability a weight is dropped; the others grow.
 };
 

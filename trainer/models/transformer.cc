@@ -1,37 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/models/transformer.h"
 
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ATen/ops/arange.h"
 #include "ATen/ops/dropout.h"
-#include "ATen/ops/gelu.h"
 #include "ATen/ops/linear.h"
-#include "ATen/ops/relu.h"
-#include "ATen/ops/silu.h"
-#include "ATen/ops/tanh.h"
 #include "absl/strings/str_cat.h"
 #include "trainer/models/attention.h"
+#include "trainer/models/experts.h"
+#include "trainer/models/feed_forward.h"
 #include "trainer/models/module_tree.h"
 #include "trainer/models/recompute.h"
 
 namespace gemini::trainer {
 namespace {
-
-torch::Tensor Activate(Activation activation, const torch::Tensor& x) {
-  switch (activation) {
-    case Activation::kRelu:
-      return at::relu(x);
-    case Activation::kGelu:
-      return at::gelu(x);
-    case Activation::kGeluTanh:
-      return at::gelu(x, "tanh");
-    case Activation::kSilu:
-      return at::silu(x);
-  }
-  TORCH_INTERNAL_ASSERT(false);
-}
 
 class TransformerBlock : public Block {
  public:
@@ -75,13 +61,12 @@ class TransformerBlock : public Block {
     if (norms_after()) attention_norm_ = norm(names.attention_norm);
     const bool sandwich = spec.order == BlockOrder::kSandwich;
     if (sandwich) attention_out_norm_ = norm(names.attention_out_norm);
-    const FeedForwardSpec& feed = spec.feed_forward;
     if (sandwich || spec.order == BlockOrder::kNormsBefore) feed_norm_ = norm(names.feed_norm);
-    if (feed.gated) {
-      feed_gate_ = linear(names.feed_gate, width, feed.width, feed.bias, Role::kFeedIn);
+    if (spec.HasExperts(index)) {
+      experts_ = AddModule(*this, names.experts.part, std::make_shared<Experts>(spec, layers));
+    } else {
+      feed_.emplace(*this, names.feed, spec.feed_forward, width, spec.block_matrices, layers);
     }
-    feed_in_ = linear(names.feed_in, width, feed.width, feed.bias, Role::kFeedIn);
-    feed_out_ = linear(names.feed_out, feed.width, width, feed.bias, Role::kFeedOut);
     if (norms_after()) feed_norm_ = norm(names.feed_norm);
     if (sandwich) feed_out_norm_ = norm(names.feed_out_norm);
   }
@@ -111,10 +96,10 @@ class TransformerBlock : public Block {
   bool norms_after() const { return spec_.order == BlockOrder::kNormsAfter; }
 
   torch::Tensor ForwardInParallel(const torch::Tensor& hidden, const BatchContext& context) {
-    const torch::Tensor normed = attention_norm_->Forward(hidden);
+    torch::Tensor normed = attention_norm_->Forward(hidden);
     const torch::Tensor middle = hidden + Attend(Project(normed), context);
-    const torch::Tensor fed = Feed(normed.reshape({-1, normed.size(-1)}));
-    return middle + fed.view(hidden.sizes());
+    normed = normed.reshape({-1, normed.size(-1)});
+    return middle + Feed(std::move(normed)).view(hidden.sizes());
   }
 
   // Returns what attention adds to the residual, for what Project returned.
@@ -133,13 +118,7 @@ class TransformerBlock : public Block {
 
   // Returns what the feed-forward part adds, for rows [.., width].
   torch::Tensor Feed(torch::Tensor in) {
-    torch::Tensor gate;
-    if (feed_gate_) gate = feed_gate_->Forward(in);
-    torch::Tensor fed = feed_in_->Forward(in);
-    in.reset();  // Before the activation takes memory.
-    const Activation activation = spec_.feed_forward.activation;
-    fed = feed_out_->Forward(feed_gate_ ? Activate(activation, gate) * fed
-                                        : Activate(activation, fed));
+    const torch::Tensor fed = experts_ ? experts_->Forward(in) : feed_->Forward(std::move(in));
     return DropOut(fed);
   }
 
@@ -184,9 +163,8 @@ class TransformerBlock : public Block {
   std::shared_ptr<Layer> attention_out_;
   std::shared_ptr<Layer> attention_out_norm_;  // Null but in a sandwich.
   std::shared_ptr<Layer> feed_norm_;           // Null where the parts are parallel.
-  std::shared_ptr<Layer> feed_gate_;           // Null where it is not gated.
-  std::shared_ptr<Layer> feed_in_;
-  std::shared_ptr<Layer> feed_out_;
+  std::optional<FeedForward> feed_;            // One of these two.
+  std::shared_ptr<Experts> experts_;
   std::shared_ptr<Layer> feed_out_norm_;  // Null but in a sandwich.
 };
 
@@ -254,9 +232,10 @@ torch::Tensor Transformer::Head(const torch::Tensor& hidden) {
   if (final_norm_) out = final_norm_->Forward(out);
   if (project_out_) out = project_out_->Forward(out);
   out = head_ ? head_->Forward(out) : at::linear(out, token_embedding_->weight());
-  if (spec_.logit_scale != 1) out = out * spec_.logit_scale;
+  // In place: nothing else has the logits, and no backward reads them.
+  if (spec_.logit_scale != 1) out.mul_(spec_.logit_scale);
   const double cap = spec_.logit_soft_cap;
-  return cap == 0 ? out : at::tanh(out / cap) * cap;
+  return cap == 0 ? out : out.div_(cap).tanh_() * cap;
 }
 
 }  // namespace gemini::trainer

@@ -21,6 +21,7 @@
 
 #include "ATen/Context.h"
 #include "ATen/Parallel.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -124,6 +125,31 @@ void MakeGpuOperatorsRepeatable() {
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
   // Nothing here reads what it has not written.
   at::globalContext().setDeterministicFillUninitializedMemory(false);
+}
+
+// Says what of the files is not what the model trains.
+void LogHeads(const HfCheckpoint& source) {
+  if (!source.left_out().empty()) {
+    LogWarning(absl::StrCat(source.directory(), " has a head of another task, which is left out: ",
+                            absl::StrJoin(source.left_out(), ", ")));
+  }
+  if (source.makes_head()) {
+    LogWarning(absl::StrCat(source.directory(), " has no ", source.config().spec.files.head,
+                            ": it starts with random values made from --seed"));
+  }
+}
+
+void WarnOfUnknownKeys(const HfConfig& config) {
+  constexpr size_t kMaxListed = 10;
+  std::vector<std::string> keys = config.unknown_keys;
+  if (keys.empty()) return;
+  const size_t more = keys.size() - std::min(keys.size(), kMaxListed);
+  keys.resize(keys.size() - more);
+  for (std::string& key : keys) key = absl::CHexEscape(key.substr(0, 100));
+  LogWarning(absl::StrCat("config.json has keys that are not known here and change nothing: ",
+                          absl::StrJoin(keys, ", "),
+                          more > 0 ? absl::StrCat(" and ", more, " more") : "",
+                          ". If one of them changes what transformers computes, results differ"));
 }
 
 // What computes.
@@ -399,12 +425,10 @@ absl::StatusOr<int> Run(CommandLine& line, const Interrupt& interrupt, Progress&
     GEMINI_RETURN_IF_ERROR(MetricsFile::Check(config.metrics, metrics_mode));
   }
   GEMINI_ASSIGN_OR_RETURN(const std::optional<Resumed> resumed, FindResumed(config, directory));
-  GEMINI_ASSIGN_OR_RETURN(const HfCheckpoint source, HfCheckpoint::Open(config.model));
-  if (!source.config().unknown_keys.empty()) {
-    LogWarning(
-        absl::StrCat("config.json of ", config.model, " has keys that are not known here, ",
-                     "and are left aside: ", absl::StrJoin(source.config().unknown_keys, ", ")));
-  }
+  GEMINI_ASSIGN_OR_RETURN(const HfCheckpoint source,
+                          HfCheckpoint::Open(config.model, static_cast<uint64_t>(config.seed)));
+  WarnOfUnknownKeys(source.config());
+  LogHeads(source);
   GEMINI_RETURN_IF_ERROR(ResolveSequence(source.config().spec, config));
   GEMINI_ASSIGN_OR_RETURN(const TokenData data,
                           OpenData(config.data, config.sequence, source.config().spec.vocab_size));

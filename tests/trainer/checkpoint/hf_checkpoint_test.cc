@@ -5,6 +5,7 @@
 
 #include <unistd.h>
 
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -378,6 +379,51 @@ TEST_F(HfCheckpointTest, AModelLargerThanTheDiskIsRefusedBeforeItsBytesAreAskedF
                                }),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("needs 16384 TiB")));
   EXPECT_THAT(Names(root_), UnorderedElementsAre("model"));
+}
+
+class HeadTest : public HfCheckpointTest {
+ protected:
+  const std::vector<ParameterShape> with_head_ = {{"transformer.wte.weight", {4, 3}},
+                                                  {"transformer.h.0.ln_1.bias", {5}},
+                                                  {"lm_head.weight", {4, 3}}};
+};
+
+TEST_F(HeadTest, ThatTheBareModelLacksIsMadeFromTheSeed) {
+  WriteText("config.json", R"({"model_type":"gpt2","tie_word_embeddings":false,
+                               "initializer_range":0.5})");
+  WriteTensors("model.safetensors", {{"wte.weight", SafetensorsDtype::kBF16, {4, 3}},
+                                     {"h.0.ln_1.bias", SafetensorsDtype::kBF16, {5}}});
+  ASSERT_OK_AND_ASSIGN(const HfCheckpoint first, HfCheckpoint::Open(directory_, 1));
+  EXPECT_TRUE(first.makes_head());
+  EXPECT_OK(first.Check(with_head_));
+  EXPECT_THAT(first.DtypeOf("lm_head.weight"), IsOkAndHolds(SafetensorsDtype::kBF16));
+  const std::vector<float> values = ReadAll(first, "lm_head.weight", 12);
+  EXPECT_NE(values[0], values[1]);
+  EXPECT_LT(std::abs(values[0]), 0.5f * 6);
+  ASSERT_OK_AND_ASSIGN(const HfCheckpoint second, HfCheckpoint::Open(directory_, 2));
+  EXPECT_NE(ReadAll(second, "lm_head.weight", 12), values);
+}
+
+TEST_F(HeadTest, ThatTheWholeModelLacksIsMissing) {
+  WriteText("config.json", kUntied);
+  WriteTensors("model.safetensors", {{"transformer.wte.weight", SafetensorsDtype::kF32, {4, 3}},
+                                     {"transformer.h.0.ln_1.bias", SafetensorsDtype::kF32, {5}}});
+  ASSERT_OK_AND_ASSIGN(const HfCheckpoint checkpoint, HfCheckpoint::Open(directory_));
+  EXPECT_FALSE(checkpoint.makes_head());
+  EXPECT_THAT(
+      checkpoint.Check(with_head_),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("1 missing tensor: lm_head.weight")));
+}
+
+TEST_F(HeadTest, OfAnotherTaskIsLeftOutAndNamed) {
+  WriteText("config.json", kUntied);
+  WriteTensors("model.safetensors", {{"transformer.wte.weight", SafetensorsDtype::kF32, {4, 3}},
+                                     {"transformer.h.0.ln_1.bias", SafetensorsDtype::kF32, {5}},
+                                     {"score.weight", SafetensorsDtype::kF32, {2, 3}}});
+  ASSERT_OK_AND_ASSIGN(const HfCheckpoint checkpoint, HfCheckpoint::Open(directory_));
+  EXPECT_THAT(checkpoint.left_out(), ElementsAre("'score.weight'"));
+  EXPECT_TRUE(checkpoint.makes_head());
+  EXPECT_OK(checkpoint.Check(with_head_));
 }
 
 }  // namespace

@@ -177,18 +177,31 @@ struct Defaults {
   const char* model_type;
   int64_t vocab_size, max_sequence, width, num_blocks, num_heads, num_kv_heads, head_size,
       feed_width, padding_token;
-  bool tied_head;
-  double theta;
+  bool tied_head, bias, out_bias;
+  double epsilon, theta, soft_cap, logit_scale, logit_soft_cap;
 };
 TEST(HfConfigTest, EachDecoderHasTheDefaultsOfItsClass) {
   for (const Defaults& expected : std::vector<Defaults>{
-           {"mistral", 32000, 131072, 4096, 32, 32, 8, 128, 14336, -1, false, 1e4},
-           {"qwen2", 151936, 32768, 4096, 32, 32, 32, 128, 22016, -1, false, 1e4},
-           {"qwen3", 151936, 32768, 4096, 32, 32, 32, 128, 22016, -1, false, 1e4},
-           {"gemma", 256000, 8192, 3072, 28, 16, 16, 256, 24576, 0, true, 1e4},
-           {"gemma2", 256000, 8192, 2304, 26, 8, 4, 256, 9216, 0, true, 1e4},
-           {"gemma3_text", 262208, 131072, 2304, 26, 8, 4, 256, 9216, 0, true, 1e6},
-           {"cohere", 256000, 8192, 8192, 40, 64, 64, 128, 22528, 0, true, 5e5},
+           {"mistral", 32000, 131072, 4096, 32, 32, 8, 128, 14336, -1, false, false, false, 1e-6,
+            1e4, 0, 1, 0},
+           {"mixtral", 32000, 131072, 4096, 32, 32, 8, 128, 14336, -1, false, false, false, 1e-5,
+            1e4, 0, 1, 0},
+           {"qwen2", 151936, 32768, 4096, 32, 32, 32, 128, 22016, -1, false, true, false, 1e-6, 1e4,
+            0, 1, 0},
+           {"qwen2_moe", 151936, 32768, 2048, 24, 16, 16, 128, 5632, -1, false, true, false, 1e-6,
+            1e4, 0, 1, 0},
+           {"qwen3", 151936, 32768, 4096, 32, 32, 32, 128, 22016, -1, false, false, false, 1e-6,
+            1e4, 0, 1, 0},
+           {"qwen3_moe", 151936, 32768, 2048, 24, 32, 4, 64, 6144, -1, false, false, false, 1e-6,
+            1e4, 0, 1, 0},
+           {"gemma", 256000, 8192, 3072, 28, 16, 16, 256, 24576, 0, true, false, false, 1e-6, 1e4,
+            0, 1, 0},
+           {"gemma2", 256000, 8192, 2304, 26, 8, 4, 256, 9216, 0, true, false, false, 1e-6, 1e4, 50,
+            1, 30},
+           {"gemma3_text", 262208, 131072, 2304, 26, 8, 4, 256, 9216, 0, true, false, false, 1e-6,
+            1e6, 0, 1, 0},
+           {"cohere", 256000, 8192, 8192, 40, 64, 64, 128, 22528, 0, true, false, false, 1e-5, 5e5,
+            0, 0.0625, 0},
        }) {
     SCOPED_TRACE(expected.model_type);
     ASSERT_OK_AND_ASSIGN(
@@ -202,10 +215,17 @@ TEST(HfConfigTest, EachDecoderHasTheDefaultsOfItsClass) {
     EXPECT_EQ(spec.attention.num_heads, expected.num_heads);
     EXPECT_EQ(spec.attention.num_kv_heads, expected.num_kv_heads);
     EXPECT_EQ(spec.attention.head_size, expected.head_size);
+    EXPECT_DOUBLE_EQ(spec.attention.scale, 1 / std::sqrt(static_cast<double>(expected.head_size)));
+    EXPECT_EQ(spec.attention.bias, expected.bias);
+    EXPECT_EQ(spec.attention.out_bias, expected.out_bias);
+    EXPECT_EQ(spec.attention.soft_cap, expected.soft_cap);
     EXPECT_EQ(spec.feed_forward.width, expected.feed_width);
     EXPECT_EQ(spec.padding_token, expected.padding_token);
     EXPECT_EQ(spec.tied_head, expected.tied_head);
+    EXPECT_EQ(spec.norm.epsilon, expected.epsilon);
     EXPECT_EQ(spec.kinds[0].rotary->theta, expected.theta);
+    EXPECT_EQ(spec.logit_scale, expected.logit_scale);
+    EXPECT_EQ(spec.logit_soft_cap, expected.logit_soft_cap);
   }
 }
 
@@ -218,7 +238,12 @@ TEST(HfConfigTest, BlocksSeeTheWindowsOfTheirFamily) {
   for (const Windows& expected : std::vector<Windows>{
            {R"("mistral")", {4096, 4096, 4096, 4096, 4096, 4096}},
            {R"("mistral","sliding_window":null)", {0, 0, 0, 0, 0, 0}},
+           {R"("mistral","sliding_window":8,"layer_types":["full_attention","sliding_attention",
+               "full_attention","full_attention","full_attention","sliding_attention"])",
+            {0, 8, 0, 0, 0, 8}},
            {R"("qwen2","sliding_window":7,"max_window_layers":4)", {0, 0, 0, 0, 0, 0}},
+           {R"("qwen2","max_window_layers":5,"use_sliding_window":true)", {0, 0, 0, 0, 0, 4096}},
+           {R"("qwen2","use_sliding_window":true)", {0, 0, 0, 0, 0, 0}},  // From block 28 on.
            {R"("qwen2","sliding_window":7,"max_window_layers":4,"use_sliding_window":true)",
             {0, 0, 0, 0, 7, 7}},
            {R"("qwen3","sliding_window":null,"use_sliding_window":true)", {0, 0, 0, 0, 0, 0}},
@@ -229,6 +254,13 @@ TEST(HfConfigTest, BlocksSeeTheWindowsOfTheirFamily) {
                "sliding_attention","full_attention","full_attention","sliding_attention"])",
             {0, 0, 9, 0, 0, 9}},
            {R"("llama")", {0, 0, 0, 0, 0, 0}},
+           {R"("gemma2","sliding_window":null)", {0, 0, 0, 0, 0, 0}},
+           {R"("mixtral")", {0, 0, 0, 0, 0, 0}},
+           {R"("mixtral","sliding_window":9)", {9, 9, 9, 9, 9, 9}},
+           {R"("qwen2_moe","sliding_window":9,"max_window_layers":3,"use_sliding_window":true)",
+            {9, 0, 9, 0, 0, 0}},
+           {R"("qwen3_moe","sliding_window":9)", {0, 0, 0, 0, 0, 0}},
+           {R"("qwen3_moe","sliding_window":9,"use_sliding_window":true)", {9, 9, 9, 9, 9, 9}},
        }) {
     SCOPED_TRACE(expected.json);
     ASSERT_OK_AND_ASSIGN(
@@ -241,6 +273,40 @@ TEST(HfConfigTest, BlocksSeeTheWindowsOfTheirFamily) {
     }
     EXPECT_EQ(windows, expected.windows);
   }
+}
+
+TEST(HfConfigTest, ExpertsAreThoseOfTheirFamily) {
+  ASSERT_OK_AND_ASSIGN(const HfConfig mixtral, ParseHfConfig(R"({"model_type":"mixtral"})", "c"));
+  EXPECT_EQ(mixtral.spec.experts->count, 8);
+  EXPECT_EQ(mixtral.spec.experts->chosen, 2);
+  EXPECT_EQ(mixtral.spec.experts->width, 14336);
+  EXPECT_TRUE(mixtral.spec.experts->normalises);
+  EXPECT_FALSE(mixtral.spec.experts->rounds_weights);
+  EXPECT_EQ(mixtral.spec.experts->shared_width, 0);
+  EXPECT_EQ(mixtral.spec.norm.epsilon, 1e-5);
+  EXPECT_TRUE(mixtral.spec.HasExperts(0));
+
+  ASSERT_OK_AND_ASSIGN(const HfConfig qwen2, ParseHfConfig(R"({"model_type":"qwen2_moe"})", "c"));
+  EXPECT_EQ(qwen2.spec.experts->count, 60);
+  EXPECT_EQ(qwen2.spec.experts->chosen, 4);
+  EXPECT_EQ(qwen2.spec.experts->width, 1408);
+  EXPECT_FALSE(qwen2.spec.experts->normalises);
+  EXPECT_TRUE(qwen2.spec.experts->rounds_weights);
+  EXPECT_EQ(qwen2.spec.experts->shared_width, 5632);
+  EXPECT_TRUE(qwen2.spec.attention.bias);
+  EXPECT_FALSE(qwen2.spec.attention.out_bias);
+
+  ASSERT_OK_AND_ASSIGN(const HfConfig qwen3, ParseHfConfig(R"({"model_type":"qwen3_moe",
+      "num_hidden_layers":6, "decoder_sparse_step":2, "mlp_only_layers":[3], "num_experts":64,
+      "moe_intermediate_size":10, "norm_topk_prob":true, "num_experts_per_tok":3})",
+                                                           "c"));
+  EXPECT_EQ(qwen3.spec.experts->count, 64);
+  EXPECT_EQ(qwen3.spec.experts->chosen, 3);
+  EXPECT_EQ(qwen3.spec.experts->width, 10);
+  EXPECT_TRUE(qwen3.spec.experts->normalises);
+  EXPECT_EQ(qwen3.spec.experts->shared_width, 0);
+  EXPECT_EQ(qwen3.spec.has_experts, (std::vector<bool>{false, true, false, false, false, true}));
+  EXPECT_TRUE(qwen3.unknown_keys.empty());
 }
 
 TEST(HfConfigTest, KindsOfBlocksOfGemma3AreRotatedByTheirOwnAngles) {
@@ -283,6 +349,7 @@ TEST(HfConfigTest, YarnHasTheAmplitudeOfItsFactorOrTheOneGiven) {
   EXPECT_DOUBLE_EQ(rotary(R"(,"mscale":0.7,"mscale_all_dim":1.3)").amplitude,
                    (0.07 * std::log(4.0) + 1) / (0.13 * std::log(4.0) + 1));
   EXPECT_FALSE(rotary(R"(,"truncate":false)").whole_pairs);
+  EXPECT_EQ(rotary(R"(,"mscale":1.0,"mscale_all_dim":0,"beta_fast":0)").high_turns, 32);
   EXPECT_EQ(rotary(R"(,"beta_fast":16,"beta_slow":2)").high_turns, 16);
   EXPECT_EQ(rotary(R"(,"beta_fast":16,"beta_slow":2)").low_turns, 2);
 }
@@ -300,6 +367,47 @@ TEST(HfConfigTest, WhatGemmaSaysAndMeans) {
   EXPECT_EQ(second.spec.attention.scale, 0.125);
   EXPECT_EQ(second.spec.attention.soft_cap, 50);
   EXPECT_EQ(second.spec.logit_soft_cap, 0);
+}
+
+TEST(HfConfigTest, Gemma3HasAnglesOfItsOwnForWindows) {
+  ASSERT_OK_AND_ASSIGN(const HfConfig config,
+                       ParseHfConfig(R"({"model_type":"gemma3_text"})", "c"));
+  EXPECT_EQ(config.spec.kinds[1].rotary->theta, 10000);
+  EXPECT_EQ(config.spec.kinds[1].window, 4096);
+  // rope_scaling adds to what rope_parameters has.
+  ASSERT_OK_AND_ASSIGN(const HfConfig both, ParseHfConfig(R"({"model_type":"gemma3_text",
+      "rope_parameters":{"full_attention":{"rope_type":"linear","factor":8.0}},
+      "rope_scaling":{"factor":4.0}})",
+                                                          "c"));
+  EXPECT_EQ(both.spec.kinds[0].rotary->scaling, RotarySpec::Scaling::kLinear);
+  EXPECT_EQ(both.spec.kinds[0].rotary->factor, 4);
+}
+
+// What files of the Hub have beside the keys that every test has.
+TEST(HfConfigTest, KeysOfKnownFilesAreKnown) {
+  for (const char* json : {
+           R"({"model_type":"gpt2","n_ctx":1024,"n_special":0,"predict_special_tokens":true,
+               "output_past":true,"summary_type":"cls_index","task_specific_params":{}})",
+           R"({"model_type":"opt","activation_dropout":0.0,"init_std":0.02,"prefix":"</s>",
+               "output_projection":true,"_remove_final_layer_norm":false})",
+           R"({"model_type":"llama","pretraining_tp":1,"is_llama_config":true,
+               "rope_interleaved":false,"transformers.js_config":{},"mlp_bias":false})",
+           R"({"model_type":"mistral","attention_bias":false,"unsloth_version":"1"})",
+           R"({"model_type":"qwen2","use_mrope":false,"max_window_layers":28})",
+           R"({"model_type":"gemma","hidden_activation":null})",
+           R"({"model_type":"gemma2","sliding_window_size":4096,"hidden_act":"gelu_pytorch_tanh",
+               "cache_implementation":"hybrid"})",
+           R"({"model_type":"gemma3_text","sliding_window_pattern":6,"_sliding_window_pattern":6,
+               "attn_logit_softcapping":null,"rope_scaling":null,"rope_local_base_freq":10000})",
+           R"({"model_type":"cohere","model_max_length":131072,"use_qk_norm":false})",
+           R"({"model_type":"mixtral","router_aux_loss_coef":0.02,"output_router_logits":false})",
+           R"({"model_type":"qwen3_moe","max_window_layers":48,"decoder_sparse_step":1,
+               "mlp_only_layers":[]})",
+       }) {
+    SCOPED_TRACE(json);
+    ASSERT_OK_AND_ASSIGN(const HfConfig config, ParseHfConfig(json, "c"));
+    EXPECT_THAT(config.unknown_keys, ::testing::IsEmpty());
+  }
 }
 
 TEST(HfConfigTest, KeysThatNobodyKnowsAreListed) {
@@ -338,9 +446,20 @@ INSTANTIATE_TEST_SUITE_P(
         {"Array", "[1]", kInvalid, "not a JSON object"},
         {"NoType", "{}", kInvalid, "has no model_type"},
         {"OtherType", R"({"model_type":"mamba"})", kUnimplemented,
-         "'mamba'; supported are cohere, gemma, gemma2, gemma3_text, gpt2, llama, mistral, opt, "
-         "qwen2, "
-         "qwen3"},
+         "'mamba'; supported are cohere, gemma, gemma2, gemma3_text, gpt2, llama, mistral, "
+         "mixtral, "
+         "opt, qwen2, qwen2_moe, qwen3, qwen3_moe"},
+        {"LossOfTheRouter", R"({"model_type":"mixtral","output_router_logits":true})",
+         kUnimplemented, "output_router_logits = true"},
+        {"NoiseOfTheRouter", R"({"model_type":"mixtral","router_jitter_noise":0.1})",
+         kUnimplemented, "router_jitter_noise"},
+        {"MoreChosenThanThere",
+         R"({"model_type":"mixtral","num_local_experts":4,"num_experts_per_tok":5})", kInvalid,
+         "num_experts_per_tok 5 is above the number of experts 4"},
+        {"BlocksAreNoList", R"({"model_type":"qwen3_moe","mlp_only_layers":3})", kInvalid,
+         "mlp_only_layers = 3, expected a list of whole numbers"},
+        {"BlockBeforeTheFirst", R"({"model_type":"qwen3_moe","mlp_only_layers":[-1]})", kInvalid,
+         "mlp_only_layers = [-1]"},
         {"VisionPart",
          R"({"model_type":"gemma3","text_config":{"model_type":"gemma3_text"},"vision_config":{}})",
          kUnimplemented, "save the text model alone"},
@@ -375,7 +494,7 @@ INSTANTIATE_TEST_SUITE_P(
         {"RotationIsText", R"({"model_type":"llama","rope_parameters":"linear"})", kInvalid,
          "rope_parameters = \"linear\", expected an object"},
         {"OddHead", R"({"model_type":"llama","head_dim":25})", kInvalid,
-         "head_dim 25 is not divisible by rotary pairs of 2"},
+         "head_dim 25 is not divisible by the pairs that are rotated, of 2"},
         {"NotCausal", R"({"model_type":"llama","is_causal":false})", kUnimplemented,
          "is_causal = false; only true"},
         {"BlocksDiffer", R"({"model_type":"llama","per_layer_config":[{}]})", kUnimplemented,

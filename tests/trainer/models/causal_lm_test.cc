@@ -44,6 +44,14 @@ constexpr const char* kGemma3 = R"({"model_type":"gemma3_text","vocab_size":301,
 constexpr const char* kCohere = R"({"model_type":"cohere","vocab_size":301,"hidden_size":64,
     "max_position_embeddings":32,"num_hidden_layers":2,"num_attention_heads":4,
     "num_key_value_heads":2,"intermediate_size":96,"attention_dropout":0.1,"use_qk_norm":true})";
+constexpr const char* kMixtral = R"({"model_type":"mixtral","vocab_size":301,"hidden_size":64,
+    "max_position_embeddings":32,"num_hidden_layers":2,"num_attention_heads":4,
+    "num_key_value_heads":2,"intermediate_size":96,"attention_dropout":0.1})";
+// The first block has no experts.
+constexpr const char* kQwen2Moe = R"({"model_type":"qwen2_moe","vocab_size":301,"hidden_size":64,
+    "max_position_embeddings":32,"num_hidden_layers":2,"num_attention_heads":4,
+    "num_key_value_heads":2,"intermediate_size":96,"num_experts":6,"moe_intermediate_size":40,
+    "shared_expert_intermediate_size":48,"mlp_only_layers":[0],"attention_dropout":0.1})";
 
 std::unique_ptr<CausalLm> Make(const char* json, const torch::TensorOptions& options) {
   const auto config = ParseHfConfig(json, "config");
@@ -68,12 +76,13 @@ torch::Tensor Tokens() {
 
 class CausalLmTest : public ::testing::TestWithParam<const char*> {};
 std::string ConfigName(const ::testing::TestParamInfo<const char*>& config) {
-  return std::vector<std::string>{"Gpt2",  "Gpt2Untied", "Opt",    "OptPostNorm",
-                                  "Llama", "Gemma2",     "Gemma3", "Cohere"}[config.index];
+  return std::vector<std::string>{
+      "Gpt2",   "Gpt2Untied", "Opt",    "OptPostNorm", "Llama",
+      "Gemma2", "Gemma3",     "Cohere", "Mixtral",     "Qwen2Moe"}[config.index];
 }
 INSTANTIATE_TEST_SUITE_P(Configs, CausalLmTest,
                          ::testing::Values(kGpt2, kGpt2Untied, kOpt, kOptPostNorm, kLlama, kGemma2,
-                                           kGemma3, kCohere),
+                                           kGemma3, kCohere, kMixtral, kQwen2Moe),
                          ConfigName);
 
 TEST_P(CausalLmTest, OnMetaTheModelTakesNoMemory) {
@@ -105,6 +114,19 @@ std::unique_ptr<at::ObserverContext> RecordInputs(const at::RecordFunction& func
     if (input.isTensor()) tensors.insert(input.toTensor().unsafeGetTensorImpl());
   }
   return nullptr;
+}
+
+// The square root of 3,072 is 55.426, and 55.5 in bf16.
+TEST(GemmaTest, TheFactorOfTheEmbeddingIsRoundedToItsType) {
+  const std::unique_ptr<CausalLm> model =
+      Make(R"({"model_type":"gemma","vocab_size":16,"hidden_size":3072,"num_attention_heads":1,
+              "num_key_value_heads":1,"head_dim":8,"intermediate_size":8,"num_hidden_layers":1})",
+           torch::kBFloat16);
+  const torch::NoGradGuard no_grad;
+  torch::Tensor table = model->parameters().front();
+  table.fill_(1);
+  const torch::Tensor tokens = torch::full({1, 2}, 3, torch::kInt64);
+  EXPECT_EQ(model->Embed(tokens)[0][1][5].item<double>(), 55.5);
 }
 
 TEST_P(CausalLmTest, ParametersAreInTheOrderOfFirstUse) {

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/families/expert_keys.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+namespace gemini::trainer {
+
+void ReadExpertKeys(ConfigKeys& keys, ModelSpec& spec) {
+  ExpertsSpec& experts = *spec.experts;
+  keys.Size({"num_local_experts", "num_experts"}, experts.count);
+  keys.Size({"num_experts_per_tok"}, experts.chosen);
+  keys.MustNotExceed("num_experts_per_tok", experts.chosen, "the number of experts", experts.count);
+  keys.MustBeOff("output_router_logits");
+  keys.Ignore({"router_aux_loss_coef"});  // Of the router's loss alone.
+}
+
+void ReadExpertBlocks(ConfigKeys& keys, ModelSpec& spec) {
+  int64_t step = 1;
+  keys.Size({"decoder_sparse_step"}, step);
+  std::vector<int64_t> without;
+  keys.Sizes("mlp_only_layers", without);
+  for (int64_t i = 0; i < spec.num_blocks; ++i) {
+    const bool listed = std::ranges::find(without, i) != without.end();
+    spec.has_experts.push_back(!listed && (i + 1) % step == 0);
+  }
+}
+
+}  // namespace gemini::trainer

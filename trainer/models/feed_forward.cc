@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/models/feed_forward.h"
+
+#include "ATen/ops/gelu.h"
+#include "ATen/ops/relu.h"
+#include "ATen/ops/silu.h"
+#include "trainer/models/module_tree.h"
+
+namespace gemini::trainer {
+namespace {
+
+torch::Tensor Activate(Activation activation, const torch::Tensor& x) {
+  switch (activation) {
+    case Activation::kRelu:
+      return at::relu(x);
+    case Activation::kGelu:
+      return at::gelu(x);
+    case Activation::kGeluTanh:
+      return at::gelu(x, "tanh");
+    case Activation::kSilu:
+      return at::silu(x);
+  }
+  TORCH_INTERNAL_ASSERT(false);
+}
+
+}  // namespace
+
+FeedForward::FeedForward(torch::nn::Module& root, const FeedNames& names,
+                         const FeedForwardSpec& spec, int64_t width, MatrixLayout layout,
+                         LayerSet& layers)
+    : activation_(spec.activation) {
+  const LinearShape into = {width, spec.width, spec.bias, layout};
+  if (spec.gated) gate_ = AddModule(root, names.gate, layers.Linear(into, Role::kFeedIn));
+  in_ = AddModule(root, names.in, layers.Linear(into, Role::kFeedIn));
+  out_ = AddModule(root, names.out,
+                   layers.Linear({spec.width, width, spec.bias, layout}, Role::kFeedOut));
+}
+
+torch::Tensor FeedForward::Forward(torch::Tensor in) const {
+  torch::Tensor gate;
+  if (gate_) gate = gate_->Forward(in);
+  const torch::Tensor fed = in_->Forward(in);
+  in.reset();
+  return out_->Forward(gate_ ? Activate(activation_, gate) * fed : Activate(activation_, fed));
+}
+
+}  // namespace gemini::trainer

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// A feed-forward part: two matrices with an activation between them, and a gate in some.
+// Thread: one at a time.
+#pragma once
+#include <cstdint>
+#include <memory>
+
+#include "torch/nn/module.h"
+#include "torch/types.h"
+#include "trainer/families/model_spec.h"
+#include "trainer/layer_set.h"
+
+namespace gemini::trainer {
+
+class FeedForward {
+ public:
+  // Registers the layers at `names` below `root`. `layout` is that of their matrices.
+  FeedForward(torch::nn::Module& root, const FeedNames& names, const FeedForwardSpec& spec,
+              int64_t width, MatrixLayout layout, LayerSet& layers);
+  // Returns [rows, width] for `in` of that shape, and lets go of it before the activation takes
+  // memory.
+  torch::Tensor Forward(torch::Tensor in) const;
+
+ private:
+  const Activation activation_;
+  std::shared_ptr<Layer> gate_;  // Null where it is not gated.
+  std::shared_ptr<Layer> in_;
+  std::shared_ptr<Layer> out_;
+};
+
+}  // namespace gemini::trainer
