@@ -133,7 +133,7 @@ void ConfigKeys::ActivationKey(const char* key, Activation& value) {
     }
   }
   Unsupported(absl::StrCat(
-      "activation ", Print(*found), "; supported are ",
+      key, " = ", Print(*found), "; supported are ",
       absl::StrJoin(kActivations, ", ", [](std::string* out, const ActivationName& entry) {
         absl::StrAppend(out, entry.name);
       })));

@@ -20,10 +20,11 @@ constexpr DecoderSizes kSizes = {.vocab_size = 32000,
                                  .num_kv_heads = 8,
                                  .feed_width = 14336};
 
-// Returns the window, or 0 if there is none. `window` is what a key that is left out means.
-int64_t ReadKeys(ConfigKeys& keys, ModelSpec& spec, int64_t window) {
+// Returns the window, or 0 if there is none. `theta` and `window` are what keys that are left out
+// mean.
+int64_t ReadKeys(ConfigKeys& keys, ModelSpec& spec, double theta, int64_t window) {
   ReadDecoderKeys(keys, spec);
-  ReadRotary(keys, spec, {.theta = 10000});
+  ReadRotary(keys, spec, {.theta = theta});
   keys.ActivationKey("hidden_act", spec.feed_forward.activation);
   keys.Ignore({"attention_bias", "mlp_bias"});  // There are none, whatever a file says.
   if (keys.IsNull("sliding_window")) window = 0;
@@ -35,7 +36,7 @@ int64_t ReadKeys(ConfigKeys& keys, ModelSpec& spec, int64_t window) {
 
 ModelSpec MakeMistralSpec(ConfigKeys& keys) {
   ModelSpec spec = DecoderSpec(kSizes);
-  const int64_t window = ReadKeys(keys, spec, /*window=*/4096);
+  const int64_t window = ReadKeys(keys, spec, /*theta=*/10000, /*window=*/4096);
   // All blocks see the window, unless layer_types says otherwise, as for Ministral.
   spec.kind_of_block.assign(static_cast<size_t>(spec.num_blocks), 1);
   ReadWindowedBlocks(keys, spec, window);
@@ -45,7 +46,7 @@ ModelSpec MakeMistralSpec(ConfigKeys& keys) {
 ModelSpec MakeMixtralSpec(ConfigKeys& keys) {
   ModelSpec spec = DecoderSpec(kSizes);
   spec.norm.epsilon = 1e-5;
-  spec.kinds.front().window = ReadKeys(keys, spec, /*window=*/0);
+  spec.kinds.front().window = ReadKeys(keys, spec, /*theta=*/1e6, /*window=*/0);
   spec.experts = {.count = 8, .chosen = 2, .width = spec.feed_forward.width};
   ReadExpertKeys(keys, spec);
   keys.MustBeOff("router_jitter_noise");

@@ -1,0 +1,224 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Each attribute of transformers' configuration classes, changed and left out: the model here must compute what
+transformers computes, before a step and behind it, or be refused with a message that names the key.
+
+GEMINI_CONFIG_PROBE, the program of config_probe.cc, loads the same directories. Weights are transformers' with every tensor moved, and padding
+tokens are among the data.
+"""
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+import numpy
+import torch
+import transformers
+
+VOCABULARY = 101
+LEARNING_RATE = 0.1  # As in config_probe.cc.
+LOGITS_TOLERANCE = 2e-5  # Of the largest.
+LOSS_TOLERANCE = 1e-5  # Relative.
+
+DECODER = dict(vocab_size=VOCABULARY, max_position_embeddings=32, hidden_size=64, num_hidden_layers=2,
+               num_attention_heads=4, num_key_value_heads=2, intermediate_size=40)
+EXPERTS = dict(DECODER, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24)
+BASES = {
+    "gpt2": dict(vocab_size=VOCABULARY, n_positions=32, n_embd=48, n_layer=2, n_head=4, resid_pdrop=0.0,
+                 embd_pdrop=0.0, attn_pdrop=0.0),
+    "opt": dict(vocab_size=VOCABULARY, max_position_embeddings=32, hidden_size=48, num_hidden_layers=2,
+                num_attention_heads=4, ffn_dim=40, dropout=0.0, word_embed_proj_dim=48),
+    "llama": DECODER,
+    "mistral": dict(DECODER, sliding_window=5),
+    "mixtral": dict(DECODER, num_local_experts=4),
+    "qwen2": dict(DECODER, use_sliding_window=True, sliding_window=5, max_window_layers=1),
+    "qwen2_moe": dict(EXPERTS, shared_expert_intermediate_size=24),
+    "qwen3": dict(DECODER, head_dim=16),
+    "qwen3_moe": EXPERTS,
+    "gemma": dict(DECODER, head_dim=16),
+    "gemma2": dict(DECODER, head_dim=16, sliding_window=5),
+    "gemma3_text": dict(DECODER, head_dim=16, sliding_window=5, sliding_window_pattern=2),
+    "cohere": DECODER,
+}
+# What a class has by default is too large to be built here; hf_config_test has these defaults.
+TOO_LARGE = {"hidden_size", "n_embd"}
+# What a file is, and what calls return.
+NOT_TRIED = {"model_type", "transformers_version", "architectures", "dtype", "torch_dtype", "output_attentions",
+             "output_hidden_states", "return_dict"}
+# Sizes and names that mean something; others are changed by their type.
+CHANGES = {
+    "vocab_size": [120], "n_positions": [40], "max_position_embeddings": [40], "hidden_size": [96], "n_embd": [96],
+    "n_layer": [1], "num_hidden_layers": [1], "n_head": [2], "num_attention_heads": [2, 8],
+    "num_key_value_heads": [1, 4, None], "head_dim": [8, 12, None], "n_inner": [24], "intermediate_size": [24],
+    "ffn_dim": [24], "moe_intermediate_size": [40], "shared_expert_intermediate_size": [40],
+    "word_embed_proj_dim": [16], "hidden_act": ["gelu", "relu", "mish"],
+    "hidden_activation": ["silu", "gelu"], "activation_function": ["relu", "gelu", "tanh"],
+    "sliding_window": [3, None], "max_window_layers": [0, 2], "query_pre_attn_scalar": [9],
+    "pad_token_id": [7, None], "num_local_experts": [3], "num_experts": [3], "num_experts_per_tok": [1],
+    "decoder_sparse_step": [2], "mlp_only_layers": [[0]], "attn_logit_softcapping": [1.5, None],
+    "final_logit_softcapping": [1.5, None], "logit_scale": [0.3], "router_jitter_noise": [0.1],
+    "layer_types": [["full_attention", "sliding_attention"], ["full_attention", "full_attention"]],
+    "sliding_window_pattern": [1],
+    "rope_parameters": [
+        {"rope_type": "default", "rope_theta": 77.0},
+        {"rope_type": "linear", "rope_theta": 77.0, "factor": 3.0},
+        {"rope_type": "llama3", "rope_theta": 77.0, "factor": 3.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+         "original_max_position_embeddings": 40},
+        {"rope_type": "yarn", "rope_theta": 77.0, "factor": 3.0, "original_max_position_embeddings": 16},
+        {"rope_type": "dynamic", "rope_theta": 77.0, "factor": 3.0},
+        {"rope_type": "default", "rope_theta": 77.0, "partial_rotary_factor": 0.5}],
+    # As files before transformers 5 have them.
+    "rope_theta": [77.0], "rope_local_base_freq": [77.0],
+    "rope_scaling": [{"rope_type": "linear", "factor": 3.0}, {"type": "linear", "factor": 3.0},
+                     {"rope_type": "yarn", "factor": 3.0, "original_max_position_embeddings": 16}],
+}
+OF_TWO_KINDS = [  # For Gemma 3, in place of those above.
+    {"full_attention": {"rope_type": "linear", "rope_theta": 77.0, "factor": 3.0},
+     "sliding_attention": {"rope_type": "default", "rope_theta": 7.0}},
+    {"full_attention": {"rope_type": "default", "rope_theta": 77.0}}]
+ABSENT = object()
+
+
+def changes_of(model_type, key, value):
+    if key == "rope_parameters" and model_type == "gemma3_text":
+        return OF_TWO_KINDS
+    if key == "rope_scaling" and model_type == "gemma3_text":
+        return CHANGES[key][:1]  # transformers does nothing with an old "type" there.
+    if key in CHANGES:
+        return CHANGES[key]
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int):
+        return [value + 3]
+    if isinstance(value, float):
+        return [value * 1.7 if value else 0.3]
+    if isinstance(value, str):
+        return [value + "x"]
+    return []
+
+
+def variants(model_type):
+    """(key, value) pairs, of which each changes the base in one place; ABSENT leaves the key out."""
+    base = transformers.AutoConfig.for_model(model_type, **BASES[model_type]).to_dict()
+    keys = set(base) | set(type(transformers.AutoConfig.for_model(model_type)).__annotations__)
+    if "rope_parameters" in keys:
+        keys |= {"rope_theta", "rope_scaling"}
+    if model_type == "gemma3_text":
+        keys |= {"rope_local_base_freq", "sliding_window_pattern"}
+    yield None, None
+    for key in sorted(keys - NOT_TRIED):
+        for value in changes_of(model_type, key, base.get(key)):
+            yield key, value
+        if key in base and key not in TOO_LARGE:
+            yield key, ABSENT
+
+
+def write(directory, model_type, key, value):
+    """Writes a checkpoint whose config.json differs from the base by one key. Returns the model."""
+    config = transformers.AutoConfig.for_model(model_type, **BASES[model_type]).to_dict()
+    if key in ("rope_theta", "rope_scaling", "rope_local_base_freq"):
+        config.pop("rope_parameters")
+    if key == "sliding_window_pattern":
+        config.pop("layer_types")
+    if key == "num_hidden_layers":
+        for of_layers in ("layer_types", "mlp_only_layers"):
+            config.pop(of_layers, None)
+    if value is ABSENT:
+        config.pop(key)
+    elif key is not None:
+        config[key] = value
+    directory.mkdir()
+    path = directory / "config.json"
+    path.write_text(json.dumps(config))
+    torch.manual_seed(1)
+    model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.from_pretrained(directory),
+                                                          dtype=torch.float32)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    model.save_pretrained(directory)
+    path.write_text(json.dumps(config))  # As it was, and not as transformers writes it.
+    return model
+
+
+def losses(model, tokens):
+    """Logits and loss; whether two losses in training mode differ; and the loss after a step."""
+    model.eval()
+    with torch.no_grad():
+        result = model(input_ids=tokens, labels=tokens)
+    model.train()
+    loss_in_training = model(input_ids=tokens, labels=tokens).loss
+    loss_in_training.backward()
+    with torch.no_grad():
+        dropped = loss_in_training.item() != model(input_ids=tokens, labels=tokens).loss.item()
+        for parameter in model.parameters():
+            parameter -= LEARNING_RATE * parameter.grad
+        model.eval()
+        return result.logits, result.loss.item(), dropped, model(input_ids=tokens, labels=tokens).loss.item()
+
+
+class ConfigKeysTest(unittest.TestCase):
+    def setUp(self):
+        torch.set_num_threads(1)
+        self.directory = pathlib.Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, self.directory)
+        torch.manual_seed(2)
+        self.tokens = torch.randint(0, VOCABULARY, (2, 13))
+        self.tokens[0, 3] = self.tokens[1, 5] = 0  # What pads, by one config or another.
+        self.tokens[0, 4] = self.tokens[1, 1] = 1
+        self.tokens[1, 6] = self.tokens[0, 9] = 7
+        self.tokens.numpy().tofile(self.directory / "tokens.bin")
+
+    def probe(self, directories):
+        done = subprocess.run([os.environ["GEMINI_CONFIG_PROBE"], self.directory / "tokens.bin", *directories], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def compare(self, model_type):
+        tried, expected, not_run = [], [], []
+        for key, value in variants(model_type):
+            directory = self.directory / str(len(tried) + len(not_run))
+            shown = "left out" if value is ABSENT else value
+            try:
+                computed = losses(write(directory, model_type, key, value), self.tokens)
+            except Exception as error:  # transformers has many for what it cannot run.
+                not_run.append(f"{key} = {shown} ({type(error).__name__})")
+                continue
+            tried.append((key, shown))
+            expected.append((directory, computed))
+        self.assertGreater(len(tried), 20)
+        refused = []
+        for (key, value), (directory, (logits, loss, dropped, next_loss)), ours in zip(
+                tried, expected, self.probe([one[0] for one in expected]), strict=True):
+            with self.subTest(model_type, key=key, value=value):
+                self.assertEqual(ours.get("unknown", []), [])
+                if "refused" in ours:
+                    self.assertIsNotNone(key, ours["refused"])
+                    self.assertIn(key, ours["refused"])
+                    refused.append(f"{key} = {value}")
+                    continue
+                found = torch.from_numpy(numpy.fromfile(directory / "logits.bin", dtype=numpy.float32))
+                difference = (found.view(logits.shape) - logits).abs().max() / logits.abs().max()
+                self.assertLessEqual(difference.item(), LOGITS_TOLERANCE)
+                self.assertLessEqual(abs(ours["loss"] - loss), LOSS_TOLERANCE * loss)
+                self.assertEqual(ours["dropped"], dropped)
+                if not dropped:  # Its draws are not Python's.
+                    self.assertLessEqual(abs(ours["next_loss"] - next_loss), LOSS_TOLERANCE * next_loss)
+        print(f"{model_type}: {len(tried)} variants; refused: {'; '.join(refused)}; transformers cannot run: "
+              f"{'; '.join(not_run)}", flush=True)
+
+
+def make(model_type):
+    return lambda self: self.compare(model_type)
+
+
+for name in BASES:
+    setattr(ConfigKeysTest, f"test_{name}", make(name))
+
+if __name__ == "__main__":
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    unittest.main(verbosity=2)

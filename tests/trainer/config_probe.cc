@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// For config_keys_test.py: opens checkpoints, and says of each what becomes of it.
+//   config_probe TOKENS DIRECTORY...
+// TOKENS has int64 [2, sequence]. Prints a JSON object for each directory: "refused", the message;
+// or what the model computes: "loss" and, after a step of gradient descent, "next_loss"; "dropped",
+// whether two losses in training mode differ; "unknown", the keys that are not known. The logits go
+// to DIRECTORY/logits.bin, as fp32.
+#include <algorithm>
+#include <cstdint>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "nlohmann/json.hpp"
+#include "torch/torch.h"
+#include "trainer/checkpoint/hf_checkpoint.h"
+#include "trainer/models/causal_lm.h"
+
+namespace gemini::trainer {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr double kLearningRate = 0.1;  // As in config_keys_test.py.
+
+torch::Tensor ReadTokens(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  torch::Tensor tokens = torch::empty({static_cast<int64_t>(bytes.size() / 8)}, torch::kInt64);
+  std::copy(bytes.begin(), bytes.end(), static_cast<char*>(tokens.mutable_data_ptr()));
+  return tokens.view({2, -1});
+}
+
+absl::StatusOr<std::unique_ptr<CausalLm>> Load(const std::string& directory, Json& result) {
+  const absl::StatusOr<HfCheckpoint> checkpoint = HfCheckpoint::Open(directory);
+  if (!checkpoint.ok()) return checkpoint.status();
+  result["unknown"] = checkpoint->config().unknown_keys;
+  absl::StatusOr<std::unique_ptr<CausalLm>> model =
+      MakeCausalLm(checkpoint->config().spec, torch::kFloat32);
+  if (!model.ok()) return model;
+  const absl::Status status = LoadModel(*checkpoint, **model);
+  if (!status.ok()) return status;
+  return model;
+}
+
+Json Probe(const std::string& directory, const torch::Tensor& tokens) {
+  Json result = {{"directory", directory}};
+  const absl::StatusOr<std::unique_ptr<CausalLm>> loaded = Load(directory, result);
+  if (!loaded.ok()) {
+    result["refused"] = std::string(loaded.status().message());
+    return result;
+  }
+  CausalLm& model = **loaded;
+  model.eval();
+  {
+    const torch::NoGradGuard no_grad;
+    const torch::Tensor logits = model.Forward(tokens).contiguous();
+    std::ofstream(directory + "/logits.bin", std::ios::binary)
+        .write(static_cast<const char*>(logits.const_data_ptr()),
+               static_cast<std::streamsize>(logits.nbytes()));
+    result["loss"] = ShiftedCrossEntropy(logits, tokens).item<double>();
+  }
+  model.train();
+  const torch::Tensor loss = model.Loss(tokens);
+  loss.backward();
+  const torch::NoGradGuard no_grad;
+  result["dropped"] = loss.item<double>() != model.Loss(tokens).item<double>();
+  for (torch::Tensor& parameter : model.parameters()) {
+    parameter.sub_(parameter.grad(), kLearningRate);
+  }
+  model.eval();
+  result["next_loss"] = model.Loss(tokens).item<double>();
+  return result;
+}
+
+}  // namespace
+}  // namespace gemini::trainer
+
+int main(int count, char** arguments) {
+  torch::set_num_threads(1);
+  const torch::Tensor tokens = gemini::trainer::ReadTokens(arguments[1]);
+  for (int i = 2; i < count; ++i) {
+    std::cout << gemini::trainer::Probe(arguments[i], tokens).dump() << std::endl;
+  }
+}
