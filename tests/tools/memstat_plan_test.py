@@ -166,7 +166,7 @@ def main(root):
     status, _, errors, _ = run(root / "gpt2-xl", None, "--space", "job", "--socket", "/nonexistent")
     check(status == 1 and "memstat plan: " in errors and "/nonexistent" in errors, errors)
     status, _, errors, _ = run(root / "mamba", {"model_type": "mamba"}, *gpu)
-    check(status == 1 and "supported are gpt2, llama, opt" in errors, errors)
+    check(status == 1 and "supported are cohere, gemma" in errors, errors)
     status, _, errors, _ = run(root / "llama", {"model_type": "llama"}, *gpu)
     check(status == 1 and "GPT-2 and OPT alone" in errors, errors)
     status, _, errors, _ = run(root / "broken", "{", *gpu)

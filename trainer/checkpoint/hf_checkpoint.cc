@@ -114,6 +114,7 @@ absl::Status HfCheckpoint::AddFile(const std::string& name) {
     if (config_.spec.files.IsIgnored(tensor.name)) continue;
     if (WeightNames::IsOfAnotherTask(tensor.name)) {
       left_out_.push_back(PrintableName(tensor.name));
+      has_head_in_place_ = has_head_in_place_ || WeightNames::IsInPlaceOfHead(tensor.name);
       continue;
     }
     is_bare_ = is_bare_ && !absl::StartsWith(tensor.name, config_.spec.files.root);
@@ -182,10 +183,9 @@ void HfCheckpoint::ResolveTiedHead() {
 
 void HfCheckpoint::ResolveMissingHead() {
   const WeightNames& names = config_.spec.files;
-  // Beside another task's head a causal model's was never there. A file of the whole model without
-  // one is damaged.
+  // A file of a whole language model without one is damaged.
   makes_head_ =
-      !config_.spec.tied_head && !sources_.contains(names.head) && (is_bare_ || !left_out_.empty());
+      !config_.spec.tied_head && !sources_.contains(names.head) && (is_bare_ || has_head_in_place_);
 }
 
 absl::Status HfCheckpoint::CheckTiedHead() const {

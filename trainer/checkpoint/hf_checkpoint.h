@@ -86,7 +86,8 @@ class HfCheckpoint {
   absl::flat_hash_map<std::string, Source> sources_;  // By parameter name.
   Source tied_head_;  // A head in the files beside the embedding that it is tied to.
   std::vector<std::string> left_out_;
-  bool is_bare_ = true;  // No name in the files begins with the root.
+  bool is_bare_ = true;             // No name in the files begins with the root.
+  bool has_head_in_place_ = false;  // As WeightNames::IsInPlaceOfHead.
   bool makes_head_ = false;
   uint64_t seed_ = 0;
 };
@@ -114,12 +115,12 @@ struct SaveOptions {
 using ParameterBytes = absl::FunctionRef<absl::StatusOr<absl::Span<const std::byte>>(
     const std::string& name, int64_t offset_bytes, int64_t size_bytes)>;
 
-// Writes a checkpoint that transformers loads: config.json with all fields of the source (its dtype
-// adjusted), the tensors in the order of `parameters`, and the tokenizer files and
-// generation_config.json of the source. All of it appears at once: written to
-// "<directory>.partial", synced, renamed. ALREADY_EXISTS: `directory` is there and not empty.
-// RESOURCE_EXHAUSTED: no room, found before the first byte of a tensor is asked for. On an error
-// nothing is left behind.
+// Writes a checkpoint that transformers loads: config.json with all fields of the source (but its
+// dtype, and the class of a source with another head), the tensors in the order of `parameters`,
+// and the tokenizer files and generation_config.json of the source. All of it appears at once:
+// written to "<directory>.partial", synced, renamed. ALREADY_EXISTS: `directory` is there and not
+// empty. RESOURCE_EXHAUSTED: no room, found before the first byte of a tensor is asked for. On an
+// error nothing is left behind.
 absl::Status SaveHfCheckpoint(const std::string& directory, const HfCheckpoint& source,
                               absl::Span<const ParameterShape> parameters,
                               const SaveOptions& options, ParameterBytes bytes);

@@ -81,8 +81,14 @@ std::vector<Shard> PlanShards(const HfCheckpoint& source,
 }
 
 std::string ConfigText(const HfCheckpoint& source, const SaveOptions& options) {
-  if (options.dtype == SaveOptions::Dtype::kAsSource) return source.config().json;
+  const bool has_another_head = source.makes_head() || !source.left_out().empty();
+  const bool in_fp32 = options.dtype == SaveOptions::Dtype::kFloat32;
+  if (!in_fp32 && !has_another_head) return source.config().json;
   OrderedJson json = OrderedJson::parse(source.config().json, nullptr, /*allow_exceptions=*/false);
+  if (has_another_head) {
+    json["architectures"] = OrderedJson::array({source.config().causal_class});
+  }
+  if (!in_fp32) return json.dump(2) + "\n";
   for (const char* key : {"dtype", "torch_dtype"}) {  // The new name and the old one.
     if (json.contains(key)) json[key] = "float32";
   }

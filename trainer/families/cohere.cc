@@ -4,7 +4,6 @@
 //         arXiv:2204.02311, section 2.
 #include "trainer/families/decoder_keys.h"
 #include "trainer/families/families.h"
-#include "trainer/families/rotary_keys.h"
 
 namespace gemini::trainer {
 
@@ -20,10 +19,8 @@ ModelSpec MakeCohereSpec(ConfigKeys& keys) {
   spec.norm = {.kind = NormKind::kLayer, .epsilon = 1e-5, .bias = false};
   spec.order = BlockOrder::kParallel;
   spec.layers.block.feed_norm.clear();
-  ReadDecoderKeys(keys, spec);
+  ReadLlamaKeys(keys, spec, {.theta = 500000, .interleaved = true, .in_fp32 = true});
   ReadAttentionBias(keys, spec);
-  ReadRotary(keys, spec, {.theta = 500000, .interleaved = true, .in_fp32 = true});
-  keys.ActivationKey("hidden_act", spec.feed_forward.activation);
   spec.logit_scale = 0.0625;
   keys.Positive("logit_scale", spec.logit_scale);
   bool norms_heads = false;

@@ -109,10 +109,19 @@ void ConfigKeys::PositiveOrNull(const char* key, double& value) {
   Positive(key, value);
 }
 
-void ConfigKeys::PositiveOrZero(const char* key, double& value) {
+void ConfigKeys::PositiveUnlessZero(const char* key, double& value) {
   const Json* found = Find({key}).second;
   if (found != nullptr && found->is_number() && found->get<double>() == 0) return;
   Positive(key, value);
+}
+
+void ConfigKeys::NotNegative(const char* key, double& value) {
+  const Json* found = Find({key}).second;
+  if (found == nullptr) return;
+  if (!found->is_number() || !(found->get<double>() >= 0) || !std::isfinite(found->get<double>())) {
+    return Refuse(key, *found, "a number of 0 or more");
+  }
+  value = found->get<double>();
 }
 
 void ConfigKeys::Flag(const char* key, bool& value) {
@@ -194,6 +203,10 @@ void ConfigKeys::MustBeOn(const char* key) {
   const Json* found = Find({key}).second;
   if (found == nullptr || *found == Json(true)) return;
   Unsupported(absl::StrCat(key, " = ", Print(*found), "; only true"));
+}
+
+void ConfigKeys::MustNotBeNull(const char* key) {
+  if (status_.ok() && IsNull(key)) Refuse(key, Json(), "a value");
 }
 
 void ConfigKeys::MustBe(const char* key, double value) {

@@ -46,9 +46,10 @@ class ConfigKeys {
   void Sizes(const char* key, std::vector<int64_t>& values);  // A list of sizes from 0 on.
   void Probability(const char* key, double& value);           // From 0 to below 1.
   void Positive(const char* key, double& value);
-  void RequiredPositive(const char* key, double& value);  // INVALID_ARGUMENT if it is not there.
-  void PositiveOrNull(const char* key, double& value);    // Null makes it 0.
-  void PositiveOrZero(const char* key, double& value);    // Zero leaves the value alone.
+  void RequiredPositive(const char* key, double& value);    // INVALID_ARGUMENT if it is not there.
+  void PositiveOrNull(const char* key, double& value);      // Null makes it 0.
+  void PositiveUnlessZero(const char* key, double& value);  // Zero leaves the value alone.
+  void NotNegative(const char* key, double& value);
   void Flag(const char* key, bool& value);
   void ActivationKey(const char* key, Activation& value);
   // Sets `value` to the index in `names` of the text that was read. UNIMPLEMENTED: another text.
@@ -67,10 +68,13 @@ class ConfigKeys {
   void MustBeOn(const char* key);
   // Refuses a key with another value than `value`, unless it is absent or null.
   void MustBe(const char* key, double value);
-  // Refuses a `whole` that is no multiple of `parts` (>= 1), and a `value` that is above
-  // or not below `bound`, by the names given.
+  // Refuses a key that is there with the value null.
+  void MustNotBeNull(const char* key);
+  // Refuses a `whole` that is no multiple of `parts` (>= 1), by the names given.
   void MustDivide(absl::string_view what, int64_t whole, absl::string_view by, int64_t parts);
+  // Refuses a `value` above `bound`, by the names given.
   void MustNotExceed(absl::string_view what, int64_t value, absl::string_view of, int64_t bound);
+  // Refuses a `value` that is not below `bound`, by the names given.
   void MustBeBelow(absl::string_view what, int64_t value, absl::string_view of, int64_t bound);
 
  private:

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "absl/strings/string_view.h"
+#include "trainer/families/rotary_keys.h"
 
 namespace gemini::trainer {
 namespace {
@@ -68,7 +69,7 @@ void ReadDecoderKeys(ConfigKeys& keys, ModelSpec& spec) {
   keys.Positive(spec.norm.kind == NormKind::kRms ? "rms_norm_eps" : "layer_norm_eps",
                 spec.norm.epsilon);
   keys.Flag("tie_word_embeddings", spec.tied_head);
-  keys.PositiveOrZero("initializer_range", spec.initial_deviation);
+  keys.NotNegative("initializer_range", spec.initial_deviation);
 
   AttentionSpec& attention = spec.attention;
   keys.Size({"num_attention_heads"}, attention.num_heads);
@@ -90,6 +91,12 @@ void ReadDecoderKeys(ConfigKeys& keys, ModelSpec& spec) {
   keys.MustDivide("num_attention_heads", attention.num_heads, "num_key_value_heads",
                   attention.num_kv_heads);
   keys.MustDivide("head_dim", attention.head_size, "the pairs that are rotated, of", 2);
+}
+
+void ReadLlamaKeys(ConfigKeys& keys, ModelSpec& spec, const RotarySpec& rotary) {
+  ReadDecoderKeys(keys, spec);
+  ReadRotary(keys, spec, rotary);
+  keys.ActivationKey("hidden_act", spec.feed_forward.activation);
 }
 
 void NormHeads(ModelSpec& spec) {

@@ -28,13 +28,17 @@ ModelSpec DecoderSpec(const DecoderSizes& sizes);
 // those mean that are left out. Families read activations, biases and positions themselves.
 void ReadDecoderKeys(ConfigKeys& keys, ModelSpec& spec);
 
+// Reads, beside those, rotation and activation by the keys that Llama has. `rotary` is what keys
+// that are left out mean.
+void ReadLlamaKeys(ConfigKeys& keys, ModelSpec& spec, const RotarySpec& rotary);
+
 // Norms each head of query and key by a norm of the spec's kind.
 void NormHeads(ModelSpec& spec);
 
 // Reads whether query, key, value and output have biases.
 void ReadAttentionBias(ConfigKeys& keys, ModelSpec& spec);
 
-// Returns the window of families that switch it on and off by a key of its own; 0: off.
+// Returns the window of families that switch it on and off by a key of its own. 0 means off.
 int64_t ReadSwitchedWindow(ConfigKeys& keys);
 
 // Adds a second kind of block, which sees a window of `window` tokens, and reads which blocks are

@@ -7,13 +7,14 @@
 
 namespace gemini::trainer {
 
-void ReadExpertKeys(ConfigKeys& keys, ModelSpec& spec) {
+void ReadExpertKeys(ConfigKeys& keys, ModelSpec& spec,
+                    std::initializer_list<const char*> count_keys) {
   ExpertsSpec& experts = *spec.experts;
-  keys.Size({"num_local_experts", "num_experts"}, experts.count);
+  keys.Size(count_keys, experts.count);
   keys.Size({"num_experts_per_tok"}, experts.chosen);
   keys.MustNotExceed("num_experts_per_tok", experts.chosen, "the number of experts", experts.count);
   keys.MustBeOff("output_router_logits");
-  keys.Ignore({"router_aux_loss_coef"});  // Of the router's loss alone.
+  keys.Ignore({"router_aux_loss_coef"});  // It scales the router's loss, which is off.
 }
 
 void ReadExpertBlocks(ConfigKeys& keys, ModelSpec& spec) {

@@ -5,19 +5,19 @@ namespace gemini::trainer {
 
 absl::Span<const Family> Families() {
   static constexpr Family kFamilies[] = {
-      {"cohere", MakeCohereSpec},
-      {"gemma", MakeGemmaSpec},
-      {"gemma2", MakeGemma2Spec},
-      {"gemma3_text", MakeGemma3TextSpec},
-      {"gpt2", MakeGpt2Spec},
-      {"llama", MakeLlamaSpec},
-      {"mistral", MakeMistralSpec},
-      {"mixtral", MakeMixtralSpec},
-      {"opt", MakeOptSpec},
-      {"qwen2", MakeQwen2Spec},
-      {"qwen2_moe", MakeQwen2MoeSpec},
-      {"qwen3", MakeQwen3Spec},
-      {"qwen3_moe", MakeQwen3MoeSpec},
+      {"cohere", "CohereForCausalLM", MakeCohereSpec},
+      {"gemma", "GemmaForCausalLM", MakeGemmaSpec},
+      {"gemma2", "Gemma2ForCausalLM", MakeGemma2Spec},
+      {"gemma3_text", "Gemma3ForCausalLM", MakeGemma3TextSpec},
+      {"gpt2", "GPT2LMHeadModel", MakeGpt2Spec},
+      {"llama", "LlamaForCausalLM", MakeLlamaSpec},
+      {"mistral", "MistralForCausalLM", MakeMistralSpec},
+      {"mixtral", "MixtralForCausalLM", MakeMixtralSpec},
+      {"opt", "OPTForCausalLM", MakeOptSpec},
+      {"qwen2", "Qwen2ForCausalLM", MakeQwen2Spec},
+      {"qwen2_moe", "Qwen2MoeForCausalLM", MakeQwen2MoeSpec},
+      {"qwen3", "Qwen3ForCausalLM", MakeQwen3Spec},
+      {"qwen3_moe", "Qwen3MoeForCausalLM", MakeQwen3MoeSpec},
   };
   return kFamilies;
 }

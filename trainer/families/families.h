@@ -10,7 +10,8 @@
 namespace gemini::trainer {
 
 struct Family {
-  absl::string_view model_type;  // As config.json has it.
+  absl::string_view model_type;    // As config.json has it.
+  absl::string_view causal_class;  // In transformers, for the key "architectures".
   // Returns the spec. A key that is left out has the default of the family's configuration class in
   // transformers. If keys.status() is not OK afterwards, the caller drops the spec.
   ModelSpec (*make_spec)(ConfigKeys& keys);

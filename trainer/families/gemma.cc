@@ -56,7 +56,8 @@ void ReadSandwichKeys(ConfigKeys& keys, ModelSpec& spec, int64_t pattern) {
   spec.attention.scale = std::pow(scalar, -0.5);
   keys.PositiveOrNull("final_logit_softcapping", spec.logit_soft_cap);
   keys.MustDivide("hidden_size", spec.width, "num_attention_heads", spec.attention.num_heads);
-  int64_t window = keys.IsNull("sliding_window") ? 0 : 4096;
+  keys.MustNotBeNull("sliding_window");
+  int64_t window = 4096;
   keys.Size({"sliding_window"}, window);
   for (int64_t i = 0; i < spec.num_blocks; ++i) {
     spec.kind_of_block.push_back((i + 1) % pattern != 0 ? 1 : 0);

@@ -20,7 +20,7 @@ ModelSpec MakeGpt2Spec(ConfigKeys& keys) {
   keys.Probability("resid_pdrop", spec.residual_dropout);
   keys.Probability("embd_pdrop", spec.embedding_dropout);
   keys.Flag("tie_word_embeddings", spec.tied_head);
-  keys.PositiveOrZero("initializer_range", spec.initial_deviation);
+  keys.NotNegative("initializer_range", spec.initial_deviation);
   spec.block_matrices = MatrixLayout::kInOut;
 
   AttentionSpec& attention = spec.attention;

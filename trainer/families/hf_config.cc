@@ -145,8 +145,10 @@ absl::StatusOr<HfConfig> ParseHfConfig(absl::string_view json_text, absl::string
         AdviceFor(json)));
   }
   ConfigKeys keys(json, where);
-  HfConfig config = {
-      .model_type = name, .spec = family->make_spec(keys), .json = std::string(json_text)};
+  HfConfig config = {.model_type = name,
+                     .causal_class = std::string(family->causal_class),
+                     .spec = family->make_spec(keys),
+                     .json = std::string(json_text)};
   GEMINI_RETURN_IF_ERROR(keys.status());
   config.unknown_keys = UnknownKeys(keys);
   return config;

@@ -14,7 +14,8 @@
 namespace gemini::trainer {
 
 struct HfConfig {
-  std::string model_type;  // Of Families().
+  std::string model_type;  // This and the next are the family's (families.h).
+  std::string causal_class;
   ModelSpec spec;
   std::string json;  // The text as read: saving keeps every field.
   // Keys that we do not know: whether they change the arithmetic cannot be told. A key of an object

@@ -4,7 +4,6 @@
 //         Grattafiori et al., "The Llama 3 Herd of Models", arXiv:2407.21783.
 #include "trainer/families/decoder_keys.h"
 #include "trainer/families/families.h"
-#include "trainer/families/rotary_keys.h"
 
 namespace gemini::trainer {
 
@@ -15,10 +14,8 @@ ModelSpec MakeLlamaSpec(ConfigKeys& keys) {
                                 .num_blocks = 32,
                                 .num_heads = 32,
                                 .feed_width = 11008});
-  ReadDecoderKeys(keys, spec);
+  ReadLlamaKeys(keys, spec, {.theta = 10000});
   ReadAttentionBias(keys, spec);
-  ReadRotary(keys, spec, {.theta = 10000});
-  keys.ActivationKey("hidden_act", spec.feed_forward.activation);
   keys.Flag("mlp_bias", spec.feed_forward.bias);
   keys.MustDivide("hidden_size", spec.width, "num_attention_heads", spec.attention.num_heads);
   keys.MustBeOff("rope_interleaved");

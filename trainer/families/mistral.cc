@@ -7,7 +7,6 @@
 #include "trainer/families/decoder_keys.h"
 #include "trainer/families/expert_keys.h"
 #include "trainer/families/families.h"
-#include "trainer/families/rotary_keys.h"
 
 namespace gemini::trainer {
 namespace {
@@ -23,9 +22,7 @@ constexpr DecoderSizes kSizes = {.vocab_size = 32000,
 // Returns the window, or 0 if there is none. `theta` and `window` are what keys that are left out
 // mean.
 int64_t ReadKeys(ConfigKeys& keys, ModelSpec& spec, double theta, int64_t window) {
-  ReadDecoderKeys(keys, spec);
-  ReadRotary(keys, spec, {.theta = theta});
-  keys.ActivationKey("hidden_act", spec.feed_forward.activation);
+  ReadLlamaKeys(keys, spec, {.theta = theta});
   keys.Ignore({"attention_bias", "mlp_bias"});  // There are none, whatever a file says.
   if (keys.IsNull("sliding_window")) window = 0;
   keys.Size({"sliding_window"}, window);
@@ -48,7 +45,7 @@ ModelSpec MakeMixtralSpec(ConfigKeys& keys) {
   spec.norm.epsilon = 1e-5;
   spec.kinds.front().window = ReadKeys(keys, spec, /*theta=*/1e6, /*window=*/0);
   spec.experts = {.count = 8, .chosen = 2, .width = spec.feed_forward.width};
-  ReadExpertKeys(keys, spec);
+  ReadExpertKeys(keys, spec, {"num_local_experts", "num_experts"});
   keys.MustBeOff("router_jitter_noise");
   spec.layers.block.experts = {.part = "block_sparse_moe",
                                .router = "gate",

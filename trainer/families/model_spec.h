@@ -129,7 +129,7 @@ struct ExpertsSpec {
   bool normalises = true;       // The weights of those chosen are divided by their sum.
   bool rounds_weights = false;  // The weights are rounded to the hidden state's type.
   // Every token goes through one more, of this width. A linear layer of one output, the gate, reads
-  // the same, and its sigmoid weighs what that one returns. 0: there is none.
+  // the same, and its sigmoid weighs what that one returns. 0 means that there is none.
   int64_t shared_width = 0;
 };
 
@@ -200,8 +200,8 @@ struct ModelSpec {
   bool final_norm = true;
   AttentionSpec attention = {};
   FeedForwardSpec feed_forward = {};
-  std::optional<ExpertsSpec> experts = {};  // Nothing: no block has any.
-  // Whether each block has experts, if any has. Empty: all blocks have.
+  std::optional<ExpertsSpec> experts = {};  // Empty where no block has any.
+  // Whether each block has experts, if any has. Empty where all blocks have.
   std::vector<bool> has_experts = {};
   MatrixLayout block_matrices = MatrixLayout::kOutIn;
   double embedding_dropout = 0;

@@ -39,7 +39,7 @@ ModelSpec MakeOptSpec(ConfigKeys& keys) {
   keys.Flag("_remove_final_layer_norm", removes_final_norm);
   spec.final_norm = norm_before && !removes_final_norm;
   keys.Flag("tie_word_embeddings", spec.tied_head);
-  keys.PositiveOrZero("init_std", spec.initial_deviation);
+  keys.NotNegative("init_std", spec.initial_deviation);
 
   AttentionSpec& attention = spec.attention;
   attention = {.num_heads = 12, .scales_query = true};

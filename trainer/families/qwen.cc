@@ -3,9 +3,10 @@
 // transformers. Qwen3 norms each head, and has biases where the configuration says so.
 // Source: Yang et al., "Qwen2 Technical Report", arXiv:2407.10671; Yang et al., "Qwen3 Technical
 //         Report", arXiv:2505.09388.
+#include <cstdint>
+
 #include "trainer/families/decoder_keys.h"
 #include "trainer/families/families.h"
-#include "trainer/families/rotary_keys.h"
 
 namespace gemini::trainer {
 namespace {
@@ -19,9 +20,7 @@ constexpr DecoderSizes kSizes = {.vocab_size = 151936,
                                  .feed_width = 22016};
 
 void ReadKeys(ConfigKeys& keys, ModelSpec& spec) {
-  ReadDecoderKeys(keys, spec);
-  ReadRotary(keys, spec, {.theta = 10000});
-  keys.ActivationKey("hidden_act", spec.feed_forward.activation);
+  ReadLlamaKeys(keys, spec, {.theta = 10000});
   // Blocks from here on see the window, if there is one.
   int64_t first_windowed = 28;
   keys.Size({"max_window_layers"}, first_windowed, /*minimum=*/0);

@@ -22,13 +22,13 @@ double YarnAmplitude(double factor, double weight) {
 void ReadYarn(ConfigKeys& keys, RotarySpec& rotary) {
   rotary.low_turns = 1;
   rotary.high_turns = 32;
-  keys.PositiveOrZero("beta_slow", rotary.low_turns);
-  keys.PositiveOrZero("beta_fast", rotary.high_turns);
+  keys.PositiveUnlessZero("beta_slow", rotary.low_turns);
+  keys.PositiveUnlessZero("beta_fast", rotary.high_turns);
   keys.Flag("truncate", rotary.whole_pairs);
   double weight = 0;
   double weight_of_all = 0;
-  keys.PositiveOrZero("mscale", weight);
-  keys.PositiveOrZero("mscale_all_dim", weight_of_all);
+  keys.PositiveUnlessZero("mscale", weight);
+  keys.PositiveUnlessZero("mscale_all_dim", weight_of_all);
   const bool has_both = weight > 0 && weight_of_all > 0;
   rotary.amplitude =
       has_both ? YarnAmplitude(rotary.factor, weight) / YarnAmplitude(rotary.factor, weight_of_all)

@@ -24,13 +24,16 @@ bool WeightNames::IsIgnored(absl::string_view tensor) const {
   });
 }
 
+// As transformers' classes for sequences, tokens and questions have them.
+bool WeightNames::IsInPlaceOfHead(absl::string_view tensor) {
+  return absl::StartsWith(tensor, "classifier.") || absl::StartsWith(tensor, "qa_outputs.") ||
+         absl::StartsWith(tensor, "score.");
+}
+
+// The others are of GPT2DoubleHeadsModel and of TRL's value head.
 bool WeightNames::IsOfAnotherTask(absl::string_view tensor) {
-  // As transformers' classes for sequences, tokens, questions and choices, and TRL's for values,
-  // have them beside the model.
-  static constexpr absl::string_view kHeads[] = {"classifier.", "multiple_choice_head.",
-                                                 "qa_outputs.", "score.", "v_head."};
-  return std::ranges::any_of(
-      kHeads, [tensor](absl::string_view head) { return absl::StartsWith(tensor, head); });
+  return IsInPlaceOfHead(tensor) || absl::StartsWith(tensor, "multiple_choice_head.") ||
+         absl::StartsWith(tensor, "v_head.");
 }
 
 }  // namespace gemini::trainer

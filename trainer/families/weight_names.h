@@ -24,6 +24,8 @@ struct WeightNames {
   bool IsIgnored(absl::string_view tensor) const;
   // Whether the tensor is of a head for another task, such as a classifier's.
   static bool IsOfAnotherTask(absl::string_view tensor);
+  // Whether it is of one that a model has in place of a language model's head, and not beside it.
+  static bool IsInPlaceOfHead(absl::string_view tensor);
 };
 
 }  // namespace gemini::trainer

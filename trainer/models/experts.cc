@@ -8,21 +8,23 @@
 #include "ATen/ops/argsort.h"
 #include "ATen/ops/bincount.h"
 #include "ATen/ops/cat.h"
+#include "ATen/ops/floor_divide.h"
 #include "ATen/ops/sigmoid.h"
 #include "ATen/ops/softmax.h"
 #include "ATen/ops/topk.h"
-#include "ATen/ops/zeros_like.h"
 #include "absl/strings/str_cat.h"
 #include "trainer/models/module_tree.h"
 
 namespace gemini::trainer {
 namespace {
 
-// Which rows go to which expert.
+// Which rows go to which expert. A place is a row's way through one of its experts; places of one
+// expert are neighbours.
 struct Routes {
-  torch::Tensor row;     // int64 [rows * chosen]: the row of each place, by expert.
-  torch::Tensor weight;  // [rows * chosen, 1]: what the expert's result is multiplied by.
-  std::vector<int64_t> num_places;  // Of each expert.
+  torch::Tensor row;                // int64 [places]: the row of each.
+  torch::Tensor weight;             // [places, 1]: what an expert's result is multiplied by.
+  torch::Tensor place;              // int64 [rows * chosen]: the places of each row.
+  std::vector<int64_t> num_places;  // By expert.
 };
 
 Routes RoutesOf(const torch::Tensor& logits, const ExpertsSpec& spec) {
@@ -31,13 +33,14 @@ Routes RoutesOf(const torch::Tensor& logits, const ExpertsSpec& spec) {
   if (spec.normalises) weights = weights / weights.sum(/*dim=*/-1, /*keepdim=*/true);
   if (spec.rounds_weights) weights = weights.to(logits.scalar_type());
   const torch::Tensor experts = chosen.flatten();
-  // Rows of one expert stay in their order.
+  // Stable: rows of one expert stay in their order.
   const torch::Tensor order = at::argsort(experts, /*stable=*/true, /*dim=*/0);
   const torch::Tensor counts =
       at::bincount(experts, /*weights=*/{}, /*minlength=*/spec.count).to(torch::kCPU);
   const auto* const first = counts.const_data_ptr<int64_t>();
   return {.row = at::floor_divide(order, spec.chosen),
           .weight = weights.flatten().index_select(0, order).unsqueeze(1),
+          .place = at::argsort(order),
           .num_places = std::vector<int64_t>(first, first + spec.count)};
 }
 
@@ -70,9 +73,14 @@ torch::Tensor Experts::Forward(const torch::Tensor& rows) const {
   for (size_t i = 0; i < parts.size(); ++i) {
     parts[i] = experts_[i].Forward(std::move(parts[i]));
   }
-  const torch::Tensor weighed = (at::cat(parts) * routes.weight).to(rows.scalar_type());
+  torch::Tensor joined = at::cat(parts);
   parts.clear();
-  torch::Tensor out = at::zeros_like(rows).index_add(0, routes.row, weighed);
+  joined = joined * routes.weight;
+  // Summed by row and not scattered: a scatter would keep `joined` for backward.
+  const torch::Tensor out = joined.index_select(0, routes.place)
+                                .view({rows.size(0), spec_.chosen, rows.size(1)})
+                                .sum(/*dim=*/1)
+                                .to(rows.scalar_type());
   if (!shared_.has_value()) return out;
   const torch::Tensor shared = shared_->Forward(rows);
   return out + at::sigmoid(shared_gate_->Forward(rows)) * shared;

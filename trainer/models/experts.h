@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A block has many experts. All run in each forward, in their order. One that has no tokens runs on
-// no rows, and its gradient is then zero. So the order of operators does not depend on what the
-// router chose, and a plan holds for every step.
-// Bits:   a token's sum goes through its experts in their order, each term rounded to the hidden
-//         state's type.
+// The experts of a block, and the router that chooses among them. All experts run in each forward,
+// in their order. One that has no tokens runs on no rows, and its gradient is then zero. So the
+// order of operators does not depend on what the router chose, and a plan holds for every step.
+// Bits:   a token's results are weighed and summed in the order of their weights, and rounded once.
 // Thread: one at a time.
 #pragma once
 #include <memory>

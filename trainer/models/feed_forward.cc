@@ -4,6 +4,7 @@
 #include "ATen/ops/gelu.h"
 #include "ATen/ops/relu.h"
 #include "ATen/ops/silu.h"
+#include "c10/util/Exception.h"
 #include "trainer/models/module_tree.h"
 
 namespace gemini::trainer {

@@ -6,6 +6,9 @@
 #include "ATen/core/grad_mode.h"
 #include "gemini/system/status_macros.h"
 #include "torch/csrc/autograd/autograd.h"
+#include "torch/csrc/autograd/edge.h"
+#include "torch/csrc/autograd/engine.h"
+#include "torch/csrc/autograd/variable.h"
 #include "trainer/models/generator_state.h"
 
 namespace gemini::trainer {
@@ -27,12 +30,17 @@ absl::StatusOr<std::vector<double>> RunVertically(
   const at::AutoGradMode with_graph(true);
   const size_t count = micro_batches.size();
   const torch::Device device = micro_batches.front().device();
-  std::vector<torch::Tensor> embedded;  // With its graph, which holds the tokens and little else.
-  std::vector<torch::Tensor> hidden;    // By micro-batch: the output of the last block that ran.
+  // Where backward enters the graph of each embedding, which holds the tokens and little else. The
+  // tensor itself would keep the memory that the store believes to have freed.
+  std::vector<torch::autograd::Edge> embeddings;
+  std::vector<torch::Tensor> hidden;  // By micro-batch: the output of the last block that ran.
   std::vector<BatchContext> contexts;
   for (const torch::Tensor& tokens : micro_batches) {
-    embedded.push_back(model.Embed(tokens));
-    hidden.push_back(embedded.back().detach());
+    const torch::Tensor embedded = model.Embed(tokens);
+    // Frozen embeddings have no graph.
+    embeddings.push_back(embedded.requires_grad() ? torch::autograd::impl::gradient_edge(embedded)
+                                                  : torch::autograd::Edge());
+    hidden.push_back(embedded.detach());
     // It depends on the length alone, so micro-batches of one length share it.
     const bool shared = !contexts.empty() && hidden.back().size(1) == hidden.front().size(1);
     contexts.push_back(shared ? contexts.front() : model.ContextOf(hidden.back()));
@@ -82,8 +90,10 @@ absl::StatusOr<std::vector<double>> RunVertically(
     }
   }
   for (size_t i = 0; i < count; ++i) {
-    if (!embedded[i].requires_grad()) continue;  // Frozen embeddings.
-    torch::autograd::backward({std::exchange(embedded[i], {})}, {std::exchange(hidden[i], {})});
+    if (!embeddings[i].is_valid()) continue;
+    torch::autograd::Engine::get_default_engine().execute(
+        {std::exchange(embeddings[i], {})}, {std::exchange(hidden[i], {})}, /*keep_graph=*/false,
+        /*create_graph=*/false, /*accumulate_grad=*/true);
   }
   return losses;
 }

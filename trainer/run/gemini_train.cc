@@ -127,29 +127,33 @@ void MakeGpuOperatorsRepeatable() {
   at::globalContext().setDeterministicFillUninitializedMemory(false);
 }
 
-// Says what of the files is not what the model trains.
-void LogHeads(const HfCheckpoint& source) {
+// Returns at most ten of the names, as text, and how many more there are.
+std::string ShortList(std::vector<std::string> names) {
+  constexpr size_t kMaxListed = 10;
+  const size_t more = names.size() - std::min(names.size(), kMaxListed);
+  names.resize(names.size() - more);
+  return absl::StrCat(absl::StrJoin(names, ", "),
+                      more > 0 ? absl::StrCat(" and ", more, " more") : "");
+}
+
+// Says what of the files is not what the model trains. `fresh`: the run begins with them.
+void LogDifferences(const HfCheckpoint& source, bool fresh) {
+  std::vector<std::string> keys = source.config().unknown_keys;
+  for (std::string& key : keys) key = absl::CHexEscape(key.substr(0, 100));
+  if (!keys.empty()) {
+    LogWarning(absl::StrCat(source.directory(),
+                            "/config.json has keys that are not known here and ",
+                            "change nothing: ", ShortList(keys),
+                            ". If one of them changes what transformers computes, results differ"));
+  }
   if (!source.left_out().empty()) {
     LogWarning(absl::StrCat(source.directory(), " has a head of another task, which is left out: ",
-                            absl::StrJoin(source.left_out(), ", ")));
+                            ShortList(source.left_out())));
   }
-  if (source.makes_head()) {
+  if (fresh && source.makes_head()) {
     LogWarning(absl::StrCat(source.directory(), " has no ", source.config().spec.files.head,
                             ": it starts with random values made from --seed"));
   }
-}
-
-void WarnOfUnknownKeys(const HfConfig& config) {
-  constexpr size_t kMaxListed = 10;
-  std::vector<std::string> keys = config.unknown_keys;
-  if (keys.empty()) return;
-  const size_t more = keys.size() - std::min(keys.size(), kMaxListed);
-  keys.resize(keys.size() - more);
-  for (std::string& key : keys) key = absl::CHexEscape(key.substr(0, 100));
-  LogWarning(absl::StrCat("config.json has keys that are not known here and change nothing: ",
-                          absl::StrJoin(keys, ", "),
-                          more > 0 ? absl::StrCat(" and ", more, " more") : "",
-                          ". If one of them changes what transformers computes, results differ"));
 }
 
 // What computes.
@@ -427,8 +431,7 @@ absl::StatusOr<int> Run(CommandLine& line, const Interrupt& interrupt, Progress&
   GEMINI_ASSIGN_OR_RETURN(const std::optional<Resumed> resumed, FindResumed(config, directory));
   GEMINI_ASSIGN_OR_RETURN(const HfCheckpoint source,
                           HfCheckpoint::Open(config.model, static_cast<uint64_t>(config.seed)));
-  WarnOfUnknownKeys(source.config());
-  LogHeads(source);
+  LogDifferences(source, /*fresh=*/!resumed.has_value());
   GEMINI_RETURN_IF_ERROR(ResolveSequence(source.config().spec, config));
   GEMINI_ASSIGN_OR_RETURN(const TokenData data,
                           OpenData(config.data, config.sequence, source.config().spec.vocab_size));

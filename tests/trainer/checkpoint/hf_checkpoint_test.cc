@@ -5,7 +5,6 @@
 
 #include <unistd.h>
 
-#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -17,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/status_matchers.h"
+#include "trainer/checkpoint/initial_values.h"
 
 namespace gemini::trainer {
 namespace {
@@ -398,8 +398,9 @@ TEST_F(HeadTest, ThatTheBareModelLacksIsMadeFromTheSeed) {
   EXPECT_OK(first.Check(with_head_));
   EXPECT_THAT(first.DtypeOf("lm_head.weight"), IsOkAndHolds(SafetensorsDtype::kBF16));
   const std::vector<float> values = ReadAll(first, "lm_head.weight", 12);
-  EXPECT_NE(values[0], values[1]);
-  EXPECT_LT(std::abs(values[0]), 0.5f * 6);
+  std::vector<float> expected(12);
+  FillNormal(/*seed=*/1, /*deviation=*/0.5, /*first=*/0, absl::MakeSpan(expected));
+  EXPECT_EQ(values, expected);
   ASSERT_OK_AND_ASSIGN(const HfCheckpoint second, HfCheckpoint::Open(directory_, 2));
   EXPECT_NE(ReadAll(second, "lm_head.weight", 12), values);
 }
@@ -424,6 +425,21 @@ TEST_F(HeadTest, OfAnotherTaskIsLeftOutAndNamed) {
   EXPECT_THAT(checkpoint.left_out(), ElementsAre("'score.weight'"));
   EXPECT_TRUE(checkpoint.makes_head());
   EXPECT_OK(checkpoint.Check(with_head_));
+  // What is saved is a language model.
+  const std::string target = root_ + "/saved";
+  ASSERT_OK(Save(checkpoint, target, {}));
+  EXPECT_THAT(ReadText(target + "/config.json"), HasSubstr("GPT2LMHeadModel"));
+}
+
+TEST_F(HeadTest, AValueHeadIsBesideALanguageModelsWhichMustBeThere) {
+  WriteText("config.json", kUntied);
+  WriteTensors("model.safetensors", {{"transformer.wte.weight", SafetensorsDtype::kF32, {4, 3}},
+                                     {"transformer.h.0.ln_1.bias", SafetensorsDtype::kF32, {5}},
+                                     {"v_head.summary.weight", SafetensorsDtype::kF32, {1, 3}}});
+  ASSERT_OK_AND_ASSIGN(const HfCheckpoint checkpoint, HfCheckpoint::Open(directory_));
+  EXPECT_FALSE(checkpoint.makes_head());
+  EXPECT_THAT(checkpoint.Check(with_head_), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                     HasSubstr("missing tensor: lm_head.weight")));
 }
 
 }  // namespace

@@ -254,7 +254,6 @@ TEST(HfConfigTest, BlocksSeeTheWindowsOfTheirFamily) {
                "sliding_attention","full_attention","full_attention","sliding_attention"])",
             {0, 0, 9, 0, 0, 9}},
            {R"("llama")", {0, 0, 0, 0, 0, 0}},
-           {R"("gemma2","sliding_window":null)", {0, 0, 0, 0, 0, 0}},
            {R"("mixtral")", {0, 0, 0, 0, 0, 0}},
            {R"("mixtral","sliding_window":9)", {9, 9, 9, 9, 9, 9}},
            {R"("qwen2_moe","sliding_window":9,"max_window_layers":3,"use_sliding_window":true)",
@@ -402,7 +401,8 @@ TEST(HfConfigTest, KeysOfKnownFilesAreKnown) {
            R"({"model_type":"cohere","model_max_length":131072,"use_qk_norm":false})",
            R"({"model_type":"mixtral","router_aux_loss_coef":0.02,"output_router_logits":false})",
            R"({"model_type":"qwen3_moe","max_window_layers":48,"decoder_sparse_step":1,
-               "mlp_only_layers":[]})",
+               "mlp_only_layers":[],"use_qk_norm":true,"qkv_bias":false,
+               "shared_expert_intermediate_size":0})",
        }) {
     SCOPED_TRACE(json);
     ASSERT_OK_AND_ASSIGN(const HfConfig config, ParseHfConfig(json, "c"));
@@ -449,6 +449,12 @@ INSTANTIATE_TEST_SUITE_P(
          "'mamba'; supported are cohere, gemma, gemma2, gemma3_text, gpt2, llama, mistral, "
          "mixtral, "
          "opt, qwen2, qwen2_moe, qwen3, qwen3_moe"},
+        {"NoWindow", R"({"model_type":"gemma3_text","sliding_window":null})", kInvalid,
+         "sliding_window = null, expected a value"},
+        {"NegativeDeviation", R"({"model_type":"llama","initializer_range":-0.1})", kInvalid,
+         "initializer_range = -0.1, expected a number of 0 or more"},
+        {"HeadsNotNormed", R"({"model_type":"qwen3_moe","use_qk_norm":false})", kUnimplemented,
+         "use_qk_norm"},
         {"LossOfTheRouter", R"({"model_type":"mixtral","output_router_logits":true})",
          kUnimplemented, "output_router_logits = true"},
         {"NoiseOfTheRouter", R"({"model_type":"mixtral","router_jitter_noise":0.1})",

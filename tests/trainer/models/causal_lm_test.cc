@@ -152,6 +152,56 @@ TEST_P(CausalLmTest, ParametersAreInTheOrderOfFirstUse) {
   }
 }
 
+// The probabilities that dropout was called with, while the callback below was installed.
+std::vector<double>& DropoutRates() {
+  thread_local std::vector<double> rates;
+  return rates;
+}
+std::unique_ptr<at::ObserverContext> RecordRate(const at::RecordFunction& function) {
+  if (std::string(function.name()) == "aten::dropout") {
+    DropoutRates().push_back(function.inputs()[2].toBool() ? function.inputs()[1].toDouble() : 0);
+  }
+  return nullptr;
+}
+
+// The embedding once, and in each block attention's weights and what its two parts add.
+TEST(DropoutTest, EachSiteDropsAtItsRate) {
+  struct Rates {
+    const char* json;
+    std::vector<double> training;
+  };
+  for (const Rates& expected : std::vector<Rates>{
+           {R"({"model_type":"gpt2","vocab_size":301,"n_positions":32,"n_embd":64,"n_layer":2,
+               "n_head":4,"embd_pdrop":0.1,"attn_pdrop":0.2,"resid_pdrop":0.3})",
+            {0.1, 0.2, 0.3, 0.3, 0.2, 0.3, 0.3}},
+           {R"({"model_type":"opt","vocab_size":301,"max_position_embeddings":32,"hidden_size":64,
+               "num_hidden_layers":1,"num_attention_heads":4,"ffn_dim":128,
+               "attention_dropout":0.2,"dropout":0.3})",
+            {0, 0.2, 0.3, 0.3}},
+           {R"({"model_type":"llama","vocab_size":301,"hidden_size":64,"num_hidden_layers":1,
+               "max_position_embeddings":32,"num_attention_heads":4,"num_key_value_heads":2,
+               "intermediate_size":96,"attention_dropout":0.2})",
+            {0, 0.2, 0, 0}},
+       }) {
+    SCOPED_TRACE(expected.json);
+    const std::unique_ptr<CausalLm> model = MakeRandom(expected.json);
+    for (const bool training : {true, false}) {
+      model->train(training);
+      DropoutRates().clear();
+      const auto handle = at::addThreadLocalCallback(at::RecordFunctionCallback(RecordRate)
+                                                         .needsInputs(true)
+                                                         .scopes({at::RecordScope::FUNCTION}));
+      model->Forward(Tokens());
+      at::removeCallback(handle);
+      // In evaluation the fused kernel has no dropout at all.
+      std::erase(DropoutRates(), 0);
+      std::vector<double> rates = training ? expected.training : std::vector<double>();
+      std::erase(rates, 0);
+      EXPECT_EQ(DropoutRates(), rates) << training;
+    }
+  }
+}
+
 TEST_P(CausalLmTest, RecomputationGivesTheSameBitsWithDropout) {
   const std::unique_ptr<CausalLm> model = MakeRandom(GetParam());
   const torch::Tensor tokens = Tokens();

@@ -189,6 +189,39 @@ TEST(VerticalScheduleTest, ActivationsOfTheNextBlockAreAskedForOneAhead) {
                                 "take 3", "prefetch 0", "take 0", "prefetch 1", "take 1"}));
 }
 
+// A store that keeps copies, and lets go of the tensors: nothing else may keep their memory.
+class CopyingStore final : public ActivationStore {
+ public:
+  absl::StatusOr<int64_t> Put(torch::Tensor tensor) override {
+    const c10::weak_intrusive_ptr<c10::StorageImpl> memory(
+        c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(
+            tensor.storage().unsafeGetStorageImpl()));
+    torch::Tensor copy = tensor.clone();
+    tensor.reset();
+    EXPECT_TRUE(memory.expired()) << "put " << puts;
+    ++puts;
+    return copies_.Put(std::move(copy));
+  }
+  absl::Status Prefetch(int64_t key) override { return copies_.Prefetch(key); }
+  absl::StatusOr<torch::Tensor> Take(int64_t key) override { return copies_.Take(key); }
+  void Clear() override { copies_.Clear(); }
+  int puts = 0;
+
+ private:
+  ActivationsInPlace copies_;
+};
+
+TEST(VerticalScheduleTest, NothingElseHoldsTheMemoryOfAnActivationThatIsPutAway) {
+  for (const char* json : kModels) {
+    const std::unique_ptr<CausalLm> model = MakeModel(json, "0.1");
+    CopyingStore store;
+    const std::vector<torch::Tensor> batches = MicroBatches(2);
+    ASSERT_OK(
+        RunVertically(*model, batches, store, [](int64_t, double) { return absl::OkStatus(); }));
+    EXPECT_EQ(store.puts, 2 * static_cast<int>(model->blocks().size()));
+  }
+}
+
 TEST(VerticalScheduleTest, AnErrorOfTheStoreEndsTheRun) {
   const auto model = MakeModel(kModels[1], "0.0");
   NotedActivations activations;
