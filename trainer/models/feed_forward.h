@@ -17,8 +17,8 @@ class FeedForward {
   // Registers the layers at `names` below `root`. `layout` is that of their matrices.
   FeedForward(torch::nn::Module& root, const FeedNames& names, const FeedForwardSpec& spec,
               int64_t width, MatrixLayout layout, LayerSet& layers);
-  // Returns [rows, width] for `in` of that shape, and lets go of it before the activation takes
-  // memory.
+  // Returns a tensor [rows, width]. `in` has the same shape. It is released before the activation
+  // takes memory, unless the caller holds it, too.
   torch::Tensor Forward(torch::Tensor in) const;
 
  private:
