@@ -16,7 +16,7 @@ void CurrentRound::Open(PlannedPhase& phase, RoundKind kind) {
 
 void CurrentRound::Follow() {
   is_following_ = true;
-  times_.SetTrace(*phase_->trace, phase_->averaged_rounds + 1);
+  times_.SetTrace(*phase_->trace, phase_->averaged_rounds + 1, phase_->is_foretold);
 }
 
 void CurrentRound::Withdraw() {
@@ -46,6 +46,10 @@ void CurrentRound::Leave(Divergence cause) {
   left_for_ = cause;
   is_following_ = false;
   recorder_.BeginWith(*phase_->trace, position());
+  // The interval of the last operator has not ended: its peak is still the one that was foretold.
+  if (phase_->is_foretold && position() > 0) {
+    recorder_.trace().operators.back().non_model_peak_bytes = 0;
+  }
   times_.SetTrace(recorder_.trace(), /*average=*/0);
 }
 

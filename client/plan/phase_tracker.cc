@@ -25,16 +25,16 @@ int32_t PhaseTracker::AddTensors(ChunkStore& store, absl::Span<const TracedTenso
   } while (requester_.is_asking());
   round_.Withdraw();
   round_.times().DropAll();
-  phases_.Clear();
-  const auto first = static_cast<int32_t>(tensors_.size());
   const auto space = static_cast<int32_t>(follower_.stores().size());
-  for (const TracedTensor& tensor : tensors) {
-    tensors_.push_back(tensor);
-    tensors_.back().space = space;
-  }
+  const int32_t first = phases_.AddTensors(tensors, space);
   follower_.AddSpace(store);
   names_.AddSpace(store.name());
   return first;
+}
+
+void PhaseTracker::Foretell(Trace trace) {
+  MutexLock lock(mutex_);
+  phases_.Foretell(std::move(trace));
 }
 
 int64_t PhaseTracker::BeginOperator(absl::Span<const TensorUse> uses, bool gradients_enabled) {
@@ -143,7 +143,8 @@ void PhaseTracker::OpenRound(absl::Span<const TensorUse> uses, bool gradients_en
     return use.kind == ChunkKind::kParam;
   });
   const bool is_named = names_.has_pushed();
-  PlannedPhase& phase = phases_.Get(names_.OfRound(evaluates, tensors_[uses[0].tensor].space));
+  PlannedPhase& phase =
+      phases_.Get(names_.OfRound(evaluates, phases_.tensors()[uses[0].tensor].space));
   round_.Open(phase, evaluates && !is_named ? RoundKind::kEvaluation : RoundKind::kOperators);
   if (!evaluates && !is_named) phases_.NoteOrder(phase);
   FollowPlan();
@@ -167,8 +168,9 @@ void PhaseTracker::FollowPlan() {
   if (!is_at_beginning()) return;
   if (!phase.looked_up && !phase.trace && requester_.may_ask()) {
     phase.looked_up = true;
-    requester_.FindTrace(phase, tensors_, mutex_);
+    requester_.FindTrace(phase, phases_.tensors(), mutex_);
     if (!is_at_beginning()) return;
+    phases_.UseForetold(phase);
   }
   if (phase.rounds_to_skip > 0) {
     --phase.rounds_to_skip;
@@ -257,7 +259,7 @@ void PhaseTracker::CloseRound(std::optional<absl::Span<const int32_t>> updated) 
   ++stats_.rounds;
   stats_.planned_rounds += is_planned ? 1 : 0;
   follower_.stores()[0]->counters().AddRound(is_planned);
-  const absl::Status status = round_.Close(updated, tensors_, requester_.epoch());
+  const absl::Status status = round_.Close(updated, phases_.tensors(), requester_.epoch());
   if (!status.ok()) requester_.NoteError(status);
 }
 

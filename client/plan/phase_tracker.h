@@ -14,11 +14,12 @@
 // with BeginPhase. An update directly after another is a round of its own, of phase "update".
 // Such a round places nothing, so it has no trace and follows no plan.
 // Round: the first round of a phase is placed on-line while its trace is recorded, unless a trace
-// is kept from an earlier job. When the next round begins, a plan is requested and followed. A few
-// rounds later the plan is requested once more, with the times of these rounds. A round that leaves
-// its plan is counted with the cause and continues on-line. Its trace replaces the phase's if it
-// touched something else; its peaks join the phase's trace if non-model data took the plan's room.
-// A phase whose rounds leave their plans again and again is planned ever more rarely.
+// is kept from an earlier job or the round is foretold. When the next round begins, a plan is
+// requested and followed. A few rounds later the plan is requested once more, with the times of
+// these rounds. A round that leaves its plan is counted with the cause and continues on-line. Its
+// trace replaces the phase's if it touched something else; its peaks join the phase's trace if
+// non-model data took the plan's room. A phase whose rounds leave their plans again and again is
+// planned ever more rarely.
 // Asking: the first operator of a round waits for its plan, and no lock is held meanwhile. If
 // another thread begins an operator meanwhile, the round is placed on-line to its end, and the plan
 // is for the phase's next round. An update that ends the round before it has an operator withdraws
@@ -85,6 +86,12 @@ class PhaseTracker {
   // their `space`. Call it between rounds; all traces and plans are discarded. Waits for a request
   // that another thread makes, and for the copies of a plan that is left.
   int32_t AddTensors(ChunkStore& store, absl::Span<const TracedTensor> tensors);
+
+  // Gives the trace that the first round of its phase is expected to leave. That round follows a
+  // plan of it, unless an earlier job kept the trace of a round like it. What rounds measure then
+  // takes its place, and if no plan fits, the round is recorded. It counts for nothing if its
+  // tensors are not all that were added, or where no plans are made. Call it between rounds.
+  void Foretell(Trace trace);
 
   // Begins an operator that uses these tensors, of which at least one is not pinned. Call it before
   // Residency::Pin, and EndOperator with the result after its Unpin. `also_written`: those of its
@@ -160,7 +167,6 @@ class PhaseTracker {
   CurrentRound round_ ABSL_GUARDED_BY(mutex_);
   RoundNames names_ ABSL_GUARDED_BY(mutex_);
   PhaseTable phases_ ABSL_GUARDED_BY(mutex_);
-  std::vector<TracedTensor> tensors_ ABSL_GUARDED_BY(mutex_);
   int64_t update_ ABSL_GUARDED_BY(mutex_) = 0;  // The operator that stands for it.
   PhaseStats stats_ ABSL_GUARDED_BY(mutex_);
 };

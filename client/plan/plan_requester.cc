@@ -35,6 +35,7 @@ void PlanRequester::AwaitOperators(Mutex& mutex) {
 void PlanRequester::MakePlan(PlannedPhase& phase, absl::Span<ChunkStore* const> stores,
                              int64_t device_bytes, Mutex& mutex) {
   const Trace trace = *phase.trace;
+  const bool is_foretold = phase.is_foretold;
   bool is_refused = false;
   absl::StatusOr<std::shared_ptr<const BoundPlan>> bound;
   {
@@ -48,6 +49,12 @@ void PlanRequester::MakePlan(PlannedPhase& phase, absl::Span<ChunkStore* const> 
     }
   }
   status_ = bound.status();
+  if (is_refused && is_foretold) {
+    // It may need more than the round does, which is recorded instead, unless another thread's was.
+    if (phase.is_foretold) phase.trace.reset();
+    phase.is_foretold = false;
+    return;
+  }
   if (is_refused) {
     phase.CountRefusal();
     return;

@@ -2,6 +2,7 @@
 #include "client/plan/planned_phase.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,9 +18,17 @@ constexpr int64_t kSettledRounds = 3;
 // seldom.
 constexpr int kMaxBadRounds = 3;
 constexpr int kMaxSkippedRoundsShift = 5;
+// Two rounds whose peaks differ by less than a fourth are alike.
+constexpr int64_t kLikePeaksPart = 4;
 
 absl::Status NothingOf(absl::string_view what, absl::string_view phase) {
   return absl::NotFoundError(absl::StrCat("phase ", phase, " has no ", what, " yet"));
+}
+
+int64_t PeakOf(const Trace& trace) {
+  int64_t peak = 0;
+  for (const TracedOperator& at : trace.operators) peak = std::max(peak, at.non_model_peak_bytes);
+  return peak;
 }
 
 }  // namespace
@@ -41,6 +50,7 @@ void PlannedPhase::CountRefusal() {
 void PlannedPhase::CountGoodRound(int64_t source_epoch,
                                   const std::vector<GradientOut>& gradient_outs) {
   bad_rounds = 0;
+  is_foretold = false;
   // What is averaged by now is of before: the next round's times replace it.
   const bool is_new_epoch = std::exchange(epoch, source_epoch) != source_epoch;
   averaged_rounds = is_new_epoch ? 0 : averaged_rounds + 1;
@@ -51,12 +61,28 @@ void PlannedPhase::CountGoodRound(int64_t source_epoch,
   }
 }
 
+void PlannedPhase::Foretell(Trace& foretold) {
+  // Batches of other sizes have the same operators.
+  if (trace && Fingerprint(*trace) == Fingerprint(foretold) &&
+      std::abs(PeakOf(*trace) - PeakOf(foretold)) <= PeakOf(foretold) / kLikePeaksPart) {
+    // A short job leaves what was foretold to it.
+    is_foretold = std::ranges::equal(trace->operators, foretold.operators, {},
+                                     &TracedOperator::non_model_peak_bytes,
+                                     &TracedOperator::non_model_peak_bytes);
+    return;
+  }
+  if (!trace) trace.emplace();
+  std::swap(*trace, foretold);
+  is_foretold = true;
+}
+
 absl::StatusOr<bool> PlannedPhase::Keep(Trace& recorded, std::optional<Divergence> left_for) {
   // A round that another phase interrupted has no update, and none like it comes again.
   if (trace && trace->ends_with_update() && !recorded.ends_with_update()) return false;
   GEMINI_RETURN_IF_ERROR(CheckTrace(recorded));
-  if (!trace || Fingerprint(recorded) != Fingerprint(*trace)) {
+  if (!trace || is_foretold || Fingerprint(recorded) != Fingerprint(*trace)) {
     if (!trace) trace.emplace();
+    is_foretold = false;
     std::swap(*trace, recorded);
     plan = nullptr;
     averaged_rounds = 0;
@@ -81,9 +107,25 @@ void PhaseTable::NoteOrder(PlannedPhase& phase) {
   trained_ = &phase;
 }
 
-void PhaseTable::Clear() {
+int32_t PhaseTable::AddTensors(absl::Span<const TracedTensor> tensors, int32_t space) {
   phases_.clear();
   trained_ = nullptr;
+  const auto first = static_cast<int32_t>(tensors_.size());
+  for (const TracedTensor& tensor : tensors) {
+    tensors_.push_back(tensor);
+    tensors_.back().space = space;
+  }
+  return first;
+}
+
+void PhaseTable::UseForetold(PlannedPhase& phase) {
+  const auto is_of_this = [&](const Trace& trace) {
+    return trace.phase == phase.name && trace.tensors == tensors_;
+  };
+  const auto found = std::ranges::find_if(foretold_, is_of_this);
+  if (found == foretold_.end()) return;
+  phase.Foretell(*found);
+  foretold_.erase(found);
 }
 
 const PlannedPhase* PhaseTable::Find(absl::string_view name) const {

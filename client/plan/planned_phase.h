@@ -8,10 +8,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "client/plan/plan_binding.h"
 #include "gemini/plan/plan.h"
 #include "gemini/plan/trace.h"
@@ -22,6 +24,7 @@ namespace gemini::client {
 struct PlannedPhase {
   std::string name;
   std::optional<Trace> trace;
+  bool is_foretold = false;               // No round of the trace has run.
   std::shared_ptr<const BoundPlan> plan;  // Made from the trace; null if still to be requested.
   int64_t averaged_rounds = 0;            // Rounds in the trace's times.
   int64_t epoch = 0;                      // The plan source's when they were begun.
@@ -40,21 +43,31 @@ struct PlannedPhase {
   // Counts a round that followed the plan to its end. The plan is requested once more when some
   // rounds have been measured, or if gradients left DEVICE at other positions.
   void CountGoodRound(int64_t source_epoch, const std::vector<GradientOut>& gradient_outs);
+  // Takes a foretold trace, unless the one that an earlier job kept is of a round like it. The one
+  // that is not needed is left in `foretold`.
+  void Foretell(Trace& foretold);
   // Makes a recorded round the phase's trace, and leaves the old trace in `recorded`, if it used
-  // other tensors. Otherwise raises the trace's peaks to the round's. A round that no update ended
-  // changes no trace that one ended. Returns whether it replaced the trace. `left_for`: why it left
-  // its plan, if it did. Errors: of CheckTrace.
+  // other tensors or the old one was foretold. Otherwise raises the trace's peaks to the round's. A
+  // round that no update ended changes no trace that one ended. Returns whether it replaced the
+  // trace. `left_for`: why it left its plan, if it did. Errors: of CheckTrace.
   absl::StatusOr<bool> Keep(Trace& recorded, std::optional<Divergence> left_for);
 };
 
-// The phases of a job, by name. A reference lasts until Clear.
+// The phases of a job, by name, and the tensors that they are of. A reference to a phase lasts
+// until AddTensors.
 class PhaseTable {
  public:
+  // Adds the tensors of a space, and returns the index of the first. Discards all phases.
+  int32_t AddTensors(absl::Span<const TracedTensor> tensors, int32_t space);
+  const std::vector<TracedTensor>& tensors() const { return tensors_; }
   // Returns the phase, a new one if there is none of this name.
   PlannedPhase& Get(std::string name);
   // Notes that a training round of the phase follows the last such round.
   void NoteOrder(PlannedPhase& phase);
-  void Clear();
+  // Keeps a trace that a phase is foretold to have, and gives the phase the one that was kept for
+  // it, if it is of these tensors.
+  void Foretell(Trace trace) { foretold_.push_back(std::move(trace)); }
+  void UseForetold(PlannedPhase& phase);
 
   // NOT_FOUND: the phase has none yet.
   absl::StatusOr<Trace> TraceOf(absl::string_view name) const;
@@ -63,6 +76,8 @@ class PhaseTable {
  private:
   const PlannedPhase* Find(absl::string_view name) const;
 
+  std::vector<TracedTensor> tensors_;
+  std::vector<Trace> foretold_;
   std::map<std::string, PlannedPhase> phases_;
   PlannedPhase* trained_ = nullptr;  // Phase of the last training round.
 };

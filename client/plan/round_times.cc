@@ -18,7 +18,7 @@ void RoundTimes::BeginInterval(const Round& round, int32_t position) {
   meter_.Begin(position);
   if (round.trace != nullptr && round.num_positions > 0) {
     int64_t& kept_bytes = round.trace->operators[round.num_positions - 1].non_model_peak_bytes;
-    kept_bytes = std::max(kept_bytes, peak_bytes);
+    kept_bytes = round.replaces_peaks ? peak_bytes : std::max(kept_bytes, peak_bytes);
   }
   TakeMeasured();
 }
@@ -26,6 +26,7 @@ void RoundTimes::BeginInterval(const Round& round, int32_t position) {
 void RoundTimes::BeginRound() {
   // The interval of the last operator ends here.
   BeginInterval(before_, -1);
+  before_.replaces_peaks = false;  // It has ended: a round that is withdrawn begins once more.
   current_ = {.first_interval = meter_.number() + 1};
 }
 

@@ -30,9 +30,11 @@ class RoundTimes {
   // Sets the trace that gets the times of the current round, including those that are not measured
   // yet. `average`: how many rounds each time is averaged over, this one included; with 0 and 1 it
   // replaces the trace's time.
-  void SetTrace(Trace& trace, int64_t average) {
+  // With `replaces_peaks` a peak replaces the trace's, too; otherwise the larger of both counts.
+  void SetTrace(Trace& trace, int64_t average, bool replaces_peaks = false) {
     current_.trace = &trace;
     current_.average = average;
+    current_.replaces_peaks = replaces_peaks;
   }
   // Ends the interval of the operator before, and begins that of the round's next one. Call
   // AddOperator afterwards, when the trace has that operator.
@@ -60,6 +62,7 @@ class RoundTimes {
   struct Round {
     Trace* trace = nullptr;
     int64_t average = 0;
+    bool replaces_peaks = false;
     int64_t first_interval = 0;  // The meter's number of its first interval.
     int32_t num_positions = 0;
   };

@@ -207,6 +207,109 @@ TEST_F(PhaseTrackerTest, ATraceOfAnEarlierJobStartsWithAPlan) {
   EXPECT_EQ(stats().planned_rounds, 1);
 }
 
+// The trace of a round of a job of 4 tensors, which has ended.
+class ForetoldRoundTest : public PhaseTrackerTest {
+ protected:
+  Trace RecordedTrace() {
+    LocalPlans plans(kChunk);
+    Trace trace;
+    Open(4, /*device_slots=*/6, &plans);
+    if (!HasFatalFailure()) {
+      Step();
+      trace = *job_->phases().TraceOf("train");
+    }
+    job_.reset();
+    session_.reset();
+    return trace;
+  }
+};
+
+TEST_F(ForetoldRoundTest, AForetoldRoundFollowsAPlanAndItsPeaksBecomeThoseThatAreMeasured) {
+  Trace trace = RecordedTrace();
+  if (HasFatalFailure()) return;
+  const int64_t peak_bytes = trace.operators[5].non_model_peak_bytes;
+  trace.operators[5].non_model_peak_bytes += 1000;
+  Trace other = trace;
+  other.tensors[0].size_bytes += 1;  // Of another model.
+  for (const bool is_of_this : {true, false}) {
+    LocalPlans later(kChunk);
+    job_.reset();
+    session_.reset();
+    Open(4, /*device_slots=*/6, &later);
+    if (HasFatalFailure()) return;
+    job_->phases().Foretell(is_of_this ? trace : other);
+    Step();
+    EXPECT_EQ(stats().planned_rounds, is_of_this ? 1 : 0);
+    Step();
+    EXPECT_EQ(stats().planned_rounds, is_of_this ? 2 : 1);
+    EXPECT_EQ(all_divergences(), 0);
+    ASSERT_OK_AND_ASSIGN(const Trace measured, job_->phases().TraceOf("train"));
+    EXPECT_EQ(measured.operators[5].non_model_peak_bytes, peak_bytes);
+  }
+}
+
+TEST_F(ForetoldRoundTest, ARoundThatIsNotAsForetoldIsLearntAndPlanned) {
+  Trace trace = RecordedTrace();
+  if (HasFatalFailure()) return;
+  std::swap(trace.uses[1].tensor, trace.uses[2].tensor);
+  LocalPlans later(kChunk);
+  Open(4, /*device_slots=*/6, &later);
+  if (HasFatalFailure()) return;
+  job_->phases().Foretell(trace);
+  Step();
+  EXPECT_EQ(stats().planned_rounds, 0);
+  EXPECT_EQ(all_divergences(), 1);
+  Step();
+  EXPECT_EQ(stats().planned_rounds, 1);
+}
+
+TEST_F(ForetoldRoundTest, AForetoldRoundThatNoPlanFitsIsRecorded) {
+  class RefusesOnce : public LocalPlans {
+   public:
+    using LocalPlans::LocalPlans;
+    absl::StatusOr<Plan> MakePlan(const Trace& trace, int64_t device_bytes) override {
+      if (!std::exchange(has_refused_, true)) return absl::ResourceExhaustedError("too large");
+      return LocalPlans::MakePlan(trace, device_bytes);
+    }
+
+   private:
+    bool has_refused_ = false;
+  };
+  const Trace trace = RecordedTrace();
+  if (HasFatalFailure()) return;
+  RefusesOnce later(kChunk);
+  Open(4, /*device_slots=*/6, &later);
+  if (HasFatalFailure()) return;
+  job_->phases().Foretell(trace);
+  Step();
+  EXPECT_EQ(stats().planned_rounds, 0);
+  Step();
+  EXPECT_EQ(stats().planned_rounds, 1);
+}
+
+TEST_F(ForetoldRoundTest, AKeptTraceComesBeforeAForetoldOneOfARoundLikeIt) {
+  Trace trace = RecordedTrace();
+  if (HasFatalFailure()) return;
+  trace.operators[5].non_model_peak_bytes = 1000;
+  PlannedPhase phase;
+  phase.trace = trace;
+  Trace like = trace;
+  like.operators[5].non_model_peak_bytes = 1100;
+  phase.Foretell(like);
+  EXPECT_FALSE(phase.is_foretold);
+  EXPECT_EQ(*phase.trace, trace);
+  Trace larger = trace;  // As with a larger batch.
+  larger.operators[5].non_model_peak_bytes = 2000;
+  phase.Foretell(larger);
+  EXPECT_TRUE(phase.is_foretold);
+  EXPECT_EQ(phase.trace->operators[5].non_model_peak_bytes, 2000);
+  // What a short job was foretold, and left, is no more than that.
+  Trace same = *phase.trace;
+  phase.is_foretold = false;
+  phase.Foretell(same);
+  EXPECT_TRUE(phase.is_foretold);
+}
+
 TEST_F(PhaseTrackerTest, WithoutAPlanTheJobRunsOnlineAndSaysWhy) {
   class NoPlans : public PlanSource {
    public:

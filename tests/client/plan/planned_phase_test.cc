@@ -103,7 +103,7 @@ TEST(PhaseTableTest, WhatIsNotThereYetIsNotFound) {
   PlannedPhase& other = phases.Get("other");
   phases.NoteOrder(other);
   EXPECT_EQ(train.next, &other);
-  phases.Clear();
+  phases.AddTensors({}, /*space=*/0);
   EXPECT_EQ(phases.Get("train").next, nullptr);
 }
 
