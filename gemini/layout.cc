@@ -36,6 +36,7 @@ absl::StatusOr<Layout> Layout::Pack(absl::Span<const TensorSpec> tensors, int64_
   };
   std::array<OpenChunk, 3> open_chunks = {};
   int64_t tensor_bytes = 0;
+  layout.places_.reserve(tensors.size());
   for (const TensorSpec& tensor : tensors) {
     if (tensor.size_bytes < 0) {
       return absl::InvalidArgumentError(

@@ -19,7 +19,7 @@ namespace gemini::tools {
 namespace {
 
 using policies::RangeTrace;
-using policies::TransformerTrace;
+using trainer::NamedTrace;
 
 // A plan takes time in proportion to fetches times slots: with this many bundles a forecast, some
 // dozen plans, takes a third of a second. Sizes that would need more gain little: GPT-2 1.5B on 6
@@ -65,20 +65,26 @@ class Forecaster {
   Forecaster(const Machine& machine, const PolicyOptions& policy)
       : machine_(machine), policy_(policy) {}
 
-  absl::StatusOr<Forecast> Make(const Job& job) {
-    forecast_.tokens = job.round.batch * job.round.sequence * job.round.micro_batches;
+  absl::StatusOr<Forecast> Make(const Job& job, RoundTracer tracer) {
+    const auto trace_of = [&](int64_t micro_batches) {
+      trainer::TraceRequest request = {job.round, machine_.compute};
+      request.round.micro_batches = micro_batches;
+      return tracer(request);
+    };
     const int64_t simulated = std::min(job.round.micro_batches, kSimulatedMicroBatches);
-    GEMINI_ASSIGN_OR_RETURN(const TransformerTrace step, TraceOf(job, simulated));
-    if (absl::Status status = ChooseChunkSize(job, step); !status.ok()) {
-      if (!absl::IsResourceExhausted(status)) return status;
+    GEMINI_ASSIGN_OR_RETURN(const NamedTrace step, trace_of(simulated));
+    if (job.chunk_bytes > 0 || simulated == 1) {
+      GEMINI_RETURN_IF_ERROR(ChooseChunkSize(job.chunk_bytes, step.trace));
+    } else {
+      // The others are repetitions.
+      GEMINI_ASSIGN_OR_RETURN(const NamedTrace one, trace_of(1));
+      GEMINI_RETURN_IF_ERROR(ChooseChunkSize(job.chunk_bytes, one.trace));
     }
-    GEMINI_ASSIGN_OR_RETURN(const RangeTrace packed,
-                            policies::PackTrace(step.trace, forecast_.chunk_bytes));
-    forecast_.device_floor = trainer::FindDeviceFloor(packed, step);
-    GEMINI_RETURN_IF_ERROR(Predict(packed));
+    GEMINI_ASSIGN_OR_RETURN(const RangeTrace packed, PlanStep(step));
+    forecast_.tokens = job.round.batch * job.round.sequence * job.round.micro_batches;
     const int64_t more = job.round.micro_batches - simulated;
     if (more > 0 && forecast_.is_predicted()) {
-      GEMINI_ASSIGN_OR_RETURN(const TransformerTrace shorter, TraceOf(job, simulated - 1));
+      GEMINI_ASSIGN_OR_RETURN(const NamedTrace shorter, trace_of(simulated - 1));
       GEMINI_ASSIGN_OR_RETURN(const RangeTrace packed_shorter,
                               policies::PackTrace(shorter.trace, forecast_.chunk_bytes));
       GEMINI_ASSIGN_OR_RETURN(const Plan before, PlanFor(packed_shorter));
@@ -89,8 +95,16 @@ class Forecaster {
     return std::move(forecast_);
   }
 
+  absl::StatusOr<Forecast> Make(const NamedTrace& step, int64_t chunk_bytes) {
+    GEMINI_RETURN_IF_ERROR(ChooseChunkSize(chunk_bytes, step.trace));
+    GEMINI_ASSIGN_OR_RETURN(const RangeTrace packed, PlanStep(step));
+    CountLanes(packed);
+    return std::move(forecast_);
+  }
+
   absl::StatusOr<Forecast> Make(const Trace& trace, int64_t chunk_bytes) {
     forecast_.chunk_bytes = chunk_bytes;
+    CountParameters(trace);
     GEMINI_ASSIGN_OR_RETURN(const RangeTrace packed, policies::PackTrace(trace, chunk_bytes));
     forecast_.device_floor = {.who = "the largest operator",
                               .non_model_bytes = policies::DeviceFloorBytes(packed)};
@@ -100,33 +114,43 @@ class Forecaster {
   }
 
  private:
-  absl::StatusOr<TransformerTrace> TraceOf(const Job& job, int64_t micro_batches) const {
-    policies::RoundShape round = job.round;
-    round.micro_batches = micro_batches;
-    return policies::MakeTransformerTrace(job.shape, round, machine_.compute);
-  }
-
-  // Searched with one micro-batch, of which the others are repetitions, and as if HOST held
-  // everything: the size changes what lies on NVME by its padding alone.
-  absl::Status ChooseChunkSize(const Job& job, const TransformerTrace& step) {
-    forecast_.chunk_bytes = job.chunk_bytes;
-    if (forecast_.chunk_bytes > 0) return absl::OkStatus();
-    TransformerTrace one;
-    if (job.round.micro_batches > 1) {
-      GEMINI_ASSIGN_OR_RETURN(one, TraceOf(job, 1));
-    }
+  // As if HOST held everything: the size changes what lies on NVME by its padding alone.
+  absl::Status ChooseChunkSize(int64_t asked_bytes, const Trace& trace) {
+    forecast_.chunk_bytes = asked_bytes;
+    if (asked_bytes > 0) return absl::OkStatus();
     policies::ChunkSizeSearchInputs inputs = {
-        .trace = one.trace.operators.empty() ? step.trace : one.trace,
+        .trace = trace,
         .budget_bytes = {{machine_.bytes[Tier::kDevice], policies::kUnlimitedBytes, 0}},
         .costs = machine_.links,
         .policy = policy_,
         .max_bundles = kMaxSearchedBundles};
-    // Nothing fits: the smallest chunks have the lowest floor.
-    forecast_.chunk_bytes = inputs.least_chunk_bytes;
-    GEMINI_ASSIGN_OR_RETURN(policies::ChunkSizeChoice choice, policies::SearchChunkSize(inputs));
-    forecast_.chunk_bytes = choice.plan.chunk_bytes;
-    forecast_.tried = std::move(choice.tried);
+    absl::StatusOr<policies::ChunkSizeChoice> choice = policies::SearchChunkSize(inputs);
+    if (absl::IsResourceExhausted(choice.status())) {
+      // Nothing fits: the smallest chunks have the lowest floor.
+      forecast_.chunk_bytes = inputs.least_chunk_bytes;
+      return absl::OkStatus();
+    }
+    GEMINI_RETURN_IF_ERROR(choice.status());
+    forecast_.chunk_bytes = choice->plan.chunk_bytes;
+    forecast_.tried = std::move(choice->tried);
     return absl::OkStatus();
+  }
+
+  // Returns the step in the chunks that were chosen.
+  absl::StatusOr<RangeTrace> PlanStep(const NamedTrace& step) {
+    CountParameters(step.trace);
+    GEMINI_ASSIGN_OR_RETURN(RangeTrace packed,
+                            policies::PackTrace(step.trace, forecast_.chunk_bytes));
+    forecast_.device_floor = trainer::FindDeviceFloor(packed, step);
+    GEMINI_RETURN_IF_ERROR(Predict(packed));
+    return packed;
+  }
+
+  void CountParameters(const Trace& trace) {
+    forecast_.num_parameters = 0;
+    for (const TracedTensor& tensor : trace.tensors) {
+      forecast_.num_parameters += tensor.size_bytes / ElementBytes(tensor.format.element);
+    }
   }
 
   absl::Status Predict(const RangeTrace& packed) {
@@ -255,20 +279,18 @@ double Forecast::tokens_per_second() const {
              : static_cast<double>(tokens) * 1e9 / static_cast<double>(prediction.round_ns);
 }
 
-absl::StatusOr<Forecast> MakeForecast(const Job& job, const Machine& machine) {
-  GEMINI_RETURN_IF_ERROR(policies::CheckShape(job.shape));
-  GEMINI_ASSIGN_OR_RETURN(Forecast forecast, Forecaster(machine, /*policy=*/{}).Make(job));
-  forecast.num_parameters = policies::NumParameters(job.shape);
-  return forecast;
+absl::StatusOr<Forecast> MakeForecast(const Job& job, const Machine& machine, RoundTracer tracer) {
+  return Forecaster(machine, /*policy=*/{}).Make(job, tracer);
+}
+
+absl::StatusOr<Forecast> MakeForecast(const NamedTrace& step, int64_t chunk_bytes,
+                                      const Machine& machine) {
+  return Forecaster(machine, /*policy=*/{}).Make(step, chunk_bytes);
 }
 
 absl::StatusOr<Forecast> MakeForecast(const Trace& trace, int64_t chunk_bytes,
                                       const PolicyOptions& policy, const Machine& machine) {
-  GEMINI_ASSIGN_OR_RETURN(Forecast forecast, Forecaster(machine, policy).Make(trace, chunk_bytes));
-  for (const TracedTensor& tensor : trace.tensors) {
-    forecast.num_parameters += tensor.size_bytes / ElementBytes(tensor.format.element);
-  }
-  return forecast;
+  return Forecaster(machine, policy).Make(trace, chunk_bytes);
 }
 
 }  // namespace gemini::tools

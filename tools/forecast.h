@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Predicts what a training step needs and how long it takes on a machine: of a transformer, from
-// their numbers alone, or of a round that a job recorded. The trace, of
-// trainer/forecast/transformer_trace.h or the recorded one, is planned and simulated in all tiers
-// by the code that makes the plans of a real run.
+// Predicts what a training step needs and how long it takes on a machine, by its trace: one that
+// was foretold (trainer/forecast/traced_step.h), or that a job recorded. It is planned and
+// simulated in all tiers by the code that makes the plans of a real run.
 // Steps of many micro-batches: beyond kSimulatedMicroBatches each one more costs what the last
 // simulated one did.
 // Pure: no I/O, no clock.
@@ -12,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "gemini/cost_model.h"
@@ -21,21 +21,25 @@
 #include "gemini/policy_options.h"
 #include "gemini/tier.h"
 #include "policies/planner/chunk_size_search.h"
-#include "trainer/forecast/transformer_trace.h"
+#include "trainer/forecast/named_trace.h"
+#include "trainer/forecast/trace_exchange.h"
 
 namespace gemini::tools {
 
 inline constexpr int64_t kSimulatedMicroBatches = 4;
 
 struct Job {
-  policies::TransformerShape shape;
-  policies::RoundShape round;
+  trainer::RoundShape round;
   int64_t chunk_bytes = 0;  // 0 for the best.
 };
 
+// Foretells the trace of a round of the job's model.
+using RoundTracer =
+    absl::FunctionRef<absl::StatusOr<trainer::NamedTrace>(const trainer::TraceRequest&)>;
+
 struct Machine {
   TierMap<int64_t> bytes;
-  policies::ComputeRate compute;
+  trainer::ComputeRate compute;
   CostModel links;
 };
 
@@ -81,10 +85,14 @@ struct Forecast {
   double tokens_per_second() const;
 };
 
-// INVALID_ARGUMENT: an invalid shape or round, a chunk size that Layout refuses, or one so small
-// that HOST cannot be simulated.
-absl::StatusOr<Forecast> MakeForecast(const Job& job, const Machine& machine);
-// With the budgets, rates and policy that a server planned the round by, `plan` is the server's.
+// INVALID_ARGUMENT: an invalid round, a chunk size that Layout refuses, or one so small that HOST
+// cannot be simulated. Others: those of `tracer`.
+absl::StatusOr<Forecast> MakeForecast(const Job& job, const Machine& machine, RoundTracer tracer);
+// Of the round of `step` as a whole. `chunk_bytes`: 0 for the best.
+absl::StatusOr<Forecast> MakeForecast(const trainer::NamedTrace& step, int64_t chunk_bytes,
+                                      const Machine& machine);
+// Of a round that was recorded. With the budgets, rates and policy that a server planned it by,
+// `plan` is the server's.
 absl::StatusOr<Forecast> MakeForecast(const Trace& trace, int64_t chunk_bytes,
                                       const PolicyOptions& policy, const Machine& machine);
 

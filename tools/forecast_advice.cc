@@ -119,15 +119,13 @@ class Changes {
 
 }  // namespace
 
-absl::StatusOr<std::vector<Advice>> Advise(const Job& job, const Machine& machine,
-                                           const Forecast& forecast) {
+std::vector<Advice> Advise(const Job& job, const Machine& machine, const Forecast& forecast,
+                           RoundTracer tracer) {
   std::vector<Advice> advice;
   for (Change& change : Changes(job, machine, forecast).Make()) {
     if (forecast.fit.ok()) change.job.chunk_bytes = forecast.chunk_bytes;
-    absl::StatusOr<Forecast> changed = MakeForecast(change.job, change.machine);
-    if (absl::IsInvalidArgument(changed.status())) continue;  // More than a trace can hold.
-    if (!changed.ok()) return changed.status();
-    if (!changed->fit.ok()) continue;
+    absl::StatusOr<Forecast> changed = MakeForecast(change.job, change.machine, tracer);
+    if (!changed.ok() || !changed->fit.ok()) continue;  // Such as more than a trace can hold.
     if (changed->tokens_per_second() < forecast.tokens_per_second() * (1 + kLeastGain)) continue;
     change.job.chunk_bytes = job.chunk_bytes;
     advice.push_back({std::move(change.text), change.job, change.machine, *std::move(changed)});

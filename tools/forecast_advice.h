@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "tools/forecast.h"
 
 namespace gemini::tools {
@@ -17,11 +16,11 @@ struct Advice {
   Forecast forecast;  // Fits.
 };
 
-// Returns the changes after which the job fits, most tokens a second first. For a job that fits,
-// only those that gain more than kLeastGain. Chunks keep the size of `forecast`, that of the
-// unchanged job, unless that does not fit.
+// Returns the changes that can be foretold and after which the job fits, most tokens a second
+// first. For a job that fits, only those that gain more than kLeastGain. Chunks keep the size of
+// `forecast`, that of the unchanged job, unless that does not fit.
 inline constexpr double kLeastGain = 0.01;
-absl::StatusOr<std::vector<Advice>> Advise(const Job& job, const Machine& machine,
-                                           const Forecast& forecast);
+std::vector<Advice> Advise(const Job& job, const Machine& machine, const Forecast& forecast,
+                           RoundTracer tracer);
 
 }  // namespace gemini::tools

@@ -195,7 +195,7 @@ std::string ForecastText(const ForecastTitle& title, const std::optional<Job>& j
   std::string text =
       absl::StrFormat("%s: %s parameters", title.model, WithCommas(forecast.num_parameters));
   if (job) {
-    const policies::RoundShape& round = job->round;
+    const trainer::RoundShape& round = job->round;
     absl::StrAppendFormat(&text, " in %s on %s\na %s of %d x %d x %d tokens%s\n",
                           ElementTypeName(round.element), title.gpu, round.train ? "step" : "batch",
                           round.micro_batches, round.batch, round.sequence,

@@ -115,19 +115,18 @@ def own_pages(pid):
 
 
 def memory_files(pid):
-    """Bytes that exist of DEVICE's arena, and of all other memory files."""
+    """Bytes that exist of all memory files but DEVICE's arena."""
     sizes = {}
     for entry in os.listdir(f"/proc/{pid}/fd"):
         path = f"/proc/{pid}/fd/{entry}"
         try:
             name = os.readlink(path).lstrip("/")
-            if name.startswith("memfd:"):
+            if name.startswith("memfd:") and not name.startswith(ARENA):
                 status = os.stat(path)
-                sizes[status.st_ino] = (name.startswith(ARENA), status.st_blocks * 512)
+                sizes[status.st_ino] = status.st_blocks * 512
         except FileNotFoundError:
             pass  # Closed since.
-    return [sum(size for is_arena, size in sizes.values() if is_arena == arena)
-            for arena in (True, False)]
+    return sum(sizes.values())
 
 
 def steps_of(metrics):
@@ -160,17 +159,17 @@ def watch(command, output, log):
     shutil.rmtree(output, ignore_errors=True)
     metrics = output / "metrics.jsonl"
     peaks = {"load": Peak(), "train": Peak(), "save": Peak()}
-    arena, slabs, phase, looked = 0, 0, "load", 0.0
+    slabs, phase, looked = 0, "load", 0.0
     environment = os.environ | {"GLIBC_TUNABLES": TUNABLES}
     with (open(log, "w") as text,
           subprocess.Popen(command, stdout=text, stderr=text, env=environment) as process):
         while process.poll() is None:
             try:
+                if phase == "load" and " info: loaded " in pathlib.Path(log).read_text():
+                    phase = "train"
                 if time.monotonic() - looked > SLAB_PAUSE_S:
                     looked = time.monotonic()
-                    arena, slabs = memory_files(process.pid)
-                    if phase == "load" and arena > 0:  # The first operator has fetched.
-                        phase = "train"
+                    slabs = memory_files(process.pid)
                     if phase == "train" and len(steps_of(metrics)) >= STEPS:
                         phase = "save"
                 peaks[phase].see(*own_pages(process.pid), slabs)

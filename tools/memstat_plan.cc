@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/memstat_plan.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -22,9 +24,11 @@
 #include "tools/forecast_view.h"
 #include "tools/gpu_table.h"
 #include "tools/recorded_round.h"
+#include "tools/trace_helper.h"
 #include "trainer/checkpoint/replace_file.h"
 #include "trainer/families/hf_config.h"
-#include "trainer/forecast/model_shape.h"
+#include "trainer/families/parameter_count.h"
+#include "trainer/forecast/round_of_run.h"
 
 namespace gemini::tools {
 namespace {
@@ -39,6 +43,8 @@ constexpr double kUpdateElementsPerSecond = 1.25e9;
 constexpr double kUpdateBytesPerElement = 7 * sizeof(float);
 // Between the request of a copy and its first byte, by cudaMemcpyAsync from pinned memory.
 constexpr int64_t kCopyLatencyNs = 10'000;
+constexpr int kLargestKeptBytes = 32 << 20;  // Of one block: more malloc does not accept.
+constexpr int kKeptBytes = 1 << 30;
 
 absl::Status Wrong(const char* flag, absl::string_view text, absl::string_view why) {
   return absl::InvalidArgumentError(absl::StrCat(flag, " ", text, ": ", why));
@@ -78,7 +84,8 @@ absl::StatusOr<GpuModel> GpuOf(const PlanFlags& flags) {
     if (!gpu.ok()) return absl::InvalidArgumentError(gpu.status().message());
     return gpu;
   }
-  if (flags.tflops > 0 && !flags.memory_bandwidth.empty() &&
+  // A trace has the times of its operators.
+  if ((flags.tflops > 0 || !flags.trace.empty()) && !flags.memory_bandwidth.empty() &&
       !(flags.pcie.empty() && flags.costs.empty()) && !flags.device.empty()) {
     return GpuModel();
   }
@@ -91,17 +98,19 @@ absl::StatusOr<Job> JobOf(const PlanFlags& flags, ElementType precision,
                           const trainer::ModelSpec& spec) {
   const std::optional<MomentFormat> moments = MomentFormatOf(flags.moments);
   if (!moments) return Wrong("--moments", flags.moments, "it is fp32 or 8bit");
+  const std::optional<OptimizerKind> optimizer = OptimizerKindOf(flags.optimizer);
+  if (!optimizer) return Wrong("--optimizer", flags.optimizer, "it is one of gemini-train's");
   if (flags.optimizer_tier != "host" && flags.optimizer_tier != "nvme") {
     return Wrong("--optimizer-tier", flags.optimizer_tier, "it is host or nvme");
   }
   Job job;
-  GEMINI_ASSIGN_OR_RETURN(job.shape, trainer::ShapeOf(spec));
   job.round = {.train = true,
                .batch = flags.batch,
                .sequence = flags.sequence,
                .micro_batches = flags.accumulate,
                .recompute = flags.recompute,
                .element = precision,
+               .optimizer = *optimizer,
                .moments = *moments,
                .states_on_nvme = flags.optimizer_tier == "nvme",
                .on_cpu = flags.gpu == kCpu};
@@ -114,6 +123,42 @@ absl::StatusOr<Job> JobOf(const PlanFlags& flags, ElementType precision,
   }
   GEMINI_RETURN_IF_ERROR(ChunkSize(flags, job.chunk_bytes));
   return job;
+}
+
+// Sets what keys of gemini-train say in place of flags.
+absl::Status ApplyTrainKeys(PlanFlags& flags) {
+  if (flags.train_keys.empty()) return absl::OkStatus();
+  trainer::RunConfig run;
+  const KeyTable keys = trainer::RunKeys(run);
+  GEMINI_ASSIGN_OR_RETURN(const Flags given, keys.ParseFlags(flags.train_keys));
+  GEMINI_RETURN_IF_ERROR(keys.Apply(given));
+  if (run.micro_batch_schedule != "horizontal" || run.policy != "auto") {
+    return absl::UnimplementedError(
+        "steps of --micro-batch-schedule horizontal and --policy auto alone are foretold");
+  }
+  const trainer::RoundShape round = trainer::RoundOf(run);
+  if (!run.model.empty()) flags.model = run.model;
+  flags.batch = round.batch;
+  flags.sequence = round.sequence;
+  flags.accumulate = round.micro_batches;
+  flags.recompute = round.recompute;
+  flags.precision = run.precision;
+  flags.moments = run.moments;
+  flags.optimizer = run.optimizer;
+  flags.optimizer_tier = run.optimizer_tier;
+  const auto set_size = [](std::string& flag, int64_t bytes) {
+    if (bytes != kAutoBytes) flag = absl::StrCat(bytes);
+  };
+  set_size(flags.device, run.device_memory);
+  set_size(flags.host, run.host_memory);
+  set_size(flags.chunk_size, run.chunk_size);
+  if (!run.nvme.empty()) {
+    int64_t bytes = 0;
+    for (const NvmeDirectory& directory : run.nvme) bytes += directory.capacity_bytes;
+    flags.nvme = absl::StrCat(bytes);
+  }
+  if (run.device_bandwidth > 0) flags.pcie = absl::StrCat(run.device_bandwidth, "/s");
+  return absl::OkStatus();
 }
 
 absl::Status ReadCosts(const std::string& path, CostModel& costs) {
@@ -163,6 +208,36 @@ int Print(const PlanFlags& flags, const ForecastTitle& title, const std::optiona
   return forecast.fit.ok() ? 0 : 1;
 }
 
+// Of a round that gemini-trace foretold before.
+int RunTraced(const PlanFlags& flags) {
+  std::ifstream file(flags.trace, std::ios::binary);
+  if (!file) {
+    return Refuse(absl::NotFoundError(absl::StrCat("--trace ", flags.trace, ": cannot be read")),
+                  1);
+  }
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const absl::StatusOr<trainer::TraceReply> reply = trainer::ParseReply(text);
+  if (!reply.ok()) {
+    return Refuse(absl::Status(reply.status().code(),
+                               absl::StrCat("--trace ", flags.trace, ": no trace of gemini-trace: ",
+                                            reply.status().message())),
+                  1);
+  }
+  const trainer::RoundShape& round = reply->request.round;
+  absl::StatusOr<Machine> machine = MachineOf(flags, round.element);
+  int64_t chunk_bytes = 0;
+  absl::Status status = machine.status();
+  status.Update(ChunkSize(flags, chunk_bytes));
+  if (!status.ok()) return Refuse(status, 2);
+  machine->compute = reply->request.rate;  // Its times are in the trace.
+  absl::StatusOr<Forecast> forecast = MakeForecast(reply->made, chunk_bytes, *machine);
+  if (!forecast.ok()) return Refuse(forecast.status(), 2);
+  forecast->tokens = round.batch * round.sequence * round.micro_batches;
+  const ForecastTitle title = {reply->model,
+                               flags.gpu.empty() ? "a GPU of the rates given" : flags.gpu};
+  return Print(flags, title, Job{round, chunk_bytes}, *machine, *forecast, {});
+}
+
 int RunRecorded(const PlanFlags& flags,
                 absl::FunctionRef<absl::StatusOr<std::unique_ptr<client::Connection>>()> connect) {
   const absl::StatusOr<std::unique_ptr<client::Connection>> server = connect();
@@ -171,10 +246,11 @@ int RunRecorded(const PlanFlags& flags,
       FindRecordedRound(**server, flags.space, flags.space, flags.phase);
   if (!found.ok()) return Refuse(found.status(), 1);
   if (!found->has_value()) {
-    return Refuse(absl::NotFoundError(absl::StrCat(
-                      "no plan was made yet for phase '", flags.phase, "' of space ", flags.space,
-                      ": a job has one from its second step on, unless its policy is online")),
-                  1);
+    return Refuse(
+        absl::NotFoundError(absl::StrCat(
+            "no plan was made yet for phase '", flags.phase, "' of space ", flags.space,
+            ": a job has one from its second step on at the latest, unless its policy is online")),
+        1);
   }
   RecordedRound& round = **found;
   Machine machine = {.bytes = round.budget_bytes, .compute = {}, .links = round.costs};
@@ -197,7 +273,10 @@ CLI::App* AddPlanCommand(CLI::App& app, PlanFlags& flags) {
       "plan",
       "What a model needs and takes on a machine, from its config.json alone, or a running job "
       "from what it recorded");
-  plan->add_option("--model", flags.model, "Directory with a config.json of GPT-2 or OPT");
+  plan->add_option("--model", flags.model, "Directory with a config.json");
+  plan->add_option("--trace", flags.trace,
+                   "In place of --model: a file of gemini-trace. Its round and the times of its "
+                   "operators are those that gemini-trace was asked for (--print-request)");
   plan->add_option("--space", flags.space,
                    "In place of --model: the first space of a running job, as memstat shows it. "
                    "Its budgets and rates are those of its plan unless flags say others");
@@ -210,6 +289,8 @@ CLI::App* AddPlanCommand(CLI::App& app, PlanFlags& flags) {
   plan->add_option("--nvme", flags.nvme, "Room on NVMe, e.g. 1TiB; default: none");
   plan->add_option("--precision", flags.precision,
                    "fp32, bf16 or fp16; default: bf16 if the GPU has it");
+  plan->add_option("--optimizer", flags.optimizer, "As gemini-train has them")
+      ->capture_default_str();
   plan->add_option("--moments", flags.moments, "Of the optimizer: fp32 or 8bit")
       ->capture_default_str();
   plan->add_option("--optimizer-tier", flags.optimizer_tier,
@@ -237,6 +318,28 @@ CLI::App* AddPlanCommand(CLI::App& app, PlanFlags& flags) {
   plan->add_option("--plan-file", flags.plan_file,
                    "Gets the plan itself, as a daemon sends it (gemini/plan.fbs)");
   plan->add_flag("--json", flags.json, "JSON, in bytes and nanoseconds");
+  plan->add_flag(
+      "--print-request", flags.print_request,
+      "Only print what gemini-trace is to be asked on another machine, with the GPU's rates");
+  CLI::Option* const keys = plan->add_option(
+      "KEYS", flags.train_keys,
+      "Behind --: the keys of gemini-train with which the job will be started, in place of the "
+      "flags that say the same");
+  for (const char* const name :
+       {"--batch", "--sequence", "--accumulate", "--recompute", "--precision", "--optimizer",
+        "--moments", "--optimizer-tier", "--chunk-size"}) {
+    keys->excludes(plan->get_option(name));
+  }
+  CLI::Option* const traced = plan->get_option("--trace");
+  for (const char* const name : {"--model", "--batch", "--sequence", "--accumulate", "--recompute",
+                                 "--precision", "--optimizer", "--moments", "--optimizer-tier",
+                                 "--tflops", "--kernel-time", "--print-request"}) {
+    traced->excludes(plan->get_option(name));
+  }
+  traced->excludes(keys);
+  for (CLI::Option* const other : {traced, keys, plan->get_option("--print-request")}) {
+    plan->get_option("--space")->excludes(other);
+  }
   return plan;
 }
 
@@ -293,13 +396,15 @@ absl::StatusOr<Machine> MachineOf(const PlanFlags& flags, ElementType precision)
   return machine;
 }
 
-int RunPlan(const PlanFlags& flags,
+int RunPlan(PlanFlags flags,
             absl::FunctionRef<absl::StatusOr<std::unique_ptr<client::Connection>>()> connect) {
   if (flags.gpu == "list") {
     std::fputs(GpuListText().c_str(), stdout);
     return 0;
   }
+  if (const absl::Status status = ApplyTrainKeys(flags); !status.ok()) return Refuse(status, 2);
   if (!flags.space.empty()) return RunRecorded(flags, connect);
+  if (!flags.trace.empty()) return RunTraced(flags);
   if (flags.model.empty()) {
     return Refuse(absl::InvalidArgumentError("--model is missing: a directory with a config.json"),
                   2);
@@ -311,14 +416,34 @@ int RunPlan(const PlanFlags& flags,
   const absl::StatusOr<trainer::HfConfig> config = trainer::ReadHfConfig(flags.model);
   if (!config.ok()) return Refuse(config.status(), 1);
   const absl::StatusOr<Job> job = JobOf(flags, *precision, config->spec);
-  if (!job.ok()) return Refuse(job.status(), absl::IsUnimplemented(job.status()) ? 1 : 2);
-  const absl::StatusOr<Forecast> forecast = MakeForecast(*job, *machine);
-  if (!forecast.ok()) return Refuse(forecast.status(), 2);
-  const absl::StatusOr<std::vector<Advice>> advice = Advise(*job, *machine, *forecast);
-  if (!advice.ok()) return Refuse(advice.status(), 1);
+  if (!job.ok()) return Refuse(job.status(), 2);
+  if (flags.print_request) {
+    std::puts(trainer::EncodeRequest({job->round, machine->compute}).c_str());
+    return 0;
+  }
+  // Plan after plan takes large blocks and gives them back: what goes to the system comes back page
+  // by page, which takes a tenth of the time.
+  ::mallopt(M_MMAP_THRESHOLD, kLargestKeptBytes);
+  ::mallopt(M_TRIM_THRESHOLD, kKeptBytes);
+  TraceHelper helper(TraceHelper::ProgramBesideThis(), flags.model);
+  const auto trace = [&](const trainer::TraceRequest& request) { return helper.Trace(request); };
+  const absl::StatusOr<Forecast> forecast = MakeForecast(*job, *machine, trace);
+  if (absl::IsFailedPrecondition(forecast.status())) {
+    return Refuse(
+        absl::FailedPreconditionError(absl::StrCat(
+            flags.model, " (", config->model_type, ") has ", trainer::NumParameters(config->spec),
+            " parameters, but what a step of it takes cannot be said: ",
+            forecast.status().message(),
+            ". --trace FILE takes a step that was foretold elsewhere")),
+        1);
+  }
+  if (!forecast.ok()) {
+    return Refuse(forecast.status(), absl::IsInvalidArgument(forecast.status()) ? 2 : 1);
+  }
+  const std::vector<Advice> advice = Advise(*job, *machine, *forecast, trace);
   const ForecastTitle title = {absl::StrCat(flags.model, " (", config->model_type, ")"),
                                flags.gpu.empty() ? "a GPU of the rates given" : flags.gpu};
-  return Print(flags, title, *job, *machine, *forecast, *advice);
+  return Print(flags, title, *job, *machine, *forecast, advice);
 }
 
 }  // namespace gemini::tools

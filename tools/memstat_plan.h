@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // `memstat plan`: what a model needs and how long a step takes on a machine, from its config.json
-// alone; or what a running job's recorded round would take with other budgets and rates. Runs
-// nothing, and contacts a daemon for a recorded round alone.
+// alone; or what a recorded round would take with other budgets and rates: a running job's, or one
+// in a file. Nothing is computed. gemini-trace foretells a model's steps (tools/trace_helper.h),
+// and a daemon is contacted for a running job's round alone.
 #pragma once
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/functional/function_ref.h"
@@ -18,13 +20,15 @@ namespace gemini::tools {
 // Flags as the user writes them; sizes and rates are still text.
 struct PlanFlags {
   std::string model;
-  std::string space;  // Of a running job, in place of `model`, and its phase.
+  std::string trace;  // In place of `model`: a file that gemini-trace wrote.
+  std::string space;  // In place of both: of a running job, and its phase.
   std::string phase = "train";
   std::string gpu;     // kCpu: the CPU plays DEVICE, as in gemini-train without a GPU.
   std::string device;  // Empty: the GPU's memory less kContextBytes.
   std::string host;
   std::string nvme;
   std::string precision;  // Empty: bf16, or what the GPU has.
+  std::string optimizer = "adamw";
   std::string moments = "fp32";
   std::string optimizer_tier = "host";
   int64_t batch = 8;
@@ -43,6 +47,8 @@ struct PlanFlags {
   std::string costs;      // A file of a geminid's state directory, in place of the defaults.
   std::string plan_file;  // Gets the plan as a server sends it (gemini/plan.fbs).
   bool json = false;
+  bool print_request = false;
+  std::vector<std::string> train_keys;  // Those of gemini-train, behind "--".
 };
 inline constexpr int64_t kDefaultSequence = 1024;
 inline constexpr char kCpu[] = "cpu";
@@ -53,7 +59,7 @@ CLI::App* AddPlanCommand(CLI::App& app, PlanFlags& flags);
 // Prints the forecast, or the GPUs for `--gpu list`; errors go to stderr. `connect` connects to the
 // daemon. Returns the exit status: 0 it fits, 1 it does not, its config.json is not one of ours or
 // no plan was made of the recorded round, 2 a flag is wrong.
-int RunPlan(const PlanFlags& flags,
+int RunPlan(PlanFlags flags,
             absl::FunctionRef<absl::StatusOr<std::unique_ptr<client::Connection>>()> connect);
 
 // Parses the flags. INVALID_ARGUMENT names the flag.

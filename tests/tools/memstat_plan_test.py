@@ -1,19 +1,24 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""memstat_plan_test.py MEMSTAT: runs `memstat plan` on models that nobody has here.
+"""memstat_plan_test.py MEMSTAT [TRACE]: runs `memstat plan` on models that nobody has here.
 
 Only config.json files are written: the program has nothing else to go by. Its time is that of its
-processor, so that other tests beside this one do not matter.
+processor, with gemini-trace's, so that other tests beside this one do not matter. TRACE is the
+program gemini-trace; a build without Torch has none.
 """
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
 
 MEMSTAT = str(pathlib.Path(sys.argv[1]).resolve())
+TRACE = str(pathlib.Path(sys.argv[2]).resolve()) if len(sys.argv) > 2 else ""
+KEPT_TRACE = pathlib.Path(__file__).parent / "gpt2_step.trace"
 MOST_SECONDS = 1.0
+ATTEMPTS = 3
 
 GPT2_XL = {"model_type": "gpt2", "n_embd": 1600, "n_layer": 48, "n_head": 25, "vocab_size": 50257}
 
@@ -23,7 +28,19 @@ def opt(hidden, layers, heads):
             "num_hidden_layers": layers, "num_attention_heads": heads, "ffn_dim": 4 * hidden}
 
 
-def run(folder, config, *flags):
+LLAMA_70B = {"model_type": "llama", "vocab_size": 128256, "hidden_size": 8192, "intermediate_size": 28672,
+             "num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8,
+             "max_position_embeddings": 8192}
+MIXTRAL = {"model_type": "mixtral", "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336,
+           "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+           "num_local_experts": 8, "num_experts_per_tok": 2}
+# 18,432 matrices of experts.
+QWEN3_MOE = {"model_type": "qwen3_moe", "vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 6144,
+             "moe_intermediate_size": 768, "num_hidden_layers": 48, "num_attention_heads": 32,
+             "num_key_value_heads": 4, "head_dim": 128, "num_experts": 128, "num_experts_per_tok": 8}
+
+
+def run(folder, config, *flags, memstat=MEMSTAT):
     """Returns exit status, output, errors and processor seconds."""
     folder = pathlib.Path(folder)
     folder.mkdir(exist_ok=True)
@@ -35,7 +52,8 @@ def run(folder, config, *flags):
     # The socket is an option of memstat itself.
     socket = flags[flags.index("--socket"):] if "--socket" in flags else ()
     flags = flags[:len(flags) - len(socket)]
-    done = subprocess.run([MEMSTAT, *socket, "plan", "--model", str(folder), *flags], text=True,
+    model = () if "--trace" in flags else ("--model", str(folder))
+    done = subprocess.run([memstat, *socket, "plan", *model, *flags], text=True,
                           capture_output=True, timeout=60,
                           env={"PATH": os.environ["PATH"], "XDG_RUNTIME_DIR": "/nonexistent"})
     after = os.times()
@@ -50,11 +68,15 @@ def check(condition, *shown):
         raise AssertionError
 
 
-def check_large_model(root, name, config, parameters, flags, expected):
-    status, text, errors, seconds = run(root / name, config, *flags)
-    print(text, f"{name}: {seconds:.2f} s\n", sep="")
+def check_large_model(root, name, config, parameters, flags, expected, most_seconds=MOST_SECONDS):
+    # The least of a few: on a machine that others use, processor time has noise, too.
+    for _ in range(ATTEMPTS):
+        status, text, errors, seconds = run(root / name, config, *flags)
+        print(text, f"{name}: {seconds:.2f} s\n", sep="")
+        if seconds < most_seconds:
+            break
     check(status == 0 and errors == "", status, errors)
-    check(seconds < MOST_SECONDS, f"{name} took {seconds} s of processor time")
+    check(seconds < most_seconds, f"{name} took {seconds} s of processor time")
     for line in [f"{parameters:,} parameters", "fits           yes", "DEVICE floor", "tokens/s",
                  "busy           compute", "bottleneck", "stalls", "helps most", *expected]:
         check(line in text, f"{name}: '{line}' is missing")
@@ -74,7 +96,88 @@ def check_large_model(root, name, config, parameters, flags, expected):
     return found
 
 
+def check_kept_trace(root, memstat=MEMSTAT):
+    """A step that was foretold elsewhere: of GPT-2's smallest in bf16, 2 x 4 x 256 tokens, recomputed."""
+    kept = ["--trace", str(KEPT_TRACE), "--gpu", "rtx3090", "--device", "1GiB", "--host", "64GiB"]
+    status, text, errors, _ = run(root / "unused", None, *kept, memstat=memstat)
+    check(status == 0, errors)
+    for line in ["124,439,808 parameters in bf16", "a step of 2 x 4 x 256 tokens, activations recomputed",
+                 "DEVICE floor", "lm_head", "tokens/s"]:
+        check(line in text, f"'{line}' is missing", text)
+    for damaged, message in [(b"", "no line of JSON"), (b"{}\n", "gemini_trace"),
+                             (KEPT_TRACE.read_bytes()[:-100], "bytes behind the first line")]:
+        (root / "damaged.trace").write_bytes(damaged)
+        status, _, errors, _ = run(root / "unused", None, "--trace", str(root / "damaged.trace"),
+                                   *kept[2:], memstat=memstat)
+        check(status == 1 and message in errors, status, errors)
+    status, _, errors, _ = run(root / "unused", None, "--trace", "/nonexistent", *kept[2:], memstat=memstat)
+    check(status == 1 and "/nonexistent" in errors, errors)
+
+
+def check_without_trace_program(root):
+    """Beside a memstat alone nothing foretells a step."""
+    (root / "alone").mkdir()
+    alone = shutil.copy(MEMSTAT, root / "alone" / "memstat")
+    status, text, errors, _ = run(root / "mixtral-alone", MIXTRAL, "--gpu", "rtx3090", "--host", "64GiB",
+                                  memstat=alone)
+    check(status == 1 and text == "", status, text)
+    check("46702792704 parameters" in errors and f"{root}/alone/gemini-trace" in errors and
+          "--trace FILE" in errors, errors)
+    check_kept_trace(root, memstat=alone)
+
+
+def check_train_keys(root):
+    """Keys of gemini-train behind -- say what flags before it do."""
+    machine = ["--gpu", "rtx3090", "--host", "64GiB", "--json"]
+    _, by_flags, errors, _ = run(root / "gpt2-xl", None, *machine, "--batch", "2", "--sequence", "512",
+                                 "--accumulate", "2", "--recompute", "--precision", "bf16", "--moments", "8bit",
+                                 "--device", "2GiB")
+    check(by_flags != "", errors)
+    _, by_keys, errors, _ = run(root / "gpt2-xl", None, *machine, "--", "--batch", "2", "--sequence", "512",
+                                "--accumulate", "2", "--recompute", "--precision", "bf16",
+                                "--moments", "8bit", "--device-memory", "2GiB")
+    check(by_keys == by_flags, by_keys, errors)
+    for keys, message in [(["--bathc", "2"], "--batch"), (["--policy", "online"], "--policy auto alone"),
+                          (["--micro-batch-schedule", "vertical"], "horizontal")]:
+        status, _, errors, _ = run(root / "gpt2-xl", None, *machine, "--", *keys)
+        check(status == 2 and message in errors, errors)
+    # What a key says a flag may not say, too.
+    status, _, errors, _ = run(root / "gpt2-xl", None, *machine, "--batch", "2", "--", "--accumulate", "2")
+    check(status == 2 and "--batch" in errors, errors)
+
+
+def check_request(root):
+    """What memstat asks gemini-trace, by hand: the same forecast."""
+    given = ["--device", "2GiB", "--host", "64GiB"]
+    rates = ["--memory-bandwidth", "500GiB/s", "--pcie", "12GiB/s"]
+    for machine, speed in [(["--gpu", "rtx3090"], []), (["--gpu", "cpu", *rates], ["--tflops", "20"]),
+                           (rates, ["--tflops", "20"])]:
+        asked = [*machine, *given, *speed, "--batch", "2", "--sequence", "512", "--recompute", "--precision", "bf16"]
+        status, request, errors, _ = run(root / "gpt2-xl", None, *asked, "--print-request")
+        check(status == 0, errors)
+        made = subprocess.run([TRACE, "--model", str(root / "gpt2-xl")], capture_output=True, check=True,
+                              input=request.encode())
+        (root / "asked.trace").write_bytes(made.stdout)
+        _, by_file, errors, _ = run(root, None, *machine, *given, "--trace", str(root / "asked.trace"), "--json")
+        _, by_model, _, _ = run(root / "gpt2-xl", None, *asked, "--json")
+        check(by_file != "", errors)
+        by_file, by_model = json.loads(by_file), json.loads(by_model)
+        del by_file["advice"], by_model["advice"]
+        check(by_file == by_model, by_file, by_model)
+    # The file has its round.
+    status, _, errors, _ = run(root, None, "--gpu", "rtx3090", *given, "--trace", str(root / "asked.trace"),
+                               "--batch", "4")
+    check(status == 2 and "--batch" in errors, errors)
+
+
 def main(root):
+    check_without_trace_program(root)
+    if not TRACE:
+        return
+    made = subprocess.run([TRACE, "--model", str(root / "mixtral-alone")], capture_output=True, check=True,
+                          input=b'{"batch": 1, "sequence": 64}\n{"no_such": 1}\n{"batch": 0}\n')
+    lines = [line for line in made.stdout.split(b"\n") if line.startswith(b'{"')]
+    check(b"no_such" in made.stdout and b"must be at least 1" in made.stdout, lines[1:])
     small = check_large_model(
         root, "gpt2-xl", GPT2_XL, 1_557_611_200,
         ["--gpu", "rtx2060", "--device", "6GiB", "--host", "32GiB", "--batch", "4",
@@ -94,6 +197,17 @@ def main(root):
         ["--gpu", "rtx3090", "--device", "24GiB", "--host", "64GiB", "--nvme", "1TiB", "--batch", "4",
          "--sequence", "1024", "--recompute"], ["bottleneck     NVMe"])
     check(large["prediction"]["step_ns"] > middle["prediction"]["step_ns"], "70B is slower than 18B")
+
+    on_rtx3090 = ["--gpu", "rtx3090", "--device", "24GiB", "--host", "64GiB", "--nvme", "2TiB",
+                  "--batch", "4", "--sequence", "1024", "--recompute"]
+    # Parameters as their makers state them.
+    check_large_model(root, "llama-70b", LLAMA_70B, 70_553_706_496, on_rtx3090, ["bottleneck     NVMe"])
+    check_large_model(root, "mixtral-8x7b", MIXTRAL, 46_702_792_704, on_rtx3090, ["bottleneck     NVMe"])
+    check_large_model(root, "qwen3-30b-a3b", QWEN3_MOE, 30_532_122_624, on_rtx3090, ["NVMe read"],
+                      most_seconds=3.0)
+
+    check_train_keys(root)
+    check_request(root)
 
     # A job that does not fit: where, by how much, and what would do.
     status, text, _, _ = run(root / "gpt2-xl", None, "--gpu", "rtx2060", "--host", "32GiB",
@@ -167,8 +281,6 @@ def main(root):
     check(status == 1 and "memstat plan: " in errors and "/nonexistent" in errors, errors)
     status, _, errors, _ = run(root / "mamba", {"model_type": "mamba"}, *gpu)
     check(status == 1 and "supported are cohere, gemma" in errors, errors)
-    status, _, errors, _ = run(root / "llama", {"model_type": "llama"}, *gpu)
-    check(status == 1 and "GPT-2 and OPT alone" in errors, errors)
     status, _, errors, _ = run(root / "broken", "{", *gpu)
     check(status == 1 and "not a JSON object" in errors, errors)
     status, _, errors, _ = run(root / "empty", None, *gpu)

@@ -26,8 +26,9 @@ class ParityTest(train_program.TrainTest):
     model = None
 
     def measured_budget(self, **keys):
-        """The budget of the issue, from two steps with room for everything."""
-        keys["steps"] = 2
+        """The budget of the issue, from two steps with room for everything. Without a plan, whose fetches
+        pin more than operators do."""
+        keys.update(steps=2, policy="online")
         output = self.train("measured", **keys, device_memory="1GiB", chunk_size=CHUNK, overwrite=True)
         lines = train_program.steps(output)
         floor = max(line["pinned_peak_bytes"] for line in lines)

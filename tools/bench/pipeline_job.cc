@@ -12,7 +12,8 @@
 #include "gemini/plan/spare_slots.h"
 #include "gemini/state_format.h"
 #include "gemini/system/status_macros.h"
-#include "trainer/forecast/transformer_shape.h"
+#include "trainer/families/hf_config.h"
+#include "trainer/models/causal_lm.h"
 
 namespace gemini::bench {
 namespace {
@@ -22,8 +23,18 @@ using Clock = std::chrono::steady_clock;
 
 constexpr StateFormat kFormat = {.element = ElementType::kBf16};
 constexpr int64_t kElementsOfChunk = PipelineJob::kChunkBytes / 2;
-// 12 layers and a width of 768, as the smallest GPT-2, with a smaller vocabulary: 92 M parameters.
-constexpr policies::TransformerShape kShape = {.vocabulary = 8192};
+
+// The parameters of the smallest GPT-2, of 12 layers and a width of 768, with a smaller vocabulary:
+// 92 M.
+absl::StatusOr<std::vector<trainer::ParameterShape>> Parameters() {
+  GEMINI_ASSIGN_OR_RETURN(
+      const trainer::HfConfig config,
+      trainer::ParseHfConfig(R"({"model_type":"gpt2","vocab_size":8192})", "pipeline_job"));
+  GEMINI_ASSIGN_OR_RETURN(
+      const std::unique_ptr<trainer::CausalLm> model,
+      trainer::MakeCausalLm(config.spec, torch::dtype(torch::kBFloat16).device(torch::kMeta)));
+  return trainer::ParameterShapesOf(*model);
+}
 
 double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -81,10 +92,11 @@ PipelineJob::~PipelineJob() { updates_.reset(); }
 absl::Status PipelineJob::Open(const std::string& nvme_directory) {
   const bool on_nvme = !nvme_directory.empty();
   std::vector<TensorSpec> specs;
-  for (const policies::ShapedTensor& tensor : policies::TensorsOf(kShape).tensors) {
-    specs.push_back({tensor.name, 2 * tensor.num_elements, TensorGroup::kTrainable});
+  GEMINI_ASSIGN_OR_RETURN(const std::vector<trainer::ParameterShape> parameters, Parameters());
+  for (const trainer::ParameterShape& parameter : parameters) {
+    specs.push_back({parameter.name, 2 * parameter.num_elements(), TensorGroup::kTrainable});
+    num_elements_ += parameter.num_elements();
   }
-  num_elements_ = policies::NumParameters(kShape);
   num_tensors_ = static_cast<int64_t>(specs.size());
   GEMINI_ASSIGN_OR_RETURN(const Layout layout, Layout::Pack(specs, kChunkBytes));
   pieces_.resize(layout.num_bundles());

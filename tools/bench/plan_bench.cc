@@ -18,7 +18,8 @@
 #include "policies/simulator/simulator.h"
 #include "policies/trace/moved_bytes.h"
 #include "policies/trace/next_uses.h"
-#include "trainer/forecast/transformer_trace.h"
+#include "trainer/families/hf_config.h"
+#include "trainer/forecast/traced_step.h"
 
 namespace gemini::policies {
 namespace {
@@ -183,11 +184,12 @@ BENCHMARK(plan_seconds_largest)->UseManualTime()->Iterations(1);
 // next round. A frozen base with a tied embedding that trains alone is where that matters, so the
 // table has it too.
 void plan_gpt2_bytes_fraction_of_lru(benchmark::State& state) {
-  TransformerShape shape;
-  shape.vocabulary = 8192;
-  shape.dropout = false;
-  const absl::StatusOr<TransformerTrace> step = MakeTransformerTrace(
-      shape, {.sequence = 256},
+  const absl::StatusOr<trainer::HfConfig> config = trainer::ParseHfConfig(
+      R"({"model_type":"gpt2","vocab_size":8192,"resid_pdrop":0,"embd_pdrop":0,"attn_pdrop":0})",
+      "plan_bench");
+  if (!config.ok()) return state.SkipWithError(config.status().ToString().c_str());
+  const absl::StatusOr<trainer::NamedTrace> step = trainer::TraceStep(
+      config->spec, {.sequence = 256},
       {.flops_per_second = 1e11, .memory_bytes_per_second = 1e10, .kernel_ns = 2'000});
   if (!step.ok()) return state.SkipWithError(step.status().ToString().c_str());
   constexpr int64_t kChunkBytes = 2 * kMiB;

@@ -14,7 +14,8 @@
 #include "policies/planner/chunk_size_search.h"
 #include "policies/trace/range_trace.h"
 #include "trainer/forecast/device_floor.h"
-#include "trainer/forecast/model_shape.h"
+#include "trainer/forecast/round_of_run.h"
+#include "trainer/forecast/traced_step.h"
 
 namespace gemini::trainer {
 namespace {
@@ -26,20 +27,9 @@ constexpr int64_t kLeastChunkBytes = 64 * kKiB;
 // Half a second of planning for all sizes together (docs/benchmarks.md says what a plan takes). A
 // model of 1.3e9 parameters has so many chunks of 1 MiB.
 constexpr int64_t kMostBundles = 5'000;
-
-policies::RoundShape RoundOf(const RunConfig& config) {
-  const bool vertical = config.micro_batch_schedule == "vertical";
-  return {.train = true,
-          .batch = config.batch,
-          .sequence = config.sequence,
-          .micro_batches = vertical ? 1 : std::min(config.accumulate, kMostMicroBatches),
-          .recompute = vertical || config.recompute,
-          .element = config.element(),
-          .optimizer = config.optimizer_kind(),
-          .moments = config.format().moments,
-          .states_on_nvme = config.states_on_nvme(),
-          .on_cpu = !config.gpu().has_value()};
-}
+// A trace of so many operators is made and planned in about a second: 40 micro-batches of a model
+// of 80 blocks.
+constexpr int64_t kMostForetoldOperators = 100'000;
 
 std::string Describe(const TriedChunkSize& tried) {
   if (!tried.status.ok()) return absl::StrCat(FormatByteSize(tried.chunk_bytes), " does not fit");
@@ -48,8 +38,7 @@ std::string Describe(const TriedChunkSize& tried) {
                          FormatByteSize(tried.host_bytes));
 }
 
-absl::StatusOr<ChunkChoice> Search(const ChunkChoiceInputs& in,
-                                   const policies::TransformerTrace& step) {
+absl::StatusOr<ChunkChoice> Search(const ChunkChoiceInputs& in, const NamedTrace& step) {
   ChunkSizeSearchInputs search = {.trace = step.trace,
                                   .budget_bytes = {},
                                   .costs = in.links,
@@ -71,7 +60,8 @@ absl::StatusOr<ChunkChoice> Search(const ChunkChoiceInputs& in,
   ChunkChoice choice = {.chunk_bytes = found.plan.chunk_bytes,
                         .reason = "",
                         .device_floor_bytes = found.plan.prediction.device_floor_bytes,
-                        .floor = std::nullopt};
+                        .floor = std::nullopt,
+                        .step = std::nullopt};
   for (const TriedChunkSize& tried : found.tried) {
     if (tried.chunk_bytes == choice.chunk_bytes) {
       host_bytes = tried.host_bytes;
@@ -96,32 +86,57 @@ ChunkChoice ByBudget(const ChunkChoiceInputs& in, const absl::Status& why) {
               "chunks of ", FormatByteSize(in.most_chunk_bytes),
               ", by the DEVICE budget alone, for no step can be predicted: ", why.message()),
           .device_floor_bytes = 0,
-          .floor = std::nullopt};
+          .floor = std::nullopt,
+          .step = std::nullopt};
 }
 
 std::string AsAskedFor(int64_t chunk_bytes) {
   return absl::StrCat("chunks of ", FormatByteSize(chunk_bytes), ", as asked for");
 }
 
-std::optional<DeviceNeed> FloorOf(const policies::TransformerTrace& step, int64_t chunk_bytes) {
+std::optional<DeviceNeed> FloorOf(const NamedTrace& step, int64_t chunk_bytes) {
   const absl::StatusOr<policies::RangeTrace> packed = policies::PackTrace(step.trace, chunk_bytes);
   if (!packed.ok()) return std::nullopt;
   return FindDeviceFloor(*packed, step);
 }
 
-absl::StatusOr<policies::TransformerTrace> StepOf(const ChunkChoiceInputs& in) {
-  GEMINI_ASSIGN_OR_RETURN(const policies::TransformerShape shape, ShapeOf(in.model));
-  return policies::MakeTransformerTrace(shape, RoundOf(in.config), in.compute);
+absl::StatusOr<NamedTrace> StepOf(const ChunkChoiceInputs& in) {
+  RoundShape round = RoundOf(in.config);
+  round.micro_batches = std::min(round.micro_batches, kMostMicroBatches);
+  return TraceStep(in.model, round, in.compute.value_or(ComputeRate()));
 }
 
-ChunkChoice Choose(const ChunkChoiceInputs& in, const policies::TransformerTrace& step) {
+// Returns the trace of all micro-batches, if it can be foretold. `step` has kMostMicroBatches at
+// most.
+std::optional<Trace> WholeStep(const ChunkChoiceInputs& in, NamedTrace step) {
+  const RoundShape round = RoundOf(in.config);
+  // A step whose gradients overflow, while fp16's loss scale is searched for, ends in no update, as
+  // no plan foretells.
+  if (!in.compute.has_value() || in.config.micro_batch_schedule != "horizontal" ||
+      in.config.policy == "online" || round.element == ElementType::kFp16) {
+    return std::nullopt;
+  }
+  const int64_t part =
+      step.trace.num_positions() / std::min(round.micro_batches, kMostMicroBatches);
+  if (part * round.micro_batches > kMostForetoldOperators) return std::nullopt;
+  if (round.micro_batches <= kMostMicroBatches) return std::move(step.trace);
+  absl::StatusOr<NamedTrace> whole = TraceStep(in.model, round, *in.compute);
+  if (!whole.ok()) return std::nullopt;
+  return std::move(whole->trace);
+}
+
+ChunkChoice Choose(const ChunkChoiceInputs& in, const NamedTrace& step) {
   if (in.config.chunk_size != kAutoBytes) {
     return {.chunk_bytes = in.config.chunk_size,
             .reason = AsAskedFor(in.config.chunk_size),
             .device_floor_bytes = 0,
-            .floor = FloorOf(step, in.config.chunk_size)};
+            .floor = FloorOf(step, in.config.chunk_size),
+            .step = std::nullopt};
   }
-  absl::StatusOr<ChunkChoice> found = Search(in, step);
+  absl::StatusOr<ChunkChoice> found =
+      in.compute.has_value()
+          ? Search(in, step)
+          : absl::FailedPreconditionError("what the GPU computes a second is not known yet");
   if (!found.ok()) found = ByBudget(in, found.status());
   found->floor = FloorOf(step, found->chunk_bytes);
   // Smaller chunks have a lower floor, for they carry less that nobody uses.
@@ -138,8 +153,12 @@ ChunkChoice Choose(const ChunkChoiceInputs& in, const policies::TransformerTrace
 }  // namespace
 
 ChunkChoice ChooseChunkSize(const ChunkChoiceInputs& in) {
-  const absl::StatusOr<policies::TransformerTrace> step = StepOf(in);
-  if (step.ok()) return Choose(in, *step);
+  absl::StatusOr<NamedTrace> step = StepOf(in);
+  if (step.ok()) {
+    ChunkChoice choice = Choose(in, *step);
+    choice.step = WholeStep(in, *std::move(step));
+    return choice;
+  }
   ChunkChoice choice = ByBudget(in, step.status());
   if (in.config.chunk_size != kAutoBytes) {
     choice.chunk_bytes = in.config.chunk_size;

@@ -2,11 +2,10 @@
 // Which chunk size a run gets: the one asked for, else one with which the planner predicts a fast
 // step and the model needs little HOST (policies/planner/chunk_size_search.h), from its config.json
 // and the run's settings alone.
-// Model:  the trace of trainer/forecast/transformer_trace.h. Of more than kMostMicroBatches the
-//         others repeat the last one; the vertical schedule moves a block's parameters once a pass,
-//         as one micro-batch does. A kept trace asks for no size: traces are of tensors, and spaces
-//         end with their sessions.
-// Pure:   no I/O, no clock.
+// Model:  the trace of trainer/forecast/traced_step.h. Of more than kMostMicroBatches the others
+//         repeat the last one. A kept trace asks for no size: traces are of tensors, and spaces end
+//         with their sessions.
+// Thread: as TraceStep, which it calls.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -17,7 +16,7 @@
 #include "gemini/device_shortage.h"
 #include "trainer/config/run_config.h"
 #include "trainer/families/model_spec.h"
-#include "trainer/forecast/transformer_trace.h"
+#include "trainer/forecast/named_trace.h"
 
 namespace gemini::trainer {
 
@@ -30,14 +29,17 @@ struct ChunkChoice {
   int64_t device_floor_bytes = 0;
   // What the step's largest operator needs in chunks of that size; nothing: it cannot be known.
   std::optional<DeviceNeed> floor;
+  // The trace of a whole step. Nothing: it is not foretold, as with the vertical schedule, in fp16,
+  // or where it has more than 100,000 operators.
+  std::optional<Trace> step;
 };
 
 struct ChunkChoiceInputs {
   const RunConfig& config;  // Its sequence is not 0.
   const ModelSpec& model;
   int64_t device_bytes = 0;
-  policies::ComputeRate compute;
-  CostModel links;  // --device-bandwidth comes before its rates.
+  std::optional<ComputeRate> compute;  // Nothing: it is not known, so no step is predicted.
+  CostModel links;                     // --device-bandwidth comes before its rates.
   // A power of two >= 64 KiB: taken when no step can be predicted, and the largest that is tried.
   // With larger ones operators could pin more than DEVICE holds.
   int64_t most_chunk_bytes = 0;

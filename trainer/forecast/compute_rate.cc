@@ -26,7 +26,7 @@ double LeastSeconds(Work&& work) {
 
 }  // namespace
 
-policies::ComputeRate MeasureComputeRate() {
+ComputeRate MeasureComputeRate() {
   const torch::NoGradGuard no_grad;
   constexpr int64_t kWidth = 512;
   const torch::Tensor a = torch::ones({kWidth, kWidth}), b = torch::ones({kWidth, kWidth});

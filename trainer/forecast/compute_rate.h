@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this machine computes a second, measured: what turns an analytic trace into times before the
+// What this machine computes a second, measured: what turns a foretold trace into times before the
 // first step was taken.
 // Thread: any; takes the threads that Torch has. Blocks for some 20 ms and needs 24 MiB meanwhile.
 #pragma once
-#include "trainer/forecast/transformer_trace.h"
+#include "trainer/forecast/named_trace.h"
 
 namespace gemini::trainer {
 
-policies::ComputeRate MeasureComputeRate();
+ComputeRate MeasureComputeRate();
 
 }  // namespace gemini::trainer

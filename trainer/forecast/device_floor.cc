@@ -3,8 +3,7 @@
 
 namespace gemini::trainer {
 
-DeviceNeed FindDeviceFloor(const policies::RangeTrace& trace,
-                           const policies::TransformerTrace& step) {
+DeviceNeed FindDeviceFloor(const policies::RangeTrace& trace, const NamedTrace& step) {
   DeviceNeed most;
   for (int32_t position = 0; position < trace.num_positions(); ++position) {
     int64_t chunks = 0;
@@ -13,9 +12,8 @@ DeviceNeed FindDeviceFloor(const policies::RangeTrace& trace,
     }
     const DeviceNeed pinned = {.who = step.operator_names[position],
                                .chunk_bytes = chunks * trace.chunk_bytes,
-                               .non_model_bytes = step.pinned_peak_bytes[position]};
-    const DeviceNeed behind = {.who = pinned.who,
-                               .non_model_bytes = trace.operators[position].non_model_peak_bytes};
+                               .non_model_bytes = step.needs[position].pinned_bytes};
+    const DeviceNeed behind = {.who = pinned.who, .non_model_bytes = step.needs[position].bytes};
     for (const DeviceNeed& need : {pinned, behind}) {
       if (need.bytes() > most.bytes()) most = need;
     }

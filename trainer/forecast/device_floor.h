@@ -6,14 +6,13 @@
 #pragma once
 #include "gemini/device_shortage.h"
 #include "policies/trace/range_trace.h"
-#include "trainer/forecast/transformer_trace.h"
+#include "trainer/forecast/named_trace.h"
 
 namespace gemini::trainer {
 
 // Returns what the operator that needs the most needs. `trace` is that of `step`, packed. A plan
 // needs more where an operator's interval has its peak behind the operator, because it lets chunks
 // stay through the interval (policies/planner/planner.h).
-DeviceNeed FindDeviceFloor(const policies::RangeTrace& trace,
-                           const policies::TransformerTrace& step);
+DeviceNeed FindDeviceFloor(const policies::RangeTrace& trace, const NamedTrace& step);
 
 }  // namespace gemini::trainer

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/models/attention.h"
 
+#include <tuple>
+
+#include "ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h"
 #include "ATen/ops/cat.h"
 #include "ATen/ops/scaled_dot_product_attention.h"
 #include "ATen/ops/stack.h"
@@ -31,6 +34,21 @@ torch::Tensor Rotate(const torch::Tensor& x, const HeadAngles& angles) {
   return out.to(x.scalar_type());
 }
 
+// Arguments and result: [batch, heads, sequence, head size].
+torch::Tensor FusedAttention(const torch::Tensor& query, const torch::Tensor& key,
+                             const torch::Tensor& value, const RowAttentionOptions& options) {
+  const bool is_causal = query.size(2) > 1;
+  // By its name, which scaled_dot_product_attention would choose on a CPU, but not on the meta
+  // device, where a step is foretold.
+  if (!query.is_cuda() && options.dropout == 0) {
+    return std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(
+        query, key, value, /*dropout_p=*/0, is_causal, /*attn_mask=*/{}, options.scale));
+  }
+  return at::scaled_dot_product_attention(query, key, value, /*attn_mask=*/{}, options.dropout,
+                                          is_causal, options.scale,
+                                          /*enable_gqa=*/key.size(1) != query.size(1));
+}
+
 }  // namespace
 
 torch::Tensor CausalAttention(const torch::Tensor& query, const torch::Tensor& key,
@@ -43,13 +61,8 @@ torch::Tensor CausalAttention(const torch::Tensor& query, const torch::Tensor& k
   };
   if (options.window >= sequence) options.window = 0;
   const bool fused = options.window == 0 && options.soft_cap == 0;
-  const torch::Tensor attended =
-      fused ? at::scaled_dot_product_attention(
-                  Rotate(by_head(query), angles), Rotate(by_head(key), angles), by_head(value),
-                  /*attn_mask=*/{}, options.dropout, /*is_causal=*/sequence > 1, options.scale,
-                  /*enable_gqa=*/key.size(-1) != query.size(-1))
-            : RowAttention(Rotate(by_head(query), angles), Rotate(by_head(key), angles),
-                           by_head(value), options);
+  const torch::Tensor attended = (fused ? FusedAttention : RowAttention)(
+      Rotate(by_head(query), angles), Rotate(by_head(key), angles), by_head(value), options);
   return attended.transpose(1, 2).reshape(query.sizes());
 }
 

@@ -27,6 +27,24 @@ struct Routes {
   std::vector<int64_t> num_places;  // By expert.
 };
 
+// Returns how many of `experts` [places] are which of them, from 0 to `count`. On the meta device,
+// where nobody knows, all are equally many.
+std::vector<int64_t> NumPlaces(const torch::Tensor& experts, int64_t count) {
+  std::vector<int64_t> places(static_cast<size_t>(count));
+  if (experts.is_meta()) {
+    const int64_t all = experts.numel();
+    for (int64_t i = 0; i < count; ++i) {
+      places[static_cast<size_t>(i)] = all * (i + 1) / count - all * i / count;
+    }
+    return places;
+  }
+  const torch::Tensor counts =
+      at::bincount(experts, /*weights=*/{}, /*minlength=*/count).to(torch::kCPU);
+  const auto* const first = counts.const_data_ptr<int64_t>();
+  places.assign(first, first + count);
+  return places;
+}
+
 Routes RoutesOf(const torch::Tensor& logits, const ExpertsSpec& spec) {
   const torch::Tensor probabilities = at::softmax(logits, /*dim=*/-1, torch::kFloat32);
   auto [weights, chosen] = at::topk(probabilities, spec.chosen, /*dim=*/-1);
@@ -35,13 +53,10 @@ Routes RoutesOf(const torch::Tensor& logits, const ExpertsSpec& spec) {
   const torch::Tensor experts = chosen.flatten();
   // Stable: rows of one expert stay in their order.
   const torch::Tensor order = at::argsort(experts, /*stable=*/true, /*dim=*/0);
-  const torch::Tensor counts =
-      at::bincount(experts, /*weights=*/{}, /*minlength=*/spec.count).to(torch::kCPU);
-  const auto* const first = counts.const_data_ptr<int64_t>();
   return {.row = at::floor_divide(order, spec.chosen),
           .weight = weights.flatten().index_select(0, order).unsqueeze(1),
           .place = at::argsort(order),
-          .num_places = std::vector<int64_t>(first, first + spec.count)};
+          .num_places = NumPlaces(experts, spec.count)};
 }
 
 }  // namespace

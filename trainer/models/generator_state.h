@@ -7,7 +7,8 @@
 
 namespace gemini::trainer {
 
-// Returns the state as bytes, on the CPU.
+// Returns the state as bytes, on the CPU. The meta device draws nothing: its state is a tensor on
+// it, as large as that of the CPU, and setting it does nothing.
 torch::Tensor GeneratorState(torch::Device device);
 // Sets it. Throws c10::Error if it is no state of a generator of that kind of device.
 void SetGeneratorState(const torch::Tensor& state, torch::Device device);

@@ -8,6 +8,7 @@
 
 #include "ATen/ops/arange.h"
 #include "ATen/ops/dropout.h"
+#include "ATen/ops/empty.h"
 #include "ATen/ops/linear.h"
 #include "absl/strings/str_cat.h"
 #include "trainer/models/attention.h"
@@ -106,7 +107,7 @@ class TransformerBlock : public Block {
   torch::Tensor Attend(const std::vector<torch::Tensor>& parts, const BatchContext& context) {
     const AttentionSpec& attention = spec_.attention;
     // Here and in Feed dropout is a statement of its own: what was read before it is released by
-    // then, and trainer/forecast/transformer_trace.cc counts on that.
+    // then.
     const torch::Tensor attended = attention_out_->Forward(
         CausalAttention(parts[0], parts[1], parts[2], attention.head_size, context.angles[kind_],
                         {.scale = attention.scales_query ? 1.0 : scale_,
@@ -203,9 +204,11 @@ Transformer::Transformer(const ModelSpec& spec, LayerSet& layers) : spec_(spec) 
 
 torch::Tensor Transformer::PositionRows(const torch::Tensor& tokens) const {
   const int64_t first = spec_.positions->first_row;
-  const torch::Tensor rows = torch::arange(first, first + tokens.size(1),
-                                           torch::dtype(torch::kInt64).device(tokens.device()))
-                                 .unsqueeze(0);
+  // Made before it is filled: arange itself would not take memory on the meta device.
+  torch::Tensor rows =
+      at::empty({tokens.size(1)}, torch::dtype(torch::kInt64).device(tokens.device()));
+  at::arange_out(rows, first, first + tokens.size(1), 1);
+  rows = rows.unsqueeze(0);
   return spec_.positions->for_each_sequence ? rows.expand({tokens.size(0), -1}) : rows;
 }
 

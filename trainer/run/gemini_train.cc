@@ -2,6 +2,7 @@
 // gemini-train: fine-tunes a Hugging Face checkpoint under a memory budget, in one command. Exit
 // status: 0 done; 1 an error; 2 a wrong flag or configuration; 128 + signal when Ctrl-C (130) or
 // SIGTERM (143) ended the run behind a finished and saved step.
+#include <malloc.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -87,23 +88,26 @@ client::OptimizerSpec MakeOptimizer(const RunConfig& config) {
           .rounding_seed = config.rounding_seed()};
 }
 
-absl::StatusOr<MemoryPlan> PlanFor(const RunConfig& config, const ModelSpec& spec,
-                                   const CausalLm& model,
-                                   const std::vector<ParameterShape>& parameters) {
+struct Plans {
+  MemoryPlan memory;
+  std::optional<Trace> first_step;  // That it is foretold to leave, if it is.
+};
+
+absl::StatusOr<Plans> PlanFor(const RunConfig& config, const ModelSpec& spec, const CausalLm& model,
+                              const std::vector<ParameterShape>& parameters) {
   std::vector<TensorSpec> tensors;
   for (const ParameterShape& parameter : parameters) {
     tensors.push_back({parameter.name, parameter.num_elements() * ElementBytes(config.element()),
                        TensorGroup::kTrainable});
   }
   GEMINI_ASSIGN_OR_RETURN(const int64_t available, AvailableMemory());
-  ChunkChoiceInputs inputs = {.config = config, .model = spec, .compute = {}, .links = {}};
+  ChunkChoiceInputs inputs = {
+      .config = config, .model = spec, .compute = std::nullopt, .links = {}};
   inputs.device_bytes = DeviceMemory(config, available);
   inputs.most_chunk_bytes = client::hooks::ChooseChunkBytes(inputs.device_bytes, model);
   // Of a GPU it is not known before its first step: chunks are then as large as the budget allows.
-  if (config.chunk_size == kAutoBytes && !config.gpu().has_value()) {
-    inputs.compute = MeasureComputeRate();
-  }
-  const ChunkChoice choice = ChooseChunkSize(inputs);
+  if (!config.gpu().has_value()) inputs.compute = MeasureComputeRate();
+  ChunkChoice choice = ChooseChunkSize(inputs);
   LogInfo(choice.reason);
   GEMINI_ASSIGN_OR_RETURN(
       MemoryPlan plan,
@@ -115,7 +119,9 @@ absl::StatusOr<MemoryPlan> PlanFor(const RunConfig& config, const ModelSpec& spe
     // The prediction knows the model's tensors, but not each temporary.
     plan.device_floor_bytes = choice.device_floor_bytes + choice.device_floor_bytes / 2;
   }
-  return plan;
+  // What measuring and foretelling took goes back to the system before HOST is asked for.
+  ::malloc_trim(0);
+  return Plans{std::move(plan), std::move(choice.step)};
 }
 
 // A GPU computes the same bits each time only where it is told to: attention would not, with a
@@ -188,7 +194,8 @@ absl::Status OpenManaged(const RunConfig& config, Device device, const ModelSpec
                          CausalLm& model, const std::vector<ParameterShape>& parameters,
                          Memory& memory) {
   RaiseDescriptorLimit();
-  GEMINI_ASSIGN_OR_RETURN(const MemoryPlan plan, PlanFor(config, spec, model, parameters));
+  GEMINI_ASSIGN_OR_RETURN(Plans plans, PlanFor(config, spec, model, parameters));
+  const MemoryPlan& plan = plans.memory;
   client::hooks::TrainingOptions options;
   options.device = std::move(device.gpu);
   options.device_memory = plan.bytes[Tier::kDevice];
@@ -237,6 +244,9 @@ absl::Status OpenManaged(const RunConfig& config, Device device, const ModelSpec
   }
   GEMINI_ASSIGN_OR_RETURN(client::hooks::ManagedModel * managed,
                           memory.session->Manage(model, optimizer, manage));
+  if (plans.first_step.has_value()) {
+    memory.session->phases().Foretell(*std::move(plans.first_step));
+  }
   GEMINI_ASSIGN_OR_RETURN(const DecayExemptions no_decay, DecayExemptions::Parse(config.no_decay));
   GEMINI_ASSIGN_OR_RETURN(
       memory.store, ManagedParameterStore::Make(*memory.session, *managed, optimizer, no_decay));
@@ -496,6 +506,8 @@ absl::StatusOr<int> Run(CommandLine& line, const Interrupt& interrupt, Progress&
     LogInfo(absl::StrCat("goes on behind step ", resumed->state.step, " from ", resumed->path));
   } else {
     GEMINI_RETURN_IF_ERROR(LoadParameters(source, parameters, *memory.store, loading));
+    progress.Clear();
+    LogInfo(absl::StrCat("loaded ", source.directory()));
   }
 
   const auto warn = [&](const std::string& text) {

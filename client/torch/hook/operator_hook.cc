@@ -16,9 +16,9 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "c10/core/GradMode.h"
+#include "client/torch/hook/operator_inputs.h"
 #include "client/torch/hook/operator_traits.h"
 #include "client/torch/hook/storage_access_2_11.h"
-#include "client/torch/hook/tensor_walk.h"
 #include "gemini/system/check.h"
 
 namespace gemini::client::hooks {
@@ -283,22 +283,13 @@ std::unique_ptr<at::ObserverContext> BeginOperator(const at::RecordFunction& fun
   thread.counters->Add(thread.counters->operators);
   const size_t first = thread.pins.size();
   const c10::FunctionSchema* const schema = SchemaOf(function);
-  c10::ArrayRef<const c10::IValue> inputs = function.inputs();
-  // A boxed call shows its whole stack: what lies below the arguments is its caller's.
-  if (schema != nullptr && !schema->is_vararg() && inputs.size() > schema->arguments().size()) {
-    inputs = inputs.slice(inputs.size() - schema->arguments().size());
-  }
   try {
-    int argument = 0;
-    for (const c10::IValue& input : inputs) {
-      ForEachTensor(input, [&](c10::TensorImpl* tensor) {
-        ManagedStorage* const storage = ManagedStorage::Of(tensor);
-        if (storage != nullptr && !storage->retired()) {
-          thread.pins.push_back({storage, storage->storage(), argument});
-        }
-      });
-      ++argument;
-    }
+    ForEachInputTensor(function, schema, [&](c10::TensorImpl* tensor, int argument) {
+      ManagedStorage* const storage = ManagedStorage::Of(tensor);
+      if (storage != nullptr && !storage->retired()) {
+        thread.pins.push_back({storage, storage->storage(), argument});
+      }
+    });
     if (thread.pins.size() == first) [[likely]]
       return nullptr;
 

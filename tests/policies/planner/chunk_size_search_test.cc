@@ -10,23 +10,17 @@
 #include "gemini/plan/spare_slots.h"
 #include "policies/planner/planner.h"
 #include "policies/trace/range_trace.h"
+#include "tests/policies/block_trace.h"
 #include "tests/status_matchers.h"
-#include "trainer/forecast/transformer_trace.h"
 
 namespace gemini::policies {
 namespace {
 
 using ::testing::HasSubstr;
 
-Trace Gpt2Trace() {
-  const TransformerShape shape = {.num_layers = 6,
-                                  .hidden = 256,
-                                  .num_heads = 4,
-                                  .inner = 1024,
-                                  .vocabulary = 8192,
-                                  .num_positions = 256,
-                                  .embedding_size = 256};
-  return MakeTransformerTrace(shape, {.batch = 2, .sequence = 128}, {})->trace;
+Trace BlocksTrace() {
+  return BlockTrace({.blocks = 6, .width = 256, .inner = 1024}, {.batch = 2, .sequence = 128}, {})
+      .trace;
 }
 
 int64_t ParameterBytes(const Trace& trace) {
@@ -38,8 +32,8 @@ int64_t ParameterBytes(const Trace& trace) {
 TierMap<int64_t> Budget(int64_t device_bytes) { return {{device_bytes, int64_t{1} << 50, 0}}; }
 
 TEST(ChunkSizeSearchTest, TakesTheFastestLeanSizeAndOfEqualsTheLargest) {
-  const Trace trace = Gpt2Trace();
-  const ChunkSizeSearchInputs inputs = {.trace = trace, .budget_bytes = Budget(72 * kMiB)};
+  const Trace trace = BlocksTrace();
+  const ChunkSizeSearchInputs inputs = {.trace = trace, .budget_bytes = Budget(64 * kMiB)};
   ASSERT_OK_AND_ASSIGN(const ChunkSizeChoice choice, SearchChunkSize(inputs));
   ASSERT_EQ(choice.tried.size(), 11u);
   int64_t leanest = INT64_MAX;
@@ -66,8 +60,8 @@ TEST(ChunkSizeSearchTest, TakesTheFastestLeanSizeAndOfEqualsTheLargest) {
 }
 
 TEST(ChunkSizeSearchTest, GivesThePlanThatThePlannerGivesForThatSize) {
-  const Trace trace = Gpt2Trace();
-  const ChunkSizeSearchInputs inputs = {.trace = trace, .budget_bytes = Budget(72 * kMiB)};
+  const Trace trace = BlocksTrace();
+  const ChunkSizeSearchInputs inputs = {.trace = trace, .budget_bytes = Budget(64 * kMiB)};
   ASSERT_OK_AND_ASSIGN(const ChunkSizeChoice choice, SearchChunkSize(inputs));
   ASSERT_OK_AND_ASSIGN(const RangeTrace packed, PackTrace(trace, choice.plan.chunk_bytes));
   ASSERT_OK_AND_ASSIGN(const Plan plan,
@@ -76,8 +70,8 @@ TEST(ChunkSizeSearchTest, GivesThePlanThatThePlannerGivesForThatSize) {
 }
 
 TEST(ChunkSizeSearchTest, ALatencyForEveryCopyMakesChunksLarger) {
-  const Trace trace = Gpt2Trace();
-  ChunkSizeSearchInputs inputs = {.trace = trace, .budget_bytes = Budget(72 * kMiB)};
+  const Trace trace = BlocksTrace();
+  ChunkSizeSearchInputs inputs = {.trace = trace, .budget_bytes = Budget(64 * kMiB)};
   inputs.costs.copy_latency_ns = 0;
   ASSERT_OK_AND_ASSIGN(const ChunkSizeChoice without, SearchChunkSize(inputs));
   inputs.costs.copy_latency_ns = 5'000'000;
@@ -86,8 +80,8 @@ TEST(ChunkSizeSearchTest, ALatencyForEveryCopyMakesChunksLarger) {
 }
 
 TEST(ChunkSizeSearchTest, LeavesOutSizesOfTooManyBundles) {
-  const Trace trace = Gpt2Trace();
-  ChunkSizeSearchInputs inputs = {.trace = trace, .budget_bytes = Budget(72 * kMiB)};
+  const Trace trace = BlocksTrace();
+  ChunkSizeSearchInputs inputs = {.trace = trace, .budget_bytes = Budget(64 * kMiB)};
   inputs.max_bundles = ParameterBytes(trace) / kMiB;
   ASSERT_OK_AND_ASSIGN(const ChunkSizeChoice choice, SearchChunkSize(inputs));
   EXPECT_EQ(choice.tried.front().status.code(), absl::StatusCode::kResourceExhausted);
@@ -95,7 +89,7 @@ TEST(ChunkSizeSearchTest, LeavesOutSizesOfTooManyBundles) {
 }
 
 TEST(ChunkSizeSearchTest, CountsWhatIsNoTensors) {
-  const Trace trace = Gpt2Trace();
+  const Trace trace = BlocksTrace();
   const ChunkSizeSearchInputs inputs = {.trace = trace, .budget_bytes = Budget(256 * kMiB)};
   ASSERT_OK_AND_ASSIGN(const ChunkSizeChoice choice, SearchChunkSize(inputs));
   for (const TriedChunkSize& tried : choice.tried) {
@@ -108,16 +102,9 @@ TEST(ChunkSizeSearchTest, CountsWhatIsNoTensors) {
 // Width 1600, as of GPT-2's largest: its matrices are 1,250 to 5,000 pages, and fill no power of
 // two.
 Trace WideTrace() {
-  const TransformerShape shape = {.num_layers = 8,
-                                  .hidden = 1600,
-                                  .num_heads = 25,
-                                  .inner = 6400,
-                                  .vocabulary = 8192,
-                                  .num_positions = 256,
-                                  .embedding_size = 1600};
-  const RoundShape round = {
+  const trainer::RoundShape round = {
       .batch = 1, .sequence = 64, .recompute = true, .element = ElementType::kBf16};
-  return MakeTransformerTrace(shape, round, {})->trace;
+  return BlockTrace({.blocks = 10, .width = 1600, .inner = 6400}, round, {}).trace;
 }
 
 TEST(ChunkSizeSearchTest, PadsLittleWherePowersOfTwoPadMuch) {
@@ -163,13 +150,13 @@ TEST(ChunkSizeSearchTest, MoreHostIsTakenForAStepThatIsMuchFaster) {
 }
 
 TEST(ChunkSizeSearchTest, WhenNothingFitsItSaysWhatTheLowestFloorIs) {
-  const Trace trace = Gpt2Trace();
+  const Trace trace = BlocksTrace();
   const ChunkSizeSearchInputs inputs = {.trace = trace, .budget_bytes = Budget(kMiB)};
   EXPECT_THAT(SearchChunkSize(inputs), StatusIs(absl::StatusCode::kResourceExhausted));
 }
 
 TEST(ChunkSizeSearchTest, RefusesSizesThatAreNone) {
-  const Trace trace = Gpt2Trace();
+  const Trace trace = BlocksTrace();
   ChunkSizeSearchInputs inputs = {.trace = trace, .budget_bytes = Budget(kGiB)};
   inputs.least_chunk_bytes = 3 * kMiB;
   EXPECT_THAT(SearchChunkSize(inputs),

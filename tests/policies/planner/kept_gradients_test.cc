@@ -19,10 +19,10 @@
 #include "policies/simulator/simulator.h"
 #include "policies/trace/next_uses.h"
 #include "tests/gemini/plan/planned_update.h"
+#include "tests/policies/block_trace.h"
 #include "tests/policies/planner/layers_trace.h"
 #include "tests/policies/planner/random_trace.h"
 #include "tests/status_matchers.h"
-#include "trainer/forecast/transformer_trace.h"
 
 namespace gemini::policies {
 namespace {
@@ -502,20 +502,14 @@ TEST(KeptGradientsTest, AutoLetsGradientsLeaveBesideForwardWhereTheirWayIsFull) 
                   static_cast<double>(without.prediction.round_ns));
 }
 
-// GPT-2 with a tied embedding of 25 MB, which is used first and whose gradient is the last; DEVICE
-// has room for a quarter of the parameters. Forward fetches all and backward pushes all gradients
-// out.
-class Gpt2Test : public ::testing::Test {
+// Blocks behind a table of 34 MB, which is used first and whose gradient is the last; DEVICE has
+// room for a quarter of the parameters. Forward fetches all and backward pushes all gradients out.
+class BlocksTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    TransformerShape shape;
-    shape.vocabulary = 8192;
-    shape.dropout = false;
-    ASSERT_OK_AND_ASSIGN(
-        const TransformerTrace step,
-        MakeTransformerTrace(
-            shape, {.sequence = 256},
-            {.flops_per_second = 1e11, .memory_bytes_per_second = 1e10, .kernel_ns = 2'000}));
+    const trainer::NamedTrace step =
+        BlockTrace({.width = 1024, .inner = 4096}, {.sequence = 512},
+                   {.flops_per_second = 1e11, .memory_bytes_per_second = 1e10, .kernel_ns = 2'000});
     ASSERT_OK_AND_ASSIGN(trace_, PackTrace(step.trace, kMiB));
     int64_t param_bytes = 0, peak_bytes = 0;
     for (const TracedTensor& tensor : step.trace.tensors) param_bytes += tensor.size_bytes;
@@ -555,7 +549,7 @@ class Gpt2Test : public ::testing::Test {
 };
 
 // What is updated on DEVICE is moved where that lane is idle.
-TEST_F(Gpt2Test, AutoTakesFirstAndLastTransfersFromRoundsThatHideTheRest) {
+TEST_F(BlocksTest, AutoTakesFirstAndLastTransfersFromRoundsThatHideTheRest) {
   double part = 1;
   ASSERT_NO_FATAL_FAILURE(MakePlans(1, part));
   ASSERT_FALSE(plan_.device_updates.empty());
@@ -564,7 +558,7 @@ TEST_F(Gpt2Test, AutoTakesFirstAndLastTransfersFromRoundsThatHideTheRest) {
 }
 
 // Late gradients leave where that lane is idle.
-TEST_F(Gpt2Test, AutoTakesGradientsFromTheFullLaneOfBackward) {
+TEST_F(BlocksTest, AutoTakesGradientsFromTheFullLaneOfBackward) {
   double part = 1;
   ASSERT_NO_FATAL_FAILURE(MakePlans(2, part));
   ASSERT_FALSE(plan_.late_gradients.empty());

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/forecast/chunk_choice.h"
 
+#include <algorithm>
+#include <optional>
+
 #include "absl/strings/str_cat.h"
 #include "gemini/byte_size.h"
 #include "tests/status_matchers.h"
@@ -30,12 +33,14 @@ class ChunkChoiceTest : public ::testing::Test {
     return ChooseChunkSize({.config = config_,
                             .model = model_,
                             .device_bytes = device_bytes_,
-                            .compute = {.flops_per_second = 1e12, .memory_bytes_per_second = 1e11},
+                            .compute = compute_,
                             .links = links_,
                             .most_chunk_bytes = most_chunk_bytes_});
   }
 
   ModelSpec model_;
+  std::optional<ComputeRate> compute_ = {
+      {.flops_per_second = 1e12, .memory_bytes_per_second = 1e11}};
   RunConfig config_;
   CostModel links_ = {
       .host_to_device = 1e9, .device_to_host = 1e9, .update_elements_per_second = 1e9};
@@ -63,6 +68,37 @@ TEST_F(ChunkChoiceTest, ASlowLinkOfTheCommandLineComesBeforeTheModels) {
   EXPECT_THAT(Choose().reason, ContainsRegex("predicted to take [1-9][0-9]\\.[0-9] s"));
 }
 
+TEST_F(ChunkChoiceTest, WhereTheRateIsNotKnownTheBudgetDecidesAndTheFloorIsKnown) {
+  compute_.reset();
+  EXPECT_EQ(Choose().chunk_bytes, most_chunk_bytes_);
+  EXPECT_THAT(Choose().reason, HasSubstr("computes a second is not known"));
+  EXPECT_TRUE(Choose().floor.has_value());
+  EXPECT_FALSE(Choose().step.has_value());
+}
+
+TEST_F(ChunkChoiceTest, TheWholeStepIsForetoldIfItIsNotTooLong) {
+  for (const int64_t accumulate : {1, 3, 4, 32, 3000}) {  // Of some 70 operators each.
+    config_.accumulate = accumulate;
+    const ChunkChoice choice = Choose();
+    ASSERT_EQ(choice.step.has_value(), accumulate < 3000) << accumulate;
+    if (!choice.step.has_value()) continue;
+    const auto looks_up = [](const TensorUse& use) {
+      return use.tensor == 1 && use.kind == ChunkKind::kParam;  // Positions.
+    };
+    EXPECT_EQ(std::ranges::count_if(choice.step->uses, looks_up), accumulate);
+  }
+  config_.accumulate = 2;
+  EXPECT_TRUE(Choose().step.has_value());
+  config_.precision = "fp16";
+  EXPECT_FALSE(Choose().step.has_value());
+  config_.precision = "fp32";
+  config_.policy = "online";
+  EXPECT_FALSE(Choose().step.has_value());
+  config_.policy = "auto";
+  config_.micro_batch_schedule = "vertical";
+  EXPECT_FALSE(Choose().step.has_value());
+}
+
 TEST_F(ChunkChoiceTest, WhatIsAskedForIsTaken) {
   config_.chunk_size = 8 * kMiB;
   EXPECT_EQ(Choose().chunk_bytes, 8 * kMiB);
@@ -77,16 +113,23 @@ TEST_F(ChunkChoiceTest, WithoutAPredictionTheBudgetDecidesAndTheReasonSaysWhy) {
   EXPECT_EQ(Choose().chunk_bytes, 64 * kKiB);
   EXPECT_THAT(Choose().reason, HasSubstr("needs more DEVICE in larger ones"));
   device_bytes_ = 15 * kMiB;
-  model_.attention.num_heads = 3;  // 256 is no multiple of it.
+  config_.sequence = 2000;  // The model has 1,024 positions.
   EXPECT_EQ(Choose().chunk_bytes, most_chunk_bytes_);
   EXPECT_THAT(Choose().reason, HasSubstr("no step can be predicted"));
 }
 
-TEST_F(ChunkChoiceTest, AFamilyWithoutAForecastGoesByTheBudgetOrByWhatIsAskedFor) {
-  model_ = ParseHfConfig(R"({"model_type":"llama"})", "config")->spec;
-  EXPECT_EQ(Choose().chunk_bytes, most_chunk_bytes_);
-  EXPECT_THAT(Choose().reason, HasSubstr("steps of GPT-2 and OPT alone can be predicted"));
-  EXPECT_FALSE(Choose().floor.has_value());
+TEST_F(ChunkChoiceTest, EachFamilyHasAForecast) {
+  for (const char* type : {"llama", "mixtral", "gemma2", "opt"}) {
+    model_ = ParseHfConfig(absl::StrCat(R"({"model_type":")", type,
+                                        R"(","vocab_size":512,"hidden_size":64,"ffn_dim":128,
+                                            "word_embed_proj_dim":64,"intermediate_size":128,
+                                            "num_hidden_layers":3,"num_attention_heads":4,
+                                            "num_key_value_heads":4,"head_dim":16})"),
+                           "config")
+                 ->spec;
+    EXPECT_THAT(Choose().reason, HasSubstr("predicted to take")) << type;
+    EXPECT_TRUE(Choose().floor.has_value()) << type;
+  }
   config_.chunk_size = 256 * kKiB;
   EXPECT_EQ(Choose().chunk_bytes, 256 * kKiB);
   EXPECT_EQ(Choose().reason, "chunks of 256 KiB, as asked for");

@@ -29,6 +29,16 @@ constexpr char kOptPostNorm[] = R"({"model_type":"opt","vocab_size":512,
     "max_position_embeddings":64,"hidden_size":128,"word_embed_proj_dim":64,"ffn_dim":512,
     "num_hidden_layers":4,"num_attention_heads":4,"dropout":0.1,"do_layer_norm_before":false})";
 
+constexpr char kLlama[] = R"({"model_type":"llama","vocab_size":512,"max_position_embeddings":64,
+    "hidden_size":128,"intermediate_size":384,"num_hidden_layers":5,"num_attention_heads":4,
+    "num_key_value_heads":2})";
+constexpr char kGemma2[] = R"({"model_type":"gemma2","vocab_size":512,"max_position_embeddings":64,
+    "hidden_size":128,"intermediate_size":384,"num_hidden_layers":4,"num_attention_heads":4,
+    "num_key_value_heads":2,"head_dim":32,"sliding_window":16,"query_pre_attn_scalar":32})";
+constexpr char kMixtral[] = R"({"model_type":"mixtral","vocab_size":512,
+    "max_position_embeddings":64,"hidden_size":128,"intermediate_size":256,"num_hidden_layers":3,
+    "num_attention_heads":4,"num_key_value_heads":2,"num_local_experts":4})";
+
 constexpr int64_t kChunkBytes = 64 * kKiB;
 // How much of the least DEVICE that runs a named floor may be above it.
 constexpr double kMostExcess = 0.10;
@@ -133,7 +143,13 @@ INSTANTIATE_TEST_SUITE_P(
         FloorJob{.name = "gpt2 of eight sequences", .batch = 8},
         FloorJob{.name = "wide gpt2", .model = kWideGpt2},
         FloorJob{.name = "wide gpt2 recomputed", .model = kWideGpt2, .recompute = true},
-        FloorJob{.name = "opt", .model = kOpt},
+        FloorJob{.name = "llama", .model = kLlama},
+        FloorJob{.name = "llama recomputed in bf16",
+                 .model = kLlama,
+                 .recompute = true,
+                 .precision = "bf16"},
+        FloorJob{.name = "gemma2", .model = kGemma2},
+        FloorJob{.name = "mixtral", .model = kMixtral}, FloorJob{.name = "opt", .model = kOpt},
         FloorJob{.name = "opt recomputed", .model = kOpt, .recompute = true},
         FloorJob{.name = "opt accumulating", .model = kOpt, .accumulate = 2},
         FloorJob{.name = "opt, norms behind", .model = kOptPostNorm},

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a program in gemini-trace's place can do wrong. memstat_plan_test.py has the real one.
+#include "tools/trace_helper.h"
+
+#include <sys/stat.h>
+
+#include <fstream>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "tests/status_matchers.h"
+
+namespace gemini::tools {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class TraceHelperTest : public ::testing::Test {
+ protected:
+  // Writes a file of the test's own, and returns its path.
+  static std::string Write(const std::string& name, const std::string& text) {
+    const std::string path = absl::StrCat(::testing::TempDir(), name);
+    std::ofstream(path, std::ios::binary) << text;
+    return path;
+  }
+  // A program that runs these commands of the shell.
+  static std::string Program(const std::string& name, const std::string& commands) {
+    const std::string path = Write(name, absl::StrCat("#!/bin/sh\n", commands, "\n"));
+    EXPECT_EQ(::chmod(path.c_str(), 0700), 0);
+    return path;
+  }
+  static trainer::TraceReply Reply() {
+    trainer::TraceReply reply;
+    reply.model = "model";
+    reply.request.round.sequence = 16;
+    reply.made.trace.phase = "train";
+    reply.made.trace.tensors = {{.size_bytes = 64}};
+    reply.made.trace.operators = {{0, 1, 7, 0}};
+    reply.made.trace.uses = {{0, ChunkKind::kParam, false}};
+    reply.made.tensor_names = {"a.weight"};
+    reply.made.operator_names = {"forward of a"};
+    reply.made.needs = {{}};
+    return reply;
+  }
+};
+
+TEST_F(TraceHelperTest, AsksForARoundOnce) {
+  const std::string reply = Write("reply", trainer::EncodeReply(Reply()));
+  // Answers one request, and sees that it has the model; a second one would be its end.
+  TraceHelper helper(Program("once", absl::StrCat("read line; [ \"$2\" = some/model ] || exit 9; ",
+                                                  "cat ", reply, "; read line && exit 4")),
+                     "some/model");
+  ASSERT_OK_AND_ASSIGN(const trainer::NamedTrace first, helper.Trace({}));
+  EXPECT_EQ(first.trace, Reply().made.trace);
+  ASSERT_OK_AND_ASSIGN(const trainer::NamedTrace again, helper.Trace({}));
+  EXPECT_EQ(again.operator_names, first.operator_names);
+  trainer::TraceRequest other;
+  other.round.batch = 2;
+  EXPECT_THAT(helper.Trace(other), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                            HasSubstr("once, which foretells a model's steps, "
+                                                      "ended with exit status 4")));
+}
+
+TEST_F(TraceHelperTest, ARefusalIsPassedOnAndTheNextRequestIsAnswered) {
+  const std::string refusal =
+      Write("refusal", trainer::EncodeReply(absl::InvalidArgumentError("no such batch")));
+  const std::string reply = Write("second", trainer::EncodeReply(Reply()));
+  TraceHelper helper(
+      Program("twice", absl::StrCat("read a; cat ", refusal, "; read b; cat ", reply)), "model");
+  EXPECT_THAT(helper.Trace({}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no such batch")));
+  EXPECT_OK(helper.Trace({}));
+}
+
+TEST_F(TraceHelperTest, SaysWhereItLookedForTheProgramAndHowThatEnded) {
+  TraceHelper missing("/nonexistent/gemini-trace", "model");
+  EXPECT_THAT(missing.Trace({}), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                          HasSubstr("there is no /nonexistent/gemini-trace")));
+  TraceHelper ended(Program("ended", "exit 3"), "model");
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_THAT(ended.Trace({}),
+                StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("exit status 3")));
+  }
+  TraceHelper killed(Program("killed", "read line; kill -9 $$"), "model");
+  EXPECT_THAT(killed.Trace({}),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("signal 9")));
+  TraceHelper no_program(Write("text", "text"), "model");
+  EXPECT_FALSE(no_program.Trace({}).ok());
+}
+
+TEST_F(TraceHelperTest, AProgramOfAnotherVersionIsRefused) {
+  std::string text = trainer::EncodeReply(Reply());
+  const size_t at = text.find(GEMINI_VERSION);
+  text.replace(at, std::string(GEMINI_VERSION).size(), "0.0.9");
+  TraceHelper helper(Program("old", absl::StrCat("read line; cat ", Write("old_reply", text))),
+                     "model");
+  EXPECT_THAT(helper.Trace({}), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                         AllOf(HasSubstr("old"), HasSubstr("is of Gemini 0.0.9"))));
+}
+
+TEST_F(TraceHelperTest, ARefusedReplyIsTheEndOfTheProgram) {
+  const std::string reply = trainer::EncodeReply(Reply());
+  std::string wrong = reply;
+  wrong.replace(wrong.find("names_bytes\":"), 13, "names_bytes\":-");
+  TraceHelper helper(Program("wrong", absl::StrCat("read a; cat ", Write("wrong_reply", wrong),
+                                                   "; read b; cat ", Write("right_reply", reply))),
+                     "model");
+  EXPECT_THAT(helper.Trace({}), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("wrong")));
+  // What it would answer next is not looked at.
+  EXPECT_THAT(helper.Trace({}), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("wrong")));
+}
+
+TEST_F(TraceHelperTest, WhatIsNoReplyIsRefused) {
+  TraceHelper garbage(Program("garbage", "read line; echo hello"), "model");
+  EXPECT_THAT(garbage.Trace({}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("garbage")));
+  TraceHelper endless(Program("endless", "read line; tr '\\0' x < /dev/zero"), "model");
+  EXPECT_THAT(endless.Trace({}), StatusIs(absl::StatusCode::kInternal, HasSubstr("no line")));
+  const std::string text = trainer::EncodeReply(Reply());
+  TraceHelper half(
+      Program("half", absl::StrCat("read line; cat ",
+                                   Write("half_reply", text.substr(0, text.size() - 8)))),
+      "model");
+  EXPECT_THAT(half.Trace({}), StatusIs(absl::StatusCode::kFailedPrecondition));
+}
+
+}  // namespace
+}  // namespace gemini::tools

@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: Apache-2.0
+// The dry run of a step against the step itself, as the hook records it: of each family, in fp32
+// and bf16, plain, recomputed and accumulated.
+#include "trainer/forecast/traced_step.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "ATen/Parallel.h"
+#include "ATen/cpu/Utils.h"
+#include "absl/strings/str_replace.h"
+#include "gemini/system/status_macros.h"
+#include "tests/client/torch/training_fixture.h"
+#include "trainer/families/hf_config.h"
+#include "trainer/forecast/repeated_blocks.h"
+#include "trainer/models/causal_lm.h"
+
+namespace gemini::trainer {
+namespace {
+
+using namespace client::hooks;  // NOLINT: this is a test of all that is in there.
+using ::testing::HasSubstr;
+using ::testing::IsSupersetOf;
+
+struct Family {
+  const char* name;
+  const char* config;
+};
+
+#define DECODER(type)                                                                       \
+  R"({"model_type":")" type                                                                 \
+  R"(","vocab_size":384,"max_position_embeddings":256,"hidden_size":128,)"                  \
+  R"("intermediate_size":256,"num_hidden_layers":3,"num_attention_heads":4,"head_dim":32,)" \
+  R"("num_key_value_heads":2)"
+
+constexpr Family kFamilies[] = {
+    {"gpt2", R"({"model_type":"gpt2","vocab_size":384,"n_positions":256,"n_embd":128,"n_layer":3,
+                 "n_head":4})"},
+    {"gpt2_without_dropout",
+     R"({"model_type":"gpt2","vocab_size":384,"n_positions":256,"n_embd":128,"n_layer":3,
+         "n_head":4,"resid_pdrop":0,"embd_pdrop":0,"attn_pdrop":0})"},
+    {"opt", R"({"model_type":"opt","vocab_size":384,"max_position_embeddings":256,
+                "hidden_size":128,"word_embed_proj_dim":128,"ffn_dim":512,"num_hidden_layers":3,
+                "num_attention_heads":4})"},
+    {"opt_post_norm",
+     R"({"model_type":"opt","vocab_size":384,"max_position_embeddings":256,"hidden_size":128,
+         "word_embed_proj_dim":64,"ffn_dim":512,"num_hidden_layers":3,"num_attention_heads":4,
+         "do_layer_norm_before":false})"},
+    {"llama", DECODER("llama") "}"},
+    {"mistral", DECODER("mistral") R"(,"sliding_window":50})"},
+    {"qwen2", DECODER("qwen2") "}"},
+    {"qwen3", DECODER("qwen3") "}"},
+    {"gemma", DECODER("gemma") "}"},
+    {"gemma2", DECODER("gemma2") R"(,"sliding_window":50})"},
+    {"gemma3_text", DECODER("gemma3_text") R"(,"sliding_window":50})"},
+    {"cohere", DECODER("cohere") R"(,"use_qk_norm":true})"},
+    {"mixtral", DECODER("mixtral") R"(,"num_local_experts":4,"num_experts_per_tok":2})"},
+    {"qwen2_moe", DECODER("qwen2_moe") R"(,"num_experts":4,"num_experts_per_tok":2,
+        "moe_intermediate_size":64,"shared_expert_intermediate_size":128})"},
+    {"qwen3_moe", DECODER("qwen3_moe") R"(,"num_experts":8,"num_experts_per_tok":2,
+        "moe_intermediate_size":64})"},
+};
+
+struct Shape {
+  const char* name;
+  bool recompute = false;
+  int64_t micro_batches = 1;
+};
+constexpr Shape kShapes[] = {
+    {"plain"}, {"recomputed", true}, {"accumulated", false, 2}, {"both", true, 2}};
+
+// Of what is foretold: what kernels allocate inside themselves is not counted.
+constexpr double kPeakError = 0.02;
+constexpr double kIntervalError = 0.25;
+
+class TracedStepTest
+    : public TrainingTest,
+      public ::testing::WithParamInterface<std::tuple<Family, Shape, ElementType>> {
+ protected:
+  TracedStepTest() { at::set_num_threads(1); }
+
+  static const Family& family() { return std::get<0>(GetParam()); }
+  static RoundShape Round() {
+    const Shape& shape = std::get<1>(GetParam());
+    return {.batch = 2,
+            .sequence = 160,
+            .micro_batches = shape.micro_batches,
+            .recompute = shape.recompute,
+            .element = std::get<2>(GetParam()),
+            .on_cpu = true};
+  }
+
+  // The trace of a step that ran, with a DEVICE of so many bytes. `foretold` may be null.
+  absl::StatusOr<Trace> Record(const ModelSpec& spec, const RoundShape& round, int64_t device_bytes,
+                               const Trace* foretold) {
+    auto model = *MakeCausalLm(spec, ScalarTypeOf(round.element));
+    model->set_recompute(round.recompute);
+    torch::manual_seed(5);
+    {
+      const torch::NoGradGuard no_grad;
+      for (torch::Tensor& parameter : model->parameters()) parameter.normal_(0, 0.02);
+    }
+    TrainingOptions options = SmallOptions();
+    options.device_memory = device_bytes;
+    options.host_memory = 256 * kMiB;
+    Open(options);
+    ManagedModel* const managed = Manage(*model);
+    if (managed == nullptr) return absl::InternalError("not managed");
+    if (foretold != nullptr) session_->phases().Foretell(*foretold);
+    for (int64_t i = 0; i < round.micro_batches; ++i) {
+      const torch::Tensor tokens =
+          torch::randint(0, 384, {round.batch, round.sequence}, torch::kInt64);
+      torch::Tensor loss = model->Loss(tokens);
+      if (round.micro_batches > 1) loss = loss / static_cast<double>(round.micro_batches);
+      loss.backward();
+    }
+    GEMINI_RETURN_IF_ERROR(managed->Step({}).status());
+    return session_->phases().TraceOf("train");
+  }
+};
+
+std::string Describe(absl::Span<const TensorUse> uses) {
+  std::string text;
+  for (const TensorUse& use : uses) {
+    absl::StrAppend(&text, use.tensor, use.kind == ChunkKind::kGrad ? " grad" : "",
+                    use.written ? " written" : "", "; ");
+  }
+  return text;
+}
+
+std::string Describe(absl::Span<const GradientOut> outs) {
+  std::string text;
+  for (const GradientOut& out : outs)
+    absl::StrAppend(&text, out.tensor, " at ", out.position, "; ");
+  return text;
+}
+
+TEST_P(TracedStepTest, ForetellsWhatTheStepDoes) {
+  const ModelSpec spec = ParseHfConfig(family().config, "config")->spec;
+  const RoundShape round = Round();
+  const absl::StatusOr<NamedTrace> made = TraceStep(spec, round, {});
+  ASSERT_TRUE(made.ok()) << made.status();
+  const NamedTrace& foretold = *made;
+  ASSERT_OK_AND_ASSIGN(const Trace recorded, Record(spec, round, 64 * kMiB, nullptr));
+  const Trace& trace = foretold.trace;
+  ASSERT_EQ(trace.tensors, recorded.tensors);
+  for (int32_t i = 0; i < std::min(trace.num_positions(), recorded.num_positions()); ++i) {
+    ASSERT_EQ(Describe(trace.uses_of(i)), Describe(recorded.uses_of(i)))
+        << i << ": " << foretold.operator_names[i];
+  }
+  ASSERT_EQ(trace.num_positions(), recorded.num_positions());
+  EXPECT_EQ(trace.gradient_outs, recorded.gradient_outs);
+  EXPECT_EQ(trace.updated, recorded.updated);
+  double peak = 0, recorded_peak = 0;
+  for (int32_t i = 0; i < trace.num_positions(); ++i) {
+    const auto here = static_cast<double>(trace.operators[i].non_model_peak_bytes);
+    const auto there = static_cast<double>(recorded.operators[i].non_model_peak_bytes);
+    peak = std::max(peak, here);
+    recorded_peak = std::max(recorded_peak, there);
+    EXPECT_NEAR(here, there, kIntervalError * there) << i << ": " << foretold.operator_names[i];
+  }
+  // What products in bf16 take beside their results is known where they are done in fp32.
+  const bool is_known = round.element == ElementType::kFp32 ||
+                        !at::cpu::get_cpu_capabilities()["avx512_bf16"].toBool();
+  EXPECT_NEAR(peak, recorded_peak, (is_known ? kPeakError : kIntervalError) * recorded_peak);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Families, TracedStepTest,
+    ::testing::Combine(::testing::ValuesIn(kFamilies), ::testing::ValuesIn(kShapes),
+                       ::testing::Values(ElementType::kFp32, ElementType::kBf16)),
+    [](const auto& at) {
+      return absl::StrCat(std::get<0>(at.param).name, "_", std::get<1>(at.param).name,
+                          std::get<2>(at.param) == ElementType::kFp32 ? "_fp32" : "_bf16");
+    });
+
+// A third of the parameters has room beside the activations.
+TEST_P(TracedStepTest, TheFirstStepFollowsAPlanOfIt) {
+  const ModelSpec spec = ParseHfConfig(family().config, "config")->spec;
+  const RoundShape round = Round();
+  ASSERT_OK_AND_ASSIGN(const NamedTrace foretold, TraceStep(spec, round, {}));
+  int64_t parameter_bytes = 0, peak_bytes = 0;
+  for (const TracedTensor& tensor : foretold.trace.tensors) parameter_bytes += tensor.size_bytes;
+  for (const TracedOperator& at : foretold.trace.operators) {
+    peak_bytes = std::max(peak_bytes, at.non_model_peak_bytes);
+  }
+  const int64_t device_bytes =
+      RoundUp(peak_bytes + parameter_bytes / 3, SmallOptions().chunk_bytes) + kMiB / 2;
+  ASSERT_OK(Record(spec, round, device_bytes, &foretold.trace).status());
+  EXPECT_EQ(session_->stats().phases.rounds, 1);
+  EXPECT_EQ(session_->stats().phases.planned_rounds, 1);
+}
+
+// Blocks that are equal are run a few times, and repeated.
+TEST_P(TracedStepTest, RepeatedBlocksAreAsAllBlocks) {
+  for (const int64_t blocks : {5, 13}) {
+    ModelSpec spec =
+        ParseHfConfig(
+            absl::StrReplaceAll(
+                family().config,
+                {{"\"num_hidden_layers\":3", absl::StrCat("\"num_hidden_layers\":", blocks)},
+                 {"\"n_layer\":3", absl::StrCat("\"n_layer\":", blocks)}}),
+            "config")
+            ->spec;
+    ASSERT_EQ(spec.num_blocks, blocks);
+    for (const bool train : {true, false}) {
+      for (const bool on_cpu : {true, false}) {
+        RoundShape round = Round();
+        round.train = train;
+        round.on_cpu = on_cpu;
+        const ComputeRate rate = {.kernel_ns = 1000};
+        ASSERT_OK_AND_ASSIGN(const NamedTrace few, TraceStep(spec, round, rate));
+        ASSERT_OK_AND_ASSIGN(const NamedTrace all, TraceAllBlocks(spec, round, rate));
+        EXPECT_EQ(few.tensor_names, all.tensor_names);
+        EXPECT_EQ(few.operator_names, all.operator_names);
+        EXPECT_EQ(few.needs, all.needs);
+        EXPECT_EQ(Describe(few.trace.gradient_outs), Describe(all.trace.gradient_outs));
+        EXPECT_EQ(few.trace.updated, all.trace.updated);
+        for (int32_t i = 0; i < all.trace.num_positions(); ++i) {
+          ASSERT_EQ(Describe(few.trace.uses_of(i)), Describe(all.trace.uses_of(i))) << i;
+          const TracedOperator& here = few.trace.operators[i];
+          const TracedOperator& there = all.trace.operators[i];
+          ASSERT_EQ(here, there) << i << ": " << all.operator_names[i] << ": "
+                                 << here.non_model_peak_bytes << ", " << there.non_model_peak_bytes
+                                 << "; " << here.compute_ns << ", " << there.compute_ns;
+        }
+        const std::optional<RepeatedBlocks> repeated = FindRepeatedBlocks(spec);
+        if (!repeated.has_value()) continue;
+        ASSERT_OK_AND_ASSIGN(const NamedTrace small,
+                             TraceAllBlocks(WithFewerBlocks(spec, *repeated), round, rate));
+        EXPECT_TRUE(RepeatBlocks(small, spec, *repeated).has_value());
+      }
+    }
+  }
+}
+
+class TracedRoundTest : public ::testing::Test {
+ protected:
+  static constexpr int64_t kBatch = 2, kSequence = 16, kHidden = 64, kBlocks = 3, kVocabulary = 300;
+  static constexpr int64_t kTokens = kBatch * kSequence;
+
+  TracedRoundTest() {
+    spec_ = ParseHfConfig(R"({"model_type":"gpt2","vocab_size":300,"n_positions":32,"n_embd":64,
+                              "n_layer":3,"n_head":4,"resid_pdrop":0,"embd_pdrop":0,
+                              "attn_pdrop":0})",
+                          "config")
+                ->spec;
+  }
+  static int64_t ComputeNs(const Trace& trace) {
+    int64_t sum = 0;
+    for (const TracedOperator& at : trace.operators) sum += at.compute_ns;
+    return sum;
+  }
+  static int64_t PeakOf(const Trace& trace) {
+    int64_t peak = 0;
+    for (const TracedOperator& at : trace.operators) peak = std::max(peak, at.non_model_peak_bytes);
+    return peak;
+  }
+
+  ModelSpec spec_;
+  RoundShape round_ = {.batch = kBatch, .sequence = kSequence, .on_cpu = true};
+};
+
+// By Narayanan et al., arXiv:2104.04473, appendix: 24 b s h^2 for the layers' matrices and 2 b s h
+// V for the head, three times with backward; attention is halved by its causal mask.
+TEST_F(TracedRoundTest, ComputesWhatTheLiteratureCounts) {
+  const ComputeRate rate = {.flops_per_second = 1e9, .memory_bytes_per_second = 1e30};
+  for (const bool recompute : {false, true}) {
+    round_.recompute = recompute;
+    ASSERT_OK_AND_ASSIGN(const NamedTrace made, TraceStep(spec_, round_, rate));
+    const double block = 24.0 * kTokens * kHidden * kHidden;
+    const double attention = 2.0 * kTokens * kSequence * kHidden;
+    const double head = 2.0 * kTokens * kHidden * kVocabulary;
+    const double expected = 3 * (kBlocks * block + head) + kBlocks * 3.5 * attention +
+                            (recompute ? kBlocks * (block + attention) : 0);
+    EXPECT_NEAR(static_cast<double>(ComputeNs(made.trace)), expected, expected * 1e-3);
+  }
+}
+
+// Korthikanti et al., arXiv:2205.05198, section 4.1: 34 s b h a layer of the usual proportions,
+// with two bytes an element and a byte an element of a mask. Beside it, the row sums of fused
+// attention, which draws its dropout inside, and two statistics of each row and norm.
+TEST_F(TracedRoundTest, OnAGpuABlockKeepsWhatTheLiteratureCounts) {
+  round_.on_cpu = false;
+  round_.element = ElementType::kBf16;
+  spec_.residual_dropout = spec_.attention.dropout = 0.1;
+  const auto peak_at_head = [&](int64_t blocks) {
+    spec_.num_blocks = blocks;
+    const NamedTrace made = *TraceStep(spec_, round_, {});
+    const auto at = std::ranges::find(made.operator_names, "forward of lm_head");
+    return made.trace.operators[at - made.operator_names.begin()].non_model_peak_bytes;
+  };
+  constexpr int64_t kHeads = 4;
+  EXPECT_EQ(peak_at_head(4) - peak_at_head(3),
+            34 * kTokens * kHidden + 4 * kTokens * kHeads + 2 * 2 * 2 * kTokens);
+}
+
+TEST_F(TracedRoundTest, MemoryAndKernelsTakeTheirTimeToo) {
+  const auto time = [&](double bytes_per_second, int64_t kernel_ns) {
+    const ComputeRate rate = {.flops_per_second = 1e12,
+                              .memory_bytes_per_second = bytes_per_second,
+                              .kernel_ns = kernel_ns};
+    return ComputeNs(TraceStep(spec_, round_, rate)->trace);
+  };
+  EXPECT_NEAR(static_cast<double>(time(1e6, 0)) / static_cast<double>(time(2e6, 0)), 2.0, 0.01);
+  EXPECT_GT(time(1e12, 1000), time(1e12, 0) + 22 * 1000);
+}
+
+TEST_F(TracedRoundTest, NamesWhatIsInIt) {
+  round_.recompute = true;
+  round_.micro_batches = 2;
+  ASSERT_OK_AND_ASSIGN(const NamedTrace made, TraceStep(spec_, round_, {}));
+  EXPECT_EQ(made.tensor_names.front(), "transformer.wte.weight");
+  EXPECT_EQ(made.operator_names.front(), "forward of transformer.wte");
+  EXPECT_EQ(made.operator_names.back(), "update");
+  EXPECT_THAT(made.operator_names,
+              IsSupersetOf({"forward of transformer.h.1.ln_1", "backward of transformer.h.1.ln_1",
+                            "recomputation of transformer.h.1.ln_1",
+                            "accumulation of transformer.h.1.ln_1.weight"}));
+}
+
+TEST_F(TracedRoundTest, AnEvaluationKeepsNothingFromBlockToBlock) {
+  round_.train = false;
+  ASSERT_OK_AND_ASSIGN(const NamedTrace few, TraceStep(spec_, round_, {}));
+  spec_.num_blocks = 20;
+  ASSERT_OK_AND_ASSIGN(const NamedTrace many, TraceStep(spec_, round_, {}));
+  EXPECT_EQ(PeakOf(few.trace), PeakOf(many.trace));
+  EXPECT_EQ(many.trace.phase, "eval");
+  EXPECT_FALSE(many.trace.ends_with_update());
+  EXPECT_TRUE(many.trace.gradient_outs.empty());
+}
+
+TEST_F(TracedRoundTest, RefusesRoundsThatNobodyCanRun) {
+  RoundShape round = round_;
+  round.sequence = 33;
+  EXPECT_THAT(TraceStep(spec_, round, {}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("32 positions")));
+  round = round_;
+  round.batch = 0;
+  EXPECT_THAT(TraceStep(spec_, round, {}), StatusIs(absl::StatusCode::kInvalidArgument));
+  round.batch = int64_t{1} << 60;
+  EXPECT_THAT(TraceStep(spec_, round, {}), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(TraceStep(spec_, round_, {.flops_per_second = 0}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rate")));
+  spec_.vocab_size = int64_t{1} << 58;
+  EXPECT_FALSE(TraceStep(spec_, round_, {}).ok());
+}
+
+TEST_F(TracedRoundTest, RefusesRoundsThatHaveTooManyOperators) {
+  spec_.num_blocks = int64_t{1} << 26;
+  EXPECT_THAT(TraceStep(spec_, round_, {}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("operators")));
+}
+
+}  // namespace
+}  // namespace gemini::trainer

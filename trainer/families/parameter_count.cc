@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/families/parameter_count.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "absl/numeric/int128.h"
+
+namespace gemini::trainer {
+namespace {
+
+using Count = absl::int128;  // A hostile config's product is larger than int64_t.
+
+Count Linear(Count in, Count out, bool bias) { return in * out + (bias ? out : Count(0)); }
+
+Count Norm(const NormSpec& norm, int64_t width) {
+  if (!norm.affine) return 0;
+  return norm.kind == NormKind::kLayer && norm.bias ? 2 * width : width;
+}
+
+Count Attention(const AttentionSpec& attention, int64_t width) {
+  const Count size = attention.head_size;
+  const Count heads = attention.num_heads, kv_heads = attention.num_kv_heads;
+  Count sum = Linear(width, (heads + 2 * kv_heads) * size, attention.bias) +
+              Linear(heads * size, width, attention.out_bias);
+  if (attention.head_norm.has_value()) {
+    sum += attention.norms_heads_apart ? (heads + kv_heads) * size
+                                       : 2 * Norm(*attention.head_norm, attention.head_size);
+  }
+  return sum;
+}
+
+// `inner`: between its two matrices.
+Count FeedForward(const FeedForwardSpec& feed, int64_t width, int64_t inner) {
+  return (feed.gated ? 2 : 1) * Linear(width, inner, feed.bias) + Linear(inner, width, feed.bias);
+}
+
+Count Experts(const ExpertsSpec& experts, const FeedForwardSpec& feed, int64_t width) {
+  Count sum = Linear(width, experts.count, /*bias=*/false) +
+              experts.count * FeedForward(feed, width, experts.width);
+  if (experts.shared_width > 0) {
+    sum += FeedForward(feed, width, experts.shared_width) + Linear(width, 1, /*bias=*/false);
+  }
+  return sum;
+}
+
+int64_t NormsOf(BlockOrder order) {
+  switch (order) {
+    case BlockOrder::kParallel:
+      return 1;
+    case BlockOrder::kNormsBefore:
+    case BlockOrder::kNormsAfter:
+      return 2;
+    case BlockOrder::kSandwich:
+      return 4;
+  }
+  return 0;
+}
+
+}  // namespace
+
+int64_t NumParameters(const ModelSpec& spec) {
+  const Count embedding_width = spec.embedding_width;
+  Count sum = spec.vocab_size * embedding_width;
+  if (spec.positions.has_value()) sum += Count(spec.positions->rows) * spec.width;
+  if (spec.has_projections()) sum += 2 * embedding_width * spec.width;
+  for (int64_t i = 0; i < spec.num_blocks; ++i) {
+    sum +=
+        NormsOf(spec.order) * Norm(spec.norm, spec.width) + Attention(spec.attention, spec.width) +
+        (spec.HasExperts(i) ? Experts(*spec.experts, spec.feed_forward, spec.width)
+                            : FeedForward(spec.feed_forward, spec.width, spec.feed_forward.width));
+  }
+  if (spec.final_norm) sum += Norm(spec.norm, spec.width);
+  if (!spec.tied_head) sum += embedding_width * spec.vocab_size;
+  return static_cast<int64_t>(std::min<Count>(sum, std::numeric_limits<int64_t>::max()));
+}
+
+}  // namespace gemini::trainer

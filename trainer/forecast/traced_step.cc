@@ -1,0 +1,413 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/forecast/traced_step.h"
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ATen/core/grad_mode.h"
+#include "ATen/cpu/Utils.h"
+#include "ATen/ops/empty.h"
+#include "ATen/ops/empty_strided.h"
+#include "ATen/record_function.h"
+#include "absl/cleanup/cleanup.h"
+#include "absl/container/node_hash_map.h"
+#include "absl/functional/function_ref.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "client/torch/hook/operator_inputs.h"
+#include "client/torch/hook/operator_traits.h"
+#include "client/torch/hook/storage_access_2_11.h"
+#include "client/torch/model/element_types.h"
+#include "gemini/system/status_macros.h"
+#include "torch/csrc/autograd/function_hook.h"
+#include "torch/csrc/autograd/variable.h"
+#include "trainer/forecast/kernel_work.h"
+#include "trainer/forecast/meta_kernels.h"
+#include "trainer/forecast/meta_memory.h"
+#include "trainer/forecast/repeated_blocks.h"
+#include "trainer/models/causal_lm.h"
+
+namespace gemini::trainer {
+namespace {
+
+using client::hooks::OperatorTraits;
+
+constexpr int64_t kMaxTokens = int64_t{1} << 26;
+// Of a trace, and of what makes it: 2^24 operators have a GiB.
+constexpr int64_t kMaxPositions = int64_t{1} << 24;
+constexpr double kMaxKernelSeconds = 1e4;
+constexpr int64_t kMaxKernelNs = 1'000'000'000;
+constexpr int64_t kCpuGrainBytes = 64;  // c10::gAlignment, by which every block is charged.
+// On a GPU a gradient's copy to HOST runs beside the operator after its own.
+constexpr int32_t kIntervalsOfGradient = 2;
+
+// Whether this processor multiplies matrices of 16 bits in tiles.
+bool HasTiles() {
+  const auto capabilities = at::cpu::get_cpu_capabilities();
+  const auto found = capabilities.find("amx_tile");
+  return found != capabilities.end() && found->second.isBool() && found->second.toBool();
+}
+
+// Writes the trace while operators run.
+class StepRecorder {
+ public:
+  StepRecorder(const ModelSpec& spec, const CausalLm& model, const RoundShape& round,
+               const ComputeRate& rate);
+  ~StepRecorder();
+
+  void set_backward(bool is_backward) { is_backward_ = is_backward; }
+  int64_t num_positions() const { return out_.trace.num_positions(); }
+  NamedTrace Finish() &&;
+
+  // Runs a callback, unless one has failed before. Torch would swallow its exception.
+  void Watch(absl::FunctionRef<void()> callback) {
+    if (!status_.ok()) return;
+    try {
+      callback();
+    } catch (const std::exception& error) {
+      status_ = absl::InternalError(error.what());
+    }
+  }
+  const absl::Status& status() const { return status_; }
+
+  // The callbacks of Torch.
+  void Begin(const at::RecordFunction& function);
+  void End(const at::RecordFunction& function);
+  void TakeGradient(int32_t tensor);
+
+ private:
+  struct ManagedTensor {
+    TensorUse use;
+    int pins = 0;  // How many operators in flight have it.
+  };
+  struct Frame {
+    const at::RecordFunction* function = nullptr;
+    const c10::TensorImpl* mask = nullptr;  // Of dropout, if the operator draws one.
+    size_t first_pin = 0;                   // pins_[first_pin] onwards are its own.
+    bool is_operator = false;               // Of the trace, and not part of one.
+    bool has_inner_work = false;
+    KernelWork work = {};
+  };
+  struct Leaving {
+    int32_t position = 0;
+    at::Tensor gradient;
+  };
+
+  // Begins the next position of the trace.
+  void BeginOperator(std::string name, absl::Span<const TensorUse> uses);
+  void CloseInterval();
+  // Frees the gradients that began to leave at `position` or before.
+  void LetGo(int32_t position);
+  std::string NameOf(absl::string_view torch_name, absl::Span<const TensorUse> uses) const;
+  void Charge(const KernelWork& work);
+  int32_t position() const { return out_.trace.num_positions() - 1; }
+
+  const ModelSpec& spec_;
+  const RoundShape& round_;
+  const ComputeRate& rate_;
+  std::vector<at::Tensor> parameters_;
+  NamedTrace out_;
+  // By storage: parameters, and gradients that are in their chunks.
+  absl::node_hash_map<const c10::StorageImpl*, ManagedTensor> managed_;
+  std::vector<ManagedTensor*> pins_;
+  std::vector<TensorUse> uses_;
+  std::vector<Frame> frames_;
+  std::deque<Leaving> leaving_;
+  absl::Status status_;
+  bool is_backward_ = false;
+  // Whether products in 16 bits may pack a matrix anew, for the processor's tiles.
+  const bool packs_matrices_ = HasTiles();
+  // Of the last operator: what it needs with what its products pack anew.
+  int64_t packed_peak_bytes_ = 0;
+  int64_t leaving_bytes_ = 0;
+  MetaMemory memory_;
+};
+
+// Callbacks are plain functions: what they fill is found through the thread that they run on.
+thread_local StepRecorder* t_recorder = nullptr;
+
+std::unique_ptr<at::ObserverContext> BeginEvent(const at::RecordFunction& function) {
+  t_recorder->Watch([&] { t_recorder->Begin(function); });
+  return nullptr;
+}
+
+void EndEvent(const at::RecordFunction& function, at::ObserverContext*) {
+  t_recorder->Watch([&] { t_recorder->End(function); });
+}
+
+class TakeAfterAccumulation final : public torch::autograd::PostAccumulateGradHook {
+ public:
+  explicit TakeAfterAccumulation(int32_t tensor) : tensor_(tensor) {}
+  void operator()(const at::Tensor&) override { t_recorder->TakeGradient(tensor_); }
+
+ private:
+  const int32_t tensor_;
+};
+
+StepRecorder::StepRecorder(const ModelSpec& spec, const CausalLm& model, const RoundShape& round,
+                           const ComputeRate& rate)
+    : spec_(spec), round_(round), rate_(rate), memory_(round.on_cpu ? kCpuGrainBytes : 1) {
+  out_.trace.phase = round.train ? "train" : "eval";
+  for (const auto& parameter : model.named_parameters()) {
+    const auto tensor = static_cast<int32_t>(parameters_.size());
+    parameters_.push_back(parameter.value());
+    out_.tensor_names.push_back(parameter.key());
+    out_.trace.tensors.push_back({.size_bytes = static_cast<int64_t>(parameter.value().nbytes()),
+                                  .group = TensorGroup::kTrainable,
+                                  .format = round.format(),
+                                  .states_on_nvme = round.states_on_nvme});
+    managed_[parameter.value().storage().unsafeGetStorageImpl()] = {
+        {tensor, ChunkKind::kParam, /*written=*/false}};
+    torch::autograd::impl::set_post_acc_grad_hooks(parameter.value(),
+                                                   std::make_unique<TakeAfterAccumulation>(tensor));
+  }
+  t_recorder = this;
+}
+
+StepRecorder::~StepRecorder() { t_recorder = nullptr; }
+
+void StepRecorder::Begin(const at::RecordFunction& function) {
+  Frame frame = {.function = &function, .first_pin = pins_.size()};
+  const c10::FunctionSchema* const schema = client::hooks::SchemaOf(function);
+  const OperatorTraits& traits = client::hooks::TraitsOf(schema, function.name());
+  uses_.clear();
+  bool is_outer = false;
+  const bool draws_mask =
+      !round_.on_cpu && absl::string_view(function.name()) == "aten::bernoulli_";
+  client::hooks::ForEachInputTensor(function, schema, [&](c10::TensorImpl* tensor, int argument) {
+    if (draws_mask && argument == 0) frame.mask = tensor;
+    if (traits.is_view) return;
+    const auto found = managed_.find(tensor->unsafe_storage().unsafeGetStorageImpl());
+    if (found == managed_.end()) return;
+    TensorUse use = found->second.use;
+    use.written = traits.custom || traits.Writes(argument);
+    uses_.push_back(use);
+    pins_.push_back(&found->second);
+    is_outer |= found->second.pins == 0;
+  });
+  if (is_outer) {
+    BeginOperator(NameOf(function.name(), uses_), uses_);
+    frame.is_operator = true;
+  }
+  for (size_t i = frame.first_pin; i < pins_.size(); ++i) ++pins_[i]->pins;
+  // A kernel that takes its inputs apart may drop them, so they are looked at now.
+  if (schema != nullptr && !traits.is_view) frame.work = WorkOfInputs(*schema, function.inputs());
+  frames_.push_back(frame);
+}
+
+void StepRecorder::End(const at::RecordFunction& function) {
+  TORCH_CHECK(!frames_.empty() && frames_.back().function == &function,
+              "an operator ended out of turn");
+  Frame frame = frames_.back();
+  frames_.pop_back();
+  if (frame.work.is_kernel && !frame.has_inner_work) {
+    AddOutputs(function.outputs(), frame.work);
+    Charge(frame.work);
+  }
+  if (!frames_.empty()) frames_.back().has_inner_work |= frame.work.is_kernel;
+  for (size_t i = frame.first_pin; i < pins_.size(); ++i) --pins_[i]->pins;
+  pins_.resize(frame.first_pin);
+  if (frame.mask != nullptr)
+    memory_.Shrink(*frame.mask->storage().unsafeGetStorageImpl(), frame.mask->numel());
+  if (frame.is_operator) {
+    out_.needs.back().pinned_bytes = std::max(packed_peak_bytes_, memory_.needed_peak_bytes());
+  }
+}
+
+void StepRecorder::Charge(const KernelWork& work) {
+  if (out_.trace.operators.empty()) return;  // Belongs to the round before.
+  if (round_.on_cpu && work.sum_bytes > 0) {
+    memory_.Add(work.sum_bytes);
+    if (packs_matrices_) {
+      packed_peak_bytes_ =
+          std::max(packed_peak_bytes_, memory_.live_bytes() - leaving_bytes_ + work.packed_bytes);
+    }
+    memory_.Add(-work.sum_bytes);
+  }
+  const double seconds =
+      std::max(work.flops / rate_.flops_per_second, work.bytes / rate_.memory_bytes_per_second);
+  out_.trace.operators.back().compute_ns +=
+      rate_.kernel_ns + std::llround(std::min(seconds, kMaxKernelSeconds) * 1e9);
+}
+
+void StepRecorder::TakeGradient(int32_t tensor) {
+  const at::Tensor& parameter = parameters_[tensor];
+  at::Tensor gradient = parameter.grad();
+  if (managed_.contains(gradient.storage().unsafeGetStorageImpl())) return;  // It was added to.
+  out_.trace.gradient_outs.push_back({position(), tensor});
+  // On a CPU its copy was done before this one is begun.
+  if (round_.on_cpu) LetGo(position());
+  at::Tensor in_chunk;
+  {
+    const MetaMemory::Pause pause;
+    in_chunk = at::empty_strided(parameter.sizes(), parameter.strides(), parameter.options());
+  }
+  managed_[in_chunk.storage().unsafeGetStorageImpl()] = {
+      {tensor, ChunkKind::kGrad, /*written=*/false}};
+  parameter.mutable_grad() = std::move(in_chunk);
+  const auto bytes = static_cast<int64_t>(gradient.nbytes());
+  memory_.SetAside(bytes);
+  leaving_bytes_ += bytes;
+  leaving_.push_back({position(), std::move(gradient)});
+}
+
+void StepRecorder::LetGo(int32_t position) {
+  while (!leaving_.empty() && leaving_.front().position <= position) {
+    const auto bytes = static_cast<int64_t>(leaving_.front().gradient.nbytes());
+    leaving_.pop_front();
+    memory_.SetAside(-bytes);
+    leaving_bytes_ -= bytes;
+  }
+}
+
+void StepRecorder::BeginOperator(std::string name, absl::Span<const TensorUse> uses) {
+  CloseInterval();
+  if (!round_.on_cpu) LetGo(out_.trace.num_positions() - kIntervalsOfGradient);
+  memory_.ResetPeaks();
+  packed_peak_bytes_ = 0;
+  out_.trace.operators.push_back({.first_use = static_cast<int32_t>(out_.trace.uses.size()),
+                                  .num_uses = static_cast<int32_t>(uses.size())});
+  out_.trace.uses.insert(out_.trace.uses.end(), uses.begin(), uses.end());
+  out_.operator_names.push_back(std::move(name));
+  out_.needs.push_back({.pinned_bytes = memory_.needed_peak_bytes()});
+}
+
+void StepRecorder::CloseInterval() {
+  if (out_.trace.operators.empty()) return;
+  out_.trace.operators.back().non_model_peak_bytes = memory_.peak_bytes();
+  out_.needs.back().bytes = std::max(out_.needs.back().pinned_bytes, memory_.needed_peak_bytes());
+}
+
+std::string StepRecorder::NameOf(absl::string_view torch_name,
+                                 absl::Span<const TensorUse> uses) const {
+  const std::string& tensor = out_.tensor_names[uses.front().tensor];
+  if (uses.front().kind == ChunkKind::kGrad) return absl::StrCat("accumulation of ", tensor);
+  absl::string_view layer = absl::string_view(tensor).substr(0, tensor.rfind('.'));
+  const bool is_head =
+      spec_.tied_head && layer == spec_.layers.token_embedding && torch_name != "aten::embedding";
+  if (is_head) layer = spec_.layers.head;
+  const char* const pass = !is_backward_                ? "forward of "
+                           : at::GradMode::is_enabled() ? "recomputation of "
+                                                        : "backward of ";
+  return absl::StrCat(pass, layer);
+}
+
+NamedTrace StepRecorder::Finish() && {
+  TORCH_CHECK(frames_.empty() && pins_.empty(), "an operator has not ended");
+  if (round_.train) {
+    LetGo(position());
+    BeginOperator("update", {});
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      out_.trace.updated.push_back(static_cast<int32_t>(i));
+    }
+  }
+  CloseInterval();
+  return std::move(out_);
+}
+
+absl::Status CheckRound(const ModelSpec& spec, const RoundShape& round, const ComputeRate& rate) {
+  if (round.batch < 1 || round.sequence < 1 || round.micro_batches < 1 ||
+      round.batch > kMaxTokens / round.sequence) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        round.micro_batches, " micro-batches of ", round.batch, " sequences of ", round.sequence,
+        " tokens: each must be at least 1, and a micro-batch have at most ", kMaxTokens,
+        " tokens"));
+  }
+  if (round.sequence > spec.max_sequence) {
+    return absl::InvalidArgumentError(absl::StrCat("a sequence of ", round.sequence,
+                                                   " tokens: the model has ", spec.max_sequence,
+                                                   " positions"));
+  }
+  if (!(rate.flops_per_second > 0 && rate.memory_bytes_per_second > 0 && rate.kernel_ns >= 0 &&
+        rate.kernel_ns <= kMaxKernelNs)) {
+    return absl::InvalidArgumentError(
+        "a rate of computing that is not above 0, or a kernel's time above a second");
+  }
+  return absl::OkStatus();
+}
+
+// On a GPU, fused attention draws its dropout inside and keeps nothing for it.
+ModelSpec WithDropoutOf(const RoundShape& round, ModelSpec spec) {
+  if (!round.on_cpu) spec.attention.dropout = 0;
+  return spec;
+}
+
+absl::Status TooManyOperators() {
+  return absl::InvalidArgumentError(
+      absl::StrCat("a round of more than ", kMaxPositions, " operators"));
+}
+
+// As trainer/run/training_loop.cc does.
+void RunMicroBatch(CausalLm& model, const RoundShape& round, StepRecorder& recorder) {
+  recorder.set_backward(false);
+  const torch::Tensor tokens =
+      at::empty({round.batch, round.sequence}, torch::dtype(torch::kInt64).device(torch::kMeta));
+  torch::Tensor loss = model.Loss(tokens);
+  if (!round.train) return;
+  if (round.micro_batches > 1) loss = loss / static_cast<double>(round.micro_batches);
+  if (round.element == ElementType::kFp16) loss = loss * 2.0;
+  recorder.set_backward(true);
+  loss.backward();
+}
+
+}  // namespace
+
+absl::StatusOr<NamedTrace> TraceAllBlocks(const ModelSpec& spec, const RoundShape& round,
+                                          const ComputeRate& rate) {
+  GEMINI_RETURN_IF_ERROR(CheckRound(spec, round, rate));
+  RegisterMetaKernels();
+  NamedTrace made;
+  try {
+    GEMINI_ASSIGN_OR_RETURN(
+        const std::unique_ptr<CausalLm> model,
+        MakeCausalLm(
+            WithDropoutOf(round, spec),
+            torch::dtype(client::hooks::ScalarTypeOf(round.element)).device(torch::kMeta)));
+    model->set_recompute(round.recompute);
+    model->train(round.train);
+    const at::AutoGradMode with_graph(round.train);
+    StepRecorder recorder(spec, *model, round, rate);
+    const at::CallbackHandle callbacks =
+        at::addThreadLocalCallback(at::RecordFunctionCallback(&BeginEvent, &EndEvent)
+                                       .needsInputs(true)
+                                       .needsOutputs(true)
+                                       .scopes({at::RecordScope::FUNCTION}));
+    const absl::Cleanup stop = [&] { at::removeCallback(callbacks); };
+    for (int64_t i = 0; i < round.micro_batches; ++i) {
+      RunMicroBatch(*model, round, recorder);
+      GEMINI_RETURN_IF_ERROR(recorder.status());
+      if (recorder.num_positions() > kMaxPositions) return TooManyOperators();
+    }
+    made = std::move(recorder).Finish();
+  } catch (const c10::Error& error) {
+    return absl::InternalError(
+        absl::StrCat("the step cannot be foretold: ", error.what_without_backtrace()));
+  } catch (const std::exception& error) {
+    return absl::InternalError(absl::StrCat("the step cannot be foretold: ", error.what()));
+  }
+  GEMINI_RETURN_IF_ERROR(CheckTrace(made.trace));
+  return made;
+}
+
+absl::StatusOr<NamedTrace> TraceStep(const ModelSpec& spec, const RoundShape& round,
+                                     const ComputeRate& rate) {
+  const std::optional<RepeatedBlocks> repeated = FindRepeatedBlocks(spec);
+  if (!repeated.has_value()) return TraceAllBlocks(spec, round, rate);
+  GEMINI_ASSIGN_OR_RETURN(const NamedTrace few,
+                          TraceAllBlocks(WithFewerBlocks(spec, *repeated), round, rate));
+  const int64_t most =
+      std::max(few.trace.num_positions(), static_cast<int32_t>(few.trace.uses.size()));
+  if (most > kMaxPositions / (repeated->left_out + 1)) return TooManyOperators();
+  std::optional<NamedTrace> made = RepeatBlocks(few, spec, *repeated);
+  if (made.has_value() && CheckTrace(made->trace).ok()) return *std::move(made);
+  return TraceAllBlocks(spec, round, rate);
+}
+
+}  // namespace gemini::trainer

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// Foretells the trace that a training step or an evaluation batch of a model will leave, by a dry
+// run: the model's own code runs on the meta device, where tensors have sizes but no bytes, and
+// its operators are watched by the rules of the hook (client/torch/hook/operator_inputs.h,
+// operator_traits.h). So the trace has the operators, the tensors and the lifetimes of the step
+// itself.
+// Memory: that of each tensor, as the allocator would charge it. Of what kernels allocate inside,
+//         only the sums of products in 16 bits on a CPU are counted: kernels that compute with many
+//         threads take more.
+// Times:  of each kernel the larger of its arithmetic and its bytes, by `rate`. Attention's is
+//         halved by its causal mask, as Narayanan et al. count it (arXiv:2104.04473, appendix).
+// Experts: routers deal the tokens out evenly.
+// Thread: any; runs on the caller's. The first call adds kernels to Torch's meta device and
+//         replaces its allocator, in this process (meta_kernels.h, meta_memory.h).
+#pragma once
+#include "absl/status/statusor.h"
+#include "trainer/families/model_spec.h"
+#include "trainer/forecast/named_trace.h"
+
+namespace gemini::trainer {
+
+// Tensors are in the order of the model's parameters. INVALID_ARGUMENT: a count or a rate that is
+// not above 0, more than 2^26 tokens a micro-batch, a sequence beyond the model's positions, more
+// than 2^24 operators, or a trace that CheckTrace refuses. INTERNAL: Torch cannot run the step on
+// the meta device.
+absl::StatusOr<NamedTrace> TraceStep(const ModelSpec& spec, const RoundShape& round,
+                                     const ComputeRate& rate);
+// Returns the same. TraceStep runs few of the blocks that are equal (repeated_blocks.h); this runs
+// all.
+absl::StatusOr<NamedTrace> TraceAllBlocks(const ModelSpec& spec, const RoundShape& round,
+                                          const ComputeRate& rate);
+
+}  // namespace gemini::trainer
