@@ -27,9 +27,6 @@ constexpr int64_t kLeastChunkBytes = 64 * kKiB;
 // Half a second of planning for all sizes together (docs/benchmarks.md says what a plan takes). A
 // model of 1.3e9 parameters has so many chunks of 1 MiB.
 constexpr int64_t kMostBundles = 5'000;
-// A trace of so many operators is made and planned in about a second: 40 micro-batches of a model
-// of 80 blocks.
-constexpr int64_t kMostForetoldOperators = 100'000;
 
 std::string Describe(const TriedChunkSize& tried) {
   if (!tried.status.ok()) return absl::StrCat(FormatByteSize(tried.chunk_bytes), " does not fit");
@@ -60,8 +57,7 @@ absl::StatusOr<ChunkChoice> Search(const ChunkChoiceInputs& in, const NamedTrace
   ChunkChoice choice = {.chunk_bytes = found.plan.chunk_bytes,
                         .reason = "",
                         .device_floor_bytes = found.plan.prediction.device_floor_bytes,
-                        .floor = std::nullopt,
-                        .step = std::nullopt};
+                        .floor = std::nullopt};
   for (const TriedChunkSize& tried : found.tried) {
     if (tried.chunk_bytes == choice.chunk_bytes) {
       host_bytes = tried.host_bytes;
@@ -86,8 +82,7 @@ ChunkChoice ByBudget(const ChunkChoiceInputs& in, const absl::Status& why) {
               "chunks of ", FormatByteSize(in.most_chunk_bytes),
               ", by the DEVICE budget alone, for no step can be predicted: ", why.message()),
           .device_floor_bytes = 0,
-          .floor = std::nullopt,
-          .step = std::nullopt};
+          .floor = std::nullopt};
 }
 
 std::string AsAskedFor(int64_t chunk_bytes) {
@@ -106,32 +101,12 @@ absl::StatusOr<NamedTrace> StepOf(const ChunkChoiceInputs& in) {
   return TraceStep(in.model, round, in.compute.value_or(ComputeRate()));
 }
 
-// Returns the trace of all micro-batches, if it can be foretold. `step` has kMostMicroBatches at
-// most.
-std::optional<Trace> WholeStep(const ChunkChoiceInputs& in, NamedTrace step) {
-  const RoundShape round = RoundOf(in.config);
-  // A step whose gradients overflow, while fp16's loss scale is searched for, ends in no update, as
-  // no plan foretells.
-  if (!in.compute.has_value() || in.config.micro_batch_schedule != "horizontal" ||
-      in.config.policy == "online" || round.element == ElementType::kFp16) {
-    return std::nullopt;
-  }
-  const int64_t part =
-      step.trace.num_positions() / std::min(round.micro_batches, kMostMicroBatches);
-  if (part * round.micro_batches > kMostForetoldOperators) return std::nullopt;
-  if (round.micro_batches <= kMostMicroBatches) return std::move(step.trace);
-  absl::StatusOr<NamedTrace> whole = TraceStep(in.model, round, *in.compute);
-  if (!whole.ok()) return std::nullopt;
-  return std::move(whole->trace);
-}
-
 ChunkChoice Choose(const ChunkChoiceInputs& in, const NamedTrace& step) {
   if (in.config.chunk_size != kAutoBytes) {
     return {.chunk_bytes = in.config.chunk_size,
             .reason = AsAskedFor(in.config.chunk_size),
             .device_floor_bytes = 0,
-            .floor = FloorOf(step, in.config.chunk_size),
-            .step = std::nullopt};
+            .floor = FloorOf(step, in.config.chunk_size)};
   }
   absl::StatusOr<ChunkChoice> found =
       in.compute.has_value()
@@ -153,12 +128,8 @@ ChunkChoice Choose(const ChunkChoiceInputs& in, const NamedTrace& step) {
 }  // namespace
 
 ChunkChoice ChooseChunkSize(const ChunkChoiceInputs& in) {
-  absl::StatusOr<NamedTrace> step = StepOf(in);
-  if (step.ok()) {
-    ChunkChoice choice = Choose(in, *step);
-    choice.step = WholeStep(in, *std::move(step));
-    return choice;
-  }
+  const absl::StatusOr<NamedTrace> step = StepOf(in);
+  if (step.ok()) return Choose(in, *step);
   ChunkChoice choice = ByBudget(in, step.status());
   if (in.config.chunk_size != kAutoBytes) {
     choice.chunk_bytes = in.config.chunk_size;

@@ -88,13 +88,9 @@ client::OptimizerSpec MakeOptimizer(const RunConfig& config) {
           .rounding_seed = config.rounding_seed()};
 }
 
-struct Plans {
-  MemoryPlan memory;
-  std::optional<Trace> first_step;  // That it is foretold to leave, if it is.
-};
-
-absl::StatusOr<Plans> PlanFor(const RunConfig& config, const ModelSpec& spec, const CausalLm& model,
-                              const std::vector<ParameterShape>& parameters) {
+absl::StatusOr<MemoryPlan> PlanFor(const RunConfig& config, const ModelSpec& spec,
+                                   const CausalLm& model,
+                                   const std::vector<ParameterShape>& parameters) {
   std::vector<TensorSpec> tensors;
   for (const ParameterShape& parameter : parameters) {
     tensors.push_back({parameter.name, parameter.num_elements() * ElementBytes(config.element()),
@@ -107,7 +103,7 @@ absl::StatusOr<Plans> PlanFor(const RunConfig& config, const ModelSpec& spec, co
   inputs.most_chunk_bytes = client::hooks::ChooseChunkBytes(inputs.device_bytes, model);
   // Of a GPU it is not known before its first step: chunks are then as large as the budget allows.
   if (!config.gpu().has_value()) inputs.compute = MeasureComputeRate();
-  ChunkChoice choice = ChooseChunkSize(inputs);
+  const ChunkChoice choice = ChooseChunkSize(inputs);
   LogInfo(choice.reason);
   GEMINI_ASSIGN_OR_RETURN(
       MemoryPlan plan,
@@ -121,7 +117,7 @@ absl::StatusOr<Plans> PlanFor(const RunConfig& config, const ModelSpec& spec, co
   }
   // What measuring and foretelling took goes back to the system before HOST is asked for.
   ::malloc_trim(0);
-  return Plans{std::move(plan), std::move(choice.step)};
+  return plan;
 }
 
 // A GPU computes the same bits each time only where it is told to: attention would not, with a
@@ -194,8 +190,7 @@ absl::Status OpenManaged(const RunConfig& config, Device device, const ModelSpec
                          CausalLm& model, const std::vector<ParameterShape>& parameters,
                          Memory& memory) {
   RaiseDescriptorLimit();
-  GEMINI_ASSIGN_OR_RETURN(Plans plans, PlanFor(config, spec, model, parameters));
-  const MemoryPlan& plan = plans.memory;
+  GEMINI_ASSIGN_OR_RETURN(const MemoryPlan plan, PlanFor(config, spec, model, parameters));
   client::hooks::TrainingOptions options;
   options.device = std::move(device.gpu);
   options.device_memory = plan.bytes[Tier::kDevice];
@@ -244,9 +239,6 @@ absl::Status OpenManaged(const RunConfig& config, Device device, const ModelSpec
   }
   GEMINI_ASSIGN_OR_RETURN(client::hooks::ManagedModel * managed,
                           memory.session->Manage(model, optimizer, manage));
-  if (plans.first_step.has_value()) {
-    memory.session->phases().Foretell(*std::move(plans.first_step));
-  }
   GEMINI_ASSIGN_OR_RETURN(const DecayExemptions no_decay, DecayExemptions::Parse(config.no_decay));
   GEMINI_ASSIGN_OR_RETURN(
       memory.store, ManagedParameterStore::Make(*memory.session, *managed, optimizer, no_decay));
