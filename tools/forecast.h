@@ -88,11 +88,12 @@ struct Forecast {
 // INVALID_ARGUMENT: an invalid round, a chunk size that Layout refuses, or one so small that HOST
 // cannot be simulated. Others: those of `tracer`.
 absl::StatusOr<Forecast> MakeForecast(const Job& job, const Machine& machine, RoundTracer tracer);
-// Of the round of `step` as a whole. `chunk_bytes`: 0 for the best.
+// Foretells the whole round of which `step` is the trace. With a `chunk_bytes` of 0 the best size
+// is searched for.
 absl::StatusOr<Forecast> MakeForecast(const trainer::NamedTrace& step, int64_t chunk_bytes,
                                       const Machine& machine);
-// Of a round that was recorded. With the budgets, rates and policy that a server planned it by,
-// `plan` is the server's.
+// Foretells a round that a job recorded. With the budgets, rates and policy by which a server
+// planned that round, `plan` is the server's plan.
 absl::StatusOr<Forecast> MakeForecast(const Trace& trace, int64_t chunk_bytes,
                                       const PolicyOptions& policy, const Machine& machine);
 

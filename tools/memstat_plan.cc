@@ -208,7 +208,7 @@ int Print(const PlanFlags& flags, const ForecastTitle& title, const std::optiona
   return forecast.fit.ok() ? 0 : 1;
 }
 
-// Of a round that gemini-trace foretold before.
+// Forecasts a round that gemini-trace foretold before, from its file.
 int RunTraced(const PlanFlags& flags) {
   std::ifstream file(flags.trace, std::ios::binary);
   if (!file) {

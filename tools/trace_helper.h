@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs gemini-trace, which foretells the steps of one model (trainer/forecast/trace_exchange.h).
-// Owner:  the process ends with this object.
-// Thread: one at a time. Blocks while the process computes.
+// Owner:  the process ends with this object, whose destructor waits for that.
+// Thread: one at a time. Blocks while the process computes, without a limit: Ctrl-C ends both.
 // Errors: FAILED_PRECONDITION: there is no such program, it is of another version of Gemini, or it
 //         ended; the message has its path. INVALID_ARGUMENT, INTERNAL: it answered
 //         something else. Others are those of TraceStep.

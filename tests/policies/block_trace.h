@@ -83,7 +83,8 @@ inline trainer::NamedTrace BlockTrace(const BlockModel& model, const trainer::Ro
     out.operator_names.push_back(std::move(name));
     out.needs.push_back({peak_bytes, peak_bytes + gradient_bytes});
   };
-  // Of the block that begins with layer `first`. Its output stays live, and all others if kept.
+  // Adds the forward operators of the block that begins with layer `first`. Its output stays live,
+  // and with `keeps` every layer's does.
   const auto forward = [&](const char* pass, int32_t first, bool keeps) {
     const int32_t last = first + kLayersOfBlock - 1;
     for (int32_t i = first; i <= last; ++i) {

@@ -102,7 +102,9 @@ absl::StatusOr<MemoryPlan> PlanFor(const RunConfig& config, const ModelSpec& spe
   inputs.device_bytes = DeviceMemory(config, available);
   inputs.most_chunk_bytes = client::hooks::ChooseChunkBytes(inputs.device_bytes, model);
   // Of a GPU it is not known before its first step: chunks are then as large as the budget allows.
-  if (!config.gpu().has_value()) inputs.compute = MeasureComputeRate();
+  if (config.chunk_size == kAutoBytes && !config.gpu().has_value()) {
+    inputs.compute = MeasureComputeRate();
+  }
   const ChunkChoice choice = ChooseChunkSize(inputs);
   LogInfo(choice.reason);
   GEMINI_ASSIGN_OR_RETURN(
