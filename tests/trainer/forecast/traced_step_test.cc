@@ -154,17 +154,25 @@ TEST_P(TracedStepTest, ForetellsWhatTheStepDoes) {
   ASSERT_EQ(trace.num_positions(), recorded.num_positions());
   EXPECT_EQ(trace.gradient_outs, recorded.gradient_outs);
   EXPECT_EQ(trace.updated, recorded.updated);
+  // What products in bf16 take beside their results is known where they are done in fp32, or by
+  // tiles. Other processors take a part of what is foretold, and that only for some shapes.
+  const auto has = [](const char* name) { return at::cpu::get_cpu_capabilities()[name].toBool(); };
+  const bool in_fp32 = round.element == ElementType::kFp32;
+  const bool is_bound = !in_fp32 && has("avx512_bf16") && !has("amx_tile");
   double peak = 0, recorded_peak = 0;
   for (int32_t i = 0; i < trace.num_positions(); ++i) {
     const auto here = static_cast<double>(trace.operators[i].non_model_peak_bytes);
     const auto there = static_cast<double>(recorded.operators[i].non_model_peak_bytes);
     peak = std::max(peak, here);
     recorded_peak = std::max(recorded_peak, there);
-    EXPECT_NEAR(here, there, kIntervalError * there) << i << ": " << foretold.operator_names[i];
+    const double error = kIntervalError * there;
+    if (is_bound) {
+      EXPECT_GE(here, there - error) << i << ": " << foretold.operator_names[i];
+    } else {
+      EXPECT_NEAR(here, there, error) << i << ": " << foretold.operator_names[i];
+    }
   }
-  // What products in bf16 take beside their results is known where they are done in fp32.
-  const bool is_known = round.element == ElementType::kFp32 ||
-                        !at::cpu::get_cpu_capabilities()["avx512_bf16"].toBool();
+  const bool is_known = in_fp32 || !has("avx512_bf16");
   EXPECT_NEAR(peak, recorded_peak, (is_known ? kPeakError : kIntervalError) * recorded_peak);
 }
 
