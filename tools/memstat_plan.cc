@@ -95,7 +95,7 @@ absl::StatusOr<GpuModel> GpuOf(const PlanFlags& flags) {
 }
 
 absl::StatusOr<Job> JobOf(const PlanFlags& flags, ElementType precision,
-                          const trainer::ModelSpec& spec) {
+                          const trainer::ModelSpec& spec, int64_t device_bytes) {
   const std::optional<MomentFormat> moments = MomentFormatOf(flags.moments);
   if (!moments) return Wrong("--moments", flags.moments, "it is fp32 or 8bit");
   const std::optional<OptimizerKind> optimizer = OptimizerKindOf(flags.optimizer);
@@ -121,6 +121,9 @@ absl::StatusOr<Job> JobOf(const PlanFlags& flags, ElementType precision,
     return absl::InvalidArgumentError(absl::StrCat(
         "--sequence ", job.round.sequence, ": the model has ", spec.max_sequence, " positions"));
   }
+  job.round.vocabulary_blocks = flags.vocabulary_blocks > 0
+                                    ? flags.vocabulary_blocks
+                                    : VocabularyBlocks(spec, job.round, device_bytes);
   GEMINI_RETURN_IF_ERROR(ChunkSize(flags, job.chunk_bytes));
   return job;
 }
@@ -146,6 +149,7 @@ absl::Status ApplyTrainKeys(PlanFlags& flags) {
   flags.moments = run.moments;
   flags.optimizer = run.optimizer;
   flags.optimizer_tier = run.optimizer_tier;
+  flags.vocabulary_blocks = run.vocabulary_blocks;
   const auto set_size = [](std::string& flag, int64_t bytes) {
     if (bytes != kAutoBytes) flag = absl::StrCat(bytes);
   };
@@ -415,7 +419,8 @@ int RunPlan(PlanFlags flags,
   if (!machine.ok()) return Refuse(machine.status(), 2);
   const absl::StatusOr<trainer::HfConfig> config = trainer::ReadHfConfig(flags.model);
   if (!config.ok()) return Refuse(config.status(), 1);
-  const absl::StatusOr<Job> job = JobOf(flags, *precision, config->spec);
+  const absl::StatusOr<Job> job =
+      JobOf(flags, *precision, config->spec, machine->bytes[Tier::kDevice]);
   if (!job.ok()) return Refuse(job.status(), 2);
   if (flags.print_request) {
     std::puts(trainer::EncodeRequest({job->round, machine->compute}).c_str());

@@ -36,6 +36,7 @@ struct PlanFlags {
   int64_t accumulate = 1;
   bool recompute = false;
   std::string chunk_size;
+  int64_t vocabulary_blocks = 0;  // As gemini-train's key, behind "--" alone. 0: by DEVICE.
   // The rates that the GPU reaches, in place of the table's. 0 and empty stand for the table.
   double tflops = 0;
   std::string memory_bandwidth;

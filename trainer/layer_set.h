@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // The layers that a model is made of, and the set that makes them: a model asks a LayerSet for
 // each, so that another set can split or adapt them in one place. So far the model takes them to be
-// whole: it cuts query, key and value apart by the sizes of its heads, and computes a tied head
-// itself.
-// Names:  a layer's tensors are "weight" and "bias".
+// whole: it cuts query, key and value apart by the sizes of its heads.
+// Names:  a layer's tensors are "weight" and "bias". A table of the vocabulary that is cut into
+//         blocks has "weight_0", "weight_1", ... (trainer/families/vocabulary_cut.h).
 // Memory: parameters are empty tensors of the set's options; nothing is initialised.
 // Thread: one at a time.
 // Errors: Torch's exceptions pass through.
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "torch/nn/module.h"
 #include "torch/types.h"
@@ -24,11 +25,24 @@ class Layer : public torch::nn::Module {
   virtual torch::Tensor Forward(const torch::Tensor& x) const = 0;
 };
 
-// Forward takes int64 ids of any shape, each in [0, rows), and returns [..., width].
-class EmbeddingLayer : public Layer {
+// The table of the token embedding. Forward takes int64 ids of any shape, each in [0, vocabulary),
+// and returns [..., width].
+class VocabularyTable : public Layer {
  public:
-  // The table [rows, width], for a head that is tied to it.
-  virtual const torch::Tensor& weight() const = 0;
+  // Its parameters, for a head that is tied to it.
+  virtual const std::vector<torch::Tensor>& blocks() const = 0;
+};
+
+// The head of a language model, and the loss that is computed with it.
+class HeadAndLoss : public torch::nn::Module {
+ public:
+  // Returns logits [..., vocabulary] for hidden states [..., width].
+  virtual torch::Tensor Logits(const torch::Tensor& hidden) const = 0;
+  // Returns the sum of the cross entropies of labels, int64 [tokens], for hidden states [tokens,
+  // width], as fp32 of no dimension. A negative label counts for nothing. `gradient`: what backward
+  // will be given for the sum (trainer/models/head_loss.h).
+  virtual torch::Tensor SumOfLosses(const torch::Tensor& hidden, const torch::Tensor& labels,
+                                    double gradient) const = 0;
 };
 
 // What a linear layer does in the model, by which a set can tell how to split it.
@@ -40,7 +54,6 @@ enum class Role : uint8_t {
   kFeedOut,
   kRouter,  // Its output says through which experts a token goes, or how much of one it gets.
   kProjectOut,
-  kHead,
 };
 
 struct LinearShape {
@@ -50,19 +63,31 @@ struct LinearShape {
   MatrixLayout layout = MatrixLayout::kOutIn;
 };
 
+struct HeadShape {
+  int64_t vocabulary = 0;
+  int64_t width = 0;
+  double logit_scale = 1;  // This and the next are ModelSpec's.
+  double logit_soft_cap = 0;
+};
+
 // Its layers may outlive it.
 class LayerSet {
  public:
   virtual ~LayerSet() = default;
   // The row of `padding_token` gets no gradient from a look-up; -1 for none.
-  virtual std::shared_ptr<EmbeddingLayer> Embedding(int64_t rows, int64_t width,
-                                                    int64_t padding_token) = 0;
+  virtual std::shared_ptr<VocabularyTable> TokenEmbedding(int64_t vocabulary, int64_t width,
+                                                          int64_t padding_token) = 0;
+  // Forward takes int64 ids of any shape, each in [0, rows), and returns [..., width].
+  virtual std::shared_ptr<Layer> PositionEmbedding(int64_t rows, int64_t width) = 0;
   virtual std::shared_ptr<Layer> Norm(const NormSpec& norm, int64_t width) = 0;
   // Norms each head, with weights [heads, head_size] and without a bias. Forward takes [..., heads,
   // head_size].
   virtual std::shared_ptr<Layer> HeadNorm(const NormSpec& norm, int64_t heads,
                                           int64_t head_size) = 0;
   virtual std::shared_ptr<Layer> Linear(const LinearShape& shape, Role role) = 0;
+  // A head whose table is that of `tied`, or its own if that is null.
+  virtual std::shared_ptr<HeadAndLoss> Head(const HeadShape& shape,
+                                            std::shared_ptr<VocabularyTable> tied) = 0;
 };
 
 }  // namespace gemini::trainer

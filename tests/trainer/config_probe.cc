@@ -61,7 +61,7 @@ Json Probe(const std::string& directory, const torch::Tensor& tokens) {
     std::ofstream(directory + "/logits.bin", std::ios::binary)
         .write(static_cast<const char*>(logits.const_data_ptr()),
                static_cast<std::streamsize>(logits.nbytes()));
-    result["loss"] = ShiftedCrossEntropy(logits, tokens).item<double>();
+    result["loss"] = model.Loss(tokens).item<double>();
   }
   model.train();
   const torch::Tensor loss = model.Loss(tokens);

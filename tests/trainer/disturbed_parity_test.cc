@@ -148,7 +148,8 @@ class LanguageModelJob final : public Job {
       if (dice == 1) forward();
       if (dice == 2) penalty = penalty + parameters[random() % parameters.size()].square().mean();
     }
-    return ShiftedCrossEntropy(model_->Head(hidden), tokens) + penalty;
+    const LossSum loss = model_->LossOf(hidden, tokens, /*factor=*/1);
+    return loss.sum / static_cast<double>(loss.count) + penalty;
   }
 
   const std::unique_ptr<CausalLm> model_;

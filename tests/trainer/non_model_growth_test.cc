@@ -271,7 +271,7 @@ TEST_F(NonModelGrowthTest, ActivationsThatAreKeptTakeRoomFromChunks) {
 }
 
 TEST_F(NonModelGrowthTest, AnAllocationBelowTheFloorNamesItsOperatorAndCommitsNothing) {
-  Exhaust({.sequence = 128}, " more, needs ");
+  Exhaust({.sequence = 112}, " more, needs ");
 }
 
 TEST_F(NonModelGrowthTest, ParametersBelowTheFloorNameTheirOperatorAndCommitNothing) {

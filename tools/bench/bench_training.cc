@@ -40,11 +40,11 @@ absl::StatusOr<StepTimes> BenchTraining::Run(int warm_up, int measured) {
       session_->ResetPeaks();
     }
     const Clock::time_point begin = Clock::now();
-    at::Tensor loss = model_->Loss(tokens_[losses_.size() % tokens_.size()]);
-    losses_.push_back(loss.item<double>());
+    trainer::LossSum loss = model_->Loss(tokens_[losses_.size() % tokens_.size()], /*factor=*/1);
+    losses_.push_back(loss.Mean());
     const Clock::time_point turn = Clock::now();
-    loss.backward();
-    loss.reset();
+    loss.Backward(/*factor=*/1);
+    loss.sum.reset();
     const Clock::time_point update = Clock::now();
     GEMINI_RETURN_IF_ERROR(managed_->Step({.learning_rate = 1e-4, .max_grad_norm = 1}).status());
     model_->zero_grad();

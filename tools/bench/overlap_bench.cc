@@ -40,11 +40,10 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Position of backward's first operator: behind the final norm and the head, which follow each
-// other.
+// Position of backward's first operator. The head is tied to the embedding, tensor 0: forward's
+// first operator uses it, and its last.
 absl::StatusOr<int32_t> TurnOf(const Trace& trace) {
-  // The head is tied to the embedding, tensor 0: forward's first operator uses it, and its last.
-  for (int32_t position = 1; position < trace.num_positions(); ++position) {
+  for (int32_t position = trace.num_positions() - 1; position > 0; --position) {
     for (const TensorUse& use : trace.uses_of(position)) {
       if (use.tensor == 0 && use.kind == ChunkKind::kParam) return position + 1;
     }

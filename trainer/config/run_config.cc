@@ -78,6 +78,15 @@ absl::Status CheckRunConfig(const RunConfig& config) {
             ? "--reference rounds moments to nearest: leave --moment-rounding stochastic out"
             : "--moment-rounding stochastic is of --moments 8bit: leave it out, or add that");
   }
+  if (config.vocabulary_blocks > 1 &&
+      (IsLayerWise(config.optimizer_kind()) || config.rounding_seed() != 0)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--vocabulary-blocks ", config.vocabulary_blocks, " would change the numbers of ",
+        IsLayerWise(config.optimizer_kind())
+            ? absl::StrCat("--optimizer ", config.optimizer, ", which needs the norm of a tensor")
+            : "--moment-rounding stochastic, which is drawn by tensor",
+        ": leave one of them out"));
+  }
   if (config.states_on_nvme() && config.nvme.empty()) {
     return absl::InvalidArgumentError("--optimizer-tier nvme needs --nvme DIR:SIZE");
   }

@@ -45,7 +45,8 @@ struct PlacementKeys {
   int64_t host_memory = kAutoBytes;
   std::vector<NvmeDirectory> nvme;
   int64_t chunk_size = kAutoBytes;
-  int64_t device_bandwidth = 0;  // Bytes a second, each direction; 0: no limit.
+  int64_t vocabulary_blocks = 0;  // 0: by the DEVICE budget.
+  int64_t device_bandwidth = 0;   // Bytes a second, each direction; 0: no limit.
   std::string policy = "auto";
   double param_fraction = 0;            // Of policy static.
   double optimizer_fraction = 0;        // The same.

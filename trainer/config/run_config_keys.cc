@@ -124,6 +124,12 @@ KeyTable RunKeys(RunConfig& config) {
                "step's predicted time and the HOST memory that it needs",
                R::kFree},
               config.chunk_size, 65536, 4 * kKiB, int64_t{1} << 40),
+      CountKey({"vocabulary-blocks", "N",
+                "Parameters into which rows of the token embedding and of the head are parted, at "
+                "most 16; 0: one, unless it and its gradient exceed an eighth of DEVICE; files and "
+                "numbers stay the same",
+                R::kFree},
+               config.vocabulary_blocks, 0, 16),
       ChoiceKey({"policy", "NAME",
                  "Which parameters lie on DEVICE when: planned, a fixed fraction of them, none, "
                  "all, or those used last; the numbers stay the same",

@@ -98,6 +98,7 @@ std::optional<DeviceNeed> FloorOf(const NamedTrace& step, int64_t chunk_bytes) {
 absl::StatusOr<NamedTrace> StepOf(const ChunkChoiceInputs& in) {
   RoundShape round = RoundOf(in.config);
   round.micro_batches = std::min(round.micro_batches, kMostMicroBatches);
+  round.vocabulary_blocks = VocabularyBlocks(in.model, in.config, in.device_bytes);
   return TraceStep(in.model, round, in.compute.value_or(ComputeRate()));
 }
 

@@ -70,7 +70,7 @@ KernelWork WorkOfInputs(const c10::FunctionSchema& schema,
   }
   if (name == "mm" || name == "bmm") {
     AddProduct(inputs[0].toTensor(), inputs[1].toTensor(), work);
-  } else if (name == "addmm" || name == "baddbmm") {
+  } else if (name == "addmm" || name == "addmm_" || name == "baddbmm") {
     AddProduct(inputs[1].toTensor(), inputs[2].toTensor(), work);
   } else if (name == "_scaled_dot_product_flash_attention_for_cpu") {
     AddAttention(inputs[0].toTensor(), 2, work);

@@ -22,6 +22,8 @@ struct RoundShape {
   OptimizerKind optimizer = OptimizerKind::kAdamW;
   MomentFormat moments = MomentFormat::kFp32;
   bool states_on_nvme = false;  // The home of the optimizer's.
+  // Into how many parameters tables of the vocabulary are cut (CutIntoBlocks).
+  int64_t vocabulary_blocks = 1;
   // The CPU plays DEVICE: its attention keeps the scores where they are dropped out, its masks are
   // of the type of what they mask and not bytes, and a gradient leaves DEVICE sooner.
   bool on_cpu = false;

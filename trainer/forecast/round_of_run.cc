@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/forecast/round_of_run.h"
 
+#include "trainer/families/vocabulary_cut.h"
+
 namespace gemini::trainer {
 
 RoundShape RoundOf(const RunConfig& config) {
@@ -15,6 +17,18 @@ RoundShape RoundOf(const RunConfig& config) {
           .moments = config.format().moments,
           .states_on_nvme = config.states_on_nvme(),
           .on_cpu = !config.gpu().has_value()};
+}
+
+int64_t VocabularyBlocks(const ModelSpec& spec, const RoundShape& round, int64_t device_bytes) {
+  if (IsLayerWise(round.optimizer)) return 1;
+  return NumBlocksFor(CutIntoPieces(spec.vocab_size, spec.embedding_width), round.element,
+                      device_bytes);
+}
+
+int64_t VocabularyBlocks(const ModelSpec& spec, const RunConfig& config, int64_t device_bytes) {
+  if (config.vocabulary_blocks > 0) return config.vocabulary_blocks;
+  if (config.reference || config.rounding_seed() != 0) return 1;
+  return VocabularyBlocks(spec, RoundOf(config), device_bytes);
 }
 
 }  // namespace gemini::trainer

@@ -359,12 +359,10 @@ void RunMicroBatch(CausalLm& model, const RoundShape& round, StepRecorder& recor
   recorder.set_backward(false);
   const torch::Tensor tokens =
       at::empty({round.batch, round.sequence}, torch::dtype(torch::kInt64).device(torch::kMeta));
-  torch::Tensor loss = model.Loss(tokens);
+  const LossSum loss = model.Loss(tokens, /*factor=*/1);
   if (!round.train) return;
-  if (round.micro_batches > 1) loss = loss / static_cast<double>(round.micro_batches);
-  if (round.element == ElementType::kFp16) loss = loss * 2.0;
   recorder.set_backward(true);
-  loss.backward();
+  loss.Backward(/*factor=*/1);
 }
 
 }  // namespace
@@ -377,9 +375,9 @@ absl::StatusOr<NamedTrace> TraceAllBlocks(const ModelSpec& spec, const RoundShap
   try {
     GEMINI_ASSIGN_OR_RETURN(
         const std::unique_ptr<CausalLm> model,
-        MakeCausalLm(
-            WithDropoutOf(round, spec),
-            torch::dtype(client::hooks::ScalarTypeOf(round.element)).device(torch::kMeta)));
+        MakeCausalLm(WithDropoutOf(round, spec),
+                     torch::dtype(client::hooks::ScalarTypeOf(round.element)).device(torch::kMeta),
+                     round.vocabulary_blocks));
     model->set_recompute(round.recompute);
     model->train(round.train);
     const at::AutoGradMode with_graph(round.train);

@@ -4,54 +4,51 @@
 #include <cstddef>
 #include <string>
 
-#include "ATen/ops/constant_pad_nd.h"
-#include "ATen/ops/cross_entropy_loss.h"
+#include "ATen/ops/full_like.h"
 #include "absl/strings/str_cat.h"
 #include "client/torch/device/vector_math.h"
 #include "gemini/system/status_macros.h"
+#include "torch/csrc/autograd/autograd.h"
 #include "trainer/models/plain_layers.h"
 #include "trainer/models/transformer.h"
 
 namespace gemini::trainer {
-namespace {
 
-constexpr int64_t kIgnored = -100;  // A label that counts for nothing: Torch's default.
+void LossSum::Backward(double factor) const {
+  torch::autograd::backward({sum}, {at::full_like(sum, GradientFor(factor))});
+}
 
-}  // namespace
-
-torch::Tensor ShiftedCrossEntropy(const torch::Tensor& logits, const torch::Tensor& labels) {
-  // The labels are shifted and padded, and not the logits cut: that would copy them.
-  const torch::Tensor shifted = at::constant_pad_nd(labels, {0, 1}, kIgnored)
-                                    .slice(/*dim=*/-1, /*start=*/1)
-                                    .contiguous()
-                                    .view(-1);
-  return at::cross_entropy_loss(logits.to(torch::kFloat32).view({-1, logits.size(-1)}), shifted,
-                                /*weight=*/{}, at::Reduction::Mean, kIgnored);
+LossSum CausalLm::Loss(const torch::Tensor& tokens, double factor) {
+  return LossOf(RunBlocks(tokens), tokens, factor);
 }
 
 torch::Tensor CausalLm::Loss(const torch::Tensor& tokens) {
-  return ShiftedCrossEntropy(Forward(tokens), tokens);
+  const LossSum loss = Loss(tokens, /*factor=*/1);
+  return loss.sum / static_cast<double>(loss.count);
 }
 
-torch::Tensor CausalLm::Forward(const torch::Tensor& tokens) {
+torch::Tensor CausalLm::Forward(const torch::Tensor& tokens) { return Head(RunBlocks(tokens)); }
+
+torch::Tensor CausalLm::RunBlocks(const torch::Tensor& tokens) {
   torch::Tensor hidden = Embed(tokens);
   const BatchContext context = ContextOf(hidden);
   for (const std::shared_ptr<Block>& block : blocks_) {
     hidden =
         recompute_ ? ForwardRecomputed(block, hidden, context) : block->Forward(hidden, context);
   }
-  return Head(hidden);
+  return hidden;
 }
 
 absl::StatusOr<std::unique_ptr<CausalLm>> MakeCausalLm(const ModelSpec& spec,
-                                                       const torch::TensorOptions& options) {
+                                                       const torch::TensorOptions& options,
+                                                       int64_t vocabulary_blocks) {
   if (!c10::isFloatingType(options.dtype().toScalarType())) {
     return absl::InvalidArgumentError(
         absl::StrCat("parameters of type ", c10::toString(options.dtype().toScalarType())));
   }
   try {
     client::hooks::ResolveVectorMath();  // Before the first forward.
-    PlainLayers layers(options);
+    PlainLayers layers(options, vocabulary_blocks);
     return std::make_unique<Transformer>(spec, layers);
   } catch (const c10::Error& error) {  // Of memory, of the device, or of the names.
     return absl::ResourceExhaustedError(

@@ -21,22 +21,40 @@
 
 namespace gemini::trainer {
 
+// The cross entropy of a batch, in fp32, of predicting token i + 1 of each row from those up to i.
+struct LossSum {
+  torch::Tensor sum;  // Of no dimension.
+  int64_t count = 0;  // Predictions; 0 for rows of one token.
+
+  // What backward takes for `sum` where the mean loss is multiplied by `factor`.
+  double GradientFor(double factor) const { return factor / static_cast<double>(count); }
+  // NaN without a prediction.
+  double Mean() const { return sum.item<double>() / static_cast<double>(count); }
+  // Adds the gradient of `factor` times the mean to .grad of the parameters.
+  void Backward(double factor) const;
+};
+
 class CausalLm : public torch::nn::Module {
  public:
   // The stages of Forward. Embed maps tokens to the input of the first block [batch, sequence,
   // width]; ContextOf makes from that what all blocks read of the batch; the blocks follow; Head
-  // maps the output of the last block to logits.
+  // maps the output of the last block to logits. In place of them LossOf gives the loss of
+  // predicting `tokens`, with which backward costs the least if it is told its `factor`.
   virtual torch::Tensor Embed(const torch::Tensor& tokens) = 0;
   virtual BatchContext ContextOf(const torch::Tensor& hidden) const = 0;
   virtual torch::Tensor Head(const torch::Tensor& hidden) = 0;
+  virtual LossSum LossOf(const torch::Tensor& hidden, const torch::Tensor& tokens,
+                         double factor) = 0;
   const std::vector<std::shared_ptr<Block>>& blocks() const { return blocks_; }
 
   // Returns logits [batch, sequence, vocab] for tokens [batch, sequence] int64, each in
   // [0, vocab_size), sequence <= max_sequence. Dropout is drawn in training mode only.
   torch::Tensor Forward(const torch::Tensor& tokens);
 
-  // Returns the loss of transformers with labels equal to the inputs: the mean cross entropy in
-  // fp32 of predicting token i + 1 from the tokens up to i. NaN for sequences of one token.
+  // Returns the loss of transformers with labels equal to the inputs, which is the mean of LossSum,
+  // without logits for all tokens. `factor`: what it will be multiplied by for backward.
+  LossSum Loss(const torch::Tensor& tokens, double factor);
+  // Returns that mean, fp32 of no dimension. NaN for sequences of one token.
   torch::Tensor Loss(const torch::Tensor& tokens);
 
   // Sets whether Forward keeps only each block's input and recomputes the rest in backward. Off at
@@ -48,19 +66,21 @@ class CausalLm : public torch::nn::Module {
   std::vector<std::shared_ptr<Block>> blocks_;  // Filled by the model's constructor.
 
  private:
+  // Returns the output of the last block.
+  torch::Tensor RunBlocks(const torch::Tensor& tokens);
+
   bool recompute_ = false;
 };
 
-// Computes the loss alone: logits [batch, sequence, vocab], labels [batch, sequence].
-torch::Tensor ShiftedCrossEntropy(const torch::Tensor& logits, const torch::Tensor& labels);
-
 // Makes the model of the spec, in training mode. `options` are those of the parameters: a floating
-// dtype, any device. INVALID_ARGUMENT: another dtype. RESOURCE_EXHAUSTED: Torch cannot make it, for
-// lack of memory or of the device, or because names of the spec collide.
+// dtype, any device. Tables of the vocabulary are cut into `vocabulary_blocks`, or somewhat fewer
+// (trainer/families/vocabulary_cut.h). INVALID_ARGUMENT: another dtype. RESOURCE_EXHAUSTED: Torch
+// cannot make it, for lack of memory or of the device, or because names of the spec collide.
 absl::StatusOr<std::unique_ptr<CausalLm>> MakeCausalLm(const ModelSpec& spec,
-                                                       const torch::TensorOptions& options);
+                                                       const torch::TensorOptions& options,
+                                                       int64_t vocabulary_blocks = 1);
 
-// Returns names and shapes of all parameters in their order, for HfCheckpoint.
+// Returns names and shapes of all parameters in their order. A block of a table is one of its own.
 std::vector<ParameterShape> ParameterShapesOf(const torch::nn::Module& model);
 
 // Fills the parameters of a model that lies in plain memory (CPU, fp32, contiguous).

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/models/plain_layers.h"
 
+#include <utility>
 #include <vector>
 
 #include "ATen/ops/addmm.h"
@@ -9,6 +10,9 @@
 #include "ATen/ops/layer_norm.h"
 #include "ATen/ops/linear.h"
 #include "ATen/ops/rms_norm.h"
+#include "trainer/families/vocabulary_cut.h"
+#include "trainer/models/head_loss.h"
+#include "trainer/models/vocabulary_table.h"
 
 namespace gemini::trainer {
 namespace {
@@ -110,28 +114,80 @@ class PlainHeadNorm : public Layer {
   torch::Tensor weight_;
 };
 
-class PlainEmbedding : public EmbeddingLayer {
+class PlainPositions : public Layer {
  public:
-  PlainEmbedding(int64_t rows, int64_t width, int64_t padding_token,
-                 const torch::TensorOptions& options)
-      : padding_token_(padding_token) {
+  PlainPositions(int64_t rows, int64_t width, const torch::TensorOptions& options) {
     weight_ = register_parameter("weight", torch::empty({rows, width}, options));
   }
   torch::Tensor Forward(const torch::Tensor& ids) const override {
-    return at::embedding(weight_, ids, padding_token_);
+    return at::embedding(weight_, ids);
   }
-  const torch::Tensor& weight() const override { return weight_; }
 
  private:
-  const int64_t padding_token_;
   torch::Tensor weight_;
+};
+
+// Adds the parameters of a table to `module`, as the cut has them.
+std::vector<torch::Tensor> AddTable(torch::nn::Module& module, const VocabularyCut& cut,
+                                    const torch::TensorOptions& options) {
+  constexpr char kName[] = "weight";
+  std::vector<torch::Tensor> blocks;
+  for (int64_t i = 0; i < cut.num_blocks(); ++i) {
+    blocks.push_back(module.register_parameter(
+        cut.num_blocks() == 1 ? kName : NameOfBlock(kName, i),
+        torch::empty({cut.first_row(i + 1) - cut.first_row(i), cut.width}, options)));
+  }
+  return blocks;
+}
+
+class PlainTable : public VocabularyTable {
+ public:
+  PlainTable(const VocabularyCut& cut, int64_t padding_token, const torch::TensorOptions& options)
+      : cut_(cut), padding_token_(padding_token), blocks_(AddTable(*this, cut, options)) {}
+  torch::Tensor Forward(const torch::Tensor& ids) const override {
+    return LookUp(blocks_, cut_, ids, padding_token_);
+  }
+  const std::vector<torch::Tensor>& blocks() const override { return blocks_; }
+
+ private:
+  const VocabularyCut cut_;
+  const int64_t padding_token_;
+  const std::vector<torch::Tensor> blocks_;
+};
+
+class PlainHead : public HeadAndLoss {
+ public:
+  PlainHead(const HeadOptions& head, std::shared_ptr<VocabularyTable> tied,
+            const torch::TensorOptions& options)
+      : head_(head), tied_(std::move(tied)) {
+    if (!tied_) own_blocks_ = AddTable(*this, head.cut, options);
+  }
+  torch::Tensor Logits(const torch::Tensor& hidden) const override {
+    return HeadLogits(hidden, blocks(), head_);
+  }
+  torch::Tensor SumOfLosses(const torch::Tensor& hidden, const torch::Tensor& labels,
+                            double gradient) const override {
+    return HeadLoss(hidden, labels, blocks(), head_, gradient);
+  }
+
+ private:
+  const std::vector<torch::Tensor>& blocks() const { return tied_ ? tied_->blocks() : own_blocks_; }
+
+  const HeadOptions head_;
+  const std::shared_ptr<VocabularyTable> tied_;  // No child: its parameters are the embedding's.
+  std::vector<torch::Tensor> own_blocks_;        // Empty if it is tied.
 };
 
 }  // namespace
 
-std::shared_ptr<EmbeddingLayer> PlainLayers::Embedding(int64_t rows, int64_t width,
-                                                       int64_t padding_token) {
-  return std::make_shared<PlainEmbedding>(rows, width, padding_token, options_);
+std::shared_ptr<VocabularyTable> PlainLayers::TokenEmbedding(int64_t vocabulary, int64_t width,
+                                                             int64_t padding_token) {
+  return std::make_shared<PlainTable>(
+      CutIntoBlocks(CutIntoPieces(vocabulary, width), vocabulary_blocks_), padding_token, options_);
+}
+
+std::shared_ptr<Layer> PlainLayers::PositionEmbedding(int64_t rows, int64_t width) {
+  return std::make_shared<PlainPositions>(rows, width, options_);
 }
 
 std::shared_ptr<Layer> PlainLayers::Norm(const NormSpec& norm, int64_t width) {
@@ -147,6 +203,15 @@ std::shared_ptr<Layer> PlainLayers::HeadNorm(const NormSpec& norm, int64_t heads
 std::shared_ptr<Layer> PlainLayers::Linear(const LinearShape& shape, Role /*role*/) {
   if (shape.layout == MatrixLayout::kInOut) return std::make_shared<InOutLinear>(shape, options_);
   return std::make_shared<OutInLinear>(shape, options_);
+}
+
+std::shared_ptr<HeadAndLoss> PlainLayers::Head(const HeadShape& shape,
+                                               std::shared_ptr<VocabularyTable> tied) {
+  const HeadOptions head = {
+      .cut = CutIntoBlocks(CutIntoPieces(shape.vocabulary, shape.width), vocabulary_blocks_),
+      .logit_scale = shape.logit_scale,
+      .soft_cap = shape.logit_soft_cap};
+  return std::make_shared<PlainHead>(head, std::move(tied), options_);
 }
 
 }  // namespace gemini::trainer

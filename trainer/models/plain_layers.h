@@ -11,16 +11,22 @@ namespace gemini::trainer {
 
 class PlainLayers : public LayerSet {
  public:
-  // `options` are those of the parameters: a floating dtype, any device.
-  explicit PlainLayers(const torch::TensorOptions& options) : options_(options) {}
-  std::shared_ptr<EmbeddingLayer> Embedding(int64_t rows, int64_t width,
-                                            int64_t padding_token) override;
+  // `options` are those of the parameters: a floating dtype, any device. Tables of the vocabulary
+  // are cut into `vocabulary_blocks`, or somewhat fewer (CutIntoBlocks).
+  explicit PlainLayers(const torch::TensorOptions& options, int64_t vocabulary_blocks = 1)
+      : options_(options), vocabulary_blocks_(vocabulary_blocks) {}
+  std::shared_ptr<VocabularyTable> TokenEmbedding(int64_t vocabulary, int64_t width,
+                                                  int64_t padding_token) override;
+  std::shared_ptr<Layer> PositionEmbedding(int64_t rows, int64_t width) override;
   std::shared_ptr<Layer> Norm(const NormSpec& norm, int64_t width) override;
   std::shared_ptr<Layer> HeadNorm(const NormSpec& norm, int64_t heads, int64_t head_size) override;
   std::shared_ptr<Layer> Linear(const LinearShape& shape, Role role) override;
+  std::shared_ptr<HeadAndLoss> Head(const HeadShape& shape,
+                                    std::shared_ptr<VocabularyTable> tied) override;
 
  private:
   const torch::TensorOptions options_;
+  const int64_t vocabulary_blocks_;
 };
 
 }  // namespace gemini::trainer

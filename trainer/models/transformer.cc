@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "ATen/ops/arange.h"
+#include "ATen/ops/constant_pad_nd.h"
 #include "ATen/ops/dropout.h"
 #include "ATen/ops/empty.h"
-#include "ATen/ops/linear.h"
 #include "absl/strings/str_cat.h"
 #include "trainer/models/attention.h"
 #include "trainer/models/experts.h"
@@ -19,6 +19,8 @@
 
 namespace gemini::trainer {
 namespace {
+
+constexpr int64_t kNoLabel = -1;  // It counts for nothing.
 
 class TransformerBlock : public Block {
  public:
@@ -175,11 +177,10 @@ Transformer::Transformer(const ModelSpec& spec, LayerSet& layers) : spec_(spec) 
   const LayerNames& names = spec.layers;
   token_embedding_ =
       AddModule(*this, names.token_embedding,
-                layers.Embedding(spec.vocab_size, spec.embedding_width, spec.padding_token));
+                layers.TokenEmbedding(spec.vocab_size, spec.embedding_width, spec.padding_token));
   if (spec.positions.has_value()) {
-    position_embedding_ =
-        AddModule(*this, names.position_embedding,
-                  layers.Embedding(spec.positions->rows, spec.width, /*padding_token=*/-1));
+    position_embedding_ = AddModule(*this, names.position_embedding,
+                                    layers.PositionEmbedding(spec.positions->rows, spec.width));
   }
   if (spec.has_projections()) {
     project_in_ = AddModule(*this, names.project_in,
@@ -196,10 +197,12 @@ Transformer::Transformer(const ModelSpec& spec, LayerSet& layers) : spec_(spec) 
     project_out_ = AddModule(*this, names.project_out,
                              layers.Linear({spec.width, spec.embedding_width}, Role::kProjectOut));
   }
-  if (!spec.tied_head) {
-    head_ = AddModule(*this, names.head,
-                      layers.Linear({spec.embedding_width, spec.vocab_size}, Role::kHead));
-  }
+  head_ = layers.Head({.vocabulary = spec.vocab_size,
+                       .width = spec.embedding_width,
+                       .logit_scale = spec.logit_scale,
+                       .logit_soft_cap = spec.logit_soft_cap},
+                      spec.tied_head ? token_embedding_ : nullptr);
+  if (!spec.tied_head) AddModule(*this, names.head, head_);
 }
 
 torch::Tensor Transformer::PositionRows(const torch::Tensor& tokens) const {
@@ -230,15 +233,25 @@ BatchContext Transformer::ContextOf(const torch::Tensor& hidden) const {
   return MakeBatchContext(spec_.kinds, spec_.attention.head_size, hidden.size(1), hidden.options());
 }
 
-torch::Tensor Transformer::Head(const torch::Tensor& hidden) {
+torch::Tensor Transformer::Finish(const torch::Tensor& hidden) const {
   torch::Tensor out = hidden;
   if (final_norm_) out = final_norm_->Forward(out);
   if (project_out_) out = project_out_->Forward(out);
-  out = head_ ? head_->Forward(out) : at::linear(out, token_embedding_->weight());
-  // In place: nothing else has the logits, and no backward reads them.
-  if (spec_.logit_scale != 1) out.mul_(spec_.logit_scale);
-  const double cap = spec_.logit_soft_cap;
-  return cap == 0 ? out : out.div_(cap).tanh_() * cap;
+  return out;
+}
+
+torch::Tensor Transformer::Head(const torch::Tensor& hidden) {
+  return head_->Logits(Finish(hidden));
+}
+
+LossSum Transformer::LossOf(const torch::Tensor& hidden, const torch::Tensor& tokens,
+                            double factor) {
+  // The labels are shifted and padded, and not the hidden states cut: that would copy them.
+  const torch::Tensor labels =
+      at::constant_pad_nd(tokens, {0, 1}, kNoLabel).slice(/*dim=*/-1, /*start=*/1).flatten();
+  LossSum loss = {.sum = {}, .count = tokens.size(0) * (tokens.size(1) - 1)};
+  loss.sum = head_->SumOfLosses(Finish(hidden).flatten(0, 1), labels, loss.GradientFor(factor));
+  return loss;
 }
 
 }  // namespace gemini::trainer

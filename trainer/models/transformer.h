@@ -20,19 +20,22 @@ class Transformer : public CausalLm {
   torch::Tensor Embed(const torch::Tensor& tokens) override;
   BatchContext ContextOf(const torch::Tensor& hidden) const override;
   torch::Tensor Head(const torch::Tensor& hidden) override;
+  LossSum LossOf(const torch::Tensor& hidden, const torch::Tensor& tokens, double factor) override;
 
  private:
+  // Returns the hidden states that the head takes, for the output of the last block.
+  torch::Tensor Finish(const torch::Tensor& hidden) const;
   // Returns the rows of the position table for tokens [batch, sequence], as int64. The table must
   // exist. The shape is [batch, sequence] if spec.positions->for_each_sequence, or [1, sequence].
   torch::Tensor PositionRows(const torch::Tensor& tokens) const;
 
   const ModelSpec spec_;
-  std::shared_ptr<EmbeddingLayer> token_embedding_;
-  std::shared_ptr<EmbeddingLayer> position_embedding_;  // Null without a table.
-  std::shared_ptr<Layer> project_in_;                   // Null without projections.
-  std::shared_ptr<Layer> final_norm_;                   // Null without one.
-  std::shared_ptr<Layer> project_out_;                  // Null without projections.
-  std::shared_ptr<Layer> head_;                         // Null when tied to the token embedding.
+  std::shared_ptr<VocabularyTable> token_embedding_;
+  std::shared_ptr<Layer> position_embedding_;  // Null without a table.
+  std::shared_ptr<Layer> project_in_;          // Null without projections.
+  std::shared_ptr<Layer> final_norm_;          // Null without one.
+  std::shared_ptr<Layer> project_out_;         // Null without projections.
+  std::shared_ptr<HeadAndLoss> head_;          // No child when tied to the token embedding.
 };
 
 }  // namespace gemini::trainer

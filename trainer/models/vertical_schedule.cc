@@ -62,12 +62,11 @@ absl::StatusOr<std::vector<double>> RunVertically(
   std::vector<double> losses;
   for (size_t i = 0; i < count; ++i) {
     torch::Tensor leaf = Leaf(std::exchange(hidden[i], {}));
-    torch::Tensor loss = ShiftedCrossEntropy(model.Head(leaf), micro_batches[i]);
-    losses.push_back(loss.item<double>());
+    const double factor = loss_scale / static_cast<double>(count);
+    const LossSum loss = model.LossOf(leaf, micro_batches[i], factor);
+    losses.push_back(loss.Mean());
     GEMINI_RETURN_IF_ERROR(check(static_cast<int64_t>(i), losses.back()));
-    if (count > 1) loss = loss / static_cast<double>(count);
-    if (loss_scale != 1) loss = loss * loss_scale;
-    loss.backward();
+    loss.Backward(factor);
     hidden[i] = leaf.grad();  // From here on: the gradient of the output of the block that is next.
   }
 

@@ -43,10 +43,12 @@
 #include "trainer/forecast/chunk_choice.h"
 #include "trainer/forecast/compute_rate.h"
 #include "trainer/forecast/memory_plan.h"
+#include "trainer/forecast/round_of_run.h"
 #include "trainer/models/activation_store_managed.h"
 #include "trainer/run/run_checkpoint.h"
 #include "trainer/run/run_log.h"
 #include "trainer/run/training_loop.h"
+#include "trainer/store/parameter_store_joined.h"
 #include "trainer/store/parameter_store_managed.h"
 #include "trainer/store/parameter_store_reference.h"
 
@@ -90,13 +92,13 @@ client::OptimizerSpec MakeOptimizer(const RunConfig& config) {
 
 absl::StatusOr<MemoryPlan> PlanFor(const RunConfig& config, const ModelSpec& spec,
                                    const CausalLm& model,
-                                   const std::vector<ParameterShape>& parameters) {
+                                   const std::vector<ParameterShape>& parameters,
+                                   int64_t available) {
   std::vector<TensorSpec> tensors;
   for (const ParameterShape& parameter : parameters) {
     tensors.push_back({parameter.name, parameter.num_elements() * ElementBytes(config.element()),
                        TensorGroup::kTrainable});
   }
-  GEMINI_ASSIGN_OR_RETURN(const int64_t available, AvailableMemory());
   ChunkChoiceInputs inputs = {
       .config = config, .model = spec, .compute = std::nullopt, .links = {}};
   inputs.device_bytes = DeviceMemory(config, available);
@@ -190,9 +192,10 @@ absl::StatusOr<Device> OpenDevice(RunConfig& config) {
 // it.
 absl::Status OpenManaged(const RunConfig& config, Device device, const ModelSpec& spec,
                          CausalLm& model, const std::vector<ParameterShape>& parameters,
-                         Memory& memory) {
+                         int64_t available, Memory& memory) {
   RaiseDescriptorLimit();
-  GEMINI_ASSIGN_OR_RETURN(const MemoryPlan plan, PlanFor(config, spec, model, parameters));
+  GEMINI_ASSIGN_OR_RETURN(const MemoryPlan plan,
+                          PlanFor(config, spec, model, parameters, available));
   client::hooks::TrainingOptions options;
   options.device = std::move(device.gpu);
   options.device_memory = plan.bytes[Tier::kDevice];
@@ -449,13 +452,17 @@ absl::StatusOr<int> Run(CommandLine& line, const Interrupt& interrupt, Progress&
   RunConfig sized = config;
   GEMINI_ASSIGN_OR_RETURN(Device device, OpenDevice(sized));
   const torch::Device torch_device = device.torch();
-  GEMINI_ASSIGN_OR_RETURN(const std::unique_ptr<CausalLm> model,
-                          MakeCausalLm(source.config().spec,
-                                       torch::TensorOptions()
-                                           .dtype(client::hooks::ScalarTypeOf(config.element()))
-                                           .device(config.reference ? torch::kCPU : torch::kMeta)));
+  GEMINI_ASSIGN_OR_RETURN(const int64_t available, AvailableMemory());
+  GEMINI_ASSIGN_OR_RETURN(
+      const std::unique_ptr<CausalLm> model,
+      MakeCausalLm(source.config().spec,
+                   torch::TensorOptions()
+                       .dtype(client::hooks::ScalarTypeOf(config.element()))
+                       .device(config.reference ? torch::kCPU : torch::kMeta),
+                   VocabularyBlocks(source.config().spec, sized, DeviceMemory(sized, available))));
   model->set_recompute(config.recompute);
-  const std::vector<ParameterShape> parameters = ParameterShapesOf(*model);
+  const std::vector<ParameterShape> model_parameters = ParameterShapesOf(*model);
+  const std::vector<ParameterShape> parameters = ShapesInFiles(model_parameters);
   GEMINI_RETURN_IF_ERROR(source.Check(parameters));
   GEMINI_ASSIGN_OR_RETURN(const int64_t checkpoint_bytes,
                           RunCheckpointBytes(source, parameters, config.optimizer_kind()));
@@ -480,9 +487,10 @@ absl::StatusOr<int> Run(CommandLine& line, const Interrupt& interrupt, Progress&
     GEMINI_ASSIGN_OR_RETURN(
         memory.store, ReferenceParameterStore::Create(*model, MakeOptimizer(config), no_decay));
   } else {
-    GEMINI_RETURN_IF_ERROR(
-        OpenManaged(sized, std::move(device), source.config().spec, *model, parameters, memory));
+    GEMINI_RETURN_IF_ERROR(OpenManaged(sized, std::move(device), source.config().spec, *model,
+                                       model_parameters, available, memory));
   }
+  memory.store = std::make_unique<JoinedParameterStore>(std::move(memory.store), model_parameters);
   if (memory.activations == nullptr) {
     memory.activations = std::make_unique<ActivationsInPlace>();
   }

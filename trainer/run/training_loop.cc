@@ -241,12 +241,11 @@ absl::StatusOr<double> Loop::MicroBatch(int64_t micro_batch) {
   GEMINI_ASSIGN_OR_RETURN(const torch::Tensor tokens, TrainingTokens(micro_batch));
   double value = 0;
   try {
-    torch::Tensor loss = parts_.model.Loss(tokens);
-    value = loss.item<double>();
+    const double factor = loss_scale() / static_cast<double>(config_.accumulate);
+    const LossSum loss = parts_.model.Loss(tokens, factor);
+    value = loss.Mean();
     GEMINI_RETURN_IF_ERROR(CheckLoss(micro_batch, value));
-    if (config_.accumulate > 1) loss = loss / static_cast<double>(config_.accumulate);
-    if (loss_scale() != 1) loss = loss * loss_scale();
-    loss.backward();
+    loss.Backward(factor);
   } catch (const std::exception& error) {
     return Explain(error, "forward or backward");
   }
@@ -344,7 +343,7 @@ absl::Status Loop::Evaluate() {
       const PhaseScope phase(parts_.store, count == config_.batch ? "eval" : "eval-last");
       const auto evaluate = [&]() -> absl::StatusOr<double> {
         try {
-          return parts_.model.Loss(tokens).item<double>();
+          return parts_.model.Loss(tokens, /*factor=*/1).Mean();
         } catch (const std::exception& error) {
           return Explain(error, "evaluation");
         }

@@ -2,6 +2,7 @@
 #include "trainer/store/parameter_store_managed.h"
 
 #include "gemini/system/status_macros.h"
+#include "trainer/families/vocabulary_cut.h"
 
 namespace gemini::trainer {
 
@@ -11,7 +12,8 @@ absl::StatusOr<std::unique_ptr<ManagedParameterStore>> ManagedParameterStore::Ma
   std::unique_ptr<ManagedParameterStore> store(
       new ManagedParameterStore(session, model, optimizer));
   for (const client::hooks::ManagedTensorInfo& tensor : model.tensors()) {
-    if (tensor.group != TensorGroup::kTrainable || !no_decay.Exempts(tensor.name)) continue;
+    if (tensor.group != TensorGroup::kTrainable || !no_decay.Exempts(NameInFiles(tensor.name)))
+      continue;
     GEMINI_RETURN_IF_ERROR(model.SetGroup(tensor.name, 1));
     store->has_exempt_group_ = true;
   }

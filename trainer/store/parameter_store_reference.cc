@@ -17,6 +17,7 @@
 #include "gemini/layout.h"
 #include "gemini/split_float.h"
 #include "gemini/system/status_macros.h"
+#include "trainer/families/vocabulary_cut.h"
 
 namespace gemini::trainer {
 namespace {
@@ -103,7 +104,7 @@ client::UpdateSettings ReferenceParameterStore::SettingsOf(const Parameter& para
                                                            const client::StepOptions& options,
                                                            double clip_coefficient) const {
   const bool decays = parameter.tensor.dim() >= optimizer_.decay_min_dimensions &&
-                      !no_decay_.Exempts(parameter.name);
+                      !no_decay_.Exempts(NameInFiles(parameter.name));
   return {.kind = optimizer_.kind,
           .learning_rate = options.learning_rate,
           .beta1 = optimizer_.beta1,

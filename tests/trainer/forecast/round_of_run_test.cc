@@ -42,5 +42,26 @@ TEST(RoundOfRunTest, TheVerticalScheduleIsOneMicroBatchThatIsRecomputed) {
   EXPECT_TRUE(RoundOf(config).recompute);
 }
 
+TEST(RoundOfRunTest, TablesAreCutWhereTheyAndTheirGradientsExceedAnEighthOfDevice) {
+  const ModelSpec spec = {.vocab_size = 128256, .embedding_width = 4096};
+  constexpr int64_t kGiB = int64_t{1} << 30;
+  RunConfig config;
+  config.precision = "bf16";
+  EXPECT_EQ(VocabularyBlocks(spec, config, 24 * kGiB), 1);
+  EXPECT_GT(VocabularyBlocks(spec, config, 6 * kGiB), 2);
+  config.optimizer = "lamb";
+  EXPECT_EQ(VocabularyBlocks(spec, config, 6 * kGiB), 1);
+  config.optimizer = "adamw";
+  config.moments = "8bit";
+  EXPECT_GT(VocabularyBlocks(spec, config, 6 * kGiB), 2);
+  config.moment_rounding = "stochastic";
+  EXPECT_EQ(VocabularyBlocks(spec, config, 6 * kGiB), 1);
+  config.moment_rounding = "nearest";
+  config.reference = true;
+  EXPECT_EQ(VocabularyBlocks(spec, config, 6 * kGiB), 1);
+  config.vocabulary_blocks = 5;
+  EXPECT_EQ(VocabularyBlocks(spec, config, 24 * kGiB), 5);
+}
+
 }  // namespace
 }  // namespace gemini::trainer

@@ -263,16 +263,19 @@ TEST(CausalLmNamesTest, NamesAreThoseOfTransformers) {
   EXPECT_THAT(names(kOptPostNorm), Not(Contains("model.decoder.final_layer_norm.weight")));
 }
 
-TEST(CausalLmLossTest, TheLossIsThatOfTheNextToken) {
-  // Logits that are sure of the right next token, everywhere but at the last position.
-  const torch::Tensor labels = torch::tensor({{1, 2, 0}}, torch::kInt64);
-  torch::Tensor logits = torch::zeros({1, 3, 3});
-  logits[0][0][2] = 50;
-  logits[0][1][0] = 50;
-  logits[0][2][1] = 50;
-  EXPECT_NEAR(ShiftedCrossEntropy(logits, labels).item<float>(), 0.0f, 1e-6f);
-  logits[0][1][0] = 0;  // Sure of nothing: log(3) at one of two positions.
-  EXPECT_NEAR(ShiftedCrossEntropy(logits, labels).item<float>(), std::log(3.0f) / 2, 1e-6f);
+TEST_P(CausalLmTest, TheLossIsThatOfTheNextToken) {
+  const std::unique_ptr<CausalLm> model = MakeRandom(GetParam());
+  model->eval();
+  const torch::NoGradGuard no_grad;
+  const torch::Tensor tokens = Tokens();
+  const torch::Tensor logits = model->Forward(tokens).slice(1, 0, -1).flatten(0, 1);
+  const double expected =
+      torch::nn::functional::cross_entropy(logits, tokens.slice(1, 1).flatten()).item<double>();
+  EXPECT_NEAR(model->Loss(tokens).item<double>(), expected, 1e-6 * expected);
+  const LossSum loss = model->Loss(tokens, /*factor=*/3);
+  EXPECT_EQ(loss.count, tokens.size(0) * (tokens.size(1) - 1));
+  EXPECT_NEAR(loss.Mean(), expected, 1e-6 * expected);
+  EXPECT_TRUE(std::isnan(model->Loss(tokens.slice(1, 0, 1)).item<double>()));
 }
 
 TEST(CausalLmErrorTest, ParametersOfIntegersAreRefused) {

@@ -81,10 +81,11 @@ Result RunVertical(CausalLm& model, const std::vector<torch::Tensor>& batches) {
 Result RunHorizontal(CausalLm& model, const std::vector<torch::Tensor>& batches) {
   torch::manual_seed(3);
   std::vector<double> losses;
+  const double factor = 1 / static_cast<double>(batches.size());
   for (const torch::Tensor& tokens : batches) {
-    const torch::Tensor loss = model.Loss(tokens);
-    losses.push_back(loss.item<double>());
-    (loss / static_cast<double>(batches.size())).backward();
+    const LossSum loss = model.Loss(tokens, factor);
+    losses.push_back(loss.Mean());
+    loss.Backward(factor);
   }
   return Collect(model, losses);
 }
@@ -100,9 +101,10 @@ Result RunWithGraphs(CausalLm& model, const std::vector<torch::Tensor>& batches)
   }
   std::vector<double> losses;
   for (size_t i = 0; i < batches.size(); ++i) {
-    const torch::Tensor loss = ShiftedCrossEntropy(model.Head(hidden[i]), batches[i]);
-    losses.push_back(loss.item<double>());
-    (loss / static_cast<double>(batches.size())).backward();
+    const double factor = 1 / static_cast<double>(batches.size());
+    const LossSum loss = model.LossOf(hidden[i], batches[i], factor);
+    losses.push_back(loss.Mean());
+    loss.Backward(factor);
   }
   return Collect(model, losses);
 }
@@ -242,9 +244,11 @@ class CountedLm : public CausalLm {
     return torch::embedding(weight_, tokens);
   }
   BatchContext ContextOf(const torch::Tensor& /*hidden*/) const override { return {}; }
-  torch::Tensor Head(const torch::Tensor& hidden) override {
+  torch::Tensor Head(const torch::Tensor& hidden) override { return hidden.matmul(weight_.t()); }
+  LossSum LossOf(const torch::Tensor& hidden, const torch::Tensor& tokens,
+                 double /*factor*/) override {
     runs.push_back("head");
-    return hidden.matmul(weight_.t());
+    return {Head(hidden).square().sum(), tokens.numel()};
   }
   std::vector<std::string> runs;
 

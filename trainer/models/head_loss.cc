@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/models/head_loss.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "ATen/core/grad_mode.h"
+#include "ATen/ops/amax.h"
+#include "ATen/ops/cat.h"
+#include "ATen/ops/empty.h"
+#include "ATen/ops/linear.h"
+#include "ATen/ops/mm.h"
+#include "ATen/ops/where.h"
+#include "ATen/ops/zeros.h"
+#include "torch/csrc/autograd/custom_function.h"
+#include "torch/custom_class.h"
+#include "trainer/models/vocabulary_table.h"
+
+namespace gemini::trainer {
+namespace {
+
+using torch::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::Variable;
+using torch::autograd::variable_list;
+
+// Scales and caps logits, in place as far as that goes: nothing else has them, and no backward
+// reads what is overwritten.
+Tensor Shaped(Tensor logits, const HeadOptions& options) {
+  if (options.logit_scale != 1) logits.mul_(options.logit_scale);
+  if (options.soft_cap == 0) return logits;
+  return logits.div_(options.soft_cap).tanh_() * options.soft_cap;
+}
+
+// The logarithm of the sum of the exponentials of each row of x [rows, columns]: [rows, 1].
+Tensor LogSumExp(const Tensor& x) {
+  const Tensor largest = at::amax(x, /*dim=*/1, /*keepdim=*/true);
+  return (x - largest).exp_().sum(/*dim=*/1, /*keepdim=*/true).log_().add_(largest);
+}
+
+// Adds a b to `sum`, which is fp32.
+void AddProduct(const Tensor& a, const Tensor& b, Tensor sum) {
+  if (a.scalar_type() == sum.scalar_type()) {
+    sum.addmm_(a, b);
+  } else {
+    sum.add_(at::mm(a, b));
+  }
+}
+
+// What is computed for one piece of tokens and one of the vocabulary.
+class Pieces {
+ public:
+  Pieces(const Tensor& hidden, const Tensor& labels, absl::Span<const Tensor> blocks,
+         const HeadOptions& options)
+      : hidden_(hidden), labels_(labels), blocks_(blocks), options_(options) {}
+
+  int64_t num_token_pieces() const {
+    const int64_t size = options_.cut.tokens_of_piece;
+    return (hidden_.size(0) + size - 1) / size;
+  }
+  int64_t num_pieces() const { return options_.cut.num_pieces(); }
+
+  // The rows of [tokens, ..] that belong to a piece of tokens.
+  Tensor OfTokens(const Tensor& x, int64_t tokens) const {
+    const int64_t size = options_.cut.tokens_of_piece;
+    return x.narrow(0, tokens * size, std::min(size, x.size(0) - tokens * size));
+  }
+  // The rows of a block's tensor that belong to piece `piece` of the vocabulary.
+  Tensor OfPiece(const Tensor& block, int64_t piece) const {
+    const int64_t first = piece % options_.cut.pieces_of_block * options_.cut.rows_of_piece;
+    return block.narrow(0, first, std::min(options_.cut.rows_of_piece, block.size(0) - first));
+  }
+  Tensor Table(int64_t piece) const {
+    return OfPiece(blocks_[static_cast<size_t>(piece / options_.cut.pieces_of_block)], piece);
+  }
+
+  // fp32 [tokens of the piece, rows of the piece].
+  Tensor Logits(int64_t tokens, int64_t piece) const {
+    return Shaped(at::mm(OfTokens(hidden_, tokens), Table(piece).t()), options_)
+        .to(torch::kFloat32);
+  }
+
+  // Makes room for the sums of all tokens.
+  void BeginSums() {
+    const auto options = hidden_.options().dtype(torch::kFloat32);
+    partial_sums_ = at::empty({hidden_.size(0), num_pieces()}, options);
+    targets_ = at::zeros({hidden_.size(0), 1}, options);
+  }
+  // Adds the logits to the sums of exponentials and to the logits of the labels.
+  void AddToSums(int64_t tokens, int64_t piece, const Tensor& logits) {
+    OfTokens(partial_sums_, tokens).narrow(1, piece, 1).copy_(LogSumExp(logits));
+    const Place place = PlaceOf(tokens, piece);
+    OfTokens(targets_, tokens).add_(at::where(place.is_here, logits.gather(1, place.column), 0.0));
+  }
+
+  // The logarithm of all logits' sum of exponentials: [tokens of the piece, 1].
+  Tensor Sums(int64_t tokens) const { return LogSumExp(OfTokens(partial_sums_, tokens)); }
+
+  // Cross entropies of the tokens of a piece: [tokens of the piece, 1].
+  Tensor Losses(int64_t tokens, const Tensor& sums) const {
+    return at::where(OfTokens(labels_, tokens).ge(0).unsqueeze(1),
+                     sums - OfTokens(targets_, tokens), 0.0);
+  }
+
+  // Returns `gradient` times the derivative of the losses by what the matrix product gave, in the
+  // hidden states' type. Overwrites `logits`.
+  Tensor Derivative(int64_t tokens, int64_t piece, Tensor logits, const Tensor& sums,
+                    double gradient) const {
+    Tensor slope;
+    if (options_.soft_cap != 0) {
+      slope = (logits / options_.soft_cap).square_().neg_().add_(1);
+    }
+    logits.sub_(sums).exp_();
+    const Place place = PlaceOf(tokens, piece);
+    logits.scatter_add_(1, place.column, place.is_here.to(torch::kFloat32).neg_());
+    logits.mul_(OfTokens(labels_, tokens).ge(0).unsqueeze(1).to(torch::kFloat32).mul_(gradient));
+    if (slope.defined()) logits.mul_(slope);
+    if (options_.logit_scale != 1) logits.mul_(options_.logit_scale);
+    return logits.to(hidden_.scalar_type());
+  }
+
+  // Adds what a derivative gives to the gradients of the hidden states and of the piece's rows of
+  // the table. Both are fp32, or undefined where none is wanted.
+  void AddToGradients(int64_t tokens, int64_t piece, const Tensor& derivative,
+                      const Tensor& hidden_gradient, const Tensor& piece_gradient) const {
+    if (hidden_gradient.defined()) {
+      AddProduct(derivative, Table(piece), OfTokens(hidden_gradient, tokens));
+    }
+    if (piece_gradient.defined()) {
+      AddProduct(derivative.t(), OfTokens(hidden_, tokens), piece_gradient);
+    }
+  }
+
+ private:
+  // Where the labels of a piece of tokens are in a piece of the vocabulary, both [tokens, 1].
+  struct Place {
+    Tensor column;   // Any, where it is not here.
+    Tensor is_here;  // bool.
+  };
+  Place PlaceOf(int64_t tokens, int64_t piece) const {
+    const int64_t first = piece * options_.cut.rows_of_piece;
+    const int64_t rows = std::min(options_.cut.rows_of_piece, options_.cut.rows - first);
+    const Tensor at = OfTokens(labels_, tokens).unsqueeze(1) - first;
+    return {at.clamp(0, rows - 1), at.ge(0).bitwise_and_(at.lt(rows))};
+  }
+
+  const Tensor hidden_;
+  const Tensor labels_;
+  const absl::Span<const Tensor> blocks_;
+  const HeadOptions options_;
+  Tensor partial_sums_;  // [tokens, pieces].
+  Tensor targets_;       // The logits of the labels, [tokens, 1].
+};
+
+Tensor Zeros(const Tensor& like, bool wanted) {
+  return wanted ? at::zeros(like.sizes(), like.options().dtype(torch::kFloat32)) : Tensor();
+}
+
+Tensor InTypeOf(const Tensor& like, const Tensor& gradient) {
+  return gradient.defined() ? gradient.to(like.scalar_type()) : gradient;
+}
+
+// What forward leaves for backward.
+struct HeadState : torch::CustomClassHolder {
+  HeadOptions options;
+  double gradient = 0;  // Of the sum, as foretold.
+  bool learns_hidden = false;
+  // Where there is one block, forward computes both, times `gradient`.
+  Tensor hidden_gradient;
+  Tensor block_gradient;
+  bool is_spent = false;
+};
+
+// Goes through all of the vocabulary for one piece of tokens after the other, and returns the sum
+// of their losses. Adds to the gradients of `state`, unless it is null.
+Tensor SumByTokens(Pieces& pieces, HeadState* state) {
+  pieces.BeginSums();
+  variable_list losses;
+  for (int64_t tokens = 0; tokens < pieces.num_token_pieces(); ++tokens) {
+    variable_list logits;
+    for (int64_t piece = 0; piece < pieces.num_pieces(); ++piece) {
+      Tensor of_piece = pieces.Logits(tokens, piece);
+      pieces.AddToSums(tokens, piece, of_piece);
+      if (state != nullptr) logits.push_back(std::move(of_piece));
+    }
+    const Tensor sums = pieces.Sums(tokens);
+    losses.push_back(pieces.Losses(tokens, sums));
+    for (size_t i = 0; i < logits.size(); ++i) {
+      const auto piece = static_cast<int64_t>(i);
+      const Tensor derivative =
+          pieces.Derivative(tokens, piece, std::exchange(logits[i], {}), sums, state->gradient);
+      pieces.AddToGradients(tokens, piece, derivative, state->hidden_gradient,
+                            state->block_gradient.defined()
+                                ? pieces.OfPiece(state->block_gradient, piece)
+                                : Tensor());
+    }
+  }
+  return at::cat(losses).sum();
+}
+
+// Goes through all tokens for one piece of the vocabulary after the other, so that each block is
+// needed once. `sums` gets the logarithms of sums of exponentials, by pieces of tokens.
+Tensor SumByBlocks(Pieces& pieces, variable_list& sums) {
+  pieces.BeginSums();
+  for (int64_t piece = 0; piece < pieces.num_pieces(); ++piece) {
+    for (int64_t tokens = 0; tokens < pieces.num_token_pieces(); ++tokens) {
+      pieces.AddToSums(tokens, piece, pieces.Logits(tokens, piece));
+    }
+  }
+  variable_list losses;
+  for (int64_t tokens = 0; tokens < pieces.num_token_pieces(); ++tokens) {
+    sums.push_back(pieces.Sums(tokens));
+    losses.push_back(pieces.Losses(tokens, sums.back()));
+  }
+  return at::cat(losses).sum();
+}
+
+// Gives the blocks their gradients, one after the other, and returns that of the hidden states.
+Tensor ComputeAgain(const variable_list& blocks, const Tensor& hidden, const Tensor& labels,
+                    const Tensor& all_sums, const HeadState& state, double gradient) {
+  const Pieces pieces(hidden, labels, blocks, state.options);
+  const Tensor hidden_gradient = Zeros(hidden, state.learns_hidden);
+  int64_t piece = 0;
+  for (size_t b = 0; b < blocks.size(); ++b) {
+    Tensor block_gradient;
+    if (blocks[b].requires_grad()) block_gradient = at::empty_like(blocks[b]);
+    const int64_t end = std::min(piece + state.options.cut.pieces_of_block, pieces.num_pieces());
+    for (; piece < end; ++piece) {
+      Tensor piece_gradient;
+      if (block_gradient.defined()) {
+        piece_gradient = pieces.OfPiece(block_gradient, piece);
+        const bool sums_in_place = piece_gradient.scalar_type() == torch::kFloat32;
+        piece_gradient = sums_in_place ? piece_gradient.zero_() : Zeros(piece_gradient, true);
+      }
+      for (int64_t tokens = 0; tokens < pieces.num_token_pieces(); ++tokens) {
+        const Tensor derivative = pieces.Derivative(tokens, piece, pieces.Logits(tokens, piece),
+                                                    pieces.OfTokens(all_sums, tokens), gradient);
+        pieces.AddToGradients(tokens, piece, derivative, hidden_gradient, piece_gradient);
+      }
+      if (block_gradient.defined() && block_gradient.scalar_type() != torch::kFloat32) {
+        pieces.OfPiece(block_gradient, piece).copy_(piece_gradient);
+      }
+    }
+    if (block_gradient.defined()) AddToGradient(blocks[b], std::move(block_gradient));
+  }
+  return InTypeOf(hidden, hidden_gradient);
+}
+
+// `anchor` requires grad, so that the sum does: the blocks are no inputs of this function, and get
+// their gradients in its backward.
+class HeadLossFunction : public torch::autograd::Function<HeadLossFunction> {
+ public:
+  static Variable forward(AutogradContext* context, const Variable& hidden,
+                          const Variable& /*anchor*/, const Variable& labels,
+                          const variable_list& blocks, const HeadOptions& options,
+                          double gradient) {
+    auto state = c10::make_intrusive<HeadState>();
+    state->options = options;
+    state->gradient = gradient;
+    state->learns_hidden = hidden.requires_grad();
+    context->saved_data["state"] =
+        at::IValue::make_capsule(c10::intrusive_ptr<torch::CustomClassHolder>(state));
+    Pieces pieces(hidden, labels, blocks, options);
+    variable_list saved = blocks;
+    Variable sum;
+    if (blocks.size() == 1) {
+      state->hidden_gradient = Zeros(hidden, state->learns_hidden);
+      state->block_gradient = Zeros(blocks[0], blocks[0].requires_grad());
+      sum = SumByTokens(pieces, state.get());
+      state->hidden_gradient = InTypeOf(hidden, state->hidden_gradient);
+      state->block_gradient = InTypeOf(hidden, state->block_gradient);
+    } else {
+      variable_list sums;
+      sum = SumByBlocks(pieces, sums);
+      saved.insert(saved.end(), {hidden, labels, at::cat(sums)});
+    }
+    context->save_for_backward(std::move(saved));
+    return sum;
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    TORCH_CHECK(!at::GradMode::is_enabled(), "the head's loss has no second derivative");
+    const auto state =
+        c10::static_intrusive_pointer_cast<HeadState>(context->saved_data["state"].toCapsule());
+    TORCH_CHECK(!std::exchange(state->is_spent, true),
+                "a second backward through the head's loss, whose gradients are gone");
+    // On the meta device nobody knows it.
+    const double gradient = gradients[0].is_meta() ? state->gradient : gradients[0].item<double>();
+    variable_list saved = context->get_saved_variables();
+    Variable hidden_gradient;
+    if (saved.size() > 1) {
+      const variable_list blocks(saved.begin(), saved.end() - 3);
+      hidden_gradient =
+          ComputeAgain(blocks, saved.end()[-3], saved.end()[-2], saved.end()[-1], *state, gradient);
+    } else {
+      hidden_gradient = std::move(state->hidden_gradient);
+      for (Tensor* const computed : {&hidden_gradient, &state->block_gradient}) {
+        if (gradient != state->gradient && computed->defined()) {
+          computed->mul_(gradient / state->gradient);
+        }
+      }
+      if (state->block_gradient.defined()) {
+        AddToGradient(saved[0], std::move(state->block_gradient));
+      }
+    }
+    return {hidden_gradient, Variable(), Variable(), Variable(), Variable(), Variable()};
+  }
+};
+
+}  // namespace
+
+torch::Tensor HeadLogits(const torch::Tensor& hidden, absl::Span<const torch::Tensor> blocks,
+                         const HeadOptions& options) {
+  variable_list logits;
+  for (const Tensor& block : blocks) logits.push_back(at::linear(hidden, block));
+  return Shaped(logits.size() == 1 ? std::move(logits[0]) : at::cat(logits, /*dim=*/-1), options);
+}
+
+torch::Tensor HeadLoss(const torch::Tensor& hidden, const torch::Tensor& labels,
+                       absl::Span<const torch::Tensor> blocks, const HeadOptions& options,
+                       double gradient) {
+  const auto learns = [](const Tensor& x) { return x.requires_grad(); };
+  if (!at::GradMode::is_enabled() || !(learns(hidden) || std::ranges::any_of(blocks, learns))) {
+    const at::NoGradGuard no_graph;
+    Pieces pieces(hidden, labels, blocks, options);
+    if (blocks.size() == 1) return SumByTokens(pieces, /*state=*/nullptr);
+    variable_list sums;
+    return SumByBlocks(pieces, sums);
+  }
+  TORCH_CHECK(gradient != 0, "the head's loss was foretold no gradient");
+  const Tensor anchor = at::empty({0}, torch::dtype(torch::kFloat32)).requires_grad_();
+  return HeadLossFunction::apply(hidden, anchor, labels,
+                                 variable_list(blocks.begin(), blocks.end()), options,
+                                 // As backward will read it from a tensor.
+                                 static_cast<double>(static_cast<float>(gradient)));
+}
+
+}  // namespace gemini::trainer

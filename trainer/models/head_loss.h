@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// The head of a language model and its cross entropy in one, by pieces of tokens and of the
+// vocabulary, so that the logits of all tokens never exist (trainer/families/vocabulary_cut.h).
+// Memory: where the table is one block, the logits of one piece of tokens, and the table's
+//         gradient, which forward computes; in 16 bits it is summed in fp32 first. Where it is
+//         several, the logits of one piece of both, and the gradient of one block: forward goes
+//         through the blocks once, and backward computes logits again.
+// Bits:   the same, however many blocks there are: products, and sums over pieces, come in one
+//         order, the latter in fp32.
+// Graph:  each block gets its gradient in backward before the next one's is made, and hooks see it
+//         then. No second derivative, and no second backward through the same graph.
+// Thread: any.
+// Source: sums by pieces are those of Milakov and Gimelshein, "Online normalizer calculation for
+//         softmax", arXiv:1805.02867.
+#pragma once
+#include <cstdint>
+
+#include "absl/types/span.h"
+#include "torch/types.h"
+#include "trainer/families/vocabulary_cut.h"
+
+namespace gemini::trainer {
+
+struct HeadOptions {
+  VocabularyCut cut = {};
+  double logit_scale = 1;  // The logits are multiplied by it,
+  double soft_cap = 0;     // and become soft_cap * tanh(logit / soft_cap). 0 means no cap.
+};
+
+// Returns the logits [.., rows] of hidden states [.., width] whole, for whoever needs them.
+torch::Tensor HeadLogits(const torch::Tensor& hidden, absl::Span<const torch::Tensor> blocks,
+                         const HeadOptions& options);
+
+// Returns the sum of the cross entropies of `labels`, int64 [tokens], as predicted from `hidden`
+// [tokens, width]: fp32, of no dimension. A negative label counts for nothing. `blocks` are the
+// cut's, leaves of the hidden states' dtype. `gradient` is what backward will be given for the sum;
+// it is right with another one, too, but computes more then, and rounds once more.
+torch::Tensor HeadLoss(const torch::Tensor& hidden, const torch::Tensor& labels,
+                       absl::Span<const torch::Tensor> blocks, const HeadOptions& options,
+                       double gradient);
+
+}  // namespace gemini::trainer
