@@ -25,7 +25,8 @@ LOSS_TOLERANCE = 1e-5  # Relative.
 
 DECODER = dict(vocab_size=VOCABULARY, max_position_embeddings=32, hidden_size=64, num_hidden_layers=2,
                num_attention_heads=4, num_key_value_heads=2, intermediate_size=40)
-EXPERTS = dict(DECODER, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24)
+ROUTER_LOSS = dict(output_router_logits=True, router_aux_loss_coef=0.3)
+EXPERTS = dict(DECODER, **ROUTER_LOSS, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24)
 BASES = {
     "gpt2": dict(vocab_size=VOCABULARY, n_positions=32, n_embd=48, n_layer=2, n_head=4, resid_pdrop=0.0,
                  embd_pdrop=0.0, attn_pdrop=0.0),
@@ -33,7 +34,7 @@ BASES = {
                 num_attention_heads=4, ffn_dim=40, dropout=0.0, word_embed_proj_dim=48),
     "llama": DECODER,
     "mistral": dict(DECODER, sliding_window=5),
-    "mixtral": dict(DECODER, num_local_experts=4),
+    "mixtral": dict(DECODER, **ROUTER_LOSS, num_local_experts=4),
     "qwen2": dict(DECODER, use_sliding_window=True, sliding_window=5, max_window_layers=1),
     "qwen2_moe": dict(EXPERTS, shared_expert_intermediate_size=24, use_sliding_window=True, sliding_window=5),
     "qwen3": dict(DECODER, head_dim=16, use_sliding_window=True, sliding_window=5, max_window_layers=1),
@@ -89,12 +90,11 @@ REFUSED = {
     "opt": {"activation_function = tanh", "layerdrop = 0.3"},
     "llama": ANGLES | {"hidden_act = mish"},
     "mistral": ANGLES | {"hidden_act = mish"},
-    "mixtral": {"hidden_act = mish", "output_router_logits = True", "rope_parameters = default in part",
-                "router_jitter_noise = 0.1"},
+    "mixtral": {"hidden_act = mish", "rope_parameters = default in part", "router_jitter_noise = 0.1"},
     "qwen2": ANGLES | {"hidden_act = mish"},
-    "qwen2_moe": ANGLES | {"hidden_act = mish", "output_router_logits = True"},
+    "qwen2_moe": ANGLES | {"hidden_act = mish"},
     "qwen3": ANGLES | {"hidden_act = mish"},
-    "qwen3_moe": ANGLES | {"hidden_act = mish", "output_router_logits = True"},
+    "qwen3_moe": ANGLES | {"hidden_act = mish"},
     "gemma": ANGLES | {"hidden_act = mish", "use_bidirectional_attention = True"},
     "gemma2": ANGLES | {"use_bidirectional_attention = True"},
     "gemma3_text": {"attn_logit_softcapping = 1.5", "use_bidirectional_attention = True"},

@@ -112,7 +112,7 @@ class LanguageModelJob final : public Job {
       const auto vertical = RunVertically(*model_, batches, activations,
                                           [](int64_t, double) { return absl::OkStatus(); });
       ASSERT_OK(vertical);
-      losses.insert(losses.end(), vertical->begin(), vertical->end());
+      for (const LossValues& loss : *vertical) losses.push_back(static_cast<float>(loss.total));
       return;
     }
     for (const torch::Tensor& tokens : batches) {
@@ -135,21 +135,20 @@ class LanguageModelJob final : public Job {
   torch::Tensor BranchingLoss(const torch::Tensor& tokens, std::mt19937_64& random) {
     const std::vector<torch::Tensor> parameters = model_->parameters();
     torch::Tensor penalty = torch::zeros({});
-    torch::Tensor hidden = model_->Embed(tokens);
-    const BatchContext context = model_->ContextOf(hidden);
+    Stream stream = {.hidden = model_->Embed(tokens)};
+    const BatchContext context = model_->ContextOf(stream.hidden);
     for (const std::shared_ptr<Block>& block : model_->blocks()) {
       const uint64_t dice = random() % 6;
       if (dice == 0) continue;
       const auto forward = [&] {
-        hidden = model_->recompute() ? ForwardRecomputed(block, hidden, context)
-                                     : block->Forward(hidden, context);
+        stream = model_->recompute() ? ForwardRecomputed(block, stream, context)
+                                     : block->Forward(stream, context);
       };
       forward();
       if (dice == 1) forward();
       if (dice == 2) penalty = penalty + parameters[random() % parameters.size()].square().mean();
     }
-    const LossSum loss = model_->LossOf(hidden, tokens, /*factor=*/1);
-    return loss.sum / static_cast<double>(loss.count) + penalty;
+    return model_->LossOf(stream, tokens, /*factor=*/1).Total() + penalty;
   }
 
   const std::unique_ptr<CausalLm> model_;

@@ -39,7 +39,8 @@ def configs():
                                               attn_logit_softcapping=5.0)
     yield "gemma3", transformers.Gemma3TextConfig(**decoder, sliding_window=12, query_pre_attn_scalar=32,
                                                   sliding_window_pattern=2)
-    yield "mixtral", transformers.MixtralConfig(**decoder, num_local_experts=4)
+    yield "mixtral", transformers.MixtralConfig(**decoder, num_local_experts=4, output_router_logits=True,
+                                                router_aux_loss_coef=0.1)
     # Of 64 tokens some of 32 experts are left without any. A block is below a quarter of the model.
     yield "qwen2_moe", transformers.Qwen2MoeConfig(
         **dict(decoder, num_hidden_layers=6), num_experts=32, num_experts_per_tok=1,

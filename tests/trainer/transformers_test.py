@@ -3,6 +3,7 @@
 """gemini-train against transformers and torch.optim.AdamW in Python on the same checkpoint and tokens:
 per-step loss, and the checkpoint that it leaves."""
 import json
+import math
 import shutil
 import unittest
 
@@ -36,8 +37,9 @@ def nudge(model, seed):
 
 
 def oracle_losses(path, accumulate, dtype=torch.float32, nudged_by=None):
-    """The losses, and the model as it was trained: with fp32 masters that the optimizer updates, where the
-    model computes in 16 bits. `nudged_by`: the seed of a nudge before."""
+    """The losses, those of the routers alone (None without), and the model as it was trained: with fp32
+    masters that the optimizer updates, where the model computes in 16 bits. `nudged_by`: the seed of a nudge
+    before."""
     model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
     if nudged_by is not None:
         nudge(model, nudged_by)
@@ -51,21 +53,24 @@ def oracle_losses(path, accumulate, dtype=torch.float32, nudged_by=None):
                                   lr=LEARNING_RATE, betas=(0.9, 0.99), eps=1e-8)
     schedule = transformers.get_cosine_schedule_with_warmup(optimizer, WARMUP, STEPS)
     tokens = torch.from_numpy(few_tokens().astype(numpy.int64)).view(-1, SEQUENCE)
-    losses = []
+    losses, router_losses = [], []
     scale = 65536.0 if dtype == torch.float16 else 1.0
     for step in range(STEPS):
         model.zero_grad()
-        total = 0.0
+        total, router_total = 0.0, None
         for micro in range(accumulate):
             first = (step * accumulate + micro) * BATCH
             batch = tokens[[(first + i) % len(tokens) for i in range(BATCH)]]
-            loss = model(input_ids=batch, labels=batch).loss
-            (loss / accumulate * scale).backward()
-            total += loss.item() / accumulate
+            result = model(input_ids=batch, labels=batch)
+            (result.loss / accumulate * scale).backward()
+            total += result.loss.item() / accumulate
+            if getattr(result, "aux_loss", None) is not None:
+                router_total = (router_total or 0.0) + result.aux_loss.item() / accumulate
         for parameter, master in zip(model.parameters(), masters, strict=True):
             if master is not parameter:
                 master.grad = parameter.grad.float() / scale
         losses.append(total)
+        router_losses.append(router_total)
         if not all(torch.isfinite(master.grad).all() for master in masters):
             scale /= 2
             schedule.step()
@@ -76,26 +81,38 @@ def oracle_losses(path, accumulate, dtype=torch.float32, nudged_by=None):
             for parameter, master in zip(model.parameters(), masters, strict=True):
                 parameter.copy_(master)
         schedule.step()
-    return losses, model
+    return losses, router_losses, model
+
+
+def largest_difference(ours, expected):
+    """Relative, of numbers that come in pairs."""
+    return max(abs(a - b) / abs(b) for a, b in zip(ours, expected, strict=True))
 
 
 class TransformersTest(train_program.TrainTest):
-    def compare(self, name, accumulate=1, precision="fp32", moments="fp32"):
-        model = self.directory / "model"  # Without dropout: its draws are not Python's.
+    def without_dropout(self, name, **changes):
+        """A copy of a model: draws of dropout are not Python's."""
+        model = self.directory / "model"
         shutil.copytree(MODELS / name, model)
         config = json.loads((model / "config.json").read_text())
         for key in config:
             if "drop" in key and "layerdrop" not in key:
                 config[key] = 0.0
+        config.update(changes)
         (model / "config.json").write_text(json.dumps(config))
+        return model, config
 
+    def compare(self, name, accumulate=1, precision="fp32", moments="fp32", **changes):
+        model, config = self.without_dropout(name, **changes)
         numpy.save(self.directory / "few.npy", few_tokens())
         output = self.train("out", model=model, data=self.directory / "few.npy", order="sequential",
                             steps=STEPS, batch=BATCH, sequence=SEQUENCE, accumulate=accumulate,
                             lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY, beta2=0.99, clip=1.0,
                             schedule="cosine", warmup_steps=WARMUP, log_level="warning",
                             precision=precision, moments=moments)
-        ours = [line["loss"] for line in train_program.steps(output)]
+        steps = train_program.steps(output)
+        ours = [line["loss"] for line in steps]
+        router_losses = [line.get("router_loss") for line in steps]
         dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
         # Kernels of 16 bits round in other places: 2^-9 an operation, in losses of some 7.
         exact = (precision, moments) == ("fp32", "fp32")
@@ -105,13 +122,17 @@ class TransformersTest(train_program.TrainTest):
         # with this one. Losses must be those of one of them.
         nudges = range(16) if exact and config.get("activation_function") == "relu" else ()
         for seed in (None, *nudges):
-            expected, trained = oracle_losses(model, accumulate, dtype, nudged_by=seed)
-            worst = max(abs(a - b) / abs(b) for a, b in zip(ours, expected, strict=True))
+            expected, expected_router, trained = oracle_losses(model, accumulate, dtype, nudged_by=seed)
+            worst = largest_difference(ours, expected)
             if worst < bound:
                 break
         print(f"{name}, {precision}, moments {moments}, accumulate {accumulate}, nudged by {seed}: "
               f"largest relative difference of loss {worst:.2e}; losses {expected[0]:.5f} to {expected[-1]:.5f}", flush=True)
         self.assertLess(worst, bound)
+        if config.get("output_router_logits"):
+            self.assertLess(largest_difference(router_losses, expected_router), bound)
+        else:
+            self.assertEqual(router_losses, [None] * STEPS)
         self.assertLess(expected[-1], expected[0] - 0.1, "nothing was learned")
 
         # What we saved, loaded by transformers, is the model that Python trained.
@@ -184,11 +205,37 @@ class TransformersTest(train_program.TrainTest):
     def test_cohere_in_bf16(self):
         self.compare("cohere", precision="bf16")
 
-    def test_mixtral(self):
+    def test_mixtral_with_router_loss(self):
         self.compare("mixtral")
+
+    def test_mixtral_with_router_loss_and_accumulation(self):
+        self.compare("mixtral", accumulate=3)
 
     def test_qwen2_with_experts(self):
         self.compare("qwen2_moe")
+
+    def test_qwen2_with_experts_router_loss_and_accumulation(self):
+        self.compare("qwen2_moe", accumulate=3, output_router_logits=True, router_aux_loss_coef=0.1)
+
+    def test_evaluation_with_router_loss(self):
+        # Nothing is learned, so that the evaluation is of the model that transformers loads.
+        model, config = self.without_dropout("mixtral")
+        output = self.train("out", **self.keys(model=model, steps=1, lr=0, schedule="constant", warmup_steps=0,
+                                               eval_data=MODELS / "eval.npy"))
+        line, = (line for line in train_program.metrics(output) if "eval_loss" in line)
+        oracle = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+        tokens = torch.from_numpy(numpy.load(MODELS / "eval.npy").astype(numpy.int64))
+        rows = tokens[:len(tokens) // SEQUENCE * SEQUENCE].view(-1, SEQUENCE)
+        total = router = 0.0
+        with torch.no_grad():
+            for batch in rows.split(BATCH):
+                result = oracle(input_ids=batch, labels=batch)
+                total += result.loss.item() * len(batch) / len(rows)
+                router += result.aux_loss.item() * len(batch) / len(rows)
+        perplexity = math.exp(total - config["router_aux_loss_coef"] * router)
+        self.assertLess(largest_difference(
+            [line["eval_loss"], line["eval_router_loss"], line["eval_perplexity"]],
+            [total, router, perplexity]), 1e-5)
 
     def test_qwen2_with_experts_in_bf16(self):
         self.compare("qwen2_moe", precision="bf16")

@@ -40,8 +40,8 @@ absl::StatusOr<StepTimes> BenchTraining::Run(int warm_up, int measured) {
       session_->ResetPeaks();
     }
     const Clock::time_point begin = Clock::now();
-    trainer::LossSum loss = model_->Loss(tokens_[losses_.size() % tokens_.size()], /*factor=*/1);
-    losses_.push_back(loss.Mean());
+    BatchLoss loss = model_->Losses(tokens_[losses_.size() % tokens_.size()]);
+    losses_.push_back(loss.Values().total);
     const Clock::time_point turn = Clock::now();
     loss.Backward(/*factor=*/1);
     loss.sum.reset();

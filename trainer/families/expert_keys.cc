@@ -13,8 +13,11 @@ void ReadExpertKeys(ConfigKeys& keys, ModelSpec& spec,
   keys.Size(count_keys, experts.count);
   keys.Size({"num_experts_per_tok"}, experts.chosen);
   keys.MustNotExceed("num_experts_per_tok", experts.chosen, "the number of experts", experts.count);
-  keys.MustBeOff("output_router_logits");
-  keys.Ignore({"router_aux_loss_coef"});  // It scales the router's loss, which is off.
+  bool adds_loss = false;
+  keys.Flag("output_router_logits", adds_loss);
+  double coefficient = 0.001;
+  keys.NotNegative("router_aux_loss_coef", coefficient);
+  if (adds_loss) experts.router_loss_coefficient = coefficient;
 }
 
 void ReadExpertBlocks(ConfigKeys& keys, ModelSpec& spec) {

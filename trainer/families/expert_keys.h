@@ -8,9 +8,9 @@
 
 namespace gemini::trainer {
 
-// Reads how many experts there are, by the first of `count_keys` that is there, and how many a
-// token goes through, into spec.experts, which holds what keys mean that are left out.
-// keys.status() is UNIMPLEMENTED where the loss is to include the router's.
+// Reads how many experts there are, by the first of `count_keys` that is there, how many a token
+// goes through, and whether the loss includes the routers', into spec.experts, which holds what
+// keys mean that are left out.
 void ReadExpertKeys(ConfigKeys& keys, ModelSpec& spec,
                     std::initializer_list<const char*> count_keys);
 

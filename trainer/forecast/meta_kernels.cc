@@ -63,6 +63,12 @@ Tensor IndexSelect(const Tensor& self, int64_t dim, const Tensor& index) {
   return at::empty(sizes, self.options());
 }
 
+// All values are taken to be below `min_length`: one above makes the result longer on a CPU.
+Tensor Bincount(const Tensor& self, const std::optional<Tensor>& weights, c10::SymInt min_length) {
+  TORCH_CHECK_NOT_IMPLEMENTED(!weights.has_value(), "bincount with weights on the meta device");
+  return at::empty({min_length.expect_int()}, self.options().dtype(at::kLong));
+}
+
 Tensor EmbeddingDenseBackward(const Tensor& grad, const Tensor& /*indices*/, c10::SymInt rows,
                               c10::SymInt /*padding_row*/, bool /*scale_grad_by_freq*/) {
   return at::empty({rows.expect_int(), grad.size(-1)}, grad.options());
@@ -128,6 +134,7 @@ void RegisterMetaKernels() {
     kernels.impl("where.self", TORCH_FN(Where));
     kernels.impl("where.self_out", TORCH_FN(WhereOut));
     kernels.impl("index_select", TORCH_FN(IndexSelect));
+    kernels.impl("bincount", TORCH_FN(Bincount));
     kernels.impl("embedding_dense_backward", TORCH_FN(EmbeddingDenseBackward));
     kernels.impl("native_layer_norm", TORCH_FN(LayerNorm));
     kernels.impl("native_layer_norm_backward", TORCH_FN(LayerNormBackward));

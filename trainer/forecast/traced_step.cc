@@ -359,7 +359,7 @@ void RunMicroBatch(CausalLm& model, const RoundShape& round, StepRecorder& recor
   recorder.set_backward(false);
   const torch::Tensor tokens =
       at::empty({round.batch, round.sequence}, torch::dtype(torch::kInt64).device(torch::kMeta));
-  const LossSum loss = model.Loss(tokens, /*factor=*/1);
+  const BatchLoss loss = model.Losses(tokens);
   if (!round.train) return;
   recorder.set_backward(true);
   loss.Backward(/*factor=*/1);

@@ -3,40 +3,68 @@
 
 #include <cstddef>
 #include <string>
+#include <utility>
 
 #include "ATen/ops/full_like.h"
 #include "absl/strings/str_cat.h"
 #include "client/torch/device/vector_math.h"
 #include "gemini/system/status_macros.h"
 #include "torch/csrc/autograd/autograd.h"
+#include "torch/csrc/autograd/variable.h"
 #include "trainer/models/plain_layers.h"
 #include "trainer/models/transformer.h"
 
 namespace gemini::trainer {
 
-void LossSum::Backward(double factor) const {
-  torch::autograd::backward({sum}, {at::full_like(sum, GradientFor(factor))});
+void LossValues::Add(const LossValues& other, int64_t times, int64_t parts) {
+  const auto part = [&](double value) {
+    return value * static_cast<double>(times) / static_cast<double>(parts);
+  };
+  total += part(other.total);
+  cross_entropy += part(other.cross_entropy);
+  if (other.router.has_value()) router = router.value_or(0) + part(*other.router);
 }
 
-LossSum CausalLm::Loss(const torch::Tensor& tokens, double factor) {
-  return LossOf(RunBlocks(tokens), tokens, factor);
+LossValues BatchLoss::Values() const {
+  LossValues values;
+  values.total = values.cross_entropy = sum.item<double>() / static_cast<double>(count);
+  if (!router.defined()) return values;
+  values.router = router.item<double>();
+  values.total += router_coefficient * *values.router;
+  return values;
 }
 
-torch::Tensor CausalLm::Loss(const torch::Tensor& tokens) {
-  const LossSum loss = Loss(tokens, /*factor=*/1);
-  return loss.sum / static_cast<double>(loss.count);
+torch::Tensor BatchLoss::Total() const {
+  const torch::Tensor mean = sum / static_cast<double>(count);
+  return router.defined() ? mean + router_coefficient * router : mean;
 }
 
-torch::Tensor CausalLm::Forward(const torch::Tensor& tokens) { return Head(RunBlocks(tokens)); }
-
-torch::Tensor CausalLm::RunBlocks(const torch::Tensor& tokens) {
-  torch::Tensor hidden = Embed(tokens);
-  const BatchContext context = ContextOf(hidden);
-  for (const std::shared_ptr<Block>& block : blocks_) {
-    hidden =
-        recompute_ ? ForwardRecomputed(block, hidden, context) : block->Forward(hidden, context);
+void BatchLoss::Backward(double factor) const {
+  torch::autograd::variable_list roots = {sum};
+  torch::autograd::variable_list gradients = {at::full_like(sum, GradientFor(factor))};
+  if (router.defined()) {
+    roots.push_back(router);
+    gradients.push_back(at::full_like(router, factor * router_coefficient));
   }
-  return hidden;
+  torch::autograd::backward(roots, gradients);
+}
+
+BatchLoss CausalLm::Losses(const torch::Tensor& tokens, double factor) {
+  return LossOf(ForwardBlocks(tokens), tokens, factor);
+}
+
+torch::Tensor CausalLm::Forward(const torch::Tensor& tokens) {
+  return Head(ForwardBlocks(tokens).hidden);
+}
+
+Stream CausalLm::ForwardBlocks(const torch::Tensor& tokens) {
+  Stream stream = {.hidden = Embed(tokens)};
+  const BatchContext context = ContextOf(stream.hidden);
+  for (const std::shared_ptr<Block>& block : blocks_) {
+    stream =
+        recompute_ ? ForwardRecomputed(block, stream, context) : block->Forward(stream, context);
+  }
+  return stream;
 }
 
 absl::StatusOr<std::unique_ptr<CausalLm>> MakeCausalLm(const ModelSpec& spec,

@@ -10,6 +10,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -21,16 +22,31 @@
 
 namespace gemini::trainer {
 
-// The cross entropy of a batch, in fp32, of predicting token i + 1 of each row from those up to i.
-struct LossSum {
-  torch::Tensor sum;  // Of no dimension.
-  int64_t count = 0;  // Predictions; 0 for rows of one token.
+// The numbers of a batch's loss.
+struct LossValues {
+  double total = 0;  // What is learned from.
+  double cross_entropy = 0;
+  std::optional<double> router = {};  // The routers' loss, where the total includes it.
 
-  // What backward takes for `sum` where the mean loss is multiplied by `factor`.
+  // Adds another one, multiplied by `times` and divided by `parts`.
+  void Add(const LossValues& other, int64_t times, int64_t parts);
+};
+
+// The loss of a batch, in fp32: the mean cross entropy of predicting token i + 1 of each row from
+// those up to i, and of some models a part of the routers' loss.
+struct BatchLoss {
+  torch::Tensor sum;          // Of the cross entropies; of no dimension, as the next.
+  int64_t count = 0;          // Of the predictions; 0 for rows of one token.
+  torch::Tensor router = {};  // Undefined where the total does not include it.
+  double router_coefficient = 0;
+
+  // What backward takes for `sum` where the total is multiplied by `factor`.
   double GradientFor(double factor) const { return factor / static_cast<double>(count); }
-  // NaN without a prediction.
-  double Mean() const { return sum.item<double>() / static_cast<double>(count); }
-  // Adds the gradient of `factor` times the mean to .grad of the parameters.
+  // Reads the numbers; on a GPU that waits for them. NaN without a prediction.
+  LossValues Values() const;
+  // The same in the graph.
+  torch::Tensor Total() const;
+  // Adds the gradient of `factor` times the total to .grad of the parameters.
   void Backward(double factor) const;
 };
 
@@ -38,24 +54,22 @@ class CausalLm : public torch::nn::Module {
  public:
   // The stages of Forward. Embed maps tokens to the input of the first block [batch, sequence,
   // width]; ContextOf makes from that what all blocks read of the batch; the blocks follow; Head
-  // maps the output of the last block to logits. In place of them LossOf gives the loss of
+  // maps the hidden tensor of the last block to logits. In place of them LossOf gives the loss of
   // predicting `tokens`, with which backward costs the least if it is told its `factor`.
   virtual torch::Tensor Embed(const torch::Tensor& tokens) = 0;
   virtual BatchContext ContextOf(const torch::Tensor& hidden) const = 0;
   virtual torch::Tensor Head(const torch::Tensor& hidden) = 0;
-  virtual LossSum LossOf(const torch::Tensor& hidden, const torch::Tensor& tokens,
-                         double factor) = 0;
+  virtual BatchLoss LossOf(Stream last, const torch::Tensor& tokens, double factor) = 0;
   const std::vector<std::shared_ptr<Block>>& blocks() const { return blocks_; }
 
   // Returns logits [batch, sequence, vocab] for tokens [batch, sequence] int64, each in
   // [0, vocab_size), sequence <= max_sequence. Dropout is drawn in training mode only.
   torch::Tensor Forward(const torch::Tensor& tokens);
 
-  // Returns the loss of transformers with labels equal to the inputs, which is the mean of LossSum,
-  // without logits for all tokens. `factor`: what it will be multiplied by for backward.
-  LossSum Loss(const torch::Tensor& tokens, double factor);
-  // Returns that mean, fp32 of no dimension. NaN for sequences of one token.
-  torch::Tensor Loss(const torch::Tensor& tokens);
+  // Returns the loss of transformers with labels equal to the inputs, without logits for all
+  // tokens. `factor`: what it will be multiplied by for backward.
+  BatchLoss Losses(const torch::Tensor& tokens, double factor = 1);
+  torch::Tensor Loss(const torch::Tensor& tokens) { return Losses(tokens).Total(); }
 
   // Sets whether Forward keeps only each block's input and recomputes the rest in backward. Off at
   // first.
@@ -66,8 +80,8 @@ class CausalLm : public torch::nn::Module {
   std::vector<std::shared_ptr<Block>> blocks_;  // Filled by the model's constructor.
 
  private:
-  // Returns the output of the last block.
-  torch::Tensor RunBlocks(const torch::Tensor& tokens);
+  // Returns what leaves the last block.
+  Stream ForwardBlocks(const torch::Tensor& tokens);
 
   bool recompute_ = false;
 };

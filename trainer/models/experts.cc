@@ -11,6 +11,7 @@
 #include "ATen/ops/floor_divide.h"
 #include "ATen/ops/sigmoid.h"
 #include "ATen/ops/softmax.h"
+#include "ATen/ops/stack.h"
 #include "ATen/ops/topk.h"
 #include "absl/strings/str_cat.h"
 #include "trainer/models/module_tree.h"
@@ -27,36 +28,42 @@ struct Routes {
   std::vector<int64_t> num_places;  // By expert.
 };
 
-// Returns how many of `experts` [places] are which of them, from 0 to `count`. On the meta device,
-// where nobody knows, all are equally many.
-std::vector<int64_t> NumPlaces(const torch::Tensor& experts, int64_t count) {
-  std::vector<int64_t> places(static_cast<size_t>(count));
-  if (experts.is_meta()) {
-    const int64_t all = experts.numel();
+// Returns the values of `counts` [experts], which sum up to `places`. On the meta device, where
+// nobody knows them, all are equal.
+std::vector<int64_t> ValuesOf(const torch::Tensor& counts, int64_t places) {
+  const int64_t count = counts.numel();
+  std::vector<int64_t> values(static_cast<size_t>(count));
+  if (counts.is_meta()) {
     for (int64_t i = 0; i < count; ++i) {
-      places[static_cast<size_t>(i)] = all * (i + 1) / count - all * i / count;
+      values[static_cast<size_t>(i)] = places * (i + 1) / count - places * i / count;
     }
-    return places;
+    return values;
   }
-  const torch::Tensor counts =
-      at::bincount(experts, /*weights=*/{}, /*minlength=*/count).to(torch::kCPU);
-  const auto* const first = counts.const_data_ptr<int64_t>();
-  places.assign(first, first + count);
-  return places;
+  const torch::Tensor here = counts.to(torch::kCPU);
+  const auto* const first = here.const_data_ptr<int64_t>();
+  values.assign(first, first + count);
+  return values;
 }
 
-Routes RoutesOf(const torch::Tensor& logits, const ExpertsSpec& spec) {
+// Adds to `router_sums` as Experts::Forward does.
+Routes RoutesOf(const torch::Tensor& logits, const ExpertsSpec& spec, torch::Tensor& router_sums) {
   const torch::Tensor probabilities = at::softmax(logits, /*dim=*/-1, torch::kFloat32);
   auto [weights, chosen] = at::topk(probabilities, spec.chosen, /*dim=*/-1);
   if (spec.normalises) weights = weights / weights.sum(/*dim=*/-1, /*keepdim=*/true);
   if (spec.rounds_weights) weights = weights.to(logits.scalar_type());
   const torch::Tensor experts = chosen.flatten();
+  const torch::Tensor counts = at::bincount(experts, /*weights=*/{}, /*minlength=*/spec.count);
+  if (spec.router_loss_coefficient.has_value()) {
+    const torch::Tensor sums =
+        at::stack({counts.to(torch::kFloat32), probabilities.sum(/*dim=*/0)});
+    router_sums = router_sums.defined() ? router_sums + sums : sums;
+  }
   // Stable: rows of one expert stay in their order.
   const torch::Tensor order = at::argsort(experts, /*stable=*/true, /*dim=*/0);
   return {.row = at::floor_divide(order, spec.chosen),
           .weight = weights.flatten().index_select(0, order).unsqueeze(1),
           .place = at::argsort(order),
-          .num_places = NumPlaces(experts, spec.count)};
+          .num_places = ValuesOf(counts, experts.numel())};
 }
 
 }  // namespace
@@ -81,8 +88,8 @@ Experts::Experts(const ModelSpec& spec, LayerSet& layers) : spec_(*spec.experts)
   shared_gate_ = AddModule(*this, names.shared_gate, layers.Linear({spec.width, 1}, Role::kRouter));
 }
 
-torch::Tensor Experts::Forward(const torch::Tensor& rows) const {
-  const Routes routes = RoutesOf(router_->Forward(rows), spec_);
+torch::Tensor Experts::Forward(const torch::Tensor& rows, torch::Tensor& router_sums) const {
+  const Routes routes = RoutesOf(router_->Forward(rows), spec_, router_sums);
   std::vector<torch::Tensor> parts =
       rows.index_select(0, routes.row).split_with_sizes(routes.num_places);
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -99,6 +106,12 @@ torch::Tensor Experts::Forward(const torch::Tensor& rows) const {
   if (!shared_.has_value()) return out;
   const torch::Tensor shared = shared_->Forward(rows);
   return out + at::sigmoid(shared_gate_->Forward(rows)) * shared;
+}
+
+torch::Tensor RouterLoss(const torch::Tensor& router_sums, const ExpertsSpec& spec) {
+  const torch::Tensor counts = router_sums[0].detach();
+  const torch::Tensor tokens = counts.sum() / spec.chosen;
+  return (counts / tokens * (router_sums[1] / tokens)).sum() * spec.count;
 }
 
 }  // namespace gemini::trainer

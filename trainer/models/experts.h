@@ -21,8 +21,9 @@ class Experts : public torch::nn::Module {
  public:
   // `spec` has experts.
   Experts(const ModelSpec& spec, LayerSet& layers);
-  // Returns [rows, width] for rows of that shape.
-  torch::Tensor Forward(const torch::Tensor& rows) const;
+  // Returns [rows, width] for rows of that shape. Adds what the router did with them to
+  // `router_sums` (stream.h), if the loss includes the routers'.
+  torch::Tensor Forward(const torch::Tensor& rows, torch::Tensor& router_sums) const;
 
  private:
   const ExpertsSpec spec_;
@@ -31,5 +32,12 @@ class Experts : public torch::nn::Module {
   std::optional<FeedForward> shared_;
   std::shared_ptr<Layer> shared_gate_;  // Null without a shared expert.
 };
+
+// Returns the routers' load-balancing loss, fp32 [], for the sums over all blocks (stream.h):
+// E sum_e f_e P_e, where E is the number of experts, f_e the part of the tokens that chose expert
+// e, and P_e its mean probability. It is `spec.chosen` where all experts are chosen alike.
+// Source: Fedus et al., "Switch Transformers", arXiv:2101.03961, equations (4) to (6). As in
+//         transformers, f and P are means over the tokens in all blocks.
+torch::Tensor RouterLoss(const torch::Tensor& router_sums, const ExpertsSpec& spec);
 
 }  // namespace gemini::trainer

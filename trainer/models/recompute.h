@@ -4,28 +4,29 @@
 // block's training flag of the forward are used again, so dropout draws the same mask.
 // Errors: an exception of the block passes through, in forward and in backward; the generator and
 // the training flag are restored first.
-// Limits: one tensor in, one out; CPU generator; no double backward. Gradients are accumulated into
-// .grad, so torch::autograd::grad for a parameter of the block does not see them.
+// Limits: CPU generator; no double backward. Gradients are accumulated into .grad, so
+// torch::autograd::grad for a parameter of the block does not see them.
 // Source: Chen et al., "Training Deep Nets with Sublinear Memory Cost", arXiv:1604.06174.
 #pragma once
 #include <memory>
 
 #include "torch/nn/module.h"
-#include "torch/types.h"
 #include "trainer/models/batch_context.h"
+#include "trainer/models/stream.h"
 
 namespace gemini::trainer {
 
-// A part of a model with one tensor in and one out, both of the same shape.
+// A part of a model. The hidden tensor that it returns has the shape of the one that it took. It
+// adds what its router did to the router sums, or passes them on.
 class Block : public torch::nn::Module {
  public:
-  virtual torch::Tensor Forward(const torch::Tensor& hidden, const BatchContext& context) = 0;
+  virtual Stream Forward(const Stream& stream, const BatchContext& context) = 0;
 };
 
-// Returns block->Forward(hidden, context). With grad mode off it is exactly that; else the block
-// runs without a graph, now, and with one in backward. The graph keeps the block, `hidden` and the
-// context, which gets no gradient, alive.
-torch::Tensor ForwardRecomputed(const std::shared_ptr<Block>& block, const torch::Tensor& hidden,
-                                const BatchContext& context);
+// Returns block->Forward(stream, context). With grad mode off it is exactly that; else the block
+// runs without a graph, now, and with one in backward. The graph keeps the block, the stream's
+// tensors and the context, which gets no gradient, alive.
+Stream ForwardRecomputed(const std::shared_ptr<Block>& block, const Stream& stream,
+                         const BatchContext& context);
 
 }  // namespace gemini::trainer

@@ -74,20 +74,12 @@ class TransformerBlock : public Block {
     if (sandwich) feed_out_norm_ = norm(names.feed_out_norm);
   }
 
-  torch::Tensor Forward(const torch::Tensor& hidden, const BatchContext& context) override {
-    if (spec_.order == BlockOrder::kParallel) return ForwardInParallel(hidden, context);
-    const std::vector<torch::Tensor> parts =
-        Project(norms_after() ? hidden : attention_norm_->Forward(hidden));
-    torch::Tensor attended = Attend(parts, context);
-    if (attention_out_norm_) attended = attention_out_norm_->Forward(attended);
-    torch::Tensor middle = hidden + attended;
-    if (norms_after()) middle = attention_norm_->Forward(middle);
-
-    const torch::Tensor rows = middle.reshape({-1, middle.size(-1)});
-    torch::Tensor fed = Feed(norms_after() ? rows : feed_norm_->Forward(rows));
-    if (feed_out_norm_) fed = feed_out_norm_->Forward(fed);
-    const torch::Tensor out = (rows + fed).view(hidden.sizes());
-    return norms_after() ? feed_norm_->Forward(out) : out;
+  Stream Forward(const Stream& stream, const BatchContext& context) override {
+    Stream out = stream;
+    out.hidden = spec_.order == BlockOrder::kParallel
+                     ? ForwardInParallel(stream.hidden, context, out.router_sums)
+                     : ForwardInTurn(stream.hidden, context, out.router_sums);
+    return out;
   }
 
  private:
@@ -98,11 +90,29 @@ class TransformerBlock : public Block {
 
   bool norms_after() const { return spec_.order == BlockOrder::kNormsAfter; }
 
-  torch::Tensor ForwardInParallel(const torch::Tensor& hidden, const BatchContext& context) {
+  // These two return the next hidden tensor, and add to the router's sums.
+  torch::Tensor ForwardInTurn(const torch::Tensor& hidden, const BatchContext& context,
+                              torch::Tensor& router_sums) {
+    const std::vector<torch::Tensor> parts =
+        Project(norms_after() ? hidden : attention_norm_->Forward(hidden));
+    torch::Tensor attended = Attend(parts, context);
+    if (attention_out_norm_) attended = attention_out_norm_->Forward(attended);
+    torch::Tensor middle = hidden + attended;
+    if (norms_after()) middle = attention_norm_->Forward(middle);
+
+    const torch::Tensor rows = middle.reshape({-1, middle.size(-1)});
+    torch::Tensor fed = Feed(norms_after() ? rows : feed_norm_->Forward(rows), router_sums);
+    if (feed_out_norm_) fed = feed_out_norm_->Forward(fed);
+    const torch::Tensor out = (rows + fed).view(hidden.sizes());
+    return norms_after() ? feed_norm_->Forward(out) : out;
+  }
+
+  torch::Tensor ForwardInParallel(const torch::Tensor& hidden, const BatchContext& context,
+                                  torch::Tensor& router_sums) {
     torch::Tensor normed = attention_norm_->Forward(hidden);
     const torch::Tensor middle = hidden + Attend(Project(normed), context);
     normed = normed.reshape({-1, normed.size(-1)});
-    return middle + Feed(std::move(normed)).view(hidden.sizes());
+    return middle + Feed(std::move(normed), router_sums).view(hidden.sizes());
   }
 
   // Returns what attention adds to the residual, for what Project returned.
@@ -120,8 +130,9 @@ class TransformerBlock : public Block {
   }
 
   // Returns what the feed-forward part adds, for rows [.., width].
-  torch::Tensor Feed(torch::Tensor in) {
-    const torch::Tensor fed = experts_ ? experts_->Forward(in) : feed_->Forward(std::move(in));
+  torch::Tensor Feed(torch::Tensor in, torch::Tensor& router_sums) {
+    const torch::Tensor fed =
+        experts_ ? experts_->Forward(in, router_sums) : feed_->Forward(std::move(in));
     return DropOut(fed);
   }
 
@@ -233,24 +244,27 @@ BatchContext Transformer::ContextOf(const torch::Tensor& hidden) const {
   return MakeBatchContext(spec_.kinds, spec_.attention.head_size, hidden.size(1), hidden.options());
 }
 
-torch::Tensor Transformer::Finish(const torch::Tensor& hidden) const {
-  torch::Tensor out = hidden;
-  if (final_norm_) out = final_norm_->Forward(out);
-  if (project_out_) out = project_out_->Forward(out);
-  return out;
+torch::Tensor Transformer::Finish(torch::Tensor hidden) const {
+  if (final_norm_) hidden = final_norm_->Forward(hidden);
+  if (project_out_) hidden = project_out_->Forward(hidden);
+  return hidden;
 }
 
 torch::Tensor Transformer::Head(const torch::Tensor& hidden) {
   return head_->Logits(Finish(hidden));
 }
 
-LossSum Transformer::LossOf(const torch::Tensor& hidden, const torch::Tensor& tokens,
-                            double factor) {
+BatchLoss Transformer::LossOf(Stream last, const torch::Tensor& tokens, double factor) {
   // The labels are shifted and padded, and not the hidden states cut: that would copy them.
   const torch::Tensor labels =
       at::constant_pad_nd(tokens, {0, 1}, kNoLabel).slice(/*dim=*/-1, /*start=*/1).flatten();
-  LossSum loss = {.sum = {}, .count = tokens.size(0) * (tokens.size(1) - 1)};
-  loss.sum = head_->SumOfLosses(Finish(hidden).flatten(0, 1), labels, loss.GradientFor(factor));
+  BatchLoss loss = {.sum = {}, .count = tokens.size(0) * (tokens.size(1) - 1)};
+  loss.sum = head_->SumOfLosses(Finish(std::move(last.hidden)).flatten(0, 1), labels,
+                                loss.GradientFor(factor));
+  if (last.router_sums.defined()) {
+    loss.router = RouterLoss(last.router_sums, *spec_.experts);
+    loss.router_coefficient = *spec_.experts->router_loss_coefficient;
+  }
   return loss;
 }
 

@@ -20,11 +20,11 @@ class Transformer : public CausalLm {
   torch::Tensor Embed(const torch::Tensor& tokens) override;
   BatchContext ContextOf(const torch::Tensor& hidden) const override;
   torch::Tensor Head(const torch::Tensor& hidden) override;
-  LossSum LossOf(const torch::Tensor& hidden, const torch::Tensor& tokens, double factor) override;
+  BatchLoss LossOf(Stream last, const torch::Tensor& tokens, double factor) override;
 
  private:
   // Returns the hidden states that the head takes, for the output of the last block.
-  torch::Tensor Finish(const torch::Tensor& hidden) const;
+  torch::Tensor Finish(torch::Tensor hidden) const;
   // Returns the rows of the position table for tokens [batch, sequence], as int64. The table must
   // exist. The shape is [batch, sequence] if spec.positions->for_each_sequence, or [1, sequence].
   torch::Tensor PositionRows(const torch::Tensor& tokens) const;

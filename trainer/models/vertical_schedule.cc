@@ -17,14 +17,37 @@ namespace {
 // The input of one block for one micro-batch, and what its dropout began with.
 struct Boundary {
   int64_t hidden = 0;  // In the activation store.
+  torch::Tensor router_sums;
   torch::Tensor generator_state;
 };
 
-torch::Tensor Leaf(const torch::Tensor& hidden) { return hidden.detach().set_requires_grad(true); }
+torch::Tensor Leaf(const torch::Tensor& tensor) { return tensor.detach().set_requires_grad(true); }
+
+// A stream whose tensors are inputs of a graph of their own.
+Stream Leaves(const Stream& stream) {
+  return {.hidden = Leaf(stream.hidden),
+          .router_sums = stream.router_sums.defined() ? Leaf(stream.router_sums) : torch::Tensor()};
+}
+
+// Their gradients, after backward.
+Stream GradientsOf(const Stream& leaves) {
+  return {
+      .hidden = leaves.hidden.grad(),
+      .router_sums = leaves.router_sums.defined() ? leaves.router_sums.grad() : torch::Tensor()};
+}
+
+void Backward(const Stream& output, const Stream& gradients) {
+  torch::autograd::variable_list roots = {output.hidden}, grads = {gradients.hidden};
+  if (output.router_sums.defined()) {
+    roots.push_back(output.router_sums);
+    grads.push_back(gradients.router_sums);
+  }
+  torch::autograd::backward(roots, grads);
+}
 
 }  // namespace
 
-absl::StatusOr<std::vector<double>> RunVertically(
+absl::StatusOr<std::vector<LossValues>> RunVertically(
     CausalLm& model, absl::Span<const torch::Tensor> micro_batches, ActivationStore& activations,
     absl::FunctionRef<absl::Status(int64_t micro_batch, double loss)> check, double loss_scale) {
   const at::AutoGradMode with_graph(true);
@@ -33,17 +56,17 @@ absl::StatusOr<std::vector<double>> RunVertically(
   // Where backward enters the graph of each embedding, which holds the tokens and little else. The
   // tensor itself would keep the memory that the store believes to have freed.
   std::vector<torch::autograd::Edge> embeddings;
-  std::vector<torch::Tensor> hidden;  // By micro-batch: the output of the last block that ran.
+  std::vector<Stream> streams;  // By micro-batch: the output of the last block that ran.
   std::vector<BatchContext> contexts;
   for (const torch::Tensor& tokens : micro_batches) {
     const torch::Tensor embedded = model.Embed(tokens);
     // Frozen embeddings have no graph.
     embeddings.push_back(embedded.requires_grad() ? torch::autograd::impl::gradient_edge(embedded)
                                                   : torch::autograd::Edge());
-    hidden.push_back(embedded.detach());
+    const torch::Tensor& hidden = streams.emplace_back(Stream{embedded.detach()}).hidden;
     // It depends on the length alone, so micro-batches of one length share it.
-    const bool shared = !contexts.empty() && hidden.back().size(1) == hidden.front().size(1);
-    contexts.push_back(shared ? contexts.front() : model.ContextOf(hidden.back()));
+    const bool shared = !contexts.empty() && hidden.size(1) == streams.front().hidden.size(1);
+    contexts.push_back(shared ? contexts.front() : model.ContextOf(hidden));
   }
 
   std::vector<Boundary> boundaries;  // Block after block, of each the micro-batches in their order.
@@ -53,21 +76,24 @@ absl::StatusOr<std::vector<double>> RunVertically(
       for (size_t i = 0; i < count; ++i) {
         Boundary& input = boundaries.emplace_back();
         input.generator_state = GeneratorState(device);
-        const torch::Tensor output = block->Forward(hidden[i], contexts[i]);
-        GEMINI_ASSIGN_OR_RETURN(input.hidden, activations.Put(std::exchange(hidden[i], output)));
+        input.router_sums = streams[i].router_sums;
+        Stream output = block->Forward(streams[i], contexts[i]);
+        GEMINI_ASSIGN_OR_RETURN(
+            input.hidden, activations.Put(std::exchange(streams[i], std::move(output)).hidden));
       }
     }
   }
 
-  std::vector<double> losses;
+  std::vector<LossValues> losses;
   for (size_t i = 0; i < count; ++i) {
-    torch::Tensor leaf = Leaf(std::exchange(hidden[i], {}));
+    const Stream leaves = Leaves(std::exchange(streams[i], {}));
     const double factor = loss_scale / static_cast<double>(count);
-    const LossSum loss = model.LossOf(leaf, micro_batches[i], factor);
-    losses.push_back(loss.Mean());
-    GEMINI_RETURN_IF_ERROR(check(static_cast<int64_t>(i), losses.back()));
+    const BatchLoss loss = model.LossOf(leaves, micro_batches[i], factor);
+    losses.push_back(loss.Values());
+    GEMINI_RETURN_IF_ERROR(check(static_cast<int64_t>(i), losses.back().total));
     loss.Backward(factor);
-    hidden[i] = leaf.grad();  // From here on: the gradient of the output of the block that is next.
+    // From here on: the gradients of the output of the block that is next.
+    streams[i] = GradientsOf(leaves);
   }
 
   const GeneratorGuard keep(device);
@@ -81,17 +107,18 @@ absl::StatusOr<std::vector<double>> RunVertically(
       } else if (b > 0) {
         GEMINI_RETURN_IF_ERROR(activations.Prefetch(boundaries[(b - 1) * count].hidden));
       }
-      const torch::Tensor leaf = Leaf(saved);
+      const Stream leaves = Leaves({.hidden = saved, .router_sums = input.router_sums});
       SetGeneratorState(input.generator_state, device);
-      const torch::Tensor output = model.blocks()[b]->Forward(leaf, contexts[i]);
-      torch::autograd::backward({output}, {std::exchange(hidden[i], {})});
-      hidden[i] = leaf.grad();
+      const Stream output = model.blocks()[b]->Forward(leaves, contexts[i]);
+      Backward(output, std::exchange(streams[i], {}));
+      streams[i] = GradientsOf(leaves);
     }
   }
   for (size_t i = 0; i < count; ++i) {
     if (!embeddings[i].is_valid()) continue;
     torch::autograd::Engine::get_default_engine().execute(
-        {std::exchange(embeddings[i], {})}, {std::exchange(hidden[i], {})}, /*keep_graph=*/false,
+        {std::exchange(embeddings[i], {})}, {std::exchange(streams[i], {}).hidden},
+        /*keep_graph=*/false,
         /*create_graph=*/false, /*accumulate_grad=*/true);
   }
   return losses;

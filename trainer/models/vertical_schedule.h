@@ -23,9 +23,9 @@
 namespace gemini::trainer {
 
 // Adds the gradient of the mean loss over `micro_batches` (one at least; tokens as CausalLm::Loss
-// takes), times `loss_scale`, to .grad. Returns the loss of each micro-batch. `check` gets it
-// before its backward; a status that is not OK ends the run.
-absl::StatusOr<std::vector<double>> RunVertically(
+// takes), times `loss_scale`, to .grad. Returns the loss of each micro-batch. `check` gets the
+// total before its backward; a status that is not OK ends the run.
+absl::StatusOr<std::vector<LossValues>> RunVertically(
     CausalLm& model, absl::Span<const torch::Tensor> micro_batches, ActivationStore& activations,
     absl::FunctionRef<absl::Status(int64_t micro_batch, double loss)> check, double loss_scale = 1);
 

@@ -76,36 +76,36 @@ std::string ToJson(const StepMetrics& metrics) {
     divergences[std::string(DivergenceName(static_cast<Divergence>(i)))] =
         metrics.memory.phases.divergences[i];
   }
-  return Json{{"step", metrics.step},
-              {"loss", metrics.loss},
-              {"lr", metrics.lr},
-              {"grad_norm", metrics.update.grad_norm},
-              {"clip_coefficient", metrics.update.clip_coefficient},
-              {"loss_scale", metrics.loss_scale},
-              {"skipped", metrics.update.skipped},
-              {"seconds", metrics.seconds},
-              {"tokens_per_second", metrics.tokens_per_second},
-              {"device_budget_bytes", metrics.memory.device_budget_bytes},
-              {"device_peak_bytes", metrics.memory.device_peak_bytes},
-              {"non_model_peak_bytes", metrics.memory.non_model_peak_bytes},
-              {"pinned_peak_bytes", metrics.memory.pinned_peak_bytes},
-              {"host_bytes", metrics.memory.host_bytes},
-              {"registered_host_bytes", metrics.memory.registered_host_bytes},
-              {"nvme_bytes", metrics.memory.nvme_bytes},
-              {"fetch_bytes", metrics.memory.fetch_bytes},
-              {"evict_bytes", metrics.memory.evict_bytes},
-              {"stall_seconds", metrics.memory.stall_seconds},
-              {"stall_seconds_by_cause", stalls},
-              {"planned_rounds", metrics.memory.phases.planned_rounds},
-              {"divergences", divergences}}
-      .dump();
+  Json line = {{"step", metrics.step}, {"loss", metrics.loss}};
+  if (metrics.router_loss.has_value()) line["router_loss"] = *metrics.router_loss;
+  line.update(Json{{"lr", metrics.lr},
+                   {"grad_norm", metrics.update.grad_norm},
+                   {"clip_coefficient", metrics.update.clip_coefficient},
+                   {"loss_scale", metrics.loss_scale},
+                   {"skipped", metrics.update.skipped},
+                   {"seconds", metrics.seconds},
+                   {"tokens_per_second", metrics.tokens_per_second},
+                   {"device_budget_bytes", metrics.memory.device_budget_bytes},
+                   {"device_peak_bytes", metrics.memory.device_peak_bytes},
+                   {"non_model_peak_bytes", metrics.memory.non_model_peak_bytes},
+                   {"pinned_peak_bytes", metrics.memory.pinned_peak_bytes},
+                   {"host_bytes", metrics.memory.host_bytes},
+                   {"registered_host_bytes", metrics.memory.registered_host_bytes},
+                   {"nvme_bytes", metrics.memory.nvme_bytes},
+                   {"fetch_bytes", metrics.memory.fetch_bytes},
+                   {"evict_bytes", metrics.memory.evict_bytes},
+                   {"stall_seconds", metrics.memory.stall_seconds},
+                   {"stall_seconds_by_cause", stalls},
+                   {"planned_rounds", metrics.memory.phases.planned_rounds},
+                   {"divergences", divergences}});
+  return line.dump();
 }
 
 std::string ToJson(const EvalMetrics& metrics) {
-  return Json{{"step", metrics.step},
-              {"eval_loss", metrics.eval_loss},
-              {"eval_perplexity", metrics.eval_perplexity}}
-      .dump();
+  Json line = {{"step", metrics.step}, {"eval_loss", metrics.eval_loss}};
+  if (metrics.eval_router_loss.has_value()) line["eval_router_loss"] = *metrics.eval_router_loss;
+  line["eval_perplexity"] = metrics.eval_perplexity;
+  return line.dump();
 }
 
 absl::Status MetricsFile::Check(const std::string& path, Mode mode) {

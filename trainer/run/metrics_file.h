@@ -7,6 +7,7 @@
 // Errors: as write(2).
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -21,6 +22,7 @@ namespace gemini::trainer {
 struct StepMetrics {
   int64_t step = 0;  // From 1.
   double loss = 0;
+  std::optional<double> router_loss;  // Of models whose loss includes it; it is a part of `loss`.
   double lr = 0;
   double loss_scale = 1;  // What the loss was multiplied by.
   client::StepResult update;
@@ -32,7 +34,8 @@ struct StepMetrics {
 struct EvalMetrics {
   int64_t step = 0;
   double eval_loss = 0;
-  double eval_perplexity = 0;
+  double eval_perplexity = 0;  // Of the cross entropy alone.
+  std::optional<double> eval_router_loss = {};
 };
 
 // Returns the line without its end.

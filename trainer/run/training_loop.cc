@@ -52,14 +52,14 @@ class Loop {
  private:
   absl::Status Step();
   // Forward and backward of a step; returns its loss.
-  absl::StatusOr<double> ForwardBackward();
-  absl::StatusOr<double> ForwardBackwardVertically();
+  absl::StatusOr<LossValues> ForwardBackward();
+  absl::StatusOr<LossValues> ForwardBackwardVertically();
   // Once more, and again, where operators found no memory and the store has more for them: the same
   // numbers come out.
-  absl::StatusOr<double> WithRoom(absl::string_view what,
-                                  absl::FunctionRef<absl::StatusOr<double>()> compute);
+  absl::StatusOr<LossValues> WithRoom(absl::string_view what,
+                                      absl::FunctionRef<absl::StatusOr<LossValues>()> compute);
   // Loss of one micro-batch after backward.
-  absl::StatusOr<double> MicroBatch(int64_t micro_batch);
+  absl::StatusOr<LossValues> MicroBatch(int64_t micro_batch);
   absl::StatusOr<torch::Tensor> TrainingTokens(int64_t micro_batch) const;
   // Refuses a loss that is not to be learned from.
   absl::Status CheckLoss(int64_t micro_batch, double loss);
@@ -181,25 +181,25 @@ absl::StatusOr<torch::Tensor> Loop::TrainingTokens(int64_t micro_batch) const {
   return Batch(parts_.data, config_.batch, [&](int64_t i) { return order_.At(first + i); });
 }
 
-absl::StatusOr<double> Loop::ForwardBackward() {
+absl::StatusOr<LossValues> Loop::ForwardBackward() {
   if (config_.micro_batch_schedule == "vertical") return ForwardBackwardVertically();
-  double loss = 0;
+  LossValues loss;
   for (int64_t i = 0; i < config_.accumulate; ++i) {
-    GEMINI_ASSIGN_OR_RETURN(const double one, MicroBatch(i));
-    loss += one / static_cast<double>(config_.accumulate);
+    GEMINI_ASSIGN_OR_RETURN(const LossValues one, MicroBatch(i));
+    loss.Add(one, 1, config_.accumulate);
   }
   return loss;
 }
 
-absl::StatusOr<double> Loop::WithRoom(absl::string_view what,
-                                      absl::FunctionRef<absl::StatusOr<double>()> compute) {
+absl::StatusOr<LossValues> Loop::WithRoom(absl::string_view what,
+                                          absl::FunctionRef<absl::StatusOr<LossValues>()> compute) {
   std::string random_state;
   try {
     random_state = RandomState(parts_.device);
   } catch (const std::exception& error) {
     return Explain(error, "the random state");
   }
-  absl::StatusOr<double> loss = compute();
+  absl::StatusOr<LossValues> loss = compute();
   while (loss.status().GetPayload(kOperatorsHadNoMemory) && parts_.store.status().ok()) {
     // Nothing of the attempt is worth room.
     parts_.activations.Clear();
@@ -217,19 +217,19 @@ absl::StatusOr<double> Loop::WithRoom(absl::string_view what,
   return loss;
 }
 
-absl::StatusOr<double> Loop::ForwardBackwardVertically() {
+absl::StatusOr<LossValues> Loop::ForwardBackwardVertically() {
   std::vector<torch::Tensor> micro_batches;
   for (int64_t i = 0; i < config_.accumulate; ++i) {
     GEMINI_ASSIGN_OR_RETURN(micro_batches.emplace_back(), TrainingTokens(i));
   }
-  double loss = 0;
+  LossValues loss;
   try {
     GEMINI_ASSIGN_OR_RETURN(
-        const std::vector<double> losses,
+        const std::vector<LossValues> losses,
         RunVertically(
             parts_.model, micro_batches, parts_.activations,
             [&](int64_t i, double one) { return CheckLoss(i, one); }, loss_scale()));
-    for (const double one : losses) loss += one / static_cast<double>(config_.accumulate);
+    for (const LossValues& one : losses) loss.Add(one, 1, config_.accumulate);
   } catch (const std::exception& error) {
     return Explain(error, "forward or backward");
   }
@@ -237,20 +237,20 @@ absl::StatusOr<double> Loop::ForwardBackwardVertically() {
   return loss;
 }
 
-absl::StatusOr<double> Loop::MicroBatch(int64_t micro_batch) {
+absl::StatusOr<LossValues> Loop::MicroBatch(int64_t micro_batch) {
   GEMINI_ASSIGN_OR_RETURN(const torch::Tensor tokens, TrainingTokens(micro_batch));
-  double value = 0;
+  LossValues values;
   try {
     const double factor = loss_scale() / static_cast<double>(config_.accumulate);
-    const LossSum loss = parts_.model.Loss(tokens, factor);
-    value = loss.Mean();
-    GEMINI_RETURN_IF_ERROR(CheckLoss(micro_batch, value));
+    const BatchLoss loss = parts_.model.Losses(tokens, factor);
+    values = loss.Values();
+    GEMINI_RETURN_IF_ERROR(CheckLoss(micro_batch, values.total));
     loss.Backward(factor);
   } catch (const std::exception& error) {
     return Explain(error, "forward or backward");
   }
   GEMINI_RETURN_IF_ERROR(parts_.store.status());
-  return value;
+  return values;
 }
 
 void Loop::Account(const client::TrainingStats& usage) {
@@ -263,8 +263,9 @@ void Loop::Account(const client::TrainingStats& usage) {
 absl::Status Loop::Step() {
   const absl::Duration start = MonotonicNow();
   parts_.store.ResetPeaks();
-  GEMINI_ASSIGN_OR_RETURN(const double loss, WithRoom(absl::StrCat("step ", state_.step + 1),
-                                                      [this] { return ForwardBackward(); }));
+  GEMINI_ASSIGN_OR_RETURN(const LossValues values, WithRoom(absl::StrCat("step ", state_.step + 1),
+                                                            [this] { return ForwardBackward(); }));
+  const double loss = values.total;
   const double rate = rate_.At(state_.step);
   const double scale = loss_scale();
   GEMINI_ASSIGN_OR_RETURN(const client::StepResult update,
@@ -298,6 +299,7 @@ absl::Status Loop::Step() {
   const StepMetrics metrics = {
       .step = state_.step,
       .loss = loss,
+      .router_loss = values.router,
       .lr = rate,
       .loss_scale = scale,
       .update = update,
@@ -331,7 +333,7 @@ absl::Status Loop::Evaluate() {
     return absl::OkStatus();
   }
   const TokenData& data = *parts_.eval_data;
-  double sum = 0;
+  LossValues sum, mean;
   parts_.model.eval();
   {
     const torch::NoGradGuard no_grad;
@@ -341,15 +343,15 @@ absl::Status Loop::Evaluate() {
                               Batch(data, count, [&](int64_t i) { return first + i; }));
       // The last batch may be a short one, which needs less memory.
       const PhaseScope phase(parts_.store, count == config_.batch ? "eval" : "eval-last");
-      const auto evaluate = [&]() -> absl::StatusOr<double> {
+      const auto evaluate = [&]() -> absl::StatusOr<LossValues> {
         try {
-          return parts_.model.Loss(tokens, /*factor=*/1).Mean();
+          return parts_.model.Losses(tokens).Values();
         } catch (const std::exception& error) {
           return Explain(error, "evaluation");
         }
       };
-      GEMINI_ASSIGN_OR_RETURN(const double loss, WithRoom("an evaluation's batch", evaluate));
-      sum += loss * static_cast<double>(count);
+      GEMINI_ASSIGN_OR_RETURN(const LossValues loss, WithRoom("an evaluation's batch", evaluate));
+      sum.Add(loss, count, 1);
       parts_.progress.ShowPart({"evaluating", first + count, data.num_sequences()}, MonotonicNow());
       GEMINI_RETURN_IF_ERROR(parts_.store.status());
       if (parts_.interrupt.signal() != 0) {
@@ -361,10 +363,12 @@ absl::Status Loop::Evaluate() {
   }
   parts_.model.train();
   state_.evaluated_step = state_.step;
+  mean.Add(sum, 1, data.num_sequences());
   EvalMetrics metrics;
   metrics.step = state_.step;
-  metrics.eval_loss = sum / static_cast<double>(data.num_sequences());
-  metrics.eval_perplexity = std::exp(metrics.eval_loss);
+  metrics.eval_loss = mean.total;
+  metrics.eval_router_loss = mean.router;
+  metrics.eval_perplexity = std::exp(mean.cross_entropy);
   summary_.eval_loss = metrics.eval_loss;
   parts_.log(absl::StrFormat("step %d: eval loss %.4f, perplexity %.2f", state_.step,
                              metrics.eval_loss, metrics.eval_perplexity));

@@ -284,6 +284,7 @@ TEST(HfConfigTest, ExpertsAreThoseOfTheirFamily) {
   EXPECT_EQ(mixtral.spec.experts->shared_width, 0);
   EXPECT_EQ(mixtral.spec.norm.epsilon, 1e-5);
   EXPECT_TRUE(mixtral.spec.HasExperts(0));
+  EXPECT_FALSE(mixtral.spec.experts->router_loss_coefficient.has_value());
 
   ASSERT_OK_AND_ASSIGN(const HfConfig qwen2, ParseHfConfig(R"({"model_type":"qwen2_moe"})", "c"));
   EXPECT_EQ(qwen2.spec.experts->count, 60);
@@ -297,8 +298,10 @@ TEST(HfConfigTest, ExpertsAreThoseOfTheirFamily) {
 
   ASSERT_OK_AND_ASSIGN(const HfConfig qwen3, ParseHfConfig(R"({"model_type":"qwen3_moe",
       "num_hidden_layers":6, "decoder_sparse_step":2, "mlp_only_layers":[3], "num_experts":64,
-      "moe_intermediate_size":10, "norm_topk_prob":true, "num_experts_per_tok":3})",
+      "moe_intermediate_size":10, "norm_topk_prob":true, "num_experts_per_tok":3,
+      "output_router_logits":true})",
                                                            "c"));
+  EXPECT_EQ(qwen3.spec.experts->router_loss_coefficient, 0.001);
   EXPECT_EQ(qwen3.spec.experts->count, 64);
   EXPECT_EQ(qwen3.spec.experts->chosen, 3);
   EXPECT_EQ(qwen3.spec.experts->width, 10);
@@ -455,8 +458,8 @@ INSTANTIATE_TEST_SUITE_P(
          "initializer_range = -0.1, expected a number of 0 or more"},
         {"HeadsNotNormed", R"({"model_type":"qwen3_moe","use_qk_norm":false})", kUnimplemented,
          "use_qk_norm"},
-        {"LossOfTheRouter", R"({"model_type":"mixtral","output_router_logits":true})",
-         kUnimplemented, "output_router_logits = true"},
+        {"LossOfTheRouterBelowZero", R"({"model_type":"mixtral","router_aux_loss_coef":-0.1})",
+         kInvalid, "router_aux_loss_coef = -0.1, expected a number of 0 or more"},
         {"NoiseOfTheRouter", R"({"model_type":"mixtral","router_jitter_noise":0.1})",
          kUnimplemented, "router_jitter_noise"},
         {"MoreChosenThanThere",

@@ -105,7 +105,7 @@ class DeviceFloorTest : public TrainingTest, public ::testing::WithParamInterfac
         const torch::Tensor tokens =
             torch::randint(0, 512, {config.batch, config.sequence}, torch::kInt64);
         const double factor = 1 / static_cast<double>(config.accumulate);
-        model.Loss(tokens, factor).Backward(factor);
+        model.Losses(tokens, factor).Backward(factor);
       }
     } catch (const c10::OutOfMemoryError&) {
       return false;

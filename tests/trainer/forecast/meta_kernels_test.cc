@@ -195,6 +195,16 @@ TEST_P(MetaKernelsTest, IndexSelectMakesWhatTheCpuMakes) {
               [](const Tensors& in) { return Tensors{at::index_select(in[0], 0, in[1])}; });
 }
 
+TEST_P(MetaKernelsTest, BincountMakesWhatTheCpuMakes) {
+  for (const at::ScalarType of : {at::kLong, at::kInt}) {
+    for (const int64_t count : {0, 1, 9}) {
+      ExpectAlike({at::ones({count}, of)}, [](const Tensors& in) {
+        return Tensors{at::bincount(in[0], /*weights=*/{}, /*minlength=*/5)};
+      });
+    }
+  }
+}
+
 TEST_P(MetaKernelsTest, EmbeddingBackwardMakesWhatTheCpuMakes) {
   for (const Sizes& sizes : kSizes) {
     const Tensor rows = at::zeros(Sizes(sizes.begin(), sizes.end() - 1), at::kLong);

@@ -58,6 +58,8 @@ constexpr Family kFamilies[] = {
     {"gemma3_text", DECODER("gemma3_text") R"(,"sliding_window":50})"},
     {"cohere", DECODER("cohere") R"(,"use_qk_norm":true})"},
     {"mixtral", DECODER("mixtral") R"(,"num_local_experts":4,"num_experts_per_tok":2})"},
+    {"mixtral_with_router_loss", DECODER("mixtral") R"(,"num_local_experts":4,
+        "num_experts_per_tok":2,"output_router_logits":true})"},
     {"qwen2_moe", DECODER("qwen2_moe") R"(,"num_experts":4,"num_experts_per_tok":2,
         "moe_intermediate_size":64,"shared_expert_intermediate_size":128})"},
     {"qwen3_moe", DECODER("qwen3_moe") R"(,"num_experts":8,"num_experts_per_tok":2,
@@ -125,7 +127,7 @@ class TracedStepTest
       const torch::Tensor tokens =
           torch::randint(0, 384, {round.batch, round.sequence}, torch::kInt64);
       const double factor = 1 / static_cast<double>(round.micro_batches);
-      model->Loss(tokens, factor).Backward(factor);
+      model->Losses(tokens, factor).Backward(factor);
     }
     GEMINI_RETURN_IF_ERROR(managed->Step({}).status());
     return session_->phases().TraceOf("train");

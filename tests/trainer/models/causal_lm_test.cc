@@ -246,7 +246,8 @@ TEST_P(CausalLmTest, NoTokenSeesALaterOne) {
   changed.select(1, 10).add_(1).remainder_(301);
   const torch::Tensor a = model->Forward(tokens);
   const torch::Tensor b = model->Forward(changed);
-  EXPECT_TRUE(torch::allclose(a.slice(1, 0, 10), b.slice(1, 0, 10)));
+  // An expert that gets other rows may round those that it had before otherwise.
+  EXPECT_TRUE(torch::allclose(a.slice(1, 0, 10), b.slice(1, 0, 10), /*rtol=*/1e-5, /*atol=*/1e-6));
   EXPECT_FALSE(torch::allclose(a.select(1, 10), b.select(1, 10)));
 }
 
@@ -272,9 +273,9 @@ TEST_P(CausalLmTest, TheLossIsThatOfTheNextToken) {
   const double expected =
       torch::nn::functional::cross_entropy(logits, tokens.slice(1, 1).flatten()).item<double>();
   EXPECT_NEAR(model->Loss(tokens).item<double>(), expected, 1e-6 * expected);
-  const LossSum loss = model->Loss(tokens, /*factor=*/3);
+  const BatchLoss loss = model->Losses(tokens, /*factor=*/3);
   EXPECT_EQ(loss.count, tokens.size(0) * (tokens.size(1) - 1));
-  EXPECT_NEAR(loss.Mean(), expected, 1e-6 * expected);
+  EXPECT_NEAR(loss.Values().total, expected, 1e-6 * expected);
   EXPECT_TRUE(std::isnan(model->Loss(tokens.slice(1, 0, 1)).item<double>()));
 }
 

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
@@ -43,6 +44,12 @@ class ExpertsTest : public ::testing::Test {
   Tensor Weight(const std::string& name) const {
     return experts_->named_parameters()[name + ".weight"];
   }
+  Tensor Forward() {
+    Tensor router_sums;
+    Tensor out = experts_->Forward(rows_, router_sums);
+    EXPECT_FALSE(router_sums.defined());
+    return out;
+  }
   // What the expert at `name` returns for one row.
   Tensor Run(const std::string& name, const Tensor& row) const {
     const Tensor gate = torch::silu(Weight(name + ".g").mv(row));
@@ -61,7 +68,7 @@ TEST_F(ExpertsTest, EachRowIsTheWeighedSumOfItsExperts) {
             .width = 4,
             .normalises = normalises,
             .shared_width = shared_width});
-      const Tensor out = experts_->Forward(rows_);
+      const Tensor out = Forward();
       ASSERT_EQ(out.sizes(), rows_.sizes());
       for (int64_t i = 0; i < kRows; ++i) {
         const Tensor row = rows_[i];
@@ -87,7 +94,7 @@ TEST_F(ExpertsTest, EachRowIsTheWeighedSumOfItsExperts) {
 // Of nine rows, each with one expert, most of 30 have none.
 TEST_F(ExpertsTest, OneWithoutRowsHasAGradientOfZero) {
   Make({.count = 30, .chosen = 1, .width = 4, .normalises = false});
-  experts_->Forward(rows_).square().sum().backward();
+  Forward().square().sum().backward();
   int64_t unused = 0;
   for (const auto& parameter : experts_->named_parameters()) {
     ASSERT_TRUE(parameter.value().grad().defined()) << parameter.key();
@@ -95,6 +102,37 @@ TEST_F(ExpertsTest, OneWithoutRowsHasAGradientOfZero) {
   }
   EXPECT_GE(unused, 3 * (30 - kRows));
   EXPECT_LT(unused, 3 * 30);
+}
+
+TEST_F(ExpertsTest, TheRouterAddsItsChoicesAndProbabilitiesToTheSums) {
+  Make({.count = 5, .chosen = 2, .width = 4, .router_loss_coefficient = 0.1});
+  const Tensor probabilities = torch::softmax(rows_.mm(Weight("gate").t()), 1);
+  const Tensor best = std::get<1>(probabilities.topk(2, 1));
+  Tensor counts = torch::zeros({5});
+  for (int64_t i = 0; i < kRows; ++i) {
+    for (int64_t k = 0; k < 2; ++k) counts[best[i][k].item<int64_t>()] += 1;
+  }
+  const Tensor once = torch::stack({counts, probabilities.sum(0)});
+  Tensor sums;
+  experts_->Forward(rows_, sums);
+  EXPECT_TRUE(torch::allclose(sums, once));
+  experts_->Forward(rows_, sums);
+  EXPECT_TRUE(torch::allclose(sums, 2 * once));
+}
+
+TEST(RouterLossTest, IsTheProductOfTheMeansOverAllBlocks) {
+  const ExpertsSpec spec = {.count = 4, .chosen = 2};
+  // Of six tokens in all.
+  const Tensor alike = torch::tensor({{3.0, 3.0, 3.0, 3.0}, {1.5, 1.5, 1.5, 1.5}}, torch::kFloat32);
+  EXPECT_FLOAT_EQ(RouterLoss(alike, spec).item<float>(), 2);
+  const Tensor sums =
+      torch::tensor({{6.0, 6.0, 0.0, 0.0}, {3.0, 1.5, 1.2, 0.3}}, torch::kFloat32).requires_grad_();
+  const Tensor loss = RouterLoss(sums, spec);
+  EXPECT_FLOAT_EQ(loss.item<float>(), 4 * (1 * 0.5f + 1 * 0.25f));
+  loss.backward();
+  const Tensor expected =
+      torch::tensor({{0.0, 0.0, 0.0, 0.0}, {4 / 6.0, 4 / 6.0, 0.0, 0.0}}, torch::kFloat32);
+  EXPECT_TRUE(torch::allclose(sums.grad(), expected));
 }
 
 }  // namespace

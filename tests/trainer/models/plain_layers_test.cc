@@ -101,7 +101,7 @@ TEST_F(PlainLayersTest, MatricesLieAsTheFilesHaveThem) {
 }
 
 TEST_F(PlainLayersTest, ThePaddingRowGetsNoGradientFromALookUp) {
-  const auto table = layers_.Embedding(4, 3, /*padding_token=*/2);
+  const auto table = layers_.TokenEmbedding(4, 3, /*padding_token=*/2);
   const Tensor weight = SetParameters(*table, 0, 1).front();
   const Tensor out = table->Forward(torch::tensor({2, 1, 2}, torch::kInt64));
   EXPECT_TRUE(torch::equal(out[0], weight[2]));

@@ -11,20 +11,26 @@
 namespace gemini::trainer {
 namespace {
 
-// A block with dropout, that counts its runs and can fail at one of them.
+// A block with dropout, that counts its runs and can fail at one of them. It may add to the router
+// sums what it adds to the hidden tensor.
 class TestBlock : public Block {
  public:
-  explicit TestBlock(double dropout) : dropout_(dropout) {
+  explicit TestBlock(double dropout, bool routes = false) : dropout_(dropout), routes_(routes) {
     weight = register_parameter("weight", torch::randn({16, 16}));
     bias = register_parameter("bias", torch::randn({16}));
   }
-  torch::Tensor Forward(const torch::Tensor& hidden, const BatchContext& /*context*/) override {
+  Stream Forward(const Stream& stream, const BatchContext& /*context*/) override {
     ++runs;
     if (runs == fail_at_run) throw std::runtime_error("the block failed");
     graph_runs += torch::GradMode::is_enabled() ? 1 : 0;
     last_run_was_training = is_training();
-    const torch::Tensor fed = torch::addmm(bias, hidden, weight).tanh();
-    return hidden + torch::dropout(fed, dropout_, is_training());
+    const torch::Tensor fed = torch::addmm(bias, stream.hidden, weight).tanh();
+    Stream out = {.hidden = stream.hidden + torch::dropout(fed, dropout_, is_training()),
+                  .router_sums = stream.router_sums};
+    if (!routes_) return out;
+    const torch::Tensor sums = torch::stack({torch::ones({16}), fed.softmax(1).sum(0)});
+    out.router_sums = out.router_sums.defined() ? out.router_sums + sums : sums;
+    return out;
   }
 
   torch::Tensor weight;
@@ -36,7 +42,13 @@ class TestBlock : public Block {
 
  private:
   const double dropout_;
+  const bool routes_;
 };
+
+// Returns what follows for a hidden tensor alone.
+torch::Tensor Recomputed(const std::shared_ptr<Block>& block, const torch::Tensor& hidden) {
+  return ForwardRecomputed(block, {.hidden = hidden}, {}).hidden;
+}
 
 struct Gradients {
   torch::Tensor loss;
@@ -44,19 +56,22 @@ struct Gradients {
   torch::Tensor next_random;  // Shows where the generator stands afterwards.
 };
 
-// Three blocks with dropout, two passes whose gradients accumulate.
-Gradients Train(bool recompute) {
+// Blocks with dropout, one for each of `routes`; two passes whose gradients accumulate.
+Gradients Train(bool recompute, const std::vector<bool>& routes) {
   torch::manual_seed(11);
   std::vector<std::shared_ptr<TestBlock>> blocks;
-  for (int i = 0; i < 3; ++i) blocks.push_back(std::make_shared<TestBlock>(0.5));
+  for (const bool one : routes) blocks.push_back(std::make_shared<TestBlock>(0.5, one));
   torch::Tensor input = torch::randn({8, 16}).requires_grad_();
   Gradients gradients;
   for (int pass = 0; pass < 2; ++pass) {
-    torch::Tensor hidden = input * 2;
+    Stream stream = {.hidden = input * 2};
     for (const auto& block : blocks) {
-      hidden = recompute ? ForwardRecomputed(block, hidden, {}) : block->Forward(hidden, {});
+      stream = recompute ? ForwardRecomputed(block, stream, {}) : block->Forward(stream, {});
     }
-    gradients.loss = hidden.square().sum();
+    gradients.loss = stream.hidden.square().sum();
+    if (stream.router_sums.defined()) {
+      gradients.loss = gradients.loss + 7 * (stream.router_sums[0] * stream.router_sums[1]).sum();
+    }
     gradients.loss.backward();
   }
   gradients.values.push_back(input.grad());
@@ -68,11 +83,11 @@ Gradients Train(bool recompute) {
   return gradients;
 }
 
-TEST(RecomputeTest, GradientsAreBitEqualWithDropout) {
-  const Gradients plain = Train(/*recompute=*/false);
-  const Gradients recomputed = Train(/*recompute=*/true);
+void ExpectBitEqual(const std::vector<bool>& routes) {
+  const Gradients plain = Train(/*recompute=*/false, routes);
+  const Gradients recomputed = Train(/*recompute=*/true, routes);
   EXPECT_TRUE(torch::equal(plain.loss, recomputed.loss));
-  ASSERT_EQ(plain.values.size(), 7u);
+  ASSERT_EQ(plain.values.size(), 1 + 2 * routes.size());
   for (size_t i = 0; i < plain.values.size(); ++i) {
     ASSERT_TRUE(recomputed.values[i].defined()) << i;
     EXPECT_TRUE(torch::equal(plain.values[i], recomputed.values[i])) << i;
@@ -81,9 +96,17 @@ TEST(RecomputeTest, GradientsAreBitEqualWithDropout) {
   EXPECT_TRUE(torch::equal(plain.next_random, recomputed.next_random));
 }
 
+TEST(RecomputeTest, GradientsAreBitEqualWithDropout) { ExpectBitEqual({false, false, false}); }
+
+// Between those that add to the router sums there are blocks that do not.
+TEST(RecomputeTest, GradientsThroughTheRouterSumsAreBitEqual) {
+  ExpectBitEqual({true, true});
+  ExpectBitEqual({false, true, false, true, false});
+}
+
 TEST(RecomputeTest, TheBlockRunsTwiceAndOnlyTheSecondTimeWithAGraph) {
   const auto block = std::make_shared<TestBlock>(0.0);
-  const torch::Tensor output = ForwardRecomputed(block, torch::randn({4, 16}).requires_grad_(), {});
+  const torch::Tensor output = Recomputed(block, torch::randn({4, 16}).requires_grad_());
   EXPECT_EQ(block->runs, 1);
   EXPECT_EQ(block->graph_runs, 0);
   EXPECT_TRUE(output.requires_grad());
@@ -95,13 +118,13 @@ TEST(RecomputeTest, TheBlockRunsTwiceAndOnlyTheSecondTimeWithAGraph) {
 TEST(RecomputeTest, ParametersGetGradientsBehindAnInputThatRequiresNone) {
   const auto block = std::make_shared<TestBlock>(0.0);
   const torch::Tensor input = torch::randn({4, 16});
-  const torch::Tensor output = ForwardRecomputed(block, input, {});
+  const torch::Tensor output = Recomputed(block, input);
   ASSERT_TRUE(output.requires_grad());
   output.sum().backward();
   const torch::Tensor recomputed = block->weight.grad().clone();
   EXPECT_FALSE(input.grad().defined());
   block->weight.mutable_grad().reset();
-  block->Forward(input, {}).sum().backward();
+  block->Forward({.hidden = input}, {}).hidden.sum().backward();
   EXPECT_TRUE(torch::equal(recomputed, block->weight.grad()));
 }
 
@@ -109,22 +132,20 @@ TEST(RecomputeTest, FrozenParametersStayWithoutGradient) {
   const auto block = std::make_shared<TestBlock>(0.0);
   block->weight.set_requires_grad(false);
   const torch::Tensor input = torch::randn({4, 16}).requires_grad_();
-  ForwardRecomputed(block, input, {}).sum().backward();
+  Recomputed(block, input).sum().backward();
   EXPECT_FALSE(block->weight.grad().defined());
   EXPECT_TRUE(block->bias.grad().defined());
   EXPECT_TRUE(input.grad().defined());
 
   block->bias.set_requires_grad(false);
   block->bias.mutable_grad().reset();
-  ForwardRecomputed(block, torch::randn({4, 16}), {})
-      .sum()
-      .backward();  // Nothing needs a gradient.
+  Recomputed(block, torch::randn({4, 16})).sum().backward();  // Nothing needs a gradient.
   EXPECT_FALSE(block->bias.grad().defined());
 }
 
 TEST(RecomputeTest, TheTrainingFlagIsThatOfTheForward) {
   const auto block = std::make_shared<TestBlock>(0.5);
-  const torch::Tensor output = ForwardRecomputed(block, torch::randn({4, 16}).requires_grad_(), {});
+  const torch::Tensor output = Recomputed(block, torch::randn({4, 16}).requires_grad_());
   block->eval();
   output.sum().backward();
   EXPECT_TRUE(block->last_run_was_training);
@@ -135,7 +156,7 @@ TEST(RecomputeTest, WithoutGradModeTheBlockJustRuns) {
   const auto block = std::make_shared<TestBlock>(0.0);
   const torch::Tensor input = torch::randn({4, 16}).requires_grad_();
   const torch::NoGradGuard no_grad;
-  const torch::Tensor output = ForwardRecomputed(block, input, {});
+  const torch::Tensor output = Recomputed(block, input);
   EXPECT_FALSE(output.requires_grad());
   EXPECT_EQ(block->runs, 1);
 }
@@ -143,13 +164,13 @@ TEST(RecomputeTest, WithoutGradModeTheBlockJustRuns) {
 TEST(RecomputeTest, AnExceptionOfTheForwardPassesThrough) {
   const auto block = std::make_shared<TestBlock>(0.0);
   block->fail_at_run = 1;
-  EXPECT_THROW(ForwardRecomputed(block, torch::randn({4, 16}), {}), std::runtime_error);
+  EXPECT_THROW(Recomputed(block, torch::randn({4, 16})), std::runtime_error);
   EXPECT_TRUE(torch::GradMode::is_enabled());
 }
 
 TEST(RecomputeTest, AnExceptionOfTheBackwardPassesThroughAndPutsAllBack) {
   const auto block = std::make_shared<TestBlock>(0.5);
-  const torch::Tensor output = ForwardRecomputed(block, torch::randn({4, 16}).requires_grad_(), {});
+  const torch::Tensor output = Recomputed(block, torch::randn({4, 16}).requires_grad_());
   block->eval();
   block->fail_at_run = 2;
   torch::manual_seed(5);
@@ -163,21 +184,19 @@ TEST(RecomputeTest, AnExceptionOfTheBackwardPassesThroughAndPutsAllBack) {
 TEST(RecomputeTest, AnInputChangedAfterTheForwardIsRefusedByAutograd) {
   const auto block = std::make_shared<TestBlock>(0.0);
   torch::Tensor input = torch::randn({4, 16});
-  const torch::Tensor output = ForwardRecomputed(block, input, {});
+  const torch::Tensor output = Recomputed(block, input);
   input.add_(1);
   EXPECT_THROW(output.sum().backward(), c10::Error);
 }
 
 class IdentityBlock : public Block {
  public:
-  torch::Tensor Forward(const torch::Tensor& hidden, const BatchContext& /*context*/) override {
-    return hidden;
-  }
+  Stream Forward(const Stream& stream, const BatchContext& /*context*/) override { return stream; }
 };
 
 TEST(RecomputeTest, ABlockThatReturnsItsInputWorks) {
   const torch::Tensor input = torch::ones({4}).requires_grad_();
-  ForwardRecomputed(std::make_shared<IdentityBlock>(), input * 3, {}).sum().backward();
+  Recomputed(std::make_shared<IdentityBlock>(), input * 3).sum().backward();
   EXPECT_TRUE(torch::equal(input.grad(), torch::full({4}, 3.0f)));
 }
 
@@ -185,8 +204,7 @@ TEST(RecomputeTest, TheGraphKeepsTheBlockAndLetsItGo) {
   auto block = std::make_shared<TestBlock>(0.0);
   const std::weak_ptr<TestBlock> watched = block;
   const torch::Tensor weight = block->weight;
-  torch::Tensor output =
-      ForwardRecomputed(std::exchange(block, nullptr), torch::randn({4, 16}), {});
+  torch::Tensor output = Recomputed(std::exchange(block, nullptr), torch::randn({4, 16}));
   EXPECT_FALSE(watched.expired());
   output.sum().backward();
   EXPECT_TRUE(weight.grad().defined());

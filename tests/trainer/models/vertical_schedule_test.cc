@@ -29,7 +29,17 @@ constexpr const char* kModels[] = {
         "num_hidden_layers":3,"num_attention_heads":4,"ffn_dim":64,"dropout":PDROP})",
     R"({"model_type":"llama","vocab_size":101,"hidden_size":32,"max_position_embeddings":16,
         "num_hidden_layers":2,"num_attention_heads":4,"num_key_value_heads":2,
-        "intermediate_size":48,"attention_dropout":PDROP})"};
+        "intermediate_size":48,"attention_dropout":PDROP})",
+    // The loss of these includes the routers'.
+    R"({"model_type":"mixtral","vocab_size":101,"hidden_size":32,"max_position_embeddings":16,
+        "num_hidden_layers":3,"num_attention_heads":4,"num_key_value_heads":2,
+        "intermediate_size":48,"num_local_experts":4,"output_router_logits":true,
+        "router_aux_loss_coef":0.5,"attention_dropout":PDROP})",
+    R"({"model_type":"qwen2_moe","vocab_size":101,"hidden_size":32,"max_position_embeddings":16,
+        "num_hidden_layers":5,"num_attention_heads":4,"num_key_value_heads":2,
+        "intermediate_size":48,"moe_intermediate_size":24,"shared_expert_intermediate_size":24,
+        "num_experts":6,"decoder_sparse_step":2,"output_router_logits":true,
+        "router_aux_loss_coef":0.5,"attention_dropout":PDROP})"};
 
 std::unique_ptr<CausalLm> MakeModel(std::string json, const std::string& dropout) {
   for (size_t at; (at = json.find("PDROP")) != std::string::npos;) json.replace(at, 5, dropout);
@@ -50,14 +60,17 @@ std::vector<torch::Tensor> MicroBatches(int count) {
 }
 
 struct Result {
-  std::vector<double> losses;
+  std::vector<double> losses;  // Of each micro-batch, with its parts behind it.
   std::vector<std::pair<std::string, torch::Tensor>> gradients;
   torch::Tensor next_random;  // Shows where the generator stands afterwards.
 };
 
-Result Collect(CausalLm& model, std::vector<double> losses) {
+Result Collect(CausalLm& model, const std::vector<LossValues>& losses) {
   Result result;
-  result.losses = std::move(losses);
+  for (const LossValues& loss : losses) {
+    result.losses.insert(result.losses.end(),
+                         {loss.total, loss.cross_entropy, loss.router.value_or(-1)});
+  }
   for (auto& item : model.named_parameters()) {
     result.gradients.emplace_back(item.key(), item.value().grad().clone());
     item.value().mutable_grad().reset();
@@ -71,7 +84,7 @@ absl::Status Accept(int64_t, double) { return absl::OkStatus(); }
 Result RunVertical(CausalLm& model, const std::vector<torch::Tensor>& batches) {
   torch::manual_seed(3);
   ActivationsInPlace activations;
-  const absl::StatusOr<std::vector<double>> losses =
+  const absl::StatusOr<std::vector<LossValues>> losses =
       RunVertically(model, batches, activations, Accept);
   EXPECT_OK(losses);
   return Collect(model, *losses);
@@ -80,11 +93,11 @@ Result RunVertical(CausalLm& model, const std::vector<torch::Tensor>& batches) {
 // One micro-batch after the other, as plain training does.
 Result RunHorizontal(CausalLm& model, const std::vector<torch::Tensor>& batches) {
   torch::manual_seed(3);
-  std::vector<double> losses;
+  std::vector<LossValues> losses;
   const double factor = 1 / static_cast<double>(batches.size());
   for (const torch::Tensor& tokens : batches) {
-    const LossSum loss = model.Loss(tokens, factor);
-    losses.push_back(loss.Mean());
+    const BatchLoss loss = model.Losses(tokens, factor);
+    losses.push_back(loss.Values());
     loss.Backward(factor);
   }
   return Collect(model, losses);
@@ -94,16 +107,16 @@ Result RunHorizontal(CausalLm& model, const std::vector<torch::Tensor>& batches)
 // micro-batch after the other. Draws in the order of the vertical schedule.
 Result RunWithGraphs(CausalLm& model, const std::vector<torch::Tensor>& batches) {
   torch::manual_seed(3);
-  std::vector<torch::Tensor> hidden;
-  for (const torch::Tensor& tokens : batches) hidden.push_back(model.Embed(tokens));
+  std::vector<Stream> streams;
+  for (const torch::Tensor& tokens : batches) streams.push_back({.hidden = model.Embed(tokens)});
   for (const std::shared_ptr<Block>& block : model.blocks()) {
-    for (torch::Tensor& one : hidden) one = block->Forward(one, model.ContextOf(one));
+    for (Stream& one : streams) one = block->Forward(one, model.ContextOf(one.hidden));
   }
-  std::vector<double> losses;
+  std::vector<LossValues> losses;
   for (size_t i = 0; i < batches.size(); ++i) {
     const double factor = 1 / static_cast<double>(batches.size());
-    const LossSum loss = model.LossOf(hidden[i], batches[i], factor);
-    losses.push_back(loss.Mean());
+    const BatchLoss loss = model.LossOf(streams[i], batches[i], factor);
+    losses.push_back(loss.Values());
     loss.Backward(factor);
   }
   return Collect(model, losses);
@@ -183,7 +196,7 @@ TEST(VerticalScheduleTest, ActivationsOfTheNextBlockAreAskedForOneAhead) {
   const Result expected = RunVertical(*model, batches);
   NotedActivations activations;
   torch::manual_seed(3);
-  ASSERT_OK_AND_ASSIGN(std::vector<double> losses,
+  ASSERT_OK_AND_ASSIGN(const std::vector<LossValues> losses,
                        RunVertically(*model, batches, activations, Accept));
   ExpectEqual(*model, Collect(*model, losses), expected);
   EXPECT_THAT(activations.notes,
@@ -245,10 +258,9 @@ class CountedLm : public CausalLm {
   }
   BatchContext ContextOf(const torch::Tensor& /*hidden*/) const override { return {}; }
   torch::Tensor Head(const torch::Tensor& hidden) override { return hidden.matmul(weight_.t()); }
-  LossSum LossOf(const torch::Tensor& hidden, const torch::Tensor& tokens,
-                 double /*factor*/) override {
+  BatchLoss LossOf(Stream last, const torch::Tensor& tokens, double /*factor*/) override {
     runs.push_back("head");
-    return {Head(hidden).square().sum(), tokens.numel()};
+    return {.sum = Head(last.hidden).square().sum(), .count = tokens.numel()};
   }
   std::vector<std::string> runs;
 
@@ -256,10 +268,10 @@ class CountedLm : public CausalLm {
   class CountedBlock : public Block {
    public:
     CountedBlock(CountedLm& owner, int index) : owner_(owner), index_(index) {}
-    torch::Tensor Forward(const torch::Tensor& hidden, const BatchContext& /*context*/) override {
+    Stream Forward(const Stream& stream, const BatchContext& /*context*/) override {
       owner_.runs.push_back((torch::GradMode::is_enabled() ? "graph " : "block ") +
                             std::to_string(index_));
-      return hidden * 2;
+      return {.hidden = stream.hidden * 2};
     }
 
    private:

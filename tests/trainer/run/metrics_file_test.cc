@@ -69,6 +69,17 @@ TEST_F(MetricsFileTest, AStepHasEveryPromisedKeyAndExactNumbers) {
   EXPECT_EQ(json["device_peak_bytes"].get<int64_t>(), (int64_t{1} << 60) + 1);
 }
 
+TEST_F(MetricsFileTest, TheLossOfTheRoutersIsThereWhereThereIsOne) {
+  StepMetrics step = Step(3);
+  EvalMetrics evaluation = {3, 1.5, 4.48};
+  EXPECT_FALSE(nlohmann::json::parse(ToJson(step)).contains("router_loss"));
+  EXPECT_FALSE(nlohmann::json::parse(ToJson(evaluation)).contains("eval_router_loss"));
+  step.router_loss = 2.25;
+  evaluation.eval_router_loss = 2.5;
+  EXPECT_EQ(nlohmann::json::parse(ToJson(step))["router_loss"].get<double>(), 2.25);
+  EXPECT_EQ(nlohmann::json::parse(ToJson(evaluation))["eval_router_loss"].get<double>(), 2.5);
+}
+
 TEST_F(MetricsFileTest, NanAndInfinityAreNullAndTheLineStaysJson) {
   StepMetrics metrics = Step(3);
   metrics.loss = std::nan("");
