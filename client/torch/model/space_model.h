@@ -46,6 +46,12 @@ class SpaceModel final : public ManagedModel, public StorageOwner {
 
   // Blocks until no bundle awaits a commit. Errors: of the update, which was tried once more.
   absl::Status FinishUpdates() { return updates_->Finish(); }
+  // Commits what Write has left open, for what begins next is an operator. What cannot be committed
+  // stays open: who needs it returns the error.
+  void FinishWrites() {
+    if (writer_.has_open()) [[unlikely]]
+      writer_.Flush().IgnoreError();
+  }
   // For tests that delay the updates.
   UpdateQueue& updates() { return *updates_; }
   // As Gradients::ReleaseOldest.

@@ -72,6 +72,14 @@ absl::Status Give(const ModelTensor& tensor, const TensorPiece& piece, const Val
 absl::Status TensorWriter::Write(int64_t index, ChunkKind kind, int64_t step,
                                  ManagedModel::ByteSource source) {
   const MutexLock lock(mutex_);
+  has_open_.store(false, std::memory_order_release);
+  absl::Status status = WriteLocked(index, kind, step, source);
+  has_open_.store(!open_.empty(), std::memory_order_release);
+  return status;
+}
+
+absl::Status TensorWriter::WriteLocked(int64_t index, ChunkKind kind, int64_t step,
+                                       ManagedModel::ByteSource source) {
   ModelTensor& tensor = tensors_.tensors()[index];
   const bool is_param = kind == ChunkKind::kParam;
   for (int64_t i = 0; i < tensor.place.num_bundles; ++i) {
@@ -197,6 +205,7 @@ void TensorWriter::MarkReady(int64_t index) {
 
 absl::Status TensorWriter::FlushLocked() {
   while (!open_.empty()) GEMINI_RETURN_IF_ERROR(Commit(0));
+  has_open_.store(false, std::memory_order_release);
   return absl::OkStatus();
 }
 

@@ -4,10 +4,11 @@
 // they are written one after another.
 // Life: a chunk that is being filled is in a spare slot, and so are the chunks that together hold
 // one value. They are committed when all their tensors are written, when others need the slots, or
-// by Flush. Until then an operator that uses one of their written tensors calls Flush through the
-// model.
+// by Flush. A commit takes the chunk's copy off DEVICE, and plans reckon with what is there: the
+// session calls Flush before an operator begins.
 // Thread: any; one lock.
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <set>
 #include <utility>
@@ -37,6 +38,8 @@ class TensorWriter {
   absl::Status Read(int64_t index, ChunkKind kind, ManagedModel::ByteSink sink);
   // Commits all open chunks.
   absl::Status Flush();
+  // Returns whether a Write has ended that left chunks open. Cheap enough for each operator.
+  bool has_open() const { return has_open_.load(std::memory_order_acquire); }
 
  private:
   struct OpenChunk {
@@ -47,6 +50,8 @@ class TensorWriter {
     std::set<int64_t> written;  // Tensors that have a piece here and were written whole.
   };
 
+  absl::Status WriteLocked(int64_t index, ChunkKind kind, int64_t step,
+                           ManagedModel::ByteSource source) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<OpenChunk*> Open(BundleId bundle, ChunkKind kind, int64_t step,
                                   const ModelTensor& tensor) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<HostChunk> AcquireCopy(ChunkId chunk);
@@ -60,6 +65,7 @@ class TensorWriter {
   const int64_t max_open_chunks_;
   Mutex mutex_;
   std::vector<OpenChunk> open_ ABSL_GUARDED_BY(mutex_);  // The oldest first.
+  std::atomic<bool> has_open_{false};                    // Of open_. Not while a Write fills them.
 };
 
 }  // namespace gemini::client::hooks

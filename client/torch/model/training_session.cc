@@ -139,8 +139,14 @@ absl::StatusOr<std::unique_ptr<TrainingSession>> TrainingSession::Start(
   state->phases = std::make_unique<PhaseTracker>(opened.residency(), opened.device_budget(),
                                                  state->plans.get(), opened.timeline());
   state->budget_follower = std::make_unique<BudgetFollower>(opened);
+  // A plan that an operator begins reckons with what is on DEVICE, and a commit takes it off.
   state->phases->set_between_operators(
-      [follower = state->budget_follower.get()] { follower->BetweenOperators(); });
+      [follower = state->budget_follower.get(), models = &state->models] {
+        follower->BetweenOperators();
+        for (const auto& model : *models) {
+          if (model->open() != nullptr) model->open()->FinishWrites();
+        }
+      });
   GEMINI_ASSIGN_OR_RETURN(state->hook,
                           OperatorHook::Install(opened, state->device, state->phases.get()));
   state->session->residency().set_pending_release([models = &state->models] {
