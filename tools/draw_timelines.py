@@ -23,7 +23,7 @@ import live_training
 
 MIB = 2**20
 SHAPE = {"n_positions": 128, "n_embd": 256, "n_layer": 8, "n_head": 4, "vocab_size": 2048}
-# The first step is placed on demand, and its trace has the times of a cold start.
+# The first steps follow a plan of times that were foretold.
 STEP = 12
 
 

@@ -27,6 +27,9 @@ constexpr int64_t kLeastChunkBytes = 64 * kKiB;
 // Half a second of planning for all sizes together (docs/benchmarks.md says what a plan takes). A
 // model of 1.3e9 parameters has so many chunks of 1 MiB.
 constexpr int64_t kMostBundles = 5'000;
+// A trace of so many operators is made and planned in about a second: 40 micro-batches of a model
+// of 80 blocks.
+constexpr int64_t kMostForetoldOperators = 100'000;
 
 std::string Describe(const TriedChunkSize& tried) {
   if (!tried.status.ok()) return absl::StrCat(FormatByteSize(tried.chunk_bytes), " does not fit");
@@ -57,7 +60,8 @@ absl::StatusOr<ChunkChoice> Search(const ChunkChoiceInputs& in, const NamedTrace
   ChunkChoice choice = {.chunk_bytes = found.plan.chunk_bytes,
                         .reason = "",
                         .device_floor_bytes = found.plan.prediction.device_floor_bytes,
-                        .floor = std::nullopt};
+                        .floor = std::nullopt,
+                        .step = std::nullopt};
   for (const TriedChunkSize& tried : found.tried) {
     if (tried.chunk_bytes == choice.chunk_bytes) {
       host_bytes = tried.host_bytes;
@@ -82,7 +86,8 @@ ChunkChoice ByBudget(const ChunkChoiceInputs& in, const absl::Status& why) {
               "chunks of ", FormatByteSize(in.most_chunk_bytes),
               ", by the DEVICE budget alone, for no step can be predicted: ", why.message()),
           .device_floor_bytes = 0,
-          .floor = std::nullopt};
+          .floor = std::nullopt,
+          .step = std::nullopt};
 }
 
 std::string AsAskedFor(int64_t chunk_bytes) {
@@ -95,11 +100,37 @@ std::optional<DeviceNeed> FloorOf(const NamedTrace& step, int64_t chunk_bytes) {
   return FindDeviceFloor(*packed, step);
 }
 
-absl::StatusOr<NamedTrace> StepOf(const ChunkChoiceInputs& in) {
+RoundShape ShapeOf(const ChunkChoiceInputs& in) {
   RoundShape round = RoundOf(in.config);
-  round.micro_batches = std::min(round.micro_batches, kMostMicroBatches);
   round.vocabulary_blocks = VocabularyBlocks(in.model, in.config, in.device_bytes);
+  return round;
+}
+
+absl::StatusOr<NamedTrace> StepOf(const ChunkChoiceInputs& in) {
+  RoundShape round = ShapeOf(in);
+  round.micro_batches = std::min(round.micro_batches, kMostMicroBatches);
   return TraceStep(in.model, round, in.compute.value_or(ComputeRate()));
+}
+
+// Returns the trace of all micro-batches, if it can be foretold. `step` has kMostMicroBatches at
+// most.
+std::optional<Trace> WholeStep(const ChunkChoiceInputs& in, NamedTrace step) {
+  const RoundShape round = ShapeOf(in);
+  // Nobody makes plans, or knows the times that a plan is made of.
+  if (in.config.policy == "online" || !in.compute.has_value()) return std::nullopt;
+  // The vertical schedule takes the operators in another order than the dry run does, which is of
+  // one micro-batch there, and its activations leave DEVICE.
+  if (in.config.micro_batch_schedule != "horizontal") return std::nullopt;
+  // A step whose gradients overflow, while fp16's loss scale is searched for, ends in no update, as
+  // no plan foretells.
+  if (round.element == ElementType::kFp16) return std::nullopt;
+  const int64_t part =
+      step.trace.num_positions() / std::min(round.micro_batches, kMostMicroBatches);
+  if (part * round.micro_batches > kMostForetoldOperators) return std::nullopt;
+  if (round.micro_batches <= kMostMicroBatches) return std::move(step.trace);
+  absl::StatusOr<NamedTrace> whole = TraceStep(in.model, round, *in.compute);
+  if (!whole.ok()) return std::nullopt;
+  return std::move(whole->trace);
 }
 
 ChunkChoice Choose(const ChunkChoiceInputs& in, const NamedTrace& step) {
@@ -107,7 +138,8 @@ ChunkChoice Choose(const ChunkChoiceInputs& in, const NamedTrace& step) {
     return {.chunk_bytes = in.config.chunk_size,
             .reason = AsAskedFor(in.config.chunk_size),
             .device_floor_bytes = 0,
-            .floor = FloorOf(step, in.config.chunk_size)};
+            .floor = FloorOf(step, in.config.chunk_size),
+            .step = std::nullopt};
   }
   absl::StatusOr<ChunkChoice> found =
       in.compute.has_value()
@@ -129,8 +161,12 @@ ChunkChoice Choose(const ChunkChoiceInputs& in, const NamedTrace& step) {
 }  // namespace
 
 ChunkChoice ChooseChunkSize(const ChunkChoiceInputs& in) {
-  const absl::StatusOr<NamedTrace> step = StepOf(in);
-  if (step.ok()) return Choose(in, *step);
+  absl::StatusOr<NamedTrace> step = StepOf(in);
+  if (step.ok()) {
+    ChunkChoice choice = Choose(in, *step);
+    choice.step = WholeStep(in, *std::move(step));
+    return choice;
+  }
   ChunkChoice choice = ByBudget(in, step.status());
   if (in.config.chunk_size != kAutoBytes) {
     choice.chunk_bytes = in.config.chunk_size;

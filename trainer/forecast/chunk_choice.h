@@ -29,6 +29,9 @@ struct ChunkChoice {
   int64_t device_floor_bytes = 0;
   // What the step's largest operator needs in chunks of that size; nothing: it cannot be known.
   std::optional<DeviceNeed> floor;
+  // The trace of a whole step. Nothing: it is not foretold, as on a GPU, with the vertical
+  // schedule, in fp16, or where it has more than 100,000 operators.
+  std::optional<Trace> step;
 };
 
 struct ChunkChoiceInputs {

@@ -90,10 +90,13 @@ client::OptimizerSpec MakeOptimizer(const RunConfig& config) {
           .rounding_seed = config.rounding_seed()};
 }
 
-absl::StatusOr<MemoryPlan> PlanFor(const RunConfig& config, const ModelSpec& spec,
-                                   const CausalLm& model,
-                                   const std::vector<ParameterShape>& parameters,
-                                   int64_t available) {
+struct Plans {
+  MemoryPlan memory;
+  std::optional<Trace> first_step;  // The trace that it will leave, if that is foretold.
+};
+
+absl::StatusOr<Plans> PlanFor(const RunConfig& config, const ModelSpec& spec, const CausalLm& model,
+                              const std::vector<ParameterShape>& parameters, int64_t available) {
   std::vector<TensorSpec> tensors;
   for (const ParameterShape& parameter : parameters) {
     tensors.push_back({parameter.name, parameter.num_elements() * ElementBytes(config.element()),
@@ -104,10 +107,8 @@ absl::StatusOr<MemoryPlan> PlanFor(const RunConfig& config, const ModelSpec& spe
   inputs.device_bytes = DeviceMemory(config, available);
   inputs.most_chunk_bytes = client::hooks::ChooseChunkBytes(inputs.device_bytes, model);
   // Of a GPU it is not known before its first step: chunks are then as large as the budget allows.
-  if (config.chunk_size == kAutoBytes && !config.gpu().has_value()) {
-    inputs.compute = MeasureComputeRate();
-  }
-  const ChunkChoice choice = ChooseChunkSize(inputs);
+  if (!config.gpu().has_value()) inputs.compute = MeasureComputeRate();
+  ChunkChoice choice = ChooseChunkSize(inputs);
   LogInfo(choice.reason);
   GEMINI_ASSIGN_OR_RETURN(
       MemoryPlan plan,
@@ -121,7 +122,7 @@ absl::StatusOr<MemoryPlan> PlanFor(const RunConfig& config, const ModelSpec& spe
   }
   // What measuring and foretelling took goes back to the system before HOST is asked for.
   ::malloc_trim(0);
-  return plan;
+  return Plans{std::move(plan), std::move(choice.step)};
 }
 
 // A GPU computes the same bits each time only where it is told to: attention would not, with a
@@ -194,8 +195,8 @@ absl::Status OpenManaged(const RunConfig& config, Device device, const ModelSpec
                          CausalLm& model, const std::vector<ParameterShape>& parameters,
                          int64_t available, Memory& memory) {
   RaiseDescriptorLimit();
-  GEMINI_ASSIGN_OR_RETURN(const MemoryPlan plan,
-                          PlanFor(config, spec, model, parameters, available));
+  GEMINI_ASSIGN_OR_RETURN(Plans plans, PlanFor(config, spec, model, parameters, available));
+  const MemoryPlan& plan = plans.memory;
   client::hooks::TrainingOptions options;
   options.device = std::move(device.gpu);
   options.device_memory = plan.bytes[Tier::kDevice];
@@ -244,6 +245,10 @@ absl::Status OpenManaged(const RunConfig& config, Device device, const ModelSpec
   }
   GEMINI_ASSIGN_OR_RETURN(client::hooks::ManagedModel * managed,
                           memory.session->Manage(model, optimizer, manage));
+  // Also behind --resume: the first step of a run is like those before.
+  if (plans.first_step.has_value()) {
+    memory.session->phases().Foretell(*std::move(plans.first_step));
+  }
   GEMINI_ASSIGN_OR_RETURN(const DecayExemptions no_decay, DecayExemptions::Parse(config.no_decay));
   GEMINI_ASSIGN_OR_RETURN(
       memory.store, ManagedParameterStore::Make(*memory.session, *managed, optimizer, no_decay));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/forecast/chunk_choice.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -72,6 +73,30 @@ TEST_F(ChunkChoiceTest, WhereTheRateIsNotKnownTheBudgetDecidesAndTheFloorIsKnown
   EXPECT_EQ(Choose().chunk_bytes, most_chunk_bytes_);
   EXPECT_THAT(Choose().reason, HasSubstr("computes a second is not known"));
   EXPECT_TRUE(Choose().floor.has_value());
+  EXPECT_FALSE(Choose().step.has_value());
+}
+
+TEST_F(ChunkChoiceTest, TheWholeStepIsForetoldIfItIsNotTooLong) {
+  for (const int64_t accumulate : {1, 3, 4, 32, 3000}) {  // Of some 70 operators each.
+    config_.accumulate = accumulate;
+    const ChunkChoice choice = Choose();
+    ASSERT_EQ(choice.step.has_value(), accumulate < 3000) << accumulate;
+    if (!choice.step.has_value()) continue;
+    const auto looks_up = [](const TensorUse& use) {
+      return use.tensor == 1 && use.kind == ChunkKind::kParam;  // Positions.
+    };
+    EXPECT_EQ(std::ranges::count_if(choice.step->uses, looks_up), accumulate);
+  }
+  config_.accumulate = 2;
+  EXPECT_TRUE(Choose().step.has_value());
+  config_.precision = "fp16";
+  EXPECT_FALSE(Choose().step.has_value());
+  config_.precision = "fp32";
+  config_.policy = "online";
+  EXPECT_FALSE(Choose().step.has_value());
+  config_.policy = "auto";
+  config_.micro_batch_schedule = "vertical";
+  EXPECT_FALSE(Choose().step.has_value());
 }
 
 TEST_F(ChunkChoiceTest, WhatIsAskedForIsTaken) {
