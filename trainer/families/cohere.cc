@@ -23,6 +23,7 @@ ModelSpec MakeCohereSpec(ConfigKeys& keys) {
   ReadAttentionBias(keys, spec);
   spec.logit_scale = 0.0625;
   keys.Positive("logit_scale", spec.logit_scale);
+  keys.Ignore({"pretraining_tp"});
   bool norms_heads = false;
   keys.Flag("use_qk_norm", norms_heads);
   if (norms_heads) {

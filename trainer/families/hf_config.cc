@@ -82,7 +82,6 @@ constexpr const char* kHarmlessKeys[] = {
     "suppress_tokens",
     "task_specific_params",
     "temperature",
-    "tf_legacy_loss",
     "tie_encoder_decoder",
     "tokenizer_class",
     "top_k",
@@ -149,6 +148,7 @@ absl::StatusOr<HfConfig> ParseHfConfig(absl::string_view json_text, absl::string
                      .causal_class = std::string(family->causal_class),
                      .spec = family->make_spec(keys),
                      .json = std::string(json_text)};
+  keys.MustBeOff("tf_legacy_loss");
   GEMINI_RETURN_IF_ERROR(keys.status());
   config.unknown_keys = UnknownKeys(keys);
   return config;

@@ -55,7 +55,8 @@ ModelSpec MakeOptSpec(ConfigKeys& keys) {
   keys.Size({"ffn_dim"}, spec.feed_forward.width);
   keys.ActivationKey("activation_function", spec.feed_forward.activation);
 
-  keys.Ignore({"activation_dropout", "output_projection"});
+  keys.Ignore({"output_projection"});
+  keys.MustBeOff("activation_dropout");
   keys.MustBeOff("layerdrop");
   keys.MustBeOff("quantization_config");
   keys.MustDivide("hidden_size", spec.width, "num_attention_heads", attention.num_heads);
