@@ -63,7 +63,7 @@ class HfParityTest : public ::testing::Test {
     torch::set_num_threads(1);
     std::ifstream list(directory_ + "/cases.txt");
     for (std::string name; std::getline(list, name);) cases_.push_back(name);
-    ASSERT_GE(cases_.size(), 48u);
+    ASSERT_GE(cases_.size(), 68u);
   }
 
   absl::StatusOr<std::unique_ptr<CausalLm>> Load(const HfCheckpoint& checkpoint) {
@@ -87,6 +87,7 @@ TEST_F(HfParityTest, LogitsLossAndGradientsAreThoseOfTransformers) {
     SCOPED_TRACE(name);
     ASSERT_OK_AND_ASSIGN(const HfCheckpoint checkpoint,
                          HfCheckpoint::Open(absl::StrCat(directory_, "/", name)));
+    EXPECT_THAT(checkpoint.config().unknown_keys, ::testing::IsEmpty());
     ASSERT_OK_AND_ASSIGN(const std::unique_ptr<CausalLm> model, Load(checkpoint));
     ASSERT_OK_AND_ASSIGN(
         const SafetensorsReader reference,

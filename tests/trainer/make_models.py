@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes the small Hugging Face checkpoints and tokens that the tests of gemini-train share.
 
-make_models.py DIRECTORY: writes a folder for each name in configs() by transformers, tokens.npy and
-eval.npy.
+make_models.py DIRECTORY: writes a folder for each name in configs() by transformers, the same with three
+layers in DIRECTORY/three_layers, tokens.npy and eval.npy.
 """
 import pathlib
 import sys
@@ -34,7 +34,10 @@ def configs():
                    intermediate_size=352, num_hidden_layers=4, num_attention_heads=4,
                    num_key_value_heads=2, head_dim=32, attention_dropout=0.1)
     yield "mistral", transformers.MistralConfig(**decoder, sliding_window=12)
+    yield "qwen2", transformers.Qwen2Config(**decoder, use_sliding_window=True, sliding_window=12,
+                                            max_window_layers=2)
     yield "qwen3", transformers.Qwen3Config(**decoder)
+    yield "gemma", transformers.GemmaConfig(**decoder)
     yield "gemma2", transformers.Gemma2Config(**decoder, sliding_window=12, query_pre_attn_scalar=32,
                                               attn_logit_softcapping=5.0)
     yield "gemma3", transformers.Gemma3TextConfig(**decoder, sliding_window=12, query_pre_attn_scalar=32,
@@ -45,7 +48,28 @@ def configs():
     yield "qwen2_moe", transformers.Qwen2MoeConfig(
         **dict(decoder, num_hidden_layers=6), num_experts=32, num_experts_per_tok=1,
         moe_intermediate_size=24, shared_expert_intermediate_size=64)
+    yield "qwen3_moe", transformers.Qwen3MoeConfig(
+        **dict(decoder, num_hidden_layers=6), num_experts=8, num_experts_per_tok=2, norm_topk_prob=True,
+        moe_intermediate_size=64)
     yield "cohere", transformers.CohereConfig(**decoder, use_qk_norm=True)
+
+
+def with_layers(config, count):
+    """The configuration with the first `count` of its layers."""
+    keys = config.to_dict()
+    keys["n_layer" if "n_layer" in keys else "num_hidden_layers"] = count
+    if keys.get("layer_types"):
+        keys["layer_types"] = keys["layer_types"][:count]
+    return type(config).from_dict(keys)
+
+
+def save(config, directory):
+    torch.manual_seed(1)
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for parameter in model.parameters():  # No bias zero, no scale one.
+            parameter += 0.05 * torch.randn_like(parameter)
+    model.save_pretrained(directory)
 
 
 def tokens(count, seed):
@@ -61,12 +85,8 @@ def main(directory):
     root = pathlib.Path(directory)
     root.mkdir(parents=True, exist_ok=True)
     for name, config in configs():
-        torch.manual_seed(1)
-        model = transformers.AutoModelForCausalLM.from_config(config)
-        with torch.no_grad():
-            for parameter in model.parameters():  # No bias zero, no scale one.
-                parameter += 0.02 * torch.randn_like(parameter)
-        model.save_pretrained(root / name)
+        save(config, root / name)
+        save(with_layers(config, 3), root / "three_layers" / name)
     numpy.save(root / "tokens.npy", tokens(20_000, seed=2))
     numpy.save(root / "eval.npy", tokens(1_000, seed=3).astype(numpy.uint32))
 

@@ -14,8 +14,10 @@ import sys
 
 import torch
 from safetensors.torch import save_file
-from transformers import (AutoConfig, AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, GPT2Model,
-                          OPTConfig, OPTForCausalLM, OPTModel)
+from transformers import (AutoConfig, AutoModel, AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel,
+                          GPT2Model, OPTConfig, OPTForCausalLM, OPTModel)
+
+from hub_configs import HUB_CONFIGS
 
 VOCAB = 301
 
@@ -34,12 +36,12 @@ def opt(model_class=OPTForCausalLM, **changes):
     return model_class(OPTConfig(**{**settings, **changes}))
 
 
-def decoder(model_type, **changes):
+def decoder(model_type, model_class=AutoModelForCausalLM, **changes):
     settings = dict(vocab_size=VOCAB, max_position_embeddings=32, hidden_size=64,
                     num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
                     intermediate_size=96)
     config = AutoConfig.for_model(model_type, **{**settings, **changes})
-    return AutoModelForCausalLM.from_config(config)
+    return model_class.from_config(config)
 
 
 def llama(**changes):
@@ -71,6 +73,14 @@ def as_the_hub_spells_it(config):
         config['num_experts'] = config.pop('num_local_experts', config.get('num_experts'))
     if config['model_type'] == 'gemma':
         config['hidden_act'] = 'gelu'
+
+
+def release(name):
+    """A model of the shape of a release on the Hub, in the type of its files."""
+    config = json.loads(HUB_CONFIGS[name])
+    dtype = getattr(torch, config.get('torch_dtype', 'float32'))
+    config_class = type(AutoConfig.for_model(config['model_type']))
+    return AutoModelForCausalLM.from_config(config_class.from_dict(config), dtype=torch.float32), dtype, '1GB'
 
 
 POST_NORM = dict(do_layer_norm_before=False, word_embed_proj_dim=32)
@@ -112,6 +122,8 @@ CASES = {
                                   torch.float16, '1GB'),
     'llama3_tied_bf16_sharded': lambda: (llama(tie_word_embeddings=True, rope_parameters=LLAMA3),
                                          torch.bfloat16, '100KB'),
+    'llama_bare_tied': lambda: (decoder('llama', AutoModel, tie_word_embeddings=True),
+                                torch.float32, '1GB'),
     'llama3_hub': lambda: (llama(rope_parameters=LLAMA3), torch.float32, '1GB'),
     'mistral': lambda: (decoder('mistral', sliding_window=5), torch.float32, '1GB'),
     'mistral_hub': lambda: (decoder('mistral', sliding_window=None, head_dim=24,
@@ -169,6 +181,7 @@ CASES = {
                                       use_sliding_window=True, sliding_window=5,
                                       tie_word_embeddings=True), torch.float32, '1GB'),
     'opt_post_square': lambda: (opt(do_layer_norm_before=False), torch.float32, '1GB'),
+    **{f'release_{name}': lambda name=name: release(name) for name in HUB_CONFIGS},
 }
 
 
@@ -207,6 +220,8 @@ def make(out, name):
         config = json.loads(path.read_text())
         as_the_hub_spells_it(config)
         path.write_text(json.dumps(config))
+    if name.startswith('release_'):
+        (directory / 'config.json').write_text(HUB_CONFIGS[name.removeprefix('release_')])
 
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
     model.eval()

@@ -28,12 +28,12 @@ def few_tokens():
 
 
 def nudge(model, seed):
-    """Changes each weight by a rounding, up or down, or not."""
+    """Moves each weight by one unit in its last place, up or down, or not."""
     source = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            sign = torch.randint(-1, 2, parameter.shape, generator=source)
-            parameter.mul_(1 + torch.finfo(parameter.dtype).eps * sign)
+    for parameter in model.parameters():
+        bits = parameter.data.view(torch.int16 if parameter.element_size() == 2 else torch.int32)
+        sign = torch.randint(-1, 2, parameter.shape, generator=source, dtype=bits.dtype)
+        bits += sign * (parameter.data != 0)  # Below 0 is no number.
 
 
 def oracle_losses(path, accumulate, dtype=torch.float32, nudged_by=None):
@@ -89,11 +89,27 @@ def largest_difference(ours, expected):
     return max(abs(a - b) / abs(b) for a, b in zip(ours, expected, strict=True))
 
 
+def spread_of_losses(path, accumulate, dtype):
+    """How far apart transformers' own losses are, where weights differ by a rounding: the largest relative
+    difference among five runs."""
+    runs = [oracle_losses(path, accumulate, dtype, nudged_by=seed)[0] for seed in range(5)]
+    return max(max(losses) / min(losses) - 1 for losses in zip(*runs, strict=True))
+
+
 class TransformersTest(train_program.TrainTest):
+    def bare_model(self, model):
+        """Saves the bare model, and returns that checkpoint, and one with the head that --seed gives it: what a run
+        saves that learns nothing."""
+        bare = self.directory / "bare"
+        transformers.AutoModel.from_pretrained(model).save_pretrained(bare)
+        self.assertNotIn("lm_head.weight", train_program.tensors(bare / "model.safetensors"))
+        made = self.train("made", **self.keys(bare, steps=1, lr=0, schedule="constant", warmup_steps=0))
+        return bare, made / "latest"
+
     def without_dropout(self, name, **changes):
         """A copy of a model: draws of dropout are not Python's."""
         model = self.directory / "model"
-        shutil.copytree(MODELS / name, model)
+        shutil.copytree(MODELS / "three_layers" / name, model)
         config = json.loads((model / "config.json").read_text())
         for key in config:
             if "drop" in key and "layerdrop" not in key:
@@ -102,8 +118,9 @@ class TransformersTest(train_program.TrainTest):
         (model / "config.json").write_text(json.dumps(config))
         return model, config
 
-    def compare(self, name, accumulate=1, precision="fp32", moments="fp32", **changes):
+    def compare(self, name, accumulate=1, precision="fp32", moments="fp32", is_bare=False, **changes):
         model, config = self.without_dropout(name, **changes)
+        model, start = self.bare_model(model) if is_bare else (model, model)
         numpy.save(self.directory / "few.npy", few_tokens())
         output = self.train("out", model=model, data=self.directory / "few.npy", order="sequential",
                             steps=STEPS, batch=BATCH, sequence=SEQUENCE, accumulate=accumulate,
@@ -114,20 +131,24 @@ class TransformersTest(train_program.TrainTest):
         ours = [line["loss"] for line in steps]
         router_losses = [line.get("router_loss") for line in steps]
         dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
-        # Kernels of 16 bits round in other places: 2^-9 an operation, in losses of some 7.
         exact = (precision, moments) == ("fp32", "fp32")
-        bound = 1e-5 if exact else 1e-2
+        if exact:
+            bound = 1e-5
+        elif moments == "fp32":  # Kernels of 16 bits round in other places.
+            bound = 2 * spread_of_losses(start, accumulate, dtype)
+        else:
+            bound = 1e-2  # The codes of moments round where transformers does not.
         # A rounding decides which side of 0 an input of OPT's ReLU is on where it is that near, and then some losses
         # are others by 6e-5 or 2e-4: so it is with half of transformers' own nudged models, and on some processors
         # with this one. Losses must be those of one of them.
         nudges = range(16) if exact and config.get("activation_function") == "relu" else ()
         for seed in (None, *nudges):
-            expected, expected_router, trained = oracle_losses(model, accumulate, dtype, nudged_by=seed)
+            expected, expected_router, trained = oracle_losses(start, accumulate, dtype, nudged_by=seed)
             worst = largest_difference(ours, expected)
             if worst < bound:
                 break
         print(f"{name}, {precision}, moments {moments}, accumulate {accumulate}, nudged by {seed}: "
-              f"largest relative difference of loss {worst:.2e}; losses {expected[0]:.5f} to {expected[-1]:.5f}", flush=True)
+              f"largest relative difference of loss {worst:.2e} of {bound:.2e}; losses {expected[0]:.5f} to {expected[-1]:.5f}", flush=True)
         self.assertLess(worst, bound)
         if config.get("output_router_logits"):
             self.assertLess(largest_difference(router_losses, expected_router), bound)
@@ -136,8 +157,10 @@ class TransformersTest(train_program.TrainTest):
         self.assertLess(expected[-1], expected[0] - 0.1, "nothing was learned")
 
         # What we saved, loaded by transformers, is the model that Python trained.
-        saved = transformers.AutoModelForCausalLM.from_pretrained(output / "latest",
-                                                                  dtype=torch.float32)
+        saved, report = transformers.AutoModelForCausalLM.from_pretrained(
+            output / "latest", dtype=torch.float32, output_loading_info=True)
+        for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+            self.assertFalse(report[kind], kind)
         if not exact:
             return
         saved.eval()
@@ -239,6 +262,39 @@ class TransformersTest(train_program.TrainTest):
 
     def test_qwen2_with_experts_in_bf16(self):
         self.compare("qwen2_moe", precision="bf16")
+
+    def test_llama_without_head(self):
+        self.compare("llama", is_bare=True)
+
+    def test_gemma(self):
+        self.compare("gemma")
+
+    def test_qwen2(self):
+        self.compare("qwen2")
+
+    def test_qwen3_with_experts(self):
+        self.compare("qwen3_moe")
+
+    def test_opt_with_norm_behind_and_projections_in_bf16(self):
+        self.compare("opt_post_norm", precision="bf16")
+
+    def test_mistral_in_bf16(self):
+        self.compare("mistral", precision="bf16")
+
+    def test_mixtral_in_bf16(self):
+        self.compare("mixtral", precision="bf16")
+
+    def test_qwen2_in_bf16(self):
+        self.compare("qwen2", precision="bf16")
+
+    def test_qwen3_in_bf16(self):
+        self.compare("qwen3", precision="bf16")
+
+    def test_qwen3_with_experts_in_bf16(self):
+        self.compare("qwen3_moe", precision="bf16")
+
+    def test_gemma_in_bf16(self):
+        self.compare("gemma", precision="bf16")
 
     def test_a_saved_model_has_the_values_that_it_was_given(self):
         # No learning: what comes out must be what went in, through load, chunks and save.
