@@ -6,9 +6,11 @@ what transformers computes, before a step and behind it, or be refused with a me
 GEMINI_CONFIG_PROBE, the program of config_probe.cc, loads the same directories. Weights are those of
 transformers with every tensor moved, and padding tokens are among the data.
 """
+import collections
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import tempfile
@@ -17,6 +19,7 @@ import unittest
 import numpy
 import torch
 import transformers
+from torch.utils._python_dispatch import TorchDispatchMode
 
 VOCABULARY = 101
 LEARNING_RATE = 0.1  # As in config_probe.cc.
@@ -63,7 +66,9 @@ CHANGES = {
     "final_logit_softcapping": [1.5, None], "logit_scale": [0.3], "router_jitter_noise": [0.1],
     "layer_types": [["full_attention", "sliding_attention"], ["full_attention", "full_attention"]],
     "sliding_window_pattern": [1],
-    "use_bidirectional_attention": [True],
+    "use_bidirectional_attention": [True], "bos_token_id": [3], "eos_token_id": [4],
+    "id2label": [{"0": "no", "1": "yes", "2": "perhaps"}], "label2id": [{"no": 0, "yes": 1}],
+    "problem_type": ["regression"], "summary_activation": ["tanh"],
     "rope_parameters": [
         {"rope_type": "default", "rope_theta": 77.0},
         {"rope_type": "linear", "rope_theta": 77.0, "factor": 3.0},
@@ -118,6 +123,18 @@ NOT_RUN = {
 }
 
 
+# Keys of such names are not taken as harmless: changing one changes the loss in training, or is refused.
+REGULARISES = re.compile("drop|jitter|loss|noise")
+# But these: the first is of the head that GPT2DoubleHeadsModel has beside the language model's, and which is left out.
+# The second scales a loss that is off.
+WITHOUT_EFFECT = {"summary_first_dropout", "router_aux_loss_coef"}
+# Keys by which other models are regularised: a family that has no key of that name must say so.
+FOREIGN_KEYS = ("activation_dropout", "attention_dropout", "attention_probs_dropout_prob", "attn_pdrop",
+                "classifier_dropout", "dropout", "embd_pdrop", "ffn_dropout", "hidden_dropout", "hidden_dropout_prob",
+                "input_jitter_noise", "jitter_noise", "label_smoothing_loss", "layerdrop", "loss_type",
+                "resid_pdrop", "router_jitter_noise", "router_z_loss_coef", "tf_legacy_loss")
+
+
 def label(key, value):
     if value is ABSENT:
         return f"{key} left out"
@@ -155,7 +172,9 @@ def variants(model_type):
         keys |= {"rope_local_base_freq", "sliding_window_pattern"}
     yield None, None
     for key in sorted(keys - NOT_TRIED):
-        for value in changes_of(model_type, key, base.get(key)):
+        changes = changes_of(model_type, key, base.get(key))
+        assert changes, f"{key} = {base.get(key)}: CHANGES does not say what else it may be"
+        for value in changes:
             yield key, value
         if key in base and key not in TOO_LARGE:
             yield key, ABSENT
@@ -186,20 +205,35 @@ def write(directory, model_type, key, value):
     return model
 
 
+class Draws(TorchDispatchMode):
+    """Counts the elements that dropout draws for, by its rate."""
+
+    def __init__(self):
+        super().__init__()
+        self.elements = collections.Counter()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function is torch.ops.aten.bernoulli_.float:
+            self.elements[round(1 - args[1], 9)] += args[0].numel()
+        return function(*args, **(kwargs or {}))
+
+
 def losses(model, tokens):
-    """Logits and loss; whether two losses in training mode differ; and the loss after a step."""
+    """Logits and loss; what dropout draws; whether two losses in training mode differ; and that mode's loss after
+    a step."""
     model.eval()
     with torch.no_grad():
         result = model(input_ids=tokens, labels=tokens)
     model.train()
-    loss_in_training = model(input_ids=tokens, labels=tokens).loss
+    with Draws() as draws:
+        loss_in_training = model(input_ids=tokens, labels=tokens).loss
     loss_in_training.backward()
     with torch.no_grad():
         dropped = loss_in_training.item() != model(input_ids=tokens, labels=tokens).loss.item()
         for parameter in model.parameters():
             parameter -= LEARNING_RATE * parameter.grad
-        model.eval()
-        return result.logits, result.loss.item(), dropped, model(input_ids=tokens, labels=tokens).loss.item()
+        return (result.logits, result.loss.item(), draws.elements, dropped,
+                model(input_ids=tokens, labels=tokens).loss.item())
 
 
 class ConfigKeysTest(unittest.TestCase):
@@ -220,6 +254,36 @@ class ConfigKeysTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         return [json.loads(line) for line in done.stdout.splitlines()]
 
+    def compare_draws(self, ours, expected):
+        """Each dropout must draw for as many elements as in transformers, and drop the part that its rate says."""
+        elements, zeros = collections.Counter(), collections.Counter()
+        for rate, size, dropped in ours:
+            elements[round(rate, 9)] += size
+            zeros[round(rate, 9)] += dropped
+        self.assertEqual(elements, expected)
+        for rate, size in elements.items():
+            deviation = (rate * (1 - rate) / size) ** 0.5
+            self.assertLess(abs(zeros[rate] / size - rate), 5 * deviation)
+
+    def test_keys_that_regularise_other_families(self):
+        for model_type in BASES:
+            write(self.directory / model_type, model_type, None, None)
+            base = json.loads((self.directory / model_type / "config.json").read_text())
+            directories = {}
+            for key in FOREIGN_KEYS:
+                if key in base:
+                    continue  # One of its own.
+                directories[key] = self.directory / f"{model_type}_{key}"
+                directories[key].mkdir()
+                (directories[key] / "config.json").write_text(json.dumps(dict(base, **{key: 0.3})))
+                os.link(self.directory / model_type / "model.safetensors", directories[key] / "model.safetensors")
+            for key, ours in zip(directories, self.probe(directories.values()), strict=True):
+                with self.subTest(model_type, key=key):
+                    if "refused" in ours:
+                        self.assertIn(key, ours["refused"])
+                    else:
+                        self.assertEqual(ours["unknown"], [key], "it is taken as harmless")
+
     def compare(self, model_type):
         tried, not_run = [], {}
         for key, value in variants(model_type):
@@ -239,12 +303,15 @@ class ConfigKeysTest(unittest.TestCase):
                     self.assertIn(str(key), ours["refused"])
                     refused.add(text)
                     continue
-                logits, loss, dropped, next_loss = computed
+                logits, loss, draws, dropped, next_loss = computed
                 found = torch.from_numpy(numpy.fromfile(directory / "logits.bin", dtype=numpy.float32))
                 difference = (found.view(logits.shape) - logits).abs().max() / logits.abs().max()
                 self.assertLessEqual(difference.item(), LOGITS_TOLERANCE)
                 self.assertLessEqual(abs(ours["loss"] - loss), LOSS_TOLERANCE * loss)
                 self.assertEqual(ours["dropped"], dropped)
+                self.compare_draws(ours["draws"], draws)
+                if REGULARISES.search(text) and key not in WITHOUT_EFFECT and not text.endswith(" left out"):
+                    self.assertTrue(dropped, "it is taken as harmless")
                 if not dropped:  # Its draws are not Python's.
                     self.assertLessEqual(abs(ours["next_loss"] - next_loss), LOSS_TOLERANCE * next_loss)
         self.assertEqual(refused, REFUSED[model_type])

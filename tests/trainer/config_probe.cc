@@ -2,9 +2,10 @@
 // For config_keys_test.py: opens checkpoints, and says of each what becomes of it.
 //   config_probe TOKENS DIRECTORY...
 // TOKENS has int64 [2, sequence]. Prints a JSON object for each directory: "refused", the message;
-// or what the model computes: "loss" and, after a step of gradient descent, "next_loss"; "dropped",
-// whether two losses in training mode differ; "unknown", the keys that are not known. The logits go
-// to DIRECTORY/logits.bin, as fp32.
+// or what the model computes: "loss" and, after a step of gradient descent in training mode, that
+// mode's "next_loss"; "dropped", whether two losses in training mode differ; "draws", for each
+// dropout of the first of them its rate, and how many elements it had and dropped; "unknown", the
+// keys that are not known. The logits go to DIRECTORY/logits.bin, as fp32.
 #include <algorithm>
 #include <cstdint>
 #include <fstream>
@@ -12,7 +13,9 @@
 #include <iterator>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "ATen/record_function.h"
 #include "absl/status/statusor.h"
 #include "nlohmann/json.hpp"
 #include "torch/torch.h"
@@ -46,6 +49,38 @@ absl::StatusOr<std::unique_ptr<CausalLm>> Load(const std::string& directory, Jso
   return model;
 }
 
+// What dropout draws: 1 / (1 - rate), or 0.
+struct Draw {
+  double rate = 0;
+  torch::Tensor mask;
+};
+std::vector<Draw>& Draws() {
+  thread_local std::vector<Draw> draws;
+  return draws;
+}
+std::unique_ptr<at::ObserverContext> RecordDraw(const at::RecordFunction& function) {
+  if (std::string(function.name()) == "aten::bernoulli_") {
+    Draws().push_back(
+        {.rate = 1 - function.inputs()[1].toDouble(), .mask = function.inputs()[0].toTensor()});
+  }
+  return nullptr;
+}
+
+// Returns the loss, and says in `draws` what was dropped.
+torch::Tensor LossWithDraws(CausalLm& model, const torch::Tensor& tokens, Json& draws) {
+  Draws().clear();
+  const auto handle = at::addThreadLocalCallback(
+      at::RecordFunctionCallback(RecordDraw).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
+  torch::Tensor loss = model.Loss(tokens);
+  at::removeCallback(handle);
+  draws = Json::array();
+  for (const Draw& draw : Draws()) {
+    const int64_t elements = draw.mask.numel();
+    draws.push_back({draw.rate, elements, elements - draw.mask.count_nonzero().item<int64_t>()});
+  }
+  return loss;
+}
+
 Json Probe(const std::string& directory, const torch::Tensor& tokens) {
   Json result = {{"directory", directory}};
   const absl::StatusOr<std::unique_ptr<CausalLm>> loaded = Load(directory, result);
@@ -64,14 +99,13 @@ Json Probe(const std::string& directory, const torch::Tensor& tokens) {
     result["loss"] = model.Loss(tokens).item<double>();
   }
   model.train();
-  const torch::Tensor loss = model.Loss(tokens);
+  const torch::Tensor loss = LossWithDraws(model, tokens, result["draws"]);
   loss.backward();
   const torch::NoGradGuard no_grad;
   result["dropped"] = loss.item<double>() != model.Loss(tokens).item<double>();
   for (torch::Tensor& parameter : model.parameters()) {
     parameter.sub_(parameter.grad(), kLearningRate);
   }
-  model.eval();
   result["next_loss"] = model.Loss(tokens).item<double>();
   return result;
 }
