@@ -5,8 +5,12 @@ leaves the same bytes as --reference in plain memory, after 20 AdamW steps.
 
 The DEVICE budget is max(floor, 25% of the parameter bytes + non-model peak); floor and peak are measured
 in a run with room for all, and printed. GEMINI_PARITY_MODELS names the shapes, all by default.
+
+Placements are also drawn at random. GEMINI_PARITY_SEED repeats those of the run that printed it.
 """
 import os
+import random
+import re
 import unittest
 
 import train_program
@@ -19,7 +23,11 @@ CHUNK = 64 * KIB
 # Of these families nothing but the model differs, so that these tests tell all.
 FAMILIES = ("llama", "mistral", "qwen3", "gemma2", "gemma3", "cohere", "mixtral", "qwen2_moe")
 FAMILY_TESTS = ("test_one_batch_a_step_in_every_placement", "test_bf16_in_every_placement",
-                "test_recomputation", "test_micro_batches_block_by_block")
+                "test_recomputation", "test_micro_batches_block_by_block",
+                "test_at_the_floor_and_in_random_placements")
+# What these compute the ones above compute, too, put together otherwise.
+RELATIVES = ("qwen2", "gemma", "qwen3_moe")
+RELATIVE_TESTS = ("test_bf16_in_every_placement", "test_at_the_floor_and_in_random_placements")
 
 
 class ParityTest(train_program.TrainTest):
@@ -210,6 +218,71 @@ class ParityTest(train_program.TrainTest):
               "by block", flush=True)
         self.assertLess(moved[1], 0.75 * moved[0])
 
+    def named_bytes(self, refused):
+        """How much DEVICE a run was refused for."""
+        self.assertIn("raise --device-memory", refused.stderr)
+        return int(re.search(r"\((\d+) bytes\) together", refused.stderr)[1])
+
+    def floor(self, **keys):
+        """The least DEVICE that these keys run in, as the program foretells it."""
+        return self.named_bytes(train_program.run(output=self.directory / "refused", **keys, device_memory=CHUNK))
+
+    def random_placement(self, name, draw, keys):
+        """Where things lie and how they move, in any way that holds the model."""
+        placement = {"chunk_size": draw.randrange(16, 65) * 4 * KIB, "recompute": draw.random() < 0.5,
+                     "policy": draw.choice(("auto", "static", "cpu", "cuda", "online"))}
+        if placement["policy"] == "static":
+            placement["param_fraction"] = draw.random()
+            placement["optimizer_fraction"] = draw.random()
+        if draw.random() < 0.7:
+            store = self.directory / name
+            store.mkdir()
+            placement["nvme"] = [f"{store}:256MiB"]
+            if draw.random() < 0.3:
+                placement["optimizer_tier"] = "nvme"
+            else:  # The chunks of an update and of copies under way beside a part of the model, or all of it.
+                placement["host_memory"] = (28 * placement["chunk_size"]
+                                            + int(self.parameter_bytes(keys) * draw.uniform(1, 7)))
+        placement = {key: value for key, value in placement.items() if value is not False}
+        floor = self.floor(**keys, **placement)
+        # Near the floor more often than where everything stays on DEVICE.
+        room = int(self.parameter_bytes(keys) * 4 * draw.random() ** 2) + (floor // 2 if self.has_experts() else 0)
+        return dict(placement, device_memory=floor + room)
+
+    def has_experts(self):
+        """The floor is foretold for routers that deal tokens evenly. Others need more, and are told so in the step."""
+        return "num_experts_per_tok" in (train_program.MODELS / self.model / "config.json").read_text()
+
+    def train_at_the_floor(self, keys):
+        """Trains in the least DEVICE that the program names."""
+        placement = {"chunk_size": CHUNK, "recompute": True}
+        budget = self.floor(**keys, **placement)
+        output = self.directory / "at_the_floor"
+        for _ in range(5 if self.has_experts() else 1):
+            result = train_program.run(output=output, overwrite=True, **keys, **placement, device_memory=budget)
+            if result.returncode == 0:
+                break
+            budget = self.named_bytes(result)
+        print(f"{self.model}, {keys['precision']}: runs in {budget} bytes of DEVICE", flush=True)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return output
+
+    def test_at_the_floor_and_in_random_placements(self):
+        seed = int(os.environ.get("GEMINI_PARITY_SEED", random.randrange(1 << 32)))
+        draw = random.Random(seed)
+        keys = self.keys(self.model, steps=5, accumulate=2, clip=0.5, batch=1,
+                         precision=draw.choice(("fp32", "bf16")))
+        reference = self.train("reference", **keys, reference=True)
+        self.check_same(reference, self.train_at_the_floor(keys))
+        for i in range(3):
+            placement = self.random_placement(f"store{i}", draw, keys)
+            print(f"{self.model}, GEMINI_PARITY_SEED={seed}, {keys['precision']}: {placement}", flush=True)
+            with self.subTest(**placement):
+                output = self.train(f"placed{i}", **keys, **placement)
+                for line in train_program.steps(output):
+                    self.assertLessEqual(line["device_peak_bytes"], placement["device_memory"])
+                self.check_same(reference, output)
+
     def test_activations_between_blocks_that_do_not_fit(self):
         keys = self.keys(self.model, steps=3, batch=1, accumulate=24, micro_batch_schedule="vertical")
         reference = self.train("reference", **keys, reference=True)
@@ -229,6 +302,8 @@ def load_tests(loader, _tests, _pattern):
     for model in os.environ.get("GEMINI_PARITY_MODELS", "gpt2 opt opt_post_norm llama").split():
         if model in FAMILIES:
             suite.addTests(make(model)(name) for name in FAMILY_TESTS)
+        elif model in RELATIVES:
+            suite.addTests(make(model)(name) for name in RELATIVE_TESTS)
         else:
             suite.addTests(loader.loadTestsFromTestCase(make(model)))
     return suite
