@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The part of families.py that needs transformers: it makes the model that both programs train, and trains it.
+
+    families_baseline.py make CONFIG FOLDER --tokens N
+        makes FOLDER/model, a checkpoint with transformers' own random weights of the configuration CONFIG (JSON
+        with a model_type), and FOLDER/tokens.npy
+    families_baseline.py train FOLDER --steps N --batch N --sequence N --threads N --lr X --weight-decay X --clip X
+        trains that in fp32 as a user of transformers would without a compiler: attention by sdpa,
+        AdamW(fused=True), clipping by the norm, no cache of keys and values. Prints a line of JSON: the loss and
+        the seconds of each step.
+"""
+import argparse
+import json
+import pathlib
+import time
+
+import numpy
+import torch
+import transformers
+
+
+def make_tokens(count):
+    """A noisy walk over a small part of the vocabulary, so that there is something to learn in a few steps."""
+    random = numpy.random.default_rng(2)
+    steps = random.integers(1, 4, count)
+    jumps = random.random(count) < 0.05
+    steps[jumps] = random.integers(0, 256, int(jumps.sum()))
+    return (numpy.cumsum(steps) % 256 + 8).astype(numpy.uint16)  # Never a special token.
+
+
+def make(arguments):
+    config = transformers.AutoConfig.for_model(**json.loads(arguments.config))
+    torch.manual_seed(1)
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model.save_pretrained(arguments.folder / "model")
+    numpy.save(arguments.folder / "tokens.npy", make_tokens(arguments.tokens))
+
+
+def train(arguments):
+    torch.set_num_threads(arguments.threads)
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        arguments.folder / "model", dtype=torch.float32, attn_implementation="sdpa")
+    model.train()
+    parameters = list(model.parameters())
+    optimizer = torch.optim.AdamW(
+        [{"params": [p for p in parameters if p.dim() >= 2], "weight_decay": arguments.weight_decay},
+         {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0}],
+        lr=arguments.lr, fused=True)
+    tokens = torch.from_numpy(numpy.load(arguments.folder / "tokens.npy").astype(numpy.int64))
+    batches = tokens[:arguments.steps * arguments.batch * arguments.sequence].view(
+        arguments.steps, arguments.batch, arguments.sequence)
+    losses, seconds = [], []
+    for batch in batches:
+        start = time.perf_counter()
+        optimizer.zero_grad()
+        loss = model(input_ids=batch, labels=batch, use_cache=False).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(parameters, arguments.clip)
+        optimizer.step()
+        losses.append(loss.item())
+        seconds.append(time.perf_counter() - start)
+    print(json.dumps({"losses": losses, "seconds": seconds}), flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    maker = commands.add_parser("make")
+    maker.set_defaults(run=make)
+    maker.add_argument("config")
+    maker.add_argument("folder", type=pathlib.Path)
+    maker.add_argument("--tokens", type=int, required=True)
+    trainer = commands.add_parser("train")
+    trainer.set_defaults(run=train)
+    trainer.add_argument("folder", type=pathlib.Path)
+    for name in ("steps", "batch", "sequence", "threads"):
+        trainer.add_argument(f"--{name}", type=int, required=True)
+    for name in ("lr", "weight-decay", "clip"):
+        trainer.add_argument(f"--{name}", type=float, required=True)
+    arguments = parser.parse_args()
+    arguments.run(arguments)
+
+
+if __name__ == "__main__":
+    main()
