@@ -54,8 +54,8 @@ class ParityTest(train_program.TrainTest):
 
     @staticmethod
     def is_foretold(keys):
-        """Whether the first step is, and a plan of it fits: optimizer states that are kept on such a DEVICE
-        leave no plan any room."""
+        """Whether the first step is, and so begins with a plan. Where optimizer states are kept on such a
+        DEVICE no plan fits."""
         return (keys.get("policy") != "online" and keys.get("precision") != "fp16"
                 and keys.get("micro_batch_schedule") != "vertical" and "optimizer_fraction" not in keys)
 
@@ -66,7 +66,8 @@ class ParityTest(train_program.TrainTest):
             self.assertLessEqual(line["device_peak_bytes"], budget)
         lines = train_program.steps(output)
         if self.is_foretold(keys):
-            self.assertEqual(lines[0]["planned_rounds"], 1, lines[0]["divergences"])
+            # It is followed, or left where a thread that moves chunks gets no processor: first_step_test.
+            self.assertEqual(lines[0]["planned_rounds"] + sum(lines[0]["divergences"].values()), 1)
         self.assertGreater(sum(line["fetch_bytes"] for line in lines),
                            len(lines) * self.parameter_bytes(keys),
                            "the model was not moved in and out")
