@@ -22,6 +22,7 @@ CHUNK = 64 * KIB
 
 # Of these families nothing but the model differs, so that these tests tell all.
 FAMILIES = ("llama", "mistral", "qwen3", "gemma2", "gemma3", "cohere", "mixtral", "qwen2_moe")
+WITH_EXPERTS = ("mixtral", "qwen2_moe")
 FAMILY_TESTS = ("test_one_batch_a_step_in_every_placement", "test_bf16_in_every_placement",
                 "test_recomputation", "test_micro_batches_block_by_block",
                 "test_at_the_floor_and_in_random_placements")
@@ -203,6 +204,23 @@ class ParityTest(train_program.TrainTest):
                                                   optimizer_fraction=0.5, device_memory="64MiB",
                                                   chunk_size=CHUNK))
 
+    def test_evaluation_of_chosen_experts(self):
+        # Of 32 tokens most experts of qwen2_moe have none.
+        keys = self.keys(self.model, steps=6, batch=1, eval_data=train_program.MODELS / "eval.npy", eval_every=2)
+        reference = self.train("reference", **keys, experts="planned", reference=True)
+        budget = self.measured_budget(**keys)
+        for name, experts in (("plain_routed", dict(experts="routed", reference=True)),
+                              ("planned", dict(experts="planned")), ("routed", dict(experts="routed")),
+                              ("small", dict(experts="routed", expert_cache="1B")),
+                              ("online", dict(experts="routed", policy="online"))):
+            with self.subTest(name):
+                more = {} if "reference" in experts else dict(device_memory=budget, chunk_size=CHUNK)
+                output = self.train(name, **keys, **experts, **more)
+                self.check_same(reference, output)
+                evaluations = [line for line in train_program.metrics(output) if "eval_loss" in line]
+                self.assertEqual([line.get("expert_fetch_bytes", 0) > 0 for line in evaluations],
+                                 [name not in ("plain_routed", "planned")] * 3)
+
     def test_micro_batches_block_by_block(self):
         keys = self.keys(self.model, steps=6, batch=1, accumulate=4, recompute=True)
         # Bytes are compared on-line: a plan may move more of them to be faster, as times have it.
@@ -303,10 +321,13 @@ def load_tests(loader, _tests, _pattern):
     for model in os.environ.get("GEMINI_PARITY_MODELS", "gpt2 opt opt_post_norm llama").split():
         if model in FAMILIES:
             suite.addTests(make(model)(name) for name in FAMILY_TESTS)
+            if model in WITH_EXPERTS:
+                suite.addTest(make(model)("test_evaluation_of_chosen_experts"))
         elif model in RELATIVES:
             suite.addTests(make(model)(name) for name in RELATIVE_TESTS)
         else:
-            suite.addTests(loader.loadTestsFromTestCase(make(model)))
+            suite.addTests(one for one in loader.loadTestsFromTestCase(make(model))
+                           if one.id().split(".")[-1] != "test_evaluation_of_chosen_experts")
     return suite
 
 

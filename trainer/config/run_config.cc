@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/config/run_config.h"
 
+#include <cmath>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -41,6 +42,15 @@ uint64_t RunConfig::rounding_seed() const {
 std::string ToToml(RunConfig config) {
   return absl::StrCat("# The resolved configuration of a run of gemini-train.\n",
                       RunKeys(config).ToToml());
+}
+
+bool RunConfig::routes_experts(int64_t count, int64_t chosen) const {
+  if (experts != "auto") return experts == "routed";
+  // How probable it is, by routers that choose all alike, that a micro-batch leaves an expert out.
+  // Where few are left out, a plan moves the bytes earlier than a router can ask for them.
+  constexpr double kLeastLeftOut = 0.1;
+  const double not_chosen = 1 - static_cast<double>(chosen) / static_cast<double>(count);
+  return std::pow(not_chosen, static_cast<double>(batch * sequence)) > kLeastLeftOut;
 }
 
 std::optional<int> RunConfig::gpu() const { return ParseDeviceName(device).value_or(std::nullopt); }

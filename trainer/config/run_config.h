@@ -51,6 +51,8 @@ struct PlacementKeys {
   double param_fraction = 0;            // Of policy static.
   double optimizer_fraction = 0;        // The same.
   std::string optimizer_tier = "host";  // Home of optimizer states: host, or nvme.
+  std::string experts = "auto";         // In evaluations: planned, routed, or by the tokens.
+  int64_t expert_cache = kAutoBytes;    // Of DEVICE, for routed experts; an eighth of it.
   std::string daemon;                   // Empty: an embedded server.
   std::string space;                    // Empty: named after the output directory.
   int64_t threads = 0;                  // 0: what Torch takes by itself.
@@ -91,6 +93,8 @@ struct RunConfig : OptimizerKeys, PlacementKeys {
   // Of a GPU; none: the CPU. `device` is one that CheckRunConfig has accepted.
   std::optional<int> gpu() const;
   bool states_on_nvme() const { return optimizer_tier == "nvme"; }
+  // Whether an evaluation fetches the experts alone that tokens choose, `chosen` of `count` each.
+  bool routes_experts(int64_t count, int64_t chosen) const;
 };
 
 // All keys, in the order of --help and run.toml. `config` outlives the table.

@@ -148,6 +148,18 @@ KeyTable RunKeys(RunConfig& config) {
            "Home of optimizer states: host, or nvme, from which each step reads and writes them",
            R::kFree},
           config.optimizer_tier, {"host", "nvme"}),
+      ChoiceKey(
+          {"experts", "NAME",
+           "Which experts an evaluation runs: planned: all, ahead of time; routed: those that "
+           "tokens chose, fetched when they are chosen; auto: routed where a micro-batch is so "
+           "small that it leaves more than a tenth of them out; the numbers stay the same",
+           R::kFree},
+          config.experts, {"auto", "planned", "routed"}),
+      SizeKey({"expert-cache", "SIZE",
+               "Of DEVICE, for the experts that a routed evaluation chose last; auto: an eighth of "
+               "it",
+               R::kFree},
+              config.expert_cache, 1),
       RateKey({"device-bandwidth", "RATE",
                "Limit of the link between HOST and DEVICE, each direction, to study a machine that "
                "one does not have; 0: none",

@@ -20,8 +20,18 @@ struct HeadAngles {
   bool in_fp32 = false;
 };
 
+class ExpertCache;
+
+// How the experts of a block run. Planned: all of them, in their order, so that each forward has
+// the same operators. Routed: those alone that a token chose. The bits are the same.
+struct ExpertRouting {
+  bool routed = false;           // Only without gradients.
+  ExpertCache* cache = nullptr;  // Where routed experts lie. Null: where the parameters lie.
+};
+
 struct BatchContext {
   std::vector<HeadAngles> angles = {};  // One for each of ModelSpec::kinds.
+  ExpertRouting experts = {};
 };
 
 // Makes the context of rows of `sequence` tokens. `options` are those of the hidden state.

@@ -75,6 +75,9 @@ class CausalLm : public torch::nn::Module {
   // first.
   void set_recompute(bool recompute) { recompute_ = recompute; }
   bool recompute() const { return recompute_; }
+  // Sets how forwards run experts. Planned at first.
+  void set_routing(const ExpertRouting& routing) { routing_ = routing; }
+  const ExpertRouting& routing() const { return routing_; }
 
  protected:
   std::vector<std::shared_ptr<Block>> blocks_;  // Filled by the model's constructor.
@@ -84,6 +87,7 @@ class CausalLm : public torch::nn::Module {
   Stream ForwardBlocks(const torch::Tensor& tokens);
 
   bool recompute_ = false;
+  ExpertRouting routing_;
 };
 
 // Makes the model of the spec, in training mode. `options` are those of the parameters: a floating

@@ -14,6 +14,7 @@
 #include "ATen/ops/stack.h"
 #include "ATen/ops/topk.h"
 #include "absl/strings/str_cat.h"
+#include "trainer/models/expert_cache.h"
 #include "trainer/models/module_tree.h"
 
 namespace gemini::trainer {
@@ -88,12 +89,23 @@ Experts::Experts(const ModelSpec& spec, LayerSet& layers) : spec_(*spec.experts)
   shared_gate_ = AddModule(*this, names.shared_gate, layers.Linear({spec.width, 1}, Role::kRouter));
 }
 
-torch::Tensor Experts::Forward(const torch::Tensor& rows, torch::Tensor& router_sums) const {
+torch::Tensor Experts::Forward(const torch::Tensor& rows, const ExpertRouting& routing,
+                               torch::Tensor& router_sums) const {
   const Routes routes = RoutesOf(router_->Forward(rows), spec_, router_sums);
   std::vector<torch::Tensor> parts =
       rows.index_select(0, routes.row).split_with_sizes(routes.num_places);
+  const auto runs = [&](size_t i) { return !routing.routed || routes.num_places[i] > 0; };
+  if (routing.cache != nullptr) {
+    std::vector<const FeedForward*> chosen;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      if (runs(i)) chosen.push_back(&experts_[i]);
+    }
+    routing.cache->Choose(std::move(chosen));
+  }
   for (size_t i = 0; i < parts.size(); ++i) {
-    parts[i] = experts_[i].Forward(std::move(parts[i]));
+    if (!runs(i)) continue;  // What it would return has no rows either.
+    const FeedForward& expert = routing.cache != nullptr ? routing.cache->Next() : experts_[i];
+    parts[i] = expert.Forward(std::move(parts[i]));
   }
   torch::Tensor joined = at::cat(parts);
   parts.clear();

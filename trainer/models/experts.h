@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The experts of a block, and the router that chooses among them. All experts run in each forward,
-// in their order. One that has no tokens runs on no rows, and its gradient is then zero. So the
-// order of operators does not depend on what the router chose, and a plan holds for every step.
+// The experts of a block, and the router that chooses among them. Planned, all experts run in each
+// forward, in their order. One that has no tokens runs on no rows, and its gradient is then zero.
+// So the order of operators does not depend on what the router chose, and a plan holds for every
+// step. Routed, which is for evaluations, only those run that have tokens.
 // Bits:   a token's results are weighed and summed in the order of their weights, and rounded once.
 // Thread: one at a time.
 #pragma once
@@ -13,6 +14,7 @@
 #include "torch/types.h"
 #include "trainer/families/model_spec.h"
 #include "trainer/layer_set.h"
+#include "trainer/models/batch_context.h"
 #include "trainer/models/feed_forward.h"
 
 namespace gemini::trainer {
@@ -23,7 +25,8 @@ class Experts : public torch::nn::Module {
   Experts(const ModelSpec& spec, LayerSet& layers);
   // Returns [rows, width] for rows of that shape. Adds what the router did with them to
   // `router_sums` (stream.h), if the loss includes the routers'.
-  torch::Tensor Forward(const torch::Tensor& rows, torch::Tensor& router_sums) const;
+  torch::Tensor Forward(const torch::Tensor& rows, const ExpertRouting& routing,
+                        torch::Tensor& router_sums) const;
 
  private:
   const ExpertsSpec spec_;

@@ -45,4 +45,13 @@ torch::Tensor FeedForward::Forward(torch::Tensor in) const {
   return out_->Forward(gate_ ? Activate(activation_, gate) * fed : Activate(activation_, fed));
 }
 
+std::vector<torch::Tensor> FeedForward::Parameters() const {
+  std::vector<torch::Tensor> parameters;
+  for (const std::shared_ptr<Layer>& layer : {gate_, in_, out_}) {
+    if (!layer) continue;
+    for (torch::Tensor& parameter : layer->parameters()) parameters.push_back(parameter);
+  }
+  return parameters;
+}
+
 }  // namespace gemini::trainer

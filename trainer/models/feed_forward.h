@@ -4,6 +4,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "torch/nn/module.h"
 #include "torch/types.h"
@@ -20,6 +21,8 @@ class FeedForward {
   // Returns a tensor [rows, width]. `in` has the same shape. It is released before the activation
   // takes memory, unless the caller holds it, too.
   torch::Tensor Forward(torch::Tensor in) const;
+  // Returns its parameters, in the order of their first use.
+  std::vector<torch::Tensor> Parameters() const;
 
  private:
   const Activation activation_;

@@ -101,7 +101,8 @@ class TransformerBlock : public Block {
     if (norms_after()) middle = attention_norm_->Forward(middle);
 
     const torch::Tensor rows = middle.reshape({-1, middle.size(-1)});
-    torch::Tensor fed = Feed(norms_after() ? rows : feed_norm_->Forward(rows), router_sums);
+    torch::Tensor fed =
+        Feed(norms_after() ? rows : feed_norm_->Forward(rows), context, router_sums);
     if (feed_out_norm_) fed = feed_out_norm_->Forward(fed);
     const torch::Tensor out = (rows + fed).view(hidden.sizes());
     return norms_after() ? feed_norm_->Forward(out) : out;
@@ -112,7 +113,7 @@ class TransformerBlock : public Block {
     torch::Tensor normed = attention_norm_->Forward(hidden);
     const torch::Tensor middle = hidden + Attend(Project(normed), context);
     normed = normed.reshape({-1, normed.size(-1)});
-    return middle + Feed(std::move(normed), router_sums).view(hidden.sizes());
+    return middle + Feed(std::move(normed), context, router_sums).view(hidden.sizes());
   }
 
   // Returns what attention adds to the residual, for what Project returned.
@@ -130,9 +131,9 @@ class TransformerBlock : public Block {
   }
 
   // Returns what the feed-forward part adds, for rows [.., width].
-  torch::Tensor Feed(torch::Tensor in, torch::Tensor& router_sums) {
-    const torch::Tensor fed =
-        experts_ ? experts_->Forward(in, router_sums) : feed_->Forward(std::move(in));
+  torch::Tensor Feed(torch::Tensor in, const BatchContext& context, torch::Tensor& router_sums) {
+    const torch::Tensor fed = experts_ ? experts_->Forward(in, context.experts, router_sums)
+                                       : feed_->Forward(std::move(in));
     return DropOut(fed);
   }
 
@@ -241,7 +242,10 @@ torch::Tensor Transformer::Embed(const torch::Tensor& tokens) {
 }
 
 BatchContext Transformer::ContextOf(const torch::Tensor& hidden) const {
-  return MakeBatchContext(spec_.kinds, spec_.attention.head_size, hidden.size(1), hidden.options());
+  BatchContext context =
+      MakeBatchContext(spec_.kinds, spec_.attention.head_size, hidden.size(1), hidden.options());
+  context.experts = routing();
+  return context;
 }
 
 torch::Tensor Transformer::Finish(torch::Tensor hidden) const {

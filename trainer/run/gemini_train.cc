@@ -28,6 +28,7 @@
 #include "absl/strings/str_join.h"
 #include "client/torch/device/gpu_device.h"
 #include "client/torch/model/element_types.h"
+#include "client/torch/model/tensor_copy.h"
 #include "client/torch/model/training_session.h"
 #include "gemini/byte_size.h"
 #include "gemini/policy_options.h"
@@ -45,6 +46,7 @@
 #include "trainer/forecast/memory_plan.h"
 #include "trainer/forecast/round_of_run.h"
 #include "trainer/models/activation_store_managed.h"
+#include "trainer/models/expert_cache.h"
 #include "trainer/run/run_checkpoint.h"
 #include "trainer/run/run_log.h"
 #include "trainer/run/training_loop.h"
@@ -66,6 +68,7 @@ struct Memory {
   std::unique_ptr<client::hooks::TrainingSession> session;
   std::unique_ptr<ParameterStore> store;
   std::unique_ptr<ActivationStore> activations;
+  FetchWeights fetch_expert;  // Null in plain memory.
 };
 
 std::string SpaceName(const RunConfig& config) {
@@ -252,6 +255,13 @@ absl::Status OpenManaged(const RunConfig& config, Device device, const ModelSpec
   GEMINI_ASSIGN_OR_RETURN(const DecayExemptions no_decay, DecayExemptions::Parse(config.no_decay));
   GEMINI_ASSIGN_OR_RETURN(
       memory.store, ManagedParameterStore::Make(*memory.session, *managed, optimizer, no_decay));
+  memory.fetch_expert = [&session = memory.session->session()](
+                            const torch::Tensor& parameter,
+                            const torch::Tensor& to) -> absl::StatusOr<std::function<void()>> {
+    GEMINI_ASSIGN_OR_RETURN(const client::hooks::PendingCopy copy,
+                            client::hooks::BeginCopy(session, parameter, to));
+    return [&session, copy] { client::hooks::AwaitCopy(session, copy); };
+  };
   if (plan.host_activation_bytes > 0) {
     client::hooks::OffloadOptions offload;
     offload.space_name = absl::StrCat(manage.space_name.substr(0, 116), ".activations");
@@ -527,6 +537,7 @@ absl::StatusOr<int> Run(CommandLine& line, const Interrupt& interrupt, Progress&
       .model = *model,
       .store = *memory.store,
       .activations = *memory.activations,
+      .fetch_expert = memory.fetch_expert,
       .parameters = parameters,
       .data = data,
       .eval_data = eval_data.has_value() ? &*eval_data : nullptr,

@@ -36,6 +36,7 @@ struct EvalMetrics {
   double eval_loss = 0;
   double eval_perplexity = 0;  // Of the cross entropy alone.
   std::optional<double> eval_router_loss = {};
+  std::optional<int64_t> expert_fetch_bytes = {};  // To DEVICE, where experts were routed.
 };
 
 // Returns the line without its end.

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "ATen/Context.h"
+#include "absl/cleanup/cleanup.h"
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -18,6 +19,7 @@
 #include "torch/autograd.h"
 #include "trainer/data/sequence_order.h"
 #include "trainer/models/generator_state.h"
+#include "trainer/models/plain_layers.h"
 #include "trainer/models/vertical_schedule.h"
 #include "trainer/run/learning_rate.h"
 #include "trainer/run/run_checkpoint.h"
@@ -67,6 +69,8 @@ class Loop {
                                       const std::function<int64_t(int64_t)>& sequence_at) const;
   // Evaluates, if that is due at this step and was not completed.
   absl::Status Evaluate();
+  // Makes room on DEVICE for the experts of an evaluation.
+  absl::StatusOr<std::unique_ptr<ExpertCache>> MakeExpertCache() const;
   absl::Status Save();
   // Saves; one that fails where a later one will be tried is a warning.
   absl::Status SavePeriodically();
@@ -326,6 +330,21 @@ absl::Status Loop::Step() {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::unique_ptr<ExpertCache>> Loop::MakeExpertCache() const {
+  constexpr int64_t kPartOfDevice = 8;
+  const int64_t bytes = config_.expert_cache != kAutoBytes
+                            ? config_.expert_cache
+                            : parts_.store.usage().device_budget_bytes / kPartOfDevice;
+  const torch::Tensor parameter = parts_.model.parameters().front();
+  PlainLayers layers(parameter.options().device(parts_.device));
+  try {
+    return std::make_unique<ExpertCache>(parts_.source.config().spec, layers, bytes,
+                                         parts_.fetch_expert);
+  } catch (const std::exception& error) {
+    return Explain(error, "--expert-cache");
+  }
+}
+
 absl::Status Loop::Evaluate() {
   const bool is_due = state_.step == config_.steps ||
                       (config_.eval_every > 0 && state_.step % config_.eval_every == 0);
@@ -333,6 +352,9 @@ absl::Status Loop::Evaluate() {
     return absl::OkStatus();
   }
   const TokenData& data = *parts_.eval_data;
+  const std::optional<ExpertsSpec>& experts = parts_.source.config().spec.experts;
+  bool routed = experts.has_value() && config_.routes_experts(experts->count, experts->chosen);
+  std::unique_ptr<ExpertCache> cache;  // Null where experts are not fetched one by one.
   LossValues sum, mean;
   parts_.model.eval();
   {
@@ -342,7 +364,17 @@ absl::Status Loop::Evaluate() {
       GEMINI_ASSIGN_OR_RETURN(const torch::Tensor tokens,
                               Batch(data, count, [&](int64_t i) { return first + i; }));
       // The last batch may be a short one, which needs less memory.
-      const PhaseScope phase(parts_.store, count == config_.batch ? "eval" : "eval-last");
+      const PhaseScope phase(parts_.store, absl::StrCat("eval", routed ? "-routed" : "",
+                                                        count == config_.batch ? "" : "-last"));
+      // In the phase: what comes before it is of a plan that knows no cache.
+      if (routed && parts_.fetch_expert != nullptr && cache == nullptr) {
+        absl::StatusOr<std::unique_ptr<ExpertCache>> made = MakeExpertCache();
+        // Nobody asked for a cache: what has no room for one evaluates all the same.
+        routed = made.ok() || config_.experts == "routed" || !parts_.store.status().ok();
+        if (routed) GEMINI_ASSIGN_OR_RETURN(cache, std::move(made));
+      }
+      parts_.model.set_routing({.routed = routed, .cache = cache.get()});
+      const absl::Cleanup plan_experts = [&] { parts_.model.set_routing({}); };
       const auto evaluate = [&]() -> absl::StatusOr<LossValues> {
         try {
           return parts_.model.Losses(tokens).Values();
@@ -369,6 +401,7 @@ absl::Status Loop::Evaluate() {
   metrics.eval_loss = mean.total;
   metrics.eval_router_loss = mean.router;
   metrics.eval_perplexity = std::exp(mean.cross_entropy);
+  if (cache != nullptr) metrics.expert_fetch_bytes = cache->fetched_bytes();
   summary_.eval_loss = metrics.eval_loss;
   parts_.log(absl::StrFormat("step %d: eval loss %.4f, perplexity %.2f", state_.step,
                              metrics.eval_loss, metrics.eval_perplexity));

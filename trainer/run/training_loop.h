@@ -20,6 +20,7 @@
 #include "trainer/data/token_data.h"
 #include "trainer/models/activation_store.h"
 #include "trainer/models/causal_lm.h"
+#include "trainer/models/expert_cache.h"
 #include "trainer/run/interrupt.h"
 #include "trainer/run/metrics_file.h"
 #include "trainer/run/progress.h"
@@ -36,6 +37,8 @@ struct TrainingParts {
   CausalLm& model;
   ParameterStore& store;
   ActivationStore& activations;  // Between blocks; used by the vertical schedule.
+  // Of experts that an evaluation routes. Null: they are read where the parameters lie.
+  FetchWeights fetch_expert = nullptr;
   const std::vector<ParameterShape>& parameters;
   const TokenData& data;
   const TokenData* eval_data;  // Null: none.

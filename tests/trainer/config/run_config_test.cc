@@ -48,6 +48,8 @@ TEST(RunConfig, EveryStoredKeySurvivesBeingWrittenAndReadBack) {
   config.param_fraction = 0.3;
   config.optimizer_fraction = 0.2;
   config.optimizer_tier = "nvme";
+  config.experts = "routed";
+  config.expert_cache = 12345;
   config.micro_batch_schedule = "vertical";
   config.update_threads = 3;
   const std::string output = config.output;
@@ -55,6 +57,28 @@ TEST(RunConfig, EveryStoredKeySurvivesBeingWrittenAndReadBack) {
   ASSERT_OK(RunKeys(back).ApplyToml(ToToml(config), "run.toml"));
   back.output = output;  // Not stored: a run's directory may be moved.
   EXPECT_EQ(back, config) << ToToml(config);
+}
+
+TEST(RunConfig, EvaluationsRouteExpertsWhereMicroBatchesLeaveMoreThanATenthOut) {
+  RunConfig config;
+  config.batch = 1;
+  const auto routes = [&](int64_t sequence, int64_t count, int64_t chosen) {
+    config.sequence = sequence;
+    return config.routes_experts(count, chosen);
+  };
+  EXPECT_TRUE(routes(8, 8, 2));     // 0.75^8 = 0.1001.
+  EXPECT_FALSE(routes(9, 8, 2));    // 0.75^9 = 0.0751.
+  EXPECT_TRUE(routes(35, 128, 8));  // 0.9375^35 = 0.1045.
+  EXPECT_FALSE(routes(36, 128, 8));
+  EXPECT_FALSE(routes(128, 128, 8));
+  EXPECT_FALSE(routes(2, 4, 4));  // Each token goes through all.
+  config.batch = 2;               // The micro-batch counts.
+  EXPECT_TRUE(routes(4, 8, 2));
+  EXPECT_FALSE(routes(5, 8, 2));
+  config.experts = "planned";
+  EXPECT_FALSE(routes(2, 128, 8));
+  config.experts = "routed";
+  EXPECT_TRUE(routes(512, 128, 8));
 }
 
 TEST(RunConfig, AnUnknownKeyNamesFileLineAndTheNearestKey) {

@@ -46,7 +46,7 @@ class ExpertsTest : public ::testing::Test {
   }
   Tensor Forward() {
     Tensor router_sums;
-    Tensor out = experts_->Forward(rows_, router_sums);
+    Tensor out = experts_->Forward(rows_, /*routing=*/{}, router_sums);
     EXPECT_FALSE(router_sums.defined());
     return out;
   }
@@ -114,9 +114,9 @@ TEST_F(ExpertsTest, TheRouterAddsItsChoicesAndProbabilitiesToTheSums) {
   }
   const Tensor once = torch::stack({counts, probabilities.sum(0)});
   Tensor sums;
-  experts_->Forward(rows_, sums);
+  experts_->Forward(rows_, /*routing=*/{}, sums);
   EXPECT_TRUE(torch::allclose(sums, once));
-  experts_->Forward(rows_, sums);
+  experts_->Forward(rows_, /*routing=*/{}, sums);
   EXPECT_TRUE(torch::allclose(sums, 2 * once));
 }
 

@@ -80,6 +80,13 @@ TEST_F(MetricsFileTest, TheLossOfTheRoutersIsThereWhereThereIsOne) {
   EXPECT_EQ(nlohmann::json::parse(ToJson(evaluation))["eval_router_loss"].get<double>(), 2.5);
 }
 
+TEST_F(MetricsFileTest, BytesOfExpertsAreThereWhereTheyWereRouted) {
+  EvalMetrics evaluation = {3, 1.5, 4.48};
+  EXPECT_FALSE(nlohmann::json::parse(ToJson(evaluation)).contains("expert_fetch_bytes"));
+  evaluation.expert_fetch_bytes = 77;
+  EXPECT_EQ(nlohmann::json::parse(ToJson(evaluation))["expert_fetch_bytes"].get<int64_t>(), 77);
+}
+
 TEST_F(MetricsFileTest, NanAndInfinityAreNullAndTheLineStaysJson) {
   StepMetrics metrics = Step(3);
   metrics.loss = std::nan("");
