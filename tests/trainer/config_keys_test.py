@@ -126,7 +126,7 @@ NOT_RUN = {
 # Keys of such names are not taken as harmless: changing one changes the loss in training, or is refused.
 REGULARISES = re.compile("drop|jitter|loss|noise")
 # But these: the first is of the head that GPT2DoubleHeadsModel has beside the language model's, and which is left out.
-# The second scales a loss that is off.
+# The second scales the routers' loss, for which nothing is drawn.
 WITHOUT_EFFECT = {"summary_first_dropout", "router_aux_loss_coef"}
 # Keys by which other models are regularised: a family that has no key of that name must say so.
 FOREIGN_KEYS = ("activation_dropout", "attention_dropout", "attention_probs_dropout_prob", "attn_pdrop",

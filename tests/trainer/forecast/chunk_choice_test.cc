@@ -77,6 +77,7 @@ TEST_F(ChunkChoiceTest, WhereTheRateIsNotKnownTheBudgetDecidesAndTheFloorIsKnown
 }
 
 TEST_F(ChunkChoiceTest, TheWholeStepIsForetoldIfItIsNotTooLong) {
+  config_.vocabulary_blocks = 1;  // So that tensor 1 is what it is below.
   for (const int64_t accumulate : {1, 3, 4, 32, 3000}) {  // Of some 70 operators each.
     config_.accumulate = accumulate;
     const ChunkChoice choice = Choose();
