@@ -93,7 +93,8 @@ torch::Tensor LookUp(absl::Span<const torch::Tensor> blocks, const VocabularyCut
 }
 
 void AddToGradient(const torch::Tensor& leaf, torch::Tensor gradient) {
-  TORCH_CHECK(leaf.is_leaf(), "a gradient for a tensor that is computed");
+  TORCH_CHECK(leaf.is_leaf() && leaf.requires_grad(),
+              "a gradient for a tensor that learns nothing");
   const std::shared_ptr<torch::autograd::Node> accumulator =
       torch::autograd::impl::grad_accumulator(leaf);
   variable_list gradients;
