@@ -371,7 +371,9 @@ absl::Status Loop::Evaluate() {
         absl::StatusOr<std::unique_ptr<ExpertCache>> made = MakeExpertCache();
         // Nobody asked for a cache: what has no room for one evaluates all the same.
         routed = made.ok() || config_.experts == "routed" || !parts_.store.status().ok();
-        if (routed) GEMINI_ASSIGN_OR_RETURN(cache, std::move(made));
+        if (routed) {
+          GEMINI_ASSIGN_OR_RETURN(cache, std::move(made));
+        }
       }
       parts_.model.set_routing({.routed = routed, .cache = cache.get()});
       const absl::Cleanup plan_experts = [&] { parts_.model.set_routing({}); };
