@@ -13,7 +13,6 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <system_error>
@@ -32,7 +31,6 @@
 #include "client/torch/model/training_session.h"
 #include "gemini/byte_size.h"
 #include "gemini/policy_options.h"
-#include "gemini/stall_cause.h"
 #include "gemini/system/available_memory.h"
 #include "gemini/system/descriptor_limit.h"
 #include "gemini/system/monotonic_clock.h"
@@ -49,6 +47,7 @@
 #include "trainer/models/expert_cache.h"
 #include "trainer/run/run_checkpoint.h"
 #include "trainer/run/run_log.h"
+#include "trainer/run/summary_text.h"
 #include "trainer/run/training_loop.h"
 #include "trainer/store/parameter_store_joined.h"
 #include "trainer/store/parameter_store_managed.h"
@@ -334,49 +333,6 @@ absl::Status CheckInputsLieElsewhere(const RunConfig& config) {
   return absl::OkStatus();
 }
 
-void PrintSummary(const RunConfig& config, const TrainingSummary& summary) {
-  const client::TrainingStats& memory = summary.memory;
-  const auto print = [](const std::string& line) { std::puts(line.c_str()); };
-  print(absl::StrFormat("Steps        %d of %d (%d in this run), %s, %.0f tokens a second",
-                        summary.step, config.steps, summary.step - summary.first_step,
-                        DurationText(summary.duration),
-                        static_cast<double>(summary.tokens) /
-                            std::max(absl::ToDoubleSeconds(summary.duration), 1e-9)));
-  print(absl::StrFormat("Loss         %.4f at step 1, %.4f at the end", summary.first_loss,
-                        summary.last_loss));
-  if (summary.eval_loss.has_value()) {
-    print(absl::StrFormat("Evaluation   loss %.4f", *summary.eval_loss));
-  }
-  if (memory.device_budget_bytes > 0) {
-    print(absl::StrCat("DEVICE       peak ", FormatByteSize(memory.device_peak_bytes),
-                       " of a budget of ", FormatByteSize(memory.device_budget_bytes), " (",
-                       FormatByteSize(memory.non_model_peak_bytes),
-                       " of activations and temporaries; operators pinned at most ",
-                       FormatByteSize(memory.pinned_peak_bytes), ")"));
-    print(absl::StrCat("HOST, NVME   ", FormatByteSize(memory.host_bytes), ", ",
-                       FormatByteSize(memory.nvme_bytes)));
-    print(absl::StrCat("Moved        ", FormatByteSize(memory.fetch_bytes), " to DEVICE, ",
-                       FormatByteSize(memory.evict_bytes), " from it; operators waited ",
-                       absl::StrFormat("%.2f s", memory.stall_seconds)));
-    std::string left;
-    for (int i = 0; i < kNumDivergences; ++i) {
-      if (memory.phases.divergences[i] == 0) continue;
-      absl::StrAppend(&left, left.empty() ? " (" : ", ", DivergenceName(static_cast<Divergence>(i)),
-                      " ", memory.phases.divergences[i]);
-    }
-    const int64_t num_left = std::accumulate(memory.phases.divergences.begin(),
-                                             memory.phases.divergences.end(), int64_t{0});
-    print(absl::StrCat("Plans        followed ", memory.phases.planned_rounds, " times, left ",
-                       num_left, left, left.empty() ? "" : ")"));
-    if (memory.requests_given_up > 0) {
-      print(absl::StrCat("Server       did not answer ", memory.requests_given_up,
-                         " requests in time"));
-    }
-  }
-  print(absl::StrCat("Checkpoint   ", summary.checkpoint.empty() ? "none" : summary.checkpoint));
-  std::fflush(stdout);
-}
-
 std::string MetricsPath(const RunConfig& config) {
   return config.metrics.empty() ? config.output + "/metrics.jsonl" : config.metrics;
 }
@@ -563,7 +519,8 @@ absl::StatusOr<int> Run(CommandLine& line, const Interrupt& interrupt, Progress&
     }
     return summary.status();
   }
-  PrintSummary(config, *summary);
+  std::fputs(SummaryText(config, *summary).c_str(), stdout);
+  std::fflush(stdout);
   return interrupt.signal() == 0 ? 0 : Interrupt::ExitStatus(interrupt.signal());
 }
 
