@@ -91,9 +91,11 @@ class MemstatTraceTest(TrainTest):
             for event in process.lane("operator", waits=True):
                 waits[event["name"]] += event["dur"]
             self.assertGreater(waits["wait: transfer"], 0.6 * sum(waits.values()), waits)
-        # A planned round moves what was foretold, and all gradients leave.
-        self.assertAlmostEqual(actual.moved("fetch") / planned.moved("fetch"), 1.0, delta=0.1)
-        self.assertAlmostEqual(actual.moved("evict") / parameter_bytes("gpt2"), 1.0, delta=0.1)
+        # A planned round moves what was foretold. Gradients leave, that of the tied table twice, or what
+        # was updated by them on DEVICE.
+        for lane in ("fetch", "evict"):
+            self.assertAlmostEqual(actual.moved(lane) / planned.moved(lane), 1.0, delta=0.1)
+        self.assertGreater(actual.moved("evict") / parameter_bytes("gpt2"), 0.9)
 
         # More rounds, in one file.
         job.wait_for_step(8)
