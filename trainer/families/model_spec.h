@@ -128,7 +128,7 @@ struct ExpertsSpec {
   int64_t width = 0;            // Between the two matrices of one.
   bool normalises = true;       // The weights of those chosen are divided by their sum.
   bool rounds_weights = false;  // The weights are rounded to the hidden state's type.
-  // The loss includes the routers' load-balancing loss, times this. Nothing: it does not.
+  // If it has a value, the loss includes the routers' load-balancing loss times it.
   std::optional<double> router_loss_coefficient = {};
   // Every token goes through one more, of this width. A linear layer of one output, the gate, reads
   // the same, and its sigmoid weighs what that one returns. 0 means that there is none.

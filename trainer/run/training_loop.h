@@ -37,7 +37,7 @@ struct TrainingParts {
   CausalLm& model;
   ParameterStore& store;
   ActivationStore& activations;  // Between blocks; used by the vertical schedule.
-  // Of experts that an evaluation routes. Null: they are read where the parameters lie.
+  // Fetches an expert that an evaluation routes. If it is null, experts are read where they lie.
   FetchWeights fetch_expert = nullptr;
   const std::vector<ParameterShape>& parameters;
   const TokenData& data;
