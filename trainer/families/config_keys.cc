@@ -88,6 +88,15 @@ void ConfigKeys::Probability(const char* key, double& value) {
   value = found->get<double>();
 }
 
+void ConfigKeys::Part(const char* key, double& value) {
+  const Json* found = Find({key}).second;
+  if (found == nullptr) return;
+  if (!found->is_number() || !(found->get<double>() > 0 && found->get<double>() <= 1)) {
+    return Refuse(key, *found, "a number above 0 and at most 1");
+  }
+  value = found->get<double>();
+}
+
 void ConfigKeys::Positive(const char* key, double& value) {
   const Json* found = Find({key}).second;
   if (found == nullptr) return;
@@ -97,10 +106,27 @@ void ConfigKeys::Positive(const char* key, double& value) {
   value = found->get<double>();
 }
 
-void ConfigKeys::RequiredPositive(const char* key, double& value) {
+void ConfigKeys::Require(const char* key) {
   if (status_.ok() && Find({key}).second == nullptr) {
     status_ = absl::InvalidArgumentError(absl::StrCat(where_, ": has no ", key));
   }
+}
+
+void ConfigKeys::RequiredPositives(const char* key, size_t count, std::vector<double>& values) {
+  Require(key);
+  const Json* found = Find({key}).second;
+  if (found == nullptr) return;
+  values.clear();
+  for (const Json& part : *found) {
+    if (part.is_number() && part.get<double>() > 0) values.push_back(part.get<double>());
+  }
+  if (!found->is_array() || found->size() != count || values.size() != count) {
+    Refuse(key, *found, absl::StrCat("a list of ", count, " numbers above 0"));
+  }
+}
+
+void ConfigKeys::RequiredPositive(const char* key, double& value) {
+  Require(key);
   Positive(key, value);
 }
 

@@ -44,7 +44,10 @@ class ConfigKeys {
   // Each reads the first of its keys that is there and not null, and else leaves the value alone.
   void Size(std::initializer_list<const char*> keys, int64_t& value, int64_t minimum = 1);
   void Sizes(const char* key, std::vector<int64_t>& values);  // A list of sizes from 0 on.
-  void Probability(const char* key, double& value);           // From 0 to below 1.
+  // A list of `count` numbers above 0. INVALID_ARGUMENT if it is not there.
+  void RequiredPositives(const char* key, size_t count, std::vector<double>& values);
+  void Probability(const char* key, double& value);  // From 0 to below 1.
+  void Part(const char* key, double& value);         // Above 0, and at most 1.
   void Positive(const char* key, double& value);
   void RequiredPositive(const char* key, double& value);    // INVALID_ARGUMENT if it is not there.
   void PositiveOrNull(const char* key, double& value);      // Null makes it 0.
@@ -82,6 +85,7 @@ class ConfigKeys {
   // Returns the index in `names` of `value`, the key's or a part of it; 0 if that is none.
   size_t IndexIn(absl::Span<const absl::string_view> names, const char* key,
                  const nlohmann::json& value);
+  void Require(const char* key);
   void Refuse(absl::string_view key, const nlohmann::json& value, absl::string_view expected);
   void Unsupported(absl::string_view what);
 

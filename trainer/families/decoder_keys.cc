@@ -90,7 +90,6 @@ void ReadDecoderKeys(ConfigKeys& keys, ModelSpec& spec) {
   keys.MustBeOff("quantization_config");
   keys.MustDivide("num_attention_heads", attention.num_heads, "num_key_value_heads",
                   attention.num_kv_heads);
-  keys.MustDivide("head_dim", attention.head_size, "the pairs that are rotated, of", 2);
 }
 
 void ReadLlamaKeys(ConfigKeys& keys, ModelSpec& spec, const RotarySpec& rotary) {

@@ -24,7 +24,7 @@ ModelSpec MakeGpt2Spec(ConfigKeys& keys) {
   spec.block_matrices = MatrixLayout::kInOut;
 
   AttentionSpec& attention = spec.attention;
-  attention = {.num_heads = 12, .one_matrix = true, .dropout = 0.1};
+  attention = {.num_heads = 12, .layout = QueryKeyValueLayout::kJoined, .dropout = 0.1};
   keys.Size({"n_head", "num_attention_heads"}, attention.num_heads);
   attention.num_kv_heads = attention.num_heads;
   attention.head_size = spec.width / attention.num_heads;

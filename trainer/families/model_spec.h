@@ -19,10 +19,18 @@ enum class Activation : uint8_t { kRelu, kGelu, kGeluTanh, kSilu };
 
 // How a block puts its two parts and its norms together.
 enum class BlockOrder : uint8_t {
-  kNormsBefore,  // x + attention(norm(x)), and then x + feed(norm(x)).
-  kNormsAfter,   // norm(x + attention(x)), and then norm(x + feed(x)).
-  kSandwich,     // x + norm(attention(norm(x))), and then x + norm(feed(norm(x))).
-  kParallel,     // x + attention(norm(x)) + feed(norm(x)), with one norm for both.
+  kNormsBefore,       // x + attention(norm(x)), and then x + feed(norm(x)).
+  kNormsAfter,        // norm(x + attention(x)), and then norm(x + feed(x)).
+  kSandwich,          // x + norm(attention(norm(x))), and then x + norm(feed(norm(x))).
+  kParallel,          // x + attention(norm(x)) + feed(norm(x)), with one norm for both.
+  kParallelTwoNorms,  // feed(norm(x)) + attention(norm(x)) + x, with a norm for each.
+};
+
+// In how many matrices query, key and value are.
+enum class QueryKeyValueLayout : uint8_t {
+  kApart,   // Three.
+  kJoined,  // One, whose output is the query of all heads, then their keys, then their values.
+  kByHead,  // One, whose output is query, key and value of the first head, then of the second, ...
 };
 
 // How a linear layer's matrix lies in the files, and in memory.
@@ -52,7 +60,8 @@ struct PositionSpec {
 };
 
 // Rotary positions: pair i of a query's or key's head is turned by its position times
-// theta^(-2 i / head size) (Su et al., arXiv:2104.09864).
+// theta^(-2 i / size), where `size` is that of the part that is rotated (Su et al.,
+// arXiv:2104.09864).
 struct RotarySpec {
   enum class Scaling : uint8_t {
     kNone,
@@ -62,9 +71,12 @@ struct RotarySpec {
     // arXiv:2309.00071).
     kLlama3,
     kYarn,
+    // Each frequency is divided by a number of its own (Ding et al., arXiv:2402.13753).
+    kLongRope,
   };
   double theta = 10000;
-  bool interleaved = false;  // Pair i is (2 i, 2 i + 1). If false, it is (i, i + head size / 2).
+  double part = 1;           // Of each head its first elements are rotated, SizeOf(head size).
+  bool interleaved = false;  // Pair i is (2 i, 2 i + 1). If false, it is (i, i + size / 2).
   bool in_fp32 = false;      // Heads are rotated in fp32, and rounded once.
   Scaling scaling = Scaling::kNone;
   double factor = 1;
@@ -73,9 +85,16 @@ struct RotarySpec {
   double low_turns = 1;
   double high_turns = 4;
   int64_t original_positions = 1;
-  double amplitude = 1;     // kYarn multiplies cosine and sine by it.
+  // The divisors of kLongRope, one for each pair: of sequences of up to `original_positions`, and
+  // of longer ones.
+  std::vector<double> short_factors = {};
+  std::vector<double> long_factors = {};
+  double amplitude = 1;     // kYarn and kLongRope multiply cosine and sine by it.
   bool whole_pairs = true;  // kYarn moves its two bounds outwards to whole pairs.
 
+  int64_t SizeOf(int64_t head_size) const {
+    return static_cast<int64_t>(static_cast<double>(head_size) * part);
+  }
   bool operator==(const RotarySpec&) const = default;
 };
 
@@ -98,8 +117,8 @@ struct AttentionSpec {
   bool divides_scale_by_depth = false;
   // The query is multiplied by the scale and not the scores, which gives other bits.
   bool scales_query = false;
-  // Query, key and value are one matrix, whose output is the three in this order.
-  bool one_matrix = false;
+  // If it is kByHead, num_kv_heads is num_heads.
+  QueryKeyValueLayout layout = QueryKeyValueLayout::kApart;
   bool bias = true;      // Query, key and value have one.
   bool out_bias = true;  // The matrix behind attention has one.
   double dropout = 0;    // With this probability a weight of the softmax is dropped.
@@ -111,11 +130,14 @@ struct AttentionSpec {
 };
 
 struct FeedForwardSpec {
-  int64_t width = 0;  // Between its two matrices.
+  int64_t width = 0;  // Between its first and its last matrix.
   Activation activation = Activation::kGelu;
   // Another matrix of the same size, the gate, reads the same input. The activation is applied to
   // its output, which multiplies that of the first matrix (Shazeer, arXiv:2002.05202).
   bool gated = false;
+  // The gate and the first matrix are one, whose output is the gate's before the other's. Only
+  // where it is gated.
+  bool joined = false;
   bool bias = true;
 };
 
@@ -135,7 +157,7 @@ struct ExpertsSpec {
   int64_t shared_width = 0;
 };
 
-// The names of a feed-forward part's layers. One that is not gated has no gate.
+// The names of a feed-forward part's layers. One that is not gated, or joined, has no gate.
 struct FeedNames {
   std::string gate = {};
   std::string in = {};
@@ -155,7 +177,7 @@ struct ExpertNames {
 // The names of the layers of a block, from the block on. A layer that is not there has none.
 struct BlockNames {
   std::string attention_norm = {};   // In a kParallel block it is the norm of both parts.
-  std::string query_key_value = {};  // Of one matrix; otherwise the next three have names.
+  std::string query_key_value = {};  // Where it is one; otherwise the next three have names.
   std::string query = {};
   std::string key = {};
   std::string value = {};

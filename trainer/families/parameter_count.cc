@@ -50,6 +50,7 @@ int64_t NormsOf(BlockOrder order) {
       return 1;
     case BlockOrder::kNormsBefore:
     case BlockOrder::kNormsAfter:
+    case BlockOrder::kParallelTwoNorms:
       return 2;
     case BlockOrder::kSandwich:
       return 4;

@@ -4,13 +4,26 @@
 // Errors: keys.status() is UNIMPLEMENTED for a kind of scaling that we lack, with those we have,
 //         and INVALID_ARGUMENT where a key that the kind needs is missing.
 #pragma once
+#include <cstdint>
+
 #include "trainer/families/config_keys.h"
 #include "trainer/families/model_spec.h"
 
 namespace gemini::trainer {
 
+// The keys of a family at the top level.
+struct RotaryNames {
+  const char* theta = "rope_theta";
+  // Of the part of a head that is rotated. Null: the family's model rotates whole heads alone.
+  const char* part = nullptr;
+  // The default of "original_max_position_embeddings" there, which goes before what the object
+  // says. 0: there is none.
+  int64_t original_positions = 0;
+};
+
 // Sets how heads are rotated in all kinds of blocks. `rotary` is what keys that are left out mean.
-void ReadRotary(ConfigKeys& keys, ModelSpec& spec, RotarySpec rotary);
+void ReadRotary(ConfigKeys& keys, ModelSpec& spec, RotarySpec rotary,
+                const RotaryNames& names = {});
 
 // Sets it for each of the two kinds: blocks that see all, and those that see a window. Only the
 // former have "rope_theta" and "rope_scaling".

@@ -24,9 +24,14 @@ torch::Tensor TurnPairs(const torch::Tensor& x, bool interleaved) {
 }
 
 // Returns x [batch, heads, sequence, head size] rotated by the angles, or x itself if there are
-// none.
+// none. Elements of a head for which there are no angles stay as they are.
 torch::Tensor Rotate(const torch::Tensor& x, const HeadAngles& angles) {
   if (!angles.cosine.defined()) return x;
+  const int64_t size = angles.cosine.size(-1);
+  if (size < x.size(-1)) {
+    return at::cat({Rotate(x.slice(/*dim=*/-1, 0, size), angles), x.slice(/*dim=*/-1, size)},
+                   /*dim=*/-1);
+  }
   const torch::Tensor in = angles.in_fp32 ? x.to(torch::kFloat32) : x;
   const torch::Tensor turned = TurnPairs(in, angles.interleaved);
   torch::Tensor out = in * angles.cosine;
@@ -52,18 +57,14 @@ torch::Tensor FusedAttention(const torch::Tensor& query, const torch::Tensor& ke
 }  // namespace
 
 torch::Tensor CausalAttention(const torch::Tensor& query, const torch::Tensor& key,
-                              const torch::Tensor& value, int64_t head_size,
-                              const HeadAngles& angles, RowAttentionOptions options) {
-  const int64_t batch = query.size(0);
-  const int64_t sequence = query.size(1);
-  const auto by_head = [&](const torch::Tensor& x) {
-    return x.view({batch, sequence, -1, head_size}).transpose(1, 2);
-  };
-  if (options.window >= sequence) options.window = 0;
+                              const torch::Tensor& value, const HeadAngles& angles,
+                              RowAttentionOptions options) {
+  if (options.window >= query.size(1)) options.window = 0;
   const bool fused = options.window == 0 && options.soft_cap == 0;
   const torch::Tensor attended = (fused ? FusedAttention : RowAttention)(
-      Rotate(by_head(query), angles), Rotate(by_head(key), angles), by_head(value), options);
-  return attended.transpose(1, 2).reshape(query.sizes());
+      Rotate(query.transpose(1, 2), angles), Rotate(key.transpose(1, 2), angles),
+      value.transpose(1, 2), options);
+  return attended.transpose(1, 2).flatten(-2);
 }
 
 }  // namespace gemini::trainer

@@ -12,11 +12,12 @@
 
 namespace gemini::trainer {
 
-// Returns the attention of query [batch, sequence, heads * head_size] and key and value [batch,
-// sequence, KV heads * head_size], all of one floating dtype, as a contiguous tensor of the query's
-// shape and dtype. Query and key are rotated by `angles`. Torch's exceptions pass through.
+// Returns the attention of query [batch, sequence, heads, head size] and key and value [batch,
+// sequence, KV heads, head size], all of one floating dtype, as a contiguous tensor [batch,
+// sequence, heads * head size] of it. Query and key are rotated by `angles`. Torch's exceptions
+// pass through.
 torch::Tensor CausalAttention(const torch::Tensor& query, const torch::Tensor& key,
-                              const torch::Tensor& value, int64_t head_size,
-                              const HeadAngles& angles, RowAttentionOptions options);
+                              const torch::Tensor& value, const HeadAngles& angles,
+                              RowAttentionOptions options);
 
 }  // namespace gemini::trainer

@@ -33,9 +33,9 @@ float ScaledByTurns(const RotarySpec& rotary, float frequency) {
 
 // The pairs between which Yarn interpolates: before the first all frequencies are kept, behind the
 // last all are divided.
-std::pair<double, double> YarnRange(const RotarySpec& rotary, int64_t head_size) {
+std::pair<double, double> YarnRange(const RotarySpec& rotary, int64_t size) {
   const auto pair_with = [&](double turns) {
-    return static_cast<double>(head_size) *
+    return static_cast<double>(size) *
            std::log(static_cast<double>(rotary.original_positions) /
                     (turns * 2 * std::numbers::pi)) /
            (2 * std::log(rotary.theta));
@@ -47,7 +47,7 @@ std::pair<double, double> YarnRange(const RotarySpec& rotary, int64_t head_size)
     last = std::ceil(last);
   }
   first = std::max(first, 0.0);
-  last = std::min(last, static_cast<double>(head_size - 1));
+  last = std::min(last, static_cast<double>(size - 1));
   return {first, first == last ? last + 0.001 : last};  // No division by 0.
 }
 
@@ -59,14 +59,15 @@ float ScaledByPair(const RotarySpec& rotary, const std::pair<double, double>& ra
   return 1 / (static_cast<float>(rotary.factor) * period) * (1 - kept) + 1 / period * kept;
 }
 
-// Returns the turn of each pair from one position to the next, in radians: [head size / 2], fp32.
-torch::Tensor FrequenciesOf(const RotarySpec& rotary, int64_t head_size) {
-  const torch::Tensor exponents = at::arange(0, head_size, 2, torch::kFloat32) / head_size;
+// Returns the turn of each pair from one position to the next, in radians: [size / 2], fp32.
+// `size`: elements of a head that are rotated.
+torch::Tensor FrequenciesOf(const RotarySpec& rotary, int64_t size, int64_t sequence) {
+  const torch::Tensor exponents = at::arange(0, size, 2, torch::kFloat32) / size;
   const torch::Tensor periods = at::pow(at::Scalar(rotary.theta), exponents);
   torch::Tensor frequencies = periods.reciprocal();
   auto* const values = frequencies.mutable_data_ptr<float>();
   std::pair<double, double> range;
-  if (rotary.scaling == RotarySpec::Scaling::kYarn) range = YarnRange(rotary, head_size);
+  if (rotary.scaling == RotarySpec::Scaling::kYarn) range = YarnRange(rotary, size);
   for (int64_t i = 0; i < frequencies.numel(); ++i) {
     switch (rotary.scaling) {
       case RotarySpec::Scaling::kNone:
@@ -80,6 +81,13 @@ torch::Tensor FrequenciesOf(const RotarySpec& rotary, int64_t head_size) {
       case RotarySpec::Scaling::kYarn:
         values[i] = ScaledByPair(rotary, range, i, periods.const_data_ptr<float>()[i]);
         break;
+      case RotarySpec::Scaling::kLongRope: {
+        const std::vector<double>& factors =
+            sequence > rotary.original_positions ? rotary.long_factors : rotary.short_factors;
+        values[i] = 1 / (static_cast<float>(factors[static_cast<size_t>(i)]) *
+                         periods.const_data_ptr<float>()[i]);
+        break;
+      }
     }
   }
   return frequencies;
@@ -90,8 +98,8 @@ HeadAngles MakeAngles(const RotarySpec& rotary, int64_t head_size, int64_t seque
   // Angles in fp32, whatever the hidden state is in: 16 bits cannot tell late positions apart.
   const torch::Tensor positions =
       at::arange(sequence, torch::dtype(torch::kFloat32).device(options.device()));
-  const torch::Tensor turns =
-      at::outer(positions, FrequenciesOf(rotary, head_size).to(options.device()));
+  const torch::Tensor frequencies = FrequenciesOf(rotary, rotary.SizeOf(head_size), sequence);
+  const torch::Tensor turns = at::outer(positions, frequencies.to(options.device()));
   const torch::Tensor angles = rotary.interleaved ? turns.repeat_interleave(2, /*dim=*/-1)
                                                   : at::cat({turns, turns}, /*dim=*/-1);
   const auto type = options.dtype().toScalarType();

@@ -11,8 +11,8 @@
 
 namespace gemini::trainer {
 
-// The cosine and sine of the angles by which heads are rotated: [sequence, head size], in the
-// hidden state's dtype and on its device. Undefined where they are not.
+// The cosine and sine of the angles by which heads are rotated: [sequence, elements of a head that
+// are rotated], in the hidden state's dtype and on its device. Undefined where heads are not.
 struct HeadAngles {
   torch::Tensor cosine = {};
   torch::Tensor sine = {};

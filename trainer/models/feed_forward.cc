@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/models/feed_forward.h"
 
+#include <tuple>
+#include <utility>
+
 #include "ATen/ops/gelu.h"
 #include "ATen/ops/relu.h"
 #include "ATen/ops/silu.h"
@@ -24,14 +27,20 @@ torch::Tensor Activate(Activation activation, const torch::Tensor& x) {
   TORCH_INTERNAL_ASSERT(false);
 }
 
+std::pair<torch::Tensor, torch::Tensor> Halves(const torch::Tensor& x) {
+  const std::vector<torch::Tensor> halves = x.chunk(2, /*dim=*/-1);
+  return {halves[0], halves[1]};
+}
+
 }  // namespace
 
 FeedForward::FeedForward(torch::nn::Module& root, const FeedNames& names,
                          const FeedForwardSpec& spec, int64_t width, MatrixLayout layout,
                          LayerSet& layers)
-    : activation_(spec.activation) {
-  const LinearShape into = {width, spec.width, spec.bias, layout};
-  if (spec.gated) gate_ = AddModule(root, names.gate, layers.Linear(into, Role::kFeedIn));
+    : activation_(spec.activation), joined_(spec.joined) {
+  const LinearShape into = {width, (joined_ ? 2 : 1) * spec.width, spec.bias, layout};
+  if (spec.gated && !joined_)
+    gate_ = AddModule(root, names.gate, layers.Linear(into, Role::kFeedIn));
   in_ = AddModule(root, names.in, layers.Linear(into, Role::kFeedIn));
   out_ = AddModule(root, names.out,
                    layers.Linear({spec.width, width, spec.bias, layout}, Role::kFeedOut));
@@ -40,9 +49,11 @@ FeedForward::FeedForward(torch::nn::Module& root, const FeedNames& names,
 torch::Tensor FeedForward::Forward(torch::Tensor in) const {
   torch::Tensor gate;
   if (gate_) gate = gate_->Forward(in);
-  const torch::Tensor fed = in_->Forward(in);
+  torch::Tensor fed = in_->Forward(in);
   in.reset();
-  return out_->Forward(gate_ ? Activate(activation_, gate) * fed : Activate(activation_, fed));
+  if (joined_) std::tie(gate, fed) = Halves(fed);
+  return out_->Forward(gate.defined() ? Activate(activation_, gate) * fed
+                                      : Activate(activation_, fed));
 }
 
 std::vector<torch::Tensor> FeedForward::Parameters() const {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A feed-forward part: two matrices with an activation between them, and a gate in some.
+// A feed-forward part: two matrices with an activation between them, and a gate in some, which may
+// be part of the first matrix.
 // Thread: one at a time.
 #pragma once
 #include <cstdint>
@@ -26,7 +27,8 @@ class FeedForward {
 
  private:
   const Activation activation_;
-  std::shared_ptr<Layer> gate_;  // Null where it is not gated.
+  const bool joined_;
+  std::shared_ptr<Layer> gate_;  // Null where it is not gated, or in_ has it, too.
   std::shared_ptr<Layer> in_;
   std::shared_ptr<Layer> out_;
 };

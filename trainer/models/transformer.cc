@@ -43,11 +43,11 @@ class TransformerBlock : public Block {
       return linear(name, width, out, attention.bias, Role::kQueryKeyValue);
     };
     if (!norms_after()) attention_norm_ = norm(names.attention_norm);
-    if (attention.one_matrix) {
-      query_key_value_ = {project(names.query_key_value, heads + 2 * kv_heads)};
-    } else {
+    if (attention.layout == QueryKeyValueLayout::kApart) {
       query_key_value_ = {project(names.query, heads), project(names.key, kv_heads),
                           project(names.value, kv_heads)};
+    } else {
+      query_key_value_ = {project(names.query_key_value, heads + 2 * kv_heads)};
     }
     if (attention.head_norm.has_value()) {
       const auto head_norm = [&](const std::string& name, int64_t num_heads) {
@@ -64,7 +64,7 @@ class TransformerBlock : public Block {
     if (norms_after()) attention_norm_ = norm(names.attention_norm);
     const bool sandwich = spec.order == BlockOrder::kSandwich;
     if (sandwich) attention_out_norm_ = norm(names.attention_out_norm);
-    if (sandwich || spec.order == BlockOrder::kNormsBefore) feed_norm_ = norm(names.feed_norm);
+    if (!norms_after() && spec.order != BlockOrder::kParallel) feed_norm_ = norm(names.feed_norm);
     if (spec.HasExperts(index)) {
       experts_ = AddModule(*this, names.experts.part, std::make_shared<Experts>(spec, layers));
     } else {
@@ -76,9 +76,19 @@ class TransformerBlock : public Block {
 
   Stream Forward(const Stream& stream, const BatchContext& context) override {
     Stream out = stream;
-    out.hidden = spec_.order == BlockOrder::kParallel
-                     ? ForwardInParallel(stream.hidden, context, out.router_sums)
-                     : ForwardInTurn(stream.hidden, context, out.router_sums);
+    switch (spec_.order) {
+      case BlockOrder::kNormsBefore:
+      case BlockOrder::kNormsAfter:
+      case BlockOrder::kSandwich:
+        out.hidden = ForwardInTurn(stream.hidden, context, out.router_sums);
+        break;
+      case BlockOrder::kParallel:
+        out.hidden = ForwardInParallel(stream.hidden, context, out.router_sums);
+        break;
+      case BlockOrder::kParallelTwoNorms:
+        out.hidden = ForwardWithTwoNorms(stream.hidden, context, out.router_sums);
+        break;
+    }
     return out;
   }
 
@@ -90,7 +100,7 @@ class TransformerBlock : public Block {
 
   bool norms_after() const { return spec_.order == BlockOrder::kNormsAfter; }
 
-  // These two return the next hidden tensor, and add to the router's sums.
+  // These three return the next hidden tensor, and add to the router's sums.
   torch::Tensor ForwardInTurn(const torch::Tensor& hidden, const BatchContext& context,
                               torch::Tensor& router_sums) {
     const std::vector<torch::Tensor> parts =
@@ -116,13 +126,21 @@ class TransformerBlock : public Block {
     return middle + Feed(std::move(normed), context, router_sums).view(hidden.sizes());
   }
 
+  torch::Tensor ForwardWithTwoNorms(const torch::Tensor& hidden, const BatchContext& context,
+                                    torch::Tensor& router_sums) {
+    const torch::Tensor attended = Attend(Project(attention_norm_->Forward(hidden)), context);
+    const torch::Tensor rows = hidden.reshape({-1, hidden.size(-1)});
+    const torch::Tensor fed = Feed(feed_norm_->Forward(rows), context, router_sums);
+    return fed.view(hidden.sizes()) + attended + hidden;
+  }
+
   // Returns what attention adds to the residual, for what Project returned.
   torch::Tensor Attend(const std::vector<torch::Tensor>& parts, const BatchContext& context) {
     const AttentionSpec& attention = spec_.attention;
     // Here and in Feed dropout is a statement of its own: what was read before it is released by
     // then.
     const torch::Tensor attended = attention_out_->Forward(
-        CausalAttention(parts[0], parts[1], parts[2], attention.head_size, context.angles[kind_],
+        CausalAttention(parts[0], parts[1], parts[2], context.angles[kind_],
                         {.scale = attention.scales_query ? 1.0 : scale_,
                          .window = spec_.kinds[kind_].window,
                          .soft_cap = attention.soft_cap,
@@ -141,31 +159,30 @@ class TransformerBlock : public Block {
     return at::dropout(x, spec_.residual_dropout, is_training());
   }
 
-  // Returns query [..., heads * head size], and key and value [..., KV heads * head size].
+  // Returns query [..., heads, head size], and key and value [..., KV heads, head size].
   std::vector<torch::Tensor> Project(const torch::Tensor& x) const {
+    const AttentionSpec& attention = spec_.attention;
     std::vector<torch::Tensor> parts;
     for (const std::shared_ptr<Layer>& layer : query_key_value_) {
-      parts.push_back(layer->Forward(x));
-      if (spec_.attention.one_matrix) {
-        const int64_t key_size = spec_.attention.num_kv_heads * spec_.attention.head_size;
+      const bool by_head = attention.layout == QueryKeyValueLayout::kByHead;
+      const int64_t size = by_head ? 3 * attention.head_size : attention.head_size;
+      parts.push_back(layer->Forward(x).unflatten(-1, {-1, size}));
+      if (by_head) {
+        parts = parts[0].split(attention.head_size, /*dim=*/-1);
+      } else if (attention.layout == QueryKeyValueLayout::kJoined) {
         parts = parts[0].split_with_sizes(
-            {spec_.attention.num_heads * spec_.attention.head_size, key_size, key_size},
-            /*dim=*/-1);
+            {attention.num_heads, attention.num_kv_heads, attention.num_kv_heads}, /*dim=*/-2);
       }
       // Before the key is computed, so that the query itself is released first.
-      if (&layer == &query_key_value_.front() && spec_.attention.scales_query) {
+      if (&layer == &query_key_value_.front() && attention.scales_query) {
         parts[0] = parts[0] * scale_;
       }
     }
     if (query_norm_) {
-      parts[0] = NormHeads(*query_norm_, parts[0]);
-      parts[1] = NormHeads(*key_norm_, parts[1]);
+      parts[0] = query_norm_->Forward(parts[0]);
+      parts[1] = key_norm_->Forward(parts[1]);
     }
     return parts;
-  }
-
-  torch::Tensor NormHeads(const Layer& norm, const torch::Tensor& x) const {
-    return norm.Forward(x.unflatten(-1, {-1, spec_.attention.head_size})).view(x.sizes());
   }
 
   const ModelSpec spec_;
@@ -177,7 +194,7 @@ class TransformerBlock : public Block {
   std::shared_ptr<Layer> key_norm_;
   std::shared_ptr<Layer> attention_out_;
   std::shared_ptr<Layer> attention_out_norm_;  // Null but in a sandwich.
-  std::shared_ptr<Layer> feed_norm_;           // Null where the parts are parallel.
+  std::shared_ptr<Layer> feed_norm_;           // Null where both parts share a norm.
   std::optional<FeedForward> feed_;            // One of these two.
   std::shared_ptr<Experts> experts_;
   std::shared_ptr<Layer> feed_out_norm_;  // Null but in a sandwich.

@@ -501,6 +501,18 @@ INSTANTIATE_TEST_SUITE_P(
         {"RotationWithoutFactor",
          R"({"model_type":"llama","rope_parameters":{"rope_type":"linear"}})", kInvalid,
          "rope_parameters: has no factor"},
+        {"NoLongFactors",
+         R"({"model_type":"llama","hidden_size":64,"num_attention_heads":16,"rope_scaling":{
+             "type":"longrope","short_factor":[1,2]}})",
+         kInvalid, "rope_scaling: has no long_factor"},
+        {"FactorsOfOtherHeads",
+         R"({"model_type":"llama","hidden_size":64,"num_attention_heads":16,"rope_scaling":{
+             "type":"longrope","short_factor":[1,2],"long_factor":[1,2,3]}})",
+         kInvalid, "long_factor = [1,2,3], expected a list of 2 numbers above 0"},
+        {"FactorIsZero",
+         R"({"model_type":"llama","hidden_size":64,"num_attention_heads":16,"rope_scaling":{
+             "type":"longrope","short_factor":[1,0],"long_factor":[1,2]}})",
+         kInvalid, "short_factor = [1,0], expected a list of 2 numbers above 0"},
         {"RotationIsText", R"({"model_type":"llama","rope_parameters":"linear"})", kInvalid,
          "rope_parameters = \"linear\", expected an object"},
         {"OddHead", R"({"model_type":"llama","head_dim":25})", kInvalid,

@@ -15,10 +15,13 @@ using Scaling = RotarySpec::Scaling;
 struct RotaryCase {
   const char* name;
   RotarySpec rotary;
-  // Of position 8,191 and heads of 16, the first half: LlamaRotaryEmbedding of transformers 5.23.
+  // Of position 8,191 and heads of 16, the first half: LlamaRotaryEmbedding of transformers 5.23,
+  // and Phi3RotaryEmbedding for LongRope.
   std::vector<double> cosine;
   std::vector<double> sine;
 };
+const std::vector<double> kShortFactors = {1, 1.1, 1.25, 1.5, 2, 2.5, 3, 3.5};
+const std::vector<double> kLongFactors = {1, 1.5, 2.5, 4, 7, 11, 17, 31};
 class BatchContextTest : public ::testing::TestWithParam<RotaryCase> {};
 
 INSTANTIATE_TEST_SUITE_P(Rotary, BatchContextTest,
@@ -82,6 +85,28 @@ INSTANTIATE_TEST_SUITE_P(Rotary, BatchContextTest,
                                0.826090217, 0.806551397, 0.586868405},
                               {-0.7189973, 0.509942353, 0.122178197, 0.929955721, 0.696023047,
                                0.45336926, 0.487281829, -0.737261295}},
+                             {"LongRopeOfALongSequence",
+                              {.theta = 10000,
+                               .scaling = Scaling::kLongRope,
+                               .original_positions = 4096,
+                               .short_factors = kShortFactors,
+                               .long_factors = kLongFactors,
+                               .amplitude = 1.118033988749895},
+                              {-0.722686529, 0.544986665, 0.682344079, -0.386412561, 0.72525084,
+                               -0.789424121, 0.990747392, 1.11413348},
+                              {-0.853067577, -0.976211846, 0.885667324, 1.04913557, -0.850888491,
+                               0.791713119, 0.518092334, 0.0933092758}},
+                             {"LongRopeOfAShortSequence",
+                              {.theta = 10000,
+                               .scaling = Scaling::kLongRope,
+                               .original_positions = 8192,
+                               .short_factors = kShortFactors,
+                               .long_factors = kLongFactors,
+                               .amplitude = 1.0350983390135313},
+                              {-0.669077694, 0.126881421, -0.264002413, -1.02927005, -1.02834499,
+                               -0.613735974, -0.948789835, 0.764343381},
+                              {-0.789787054, -1.02729237, 1.00086522, 0.10968896, -0.118047625,
+                               -0.833520591, 0.413795024, 0.698002636}},
                          }),
                          [](const auto& rotary) { return std::string(rotary.param.name); });
 
@@ -113,6 +138,15 @@ TEST(BatchContextOfTypesTest, IsInTheTypeOfTheHiddenState) {
   EXPECT_EQ(angles.cosine.scalar_type(), torch::kBFloat16);
   // As it would not be if the position were in 16 bits.
   EXPECT_NEAR(angles.cosine[8191][0].item<double>(), -0.6464, 4e-3);
+}
+
+TEST(BatchContextOfTypesTest, OfHeadsInPartTheAnglesAreThoseOfSmallerHeads) {
+  const std::vector<BlockKind> quarter = {{.rotary = RotarySpec{.part = 0.25}}};
+  const std::vector<BlockKind> whole = {{.rotary = RotarySpec{}}};
+  const HeadAngles angles = MakeBatchContext(quarter, 16, 32, torch::kFloat32).angles.at(0);
+  const HeadAngles expected = MakeBatchContext(whole, 4, 32, torch::kFloat32).angles.at(0);
+  EXPECT_TRUE(torch::equal(angles.cosine, expected.cosine));
+  EXPECT_TRUE(torch::equal(angles.sine, expected.sine));
 }
 
 TEST(BatchContextOfTypesTest, EachKindOfBlockHasItsAngles) {
