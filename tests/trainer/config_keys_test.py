@@ -46,6 +46,7 @@ BASES = {
     "gemma2": dict(DECODER, head_dim=16, sliding_window=5),
     "gemma3_text": dict(DECODER, head_dim=16, sliding_window=5, sliding_window_pattern=2),
     "cohere": DECODER,
+    "gpt_neox": {key: value for key, value in DECODER.items() if key != "num_key_value_heads"},
 }
 # What a class has by default is too large to be built here; hf_config_test has these defaults.
 TOO_LARGE = {"hidden_size", "n_embd"}
@@ -104,6 +105,7 @@ REFUSED = {
     "gemma2": ANGLES | {"use_bidirectional_attention = True"},
     "gemma3_text": {"attn_logit_softcapping = 1.5", "use_bidirectional_attention = True"},
     "cohere": ANGLES | {"hidden_act = mish"},
+    "gpt_neox": {"hidden_act = mish", "rope_parameters = dynamic"},
 }
 NOT_RUN = {
     "gpt2": {"add_cross_attention = True"},
@@ -120,14 +122,15 @@ NOT_RUN = {
     "gemma2": {"head_dim = None", "num_key_value_heads = None", "sliding_window = None"},
     "gemma3_text": {"head_dim = None", "num_key_value_heads = None", "sliding_window = None"},
     "cohere": {"num_attention_heads left out"},
+    "gpt_neox": set(),
 }
 
 
 # Keys of such names are not taken as harmless: changing one changes the loss in training, or is refused.
 REGULARISES = re.compile("drop|jitter|loss|noise")
 # But these: the first is of the head that GPT2DoubleHeadsModel has beside the language model's, and which is left out.
-# The second scales the routers' loss, for which nothing is drawn.
-WITHOUT_EFFECT = {"summary_first_dropout", "router_aux_loss_coef"}
+# The second scales the routers' loss, for which nothing is drawn. The third is of GPTNeoXForTokenClassification's head.
+WITHOUT_EFFECT = {"summary_first_dropout", "router_aux_loss_coef", "classifier_dropout"}
 # Keys by which other models are regularised: a family that has no key of that name must say so.
 FOREIGN_KEYS = ("activation_dropout", "attention_dropout", "attention_probs_dropout_prob", "attn_pdrop",
                 "classifier_dropout", "dropout", "embd_pdrop", "ffn_dropout", "hidden_dropout", "hidden_dropout_prob",

@@ -162,4 +162,18 @@ HUB_CONFIGS = {
   "model_type": "cohere", "num_attention_heads": 4, "num_hidden_layers": 3, "num_key_value_heads": 1,
   "pad_token_id": 0, "rope_theta": 75000000.0, "torch_dtype": "float16", "transformers_version": "4.40.0.dev0",
   "use_cache": true, "use_qk_norm": true, "vocab_size": 301}''',
+    'gpt-neox-20b': '''{
+  "architectures": ["GPTNeoXForCausalLM"], "attention_probs_dropout_prob": 0, "bos_token_id": 0,
+  "eos_token_id": 0, "hidden_act": "gelu_fast", "hidden_dropout_prob": 0, "hidden_size": 64,
+  "initializer_range": 0.02, "intermediate_size": 96, "layer_norm_eps": 1e-05,
+  "max_position_embeddings": 2048, "model_type": "gpt_neox", "num_attention_heads": 4,
+  "num_hidden_layers": 3, "rotary_emb_base": 10000, "rotary_pct": 0.25, "tie_word_embeddings": false,
+  "torch_dtype": "float16", "transformers_version": "4.19.0.dev0", "use_cache": true, "vocab_size": 301}''',
+    'pythia-160m': '''{
+  "architectures": ["GPTNeoXForCausalLM"], "bos_token_id": 0, "eos_token_id": 0, "hidden_act": "gelu",
+  "hidden_size": 64, "initializer_range": 0.02, "intermediate_size": 96, "layer_norm_eps": 1e-05,
+  "max_position_embeddings": 2048, "model_type": "gpt_neox", "num_attention_heads": 4,
+  "num_hidden_layers": 3, "rotary_emb_base": 10000, "rotary_pct": 0.25, "tie_word_embeddings": false,
+  "torch_dtype": "float16", "transformers_version": "4.24.0", "use_cache": true,
+  "use_parallel_residual": true, "vocab_size": 301}''',
 }

@@ -52,6 +52,9 @@ def configs():
         **dict(decoder, num_hidden_layers=6), num_experts=8, num_experts_per_tok=2, norm_topk_prob=True,
         moe_intermediate_size=64)
     yield "cohere", transformers.CohereConfig(**decoder, use_qk_norm=True)
+    yield "gpt_neox", transformers.GPTNeoXConfig(
+        vocab_size=VOCABULARY, max_position_embeddings=POSITIONS, hidden_size=128, intermediate_size=352,
+        num_hidden_layers=4, num_attention_heads=4, attention_dropout=0.1, hidden_dropout=0.1)
 
 
 def with_layers(config, count):

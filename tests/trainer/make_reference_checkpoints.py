@@ -160,6 +160,13 @@ CASES = {
                                                 logit_scale=0.7, layer_norm_eps=1e-3,
                                                 tie_word_embeddings=False),
                                         torch.float32, '1GB'),
+    'gpt_neox': lambda: (decoder('gpt_neox', num_key_value_heads=4), torch.float32, '1GB'),
+    'gpt_neox_in_turn_bf16_sharded': lambda: (decoder('gpt_neox', num_key_value_heads=4,
+                                                      use_parallel_residual=False, attention_bias=False,
+                                                      tie_word_embeddings=True, rope_parameters=dict(
+                                                          rope_type='linear', factor=4.0, rope_theta=500.0,
+                                                          partial_rotary_factor=0.5)),
+                                              torch.bfloat16, '100KB'),
     'mixtral': lambda: (decoder('mixtral', num_local_experts=5, num_experts_per_tok=2),
                         torch.float32, '1GB'),
     'mixtral_bf16_sharded_hub': lambda: (decoder('mixtral', num_local_experts=4, sliding_window=5),
@@ -188,6 +195,8 @@ CASES = {
 def in_the_files(model_type, name, tensor):
     """Names and parts of a tensor of transformers' memory as the files have them, which know one matrix
     an expert."""
+    if model_type == 'gpt_neox':
+        name = name.replace('lm_head.', 'embed_out.')
     if model_type == 'mixtral':
         name = name.replace('.mlp.', '.block_sparse_moe.')
         gate, up, down = 'w1', 'w3', 'w2'

@@ -228,6 +228,12 @@ class TransformersTest(train_program.TrainTest):
     def test_cohere_in_bf16(self):
         self.compare("cohere", precision="bf16")
 
+    def test_gpt_neox(self):
+        self.compare("gpt_neox")
+
+    def test_gpt_neox_in_bf16(self):
+        self.compare("gpt_neox", precision="bf16")
+
     def test_mixtral_with_router_loss(self):
         self.compare("mixtral")
 

@@ -10,6 +10,7 @@ absl::Span<const Family> Families() {
       {"gemma2", "Gemma2ForCausalLM", MakeGemma2Spec},
       {"gemma3_text", "Gemma3ForCausalLM", MakeGemma3TextSpec},
       {"gpt2", "GPT2LMHeadModel", MakeGpt2Spec},
+      {"gpt_neox", "GPTNeoXForCausalLM", MakeGptNeoxSpec},
       {"llama", "LlamaForCausalLM", MakeLlamaSpec},
       {"mistral", "MistralForCausalLM", MakeMistralSpec},
       {"mixtral", "MixtralForCausalLM", MakeMixtralSpec},

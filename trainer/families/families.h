@@ -24,6 +24,7 @@ ModelSpec MakeGemmaSpec(ConfigKeys& keys);
 ModelSpec MakeGemma2Spec(ConfigKeys& keys);
 ModelSpec MakeGemma3TextSpec(ConfigKeys& keys);
 ModelSpec MakeGpt2Spec(ConfigKeys& keys);
+ModelSpec MakeGptNeoxSpec(ConfigKeys& keys);
 ModelSpec MakeLlamaSpec(ConfigKeys& keys);
 ModelSpec MakeMistralSpec(ConfigKeys& keys);
 ModelSpec MakeMixtralSpec(ConfigKeys& keys);

@@ -202,6 +202,8 @@ TEST(HfConfigTest, EachDecoderHasTheDefaultsOfItsClass) {
             1e6, 0, 1, 0},
            {"cohere", 256000, 8192, 8192, 40, 64, 64, 128, 22528, 0, true, false, false, 1e-5, 5e5,
             0, 0.0625, 0},
+           {"gpt_neox", 50432, 2048, 6144, 44, 64, 64, 96, 24576, -1, false, true, true, 1e-5, 1e4,
+            0, 1, 0},
        }) {
     SCOPED_TRACE(expected.model_type);
     ASSERT_OK_AND_ASSIGN(
@@ -403,6 +405,9 @@ TEST(HfConfigTest, KeysOfKnownFilesAreKnown) {
                "attn_logit_softcapping":null,"rope_scaling":null,"rope_local_base_freq":10000})",
            R"({"model_type":"cohere","model_max_length":131072,"use_qk_norm":false,
                "pretraining_tp":1})",
+           R"({"model_type":"gpt_neox","rotary_pct":0.25,"rotary_emb_base":10000,
+               "attention_probs_dropout_prob":0,"hidden_dropout_prob":0,"hidden_act":"gelu_fast",
+               "classifier_dropout":0.1,"use_parallel_residual":true})",
            R"({"model_type":"mixtral","router_aux_loss_coef":0.02,"output_router_logits":false})",
            R"({"model_type":"qwen3_moe","max_window_layers":48,"decoder_sparse_step":1,
                "mlp_only_layers":[],"use_qk_norm":true,"qkv_bias":false,
@@ -450,9 +455,8 @@ INSTANTIATE_TEST_SUITE_P(
         {"Array", "[1]", kInvalid, "not a JSON object"},
         {"NoType", "{}", kInvalid, "has no model_type"},
         {"OtherType", R"({"model_type":"mamba"})", kUnimplemented,
-         "'mamba'; supported are cohere, gemma, gemma2, gemma3_text, gpt2, llama, mistral, "
-         "mixtral, "
-         "opt, qwen2, qwen2_moe, qwen3, qwen3_moe"},
+         "'mamba'; supported are cohere, gemma, gemma2, gemma3_text, gpt2, gpt_neox, llama, "
+         "mistral, mixtral, opt, qwen2, qwen2_moe, qwen3, qwen3_moe"},
         {"NoWindow", R"({"model_type":"gemma3_text","sliding_window":null})", kInvalid,
          "sliding_window = null, expected a value"},
         {"NegativeDeviation", R"({"model_type":"llama","initializer_range":-0.1})", kInvalid,
@@ -501,6 +505,12 @@ INSTANTIATE_TEST_SUITE_P(
         {"RotationWithoutFactor",
          R"({"model_type":"llama","rope_parameters":{"rope_type":"linear"}})", kInvalid,
          "rope_parameters: has no factor"},
+        {"PartOfAHeadAboveOne", R"({"model_type":"gpt_neox","rotary_pct":1.5})", kInvalid,
+         "rotary_pct = 1.5, expected a number above 0 and at most 1"},
+        {"PartOfAHeadIsOdd", R"({"model_type":"gpt_neox","rotary_pct":0.0325})", kInvalid,
+         "the rotated part of a head, of 3 is not divisible by the pairs that are rotated, of 2"},
+        {"OtherHeadSize", R"({"model_type":"gpt_neox","head_dim":64})", kUnimplemented,
+         "head_dim = 64; only 96"},
         {"NoLongFactors",
          R"({"model_type":"llama","hidden_size":64,"num_attention_heads":16,"rope_scaling":{
              "type":"longrope","short_factor":[1,2]}})",
