@@ -47,6 +47,7 @@ BASES = {
     "gemma3_text": dict(DECODER, head_dim=16, sliding_window=5, sliding_window_pattern=2),
     "cohere": DECODER,
     "gpt_neox": {key: value for key, value in DECODER.items() if key != "num_key_value_heads"},
+    "phi3": dict(DECODER, sliding_window=5, pad_token_id=7),
 }
 # What a class has by default is too large to be built here; hf_config_test has these defaults.
 TOO_LARGE = {"hidden_size", "n_embd"}
@@ -106,6 +107,7 @@ REFUSED = {
     "gemma3_text": {"attn_logit_softcapping = 1.5", "use_bidirectional_attention = True"},
     "cohere": ANGLES | {"hidden_act = mish"},
     "gpt_neox": {"hidden_act = mish", "rope_parameters = dynamic"},
+    "phi3": {"hidden_act = mish", "embd_pdrop = 0.3"},
 }
 NOT_RUN = {
     "gpt2": {"add_cross_attention = True"},
@@ -123,6 +125,8 @@ NOT_RUN = {
     "gemma3_text": {"head_dim = None", "num_key_value_heads = None", "sliding_window = None"},
     "cohere": {"num_attention_heads left out"},
     "gpt_neox": set(),
+    "phi3": {"pad_token_id left out", "rope_parameters = linear", "rope_parameters = llama3", "rope_parameters = yarn",
+             "rope_parameters = dynamic", "rope_scaling = linear", "rope_scaling = yarn"},
 }
 
 

@@ -55,6 +55,10 @@ def configs():
     yield "gpt_neox", transformers.GPTNeoXConfig(
         vocab_size=VOCABULARY, max_position_embeddings=POSITIONS, hidden_size=128, intermediate_size=352,
         num_hidden_layers=4, num_attention_heads=4, attention_dropout=0.1, hidden_dropout=0.1)
+    yield "phi3", transformers.Phi3Config(
+        vocab_size=VOCABULARY, max_position_embeddings=POSITIONS, hidden_size=128, intermediate_size=352,
+        num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, attention_dropout=0.1, resid_pdrop=0.1,
+        pad_token_id=1)
 
 
 def with_layers(config, count):

@@ -52,6 +52,9 @@ def llama(**changes):
 LLAMA3 = dict(rope_type='llama3', rope_theta=1000.0, factor=8.0, low_freq_factor=1.0,
               high_freq_factor=4.0, original_max_position_embeddings=512)
 YARN = dict(rope_type='yarn', rope_theta=1000.0, factor=4.0, original_max_position_embeddings=64)
+# Six pairs of each head.
+LONGROPE = dict(rope_type='longrope', rope_theta=1000.0, partial_rotary_factor=0.75,
+                short_factor=[1.0, 1.1, 1.3, 1.7, 2.1, 2.9], long_factor=[1.5, 2.0, 3.0, 5.0, 9.0, 17.0])
 KINDS = ['full_attention', 'sliding_attention', 'sliding_attention']
 GEMMA2 = dict(head_dim=16, sliding_window=5, query_pre_attn_scalar=8, attn_logit_softcapping=2.0,
               final_logit_softcapping=3.0)
@@ -167,6 +170,11 @@ CASES = {
                                                           rope_type='linear', factor=4.0, rope_theta=500.0,
                                                           partial_rotary_factor=0.5)),
                                               torch.bfloat16, '100KB'),
+    'phi3': lambda: (decoder('phi3', pad_token_id=1), torch.float32, '1GB'),
+    'phi3_in_part_fp16_sharded': lambda: (decoder('phi3', pad_token_id=1, sliding_window=5, tie_word_embeddings=True,
+                                                  rope_parameters=LONGROPE), torch.float16, '100KB'),
+    'phi3_long': lambda: (decoder('phi3', pad_token_id=1, original_max_position_embeddings=8,
+                                  rope_parameters=LONGROPE), torch.float32, '1GB'),
     'mixtral': lambda: (decoder('mixtral', num_local_experts=5, num_experts_per_tok=2),
                         torch.float32, '1GB'),
     'mixtral_bf16_sharded_hub': lambda: (decoder('mixtral', num_local_experts=4, sliding_window=5),

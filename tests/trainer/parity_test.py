@@ -21,7 +21,8 @@ CHUNK = 64 * KIB
 
 
 # Of these families nothing but the model differs, so that these tests tell all.
-FAMILIES = ("llama", "mistral", "qwen3", "gemma2", "gemma3", "cohere", "gpt_neox", "mixtral", "qwen2_moe")
+FAMILIES = ("llama", "mistral", "qwen3", "gemma2", "gemma3", "cohere", "gpt_neox", "phi3", "mixtral",
+            "qwen2_moe")
 WITH_EXPERTS = ("mixtral", "qwen2_moe")
 FAMILY_TESTS = ("test_one_batch_a_step_in_every_placement", "test_bf16_in_every_placement",
                 "test_recomputation", "test_micro_batches_block_by_block",

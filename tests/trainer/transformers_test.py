@@ -234,6 +234,12 @@ class TransformersTest(train_program.TrainTest):
     def test_gpt_neox_in_bf16(self):
         self.compare("gpt_neox", precision="bf16")
 
+    def test_phi3(self):
+        self.compare("phi3")
+
+    def test_phi3_in_bf16(self):
+        self.compare("phi3", precision="bf16")
+
     def test_mixtral_with_router_loss(self):
         self.compare("mixtral")
 

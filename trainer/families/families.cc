@@ -15,6 +15,7 @@ absl::Span<const Family> Families() {
       {"mistral", "MistralForCausalLM", MakeMistralSpec},
       {"mixtral", "MixtralForCausalLM", MakeMixtralSpec},
       {"opt", "OPTForCausalLM", MakeOptSpec},
+      {"phi3", "Phi3ForCausalLM", MakePhi3Spec},
       {"qwen2", "Qwen2ForCausalLM", MakeQwen2Spec},
       {"qwen2_moe", "Qwen2MoeForCausalLM", MakeQwen2MoeSpec},
       {"qwen3", "Qwen3ForCausalLM", MakeQwen3Spec},

@@ -29,6 +29,7 @@ ModelSpec MakeLlamaSpec(ConfigKeys& keys);
 ModelSpec MakeMistralSpec(ConfigKeys& keys);
 ModelSpec MakeMixtralSpec(ConfigKeys& keys);
 ModelSpec MakeOptSpec(ConfigKeys& keys);
+ModelSpec MakePhi3Spec(ConfigKeys& keys);
 ModelSpec MakeQwen2Spec(ConfigKeys& keys);
 ModelSpec MakeQwen2MoeSpec(ConfigKeys& keys);
 ModelSpec MakeQwen3Spec(ConfigKeys& keys);

@@ -172,6 +172,31 @@ TEST(HfConfigTest, BothSpellingsOfRotaryPositionsAreRead) {
   EXPECT_EQ(old.spec.kinds[0].rotary->factor, 4);
 }
 
+TEST(HfConfigTest, LongRopeHasTheAmplitudeOfTheGrownContext) {
+  const auto rotary = [](absl::string_view keys, absl::string_view inside) {
+    const absl::StatusOr<HfConfig> config = ParseHfConfig(
+        absl::StrCat(R"({"model_type":"phi3","hidden_size":64,"num_attention_heads":16,)",
+                     R"("max_position_embeddings":131072,)", keys, R"("rope_scaling":{)", inside,
+                     R"("type":"longrope","short_factor":[1,1.5],"long_factor":[2,3]}})"),
+        "c");
+    EXPECT_OK(config);
+    return config.ok() ? *config->spec.kinds[0].rotary : RotarySpec{};
+  };
+  const RotarySpec plain = rotary("", "");
+  EXPECT_EQ(plain.scaling, RotarySpec::Scaling::kLongRope);
+  EXPECT_THAT(plain.short_factors, ::testing::ElementsAre(1, 1.5));
+  EXPECT_THAT(plain.long_factors, ::testing::ElementsAre(2, 3));
+  EXPECT_EQ(plain.original_positions, 4096);
+  EXPECT_DOUBLE_EQ(plain.amplitude, std::sqrt(1 + std::log(32.0) / std::log(4096.0)));
+  // Its class has a number of its own, which goes before what the object says.
+  EXPECT_EQ(rotary("", R"("original_max_position_embeddings":512,)").original_positions, 4096);
+  EXPECT_EQ(rotary(R"("original_max_position_embeddings":512,)", "").original_positions, 512);
+  EXPECT_DOUBLE_EQ(rotary("", R"("factor":2,)").amplitude,
+                   std::sqrt(1 + std::log(2.0) / std::log(4096.0)));
+  EXPECT_EQ(rotary("", R"("factor":0.5,)").amplitude, 1);
+  EXPECT_EQ(rotary("", R"("attention_factor":1.25,)").amplitude, 1.25);
+}
+
 // What the class of transformers 5.23 has for a file of a model_type alone.
 struct Defaults {
   const char* model_type;
@@ -203,6 +228,8 @@ TEST(HfConfigTest, EachDecoderHasTheDefaultsOfItsClass) {
            {"cohere", 256000, 8192, 8192, 40, 64, 64, 128, 22528, 0, true, false, false, 1e-5, 5e5,
             0, 0.0625, 0},
            {"gpt_neox", 50432, 2048, 6144, 44, 64, 64, 96, 24576, -1, false, true, true, 1e-5, 1e4,
+            0, 1, 0},
+           {"phi3", 32064, 4096, 3072, 32, 32, 32, 96, 8192, 32000, false, false, false, 1e-5, 1e4,
             0, 1, 0},
        }) {
     SCOPED_TRACE(expected.model_type);
@@ -408,6 +435,8 @@ TEST(HfConfigTest, KeysOfKnownFilesAreKnown) {
            R"({"model_type":"gpt_neox","rotary_pct":0.25,"rotary_emb_base":10000,
                "attention_probs_dropout_prob":0,"hidden_dropout_prob":0,"hidden_act":"gelu_fast",
                "classifier_dropout":0.1,"use_parallel_residual":true})",
+           R"({"model_type":"phi3","embd_pdrop":0.0,"resid_pdrop":0.0,"attention_bias":false,
+               "rope_scaling":null,"original_max_position_embeddings":4096})",
            R"({"model_type":"mixtral","router_aux_loss_coef":0.02,"output_router_logits":false})",
            R"({"model_type":"qwen3_moe","max_window_layers":48,"decoder_sparse_step":1,
                "mlp_only_layers":[],"use_qk_norm":true,"qkv_bias":false,
@@ -456,7 +485,7 @@ INSTANTIATE_TEST_SUITE_P(
         {"NoType", "{}", kInvalid, "has no model_type"},
         {"OtherType", R"({"model_type":"mamba"})", kUnimplemented,
          "'mamba'; supported are cohere, gemma, gemma2, gemma3_text, gpt2, gpt_neox, llama, "
-         "mistral, mixtral, opt, qwen2, qwen2_moe, qwen3, qwen3_moe"},
+         "mistral, mixtral, opt, phi3, qwen2, qwen2_moe, qwen3, qwen3_moe"},
         {"NoWindow", R"({"model_type":"gemma3_text","sliding_window":null})", kInvalid,
          "sliding_window = null, expected a value"},
         {"NegativeDeviation", R"({"model_type":"llama","initializer_range":-0.1})", kInvalid,
@@ -523,6 +552,9 @@ INSTANTIATE_TEST_SUITE_P(
          R"({"model_type":"llama","hidden_size":64,"num_attention_heads":16,"rope_scaling":{
              "type":"longrope","short_factor":[1,0],"long_factor":[1,2]}})",
          kInvalid, "short_factor = [1,0], expected a list of 2 numbers above 0"},
+        {"YarnOfPhi",
+         R"({"model_type":"phi3","rope_scaling":{"type":"yarn","factor":2,"short_factor":[1]}})",
+         kUnimplemented, "short_factor"},
         {"RotationIsText", R"({"model_type":"llama","rope_parameters":"linear"})", kInvalid,
          "rope_parameters = \"linear\", expected an object"},
         {"OddHead", R"({"model_type":"llama","head_dim":25})", kInvalid,

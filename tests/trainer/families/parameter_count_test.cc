@@ -52,6 +52,7 @@ INSTANTIATE_TEST_SUITE_P(
             "num_attention_heads":12})",
         R"({"model_type":"gpt_neox","hidden_size":768,"num_hidden_layers":3,
             "num_attention_heads":12,"use_parallel_residual":false,"attention_bias":false})",
+        R"({"model_type":"phi3","num_hidden_layers":3,"num_key_value_heads":8})",
         R"({"model_type":"mixtral","num_hidden_layers":3})",
         R"({"model_type":"qwen2_moe","num_hidden_layers":4,"decoder_sparse_step":2})",
         R"({"model_type":"qwen3_moe","num_hidden_layers":3})"));

@@ -60,6 +60,7 @@ constexpr Family kFamilies[] = {
     {"gpt_neox",
      R"({"model_type":"gpt_neox","vocab_size":384,"max_position_embeddings":256,"hidden_size":128,
          "intermediate_size":256,"num_hidden_layers":3,"num_attention_heads":4})"},
+    {"phi3", DECODER("phi3") R"(,"pad_token_id":1})"},
     {"mixtral", DECODER("mixtral") R"(,"num_local_experts":4,"num_experts_per_tok":2})"},
     {"mixtral_with_router_loss", DECODER("mixtral") R"(,"num_local_experts":4,
         "num_experts_per_tok":2,"output_router_logits":true})"},

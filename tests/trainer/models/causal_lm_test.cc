@@ -47,6 +47,9 @@ constexpr const char* kCohere = R"({"model_type":"cohere","vocab_size":301,"hidd
 constexpr const char* kGptNeox = R"({"model_type":"gpt_neox","vocab_size":301,"hidden_size":64,
     "max_position_embeddings":32,"num_hidden_layers":2,"num_attention_heads":4,
     "intermediate_size":96,"attention_dropout":0.1,"hidden_dropout":0.1})";
+constexpr const char* kPhi3 = R"({"model_type":"phi3","vocab_size":301,"hidden_size":64,
+    "max_position_embeddings":32,"num_hidden_layers":2,"num_attention_heads":4,"pad_token_id":1,
+    "num_key_value_heads":2,"intermediate_size":96,"attention_dropout":0.1,"resid_pdrop":0.1})";
 constexpr const char* kMixtral = R"({"model_type":"mixtral","vocab_size":301,"hidden_size":64,
     "max_position_embeddings":32,"num_hidden_layers":2,"num_attention_heads":4,
     "num_key_value_heads":2,"intermediate_size":96,"attention_dropout":0.1})";
@@ -81,11 +84,11 @@ class CausalLmTest : public ::testing::TestWithParam<const char*> {};
 std::string ConfigName(const ::testing::TestParamInfo<const char*>& config) {
   return std::vector<std::string>{"Gpt2",    "Gpt2Untied", "Opt",     "OptPostNorm",
                                   "Llama",   "Gemma2",     "Gemma3",  "Cohere",
-                                  "GptNeox", "Mixtral",    "Qwen2Moe"}[config.index];
+                                  "GptNeox", "Phi3",       "Mixtral", "Qwen2Moe"}[config.index];
 }
 INSTANTIATE_TEST_SUITE_P(Configs, CausalLmTest,
                          ::testing::Values(kGpt2, kGpt2Untied, kOpt, kOptPostNorm, kLlama, kGemma2,
-                                           kGemma3, kCohere, kGptNeox, kMixtral, kQwen2Moe),
+                                           kGemma3, kCohere, kGptNeox, kPhi3, kMixtral, kQwen2Moe),
                          ConfigName);
 
 TEST_P(CausalLmTest, OnMetaTheModelTakesNoMemory) {
