@@ -89,8 +89,9 @@ class PhaseTracker {
 
   // Gives the trace that the first round of its phase is expected to leave. That round follows a
   // plan of it, unless an earlier job kept the trace of a round like it. What rounds measure then
-  // takes its place, and if no plan fits, the round is recorded. It counts for nothing if its
-  // tensors are not all that were added, or where no plans are made. Call it between rounds.
+  // takes its place, but for its room (Trace::room_bytes), and if no plan fits, the round is
+  // recorded. It counts for nothing if its tensors are not all that were added, or where no plans
+  // are made. Call it between rounds.
   void Foretell(Trace trace);
 
   // Begins an operator that uses these tensors, of which at least one is not pinned. Call it before

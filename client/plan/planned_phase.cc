@@ -61,7 +61,16 @@ void PlannedPhase::CountGoodRound(int64_t source_epoch,
   }
 }
 
+void PlannedPhase::AddRoom() {
+  if (room_bytes.size() == trace->operators.size()) {
+    trace->room_bytes = room_bytes;
+  } else {
+    trace->room_bytes.clear();
+  }
+}
+
 void PlannedPhase::Foretell(Trace& foretold) {
+  room_bytes = foretold.room_bytes;
   // Batches of other sizes have the same operators.
   if (trace && Fingerprint(*trace) == Fingerprint(foretold) &&
       std::abs(PeakOf(*trace) - PeakOf(foretold)) <= PeakOf(foretold) / kLikePeaksPart) {
@@ -69,6 +78,7 @@ void PlannedPhase::Foretell(Trace& foretold) {
     is_foretold = std::ranges::equal(trace->operators, foretold.operators, {},
                                      &TracedOperator::non_model_peak_bytes,
                                      &TracedOperator::non_model_peak_bytes);
+    AddRoom();
     return;
   }
   if (!trace) trace.emplace();
@@ -84,6 +94,8 @@ absl::StatusOr<bool> PlannedPhase::Keep(Trace& recorded, std::optional<Divergenc
     if (!trace) trace.emplace();
     is_foretold = false;
     std::swap(*trace, recorded);
+    AddRoom();
+    recorded.room_bytes.clear();
     plan = nullptr;
     averaged_rounds = 0;
     return true;

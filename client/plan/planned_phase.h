@@ -24,7 +24,9 @@ namespace gemini::client {
 struct PlannedPhase {
   std::string name;
   std::optional<Trace> trace;
-  bool is_foretold = false;               // No round of the trace has run.
+  bool is_foretold = false;  // No round of the trace has run.
+  // The room of the foretold trace, for each recorded trace of as many operators.
+  std::vector<int64_t> room_bytes;
   std::shared_ptr<const BoundPlan> plan;  // Made from the trace; null if still to be requested.
   int64_t averaged_rounds = 0;            // Rounds in the trace's times.
   int64_t epoch = 0;                      // The plan source's when they were begun.
@@ -43,14 +45,18 @@ struct PlannedPhase {
   // Counts a round that followed the plan to its end. The plan is requested once more when some
   // rounds have been measured, or if gradients left DEVICE at other positions.
   void CountGoodRound(int64_t source_epoch, const std::vector<GradientOut>& gradient_outs);
-  // Takes a foretold trace, unless the one that an earlier job kept is of a round like it. The one
-  // that is not needed is left in `foretold`.
+  // Takes a foretold trace, or its room alone if the one that an earlier job kept is of a round
+  // like it. The one that is not needed is left in `foretold`.
   void Foretell(Trace& foretold);
   // Makes a recorded round the phase's trace, and leaves the old trace in `recorded`, if it used
   // other tensors or the old one was foretold. Otherwise raises the trace's peaks to the round's. A
   // round that no update ended changes no trace that one ended. Returns whether it replaced the
   // trace. `left_for`: why it left its plan, if it did. Errors: of CheckTrace.
   absl::StatusOr<bool> Keep(Trace& recorded, std::optional<Divergence> left_for);
+
+ private:
+  // Gives the trace the room that was foretold, if it has as many operators.
+  void AddRoom();
 };
 
 // The phases of a job, by name, and the tensors that they are of. A reference to a phase lasts

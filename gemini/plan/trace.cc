@@ -100,6 +100,15 @@ absl::Status CheckOperators(const Trace& trace) {
       return Wrong("operator ", i, " has ", at.non_model_peak_bytes, " bytes of non-model data");
     }
   }
+  if (!trace.room_bytes.empty() && trace.room_bytes.size() != trace.operators.size()) {
+    return Wrong("room for ", trace.room_bytes.size(), " operators of ", trace.operators.size());
+  }
+  for (size_t i = 0; i < trace.room_bytes.size(); ++i) {
+    const int64_t bytes = trace.room_bytes[i];
+    if (bytes < 0 || bytes > kMaxBytes) {
+      return Wrong("operator ", i, " has room for ", bytes, " bytes of non-model data");
+    }
+  }
   if (next_use != static_cast<int64_t>(trace.uses.size())) {
     return Wrong("operators have ", next_use, " of ", trace.uses.size(), " uses");
   }

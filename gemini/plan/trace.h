@@ -67,6 +67,10 @@ struct Trace {
   // Tensors that the update changes, in the order of the updates: first used first. Empty if there
   // is no update.
   std::vector<int32_t> updated;
+  // By position, for how much non-model data a plan should leave room, if DEVICE has as much: what
+  // rounds with other batches may need. It counts where it is above the peak, which is what rounds
+  // did need. Empty: nothing is known.
+  std::vector<int64_t> room_bytes = {};
 
   int32_t num_positions() const { return static_cast<int32_t>(operators.size()); }
   bool ends_with_update() const { return !updated.empty(); }
@@ -80,11 +84,11 @@ struct Trace {
 // Checks everything that a reader relies on. Indices are in range, uses are consecutive and of
 // kParam or kGrad, sizes and times are >= 0, positions ascend, spaces ascend from 0 with one format
 // each, an update's operator has no uses, and updated tensors are trainable and listed once each.
-// All tensors together, and the non-model data of each operator, have 2^60 bytes at most, and all
-// operators compute for 2^50 ns at most. INVALID_ARGUMENT names what is wrong.
+// All tensors together, and the non-model data and the room of each operator, have 2^60 bytes at
+// most, and all operators compute for 2^50 ns at most. INVALID_ARGUMENT names what is wrong.
 absl::Status CheckTrace(const Trace& trace);
 
-// Returns a hash of what the round touches, without times and peaks. Two rounds with the same
+// Returns a hash of what the round touches, without times, peaks and room. Two rounds with the same
 // fingerprint can follow the same plan.
 uint64_t Fingerprint(const Trace& trace);
 

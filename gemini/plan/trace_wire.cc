@@ -54,8 +54,9 @@ std::string EncodeTrace(const Trace& trace) {
   const auto use_list = builder.CreateVectorOfStructs(uses);
   const auto out_list = builder.CreateVectorOfStructs(outs);
   const auto updated = builder.CreateVector(trace.updated);
+  const auto room_bytes = builder.CreateVector(trace.room_bytes);
   wire::FinishTraceBuffer(builder, wire::CreateTrace(builder, phase, tensor_list, operator_list,
-                                                     use_list, out_list, updated));
+                                                     use_list, out_list, updated, room_bytes));
   return std::string(reinterpret_cast<const char*>(builder.GetBufferPointer()), builder.GetSize());
 }
 
@@ -91,6 +92,7 @@ absl::StatusOr<Trace> DecodeTrace(absl::string_view bytes) {
     return GradientOut{out->position(), out->tensor()};
   });
   trace.updated = Converted(from.updated(), [](int32_t tensor) { return tensor; });
+  trace.room_bytes = Converted(from.room_bytes(), [](int64_t room) { return room; });
   GEMINI_RETURN_IF_ERROR(CheckTrace(trace));
   return trace;
 }

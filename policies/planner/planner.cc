@@ -184,11 +184,21 @@ void PredictHost(const PlanInputs& in, Plan& plan) {
   plan.host_read_ns = HostReadNs(plan.chunk_bytes, in.costs);
 }
 
-}  // namespace
+// Returns the trace with peaks that fill its room, or nothing if the peaks do already.
+std::optional<RangeTrace> WithRoomFilled(const RangeTrace& trace) {
+  const auto has_room = [](const RangeTrace::Operator& at) {
+    return at.room_bytes > at.non_model_peak_bytes;
+  };
+  if (std::ranges::none_of(trace.operators, has_room)) return std::nullopt;
+  RangeTrace filled = trace;
+  for (RangeTrace::Operator& at : filled.operators) {
+    at.non_model_peak_bytes = std::max(at.non_model_peak_bytes, at.room_bytes);
+  }
+  return filled;
+}
 
-absl::StatusOr<Plan> MakePlan(const PlanInputs& inputs) {
-  GEMINI_RETURN_IF_ERROR(CheckPlanSteps(PlanSteps(inputs.trace)));
-  GEMINI_RETURN_IF_ERROR(CheckCosts(inputs));
+// Makes a plan that leaves room for the peaks alone.
+absl::StatusOr<Plan> MakePlanOfPeaks(const PlanInputs& inputs) {
   // Once it said to stop it is not asked again: nothing else is begun.
   PlanInputs in = inputs;
   absl::Status stopped;
@@ -210,6 +220,25 @@ absl::StatusOr<Plan> MakePlan(const PlanInputs& inputs) {
         absl::StrCat("the planner made what is no plan: ", status.message()));
   }
   return plan;
+}
+
+}  // namespace
+
+absl::StatusOr<Plan> MakePlan(const PlanInputs& inputs) {
+  GEMINI_RETURN_IF_ERROR(CheckPlanSteps(PlanSteps(inputs.trace)));
+  GEMINI_RETURN_IF_ERROR(CheckCosts(inputs));
+  if (const std::optional<RangeTrace> filled = WithRoomFilled(inputs.trace)) {
+    absl::StatusOr<Plan> plan = MakePlanOfPeaks({.trace = *filled,
+                                                 .budget_bytes = inputs.budget_bytes,
+                                                 .costs = inputs.costs,
+                                                 .policy = inputs.policy,
+                                                 .interrupt = inputs.interrupt});
+    if (!absl::IsResourceExhausted(plan.status())) {
+      if (plan.ok()) plan->prediction.device_floor_bytes = DeviceFloorBytes(inputs.trace);
+      return plan;
+    }
+  }
+  return MakePlanOfPeaks(inputs);
 }
 
 int64_t DeviceFloorBytes(const RangeTrace& trace) { return LargestOperatorBytes(trace); }

@@ -15,10 +15,12 @@
 
 namespace gemini::policies {
 
-// Makes a plan. The policy auto moves updates to DEVICE, and keeps gradients there until the update
-// (policies/trace/kept_gradients.h), where that makes the predicted round faster. Presets move only
-// the updates that they define. If costs.device_update_elements_per_second is 0, none is moved. If
-// HOST lacks room for all chunks, the plan lists the uses there, and its prediction includes NVME.
+// Makes a plan. It leaves the trace's room on DEVICE (Trace::room_bytes) or, if no such plan fits,
+// none beside the peaks. The policy auto moves updates to DEVICE, and keeps gradients there until
+// the update (policies/trace/kept_gradients.h), where that makes the predicted round faster.
+// Presets move only the updates that they define. If costs.device_update_elements_per_second is 0,
+// none is moved. If HOST lacks room for all chunks, the plan lists the uses there, and its
+// prediction includes NVME.
 // RESOURCE_EXHAUSTED: an operator's chunks and non-model data do not fit at once. The message names
 // the position, the numbers and the least budget that would do. Or the trace takes more steps than
 // CheckPlanSteps accepts (policies/planner/plan_effort.h).

@@ -105,7 +105,8 @@ absl::StatusOr<RangeTrace> PackTrace(const Trace& trace, int64_t chunk_bytes) {
         {.first_use = static_cast<int32_t>(first_use),
          .num_uses = static_cast<int32_t>(static_cast<int64_t>(packed.uses.size()) - first_use),
          .compute_ns = at.compute_ns,
-         .non_model_peak_bytes = at.non_model_peak_bytes});
+         .non_model_peak_bytes = at.non_model_peak_bytes,
+         .room_bytes = trace.room_bytes.empty() ? 0 : trace.room_bytes[position]});
   }
   for (const GradientOut& out : trace.gradient_outs) {
     packed.gradient_outs.push_back({.position = out.position,

@@ -27,6 +27,7 @@ struct RangeTrace {
     int32_t num_uses = 0;
     int64_t compute_ns = 0;
     int64_t non_model_peak_bytes = 0;
+    int64_t room_bytes = 0;  // As Trace::room_bytes; 0 where nothing is known.
   };
   struct GradOut {
     int32_t position = 0;

@@ -99,6 +99,9 @@ std::vector<std::string> Seeds() {
   Trace huge = server::StepTrace(2, 2 * kChunkBytes);
   huge.operators[0].non_model_peak_bytes = int64_t{1} << 60;
   seeds.push_back('\x18' + std::string(7, '\0') + EncodeTrace(huge));
+  Trace roomy = server::StepTrace(3, 2 * kChunkBytes);
+  roomy.room_bytes.assign(roomy.operators.size(), 3 * kChunkBytes);
+  seeds.push_back(std::string(8, '\0') + EncodeTrace(roomy));
   return seeds;
 }
 

@@ -85,7 +85,8 @@ TEST_F(ServerPlansTest, APlanIsOfTheTraceAndTheBudgetAsked) {
 
 TEST_F(ServerPlansTest, APlanComesOutOfItsTraceAndItsInputsAgain) {
   WireClient client = Trainer("job");
-  const Trace trace = StepTrace(32, kChunk);
+  Trace trace = StepTrace(32, kChunk);
+  trace.room_bytes.assign(trace.operators.size(), 3 * kChunk);
   // Not what the machine has, and nothing that the next plan changes.
   ASSERT_OK_AND_ASSIGN(const Plan plan, PlanOf(client, trace,
                                                {.device_bytes = 16 * kChunk,
@@ -104,8 +105,11 @@ TEST_F(ServerPlansTest, APlanComesOutOfItsTraceAndItsInputsAgain) {
   EXPECT_EQ(inputs.budget()->host(), 200 * kChunk);
   ASSERT_OK_AND_ASSIGN(const WireReply found, observer.FindTrace("job", "train", 0));
   ASSERT_OK_AND_ASSIGN(const Trace kept, DecodeTrace(ContentOf(found)));
+  EXPECT_EQ(kept, trace);
   ASSERT_OK_AND_ASSIGN(const policies::RangeTrace packed,
                        policies::PackTrace(kept, inputs.chunk_bytes()));
+  // The room is nothing that a round cannot do without.
+  EXPECT_EQ(plan.prediction.device_floor_bytes, policies::DeviceFloorBytes(packed));
   const CostModel costs = {
       .host_to_device = inputs.costs()->host_to_device(),
       .device_to_host = inputs.costs()->device_to_host(),

@@ -54,6 +54,10 @@ TOO_LARGE = {"hidden_size", "n_embd"}
 # What a file is, and what calls return.
 NOT_TRIED = {"model_type", "transformers_version", "architectures", "dtype", "torch_dtype", "output_attentions",
              "output_hidden_states", "return_dict"}
+# Of the 13 tokens more than were there originally. GPT-NeoX rotates two pairs of a head's eight.
+LONGROPE = {"rope_type": "longrope", "rope_theta": 77.0, "original_max_position_embeddings": 8,
+            "short_factor": [1.1, 1.2, 1.4, 1.7, 2.1, 2.6, 3.2, 3.9],
+            "long_factor": [1.5, 2.0, 3.0, 5.0, 8.0, 12.0, 17.0, 23.0]}
 # Sizes and names that mean something; others are changed by their type.
 CHANGES = {
     "vocab_size": [120], "n_positions": [40], "max_position_embeddings": [40], "hidden_size": [96], "n_embd": [96],
@@ -77,10 +81,11 @@ CHANGES = {
         {"rope_type": "llama3", "rope_theta": 77.0, "factor": 3.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
          "original_max_position_embeddings": 40},
         {"rope_type": "yarn", "rope_theta": 77.0, "factor": 3.0, "original_max_position_embeddings": 16},
+        LONGROPE, LONGROPE | {"original_max_position_embeddings": 24, "factor": 3.0},
         {"rope_type": "dynamic", "rope_theta": 77.0, "factor": 3.0},
         {"rope_type": "default", "rope_theta": 77.0, "partial_rotary_factor": 0.5}],
     # As files before transformers 5 have them.
-    "rope_theta": [77.0], "rope_local_base_freq": [77.0],
+    "rope_theta": [77.0], "rope_local_base_freq": [77.0], "rotary_pct": [0.5], "rotary_emb_base": [77.0],
     "rope_scaling": [{"rope_type": "linear", "factor": 3.0}, {"type": "linear", "factor": 3.0},
                      {"rope_type": "yarn", "factor": 3.0, "original_max_position_embeddings": 16}],
 }
@@ -115,7 +120,7 @@ NOT_RUN = {
     "llama": set(),
     "mistral": {"num_key_value_heads = None", "num_key_value_heads left out"},
     "mixtral": {"num_key_value_heads = None", "num_key_value_heads left out", "rope_parameters = yarn",
-                "rope_parameters = dynamic", "rope_scaling = yarn"},
+                "rope_parameters = dynamic", "rope_parameters = longrope", "rope_scaling = yarn"},
     "qwen2": {"num_key_value_heads left out", "sliding_window = None"},
     "qwen2_moe": {"num_key_value_heads = None", "num_key_value_heads left out", "sliding_window = None"},
     "qwen3": {"head_dim = None", "num_key_value_heads left out", "sliding_window = None"},
@@ -156,6 +161,9 @@ def changes_of(model_type, key, value):
         return OF_TWO_KINDS
     if key == "rope_scaling" and model_type == "gemma3_text":
         return CHANGES[key][:1]  # transformers does nothing with an old "type" there.
+    if key == "rope_parameters" and model_type == "gpt_neox":
+        return [{name: part[:2] if isinstance(part, list) else part for name, part in change.items()}
+                for change in CHANGES[key]]
     if key in CHANGES:
         return CHANGES[key]
     if isinstance(value, bool):
@@ -177,6 +185,8 @@ def variants(model_type):
         keys |= {"rope_theta", "rope_scaling"}
     if model_type == "gemma3_text":
         keys |= {"rope_local_base_freq", "sliding_window_pattern"}
+    if model_type == "gpt_neox":
+        keys |= {"rotary_pct", "rotary_emb_base"}
     yield None, None
     for key in sorted(keys - NOT_TRIED):
         changes = changes_of(model_type, key, base.get(key))
@@ -190,7 +200,7 @@ def variants(model_type):
 def write(directory, model_type, key, value):
     """Writes a checkpoint whose config.json differs from the base by one key. Returns the model."""
     config = transformers.AutoConfig.for_model(model_type, **BASES[model_type]).to_dict()
-    if key in ("rope_theta", "rope_scaling", "rope_local_base_freq"):
+    if key in ("rope_theta", "rope_scaling", "rope_local_base_freq", "rotary_pct", "rotary_emb_base"):
         config.pop("rope_parameters")
     if key in ("sliding_window_pattern", "max_window_layers", "use_sliding_window", "num_hidden_layers"):
         config.pop("layer_types", None)  # Computed from them.

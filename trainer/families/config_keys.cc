@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -88,7 +89,7 @@ void ConfigKeys::Probability(const char* key, double& value) {
   value = found->get<double>();
 }
 
-void ConfigKeys::Part(const char* key, double& value) {
+void ConfigKeys::Fraction(const char* key, double& value) {
   const Json* found = Find({key}).second;
   if (found == nullptr) return;
   if (!found->is_number() || !(found->get<double>() > 0 && found->get<double>() <= 1)) {
@@ -118,7 +119,11 @@ void ConfigKeys::RequiredPositives(const char* key, size_t count, std::vector<do
   if (found == nullptr) return;
   values.clear();
   for (const Json& part : *found) {
-    if (part.is_number() && part.get<double>() > 0) values.push_back(part.get<double>());
+    // As normal numbers of fp32, in which they are used.
+    const double value = part.is_number() ? part.get<double>() : 0;
+    if (value >= std::numeric_limits<float>::min() && value <= std::numeric_limits<float>::max()) {
+      values.push_back(value);
+    }
   }
   if (!found->is_array() || found->size() != count || values.size() != count) {
     Refuse(key, *found, absl::StrCat("a list of ", count, " numbers above 0"));

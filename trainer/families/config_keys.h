@@ -47,7 +47,7 @@ class ConfigKeys {
   // A list of `count` numbers above 0. INVALID_ARGUMENT if it is not there.
   void RequiredPositives(const char* key, size_t count, std::vector<double>& values);
   void Probability(const char* key, double& value);  // From 0 to below 1.
-  void Part(const char* key, double& value);         // Above 0, and at most 1.
+  void Fraction(const char* key, double& value);     // Above 0, and at most 1.
   void Positive(const char* key, double& value);
   void RequiredPositive(const char* key, double& value);    // INVALID_ARGUMENT if it is not there.
   void PositiveOrNull(const char* key, double& value);      // Null makes it 0.

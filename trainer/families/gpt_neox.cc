@@ -31,7 +31,8 @@ ModelSpec MakeGptNeoxSpec(ConfigKeys& keys) {
   bool is_parallel = true;
   keys.Flag("use_parallel_residual", is_parallel);
   spec.order = is_parallel ? BlockOrder::kParallelTwoNorms : BlockOrder::kNormsBefore;
-  ReadRotary(keys, spec, {.part = 0.25}, {.theta = "rotary_emb_base", .part = "rotary_pct"});
+  ReadRotary(keys, spec, {.rotated_fraction = 0.25},
+             {.theta = "rotary_emb_base", .fraction = "rotary_pct"});
   keys.MustDivide("hidden_size", spec.width, "num_attention_heads", spec.attention.num_heads);
   // Names of other families for what this one has by its own, or lacks. The class's dropout is that
   // of a head for another task.

@@ -75,7 +75,8 @@ struct RotarySpec {
     kLongRope,
   };
   double theta = 10000;
-  double part = 1;           // Of each head its first elements are rotated, SizeOf(head size).
+  // From above 0 to 1: of each head the first SizeOf(head size) elements are rotated.
+  double rotated_fraction = 1;
   bool interleaved = false;  // Pair i is (2 i, 2 i + 1). If false, it is (i, i + size / 2).
   bool in_fp32 = false;      // Heads are rotated in fp32, and rounded once.
   Scaling scaling = Scaling::kNone;
@@ -93,7 +94,7 @@ struct RotarySpec {
   bool whole_pairs = true;  // kYarn moves its two bounds outwards to whole pairs.
 
   int64_t SizeOf(int64_t head_size) const {
-    return static_cast<int64_t>(static_cast<double>(head_size) * part);
+    return static_cast<int64_t>(static_cast<double>(head_size) * rotated_fraction);
   }
   bool operator==(const RotarySpec&) const = default;
 };

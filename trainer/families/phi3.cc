@@ -18,7 +18,9 @@ ModelSpec MakePhi3Spec(ConfigKeys& keys) {
   spec.padding_token = 32000;
   spec.norm.epsilon = 1e-5;
   ReadDecoderKeys(keys, spec);
-  ReadRotary(keys, spec, {}, {.part = "partial_rotary_factor", .original_positions = 4096});
+  ReadRotary(
+      keys, spec, {},
+      {.fraction = "partial_rotary_factor", .original_positions = 4096, .only_longrope = true});
   keys.ActivationKey("hidden_act", spec.feed_forward.activation);
   keys.Probability("resid_pdrop", spec.residual_dropout);
   keys.MustBeOff("embd_pdrop");  // The class has it, and the model there takes no notice of it.

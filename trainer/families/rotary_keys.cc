@@ -13,6 +13,9 @@ using Scaling = RotarySpec::Scaling;
 
 // In the order of RotarySpec::Scaling.
 constexpr absl::string_view kScalings[] = {"default", "linear", "llama3", "yarn", "longrope"};
+constexpr absl::string_view kOnlyLongRope[] = {"default", "longrope"};
+constexpr const char* kFraction = "partial_rotary_factor";
+constexpr absl::string_view kPairs = "the pairs that are rotated, of";
 
 // The amplitude that Yarn recommends for a context grown by `factor`.
 double YarnAmplitude(double factor, double weight) {
@@ -29,7 +32,6 @@ void ReadYarn(ConfigKeys& keys, RotarySpec& rotary) {
   double weight_of_all = 0;
   keys.PositiveUnlessZero("mscale", weight);
   keys.PositiveUnlessZero("mscale_all_dim", weight_of_all);
-  keys.MustBeOff("short_factor");  // Phi-3 once called longrope so.
   const bool has_both = weight > 0 && weight_of_all > 0;
   rotary.amplitude =
       has_both ? YarnAmplitude(rotary.factor, weight) / YarnAmplitude(rotary.factor, weight_of_all)
@@ -37,13 +39,12 @@ void ReadYarn(ConfigKeys& keys, RotarySpec& rotary) {
   keys.Positive("attention_factor", rotary.amplitude);
 }
 
-constexpr const char* kPart = "partial_rotary_factor";
-constexpr absl::string_view kPairs = "the pairs that are rotated, of";
-
 void ReadLongRope(ConfigKeys& keys, const ModelSpec& spec, RotarySpec& rotary) {
   const auto pairs = static_cast<size_t>(rotary.SizeOf(spec.attention.head_size) / 2);
   keys.RequiredPositives("short_factor", pairs, rotary.short_factors);
   keys.RequiredPositives("long_factor", pairs, rotary.long_factors);
+  keys.MustNotExceed("the minimum", 2, "original_max_position_embeddings",
+                     rotary.original_positions);
   const auto original = static_cast<double>(rotary.original_positions);
   rotary.factor = static_cast<double>(spec.max_sequence) / original;
   keys.Positive("factor", rotary.factor);
@@ -53,26 +54,36 @@ void ReadLongRope(ConfigKeys& keys, const ModelSpec& spec, RotarySpec& rotary) {
   keys.Positive("attention_factor", rotary.amplitude);
 }
 
-// Reads which part of a head is rotated, if the family may rotate less than the whole.
-void ReadPart(ConfigKeys& keys, const char* key, bool in_part, double& part) {
-  if (in_part) {
-    keys.Part(key, part);
+void ReadScaling(ConfigKeys& keys, RotarySpec& rotary, const TopLevelRotary& top) {
+  auto scaling = static_cast<size_t>(rotary.scaling);
+  if (!top.only_longrope) {
+    keys.OneOf({"rope_type", "type"}, kScalings, scaling);
+    rotary.scaling = static_cast<Scaling>(scaling);
+    return;
+  }
+  keys.OneOf({"rope_type", "type"}, kOnlyLongRope, scaling);
+  rotary.scaling = scaling == 0 ? Scaling::kNone : Scaling::kLongRope;
+}
+
+// Reads which fraction of a head is rotated, if the family may rotate less than the whole.
+void ReadFraction(ConfigKeys& keys, const char* key, RotarySpec& rotary,
+                  const TopLevelRotary& top) {
+  if (top.fraction != nullptr) {
+    keys.Fraction(key, rotary.rotated_fraction);
   } else {
     keys.MustBe(key, 1);
   }
 }
 
-// Reads the object of one kind of block. `original_positions`: those of the top level, or 0.
-void ReadInside(ConfigKeys& keys, const ModelSpec& spec, RotarySpec& rotary, bool in_part = false,
-                int64_t original_positions = 0) {
+// Reads the object of one kind of block.
+void ReadInside(ConfigKeys& keys, const ModelSpec& spec, RotarySpec& rotary,
+                const TopLevelRotary& top = {}) {
   keys.Positive("rope_theta", rotary.theta);
-  auto scaling = static_cast<size_t>(rotary.scaling);
-  keys.OneOf({"rope_type", "type"}, kScalings, scaling);
-  rotary.scaling = static_cast<Scaling>(scaling);
-  ReadPart(keys, kPart, in_part, rotary.part);
+  ReadScaling(keys, rotary, top);
+  ReadFraction(keys, kFraction, rotary, top);
   if (rotary.scaling == Scaling::kNone) return;
   keys.Size({"original_max_position_embeddings"}, rotary.original_positions);
-  if (original_positions > 0) rotary.original_positions = original_positions;
+  if (top.original_positions > 0) rotary.original_positions = top.original_positions;
   if (rotary.scaling == Scaling::kLongRope) return ReadLongRope(keys, spec, rotary);
   keys.RequiredPositive("factor", rotary.factor);
   if (rotary.scaling == Scaling::kLinear) return;
@@ -83,18 +94,16 @@ void ReadInside(ConfigKeys& keys, const ModelSpec& spec, RotarySpec& rotary, boo
 
 }  // namespace
 
-void ReadRotary(ConfigKeys& keys, ModelSpec& spec, RotarySpec rotary, const RotaryNames& names) {
-  const bool in_part = names.part != nullptr;
+void ReadRotary(ConfigKeys& keys, ModelSpec& spec, RotarySpec rotary, const TopLevelRotary& top) {
   rotary.original_positions = spec.max_sequence;
-  keys.Positive(names.theta, rotary.theta);
-  ReadPart(keys, in_part ? names.part : kPart, in_part, rotary.part);
-  int64_t original_positions = names.original_positions;
-  keys.Size({"original_max_position_embeddings"}, original_positions);
+  keys.Positive(top.theta, rotary.theta);
+  ReadFraction(keys, top.fraction != nullptr ? top.fraction : kFraction, rotary, top);
+  TopLevelRotary read = top;
+  keys.Size({"original_max_position_embeddings"}, read.original_positions);
   // Where both are there transformers takes the old spelling.
-  keys.Within({"rope_scaling", "rope_parameters"}, [&](ConfigKeys& inside) {
-    ReadInside(inside, spec, rotary, in_part, original_positions);
-  });
-  keys.MustDivide(rotary.part < 1 ? "the rotated part of a head, of" : "head_dim",
+  keys.Within({"rope_scaling", "rope_parameters"},
+              [&](ConfigKeys& inside) { ReadInside(inside, spec, rotary, read); });
+  keys.MustDivide(rotary.rotated_fraction < 1 ? "rotated elements of a head:" : "head_dim",
                   rotary.SizeOf(spec.attention.head_size), kPairs, 2);
   for (BlockKind& kind : spec.kinds) kind.rotary = rotary;
 }

@@ -11,19 +11,20 @@
 
 namespace gemini::trainer {
 
-// The keys of a family at the top level.
-struct RotaryNames {
+// What a family's config.json says of rotation at the top level.
+struct TopLevelRotary {
   const char* theta = "rope_theta";
-  // Of the part of a head that is rotated. Null: the family's model rotates whole heads alone.
-  const char* part = nullptr;
+  // The key of RotarySpec::rotated_fraction. Null: the family's model rotates whole heads alone.
+  const char* fraction = nullptr;
   // The default of "original_max_position_embeddings" there, which goes before what the object
-  // says. 0: there is none.
+  // says. 0: it has no default, and if it is left out, the object's value counts.
   int64_t original_positions = 0;
+  bool only_longrope = false;  // The family's model knows no other scaling.
 };
 
 // Sets how heads are rotated in all kinds of blocks. `rotary` is what keys that are left out mean.
 void ReadRotary(ConfigKeys& keys, ModelSpec& spec, RotarySpec rotary,
-                const RotaryNames& names = {});
+                const TopLevelRotary& top = {});
 
 // Sets it for each of the two kinds: blocks that see all, and those that see a window. Only the
 // former have "rope_theta" and "rope_scaling".

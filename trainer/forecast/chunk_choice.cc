@@ -60,8 +60,7 @@ absl::StatusOr<ChunkChoice> Search(const ChunkChoiceInputs& in, const NamedTrace
   ChunkChoice choice = {.chunk_bytes = found.plan.chunk_bytes,
                         .reason = "",
                         .device_floor_bytes = found.plan.prediction.device_floor_bytes,
-                        .floor = std::nullopt,
-                        .step = std::nullopt};
+                        .floor = std::nullopt};
   for (const TriedChunkSize& tried : found.tried) {
     if (tried.chunk_bytes == choice.chunk_bytes) {
       host_bytes = tried.host_bytes;
@@ -86,8 +85,7 @@ ChunkChoice ByBudget(const ChunkChoiceInputs& in, const absl::Status& why) {
               "chunks of ", FormatByteSize(in.most_chunk_bytes),
               ", by the DEVICE budget alone, for no step can be predicted: ", why.message()),
           .device_floor_bytes = 0,
-          .floor = std::nullopt,
-          .step = std::nullopt};
+          .floor = std::nullopt};
 }
 
 std::string AsAskedFor(int64_t chunk_bytes) {
@@ -112,25 +110,44 @@ absl::StatusOr<NamedTrace> StepOf(const ChunkChoiceInputs& in) {
   return TraceStep(in.model, round, in.compute.value_or(ComputeRate()));
 }
 
-// Returns the trace of all micro-batches, if it can be foretold. `step` has kMostMicroBatches at
-// most.
-std::optional<Trace> WholeStep(const ChunkChoiceInputs& in, NamedTrace step) {
-  const RoundShape round = ShapeOf(in);
+// Adds a round and the room that its routers may need, unless it cannot be foretold.
+void Foretell(const ModelSpec& model, const RoundShape& round, absl::StatusOr<NamedTrace> made,
+              std::vector<Trace>& rounds) {
+  if (!made.ok()) return;
+  absl::StatusOr<std::vector<int64_t>> most_bytes = MostNonModelBytes(model, round);
+  if (most_bytes.ok() && most_bytes->size() == made->trace.operators.size()) {
+    made->trace.room_bytes = *std::move(most_bytes);
+  }
+  rounds.push_back(std::move(made->trace));
+}
+
+// Returns what a run begins with. `step` has kMostMicroBatches at most.
+std::vector<Trace> RoundsOf(const ChunkChoiceInputs& in, NamedTrace step) {
+  RoundShape round = ShapeOf(in);
   // Nobody makes plans, or knows the times that a plan is made of.
-  if (in.config.policy == "online" || !in.compute.has_value()) return std::nullopt;
+  if (in.config.policy == "online" || !in.compute.has_value()) return {};
   // The vertical schedule takes the operators in another order than the dry run does, which is of
   // one micro-batch there, and its activations leave DEVICE.
-  if (in.config.micro_batch_schedule != "horizontal") return std::nullopt;
+  if (in.config.micro_batch_schedule != "horizontal") return {};
   // A step whose gradients overflow, while fp16's loss scale is searched for, ends in no update, as
   // no plan foretells.
-  if (round.element == ElementType::kFp16) return std::nullopt;
+  if (round.element == ElementType::kFp16) return {};
   const int64_t part =
       step.trace.num_positions() / std::min(round.micro_batches, kMostMicroBatches);
-  if (part * round.micro_batches > kMostForetoldOperators) return std::nullopt;
-  if (round.micro_batches <= kMostMicroBatches) return std::move(step.trace);
-  absl::StatusOr<NamedTrace> whole = TraceStep(in.model, round, *in.compute);
-  if (!whole.ok()) return std::nullopt;
-  return std::move(whole->trace);
+  if (part * round.micro_batches > kMostForetoldOperators) return {};
+  std::vector<Trace> rounds;
+  Foretell(in.model, round,
+           round.micro_batches <= kMostMicroBatches ? std::move(step)
+                                                    : TraceStep(in.model, round, *in.compute),
+           rounds);
+  const std::optional<ExpertsSpec>& experts = in.model.experts;
+  const bool is_routed =
+      experts.has_value() && in.config.routes_experts(experts->count, experts->chosen);
+  if (in.config.eval_data.empty() || is_routed) return rounds;
+  round.train = false;
+  round.micro_batches = 1;
+  Foretell(in.model, round, TraceStep(in.model, round, *in.compute), rounds);
+  return rounds;
 }
 
 ChunkChoice Choose(const ChunkChoiceInputs& in, const NamedTrace& step) {
@@ -138,8 +155,7 @@ ChunkChoice Choose(const ChunkChoiceInputs& in, const NamedTrace& step) {
     return {.chunk_bytes = in.config.chunk_size,
             .reason = AsAskedFor(in.config.chunk_size),
             .device_floor_bytes = 0,
-            .floor = FloorOf(step, in.config.chunk_size),
-            .step = std::nullopt};
+            .floor = FloorOf(step, in.config.chunk_size)};
   }
   absl::StatusOr<ChunkChoice> found =
       in.compute.has_value()
@@ -164,7 +180,7 @@ ChunkChoice ChooseChunkSize(const ChunkChoiceInputs& in) {
   absl::StatusOr<NamedTrace> step = StepOf(in);
   if (step.ok()) {
     ChunkChoice choice = Choose(in, *step);
-    choice.step = WholeStep(in, *std::move(step));
+    choice.rounds = RoundsOf(in, *std::move(step));
     return choice;
   }
   ChunkChoice choice = ByBudget(in, step.status());

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "gemini/cost_model.h"
@@ -29,9 +30,10 @@ struct ChunkChoice {
   int64_t device_floor_bytes = 0;
   // What the step's largest operator needs in chunks of that size; nothing: it cannot be known.
   std::optional<DeviceNeed> floor;
-  // The trace of a whole step. Nothing: it is not foretold, as on a GPU, with the vertical
-  // schedule, in fp16, or where it has more than 100,000 operators.
-  std::optional<Trace> step;
+  // What phases of the run are foretold: "train", a whole step, and "eval", a whole batch of an
+  // evaluation whose experts are not routed. Neither is there on a GPU, with the vertical schedule,
+  // in fp16, without plans, where a step has more than 100,000 operators or the dry run failed.
+  std::vector<Trace> rounds = {};
 };
 
 struct ChunkChoiceInputs {

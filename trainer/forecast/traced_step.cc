@@ -19,6 +19,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/container/node_hash_map.h"
 #include "absl/functional/function_ref.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "client/torch/hook/operator_inputs.h"
@@ -45,6 +46,9 @@ constexpr int64_t kMaxPositions = int64_t{1} << 24;
 constexpr double kMaxKernelSeconds = 1e4;
 constexpr int64_t kMaxKernelNs = 1'000'000'000;
 constexpr int64_t kCpuGrainBytes = 64;  // c10::gAlignment, by which every block is charged.
+// Of an expert at most so many are live at once that have a row for each of its tokens: input,
+// gate, first product, their two activations and product, and gradients of two of them.
+constexpr int64_t kTensorsOfExpert = 8;
 // On a GPU a gradient's copy to HOST runs beside the operator after its own.
 constexpr int32_t kIntervalsOfGradient = 2;
 
@@ -365,10 +369,8 @@ void RunMicroBatch(CausalLm& model, const RoundShape& round, StepRecorder& recor
   loss.Backward(/*factor=*/1);
 }
 
-}  // namespace
-
-absl::StatusOr<NamedTrace> TraceAllBlocks(const ModelSpec& spec, const RoundShape& round,
-                                          const ComputeRate& rate) {
+absl::StatusOr<NamedTrace> RunAllBlocks(const ModelSpec& spec, const RoundShape& round,
+                                        const ComputeRate& rate, bool crowds_first) {
   GEMINI_RETURN_IF_ERROR(CheckRound(spec, round, rate));
   RegisterMetaKernels();
   NamedTrace made;
@@ -379,6 +381,7 @@ absl::StatusOr<NamedTrace> TraceAllBlocks(const ModelSpec& spec, const RoundShap
                      torch::dtype(client::hooks::ScalarTypeOf(round.element)).device(torch::kMeta),
                      round.vocabulary_blocks));
     model->set_recompute(round.recompute);
+    model->set_routing({.crowds_first = crowds_first});
     model->train(round.train);
     const at::AutoGradMode with_graph(round.train);
     StepRecorder recorder(spec, *model, round, rate);
@@ -404,18 +407,64 @@ absl::StatusOr<NamedTrace> TraceAllBlocks(const ModelSpec& spec, const RoundShap
   return made;
 }
 
-absl::StatusOr<NamedTrace> TraceStep(const ModelSpec& spec, const RoundShape& round,
-                                     const ComputeRate& rate) {
+absl::StatusOr<NamedTrace> RunFewBlocks(const ModelSpec& spec, const RoundShape& round,
+                                        const ComputeRate& rate, bool crowds_first) {
   const std::optional<RepeatedBlocks> repeated = FindRepeatedBlocks(spec);
-  if (!repeated.has_value()) return TraceAllBlocks(spec, round, rate);
-  GEMINI_ASSIGN_OR_RETURN(const NamedTrace few,
-                          TraceAllBlocks(WithFewerBlocks(spec, *repeated), round, rate));
+  if (!repeated.has_value()) return RunAllBlocks(spec, round, rate, crowds_first);
+  GEMINI_ASSIGN_OR_RETURN(const NamedTrace few, RunAllBlocks(WithFewerBlocks(spec, *repeated),
+                                                             round, rate, crowds_first));
   const int64_t most =
       std::max(few.trace.num_positions(), static_cast<int32_t>(few.trace.uses.size()));
   if (most > kMaxPositions / (repeated->left_out + 1)) return TooManyOperators();
   std::optional<NamedTrace> made = RepeatBlocks(few, spec, *repeated);
   if (made.has_value() && CheckTrace(made->trace).ok()) return *std::move(made);
-  return TraceAllBlocks(spec, round, rate);
+  return RunAllBlocks(spec, round, rate, crowds_first);
+}
+
+// Whether an operator is an expert's, by the first tensor that it uses.
+bool IsOfExpert(const NamedTrace& made, int32_t position, absl::string_view experts) {
+  const absl::Span<const TensorUse> uses = made.trace.uses_of(position);
+  return !uses.empty() && absl::StrContains(made.tensor_names[uses.front().tensor], experts);
+}
+
+}  // namespace
+
+absl::StatusOr<NamedTrace> TraceStep(const ModelSpec& spec, const RoundShape& round,
+                                     const ComputeRate& rate) {
+  return RunFewBlocks(spec, round, rate, /*crowds_first=*/false);
+}
+
+absl::StatusOr<NamedTrace> TraceAllBlocks(const ModelSpec& spec, const RoundShape& round,
+                                          const ComputeRate& rate) {
+  return RunAllBlocks(spec, round, rate, /*crowds_first=*/false);
+}
+
+// What an expert needs is a sum over experts of tokens times bytes: those of tensors that are kept,
+// and, for itself, of temporary ones. It is largest at a corner of what routers can deal, where
+// each expert has all tokens or none, and experts are alike: so with the first ones crowded one of
+// them needs as much as any can.
+absl::StatusOr<std::vector<int64_t>> MostNonModelBytes(const ModelSpec& spec,
+                                                       const RoundShape& round) {
+  std::vector<int64_t> most;
+  if (!spec.experts.has_value()) return most;
+  GEMINI_ASSIGN_OR_RETURN(const NamedTrace made,
+                          RunFewBlocks(spec, round, ComputeRate(), /*crowds_first=*/true));
+  // Blocks of memory are whole grains, and with few tokens each there are more of them.
+  const int64_t grains_bytes = kCpuGrainBytes * kTensorsOfExpert * spec.experts->count;
+  const ExpertNames& names = spec.layers.block.experts;
+  const std::string experts = absl::StrCat(".", names.part, ".", names.experts, ".");
+  const int32_t count = made.trace.num_positions();
+  most.resize(static_cast<size_t>(count));
+  for (int32_t first = 0; first < count;) {
+    int32_t last = first;
+    int64_t bytes = 0;
+    for (; last < count && IsOfExpert(made, last, experts); ++last) {
+      bytes = std::max(bytes, made.trace.operators[last].non_model_peak_bytes);
+    }
+    std::fill(most.begin() + first, most.begin() + last, bytes + grains_bytes);
+    first = std::max(last, first + 1);
+  }
+  return most;
 }
 
 }  // namespace gemini::trainer

@@ -9,10 +9,13 @@
 //         threads take more.
 // Times:  of each kernel the larger of its arithmetic and its bytes, by `rate`. Attention's is
 //         halved by its causal mask, as Narayanan et al. count it (arXiv:2104.04473, appendix).
-// Experts: routers deal the tokens out evenly.
+// Experts: in traces, routers deal the tokens out evenly.
 // Thread: any; runs on the caller's. The first call adds kernels to Torch's meta device and
 //         replaces its allocator, in this process (meta_kernels.h, meta_memory.h).
 #pragma once
+#include <cstdint>
+#include <vector>
+
 #include "absl/status/statusor.h"
 #include "trainer/families/model_spec.h"
 #include "trainer/forecast/named_trace.h"
@@ -25,8 +28,14 @@ namespace gemini::trainer {
 // the meta device.
 absl::StatusOr<NamedTrace> TraceStep(const ModelSpec& spec, const RoundShape& round,
                                      const ComputeRate& rate);
-// Returns the same. TraceStep runs few of the blocks that are equal (repeated_blocks.h); this runs
-// all.
+// Returns how many bytes of non-model data each operator of that trace needs at most, however the
+// routers deal, by the same count of memory. Operators of experts that follow one another all get
+// what the neediest of them can need; the others, which do not depend on the routers, 0. Empty: the
+// model has no experts. Errors: as above.
+absl::StatusOr<std::vector<int64_t>> MostNonModelBytes(const ModelSpec& spec,
+                                                       const RoundShape& round);
+// Returns what TraceStep returns, which runs few of the blocks that are equal (repeated_blocks.h).
+// This runs all.
 absl::StatusOr<NamedTrace> TraceAllBlocks(const ModelSpec& spec, const RoundShape& round,
                                           const ComputeRate& rate);
 

@@ -27,6 +27,9 @@ class ExpertCache;
 struct ExpertRouting {
   bool routed = false;           // Only without gradients.
   ExpertCache* cache = nullptr;  // Where routed experts lie. Null: where the parameters lie.
+  // On the meta device, where nobody knows what a router chooses, all tokens go to the first
+  // experts. If false, all experts get as many.
+  bool crowds_first = false;
 };
 
 struct BatchContext {

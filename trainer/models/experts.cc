@@ -29,14 +29,16 @@ struct Routes {
   std::vector<int64_t> num_places;  // By expert.
 };
 
-// Returns the values of `counts` [experts], which sum up to `places`. On the meta device, where
-// nobody knows them, all are equal.
-std::vector<int64_t> ValuesOf(const torch::Tensor& counts, int64_t places) {
+// Returns the values of `counts` [experts], which sum up to rows * `chosen`. On the meta device,
+// where nobody knows them, they are made up.
+std::vector<int64_t> ValuesOf(const torch::Tensor& counts, int64_t rows, int64_t chosen,
+                              bool crowds_first) {
   const int64_t count = counts.numel();
   std::vector<int64_t> values(static_cast<size_t>(count));
   if (counts.is_meta()) {
     for (int64_t i = 0; i < count; ++i) {
-      values[static_cast<size_t>(i)] = places * (i + 1) / count - places * i / count;
+      const int64_t even = rows * chosen * (i + 1) / count - rows * chosen * i / count;
+      values[static_cast<size_t>(i)] = !crowds_first ? even : i < chosen ? rows : 0;
     }
     return values;
   }
@@ -47,7 +49,8 @@ std::vector<int64_t> ValuesOf(const torch::Tensor& counts, int64_t places) {
 }
 
 // Adds to `router_sums` as Experts::Forward does.
-Routes RoutesOf(const torch::Tensor& logits, const ExpertsSpec& spec, torch::Tensor& router_sums) {
+Routes RoutesOf(const torch::Tensor& logits, const ExpertsSpec& spec, bool crowds_first,
+                torch::Tensor& router_sums) {
   const torch::Tensor probabilities = at::softmax(logits, /*dim=*/-1, torch::kFloat32);
   auto [weights, chosen] = at::topk(probabilities, spec.chosen, /*dim=*/-1);
   if (spec.normalises) weights = weights / weights.sum(/*dim=*/-1, /*keepdim=*/true);
@@ -64,7 +67,7 @@ Routes RoutesOf(const torch::Tensor& logits, const ExpertsSpec& spec, torch::Ten
   return {.row = at::floor_divide(order, spec.chosen),
           .weight = weights.flatten().index_select(0, order).unsqueeze(1),
           .place = at::argsort(order),
-          .num_places = ValuesOf(counts, experts.numel())};
+          .num_places = ValuesOf(counts, logits.size(0), spec.chosen, crowds_first)};
 }
 
 }  // namespace
@@ -91,7 +94,7 @@ Experts::Experts(const ModelSpec& spec, LayerSet& layers) : spec_(*spec.experts)
 
 torch::Tensor Experts::Forward(const torch::Tensor& rows, const ExpertRouting& routing,
                                torch::Tensor& router_sums) const {
-  const Routes routes = RoutesOf(router_->Forward(rows), spec_, router_sums);
+  const Routes routes = RoutesOf(router_->Forward(rows), spec_, routing.crowds_first, router_sums);
   std::vector<torch::Tensor> parts =
       rows.index_select(0, routes.row).split_with_sizes(routes.num_places);
   const auto runs = [&](size_t i) { return !routing.routed || routes.num_places[i] > 0; };

@@ -94,7 +94,7 @@ client::OptimizerSpec MakeOptimizer(const RunConfig& config) {
 
 struct Plans {
   MemoryPlan memory;
-  std::optional<Trace> first_step;  // The trace that it will leave, if that is foretold.
+  std::vector<Trace> rounds;  // As ChunkChoice has them.
 };
 
 absl::StatusOr<Plans> PlanFor(const RunConfig& config, const ModelSpec& spec, const CausalLm& model,
@@ -124,7 +124,7 @@ absl::StatusOr<Plans> PlanFor(const RunConfig& config, const ModelSpec& spec, co
   }
   // What measuring and foretelling took goes back to the system before HOST is asked for.
   ::malloc_trim(0);
-  return Plans{std::move(plan), std::move(choice.step)};
+  return Plans{std::move(plan), std::move(choice.rounds)};
 }
 
 // A GPU computes the same bits each time only where it is told to: attention would not, with a
@@ -248,9 +248,7 @@ absl::Status OpenManaged(const RunConfig& config, Device device, const ModelSpec
   GEMINI_ASSIGN_OR_RETURN(client::hooks::ManagedModel * managed,
                           memory.session->Manage(model, optimizer, manage));
   // Also behind --resume: the first step of a run is like those before.
-  if (plans.first_step.has_value()) {
-    memory.session->phases().Foretell(*std::move(plans.first_step));
-  }
+  for (Trace& round : plans.rounds) memory.session->phases().Foretell(std::move(round));
   GEMINI_ASSIGN_OR_RETURN(const DecayExemptions no_decay, DecayExemptions::Parse(config.no_decay));
   GEMINI_ASSIGN_OR_RETURN(
       memory.store, ManagedParameterStore::Make(*memory.session, *managed, optimizer, no_decay));

@@ -9,6 +9,7 @@
 namespace gemini::client {
 namespace {
 
+using ::testing::Each;
 using ::testing::HasSubstr;
 using Use = DeviceBudget::Use;
 
@@ -285,6 +286,65 @@ TEST_F(ForetoldRoundTest, AForetoldRoundThatNoPlanFitsIsRecorded) {
   EXPECT_EQ(stats().planned_rounds, 0);
   Step();
   EXPECT_EQ(stats().planned_rounds, 1);
+}
+
+// The room is asked for beside the peaks, which stay what was measured.
+TEST_F(ForetoldRoundTest, PlansAreAskedToLeaveTheRoomThatWasForetold) {
+  class Watched : public LocalPlans {
+   public:
+    using LocalPlans::LocalPlans;
+    absl::StatusOr<Plan> MakePlan(const Trace& trace, int64_t device_bytes) override {
+      rooms.push_back(trace.room_bytes);
+      peaks.push_back(trace.operators[5].non_model_peak_bytes);
+      return LocalPlans::MakePlan(trace, device_bytes);
+    }
+    std::vector<std::vector<int64_t>> rooms;
+    std::vector<int64_t> peaks;
+  };
+  Trace trace = RecordedTrace();
+  if (HasFatalFailure()) return;
+  const int64_t peak_bytes = trace.operators[5].non_model_peak_bytes;
+  // The second is more than DEVICE has: rounds are planned without it.
+  for (const int64_t room_bytes : {peak_bytes + 100, int64_t{1} << 40}) {
+    trace.room_bytes.assign(trace.operators.size(), 0);
+    trace.room_bytes[5] = room_bytes;
+    Watched later(kChunk);
+    job_.reset();
+    session_.reset();
+    Open(4, /*device_slots=*/6, &later);
+    if (HasFatalFailure()) return;
+    job_->phases().Foretell(trace);
+    constexpr int kRounds = 8;  // Behind some of which the plan is made anew.
+    for (int round = 0; round < kRounds; ++round) Step();
+    EXPECT_EQ(stats().planned_rounds, kRounds);
+    ASSERT_GE(later.rooms.size(), 2u);
+    EXPECT_THAT(later.rooms, Each(trace.room_bytes));
+    EXPECT_THAT(later.peaks, Each(peak_bytes));
+    ASSERT_OK_AND_ASSIGN(const Trace measured, job_->phases().TraceOf("train"));
+    EXPECT_EQ(measured.room_bytes, trace.room_bytes);
+  }
+}
+
+TEST_F(ForetoldRoundTest, TheRoomIsOfTracesOfAsManyOperators) {
+  Trace trace = RecordedTrace();
+  if (HasFatalFailure()) return;
+  trace.room_bytes.assign(trace.operators.size(), 7);
+  PlannedPhase phase;
+  Trace foretold = trace;
+  phase.Foretell(foretold);
+  Trace odd = trace;  // As of a round that left its plan in the middle.
+  odd.room_bytes.clear();
+  odd.gradient_outs.clear();
+  EXPECT_THAT(phase.Keep(odd, Divergence::kOperator), IsOkAndHolds(true));
+  EXPECT_EQ(phase.trace->room_bytes, trace.room_bytes);
+  EXPECT_TRUE(odd.room_bytes.empty());  // It goes on as the recorder's.
+  Trace longer = trace;
+  longer.room_bytes.clear();
+  longer.operators.insert(longer.operators.begin(), TracedOperator());
+  EXPECT_THAT(phase.Keep(longer, Divergence::kOperator), IsOkAndHolds(true));
+  EXPECT_TRUE(phase.trace->room_bytes.empty());
+  EXPECT_THAT(phase.Keep(odd, Divergence::kOperator), IsOkAndHolds(true));
+  EXPECT_EQ(phase.trace->room_bytes, trace.room_bytes);
 }
 
 TEST_F(ForetoldRoundTest, AKeptTraceComesBeforeAForetoldOneOfARoundLikeIt) {

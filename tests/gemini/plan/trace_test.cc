@@ -75,6 +75,18 @@ TEST(TraceTest, EveryKindOfDamageIsNamed) {
       {"computes for 1125899906842624",
        [](Trace& t) { t.operators[2].compute_ns = int64_t{1} << 50; }},
       {"-1 bytes of non-model", [](Trace& t) { t.operators[0].non_model_peak_bytes = -1; }},
+      {"room for 3 operators of 4",
+       [](Trace& t) {
+         t.room_bytes = {1, 2, 3};
+       }},
+      {"operator 2 has room for -1 bytes",
+       [](Trace& t) {
+         t.room_bytes = {1, 2, -1, 4};
+       }},
+      {"operator 3 has room for",
+       [](Trace& t) {
+         t.room_bytes = {1, 2, 3, kMost};
+       }},
       {"of tensor 3", [](Trace& t) { t.uses[0].tensor = 3; }},
       {"of tensor -1", [](Trace& t) { t.uses[0].tensor = -1; }},
       {"of kind 1", [](Trace& t) { t.uses[0].kind = ChunkKind::kMaster; }},

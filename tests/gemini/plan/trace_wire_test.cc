@@ -3,6 +3,7 @@
 
 #include <random>
 #include <string>
+#include <vector>
 
 #include "gemini/trace_generated.h"
 #include "tests/status_matchers.h"
@@ -29,9 +30,13 @@ Trace SmallTrace() {
 TEST(TraceWireTest, ATraceComesBackAsItWas) {
   Trace trace = SmallTrace();
   trace.tensors[0].states_on_nvme = true;
-  ASSERT_OK(CheckTrace(trace));
-  ASSERT_OK_AND_ASSIGN(const Trace decoded, DecodeTrace(EncodeTrace(trace)));
-  EXPECT_EQ(decoded, trace);
+  for (const std::vector<int64_t>& room_bytes :
+       {std::vector<int64_t>(), std::vector<int64_t>{0, 100, int64_t{1} << 60}}) {
+    trace.room_bytes = room_bytes;
+    ASSERT_OK(CheckTrace(trace));
+    ASSERT_OK_AND_ASSIGN(const Trace decoded, DecodeTrace(EncodeTrace(trace)));
+    EXPECT_EQ(decoded, trace);
+  }
 }
 
 TEST(TraceWireTest, WhatNoTraceHasIsRefused) {
@@ -64,7 +69,9 @@ TEST(TraceWireTest, AnElementTypeThatDoesNotExistIsRefused) {
 // Property: bytes with some changed are a trace that passes the checks, or are refused.
 TEST(TraceWireTest, ChangedBytesNeverGiveATraceThatDoesNotCheck) {
   std::mt19937_64 random(/*seed=*/11);
-  const std::string good = EncodeTrace(SmallTrace());
+  Trace trace = SmallTrace();
+  trace.room_bytes = {0, 100, 1};
+  const std::string good = EncodeTrace(trace);
   int refused = 0;
   for (int round = 0; round < 20'000; ++round) {
     std::string bytes = good;

@@ -112,7 +112,7 @@ class Requests {
   // Moves one number to an end, or near to where it was.
   void Spoil(Trace& trace) {
     const auto at = [&](auto& values) -> auto& { return values[random_() % values.size()]; };
-    switch (random_() % 8) {
+    switch (random_() % 9) {
       case 0:
         at(trace.tensors).size_bytes = DrawSize();
         break;
@@ -132,6 +132,10 @@ class Requests {
         break;
       case 5:
         at(trace.tensors).states_on_nvme ^= true;
+        break;
+      case 6:
+        trace.room_bytes.resize(trace.operators.size());
+        if (!trace.room_bytes.empty()) at(trace.room_bytes) = DrawEnd();
         break;
       default:
         at(trace.operators).non_model_peak_bytes = DrawEnd();

@@ -425,6 +425,28 @@ RangeTrace TwoLayers() {
   return *PackTrace(trace, kTestChunkBytes);
 }
 
+TEST(PlannerTest, RoomIsLeftAsForPeaksIfDeviceHasAsMuch) {
+  constexpr int64_t kMore = 2 * kTestChunkBytes;
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    SCOPED_TRACE(seed);
+    const Trace trace = RandomTrace(DrawOptions(seed, /*spans=*/true), seed).Make();
+    Trace roomy = trace, filled = trace;
+    for (TracedOperator& at : filled.operators) {
+      at.non_model_peak_bytes += kMore;
+      roomy.room_bytes.push_back(at.non_model_peak_bytes);
+    }
+    ASSERT_OK_AND_ASSIGN(const RangeTrace plain, PackTrace(trace, kTestChunkBytes));
+    ASSERT_OK_AND_ASSIGN(const RangeTrace with_room, PackTrace(roomy, kTestChunkBytes));
+    ASSERT_OK_AND_ASSIGN(const RangeTrace with_peaks, PackTrace(filled, kTestChunkBytes));
+    EXPECT_EQ(DeviceFloorBytes(with_room), DeviceFloorBytes(plain));
+    const int64_t enough_bytes = DeviceFloorBytes(with_peaks);
+    ASSERT_OK_AND_ASSIGN(Plan expected, PlanFor(with_peaks, enough_bytes));
+    expected.prediction.device_floor_bytes = DeviceFloorBytes(plain);
+    EXPECT_THAT(PlanFor(with_room, enough_bytes), IsOkAndHolds(expected));
+    EXPECT_EQ(*PlanFor(with_room, enough_bytes - 1), *PlanFor(plain, enough_bytes - 1));
+  }
+}
+
 TEST(PlannerTest, BelowTheFloorTheErrorNamesThePositionAndTheLeastBudget) {
   const RangeTrace trace = TwoLayers();
   EXPECT_EQ(DeviceFloorBytes(trace), 2 * kTestChunkBytes + 5'000);

@@ -73,31 +73,61 @@ TEST_F(ChunkChoiceTest, WhereTheRateIsNotKnownTheBudgetDecidesAndTheFloorIsKnown
   EXPECT_EQ(Choose().chunk_bytes, most_chunk_bytes_);
   EXPECT_THAT(Choose().reason, HasSubstr("computes a second is not known"));
   EXPECT_TRUE(Choose().floor.has_value());
-  EXPECT_FALSE(Choose().step.has_value());
+  EXPECT_TRUE(Choose().rounds.empty());
 }
 
 TEST_F(ChunkChoiceTest, TheWholeStepIsForetoldIfItIsNotTooLong) {
-  config_.vocabulary_blocks = 1;  // So that tensor 1 is what it is below.
+  config_.vocabulary_blocks = 1;                          // So that tensor 1 is what it is below.
   for (const int64_t accumulate : {1, 3, 4, 32, 3000}) {  // Of some 70 operators each.
     config_.accumulate = accumulate;
     const ChunkChoice choice = Choose();
-    ASSERT_EQ(choice.step.has_value(), accumulate < 3000) << accumulate;
-    if (!choice.step.has_value()) continue;
+    ASSERT_EQ(choice.rounds.size(), accumulate < 3000 ? 1u : 0u) << accumulate;
+    if (choice.rounds.empty()) continue;
     const auto looks_up = [](const TensorUse& use) {
       return use.tensor == 1 && use.kind == ChunkKind::kParam;  // Positions.
     };
-    EXPECT_EQ(std::ranges::count_if(choice.step->uses, looks_up), accumulate);
+    EXPECT_EQ(std::ranges::count_if(choice.rounds[0].uses, looks_up), accumulate);
   }
   config_.accumulate = 2;
-  EXPECT_TRUE(Choose().step.has_value());
+  EXPECT_EQ(Choose().rounds.size(), 1u);
   config_.precision = "fp16";
-  EXPECT_FALSE(Choose().step.has_value());
+  EXPECT_TRUE(Choose().rounds.empty());
   config_.precision = "fp32";
   config_.policy = "online";
-  EXPECT_FALSE(Choose().step.has_value());
+  EXPECT_TRUE(Choose().rounds.empty());
   config_.policy = "auto";
   config_.micro_batch_schedule = "vertical";
-  EXPECT_FALSE(Choose().step.has_value());
+  EXPECT_TRUE(Choose().rounds.empty());
+}
+
+TEST_F(ChunkChoiceTest, AnEvaluationIsForetoldWhereThereIsOne) {
+  config_.accumulate = 2;
+  config_.eval_data = "tokens.npy";
+  const ChunkChoice choice = Choose();
+  ASSERT_EQ(choice.rounds.size(), 2u);
+  const Trace& evaluation = choice.rounds[1];
+  EXPECT_EQ(evaluation.phase, "eval");
+  EXPECT_TRUE(evaluation.updated.empty());
+  EXPECT_LT(3 * evaluation.num_positions(), choice.rounds[0].num_positions());
+}
+
+TEST_F(ChunkChoiceTest, WhatRoutersMayDealHasRoomInStepsAndPlannedEvaluations) {
+  model_ = ParseHfConfig(R"({"model_type":"qwen3_moe","vocab_size":512,"hidden_size":64,
+                             "num_hidden_layers":2,"num_attention_heads":4,"head_dim":16,
+                             "num_key_value_heads":2,"moe_intermediate_size":32,"num_experts":8,
+                             "num_experts_per_tok":2})",
+                         "config")
+               ->spec;
+  config_.eval_data = "tokens.npy";
+  config_.experts = "planned";
+  const ChunkChoice choice = Choose();
+  ASSERT_EQ(choice.rounds.size(), 2u);
+  for (const Trace& round : choice.rounds) {
+    ASSERT_EQ(round.room_bytes.size(), round.operators.size());
+    EXPECT_GT(*std::ranges::max_element(round.room_bytes), 0);
+  }
+  config_.experts = "routed";
+  EXPECT_EQ(Choose().rounds.size(), 1u);
 }
 
 TEST_F(ChunkChoiceTest, WhatIsAskedForIsTaken) {

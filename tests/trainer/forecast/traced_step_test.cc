@@ -11,6 +11,7 @@
 
 #include "ATen/Parallel.h"
 #include "ATen/cpu/Utils.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_replace.h"
 #include "gemini/system/status_macros.h"
 #include "tests/client/torch/training_fixture.h"
@@ -118,7 +119,14 @@ class TracedStepTest
     torch::manual_seed(5);
     {
       const torch::NoGradGuard no_grad;
-      for (torch::Tensor& parameter : model->parameters()) parameter.normal_(0, 0.02);
+      for (auto& parameter : model->named_parameters()) {
+        const bool is_router = absl::EndsWith(parameter.key(), ".gate.weight");
+        if (crowds_ && is_router) {
+          parameter.value().zero_();
+        } else {
+          parameter.value().normal_(0, 0.02);
+        }
+      }
     }
     TrainingOptions options = SmallOptions();
     options.device_memory = device_bytes;
@@ -136,6 +144,8 @@ class TracedStepTest
     GEMINI_RETURN_IF_ERROR(managed->Step({}).status());
     return session_->phases().TraceOf("train");
   }
+
+  bool crowds_ = false;  // Routers deal all tokens to the same experts.
 };
 
 std::string Describe(absl::Span<const TensorUse> uses) {
@@ -270,6 +280,51 @@ TEST_P(TracedStepTest, RepeatedBlocksAreAsAllBlocks) {
       }
     }
   }
+}
+
+std::vector<Family> FamiliesWithExperts() {
+  std::vector<Family> with;
+  for (const Family& one : kFamilies) {
+    if (ParseHfConfig(one.config, "config")->spec.experts.has_value()) with.push_back(one);
+  }
+  return with;
+}
+
+using TracedExpertsTest = TracedStepTest;
+INSTANTIATE_TEST_SUITE_P(
+    Families, TracedExpertsTest,
+    ::testing::Combine(::testing::ValuesIn(FamiliesWithExperts()), ::testing::ValuesIn(kShapes),
+                       ::testing::Values(ElementType::kFp32, ElementType::kBf16)),
+    kName);
+
+TEST_P(TracedExpertsTest, NoDealingNeedsMoreThanTheMostThatIsForetold) {
+  const ModelSpec spec = ParseHfConfig(family().config, "config")->spec;
+  const RoundShape round = Round();
+  ASSERT_OK_AND_ASSIGN(const std::vector<int64_t> most, MostNonModelBytes(spec, round));
+  for (const bool crowds : {false, true}) {
+    crowds_ = crowds;
+    ASSERT_OK_AND_ASSIGN(const Trace recorded, Record(spec, round, 64 * kMiB, nullptr));
+    ASSERT_EQ(most.size(), recorded.operators.size());
+    double closest = 0;
+    for (size_t i = 0; i < most.size(); ++i) {
+      if (most[i] == 0) continue;
+      const int64_t bytes = recorded.operators[i].non_model_peak_bytes;
+      EXPECT_LE(bytes, most[i]) << i << (crowds ? ", crowded" : "");
+      closest = std::max(closest, static_cast<double>(bytes) / static_cast<double>(most[i]));
+    }
+    session_.reset();
+    // What is foretold is not more than what happens.
+    if (crowds && round.element == ElementType::kFp32) {
+      EXPECT_GT(closest, 0.98);
+    }
+  }
+}
+
+TEST(TracedModelTest, WithoutExpertsNothingDependsOnARouter) {
+  const ModelSpec spec = ParseHfConfig(kFamilies[0].config, "config")->spec;
+  ASSERT_OK_AND_ASSIGN(const std::vector<int64_t> most,
+                       MostNonModelBytes(spec, {.sequence = 32, .on_cpu = true}));
+  EXPECT_TRUE(most.empty());
 }
 
 class TracedRoundTest : public ::testing::Test {

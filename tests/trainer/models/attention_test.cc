@@ -45,8 +45,8 @@ TEST(AttentionTest, HeadsAreSharedInOrderRotatedInPairsAndSeeWhatIsBefore) {
       {},
       {.rotary = RotarySpec{}},
       {.rotary = RotarySpec{.interleaved = true}},
-      {.rotary = RotarySpec{.part = 0.7}},  // Four elements of six.
-      {.rotary = RotarySpec{.part = 0.7, .interleaved = true}}};
+      {.rotary = RotarySpec{.rotated_fraction = 0.7}},  // Four elements of six.
+      {.rotary = RotarySpec{.rotated_fraction = 0.7, .interleaved = true}}};
   const BatchContext context = MakeBatchContext(kinds, kHeadSize, kSequence, torch::kFloat32);
   // A window of the sequence's length, or longer, changes nothing.
   for (size_t i = 0; i < 2 * kinds.size(); ++i) {

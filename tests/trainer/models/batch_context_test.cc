@@ -141,7 +141,7 @@ TEST(BatchContextOfTypesTest, IsInTheTypeOfTheHiddenState) {
 }
 
 TEST(BatchContextOfTypesTest, OfHeadsInPartTheAnglesAreThoseOfSmallerHeads) {
-  const std::vector<BlockKind> quarter = {{.rotary = RotarySpec{.part = 0.25}}};
+  const std::vector<BlockKind> quarter = {{.rotary = RotarySpec{.rotated_fraction = 0.25}}};
   const std::vector<BlockKind> whole = {{.rotary = RotarySpec{}}};
   const HeadAngles angles = MakeBatchContext(quarter, 16, 32, torch::kFloat32).angles.at(0);
   const HeadAngles expected = MakeBatchContext(whole, 4, 32, torch::kFloat32).angles.at(0);
