@@ -176,7 +176,7 @@ TEST_F(RoutedEvaluationTest, PlannedRoundsKeepToTheirPlanHoweverTheRouterDeals) 
       "num_experts":128,"num_experts_per_tok":8})";
   constexpr int64_t kTokens = 128;
   constexpr int kRounds = 12;
-  Make(/*device_bytes=*/7 * kMiB);  // Of 14 MiB: parameters, and activations beside them.
+  Make(/*device_bytes=*/6 * kMiB);  // Of 14 MiB: parameters, and activations beside them.
   for (const bool train : {false, true}) {
     const RoundShape round = {.train = train, .sequence = kTokens, .on_cpu = true};
     ASSERT_OK_AND_ASSIGN(NamedTrace made, TraceStep(spec_, round, {}));
