@@ -86,13 +86,17 @@ TEST_P(NvmeIoConformance, AnEndDropsWhatHasNotBegun) {
   std::atomic<int> aborted = 0;
   std::atomic<int> reported = 0;
   std::latch first(1);
+  // Each report waits for it, so that not all can be done before all are queued.
+  std::latch all_queued(1);
   for (int i = 0; i < 1000; ++i) {
     io_->Submit(Transfer(IoOperation::kWrite, 0, i % kChunks), [&](const absl::Status& status) {
+      all_queued.wait();
       (status.ok() ? moved : aborted) += 1;
       EXPECT_TRUE(status.ok() || absl::IsAborted(status)) << status;
       if (reported++ == 0) first.count_down();
     });
   }
+  all_queued.count_down();
   first.wait();
   io_.reset();
   EXPECT_EQ(moved + aborted, 1000);
