@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/models/feed_forward.h"
 
-#include <tuple>
-#include <utility>
-
 #include "ATen/ops/gelu.h"
 #include "ATen/ops/relu.h"
 #include "ATen/ops/silu.h"
@@ -27,11 +24,6 @@ torch::Tensor Activate(Activation activation, const torch::Tensor& x) {
   TORCH_INTERNAL_ASSERT(false);
 }
 
-std::pair<torch::Tensor, torch::Tensor> Halves(const torch::Tensor& x) {
-  const std::vector<torch::Tensor> halves = x.chunk(2, /*dim=*/-1);
-  return {halves[0], halves[1]};
-}
-
 }  // namespace
 
 FeedForward::FeedForward(torch::nn::Module& root, const FeedNames& names,
@@ -39,8 +31,9 @@ FeedForward::FeedForward(torch::nn::Module& root, const FeedNames& names,
                          LayerSet& layers)
     : activation_(spec.activation), joined_(spec.joined) {
   const LinearShape into = {width, (joined_ ? 2 : 1) * spec.width, spec.bias, layout};
-  if (spec.gated && !joined_)
+  if (spec.gated && !joined_) {
     gate_ = AddModule(root, names.gate, layers.Linear(into, Role::kFeedIn));
+  }
   in_ = AddModule(root, names.in, layers.Linear(into, Role::kFeedIn));
   out_ = AddModule(root, names.out,
                    layers.Linear({spec.width, width, spec.bias, layout}, Role::kFeedOut));
@@ -51,7 +44,11 @@ torch::Tensor FeedForward::Forward(torch::Tensor in) const {
   if (gate_) gate = gate_->Forward(in);
   torch::Tensor fed = in_->Forward(in);
   in.reset();
-  if (joined_) std::tie(gate, fed) = Halves(fed);
+  if (joined_) {
+    const std::vector<torch::Tensor> halves = fed.chunk(2, /*dim=*/-1);
+    gate = halves[0];
+    fed = halves[1];
+  }
   return out_->Forward(gate.defined() ? Activate(activation_, gate) * fed
                                       : Activate(activation_, fed));
 }
