@@ -17,6 +17,10 @@ int64_t CopiesNs(const RangeTrace& trace, const CostModel& costs, int32_t range,
          TransferNs(size_bytes, bytes_per_second);
 }
 
+int64_t SlotsBeside(const RangeTrace& trace, const Plan& plan, int32_t position) {
+  return (plan.device_bytes - trace.operators[position].non_model_peak_bytes) / trace.chunk_bytes;
+}
+
 FetchLane::FetchLane(const PlaybackParts& parts, const UpdateLane& updates, FetchChoice choice)
     : parts_(parts),
       updates_(updates),
@@ -63,12 +67,18 @@ void FetchLane::BeginAllFor(int32_t position) {
 void FetchLane::BeginNext() { Begin(waiting_.Pop(free_ns_)); }
 
 Moment FetchLane::EarliestBegin(const PlannedFetch& fetch) const {
+  // In the interval before the first operator non-model data is that of the last one.
+  const int32_t position =
+      parts_.time.position < 0 ? parts_.trace.num_positions() - 1 : parts_.time.position;
   Moment earliest = {.ns = parts_.time.now_ns};
   const auto wait_for = [&earliest](int64_t ns, StallCause cause) {
     if (ns > earliest.ns) earliest = {ns, cause};
   };
   wait_for(parts_.slots.left_ns(fetch.range), StallCause::kRoom);
   wait_for(parts_.slots.VacatedNs(fetch.range, fetch.slot), StallCause::kRoom);
+  const int64_t others = SlotsBeside(parts_.trace, parts_.plan, position) -
+                         parts_.trace.ranges[fetch.range].num_bundles;
+  wait_for(parts_.slots.FitNextNs(others, parts_.time.now_ns), StallCause::kRoom);
   const UpdateLane::Commits& commits = updates_.commits(fetch.range);
   wait_for(commits.first_ns, commits.cause);
   return earliest;
@@ -81,6 +91,7 @@ void FetchLane::Begin(const WaitingFetch& waiting) {
   const int64_t listed_in_round =
       (waiting.needed_at - fetch.needed_at) / parts_.trace.num_positions();
   if (listed_in_round == kWatchedRound) begun_ns_[waiting.fetch] = begin.ns;
+  parts_.slots.BeginCopy(fetch.range, begin.ns);
   if (fetch.blank) {
     // Those behind it begin no earlier than it does.
     free_ns_ = std::max(free_ns_, begin.ns);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Simulates the link from HOST to DEVICE, which carries out the fetches of a plan one after
-// another. A fetch begins when its slots are vacated, its bytes are ready and the link is idle.
+// another. A fetch begins when its slots are vacated, DEVICE has room for it, its bytes are ready and
+// the link is idle.
 // Units: nanoseconds since the first round's beginning; ranges, fetches and positions by index.
 #pragma once
 #include <cstdint>
@@ -72,6 +73,8 @@ class FetchLane {
   std::vector<int64_t> begun_ns_;  // By fetch.
 };
 
+// Returns how many slots the operator's non-model data leaves of the plan's budget.
+int64_t SlotsBeside(const RangeTrace& trace, const Plan& plan, int32_t position);
 // Returns how many bytes of the range's chunks tensors may fill.
 int64_t PayloadBytes(const RangeTrace& trace, int32_t range);
 // Returns how long it takes to copy `size_bytes` of the range at that rate, chunk by chunk with the

@@ -26,7 +26,8 @@ Playback::Playback(const RangeTrace& trace, const Plan& plan, const CostModel& c
       record_(trace.num_positions(), with_events),
       updates_(trace, plan, costs, host_, record_),
       fetches_({trace, plan, costs, time_, host_, slots_, record_}, updates_, choice),
-      written_ns_(trace.ranges.size(), 0) {}
+      written_ns_(trace.ranges.size(), 0),
+      was_cleaned_(trace.ranges.size()) {}
 
 int64_t Playback::PlayRound() {
   next_eviction_ = next_out_ = 0;
@@ -80,6 +81,7 @@ void Playback::Begin(int32_t position) {
     wait_for(updates_.free());
   }
   if (position == 0) wait_for({host_.begin_ns(), StallCause::kNvme});
+  wait_for({slots_.FitNs(SlotsBeside(trace_, plan_, position), begin.ns), StallCause::kRoom});
   const int64_t stall_ns = begin.ns - time_.now_ns;
   time_.now_ns = begin.ns;
   record_.totals.compute_ns += ComputeNs(position);
@@ -124,10 +126,13 @@ void Playback::LeaveAfter(int32_t position) {
     const int32_t range = eviction.range;
     if (eviction.writes_back) {
       CopyOut(HostEvent::kWriteBack, next_eviction_, range, PayloadBytes(trace_, range));
-      written_ns_[range] = evict_free_.ns;
+      written_ns_[range] = back_ns_ = evict_free_.ns;
     }
+    const bool in_back_lane = eviction.writes_back || was_cleaned_[range];
+    was_cleaned_[range] = eviction.stays;
     if (!eviction.stays) {
-      slots_.Vacate(range, std::max(time_.now_ns, written_ns_[range]), position);
+      slots_.Vacate(range, in_back_lane ? std::max(time_.now_ns, back_ns_) : time_.now_ns,
+                    position);
     }
   }
 }

@@ -35,7 +35,14 @@ void SimulatedSlots::Take(int32_t range, SlotId first, int32_t position) {
     if (vacated_[first.value() + i].position != position) ++fresh_;
   }
   used_ += count;
+  waiting_ += count;
   slot_of_[range] = first.value();
+}
+
+void SimulatedSlots::BeginCopy(int32_t range, int64_t ns) {
+  const int64_t count = plan_.ranges[range].num_bundles;
+  waiting_ -= count;
+  coming_.Add({ns, count});
 }
 
 void SimulatedSlots::Vacate(int32_t range, int64_t ns, int32_t position) {
@@ -44,12 +51,52 @@ void SimulatedSlots::Vacate(int32_t range, int64_t ns, int32_t position) {
   used_ -= count;
   slot_of_[range] = kNone;
   left_ns_[range] = ns;
+  leaving_.Add({ns, count});
 }
 
 int64_t SimulatedSlots::TakeFresh() { return std::exchange(fresh_, 0); }
 
 void SimulatedSlots::BeginRound() {
   for (Vacated& slot : vacated_) slot.position = -1;
+}
+
+void SimulatedSlots::Changes::Add(Change change) {
+  // Links are queues, so it is mostly the last one.
+  const auto later = std::find_if(ahead.rbegin(), ahead.rend(),
+                                  [&](const Change& other) { return other.ns <= change.ns; });
+  ahead.insert(later.base(), change);
+  slots += change.slots;
+}
+
+void SimulatedSlots::Changes::DropUntil(int64_t ns) {
+  for (; !ahead.empty() && ahead.front().ns <= ns; ahead.pop_front()) slots -= ahead.front().slots;
+}
+
+int64_t SimulatedSlots::FitNs(int64_t most_slots, int64_t now_ns) {
+  coming_.DropUntil(now_ns);
+  leaving_.DropUntil(now_ns);
+  int64_t held = used_ - waiting_ - coming_.slots + leaving_.slots;
+  int64_t fits_ns = now_ns;
+  auto coming = coming_.ahead.begin();
+  for (auto leaving = leaving_.ahead.begin(); held > most_slots && leaving != leaving_.ahead.end();
+       ++leaving) {
+    fits_ns = leaving->ns;
+    held -= leaving->slots;
+    for (; coming != coming_.ahead.end() && coming->ns <= fits_ns; ++coming) held += coming->slots;
+  }
+  return fits_ns;
+}
+
+int64_t SimulatedSlots::FitNextNs(int64_t most_slots, int64_t now_ns) {
+  leaving_.DropUntil(now_ns);
+  int64_t held = used_ - waiting_ + leaving_.slots;
+  int64_t fits_ns = now_ns;
+  for (auto leaving = leaving_.ahead.begin(); held > most_slots && leaving != leaving_.ahead.end();
+       ++leaving) {
+    fits_ns = leaving->ns;
+    held -= leaving->slots;
+  }
+  return fits_ns;
 }
 
 }  // namespace gemini::policies

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The slots of DEVICE in a simulation: which ones each range has, since when a slot is vacated, and
-// how many are in use.
+// The slots of DEVICE in a simulation: which ones each range has, since when a slot is vacated, how
+// many are in use, and when there is room.
+// Room: a range that leaves holds its slots until its write-back has ended, and a range that comes
+// holds none before its copy begins. Non-model data shares the budget, so an operator can wait for
+// slots that no fetch wants.
 // Units: slots; nanoseconds since the first round's beginning; ranges and positions by index.
 #pragma once
 #include <cstdint>
+#include <deque>
 #include <vector>
 
 #include "gemini/plan/plan.h"
@@ -21,8 +25,11 @@ class SimulatedSlots {
   // Returns when the last of the slots that the range needs, from `first` on, is vacated.
   int64_t VacatedNs(int32_t range, SlotId first) const;
 
-  // Occupies the range's slots, from `first` on, in the interval of `position`.
+  // Occupies the range's slots, from `first` on, in the interval of `position`. They hold room from
+  // BeginCopy on.
   void Take(int32_t range, SlotId first, int32_t position);
+  // Says when the copy begins for which the range's slots were taken.
+  void BeginCopy(int32_t range, int64_t ns);
   // Vacates the range's slots at `ns`, in the interval of `position`.
   void Vacate(int32_t range, int64_t ns, int32_t position);
 
@@ -33,11 +40,28 @@ class SimulatedSlots {
   // Begins a round. Slots that were vacated in the round before count in no interval of this one.
   void BeginRound();
 
+  // Return the first moment from `now_ns` on when at most `most_slots` are held; if that is never,
+  // when the last one has left. FitNextNs is for what begins behind all copies whose beginning is
+  // known. Neither is asked about an earlier moment afterwards.
+  int64_t FitNs(int64_t most_slots, int64_t now_ns);
+  int64_t FitNextNs(int64_t most_slots, int64_t now_ns);
+
  private:
   static constexpr int64_t kNone = -1;
   struct Vacated {
     int64_t ns = 0;
     int32_t position = -1;  // In whose interval of the round under way.
+  };
+  struct Change {
+    int64_t ns = 0;
+    int64_t slots = 0;
+  };
+  // Those that lie ahead, by time, and the sum of their slots.
+  struct Changes {
+    void Add(Change change);
+    void DropUntil(int64_t ns);
+    std::deque<Change> ahead;
+    int64_t slots = 0;
   };
 
   const Plan& plan_;
@@ -46,6 +70,9 @@ class SimulatedSlots {
   std::vector<Vacated> vacated_;  // By slot.
   int64_t used_ = 0;
   int64_t fresh_ = 0;
+  int64_t waiting_ = 0;  // Slots of `used_` whose copy has no beginning yet.
+  Changes coming_;       // Of `used_`, at the beginnings of their copies.
+  Changes leaving_;
 };
 
 }  // namespace gemini::policies

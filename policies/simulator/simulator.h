@@ -7,6 +7,8 @@
 // Copies: a range is copied chunk by chunk. A copy of b bytes takes copy_latency_ns + b / rate.
 // Moves: one that may begin when an operator has ended begins at the end of that interval. For the
 // update it begins at the beginning of the interval, where the intent is recorded.
+// Room: what is written back holds its slots until it has left. So an operator whose non-model data
+// grows waits, and so does a fetch, until what was due before has left.
 // Gradients: one that its range on DEVICE does not keep is copied to HOST at the end of its
 // interval. The next operator stalls while more than kMaxGradientsUnderWay are in flight.
 // Update: it waits for all copies to HOST, and for the updates of the round before. Then trust

@@ -251,6 +251,87 @@ TEST(SimulatorTest, WhatIsFetchedAtTheBeginningCountsInTheLastInterval) {
   EXPECT_EQ(played.totals.device_peak_bytes, kChunk + 7);
 }
 
+// Two chunks of DEVICE, one tensor that operator 0 writes, and another that operator 2 reads. What
+// leaves takes ten times as long as what comes.
+struct Leaving {
+  Leaving() {
+    Trace tensors;
+    tensors.tensors = {{kChunk, TensorGroup::kBuffer, 0}, {kChunk, TensorGroup::kBuffer, 0}};
+    tensors.operators = {{0, 1, 1'000, 0}, {1, 0, 1'000, 0}, {1, 1, 1'000, 0}, {2, 0, 100'000, 0}};
+    tensors.uses = {{.tensor = 0, .written = true}, {.tensor = 1}};
+    trace = *PackTrace(tensors, kChunk);
+    plan.fingerprint = trace.fingerprint;
+    plan.chunk_bytes = kChunk;
+    plan.device_bytes = 2 * kChunk;
+    plan.ranges = trace.ranges;
+    plan.first_use = {0, 1, 1, 2, 2};
+    plan.uses = {0, 1};
+    plan.initial = {{0, SlotId(0)}};
+    plan.fetches = {{1, SlotId(1), 0, 2}, {0, SlotId(0), 3, 4}};
+    plan.evictions = {{0, 0, true}, {1, 2, false}};
+  }
+  // The wait of the operator at the position.
+  SimulatedEvent OperatorAt(int32_t position) {
+    const absl::StatusOr<Simulation> played = Simulate(trace, plan, costs, /*with_events=*/true);
+    EXPECT_OK(played.status());
+    for (const SimulatedEvent& event : played->events) {
+      if (event.lane == Lane::kCompute && event.subject == position) return event;
+    }
+    return {};
+  }
+
+  RangeTrace trace;
+  Plan plan;
+  CostModel costs = {.host_to_device = 1e9, .device_to_host = 1e8, .copy_latency_ns = 0};
+  static constexpr int64_t kLeavesNs = 10 * kChunk;
+};
+
+TEST(SimulatorTest, NonModelDataWaitsForWhatIsStillBeingWrittenBack) {
+  Leaving round;
+  EXPECT_EQ(round.OperatorAt(1).stall_ns, 0);
+  // Beside it one chunk has room: that which leaves, for the other has not begun to come.
+  round.trace.operators[1].non_model_peak_bytes = kChunk;
+  round.plan.fetches[0].after = 1;
+  EXPECT_EQ(round.OperatorAt(1).stall_ns, 0);
+  round.trace.operators[1].non_model_peak_bytes = kChunk + 1;
+  const SimulatedEvent waits = round.OperatorAt(1);
+  EXPECT_EQ(waits.stall_ns, Leaving::kLeavesNs);
+  EXPECT_EQ(waits.cause, StallCause::kRoom);
+}
+
+TEST(SimulatorTest, AFetchWaitsForRoomBesideWhatIsStillBeingWrittenBack) {
+  Leaving round;
+  EXPECT_EQ(round.OperatorAt(2).stall_ns, kChunk - 1'000);
+  // In the interval of operator 0 there is room for one chunk, and another slot is of no use.
+  round.trace.operators[0].non_model_peak_bytes = kChunk;
+  const SimulatedEvent waits = round.OperatorAt(2);
+  EXPECT_EQ(waits.stall_ns, Leaving::kLeavesNs + kChunk - 1'000);
+  EXPECT_EQ(waits.cause, StallCause::kRoom);
+}
+
+// As the executor does it (client/plan/plan_lane.h).
+TEST(SimulatorTest, WhatIsCleanedLeavesBehindTheOtherCopiesOfItsLane) {
+  Trace tensors;
+  tensors.tensors.assign(2, {kChunk, TensorGroup::kBuffer, 0});
+  tensors.operators = {{0, 2, 1'000, 0}, {2, 0, 0, 0}, {2, 0, 1'000, kChunk}, {2, 0, 100'000, 0}};
+  tensors.uses = {{.tensor = 0, .written = true}, {.tensor = 1, .written = true}};
+  ASSERT_OK_AND_ASSIGN(const RangeTrace trace, PackTrace(tensors, kChunk));
+  Plan plan;
+  plan.fingerprint = trace.fingerprint;
+  plan.chunk_bytes = kChunk;
+  plan.device_bytes = 2 * kChunk;
+  plan.ranges = trace.ranges;
+  plan.first_use = {0, 2, 2, 2, 2};
+  plan.uses = {0, 1};
+  plan.initial = {{0, SlotId(0)}, {1, SlotId(1)}};
+  plan.fetches = {{0, SlotId(0), 3, 4}, {1, SlotId(1), 3, 4}};
+  plan.evictions = {{0, 0, true, /*stays=*/true}, {1, 0, true, /*stays=*/true}, {0, 1}, {1, 2}};
+  const CostModel costs = {.host_to_device = 1e9, .device_to_host = 1e8, .copy_latency_ns = 0};
+  ASSERT_OK_AND_ASSIGN(const Simulation played, Simulate(trace, plan, costs, false));
+  // Operator 2 needs the room of one, which is not free when its own copy has ended.
+  EXPECT_EQ(played.totals.stall_ns[static_cast<int>(StallCause::kRoom)], 2 * 10 * kChunk);
+}
+
 TEST(SimulatorTest, AnotherTracesPlanIsRefused) {
   ASSERT_OK_AND_ASSIGN(const RangeTrace trace, PackTrace(TwoLayers(1'000), kChunk));
   ASSERT_OK_AND_ASSIGN(Plan plan, PlanFor(trace, 2 * kChunk));
