@@ -2,27 +2,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures gemini-train beside transformers on a model of one family: the work of `gemini-bench families`.
 
-    families.py FAMILY QUESTION --train build/bin/gemini-train [--size tiny]
+    families.py FAMILY QUESTION... --train build/bin/gemini-train [--size tiny]
 
 Both train the same checkpoint, made by transformers with random weights, on the same tokens: fp32, AdamW, clipping by
 the norm, no dropout, as many threads, one process after the other. A sample is one run of each; tools/measure takes
-several. Its figure is the median of the last steps of a run: gemini-train records its first step, follows a plan,
-and then one that is made with the times of some steps; these come before.
+several. Its figure is the median of the last steps of a run: gemini-train follows a plan that was foretold, and then
+one that is made with the times of some steps; these come before. Questions share their runs.
 
   all      transformers' seconds a step by ours; DEVICE has room for all
   quarter  the same; DEVICE holds a quarter of the parameters' bytes and the largest sum of all other data, or
            the floor if that is more, both from two steps without a plan
-  link     a step on a link of limited speed, by the slower of computing alone (DEVICE has room for all, the
-           link no limit; the mean of a run before and one behind) and the bytes of the step's slower direction
-           by the link's rate; DEVICE as in `quarter`. The rate is such that what a run on about such a link
-           moves takes as long as computing.
+  link     a step on a link of limited speed, by the slower of computing alone (the run of `all`) and the bytes
+           of the step's slower direction by the link's rate; DEVICE as in `quarter`. The rate is such that what
+           a run on about such a link moves takes as long as computing.
 
-Prints one line of JSON: the counters `value`, `baseline` and `checked` of tools/measure, and further figures; or
-`error`. `checked` is 1 if the loss fell, the losses of all steps agree within LOSS_BOUND, DEVICE's budget was held,
+Prints one line of JSON, an object: by question, the counters `value`, `baseline` and `checked` of tools/measure, and
+further figures; or `error`. `checked` is 1 if the loss fell, the losses of all steps agree within LOSS_BOUND, DEVICE's budget was held,
 and a model for which DEVICE has no room was moved. Peaks of memory are those of the whole process, as the kernel counts them: of
 gemini-train HOST, DEVICE and its own.
 """
 import argparse
+import functools
 import json
 import os
 import pathlib
@@ -49,9 +49,9 @@ class Size:
     device_of_all: str
     chunk_size: str = "auto"
     most_threads: int = 1024
-    warm_up: int = 6
-    their_warm_up: int = 2
-    measured: int = 5
+    warm_up: int = 4
+    their_warm_up: int = 1
+    measured: int = 3
 
 
 LLAMA = dict(hidden_size=768, intermediate_size=2048, num_hidden_layers=14, num_attention_heads=12,
@@ -79,7 +79,8 @@ SIZES = {
                             intermediate_size=352, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
                             num_local_experts=4, sliding_window=None),
         },
-        batch=2, sequence=32, device_of_all="256MiB", chunk_size=FLOOR_CHUNK, most_threads=1),
+        batch=2, sequence=32, device_of_all="256MiB", chunk_size=FLOOR_CHUNK, most_threads=1, warm_up=6,
+        their_warm_up=2, measured=5),
 }
 
 
@@ -142,7 +143,7 @@ def is_checked(runs, theirs, moved=()):
 
 
 class Family:
-    """A family's model in a folder, and both programs to train it."""
+    """A family's model in a folder, and both programs to train it. Runs that several questions need are made once."""
 
     def __init__(self, train, folder, size, config, threads):
         self.program, self.folder, self.size, self.threads = train, folder, size, threads
@@ -156,6 +157,7 @@ class Family:
         """What both programs are told alike."""
         return dict(steps=steps, batch=self.size.batch, sequence=self.size.sequence, threads=self.threads, **TRAINING)
 
+    @functools.cached_property
     def theirs(self):
         steps = self.size.their_warm_up + self.size.measured
         output, peak = run([sys.executable, HERE / "families_baseline.py", "train", self.folder,
@@ -177,9 +179,15 @@ class Family:
         return Run([line["loss"] for line in lines], [line["seconds"] for line in lines[warm_up:]], peak,
                    lines[warm_up:])
 
+    @functools.cached_property
     def all(self):
         return self.ours(self.size.device_of_all)
 
+    @functools.cached_property
+    def quarter(self):
+        return self.ours(self.quarter_bytes)
+
+    @functools.cached_property
     def quarter_bytes(self):
         """DEVICE at a quarter. Without a plan, whose fetches pin more than operators do."""
         measured = self.ours(self.size.device_of_all, policy="online", chunk_size=FLOOR_CHUNK, warm_up=0, measured=2)
@@ -210,10 +218,9 @@ def figures_of(ours, prefix):
     return figures
 
 
-def throughput(family, device_memory, is_moved):
+def throughput(family, ours, is_moved):
     """`all` and `quarter`."""
-    ours = family.ours(device_memory)
-    theirs = family.theirs()
+    theirs = family.theirs
     tokens = family.size.batch * family.size.sequence
     return {"value": theirs.step_s / ours.step_s, "baseline": tokens / theirs.step_s,
             "checked": int(is_checked([ours], theirs, [ours] if is_moved else ())),
@@ -232,39 +239,41 @@ def over_bound(step_s, compute_s, moved_bytes, rate):
     return step_s / bound_s, bound_s
 
 
-def link(family, device_memory):
-    before = family.all()
+def link(family):
+    compute_s = family.all.step_s
     # A plan moves less where the link is slow: the rate follows from what one of about that rate makes of it.
-    near = family.ours(device_memory, device_bandwidth=rate_text(family.parameter_bytes / before.step_s))
+    near = family.ours(family.quarter_bytes, device_bandwidth=rate_text(family.parameter_bytes / compute_s), measured=1)
     if near.moved_bytes == 0:
-        raise FamiliesError(f"nothing moves with {device_memory} bytes of DEVICE: there is no link to set")
-    rate = near.moved_bytes / before.step_s
-    limited = family.ours(device_memory, device_bandwidth=rate_text(rate))
-    behind = family.all()
-    theirs = family.theirs()
-    compute_s = (before.step_s + behind.step_s) / 2
+        raise FamiliesError(f"nothing moves with {family.quarter_bytes} bytes of DEVICE: there is no link to set")
+    rate = near.moved_bytes / compute_s
+    limited = family.ours(family.quarter_bytes, device_bandwidth=rate_text(rate))
+    theirs = family.theirs
     value, bound_s = over_bound(limited.step_s, compute_s, limited.moved_bytes, rate)
-    runs = [before, near, limited, behind]
+    runs = [family.all, near, limited]
     return {"value": value, "baseline": bound_s, "checked": int(is_checked(runs, theirs, [near, limited])),
             "compute_s": compute_s, "transfer_s": limited.moved_bytes / rate, "bandwidth_bytes_per_second": rate,
             "loss_difference": max(loss_difference(ours.losses, theirs.losses) for ours in runs),
             **figures_of(limited, "ours"), **figures_of(theirs, "theirs")}
 
 
-def measure(family, question):
-    figures = {"num_threads": family.threads, "parameter_bytes": family.parameter_bytes}
-    if question == "all":
-        return {**throughput(family, family.size.device_of_all, is_moved=False), **figures}
-    figures["device_bytes"] = device_memory = family.quarter_bytes()
-    if question == "link":
-        return {**link(family, device_memory), **figures}
-    return {**throughput(family, device_memory, is_moved=True), **figures}
+# In the order in which they are measured: what is compared stands side by side.
+QUESTIONS = {
+    "quarter": lambda family: {"device_bytes": family.quarter_bytes,
+                               **throughput(family, family.quarter, is_moved=True)},
+    "all": lambda family: throughput(family, family.all, is_moved=False),
+    "link": lambda family: {"device_bytes": family.quarter_bytes, **link(family)},
+}
+
+
+def measure(family, questions):
+    shared = {"num_threads": family.threads, "parameter_bytes": family.parameter_bytes}
+    return {question: {**answer(family), **shared} for question, answer in QUESTIONS.items() if question in questions}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("family", choices=SIZES["full"].configs)
-    parser.add_argument("question", choices=("all", "quarter", "link"))
+    parser.add_argument("questions", choices=QUESTIONS, nargs="+", metavar="question")
     parser.add_argument("--train", type=pathlib.Path, required=True, help="the program gemini-train")
     parser.add_argument("--size", choices=SIZES, default=os.environ.get("GEMINI_BENCH_SIZE", "full"),
                         help="tiny: for a test of this program; GEMINI_BENCH_SIZE is its default")
@@ -280,7 +289,7 @@ def main():
         with tempfile.TemporaryDirectory(prefix="families-", dir=arguments.train.resolve().parent.parent) as folder:
             family = Family(arguments.train.resolve(), pathlib.Path(folder), size,
                             size.configs[arguments.family], threads)
-            print(json.dumps(measure(family, arguments.question)))
+            print(json.dumps(measure(family, arguments.questions)))
         return 0
     except (FamiliesError, OSError, ValueError) as error:
         print(json.dumps({"error": str(error)}))
