@@ -44,7 +44,7 @@ void FetchLane::Release(Gate moment) {
     const PlannedFetch& fetch = parts_.plan.fetches[index];
     if (GateOf(fetch) > moment) break;
     // Its room is taken from now on, whenever the copy begins.
-    parts_.slots.Take(fetch.range, fetch.slot, parts_.time.position);
+    parts_.slots.Take(fetch.range, fetch.slot);
     const WaitingFetch waiting = {
         .earliest = EarliestBegin(fetch),
         .needed_at = parts_.time.rounds * parts_.trace.num_positions() + fetch.needed_at,
@@ -78,7 +78,7 @@ Moment FetchLane::EarliestBegin(const PlannedFetch& fetch) const {
   wait_for(parts_.slots.VacatedNs(fetch.range, fetch.slot), StallCause::kRoom);
   const int64_t others = SlotsBeside(parts_.trace, parts_.plan, position) -
                          parts_.trace.ranges[fetch.range].num_bundles;
-  wait_for(parts_.slots.FitNextNs(others, parts_.time.now_ns), StallCause::kRoom);
+  wait_for(parts_.slots.FitNextNs(others), StallCause::kRoom);
   const UpdateLane::Commits& commits = updates_.commits(fetch.range);
   wait_for(commits.first_ns, commits.cause);
   return earliest;

@@ -22,7 +22,7 @@ Playback::Playback(const RangeTrace& trace, const Plan& plan, const CostModel& c
       trust_ratio_ns_(TrustRatioNs(trace, costs)),
       last_operator_ns_(LastOperatorNs(trace, costs)),
       host_(trace, plan, time_, with_events),
-      slots_(plan),
+      slots_(plan, time_),
       record_(trace.num_positions(), with_events),
       updates_(trace, plan, costs, host_, record_),
       fetches_({trace, plan, costs, time_, host_, slots_, record_}, updates_, choice),
@@ -131,8 +131,7 @@ void Playback::LeaveAfter(int32_t position) {
     const bool in_back_lane = eviction.writes_back || was_cleaned_[range];
     was_cleaned_[range] = eviction.stays;
     if (!eviction.stays) {
-      slots_.Vacate(range, in_back_lane ? std::max(time_.now_ns, back_ns_) : time_.now_ns,
-                    position);
+      slots_.Vacate(range, in_back_lane ? std::max(time_.now_ns, back_ns_) : time_.now_ns);
     }
   }
 }
@@ -151,7 +150,7 @@ void Playback::GiveUpInHost() {
 
 void Playback::UpdateInHost(int64_t begin_ns) {
   for (const int32_t range : plan_.updated) {
-    if (slots_.holds(range)) slots_.Vacate(range, begin_ns, time_.position);
+    if (slots_.holds(range)) slots_.Vacate(range, begin_ns);
   }
   updates_.Play(begin_ns, written_ns_);
 }

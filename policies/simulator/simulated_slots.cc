@@ -6,8 +6,11 @@
 
 namespace gemini::policies {
 
-SimulatedSlots::SimulatedSlots(const Plan& plan)
-    : plan_(plan), slot_of_(plan.ranges.size(), kNone), left_ns_(plan.ranges.size(), 0) {
+SimulatedSlots::SimulatedSlots(const Plan& plan, const SimulatedTime& time)
+    : plan_(plan),
+      time_(time),
+      slot_of_(plan.ranges.size(), kNone),
+      left_ns_(plan.ranges.size(), 0) {
   int64_t num_slots = 0;
   const auto cover = [&](int32_t range, SlotId slot) {
     num_slots = std::max(num_slots, slot.value() + plan.ranges[range].num_bundles);
@@ -17,6 +20,7 @@ SimulatedSlots::SimulatedSlots(const Plan& plan)
     slot_of_[at.range] = at.slot.value();
     used_ += plan.ranges[at.range].num_bundles;
   }
+  held_ = used_;
   for (const PlannedFetch& fetch : plan.fetches) cover(fetch.range, fetch.slot);
   vacated_.assign(num_slots, {});
 }
@@ -29,10 +33,10 @@ int64_t SimulatedSlots::VacatedNs(int32_t range, SlotId first) const {
   return last_ns;
 }
 
-void SimulatedSlots::Take(int32_t range, SlotId first, int32_t position) {
+void SimulatedSlots::Take(int32_t range, SlotId first) {
   const int64_t count = plan_.ranges[range].num_bundles;
   for (int64_t i = 0; i < count; ++i) {
-    if (vacated_[first.value() + i].position != position) ++fresh_;
+    if (vacated_[first.value() + i].position != time_.position) ++fresh_;
   }
   used_ += count;
   waiting_ += count;
@@ -42,16 +46,21 @@ void SimulatedSlots::Take(int32_t range, SlotId first, int32_t position) {
 void SimulatedSlots::BeginCopy(int32_t range, int64_t ns) {
   const int64_t count = plan_.ranges[range].num_bundles;
   waiting_ -= count;
-  coming_.Add({ns, count});
+  coming_.push({ns, count});
 }
 
-void SimulatedSlots::Vacate(int32_t range, int64_t ns, int32_t position) {
+void SimulatedSlots::Vacate(int32_t range, int64_t ns) {
   const int64_t count = plan_.ranges[range].num_bundles;
-  std::fill_n(vacated_.begin() + slot_of_[range], count, Vacated{ns, position});
+  std::fill_n(vacated_.begin() + slot_of_[range], count, Vacated{ns, time_.position});
   used_ -= count;
   slot_of_[range] = kNone;
   left_ns_[range] = ns;
-  leaving_.Add({ns, count});
+  if (ns <= time_.now_ns) {
+    held_ -= count;
+  } else {
+    left_ += count;
+    leaving_.push_back({ns, left_});
+  }
 }
 
 int64_t SimulatedSlots::TakeFresh() { return std::exchange(fresh_, 0); }
@@ -60,43 +69,32 @@ void SimulatedSlots::BeginRound() {
   for (Vacated& slot : vacated_) slot.position = -1;
 }
 
-void SimulatedSlots::Changes::Add(Change change) {
-  // Links are queues, so it is mostly the last one.
-  const auto later = std::find_if(ahead.rbegin(), ahead.rend(),
-                                  [&](const Change& other) { return other.ns <= change.ns; });
-  ahead.insert(later.base(), change);
-  slots += change.slots;
+void SimulatedSlots::ComeTo(int64_t ns) {
+  for (; !coming_.empty() && coming_.top().first <= ns; coming_.pop()) {
+    held_ += coming_.top().second;
+  }
+  for (; !leaving_.empty() && leaving_.front().ns <= ns; leaving_.pop_front()) {
+    held_ -= leaving_.front().slots - has_left_;
+    has_left_ = leaving_.front().slots;
+  }
 }
 
-void SimulatedSlots::Changes::DropUntil(int64_t ns) {
-  for (; !ahead.empty() && ahead.front().ns <= ns; ahead.pop_front()) slots -= ahead.front().slots;
-}
-
-int64_t SimulatedSlots::FitNs(int64_t most_slots, int64_t now_ns) {
-  coming_.DropUntil(now_ns);
-  leaving_.DropUntil(now_ns);
-  int64_t held = used_ - waiting_ - coming_.slots + leaving_.slots;
-  int64_t fits_ns = now_ns;
-  auto coming = coming_.ahead.begin();
-  for (auto leaving = leaving_.ahead.begin(); held > most_slots && leaving != leaving_.ahead.end();
-       ++leaving) {
-    fits_ns = leaving->ns;
-    held -= leaving->slots;
-    for (; coming != coming_.ahead.end() && coming->ns <= fits_ns; ++coming) held += coming->slots;
+int64_t SimulatedSlots::FitNs(int64_t most_slots, int64_t from_ns) {
+  int64_t fits_ns = from_ns;
+  ComeTo(fits_ns);
+  while (held_ > most_slots && !leaving_.empty()) {
+    fits_ns = leaving_.front().ns;
+    ComeTo(fits_ns);
   }
   return fits_ns;
 }
 
-int64_t SimulatedSlots::FitNextNs(int64_t most_slots, int64_t now_ns) {
-  leaving_.DropUntil(now_ns);
-  int64_t held = used_ - waiting_ + leaving_.slots;
-  int64_t fits_ns = now_ns;
-  for (auto leaving = leaving_.ahead.begin(); held > most_slots && leaving != leaving_.ahead.end();
-       ++leaving) {
-    fits_ns = leaving->ns;
-    held -= leaving->slots;
-  }
-  return fits_ns;
+int64_t SimulatedSlots::FitNextNs(int64_t most_slots) const {
+  const int64_t most_leaving = most_slots - (used_ - waiting_);
+  if (leaving_.empty() || left_ - has_left_ <= most_leaving) return time_.now_ns;
+  const auto fits = std::ranges::partition_point(
+      leaving_, [&](const Leaving& next) { return left_ - next.slots > most_leaving; });
+  return std::max(time_.now_ns, fits == leaving_.end() ? leaving_.back().ns : fits->ns);
 }
 
 }  // namespace gemini::policies

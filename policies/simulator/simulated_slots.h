@@ -8,16 +8,20 @@
 #pragma once
 #include <cstdint>
 #include <deque>
+#include <functional>
+#include <queue>
+#include <utility>
 #include <vector>
 
 #include "gemini/plan/plan.h"
+#include "policies/simulator/simulated_time.h"
 
 namespace gemini::policies {
 
 class SimulatedSlots {
  public:
-  // Plan::initial is in its slots. `plan` outlives this.
-  explicit SimulatedSlots(const Plan& plan);
+  // Plan::initial is in its slots. The arguments outlive this.
+  SimulatedSlots(const Plan& plan, const SimulatedTime& time);
 
   bool holds(int32_t range) const { return slot_of_[range] != kNone; }
   // Returns when the range's last eviction ended, or 0 if it was never evicted.
@@ -25,13 +29,12 @@ class SimulatedSlots {
   // Returns when the last of the slots that the range needs, from `first` on, is vacated.
   int64_t VacatedNs(int32_t range, SlotId first) const;
 
-  // Occupies the range's slots, from `first` on, in the interval of `position`. They hold room from
-  // BeginCopy on.
-  void Take(int32_t range, SlotId first, int32_t position);
+  // Occupies the range's slots, from `first` on. They hold room from BeginCopy on.
+  void Take(int32_t range, SlotId first);
   // Says when the copy begins for which the range's slots were taken.
   void BeginCopy(int32_t range, int64_t ns);
-  // Vacates the range's slots at `ns`, in the interval of `position`.
-  void Vacate(int32_t range, int64_t ns, int32_t position);
+  // Vacates the range's slots at `ns`. What lies ahead is vacated in the order of the calls.
+  void Vacate(int32_t range, int64_t ns);
 
   int64_t used() const { return used_; }
   // Returns how many slots were taken since the last call. A slot that was vacated in the same
@@ -40,11 +43,13 @@ class SimulatedSlots {
   // Begins a round. Slots that were vacated in the round before count in no interval of this one.
   void BeginRound();
 
-  // Return the first moment from `now_ns` on when at most `most_slots` are held; if that is never,
-  // when the last one has left. FitNextNs is for what begins behind all copies whose beginning is
-  // known. Neither is asked about an earlier moment afterwards.
-  int64_t FitNs(int64_t most_slots, int64_t now_ns);
-  int64_t FitNextNs(int64_t most_slots, int64_t now_ns);
+  // Returns the first moment from `from_ns` on when at most `most_slots` are held; if that is never,
+  // when the last one has left. The time goes on from there: what began or left by then is
+  // forgotten. O(1), amortised.
+  int64_t FitNs(int64_t most_slots, int64_t from_ns);
+  // Returns the same from now on for what begins behind all copies whose beginning is known.
+  // O(log slots).
+  int64_t FitNextNs(int64_t most_slots) const;
 
  private:
   static constexpr int64_t kNone = -1;
@@ -52,27 +57,28 @@ class SimulatedSlots {
     int64_t ns = 0;
     int32_t position = -1;  // In whose interval of the round under way.
   };
-  struct Change {
+  struct Leaving {
     int64_t ns = 0;
-    int64_t slots = 0;
+    int64_t slots = 0;  // Of all that ever left until then.
   };
-  // Those that lie ahead, by time, and the sum of their slots.
-  struct Changes {
-    void Add(Change change);
-    void DropUntil(int64_t ns);
-    std::deque<Change> ahead;
-    int64_t slots = 0;
-  };
+  using Coming = std::pair<int64_t, int64_t>;  // When, and how many slots.
+
+  void ComeTo(int64_t ns);  // FitNs does.
 
   const Plan& plan_;
+  const SimulatedTime& time_;
   std::vector<int64_t> slot_of_;  // By range; kNone: not on DEVICE.
   std::vector<int64_t> left_ns_;  // By range.
   std::vector<Vacated> vacated_;  // By slot.
   int64_t used_ = 0;
   int64_t fresh_ = 0;
   int64_t waiting_ = 0;  // Slots of `used_` whose copy has no beginning yet.
-  Changes coming_;       // Of `used_`, at the beginnings of their copies.
-  Changes leaving_;
+  // At the time of FitNs, and what lies ahead of it.
+  int64_t held_ = 0;
+  std::priority_queue<Coming, std::vector<Coming>, std::greater<>> coming_;
+  std::deque<Leaving> leaving_;
+  int64_t left_ = 0;      // Slots that were ever added to leaving_.
+  int64_t has_left_ = 0;  // Of these, those that FitNs has come to.
 };
 
 }  // namespace gemini::policies

@@ -17,51 +17,58 @@ Plan ThreeRanges() {
 
 TEST(SimulatedSlotsTest, WhatComesHoldsRoomFromTheBeginningOfItsCopyOn) {
   const Plan plan = ThreeRanges();
-  SimulatedSlots slots(plan);
-  slots.Take(1, SlotId(1), 0);
-  slots.Take(2, SlotId(3), 0);
-  slots.Vacate(0, 400, 0);
+  SimulatedTime time = {.now_ns = 100};
+  SimulatedSlots slots(plan, time);
+  slots.Take(1, SlotId(1));
+  slots.Take(2, SlotId(3));
+  slots.Vacate(0, 400);
   EXPECT_EQ(slots.used(), 5);
   EXPECT_EQ(slots.FitNs(1, 100), 100);
-  EXPECT_EQ(slots.FitNs(0, 100), 400);
   slots.BeginCopy(1, 150);
   slots.BeginCopy(2, 450);
   EXPECT_EQ(slots.FitNs(1, 149), 149);
-  EXPECT_EQ(slots.FitNs(1, 150), 400) << "if it never fits, when the last one has left";
-  slots.Vacate(1, 500, 0);
-  slots.Vacate(2, 600, 0);
+  EXPECT_EQ(slots.FitNs(3, 150), 150);
+  slots.Vacate(1, 500);
+  slots.Vacate(2, 600);
   EXPECT_EQ(slots.FitNs(2, 200), 400);
-  EXPECT_EQ(slots.FitNs(0, 200), 600) << "range 2 comes before range 1 has left";
+  EXPECT_EQ(slots.FitNs(1, 410), 600) << "range 2 comes before range 1 has left";
 }
 
 TEST(SimulatedSlotsTest, WhatLeavesHoldsRoomUntilItsCopyEnds) {
   const Plan plan = ThreeRanges();
-  SimulatedSlots slots(plan);
-  slots.Take(1, SlotId(1), 0);
-  slots.BeginCopy(1, 0);
-  slots.Take(2, SlotId(3), 0);
-  slots.BeginCopy(2, 0);
-  slots.Vacate(2, 500, 0);
-  slots.Vacate(1, 300, 0);
-  slots.Vacate(0, 100, 0);
-  EXPECT_EQ(slots.FitNs(6, 10), 10);
-  EXPECT_EQ(slots.FitNs(5, 10), 100);
-  EXPECT_EQ(slots.FitNs(4, 10), 300);
-  EXPECT_EQ(slots.FitNs(2, 10), 500);
-  EXPECT_EQ(slots.FitNextNs(2, 10), 500);
-  EXPECT_EQ(slots.FitNextNs(3, 300), 300);
-  EXPECT_EQ(slots.FitNs(0, 500), 500);
+  SimulatedTime time = {.now_ns = 10};
+  SimulatedSlots slots(plan, time);
+  for (const int32_t range : {1, 2}) {
+    slots.Take(range, plan.fetches[range - 1].slot);
+    slots.BeginCopy(range, 0);
+  }
+  slots.Vacate(0, 10);
+  slots.Vacate(1, 300);
+  slots.Vacate(2, 500);
+  EXPECT_EQ(slots.FitNextNs(5), 10);
+  EXPECT_EQ(slots.FitNextNs(4), 300);
+  EXPECT_EQ(slots.FitNextNs(2), 500);
+  EXPECT_EQ(slots.FitNextNs(-1), 500) << "if it never fits, when the last one has left";
+  EXPECT_EQ(slots.FitNs(5, 10), 10);
+  EXPECT_EQ(slots.FitNs(3, 10), 300);
+  time.now_ns = 300;
+  EXPECT_EQ(slots.FitNextNs(3), 300);
+  EXPECT_EQ(slots.FitNextNs(2), 500);
+  time.now_ns = 600;
+  EXPECT_EQ(slots.FitNextNs(0), 600);
+  EXPECT_EQ(slots.FitNs(0, 600), 600);
 }
 
 TEST(SimulatedSlotsTest, WhatBeginsNextFindsAllCopiesThatAreAheadOfIt) {
   const Plan plan = ThreeRanges();
-  SimulatedSlots slots(plan);
-  slots.Take(1, SlotId(1), 0);
+  SimulatedTime time = {.now_ns = 100};
+  SimulatedSlots slots(plan, time);
+  slots.Take(1, SlotId(1));
   slots.BeginCopy(1, 200);
-  slots.Take(2, SlotId(3), 0);
-  slots.Vacate(0, 400, 0);
-  EXPECT_EQ(slots.FitNextNs(3, 100), 100);
-  EXPECT_EQ(slots.FitNextNs(2, 100), 400) << "though nothing but the one that leaves is held yet";
+  slots.Take(2, SlotId(3));
+  slots.Vacate(0, 400);
+  EXPECT_EQ(slots.FitNextNs(3), 100);
+  EXPECT_EQ(slots.FitNextNs(2), 400) << "though nothing but the one that leaves is held yet";
 }
 
 }  // namespace
