@@ -4,7 +4,8 @@
 # libraries and programs, for there these have none.
 #   gemini_precompile_common(<target>)   a library or a program
 #   gemini_precompile_test(<target>)     a test without Torch; others have GeminiTorchPch.cmake's
-# Below a sanitizer the tests' own code is not optimised: clang takes a third of the time then, and it runs once.
+# Below a sanitizer the code of tests without Torch, and what they inline, is not optimised: clang takes a third of the
+# time then, and it runs once.
 function(gemini_precompile_common target)
   if(NOT GEMINI_SANITIZER STREQUAL "" AND NOT GEMINI_WITH_TORCH)
     gemini_precompile_by(gemini_common_pch ${target})

@@ -75,7 +75,7 @@ struct PlanContents {
 
 class FollowedPlan {
  public:
-  // The lanes: kIn fetches, kBack writes ranges back and evicts those, and kOut evicts the others.
+  // The lanes: kIn fetches, kBack makes the evictions that are BehindWriteBacks, kOut the others.
   static constexpr size_t kIn = 0, kOut = 1, kBack = 2, kNumLanes = 3;
   enum class Activity : uint8_t {
     kIdle,     // It has no plan, or nothing more to do in it.

@@ -47,20 +47,6 @@ void FindTurns(BoundPlan& bound) {
   for (const PlannedResident& resident : plan.initial) --bound.moves_of[resident.range].fetches;
 }
 
-void FindBackLane(BoundPlan& bound) {
-  const std::vector<PlannedEviction>& evictions = bound.plan.evictions;
-  bound.in_back_lane.resize(evictions.size());
-  std::vector<bool> was_cleaned(bound.plan.ranges.size());
-  // A range may be cleaned in the round before it is dropped.
-  for (int round = 0; round < 2; ++round) {
-    for (size_t i = 0; i < evictions.size(); ++i) {
-      const int32_t range = evictions[i].range;
-      bound.in_back_lane[i] = evictions[i].writes_back || was_cleaned[range];
-      was_cleaned[range] = evictions[i].stays;
-    }
-  }
-}
-
 // Whether gradients of the space may stay for an update on DEVICE, or (`late`) until one in HOST.
 absl::Status CheckKeepsGradients(const ChunkStore& store, bool late) {
   if (late ? TakesLateGradients(store.format()) : UpdatesInPlace(store.format())) {
@@ -138,7 +124,7 @@ absl::StatusOr<std::shared_ptr<const BoundPlan>> BindPlan(Plan plan, const Trace
   }
   bound->plan = std::move(plan);
   FindTurns(*bound);
-  FindBackLane(*bound);
+  bound->behind_write_backs = BehindWriteBacks(bound->plan);
   return bound;
 }
 

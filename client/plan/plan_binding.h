@@ -26,7 +26,7 @@ struct BoundPlan {
   std::vector<PlanTurn> fetch_turns;     // By plan.fetches.
   std::vector<PlanTurn> eviction_turns;  // By plan.evictions.
   std::vector<PlanTurn> moves_of;        // By plan.ranges: how many of each a round has.
-  std::vector<bool> in_back_lane;        // By plan.evictions (client/plan/plan_lane.h).
+  std::vector<bool> behind_write_backs;  // By plan.evictions: BehindWriteBacks.
 };
 
 // Finds the ranges of `plan`, whose spaces are `stores`. INVALID_ARGUMENT: as CheckPlan, or the

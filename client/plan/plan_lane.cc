@@ -77,12 +77,13 @@ void PlanLane::FollowEvictions(const PlanRun& run) {
   const BoundPlan& bound = *run.plan;
   const Plan& plan = bound.plan;
   const bool is_back = lane_ == FollowedPlan::kBack;
-  const bool has_any = std::ranges::find(bound.in_back_lane, is_back) != bound.in_back_lane.end();
+  const std::vector<bool>& in_back_lane = bound.behind_write_backs;
+  const bool has_any = std::ranges::find(in_back_lane, is_back) != in_back_lane.end();
   for (int64_t round = 0; has_any; ++round) {
     const int64_t begin = run.first + round * plan.num_positions();
     for (size_t i = 0; i < plan.evictions.size(); ++i) {
       const PlannedEviction& eviction = plan.evictions[i];
-      if (bound.in_back_lane[i] != is_back) continue;
+      if (in_back_lane[i] != is_back) continue;
       const PlanTurn turn = TurnIn(round, bound.eviction_turns[i], bound.moves_of[eviction.range]);
       if (!Evict(bound, eviction, GateOf(eviction).InRoundAt(begin).value, turn)) return;
     }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs a thread that makes one kind of a plan's moves, round after round, in the plan's order: the
-// fetches, the evictions that depend on a copy to HOST, or the other evictions. The second kind are
-// those that write back, and those of ranges that stayed when they were written back last.
+// fetches, the evictions that are BehindWriteBacks (gemini/plan/plan.h), or the other evictions.
 // Thread: its own. The constructor, Follow and the destructor: one at a time.
 // End: what the plan did not foresee ends it with a cause: a slot that nothing will vacate, a
 // pinned chunk, or a charge or a copy that fails. No new move begins then, and those that were

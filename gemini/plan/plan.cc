@@ -446,6 +446,20 @@ std::vector<int32_t> PlannedUpdate::changed() const {
   return without_gradients.used();
 }
 
+std::vector<bool> BehindWriteBacks(const Plan& plan) {
+  std::vector<bool> is_behind(plan.evictions.size());
+  std::vector<bool> stayed(plan.ranges.size());
+  // What stays at the end of a round may be dropped in the next one.
+  for (int round = 0; round < 2; ++round) {
+    for (size_t i = 0; i < plan.evictions.size(); ++i) {
+      const PlannedEviction& eviction = plan.evictions[i];
+      is_behind[i] = eviction.writes_back || stayed[eviction.range];
+      stayed[eviction.range] = eviction.stays;
+    }
+  }
+  return is_behind;
+}
+
 absl::Status CheckPlan(const Plan& plan) {
   GEMINI_RETURN_IF_ERROR(CheckShape(plan));
   GEMINI_RETURN_IF_ERROR(CheckUpdates(plan));

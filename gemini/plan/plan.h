@@ -14,9 +14,9 @@
 // If its range is being written back, it also waits for that; if the range awaits its update, it
 // waits for the commit.
 // Evictions: begin in their order, independently of the fetches. One without a write-back frees its
-// slots at once, whatever else is being written. One with a write-back frees them when its copy
-// ends. An allocation that finds no room waits for the evictions whose `after` has passed. The plan
-// is left only if that was not enough.
+// slots at once, whatever else is being written, unless it is BehindWriteBacks. One with a
+// write-back frees them when its copy ends. An allocation that finds no room waits for the
+// evictions whose `after` has passed. The plan is left only if that was not enough.
 // Update: if the last operator stands for the update, all evictions with a write-back of what it
 // reads in HOST are before it, except those of late gradients. When it has ended, the DEVICE copies
 // of `updated` are dropped without being listed as evictions. The last operator uses the ranges of
@@ -168,5 +168,10 @@ struct Plan {
 // non-model data, nor where gradients are complete: a fetch of a gradient that stays for the update
 // counts as its use at needed_at. O(size log size).
 absl::Status CheckPlan(const Plan& plan);
+
+// Returns, by eviction, whether it is made after all write-backs that are listed before it: those
+// that write back, and those of ranges that stayed when they were written back last, maybe in the
+// round before. `plan` has passed CheckPlan.
+std::vector<bool> BehindWriteBacks(const Plan& plan);
 
 }  // namespace gemini

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Simulates the link from HOST to DEVICE, which carries out the fetches of a plan one after
-// another. A fetch begins when its slots are vacated, DEVICE has room for it, its bytes are ready and
-// the link is idle.
+// another. A fetch begins when its slots are vacated, DEVICE has room, its bytes are ready and the
+// link is idle. Whether there is room is found out when it may begin, with the non-model data of
+// that moment; those that still wait for the link have none of it.
 // Units: nanoseconds since the first round's beginning; ranges, fetches and positions by index.
 #pragma once
 #include <cstdint>

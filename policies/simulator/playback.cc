@@ -27,7 +27,7 @@ Playback::Playback(const RangeTrace& trace, const Plan& plan, const CostModel& c
       updates_(trace, plan, costs, host_, record_),
       fetches_({trace, plan, costs, time_, host_, slots_, record_}, updates_, choice),
       written_ns_(trace.ranges.size(), 0),
-      was_cleaned_(trace.ranges.size()) {}
+      behind_write_backs_(BehindWriteBacks(plan)) {}
 
 int64_t Playback::PlayRound() {
   next_eviction_ = next_out_ = 0;
@@ -128,10 +128,9 @@ void Playback::LeaveAfter(int32_t position) {
       CopyOut(HostEvent::kWriteBack, next_eviction_, range, PayloadBytes(trace_, range));
       written_ns_[range] = back_ns_ = evict_free_.ns;
     }
-    const bool in_back_lane = eviction.writes_back || was_cleaned_[range];
-    was_cleaned_[range] = eviction.stays;
     if (!eviction.stays) {
-      slots_.Vacate(range, in_back_lane ? std::max(time_.now_ns, back_ns_) : time_.now_ns);
+      const bool is_behind = behind_write_backs_[next_eviction_];
+      slots_.Vacate(range, is_behind ? std::max(time_.now_ns, back_ns_) : time_.now_ns);
     }
   }
 }

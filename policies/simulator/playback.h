@@ -82,10 +82,10 @@ class Playback {
   PlaybackRecord record_;
   UpdateLane updates_;
   FetchLane fetches_;
-  Moment evict_free_;                // When the link from DEVICE is idle.
-  int64_t back_ns_ = 0;              // The end of the last write-back.
-  std::vector<int64_t> written_ns_;  // By range: the end of its last write-back.
-  std::vector<bool> was_cleaned_;    // By range: it was written back and stayed.
+  Moment evict_free_;                           // When the link from DEVICE is idle.
+  int64_t back_ns_ = 0;                         // The end of the last write-back.
+  std::vector<int64_t> written_ns_;             // By range: the end of its last write-back.
+  const std::vector<bool> behind_write_backs_;  // By eviction.
   // Ends of the last copies of gradients, as a ring.
   std::array<Moment, kMaxGradientsUnderWay> gradient_ends_ = {};
   int64_t gradients_ = 0;  // Copies of gradients in all rounds.

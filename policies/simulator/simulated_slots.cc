@@ -46,7 +46,7 @@ void SimulatedSlots::Take(int32_t range, SlotId first) {
 void SimulatedSlots::BeginCopy(int32_t range, int64_t ns) {
   const int64_t count = plan_.ranges[range].num_bundles;
   waiting_ -= count;
-  coming_.push({ns, count});
+  incoming_.push({ns, count});
 }
 
 void SimulatedSlots::Vacate(int32_t range, int64_t ns) {
@@ -57,10 +57,10 @@ void SimulatedSlots::Vacate(int32_t range, int64_t ns) {
   left_ns_[range] = ns;
   if (ns <= time_.now_ns) {
     held_ -= count;
-  } else {
-    left_ += count;
-    leaving_.push_back({ns, left_});
+    return;
   }
+  leaving_total_ += count;
+  leaving_.push_back({ns, leaving_total_});
 }
 
 int64_t SimulatedSlots::TakeFresh() { return std::exchange(fresh_, 0); }
@@ -69,31 +69,31 @@ void SimulatedSlots::BeginRound() {
   for (Vacated& slot : vacated_) slot.position = -1;
 }
 
-void SimulatedSlots::ComeTo(int64_t ns) {
-  for (; !coming_.empty() && coming_.top().first <= ns; coming_.pop()) {
-    held_ += coming_.top().second;
+void SimulatedSlots::Advance(int64_t ns) {
+  for (; !incoming_.empty() && incoming_.top().first <= ns; incoming_.pop()) {
+    held_ += incoming_.top().second;
   }
   for (; !leaving_.empty() && leaving_.front().ns <= ns; leaving_.pop_front()) {
-    held_ -= leaving_.front().slots - has_left_;
-    has_left_ = leaving_.front().slots;
+    held_ -= leaving_.front().total - left_total_;
+    left_total_ = leaving_.front().total;
   }
 }
 
 int64_t SimulatedSlots::FitNs(int64_t most_slots, int64_t from_ns) {
   int64_t fits_ns = from_ns;
-  ComeTo(fits_ns);
+  Advance(fits_ns);
   while (held_ > most_slots && !leaving_.empty()) {
     fits_ns = leaving_.front().ns;
-    ComeTo(fits_ns);
+    Advance(fits_ns);
   }
   return fits_ns;
 }
 
 int64_t SimulatedSlots::FitNextNs(int64_t most_slots) const {
   const int64_t most_leaving = most_slots - (used_ - waiting_);
-  if (leaving_.empty() || left_ - has_left_ <= most_leaving) return time_.now_ns;
+  if (leaving_.empty() || leaving_total_ - left_total_ <= most_leaving) return time_.now_ns;
   const auto fits = std::ranges::partition_point(
-      leaving_, [&](const Leaving& next) { return left_ - next.slots > most_leaving; });
+      leaving_, [&](const Leaving& next) { return leaving_total_ - next.total > most_leaving; });
   return std::max(time_.now_ns, fits == leaving_.end() ? leaving_.back().ns : fits->ns);
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The slots of DEVICE in a simulation: which ones each range has, since when a slot is vacated, how
 // many are in use, and when there is room.
-// Room: a range that leaves holds its slots until its write-back has ended, and a range that comes
+// Room: a range that leaves holds its slots until its write-back has ended, and an incoming range
 // holds none before its copy begins. Non-model data shares the budget, so an operator can wait for
 // slots that no fetch wants.
 // Units: slots; nanoseconds since the first round's beginning; ranges and positions by index.
@@ -33,7 +33,8 @@ class SimulatedSlots {
   void Take(int32_t range, SlotId first);
   // Says when the copy begins for which the range's slots were taken.
   void BeginCopy(int32_t range, int64_t ns);
-  // Vacates the range's slots at `ns`. What lies ahead is vacated in the order of the calls.
+  // Vacates the range's slots at `ns`. Of calls for a moment ahead, none is for an earlier one than
+  // the call before.
   void Vacate(int32_t range, int64_t ns);
 
   int64_t used() const { return used_; }
@@ -43,12 +44,13 @@ class SimulatedSlots {
   // Begins a round. Slots that were vacated in the round before count in no interval of this one.
   void BeginRound();
 
-  // Returns the first moment from `from_ns` on when at most `most_slots` are held; if that is never,
-  // when the last one has left. The time goes on from there: what began or left by then is
-  // forgotten. O(1), amortised.
+  // Returns the first moment from `from_ns` on when at most `most_slots` are held; if that is
+  // never, when the last one has left. It forgets what began or left by then, so it is not asked
+  // about an earlier moment afterwards. O(log slots), amortised.
   int64_t FitNs(int64_t most_slots, int64_t from_ns);
-  // Returns the same from now on for what begins behind all copies whose beginning is known.
-  // O(log slots).
+  // Returns the first moment from now on when at most `most_slots` are held, for a copy that begins
+  // after all for which BeginCopy was called, whenever these begin. What waits for its BeginCopy
+  // counts as nothing. O(log slots).
   int64_t FitNextNs(int64_t most_slots) const;
 
  private:
@@ -59,11 +61,12 @@ class SimulatedSlots {
   };
   struct Leaving {
     int64_t ns = 0;
-    int64_t slots = 0;  // Of all that ever left until then.
+    int64_t total = 0;  // The slots of this one and of all before it.
   };
-  using Coming = std::pair<int64_t, int64_t>;  // When, and how many slots.
+  using Incoming = std::pair<int64_t, int64_t>;  // When, and how many slots.
 
-  void ComeTo(int64_t ns);  // FitNs does.
+  // Brings held_ up to the moment.
+  void Advance(int64_t ns);
 
   const Plan& plan_;
   const SimulatedTime& time_;
@@ -73,12 +76,12 @@ class SimulatedSlots {
   int64_t used_ = 0;
   int64_t fresh_ = 0;
   int64_t waiting_ = 0;  // Slots of `used_` whose copy has no beginning yet.
-  // At the time of FitNs, and what lies ahead of it.
+  // What is held at the last moment that FitNs returned, and what lies ahead of that.
   int64_t held_ = 0;
-  std::priority_queue<Coming, std::vector<Coming>, std::greater<>> coming_;
+  std::priority_queue<Incoming, std::vector<Incoming>, std::greater<>> incoming_;
   std::deque<Leaving> leaving_;
-  int64_t left_ = 0;      // Slots that were ever added to leaving_.
-  int64_t has_left_ = 0;  // Of these, those that FitNs has come to.
+  int64_t leaving_total_ = 0;  // Slots of all that was ever added to leaving_,
+  int64_t left_total_ = 0;     // and of what was taken from there.
 };
 
 }  // namespace gemini::policies

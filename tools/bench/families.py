@@ -17,9 +17,9 @@ one that is made with the times of some steps; these come before. Questions shar
            a run on about such a link moves takes as long as computing.
 
 Prints one line of JSON, an object: by question, the counters `value`, `baseline` and `checked` of tools/measure, and
-further figures; or `error`. `checked` is 1 if the loss fell, the losses of all steps agree within LOSS_BOUND, DEVICE's budget was held,
-and a model for which DEVICE has no room was moved. Peaks of memory are those of the whole process, as the kernel counts them: of
-gemini-train HOST, DEVICE and its own.
+further figures, or an `error`; or an `error` for all. `checked` is 1 if the loss fell, the losses of all steps agree
+within LOSS_BOUND, DEVICE's budget was held, and a model for which DEVICE has no room was moved. Peaks of memory are
+those of the whole process, as the kernel counts them: of gemini-train HOST, DEVICE and its own.
 """
 import argparse
 import functools
@@ -50,7 +50,7 @@ class Size:
     chunk_size: str = "auto"
     most_threads: int = 1024
     warm_up: int = 4
-    their_warm_up: int = 1
+    their_warm_up: int = 4
     measured: int = 3
 
 
@@ -80,7 +80,7 @@ SIZES = {
                             num_local_experts=4, sliding_window=None),
         },
         batch=2, sequence=32, device_of_all="256MiB", chunk_size=FLOOR_CHUNK, most_threads=1, warm_up=6,
-        their_warm_up=2, measured=5),
+        their_warm_up=6, measured=5),
 }
 
 
@@ -128,15 +128,16 @@ def run(command, threads):
         return output.read(), usage.ru_maxrss * 1024
 
 
-def loss_difference(one, other):
-    """The largest relative difference between losses of the same step; a run may be shorter than the other."""
-    return max(abs(a - b) / abs(b) for a, b in zip(one, other))
+def loss_difference(ours, theirs):
+    """The largest relative difference between losses of the same step. Ours may have fewer steps."""
+    return max(abs(a - b) / abs(b) for a, b in zip(ours, theirs))
 
 
 def is_checked(runs, theirs, moved=()):
     """Whether theirs learned something, all runs of ours learned the same and held their budget, and those of
     `moved` moved the model."""
     return (theirs.losses[-1] < theirs.losses[0] - LEAST_LEARNED and
+            all(len(ours.losses) <= len(theirs.losses) for ours in runs) and
             all(abs(a - b) <= LOSS_BOUND * abs(b) for ours in runs for a, b in zip(ours.losses, theirs.losses)) and
             all(line["device_peak_bytes"] <= line["device_budget_bytes"] for ours in runs for line in ours.lines) and
             all(ours.moved_bytes > 0 for ours in moved))
@@ -266,8 +267,16 @@ QUESTIONS = {
 
 
 def measure(family, questions):
+    """Figures by question, or {"error": text}: one that fails leaves the others their runs."""
     shared = {"num_threads": family.threads, "parameter_bytes": family.parameter_bytes}
-    return {question: {**answer(family), **shared} for question, answer in QUESTIONS.items() if question in questions}
+    figures = {}
+    for question, answer in QUESTIONS.items():
+        if question in questions:
+            try:
+                figures[question] = {**answer(family), **shared}
+            except FamiliesError as error:
+                figures[question] = {"error": str(error)}
+    return figures
 
 
 def main():

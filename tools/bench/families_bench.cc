@@ -76,6 +76,9 @@ absl::StatusOr<nlohmann::json> FiguresOf(absl::string_view family, absl::string_
   if (own.empty()) return absl::UnavailableError("families.py left the question out");
   nlohmann::json figures = std::move(own.front());
   own.pop_front();
+  if (figures.contains("error")) {
+    return absl::UnavailableError(figures.value("error", "an error without a message"));
+  }
   return figures;
 }
 

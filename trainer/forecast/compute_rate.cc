@@ -11,7 +11,7 @@ namespace gemini::trainer {
 namespace {
 
 // Of many runs the fastest: others' work and first touches only slow them. Where another process
-// has one of the processors, few runs find it free.
+// had one of two processors, products of some milliseconds in all were ten times as slow.
 template <typename Work>
 double LeastSeconds(Work&& work) {
   constexpr int kLeastRuns = 8;

@@ -14,6 +14,7 @@
 namespace gemini {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 PlannedRange Range(int64_t first, ChunkKind kind = ChunkKind::kParam, int64_t num_bundles = 1) {
@@ -174,6 +175,20 @@ TEST(PlanTest, WhatWasWrittenBackAndStayedMayBeDroppedLater) {
   plan.evictions.insert(plan.evictions.begin(), {0, 0, false});
   plan.fetches.insert(plan.fetches.begin() + 1, {0, SlotId(0), 1, 1});
   ASSERT_OK(CheckPlan(plan));
+}
+
+TEST(PlanTest, WhatStayedInTheRoundBeforeIsDroppedBehindWriteBacks) {
+  Plan plan;
+  plan.ranges.resize(3);
+  // Range 0 is dropped, and written back behind it; range 1 leaves in between, 2 is written back.
+  plan.evictions = {{.range = 0, .after = 0},
+                    {.range = 1, .after = 1},
+                    {.range = 2, .after = 2, .writes_back = true},
+                    {.range = 0, .after = 3, .writes_back = true, .stays = true}};
+  EXPECT_THAT(BehindWriteBacks(plan), ElementsAre(true, false, true, true));
+  // What was dropped and comes back is clean.
+  plan.evictions.insert(plan.evictions.begin() + 2, PlannedEviction{.range = 0, .after = 1});
+  EXPECT_THAT(BehindWriteBacks(plan), ElementsAre(true, false, false, true, true));
 }
 
 TEST(PlanTest, GradientsMayLeaveBetweenAndComeBack) {
