@@ -105,7 +105,7 @@ class FamiliesBenchTest(unittest.TestCase):
 
     def test_a_question_that_fails_leaves_the_others_their_figures(self):
         class Broken(families.Family):
-            theirs = all = run([9.0, 8.0])
+            theirs = all = families.Run([9.0, 8.0], [2.0], 1000)
 
             def __init__(self):
                 self.size, self.threads, self.parameter_bytes = families.SIZES["tiny"], 1, 400
