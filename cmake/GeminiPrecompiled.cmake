@@ -4,8 +4,8 @@
 # libraries and programs, for there these have none.
 #   gemini_precompile_common(<target>)   a library or a program
 #   gemini_precompile_test(<target>)     a test without Torch; others have GeminiTorchPch.cmake's
-# Below a sanitizer the code of tests without Torch, and what they inline, is not optimised: clang takes a third of the
-# time then, and it runs once.
+# Below ASAN the code of tests without Torch, and what they inline, is not optimised: clang takes a third of the time
+# then, and it runs once.
 function(gemini_precompile_common target)
   if(NOT GEMINI_SANITIZER STREQUAL "" AND NOT GEMINI_WITH_TORCH)
     gemini_precompile_by(gemini_common_pch ${target})
@@ -26,11 +26,11 @@ endfunction()
 # GTest::gtest.
 set(gemini_common_pch_options -fPIC $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>
     "$<$<CXX_COMPILER_ID:Clang>:SHELL:-Xclang -fno-pch-timestamp>" -DGTEST_HAS_PTHREAD=1)
-if(GEMINI_SANITIZER STREQUAL "" OR GEMINI_WITH_TORCH)
-  set(gemini_tests_pch gemini_common_pch)
-else()
+if(GEMINI_SANITIZER STREQUAL "address" AND NOT GEMINI_WITH_TORCH)
   set(gemini_tests_pch gemini_unoptimised_pch)
   set(gemini_unoptimised_pch_options ${gemini_common_pch_options} -O0)
+else()
+  set(gemini_tests_pch gemini_common_pch)
 endif()
 set(gemini_common_pch_source ${PROJECT_BINARY_DIR}/generated/common_pch.cc)
 file(CONFIGURE OUTPUT ${gemini_common_pch_source} CONTENT "// Nothing: the header is the target.\n")

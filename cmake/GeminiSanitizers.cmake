@@ -30,7 +30,7 @@ if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang" AND NOT GEMINI_WITH_TORCH)
                       "use the presets asan, tsan and fuzz")
 endif()
 
-# -O1 and line tables: what reports need. No NDEBUG: asserts count. Tests without Torch have -O0 (GeminiPrecompiled.cmake).
+# -O1 and line tables: what reports need. No NDEBUG: asserts count. Below ASAN tests have -O0 (GeminiPrecompiled.cmake).
 add_compile_options(${flags} -O1 -g1 -fno-omit-frame-pointer)
 # GCC takes what its own instrumentation of Abseil's containers reads for uninitialised.
 add_compile_options($<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
