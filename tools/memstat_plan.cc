@@ -38,11 +38,6 @@ constexpr double kNvmeReadBytesPerSecond = 3.0e9;
 constexpr double kNvmeWriteBytesPerSecond = 2.5e9;
 // AdamW moves 26 bytes a parameter in bf16 and 28 in fp32: two channels of DDR4, 35 of 51 GB/s.
 constexpr double kUpdateElementsPerSecond = 1.25e9;
-// On a GPU its memory is the bound: parameter, gradient and two moments are read, all but the
-// gradient are written, in fp32.
-constexpr double kUpdateBytesPerElement = 7 * sizeof(float);
-// Between the request of a copy and its first byte, by cudaMemcpyAsync from pinned memory.
-constexpr int64_t kCopyLatencyNs = 10'000;
 constexpr int kLargestKeptBytes = 32 << 20;  // Of one block: more malloc does not accept.
 constexpr int kKeptBytes = 1 << 30;
 
@@ -394,8 +389,8 @@ absl::StatusOr<Machine> MachineOf(const PlanFlags& flags, ElementType precision)
   links.nvme_write = kNvmeWriteBytesPerSecond;
   links.update_elements_per_second = kUpdateElementsPerSecond;
   links.device_update_elements_per_second =
-      machine.compute.memory_bytes_per_second / kUpdateBytesPerElement;
-  if (flags.gpu != kCpu) links.copy_latency_ns = kCopyLatencyNs;
+      machine.compute.memory_bytes_per_second / kBytesAnUpdate;
+  if (flags.gpu != kCpu) links.copy_latency_ns = kGpuCopyLatencyNs;
   GEMINI_RETURN_IF_ERROR(SetRates(flags, links));
   return machine;
 }

@@ -35,7 +35,8 @@ namespace gemini::client {
 
 struct CopyEngineCudaOptions {
   int device = 0;  // As the CUDA runtime counts them.
-  // Returns the stream on which the calling thread's operators run.
+  // Returns the stream on which the calling thread's operators run. It lives until the session that
+  // the engine is made for is gone.
   std::function<cudaStream_t()> compute_stream = [] { return cudaStream_t{nullptr}; };
   TimelineShm* timeline = nullptr;  // As for CopyEngineHost.
 };

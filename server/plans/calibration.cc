@@ -27,9 +27,6 @@ constexpr int64_t kArenaBytes = 32 * kMiBBytes;
 constexpr int64_t kPieceBytes = 4 * kMiBBytes;
 constexpr int kMaxUpdateArenas = 4;  // 128 MiB take some 30 ms to be cleared.
 constexpr int64_t kUpdatePartElements = 16384;
-// An element that a GPU updates, of fp32: read are value, gradient and two moments, written all but
-// the gradient.
-constexpr double kBytesAnUpdate = 28;
 // Of the rate of its memory, in kernels that do little else; and that of a small GPU.
 constexpr double kUsedPart = 0.7;
 constexpr double kSmallGpu = 2.8e11;
@@ -175,6 +172,7 @@ CostModel Calibrate(const std::vector<NvmeDirectory>& nvme_directories,
   if (gpu_memory_rate.has_value()) {
     const double rate = *gpu_memory_rate > 0 ? *gpu_memory_rate : kSmallGpu;
     costs.device_update_elements_per_second = kUsedPart * rate / kBytesAnUpdate;
+    costs.copy_latency_ns = kGpuCopyLatencyNs;
   }
   if (const double rate = gpu_memory_rate.has_value() ? 0 : MeasureCopies(stop); rate > 0) {
     costs.host_to_device = rate;

@@ -22,8 +22,8 @@ inline constexpr absl::Duration kCalibrationTime = absl::Milliseconds(300);
 // Updates: a loop over four arrays with as many threads as a client uses (update_team.h). Without a
 // GPU the same rate serves for DEVICE.
 // With a GPU (`gpu_memory_rate`: that of its memory in bytes a second, 0 if not known) the server
-// makes no CUDA context. Copies then keep their defaults, and updates on DEVICE are estimated from
-// that rate. Returns early when `stop` returns true.
+// makes no CUDA context. Copies then keep their default rates, with a GPU's latency, and updates on
+// DEVICE are estimated from that rate. Returns early when `stop` returns true.
 CostModel Calibrate(const std::vector<NvmeDirectory>& nvme_directories,
                     std::optional<double> gpu_memory_rate, absl::FunctionRef<bool()> stop);
 

@@ -82,7 +82,7 @@ bool Move(KnownCosts& known, const MeasuredRates& measured) {
 std::string FileName(bool device_is_gpu) {
   char name[256] = {};
   // Those of a GPU in "gpu-costs" have a rate of updates there that nobody measured.
-  std::string safe = device_is_gpu ? "gpu-costs2" : "costs";
+  std::string safe = device_is_gpu ? "gpu-costs3" : "costs";
   if (::gethostname(name, sizeof(name) - 1) != 0) return safe;
   safe += '.';
   for (const char* c = name; *c != '\0'; ++c) safe += absl::ascii_isalnum(*c) ? *c : '-';

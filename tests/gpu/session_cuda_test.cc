@@ -52,6 +52,7 @@ class SessionOnGpu : public PhaseTrackerTest, public ::testing::WithParamInterfa
     if (session_ != nullptr) {
       EXPECT_OK(session_->status());
     }
+    session_.reset();  // Its end asks for what the operators' stream has to do.
   }
 
   void OpenJob(int64_t device_slots, PlanSource* plans) {

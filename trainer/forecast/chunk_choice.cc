@@ -45,7 +45,7 @@ absl::StatusOr<ChunkChoice> Search(const ChunkChoiceInputs& in, const NamedTrace
                                   .least_chunk_bytes = kLeastChunkBytes,
                                   .most_chunk_bytes = in.most_chunk_bytes,
                                   .max_bundles = kMostBundles};
-  search.budget_bytes[Tier::kDevice] = in.device_bytes;
+  search.budget_bytes[Tier::kDevice] = in.device_bytes - in.context_bytes;
   search.budget_bytes[Tier::kHost] = std::numeric_limits<int64_t>::max();
   if (in.config.device_bandwidth > 0) {
     search.costs.host_to_device = static_cast<double>(in.config.device_bandwidth);
@@ -125,7 +125,9 @@ void Foretell(const ModelSpec& model, const RoundShape& round, absl::StatusOr<Na
 std::vector<Trace> RoundsOf(const ChunkChoiceInputs& in, NamedTrace step) {
   RoundShape round = ShapeOf(in);
   // Nobody makes plans, or knows the times that a plan is made of.
-  if (in.config.policy == "online" || !in.compute.has_value()) return {};
+  if (in.config.policy == "online" || !in.compute.ok()) return {};
+  // What a GPU's libraries and allocator take beside the tensors is not in the count of memory.
+  if (!round.on_cpu) return {};
   // The vertical schedule takes the operators in another order than the dry run does, which is of
   // one micro-batch there, and its activations leave DEVICE.
   if (in.config.micro_batch_schedule != "horizontal") return {};
@@ -158,9 +160,7 @@ ChunkChoice Choose(const ChunkChoiceInputs& in, const NamedTrace& step) {
             .floor = FloorOf(step, in.config.chunk_size)};
   }
   absl::StatusOr<ChunkChoice> found =
-      in.compute.has_value()
-          ? Search(in, step)
-          : absl::FailedPreconditionError("what the GPU computes a second is not known yet");
+      in.compute.ok() ? Search(in, step) : absl::StatusOr<ChunkChoice>(in.compute.status());
   if (!found.ok()) found = ByBudget(in, found.status());
   found->floor = FloorOf(step, found->chunk_bytes);
   // Smaller chunks have a lower floor, for they carry less that nobody uses.

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "gemini/cost_model.h"
 #include "gemini/device_shortage.h"
 #include "trainer/config/run_config.h"
@@ -40,8 +41,10 @@ struct ChunkChoiceInputs {
   const RunConfig& config;  // Its sequence is not 0.
   const ModelSpec& model;
   int64_t device_bytes = 0;
-  std::optional<ComputeRate> compute;  // Nothing: it is not known, so no step is predicted.
-  CostModel links;                     // --device-bandwidth comes before its rates.
+  // Of what DEVICE the process itself takes, a GPU's context: no chunk and no operator can have it.
+  int64_t context_bytes = 0;
+  absl::StatusOr<ComputeRate> compute;  // An error: why it is not known, so no step is predicted.
+  CostModel links;                      // --device-bandwidth comes before its rates.
   // A power of two >= 64 KiB: taken when no step can be predicted, and the largest that is tried.
   // With larger ones operators could pin more than DEVICE holds.
   int64_t most_chunk_bytes = 0;

@@ -4,48 +4,113 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <exception>
 
+#include "ATen/core/CachingHostAllocator.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "gemini/byte_size.h"
+#include "torch/cuda.h"
 #include "torch/types.h"
 
 namespace gemini::trainer {
 namespace {
 
+// How large the operators are that are timed.
+struct Sizes {
+  int64_t width;            // Of the square matrices of a product.
+  int64_t elements;         // fp32, of a sum.
+  int64_t kernels_in_turn;  // One is waited for with the others, as in a step.
+};
+constexpr Sizes kOfCpu = {.width = 512, .elements = 2 << 20, .kernels_in_turn = 1};
+// Products that fill a large GPU, and sums that its caches do not hold.
+constexpr Sizes kOfGpu = {.width = 2048, .elements = 16 << 20, .kernels_in_turn = 16};
+
 // Of many runs the fastest: others' work and first touches only slow them. Where another process
 // had one of two processors, products of some milliseconds in all were ten times as slow.
 template <typename Work>
-double LeastSeconds(Work&& work) {
+double LeastSeconds(c10::Device device, int64_t in_turn, Work&& work) {
   constexpr int kLeastRuns = 8;
   constexpr std::chrono::milliseconds kTime(50);
+  const auto finish = [device] {
+    if (device.is_cuda()) torch::cuda::synchronize(device.index());
+  };
   double least = 1e9;
   const auto begin = std::chrono::steady_clock::now();
   for (int run = 0; run < kLeastRuns || std::chrono::steady_clock::now() - begin < kTime; ++run) {
+    finish();
     const auto start = std::chrono::steady_clock::now();
-    work();
+    for (int64_t i = 0; i < in_turn; ++i) work();
+    finish();
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
-    least = std::min(least, taken.count());
+    least = std::min(least, taken.count() / static_cast<double>(in_turn));
   }
   return std::max(least, 1e-9);
 }
 
+ComputeRate Measure(c10::Device device, c10::ScalarType type, const Sizes& sizes) {
+  const torch::NoGradGuard no_grad;
+  const auto options = torch::dtype(type).device(device);
+  const auto [width, elements, in_turn] = sizes;
+  ComputeRate rate;
+  {
+    const torch::Tensor a = torch::ones({width, width}, options);
+    const torch::Tensor b = torch::ones({width, width}, options);
+    torch::Tensor product = torch::zeros({width, width}, options);
+    const double seconds = LeastSeconds(device, in_turn, [&] { torch::mm_out(product, a, b); });
+    const auto side = static_cast<double>(width);
+    rate.flops_per_second = 2 * side * side * side / seconds;
+  }
+  const auto seconds_of_sum = [&, in_turn = in_turn](int64_t size) {
+    const torch::Tensor from = torch::ones({size}, torch::device(device));
+    torch::Tensor to = torch::zeros({size}, torch::device(device));
+    return LeastSeconds(device, in_turn, [&] { torch::add_out(to, from, from); });
+  };
+  // It reads the same input twice, which a cache of one line gives for nothing.
+  const double bytes = (device.is_cuda() ? 2.0 : 3.0) * sizeof(float);
+  rate.memory_bytes_per_second = bytes * static_cast<double>(elements) / seconds_of_sum(elements);
+  rate.kernel_ns = static_cast<int64_t>(seconds_of_sum(/*size=*/16) * 1e9);
+  return rate;
+}
+
+// Bytes a second from pinned memory to the GPU, and back.
+void MeasureLink(c10::Device gpu, CostModel& costs) {
+  const int64_t size_bytes = 16 * kMiB;
+  const auto bytes = torch::dtype(torch::kByte);
+  torch::Tensor host = torch::zeros({size_bytes}, bytes.pinned_memory(true));
+  torch::Tensor device = torch::zeros({size_bytes}, bytes.device(gpu));
+  const auto rate = [&](torch::Tensor& to, const torch::Tensor& from) {
+    return static_cast<double>(size_bytes) /
+           LeastSeconds(gpu, /*in_turn=*/4, [&] { to.copy_(from, /*non_blocking=*/true); });
+  };
+  costs.host_to_device = rate(device, host);
+  costs.device_to_host = rate(host, device);
+  costs.copy_latency_ns = kGpuCopyLatencyNs;
+}
+
 }  // namespace
 
-ComputeRate MeasureComputeRate() {
-  const torch::NoGradGuard no_grad;
-  constexpr int64_t kWidth = 512;
-  const torch::Tensor a = torch::ones({kWidth, kWidth}), b = torch::ones({kWidth, kWidth});
-  torch::Tensor product = torch::zeros({kWidth, kWidth});
-  const double product_seconds = LeastSeconds([&] { torch::mm_out(product, a, b); });
-  constexpr int64_t kElements = 2 << 20;
-  const torch::Tensor from = torch::ones({kElements});
-  torch::Tensor to = torch::zeros({kElements});
-  const double add_seconds = LeastSeconds([&] { torch::add_out(to, from, from); });
-  constexpr int64_t kSmall = 16;
-  const torch::Tensor small = torch::ones({kSmall});
-  torch::Tensor small_to = torch::zeros({kSmall});
-  const double small_seconds = LeastSeconds([&] { torch::add_out(small_to, small, small); });
-  return {.flops_per_second = 2.0 * kWidth * kWidth * kWidth / product_seconds,
-          .memory_bytes_per_second = 3.0 * kElements * sizeof(float) / add_seconds,
-          .kernel_ns = static_cast<int64_t>(small_seconds * 1e9)};
+ComputeRate MeasureComputeRate() { return Measure(torch::kCPU, torch::kFloat, kOfCpu); }
+
+absl::StatusOr<GpuRates> MeasureGpuRates(c10::Device gpu, c10::ScalarType type) {
+  GpuRates rates;
+  try {
+    rates.compute = Measure(gpu, type, kOfGpu);
+    MeasureLink(gpu, rates.costs);
+    at::getHostAllocator(gpu.type())->empty_cache();
+  } catch (const c10::Error& error) {
+    return absl::UnavailableError(
+        absl::StrCat("what ", gpu.str(),
+                     " computes a second cannot be measured: ", error.what_without_backtrace()));
+  } catch (const std::exception& error) {
+    return absl::UnavailableError(
+        absl::StrCat("what ", gpu.str(), " computes a second cannot be measured: ", error.what()));
+  }
+  rates.costs.device_update_elements_per_second =
+      rates.compute.memory_bytes_per_second / kBytesAnUpdate;
+  rates.costs.update_elements_per_second =
+      MeasureComputeRate().memory_bytes_per_second / kBytesAnUpdate;
+  return rates;
 }
 
 }  // namespace gemini::trainer

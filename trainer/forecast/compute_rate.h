@@ -1,12 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this machine computes a second, measured: what turns a foretold trace into times before the
-// first step was taken.
-// Thread: any; takes the threads that Torch has. Blocks for some 150 ms and needs 24 MiB meanwhile.
+// What this machine computes and copies a second, measured: what turns a foretold trace into times
+// before the first step was taken.
+// Thread: any; takes the threads that Torch has.
 #pragma once
+#include "absl/status/statusor.h"
+#include "c10/core/Device.h"
+#include "c10/core/ScalarType.h"
+#include "gemini/cost_model.h"
 #include "trainer/forecast/named_trace.h"
 
 namespace gemini::trainer {
 
+// Of the CPU, in fp32. Blocks for some 150 ms and needs 24 MiB meanwhile.
 ComputeRate MeasureComputeRate();
+
+struct GpuRates {
+  ComputeRate compute;
+  // Of its link and of updates; those of NVMe keep their defaults.
+  CostModel costs;
+};
+
+// Of a GPU, whose products are in `type`, and of the CPU beside it. Blocks for half a second and
+// needs 280 MiB of the GPU meanwhile, which go back to the driver. UNAVAILABLE: Torch or CUDA
+// fails; the message says what.
+absl::StatusOr<GpuRates> MeasureGpuRates(c10::Device gpu, c10::ScalarType type);
 
 }  // namespace gemini::trainer

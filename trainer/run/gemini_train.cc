@@ -97,7 +97,9 @@ struct Plans {
   std::vector<Trace> rounds;  // As ChunkChoice has them.
 };
 
-absl::StatusOr<Plans> PlanFor(const RunConfig& config, const ModelSpec& spec, const CausalLm& model,
+// `gpu`: null where the CPU computes.
+absl::StatusOr<Plans> PlanFor(const RunConfig& config, const client::hooks::SessionDevice* gpu,
+                              const ModelSpec& spec, const CausalLm& model,
                               const std::vector<ParameterShape>& parameters, int64_t available) {
   std::vector<TensorSpec> tensors;
   for (const ParameterShape& parameter : parameters) {
@@ -105,11 +107,22 @@ absl::StatusOr<Plans> PlanFor(const RunConfig& config, const ModelSpec& spec, co
                        TensorGroup::kTrainable});
   }
   ChunkChoiceInputs inputs = {
-      .config = config, .model = spec, .compute = std::nullopt, .links = {}};
+      .config = config, .model = spec, .compute = absl::UnknownError(""), .links = {}};
+  if (gpu == nullptr) {
+    inputs.compute = MeasureComputeRate();
+  } else {
+    const absl::StatusOr<GpuRates> rates =
+        MeasureGpuRates(gpu->device(), client::hooks::ScalarTypeOf(config.element()));
+    if (rates.ok()) {
+      inputs.compute = rates->compute;
+      inputs.links = rates->costs;
+    } else {
+      inputs.compute = rates.status();
+    }
+    inputs.context_bytes = gpu->context_bytes();
+  }
   inputs.device_bytes = DeviceMemory(config, available);
   inputs.most_chunk_bytes = client::hooks::ChooseChunkBytes(inputs.device_bytes, model);
-  // Of a GPU it is not known before its first step: chunks are then as large as the budget allows.
-  if (!config.gpu().has_value()) inputs.compute = MeasureComputeRate();
   ChunkChoice choice = ChooseChunkSize(inputs);
   LogInfo(choice.reason);
   GEMINI_ASSIGN_OR_RETURN(
@@ -197,7 +210,8 @@ absl::Status OpenManaged(const RunConfig& config, Device device, const ModelSpec
                          CausalLm& model, const std::vector<ParameterShape>& parameters,
                          int64_t available, Memory& memory) {
   RaiseDescriptorLimit();
-  GEMINI_ASSIGN_OR_RETURN(Plans plans, PlanFor(config, spec, model, parameters, available));
+  GEMINI_ASSIGN_OR_RETURN(Plans plans,
+                          PlanFor(config, device.gpu.get(), spec, model, parameters, available));
   const MemoryPlan& plan = plans.memory;
   client::hooks::TrainingOptions options;
   options.device = std::move(device.gpu);

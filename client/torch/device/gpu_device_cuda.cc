@@ -68,6 +68,7 @@ class GpuDevice : public SessionDevice {
 
   c10::Device device() const override { return device_; }
   DeviceKernels& kernels() override { return kernels_; }
+  int64_t context_bytes() const override { return context_bytes_; }
 
   absl::Status Configure(SessionOptions& options) override {
     const int64_t want_bytes = options.want_bytes[Tier::kDevice];

@@ -23,6 +23,10 @@ class SessionDevice {
   // Returns the device of managed tensors, of their gradients and of what operators allocate.
   virtual c10::Device device() const = 0;
 
+  // Returns how much of DEVICE the process itself takes, whatever it computes and has in HOST: a
+  // GPU's context.
+  virtual int64_t context_bytes() const { return 0; }
+
   // Sets the options for a session on this device: the slabs and copies of a GPU, and how much of
   // DEVICE is apart (not for chunks) at first. RESOURCE_EXHAUSTED: the DEVICE that is wanted has no
   // room for what the process itself needs of the GPU.

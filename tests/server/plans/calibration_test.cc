@@ -47,6 +47,7 @@ TEST(CalibrationTest, OfAGpuNothingIsMeasured) {
   const CostModel costs = Calibrate({}, /*gpu_memory_rate=*/0, [] { return false; });
   EXPECT_EQ(costs.host_to_device, unmeasured.host_to_device);
   EXPECT_EQ(costs.device_to_host, unmeasured.device_to_host);
+  EXPECT_EQ(costs.copy_latency_ns, kGpuCopyLatencyNs);
   EXPECT_DOUBLE_EQ(costs.device_update_elements_per_second, 7e9);  // An estimate.
   EXPECT_NE(costs.update_elements_per_second, unmeasured.update_elements_per_second);
 }

@@ -2,7 +2,6 @@
 #include "trainer/forecast/chunk_choice.h"
 
 #include <algorithm>
-#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "gemini/byte_size.h"
@@ -33,18 +32,20 @@ class ChunkChoiceTest : public ::testing::Test {
     return ChooseChunkSize({.config = config_,
                             .model = model_,
                             .device_bytes = device_bytes_,
+                            .context_bytes = context_bytes_,
                             .compute = compute_,
                             .links = links_,
                             .most_chunk_bytes = most_chunk_bytes_});
   }
 
   ModelSpec model_;
-  std::optional<ComputeRate> compute_ = {
-      {.flops_per_second = 1e12, .memory_bytes_per_second = 1e11}};
+  absl::StatusOr<ComputeRate> compute_ =
+      ComputeRate{.flops_per_second = 1e12, .memory_bytes_per_second = 1e11};
   RunConfig config_;
   CostModel links_ = {
       .host_to_device = 1e9, .device_to_host = 1e9, .update_elements_per_second = 1e9};
   int64_t device_bytes_ = 15 * kMiB;
+  int64_t context_bytes_ = 0;
   int64_t most_chunk_bytes_ = 2 * kMiB;
 };
 
@@ -69,11 +70,24 @@ TEST_F(ChunkChoiceTest, ASlowLinkOfTheCommandLineComesBeforeTheModels) {
 }
 
 TEST_F(ChunkChoiceTest, WhereTheRateIsNotKnownTheBudgetDecidesAndTheFloorIsKnown) {
-  compute_.reset();
+  compute_ = absl::UnavailableError("the GPU fell asleep");
   EXPECT_EQ(Choose().chunk_bytes, most_chunk_bytes_);
-  EXPECT_THAT(Choose().reason, HasSubstr("computes a second is not known"));
+  EXPECT_THAT(Choose().reason, HasSubstr("no step can be predicted: the GPU fell asleep"));
   EXPECT_TRUE(Choose().floor.has_value());
   EXPECT_TRUE(Choose().rounds.empty());
+}
+
+TEST_F(ChunkChoiceTest, OfAGpuAStepIsPredictedBesideTheContextAndNoneIsForetold) {
+  config_.device = "cuda:0";
+  config_.vocabulary_blocks = 1;  // Else more DEVICE makes fewer of them.
+  const ChunkChoice alone = Choose();
+  EXPECT_THAT(alone.reason, HasSubstr("predicted to take"));
+  EXPECT_TRUE(alone.rounds.empty());
+  device_bytes_ += 100 * kMiB;
+  const ChunkChoice with_more = Choose();
+  EXPECT_NE(with_more.reason, alone.reason);
+  context_bytes_ = 100 * kMiB;
+  EXPECT_EQ(Choose().reason, alone.reason);
 }
 
 TEST_F(ChunkChoiceTest, TheWholeStepIsForetoldIfItIsNotTooLong) {
