@@ -11,7 +11,7 @@ namespace gemini {
 inline constexpr double kLeastRate = 1e3;
 inline constexpr double kMostRate = 1e14;
 
-// What the update of an element by AdamW reads and writes, of fp32: value, gradient and two moments,
+// What AdamW's update of an element of fp32 reads and writes: value, gradient and two moments,
 // written all but the gradient.
 inline constexpr double kBytesAnUpdate = 28;
 

@@ -43,7 +43,8 @@ struct ChunkChoiceInputs {
   int64_t device_bytes = 0;
   // Of what DEVICE the process itself takes, a GPU's context: no chunk and no operator can have it.
   int64_t context_bytes = 0;
-  absl::StatusOr<ComputeRate> compute;  // An error: why it is not known, so no step is predicted.
+  // An error: why it is not known, so no step is predicted.
+  absl::StatusOr<ComputeRate> compute = absl::UnavailableError("nothing was measured");
   CostModel links;                      // --device-bandwidth comes before its rates.
   // A power of two >= 64 KiB: taken when no step can be predicted, and the largest that is tried.
   // With larger ones operators could pin more than DEVICE holds.

@@ -20,9 +20,9 @@ struct GpuRates {
   CostModel costs;
 };
 
-// Of a GPU, whose products are in `type`, and of the CPU beside it. Blocks for half a second and
-// needs 280 MiB of the GPU meanwhile, which go back to the driver. UNAVAILABLE: Torch or CUDA
-// fails; the message says what.
+// Of a GPU, whose products are in `type`, and of the HOST beside it. Blocks for half a second and
+// needs 160 MiB of the GPU meanwhile, which a session gives back to the driver, and 256 MiB of
+// HOST. UNAVAILABLE: Torch or CUDA fails; the message says what.
 absl::StatusOr<GpuRates> MeasureGpuRates(c10::Device gpu, c10::ScalarType type);
 
 }  // namespace gemini::trainer

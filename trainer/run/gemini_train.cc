@@ -106,8 +106,7 @@ absl::StatusOr<Plans> PlanFor(const RunConfig& config, const client::hooks::Sess
     tensors.push_back({parameter.name, parameter.num_elements() * ElementBytes(config.element()),
                        TensorGroup::kTrainable});
   }
-  ChunkChoiceInputs inputs = {
-      .config = config, .model = spec, .compute = absl::UnknownError(""), .links = {}};
+  ChunkChoiceInputs inputs = {.config = config, .model = spec, .links = {}};
   if (gpu == nullptr) {
     inputs.compute = MeasureComputeRate();
   } else {

@@ -71,7 +71,7 @@ class DeviceFloorTest : public TrainingTest, public ::testing::WithParamInterfac
   DeviceNeed NamedFloor() const {
     const RunConfig config = Config();
     const ModelSpec model = ParseHfConfig(GetParam().model, "config")->spec;
-    return *ChooseChunkSize({.config = config, .model = model, .compute = {}, .links = {}}).floor;
+    return *ChooseChunkSize({.config = config, .model = model, .links = {}}).floor;
   }
 
   // Trains some steps, the later ones by a plan. False: there was too little of DEVICE.
