@@ -146,9 +146,9 @@ absl::StatusOr<NvmeRingClient::Completion> NvmeRingClient::AwaitCompletion(uint6
     }
     result = CheckServer();
     if (result.ok() && MonotonicNow() > deadline) {
-      result = absl::UnavailableError(absl::StrCat("no answer within ",
-                                                   absl::FormatDuration(kStuckAfter),
-                                                   ": is geminid stopped, or the disk hung?"));
+      result = absl::UnavailableError(
+          absl::StrCat("no answer within ", absl::FormatDuration(kStuckAfter),
+                       ": is geminid, or this program's own server, stopped, or the disk hung?"));
     }
     if (!result.ok()) {
       broken_.store(true, std::memory_order_release);

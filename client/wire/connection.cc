@@ -170,7 +170,8 @@ absl::StatusOr<std::optional<Reply>> Connection::ReceiveReply(uint64_t request_i
 
 absl::Status Connection::GiveUp(absl::string_view why) {
   num_given_up_.fetch_add(1, std::memory_order_relaxed);
-  return absl::UnavailableError(absl::StrCat(why, ": is geminid stopped or overloaded?"));
+  return absl::UnavailableError(
+      absl::StrCat(why, ": is geminid, or this program's own server, stopped or overloaded?"));
 }
 
 absl::Status Connection::Break(absl::Status status) {
