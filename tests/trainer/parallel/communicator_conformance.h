@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every Communicator does, whatever moves its bytes. Each function is a rank's, and all ranks
+// of a job call it with the same arguments.
+#pragma once
+#include <cstdint>
+
+#include "trainer/parallel/communicator.h"
+
+namespace gemini::trainer {
+
+// Runs sequences of random exchanges, of random sizes, in random groups, several under way at once,
+// and compares what comes with a model that adds and copies as plainly as can be.
+void ExpectRandomExchanges(Communicator& me, uint64_t seed, int num_sequences);
+
+// Sums of more than a slice, of elements that no number of ranks divides.
+void ExpectLargeSums(Communicator& me);
+
+// Two ranks that first send and then receive, more than any buffer holds.
+void ExpectCrossedMessages(Communicator& me);
+
+// What is counted of each kind.
+void ExpectCounts(Communicator& me);
+
+// Calls that no rank can make.
+void ExpectRefusals(Communicator& me);
+
+}  // namespace gemini::trainer

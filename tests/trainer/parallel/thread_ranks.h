@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks that are threads of one process. What they exchange is copied from one's memory to the
+// other's, once all of a group have come. Ranks that do not make the same exchange get an error.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/status_matchers.h"
+#include "trainer/parallel/communicator_host.h"
+
+namespace gemini::trainer {
+
+// Where the ranks' transports meet.
+class ThreadMeetings {
+ public:
+  // An exchange of a group, by what the rank at each place brings to it.
+  struct Meeting {
+    struct Member {
+      CollectiveKind kind = CollectiveKind::kAllGather;
+      const std::byte* from = nullptr;
+      int64_t bytes = 0;
+      int64_t place = 0;
+    };
+    std::map<int64_t, Member> members;
+    int64_t num_done = 0;  // Have taken what is theirs.
+    int64_t num_left = 0;  // Know that all have.
+  };
+  struct Message {
+    const std::byte* bytes = nullptr;
+    int64_t size_bytes = 0;
+    bool is_taken = false;
+  };
+  // Group, its lowest rank, and the number of the exchange.
+  using MeetingKey = std::tuple<int64_t, int64_t, int64_t>;
+  // Group, sender, receiver, tag, and the number of the message among those.
+  using MessageKey = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t>;
+
+  Mutex mutex;
+  std::map<MeetingKey, Meeting> meetings ABSL_GUARDED_BY(mutex);
+  std::map<MessageKey, Message> messages ABSL_GUARDED_BY(mutex);
+};
+
+std::unique_ptr<RankTransport> MakeThreadTransport(ThreadMeetings& meetings);
+
+// Runs `rank_main` in `num_ranks` threads, each with a communicator of its own.
+inline void RunThreadRanks(int64_t num_ranks, const std::function<void(Communicator&)>& rank_main) {
+  ThreadMeetings meetings;
+  std::vector<std::jthread> threads;
+  for (int64_t rank = 0; rank < num_ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      auto made = CommunicatorHost::Make(rank, num_ranks,
+                                         [&meetings] { return MakeThreadTransport(meetings); });
+      ASSERT_OK(made);
+      rank_main(**made);
+    });
+  }
+}
+
+}  // namespace gemini::trainer

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/parallel/communicator.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "gemini/system/status_macros.h"
+
+namespace gemini::trainer {
+namespace {
+
+class RefusedWork final : public PendingWork {
+ public:
+  explicit RefusedWork(absl::Status why) : why_(std::move(why)) {}
+  absl::Status Wait() override { return why_; }
+  bool Done() const override { return true; }
+
+ private:
+  const absl::Status why_;
+};
+
+// What one rank of `size` sends.
+int64_t SentOf(CollectiveKind kind, int64_t size, int64_t bytes, bool has_bytes) {
+  switch (kind) {
+    case CollectiveKind::kAllGather:
+    case CollectiveKind::kReduceScatter:
+    case CollectiveKind::kAllToAll:
+      return bytes * (size - 1);
+    case CollectiveKind::kAllReduce:
+      return 2 * bytes * (size - 1);
+    case CollectiveKind::kBroadcast:
+      return has_bytes ? bytes : 0;
+    case CollectiveKind::kSend:
+      return bytes;
+    case CollectiveKind::kReceive:
+      return 0;
+  }
+  return 0;
+}
+
+}  // namespace
+
+absl::string_view CollectiveKindName(CollectiveKind kind) {
+  constexpr std::array<absl::string_view, 7> kNames = {
+      "all-gather", "reduce-scatter", "all-reduce", "all-to-all", "broadcast", "send", "receive"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
+Communicator::Communicator(int64_t rank, int64_t num_ranks) {
+  auto world = std::make_unique<RankGroup>();
+  world->name = "world";
+  for (int64_t i = 0; i < num_ranks; ++i) world->ranks.push_back(i);
+  world->place = rank;
+  groups_.push_back(std::move(world));
+}
+
+absl::StatusOr<const RankGroup*> Communicator::MakeGroup(
+    absl::string_view name, const std::vector<std::vector<int64_t>>& groups) {
+  auto made = std::make_unique<RankGroup>();
+  made->name = std::string(name);
+  made->id = static_cast<int64_t>(groups_.size());
+  std::vector<int64_t> all;
+  bool are_sorted = true;
+  for (const std::vector<int64_t>& group : groups) {
+    are_sorted &= std::ranges::is_sorted(group) && !group.empty();
+    all.insert(all.end(), group.begin(), group.end());
+    const auto here = std::ranges::find(group, rank());
+    if (here == group.end()) continue;
+    made->ranks = group;
+    made->place = here - group.begin();
+  }
+  std::ranges::sort(all);
+  if (!are_sorted || all != world().ranks) {
+    return absl::InvalidArgumentError(absl::StrCat("groups \"", name, "\" of ", all.size(),
+                                                   " ranks: each of the ", num_ranks(),
+                                                   " must be in one of them, ascending"));
+  }
+  GEMINI_RETURN_IF_ERROR(Prepare(*made));
+  groups_.push_back(std::move(made));
+  return groups_.back().get();
+}
+
+Work Communicator::AllGather(const RankGroup& group, const void* part, void* all,
+                             int64_t part_bytes, absl::string_view site) {
+  return Start({.kind = CollectiveKind::kAllGather,
+                .group = &group,
+                .from = static_cast<const std::byte*>(part),
+                .to = static_cast<std::byte*>(all),
+                .count = part_bytes,
+                .site = std::string(site)});
+}
+
+Work Communicator::ReduceScatter(const RankGroup& group, SumType type, const void* all, void* part,
+                                 int64_t part_elements, absl::string_view site) {
+  return Start({.kind = CollectiveKind::kReduceScatter,
+                .group = &group,
+                .from = static_cast<const std::byte*>(all),
+                .to = static_cast<std::byte*>(part),
+                .count = part_elements,
+                .type = type,
+                .site = std::string(site)});
+}
+
+Work Communicator::AllReduce(const RankGroup& group, SumType type, void* values, int64_t elements,
+                             absl::string_view site) {
+  return Start({.kind = CollectiveKind::kAllReduce,
+                .group = &group,
+                .from = static_cast<const std::byte*>(values),
+                .to = static_cast<std::byte*>(values),
+                .count = elements,
+                .type = type,
+                .site = std::string(site)});
+}
+
+Work Communicator::AllToAll(const RankGroup& group, const void* to_each, void* from_each,
+                            int64_t bytes_each, absl::string_view site) {
+  return Start({.kind = CollectiveKind::kAllToAll,
+                .group = &group,
+                .from = static_cast<const std::byte*>(to_each),
+                .to = static_cast<std::byte*>(from_each),
+                .count = bytes_each,
+                .site = std::string(site)});
+}
+
+Work Communicator::Broadcast(const RankGroup& group, void* bytes, int64_t size_bytes, int64_t place,
+                             absl::string_view site) {
+  return Start({.kind = CollectiveKind::kBroadcast,
+                .group = &group,
+                .from = static_cast<const std::byte*>(bytes),
+                .to = static_cast<std::byte*>(bytes),
+                .count = size_bytes,
+                .place = place,
+                .site = std::string(site)});
+}
+
+Work Communicator::Send(const RankGroup& group, const void* bytes, int64_t size_bytes,
+                        int64_t to_place, int64_t tag, absl::string_view site) {
+  return Start({.kind = CollectiveKind::kSend,
+                .group = &group,
+                .from = static_cast<const std::byte*>(bytes),
+                .count = size_bytes,
+                .place = to_place,
+                .tag = tag,
+                .site = std::string(site)});
+}
+
+Work Communicator::Receive(const RankGroup& group, void* bytes, int64_t size_bytes,
+                           int64_t from_place, int64_t tag, absl::string_view site) {
+  return Start({.kind = CollectiveKind::kReceive,
+                .group = &group,
+                .to = static_cast<std::byte*>(bytes),
+                .count = size_bytes,
+                .place = from_place,
+                .tag = tag,
+                .site = std::string(site)});
+}
+
+Work Communicator::Start(Operation operation) {
+  const RankGroup& group = *operation.group;
+  const CollectiveKind kind = operation.kind;
+  const bool is_message = kind == CollectiveKind::kSend || kind == CollectiveKind::kReceive;
+  if (operation.count < 0 || operation.place < 0 || operation.place >= group.size() ||
+      operation.tag < 0 || operation.tag > kMostTag ||
+      (is_message && operation.place == group.place)) {
+    return std::make_shared<RefusedWork>(absl::InvalidArgumentError(
+        absl::StrCat(CollectiveKindName(kind), " at ", operation.site, ": ", operation.count,
+                     " bytes or elements, rank ", operation.place, " of the ", group.size(), " in ",
+                     group.name, " from rank ", group.place, ", tag ", operation.tag)));
+  }
+  int64_t bytes = operation.count;
+  if (kind == CollectiveKind::kReduceScatter) bytes *= SumTypeBytes(operation.type);
+  // Its parts are equal, so what does not divide is filled up.
+  if (kind == CollectiveKind::kAllReduce) {
+    bytes = (bytes + group.size() - 1) / group.size() * SumTypeBytes(operation.type);
+  }
+  {
+    MutexLock lock(mutex_);
+    SentBytes& sent = sent_[{kind, group.name, operation.site}];
+    ++sent.operations;
+    sent.bytes += SentOf(kind, group.size(), bytes, operation.place == group.place);
+  }
+  return Issue(std::move(operation));
+}
+
+std::vector<SentBytes> Communicator::sent() const {
+  MutexLock lock(mutex_);
+  std::vector<SentBytes> all;
+  for (const auto& [key, sent] : sent_) {
+    const auto& [kind, group, site] = key;
+    all.push_back({kind, group, site, sent.operations, sent.bytes});
+  }
+  return all;
+}
+
+}  // namespace gemini::trainer

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the ranks of a job exchange bytes: collectives among groups of ranks, and messages from one
+// rank to another.
+// Order: all ranks issue the collectives that they have in common in one order, which is the
+//        program's. Each is begun in the order in which it was issued. No collective stands below a
+//        condition that ranks may decide otherwise, in an error path or in a destructor.
+// Sums:  a left fold by the rank's place in its group: ((x0 + x1) + x2) + ..., of 16 bits in fp32
+//        and rounded once. So the same ranks have the same bits each time, as one process has that
+//        adds in this order.
+// Memory: of a call, valid and untouched by others until its Work is done.
+// Thread: one, which issues all. Work may be waited for on any.
+// Errors: the first one that fails is the error of all that follow: the job is over then.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "gemini/system/mutex.h"
+
+namespace gemini::trainer {
+
+enum class SumType : uint8_t { kFp64, kFp32, kBf16, kFp16 };
+constexpr int64_t SumTypeBytes(SumType type) {
+  return type == SumType::kFp64 ? 8 : type == SumType::kFp32 ? 4 : 2;
+}
+
+enum class CollectiveKind : uint8_t {
+  kAllGather,
+  kReduceScatter,
+  kAllReduce,
+  kAllToAll,
+  kBroadcast,
+  kSend,
+  kReceive,
+};
+// Returns "all-gather", "reduce-scatter" and so on.
+absl::string_view CollectiveKindName(CollectiveKind kind);
+
+// Ranks that exchange with each other.
+struct RankGroup {
+  std::string name;            // What they share: "world", "dp".
+  std::vector<int64_t> ranks;  // Of the job, ascending.
+  int64_t place = 0;           // Of this rank in `ranks`.
+  // The same in all ranks, counted up by the calls of MakeGroup. 0: all ranks of the job.
+  int64_t id = 0;
+  int64_t size() const { return static_cast<int64_t>(ranks.size()); }
+};
+
+// An operation that was issued.
+class PendingWork {
+ public:
+  virtual ~PendingWork() = default;
+  // Blocks until it is done, and returns how it went.
+  virtual absl::Status Wait() = 0;
+  virtual bool Done() const = 0;
+};
+using Work = std::shared_ptr<PendingWork>;
+
+// What one rank sent of one kind, in one group, from one place in the program.
+struct SentBytes {
+  CollectiveKind kind = CollectiveKind::kAllGather;
+  std::string group;
+  std::string site;
+  int64_t operations = 0;
+  int64_t bytes = 0;
+};
+
+class Communicator {
+ public:
+  Communicator(int64_t rank, int64_t num_ranks);
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+  virtual ~Communicator() = default;
+
+  int64_t rank() const { return world().ranks[static_cast<size_t>(world().place)]; }
+  int64_t num_ranks() const { return world().size(); }
+  const RankGroup& world() const { return *groups_.front(); }
+
+  // COLLECTIVE over the job, with the same name and groups in each rank: returns the group that
+  // this rank is in. It lives as long as this. INVALID_ARGUMENT: `groups` do not part the ranks.
+  absl::StatusOr<const RankGroup*> MakeGroup(absl::string_view name,
+                                             const std::vector<std::vector<int64_t>>& groups);
+
+  // In each of these `site` names the place in the program, for counts and for messages. The order
+  // of ranks is that of the group. Work that fails with INVALID_ARGUMENT was not issued: a size is
+  // negative, or a place is none of the group's.
+
+  // Puts each rank's `part_bytes` at `part` behind those of the ranks before it, at `all`, in each.
+  // `part` may be this rank's own place in `all`.
+  Work AllGather(const RankGroup& group, const void* part, void* all, int64_t part_bytes,
+                 absl::string_view site);
+  // Adds what the ranks have at `all`, and leaves the sum's part of this rank at `part`.
+  // `part_elements` are those of one part.
+  Work ReduceScatter(const RankGroup& group, SumType type, const void* all, void* part,
+                     int64_t part_elements, absl::string_view site);
+  // Adds what the ranks have at `values`, in each.
+  Work AllReduce(const RankGroup& group, SumType type, void* values, int64_t elements,
+                 absl::string_view site);
+  // Sends the i-th `bytes_each` at `to_each` to rank i, and puts what rank i sends here at the i-th
+  // place of `from_each`, which is other memory.
+  Work AllToAll(const RankGroup& group, const void* to_each, void* from_each, int64_t bytes_each,
+                absl::string_view site);
+  // Copies what the rank at `place` has to all others.
+  Work Broadcast(const RankGroup& group, void* bytes, int64_t size_bytes, int64_t place,
+                 absl::string_view site);
+  // Messages with one tag, from one rank to one other, arrive in the order in which they were sent.
+  // A message of another size than is received is an error of the receiver's. 0 <= tag <= kMostTag.
+  static constexpr int64_t kMostTag = (int64_t{1} << 15) - 1;
+  Work Send(const RankGroup& group, const void* bytes, int64_t size_bytes, int64_t to_place,
+            int64_t tag, absl::string_view site);
+  Work Receive(const RankGroup& group, void* bytes, int64_t size_bytes, int64_t from_place,
+               int64_t tag, absl::string_view site);
+
+  // Returns what this rank sent since it was made, by kind, group and site. A part of n bytes that
+  // goes to each of g - 1 others counts as n (g - 1), as a ring sends it, so that a sum counts its
+  // scatter and its gather. A broadcast counts once, at the rank that has the bytes.
+  std::vector<SentBytes> sent() const;
+
+ protected:
+  struct Operation {
+    CollectiveKind kind = CollectiveKind::kAllGather;
+    const RankGroup* group = nullptr;
+    const std::byte* from = nullptr;
+    std::byte* to = nullptr;
+    int64_t count = 0;  // Elements of sums, else bytes: of a part, of a message.
+    SumType type = SumType::kFp32;
+    int64_t place = 0;  // Of the other rank, or of the one that has the bytes.
+    int64_t tag = 0;
+    std::string site;
+  };
+  virtual Work Issue(Operation operation) = 0;
+  // Prepares the exchange in a group that this rank is in, together with the other groups of that
+  // id in their ranks. Blocks.
+  virtual absl::Status Prepare(const RankGroup& group) = 0;
+
+ private:
+  // Issues and counts it, unless it cannot be.
+  Work Start(Operation operation);
+
+  std::vector<std::unique_ptr<RankGroup>> groups_;
+  mutable Mutex mutex_;
+  std::map<std::tuple<CollectiveKind, std::string, std::string>, SentBytes> sent_
+      ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace gemini::trainer

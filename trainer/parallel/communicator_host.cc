@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/parallel/communicator_host.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <cstring>
+#include <future>
+#include <iterator>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "gemini/byte_size.h"
+#include "gemini/system/status_macros.h"
+#include "trainer/parallel/exact_sum.h"
+
+namespace gemini::trainer {
+namespace {
+
+// Of a sum that is under way in one rank, before it is folded.
+constexpr int64_t kSliceBytes = 4 * kMiB;
+// What a system's sleep takes at least, and what a step does not notice.
+constexpr std::chrono::microseconds kLeastPause(20);
+constexpr std::chrono::microseconds kMostPause(500);
+
+}  // namespace
+
+class CommunicatorHost::HostWork final : public PendingWork {
+ public:
+  absl::Status Wait() override {
+    MutexLock lock(mutex_);
+    while (!status_.has_value()) mutex_.WaitFor(ended_);
+    return *status_;
+  }
+  bool Done() const override {
+    MutexLock lock(mutex_);
+    return status_.has_value();
+  }
+  void End(absl::Status status) {
+    MutexLock lock(mutex_);
+    status_ = std::move(status);
+    ended_.notify_all();
+  }
+
+ private:
+  mutable Mutex mutex_;
+  std::condition_variable ended_;
+  std::optional<absl::Status> status_ ABSL_GUARDED_BY(mutex_);
+};
+
+// An operation and how far it is.
+class CommunicatorHost::Exchange {
+ public:
+  virtual ~Exchange() = default;
+  virtual bool is_collective() const { return true; }
+  // Begins it at the first call, and goes on with it. Returns whether it is done.
+  virtual absl::StatusOr<bool> Advance(RankTransport& transport) = 0;
+
+ protected:
+  class OfGroup;
+  class OfBytes;
+  class OfSum;
+  friend class CommunicatorHost;
+};
+
+class CommunicatorHost::Exchange::OfGroup final : public Exchange {
+ public:
+  explicit OfGroup(const RankGroup& group) : group_(group) {}
+  absl::StatusOr<bool> Advance(RankTransport& transport) override {
+    GEMINI_RETURN_IF_ERROR(transport.Prepare(group_));
+    return true;
+  }
+
+ private:
+  const RankGroup& group_;
+};
+
+class CommunicatorHost::Exchange::OfBytes final : public Exchange {
+ public:
+  explicit OfBytes(Operation operation) : in_(std::move(operation)) {}
+  bool is_collective() const override {
+    return in_.kind != CollectiveKind::kSend && in_.kind != CollectiveKind::kReceive;
+  }
+  absl::StatusOr<bool> Advance(RankTransport& transport) override {
+    if (transfer_ == nullptr) {
+      GEMINI_ASSIGN_OR_RETURN(transfer_, Begin(transport));
+    }
+    return transfer_->Test();
+  }
+
+ private:
+  BegunTransfer Begin(RankTransport& transport) const {
+    switch (in_.kind) {
+      case CollectiveKind::kAllGather:
+        return transport.AllGather(*in_.group, in_.from, in_.to, in_.count);
+      case CollectiveKind::kAllToAll:
+        return transport.AllToAll(*in_.group, in_.from, in_.to, in_.count);
+      case CollectiveKind::kBroadcast:
+        return transport.Broadcast(*in_.group, in_.to, in_.count, in_.place);
+      case CollectiveKind::kSend:
+        return transport.Send(*in_.group, in_.from, in_.count, in_.place, in_.tag);
+      case CollectiveKind::kReceive:
+        return transport.Receive(*in_.group, in_.to, in_.count, in_.place, in_.tag);
+      case CollectiveKind::kReduceScatter:
+      case CollectiveKind::kAllReduce:
+        break;
+    }
+    return absl::InternalError("a sum is no transfer");
+  }
+
+  const Operation in_;
+  std::unique_ptr<Transfer> transfer_;
+};
+
+// Slice by slice: of a reduce-scatter, of each rank's part; of an all-reduce, of all values.
+class CommunicatorHost::Exchange::OfSum final : public Exchange {
+ public:
+  explicit OfSum(Operation operation)
+      : in_(std::move(operation)),
+        width_(SumTypeBytes(in_.type)),
+        size_(in_.group->size()),
+        // Of one rank's part of a slice.
+        most_(std::max<int64_t>(1, kSliceBytes / width_ / size_)) {}
+
+  absl::StatusOr<bool> Advance(RankTransport& transport) override {
+    for (;;) {
+      if (transfer_ != nullptr) {
+        GEMINI_ASSIGN_OR_RETURN(const bool done, transfer_->Test());
+        if (!done) return false;
+        transfer_ = nullptr;
+        if (is_scattered_) {
+          TakeSlice();
+        } else if (!Fold()) {
+          GEMINI_ASSIGN_OR_RETURN(transfer_, transport.AllGather(*in_.group, sum_.data(),
+                                                                 to_each_.data(), PartBytes()));
+          continue;
+        }
+      }
+      if (next_ == in_.count) return true;
+      Fill();
+      GEMINI_ASSIGN_OR_RETURN(transfer_, transport.AllToAll(*in_.group, to_each_.data(),
+                                                            from_each_.data(), PartBytes()));
+    }
+  }
+
+ private:
+  bool is_all_reduce() const { return in_.kind == CollectiveKind::kAllReduce; }
+  int64_t PartBytes() const { return part_ * width_; }
+  int64_t Left() const { return in_.count - next_; }
+
+  // Puts what each rank is to add of the next slice where it is sent from.
+  void Fill() {
+    is_scattered_ = false;
+    part_ = std::min(most_, is_all_reduce() ? (Left() + size_ - 1) / size_ : Left());
+    to_each_.resize(static_cast<size_t>(size_ * PartBytes()));
+    from_each_.resize(to_each_.size());
+    if (is_all_reduce()) {
+      // What is behind the last element, in the last part, is added, and nobody takes it.
+      std::memcpy(to_each_.data(), in_.from + next_ * width_,
+                  static_cast<size_t>(std::min(size_ * part_, Left()) * width_));
+      return;
+    }
+    for (int64_t i = 0; i < size_; ++i) {
+      std::memcpy(to_each_.data() + i * PartBytes(), in_.from + (i * in_.count + next_) * width_,
+                  static_cast<size_t>(PartBytes()));
+    }
+  }
+
+  // Adds what came. Returns whether the slice is done with that.
+  bool Fold() {
+    if (!is_all_reduce()) {
+      FoldSum(in_.type, from_each_.data(), size_, part_, in_.to + next_ * width_);
+      next_ += part_;
+      return true;
+    }
+    sum_.resize(static_cast<size_t>(PartBytes()));
+    FoldSum(in_.type, from_each_.data(), size_, part_, sum_.data());
+    is_scattered_ = true;
+    return false;
+  }
+
+  // Takes the sums of the slice that were gathered.
+  void TakeSlice() {
+    const int64_t elements = std::min(size_ * part_, Left());
+    std::memcpy(in_.to + next_ * width_, to_each_.data(), static_cast<size_t>(elements * width_));
+    next_ += elements;
+  }
+
+  const Operation in_;
+  const int64_t width_;
+  const int64_t size_;
+  const int64_t most_;
+  int64_t next_ = 0;           // The slice's first element.
+  int64_t part_ = 0;           // Elements of one rank's part of it.
+  bool is_scattered_ = false;  // Whether its parts are summed, and are being gathered.
+  std::vector<std::byte> to_each_, from_each_, sum_;
+  std::unique_ptr<Transfer> transfer_;
+};
+
+CommunicatorHost::CommunicatorHost(int64_t rank, int64_t num_ranks)
+    : Communicator(rank, num_ranks) {}
+
+absl::StatusOr<std::unique_ptr<CommunicatorHost>> CommunicatorHost::Make(
+    int64_t rank, int64_t num_ranks, MakeTransport make_transport) {
+  std::unique_ptr<CommunicatorHost> made(new CommunicatorHost(rank, num_ranks));
+  std::promise<absl::Status> began;
+  std::future<absl::Status> status = began.get_future();
+  made->thread_ = std::jthread([here = made.get(), began = std::move(began),
+                                make_transport = std::move(make_transport)]() mutable {
+    ::pthread_setname_np(::pthread_self(), "gemini-ranks");
+    absl::StatusOr<std::unique_ptr<RankTransport>> transport = make_transport();
+    if (transport.ok()) here->transport_ = *std::move(transport);
+    began.set_value(transport.status());
+    if (here->transport_ == nullptr) return;
+    here->Run();
+    here->transport_ = nullptr;  // Which this thread owns.
+  });
+  GEMINI_RETURN_IF_ERROR(status.get());
+  return made;
+}
+
+CommunicatorHost::~CommunicatorHost() {
+  MutexLock lock(mutex_);
+  stopping_ = true;
+  issued_.notify_all();
+}
+
+Work CommunicatorHost::Issue(Operation operation) {
+  const bool is_sum = operation.kind == CollectiveKind::kReduceScatter ||
+                      operation.kind == CollectiveKind::kAllReduce;
+  if (is_sum) return Enqueue(std::make_unique<Exchange::OfSum>(std::move(operation)));
+  return Enqueue(std::make_unique<Exchange::OfBytes>(std::move(operation)));
+}
+
+absl::Status CommunicatorHost::Prepare(const RankGroup& group) {
+  return Enqueue(std::make_unique<Exchange::OfGroup>(group))->Wait();
+}
+
+Work CommunicatorHost::Enqueue(std::unique_ptr<Exchange> exchange) {
+  auto work = std::make_shared<HostWork>();
+  MutexLock lock(mutex_);
+  queue_.push_back({std::move(exchange), work});
+  issued_.notify_all();
+  return work;
+}
+
+void CommunicatorHost::Run() {
+  std::chrono::steady_clock::duration pause = kLeastPause;
+  while (Take(pause)) {
+    pause = std::min<std::chrono::steady_clock::duration>(2 * pause, kMostPause);
+    BeginNext();
+    while (Advance()) {
+      pause = kLeastPause;
+      BeginNext();  // What waited for what has ended.
+    }
+  }
+}
+
+bool CommunicatorHost::Take(std::chrono::steady_clock::duration pause) {
+  const auto deadline = std::chrono::steady_clock::now() + pause;
+  MutexLock lock(mutex_);
+  while (queue_.empty() && !(stopping_ && begun_.empty())) {
+    if (begun_.empty()) {
+      mutex_.WaitFor(issued_);
+    } else if (std::chrono::steady_clock::now() >= deadline) {
+      break;
+    } else {
+      mutex_.WaitUntil(issued_, deadline);
+    }
+  }
+  std::ranges::move(queue_, std::back_inserter(waiting_));
+  queue_.clear();
+  return !waiting_.empty() || !begun_.empty();
+}
+
+void CommunicatorHost::BeginNext() {
+  while (!waiting_.empty()) {
+    const bool is_collective = waiting_.front().exchange->is_collective();
+    if (is_collective && in_collective_) return;
+    in_collective_ |= is_collective;
+    begun_.push_back(std::move(waiting_.front()));
+    waiting_.pop_front();
+  }
+}
+
+bool CommunicatorHost::Advance() {
+  const size_t before = begun_.size();
+  for (auto item = begun_.begin(); item != begun_.end();) {
+    // Behind a failure nothing that is under way can be relied on to end.
+    const absl::StatusOr<bool> done =
+        failed_.ok() ? item->exchange->Advance(*transport_) : absl::StatusOr<bool>(failed_);
+    if (!done.ok() && failed_.ok()) failed_ = done.status();
+    if (done.ok() && !*done) {
+      ++item;
+      continue;
+    }
+    if (item->exchange->is_collective()) in_collective_ = false;
+    item->work->End(done.status());
+    item = begun_.erase(item);
+  }
+  return begun_.size() != before;
+}
+
+}  // namespace gemini::trainer

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// The sum of what several ranks have, as a left fold: the same bits each time, whoever adds.
+// Thread: any.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "trainer/parallel/communicator.h"
+
+namespace gemini::trainer {
+
+// Adds `num_parts` (>= 1) runs of `elements`, which lie one behind the other at `parts`, into
+// `sum`, which may be the first of them. Of 16 bits it adds in fp32 and rounds the sum once, to
+// nearest, ties to even. All are aligned to their type.
+void FoldSum(SumType type, const std::byte* parts, int64_t num_parts, int64_t elements,
+             std::byte* sum);
+
+}  // namespace gemini::trainer
