@@ -64,13 +64,15 @@ set(GEMINI_NOT_BELOW_thread
 set(GEMINI_ONE_THREAD policies tools trainer
     element_values_test grad_norm_test moment_quantisation_test quantised_update_test trust_ratio_test
     update_kernel_test update_numerics_test)
+# Tests of those folders that start threads all the same.
+set(GEMINI_SOME_THREADS communicator_host_test)
 
 macro(gemini_skip_below_sanitizer test folder)
   string(REGEX REPLACE "/.*" "" top_folder "${folder}")
   if("${test}" IN_LIST GEMINI_NOT_SANITIZED)
     set(skipped TRUE)
-  elseif(GEMINI_SANITIZER STREQUAL "thread" AND ("${test}" IN_LIST GEMINI_ONE_THREAD OR
-                                                 "${top_folder}" IN_LIST GEMINI_ONE_THREAD))
+  elseif(GEMINI_SANITIZER STREQUAL "thread" AND NOT "${test}" IN_LIST GEMINI_SOME_THREADS AND
+         ("${test}" IN_LIST GEMINI_ONE_THREAD OR "${top_folder}" IN_LIST GEMINI_ONE_THREAD))
     set(skipped TRUE)
   endif()
 endmacro()
