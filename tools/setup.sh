@@ -14,7 +14,7 @@ gemini_packages=(
   build-essential ccache clang libclang-rt-dev lld ninja-build pkg-config git
   libabsl-dev libspdlog-dev libcli11-dev nlohmann-json3-dev libtomlplusplus-dev
   flatbuffers-compiler libflatbuffers-dev libboost-dev liburing-dev libisal-dev libnuma-dev
-  libgtest-dev libgmock-dev libbenchmark-dev
+  libgtest-dev libgmock-dev libbenchmark-dev libopenmpi-dev openmpi-bin
   python3 python3-venv fio strace util-linux
 )
 

@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+# GEMINI_WITH_MPI: builds the module by which several ranks exchange bytes. On where MPI is found, and off below a
+# sanitizer, whose reports of MPI's own code would hide ours. The programs do not need it for one rank.
+#   gemini_ranks_test(<name> NUM_RANKS <n> TARGET <test>)  runs a test's program as so many ranks, by mpirun
+set(gemini_mpi_default OFF)
+if(GEMINI_SANITIZER STREQUAL "")
+  find_package(MPI QUIET COMPONENTS CXX)
+  set(gemini_mpi_default ${MPI_CXX_FOUND})
+endif()
+option(GEMINI_WITH_MPI "Build the module with MPI in it, for several ranks" ${gemini_mpi_default})
+if(GEMINI_WITH_MPI)
+  find_package(MPI REQUIRED COMPONENTS CXX)
+endif()
+
+function(gemini_ranks_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "NUM_RANKS;TARGET" "")
+  # More ranks than processors are the rule here: a rank that waits leaves its own to others.
+  add_test(NAME ${name}
+           COMMAND ${MPIEXEC_EXECUTABLE} --oversubscribe --bind-to none --mca mpi_yield_when_idle 1
+                   -n ${arg_NUM_RANKS} $<TARGET_FILE:${arg_TARGET}>)
+  set_tests_properties(${name} PROPERTIES TIMEOUT 120 LABELS ranks PROCESSORS 2
+    ENVIRONMENT "OMP_NUM_THREADS=1;OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
+endfunction()

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/parallel/mpi_module.h"
+
+#include <mpi.h>
+
+#include <array>
+#include <limits>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "gemini/system/status_macros.h"
+
+namespace gemini::trainer {
+namespace {
+
+absl::Status StatusOf(int result, absl::string_view call) {
+  if (result == MPI_SUCCESS) return absl::OkStatus();
+  std::array<char, MPI_MAX_ERROR_STRING> text = {};
+  int length = 0;
+  MPI_Error_string(result, text.data(), &length);
+  return absl::InternalError(
+      absl::StrCat(call, ": ", absl::string_view(text.data(), static_cast<size_t>(length))));
+}
+
+// A number of bytes as MPI counts: a type and how many. More than an int are one of a type that has
+// all.
+class ByteCount {
+ public:
+  static absl::StatusOr<ByteCount> Of(int64_t bytes) {
+    ByteCount made;
+    if (bytes <= std::numeric_limits<int>::max()) {
+      made.count_ = static_cast<int>(bytes);
+      return made;
+    }
+    constexpr int kBlock = 1 << 20;
+    std::array<int, 2> counts = {static_cast<int>(bytes / kBlock),
+                                 static_cast<int>(bytes % kBlock)};
+    const std::array<MPI_Aint, 2> places = {0, static_cast<MPI_Aint>(bytes - counts[1])};
+    std::array<MPI_Datatype, 2> types = {MPI_DATATYPE_NULL, MPI_BYTE};
+    GEMINI_RETURN_IF_ERROR(
+        StatusOf(MPI_Type_contiguous(kBlock, MPI_BYTE, &types[0]), "MPI_Type_contiguous"));
+    const int result =
+        MPI_Type_create_struct(2, counts.data(), places.data(), types.data(), &made.type_);
+    MPI_Type_free(&types[0]);
+    GEMINI_RETURN_IF_ERROR(StatusOf(result, "MPI_Type_create_struct"));
+    made.is_own_ = true;
+    made.count_ = 1;
+    GEMINI_RETURN_IF_ERROR(StatusOf(MPI_Type_commit(&made.type_), "MPI_Type_commit"));
+    return made;
+  }
+  ByteCount(ByteCount&& other) noexcept
+      : type_(other.type_), count_(other.count_), is_own_(std::exchange(other.is_own_, false)) {}
+  ByteCount& operator=(ByteCount&&) = delete;
+  // What is under way keeps the type.
+  ~ByteCount() {
+    if (is_own_) MPI_Type_free(&type_);
+  }
+  MPI_Datatype type() const { return type_; }
+  int count() const { return count_; }
+
+ private:
+  ByteCount() = default;
+  MPI_Datatype type_ = MPI_BYTE;
+  int count_ = 0;
+  bool is_own_ = false;
+};
+
+class MpiTransfer final : public Transfer {
+ public:
+  // `received_bytes`: of a message that must have so many.
+  MpiTransfer(MPI_Request request, std::optional<int64_t> received_bytes)
+      : request_(request), received_bytes_(received_bytes) {}
+  absl::StatusOr<bool> Test() override {
+    int is_done = 0;
+    MPI_Status status = {};
+    GEMINI_RETURN_IF_ERROR(StatusOf(MPI_Test(&request_, &is_done, &status), "MPI_Test"));
+    if (is_done == 0 || !received_bytes_.has_value()) return is_done != 0;
+    MPI_Count bytes = 0;
+    GEMINI_RETURN_IF_ERROR(
+        StatusOf(MPI_Get_elements_x(&status, MPI_BYTE, &bytes), "MPI_Get_elements_x"));
+    if (bytes == *received_bytes_) return true;
+    return absl::InternalError(absl::StrCat("a message of ", static_cast<int64_t>(bytes),
+                                            " bytes where ", *received_bytes_, " are received"));
+  }
+
+ private:
+  MPI_Request request_;
+  const std::optional<int64_t> received_bytes_;
+};
+
+class MpiTransport final : public RankTransport {
+ public:
+  ~MpiTransport() override {
+    for (auto& [id, comm] : comms_) MPI_Comm_free(&comm);
+    MPI_Finalize();
+  }
+
+  absl::Status Begin(int64_t rank, int64_t num_ranks) {
+    int here = 0;
+    int size = 0;
+    MPI_Comm world = MPI_COMM_NULL;
+    GEMINI_RETURN_IF_ERROR(StatusOf(MPI_Comm_dup(MPI_COMM_WORLD, &world), "MPI_Comm_dup"));
+    comms_[0] = world;
+    GEMINI_RETURN_IF_ERROR(
+        StatusOf(MPI_Comm_set_errhandler(world, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler"));
+    GEMINI_RETURN_IF_ERROR(StatusOf(MPI_Comm_rank(world, &here), "MPI_Comm_rank"));
+    GEMINI_RETURN_IF_ERROR(StatusOf(MPI_Comm_size(world, &size), "MPI_Comm_size"));
+    if (here == rank && size == num_ranks) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("the launcher says rank ", rank, " of ",
+                                                   num_ranks, ", and MPI rank ", here, " of ", size,
+                                                   ": start the ranks by the mpirun of Open MPI"));
+  }
+
+  absl::Status Prepare(const RankGroup& group) override {
+    MPI_Comm comm = MPI_COMM_NULL;
+    GEMINI_RETURN_IF_ERROR(
+        StatusOf(MPI_Comm_split(comms_.at(0), static_cast<int>(group.ranks.front()),
+                                static_cast<int>(group.place), &comm),
+                 "MPI_Comm_split"));
+    comms_[group.id] = comm;
+    return absl::OkStatus();
+  }
+
+  BegunTransfer AllGather(const RankGroup& group, const std::byte* part, std::byte* all,
+                          int64_t part_bytes) override {
+    GEMINI_ASSIGN_OR_RETURN(const ByteCount bytes, ByteCount::Of(part_bytes));
+    const bool is_there = part == all + group.place * part_bytes;
+    return Begun("MPI_Iallgather", [&](MPI_Request* request) {
+      return MPI_Iallgather(is_there ? MPI_IN_PLACE : part, bytes.count(), bytes.type(), all,
+                            bytes.count(), bytes.type(), comms_.at(group.id), request);
+    });
+  }
+  BegunTransfer AllToAll(const RankGroup& group, const std::byte* to_each, std::byte* from_each,
+                         int64_t bytes_each) override {
+    GEMINI_ASSIGN_OR_RETURN(const ByteCount bytes, ByteCount::Of(bytes_each));
+    return Begun("MPI_Ialltoall", [&](MPI_Request* request) {
+      return MPI_Ialltoall(to_each, bytes.count(), bytes.type(), from_each, bytes.count(),
+                           bytes.type(), comms_.at(group.id), request);
+    });
+  }
+  BegunTransfer Broadcast(const RankGroup& group, std::byte* data, int64_t size_bytes,
+                          int64_t place) override {
+    GEMINI_ASSIGN_OR_RETURN(const ByteCount bytes, ByteCount::Of(size_bytes));
+    return Begun("MPI_Ibcast", [&](MPI_Request* request) {
+      return MPI_Ibcast(data, bytes.count(), bytes.type(), static_cast<int>(place),
+                        comms_.at(group.id), request);
+    });
+  }
+  BegunTransfer Send(const RankGroup& group, const std::byte* data, int64_t size_bytes,
+                     int64_t to_place, int64_t tag) override {
+    GEMINI_ASSIGN_OR_RETURN(const ByteCount bytes, ByteCount::Of(size_bytes));
+    return Begun("MPI_Isend", [&](MPI_Request* request) {
+      return MPI_Isend(data, bytes.count(), bytes.type(), static_cast<int>(to_place),
+                       static_cast<int>(tag), comms_.at(group.id), request);
+    });
+  }
+  BegunTransfer Receive(const RankGroup& group, std::byte* data, int64_t size_bytes,
+                        int64_t from_place, int64_t tag) override {
+    GEMINI_ASSIGN_OR_RETURN(const ByteCount bytes, ByteCount::Of(size_bytes));
+    return Begun(
+        "MPI_Irecv",
+        [&](MPI_Request* request) {
+          return MPI_Irecv(data, bytes.count(), bytes.type(), static_cast<int>(from_place),
+                           static_cast<int>(tag), comms_.at(group.id), request);
+        },
+        size_bytes);
+  }
+
+ private:
+  template <typename Call>
+  static BegunTransfer Begun(absl::string_view name, Call call,
+                             std::optional<int64_t> received_bytes = std::nullopt) {
+    MPI_Request request = MPI_REQUEST_NULL;
+    GEMINI_RETURN_IF_ERROR(StatusOf(call(&request), name));
+    return std::make_unique<MpiTransfer>(request, received_bytes);
+  }
+
+  std::map<int64_t, MPI_Comm> comms_;  // By group.
+};
+
+absl::StatusOr<std::unique_ptr<RankTransport>> Make(int64_t rank, int64_t num_ranks) {
+  int is_begun = 0;
+  int provided = 0;
+  MPI_Initialized(&is_begun);
+  if (is_begun != 0) return absl::InternalError("MPI was begun in this process before");
+  GEMINI_RETURN_IF_ERROR(StatusOf(
+      MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread"));
+  auto transport = std::make_unique<MpiTransport>();
+  if (provided < MPI_THREAD_SERIALIZED) {
+    return absl::InternalError(
+        "this MPI knows no threads: it was built without MPI_THREAD_SERIALIZED");
+  }
+  GEMINI_RETURN_IF_ERROR(transport->Begin(rank, num_ranks));
+  return transport;
+}
+
+}  // namespace
+}  // namespace gemini::trainer
+
+extern "C" void gemini_make_mpi_transport(
+    int64_t rank, int64_t num_ranks,
+    absl::StatusOr<std::unique_ptr<gemini::trainer::RankTransport>>& made) {
+  made = gemini::trainer::Make(rank, num_ranks);
+}
