@@ -1,11 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-# GEMINI_WITH_MPI: builds the module by which several ranks exchange bytes. On where MPI is found, and off below a
-# sanitizer, whose reports of MPI's own code would hide ours. The programs do not need it for one rank.
+# GEMINI_WITH_MPI: builds the module by which several ranks exchange bytes. On where Open MPI is found, whose launcher's
+# variables the programs read, and off below a sanitizer, whose reports of MPI's own code would hide ours. The programs do
+# not need it for one rank.
 #   gemini_ranks_test(<name> NUM_RANKS <n> TARGET <test>)  runs a test's program as so many ranks, by mpirun
 set(gemini_mpi_default OFF)
 if(GEMINI_SANITIZER STREQUAL "")
   find_package(MPI QUIET COMPONENTS CXX)
-  set(gemini_mpi_default ${MPI_CXX_FOUND})
+  if(MPI_CXX_FOUND AND MPIEXEC_EXECUTABLE)
+    execute_process(COMMAND ${MPIEXEC_EXECUTABLE} --version OUTPUT_VARIABLE gemini_mpi_version ERROR_QUIET)
+    if(gemini_mpi_version MATCHES "Open MPI")
+      set(gemini_mpi_default ON)
+    endif()
+  endif()
 endif()
 option(GEMINI_WITH_MPI "Build the module with MPI in it, for several ranks" ${gemini_mpi_default})
 if(GEMINI_WITH_MPI)

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -53,12 +54,8 @@ absl::StatusOr<Mesh> Mesh::Make(int64_t num_ranks, const MeshSizes& sizes, const
     if (axis == MeshAxis::kData) continue;
     const int64_t size = mesh.size(axis);
     absl::StrAppend(&spelled, spelled.empty() ? "" : " x ", MeshAxisName(axis), " ", size);
-    // No axis is longer than the job, so that the product stays a number.
-    if (size < 1 || size > num_ranks || product > num_ranks) {
-      product = 0;
-      continue;
-    }
-    product *= size;
+    // 0 from the first size on that cannot be, which no later one changes.
+    if (size < 1 || __builtin_mul_overflow(product, size, &product)) product = 0;
   }
   if (num_ranks < 1 || product == 0 || num_ranks % product != 0) {
     return absl::InvalidArgumentError(absl::StrCat(

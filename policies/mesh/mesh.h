@@ -52,7 +52,7 @@ class Mesh {
   // 0 <= rank < num_ranks().
   int64_t coordinate(int64_t rank, MeshAxis axis) const;
 
-  // Returns the ranks that differ from `rank` along `axes` alone, itself among them, ascending:
+  // Each axis is named once at most. Returns the ranks that differ from `rank` along `axes` alone, itself among them, ascending:
   // ordered by their coordinates, those of the slowest axis first.
   std::vector<int64_t> GroupOf(int64_t rank, absl::Span<const MeshAxis> axes) const;
   // Returns all groups along `axes`, by their lowest ranks. Every rank is in one of them. This is

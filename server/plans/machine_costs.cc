@@ -81,7 +81,8 @@ bool Move(KnownCosts& known, const MeasuredRates& measured) {
 // The directory may be one that machines share.
 std::string FileName(bool device_is_gpu) {
   char name[256] = {};
-  // Those of a GPU in "gpu-costs" have a rate of updates there that nobody measured.
+  // Those of a GPU in "gpu-costs" have a rate of updates there that nobody measured, and those in
+  // "gpu-costs2" a host's latency of copies.
   std::string safe = device_is_gpu ? "gpu-costs3" : "costs";
   if (::gethostname(name, sizeof(name) - 1) != 0) return safe;
   safe += '.';

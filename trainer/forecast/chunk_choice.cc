@@ -92,10 +92,14 @@ std::string AsAskedFor(int64_t chunk_bytes) {
   return absl::StrCat("chunks of ", FormatByteSize(chunk_bytes), ", as asked for");
 }
 
-std::optional<DeviceNeed> FloorOf(const NamedTrace& step, int64_t chunk_bytes) {
+// What the process itself takes is a part of it.
+std::optional<DeviceNeed> FloorOf(const ChunkChoiceInputs& in, const NamedTrace& step,
+                                  int64_t chunk_bytes) {
   const absl::StatusOr<policies::RangeTrace> packed = policies::PackTrace(step.trace, chunk_bytes);
   if (!packed.ok()) return std::nullopt;
-  return FindDeviceFloor(*packed, step);
+  DeviceNeed floor = FindDeviceFloor(*packed, step);
+  floor.non_model_bytes += in.context_bytes;
+  return floor;
 }
 
 RoundShape ShapeOf(const ChunkChoiceInputs& in) {
@@ -157,17 +161,17 @@ ChunkChoice Choose(const ChunkChoiceInputs& in, const NamedTrace& step) {
     return {.chunk_bytes = in.config.chunk_size,
             .reason = AsAskedFor(in.config.chunk_size),
             .device_floor_bytes = 0,
-            .floor = FloorOf(step, in.config.chunk_size)};
+            .floor = FloorOf(in, step, in.config.chunk_size)};
   }
   absl::StatusOr<ChunkChoice> found =
       in.compute.ok() ? Search(in, step) : absl::StatusOr<ChunkChoice>(in.compute.status());
   if (!found.ok()) found = ByBudget(in, found.status());
-  found->floor = FloorOf(step, found->chunk_bytes);
+  found->floor = FloorOf(in, step, found->chunk_bytes);
   // Smaller chunks have a lower floor, for they carry less that nobody uses.
   while (found->floor.has_value() && found->floor->bytes() > in.device_bytes &&
          found->chunk_bytes > kLeastChunkBytes) {
     found->chunk_bytes /= 2;
-    found->floor = FloorOf(step, found->chunk_bytes);
+    found->floor = FloorOf(in, step, found->chunk_bytes);
     found->reason = absl::StrCat("chunks of ", FormatByteSize(found->chunk_bytes),
                                  ", for an operator needs more DEVICE in larger ones");
   }

@@ -29,7 +29,8 @@ struct ChunkChoice {
   std::string reason;  // A line for the log: what was predicted, or why nothing was.
   // The least DEVICE that the predicted step fits into; 0: none was predicted.
   int64_t device_floor_bytes = 0;
-  // What the step's largest operator needs in chunks of that size; nothing: it cannot be known.
+  // What the step's largest operator needs in chunks of that size, with what the process itself
+  // takes; nothing: it cannot be known.
   std::optional<DeviceNeed> floor;
   // What phases of the run are foretold: "train", a whole step, and "eval", a whole batch of an
   // evaluation whose experts are not routed. Neither is there on a GPU, with the vertical schedule,
@@ -45,7 +46,7 @@ struct ChunkChoiceInputs {
   int64_t context_bytes = 0;
   // An error: why it is not known, so no step is predicted.
   absl::StatusOr<ComputeRate> compute = absl::UnavailableError("nothing was measured");
-  CostModel links;                      // --device-bandwidth comes before its rates.
+  CostModel links;  // --device-bandwidth comes before its rates.
   // A power of two >= 64 KiB: taken when no step can be predicted, and the largest that is tried.
   // With larger ones operators could pin more than DEVICE holds.
   int64_t most_chunk_bytes = 0;

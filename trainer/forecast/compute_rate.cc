@@ -71,7 +71,7 @@ ComputeRate Measure(c10::Device device, c10::ScalarType type, const Sizes& sizes
     const auto side = static_cast<double>(width);
     rate.flops_per_second = 2 * side * side * side / seconds;
   }
-  // Both inputs are one tensor. A CPU's sum is counted as if they were two.
+  // Both inputs are one tensor. A CPU reads what it will write, too.
   const double bytes = (device.is_cuda() ? 2.0 : 3.0) * sizeof(float);
   rate.memory_bytes_per_second =
       bytes * static_cast<double>(elements) / SecondsOfSum(device, elements, in_turn);
@@ -121,6 +121,7 @@ absl::StatusOr<GpuRates> MeasureGpuRates(c10::Device gpu, c10::ScalarType type) 
   }
   rates.costs.device_update_elements_per_second =
       rates.compute.memory_bytes_per_second / kBytesAnUpdate;
+  // Updates write past the caches.
   rates.costs.update_elements_per_second =
       2.0 * sizeof(float) * kHostElements / host_seconds / kBytesAnUpdate;
   return rates;

@@ -21,8 +21,8 @@ struct GpuRates {
 };
 
 // Of a GPU, whose products are in `type`, and of the HOST beside it. Blocks for half a second and
-// needs 160 MiB of the GPU meanwhile, which a session gives back to the driver, and 256 MiB of
-// HOST. UNAVAILABLE: Torch or CUDA fails; the message says what.
+// needs some 200 MiB of the GPU, which go back when a session begins, and 256 MiB of HOST
+// meanwhile. UNAVAILABLE: Torch or CUDA fails; the message says what.
 absl::StatusOr<GpuRates> MeasureGpuRates(c10::Device gpu, c10::ScalarType type);
 
 }  // namespace gemini::trainer

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the ranks of a job exchange bytes: collectives among groups of ranks, and messages from one
 // rank to another.
-// Order: all ranks issue the collectives that they have in common in one order, which is the
-//        program's. Each is begun in the order in which it was issued. No collective stands below a
-//        condition that ranks may decide otherwise, in an error path or in a destructor.
-// Sums:  a left fold by the rank's place in its group: ((x0 + x1) + x2) + ..., of 16 bits in fp32
-//        and rounded once. So the same ranks have the same bits each time, as one process has that
-//        adds in this order.
-// Memory: of a call, valid and untouched by others until its Work is done.
-// Thread: one, which issues all. Work may be waited for on any.
-// Errors: the first one that fails is the error of all that follow: the job is over then.
+// Order: there is one order of all collectives of the job, the program's. Each rank issues those of
+//        the groups that it is in, in that order, and they are begun in it. No collective stands
+//        below a condition that ranks may decide otherwise, in an error path or in a destructor.
+// Sums:  a left fold by the rank's place in its group: ((x0 + x1) + x2) + ... Values of 16 bits are
+//        added in fp32, and the sum is rounded once. So the same ranks get the same bits each time,
+//        and one process that adds in this order gets them, too.
+// Memory: what a call names must be valid and untouched by others until its Work is done. Memory of
+//        sums is aligned to its type.
+// Thread: one thread issues everything. Any thread may wait for a Work.
+// Errors: behind the first failure everything fails with the same error, and the job is over: the
+//        process must end, for other ranks may wait for it. Where Work failed, its memory may be
+//        read and written until the process ends.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -49,7 +52,7 @@ absl::string_view CollectiveKindName(CollectiveKind kind);
 struct RankGroup {
   std::string name;            // What they share: "world", "dp".
   std::vector<int64_t> ranks;  // Of the job, ascending.
-  int64_t place = 0;           // Of this rank in `ranks`.
+  int64_t place = 0;           // This rank is ranks[place].
   // The same in all ranks, counted up by the calls of MakeGroup. 0: all ranks of the job.
   int64_t id = 0;
   int64_t size() const { return static_cast<int64_t>(ranks.size()); }
@@ -65,7 +68,7 @@ class PendingWork {
 };
 using Work = std::shared_ptr<PendingWork>;
 
-// What one rank sent of one kind, in one group, from one place in the program.
+// What one rank was to send of one kind, in one group, from one place in the program.
 struct SentBytes {
   CollectiveKind kind = CollectiveKind::kAllGather;
   std::string group;
@@ -98,8 +101,8 @@ class Communicator {
   // `part` may be this rank's own place in `all`.
   Work AllGather(const RankGroup& group, const void* part, void* all, int64_t part_bytes,
                  absl::string_view site);
-  // Adds what the ranks have at `all`, and leaves the sum's part of this rank at `part`.
-  // `part_elements` are those of one part.
+  // Adds what the ranks have at `all`, and leaves this rank's part of the sum at `part`, which has
+  // `part_elements` and may be this rank's own place in `all`.
   Work ReduceScatter(const RankGroup& group, SumType type, const void* all, void* part,
                      int64_t part_elements, absl::string_view site);
   // Adds what the ranks have at `values`, in each.
@@ -120,7 +123,7 @@ class Communicator {
   Work Receive(const RankGroup& group, void* bytes, int64_t size_bytes, int64_t from_place,
                int64_t tag, absl::string_view site);
 
-  // Returns what this rank sent since it was made, by kind, group and site. A part of n bytes that
+  // Returns what this rank was to send since it was made, by kind, group and site. A part of n bytes that
   // goes to each of g - 1 others counts as n (g - 1), as a ring sends it, so that a sum counts its
   // scatter and its gather. A broadcast counts once, at the rank that has the bytes.
   std::vector<SentBytes> sent() const;

@@ -18,7 +18,7 @@
 namespace gemini::trainer {
 namespace {
 
-// Of a sum that is under way in one rank, before it is folded.
+// What one rank sends of a sum at a time.
 constexpr int64_t kSliceBytes = 4 * kMiB;
 // What a system's sleep takes at least, and what a step does not notice.
 constexpr std::chrono::microseconds kLeastPause(20);
@@ -56,17 +56,16 @@ class CommunicatorHost::Exchange {
   virtual bool is_collective() const { return true; }
   // Begins it at the first call, and goes on with it. Returns whether it is done.
   virtual absl::StatusOr<bool> Advance(RankTransport& transport) = 0;
+  // Returns how many transfers it has begun and ended.
+  int64_t num_moves() const { return num_moves_; }
 
  protected:
-  class OfGroup;
-  class OfBytes;
-  class OfSum;
-  friend class CommunicatorHost;
+  int64_t num_moves_ = 0;
 };
 
-class CommunicatorHost::Exchange::OfGroup final : public Exchange {
+class CommunicatorHost::GroupSetup final : public Exchange {
  public:
-  explicit OfGroup(const RankGroup& group) : group_(group) {}
+  explicit GroupSetup(const RankGroup& group) : group_(group) {}
   absl::StatusOr<bool> Advance(RankTransport& transport) override {
     GEMINI_RETURN_IF_ERROR(transport.Prepare(group_));
     return true;
@@ -76,9 +75,9 @@ class CommunicatorHost::Exchange::OfGroup final : public Exchange {
   const RankGroup& group_;
 };
 
-class CommunicatorHost::Exchange::OfBytes final : public Exchange {
+class CommunicatorHost::ByteExchange final : public Exchange {
  public:
-  explicit OfBytes(Operation operation) : in_(std::move(operation)) {}
+  explicit ByteExchange(Operation operation) : in_(std::move(operation)) {}
   bool is_collective() const override {
     return in_.kind != CollectiveKind::kSend && in_.kind != CollectiveKind::kReceive;
   }
@@ -114,13 +113,12 @@ class CommunicatorHost::Exchange::OfBytes final : public Exchange {
 };
 
 // Slice by slice: of a reduce-scatter, of each rank's part; of an all-reduce, of all values.
-class CommunicatorHost::Exchange::OfSum final : public Exchange {
+class CommunicatorHost::SumExchange final : public Exchange {
  public:
-  explicit OfSum(Operation operation)
+  explicit SumExchange(Operation operation)
       : in_(std::move(operation)),
         width_(SumTypeBytes(in_.type)),
         size_(in_.group->size()),
-        // Of one rank's part of a slice.
         most_(std::max<int64_t>(1, kSliceBytes / width_ / size_)) {}
 
   absl::StatusOr<bool> Advance(RankTransport& transport) override {
@@ -128,6 +126,7 @@ class CommunicatorHost::Exchange::OfSum final : public Exchange {
       if (transfer_ != nullptr) {
         GEMINI_ASSIGN_OR_RETURN(const bool done, transfer_->Test());
         if (!done) return false;
+        ++num_moves_;
         transfer_ = nullptr;
         if (is_scattered_) {
           TakeSlice();
@@ -190,7 +189,7 @@ class CommunicatorHost::Exchange::OfSum final : public Exchange {
   const Operation in_;
   const int64_t width_;
   const int64_t size_;
-  const int64_t most_;
+  const int64_t most_;         // Elements of one rank's part of a slice.
   int64_t next_ = 0;           // The slice's first element.
   int64_t part_ = 0;           // Elements of one rank's part of it.
   bool is_scattered_ = false;  // Whether its parts are summed, and are being gathered.
@@ -214,7 +213,11 @@ absl::StatusOr<std::unique_ptr<CommunicatorHost>> CommunicatorHost::Make(
     began.set_value(transport.status());
     if (here->transport_ == nullptr) return;
     here->Run();
-    here->transport_ = nullptr;  // Which this thread owns.
+    if (here->failed_.ok()) {
+      here->transport_ = nullptr;  // By the thread that made it.
+    } else {
+      here->transport_.release();
+    }
   });
   GEMINI_RETURN_IF_ERROR(status.get());
   return made;
@@ -226,15 +229,21 @@ CommunicatorHost::~CommunicatorHost() {
   issued_.notify_all();
 }
 
+void CommunicatorHost::Abandon(absl::Status why) {
+  MutexLock lock(mutex_);
+  if (abandoned_.ok()) abandoned_ = std::move(why);
+  issued_.notify_all();
+}
+
 Work CommunicatorHost::Issue(Operation operation) {
   const bool is_sum = operation.kind == CollectiveKind::kReduceScatter ||
                       operation.kind == CollectiveKind::kAllReduce;
-  if (is_sum) return Enqueue(std::make_unique<Exchange::OfSum>(std::move(operation)));
-  return Enqueue(std::make_unique<Exchange::OfBytes>(std::move(operation)));
+  if (is_sum) return Enqueue(std::make_unique<SumExchange>(std::move(operation)));
+  return Enqueue(std::make_unique<ByteExchange>(std::move(operation)));
 }
 
 absl::Status CommunicatorHost::Prepare(const RankGroup& group) {
-  return Enqueue(std::make_unique<Exchange::OfGroup>(group))->Wait();
+  return Enqueue(std::make_unique<GroupSetup>(group))->Wait();
 }
 
 Work CommunicatorHost::Enqueue(std::unique_ptr<Exchange> exchange) {
@@ -247,20 +256,23 @@ Work CommunicatorHost::Enqueue(std::unique_ptr<Exchange> exchange) {
 
 void CommunicatorHost::Run() {
   std::chrono::steady_clock::duration pause = kLeastPause;
-  while (Take(pause)) {
-    pause = std::min<std::chrono::steady_clock::duration>(2 * pause, kMostPause);
+  bool moved = false;
+  while (Take(pause, moved)) {
     BeginNext();
     while (Advance()) {
-      pause = kLeastPause;
+      moved = true;
       BeginNext();  // What waited for what has ended.
     }
+    if (!failed_.ok()) EndAll();
+    pause =
+        moved ? kLeastPause : std::min<std::chrono::steady_clock::duration>(2 * pause, kMostPause);
   }
 }
 
-bool CommunicatorHost::Take(std::chrono::steady_clock::duration pause) {
+bool CommunicatorHost::Take(std::chrono::steady_clock::duration pause, bool& moved) {
   const auto deadline = std::chrono::steady_clock::now() + pause;
   MutexLock lock(mutex_);
-  while (queue_.empty() && !(stopping_ && begun_.empty())) {
+  while (queue_.empty() && (!begun_.empty() || !stopping_) && (abandoned_.ok() || begun_.empty())) {
     if (begun_.empty()) {
       mutex_.WaitFor(issued_);
     } else if (std::chrono::steady_clock::now() >= deadline) {
@@ -269,6 +281,8 @@ bool CommunicatorHost::Take(std::chrono::steady_clock::duration pause) {
       mutex_.WaitUntil(issued_, deadline);
     }
   }
+  if (failed_.ok()) failed_ = abandoned_;
+  moved = !queue_.empty();
   std::ranges::move(queue_, std::back_inserter(waiting_));
   queue_.clear();
   return !waiting_.empty() || !begun_.empty();
@@ -285,21 +299,39 @@ void CommunicatorHost::BeginNext() {
 }
 
 bool CommunicatorHost::Advance() {
-  const size_t before = begun_.size();
-  for (auto item = begun_.begin(); item != begun_.end();) {
-    // Behind a failure nothing that is under way can be relied on to end.
-    const absl::StatusOr<bool> done =
-        failed_.ok() ? item->exchange->Advance(*transport_) : absl::StatusOr<bool>(failed_);
-    if (!done.ok() && failed_.ok()) failed_ = done.status();
-    if (done.ok() && !*done) {
+  bool moved = false;
+  for (auto item = begun_.begin(); item != begun_.end() && failed_.ok();) {
+    const int64_t moves_before = item->exchange->num_moves();
+    const absl::StatusOr<bool> done = item->exchange->Advance(*transport_);
+    if (!done.ok()) {
+      failed_ = done.status();
+      return false;
+    }
+    moved |= *done || item->exchange->num_moves() != moves_before;
+    if (!*done) {
       ++item;
       continue;
     }
     if (item->exchange->is_collective()) in_collective_ = false;
-    item->work->End(done.status());
+    item->work->End(absl::OkStatus());
     item = begun_.erase(item);
   }
-  return begun_.size() != before;
+  return moved;
+}
+
+void CommunicatorHost::EndAll() {
+  for (std::deque<Item>* items : {&begun_, &waiting_}) {
+    for (Item& item : *items) {
+      // Never destroyed. It is found from here, so that nobody takes it for a leak.
+      static Mutex mutex;
+      static auto& left = *new std::vector<std::unique_ptr<Exchange>>;
+      MutexLock lock(mutex);
+      left.push_back(std::move(item.exchange));
+      item.work->End(failed_);
+    }
+    items->clear();
+  }
+  in_collective_ = false;
 }
 
 }  // namespace gemini::trainer

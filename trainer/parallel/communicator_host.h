@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Implements Communicator in host memory, over a RankTransport that one thread owns.
-// Order: operations are begun first in, first out, one collective at a time. Messages are begun and
-//        left to themselves, so two ranks may send to each other before they receive.
-// Sums:  an all-to-all and a fold in each rank, then, of an all-reduce, an all-gather; in slices of
-//        4 MiB, for which it has memory of its own.
+// Order: operations are begun first in, first out, and one collective is under way at a time. A
+//        message is begun and left to itself, so two ranks may send to each other before they
+//        receive. But one that was issued behind a collective is not begun before it.
+// Sums:  a reduce-scatter is an all-to-all and a fold in each rank. An all-reduce is that and an
+//        all-gather. Both go by slices of 4 MiB, for which the operation has memory of its own.
 // Waiting: the thread looks again after a pause that grows to half a millisecond, so that a rank
 //        that waits leaves its processor to others.
+// Failures: nothing of what is under way is touched any more, and neither is the transport: its end
+//        would wait for ranks that wait for this one.
 #pragma once
 #include <chrono>
 #include <condition_variable>
@@ -27,8 +30,13 @@ class CommunicatorHost : public Communicator {
   using MakeTransport = absl::AnyInvocable<absl::StatusOr<std::unique_ptr<RankTransport>>()>;
   static absl::StatusOr<std::unique_ptr<CommunicatorHost>> Make(int64_t rank, int64_t num_ranks,
                                                                 MakeTransport make_transport);
-  // Waits until all that was issued is done: other ranks have to issue theirs.
+  // Waits until everything that was issued is done, for which other ranks have to issue theirs. It
+  // does not wait behind a failure.
   ~CommunicatorHost() override;
+
+  // Fails everything that is under way and everything that follows with `why`, which is no OK. For
+  // a rank that leaves the program's order, as by an exception. Any thread may call it.
+  void Abandon(absl::Status why);
 
  protected:
   Work Issue(Operation operation) override;
@@ -37,6 +45,9 @@ class CommunicatorHost : public Communicator {
  private:
   class HostWork;
   class Exchange;
+  class GroupSetup;
+  class ByteExchange;
+  class SumExchange;
   struct Item {
     std::unique_ptr<Exchange> exchange;
     std::shared_ptr<HostWork> work;
@@ -44,17 +55,19 @@ class CommunicatorHost : public Communicator {
 
   CommunicatorHost(int64_t rank, int64_t num_ranks);
   Work Enqueue(std::unique_ptr<Exchange> exchange);
-  // What the thread runs.
+  // The thread runs these:
   void Run();
-  // Waits for something to do, or for `pause` where something is under way. Returns whether the
-  // thread goes on.
-  bool Take(std::chrono::steady_clock::duration pause);
+  // Waits for something to do, or for `pause` where something is under way. Returns false at the
+  // end. `moved`: whether there is anything new.
+  bool Take(std::chrono::steady_clock::duration pause, bool& moved);
   // Begins what may begin.
   void BeginNext();
-  // Helps on what is under way. Returns whether anything ended.
+  // Helps on what is under way. Returns whether anything moved on.
   bool Advance();
+  // Ends everything with the failure, and leaves its memory to whoever may still write to it.
+  void EndAll();
 
-  // Of the thread alone:
+  // The thread alone uses these:
   std::unique_ptr<RankTransport> transport_;
   absl::Status failed_;       // The first failure.
   std::deque<Item> waiting_;  // Issued, and not begun.
@@ -65,6 +78,7 @@ class CommunicatorHost : public Communicator {
   std::condition_variable issued_;
   std::deque<Item> queue_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status abandoned_ ABSL_GUARDED_BY(mutex_);  // Why; OK: it is not.
   std::jthread thread_;
 };
 

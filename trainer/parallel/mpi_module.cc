@@ -4,6 +4,7 @@
 #include <mpi.h>
 
 #include <array>
+#include <cstring>
 #include <limits>
 #include <map>
 #include <optional>
@@ -25,8 +26,8 @@ absl::Status StatusOf(int result, absl::string_view call) {
       absl::StrCat(call, ": ", absl::string_view(text.data(), static_cast<size_t>(length))));
 }
 
-// A number of bytes as MPI counts: a type and how many. More than an int are one of a type that has
-// all.
+// A number of bytes as MPI counts them: a type, and how many of it. Where an int does not hold the
+// number, it is one element of a type that has them all.
 class ByteCount {
  public:
   static absl::StatusOr<ByteCount> Of(int64_t bytes) {
@@ -54,7 +55,7 @@ class ByteCount {
   ByteCount(ByteCount&& other) noexcept
       : type_(other.type_), count_(other.count_), is_own_(std::exchange(other.is_own_, false)) {}
   ByteCount& operator=(ByteCount&&) = delete;
-  // What is under way keeps the type.
+  // MPI keeps the type for what is under way.
   ~ByteCount() {
     if (is_own_) MPI_Type_free(&type_);
   }
@@ -70,7 +71,7 @@ class ByteCount {
 
 class MpiTransfer final : public Transfer {
  public:
-  // `received_bytes`: of a message that must have so many.
+  // `received_bytes`: how many a message must have.
   MpiTransfer(MPI_Request request, std::optional<int64_t> received_bytes)
       : request_(request), received_bytes_(received_bytes) {}
   absl::StatusOr<bool> Test() override {
@@ -102,10 +103,11 @@ class MpiTransport final : public RankTransport {
     int here = 0;
     int size = 0;
     MPI_Comm world = MPI_COMM_NULL;
+    // For calls without a communicator, and inherited by those that are made of it.
+    GEMINI_RETURN_IF_ERROR(StatusOf(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN),
+                                    "MPI_Comm_set_errhandler"));
     GEMINI_RETURN_IF_ERROR(StatusOf(MPI_Comm_dup(MPI_COMM_WORLD, &world), "MPI_Comm_dup"));
     comms_[0] = world;
-    GEMINI_RETURN_IF_ERROR(
-        StatusOf(MPI_Comm_set_errhandler(world, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler"));
     GEMINI_RETURN_IF_ERROR(StatusOf(MPI_Comm_rank(world, &here), "MPI_Comm_rank"));
     GEMINI_RETURN_IF_ERROR(StatusOf(MPI_Comm_size(world, &size), "MPI_Comm_size"));
     if (here == rank && size == num_ranks) return absl::OkStatus();
@@ -127,10 +129,12 @@ class MpiTransport final : public RankTransport {
   BegunTransfer AllGather(const RankGroup& group, const std::byte* part, std::byte* all,
                           int64_t part_bytes) override {
     GEMINI_ASSIGN_OR_RETURN(const ByteCount bytes, ByteCount::Of(part_bytes));
-    const bool is_there = part == all + group.place * part_bytes;
+    // In place in all ranks or in none, as MPI asks for.
+    std::byte* const here = all + group.place * part_bytes;
+    if (here != part && part_bytes > 0) std::memcpy(here, part, static_cast<size_t>(part_bytes));
     return Begun("MPI_Iallgather", [&](MPI_Request* request) {
-      return MPI_Iallgather(is_there ? MPI_IN_PLACE : part, bytes.count(), bytes.type(), all,
-                            bytes.count(), bytes.type(), comms_.at(group.id), request);
+      return MPI_Iallgather(MPI_IN_PLACE, bytes.count(), bytes.type(), all, bytes.count(),
+                            bytes.type(), comms_.at(group.id), request);
     });
   }
   BegunTransfer AllToAll(const RankGroup& group, const std::byte* to_each, std::byte* from_each,

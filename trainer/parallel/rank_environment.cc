@@ -37,7 +37,7 @@ absl::StatusOr<int64_t> NumberOf(Variables variables, absl::string_view name, in
   return number;
 }
 
-// Returns the number of a rank and that of all, of which one is `rank` and one `size`.
+// Reads a rank's number from `rank` and how many there are from `size`, which is at most `most`.
 absl::StatusOr<std::pair<int64_t, int64_t>> RankOf(Variables variables, absl::string_view rank,
                                                    absl::string_view size, int64_t most) {
   GEMINI_ASSIGN_OR_RETURN(const int64_t count, NumberOf(variables, size, 1, most));
@@ -60,7 +60,7 @@ absl::StatusOr<RankEnvironment> ReadLaunched(Variables variables, Launcher launc
 absl::StatusOr<RankEnvironment> ReadTorchrun(Variables variables) {
   GEMINI_ASSIGN_OR_RETURN(RankEnvironment found,
                           ReadLaunched(variables, Launcher::kTorchrun, "RANK", "WORLD_SIZE"));
-  if (variables("LOCAL_WORLD_SIZE").has_value()) {
+  if (variables("LOCAL_RANK").has_value() || variables("LOCAL_WORLD_SIZE").has_value()) {
     GEMINI_ASSIGN_OR_RETURN(std::tie(found.local_rank, found.num_local_ranks),
                             RankOf(variables, "LOCAL_RANK", "LOCAL_WORLD_SIZE", found.num_ranks));
   }
@@ -152,18 +152,19 @@ absl::StatusOr<RankEnvironment> ReadRankEnvironment(Variables variables) {
   const auto has = [&](absl::string_view name) { return variables(name).has_value(); };
   // torchrun always sets both. One alone is a variable that somebody has for something else.
   const bool has_rank = has("RANK") && has("WORLD_SIZE");
-  if (has_rank && has("TORCHELASTIC_RUN_ID")) return ReadTorchrun(variables);
+  if (has("TORCHELASTIC_RUN_ID")) return ReadTorchrun(variables);
   RankEnvironment outer;
-  if (has("OMPI_COMM_WORLD_SIZE")) {
+  if (has("OMPI_COMM_WORLD_RANK") || has("OMPI_COMM_WORLD_SIZE")) {
     GEMINI_ASSIGN_OR_RETURN(outer, ReadOpenMpi(variables));
-  } else if (has("SLURM_STEP_ID") && has("SLURM_PROCID")) {
+  } else if (has("SLURM_STEP_ID")) {
     GEMINI_ASSIGN_OR_RETURN(outer, ReadSrun(variables));
   }
   if (!has_rank || outer.launcher == Launcher::kNone) {
     return has_rank ? ReadTorchrun(variables) : outer;
   }
   // Others set these, too: for all containers of a job, in which mpirun then starts ranks.
-  GEMINI_ASSIGN_OR_RETURN(const RankEnvironment set, ReadTorchrun(variables));
+  GEMINI_ASSIGN_OR_RETURN(const RankEnvironment set,
+                          ReadLaunched(variables, Launcher::kTorchrun, "RANK", "WORLD_SIZE"));
   if (set.rank == outer.rank && set.num_ranks == outer.num_ranks) return outer;
   return absl::InvalidArgumentError(absl::StrCat(
       "RANK and WORLD_SIZE make this ", Shown(set), ", and ", LauncherName(outer.launcher), " ",

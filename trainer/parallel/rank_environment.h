@@ -48,7 +48,7 @@ using Variables = absl::FunctionRef<std::optional<std::string>(absl::string_view
 // its launcher, or RANK and WORLD_SIZE, which torchrun did not set, say something else than mpirun
 // or srun do. The message shows the variables.
 absl::StatusOr<RankEnvironment> ReadRankEnvironment(Variables variables);
-// The same of this process's.
+// Reads the variables of this process.
 absl::StatusOr<RankEnvironment> ReadRankEnvironment();
 
 }  // namespace gemini::trainer

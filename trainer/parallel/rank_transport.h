@@ -18,7 +18,7 @@ namespace gemini::trainer {
 
 class Transfer {
  public:
-  // Whoever is destroyed before it is done gives it up: its memory may be written to still.
+  // It is destroyed when it is done, or never: before that its memory may still be written to.
   virtual ~Transfer() = default;
   // Looks whether it is done, and helps it on.
   virtual absl::StatusOr<bool> Test() = 0;

@@ -13,12 +13,10 @@
 
 namespace gemini::trainer {
 
-// The module's file, in the folder of the programs.
-inline constexpr char kMpiModule[] = "gemini_mpi.so";
-
-// Loads the module at `path` and begins MPI, once a process. NOT_FOUND: there is no such module, or
-// the MPI that it was built with; the message says what to install. INTERNAL: MPI fails.
-// INVALID_ARGUMENT: MPI knows this process as another rank than its launcher does.
+// Loads the module at `path`, gemini_mpi.so, and begins MPI, once a process. NOT_FOUND: there is no
+// such module, or not the MPI that it was built with; the message says what to install. INTERNAL: a
+// call of MPI fails. But if MPI cannot begin at all, it ends the process. INVALID_ARGUMENT: MPI
+// knows this process as another rank than its launcher does.
 absl::StatusOr<std::unique_ptr<RankTransport>> MakeMpiTransport(const std::string& path,
                                                                 int64_t rank, int64_t num_ranks);
 

@@ -29,13 +29,14 @@ class ShardCut {
   ShardCut(absl::Span<const int64_t> sizes, int64_t num_ranks, int64_t block_elements);
 
   int64_t num_ranks() const { return num_ranks_; }
-  // Of the buffer: of all parts, and so with what pads them.
+  // Returns the buffer's length: that of all parts, with what pads them.
   int64_t num_elements() const { return num_ranks_ * part_elements_; }
   int64_t part_elements() const { return part_elements_; }
-  // Where a tensor begins in the buffer.
+  // Returns where a tensor begins in the buffer. 0 <= tensor < the number of tensors.
   int64_t place(int64_t tensor) const { return places_[static_cast<size_t>(tensor)]; }
 
   // Returns what rank `rank` has, in the buffer's order. It may have nothing.
+  // 0 <= rank < num_ranks().
   std::vector<ShardPiece> PiecesOf(int64_t rank) const;
 
  private:

@@ -109,7 +109,7 @@ absl::StatusOr<Plans> PlanFor(const RunConfig& config, const client::hooks::Sess
   ChunkChoiceInputs inputs = {.config = config, .model = spec, .links = {}};
   if (gpu == nullptr) {
     inputs.compute = MeasureComputeRate();
-  } else {
+  } else if (config.chunk_size == kAutoBytes) {
     const absl::StatusOr<GpuRates> rates =
         MeasureGpuRates(gpu->device(), client::hooks::ScalarTypeOf(config.element()));
     if (rates.ok()) {
@@ -118,8 +118,8 @@ absl::StatusOr<Plans> PlanFor(const RunConfig& config, const client::hooks::Sess
     } else {
       inputs.compute = rates.status();
     }
-    inputs.context_bytes = gpu->context_bytes();
   }
+  if (gpu != nullptr) inputs.context_bytes = gpu->context_bytes();
   inputs.device_bytes = DeviceMemory(config, available);
   inputs.most_chunk_bytes = client::hooks::ChooseChunkBytes(inputs.device_bytes, model);
   ChunkChoice choice = ChooseChunkSize(inputs);

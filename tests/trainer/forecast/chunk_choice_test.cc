@@ -87,7 +87,9 @@ TEST_F(ChunkChoiceTest, OfAGpuAStepIsPredictedBesideTheContextAndNoneIsForetold)
   const ChunkChoice with_more = Choose();
   EXPECT_NE(with_more.reason, alone.reason);
   context_bytes_ = 100 * kMiB;
-  EXPECT_EQ(Choose().reason, alone.reason);
+  const ChunkChoice beside = Choose();
+  EXPECT_EQ(beside.reason, alone.reason);
+  EXPECT_EQ(beside.floor->bytes(), alone.floor->bytes() + context_bytes_);
 }
 
 TEST_F(ChunkChoiceTest, TheWholeStepIsForetoldIfItIsNotTooLong) {

@@ -103,12 +103,12 @@ class ReceiveTransfer final : public Transfer {
     MutexLock lock(meetings_.mutex);
     const auto found = meetings_.messages.find(key_);
     if (found == meetings_.messages.end()) return false;
+    found->second.is_taken = true;  // The sender's part is done, whatever it sent.
     if (found->second.size_bytes != size_bytes_) {
       return absl::InternalError(absl::StrCat("a message of ", found->second.size_bytes,
                                               " bytes where ", size_bytes_, " are received"));
     }
     Copy(bytes_, found->second.bytes, size_bytes_);
-    found->second.is_taken = true;
     return true;
   }
 
