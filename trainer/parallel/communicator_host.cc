@@ -24,6 +24,15 @@ constexpr int64_t kSliceBytes = 4 * kMiB;
 constexpr std::chrono::microseconds kLeastPause(20);
 constexpr std::chrono::microseconds kMostPause(500);
 
+// Keeps what others may still write to until the process ends. It is found from here, so that
+// nobody takes it for a leak.
+void KeepForEver(std::shared_ptr<void> left) {
+  static Mutex mutex;
+  static auto& all = *new std::vector<std::shared_ptr<void>>;
+  MutexLock lock(mutex);
+  all.push_back(std::move(left));
+}
+
 }  // namespace
 
 class CommunicatorHost::HostWork final : public PendingWork {
@@ -216,7 +225,7 @@ absl::StatusOr<std::unique_ptr<CommunicatorHost>> CommunicatorHost::Make(
     if (here->failed_.ok()) {
       here->transport_ = nullptr;  // By the thread that made it.
     } else {
-      here->transport_.release();
+      KeepForEver(std::move(here->transport_));
     }
   });
   GEMINI_RETURN_IF_ERROR(status.get());
@@ -322,11 +331,7 @@ bool CommunicatorHost::Advance() {
 void CommunicatorHost::EndAll() {
   for (std::deque<Item>* items : {&begun_, &waiting_}) {
     for (Item& item : *items) {
-      // Never destroyed. It is found from here, so that nobody takes it for a leak.
-      static Mutex mutex;
-      static auto& left = *new std::vector<std::unique_ptr<Exchange>>;
-      MutexLock lock(mutex);
-      left.push_back(std::move(item.exchange));
+      KeepForEver(std::move(item.exchange));
       item.work->End(failed_);
     }
     items->clear();
