@@ -52,8 +52,8 @@ class Mesh {
   // 0 <= rank < num_ranks().
   int64_t coordinate(int64_t rank, MeshAxis axis) const;
 
-  // Each axis is named once at most. Returns the ranks that differ from `rank` along `axes` alone, itself among them, ascending:
-  // ordered by their coordinates, those of the slowest axis first.
+  // Returns the ranks that differ from `rank` along `axes` alone, itself among them, ascending:
+  // ordered by their coordinates, those of the slowest axis first. Each axis is named once at most.
   std::vector<int64_t> GroupOf(int64_t rank, absl::Span<const MeshAxis> axes) const;
   // Returns all groups along `axes`, by their lowest ranks. Every rank is in one of them. This is
   // the order in which all ranks make them.

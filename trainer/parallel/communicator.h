@@ -123,9 +123,9 @@ class Communicator {
   Work Receive(const RankGroup& group, void* bytes, int64_t size_bytes, int64_t from_place,
                int64_t tag, absl::string_view site);
 
-  // Returns what this rank was to send since it was made, by kind, group and site. A part of n bytes that
-  // goes to each of g - 1 others counts as n (g - 1), as a ring sends it, so that a sum counts its
-  // scatter and its gather. A broadcast counts once, at the rank that has the bytes.
+  // Returns what this rank was to send since it was made, by kind, group and site. A part of n
+  // bytes that goes to each of g - 1 others counts as n (g - 1), as a ring sends it, so that a sum
+  // counts its scatter and its gather. A broadcast counts once, at the rank that has the bytes.
   std::vector<SentBytes> sent() const;
 
  protected:
