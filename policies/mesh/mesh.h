@@ -32,7 +32,7 @@ inline constexpr MeshOrder kDefaultMeshOrder = {MeshAxis::kPipeline, MeshAxis::k
 // axis once.
 absl::StatusOr<MeshOrder> ParseMeshOrder(absl::string_view text);
 
-// All >= 1.
+// Sizes of the axes that are chosen. Each is at least 1.
 struct MeshSizes {
   int64_t pipeline = 1;
   int64_t sequence = 1;
@@ -49,7 +49,7 @@ class Mesh {
 
   int64_t num_ranks() const { return num_ranks_; }
   int64_t size(MeshAxis axis) const { return sizes_[static_cast<size_t>(axis)]; }
-  // 0 <= rank < num_ranks().
+  // Returns where a rank lies along `axis`, from 0 to size(axis) - 1. `rank` is one of the mesh's.
   int64_t coordinate(int64_t rank, MeshAxis axis) const;
 
   // Returns the ranks that differ from `rank` along `axes` alone, itself among them, ascending:
@@ -67,8 +67,9 @@ class Mesh {
 
   int64_t num_ranks_ = 1;
   MeshOrder order_ = kDefaultMeshOrder;
-  std::array<int64_t, kNumMeshAxes> sizes_ = {1, 1, 1, 1};    // By MeshAxis.
-  std::array<int64_t, kNumMeshAxes> strides_ = {1, 1, 1, 1};  // By MeshAxis: ranks to the next.
+  // Indexed by MeshAxis. A stride is how many ranks further the next one along the axis is.
+  std::array<int64_t, kNumMeshAxes> sizes_ = {1, 1, 1, 1};
+  std::array<int64_t, kNumMeshAxes> strides_ = {1, 1, 1, 1};
 };
 
 }  // namespace gemini::policies

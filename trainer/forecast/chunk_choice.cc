@@ -92,7 +92,7 @@ std::string AsAskedFor(int64_t chunk_bytes) {
   return absl::StrCat("chunks of ", FormatByteSize(chunk_bytes), ", as asked for");
 }
 
-// What the process itself takes is a part of it.
+// Returns what the largest operator needs, with the GPU's context.
 std::optional<DeviceNeed> FloorOf(const ChunkChoiceInputs& in, const NamedTrace& step,
                                   int64_t chunk_bytes) {
   const absl::StatusOr<policies::RangeTrace> packed = policies::PackTrace(step.trace, chunk_bytes);

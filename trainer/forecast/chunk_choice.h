@@ -42,7 +42,7 @@ struct ChunkChoiceInputs {
   const RunConfig& config;  // Its sequence is not 0.
   const ModelSpec& model;
   int64_t device_bytes = 0;
-  // Of what DEVICE the process itself takes, a GPU's context: no chunk and no operator can have it.
+  // A GPU's context takes so much of DEVICE, which no chunk and no operator can have.
   int64_t context_bytes = 0;
   // An error: why it is not known, so no step is predicted.
   absl::StatusOr<ComputeRate> compute = absl::UnavailableError("nothing was measured");

@@ -18,15 +18,15 @@ namespace {
 
 // How large the operators are that are timed.
 struct Sizes {
-  int64_t width;            // Of the square matrices of a product.
-  int64_t elements;         // fp32, of a sum.
+  int64_t width;            // The matrices of a product are square.
+  int64_t elements;         // A sum has so many, of fp32.
   int64_t kernels_in_turn;  // One is waited for with the others, as in a step.
 };
 constexpr Sizes kOfCpu = {.width = 512, .elements = 2 << 20, .kernels_in_turn = 1};
 // Products that fill a large GPU, and sums that its caches do not hold.
 constexpr Sizes kOfGpu = {.width = 2048, .elements = 16 << 20, .kernels_in_turn = 16};
-// fp32, of a sum in HOST: no cache of a server's processors holds its tensors. Where one did,
-// updates were foretold to be ten times as fast as they were.
+// A sum in HOST has so many elements of fp32, which no cache of a server's processors holds. Where
+// one did, updates were foretold to be ten times as fast as they were.
 constexpr int64_t kHostElements = 32 << 20;
 
 // Of many runs the fastest: others' work and first touches only slow them. Where another process
@@ -52,7 +52,7 @@ double LeastSeconds(c10::Device device, int64_t in_turn, Work&& work) {
   return std::max(least, 1e-9);
 }
 
-// Of a sum of two tensors of so many elements.
+// Returns how long a sum of two tensors of so many elements takes.
 double SecondsOfSum(c10::Device device, int64_t elements, int64_t in_turn) {
   const torch::Tensor from = torch::ones({elements}, torch::device(device));
   torch::Tensor to = torch::zeros({elements}, torch::device(device));

@@ -11,16 +11,16 @@
 
 namespace gemini::trainer {
 
-// Of the CPU, in fp32. Blocks for some 150 ms and needs 24 MiB meanwhile.
+// Measures the CPU, in fp32. It blocks for some 150 ms and needs 24 MiB meanwhile.
 ComputeRate MeasureComputeRate();
 
 struct GpuRates {
   ComputeRate compute;
-  // Of its link and of updates; those of NVMe keep their defaults.
+  // The link's rates and those of updates are measured. NVMe's keep their defaults.
   CostModel costs;
 };
 
-// Of a GPU, whose products are in `type`, and of the HOST beside it. Blocks for half a second and
+// Measures a GPU, with products in `type`, and the HOST beside it. It blocks for half a second and
 // needs some 200 MiB of the GPU, which go back when a session begins, and 256 MiB of HOST
 // meanwhile. UNAVAILABLE: Torch or CUDA fails; the message says what.
 absl::StatusOr<GpuRates> MeasureGpuRates(c10::Device gpu, c10::ScalarType type);

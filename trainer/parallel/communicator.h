@@ -51,9 +51,9 @@ absl::string_view CollectiveKindName(CollectiveKind kind);
 // Ranks that exchange with each other.
 struct RankGroup {
   std::string name;            // What they share: "world", "dp".
-  std::vector<int64_t> ranks;  // Of the job, ascending.
+  std::vector<int64_t> ranks;  // Their numbers in the job, ascending.
   int64_t place = 0;           // This rank is ranks[place].
-  // The same in all ranks, counted up by the calls of MakeGroup. 0: all ranks of the job.
+  // MakeGroup counts it up, so it is the same in all ranks. All ranks of the job have 0.
   int64_t id = 0;
   int64_t size() const { return static_cast<int64_t>(ranks.size()); }
 };
@@ -136,7 +136,7 @@ class Communicator {
     std::byte* to = nullptr;
     int64_t count = 0;  // Elements of sums, else bytes: of a part, of a message.
     SumType type = SumType::kFp32;
-    int64_t place = 0;  // Of the other rank, or of the one that has the bytes.
+    int64_t place = 0;  // The other rank's, or that of the one that has the bytes.
     int64_t tag = 0;
     std::string site;
   };

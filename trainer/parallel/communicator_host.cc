@@ -18,9 +18,9 @@
 namespace gemini::trainer {
 namespace {
 
-// What one rank sends of a sum at a time.
+// A rank sends so much of a sum at a time.
 constexpr int64_t kSliceBytes = 4 * kMiB;
-// What a system's sleep takes at least, and what a step does not notice.
+// A system's sleep takes at least the first, and no step notices the second.
 constexpr std::chrono::microseconds kLeastPause(20);
 constexpr std::chrono::microseconds kMostPause(500);
 
@@ -65,7 +65,7 @@ class CommunicatorHost::Exchange {
   virtual bool is_collective() const { return true; }
   // Begins it at the first call, and goes on with it. Returns whether it is done.
   virtual absl::StatusOr<bool> Advance(RankTransport& transport) = 0;
-  // Returns how many transfers it has begun and ended.
+  // Returns how many transfers of its have ended, but for the last.
   int64_t num_moves() const { return num_moves_; }
 
  protected:
@@ -223,7 +223,7 @@ absl::StatusOr<std::unique_ptr<CommunicatorHost>> CommunicatorHost::Make(
     if (here->transport_ == nullptr) return;
     here->Run();
     if (here->failed_.ok()) {
-      here->transport_ = nullptr;  // By the thread that made it.
+      here->transport_ = nullptr;  // The thread that made it ends it.
     } else {
       KeepForEver(std::move(here->transport_));
     }

@@ -34,8 +34,9 @@ class CommunicatorHost : public Communicator {
   // does not wait behind a failure.
   ~CommunicatorHost() override;
 
-  // Fails everything that is under way and everything that follows with `why`, which is no OK. For
-  // a rank that leaves the program's order, as by an exception. Any thread may call it.
+  // Fails everything that is under way and everything that follows with `why`, which is no OK. A
+  // rank calls it that leaves the program's order, as by an exception. It does not interrupt
+  // MakeGroup, which blocks in the transport. Any thread may call it.
   void Abandon(absl::Status why);
 
  protected:
@@ -78,7 +79,7 @@ class CommunicatorHost : public Communicator {
   std::condition_variable issued_;
   std::deque<Item> queue_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Status abandoned_ ABSL_GUARDED_BY(mutex_);  // Why; OK: it is not.
+  absl::Status abandoned_ ABSL_GUARDED_BY(mutex_);  // Abandon's `why`, once it was called.
   std::jthread thread_;
 };
 

@@ -10,8 +10,8 @@
 namespace gemini::trainer {
 
 // Adds `num_parts` (>= 1) runs of `elements`, which lie one behind the other at `parts`, into
-// `sum`, which may be the first of them. Of 16 bits it adds in fp32 and rounds the sum once, to
-// nearest, ties to even. All are aligned to their type.
+// `sum`, which may be the first of them. Values of 16 bits are added in fp32, and the sum is
+// rounded once, to nearest, ties to even. All are aligned to their type.
 void FoldSum(SumType type, const std::byte* parts, int64_t num_parts, int64_t elements,
              std::byte* sum);
 

@@ -103,7 +103,7 @@ class MpiTransport final : public RankTransport {
     int here = 0;
     int size = 0;
     MPI_Comm world = MPI_COMM_NULL;
-    // For calls without a communicator, and inherited by those that are made of it.
+    // Calls without a communicator use this one's handler, and those made of it inherit it.
     GEMINI_RETURN_IF_ERROR(StatusOf(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN),
                                     "MPI_Comm_set_errhandler"));
     GEMINI_RETURN_IF_ERROR(StatusOf(MPI_Comm_dup(MPI_COMM_WORLD, &world), "MPI_Comm_dup"));
@@ -129,7 +129,7 @@ class MpiTransport final : public RankTransport {
   BegunTransfer AllGather(const RankGroup& group, const std::byte* part, std::byte* all,
                           int64_t part_bytes) override {
     GEMINI_ASSIGN_OR_RETURN(const ByteCount bytes, ByteCount::Of(part_bytes));
-    // In place in all ranks or in none, as MPI asks for.
+    // MPI asks that all ranks gather in place, or none.
     std::byte* const here = all + group.place * part_bytes;
     if (here != part && part_bytes > 0) std::memcpy(here, part, static_cast<size_t>(part_bytes));
     return Begun("MPI_Iallgather", [&](MPI_Request* request) {
@@ -192,13 +192,16 @@ absl::StatusOr<std::unique_ptr<RankTransport>> Make(int64_t rank, int64_t num_ra
   if (is_begun != 0) return absl::InternalError("MPI was begun in this process before");
   GEMINI_RETURN_IF_ERROR(StatusOf(
       MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread"));
-  auto transport = std::make_unique<MpiTransport>();
   if (provided < MPI_THREAD_SERIALIZED) {
     return absl::InternalError(
         "this MPI knows no threads: it was built without MPI_THREAD_SERIALIZED");
   }
-  GEMINI_RETURN_IF_ERROR(transport->Begin(rank, num_ranks));
-  return transport;
+  auto transport = std::make_unique<MpiTransport>();
+  absl::Status begun = transport->Begin(rank, num_ranks);
+  if (begun.ok()) return transport;
+  // Its end would wait for ranks that wait for this one. The launcher ends them with this process.
+  transport.release();
+  return begun;
 }
 
 }  // namespace

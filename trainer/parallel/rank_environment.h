@@ -33,12 +33,12 @@ struct Rendezvous {
 
 struct RankEnvironment {
   Launcher launcher = Launcher::kNone;
-  int64_t rank = 0;  // 0 <= rank < num_ranks.
+  int64_t rank = 0;  // From 0 to num_ranks - 1.
   int64_t num_ranks = 1;
-  // Among the ranks of this machine: 0 <= local_rank < num_local_ranks <= num_ranks.
+  // The rank's number among those of this machine, from 0 to num_local_ranks - 1.
   int64_t local_rank = 0;
   int64_t num_local_ranks = 1;
-  std::optional<Rendezvous> rendezvous = {};  // Of torchrun alone.
+  std::optional<Rendezvous> rendezvous = {};  // torchrun alone says one.
 };
 
 // Returns a variable's value, or nothing if it is not set.

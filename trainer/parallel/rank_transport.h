@@ -33,7 +33,7 @@ class RankTransport {
   // of one id; it may block until they have. The group of id 0 is there.
   virtual absl::Status Prepare(const RankGroup& group) = 0;
 
-  // As Communicator's of these names, of any size.
+  // These do what Communicator's of the same names do, with any number of bytes.
   virtual BegunTransfer AllGather(const RankGroup& group, const std::byte* part, std::byte* all,
                                   int64_t part_bytes) = 0;
   virtual BegunTransfer AllToAll(const RankGroup& group, const std::byte* to_each,

@@ -16,7 +16,7 @@ namespace gemini::trainer {
 
 // A run of a tensor's elements that lies in one rank's part.
 struct ShardPiece {
-  int64_t tensor = 0;  // By its place in the unit.
+  int64_t tensor = 0;  // Its place in the unit.
   int64_t first = 0;   // In the tensor: a multiple of a block.
   int64_t count = 0;   // > 0. A multiple of a block, unless the tensor ends with it.
   int64_t place = 0;   // In the part: a multiple of a block.
@@ -32,11 +32,11 @@ class ShardCut {
   // Returns the buffer's length: that of all parts, with what pads them.
   int64_t num_elements() const { return num_ranks_ * part_elements_; }
   int64_t part_elements() const { return part_elements_; }
-  // Returns where a tensor begins in the buffer. 0 <= tensor < the number of tensors.
+  // Returns where a tensor begins in the buffer. `tensor` is its place in the unit.
   int64_t place(int64_t tensor) const { return places_[static_cast<size_t>(tensor)]; }
 
-  // Returns what rank `rank` has, in the buffer's order. It may have nothing.
-  // 0 <= rank < num_ranks().
+  // Returns what a rank has, in the buffer's order. It may have nothing. `rank` is at least 0 and
+  // below num_ranks().
   std::vector<ShardPiece> PiecesOf(int64_t rank) const;
 
  private:

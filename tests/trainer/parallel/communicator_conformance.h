@@ -12,16 +12,16 @@ namespace gemini::trainer {
 // and compares what comes with a model that adds and copies as plainly as can be.
 void ExpectRandomExchanges(Communicator& me, uint64_t seed, int num_sequences);
 
-// Sums of more than a slice, of elements that no number of ranks divides.
+// Adds more than a slice, of a number of elements that no number of ranks divides.
 void ExpectLargeSums(Communicator& me);
 
-// Two ranks that first send and then receive, more than any buffer holds.
+// Has two ranks first send and then receive, more than any buffer holds.
 void ExpectCrossedMessages(Communicator& me);
 
-// What is counted of each kind.
+// Makes each kind of exchange, and compares what was counted.
 void ExpectCounts(Communicator& me);
 
-// Calls that no rank can make.
+// Makes calls that no rank can make, and expects a refusal of each.
 void ExpectRefusals(Communicator& me);
 
 }  // namespace gemini::trainer

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One rank of several, started by mpirun: all of them run all tests, in one order. Without a
 // launcher the job is of one rank.
+#include "trainer/parallel/rank_transport_mpi.h"
+
 #include <cstdio>
 #include <memory>
 
@@ -9,26 +11,25 @@
 #include "tests/trainer/parallel/communicator_conformance.h"
 #include "trainer/parallel/communicator_host.h"
 #include "trainer/parallel/rank_environment.h"
-#include "trainer/parallel/rank_transport_mpi.h"
 
 namespace gemini::trainer {
 namespace {
 
 Communicator* me = nullptr;
 
-TEST(MpiRanksTest, RandomExchangesAreTheModels) {
+TEST(RankTransportMpiTest, RandomExchangesAreTheModels) {
   ExpectRandomExchanges(*me, /*seed=*/static_cast<uint64_t>(me->num_ranks()), 300);
 }
 
-TEST(MpiRanksTest, LargeSumsGoBySlices) { ExpectLargeSums(*me); }
+TEST(RankTransportMpiTest, LargeSumsGoBySlices) { ExpectLargeSums(*me); }
 
-TEST(MpiRanksTest, MessagesMayCross) {
+TEST(RankTransportMpiTest, MessagesMayCross) {
   if (me->num_ranks() > 1) ExpectCrossedMessages(*me);
 }
 
-TEST(MpiRanksTest, WhatIsSentIsCounted) { ExpectCounts(*me); }
+TEST(RankTransportMpiTest, WhatIsSentIsCounted) { ExpectCounts(*me); }
 
-TEST(MpiRanksTest, AModuleThatIsNotThereIsNamed) {
+TEST(RankTransportMpiTest, AModuleThatIsNotThereIsNamed) {
   EXPECT_THAT(MakeMpiTransport("/nonexistent/gemini_mpi.so", 0, 2),
               StatusIs(absl::StatusCode::kNotFound,
                        ::testing::AllOf(::testing::HasSubstr("/nonexistent/gemini_mpi.so"),
