@@ -21,6 +21,7 @@
 #include "torch/torch.h"
 #include "trainer/checkpoint/hf_checkpoint.h"
 #include "trainer/models/causal_lm.h"
+#include "trainer/models/counter_dropout.h"
 
 namespace gemini::trainer {
 namespace {
@@ -49,20 +50,24 @@ absl::StatusOr<std::unique_ptr<CausalLm>> Load(const std::string& directory, Jso
   return model;
 }
 
-// What dropout draws: 1 / (1 - rate), or 0.
 struct Draw {
   double rate = 0;
-  torch::Tensor mask;
+  torch::Tensor factors;
 };
 std::vector<Draw>& Draws() {
   thread_local std::vector<Draw> draws;
   return draws;
 }
 std::unique_ptr<at::ObserverContext> RecordDraw(const at::RecordFunction& function) {
-  if (std::string(function.name()) == "aten::bernoulli_") {
-    Draws().push_back(
-        {.rate = 1 - function.inputs()[1].toDouble(), .mask = function.inputs()[0].toTensor()});
-  }
+  if (std::string(function.name()) != kDropoutEvent) return nullptr;
+  const DropoutMask mask = {function.inputs()[0].toDouble(),
+                            static_cast<uint64_t>(function.inputs()[1].toInt())};
+  const std::vector<int64_t> at = function.inputs()[2].toIntVector();
+  const MaskBox box = {at[0], at[1], at[2], at[3], at[4], at[5]};
+  const at::DisableRecordFunctionGuard unseen;
+  Draw& draw = Draws().emplace_back(
+      Draw{mask.probability, torch::empty({box.planes * box.rows * box.row_size})});
+  FillFactors(mask, box, draw.factors);
   return nullptr;
 }
 
@@ -75,8 +80,8 @@ torch::Tensor LossWithDraws(CausalLm& model, const torch::Tensor& tokens, Json& 
   at::removeCallback(handle);
   draws = Json::array();
   for (const Draw& draw : Draws()) {
-    const int64_t elements = draw.mask.numel();
-    draws.push_back({draw.rate, elements, elements - draw.mask.count_nonzero().item<int64_t>()});
+    const int64_t elements = draw.factors.numel();
+    draws.push_back({draw.rate, elements, elements - draw.factors.count_nonzero().item<int64_t>()});
   }
   return loss;
 }
@@ -102,6 +107,7 @@ Json Probe(const std::string& directory, const torch::Tensor& tokens) {
   const torch::Tensor loss = LossWithDraws(model, tokens, result["draws"]);
   loss.backward();
   const torch::NoGradGuard no_grad;
+  model.set_dropout_draw({.step = 1});
   result["dropped"] = loss.item<double>() != model.Loss(tokens).item<double>();
   for (torch::Tensor& parameter : model.parameters()) {
     parameter.sub_(parameter.grad(), kLearningRate);

@@ -124,8 +124,10 @@ class ParityTest(train_program.TrainTest):
         self.check(reference, "states_on_nvme", budget, **keys, optimizer_tier="nvme",
                    nvme=[f"{store}:64MiB"])
         vertical = dict(keys, micro_batch_schedule="vertical", recompute=True)
-        self.check(self.train("block_by_block", **vertical, reference=True), "vertical", budget,
-                   **vertical)
+        # A tied table's gradients are added in another order.
+        if train_program.is_tied(self.model):
+            reference = self.train("block_by_block", **vertical, reference=True)
+        self.check(reference, "vertical", budget, **vertical)
 
     def test_every_optimizer_and_fp16(self):
         runs = ({"optimizer": "adam"}, {"optimizer": "sgd", "lr": 0.05},

@@ -64,6 +64,11 @@ def parameter_bytes(model):
     return sum(len(data) for _, _, data in tensors(MODELS / model / "model.safetensors").values())
 
 
+def is_tied(model):
+    """Whether the head is the table of the embedding, so that files have no weight of its own."""
+    return not {"lm_head.weight", "embed_out.weight"} & set(tensors(MODELS / model / "model.safetensors"))
+
+
 class TrainTest(unittest.TestCase):
     def setUp(self):
         self.directory = pathlib.Path(tempfile.mkdtemp(prefix="gemini-train-"))

@@ -85,15 +85,6 @@ void MetaMemory::ResetPeaks() {
 void MetaMemory::Add(int64_t size_bytes) { count_->Add(size_bytes); }
 void MetaMemory::SetAside(int64_t size_bytes) { count_->aside_bytes += size_bytes; }
 
-void MetaMemory::Shrink(const c10::StorageImpl& storage, int64_t size_bytes) {
-  const c10::DataPtr& data = storage.data_ptr();
-  if (data.get_deleter() != &FreeBlock) return;  // Not one of ours.
-  auto* const block = static_cast<Block*>(data.get_context());
-  if (block == nullptr || block->count != count_ || block->size_bytes <= size_bytes) return;
-  count_->live_bytes -= block->size_bytes - size_bytes;
-  block->size_bytes = size_bytes;
-}
-
 MetaMemory::Pause::Pause() : paused_(std::exchange(t_count, nullptr)) {}
 MetaMemory::Pause::~Pause() { t_count = std::move(paused_); }
 

@@ -31,9 +31,6 @@ class MetaMemory {
   // when it is freed.
   void SetAside(int64_t size_bytes);
 
-  // Counts a tensor that is alive as one of so many bytes, if it was counted as more.
-  void Shrink(const c10::StorageImpl& storage, int64_t size_bytes);
-
   // While it lives, what this thread allocates is not counted.
   class Pause {
    public:

@@ -102,9 +102,8 @@ class StepRecorder {
   };
   struct Frame {
     const at::RecordFunction* function = nullptr;
-    const c10::TensorImpl* mask = nullptr;  // Of dropout, if the operator draws one.
-    size_t first_pin = 0;                   // pins_[first_pin] onwards are its own.
-    bool is_operator = false;               // Of the trace, and not part of one.
+    size_t first_pin = 0;      // pins_[first_pin] onwards are its own.
+    bool is_operator = false;  // Of the trace, and not part of one.
     bool has_inner_work = false;
     KernelWork work = {};
   };
@@ -193,10 +192,7 @@ void StepRecorder::Begin(const at::RecordFunction& function) {
   const OperatorTraits& traits = client::hooks::TraitsOf(schema, function.name());
   uses_.clear();
   bool is_outer = false;
-  const bool draws_mask =
-      !round_.on_cpu && absl::string_view(function.name()) == "aten::bernoulli_";
   client::hooks::ForEachInputTensor(function, schema, [&](c10::TensorImpl* tensor, int argument) {
-    if (draws_mask && argument == 0) frame.mask = tensor;
     if (traits.is_view) return;
     const auto found = managed_.find(tensor->unsafe_storage().unsafeGetStorageImpl());
     if (found == managed_.end()) return;
@@ -228,8 +224,6 @@ void StepRecorder::End(const at::RecordFunction& function) {
   if (!frames_.empty()) frames_.back().has_inner_work |= frame.work.is_kernel;
   for (size_t i = frame.first_pin; i < pins_.size(); ++i) --pins_[i]->pins;
   pins_.resize(frame.first_pin);
-  if (frame.mask != nullptr)
-    memory_.Shrink(*frame.mask->storage().unsafeGetStorageImpl(), frame.mask->numel());
   if (frame.is_operator) {
     out_.needs.back().pinned_bytes = std::max(packed_peak_bytes_, memory_.needed_peak_bytes());
   }
@@ -347,7 +341,7 @@ absl::Status CheckRound(const ModelSpec& spec, const RoundShape& round, const Co
   return absl::OkStatus();
 }
 
-// On a GPU, fused attention draws its dropout inside and keeps nothing for it.
+// On a GPU fused attention drops weights inside, and keeps nothing for it.
 ModelSpec WithDropoutOf(const RoundShape& round, ModelSpec spec) {
   if (!round.on_cpu) spec.attention.dropout = 0;
   return spec;

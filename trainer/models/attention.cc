@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/models/attention.h"
 
+#include <mutex>
 #include <tuple>
 
+#include "ATen/Context.h"
 #include "ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h"
 #include "ATen/ops/cat.h"
 #include "ATen/ops/scaled_dot_product_attention.h"
@@ -39,18 +41,25 @@ torch::Tensor Rotate(const torch::Tensor& x, const HeadAngles& angles) {
   return out.to(x.scalar_type());
 }
 
+void SeedGenerator(torch::Device device, uint64_t seed) {
+  at::Generator generator = at::globalContext().defaultGenerator(device);
+  const std::lock_guard<std::mutex> lock(generator.mutex());
+  generator.set_current_seed(seed);
+}
+
 // Arguments and result: [batch, heads, sequence, head size].
 torch::Tensor FusedAttention(const torch::Tensor& query, const torch::Tensor& key,
                              const torch::Tensor& value, const RowAttentionOptions& options) {
   const bool is_causal = query.size(2) > 1;
   // By its name, which scaled_dot_product_attention would choose on a CPU, but not on the meta
   // device, where a step is foretold.
-  if (!query.is_cuda() && options.dropout == 0) {
+  if (!query.is_cuda()) {
     return std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(
         query, key, value, /*dropout_p=*/0, is_causal, /*attn_mask=*/{}, options.scale));
   }
-  return at::scaled_dot_product_attention(query, key, value, /*attn_mask=*/{}, options.dropout,
-                                          is_causal, options.scale,
+  if (options.dropout.probability > 0) SeedGenerator(query.device(), options.dropout.key);
+  return at::scaled_dot_product_attention(query, key, value, /*attn_mask=*/{},
+                                          options.dropout.probability, is_causal, options.scale,
                                           /*enable_gqa=*/key.size(1) != query.size(1));
 }
 
@@ -60,7 +69,8 @@ torch::Tensor CausalAttention(const torch::Tensor& query, const torch::Tensor& k
                               const torch::Tensor& value, const HeadAngles& angles,
                               RowAttentionOptions options) {
   if (options.window >= query.size(1)) options.window = 0;
-  const bool fused = options.window == 0 && options.soft_cap == 0;
+  const bool fused = options.window == 0 && options.soft_cap == 0 &&
+                     (query.is_cuda() || options.dropout.probability == 0);
   const torch::Tensor attended = (fused ? FusedAttention : RowAttention)(
       Rotate(query.transpose(1, 2), angles), Rotate(key.transpose(1, 2), angles),
       value.transpose(1, 2), options);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Causal self-attention: by Torch's scaled_dot_product_attention, or by RowAttention where scores
-// are capped or a window is shorter than the sequence. The former stores no scores, except on a CPU
-// where dropout is drawn, and on a GPU in fp32 where heads are shared: no fused kernel there takes
-// that.
+// are capped, a window is shorter than the sequence, or a CPU drops weights. The former stores no
+// scores, except on a GPU in fp32 where heads are shared: no fused kernel there takes that. To drop
+// weights, it seeds Torch's generator of that GPU with the mask's key: its mask follows from the
+// key, too, but is another one than RowAttention's.
 #pragma once
 #include <cstdint>
 

@@ -3,11 +3,13 @@
 // buffers would be moved and saved with it.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/types/span.h"
 #include "torch/types.h"
 #include "trainer/families/model_spec.h"
+#include "trainer/models/dropout_mask.h"
 
 namespace gemini::trainer {
 
@@ -35,6 +37,7 @@ struct ExpertRouting {
 struct BatchContext {
   std::vector<HeadAngles> angles = {};  // One for each of ModelSpec::kinds.
   ExpertRouting experts = {};
+  std::optional<DropoutDraw> dropout = {};  // Absent in evaluation, where nothing is dropped.
 };
 
 // Makes the context of rows of `sequence` tokens. `options` are those of the hidden state.

@@ -63,7 +63,7 @@ class CausalLm : public torch::nn::Module {
   const std::vector<std::shared_ptr<Block>>& blocks() const { return blocks_; }
 
   // Returns logits [batch, sequence, vocab] for tokens [batch, sequence] int64, each in
-  // [0, vocab_size), sequence <= max_sequence. Dropout is drawn in training mode only.
+  // [0, vocab_size), sequence <= max_sequence. Elements are dropped in training mode only.
   torch::Tensor Forward(const torch::Tensor& tokens);
 
   // Returns the loss of transformers with labels equal to the inputs, without logits for all
@@ -75,6 +75,13 @@ class CausalLm : public torch::nn::Module {
   // first.
   void set_recompute(bool recompute) { recompute_ = recompute; }
   bool recompute() const { return recompute_; }
+  // Sets what masks the next forwards in training mode draw. All numbers are 0 at first.
+  void set_dropout_draw(const DropoutDraw& draw) { dropout_draw_ = draw; }
+  const DropoutDraw& dropout_draw() const { return dropout_draw_; }
+  // Returns the draw in training mode, and none in evaluation.
+  std::optional<DropoutDraw> dropout() const {
+    return is_training() ? std::optional(dropout_draw_) : std::nullopt;
+  }
   // Sets how forwards run experts. Planned at first.
   void set_routing(const ExpertRouting& routing) { routing_ = routing; }
   const ExpertRouting& routing() const { return routing_; }
@@ -87,6 +94,7 @@ class CausalLm : public torch::nn::Module {
   Stream ForwardBlocks(const torch::Tensor& tokens);
 
   bool recompute_ = false;
+  DropoutDraw dropout_draw_;
   ExpertRouting routing_;
 };
 

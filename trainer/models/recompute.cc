@@ -10,7 +10,6 @@
 #include "torch/csrc/autograd/autograd.h"
 #include "torch/csrc/autograd/custom_function.h"
 #include "torch/custom_class.h"
-#include "trainer/models/generator_state.h"
 
 namespace gemini::trainer {
 namespace {
@@ -23,32 +22,6 @@ using torch::autograd::variable_list;
 struct ForwardState : torch::CustomClassHolder {
   std::shared_ptr<Block> block;
   BatchContext context;
-  torch::Tensor generator_state;
-  torch::Device device = torch::kCPU;  // That generator's device.
-  bool training = false;
-};
-
-// Goes back to the generator and the training flag of a forward; returns to those of now at its
-// end.
-class ReturnToForward {
- public:
-  explicit ReturnToForward(const ForwardState& state)
-      : block_(*state.block), generator_(state.device), training_now_(state.block->is_training()) {
-    SetTraining(state.training);
-    SetGeneratorState(state.generator_state, state.device);
-  }
-  ReturnToForward(const ReturnToForward&) = delete;
-  ReturnToForward& operator=(const ReturnToForward&) = delete;
-  ~ReturnToForward() { SetTraining(training_now_); }
-
- private:
-  void SetTraining(bool training) {
-    if (block_.is_training() != training) block_.train(training);
-  }
-
-  Block& block_;
-  const GeneratorGuard generator_;
-  const bool training_now_;
 };
 
 // The tensors of a stream that are there: functions of autograd take and return no others.
@@ -77,9 +50,6 @@ class RecomputeFunction : public torch::autograd::Function<RecomputeFunction> {
     auto state = c10::make_intrusive<ForwardState>();
     state->block = block;
     state->context = context_of_batch;
-    state->device = hidden.device();
-    state->generator_state = GeneratorState(state->device);
-    state->training = block->is_training();
     context->saved_data["state"] =
         at::IValue::make_capsule(c10::intrusive_ptr<torch::CustomClassHolder>(state));
     const Stream stream = {.hidden = hidden, .router_sums = router_sums.value_or(Variable())};
@@ -97,7 +67,6 @@ class RecomputeFunction : public torch::autograd::Function<RecomputeFunction> {
     }
     variable_list outputs;
     {
-      const ReturnToForward guard(*state);
       const at::AutoGradMode with_graph(true);
       outputs = TensorsOf(state->block->Forward(input, state->context));
     }

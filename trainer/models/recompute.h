@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Recomputation of a block in backward: its activations are not kept, only its input.
-// Bits: gradients are equal to those without recomputation. The CPU generator's state and the
-// block's training flag of the forward are used again, so dropout draws the same mask.
-// Errors: an exception of the block passes through, in forward and in backward; the generator and
-// the training flag are restored first.
-// Limits: CPU generator; no double backward. Gradients are accumulated into .grad, so
-// torch::autograd::grad for a parameter of the block does not see them.
+// Bits: gradients are equal to those without recomputation. Of what a block computes, all that may
+// change between forward and backward is in the context, dropout's masks too.
+// Errors: an exception of the block passes through, in forward and in backward.
+// Limits: no double backward. Gradients are accumulated into .grad, so torch::autograd::grad for a
+// parameter of the block does not see them.
 // Source: Chen et al., "Training Deep Nets with Sublinear Memory Cost", arXiv:1604.06174.
 #pragma once
 #include <memory>
@@ -17,7 +16,8 @@
 namespace gemini::trainer {
 
 // A part of a model. The hidden tensor that it returns has the shape of the one that it took. It
-// adds what its router did to the router sums, or passes them on.
+// adds what its router did to the router sums, or passes them on. It computes the same of the same
+// arguments and parameters, whatever the module's training flag says.
 class Block : public torch::nn::Module {
  public:
   virtual Stream Forward(const Stream& stream, const BatchContext& context) = 0;

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <optional>
 
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/bmm.h"
@@ -13,7 +12,7 @@
 #include "ATen/ops/zeros.h"
 #include "absl/functional/function_ref.h"
 #include "torch/csrc/autograd/custom_function.h"
-#include "trainer/models/generator_state.h"
+#include "trainer/models/counter_dropout.h"
 
 namespace gemini::trainer {
 namespace {
@@ -48,11 +47,11 @@ class Pieces {
   Pieces(const Tensor& query, const Tensor& key, const RowAttentionOptions& options)
       : options_(options),
         batch_(query.size(0)),
+        heads_(query.size(1)),
         sequence_(query.size(2)),
         kv_heads_(key.size(1)),
         head_size_(query.size(3)) {}
 
-  // In an order that is always the same: dropout draws in it.
   void ForEach(absl::FunctionRef<void(const Piece&)> visit) const {
     for (int64_t batch = 0; batch < batch_; ++batch) {
       for (int64_t row = 0; row < sequence_; row += kRows) {
@@ -100,11 +99,19 @@ class Pieces {
     scores.masked_fill_(all.tril(own - options_.window), -std::numeric_limits<double>::infinity());
   }
 
-  // Draws what each weight is multiplied by; undefined without dropout.
-  Tensor DrawDropout(const Tensor& weights) const {
-    if (options_.dropout == 0) return {};
-    const double kept = 1 - options_.dropout;
-    return at::empty_like(weights).bernoulli_(kept).div_(kept);
+  // Returns what dropout multiplies each of a piece's weights by; undefined without dropout.
+  Tensor DropoutFactors(const Tensor& weights, const Piece& piece) const {
+    if (options_.dropout.probability == 0) return {};
+    Tensor factors = at::empty_like(weights);
+    FillFactors(options_.dropout,
+                {.first = (piece.batch * heads_ * sequence_ + piece.row) * sequence_ + piece.key,
+                 .planes = heads_,
+                 .plane_stride = sequence_ * sequence_,
+                 .rows = piece.rows,
+                 .row_stride = sequence_,
+                 .row_size = piece.keys()},
+                factors);
+    return factors;
   }
 
   // Returns weights [KV heads, heads of each, rows, keys] as matrices of the type of `like`.
@@ -117,6 +124,7 @@ class Pieces {
  private:
   const RowAttentionOptions options_;
   const int64_t batch_;
+  const int64_t heads_;
   const int64_t sequence_;
   const int64_t kv_heads_;
   const int64_t head_size_;
@@ -127,9 +135,6 @@ class RowAttentionFunction : public torch::autograd::Function<RowAttentionFuncti
   static Variable forward(AutogradContext* context, const Variable& query, const Variable& key,
                           const Variable& value, const RowAttentionOptions& options) {
     const Pieces pieces(query, key, options);
-    if (options.dropout > 0) {
-      context->saved_data["generator_state"] = GeneratorState(query.device());
-    }
     Tensor out = at::empty_like(query);
     // For each row, the logarithm of the sum of its scores' exponentials.
     const Tensor log_sums = at::empty({query.size(0), query.size(1), query.size(2), 1},
@@ -143,8 +148,8 @@ class RowAttentionFunction : public torch::autograd::Function<RowAttentionFuncti
       const Tensor sums = weights.sum(/*dim=*/-1, /*keepdim=*/true);
       pieces.RowsOf(log_sums, piece).copy_(sums.log().add_(largest));
       weights.div_(sums);
-      const Tensor kept = pieces.DrawDropout(weights);
-      if (kept.defined()) weights.mul_(kept);
+      const Tensor factors = pieces.DropoutFactors(weights, piece);
+      if (factors.defined()) weights.mul_(factors);
       const Tensor rows = pieces.RowsOf(out, piece);
       rows.copy_(at::bmm(pieces.Matrices(weights, value), Pieces::KeysOf(value, piece))
                      .view(rows.sizes()));
@@ -152,7 +157,8 @@ class RowAttentionFunction : public torch::autograd::Function<RowAttentionFuncti
     context->saved_data["scale"] = options.scale;
     context->saved_data["window"] = options.window;
     context->saved_data["soft_cap"] = options.soft_cap;
-    context->saved_data["dropout"] = options.dropout;
+    context->saved_data["dropout"] = options.dropout.probability;
+    context->saved_data["dropout_key"] = static_cast<int64_t>(options.dropout.key);
     context->save_for_backward({query, key, value, out, log_sums});
     return out;
   }
@@ -166,15 +172,12 @@ class RowAttentionFunction : public torch::autograd::Function<RowAttentionFuncti
     const Tensor& out = saved[3];
     const Tensor& log_sums = saved[4];
     const Tensor& out_grad = output_grads[0];
-    const RowAttentionOptions options = {.scale = context->saved_data["scale"].toDouble(),
-                                         .window = context->saved_data["window"].toInt(),
-                                         .soft_cap = context->saved_data["soft_cap"].toDouble(),
-                                         .dropout = context->saved_data["dropout"].toDouble()};
-    std::optional<GeneratorGuard> guard;  // The same weights are dropped again.
-    if (options.dropout > 0) {
-      guard.emplace(query.device());
-      SetGeneratorState(context->saved_data["generator_state"].toTensor(), query.device());
-    }
+    const RowAttentionOptions options = {
+        .scale = context->saved_data["scale"].toDouble(),
+        .window = context->saved_data["window"].toInt(),
+        .soft_cap = context->saved_data["soft_cap"].toDouble(),
+        .dropout = {.probability = context->saved_data["dropout"].toDouble(),
+                    .key = static_cast<uint64_t>(context->saved_data["dropout_key"].toInt())}};
     const Pieces pieces(query, key, options);
     Tensor query_grad = at::empty_like(query);
     // Sums over the pieces.
@@ -185,14 +188,14 @@ class RowAttentionFunction : public torch::autograd::Function<RowAttentionFuncti
       const Tensor tanh = pieces.Cap(weights);
       pieces.Mask(weights, piece);
       weights.sub_(pieces.RowsOf(log_sums, piece)).exp_();
-      const Tensor kept = pieces.DrawDropout(weights);
+      const Tensor factors = pieces.DropoutFactors(weights, piece);
       const Tensor grad_rows = pieces.MatricesOf(out_grad, piece);
-      const Tensor used = kept.defined() ? weights * kept : weights;
+      const Tensor used = factors.defined() ? weights * factors : weights;
       Pieces::KeysOf(value_grad, piece)
           .add_(at::bmm(pieces.Matrices(used, value).transpose(1, 2), grad_rows));
       Tensor grad = ProductInFp32(grad_rows, Pieces::KeysOf(value, piece).transpose(1, 2))
                         .view(weights.sizes());
-      if (kept.defined()) grad.mul_(kept);
+      if (factors.defined()) grad.mul_(factors);
       const Tensor row_sums =
           (pieces.RowsOf(out_grad, piece).to(torch::kFloat32) * pieces.RowsOf(out, piece))
               .sum(/*dim=*/-1, /*keepdim=*/true);

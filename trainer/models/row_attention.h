@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Causal attention that no fused kernel of Torch computes: with capped scores, or in a window. It
-// goes by pieces of 128 rows of one sequence, of which each sees the keys of its window alone, and
-// keeps the logarithm of each row's sum of exponentials in place of scores: backward computes those
-// again.
+// Causal attention that no fused kernel of Torch computes: with capped scores, in a window, or on a
+// CPU with dropout. It goes by pieces of 128 rows of one sequence, of which each sees the keys of
+// its window alone, and keeps the logarithm of each row's sum of exponentials in place of scores:
+// backward computes those again.
 // Bits: pieces do not depend on the batch or on what memory there is.
 // Limits: a second derivative is refused.
-// Thread: any; dropout draws from the device's default generator.
+// Thread: any.
 // Source: Dao et al., "FlashAttention", arXiv:2205.14135, sections 3.1 and B.4, by rows alone.
 #pragma once
 #include <cstdint>
 
 #include "torch/types.h"
+#include "trainer/models/dropout_mask.h"
 
 namespace gemini::trainer {
 
@@ -18,7 +19,8 @@ struct RowAttentionOptions {
   double scale = 1;
   int64_t window = 0;   // A row sees itself and the window - 1 keys before it. 0 means all before.
   double soft_cap = 0;  // Scores become soft_cap * tanh(score / soft_cap). 0 means no cap.
-  double dropout = 0;   // With this probability a weight is dropped; the others grow.
+  // Which weights are dropped, of all [batch, heads, sequence, sequence].
+  DropoutMask dropout = {};
 };
 
 // Returns the attention of query [batch, heads, sequence, head size] and key and value [batch, KV

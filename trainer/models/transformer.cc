@@ -8,10 +8,10 @@
 
 #include "ATen/ops/arange.h"
 #include "ATen/ops/constant_pad_nd.h"
-#include "ATen/ops/dropout.h"
 #include "ATen/ops/empty.h"
 #include "absl/strings/str_cat.h"
 #include "trainer/models/attention.h"
+#include "trainer/models/counter_dropout.h"
 #include "trainer/models/experts.h"
 #include "trainer/models/feed_forward.h"
 #include "trainer/models/module_tree.h"
@@ -22,10 +22,19 @@ namespace {
 
 constexpr int64_t kNoLabel = -1;  // It counts for nothing.
 
+// The sites of dropout: the embedding, and in each block three. A site's number says which elements
+// it drops, so it never changes.
+constexpr int64_t kEmbeddingSite = 0;
+enum class BlockSite { kAttentionWeights, kAttentionOut, kFeedOut };
+int64_t SiteOf(int64_t block, BlockSite site) { return 1 + 3 * block + static_cast<int64_t>(site); }
+
 class TransformerBlock : public Block {
  public:
   TransformerBlock(const ModelSpec& spec, int64_t index, LayerSet& layers)
-      : spec_(spec), kind_(spec.KindOf(index)), scale_(ScaleOf(spec.attention, index)) {
+      : spec_(spec),
+        index_(index),
+        kind_(spec.KindOf(index)),
+        scale_(ScaleOf(spec.attention, index)) {
     const BlockNames& names = spec.layers.block;
     const int64_t width = spec.width;
     const auto linear = [&](const std::string& name, int64_t in, int64_t out, bool bias,
@@ -139,24 +148,26 @@ class TransformerBlock : public Block {
     const AttentionSpec& attention = spec_.attention;
     // Here and in Feed dropout is a statement of its own: what was read before it is released by
     // then.
-    const torch::Tensor attended = attention_out_->Forward(
-        CausalAttention(parts[0], parts[1], parts[2], context.angles[kind_],
-                        {.scale = attention.scales_query ? 1.0 : scale_,
-                         .window = spec_.kinds[kind_].window,
-                         .soft_cap = attention.soft_cap,
-                         .dropout = is_training() ? attention.dropout : 0.0}));
-    return DropOut(attended);
+    const torch::Tensor attended = attention_out_->Forward(CausalAttention(
+        parts[0], parts[1], parts[2], context.angles[kind_],
+        {.scale = attention.scales_query ? 1.0 : scale_,
+         .window = spec_.kinds[kind_].window,
+         .soft_cap = attention.soft_cap,
+         .dropout = MaskOf(context.dropout, SiteOf(index_, BlockSite::kAttentionWeights),
+                           attention.dropout)}));
+    return DropFrom(attended, context, BlockSite::kAttentionOut);
   }
 
   // Returns what the feed-forward part adds, for rows [.., width].
   torch::Tensor Feed(torch::Tensor in, const BatchContext& context, torch::Tensor& router_sums) {
     const torch::Tensor fed = experts_ ? experts_->Forward(in, context.experts, router_sums)
                                        : feed_->Forward(std::move(in));
-    return DropOut(fed);
+    return DropFrom(fed, context, BlockSite::kFeedOut);
   }
 
-  torch::Tensor DropOut(const torch::Tensor& x) const {
-    return at::dropout(x, spec_.residual_dropout, is_training());
+  torch::Tensor DropFrom(const torch::Tensor& x, const BatchContext& context,
+                         BlockSite site) const {
+    return DropOut(x, MaskOf(context.dropout, SiteOf(index_, site), spec_.residual_dropout));
   }
 
   // Returns query [..., heads, head size], and key and value [..., KV heads, head size].
@@ -186,7 +197,8 @@ class TransformerBlock : public Block {
   }
 
   const ModelSpec spec_;
-  const size_t kind_;  // Of spec_.kinds.
+  const int64_t index_;  // Among the model's blocks.
+  const size_t kind_;    // Of spec_.kinds.
   const double scale_;
   std::shared_ptr<Layer> attention_norm_;
   std::vector<std::shared_ptr<Layer>> query_key_value_;  // One, or one each.
@@ -255,13 +267,14 @@ torch::Tensor Transformer::Embed(const torch::Tensor& tokens) {
   if (project_in_) embedded = project_in_->Forward(embedded);
   if (position_embedding_) embedded = embedded + placed;
   placed.reset();  // Before dropout takes memory.
-  return at::dropout(embedded, spec_.embedding_dropout, is_training());
+  return DropOut(embedded, MaskOf(dropout(), kEmbeddingSite, spec_.embedding_dropout));
 }
 
 BatchContext Transformer::ContextOf(const torch::Tensor& hidden) const {
   BatchContext context =
       MakeBatchContext(spec_.kinds, spec_.attention.head_size, hidden.size(1), hidden.options());
   context.experts = routing();
+  context.dropout = dropout();
   return context;
 }
 

@@ -9,16 +9,14 @@
 #include "torch/csrc/autograd/edge.h"
 #include "torch/csrc/autograd/engine.h"
 #include "torch/csrc/autograd/variable.h"
-#include "trainer/models/generator_state.h"
 
 namespace gemini::trainer {
 namespace {
 
-// The input of one block for one micro-batch, and what its dropout began with.
+// The input of one block for one micro-batch.
 struct Boundary {
   int64_t hidden = 0;  // In the activation store.
   torch::Tensor router_sums;
-  torch::Tensor generator_state;
 };
 
 torch::Tensor Leaf(const torch::Tensor& tensor) { return tensor.detach().set_requires_grad(true); }
@@ -52,21 +50,24 @@ absl::StatusOr<std::vector<LossValues>> RunVertically(
     absl::FunctionRef<absl::Status(int64_t micro_batch, double loss)> check, double loss_scale) {
   const at::AutoGradMode with_graph(true);
   const size_t count = micro_batches.size();
-  const torch::Device device = micro_batches.front().device();
   // Where backward enters the graph of each embedding, which holds the tokens and little else. The
   // tensor itself would keep the memory that the store believes to have freed.
   std::vector<torch::autograd::Edge> embeddings;
   std::vector<Stream> streams;  // By micro-batch: the output of the last block that ran.
   std::vector<BatchContext> contexts;
+  DropoutDraw draw = model.dropout_draw();
   for (const torch::Tensor& tokens : micro_batches) {
+    model.set_dropout_draw(draw);
+    ++draw.micro_batch;
     const torch::Tensor embedded = model.Embed(tokens);
     // Frozen embeddings have no graph.
     embeddings.push_back(embedded.requires_grad() ? torch::autograd::impl::gradient_edge(embedded)
                                                   : torch::autograd::Edge());
     const torch::Tensor& hidden = streams.emplace_back(Stream{embedded.detach()}).hidden;
-    // It depends on the length alone, so micro-batches of one length share it.
+    // But for dropout it depends on the length alone, so micro-batches of one length share it.
     const bool shared = !contexts.empty() && hidden.size(1) == streams.front().hidden.size(1);
     contexts.push_back(shared ? contexts.front() : model.ContextOf(hidden));
+    contexts.back().dropout = model.dropout();
   }
 
   std::vector<Boundary> boundaries;  // Block after block, of each the micro-batches in their order.
@@ -75,7 +76,6 @@ absl::StatusOr<std::vector<LossValues>> RunVertically(
     for (const std::shared_ptr<Block>& block : model.blocks()) {
       for (size_t i = 0; i < count; ++i) {
         Boundary& input = boundaries.emplace_back();
-        input.generator_state = GeneratorState(device);
         input.router_sums = streams[i].router_sums;
         Stream output = block->Forward(streams[i], contexts[i]);
         GEMINI_ASSIGN_OR_RETURN(
@@ -96,7 +96,6 @@ absl::StatusOr<std::vector<LossValues>> RunVertically(
     streams[i] = GradientsOf(leaves);
   }
 
-  const GeneratorGuard keep(device);
   for (size_t b = model.blocks().size(); b-- > 0;) {
     for (size_t i = 0; i < count; ++i) {
       const Boundary& input = boundaries[b * count + i];
@@ -108,7 +107,6 @@ absl::StatusOr<std::vector<LossValues>> RunVertically(
         GEMINI_RETURN_IF_ERROR(activations.Prefetch(boundaries[(b - 1) * count].hidden));
       }
       const Stream leaves = Leaves({.hidden = saved, .router_sums = input.router_sums});
-      SetGeneratorState(input.generator_state, device);
       const Stream output = model.blocks()[b]->Forward(leaves, contexts[i]);
       Backward(output, std::exchange(streams[i], {}));
       streams[i] = GradientsOf(leaves);

@@ -4,10 +4,9 @@
 // Memory: between the blocks lies one activation [batch, sequence, width] for each block and
 // micro-batch, in an ActivationStore. The inside of a block is computed again in its backward, as
 // by ForwardRecomputed.
-// Bits: each parameter's gradient is the sum over the micro-batches in their order, as when one
-// micro-batch runs after the other, and bit-equal to that without dropout. The weight of a tied
-// embedding is an exception: all its gradients of the head are added before those of the look-up.
-// Dropout draws in this order, block by block, and uses the same masks again in backward.
+// Bits: each parameter's gradient is the sum over the micro-batches in their order, and bit-equal
+// to that of one micro-batch after the other. The weight of a tied embedding is an exception: all
+// its gradients of the head are added before those of the look-up.
 // Errors: those of the store; exceptions of the model pass through.
 #pragma once
 #include <cstdint>
@@ -24,7 +23,8 @@ namespace gemini::trainer {
 
 // Adds the gradient of the mean loss over `micro_batches` (one at least; tokens as CausalLm::Loss
 // takes), times `loss_scale`, to .grad. Returns the loss of each micro-batch. `check` gets the
-// total before its backward; a status that is not OK ends the run.
+// total before its backward; a status that is not OK ends the run. The first micro-batch draws the
+// model's dropout_draw(), each further one that of the next number; the model is left at the last.
 absl::StatusOr<std::vector<LossValues>> RunVertically(
     CausalLm& model, absl::Span<const torch::Tensor> micro_batches, ActivationStore& activations,
     absl::FunctionRef<absl::Status(int64_t micro_batch, double loss)> check, double loss_scale = 1);

@@ -476,12 +476,10 @@ absl::StatusOr<int> Run(CommandLine& line, const Interrupt& interrupt, Progress&
   if (memory.activations == nullptr) {
     memory.activations = std::make_unique<ActivationsInPlace>();
   }
-  torch::manual_seed(static_cast<uint64_t>(config.seed));
   const auto loading = [&](int64_t done_bytes, int64_t total_bytes) {
     progress.ShowPart({"loading", done_bytes, total_bytes, /*is_bytes=*/true}, MonotonicNow());
   };
   if (resumed.has_value()) {
-    GEMINI_RETURN_IF_ERROR(SetRandomState(resumed->state.random_state, torch_device));
     GEMINI_ASSIGN_OR_RETURN(const HfCheckpoint weights, HfCheckpoint::Open(resumed->path));
     GEMINI_RETURN_IF_ERROR(LoadParameters(weights, parameters, *memory.store, loading));
     GEMINI_RETURN_IF_ERROR(

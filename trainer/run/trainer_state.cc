@@ -41,7 +41,6 @@ std::string ToJson(const TrainerState& state) {
                     {"file_bytes", state.data->file_bytes},
                     {"ends_crc32c", state.data->ends_crc32c}};
   }
-  json["random_state"] = absl::BytesToHexString(state.random_state);
   return json.dump(1) + "\n";
 }
 
@@ -97,13 +96,6 @@ absl::StatusOr<TrainerState> ParseTrainerState(absl::string_view text, absl::str
     }
     fingerprint.ends_crc32c = static_cast<uint32_t>(crc32c);
   }
-  const auto random = json.find("random_state");
-  if (random == json.end() || !random->is_string()) return bad("no random_state");
-  const std::string hex = random->get<std::string>();
-  if (hex.size() % 2 != 0 || hex.find_first_not_of("0123456789abcdef") != std::string::npos) {
-    return bad("a random_state that is not hexadecimal");
-  }
-  state.random_state = absl::HexStringToBytes(hex);
   return state;
 }
 

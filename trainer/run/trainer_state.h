@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a checkpoint holds besides parameters, so that a run goes on as if it had not stopped:
-//     trainer_state.json     step, sequences taken, the steps of each parameter, the random state,
-//                            the scale of the loss, and which data the run began with
+//     trainer_state.json     step, sequences taken, the steps of each parameter, the scale of the
+//                            loss, and which data the run began with
 //     optimizer.safetensors  "exp_avg.NAME" and "exp_avg_sq.NAME", fp32, for each parameter
 // This is the JSON; the moments stream through trainer/run/run_checkpoint.h.
 // Errors: INVALID_ARGUMENT: not such a file (names what is wrong). NOT_FOUND and others: as
@@ -24,7 +24,6 @@ struct TrainerState {
   int64_t step = 0;             // Completed.
   int64_t sequences_taken = 0;  // The data's cursor (trainer/data/sequence_order.h).
   std::map<std::string, int64_t> tensor_steps;  // Steps in which each parameter had a gradient.
-  std::string random_state;                     // Bytes of Torch's CPU generator.
   double first_loss = 0;                        // Of the run's first step, for the summary.
   double last_loss = 0;                         // Of its last one.
   int64_t evaluated_step = 0;                   // Of the last evaluation that was completed.

@@ -18,7 +18,6 @@
 #include "gemini/system/status_macros.h"
 #include "torch/autograd.h"
 #include "trainer/data/sequence_order.h"
-#include "trainer/models/generator_state.h"
 #include "trainer/models/plain_layers.h"
 #include "trainer/models/vertical_schedule.h"
 #include "trainer/run/learning_rate.h"
@@ -63,6 +62,7 @@ class Loop {
   // Loss of one micro-batch after backward.
   absl::StatusOr<LossValues> MicroBatch(int64_t micro_batch);
   absl::StatusOr<torch::Tensor> TrainingTokens(int64_t micro_batch) const;
+  DropoutDraw DrawOf(int64_t micro_batch) const;
   // Refuses a loss that is not to be learned from.
   absl::Status CheckLoss(int64_t micro_batch, double loss);
   absl::StatusOr<torch::Tensor> Batch(const TokenData& data, int64_t num_sequences,
@@ -185,6 +185,10 @@ absl::StatusOr<torch::Tensor> Loop::TrainingTokens(int64_t micro_batch) const {
   return Batch(parts_.data, config_.batch, [&](int64_t i) { return order_.At(first + i); });
 }
 
+DropoutDraw Loop::DrawOf(int64_t micro_batch) const {
+  return {static_cast<uint64_t>(config_.seed), state_.step, micro_batch};
+}
+
 absl::StatusOr<LossValues> Loop::ForwardBackward() {
   if (config_.micro_batch_schedule == "vertical") return ForwardBackwardVertically();
   LossValues loss;
@@ -197,12 +201,6 @@ absl::StatusOr<LossValues> Loop::ForwardBackward() {
 
 absl::StatusOr<LossValues> Loop::WithRoom(absl::string_view what,
                                           absl::FunctionRef<absl::StatusOr<LossValues>()> compute) {
-  std::string random_state;
-  try {
-    random_state = RandomState(parts_.device);
-  } catch (const std::exception& error) {
-    return Explain(error, "the random state");
-  }
   absl::StatusOr<LossValues> loss = compute();
   while (loss.status().GetPayload(kOperatorsHadNoMemory) && parts_.store.status().ok()) {
     // Nothing of the attempt is worth room.
@@ -215,7 +213,6 @@ absl::StatusOr<LossValues> Loop::WithRoom(absl::string_view what,
     if (!parts_.store.GiveWay()) break;
     parts_.log(absl::StrCat(what, " is begun again with more memory for operators, taken from ",
                             "parameters: ", loss.status().message()));
-    GEMINI_RETURN_IF_ERROR(SetRandomState(random_state, parts_.device));
     loss = compute();
   }
   return loss;
@@ -227,6 +224,7 @@ absl::StatusOr<LossValues> Loop::ForwardBackwardVertically() {
     GEMINI_ASSIGN_OR_RETURN(micro_batches.emplace_back(), TrainingTokens(i));
   }
   LossValues loss;
+  parts_.model.set_dropout_draw(DrawOf(0));
   try {
     GEMINI_ASSIGN_OR_RETURN(
         const std::vector<LossValues> losses,
@@ -244,6 +242,7 @@ absl::StatusOr<LossValues> Loop::ForwardBackwardVertically() {
 absl::StatusOr<LossValues> Loop::MicroBatch(int64_t micro_batch) {
   GEMINI_ASSIGN_OR_RETURN(const torch::Tensor tokens, TrainingTokens(micro_batch));
   LossValues values;
+  parts_.model.set_dropout_draw(DrawOf(micro_batch));
   try {
     const double factor = loss_scale() / static_cast<double>(config_.accumulate);
     const BatchLoss loss = parts_.model.Losses(tokens, factor);
@@ -427,7 +426,6 @@ absl::Status Loop::Save() {
   // Without a GPU the heap holds what activations left; saving, which takes long, needs none of it.
   ::malloc_trim(0);
   GEMINI_RETURN_IF_ERROR(EnsureBegun());
-  state_.random_state = RandomState(parts_.device);
   const absl::StatusOr<SaveResult> saved =
       parts_.directory.Save(state_.step, config_.keep, [&](const std::string& directory) {
         return WriteRunCheckpoint(directory, parts_.source, parts_.parameters, parts_.store, state_,
@@ -484,26 +482,6 @@ absl::StatusOr<TrainingSummary> Loop::Run() {
 }
 
 }  // namespace
-
-std::string RandomState(torch::Device device) {
-  const torch::Tensor state = GeneratorState(device);
-  return std::string(static_cast<const char*>(state.const_data_ptr()),
-                     static_cast<size_t>(state.numel()));
-}
-
-absl::Status SetRandomState(const std::string& state, torch::Device device) {
-  try {
-    torch::Tensor bytes = at::empty({static_cast<int64_t>(state.size())},
-                                    torch::TensorOptions().dtype(torch::kUInt8));
-    std::memcpy(bytes.data_ptr(), state.data(), state.size());
-    SetGeneratorState(bytes, device);
-  } catch (const c10::Error& error) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("no random state of ", device.str(), ": ", error.what_without_backtrace(),
-                     ": a run goes on on the kind of device that it began on"));
-  }
-  return absl::OkStatus();
-}
 
 absl::StatusOr<TrainingSummary> Train(const TrainingParts& parts, const TrainerState* resumed,
                                       const std::string& resumed_path) {

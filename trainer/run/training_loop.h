@@ -67,14 +67,8 @@ struct TrainingSummary {
 };
 
 // Runs to the last step or the first signal, and saves unless nothing was done. `resumed`: the
-// state and the path of the checkpoint that store and random generator were loaded from; null in a
-// new run.
+// state and the path of the checkpoint that the store was loaded from; null in a new run.
 absl::StatusOr<TrainingSummary> Train(const TrainingParts& parts, const TrainerState* resumed,
                                       const std::string& resumed_path);
-
-// Torch's generator of the device as bytes, and back. INVALID_ARGUMENT: no state of one on that
-// kind of device.
-std::string RandomState(torch::Device device);
-absl::Status SetRandomState(const std::string& state, torch::Device device);
 
 }  // namespace gemini::trainer

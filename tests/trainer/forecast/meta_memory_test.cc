@@ -163,17 +163,6 @@ TEST(MetaMemoryTest, OtherThreadsMayFree) {
   EXPECT_EQ(memory.live_bytes(), 0);
 }
 
-TEST(MetaMemoryTest, WhatIsShrunkCountsAsLessFromThenOn) {
-  MetaMemory memory(/*grain_bytes=*/1);
-  at::Tensor tensor = at::empty({100}, torch::dtype(torch::kFloat32).device(torch::kMeta));
-  memory.Shrink(*tensor.storage().unsafeGetStorageImpl(), 100);
-  EXPECT_EQ(memory.live_bytes(), 100);
-  memory.Shrink(*tensor.storage().unsafeGetStorageImpl(), 300);  // Never more than before.
-  EXPECT_EQ(memory.live_bytes(), 100);
-  tensor.reset();
-  EXPECT_EQ(memory.live_bytes(), 0);
-}
-
 TEST(MetaMemoryTest, WhatIsSetAsideIsNotNeeded) {
   MetaMemory memory(/*grain_bytes=*/1);
   memory.Add(100);

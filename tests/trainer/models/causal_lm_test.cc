@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/models/causal_lm.h"
 
+#include <algorithm>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ATen/record_function.h"
 #include "tests/status_matchers.h"
 #include "torch/torch.h"
 #include "trainer/families/hf_config.h"
+#include "trainer/models/counter_dropout.h"
 
 namespace gemini::trainer {
 namespace {
@@ -158,14 +161,14 @@ TEST_P(CausalLmTest, ParametersAreInTheOrderOfFirstUse) {
   }
 }
 
-// The probabilities that dropout was called with, while the callback below was installed.
-std::vector<double>& DropoutRates() {
-  thread_local std::vector<double> rates;
-  return rates;
+// The probability and the key of each mask that was computed while the callback below was there.
+std::vector<std::pair<double, int64_t>>& Masks() {
+  thread_local std::vector<std::pair<double, int64_t>> masks;
+  return masks;
 }
 std::unique_ptr<at::ObserverContext> RecordRate(const at::RecordFunction& function) {
-  if (std::string(function.name()) == "aten::dropout") {
-    DropoutRates().push_back(function.inputs()[2].toBool() ? function.inputs()[1].toDouble() : 0);
+  if (std::string(function.name()) == kDropoutEvent) {
+    Masks().emplace_back(function.inputs()[0].toDouble(), function.inputs()[1].toInt());
   }
   return nullptr;
 }
@@ -183,27 +186,33 @@ TEST(DropoutTest, EachSiteDropsAtItsRate) {
            {R"({"model_type":"opt","vocab_size":301,"max_position_embeddings":32,"hidden_size":64,
                "num_hidden_layers":1,"num_attention_heads":4,"ffn_dim":128,
                "attention_dropout":0.2,"dropout":0.3})",
-            {0, 0.2, 0.3, 0.3}},
+            {0.2, 0.3, 0.3}},
            {R"({"model_type":"llama","vocab_size":301,"hidden_size":64,"num_hidden_layers":1,
                "max_position_embeddings":32,"num_attention_heads":4,"num_key_value_heads":2,
                "intermediate_size":96,"attention_dropout":0.2})",
-            {0, 0.2, 0, 0}},
+            {0.2}},
        }) {
     SCOPED_TRACE(expected.json);
     const std::unique_ptr<CausalLm> model = MakeRandom(expected.json);
     for (const bool training : {true, false}) {
       model->train(training);
-      DropoutRates().clear();
+      Masks().clear();
       const auto handle = at::addThreadLocalCallback(at::RecordFunctionCallback(RecordRate)
                                                          .needsInputs(true)
                                                          .scopes({at::RecordScope::FUNCTION}));
       model->Forward(Tokens());
       at::removeCallback(handle);
-      // In evaluation the fused kernel has no dropout at all.
-      std::erase(DropoutRates(), 0);
-      std::vector<double> rates = training ? expected.training : std::vector<double>();
-      std::erase(rates, 0);
-      EXPECT_EQ(DropoutRates(), rates) << training;
+      // Attention computes its mask in pieces.
+      const auto repeated = std::ranges::unique(Masks());
+      Masks().erase(repeated.begin(), repeated.end());
+      std::vector<double> rates;
+      std::set<int64_t> keys;
+      for (const auto& [rate, key] : Masks()) {
+        rates.push_back(rate);
+        keys.insert(key);
+      }
+      EXPECT_EQ(rates, training ? expected.training : std::vector<double>());
+      EXPECT_EQ(keys.size(), rates.size()) << "two sites share a mask";
     }
   }
 }
@@ -216,8 +225,10 @@ TEST_P(CausalLmTest, RecomputationGivesTheSameBitsWithDropout) {
   for (const bool recompute : {false, true}) {
     model->set_recompute(recompute);
     model->zero_grad();
-    torch::manual_seed(3);
+    // What a forward drew, its backward drops, whatever was set in between.
+    model->set_dropout_draw({.seed = 3});
     const torch::Tensor loss = model->Loss(tokens);
+    model->set_dropout_draw({.seed = 4});
     loss.backward();
     if (!recompute) {
       plain_loss = loss;
@@ -234,13 +245,22 @@ TEST_P(CausalLmTest, RecomputationGivesTheSameBitsWithDropout) {
   }
 }
 
-TEST_P(CausalLmTest, DropoutIsDrawnInTrainingOnly) {
+TEST_P(CausalLmTest, DropoutIsDrawnInTrainingOnlyAndForEachDrawAnew) {
   const std::unique_ptr<CausalLm> model = MakeRandom(GetParam());
   const torch::Tensor tokens = Tokens();
   const torch::NoGradGuard no_grad;
-  EXPECT_FALSE(torch::equal(model->Forward(tokens), model->Forward(tokens)));
+  const auto with = [&](const DropoutDraw& draw) {
+    model->set_dropout_draw(draw);
+    return model->Forward(tokens);
+  };
+  const std::vector<DropoutDraw> others = {{.seed = 1}, {.step = 1}, {.micro_batch = 1}};
+  const torch::Tensor first = with({});
+  EXPECT_TRUE(torch::equal(first, with({})));
+  for (const DropoutDraw& draw : others) EXPECT_FALSE(torch::equal(first, with(draw)));
   model->eval();
-  EXPECT_TRUE(torch::equal(model->Forward(tokens), model->Forward(tokens)));
+  const torch::Tensor evaluated = with({});
+  EXPECT_FALSE(torch::equal(first, evaluated));
+  for (const DropoutDraw& draw : others) EXPECT_TRUE(torch::equal(evaluated, with(draw)));
 }
 
 TEST_P(CausalLmTest, NoTokenSeesALaterOne) {

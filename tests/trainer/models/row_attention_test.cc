@@ -13,7 +13,7 @@
 #include "client/torch/device/vector_math.h"
 #include "gmock/gmock.h"
 #include "torch/torch.h"
-#include "trainer/models/generator_state.h"
+#include "trainer/models/counter_dropout.h"
 
 namespace gemini::trainer {
 namespace {
@@ -50,7 +50,8 @@ Inputs MakeInputs(torch::Dtype type) {
 }
 
 // All scores at once, in the inputs' type.
-Tensor WholeAttention(const Inputs& inputs, const RowAttentionOptions& options) {
+Tensor WholeAttention(const Inputs& inputs, const RowAttentionOptions& options,
+                      const Tensor& dropout_factors = torch::ones({1})) {
   const int64_t share = kHeads / kKvHeads;
   Tensor scores =
       inputs.query.matmul(inputs.key.repeat_interleave(share, 1).transpose(2, 3)) * options.scale;
@@ -60,7 +61,8 @@ Tensor WholeAttention(const Inputs& inputs, const RowAttentionOptions& options) 
   Tensor hidden = distance < 0;
   if (options.window > 0) hidden = hidden | (distance >= options.window);
   scores = scores.masked_fill(hidden, -INFINITY);
-  return torch::softmax(scores, -1).matmul(inputs.value.repeat_interleave(share, 1));
+  return (torch::softmax(scores, -1) * dropout_factors.to(scores.scalar_type()))
+      .matmul(inputs.value.repeat_interleave(share, 1));
 }
 
 std::vector<Tensor> OutputAndGradients(const Inputs& inputs, const Tensor& out) {
@@ -180,10 +182,10 @@ TEST(RowAttentionMemoryTest, AWindowTakesNoMaskOfTheWholeSequence) {
 }
 
 TEST(RowAttentionDropoutTest, ItsShareOfTheWeightsIsDroppedAndTheOthersGrow) {
-  torch::manual_seed(4);
   // With a window of one key each row has one weight, which is 1.
   const Tensor value = torch::ones({8, 4, 500, 1});
-  const Tensor out = RowAttention(value, value, value, {.scale = 1, .window = 1, .dropout = 0.2});
+  const Tensor out =
+      RowAttention(value, value, value, {.scale = 1, .window = 1, .dropout = {.probability = 0.2}});
   EXPECT_NEAR((out == 0).to(torch::kFloat32).mean().item<double>(), 0.2, 0.02);
   EXPECT_TRUE(torch::allclose(out.masked_select(out != 0), torch::full({1}, 1.25)));
 }
@@ -194,23 +196,32 @@ TEST(RowAttentionDerivativeTest, ASecondOneIsRefused) {
   EXPECT_THROW(torch::autograd::grad({out}, {x}, {}, true, /*create_graph=*/true), c10::Error);
 }
 
+// The weights of a piece have their places among all weights, so that pieces change no mask.
+TEST_P(RowAttentionTest, DropsTheWeightsThatOneMaskOfAllDrops) {
+  RowAttentionOptions options = GetParam().options;
+  const Inputs inputs = MakeInputs(torch::kFloat32);
+  options.dropout = {.probability = 0.4, .key = uint64_t{1} << 63};
+  const torch::NoGradGuard no_grad;
+  const Tensor factors = torch::empty({kBatch, kHeads, kSequence, kSequence});
+  FillFactors(options.dropout, {.row_size = factors.numel()}, factors);
+  const Tensor expected = WholeAttention(inputs, options, factors);
+  const Tensor found = RowAttention(inputs.query, inputs.key, inputs.value, options);
+  EXPECT_TRUE(torch::allclose(found, expected, 1e-4, 1e-5)) << (found - expected).abs().max();
+}
+
 // With dropout the output is linear in the values, and smooth in the query and the key as long as
 // the same weights are dropped. So the gradient must be that of the forward's own draw.
 TEST_P(RowAttentionTest, BackwardDropsTheWeightsThatForwardDropped) {
   RowAttentionOptions options = GetParam().options;
-  options.dropout = 0.4;
+  options.dropout = {.probability = 0.4, .key = 5};
   const Inputs inputs = MakeInputs(torch::kFloat32);
   const auto sum = [&](const Tensor& query, const Tensor& key) {
-    torch::manual_seed(5);
     return (RowAttention(query, key, inputs.value, options) * inputs.weight)
         .to(torch::kFloat64)
         .sum();
   };
   const Tensor out = sum(inputs.query, inputs.key);
-  torch::manual_seed(6);  // Backward must neither use nor move this state.
-  const Tensor state = GeneratorState(torch::kCPU);
   const auto grads = torch::autograd::grad({out}, {inputs.query, inputs.key, inputs.value});
-  EXPECT_TRUE(torch::equal(GeneratorState(torch::kCPU), state));
   EXPECT_NEAR((grads[2] * inputs.value).sum().item<double>(), out.item<double>(),
               1e-4 * std::abs(out.item<double>()) + 1e-3);
 
