@@ -10,6 +10,8 @@
 
 namespace gemini::client {
 
+class StepExchange;
+
 // The optimizer (client/kernels/update_rules.h has the formulas). A kind ignores what its formula
 // does not name. Weight decay applies to parameters of at least `decay_min_dimensions` dimensions.
 struct OptimizerSpec {
@@ -45,11 +47,14 @@ struct StepOptions {
   // Whether a NaN or an infinity in a gradient is no error: nothing is updated then, and
   // StepResult::skipped is set.
   bool skip_non_finite = false;
+  // With the other processes that train this model (client/update/step_exchange.h). Null: this
+  // process has the whole model.
+  StepExchange* exchange = nullptr;
 };
 
 struct StepResult {
   int64_t step = 0;  // Completed steps, with this one unless it was skipped or had no gradient.
-  // Norm of the unscaled gradients, before clipping; 0 if no parameter had one.
+  // Norm of the unscaled gradients of all processes, before clipping; 0 if no parameter had one.
   double grad_norm = 0;
   double clip_coefficient = 1;
   bool skipped = false;  // By StepOptions::skip_non_finite.

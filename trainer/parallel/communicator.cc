@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "gemini/crc32c.h"
 #include "gemini/system/status_macros.h"
 
 namespace gemini::trainer {
@@ -54,6 +55,7 @@ Communicator::Communicator(int64_t rank, int64_t num_ranks) {
   for (int64_t i = 0; i < num_ranks; ++i) world->ranks.push_back(i);
   world->place = rank;
   groups_.push_back(std::move(world));
+  checksums_.push_back(0);
 }
 
 absl::StatusOr<const RankGroup*> Communicator::MakeGroup(
@@ -79,6 +81,10 @@ absl::StatusOr<const RankGroup*> Communicator::MakeGroup(
   }
   GEMINI_RETURN_IF_ERROR(Prepare(*made));
   groups_.push_back(std::move(made));
+  {
+    MutexLock lock(mutex_);
+    checksums_.push_back(0);
+  }
   return groups_.back().get();
 }
 
@@ -180,8 +186,35 @@ Work Communicator::Start(Operation operation) {
     SentBytes& sent = sent_[{kind, group.name, operation.site}];
     ++sent.operations;
     sent.bytes += SentOf(kind, group.size(), bytes, operation.place == group.place);
+    if (!is_message) {
+      uint32_t& checksum = checksums_[static_cast<size_t>(group.id)];
+      const std::string issued =
+          absl::StrCat(checksum, " ", CollectiveKindName(kind), " ", operation.count, " ",
+                       static_cast<int>(operation.type), " ", operation.place, " ", operation.site);
+      checksum = Crc32c({reinterpret_cast<const std::byte*>(issued.data()), issued.size()});
+    }
   }
   return Issue(std::move(operation));
+}
+
+std::vector<uint32_t> Communicator::checksums() const {
+  MutexLock lock(mutex_);
+  return checksums_;
+}
+
+absl::Status Communicator::CheckChecksums(const std::vector<std::vector<uint32_t>>& by_rank) const {
+  for (const std::unique_ptr<RankGroup>& group : groups_) {
+    const auto id = static_cast<size_t>(group->id);
+    const auto of = [&](int64_t member) { return by_rank[static_cast<size_t>(member)][id]; };
+    const int64_t first = group->ranks.front();
+    const auto other =
+        std::ranges::find_if(group->ranks, [&](int64_t rank) { return of(rank) != of(first); });
+    if (other == group->ranks.end()) continue;
+    return absl::InternalError(absl::StrCat("ranks ", first, " and ", *other,
+                                            " issued different collectives in group ", group->name,
+                                            ": one of them runs another program"));
+  }
+  return absl::OkStatus();
 }
 
 std::vector<SentBytes> Communicator::sent() const {

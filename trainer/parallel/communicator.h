@@ -123,6 +123,14 @@ class Communicator {
   Work Receive(const RankGroup& group, void* bytes, int64_t size_bytes, int64_t from_place,
                int64_t tag, absl::string_view site);
 
+  // Returns, by the groups' ids, a checksum of the collectives that this rank has issued in each:
+  // kinds, sizes, types and sites, in their order. Ranks of a group that ran the same program have
+  // the same one. Messages do not count.
+  std::vector<uint32_t> checksums() const;
+  // Compares the checksums of all ranks in the groups that this one is in. INTERNAL: two differ
+  // (names the group and the ranks).
+  absl::Status CheckChecksums(const std::vector<std::vector<uint32_t>>& by_rank) const;
+
   // Returns what this rank was to send since it was made, by kind, group and site. A part of n
   // bytes that goes to each of g - 1 others counts as n (g - 1), as a ring sends it, so that a sum
   // counts its scatter and its gather. A broadcast counts once, at the rank that has the bytes.
@@ -151,6 +159,7 @@ class Communicator {
 
   std::vector<std::unique_ptr<RankGroup>> groups_;
   mutable Mutex mutex_;
+  std::vector<uint32_t> checksums_ ABSL_GUARDED_BY(mutex_);  // By the groups' ids.
   std::map<std::tuple<CollectiveKind, std::string, std::string>, SentBytes> sent_
       ABSL_GUARDED_BY(mutex_);
 };

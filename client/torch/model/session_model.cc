@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/torch/model/session_model.h"
 
+#include "client/update/step_exchange.h"
 #include "gemini/system/status_macros.h"
 
 namespace gemini::client::hooks {
@@ -18,7 +19,7 @@ absl::Status SessionModel::CheckOpen() const {
 }
 
 absl::StatusOr<StepResult> SessionModel::Step(const StepOptions& options) {
-  GEMINI_RETURN_IF_ERROR(CheckOpen());
+  if (absl::Status open = CheckOpen(); !open.ok()) return RefuseStep(options.exchange, open);
   return open_->Step(options);
 }
 

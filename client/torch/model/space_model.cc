@@ -9,6 +9,7 @@
 #include "client/kernels/grad_norm.h"
 #include "client/torch/model/update_step.h"
 #include "client/update/bundle_update.h"
+#include "client/update/step_exchange.h"
 #include "gemini/shm/commit_shm.h"
 #include "gemini/system/status_macros.h"
 
@@ -69,19 +70,27 @@ SpaceModel::~SpaceModel() {
   tensors_->RetireAll("the session is closed");
 }
 
-absl::StatusOr<StepResult> SpaceModel::Step(const StepOptions& options) {
+absl::StatusOr<std::vector<OptimizerSpec>> SpaceModel::PrepareStep(const StepOptions& options) {
   GEMINI_RETURN_IF_ERROR(session_.CheckServer());
   if (!(options.loss_scale >= 1 && std::isfinite(options.loss_scale))) {
     return absl::InvalidArgumentError(
         absl::StrCat("a loss scale of ", options.loss_scale, ": it is 1 or more"));
   }
-  GEMINI_ASSIGN_OR_RETURN(const std::vector<OptimizerSpec> groups, GroupsForStep(options));
+  GEMINI_ASSIGN_OR_RETURN(std::vector<OptimizerSpec> groups, GroupsForStep(options));
   GEMINI_RETURN_IF_ERROR(writer_.Flush());
   GEMINI_RETURN_IF_ERROR(tensors_->CheckStorages());
   GEMINI_RETURN_IF_ERROR(CheckUnpinned("the step was not taken"));
   GEMINI_RETURN_IF_ERROR(FinishUpdates());
+  return groups;
+}
+
+absl::StatusOr<StepResult> SpaceModel::Step(const StepOptions& options) {
+  const absl::StatusOr<std::vector<OptimizerSpec>> groups = PrepareStep(options);
+  if (!groups.ok()) return RefuseStep(options.exchange, groups.status());
+  NoExchange alone;
+  StepExchange& exchange = options.exchange != nullptr ? *options.exchange : alone;
   const int64_t step_before = step_;
-  GEMINI_ASSIGN_OR_RETURN(const StepResult result, TakeStep(options, groups));
+  GEMINI_ASSIGN_OR_RETURN(const StepResult result, TakeStep(options, exchange, *groups));
   if (step_ == step_before) return result;
   session_.PublishStep(step_, hook_.device().outside_bytes());
   hook_.device().EndStep();
@@ -122,25 +131,37 @@ absl::StatusOr<std::vector<OptimizerSpec>> SpaceModel::GroupsForStep(
   return groups;
 }
 
-absl::StatusOr<StepResult> SpaceModel::TakeStep(const StepOptions& options,
+absl::StatusOr<StepResult> SpaceModel::TakeStep(const StepOptions& options, StepExchange& exchange,
                                                 const std::vector<OptimizerSpec>& groups) {
   UpdateStep step(*tensors_, edits_, squares_, optimizer_, session_, hook_.device().kernels());
-  GEMINI_ASSIGN_OR_RETURN(const bool has_gradients, step.Collect(*gradients_));
-  if (!has_gradients) return StepResult{.step = step_};
-  const absl::StatusOr<double> norm = step.Norm();
+  const absl::StatusOr<bool> has_gradients = step.Collect(*gradients_);
+  absl::StatusOr<SquaresByTensor> own = SquaresByTensor(infos_.size());
+  if (!has_gradients.ok()) own = has_gradients.status();
+  if (has_gradients.ok() && *has_gradients) own = step.Squares();
+  const absl::StatusOr<std::optional<double>> norm = exchange.AgreeOnNorm(own);
   if (!norm.ok()) {
     if (!absl::IsOutOfRange(norm.status())) return norm.status();
     if (!options.skip_non_finite) return absl::FailedPreconditionError(norm.status().message());
     return StepResult{.step = step_, .skipped = true};
   }
+  if (!own.ok()) return own.status();
+  if (!norm->has_value()) return StepResult{.step = step_};
   StepResult result;
-  result.grad_norm = *norm / options.loss_scale;
+  result.grad_norm = **norm / options.loss_scale;
   result.clip_coefficient = ClipCoefficient(result.grad_norm, options.max_grad_norm);
   result.step = step_ + 1;
+  if (!*has_gradients) {  // Other processes have.
+    std::vector<TrustSquares> none(infos_.size());
+    if (IsLayerWise(optimizer_.kind)) {
+      GEMINI_RETURN_IF_ERROR(exchange.CompleteTrustSquares(absl::MakeSpan(none)));
+    }
+    step_ = result.step;
+    return result;
+  }
   GEMINI_RETURN_IF_ERROR(step.LeaveDevice());
   // Nothing is pending: the update thread does not read the intent now.
-  GEMINI_RETURN_IF_ERROR(
-      step.Begin(groups, result.clip_coefficient / options.loss_scale, result.step, intent_));
+  GEMINI_RETURN_IF_ERROR(step.Begin(groups, result.clip_coefficient / options.loss_scale,
+                                    result.step, exchange, intent_));
   step_ = result.step;
   gradients_->BeginStep();
   updates_->Wake();

@@ -76,9 +76,12 @@ class SpaceModel final : public ManagedModel, public StorageOwner {
   // Returns the hyper-parameters of each group in a step with these options. INVALID_ARGUMENT:
   // there are too few or too many, or one is out of its range (the message names it).
   absl::StatusOr<std::vector<OptimizerSpec>> GroupsForStep(const StepOptions& options) const;
+  // Does what a step needs before its gradients are collected: writes and updates come to their
+  // end. Returns the hyper-parameters of each group, or why there can be no step.
+  absl::StatusOr<std::vector<OptimizerSpec>> PrepareStep(const StepOptions& options);
   // Does the part of Step between the last operator and the recorded intent; on an error nothing
   // was changed. The step is the same as before if there was no gradient, or it was skipped.
-  absl::StatusOr<StepResult> TakeStep(const StepOptions& options,
+  absl::StatusOr<StepResult> TakeStep(const StepOptions& options, StepExchange& exchange,
                                       const std::vector<OptimizerSpec>& groups);
   // Waits until the tensor's bundles are at step().
   absl::Status AwaitTensor(int64_t index);

@@ -94,11 +94,11 @@ absl::StatusOr<std::vector<double>> UpdateStep::SquaresOnDevice() {
   return kernels_.BlockSquaresOf(tensors_.store().format().element, runs);
 }
 
-absl::StatusOr<std::vector<std::vector<double>>> UpdateStep::BlockSquares() {
+absl::StatusOr<SquaresByTensor> UpdateStep::BlockSquares() {
   GEMINI_ASSIGN_OR_RETURN(const std::vector<double> squares_on_device, SquaresOnDevice());
   auto next_on_device = squares_on_device.begin();
   // By tensor: chunks come in another order than tensors where some span or groups differ.
-  std::vector<std::vector<double>> squares(tensors_.tensors().size());
+  SquaresByTensor squares(tensors_.tensors().size());
   for (const ModelRange& range : tensors_.ranges()) {
     if (range.group != TensorGroup::kTrainable || !AnyGradient(range.first)) continue;
     const bool is_on_device = on_device_->gradient(range.first) != nullptr;
@@ -127,22 +127,15 @@ absl::StatusOr<std::vector<std::vector<double>>> UpdateStep::BlockSquares() {
   return squares;
 }
 
-absl::StatusOr<double> UpdateStep::Norm() {
-  GEMINI_ASSIGN_OR_RETURN(const std::vector<std::vector<double>> squares, BlockSquares());
-  double sum = 0;
+absl::StatusOr<SquaresByTensor> UpdateStep::Squares() {
+  GEMINI_ASSIGN_OR_RETURN(SquaresByTensor squares, BlockSquares());
   for (size_t i = 0; i < squares.size(); ++i) {
-    if (!std::isfinite(NormOf(squares[i]))) {
-      return absl::OutOfRangeError(
-          absl::StrCat("the gradient of ", tensors_.tensors()[i].info.name,
-                       " holds a NaN or an infinity: the step was not taken"));
-    }
-    sum = AddInOrder(sum, squares[i]);
+    if (std::isfinite(NormOf(squares[i]))) continue;
+    return absl::OutOfRangeError(
+        absl::StrCat("the gradient of ", tensors_.tensors()[i].info.name,
+                     " holds a NaN or an infinity: the step was not taken"));
   }
-  const double norm = std::sqrt(sum);
-  if (!std::isfinite(norm)) {
-    return absl::OutOfRangeError("the norm of all gradients overflows: the step was not taken");
-  }
-  return norm;
+  return squares;
 }
 
 absl::Status UpdateStep::LeaveDevice() {
@@ -164,14 +157,14 @@ absl::Status UpdateStep::LeaveDevice() {
 }
 
 absl::Status UpdateStep::Begin(absl::Span<const OptimizerSpec> groups, double gradient_scale,
-                               int64_t step, Intent& intent) {
+                               int64_t step, StepExchange& exchange, Intent& intent) {
   // Last look: an error may have been latched by another thread meanwhile.
   GEMINI_RETURN_IF_ERROR(session_.status());
   intent = MakeIntent(groups, gradient_scale, step);
   ChunkStore& store = tensors_.store();
   timed_.begin = session_.copies().Now();
   if (IsLayerWise(optimizer_.kind)) {
-    GEMINI_RETURN_IF_ERROR(FindTrustRatios(groups, intent));
+    GEMINI_RETURN_IF_ERROR(FindTrustRatios(groups, exchange, intent));
     if (!TimesTrustRatios(store.format(), store.memory().shape().states_on_nvme)) {
       timed_.begin = session_.copies().Now();
     }
@@ -232,7 +225,8 @@ Intent UpdateStep::MakeIntent(absl::Span<const OptimizerSpec> groups, double gra
   return intent;
 }
 
-absl::Status UpdateStep::FindTrustRatios(absl::Span<const OptimizerSpec> groups, Intent& intent) {
+absl::Status UpdateStep::FindTrustRatios(absl::Span<const OptimizerSpec> groups,
+                                         StepExchange& exchange, Intent& intent) {
   ChunkStore& store = tensors_.store();
   std::vector<TrustSquares> squares(intent.tensors.size());
   std::vector<TrustRun> runs;  // On DEVICE: asked for together, as in SquaresOnDevice.
@@ -255,6 +249,7 @@ absl::Status UpdateStep::FindTrustRatios(absl::Span<const OptimizerSpec> groups,
     GEMINI_ASSIGN_OR_RETURN(const TrustSquares of_runs, kernels_.TrustSquaresOf(runs));
     GiveToTensors(runs, of_runs, absl::MakeSpan(squares));
   }
+  GEMINI_RETURN_IF_ERROR(exchange.CompleteTrustSquares(absl::MakeSpan(squares)));
   for (size_t i = 0; i < squares.size(); ++i) {
     if (!intent.tensors[i].has_gradient) continue;
     UpdateSettings settings = SettingsOf(intent, static_cast<int64_t>(i));

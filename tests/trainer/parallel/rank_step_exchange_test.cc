@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/parallel/rank_step_exchange.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <numeric>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/kernels/grad_norm.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/status_matchers.h"
+#include "tests/trainer/parallel/thread_ranks.h"
+
+namespace gemini::trainer {
+namespace {
+
+using client::kNormBlockElements;
+using client::NoExchange;
+using client::SquaresByTensor;
+using client::TrustSquares;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// A model of random units, with the block squares of each whole tensor.
+struct RandomModel {
+  RandomModel(uint64_t seed, int64_t num_ranks) : random(seed) {
+    const int64_t block = random() % 3 == 0 ? 2 * kNormBlockElements : kNormBlockElements;
+    const auto num_units = 1 + random() % 4;
+    for (size_t unit = 0; unit < num_units; ++unit) {
+      std::vector<int64_t> sizes(1 + random() % 6);
+      for (int64_t& size : sizes) {
+        size = static_cast<int64_t>(random() % (random() % 2 == 0 ? 100 : 20'000));
+      }
+      cuts.emplace_back(sizes, num_ranks, block);
+      SquaresByTensor& of_unit = squares.emplace_back();
+      for (const int64_t size : sizes) {
+        of_unit.push_back(Blocks(client::NumNormBlocks(size)));
+        if (random() % 4 == 0) of_unit.back().clear();  // Without a gradient.
+      }
+    }
+  }
+
+  std::vector<double> Blocks(int64_t count) {
+    std::vector<double> blocks(static_cast<size_t>(count));
+    for (double& one : blocks) one = std::exp(std::normal_distribution(0.0, 6.0)(random));
+    return blocks;
+  }
+  // What one process would add up.
+  SquaresByTensor Whole() const {
+    SquaresByTensor all;
+    for (const SquaresByTensor& of_unit : squares) {
+      all.insert(all.end(), of_unit.begin(), of_unit.end());
+    }
+    return all;
+  }
+  // What a rank has, and one more tensor, which is frozen.
+  SquaresByTensor PartOf(int64_t rank) const {
+    SquaresByTensor part;
+    for (size_t unit = 0; unit < cuts.size(); ++unit) {
+      for (const ShardPiece& piece : cuts[unit].PiecesOf(rank)) {
+        const std::vector<double>& all = squares[unit][static_cast<size_t>(piece.tensor)];
+        if (all.empty()) {
+          part.emplace_back();
+          continue;
+        }
+        const auto first = all.begin() + piece.first / kNormBlockElements;
+        part.emplace_back(first, first + client::NumNormBlocks(piece.count));
+      }
+    }
+    part.emplace_back();
+    return part;
+  }
+  int64_t SlotsOfARank() const {
+    return std::accumulate(cuts.begin(), cuts.end(), int64_t{0},
+                           [](int64_t sum, const ShardCut& cut) {
+                             return sum + cut.part_elements() / kNormBlockElements;
+                           });
+  }
+
+  std::mt19937_64 random;
+  std::vector<ShardCut> cuts;
+  std::vector<SquaresByTensor> squares;  // By unit and tensor.
+};
+
+class RankStepExchangeTest : public ::testing::TestWithParam<int> {};
+
+INSTANTIATE_TEST_SUITE_P(Ranks, RankStepExchangeTest, ::testing::Values(1, 2, 3, 5, 8));
+
+TEST_P(RankStepExchangeTest, TheNormHasTheBitsOfOneProcess) {
+  RunThreadRanks(GetParam(), [](Communicator& me) {
+    for (uint64_t seed = 0; seed < 60; ++seed) {
+      const RandomModel model(seed, me.num_ranks());
+      RankStepExchange exchange(me, model.cuts);
+      const auto expected = NoExchange().AgreeOnNorm(model.Whole());
+      EXPECT_EQ(*exchange.AgreeOnNorm(model.PartOf(me.rank())), *expected) << "seed " << seed;
+    }
+  });
+}
+
+TEST_P(RankStepExchangeTest, TrustSquaresAreThoseOfTheWholeTensor) {
+  RunThreadRanks(GetParam(), [](Communicator& me) {
+    for (uint64_t seed = 0; seed < 60; ++seed) {
+      RandomModel model(seed, me.num_ranks());
+      RandomModel other = model;  // Of the directions.
+      for (SquaresByTensor& unit : other.squares) {
+        for (std::vector<double>& tensor : unit) tensor = other.Blocks(std::ssize(tensor));
+      }
+      RankStepExchange exchange(me, model.cuts);
+      std::vector<TrustSquares> squares;
+      const SquaresByTensor params = model.PartOf(me.rank());
+      const SquaresByTensor directions = other.PartOf(me.rank());
+      for (size_t i = 0; i < params.size(); ++i) squares.push_back({params[i], directions[i]});
+      ASSERT_OK(exchange.CompleteTrustSquares(absl::MakeSpan(squares)));
+      size_t i = 0;
+      for (size_t unit = 0; unit < model.cuts.size(); ++unit) {
+        for (const ShardPiece& piece : model.cuts[unit].PiecesOf(me.rank())) {
+          const auto tensor = static_cast<size_t>(piece.tensor);
+          EXPECT_EQ(squares[i].param, model.squares[unit][tensor]);
+          EXPECT_EQ(squares[i++].direction, other.squares[unit][tensor]);
+        }
+      }
+    }
+  });
+}
+
+TEST_P(RankStepExchangeTest, WhatOneRankCannotDoNoRankDoes) {
+  RunThreadRanks(GetParam(), [](Communicator& me) {
+    const RandomModel model(7, me.num_ranks());
+    RankStepExchange exchange(me, model.cuts);
+    const int64_t last = me.num_ranks() - 1;
+    const auto agree = [&](const absl::Status& of_first, const absl::Status& of_last) {
+      const absl::Status& status = me.rank() == last ? of_last : of_first;
+      const bool is_fine = status.ok() || (me.rank() != 0 && me.rank() != last);
+      return is_fine ? exchange.AgreeOnNorm(model.PartOf(me.rank())) : exchange.AgreeOnNorm(status);
+    };
+    const std::string rank = absl::StrCat("rank ", last, ": ");
+    EXPECT_THAT(agree(absl::OkStatus(), absl::OutOfRangeError("x holds a NaN")),
+                StatusIs(absl::StatusCode::kOutOfRange, rank + "x holds a NaN"));
+    // What ends the job goes before what may be skipped.
+    EXPECT_THAT(agree(absl::OutOfRangeError("x holds a NaN"), absl::DataLossError("a disk")),
+                StatusIs(absl::StatusCode::kDataLoss, HasSubstr(rank + "a disk")));
+    const std::string text(3000, 'a');
+    EXPECT_THAT(agree(absl::OkStatus(), absl::AbortedError(text)),
+                StatusIs(absl::StatusCode::kAborted, HasSubstr(rank + text.substr(0, 400))));
+    EXPECT_OK(agree(absl::OkStatus(), absl::OkStatus()));
+  });
+}
+
+TEST_P(RankStepExchangeTest, WithoutAGradientAnywhereThereIsNoNorm) {
+  RunThreadRanks(GetParam(), [](Communicator& me) {
+    const RandomModel model(7, me.num_ranks());
+    RankStepExchange exchange(me, model.cuts);
+    EXPECT_THAT(exchange.AgreeOnNorm(SquaresByTensor()), IsOkAndHolds(std::nullopt));
+  });
+}
+
+TEST_P(RankStepExchangeTest, ASignalOfOneRankReachesAllInTheSameStep) {
+  RunThreadRanks(GetParam(), [](Communicator& me) {
+    const RandomModel model(7, me.num_ranks());
+    RankStepExchange exchange(me, model.cuts);
+    ASSERT_OK(exchange.AgreeOnNorm(model.PartOf(me.rank())));
+    EXPECT_EQ(exchange.signal(), 0);
+    if (me.rank() == me.num_ranks() - 1) exchange.set_own_signal(2);
+    ASSERT_OK(exchange.AgreeOnNorm(model.PartOf(me.rank())));
+    EXPECT_EQ(exchange.signal(), 2);
+    // Also with a step that nobody takes.
+    exchange.set_own_signal(0);
+    if (me.rank() == 0) exchange.set_own_signal(10);
+    EXPECT_THAT(exchange.AgreeOnNorm(absl::OutOfRangeError("a NaN")),
+                StatusIs(absl::StatusCode::kOutOfRange));
+    EXPECT_EQ(exchange.signal(), 10);
+  });
+}
+
+TEST_P(RankStepExchangeTest, SendsEightBytesABlockAndAHeader) {
+  std::atomic<int64_t> header_bytes = 0;
+  for (const uint64_t seed : {1, 2, 3}) {
+    RunThreadRanks(GetParam(), [&](Communicator& me) {
+      const RandomModel model(seed, me.num_ranks());
+      RankStepExchange exchange(me, model.cuts);
+      ASSERT_OK(exchange.AgreeOnNorm(model.PartOf(me.rank())));
+      std::vector<TrustSquares> none;
+      ASSERT_OK(exchange.CompleteTrustSquares(absl::MakeSpan(none)));
+      const std::vector<SentBytes> sent = me.sent();
+      ASSERT_EQ(sent.size(), 2);
+      const int64_t others = me.num_ranks() - 1;
+      EXPECT_EQ(sent[0].site, "norm");
+      const int64_t beside = sent[0].bytes - 8 * model.SlotsOfARank() * others;
+      EXPECT_EQ(beside % std::max<int64_t>(others, 1), 0);
+      EXPECT_LE(beside, 1024 * others);
+      EXPECT_THAT(header_bytes.exchange(beside), ::testing::AnyOf(0, beside));
+      EXPECT_EQ(sent[1].site, "trust ratios");
+      EXPECT_EQ(sent[1].bytes, 16 * model.SlotsOfARank() * others);
+    });
+  }
+}
+
+TEST(RankStepExchangePairTest, RanksThatIssuedDifferentCollectivesAreNamed) {
+  RunThreadRanks(4, [](Communicator& me) {
+    const RandomModel model(7, me.num_ranks());
+    RankStepExchange exchange(me, model.cuts);
+    auto pairs = me.MakeGroup("pairs", {{0, 2}, {1, 3}});
+    ASSERT_OK(pairs);
+    std::byte bytes[16] = {};
+    // Messages are not the same in all ranks, and need not be.
+    if (me.rank() == 0) {
+      ASSERT_OK(me.Send(me.world(), bytes, 4, 1, 0, "one")->Wait());
+    } else if (me.rank() == 1) {
+      ASSERT_OK(me.Receive(me.world(), bytes, 4, 0, 0, "one")->Wait());
+    }
+    // Nor do two groups of one name exchange the same.
+    const int64_t size = me.rank() % 2 == 0 ? 4 : 8;
+    ASSERT_OK(me.AllGather(**pairs, bytes, bytes + 8 - size / 2, size / 2, "x")->Wait());
+    ASSERT_OK(exchange.AgreeOnNorm(model.PartOf(me.rank())));
+    // As many bytes, but meant for something else.
+    ASSERT_OK(me.AllGather(**pairs, bytes, bytes + 8, 4, me.rank() == 3 ? "y" : "x")->Wait());
+    const auto agreed = exchange.AgreeOnNorm(model.PartOf(me.rank()));
+    if (me.rank() % 2 == 0) {
+      EXPECT_OK(agreed);
+    } else {
+      EXPECT_THAT(agreed, StatusIs(absl::StatusCode::kInternal,
+                                   HasSubstr("ranks 1 and 3 issued different collectives")));
+    }
+  });
+}
+
+TEST(RankStepExchangePairTest, SquaresThatAreNoPiecesAreAnErrorOfAll) {
+  RunThreadRanks(2, [](Communicator& me) {
+    const RandomModel model(7, me.num_ranks());
+    RankStepExchange exchange(me, model.cuts);
+    SquaresByTensor part = model.PartOf(me.rank());
+    if (me.rank() == 1) part.back() = {1};  // The frozen one.
+    EXPECT_THAT(exchange.AgreeOnNorm(part),
+                StatusIs(absl::StatusCode::kInternal, HasSubstr("rank 1: tensor")));
+  });
+}
+
+}  // namespace
+}  // namespace gemini::trainer

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// Lets the ranks that train a model by shards take the same steps (client/update/step_exchange.h).
+// Bytes: one all-gather a step, of 8 bytes for each block of a rank's parts and a header; one more
+//        of 16 bytes a block with LAMB and LARS.
+// Order: squares are added unit by unit, in each tensor by tensor and block by block, as one
+//        process adds them that has the whole model in this order.
+// With the norm come the signals that ranks got, and a checksum of the collectives that each rank
+// issued: ranks that issued others would exchange bytes that mean something else.
+// Thread: the one that steps, which issues the rank's collectives.
+// Errors: what a rank cannot do, no rank does; the message names the rank. INTERNAL: ranks issued
+//         different collectives. Others: of the Communicator. Behind each but OUT_OF_RANGE the job
+//         is over.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "client/update/step_exchange.h"
+#include "trainer/parallel/communicator.h"
+#include "trainer/parallel/shard_cut.h"
+
+namespace gemini::trainer {
+
+class RankStepExchange final : public client::StepExchange {
+ public:
+  // `cuts` are of the model's units in order, for all ranks of the job. Their blocks are whole
+  // norm blocks (client/kernels/grad_norm.h). The first tensors of this rank's ManagedModel are
+  // its pieces, unit by unit as ShardCut::PiecesOf returns them; other tensors have no gradients.
+  // `communicator` outlives this.
+  RankStepExchange(Communicator& communicator, std::vector<ShardCut> cuts);
+
+  absl::StatusOr<std::optional<double>> AgreeOnNorm(
+      const absl::StatusOr<client::SquaresByTensor>& own) override;
+  absl::Status CompleteTrustSquares(absl::Span<client::TrustSquares> squares) override;
+
+  // Tells the others at the next step that this rank got a signal.
+  void set_own_signal(int signal) { own_signal_ = signal; }
+  // Returns the signal of the first rank that had got one when the last step was agreed on; 0 if
+  // none had. The same in all ranks.
+  int signal() const { return signal_; }
+
+ private:
+  // What a rank has of a tensor.
+  struct OwnPiece {
+    int64_t unit = 0;
+    int64_t tensor = 0;      // Its place in the unit.
+    int64_t first_slot = 0;  // Of this rank's blocks.
+    int64_t num_blocks = 0;
+  };
+  struct Header;
+
+  // Returns the slots of this rank's blocks, those of tensors without a gradient being 0.
+  absl::StatusOr<std::vector<double>> SlotsOf(const client::SquaresByTensor& own) const;
+  // Returns the blocks of the whole tensor of a piece. `slots` has, rank by rank, two times each
+  // rank's slots, of which those from `first` on are meant.
+  std::vector<double> WholeTensor(const OwnPiece& piece, absl::Span<const double> slots,
+                                  int64_t first) const;
+  // Returns the worst of what the ranks say, with the rank's number.
+  static absl::Status WorstOf(absl::Span<const Header> headers);
+
+  Communicator& communicator_;
+  const std::vector<ShardCut> cuts_;
+  std::vector<OwnPiece> pieces_;
+  std::vector<int64_t> first_slots_;  // By unit: of its blocks among a rank's.
+  int64_t num_slots_ = 0;             // Of a rank.
+  int own_signal_ = 0;
+  int signal_ = 0;
+};
+
+}  // namespace gemini::trainer
