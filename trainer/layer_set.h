@@ -10,6 +10,8 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "torch/nn/module.h"
@@ -18,9 +20,26 @@
 
 namespace gemini::trainer {
 
+// A module whose tensors others may stand in for, for a while: it computes with those that it has
+// when it is called.
+class LayerModule : public torch::nn::Module {
+ public:
+  // Puts `tensor` in the place of the parameter `name` (no dots), which must be there.
+  void Replace(const std::string& name, torch::Tensor tensor) {
+    parameters_[name] = std::move(tensor);
+  }
+
+ protected:
+  // Returns what stands at `name`, or an undefined tensor if there is none.
+  torch::Tensor Own(const std::string& name) const {
+    const torch::Tensor* const found = parameters_.find(name);
+    return found == nullptr ? torch::Tensor() : *found;
+  }
+};
+
 // Forward takes a contiguous tensor [..., in] of the parameters' dtype and returns [..., out] of
 // it.
-class Layer : public torch::nn::Module {
+class Layer : public LayerModule {
  public:
   virtual torch::Tensor Forward(const torch::Tensor& x) const = 0;
 };
@@ -29,12 +48,12 @@ class Layer : public torch::nn::Module {
 // and returns [..., width].
 class VocabularyTable : public Layer {
  public:
-  // Its parameters, for a head that is tied to it.
-  virtual const std::vector<torch::Tensor>& blocks() const = 0;
+  // Its tensors, for a head that is tied to it.
+  virtual std::vector<torch::Tensor> blocks() const = 0;
 };
 
 // The head of a language model, and the loss that is computed with it.
-class HeadAndLoss : public torch::nn::Module {
+class HeadAndLoss : public LayerModule {
  public:
   // Returns logits [..., vocabulary] for hidden states [..., width].
   virtual torch::Tensor Logits(const torch::Tensor& hidden) const = 0;

@@ -53,7 +53,8 @@ struct StepOptions {
 };
 
 struct StepResult {
-  int64_t step = 0;  // Completed steps, with this one unless it was skipped or had no gradient.
+  // Completed steps, with this one unless it was skipped or no process had a gradient.
+  int64_t step = 0;
   // Norm of the unscaled gradients of all processes, before clipping; 0 if no parameter had one.
   double grad_norm = 0;
   double clip_coefficient = 1;

@@ -14,6 +14,10 @@ absl::StatusOr<std::optional<double>> NoExchange::AgreeOnNorm(
   if (std::ranges::all_of(*own, &std::vector<double>::empty)) return std::nullopt;
   double sum = 0;
   for (const std::vector<double>& squares : *own) sum = AddInOrder(sum, squares);
+  return NormOfSum(sum);
+}
+
+absl::StatusOr<double> NormOfSum(double sum) {
   const double norm = std::sqrt(sum);
   if (!std::isfinite(norm)) {
     return absl::OutOfRangeError("the norm of all gradients overflows: the step was not taken");

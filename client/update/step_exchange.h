@@ -2,8 +2,9 @@
 // What processes that train one model together agree on in each optimizer step. Each of them
 // manages a part of the model, in a session of its own; either all take a step, or none does.
 // Order: a step calls AgreeOnNorm once, whatever happens before, as long as it has changed nothing.
-// With LAMB or LARS it calls CompleteTrustSquares behind that. If a step fails behind AgreeOnNorm,
-// this process no longer is at the step of the others: whoever called Step must end the job.
+// With LAMB or LARS it calls CompleteTrustSquares behind that. If a step fails behind an agreement
+// to take it, this process is no longer at the step of the others: the error is latched in the
+// session, and whoever called Step must end the job.
 // Thread: the one that steps. Both calls may wait for other processes.
 #pragma once
 #include <optional>
@@ -44,6 +45,10 @@ class NoExchange final : public StepExchange {
       const absl::StatusOr<SquaresByTensor>& own) override;
   absl::Status CompleteTrustSquares(absl::Span<TrustSquares>) override { return absl::OkStatus(); }
 };
+
+// Returns the norm of gradients whose block squares add up to `sum`. OUT_OF_RANGE: it is not
+// finite.
+absl::StatusOr<double> NormOfSum(double sum);
 
 // Tells the other processes that this one cannot take the step, for an error that is `own`. Returns
 // the error of all. Without an exchange that is `own`.

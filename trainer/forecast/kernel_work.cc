@@ -2,6 +2,7 @@
 #include "trainer/forecast/kernel_work.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "ATen/core/Tensor.h"
 #include "absl/strings/match.h"
@@ -78,6 +79,13 @@ KernelWork WorkOfInputs(const c10::FunctionSchema& schema,
     AddAttention(inputs[1].toTensor(), 5, work);
   }
   return work;
+}
+
+KernelWork WorkOfDropout(c10::ArrayRef<const c10::IValue> inputs) {
+  const std::vector<int64_t> box = inputs[2].toIntVector();
+  const double elements =
+      static_cast<double>(box[1]) * static_cast<double>(box[3]) * static_cast<double>(box[5]);
+  return {.is_kernel = true, .bytes = 2 * kFp32Bytes * elements};
 }
 
 void AddOutputs(c10::ArrayRef<c10::IValue> outputs, KernelWork& work) {

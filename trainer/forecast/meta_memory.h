@@ -9,8 +9,6 @@
 #include <cstdint>
 #include <memory>
 
-#include "c10/core/StorageImpl.h"
-
 namespace gemini::trainer {
 
 class MetaMemory {

@@ -34,6 +34,7 @@
 #include "trainer/forecast/meta_memory.h"
 #include "trainer/forecast/repeated_blocks.h"
 #include "trainer/models/causal_lm.h"
+#include "trainer/models/counter_dropout.h"
 
 namespace gemini::trainer {
 namespace {
@@ -209,6 +210,9 @@ void StepRecorder::Begin(const at::RecordFunction& function) {
   for (size_t i = frame.first_pin; i < pins_.size(); ++i) ++pins_[i]->pins;
   // A kernel that takes its inputs apart may drop them, so they are looked at now.
   if (schema != nullptr && !traits.is_view) frame.work = WorkOfInputs(*schema, function.inputs());
+  if (absl::string_view(function.name()) == kDropoutEvent) {
+    frame.work = WorkOfDropout(function.inputs());
+  }
   frames_.push_back(frame);
 }
 

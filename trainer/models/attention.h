@@ -4,6 +4,7 @@
 // scores, except on a GPU in fp32 where heads are shared: no fused kernel there takes that. To drop
 // weights, it seeds Torch's generator of that GPU with the mask's key: its mask follows from the
 // key, too, but is another one than RowAttention's.
+// Thread: any; of those on one GPU one at a time, for the generator's sake.
 #pragma once
 #include <cstdint>
 

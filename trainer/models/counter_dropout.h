@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Dropout by the masks of trainer/models/dropout_mask.h.
-// Bits: the same on CPUs and GPUs.
+// Bits: the same on CPUs and GPUs. fp64 is for tests, on CPUs alone.
 // Memory: no mask is kept. Backward computes it again.
-// Errors: c10::Error: a type that is not floating, a device other than a CPU, a GPU or meta, or a
-// GPU in a build without CUDA.
+// Errors: c10::Error: a type that is not floating, or fp64 on a GPU; a device other than a CPU, a
+// GPU or meta; a GPU in a build without CUDA.
 // Source: Srivastava et al., "Dropout: A Simple Way to Prevent Neural Networks from Overfitting",
 // JMLR 15 (2014); what is kept is scaled in training.
 #pragma once
@@ -12,9 +12,9 @@
 
 namespace gemini::trainer {
 
-// Returns x with each element multiplied by the mask's factor, in fp32 and rounded once, as a
-// contiguous tensor of its dtype; x itself where the mask drops nothing. An element's place is that
-// in the contiguous x.
+// Returns x with each element multiplied by the mask's factor, of 16 bits in fp32 and rounded once,
+// as a contiguous tensor of its dtype; x itself where the mask drops nothing. An element's place is
+// that in the contiguous x.
 torch::Tensor DropOut(const torch::Tensor& x, const DropoutMask& mask);
 
 // Writes the factors of the box's elements to `factors`: fp32, contiguous, as many elements as the

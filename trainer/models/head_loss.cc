@@ -2,6 +2,7 @@
 #include "trainer/models/head_loss.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -166,6 +167,7 @@ struct HeadState : torch::CustomClassHolder {
   HeadOptions options;
   double gradient = 0;  // Of the sum, as foretold.
   bool learns_hidden = false;
+  bool is_computed = false;  // The only block is no leaf.
   // Where there is one block, forward computes both, times `gradient`.
   Tensor hidden_gradient;
   Tensor block_gradient;
@@ -247,22 +249,25 @@ Tensor ComputeAgain(const variable_list& blocks, const Tensor& hidden, const Ten
   return InTypeOf(hidden, hidden_gradient);
 }
 
-// `anchor` requires grad, so that the sum does: the blocks are no inputs of this function, and get
-// their gradients in its backward.
+// `anchor` requires grad, so that the sum does: blocks that are leaves are no inputs of this
+// function, and get their gradients in its backward. `computed` is the only block, where that is no
+// leaf.
 class HeadLossFunction : public torch::autograd::Function<HeadLossFunction> {
  public:
   static Variable forward(AutogradContext* context, const Variable& hidden,
                           const Variable& /*anchor*/, const Variable& labels,
-                          const variable_list& blocks, const HeadOptions& options,
-                          double gradient) {
+                          const std::optional<Variable>& computed, const variable_list& blocks,
+                          const HeadOptions& options, double gradient) {
     auto state = c10::make_intrusive<HeadState>();
     state->options = options;
     state->gradient = gradient;
     state->learns_hidden = hidden.requires_grad();
+    state->is_computed = computed.has_value();
     context->saved_data["state"] =
         at::IValue::make_capsule(c10::intrusive_ptr<torch::CustomClassHolder>(state));
     Pieces pieces(hidden, labels, blocks, options);
-    variable_list saved = blocks;
+    variable_list saved;
+    if (!state->is_computed) saved = blocks;  // Of a computed one the value is not needed again.
     Variable sum;
     if (blocks.size() == 1) {
       state->hidden_gradient = Zeros(hidden, state->learns_hidden);
@@ -288,7 +293,7 @@ class HeadLossFunction : public torch::autograd::Function<HeadLossFunction> {
     // On the meta device nobody knows it.
     const double gradient = gradients[0].is_meta() ? state->gradient : gradients[0].item<double>();
     variable_list saved = context->get_saved_variables();
-    Variable hidden_gradient;
+    Variable hidden_gradient, computed_gradient;
     if (saved.size() > 1) {
       const variable_list blocks(saved.begin(), saved.end() - 3);
       hidden_gradient =
@@ -300,11 +305,14 @@ class HeadLossFunction : public torch::autograd::Function<HeadLossFunction> {
           computed->mul_(gradient / state->gradient);
         }
       }
-      if (state->block_gradient.defined()) {
+      if (state->is_computed) {
+        computed_gradient = std::move(state->block_gradient);
+      } else if (state->block_gradient.defined()) {
         AddToGradient(saved[0], std::move(state->block_gradient));
       }
     }
-    return {hidden_gradient, Variable(), Variable(), Variable(), Variable(), Variable()};
+    return {hidden_gradient, Variable(), Variable(), computed_gradient,
+            Variable(),      Variable(), Variable()};
   }
 };
 
@@ -329,8 +337,14 @@ torch::Tensor HeadLoss(const torch::Tensor& hidden, const torch::Tensor& labels,
     return SumByBlocks(pieces, sums);
   }
   TORCH_CHECK(gradient != 0, "the head's loss was foretold no gradient");
+  std::optional<Tensor> computed;
+  for (const Tensor& block : blocks) {
+    if (block.is_leaf()) continue;
+    TORCH_CHECK(blocks.size() == 1, "a head of several blocks that are no parameters");
+    computed = block;
+  }
   const Tensor anchor = at::empty({0}, torch::dtype(torch::kFloat32)).requires_grad_();
-  return HeadLossFunction::apply(hidden, anchor, labels,
+  return HeadLossFunction::apply(hidden, anchor, labels, computed,
                                  variable_list(blocks.begin(), blocks.end()), options,
                                  // As backward will read it from a tensor.
                                  static_cast<double>(static_cast<float>(gradient)));

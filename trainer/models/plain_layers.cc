@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/models/plain_layers.h"
 
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -17,20 +18,19 @@
 namespace gemini::trainer {
 namespace {
 
+constexpr char kWeight[] = "weight";
+constexpr char kBias[] = "bias";
+
 // y = x W^T + b, weight [out, in].
 class OutInLinear : public Layer {
  public:
   OutInLinear(const LinearShape& shape, const torch::TensorOptions& options) {
-    weight_ = register_parameter("weight", torch::empty({shape.out, shape.in}, options));
-    if (shape.bias) bias_ = register_parameter("bias", torch::empty({shape.out}, options));
+    register_parameter(kWeight, torch::empty({shape.out, shape.in}, options));
+    if (shape.bias) register_parameter(kBias, torch::empty({shape.out}, options));
   }
   torch::Tensor Forward(const torch::Tensor& x) const override {
-    return at::linear(x, weight_, bias_);
+    return at::linear(x, Own(kWeight), Own(kBias));
   }
-
- private:
-  torch::Tensor weight_;
-  torch::Tensor bias_;  // Undefined without a bias.
 };
 
 // y = x W + b, weight [in, out]: the Conv1D of GPT-2. It always has a bias.
@@ -38,18 +38,15 @@ class InOutLinear : public Layer {
  public:
   InOutLinear(const LinearShape& shape, const torch::TensorOptions& options) {
     TORCH_CHECK(shape.bias, "a matrix [in, out] without a bias");
-    weight_ = register_parameter("weight", torch::empty({shape.in, shape.out}, options));
-    bias_ = register_parameter("bias", torch::empty({shape.out}, options));
+    register_parameter(kWeight, torch::empty({shape.in, shape.out}, options));
+    register_parameter(kBias, torch::empty({shape.out}, options));
   }
   torch::Tensor Forward(const torch::Tensor& x) const override {
+    const torch::Tensor weight = Own(kWeight);
     std::vector<int64_t> shape = x.sizes().vec();
-    shape.back() = weight_.size(1);
-    return at::addmm(bias_, x.view({-1, x.size(-1)}), weight_).view(shape);
+    shape.back() = weight.size(1);
+    return at::addmm(Own(kBias), x.view({-1, x.size(-1)}), weight).view(shape);
   }
-
- private:
-  torch::Tensor weight_;
-  torch::Tensor bias_;
 };
 
 class LayerNorm : public Layer {
@@ -57,39 +54,37 @@ class LayerNorm : public Layer {
   LayerNorm(const NormSpec& norm, int64_t width, const torch::TensorOptions& options)
       : width_(width), epsilon_(norm.epsilon) {
     if (!norm.affine) return;
-    weight_ = register_parameter("weight", torch::empty({width}, options));
-    if (norm.bias) bias_ = register_parameter("bias", torch::empty({width}, options));
+    register_parameter(kWeight, torch::empty({width}, options));
+    if (norm.bias) register_parameter(kBias, torch::empty({width}, options));
   }
   torch::Tensor Forward(const torch::Tensor& x) const override {
-    return at::layer_norm(x, {width_}, weight_, bias_, epsilon_);
+    return at::layer_norm(x, {width_}, Own(kWeight), Own(kBias), epsilon_);
   }
 
  private:
   const int64_t width_;
   const double epsilon_;
-  torch::Tensor weight_;  // Undefined when not affine.
-  torch::Tensor bias_;    // Undefined without a bias.
 };
 
 class RmsNorm : public Layer {
  public:
   RmsNorm(const NormSpec& norm, int64_t width, const torch::TensorOptions& options)
       : width_(width), epsilon_(norm.epsilon), adds_one_(norm.adds_one) {
-    if (norm.affine) weight_ = register_parameter("weight", torch::empty({width}, options));
+    if (norm.affine) register_parameter(kWeight, torch::empty({width}, options));
   }
   torch::Tensor Forward(const torch::Tensor& x) const override {
-    if (!adds_one_) return at::rms_norm(x, {width_}, weight_, epsilon_);
+    const torch::Tensor weight = Own(kWeight);
+    if (!adds_one_) return at::rms_norm(x, {width_}, weight, epsilon_);
     // In fp32, and rounded once: in 16 bits 1 + weight would lose the weight's last bits.
     const torch::Tensor normed =
-        at::rms_norm(x.to(torch::kFloat32), {width_}, weight_.to(torch::kFloat32) + 1, epsilon_);
+        at::rms_norm(x.to(torch::kFloat32), {width_}, weight.to(torch::kFloat32) + 1, epsilon_);
     return normed.to(x.scalar_type());
   }
 
  private:
   const int64_t width_;
   const double epsilon_;
-  const bool adds_one_;   // It has a weight then.
-  torch::Tensor weight_;  // Undefined when not affine.
+  const bool adds_one_;  // It has a weight then.
 };
 
 // In fp32, and rounded once.
@@ -98,61 +93,58 @@ class PlainHeadNorm : public Layer {
   PlainHeadNorm(const NormSpec& norm, int64_t heads, int64_t head_size,
                 const torch::TensorOptions& options)
       : norm_(norm), head_size_(head_size) {
-    weight_ = register_parameter("weight", torch::empty({heads, head_size}, options));
+    register_parameter(kWeight, torch::empty({heads, head_size}, options));
   }
   torch::Tensor Forward(const torch::Tensor& x) const override {
     const torch::Tensor in = x.to(torch::kFloat32);
     const torch::Tensor normed = norm_.kind == NormKind::kRms
                                      ? at::rms_norm(in, {head_size_}, {}, norm_.epsilon)
                                      : at::layer_norm(in, {head_size_}, {}, {}, norm_.epsilon);
-    return (normed * weight_.to(torch::kFloat32)).to(x.scalar_type());
+    return (normed * Own(kWeight).to(torch::kFloat32)).to(x.scalar_type());
   }
 
  private:
   const NormSpec norm_;
   const int64_t head_size_;
-  torch::Tensor weight_;
 };
 
 class PlainPositions : public Layer {
  public:
   PlainPositions(int64_t rows, int64_t width, const torch::TensorOptions& options) {
-    weight_ = register_parameter("weight", torch::empty({rows, width}, options));
+    register_parameter(kWeight, torch::empty({rows, width}, options));
   }
   torch::Tensor Forward(const torch::Tensor& ids) const override {
-    return at::embedding(weight_, ids);
+    return at::embedding(Own(kWeight), ids);
   }
-
- private:
-  torch::Tensor weight_;
 };
 
-// Adds the parameters of a table to `module`, as the cut has them.
-std::vector<torch::Tensor> AddTable(torch::nn::Module& module, const VocabularyCut& cut,
-                                    const torch::TensorOptions& options) {
-  constexpr char kName[] = "weight";
-  std::vector<torch::Tensor> blocks;
-  for (int64_t i = 0; i < cut.num_blocks(); ++i) {
-    blocks.push_back(module.register_parameter(
-        cut.num_blocks() == 1 ? kName : NameOfBlock(kName, i),
-        torch::empty({cut.first_row(i + 1) - cut.first_row(i), cut.width}, options)));
-  }
-  return blocks;
+// The tensors of a table, as a cut has them.
+std::string BlockName(const VocabularyCut& cut, int64_t block) {
+  return cut.num_blocks() == 1 ? kWeight : NameOfBlock(kWeight, block);
 }
 
 class PlainTable : public VocabularyTable {
  public:
   PlainTable(const VocabularyCut& cut, int64_t padding_token, const torch::TensorOptions& options)
-      : cut_(cut), padding_token_(padding_token), blocks_(AddTable(*this, cut, options)) {}
-  torch::Tensor Forward(const torch::Tensor& ids) const override {
-    return LookUp(blocks_, cut_, ids, padding_token_);
+      : cut_(cut), padding_token_(padding_token) {
+    for (int64_t i = 0; i < cut.num_blocks(); ++i) {
+      register_parameter(
+          BlockName(cut, i),
+          torch::empty({cut.first_row(i + 1) - cut.first_row(i), cut.width}, options));
+    }
   }
-  const std::vector<torch::Tensor>& blocks() const override { return blocks_; }
+  torch::Tensor Forward(const torch::Tensor& ids) const override {
+    return LookUp(blocks(), cut_, ids, padding_token_);
+  }
+  std::vector<torch::Tensor> blocks() const override {
+    std::vector<torch::Tensor> blocks;
+    for (int64_t i = 0; i < cut_.num_blocks(); ++i) blocks.push_back(Own(BlockName(cut_, i)));
+    return blocks;
+  }
 
  private:
   const VocabularyCut cut_;
   const int64_t padding_token_;
-  const std::vector<torch::Tensor> blocks_;
 };
 
 class PlainHead : public HeadAndLoss {
@@ -160,7 +152,12 @@ class PlainHead : public HeadAndLoss {
   PlainHead(const HeadOptions& head, std::shared_ptr<VocabularyTable> tied,
             const torch::TensorOptions& options)
       : head_(head), tied_(std::move(tied)) {
-    if (!tied_) own_blocks_ = AddTable(*this, head.cut, options);
+    for (int64_t i = 0; tied_ == nullptr && i < head.cut.num_blocks(); ++i) {
+      register_parameter(
+          BlockName(head.cut, i),
+          torch::empty({head.cut.first_row(i + 1) - head.cut.first_row(i), head.cut.width},
+                       options));
+    }
   }
   torch::Tensor Logits(const torch::Tensor& hidden) const override {
     return HeadLogits(hidden, blocks(), head_);
@@ -171,11 +168,17 @@ class PlainHead : public HeadAndLoss {
   }
 
  private:
-  const std::vector<torch::Tensor>& blocks() const { return tied_ ? tied_->blocks() : own_blocks_; }
+  std::vector<torch::Tensor> blocks() const {
+    if (tied_ != nullptr) return tied_->blocks();
+    std::vector<torch::Tensor> blocks;
+    for (int64_t i = 0; i < head_.cut.num_blocks(); ++i) {
+      blocks.push_back(Own(BlockName(head_.cut, i)));
+    }
+    return blocks;
+  }
 
   const HeadOptions head_;
   const std::shared_ptr<VocabularyTable> tied_;  // No child: its parameters are the embedding's.
-  std::vector<torch::Tensor> own_blocks_;        // Empty if it is tied.
 };
 
 }  // namespace

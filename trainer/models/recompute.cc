@@ -68,7 +68,7 @@ class RecomputeFunction : public torch::autograd::Function<RecomputeFunction> {
     variable_list outputs;
     {
       const at::AutoGradMode with_graph(true);
-      outputs = TensorsOf(state->block->Forward(input, state->context));
+      outputs = TensorsOf(state->block->ForwardAgain(input, state->context));
     }
     variable_list roots, grads;
     for (size_t i = 0; i < outputs.size(); ++i) {

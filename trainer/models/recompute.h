@@ -21,6 +21,10 @@ namespace gemini::trainer {
 class Block : public torch::nn::Module {
  public:
   virtual Stream Forward(const Stream& stream, const BatchContext& context) = 0;
+  // The same in backward, with a graph of which the backward follows at once.
+  virtual Stream ForwardAgain(const Stream& stream, const BatchContext& context) {
+    return Forward(stream, context);
+  }
 };
 
 // Returns block->Forward(stream, context). With grad mode off it is exactly that; else the block

@@ -107,7 +107,7 @@ absl::StatusOr<std::vector<LossValues>> RunVertically(
         GEMINI_RETURN_IF_ERROR(activations.Prefetch(boundaries[(b - 1) * count].hidden));
       }
       const Stream leaves = Leaves({.hidden = saved, .router_sums = input.router_sums});
-      const Stream output = model.blocks()[b]->Forward(leaves, contexts[i]);
+      const Stream output = model.blocks()[b]->ForwardAgain(leaves, contexts[i]);
       Backward(output, std::exchange(streams[i], {}));
       streams[i] = GradientsOf(leaves);
     }

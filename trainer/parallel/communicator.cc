@@ -43,6 +43,20 @@ int64_t SentOf(CollectiveKind kind, int64_t size, int64_t bytes, bool has_bytes)
 
 }  // namespace
 
+void KeepForEver(std::shared_ptr<void> memory) {
+  // It is found from here, so that nobody takes it for a leak.
+  static Mutex mutex;
+  static auto& all = *new std::vector<std::shared_ptr<void>>;
+  MutexLock lock(mutex);
+  all.push_back(std::move(memory));
+}
+
+absl::Status Await(const Work& work, std::shared_ptr<void> memory) {
+  absl::Status status = work->Wait();
+  if (!status.ok()) KeepForEver(std::move(memory));
+  return status;
+}
+
 absl::string_view CollectiveKindName(CollectiveKind kind) {
   constexpr std::array<absl::string_view, 7> kNames = {
       "all-gather", "reduce-scatter", "all-reduce", "all-to-all", "broadcast", "send", "receive"};
@@ -54,6 +68,7 @@ Communicator::Communicator(int64_t rank, int64_t num_ranks) {
   world->name = "world";
   for (int64_t i = 0; i < num_ranks; ++i) world->ranks.push_back(i);
   world->place = rank;
+  ranks_of_groups_.push_back({world->ranks});
   groups_.push_back(std::move(world));
   checksums_.push_back(0);
 }
@@ -81,6 +96,7 @@ absl::StatusOr<const RankGroup*> Communicator::MakeGroup(
   }
   GEMINI_RETURN_IF_ERROR(Prepare(*made));
   groups_.push_back(std::move(made));
+  ranks_of_groups_.push_back(groups);
   {
     MutexLock lock(mutex_);
     checksums_.push_back(0);
@@ -203,16 +219,17 @@ std::vector<uint32_t> Communicator::checksums() const {
 }
 
 absl::Status Communicator::CheckChecksums(const std::vector<std::vector<uint32_t>>& by_rank) const {
-  for (const std::unique_ptr<RankGroup>& group : groups_) {
-    const auto id = static_cast<size_t>(group->id);
-    const auto of = [&](int64_t member) { return by_rank[static_cast<size_t>(member)][id]; };
-    const int64_t first = group->ranks.front();
-    const auto other =
-        std::ranges::find_if(group->ranks, [&](int64_t rank) { return of(rank) != of(first); });
-    if (other == group->ranks.end()) continue;
-    return absl::InternalError(absl::StrCat("ranks ", first, " and ", *other,
-                                            " issued different collectives in group ", group->name,
-                                            ": one of them runs another program"));
+  for (size_t id = 0; id < groups_.size(); ++id) {
+    const auto of = [&](int64_t rank) { return by_rank[static_cast<size_t>(rank)][id]; };
+    for (const std::vector<int64_t>& ranks : ranks_of_groups_[id]) {
+      const int64_t first = ranks.front();
+      const auto other =
+          std::ranges::find_if(ranks, [&](int64_t rank) { return of(rank) != of(first); });
+      if (other == ranks.end()) continue;
+      return absl::InternalError(absl::StrCat("ranks ", first, " and ", *other,
+                                              " issued different collectives in group ",
+                                              groups_[id]->name));
+    }
   }
   return absl::OkStatus();
 }

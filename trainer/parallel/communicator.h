@@ -68,6 +68,11 @@ class PendingWork {
 };
 using Work = std::shared_ptr<PendingWork>;
 
+// Keeps what others may still read and write until the process ends.
+void KeepForEver(std::shared_ptr<void> memory);
+// Waits for work whose memory `memory` owns, and keeps that for ever if the work failed.
+absl::Status Await(const Work& work, std::shared_ptr<void> memory);
+
 // What one rank was to send of one kind, in one group, from one place in the program.
 struct SentBytes {
   CollectiveKind kind = CollectiveKind::kAllGather;
@@ -127,8 +132,8 @@ class Communicator {
   // kinds, sizes, types and sites, in their order. Ranks of a group that ran the same program have
   // the same one. Messages do not count.
   std::vector<uint32_t> checksums() const;
-  // Compares the checksums of all ranks in the groups that this one is in. INTERNAL: two differ
-  // (names the group and the ranks).
+  // Compares the checksums of all ranks, in all groups. INTERNAL: two of a group differ (names the
+  // group and the ranks). It says the same in each rank.
   absl::Status CheckChecksums(const std::vector<std::vector<uint32_t>>& by_rank) const;
 
   // Returns what this rank was to send since it was made, by kind, group and site. A part of n
@@ -158,6 +163,8 @@ class Communicator {
   Work Start(Operation operation);
 
   std::vector<std::unique_ptr<RankGroup>> groups_;
+  // By id: the ranks of each group of that name, in all of the job.
+  std::vector<std::vector<std::vector<int64_t>>> ranks_of_groups_;
   mutable Mutex mutex_;
   std::vector<uint32_t> checksums_ ABSL_GUARDED_BY(mutex_);  // By the groups' ids.
   std::map<std::tuple<CollectiveKind, std::string, std::string>, SentBytes> sent_

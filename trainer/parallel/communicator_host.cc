@@ -24,15 +24,6 @@ constexpr int64_t kSliceBytes = 4 * kMiB;
 constexpr std::chrono::microseconds kLeastPause(20);
 constexpr std::chrono::microseconds kMostPause(500);
 
-// Keeps what others may still write to until the process ends. It is found from here, so that
-// nobody takes it for a leak.
-void KeepForEver(std::shared_ptr<void> left) {
-  static Mutex mutex;
-  static auto& all = *new std::vector<std::shared_ptr<void>>;
-  MutexLock lock(mutex);
-  all.push_back(std::move(left));
-}
-
 }  // namespace
 
 class CommunicatorHost::HostWork final : public PendingWork {

@@ -5,11 +5,14 @@
 #include <array>
 #include <cstddef>
 #include <cstring>
+#include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "client/kernels/grad_norm.h"
+#include "gemini/system/check.h"
 #include "gemini/system/status_macros.h"
 
 namespace gemini::trainer {
@@ -31,12 +34,64 @@ struct RankStepExchange::Header {
   int32_t text_size = 0;
   std::array<char, 496> text = {};
 
-  absl::string_view message() const { return {text.data(), static_cast<size_t>(text_size)}; }
+  void set_message(absl::string_view message) {
+    constexpr absl::string_view kCut = "...";
+    text_size = static_cast<int32_t>(std::min(message.size(), text.size()));
+    std::copy_n(message.begin(), text_size, text.begin());
+    if (message.size() > text.size()) std::ranges::copy(kCut, text.end() - kCut.size());
+  }
+  absl::string_view message() const {
+    return {text.data(), std::min(static_cast<size_t>(std::max(text_size, 0)), text.size())};
+  }
+};
+
+// What a rank sends, as bytes: a header, checksums, and slots.
+class RankStepExchange::Parts {
+ public:
+  Parts(int64_t num_ranks, size_t num_groups, int64_t num_slots)
+      : slots_at_(sizeof(Header) + num_groups * sizeof(uint32_t)),
+        part_bytes_(slots_at_ + static_cast<size_t>(num_slots) * sizeof(double)),
+        bytes_(static_cast<size_t>(num_ranks) * part_bytes_) {
+    static_assert(std::is_trivially_copyable_v<Header> && sizeof(Header) == 512);
+  }
+  std::byte* of(int64_t rank) { return bytes_.data() + static_cast<size_t>(rank) * part_bytes_; }
+  std::byte* all() { return bytes_.data(); }
+  int64_t part_bytes() const { return static_cast<int64_t>(part_bytes_); }
+
+  void Put(int64_t rank, const Header& header, absl::Span<const uint32_t> checksums,
+           absl::Span<const double> slots) {
+    std::memcpy(of(rank), &header, sizeof(Header));
+    std::memcpy(of(rank) + sizeof(Header), checksums.data(), checksums.size() * sizeof(uint32_t));
+    std::memcpy(of(rank) + slots_at_, slots.data(), slots.size() * sizeof(double));
+  }
+  Header HeaderOf(int64_t rank) {
+    Header header;
+    std::memcpy(&header, of(rank), sizeof(Header));
+    return header;
+  }
+  std::vector<uint32_t> ChecksumsOf(int64_t rank) {
+    std::vector<uint32_t> checksums((slots_at_ - sizeof(Header)) / sizeof(uint32_t));
+    std::memcpy(checksums.data(), of(rank) + sizeof(Header), slots_at_ - sizeof(Header));
+    return checksums;
+  }
+  std::vector<double> SlotsOf(int64_t rank, int64_t first, int64_t count) {
+    std::vector<double> slots(static_cast<size_t>(count));
+    std::memcpy(slots.data(), of(rank) + slots_at_ + static_cast<size_t>(first) * sizeof(double),
+                slots.size() * sizeof(double));
+    return slots;
+  }
+
+ private:
+  const size_t slots_at_;
+  const size_t part_bytes_;
+  std::vector<std::byte> bytes_;
 };
 
 RankStepExchange::RankStepExchange(Communicator& communicator, std::vector<ShardCut> cuts)
     : communicator_(communicator), cuts_(std::move(cuts)) {
   for (size_t unit = 0; unit < cuts_.size(); ++unit) {
+    GEMINI_CHECK(cuts_[unit].num_ranks() == communicator_.num_ranks());
+    GEMINI_CHECK(cuts_[unit].part_elements() % kNormBlockElements == 0);
     first_slots_.push_back(num_slots_);
     for (const ShardPiece& piece : cuts_[unit].PiecesOf(communicator_.rank())) {
       pieces_.push_back({.unit = static_cast<int64_t>(unit),
@@ -94,52 +149,45 @@ absl::StatusOr<std::optional<double>> RankStepExchange::AgreeOnNorm(
   }
   header.code = static_cast<int32_t>(status.code());
   header.signal = own_signal_;
-  header.text_size = static_cast<int32_t>(std::min(status.message().size(), header.text.size()));
-  std::copy_n(status.message().begin(), header.text_size, header.text.begin());
+  header.set_message(status.message());
   const std::vector<uint32_t> checksums = communicator_.checksums();
+  const int64_t num_ranks = communicator_.num_ranks();
+  const auto parts = std::make_shared<Parts>(num_ranks, checksums.size(), num_slots_);
+  parts->Put(communicator_.rank(), header, checksums, slots);
+  GEMINI_RETURN_IF_ERROR(
+      Await(communicator_.AllGather(communicator_.world(), parts->of(communicator_.rank()),
+                                    parts->all(), parts->part_bytes(), "norm"),
+            parts));
 
-  const size_t sums_bytes = checksums.size() * sizeof(uint32_t);
-  const size_t part_bytes = sizeof(Header) + sums_bytes + slots.size() * sizeof(double);
-  std::vector<std::byte> part(part_bytes);
-  std::memcpy(part.data(), &header, sizeof(Header));
-  std::memcpy(part.data() + sizeof(Header), checksums.data(), sums_bytes);
-  std::memcpy(part.data() + sizeof(Header) + sums_bytes, slots.data(),
-              slots.size() * sizeof(double));
-  const auto num_ranks = static_cast<size_t>(communicator_.num_ranks());
-  std::vector<std::byte> all(num_ranks * part_bytes);
-  GEMINI_RETURN_IF_ERROR(communicator_
-                             .AllGather(communicator_.world(), part.data(), all.data(),
-                                        static_cast<int64_t>(part_bytes), "norm")
-                             ->Wait());
-
-  std::vector<Header> headers(num_ranks);
-  std::vector<std::vector<uint32_t>> sums(num_ranks, checksums);
-  std::vector<double> all_slots(num_ranks * slots.size());
-  for (size_t rank = 0; rank < num_ranks; ++rank) {
-    const std::byte* const from = all.data() + rank * part_bytes;
-    std::memcpy(&headers[rank], from, sizeof(Header));
-    std::memcpy(sums[rank].data(), from + sizeof(Header), sums_bytes);
-    std::memcpy(all_slots.data() + rank * slots.size(), from + sizeof(Header) + sums_bytes,
-                slots.size() * sizeof(double));
+  std::vector<Header> headers;
+  std::vector<std::vector<uint32_t>> sums;
+  for (int64_t rank = 0; rank < num_ranks; ++rank) {
+    headers.push_back(parts->HeaderOf(rank));
+    sums.push_back(parts->ChecksumsOf(rank));
   }
-  GEMINI_RETURN_IF_ERROR(communicator_.CheckChecksums(sums));
   const auto signalled = std::ranges::find_if(headers, [](const Header& h) { return h.signal; });
   signal_ = signalled == headers.end() ? 0 : signalled->signal;
-  GEMINI_RETURN_IF_ERROR(WorstOf(headers));
+  const absl::Status worst = WorstOf(headers);
+  if (absl::Status same = communicator_.CheckChecksums(sums); !same.ok()) {
+    // A rank that failed may have issued less.
+    return worst.ok() ? same
+                      : absl::InternalError(absl::StrCat(same.message(), "; ", worst.message()));
+  }
+  GEMINI_RETURN_IF_ERROR(worst);
   if (std::ranges::none_of(headers, [](const Header& h) { return h.has_gradient; })) {
     return std::nullopt;
   }
   // Unit by unit, of each the parts of the ranks one behind the other: that is the order of its
   // tensors. Slots without a gradient add 0.
-  client::SquaresByTensor in_order;
+  double sum = 0;
   for (size_t unit = 0; unit < cuts_.size(); ++unit) {
-    for (size_t rank = 0; rank < num_ranks; ++rank) {
-      const auto first =
-          all_slots.begin() + static_cast<int64_t>(rank) * num_slots_ + first_slots_[unit];
-      in_order.emplace_back(first, first + PartSlots(cuts_[unit]));
+    for (int64_t rank = 0; rank < num_ranks; ++rank) {
+      sum =
+          client::AddInOrder(sum, parts->SlotsOf(rank, first_slots_[unit], PartSlots(cuts_[unit])));
     }
   }
-  return client::NoExchange().AgreeOnNorm(in_order);
+  GEMINI_ASSIGN_OR_RETURN(const double norm, client::NormOfSum(sum));
+  return norm;
 }
 
 absl::Status RankStepExchange::CompleteTrustSquares(absl::Span<client::TrustSquares> squares) {
@@ -151,17 +199,20 @@ absl::Status RankStepExchange::CompleteTrustSquares(absl::Span<client::TrustSqua
   GEMINI_ASSIGN_OR_RETURN(std::vector<double> slots, SlotsOf(params));
   GEMINI_ASSIGN_OR_RETURN(const std::vector<double> of_directions, SlotsOf(directions));
   slots.insert(slots.end(), of_directions.begin(), of_directions.end());
-  std::vector<double> all(slots.size() * static_cast<size_t>(communicator_.num_ranks()));
-  GEMINI_RETURN_IF_ERROR(communicator_
-                             .AllGather(communicator_.world(), slots.data(), all.data(),
-                                        static_cast<int64_t>(slots.size() * sizeof(double)),
-                                        "trust ratios")
-                             ->Wait());
+  const auto all = std::make_shared<std::vector<double>>(
+      slots.size() * static_cast<size_t>(communicator_.num_ranks()));
+  double* const own = all->data() + static_cast<size_t>(communicator_.rank()) * slots.size();
+  std::ranges::copy(slots, own);
+  GEMINI_RETURN_IF_ERROR(
+      Await(communicator_.AllGather(communicator_.world(), own, all->data(),
+                                    static_cast<int64_t>(slots.size() * sizeof(double)),
+                                    "trust ratios"),
+            all));
   for (size_t i = 0; i < squares.size(); ++i) {
     if (squares[i].param.empty()) continue;
     const OwnPiece& piece = pieces_[i];
-    squares[i].param = WholeTensor(piece, all, /*first=*/0);
-    squares[i].direction = WholeTensor(piece, all, /*first=*/num_slots_);
+    squares[i].param = WholeTensor(piece, *all, /*first=*/0);
+    squares[i].direction = WholeTensor(piece, *all, /*first=*/num_slots_);
   }
   return absl::OkStatus();
 }

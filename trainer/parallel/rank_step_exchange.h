@@ -29,6 +29,7 @@ class RankStepExchange final : public client::StepExchange {
   // `cuts` are of the model's units in order, for all ranks of the job. Their blocks are whole
   // norm blocks (client/kernels/grad_norm.h). The first tensors of this rank's ManagedModel are
   // its pieces, unit by unit as ShardCut::PiecesOf returns them; other tensors have no gradients.
+  // In a step a tensor has a gradient in all ranks that have pieces of it, or in none.
   // `communicator` outlives this.
   RankStepExchange(Communicator& communicator, std::vector<ShardCut> cuts);
 
@@ -51,6 +52,7 @@ class RankStepExchange final : public client::StepExchange {
     int64_t num_blocks = 0;
   };
   struct Header;
+  class Parts;
 
   // Returns the slots of this rank's blocks, those of tensors without a gradient being 0.
   absl::StatusOr<std::vector<double>> SlotsOf(const client::SquaresByTensor& own) const;

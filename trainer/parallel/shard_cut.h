@@ -29,7 +29,6 @@ class ShardCut {
   ShardCut(absl::Span<const int64_t> sizes, int64_t num_ranks, int64_t block_elements);
 
   int64_t num_ranks() const { return num_ranks_; }
-  int64_t num_tensors() const { return static_cast<int64_t>(sizes_.size()); }
   int64_t size(int64_t tensor) const { return sizes_[static_cast<size_t>(tensor)]; }
   // Returns the buffer's length: that of all parts, with what pads them.
   int64_t num_elements() const { return num_ranks_ * part_elements_; }

@@ -9,7 +9,6 @@
 #include <exception>
 #include <utility>
 
-#include "ATen/Context.h"
 #include "absl/cleanup/cleanup.h"
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"

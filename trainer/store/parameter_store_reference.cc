@@ -12,6 +12,7 @@
 #include "client/kernels/moment_quantisation.h"
 #include "client/kernels/trust_ratio.h"
 #include "client/torch/model/element_types.h"
+#include "client/update/step_exchange.h"
 #include "gemini/byte_size.h"
 #include "gemini/half_float.h"
 #include "gemini/layout.h"
@@ -119,6 +120,10 @@ client::UpdateSettings ReferenceParameterStore::SettingsOf(const Parameter& para
 
 absl::StatusOr<client::StepResult> ReferenceParameterStore::Update(
     const client::StepOptions& options) {
+  if (options.exchange != nullptr) {
+    return client::RefuseStep(options.exchange,
+                              absl::UnimplementedError("the reference has the whole model"));
+  }
   std::vector<double> squares;
   std::vector<at::Tensor> gradients(parameters_.size());
   for (size_t i = 0; i < parameters_.size(); ++i) {

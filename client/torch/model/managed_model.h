@@ -51,12 +51,14 @@ class ManagedModel {
   virtual ~ManagedModel() = default;
 
   // Takes one optimizer step over the parameters that have a gradient; replaces optimizer.step().
-  // p.grad stays as it is until zero_grad. If no parameter has a gradient nothing is done, as by
-  // Torch's optimizers, and it does not count as a step. FAILED_PRECONDITION, with nothing
+  // p.grad stays as it is until zero_grad. If no parameter of any process (StepOptions::exchange)
+  // has a gradient nothing is done, as by Torch's optimizers, and it does not count as a step.
+  // FAILED_PRECONDITION, with nothing
   // committed and nothing latched: a gradient holds a NaN or an infinity (names the first tensor),
   // a parameter got other storage or another shape (set_data, module.to, t_), a tensor was never
   // written, or a ScopedFetch of a tensor or gradient lives. RESOURCE_EXHAUSTED latches nothing
-  // either. An update that fails later is latched and returned by the next call.
+  // either. An update that fails later is latched and returned by the next call. Others: of the
+  // exchange; and what fails behind its agreement is latched.
   virtual absl::StatusOr<StepResult> Step(const StepOptions& options) = 0;
 
   // Return the completed steps of the model, and of one parameter (steps in which it had a

@@ -150,19 +150,25 @@ absl::StatusOr<StepResult> SpaceModel::TakeStep(const StepOptions& options, Step
   result.grad_norm = **norm / options.loss_scale;
   result.clip_coefficient = ClipCoefficient(result.grad_norm, options.max_grad_norm);
   result.step = step_ + 1;
-  if (!*has_gradients) {  // Other processes have.
-    std::vector<TrustSquares> none(infos_.size());
-    if (IsLayerWise(optimizer_.kind)) {
-      GEMINI_RETURN_IF_ERROR(exchange.CompleteTrustSquares(absl::MakeSpan(none)));
+  absl::Status begun;
+  if (*has_gradients) {
+    begun = step.LeaveDevice();
+    // Nothing is pending: the update thread does not read the intent now.
+    if (begun.ok()) {
+      begun = step.Begin(groups, result.clip_coefficient / options.loss_scale, result.step,
+                         exchange, intent_);
     }
-    step_ = result.step;
-    return result;
+  } else if (IsLayerWise(optimizer_.kind)) {  // Other processes have gradients.
+    std::vector<TrustSquares> none(infos_.size());
+    begun = exchange.CompleteTrustSquares(absl::MakeSpan(none));
   }
-  GEMINI_RETURN_IF_ERROR(step.LeaveDevice());
-  // Nothing is pending: the update thread does not read the intent now.
-  GEMINI_RETURN_IF_ERROR(step.Begin(groups, result.clip_coefficient / options.loss_scale,
-                                    result.step, exchange, intent_));
+  if (!begun.ok()) {
+    // The others take the step.
+    if (options.exchange != nullptr) session_.Latch(begun);
+    return begun;
+  }
   step_ = result.step;
+  if (!*has_gradients) return result;
   gradients_->BeginStep();
   updates_->Wake();
   return result;

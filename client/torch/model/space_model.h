@@ -80,7 +80,8 @@ class SpaceModel final : public ManagedModel, public StorageOwner {
   // end. Returns the hyper-parameters of each group, or why there can be no step.
   absl::StatusOr<std::vector<OptimizerSpec>> PrepareStep(const StepOptions& options);
   // Does the part of Step between the last operator and the recorded intent; on an error nothing
-  // was changed. The step is the same as before if there was no gradient, or it was skipped.
+  // was changed, but other processes may have taken the step (client/update/step_exchange.h). The
+  // step is the same as before if no process had a gradient, or it was skipped.
   absl::StatusOr<StepResult> TakeStep(const StepOptions& options, StepExchange& exchange,
                                       const std::vector<OptimizerSpec>& groups);
   // Waits until the tensor's bundles are at step().

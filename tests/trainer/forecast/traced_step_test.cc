@@ -400,6 +400,16 @@ TEST_F(TracedRoundTest, MemoryAndKernelsTakeTheirTimeToo) {
   EXPECT_GT(time(1e12, 1000), time(1e12, 0) + 22 * 1000);
 }
 
+// What each part of a block adds is dropped from, in forward and again in backward.
+TEST_F(TracedRoundTest, DropoutMovesItsElementsOnceEachWay) {
+  const ComputeRate rate = {.flops_per_second = 1e30, .memory_bytes_per_second = 1e6};
+  const int64_t without = ComputeNs(TraceStep(spec_, round_, rate)->trace);
+  spec_.residual_dropout = 0.1;
+  const int64_t with = ComputeNs(TraceStep(spec_, round_, rate)->trace);
+  EXPECT_NEAR(static_cast<double>(with - without), 1e3 * 2 * 4.0 * 4 * kBlocks * kTokens * kHidden,
+              1e3);
+}
+
 TEST_F(TracedRoundTest, NamesWhatIsInIt) {
   round_.recompute = true;
   round_.micro_batches = 2;

@@ -119,7 +119,7 @@ TEST(CounterDropoutTest, TheGradientIsDroppedAlike) {
   EXPECT_TRUE(torch::equal(torch::autograd::grad({grad.sum()}, {weight})[0], factors));
 }
 
-TEST(CounterDropoutTest, TheGraphKeepsNeitherTheInputNorAMask) {
+TEST(CounterDropoutTest, TheGraphDoesNotKeepTheInput) {
   Tensor x = torch::randn({1000}).set_requires_grad(true) * 2;
   const c10::weak_intrusive_ptr<c10::StorageImpl> memory(
       c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(x.storage().unsafeGetStorageImpl()));

@@ -19,14 +19,13 @@ TEST(DropoutMaskTest, NothingIsDroppedWithoutADrawOrAProbability) {
   EXPECT_EQ(MaskOf(DropoutDraw(), 1, 0).probability, 0);
 }
 
-// Masks of files of former versions must stay what they were: a run that goes on draws them again.
+// A run that goes on with a later build must draw the masks that it would have drawn.
 TEST(DropoutMaskTest, TheKeyIsThePhiloxWordsOfAllNumbers) {
   EXPECT_EQ(MaskOf(DropoutDraw(), 0, 0.5).key, 0xe169c58d6627e8d5);  // Of a counter and a key of 0.
   const DropoutMask mask = MaskOf(DropoutDraw{.seed = 0x299f31d0a4093822,
                                               .step = int64_t{0x05a308d3243f6a88},
                                               .micro_batch = 0x13198a2e},
                                   0x03707344, 0.25);
-  // The counter and the key are those of a published answer, but for the step's sign.
   const std::array<uint32_t, 4> words =
       Philox({0x243f6a88, 0x05a308d3, 0x13198a2e, 0x03707344}, 0x299f31d0a4093822);
   EXPECT_EQ(mask.key, words[0] | uint64_t{words[1]} << 32);

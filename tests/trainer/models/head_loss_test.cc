@@ -239,6 +239,22 @@ class HeadLossGraphTest : public ::testing::Test {
   const Tensor labels_ = torch::randint(0, 200, {20}, torch::kInt64);
 };
 
+TEST_F(HeadLossGraphTest, ATableThatIsComputedGetsItsGradientThroughTheGraph) {
+  const HeadOptions options = Options(4);
+  const std::vector<Tensor> blocks = Blocks(options);
+  ASSERT_EQ(blocks.size(), 1);
+  HeadLoss(hidden_, labels_, blocks, options, 1).backward();
+  const Tensor expected = blocks[0].grad().clone();
+  blocks[0].mutable_grad().reset();
+  const Tensor table = blocks[0] * 1;
+  HeadLoss(hidden_, labels_, {table}, options, 1).backward();
+  EXPECT_TRUE(torch::equal(blocks[0].grad(), expected));
+  // Of several blocks each would need its turn.
+  std::vector<Tensor> several = Blocks(Options(1));
+  several[1] = several[1] * 1;
+  EXPECT_THROW(HeadLoss(hidden_, labels_, several, Options(1), 1), c10::Error);
+}
+
 TEST_F(HeadLossGraphTest, WhatIsFrozenGetsNoGradient) {
   for (const int64_t pieces_of_block : {1, 4}) {
     const HeadOptions options = Options(pieces_of_block);

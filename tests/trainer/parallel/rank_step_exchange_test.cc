@@ -7,6 +7,7 @@
 #include <numeric>
 #include <random>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -146,7 +147,7 @@ TEST_P(RankStepExchangeTest, WhatOneRankCannotDoNoRankDoes) {
                 StatusIs(absl::StatusCode::kDataLoss, HasSubstr(rank + "a disk")));
     const std::string text(3000, 'a');
     EXPECT_THAT(agree(absl::OkStatus(), absl::AbortedError(text)),
-                StatusIs(absl::StatusCode::kAborted, HasSubstr(rank + text.substr(0, 400))));
+                StatusIs(absl::StatusCode::kAborted, rank + text.substr(0, 493) + "..."));
     EXPECT_OK(agree(absl::OkStatus(), absl::OkStatus()));
   });
 }
@@ -219,13 +220,28 @@ TEST(RankStepExchangePairTest, RanksThatIssuedDifferentCollectivesAreNamed) {
     ASSERT_OK(exchange.AgreeOnNorm(model.PartOf(me.rank())));
     // As many bytes, but meant for something else.
     ASSERT_OK(me.AllGather(**pairs, bytes, bytes + 8, 4, me.rank() == 3 ? "y" : "x")->Wait());
-    const auto agreed = exchange.AgreeOnNorm(model.PartOf(me.rank()));
-    if (me.rank() % 2 == 0) {
-      EXPECT_OK(agreed);
-    } else {
-      EXPECT_THAT(agreed, StatusIs(absl::StatusCode::kInternal,
-                                   HasSubstr("ranks 1 and 3 issued different collectives")));
-    }
+    // Also ranks of other groups do not take the step, and all know what a rank had to say.
+    const auto different = StatusIs(absl::StatusCode::kInternal,
+                                    HasSubstr("ranks 1 and 3 issued different collectives"));
+    EXPECT_THAT(exchange.AgreeOnNorm(model.PartOf(me.rank())), different);
+    EXPECT_THAT(exchange.AgreeOnNorm(me.rank() == 3 ? absl::StatusOr<SquaresByTensor>(
+                                                          absl::DataLossError("a chunk is gone"))
+                                                    : model.PartOf(me.rank())),
+                StatusIs(absl::StatusCode::kInternal, HasSubstr("rank 3: a chunk is gone")));
+  });
+}
+
+// What the exchange sends and receives stays, for the others may still write to it.
+TEST(RankStepExchangePairTest, AStepThatIsAbandonedEnds) {
+  RunThreadRanks(2, [](Communicator& me) {
+    if (me.rank() == 1) return;  // It never comes.
+    const RandomModel model(7, me.num_ranks());
+    RankStepExchange exchange(me, model.cuts);
+    std::jthread gives_up([&me] {
+      dynamic_cast<CommunicatorHost&>(me).Abandon(absl::AbortedError("rank 1 is gone"));
+    });
+    EXPECT_THAT(exchange.AgreeOnNorm(model.PartOf(0)),
+                StatusIs(absl::StatusCode::kAborted, HasSubstr("rank 1 is gone")));
   });
 }
 

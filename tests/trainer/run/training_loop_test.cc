@@ -142,7 +142,8 @@ class TrainingLoopTest : public ::testing::Test {
     std::string header = "{'descr': '<u2', 'fortran_order': False, 'shape': (640,), }\n";
     std::ofstream data(root_ + "/tokens.npy", std::ios::binary);
     data << "\x93NUMPY" << '\x01' << '\x00' << static_cast<char>(header.size()) << '\x00' << header;
-    for (int i = 0; i < 640; ++i) data << static_cast<char>(i * 37 % 61) << '\x00';
+    // Equal sequences.
+    for (int i = 0; i < 640; ++i) data << static_cast<char>(i % 16 * 37 % 61) << '\x00';
   }
   void TearDown() override {
     FailingAllocator::Get().FailAt(0);
@@ -170,6 +171,8 @@ class TrainingLoopTest : public ::testing::Test {
     config.micro_batch_schedule = schedule;
     config.no_save = no_save_;
     config.save_every = save_every_;
+    config.seed = seed_;
+    if (learns_nothing_) config.lr = 0;
     ASSERT_OK_AND_ASSIGN(const HfCheckpoint source, HfCheckpoint::Open(config.model));
     ASSERT_OK_AND_ASSIGN(const std::unique_ptr<CausalLm> model,
                          MakeCausalLm(source.config().spec, torch::kFloat));
@@ -229,6 +232,8 @@ class TrainingLoopTest : public ::testing::Test {
   bool no_save_ = false;
   bool blocks_first_save_ = false;
   int64_t save_every_ = 0;
+  int64_t seed_ = 42;
+  bool learns_nothing_ = false;
   std::string metrics_;  // Empty: in the output.
   std::string registration_error_;
   std::string root_;
@@ -252,6 +257,23 @@ TEST_F(TrainingLoopTest, WhatIsBegunAgainGivesTheSameNumbers) {
       EXPECT_TRUE(again.parameters == plain.parameters);
     }
   }
+}
+
+// With equal data and parameters that stay, losses differ by what is dropped alone.
+TEST_F(TrainingLoopTest, EachStepAndEachSeedDropsOtherElements) {
+  learns_nothing_ = true;
+  std::vector<double> losses;
+  for (const int64_t seed : {42, 42, 43}) {
+    seed_ = seed;
+    Outcome outcome;
+    Run({}, "horizontal", outcome);
+    ASSERT_OK(outcome.summary);
+    losses.insert(losses.end(), {outcome.summary->first_loss, outcome.summary->last_loss});
+  }
+  EXPECT_NE(losses[0], losses[1]);
+  EXPECT_EQ(losses[2], losses[0]);
+  EXPECT_EQ(losses[3], losses[1]);
+  EXPECT_NE(losses[4], losses[0]);
 }
 
 TEST_F(TrainingLoopTest, WithoutMoreMemoryTheStepFailsAndSaysWhy) {

@@ -303,6 +303,11 @@ TEST_F(StepExchangeTest, LayerWiseOptimizersAskBehindTheNormAlsoWithoutAGradient
   const std::vector<float> before = ReadAll(*model, "first");
   EXPECT_THAT(model->Step({.exchange = &exchange_}), StatusIs(absl::StatusCode::kAborted));
   EXPECT_EQ(ReadAll(*model, "first"), before);
+  // This process is no longer at the step of the others, and tells them so at the next.
+  exchange_.owns.clear();
+  EXPECT_THAT(model->Step({.exchange = &exchange_}), StatusIs(absl::StatusCode::kAborted));
+  ASSERT_EQ(exchange_.owns.size(), 1);
+  EXPECT_FALSE(exchange_.owns[0].ok());
 }
 
 }  // namespace

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+// Models in shards compute what one rank computes that has the whole, and adds in the same order.
+#include "trainer/parallel/gathered_lm.h"
+
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/status_matchers.h"
+#include "tests/trainer/parallel/thread_ranks.h"
+#include "torch/torch.h"
+#include "trainer/families/hf_config.h"
+
+namespace gemini::trainer {
+namespace {
+
+using ::testing::ElementsAre;
+using torch::Tensor;
+
+constexpr int64_t kBlock = 1024;
+
+struct Family {
+  const char* name;
+  const char* json;
+};
+
+const Family kFamilies[] = {
+    {"gpt2_tied", R"({"model_type":"gpt2","vocab_size":301,"n_positions":16,"n_embd":64,"n_layer":3,
+      "n_head":4,"n_inner":256,"resid_pdrop":0.1,"embd_pdrop":0.1,"attn_pdrop":0.1})"},
+    {"gpt2", R"({"model_type":"gpt2","vocab_size":301,"n_positions":16,"n_embd":64,"n_layer":2,
+      "n_head":4,"n_inner":256,"tie_word_embeddings":false,"resid_pdrop":0.1})"},
+    {"opt_projected", R"({"model_type":"opt","vocab_size":301,"max_position_embeddings":16,
+      "hidden_size":64,"num_hidden_layers":2,"num_attention_heads":4,"ffn_dim":256,"dropout":0.1,
+      "word_embed_proj_dim":32,"do_layer_norm_before":false})"},
+    {"qwen2_moe", R"({"model_type":"qwen2_moe","vocab_size":301,"max_position_embeddings":16,
+      "hidden_size":64,"num_hidden_layers":2,"num_attention_heads":4,"num_key_value_heads":2,
+      "intermediate_size":96,"moe_intermediate_size":48,"shared_expert_intermediate_size":64,
+      "num_experts":4,"num_experts_per_tok":2,"output_router_logits":true,
+      "router_aux_loss_coef":0.1})"},
+};
+
+struct Case {
+  Family family;
+  int num_ranks;
+  torch::ScalarType type;
+  bool recompute;
+  int micro_batches;
+};
+
+std::string NameOf(const ::testing::TestParamInfo<Case>& info) {
+  const Case& c = info.param;
+  return std::string(c.family.name) + "_" + std::to_string(c.num_ranks) + "_" +
+         (c.type == torch::kFloat32 ? "fp32" : "bf16") + (c.recompute ? "_recomputed" : "") + "_" +
+         std::to_string(c.micro_batches);
+}
+
+ModelSpec SpecOf(const char* json) { return ParseHfConfig(json, "config")->spec; }
+
+// The whole model of one rank.
+std::unique_ptr<CausalLm> MakeWhole(const ModelSpec& spec, torch::ScalarType type) {
+  std::unique_ptr<CausalLm> model = *MakeCausalLm(spec, type);
+  const torch::NoGradGuard no_grad;
+  at::Generator generator = at::detail::createCPUGenerator(7);
+  for (Tensor& parameter : model->parameters()) {
+    parameter.copy_(torch::randn(parameter.sizes(), generator) * 0.1);
+  }
+  return model;
+}
+
+// What a rank learns from in its i-th micro-batch.
+Tensor TokensOf(int64_t rank, int64_t micro_batch) {
+  at::Generator generator = at::detail::createCPUGenerator(100 + 10 * rank + micro_batch);
+  return torch::randint(0, 301, {2, 16}, generator, torch::dtype(torch::kInt64));
+}
+
+DropoutDraw DrawOf(const Case& c, int64_t rank, int64_t micro_batch) {
+  return {.seed = 5, .step = 3, .micro_batch = rank * c.micro_batches + micro_batch};
+}
+
+// The pieces of the whole's tensors, by the names of those.
+void Fill(GatheredLm& model, const std::map<std::string, Tensor>& whole) {
+  const torch::NoGradGuard no_grad;
+  for (const auto& unit : model.units()) {
+    for (size_t i = 0; i < unit->pieces().size(); ++i) {
+      const ShardPiece& piece = unit->pieces()[i];
+      const Tensor& tensor = whole.at(unit->tensors()[static_cast<size_t>(piece.tensor)].name);
+      unit->parameters()[i].flatten().copy_(tensor.flatten().narrow(0, piece.first, piece.count));
+    }
+  }
+}
+
+struct Whole {
+  std::map<std::string, Tensor> values;
+  std::map<std::string, Tensor> gradients;  // Summed over the ranks, and then over micro-batches.
+  std::vector<std::vector<double>> losses;  // By rank and micro-batch.
+  Tensor logits;
+};
+
+// One rank after the other, with a graph each; sums are folded as ranks do.
+Whole TrainWhole(const Case& c) {
+  const std::unique_ptr<CausalLm> model = MakeWhole(SpecOf(c.family.json), c.type);
+  Whole whole;
+  for (const auto& parameter : model->named_parameters()) {
+    whole.values[parameter.key()] = parameter.value().detach().clone();
+  }
+  whole.losses.resize(static_cast<size_t>(c.num_ranks));
+  for (int64_t i = 0; i < c.micro_batches; ++i) {
+    std::map<std::string, Tensor> sums;  // In fp32, rounded once.
+    for (int64_t rank = 0; rank < c.num_ranks; ++rank) {
+      model->zero_grad();
+      model->set_dropout_draw(DrawOf(c, rank, i));
+      const BatchLoss loss = model->Losses(TokensOf(rank, i), 0.5);
+      whole.losses[static_cast<size_t>(rank)].push_back(loss.Values().total);
+      loss.Backward(0.5);
+      for (const auto& parameter : model->named_parameters()) {
+        const Tensor gradient = parameter.value().grad().to(torch::kFloat32);
+        Tensor& sum = sums[parameter.key()];
+        sum = sum.defined() ? sum + gradient : gradient.clone();
+      }
+    }
+    for (const auto& [name, sum] : sums) {
+      Tensor& all = whole.gradients[name];
+      const Tensor rounded = sum.to(c.type);
+      all = all.defined() ? all + rounded : rounded;
+    }
+  }
+  model->eval();
+  const torch::NoGradGuard no_grad;
+  whole.logits = model->Forward(TokensOf(0, 0));
+  return whole;
+}
+
+class GatheredLmTest : public ::testing::TestWithParam<Case> {};
+
+TEST_P(GatheredLmTest, LossAndGradientsHaveTheBitsOfTheWholeModel) {
+  torch::set_num_threads(1);
+  const Case& c = GetParam();
+  const Whole whole = TrainWhole(c);
+  RunThreadRanks(c.num_ranks, [&](Communicator& me) {
+    ASSERT_OK_AND_ASSIGN(const std::unique_ptr<GatheredLm> model,
+                         GatheredLm::Make(SpecOf(c.family.json), c.type, me, me.world(), kBlock));
+    model->set_recompute(c.recompute);
+    Fill(*model, whole.values);
+    for (int64_t i = 0; i < c.micro_batches; ++i) {
+      model->set_dropout_draw(DrawOf(c, me.rank(), i));
+      const BatchLoss loss = model->Losses(TokensOf(me.rank(), i), 0.5);
+      EXPECT_EQ(loss.Values().total,
+                whole.losses[static_cast<size_t>(me.rank())][static_cast<size_t>(i)]);
+      for (size_t u = 0; u + 1 < model->units().size(); ++u) {
+        EXPECT_FALSE(model->units()[u]->is_held()) << u;
+      }
+      loss.Backward(0.5);
+      for (const auto& unit : model->units()) EXPECT_FALSE(unit->is_held()) << unit->name();
+    }
+    for (const auto& unit : model->units()) {
+      for (size_t i = 0; i < unit->pieces().size(); ++i) {
+        const ShardPiece& piece = unit->pieces()[i];
+        const std::string& name = unit->tensors()[static_cast<size_t>(piece.tensor)].name;
+        const Tensor expected =
+            whole.gradients.at(name).flatten().narrow(0, piece.first, piece.count);
+        const Tensor gradient = unit->parameters()[i].grad();
+        ASSERT_TRUE(gradient.defined()) << name;
+        EXPECT_TRUE(torch::equal(gradient.flatten(), expected)) << name;
+        // It decays as its tensor does.
+        EXPECT_EQ(gradient.dim() > 1, whole.values.at(name).dim() > 1) << name;
+        // Its own memory, which can leave by itself.
+        EXPECT_EQ(gradient.storage().nbytes(), gradient.nbytes());
+      }
+    }
+    model->eval();
+    const torch::NoGradGuard no_grad;
+    EXPECT_TRUE(torch::equal(model->Forward(TokensOf(0, 0)), whole.logits));
+    for (const auto& unit : model->units()) EXPECT_FALSE(unit->is_held()) << unit->name();
+  });
+}
+
+std::vector<Case> Cases() {
+  std::vector<Case> cases;
+  for (const Family& family : kFamilies) {
+    for (const int num_ranks : {1, 2, 3, 8}) {
+      for (const bool recompute : {false, true}) {
+        cases.push_back({family, num_ranks, torch::kFloat32, recompute, 1 + num_ranks % 2});
+      }
+    }
+    cases.push_back({family, 4, torch::kBFloat16, true, 3});
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, GatheredLmTest, ::testing::ValuesIn(Cases()), NameOf);
+
+// By parts of the padded units, for each other rank: a block is gathered for forward and backward
+// and its gradients are summed; embeddings are not needed in backward, and the head stays.
+TEST(GatheredLmBytesTest, AreThoseOfTheFormula) {
+  for (const Family& family : {kFamilies[0], kFamilies[1]}) {
+    for (const bool recompute : {false, true}) {
+      RunThreadRanks(4, [&](Communicator& me) {
+        const ModelSpec spec = SpecOf(family.json);
+        ASSERT_OK_AND_ASSIGN(const std::unique_ptr<GatheredLm> model,
+                             GatheredLm::Make(spec, torch::kFloat32, me, me.world(), kBlock));
+        model->set_recompute(recompute);
+        Fill(*model, TrainWhole({family, 1, torch::kFloat32, false, 1}).values);
+        const BatchLoss loss = model->Losses(TokensOf(me.rank(), 0));
+        loss.Backward(1);
+        std::map<std::string, int64_t> sent;
+        for (const SentBytes& one : me.sent()) sent[one.site] += one.bytes;
+        const size_t last = model->units().size() - 1;
+        for (size_t u = 0; u <= last; ++u) {
+          const GatheredUnit& unit = *model->units()[u];
+          const int64_t part = 3 * 4 * unit.cut().part_elements();
+          const bool is_block = u > 0 && u < last;
+          const int64_t gathers = is_block || (u == 0 && spec.tied_head) ? 2 : 1;
+          EXPECT_EQ(sent["gather " + unit.name()], gathers * part) << unit.name();
+          EXPECT_EQ(sent["gradients of " + unit.name()], part) << unit.name();
+        }
+      });
+    }
+  }
+}
+
+// A unit of three vectors, of which ranks use different ones.
+TEST(GatheredUnitTest, ATensorThatSomeRankUsedHasAGradientInAll) {
+  RunThreadRanks(3, [](Communicator& me) {
+    GatheredUnit unit("it", {{"a", {kBlock}}, {"b", {kBlock}}, {"c", {kBlock}}, {"d", {5}, false}},
+                      torch::kFloat32, me, me.world(), kBlock);
+    {
+      const torch::NoGradGuard no_grad;
+      for (const Tensor& parameter : unit.parameters()) parameter.fill_(1);
+    }
+    const std::vector<Tensor> views = unit.Views(UnitUse::kToTheEnd);
+    EXPECT_FALSE(views[3].requires_grad());
+    const Tensor sum = me.rank() == 1 ? (views[1] * 3).sum() : (views[0] * (me.rank() + 1)).sum();
+    sum.backward();
+    EXPECT_FALSE(unit.is_held());
+    for (size_t i = 0; i < unit.pieces().size(); ++i) {
+      const Tensor gradient = unit.parameters()[i].grad();
+      const int64_t tensor = unit.pieces()[i].tensor;
+      ASSERT_EQ(gradient.defined(), tensor <= 1) << tensor;
+      if (tensor > 1) continue;
+      EXPECT_TRUE(torch::equal(gradient, torch::full({kBlock}, tensor == 0 ? 4.0 : 3.0)));
+    }
+  });
+}
+
+TEST(GatheredUnitTest, GraphsKeepTheBuffersMemoryOfNone) {
+  RunThreadRanks(2, [](Communicator& me) {
+    GatheredUnit unit("it", {{"a", {64, 64}}}, torch::kFloat32, me, me.world(), kBlock);
+    {
+      const torch::NoGradGuard no_grad;
+      for (const Tensor& parameter : unit.parameters()) parameter.normal_();
+    }
+    const Tensor x = torch::randn({4, 64}).set_requires_grad(true);
+    const std::vector<Tensor> first = unit.Views(UnitUse::kAgain);
+    const std::vector<Tensor> second = unit.Views(UnitUse::kAgain);  // Another micro-batch.
+    const Tensor y = x.matmul(first[0]), z = x.matmul(second[0]);
+    unit.Release();
+    EXPECT_GT(first[0].storage().nbytes(), 0);
+    unit.Release();
+    EXPECT_EQ(first[0].storage().nbytes(), 0);
+    const Tensor loss = unit.GatherBehind({y})[0].square().sum();
+    const Tensor other = unit.GatherBehind({z})[0].square().sum();
+    loss.backward();
+    const Tensor once = x.grad().clone();
+    EXPECT_FALSE(unit.is_held());
+    other.backward();
+    EXPECT_FALSE(unit.is_held());
+    EXPECT_TRUE(torch::equal(x.grad(), once * 2));
+  });
+}
+
+}  // namespace
+}  // namespace gemini::trainer

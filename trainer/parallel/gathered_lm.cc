@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/parallel/gathered_lm.h"
+
+#include <map>
+#include <string>
+#include <utility>
+
+#include "ATen/core/grad_mode.h"
+#include "absl/strings/str_cat.h"
+#include "gemini/system/status_macros.h"
+
+namespace gemini::trainer {
+
+class GatheredLm::GatheredBlock final : public Block {
+ public:
+  GatheredBlock(std::shared_ptr<Block> block, GatheredUnit& unit, const UnitLayers& layers)
+      : block_(std::move(block)), unit_(unit), layers_(layers) {}
+
+  Stream Forward(const Stream& stream, const BatchContext& context) override {
+    const Stream out = Run(stream, context, UnitUse::kAgain);
+    unit_.Release();
+    std::vector<torch::Tensor> tensors = {out.hidden};
+    if (out.router_sums.defined()) tensors.push_back(out.router_sums);
+    tensors = unit_.GatherBehind(tensors);
+    return {.hidden = tensors[0], .router_sums = tensors.size() > 1 ? tensors[1] : torch::Tensor()};
+  }
+  Stream ForwardAgain(const Stream& stream, const BatchContext& context) override {
+    return Run(stream, context, UnitUse::kToTheEnd);
+  }
+
+ private:
+  Stream Run(const Stream& stream, const BatchContext& context, UnitUse use) {
+    layers_.Use(unit_.Views(use));
+    Stream out = block_->Forward(stream, context);
+    layers_.PutBack();
+    return out;
+  }
+
+  const std::shared_ptr<Block> block_;
+  GatheredUnit& unit_;
+  const UnitLayers& layers_;
+};
+
+void GatheredLm::UnitLayers::Use(const std::vector<torch::Tensor>& tensors) const {
+  for (size_t i = 0; i < layers.size(); ++i) layers[i]->Replace(names[i], tensors[i]);
+}
+
+absl::StatusOr<std::unique_ptr<GatheredLm>> GatheredLm::Make(const ModelSpec& spec,
+                                                             torch::ScalarType type,
+                                                             Communicator& communicator,
+                                                             const RankGroup& group,
+                                                             int64_t block_elements) {
+  GEMINI_ASSIGN_OR_RETURN(std::unique_ptr<CausalLm> whole,
+                          MakeCausalLm(spec, torch::dtype(type).device(torch::kMeta)));
+  std::unique_ptr<GatheredLm> model(new GatheredLm(spec, std::move(whole)));
+  model->MakeUnits(type, communicator, group, block_elements);
+  return model;
+}
+
+GatheredLm::GatheredLm(const ModelSpec& spec, std::unique_ptr<CausalLm> whole)
+    : spec_(spec), whole_(std::move(whole)) {}
+
+void GatheredLm::MakeUnits(torch::ScalarType type, Communicator& communicator,
+                           const RankGroup& group, int64_t block_elements) {
+  std::map<const c10::TensorImpl*, std::pair<std::shared_ptr<LayerModule>, std::string>> places;
+  for (const std::shared_ptr<torch::nn::Module>& module : whole_->modules(/*include_self=*/false)) {
+    const auto layer = std::dynamic_pointer_cast<LayerModule>(module);
+    if (layer == nullptr) continue;
+    for (const auto& own : layer->named_parameters(/*recurse=*/false)) {
+      places[own.value().unsafeGetTensorImpl()] = {layer, own.key()};
+    }
+  }
+  std::map<const c10::TensorImpl*, size_t> block_of;
+  const size_t num_blocks = whole_->blocks().size();
+  for (size_t b = 0; b < num_blocks; ++b) {
+    for (const torch::Tensor& parameter : whole_->blocks()[b]->parameters()) {
+      block_of[parameter.unsafeGetTensorImpl()] = b;
+    }
+  }
+
+  layers_.resize(num_blocks + 2);
+  std::vector<std::vector<UnitTensor>> tensors(num_blocks + 2);
+  size_t unit = 0;
+  for (const auto& parameter : whole_->named_parameters()) {
+    const c10::TensorImpl* const impl = parameter.value().unsafeGetTensorImpl();
+    const auto block = block_of.find(impl);
+    if (block != block_of.end()) {
+      unit = block->second + 1;
+    } else if (unit > 0) {
+      unit = num_blocks + 1;  // They are in the order of their first use.
+    }
+    tensors[unit].push_back(
+        {parameter.key(), parameter.value().sizes().vec(), /*is_trained=*/true});
+    const auto& [layer, name] = places.at(impl);
+    layers_[unit].layers.push_back(layer);
+    layers_[unit].names.push_back(name);
+    layers_[unit].on_meta.push_back(parameter.value());
+  }
+  if (tensors.back().empty()) tensors.pop_back();  // Nothing is behind the blocks but a tied head.
+  for (size_t u = 0; u < tensors.size(); ++u) {
+    const std::string name = u == 0                ? "the embeddings"
+                             : u == num_blocks + 1 ? "the head"
+                                                   : absl::StrCat("block ", u - 1);
+    units_.push_back(std::make_unique<GatheredUnit>(name, std::move(tensors[u]), type, communicator,
+                                                    group, block_elements));
+    for (size_t i = 0; i < units_[u]->parameters().size(); ++i) {
+      register_parameter(absl::StrCat("unit_", u, "_piece_", i), units_[u]->parameters()[i]);
+    }
+  }
+  for (size_t b = 0; b < num_blocks; ++b) {
+    blocks_.push_back(
+        std::make_shared<GatheredBlock>(whole_->blocks()[b], *units_[b + 1], layers_[b + 1]));
+  }
+}
+
+void GatheredLm::train(bool on) {
+  CausalLm::train(on);
+  whole_->train(on);
+}
+
+torch::Tensor GatheredLm::Embed(const torch::Tensor& tokens) {
+  whole_->set_dropout_draw(dropout_draw());
+  GatheredUnit& unit = *units_.front();
+  // A look-up does not need the table in backward, but a projection needs its matrix.
+  const bool again = spec_.has_projections();
+  embeddings_ = unit.Views(again ? UnitUse::kAgain : UnitUse::kOnce);
+  layers_.front().Use(embeddings_);
+  const torch::Tensor hidden = whole_->Embed(tokens);
+  layers_.front().PutBack();
+  unit.Release();
+  if (!spec_.tied_head) embeddings_.clear();
+  return again ? unit.GatherBehind({hidden})[0] : hidden;
+}
+
+BatchContext GatheredLm::ContextOf(const torch::Tensor& hidden) const {
+  whole_->set_dropout_draw(dropout_draw());
+  whole_->set_routing(routing());
+  return whole_->ContextOf(hidden);
+}
+
+template <typename Compute>
+auto GatheredLm::WithHead(const Compute& compute) {
+  GatheredUnit* const unit = units_.size() > blocks_.size() + 1 ? units_.back().get() : nullptr;
+  if (unit != nullptr) layers_.back().Use(unit->Views(UnitUse::kToTheEnd));
+  if (spec_.tied_head) {
+    units_.front()->Hold();
+    layers_.front().Use(std::exchange(embeddings_, {}));
+  }
+  auto result = compute();
+  if (spec_.tied_head) {
+    layers_.front().PutBack();
+    units_.front()->Release();
+  }
+  if (unit != nullptr) {
+    layers_.back().PutBack();
+    if (!at::GradMode::is_enabled()) unit->Release();
+  }
+  return result;
+}
+
+torch::Tensor GatheredLm::Head(const torch::Tensor& hidden) {
+  return WithHead([&] { return whole_->Head(hidden); });
+}
+
+BatchLoss GatheredLm::LossOf(Stream last, const torch::Tensor& tokens, double factor) {
+  return WithHead([&] { return whole_->LossOf(std::move(last), tokens, factor); });
+}
+
+}  // namespace gemini::trainer

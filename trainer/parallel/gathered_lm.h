@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// A language model of which each rank has shards (ZeRO stage 3), and which is gathered unit by unit
+// while it computes. Units are the embeddings, each block, and what is behind the blocks.
+// Names:  its parameters are this rank's pieces, "unit_U_piece_P". units() says what they are of.
+// Bits:   loss and gradients are those of the whole model on one rank, and each gradient is the sum
+//         over the ranks, folded by rank.
+// Limits: on a CPU; one micro-batch after the other; tables of the vocabulary are not cut.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "torch/types.h"
+#include "trainer/families/model_spec.h"
+#include "trainer/layer_set.h"
+#include "trainer/models/causal_lm.h"
+#include "trainer/parallel/communicator.h"
+#include "trainer/parallel/gathered_unit.h"
+
+namespace gemini::trainer {
+
+class GatheredLm final : public CausalLm {
+ public:
+  // All ranks of the group make the same one. `type` is that of the parameters, which have no
+  // values yet. Communicator and group outlive this. Errors: as MakeCausalLm.
+  static absl::StatusOr<std::unique_ptr<GatheredLm>> Make(const ModelSpec& spec,
+                                                          torch::ScalarType type,
+                                                          Communicator& communicator,
+                                                          const RankGroup& group,
+                                                          int64_t block_elements);
+
+  torch::Tensor Embed(const torch::Tensor& tokens) override;
+  BatchContext ContextOf(const torch::Tensor& hidden) const override;
+  torch::Tensor Head(const torch::Tensor& hidden) override;
+  BatchLoss LossOf(Stream last, const torch::Tensor& tokens, double factor) override;
+  void train(bool on = true) override;
+
+  // In the order of their use.
+  const std::vector<std::unique_ptr<GatheredUnit>>& units() const { return units_; }
+
+ private:
+  // A unit's tensors, where its layers have them.
+  struct UnitLayers {
+    std::vector<std::shared_ptr<LayerModule>> layers;
+    std::vector<std::string> names;  // In its layer.
+    std::vector<torch::Tensor> on_meta;
+
+    void Use(const std::vector<torch::Tensor>& tensors) const;
+    void PutBack() const { Use(on_meta); }
+  };
+  class GatheredBlock;
+
+  GatheredLm(const ModelSpec& spec, std::unique_ptr<CausalLm> whole);
+  void MakeUnits(torch::ScalarType type, Communicator& communicator, const RankGroup& group,
+                 int64_t block_elements);
+  // Has the head see what the next forward of it needs, and returns what `compute` does.
+  template <typename Compute>
+  auto WithHead(const Compute& compute);
+
+  const ModelSpec spec_;
+  const std::unique_ptr<CausalLm> whole_;  // On the meta device.
+  std::vector<std::unique_ptr<GatheredUnit>> units_;
+  std::vector<UnitLayers> layers_;         // By unit.
+  std::vector<torch::Tensor> embeddings_;  // Views, from Embed until a tied head has used them.
+};
+
+}  // namespace gemini::trainer

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/parallel/gathered_unit.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <utility>
+
+#include "ATen/core/grad_mode.h"
+#include "ATen/ops/empty.h"
+#include "ATen/ops/zeros.h"
+#include "absl/strings/str_cat.h"
+#include "c10/core/CPUAllocator.h"
+#include "torch/csrc/autograd/custom_function.h"
+#include "torch/custom_class.h"
+
+namespace gemini::trainer {
+namespace {
+
+using torch::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::Variable;
+using torch::autograd::variable_list;
+
+SumType SumTypeOf(torch::ScalarType type) {
+  switch (type) {
+    case torch::kFloat32:
+      return SumType::kFp32;
+    case torch::kBFloat16:
+      return SumType::kBf16;
+    case torch::kFloat16:
+      return SumType::kFp16;
+    default:
+      TORCH_CHECK(false, "a unit of ", type);
+  }
+}
+
+std::vector<int64_t> SizesOf(const std::vector<UnitTensor>& tensors) {
+  std::vector<int64_t> sizes;
+  for (const UnitTensor& tensor : tensors) sizes.push_back(c10::multiply_integers(tensor.sizes));
+  return sizes;
+}
+
+// Throws the work's error. `memory`: of all tensors that it names.
+void AwaitOrThrow(const Work& work, variable_list memory) {
+  const absl::Status status = Await(work, std::make_shared<variable_list>(std::move(memory)));
+  TORCH_CHECK(status.ok(), std::string(status.message()));
+}
+
+// What the functions below keep.
+struct UnitInGraph : torch::CustomClassHolder {
+  UnitInGraph(GatheredUnit& the_unit, UnitUse the_use) : unit(the_unit), use(the_use) {}
+  GatheredUnit& unit;
+  const UnitUse use;
+};
+
+void Save(AutogradContext* context, GatheredUnit& unit, UnitUse use = UnitUse::kOnce) {
+  context->saved_data["unit"] = at::IValue::make_capsule(
+      c10::intrusive_ptr<torch::CustomClassHolder>(c10::make_intrusive<UnitInGraph>(unit, use)));
+}
+
+c10::intrusive_ptr<UnitInGraph> Saved(AutogradContext* context) {
+  return c10::static_intrusive_pointer_cast<UnitInGraph>(context->saved_data["unit"].toCapsule());
+}
+
+// Of GatherBehind.
+class GatherFunction : public torch::autograd::Function<GatherFunction> {
+ public:
+  static variable_list forward(AutogradContext* context, at::TensorList outputs,
+                               GatheredUnit* unit) {
+    Save(context, *unit);
+    context->set_materialize_grads(false);
+    return {outputs.begin(), outputs.end()};
+  }
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    Saved(context)->unit.Hold();
+    gradients.emplace_back();
+    return gradients;
+  }
+};
+
+}  // namespace
+
+// `anchor` requires grad, so that the views do, also where this rank has no piece: every rank takes
+// part in the sums.
+class UnitViews : public torch::autograd::Function<UnitViews> {
+ public:
+  static variable_list forward(AutogradContext* context, at::TensorList /*parameters*/,
+                               const Variable& /*anchor*/, GatheredUnit* unit, UnitUse use) {
+    Save(context, *unit, use);
+    context->set_materialize_grads(false);
+    variable_list views = unit->Whole();
+    variable_list frozen;
+    for (size_t i = 0; i < views.size(); ++i) {
+      if (!unit->tensors_[i].is_trained) frozen.push_back(views[i]);
+    }
+    context->mark_non_differentiable(frozen);
+    return views;
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const c10::intrusive_ptr<UnitInGraph> saved = Saved(context);
+    GatheredUnit& unit = saved->unit;
+    std::vector<bool> has_gradient;
+    const Tensor part = unit.SumOfParts(gradients, has_gradient);
+    variable_list of_inputs;
+    for (size_t i = 0; i < unit.pieces_.size(); ++i) {
+      const ShardPiece& piece = unit.pieces_[i];
+      Tensor& gradient = of_inputs.emplace_back();
+      if (!has_gradient[static_cast<size_t>(piece.tensor)]) continue;
+      // Memory of its own: nothing else keeps a gradient that has left.
+      gradient = part.narrow(0, piece.place, piece.count).clone();
+      gradient = gradient.view(unit.parameters_[i].sizes());
+    }
+    if (saved->use != UnitUse::kOnce) unit.Release();
+    of_inputs.resize(of_inputs.size() + 3);
+    return of_inputs;
+  }
+};
+
+GatheredUnit::GatheredUnit(std::string name, std::vector<UnitTensor> tensors,
+                           torch::ScalarType type, Communicator& communicator,
+                           const RankGroup& group, int64_t block_elements)
+    : name_(std::move(name)),
+      tensors_(std::move(tensors)),
+      communicator_(communicator),
+      group_(group),
+      cut_(SizesOf(tensors_), group.size(), block_elements),
+      pieces_(cut_.PiecesOf(group.place)) {
+  TORCH_CHECK(std::ranges::any_of(tensors_, &UnitTensor::is_trained), "nothing of ", name_,
+              " is trained");
+  for (const ShardPiece& piece : pieces_) {
+    const UnitTensor& tensor = tensors_[static_cast<size_t>(piece.tensor)];
+    const std::vector<int64_t> sizes = tensor.sizes.size() > 1
+                                           ? std::vector<int64_t>{1, piece.count}
+                                           : std::vector<int64_t>{piece.count};
+    parameters_.push_back(at::empty(sizes, type).set_requires_grad(tensor.is_trained));
+  }
+  buffer_ = at::empty({0}, type);
+}
+
+std::vector<Tensor> GatheredUnit::Views(UnitUse use) {
+  Hold();
+  if (!at::GradMode::is_enabled()) return Whole();
+  const Tensor anchor = at::empty({0}, torch::kFloat32).requires_grad_();
+  return UnitViews::apply(at::TensorList(parameters_), anchor, this, use);
+}
+
+std::vector<Tensor> GatheredUnit::Whole() const {
+  std::vector<Tensor> whole;
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    // No views as Torch knows them: those would belong to the buffer's version.
+    Tensor& tensor = whole.emplace_back(at::empty({0}, buffer_.options()));
+    tensor.set_(buffer_.storage(), cut_.place(static_cast<int64_t>(i)), tensors_[i].sizes);
+  }
+  return whole;
+}
+
+void GatheredUnit::Hold() {
+  if (++num_users_ > 1) return;
+  const Tensor part = at::zeros({cut_.part_elements()}, buffer_.options());
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    part.narrow(0, pieces_[i].place, pieces_[i].count).copy_(parameters_[i].detach().flatten());
+  }
+  const auto bytes = static_cast<size_t>(cut_.num_elements()) * buffer_.element_size();
+  c10::StorageImpl& memory = *buffer_.storage().unsafeGetStorageImpl();
+  memory.set_data_ptr_noswap(c10::GetAllocator(c10::DeviceType::CPU)->allocate(bytes));
+  memory.set_nbytes(bytes);
+  AwaitOrThrow(
+      communicator_.AllGather(group_, part.const_data_ptr(), memory.mutable_data(),
+                              cut_.part_elements() * static_cast<int64_t>(buffer_.element_size()),
+                              absl::StrCat("gather ", name_)),
+      {part, buffer_});
+}
+
+void GatheredUnit::Release() {
+  TORCH_CHECK(num_users_ > 0, "unit ", name_, " is released by more than held it");
+  if (--num_users_ > 0) return;
+  c10::StorageImpl& memory = *buffer_.storage().unsafeGetStorageImpl();
+  memory.set_nbytes(0);
+  memory.set_data_ptr_noswap(c10::DataPtr(nullptr, c10::DeviceType::CPU));
+}
+
+std::vector<Tensor> GatheredUnit::GatherBehind(const std::vector<Tensor>& outputs) {
+  if (!at::GradMode::is_enabled()) return outputs;
+  return GatherFunction::apply(at::TensorList(outputs), this);
+}
+
+Tensor GatheredUnit::SumOfParts(const std::vector<Tensor>& gradients,
+                                std::vector<bool>& has_gradient) {
+  const Tensor all = at::zeros({cut_.num_elements()}, buffer_.options());
+  const Tensor ranks_with = at::zeros({std::ssize(tensors_)}, torch::kFloat32);
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    if (!gradients[i].defined()) continue;
+    const auto tensor = static_cast<int64_t>(i);
+    ranks_with[tensor] = 1;
+    all.narrow(0, cut_.place(tensor), cut_.size(tensor))
+        .view(tensors_[i].sizes)
+        .copy_(gradients[i]);
+  }
+  Tensor part = at::empty({cut_.part_elements()}, buffer_.options());
+  const Work sum = communicator_.ReduceScatter(
+      group_, SumTypeOf(buffer_.scalar_type()), all.const_data_ptr(), part.mutable_data_ptr(),
+      cut_.part_elements(), absl::StrCat("gradients of ", name_));
+  const Work which =
+      communicator_.AllReduce(group_, SumType::kFp32, ranks_with.mutable_data_ptr(),
+                              ranks_with.numel(), absl::StrCat("which gradients of ", name_));
+  AwaitOrThrow(sum, {all, part, ranks_with});
+  AwaitOrThrow(which, {ranks_with});
+  for (int64_t i = 0; i < ranks_with.numel(); ++i) {
+    has_gradient.push_back(ranks_with[i].item<float>() > 0);
+  }
+  return part;
+}
+
+}  // namespace gemini::trainer

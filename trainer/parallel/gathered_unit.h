@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// A part of a model that is gathered as one: its tensors are cut into shards (shard_cut.h), of
+// which each rank has its own, and lie whole in each rank's memory only while they are used.
+// Use:    Views gathers, and gives the tensors as functions of this rank's pieces. Backward adds
+//         their gradients over the ranks, and gives each piece its part of the sum, so that hooks
+//         of the pieces see it. Views that are used in several places of one micro-batch have one
+//         sum, of what the places add up to.
+// Memory: one buffer, however many micro-batches have views of it. It is empty while nobody holds
+//         it: graphs that saved views keep the memory of none.
+// Order:  all ranks of the group call Views, and run backward, in the same order.
+// Errors: those of the Communicator are thrown as c10::Error. The job is over behind them.
+// Owner:  one thread at a time. It outlives the graphs of its views.
+// Source: Rajbhandari et al., "ZeRO", arXiv:1910.02054, section 5.3.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "torch/types.h"
+#include "trainer/parallel/communicator.h"
+#include "trainer/parallel/shard_cut.h"
+
+namespace gemini::trainer {
+
+struct UnitTensor {
+  std::string name;
+  std::vector<int64_t> sizes;
+  bool is_trained = true;
+};
+
+// What backward needs of the buffer.
+enum class UnitUse : uint8_t {
+  kOnce,      // Nothing: no operator reads a tensor's value in backward.
+  kAgain,     // It is gathered once more: GatherBehind stands at the end of the forward.
+  kToTheEnd,  // It stays from forward to backward.
+};
+
+class GatheredUnit {
+ public:
+  // The tensors are of `type`, fp32, bf16 or fp16, on the CPU; one at least is trained.
+  // Communicator and group outlive this.
+  GatheredUnit(std::string name, std::vector<UnitTensor> tensors, torch::ScalarType type,
+               Communicator& communicator, const RankGroup& group, int64_t block_elements);
+  GatheredUnit(const GatheredUnit&) = delete;
+  GatheredUnit& operator=(const GatheredUnit&) = delete;
+
+  const std::string& name() const { return name_; }
+  const std::vector<UnitTensor>& tensors() const { return tensors_; }
+  const ShardCut& cut() const { return cut_; }
+  // Returns what this rank has, and the parameters that hold it: [1, elements] of a tensor of
+  // several dimensions, else [elements], so that a piece decays as its tensor does.
+  const std::vector<ShardPiece>& pieces() const { return pieces_; }
+  const std::vector<torch::Tensor>& parameters() const { return parameters_; }
+
+  // Returns the tensors, in the graph if grad mode is on. The buffer is held from now on, until
+  // Release, or until the views' backward if `use` is kToTheEnd and there is a graph.
+  std::vector<torch::Tensor> Views(UnitUse use);
+  // Holds the buffer once more, or lets go of it.
+  void Hold();
+  void Release();
+  // Takes the tensors that leave the part of the model that used the views, and returns the same
+  // values. Their backward gathers the buffer again, before that of what computed them, and holds
+  // it until the views' backward.
+  std::vector<torch::Tensor> GatherBehind(const std::vector<torch::Tensor>& outputs);
+  bool is_held() const { return num_users_ > 0; }
+
+ private:
+  friend class UnitViews;
+
+  // Views of the buffer without a graph.
+  std::vector<torch::Tensor> Whole() const;
+  // Returns the sum over the ranks of this rank's part, for gradients by tensor, and notes in
+  // `has_gradient` which tensors have one in any rank.
+  torch::Tensor SumOfParts(const std::vector<torch::Tensor>& gradients,
+                           std::vector<bool>& has_gradient);
+
+  const std::string name_;
+  const std::vector<UnitTensor> tensors_;
+  Communicator& communicator_;
+  const RankGroup& group_;
+  const ShardCut cut_;
+  const std::vector<ShardPiece> pieces_;
+  std::vector<torch::Tensor> parameters_;
+  torch::Tensor buffer_;  // [cut_.num_elements()]; without memory while nobody holds it.
+  int64_t num_users_ = 0;
+};
+
+}  // namespace gemini::trainer
