@@ -23,8 +23,8 @@ struct KernelWork {
 
 // What is known when the operator begins. `inputs` may begin with what is its caller's.
 KernelWork WorkOfInputs(const c10::FunctionSchema& schema, c10::ArrayRef<const c10::IValue> inputs);
-// Of an event of trainer/models/counter_dropout.h, which is no operator of Torch's: each element is
-// read and written in fp32. What its factor takes is not counted.
+// Returns the work of a dropout event (trainer/models/counter_dropout.h), which is no operator of
+// Torch's: each element is read and written in fp32. The arithmetic of its factor is not counted.
 KernelWork WorkOfDropout(c10::ArrayRef<const c10::IValue> inputs);
 // Adds the bytes of the results.
 void AddOutputs(c10::ArrayRef<c10::IValue> outputs, KernelWork& work);

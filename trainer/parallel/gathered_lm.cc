@@ -120,6 +120,7 @@ void GatheredLm::train(bool on) {
 
 torch::Tensor GatheredLm::Embed(const torch::Tensor& tokens) {
   whole_->set_dropout_draw(dropout_draw());
+  for (const std::unique_ptr<GatheredUnit>& one : units_) one->ReleaseAll();
   GatheredUnit& unit = *units_.front();
   // A look-up does not need the table in backward, but a projection needs its matrix.
   const bool again = spec_.has_projections();

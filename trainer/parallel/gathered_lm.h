@@ -4,7 +4,8 @@
 // Names:  its parameters are this rank's pieces, "unit_U_piece_P". units() says what they are of.
 // Bits:   loss and gradients are those of the whole model on one rank, and each gradient is the sum
 //         over the ranks, folded by rank.
-// Limits: on a CPU; one micro-batch after the other; tables of the vocabulary are not cut.
+// Limits: it is on a CPU, and tables of the vocabulary are not cut. Micro-batches run one after the
+//         other: a forward ends that before it, whose backward throws if it is run afterwards.
 #pragma once
 #include <memory>
 #include <vector>

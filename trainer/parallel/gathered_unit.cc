@@ -174,8 +174,17 @@ void GatheredUnit::Hold() {
 }
 
 void GatheredUnit::Release() {
-  TORCH_CHECK(num_users_ > 0, "unit ", name_, " is released by more than held it");
-  if (--num_users_ > 0) return;
+  TORCH_CHECK(num_users_ > 0, name_,
+              " is no longer gathered: a forward began before the backward of the one before it");
+  if (num_users_ > 1) {
+    --num_users_;
+  } else {
+    ReleaseAll();
+  }
+}
+
+void GatheredUnit::ReleaseAll() {
+  num_users_ = 0;
   c10::StorageImpl& memory = *buffer_.storage().unsafeGetStorageImpl();
   memory.set_nbytes(0);
   memory.set_data_ptr_noswap(c10::DataPtr(nullptr, c10::DeviceType::CPU));

@@ -55,9 +55,13 @@ class GatheredUnit {
   // Returns the tensors, in the graph if grad mode is on. The buffer is held from now on, until
   // Release, or until the views' backward if `use` is kToTheEnd and there is a graph.
   std::vector<torch::Tensor> Views(UnitUse use);
-  // Holds the buffer once more, or lets go of it.
+  // Hold gathers the unit unless the buffer is held already, and counts one more user of it.
+  // Release counts one user less, and frees the buffer behind the last one.
   void Hold();
   void Release();
+  // Frees the buffer, whoever holds it. A forward that threw, or whose backward was not run, holds
+  // it for ever, and the next one would find values of before an update in it.
+  void ReleaseAll();
   // Takes the tensors that leave the part of the model that used the views, and returns the same
   // values. Their backward gathers the buffer again, before that of what computed them, and holds
   // it until the views' backward.

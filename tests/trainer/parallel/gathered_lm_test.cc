@@ -223,6 +223,35 @@ TEST(GatheredLmBytesTest, AreThoseOfTheFormula) {
   }
 }
 
+// As behind a loss that is not learned from: what it held is older than the update that follows.
+TEST(GatheredLmForwardTest, OneWithoutABackwardLeavesNothingOldBehind) {
+  torch::set_num_threads(1);
+  for (const Family& family : {kFamilies[0], kFamilies[1]}) {
+    const Case c = {family, 2, torch::kFloat32, false, 1};
+    const Whole whole = TrainWhole(c);
+    std::map<std::string, Tensor> updated;
+    for (const auto& [name, value] : whole.values) updated[name] = value * 2;
+    RunThreadRanks(2, [&](Communicator& me) {
+      const auto make = [&] {
+        return *GatheredLm::Make(SpecOf(family.json), c.type, me, me.world(), kBlock);
+      };
+      const auto loss_of = [&](GatheredLm& model) {
+        model.set_dropout_draw(DrawOf(c, me.rank(), 0));
+        return model.Losses(TokensOf(me.rank(), 0), 0.5);
+      };
+      const std::unique_ptr<GatheredLm> model = make(), fresh = make();
+      Fill(*model, whole.values);
+      const BatchLoss left = loss_of(*model);
+      Fill(*model, updated);
+      Fill(*fresh, updated);
+      const BatchLoss next = loss_of(*model);
+      EXPECT_EQ(next.Values().total, loss_of(*fresh).Values().total);
+      next.Backward(0.5);
+      EXPECT_THROW(left.Backward(0.5), c10::Error);
+    });
+  }
+}
+
 // A unit of three vectors, of which ranks use different ones.
 TEST(GatheredUnitTest, ATensorThatSomeRankUsedHasAGradientInAll) {
   RunThreadRanks(3, [](Communicator& me) {

@@ -6,7 +6,7 @@
 
 namespace gemini::trainer {
 
-// Of the whole program, from main on.
+// Returns the communicator of this process, which main makes before any test runs.
 Communicator& ThisRank();
 
 }  // namespace gemini::trainer
