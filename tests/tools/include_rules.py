@@ -35,7 +35,7 @@ FLOORS = {
 }
 # Besides the folder's own rule: the headers by which programs embed the server, and give it a GPU.
 EMBEDDED_SERVER = {"server/embedded_server.h", "server/tiers/gpu_device.h"}
-MAY_EMBED = re.compile(r"(client/front/.*|trainer/run/gemini_train\.cc|docs/examples/.*|tools/.*|tests/.*)$")
+MAY_EMBED = re.compile(r"(client/front/.*|trainer/run/training_memory\.(h|cc)|docs/examples/.*|tools/.*|tests/.*)$")
 # The front door, as it is installed.
 INSTALLED_HEADER = "gemini/gemini.h"
 MAY_USE_TORCH = re.compile(r"(client/torch|client/front|trainer(?!/families)|tools|tests|docs/examples)/")

@@ -2,13 +2,10 @@
 // gemini-train: fine-tunes a Hugging Face checkpoint under a memory budget, in one command. Exit
 // status: 0 done; 1 an error; 2 a wrong flag or configuration; 128 + signal when Ctrl-C (130) or
 // SIGTERM (143) ended the run behind a finished and saved step.
-#include <malloc.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <functional>
@@ -19,38 +16,26 @@
 #include <utility>
 #include <vector>
 
-#include "ATen/Context.h"
 #include "ATen/Parallel.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "client/torch/device/gpu_device.h"
 #include "client/torch/model/element_types.h"
-#include "client/torch/model/tensor_copy.h"
-#include "client/torch/model/training_session.h"
 #include "gemini/byte_size.h"
-#include "gemini/policy_options.h"
 #include "gemini/system/available_memory.h"
-#include "gemini/system/descriptor_limit.h"
 #include "gemini/system/monotonic_clock.h"
 #include "gemini/system/status_macros.h"
-#include "server/embedded_server.h"
-#include "server/tiers/gpu_device.h"
 #include "torch/utils.h"
 #include "trainer/config/command_line.h"
-#include "trainer/forecast/chunk_choice.h"
-#include "trainer/forecast/compute_rate.h"
 #include "trainer/forecast/memory_plan.h"
 #include "trainer/forecast/round_of_run.h"
-#include "trainer/models/activation_store_managed.h"
-#include "trainer/models/expert_cache.h"
 #include "trainer/run/run_checkpoint.h"
 #include "trainer/run/run_log.h"
 #include "trainer/run/summary_text.h"
 #include "trainer/run/training_loop.h"
+#include "trainer/run/training_memory.h"
 #include "trainer/store/parameter_store_joined.h"
-#include "trainer/store/parameter_store_managed.h"
 #include "trainer/store/parameter_store_reference.h"
 
 namespace gemini::trainer {
@@ -60,93 +45,6 @@ constexpr int kExitError = 1;
 constexpr int kExitUsage = 2;
 // Positions that "--sequence 0" takes at most: more is rarely meant and costs memory squared.
 constexpr int64_t kDefaultSequence = 1024;
-
-// Where the parameters lie, and what must live as long. Destroyed from the last member up.
-struct Memory {
-  std::unique_ptr<server::EmbeddedServer> server;
-  std::unique_ptr<client::hooks::TrainingSession> session;
-  std::unique_ptr<ParameterStore> store;
-  std::unique_ptr<ActivationStore> activations;
-  FetchWeights fetch_expert;  // Null in plain memory.
-};
-
-std::string SpaceName(const RunConfig& config) {
-  if (!config.space.empty()) return config.space;
-  std::string name = config.output.substr(config.output.rfind('/') + 1).substr(0, 128);
-  for (char& c : name) {
-    if (std::isalnum(static_cast<unsigned char>(c)) == 0 && c != '.' && c != '_') c = '-';
-  }
-  return name.empty() ? "model" : name;
-}
-
-client::OptimizerSpec MakeOptimizer(const RunConfig& config) {
-  return {.kind = config.optimizer_kind(),
-          .learning_rate = config.lr,
-          .beta1 = config.beta1,
-          .beta2 = config.beta2,
-          .epsilon = config.epsilon,
-          .weight_decay = config.weight_decay,
-          .momentum = config.momentum,
-          .trust_coefficient = config.trust_coefficient,
-          .moments = config.format().moments,
-          .rounding_seed = config.rounding_seed()};
-}
-
-struct Plans {
-  MemoryPlan memory;
-  std::vector<Trace> rounds;  // As ChunkChoice has them.
-};
-
-// `gpu`: null where the CPU computes.
-absl::StatusOr<Plans> PlanFor(const RunConfig& config, const client::hooks::SessionDevice* gpu,
-                              const ModelSpec& spec, const CausalLm& model,
-                              const std::vector<ParameterShape>& parameters, int64_t available) {
-  std::vector<TensorSpec> tensors;
-  for (const ParameterShape& parameter : parameters) {
-    tensors.push_back({parameter.name, parameter.num_elements() * ElementBytes(config.element()),
-                       TensorGroup::kTrainable});
-  }
-  ChunkChoiceInputs inputs = {.config = config, .model = spec, .links = {}};
-  if (gpu == nullptr) {
-    inputs.compute = MeasureComputeRate();
-  } else if (config.chunk_size == kAutoBytes) {
-    const absl::StatusOr<GpuRates> rates =
-        MeasureGpuRates(gpu->device(), client::hooks::ScalarTypeOf(config.element()));
-    if (rates.ok()) {
-      inputs.compute = rates->compute;
-      inputs.links = rates->costs;
-    } else {
-      inputs.compute = rates.status();
-    }
-  }
-  if (gpu != nullptr) inputs.context_bytes = gpu->context_bytes();
-  inputs.device_bytes = DeviceMemory(config, available);
-  inputs.most_chunk_bytes = client::hooks::ChooseChunkBytes(inputs.device_bytes, model);
-  ChunkChoice choice = ChooseChunkSize(inputs);
-  LogInfo(choice.reason);
-  GEMINI_ASSIGN_OR_RETURN(
-      MemoryPlan plan,
-      PlanMemory(config, tensors, BoundaryActivationsOf(config, spec.num_blocks, spec.width),
-                 choice.chunk_bytes, available));
-  // Which boundary activations leave DEVICE is not in the prediction.
-  if (plan.host_activation_bytes == 0) {
-    GEMINI_RETURN_IF_ERROR(CheckDeviceFloor(choice, inputs.device_bytes));
-    // The prediction knows the model's tensors, but not each temporary.
-    plan.device_floor_bytes = choice.device_floor_bytes + choice.device_floor_bytes / 2;
-  }
-  // What measuring and foretelling took goes back to the system before HOST is asked for.
-  ::malloc_trim(0);
-  return Plans{std::move(plan), std::move(choice.rounds)};
-}
-
-// A GPU computes the same bits each time only where it is told to: attention would not, with a
-// warning alone. Before its context.
-void MakeGpuOperatorsRepeatable() {
-  ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
-  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
-  // Nothing here reads what it has not written.
-  at::globalContext().setDeterministicFillUninitializedMemory(false);
-}
 
 // Returns at most ten of the names, as text, and how many more there are.
 std::string ShortList(std::vector<std::string> names) {
@@ -175,113 +73,6 @@ void LogDifferences(const HfCheckpoint& source, bool fresh) {
     LogWarning(absl::StrCat(source.directory(), " has no ", source.config().spec.files.head,
                             ": it starts with random values made from --seed"));
   }
-}
-
-// What computes.
-struct Device {
-  std::shared_ptr<client::hooks::SessionDevice> gpu;  // Null: the CPU.
-  server::ServerOptions server;                       // With its memory, of a server of our own.
-  torch::Device torch() const {
-    return gpu != nullptr ? gpu->device() : torch::Device(torch::kCPU);
-  }
-};
-
-// Sets what of a GPU "auto" is.
-absl::StatusOr<Device> OpenDevice(RunConfig& config) {
-  Device device;
-  if (!config.gpu().has_value()) return device;
-  MakeGpuOperatorsRepeatable();
-  // What is free, before a context takes some: it is a part of the budget.
-  if (config.daemon.empty()) {
-    GEMINI_RETURN_IF_ERROR(server::UseGpu(
-        *config.gpu(),
-        config.device_memory == kAutoBytes ? std::nullopt : std::optional(config.device_memory),
-        device.server));
-    config.device_memory = device.server.capacity_bytes[Tier::kDevice];
-  }
-  GEMINI_ASSIGN_OR_RETURN(device.gpu, client::hooks::OpenGpu(*config.gpu()));
-  return device;
-}
-
-// Opens the session, with a server of its own unless a daemon is named, and moves the model into
-// it.
-absl::Status OpenManaged(const RunConfig& config, Device device, const ModelSpec& spec,
-                         CausalLm& model, const std::vector<ParameterShape>& parameters,
-                         int64_t available, Memory& memory) {
-  RaiseDescriptorLimit();
-  GEMINI_ASSIGN_OR_RETURN(Plans plans,
-                          PlanFor(config, device.gpu.get(), spec, model, parameters, available));
-  const MemoryPlan& plan = plans.memory;
-  client::hooks::TrainingOptions options;
-  options.device = std::move(device.gpu);
-  options.device_memory = plan.bytes[Tier::kDevice];
-  options.device_floor = plan.device_floor_bytes;
-  options.host_memory = plan.bytes[Tier::kHost];
-  options.nvme_memory = plan.bytes[Tier::kNvme];
-  options.chunk_bytes = plan.chunk_bytes;
-  options.label = absl::StrCat("gemini-train ", SpaceName(config)).substr(0, 128);
-  options.device_bandwidth = config.device_bandwidth;
-  options.update_threads = static_cast<int>(config.update_threads);
-  GEMINI_ASSIGN_OR_RETURN(options.policy.kind, ParsePolicyKind(config.policy));
-  options.policy.param_fraction = config.param_fraction;
-  options.policy.optimizer_fraction = config.optimizer_fraction;
-  LogInfo(absl::StrCat("asks for DEVICE ", FormatByteSize(options.device_memory), ", HOST ",
-                       FormatByteSize(options.host_memory), ", NVME ",
-                       FormatByteSize(options.nvme_memory), ", in chunks of ",
-                       FormatByteSize(options.chunk_bytes)));
-  if (config.daemon.empty()) {
-    device.server.capacity_bytes = plan.bytes;
-    device.server.nvme_directories = config.nvme;
-    GEMINI_ASSIGN_OR_RETURN(memory.server, server::EmbeddedServer::Start(std::move(device.server)));
-    GEMINI_ASSIGN_OR_RETURN(UniqueFd socket, memory.server->Connect());
-    GEMINI_ASSIGN_OR_RETURN(memory.session,
-                            client::hooks::TrainingSession::Open(std::move(socket), options));
-  } else {
-    GEMINI_ASSIGN_OR_RETURN(memory.session, client::hooks::TrainingSession::Open(
-                                                absl::string_view(config.daemon), options));
-  }
-  if (const int64_t got_bytes = memory.session->session().granted_bytes()[Tier::kDevice];
-      got_bytes < options.device_memory) {
-    LogInfo(absl::StrCat("got DEVICE ", FormatByteSize(got_bytes),
-                         ": other jobs hold the rest, which comes as they end"));
-  }
-  const client::OptimizerSpec optimizer = MakeOptimizer(config);
-  client::hooks::ManageOptions manage;
-  manage.space_name = SpaceName(config);
-  manage.states_on_nvme = config.states_on_nvme();
-  if (plan.host_activation_bytes > 0) {
-    manage.host_memory = plan.bytes[Tier::kHost] - plan.host_activation_bytes;
-    if (manage.host_memory <= 0) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "the activations between blocks need ", FormatByteSize(plan.host_activation_bytes),
-          " of HOST beside the model, and HOST has ", FormatByteSize(plan.bytes[Tier::kHost]),
-          ": raise --host-memory or --device-memory, or lower --batch or --accumulate"));
-    }
-  }
-  GEMINI_ASSIGN_OR_RETURN(client::hooks::ManagedModel * managed,
-                          memory.session->Manage(model, optimizer, manage));
-  // Also behind --resume: the first step of a run is like those before.
-  for (Trace& round : plans.rounds) memory.session->phases().Foretell(std::move(round));
-  GEMINI_ASSIGN_OR_RETURN(const DecayExemptions no_decay, DecayExemptions::Parse(config.no_decay));
-  GEMINI_ASSIGN_OR_RETURN(
-      memory.store, ManagedParameterStore::Make(*memory.session, *managed, optimizer, no_decay));
-  memory.fetch_expert = [&session = memory.session->session()](
-                            const torch::Tensor& parameter,
-                            const torch::Tensor& to) -> absl::StatusOr<std::function<void()>> {
-    GEMINI_ASSIGN_OR_RETURN(const client::hooks::PendingCopy copy,
-                            client::hooks::BeginCopy(session, parameter, to));
-    return [&session, copy] { client::hooks::AwaitCopy(session, copy); };
-  };
-  if (plan.host_activation_bytes > 0) {
-    client::hooks::OffloadOptions offload;
-    offload.space_name = absl::StrCat(manage.space_name.substr(0, 116), ".activations");
-    offload.keep_bytes = plan.kept_activation_bytes;
-    offload.host_bytes = plan.host_activation_bytes;
-    GEMINI_ASSIGN_OR_RETURN(
-        auto offloaded, client::hooks::OffloadedTensors::Open(memory.session->session(), offload));
-    memory.activations = std::make_unique<ManagedActivations>(std::move(offloaded));
-  }
-  return absl::OkStatus();
 }
 
 absl::StatusOr<TokenData> OpenData(const std::string& path, int64_t sequence, int64_t vocab_size) {
@@ -432,7 +223,7 @@ absl::StatusOr<int> Run(CommandLine& line, const Interrupt& interrupt, Progress&
   }
   if (config.threads > 0) at::set_num_threads(static_cast<int>(config.threads));
   RunConfig sized = config;
-  GEMINI_ASSIGN_OR_RETURN(Device device, OpenDevice(sized));
+  GEMINI_ASSIGN_OR_RETURN(TrainingDevice device, OpenTrainingDevice(sized));
   const torch::Device torch_device = device.torch();
   GEMINI_ASSIGN_OR_RETURN(const int64_t available, AvailableMemory());
   GEMINI_ASSIGN_OR_RETURN(
@@ -464,7 +255,7 @@ absl::StatusOr<int> Run(CommandLine& line, const Interrupt& interrupt, Progress&
       FormatByteSize(num_elements * ElementBytes(config.element())), " as ", config.precision,
       "); ", data.num_sequences(), " sequences of ", config.sequence, " tokens"));
 
-  Memory memory;
+  TrainingMemory memory;
   if (config.reference) {
     GEMINI_ASSIGN_OR_RETURN(
         memory.store, ReferenceParameterStore::Create(*model, MakeOptimizer(config), no_decay));

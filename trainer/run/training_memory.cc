@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/run/training_memory.h"
+
+#include <malloc.h>
+
+#include <cctype>
+#include <cstdlib>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "ATen/Context.h"
+#include "absl/strings/str_cat.h"
+#include "client/torch/model/element_types.h"
+#include "client/torch/model/tensor_copy.h"
+#include "gemini/byte_size.h"
+#include "gemini/policy_options.h"
+#include "gemini/system/descriptor_limit.h"
+#include "gemini/system/status_macros.h"
+#include "server/tiers/gpu_device.h"
+#include "trainer/forecast/chunk_choice.h"
+#include "trainer/forecast/compute_rate.h"
+#include "trainer/forecast/memory_plan.h"
+#include "trainer/forecast/round_of_run.h"
+#include "trainer/models/activation_store_managed.h"
+#include "trainer/run/run_log.h"
+#include "trainer/store/parameter_store_managed.h"
+
+namespace gemini::trainer {
+namespace {
+
+std::string SpaceName(const RunConfig& config) {
+  if (!config.space.empty()) return config.space;
+  std::string name = config.output.substr(config.output.rfind('/') + 1).substr(0, 128);
+  for (char& c : name) {
+    if (std::isalnum(static_cast<unsigned char>(c)) == 0 && c != '.' && c != '_') c = '-';
+  }
+  return name.empty() ? "model" : name;
+}
+
+struct Plans {
+  MemoryPlan memory;
+  std::vector<Trace> rounds;  // As ChunkChoice has them.
+};
+
+// `gpu`: null where the CPU computes.
+absl::StatusOr<Plans> PlanFor(const RunConfig& config, const client::hooks::SessionDevice* gpu,
+                              const ModelSpec& spec, const CausalLm& model,
+                              const std::vector<ParameterShape>& parameters, int64_t available) {
+  std::vector<TensorSpec> tensors;
+  for (const ParameterShape& parameter : parameters) {
+    tensors.push_back({parameter.name, parameter.num_elements() * ElementBytes(config.element()),
+                       TensorGroup::kTrainable});
+  }
+  ChunkChoiceInputs inputs = {.config = config, .model = spec, .links = {}};
+  if (gpu == nullptr) {
+    inputs.compute = MeasureComputeRate();
+  } else if (config.chunk_size == kAutoBytes) {
+    const absl::StatusOr<GpuRates> rates =
+        MeasureGpuRates(gpu->device(), client::hooks::ScalarTypeOf(config.element()));
+    if (rates.ok()) {
+      inputs.compute = rates->compute;
+      inputs.links = rates->costs;
+    } else {
+      inputs.compute = rates.status();
+    }
+  }
+  if (gpu != nullptr) inputs.context_bytes = gpu->context_bytes();
+  inputs.device_bytes = DeviceMemory(config, available);
+  inputs.most_chunk_bytes = client::hooks::ChooseChunkBytes(inputs.device_bytes, model);
+  ChunkChoice choice = ChooseChunkSize(inputs);
+  LogInfo(choice.reason);
+  GEMINI_ASSIGN_OR_RETURN(
+      MemoryPlan plan,
+      PlanMemory(config, tensors, BoundaryActivationsOf(config, spec.num_blocks, spec.width),
+                 choice.chunk_bytes, available));
+  // Which boundary activations leave DEVICE is not in the prediction.
+  if (plan.host_activation_bytes == 0) {
+    GEMINI_RETURN_IF_ERROR(CheckDeviceFloor(choice, inputs.device_bytes));
+    // The prediction knows the model's tensors, but not each temporary.
+    plan.device_floor_bytes = choice.device_floor_bytes + choice.device_floor_bytes / 2;
+  }
+  // What measuring and foretelling took goes back to the system before HOST is asked for.
+  ::malloc_trim(0);
+  return Plans{std::move(plan), std::move(choice.rounds)};
+}
+
+// A GPU computes the same bits each time only where it is told to: attention would not, with a
+// warning alone. Before its context.
+void MakeGpuOperatorsRepeatable() {
+  ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
+  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+  // Nothing here reads what it has not written.
+  at::globalContext().setDeterministicFillUninitializedMemory(false);
+}
+
+}  // namespace
+
+client::OptimizerSpec MakeOptimizer(const RunConfig& config) {
+  return {.kind = config.optimizer_kind(),
+          .learning_rate = config.lr,
+          .beta1 = config.beta1,
+          .beta2 = config.beta2,
+          .epsilon = config.epsilon,
+          .weight_decay = config.weight_decay,
+          .momentum = config.momentum,
+          .trust_coefficient = config.trust_coefficient,
+          .moments = config.format().moments,
+          .rounding_seed = config.rounding_seed()};
+}
+
+absl::StatusOr<TrainingDevice> OpenTrainingDevice(RunConfig& config) {
+  TrainingDevice device;
+  if (!config.gpu().has_value()) return device;
+  MakeGpuOperatorsRepeatable();
+  // What is free, before a context takes some: it is a part of the budget.
+  if (config.daemon.empty()) {
+    GEMINI_RETURN_IF_ERROR(server::UseGpu(
+        *config.gpu(),
+        config.device_memory == kAutoBytes ? std::nullopt : std::optional(config.device_memory),
+        device.server));
+    config.device_memory = device.server.capacity_bytes[Tier::kDevice];
+  }
+  GEMINI_ASSIGN_OR_RETURN(device.gpu, client::hooks::OpenGpu(*config.gpu()));
+  return device;
+}
+
+absl::Status OpenManaged(const RunConfig& config, TrainingDevice device, const ModelSpec& spec,
+                         CausalLm& model, const std::vector<ParameterShape>& parameters,
+                         int64_t available, TrainingMemory& memory) {
+  RaiseDescriptorLimit();
+  GEMINI_ASSIGN_OR_RETURN(Plans plans,
+                          PlanFor(config, device.gpu.get(), spec, model, parameters, available));
+  const MemoryPlan& plan = plans.memory;
+  client::hooks::TrainingOptions options;
+  options.device = std::move(device.gpu);
+  options.device_memory = plan.bytes[Tier::kDevice];
+  options.device_floor = plan.device_floor_bytes;
+  options.host_memory = plan.bytes[Tier::kHost];
+  options.nvme_memory = plan.bytes[Tier::kNvme];
+  options.chunk_bytes = plan.chunk_bytes;
+  options.label = absl::StrCat("gemini-train ", SpaceName(config)).substr(0, 128);
+  options.device_bandwidth = config.device_bandwidth;
+  options.update_threads = static_cast<int>(config.update_threads);
+  GEMINI_ASSIGN_OR_RETURN(options.policy.kind, ParsePolicyKind(config.policy));
+  options.policy.param_fraction = config.param_fraction;
+  options.policy.optimizer_fraction = config.optimizer_fraction;
+  LogInfo(absl::StrCat("asks for DEVICE ", FormatByteSize(options.device_memory), ", HOST ",
+                       FormatByteSize(options.host_memory), ", NVME ",
+                       FormatByteSize(options.nvme_memory), ", in chunks of ",
+                       FormatByteSize(options.chunk_bytes)));
+  if (config.daemon.empty()) {
+    device.server.capacity_bytes = plan.bytes;
+    device.server.nvme_directories = config.nvme;
+    GEMINI_ASSIGN_OR_RETURN(memory.server, server::EmbeddedServer::Start(std::move(device.server)));
+    GEMINI_ASSIGN_OR_RETURN(UniqueFd socket, memory.server->Connect());
+    GEMINI_ASSIGN_OR_RETURN(memory.session,
+                            client::hooks::TrainingSession::Open(std::move(socket), options));
+  } else {
+    GEMINI_ASSIGN_OR_RETURN(memory.session, client::hooks::TrainingSession::Open(
+                                                absl::string_view(config.daemon), options));
+  }
+  if (const int64_t got_bytes = memory.session->session().granted_bytes()[Tier::kDevice];
+      got_bytes < options.device_memory) {
+    LogInfo(absl::StrCat("got DEVICE ", FormatByteSize(got_bytes),
+                         ": other jobs hold the rest, which comes as they end"));
+  }
+  const client::OptimizerSpec optimizer = MakeOptimizer(config);
+  client::hooks::ManageOptions manage;
+  manage.space_name = SpaceName(config);
+  manage.states_on_nvme = config.states_on_nvme();
+  if (plan.host_activation_bytes > 0) {
+    manage.host_memory = plan.bytes[Tier::kHost] - plan.host_activation_bytes;
+    if (manage.host_memory <= 0) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "the activations between blocks need ", FormatByteSize(plan.host_activation_bytes),
+          " of HOST beside the model, and HOST has ", FormatByteSize(plan.bytes[Tier::kHost]),
+          ": raise --host-memory or --device-memory, or lower --batch or --accumulate"));
+    }
+  }
+  GEMINI_ASSIGN_OR_RETURN(client::hooks::ManagedModel * managed,
+                          memory.session->Manage(model, optimizer, manage));
+  // Also behind --resume: the first step of a run is like those before.
+  for (Trace& round : plans.rounds) memory.session->phases().Foretell(std::move(round));
+  GEMINI_ASSIGN_OR_RETURN(const DecayExemptions no_decay, DecayExemptions::Parse(config.no_decay));
+  GEMINI_ASSIGN_OR_RETURN(
+      memory.store, ManagedParameterStore::Make(*memory.session, *managed, optimizer, no_decay));
+  memory.fetch_expert = [&session = memory.session->session()](
+                            const torch::Tensor& parameter,
+                            const torch::Tensor& to) -> absl::StatusOr<std::function<void()>> {
+    GEMINI_ASSIGN_OR_RETURN(const client::hooks::PendingCopy copy,
+                            client::hooks::BeginCopy(session, parameter, to));
+    return [&session, copy] { client::hooks::AwaitCopy(session, copy); };
+  };
+  if (plan.host_activation_bytes > 0) {
+    client::hooks::OffloadOptions offload;
+    offload.space_name = absl::StrCat(manage.space_name.substr(0, 116), ".activations");
+    offload.keep_bytes = plan.kept_activation_bytes;
+    offload.host_bytes = plan.host_activation_bytes;
+    GEMINI_ASSIGN_OR_RETURN(
+        auto offloaded, client::hooks::OffloadedTensors::Open(memory.session->session(), offload));
+    memory.activations = std::make_unique<ManagedActivations>(std::move(offloaded));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gemini::trainer

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where a run's parameters lie and what computes: the session, its server, and what of each tier
+// they are asked for.
+// Owner: one thread.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/torch/device/gpu_device.h"
+#include "client/torch/model/training_session.h"
+#include "server/embedded_server.h"
+#include "trainer/config/run_config.h"
+#include "trainer/families/model_spec.h"
+#include "trainer/models/activation_store.h"
+#include "trainer/models/causal_lm.h"
+#include "trainer/models/expert_cache.h"
+#include "trainer/store/parameter_store.h"
+
+namespace gemini::trainer {
+
+// What must live as long as a run. Destroyed from the last member up.
+struct TrainingMemory {
+  std::unique_ptr<server::EmbeddedServer> server;
+  std::unique_ptr<client::hooks::TrainingSession> session;
+  std::unique_ptr<ParameterStore> store;
+  std::unique_ptr<ActivationStore> activations;
+  FetchWeights fetch_expert;  // Null in plain memory.
+};
+
+// What computes.
+struct TrainingDevice {
+  std::shared_ptr<client::hooks::SessionDevice> gpu;  // Null: the CPU.
+  server::ServerOptions server;                       // With its memory, of a server of our own.
+  torch::Device torch() const {
+    return gpu != nullptr ? gpu->device() : torch::Device(torch::kCPU);
+  }
+};
+
+// Sets what of a GPU "auto" is.
+absl::StatusOr<TrainingDevice> OpenTrainingDevice(RunConfig& config);
+
+client::OptimizerSpec MakeOptimizer(const RunConfig& config);
+
+// Opens the session, with a server of its own unless a daemon is named, and moves the model into
+// it. `available`: bytes of memory that are free.
+absl::Status OpenManaged(const RunConfig& config, TrainingDevice device, const ModelSpec& spec,
+                         CausalLm& model, const std::vector<ParameterShape>& parameters,
+                         int64_t available, TrainingMemory& memory);
+
+}  // namespace gemini::trainer
