@@ -14,8 +14,7 @@
 namespace gemini::trainer {
 namespace {
 
-// A save asks for pieces, a store gives a whole tensor piece by piece: one window of this size is
-// copied a time. Larger windows cost memory, smaller ones pass a tensor's beginning more often.
+// A save asks for pieces of any size: one window of this size is copied a time.
 constexpr int64_t kWindowBytes = int64_t{64} << 20;
 // config.json, the tokenizer and the trainer's state together; a vocabulary is a few MB.
 constexpr int64_t kSmallFilesBytes = int64_t{32} << 20;
@@ -53,21 +52,13 @@ class Window {
     const int64_t wanted = std::min(size_bytes, kWindowBytes);
     bytes_.resize(static_cast<size_t>(wanted));
     int64_t filled = 0;
-    // CANCELLED from the sink ends a read that has given all that is wanted.
-    const absl::Status status = store_.Read(
-        name, ChunkKind::kParam,
-        [&](int64_t at, absl::Span<const std::byte> piece) -> absl::Status {
-          const int64_t end = at + static_cast<int64_t>(piece.size());
-          const int64_t from = std::max(at, offset_bytes);
-          const int64_t to = std::min(end, offset_bytes + wanted);
-          if (from < to) {
-            std::memcpy(bytes_.data() + (from - offset_bytes), piece.data() + (from - at),
-                        static_cast<size_t>(to - from));
-            filled += to - from;
-          }
-          return filled == wanted && end >= to ? absl::CancelledError() : absl::OkStatus();
-        });
-    if (!status.ok() && !absl::IsCancelled(status)) return status;
+    GEMINI_RETURN_IF_ERROR(store_.ReadRange(name, ChunkKind::kParam, {offset_bytes, wanted},
+                                            [&](int64_t at, absl::Span<const std::byte> piece) {
+                                              std::memcpy(bytes_.data() + (at - offset_bytes),
+                                                          piece.data(), piece.size());
+                                              filled += static_cast<int64_t>(piece.size());
+                                              return absl::OkStatus();
+                                            }));
     if (filled != wanted) {
       return absl::InternalError(absl::StrCat(name, " gave ", filled, " of ", wanted, " bytes"));
     }

@@ -16,6 +16,7 @@
 #include "absl/types/span.h"
 #include "client/session/training_stats.h"
 #include "client/update/optimizer_spec.h"
+#include "gemini/byte_range.h"
 #include "gemini/chunk_kind.h"
 #include "gemini/optimizer_kind.h"
 
@@ -37,8 +38,13 @@ class ParameterStore {
   // Returns the optimizer, which determines the moments that exist.
   virtual OptimizerKind optimizer() const = 0;
 
-  // Streams kParam, kExpAvg or kExpAvgSq of a parameter. Works after an error of training, too.
-  virtual absl::Status Read(absl::string_view name, ChunkKind kind, Sink sink) = 0;
+  // Streams kParam, kExpAvg or kExpAvgSq of a parameter, or a range of it. Works after an error of
+  // training, too.
+  absl::Status Read(absl::string_view name, ChunkKind kind, Sink sink) {
+    return ReadRange(name, kind, {}, sink);
+  }
+  virtual absl::Status ReadRange(absl::string_view name, ChunkKind kind, ByteRange range,
+                                 Sink sink) = 0;
   // Writes them, to load or to resume.
   virtual absl::Status Write(absl::string_view name, ChunkKind kind, Source source) = 0;
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/store/parameter_store_joined.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "gemini/system/status_macros.h"
@@ -41,12 +42,17 @@ std::vector<JoinedParameterStore::Block> JoinedParameterStore::BlocksOf(
   return found == tables_.end() ? std::vector<Block>{{std::string(name)}} : found->second;
 }
 
-absl::Status JoinedParameterStore::Read(absl::string_view name, ChunkKind kind, Sink sink) {
+absl::Status JoinedParameterStore::ReadRange(absl::string_view name, ChunkKind kind,
+                                             ByteRange range, Sink sink) {
   for (const Block& block : BlocksOf(name)) {
-    GEMINI_RETURN_IF_ERROR(store_->Read(
-        block.name, kind, [&](int64_t offset_bytes, absl::Span<const std::byte> bytes) {
-          return sink(block.offset_bytes + offset_bytes, bytes);
-        }));
+    const int64_t first = std::max(range.offset_bytes - block.offset_bytes, int64_t{0});
+    const int64_t end = range.end_bytes() - block.offset_bytes;
+    if (end <= first) break;
+    GEMINI_RETURN_IF_ERROR(
+        store_->ReadRange(block.name, kind, {first, end - first},
+                          [&](int64_t offset_bytes, absl::Span<const std::byte> bytes) {
+                            return sink(block.offset_bytes + offset_bytes, bytes);
+                          }));
   }
   return absl::OkStatus();
 }

@@ -28,7 +28,8 @@ class JoinedParameterStore final : public ParameterStore {
     return store_->Update(options);
   }
   OptimizerKind optimizer() const override { return store_->optimizer(); }
-  absl::Status Read(absl::string_view name, ChunkKind kind, Sink sink) override;
+  absl::Status ReadRange(absl::string_view name, ChunkKind kind, ByteRange range,
+                         Sink sink) override;
   absl::Status Write(absl::string_view name, ChunkKind kind, Source source) override;
   // A table's blocks have had the same updates: a backward pass gives all of them gradients.
   absl::StatusOr<int64_t> TensorStep(absl::string_view name) const override;

@@ -33,8 +33,9 @@ absl::StatusOr<client::StepResult> ManagedParameterStore::Update(
   return model_.Step(step);
 }
 
-absl::Status ManagedParameterStore::Read(absl::string_view name, ChunkKind kind, Sink sink) {
-  return model_.Read(name, kind, sink);
+absl::Status ManagedParameterStore::ReadRange(absl::string_view name, ChunkKind kind,
+                                              ByteRange range, Sink sink) {
+  return model_.ReadRange(name, kind, range, sink);
 }
 
 absl::Status ManagedParameterStore::Write(absl::string_view name, ChunkKind kind, Source source) {

@@ -21,7 +21,8 @@ class ManagedParameterStore final : public ParameterStore {
 
   absl::StatusOr<client::StepResult> Update(const client::StepOptions& options) override;
   OptimizerKind optimizer() const override { return optimizer_.kind; }
-  absl::Status Read(absl::string_view name, ChunkKind kind, Sink sink) override;
+  absl::Status ReadRange(absl::string_view name, ChunkKind kind, ByteRange range,
+                         Sink sink) override;
   absl::Status Write(absl::string_view name, ChunkKind kind, Source source) override;
   absl::StatusOr<int64_t> TensorStep(absl::string_view name) const override;
   absl::Status SetStep(int64_t step) override;

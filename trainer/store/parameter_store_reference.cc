@@ -174,20 +174,21 @@ absl::StatusOr<client::StepResult> ReferenceParameterStore::Update(
   return result;
 }
 
-absl::Status ReferenceParameterStore::Read(absl::string_view name, ChunkKind kind, Sink sink) {
+absl::Status ReferenceParameterStore::ReadRange(absl::string_view name, ChunkKind kind,
+                                                ByteRange range, Sink sink) {
   GEMINI_ASSIGN_OR_RETURN(const int64_t index, Find(name));
   Parameter& parameter = parameters_[static_cast<size_t>(index)];
   const auto size_bytes = static_cast<size_t>(parameter.count() * kFloatBytes);
-  if (kind == ChunkKind::kParam) {
-    return sink(0, {reinterpret_cast<const std::byte*>(parameter.values()), size_bytes});
-  }
+  const auto give = [&](const void* all) {
+    const absl::Span<const std::byte> part =
+        range.PartOf(0, {static_cast<const std::byte*>(all), size_bytes});
+    return part.empty() ? absl::OkStatus() : sink(range.offset_bytes, part);
+  };
+  if (kind == ChunkKind::kParam) return give(parameter.values());
   const std::vector<float>& moment =
       kind == ChunkKind::kExpAvg ? parameter.exp_avg : parameter.exp_avg_sq;
-  if (!moment.empty()) {
-    return sink(0, {reinterpret_cast<const std::byte*>(moment.data()), size_bytes});
-  }
-  const std::vector<std::byte> zeros(size_bytes);
-  return sink(0, zeros);
+  if (!moment.empty()) return give(moment.data());
+  return give(std::vector<std::byte>(size_bytes).data());
 }
 
 absl::Status ReferenceParameterStore::Write(absl::string_view name, ChunkKind kind, Source source) {

@@ -26,6 +26,7 @@
 #include "absl/types/span.h"
 #include "client/torch/hook/scoped_fetch.h"
 #include "client/update/optimizer_spec.h"
+#include "gemini/byte_range.h"
 #include "gemini/chunk_kind.h"
 #include "gemini/layout.h"
 
@@ -76,15 +77,19 @@ class ManagedModel {
   // Returns all managed tensors in the order of their chunks: parameters, then buffers.
   virtual const std::vector<ManagedTensorInfo>& tensors() const = 0;
 
-  // Passes the tensor's fp32 values to `sink`, in the memory order of the original tensor, from
-  // HOST slots and without a copy if they are stored as fp32. `kind` is kParam (completed by its
-  // master), kExpAvg or kExpAvgSq (zeros before the first update), or kGrad (zeros if there is
-  // none; one of the user's own is moved into its chunk, as by Step). NOT_FOUND: there is no such
-  // name, or the tensor has no values of that kind (kMaster and the upper halves are parts of
-  // others).
+  // Passes `range` of the tensor's fp32 values to `sink`, in the memory order of the original
+  // tensor, from HOST slots and without a copy if they are stored as fp32. `kind` is kParam
+  // (completed by its master), kExpAvg or kExpAvgSq (zeros before the first update), or kGrad
+  // (zeros if there is none; one of the user's own is moved into its chunk, as by Step). NOT_FOUND:
+  // there is no such name, or the tensor has no values of that kind (kMaster and the upper halves
+  // are parts of others).
   // FAILED_PRECONDITION: a ScopedFetch of a tensor of its chunk lives, or, except for moments, the
   // tensor has other storage or another shape, as for Step.
-  virtual absl::Status Read(absl::string_view name, ChunkKind kind, ByteSink sink) = 0;
+  virtual absl::Status ReadRange(absl::string_view name, ChunkKind kind, ByteRange range,
+                                 ByteSink sink) = 0;
+  absl::Status Read(absl::string_view name, ChunkKind kind, ByteSink sink) {
+    return ReadRange(name, kind, {}, sink);
+  }
 
   // Has `source` write the tensor's fp32 values into HOST slots, to load or to resume. `kind` is
   // kParam, kExpAvg or kExpAvgSq; a moment that was not written counts as zeros. After an error of

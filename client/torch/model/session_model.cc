@@ -43,9 +43,10 @@ absl::Status SessionModel::SetGroup(absl::string_view name, int64_t group) {
   return open_->SetGroup(name, group);
 }
 
-absl::Status SessionModel::Read(absl::string_view name, ChunkKind kind, ByteSink sink) {
+absl::Status SessionModel::ReadRange(absl::string_view name, ChunkKind kind, ByteRange range,
+                                     ByteSink sink) {
   GEMINI_RETURN_IF_ERROR(CheckOpen());
-  return open_->Read(name, kind, sink);
+  return open_->ReadRange(name, kind, range, sink);
 }
 
 absl::Status SessionModel::Write(absl::string_view name, ChunkKind kind, ByteSource source) {

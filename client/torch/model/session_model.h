@@ -35,7 +35,8 @@ class SessionModel final : public ManagedModel {
   absl::Status SetTensorStep(absl::string_view name, int64_t step) override;
   absl::Status SetGroup(absl::string_view name, int64_t group) override;
   const std::vector<ManagedTensorInfo>& tensors() const override { return tensors_; }
-  absl::Status Read(absl::string_view name, ChunkKind kind, ByteSink sink) override;
+  absl::Status ReadRange(absl::string_view name, ChunkKind kind, ByteRange range,
+                         ByteSink sink) override;
   absl::Status Write(absl::string_view name, ChunkKind kind, ByteSource source) override;
   absl::StatusOr<ScopedFetch> Fetch(const at::Tensor& tensor, FetchAccess access) override;
 

@@ -257,7 +257,8 @@ absl::Status SpaceModel::SetGroup(absl::string_view name, int64_t group) {
   return absl::OkStatus();
 }
 
-absl::Status SpaceModel::Read(absl::string_view name, ChunkKind kind, ByteSink sink) {
+absl::Status SpaceModel::ReadRange(absl::string_view name, ChunkKind kind, ByteRange range,
+                                   ByteSink sink) {
   GEMINI_ASSIGN_OR_RETURN(const int64_t index, FindKind(name, kind));
   // One that is in no chunk is taken as Step would take it.
   if (kind == ChunkKind::kGrad) {
@@ -266,7 +267,7 @@ absl::Status SpaceModel::Read(absl::string_view name, ChunkKind kind, ByteSink s
   } else {
     GEMINI_RETURN_IF_ERROR(AwaitTensor(index));
   }
-  return writer_.Read(index, kind, sink);
+  return writer_.Read(index, kind, range, sink);
 }
 
 absl::Status SpaceModel::Write(absl::string_view name, ChunkKind kind, ByteSource source) {

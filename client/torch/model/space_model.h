@@ -40,7 +40,8 @@ class SpaceModel final : public ManagedModel, public StorageOwner {
   absl::Status SetTensorStep(absl::string_view name, int64_t step) override;
   absl::Status SetGroup(absl::string_view name, int64_t group) override;
   const std::vector<ManagedTensorInfo>& tensors() const override { return infos_; }
-  absl::Status Read(absl::string_view name, ChunkKind kind, ByteSink sink) override;
+  absl::Status ReadRange(absl::string_view name, ChunkKind kind, ByteRange range,
+                         ByteSink sink) override;
   absl::Status Write(absl::string_view name, ChunkKind kind, ByteSource source) override;
   absl::StatusOr<ScopedFetch> Fetch(const at::Tensor& tensor, FetchAccess access) override;
 

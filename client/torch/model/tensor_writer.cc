@@ -51,19 +51,32 @@ void ZeroValues(const ModelTensor& tensor, const TensorPiece& piece, const Value
   }).IgnoreError();
 }
 
+// Whether any value of the piece is in the range.
+bool HasAnyOf(const ModelTensor& tensor, const TensorPiece& piece, const ByteRange& range) {
+  // The range is of fp32 values, whatever they are stored as.
+  const int64_t factor = static_cast<int64_t>(sizeof(float)) / ElementBytes(tensor.element);
+  return range.Overlaps(piece.tensor_offset_bytes * factor, piece.size_bytes * factor);
+}
+
 // No chunks: zeros.
 absl::Status Give(const ModelTensor& tensor, const TensorPiece& piece, const ValueChunks& from,
-                  ManagedModel::ByteSink sink) {
+                  const ByteRange& range, ManagedModel::ByteSink sink) {
+  const auto give = [&](int64_t offset_bytes, absl::Span<const std::byte> bytes) {
+    return sink(std::max(offset_bytes, range.offset_bytes), range.PartOf(offset_bytes, bytes));
+  };
   if (const absl::Span<std::byte> bytes = BytesOf(tensor, piece, from); !bytes.empty()) {
-    return sink(piece.tensor_offset_bytes, bytes);
+    return give(piece.tensor_offset_bytes, bytes);
   }
   return ForValueBlocks(tensor, piece, [&](int64_t first, absl::Span<float> values) {
+    const int64_t offset_bytes = ValueOffset(tensor, piece, first);
+    const auto size_bytes = static_cast<int64_t>(values.size() * sizeof(float));
+    if (!range.Overlaps(offset_bytes, size_bytes)) return absl::OkStatus();
     if (from.chunks.empty()) {
       std::ranges::fill(values, 0.0f);
     } else {
       LoadValues(from, first, values);
     }
-    return sink(ValueOffset(tensor, piece, first), AsBytes(values));
+    return give(offset_bytes, AsBytes(values));
   });
 }
 
@@ -214,7 +227,8 @@ absl::Status TensorWriter::Flush() {
   return FlushLocked();
 }
 
-absl::Status TensorWriter::Read(int64_t index, ChunkKind kind, ManagedModel::ByteSink sink) {
+absl::Status TensorWriter::Read(int64_t index, ChunkKind kind, ByteRange range,
+                                ManagedModel::ByteSink sink) {
   const MutexLock lock(mutex_);
   GEMINI_RETURN_IF_ERROR(FlushLocked());
   const ModelTensor& tensor = tensors_.tensors()[index];
@@ -233,6 +247,11 @@ absl::Status TensorWriter::Read(int64_t index, ChunkKind kind, ManagedModel::Byt
   }
   for (int64_t i = 0; i < tensor.place.num_bundles; ++i) {
     const BundleId bundle(tensor.place.first_bundle.value() + i);
+    if (std::ranges::none_of(tensors_.pieces(bundle), [&](const TensorPiece& piece) {
+          return piece.tensor == index && HasAnyOf(tensor, piece, range);
+        })) {
+      continue;
+    }
     std::vector<std::pair<ChunkKind, HostChunk>> chunks;
     // Without: before the first update, or no gradient.
     for (const ChunkKind of_value : kinds) {
@@ -242,8 +261,8 @@ absl::Status TensorWriter::Read(int64_t index, ChunkKind kind, ManagedModel::Byt
     }
     const ValueChunks from = ValuesOf(tensor, kind, chunks);
     for (const TensorPiece& piece : tensors_.pieces(bundle)) {
-      if (piece.tensor != index) continue;
-      GEMINI_RETURN_IF_ERROR(Give(tensor, piece, from, sink));
+      if (piece.tensor != index || !HasAnyOf(tensor, piece, range)) continue;
+      GEMINI_RETURN_IF_ERROR(Give(tensor, piece, from, range, sink));
     }
   }
   return absl::OkStatus();

@@ -34,8 +34,8 @@ class TensorWriter {
   // As ManagedModel::Write, for tensor `index` and a kind that it has. Commits are at `step` or
   // later.
   absl::Status Write(int64_t index, ChunkKind kind, int64_t step, ManagedModel::ByteSource source);
-  // As ManagedModel::Read.
-  absl::Status Read(int64_t index, ChunkKind kind, ManagedModel::ByteSink sink);
+  // As ManagedModel::ReadRange.
+  absl::Status Read(int64_t index, ChunkKind kind, ByteRange range, ManagedModel::ByteSink sink);
   // Commits all open chunks.
   absl::Status Flush();
   // Returns whether a Write has ended that left chunks open. Cheap enough for each operator.

@@ -37,11 +37,14 @@ class PiecewiseStore final : public ParameterStore {
     return client::StepResult();
   }
   OptimizerKind optimizer() const override { return OptimizerKind::kAdamW; }
-  absl::Status Read(absl::string_view name, ChunkKind kind, Sink sink) override {
+  absl::Status ReadRange(absl::string_view name, ChunkKind kind, ByteRange range,
+                         Sink sink) override {
     const absl::Span<std::byte> all = Bytes(name, kind);
     for (size_t at = 0; at < all.size(); at += static_cast<size_t>(piece_bytes_)) {
-      const absl::Status status =
-          sink(static_cast<int64_t>(at), all.subspan(at, static_cast<size_t>(piece_bytes_)));
+      const absl::Span<const std::byte> part = range.PartOf(
+          static_cast<int64_t>(at), all.subspan(at, static_cast<size_t>(piece_bytes_)));
+      if (part.empty()) continue;
+      const absl::Status status = sink(part.data() - all.data(), part);
       if (!status.ok()) return status;
     }
     return absl::OkStatus();

@@ -76,8 +76,9 @@ class GivingStore final : public ParameterStore {
     return store_->Update(options);
   }
   OptimizerKind optimizer() const override { return store_->optimizer(); }
-  absl::Status Read(absl::string_view name, ChunkKind kind, Sink sink) override {
-    return store_->Read(name, kind, sink);
+  absl::Status ReadRange(absl::string_view name, ChunkKind kind, ByteRange range,
+                         Sink sink) override {
+    return store_->ReadRange(name, kind, range, sink);
   }
   absl::Status Write(absl::string_view name, ChunkKind kind, Source source) override {
     return store_->Write(name, kind, source);

@@ -90,15 +90,30 @@ TEST_F(JoinedParameterStoreTest, ATableIsReadAndWrittenThroughItsBlocks) {
   EXPECT_EQ(model_->named_parameters()["model.norm.weight"][63].item<float>(), 63);
 }
 
-TEST_F(JoinedParameterStoreTest, ASinkThatHasEnoughEndsARead) {
-  int calls = 0;
-  const absl::Status status =
-      store_->Read(kTable, ChunkKind::kParam, [&](int64_t, absl::Span<const std::byte>) {
-        ++calls;
-        return absl::CancelledError();
-      });
-  EXPECT_TRUE(absl::IsCancelled(status));
-  EXPECT_EQ(calls, 1);
+TEST_F(JoinedParameterStoreTest, ARangeOfATableIsReadFromItsBlocks) {
+  ASSERT_OK(WriteCount(kTable, ChunkKind::kParam));
+  const torch::Tensor second = model_->named_parameters()["model.embed_tokens.weight_1"];
+  const int64_t border = (kVocabulary - second.size(0)) * kWidth;
+  struct Part {
+    int64_t first, end;
+  };
+  for (const auto& [first, end] : {Part{0, 5}, Part{border - 3, border + 2},
+                                   Part{border, border + 1}, Part{border - 2, border}}) {
+    SCOPED_TRACE(first);
+    std::vector<float> values;
+    ASSERT_OK(
+        store_->ReadRange(kTable, ChunkKind::kParam, {first * 4, (end - first) * 4},
+                          [&](int64_t offset_bytes, absl::Span<const std::byte> bytes) {
+                            EXPECT_EQ(offset_bytes, (first + std::ssize(values)) * 4);
+                            const auto* const part = reinterpret_cast<const float*>(bytes.data());
+                            values.insert(values.end(), part, part + bytes.size() / sizeof(float));
+                            return absl::OkStatus();
+                          }));
+    ASSERT_EQ(std::ssize(values), end - first);
+    for (size_t i = 0; i < values.size(); ++i) {
+      EXPECT_EQ(values[i], static_cast<float>(first + static_cast<int64_t>(i)));
+    }
+  }
 }
 
 TEST_F(JoinedParameterStoreTest, BlocksHaveTheStepsOfTheirTable) {

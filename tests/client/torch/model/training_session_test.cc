@@ -154,6 +154,43 @@ TEST_F(TrainingSessionTest, AModelOfAClosedSessionSaysSo) {
   EXPECT_THAT(model->Fetch(net.first->weight, FetchAccess::kRead), is_closed);
 }
 
+TEST_F(TrainingSessionTest, ARangeOfATensorIsReadAlone) {
+  Open(SmallOptions());
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    SCOPED_TRACE(type);
+    torch::nn::Module module;
+    module.register_parameter("before", torch::ones({24}, type));
+    // It spans chunks.
+    at::Tensor table = module.register_parameter("table", torch::randn({100, 700}, type));
+    ManagedModel* const model = Manage(module, {}, {.space_name = c10::toString(type)});
+    table.sum().backward();
+    ASSERT_OK(model->Step({}));
+    constexpr int64_t kTableBytes = 70'000 * sizeof(float);
+    for (const ChunkKind kind : {ChunkKind::kParam, ChunkKind::kExpAvg}) {
+      const std::vector<float> all = ReadAll(*model, "table", kind);
+      ASSERT_EQ(all.size(), 70'000);
+      for (const ByteRange range :
+           {ByteRange{0, 4}, ByteRange{60 * kKiB, 8 * kKiB}, ByteRange{64 * kKiB + 4, 70'000},
+            ByteRange{3 * 64 * kKiB}, ByteRange{kTableBytes - 4, 100}, ByteRange{kTableBytes, 4},
+            ByteRange{8, 0}}) {
+        SCOPED_TRACE(absl::StrCat(range.offset_bytes, " + ", range.size_bytes));
+        std::vector<float> part;
+        EXPECT_OK(model->ReadRange(
+            "table", kind, range, [&](int64_t offset, absl::Span<const std::byte> bytes) {
+              EXPECT_FALSE(bytes.empty());
+              EXPECT_EQ(offset, range.offset_bytes + std::ssize(part) * 4);
+              const auto* const values = reinterpret_cast<const float*>(bytes.data());
+              part.insert(part.end(), values, values + bytes.size() / sizeof(float));
+              return absl::OkStatus();
+            }));
+        const int64_t first = range.offset_bytes / 4;
+        const int64_t end = std::min(range.end_bytes(), kTableBytes) / 4;
+        EXPECT_TRUE(part == std::vector<float>(all.begin() + first, all.begin() + end));
+      }
+    }
+  }
+}
+
 TEST_F(TrainingSessionTest, ASessionOpensAfterAnotherClosed) {
   Open(SmallOptions());
   {
