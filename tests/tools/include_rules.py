@@ -176,7 +176,7 @@ def self_test():
         "client/torch/hook/k.h": header + "namespace torch::nn {\nclass Module;\n}\n"
                                      "void H(const torch::nn::Module&);\n",
         "server/tiers/gpu_device.h": header + '#include "gemini/a.h"\n',
-        "trainer/run/gemini_train.cc": spdx + '#include "server/embedded_server.h"\n'
+        "trainer/run/training_memory.cc": spdx + '#include "server/embedded_server.h"\n'
                                           '#include "server/tiers/gpu_device.h"\n',
         "server/server_requests.cc": spdx + "wear.Add(absl::Now());  // absl::Now() + 1 s\n",
         "gemini/cuda_a.h": header + "#include <cuda.h>\n",

@@ -130,4 +130,24 @@ absl::Status CheckRunConfig(const RunConfig& config) {
   return absl::OkStatus();
 }
 
+absl::Status CheckRunOfRanks(const RunConfig& config, int64_t num_ranks) {
+  if (num_ranks == 1) return absl::OkStatus();
+  const auto refuse = [&](absl::string_view what, absl::string_view why) {
+    return absl::UnimplementedError(absl::StrCat(what, " with ", num_ranks, " ranks: ", why));
+  };
+  if (config.reference) return refuse("--reference", "it has the whole model in one process");
+  if (config.gpu().has_value()) return refuse("--device", "ranks compute on CPUs alone so far");
+  if (config.moment_rounding == "stochastic") {
+    return refuse("--moment-rounding stochastic",
+                  "its numbers follow from tensors, not from parts");
+  }
+  if (config.micro_batch_schedule == "vertical") {
+    return refuse("--micro-batch-schedule vertical", "ranks gather a block for each micro-batch");
+  }
+  if (config.vocabulary_blocks > 1) {
+    return refuse("--vocabulary-blocks", "ranks have parts of the table as of all else");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace gemini::trainer

@@ -70,6 +70,7 @@ struct RunConfig : OptimizerKeys, PlacementKeys {
   int64_t sequence = 0;  // 0: as many positions as the model has, at most 1,024.
   int64_t accumulate = 1;
   std::string micro_batch_schedule = "horizontal";
+  std::string zero = "3";  // Of several ranks: what of the model each of them has in parts.
   bool recompute = false;
   std::string order = "shuffled";
   std::string metrics;  // Empty: metrics.jsonl in the output directory.
@@ -105,5 +106,7 @@ std::string ToToml(RunConfig config);
 // The checks that need several keys: what must be given, what excludes what. INVALID_ARGUMENT names
 // the keys.
 absl::Status CheckRunConfig(const RunConfig& config);
+// The same for a run of several ranks; one rank can do all. UNIMPLEMENTED: names the key.
+absl::Status CheckRunOfRanks(const RunConfig& config, int64_t num_ranks);
 
 }  // namespace gemini::trainer

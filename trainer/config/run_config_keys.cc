@@ -39,12 +39,21 @@ KeyTable RunKeys(RunConfig& config) {
                R::kNotStored},
               config.output),
       CountKey({"steps", "N", "Optimizer steps in all", R::kGrow}, config.steps, 1, kMaxSteps),
-      CountKey({"batch", "N", "Sequences a micro-batch"}, config.batch, 1, kMaxBatch),
+      CountKey({"batch", "N", "Sequences a micro-batch of one rank", R::kFree}, config.batch, 1,
+               kMaxBatch),
       CountKey({"sequence", "N",
                 "Tokens a sequence; 0: as many as the model has positions, at most 1024"},
                config.sequence, 0, kMaxBatch),
-      CountKey({"accumulate", "N", "Micro-batches a step, their gradients averaged"},
+      CountKey({"accumulate", "N",
+                "Micro-batches a step of one rank, their gradients averaged; a resumed run keeps "
+                "batch x accumulate x ranks",
+                R::kFree},
                config.accumulate, 1, kMaxBatch),
+      ChoiceKey({"zero", "STAGE",
+                 "With several ranks (mpirun -n N gemini-train ...): 3: each has a part of the "
+                 "parameters, gradients and optimizer states",
+                 R::kFree},
+                config.zero, {"3"}),
       ChoiceKey({"micro-batch-schedule", "NAME",
                  "Order in a step: all of a micro-batch and then the next, or each block for all "
                  "micro-batches, so that its parameters move once a step; recomputes as "

@@ -15,12 +15,9 @@ namespace gemini::trainer {
 // A level of the tree that is a name alone: "transformer" in "transformer.wte.weight".
 class ModuleGroup : public torch::nn::Module {};
 
-// Registers `child` below `root` as the next one at `name`, which is not taken, and returns it.
-// Levels that are not there yet are made.
-template <typename T>
-std::shared_ptr<T> AddModule(torch::nn::Module& root, absl::string_view name,
-                             std::shared_ptr<T> child) {
-  const std::vector<std::string> words = absl::StrSplit(name, '.');
+// Returns the level above the last of `words`. Levels that are not there yet are made.
+inline torch::nn::Module& LevelAbove(torch::nn::Module& root,
+                                     const std::vector<std::string>& words) {
   torch::nn::Module* level = &root;
   for (size_t i = 0; i + 1 < words.size(); ++i) {
     const auto children = level->named_children();
@@ -29,7 +26,22 @@ std::shared_ptr<T> AddModule(torch::nn::Module& root, absl::string_view name,
                 ? found->get()
                 : level->register_module(words[i], std::make_shared<ModuleGroup>()).get();
   }
-  return level->register_module(words.back(), std::move(child));
+  return *level;
+}
+
+// Registers `child` below `root` as the next one at `name`, which is not taken, and returns it.
+template <typename T>
+std::shared_ptr<T> AddModule(torch::nn::Module& root, absl::string_view name,
+                             std::shared_ptr<T> child) {
+  const std::vector<std::string> words = absl::StrSplit(name, '.');
+  return LevelAbove(root, words).register_module(words.back(), std::move(child));
+}
+
+// Registers a parameter likewise.
+inline void AddParameter(torch::nn::Module& root, absl::string_view name,
+                         const torch::Tensor& parameter) {
+  const std::vector<std::string> words = absl::StrSplit(name, '.');
+  LevelAbove(root, words).register_parameter(words.back(), parameter, parameter.requires_grad());
 }
 
 }  // namespace gemini::trainer

@@ -1,15 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/parallel/gathered_lm.h"
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <utility>
 
 #include "ATen/core/grad_mode.h"
 #include "absl/strings/str_cat.h"
+#include "client/kernels/grad_norm.h"
 #include "gemini/system/status_macros.h"
+#include "trainer/models/module_tree.h"
 
 namespace gemini::trainer {
+
+int64_t ShardBlockElements(MomentFormat moments) {
+  return moments == MomentFormat::k8Bit
+             ? std::max(client::kNormBlockElements, kQuantisationBlockElements)
+             : client::kNormBlockElements;
+}
 
 class GatheredLm::GatheredBlock final : public Block {
  public:
@@ -103,8 +112,11 @@ void GatheredLm::MakeUnits(torch::ScalarType type, Communicator& communicator,
                                                    : absl::StrCat("block ", u - 1);
     units_.push_back(std::make_unique<GatheredUnit>(name, std::move(tensors[u]), type, communicator,
                                                     group, block_elements));
-    for (size_t i = 0; i < units_[u]->parameters().size(); ++i) {
-      register_parameter(absl::StrCat("unit_", u, "_piece_", i), units_[u]->parameters()[i]);
+    const GatheredUnit& made = *units_.back();
+    for (size_t i = 0; i < made.pieces().size(); ++i) {
+      const ShardPiece& piece = made.pieces()[i];
+      AddParameter(*this, PieceName(made.tensors()[static_cast<size_t>(piece.tensor)].name, piece),
+                   made.parameters()[i]);
     }
   }
   for (size_t b = 0; b < num_blocks; ++b) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A language model of which each rank has shards (ZeRO stage 3), and which is gathered unit by unit
 // while it computes. Units are the embeddings, each block, and what is behind the blocks.
-// Names:  its parameters are this rank's pieces, "unit_U_piece_P". units() says what they are of.
+// Names:  its parameters are this rank's pieces, in the order of the units: as PieceName.
 // Bits:   loss and gradients are those of the whole model on one rank, and each gradient is the sum
 //         over the ranks, folded by rank.
 // Limits: it is on a CPU, and tables of the vocabulary are not cut. Micro-batches run one after the
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "gemini/moment_format.h"
 #include "torch/types.h"
 #include "trainer/families/model_spec.h"
 #include "trainer/layer_set.h"
@@ -19,6 +20,10 @@
 #include "trainer/parallel/gathered_unit.h"
 
 namespace gemini::trainer {
+
+// Returns the elements that a shard's pieces are cut at for moments of this format: whole blocks of
+// the norm, and of what quantises 8-bit moments together.
+int64_t ShardBlockElements(MomentFormat moments);
 
 class GatheredLm final : public CausalLm {
  public:

@@ -81,6 +81,12 @@ class GatherFunction : public torch::autograd::Function<GatherFunction> {
 
 }  // namespace
 
+std::string PieceName(absl::string_view tensor, const ShardPiece& piece) {
+  return absl::StrCat(tensor, "[", piece.first, ":", piece.first + piece.count, "]");
+}
+
+absl::string_view NameOfWhole(absl::string_view piece) { return piece.substr(0, piece.find('[')); }
+
 // `anchor` requires grad, so that the views do, also where this rank has no piece: every rank takes
 // part in the sums.
 class UnitViews : public torch::autograd::Function<UnitViews> {

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "torch/types.h"
 #include "trainer/parallel/communicator.h"
 #include "trainer/parallel/shard_cut.h"
@@ -27,6 +28,12 @@ struct UnitTensor {
   std::vector<int64_t> sizes;
   bool is_trained = true;
 };
+
+// Returns the name of a rank's parameter for a piece of a tensor: "wte.weight[1024:4096]", by the
+// elements that it has.
+std::string PieceName(absl::string_view tensor, const ShardPiece& piece);
+// Returns the name of the tensor, of a name that PieceName has made; others as they are.
+absl::string_view NameOfWhole(absl::string_view piece);
 
 // What backward needs of the buffer.
 enum class UnitUse : uint8_t {

@@ -2,11 +2,9 @@
 #include "trainer/parallel/rank_step_exchange.h"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstring>
 #include <memory>
-#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -14,6 +12,7 @@
 #include "client/kernels/grad_norm.h"
 #include "gemini/system/check.h"
 #include "gemini/system/status_macros.h"
+#include "trainer/parallel/rank_verdict.h"
 
 namespace gemini::trainer {
 namespace {
@@ -28,21 +27,8 @@ int64_t PartSlots(const ShardCut& cut) { return cut.part_elements() / kNormBlock
 
 // What a rank tells beside its slots. Behind it are its checksums, one for each group.
 struct RankStepExchange::Header {
-  int32_t code = 0;  // An absl::StatusCode.
-  int32_t signal = 0;
-  int32_t has_gradient = 0;
-  int32_t text_size = 0;
-  std::array<char, 496> text = {};
-
-  void set_message(absl::string_view message) {
-    constexpr absl::string_view kCut = "...";
-    text_size = static_cast<int32_t>(std::min(message.size(), text.size()));
-    std::copy_n(message.begin(), text_size, text.begin());
-    if (message.size() > text.size()) std::ranges::copy(kCut, text.end() - kCut.size());
-  }
-  absl::string_view message() const {
-    return {text.data(), std::min(static_cast<size_t>(std::max(text_size, 0)), text.size())};
-  }
+  RankVerdict verdict;
+  int64_t has_gradient = 0;
 };
 
 // What a rank sends, as bytes: a header, checksums, and slots.
@@ -118,24 +104,6 @@ absl::StatusOr<std::vector<double>> RankStepExchange::SlotsOf(
   return slots;
 }
 
-absl::Status RankStepExchange::WorstOf(absl::Span<const Header> headers) {
-  const Header* worst = nullptr;
-  int64_t num_failed = 0;
-  for (const Header& header : headers) {
-    const auto code = static_cast<absl::StatusCode>(header.code);
-    if (code == absl::StatusCode::kOk) continue;
-    ++num_failed;
-    const bool is_worse =
-        worst != nullptr && code != absl::StatusCode::kOutOfRange &&
-        static_cast<absl::StatusCode>(worst->code) == absl::StatusCode::kOutOfRange;
-    if (worst == nullptr || is_worse) worst = &header;
-  }
-  if (worst == nullptr) return absl::OkStatus();
-  std::string text = absl::StrCat("rank ", worst - headers.data(), ": ", worst->message());
-  if (num_failed > 1) absl::StrAppend(&text, " (", num_failed, " ranks cannot take the step)");
-  return absl::Status(static_cast<absl::StatusCode>(worst->code), text);
-}
-
 absl::StatusOr<std::optional<double>> RankStepExchange::AgreeOnNorm(
     const absl::StatusOr<client::SquaresByTensor>& own) {
   absl::Status status = own.status();
@@ -147,27 +115,32 @@ absl::StatusOr<std::optional<double>> RankStepExchange::AgreeOnNorm(
     if (status.ok()) slots = *std::move(filled);
     header.has_gradient = std::ranges::all_of(*own, &std::vector<double>::empty) ? 0 : 1;
   }
-  header.code = static_cast<int32_t>(status.code());
-  header.signal = own_signal_;
-  header.set_message(status.message());
+  header.verdict = RankVerdict(status);
   const std::vector<uint32_t> checksums = communicator_.checksums();
   const int64_t num_ranks = communicator_.num_ranks();
   const auto parts = std::make_shared<Parts>(num_ranks, checksums.size(), num_slots_);
   parts->Put(communicator_.rank(), header, checksums, slots);
+  refused_ = false;
   GEMINI_RETURN_IF_ERROR(
       Await(communicator_.AllGather(communicator_.world(), parts->of(communicator_.rank()),
                                     parts->all(), parts->part_bytes(), "norm"),
             parts));
+  absl::StatusOr<std::optional<double>> norm = NormFrom(*parts);
+  refused_ = !norm.ok();
+  return norm;
+}
 
+absl::StatusOr<std::optional<double>> RankStepExchange::NormFrom(Parts& parts) const {
+  const int64_t num_ranks = communicator_.num_ranks();
   std::vector<Header> headers;
   std::vector<std::vector<uint32_t>> sums;
   for (int64_t rank = 0; rank < num_ranks; ++rank) {
-    headers.push_back(parts->HeaderOf(rank));
-    sums.push_back(parts->ChecksumsOf(rank));
+    headers.push_back(parts.HeaderOf(rank));
+    sums.push_back(parts.ChecksumsOf(rank));
   }
-  const auto signalled = std::ranges::find_if(headers, [](const Header& h) { return h.signal; });
-  signal_ = signalled == headers.end() ? 0 : signalled->signal;
-  const absl::Status worst = WorstOf(headers);
+  std::vector<RankVerdict> verdicts;
+  for (const Header& one : headers) verdicts.push_back(one.verdict);
+  const absl::Status worst = WorstOf(verdicts);
   if (absl::Status same = communicator_.CheckChecksums(sums); !same.ok()) {
     // A rank that failed may have issued less.
     return worst.ok() ? same
@@ -183,7 +156,7 @@ absl::StatusOr<std::optional<double>> RankStepExchange::AgreeOnNorm(
   for (size_t unit = 0; unit < cuts_.size(); ++unit) {
     for (int64_t rank = 0; rank < num_ranks; ++rank) {
       sum =
-          client::AddInOrder(sum, parts->SlotsOf(rank, first_slots_[unit], PartSlots(cuts_[unit])));
+          client::AddInOrder(sum, parts.SlotsOf(rank, first_slots_[unit], PartSlots(cuts_[unit])));
     }
   }
   GEMINI_ASSIGN_OR_RETURN(const double norm, client::NormOfSum(sum));
@@ -203,11 +176,10 @@ absl::Status RankStepExchange::CompleteTrustSquares(absl::Span<client::TrustSqua
       slots.size() * static_cast<size_t>(communicator_.num_ranks()));
   double* const own = all->data() + static_cast<size_t>(communicator_.rank()) * slots.size();
   std::ranges::copy(slots, own);
-  GEMINI_RETURN_IF_ERROR(
-      Await(communicator_.AllGather(communicator_.world(), own, all->data(),
-                                    static_cast<int64_t>(slots.size() * sizeof(double)),
-                                    "trust ratios"),
-            all));
+  GEMINI_RETURN_IF_ERROR(Await(
+      communicator_.AllGather(communicator_.world(), own, all->data(),
+                              static_cast<int64_t>(slots.size() * sizeof(double)), "trust ratios"),
+      all));
   for (size_t i = 0; i < squares.size(); ++i) {
     if (squares[i].param.empty()) continue;
     const OwnPiece& piece = pieces_[i];

@@ -4,8 +4,8 @@
 //        of 16 bytes a block with LAMB and LARS.
 // Order: squares are added unit by unit, in each tensor by tensor and block by block, as one
 //        process adds them that has the whole model in this order.
-// With the norm come the signals that ranks got, and a checksum of the collectives that each rank
-// issued: ranks that issued others would exchange bytes that mean something else.
+// With the norm comes a checksum of the collectives that each rank issued: ranks that issued others
+// would exchange bytes that mean something else.
 // Thread: the one that steps, which issues the rank's collectives.
 // Errors: what a rank cannot do, no rank does; the message names the rank. INTERNAL: ranks issued
 //         different collectives. Others: of the Communicator. Behind each but OUT_OF_RANGE the job
@@ -37,11 +37,8 @@ class RankStepExchange final : public client::StepExchange {
       const absl::StatusOr<client::SquaresByTensor>& own) override;
   absl::Status CompleteTrustSquares(absl::Span<client::TrustSquares> squares) override;
 
-  // Tells the others at the next step that this rank got a signal.
-  void set_own_signal(int signal) { own_signal_ = signal; }
-  // Returns the signal of the first rank that had got one when the last step was agreed on; 0 if
-  // none had. The same in all ranks.
-  int signal() const { return signal_; }
+  // Whether the last agreement was an error. The same in all ranks.
+  bool refused() const { return refused_; }
 
  private:
   // What a rank has of a tensor.
@@ -56,20 +53,18 @@ class RankStepExchange final : public client::StepExchange {
 
   // Returns the slots of this rank's blocks, those of tensors without a gradient being 0.
   absl::StatusOr<std::vector<double>> SlotsOf(const client::SquaresByTensor& own) const;
+  // Returns the norm that follows from what all ranks sent, or why there is no step.
+  absl::StatusOr<std::optional<double>> NormFrom(Parts& parts) const;
   // Returns the blocks of the whole tensor of a piece. `slots` has, rank by rank, two times each
   // rank's slots, of which those from `first` on are meant.
   std::vector<double> WholeTensor(const OwnPiece& piece, absl::Span<const double> slots,
                                   int64_t first) const;
-  // Returns the worst of what the ranks say, with the rank's number.
-  static absl::Status WorstOf(absl::Span<const Header> headers);
-
   Communicator& communicator_;
   const std::vector<ShardCut> cuts_;
   std::vector<OwnPiece> pieces_;
   std::vector<int64_t> first_slots_;  // By unit: of its blocks among a rank's.
   int64_t num_slots_ = 0;             // Of a rank.
-  int own_signal_ = 0;
-  int signal_ = 0;
+  bool refused_ = false;
 };
 
 }  // namespace gemini::trainer

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ctrl-C (SIGINT), SIGTERM and a closed terminal (SIGHUP): the first asks the run to finish its
+// Ctrl-C (SIGINT), SIGTERM, SIGUSR1, which mpirun and srun pass on to ranks, and a closed terminal
+// (SIGHUP): the first asks the run to finish its
 // step, save and end; a second one ends the process at once, unless it is a SIGHUP: a terminal that
 // is closed may send two. A SIGHUP that was ignored when the program began, as by nohup, stays so.
 // While this lives SIGPIPE is ignored: a reader of the log or
@@ -12,8 +13,9 @@ namespace gemini::trainer {
 
 class Interrupt {
  public:
-  // Takes the signals over until destruction.
-  Interrupt();
+  enum class Tells : bool { kNo, kYes };
+  // Takes the signals over until destruction. `tells`: whether this process says that it stops.
+  explicit Interrupt(Tells tells = Tells::kYes);
   ~Interrupt();
   Interrupt(const Interrupt&) = delete;
   Interrupt& operator=(const Interrupt&) = delete;
@@ -27,6 +29,7 @@ class Interrupt {
   struct sigaction old_interrupt_ = {};
   struct sigaction old_terminate_ = {};
   struct sigaction old_hangup_ = {};
+  struct sigaction old_user_ = {};
   struct sigaction old_pipe_ = {};
 };
 

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/run/run_log.h"
 
+#include <algorithm>
 #include <memory>
+#include <string>
 
 #include "spdlog/logger.h"
 #include "spdlog/sinks/stdout_sinks.h"
@@ -23,6 +25,11 @@ spdlog::logger& Logger() {
 
 void SetLogLevel(absl::string_view level) {
   Logger().set_level(spdlog::level::from_str(std::string(level)));
+}
+
+void LogWarningsOfRank(int64_t rank) {
+  Logger().set_pattern("%H:%M:%S %l: rank " + std::to_string(rank) + ": %v");
+  Logger().set_level(std::max(Logger().level(), spdlog::level::warn));
 }
 
 void LogDebug(const std::string& line) { Logger().debug("{}", line); }

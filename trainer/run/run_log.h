@@ -3,6 +3,7 @@
 // sources: Torch ships an {fmt} of another version than spdlog's.
 // Thread: any.
 #pragma once
+#include <cstdint>
 #include <string>
 
 #include "absl/strings/string_view.h"
@@ -11,6 +12,10 @@ namespace gemini::trainer {
 
 // `level` is "debug", "info", "warning" or "error": lines below it are dropped. Info at first.
 void SetLogLevel(absl::string_view level);
+
+// Has each line begin with the rank's number, and drops what is below a warning: the first rank
+// says the same for all.
+void LogWarningsOfRank(int64_t rank);
 
 void LogDebug(const std::string& line);
 void LogInfo(const std::string& line);

@@ -19,6 +19,7 @@
 #include "trainer/data/sequence_order.h"
 #include "trainer/models/plain_layers.h"
 #include "trainer/models/vertical_schedule.h"
+#include "trainer/parallel/rank_verdict.h"
 #include "trainer/run/learning_rate.h"
 #include "trainer/run/run_checkpoint.h"
 
@@ -51,7 +52,7 @@ class Loop {
 
  private:
   absl::Status Step();
-  // Forward and backward of a step; returns its loss.
+  // Forward and backward of this rank's part of a step; returns its part of the loss.
   absl::StatusOr<LossValues> ForwardBackward();
   absl::StatusOr<LossValues> ForwardBackwardVertically();
   // Once more, and again, where operators found no memory and the store has more for them: the same
@@ -64,6 +65,19 @@ class Loop {
   DropoutDraw DrawOf(int64_t micro_batch) const;
   // Refuses a loss that is not to be learned from.
   absl::Status CheckLoss(int64_t micro_batch, double loss);
+  // Returns an error, unless other ranks wait for what this one computes with them: then all of
+  // them hear of it in AddUp.
+  absl::Status TellLater(absl::Status status);
+  // Adds what the ranks have to `sum`, each multiplied by its weight, in their order. Exchanges
+  // errors and signals with it.
+  absl::Status AddUp(const LossValues& own, int64_t weight, LossValues& sum);
+  // The signal that ends the run: of this rank if it is alone, else what all know of.
+  int signal() const { return parts_.ranks.is_alone() ? parts_.interrupt.signal() : signal_; }
+  // Micro-batches of a step of all ranks, and the place of this rank's `micro_batch` among them.
+  int64_t num_micro_batches() const { return config_.accumulate * parts_.ranks.num_ranks(); }
+  int64_t PlaceOf(int64_t micro_batch) const {
+    return parts_.ranks.rank() * config_.accumulate + micro_batch;
+  }
   absl::StatusOr<torch::Tensor> Batch(const TokenData& data, int64_t num_sequences,
                                       const std::function<int64_t(int64_t)>& sequence_at) const;
   // Evaluates, if that is due at this step and was not completed.
@@ -71,6 +85,8 @@ class Loop {
   // Makes room on DEVICE for the experts of an evaluation.
   absl::StatusOr<std::unique_ptr<ExpertCache>> MakeExpertCache() const;
   absl::Status Save();
+  // Writes the checkpoint, on the first rank.
+  absl::Status WriteCheckpoint();
   // Saves; one that fails where a later one will be tried is a warning.
   absl::Status SavePeriodically();
   // Writes a line of the metrics; that it cannot is a warning, once.
@@ -97,19 +113,54 @@ class Loop {
   bool told_of_registration_ = false;
   bool told_of_metrics_ = false;
   bool told_of_housekeeping_ = false;
-  std::optional<MetricsFile> metrics_;  // Once begun.
+  bool has_begun_ = false;
+  std::optional<MetricsFile> metrics_;  // Of the first rank, once begun.
   int64_t saved_step_ = 0;              // Nothing was done yet: nothing to save.
+  absl::Status told_later_;             // Of TellLater.
+  int signal_ = 0;                      // Of the first rank that said one in AddUp.
 };
 
 absl::Status Loop::EnsureBegun() {
-  if (metrics_.has_value()) return absl::OkStatus();
-  GEMINI_ASSIGN_OR_RETURN(metrics_, parts_.begin());
+  if (std::exchange(has_begun_, true)) return absl::OkStatus();
+  absl::Status begun;
+  if (parts_.ranks.is_first()) {
+    absl::StatusOr<MetricsFile> metrics = parts_.begin();
+    begun = metrics.status();
+    if (metrics.ok()) metrics_ = *std::move(metrics);
+  }
+  return parts_.ranks.Agree(begun);
+}
+
+absl::Status Loop::TellLater(absl::Status status) {
+  if (parts_.ranks.is_alone()) return status;
+  told_later_.Update(std::move(status));
   return absl::OkStatus();
+}
+
+absl::Status Loop::AddUp(const LossValues& own, int64_t weight, LossValues& sum) {
+  struct Part {
+    RankVerdict verdict;
+    LossValues loss;
+    int64_t weight = 0;
+    int64_t signal = 0;
+  };
+  const Part part = {RankVerdict(std::exchange(told_later_, absl::OkStatus())), own, weight,
+                     parts_.interrupt.signal()};
+  GEMINI_ASSIGN_OR_RETURN(const std::vector<Part> parts, parts_.ranks.Gather(part, "losses"));
+  std::vector<RankVerdict> verdicts;
+  for (const Part& one : parts) {
+    verdicts.push_back(one.verdict);
+    if (signal_ == 0) signal_ = static_cast<int>(one.signal);
+    if (one.weight > 0) sum.Add(one.loss, one.weight, 1);
+  }
+  return WorstOf(verdicts);
 }
 
 absl::Status Loop::AtStep(int64_t step, const absl::Status& status) {
   if (status.ok()) return status;
-  return absl::Status(status.code(), absl::StrCat("step ", step, ": ", status.message()));
+  absl::Status at_step(status.code(), absl::StrCat("step ", step, ": ", status.message()));
+  if (IsAgreed(status)) at_step = MarkAsAgreed(at_step);
+  return at_step;
 }
 
 absl::Status Loop::Explain(const std::exception& error, absl::string_view what) const {
@@ -150,7 +201,12 @@ absl::StatusOr<torch::Tensor> Loop::Batch(
 
 absl::Status Loop::NonFiniteLoss(double loss, int64_t micro_batch) {
   std::string culprit = "all parameters are finite: the learning rate may be too high";
+  if (!parts_.ranks.is_alone()) {
+    // Others have a part of the parameters, and wait for this rank elsewhere.
+    culprit = "a parameter holds a NaN or an infinity, or the learning rate is too high";
+  }
   for (const ParameterShape& parameter : parts_.parameters) {
+    if (!parts_.ranks.is_alone()) break;
     // The first piece that holds one ends the search.
     const absl::Status status = parts_.store.Read(
         parameter.name, ChunkKind::kParam,
@@ -180,12 +236,12 @@ absl::Status Loop::CheckLoss(int64_t micro_batch, double loss) {
 }
 
 absl::StatusOr<torch::Tensor> Loop::TrainingTokens(int64_t micro_batch) const {
-  const int64_t first = state_.sequences_taken + micro_batch * config_.batch;
+  const int64_t first = state_.sequences_taken + PlaceOf(micro_batch) * config_.batch;
   return Batch(parts_.data, config_.batch, [&](int64_t i) { return order_.At(first + i); });
 }
 
 DropoutDraw Loop::DrawOf(int64_t micro_batch) const {
-  return {static_cast<uint64_t>(config_.seed), state_.step, micro_batch};
+  return {static_cast<uint64_t>(config_.seed), state_.step, PlaceOf(micro_batch)};
 }
 
 absl::StatusOr<LossValues> Loop::ForwardBackward() {
@@ -193,7 +249,7 @@ absl::StatusOr<LossValues> Loop::ForwardBackward() {
   LossValues loss;
   for (int64_t i = 0; i < config_.accumulate; ++i) {
     GEMINI_ASSIGN_OR_RETURN(const LossValues one, MicroBatch(i));
-    loss.Add(one, 1, config_.accumulate);
+    loss.Add(one, 1, num_micro_batches());
   }
   return loss;
 }
@@ -201,6 +257,8 @@ absl::StatusOr<LossValues> Loop::ForwardBackward() {
 absl::StatusOr<LossValues> Loop::WithRoom(absl::string_view what,
                                           absl::FunctionRef<absl::StatusOr<LossValues>()> compute) {
   absl::StatusOr<LossValues> loss = compute();
+  // Other ranks are in the middle of the same attempt.
+  if (!parts_.ranks.is_alone()) return loss;
   while (loss.status().GetPayload(kOperatorsHadNoMemory) && parts_.store.status().ok()) {
     // Nothing of the attempt is worth room.
     parts_.activations.Clear();
@@ -243,15 +301,15 @@ absl::StatusOr<LossValues> Loop::MicroBatch(int64_t micro_batch) {
   LossValues values;
   parts_.model.set_dropout_draw(DrawOf(micro_batch));
   try {
-    const double factor = loss_scale() / static_cast<double>(config_.accumulate);
+    const double factor = loss_scale() / static_cast<double>(num_micro_batches());
     const BatchLoss loss = parts_.model.Losses(tokens, factor);
     values = loss.Values();
-    GEMINI_RETURN_IF_ERROR(CheckLoss(micro_batch, values.total));
+    GEMINI_RETURN_IF_ERROR(TellLater(CheckLoss(micro_batch, values.total)));
     loss.Backward(factor);
   } catch (const std::exception& error) {
     return Explain(error, "forward or backward");
   }
-  GEMINI_RETURN_IF_ERROR(parts_.store.status());
+  GEMINI_RETURN_IF_ERROR(TellLater(parts_.store.status()));
   return values;
 }
 
@@ -265,8 +323,10 @@ void Loop::Account(const client::TrainingStats& usage) {
 absl::Status Loop::Step() {
   const absl::Duration start = MonotonicNow();
   parts_.store.ResetPeaks();
-  GEMINI_ASSIGN_OR_RETURN(const LossValues values, WithRoom(absl::StrCat("step ", state_.step + 1),
-                                                            [this] { return ForwardBackward(); }));
+  GEMINI_ASSIGN_OR_RETURN(const LossValues own, WithRoom(absl::StrCat("step ", state_.step + 1),
+                                                         [this] { return ForwardBackward(); }));
+  LossValues values;
+  GEMINI_RETURN_IF_ERROR(AddUp(own, /*weight=*/1, values));
   const double loss = values.total;
   const double rate = rate_.At(state_.step);
   const double scale = loss_scale();
@@ -285,7 +345,7 @@ absl::Status Loop::Step() {
   } catch (const std::exception& error) {
     return Explain(error, "zero_grad");
   }
-  const int64_t sequences = config_.batch * config_.accumulate;
+  const int64_t sequences = config_.batch * num_micro_batches();
   ++state_.step;
   state_.sequences_taken += sequences;
   if (state_.step == 1) state_.first_loss = summary_.first_loss = loss;
@@ -357,7 +417,12 @@ absl::Status Loop::Evaluate() {
   parts_.model.eval();
   {
     const torch::NoGradGuard no_grad;
-    for (int64_t first = 0; first < data.num_sequences(); first += config_.batch) {
+    const int64_t sequences = config_.batch * parts_.ranks.num_ranks();  // At one time.
+    for (int64_t round = 0; round < data.num_sequences(); round += sequences) {
+      // A rank for which there is no batch left takes part with another one's.
+      const int64_t own = round + parts_.ranks.rank() * config_.batch;
+      const bool is_needed = own < data.num_sequences();
+      const int64_t first = is_needed ? own : round;
       const int64_t count = std::min(config_.batch, data.num_sequences() - first);
       GEMINI_ASSIGN_OR_RETURN(const torch::Tensor tokens,
                               Batch(data, count, [&](int64_t i) { return first + i; }));
@@ -383,10 +448,12 @@ absl::Status Loop::Evaluate() {
         }
       };
       GEMINI_ASSIGN_OR_RETURN(const LossValues loss, WithRoom("an evaluation's batch", evaluate));
-      sum.Add(loss, count, 1);
-      parts_.progress.ShowPart({"evaluating", first + count, data.num_sequences()}, MonotonicNow());
-      GEMINI_RETURN_IF_ERROR(parts_.store.status());
-      if (parts_.interrupt.signal() != 0) {
+      GEMINI_RETURN_IF_ERROR(TellLater(parts_.store.status()));
+      GEMINI_RETURN_IF_ERROR(AddUp(loss, is_needed ? count : 0, sum));
+      parts_.progress.ShowPart(
+          {"evaluating", std::min(round + sequences, data.num_sequences()), data.num_sequences()},
+          MonotonicNow());
+      if (signal() != 0) {
         // Half of an evaluation is no result; the state to save does not depend on it.
         parts_.model.train();
         return absl::OkStatus();
@@ -414,6 +481,7 @@ absl::Status Loop::Evaluate() {
 
 template <typename Metrics>
 void Loop::Append(const Metrics& metrics) {
+  if (!metrics_.has_value()) return;
   const absl::Status status = metrics_->Append(metrics);
   if (status.ok() || std::exchange(told_of_metrics_, true)) return;
   parts_.warn(absl::StrCat("the metrics have gaps from step ", state_.step,
@@ -425,8 +493,14 @@ absl::Status Loop::Save() {
   // Without a GPU the heap holds what activations left; saving, which takes long, needs none of it.
   ::malloc_trim(0);
   GEMINI_RETURN_IF_ERROR(EnsureBegun());
+  GEMINI_RETURN_IF_ERROR(parts_.store.OnFirstRank([this] { return WriteCheckpoint(); }));
+  saved_step_ = state_.step;
+  return absl::OkStatus();
+}
+
+absl::Status Loop::WriteCheckpoint() {
   const absl::StatusOr<SaveResult> saved =
-      parts_.directory.Save(state_.step, config_.keep, [&](const std::string& directory) {
+      parts_.directory->Save(state_.step, config_.keep, [&](const std::string& directory) {
         return WriteRunCheckpoint(directory, parts_.source, parts_.parameters, parts_.store, state_,
                                   [&](int64_t done_bytes, int64_t total_bytes) {
                                     parts_.progress.ShowPart(
@@ -438,7 +512,6 @@ absl::Status Loop::Save() {
     return absl::Status(saved.status().code(),
                         absl::StrCat("saving step ", state_.step, ": ", saved.status().message()));
   }
-  saved_step_ = state_.step;
   summary_.checkpoint = saved->path;
   parts_.log(absl::StrCat("step ", state_.step, ": saved ", saved->path));
   if (!saved->housekeeping.ok() && !std::exchange(told_of_housekeeping_, true)) {
@@ -450,9 +523,9 @@ absl::Status Loop::Save() {
 
 absl::Status Loop::SavePeriodically() {
   const absl::Status status = Save();
-  if (status.ok() || state_.step == config_.steps || parts_.interrupt.signal() != 0) return status;
+  if (status.ok() || state_.step == config_.steps || signal() != 0) return status;
   // What the next step would end with anyway.
-  GEMINI_RETURN_IF_ERROR(parts_.store.status());
+  GEMINI_RETURN_IF_ERROR(TellLater(parts_.store.status()));
   parts_.warn(absl::StrCat(status.message(), "; the next save is at step ",
                            std::min(state_.step + config_.save_every, config_.steps)));
   return absl::OkStatus();
@@ -465,7 +538,7 @@ absl::StatusOr<TrainingSummary> Loop::Run() {
   parts_.model.train();
   // What the run was interrupted in that this one goes on with.
   if (state_.step > 0) GEMINI_RETURN_IF_ERROR(AtStep(state_.step, Evaluate()));
-  while (state_.step < config_.steps && parts_.interrupt.signal() == 0) {
+  while (state_.step < config_.steps && signal() == 0) {
     GEMINI_RETURN_IF_ERROR(AtStep(state_.step + 1, Step()));
     // The last evaluation comes behind its save.
     if (state_.step < config_.steps) GEMINI_RETURN_IF_ERROR(AtStep(state_.step, Evaluate()));
@@ -473,9 +546,10 @@ absl::StatusOr<TrainingSummary> Loop::Run() {
       GEMINI_RETURN_IF_ERROR(SavePeriodically());
     }
   }
-  if (parts_.interrupt.signal() == 0) GEMINI_RETURN_IF_ERROR(AtStep(state_.step, Evaluate()));
+  if (signal() == 0) GEMINI_RETURN_IF_ERROR(AtStep(state_.step, Evaluate()));
   if (!config_.no_save) GEMINI_RETURN_IF_ERROR(Save());
   summary_.step = state_.step;
+  summary_.signal = signal();
   summary_.duration = MonotonicNow() - start;
   return summary_;
 }

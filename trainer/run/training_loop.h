@@ -2,6 +2,9 @@
 // The steps of a run: data, forward, backward, update, evaluation, metrics, saves. The same code
 // over either ParameterStore.
 // Owner:  one thread, which may block for everything.
+// Ranks:  all ranks of a run have a loop each, and go through the same steps. The first one
+//         logs, writes and saves. What a rank cannot learn from, no rank does; but an exception of
+//         Torch ends this rank alone, and the job with it.
 // Errors: a step that fails has changed no parameter. FAILED_PRECONDITION: a loss or gradient that
 //         is not finite, with the step and the tensor. RESOURCE_EXHAUSTED: the DEVICE budget or the
 //         disk. Others: of the data, the store, the files.
@@ -21,6 +24,7 @@
 #include "trainer/models/activation_store.h"
 #include "trainer/models/causal_lm.h"
 #include "trainer/models/expert_cache.h"
+#include "trainer/parallel/rank_agreement.h"
 #include "trainer/run/interrupt.h"
 #include "trainer/run/metrics_file.h"
 #include "trainer/run/progress.h"
@@ -43,12 +47,13 @@ struct TrainingParts {
   const TokenData& data;
   const TokenData* eval_data;  // Null: none.
   const HfCheckpoint& source;  // Of config.json and the tokenizer.
-  RunDirectory& directory;
+  RunDirectory* directory;  // Of the first rank; null in the others, which do not begin it either.
   // Makes the output directory ready and opens the metrics: called once, when the first step has
   // succeeded. So a run that cannot do a step leaves no trace, and does not overwrite a former one.
   std::function<absl::StatusOr<MetricsFile>()> begin;
   Progress& progress;
   const Interrupt& interrupt;
+  const RankAgreement& ranks;
   std::function<void(const std::string&)> log;   // One line for people.
   std::function<void(const std::string&)> warn;  // Likewise, of what went wrong.
 };
@@ -61,8 +66,9 @@ struct TrainingSummary {
   std::optional<double> eval_loss;
   // Since the start; the peaks are the largest of all steps.
   client::TrainingStats memory;
+  int signal = 0;  // What ended it before the last step, of whichever rank.
   absl::Duration duration;
-  int64_t tokens = 0;
+  int64_t tokens = 0;      // Of all ranks.
   std::string checkpoint;  // Where the model lies.
 };
 

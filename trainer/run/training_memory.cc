@@ -11,7 +11,9 @@
 #include <utility>
 
 #include "ATen/Context.h"
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "client/torch/model/element_types.h"
 #include "client/torch/model/tensor_copy.h"
 #include "gemini/byte_size.h"
@@ -19,11 +21,14 @@
 #include "gemini/system/descriptor_limit.h"
 #include "gemini/system/status_macros.h"
 #include "server/tiers/gpu_device.h"
+#include "trainer/config/decay_exemptions.h"
+#include "trainer/families/vocabulary_cut.h"
 #include "trainer/forecast/chunk_choice.h"
 #include "trainer/forecast/compute_rate.h"
 #include "trainer/forecast/memory_plan.h"
 #include "trainer/forecast/round_of_run.h"
 #include "trainer/models/activation_store_managed.h"
+#include "trainer/parallel/parameter_store_ranks.h"
 #include "trainer/run/run_log.h"
 #include "trainer/store/parameter_store_managed.h"
 
@@ -44,15 +49,20 @@ struct Plans {
   std::vector<Trace> rounds;  // As ChunkChoice has them.
 };
 
-// `gpu`: null where the CPU computes.
-absl::StatusOr<Plans> PlanFor(const RunConfig& config, const client::hooks::SessionDevice* gpu,
-                              const ModelSpec& spec, const CausalLm& model,
-                              const std::vector<ParameterShape>& parameters, int64_t available) {
+std::vector<TensorSpec> TensorsOf(const std::vector<ParameterShape>& parameters,
+                                  const RunConfig& config) {
   std::vector<TensorSpec> tensors;
   for (const ParameterShape& parameter : parameters) {
     tensors.push_back({parameter.name, parameter.num_elements() * ElementBytes(config.element()),
                        TensorGroup::kTrainable});
   }
+  return tensors;
+}
+
+// `gpu`: null where the CPU computes.
+absl::StatusOr<Plans> PlanFor(const RunConfig& config, const client::hooks::SessionDevice* gpu,
+                              const ModelSpec& spec, const CausalLm& model,
+                              const std::vector<ParameterShape>& parameters, int64_t available) {
   ChunkChoiceInputs inputs = {.config = config, .model = spec, .links = {}};
   if (gpu == nullptr) {
     inputs.compute = MeasureComputeRate();
@@ -71,10 +81,10 @@ absl::StatusOr<Plans> PlanFor(const RunConfig& config, const client::hooks::Sess
   inputs.most_chunk_bytes = client::hooks::ChooseChunkBytes(inputs.device_bytes, model);
   ChunkChoice choice = ChooseChunkSize(inputs);
   LogInfo(choice.reason);
-  GEMINI_ASSIGN_OR_RETURN(
-      MemoryPlan plan,
-      PlanMemory(config, tensors, BoundaryActivationsOf(config, spec.num_blocks, spec.width),
-                 choice.chunk_bytes, available));
+  GEMINI_ASSIGN_OR_RETURN(MemoryPlan plan,
+                          PlanMemory(config, TensorsOf(parameters, config),
+                                     BoundaryActivationsOf(config, spec.num_blocks, spec.width),
+                                     choice.chunk_bytes, available));
   // Which boundary activations leave DEVICE is not in the prediction.
   if (plan.host_activation_bytes == 0) {
     GEMINI_RETURN_IF_ERROR(CheckDeviceFloor(choice, inputs.device_bytes));
@@ -93,6 +103,55 @@ void MakeGpuOperatorsRepeatable() {
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
   // Nothing here reads what it has not written.
   at::globalContext().setDeterministicFillUninitializedMemory(false);
+}
+
+// Opens the session as `plan` says, with a server of its own unless a daemon is named, moves the
+// model into it, and makes its store.
+absl::Status OpenSession(const RunConfig& config, TrainingDevice device, const MemoryPlan& plan,
+                         CausalLm& model, client::hooks::ManageOptions manage,
+                         absl::FunctionRef<bool(absl::string_view name)> is_exempt,
+                         TrainingMemory& memory) {
+  RaiseDescriptorLimit();
+  client::hooks::TrainingOptions options;
+  options.device = std::move(device.gpu);
+  options.device_memory = plan.bytes[Tier::kDevice];
+  options.device_floor = plan.device_floor_bytes;
+  options.host_memory = plan.bytes[Tier::kHost];
+  options.nvme_memory = plan.bytes[Tier::kNvme];
+  options.chunk_bytes = plan.chunk_bytes;
+  options.label = absl::StrCat("gemini-train ", manage.space_name).substr(0, 128);
+  options.device_bandwidth = config.device_bandwidth;
+  options.update_threads = static_cast<int>(config.update_threads);
+  GEMINI_ASSIGN_OR_RETURN(options.policy.kind, ParsePolicyKind(config.policy));
+  options.policy.param_fraction = config.param_fraction;
+  options.policy.optimizer_fraction = config.optimizer_fraction;
+  LogInfo(absl::StrCat("asks for DEVICE ", FormatByteSize(options.device_memory), ", HOST ",
+                       FormatByteSize(options.host_memory), ", NVME ",
+                       FormatByteSize(options.nvme_memory), ", in chunks of ",
+                       FormatByteSize(options.chunk_bytes)));
+  if (config.daemon.empty()) {
+    device.server.capacity_bytes = plan.bytes;
+    device.server.nvme_directories = config.nvme;
+    GEMINI_ASSIGN_OR_RETURN(memory.server, server::EmbeddedServer::Start(std::move(device.server)));
+    GEMINI_ASSIGN_OR_RETURN(UniqueFd socket, memory.server->Connect());
+    GEMINI_ASSIGN_OR_RETURN(memory.session,
+                            client::hooks::TrainingSession::Open(std::move(socket), options));
+  } else {
+    GEMINI_ASSIGN_OR_RETURN(memory.session, client::hooks::TrainingSession::Open(
+                                                absl::string_view(config.daemon), options));
+  }
+  if (const int64_t got_bytes = memory.session->session().granted_bytes()[Tier::kDevice];
+      got_bytes < options.device_memory) {
+    LogInfo(absl::StrCat("got DEVICE ", FormatByteSize(got_bytes),
+                         ": other jobs hold the rest, which comes as they end"));
+  }
+  manage.states_on_nvme = config.states_on_nvme();
+  const client::OptimizerSpec optimizer = MakeOptimizer(config);
+  GEMINI_ASSIGN_OR_RETURN(client::hooks::ManagedModel * managed,
+                          memory.session->Manage(model, optimizer, manage));
+  GEMINI_ASSIGN_OR_RETURN(
+      memory.store, ManagedParameterStore::Make(*memory.session, *managed, optimizer, is_exempt));
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -129,47 +188,11 @@ absl::StatusOr<TrainingDevice> OpenTrainingDevice(RunConfig& config) {
 absl::Status OpenManaged(const RunConfig& config, TrainingDevice device, const ModelSpec& spec,
                          CausalLm& model, const std::vector<ParameterShape>& parameters,
                          int64_t available, TrainingMemory& memory) {
-  RaiseDescriptorLimit();
   GEMINI_ASSIGN_OR_RETURN(Plans plans,
                           PlanFor(config, device.gpu.get(), spec, model, parameters, available));
   const MemoryPlan& plan = plans.memory;
-  client::hooks::TrainingOptions options;
-  options.device = std::move(device.gpu);
-  options.device_memory = plan.bytes[Tier::kDevice];
-  options.device_floor = plan.device_floor_bytes;
-  options.host_memory = plan.bytes[Tier::kHost];
-  options.nvme_memory = plan.bytes[Tier::kNvme];
-  options.chunk_bytes = plan.chunk_bytes;
-  options.label = absl::StrCat("gemini-train ", SpaceName(config)).substr(0, 128);
-  options.device_bandwidth = config.device_bandwidth;
-  options.update_threads = static_cast<int>(config.update_threads);
-  GEMINI_ASSIGN_OR_RETURN(options.policy.kind, ParsePolicyKind(config.policy));
-  options.policy.param_fraction = config.param_fraction;
-  options.policy.optimizer_fraction = config.optimizer_fraction;
-  LogInfo(absl::StrCat("asks for DEVICE ", FormatByteSize(options.device_memory), ", HOST ",
-                       FormatByteSize(options.host_memory), ", NVME ",
-                       FormatByteSize(options.nvme_memory), ", in chunks of ",
-                       FormatByteSize(options.chunk_bytes)));
-  if (config.daemon.empty()) {
-    device.server.capacity_bytes = plan.bytes;
-    device.server.nvme_directories = config.nvme;
-    GEMINI_ASSIGN_OR_RETURN(memory.server, server::EmbeddedServer::Start(std::move(device.server)));
-    GEMINI_ASSIGN_OR_RETURN(UniqueFd socket, memory.server->Connect());
-    GEMINI_ASSIGN_OR_RETURN(memory.session,
-                            client::hooks::TrainingSession::Open(std::move(socket), options));
-  } else {
-    GEMINI_ASSIGN_OR_RETURN(memory.session, client::hooks::TrainingSession::Open(
-                                                absl::string_view(config.daemon), options));
-  }
-  if (const int64_t got_bytes = memory.session->session().granted_bytes()[Tier::kDevice];
-      got_bytes < options.device_memory) {
-    LogInfo(absl::StrCat("got DEVICE ", FormatByteSize(got_bytes),
-                         ": other jobs hold the rest, which comes as they end"));
-  }
-  const client::OptimizerSpec optimizer = MakeOptimizer(config);
   client::hooks::ManageOptions manage;
   manage.space_name = SpaceName(config);
-  manage.states_on_nvme = config.states_on_nvme();
   if (plan.host_activation_bytes > 0) {
     manage.host_memory = plan.bytes[Tier::kHost] - plan.host_activation_bytes;
     if (manage.host_memory <= 0) {
@@ -179,13 +202,12 @@ absl::Status OpenManaged(const RunConfig& config, TrainingDevice device, const M
           ": raise --host-memory or --device-memory, or lower --batch or --accumulate"));
     }
   }
-  GEMINI_ASSIGN_OR_RETURN(client::hooks::ManagedModel * managed,
-                          memory.session->Manage(model, optimizer, manage));
+  GEMINI_ASSIGN_OR_RETURN(const DecayExemptions no_decay, DecayExemptions::Parse(config.no_decay));
+  GEMINI_RETURN_IF_ERROR(OpenSession(
+      config, std::move(device), plan, model, manage,
+      [&](absl::string_view name) { return no_decay.Exempts(NameInFiles(name)); }, memory));
   // Also behind --resume: the first step of a run is like those before.
   for (Trace& round : plans.rounds) memory.session->phases().Foretell(std::move(round));
-  GEMINI_ASSIGN_OR_RETURN(const DecayExemptions no_decay, DecayExemptions::Parse(config.no_decay));
-  GEMINI_ASSIGN_OR_RETURN(
-      memory.store, ManagedParameterStore::Make(*memory.session, *managed, optimizer, no_decay));
   memory.fetch_expert = [&session = memory.session->session()](
                             const torch::Tensor& parameter,
                             const torch::Tensor& to) -> absl::StatusOr<std::function<void()>> {
@@ -202,6 +224,26 @@ absl::Status OpenManaged(const RunConfig& config, TrainingDevice device, const M
         auto offloaded, client::hooks::OffloadedTensors::Open(memory.session->session(), offload));
     memory.activations = std::make_unique<ManagedActivations>(std::move(offloaded));
   }
+  return absl::OkStatus();
+}
+
+absl::Status OpenShards(const RunConfig& config, GatheredLm& model, Communicator& communicator,
+                        int64_t available, TrainingMemory& memory) {
+  const int64_t device_bytes = DeviceMemory(config, available);
+  const int64_t chunk_bytes = config.chunk_size != kAutoBytes
+                                  ? config.chunk_size
+                                  : client::hooks::ChooseChunkBytes(device_bytes, model);
+  GEMINI_ASSIGN_OR_RETURN(const MemoryPlan plan,
+                          PlanMemory(config, TensorsOf(ParameterShapesOf(model), config),
+                                     /*activations=*/{}, chunk_bytes, available));
+  client::hooks::ManageOptions manage;
+  manage.space_name = absl::StrCat(SpaceName(config).substr(0, 116), ".rank", communicator.rank());
+  GEMINI_ASSIGN_OR_RETURN(const DecayExemptions no_decay, DecayExemptions::Parse(config.no_decay));
+  GEMINI_RETURN_IF_ERROR(OpenSession(
+      config, TrainingDevice(), plan, model, manage,
+      [&](absl::string_view name) { return no_decay.Exempts(NameOfWhole(name)); }, memory));
+  memory.store =
+      std::make_unique<RanksParameterStore>(std::move(memory.store), model, communicator);
   return absl::OkStatus();
 }
 

@@ -17,6 +17,8 @@
 #include "trainer/models/activation_store.h"
 #include "trainer/models/causal_lm.h"
 #include "trainer/models/expert_cache.h"
+#include "trainer/parallel/communicator.h"
+#include "trainer/parallel/gathered_lm.h"
 #include "trainer/store/parameter_store.h"
 
 namespace gemini::trainer {
@@ -49,5 +51,10 @@ client::OptimizerSpec MakeOptimizer(const RunConfig& config);
 absl::Status OpenManaged(const RunConfig& config, TrainingDevice device, const ModelSpec& spec,
                          CausalLm& model, const std::vector<ParameterShape>& parameters,
                          int64_t available, TrainingMemory& memory);
+
+// The same for this rank's shards of a model, in a space named after the rank. `available`: this
+// rank's part of the memory that is free. Model and communicator outlive `memory`.
+absl::Status OpenShards(const RunConfig& config, GatheredLm& model, Communicator& communicator,
+                        int64_t available, TrainingMemory& memory);
 
 }  // namespace gemini::trainer

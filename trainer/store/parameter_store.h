@@ -53,6 +53,10 @@ class ParameterStore {
   virtual absl::Status SetStep(int64_t step) = 0;
   virtual absl::Status SetTensorStep(absl::string_view name, int64_t step) = 0;
 
+  // Runs work that reads, on the first of the ranks that share the parameters, while the others
+  // answer it; without ranks it is just run. Returns its status on all of them.
+  virtual absl::Status OnFirstRank(absl::FunctionRef<absl::Status()> work) { return work(); }
+
   // Name what runs between the two a pass of its own, such as an evaluation, with its own plan.
   // They nest; use PhaseScope.
   virtual void BeginPhase(absl::string_view /*name*/) {}

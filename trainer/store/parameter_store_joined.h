@@ -35,6 +35,9 @@ class JoinedParameterStore final : public ParameterStore {
   absl::StatusOr<int64_t> TensorStep(absl::string_view name) const override;
   absl::Status SetStep(int64_t step) override { return store_->SetStep(step); }
   absl::Status SetTensorStep(absl::string_view name, int64_t step) override;
+  absl::Status OnFirstRank(absl::FunctionRef<absl::Status()> work) override {
+    return store_->OnFirstRank(work);
+  }
   void BeginPhase(absl::string_view name) override { store_->BeginPhase(name); }
   void EndPhase() override { store_->EndPhase(); }
   absl::Status status() const override { return store_->status(); }

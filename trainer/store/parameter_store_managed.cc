@@ -2,18 +2,17 @@
 #include "trainer/store/parameter_store_managed.h"
 
 #include "gemini/system/status_macros.h"
-#include "trainer/families/vocabulary_cut.h"
 
 namespace gemini::trainer {
 
 absl::StatusOr<std::unique_ptr<ManagedParameterStore>> ManagedParameterStore::Make(
     client::hooks::TrainingSession& session, client::hooks::ManagedModel& model,
-    const client::OptimizerSpec& optimizer, const DecayExemptions& no_decay) {
+    const client::OptimizerSpec& optimizer,
+    absl::FunctionRef<bool(absl::string_view name)> is_exempt) {
   std::unique_ptr<ManagedParameterStore> store(
       new ManagedParameterStore(session, model, optimizer));
   for (const client::hooks::ManagedTensorInfo& tensor : model.tensors()) {
-    if (tensor.group != TensorGroup::kTrainable || !no_decay.Exempts(NameInFiles(tensor.name)))
-      continue;
+    if (tensor.group != TensorGroup::kTrainable || !is_exempt(tensor.name)) continue;
     GEMINI_RETURN_IF_ERROR(model.SetGroup(tensor.name, 1));
     store->has_exempt_group_ = true;
   }

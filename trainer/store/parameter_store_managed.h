@@ -6,18 +6,18 @@
 
 #include "client/torch/model/managed_model.h"
 #include "client/torch/model/training_session.h"
-#include "trainer/config/decay_exemptions.h"
 #include "trainer/store/parameter_store.h"
 
 namespace gemini::trainer {
 
 class ManagedParameterStore final : public ParameterStore {
  public:
-  // Makes a store of a model that was managed with that optimizer. Both outlive it. Errors: as
-  // ManagedModel::SetGroup.
+  // Makes a store of a model that was managed with that optimizer. Both outlive it. Parameters do
+  // not decay whose name `is_exempt` says so. Errors: as ManagedModel::SetGroup.
   static absl::StatusOr<std::unique_ptr<ManagedParameterStore>> Make(
       client::hooks::TrainingSession& session, client::hooks::ManagedModel& model,
-      const client::OptimizerSpec& optimizer, const DecayExemptions& no_decay);
+      const client::OptimizerSpec& optimizer,
+      absl::FunctionRef<bool(absl::string_view name)> is_exempt);
 
   absl::StatusOr<client::StepResult> Update(const client::StepOptions& options) override;
   OptimizerKind optimizer() const override { return optimizer_.kind; }

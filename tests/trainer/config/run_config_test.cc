@@ -315,5 +315,35 @@ TEST(RunConfig, ResumingNamesEveryChangedKeyAndRefusesWhatMakesAnotherRun) {
   EXPECT_THAT(Changes(before, now), StatusIs(kInvalid, HasSubstr("may only grow")));
 }
 
+TEST(RunConfig, WhatRanksCannotDoIsRefusedByName) {
+  const RunConfig plain;
+  EXPECT_OK(CheckRunOfRanks(plain, 4));
+  RunConfig config;
+  config.reference = true;
+  EXPECT_OK(CheckRunOfRanks(config, 1));
+  EXPECT_THAT(CheckRunOfRanks(config, 2),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("--reference with 2 ranks")));
+  config = plain;
+  config.moments = "8bit";
+  EXPECT_OK(CheckRunOfRanks(config, 2));
+  config.moment_rounding = "stochastic";
+  EXPECT_THAT(CheckRunOfRanks(config, 2), StatusIs(absl::StatusCode::kUnimplemented,
+                                                   HasSubstr("--moment-rounding stochastic")));
+  config = plain;
+  config.micro_batch_schedule = "vertical";
+  EXPECT_THAT(CheckRunOfRanks(config, 2),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("--micro-batch-schedule")));
+  config = plain;
+  config.device = "cuda:0";
+  EXPECT_THAT(CheckRunOfRanks(config, 2),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("--device")));
+  config = plain;
+  config.vocabulary_blocks = 1;
+  EXPECT_OK(CheckRunOfRanks(config, 2));
+  config.vocabulary_blocks = 4;
+  EXPECT_THAT(CheckRunOfRanks(config, 2),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("--vocabulary-blocks")));
+}
+
 }  // namespace
 }  // namespace gemini::trainer

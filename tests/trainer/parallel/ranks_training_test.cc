@@ -179,7 +179,7 @@ TEST_P(RanksTrainingTest, TakeTheStepsOfOneProcess) {
         return std::vector<float>(whole.begin() + piece.first,
                                   whole.begin() + piece.first + piece.count);
       };
-      const std::string own = absl::StrCat("unit_", u, "_piece_", i);
+      const std::string own = PieceName(name, piece);
       EXPECT_TRUE(ReadAll(*managed, own) == part(expected.values)) << name;
       EXPECT_TRUE(ReadAll(*managed, own, ChunkKind::kExpAvg) == part(expected.exp_avg)) << name;
       EXPECT_TRUE(ReadAll(*managed, own, ChunkKind::kExpAvgSq) == part(expected.exp_avg_sq))

@@ -39,6 +39,19 @@ TEST(Interrupt, TerminationIsTreatedLikeCtrlC) {
       ::testing::ExitedWithCode(143), "Stopping");
 }
 
+TEST(Interrupt, WhatMpirunPassesOnIsTreatedLikeCtrlCAndToldByOneRank) {
+  for (const Interrupt::Tells tells : {Interrupt::Tells::kYes, Interrupt::Tells::kNo}) {
+    EXPECT_EXIT(
+        {
+          const Interrupt interrupt(tells);
+          ::raise(SIGUSR1);
+          ::_exit(Interrupt::ExitStatus(interrupt.signal()));
+        },
+        ::testing::ExitedWithCode(128 + SIGUSR1),
+        tells == Interrupt::Tells::kYes ? "Stopping" : "^$");
+  }
+}
+
 TEST(Interrupt, AfterItsEndSignalsDoWhatTheyDidBefore) {
   { const Interrupt interrupt; }
   EXPECT_EXIT(::raise(SIGINT), ::testing::KilledBySignal(SIGINT), "");

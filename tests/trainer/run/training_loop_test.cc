@@ -191,6 +191,7 @@ class TrainingLoopTest : public ::testing::Test {
     ActivationsInPlace activations;
     Progress progress(-1);
     const Interrupt interrupt;
+    const RankAgreement alone;
     const std::vector<ParameterShape> parameters = ParameterShapesOf(*model);
     torch::manual_seed(5);
     outcome.summary = Train(
@@ -203,7 +204,7 @@ class TrainingLoopTest : public ::testing::Test {
          .data = data,
          .eval_data = &data,
          .source = source,
-         .directory = directory,
+         .directory = &directory,
          .begin = [&]() -> absl::StatusOr<MetricsFile> {
            if (absl::Status made = directory.Prepare().status(); !made.ok()) return made;
            // The save of step 1 meets somebody's directory in its place.
@@ -215,6 +216,7 @@ class TrainingLoopTest : public ::testing::Test {
          },
          .progress = progress,
          .interrupt = interrupt,
+         .ranks = alone,
          .log =
              [&](const std::string& line) {
                outcome.num_logged += line.find("is begun again") != std::string::npos ? 1 : 0;

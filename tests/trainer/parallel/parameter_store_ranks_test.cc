@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks that are threads, each with a part of a small model in plain memory.
+#include "trainer/parallel/parameter_store_ranks.h"
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "tests/status_matchers.h"
+#include "tests/trainer/parallel/thread_ranks.h"
+#include "trainer/families/hf_config.h"
+#include "trainer/parallel/rank_verdict.h"
+#include "trainer/store/parameter_store_reference.h"
+
+namespace gemini::trainer {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Its tables have parts in several ranks, its vectors in one.
+constexpr char kConfig[] =
+    R"({"model_type":"gpt2","vocab_size":301,"n_positions":16,"n_embd":64,"n_layer":2,"n_head":4})";
+constexpr char kTable[] = "transformer.wte.weight";
+constexpr char kLast[] = "transformer.ln_f.bias";
+
+// Gives what another store has, until it is told to fail.
+class FailingStore final : public ParameterStore {
+ public:
+  explicit FailingStore(std::unique_ptr<ParameterStore> store) : store_(std::move(store)) {}
+
+  absl::StatusOr<client::StepResult> Update(const client::StepOptions& options) override {
+    return store_->Update(options);
+  }
+  OptimizerKind optimizer() const override { return store_->optimizer(); }
+  absl::Status ReadRange(absl::string_view name, ChunkKind kind, ByteRange range,
+                         Sink sink) override {
+    if (!failure.ok()) return failure;
+    return store_->ReadRange(name, kind, range, sink);
+  }
+  absl::Status Write(absl::string_view name, ChunkKind kind, Source source) override {
+    return store_->Write(name, kind, source);
+  }
+  absl::StatusOr<int64_t> TensorStep(absl::string_view name) const override {
+    if (!failure.ok()) return failure;
+    return store_->TensorStep(name);
+  }
+  absl::Status SetStep(int64_t step) override { return store_->SetStep(step); }
+  absl::Status SetTensorStep(absl::string_view name, int64_t step) override {
+    return store_->SetTensorStep(name, step);
+  }
+  absl::Status status() const override { return failure; }
+  client::TrainingStats usage() const override { return store_->usage(); }
+  void ResetPeaks() override { store_->ResetPeaks(); }
+
+  absl::Status failure;
+
+ private:
+  const std::unique_ptr<ParameterStore> store_;
+};
+
+// One rank of a test.
+struct Rank {
+  explicit Rank(Communicator& me) {
+    const ModelSpec spec = ParseHfConfig(kConfig, "config")->spec;
+    model = *GatheredLm::Make(spec, torch::kFloat32, me, me.world(),
+                              ShardBlockElements(MomentFormat::kFp32));
+    auto own = std::make_unique<FailingStore>(*ReferenceParameterStore::Create(*model, {}, {}));
+    failing = own.get();
+    store = std::make_unique<RanksParameterStore>(std::move(own), *model, me);
+  }
+  // Values that count up, from `first` on.
+  absl::Status Write(absl::string_view name, ChunkKind kind, int64_t first) {
+    return store->Write(name, kind, [&](int64_t offset_bytes, absl::Span<std::byte> bytes) {
+      auto* const values = reinterpret_cast<float*>(bytes.data());
+      for (size_t i = 0; i < bytes.size() / sizeof(float); ++i) {
+        values[i] = static_cast<float>(first + offset_bytes / 4 + static_cast<int64_t>(i));
+      }
+      return absl::OkStatus();
+    });
+  }
+  absl::StatusOr<std::vector<float>> Read(absl::string_view name, ChunkKind kind,
+                                          ByteRange range = {}) {
+    std::vector<float> values;
+    const absl::Status status = store->ReadRange(
+        name, kind, range, [&](int64_t offset_bytes, absl::Span<const std::byte> bytes) {
+          EXPECT_EQ(offset_bytes, range.offset_bytes + std::ssize(values) * 4);
+          const auto* const part = reinterpret_cast<const float*>(bytes.data());
+          values.insert(values.end(), part, part + bytes.size() / sizeof(float));
+          return absl::OkStatus();
+        });
+    if (!status.ok()) return status;
+    return values;
+  }
+
+  std::unique_ptr<GatheredLm> model;
+  FailingStore* failing = nullptr;
+  std::unique_ptr<RanksParameterStore> store;
+};
+
+std::vector<float> Count(int64_t first, int64_t size) {
+  std::vector<float> values;
+  for (int64_t i = 0; i < size; ++i) values.push_back(static_cast<float>(first + i));
+  return values;
+}
+
+class RanksParameterStoreTest : public ::testing::TestWithParam<int64_t> {};
+
+TEST_P(RanksParameterStoreTest, TheFirstRankReadsWhatAllHaveWritten) {
+  RunThreadRanks(GetParam(), [](Communicator& me) {
+    Rank rank(me);
+    constexpr int64_t kElements = 301 * 64;
+    ASSERT_OK(rank.Write(kTable, ChunkKind::kParam, 0));
+    ASSERT_OK(rank.Write(kTable, ChunkKind::kExpAvg, 5));
+    ASSERT_OK(rank.Write(kLast, ChunkKind::kParam, 9));
+    ASSERT_OK(rank.store->SetTensorStep(kLast, 7));
+    int num_works = 0;
+    EXPECT_OK(rank.store->OnFirstRank([&] {
+      ++num_works;
+      EXPECT_THAT(rank.Read(kTable, ChunkKind::kParam), IsOkAndHolds(Count(0, kElements)));
+      EXPECT_THAT(rank.Read(kTable, ChunkKind::kExpAvg), IsOkAndHolds(Count(5, kElements)));
+      EXPECT_THAT(rank.Read(kLast, ChunkKind::kParam), IsOkAndHolds(Count(9, 64)));
+      // Nobody has written it.
+      EXPECT_THAT(rank.Read(kLast, ChunkKind::kExpAvgSq), IsOkAndHolds(std::vector<float>(64)));
+      for (const auto& [first, size] :
+           {std::pair{0, 1}, {3000, 12'000}, {kElements - 2, 2}, {5, 0}}) {
+        EXPECT_THAT(rank.Read(kTable, ChunkKind::kParam, {first * 4, size * 4}),
+                    IsOkAndHolds(Count(first, size)));
+      }
+      EXPECT_THAT(rank.store->TensorStep(kLast), IsOkAndHolds(7));
+      EXPECT_THAT(rank.store->TensorStep(kTable), IsOkAndHolds(0));
+      EXPECT_THAT(rank.Read("transformer.nothing", ChunkKind::kParam).status(),
+                  StatusIs(absl::StatusCode::kNotFound, HasSubstr("nothing")));
+      return absl::OkStatus();
+    }));
+    EXPECT_EQ(num_works, me.rank() == 0 ? 1 : 0);
+  });
+}
+
+TEST_P(RanksParameterStoreTest, ErrorsReachTheFirstRankAndItsOwnReachAll) {
+  RunThreadRanks(GetParam(), [](Communicator& me) {
+    Rank rank(me);
+    const int64_t last = me.num_ranks() - 1;
+    if (me.rank() == last) rank.failing->failure = absl::DataLossError("a disk is gone");
+    const absl::Status status = rank.store->OnFirstRank([&] {
+      const absl::Status read = rank.Read(kTable, ChunkKind::kParam).status();
+      EXPECT_THAT(read, StatusIs(absl::StatusCode::kDataLoss, HasSubstr("a disk is gone")));
+      if (last > 0) {
+        EXPECT_THAT(std::string(read.message()), HasSubstr(absl::StrCat("rank ", last)));
+      }
+      // Ranks go on answering behind an error.
+      EXPECT_EQ(rank.store->TensorStep(kTable).ok(), last > 0);
+      return absl::ResourceExhaustedError("no room for a checkpoint");
+    });
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kResourceExhausted, "no room for a checkpoint"));
+    EXPECT_TRUE(IsAgreed(status));
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, RanksParameterStoreTest, ::testing::Values(1, 2, 4));
+
+}  // namespace
+}  // namespace gemini::trainer

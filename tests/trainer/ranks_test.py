@@ -1,0 +1,226 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""gemini-train by mpirun: several ranks train as one process with as many micro-batches does, save what it saves, end
+together, and go on from each other's checkpoints."""
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import time
+import unittest
+
+import numpy
+import safetensors.numpy
+
+import train_program
+from train_program import BIN, MIB, MODELS, Daemon, arguments, metrics, steps
+
+MPIRUN = [os.environ.get("GEMINI_MPIRUN", "mpirun"), "--oversubscribe", "--bind-to", "none", "--mca",
+          "mpi_yield_when_idle", "1"]
+ALLOWED = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+TIMEOUT_S = 120
+# Weights of the head are of their own, so that gradients are added in one order by one process and by ranks.
+UNTIED, TIED = "llama", "gpt2"
+
+
+def command(num_ranks, keys):
+    return [*MPIRUN, "-n", str(num_ranks), BIN / "gemini-train", *arguments(keys)]
+
+
+def run_ranks(num_ranks, **keys):
+    return subprocess.run(command(num_ranks, keys), capture_output=True, text=True, timeout=TIMEOUT_S,
+                          stdin=subprocess.DEVNULL, env={**os.environ, **ALLOWED})
+
+
+class RanksTest(train_program.TrainTest):
+    def keys(self, model=UNTIED, **more):
+        return super().keys(model, **{"steps": 6, "eval_data": MODELS / "eval.npy", "eval_every": 4, **more})
+
+    def ranks(self, num_ranks, name, **keys):
+        """Runs to a successful end and returns the output directory."""
+        output = self.directory / name
+        result = run_ranks(num_ranks, output=output, **keys)
+        self.assertEqual(result.returncode, 0, f"{name}: {result.stderr}\n{result.stdout}")
+        return output
+
+    def refused(self, num_ranks, status, text, **keys):
+        """One message, from one rank, and no output."""
+        output = self.directory / "refused"
+        result = run_ranks(num_ranks, output=output, **keys)
+        said = [line for line in result.stderr.splitlines() if line.startswith("gemini-train: ")]
+        self.assertEqual((result.returncode, len(said)), (status, 1), result.stderr)
+        self.assertIn(text, said[0])
+        self.assertFalse(output.exists())
+
+    def assert_same_end(self, one, other):
+        for file in ("model.safetensors", "optimizer.safetensors", "trainer_state.json"):
+            self.assert_same_file(one / "latest" / file, other / "latest" / file)
+        of_step = [[(line["step"], line.get("loss"), line.get("grad_norm"), line.get("eval_loss"))
+                    for line in metrics(output)] for output in (one, other)]
+        self.assertEqual(*of_step)
+
+    def test_ranks_train_as_one_process_does(self):
+        cases = {
+            "plain": (2, {}),
+            "more_ranks": (4, {}),
+            "no_decay": (2, {"no_decay": "*norm*", "weight_decay": 0.3}),
+            "recomputed": (2, {"recompute": True, "model": "qwen3"}),
+            "experts": (2, {"model": "mixtral"}),
+            "quantised": (2, {"moments": "8bit"}),
+            "small": (2, {"device_memory": "3MiB", "chunk_size": "64KiB", "recompute": True}),
+            "on_nvme": (2, {"host_memory": "5MiB", "nvme": f"{self.directory}:64MiB", "chunk_size": "64KiB"}),
+            "lamb": (2, {"optimizer": "lamb"}),
+        }
+        for name, (num_ranks, more) in cases.items():
+            with self.subTest(name):
+                alone = {key: value for key, value in more.items()
+                         if key not in ("device_memory", "chunk_size", "host_memory", "nvme")}
+                one = self.train(f"one_{name}", **self.keys(accumulate=num_ranks, **alone))
+                several = self.ranks(num_ranks, f"ranks_{name}", **self.keys(**more))
+                self.assert_same_end(one, several)
+                if name == "small":
+                    least = min(line["device_peak_bytes"] for line in steps(several))
+                    self.assertLessEqual(least, 3 * MIB)
+
+    def test_a_tied_table_is_added_up_first_by_each_rank(self):
+        one = self.train("one", **self.keys(TIED, accumulate=4))
+        several = self.ranks(4, "ranks", **self.keys(TIED))
+        for left, right in zip(steps(one), steps(several)):
+            self.assertAlmostEqual(left["loss"], right["loss"], delta=1e-5)
+            self.assertAlmostEqual(left["grad_norm"], right["grad_norm"], delta=1e-5)
+
+    def test_another_number_of_ranks_goes_on(self):
+        through = self.ranks(4, "through", **self.keys(steps=6))
+        first = self.ranks(4, "first", **self.keys(steps=3))
+        halves = self.directory / "halves"
+        shutil.copytree(first, halves, symlinks=True)
+        # On the same ranks nothing shows that it stopped.
+        self.ranks(4, "first", resume=True, steps=6)
+        for file in ("model.safetensors", "optimizer.safetensors", "trainer_state.json"):
+            self.assert_same_file(through / "latest" / file, first / "latest" / file)
+        # What is saved by other ranks without a step between is the same file, whoever saves it.
+        for num_ranks, accumulate in ((2, 2), (1, 4)):
+            again = self.directory / f"again_{num_ranks}"
+            shutil.copytree(halves, again, symlinks=True)
+            result = run_ranks(num_ranks, output=again, resume=True, steps=6, accumulate=accumulate)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            left = [line["loss"] for line in steps(through)]
+            right = [line["loss"] for line in steps(again)]
+            self.assertEqual(len(left), len(right))
+            for one, other in zip(left, right):
+                self.assertAlmostEqual(one, other, delta=2e-5)
+        result = run_ranks(2, output=halves, resume=True, steps=6)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("a step of this run takes 8 sequences, and --batch 2 x --accumulate 1 x 2 ranks are 4",
+                      result.stderr)
+
+    def test_what_one_rank_cannot_do_ends_all_with_one_message(self):
+        self.refused(2, 2, "--reference with 2 ranks", **self.keys(reference=True))
+        self.refused(2, 2, "--steps is missing", **{key: value for key, value in self.keys().items()
+                                                    if key != "steps"})
+        self.refused(2, 1, "No such file", **self.keys(data=self.directory / "missing.npy"))
+        # The second rank alone is told another learning rate.
+        output = self.directory / "differs"
+        one, other = (command(1, self.keys(output=output, lr=rate))[len(MPIRUN):] for rate in (0.1, 0.2))
+        result = subprocess.run([*MPIRUN, *one, ":", *other], capture_output=True, text=True,
+                                timeout=TIMEOUT_S, env={**os.environ, **ALLOWED})
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertIn("rank 1: lr = 0.2 here, and lr = 0.1 in rank 0", result.stderr)
+
+    def test_a_loss_that_is_no_number_names_the_rank(self):
+        tokens = numpy.load(MODELS / "tokens.npy")[:4 * 32].reshape(2, 64).tolist()
+        seen_by_the_second = min(set(tokens[1]) - set(tokens[0]))
+        model = self.directory / "model"
+        shutil.copytree(MODELS / UNTIED, model)
+        weights = safetensors.numpy.load_file(model / "model.safetensors")
+        table = "model.embed_tokens.weight"
+        weights[table] = weights[table].copy()
+        weights[table][seen_by_the_second] = numpy.nan
+        safetensors.numpy.save_file(weights, model / "model.safetensors", {"format": "pt"})
+        self.refused(2, 1, "step 1: rank 1: the loss is nan in micro-batch 1 of 1",
+                     **self.keys(model, order="sequential"))
+
+    def started(self, num_ranks, name, **keys):
+        process = subprocess.Popen(command(num_ranks, self.keys(output=self.directory / name, **keys)),
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL,
+                                   env={**os.environ, **ALLOWED})
+        self.addCleanup(process.stderr.close)
+        self.addCleanup(process.stdout.close)
+        return process
+
+    def wait_for_steps(self, process, name, count):
+        path = self.directory / name / "metrics.jsonl"
+        while not path.exists() or len(path.read_text().splitlines()) < count:
+            try:
+                process.wait(timeout=0.02)
+                self.fail(f"it ended before: {process.stderr.read()}")
+            except subprocess.TimeoutExpired:
+                pass
+
+    def test_a_signal_ends_all_ranks_behind_one_step_and_saves(self):
+        process = self.started(2, "signalled", steps=100000)
+        self.wait_for_steps(process, "signalled", 3)
+        process.send_signal(signal.SIGUSR1)
+        _, errors = process.communicate(timeout=TIMEOUT_S)
+        self.assertEqual(process.returncode, 128 + signal.SIGUSR1, errors)
+        self.assertEqual(errors.count("Stopping: finishing this step"), 1, errors)
+        done = steps(self.directory / "signalled")[-1]["step"]
+        self.assertEqual((self.directory / "signalled" / "latest").readlink(), pathlib.Path(f"checkpoint-{done}"))
+        through = self.ranks(2, "through", **self.keys(steps=done, schedule="constant"))
+        self.assertEqual(len(steps(through)), done)
+
+    def children(self, process):
+        """The ranks' process ids, by rank."""
+        found = {}
+        for entry in pathlib.Path("/proc").iterdir():
+            try:
+                environment = (entry / "environ").read_bytes().split(b"\0")
+                status = (entry / "stat").read_text()
+            except (OSError, NotADirectoryError):
+                continue
+            if int(status.rsplit(")", 1)[1].split()[1]) != process.pid:
+                continue
+            for variable in environment:
+                if variable.startswith(b"OMPI_COMM_WORLD_RANK="):
+                    found[int(variable.split(b"=")[1])] = int(entry.name)
+        return found
+
+    def test_a_rank_that_dies_ends_all_and_the_next_run_goes_on(self):
+        through = self.ranks(2, "through", **self.keys(steps=40, save_every=5))
+        with Daemon(self.directory, "64MiB", "512MiB", "64MiB") as daemon:
+            process = self.started(2, "killed", steps=40, save_every=5, daemon=daemon.socket, device_memory="8MiB",
+                                   host_memory="64MiB")
+            self.wait_for_steps(process, "killed", 7)
+            ranks = self.children(process)
+            self.assertEqual(sorted(ranks), [0, 1])
+            os.kill(ranks[1], signal.SIGKILL)
+            process.communicate(timeout=20)
+            self.assertNotEqual(process.returncode, 0)
+            end = time.monotonic() + 10
+            while any(pathlib.Path(f"/proc/{pid}").exists() for pid in ranks.values()):
+                self.assertLess(time.monotonic(), end, ranks)
+            while True:
+                shown = subprocess.run([BIN / "memstat", "--socket", daemon.socket, "--json"], capture_output=True,
+                                       text=True, timeout=20, check=True)
+                tiers = json.loads(shown.stdout)["tiers"].values()
+                if all(tier["free_bytes"] == tier["capacity_bytes"] for tier in tiers):
+                    break
+                self.assertLess(time.monotonic(), end, shown.stdout)
+            self.ranks(2, "killed", resume=True)
+        for file in ("model.safetensors", "optimizer.safetensors"):
+            self.assert_same_file(through / "latest" / file, self.directory / "killed" / "latest" / file)
+
+    def test_ranks_share_a_daemon_which_refuses_those_that_have_no_room(self):
+        more = {"device_memory": "8MiB", "host_memory": "16MiB", "chunk_size": "64KiB"}
+        with Daemon(self.directory, "64MiB", "512MiB", "64MiB") as daemon:
+            shared = self.ranks(3, "shared", **self.keys(daemon=daemon.socket, **more))
+            apart = self.ranks(3, "apart", **self.keys(**more))
+            self.assert_same_end(apart, shared)
+        with Daemon(self.directory / "apart", "64MiB", "40MiB", "64MiB") as daemon:
+            self.refused(3, 1, "HOST", **self.keys(daemon=daemon.socket, **more))
+
+
+if __name__ == "__main__":
+    unittest.main()

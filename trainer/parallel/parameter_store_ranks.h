@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shows the shards of all ranks (gathered_lm.h) as the tensors of the whole model, as files have
+// them.
+// Read:    the first rank alone reads, in work that it runs by OnFirstRank. It asks the ranks that
+//          have a part, which serve it meanwhile.
+// Write:   each rank calls it for each tensor, with a source of its own, and takes what it has of
+//          it. No rank waits for another.
+// Update:  all ranks take the same step (rank_step_exchange.h).
+// Owner:   one thread, which issues the rank's collectives.
+// Errors:  of the ranks' stores, with the rank's number; of the Communicator.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "trainer/parallel/communicator.h"
+#include "trainer/parallel/gathered_lm.h"
+#include "trainer/parallel/rank_step_exchange.h"
+#include "trainer/store/parameter_store.h"
+
+namespace gemini::trainer {
+
+class RanksParameterStore final : public ParameterStore {
+ public:
+  // `own` has this rank's pieces, under the model's names. Model and communicator outlive this.
+  RanksParameterStore(std::unique_ptr<ParameterStore> own, const GatheredLm& model,
+                      Communicator& communicator);
+
+  absl::StatusOr<client::StepResult> Update(const client::StepOptions& options) override;
+  OptimizerKind optimizer() const override { return own_->optimizer(); }
+  absl::Status ReadRange(absl::string_view name, ChunkKind kind, ByteRange range,
+                         Sink sink) override;
+  absl::Status Write(absl::string_view name, ChunkKind kind, Source source) override;
+  // Asks a rank that has a part, if this one, the first, has none.
+  absl::StatusOr<int64_t> TensorStep(absl::string_view name) const override;
+  absl::Status SetStep(int64_t step) override { return own_->SetStep(step); }
+  absl::Status SetTensorStep(absl::string_view name, int64_t step) override;
+  absl::Status OnFirstRank(absl::FunctionRef<absl::Status()> work) override;
+  void BeginPhase(absl::string_view name) override { own_->BeginPhase(name); }
+  void EndPhase() override { own_->EndPhase(); }
+  absl::Status status() const override { return own_->status(); }
+  client::TrainingStats usage() const override { return own_->usage(); }
+  void ResetPeaks() override { own_->ResetPeaks(); }
+
+ private:
+  // A part of a tensor, in one rank's store.
+  struct Part {
+    int64_t rank = 0;
+    std::string name;          // There.
+    int64_t offset_bytes = 0;  // In the tensor, in fp32.
+    int64_t size_bytes = 0;
+  };
+  struct Request;
+  struct Reply;
+
+  // Returns the tensor's place in tensors_. NOT_FOUND: no such tensor.
+  absl::StatusOr<size_t> Find(absl::string_view name) const;
+  // Sends a request to a rank, and returns the number that it answers.
+  absl::StatusOr<int64_t> Ask(int64_t rank, const Request& request) const;
+  // Reads the request's range of a part that another rank has.
+  absl::Status ReadThere(const Part& part, Request request, Sink sink) const;
+  // Answers the first rank until it ends that, and returns how its work went.
+  absl::Status Serve();
+  // Does what is asked of this rank. `bytes` is what it read.
+  absl::StatusOr<int64_t> Answer(const Request& request, std::vector<std::byte>& bytes);
+
+  const std::unique_ptr<ParameterStore> own_;
+  Communicator& communicator_;
+  RankStepExchange exchange_;
+  std::vector<std::vector<Part>> tensors_;  // The parts of each, in its order.
+  absl::flat_hash_map<std::string, size_t> places_;
+};
+
+}  // namespace gemini::trainer
