@@ -212,6 +212,49 @@ class RanksTest(train_program.TrainTest):
         for file in ("model.safetensors", "optimizer.safetensors"):
             self.assert_same_file(through / "latest" / file, self.directory / "killed" / "latest" / file)
 
+    def said(self, errors):
+        return [line for line in errors.splitlines() if line.startswith("gemini-train: ")]
+
+    def test_a_rank_that_stops_is_named(self):
+        for stopped in (0, 1):
+            name = f"stopped_{stopped}"
+            process = self.started(3, name, steps=100000, collective_timeout=3)
+            self.wait_for_steps(process, name, 3)
+            ranks = self.children(process)
+            os.kill(ranks[stopped], signal.SIGSTOP)
+            start = time.monotonic()
+            _, errors = process.communicate(timeout=60)
+            self.assertEqual(process.returncode, 75, errors)
+            self.assertLess(time.monotonic() - start, 3 + 10)
+            self.assertEqual(len(self.said(errors)), 1, errors)
+            self.assertRegex(self.said(errors)[0], f"rank {stopped} has not|waits for rank {stopped} ")
+
+    def test_a_rank_that_fails_alone_ends_all_with_one_message(self):
+        folders = [self.directory / name for name in ("first", "second")]
+        for folder in folders:
+            folder.mkdir()
+            shutil.copy(MODELS / "tokens.npy", folder)
+        keys = self.keys(model=(MODELS / UNTIED).resolve(), data="/proc/self/cwd/tokens.npy", output=self.directory / "out",
+                         steps=100000)
+        del keys["eval_data"], keys["eval_every"]
+        program = [BIN.resolve() / "gemini-train", *arguments(keys)]
+        process = subprocess.Popen(
+            [*MPIRUN, "-n", "1", "-wdir", folders[0], *program, ":", "-n", "1", "-wdir", folders[1], *program],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL,
+            env={**os.environ, **ALLOWED})
+        self.addCleanup(process.stderr.close)
+        self.addCleanup(process.stdout.close)
+        self.wait_for_steps(process, "out", 3)
+        # The second rank alone loses its data: the path is another file there.
+        os.truncate(folders[1] / "tokens.npy", 1000)
+        _, errors = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 75, errors)
+        self.assertEqual(len(self.said(errors)), 1, errors)
+        self.assertRegex(self.said(errors)[0], "rank 1: step [0-9]+: .*tokens.npy")
+
+    def test_a_budget_that_is_too_small_is_said_once(self):
+        self.refused(2, 75, "raise --device-memory", **self.keys(device_memory="512KiB"))
+
     def test_ranks_share_a_daemon_which_refuses_those_that_have_no_room(self):
         more = {"device_memory": "8MiB", "host_memory": "16MiB", "chunk_size": "64KiB"}
         with Daemon(self.directory, "64MiB", "512MiB", "64MiB") as daemon:

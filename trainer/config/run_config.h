@@ -70,6 +70,7 @@ struct RunConfig : OptimizerKeys, PlacementKeys {
   int64_t sequence = 0;  // 0: as many positions as the model has, at most 1,024.
   int64_t accumulate = 1;
   std::string micro_batch_schedule = "horizontal";
+  int64_t collective_timeout = 120;  // Seconds.
   std::string zero = "3";  // Of several ranks: what of the model each of them has in parts.
   bool recompute = false;
   std::string order = "shuffled";

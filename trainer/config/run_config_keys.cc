@@ -14,6 +14,7 @@ constexpr int64_t kMaxSteps = (int64_t{1} << 40) - 1;
 // Sizes of a batch beyond these are typing errors: 2^20 sequences, 2^20 tokens.
 constexpr int64_t kMaxBatch = 1 << 20;
 constexpr int64_t kMaxSeed = 4'294'967'295;
+constexpr int64_t kMaxTimeout = 1'000'000;
 constexpr int64_t kMaxCheckpoints = 1'000'000'000;
 
 absl::Status CheckSpaceName(absl::string_view name) {
@@ -54,6 +55,9 @@ KeyTable RunKeys(RunConfig& config) {
                  "parameters, gradients and optimizer states",
                  R::kFree},
                 config.zero, {"3"}),
+      CountKey({"collective-timeout", "SECONDS",
+                "With several ranks: how long one of them is waited for before all end", R::kFree},
+               config.collective_timeout, 1, kMaxTimeout),
       ChoiceKey({"micro-batch-schedule", "NAME",
                  "Order in a step: all of a micro-batch and then the next, or each block for all "
                  "micro-batches, so that its parameters move once a step; recomputes as "

@@ -71,6 +71,7 @@ Communicator::Communicator(int64_t rank, int64_t num_ranks) {
   ranks_of_groups_.push_back({world->ranks});
   groups_.push_back(std::move(world));
   checksums_.push_back(0);
+  num_issued_.push_back(0);
 }
 
 absl::StatusOr<const RankGroup*> Communicator::MakeGroup(
@@ -100,6 +101,7 @@ absl::StatusOr<const RankGroup*> Communicator::MakeGroup(
   {
     MutexLock lock(mutex_);
     checksums_.push_back(0);
+    num_issued_.push_back(0);
   }
   return groups_.back().get();
 }
@@ -182,7 +184,7 @@ Work Communicator::Receive(const RankGroup& group, void* bytes, int64_t size_byt
 Work Communicator::Start(Operation operation) {
   const RankGroup& group = *operation.group;
   const CollectiveKind kind = operation.kind;
-  const bool is_message = kind == CollectiveKind::kSend || kind == CollectiveKind::kReceive;
+  const bool is_message = operation.is_message();
   if (operation.count < 0 || operation.place < 0 || operation.place >= group.size() ||
       operation.tag < 0 || operation.tag > kMostTag ||
       (is_message && operation.place == group.place)) {
@@ -203,6 +205,7 @@ Work Communicator::Start(Operation operation) {
     ++sent.operations;
     sent.bytes += SentOf(kind, group.size(), bytes, operation.place == group.place);
     if (!is_message) {
+      operation.number = ++num_issued_[static_cast<size_t>(group.id)];
       uint32_t& checksum = checksums_[static_cast<size_t>(group.id)];
       const std::string issued =
           absl::StrCat(checksum, " ", CollectiveKindName(kind), " ", operation.count, " ",
@@ -216,6 +219,30 @@ Work Communicator::Start(Operation operation) {
 std::vector<uint32_t> Communicator::checksums() const {
   MutexLock lock(mutex_);
   return checksums_;
+}
+
+std::vector<int64_t> Communicator::num_issued() const {
+  MutexLock lock(mutex_);
+  return num_issued_;
+}
+
+std::optional<CollectiveUnderWay> Communicator::under_way() const {
+  MutexLock lock(mutex_);
+  return under_way_;
+}
+
+void Communicator::SetUnderWay(const Operation* operation) {
+  std::optional<CollectiveUnderWay> now;
+  if (operation != nullptr) {
+    now = {.kind = operation->kind,
+           .group = operation->group->id,
+           .number = operation->number,
+           .site = operation->site,
+           .ranks = operation->group->ranks,
+           .since = std::chrono::steady_clock::now()};
+  }
+  MutexLock lock(mutex_);
+  under_way_ = std::move(now);
 }
 
 absl::Status Communicator::CheckChecksums(const std::vector<std::vector<uint32_t>>& by_rank) const {

@@ -14,10 +14,12 @@
 //        process must end, for other ranks may wait for it. Where Work failed, its memory may be
 //        read and written until the process ends.
 #pragma once
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -82,6 +84,16 @@ struct SentBytes {
   int64_t bytes = 0;
 };
 
+// A collective that this rank has begun and that is not done.
+struct CollectiveUnderWay {
+  CollectiveKind kind = CollectiveKind::kAllGather;
+  int64_t group = 0;   // Its id.
+  int64_t number = 0;  // Among the collectives of the group, from 1 on.
+  std::string site;
+  std::vector<int64_t> ranks;  // Of the group, by their numbers in the job.
+  std::chrono::steady_clock::time_point since;
+};
+
 class Communicator {
  public:
   Communicator(int64_t rank, int64_t num_ranks);
@@ -132,6 +144,10 @@ class Communicator {
   // kinds, sizes, types and sites, in their order. Ranks of a group that ran the same program have
   // the same one. Messages do not count.
   std::vector<uint32_t> checksums() const;
+  // Returns how many collectives this rank has issued, by the groups' ids. Any thread may ask.
+  std::vector<int64_t> num_issued() const;
+  // Returns the collective that is under way. One at a time is. Any thread may ask.
+  std::optional<CollectiveUnderWay> under_way() const;
   // Compares the checksums of all ranks, in all groups. INTERNAL: two of a group differ (names the
   // group and the ranks). It says the same in each rank.
   absl::Status CheckChecksums(const std::vector<std::vector<uint32_t>>& by_rank) const;
@@ -152,7 +168,13 @@ class Communicator {
     int64_t place = 0;  // The other rank's, or that of the one that has the bytes.
     int64_t tag = 0;
     std::string site;
+    int64_t number = 0;  // Of a collective, among those of its group.
+    bool is_message() const {
+      return kind == CollectiveKind::kSend || kind == CollectiveKind::kReceive;
+    }
   };
+  // Notes which collective is under way; null: none.
+  void SetUnderWay(const Operation* operation);
   virtual Work Issue(Operation operation) = 0;
   // Prepares the exchange in a group that this rank is in, together with the other groups of that
   // id in their ranks. Blocks.
@@ -166,7 +188,9 @@ class Communicator {
   // By id: the ranks of each group of that name, in all of the job.
   std::vector<std::vector<std::vector<int64_t>>> ranks_of_groups_;
   mutable Mutex mutex_;
-  std::vector<uint32_t> checksums_ ABSL_GUARDED_BY(mutex_);  // By the groups' ids.
+  std::vector<uint32_t> checksums_ ABSL_GUARDED_BY(mutex_);  // By the groups' ids, as the next.
+  std::vector<int64_t> num_issued_ ABSL_GUARDED_BY(mutex_);
+  std::optional<CollectiveUnderWay> under_way_ ABSL_GUARDED_BY(mutex_);
   std::map<std::tuple<CollectiveKind, std::string, std::string>, SentBytes> sent_
       ABSL_GUARDED_BY(mutex_);
 };

@@ -54,6 +54,8 @@ class CommunicatorHost::Exchange {
  public:
   virtual ~Exchange() = default;
   virtual bool is_collective() const { return true; }
+  // Returns what was asked for; null: the preparation of a group.
+  virtual const Operation* operation() const { return nullptr; }
   // Begins it at the first call, and goes on with it. Returns whether it is done.
   virtual absl::StatusOr<bool> Advance(RankTransport& transport) = 0;
   // Returns how many transfers of its have ended, but for the last.
@@ -78,9 +80,8 @@ class CommunicatorHost::GroupSetup final : public Exchange {
 class CommunicatorHost::ByteExchange final : public Exchange {
  public:
   explicit ByteExchange(Operation operation) : in_(std::move(operation)) {}
-  bool is_collective() const override {
-    return in_.kind != CollectiveKind::kSend && in_.kind != CollectiveKind::kReceive;
-  }
+  bool is_collective() const override { return !in_.is_message(); }
+  const Operation* operation() const override { return &in_; }
   absl::StatusOr<bool> Advance(RankTransport& transport) override {
     if (transfer_ == nullptr) {
       GEMINI_ASSIGN_OR_RETURN(transfer_, Begin(transport));
@@ -121,6 +122,7 @@ class CommunicatorHost::SumExchange final : public Exchange {
         size_(in_.group->size()),
         most_(std::max<int64_t>(1, kSliceBytes / width_ / size_)) {}
 
+  const Operation* operation() const override { return &in_; }
   absl::StatusOr<bool> Advance(RankTransport& transport) override {
     for (;;) {
       if (transfer_ != nullptr) {
@@ -292,7 +294,10 @@ void CommunicatorHost::BeginNext() {
   while (!waiting_.empty()) {
     const bool is_collective = waiting_.front().exchange->is_collective();
     if (is_collective && in_collective_) return;
-    in_collective_ |= is_collective;
+    if (is_collective) {
+      in_collective_ = true;
+      SetUnderWay(waiting_.front().exchange->operation());
+    }
     begun_.push_back(std::move(waiting_.front()));
     waiting_.pop_front();
   }
@@ -312,7 +317,10 @@ bool CommunicatorHost::Advance() {
       ++item;
       continue;
     }
-    if (item->exchange->is_collective()) in_collective_ = false;
+    if (item->exchange->is_collective()) {
+      in_collective_ = false;
+      SetUnderWay(nullptr);
+    }
     item->work->End(absl::OkStatus());
     item = begun_.erase(item);
   }
@@ -328,6 +336,7 @@ void CommunicatorHost::EndAll() {
     items->clear();
   }
   in_collective_ = false;
+  SetUnderWay(nullptr);
 }
 
 }  // namespace gemini::trainer

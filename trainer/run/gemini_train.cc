@@ -8,13 +8,12 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -23,6 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/time.h"
 #include "client/torch/model/element_types.h"
 #include "gemini/byte_size.h"
 #include "gemini/system/available_memory.h"
@@ -36,8 +36,10 @@
 #include "trainer/parallel/rank_agreement.h"
 #include "trainer/parallel/rank_environment.h"
 #include "trainer/parallel/rank_verdict.h"
+#include "trainer/parallel/rank_watchdog.h"
 #include "trainer/run/rank_job.h"
 #include "trainer/run/run_checkpoint.h"
+#include "trainer/run/run_inputs.h"
 #include "trainer/run/run_log.h"
 #include "trainer/run/summary_text.h"
 #include "trainer/run/training_loop.h"
@@ -51,8 +53,6 @@ namespace {
 constexpr int kExitError = 1;
 constexpr int kExitUsage = 2;
 constexpr int kExitRankFailed = 75;
-// Positions that "--sequence 0" takes at most: more is rarely meant and costs memory squared.
-constexpr int64_t kDefaultSequence = 1024;
 
 // Returns at most ten of the names, as text, and how many more there are.
 std::string ShortList(std::vector<std::string> names) {
@@ -83,66 +83,6 @@ void LogDifferences(const HfCheckpoint& source, bool fresh) {
   }
 }
 
-absl::StatusOr<TokenData> OpenData(const std::string& path, int64_t sequence, int64_t vocab_size) {
-  GEMINI_ASSIGN_OR_RETURN(TokenData data, TokenData::Open(path, sequence));
-  GEMINI_RETURN_IF_ERROR(data.CheckVocabulary(vocab_size));
-  return data;
-}
-
-absl::Status ResolveSequence(const ModelSpec& spec, RunConfig& config) {
-  if (config.sequence == 0) config.sequence = std::min(spec.max_sequence, kDefaultSequence);
-  if (config.sequence < 2) {
-    return absl::InvalidArgumentError(
-        "--sequence 1: a sequence of one token has nothing to predict");
-  }
-  if (config.sequence > spec.max_sequence) {
-    return absl::InvalidArgumentError(absl::StrCat("--sequence ", config.sequence,
-                                                   " is more than the ", spec.max_sequence,
-                                                   " positions of the model"));
-  }
-  return absl::OkStatus();
-}
-
-// Bytes that must be free: all checkpoints that will lie there at once, less those there already.
-absl::Status CheckRoom(const RunConfig& config, const RunDirectory& directory,
-                       int64_t checkpoint_bytes, int64_t steps_done, int64_t num_saved) {
-  if (config.no_save) return absl::OkStatus();
-  int64_t saves = 1;
-  if (config.save_every > 0) {
-    saves = config.steps / config.save_every - steps_done / config.save_every +
-            (config.steps % config.save_every == 0 ? 0 : 1);
-  }
-  // One more than stays: the old one goes when the new one is complete.
-  const int64_t most = config.keep == 0 ? saves : std::min(saves, config.keep + 1 - num_saved);
-  return directory.CheckRoom(std::max<int64_t>(most, 1) * checkpoint_bytes);
-}
-
-// --overwrite removes what a run made in --output: what this run reads must not lie there.
-absl::Status CheckInputsLieElsewhere(const RunConfig& config) {
-  if (!config.overwrite) return absl::OkStatus();
-  const auto resolved = [](const std::string& path) {
-    std::error_code error;
-    const std::filesystem::path found = std::filesystem::weakly_canonical(path, error);
-    // Without a slash at its end, which would be a component of its own.
-    return error ? std::filesystem::path(path) : (found / "x").parent_path();
-  };
-  const std::filesystem::path output = resolved(config.output);
-  for (const auto& [key, path] :
-       {std::pair<const char*, const std::string&>("--model", config.model),
-        {"--data", config.data},
-        {"--eval-data", config.eval_data}}) {
-    if (path.empty()) continue;
-    const std::filesystem::path input = resolved(path);
-    const auto [of_output, of_input] =
-        std::mismatch(output.begin(), output.end(), input.begin(), input.end());
-    if (of_output != output.end()) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat(key, " ", path, " lies in --output ", config.output,
-                     ", which --overwrite clears: give another --output, or copy it elsewhere"));
-  }
-  return absl::OkStatus();
-}
-
 RunDirectory::Mode DirectoryMode(const RunConfig& config) {
   return config.resume      ? RunDirectory::Mode::kResume
          : config.overwrite ? RunDirectory::Mode::kOverwrite
@@ -153,78 +93,6 @@ MetricsFile::Mode MetricsMode(const RunConfig& config) {
   return config.resume      ? MetricsFile::Mode::kResume
          : config.overwrite ? MetricsFile::Mode::kOverwrite
                             : MetricsFile::Mode::kNew;
-}
-
-std::string MetricsPath(const RunConfig& config) {
-  return config.metrics.empty() ? config.output + "/metrics.jsonl" : config.metrics;
-}
-
-// What a resumed run starts from.
-struct Resumed {
-  std::string path;
-  TrainerState state;
-  int64_t num_saved = 0;
-};
-
-absl::StatusOr<std::optional<Resumed>> FindResumed(const RunConfig& config,
-                                                   const RunDirectory& directory) {
-  if (!config.resume) return std::nullopt;
-  GEMINI_ASSIGN_OR_RETURN(const std::vector<SavedCheckpoint> saved, directory.Checkpoints());
-  Resumed resumed;
-  resumed.path = saved.back().path;
-  resumed.num_saved = static_cast<int64_t>(saved.size());
-  GEMINI_ASSIGN_OR_RETURN(resumed.state, ReadTrainerState(resumed.path));
-  // An evaluation behind its save is in the metrics alone.
-  resumed.state.evaluated_step =
-      std::max(resumed.state.evaluated_step,
-               MetricsFile::LastEvaluatedStep(MetricsPath(config), resumed.state.step));
-  return resumed;
-}
-
-// The other ranks take what the first one has found. Two lines: the path, and the state.
-absl::StatusOr<std::optional<Resumed>> ShareResumed(const RankAgreement& ranks,
-                                                    std::optional<Resumed> found) {
-  GEMINI_ASSIGN_OR_RETURN(
-      const std::string text,
-      ranks.TextOfFirst(found.has_value() ? absl::StrCat(found->path, "\n", ToJson(found->state))
-                                          : ""));
-  if (ranks.is_first() || text.empty()) return found;
-  Resumed resumed;
-  resumed.path = text.substr(0, text.find('\n'));
-  GEMINI_ASSIGN_OR_RETURN(resumed.state,
-                          ParseTrainerState(text.substr(resumed.path.size() + 1), resumed.path));
-  return resumed;
-}
-
-// A step takes as many sequences as before, however they are divided among micro-batches and ranks.
-absl::Status CheckStepIsTheSame(const RunConfig& config, const TrainerState& state,
-                                int64_t num_ranks) {
-  const int64_t now = config.batch * config.accumulate * num_ranks;
-  if (state.step * now == state.sequences_taken) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("--resume: a step of this run takes ",
-                   state.sequences_taken / std::max<int64_t>(state.step, 1),
-                   " sequences, and --batch ", config.batch, " x --accumulate ", config.accumulate,
-                   " x ", num_ranks, num_ranks == 1 ? " rank" : " ranks", " are ", now,
-                   ": change them together, so that their product stays"));
-}
-
-std::string Describe(const TokenFingerprint& file) {
-  return absl::StrFormat("%d tokens in %d bytes, its ends' checksum %08x", file.num_tokens,
-                         file.file_bytes, file.ends_crc32c);
-}
-
-// Other data would be taken in an order that is no part of either run.
-absl::Status CheckDataIsTheSame(const RunConfig& config, const Resumed& resumed,
-                                const TokenData& data) {
-  if (!resumed.state.data.has_value()) return absl::OkStatus();
-  const TokenFingerprint& before = *resumed.state.data;
-  GEMINI_ASSIGN_OR_RETURN(const TokenFingerprint now, data.Fingerprint());
-  if (now == before) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "--resume: ", config.data, " is not the data that this run began with: it has ",
-      Describe(now), ", and had ", Describe(before), ": put that file back, or begin a run of ",
-      "its own with --model ", resumed.path, " and another --output"));
 }
 
 // Makes --output ready and opens the metrics, as TrainingParts::begin.
@@ -255,13 +123,33 @@ void DivideThreads(int64_t num_local_ranks, RunConfig& config) {
   if (config.update_threads == 0) config.update_threads = std::max<int64_t>(threads / 2, 1);
 }
 
+// Ends this process, and so the job: the launcher ends the other ranks. `why` may be empty.
+[[noreturn]] void EndJob(int64_t rank, const std::string& why) {
+  if (!why.empty()) {
+    std::fprintf(stderr, "gemini-train: rank %d: %s\n", static_cast<int>(rank), why.c_str());
+  }
+  // Nothing is put in order: other ranks may read and write what this one has.
+  std::_Exit(kExitRankFailed);
+}
+
+absl::StatusOr<std::unique_ptr<RankWatchdog>> StartWatchdog(const RunConfig& config,
+                                                            const RankJob& job) {
+  return RankWatchdog::Start(
+      *job.communicator, job.agreement(),
+      {.limit = absl::Seconds(config.collective_timeout),
+       .one_machine = job.where.num_local_ranks == job.where.num_ranks,
+       .end = [rank = job.where.rank](const std::string& why) { EndJob(rank, why); }});
+}
+
 // A run, stage by stage. Each stage is gone through by all ranks, which agree on how it went before
 // the next one begins: what one of them cannot do ends all, with one message.
 class TrainingRun {
  public:
-  TrainingRun(RunConfig& config, const RankJob& job, const Interrupt& interrupt, Progress& progress)
+  TrainingRun(RunConfig& config, const RankJob& job, const Interrupt& interrupt, Progress& progress,
+              std::unique_ptr<RankWatchdog>& watchdog)
       : config_(config),
         job_(job),
+        watchdog_(watchdog),
         ranks_(job.agreement()),
         interrupt_(interrupt),
         progress_(progress) {}
@@ -292,6 +180,7 @@ class TrainingRun {
 
   RunConfig& config_;
   const RankJob& job_;
+  std::unique_ptr<RankWatchdog>& watchdog_;  // Null as long as there is none.
   const RankAgreement ranks_;
   const Interrupt& interrupt_;
   Progress& progress_;
@@ -319,6 +208,10 @@ absl::StatusOr<int> TrainingRun::Run() {
   GEMINI_RETURN_IF_ERROR(ranks_.Agree(MakeModel()));
   GEMINI_RETURN_IF_ERROR(ranks_.Agree(OpenMemory()));
   GEMINI_RETURN_IF_ERROR(ranks_.Agree(Load()));
+  // From here on ranks wait for each other in all that they do.
+  if (!ranks_.is_alone()) {
+    GEMINI_ASSIGN_OR_RETURN(watchdog_, StartWatchdog(config_, job_));
+  }
   const absl::StatusOr<TrainingSummary> summary = TrainToTheEnd();
   progress_.Clear();
   if (!summary.ok()) {
@@ -504,18 +397,29 @@ absl::StatusOr<TrainingSummary> TrainingRun::TrainToTheEnd() {
                resumed_.has_value() ? resumed_->path : "");
 }
 
-// Tells an error, in one rank if all have it.
-int Fail(const absl::Status& status, int exit_status, const RankEnvironment& where) {
-  const bool is_lone = where.num_ranks > 1 && !IsAgreed(status);
-  if (is_lone) {
-    std::fprintf(stderr, "gemini-train: rank %d: %s\n", static_cast<int>(where.rank),
-                 std::string(status.message()).c_str());
-    return kExitRankFailed;
-  }
-  if (where.rank > 0) return exit_status;
+// Tells an error that all ranks have, in the first one.
+int Fail(const absl::Status& status, int exit_status, int64_t rank) {
+  if (rank > 0) return exit_status;
   std::fprintf(stderr, "gemini-train: %s\n", std::string(status.message()).c_str());
   if (exit_status == kExitUsage) std::fputs("gemini-train --help lists all keys\n", stderr);
   return exit_status;
+}
+
+// Ends a run that is over: in order if all ranks are at its end, else with the job.
+int EndRun(const absl::StatusOr<int>& result, const RankJob& job,
+           std::unique_ptr<RankWatchdog> watchdog) {
+  const bool is_alone = job.communicator == nullptr;
+  if (!is_alone && !result.ok() && !IsAgreed(result.status())) {
+    const bool tells = watchdog == nullptr || watchdog->EndJob();
+    EndJob(job.where.rank, tells ? std::string(result.status().message()) : "");
+  }
+  const int status = result.ok() ? *result : Fail(result.status(), kExitError, job.where.rank);
+  if (watchdog != nullptr) {
+    watchdog->Stop();
+    // The first rank's store is there until all have stopped.
+    job.agreement().Agree(absl::OkStatus()).IgnoreError();
+  }
+  return status;
 }
 
 int RunRank(const std::vector<std::string>& arguments, const RankJob& job) {
@@ -525,7 +429,7 @@ int RunRank(const std::vector<std::string>& arguments, const RankJob& job) {
     parsed = CheckRunOfRanks(line->config, job.where.num_ranks);
   }
   parsed = job.agreement().Agree(parsed);
-  if (!parsed.ok()) return Fail(parsed, kExitUsage, job.where);
+  if (!parsed.ok()) return Fail(parsed, kExitUsage, job.where.rank);
   const bool is_first = job.where.rank == 0;
   if (line->help) return !is_first || std::fputs(HelpText().c_str(), stdout) >= 0 ? 0 : kExitError;
   if (line->version) {
@@ -539,23 +443,24 @@ int RunRank(const std::vector<std::string>& arguments, const RankJob& job) {
   }
   const Interrupt interrupt(is_first ? Interrupt::Tells::kYes : Interrupt::Tells::kNo);
   Progress progress(is_first ? STDERR_FILENO : -1);
+  std::unique_ptr<RankWatchdog> watchdog;
+  absl::StatusOr<int> result = 0;
   try {
-    const absl::StatusOr<int> result = TrainingRun(line->config, job, interrupt, progress).Run();
-    progress.Clear();
-    return result.ok() ? *result : Fail(result.status(), kExitError, job.where);
+    result = TrainingRun(line->config, job, interrupt, progress, watchdog).Run();
   } catch (const std::exception& error) {  // Torch throws; what we expect is caught where it is.
-    progress.Clear();
-    return Fail(absl::InternalError(error.what()), kExitError, job.where);
+    result = absl::InternalError(error.what());
   }
+  progress.Clear();
+  return EndRun(result, job, std::move(watchdog));
 }
 
 int Main(const std::vector<std::string>& arguments) {
   const absl::StatusOr<RankEnvironment> where = ReadRankEnvironment();
-  if (!where.ok()) return Fail(where.status(), kExitUsage, {});
+  if (!where.ok()) return Fail(where.status(), kExitUsage, /*rank=*/0);
   const absl::StatusOr<RankJob> job = JoinRanks(*where);
   if (job.ok()) return RunRank(arguments, *job);
   // The ranks of a machine find the same.
-  return where->local_rank > 0 ? kExitUsage : Fail(MarkAsAgreed(job.status()), kExitUsage, {});
+  return Fail(job.status(), kExitUsage, where->local_rank);
 }
 
 }  // namespace

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/parallel/rank_watchdog.h"
+
+#include <netinet/in.h>
+#include <pthread.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <exception>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "gemini/system/errno_status.h"
+#include "gemini/system/status_macros.h"
+#include "gemini/system/unique_fd.h"
+#include "torch/csrc/distributed/c10d/TCPStore.hpp"
+
+namespace gemini::trainer {
+namespace {
+
+constexpr auto kBeat = std::chrono::milliseconds(500);
+// How long a rank that ends the job waits for the store to say whether it is the first.
+constexpr auto kPatience = std::chrono::seconds(3);
+constexpr char kEnds[] = "ranks that end the job";
+
+std::string KeyOf(int64_t rank) { return absl::StrCat("rank ", rank); }
+
+std::vector<uint8_t> Bytes(const std::string& text) { return {text.begin(), text.end()}; }
+
+// A port of the system's choice, that this machine alone reaches if it is the only one.
+absl::StatusOr<UniqueFd> Listen(bool one_machine, std::string& address) {
+  UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in own = {};
+  own.sin_family = AF_INET;
+  own.sin_addr.s_addr = ::htonl(one_machine ? INADDR_LOOPBACK : INADDR_ANY);
+  socklen_t size = sizeof(own);
+  auto* const any = reinterpret_cast<sockaddr*>(&own);
+  if (!fd || ::bind(fd.get(), any, size) != 0 || ::listen(fd.get(), SOMAXCONN) != 0 ||
+      ::getsockname(fd.get(), any, &size) != 0) {
+    return ErrnoStatus(errno, "a port for the ranks' watchdog");
+  }
+  std::array<char, 256> name = {"127.0.0.1"};
+  if (!one_machine && ::gethostname(name.data(), name.size() - 1) != 0) {
+    return ErrnoStatus(errno, "gethostname");
+  }
+  address = absl::StrCat(name.data(), ":", ::ntohs(own.sin_port));
+  return fd;
+}
+
+absl::StatusOr<c10::intrusive_ptr<c10d::Store>> OpenStore(const RankAgreement& ranks,
+                                                          bool one_machine) {
+  std::string address;
+  absl::StatusOr<UniqueFd> listening = absl::UnavailableError("");
+  if (ranks.is_first()) listening = Listen(one_machine, address);
+  GEMINI_RETURN_IF_ERROR(ranks.Agree(ranks.is_first() ? listening.status() : absl::OkStatus()));
+  GEMINI_ASSIGN_OR_RETURN(address, ranks.TextOfFirst(address));
+  c10::intrusive_ptr<c10d::Store> store;
+  absl::Status opened;
+  try {
+    c10d::TCPStoreOptions options;
+    const size_t colon = address.rfind(':');
+    options.port = static_cast<uint16_t>(std::stoi(address.substr(colon + 1)));
+    options.isServer = ranks.is_first();
+    options.waitWorkers = false;
+    options.timeout = std::chrono::seconds(30);
+    if (ranks.is_first()) options.masterListenFd = listening->Release();
+    store = c10::make_intrusive<c10d::TCPStore>(address.substr(0, colon), options);
+  } catch (const std::exception& error) {
+    opened = absl::UnavailableError(
+        absl::StrCat("the ranks' watchdog, at ", address, ": ", error.what()));
+  }
+  GEMINI_RETURN_IF_ERROR(ranks.Agree(opened));
+  return store;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RankWatchdog>> RankWatchdog::Start(Communicator& communicator,
+                                                                  const RankAgreement& ranks,
+                                                                  const WatchdogOptions& options) {
+  std::unique_ptr<RankWatchdog> made(new RankWatchdog(communicator, options));
+  GEMINI_ASSIGN_OR_RETURN(made->store_, OpenStore(ranks, options.one_machine));
+  absl::Status told;
+  try {
+    made->store_->set(KeyOf(ranks.rank()), Bytes("0"));
+  } catch (const std::exception& error) {
+    told = absl::UnavailableError(absl::StrCat("the ranks' watchdog: ", error.what()));
+  }
+  // Behind this all of them have told something.
+  GEMINI_RETURN_IF_ERROR(ranks.Agree(told));
+  {
+    MutexLock lock(made->mutex_);
+    made->answered_ = Clock::now();
+    made->heard_.resize(static_cast<size_t>(ranks.num_ranks()));
+    for (Heard& heard : made->heard_) heard.since = made->answered_;
+  }
+  made->teller_ = std::jthread([here = made.get()] { here->TellAndHear(); });
+  made->watcher_ = std::jthread([here = made.get()] { here->Watch(); });
+  return made;
+}
+
+RankWatchdog::RankWatchdog(Communicator& communicator, WatchdogOptions options)
+    : communicator_(communicator), options_(std::move(options)) {}
+
+RankWatchdog::~RankWatchdog() { Stop(); }
+
+void RankWatchdog::Stop() {
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    changed_.notify_all();
+  }
+  if (watcher_.joinable()) watcher_.join();
+  if (teller_.joinable()) teller_.join();
+}
+
+bool RankWatchdog::EndJob() {
+  MutexLock lock(mutex_);
+  return AskIfFirst();
+}
+
+bool RankWatchdog::AskIfFirst() {
+  if (ends_ == Ends::kNo) ends_ = Ends::kAsked;
+  changed_.notify_all();
+  const Clock::time_point deadline = Clock::now() + kPatience;
+  while (ends_ == Ends::kAsked && Clock::now() < deadline) mutex_.WaitUntil(changed_, deadline);
+  // Where the store does not answer the first rank is gone, and the second one says so.
+  return ends_ == Ends::kAsked ? communicator_.rank() <= 1 : ends_ == Ends::kFirst;
+}
+
+void RankWatchdog::TellAndHear() {
+  ::pthread_setname_np(::pthread_self(), "gemini-tell");
+  for (int64_t beat = 1;; ++beat) {
+    try {
+      Exchange(beat);
+    } catch (const std::exception&) {
+      // It does not answer: the clock tells how long.
+    }
+    const Clock::time_point next = Clock::now() + kBeat;
+    MutexLock lock(mutex_);
+    while (!stopping_ && ends_ != Ends::kAsked && Clock::now() < next) {
+      mutex_.WaitUntil(changed_, next);
+    }
+    if (stopping_) return;
+  }
+}
+
+void RankWatchdog::Exchange(int64_t beat) {
+  bool asked = false;
+  {
+    MutexLock lock(mutex_);
+    asked = ends_ == Ends::kAsked;
+  }
+  const int64_t num_ends = store_->add(kEnds, asked ? 1 : 0);
+  store_->set(KeyOf(communicator_.rank()),
+              Bytes(absl::StrCat(beat, " ", absl::StrJoin(communicator_.num_issued(), " "))));
+  std::vector<std::string> keys;
+  for (int64_t rank = 0; rank < communicator_.num_ranks(); ++rank) keys.push_back(KeyOf(rank));
+  const std::vector<std::vector<uint8_t>> texts = store_->multiGet(keys);
+
+  MutexLock lock(mutex_);
+  answered_ = Clock::now();
+  if (asked) {
+    ends_ = num_ends == 1 ? Ends::kFirst : Ends::kLater;
+  } else if (num_ends > 0) {
+    others_end_ = true;
+  }
+  for (size_t rank = 0; rank < texts.size(); ++rank) {
+    std::string text(texts[rank].begin(), texts[rank].end());
+    if (text == heard_[rank].text) continue;
+    std::vector<int64_t> num_issued;
+    for (const absl::string_view word : absl::StrSplit(text, ' ')) {
+      int64_t number = 0;
+      if (absl::SimpleAtoi(word, &number)) num_issued.push_back(number);
+    }
+    if (!num_issued.empty()) num_issued.erase(num_issued.begin());  // The beat.
+    heard_[rank] = {std::move(text), std::move(num_issued), answered_};
+  }
+  changed_.notify_all();
+}
+
+void RankWatchdog::Watch() {
+  ::pthread_setname_np(::pthread_self(), "gemini-watch");
+  std::string why;
+  {
+    MutexLock lock(mutex_);
+    Clock::time_point looked = Clock::now();
+    while (true) {
+      const Clock::time_point now = Clock::now();
+      if (now - std::exchange(looked, now) > 4 * kBeat) {
+        // This process itself was stopped: it has not waited for anybody.
+        began_ = answered_ = now;
+        for (Heard& heard : heard_) heard.since = now;
+      }
+      if (stopping_ || ends_ != Ends::kNo) return;
+      if (others_end_) break;
+      if (std::optional<std::string> found = Judge()) {
+        if (AskIfFirst()) why = *std::move(found);
+        break;
+      }
+      mutex_.WaitUntil(changed_, Clock::now() + kBeat);
+    }
+  }
+  options_.end(why);
+}
+
+std::optional<std::string> RankWatchdog::Judge() const {
+  const Clock::time_point now = Clock::now();
+  const auto limit = absl::ToChronoNanoseconds(options_.limit);
+  const std::string for_so_long = absl::FormatDuration(options_.limit);
+  const std::optional<CollectiveUnderWay> waiting = communicator_.under_way();
+  if (now - answered_ > limit) {
+    return absl::StrCat("rank 0 has not answered for ", for_so_long);
+  }
+  for (size_t rank = 0; rank < heard_.size(); ++rank) {
+    if (now - heard_[rank].since <= limit) continue;
+    return absl::StrCat("rank ", rank, " has not been heard of for ", for_so_long,
+                        waiting.has_value() ? absl::StrCat(": ", Missing(*waiting)) : "");
+  }
+  if (!waiting.has_value() || now - std::max(waiting->since, began_) <= limit) return std::nullopt;
+  return absl::StrCat("for ", for_so_long, " ", Missing(*waiting),
+                      ": --collective-timeout is the limit");
+}
+
+std::string RankWatchdog::Missing(const CollectiveUnderWay& waiting) const {
+  std::vector<std::string> missing;
+  for (const int64_t rank : waiting.ranks) {
+    const std::vector<int64_t>& issued = heard_[static_cast<size_t>(rank)].num_issued;
+    const auto group = static_cast<size_t>(waiting.group);
+    const int64_t number = group < issued.size() ? issued[group] : 0;
+    if (number < waiting.number) missing.push_back(absl::StrCat(rank, " (at ", number, ")"));
+  }
+  return absl::StrCat(CollectiveKindName(waiting.kind), " ", waiting.number, " at \"", waiting.site,
+                      "\" waits for ",
+                      missing.empty() ? "no rank that is known: all have begun it"
+                                      : absl::StrCat("rank ", absl::StrJoin(missing, ", ")));
+}
+
+}  // namespace gemini::trainer

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ends a job whose ranks can no longer go on together, and says why. MPI waits for ever for a rank
+// that does not come, and tells nobody which.
+// Found:  a collective that takes longer than the limit (names the ranks that have not begun it);
+//         a rank that has not been heard of for as long, as one that is stopped; a rank that says
+//         that it ends the job.
+// How:    each rank tells twice a second, in a store of the first rank's, how many collectives it
+//         has issued. The store goes its own way, so that it works while MPI waits.
+// Thread: two of its own: one for the store, which may never answer, and one that looks at clocks.
+// Source: the store is LibTorch's TCPStore. If all ranks are on one machine it listens to that
+//         alone; else to all, and trusts whom it hears, as MPI does.
+#pragma once
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "gemini/system/mutex.h"
+#include "torch/csrc/distributed/c10d/Store.hpp"
+#include "trainer/parallel/communicator.h"
+#include "trainer/parallel/rank_agreement.h"
+
+namespace gemini::trainer {
+
+struct WatchdogOptions {
+  absl::Duration limit;
+  bool one_machine = true;  // All ranks are on one.
+  // Called once, on a thread of the watchdog's, when the job is over: ends the process. `why` is
+  // empty in all ranks but the first that found it.
+  std::function<void(const std::string& why)> end;
+};
+
+class RankWatchdog {
+ public:
+  // COLLECTIVE. The communicator outlives this. UNAVAILABLE: the store cannot be reached.
+  static absl::StatusOr<std::unique_ptr<RankWatchdog>> Start(Communicator& communicator,
+                                                             const RankAgreement& ranks,
+                                                             const WatchdogOptions& options);
+  ~RankWatchdog();  // Stops.
+
+  // Stops watching, and waits for the store's last answer. The ranks do that together: the first
+  // one's store ends with it.
+  void Stop();
+  // Tells the others that this rank ends the job. Returns whether it is the first to do so, and is
+  // to say why. WatchdogOptions::end is not called any more.
+  bool EndJob();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  // What was last heard of a rank.
+  struct Heard {
+    std::string text;
+    std::vector<int64_t> num_issued;  // By group.
+    Clock::time_point since;          // When the text changed.
+  };
+  enum class Ends : uint8_t { kNo, kAsked, kFirst, kLater };
+
+  RankWatchdog(Communicator& communicator, WatchdogOptions options);
+  void TellAndHear();           // The thread of the store.
+  void Exchange(int64_t beat);  // Its work, once.
+  void Watch();                 // The thread of the clocks.
+  std::optional<std::string> Judge() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string Missing(const CollectiveUnderWay& waiting) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether this rank is the first to end the job. Waits a while for the store to say so.
+  bool AskIfFirst() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  Communicator& communicator_;
+  const WatchdogOptions options_;
+  c10::intrusive_ptr<c10d::Store> store_;
+  mutable Mutex mutex_;
+  std::condition_variable changed_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool others_end_ ABSL_GUARDED_BY(mutex_) = false;  // Another rank has ended the job.
+  Ends ends_ ABSL_GUARDED_BY(mutex_) = Ends::kNo;
+  std::vector<Heard> heard_ ABSL_GUARDED_BY(mutex_);    // By rank.
+  Clock::time_point answered_ ABSL_GUARDED_BY(mutex_);  // When the store did, last.
+  Clock::time_point began_ ABSL_GUARDED_BY(mutex_);     // To watch, or to go on after a stop.
+  std::jthread teller_;
+  std::jthread watcher_;
+};
+
+}  // namespace gemini::trainer

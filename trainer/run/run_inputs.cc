@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/run/run_inputs.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "gemini/system/status_macros.h"
+#include "trainer/run/metrics_file.h"
+#include "trainer/run/run_checkpoint.h"
+
+namespace gemini::trainer {
+namespace {
+
+// Positions that "--sequence 0" takes at most: more is rarely meant and costs memory squared.
+constexpr int64_t kDefaultSequence = 1024;
+
+}  // namespace
+
+absl::StatusOr<TokenData> OpenData(const std::string& path, int64_t sequence, int64_t vocab_size) {
+  GEMINI_ASSIGN_OR_RETURN(TokenData data, TokenData::Open(path, sequence));
+  GEMINI_RETURN_IF_ERROR(data.CheckVocabulary(vocab_size));
+  return data;
+}
+
+absl::Status ResolveSequence(const ModelSpec& spec, RunConfig& config) {
+  if (config.sequence == 0) config.sequence = std::min(spec.max_sequence, kDefaultSequence);
+  if (config.sequence < 2) {
+    return absl::InvalidArgumentError(
+        "--sequence 1: a sequence of one token has nothing to predict");
+  }
+  if (config.sequence > spec.max_sequence) {
+    return absl::InvalidArgumentError(absl::StrCat("--sequence ", config.sequence,
+                                                   " is more than the ", spec.max_sequence,
+                                                   " positions of the model"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRoom(const RunConfig& config, const RunDirectory& directory,
+                       int64_t checkpoint_bytes, int64_t steps_done, int64_t num_saved) {
+  if (config.no_save) return absl::OkStatus();
+  int64_t saves = 1;
+  if (config.save_every > 0) {
+    saves = config.steps / config.save_every - steps_done / config.save_every +
+            (config.steps % config.save_every == 0 ? 0 : 1);
+  }
+  // One more than stays: the old one goes when the new one is complete.
+  const int64_t most = config.keep == 0 ? saves : std::min(saves, config.keep + 1 - num_saved);
+  return directory.CheckRoom(std::max<int64_t>(most, 1) * checkpoint_bytes);
+}
+
+absl::Status CheckInputsLieElsewhere(const RunConfig& config) {
+  if (!config.overwrite) return absl::OkStatus();
+  const auto resolved = [](const std::string& path) {
+    std::error_code error;
+    const std::filesystem::path found = std::filesystem::weakly_canonical(path, error);
+    // Without a slash at its end, which would be a component of its own.
+    return error ? std::filesystem::path(path) : (found / "x").parent_path();
+  };
+  const std::filesystem::path output = resolved(config.output);
+  for (const auto& [key, path] :
+       {std::pair<const char*, const std::string&>("--model", config.model),
+        {"--data", config.data},
+        {"--eval-data", config.eval_data}}) {
+    if (path.empty()) continue;
+    const std::filesystem::path input = resolved(path);
+    const auto [of_output, of_input] =
+        std::mismatch(output.begin(), output.end(), input.begin(), input.end());
+    if (of_output != output.end()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(key, " ", path, " lies in --output ", config.output,
+                     ", which --overwrite clears: give another --output, or copy it elsewhere"));
+  }
+  return absl::OkStatus();
+}
+
+std::string MetricsPath(const RunConfig& config) {
+  return config.metrics.empty() ? config.output + "/metrics.jsonl" : config.metrics;
+}
+
+absl::StatusOr<std::optional<Resumed>> FindResumed(const RunConfig& config,
+                                                   const RunDirectory& directory) {
+  if (!config.resume) return std::nullopt;
+  GEMINI_ASSIGN_OR_RETURN(const std::vector<SavedCheckpoint> saved, directory.Checkpoints());
+  Resumed resumed;
+  resumed.path = saved.back().path;
+  resumed.num_saved = static_cast<int64_t>(saved.size());
+  GEMINI_ASSIGN_OR_RETURN(resumed.state, ReadTrainerState(resumed.path));
+  // An evaluation behind its save is in the metrics alone.
+  resumed.state.evaluated_step =
+      std::max(resumed.state.evaluated_step,
+               MetricsFile::LastEvaluatedStep(MetricsPath(config), resumed.state.step));
+  return resumed;
+}
+
+// Two lines: the path, and the state.
+absl::StatusOr<std::optional<Resumed>> ShareResumed(const RankAgreement& ranks,
+                                                    std::optional<Resumed> found) {
+  GEMINI_ASSIGN_OR_RETURN(
+      const std::string text,
+      ranks.TextOfFirst(found.has_value() ? absl::StrCat(found->path, "\n", ToJson(found->state))
+                                          : ""));
+  if (ranks.is_first() || text.empty()) return found;
+  Resumed resumed;
+  resumed.path = text.substr(0, text.find('\n'));
+  GEMINI_ASSIGN_OR_RETURN(resumed.state,
+                          ParseTrainerState(text.substr(resumed.path.size() + 1), resumed.path));
+  return resumed;
+}
+
+absl::Status CheckStepIsTheSame(const RunConfig& config, const TrainerState& state,
+                                int64_t num_ranks) {
+  const int64_t now = config.batch * config.accumulate * num_ranks;
+  if (state.step * now == state.sequences_taken) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--resume: a step of this run takes ",
+                   state.sequences_taken / std::max<int64_t>(state.step, 1),
+                   " sequences, and --batch ", config.batch, " x --accumulate ", config.accumulate,
+                   " x ", num_ranks, num_ranks == 1 ? " rank" : " ranks", " are ", now,
+                   ": change them together, so that their product stays"));
+}
+
+std::string Describe(const TokenFingerprint& file) {
+  return absl::StrFormat("%d tokens in %d bytes, its ends' checksum %08x", file.num_tokens,
+                         file.file_bytes, file.ends_crc32c);
+}
+
+absl::Status CheckDataIsTheSame(const RunConfig& config, const Resumed& resumed,
+                                const TokenData& data) {
+  if (!resumed.state.data.has_value()) return absl::OkStatus();
+  const TokenFingerprint& before = *resumed.state.data;
+  GEMINI_ASSIGN_OR_RETURN(const TokenFingerprint now, data.Fingerprint());
+  if (now == before) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--resume: ", config.data, " is not the data that this run began with: it has ",
+      Describe(now), ", and had ", Describe(before), ": put that file back, or begin a run of ",
+      "its own with --model ", resumed.path, " and another --output"));
+}
+
+}  // namespace gemini::trainer

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a run reads, and what it is refused for before anything is made.
+// Errors: INVALID_ARGUMENT unless it says otherwise; the message names the key and what to do.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "trainer/config/run_config.h"
+#include "trainer/data/token_data.h"
+#include "trainer/families/model_spec.h"
+#include "trainer/parallel/rank_agreement.h"
+#include "trainer/run/run_directory.h"
+#include "trainer/run/trainer_state.h"
+
+namespace gemini::trainer {
+
+// Opens a file whose tokens are all of the vocabulary.
+absl::StatusOr<TokenData> OpenData(const std::string& path, int64_t sequence, int64_t vocab_size);
+
+// Sets the sequence's length, if it is 0, and checks it against the model's positions.
+absl::Status ResolveSequence(const ModelSpec& spec, RunConfig& config);
+
+// RESOURCE_EXHAUSTED: less is free than all checkpoints will take that lie there at once, less
+// those that are there already.
+absl::Status CheckRoom(const RunConfig& config, const RunDirectory& directory,
+                       int64_t checkpoint_bytes, int64_t steps_done, int64_t num_saved);
+
+// --overwrite removes what a run made in --output: what this run reads must not lie there.
+absl::Status CheckInputsLieElsewhere(const RunConfig& config);
+
+std::string MetricsPath(const RunConfig& config);
+
+// What a resumed run starts from.
+struct Resumed {
+  std::string path;
+  TrainerState state;
+  int64_t num_saved = 0;  // In the first rank.
+};
+
+// Returns the newest checkpoint with --resume, else nothing. Errors: of its files.
+absl::StatusOr<std::optional<Resumed>> FindResumed(const RunConfig& config,
+                                                   const RunDirectory& directory);
+// COLLECTIVE. Returns what the first rank has found.
+absl::StatusOr<std::optional<Resumed>> ShareResumed(const RankAgreement& ranks,
+                                                    std::optional<Resumed> found);
+
+// A step takes as many sequences as before, however they are divided among micro-batches and ranks.
+absl::Status CheckStepIsTheSame(const RunConfig& config, const TrainerState& state,
+                                int64_t num_ranks);
+
+// Returns what a file is, for people.
+std::string Describe(const TokenFingerprint& file);
+
+// Other data would be taken in an order that is no part of either run.
+absl::Status CheckDataIsTheSame(const RunConfig& config, const Resumed& resumed,
+                                const TokenData& data);
+
+}  // namespace gemini::trainer
