@@ -5,6 +5,7 @@ size. Called by tools/demo, which finds the programs."""
 import argparse
 import hashlib
 import json
+import os
 import pathlib
 import re
 import signal
@@ -163,6 +164,17 @@ def train(command):
         signal.signal(signal.SIGINT, handler)
 
 
+def launcher(num_ranks):
+    """Returns what starts that many ranks on this machine, which may have fewer processors."""
+    if num_ranks == 1:
+        return []
+    command = ["mpirun", "-n", str(num_ranks), "--oversubscribe", "--bind-to", "none",
+               "--mca", "mpi_yield_when_idle", "1"]
+    if os.geteuid() == 0:
+        command.append("--allow-run-as-root")
+    return command
+
+
 def run(options):
     options.work.mkdir(parents=True, exist_ok=True)
     own = options.model is not None or options.text is not None
@@ -187,7 +199,7 @@ def run(options):
             f"MiB of parameters, and {activations / MIB:.1f} MiB of activations")
     device_memory = options.device_memory or f"{device_bytes // 1024}KiB"
     output = options.output or options.work / f"tuned-{model.name}"
-    command = [str(options.gemini_train), "--model", str(model), "--data", str(tokens),
+    command = [*launcher(options.ranks), str(options.gemini_train), "--model", str(model), "--data", str(tokens),
                "--output", str(output), "--steps", str(options.steps), "--batch", str(BATCH),
                "--sequence", str(sequence), "--recompute", "--device-memory", device_memory,
                "--lr", str(OWN_LEARNING_RATE if options.model else DEMO_LEARNING_RATE),
@@ -222,14 +234,17 @@ def main(arguments):
     parser.add_argument("--text", type=pathlib.Path, metavar="FILE", help="UTF-8 text to train on")
     parser.add_argument("--steps", type=int, default=120, help="optimizer steps (default: 120)")
     parser.add_argument("--device-memory", metavar="SIZE", help="DEVICE budget, such as 64MiB")
+    parser.add_argument("--ranks", type=int, default=1, metavar="N",
+                        help="processes among which the model is divided (ZeRO stage 3), by mpirun; the DEVICE "
+                             "budget is that of each (default: 1)")
     parser.add_argument("--output", type=pathlib.Path, metavar="DIR",
                         help="where the result goes (default: build/demo/tuned-MODEL, emptied first)")
     parser.add_argument("--work", type=pathlib.Path, required=True, help=argparse.SUPPRESS)
     parser.add_argument("--packages", type=pathlib.Path, required=True, help=argparse.SUPPRESS)
     parser.add_argument("--gemini-train", type=pathlib.Path, required=True, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    if options.steps < 1:
-        parser.error("--steps must be at least 1")
+    if options.steps < 1 or options.ranks < 1:
+        parser.error("--steps and --ranks must be at least 1")
     try:
         return run(options)
     except DemoError as error:

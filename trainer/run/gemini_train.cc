@@ -20,7 +20,6 @@
 #include "ATen/Parallel.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "client/torch/model/element_types.h"

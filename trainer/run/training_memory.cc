@@ -3,6 +3,7 @@
 
 #include <malloc.h>
 
+#include <algorithm>
 #include <cctype>
 #include <cstdlib>
 #include <functional>
@@ -94,6 +95,28 @@ absl::StatusOr<Plans> PlanFor(const RunConfig& config, const client::hooks::Sess
   // What measuring and foretelling took goes back to the system before HOST is asked for.
   ::malloc_trim(0);
   return Plans{std::move(plan), std::move(choice.rounds)};
+}
+
+// A tensor that fills chunks shares none of them, so the last one is half empty, and a rank has
+// many pieces: takes the largest chunks with which HOST is about as small as with any.
+absl::StatusOr<MemoryPlan> PlanForShards(const RunConfig& config, const GatheredLm& model,
+                                         int64_t available) {
+  constexpr int64_t kLeastChunkBytes = 64 * kKiB;
+  constexpr double kWorthwhile = 1.05;
+  const std::vector<TensorSpec> pieces = TensorsOf(ParameterShapesOf(model), config);
+  const auto plan_with = [&](int64_t chunk_bytes) {
+    return PlanMemory(config, pieces, /*activations=*/{}, chunk_bytes, available);
+  };
+  if (config.chunk_size != kAutoBytes) return plan_with(config.chunk_size);
+  std::vector<MemoryPlan> plans;
+  const int64_t most = client::hooks::ChooseChunkBytes(DeviceMemory(config, available), model);
+  for (int64_t bytes = kLeastChunkBytes; bytes <= most; bytes *= 2) {
+    GEMINI_ASSIGN_OR_RETURN(plans.emplace_back(), plan_with(bytes));
+  }
+  const auto host = [](const MemoryPlan& plan) { return plan.bytes[Tier::kHost]; };
+  const auto least = static_cast<double>(host(*std::ranges::min_element(plans, {}, host)));
+  while (static_cast<double>(host(plans.back())) > kWorthwhile * least) plans.pop_back();
+  return plans.back();
 }
 
 // A GPU computes the same bits each time only where it is told to: attention would not, with a
@@ -229,13 +252,7 @@ absl::Status OpenManaged(const RunConfig& config, TrainingDevice device, const M
 
 absl::Status OpenShards(const RunConfig& config, GatheredLm& model, Communicator& communicator,
                         int64_t available, TrainingMemory& memory) {
-  const int64_t device_bytes = DeviceMemory(config, available);
-  const int64_t chunk_bytes = config.chunk_size != kAutoBytes
-                                  ? config.chunk_size
-                                  : client::hooks::ChooseChunkBytes(device_bytes, model);
-  GEMINI_ASSIGN_OR_RETURN(const MemoryPlan plan,
-                          PlanMemory(config, TensorsOf(ParameterShapesOf(model), config),
-                                     /*activations=*/{}, chunk_bytes, available));
+  GEMINI_ASSIGN_OR_RETURN(const MemoryPlan plan, PlanForShards(config, model, available));
   client::hooks::ManageOptions manage;
   manage.space_name = absl::StrCat(SpaceName(config).substr(0, 116), ".rank", communicator.rank());
   GEMINI_ASSIGN_OR_RETURN(const DecayExemptions no_decay, DecayExemptions::Parse(config.no_decay));
