@@ -5,6 +5,7 @@ together, and go on from each other's checkpoints."""
 import json
 import os
 import pathlib
+import random
 import shutil
 import signal
 import subprocess
@@ -21,6 +22,8 @@ MPIRUN = [os.environ.get("GEMINI_MPIRUN", "mpirun"), "--oversubscribe", "--bind-
           "mpi_yield_when_idle", "1"]
 ALLOWED = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 TIMEOUT_S = 120
+KILLS = int(os.environ.get("GEMINI_RANK_KILLS", "3"))
+STEPS_A_KILL = 50  # More than fit between two kills.
 # Weights of the head are of their own, so that gradients are added in one order by one process and by ranks.
 UNTIED, TIED = "llama", "gpt2"
 
@@ -52,7 +55,8 @@ class RanksTest(train_program.TrainTest):
         said = [line for line in result.stderr.splitlines() if line.startswith("gemini-train: ")]
         self.assertEqual((result.returncode, len(said)), (status, 1), result.stderr)
         self.assertIn(text, said[0])
-        self.assertFalse(output.exists())
+        if status != 75:  # Else the first rank may have ended in the middle of what it did.
+            self.assertFalse(output.exists())
 
     def assert_same_end(self, one, other):
         for file in ("model.safetensors", "optimizer.safetensors", "trainer_state.json"):
@@ -72,17 +76,29 @@ class RanksTest(train_program.TrainTest):
             "small": (2, {"device_memory": "3MiB", "chunk_size": "64KiB", "recompute": True}),
             "on_nvme": (2, {"host_memory": "5MiB", "nvme": f"{self.directory}:64MiB", "chunk_size": "64KiB"}),
             "lamb": (2, {"optimizer": "lamb"}),
+            "replicas": (2, {"zero": 0}),
         }
         for name, (num_ranks, more) in cases.items():
             with self.subTest(name):
                 alone = {key: value for key, value in more.items()
-                         if key not in ("device_memory", "chunk_size", "host_memory", "nvme")}
+                                  if key not in ("device_memory", "chunk_size", "host_memory", "nvme")}
                 one = self.train(f"one_{name}", **self.keys(accumulate=num_ranks, **alone))
                 several = self.ranks(num_ranks, f"ranks_{name}", **self.keys(**more))
                 self.assert_same_end(one, several)
                 if name == "small":
                     least = min(line["device_peak_bytes"] for line in steps(several))
                     self.assertLessEqual(least, 3 * MIB)
+
+    def test_stages_differ_in_no_bit_and_go_on_from_each_other(self):
+        more = {"model": TIED, "accumulate": 2, "precision": "bf16", "moments": "8bit"}
+        whole = self.ranks(3, "whole", **self.keys(zero=0, **more))
+        self.assert_same_end(whole, self.ranks(3, "parts", **self.keys(zero=3, **more)))
+        both = self.ranks(3, "both", **self.keys(zero=0, **dict(more, steps=3, schedule="constant")))
+        through = self.ranks(3, "through", **self.keys(zero=3, **dict(more, schedule="constant")))
+        result = run_ranks(3, output=both, resume=True, steps=6, zero=3)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        for file in ("model.safetensors", "optimizer.safetensors", "trainer_state.json"):
+            self.assert_same_file(through / "latest" / file, both / "latest" / file)
 
     def test_a_tied_table_is_added_up_first_by_each_rank(self):
         one = self.train("one", **self.keys(TIED, accumulate=4))
@@ -165,11 +181,10 @@ class RanksTest(train_program.TrainTest):
         process.send_signal(signal.SIGUSR1)
         _, errors = process.communicate(timeout=TIMEOUT_S)
         self.assertEqual(process.returncode, 128 + signal.SIGUSR1, errors)
-        self.assertEqual(errors.count("Stopping: finishing this step"), 1, errors)
+        self.assertEqual(errors.count("stopping behind this step, as signal 10 asks"), 1, errors)
         done = steps(self.directory / "signalled")[-1]["step"]
         self.assertEqual((self.directory / "signalled" / "latest").readlink(), pathlib.Path(f"checkpoint-{done}"))
-        through = self.ranks(2, "through", **self.keys(steps=done, schedule="constant"))
-        self.assertEqual(len(steps(through)), done)
+        self.assertEqual([line["step"] for line in steps(self.directory / "signalled")], list(range(1, done + 1)))
 
     def children(self, process):
         """The ranks' process ids, by rank."""
@@ -187,28 +202,50 @@ class RanksTest(train_program.TrainTest):
                     found[int(variable.split(b"=")[1])] = int(entry.name)
         return found
 
+    def wait_until_free(self, daemon):
+        """Returns when memstat shows all of the daemon's memory free."""
+        end = time.monotonic() + 10
+        while True:
+            shown = subprocess.run([BIN / "memstat", "--socket", daemon.socket, "--json"], capture_output=True,
+                                   text=True, timeout=20, check=True)
+            tiers = json.loads(shown.stdout)["tiers"].values()
+            if all(tier["free_bytes"] == tier["capacity_bytes"] for tier in tiers):
+                return
+            self.assertLess(time.monotonic(), end, shown.stdout)
+
     def test_a_rank_that_dies_ends_all_and_the_next_run_goes_on(self):
-        through = self.ranks(2, "through", **self.keys(steps=40, save_every=5))
+        chance = random.Random(5)
+        whole = dict(steps=STEPS_A_KILL * KILLS, save_every=10, eval_every=0)
+        through = self.ranks(2, "through", **self.keys(**whole))
+        num_killed = 0
         with Daemon(self.directory, "64MiB", "512MiB", "64MiB") as daemon:
-            process = self.started(2, "killed", steps=40, save_every=5, daemon=daemon.socket, device_memory="8MiB",
-                                   host_memory="64MiB")
-            self.wait_for_steps(process, "killed", 7)
-            ranks = self.children(process)
-            self.assertEqual(sorted(ranks), [0, 1])
-            os.kill(ranks[1], signal.SIGKILL)
-            process.communicate(timeout=20)
-            self.assertNotEqual(process.returncode, 0)
-            end = time.monotonic() + 10
-            while any(pathlib.Path(f"/proc/{pid}").exists() for pid in ranks.values()):
-                self.assertLess(time.monotonic(), end, ranks)
-            while True:
-                shown = subprocess.run([BIN / "memstat", "--socket", daemon.socket, "--json"], capture_output=True,
-                                       text=True, timeout=20, check=True)
-                tiers = json.loads(shown.stdout)["tiers"].values()
-                if all(tier["free_bytes"] == tier["capacity_bytes"] for tier in tiers):
+            for kill in range(KILLS):
+                keys = dict(whole, daemon=daemon.socket, device_memory="8MiB", host_memory="64MiB")
+                if kill > 0:
+                    keys["resume"] = True
+                process = self.started(2, "killed", **keys)
+                ranks = {}
+                while len(ranks) < 2 and process.poll() is None:
+                    ranks = self.children(process)
+                if kill == 0:
+                    self.wait_for_steps(process, "killed", 12)
+                try:  # In its start, in a step, in a save.
+                    process.wait(timeout=chance.uniform(0, 1.5))
+                    self.assertEqual(process.returncode, 0, process.stderr.read())
                     break
-                self.assertLess(time.monotonic(), end, shown.stdout)
-            self.ranks(2, "killed", resume=True)
+                except subprocess.TimeoutExpired:
+                    os.kill(ranks[chance.randrange(2)], signal.SIGKILL)
+                process.communicate(timeout=20)
+                self.assertNotEqual(process.returncode, 0)
+                num_killed += 1
+                end = time.monotonic() + 10
+                while any(pathlib.Path(f"/proc/{pid}").exists() for pid in ranks.values()):
+                    self.assertLess(time.monotonic(), end, ranks)
+                self.wait_until_free(daemon)
+            self.assertGreater(num_killed, 1)
+            result = run_ranks(2, output=self.directory / "killed", resume=True)
+            self.assertEqual(result.returncode, 0, result.stderr)
+        print(f"killed {num_killed} times", flush=True)
         for file in ("model.safetensors", "optimizer.safetensors"):
             self.assert_same_file(through / "latest" / file, self.directory / "killed" / "latest" / file)
 
@@ -218,14 +255,14 @@ class RanksTest(train_program.TrainTest):
     def test_a_rank_that_stops_is_named(self):
         for stopped in (0, 1):
             name = f"stopped_{stopped}"
-            process = self.started(3, name, steps=100000, collective_timeout=3)
+            process = self.started(3, name, steps=100000, collective_timeout=5)
             self.wait_for_steps(process, name, 3)
             ranks = self.children(process)
             os.kill(ranks[stopped], signal.SIGSTOP)
             start = time.monotonic()
             _, errors = process.communicate(timeout=60)
             self.assertEqual(process.returncode, 75, errors)
-            self.assertLess(time.monotonic() - start, 3 + 10)
+            self.assertLess(time.monotonic() - start, 5 + 10)
             self.assertEqual(len(self.said(errors)), 1, errors)
             self.assertRegex(self.said(errors)[0], f"rank {stopped} has not|waits for rank {stopped} ")
 

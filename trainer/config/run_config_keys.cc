@@ -50,14 +50,15 @@ KeyTable RunKeys(RunConfig& config) {
                 "batch x accumulate x ranks",
                 R::kFree},
                config.accumulate, 1, kMaxBatch),
-      ChoiceKey({"zero", "STAGE",
-                 "With several ranks (mpirun -n N gemini-train ...): 3: each has a part of the "
-                 "parameters, gradients and optimizer states",
-                 R::kFree},
-                config.zero, {"3"}),
+      ChoiceKey(
+          {"zero", "STAGE",
+           "With several ranks (mpirun -n N gemini-train ...): 0: each has the whole model; 3: "
+           "each has a part of the parameters, gradients and optimizer states",
+           R::kFree},
+          config.zero, {"0", "3"}),
       CountKey({"collective-timeout", "SECONDS",
                 "With several ranks: how long one of them is waited for before all end", R::kFree},
-               config.collective_timeout, 1, kMaxTimeout),
+               config.collective_timeout, 5, kMaxTimeout),
       ChoiceKey({"micro-batch-schedule", "NAME",
                  "Order in a step: all of a micro-batch and then the next, or each block for all "
                  "micro-batches, so that its parameters move once a step; recomputes as "

@@ -90,8 +90,8 @@ struct CollectiveUnderWay {
   int64_t group = 0;   // Its id.
   int64_t number = 0;  // Among the collectives of the group, from 1 on.
   std::string site;
-  std::vector<int64_t> ranks;  // Of the group, by their numbers in the job.
-  std::chrono::steady_clock::time_point since;
+  std::vector<int64_t> ranks;                   // Of the group, by their numbers in the job.
+  std::chrono::steady_clock::time_point since;  // It began, or moved on.
 };
 
 class Communicator {

@@ -314,6 +314,8 @@ bool CommunicatorHost::Advance() {
     }
     moved |= *done || item->exchange->num_moves() != moves_before;
     if (!*done) {
+      // One that moves on, slice by slice, is not stuck.
+      if (item->exchange->num_moves() != moves_before) SetUnderWay(item->exchange->operation());
       ++item;
       continue;
     }

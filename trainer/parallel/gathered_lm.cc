@@ -54,15 +54,13 @@ void GatheredLm::UnitLayers::Use(const std::vector<torch::Tensor>& tensors) cons
   for (size_t i = 0; i < layers.size(); ++i) layers[i]->Replace(names[i], tensors[i]);
 }
 
-absl::StatusOr<std::unique_ptr<GatheredLm>> GatheredLm::Make(const ModelSpec& spec,
-                                                             torch::ScalarType type,
-                                                             Communicator& communicator,
-                                                             const RankGroup& group,
-                                                             int64_t block_elements) {
+absl::StatusOr<std::unique_ptr<GatheredLm>> GatheredLm::Make(
+    const ModelSpec& spec, torch::ScalarType type, Communicator& communicator,
+    const RankGroup& group, UnitDivision division, int64_t block_elements) {
   GEMINI_ASSIGN_OR_RETURN(std::unique_ptr<CausalLm> whole,
                           MakeCausalLm(spec, torch::dtype(type).device(torch::kMeta)));
   std::unique_ptr<GatheredLm> model(new GatheredLm(spec, std::move(whole)));
-  model->MakeUnits(type, communicator, group, block_elements);
+  model->MakeUnits(type, communicator, group, division, block_elements);
   return model;
 }
 
@@ -70,7 +68,7 @@ GatheredLm::GatheredLm(const ModelSpec& spec, std::unique_ptr<CausalLm> whole)
     : spec_(spec), whole_(std::move(whole)) {}
 
 void GatheredLm::MakeUnits(torch::ScalarType type, Communicator& communicator,
-                           const RankGroup& group, int64_t block_elements) {
+                           const RankGroup& group, UnitDivision division, int64_t block_elements) {
   std::map<const c10::TensorImpl*, std::pair<std::shared_ptr<LayerModule>, std::string>> places;
   for (const std::shared_ptr<torch::nn::Module>& module : whole_->modules(/*include_self=*/false)) {
     const auto layer = std::dynamic_pointer_cast<LayerModule>(module);
@@ -111,7 +109,7 @@ void GatheredLm::MakeUnits(torch::ScalarType type, Communicator& communicator,
                              : u == num_blocks + 1 ? "the head"
                                                    : absl::StrCat("block ", u - 1);
     units_.push_back(std::make_unique<GatheredUnit>(name, std::move(tensors[u]), type, communicator,
-                                                    group, block_elements));
+                                                    group, division, block_elements));
     const GatheredUnit& made = *units_.back();
     for (size_t i = 0; i < made.pieces().size(); ++i) {
       const ShardPiece& piece = made.pieces()[i];

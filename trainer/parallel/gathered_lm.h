@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A language model of which each rank has shards (ZeRO stage 3), and which is gathered unit by unit
-// while it computes. Units are the embeddings, each block, and what is behind the blocks.
+// while it computes; or which each rank has whole (stage 0), with gradients that are added up.
+// Units are the embeddings, each block, and what is behind the blocks.
 // Names:  its parameters are this rank's pieces, in the order of the units: as PieceName.
 // Bits:   loss and gradients are those of the whole model on one rank, and each gradient is the sum
 //         over the ranks, folded by rank.
@@ -29,11 +30,9 @@ class GatheredLm final : public CausalLm {
  public:
   // All ranks of the group make the same one. `type` is that of the parameters, which have no
   // values yet. Communicator and group outlive this. Errors: as MakeCausalLm.
-  static absl::StatusOr<std::unique_ptr<GatheredLm>> Make(const ModelSpec& spec,
-                                                          torch::ScalarType type,
-                                                          Communicator& communicator,
-                                                          const RankGroup& group,
-                                                          int64_t block_elements);
+  static absl::StatusOr<std::unique_ptr<GatheredLm>> Make(
+      const ModelSpec& spec, torch::ScalarType type, Communicator& communicator,
+      const RankGroup& group, UnitDivision division, int64_t block_elements);
 
   torch::Tensor Embed(const torch::Tensor& tokens) override;
   BatchContext ContextOf(const torch::Tensor& hidden) const override;
@@ -58,7 +57,7 @@ class GatheredLm final : public CausalLm {
 
   GatheredLm(const ModelSpec& spec, std::unique_ptr<CausalLm> whole);
   void MakeUnits(torch::ScalarType type, Communicator& communicator, const RankGroup& group,
-                 int64_t block_elements);
+                 UnitDivision division, int64_t block_elements);
   // Has the head see what the next forward of it needs, and returns what `compute` does.
   template <typename Compute>
   auto WithHead(const Compute& compute);

@@ -41,6 +41,16 @@ std::vector<int64_t> SizesOf(const std::vector<UnitTensor>& tensors) {
   return sizes;
 }
 
+// Returns another tensor of the same elements. No operator makes it: one would bring a managed
+// parameter to DEVICE.
+Tensor AliasOf(const Tensor& parameter, at::IntArrayRef sizes) {
+  Tensor alias = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(parameter.storage()),
+                                                          parameter.key_set(), parameter.dtype());
+  alias.unsafeGetTensorImpl()->set_storage_offset(parameter.storage_offset());
+  alias.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
+  return alias;
+}
+
 // Throws the work's error. `memory`: of all tensors that it names.
 void AwaitOrThrow(const Work& work, variable_list memory) {
   const absl::Status status = Await(work, std::make_shared<variable_list>(std::move(memory)));
@@ -126,13 +136,14 @@ class UnitViews : public torch::autograd::Function<UnitViews> {
 
 GatheredUnit::GatheredUnit(std::string name, std::vector<UnitTensor> tensors,
                            torch::ScalarType type, Communicator& communicator,
-                           const RankGroup& group, int64_t block_elements)
+                           const RankGroup& group, UnitDivision division, int64_t block_elements)
     : name_(std::move(name)),
       tensors_(std::move(tensors)),
       communicator_(communicator),
       group_(group),
-      cut_(SizesOf(tensors_), group.size(), block_elements),
-      pieces_(cut_.PiecesOf(group.place)) {
+      division_(division),
+      cut_(SizesOf(tensors_), gathers() ? group.size() : 1, block_elements),
+      pieces_(cut_.PiecesOf(gathers() ? group.place : 0)) {
   TORCH_CHECK(std::ranges::any_of(tensors_, &UnitTensor::is_trained), "nothing of ", name_,
               " is trained");
   for (const ShardPiece& piece : pieces_) {
@@ -154,6 +165,13 @@ std::vector<Tensor> GatheredUnit::Views(UnitUse use) {
 
 std::vector<Tensor> GatheredUnit::Whole() const {
   std::vector<Tensor> whole;
+  if (!gathers()) {
+    for (size_t i = 0; i < pieces_.size(); ++i) {
+      whole.push_back(
+          AliasOf(parameters_[i], tensors_[static_cast<size_t>(pieces_[i].tensor)].sizes));
+    }
+    return whole;
+  }
   for (size_t i = 0; i < tensors_.size(); ++i) {
     // No views as Torch knows them: those would belong to the buffer's version.
     Tensor& tensor = whole.emplace_back(at::empty({0}, buffer_.options()));
@@ -163,7 +181,7 @@ std::vector<Tensor> GatheredUnit::Whole() const {
 }
 
 void GatheredUnit::Hold() {
-  if (++num_users_ > 1) return;
+  if (!gathers() || ++num_users_ > 1) return;
   const Tensor part = at::zeros({cut_.part_elements()}, buffer_.options());
   for (size_t i = 0; i < pieces_.size(); ++i) {
     part.narrow(0, pieces_[i].place, pieces_[i].count).copy_(parameters_[i].detach().flatten());
@@ -180,6 +198,7 @@ void GatheredUnit::Hold() {
 }
 
 void GatheredUnit::Release() {
+  if (!gathers()) return;
   TORCH_CHECK(num_users_ > 0, name_,
               " is no longer gathered: a forward began before the backward of the one before it");
   if (num_users_ > 1) {
@@ -197,7 +216,7 @@ void GatheredUnit::ReleaseAll() {
 }
 
 std::vector<Tensor> GatheredUnit::GatherBehind(const std::vector<Tensor>& outputs) {
-  if (!at::GradMode::is_enabled()) return outputs;
+  if (!gathers() || !at::GradMode::is_enabled()) return outputs;
   return GatherFunction::apply(at::TensorList(outputs), this);
 }
 
@@ -213,10 +232,17 @@ Tensor GatheredUnit::SumOfParts(const std::vector<Tensor>& gradients,
         .view(tensors_[i].sizes)
         .copy_(gradients[i]);
   }
-  Tensor part = at::empty({cut_.part_elements()}, buffer_.options());
-  const Work sum = communicator_.ReduceScatter(
-      group_, SumTypeOf(buffer_.scalar_type()), all.const_data_ptr(), part.mutable_data_ptr(),
-      cut_.part_elements(), absl::StrCat("gradients of ", name_));
+  Tensor part = all;
+  const SumType type = SumTypeOf(buffer_.scalar_type());
+  const std::string site = absl::StrCat("gradients of ", name_);
+  Work sum;
+  if (gathers()) {
+    part = at::empty({cut_.part_elements()}, buffer_.options());
+    sum = communicator_.ReduceScatter(group_, type, all.const_data_ptr(), part.mutable_data_ptr(),
+                                      part.numel(), site);
+  } else {
+    sum = communicator_.AllReduce(group_, type, part.mutable_data_ptr(), part.numel(), site);
+  }
   const Work which =
       communicator_.AllReduce(group_, SumType::kFp32, ranks_with.mutable_data_ptr(),
                               ranks_with.numel(), absl::StrCat("which gradients of ", name_));

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A part of a model that is gathered as one: its tensors are cut into shards (shard_cut.h), of
 // which each rank has its own, and lie whole in each rank's memory only while they are used.
+//         With replicas in place of shards (ZeRO stage 0) each rank has the tensors whole: nothing
+//         is gathered and there is no buffer, but gradients are added alike.
 // Use:    Views gathers, and gives the tensors as functions of this rank's pieces. Backward adds
 //         their gradients over the ranks, and gives each piece its part of the sum, so that hooks
 //         of the pieces see it. Views that are used in several places of one micro-batch have one
@@ -35,6 +37,12 @@ std::string PieceName(absl::string_view tensor, const ShardPiece& piece);
 // Returns the name of the tensor, of a name that PieceName has made; others as they are.
 absl::string_view NameOfWhole(absl::string_view piece);
 
+// What each rank of the group has of a unit.
+enum class UnitDivision : uint8_t {
+  kShards,    // A part of it, other than the others' (ZeRO stage 3).
+  kReplicas,  // All of it (stage 0).
+};
+
 // What backward needs of the buffer.
 enum class UnitUse : uint8_t {
   kOnce,      // Nothing: no operator reads a tensor's value in backward.
@@ -47,7 +55,8 @@ class GatheredUnit {
   // The tensors are of `type`, fp32, bf16 or fp16, on the CPU; one at least is trained.
   // Communicator and group outlive this.
   GatheredUnit(std::string name, std::vector<UnitTensor> tensors, torch::ScalarType type,
-               Communicator& communicator, const RankGroup& group, int64_t block_elements);
+               Communicator& communicator, const RankGroup& group, UnitDivision division,
+               int64_t block_elements);
   GatheredUnit(const GatheredUnit&) = delete;
   GatheredUnit& operator=(const GatheredUnit&) = delete;
 
@@ -78,7 +87,8 @@ class GatheredUnit {
  private:
   friend class UnitViews;
 
-  // Views of the buffer without a graph.
+  bool gathers() const { return division_ == UnitDivision::kShards; }
+  // The tensors without a graph: in the buffer, or this rank's own.
   std::vector<torch::Tensor> Whole() const;
   // Returns the sum over the ranks of this rank's part, for gradients by tensor, and notes in
   // `has_gradient` which tensors have one in any rank.
@@ -89,6 +99,7 @@ class GatheredUnit {
   const std::vector<UnitTensor> tensors_;
   Communicator& communicator_;
   const RankGroup& group_;
+  const UnitDivision division_;
   const ShardCut cut_;
   const std::vector<ShardPiece> pieces_;
   std::vector<torch::Tensor> parameters_;

@@ -51,10 +51,11 @@ RanksParameterStore::RanksParameterStore(std::unique_ptr<ParameterStore> own,
       places_[tensor.name] = tensors_.size();
       tensors_.emplace_back();
     }
-    for (int64_t rank = 0; rank < communicator_.num_ranks(); ++rank) {
+    const bool replicated = unit->cut().num_ranks() == 1;
+    for (int64_t rank = 0; rank < unit->cut().num_ranks(); ++rank) {
       for (const ShardPiece& piece : unit->cut().PiecesOf(rank)) {
         const auto tensor = static_cast<size_t>(piece.tensor);
-        tensors_[first + tensor].push_back({.rank = rank,
+        tensors_[first + tensor].push_back({.rank = replicated ? communicator_.rank() : rank,
                                             .name = PieceName(unit->tensors()[tensor].name, piece),
                                             .offset_bytes = piece.first * kFloatBytes,
                                             .size_bytes = piece.count * kFloatBytes});
@@ -208,8 +209,11 @@ absl::StatusOr<int64_t> RanksParameterStore::Answer(const Request& request,
     return wrong;
   }
   const Part& part = tensors_[request.tensor][request.part];
+  if (part.rank != communicator_.rank()) return wrong;
   if (request.what == Request::What::kStep) return own_->TensorStep(part.name);
-  if (request.range.offset_bytes < 0 || request.range.size_bytes < 0 ||
+  const bool has_kind = request.kind == ChunkKind::kParam || request.kind == ChunkKind::kExpAvg ||
+                        request.kind == ChunkKind::kExpAvgSq;
+  if (!has_kind || request.range.offset_bytes < 0 || request.range.size_bytes < 0 ||
       request.range.size_bytes > kWindowBytes) {
     return wrong;
   }

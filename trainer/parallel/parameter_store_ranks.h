@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shows the shards of all ranks (gathered_lm.h) as the tensors of the whole model, as files have
-// them.
+// them. Of replicas each rank has its own, and the first one's are what is saved.
 // Read:    the first rank alone reads, in work that it runs by OnFirstRank. It asks the ranks that
 //          have a part, which serve it meanwhile.
 // Write:   each rank calls it for each tensor, with a source of its own, and takes what it has of

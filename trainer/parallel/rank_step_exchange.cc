@@ -74,12 +74,15 @@ class RankStepExchange::Parts {
 };
 
 RankStepExchange::RankStepExchange(Communicator& communicator, std::vector<ShardCut> cuts)
-    : communicator_(communicator), cuts_(std::move(cuts)) {
+    : communicator_(communicator),
+      cuts_(std::move(cuts)),
+      replicated_(communicator.num_ranks() > 1 && !cuts_.empty() &&
+                  cuts_.front().num_ranks() == 1) {
   for (size_t unit = 0; unit < cuts_.size(); ++unit) {
-    GEMINI_CHECK(cuts_[unit].num_ranks() == communicator_.num_ranks());
+    GEMINI_CHECK(cuts_[unit].num_ranks() == (replicated_ ? 1 : communicator_.num_ranks()));
     GEMINI_CHECK(cuts_[unit].part_elements() % kNormBlockElements == 0);
     first_slots_.push_back(num_slots_);
-    for (const ShardPiece& piece : cuts_[unit].PiecesOf(communicator_.rank())) {
+    for (const ShardPiece& piece : cuts_[unit].PiecesOf(replicated_ ? 0 : communicator_.rank())) {
       pieces_.push_back({.unit = static_cast<int64_t>(unit),
                          .tensor = piece.tensor,
                          .first_slot = num_slots_ + piece.place / kNormBlockElements,
@@ -118,19 +121,21 @@ absl::StatusOr<std::optional<double>> RankStepExchange::AgreeOnNorm(
   header.verdict = RankVerdict(status);
   const std::vector<uint32_t> checksums = communicator_.checksums();
   const int64_t num_ranks = communicator_.num_ranks();
-  const auto parts = std::make_shared<Parts>(num_ranks, checksums.size(), num_slots_);
-  parts->Put(communicator_.rank(), header, checksums, slots);
+  const auto sent = absl::MakeConstSpan(slots).first(replicated_ ? 0 : slots.size());
+  const auto parts = std::make_shared<Parts>(num_ranks, checksums.size(), std::ssize(sent));
+  parts->Put(communicator_.rank(), header, checksums, sent);
   refused_ = false;
   GEMINI_RETURN_IF_ERROR(
       Await(communicator_.AllGather(communicator_.world(), parts->of(communicator_.rank()),
                                     parts->all(), parts->part_bytes(), "norm"),
             parts));
-  absl::StatusOr<std::optional<double>> norm = NormFrom(*parts);
+  absl::StatusOr<std::optional<double>> norm = NormFrom(*parts, slots);
   refused_ = !norm.ok();
   return norm;
 }
 
-absl::StatusOr<std::optional<double>> RankStepExchange::NormFrom(Parts& parts) const {
+absl::StatusOr<std::optional<double>> RankStepExchange::NormFrom(
+    Parts& parts, absl::Span<const double> own) const {
   const int64_t num_ranks = communicator_.num_ranks();
   std::vector<Header> headers;
   std::vector<std::vector<uint32_t>> sums;
@@ -153,8 +158,9 @@ absl::StatusOr<std::optional<double>> RankStepExchange::NormFrom(Parts& parts) c
   // Unit by unit, of each the parts of the ranks one behind the other: that is the order of its
   // tensors. Slots without a gradient add 0.
   double sum = 0;
+  if (replicated_) sum = client::AddInOrder(sum, own);
   for (size_t unit = 0; unit < cuts_.size(); ++unit) {
-    for (int64_t rank = 0; rank < num_ranks; ++rank) {
+    for (int64_t rank = 0; !replicated_ && rank < num_ranks; ++rank) {
       sum =
           client::AddInOrder(sum, parts.SlotsOf(rank, first_slots_[unit], PartSlots(cuts_[unit])));
     }
@@ -164,6 +170,7 @@ absl::StatusOr<std::optional<double>> RankStepExchange::NormFrom(Parts& parts) c
 }
 
 absl::Status RankStepExchange::CompleteTrustSquares(absl::Span<client::TrustSquares> squares) {
+  if (replicated_) return absl::OkStatus();  // They are of whole tensors.
   client::SquaresByTensor params, directions;
   for (const client::TrustSquares& one : squares) {
     params.push_back(one.param);

@@ -26,7 +26,8 @@ namespace gemini::trainer {
 
 class RankStepExchange final : public client::StepExchange {
  public:
-  // `cuts` are of the model's units in order, for all ranks of the job. Their blocks are whole
+  // `cuts` are of the model's units in order, for all ranks of the job; or for one, where each rank
+  // has the whole model and the same gradients: then no squares are sent. Their blocks are whole
   // norm blocks (client/kernels/grad_norm.h). The first tensors of this rank's ManagedModel are
   // its pieces, unit by unit as ShardCut::PiecesOf returns them; other tensors have no gradients.
   // In a step a tensor has a gradient in all ranks that have pieces of it, or in none.
@@ -54,13 +55,14 @@ class RankStepExchange final : public client::StepExchange {
   // Returns the slots of this rank's blocks, those of tensors without a gradient being 0.
   absl::StatusOr<std::vector<double>> SlotsOf(const client::SquaresByTensor& own) const;
   // Returns the norm that follows from what all ranks sent, or why there is no step.
-  absl::StatusOr<std::optional<double>> NormFrom(Parts& parts) const;
+  absl::StatusOr<std::optional<double>> NormFrom(Parts& parts, absl::Span<const double> own) const;
   // Returns the blocks of the whole tensor of a piece. `slots` has, rank by rank, two times each
   // rank's slots, of which those from `first` on are meant.
   std::vector<double> WholeTensor(const OwnPiece& piece, absl::Span<const double> slots,
                                   int64_t first) const;
   Communicator& communicator_;
   const std::vector<ShardCut> cuts_;
+  const bool replicated_;
   std::vector<OwnPiece> pieces_;
   std::vector<int64_t> first_slots_;  // By unit: of its blocks among a rank's.
   int64_t num_slots_ = 0;             // Of a rank.

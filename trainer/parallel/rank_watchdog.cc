@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <chrono>
 #include <exception>
+#include <random>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -20,6 +21,7 @@
 #include "gemini/system/errno_status.h"
 #include "gemini/system/status_macros.h"
 #include "gemini/system/unique_fd.h"
+#include "torch/csrc/distributed/c10d/PrefixStore.hpp"
 #include "torch/csrc/distributed/c10d/TCPStore.hpp"
 
 namespace gemini::trainer {
@@ -29,8 +31,16 @@ constexpr auto kBeat = std::chrono::milliseconds(500);
 // How long a rank that ends the job waits for the store to say whether it is the first.
 constexpr auto kPatience = std::chrono::seconds(3);
 constexpr char kEnds[] = "ranks that end the job";
+constexpr size_t kMostText = 4096;
 
 std::string KeyOf(int64_t rank) { return absl::StrCat("rank ", rank); }
+
+// Whoever else can reach the store does not know it.
+std::string Secret() {
+  std::random_device device;
+  return absl::StrCat(absl::Hex(device(), absl::kZeroPad8), absl::Hex(device(), absl::kZeroPad8),
+                      absl::Hex(device(), absl::kZeroPad8), absl::Hex(device(), absl::kZeroPad8));
+}
 
 std::vector<uint8_t> Bytes(const std::string& text) { return {text.begin(), text.end()}; }
 
@@ -61,6 +71,8 @@ absl::StatusOr<c10::intrusive_ptr<c10d::Store>> OpenStore(const RankAgreement& r
   if (ranks.is_first()) listening = Listen(one_machine, address);
   GEMINI_RETURN_IF_ERROR(ranks.Agree(ranks.is_first() ? listening.status() : absl::OkStatus()));
   GEMINI_ASSIGN_OR_RETURN(address, ranks.TextOfFirst(address));
+  GEMINI_ASSIGN_OR_RETURN(const std::string secret,
+                          ranks.TextOfFirst(ranks.is_first() ? Secret() : ""));
   c10::intrusive_ptr<c10d::Store> store;
   absl::Status opened;
   try {
@@ -71,7 +83,8 @@ absl::StatusOr<c10::intrusive_ptr<c10d::Store>> OpenStore(const RankAgreement& r
     options.waitWorkers = false;
     options.timeout = std::chrono::seconds(30);
     if (ranks.is_first()) options.masterListenFd = listening->Release();
-    store = c10::make_intrusive<c10d::TCPStore>(address.substr(0, colon), options);
+    store = c10::make_intrusive<c10d::PrefixStore>(
+        secret, c10::make_intrusive<c10d::TCPStore>(address.substr(0, colon), options));
   } catch (const std::exception& error) {
     opened = absl::UnavailableError(
         absl::StrCat("the ranks' watchdog, at ", address, ": ", error.what()));
@@ -123,29 +136,31 @@ void RankWatchdog::Stop() {
 
 bool RankWatchdog::EndJob() {
   MutexLock lock(mutex_);
-  return AskIfFirst();
+  // Where nobody can say who is the first, two messages are better than none.
+  return AskIfFirst() != Ends::kLater;
 }
 
-bool RankWatchdog::AskIfFirst() {
-  if (ends_ == Ends::kNo) ends_ = Ends::kAsked;
+RankWatchdog::Ends RankWatchdog::AskIfFirst() {
+  if (ends_ != Ends::kNo) return Ends::kLater;  // This rank's other thread ends the job.
+  ends_ = Ends::kAsked;
   changed_.notify_all();
   const Clock::time_point deadline = Clock::now() + kPatience;
   while (ends_ == Ends::kAsked && Clock::now() < deadline) mutex_.WaitUntil(changed_, deadline);
-  // Where the store does not answer the first rank is gone, and the second one says so.
-  return ends_ == Ends::kAsked ? communicator_.rank() <= 1 : ends_ == Ends::kFirst;
+  return ends_;
 }
 
 void RankWatchdog::TellAndHear() {
   ::pthread_setname_np(::pthread_self(), "gemini-tell");
   for (int64_t beat = 1;; ++beat) {
+    bool answered = true;
     try {
       Exchange(beat);
     } catch (const std::exception&) {
-      // It does not answer: the clock tells how long.
+      answered = false;  // The clock tells for how long.
     }
     const Clock::time_point next = Clock::now() + kBeat;
     MutexLock lock(mutex_);
-    while (!stopping_ && ends_ != Ends::kAsked && Clock::now() < next) {
+    while (!stopping_ && (ends_ != Ends::kAsked || !answered) && Clock::now() < next) {
       mutex_.WaitUntil(changed_, next);
     }
     if (stopping_) return;
@@ -174,6 +189,7 @@ void RankWatchdog::Exchange(int64_t beat) {
   }
   for (size_t rank = 0; rank < texts.size(); ++rank) {
     std::string text(texts[rank].begin(), texts[rank].end());
+    if (text.size() > kMostText) continue;
     if (text == heard_[rank].text) continue;
     std::vector<int64_t> num_issued;
     for (const absl::string_view word : absl::StrSplit(text, ' ')) {
@@ -201,8 +217,11 @@ void RankWatchdog::Watch() {
       }
       if (stopping_ || ends_ != Ends::kNo) return;
       if (others_end_) break;
-      if (std::optional<std::string> found = Judge()) {
-        if (AskIfFirst()) why = *std::move(found);
+      if (std::optional<std::string> found = Judge(now)) {
+        const Ends ends = AskIfFirst();
+        // Where the store does not answer the first rank is gone, and the second one says so.
+        const bool tells = ends == Ends::kAsked ? communicator_.rank() <= 1 : ends == Ends::kFirst;
+        if (tells) why = *std::move(found);
         break;
       }
       mutex_.WaitUntil(changed_, Clock::now() + kBeat);
@@ -211,8 +230,7 @@ void RankWatchdog::Watch() {
   options_.end(why);
 }
 
-std::optional<std::string> RankWatchdog::Judge() const {
-  const Clock::time_point now = Clock::now();
+std::optional<std::string> RankWatchdog::Judge(Clock::time_point now) const {
   const auto limit = absl::ToChronoNanoseconds(options_.limit);
   const std::string for_so_long = absl::FormatDuration(options_.limit);
   const std::optional<CollectiveUnderWay> waiting = communicator_.under_way();

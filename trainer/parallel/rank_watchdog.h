@@ -49,8 +49,8 @@ class RankWatchdog {
   // Stops watching, and waits for the store's last answer. The ranks do that together: the first
   // one's store ends with it.
   void Stop();
-  // Tells the others that this rank ends the job. Returns whether it is the first to do so, and is
-  // to say why. WatchdogOptions::end is not called any more.
+  // Tells the others that this rank ends the job. Returns whether it is to say why, as the first to
+  // do so, or as nobody knows who is. WatchdogOptions::end is not called any more.
   bool EndJob();
 
  private:
@@ -67,11 +67,13 @@ class RankWatchdog {
   void TellAndHear();           // The thread of the store.
   void Exchange(int64_t beat);  // Its work, once.
   void Watch();                 // The thread of the clocks.
-  std::optional<std::string> Judge() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::optional<std::string> Judge(Clock::time_point now) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string Missing(const CollectiveUnderWay& waiting) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Whether this rank is the first to end the job. Waits a while for the store to say so.
-  bool AskIfFirst() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Returns whether this rank is the first to end the job; kAsked: the store does not say so within
+  // a few seconds.
+  Ends AskIfFirst() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Communicator& communicator_;
   const WatchdogOptions options_;

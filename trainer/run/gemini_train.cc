@@ -159,15 +159,17 @@ class TrainingRun {
  private:
   absl::Status OpenOutput();
   absl::Status OpenInputs();
-  // What all ranks must have alike, for a message.
-  absl::StatusOr<std::string> DescribeData() const;
+  // What all ranks must read alike, for a message.
+  absl::StatusOr<std::string> DescribeFiles() const;
   absl::Status MakeModel();
   // Checks names, sizes and the room on the disk, of the whole model.
   absl::Status CheckModel();
   absl::Status OpenMemory();
   absl::Status Load();
   absl::StatusOr<TrainingSummary> TrainToTheEnd();
+  // What is said here the ranks know alike.
   void Warn(const std::string& text) const {
+    if (!ranks_.is_first()) return;
     progress_.Clear();
     LogWarning(text);
   }
@@ -202,8 +204,9 @@ absl::StatusOr<int> TrainingRun::Run() {
   GEMINI_RETURN_IF_ERROR(ranks_.Agree(ranks_.is_first() ? OpenOutput() : absl::OkStatus()));
   GEMINI_ASSIGN_OR_RETURN(resumed_, ShareResumed(ranks_, std::move(resumed_)));
   GEMINI_RETURN_IF_ERROR(ranks_.Agree(OpenInputs()));
-  GEMINI_ASSIGN_OR_RETURN(const std::string data, DescribeData());
-  GEMINI_RETURN_IF_ERROR(CheckSameRun(ranks_, config_, data));
+  const absl::StatusOr<std::string> files = DescribeFiles();
+  GEMINI_RETURN_IF_ERROR(ranks_.Agree(files.status()));
+  GEMINI_RETURN_IF_ERROR(CheckSameRun(ranks_, config_, *files));
   GEMINI_RETURN_IF_ERROR(ranks_.Agree(MakeModel()));
   GEMINI_RETURN_IF_ERROR(ranks_.Agree(OpenMemory()));
   GEMINI_RETURN_IF_ERROR(ranks_.Agree(Load()));
@@ -267,9 +270,13 @@ absl::Status TrainingRun::OpenInputs() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> TrainingRun::DescribeData() const {
+absl::StatusOr<std::string> TrainingRun::DescribeFiles() const {
+  if (ranks_.is_alone()) return "";
+  GEMINI_ASSIGN_OR_RETURN(
+      std::string text,
+      DescribeWeights(resumed_.has_value() ? resumed_->path : source_->directory()));
   GEMINI_ASSIGN_OR_RETURN(const TokenFingerprint data, data_->Fingerprint());
-  std::string text = Describe(data);
+  absl::StrAppend(&text, "the data are ", Describe(data));
   if (eval_data_.has_value()) {
     GEMINI_ASSIGN_OR_RETURN(const TokenFingerprint eval_data, eval_data_->Fingerprint());
     absl::StrAppend(&text, ", those to evaluate on ", Describe(eval_data));
@@ -291,6 +298,7 @@ absl::Status TrainingRun::MakeModel() {
     GEMINI_ASSIGN_OR_RETURN(
         std::unique_ptr<GatheredLm> shards,
         GatheredLm::Make(spec(), type, *job_.communicator, job_.communicator->world(),
+                         config_.zero == "0" ? UnitDivision::kReplicas : UnitDivision::kShards,
                          ShardBlockElements(config_.format().moments)));
     for (const std::unique_ptr<GatheredUnit>& unit : shards->units()) {
       for (const UnitTensor& tensor : unit->tensors()) {
@@ -414,8 +422,10 @@ int EndRun(const absl::StatusOr<int>& result, const RankJob& job,
   }
   const int status = result.ok() ? *result : Fail(result.status(), kExitError, job.where.rank);
   if (watchdog != nullptr) {
+    // All are here before one stops to tell how it is, and the first one's store stays until all
+    // have stopped.
+    job.agreement().Agree(absl::OkStatus()).IgnoreError();
     watchdog->Stop();
-    // The first rank's store is there until all have stopped.
     job.agreement().Agree(absl::OkStatus()).IgnoreError();
   }
   return status;
@@ -440,12 +450,15 @@ int RunRank(const std::vector<std::string>& arguments, const RankJob& job) {
   if (is_first) {
     for (const std::string& change : line->changes) LogWarning("--resume: " + change);
   }
-  const Interrupt interrupt(is_first ? Interrupt::Tells::kYes : Interrupt::Tells::kNo);
+  // Several ranks tell when they agree to stop: a launcher signals those that it is about to kill.
+  const Interrupt interrupt(job.communicator == nullptr ? Interrupt::Tells::kYes
+                                                        : Interrupt::Tells::kNo);
   Progress progress(is_first ? STDERR_FILENO : -1);
   std::unique_ptr<RankWatchdog> watchdog;
+  TrainingRun run(line->config, job, interrupt, progress, watchdog);
   absl::StatusOr<int> result = 0;
   try {
-    result = TrainingRun(line->config, job, interrupt, progress, watchdog).Run();
+    result = run.Run();
   } catch (const std::exception& error) {  // Torch throws; what we expect is caught where it is.
     result = absl::InternalError(error.what());
   }

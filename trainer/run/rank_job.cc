@@ -36,7 +36,7 @@ absl::StatusOr<std::string> MpiModule() {
 }
 
 // What is compared, a line each.
-std::string Description(const RunConfig& config, const std::string& data) {
+std::string Description(const RunConfig& config, const std::string& files) {
   // The checksum of its parts' checksums.
   std::ifstream program("/proc/self/exe", std::ios::binary);
   std::string part(size_t{1} << 20, '\0');
@@ -47,8 +47,7 @@ std::string Description(const RunConfig& config, const std::string& data) {
         std::as_bytes(std::span<const char>(part.data(), static_cast<size_t>(program.gcount())))));
   } while (program.gcount() > 0);
   const uint32_t crc = Crc32c(std::as_bytes(std::span<const uint32_t>(checksums)));
-  return absl::StrFormat("gemini-train has the checksum %08x\n%sthe data are %s", crc,
-                         ToToml(config), data);
+  return absl::StrFormat("gemini-train has the checksum %08x\n%s%s", crc, ToToml(config), files);
 }
 
 absl::Status Compare(const std::string& own, const std::string& of_first) {
@@ -81,8 +80,8 @@ absl::StatusOr<RankJob> JoinRanks(const RankEnvironment& where) {
 }
 
 absl::Status CheckSameRun(const RankAgreement& ranks, const RunConfig& config,
-                          const std::string& data) {
-  const std::string own = Description(config, data);
+                          const std::string& files) {
+  const std::string own = Description(config, files);
   GEMINI_ASSIGN_OR_RETURN(const std::string of_first, ranks.TextOfFirst(own));
   return ranks.Agree(Compare(own, of_first));
 }

@@ -28,10 +28,11 @@ struct RankJob {
 // gemini_mpi.so is not where it was looked for. Others: as MakeMpiTransport.
 absl::StatusOr<RankJob> JoinRanks(const RankEnvironment& where);
 
-// COLLECTIVE. Compares what must be alike in all ranks: the build, the configuration, the data.
-// `data` describes that. INVALID_ARGUMENT, in all ranks: names the rank, and what differs there.
+// COLLECTIVE. Compares what must be alike in all ranks: the build, the configuration, and what they
+// read, which `files` describes in lines. INVALID_ARGUMENT, in all ranks: names the rank, and what
+// differs there.
 absl::Status CheckSameRun(const RankAgreement& ranks, const RunConfig& config,
-                          const std::string& data);
+                          const std::string& files);
 
 // Returns the threads of an operator where a machine of `processors`, of which this process may use
 // `usable`, has so many ranks: at least one.

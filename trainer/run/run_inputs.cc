@@ -3,12 +3,17 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
+#include <set>
+#include <span>
 #include <system_error>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "gemini/byte_size.h"
+#include "gemini/crc32c.h"
 #include "gemini/system/status_macros.h"
 #include "trainer/run/metrics_file.h"
 #include "trainer/run/run_checkpoint.h"
@@ -128,6 +133,30 @@ absl::Status CheckStepIsTheSame(const RunConfig& config, const TrainerState& sta
 std::string Describe(const TokenFingerprint& file) {
   return absl::StrFormat("%d tokens in %d bytes, its ends' checksum %08x", file.num_tokens,
                          file.file_bytes, file.ends_crc32c);
+}
+
+absl::StatusOr<std::string> DescribeWeights(const std::string& directory) {
+  std::error_code error;
+  std::set<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
+    if (entry.path().extension() == ".safetensors") files.insert(entry.path());
+  }
+  if (error) return absl::NotFoundError(absl::StrCat(directory, ": ", error.message()));
+  std::string text;
+  for (const std::filesystem::path& path : files) {
+    std::ifstream file(path, std::ios::binary);
+    const auto size = static_cast<int64_t>(std::filesystem::file_size(path, error));
+    std::string ends(static_cast<size_t>(2 * std::min(size, kMiB)), '\0');
+    const auto half = static_cast<std::streamsize>(ends.size() / 2);
+    file.read(ends.data(), half);
+    file.seekg(size - half);
+    file.read(ends.data() + half, half);
+    if (error || !file) return absl::DataLossError(absl::StrCat(path.string(), ": cannot be read"));
+    absl::StrAppendFormat(&text, "%s has %d bytes, its ends' checksum %08x\n",
+                          path.filename().string(), size,
+                          Crc32c(std::as_bytes(std::span<const char>(ends))));
+  }
+  return text;
 }
 
 absl::Status CheckDataIsTheSame(const RunConfig& config, const Resumed& resumed,

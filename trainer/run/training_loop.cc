@@ -122,13 +122,11 @@ class Loop {
 
 absl::Status Loop::EnsureBegun() {
   if (std::exchange(has_begun_, true)) return absl::OkStatus();
-  absl::Status begun;
-  if (parts_.ranks.is_first()) {
-    absl::StatusOr<MetricsFile> metrics = parts_.begin();
-    begun = metrics.status();
-    if (metrics.ok()) metrics_ = *std::move(metrics);
-  }
-  return parts_.ranks.Agree(begun);
+  // It may remove large files, and is waited for as a save is: without a limit.
+  return parts_.store.OnFirstRank([this]() -> absl::Status {
+    GEMINI_ASSIGN_OR_RETURN(metrics_, parts_.begin());
+    return absl::OkStatus();
+  });
 }
 
 absl::Status Loop::TellLater(absl::Status status) {
@@ -150,10 +148,16 @@ absl::Status Loop::AddUp(const LossValues& own, int64_t weight, LossValues& sum)
   std::vector<RankVerdict> verdicts;
   for (const Part& one : parts) {
     verdicts.push_back(one.verdict);
-    if (signal_ == 0) signal_ = static_cast<int>(one.signal);
+    if (signal_ == 0 && one.signal != 0) {
+      signal_ = static_cast<int>(one.signal);
+      parts_.warn(absl::StrCat("stopping behind this step, as signal ", signal_, " asks; saving"));
+    }
     if (one.weight > 0) sum.Add(one.loss, one.weight, 1);
   }
-  return WorstOf(verdicts);
+  const absl::Status worst = WorstOf(verdicts);
+  // As it is with one rank.
+  return absl::IsOutOfRange(worst) ? MarkAsAgreed(absl::FailedPreconditionError(worst.message()))
+                                   : worst;
 }
 
 absl::Status Loop::AtStep(int64_t step, const absl::Status& status) {
@@ -202,11 +206,13 @@ absl::StatusOr<torch::Tensor> Loop::Batch(
 absl::Status Loop::NonFiniteLoss(double loss, int64_t micro_batch) {
   std::string culprit = "all parameters are finite: the learning rate may be too high";
   if (!parts_.ranks.is_alone()) {
-    // Others have a part of the parameters, and wait for this rank elsewhere.
-    culprit = "a parameter holds a NaN or an infinity, or the learning rate is too high";
+    // Others have a part of the parameters, and wait for this rank elsewhere. What is worse in one
+    // of them may have caused it.
+    return absl::OutOfRangeError(absl::StrCat(
+        "the loss is ", loss, " in micro-batch ", micro_batch + 1, " of ", config_.accumulate,
+        "; a parameter holds a NaN or an infinity, or the learning rate is too high"));
   }
   for (const ParameterShape& parameter : parts_.parameters) {
-    if (!parts_.ranks.is_alone()) break;
     // The first piece that holds one ends the search.
     const absl::Status status = parts_.store.Read(
         parameter.name, ChunkKind::kParam,
@@ -336,9 +342,9 @@ absl::Status Loop::Step() {
                                                .loss_scale = scale,
                                                .skip_non_finite = scales_loss()}));
   if (scales_loss() && !state_.loss_scale.After(update.skipped)) {
-    return absl::FailedPreconditionError(
+    return MarkAsAgreed(absl::FailedPreconditionError(
         "the gradients overflow fp16 however small the loss is: train with --precision bf16 or "
-        "fp32");
+        "fp32"));
   }
   try {
     parts_.model.zero_grad();

@@ -102,7 +102,7 @@ absl::StatusOr<Plans> PlanFor(const RunConfig& config, const client::hooks::Sess
 absl::StatusOr<MemoryPlan> PlanForShards(const RunConfig& config, const GatheredLm& model,
                                          int64_t available) {
   constexpr int64_t kLeastChunkBytes = 64 * kKiB;
-  constexpr double kWorthwhile = 1.05;
+  constexpr double kWorthwhile = 1.02;
   const std::vector<TensorSpec> pieces = TensorsOf(ParameterShapesOf(model), config);
   const auto plan_with = [&](int64_t chunk_bytes) {
     return PlanMemory(config, pieces, /*activations=*/{}, chunk_bytes, available);

@@ -50,13 +50,15 @@ struct Case {
   torch::ScalarType type;
   bool recompute;
   int micro_batches;
+  UnitDivision division = UnitDivision::kShards;
 };
 
 std::string NameOf(const ::testing::TestParamInfo<Case>& info) {
   const Case& c = info.param;
   return std::string(c.family.name) + "_" + std::to_string(c.num_ranks) + "_" +
          (c.type == torch::kFloat32 ? "fp32" : "bf16") + (c.recompute ? "_recomputed" : "") + "_" +
-         std::to_string(c.micro_batches);
+         std::to_string(c.micro_batches) +
+         (c.division == UnitDivision::kReplicas ? "_replicas" : "");
 }
 
 ModelSpec SpecOf(const char* json) { return ParseHfConfig(json, "config")->spec; }
@@ -142,8 +144,9 @@ TEST_P(GatheredLmTest, LossAndGradientsHaveTheBitsOfTheWholeModel) {
   const Case& c = GetParam();
   const Whole whole = TrainWhole(c);
   RunThreadRanks(c.num_ranks, [&](Communicator& me) {
-    ASSERT_OK_AND_ASSIGN(const std::unique_ptr<GatheredLm> model,
-                         GatheredLm::Make(SpecOf(c.family.json), c.type, me, me.world(), kBlock));
+    ASSERT_OK_AND_ASSIGN(
+        const std::unique_ptr<GatheredLm> model,
+        GatheredLm::Make(SpecOf(c.family.json), c.type, me, me.world(), c.division, kBlock));
     model->set_recompute(c.recompute);
     Fill(*model, whole.values);
     for (int64_t i = 0; i < c.micro_batches; ++i) {
@@ -188,6 +191,8 @@ std::vector<Case> Cases() {
       }
     }
     cases.push_back({family, 4, torch::kBFloat16, true, 3});
+    cases.push_back({family, 3, torch::kFloat32, true, 2, UnitDivision::kReplicas});
+    cases.push_back({family, 4, torch::kBFloat16, false, 3, UnitDivision::kReplicas});
   }
   return cases;
 }
@@ -201,8 +206,9 @@ TEST(GatheredLmBytesTest, AreThoseOfTheFormula) {
     for (const bool recompute : {false, true}) {
       RunThreadRanks(4, [&](Communicator& me) {
         const ModelSpec spec = SpecOf(family.json);
-        ASSERT_OK_AND_ASSIGN(const std::unique_ptr<GatheredLm> model,
-                             GatheredLm::Make(spec, torch::kFloat32, me, me.world(), kBlock));
+        ASSERT_OK_AND_ASSIGN(
+            const std::unique_ptr<GatheredLm> model,
+            GatheredLm::Make(spec, torch::kFloat32, me, me.world(), UnitDivision::kShards, kBlock));
         model->set_recompute(recompute);
         Fill(*model, TrainWhole({family, 1, torch::kFloat32, false, 1}).values);
         const BatchLoss loss = model->Losses(TokensOf(me.rank(), 0));
@@ -223,6 +229,24 @@ TEST(GatheredLmBytesTest, AreThoseOfTheFormula) {
   }
 }
 
+// Gradients go around twice, and nothing else goes.
+TEST(GatheredLmBytesTest, OfReplicasAreThoseOfGradientsAlone) {
+  RunThreadRanks(4, [&](Communicator& me) {
+    const Family& family = kFamilies[0];
+    ASSERT_OK_AND_ASSIGN(const std::unique_ptr<GatheredLm> model,
+                         GatheredLm::Make(SpecOf(family.json), torch::kFloat32, me, me.world(),
+                                          UnitDivision::kReplicas, kBlock));
+    Fill(*model, TrainWhole({family, 1, torch::kFloat32, false, 1}).values);
+    model->Losses(TokensOf(me.rank(), 0)).Backward(1);
+    std::map<std::string, int64_t> sent;
+    for (const SentBytes& one : me.sent()) sent[one.site] += one.bytes;
+    for (const auto& unit : model->units()) {
+      EXPECT_EQ(sent.count("gather " + unit->name()), 0);
+      EXPECT_EQ(sent["gradients of " + unit->name()], 2 * 3 * unit->cut().num_elements() / 4 * 4);
+    }
+  });
+}
+
 // As behind a loss that is not learned from: what it held is older than the update that follows.
 TEST(GatheredLmForwardTest, OneWithoutABackwardLeavesNothingOldBehind) {
   torch::set_num_threads(1);
@@ -233,7 +257,8 @@ TEST(GatheredLmForwardTest, OneWithoutABackwardLeavesNothingOldBehind) {
     for (const auto& [name, value] : whole.values) updated[name] = value * 2;
     RunThreadRanks(2, [&](Communicator& me) {
       const auto make = [&] {
-        return *GatheredLm::Make(SpecOf(family.json), c.type, me, me.world(), kBlock);
+        return *GatheredLm::Make(SpecOf(family.json), c.type, me, me.world(), UnitDivision::kShards,
+                                 kBlock);
       };
       const auto loss_of = [&](GatheredLm& model) {
         model.set_dropout_draw(DrawOf(c, me.rank(), 0));
@@ -256,7 +281,7 @@ TEST(GatheredLmForwardTest, OneWithoutABackwardLeavesNothingOldBehind) {
 TEST(GatheredUnitTest, ATensorThatSomeRankUsedHasAGradientInAll) {
   RunThreadRanks(3, [](Communicator& me) {
     GatheredUnit unit("it", {{"a", {kBlock}}, {"b", {kBlock}}, {"c", {kBlock}}, {"d", {5}, false}},
-                      torch::kFloat32, me, me.world(), kBlock);
+                      torch::kFloat32, me, me.world(), UnitDivision::kShards, kBlock);
     {
       const torch::NoGradGuard no_grad;
       for (const Tensor& parameter : unit.parameters()) parameter.fill_(1);
@@ -278,7 +303,8 @@ TEST(GatheredUnitTest, ATensorThatSomeRankUsedHasAGradientInAll) {
 
 TEST(GatheredUnitTest, GraphsKeepTheBuffersMemoryOfNone) {
   RunThreadRanks(2, [](Communicator& me) {
-    GatheredUnit unit("it", {{"a", {64, 64}}}, torch::kFloat32, me, me.world(), kBlock);
+    GatheredUnit unit("it", {{"a", {64, 64}}}, torch::kFloat32, me, me.world(),
+                      UnitDivision::kShards, kBlock);
     {
       const torch::NoGradGuard no_grad;
       for (const Tensor& parameter : unit.parameters()) parameter.normal_();

@@ -66,7 +66,7 @@ class FailingStore final : public ParameterStore {
 struct Rank {
   explicit Rank(Communicator& me) {
     const ModelSpec spec = ParseHfConfig(kConfig, "config")->spec;
-    model = *GatheredLm::Make(spec, torch::kFloat32, me, me.world(),
+    model = *GatheredLm::Make(spec, torch::kFloat32, me, me.world(), UnitDivision::kShards,
                               ShardBlockElements(MomentFormat::kFp32));
     auto own = std::make_unique<FailingStore>(*ReferenceParameterStore::Create(*model, {}, {}));
     failing = own.get();

@@ -103,6 +103,28 @@ TEST_P(RankStepExchangeTest, TheNormHasTheBitsOfOneProcess) {
   });
 }
 
+// Each has all squares, and no rank needs another's.
+TEST(RankStepExchangeReplicasTest, ReplicasAgreeWithoutSendingSquares) {
+  RunThreadRanks(4, [](Communicator& me) {
+    for (uint64_t seed = 0; seed < 20; ++seed) {
+      const RandomModel model(seed, /*num_ranks=*/1);
+      RankStepExchange exchange(me, model.cuts);
+      const auto expected = NoExchange().AgreeOnNorm(model.Whole());
+      EXPECT_EQ(*exchange.AgreeOnNorm(model.PartOf(0)), *expected) << "seed " << seed;
+      std::vector<TrustSquares> squares = {{{1, 2}, {3, 4}}};
+      ASSERT_OK(exchange.CompleteTrustSquares(absl::MakeSpan(squares)));
+      EXPECT_EQ(squares[0].param, std::vector<double>({1, 2}));
+      EXPECT_THAT(exchange.AgreeOnNorm(me.rank() == 2 ? absl::StatusOr<SquaresByTensor>(
+                                                            absl::OutOfRangeError("a NaN"))
+                                                      : model.PartOf(0)),
+                  StatusIs(absl::StatusCode::kOutOfRange, "rank 2: a NaN"));
+    }
+    const std::vector<SentBytes> sent = me.sent();
+    ASSERT_EQ(sent.size(), 1);
+    EXPECT_LE(sent[0].bytes, sent[0].operations * 3 * 1024);
+  });
+}
+
 TEST_P(RankStepExchangeTest, TrustSquaresAreThoseOfTheWholeTensor) {
   RunThreadRanks(GetParam(), [](Communicator& me) {
     for (uint64_t seed = 0; seed < 60; ++seed) {

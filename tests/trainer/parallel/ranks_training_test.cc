@@ -125,8 +125,9 @@ class RanksTrainingTest : public client::hooks::TrainingTest,
 
 TEST_P(RanksTrainingTest, TakeTheStepsOfOneProcess) {
   const OptimizerSpec optimizer = {.learning_rate = 0.01, .weight_decay = 0.1};
-  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<GatheredLm> model,
-                       GatheredLm::Make(spec_, case_.type, me_, me_.world(), kBlock));
+  ASSERT_OK_AND_ASSIGN(
+      const std::unique_ptr<GatheredLm> model,
+      GatheredLm::Make(spec_, case_.type, me_, me_.world(), UnitDivision::kShards, kBlock));
   model->set_recompute(case_.recompute);
   std::vector<ShardCut> cuts;
   int64_t own_bytes = 0;

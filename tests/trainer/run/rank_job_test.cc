@@ -34,14 +34,15 @@ TEST(RankJobTest, RanksMustHaveOneConfigurationAndOneData) {
     const RankAgreement ranks(me);
     RunConfig config;
     config.output = me.rank() == 1 ? "elsewhere" : "here";  // The first rank's is what counts.
-    EXPECT_OK(CheckSameRun(ranks, config, "these"));
-    const absl::Status data = CheckSameRun(ranks, config, me.rank() == 2 ? "those" : "these");
+    EXPECT_OK(CheckSameRun(ranks, config, "the data are these"));
+    const absl::Status data =
+        CheckSameRun(ranks, config, me.rank() == 2 ? "the data are those" : "the data are these");
     EXPECT_THAT(data, StatusIs(absl::StatusCode::kInvalidArgument,
                                AllOf(HasSubstr("rank 2: the data are those here"),
                                      HasSubstr("the data are these in rank 0"))));
     EXPECT_TRUE(IsAgreed(data));
     if (me.rank() == 1) config.clip = 0.5;
-    EXPECT_THAT(CheckSameRun(ranks, config, "these"),
+    EXPECT_THAT(CheckSameRun(ranks, config, "the data are these"),
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          HasSubstr("rank 1: clip = 0.5 here, and clip = 1.0 in rank 0")));
   });
