@@ -52,10 +52,11 @@ KeyTable RunKeys(RunConfig& config) {
                config.accumulate, 1, kMaxBatch),
       ChoiceKey(
           {"zero", "STAGE",
-           "With several ranks (mpirun -n N gemini-train ...): 0: each has the whole model; 3: "
-           "each has a part of the parameters, gradients and optimizer states",
+           "With several ranks (mpirun -n N gemini-train ...), what each has of the model: 0: "
+           "all; 2: parameters, and a part of the optimizer states; 3: a part of both; the "
+           "numbers stay the same",
            R::kFree},
-          config.zero, {"0", "3"}),
+          config.zero, {"0", "2", "3"}),
       CountKey({"collective-timeout", "SECONDS",
                 "With several ranks: how long one of them is waited for before all end", R::kFree},
                config.collective_timeout, 5, kMaxTimeout),

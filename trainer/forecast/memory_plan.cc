@@ -48,10 +48,12 @@ absl::StatusOr<MemoryPlan> PlanMemory(const RunConfig& config, absl::Span<const 
   if (config.host_memory == kAutoBytes) {
     const StateFormat format = config.format();
     GEMINI_ASSIGN_OR_RETURN(const Layout layout, Layout::Pack(tensors, chunk_bytes, format));
-    const int64_t of_bundle =
+    const int64_t of_trained =
         TrainableKinds(format).size() - (config.states_on_nvme() ? NumStateChunks(format) : 0);
-    const int64_t chunks =
-        layout.num_bundles() * of_bundle + SpareSlots(format, config.states_on_nvme());
+    int64_t chunks = SpareSlots(format, config.states_on_nvme());
+    for (int64_t i = 0; i < layout.num_bundles(); ++i) {
+      chunks += layout.group(BundleId(i)) == TensorGroup::kTrainable ? of_trained : 1;
+    }
     plan.bytes[Tier::kHost] = chunks * chunk_bytes;
     if (!config.nvme.empty()) {
       plan.bytes[Tier::kHost] = std::min(plan.bytes[Tier::kHost], available_bytes / 2);

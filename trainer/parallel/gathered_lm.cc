@@ -117,10 +117,19 @@ void GatheredLm::MakeUnits(torch::ScalarType type, Communicator& communicator,
                    made.parameters()[i]);
     }
   }
+  for (const std::unique_ptr<GatheredUnit>& made : units_) {
+    for (size_t i = 0; i < made->wholes().size(); ++i) {
+      AddParameter(*this, absl::StrCat("whole.", made->tensors()[i].name), made->wholes()[i]);
+    }
+  }
   for (size_t b = 0; b < num_blocks; ++b) {
     blocks_.push_back(
         std::make_shared<GatheredBlock>(whole_->blocks()[b], *units_[b + 1], layers_[b + 1]));
   }
+}
+
+void GatheredLm::NoteUpdate() {
+  for (const std::unique_ptr<GatheredUnit>& unit : units_) unit->NoteUpdate();
 }
 
 void GatheredLm::train(bool on) {

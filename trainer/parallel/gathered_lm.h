@@ -2,7 +2,8 @@
 // A language model of which each rank has shards (ZeRO stage 3), and which is gathered unit by unit
 // while it computes; or which each rank has whole (stage 0), with gradients that are added up.
 // Units are the embeddings, each block, and what is behind the blocks.
-// Names:  its parameters are this rank's pieces, in the order of the units: as PieceName.
+// Names:  its parameters are this rank's pieces, in the order of the units: as PieceName; behind
+//         all of them "whole.NAME", frozen, of what it has whole beside them.
 // Bits:   loss and gradients are those of the whole model on one rank, and each gradient is the sum
 //         over the ranks, folded by rank.
 // Limits: it is on a CPU, and tables of the vocabulary are not cut. Micro-batches run one after the
@@ -39,6 +40,9 @@ class GatheredLm final : public CausalLm {
   torch::Tensor Head(const torch::Tensor& hidden) override;
   BatchLoss LossOf(Stream last, const torch::Tensor& tokens, double factor) override;
   void train(bool on = true) override;
+
+  // The pieces have new values. All ranks call it between the same steps.
+  void NoteUpdate();
 
   // In the order of their use.
   const std::vector<std::unique_ptr<GatheredUnit>>& units() const { return units_; }

@@ -142,8 +142,8 @@ GatheredUnit::GatheredUnit(std::string name, std::vector<UnitTensor> tensors,
       communicator_(communicator),
       group_(group),
       division_(division),
-      cut_(SizesOf(tensors_), gathers() ? group.size() : 1, block_elements),
-      pieces_(cut_.PiecesOf(gathers() ? group.place : 0)) {
+      cut_(SizesOf(tensors_), has_parts() ? group.size() : 1, block_elements),
+      pieces_(cut_.PiecesOf(has_parts() ? group.place : 0)) {
   TORCH_CHECK(std::ranges::any_of(tensors_, &UnitTensor::is_trained), "nothing of ", name_,
               " is trained");
   for (const ShardPiece& piece : pieces_) {
@@ -153,10 +153,14 @@ GatheredUnit::GatheredUnit(std::string name, std::vector<UnitTensor> tensors,
                                            : std::vector<int64_t>{piece.count};
     parameters_.push_back(at::empty(sizes, type).set_requires_grad(tensor.is_trained));
   }
+  if (division_ == UnitDivision::kShardsAndWhole) {
+    for (const UnitTensor& tensor : tensors_) wholes_.push_back(at::empty(tensor.sizes, type));
+  }
   buffer_ = at::empty({0}, type);
 }
 
 std::vector<Tensor> GatheredUnit::Views(UnitUse use) {
+  if (division_ == UnitDivision::kShardsAndWhole && std::exchange(is_stale_, false)) Refresh();
   Hold();
   if (!at::GradMode::is_enabled()) return Whole();
   const Tensor anchor = at::empty({0}, torch::kFloat32).requires_grad_();
@@ -165,6 +169,8 @@ std::vector<Tensor> GatheredUnit::Views(UnitUse use) {
 
 std::vector<Tensor> GatheredUnit::Whole() const {
   std::vector<Tensor> whole;
+  for (const Tensor& one : wholes_) whole.push_back(AliasOf(one, one.sizes()));
+  if (!whole.empty()) return whole;
   if (!gathers()) {
     for (size_t i = 0; i < pieces_.size(); ++i) {
       whole.push_back(
@@ -182,19 +188,33 @@ std::vector<Tensor> GatheredUnit::Whole() const {
 
 void GatheredUnit::Hold() {
   if (!gathers() || ++num_users_ > 1) return;
-  const Tensor part = at::zeros({cut_.part_elements()}, buffer_.options());
-  for (size_t i = 0; i < pieces_.size(); ++i) {
-    part.narrow(0, pieces_[i].place, pieces_[i].count).copy_(parameters_[i].detach().flatten());
-  }
   const auto bytes = static_cast<size_t>(cut_.num_elements()) * buffer_.element_size();
   c10::StorageImpl& memory = *buffer_.storage().unsafeGetStorageImpl();
   memory.set_data_ptr_noswap(c10::GetAllocator(c10::DeviceType::CPU)->allocate(bytes));
   memory.set_nbytes(bytes);
+  GatherInto(buffer_, memory.mutable_data());
+}
+
+void GatheredUnit::GatherInto(const Tensor& owner, void* memory) {
+  const Tensor part = at::zeros({cut_.part_elements()}, buffer_.options());
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    part.narrow(0, pieces_[i].place, pieces_[i].count).copy_(parameters_[i].detach().flatten());
+  }
   AwaitOrThrow(
-      communicator_.AllGather(group_, part.const_data_ptr(), memory.mutable_data(),
+      communicator_.AllGather(group_, part.const_data_ptr(), memory,
                               cut_.part_elements() * static_cast<int64_t>(buffer_.element_size()),
                               absl::StrCat("gather ", name_)),
-      {part, buffer_});
+      {part, owner});
+}
+
+void GatheredUnit::Refresh() {
+  const at::NoGradGuard no_grad;
+  const Tensor all = at::empty({cut_.num_elements()}, buffer_.options());
+  GatherInto(all, all.mutable_data_ptr());
+  for (size_t i = 0; i < wholes_.size(); ++i) {
+    const auto tensor = static_cast<int64_t>(i);
+    wholes_[i].copy_(all.narrow(0, cut_.place(tensor), cut_.size(tensor)).view(tensors_[i].sizes));
+  }
 }
 
 void GatheredUnit::Release() {
@@ -236,7 +256,7 @@ Tensor GatheredUnit::SumOfParts(const std::vector<Tensor>& gradients,
   const SumType type = SumTypeOf(buffer_.scalar_type());
   const std::string site = absl::StrCat("gradients of ", name_);
   Work sum;
-  if (gathers()) {
+  if (has_parts()) {
     part = at::empty({cut_.part_elements()}, buffer_.options());
     sum = communicator_.ReduceScatter(group_, type, all.const_data_ptr(), part.mutable_data_ptr(),
                                       part.numel(), site);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A part of a model that is gathered as one: its tensors are cut into shards (shard_cut.h), of
 // which each rank has its own, and lie whole in each rank's memory only while they are used.
+//         With whole tensors beside the shards (stage 2) it is gathered once for each update, into
+//         these.
 //         With replicas in place of shards (ZeRO stage 0) each rank has the tensors whole: nothing
 //         is gathered and there is no buffer, but gradients are added alike.
 // Use:    Views gathers, and gives the tensors as functions of this rank's pieces. Backward adds
@@ -39,8 +41,9 @@ absl::string_view NameOfWhole(absl::string_view piece);
 
 // What each rank of the group has of a unit.
 enum class UnitDivision : uint8_t {
-  kShards,    // A part of it, other than the others' (ZeRO stage 3).
-  kReplicas,  // All of it (stage 0).
+  kShards,          // A part of it, other than the others' (ZeRO stage 3).
+  kShardsAndWhole,  // The same, and all values (stage 2).
+  kReplicas,        // All of it (stage 0).
 };
 
 // What backward needs of the buffer.
@@ -67,6 +70,11 @@ class GatheredUnit {
   // several dimensions, else [elements], so that a piece decays as its tensor does.
   const std::vector<ShardPiece>& pieces() const { return pieces_; }
   const std::vector<torch::Tensor>& parameters() const { return parameters_; }
+  // Returns the whole tensors that this rank has beside its pieces: by tensor, or none. They need
+  // no gradient.
+  const std::vector<torch::Tensor>& wholes() const { return wholes_; }
+  // The ranks' pieces have other values now than the whole tensors.
+  void NoteUpdate() { is_stale_ = true; }
 
   // Returns the tensors, in the graph if grad mode is on. The buffer is held from now on, until
   // Release, or until the views' backward if `use` is kToTheEnd and there is a graph.
@@ -87,7 +95,13 @@ class GatheredUnit {
  private:
   friend class UnitViews;
 
+  // Whether there is a buffer.
   bool gathers() const { return division_ == UnitDivision::kShards; }
+  bool has_parts() const { return division_ != UnitDivision::kReplicas; }
+  // Gathers into memory of cut_.num_elements().
+  void GatherInto(const torch::Tensor& owner, void* memory);
+  // Gives the whole tensors the values of the pieces.
+  void Refresh();
   // The tensors without a graph: in the buffer, or this rank's own.
   std::vector<torch::Tensor> Whole() const;
   // Returns the sum over the ranks of this rank's part, for gradients by tensor, and notes in
@@ -103,6 +117,8 @@ class GatheredUnit {
   const ShardCut cut_;
   const std::vector<ShardPiece> pieces_;
   std::vector<torch::Tensor> parameters_;
+  std::vector<torch::Tensor> wholes_;
+  bool is_stale_ = true;
   torch::Tensor buffer_;  // [cut_.num_elements()]; without memory while nobody holds it.
   int64_t num_users_ = 0;
 };

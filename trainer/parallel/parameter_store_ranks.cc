@@ -42,9 +42,12 @@ struct RanksParameterStore::Reply {
   int64_t number = 0;  // The tensor's step.
 };
 
-RanksParameterStore::RanksParameterStore(std::unique_ptr<ParameterStore> own,
-                                         const GatheredLm& model, Communicator& communicator)
-    : own_(std::move(own)), communicator_(communicator), exchange_(communicator, CutsOf(model)) {
+RanksParameterStore::RanksParameterStore(std::unique_ptr<ParameterStore> own, GatheredLm& model,
+                                         Communicator& communicator)
+    : own_(std::move(own)),
+      model_(model),
+      communicator_(communicator),
+      exchange_(communicator, CutsOf(model)) {
   for (const std::unique_ptr<GatheredUnit>& unit : model.units()) {
     const size_t first = tensors_.size();
     for (const UnitTensor& tensor : unit->tensors()) {
@@ -69,6 +72,7 @@ absl::StatusOr<client::StepResult> RanksParameterStore::Update(const client::Ste
   step.exchange = &exchange_;
   absl::StatusOr<client::StepResult> result = own_->Update(step);
   if (!result.ok() && exchange_.refused()) return MarkAsAgreed(result.status());
+  model_.NoteUpdate();
   return result;
 }
 
@@ -133,6 +137,7 @@ absl::Status RanksParameterStore::ReadRange(absl::string_view name, ChunkKind ki
 
 absl::Status RanksParameterStore::Write(absl::string_view name, ChunkKind kind, Source source) {
   GEMINI_ASSIGN_OR_RETURN(const size_t tensor, Find(name));
+  model_.NoteUpdate();
   for (const Part& part : tensors_[tensor]) {
     if (part.rank != communicator_.rank()) continue;
     GEMINI_RETURN_IF_ERROR(

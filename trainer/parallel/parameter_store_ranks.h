@@ -24,7 +24,7 @@ namespace gemini::trainer {
 class RanksParameterStore final : public ParameterStore {
  public:
   // `own` has this rank's pieces, under the model's names. Model and communicator outlive this.
-  RanksParameterStore(std::unique_ptr<ParameterStore> own, const GatheredLm& model,
+  RanksParameterStore(std::unique_ptr<ParameterStore> own, GatheredLm& model,
                       Communicator& communicator);
 
   absl::StatusOr<client::StepResult> Update(const client::StepOptions& options) override;
@@ -66,6 +66,7 @@ class RanksParameterStore final : public ParameterStore {
   absl::StatusOr<int64_t> Answer(const Request& request, std::vector<std::byte>& bytes);
 
   const std::unique_ptr<ParameterStore> own_;
+  GatheredLm& model_;
   Communicator& communicator_;
   RankStepExchange exchange_;
   std::vector<std::vector<Part>> tensors_;  // The parts of each, in its order.

@@ -140,6 +140,12 @@ absl::StatusOr<std::unique_ptr<RankWatchdog>> StartWatchdog(const RunConfig& con
        .end = [rank = job.where.rank](const std::string& why) { EndJob(rank, why); }});
 }
 
+UnitDivision DivisionOf(const std::string& zero) {
+  return zero == "0"   ? UnitDivision::kReplicas
+         : zero == "2" ? UnitDivision::kShardsAndWhole
+                       : UnitDivision::kShards;
+}
+
 // A run, stage by stage. Each stage is gone through by all ranks, which agree on how it went before
 // the next one begins: what one of them cannot do ends all, with one message.
 class TrainingRun {
@@ -298,8 +304,7 @@ absl::Status TrainingRun::MakeModel() {
     GEMINI_ASSIGN_OR_RETURN(
         std::unique_ptr<GatheredLm> shards,
         GatheredLm::Make(spec(), type, *job_.communicator, job_.communicator->world(),
-                         config_.zero == "0" ? UnitDivision::kReplicas : UnitDivision::kShards,
-                         ShardBlockElements(config_.format().moments)));
+                         DivisionOf(config_.zero), ShardBlockElements(config_.format().moments)));
     for (const std::unique_ptr<GatheredUnit>& unit : shards->units()) {
       for (const UnitTensor& tensor : unit->tensors()) {
         parameters_.push_back({tensor.name, tensor.sizes});
@@ -307,7 +312,8 @@ absl::Status TrainingRun::MakeModel() {
     }
     shards_ = shards.get();
     model_ = std::move(shards);
-    if (model_->parameters().empty()) {
+    if (std::ranges::all_of(shards_->units(),
+                            [](const auto& unit) { return unit->parameters().empty(); })) {
       return absl::InvalidArgumentError(
           "the model is too small to give this rank a part of it: start fewer ranks");
     }

@@ -103,9 +103,14 @@ absl::StatusOr<MemoryPlan> PlanForShards(const RunConfig& config, const Gathered
                                          int64_t available) {
   constexpr int64_t kLeastChunkBytes = 64 * kKiB;
   constexpr double kWorthwhile = 1.02;
-  const std::vector<TensorSpec> pieces = TensorsOf(ParameterShapesOf(model), config);
+  std::vector<TensorSpec> tensors;
+  for (const auto& parameter : model.named_parameters()) {
+    const torch::Tensor& tensor = parameter.value();
+    tensors.push_back({parameter.key(), static_cast<int64_t>(tensor.nbytes()),
+                       tensor.requires_grad() ? TensorGroup::kTrainable : TensorGroup::kFrozen});
+  }
   const auto plan_with = [&](int64_t chunk_bytes) {
-    return PlanMemory(config, pieces, /*activations=*/{}, chunk_bytes, available);
+    return PlanMemory(config, tensors, /*activations=*/{}, chunk_bytes, available);
   };
   if (config.chunk_size != kAutoBytes) return plan_with(config.chunk_size);
   std::vector<MemoryPlan> plans;
@@ -259,6 +264,17 @@ absl::Status OpenShards(const RunConfig& config, GatheredLm& model, Communicator
   GEMINI_RETURN_IF_ERROR(OpenSession(
       config, TrainingDevice(), plan, model, manage,
       [&](absl::string_view name) { return no_decay.Exempts(NameOfWhole(name)); }, memory));
+  // What is whole beside the pieces gets its values from them.
+  for (const std::unique_ptr<GatheredUnit>& unit : model.units()) {
+    for (size_t i = 0; i < unit->wholes().size(); ++i) {
+      GEMINI_RETURN_IF_ERROR(memory.store->Write(absl::StrCat("whole.", unit->tensors()[i].name),
+                                                 ChunkKind::kParam,
+                                                 [](int64_t, absl::Span<std::byte> bytes) {
+                                                   std::ranges::fill(bytes, std::byte{0});
+                                                   return absl::OkStatus();
+                                                 }));
+    }
+  }
   memory.store =
       std::make_unique<RanksParameterStore>(std::move(memory.store), model, communicator);
   return absl::OkStatus();

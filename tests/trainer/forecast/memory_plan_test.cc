@@ -35,6 +35,14 @@ TEST(MemoryPlan, AutoHostHoldsFourChunksABundleAndSpareOnes) {
   EXPECT_EQ(plan.bytes[Tier::kNvme], 0);
 }
 
+TEST(MemoryPlan, WhatIsFrozenHasOneChunk) {
+  std::vector<TensorSpec> tensors = kTensors;
+  tensors.push_back({"frozen", 64 * kKiB, TensorGroup::kFrozen});
+  ASSERT_OK_AND_ASSIGN(const MemoryPlan plan,
+                       PlanMemory(RunConfig(), tensors, {}, 64 * kKiB, kGiB));
+  EXPECT_EQ(plan.bytes[Tier::kHost], (4 * 4 + 1 + SpareSlots({})) * 64 * kKiB);
+}
+
 TEST(MemoryPlan, AutoHostFollowsTheFormatOfTheState) {
   RunConfig config;
   config.precision = "bf16";

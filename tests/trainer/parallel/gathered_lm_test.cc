@@ -58,7 +58,9 @@ std::string NameOf(const ::testing::TestParamInfo<Case>& info) {
   return std::string(c.family.name) + "_" + std::to_string(c.num_ranks) + "_" +
          (c.type == torch::kFloat32 ? "fp32" : "bf16") + (c.recompute ? "_recomputed" : "") + "_" +
          std::to_string(c.micro_batches) +
-         (c.division == UnitDivision::kReplicas ? "_replicas" : "");
+         (c.division == UnitDivision::kReplicas         ? "_replicas"
+          : c.division == UnitDivision::kShardsAndWhole ? "_kept_whole"
+                                                        : "");
 }
 
 ModelSpec SpecOf(const char* json) { return ParseHfConfig(json, "config")->spec; }
@@ -193,6 +195,8 @@ std::vector<Case> Cases() {
     cases.push_back({family, 4, torch::kBFloat16, true, 3});
     cases.push_back({family, 3, torch::kFloat32, true, 2, UnitDivision::kReplicas});
     cases.push_back({family, 4, torch::kBFloat16, false, 3, UnitDivision::kReplicas});
+    cases.push_back({family, 3, torch::kFloat32, true, 2, UnitDivision::kShardsAndWhole});
+    cases.push_back({family, 4, torch::kBFloat16, false, 3, UnitDivision::kShardsAndWhole});
   }
   return cases;
 }
@@ -243,6 +247,28 @@ TEST(GatheredLmBytesTest, OfReplicasAreThoseOfGradientsAlone) {
     for (const auto& unit : model->units()) {
       EXPECT_EQ(sent.count("gather " + unit->name()), 0);
       EXPECT_EQ(sent["gradients of " + unit->name()], 2 * 3 * unit->cut().num_elements() / 4 * 4);
+    }
+  });
+}
+
+// A unit is gathered once for each update, whatever its micro-batches.
+TEST(GatheredLmBytesTest, OfWhatIsKeptWholeAreOneGatherAndTheSums) {
+  RunThreadRanks(4, [&](Communicator& me) {
+    const Family& family = kFamilies[0];
+    ASSERT_OK_AND_ASSIGN(const std::unique_ptr<GatheredLm> model,
+                         GatheredLm::Make(SpecOf(family.json), torch::kFloat32, me, me.world(),
+                                          UnitDivision::kShardsAndWhole, kBlock));
+    Fill(*model, TrainWhole({family, 1, torch::kFloat32, false, 1}).values);
+    for (int64_t step = 1; step <= 2; ++step) {
+      model->NoteUpdate();
+      for (int64_t i = 0; i < 3; ++i) model->Losses(TokensOf(me.rank(), i)).Backward(1);
+      std::map<std::string, int64_t> sent;
+      for (const SentBytes& one : me.sent()) sent[one.site] += one.bytes;
+      for (const auto& unit : model->units()) {
+        const int64_t part = 3 * 4 * unit->cut().part_elements();
+        EXPECT_EQ(sent["gather " + unit->name()], step * part);
+        EXPECT_EQ(sent["gradients of " + unit->name()], 3 * step * part);
+      }
     }
   });
 }
