@@ -148,11 +148,12 @@ absl::Status Loop::AddUp(const LossValues& own, int64_t weight, LossValues& sum)
   std::vector<RankVerdict> verdicts;
   for (const Part& one : parts) {
     verdicts.push_back(one.verdict);
+    if (one.weight > 0) sum.Add(one.loss, one.weight, 1);
     if (signal_ == 0 && one.signal != 0) {
       signal_ = static_cast<int>(one.signal);
+      if (parts_.ranks.is_alone()) continue;  // Interrupt has said so.
       parts_.warn(absl::StrCat("stopping behind this step, as signal ", signal_, " asks; saving"));
     }
-    if (one.weight > 0) sum.Add(one.loss, one.weight, 1);
   }
   const absl::Status worst = WorstOf(verdicts);
   // As it is with one rank.
