@@ -183,7 +183,7 @@ class RanksTest(train_program.TrainTest):
         process.send_signal(signal.SIGUSR1)
         _, errors = process.communicate(timeout=TIMEOUT_S)
         self.assertEqual(process.returncode, 128 + signal.SIGUSR1, errors)
-        self.assertEqual(errors.count("stopping behind this step, as signal 10 asks"), 1, errors)
+        self.assertEqual(errors.count("stopping, as signal 10 asks all ranks"), 1, errors)
         done = steps(self.directory / "signalled")[-1]["step"]
         self.assertEqual((self.directory / "signalled" / "latest").readlink(), pathlib.Path(f"checkpoint-{done}"))
         self.assertEqual([line["step"] for line in steps(self.directory / "signalled")], list(range(1, done + 1)))

@@ -173,7 +173,7 @@ class Communicator {
       return kind == CollectiveKind::kSend || kind == CollectiveKind::kReceive;
     }
   };
-  // Notes which collective is under way; null: none.
+  // Notes which collective is under way. It is null where none is.
   void SetUnderWay(const Operation* operation);
   virtual Work Issue(Operation operation) = 0;
   // Prepares the exchange in a group that this rank is in, together with the other groups of that

@@ -48,6 +48,9 @@ Tensor AliasOf(const Tensor& parameter, at::IntArrayRef sizes) {
                                                           parameter.key_set(), parameter.dtype());
   alias.unsafeGetTensorImpl()->set_storage_offset(parameter.storage_offset());
   alias.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
+  // Backward through a graph from before an update raises.
+  alias.unsafeGetTensorImpl()->set_version_counter(
+      parameter.unsafeGetTensorImpl()->version_counter());
   return alias;
 }
 
@@ -160,7 +163,10 @@ GatheredUnit::GatheredUnit(std::string name, std::vector<UnitTensor> tensors,
 }
 
 std::vector<Tensor> GatheredUnit::Views(UnitUse use) {
-  if (division_ == UnitDivision::kShardsAndWhole && std::exchange(is_stale_, false)) Refresh();
+  if (division_ == UnitDivision::kShardsAndWhole && is_stale_) {
+    Refresh();
+    is_stale_ = false;
+  }
   Hold();
   if (!at::GradMode::is_enabled()) return Whole();
   const Tensor anchor = at::empty({0}, torch::kFloat32).requires_grad_();
@@ -240,8 +246,7 @@ std::vector<Tensor> GatheredUnit::GatherBehind(const std::vector<Tensor>& output
   return GatherFunction::apply(at::TensorList(outputs), this);
 }
 
-Tensor GatheredUnit::SumOfParts(const std::vector<Tensor>& gradients,
-                                std::vector<bool>& has_gradient) {
+Tensor GatheredUnit::SumOfParts(std::vector<Tensor>& gradients, std::vector<bool>& has_gradient) {
   const Tensor all = at::zeros({cut_.num_elements()}, buffer_.options());
   const Tensor ranks_with = at::zeros({std::ssize(tensors_)}, torch::kFloat32);
   for (size_t i = 0; i < tensors_.size(); ++i) {
@@ -251,6 +256,7 @@ Tensor GatheredUnit::SumOfParts(const std::vector<Tensor>& gradients,
     all.narrow(0, cut_.place(tensor), cut_.size(tensor))
         .view(tensors_[i].sizes)
         .copy_(gradients[i]);
+    gradients[i].reset();  // Its memory is needed for the sum.
   }
   Tensor part = all;
   const SumType type = SumTypeOf(buffer_.scalar_type());

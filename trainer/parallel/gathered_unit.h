@@ -104,10 +104,9 @@ class GatheredUnit {
   void Refresh();
   // The tensors without a graph: in the buffer, or this rank's own.
   std::vector<torch::Tensor> Whole() const;
-  // Returns the sum over the ranks of this rank's part, for gradients by tensor, and notes in
-  // `has_gradient` which tensors have one in any rank.
-  torch::Tensor SumOfParts(const std::vector<torch::Tensor>& gradients,
-                           std::vector<bool>& has_gradient);
+  // Returns the sum over the ranks of this rank's part, for gradients by tensor, which it drops,
+  // and notes in `has_gradient` which tensors have one in any rank.
+  torch::Tensor SumOfParts(std::vector<torch::Tensor>& gradients, std::vector<bool>& has_gradient);
 
   const std::string name_;
   const std::vector<UnitTensor> tensors_;

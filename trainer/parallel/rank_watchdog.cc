@@ -136,12 +136,16 @@ void RankWatchdog::Stop() {
 
 bool RankWatchdog::EndJob() {
   MutexLock lock(mutex_);
+  if (ends_ != Ends::kNo || is_ending_) {
+    // The watcher ends the job, and may have something to say: who asked here must not be faster.
+    while (!has_ended_) mutex_.WaitFor(changed_);
+    return false;
+  }
   // Where nobody can say who is the first, two messages are better than none.
   return AskIfFirst() != Ends::kLater;
 }
 
 RankWatchdog::Ends RankWatchdog::AskIfFirst() {
-  if (ends_ != Ends::kNo) return Ends::kLater;  // This rank's other thread ends the job.
   ends_ = Ends::kAsked;
   changed_.notify_all();
   const Clock::time_point deadline = Clock::now() + kPatience;
@@ -219,15 +223,23 @@ void RankWatchdog::Watch() {
       if (others_end_) break;
       if (std::optional<std::string> found = Judge(now)) {
         const Ends ends = AskIfFirst();
-        // Where the store does not answer the first rank is gone, and the second one says so.
-        const bool tells = ends == Ends::kAsked ? communicator_.rank() <= 1 : ends == Ends::kFirst;
-        if (tells) why = *std::move(found);
+        // Where the store does not answer the first rank is gone, and the second one says so. If
+        // the launcher has not ended this rank some time later, nobody did.
+        if (ends == Ends::kAsked && communicator_.rank() > 1) {
+          const Clock::time_point deadline = Clock::now() + kPatience;
+          while (!stopping_ && Clock::now() < deadline) mutex_.WaitUntil(changed_, deadline);
+        }
+        if (ends != Ends::kLater) why = *std::move(found);
         break;
       }
       mutex_.WaitUntil(changed_, Clock::now() + kBeat);
     }
+    is_ending_ = true;
   }
   options_.end(why);
+  MutexLock lock(mutex_);
+  has_ended_ = true;
+  changed_.notify_all();
 }
 
 std::optional<std::string> RankWatchdog::Judge(Clock::time_point now) const {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ends a job whose ranks can no longer go on together, and says why. MPI waits for ever for a rank
 // that does not come, and tells nobody which.
-// Found:  a collective that takes longer than the limit (names the ranks that have not begun it);
-//         a rank that has not been heard of for as long, as one that is stopped; a rank that says
+// Found:  a collective that has not moved on for the limit (names ranks that have not begun it); a
+//         rank that has not been heard of for as long, as one that is stopped; a rank that says
 //         that it ends the job.
 // How:    each rank tells twice a second, in a store of the first rank's, how many collectives it
 //         has issued. The store goes its own way, so that it works while MPI waits.
@@ -83,6 +83,8 @@ class RankWatchdog {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool others_end_ ABSL_GUARDED_BY(mutex_) = false;  // Another rank has ended the job.
   Ends ends_ ABSL_GUARDED_BY(mutex_) = Ends::kNo;
+  bool is_ending_ ABSL_GUARDED_BY(mutex_) = false;      // The watcher is about to call `end`.
+  bool has_ended_ ABSL_GUARDED_BY(mutex_) = false;      // It has, and `end` has come back.
   std::vector<Heard> heard_ ABSL_GUARDED_BY(mutex_);    // By rank.
   Clock::time_point answered_ ABSL_GUARDED_BY(mutex_);  // When the store did, last.
   Clock::time_point began_ ABSL_GUARDED_BY(mutex_);     // To watch, or to go on after a stop.

@@ -58,7 +58,7 @@ absl::Status Compare(const std::string& own, const std::string& of_first) {
   return absl::InvalidArgumentError(
       absl::StrCat(differs == here.end() ? "nothing" : *differs, " here, and ",
                    other == there.end() ? "nothing" : *other, " in rank 0: start all ranks with ",
-                   "one build, one configuration and the same data"));
+                   "one build, one configuration and the same files"));
 }
 
 }  // namespace

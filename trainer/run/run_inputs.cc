@@ -138,20 +138,27 @@ std::string Describe(const TokenFingerprint& file) {
 absl::StatusOr<std::string> DescribeWeights(const std::string& directory) {
   std::error_code error;
   std::set<std::filesystem::path> files;
-  for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
-    if (entry.path().extension() == ".safetensors") files.insert(entry.path());
+  for (std::filesystem::directory_iterator entry(directory, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::filesystem::path& path = entry->path();
+    std::error_code of_entry;  // A link to nothing is none of the model's files.
+    if ((path.extension() == ".safetensors" || path.filename() == "config.json") &&
+        std::filesystem::is_regular_file(path, of_entry)) {
+      files.insert(path);
+    }
   }
   if (error) return absl::NotFoundError(absl::StrCat(directory, ": ", error.message()));
   std::string text;
   for (const std::filesystem::path& path : files) {
     std::ifstream file(path, std::ios::binary);
     const auto size = static_cast<int64_t>(std::filesystem::file_size(path, error));
+    if (error) return absl::DataLossError(absl::StrCat(path.string(), ": ", error.message()));
     std::string ends(static_cast<size_t>(2 * std::min(size, kMiB)), '\0');
     const auto half = static_cast<std::streamsize>(ends.size() / 2);
     file.read(ends.data(), half);
     file.seekg(size - half);
     file.read(ends.data() + half, half);
-    if (error || !file) return absl::DataLossError(absl::StrCat(path.string(), ": cannot be read"));
+    if (!file) return absl::DataLossError(absl::StrCat(path.string(), ": cannot be read"));
     absl::StrAppendFormat(&text, "%s has %d bytes, its ends' checksum %08x\n",
                           path.filename().string(), size,
                           Crc32c(std::as_bytes(std::span<const char>(ends))));

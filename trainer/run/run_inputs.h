@@ -54,8 +54,9 @@ absl::Status CheckStepIsTheSame(const RunConfig& config, const TrainerState& sta
 // Returns what a file is, for people.
 std::string Describe(const TokenFingerprint& file);
 
-// Returns what the weights of a checkpoint are, a line a file: their sizes, and checksums of their
-// ends. A model of the same shape in another rank's directory would be trained as a part of this.
+// Returns what config.json and the weights of a checkpoint are, a line a file: their sizes, and
+// checksums of their ends. A model of the same shape in another rank's directory would be trained
+// as a part of this.
 absl::StatusOr<std::string> DescribeWeights(const std::string& directory);
 
 // Other data would be taken in an order that is no part of either run.

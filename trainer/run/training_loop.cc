@@ -113,6 +113,7 @@ class Loop {
   bool told_of_registration_ = false;
   bool told_of_metrics_ = false;
   bool told_of_housekeeping_ = false;
+  bool told_of_signal_ = false;
   bool has_begun_ = false;
   std::optional<MetricsFile> metrics_;  // Of the first rank, once begun.
   int64_t saved_step_ = 0;              // Nothing was done yet: nothing to save.
@@ -149,13 +150,14 @@ absl::Status Loop::AddUp(const LossValues& own, int64_t weight, LossValues& sum)
   for (const Part& one : parts) {
     verdicts.push_back(one.verdict);
     if (one.weight > 0) sum.Add(one.loss, one.weight, 1);
-    if (signal_ == 0 && one.signal != 0) {
-      signal_ = static_cast<int>(one.signal);
-      if (parts_.ranks.is_alone()) continue;  // Interrupt has said so.
-      parts_.warn(absl::StrCat("stopping behind this step, as signal ", signal_, " asks; saving"));
-    }
+    if (signal_ == 0) signal_ = static_cast<int>(one.signal);
   }
   const absl::Status worst = WorstOf(verdicts);
+  // Interrupt says so where one rank is alone.
+  if (!std::exchange(told_of_signal_, signal_ != 0) && signal_ != 0 && worst.ok() &&
+      !parts_.ranks.is_alone()) {
+    parts_.warn(absl::StrCat("stopping, as signal ", signal_, " asks all ranks"));
+  }
   // As it is with one rank.
   return absl::IsOutOfRange(worst) ? MarkAsAgreed(absl::FailedPreconditionError(worst.message()))
                                    : worst;

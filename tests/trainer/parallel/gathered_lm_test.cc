@@ -276,15 +276,18 @@ TEST(GatheredLmBytesTest, OfWhatIsKeptWholeAreOneGatherAndTheSums) {
 // As behind a loss that is not learned from: what it held is older than the update that follows.
 TEST(GatheredLmForwardTest, OneWithoutABackwardLeavesNothingOldBehind) {
   torch::set_num_threads(1);
-  for (const Family& family : {kFamilies[0], kFamilies[1]}) {
-    const Case c = {family, 2, torch::kFloat32, false, 1};
+  for (const Case& c :
+       {Case{kFamilies[0], 2, torch::kFloat32, false, 1},
+        Case{kFamilies[1], 2, torch::kFloat32, false, 1},
+        Case{kFamilies[1], 2, torch::kFloat32, false, 1, UnitDivision::kReplicas},
+        Case{kFamilies[1], 2, torch::kFloat32, false, 1, UnitDivision::kShardsAndWhole}}) {
+    const Family& family = c.family;
     const Whole whole = TrainWhole(c);
     std::map<std::string, Tensor> updated;
     for (const auto& [name, value] : whole.values) updated[name] = value * 2;
     RunThreadRanks(2, [&](Communicator& me) {
       const auto make = [&] {
-        return *GatheredLm::Make(SpecOf(family.json), c.type, me, me.world(), UnitDivision::kShards,
-                                 kBlock);
+        return *GatheredLm::Make(SpecOf(family.json), c.type, me, me.world(), c.division, kBlock);
       };
       const auto loss_of = [&](GatheredLm& model) {
         model.set_dropout_draw(DrawOf(c, me.rank(), 0));
@@ -294,6 +297,7 @@ TEST(GatheredLmForwardTest, OneWithoutABackwardLeavesNothingOldBehind) {
       Fill(*model, whole.values);
       const BatchLoss left = loss_of(*model);
       Fill(*model, updated);
+      model->NoteUpdate();
       Fill(*fresh, updated);
       const BatchLoss next = loss_of(*model);
       EXPECT_EQ(next.Values().total, loss_of(*fresh).Values().total);

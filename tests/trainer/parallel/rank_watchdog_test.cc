@@ -69,6 +69,8 @@ TEST(RankWatchdogTest, ARankThatDoesNotComeIsNamedOnce) {
     // All ranks hear that the job is over, also that which did nothing.
     const std::vector<std::string> texts = ends.Await(3);
     ASSERT_EQ(texts.size(), 1);
+    // Whoever finds an error now comes too late to say so, and not before the watcher is done.
+    EXPECT_FALSE(watchdog->EndJob());
     EXPECT_THAT(texts[0], AllOf(HasSubstr("for 3s"), HasSubstr("\"the missing sum\""),
                                 HasSubstr("waits for rank 1 (at ")));
     if (me.rank() == 1) {
