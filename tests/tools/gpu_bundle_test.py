@@ -69,7 +69,7 @@ class GpuBundleTest(unittest.TestCase):
         self.assertLess(size, 60 << 20)
         built = {file.name for file in (ROOT / "build/gpu").iterdir()}
         self.assertEqual({file.name for file in (self.bundle / "gpu").iterdir()}, built)
-        for program in ("run", "measure", "observe"):
+        for program in ("run", "measure", "observe", "families"):
             self.assertTrue(os.access(self.bundle / program, os.X_OK), program)
 
     def test_its_programs_find_what_debian_alone_has_in_it(self):
@@ -157,6 +157,43 @@ class GpuBundleTest(unittest.TestCase):
         self.assertIn("gemini-train run", (folder / "memstat.txt").read_text())
         self.assertEqual(json.loads((folder / "memstat.json").read_text())["tenants"][0]["label"], "gemini-train run")
         self.assertIn("traceEvents", json.loads((folder / "trace.json").read_text()))
+
+    def compare_families(self, *more):
+        report = self.bundle.parent / "families.json"
+        done = subprocess.run([sys.executable, self.bundle / "families", "--models", ROOT / "build/tests/trainer_models",
+                               "--only", "mixtral", "--device", "cpu", "--device-memory", "64MiB", "--report", report,
+                               *more], capture_output=True, text=True, check=False)
+        return done, json.loads(report.read_text())
+
+    @unittest.skipUnless((ROOT / "build/bin/gemini-train").exists(), "built without Torch")
+    def test_placements_of_a_family_are_compared(self):
+        done, report = self.compare_families()
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(report, {"mixtral fp32": [], "mixtral bf16": []})
+
+    @unittest.skipUnless((ROOT / "build/bin/gemini-train").exists(), "built without Torch")
+    def test_a_placement_with_other_numbers_and_one_that_fails_are_named(self):
+        programs = self.bundle.parent / "programs"
+        programs.mkdir()
+        program = programs / "gemini-train"
+        # Of what is recomputed other losses come out, and routed experts fail.
+        program.write_text(r"""#!/bin/sh
+            loss=2 output=
+            for word; do
+              [ "$last" = --output ] && output=$word
+              last=$word
+              [ "$word" = --recompute ] && loss=3
+              [ "$word" = routed ] && echo no experts >&2 && exit 1
+            done
+            mkdir -p "$output"; printf '{"loss": %s, "grad_norm": 1}\n' "$loss" >"$output/metrics.jsonl"
+            """)
+        program.chmod(0o755)
+        done, report = self.compare_families("--bin", programs)
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        for texts in report.values():
+            self.assertIn("recomputed: 1 of 2 numbers differ", texts[0])
+            self.assertIn("no experts", texts[1])
+            self.assertEqual(len(texts), 2)
 
     def test_a_run_that_fails_is_in_the_report(self):
         report = self.bundle.parent / "failed.json"
