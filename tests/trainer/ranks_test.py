@@ -77,6 +77,7 @@ class RanksTest(train_program.TrainTest):
             "on_nvme": (2, {"host_memory": "5MiB", "nvme": f"{self.directory}:64MiB", "chunk_size": "64KiB"}),
             "lamb": (2, {"optimizer": "lamb"}),
             "replicas": (2, {"zero": 0}),
+            "states_in_parts": (2, {"zero": 1}),
             "kept_whole": (2, {"zero": 2, "device_memory": "3MiB", "chunk_size": "64KiB", "recompute": True}),
         }
         for name, (num_ranks, more) in cases.items():
@@ -92,10 +93,15 @@ class RanksTest(train_program.TrainTest):
 
     def test_stages_differ_in_no_bit_and_go_on_from_each_other(self):
         more = {"model": TIED, "accumulate": 2, "precision": "bf16", "moments": "8bit"}
-        whole = self.ranks(3, "whole", **self.keys(zero=0, **more))
-        for stage in (2, 3):
-            self.assert_same_end(whole, self.ranks(3, f"stage_{stage}", **self.keys(zero=stage, **more)))
-        both = self.ranks(3, "both", **self.keys(zero=0, **dict(more, steps=3, schedule="constant")))
+        each = {"gradient_sync": "each", **more}
+        whole = self.ranks(3, "whole", **self.keys(zero=0, **each))
+        for stage in (1, 2, 3):
+            self.assert_same_end(whole, self.ranks(3, f"stage_{stage}", **self.keys(zero=stage, **each)))
+        # Which of a step's sums is the first does not depend on the stage either.
+        last = [self.ranks(3, f"last_{stage}", **self.keys(zero=stage, **more)) for stage in (0, 1)]
+        self.assert_same_end(*last)
+        self.assertNotEqual(steps(whole)[-1]["grad_norm"], steps(last[0])[-1]["grad_norm"])
+        both = self.ranks(3, "both", **self.keys(zero=0, **dict(each, steps=3, schedule="constant")))
         through = self.ranks(3, "through", **self.keys(zero=3, **dict(more, schedule="constant")))
         result = run_ranks(3, output=both, resume=True, steps=6, zero=3)
         self.assertEqual(result.returncode, 0, result.stderr)
@@ -136,6 +142,7 @@ class RanksTest(train_program.TrainTest):
 
     def test_what_one_rank_cannot_do_ends_all_with_one_message(self):
         self.refused(2, 2, "--reference with 2 ranks", **self.keys(reference=True))
+        self.refused(2, 2, "--zero 1 has", **self.keys(gradient_sync="last"))
         self.refused(2, 2, "--steps is missing", **{key: value for key, value in self.keys().items()
                                                     if key != "steps"})
         self.refused(2, 1, "No such file", **self.keys(data=self.directory / "missing.npy"))

@@ -53,6 +53,11 @@ bool RunConfig::routes_experts(int64_t count, int64_t chosen) const {
   return std::pow(not_chosen, static_cast<double>(batch * sequence)) > kLeastLeftOut;
 }
 
+bool RunConfig::adds_gradients_once() const {
+  const bool has_room = zero == "0" || zero == "1";
+  return accumulate > 1 && (gradient_sync == "last" || (gradient_sync == "auto" && has_room));
+}
+
 std::optional<int> RunConfig::gpu() const { return ParseDeviceName(device).value_or(std::nullopt); }
 
 absl::Status CheckRunConfig(const RunConfig& config) {
@@ -143,6 +148,11 @@ absl::Status CheckRunOfRanks(const RunConfig& config, int64_t num_ranks) {
   }
   if (config.micro_batch_schedule == "vertical") {
     return refuse("--micro-batch-schedule vertical", "ranks gather a block for each micro-batch");
+  }
+  if (config.gradient_sync == "last" && config.zero != "0" && config.zero != "1") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--gradient-sync last with --zero ", config.zero,
+                     ": a rank has no room there for gradients of the whole model: --zero 1 has"));
   }
   if (config.vocabulary_blocks > 1) {
     return refuse("--vocabulary-blocks", "ranks have parts of the table as of all else");

@@ -72,6 +72,7 @@ struct RunConfig : OptimizerKeys, PlacementKeys {
   std::string micro_batch_schedule = "horizontal";
   int64_t collective_timeout = 120;  // Seconds.
   std::string zero = "3";  // Of several ranks: what of the model each of them has in parts.
+  std::string gradient_sync = "auto";  // When they add their gradients.
   bool recompute = false;
   std::string order = "shuffled";
   std::string metrics;  // Empty: metrics.jsonl in the output directory.
@@ -94,6 +95,8 @@ struct RunConfig : OptimizerKeys, PlacementKeys {
   uint64_t rounding_seed() const;
   // Of a GPU; none: the CPU. `device` is one that CheckRunConfig has accepted.
   std::optional<int> gpu() const;
+  // Whether ranks add their gradients behind all micro-batches of a step, and not in each.
+  bool adds_gradients_once() const;
   bool states_on_nvme() const { return optimizer_tier == "nvme"; }
   // Whether an evaluation fetches the experts alone that tokens choose, `chosen` of `count` each.
   bool routes_experts(int64_t count, int64_t chosen) const;

@@ -53,10 +53,16 @@ KeyTable RunKeys(RunConfig& config) {
       ChoiceKey(
           {"zero", "STAGE",
            "With several ranks (mpirun -n N gemini-train ...), what each has of the model: 0: "
-           "all; 2: parameters, and a part of the optimizer states; 3: a part of both; the "
-           "numbers stay the same",
+           "all; 1: parameters and gradients, and a part of the optimizer states; 2: parameters, "
+           "and a part of the rest; 3: a part of all",
            R::kFree},
-          config.zero, {"0", "2", "3"}),
+          config.zero, {"0", "1", "2", "3"}),
+      ChoiceKey({"gradient-sync", "NAME",
+                 "When ranks add their gradients: behind the last micro-batch of a step, or in "
+                 "each; auto: the last with --zero 0 and 1, which have room for those before it. "
+                 "Sums are rounded in another order then",
+                 R::kFree},
+                config.gradient_sync, {"auto", "last", "each"}),
       CountKey({"collective-timeout", "SECONDS",
                 "With several ranks: how long one of them is waited for before all end", R::kFree},
                config.collective_timeout, 5, kMaxTimeout),

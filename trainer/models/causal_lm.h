@@ -61,6 +61,9 @@ class CausalLm : public torch::nn::Module {
   virtual torch::Tensor Head(const torch::Tensor& hidden) = 0;
   virtual BatchLoss LossOf(Stream last, const torch::Tensor& tokens, double factor) = 0;
   const std::vector<std::shared_ptr<Block>>& blocks() const { return blocks_; }
+  // Says whether backwards from now on are of a step's last micro-batch: what is done once a step,
+  // a model of several ranks does in these. They are at first.
+  virtual void set_last_micro_batch(bool /*is_last*/) {}
 
   // Returns logits [batch, sequence, vocab] for tokens [batch, sequence] int64, each in
   // [0, vocab_size), sequence <= max_sequence. Elements are dropped in training mode only.

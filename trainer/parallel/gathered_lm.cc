@@ -54,13 +54,15 @@ void GatheredLm::UnitLayers::Use(const std::vector<torch::Tensor>& tensors) cons
   for (size_t i = 0; i < layers.size(); ++i) layers[i]->Replace(names[i], tensors[i]);
 }
 
-absl::StatusOr<std::unique_ptr<GatheredLm>> GatheredLm::Make(
-    const ModelSpec& spec, torch::ScalarType type, Communicator& communicator,
-    const RankGroup& group, UnitDivision division, int64_t block_elements) {
+absl::StatusOr<std::unique_ptr<GatheredLm>> GatheredLm::Make(const ModelSpec& spec,
+                                                             torch::ScalarType type,
+                                                             Communicator& communicator,
+                                                             const RankGroup& group,
+                                                             const UnitOptions& options) {
   GEMINI_ASSIGN_OR_RETURN(std::unique_ptr<CausalLm> whole,
                           MakeCausalLm(spec, torch::dtype(type).device(torch::kMeta)));
   std::unique_ptr<GatheredLm> model(new GatheredLm(spec, std::move(whole)));
-  model->MakeUnits(type, communicator, group, division, block_elements);
+  model->MakeUnits(type, communicator, group, options);
   return model;
 }
 
@@ -68,7 +70,7 @@ GatheredLm::GatheredLm(const ModelSpec& spec, std::unique_ptr<CausalLm> whole)
     : spec_(spec), whole_(std::move(whole)) {}
 
 void GatheredLm::MakeUnits(torch::ScalarType type, Communicator& communicator,
-                           const RankGroup& group, UnitDivision division, int64_t block_elements) {
+                           const RankGroup& group, const UnitOptions& options) {
   std::map<const c10::TensorImpl*, std::pair<std::shared_ptr<LayerModule>, std::string>> places;
   for (const std::shared_ptr<torch::nn::Module>& module : whole_->modules(/*include_self=*/false)) {
     const auto layer = std::dynamic_pointer_cast<LayerModule>(module);
@@ -109,7 +111,7 @@ void GatheredLm::MakeUnits(torch::ScalarType type, Communicator& communicator,
                              : u == num_blocks + 1 ? "the head"
                                                    : absl::StrCat("block ", u - 1);
     units_.push_back(std::make_unique<GatheredUnit>(name, std::move(tensors[u]), type, communicator,
-                                                    group, division, block_elements));
+                                                    group, options));
     const GatheredUnit& made = *units_.back();
     for (size_t i = 0; i < made.pieces().size(); ++i) {
       const ShardPiece& piece = made.pieces()[i];
@@ -121,6 +123,9 @@ void GatheredLm::MakeUnits(torch::ScalarType type, Communicator& communicator,
     for (size_t i = 0; i < made->wholes().size(); ++i) {
       AddParameter(*this, absl::StrCat("whole.", made->tensors()[i].name), made->wholes()[i]);
     }
+    for (size_t i = 0; i < made->sums().size(); ++i) {
+      AddParameter(*this, absl::StrCat("sum.", made->tensors()[i].name), made->sums()[i]);
+    }
   }
   for (size_t b = 0; b < num_blocks; ++b) {
     blocks_.push_back(
@@ -130,6 +135,10 @@ void GatheredLm::MakeUnits(torch::ScalarType type, Communicator& communicator,
 
 void GatheredLm::NoteUpdate() {
   for (const std::unique_ptr<GatheredUnit>& unit : units_) unit->NoteUpdate();
+}
+
+void GatheredLm::set_last_micro_batch(bool is_last) {
+  for (const std::unique_ptr<GatheredUnit>& unit : units_) unit->set_last_micro_batch(is_last);
 }
 
 void GatheredLm::train(bool on) {

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // A language model of which each rank has shards (ZeRO stage 3), and which is gathered unit by unit
-// while it computes; or which each rank has whole (stage 0), with gradients that are added up.
+// while it computes; shards and whole tensors beside them (1 and 2); or the whole model (0), with
+// gradients that are added up.
 // Units are the embeddings, each block, and what is behind the blocks.
 // Names:  its parameters are this rank's pieces, in the order of the units: as PieceName; behind
-//         all of them "whole.NAME", frozen, of what it has whole beside them.
+//         all of them "whole.NAME", frozen, of what it has whole beside them, and "sum.NAME" of
+//         gradients that are added up there.
 // Bits:   loss and gradients are those of the whole model on one rank, and each gradient is the sum
-//         over the ranks, folded by rank.
+//         over the ranks, folded by rank: of each micro-batch, or of the sum of a step's.
 // Limits: it is on a CPU, and tables of the vocabulary are not cut. Micro-batches run one after the
 //         other: a forward ends that before it, whose backward throws if it is run afterwards.
 #pragma once
@@ -31,15 +33,18 @@ class GatheredLm final : public CausalLm {
  public:
   // All ranks of the group make the same one. `type` is that of the parameters, which have no
   // values yet. Communicator and group outlive this. Errors: as MakeCausalLm.
-  static absl::StatusOr<std::unique_ptr<GatheredLm>> Make(
-      const ModelSpec& spec, torch::ScalarType type, Communicator& communicator,
-      const RankGroup& group, UnitDivision division, int64_t block_elements);
+  static absl::StatusOr<std::unique_ptr<GatheredLm>> Make(const ModelSpec& spec,
+                                                          torch::ScalarType type,
+                                                          Communicator& communicator,
+                                                          const RankGroup& group,
+                                                          const UnitOptions& options);
 
   torch::Tensor Embed(const torch::Tensor& tokens) override;
   BatchContext ContextOf(const torch::Tensor& hidden) const override;
   torch::Tensor Head(const torch::Tensor& hidden) override;
   BatchLoss LossOf(Stream last, const torch::Tensor& tokens, double factor) override;
   void train(bool on = true) override;
+  void set_last_micro_batch(bool is_last) override;
 
   // The pieces have new values. All ranks call it between the same steps.
   void NoteUpdate();
@@ -61,7 +66,7 @@ class GatheredLm final : public CausalLm {
 
   GatheredLm(const ModelSpec& spec, std::unique_ptr<CausalLm> whole);
   void MakeUnits(torch::ScalarType type, Communicator& communicator, const RankGroup& group,
-                 UnitDivision division, int64_t block_elements);
+                 const UnitOptions& options);
   // Has the head see what the next forward of it needs, and returns what `compute` does.
   template <typename Compute>
   auto WithHead(const Compute& compute);

@@ -120,17 +120,8 @@ class UnitViews : public torch::autograd::Function<UnitViews> {
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const c10::intrusive_ptr<UnitInGraph> saved = Saved(context);
     GatheredUnit& unit = saved->unit;
-    std::vector<bool> has_gradient;
-    const Tensor part = unit.SumOfParts(gradients, has_gradient);
-    variable_list of_inputs;
-    for (size_t i = 0; i < unit.pieces_.size(); ++i) {
-      const ShardPiece& piece = unit.pieces_[i];
-      Tensor& gradient = of_inputs.emplace_back();
-      if (!has_gradient[static_cast<size_t>(piece.tensor)]) continue;
-      // Memory of its own: nothing else keeps a gradient that has left.
-      gradient = part.narrow(0, piece.place, piece.count).clone();
-      gradient = gradient.view(unit.parameters_[i].sizes());
-    }
+    variable_list of_inputs =
+        unit.adds_later() ? unit.Keep(std::move(gradients)) : unit.Sum(std::move(gradients));
     if (saved->use != UnitUse::kOnce) unit.Release();
     of_inputs.resize(of_inputs.size() + 3);
     return of_inputs;
@@ -139,16 +130,18 @@ class UnitViews : public torch::autograd::Function<UnitViews> {
 
 GatheredUnit::GatheredUnit(std::string name, std::vector<UnitTensor> tensors,
                            torch::ScalarType type, Communicator& communicator,
-                           const RankGroup& group, UnitDivision division, int64_t block_elements)
+                           const RankGroup& group, const UnitOptions& options)
     : name_(std::move(name)),
       tensors_(std::move(tensors)),
       communicator_(communicator),
       group_(group),
-      division_(division),
-      cut_(SizesOf(tensors_), has_parts() ? group.size() : 1, block_elements),
+      options_(options),
+      cut_(SizesOf(tensors_), has_parts() ? group.size() : 1, options.block_elements),
       pieces_(cut_.PiecesOf(has_parts() ? group.place : 0)) {
   TORCH_CHECK(std::ranges::any_of(tensors_, &UnitTensor::is_trained), "nothing of ", name_,
               " is trained");
+  TORCH_CHECK(!gathers() || options.sync == GradientSync::kEach,
+              "shards have no room for gradients that are added later");
   for (const ShardPiece& piece : pieces_) {
     const UnitTensor& tensor = tensors_[static_cast<size_t>(piece.tensor)];
     const std::vector<int64_t> sizes = tensor.sizes.size() > 1
@@ -156,14 +149,18 @@ GatheredUnit::GatheredUnit(std::string name, std::vector<UnitTensor> tensors,
                                            : std::vector<int64_t>{piece.count};
     parameters_.push_back(at::empty(sizes, type).set_requires_grad(tensor.is_trained));
   }
-  if (division_ == UnitDivision::kShardsAndWhole) {
+  if (options.division == UnitDivision::kShardsAndWhole) {
     for (const UnitTensor& tensor : tensors_) wholes_.push_back(at::empty(tensor.sizes, type));
+    if (options.sync == GradientSync::kLast) {
+      for (const UnitTensor& tensor : tensors_) sums_.push_back(at::empty(tensor.sizes, type));
+    }
   }
+  has_sum_.resize(sums_.size());
   buffer_ = at::empty({0}, type);
 }
 
 std::vector<Tensor> GatheredUnit::Views(UnitUse use) {
-  if (division_ == UnitDivision::kShardsAndWhole && is_stale_) {
+  if (!wholes_.empty() && is_stale_) {
     Refresh();
     is_stale_ = false;
   }
@@ -246,16 +243,73 @@ std::vector<Tensor> GatheredUnit::GatherBehind(const std::vector<Tensor>& output
   return GatherFunction::apply(at::TensorList(outputs), this);
 }
 
+std::vector<Tensor> GatheredUnit::Keep(std::vector<Tensor> gradients) {
+  std::vector<Tensor> of_parameters(parameters_.size());
+  if (!has_parts()) {
+    for (size_t i = 0; i < pieces_.size(); ++i) {
+      Tensor& gradient = gradients[static_cast<size_t>(pieces_[i].tensor)];
+      if (gradient.defined()) of_parameters[i] = gradient.reshape(parameters_[i].sizes());
+      gradient.reset();
+    }
+    return of_parameters;
+  }
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    if (!gradients[i].defined()) continue;
+    if (has_sum_[i]) {
+      sums_[i].add_(gradients[i]);
+    } else {
+      sums_[i].copy_(gradients[i]);
+    }
+    has_sum_[i] = true;
+    gradients[i].reset();
+  }
+  return of_parameters;
+}
+
+std::vector<Tensor> GatheredUnit::TakeKept() {
+  std::vector<Tensor> kept(tensors_.size());
+  if (options_.sync == GradientSync::kEach) return kept;
+  for (size_t i = 0; i < sums_.size(); ++i) {
+    if (has_sum_[i]) kept[i] = sums_[i];
+    has_sum_[i] = false;
+  }
+  if (has_parts()) return kept;
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    kept[static_cast<size_t>(pieces_[i].tensor)] = parameters_[i].grad();
+    parameters_[i].mutable_grad().reset();
+  }
+  return kept;
+}
+
+std::vector<Tensor> GatheredUnit::Sum(std::vector<Tensor> gradients) {
+  std::vector<bool> has_gradient;
+  const Tensor part = SumOfParts(gradients, has_gradient);
+  std::vector<Tensor> of_parameters(parameters_.size());
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    if (!has_gradient[static_cast<size_t>(pieces_[i].tensor)]) continue;
+    // Memory of its own: nothing else keeps a gradient that has left.
+    const Tensor gradient = part.narrow(0, pieces_[i].place, pieces_[i].count).clone();
+    of_parameters[i] = gradient.view(parameters_[i].sizes());
+  }
+  return of_parameters;
+}
+
 Tensor GatheredUnit::SumOfParts(std::vector<Tensor>& gradients, std::vector<bool>& has_gradient) {
+  std::vector<Tensor> kept = TakeKept();
   const Tensor all = at::zeros({cut_.num_elements()}, buffer_.options());
   const Tensor ranks_with = at::zeros({std::ssize(tensors_)}, torch::kFloat32);
   for (size_t i = 0; i < tensors_.size(); ++i) {
-    if (!gradients[i].defined()) continue;
+    if (!kept[i].defined() && !gradients[i].defined()) continue;
     const auto tensor = static_cast<int64_t>(i);
     ranks_with[tensor] = 1;
-    all.narrow(0, cut_.place(tensor), cut_.size(tensor))
-        .view(tensors_[i].sizes)
-        .copy_(gradients[i]);
+    Tensor own = all.narrow(0, cut_.place(tensor), cut_.size(tensor)).view(tensors_[i].sizes);
+    if (!kept[i].defined()) {
+      own.copy_(gradients[i]);
+    } else {
+      own.copy_(kept[i].view(tensors_[i].sizes));
+      if (gradients[i].defined()) own.add_(gradients[i]);
+    }
+    kept[i].reset();
     gradients[i].reset();  // Its memory is needed for the sum.
   }
   Tensor part = all;

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // A part of a model that is gathered as one: its tensors are cut into shards (shard_cut.h), of
 // which each rank has its own, and lie whole in each rank's memory only while they are used.
-//         With whole tensors beside the shards (stage 2) it is gathered once for each update, into
-//         these.
+//         With whole tensors beside the shards (stages 1 and 2) it is gathered once for each
+//         update, into these.
 //         With replicas in place of shards (ZeRO stage 0) each rank has the tensors whole: nothing
 //         is gathered and there is no buffer, but gradients are added alike.
 // Use:    Views gathers, and gives the tensors as functions of this rank's pieces. Backward adds
 //         their gradients over the ranks, and gives each piece its part of the sum, so that hooks
 //         of the pieces see it. Views that are used in several places of one micro-batch have one
-//         sum, of what the places add up to.
+//         sum, of what the places add up to. Where ranks add once a step, each adds those of its
+//         own micro-batches before: replicas in their parameters' .grad, as they would alone, and
+//         with whole tensors in others beside these (stage 1).
 // Memory: one buffer, however many micro-batches have views of it. It is empty while nobody holds
 //         it: graphs that saved views keep the memory of none.
 // Order:  all ranks of the group call Views, and run backward, in the same order.
@@ -42,8 +44,20 @@ absl::string_view NameOfWhole(absl::string_view piece);
 // What each rank of the group has of a unit.
 enum class UnitDivision : uint8_t {
   kShards,          // A part of it, other than the others' (ZeRO stage 3).
-  kShardsAndWhole,  // The same, and all values (stage 2).
+  kShardsAndWhole,  // The same, and all values (stages 1 and 2).
   kReplicas,        // All of it (stage 0).
+};
+
+// When the ranks add their gradients.
+enum class GradientSync : uint8_t {
+  kEach,  // In the backward of each micro-batch.
+  kLast,  // In that of a step's last one. Not of shards alone, which have no room for the others.
+};
+
+struct UnitOptions {
+  UnitDivision division = UnitDivision::kShards;
+  GradientSync sync = GradientSync::kEach;
+  int64_t block_elements = 0;  // As ShardCut.
 };
 
 // What backward needs of the buffer.
@@ -58,8 +72,7 @@ class GatheredUnit {
   // The tensors are of `type`, fp32, bf16 or fp16, on the CPU; one at least is trained.
   // Communicator and group outlive this.
   GatheredUnit(std::string name, std::vector<UnitTensor> tensors, torch::ScalarType type,
-               Communicator& communicator, const RankGroup& group, UnitDivision division,
-               int64_t block_elements);
+               Communicator& communicator, const RankGroup& group, const UnitOptions& options);
   GatheredUnit(const GatheredUnit&) = delete;
   GatheredUnit& operator=(const GatheredUnit&) = delete;
 
@@ -73,8 +86,12 @@ class GatheredUnit {
   // Returns the whole tensors that this rank has beside its pieces: by tensor, or none. They need
   // no gradient.
   const std::vector<torch::Tensor>& wholes() const { return wholes_; }
+  // Returns where this rank adds the gradients of whole tensors until all ranks do, alike.
+  const std::vector<torch::Tensor>& sums() const { return sums_; }
   // The ranks' pieces have other values now than the whole tensors.
   void NoteUpdate() { is_stale_ = true; }
+  // Whether backwards from now on are of a step's last micro-batch. They are at first.
+  void set_last_micro_batch(bool is_last) { is_last_micro_batch_ = is_last; }
 
   // Returns the tensors, in the graph if grad mode is on. The buffer is held from now on, until
   // Release, or until the views' backward if `use` is kToTheEnd and there is a graph.
@@ -96,28 +113,40 @@ class GatheredUnit {
   friend class UnitViews;
 
   // Whether there is a buffer.
-  bool gathers() const { return division_ == UnitDivision::kShards; }
-  bool has_parts() const { return division_ != UnitDivision::kReplicas; }
+  bool gathers() const { return options_.division == UnitDivision::kShards; }
+  bool has_parts() const { return options_.division != UnitDivision::kReplicas; }
   // Gathers into memory of cut_.num_elements().
   void GatherInto(const torch::Tensor& owner, void* memory);
   // Gives the whole tensors the values of the pieces.
   void Refresh();
   // The tensors without a graph: in the buffer, or this rank's own.
   std::vector<torch::Tensor> Whole() const;
+  // Whether the ranks' sum is of a later micro-batch.
+  bool adds_later() const { return options_.sync == GradientSync::kLast && !is_last_micro_batch_; }
+  // Keeps gradients by tensor for the ranks' sum. Returns those of the parameters, of replicas.
+  std::vector<torch::Tensor> Keep(std::vector<torch::Tensor> gradients);
+  // Returns by tensor what Keep has kept, or undefined tensors, and forgets it: what is returned
+  // is good until the next Keep.
+  std::vector<torch::Tensor> TakeKept();
+  // Adds gradients by tensor over the ranks. Returns those of the parameters.
+  std::vector<torch::Tensor> Sum(std::vector<torch::Tensor> gradients);
   // Returns the sum over the ranks of this rank's part, for gradients by tensor, which it drops,
-  // and notes in `has_gradient` which tensors have one in any rank.
+  // and notes in `has_gradient` which tensors have one in any rank. What was kept is added.
   torch::Tensor SumOfParts(std::vector<torch::Tensor>& gradients, std::vector<bool>& has_gradient);
 
   const std::string name_;
   const std::vector<UnitTensor> tensors_;
   Communicator& communicator_;
   const RankGroup& group_;
-  const UnitDivision division_;
+  const UnitOptions options_;
   const ShardCut cut_;
   const std::vector<ShardPiece> pieces_;
   std::vector<torch::Tensor> parameters_;
   std::vector<torch::Tensor> wholes_;
   bool is_stale_ = true;
+  std::vector<torch::Tensor> sums_;
+  std::vector<bool> has_sum_;  // By tensor, of sums_.
+  bool is_last_micro_batch_ = true;
   torch::Tensor buffer_;  // [cut_.num_elements()]; without memory while nobody holds it.
   int64_t num_users_ = 0;
 };

@@ -140,10 +140,12 @@ absl::StatusOr<std::unique_ptr<RankWatchdog>> StartWatchdog(const RunConfig& con
        .end = [rank = job.where.rank](const std::string& why) { EndJob(rank, why); }});
 }
 
-UnitDivision DivisionOf(const std::string& zero) {
-  return zero == "0"   ? UnitDivision::kReplicas
-         : zero == "2" ? UnitDivision::kShardsAndWhole
-                       : UnitDivision::kShards;
+UnitOptions UnitOptionsOf(const RunConfig& config) {
+  return {.division = config.zero == "0"   ? UnitDivision::kReplicas
+                      : config.zero == "3" ? UnitDivision::kShards
+                                           : UnitDivision::kShardsAndWhole,
+          .sync = config.adds_gradients_once() ? GradientSync::kLast : GradientSync::kEach,
+          .block_elements = ShardBlockElements(config.format().moments)};
 }
 
 // A run, stage by stage. Each stage is gone through by all ranks, which agree on how it went before
@@ -301,10 +303,9 @@ absl::Status TrainingRun::MakeModel() {
                      VocabularyBlocks(spec(), sized_, DeviceMemory(sized_, available_bytes_))));
     parameters_ = ShapesInFiles(ParameterShapesOf(*model_));
   } else {
-    GEMINI_ASSIGN_OR_RETURN(
-        std::unique_ptr<GatheredLm> shards,
-        GatheredLm::Make(spec(), type, *job_.communicator, job_.communicator->world(),
-                         DivisionOf(config_.zero), ShardBlockElements(config_.format().moments)));
+    GEMINI_ASSIGN_OR_RETURN(std::unique_ptr<GatheredLm> shards,
+                            GatheredLm::Make(spec(), type, *job_.communicator,
+                                             job_.communicator->world(), UnitOptionsOf(config_)));
     for (const std::unique_ptr<GatheredUnit>& unit : shards->units()) {
       for (const UnitTensor& tensor : unit->tensors()) {
         parameters_.push_back({tensor.name, tensor.sizes});

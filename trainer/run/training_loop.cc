@@ -309,6 +309,7 @@ absl::StatusOr<LossValues> Loop::MicroBatch(int64_t micro_batch) {
   GEMINI_ASSIGN_OR_RETURN(const torch::Tensor tokens, TrainingTokens(micro_batch));
   LossValues values;
   parts_.model.set_dropout_draw(DrawOf(micro_batch));
+  parts_.model.set_last_micro_batch(micro_batch + 1 == config_.accumulate);
   try {
     const double factor = loss_scale() / static_cast<double>(num_micro_batches());
     const BatchLoss loss = parts_.model.Losses(tokens, factor);

@@ -264,16 +264,14 @@ absl::Status OpenShards(const RunConfig& config, GatheredLm& model, Communicator
   GEMINI_RETURN_IF_ERROR(OpenSession(
       config, TrainingDevice(), plan, model, manage,
       [&](absl::string_view name) { return no_decay.Exempts(NameOfWhole(name)); }, memory));
-  // What is whole beside the pieces gets its values from them.
-  for (const std::unique_ptr<GatheredUnit>& unit : model.units()) {
-    for (size_t i = 0; i < unit->wholes().size(); ++i) {
-      GEMINI_RETURN_IF_ERROR(memory.store->Write(absl::StrCat("whole.", unit->tensors()[i].name),
-                                                 ChunkKind::kParam,
-                                                 [](int64_t, absl::Span<std::byte> bytes) {
-                                                   std::ranges::fill(bytes, std::byte{0});
-                                                   return absl::OkStatus();
-                                                 }));
-    }
+  // What is whole beside the pieces gets its values from them, or from gradients.
+  for (const auto& parameter : model.named_parameters()) {
+    if (NameOfWhole(parameter.key()) != parameter.key()) continue;  // A piece.
+    GEMINI_RETURN_IF_ERROR(memory.store->Write(parameter.key(), ChunkKind::kParam,
+                                               [](int64_t, absl::Span<std::byte> bytes) {
+                                                 std::ranges::fill(bytes, std::byte{0});
+                                                 return absl::OkStatus();
+                                               }));
   }
   memory.store =
       std::make_unique<RanksParameterStore>(std::move(memory.store), model, communicator);

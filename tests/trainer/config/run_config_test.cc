@@ -338,6 +338,30 @@ TEST(RunConfig, WhatRanksCannotDoIsRefusedByName) {
   EXPECT_THAT(CheckRunOfRanks(config, 2),
               StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("--device")));
   config = plain;
+  config.accumulate = 2;
+  for (const char* const stage : {"0", "1", "2", "3"}) {
+    SCOPED_TRACE(stage);
+    const bool has_room = *stage < '2';
+    config.zero = stage;
+    config.gradient_sync = "auto";
+    EXPECT_EQ(config.adds_gradients_once(), has_room);
+    config.gradient_sync = "each";
+    EXPECT_FALSE(config.adds_gradients_once());
+    EXPECT_OK(CheckRunOfRanks(config, 2));
+    config.gradient_sync = "last";
+    EXPECT_OK(CheckRunOfRanks(config, 1));
+    if (has_room) {
+      EXPECT_OK(CheckRunOfRanks(config, 2));
+      EXPECT_TRUE(config.adds_gradients_once());
+    } else {
+      EXPECT_THAT(CheckRunOfRanks(config, 2),
+                  StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--zero 1 has")));
+    }
+  }
+  config.accumulate = 1;  // It comes to the same, and needs no room.
+  config.zero = "1";
+  EXPECT_FALSE(config.adds_gradients_once());
+  config = plain;
   config.vocabulary_blocks = 1;
   EXPECT_OK(CheckRunOfRanks(config, 2));
   config.vocabulary_blocks = 4;

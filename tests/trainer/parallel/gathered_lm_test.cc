@@ -51,7 +51,16 @@ struct Case {
   bool recompute;
   int micro_batches;
   UnitDivision division = UnitDivision::kShards;
+  GradientSync sync = GradientSync::kEach;
+
+  UnitOptions options() const {
+    return {.division = division, .sync = sync, .block_elements = kBlock};
+  }
 };
+
+UnitOptions OptionsOf(UnitDivision division, GradientSync sync = GradientSync::kEach) {
+  return {.division = division, .sync = sync, .block_elements = kBlock};
+}
 
 std::string NameOf(const ::testing::TestParamInfo<Case>& info) {
   const Case& c = info.param;
@@ -60,7 +69,8 @@ std::string NameOf(const ::testing::TestParamInfo<Case>& info) {
          std::to_string(c.micro_batches) +
          (c.division == UnitDivision::kReplicas         ? "_replicas"
           : c.division == UnitDivision::kShardsAndWhole ? "_kept_whole"
-                                                        : "");
+                                                        : "") +
+         (c.sync == GradientSync::kLast ? "_added_last" : "");
 }
 
 ModelSpec SpecOf(const char* json) { return ParseHfConfig(json, "config")->spec; }
@@ -100,12 +110,15 @@ void Fill(GatheredLm& model, const std::map<std::string, Tensor>& whole) {
 
 struct Whole {
   std::map<std::string, Tensor> values;
-  std::map<std::string, Tensor> gradients;  // Summed over the ranks, and then over micro-batches.
+  std::map<std::string, Tensor> gradients;  // Of all ranks and micro-batches.
   std::vector<std::vector<double>> losses;  // By rank and micro-batch.
   Tensor logits;
 };
 
-// One rank after the other, with a graph each; sums are folded as ranks do.
+void Add(Tensor& sum, const Tensor& one) { sum = sum.defined() ? sum + one : one; }
+
+// One rank after the other, with a graph each; sums are folded as ranks do: in fp32 and rounded
+// once, of each micro-batch or of the sum of all.
 Whole TrainWhole(const Case& c) {
   const std::unique_ptr<CausalLm> model = MakeWhole(SpecOf(c.family.json), c.type);
   Whole whole;
@@ -113,25 +126,24 @@ Whole TrainWhole(const Case& c) {
     whole.values[parameter.key()] = parameter.value().detach().clone();
   }
   whole.losses.resize(static_cast<size_t>(c.num_ranks));
-  for (int64_t i = 0; i < c.micro_batches; ++i) {
-    std::map<std::string, Tensor> sums;  // In fp32, rounded once.
+  const int64_t together = c.sync == GradientSync::kLast ? c.micro_batches : 1;
+  for (int64_t first = 0; first < c.micro_batches; first += together) {
+    std::map<std::string, Tensor> sums;
     for (int64_t rank = 0; rank < c.num_ranks; ++rank) {
-      model->zero_grad();
-      model->set_dropout_draw(DrawOf(c, rank, i));
-      const BatchLoss loss = model->Losses(TokensOf(rank, i), 0.5);
-      whole.losses[static_cast<size_t>(rank)].push_back(loss.Values().total);
-      loss.Backward(0.5);
-      for (const auto& parameter : model->named_parameters()) {
-        const Tensor gradient = parameter.value().grad().to(torch::kFloat32);
-        Tensor& sum = sums[parameter.key()];
-        sum = sum.defined() ? sum + gradient : gradient.clone();
+      std::map<std::string, Tensor> own;
+      for (int64_t i = first; i < first + together; ++i) {
+        model->zero_grad();
+        model->set_dropout_draw(DrawOf(c, rank, i));
+        const BatchLoss loss = model->Losses(TokensOf(rank, i), 0.5);
+        whole.losses[static_cast<size_t>(rank)].push_back(loss.Values().total);
+        loss.Backward(0.5);
+        for (const auto& parameter : model->named_parameters()) {
+          Add(own[parameter.key()], parameter.value().grad());
+        }
       }
+      for (const auto& [name, gradient] : own) Add(sums[name], gradient.to(torch::kFloat32));
     }
-    for (const auto& [name, sum] : sums) {
-      Tensor& all = whole.gradients[name];
-      const Tensor rounded = sum.to(c.type);
-      all = all.defined() ? all + rounded : rounded;
-    }
+    for (const auto& [name, sum] : sums) Add(whole.gradients[name], sum.to(c.type));
   }
   model->eval();
   const torch::NoGradGuard no_grad;
@@ -148,7 +160,7 @@ TEST_P(GatheredLmTest, LossAndGradientsHaveTheBitsOfTheWholeModel) {
   RunThreadRanks(c.num_ranks, [&](Communicator& me) {
     ASSERT_OK_AND_ASSIGN(
         const std::unique_ptr<GatheredLm> model,
-        GatheredLm::Make(SpecOf(c.family.json), c.type, me, me.world(), c.division, kBlock));
+        GatheredLm::Make(SpecOf(c.family.json), c.type, me, me.world(), c.options()));
     model->set_recompute(c.recompute);
     Fill(*model, whole.values);
     for (int64_t i = 0; i < c.micro_batches; ++i) {
@@ -159,6 +171,7 @@ TEST_P(GatheredLmTest, LossAndGradientsHaveTheBitsOfTheWholeModel) {
       for (size_t u = 0; u + 1 < model->units().size(); ++u) {
         EXPECT_FALSE(model->units()[u]->is_held()) << u;
       }
+      model->set_last_micro_batch(i + 1 == c.micro_batches);
       loss.Backward(0.5);
       for (const auto& unit : model->units()) EXPECT_FALSE(unit->is_held()) << unit->name();
     }
@@ -197,6 +210,10 @@ std::vector<Case> Cases() {
     cases.push_back({family, 4, torch::kBFloat16, false, 3, UnitDivision::kReplicas});
     cases.push_back({family, 3, torch::kFloat32, true, 2, UnitDivision::kShardsAndWhole});
     cases.push_back({family, 4, torch::kBFloat16, false, 3, UnitDivision::kShardsAndWhole});
+    for (const UnitDivision division : {UnitDivision::kReplicas, UnitDivision::kShardsAndWhole}) {
+      cases.push_back({family, 3, torch::kFloat32, true, 2, division, GradientSync::kLast});
+      cases.push_back({family, 4, torch::kBFloat16, false, 3, division, GradientSync::kLast});
+    }
   }
   return cases;
 }
@@ -210,9 +227,9 @@ TEST(GatheredLmBytesTest, AreThoseOfTheFormula) {
     for (const bool recompute : {false, true}) {
       RunThreadRanks(4, [&](Communicator& me) {
         const ModelSpec spec = SpecOf(family.json);
-        ASSERT_OK_AND_ASSIGN(
-            const std::unique_ptr<GatheredLm> model,
-            GatheredLm::Make(spec, torch::kFloat32, me, me.world(), UnitDivision::kShards, kBlock));
+        ASSERT_OK_AND_ASSIGN(const std::unique_ptr<GatheredLm> model,
+                             GatheredLm::Make(spec, torch::kFloat32, me, me.world(),
+                                              OptionsOf(UnitDivision::kShards)));
         model->set_recompute(recompute);
         Fill(*model, TrainWhole({family, 1, torch::kFloat32, false, 1}).values);
         const BatchLoss loss = model->Losses(TokensOf(me.rank(), 0));
@@ -239,7 +256,7 @@ TEST(GatheredLmBytesTest, OfReplicasAreThoseOfGradientsAlone) {
     const Family& family = kFamilies[0];
     ASSERT_OK_AND_ASSIGN(const std::unique_ptr<GatheredLm> model,
                          GatheredLm::Make(SpecOf(family.json), torch::kFloat32, me, me.world(),
-                                          UnitDivision::kReplicas, kBlock));
+                                          OptionsOf(UnitDivision::kReplicas)));
     Fill(*model, TrainWhole({family, 1, torch::kFloat32, false, 1}).values);
     model->Losses(TokensOf(me.rank(), 0)).Backward(1);
     std::map<std::string, int64_t> sent;
@@ -257,7 +274,7 @@ TEST(GatheredLmBytesTest, OfWhatIsKeptWholeAreOneGatherAndTheSums) {
     const Family& family = kFamilies[0];
     ASSERT_OK_AND_ASSIGN(const std::unique_ptr<GatheredLm> model,
                          GatheredLm::Make(SpecOf(family.json), torch::kFloat32, me, me.world(),
-                                          UnitDivision::kShardsAndWhole, kBlock));
+                                          OptionsOf(UnitDivision::kShardsAndWhole)));
     Fill(*model, TrainWhole({family, 1, torch::kFloat32, false, 1}).values);
     for (int64_t step = 1; step <= 2; ++step) {
       model->NoteUpdate();
@@ -271,6 +288,32 @@ TEST(GatheredLmBytesTest, OfWhatIsKeptWholeAreOneGatherAndTheSums) {
       }
     }
   });
+}
+
+// Gradients that are added once a step go around once, whatever its micro-batches.
+TEST(GatheredLmBytesTest, OfSumsOnceAStepAreThoseOfOneMicroBatch) {
+  for (const UnitDivision division : {UnitDivision::kReplicas, UnitDivision::kShardsAndWhole}) {
+    RunThreadRanks(4, [&](Communicator& me) {
+      const Family& family = kFamilies[0];
+      ASSERT_OK_AND_ASSIGN(const std::unique_ptr<GatheredLm> model,
+                           GatheredLm::Make(SpecOf(family.json), torch::kFloat32, me, me.world(),
+                                            OptionsOf(division, GradientSync::kLast)));
+      Fill(*model, TrainWhole({family, 1, torch::kFloat32, false, 1}).values);
+      for (int64_t i = 0; i < 3; ++i) {
+        model->set_last_micro_batch(i == 2);
+        model->Losses(TokensOf(me.rank(), i)).Backward(1);
+      }
+      std::map<std::string, int64_t> sent;
+      for (const SentBytes& one : me.sent()) sent[one.site] += one.bytes;
+      const bool has_parts = division == UnitDivision::kShardsAndWhole;
+      for (const auto& unit : model->units()) {
+        const int64_t part =
+            3 * 4 * (has_parts ? unit->cut().part_elements() : unit->cut().num_elements() / 4);
+        EXPECT_EQ(sent["gather " + unit->name()], has_parts ? part : 0);
+        EXPECT_EQ(sent["gradients of " + unit->name()], has_parts ? part : 2 * part);
+      }
+    });
+  }
 }
 
 // As behind a loss that is not learned from: what it held is older than the update that follows.
@@ -287,7 +330,7 @@ TEST(GatheredLmForwardTest, OneWithoutABackwardLeavesNothingOldBehind) {
     for (const auto& [name, value] : whole.values) updated[name] = value * 2;
     RunThreadRanks(2, [&](Communicator& me) {
       const auto make = [&] {
-        return *GatheredLm::Make(SpecOf(family.json), c.type, me, me.world(), c.division, kBlock);
+        return *GatheredLm::Make(SpecOf(family.json), c.type, me, me.world(), c.options());
       };
       const auto loss_of = [&](GatheredLm& model) {
         model.set_dropout_draw(DrawOf(c, me.rank(), 0));
@@ -311,7 +354,7 @@ TEST(GatheredLmForwardTest, OneWithoutABackwardLeavesNothingOldBehind) {
 TEST(GatheredUnitTest, ATensorThatSomeRankUsedHasAGradientInAll) {
   RunThreadRanks(3, [](Communicator& me) {
     GatheredUnit unit("it", {{"a", {kBlock}}, {"b", {kBlock}}, {"c", {kBlock}}, {"d", {5}, false}},
-                      torch::kFloat32, me, me.world(), UnitDivision::kShards, kBlock);
+                      torch::kFloat32, me, me.world(), OptionsOf(UnitDivision::kShards));
     {
       const torch::NoGradGuard no_grad;
       for (const Tensor& parameter : unit.parameters()) parameter.fill_(1);
@@ -331,10 +374,41 @@ TEST(GatheredUnitTest, ATensorThatSomeRankUsedHasAGradientInAll) {
   });
 }
 
+// Of three micro-batches, the first alone uses "a", in one rank, and the last "b".
+TEST(GatheredUnitTest, GradientsOfEarlierMicroBatchesAreNotLost) {
+  for (const UnitDivision division : {UnitDivision::kReplicas, UnitDivision::kShardsAndWhole}) {
+    RunThreadRanks(2, [&](Communicator& me) {
+      GatheredUnit unit("it", {{"a", {2, kBlock}}, {"b", {kBlock}}, {"c", {kBlock}}},
+                        torch::kFloat32, me, me.world(), OptionsOf(division, GradientSync::kLast));
+      {
+        const torch::NoGradGuard no_grad;
+        for (const Tensor& parameter : unit.parameters()) parameter.fill_(1);
+      }
+      for (int64_t step = 0; step < 2; ++step) {
+        for (const Tensor& parameter : unit.parameters()) parameter.mutable_grad().reset();
+        for (int64_t i = 0; i < 3; ++i) {
+          unit.set_last_micro_batch(i == 2);
+          const std::vector<Tensor> views = unit.Views(UnitUse::kOnce);
+          Tensor sum = views[1].sum();
+          if (i == 0 && me.rank() == 1) sum = (views[0] * 5).sum();
+          sum.backward();
+        }
+        for (size_t i = 0; i < unit.pieces().size(); ++i) {
+          const Tensor gradient = unit.parameters()[i].grad();
+          const int64_t tensor = unit.pieces()[i].tensor;
+          ASSERT_EQ(gradient.defined(), tensor <= 1) << tensor;
+          if (tensor > 1) continue;
+          EXPECT_TRUE(torch::equal(gradient, torch::full_like(gradient, 5.0))) << tensor;
+        }
+      }
+    });
+  }
+}
+
 TEST(GatheredUnitTest, GraphsKeepTheBuffersMemoryOfNone) {
   RunThreadRanks(2, [](Communicator& me) {
     GatheredUnit unit("it", {{"a", {64, 64}}}, torch::kFloat32, me, me.world(),
-                      UnitDivision::kShards, kBlock);
+                      OptionsOf(UnitDivision::kShards));
     {
       const torch::NoGradGuard no_grad;
       for (const Tensor& parameter : unit.parameters()) parameter.normal_();

@@ -33,6 +33,8 @@ struct Case {
   torch::ScalarType type;
   int64_t micro_batches;
   bool recompute;
+  UnitDivision division = UnitDivision::kShards;
+  GradientSync sync = GradientSync::kEach;
 };
 
 constexpr char kTied[] =
@@ -46,7 +48,13 @@ constexpr Case kCases[] = {{"gpt2_fp32", kTied, torch::kFloat32, 1, false},
                            {"gpt2_recomputed_accumulated_fp32", kTied, torch::kFloat32, 3, true},
                            {"opt_accumulated_fp32", kOpt, torch::kFloat32, 3, false},
                            {"opt_recomputed_bf16", kOpt, torch::kBFloat16, 1, true},
-                           {"gpt2_accumulated_bf16", kTied, torch::kBFloat16, 3, false}};
+                           {"gpt2_accumulated_bf16", kTied, torch::kBFloat16, 3, false},
+                           {"gpt2_replicas_added_last_fp32", kTied, torch::kFloat32, 3, false,
+                            UnitDivision::kReplicas, GradientSync::kLast},
+                           {"opt_whole_added_last_bf16", kOpt, torch::kBFloat16, 3, true,
+                            UnitDivision::kShardsAndWhole, GradientSync::kLast}};
+
+void Add(Tensor& sum, const Tensor& one) { sum = sum.defined() ? sum + one : one; }
 
 class RanksTrainingTest : public client::hooks::TrainingTest,
                           public ::testing::WithParamInterface<Case> {
@@ -75,29 +83,29 @@ class RanksTrainingTest : public client::hooks::TrainingTest,
   }
   double factor() const { return 1.0 / static_cast<double>(me_.num_ranks() * case_.micro_batches); }
 
-  // Gives the whole model the gradients of a step, folded as ranks do: of each micro-batch over the
-  // ranks, in fp32 and rounded once, and then over the micro-batches. Returns this rank's losses.
+  // Gives the whole model the gradients of a step, folded as ranks do: of each micro-batch, or of a
+  // rank's sum of them, over the ranks in fp32 and rounded once. Returns this rank's losses.
   std::vector<double> WholeBackward(int step) {
     std::vector<double> losses;
     std::map<std::string, Tensor> all;
-    for (int64_t i = 0; i < case_.micro_batches; ++i) {
+    const int64_t together = case_.sync == GradientSync::kLast ? case_.micro_batches : 1;
+    for (int64_t first = 0; first < case_.micro_batches; first += together) {
       std::map<std::string, Tensor> sums;
       for (int64_t rank = 0; rank < me_.num_ranks(); ++rank) {
-        whole_->zero_grad();
-        whole_->set_dropout_draw(DrawOf(rank, step, i));
-        const BatchLoss loss = whole_->Losses(TokensOf(rank, step, i), factor());
-        if (rank == me_.rank()) losses.push_back(loss.Values().total);
-        loss.Backward(factor());
-        for (const auto& parameter : whole_->named_parameters()) {
-          const Tensor gradient = parameter.value().grad().to(torch::kFloat32);
-          Tensor& sum = sums[parameter.key()];
-          sum = sum.defined() ? sum + gradient : gradient.clone();
+        std::map<std::string, Tensor> own;
+        for (int64_t i = first; i < first + together; ++i) {
+          whole_->zero_grad();
+          whole_->set_dropout_draw(DrawOf(rank, step, i));
+          const BatchLoss loss = whole_->Losses(TokensOf(rank, step, i), factor());
+          if (rank == me_.rank()) losses.push_back(loss.Values().total);
+          loss.Backward(factor());
+          for (const auto& parameter : whole_->named_parameters()) {
+            Add(own[parameter.key()], parameter.value().grad());
+          }
         }
+        for (const auto& [name, gradient] : own) Add(sums[name], gradient.to(torch::kFloat32));
       }
-      for (const auto& [name, sum] : sums) {
-        Tensor& one = all[name];
-        one = one.defined() ? one + sum.to(case_.type) : sum.to(case_.type);
-      }
+      for (const auto& [name, sum] : sums) Add(all[name], sum.to(case_.type));
     }
     for (const auto& parameter : whole_->named_parameters()) {
       Tensor value = parameter.value();
@@ -127,7 +135,8 @@ TEST_P(RanksTrainingTest, TakeTheStepsOfOneProcess) {
   const OptimizerSpec optimizer = {.learning_rate = 0.01, .weight_decay = 0.1};
   ASSERT_OK_AND_ASSIGN(
       const std::unique_ptr<GatheredLm> model,
-      GatheredLm::Make(spec_, case_.type, me_, me_.world(), UnitDivision::kShards, kBlock));
+      GatheredLm::Make(spec_, case_.type, me_, me_.world(),
+                       {.division = case_.division, .sync = case_.sync, .block_elements = kBlock}));
   model->set_recompute(case_.recompute);
   std::vector<ShardCut> cuts;
   int64_t own_bytes = 0;
@@ -142,7 +151,7 @@ TEST_P(RanksTrainingTest, TakeTheStepsOfOneProcess) {
     }
   }
   client::hooks::TrainingOptions options = SmallOptions();
-  options.device_memory = 4 * kMiB;
+  options.device_memory = 5 * kMiB;
   Open(options);
   client::hooks::ManagedModel* const managed = Manage(*model, optimizer);
   ASSERT_NE(managed, nullptr);
@@ -157,6 +166,7 @@ TEST_P(RanksTrainingTest, TakeTheStepsOfOneProcess) {
     model->zero_grad();
     for (int64_t i = 0; i < case_.micro_batches; ++i) {
       model->set_dropout_draw(DrawOf(me_.rank(), step, i));
+      model->set_last_micro_batch(i + 1 == case_.micro_batches);
       const BatchLoss loss = model->Losses(TokensOf(me_.rank(), step, i), factor());
       EXPECT_EQ(loss.Values().total, losses[static_cast<size_t>(i)]);
       loss.Backward(factor());
@@ -167,6 +177,7 @@ TEST_P(RanksTrainingTest, TakeTheStepsOfOneProcess) {
                          managed->Step({.max_grad_norm = kClip, .exchange = &exchange}));
     EXPECT_EQ(result.grad_norm, norm);
     EXPECT_LT(result.clip_coefficient, 1);
+    model->NoteUpdate();
   }
 
   for (size_t u = 0; u < model->units().size(); ++u) {
