@@ -66,24 +66,29 @@ class RanksTest(train_program.TrainTest):
         self.assertEqual(*of_step)
 
     def test_ranks_train_as_one_process_does(self):
-        cases = {
+        self.check_beside_one_process({
             "plain": (2, {}),
             "more_ranks": (4, {}),
             "no_decay": (2, {"no_decay": "*norm*", "weight_decay": 0.3}),
             "recomputed": (2, {"recompute": True, "model": "qwen3"}),
             "experts": (2, {"model": "mixtral"}),
             "quantised": (2, {"moments": "8bit"}),
+            "lamb": (2, {"optimizer": "lamb"})})
+
+    def test_where_ranks_have_the_model_changes_no_bit(self):
+        self.check_beside_one_process({
             "small": (2, {"device_memory": "3MiB", "chunk_size": "64KiB", "recompute": True}),
             "on_nvme": (2, {"host_memory": "5MiB", "nvme": f"{self.directory}:64MiB", "chunk_size": "64KiB"}),
-            "lamb": (2, {"optimizer": "lamb"}),
+            "ahead": (2, {"gather_ahead": 1}),
             "replicas": (2, {"zero": 0}),
             "states_in_parts": (2, {"zero": 1}),
-            "kept_whole": (2, {"zero": 2, "device_memory": "3MiB", "chunk_size": "64KiB", "recompute": True}),
-        }
+            "kept_whole": (2, {"zero": 2, "device_memory": "3MiB", "chunk_size": "64KiB", "recompute": True})})
+
+    def check_beside_one_process(self, cases):
+        of_ranks = ("device_memory", "chunk_size", "host_memory", "nvme", "gather_ahead", "zero")
         for name, (num_ranks, more) in cases.items():
             with self.subTest(name):
-                alone = {key: value for key, value in more.items()
-                                  if key not in ("device_memory", "chunk_size", "host_memory", "nvme")}
+                alone = {key: value for key, value in more.items() if key not in of_ranks}
                 one = self.train(f"one_{name}", **self.keys(accumulate=num_ranks, **alone))
                 several = self.ranks(num_ranks, f"ranks_{name}", **self.keys(**more))
                 self.assert_same_end(one, several)

@@ -73,6 +73,7 @@ struct RunConfig : OptimizerKeys, PlacementKeys {
   int64_t collective_timeout = 120;  // Seconds.
   std::string zero = "3";  // Of several ranks: what of the model each of them has in parts.
   std::string gradient_sync = "auto";  // When they add their gradients.
+  int64_t gather_ahead = 0;            // Units that are gathered while one computes.
   bool recompute = false;
   std::string order = "shuffled";
   std::string metrics;  // Empty: metrics.jsonl in the output directory.

@@ -63,6 +63,11 @@ KeyTable RunKeys(RunConfig& config) {
                  "Sums are rounded in another order then",
                  R::kFree},
                 config.gradient_sync, {"auto", "last", "each"}),
+      CountKey({"gather-ahead", "N",
+                "With --zero 3: 1 gathers the next block while one computes, and takes its room "
+                "on DEVICE",
+                R::kFree},
+               config.gather_ahead, 0, 1),
       CountKey({"collective-timeout", "SECONDS",
                 "With several ranks: how long one of them is waited for before all end", R::kFree},
                config.collective_timeout, 5, kMaxTimeout),

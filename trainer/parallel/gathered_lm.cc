@@ -22,33 +22,48 @@ int64_t ShardBlockElements(MomentFormat moments) {
 
 class GatheredLm::GatheredBlock final : public Block {
  public:
-  GatheredBlock(std::shared_ptr<Block> block, GatheredUnit& unit, const UnitLayers& layers)
-      : block_(std::move(block)), unit_(unit), layers_(layers) {}
+  // `unit`: its number.
+  GatheredBlock(std::shared_ptr<Block> block, const GatheredLm& model, size_t unit)
+      : block_(std::move(block)), model_(model), number_(unit) {}
 
   Stream Forward(const Stream& stream, const BatchContext& context) override {
-    const Stream out = Run(stream, context, UnitUse::kAgain);
-    unit_.Release();
+    layers().Use(unit().Views(UnitUse::kAgain));
+    model_.GatherAhead(number_ + 1);
+    const Stream out = Compute(stream, context);
+    unit().Release();
     std::vector<torch::Tensor> tensors = {out.hidden};
     if (out.router_sums.defined()) tensors.push_back(out.router_sums);
-    tensors = unit_.GatherBehind(tensors);
+    tensors = unit().GatherBehind(tensors, [this] { model_.GatherAheadBackwards(number_); });
     return {.hidden = tensors[0], .router_sums = tensors.size() > 1 ? tensors[1] : torch::Tensor()};
   }
   Stream ForwardAgain(const Stream& stream, const BatchContext& context) override {
-    return Run(stream, context, UnitUse::kToTheEnd);
+    layers().Use(unit().Views(UnitUse::kToTheEnd));
+    model_.GatherAheadBackwards(number_);
+    return Compute(stream, context);
   }
 
  private:
-  Stream Run(const Stream& stream, const BatchContext& context, UnitUse use) {
-    layers_.Use(unit_.Views(use));
+  GatheredUnit& unit() const { return *model_.units_[number_]; }
+  const UnitLayers& layers() const { return model_.layers_[number_]; }
+  Stream Compute(const Stream& stream, const BatchContext& context) {
     Stream out = block_->Forward(stream, context);
-    layers_.PutBack();
+    layers().PutBack();
     return out;
   }
 
   const std::shared_ptr<Block> block_;
-  GatheredUnit& unit_;
-  const UnitLayers& layers_;
+  const GatheredLm& model_;
+  const size_t number_;
 };
+
+void GatheredLm::GatherAhead(size_t unit) const {
+  if (gather_ahead_ && unit < units_.size()) units_[unit]->BeginGather();
+}
+
+void GatheredLm::GatherAheadBackwards(size_t unit) const {
+  // Of the embeddings, a look-up needs nothing in backward.
+  if (unit > 1 || spec_.has_projections()) GatherAhead(unit - 1);
+}
 
 void GatheredLm::UnitLayers::Use(const std::vector<torch::Tensor>& tensors) const {
   for (size_t i = 0; i < layers.size(); ++i) layers[i]->Replace(names[i], tensors[i]);
@@ -128,8 +143,7 @@ void GatheredLm::MakeUnits(torch::ScalarType type, Communicator& communicator,
     }
   }
   for (size_t b = 0; b < num_blocks; ++b) {
-    blocks_.push_back(
-        std::make_shared<GatheredBlock>(whole_->blocks()[b], *units_[b + 1], layers_[b + 1]));
+    blocks_.push_back(std::make_shared<GatheredBlock>(whole_->blocks()[b], *this, b + 1));
   }
 }
 
@@ -154,6 +168,7 @@ torch::Tensor GatheredLm::Embed(const torch::Tensor& tokens) {
   const bool again = spec_.has_projections();
   embeddings_ = unit.Views(again ? UnitUse::kAgain : UnitUse::kOnce);
   layers_.front().Use(embeddings_);
+  GatherAhead(1);
   const torch::Tensor hidden = whole_->Embed(tokens);
   layers_.front().PutBack();
   unit.Release();
@@ -175,6 +190,7 @@ auto GatheredLm::WithHead(const Compute& compute) {
     units_.front()->Hold();
     layers_.front().Use(std::exchange(embeddings_, {}));
   }
+  if (at::GradMode::is_enabled()) GatherAhead(blocks_.size());  // Backward begins with it.
   auto result = compute();
   if (spec_.tied_head) {
     layers_.front().PutBack();

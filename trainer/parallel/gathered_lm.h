@@ -46,6 +46,9 @@ class GatheredLm final : public CausalLm {
   void train(bool on = true) override;
   void set_last_micro_batch(bool is_last) override;
 
+  // Sets whether the next unit is gathered while one computes: DEVICE has two then. Off at first.
+  // The same in all ranks.
+  void set_gather_ahead(bool ahead) { gather_ahead_ = ahead; }
   // The pieces have new values. All ranks call it between the same steps.
   void NoteUpdate();
 
@@ -67,12 +70,17 @@ class GatheredLm final : public CausalLm {
   GatheredLm(const ModelSpec& spec, std::unique_ptr<CausalLm> whole);
   void MakeUnits(torch::ScalarType type, Communicator& communicator, const RankGroup& group,
                  const UnitOptions& options);
+  // Begins to gather the unit of that number, if units are gathered ahead and there is one.
+  void GatherAhead(size_t unit) const;
+  // The same of the unit before `unit`, in backward.
+  void GatherAheadBackwards(size_t unit) const;
   // Has the head see what the next forward of it needs, and returns what `compute` does.
   template <typename Compute>
   auto WithHead(const Compute& compute);
 
   const ModelSpec spec_;
   const std::unique_ptr<CausalLm> whole_;  // On the meta device.
+  bool gather_ahead_ = false;
   std::vector<std::unique_ptr<GatheredUnit>> units_;
   std::vector<UnitLayers> layers_;         // By unit.
   std::vector<torch::Tensor> embeddings_;  // Views, from Embed until a tied head has used them.

@@ -62,14 +62,18 @@ void AwaitOrThrow(const Work& work, variable_list memory) {
 
 // What the functions below keep.
 struct UnitInGraph : torch::CustomClassHolder {
-  UnitInGraph(GatheredUnit& the_unit, UnitUse the_use) : unit(the_unit), use(the_use) {}
+  UnitInGraph(GatheredUnit& the_unit, UnitUse the_use, std::function<void()> what_then)
+      : unit(the_unit), use(the_use), then(std::move(what_then)) {}
   GatheredUnit& unit;
   const UnitUse use;
+  const std::function<void()> then;
 };
 
-void Save(AutogradContext* context, GatheredUnit& unit, UnitUse use = UnitUse::kOnce) {
-  context->saved_data["unit"] = at::IValue::make_capsule(
-      c10::intrusive_ptr<torch::CustomClassHolder>(c10::make_intrusive<UnitInGraph>(unit, use)));
+void Save(AutogradContext* context, GatheredUnit& unit, UnitUse use,
+          std::function<void()> then = nullptr) {
+  context->saved_data["unit"] =
+      at::IValue::make_capsule(c10::intrusive_ptr<torch::CustomClassHolder>(
+          c10::make_intrusive<UnitInGraph>(unit, use, std::move(then))));
 }
 
 c10::intrusive_ptr<UnitInGraph> Saved(AutogradContext* context) {
@@ -79,15 +83,17 @@ c10::intrusive_ptr<UnitInGraph> Saved(AutogradContext* context) {
 // Of GatherBehind.
 class GatherFunction : public torch::autograd::Function<GatherFunction> {
  public:
-  static variable_list forward(AutogradContext* context, at::TensorList outputs,
-                               GatheredUnit* unit) {
-    Save(context, *unit);
+  static variable_list forward(AutogradContext* context, at::TensorList outputs, GatheredUnit* unit,
+                               std::function<void()> then) {
+    Save(context, *unit, UnitUse::kOnce, std::move(then));
     context->set_materialize_grads(false);
     return {outputs.begin(), outputs.end()};
   }
   static variable_list backward(AutogradContext* context, variable_list gradients) {
-    Saved(context)->unit.Hold();
-    gradients.emplace_back();
+    const c10::intrusive_ptr<UnitInGraph> saved = Saved(context);
+    saved->unit.Hold();
+    saved->then();
+    gradients.resize(gradients.size() + 2);
     return gradients;
   }
 };
@@ -189,31 +195,48 @@ std::vector<Tensor> GatheredUnit::Whole() const {
   return whole;
 }
 
-void GatheredUnit::Hold() {
-  if (!gathers() || ++num_users_ > 1) return;
+GatheredUnit::~GatheredUnit() {
+  if (ahead_.work != nullptr) {
+    // Its memory is in use. That it failed is no news here.
+    Await(ahead_.work, std::make_shared<variable_list>(variable_list{ahead_.part, buffer_}))
+        .IgnoreError();
+  }
+}
+
+void GatheredUnit::BeginGather() {
+  if (!gathers() || num_users_ > 0 || ahead_.work != nullptr) return;
   const auto bytes = static_cast<size_t>(cut_.num_elements()) * buffer_.element_size();
   c10::StorageImpl& memory = *buffer_.storage().unsafeGetStorageImpl();
   memory.set_data_ptr_noswap(c10::GetAllocator(c10::DeviceType::CPU)->allocate(bytes));
   memory.set_nbytes(bytes);
-  GatherInto(buffer_, memory.mutable_data());
+  ahead_ = GatherInto(memory.mutable_data());
 }
 
-void GatheredUnit::GatherInto(const Tensor& owner, void* memory) {
+void GatheredUnit::Hold() {
+  if (!gathers()) return;
+  BeginGather();
+  if (++num_users_ > 1) return;
+  const Gather gather = std::exchange(ahead_, {});
+  AwaitOrThrow(gather.work, {gather.part, buffer_});
+}
+
+GatheredUnit::Gather GatheredUnit::GatherInto(void* memory) {
   const Tensor part = at::zeros({cut_.part_elements()}, buffer_.options());
   for (size_t i = 0; i < pieces_.size(); ++i) {
     part.narrow(0, pieces_[i].place, pieces_[i].count).copy_(parameters_[i].detach().flatten());
   }
-  AwaitOrThrow(
-      communicator_.AllGather(group_, part.const_data_ptr(), memory,
-                              cut_.part_elements() * static_cast<int64_t>(buffer_.element_size()),
-                              absl::StrCat("gather ", name_)),
-      {part, owner});
+  return {.work = communicator_.AllGather(
+              group_, part.const_data_ptr(), memory,
+              cut_.part_elements() * static_cast<int64_t>(buffer_.element_size()),
+              absl::StrCat("gather ", name_)),
+          .part = part};
 }
 
 void GatheredUnit::Refresh() {
   const at::NoGradGuard no_grad;
   const Tensor all = at::empty({cut_.num_elements()}, buffer_.options());
-  GatherInto(all, all.mutable_data_ptr());
+  const Gather gather = GatherInto(all.mutable_data_ptr());
+  AwaitOrThrow(gather.work, {gather.part, all});
   for (size_t i = 0; i < wholes_.size(); ++i) {
     const auto tensor = static_cast<int64_t>(i);
     wholes_[i].copy_(all.narrow(0, cut_.place(tensor), cut_.size(tensor)).view(tensors_[i].sizes));
@@ -233,14 +256,19 @@ void GatheredUnit::Release() {
 
 void GatheredUnit::ReleaseAll() {
   num_users_ = 0;
+  if (ahead_.work != nullptr) {
+    const Gather gather = std::exchange(ahead_, {});
+    AwaitOrThrow(gather.work, {gather.part, buffer_});
+  }
   c10::StorageImpl& memory = *buffer_.storage().unsafeGetStorageImpl();
   memory.set_nbytes(0);
   memory.set_data_ptr_noswap(c10::DataPtr(nullptr, c10::DeviceType::CPU));
 }
 
-std::vector<Tensor> GatheredUnit::GatherBehind(const std::vector<Tensor>& outputs) {
+std::vector<Tensor> GatheredUnit::GatherBehind(const std::vector<Tensor>& outputs,
+                                               std::function<void()> then) {
   if (!gathers() || !at::GradMode::is_enabled()) return outputs;
-  return GatherFunction::apply(at::TensorList(outputs), this);
+  return GatherFunction::apply(at::TensorList(outputs), this, std::move(then));
 }
 
 std::vector<Tensor> GatheredUnit::Keep(std::vector<Tensor> gradients) {

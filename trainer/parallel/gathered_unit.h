@@ -19,6 +19,7 @@
 // Source: Rajbhandari et al., "ZeRO", arXiv:1910.02054, section 5.3.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -73,6 +74,7 @@ class GatheredUnit {
   // Communicator and group outlive this.
   GatheredUnit(std::string name, std::vector<UnitTensor> tensors, torch::ScalarType type,
                Communicator& communicator, const RankGroup& group, const UnitOptions& options);
+  ~GatheredUnit();
   GatheredUnit(const GatheredUnit&) = delete;
   GatheredUnit& operator=(const GatheredUnit&) = delete;
 
@@ -96,6 +98,9 @@ class GatheredUnit {
   // Returns the tensors, in the graph if grad mode is on. The buffer is held from now on, until
   // Release, or until the views' backward if `use` is kToTheEnd and there is a graph.
   std::vector<torch::Tensor> Views(UnitUse use);
+  // Begins to gather the unit, unless that is under way or the buffer is held. The next Hold waits
+  // for it.
+  void BeginGather();
   // Hold gathers the unit unless the buffer is held already, and counts one more user of it.
   // Release counts one user less, and frees the buffer behind the last one.
   void Hold();
@@ -105,8 +110,9 @@ class GatheredUnit {
   void ReleaseAll();
   // Takes the tensors that leave the part of the model that used the views, and returns the same
   // values. Their backward gathers the buffer again, before that of what computed them, and holds
-  // it until the views' backward.
-  std::vector<torch::Tensor> GatherBehind(const std::vector<torch::Tensor>& outputs);
+  // it until the views' backward. Behind that it calls `then`.
+  std::vector<torch::Tensor> GatherBehind(
+      const std::vector<torch::Tensor>& outputs, std::function<void()> then = [] {});
   bool is_held() const { return num_users_ > 0; }
 
  private:
@@ -115,8 +121,13 @@ class GatheredUnit {
   // Whether there is a buffer.
   bool gathers() const { return options_.division == UnitDivision::kShards; }
   bool has_parts() const { return options_.division != UnitDivision::kReplicas; }
-  // Gathers into memory of cut_.num_elements().
-  void GatherInto(const torch::Tensor& owner, void* memory);
+  // A gather that was begun, and what it reads.
+  struct Gather {
+    Work work;  // Null: there is none.
+    torch::Tensor part;
+  };
+  // Begins to gather into memory of cut_.num_elements().
+  Gather GatherInto(void* memory);
   // Gives the whole tensors the values of the pieces.
   void Refresh();
   // The tensors without a graph: in the buffer, or this rank's own.
@@ -148,6 +159,7 @@ class GatheredUnit {
   std::vector<bool> has_sum_;  // By tensor, of sums_.
   bool is_last_micro_batch_ = true;
   torch::Tensor buffer_;  // [cut_.num_elements()]; without memory while nobody holds it.
+  Gather ahead_;          // Into the buffer, which nobody holds yet.
   int64_t num_users_ = 0;
 };
 

@@ -311,6 +311,7 @@ absl::Status TrainingRun::MakeModel() {
         parameters_.push_back({tensor.name, tensor.sizes});
       }
     }
+    shards->set_gather_ahead(config_.gather_ahead > 0);
     shards_ = shards.get();
     model_ = std::move(shards);
     if (std::ranges::all_of(shards_->units(),

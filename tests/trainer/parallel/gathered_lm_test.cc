@@ -52,6 +52,7 @@ struct Case {
   int micro_batches;
   UnitDivision division = UnitDivision::kShards;
   GradientSync sync = GradientSync::kEach;
+  bool gather_ahead = false;
 
   UnitOptions options() const {
     return {.division = division, .sync = sync, .block_elements = kBlock};
@@ -70,7 +71,7 @@ std::string NameOf(const ::testing::TestParamInfo<Case>& info) {
          (c.division == UnitDivision::kReplicas         ? "_replicas"
           : c.division == UnitDivision::kShardsAndWhole ? "_kept_whole"
                                                         : "") +
-         (c.sync == GradientSync::kLast ? "_added_last" : "");
+         (c.sync == GradientSync::kLast ? "_added_last" : "") + (c.gather_ahead ? "_ahead" : "");
 }
 
 ModelSpec SpecOf(const char* json) { return ParseHfConfig(json, "config")->spec; }
@@ -162,6 +163,7 @@ TEST_P(GatheredLmTest, LossAndGradientsHaveTheBitsOfTheWholeModel) {
         const std::unique_ptr<GatheredLm> model,
         GatheredLm::Make(SpecOf(c.family.json), c.type, me, me.world(), c.options()));
     model->set_recompute(c.recompute);
+    model->set_gather_ahead(c.gather_ahead);
     Fill(*model, whole.values);
     for (int64_t i = 0; i < c.micro_batches; ++i) {
       model->set_dropout_draw(DrawOf(c, me.rank(), i));
@@ -206,6 +208,14 @@ std::vector<Case> Cases() {
       }
     }
     cases.push_back({family, 4, torch::kBFloat16, true, 3});
+    for (const bool recompute : {false, true}) {
+      cases.push_back({.family = family,
+                       .num_ranks = 3,
+                       .type = torch::kFloat32,
+                       .recompute = recompute,
+                       .micro_batches = 2,
+                       .gather_ahead = true});
+    }
     cases.push_back({family, 3, torch::kFloat32, true, 2, UnitDivision::kReplicas});
     cases.push_back({family, 4, torch::kBFloat16, false, 3, UnitDivision::kReplicas});
     cases.push_back({family, 3, torch::kFloat32, true, 2, UnitDivision::kShardsAndWhole});
@@ -224,13 +234,15 @@ INSTANTIATE_TEST_SUITE_P(Cases, GatheredLmTest, ::testing::ValuesIn(Cases()), Na
 // and its gradients are summed; embeddings are not needed in backward, and the head stays.
 TEST(GatheredLmBytesTest, AreThoseOfTheFormula) {
   for (const Family& family : {kFamilies[0], kFamilies[1]}) {
-    for (const bool recompute : {false, true}) {
+    for (const auto& [recompute, ahead] :
+         {std::pair{false, false}, {true, false}, {false, true}, {true, true}}) {
       RunThreadRanks(4, [&](Communicator& me) {
         const ModelSpec spec = SpecOf(family.json);
         ASSERT_OK_AND_ASSIGN(const std::unique_ptr<GatheredLm> model,
                              GatheredLm::Make(spec, torch::kFloat32, me, me.world(),
                                               OptionsOf(UnitDivision::kShards)));
         model->set_recompute(recompute);
+        model->set_gather_ahead(ahead);
         Fill(*model, TrainWhole({family, 1, torch::kFloat32, false, 1}).values);
         const BatchLoss loss = model->Losses(TokensOf(me.rank(), 0));
         loss.Backward(1);
