@@ -109,8 +109,9 @@ class LanguageModelJob final : public Job {
     }
     model_->set_recompute(branches && random() % 2 == 0);
     if (branches && random() % 2 == 0) {
-      const auto vertical = RunVertically(*model_, batches, activations,
-                                          [](int64_t, double) { return absl::OkStatus(); });
+      const auto vertical = RunVertically(
+          *model_, batches, activations, [](int64_t, double) { return absl::OkStatus(); },
+          1 / static_cast<double>(batches.size()));
       ASSERT_OK(vertical);
       for (const LossValues& loss : *vertical) losses.push_back(static_cast<float>(loss.total));
       return;

@@ -84,6 +84,23 @@ class RanksTest(train_program.TrainTest):
             "states_in_parts": (2, {"zero": 1}),
             "kept_whole": (2, {"zero": 2, "device_memory": "3MiB", "chunk_size": "64KiB", "recompute": True})})
 
+    def test_the_vertical_schedule_of_ranks_changes_no_bit(self):
+        more = {"accumulate": 8, "batch": 2, "sequence": 64}
+        horizontal = self.ranks(2, "horizontal", **self.keys(recompute=True, **more))
+        # Some of the activations between blocks leave DEVICE, and their names are apart in one daemon.
+        with train_program.Daemon(self.directory, "16MiB", "256MiB", "16MiB") as daemon:
+            vertical = self.ranks(2, "v" * 120, daemon=daemon.socket, device_memory="6MiB", host_memory="64MiB",
+                                  chunk_size="64KiB", micro_batch_schedule="vertical", gather_ahead=1, **self.keys(**more))
+        self.assert_same_end(horizontal, vertical)
+        # A tied table is added up head by head, and then look-up by look-up.
+        for zero, sync in ((0, "last"), (1, "last"), (3, "each")):
+            of_stage = {"zero": zero, "gradient_sync": sync, **more}
+            one = self.ranks(2, f"one_{zero}", **self.keys(TIED, recompute=True, **of_stage))
+            other = self.ranks(2, f"other_{zero}", **self.keys(TIED, micro_batch_schedule="vertical", **of_stage))
+            for left, right in zip(steps(one), steps(other)):
+                self.assertAlmostEqual(left["loss"], right["loss"], delta=1e-5)
+                self.assertAlmostEqual(left["grad_norm"], right["grad_norm"], delta=1e-5)
+
     def check_beside_one_process(self, cases):
         of_ranks = ("device_memory", "chunk_size", "host_memory", "nvme", "gather_ahead", "zero")
         for name, (num_ranks, more) in cases.items():

@@ -146,9 +146,6 @@ absl::Status CheckRunOfRanks(const RunConfig& config, int64_t num_ranks) {
     return refuse("--moment-rounding stochastic",
                   "its numbers follow from tensors, not from parts");
   }
-  if (config.micro_batch_schedule == "vertical") {
-    return refuse("--micro-batch-schedule vertical", "ranks gather a block for each micro-batch");
-  }
   if (config.gradient_sync == "last" && config.zero != "0" && config.zero != "1") {
     return absl::InvalidArgumentError(
         absl::StrCat("--gradient-sync last with --zero ", config.zero,

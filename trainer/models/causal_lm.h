@@ -64,6 +64,13 @@ class CausalLm : public torch::nn::Module {
   // Says whether backwards from now on are of a step's last micro-batch: what is done once a step,
   // a model of several ranks does in these. They are at first.
   virtual void set_last_micro_batch(bool /*is_last*/) {}
+  // Says that so many micro-batches follow, of which each stage runs all before the next one
+  // begins (vertical_schedule.h). Without it each one runs through all stages.
+  virtual void BeginMicroBatches(int64_t /*count*/) {}
+  // Between these, one stage runs: Embed, which is 0, a block, or behind them LossOf. A model that
+  // several ranks have in parts keeps what the stage computes with.
+  virtual void HoldStage(size_t /*stage*/) {}
+  virtual void ReleaseStage(size_t /*stage*/) {}
 
   // Returns logits [batch, sequence, vocab] for tokens [batch, sequence] int64, each in
   // [0, vocab_size), sequence <= max_sequence. Elements are dropped in training mode only.

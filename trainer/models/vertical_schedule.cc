@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/models/vertical_schedule.h"
 
+#include <optional>
 #include <utility>
 
 #include "ATen/core/grad_mode.h"
@@ -43,11 +44,26 @@ void Backward(const Stream& output, const Stream& gradients) {
   torch::autograd::backward(roots, grads);
 }
 
+// A stage's pass over the micro-batches.
+class StagePass {
+ public:
+  StagePass(CausalLm& model, size_t stage) : model_(model), stage_(stage) {
+    model_.HoldStage(stage_);
+  }
+  StagePass(const StagePass&) = delete;
+  StagePass& operator=(const StagePass&) = delete;
+  ~StagePass() { model_.ReleaseStage(stage_); }
+
+ private:
+  CausalLm& model_;
+  const size_t stage_;
+};
+
 }  // namespace
 
 absl::StatusOr<std::vector<LossValues>> RunVertically(
     CausalLm& model, absl::Span<const torch::Tensor> micro_batches, ActivationStore& activations,
-    absl::FunctionRef<absl::Status(int64_t micro_batch, double loss)> check, double loss_scale) {
+    absl::FunctionRef<absl::Status(int64_t micro_batch, double loss)> check, double factor) {
   const at::AutoGradMode with_graph(true);
   const size_t count = micro_batches.size();
   // Where backward enters the graph of each embedding, which holds the tokens and little else. The
@@ -55,7 +71,10 @@ absl::StatusOr<std::vector<LossValues>> RunVertically(
   std::vector<torch::autograd::Edge> embeddings;
   std::vector<Stream> streams;  // By micro-batch: the output of the last block that ran.
   std::vector<BatchContext> contexts;
+  const size_t num_blocks = model.blocks().size();
   DropoutDraw draw = model.dropout_draw();
+  model.BeginMicroBatches(static_cast<int64_t>(count));
+  std::optional<StagePass> pass(std::in_place, model, 0);
   for (const torch::Tensor& tokens : micro_batches) {
     model.set_dropout_draw(draw);
     ++draw.micro_batch;
@@ -73,11 +92,13 @@ absl::StatusOr<std::vector<LossValues>> RunVertically(
   std::vector<Boundary> boundaries;  // Block after block, of each the micro-batches in their order.
   {
     const at::NoGradGuard no_graph;
-    for (const std::shared_ptr<Block>& block : model.blocks()) {
+    for (size_t b = 0; b < num_blocks; ++b) {
+      pass.reset();
+      pass.emplace(model, b + 1);
       for (size_t i = 0; i < count; ++i) {
         Boundary& input = boundaries.emplace_back();
         input.router_sums = streams[i].router_sums;
-        Stream output = block->Forward(streams[i], contexts[i]);
+        Stream output = model.blocks()[b]->Forward(streams[i], contexts[i]);
         GEMINI_ASSIGN_OR_RETURN(
             input.hidden, activations.Put(std::exchange(streams[i], std::move(output)).hidden));
       }
@@ -85,9 +106,11 @@ absl::StatusOr<std::vector<LossValues>> RunVertically(
   }
 
   std::vector<LossValues> losses;
+  pass.reset();
+  pass.emplace(model, num_blocks + 1);
   for (size_t i = 0; i < count; ++i) {
+    model.set_last_micro_batch(i + 1 == count);
     const Stream leaves = Leaves(std::exchange(streams[i], {}));
-    const double factor = loss_scale / static_cast<double>(count);
     const BatchLoss loss = model.LossOf(leaves, micro_batches[i], factor);
     losses.push_back(loss.Values());
     GEMINI_RETURN_IF_ERROR(check(static_cast<int64_t>(i), losses.back().total));
@@ -96,8 +119,11 @@ absl::StatusOr<std::vector<LossValues>> RunVertically(
     streams[i] = GradientsOf(leaves);
   }
 
-  for (size_t b = model.blocks().size(); b-- > 0;) {
+  for (size_t b = num_blocks; b-- > 0;) {
+    pass.reset();
+    pass.emplace(model, b + 1);
     for (size_t i = 0; i < count; ++i) {
+      model.set_last_micro_batch(i + 1 == count);
       const Boundary& input = boundaries[b * count + i];
       GEMINI_ASSIGN_OR_RETURN(const torch::Tensor saved, activations.Take(input.hidden));
       // The next one comes back while this one is computed with.
@@ -112,7 +138,10 @@ absl::StatusOr<std::vector<LossValues>> RunVertically(
       streams[i] = GradientsOf(leaves);
     }
   }
+  pass.reset();
+  // A look-up needs nothing of the table.
   for (size_t i = 0; i < count; ++i) {
+    model.set_last_micro_batch(i + 1 == count);
     if (!embeddings[i].is_valid()) continue;
     torch::autograd::Engine::get_default_engine().execute(
         {std::exchange(embeddings[i], {})}, {std::exchange(streams[i], {}).hidden},

@@ -155,14 +155,31 @@ void GatheredLm::set_last_micro_batch(bool is_last) {
   for (const std::unique_ptr<GatheredUnit>& unit : units_) unit->set_last_micro_batch(is_last);
 }
 
+void GatheredLm::BeginMicroBatches(int64_t count) {
+  micro_batches_ = not_embedded_ = count;
+  embeddings_.clear();
+  for (const std::unique_ptr<GatheredUnit>& unit : units_) unit->ReleaseAll();
+}
+
+void GatheredLm::HoldStage(size_t stage) {
+  if (stage < units_.size()) units_[stage]->Hold();
+  if (stage > blocks_.size() && spec_.tied_head) units_.front()->Hold();
+}
+
+void GatheredLm::ReleaseStage(size_t stage) {
+  if (stage < units_.size()) units_[stage]->Release();
+  if (stage > blocks_.size() && spec_.tied_head) units_.front()->Release();
+}
+
 void GatheredLm::train(bool on) {
   CausalLm::train(on);
   whole_->train(on);
 }
 
 torch::Tensor GatheredLm::Embed(const torch::Tensor& tokens) {
+  if (not_embedded_ == 0) BeginMicroBatches(1);
+  --not_embedded_;
   whole_->set_dropout_draw(dropout_draw());
-  for (const std::unique_ptr<GatheredUnit>& one : units_) one->ReleaseAll();
   GatheredUnit& unit = *units_.front();
   // A look-up does not need the table in backward, but a projection needs its matrix.
   const bool again = spec_.has_projections();
@@ -172,7 +189,7 @@ torch::Tensor GatheredLm::Embed(const torch::Tensor& tokens) {
   const torch::Tensor hidden = whole_->Embed(tokens);
   layers_.front().PutBack();
   unit.Release();
-  if (!spec_.tied_head) embeddings_.clear();
+  if (!spec_.tied_head || runs_by_stages()) embeddings_.clear();
   return again ? unit.GatherBehind({hidden})[0] : hidden;
 }
 
@@ -182,19 +199,29 @@ BatchContext GatheredLm::ContextOf(const torch::Tensor& hidden) const {
   return whole_->ContextOf(hidden);
 }
 
+GatheredUnit* GatheredLm::head() const {
+  return units_.size() > blocks_.size() + 1 ? units_.back().get() : nullptr;
+}
+
 template <typename Compute>
 auto GatheredLm::WithHead(const Compute& compute) {
-  GatheredUnit* const unit = units_.size() > blocks_.size() + 1 ? units_.back().get() : nullptr;
+  GatheredUnit* const unit = head();
   if (unit != nullptr) layers_.back().Use(unit->Views(UnitUse::kToTheEnd));
   if (spec_.tied_head) {
-    units_.front()->Hold();
+    GatheredUnit& table = *units_.front();
+    if (runs_by_stages()) {
+      embeddings_ = table.Views(UnitUse::kToTheEnd);
+      table.set_last_micro_batch(false);  // Look-ups follow.
+    } else {
+      table.Hold();
+    }
     layers_.front().Use(std::exchange(embeddings_, {}));
   }
   if (at::GradMode::is_enabled()) GatherAhead(blocks_.size());  // Backward begins with it.
   auto result = compute();
   if (spec_.tied_head) {
     layers_.front().PutBack();
-    units_.front()->Release();
+    if (!runs_by_stages()) units_.front()->Release();
   }
   if (unit != nullptr) {
     layers_.back().PutBack();

@@ -8,8 +8,11 @@
 //         gradients that are added up there.
 // Bits:   loss and gradients are those of the whole model on one rank, and each gradient is the sum
 //         over the ranks, folded by rank: of each micro-batch, or of the sum of a step's.
+// Sums:   a tied table has one of each micro-batch; in the vertical schedule, whose backwards of
+//         head and look-up are apart, one of either.
 // Limits: it is on a CPU, and tables of the vocabulary are not cut. Micro-batches run one after the
-//         other: a forward ends that before it, whose backward throws if it is run afterwards.
+//         other, or as BeginMicroBatches says: a forward ends those before it, whose backward
+//         throws if it is run afterwards.
 #pragma once
 #include <memory>
 #include <vector>
@@ -45,6 +48,9 @@ class GatheredLm final : public CausalLm {
   BatchLoss LossOf(Stream last, const torch::Tensor& tokens, double factor) override;
   void train(bool on = true) override;
   void set_last_micro_batch(bool is_last) override;
+  void BeginMicroBatches(int64_t count) override;
+  void HoldStage(size_t stage) override;
+  void ReleaseStage(size_t stage) override;
 
   // Sets whether the next unit is gathered while one computes: DEVICE has two then. Off at first.
   // The same in all ranks.
@@ -52,6 +58,7 @@ class GatheredLm final : public CausalLm {
   // The pieces have new values. All ranks call it between the same steps.
   void NoteUpdate();
 
+  const ModelSpec& spec() const { return spec_; }
   // In the order of their use.
   const std::vector<std::unique_ptr<GatheredUnit>>& units() const { return units_; }
 
@@ -74,6 +81,10 @@ class GatheredLm final : public CausalLm {
   void GatherAhead(size_t unit) const;
   // The same of the unit before `unit`, in backward.
   void GatherAheadBackwards(size_t unit) const;
+  // Returns the unit of what is behind the blocks, or null: a tied head has none of its own.
+  GatheredUnit* head() const;
+  // Whether the micro-batches that are under way go through the model stage by stage.
+  bool runs_by_stages() const { return micro_batches_ > 1; }
   // Has the head see what the next forward of it needs, and returns what `compute` does.
   template <typename Compute>
   auto WithHead(const Compute& compute);
@@ -84,6 +95,8 @@ class GatheredLm final : public CausalLm {
   std::vector<std::unique_ptr<GatheredUnit>> units_;
   std::vector<UnitLayers> layers_;         // By unit.
   std::vector<torch::Tensor> embeddings_;  // Views, from Embed until a tied head has used them.
+  int64_t micro_batches_ = 1;              // That are under way.
+  int64_t not_embedded_ = 0;               // Of these.
 };
 
 }  // namespace gemini::trainer

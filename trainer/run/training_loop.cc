@@ -292,16 +292,16 @@ absl::StatusOr<LossValues> Loop::ForwardBackwardVertically() {
   LossValues loss;
   parts_.model.set_dropout_draw(DrawOf(0));
   try {
-    GEMINI_ASSIGN_OR_RETURN(
-        const std::vector<LossValues> losses,
-        RunVertically(
-            parts_.model, micro_batches, parts_.activations,
-            [&](int64_t i, double one) { return CheckLoss(i, one); }, loss_scale()));
-    for (const LossValues& one : losses) loss.Add(one, 1, config_.accumulate);
+    GEMINI_ASSIGN_OR_RETURN(const std::vector<LossValues> losses,
+                            RunVertically(
+                                parts_.model, micro_batches, parts_.activations,
+                                [&](int64_t i, double one) { return TellLater(CheckLoss(i, one)); },
+                                loss_scale() / static_cast<double>(num_micro_batches())));
+    for (const LossValues& one : losses) loss.Add(one, 1, num_micro_batches());
   } catch (const std::exception& error) {
     return Explain(error, "forward or backward");
   }
-  GEMINI_RETURN_IF_ERROR(parts_.store.status());
+  GEMINI_RETURN_IF_ERROR(TellLater(parts_.store.status()));
   return loss;
 }
 

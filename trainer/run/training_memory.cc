@@ -110,7 +110,9 @@ absl::StatusOr<MemoryPlan> PlanForShards(const RunConfig& config, const Gathered
                        tensor.requires_grad() ? TensorGroup::kTrainable : TensorGroup::kFrozen});
   }
   const auto plan_with = [&](int64_t chunk_bytes) {
-    return PlanMemory(config, tensors, /*activations=*/{}, chunk_bytes, available);
+    return PlanMemory(config, tensors,
+                      BoundaryActivationsOf(config, model.spec().num_blocks, model.spec().width),
+                      chunk_bytes, available);
   };
   if (config.chunk_size != kAutoBytes) return plan_with(config.chunk_size);
   std::vector<MemoryPlan> plans;
@@ -213,6 +215,35 @@ absl::StatusOr<TrainingDevice> OpenTrainingDevice(RunConfig& config) {
   return device;
 }
 
+namespace {
+
+// Leaves room in HOST for activations that leave DEVICE.
+absl::Status LeaveRoomForActivations(const MemoryPlan& plan, client::hooks::ManageOptions& manage) {
+  if (plan.host_activation_bytes == 0) return absl::OkStatus();
+  manage.host_memory = plan.bytes[Tier::kHost] - plan.host_activation_bytes;
+  if (manage.host_memory > 0) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "the activations between blocks need ", FormatByteSize(plan.host_activation_bytes),
+      " of HOST beside the model, and HOST has ", FormatByteSize(plan.bytes[Tier::kHost]),
+      ": raise --host-memory or --device-memory, or lower --batch or --accumulate"));
+}
+
+// Makes the store of activations, if some leave DEVICE, in a space beside the model's.
+absl::Status OpenActivations(const MemoryPlan& plan, const std::string& space_name,
+                             TrainingMemory& memory) {
+  if (plan.host_activation_bytes == 0) return absl::OkStatus();
+  client::hooks::OffloadOptions offload;
+  offload.space_name = absl::StrCat(space_name.substr(0, 116), ".activations");
+  offload.keep_bytes = plan.kept_activation_bytes;
+  offload.host_bytes = plan.host_activation_bytes;
+  GEMINI_ASSIGN_OR_RETURN(
+      auto offloaded, client::hooks::OffloadedTensors::Open(memory.session->session(), offload));
+  memory.activations = std::make_unique<ManagedActivations>(std::move(offloaded));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::Status OpenManaged(const RunConfig& config, TrainingDevice device, const ModelSpec& spec,
                          CausalLm& model, const std::vector<ParameterShape>& parameters,
                          int64_t available, TrainingMemory& memory) {
@@ -221,15 +252,7 @@ absl::Status OpenManaged(const RunConfig& config, TrainingDevice device, const M
   const MemoryPlan& plan = plans.memory;
   client::hooks::ManageOptions manage;
   manage.space_name = SpaceName(config);
-  if (plan.host_activation_bytes > 0) {
-    manage.host_memory = plan.bytes[Tier::kHost] - plan.host_activation_bytes;
-    if (manage.host_memory <= 0) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "the activations between blocks need ", FormatByteSize(plan.host_activation_bytes),
-          " of HOST beside the model, and HOST has ", FormatByteSize(plan.bytes[Tier::kHost]),
-          ": raise --host-memory or --device-memory, or lower --batch or --accumulate"));
-    }
-  }
+  GEMINI_RETURN_IF_ERROR(LeaveRoomForActivations(plan, manage));
   GEMINI_ASSIGN_OR_RETURN(const DecayExemptions no_decay, DecayExemptions::Parse(config.no_decay));
   GEMINI_RETURN_IF_ERROR(OpenSession(
       config, std::move(device), plan, model, manage,
@@ -243,23 +266,16 @@ absl::Status OpenManaged(const RunConfig& config, TrainingDevice device, const M
                             client::hooks::BeginCopy(session, parameter, to));
     return [&session, copy] { client::hooks::AwaitCopy(session, copy); };
   };
-  if (plan.host_activation_bytes > 0) {
-    client::hooks::OffloadOptions offload;
-    offload.space_name = absl::StrCat(manage.space_name.substr(0, 116), ".activations");
-    offload.keep_bytes = plan.kept_activation_bytes;
-    offload.host_bytes = plan.host_activation_bytes;
-    GEMINI_ASSIGN_OR_RETURN(
-        auto offloaded, client::hooks::OffloadedTensors::Open(memory.session->session(), offload));
-    memory.activations = std::make_unique<ManagedActivations>(std::move(offloaded));
-  }
-  return absl::OkStatus();
+  return OpenActivations(plan, manage.space_name, memory);
 }
 
 absl::Status OpenShards(const RunConfig& config, GatheredLm& model, Communicator& communicator,
                         int64_t available, TrainingMemory& memory) {
   GEMINI_ASSIGN_OR_RETURN(const MemoryPlan plan, PlanForShards(config, model, available));
   client::hooks::ManageOptions manage;
-  manage.space_name = absl::StrCat(SpaceName(config).substr(0, 116), ".rank", communicator.rank());
+  // No longer than 116, so that the name of its activations' space has the rank, too.
+  manage.space_name = absl::StrCat(SpaceName(config).substr(0, 104), ".rank", communicator.rank());
+  GEMINI_RETURN_IF_ERROR(LeaveRoomForActivations(plan, manage));
   GEMINI_ASSIGN_OR_RETURN(const DecayExemptions no_decay, DecayExemptions::Parse(config.no_decay));
   GEMINI_RETURN_IF_ERROR(OpenSession(
       config, TrainingDevice(), plan, model, manage,
@@ -275,7 +291,7 @@ absl::Status OpenShards(const RunConfig& config, GatheredLm& model, Communicator
   }
   memory.store =
       std::make_unique<RanksParameterStore>(std::move(memory.store), model, communicator);
-  return absl::OkStatus();
+  return OpenActivations(plan, manage.space_name, memory);
 }
 
 }  // namespace gemini::trainer

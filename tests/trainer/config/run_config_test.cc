@@ -330,10 +330,6 @@ TEST(RunConfig, WhatRanksCannotDoIsRefusedByName) {
   EXPECT_THAT(CheckRunOfRanks(config, 2), StatusIs(absl::StatusCode::kUnimplemented,
                                                    HasSubstr("--moment-rounding stochastic")));
   config = plain;
-  config.micro_batch_schedule = "vertical";
-  EXPECT_THAT(CheckRunOfRanks(config, 2),
-              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("--micro-batch-schedule")));
-  config = plain;
   config.device = "cuda:0";
   EXPECT_THAT(CheckRunOfRanks(config, 2),
               StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("--device")));

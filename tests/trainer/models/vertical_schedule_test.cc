@@ -79,13 +79,18 @@ Result Collect(CausalLm& model, const std::vector<LossValues>& losses) {
 
 absl::Status Accept(int64_t, double) { return absl::OkStatus(); }
 
+// The factor of the mean of all.
+double MeanOf(const std::vector<torch::Tensor>& batches) {
+  return 1 / static_cast<double>(batches.size());
+}
+
 constexpr DropoutDraw kDraw = {.seed = 3, .step = 4, .micro_batch = 5};
 
 Result RunVertical(CausalLm& model, const std::vector<torch::Tensor>& batches) {
   model.set_dropout_draw(kDraw);
   ActivationsInPlace activations;
   const absl::StatusOr<std::vector<LossValues>> losses =
-      RunVertically(model, batches, activations, Accept);
+      RunVertically(model, batches, activations, Accept, MeanOf(batches));
   EXPECT_OK(losses);
   return Collect(model, *losses);
 }
@@ -171,7 +176,7 @@ TEST(VerticalScheduleTest, ActivationsOfTheNextBlockAreAskedForOneAhead) {
   NotedActivations activations;
   model->set_dropout_draw(kDraw);
   ASSERT_OK_AND_ASSIGN(const std::vector<LossValues> losses,
-                       RunVertically(*model, batches, activations, Accept));
+                       RunVertically(*model, batches, activations, Accept, MeanOf(batches)));
   ExpectEqual(*model, Collect(*model, losses), expected);
   EXPECT_THAT(activations.notes,
               ElementsAreArray({"put 0", "put 1", "put 2", "put 3", "take 2", "prefetch 3",
@@ -205,8 +210,7 @@ TEST(VerticalScheduleTest, NothingElseHoldsTheMemoryOfAnActivationThatIsPutAway)
     const std::unique_ptr<CausalLm> model = MakeModel(json, "0.1");
     CopyingStore store;
     const std::vector<torch::Tensor> batches = MicroBatches(2);
-    ASSERT_OK(
-        RunVertically(*model, batches, store, [](int64_t, double) { return absl::OkStatus(); }));
+    ASSERT_OK(RunVertically(*model, batches, store, Accept, MeanOf(batches)));
     EXPECT_EQ(store.puts, 2 * static_cast<int>(model->blocks().size()));
   }
 }
@@ -215,7 +219,7 @@ TEST(VerticalScheduleTest, AnErrorOfTheStoreEndsTheRun) {
   const auto model = MakeModel(kModels[1], "0.0");
   NotedActivations activations;
   activations.fail_at = 3;
-  EXPECT_THAT(RunVertically(*model, MicroBatches(2), activations, Accept),
+  EXPECT_THAT(RunVertically(*model, MicroBatches(2), activations, Accept, 0.5),
               StatusIs(absl::StatusCode::kDataLoss));
 }
 
@@ -233,9 +237,15 @@ class CountedLm : public CausalLm {
   BatchContext ContextOf(const torch::Tensor& /*hidden*/) const override { return {}; }
   torch::Tensor Head(const torch::Tensor& hidden) override { return hidden.matmul(weight_.t()); }
   BatchLoss LossOf(Stream last, const torch::Tensor& tokens, double /*factor*/) override {
-    runs.push_back("head");
+    runs.push_back(is_last_ ? "head, last" : "head");
     return {.sum = Head(last.hidden).square().sum(), .count = tokens.numel()};
   }
+  void set_last_micro_batch(bool is_last) override { is_last_ = is_last; }
+  void BeginMicroBatches(int64_t count) override {
+    runs.push_back(std::to_string(count) + " micro-batches");
+  }
+  void HoldStage(size_t stage) override { runs.push_back("hold " + std::to_string(stage)); }
+  void ReleaseStage(size_t stage) override { runs.push_back("release " + std::to_string(stage)); }
   std::vector<std::string> runs;
 
  private:
@@ -243,8 +253,9 @@ class CountedLm : public CausalLm {
    public:
     CountedBlock(CountedLm& owner, int index) : owner_(owner), index_(index) {}
     Stream Forward(const Stream& stream, const BatchContext& /*context*/) override {
-      owner_.runs.push_back((torch::GradMode::is_enabled() ? "graph " : "block ") +
-                            std::to_string(index_));
+      const bool graph = torch::GradMode::is_enabled();
+      owner_.runs.push_back((graph ? "graph " : "block ") + std::to_string(index_) +
+                            (graph && owner_.is_last_ ? ", last" : ""));
       return {.hidden = stream.hidden * 2};
     }
 
@@ -253,6 +264,7 @@ class CountedLm : public CausalLm {
     const int index_;
   };
   torch::Tensor weight_;
+  bool is_last_ = true;
 };
 
 TEST(VerticalScheduleTest, EachBlockRunsAllMicroBatchesBeforeTheNext) {
@@ -260,22 +272,29 @@ TEST(VerticalScheduleTest, EachBlockRunsAllMicroBatchesBeforeTheNext) {
   ActivationsInPlace activations;
   ASSERT_OK(RunVertically(model,
                           {torch::ones({1, 3}, torch::kInt64), torch::ones({1, 3}, torch::kInt64)},
-                          activations, Accept));
+                          activations, Accept, 0.5));
   EXPECT_THAT(model.runs,
-              ElementsAreArray({"embed", "embed", "block 0", "block 0", "block 1", "block 1",
-                                "head", "head", "graph 1", "graph 1", "graph 0", "graph 0"}));
+              ElementsAreArray(
+                  {"2 micro-batches", "hold 0",    "embed",     "embed",         "release 0",
+                   "hold 1",          "block 0",   "block 0",   "release 1",     "hold 2",
+                   "block 1",         "block 1",   "release 2", "hold 3",        "head",
+                   "head, last",      "release 3", "hold 2",    "graph 1",       "graph 1, last",
+                   "release 2",       "hold 1",    "graph 0",   "graph 0, last", "release 1"}));
 }
 
 TEST(VerticalScheduleTest, ARefusedLossEndsTheRunBeforeItsBackward) {
   CountedLm model;
   ActivationsInPlace activations;
   const torch::Tensor tokens = torch::ones({1, 3}, torch::kInt64);
-  EXPECT_THAT(RunVertically(model, {tokens, tokens}, activations,
-                            [](int64_t i, double) {
-                              return i == 0 ? absl::OkStatus() : absl::CancelledError("second");
-                            }),
+  EXPECT_THAT(RunVertically(
+                  model, {tokens, tokens}, activations,
+                  [](int64_t i, double) {
+                    return i == 0 ? absl::OkStatus() : absl::CancelledError("second");
+                  },
+                  0.5),
               StatusIs(absl::StatusCode::kCancelled));
-  EXPECT_EQ(model.runs.back(), "head");
+  EXPECT_THAT(model.runs, ::testing::Contains("head, last"));
+  EXPECT_EQ(model.runs.back(), "release 3");
 }
 
 TEST(VerticalScheduleTest, FrozenEmbeddingsStayWithoutGradient) {
@@ -285,7 +304,7 @@ TEST(VerticalScheduleTest, FrozenEmbeddingsStayWithoutGradient) {
   }
   ASSERT_FALSE(model->named_parameters()["transformer.wpe.weight"].requires_grad());
   ActivationsInPlace activations;
-  ASSERT_OK(RunVertically(*model, MicroBatches(2), activations, Accept));
+  ASSERT_OK(RunVertically(*model, MicroBatches(2), activations, Accept, 0.5));
   EXPECT_FALSE(model->named_parameters()["transformer.wpe.weight"].grad().defined());
   EXPECT_TRUE(model->named_parameters()["transformer.h.0.ln_1.bias"].grad().defined());
 }

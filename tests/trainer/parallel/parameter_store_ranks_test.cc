@@ -66,8 +66,8 @@ class FailingStore final : public ParameterStore {
 struct Rank {
   explicit Rank(Communicator& me) {
     const ModelSpec spec = ParseHfConfig(kConfig, "config")->spec;
-    model = *GatheredLm::Make(spec, torch::kFloat32, me, me.world(), UnitDivision::kShards,
-                              ShardBlockElements(MomentFormat::kFp32));
+    model = *GatheredLm::Make(spec, torch::kFloat32, me, me.world(),
+                              {.block_elements = ShardBlockElements(MomentFormat::kFp32)});
     auto own = std::make_unique<FailingStore>(*ReferenceParameterStore::Create(*model, {}, {}));
     failing = own.get();
     store = std::make_unique<RanksParameterStore>(std::move(own), *model, me);
