@@ -234,21 +234,23 @@ class RanksTest(train_program.TrainTest):
         return found
 
     def wait_until_free(self, daemon):
-        """Returns when memstat shows all of the daemon's memory free."""
-        end = time.monotonic() + 10
+        """Returns when memstat shows all of the daemon's memory free, with the seconds until it was asked."""
+        begin = time.monotonic()
+        end = begin + 10
         while True:
+            asked = time.monotonic() - begin
             shown = subprocess.run([BIN / "memstat", "--socket", daemon.socket, "--json"], capture_output=True,
                                    text=True, timeout=20, check=True)
             tiers = json.loads(shown.stdout)["tiers"].values()
             if all(tier["free_bytes"] == tier["capacity_bytes"] for tier in tiers):
-                return
+                return asked
             self.assertLess(time.monotonic(), end, shown.stdout)
 
     def test_a_rank_that_dies_ends_all_and_the_next_run_goes_on(self):
         chance = random.Random(5)
         whole = dict(steps=STEPS_A_KILL * KILLS, save_every=10, eval_every=0)
         through = self.ranks(2, "through", **self.keys(**whole))
-        num_killed = 0
+        num_killed, waited = 0, []
         with Daemon(self.directory, "64MiB", "512MiB", "64MiB") as daemon:
             for kill in range(KILLS):
                 keys = dict(whole, daemon=daemon.socket, device_memory="8MiB", host_memory="64MiB")
@@ -272,11 +274,11 @@ class RanksTest(train_program.TrainTest):
                 end = time.monotonic() + 10
                 while any(pathlib.Path(f"/proc/{pid}").exists() for pid in ranks.values()):
                     self.assertLess(time.monotonic(), end, ranks)
-                self.wait_until_free(daemon)
+                waited.append(self.wait_until_free(daemon))
             self.assertGreater(num_killed, 1)
             result = run_ranks(2, output=self.directory / "killed", resume=True)
             self.assertEqual(result.returncode, 0, result.stderr)
-        print(f"killed {num_killed} times", flush=True)
+        print(f"killed {num_killed} times, all free {1000 * max(waited):.0f} ms behind the last rank's end at most", flush=True)
         for file in ("model.safetensors", "optimizer.safetensors"):
             self.assert_same_file(through / "latest" / file, self.directory / "killed" / "latest" / file)
 
