@@ -151,6 +151,11 @@ absl::Status CheckRunOfRanks(const RunConfig& config, int64_t num_ranks) {
         absl::StrCat("--gradient-sync last with --zero ", config.zero,
                      ": a rank has no room there for gradients of the whole model: --zero 1 has"));
   }
+  if (config.gather_ahead > 0 && config.zero != "3") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--gather-ahead with --zero ", config.zero,
+                     ": nothing is gathered where it is used there: leave it out"));
+  }
   if (config.vocabulary_blocks > 1) {
     return refuse("--vocabulary-blocks", "ranks have parts of the table as of all else");
   }

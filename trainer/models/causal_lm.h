@@ -65,7 +65,8 @@ class CausalLm : public torch::nn::Module {
   // a model of several ranks does in these. They are at first.
   virtual void set_last_micro_batch(bool /*is_last*/) {}
   // Says that so many micro-batches follow, of which each stage runs all before the next one
-  // begins (vertical_schedule.h). Without it each one runs through all stages.
+  // begins (vertical_schedule.h), and that nothing of earlier ones is needed any more. Without it
+  // each one runs through all stages.
   virtual void BeginMicroBatches(int64_t /*count*/) {}
   // Between these, one stage runs: Embed, which is 0, a block, or behind them LossOf. A model that
   // several ranks have in parts keeps what the stage computes with.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/models/vertical_schedule.h"
 
-#include <optional>
 #include <utility>
 
 #include "ATen/core/grad_mode.h"
@@ -44,21 +43,6 @@ void Backward(const Stream& output, const Stream& gradients) {
   torch::autograd::backward(roots, grads);
 }
 
-// A stage's pass over the micro-batches.
-class StagePass {
- public:
-  StagePass(CausalLm& model, size_t stage) : model_(model), stage_(stage) {
-    model_.HoldStage(stage_);
-  }
-  StagePass(const StagePass&) = delete;
-  StagePass& operator=(const StagePass&) = delete;
-  ~StagePass() { model_.ReleaseStage(stage_); }
-
- private:
-  CausalLm& model_;
-  const size_t stage_;
-};
-
 }  // namespace
 
 absl::StatusOr<std::vector<LossValues>> RunVertically(
@@ -74,7 +58,7 @@ absl::StatusOr<std::vector<LossValues>> RunVertically(
   const size_t num_blocks = model.blocks().size();
   DropoutDraw draw = model.dropout_draw();
   model.BeginMicroBatches(static_cast<int64_t>(count));
-  std::optional<StagePass> pass(std::in_place, model, 0);
+  model.HoldStage(0);
   for (const torch::Tensor& tokens : micro_batches) {
     model.set_dropout_draw(draw);
     ++draw.micro_batch;
@@ -89,12 +73,13 @@ absl::StatusOr<std::vector<LossValues>> RunVertically(
     contexts.back().dropout = model.dropout();
   }
 
+  model.ReleaseStage(0);
+
   std::vector<Boundary> boundaries;  // Block after block, of each the micro-batches in their order.
   {
     const at::NoGradGuard no_graph;
     for (size_t b = 0; b < num_blocks; ++b) {
-      pass.reset();
-      pass.emplace(model, b + 1);
+      model.HoldStage(b + 1);
       for (size_t i = 0; i < count; ++i) {
         Boundary& input = boundaries.emplace_back();
         input.router_sums = streams[i].router_sums;
@@ -102,12 +87,12 @@ absl::StatusOr<std::vector<LossValues>> RunVertically(
         GEMINI_ASSIGN_OR_RETURN(
             input.hidden, activations.Put(std::exchange(streams[i], std::move(output)).hidden));
       }
+      model.ReleaseStage(b + 1);
     }
   }
 
   std::vector<LossValues> losses;
-  pass.reset();
-  pass.emplace(model, num_blocks + 1);
+  model.HoldStage(num_blocks + 1);
   for (size_t i = 0; i < count; ++i) {
     model.set_last_micro_batch(i + 1 == count);
     const Stream leaves = Leaves(std::exchange(streams[i], {}));
@@ -118,10 +103,10 @@ absl::StatusOr<std::vector<LossValues>> RunVertically(
     // From here on: the gradients of the output of the block that is next.
     streams[i] = GradientsOf(leaves);
   }
+  model.ReleaseStage(num_blocks + 1);
 
   for (size_t b = num_blocks; b-- > 0;) {
-    pass.reset();
-    pass.emplace(model, b + 1);
+    model.HoldStage(b + 1);
     for (size_t i = 0; i < count; ++i) {
       model.set_last_micro_batch(i + 1 == count);
       const Boundary& input = boundaries[b * count + i];
@@ -137,9 +122,9 @@ absl::StatusOr<std::vector<LossValues>> RunVertically(
       Backward(output, std::exchange(streams[i], {}));
       streams[i] = GradientsOf(leaves);
     }
+    model.ReleaseStage(b + 1);
   }
-  pass.reset();
-  // A look-up needs nothing of the table.
+  // Not held: a look-up needs nothing of the table. A projected one has its matrix gathered again.
   for (size_t i = 0; i < count; ++i) {
     model.set_last_micro_batch(i + 1 == count);
     if (!embeddings[i].is_valid()) continue;

@@ -23,7 +23,7 @@ int64_t ShardBlockElements(MomentFormat moments) {
 class GatheredLm::GatheredBlock final : public Block {
  public:
   // `unit`: its number.
-  GatheredBlock(std::shared_ptr<Block> block, const GatheredLm& model, size_t unit)
+  GatheredBlock(std::shared_ptr<Block> block, GatheredLm& model, size_t unit)
       : block_(std::move(block)), model_(model), number_(unit) {}
 
   Stream Forward(const Stream& stream, const BatchContext& context) override {
@@ -52,15 +52,15 @@ class GatheredLm::GatheredBlock final : public Block {
   }
 
   const std::shared_ptr<Block> block_;
-  const GatheredLm& model_;
+  GatheredLm& model_;
   const size_t number_;
 };
 
-void GatheredLm::GatherAhead(size_t unit) const {
+void GatheredLm::GatherAhead(size_t unit) {
   if (gather_ahead_ && unit < units_.size()) units_[unit]->BeginGather();
 }
 
-void GatheredLm::GatherAheadBackwards(size_t unit) const {
+void GatheredLm::GatherAheadBackwards(size_t unit) {
   // Of the embeddings, a look-up needs nothing in backward.
   if (unit > 1 || spec_.has_projections()) GatherAhead(unit - 1);
 }
@@ -155,8 +155,11 @@ void GatheredLm::set_last_micro_batch(bool is_last) {
   for (const std::unique_ptr<GatheredUnit>& unit : units_) unit->set_last_micro_batch(is_last);
 }
 
-void GatheredLm::BeginMicroBatches(int64_t count) {
-  micro_batches_ = not_embedded_ = count;
+void GatheredLm::BeginMicroBatches(int64_t count) { Begin(count, /*by_stages=*/true); }
+
+void GatheredLm::Begin(int64_t micro_batches, bool by_stages) {
+  by_stages_ = by_stages;
+  not_embedded_ = micro_batches;
   embeddings_.clear();
   for (const std::unique_ptr<GatheredUnit>& unit : units_) unit->ReleaseAll();
 }
@@ -177,7 +180,7 @@ void GatheredLm::train(bool on) {
 }
 
 torch::Tensor GatheredLm::Embed(const torch::Tensor& tokens) {
-  if (not_embedded_ == 0) BeginMicroBatches(1);
+  if (not_embedded_ == 0) Begin(1, /*by_stages=*/false);
   --not_embedded_;
   whole_->set_dropout_draw(dropout_draw());
   GatheredUnit& unit = *units_.front();
@@ -189,7 +192,7 @@ torch::Tensor GatheredLm::Embed(const torch::Tensor& tokens) {
   const torch::Tensor hidden = whole_->Embed(tokens);
   layers_.front().PutBack();
   unit.Release();
-  if (!spec_.tied_head || runs_by_stages()) embeddings_.clear();
+  if (!spec_.tied_head || by_stages_) embeddings_.clear();
   return again ? unit.GatherBehind({hidden})[0] : hidden;
 }
 
@@ -209,7 +212,7 @@ auto GatheredLm::WithHead(const Compute& compute) {
   if (unit != nullptr) layers_.back().Use(unit->Views(UnitUse::kToTheEnd));
   if (spec_.tied_head) {
     GatheredUnit& table = *units_.front();
-    if (runs_by_stages()) {
+    if (by_stages_) {
       embeddings_ = table.Views(UnitUse::kToTheEnd);
       table.set_last_micro_batch(false);  // Look-ups follow.
     } else {
@@ -221,7 +224,7 @@ auto GatheredLm::WithHead(const Compute& compute) {
   auto result = compute();
   if (spec_.tied_head) {
     layers_.front().PutBack();
-    if (!runs_by_stages()) units_.front()->Release();
+    if (!by_stages_) units_.front()->Release();
   }
   if (unit != nullptr) {
     layers_.back().PutBack();

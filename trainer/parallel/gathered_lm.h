@@ -9,7 +9,7 @@
 // Bits:   loss and gradients are those of the whole model on one rank, and each gradient is the sum
 //         over the ranks, folded by rank: of each micro-batch, or of the sum of a step's.
 // Sums:   a tied table has one of each micro-batch; in the vertical schedule, whose backwards of
-//         head and look-up are apart, one of either.
+//         head and look-up are apart, one of either. Where ranks add once a step, it has one.
 // Limits: it is on a CPU, and tables of the vocabulary are not cut. Micro-batches run one after the
 //         other, or as BeginMicroBatches says: a forward ends those before it, whose backward
 //         throws if it is run afterwards.
@@ -78,13 +78,13 @@ class GatheredLm final : public CausalLm {
   void MakeUnits(torch::ScalarType type, Communicator& communicator, const RankGroup& group,
                  const UnitOptions& options);
   // Begins to gather the unit of that number, if units are gathered ahead and there is one.
-  void GatherAhead(size_t unit) const;
+  void GatherAhead(size_t unit);
   // The same of the unit before `unit`, in backward.
-  void GatherAheadBackwards(size_t unit) const;
+  void GatherAheadBackwards(size_t unit);
   // Returns the unit of what is behind the blocks, or null: a tied head has none of its own.
   GatheredUnit* head() const;
-  // Whether the micro-batches that are under way go through the model stage by stage.
-  bool runs_by_stages() const { return micro_batches_ > 1; }
+  // Forgets what was under way. `by_stages`: whether each stage runs all micro-batches.
+  void Begin(int64_t micro_batches, bool by_stages);
   // Has the head see what the next forward of it needs, and returns what `compute` does.
   template <typename Compute>
   auto WithHead(const Compute& compute);
@@ -95,8 +95,8 @@ class GatheredLm final : public CausalLm {
   std::vector<std::unique_ptr<GatheredUnit>> units_;
   std::vector<UnitLayers> layers_;         // By unit.
   std::vector<torch::Tensor> embeddings_;  // Views, from Embed until a tied head has used them.
-  int64_t micro_batches_ = 1;              // That are under way.
-  int64_t not_embedded_ = 0;               // Of these.
+  bool by_stages_ = false;    // The micro-batches that are under way go through it stage by stage.
+  int64_t not_embedded_ = 0;  // Of them.
 };
 
 }  // namespace gemini::trainer

@@ -62,18 +62,18 @@ void AwaitOrThrow(const Work& work, variable_list memory) {
 
 // What the functions below keep.
 struct UnitInGraph : torch::CustomClassHolder {
-  UnitInGraph(GatheredUnit& the_unit, UnitUse the_use, std::function<void()> what_then)
-      : unit(the_unit), use(the_use), then(std::move(what_then)) {}
+  UnitInGraph(GatheredUnit& the_unit, UnitUse the_use, std::function<void()> then)
+      : unit(the_unit), use(the_use), when_gathered(std::move(then)) {}
   GatheredUnit& unit;
-  const UnitUse use;
-  const std::function<void()> then;
+  const UnitUse use;                          // Of views.
+  const std::function<void()> when_gathered;  // Of GatherBehind; may be null.
 };
 
 void Save(AutogradContext* context, GatheredUnit& unit, UnitUse use,
-          std::function<void()> then = nullptr) {
+          std::function<void()> when_gathered = nullptr) {
   context->saved_data["unit"] =
       at::IValue::make_capsule(c10::intrusive_ptr<torch::CustomClassHolder>(
-          c10::make_intrusive<UnitInGraph>(unit, use, std::move(then))));
+          c10::make_intrusive<UnitInGraph>(unit, use, std::move(when_gathered))));
 }
 
 c10::intrusive_ptr<UnitInGraph> Saved(AutogradContext* context) {
@@ -84,15 +84,15 @@ c10::intrusive_ptr<UnitInGraph> Saved(AutogradContext* context) {
 class GatherFunction : public torch::autograd::Function<GatherFunction> {
  public:
   static variable_list forward(AutogradContext* context, at::TensorList outputs, GatheredUnit* unit,
-                               std::function<void()> then) {
-    Save(context, *unit, UnitUse::kOnce, std::move(then));
+                               std::function<void()> when_gathered) {
+    Save(context, *unit, UnitUse::kOnce, std::move(when_gathered));
     context->set_materialize_grads(false);
     return {outputs.begin(), outputs.end()};
   }
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const c10::intrusive_ptr<UnitInGraph> saved = Saved(context);
     saved->unit.Hold();
-    saved->then();
+    if (saved->when_gathered != nullptr) saved->when_gathered();
     gradients.resize(gradients.size() + 2);
     return gradients;
   }
@@ -266,9 +266,9 @@ void GatheredUnit::ReleaseAll() {
 }
 
 std::vector<Tensor> GatheredUnit::GatherBehind(const std::vector<Tensor>& outputs,
-                                               std::function<void()> then) {
+                                               std::function<void()> when_gathered) {
   if (!gathers() || !at::GradMode::is_enabled()) return outputs;
-  return GatherFunction::apply(at::TensorList(outputs), this, std::move(then));
+  return GatherFunction::apply(at::TensorList(outputs), this, std::move(when_gathered));
 }
 
 std::vector<Tensor> GatheredUnit::Keep(std::vector<Tensor> gradients) {

@@ -110,9 +110,10 @@ class GatheredUnit {
   void ReleaseAll();
   // Takes the tensors that leave the part of the model that used the views, and returns the same
   // values. Their backward gathers the buffer again, before that of what computed them, and holds
-  // it until the views' backward. Behind that it calls `then`.
-  std::vector<torch::Tensor> GatherBehind(
-      const std::vector<torch::Tensor>& outputs, std::function<void()> then = [] {});
+  // it until the views' backward. It calls `when_gathered`, if that is not
+  // null, as soon as the buffer is there.
+  std::vector<torch::Tensor> GatherBehind(const std::vector<torch::Tensor>& outputs,
+                                          std::function<void()> when_gathered = nullptr);
   bool is_held() const { return num_users_ > 0; }
 
  private:

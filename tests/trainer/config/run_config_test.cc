@@ -354,6 +354,16 @@ TEST(RunConfig, WhatRanksCannotDoIsRefusedByName) {
                   StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--zero 1 has")));
     }
   }
+  config.gather_ahead = 1;
+  for (const char* const stage : {"0", "1", "2"}) {
+    config.zero = stage;
+    config.gradient_sync = "auto";
+    EXPECT_THAT(CheckRunOfRanks(config, 2),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--gather-ahead")));
+    EXPECT_OK(CheckRunOfRanks(config, 1));
+  }
+  config.zero = "3";
+  EXPECT_OK(CheckRunOfRanks(config, 2));
   config.accumulate = 1;  // It comes to the same, and needs no room.
   config.zero = "1";
   EXPECT_FALSE(config.adds_gradients_once());

@@ -267,6 +267,8 @@ std::vector<Case> Cases() {
     cases.push_back(vertical);
     cases.push_back(vertical);
     cases.back().gather_ahead = true;
+    cases.push_back(vertical);
+    cases.back().micro_batches = 1;
     for (const UnitDivision division : {UnitDivision::kReplicas, UnitDivision::kShardsAndWhole}) {
       cases.push_back(vertical);
       cases.back().division = division;
@@ -428,14 +430,30 @@ TEST(GatheredLmForwardTest, OneWithoutABackwardLeavesNothingOldBehind) {
        {Case{kFamilies[0], 2, torch::kFloat32, false, 1},
         Case{kFamilies[1], 2, torch::kFloat32, false, 1},
         Case{kFamilies[1], 2, torch::kFloat32, false, 1, UnitDivision::kReplicas},
-        Case{kFamilies[1], 2, torch::kFloat32, false, 1, UnitDivision::kShardsAndWhole}}) {
+        Case{kFamilies[1], 2, torch::kFloat32, false, 1, UnitDivision::kShardsAndWhole},
+        Case{.family = kFamilies[0],
+        .num_ranks = 2,
+        .type = torch::kFloat32,
+        .recompute = false,
+        .micro_batches = 1,
+        .gather_ahead = true},
+        Case{.family = kFamilies[1],
+        .num_ranks = 2,
+        .type = torch::kFloat32,
+        .recompute = true,
+        .micro_batches = 1,
+        .gather_ahead = true}}) {
     const Family& family = c.family;
     const Whole whole = TrainWhole(c);
     std::map<std::string, Tensor> updated;
     for (const auto& [name, value] : whole.values) updated[name] = value * 2;
     RunThreadRanks(2, [&](Communicator& me) {
       const auto make = [&] {
-        return *GatheredLm::Make(SpecOf(family.json), c.type, me, me.world(), c.options());
+        std::unique_ptr<GatheredLm> made =
+            *GatheredLm::Make(SpecOf(family.json), c.type, me, me.world(), c.options());
+        made->set_gather_ahead(c.gather_ahead);
+        made->set_recompute(c.recompute);
+        return made;
       };
       const auto loss_of = [&](GatheredLm& model) {
         model.set_dropout_draw(DrawOf(c, me.rank(), 0));
