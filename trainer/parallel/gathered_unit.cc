@@ -126,9 +126,10 @@ class UnitViews : public torch::autograd::Function<UnitViews> {
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const c10::intrusive_ptr<UnitInGraph> saved = Saved(context);
     GatheredUnit& unit = saved->unit;
+    // What used the views is done. The sum needs its room.
+    if (saved->use != UnitUse::kOnce) unit.Release();
     variable_list of_inputs =
         unit.adds_later() ? unit.Keep(std::move(gradients)) : unit.Sum(std::move(gradients));
-    if (saved->use != UnitUse::kOnce) unit.Release();
     of_inputs.resize(of_inputs.size() + 3);
     return of_inputs;
   }
