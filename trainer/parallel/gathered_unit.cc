@@ -106,6 +106,44 @@ std::string PieceName(absl::string_view tensor, const ShardPiece& piece) {
 
 absl::string_view NameOfWhole(absl::string_view piece) { return piece.substr(0, piece.find('[')); }
 
+// How backward adds gradients by tensor.
+class GatheredUnit::Gradients {
+ public:
+  explicit Gradients(GatheredUnit& unit) : unit_(unit) {
+    if (unit.options_.sync == GradientSync::kLast && unit.has_parts()) {
+      for (const UnitTensor& tensor : unit.tensors_) {
+        sums_.push_back(at::empty(tensor.sizes, unit.buffer_.options()));
+      }
+    }
+    has_sum_.resize(sums_.size());
+  }
+
+  const std::vector<Tensor>& sums() const { return sums_; }
+  void set_last_micro_batch(bool is_last) { is_last_micro_batch_ = is_last; }
+  // Takes a micro-batch's, and returns those of the parameters.
+  std::vector<Tensor> Take(std::vector<Tensor> gradients) {
+    const bool adds_later = unit_.options_.sync == GradientSync::kLast && !is_last_micro_batch_;
+    return adds_later ? Keep(std::move(gradients)) : Sum(std::move(gradients));
+  }
+
+ private:
+  // Keeps them for the ranks' sum. Returns those of the parameters, of replicas.
+  std::vector<Tensor> Keep(std::vector<Tensor> gradients);
+  // Returns by tensor what Keep has kept, or undefined tensors, and forgets it: what is returned
+  // is good until the next Keep.
+  std::vector<Tensor> TakeKept();
+  // Adds them over the ranks. Returns those of the parameters.
+  std::vector<Tensor> Sum(std::vector<Tensor> gradients);
+  // Returns the sum over the ranks of this rank's part, for gradients that it drops, and notes in
+  // `has_gradient` which tensors have one in any rank. What was kept is added.
+  Tensor SumOfParts(std::vector<Tensor>& gradients, std::vector<bool>& has_gradient);
+
+  GatheredUnit& unit_;
+  std::vector<Tensor> sums_;
+  std::vector<bool> has_sum_;  // By tensor, of sums_.
+  bool is_last_micro_batch_ = true;
+};
+
 // `anchor` requires grad, so that the views do, also where this rank has no piece: every rank takes
 // part in the sums.
 class UnitViews : public torch::autograd::Function<UnitViews> {
@@ -128,8 +166,7 @@ class UnitViews : public torch::autograd::Function<UnitViews> {
     GatheredUnit& unit = saved->unit;
     // What used the views is done. The sum needs its room.
     if (saved->use != UnitUse::kOnce) unit.Release();
-    variable_list of_inputs =
-        unit.adds_later() ? unit.Keep(std::move(gradients)) : unit.Sum(std::move(gradients));
+    variable_list of_inputs = unit.gradients_->Take(std::move(gradients));
     of_inputs.resize(of_inputs.size() + 3);
     return of_inputs;
   }
@@ -158,13 +195,14 @@ GatheredUnit::GatheredUnit(std::string name, std::vector<UnitTensor> tensors,
   }
   if (options.division == UnitDivision::kShardsAndWhole) {
     for (const UnitTensor& tensor : tensors_) wholes_.push_back(at::empty(tensor.sizes, type));
-    if (options.sync == GradientSync::kLast) {
-      for (const UnitTensor& tensor : tensors_) sums_.push_back(at::empty(tensor.sizes, type));
-    }
   }
-  has_sum_.resize(sums_.size());
   buffer_ = at::empty({0}, type);
+  gradients_ = std::make_unique<Gradients>(*this);
 }
+
+const std::vector<Tensor>& GatheredUnit::sums() const { return gradients_->sums(); }
+
+void GatheredUnit::set_last_micro_batch(bool is_last) { gradients_->set_last_micro_batch(is_last); }
 
 std::vector<Tensor> GatheredUnit::Views(UnitUse use) {
   if (!wholes_.empty() && is_stale_) {
@@ -272,17 +310,17 @@ std::vector<Tensor> GatheredUnit::GatherBehind(const std::vector<Tensor>& output
   return GatherFunction::apply(at::TensorList(outputs), this, std::move(when_gathered));
 }
 
-std::vector<Tensor> GatheredUnit::Keep(std::vector<Tensor> gradients) {
-  std::vector<Tensor> of_parameters(parameters_.size());
-  if (!has_parts()) {
-    for (size_t i = 0; i < pieces_.size(); ++i) {
-      Tensor& gradient = gradients[static_cast<size_t>(pieces_[i].tensor)];
-      if (gradient.defined()) of_parameters[i] = gradient.reshape(parameters_[i].sizes());
+std::vector<Tensor> GatheredUnit::Gradients::Keep(std::vector<Tensor> gradients) {
+  std::vector<Tensor> of_parameters(unit_.parameters_.size());
+  if (!unit_.has_parts()) {
+    for (size_t i = 0; i < unit_.pieces_.size(); ++i) {
+      Tensor& gradient = gradients[static_cast<size_t>(unit_.pieces_[i].tensor)];
+      if (gradient.defined()) of_parameters[i] = gradient.reshape(unit_.parameters_[i].sizes());
       gradient.reset();
     }
     return of_parameters;
   }
-  for (size_t i = 0; i < tensors_.size(); ++i) {
+  for (size_t i = 0; i < unit_.tensors_.size(); ++i) {
     if (!gradients[i].defined()) continue;
     if (has_sum_[i]) {
       sums_[i].add_(gradients[i]);
@@ -295,66 +333,69 @@ std::vector<Tensor> GatheredUnit::Keep(std::vector<Tensor> gradients) {
   return of_parameters;
 }
 
-std::vector<Tensor> GatheredUnit::TakeKept() {
-  std::vector<Tensor> kept(tensors_.size());
-  if (options_.sync == GradientSync::kEach) return kept;
+std::vector<Tensor> GatheredUnit::Gradients::TakeKept() {
+  std::vector<Tensor> kept(unit_.tensors_.size());
+  if (unit_.options_.sync == GradientSync::kEach) return kept;
   for (size_t i = 0; i < sums_.size(); ++i) {
     if (has_sum_[i]) kept[i] = sums_[i];
     has_sum_[i] = false;
   }
-  if (has_parts()) return kept;
-  for (size_t i = 0; i < pieces_.size(); ++i) {
-    kept[static_cast<size_t>(pieces_[i].tensor)] = parameters_[i].grad();
-    parameters_[i].mutable_grad().reset();
+  if (unit_.has_parts()) return kept;
+  for (size_t i = 0; i < unit_.pieces_.size(); ++i) {
+    kept[static_cast<size_t>(unit_.pieces_[i].tensor)] = unit_.parameters_[i].grad();
+    unit_.parameters_[i].mutable_grad().reset();
   }
   return kept;
 }
 
-std::vector<Tensor> GatheredUnit::Sum(std::vector<Tensor> gradients) {
+std::vector<Tensor> GatheredUnit::Gradients::Sum(std::vector<Tensor> gradients) {
   std::vector<bool> has_gradient;
   const Tensor part = SumOfParts(gradients, has_gradient);
-  std::vector<Tensor> of_parameters(parameters_.size());
-  for (size_t i = 0; i < pieces_.size(); ++i) {
-    if (!has_gradient[static_cast<size_t>(pieces_[i].tensor)]) continue;
+  std::vector<Tensor> of_parameters(unit_.parameters_.size());
+  for (size_t i = 0; i < unit_.pieces_.size(); ++i) {
+    if (!has_gradient[static_cast<size_t>(unit_.pieces_[i].tensor)]) continue;
     // Memory of its own: nothing else keeps a gradient that has left.
-    const Tensor gradient = part.narrow(0, pieces_[i].place, pieces_[i].count).clone();
-    of_parameters[i] = gradient.view(parameters_[i].sizes());
+    const Tensor gradient = part.narrow(0, unit_.pieces_[i].place, unit_.pieces_[i].count).clone();
+    of_parameters[i] = gradient.view(unit_.parameters_[i].sizes());
   }
   return of_parameters;
 }
 
-Tensor GatheredUnit::SumOfParts(std::vector<Tensor>& gradients, std::vector<bool>& has_gradient) {
+Tensor GatheredUnit::Gradients::SumOfParts(std::vector<Tensor>& gradients,
+                                           std::vector<bool>& has_gradient) {
   std::vector<Tensor> kept = TakeKept();
-  const Tensor all = at::zeros({cut_.num_elements()}, buffer_.options());
-  const Tensor ranks_with = at::zeros({std::ssize(tensors_)}, torch::kFloat32);
-  for (size_t i = 0; i < tensors_.size(); ++i) {
+  const Tensor all = at::zeros({unit_.cut_.num_elements()}, unit_.buffer_.options());
+  const Tensor ranks_with = at::zeros({std::ssize(unit_.tensors_)}, torch::kFloat32);
+  for (size_t i = 0; i < unit_.tensors_.size(); ++i) {
     if (!kept[i].defined() && !gradients[i].defined()) continue;
     const auto tensor = static_cast<int64_t>(i);
     ranks_with[tensor] = 1;
-    Tensor own = all.narrow(0, cut_.place(tensor), cut_.size(tensor)).view(tensors_[i].sizes);
+    Tensor own = all.narrow(0, unit_.cut_.place(tensor), unit_.cut_.size(tensor))
+                     .view(unit_.tensors_[i].sizes);
     if (!kept[i].defined()) {
       own.copy_(gradients[i]);
     } else {
-      own.copy_(kept[i].view(tensors_[i].sizes));
+      own.copy_(kept[i].view(unit_.tensors_[i].sizes));
       if (gradients[i].defined()) own.add_(gradients[i]);
     }
     kept[i].reset();
     gradients[i].reset();  // Its memory is needed for the sum.
   }
   Tensor part = all;
-  const SumType type = SumTypeOf(buffer_.scalar_type());
-  const std::string site = absl::StrCat("gradients of ", name_);
+  const SumType type = SumTypeOf(unit_.buffer_.scalar_type());
+  const std::string site = absl::StrCat("gradients of ", unit_.name_);
   Work sum;
-  if (has_parts()) {
-    part = at::empty({cut_.part_elements()}, buffer_.options());
-    sum = communicator_.ReduceScatter(group_, type, all.const_data_ptr(), part.mutable_data_ptr(),
-                                      part.numel(), site);
+  if (unit_.has_parts()) {
+    part = at::empty({unit_.cut_.part_elements()}, unit_.buffer_.options());
+    sum = unit_.communicator_.ReduceScatter(unit_.group_, type, all.const_data_ptr(),
+                                            part.mutable_data_ptr(), part.numel(), site);
   } else {
-    sum = communicator_.AllReduce(group_, type, part.mutable_data_ptr(), part.numel(), site);
+    sum = unit_.communicator_.AllReduce(unit_.group_, type, part.mutable_data_ptr(), part.numel(),
+                                        site);
   }
-  const Work which =
-      communicator_.AllReduce(group_, SumType::kFp32, ranks_with.mutable_data_ptr(),
-                              ranks_with.numel(), absl::StrCat("which gradients of ", name_));
+  const Work which = unit_.communicator_.AllReduce(
+      unit_.group_, SumType::kFp32, ranks_with.mutable_data_ptr(), ranks_with.numel(),
+      absl::StrCat("which gradients of ", unit_.name_));
   AwaitOrThrow(sum, {all, part, ranks_with});
   AwaitOrThrow(which, {ranks_with});
   for (int64_t i = 0; i < ranks_with.numel(); ++i) {

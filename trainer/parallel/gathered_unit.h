@@ -20,6 +20,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -89,11 +90,11 @@ class GatheredUnit {
   // no gradient.
   const std::vector<torch::Tensor>& wholes() const { return wholes_; }
   // Returns where this rank adds the gradients of whole tensors until all ranks do, alike.
-  const std::vector<torch::Tensor>& sums() const { return sums_; }
+  const std::vector<torch::Tensor>& sums() const;
   // The ranks' pieces have other values now than the whole tensors.
   void NoteUpdate() { is_stale_ = true; }
   // Whether backwards from now on are of a step's last micro-batch. They are at first.
-  void set_last_micro_batch(bool is_last) { is_last_micro_batch_ = is_last; }
+  void set_last_micro_batch(bool is_last);
 
   // Returns the tensors, in the graph if grad mode is on. The buffer is held from now on, until
   // Release, or until the views' backward if `use` is kToTheEnd and there is a graph.
@@ -118,6 +119,7 @@ class GatheredUnit {
 
  private:
   friend class UnitViews;
+  class Gradients;
 
   // Whether there is a buffer.
   bool gathers() const { return options_.division == UnitDivision::kShards; }
@@ -133,19 +135,6 @@ class GatheredUnit {
   void Refresh();
   // The tensors without a graph: in the buffer, or this rank's own.
   std::vector<torch::Tensor> Whole() const;
-  // Whether the ranks' sum is of a later micro-batch.
-  bool adds_later() const { return options_.sync == GradientSync::kLast && !is_last_micro_batch_; }
-  // Keeps gradients by tensor for the ranks' sum. Returns those of the parameters, of replicas.
-  std::vector<torch::Tensor> Keep(std::vector<torch::Tensor> gradients);
-  // Returns by tensor what Keep has kept, or undefined tensors, and forgets it: what is returned
-  // is good until the next Keep.
-  std::vector<torch::Tensor> TakeKept();
-  // Adds gradients by tensor over the ranks. Returns those of the parameters.
-  std::vector<torch::Tensor> Sum(std::vector<torch::Tensor> gradients);
-  // Returns the sum over the ranks of this rank's part, for gradients by tensor, which it drops,
-  // and notes in `has_gradient` which tensors have one in any rank. What was kept is added.
-  torch::Tensor SumOfParts(std::vector<torch::Tensor>& gradients, std::vector<bool>& has_gradient);
-
   const std::string name_;
   const std::vector<UnitTensor> tensors_;
   Communicator& communicator_;
@@ -156,9 +145,7 @@ class GatheredUnit {
   std::vector<torch::Tensor> parameters_;
   std::vector<torch::Tensor> wholes_;
   bool is_stale_ = true;
-  std::vector<torch::Tensor> sums_;
-  std::vector<bool> has_sum_;  // By tensor, of sums_.
-  bool is_last_micro_batch_ = true;
+  std::unique_ptr<Gradients> gradients_;
   torch::Tensor buffer_;  // [cut_.num_elements()]; without memory while nobody holds it.
   Gather ahead_;          // Into the buffer, which nobody holds yet.
   int64_t num_users_ = 0;

@@ -142,7 +142,16 @@ bool RankWatchdog::EndJob() {
     return false;
   }
   // Where nobody can say who is the first, two messages are better than none.
-  return AskIfFirst() != Ends::kLater;
+  if (AskIfFirst() != Ends::kLater) return true;
+  LetTheFirstSpeak();
+  return false;
+}
+
+void RankWatchdog::LetTheFirstSpeak() {
+  // A rank that ends has the launcher end all, and the first rank's store is gone with it. So only
+  // where nobody ends this one for some time it ends by itself.
+  const Clock::time_point deadline = Clock::now() + kPatience;
+  while (!stopping_ && Clock::now() < deadline) mutex_.WaitUntil(changed_, deadline);
 }
 
 RankWatchdog::Ends RankWatchdog::AskIfFirst() {
@@ -178,6 +187,16 @@ void RankWatchdog::Exchange(int64_t beat) {
     asked = ends_ == Ends::kAsked;
   }
   const int64_t num_ends = store_->add(kEnds, asked ? 1 : 0);
+  {
+    // At once: the store may be gone before it answers again.
+    MutexLock lock(mutex_);
+    if (asked) {
+      ends_ = num_ends == 1 ? Ends::kFirst : Ends::kLater;
+    } else if (num_ends > 0) {
+      others_end_ = true;
+    }
+    changed_.notify_all();
+  }
   store_->set(KeyOf(communicator_.rank()),
               Bytes(absl::StrCat(beat, " ", absl::StrJoin(communicator_.num_issued(), " "))));
   std::vector<std::string> keys;
@@ -186,11 +205,6 @@ void RankWatchdog::Exchange(int64_t beat) {
 
   MutexLock lock(mutex_);
   answered_ = Clock::now();
-  if (asked) {
-    ends_ = num_ends == 1 ? Ends::kFirst : Ends::kLater;
-  } else if (num_ends > 0) {
-    others_end_ = true;
-  }
   for (size_t rank = 0; rank < texts.size(); ++rank) {
     std::string text(texts[rank].begin(), texts[rank].end());
     if (text.size() > kMostText) continue;
@@ -220,14 +234,16 @@ void RankWatchdog::Watch() {
         for (Heard& heard : heard_) heard.since = now;
       }
       if (stopping_ || ends_ != Ends::kNo) return;
-      if (others_end_) break;
+      if (others_end_) {
+        LetTheFirstSpeak();
+        break;
+      }
       if (std::optional<std::string> found = Judge(now)) {
         const Ends ends = AskIfFirst();
         // Where the store does not answer the first rank is gone, and the second one says so. If
         // the launcher has not ended this rank some time later, nobody did.
-        if (ends == Ends::kAsked && communicator_.rank() > 1) {
-          const Clock::time_point deadline = Clock::now() + kPatience;
-          while (!stopping_ && Clock::now() < deadline) mutex_.WaitUntil(changed_, deadline);
+        if (ends == Ends::kLater || (ends == Ends::kAsked && communicator_.rank() > 1)) {
+          LetTheFirstSpeak();
         }
         if (ends != Ends::kLater) why = *std::move(found);
         break;

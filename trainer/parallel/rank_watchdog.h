@@ -74,6 +74,8 @@ class RankWatchdog {
   // Returns whether this rank is the first to end the job; kAsked: the store does not say so within
   // a few seconds.
   Ends AskIfFirst() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Waits to be ended by the launcher, for a few seconds.
+  void LetTheFirstSpeak() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Communicator& communicator_;
   const WatchdogOptions options_;
