@@ -52,7 +52,7 @@ def without_dropout(model, folder):
     path = folder / "config.json"
     config = json.loads(path.read_text())
     for key in config:
-        if "drop" in key or key.endswith("pdrop"):
+        if "drop" in key:
             config[key] = 0.0
     path.write_text(json.dumps(config))
     return folder

@@ -253,7 +253,8 @@ class RanksTest(train_program.TrainTest):
         num_killed, waited = 0, []
         with Daemon(self.directory, "64MiB", "512MiB", "64MiB") as daemon:
             for kill in range(KILLS):
-                keys = dict(whole, daemon=daemon.socket, device_memory="8MiB", host_memory="64MiB")
+                # Gathering ahead, a rank dies in front of what others have begun, too.
+                keys = dict(whole, daemon=daemon.socket, device_memory="8MiB", host_memory="64MiB", gather_ahead=1)
                 if kill > 0:
                     keys["resume"] = True
                 process = self.started(2, "killed", **keys)
@@ -288,7 +289,7 @@ class RanksTest(train_program.TrainTest):
     def test_a_rank_that_stops_is_named(self):
         for stopped in (0, 1):
             name = f"stopped_{stopped}"
-            process = self.started(3, name, steps=100000, collective_timeout=5)
+            process = self.started(3, name, steps=100000, collective_timeout=5, gather_ahead=stopped)
             self.wait_for_steps(process, name, 3)
             ranks = self.children(process)
             os.kill(ranks[stopped], signal.SIGSTOP)
@@ -323,7 +324,8 @@ class RanksTest(train_program.TrainTest):
         self.assertRegex(self.said(errors)[0], "rank 1: step [0-9]+: .*tokens.npy")
 
     def test_a_budget_that_is_too_small_is_said_once(self):
-        self.refused(2, 75, "raise --device-memory", **self.keys(device_memory="512KiB"))
+        for ahead in (0, 1):
+            self.refused(2, 75, "raise --device-memory", **self.keys(device_memory="512KiB", gather_ahead=ahead))
 
     def test_ranks_share_a_daemon_which_refuses_those_that_have_no_room(self):
         more = {"device_memory": "8MiB", "host_memory": "16MiB", "chunk_size": "64KiB"}

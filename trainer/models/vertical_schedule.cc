@@ -72,7 +72,6 @@ absl::StatusOr<std::vector<LossValues>> RunVertically(
     contexts.push_back(shared ? contexts.front() : model.ContextOf(hidden));
     contexts.back().dropout = model.dropout();
   }
-
   model.ReleaseStage(0);
 
   std::vector<Boundary> boundaries;  // Block after block, of each the micro-batches in their order.

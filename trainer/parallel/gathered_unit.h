@@ -111,8 +111,8 @@ class GatheredUnit {
   void ReleaseAll();
   // Takes the tensors that leave the part of the model that used the views, and returns the same
   // values. Their backward gathers the buffer again, before that of what computed them, and holds
-  // it until the views' backward. It calls `when_gathered`, if that is not
-  // null, as soon as the buffer is there.
+  // it until the views' backward. As soon as the buffer is there, it calls `when_gathered`, unless
+  // that is null.
   std::vector<torch::Tensor> GatherBehind(const std::vector<torch::Tensor>& outputs,
                                           std::function<void()> when_gathered = nullptr);
   bool is_held() const { return num_users_ > 0; }
@@ -135,6 +135,7 @@ class GatheredUnit {
   void Refresh();
   // The tensors without a graph: in the buffer, or this rank's own.
   std::vector<torch::Tensor> Whole() const;
+
   const std::string name_;
   const std::vector<UnitTensor> tensors_;
   Communicator& communicator_;

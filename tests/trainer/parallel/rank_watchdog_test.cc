@@ -22,6 +22,7 @@ class Ends {
  public:
   void Add(const std::string& why) {
     MutexLock lock(mutex_);
+    if (num_ == 0) first_at_ = std::chrono::steady_clock::now();
     ++num_;
     if (!why.empty()) texts_.push_back(why);
     changed_.notify_all();
@@ -35,11 +36,17 @@ class Ends {
     MutexLock lock(mutex_);
     return num_;
   }
+  // When the first rank was ended.
+  std::chrono::steady_clock::time_point first_at() {
+    MutexLock lock(mutex_);
+    return first_at_;
+  }
 
  private:
   Mutex mutex_;
   std::condition_variable changed_;
   int num_ = 0;
+  std::chrono::steady_clock::time_point first_at_;
   std::vector<std::string> texts_;
 };
 
@@ -85,14 +92,20 @@ TEST(RankWatchdogTest, ARankThatDoesNotComeIsNamedOnce) {
 TEST(RankWatchdogTest, OneRankThatEndsTheJobSaysWhy) {
   Ends ends;
   std::atomic<int> num_first = 0;
+  std::chrono::steady_clock::time_point said_at;
   RunThreadRanks(4, [&](Communicator& me) {
     const auto watchdog = Start(me, absl::Seconds(60), ends);
     // Two of them find the same at one time.
-    if (me.rank() >= 2 && watchdog->EndJob()) ++num_first;
+    if (me.rank() >= 2 && watchdog->EndJob()) {
+      said_at = std::chrono::steady_clock::now();
+      ++num_first;
+    }
     EXPECT_THAT(ends.Await(2), ::testing::IsEmpty());
     Stop(me, *watchdog);
   });
   EXPECT_EQ(num_first, 1);
+  // The others leave it time to say so: the first one's end would take the store along.
+  EXPECT_GT(ends.first_at(), said_at + std::chrono::seconds(2));
   EXPECT_EQ(ends.num(), 2);  // The others, quietly.
 }
 
