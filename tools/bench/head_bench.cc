@@ -131,7 +131,7 @@ void Report(benchmark::State& state, const Outputs& ours, const Outputs& whole,
 }
 
 void RunHead(benchmark::State& state, int64_t num_blocks) {
-  const VocabularyCut pieces = CutIntoPieces(kVocabulary, kWidth);
+  const VocabularyCut pieces = CutIntoPieces(kVocabulary, kWidth, /*on_cpu=*/true);
   const VocabularyCut cut = CutIntoBlocks(pieces, num_blocks);
   for (auto _ : state) {
     Inputs in = Make(cut);
@@ -192,7 +192,7 @@ struct ManagedHead {
 };
 
 absl::Status RunManagedHead(benchmark::State& state) {
-  const VocabularyCut pieces = CutIntoPieces(kVocabulary, kWidth);
+  const VocabularyCut pieces = CutIntoPieces(kVocabulary, kWidth, /*on_cpu=*/true);
   const VocabularyCut cut = CutIntoBlocks(pieces, kManagedBlocks);
   // Whole logits first: both at once would take more memory than most machines have.
   Inputs plain = Make(pieces);

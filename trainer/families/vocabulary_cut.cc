@@ -12,8 +12,10 @@ namespace gemini::trainer {
 namespace {
 
 constexpr int64_t kMostPieces = 16;
-// Smaller products do not fill the threads of a processor.
+// Smaller products do not fill the threads of a processor; on a GPU, the kernels of smaller ones
+// are shorter than their launches.
 constexpr int64_t kLeastPieceElements = int64_t{1} << 19;
+constexpr int64_t kLeastPieceElementsOnGpu = int64_t{1} << 25;
 // By so many elements 8-bit moments have a scale; gradient norms are summed by half as many.
 constexpr int64_t kUnitElements = 2048;
 constexpr int64_t kUnitRows = 64;  // By which matrix products are tiled.
@@ -28,15 +30,20 @@ int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace
 
-VocabularyCut CutIntoPieces(int64_t rows, int64_t width) {
+VocabularyCut CutIntoPieces(int64_t rows, int64_t width, bool on_cpu) {
+  const int64_t least_elements = on_cpu ? kLeastPieceElements : kLeastPieceElementsOnGpu;
   VocabularyCut cut = {.rows = rows, .width = width};
   const int64_t unit = std::max(kUnitElements / std::gcd(kUnitElements, width), kUnitRows);
-  const int64_t least = std::max(DivideUp(rows, kMostPieces), DivideUp(kLeastPieceElements, width));
+  const int64_t least = std::max(DivideUp(rows, kMostPieces), DivideUp(least_elements, width));
   cut.rows_of_piece = std::min(DivideUp(least, unit) * unit, rows);
   cut.tokens_of_piece = std::clamp<int64_t>(kMostLogits / rows, 1, kMostTokensOfPiece);
   cut.pieces_of_block = cut.num_pieces();
   if (cut.tokens_of_piece > kTokenUnit) cut.tokens_of_piece -= cut.tokens_of_piece % kTokenUnit;
   return cut;
+}
+
+VocabularyCut CutTable(int64_t rows, int64_t width, const VocabularyOptions& options) {
+  return CutIntoBlocks(CutIntoPieces(rows, width, options.on_cpu), options.blocks);
 }
 
 VocabularyCut CutIntoBlocks(VocabularyCut cut, int64_t num_blocks) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the head's arithmetic goes through the vocabulary, and how a table of the vocabulary is cut
 // into parameters. The head is computed by pieces of the vocabulary, whose size follows from the
-// table's shape alone. A block is a parameter that holds one or more pieces, so that DEVICE need
-// not hold the whole table and its gradient at once. How many blocks there are changes no bit: each
-// but the last is a multiple of 2,048 elements, by which gradient norms (1,024) and moments of 8
-// bits (2,048) are computed.
+// table's shape and the kind of processor alone. A block is a parameter that holds one or more
+// pieces, so that DEVICE need not hold the whole table and its gradient at once. How many blocks
+// there are changes no bit: each but the last is a multiple of 2,048 elements, by which gradient
+// norms (1,024) and moments of 8 bits (2,048) are computed.
 // Pure: no Torch, no I/O.
 #pragma once
 #include <cstdint>
@@ -31,9 +31,18 @@ struct VocabularyCut {
   }
 };
 
-// Returns the pieces of a table [rows, width], all in one block: at most 16 of them, each of 2^19
-// elements or more, but the last one.
-VocabularyCut CutIntoPieces(int64_t rows, int64_t width);
+// How a model cuts its tables.
+struct VocabularyOptions {
+  int64_t blocks = 1;  // Parameters that a table becomes, as CutIntoBlocks takes it.
+  // Whether a CPU computes with them. A GPU launches some 30 kernels for each piece.
+  bool on_cpu = true;
+};
+
+// Returns the pieces of a table [rows, width], all in one block: at most 16 of them, each but the
+// last one of 2^19 elements or more, or for a GPU of 2^25.
+VocabularyCut CutIntoPieces(int64_t rows, int64_t width, bool on_cpu);
+// The same, in the blocks that are asked for.
+VocabularyCut CutTable(int64_t rows, int64_t width, const VocabularyOptions& options);
 
 // Returns `cut` with `num_blocks` blocks, or somewhat fewer: blocks hold equally many pieces, at
 // least one each.

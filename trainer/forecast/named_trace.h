@@ -25,7 +25,8 @@ struct RoundShape {
   // Into how many parameters tables of the vocabulary are cut (CutIntoBlocks).
   int64_t vocabulary_blocks = 1;
   // The CPU plays DEVICE: its attention keeps the scores where they are dropped out, its masks are
-  // of the type of what they mask and not bytes, and a gradient leaves DEVICE sooner.
+  // of the type of what they mask and not bytes, a gradient leaves DEVICE sooner, and the head is
+  // computed by smaller pieces.
   bool on_cpu = false;
 
   StateFormat format() const { return {element, optimizer, moments}; }

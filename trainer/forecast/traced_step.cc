@@ -377,7 +377,7 @@ absl::StatusOr<NamedTrace> RunAllBlocks(const ModelSpec& spec, const RoundShape&
         const std::unique_ptr<CausalLm> model,
         MakeCausalLm(WithDropoutOf(round, spec),
                      torch::dtype(client::hooks::ScalarTypeOf(round.element)).device(torch::kMeta),
-                     round.vocabulary_blocks));
+                     {.blocks = round.vocabulary_blocks, .on_cpu = round.on_cpu}));
     model->set_recompute(round.recompute);
     model->set_routing({.crowds_first = crowds_first});
     model->train(round.train);

@@ -69,14 +69,14 @@ Stream CausalLm::ForwardBlocks(const torch::Tensor& tokens) {
 
 absl::StatusOr<std::unique_ptr<CausalLm>> MakeCausalLm(const ModelSpec& spec,
                                                        const torch::TensorOptions& options,
-                                                       int64_t vocabulary_blocks) {
+                                                       const VocabularyOptions& vocabulary) {
   if (!c10::isFloatingType(options.dtype().toScalarType())) {
     return absl::InvalidArgumentError(
         absl::StrCat("parameters of type ", c10::toString(options.dtype().toScalarType())));
   }
   try {
     client::hooks::ResolveVectorMath();  // Before the first forward.
-    PlainLayers layers(options, vocabulary_blocks);
+    PlainLayers layers(options, vocabulary);
     return std::make_unique<Transformer>(spec, layers);
   } catch (const c10::Error& error) {  // Of memory, of the device, or of the names.
     return absl::ResourceExhaustedError(

@@ -18,6 +18,7 @@
 #include "torch/types.h"
 #include "trainer/checkpoint/hf_checkpoint.h"
 #include "trainer/families/model_spec.h"
+#include "trainer/families/vocabulary_cut.h"
 #include "trainer/models/recompute.h"
 
 namespace gemini::trainer {
@@ -110,12 +111,11 @@ class CausalLm : public torch::nn::Module {
 };
 
 // Makes the model of the spec, in training mode. `options` are those of the parameters: a floating
-// dtype, any device. Tables of the vocabulary are cut into `vocabulary_blocks`, or somewhat fewer
-// (trainer/families/vocabulary_cut.h). INVALID_ARGUMENT: another dtype. RESOURCE_EXHAUSTED: Torch
-// cannot make it, for lack of memory or of the device, or because names of the spec collide.
+// dtype, any device. INVALID_ARGUMENT: another dtype. RESOURCE_EXHAUSTED: Torch cannot make it, for
+// lack of memory or of the device, or because names of the spec collide.
 absl::StatusOr<std::unique_ptr<CausalLm>> MakeCausalLm(const ModelSpec& spec,
                                                        const torch::TensorOptions& options,
-                                                       int64_t vocabulary_blocks = 1);
+                                                       const VocabularyOptions& vocabulary = {});
 
 // Returns names and shapes of all parameters in their order. A block of a table is one of its own.
 std::vector<ParameterShape> ParameterShapesOf(const torch::nn::Module& model);

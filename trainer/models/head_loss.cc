@@ -8,6 +8,7 @@
 
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/amax.h"
+#include "ATen/ops/arange.h"
 #include "ATen/ops/cat.h"
 #include "ATen/ops/empty.h"
 #include "ATen/ops/linear.h"
@@ -113,8 +114,7 @@ class Pieces {
       slope = (logits / options_.soft_cap).square_().neg_().add_(1);
     }
     logits.sub_(sums).exp_();
-    const Place place = PlaceOf(tokens, piece);
-    logits.scatter_add_(1, place.column, place.is_here.to(torch::kFloat32).neg_());
+    SubtractOneAtLabels(tokens, piece, logits);
     logits.mul_(OfTokens(labels_, tokens).ge(0).unsqueeze(1).to(torch::kFloat32).mul_(gradient));
     if (slope.defined()) logits.mul_(slope);
     if (options_.logit_scale != 1) logits.mul_(options_.logit_scale);
@@ -144,6 +144,18 @@ class Pieces {
     const int64_t rows = std::min(options_.cut.rows_of_piece, options_.cut.rows - first);
     const Tensor at = OfTokens(labels_, tokens).unsqueeze(1) - first;
     return {at.clamp(0, rows - 1), at.ge(0).bitwise_and_(at.lt(rows))};
+  }
+
+  // At labels that are in this piece of the vocabulary.
+  void SubtractOneAtLabels(int64_t tokens, int64_t piece, Tensor& logits) const {
+    const Place place = PlaceOf(tokens, piece);
+    if (options_.on_cpu) {
+      logits.scatter_add_(1, place.column, place.is_here.to(torch::kFloat32).neg_());
+      return;
+    }
+    // A scatter sorts, where a GPU's algorithms are to be deterministic.
+    const Tensor columns = at::arange(logits.size(1), labels_.options()).expand(logits.sizes());
+    logits.add_(columns.eq(place.column).bitwise_and_(place.is_here), /*alpha=*/-1);
   }
 
   const Tensor hidden_;

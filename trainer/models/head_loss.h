@@ -23,6 +23,7 @@ namespace gemini::trainer {
 
 struct HeadOptions {
   VocabularyCut cut = {};
+  bool on_cpu = true;      // Whether a CPU computes it.
   double logit_scale = 1;  // The logits are multiplied by it,
   double soft_cap = 0;     // and become soft_cap * tanh(logit / soft_cap). 0 means no cap.
 };

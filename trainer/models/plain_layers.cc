@@ -11,7 +11,6 @@
 #include "ATen/ops/layer_norm.h"
 #include "ATen/ops/linear.h"
 #include "ATen/ops/rms_norm.h"
-#include "trainer/families/vocabulary_cut.h"
 #include "trainer/models/head_loss.h"
 #include "trainer/models/vocabulary_table.h"
 
@@ -185,8 +184,8 @@ class PlainHead : public HeadAndLoss {
 
 std::shared_ptr<VocabularyTable> PlainLayers::TokenEmbedding(int64_t vocabulary, int64_t width,
                                                              int64_t padding_token) {
-  return std::make_shared<PlainTable>(
-      CutIntoBlocks(CutIntoPieces(vocabulary, width), vocabulary_blocks_), padding_token, options_);
+  return std::make_shared<PlainTable>(CutTable(vocabulary, width, vocabulary_), padding_token,
+                                      options_);
 }
 
 std::shared_ptr<Layer> PlainLayers::PositionEmbedding(int64_t rows, int64_t width) {
@@ -210,10 +209,10 @@ std::shared_ptr<Layer> PlainLayers::Linear(const LinearShape& shape, Role /*role
 
 std::shared_ptr<HeadAndLoss> PlainLayers::Head(const HeadShape& shape,
                                                std::shared_ptr<VocabularyTable> tied) {
-  const HeadOptions head = {
-      .cut = CutIntoBlocks(CutIntoPieces(shape.vocabulary, shape.width), vocabulary_blocks_),
-      .logit_scale = shape.logit_scale,
-      .soft_cap = shape.logit_soft_cap};
+  const HeadOptions head = {.cut = CutTable(shape.vocabulary, shape.width, vocabulary_),
+                            .on_cpu = vocabulary_.on_cpu,
+                            .logit_scale = shape.logit_scale,
+                            .soft_cap = shape.logit_soft_cap};
   return std::make_shared<PlainHead>(head, std::move(tied), options_);
 }
 

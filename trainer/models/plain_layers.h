@@ -5,16 +5,17 @@
 #include <memory>
 
 #include "torch/types.h"
+#include "trainer/families/vocabulary_cut.h"
 #include "trainer/layer_set.h"
 
 namespace gemini::trainer {
 
 class PlainLayers : public LayerSet {
  public:
-  // `options` are those of the parameters: a floating dtype, any device. Tables of the vocabulary
-  // are cut into `vocabulary_blocks`, or somewhat fewer (CutIntoBlocks).
-  explicit PlainLayers(const torch::TensorOptions& options, int64_t vocabulary_blocks = 1)
-      : options_(options), vocabulary_blocks_(vocabulary_blocks) {}
+  // `options` are those of the parameters: a floating dtype, any device.
+  explicit PlainLayers(const torch::TensorOptions& options,
+                       const VocabularyOptions& vocabulary = {})
+      : options_(options), vocabulary_(vocabulary) {}
   std::shared_ptr<VocabularyTable> TokenEmbedding(int64_t vocabulary, int64_t width,
                                                   int64_t padding_token) override;
   std::shared_ptr<Layer> PositionEmbedding(int64_t rows, int64_t width) override;
@@ -26,7 +27,7 @@ class PlainLayers : public LayerSet {
 
  private:
   const torch::TensorOptions options_;
-  const int64_t vocabulary_blocks_;
+  const VocabularyOptions vocabulary_;
 };
 
 }  // namespace gemini::trainer

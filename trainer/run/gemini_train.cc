@@ -296,11 +296,12 @@ absl::Status TrainingRun::MakeModel() {
   const torch::ScalarType type = client::hooks::ScalarTypeOf(config_.element());
   if (ranks_.is_alone()) {
     GEMINI_ASSIGN_OR_RETURN(
-        model_,
-        MakeCausalLm(spec(),
-                     torch::TensorOptions().dtype(type).device(config_.reference ? torch::kCPU
-                                                                                 : torch::kMeta),
-                     VocabularyBlocks(spec(), sized_, DeviceMemory(sized_, available_bytes_))));
+        model_, MakeCausalLm(spec(),
+                             torch::TensorOptions().dtype(type).device(
+                                 config_.reference ? torch::kCPU : torch::kMeta),
+                             {.blocks = VocabularyBlocks(spec(), sized_,
+                                                         DeviceMemory(sized_, available_bytes_)),
+                              .on_cpu = !config_.gpu().has_value()}));
     parameters_ = ShapesInFiles(ParameterShapesOf(*model_));
   } else {
     GEMINI_ASSIGN_OR_RETURN(std::unique_ptr<GatheredLm> shards,

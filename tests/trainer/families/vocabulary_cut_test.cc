@@ -2,6 +2,7 @@
 #include "trainer/families/vocabulary_cut.h"
 
 #include <utility>
+#include <vector>
 
 #include "gtest/gtest.h"
 
@@ -15,9 +16,18 @@ constexpr std::pair<int64_t, int64_t> kTables[] = {
     {50257, 768}, {32000, 4096}, {128256, 4096}, {256000, 2048}, {50272, 512},
     {512, 128},   {9000, 64},    {1, 1},         {100003, 33},   {7, 100000}};
 
+std::vector<std::pair<std::pair<int64_t, int64_t>, bool>> TablesAndProcessors() {
+  std::vector<std::pair<std::pair<int64_t, int64_t>, bool>> cases;
+  for (const auto& table : kTables) {
+    for (const bool on_cpu : {true, false}) cases.emplace_back(table, on_cpu);
+  }
+  return cases;
+}
+
 TEST(VocabularyCutTest, BlocksAreWholePiecesAndCoverTheTable) {
-  for (const auto& [rows, width] : kTables) {
-    const VocabularyCut pieces = CutIntoPieces(rows, width);
+  for (const auto& [table, on_cpu] : TablesAndProcessors()) {
+    const auto [rows, width] = table;
+    const VocabularyCut pieces = CutIntoPieces(rows, width, on_cpu);
     ASSERT_GE(pieces.rows_of_piece, 1);
     EXPECT_LE(pieces.num_pieces(), 16) << rows << " " << width;
     EXPECT_EQ(pieces.num_blocks(), 1);
@@ -42,13 +52,20 @@ TEST(VocabularyCutTest, BlocksAreWholePiecesAndCoverTheTable) {
 }
 
 TEST(VocabularyCutTest, SmallTablesAreOnePiece) {
-  EXPECT_EQ(CutIntoPieces(512, 128).num_pieces(), 1);
-  EXPECT_EQ(CutIntoPieces(9000, 64).num_pieces(), 2);
-  EXPECT_EQ(CutIntoPieces(128256, 4096).num_pieces(), 16);
+  EXPECT_EQ(CutIntoPieces(512, 128, /*on_cpu=*/true).num_pieces(), 1);
+  EXPECT_EQ(CutIntoPieces(9000, 64, /*on_cpu=*/true).num_pieces(), 2);
+  EXPECT_EQ(CutIntoPieces(128256, 4096, /*on_cpu=*/true).num_pieces(), 16);
+}
+
+TEST(VocabularyCutTest, AGpuTakesLargerPieces) {
+  EXPECT_EQ(CutIntoPieces(9000, 64, /*on_cpu=*/false).num_pieces(), 1);
+  EXPECT_EQ(CutIntoPieces(50257, 1600, /*on_cpu=*/true).num_pieces(), 16);
+  EXPECT_EQ(CutIntoPieces(50257, 1600, /*on_cpu=*/false).num_pieces(), 3);
+  EXPECT_EQ(CutIntoPieces(128256, 4096, /*on_cpu=*/false).num_pieces(), 16);
 }
 
 TEST(VocabularyCutTest, ATableAndItsGradientTakeAnEighthOfDevice) {
-  const VocabularyCut llama = CutIntoPieces(128256, 4096);  // 1.96 GiB in fp32.
+  const VocabularyCut llama = CutIntoPieces(128256, 4096, /*on_cpu=*/true);  // 1.96 GiB in fp32.
   EXPECT_EQ(NumBlocksFor(llama, ElementType::kFp32, 32 * kGiB), 1);
   EXPECT_EQ(NumBlocksFor(llama, ElementType::kBf16, 16 * kGiB), 1);
   for (const int64_t device_bytes : {24 * kGiB, 12 * kGiB, 6 * kGiB, 3 * kGiB}) {

@@ -114,7 +114,8 @@ class TracedStepTest
   // The trace of a step that ran, with a DEVICE of so many bytes. `foretold` may be null.
   absl::StatusOr<Trace> Record(const ModelSpec& spec, const RoundShape& round, int64_t device_bytes,
                                const Trace* foretold) {
-    auto model = *MakeCausalLm(spec, ScalarTypeOf(round.element), round.vocabulary_blocks);
+    auto model =
+        *MakeCausalLm(spec, ScalarTypeOf(round.element), {.blocks = round.vocabulary_blocks});
     model->set_recompute(round.recompute);
     torch::manual_seed(5);
     {

@@ -72,7 +72,9 @@ class HeadLossTest : public ::testing::TestWithParam<std::tuple<Case, torch::Sca
   }
 
   Gradients Run(int64_t pieces_of_block, double foretold = kGradient) const {
-    const HeadOptions options = Options(pieces_of_block);
+    return Run(Options(pieces_of_block), foretold);
+  }
+  Gradients Run(const HeadOptions& options, double foretold = kGradient) const {
     const std::vector<Tensor> blocks = Blocks(options.cut);
     const Tensor hidden = hidden_.clone().set_requires_grad(true);
     const Tensor sum = HeadLoss(hidden, labels_, blocks, options, foretold);
@@ -130,6 +132,16 @@ TEST_P(HeadLossTest, BlocksChangeNoBit) {
     EXPECT_TRUE(torch::equal(HeadLoss(hidden_, labels_, Blocks(options.cut), options, kGradient),
                              whole.sum));
   }
+}
+
+TEST_P(HeadLossTest, AGpusOperatorsGiveTheSameBits) {
+  HeadOptions options = Options(3);
+  const Gradients of_cpu = Run(options);
+  options.on_cpu = false;
+  const Gradients of_gpu = Run(options);
+  EXPECT_TRUE(torch::equal(of_gpu.sum, of_cpu.sum));
+  EXPECT_TRUE(torch::equal(of_gpu.hidden, of_cpu.hidden));
+  EXPECT_TRUE(torch::equal(of_gpu.table, of_cpu.table));
 }
 
 TEST_P(HeadLossTest, AnotherGradientThanForetoldIsTaken) {

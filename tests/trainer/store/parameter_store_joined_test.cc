@@ -29,7 +29,7 @@ class JoinedParameterStoreTest : public ::testing::Test {
         "num_attention_heads": 1, "max_position_embeddings": 16, "tie_word_embeddings": true})",
                                          "config")
                                ->spec;
-    ASSERT_OK_AND_ASSIGN(model_, MakeCausalLm(spec, torch::kFloat32, /*vocabulary_blocks=*/2));
+    ASSERT_OK_AND_ASSIGN(model_, MakeCausalLm(spec, torch::kFloat32, {.blocks = 2}));
     parameters_ = ParameterShapesOf(*model_);
     ASSERT_OK_AND_ASSIGN(std::unique_ptr<ReferenceParameterStore> store,
                          ReferenceParameterStore::Create(*model_, {}, {}));
