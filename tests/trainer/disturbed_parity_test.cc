@@ -109,9 +109,10 @@ class LanguageModelJob final : public Job {
     }
     model_->set_recompute(branches && random() % 2 == 0);
     if (branches && random() % 2 == 0) {
+      const auto count = static_cast<int64_t>(batches.size());
       const auto vertical = RunVertically(
           *model_, batches, activations, [](int64_t, double) { return absl::OkStatus(); },
-          1 / static_cast<double>(batches.size()));
+          LossFactors::OfStep(1, count * Labels::AllOf(batches.front()).count, count));
       ASSERT_OK(vertical);
       for (const LossValues& loss : *vertical) losses.push_back(static_cast<float>(loss.total));
       return;
@@ -149,7 +150,8 @@ class LanguageModelJob final : public Job {
       if (dice == 1) forward();
       if (dice == 2) penalty = penalty + parameters[random() % parameters.size()].square().mean();
     }
-    return model_->LossOf(stream, tokens, /*factor=*/1).Total() + penalty;
+    const Labels all = Labels::AllOf(tokens);
+    return model_->LossOf(stream, all, LossFactors::OfStep(1, all.count, 1)).Total() + penalty;
   }
 
   const std::unique_ptr<CausalLm> model_;

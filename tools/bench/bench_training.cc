@@ -40,10 +40,12 @@ absl::StatusOr<StepTimes> BenchTraining::Run(int warm_up, int measured) {
       session_->ResetPeaks();
     }
     const Clock::time_point begin = Clock::now();
-    BatchLoss loss = model_->Losses(tokens_[losses_.size() % tokens_.size()]);
+    const torch::Tensor& tokens = tokens_[losses_.size() % tokens_.size()];
+    const LossFactors factors = LossFactors::OfStep(1, Labels::AllOf(tokens).count, 1);
+    BatchLoss loss = model_->Losses(tokens, factors);
     losses_.push_back(loss.Values().total);
     const Clock::time_point turn = Clock::now();
-    loss.Backward(/*factor=*/1);
+    loss.Backward(factors);
     loss.sum.reset();
     const Clock::time_point update = Clock::now();
     GEMINI_RETURN_IF_ERROR(managed_->Step({.learning_rate = 1e-4, .max_grad_norm = 1}).status());

@@ -361,10 +361,10 @@ void RunMicroBatch(CausalLm& model, const RoundShape& round, StepRecorder& recor
   recorder.set_backward(false);
   const torch::Tensor tokens =
       at::empty({round.batch, round.sequence}, torch::dtype(torch::kInt64).device(torch::kMeta));
-  const BatchLoss loss = model.Losses(tokens);
+  const BatchLoss loss = model.Losses(tokens, LossFactors());
   if (!round.train) return;
   recorder.set_backward(true);
-  loss.Backward(/*factor=*/1);
+  loss.Backward(LossFactors());
 }
 
 absl::StatusOr<NamedTrace> RunAllBlocks(const ModelSpec& spec, const RoundShape& round,

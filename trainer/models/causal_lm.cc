@@ -39,18 +39,19 @@ torch::Tensor BatchLoss::Total() const {
   return router.defined() ? mean + router_coefficient * router : mean;
 }
 
-void BatchLoss::Backward(double factor) const {
+void BatchLoss::Backward(const LossFactors& factors) const {
   torch::autograd::variable_list roots = {sum};
-  torch::autograd::variable_list gradients = {at::full_like(sum, GradientFor(factor))};
+  torch::autograd::variable_list gradients = {at::full_like(sum, factors.token)};
   if (router.defined()) {
     roots.push_back(router);
-    gradients.push_back(at::full_like(router, factor * router_coefficient));
+    gradients.push_back(at::full_like(router, factors.router * router_coefficient));
   }
   torch::autograd::backward(roots, gradients);
 }
 
-BatchLoss CausalLm::Losses(const torch::Tensor& tokens, double factor) {
-  return LossOf(ForwardBlocks(tokens), tokens, factor);
+BatchLoss CausalLm::Losses(const torch::Tensor& tokens, const Labels& labels,
+                           const LossFactors& factors) {
+  return LossOf(ForwardBlocks(tokens), labels, factors);
 }
 
 torch::Tensor CausalLm::Forward(const torch::Tensor& tokens) {

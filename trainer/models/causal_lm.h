@@ -33,34 +33,56 @@ struct LossValues {
   void Add(const LossValues& other, int64_t times, int64_t parts);
 };
 
-// The loss of a batch, in fp32: the mean cross entropy of predicting token i + 1 of each row from
-// those up to i, and of some models a part of the routers' loss.
+// What a batch is to predict.
+struct Labels {
+  torch::Tensor ids;  // int64 [batch, sequence]: what stands where. Negative: nobody predicts it.
+  int64_t count = 0;  // Of those that are predicted: not the first ones of rows.
+
+  // All tokens.
+  static Labels AllOf(const torch::Tensor& tokens) {
+    return {tokens, tokens.size(0) * (tokens.size(1) - 1)};
+  }
+};
+
+// What backward multiplies the parts of a batch's loss by.
+struct LossFactors {
+  double token = 1;   // Each cross entropy.
+  double router = 1;  // The routers' loss.
+
+  // Those of a mean loss, times `scale`: over all labels of a step, and over its micro-batches.
+  // The mean of micro-batches' means would be another one, where some have fewer labels.
+  static LossFactors OfStep(double scale, int64_t labels, int64_t micro_batches) {
+    return {scale / static_cast<double>(labels), scale / static_cast<double>(micro_batches)};
+  }
+};
+
+// The loss of a batch, in fp32: the mean cross entropy of predicting each label from the tokens
+// before it, and of some models a part of the routers' loss.
 struct BatchLoss {
   torch::Tensor sum;          // Of the cross entropies; of no dimension, as the next.
-  int64_t count = 0;          // Of the predictions; 0 for rows of one token.
+  int64_t count = 0;          // Of the labels; 0 for rows of one token.
   torch::Tensor router = {};  // Undefined where the total does not include it.
   double router_coefficient = 0;
 
-  // What backward takes for `sum` where the total is multiplied by `factor`.
-  double GradientFor(double factor) const { return factor / static_cast<double>(count); }
-  // Reads the numbers; on a GPU that waits for them. NaN without a prediction.
+  // Reads the numbers; on a GPU that waits for them. NaN without a label.
   LossValues Values() const;
   // The same in the graph.
   torch::Tensor Total() const;
-  // Adds the gradient of `factor` times the total to .grad of the parameters.
-  void Backward(double factor) const;
+  // Adds the gradient of the sum and of the routers' part, each times its factor, to .grad of the
+  // parameters.
+  void Backward(const LossFactors& factors) const;
 };
 
 class CausalLm : public torch::nn::Module {
  public:
   // The stages of Forward. Embed maps tokens to the input of the first block [batch, sequence,
   // width]; ContextOf makes from that what all blocks read of the batch; the blocks follow; Head
-  // maps the hidden tensor of the last block to logits. In place of them LossOf gives the loss of
-  // predicting `tokens`, with which backward costs the least if it is told its `factor`.
+  // maps the hidden tensor of the last block to logits. In place of them LossOf gives the loss,
+  // with which backward costs the least if it is told its factors.
   virtual torch::Tensor Embed(const torch::Tensor& tokens) = 0;
   virtual BatchContext ContextOf(const torch::Tensor& hidden) const = 0;
   virtual torch::Tensor Head(const torch::Tensor& hidden) = 0;
-  virtual BatchLoss LossOf(Stream last, const torch::Tensor& tokens, double factor) = 0;
+  virtual BatchLoss LossOf(Stream last, const Labels& labels, const LossFactors& factors) = 0;
   const std::vector<std::shared_ptr<Block>>& blocks() const { return blocks_; }
   // Says whether backwards from now on are of a step's last micro-batch: what is done once a step,
   // a model of several ranks does in these. They are at first.
@@ -78,10 +100,19 @@ class CausalLm : public torch::nn::Module {
   // [0, vocab_size), sequence <= max_sequence. Elements are dropped in training mode only.
   torch::Tensor Forward(const torch::Tensor& tokens);
 
-  // Returns the loss of transformers with labels equal to the inputs, without logits for all
-  // tokens. `factor`: what it will be multiplied by for backward.
-  BatchLoss Losses(const torch::Tensor& tokens, double factor = 1);
-  torch::Tensor Loss(const torch::Tensor& tokens) { return Losses(tokens).Total(); }
+  // Returns the loss of transformers, without logits for all tokens. `factors`: what backward will
+  // be given.
+  BatchLoss Losses(const torch::Tensor& tokens, const Labels& labels, const LossFactors& factors);
+  // The same, with labels equal to the inputs.
+  BatchLoss Losses(const torch::Tensor& tokens, const LossFactors& factors) {
+    return Losses(tokens, Labels::AllOf(tokens), factors);
+  }
+  // The same in the graph, for a backward of its own.
+  torch::Tensor Loss(const torch::Tensor& tokens) {
+    const Labels all = Labels::AllOf(tokens);
+    return Losses(tokens, all, LossFactors::OfStep(/*scale=*/1, all.count, /*micro_batches=*/1))
+        .Total();
+  }
 
   // Sets whether Forward keeps only each block's input and recomputes the rest in backward. Off at
   // first.

@@ -288,13 +288,12 @@ torch::Tensor Transformer::Head(const torch::Tensor& hidden) {
   return head_->Logits(Finish(hidden));
 }
 
-BatchLoss Transformer::LossOf(Stream last, const torch::Tensor& tokens, double factor) {
+BatchLoss Transformer::LossOf(Stream last, const Labels& labels, const LossFactors& factors) {
   // The labels are shifted and padded, and not the hidden states cut: that would copy them.
-  const torch::Tensor labels =
-      at::constant_pad_nd(tokens, {0, 1}, kNoLabel).slice(/*dim=*/-1, /*start=*/1).flatten();
-  BatchLoss loss = {.sum = {}, .count = tokens.size(0) * (tokens.size(1) - 1)};
-  loss.sum = head_->SumOfLosses(Finish(std::move(last.hidden)).flatten(0, 1), labels,
-                                loss.GradientFor(factor));
+  const torch::Tensor next =
+      at::constant_pad_nd(labels.ids, {0, 1}, kNoLabel).slice(/*dim=*/-1, /*start=*/1).flatten();
+  BatchLoss loss = {.sum = {}, .count = labels.count};
+  loss.sum = head_->SumOfLosses(Finish(std::move(last.hidden)).flatten(0, 1), next, factors.token);
   if (last.router_sums.defined()) {
     loss.router = RouterLoss(last.router_sums, *spec_.experts);
     loss.router_coefficient = *spec_.experts->router_loss_coefficient;

@@ -20,7 +20,7 @@ class Transformer : public CausalLm {
   torch::Tensor Embed(const torch::Tensor& tokens) override;
   BatchContext ContextOf(const torch::Tensor& hidden) const override;
   torch::Tensor Head(const torch::Tensor& hidden) override;
-  BatchLoss LossOf(Stream last, const torch::Tensor& tokens, double factor) override;
+  BatchLoss LossOf(Stream last, const Labels& labels, const LossFactors& factors) override;
 
  private:
   // Returns the hidden states that the head takes, for the output of the last block.

@@ -47,7 +47,8 @@ void Backward(const Stream& output, const Stream& gradients) {
 
 absl::StatusOr<std::vector<LossValues>> RunVertically(
     CausalLm& model, absl::Span<const torch::Tensor> micro_batches, ActivationStore& activations,
-    absl::FunctionRef<absl::Status(int64_t micro_batch, double loss)> check, double factor) {
+    absl::FunctionRef<absl::Status(int64_t micro_batch, double loss)> check,
+    const LossFactors& factors) {
   const at::AutoGradMode with_graph(true);
   const size_t count = micro_batches.size();
   // Where backward enters the graph of each embedding, which holds the tokens and little else. The
@@ -95,10 +96,10 @@ absl::StatusOr<std::vector<LossValues>> RunVertically(
   for (size_t i = 0; i < count; ++i) {
     model.set_last_micro_batch(i + 1 == count);
     const Stream leaves = Leaves(std::exchange(streams[i], {}));
-    const BatchLoss loss = model.LossOf(leaves, micro_batches[i], factor);
+    const BatchLoss loss = model.LossOf(leaves, Labels::AllOf(micro_batches[i]), factors);
     losses.push_back(loss.Values());
     GEMINI_RETURN_IF_ERROR(check(static_cast<int64_t>(i), losses.back().total));
-    loss.Backward(factor);
+    loss.Backward(factors);
     // From here on: the gradients of the output of the block that is next.
     streams[i] = GradientsOf(leaves);
   }

@@ -21,12 +21,13 @@
 
 namespace gemini::trainer {
 
-// Adds the gradient of `factor` times the loss of each of `micro_batches` (one at least; tokens as
-// CausalLm::Loss takes) to .grad. Returns the losses. `check` gets the total before its backward; a
-// status that is not OK ends the run. The first micro-batch draws the model's dropout_draw(), each
-// further one that of the next number; the model is left at the last.
+// Adds the gradient of the loss of each of `micro_batches` (one at least; tokens as CausalLm::Loss
+// takes), times its factors, to .grad. Returns the losses. `check` gets the total before its
+// backward; a status that is not OK ends the run. The first micro-batch draws the model's
+// dropout_draw(), each further one that of the next number; the model is left at the last.
 absl::StatusOr<std::vector<LossValues>> RunVertically(
     CausalLm& model, absl::Span<const torch::Tensor> micro_batches, ActivationStore& activations,
-    absl::FunctionRef<absl::Status(int64_t micro_batch, double loss)> check, double factor);
+    absl::FunctionRef<absl::Status(int64_t micro_batch, double loss)> check,
+    const LossFactors& factors);
 
 }  // namespace gemini::trainer

@@ -237,8 +237,8 @@ torch::Tensor GatheredLm::Head(const torch::Tensor& hidden) {
   return WithHead([&] { return whole_->Head(hidden); });
 }
 
-BatchLoss GatheredLm::LossOf(Stream last, const torch::Tensor& tokens, double factor) {
-  return WithHead([&] { return whole_->LossOf(std::move(last), tokens, factor); });
+BatchLoss GatheredLm::LossOf(Stream last, const Labels& labels, const LossFactors& factors) {
+  return WithHead([&] { return whole_->LossOf(std::move(last), labels, factors); });
 }
 
 }  // namespace gemini::trainer

@@ -45,7 +45,7 @@ class GatheredLm final : public CausalLm {
   torch::Tensor Embed(const torch::Tensor& tokens) override;
   BatchContext ContextOf(const torch::Tensor& hidden) const override;
   torch::Tensor Head(const torch::Tensor& hidden) override;
-  BatchLoss LossOf(Stream last, const torch::Tensor& tokens, double factor) override;
+  BatchLoss LossOf(Stream last, const Labels& labels, const LossFactors& factors) override;
   void train(bool on = true) override;
   void set_last_micro_batch(bool is_last) override;
   void BeginMicroBatches(int64_t count) override;

@@ -78,6 +78,12 @@ class Loop {
   int64_t PlaceOf(int64_t micro_batch) const {
     return parts_.ranks.rank() * config_.accumulate + micro_batch;
   }
+  // Of the loss of a step of all ranks, whose rows have one length.
+  LossFactors FactorsOfStep() const {
+    const int64_t labels =
+        num_micro_batches() * config_.batch * (parts_.data.sequence_tokens() - 1);
+    return LossFactors::OfStep(loss_scale(), labels, num_micro_batches());
+  }
   absl::StatusOr<torch::Tensor> Batch(const TokenData& data, int64_t num_sequences,
                                       const std::function<int64_t(int64_t)>& sequence_at) const;
   // Evaluates, if that is due at this step and was not completed.
@@ -292,11 +298,11 @@ absl::StatusOr<LossValues> Loop::ForwardBackwardVertically() {
   LossValues loss;
   parts_.model.set_dropout_draw(DrawOf(0));
   try {
-    GEMINI_ASSIGN_OR_RETURN(const std::vector<LossValues> losses,
-                            RunVertically(
-                                parts_.model, micro_batches, parts_.activations,
-                                [&](int64_t i, double one) { return TellLater(CheckLoss(i, one)); },
-                                loss_scale() / static_cast<double>(num_micro_batches())));
+    GEMINI_ASSIGN_OR_RETURN(
+        const std::vector<LossValues> losses,
+        RunVertically(
+            parts_.model, micro_batches, parts_.activations,
+            [&](int64_t i, double one) { return TellLater(CheckLoss(i, one)); }, FactorsOfStep()));
     for (const LossValues& one : losses) loss.Add(one, 1, num_micro_batches());
   } catch (const std::exception& error) {
     return Explain(error, "forward or backward");
@@ -311,11 +317,11 @@ absl::StatusOr<LossValues> Loop::MicroBatch(int64_t micro_batch) {
   parts_.model.set_dropout_draw(DrawOf(micro_batch));
   parts_.model.set_last_micro_batch(micro_batch + 1 == config_.accumulate);
   try {
-    const double factor = loss_scale() / static_cast<double>(num_micro_batches());
-    const BatchLoss loss = parts_.model.Losses(tokens, factor);
+    const LossFactors factors = FactorsOfStep();
+    const BatchLoss loss = parts_.model.Losses(tokens, factors);
     values = loss.Values();
     GEMINI_RETURN_IF_ERROR(TellLater(CheckLoss(micro_batch, values.total)));
-    loss.Backward(factor);
+    loss.Backward(factors);
   } catch (const std::exception& error) {
     return Explain(error, "forward or backward");
   }
@@ -452,7 +458,7 @@ absl::Status Loop::Evaluate() {
       const absl::Cleanup plan_experts = [&] { parts_.model.set_routing({}); };
       const auto evaluate = [&]() -> absl::StatusOr<LossValues> {
         try {
-          return parts_.model.Losses(tokens).Values();
+          return parts_.model.Losses(tokens, LossFactors()).Values();
         } catch (const std::exception& error) {
           return Explain(error, "evaluation");
         }

@@ -104,8 +104,9 @@ class DeviceFloorTest : public TrainingTest, public ::testing::WithParamInterfac
       for (int64_t i = 0; i < config.accumulate; ++i) {
         const torch::Tensor tokens =
             torch::randint(0, 512, {config.batch, config.sequence}, torch::kInt64);
-        const double factor = 1 / static_cast<double>(config.accumulate);
-        model.Losses(tokens, factor).Backward(factor);
+        const LossFactors factors = LossFactors::OfStep(
+            1, config.accumulate * Labels::AllOf(tokens).count, config.accumulate);
+        model.Losses(tokens, factors).Backward(factors);
       }
     } catch (const c10::OutOfMemoryError&) {
       return false;

@@ -139,8 +139,9 @@ class TracedStepTest
     for (int64_t i = 0; i < round.micro_batches; ++i) {
       const torch::Tensor tokens =
           torch::randint(0, 384, {round.batch, round.sequence}, torch::kInt64);
-      const double factor = 1 / static_cast<double>(round.micro_batches);
-      model->Losses(tokens, factor).Backward(factor);
+      const LossFactors factors = LossFactors::OfStep(
+          1, round.micro_batches * Labels::AllOf(tokens).count, round.micro_batches);
+      model->Losses(tokens, factors).Backward(factors);
     }
     GEMINI_RETURN_IF_ERROR(managed->Step({}).status());
     return session_->phases().TraceOf("train");

@@ -299,7 +299,7 @@ TEST_P(CausalLmTest, TheLossIsThatOfTheNextToken) {
   const double expected =
       torch::nn::functional::cross_entropy(logits, tokens.slice(1, 1).flatten()).item<double>();
   EXPECT_NEAR(model->Loss(tokens).item<double>(), expected, 1e-6 * expected);
-  const BatchLoss loss = model->Losses(tokens, /*factor=*/3);
+  const BatchLoss loss = model->Losses(tokens, LossFactors{.token = 3});
   EXPECT_EQ(loss.count, tokens.size(0) * (tokens.size(1) - 1));
   EXPECT_NEAR(loss.Values().total, expected, 1e-6 * expected);
   EXPECT_TRUE(std::isnan(model->Loss(tokens.slice(1, 0, 1)).item<double>()));

@@ -80,8 +80,9 @@ Result Collect(CausalLm& model, const std::vector<LossValues>& losses) {
 absl::Status Accept(int64_t, double) { return absl::OkStatus(); }
 
 // The factor of the mean of all.
-double MeanOf(const std::vector<torch::Tensor>& batches) {
-  return 1 / static_cast<double>(batches.size());
+LossFactors MeanOf(const std::vector<torch::Tensor>& batches) {
+  const auto count = static_cast<int64_t>(batches.size());
+  return LossFactors::OfStep(1, count * Labels::AllOf(batches.front()).count, count);
 }
 
 constexpr DropoutDraw kDraw = {.seed = 3, .step = 4, .micro_batch = 5};
@@ -98,14 +99,13 @@ Result RunVertical(CausalLm& model, const std::vector<torch::Tensor>& batches) {
 // One micro-batch after the other, as plain training does.
 Result RunHorizontal(CausalLm& model, const std::vector<torch::Tensor>& batches) {
   std::vector<LossValues> losses;
-  const double factor = 1 / static_cast<double>(batches.size());
   DropoutDraw draw = kDraw;
   for (const torch::Tensor& tokens : batches) {
     model.set_dropout_draw(draw);
     ++draw.micro_batch;
-    const BatchLoss loss = model.Losses(tokens, factor);
+    const BatchLoss loss = model.Losses(tokens, MeanOf(batches));
     losses.push_back(loss.Values());
-    loss.Backward(factor);
+    loss.Backward(MeanOf(batches));
   }
   return Collect(model, losses);
 }
@@ -219,7 +219,7 @@ TEST(VerticalScheduleTest, AnErrorOfTheStoreEndsTheRun) {
   const auto model = MakeModel(kModels[1], "0.0");
   NotedActivations activations;
   activations.fail_at = 3;
-  EXPECT_THAT(RunVertically(*model, MicroBatches(2), activations, Accept, 0.5),
+  EXPECT_THAT(RunVertically(*model, MicroBatches(2), activations, Accept, LossFactors()),
               StatusIs(absl::StatusCode::kDataLoss));
 }
 
@@ -236,9 +236,9 @@ class CountedLm : public CausalLm {
   }
   BatchContext ContextOf(const torch::Tensor& /*hidden*/) const override { return {}; }
   torch::Tensor Head(const torch::Tensor& hidden) override { return hidden.matmul(weight_.t()); }
-  BatchLoss LossOf(Stream last, const torch::Tensor& tokens, double /*factor*/) override {
+  BatchLoss LossOf(Stream last, const Labels& labels, const LossFactors& /*factors*/) override {
     runs.push_back(is_last_ ? "head, last" : "head");
-    return {.sum = Head(last.hidden).square().sum(), .count = tokens.numel()};
+    return {.sum = Head(last.hidden).square().sum(), .count = labels.count};
   }
   void set_last_micro_batch(bool is_last) override { is_last_ = is_last; }
   void BeginMicroBatches(int64_t count) override {
@@ -272,7 +272,7 @@ TEST(VerticalScheduleTest, EachBlockRunsAllMicroBatchesBeforeTheNext) {
   ActivationsInPlace activations;
   ASSERT_OK(RunVertically(model,
                           {torch::ones({1, 3}, torch::kInt64), torch::ones({1, 3}, torch::kInt64)},
-                          activations, Accept, 0.5));
+                          activations, Accept, LossFactors()));
   EXPECT_THAT(model.runs,
               ElementsAreArray(
                   {"2 micro-batches", "hold 0",    "embed",     "embed",         "release 0",
@@ -291,7 +291,7 @@ TEST(VerticalScheduleTest, ARefusedLossEndsTheRunBeforeItsBackward) {
                   [](int64_t i, double) {
                     return i == 0 ? absl::OkStatus() : absl::CancelledError("second");
                   },
-                  0.5),
+                  LossFactors()),
               StatusIs(absl::StatusCode::kCancelled));
   EXPECT_EQ(model.runs.back(), "head, last");
 }
@@ -303,7 +303,7 @@ TEST(VerticalScheduleTest, FrozenEmbeddingsStayWithoutGradient) {
   }
   ASSERT_FALSE(model->named_parameters()["transformer.wpe.weight"].requires_grad());
   ActivationsInPlace activations;
-  ASSERT_OK(RunVertically(*model, MicroBatches(2), activations, Accept, 0.5));
+  ASSERT_OK(RunVertically(*model, MicroBatches(2), activations, Accept, LossFactors()));
   EXPECT_FALSE(model->named_parameters()["transformer.wpe.weight"].grad().defined());
   EXPECT_TRUE(model->named_parameters()["transformer.h.0.ln_1.bias"].grad().defined());
 }

@@ -25,6 +25,7 @@ using ::testing::ElementsAre;
 using torch::Tensor;
 
 constexpr int64_t kBlock = 1024;
+constexpr int64_t kSequences = 2, kTokens = 16;
 
 struct Family {
   const char* name;
@@ -45,6 +46,9 @@ const Family kFamilies[] = {
       "num_experts":4,"num_experts_per_tok":2,"output_router_logits":true,
       "router_aux_loss_coef":0.1})"},
 };
+
+// Half the mean loss of a micro-batch.
+const LossFactors kFactors = LossFactors::OfStep(0.5, kSequences*(kTokens - 1), 1);
 
 struct Case {
   Family family;
@@ -94,7 +98,7 @@ std::unique_ptr<CausalLm> MakeWhole(const ModelSpec& spec, torch::ScalarType typ
 // What a rank learns from in its i-th micro-batch.
 Tensor TokensOf(int64_t rank, int64_t micro_batch) {
   at::Generator generator = at::detail::createCPUGenerator(100 + 10 * rank + micro_batch);
-  return torch::randint(0, 301, {2, 16}, generator, torch::dtype(torch::kInt64));
+  return torch::randint(0, 301, {kSequences, kTokens}, generator, torch::dtype(torch::kInt64));
 }
 
 DropoutDraw DrawOf(const Case& c, int64_t rank, int64_t micro_batch) {
@@ -121,7 +125,7 @@ absl::StatusOr<std::vector<LossValues>> TrainVertically(const Case& c, CausalLm&
   model.set_dropout_draw(DrawOf(c, rank, 0));
   ActivationsInPlace activations;
   return RunVertically(
-      model, batches, activations, [](int64_t, double) { return absl::OkStatus(); }, 0.5);
+      model, batches, activations, [](int64_t, double) { return absl::OkStatus(); }, kFactors);
 }
 
 struct Whole {
@@ -161,9 +165,9 @@ Whole TrainWhole(const Case& c) {
       for (int64_t i = first; !by_stages && i < first + together; ++i) {
         model->zero_grad();
         model->set_dropout_draw(DrawOf(c, rank, i));
-        const BatchLoss loss = model->Losses(TokensOf(rank, i), 0.5);
+        const BatchLoss loss = model->Losses(TokensOf(rank, i), kFactors);
         whole.losses[static_cast<size_t>(rank)].push_back(loss.Values().total);
-        loss.Backward(0.5);
+        loss.Backward(kFactors);
         for (const auto& parameter : model->named_parameters()) {
           Add(own[parameter.key()], parameter.value().grad());
         }
@@ -201,14 +205,14 @@ TEST_P(GatheredLmTest, LossAndGradientsHaveTheBitsOfTheWholeModel) {
     }
     for (int64_t i = 0; !c.vertical && i < c.micro_batches; ++i) {
       model->set_dropout_draw(DrawOf(c, me.rank(), i));
-      const BatchLoss loss = model->Losses(TokensOf(me.rank(), i), 0.5);
+      const BatchLoss loss = model->Losses(TokensOf(me.rank(), i), kFactors);
       EXPECT_EQ(loss.Values().total,
                 whole.losses[static_cast<size_t>(me.rank())][static_cast<size_t>(i)]);
       for (size_t u = 0; u + 1 < model->units().size(); ++u) {
         EXPECT_FALSE(model->units()[u]->is_held()) << u;
       }
       model->set_last_micro_batch(i + 1 == c.micro_batches);
-      loss.Backward(0.5);
+      loss.Backward(kFactors);
       for (const auto& unit : model->units()) EXPECT_FALSE(unit->is_held()) << unit->name();
     }
     for (const auto& unit : model->units()) {
@@ -288,6 +292,67 @@ std::vector<Case> Cases() {
 
 INSTANTIATE_TEST_SUITE_P(Cases, GatheredLmTest, ::testing::ValuesIn(Cases()), NameOf);
 
+// The mean of the micro-batches' means is another one: of the last rank, labels are few.
+TEST(GatheredLmLossTest, IsTheMeanOverAllLabelsOfAStep) {
+  constexpr int kRanks = 3;
+  const auto labels_of = [](int64_t rank, int64_t micro_batch) {
+    const Tensor tokens = TokensOf(rank, micro_batch);
+    if (rank + 1 < kRanks) return Labels::AllOf(tokens);
+    Labels few = {tokens.clone(), 1 + micro_batch};
+    few.ids.fill_(-1);
+    few.ids[0].slice(0, 1, 1 + few.count) = tokens[0].slice(0, 1, 1 + few.count);
+    return few;
+  };
+  for (const Family& family : {kFamilies[0], kFamilies[3]}) {
+    const Case c = {family, kRanks, torch::kFloat32, false, 2};
+    int64_t num_labels = 0;
+    for (int64_t rank = 0; rank < kRanks; ++rank) {
+      for (int64_t i = 0; i < 2; ++i) num_labels += labels_of(rank, i).count;
+    }
+    const LossFactors factors = LossFactors::OfStep(1, num_labels, 2 * kRanks);
+    // One graph of all of them.
+    const std::unique_ptr<CausalLm> whole = MakeWhole(SpecOf(family.json), c.type);
+    std::map<std::string, Tensor> values;
+    Tensor cross_entropy, router;
+    for (int64_t rank = 0; rank < kRanks; ++rank) {
+      for (int64_t i = 0; i < 2; ++i) {
+        whole->set_dropout_draw(DrawOf(c, rank, i));
+        const BatchLoss loss = whole->Losses(TokensOf(rank, i), labels_of(rank, i), factors);
+        Add(cross_entropy, loss.sum);
+        if (loss.router.defined()) Add(router, loss.router_coefficient * loss.router);
+      }
+    }
+    Tensor mean = cross_entropy / static_cast<double>(num_labels);
+    if (router.defined()) mean = mean + router / static_cast<double>(2 * kRanks);
+    mean.backward();
+    std::map<std::string, Tensor> gradients;
+    for (const auto& parameter : whole->named_parameters()) {
+      values[parameter.key()] = parameter.value().detach();
+      gradients[parameter.key()] = parameter.value().grad();
+    }
+    RunThreadRanks(kRanks, [&](Communicator& me) {
+      ASSERT_OK_AND_ASSIGN(
+          const std::unique_ptr<GatheredLm> model,
+          GatheredLm::Make(SpecOf(family.json), c.type, me, me.world(), c.options()));
+      Fill(*model, values);
+      for (int64_t i = 0; i < 2; ++i) {
+        model->set_dropout_draw(DrawOf(c, me.rank(), i));
+        model->Losses(TokensOf(me.rank(), i), labels_of(me.rank(), i), factors).Backward(factors);
+      }
+      for (const auto& unit : model->units()) {
+        for (size_t i = 0; i < unit->pieces().size(); ++i) {
+          const ShardPiece& piece = unit->pieces()[i];
+          const std::string& name = unit->tensors()[static_cast<size_t>(piece.tensor)].name;
+          EXPECT_TRUE(torch::allclose(
+              unit->parameters()[i].grad().flatten(),
+              gradients.at(name).flatten().narrow(0, piece.first, piece.count), 1e-4, 1e-6))
+              << name;
+        }
+      }
+    });
+  }
+}
+
 // By parts of the padded units, for each other rank: a block is gathered for forward and backward
 // and its gradients are summed; embeddings are not needed in backward, and the head stays.
 TEST(GatheredLmBytesTest, AreThoseOfTheFormula) {
@@ -302,8 +367,8 @@ TEST(GatheredLmBytesTest, AreThoseOfTheFormula) {
         model->set_recompute(recompute);
         model->set_gather_ahead(ahead);
         Fill(*model, TrainWhole({family, 1, torch::kFloat32, false, 1}).values);
-        const BatchLoss loss = model->Losses(TokensOf(me.rank(), 0));
-        loss.Backward(1);
+        const BatchLoss loss = model->Losses(TokensOf(me.rank(), 0), kFactors);
+        loss.Backward(kFactors);
         std::map<std::string, int64_t> sent;
         for (const SentBytes& one : me.sent()) sent[one.site] += one.bytes;
         const size_t last = model->units().size() - 1;
@@ -328,7 +393,7 @@ TEST(GatheredLmBytesTest, OfReplicasAreThoseOfGradientsAlone) {
                          GatheredLm::Make(SpecOf(family.json), torch::kFloat32, me, me.world(),
                                           OptionsOf(UnitDivision::kReplicas)));
     Fill(*model, TrainWhole({family, 1, torch::kFloat32, false, 1}).values);
-    model->Losses(TokensOf(me.rank(), 0)).Backward(1);
+    model->Losses(TokensOf(me.rank(), 0), kFactors).Backward(kFactors);
     std::map<std::string, int64_t> sent;
     for (const SentBytes& one : me.sent()) sent[one.site] += one.bytes;
     for (const auto& unit : model->units()) {
@@ -348,7 +413,8 @@ TEST(GatheredLmBytesTest, OfWhatIsKeptWholeAreOneGatherAndTheSums) {
     Fill(*model, TrainWhole({family, 1, torch::kFloat32, false, 1}).values);
     for (int64_t step = 1; step <= 2; ++step) {
       model->NoteUpdate();
-      for (int64_t i = 0; i < 3; ++i) model->Losses(TokensOf(me.rank(), i)).Backward(1);
+      for (int64_t i = 0; i < 3; ++i)
+        model->Losses(TokensOf(me.rank(), i), kFactors).Backward(kFactors);
       std::map<std::string, int64_t> sent;
       for (const SentBytes& one : me.sent()) sent[one.site] += one.bytes;
       for (const auto& unit : model->units()) {
@@ -371,7 +437,7 @@ TEST(GatheredLmBytesTest, OfSumsOnceAStepAreThoseOfOneMicroBatch) {
       Fill(*model, TrainWhole({family, 1, torch::kFloat32, false, 1}).values);
       for (int64_t i = 0; i < 3; ++i) {
         model->set_last_micro_batch(i == 2);
-        model->Losses(TokensOf(me.rank(), i)).Backward(1);
+        model->Losses(TokensOf(me.rank(), i), kFactors).Backward(kFactors);
       }
       std::map<std::string, int64_t> sent;
       for (const SentBytes& one : me.sent()) sent[one.site] += one.bytes;
@@ -457,7 +523,7 @@ TEST(GatheredLmForwardTest, OneWithoutABackwardLeavesNothingOldBehind) {
       };
       const auto loss_of = [&](GatheredLm& model) {
         model.set_dropout_draw(DrawOf(c, me.rank(), 0));
-        return model.Losses(TokensOf(me.rank(), 0), 0.5);
+        return model.Losses(TokensOf(me.rank(), 0), kFactors);
       };
       const std::unique_ptr<GatheredLm> model = make(), fresh = make();
       Fill(*model, whole.values);
@@ -467,92 +533,10 @@ TEST(GatheredLmForwardTest, OneWithoutABackwardLeavesNothingOldBehind) {
       Fill(*fresh, updated);
       const BatchLoss next = loss_of(*model);
       EXPECT_EQ(next.Values().total, loss_of(*fresh).Values().total);
-      next.Backward(0.5);
-      EXPECT_THROW(left.Backward(0.5), c10::Error);
+      next.Backward(kFactors);
+      EXPECT_THROW(left.Backward(kFactors), c10::Error);
     });
   }
-}
-
-// A unit of three vectors, of which ranks use different ones.
-TEST(GatheredUnitTest, ATensorThatSomeRankUsedHasAGradientInAll) {
-  RunThreadRanks(3, [](Communicator& me) {
-    GatheredUnit unit("it", {{"a", {kBlock}}, {"b", {kBlock}}, {"c", {kBlock}}, {"d", {5}, false}},
-                      torch::kFloat32, me, me.world(), OptionsOf(UnitDivision::kShards));
-    {
-      const torch::NoGradGuard no_grad;
-      for (const Tensor& parameter : unit.parameters()) parameter.fill_(1);
-    }
-    const std::vector<Tensor> views = unit.Views(UnitUse::kToTheEnd);
-    EXPECT_FALSE(views[3].requires_grad());
-    const Tensor sum = me.rank() == 1 ? (views[1] * 3).sum() : (views[0] * (me.rank() + 1)).sum();
-    sum.backward();
-    EXPECT_FALSE(unit.is_held());
-    for (size_t i = 0; i < unit.pieces().size(); ++i) {
-      const Tensor gradient = unit.parameters()[i].grad();
-      const int64_t tensor = unit.pieces()[i].tensor;
-      ASSERT_EQ(gradient.defined(), tensor <= 1) << tensor;
-      if (tensor > 1) continue;
-      EXPECT_TRUE(torch::equal(gradient, torch::full({kBlock}, tensor == 0 ? 4.0 : 3.0)));
-    }
-  });
-}
-
-// Of three micro-batches, the first alone uses "a", in one rank, and the last "b".
-TEST(GatheredUnitTest, GradientsOfEarlierMicroBatchesAreNotLost) {
-  for (const UnitDivision division : {UnitDivision::kReplicas, UnitDivision::kShardsAndWhole}) {
-    RunThreadRanks(2, [&](Communicator& me) {
-      GatheredUnit unit("it", {{"a", {2, kBlock}}, {"b", {kBlock}}, {"c", {kBlock}}},
-                        torch::kFloat32, me, me.world(), OptionsOf(division, GradientSync::kLast));
-      {
-        const torch::NoGradGuard no_grad;
-        for (const Tensor& parameter : unit.parameters()) parameter.fill_(1);
-      }
-      for (int64_t step = 0; step < 2; ++step) {
-        for (const Tensor& parameter : unit.parameters()) parameter.mutable_grad().reset();
-        for (int64_t i = 0; i < 3; ++i) {
-          unit.set_last_micro_batch(i == 2);
-          const std::vector<Tensor> views = unit.Views(UnitUse::kOnce);
-          Tensor sum = views[1].sum();
-          if (i == 0 && me.rank() == 1) sum = (views[0] * 5).sum();
-          sum.backward();
-        }
-        for (size_t i = 0; i < unit.pieces().size(); ++i) {
-          const Tensor gradient = unit.parameters()[i].grad();
-          const int64_t tensor = unit.pieces()[i].tensor;
-          ASSERT_EQ(gradient.defined(), tensor <= 1) << tensor;
-          if (tensor > 1) continue;
-          EXPECT_TRUE(torch::equal(gradient, torch::full_like(gradient, 5.0))) << tensor;
-        }
-      }
-    });
-  }
-}
-
-TEST(GatheredUnitTest, GraphsKeepTheBuffersMemoryOfNone) {
-  RunThreadRanks(2, [](Communicator& me) {
-    GatheredUnit unit("it", {{"a", {64, 64}}}, torch::kFloat32, me, me.world(),
-                      OptionsOf(UnitDivision::kShards));
-    {
-      const torch::NoGradGuard no_grad;
-      for (const Tensor& parameter : unit.parameters()) parameter.normal_();
-    }
-    const Tensor x = torch::randn({4, 64}).set_requires_grad(true);
-    const std::vector<Tensor> first = unit.Views(UnitUse::kAgain);
-    const std::vector<Tensor> second = unit.Views(UnitUse::kAgain);  // Another micro-batch.
-    const Tensor y = x.matmul(first[0]), z = x.matmul(second[0]);
-    unit.Release();
-    EXPECT_GT(first[0].storage().nbytes(), 0);
-    unit.Release();
-    EXPECT_EQ(first[0].storage().nbytes(), 0);
-    const Tensor loss = unit.GatherBehind({y})[0].square().sum();
-    const Tensor other = unit.GatherBehind({z})[0].square().sum();
-    loss.backward();
-    const Tensor once = x.grad().clone();
-    EXPECT_FALSE(unit.is_held());
-    other.backward();
-    EXPECT_FALSE(unit.is_held());
-    EXPECT_TRUE(torch::equal(x.grad(), once * 2));
-  });
 }
 
 }  // namespace

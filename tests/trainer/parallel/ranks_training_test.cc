@@ -25,7 +25,9 @@ using torch::Tensor;
 
 constexpr int kSteps = 4;
 constexpr int64_t kBlock = client::kNormBlockElements;
-constexpr double kClip = 0.05;  // Below the norm of each step.
+constexpr int64_t kSequences = 2, kTokens = 16;
+constexpr int64_t kFewLabels = 6;  // Of a row.
+constexpr double kClip = 0.05;     // Below the norm of each step.
 
 struct Case {
   const char* name;
@@ -76,12 +78,26 @@ class RanksTrainingTest : public client::hooks::TrainingTest,
   Tensor TokensOf(int64_t rank, int step, int64_t micro_batch) const {
     at::Generator generator = at::detail::createCPUGenerator(
         static_cast<uint64_t>(1000 * step + 10 * rank + micro_batch));
-    return torch::randint(0, 301, {2, 16}, generator, torch::dtype(torch::kInt64));
+    return torch::randint(0, 301, {kSequences, kTokens}, generator, torch::dtype(torch::kInt64));
   }
   DropoutDraw DrawOf(int64_t rank, int step, int64_t micro_batch) const {
     return {.seed = 5, .step = step, .micro_batch = rank * case_.micro_batches + micro_batch};
   }
-  double factor() const { return 1.0 / static_cast<double>(me_.num_ranks() * case_.micro_batches); }
+  // What a rank is to predict: one of them less than half of it.
+  Labels LabelsOf(int64_t rank, const Tensor& tokens) const {
+    Labels labels = Labels::AllOf(tokens);
+    if (rank != me_.num_ranks() - 1) return labels;
+    labels.ids = tokens.clone();
+    labels.ids.slice(1, kFewLabels + 1).fill_(-1);
+    labels.count = tokens.size(0) * kFewLabels;
+    return labels;
+  }
+  // Those of the mean over all labels of the ranks' micro-batches.
+  LossFactors factors() const {
+    const int64_t rows = kSequences * case_.micro_batches;
+    return LossFactors::OfStep(1, rows * ((me_.num_ranks() - 1) * (kTokens - 1) + kFewLabels),
+                               me_.num_ranks() * case_.micro_batches);
+  }
 
   // Gives the whole model the gradients of a step, folded as ranks do: of each micro-batch, or of a
   // rank's sum of them, over the ranks in fp32 and rounded once. Returns this rank's losses.
@@ -96,9 +112,10 @@ class RanksTrainingTest : public client::hooks::TrainingTest,
         for (int64_t i = first; i < first + together; ++i) {
           whole_->zero_grad();
           whole_->set_dropout_draw(DrawOf(rank, step, i));
-          const BatchLoss loss = whole_->Losses(TokensOf(rank, step, i), factor());
+          const Tensor tokens = TokensOf(rank, step, i);
+          const BatchLoss loss = whole_->Losses(tokens, LabelsOf(rank, tokens), factors());
           if (rank == me_.rank()) losses.push_back(loss.Values().total);
-          loss.Backward(factor());
+          loss.Backward(factors());
           for (const auto& parameter : whole_->named_parameters()) {
             Add(own[parameter.key()], parameter.value().grad());
           }
@@ -168,9 +185,10 @@ TEST_P(RanksTrainingTest, TakeTheStepsOfOneProcess) {
     for (int64_t i = 0; i < case_.micro_batches; ++i) {
       model->set_dropout_draw(DrawOf(me_.rank(), step, i));
       model->set_last_micro_batch(i + 1 == case_.micro_batches);
-      const BatchLoss loss = model->Losses(TokensOf(me_.rank(), step, i), factor());
+      const Tensor tokens = TokensOf(me_.rank(), step, i);
+      const BatchLoss loss = model->Losses(tokens, LabelsOf(me_.rank(), tokens), factors());
       EXPECT_EQ(loss.Values().total, losses[static_cast<size_t>(i)]);
-      loss.Backward(factor());
+      loss.Backward(factors());
       EvictAll();  // So that the next micro-batch finds nothing where it was.
     }
     ASSERT_OK(session_->status());

@@ -137,7 +137,7 @@ absl::Status Steps(GatheredLm& model, Communicator& me) {
           at::detail::createCPUGenerator(static_cast<uint64_t>(100 * step + 10 * me.rank() + i));
       const Tensor tokens = torch::randint(0, 301, {1, 6}, generator, torch::dtype(torch::kInt64));
       model.set_last_micro_batch(i == 1);
-      model.Losses(tokens, 0.5).Backward(0.5);
+      model.Losses(tokens, LossFactors()).Backward(LossFactors());
     }
     absl::StatusOr<std::optional<double>> norm = exchange.AgreeOnNorm(SquaresOf(model));
     if (!norm.ok()) return norm.status();
