@@ -24,6 +24,8 @@ ALLOWED = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 TIMEOUT_S = 120
 KILLS = int(os.environ.get("GEMINI_RANK_KILLS", "3"))
 STEPS_A_KILL = 50  # More than fit between two kills.
+SITES = int(os.environ.get("GEMINI_RANK_SITES", "3"))  # Of a step's collectives, those to die at.
+PRELOADED = os.environ.get("GEMINI_KILL_AT_COLLECTIVE", "")  # kill_at_collective.so.
 # Weights of the head are of their own, so that gradients are added in one order by one process and by ranks.
 UNTIED, TIED = "llama", "gpt2"
 
@@ -282,6 +284,48 @@ class RanksTest(train_program.TrainTest):
         print(f"killed {num_killed} times, all free {1000 * max(waited):.0f} ms behind the last rank's end at most", flush=True)
         for file in ("model.safetensors", "optimizer.safetensors"):
             self.assert_same_file(through / "latest" / file, self.directory / "killed" / "latest" / file)
+
+    def run_preloaded(self, output, **keys):
+        variables = {"LD_PRELOAD": PRELOADED, **{key: str(keys.pop(key)) for key in list(keys) if key.isupper()}}
+        words = command(2, self.keys(output=output, resume=True, eval_every=0, **keys))
+        # By env, for mpirun itself is not to have them.
+        at = words.index(BIN / "gemini-train")
+        words[at:at] = ["env", *(f"{key}={value}" for key, value in variables.items())]
+        return subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_S, stdin=subprocess.DEVNULL,
+                              env={**os.environ, **ALLOWED})
+
+    def test_a_rank_that_dies_at_a_collective_of_a_step(self):
+        output, more = self.directory / "out", dict(accumulate=2, device_memory="8MiB", host_memory="64MiB")
+        through = self.ranks(2, "through", **self.keys(steps=8, eval_every=0, **more))
+        self.ranks(2, "out", **self.keys(steps=2, eval_every=0, **more))
+        # Collectives are numbered from the start of the process: those of a step are the longer run's.
+        shutil.copytree(output, self.directory / "counted", symlinks=True)
+        counts = []
+        for end in (4, 5):
+            result = self.run_preloaded(self.directory / "counted", steps=end, no_save=True,
+                                        GEMINI_COUNT_IN=self.directory / "count", **more)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            counts.append(int((self.directory / "count").read_text()))
+        first, of_step = counts[0], counts[1] - counts[0]
+        # Two micro-batches of four units, of which the head stays from forward to backward and the embeddings are
+        # needed once: six gathers and four sums; and the loss, and the norm.
+        self.assertGreaterEqual(of_step, 2 * 10 + 2)
+        sites = min(SITES, of_step) or of_step
+        waited = []
+        with Daemon(self.directory, "64MiB", "512MiB", "64MiB") as daemon:
+            for i in range(sites):
+                at = f"{i % 2}:{first + i * of_step // sites}:{('front', 'behind')[i // 2 % 2]}"
+                with self.subTest(at):
+                    result = self.run_preloaded(output, steps=8, daemon=daemon.socket, GEMINI_KILL_AT=at, **more)
+                    self.assertNotEqual(result.returncode, 0)
+                    self.assertRegex(result.stderr, "signal 9|status 75")
+                    waited.append(self.wait_until_free(daemon))
+            result = run_ranks(2, output=output, resume=True)
+            self.assertEqual(result.returncode, 0, result.stderr)
+        print(f"died at {sites} of {of_step} collectives, all free {1000 * max(waited):.0f} ms behind mpirun's end at most",
+              flush=True)
+        for file in ("model.safetensors", "optimizer.safetensors"):
+            self.assert_same_file(through / "latest" / file, output / "latest" / file)
 
     def said(self, errors):
         return [line for line in errors.splitlines() if line.startswith("gemini-train: ")]

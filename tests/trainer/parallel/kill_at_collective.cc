@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// Preloaded into the ranks of gemini-train, stands in front of MPI's collectives, counts those that
+// a rank begins, and kills it in front of one of them or right behind its beginning. MPI's
+// profiling interface has the functions themselves.
+// Environment: GEMINI_KILL_AT=RANK:NUMBER:front or RANK:NUMBER:behind, by numbers from 1;
+//              GEMINI_COUNT_IN=FILE, where the first rank writes how many there were.
+#include <fcntl.h>
+#include <mpi.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+namespace {
+
+int64_t OwnRank() {
+  const char* const rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  return rank == nullptr ? -1 : std::strtoll(rank, nullptr, 10);
+}
+
+// What the environment asks of this rank.
+struct Plan {
+  Plan() {
+    if (const char* const at = std::getenv("GEMINI_KILL_AT"); at != nullptr) {
+      char* rest = nullptr;
+      if (std::strtoll(at, &rest, 10) == OwnRank()) number = std::strtoll(rest + 1, &rest, 10);
+      is_behind = std::strcmp(rest, ":behind") == 0;
+    }
+    const char* const path = std::getenv("GEMINI_COUNT_IN");
+    if (path != nullptr && OwnRank() == 0) {
+      file = ::open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    }
+  }
+  int64_t number = 0;  // None.
+  bool is_behind = false;
+  int file = -1;
+};
+
+template <typename Begin>
+int Counted(const Begin& begin) {
+  static const Plan plan;
+  static int64_t count = 0;  // One thread owns MPI.
+  const bool dies = ++count == plan.number;
+  if (dies && !plan.is_behind) std::raise(SIGKILL);
+  const int result = begin();
+  if (dies) std::raise(SIGKILL);
+  if (plan.file >= 0) {
+    const std::string text = std::to_string(count);
+    if (::pwrite(plan.file, text.data(), text.size(), 0) < 0) std::abort();
+  }
+  return result;
+}
+
+}  // namespace
+
+extern "C" int MPI_Iallgather(const void* sent, int sent_count, MPI_Datatype sent_type, void* all,
+                              int count, MPI_Datatype type, MPI_Comm comm, MPI_Request* request) {
+  return Counted([&] {
+    return PMPI_Iallgather(sent, sent_count, sent_type, all, count, type, comm, request);
+  });
+}
+
+extern "C" int MPI_Ialltoall(const void* sent, int sent_count, MPI_Datatype sent_type, void* all,
+                             int count, MPI_Datatype type, MPI_Comm comm, MPI_Request* request) {
+  return Counted(
+      [&] { return PMPI_Ialltoall(sent, sent_count, sent_type, all, count, type, comm, request); });
+}
