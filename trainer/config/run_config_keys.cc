@@ -146,10 +146,10 @@ KeyTable RunKeys(RunConfig& config) {
                "Room on a disk for what HOST cannot hold; may be given several times", R::kFree},
               config.nvme),
       SizeKey({"chunk-size", "SIZE",
-               "Unit of placement and transfer, a multiple of 4 KiB from 64 KiB; auto: by the "
+               "Unit of placement and transfer, a multiple of 4 KiB from 16 KiB; auto: by the "
                "step's predicted time and the HOST memory that it needs",
                R::kFree},
-              config.chunk_size, 65536, 4 * kKiB, int64_t{1} << 40),
+              config.chunk_size, 16 * kKiB, 4 * kKiB, int64_t{1} << 40),
       CountKey({"vocabulary-blocks", "N",
                 "Parameters into which rows of the token embedding and of the head are parted, at "
                 "most 16; 0: one, unless it and its gradient exceed an eighth of DEVICE; files and "
