@@ -22,7 +22,7 @@ MPIRUN = [os.environ.get("GEMINI_MPIRUN", "mpirun"), "--oversubscribe", "--bind-
           "mpi_yield_when_idle", "1"]
 ALLOWED = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 TIMEOUT_S = 120
-KILLS = int(os.environ.get("GEMINI_RANK_KILLS", "3"))
+KILLS = int(os.environ.get("GEMINI_RANK_KILLS", "2"))
 STEPS_A_KILL = 50  # More than fit between two kills.
 SITES = int(os.environ.get("GEMINI_RANK_SITES", "3"))  # Of a step's collectives, those to die at.
 PRELOADED = os.environ.get("GEMINI_KILL_AT_COLLECTIVE", "")  # kill_at_collective.so.
@@ -132,6 +132,24 @@ class RanksTest(train_program.TrainTest):
         for file in ("model.safetensors", "optimizer.safetensors", "trainer_state.json"):
             self.assert_same_file(through / "latest" / file, both / "latest" / file)
 
+    def test_steps_that_overflow_fp16_are_skipped_by_all_ranks_and_stages(self):
+        model = self.directory / "steep"
+        shutil.copytree(MODELS / UNTIED, model)
+        weights = safetensors.numpy.load_file(model / "model.safetensors")
+        weights["lm_head.weight"] = weights["lm_head.weight"] * 20
+        safetensors.numpy.save_file(weights, model / "model.safetensors", {"format": "pt"})
+        keys = self.keys(model, precision="fp16", optimizer="lars")
+        runs = [self.ranks(2, f"stage_{zero}", zero=zero, **more, **keys)
+                for zero, more in ((0, {"host_memory": "5MiB", "nvme": f"{self.directory}:64MiB", "chunk_size": "64KiB"}),
+                                   (2, {"host_memory": "4MiB", "nvme": f"{self.directory}:64MiB", "chunk_size": "64KiB"}),
+                                   (3, {}))]
+        scales = [line["loss_scale"] for line in steps(runs[0])]
+        self.assertGreater(scales[0], scales[2])  # Some were skipped,
+        self.assertEqual(scales[-2], scales[-1])  # and not all.
+        for other in runs[1:]:
+            self.assert_same_end(runs[0], other)
+            self.assertEqual(scales, [line["loss_scale"] for line in steps(other)])
+
     def test_a_tied_table_is_added_up_first_by_each_rank(self):
         one = self.train("one", **self.keys(TIED, accumulate=4))
         several = self.ranks(4, "ranks", **self.keys(TIED))
@@ -148,7 +166,6 @@ class RanksTest(train_program.TrainTest):
         self.ranks(4, "first", resume=True, steps=6)
         for file in ("model.safetensors", "optimizer.safetensors", "trainer_state.json"):
             self.assert_same_file(through / "latest" / file, first / "latest" / file)
-        # What is saved by other ranks without a step between is the same file, whoever saves it.
         for num_ranks, accumulate in ((2, 2), (1, 4)):
             again = self.directory / f"again_{num_ranks}"
             shutil.copytree(halves, again, symlinks=True)

@@ -3,16 +3,19 @@
 #include "trainer/parallel/parameter_store_ranks.h"
 
 #include <cstring>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "gemini/system/status_macros.h"
 #include "gmock/gmock.h"
 #include "tests/status_matchers.h"
 #include "tests/trainer/parallel/thread_ranks.h"
 #include "trainer/families/hf_config.h"
+#include "trainer/models/causal_lm.h"
 #include "trainer/parallel/rank_verdict.h"
 #include "trainer/store/parameter_store_reference.h"
 
@@ -138,6 +141,50 @@ TEST_P(RanksParameterStoreTest, TheFirstRankReadsWhatAllHaveWritten) {
     }));
     EXPECT_EQ(num_works, me.rank() == 0 ? 1 : 0);
   });
+}
+
+// What four ranks have, as many as GetParam() get and give back.
+TEST_P(RanksParameterStoreTest, OtherRanksGiveBackTheSameBits) {
+  constexpr ChunkKind kKinds[] = {ChunkKind::kParam, ChunkKind::kExpAvg, ChunkKind::kExpAvgSq};
+  using Files = std::map<std::pair<std::string, ChunkKind>, std::vector<float>>;
+  const auto read = [&](Rank& rank, Files& files) {
+    return rank.store->OnFirstRank([&]() -> absl::Status {
+      for (auto& [key, values] : files) {
+        GEMINI_ASSIGN_OR_RETURN(values, rank.Read(key.first, key.second));
+      }
+      return absl::OkStatus();
+    });
+  };
+  Files of_four;
+  const ModelSpec spec = ParseHfConfig(kConfig, "config")->spec;
+  for (const auto& parameter :
+       (*MakeCausalLm(spec, torch::dtype(torch::kFloat32).device(torch::kMeta)))
+           ->named_parameters()) {
+    for (const ChunkKind kind : kKinds) of_four[{parameter.key(), kind}] = {};
+  }
+  Files of_others = of_four;
+  RunThreadRanks(4, [&](Communicator& me) {
+    Rank rank(me);
+    int64_t number = 0;
+    for (const auto& [key, values] : of_others) {
+      ASSERT_OK(rank.Write(key.first, key.second, number));
+      number += 1000;
+    }
+    ASSERT_OK(read(rank, of_four));
+  });
+  RunThreadRanks(GetParam(), [&](Communicator& me) {
+    Rank rank(me);
+    for (const auto& [key, values] : of_four) {
+      ASSERT_OK(rank.store->Write(
+          key.first, key.second, [&](int64_t offset_bytes, absl::Span<std::byte> bytes) {
+            std::memcpy(bytes.data(), values.data() + offset_bytes / 4, bytes.size());
+            return absl::OkStatus();
+          }));
+    }
+    ASSERT_OK(read(rank, of_others));
+  });
+  EXPECT_TRUE(of_others == of_four);
+  EXPECT_THAT((of_four[{kLast, ChunkKind::kParam}]), ::testing::SizeIs(64));
 }
 
 TEST_P(RanksParameterStoreTest, ErrorsReachTheFirstRankAndItsOwnReachAll) {
