@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -59,6 +60,7 @@ class RanksTest(train_program.TrainTest):
         self.assertIn(text, said[0])
         if status != 75:  # Else the first rank may have ended in the middle of what it did.
             self.assertFalse(output.exists())
+        return said[0]
 
     def assert_same_end(self, one, other):
         for file in ("model.safetensors", "optimizer.safetensors", "trainer_state.json"):
@@ -385,8 +387,13 @@ class RanksTest(train_program.TrainTest):
         self.assertRegex(self.said(errors)[0], "rank 1: step [0-9]+: .*tokens.npy")
 
     def test_a_budget_that_is_too_small_is_said_once(self):
+        keys = self.keys(recompute=True, batch=1)
+        said = self.refused(2, 1, "raise --device-memory", device_memory="512KiB", **keys)
+        self.assertIn("adding up the gradients of block 0", said)
+        # That is known before the first step, and not quite all that a step needs.
+        known, = re.findall(r"\((\d+) bytes\) together", said)
         for ahead in (0, 1):
-            self.refused(2, 75, "raise --device-memory", **self.keys(device_memory="512KiB", gather_ahead=ahead))
+            self.refused(2, 75, "raise --device-memory", device_memory=known, gather_ahead=ahead, **keys)
 
     def test_ranks_share_a_daemon_which_refuses_those_that_have_no_room(self):
         more = {"device_memory": "8MiB", "host_memory": "16MiB", "chunk_size": "64KiB"}

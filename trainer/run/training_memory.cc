@@ -7,6 +7,8 @@
 #include <cctype>
 #include <cstdlib>
 #include <functional>
+#include <limits>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -18,6 +20,7 @@
 #include "client/torch/model/element_types.h"
 #include "client/torch/model/tensor_copy.h"
 #include "gemini/byte_size.h"
+#include "gemini/device_shortage.h"
 #include "gemini/policy_options.h"
 #include "gemini/system/descriptor_limit.h"
 #include "gemini/system/status_macros.h"
@@ -28,6 +31,7 @@
 #include "trainer/forecast/compute_rate.h"
 #include "trainer/forecast/memory_plan.h"
 #include "trainer/forecast/round_of_run.h"
+#include "trainer/forecast/traced_step.h"
 #include "trainer/models/activation_store_managed.h"
 #include "trainer/parallel/parameter_store_ranks.h"
 #include "trainer/run/run_log.h"
@@ -97,13 +101,40 @@ absl::StatusOr<Plans> PlanFor(const RunConfig& config, const client::hooks::Sess
   return Plans{std::move(plan), std::move(choice.rounds)};
 }
 
+// Refuses a DEVICE in which no step of the ranks runs. A step may need more than this counts: the
+// gradients of a unit and the buffer that they are added in, or what an operator needs of
+// non-model data in a model that is not in units, beside the smallest unit that is gathered.
+absl::Status CheckUnitsFit(const RunConfig& config, const GatheredLm& model, int64_t device_bytes) {
+  DeviceNeed least;
+  int64_t smallest_bytes = std::numeric_limits<int64_t>::max();
+  for (const std::unique_ptr<GatheredUnit>& unit : model.units()) {
+    const int64_t bytes = unit->cut().num_elements() * ElementBytes(config.element());
+    smallest_bytes = std::min(smallest_bytes, bytes);
+    if (2 * bytes > least.bytes()) {
+      least = {.who = absl::StrCat("adding up the gradients of ", unit->name()),
+               .non_model_bytes = 2 * bytes};
+    }
+  }
+  // In the vertical schedule activations may leave DEVICE.
+  if (config.micro_batch_schedule != "vertical") {
+    const int64_t gathered_bytes = config.zero == "3" ? smallest_bytes : 0;
+    const absl::StatusOr<NamedTrace> step = TraceStep(model.spec(), RoundOf(config), ComputeRate());
+    for (size_t i = 0; step.ok() && i < step->needs.size(); ++i) {
+      const int64_t bytes = step->needs[i].bytes + gathered_bytes;
+      if (bytes > least.bytes()) least = {.who = step->operator_names[i], .non_model_bytes = bytes};
+    }
+  }
+  return least.bytes() <= device_bytes ? absl::OkStatus() : DeviceTooSmall(least, device_bytes);
+}
+
 // A tensor that fills chunks shares none of them, so the last one is half empty, and a rank has
-// many pieces, of which chunks of 64 KiB would waste a twentieth with eight ranks: takes the largest
-// chunks with which HOST is about as small as with any.
+// many pieces, of which chunks of 64 KiB would waste a twentieth with eight ranks: takes the
+// largest chunks with which HOST is about as small as with any.
 absl::StatusOr<MemoryPlan> PlanForShards(const RunConfig& config, const GatheredLm& model,
                                          int64_t available) {
   constexpr int64_t kLeastChunkBytes = 16 * kKiB;
   constexpr double kWorthwhile = 1.02;
+  GEMINI_RETURN_IF_ERROR(CheckUnitsFit(config, model, DeviceMemory(config, available)));
   std::vector<TensorSpec> tensors;
   for (const auto& parameter : model.named_parameters()) {
     const torch::Tensor& tensor = parameter.value();
