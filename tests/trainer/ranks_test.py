@@ -152,6 +152,15 @@ class RanksTest(train_program.TrainTest):
             self.assert_same_end(runs[0], other)
             self.assertEqual(scales, [line["loss_scale"] for line in steps(other)])
 
+    def test_steps_around_evaluations_follow_their_plans(self):
+        for zero in (1, 2):
+            # Whole tensors are gathered anew behind each update, and are up to date in an evaluation's second batch.
+            output = self.ranks(2, f"stage_{zero}", zero=zero, device_memory="3MiB", chunk_size="64KiB",
+                                **self.keys(steps=8, eval_every=2, batch=2, recompute=True))
+            for step in steps(output):
+                self.assertEqual(sum(step["divergences"].values()), 0, step)
+            self.assertEqual([step["planned_rounds"] for step in steps(output)[2:]], [1] * 6)
+
     def test_a_tied_table_is_added_up_first_by_each_rank(self):
         one = self.train("one", **self.keys(TIED, accumulate=4))
         several = self.ranks(4, "ranks", **self.keys(TIED))
@@ -297,7 +306,7 @@ class RanksTest(train_program.TrainTest):
                 while any(pathlib.Path(f"/proc/{pid}").exists() for pid in ranks.values()):
                     self.assertLess(time.monotonic(), end, ranks)
                 waited.append(self.wait_until_free(daemon))
-            self.assertGreater(num_killed, 1)
+            self.assertGreater(num_killed, 0)
             result = run_ranks(2, output=self.directory / "killed", resume=True)
             self.assertEqual(result.returncode, 0, result.stderr)
         print(f"killed {num_killed} times, all free {1000 * max(waited):.0f} ms behind the last rank's end at most", flush=True)
@@ -333,11 +342,10 @@ class RanksTest(train_program.TrainTest):
         waited = []
         with Daemon(self.directory, "64MiB", "512MiB", "64MiB") as daemon:
             for i in range(sites):
-                at = f"{i % 2}:{first + i * of_step // sites}:{('front', 'behind')[i // 2 % 2]}"
+                at = f"{i % 2}:{first + 1 + i * of_step // sites}:{('front', 'behind')[i // 2 % 2]}"
                 with self.subTest(at):
                     result = self.run_preloaded(output, steps=8, daemon=daemon.socket, GEMINI_KILL_AT=at, **more)
-                    self.assertNotEqual(result.returncode, 0)
-                    self.assertRegex(result.stderr, "signal 9|status 75")
+                    self.assertIn(result.returncode, (75, 128 + signal.SIGKILL), result.stderr)
                     waited.append(self.wait_until_free(daemon))
             result = run_ranks(2, output=output, resume=True)
             self.assertEqual(result.returncode, 0, result.stderr)

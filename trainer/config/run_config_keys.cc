@@ -152,8 +152,8 @@ KeyTable RunKeys(RunConfig& config) {
               config.chunk_size, 16 * kKiB, 4 * kKiB, int64_t{1} << 40),
       CountKey({"vocabulary-blocks", "N",
                 "Parameters into which rows of the token embedding and of the head are parted, at "
-                "most 16; 0: one, unless it and its gradient exceed an eighth of DEVICE; files and "
-                "numbers stay the same",
+                "most 16, on a GPU fewer; 0: one, unless it and its gradient exceed an eighth of "
+                "DEVICE; files and numbers stay the same",
                 R::kFree},
                config.vocabulary_blocks, 0, 16),
       ChoiceKey({"policy", "NAME",

@@ -33,7 +33,7 @@ struct VocabularyCut {
 
 // How a model cuts its tables.
 struct VocabularyOptions {
-  int64_t blocks = 1;  // Parameters that a table becomes, as CutIntoBlocks takes it.
+  int64_t blocks = 1;  // Parameters that a table becomes, or somewhat fewer (CutIntoBlocks).
   // Whether a CPU computes with them. A GPU launches some 30 kernels for each piece.
   bool on_cpu = true;
 };

@@ -33,12 +33,13 @@ struct LossValues {
   void Add(const LossValues& other, int64_t times, int64_t parts);
 };
 
-// What a batch is to predict.
+// What a batch is to predict. As with transformers, a label stands where its token does, and is
+// predicted from the tokens before it; the model shifts them.
 struct Labels {
-  torch::Tensor ids;  // int64 [batch, sequence]: what stands where. Negative: nobody predicts it.
-  int64_t count = 0;  // Of those that are predicted: not the first ones of rows.
+  torch::Tensor ids;  // int64 [batch, sequence]. A negative one is not to be predicted.
+  int64_t count = 0;  // How many of them are predicted: not negative, and not the first of a row.
 
-  // All tokens.
+  // Returns those by which every token but the first of a row is predicted.
   static Labels AllOf(const torch::Tensor& tokens) {
     return {tokens, tokens.size(0) * (tokens.size(1) - 1)};
   }
@@ -46,11 +47,12 @@ struct Labels {
 
 // What backward multiplies the parts of a batch's loss by.
 struct LossFactors {
-  double token = 1;   // Each cross entropy.
-  double router = 1;  // The routers' loss.
+  double token = 1;   // For the cross entropy of each label.
+  double router = 1;  // For the routers' loss of the batch.
 
-  // Those of a mean loss, times `scale`: over all labels of a step, and over its micro-batches.
-  // The mean of micro-batches' means would be another one, where some have fewer labels.
+  // Returns those by which a step learns from `scale` times its mean loss: the mean over all of its
+  // `labels`, > 0, and over the routers' losses of its micro-batches. The mean of micro-batches'
+  // means would be another one where some have fewer labels.
   static LossFactors OfStep(double scale, int64_t labels, int64_t micro_batches) {
     return {scale / static_cast<double>(labels), scale / static_cast<double>(micro_batches)};
   }
@@ -91,6 +93,10 @@ class CausalLm : public torch::nn::Module {
   // begins (vertical_schedule.h), and that nothing of earlier ones is needed any more. Without it
   // each one runs through all stages.
   virtual void BeginMicroBatches(int64_t /*count*/) {}
+  // Around an evaluation. A model that several ranks have in parts brings its whole tensors up to
+  // date first, so that each batch does the same, and so does each step behind it.
+  virtual void BeginEvaluation() {}
+  virtual void EndEvaluation() {}
   // Between these, one stage runs: Embed, which is 0, a block, or behind them LossOf. A model that
   // several ranks have in parts keeps what the stage computes with.
   virtual void HoldStage(size_t /*stage*/) {}
@@ -107,7 +113,7 @@ class CausalLm : public torch::nn::Module {
   BatchLoss Losses(const torch::Tensor& tokens, const LossFactors& factors) {
     return Losses(tokens, Labels::AllOf(tokens), factors);
   }
-  // The same in the graph, for a backward of its own.
+  // Returns the mean loss of a batch that is a step of its own, in the graph.
   torch::Tensor Loss(const torch::Tensor& tokens) {
     const Labels all = Labels::AllOf(tokens);
     return Losses(tokens, all, LossFactors::OfStep(/*scale=*/1, all.count, /*micro_batches=*/1))

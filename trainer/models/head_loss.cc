@@ -146,7 +146,7 @@ class Pieces {
     return {at.clamp(0, rows - 1), at.ge(0).bitwise_and_(at.lt(rows))};
   }
 
-  // At labels that are in this piece of the vocabulary.
+  // Subtracts one at each token's label, if that is in this piece of the vocabulary.
   void SubtractOneAtLabels(int64_t tokens, int64_t piece, Tensor& logits) const {
     const Place place = PlaceOf(tokens, piece);
     if (options_.on_cpu) {

@@ -74,8 +74,9 @@ absl::StatusOr<std::unique_ptr<GatheredLm>> GatheredLm::Make(const ModelSpec& sp
                                                              Communicator& communicator,
                                                              const RankGroup& group,
                                                              const UnitOptions& options) {
-  GEMINI_ASSIGN_OR_RETURN(std::unique_ptr<CausalLm> whole,
-                          MakeCausalLm(spec, torch::dtype(type).device(torch::kMeta)));
+  GEMINI_ASSIGN_OR_RETURN(
+      std::unique_ptr<CausalLm> whole,
+      MakeCausalLm(spec, torch::dtype(type).device(torch::kMeta), {.on_cpu = true}));
   std::unique_ptr<GatheredLm> model(new GatheredLm(spec, std::move(whole)));
   model->MakeUnits(type, communicator, group, options);
   return model;
@@ -162,6 +163,10 @@ void GatheredLm::Begin(int64_t micro_batches, bool by_stages) {
   not_embedded_ = micro_batches;
   embeddings_.clear();
   for (const std::unique_ptr<GatheredUnit>& unit : units_) unit->ReleaseAll();
+}
+
+void GatheredLm::BeginEvaluation() {
+  for (const std::unique_ptr<GatheredUnit>& unit : units_) unit->Refresh();
 }
 
 void GatheredLm::HoldStage(size_t stage) {

@@ -49,13 +49,16 @@ class GatheredLm final : public CausalLm {
   void train(bool on = true) override;
   void set_last_micro_batch(bool is_last) override;
   void BeginMicroBatches(int64_t count) override;
+  void BeginEvaluation() override;
+  void EndEvaluation() override { NoteUpdate(); }
   void HoldStage(size_t stage) override;
   void ReleaseStage(size_t stage) override;
 
   // Sets whether the next unit is gathered while one computes: DEVICE has two then. Off at first.
   // The same in all ranks.
   void set_gather_ahead(bool ahead) { gather_ahead_ = ahead; }
-  // The pieces have new values. All ranks call it between the same steps.
+  // The pieces have new values, or are to be gathered as if. All ranks call it between the same
+  // steps.
   void NoteUpdate();
 
   const ModelSpec& spec() const { return spec_; }

@@ -205,10 +205,7 @@ const std::vector<Tensor>& GatheredUnit::sums() const { return gradients_->sums(
 void GatheredUnit::set_last_micro_batch(bool is_last) { gradients_->set_last_micro_batch(is_last); }
 
 std::vector<Tensor> GatheredUnit::Views(UnitUse use) {
-  if (!wholes_.empty() && is_stale_) {
-    Refresh();
-    is_stale_ = false;
-  }
+  Refresh();
   Hold();
   if (!at::GradMode::is_enabled()) return Whole();
   const Tensor anchor = at::empty({0}, torch::kFloat32).requires_grad_();
@@ -272,7 +269,9 @@ GatheredUnit::Gather GatheredUnit::GatherInto(void* memory) {
 }
 
 void GatheredUnit::Refresh() {
-  const at::NoGradGuard no_grad;
+  if (wholes_.empty() || !is_stale_) return;
+  // Nothing here requires a gradient, and grad mode stays as it is: what goes without it in a step
+  // would be taken for an evaluation.
   const Tensor all = at::empty({cut_.num_elements()}, buffer_.options());
   const Gather gather = GatherInto(all.mutable_data_ptr());
   AwaitOrThrow(gather.work, {gather.part, all});
@@ -280,6 +279,7 @@ void GatheredUnit::Refresh() {
     const auto tensor = static_cast<int64_t>(i);
     wholes_[i].copy_(all.narrow(0, cut_.place(tensor), cut_.size(tensor)).view(tensors_[i].sizes));
   }
+  is_stale_ = false;
 }
 
 void GatheredUnit::Release() {

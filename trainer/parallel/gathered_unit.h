@@ -93,6 +93,9 @@ class GatheredUnit {
   const std::vector<torch::Tensor>& sums() const;
   // The ranks' pieces have other values now than the whole tensors.
   void NoteUpdate() { is_stale_ = true; }
+  // Gathers the values of the pieces into the whole tensors, if there are any that lack them. Views
+  // does that, too.
+  void Refresh();
   // Whether backwards from now on are of a step's last micro-batch. They are at first.
   void set_last_micro_batch(bool is_last);
 
@@ -131,8 +134,6 @@ class GatheredUnit {
   };
   // Begins to gather into memory of cut_.num_elements().
   Gather GatherInto(void* memory);
-  // Gives the whole tensors the values of the pieces.
-  void Refresh();
   // The tensors without a graph: in the buffer, or this rank's own.
   std::vector<torch::Tensor> Whole() const;
 

@@ -78,7 +78,7 @@ class Loop {
   int64_t PlaceOf(int64_t micro_batch) const {
     return parts_.ranks.rank() * config_.accumulate + micro_batch;
   }
-  // Of the loss of a step of all ranks, whose rows have one length.
+  // Returns the factors of a step of all ranks, whose rows have one length and no ignored labels.
   LossFactors FactorsOfStep() const {
     const int64_t labels =
         num_micro_batches() * config_.batch * (parts_.data.sequence_tokens() - 1);
@@ -431,8 +431,20 @@ absl::Status Loop::Evaluate() {
   std::unique_ptr<ExpertCache> cache;  // Null where experts are not fetched one by one.
   LossValues sum, mean;
   parts_.model.eval();
+  const absl::Cleanup end = [&] {
+    parts_.model.EndEvaluation();
+    parts_.model.train();
+  };
   {
     const torch::NoGradGuard no_grad;
+    if (!parts_.ranks.is_alone()) {
+      const PhaseScope phase(parts_.store, "eval-begin");
+      try {
+        parts_.model.BeginEvaluation();
+      } catch (const std::exception& error) {
+        return Explain(error, "evaluation");
+      }
+    }
     const int64_t sequences = config_.batch * parts_.ranks.num_ranks();  // At one time.
     for (int64_t round = 0; round < data.num_sequences(); round += sequences) {
       // A rank for which there is no batch left takes part with another one's.
@@ -471,12 +483,10 @@ absl::Status Loop::Evaluate() {
           MonotonicNow());
       if (signal() != 0) {
         // Half of an evaluation is no result; the state to save does not depend on it.
-        parts_.model.train();
         return absl::OkStatus();
       }
     }
   }
-  parts_.model.train();
   state_.evaluated_step = state_.step;
   mean.Add(sum, 1, data.num_sequences());
   EvalMetrics metrics;

@@ -49,6 +49,12 @@ TEST(RoundOfRunTest, TablesAreCutWhereTheyAndTheirGradientsExceedAnEighthOfDevic
   config.precision = "bf16";
   EXPECT_EQ(VocabularyBlocks(spec, config, 24 * kGiB), 1);
   EXPECT_GT(VocabularyBlocks(spec, config, 6 * kGiB), 2);
+  const ModelSpec narrow = {.vocab_size = 50257, .embedding_width = 1600};
+  EXPECT_EQ(VocabularyBlocks(narrow, config, kGiB), 3);
+  EXPECT_EQ(VocabularyBlocks(narrow, config, kGiB / 16), 16);
+  config.device = "cuda:0";  // It takes larger pieces.
+  EXPECT_EQ(VocabularyBlocks(narrow, config, kGiB / 16), 3);
+  config.device = "cpu";
   config.optimizer = "lamb";
   EXPECT_EQ(VocabularyBlocks(spec, config, 6 * kGiB), 1);
   config.optimizer = "adamw";

@@ -298,7 +298,7 @@ TEST(GatheredLmLossTest, IsTheMeanOverAllLabelsOfAStep) {
   const auto labels_of = [](int64_t rank, int64_t micro_batch) {
     const Tensor tokens = TokensOf(rank, micro_batch);
     if (rank + 1 < kRanks) return Labels::AllOf(tokens);
-    Labels few = {tokens.clone(), 1 + micro_batch};
+    Labels few = {tokens.clone(), micro_batch};  // None at all in the first.
     few.ids.fill_(-1);
     few.ids[0].slice(0, 1, 1 + few.count) = tokens[0].slice(0, 1, 1 + few.count);
     return few;
