@@ -155,11 +155,13 @@ class RanksTest(train_program.TrainTest):
     def test_steps_around_evaluations_follow_their_plans(self):
         for zero in (1, 2):
             # Whole tensors are gathered anew behind each update, and are up to date in an evaluation's second batch.
-            output = self.ranks(2, f"stage_{zero}", zero=zero, device_memory="3MiB", chunk_size="64KiB",
-                                **self.keys(steps=8, eval_every=2, batch=2, recompute=True))
-            for step in steps(output):
-                self.assertEqual(sum(step["divergences"].values()), 0, step)
-            self.assertEqual([step["planned_rounds"] for step in steps(output)[2:]], [1] * 6)
+            result = run_ranks(2, output=self.directory / f"stage_{zero}", zero=zero, device_memory="4MiB",
+                               chunk_size="64KiB", **self.keys(steps=8, eval_every=2, batch=2, recompute=True))
+            self.assertEqual(result.returncode, 0, result.stderr)
+            plans, = re.findall("Plans .*", result.stdout + result.stderr)
+            self.assertGreater(int(re.search(r"followed (\d+) times", plans)[1]), 15, plans)
+            # How much non-model data there is at one time varies a little; which operators there are does not.
+            self.assertNotIn("operator", plans)
 
     def test_a_tied_table_is_added_up_first_by_each_rank(self):
         one = self.train("one", **self.keys(TIED, accumulate=4))
