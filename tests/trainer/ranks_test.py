@@ -316,7 +316,10 @@ class RanksTest(train_program.TrainTest):
             self.assert_same_file(through / "latest" / file, self.directory / "killed" / "latest" / file)
 
     def run_preloaded(self, output, **keys):
-        variables = {"LD_PRELOAD": PRELOADED, **{key: str(keys.pop(key)) for key in list(keys) if key.isupper()}}
+        library = self.directory / "kill_at_collective.so"
+        if not library.is_symlink():
+            library.symlink_to(PRELOADED)  # LD_PRELOAD takes no path with a space.
+        variables = {"LD_PRELOAD": str(library), **{key: str(keys.pop(key)) for key in list(keys) if key.isupper()}}
         words = command(2, self.keys(output=output, resume=True, eval_every=0, **keys))
         # By env, for mpirun itself is not to have them.
         at = words.index(BIN / "gemini-train")
