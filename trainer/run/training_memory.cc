@@ -123,6 +123,7 @@ absl::Status CheckUnitsFit(const RunConfig& config, const GatheredLm& model, int
       const int64_t bytes = step->needs[i].bytes + gathered_bytes;
       if (bytes > least.bytes()) least = {.who = step->operator_names[i], .non_model_bytes = bytes};
     }
+    ::malloc_trim(0);  // Before HOST is asked for.
   }
   return least.bytes() <= device_bytes ? absl::OkStatus() : DeviceTooSmall(least, device_bytes);
 }
