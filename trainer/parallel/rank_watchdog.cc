@@ -10,6 +10,7 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <exception>
 #include <random>
 #include <utility>
@@ -18,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "c10/util/Logging.h"
 #include "gemini/system/errno_status.h"
 #include "gemini/system/status_macros.h"
 #include "gemini/system/unique_fd.h"
@@ -40,6 +42,11 @@ std::string Secret() {
   std::random_device device;
   return absl::StrCat(absl::Hex(device(), absl::kZeroPad8), absl::Hex(device(), absl::kZeroPad8),
                       absl::Hex(device(), absl::kZeroPad8), absl::Hex(device(), absl::kZeroPad8));
+}
+
+// A store that is gone throws, and LibTorch would print that with a backtrace first, each time.
+void SilenceWarningsOfTheStore() {
+  if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = c10::GLOG_ERROR;
 }
 
 std::vector<uint8_t> Bytes(const std::string& text) { return {text.begin(), text.end()}; }
@@ -66,6 +73,7 @@ absl::StatusOr<UniqueFd> Listen(bool one_machine, std::string& address) {
 
 absl::StatusOr<c10::intrusive_ptr<c10d::Store>> OpenStore(const RankAgreement& ranks,
                                                           bool one_machine) {
+  SilenceWarningsOfTheStore();
   std::string address;
   absl::StatusOr<UniqueFd> listening = absl::UnavailableError("");
   if (ranks.is_first()) listening = Listen(one_machine, address);
