@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which parts of a parameter, as the files have it, lie where in each rank's tensor, when the ranks
+// of a tensor grid share it. Shapes, loading, saving, gradient norms and shards follow from it.
+// Equal: each rank's tensor has the same sizes. A dimension that is no multiple of its parts is
+//        padded at its end, by elements that no box has.
+// Pure:  every rank computes the boxes of all and asks nobody.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "policies/mesh/tensor_grid.h"
+
+namespace gemini::trainer {
+
+// A part of a tensor: from `begin` to before `end` in each dimension, of which none is empty. Its
+// first element is at `local_offset` of the rank's tensor, and the others lie there by the strides
+// of that.
+struct Box {
+  std::vector<int64_t> begin;
+  std::vector<int64_t> end;
+  int64_t local_offset = 0;
+  bool operator==(const Box&) const = default;
+};
+
+// How the elements of a dimension are divided.
+struct DimensionSplit {
+  // Among the ranks along these axes: the first one's coordinate says in which coarse part a rank
+  // lies, the next one's in which part of that. Without axes the dimension is whole.
+  std::vector<policies::TensorAxis> axes = {};
+  // The dimension is made of so many elements, then so many, ..., each divided by itself, as those
+  // of query, key and value in one matrix. Empty: it is one section.
+  std::vector<int64_t> sections = {};
+  // So many equal parts are not divided further, as the heads of a key. If they are fewer than the
+  // ranks, which they divide, neighbouring ranks have copies of one. 0: there is no such limit.
+  int64_t most_parts = 0;
+};
+
+class ParameterBoxes {
+ public:
+  // `splits` has one for each of `sizes`; each axis is in one of them at most, and divides the
+  // parameters. Sections are not padded: their parts divide them.
+  ParameterBoxes(std::vector<int64_t> sizes, std::vector<DimensionSplit> splits,
+                 const policies::TensorGrid& grid);
+
+  // Of the tensor in the files.
+  const std::vector<int64_t>& sizes() const { return sizes_; }
+  // Of each rank's tensor.
+  const std::vector<int64_t>& local_sizes() const { return local_sizes_; }
+  // Returns what the rank at `place` has, in the order of its tensor. It may be nothing.
+  std::vector<Box> BoxesOf(int64_t place) const;
+  // Whether that rank is the first of those that have the same boxes. Ranks in other layers of a
+  // 2.5d grid are not among them. Of all such ranks each element is in one box.
+  bool IsFirstOf(int64_t place) const;
+
+ private:
+  // Which part of a dimension a rank has.
+  struct Part {
+    int64_t number = 0;
+    int64_t num_parts = 1;
+    bool is_copy = false;  // A rank at a lower place has the same.
+  };
+  Part PartOf(size_t dimension, int64_t place) const;
+
+  const std::vector<int64_t> sizes_;
+  std::vector<DimensionSplit> splits_;  // Each has sections.
+  const policies::TensorGrid grid_;
+  std::vector<int64_t> local_sizes_;
+};
+
+}  // namespace gemini::trainer
