@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The layers that a model is made of, and the set that makes them: a model asks a LayerSet for
-// each, so that another set can split or adapt them in one place. So far the model takes them to be
-// whole: it cuts query, key and value apart by the sizes of its heads.
+// each, so that another set can split or adapt them in one place.
+// Shapes: those below are of the whole model. What a set that splits layers returns from one and
+//         takes in the next is its own: it may have fewer heads, or fewer elements between the
+//         matrices of a feed-forward part. A model takes sizes of tensors from them alone.
 // Names:  a layer's tensors are "weight" and "bias". A table of the vocabulary that is cut into
 //         blocks has "weight_0", "weight_1", ... (trainer/families/vocabulary_cut.h).
 // Memory: parameters are empty tensors of the set's options; nothing is initialised.
@@ -57,11 +59,24 @@ class HeadAndLoss : public LayerModule {
  public:
   // Returns logits [..., vocabulary] for hidden states [..., width].
   virtual torch::Tensor Logits(const torch::Tensor& hidden) const = 0;
-  // Returns the sum of the cross entropies of labels, int64 [tokens], for hidden states [tokens,
-  // width], as fp32 of no dimension. A negative label counts for nothing. `gradient`: what backward
-  // will be given for the sum (trainer/models/head_loss.h).
+  // Returns the sum of the cross entropies of labels, int64 [batch, sequence], for hidden states
+  // [batch, sequence, width], as fp32 of no dimension. A negative label counts for nothing.
+  // `gradient`: what backward will be given for the sum (trainer/models/head_loss.h).
   virtual torch::Tensor SumOfLosses(const torch::Tensor& hidden, const torch::Tensor& labels,
                                     double gradient) const = 0;
+};
+
+struct HeadAngles;           // trainer/models/batch_context.h
+struct RowAttentionOptions;  // trainer/models/row_attention.h
+
+// Attention among heads, between the linear layers. It has no parameters.
+class HeadAttention {
+ public:
+  virtual ~HeadAttention() = default;
+  // As CausalAttention (trainer/models/attention.h), for what the layers before returned.
+  virtual torch::Tensor Forward(const torch::Tensor& query, const torch::Tensor& key,
+                                const torch::Tensor& value, const HeadAngles& angles,
+                                const RowAttentionOptions& options) const = 0;
 };
 
 // What a linear layer does in the model, by which a set can tell how to split it.
@@ -80,6 +95,10 @@ struct LinearShape {
   int64_t out = 0;
   bool bias = false;
   MatrixLayout layout = MatrixLayout::kOutIn;
+  // The output is so many elements, then so many, ..., which are used apart. Empty: it is one.
+  std::vector<int64_t> sections = {};
+  // So many equal parts of each section are never split, as heads are not. 0: there are none.
+  int64_t heads = 0;
 };
 
 struct HeadShape {
@@ -99,11 +118,15 @@ class LayerSet {
   // Forward takes int64 ids of any shape, each in [0, rows), and returns [..., width].
   virtual std::shared_ptr<Layer> PositionEmbedding(int64_t rows, int64_t width) = 0;
   virtual std::shared_ptr<Layer> Norm(const NormSpec& norm, int64_t width) = 0;
-  // Norms each head, with weights [heads, head_size] and without a bias. Forward takes [..., heads,
-  // head_size].
-  virtual std::shared_ptr<Layer> HeadNorm(const NormSpec& norm, int64_t heads,
-                                          int64_t head_size) = 0;
+  // Norms each of `heads` heads by attention.head_norm, which is there. Forward takes [..., heads,
+  // head size]. Weights are [head size], or of heads that are normed apart [heads, head size] and
+  // without a bias.
+  virtual std::shared_ptr<Layer> HeadNorm(const AttentionSpec& attention, int64_t heads) = 0;
+  // Returns what goes before linear layers of roles kQueryKeyValue and kFeedIn, once for all that
+  // read the same tensor; null where there is nothing to do.
+  virtual std::shared_ptr<Layer> SharedInput() = 0;
   virtual std::shared_ptr<Layer> Linear(const LinearShape& shape, Role role) = 0;
+  virtual std::shared_ptr<HeadAttention> Attention(const AttentionSpec& attention) = 0;
   // A head whose table is that of `tied`, or its own if that is null.
   virtual std::shared_ptr<HeadAndLoss> Head(const HeadShape& shape,
                                             std::shared_ptr<VocabularyTable> tied) = 0;

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "ATen/Context.h"
+#include "ATen/OpMathType.h"
 #include "ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h"
 #include "ATen/ops/cat.h"
 #include "ATen/ops/scaled_dot_product_attention.h"
@@ -34,7 +35,7 @@ torch::Tensor Rotate(const torch::Tensor& x, const HeadAngles& angles) {
     return at::cat({Rotate(x.slice(/*dim=*/-1, 0, size), angles), x.slice(/*dim=*/-1, size)},
                    /*dim=*/-1);
   }
-  const torch::Tensor in = angles.in_fp32 ? x.to(torch::kFloat32) : x;
+  const torch::Tensor in = angles.in_fp32 ? x.to(at::toOpMathType(x.scalar_type())) : x;
   const torch::Tensor turned = TurnPairs(in, angles.interleaved);
   torch::Tensor out = in * angles.cosine;
   out += turned * angles.sine;  // In place: the graph reads neither.
@@ -57,7 +58,10 @@ torch::Tensor FusedAttention(const torch::Tensor& query, const torch::Tensor& ke
     return std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(
         query, key, value, /*dropout_p=*/0, is_causal, /*attn_mask=*/{}, options.scale));
   }
-  if (options.dropout.probability > 0) SeedGenerator(query.device(), options.dropout.key);
+  if (options.dropout.probability > 0) {
+    // Other heads, another mask.
+    SeedGenerator(query.device(), options.dropout.key + static_cast<uint64_t>(options.first_head));
+  }
   return at::scaled_dot_product_attention(query, key, value, /*attn_mask=*/{},
                                           options.dropout.probability, is_causal, options.scale,
                                           /*enable_gqa=*/key.size(1) != query.size(1));

@@ -75,6 +75,7 @@ Routes RoutesOf(const torch::Tensor& logits, const ExpertsSpec& spec, bool crowd
 Experts::Experts(const ModelSpec& spec, LayerSet& layers) : spec_(*spec.experts) {
   const ExpertNames& names = spec.layers.block.experts;
   router_ = AddModule(*this, names.router, layers.Linear({spec.width, spec_.count}, Role::kRouter));
+  input_ = layers.SharedInput();
   FeedForwardSpec feed = spec.feed_forward;
   const auto add = [&](const std::string& name) {
     const FeedNames below = {.gate = absl::StrCat(name, ".", names.expert.gate),
@@ -95,8 +96,9 @@ Experts::Experts(const ModelSpec& spec, LayerSet& layers) : spec_(*spec.experts)
 torch::Tensor Experts::Forward(const torch::Tensor& rows, const ExpertRouting& routing,
                                torch::Tensor& router_sums) const {
   const Routes routes = RoutesOf(router_->Forward(rows), spec_, routing.crowds_first, router_sums);
+  const torch::Tensor in = input_ ? input_->Forward(rows) : rows;
   std::vector<torch::Tensor> parts =
-      rows.index_select(0, routes.row).split_with_sizes(routes.num_places);
+      in.index_select(0, routes.row).split_with_sizes(routes.num_places);
   const auto runs = [&](size_t i) { return !routing.routed || routes.num_places[i] > 0; };
   if (routing.cache != nullptr) {
     std::vector<const FeedForward*> chosen;
@@ -119,7 +121,7 @@ torch::Tensor Experts::Forward(const torch::Tensor& rows, const ExpertRouting& r
                                 .sum(/*dim=*/1)
                                 .to(rows.scalar_type());
   if (!shared_.has_value()) return out;
-  const torch::Tensor shared = shared_->Forward(rows);
+  const torch::Tensor shared = shared_->Forward(in);
   return out + at::sigmoid(shared_gate_->Forward(rows)) * shared;
 }
 

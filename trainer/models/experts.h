@@ -31,6 +31,7 @@ class Experts : public torch::nn::Module {
  private:
   const ExpertsSpec spec_;
   std::shared_ptr<Layer> router_;
+  std::shared_ptr<Layer> input_;  // Of all experts. Null where there is nothing to do.
   std::vector<FeedForward> experts_;
   std::optional<FeedForward> shared_;
   std::shared_ptr<Layer> shared_gate_;  // Null without a shared expert.

@@ -30,7 +30,8 @@ FeedForward::FeedForward(torch::nn::Module& root, const FeedNames& names,
                          const FeedForwardSpec& spec, int64_t width, MatrixLayout layout,
                          LayerSet& layers)
     : activation_(spec.activation), joined_(spec.joined) {
-  const LinearShape into = {width, (joined_ ? 2 : 1) * spec.width, spec.bias, layout};
+  LinearShape into = {width, (joined_ ? 2 : 1) * spec.width, spec.bias, layout};
+  if (joined_) into.sections = {spec.width, spec.width};
   if (spec.gated && !joined_) {
     gate_ = AddModule(root, names.gate, layers.Linear(into, Role::kFeedIn));
   }

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "ATen/OpMathType.h"
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/amax.h"
 #include "ATen/ops/arange.h"
@@ -13,6 +14,7 @@
 #include "ATen/ops/empty.h"
 #include "ATen/ops/linear.h"
 #include "ATen/ops/mm.h"
+#include "ATen/ops/stack.h"
 #include "ATen/ops/where.h"
 #include "ATen/ops/zeros.h"
 #include "torch/csrc/autograd/custom_function.h"
@@ -41,7 +43,10 @@ Tensor LogSumExp(const Tensor& x) {
   return (x - largest).exp_().sum(/*dim=*/1, /*keepdim=*/true).log_().add_(largest);
 }
 
-// Adds a b to `sum`, which is fp32.
+// The type of logits and sums.
+torch::ScalarType SumTypeOf(const Tensor& x) { return at::toOpMathType(x.scalar_type()); }
+
+// Adds a b to `sum`, which is of the sums' type.
 void AddProduct(const Tensor& a, const Tensor& b, Tensor sum) {
   if (a.scalar_type() == sum.scalar_type()) {
     sum.addmm_(a, b);
@@ -77,15 +82,15 @@ class Pieces {
     return OfPiece(blocks_[static_cast<size_t>(piece / options_.cut.pieces_of_block)], piece);
   }
 
-  // fp32 [tokens of the piece, rows of the piece].
+  // Of the sums' type, [tokens of the piece, rows of the piece].
   Tensor Logits(int64_t tokens, int64_t piece) const {
     return Shaped(at::mm(OfTokens(hidden_, tokens), Table(piece).t()), options_)
-        .to(torch::kFloat32);
+        .to(SumTypeOf(hidden_));
   }
 
   // Makes room for the sums of all tokens.
   void BeginSums() {
-    const auto options = hidden_.options().dtype(torch::kFloat32);
+    const auto options = hidden_.options().dtype(SumTypeOf(hidden_));
     partial_sums_ = at::empty({hidden_.size(0), num_pieces()}, options);
     targets_ = at::zeros({hidden_.size(0), 1}, options);
   }
@@ -96,8 +101,16 @@ class Pieces {
     OfTokens(targets_, tokens).add_(at::where(place.is_here, logits.gather(1, place.column), 0.0));
   }
 
-  // The logarithm of all logits' sum of exponentials: [tokens of the piece, 1].
-  Tensor Sums(int64_t tokens) const { return LogSumExp(OfTokens(partial_sums_, tokens)); }
+  // The logarithm of all logits' sum of exponentials: [tokens of the piece, 1]. All pieces of the
+  // vocabulary have been added to the sums.
+  Tensor Sums(int64_t tokens) {
+    Tensor sums = LogSumExp(OfTokens(partial_sums_, tokens));
+    if (!options_.merge) return sums;
+    Tensor targets = OfTokens(targets_, tokens);
+    const Tensor merged = options_.merge(at::stack({sums.squeeze(1), targets.squeeze(1)}));
+    targets.copy_(merged[1].unsqueeze(1));
+    return merged[0].unsqueeze(1);
+  }
 
   // Cross entropies of the tokens of a piece: [tokens of the piece, 1].
   Tensor Losses(int64_t tokens, const Tensor& sums) const {
@@ -115,14 +128,15 @@ class Pieces {
     }
     logits.sub_(sums).exp_();
     SubtractOneAtLabels(tokens, piece, logits);
-    logits.mul_(OfTokens(labels_, tokens).ge(0).unsqueeze(1).to(torch::kFloat32).mul_(gradient));
+    logits.mul_(
+        OfTokens(labels_, tokens).ge(0).unsqueeze(1).to(logits.scalar_type()).mul_(gradient));
     if (slope.defined()) logits.mul_(slope);
     if (options_.logit_scale != 1) logits.mul_(options_.logit_scale);
     return logits.to(hidden_.scalar_type());
   }
 
   // Adds what a derivative gives to the gradients of the hidden states and of the piece's rows of
-  // the table. Both are fp32, or undefined where none is wanted.
+  // the table. Both are of the sums' type, or undefined where none is wanted.
   void AddToGradients(int64_t tokens, int64_t piece, const Tensor& derivative,
                       const Tensor& hidden_gradient, const Tensor& piece_gradient) const {
     if (hidden_gradient.defined()) {
@@ -142,7 +156,7 @@ class Pieces {
   Place PlaceOf(int64_t tokens, int64_t piece) const {
     const int64_t first = piece * options_.cut.rows_of_piece;
     const int64_t rows = std::min(options_.cut.rows_of_piece, options_.cut.rows - first);
-    const Tensor at = OfTokens(labels_, tokens).unsqueeze(1) - first;
+    const Tensor at = OfTokens(labels_, tokens).unsqueeze(1) - (options_.first_row + first);
     return {at.clamp(0, rows - 1), at.ge(0).bitwise_and_(at.lt(rows))};
   }
 
@@ -150,7 +164,7 @@ class Pieces {
   void SubtractOneAtLabels(int64_t tokens, int64_t piece, Tensor& logits) const {
     const Place place = PlaceOf(tokens, piece);
     if (options_.on_cpu) {
-      logits.scatter_add_(1, place.column, place.is_here.to(torch::kFloat32).neg_());
+      logits.scatter_add_(1, place.column, place.is_here.to(logits.scalar_type()).neg_());
       return;
     }
     // A scatter sorts, where a GPU's algorithms are to be deterministic.
@@ -167,7 +181,7 @@ class Pieces {
 };
 
 Tensor Zeros(const Tensor& like, bool wanted) {
-  return wanted ? at::zeros(like.sizes(), like.options().dtype(torch::kFloat32)) : Tensor();
+  return wanted ? at::zeros(like.sizes(), like.options().dtype(SumTypeOf(like))) : Tensor();
 }
 
 Tensor InTypeOf(const Tensor& like, const Tensor& gradient) {
@@ -244,7 +258,7 @@ Tensor ComputeAgain(const variable_list& blocks, const Tensor& hidden, const Ten
       Tensor piece_gradient;
       if (block_gradient.defined()) {
         piece_gradient = pieces.OfPiece(block_gradient, piece);
-        const bool sums_in_place = piece_gradient.scalar_type() == torch::kFloat32;
+        const bool sums_in_place = piece_gradient.scalar_type() == SumTypeOf(hidden);
         piece_gradient = sums_in_place ? piece_gradient.zero_() : Zeros(piece_gradient, true);
       }
       for (int64_t tokens = 0; tokens < pieces.num_token_pieces(); ++tokens) {
@@ -252,7 +266,7 @@ Tensor ComputeAgain(const variable_list& blocks, const Tensor& hidden, const Ten
                                                     pieces.OfTokens(all_sums, tokens), gradient);
         pieces.AddToGradients(tokens, piece, derivative, hidden_gradient, piece_gradient);
       }
-      if (block_gradient.defined() && block_gradient.scalar_type() != torch::kFloat32) {
+      if (block_gradient.defined() && block_gradient.scalar_type() != SumTypeOf(hidden)) {
         pieces.OfPiece(block_gradient, piece).copy_(piece_gradient);
       }
     }

@@ -6,7 +6,7 @@
 //         several, the logits of one piece of both, and the gradient of one block: forward goes
 //         through the blocks once, and backward computes logits again.
 // Bits:   the same, however many blocks there are: products, and sums over pieces, come in one
-//         order, the latter in fp32.
+//         order, the latter in fp32, or of fp64 in that.
 // Graph:  each block gets its gradient in backward before the next one's is made, and hooks see it
 //         then. No second derivative, and no second backward through the same graph.
 // Thread: any.
@@ -14,6 +14,7 @@
 //         softmax", arXiv:1805.02867.
 #pragma once
 #include <cstdint>
+#include <functional>
 
 #include "absl/types/span.h"
 #include "torch/types.h"
@@ -26,6 +27,12 @@ struct HeadOptions {
   bool on_cpu = true;      // Whether a CPU computes it.
   double logit_scale = 1;  // The logits are multiplied by it,
   double soft_cap = 0;     // and become soft_cap * tanh(logit / soft_cap). 0 means no cap.
+  // Where several ranks have parts of the vocabulary: the first row of this one's, and what makes
+  // of its part's sums for some tokens those of the whole. It takes and returns [2, tokens], fp32
+  // or fp64: the logarithm of the sum of the logits' exponentials, and the label's logit, or 0
+  // where the label is not in this part.
+  int64_t first_row = 0;
+  std::function<torch::Tensor(torch::Tensor)> merge = nullptr;
 };
 
 // Returns the logits [.., rows] of hidden states [.., width] whole, for whoever needs them.
@@ -33,7 +40,7 @@ torch::Tensor HeadLogits(const torch::Tensor& hidden, absl::Span<const torch::Te
                          const HeadOptions& options);
 
 // Returns the sum of the cross entropies of `labels`, int64 [tokens], as predicted from `hidden`
-// [tokens, width]: fp32, of no dimension. A negative label counts for nothing. `blocks` are the
+// [tokens, width]: fp32, or fp64 of such, of no dimension. A negative label counts for nothing. `blocks` are the
 // cut's, of the hidden states' dtype: leaves, or one that is none and gets its gradient as other
 // functions give it. `gradient` is what backward will be given for the sum;
 // it is right with another one, too, but computes more then, and rounds once more.

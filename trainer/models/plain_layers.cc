@@ -5,12 +5,14 @@
 #include <utility>
 #include <vector>
 
+#include "ATen/OpMathType.h"
 #include "ATen/ops/addmm.h"
 #include "ATen/ops/embedding.h"
 #include "ATen/ops/empty.h"
 #include "ATen/ops/layer_norm.h"
 #include "ATen/ops/linear.h"
 #include "ATen/ops/rms_norm.h"
+#include "trainer/models/attention.h"
 #include "trainer/models/head_loss.h"
 #include "trainer/models/vocabulary_table.h"
 
@@ -86,7 +88,7 @@ class RmsNorm : public Layer {
   const bool adds_one_;  // It has a weight then.
 };
 
-// In fp32, and rounded once.
+// In fp32, and rounded once; of fp64 in that.
 class PlainHeadNorm : public Layer {
  public:
   PlainHeadNorm(const NormSpec& norm, int64_t heads, int64_t head_size,
@@ -95,16 +97,26 @@ class PlainHeadNorm : public Layer {
     register_parameter(kWeight, torch::empty({heads, head_size}, options));
   }
   torch::Tensor Forward(const torch::Tensor& x) const override {
-    const torch::Tensor in = x.to(torch::kFloat32);
+    const auto type = at::toOpMathType(x.scalar_type());
+    const torch::Tensor in = x.to(type);
     const torch::Tensor normed = norm_.kind == NormKind::kRms
                                      ? at::rms_norm(in, {head_size_}, {}, norm_.epsilon)
                                      : at::layer_norm(in, {head_size_}, {}, {}, norm_.epsilon);
-    return (normed * Own(kWeight).to(torch::kFloat32)).to(x.scalar_type());
+    return (normed * Own(kWeight).to(type)).to(x.scalar_type());
   }
 
  private:
   const NormSpec norm_;
   const int64_t head_size_;
+};
+
+class PlainAttention : public HeadAttention {
+ public:
+  torch::Tensor Forward(const torch::Tensor& query, const torch::Tensor& key,
+                        const torch::Tensor& value, const HeadAngles& angles,
+                        const RowAttentionOptions& options) const override {
+    return CausalAttention(query, key, value, angles, options);
+  }
 };
 
 class PlainPositions : public Layer {
@@ -163,7 +175,7 @@ class PlainHead : public HeadAndLoss {
   }
   torch::Tensor SumOfLosses(const torch::Tensor& hidden, const torch::Tensor& labels,
                             double gradient) const override {
-    return HeadLoss(hidden, labels, blocks(), head_, gradient);
+    return HeadLoss(hidden.flatten(0, -2), labels.flatten(), blocks(), head_, gradient);
   }
 
  private:
@@ -197,14 +209,19 @@ std::shared_ptr<Layer> PlainLayers::Norm(const NormSpec& norm, int64_t width) {
   return std::make_shared<LayerNorm>(norm, width, options_);
 }
 
-std::shared_ptr<Layer> PlainLayers::HeadNorm(const NormSpec& norm, int64_t heads,
-                                             int64_t head_size) {
-  return std::make_shared<PlainHeadNorm>(norm, heads, head_size, options_);
+std::shared_ptr<Layer> PlainLayers::HeadNorm(const AttentionSpec& attention, int64_t heads) {
+  if (!attention.norms_heads_apart) return Norm(*attention.head_norm, attention.head_size);
+  return std::make_shared<PlainHeadNorm>(*attention.head_norm, heads, attention.head_size,
+                                         options_);
 }
 
 std::shared_ptr<Layer> PlainLayers::Linear(const LinearShape& shape, Role /*role*/) {
   if (shape.layout == MatrixLayout::kInOut) return std::make_shared<InOutLinear>(shape, options_);
   return std::make_shared<OutInLinear>(shape, options_);
+}
+
+std::shared_ptr<HeadAttention> PlainLayers::Attention(const AttentionSpec& /*attention*/) {
+  return std::make_shared<PlainAttention>();
 }
 
 std::shared_ptr<HeadAndLoss> PlainLayers::Head(const HeadShape& shape,

@@ -20,8 +20,10 @@ class PlainLayers : public LayerSet {
                                                   int64_t padding_token) override;
   std::shared_ptr<Layer> PositionEmbedding(int64_t rows, int64_t width) override;
   std::shared_ptr<Layer> Norm(const NormSpec& norm, int64_t width) override;
-  std::shared_ptr<Layer> HeadNorm(const NormSpec& norm, int64_t heads, int64_t head_size) override;
+  std::shared_ptr<Layer> HeadNorm(const AttentionSpec& attention, int64_t heads) override;
+  std::shared_ptr<Layer> SharedInput() override { return nullptr; }
   std::shared_ptr<Layer> Linear(const LinearShape& shape, Role role) override;
+  std::shared_ptr<HeadAttention> Attention(const AttentionSpec& attention) override;
   std::shared_ptr<HeadAndLoss> Head(const HeadShape& shape,
                                     std::shared_ptr<VocabularyTable> tied) override;
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "ATen/OpMathType.h"
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/bmm.h"
 #include "ATen/ops/empty.h"
@@ -33,10 +34,13 @@ struct Piece {
   int64_t keys() const { return row + rows - key; }
 };
 
-// Returns a b in fp32, of matrices of one type: products of 16 bits are not rounded before they are
+// The type of scores and sums.
+torch::ScalarType SumTypeOf(const Tensor& x) { return at::toOpMathType(x.scalar_type()); }
+
+// Returns a b, of matrices of one type: products of 16 bits are fp32, not rounded before they are
 // scaled.
-Tensor ProductInFp32(const Tensor& a, const Tensor& b) {
-  if (a.scalar_type() == torch::kFloat32) return at::bmm(a, b);
+Tensor Product(const Tensor& a, const Tensor& b) {
+  if (a.scalar_type() == SumTypeOf(a)) return at::bmm(a, b);
   if (a.is_cuda()) return at::bmm(a, b, torch::kFloat32);
   return at::bmm(a.to(torch::kFloat32), b.to(torch::kFloat32));
 }
@@ -75,9 +79,9 @@ class Pieces {
     return x[piece.batch].narrow(/*dim=*/1, piece.key, piece.keys());
   }
 
-  // Returns scores in fp32 [KV heads, heads of each, rows, keys]: scaled, not capped, not masked.
+  // Returns scores [KV heads, heads of each, rows, keys]: scaled, not capped, not masked.
   Tensor Scores(const Tensor& query, const Tensor& key, const Piece& piece) const {
-    Tensor scores = ProductInFp32(MatricesOf(query, piece), KeysOf(key, piece).transpose(1, 2));
+    Tensor scores = Product(MatricesOf(query, piece), KeysOf(key, piece).transpose(1, 2));
     scores.mul_(options_.scale);
     return scores.view({kv_heads_, -1, piece.rows, piece.keys()});
   }
@@ -102,15 +106,20 @@ class Pieces {
   // Returns what dropout multiplies each of a piece's weights by; undefined without dropout.
   Tensor DropoutFactors(const Tensor& weights, const Piece& piece) const {
     if (options_.dropout.probability == 0) return {};
-    Tensor factors = at::empty_like(weights);
-    FillFactors(options_.dropout,
-                {.first = (piece.batch * heads_ * sequence_ + piece.row) * sequence_ + piece.key,
-                 .planes = heads_,
-                 .plane_stride = sequence_ * sequence_,
-                 .rows = piece.rows,
-                 .row_stride = sequence_,
-                 .row_size = piece.keys()},
-                factors);
+    const int64_t all_heads = options_.all_heads == 0 ? heads_ : options_.all_heads;
+    // Of scores in fp64, too.
+    Tensor factors = at::empty_like(weights, torch::kFloat32);
+    FillFactors(
+        options_.dropout,
+        {.first =
+             ((piece.batch * all_heads + options_.first_head) * sequence_ + piece.row) * sequence_ +
+             piece.key,
+         .planes = heads_,
+         .plane_stride = sequence_ * sequence_,
+         .rows = piece.rows,
+         .row_stride = sequence_,
+         .row_size = piece.keys()},
+        factors);
     return factors;
   }
 
@@ -138,7 +147,7 @@ class RowAttentionFunction : public torch::autograd::Function<RowAttentionFuncti
     Tensor out = at::empty_like(query);
     // For each row, the logarithm of the sum of its scores' exponentials.
     const Tensor log_sums = at::empty({query.size(0), query.size(1), query.size(2), 1},
-                                      query.options().dtype(torch::kFloat32));
+                                      query.options().dtype(SumTypeOf(query)));
     pieces.ForEach([&](const Piece& piece) {
       Tensor weights = pieces.Scores(query, key, piece);
       pieces.Cap(weights);
@@ -158,6 +167,8 @@ class RowAttentionFunction : public torch::autograd::Function<RowAttentionFuncti
     context->saved_data["window"] = options.window;
     context->saved_data["soft_cap"] = options.soft_cap;
     context->saved_data["dropout"] = options.dropout.probability;
+    context->saved_data["first_head"] = options.first_head;
+    context->saved_data["all_heads"] = options.all_heads;
     context->saved_data["dropout_key"] = static_cast<int64_t>(options.dropout.key);
     context->save_for_backward({query, key, value, out, log_sums});
     return out;
@@ -177,12 +188,14 @@ class RowAttentionFunction : public torch::autograd::Function<RowAttentionFuncti
         .window = context->saved_data["window"].toInt(),
         .soft_cap = context->saved_data["soft_cap"].toDouble(),
         .dropout = {.probability = context->saved_data["dropout"].toDouble(),
-                    .key = static_cast<uint64_t>(context->saved_data["dropout_key"].toInt())}};
+                    .key = static_cast<uint64_t>(context->saved_data["dropout_key"].toInt())},
+        .first_head = context->saved_data["first_head"].toInt(),
+        .all_heads = context->saved_data["all_heads"].toInt()};
     const Pieces pieces(query, key, options);
     Tensor query_grad = at::empty_like(query);
     // Sums over the pieces.
-    const Tensor key_grad = at::zeros(key.sizes(), key.options().dtype(torch::kFloat32));
-    const Tensor value_grad = at::zeros(value.sizes(), value.options().dtype(torch::kFloat32));
+    const Tensor key_grad = at::zeros(key.sizes(), key.options().dtype(SumTypeOf(key)));
+    const Tensor value_grad = at::zeros(value.sizes(), value.options().dtype(SumTypeOf(value)));
     pieces.ForEach([&](const Piece& piece) {
       Tensor weights = pieces.Scores(query, key, piece);
       const Tensor tanh = pieces.Cap(weights);
@@ -193,11 +206,11 @@ class RowAttentionFunction : public torch::autograd::Function<RowAttentionFuncti
       const Tensor used = factors.defined() ? weights * factors : weights;
       Pieces::KeysOf(value_grad, piece)
           .add_(at::bmm(pieces.Matrices(used, value).transpose(1, 2), grad_rows));
-      Tensor grad = ProductInFp32(grad_rows, Pieces::KeysOf(value, piece).transpose(1, 2))
-                        .view(weights.sizes());
+      Tensor grad =
+          Product(grad_rows, Pieces::KeysOf(value, piece).transpose(1, 2)).view(weights.sizes());
       if (factors.defined()) grad.mul_(factors);
       const Tensor row_sums =
-          (pieces.RowsOf(out_grad, piece).to(torch::kFloat32) * pieces.RowsOf(out, piece))
+          (pieces.RowsOf(out_grad, piece).to(SumTypeOf(out_grad)) * pieces.RowsOf(out, piece))
               .sum(/*dim=*/-1, /*keepdim=*/true);
       grad.sub_(row_sums).mul_(weights);  // It is that of the capped scores now.
       if (tanh.defined()) grad.sub_(tanh.square().mul_(grad));

@@ -19,13 +19,16 @@ struct RowAttentionOptions {
   double scale = 1;
   int64_t window = 0;   // A row sees itself and the window - 1 keys before it. 0 means all before.
   double soft_cap = 0;  // Scores become soft_cap * tanh(score / soft_cap). 0 means no cap.
-  // Which weights are dropped, of all [batch, heads, sequence, sequence].
+  // Which weights are dropped, of all [batch, heads, sequence, sequence]: of `all_heads` heads,
+  // where those given are some of them, from `first_head` on. 0: those given are all.
   DropoutMask dropout = {};
+  int64_t first_head = 0;
+  int64_t all_heads = 0;
 };
 
 // Returns the attention of query [batch, heads, sequence, head size] and key and value [batch, KV
 // heads, sequence, head size], all of one floating dtype, in the query's shape and dtype. Each KV
-// head serves heads / KV heads of the query's, in order. Scores and sums are fp32. Torch's
+// head serves heads / KV heads of the query's, in order. Scores and sums are fp32, or fp64. Torch's
 // exceptions pass through.
 torch::Tensor RowAttention(const torch::Tensor& query, const torch::Tensor& key,
                            const torch::Tensor& value, const RowAttentionOptions& options);

@@ -10,12 +10,12 @@
 #include "ATen/ops/constant_pad_nd.h"
 #include "ATen/ops/empty.h"
 #include "absl/strings/str_cat.h"
-#include "trainer/models/attention.h"
 #include "trainer/models/counter_dropout.h"
 #include "trainer/models/experts.h"
 #include "trainer/models/feed_forward.h"
 #include "trainer/models/module_tree.h"
 #include "trainer/models/recompute.h"
+#include "trainer/models/row_attention.h"
 
 namespace gemini::trainer {
 namespace {
@@ -37,10 +37,6 @@ class TransformerBlock : public Block {
         scale_(ScaleOf(spec.attention, index)) {
     const BlockNames& names = spec.layers.block;
     const int64_t width = spec.width;
-    const auto linear = [&](const std::string& name, int64_t in, int64_t out, bool bias,
-                            Role role) {
-      return AddModule(*this, name, layers.Linear({in, out, bias, spec.block_matrices}, role));
-    };
     const auto norm = [&](const std::string& name) {
       return AddModule(*this, name, layers.Norm(spec.norm, width));
     };
@@ -48,28 +44,40 @@ class TransformerBlock : public Block {
     const AttentionSpec& attention = spec.attention;
     const int64_t heads = attention.num_heads * attention.head_size;
     const int64_t kv_heads = attention.num_kv_heads * attention.head_size;
-    const auto project = [&](const std::string& name, int64_t out) {
-      return linear(name, width, out, attention.bias, Role::kQueryKeyValue);
+    const auto project = [&](const std::string& name, int64_t out, int64_t num_heads,
+                             std::vector<int64_t> sections = {}) {
+      return AddModule(*this, name,
+                       layers.Linear({.in = width,
+                                      .out = out,
+                                      .bias = attention.bias,
+                                      .layout = spec.block_matrices,
+                                      .sections = std::move(sections),
+                                      .heads = num_heads},
+                                     Role::kQueryKeyValue));
     };
     if (!norms_after()) attention_norm_ = norm(names.attention_norm);
+    input_ = layers.SharedInput();
     if (attention.layout == QueryKeyValueLayout::kApart) {
-      query_key_value_ = {project(names.query, heads), project(names.key, kv_heads),
-                          project(names.value, kv_heads)};
+      query_key_value_ = {project(names.query, heads, attention.num_heads),
+                          project(names.key, kv_heads, attention.num_kv_heads),
+                          project(names.value, kv_heads, attention.num_kv_heads)};
     } else {
-      query_key_value_ = {project(names.query_key_value, heads + 2 * kv_heads)};
+      std::vector<int64_t> sections;
+      if (attention.layout == QueryKeyValueLayout::kJoined) sections = {heads, kv_heads, kv_heads};
+      query_key_value_ = {project(names.query_key_value, heads + 2 * kv_heads,
+                                  attention.num_kv_heads, std::move(sections))};
     }
     if (attention.head_norm.has_value()) {
-      const auto head_norm = [&](const std::string& name, int64_t num_heads) {
-        return AddModule(*this, name,
-                         attention.norms_heads_apart
-                             ? layers.HeadNorm(*attention.head_norm, num_heads, attention.head_size)
-                             : layers.Norm(*attention.head_norm, attention.head_size));
-      };
-      query_norm_ = head_norm(names.query_norm, attention.num_heads);
-      key_norm_ = head_norm(names.key_norm, attention.num_kv_heads);
+      query_norm_ =
+          AddModule(*this, names.query_norm, layers.HeadNorm(attention, attention.num_heads));
+      key_norm_ =
+          AddModule(*this, names.key_norm, layers.HeadNorm(attention, attention.num_kv_heads));
     }
+    attend_ = layers.Attention(attention);
     attention_out_ =
-        linear(names.attention_out, heads, width, attention.out_bias, Role::kAttentionOut);
+        AddModule(*this, names.attention_out,
+                  layers.Linear({heads, width, attention.out_bias, spec.block_matrices},
+                                Role::kAttentionOut));
     if (norms_after()) attention_norm_ = norm(names.attention_norm);
     const bool sandwich = spec.order == BlockOrder::kSandwich;
     if (sandwich) attention_out_norm_ = norm(names.attention_out_norm);
@@ -113,7 +121,7 @@ class TransformerBlock : public Block {
   torch::Tensor ForwardInTurn(const torch::Tensor& hidden, const BatchContext& context,
                               torch::Tensor& router_sums) {
     const std::vector<torch::Tensor> parts =
-        Project(norms_after() ? hidden : attention_norm_->Forward(hidden));
+        Project(Share(norms_after() ? hidden : attention_norm_->Forward(hidden)));
     torch::Tensor attended = Attend(parts, context);
     if (attention_out_norm_) attended = attention_out_norm_->Forward(attended);
     torch::Tensor middle = hidden + attended;
@@ -121,7 +129,7 @@ class TransformerBlock : public Block {
 
     const torch::Tensor rows = middle.reshape({-1, middle.size(-1)});
     torch::Tensor fed =
-        Feed(norms_after() ? rows : feed_norm_->Forward(rows), context, router_sums);
+        ShareAndFeed(norms_after() ? rows : feed_norm_->Forward(rows), context, router_sums);
     if (feed_out_norm_) fed = feed_out_norm_->Forward(fed);
     const torch::Tensor out = (rows + fed).view(hidden.sizes());
     return norms_after() ? feed_norm_->Forward(out) : out;
@@ -129,7 +137,8 @@ class TransformerBlock : public Block {
 
   torch::Tensor ForwardInParallel(const torch::Tensor& hidden, const BatchContext& context,
                                   torch::Tensor& router_sums) {
-    torch::Tensor normed = attention_norm_->Forward(hidden);
+    // Families with experts have no such blocks: their router would read what is shared.
+    torch::Tensor normed = Share(attention_norm_->Forward(hidden));
     const torch::Tensor middle = hidden + Attend(Project(normed), context);
     normed = normed.reshape({-1, normed.size(-1)});
     return middle + Feed(std::move(normed), context, router_sums).view(hidden.sizes());
@@ -137,9 +146,10 @@ class TransformerBlock : public Block {
 
   torch::Tensor ForwardWithTwoNorms(const torch::Tensor& hidden, const BatchContext& context,
                                     torch::Tensor& router_sums) {
-    const torch::Tensor attended = Attend(Project(attention_norm_->Forward(hidden)), context);
+    const torch::Tensor attended =
+        Attend(Project(Share(attention_norm_->Forward(hidden))), context);
     const torch::Tensor rows = hidden.reshape({-1, hidden.size(-1)});
-    const torch::Tensor fed = Feed(feed_norm_->Forward(rows), context, router_sums);
+    const torch::Tensor fed = ShareAndFeed(feed_norm_->Forward(rows), context, router_sums);
     return fed.view(hidden.sizes()) + attended + hidden;
   }
 
@@ -148,7 +158,7 @@ class TransformerBlock : public Block {
     const AttentionSpec& attention = spec_.attention;
     // Here and in Feed dropout is a statement of its own: what was read before it is released by
     // then.
-    const torch::Tensor attended = attention_out_->Forward(CausalAttention(
+    const torch::Tensor attended = attention_out_->Forward(attend_->Forward(
         parts[0], parts[1], parts[2], context.angles[kind_],
         {.scale = attention.scales_query ? 1.0 : scale_,
          .window = spec_.kinds[kind_].window,
@@ -158,7 +168,13 @@ class TransformerBlock : public Block {
     return DropFrom(attended, context, BlockSite::kAttentionOut);
   }
 
-  // Returns what the feed-forward part adds, for rows [.., width].
+  // Returns what linear layers read that read x.
+  torch::Tensor Share(torch::Tensor x) const { return input_ ? input_->Forward(x) : x; }
+  torch::Tensor ShareAndFeed(torch::Tensor in, const BatchContext& context,
+                             torch::Tensor& router_sums) {
+    return Feed(experts_ ? std::move(in) : Share(std::move(in)), context, router_sums);
+  }
+  // Returns what the feed-forward part adds, for rows [.., width]. Experts share these themselves.
   torch::Tensor Feed(torch::Tensor in, const BatchContext& context, torch::Tensor& router_sums) {
     const torch::Tensor fed = experts_ ? experts_->Forward(in, context.experts, router_sums)
                                        : feed_->Forward(std::move(in));
@@ -181,8 +197,10 @@ class TransformerBlock : public Block {
       if (by_head) {
         parts = parts[0].split(attention.head_size, /*dim=*/-1);
       } else if (attention.layout == QueryKeyValueLayout::kJoined) {
-        parts = parts[0].split_with_sizes(
-            {attention.num_heads, attention.num_kv_heads, attention.num_kv_heads}, /*dim=*/-2);
+        const int64_t per_kv_head = attention.num_heads / attention.num_kv_heads;
+        const int64_t kv_heads = parts[0].size(-2) / (per_kv_head + 2);
+        parts = parts[0].split_with_sizes({per_kv_head * kv_heads, kv_heads, kv_heads},
+                                          /*dim=*/-2);
       }
       // Before the key is computed, so that the query itself is released first.
       if (&layer == &query_key_value_.front() && attention.scales_query) {
@@ -201,9 +219,11 @@ class TransformerBlock : public Block {
   const size_t kind_;    // Of spec_.kinds.
   const double scale_;
   std::shared_ptr<Layer> attention_norm_;
+  std::shared_ptr<Layer> input_;  // Of the linear layers. Null where there is nothing to do.
   std::vector<std::shared_ptr<Layer>> query_key_value_;  // One, or one each.
   std::shared_ptr<Layer> query_norm_;  // Null, as key_norm_ is, where heads are not normed.
   std::shared_ptr<Layer> key_norm_;
+  std::shared_ptr<HeadAttention> attend_;
   std::shared_ptr<Layer> attention_out_;
   std::shared_ptr<Layer> attention_out_norm_;  // Null but in a sandwich.
   std::shared_ptr<Layer> feed_norm_;           // Null where both parts share a norm.
@@ -291,9 +311,9 @@ torch::Tensor Transformer::Head(const torch::Tensor& hidden) {
 BatchLoss Transformer::LossOf(Stream last, const Labels& labels, const LossFactors& factors) {
   // The labels are shifted and padded, and not the hidden states cut: that would copy them.
   const torch::Tensor next =
-      at::constant_pad_nd(labels.ids, {0, 1}, kNoLabel).slice(/*dim=*/-1, /*start=*/1).flatten();
+      at::constant_pad_nd(labels.ids, {0, 1}, kNoLabel).slice(/*dim=*/-1, /*start=*/1);
   BatchLoss loss = {.sum = {}, .count = labels.count};
-  loss.sum = head_->SumOfLosses(Finish(std::move(last.hidden)).flatten(0, 1), next, factors.token);
+  loss.sum = head_->SumOfLosses(Finish(std::move(last.hidden)), next, factors.token);
   if (last.router_sums.defined()) {
     loss.router = RouterLoss(last.router_sums, *spec_.experts);
     loss.router_coefficient = *spec_.experts->router_loss_coefficient;

@@ -13,6 +13,7 @@
 #include "c10/core/CPUAllocator.h"
 #include "torch/csrc/autograd/custom_function.h"
 #include "torch/custom_class.h"
+#include "trainer/parallel/tensor_exchange.h"
 
 namespace gemini::trainer {
 namespace {
@@ -21,19 +22,6 @@ using torch::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
-
-SumType SumTypeOf(torch::ScalarType type) {
-  switch (type) {
-    case torch::kFloat32:
-      return SumType::kFp32;
-    case torch::kBFloat16:
-      return SumType::kBf16;
-    case torch::kFloat16:
-      return SumType::kFp16;
-    default:
-      TORCH_CHECK(false, "a unit of ", type);
-  }
-}
 
 std::vector<int64_t> SizesOf(const std::vector<UnitTensor>& tensors) {
   std::vector<int64_t> sizes;
@@ -52,12 +40,6 @@ Tensor AliasOf(const Tensor& parameter, at::IntArrayRef sizes) {
   alias.unsafeGetTensorImpl()->set_version_counter(
       parameter.unsafeGetTensorImpl()->version_counter());
   return alias;
-}
-
-// Throws the work's error. `memory`: of all tensors that it names.
-void AwaitOrThrow(const Work& work, variable_list memory) {
-  const absl::Status status = Await(work, std::make_shared<variable_list>(std::move(memory)));
-  TORCH_CHECK(status.ok(), std::string(status.message()));
 }
 
 // What the functions below keep.

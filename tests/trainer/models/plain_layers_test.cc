@@ -76,11 +76,16 @@ TEST_F(PlainLayersTest, OnePlusWeightKeepsTheLastBitsOfA16BitWeight) {
 
 TEST_F(PlainLayersTest, HeadsAreNormedByWeightsOfTheirOwn) {
   const Tensor heads = x_.view({3, 5, 4, 16});
-  const auto layer = layers_.HeadNorm({.epsilon = 0.1, .bias = false}, 4, 16);
+  const auto layer = layers_.HeadNorm(
+      {.head_size = 16, .head_norm = {{.epsilon = 0.1, .bias = false}}, .norms_heads_apart = true},
+      4);
   const Tensor weight = SetParameters(*layer, 1, 0.3).front();
   ASSERT_EQ(weight.sizes(), (std::vector<int64_t>{4, 16}));
   EXPECT_LE(LargestError(layer->Forward(heads), ByDeviation(InFp64(heads), 0.1) * weight), 1e-6);
-  const auto rms = layers_.HeadNorm({.kind = NormKind::kRms, .epsilon = 0.1}, 4, 16);
+  const auto rms = layers_.HeadNorm({.head_size = 16,
+                                     .head_norm = {{.kind = NormKind::kRms, .epsilon = 0.1}},
+                                     .norms_heads_apart = true},
+                                    4);
   const Tensor other = SetParameters(*rms, 1, 0.3).front();
   EXPECT_LE(LargestError(rms->Forward(heads), ByRms(InFp64(heads), 0.1) * other), 1e-6);
 }

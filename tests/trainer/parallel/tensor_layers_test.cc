@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks that share each layer compute what one rank computes that has all of them.
+#include <cmath>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/status_matchers.h"
+#include "tests/trainer/parallel/thread_ranks.h"
+#include "torch/torch.h"
+#include "trainer/families/hf_config.h"
+#include "trainer/models/transformer.h"
+#include "trainer/parallel/tensor_layers_1d.h"
+
+namespace gemini::trainer {
+namespace {
+
+using ::testing::HasSubstr;
+using torch::Tensor;
+
+constexpr int64_t kSequences = 8, kTokens = 16, kVocabulary = 301;
+
+struct Family {
+  const char* name;
+  const char* json;
+};
+
+const Family kFamilies[] = {
+    {"gpt2_tied", R"({"model_type":"gpt2","vocab_size":301,"n_positions":16,"n_embd":64,"n_layer":4,
+      "n_head":4,"n_inner":256,"resid_pdrop":0.1,"embd_pdrop":0.1,"attn_pdrop":0.1})"},
+    {"gpt2", R"({"model_type":"gpt2","vocab_size":301,"n_positions":16,"n_embd":64,"n_layer":4,
+      "n_head":4,"n_inner":256,"tie_word_embeddings":false,"attn_pdrop":0.1})"},
+    {"opt", R"({"model_type":"opt","vocab_size":301,"max_position_embeddings":16,"hidden_size":64,
+      "num_hidden_layers":4,"num_attention_heads":4,"ffn_dim":256,"dropout":0.1,
+      "attention_dropout":0.1,"word_embed_proj_dim":64,"do_layer_norm_before":true})"},
+    {"opt_projected", R"({"model_type":"opt","vocab_size":301,"max_position_embeddings":16,
+      "hidden_size":64,"num_hidden_layers":2,"num_attention_heads":4,"ffn_dim":256,
+      "word_embed_proj_dim":32,"do_layer_norm_before":false,"dropout":0.1})"},
+    {"llama", R"({"model_type":"llama","vocab_size":301,"max_position_embeddings":16,
+      "hidden_size":64,"num_hidden_layers":4,"num_attention_heads":4,"num_key_value_heads":2,
+      "intermediate_size":256,"attention_dropout":0.1,"pad_token_id":3})"},
+    {"qwen3", R"({"model_type":"qwen3","vocab_size":301,"max_position_embeddings":16,
+      "hidden_size":64,"num_hidden_layers":2,"num_attention_heads":4,"num_key_value_heads":2,
+      "head_dim":16,"intermediate_size":256,"tie_word_embeddings":true})"},
+    {"cohere", R"({"model_type":"cohere","vocab_size":301,"max_position_embeddings":16,
+      "hidden_size":64,"num_hidden_layers":2,"num_attention_heads":4,"num_key_value_heads":2,
+      "intermediate_size":256,"use_qk_norm":true,"logit_scale":0.25})"},
+    {"gemma2", R"({"model_type":"gemma2","vocab_size":301,"max_position_embeddings":16,
+      "hidden_size":64,"num_hidden_layers":2,"num_attention_heads":4,"num_key_value_heads":2,
+      "head_dim":16,"intermediate_size":256,"sliding_window":5,"query_pre_attn_scalar":16,
+      "attn_logit_softcapping":2.0,"final_logit_softcapping":3.0})"},
+    {"qwen2_moe", R"({"model_type":"qwen2_moe","vocab_size":301,"max_position_embeddings":16,
+      "hidden_size":64,"num_hidden_layers":2,"num_attention_heads":4,"num_key_value_heads":2,
+      "intermediate_size":96,"moe_intermediate_size":48,"shared_expert_intermediate_size":64,
+      "num_experts":4,"num_experts_per_tok":2,"output_router_logits":true,
+      "router_aux_loss_coef":0.1})"},
+};
+// One matrix for query, key and value, and one for the gate and what it multiplies.
+const Family kPhi3 = {"phi3", R"({"model_type":"phi3","vocab_size":301,
+      "max_position_embeddings":16,"original_max_position_embeddings":16,"hidden_size":64,
+      "num_hidden_layers":2,"num_attention_heads":4,"num_key_value_heads":2,
+      "intermediate_size":256,"pad_token_id":0})"};
+
+struct Case {
+  Family family;
+  int num_ranks;
+  torch::ScalarType type = torch::kFloat64;
+  bool recompute = false;
+
+  // Of losses, and of each gradient beside its tensor's largest value.
+  double tolerance() const { return type == torch::kFloat64 ? 1e-12 : 2e-5; }
+  ModelSpec spec() const { return ParseHfConfig(family.json, "config")->spec; }
+};
+
+std::string NameOf(const ::testing::TestParamInfo<Case>& info) {
+  const Case& c = info.param;
+  return std::string(c.family.name) + "_" + std::to_string(c.num_ranks) + "_" +
+         (c.type == torch::kFloat64 ? "fp64" : "fp32") + (c.recompute ? "_recomputed" : "");
+}
+
+Tensor Tokens() {
+  at::Generator generator = at::detail::createCPUGenerator(100);
+  return torch::randint(0, kVocabulary, {kSequences, kTokens}, generator, torch::kInt64);
+}
+
+// Some are not to be predicted.
+Labels LabelsOf(const Tensor& tokens) {
+  Labels labels = {tokens.clone(), 0};
+  labels.ids[2].slice(0, 3, 9) = -1;
+  labels.ids[5].fill_(-1);
+  labels.count = labels.ids.slice(1, 1).ge(0).sum().item<int64_t>();
+  return labels;
+}
+
+constexpr DropoutDraw kDraw = {.seed = 5, .step = 3, .micro_batch = 2};
+
+struct Results {
+  LossValues loss;
+  Tensor logits;
+  std::map<std::string, Tensor> values;
+  std::map<std::string, Tensor> gradients;
+};
+
+// A step's forward and backward, and the logits of an evaluation.
+Results Train(CausalLm& model, bool recompute) {
+  Results results;
+  const Tensor tokens = Tokens();
+  const Labels labels = LabelsOf(tokens);
+  const LossFactors factors = LossFactors::OfStep(/*scale=*/1, labels.count, /*micro_batches=*/1);
+  model.set_recompute(recompute);
+  model.set_dropout_draw(kDraw);
+  const BatchLoss loss = model.Losses(tokens, labels, factors);
+  results.loss = loss.Values();
+  loss.Backward(factors);
+  for (const auto& parameter : model.named_parameters()) {
+    results.values[parameter.key()] = parameter.value().detach();
+    results.gradients[parameter.key()] = parameter.value().grad();
+  }
+  model.eval();
+  const torch::NoGradGuard no_grad;
+  results.logits = model.Forward(tokens);
+  return results;
+}
+
+Results RunWhole(const Case& c) {
+  const std::unique_ptr<CausalLm> model = *MakeCausalLm(c.spec(), c.type);
+  at::Generator generator = at::detail::createCPUGenerator(7);
+  for (Tensor& parameter : model->parameters()) {
+    const torch::NoGradGuard no_grad;
+    parameter.copy_(0.1 * torch::randn(parameter.sizes(), generator) + (parameter.dim() == 1));
+  }
+  return Train(*model, c.recompute);
+}
+
+// A box of the whole tensor.
+Tensor OfWhole(Tensor whole, const Box& box) {
+  for (size_t d = 0; d < box.begin.size(); ++d) {
+    whole = whole.slice(static_cast<int64_t>(d), box.begin[d], box.end[d]);
+  }
+  return whole;
+}
+// The same in a rank's tensor.
+Tensor OfRank(const Tensor& tensor, const Box& box) {
+  std::vector<int64_t> sizes;
+  for (size_t d = 0; d < box.begin.size(); ++d) sizes.push_back(box.end[d] - box.begin[d]);
+  return tensor.as_strided(sizes, tensor.strides(), tensor.storage_offset() + box.local_offset);
+}
+
+double Largest(const Tensor& x) { return x.numel() == 0 ? 0 : x.abs().max().item<double>(); }
+
+// The ranks of the line, and those of them that have the same key and value head.
+std::pair<RankLine, RankLine> LinesOf(Communicator& me, const ModelSpec& spec) {
+  const int64_t copies = CopiesOfKeyHeads(spec.attention.num_kv_heads, me.num_ranks());
+  std::vector<std::vector<int64_t>> groups;
+  for (int64_t rank = 0; rank < me.num_ranks(); ++rank) {
+    if (rank % copies == 0) groups.emplace_back();
+    groups.back().push_back(rank);
+  }
+  return {{&me, &me.world()}, {&me, *me.MakeGroup("copies", groups)}};
+}
+
+class TensorLayersTest : public ::testing::TestWithParam<Case> {};
+
+TEST_P(TensorLayersTest, LossGradientsAndNormAreThoseOfOneRank) {
+  torch::set_num_threads(1);
+  const Case& c = GetParam();
+  const Results whole = RunWhole(c);
+  ASSERT_OK(CheckTensor1d(c.spec(), c.num_ranks));
+  double expected_norm = 0;  // Squared.
+  for (const auto& [name, gradient] : whole.gradients) {
+    expected_norm += gradient.to(torch::kFloat64).square().sum().item<double>();
+  }
+  Mutex mutex;
+  double norm = 0;  // Likewise.
+  RunThreadRanks(c.num_ranks, [&](Communicator& me) {
+    const auto [line, copies] = LinesOf(me, c.spec());
+    TensorLayers1d layers(c.type, line, copies);
+    Transformer model(c.spec(), layers);
+    ASSERT_EQ(model.named_parameters().size(), whole.values.size());
+    for (const auto& parameter : model.named_parameters()) {
+      const torch::NoGradGuard no_grad;
+      const ParameterBoxes& boxes = layers.BoxesOf(parameter.value());
+      const Tensor& value = whole.values.at(parameter.key());
+      ASSERT_EQ(value.sizes(), boxes.sizes()) << parameter.key();
+      parameter.value().zero_();
+      for (const Box& box : boxes.BoxesOf(line.place())) {
+        OfRank(parameter.value(), box).copy_(OfWhole(value, box));
+      }
+    }
+    const Results mine = Train(model, c.recompute);
+    EXPECT_NEAR(mine.loss.total, whole.loss.total, c.tolerance() * whole.loss.total);
+    EXPECT_NEAR(mine.loss.cross_entropy, whole.loss.cross_entropy,
+                c.tolerance() * whole.loss.total);
+    EXPECT_LE(Largest(mine.logits - whole.logits), c.tolerance() * Largest(whole.logits));
+    double squares = 0;
+    for (const auto& parameter : model.named_parameters()) {
+      const ParameterBoxes& boxes = layers.BoxesOf(parameter.value());
+      const Tensor& expected = whole.gradients.at(parameter.key());
+      const Tensor& gradient = mine.gradients.at(parameter.key());
+      ASSERT_TRUE(gradient.defined()) << parameter.key();
+      // A key's bias adds the same to all scores of a row, which a softmax does not see: its
+      // gradient is zero but for rounding.
+      const double scale = parameter.key().ends_with("k_proj.bias") ? 0.1 * std::sqrt(expected_norm)
+                                                                    : Largest(expected);
+      for (const Box& box : boxes.BoxesOf(line.place())) {
+        EXPECT_LE(Largest(OfRank(gradient, box) - OfWhole(expected, box)), c.tolerance() * scale)
+            << parameter.key();
+      }
+      if (!boxes.IsFirstOf(line.place())) continue;
+      squares += gradient.to(torch::kFloat64).square().sum().item<double>();
+    }
+    const MutexLock lock(mutex);
+    norm += squares;
+  });
+  EXPECT_NEAR(norm, expected_norm, c.tolerance() * expected_norm);
+}
+
+std::vector<Case> Cases() {
+  std::vector<Case> cases;
+  for (const Family& family : kFamilies) {
+    for (const int num_ranks : {2, 4}) cases.push_back({family, num_ranks});
+    cases.push_back({family, 2, torch::kFloat64, /*recompute=*/true});
+    cases.push_back({family, 4, torch::kFloat32});
+  }
+  cases.push_back({kPhi3, 2});
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, TensorLayersTest, ::testing::ValuesIn(Cases()), NameOf);
+
+TEST(Tensor1dTest, AModelThatDoesNotDivideIsRefused) {
+  const auto refused = [](const Family& family, int64_t num_ranks, const char* text) {
+    EXPECT_THAT(CheckTensor1d(ParseHfConfig(family.json, "config")->spec, num_ranks),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text)));
+  };
+  refused(kFamilies[0], 3,
+          "1d of 3 ranks: its attention heads, 4, do not divide by 3: use 2 or 4 ranks");
+  refused(kFamilies[0], 8, "its attention heads, 4, do not divide by 8: use 4 ranks");
+  refused(kPhi3, 4, "its key and value heads, 2, do not divide by 4: use 2 ranks");
+  for (const Family& family : kFamilies) {
+    EXPECT_OK(CheckTensor1d(ParseHfConfig(family.json, "config")->spec, 4));
+  }
+  ModelSpec spec = ParseHfConfig(kFamilies[4].json, "config")->spec;
+  spec.feed_forward.width = 90;
+  EXPECT_THAT(CheckTensor1d(spec, 4).message(),
+              HasSubstr("between its feed-forward matrices, 90, do not divide by 4: use 3 or 5"));
+  spec.feed_forward.width = 96;
+  spec.attention.num_heads = 12;
+  spec.attention.num_kv_heads = 2;
+  EXPECT_THAT(CheckTensor1d(spec, 3).message(),
+              HasSubstr("its key and value heads, 2, are fewer, and do not divide them"));
+  spec.vocab_size = 5;
+  EXPECT_THAT(CheckTensor1d(spec, 4).message(),
+              HasSubstr("its vocabulary of 5 leaves the last rank without a row"));
+}
+
+}  // namespace
+}  // namespace gemini::trainer

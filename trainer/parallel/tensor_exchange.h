@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Collectives on Torch's tensors, which wait until they are done. Autograd does not see them.
+// Memory: what is exchanged lies in plain memory of the CPU, contiguous.
+// Errors: those of the Communicator are thrown as c10::Error. The job is over behind them.
+// Thread: the one that issues the rank's collectives.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "torch/types.h"
+#include "trainer/parallel/communicator.h"
+
+namespace gemini::trainer {
+
+// Returns how tensors of fp64, fp32, bf16 or fp16 are added. Throws c10::Error: of another type.
+SumType SumTypeOf(torch::ScalarType type);
+
+// Throws the work's error. `memory`: all tensors that it names.
+void AwaitOrThrow(const Work& work, std::vector<torch::Tensor> memory);
+
+// Ranks that share the layers of a model along one axis. Both outlive this.
+struct RankLine {
+  Communicator* communicator = nullptr;
+  const RankGroup* group = nullptr;
+  int64_t size() const { return group->size(); }
+  int64_t place() const { return group->place; }
+};
+
+// Makes x the sum over the ranks, in each of them. `site` names the place in the program.
+void AddOverRanks(const torch::Tensor& x, const RankLine& line, const std::string& site);
+// Returns the ranks' tensors, which are of one shape, in a dimension before all others.
+torch::Tensor GatherOverRanks(const torch::Tensor& x, const RankLine& line,
+                              const std::string& site);
+
+}  // namespace gemini::trainer

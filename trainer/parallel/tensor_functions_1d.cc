@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/parallel/tensor_functions_1d.h"
+
+#include <utility>
+
+#include "ATen/core/grad_mode.h"
+#include "c10/util/Exception.h"
+#include "torch/csrc/autograd/custom_function.h"
+#include "torch/custom_class.h"
+
+namespace gemini::trainer {
+namespace {
+
+using torch::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::Variable;
+using torch::autograd::variable_list;
+
+// What backward exchanges by.
+struct SavedLine : torch::CustomClassHolder {
+  SavedLine(const RankLine& the_line, std::string the_site)
+      : line(the_line), site(std::move(the_site)) {}
+  const RankLine line;
+  const std::string site;
+};
+
+void Save(AutogradContext* context, const RankLine& line, std::string site) {
+  context->saved_data["line"] =
+      at::IValue::make_capsule(c10::intrusive_ptr<torch::CustomClassHolder>(
+          c10::make_intrusive<SavedLine>(line, std::move(site))));
+}
+
+c10::intrusive_ptr<SavedLine> Saved(AutogradContext* context) {
+  TORCH_CHECK(!at::GradMode::is_enabled(), "layers that ranks share have no second derivative");
+  return c10::static_intrusive_pointer_cast<SavedLine>(context->saved_data["line"].toCapsule());
+}
+
+class CopyToLineFunction : public torch::autograd::Function<CopyToLineFunction> {
+ public:
+  static Variable forward(AutogradContext* context, const Variable& x, const RankLine& line,
+                          const std::string& site) {
+    Save(context, line, site);
+    return x;
+  }
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const c10::intrusive_ptr<SavedLine> saved = Saved(context);
+    // Others may hold the gradient, too.
+    const Tensor sum = gradients[0].clone(at::MemoryFormat::Contiguous);
+    AddOverRanks(sum, saved->line, saved->site);
+    return {sum, Variable(), Variable()};
+  }
+};
+
+class ReduceOverLineFunction : public torch::autograd::Function<ReduceOverLineFunction> {
+ public:
+  static Variable forward(AutogradContext* /*context*/, const Variable& x, const RankLine& line,
+                          const std::string& site) {
+    AddOverRanks(x, line, site);
+    return x;
+  }
+  static variable_list backward(AutogradContext* /*context*/, variable_list gradients) {
+    return {gradients[0], Variable(), Variable()};
+  }
+};
+
+class GatherOverLineFunction : public torch::autograd::Function<GatherOverLineFunction> {
+ public:
+  static Variable forward(AutogradContext* context, const Variable& x, const RankLine& line,
+                          const std::string& site) {
+    Save(context, line, site);
+    return GatherOverRanks(x.contiguous(), line, site).movedim(0, -2).flatten(-2);
+  }
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const c10::intrusive_ptr<SavedLine> saved = Saved(context);
+    const int64_t size = gradients[0].size(-1) / saved->line.size();
+    return {gradients[0].narrow(-1, saved->line.place() * size, size), Variable(), Variable()};
+  }
+};
+
+}  // namespace
+
+Tensor CopyToLine(const Tensor& x, const RankLine& line, const std::string& site) {
+  return CopyToLineFunction::apply(x, line, site);
+}
+
+Tensor ReduceOverLine(Tensor x, const RankLine& line, const std::string& site) {
+  return ReduceOverLineFunction::apply(x, line, site);
+}
+
+Tensor GatherOverLine(const Tensor& x, const RankLine& line, const std::string& site) {
+  return GatherOverLineFunction::apply(x, line, site);
+}
+
+}  // namespace gemini::trainer

@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/parallel/tensor_layers_1d.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ATen/ops/embedding.h"
+#include "ATen/ops/empty.h"
+#include "ATen/ops/linear.h"
+#include "ATen/ops/stack.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "trainer/models/attention.h"
+#include "trainer/models/head_loss.h"
+#include "trainer/parallel/tensor_functions_1d.h"
+
+namespace gemini::trainer {
+namespace {
+
+using policies::TensorAxis;
+using torch::Tensor;
+
+constexpr char kWeight[] = "weight";
+constexpr char kBias[] = "bias";
+const DimensionSplit kAlongLine = {.axes = {TensorAxis::kJ}};
+
+// The rows of a vocabulary that a rank has.
+struct VocabularyRows {
+  int64_t first = 0;
+  int64_t count = 0;   // In the vocabulary.
+  int64_t padded = 0;  // With those behind its end, which no token is.
+  int64_t vocabulary = 0;
+
+  static VocabularyRows Of(int64_t vocabulary, const RankLine& line) {
+    VocabularyRows rows = {.vocabulary = vocabulary};
+    rows.padded = (vocabulary + line.size() - 1) / line.size();
+    rows.first = line.place() * rows.padded;
+    rows.count = std::min(rows.padded, vocabulary - rows.first);
+    TORCH_CHECK(rows.count > 0, "a rank without a row of the vocabulary");
+    return rows;
+  }
+};
+
+class TableRows : public VocabularyTable {
+ public:
+  TableRows(const VocabularyRows& rows, int64_t width, int64_t padding_token, const RankLine& line,
+            const torch::TensorOptions& options)
+      : rows_(rows), padding_row_(padding_token - rows.first), line_(line) {
+    register_parameter(kWeight, at::empty({rows.padded, width}, options));
+  }
+  Tensor Forward(const Tensor& ids) const override {
+    const Tensor row = ids - rows_.first;
+    const Tensor elsewhere = row.lt(0).bitwise_or_(row.ge(rows_.count));
+    const bool has_padding = padding_row_ >= 0 && padding_row_ < rows_.count;
+    const Tensor found =
+        at::embedding(Own(kWeight), row.clamp(0, rows_.count - 1), has_padding ? padding_row_ : -1);
+    return ReduceOverLine(found.masked_fill(elsewhere.unsqueeze(-1), 0), line_, "embedding");
+  }
+  std::vector<Tensor> blocks() const override { return {Own(kWeight)}; }
+
+ private:
+  const VocabularyRows rows_;
+  const int64_t padding_row_;
+  const RankLine line_;
+};
+
+class HeadRows : public HeadAndLoss {
+ public:
+  HeadRows(const HeadShape& shape, const VocabularyRows& rows,
+           std::shared_ptr<VocabularyTable> tied, const RankLine& line,
+           const torch::TensorOptions& options)
+      : rows_(rows), tied_(std::move(tied)), line_(line) {
+    head_ = {
+        .cut = CutIntoPieces(rows.count, shape.width, /*on_cpu=*/true),
+        .logit_scale = shape.logit_scale,
+        .soft_cap = shape.logit_soft_cap,
+        .first_row = rows.first,
+        .merge = [line](const Tensor& sums_and_targets) { return Merge(sums_and_targets, line); }};
+    if (tied_ == nullptr) {
+      register_parameter(kWeight, at::empty({rows.padded, shape.width}, options));
+    }
+  }
+  Tensor Logits(const Tensor& hidden) const override {
+    const Tensor logits = HeadLogits(CopyToLine(hidden, line_, "head"), {table()}, head_);
+    return GatherOverLine(logits, line_, "logits").narrow(-1, 0, rows_.vocabulary);
+  }
+  Tensor SumOfLosses(const Tensor& hidden, const Tensor& labels, double gradient) const override {
+    Tensor rows = table();
+    if (rows_.count < rows_.padded) rows = rows.narrow(0, 0, rows_.count);
+    return HeadLoss(CopyToLine(hidden.flatten(0, -2), line_, "head"), labels.flatten(), {rows},
+                    head_, gradient);
+  }
+
+ private:
+  Tensor table() const { return tied_ != nullptr ? tied_->blocks().front() : Own(kWeight); }
+
+  // HeadOptions::merge.
+  static Tensor Merge(const Tensor& sums_and_targets, const RankLine& line) {
+    const Tensor all = GatherOverRanks(sums_and_targets, line, "sums of logits");
+    const Tensor sums = all.select(1, 0);
+    const Tensor largest = sums.amax(/*dim=*/0);
+    return at::stack({(sums - largest).exp_().sum(/*dim=*/0).log_().add_(largest),
+                      all.select(1, 1).sum(/*dim=*/0)});
+  }
+
+  const VocabularyRows rows_;
+  const std::shared_ptr<VocabularyTable> tied_;  // No child: its parameters are the embedding's.
+  const RankLine line_;
+  HeadOptions head_;
+};
+
+class CopyLayer : public Layer {
+ public:
+  explicit CopyLayer(const RankLine& line) : line_(line) {}
+  Tensor Forward(const Tensor& x) const override { return CopyToLine(x, line_, "shared input"); }
+
+ private:
+  const RankLine line_;
+};
+
+// Another layer, whose parameters' gradients are added over a line.
+class SummedLayer : public Layer {
+ public:
+  SummedLayer(std::shared_ptr<Layer> layer, const RankLine& line)
+      : layer_(std::move(layer)), line_(line) {
+    for (const auto& own : layer_->named_parameters(/*recurse=*/false)) {
+      register_parameter(own.key(), own.value());
+      names_.push_back(own.key());
+    }
+  }
+  Tensor Forward(const Tensor& x) const override {
+    for (const std::string& name : names_) {
+      layer_->Replace(name, CopyToLine(Own(name), line_, "gradients of copies"));
+    }
+    Tensor out = layer_->Forward(x);
+    for (const std::string& name : names_) layer_->Replace(name, Own(name));
+    return out;
+  }
+
+ private:
+  const std::shared_ptr<Layer> layer_;  // No child: its parameters are this one's.
+  const RankLine line_;
+  std::vector<std::string> names_;
+};
+
+// The rows of a matrix, for the columns of x that a rank has.
+class LinearRows : public Layer {
+ public:
+  LinearRows(const LinearShape& local, const RankLine& line, const char* site,
+             const torch::TensorOptions& options)
+      : is_in_out_(local.layout == MatrixLayout::kInOut), line_(line), site_(site) {
+    register_parameter(kWeight, is_in_out_ ? at::empty({local.in, local.out}, options)
+                                           : at::empty({local.out, local.in}, options));
+    if (local.bias) register_parameter(kBias, at::empty({local.out}, options));
+  }
+  Tensor Forward(const Tensor& x) const override {
+    const Tensor weight = is_in_out_ ? Own(kWeight).t() : Own(kWeight);
+    const Tensor sum = ReduceOverLine(at::linear(x, weight).contiguous(), line_, site_);
+    const Tensor bias = Own(kBias);
+    return bias.defined() ? sum + bias : sum;
+  }
+
+ private:
+  const bool is_in_out_;
+  const RankLine line_;
+  const char* const site_;
+};
+
+// Some heads of all.
+class HeadsOfLine : public HeadAttention {
+ public:
+  HeadsOfLine(int64_t first_head, int64_t all_heads)
+      : first_head_(first_head), all_heads_(all_heads) {}
+  Tensor Forward(const Tensor& query, const Tensor& key, const Tensor& value,
+                 const HeadAngles& angles, const RowAttentionOptions& options) const override {
+    RowAttentionOptions own = options;
+    own.first_head = first_head_;
+    own.all_heads = all_heads_;
+    return CausalAttention(query, key, value, angles, own);
+  }
+
+ private:
+  const int64_t first_head_;
+  const int64_t all_heads_;
+};
+
+// Numbers of ranks that `count` things divide among, near `num_ranks`.
+std::string Nearest(int64_t count, int64_t num_ranks) {
+  int64_t fewer = std::min(num_ranks, count);
+  while (count % fewer != 0) --fewer;
+  int64_t more = num_ranks + 1;
+  while (more <= count && count % more != 0) ++more;
+  return more <= count ? absl::StrCat(fewer, " or ", more) : absl::StrCat(fewer);
+}
+
+absl::Status CheckDivides(const char* what, int64_t count, int64_t num_ranks) {
+  if (count % num_ranks == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("1d of ", num_ranks, " ranks: ", what, ", ", count,
+                                                 ", do not divide by ", num_ranks, ": use ",
+                                                 Nearest(count, num_ranks), " ranks"));
+}
+
+}  // namespace
+
+int64_t CopiesOfKeyHeads(int64_t num_kv_heads, int64_t num_ranks) {
+  return std::max<int64_t>(num_ranks / num_kv_heads, 1);
+}
+
+absl::Status CheckTensor1d(const ModelSpec& spec, int64_t num_ranks) {
+  const AttentionSpec& attention = spec.attention;
+  absl::Status status = CheckDivides("its attention heads", attention.num_heads, num_ranks);
+  const int64_t kv_heads = attention.num_kv_heads;
+  if (attention.layout != QueryKeyValueLayout::kApart || kv_heads >= num_ranks) {
+    status.Update(CheckDivides("its key and value heads", kv_heads, num_ranks));
+  } else if (num_ranks % kv_heads != 0) {
+    status.Update(absl::InvalidArgumentError(
+        absl::StrCat("1d of ", num_ranks, " ranks: its key and value heads, ", kv_heads,
+                     ", are fewer, and do not divide them: use a multiple of ", kv_heads)));
+  }
+  bool has_plain_feed = !spec.experts.has_value();
+  for (int64_t i = 0; i < spec.num_blocks; ++i) has_plain_feed |= !spec.HasExperts(i);
+  if (has_plain_feed) {
+    status.Update(CheckDivides("the elements between its feed-forward matrices",
+                               spec.feed_forward.width, num_ranks));
+  }
+  if (spec.experts.has_value()) {
+    status.Update(
+        CheckDivides("the elements between an expert's matrices", spec.experts->width, num_ranks));
+    status.Update(CheckDivides("the elements between the shared expert's matrices",
+                               spec.experts->shared_width, num_ranks));
+  }
+  const int64_t rows = (spec.vocab_size + num_ranks - 1) / num_ranks;
+  if (rows * (num_ranks - 1) >= spec.vocab_size) {
+    status.Update(absl::InvalidArgumentError(
+        absl::StrCat("1d of ", num_ranks, " ranks: its vocabulary of ", spec.vocab_size,
+                     " leaves the last rank without a row: use fewer ranks")));
+  }
+  return status;
+}
+
+TensorLayers1d::TensorLayers1d(const torch::TensorOptions& options, const RankLine& line,
+                               const RankLine& copies)
+    : options_(options),
+      line_(line),
+      copies_(copies),
+      grid_(*policies::TensorGrid::Make(policies::TensorMode::k1d, line.size())),
+      plain_(options) {}
+
+std::shared_ptr<Layer> TensorLayers1d::Whole(std::shared_ptr<Layer> layer) {
+  for (const auto& own : layer->named_parameters(/*recurse=*/false)) {
+    std::vector<int64_t> sizes = own.value().sizes().vec();
+    std::vector<DimensionSplit> splits(sizes.size());
+    Note(*layer, own.key(), ParameterBoxes(std::move(sizes), std::move(splits), grid_));
+  }
+  return layer;
+}
+
+std::shared_ptr<Layer> TensorLayers1d::WithSums(std::shared_ptr<Layer> layer,
+                                                const RankLine& line) {
+  return line.size() == 1 ? layer : std::make_shared<SummedLayer>(std::move(layer), line);
+}
+
+std::shared_ptr<VocabularyTable> TensorLayers1d::TokenEmbedding(int64_t vocabulary, int64_t width,
+                                                                int64_t padding_token) {
+  auto table = std::make_shared<TableRows>(VocabularyRows::Of(vocabulary, line_), width,
+                                           padding_token, line_, options_);
+  Note(*table, kWeight, ParameterBoxes({vocabulary, width}, {kAlongLine, {}}, grid_));
+  return table;
+}
+
+std::shared_ptr<HeadAndLoss> TensorLayers1d::Head(const HeadShape& shape,
+                                                  std::shared_ptr<VocabularyTable> tied) {
+  const bool has_own = tied == nullptr;
+  auto head = std::make_shared<HeadRows>(shape, VocabularyRows::Of(shape.vocabulary, line_),
+                                         std::move(tied), line_, options_);
+  if (has_own) {
+    Note(*head, kWeight, ParameterBoxes({shape.vocabulary, shape.width}, {kAlongLine, {}}, grid_));
+  }
+  return head;
+}
+
+std::shared_ptr<Layer> TensorLayers1d::PositionEmbedding(int64_t rows, int64_t width) {
+  return Whole(plain_.PositionEmbedding(rows, width));
+}
+
+std::shared_ptr<Layer> TensorLayers1d::Norm(const NormSpec& norm, int64_t width) {
+  return Whole(plain_.Norm(norm, width));
+}
+
+std::shared_ptr<Layer> TensorLayers1d::HeadNorm(const AttentionSpec& attention, int64_t heads) {
+  // Each rank norms its heads alone, so their gradients are parts of what all heads share.
+  if (!attention.norms_heads_apart) {
+    return WithSums(Whole(plain_.HeadNorm(attention, heads)), line_);
+  }
+  const ParameterBoxes boxes({heads, attention.head_size},
+                             {{.axes = {TensorAxis::kJ}, .most_parts = heads}, {}}, grid_);
+  std::shared_ptr<Layer> layer = plain_.HeadNorm(attention, boxes.local_sizes()[0]);
+  Note(*layer, kWeight, boxes);
+  return heads < line_.size() ? WithSums(std::move(layer), copies_) : layer;
+}
+
+std::shared_ptr<Layer> TensorLayers1d::SharedInput() { return std::make_shared<CopyLayer>(line_); }
+
+std::shared_ptr<HeadAttention> TensorLayers1d::Attention(const AttentionSpec& attention) {
+  const int64_t heads = attention.num_heads / line_.size();
+  return std::make_shared<HeadsOfLine>(line_.place() * heads, attention.num_heads);
+}
+
+std::shared_ptr<Layer> TensorLayers1d::Linear(const LinearShape& shape, Role role) {
+  switch (role) {
+    case Role::kQueryKeyValue:
+    case Role::kFeedIn:
+      return Columns(shape);
+    case Role::kAttentionOut:
+    case Role::kFeedOut:
+      return Rows(shape, role == Role::kAttentionOut ? "attention out" : "feed out");
+    case Role::kProjectIn:
+    case Role::kRouter:
+    case Role::kProjectOut:
+      return Whole(plain_.Linear(shape, role));
+  }
+  TORCH_INTERNAL_ASSERT(false);
+}
+
+std::shared_ptr<Layer> TensorLayers1d::Columns(const LinearShape& shape) {
+  const DimensionSplit out = {
+      .axes = {TensorAxis::kJ}, .sections = shape.sections, .most_parts = shape.heads};
+  const bool is_in_out = shape.layout == MatrixLayout::kInOut;
+  const ParameterBoxes weight = is_in_out ? ParameterBoxes({shape.in, shape.out}, {{}, out}, grid_)
+                                          : ParameterBoxes({shape.out, shape.in}, {out, {}}, grid_);
+  LinearShape local = shape;
+  local.out = weight.local_sizes()[is_in_out ? 1 : 0];
+  std::shared_ptr<Layer> layer = plain_.Linear(local, Role::kQueryKeyValue);
+  Note(*layer, kWeight, weight);
+  if (shape.bias) Note(*layer, kBias, ParameterBoxes({shape.out}, {out}, grid_));
+  const bool has_copies = shape.heads > 0 && shape.heads < line_.size();
+  return has_copies ? WithSums(std::move(layer), copies_) : layer;
+}
+
+std::shared_ptr<Layer> TensorLayers1d::Rows(const LinearShape& shape, const char* site) {
+  const bool is_in_out = shape.layout == MatrixLayout::kInOut;
+  const ParameterBoxes weight =
+      is_in_out ? ParameterBoxes({shape.in, shape.out}, {kAlongLine, {}}, grid_)
+                : ParameterBoxes({shape.out, shape.in}, {{}, kAlongLine}, grid_);
+  LinearShape local = shape;
+  local.in = weight.local_sizes()[is_in_out ? 0 : 1];
+  auto layer = std::make_shared<LinearRows>(local, line_, site, options_);
+  Note(*layer, kWeight, weight);
+  if (shape.bias) Note(*layer, kBias, ParameterBoxes({shape.out}, {{}}, grid_));
+  return layer;
+}
+
+}  // namespace gemini::trainer

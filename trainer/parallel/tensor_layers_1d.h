@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// Layers for the ranks of a line. Each has the columns of query, key, value and of what leads into
+// a feed-forward part, for some of the heads and of the elements between, and the rows of what
+// leads out; it has some rows of the vocabulary's table. Everything else it has whole: norms, the
+// biases of what leads out, positions, routers, projections.
+// Sends:  a block, 2 sums over the line of what comes out, and in backward 2 of what went in; with
+//         experts, one of each expert's. The embedding one sum, the head one in backward and a
+//         gather of two numbers a token.
+// Bits:   each rank has the same hidden states and gradients of them. Sums are of other numbers
+//         than on one rank, so results differ from its by rounding.
+// Source: Shoeybi et al., "Megatron-LM", arXiv:1909.08053, section 3.
+#pragma once
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "torch/types.h"
+#include "trainer/families/model_spec.h"
+#include "trainer/models/plain_layers.h"
+#include "trainer/parallel/tensor_exchange.h"
+#include "trainer/parallel/tensor_layers.h"
+
+namespace gemini::trainer {
+
+// INVALID_ARGUMENT: the model cannot be divided among so many ranks; the message names what does
+// not divide, and numbers of ranks that do.
+absl::Status CheckTensor1d(const ModelSpec& spec, int64_t num_ranks);
+
+// How many neighbours have each key and value head alike. `num_kv_heads` divides `num_ranks`, or is
+// a multiple of it.
+int64_t CopiesOfKeyHeads(int64_t num_kv_heads, int64_t num_ranks);
+
+class TensorLayers1d : public TensorLayers {
+ public:
+  // `options` are those of the parameters, as PlainLayers has them. `copies`: this rank's and its
+  // neighbours that have the same key and value head, where CopiesOfKeyHeads is above 1.
+  TensorLayers1d(const torch::TensorOptions& options, const RankLine& line, const RankLine& copies);
+
+  std::shared_ptr<VocabularyTable> TokenEmbedding(int64_t vocabulary, int64_t width,
+                                                  int64_t padding_token) override;
+  std::shared_ptr<Layer> PositionEmbedding(int64_t rows, int64_t width) override;
+  std::shared_ptr<Layer> Norm(const NormSpec& norm, int64_t width) override;
+  std::shared_ptr<Layer> HeadNorm(const AttentionSpec& attention, int64_t heads) override;
+  std::shared_ptr<Layer> SharedInput() override;
+  std::shared_ptr<Layer> Linear(const LinearShape& shape, Role role) override;
+  std::shared_ptr<HeadAttention> Attention(const AttentionSpec& attention) override;
+  std::shared_ptr<HeadAndLoss> Head(const HeadShape& shape,
+                                    std::shared_ptr<VocabularyTable> tied) override;
+
+ private:
+  // Notes that all ranks have the layer whole, and returns it.
+  std::shared_ptr<Layer> Whole(std::shared_ptr<Layer> layer);
+  // Returns `layer`, with gradients that are added over the ranks of `line`: each has a part of
+  // what they come of.
+  std::shared_ptr<Layer> WithSums(std::shared_ptr<Layer> layer, const RankLine& line);
+  std::shared_ptr<Layer> Columns(const LinearShape& shape);
+  std::shared_ptr<Layer> Rows(const LinearShape& shape, const char* site);
+
+  const torch::TensorOptions options_;
+  const RankLine line_;
+  const RankLine copies_;
+  const policies::TensorGrid grid_;
+  PlainLayers plain_;
+};
+
+}  // namespace gemini::trainer
