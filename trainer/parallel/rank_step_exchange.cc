@@ -73,16 +73,28 @@ class RankStepExchange::Parts {
   std::vector<std::byte> bytes_;
 };
 
-RankStepExchange::RankStepExchange(Communicator& communicator, std::vector<ShardCut> cuts)
+RankStepExchange::RankStepExchange(Communicator& communicator, const RankLayout& layout,
+                                   std::vector<ShardCut> cuts, CountsByTensor counts)
     : communicator_(communicator),
+      layout_(layout),
       cuts_(std::move(cuts)),
-      replicated_(communicator.num_ranks() > 1 && !cuts_.empty() &&
-                  cuts_.front().num_ranks() == 1) {
+      counts_(std::move(counts)) {
+  const std::vector<std::vector<int64_t>>& parts = layout_.parts();
+  int64_t own_shard = 0;
+  for (size_t part = 0; part < parts.size(); ++part) {
+    const auto found = std::ranges::find(parts[part], communicator_.rank());
+    if (found == parts[part].end()) continue;
+    own_part_ = part;
+    own_shard = found - parts[part].begin();
+  }
+  const auto num_shards = std::ssize(parts.front());
+  const bool replicated = num_shards > 1 && !cuts_.empty() && cuts_.front().num_ranks() == 1;
+  sends_squares_ = !replicated || parts.size() > 1;
   for (size_t unit = 0; unit < cuts_.size(); ++unit) {
-    GEMINI_CHECK(cuts_[unit].num_ranks() == (replicated_ ? 1 : communicator_.num_ranks()));
+    GEMINI_CHECK(cuts_[unit].num_ranks() == (replicated ? 1 : num_shards));
     GEMINI_CHECK(cuts_[unit].part_elements() % kNormBlockElements == 0);
     first_slots_.push_back(num_slots_);
-    for (const ShardPiece& piece : cuts_[unit].PiecesOf(replicated_ ? 0 : communicator_.rank())) {
+    for (const ShardPiece& piece : cuts_[unit].PiecesOf(replicated ? 0 : own_shard)) {
       pieces_.push_back({.unit = static_cast<int64_t>(unit),
                          .tensor = piece.tensor,
                          .first_slot = num_slots_ + piece.place / kNormBlockElements,
@@ -115,13 +127,16 @@ absl::StatusOr<std::optional<double>> RankStepExchange::AgreeOnNorm(
   if (status.ok()) {
     absl::StatusOr<std::vector<double>> filled = SlotsOf(*own);
     status = filled.status();
-    if (status.ok()) slots = *std::move(filled);
+    if (status.ok()) {
+      slots = *std::move(filled);
+      LeaveOutCopies(slots);
+    }
     header.has_gradient = std::ranges::all_of(*own, &std::vector<double>::empty) ? 0 : 1;
   }
   header.verdict = RankVerdict(status);
   const std::vector<uint32_t> checksums = communicator_.checksums();
   const int64_t num_ranks = communicator_.num_ranks();
-  const auto sent = absl::MakeConstSpan(slots).first(replicated_ ? 0 : slots.size());
+  const auto sent = absl::MakeConstSpan(slots).first(sends_squares_ ? slots.size() : 0);
   const auto parts = std::make_shared<Parts>(num_ranks, checksums.size(), std::ssize(sent));
   parts->Put(communicator_.rank(), header, checksums, sent);
   refused_ = false;
@@ -136,10 +151,9 @@ absl::StatusOr<std::optional<double>> RankStepExchange::AgreeOnNorm(
 
 absl::StatusOr<std::optional<double>> RankStepExchange::NormFrom(
     Parts& parts, absl::Span<const double> own) const {
-  const int64_t num_ranks = communicator_.num_ranks();
   std::vector<Header> headers;
   std::vector<std::vector<uint32_t>> sums;
-  for (int64_t rank = 0; rank < num_ranks; ++rank) {
+  for (int64_t rank = 0; rank < communicator_.num_ranks(); ++rank) {
     headers.push_back(parts.HeaderOf(rank));
     sums.push_back(parts.ChecksumsOf(rank));
   }
@@ -155,14 +169,16 @@ absl::StatusOr<std::optional<double>> RankStepExchange::NormFrom(
   if (std::ranges::none_of(headers, [](const Header& h) { return h.has_gradient; })) {
     return std::nullopt;
   }
-  // Unit by unit, of each the parts of the ranks one behind the other: that is the order of its
-  // tensors. Slots without a gradient add 0.
+  // Unit by unit, of each the shards one behind the other: that is the order of its tensors. Slots
+  // without a gradient add 0.
   double sum = 0;
-  if (replicated_) sum = client::AddInOrder(sum, own);
-  for (size_t unit = 0; unit < cuts_.size(); ++unit) {
-    for (int64_t rank = 0; !replicated_ && rank < num_ranks; ++rank) {
-      sum =
-          client::AddInOrder(sum, parts.SlotsOf(rank, first_slots_[unit], PartSlots(cuts_[unit])));
+  if (!sends_squares_) sum = client::AddInOrder(sum, own);
+  for (size_t unit = 0; sends_squares_ && unit < cuts_.size(); ++unit) {
+    for (const std::vector<int64_t>& ranks : layout_.parts()) {
+      for (int64_t shard = 0; shard < cuts_[unit].num_ranks(); ++shard) {
+        sum = client::AddInOrder(sum, parts.SlotsOf(ranks[static_cast<size_t>(shard)],
+                                                    first_slots_[unit], PartSlots(cuts_[unit])));
+      }
     }
   }
   GEMINI_ASSIGN_OR_RETURN(const double norm, client::NormOfSum(sum));
@@ -170,7 +186,7 @@ absl::StatusOr<std::optional<double>> RankStepExchange::NormFrom(
 }
 
 absl::Status RankStepExchange::CompleteTrustSquares(absl::Span<client::TrustSquares> squares) {
-  if (replicated_) return absl::OkStatus();  // They are of whole tensors.
+  if (!sends_squares_) return absl::OkStatus();  // They are of whole tensors.
   client::SquaresByTensor params, directions;
   for (const client::TrustSquares& one : squares) {
     params.push_back(one.param);
@@ -203,13 +219,27 @@ std::vector<double> RankStepExchange::WholeTensor(const OwnPiece& piece,
   const int64_t per_part = PartSlots(cut);
   const int64_t begin = cut.place(piece.tensor) / kNormBlockElements;
   std::vector<double> blocks;
-  for (int64_t block = begin; block < begin + NumNormBlocks(cut.size(piece.tensor)); ++block) {
-    const int64_t rank = block / per_part;
-    blocks.push_back(slots[static_cast<size_t>(rank * 2 * num_slots_ + first +
-                                               first_slots_[static_cast<size_t>(piece.unit)] +
-                                               block % per_part)]);
+  for (size_t part = 0; part < layout_.parts().size(); ++part) {
+    if (!Counts(piece.unit, piece.tensor, part)) continue;
+    for (int64_t block = begin; block < begin + NumNormBlocks(cut.size(piece.tensor)); ++block) {
+      const int64_t rank = layout_.parts()[part][static_cast<size_t>(block / per_part)];
+      blocks.push_back(slots[static_cast<size_t>(rank * 2 * num_slots_ + first +
+                                                 first_slots_[static_cast<size_t>(piece.unit)] +
+                                                 block % per_part)]);
+    }
   }
   return blocks;
+}
+
+bool RankStepExchange::Counts(int64_t unit, int64_t tensor, size_t part) const {
+  return counts_.empty() || counts_[static_cast<size_t>(unit)][static_cast<size_t>(tensor)][part];
+}
+
+void RankStepExchange::LeaveOutCopies(std::vector<double>& slots) const {
+  for (const OwnPiece& piece : pieces_) {
+    if (Counts(piece.unit, piece.tensor, own_part_)) continue;
+    std::fill_n(slots.begin() + piece.first_slot, piece.num_blocks, 0.0);
+  }
 }
 
 }  // namespace gemini::trainer

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/parallel/rank_layout.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace gemini::trainer {
+namespace {
+
+using policies::Mesh;
+using policies::TensorAxis;
+using policies::TensorGrid;
+using policies::TensorMode;
+using ::testing::ElementsAre;
+
+RankLayout Layout(int64_t num_ranks, TensorMode mode, int64_t tensor, int64_t depth = 1) {
+  return {*Mesh::Make(num_ranks, {.tensor = tensor}), *TensorGrid::Make(mode, tensor, depth)};
+}
+
+TEST(RankLayoutTest, RanksThatShareNoLayerHaveOnePart) {
+  const RankLayout layout(3);
+  EXPECT_THAT(layout.parts(), ElementsAre(ElementsAre(0, 1, 2)));
+  EXPECT_EQ(layout.num_data(), 3);
+  EXPECT_EQ(layout.data(2), 2);
+  EXPECT_TRUE(layout.SpeaksForGrid(2));
+}
+
+TEST(RankLayoutTest, EachPlaceHasAPart) {
+  const RankLayout layout = Layout(4, TensorMode::k1d, 2);
+  EXPECT_THAT(layout.parts(), ElementsAre(ElementsAre(0, 2), ElementsAre(1, 3)));
+  EXPECT_EQ(layout.place_of_part(1), 1);
+  EXPECT_EQ(layout.num_data(), 2);
+  EXPECT_EQ(layout.data(3), 1);
+  EXPECT_EQ(layout.place(3), 1);
+  EXPECT_TRUE(layout.SpeaksForGrid(2));
+  EXPECT_FALSE(layout.SpeaksForGrid(3));
+  EXPECT_THAT(layout.Lines(TensorAxis::kJ), ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3)));
+}
+
+TEST(RankLayoutTest, LayersOf2Point5dShareTheirParts) {
+  // Two grids of two layers of one rank each.
+  const RankLayout layout = Layout(4, TensorMode::k2Point5d, 2, 2);
+  EXPECT_THAT(layout.parts(), ElementsAre(ElementsAre(0, 1, 2, 3)));
+  EXPECT_THAT(layout.Lines(TensorAxis::kK), ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3)));
+  EXPECT_THAT(
+      Layout(8, TensorMode::k2Point5d, 8, 2).parts(),
+      ElementsAre(ElementsAre(0, 4), ElementsAre(1, 5), ElementsAre(2, 6), ElementsAre(3, 7)));
+}
+
+TEST(RankLayoutTest, NeighboursPartALine) {
+  const RankLayout layout = Layout(8, TensorMode::k1d, 4);
+  EXPECT_THAT(layout.Neighbours(2), ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3),
+                                                ElementsAre(4, 5), ElementsAre(6, 7)));
+  EXPECT_THAT(layout.Neighbours(4), ElementsAre(ElementsAre(0, 1, 2, 3), ElementsAre(4, 5, 6, 7)));
+}
+
+}  // namespace
+}  // namespace gemini::trainer
