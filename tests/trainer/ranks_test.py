@@ -17,58 +17,16 @@ import numpy
 import safetensors.numpy
 
 import train_program
-from train_program import BIN, MIB, MODELS, Daemon, arguments, metrics, steps
+from ranks_program import ALLOWED, MPIRUN, TIED, TIMEOUT_S, UNTIED, RanksTestCase, command, run_ranks
+from train_program import BIN, MIB, MODELS, Daemon, arguments, steps
 
-MPIRUN = [os.environ.get("GEMINI_MPIRUN", "mpirun"), "--oversubscribe", "--bind-to", "none", "--mca",
-          "mpi_yield_when_idle", "1"]
-ALLOWED = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-TIMEOUT_S = 120
 KILLS = int(os.environ.get("GEMINI_RANK_KILLS", "3"))
 STEPS_A_KILL = 40  # More than fit between two kills.
 SITES = int(os.environ.get("GEMINI_RANK_SITES", "3"))  # Of a step's collectives, those to die at.
 PRELOADED = os.environ.get("GEMINI_KILL_AT_COLLECTIVE", "")  # kill_at_collective.so.
-# Weights of the head are of their own, so that gradients are added in one order by one process and by ranks.
-UNTIED, TIED = "llama", "gpt2"
 
 
-def command(num_ranks, keys):
-    return [*MPIRUN, "-n", str(num_ranks), BIN / "gemini-train", *arguments(keys)]
-
-
-def run_ranks(num_ranks, **keys):
-    return subprocess.run(command(num_ranks, keys), capture_output=True, text=True, timeout=TIMEOUT_S,
-                          stdin=subprocess.DEVNULL, env={**os.environ, **ALLOWED})
-
-
-class RanksTest(train_program.TrainTest):
-    def keys(self, model=UNTIED, **more):
-        return super().keys(model, **{"steps": 6, "eval_data": MODELS / "eval.npy", "eval_every": 4, **more})
-
-    def ranks(self, num_ranks, name, **keys):
-        """Runs to a successful end and returns the output directory."""
-        output = self.directory / name
-        result = run_ranks(num_ranks, output=output, **keys)
-        self.assertEqual(result.returncode, 0, f"{name}: {result.stderr}\n{result.stdout}")
-        return output
-
-    def refused(self, num_ranks, status, text, **keys):
-        """One message, from one rank, and no output."""
-        output = self.directory / "refused"
-        result = run_ranks(num_ranks, output=output, **keys)
-        said = [line for line in result.stderr.splitlines() if line.startswith("gemini-train: ")]
-        self.assertEqual((result.returncode, len(said)), (status, 1), result.stderr)
-        self.assertIn(text, said[0])
-        if status != 75:  # Else the first rank may have ended in the middle of what it did.
-            self.assertFalse(output.exists())
-        return said[0]
-
-    def assert_same_end(self, one, other):
-        for file in ("model.safetensors", "optimizer.safetensors", "trainer_state.json"):
-            self.assert_same_file(one / "latest" / file, other / "latest" / file)
-        of_step = [[(line["step"], line.get("loss"), line.get("grad_norm"), line.get("eval_loss"))
-                    for line in metrics(output)] for output in (one, other)]
-        self.assertEqual(*of_step)
-
+class RanksTest(RanksTestCase):
     def test_ranks_train_as_one_process_does(self):
         self.check_beside_one_process({
             "plain": (2, {}),
@@ -221,23 +179,6 @@ class RanksTest(train_program.TrainTest):
         self.refused(2, 1, "step 1: rank 1: the loss is nan in micro-batch 1 of 1",
                      **self.keys(model, order="sequential"))
 
-    def started(self, num_ranks, name, **keys):
-        process = subprocess.Popen(command(num_ranks, self.keys(output=self.directory / name, **keys)),
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL,
-                                   env={**os.environ, **ALLOWED})
-        self.addCleanup(process.stderr.close)
-        self.addCleanup(process.stdout.close)
-        return process
-
-    def wait_for_steps(self, process, name, count):
-        path = self.directory / name / "metrics.jsonl"
-        while not path.exists() or len(path.read_text().splitlines()) < count:
-            try:
-                process.wait(timeout=0.02)
-                self.fail(f"it ended before: {process.stderr.read()}")
-            except subprocess.TimeoutExpired:
-                pass
-
     def test_a_signal_ends_all_ranks_behind_one_step_and_saves(self):
         process = self.started(2, "signalled", steps=100000)
         self.wait_for_steps(process, "signalled", 3)
@@ -248,22 +189,6 @@ class RanksTest(train_program.TrainTest):
         done = steps(self.directory / "signalled")[-1]["step"]
         self.assertEqual((self.directory / "signalled" / "latest").readlink(), pathlib.Path(f"checkpoint-{done}"))
         self.assertEqual([line["step"] for line in steps(self.directory / "signalled")], list(range(1, done + 1)))
-
-    def children(self, process):
-        """The ranks' process ids, by rank."""
-        found = {}
-        for entry in pathlib.Path("/proc").iterdir():
-            try:
-                environment = (entry / "environ").read_bytes().split(b"\0")
-                status = (entry / "stat").read_text()
-            except (OSError, NotADirectoryError):
-                continue
-            if int(status.rsplit(")", 1)[1].split()[1]) != process.pid:
-                continue
-            for variable in environment:
-                if variable.startswith(b"OMPI_COMM_WORLD_RANK="):
-                    found[int(variable.split(b"=")[1])] = int(entry.name)
-        return found
 
     def wait_until_free(self, daemon):
         """Returns when memstat shows all of the daemon's memory free, with the seconds until it was asked."""
@@ -306,9 +231,7 @@ class RanksTest(train_program.TrainTest):
                 self.assertNotEqual(process.returncode, 0)
                 self.assertNotIn("frame #", errors)  # LibTorch's backtraces.
                 num_killed += 1
-                end = time.monotonic() + 10
-                while any(pathlib.Path(f"/proc/{pid}").exists() for pid in ranks.values()):
-                    self.assertLess(time.monotonic(), end, ranks)
+                self.wait_until_gone(ranks)
                 waited.append(self.wait_until_free(daemon))
             self.assertGreater(num_killed, 1)
             result = run_ranks(2, output=self.directory / "killed", resume=True)

@@ -119,6 +119,10 @@ absl::Status CheckRunConfig(const RunConfig& config) {
     return absl::InvalidArgumentError(
         "--device-bandwidth is of host memory that plays DEVICE: a GPU's link is as fast as it is");
   }
+  if (config.tensor_size > 1 && config.tensor == "none") {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--tensor-size ", config.tensor_size, " is of --tensor: add --tensor 1d, or leave it out"));
+  }
   if (config.no_save && config.save_every > 0) {
     return absl::InvalidArgumentError(
         "--no-save saves nothing, and --save-every does: give one of them");

@@ -74,6 +74,8 @@ struct RunConfig : OptimizerKeys, PlacementKeys {
   std::string zero = "3";  // Of several ranks: what of the model each of them has in parts.
   std::string gradient_sync = "auto";  // When they add their gradients.
   int64_t gather_ahead = 0;            // Units that are gathered while one computes.
+  std::string tensor = "none";         // How ranks share each layer.
+  int64_t tensor_size = 0;             // How many do; 0: all, where any do.
   bool recompute = false;
   std::string order = "shuffled";
   std::string metrics;  // Empty: metrics.jsonl in the output directory.
@@ -98,6 +100,10 @@ struct RunConfig : OptimizerKeys, PlacementKeys {
   std::optional<int> gpu() const;
   // Whether ranks add their gradients behind all micro-batches of a step, and not in each.
   bool adds_gradients_once() const;
+  // How many of `num_ranks` share each layer.
+  int64_t tensor_ranks(int64_t num_ranks) const {
+    return tensor == "none" ? 1 : tensor_size == 0 ? num_ranks : tensor_size;
+  }
   bool states_on_nvme() const { return optimizer_tier == "nvme"; }
   // Whether an evaluation fetches the experts alone that tokens choose, `chosen` of `count` each.
   bool routes_experts(int64_t count, int64_t chosen) const;

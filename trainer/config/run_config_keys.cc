@@ -15,6 +15,7 @@ constexpr int64_t kMaxSteps = (int64_t{1} << 40) - 1;
 constexpr int64_t kMaxBatch = 1 << 20;
 constexpr int64_t kMaxSeed = 4'294'967'295;
 constexpr int64_t kMaxTimeout = 1'000'000;
+constexpr int64_t kMostTensorRanks = 1 << 20;  // policies/mesh/tensor_grid.h
 constexpr int64_t kMaxCheckpoints = 1'000'000'000;
 
 absl::Status CheckSpaceName(absl::string_view name) {
@@ -68,6 +69,16 @@ KeyTable RunKeys(RunConfig& config) {
                 "on DEVICE",
                 R::kFree},
                config.gather_ahead, 0, 1),
+      ChoiceKey({"tensor", "MODE",
+                 "How ranks share each layer: none; 1d: each has some heads, and columns and rows "
+                 "of its matrices",
+                 R::kFree},
+                config.tensor, {"none", "1d"}),
+      CountKey({"tensor-size", "N",
+                "With --tensor: how many ranks share a layer, neighbours; 0: all. The others learn "
+                "from other sequences",
+                R::kFree},
+               config.tensor_size, 0, kMostTensorRanks),
       CountKey({"collective-timeout", "SECONDS",
                 "With several ranks: how long one of them is waited for before all end", R::kFree},
                config.collective_timeout, 5, kMaxTimeout),

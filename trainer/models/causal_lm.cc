@@ -75,9 +75,13 @@ absl::StatusOr<std::unique_ptr<CausalLm>> MakeCausalLm(const ModelSpec& spec,
     return absl::InvalidArgumentError(
         absl::StrCat("parameters of type ", c10::toString(options.dtype().toScalarType())));
   }
+  PlainLayers layers(options, vocabulary);
+  return MakeCausalLm(spec, layers);
+}
+
+absl::StatusOr<std::unique_ptr<CausalLm>> MakeCausalLm(const ModelSpec& spec, LayerSet& layers) {
   try {
     client::hooks::ResolveVectorMath();  // Before the first forward.
-    PlainLayers layers(options, vocabulary);
     return std::make_unique<Transformer>(spec, layers);
   } catch (const c10::Error& error) {  // Of memory, of the device, or of the names.
     return absl::ResourceExhaustedError(

@@ -19,6 +19,7 @@
 #include "trainer/checkpoint/hf_checkpoint.h"
 #include "trainer/families/model_spec.h"
 #include "trainer/families/vocabulary_cut.h"
+#include "trainer/layer_set.h"
 #include "trainer/models/recompute.h"
 
 namespace gemini::trainer {
@@ -153,6 +154,8 @@ class CausalLm : public torch::nn::Module {
 absl::StatusOr<std::unique_ptr<CausalLm>> MakeCausalLm(const ModelSpec& spec,
                                                        const torch::TensorOptions& options,
                                                        const VocabularyOptions& vocabulary = {});
+// The same of the layers that `layers` makes. RESOURCE_EXHAUSTED: likewise.
+absl::StatusOr<std::unique_ptr<CausalLm>> MakeCausalLm(const ModelSpec& spec, LayerSet& layers);
 
 // Returns names and shapes of all parameters in their order. A block of a table is one of its own.
 std::vector<ParameterShape> ParameterShapesOf(const torch::nn::Module& model);

@@ -40,10 +40,10 @@ torch::Tensor HeadLogits(const torch::Tensor& hidden, absl::Span<const torch::Te
                          const HeadOptions& options);
 
 // Returns the sum of the cross entropies of `labels`, int64 [tokens], as predicted from `hidden`
-// [tokens, width]: fp32, or fp64 of such, of no dimension. A negative label counts for nothing. `blocks` are the
-// cut's, of the hidden states' dtype: leaves, or one that is none and gets its gradient as other
-// functions give it. `gradient` is what backward will be given for the sum;
-// it is right with another one, too, but computes more then, and rounds once more.
+// [tokens, width]: fp32, or fp64 of such, of no dimension. A negative label counts for nothing.
+// `blocks` are the cut's, of the hidden states' dtype: leaves, or one that is none and gets its
+// gradient as other functions give it. `gradient` is what backward will be given for the sum; it is
+// right with another one, too, but computes more then, and rounds once more.
 torch::Tensor HeadLoss(const torch::Tensor& hidden, const torch::Tensor& labels,
                        absl::Span<const torch::Tensor> blocks, const HeadOptions& options,
                        double gradient);

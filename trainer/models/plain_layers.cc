@@ -76,9 +76,9 @@ class RmsNorm : public Layer {
   torch::Tensor Forward(const torch::Tensor& x) const override {
     const torch::Tensor weight = Own(kWeight);
     if (!adds_one_) return at::rms_norm(x, {width_}, weight, epsilon_);
-    // In fp32, and rounded once: in 16 bits 1 + weight would lose the weight's last bits.
-    const torch::Tensor normed =
-        at::rms_norm(x.to(torch::kFloat32), {width_}, weight.to(torch::kFloat32) + 1, epsilon_);
+    // In fp32 (or fp64), and rounded once: in 16 bits 1 + weight would lose the weight's last bits.
+    const auto type = at::toOpMathType(x.scalar_type());
+    const torch::Tensor normed = at::rms_norm(x.to(type), {width_}, weight.to(type) + 1, epsilon_);
     return normed.to(x.scalar_type());
   }
 

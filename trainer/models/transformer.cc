@@ -168,8 +168,12 @@ class TransformerBlock : public Block {
     return DropFrom(attended, context, BlockSite::kAttentionOut);
   }
 
-  // Returns what linear layers read that read x.
-  torch::Tensor Share(torch::Tensor x) const { return input_ ? input_->Forward(x) : x; }
+  // Returns what linear layers read that read x. It leaves nothing of x in the caller's argument,
+  // which lives as long as the expression with the call.
+  torch::Tensor Share(torch::Tensor x) const {
+    if (input_) x = input_->Forward(x);
+    return x;
+  }
   torch::Tensor ShareAndFeed(torch::Tensor in, const BatchContext& context,
                              torch::Tensor& router_sums) {
     return Feed(experts_ ? std::move(in) : Share(std::move(in)), context, router_sums);
@@ -309,9 +313,10 @@ torch::Tensor Transformer::Head(const torch::Tensor& hidden) {
 }
 
 BatchLoss Transformer::LossOf(Stream last, const Labels& labels, const LossFactors& factors) {
-  // The labels are shifted and padded, and not the hidden states cut: that would copy them.
+  // The labels are shifted and padded, and not the hidden states cut: that would copy them. The
+  // longer ones are released at once.
   const torch::Tensor next =
-      at::constant_pad_nd(labels.ids, {0, 1}, kNoLabel).slice(/*dim=*/-1, /*start=*/1);
+      at::constant_pad_nd(labels.ids, {0, 1}, kNoLabel).slice(/*dim=*/-1, /*start=*/1).contiguous();
   BatchLoss loss = {.sum = {}, .count = labels.count};
   loss.sum = head_->SumOfLosses(Finish(std::move(last.hidden)), next, factors.token);
   if (last.router_sums.defined()) {

@@ -69,16 +69,16 @@ void GatheredLm::UnitLayers::Use(const std::vector<torch::Tensor>& tensors) cons
   for (size_t i = 0; i < layers.size(); ++i) layers[i]->Replace(names[i], tensors[i]);
 }
 
-absl::StatusOr<std::unique_ptr<GatheredLm>> GatheredLm::Make(const ModelSpec& spec,
-                                                             torch::ScalarType type,
-                                                             Communicator& communicator,
-                                                             const RankGroup& group,
-                                                             const UnitOptions& options) {
+absl::StatusOr<std::unique_ptr<GatheredLm>> GatheredLm::Make(
+    const ModelSpec& spec, torch::ScalarType type, Communicator& communicator,
+    const RankGroup& group, const UnitOptions& options, TensorLayers* layers) {
   GEMINI_ASSIGN_OR_RETURN(
       std::unique_ptr<CausalLm> whole,
-      MakeCausalLm(spec, torch::dtype(type).device(torch::kMeta), {.on_cpu = true}));
+      layers != nullptr
+          ? MakeCausalLm(spec, *layers)
+          : MakeCausalLm(spec, torch::dtype(type).device(torch::kMeta), {.on_cpu = true}));
   std::unique_ptr<GatheredLm> model(new GatheredLm(spec, std::move(whole)));
-  model->MakeUnits(type, communicator, group, options);
+  model->MakeUnits(type, communicator, group, options, layers);
   return model;
 }
 
@@ -86,7 +86,8 @@ GatheredLm::GatheredLm(const ModelSpec& spec, std::unique_ptr<CausalLm> whole)
     : spec_(spec), whole_(std::move(whole)) {}
 
 void GatheredLm::MakeUnits(torch::ScalarType type, Communicator& communicator,
-                           const RankGroup& group, const UnitOptions& options) {
+                           const RankGroup& group, const UnitOptions& options,
+                           const TensorLayers* layers) {
   std::map<const c10::TensorImpl*, std::pair<std::shared_ptr<LayerModule>, std::string>> places;
   for (const std::shared_ptr<torch::nn::Module>& module : whole_->modules(/*include_self=*/false)) {
     const auto layer = std::dynamic_pointer_cast<LayerModule>(module);
@@ -120,6 +121,9 @@ void GatheredLm::MakeUnits(torch::ScalarType type, Communicator& communicator,
     layers_[unit].layers.push_back(layer);
     layers_[unit].names.push_back(name);
     layers_[unit].on_meta.push_back(parameter.value());
+    layers_[unit].boxes.push_back(layers != nullptr
+                                      ? layers->BoxesOf(parameter.value())
+                                      : ParameterBoxes(parameter.value().sizes().vec()));
   }
   if (tensors.back().empty()) tensors.pop_back();  // Nothing is behind the blocks but a tied head.
   for (size_t u = 0; u < tensors.size(); ++u) {

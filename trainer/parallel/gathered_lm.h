@@ -3,6 +3,9 @@
 // while it computes; shards and whole tensors beside them (1 and 2); or the whole model (0), with
 // gradients that are added up.
 // Units are the embeddings, each block, and what is behind the blocks.
+// Parts:  where ranks share layers (tensor_layers.h), each has some boxes of the tensors, and all
+//         that is said of the model here is said of these: ranks with the same boxes are the group
+//         among which they are cut into shards.
 // Names:  its parameters are this rank's pieces, in the order of the units: as PieceName; behind
 //         all of them "whole.NAME", frozen, of what it has whole beside them, and "sum.NAME" of
 //         gradients that are added up there.
@@ -25,6 +28,8 @@
 #include "trainer/models/causal_lm.h"
 #include "trainer/parallel/communicator.h"
 #include "trainer/parallel/gathered_unit.h"
+#include "trainer/parallel/parameter_boxes.h"
+#include "trainer/parallel/tensor_layers.h"
 
 namespace gemini::trainer {
 
@@ -40,7 +45,13 @@ class GatheredLm final : public CausalLm {
                                                           torch::ScalarType type,
                                                           Communicator& communicator,
                                                           const RankGroup& group,
-                                                          const UnitOptions& options);
+                                                          const UnitOptions& options) {
+    return Make(spec, type, communicator, group, options, /*layers=*/nullptr);
+  }
+  // The same of layers that are shared, on the meta device, or of whole ones if `layers` is null.
+  static absl::StatusOr<std::unique_ptr<GatheredLm>> Make(
+      const ModelSpec& spec, torch::ScalarType type, Communicator& communicator,
+      const RankGroup& group, const UnitOptions& options, TensorLayers* layers);
 
   torch::Tensor Embed(const torch::Tensor& tokens) override;
   BatchContext ContextOf(const torch::Tensor& hidden) const override;
@@ -64,6 +75,8 @@ class GatheredLm final : public CausalLm {
   const ModelSpec& spec() const { return spec_; }
   // In the order of their use.
   const std::vector<std::unique_ptr<GatheredUnit>>& units() const { return units_; }
+  // Returns what a unit's tensors are of those in the files.
+  const std::vector<ParameterBoxes>& boxes(size_t unit) const { return layers_[unit].boxes; }
 
  private:
   // A unit's tensors, where its layers have them.
@@ -71,6 +84,7 @@ class GatheredLm final : public CausalLm {
     std::vector<std::shared_ptr<LayerModule>> layers;
     std::vector<std::string> names;  // In its layer.
     std::vector<torch::Tensor> on_meta;
+    std::vector<ParameterBoxes> boxes;
 
     void Use(const std::vector<torch::Tensor>& tensors) const;
     void PutBack() const { Use(on_meta); }
@@ -79,7 +93,7 @@ class GatheredLm final : public CausalLm {
 
   GatheredLm(const ModelSpec& spec, std::unique_ptr<CausalLm> whole);
   void MakeUnits(torch::ScalarType type, Communicator& communicator, const RankGroup& group,
-                 const UnitOptions& options);
+                 const UnitOptions& options, const TensorLayers* layers);
   // Begins to gather the unit of that number, if units are gathered ahead and there is one.
   void GatherAhead(size_t unit);
   // The same of the unit before `unit`, in backward.

@@ -48,8 +48,7 @@ ParameterBoxes::Part ParameterBoxes::PartOf(size_t dimension, int64_t place) con
     num_ranks *= grid_.size(axis);
     number = number * grid_.size(axis) + grid_.coordinate(place, axis);
   }
-  const int64_t parts =
-      split.most_parts == 0 ? num_ranks : std::min(num_ranks, split.most_parts);
+  const int64_t parts = split.most_parts == 0 ? num_ranks : std::min(num_ranks, split.most_parts);
   const int64_t copies = num_ranks / parts;
   return {.number = number / copies, .num_parts = parts, .is_copy = number % copies > 0};
 }
@@ -80,6 +79,51 @@ std::vector<Box> ParameterBoxes::BoxesOf(int64_t place) const {
     boxes = std::move(longer);
   }
   return boxes;
+}
+
+void ParameterBoxes::VisitRuns(const Box& box, size_t dimension, BoxRun at, int64_t BoxRun::*offset,
+                               int64_t begin, int64_t end,
+                               absl::FunctionRef<void(const BoxRun&)> visit) const {
+  int64_t whole_stride = 1, local_stride = 1;
+  bool is_run = true;
+  for (size_t d = dimension + 1; d < sizes_.size(); ++d) {
+    whole_stride *= sizes_[d];
+    local_stride *= local_sizes_[d];
+    is_run &= sizes_[d] == local_sizes_[d];
+  }
+  // Of a tensor without dimensions it is one element.
+  const int64_t box_begin = sizes_.empty() ? 0 : box.begin[dimension];
+  const int64_t box_end = sizes_.empty() ? 1 : box.end[dimension];
+  at.whole_offset += box_begin * whole_stride;
+  if (is_run) {
+    const int64_t skipped = std::max<int64_t>(begin - at.*offset, 0);
+    at.count = std::min((box_end - box_begin) * whole_stride, end - at.*offset) - skipped;
+    at.whole_offset += skipped;
+    at.local_offset += skipped;
+    if (at.count > 0) visit(at);
+    return;
+  }
+  const int64_t stride = offset == &BoxRun::whole_offset ? whole_stride : local_stride;
+  const int64_t first = std::max<int64_t>((begin - at.*offset) / stride, 0);
+  for (int64_t i = first; i < box_end - box_begin && at.*offset + i * stride < end; ++i) {
+    VisitRuns(box, dimension + 1,
+              {at.whole_offset + i * whole_stride, at.local_offset + i * local_stride}, offset,
+              begin, end, visit);
+  }
+}
+
+void ParameterBoxes::VisitRunsInWhole(int64_t place, int64_t begin, int64_t end,
+                                      absl::FunctionRef<void(const BoxRun&)> visit) const {
+  for (const Box& box : BoxesOf(place)) {
+    VisitRuns(box, 0, {.local_offset = box.local_offset}, &BoxRun::whole_offset, begin, end, visit);
+  }
+}
+
+void ParameterBoxes::VisitRunsInLocal(int64_t place, int64_t begin, int64_t end,
+                                      absl::FunctionRef<void(const BoxRun&)> visit) const {
+  for (const Box& box : BoxesOf(place)) {
+    VisitRuns(box, 0, {.local_offset = box.local_offset}, &BoxRun::local_offset, begin, end, visit);
+  }
 }
 
 bool ParameterBoxes::IsFirstOf(int64_t place) const {

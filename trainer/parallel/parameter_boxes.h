@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "policies/mesh/tensor_grid.h"
 
 namespace gemini::trainer {
@@ -20,6 +21,15 @@ struct Box {
   std::vector<int64_t> end;
   int64_t local_offset = 0;
   bool operator==(const Box&) const = default;
+};
+
+// Elements that lie side by side both in the whole tensor and in a rank's, which are in memory row
+// by row.
+struct BoxRun {
+  int64_t whole_offset = 0;
+  int64_t local_offset = 0;
+  int64_t count = 0;  // > 0.
+  bool operator==(const BoxRun&) const = default;
 };
 
 // How the elements of a dimension are divided.
@@ -41,6 +51,9 @@ class ParameterBoxes {
   // parameters. Sections are not padded: their parts divide them.
   ParameterBoxes(std::vector<int64_t> sizes, std::vector<DimensionSplit> splits,
                  const policies::TensorGrid& grid);
+  // Of a tensor that the only rank of a grid has.
+  explicit ParameterBoxes(const std::vector<int64_t>& sizes)
+      : ParameterBoxes(sizes, std::vector<DimensionSplit>(sizes.size()), policies::TensorGrid()) {}
 
   // Of the tensor in the files.
   const std::vector<int64_t>& sizes() const { return sizes_; }
@@ -48,6 +61,12 @@ class ParameterBoxes {
   const std::vector<int64_t>& local_sizes() const { return local_sizes_; }
   // Returns what the rank at `place` has, in the order of its tensor. It may be nothing.
   std::vector<Box> BoxesOf(int64_t place) const;
+  // Calls `visit` for the runs of what that rank has, between elements `begin` and `end` of the
+  // whole tensor, or of the rank's. They rise within a box.
+  void VisitRunsInWhole(int64_t place, int64_t begin, int64_t end,
+                        absl::FunctionRef<void(const BoxRun&)> visit) const;
+  void VisitRunsInLocal(int64_t place, int64_t begin, int64_t end,
+                        absl::FunctionRef<void(const BoxRun&)> visit) const;
   // Whether that rank is the first of those that have the same boxes. Ranks in other layers of a
   // 2.5d grid are not among them. Of all such ranks each element is in one box.
   bool IsFirstOf(int64_t place) const;
@@ -60,6 +79,10 @@ class ParameterBoxes {
     bool is_copy = false;  // A rank at a lower place has the same.
   };
   Part PartOf(size_t dimension, int64_t place) const;
+  // The same for one box, from a dimension on, of which the elements before are at the run's
+  // offsets. `offset` is that by which `begin` and `end` count.
+  void VisitRuns(const Box& box, size_t dimension, BoxRun at, int64_t BoxRun::*offset,
+                 int64_t begin, int64_t end, absl::FunctionRef<void(const BoxRun&)> visit) const;
 
   const std::vector<int64_t> sizes_;
   std::vector<DimensionSplit> splits_;  // Each has sections.

@@ -15,6 +15,7 @@ namespace {
 constexpr int64_t kFloatBytes = sizeof(float);
 // Of values in one message.
 constexpr int64_t kWindowBytes = int64_t{4} << 20;
+constexpr int64_t kWindowElements = kWindowBytes / kFloatBytes;
 constexpr int64_t kRequestTag = 1;
 constexpr int64_t kReplyTag = 2;
 constexpr int64_t kBytesTag = 3;
@@ -25,15 +26,29 @@ std::vector<ShardCut> CutsOf(const GatheredLm& model) {
   return cuts;
 }
 
+RankStepExchange::CountsByTensor CountsOf(const GatheredLm& model, const RankLayout& layout) {
+  RankStepExchange::CountsByTensor counts;
+  for (size_t unit = 0; unit < model.units().size(); ++unit) {
+    counts.emplace_back();
+    for (const ParameterBoxes& boxes : model.boxes(unit)) {
+      std::vector<bool>& of_tensor = counts.back().emplace_back();
+      for (size_t part = 0; part < layout.parts().size(); ++part) {
+        of_tensor.push_back(boxes.IsFirstOf(layout.place_of_part(part)));
+      }
+    }
+  }
+  return counts;
+}
+
 }  // namespace
 
 struct RanksParameterStore::Request {
   enum class What : int32_t { kRead, kStep, kEnd };
   What what = What::kRead;
   ChunkKind kind = ChunkKind::kParam;
-  uint64_t tensor = 0;  // Its place in tensors_, and the part's place in that.
-  uint64_t part = 0;
-  ByteRange range = {};      // In the part. At most a window.
+  uint64_t tensor = 0;  // Its place in tensors_, and the piece's place in that.
+  uint64_t piece = 0;
+  ByteRange range = {};      // In the piece. At most a window.
   RankVerdict verdict = {};  // Of kEnd: of the first rank's work.
 };
 
@@ -43,25 +58,36 @@ struct RanksParameterStore::Reply {
 };
 
 RanksParameterStore::RanksParameterStore(std::unique_ptr<ParameterStore> own, GatheredLm& model,
-                                         Communicator& communicator)
+                                         Communicator& communicator, const RankLayout& layout)
     : own_(std::move(own)),
       model_(model),
       communicator_(communicator),
-      exchange_(communicator, CutsOf(model)) {
-  for (const std::unique_ptr<GatheredUnit>& unit : model.units()) {
+      exchange_(communicator, layout, CutsOf(model), CountsOf(model, layout)) {
+  for (size_t u = 0; u < model.units().size(); ++u) {
+    const GatheredUnit& unit = *model.units()[u];
     const size_t first = tensors_.size();
-    for (const UnitTensor& tensor : unit->tensors()) {
-      places_[tensor.name] = tensors_.size();
-      tensors_.emplace_back();
+    for (size_t i = 0; i < unit.tensors().size(); ++i) {
+      places_[unit.tensors()[i].name] = tensors_.size();
+      Tensor& tensor = tensors_.emplace_back();
+      tensor.boxes = &model.boxes(u)[i];
+      tensor.num_elements = c10::multiply_integers(tensor.boxes->sizes());
     }
-    const bool replicated = unit->cut().num_ranks() == 1;
-    for (int64_t rank = 0; rank < unit->cut().num_ranks(); ++rank) {
-      for (const ShardPiece& piece : unit->cut().PiecesOf(rank)) {
-        const auto tensor = static_cast<size_t>(piece.tensor);
-        tensors_[first + tensor].push_back({.rank = replicated ? communicator_.rank() : rank,
-                                            .name = PieceName(unit->tensors()[tensor].name, piece),
-                                            .offset_bytes = piece.first * kFloatBytes,
-                                            .size_bytes = piece.count * kFloatBytes});
+    for (size_t part = 0; part < layout.parts().size(); ++part) {
+      const std::vector<int64_t>& ranks = layout.parts()[part];
+      const bool is_own = std::ranges::find(ranks, communicator_.rank()) != ranks.end();
+      const bool replicated = unit.cut().num_ranks() == 1;
+      for (int64_t shard = 0; shard < unit.cut().num_ranks(); ++shard) {
+        for (const ShardPiece& piece : unit.cut().PiecesOf(shard)) {
+          const auto place = static_cast<size_t>(piece.tensor);
+          Tensor& tensor = tensors_[first + place];
+          tensor.pieces.push_back({.rank = replicated && is_own ? communicator_.rank()
+                                                                : ranks[static_cast<size_t>(shard)],
+                                   .name = PieceName(unit.tensors()[place].name, piece),
+                                   .place = layout.place_of_part(part),
+                                   .is_first = tensor.boxes->IsFirstOf(layout.place_of_part(part)),
+                                   .first = piece.first,
+                                   .count = piece.count});
+        }
       }
     }
   }
@@ -97,18 +123,66 @@ absl::StatusOr<int64_t> RanksParameterStore::Ask(int64_t rank, const Request& re
   return absl::Status(status.code(), absl::StrCat("rank ", rank, ": ", status.message()));
 }
 
-absl::Status RanksParameterStore::ReadThere(const Part& part, Request request, Sink sink) const {
-  const int64_t end_bytes = request.range.end_bytes();
-  for (int64_t at = request.range.offset_bytes; at < end_bytes; at += kWindowBytes) {
-    const int64_t size_bytes = std::min(kWindowBytes, end_bytes - at);
-    request.range = {at, size_bytes};
-    GEMINI_RETURN_IF_ERROR(Ask(part.rank, request).status());
-    const auto bytes = std::make_shared<std::vector<std::byte>>(static_cast<size_t>(size_bytes));
+absl::Status RanksParameterStore::ReadPiece(size_t tensor, size_t piece, ChunkKind kind,
+                                            int64_t begin, int64_t end,
+                                            std::vector<float>& values) {
+  const Piece& from = tensors_[tensor].pieces[piece];
+  values.resize(static_cast<size_t>(end - begin));
+  const absl::Span<std::byte> bytes(reinterpret_cast<std::byte*>(values.data()),
+                                    values.size() * sizeof(float));
+  const ByteRange range = {(begin - from.first) * kFloatBytes, (end - begin) * kFloatBytes};
+  if (from.rank == communicator_.rank()) {
+    return own_->ReadRange(
+        from.name, kind, range, [&](int64_t offset_bytes, absl::Span<const std::byte> read) {
+          std::ranges::copy(read, bytes.begin() + (offset_bytes - range.offset_bytes));
+          return absl::OkStatus();
+        });
+  }
+  for (int64_t at = 0; at < range.size_bytes; at += kWindowBytes) {
+    const int64_t size_bytes = std::min(kWindowBytes, range.size_bytes - at);
+    GEMINI_RETURN_IF_ERROR(Ask(from.rank, {.kind = kind,
+                                           .tensor = tensor,
+                                           .piece = piece,
+                                           .range = {range.offset_bytes + at, size_bytes}})
+                               .status());
+    const auto received = std::make_shared<std::vector<std::byte>>(static_cast<size_t>(size_bytes));
     GEMINI_RETURN_IF_ERROR(
-        Await(communicator_.Receive(communicator_.world(), bytes->data(), size_bytes, part.rank,
+        Await(communicator_.Receive(communicator_.world(), received->data(), size_bytes, from.rank,
                                     kBytesTag, "read bytes"),
-              bytes));
-    GEMINI_RETURN_IF_ERROR(sink(part.offset_bytes + at, *bytes));
+              received));
+    std::ranges::copy(*received, bytes.begin() + at);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RanksParameterStore::ReadWindow(size_t tensor, ChunkKind kind, int64_t begin,
+                                             int64_t end, std::vector<float>& window) {
+  const Tensor& whole = tensors_[tensor];
+  window.resize(static_cast<size_t>(end - begin));
+  std::vector<BoxRun> runs;
+  std::vector<float> values;
+  for (size_t i = 0; i < whole.pieces.size(); ++i) {
+    const Piece& piece = whole.pieces[i];
+    if (!piece.is_first) continue;
+    // From the first element that is needed to the last: of whole rows there is nothing between.
+    runs.clear();
+    int64_t first = piece.end(), last = piece.first;
+    whole.boxes->VisitRunsInWhole(piece.place, begin, end, [&](BoxRun run) {
+      const int64_t before = std::max<int64_t>(piece.first - run.local_offset, 0);
+      run.whole_offset += before;
+      run.local_offset += before;
+      run.count = std::min(run.count - before, piece.end() - run.local_offset);
+      if (run.count <= 0) return;
+      first = std::min(first, run.local_offset);
+      last = std::max(last, run.local_offset + run.count);
+      runs.push_back(run);
+    });
+    if (runs.empty()) continue;
+    GEMINI_RETURN_IF_ERROR(ReadPiece(tensor, i, kind, first, last, values));
+    for (const BoxRun& run : runs) {
+      std::copy_n(values.begin() + (run.local_offset - first), run.count,
+                  window.begin() + (run.whole_offset - begin));
+    }
   }
   return absl::OkStatus();
 }
@@ -116,21 +190,15 @@ absl::Status RanksParameterStore::ReadThere(const Part& part, Request request, S
 absl::Status RanksParameterStore::ReadRange(absl::string_view name, ChunkKind kind, ByteRange range,
                                             Sink sink) {
   GEMINI_ASSIGN_OR_RETURN(const size_t tensor, Find(name));
-  for (size_t i = 0; i < tensors_[tensor].size(); ++i) {
-    const Part& part = tensors_[tensor][i];
-    if (!range.Overlaps(part.offset_bytes, part.size_bytes)) continue;
-    const int64_t first = std::max(range.offset_bytes - part.offset_bytes, int64_t{0});
-    const int64_t end = std::min(range.end_bytes() - part.offset_bytes, part.size_bytes);
-    const ByteRange in_part = {first, end - first};
-    if (part.rank == communicator_.rank()) {
-      GEMINI_RETURN_IF_ERROR(own_->ReadRange(
-          part.name, kind, in_part, [&](int64_t offset_bytes, absl::Span<const std::byte> bytes) {
-            return sink(part.offset_bytes + offset_bytes, bytes);
-          }));
-    } else {
-      const Request request = {.kind = kind, .tensor = tensor, .part = i, .range = in_part};
-      GEMINI_RETURN_IF_ERROR(ReadThere(part, request, sink));
-    }
+  const int64_t begin = range.offset_bytes / kFloatBytes;
+  const int64_t end = std::min(range.end_bytes() / kFloatBytes, tensors_[tensor].num_elements);
+  std::vector<float> window;
+  for (int64_t at = begin; at < end; at += kWindowElements) {
+    GEMINI_RETURN_IF_ERROR(
+        ReadWindow(tensor, kind, at, std::min(at + kWindowElements, end), window));
+    GEMINI_RETURN_IF_ERROR(sink(
+        at * kFloatBytes, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(window.data()),
+                                              window.size() * sizeof(float))));
   }
   return absl::OkStatus();
 }
@@ -138,11 +206,22 @@ absl::Status RanksParameterStore::ReadRange(absl::string_view name, ChunkKind ki
 absl::Status RanksParameterStore::Write(absl::string_view name, ChunkKind kind, Source source) {
   GEMINI_ASSIGN_OR_RETURN(const size_t tensor, Find(name));
   model_.NoteUpdate();
-  for (const Part& part : tensors_[tensor]) {
-    if (part.rank != communicator_.rank()) continue;
-    GEMINI_RETURN_IF_ERROR(
-        own_->Write(part.name, kind, [&](int64_t offset_bytes, absl::Span<std::byte> bytes) {
-          return source(part.offset_bytes + offset_bytes, bytes);
+  for (const Piece& piece : tensors_[tensor].pieces) {
+    if (piece.rank != communicator_.rank()) continue;
+    GEMINI_RETURN_IF_ERROR(own_->Write(
+        piece.name, kind, [&](int64_t offset_bytes, absl::Span<std::byte> bytes) -> absl::Status {
+          const int64_t begin = piece.first + offset_bytes / kFloatBytes;
+          const int64_t end = begin + static_cast<int64_t>(bytes.size()) / kFloatBytes;
+          absl::Status status;
+          std::ranges::fill(bytes, std::byte{0});  // What no box has stays so.
+          tensors_[tensor].boxes->VisitRunsInLocal(piece.place, begin, end, [&](const BoxRun& run) {
+            if (!status.ok()) return;
+            status =
+                source(run.whole_offset * kFloatBytes,
+                       bytes.subspan(static_cast<size_t>((run.local_offset - begin) * kFloatBytes),
+                                     static_cast<size_t>(run.count * kFloatBytes)));
+          });
+          return status;
         }));
   }
   return absl::OkStatus();
@@ -150,19 +229,19 @@ absl::Status RanksParameterStore::Write(absl::string_view name, ChunkKind kind, 
 
 absl::StatusOr<int64_t> RanksParameterStore::TensorStep(absl::string_view name) const {
   GEMINI_ASSIGN_OR_RETURN(const size_t tensor, Find(name));
-  const std::vector<Part>& parts = tensors_[tensor];
-  if (parts.empty()) return 0;  // It has no elements.
-  for (const Part& part : parts) {
-    if (part.rank == communicator_.rank()) return own_->TensorStep(part.name);
+  const std::vector<Piece>& pieces = tensors_[tensor].pieces;
+  if (pieces.empty()) return 0;  // It has no elements.
+  for (const Piece& piece : pieces) {
+    if (piece.rank == communicator_.rank()) return own_->TensorStep(piece.name);
   }
-  return Ask(parts.front().rank, {.what = Request::What::kStep, .tensor = tensor});
+  return Ask(pieces.front().rank, {.what = Request::What::kStep, .tensor = tensor});
 }
 
 absl::Status RanksParameterStore::SetTensorStep(absl::string_view name, int64_t step) {
   GEMINI_ASSIGN_OR_RETURN(const size_t tensor, Find(name));
-  for (const Part& part : tensors_[tensor]) {
-    if (part.rank != communicator_.rank()) continue;
-    GEMINI_RETURN_IF_ERROR(own_->SetTensorStep(part.name, step));
+  for (const Piece& piece : tensors_[tensor].pieces) {
+    if (piece.rank != communicator_.rank()) continue;
+    GEMINI_RETURN_IF_ERROR(own_->SetTensorStep(piece.name, step));
   }
   return absl::OkStatus();
 }
@@ -210,12 +289,13 @@ absl::Status RanksParameterStore::Serve() {
 absl::StatusOr<int64_t> RanksParameterStore::Answer(const Request& request,
                                                     std::vector<std::byte>& bytes) {
   const absl::Status wrong = absl::InternalError("the first rank asks for what is not there");
-  if (request.tensor >= tensors_.size() || request.part >= tensors_[request.tensor].size()) {
+  if (request.tensor >= tensors_.size() ||
+      request.piece >= tensors_[request.tensor].pieces.size()) {
     return wrong;
   }
-  const Part& part = tensors_[request.tensor][request.part];
-  if (part.rank != communicator_.rank()) return wrong;
-  if (request.what == Request::What::kStep) return own_->TensorStep(part.name);
+  const Piece& piece = tensors_[request.tensor].pieces[request.piece];
+  if (piece.rank != communicator_.rank()) return wrong;
+  if (request.what == Request::What::kStep) return own_->TensorStep(piece.name);
   const bool has_kind = request.kind == ChunkKind::kParam || request.kind == ChunkKind::kExpAvg ||
                         request.kind == ChunkKind::kExpAvgSq;
   if (!has_kind || request.range.offset_bytes < 0 || request.range.size_bytes < 0 ||
@@ -225,16 +305,16 @@ absl::StatusOr<int64_t> RanksParameterStore::Answer(const Request& request,
   bytes.resize(static_cast<size_t>(request.range.size_bytes));
   int64_t filled_bytes = 0;
   GEMINI_RETURN_IF_ERROR(
-      own_->ReadRange(part.name, request.kind, request.range,
-                      [&](int64_t offset_bytes, absl::Span<const std::byte> piece) {
+      own_->ReadRange(piece.name, request.kind, request.range,
+                      [&](int64_t offset_bytes, absl::Span<const std::byte> read) {
                         std::memcpy(bytes.data() + (offset_bytes - request.range.offset_bytes),
-                                    piece.data(), piece.size());
-                        filled_bytes += static_cast<int64_t>(piece.size());
+                                    read.data(), read.size());
+                        filled_bytes += static_cast<int64_t>(read.size());
                         return absl::OkStatus();
                       }));
   if (filled_bytes == request.range.size_bytes) return filled_bytes;
   return absl::InternalError(
-      absl::StrCat(part.name, " gave ", filled_bytes, " of ", request.range.size_bytes, " bytes"));
+      absl::StrCat(piece.name, " gave ", filled_bytes, " of ", request.range.size_bytes, " bytes"));
 }
 
 }  // namespace gemini::trainer

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shows the shards of all ranks (gathered_lm.h) as the tensors of the whole model, as files have
-// them. Of replicas each rank has its own, and the first one's are what is saved.
+// Shows the shards of all ranks (gathered_lm.h), which are of the boxes that they have by sharing
+// layers, as the tensors of the whole model, as files have them. Of replicas each rank has its own,
+// and the first one's are what is saved.
 // Read:    the first rank alone reads, in work that it runs by OnFirstRank. It asks the ranks that
-//          have a part, which serve it meanwhile.
+//          have pieces, which serve it meanwhile, and puts a window of the tensor together.
 // Write:   each rank calls it for each tensor, with a source of its own, and takes what it has of
 //          it. No rank waits for another.
 // Update:  all ranks take the same step (rank_step_exchange.h).
@@ -16,6 +17,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "trainer/parallel/communicator.h"
 #include "trainer/parallel/gathered_lm.h"
+#include "trainer/parallel/parameter_boxes.h"
+#include "trainer/parallel/rank_layout.h"
 #include "trainer/parallel/rank_step_exchange.h"
 #include "trainer/store/parameter_store.h"
 
@@ -23,16 +26,17 @@ namespace gemini::trainer {
 
 class RanksParameterStore final : public ParameterStore {
  public:
-  // `own` has this rank's pieces, under the model's names. Model and communicator outlive this.
+  // `own` has this rank's pieces, under the model's names. `layout` is that of all ranks, by which
+  // the model was made. Model and communicator outlive this.
   RanksParameterStore(std::unique_ptr<ParameterStore> own, GatheredLm& model,
-                      Communicator& communicator);
+                      Communicator& communicator, const RankLayout& layout);
 
   absl::StatusOr<client::StepResult> Update(const client::StepOptions& options) override;
   OptimizerKind optimizer() const override { return own_->optimizer(); }
   absl::Status ReadRange(absl::string_view name, ChunkKind kind, ByteRange range,
                          Sink sink) override;
   absl::Status Write(absl::string_view name, ChunkKind kind, Source source) override;
-  // Asks a rank that has a part, if this one, the first, has none.
+  // Asks a rank that has a piece, if this one, the first, has none.
   absl::StatusOr<int64_t> TensorStep(absl::string_view name) const override;
   absl::Status SetStep(int64_t step) override { return own_->SetStep(step); }
   absl::Status SetTensorStep(absl::string_view name, int64_t step) override;
@@ -44,12 +48,20 @@ class RanksParameterStore final : public ParameterStore {
   void ResetPeaks() override { own_->ResetPeaks(); }
 
  private:
-  // A part of a tensor, in one rank's store.
-  struct Part {
+  // A shard of what one rank of a grid has of a tensor, in that rank's store.
+  struct Piece {
     int64_t rank = 0;
-    std::string name;          // There.
-    int64_t offset_bytes = 0;  // In the tensor, in fp32.
-    int64_t size_bytes = 0;
+    std::string name;       // There.
+    int64_t place = 0;      // In the grid.
+    bool is_first = false;  // What ranks at other places have of the tensor as well.
+    int64_t first = 0;      // Element of the rank's tensor.
+    int64_t count = 0;
+    int64_t end() const { return first + count; }
+  };
+  struct Tensor {
+    const ParameterBoxes* boxes = nullptr;
+    std::vector<Piece> pieces;
+    int64_t num_elements = 0;
   };
   struct Request;
   struct Reply;
@@ -58,8 +70,12 @@ class RanksParameterStore final : public ParameterStore {
   absl::StatusOr<size_t> Find(absl::string_view name) const;
   // Sends a request to a rank, and returns the number that it answers.
   absl::StatusOr<int64_t> Ask(int64_t rank, const Request& request) const;
-  // Reads the request's range of a part that another rank has.
-  absl::Status ReadThere(const Part& part, Request request, Sink sink) const;
+  // Reads elements of a piece, `begin` to `end` of its rank's tensor, into `values`.
+  absl::Status ReadPiece(size_t tensor, size_t piece, ChunkKind kind, int64_t begin, int64_t end,
+                         std::vector<float>& values);
+  // Puts elements `begin` to `end` of the tensor together.
+  absl::Status ReadWindow(size_t tensor, ChunkKind kind, int64_t begin, int64_t end,
+                          std::vector<float>& window);
   // Answers the first rank until it ends that, and returns how its work went.
   absl::Status Serve();
   // Does what is asked of this rank. `bytes` is what it read.
@@ -69,7 +85,7 @@ class RanksParameterStore final : public ParameterStore {
   GatheredLm& model_;
   Communicator& communicator_;
   RankStepExchange exchange_;
-  std::vector<std::vector<Part>> tensors_;  // The parts of each, in its order.
+  std::vector<Tensor> tensors_;
   absl::flat_hash_map<std::string, size_t> places_;
 };
 

@@ -32,8 +32,10 @@
 #include "trainer/forecast/memory_plan.h"
 #include "trainer/forecast/round_of_run.h"
 #include "trainer/parallel/gathered_lm.h"
+#include "trainer/parallel/model_of_ranks.h"
 #include "trainer/parallel/rank_agreement.h"
 #include "trainer/parallel/rank_environment.h"
+#include "trainer/parallel/rank_layout.h"
 #include "trainer/parallel/rank_verdict.h"
 #include "trainer/parallel/rank_watchdog.h"
 #include "trainer/run/rank_job.h"
@@ -152,10 +154,12 @@ UnitOptions UnitOptionsOf(const RunConfig& config) {
 // the next one begins: what one of them cannot do ends all, with one message.
 class TrainingRun {
  public:
-  TrainingRun(RunConfig& config, const RankJob& job, const Interrupt& interrupt, Progress& progress,
+  TrainingRun(RunConfig& config, const RankJob& job, const RankLayout& layout,
+              const Interrupt& interrupt, Progress& progress,
               std::unique_ptr<RankWatchdog>& watchdog)
       : config_(config),
         job_(job),
+        layout_(layout),
         watchdog_(watchdog),
         ranks_(job.agreement()),
         interrupt_(interrupt),
@@ -163,6 +167,8 @@ class TrainingRun {
 
   // Returns the exit status.
   absl::StatusOr<int> Run();
+  // Returns that of an error which all ranks have.
+  int error_status() const { return error_status_; }
 
  private:
   absl::Status OpenOutput();
@@ -189,6 +195,7 @@ class TrainingRun {
 
   RunConfig& config_;
   const RankJob& job_;
+  const RankLayout layout_;
   std::unique_ptr<RankWatchdog>& watchdog_;  // Null as long as there is none.
   const RankAgreement ranks_;
   const Interrupt& interrupt_;
@@ -205,6 +212,7 @@ class TrainingRun {
   GatheredLm* shards_ = nullptr;            // The model, where there are several ranks.
   std::vector<ParameterShape> parameters_;  // Of the whole model, as files have them.
   TrainingMemory memory_;
+  int error_status_ = kExitError;
 };
 
 absl::StatusOr<int> TrainingRun::Run() {
@@ -253,7 +261,7 @@ absl::Status TrainingRun::OpenOutput() {
 
 absl::Status TrainingRun::OpenInputs() {
   if (resumed_.has_value()) {
-    GEMINI_RETURN_IF_ERROR(CheckStepIsTheSame(config_, resumed_->state, ranks_.num_ranks()));
+    GEMINI_RETURN_IF_ERROR(CheckStepIsTheSame(config_, resumed_->state, layout_.num_data()));
   }
   GEMINI_ASSIGN_OR_RETURN(source_,
                           HfCheckpoint::Open(config_.model, static_cast<uint64_t>(config_.seed)));
@@ -304,12 +312,17 @@ absl::Status TrainingRun::MakeModel() {
                               .on_cpu = !config_.gpu().has_value()}));
     parameters_ = ShapesInFiles(ParameterShapesOf(*model_));
   } else {
-    GEMINI_ASSIGN_OR_RETURN(std::unique_ptr<GatheredLm> shards,
-                            GatheredLm::Make(spec(), type, *job_.communicator,
-                                             job_.communicator->world(), UnitOptionsOf(config_)));
-    for (const std::unique_ptr<GatheredUnit>& unit : shards->units()) {
-      for (const UnitTensor& tensor : unit->tensors()) {
-        parameters_.push_back({tensor.name, tensor.sizes});
+    if (absl::Status fits = CheckLayout(spec(), layout_); !fits.ok()) {
+      error_status_ = kExitUsage;
+      return fits;
+    }
+    GEMINI_ASSIGN_OR_RETURN(
+        std::unique_ptr<GatheredLm> shards,
+        MakeModelOfRank(spec(), type, *job_.communicator, layout_, UnitOptionsOf(config_)));
+    for (size_t u = 0; u < shards->units().size(); ++u) {
+      const std::vector<UnitTensor>& tensors = shards->units()[u]->tensors();
+      for (size_t i = 0; i < tensors.size(); ++i) {
+        parameters_.push_back({tensors[i].name, shards->boxes(u)[i].sizes()});
       }
     }
     shards->set_gather_ahead(config_.gather_ahead > 0);
@@ -358,7 +371,7 @@ absl::Status TrainingRun::OpenMemory() {
         memory_.store, ReferenceParameterStore::Create(*model_, MakeOptimizer(config_), no_decay));
   } else if (shards_ != nullptr) {
     GEMINI_RETURN_IF_ERROR(
-        OpenShards(sized_, *shards_, *job_.communicator, available_bytes_, memory_));
+        OpenShards(sized_, *shards_, *job_.communicator, layout_, available_bytes_, memory_));
   } else {
     GEMINI_RETURN_IF_ERROR(OpenManaged(sized_, std::move(device_), spec(), *model_,
                                        ParameterShapesOf(*model_), available_bytes_, memory_));
@@ -407,6 +420,9 @@ absl::StatusOr<TrainingSummary> TrainingRun::TrainToTheEnd() {
       .progress = progress_,
       .interrupt = interrupt_,
       .ranks = ranks_,
+      .part = {.index = layout_.data(ranks_.rank()),
+               .count = layout_.num_data(),
+               .speaks = layout_.SpeaksForGrid(ranks_.rank())},
       .log = [this](const std::string& text) { Log(text); },
       .warn = warn};
   return Train(parts, resumed_.has_value() ? &resumed_->state : nullptr,
@@ -422,14 +438,15 @@ int Fail(const absl::Status& status, int exit_status, int64_t rank) {
 }
 
 // Ends a run that is over: in order if all ranks are at its end, else with the job.
-int EndRun(const absl::StatusOr<int>& result, const RankJob& job,
+// `error_status`: of an error that all have.
+int EndRun(const absl::StatusOr<int>& result, int error_status, const RankJob& job,
            std::unique_ptr<RankWatchdog> watchdog) {
   const bool is_alone = job.communicator == nullptr;
   if (!is_alone && !result.ok() && !IsAgreed(result.status())) {
     const bool tells = watchdog == nullptr || watchdog->EndJob();
     EndJob(job.where.rank, tells ? std::string(result.status().message()) : "");
   }
-  const int status = result.ok() ? *result : Fail(result.status(), kExitError, job.where.rank);
+  const int status = result.ok() ? *result : Fail(result.status(), error_status, job.where.rank);
   if (watchdog != nullptr) {
     // All are here before one stops to tell how it is, and the first one's store stays until all
     // have stopped.
@@ -443,8 +460,11 @@ int EndRun(const absl::StatusOr<int>& result, const RankJob& job,
 int RunRank(const std::vector<std::string>& arguments, const RankJob& job) {
   absl::StatusOr<CommandLine> line = ParseCommandLine(arguments);
   absl::Status parsed = line.status();
+  absl::StatusOr<RankLayout> layout = RankLayout(job.where.num_ranks);
   if (line.ok() && !line->help && !line->version) {
-    parsed = CheckRunOfRanks(line->config, job.where.num_ranks);
+    layout = LayoutOf(line->config, job.where.num_ranks);
+    parsed = layout.status();
+    parsed.Update(CheckRunOfRanks(line->config, job.where.num_ranks));
   }
   parsed = job.agreement().Agree(parsed);
   if (!parsed.ok()) return Fail(parsed, kExitUsage, job.where.rank);
@@ -464,7 +484,7 @@ int RunRank(const std::vector<std::string>& arguments, const RankJob& job) {
                                                         : Interrupt::Tells::kNo);
   Progress progress(is_first ? STDERR_FILENO : -1);
   std::unique_ptr<RankWatchdog> watchdog;
-  TrainingRun run(line->config, job, interrupt, progress, watchdog);
+  TrainingRun run(line->config, job, *layout, interrupt, progress, watchdog);
   absl::StatusOr<int> result = 0;
   try {
     result = run.Run();
@@ -472,7 +492,7 @@ int RunRank(const std::vector<std::string>& arguments, const RankJob& job) {
     result = absl::InternalError(error.what());
   }
   progress.Clear();
-  return EndRun(result, job, std::move(watchdog));
+  return EndRun(result, run.error_status(), job, std::move(watchdog));
 }
 
 int Main(const std::vector<std::string>& arguments) {

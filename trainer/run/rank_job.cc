@@ -86,6 +86,15 @@ absl::Status CheckSameRun(const RankAgreement& ranks, const RunConfig& config,
   return ranks.Agree(Compare(own, of_first));
 }
 
+absl::StatusOr<RankLayout> LayoutOf(const RunConfig& config, int64_t num_ranks) {
+  const int64_t tensor = config.tensor_ranks(num_ranks);
+  GEMINI_ASSIGN_OR_RETURN(const policies::Mesh mesh,
+                          policies::Mesh::Make(num_ranks, {.tensor = tensor}));
+  GEMINI_ASSIGN_OR_RETURN(const policies::TensorGrid grid,
+                          policies::TensorGrid::Make(policies::TensorMode::k1d, tensor));
+  return RankLayout(mesh, grid);
+}
+
 int64_t ThreadsOfRank(int64_t processors, int64_t usable, int64_t num_local_ranks) {
   return std::max<int64_t>(1, std::min(usable, processors / num_local_ranks));
 }

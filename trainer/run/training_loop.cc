@@ -74,9 +74,9 @@ class Loop {
   // The signal that ends the run: of this rank if it is alone, else what all know of.
   int signal() const { return parts_.ranks.is_alone() ? parts_.interrupt.signal() : signal_; }
   // Micro-batches of a step of all ranks, and the place of this rank's `micro_batch` among them.
-  int64_t num_micro_batches() const { return config_.accumulate * parts_.ranks.num_ranks(); }
+  int64_t num_micro_batches() const { return config_.accumulate * parts_.part.count; }
   int64_t PlaceOf(int64_t micro_batch) const {
-    return parts_.ranks.rank() * config_.accumulate + micro_batch;
+    return parts_.part.index * config_.accumulate + micro_batch;
   }
   // Returns the factors of a step of all ranks, whose rows have one length and no ignored labels.
   LossFactors FactorsOfStep() const {
@@ -149,8 +149,8 @@ absl::Status Loop::AddUp(const LossValues& own, int64_t weight, LossValues& sum)
     int64_t weight = 0;
     int64_t signal = 0;
   };
-  const Part part = {RankVerdict(std::exchange(told_later_, absl::OkStatus())), own, weight,
-                     parts_.interrupt.signal()};
+  const Part part = {RankVerdict(std::exchange(told_later_, absl::OkStatus())), own,
+                     parts_.part.speaks ? weight : 0, parts_.interrupt.signal()};
   GEMINI_ASSIGN_OR_RETURN(const std::vector<Part> parts, parts_.ranks.Gather(part, "losses"));
   std::vector<RankVerdict> verdicts;
   for (const Part& one : parts) {
@@ -445,10 +445,10 @@ absl::Status Loop::Evaluate() {
         return Explain(error, "evaluation");
       }
     }
-    const int64_t sequences = config_.batch * parts_.ranks.num_ranks();  // At one time.
+    const int64_t sequences = config_.batch * parts_.part.count;  // At one time.
     for (int64_t round = 0; round < data.num_sequences(); round += sequences) {
       // A rank for which there is no batch left takes part with another one's.
-      const int64_t own = round + parts_.ranks.rank() * config_.batch;
+      const int64_t own = round + parts_.part.index * config_.batch;
       const bool is_needed = own < data.num_sequences();
       const int64_t first = is_needed ? own : round;
       const int64_t count = std::min(config_.batch, data.num_sequences() - first);

@@ -34,6 +34,14 @@
 
 namespace gemini::trainer {
 
+// Which part of a step's sequences a rank learns from, of `count`. Ranks that share layers learn
+// from the same part, and one of them speaks for all.
+struct DataPart {
+  int64_t index = 0;
+  int64_t count = 1;
+  bool speaks = true;
+};
+
 // What a loop works on; all of it outlives the loop.
 struct TrainingParts {
   const RunConfig& config;
@@ -54,6 +62,7 @@ struct TrainingParts {
   Progress& progress;
   const Interrupt& interrupt;
   const RankAgreement& ranks;
+  DataPart part = {};
   std::function<void(const std::string&)> log;   // One line for people.
   std::function<void(const std::string&)> warn;  // Likewise, of what went wrong.
 };

@@ -104,7 +104,8 @@ absl::StatusOr<Plans> PlanFor(const RunConfig& config, const client::hooks::Sess
 // Refuses a DEVICE in which no step of the ranks runs. A step may need more than this counts: the
 // gradients of a unit and the buffer that they are added in, or what an operator needs of
 // non-model data in a model that is not in units, beside the smallest unit that is gathered.
-absl::Status CheckUnitsFit(const RunConfig& config, const GatheredLm& model, int64_t device_bytes) {
+absl::Status CheckUnitsFit(const RunConfig& config, const GatheredLm& model,
+                           const RankLayout& layout, int64_t device_bytes) {
   DeviceNeed least;
   int64_t smallest_bytes = std::numeric_limits<int64_t>::max();
   for (const std::unique_ptr<GatheredUnit>& unit : model.units()) {
@@ -115,8 +116,9 @@ absl::Status CheckUnitsFit(const RunConfig& config, const GatheredLm& model, int
                .non_model_bytes = 2 * bytes};
     }
   }
-  // In the vertical schedule activations may leave DEVICE.
-  if (config.micro_batch_schedule != "vertical") {
+  // In the vertical schedule activations may leave DEVICE. Operators of layers that ranks share are
+  // smaller than those that are foretold.
+  if (config.micro_batch_schedule != "vertical" && layout.grid().num_ranks() == 1) {
     const int64_t gathered_bytes = config.zero == "3" ? smallest_bytes : 0;
     const absl::StatusOr<NamedTrace> step = TraceStep(model.spec(), RoundOf(config), ComputeRate());
     for (size_t i = 0; step.ok() && i < step->needs.size(); ++i) {
@@ -132,10 +134,10 @@ absl::Status CheckUnitsFit(const RunConfig& config, const GatheredLm& model, int
 // many pieces, of which chunks of 64 KiB would waste a twentieth with eight ranks: takes the
 // largest chunks with which HOST is about as small as with any.
 absl::StatusOr<MemoryPlan> PlanForShards(const RunConfig& config, const GatheredLm& model,
-                                         int64_t available) {
+                                         const RankLayout& layout, int64_t available) {
   constexpr int64_t kLeastChunkBytes = 16 * kKiB;
   constexpr double kWorthwhile = 1.02;
-  GEMINI_RETURN_IF_ERROR(CheckUnitsFit(config, model, DeviceMemory(config, available)));
+  GEMINI_RETURN_IF_ERROR(CheckUnitsFit(config, model, layout, DeviceMemory(config, available)));
   std::vector<TensorSpec> tensors;
   for (const auto& parameter : model.named_parameters()) {
     const torch::Tensor& tensor = parameter.value();
@@ -172,6 +174,7 @@ void MakeGpuOperatorsRepeatable() {
 // model into it, and makes its store.
 absl::Status OpenSession(const RunConfig& config, TrainingDevice device, const MemoryPlan& plan,
                          CausalLm& model, client::hooks::ManageOptions manage,
+                         const std::string& label,
                          absl::FunctionRef<bool(absl::string_view name)> is_exempt,
                          TrainingMemory& memory) {
   RaiseDescriptorLimit();
@@ -182,7 +185,7 @@ absl::Status OpenSession(const RunConfig& config, TrainingDevice device, const M
   options.host_memory = plan.bytes[Tier::kHost];
   options.nvme_memory = plan.bytes[Tier::kNvme];
   options.chunk_bytes = plan.chunk_bytes;
-  options.label = absl::StrCat("gemini-train ", manage.space_name).substr(0, 128);
+  options.label = absl::StrCat("gemini-train ", label).substr(0, 128);
   options.device_bandwidth = config.device_bandwidth;
   options.update_threads = static_cast<int>(config.update_threads);
   GEMINI_ASSIGN_OR_RETURN(options.policy.kind, ParsePolicyKind(config.policy));
@@ -288,7 +291,7 @@ absl::Status OpenManaged(const RunConfig& config, TrainingDevice device, const M
   GEMINI_RETURN_IF_ERROR(LeaveRoomForActivations(plan, manage));
   GEMINI_ASSIGN_OR_RETURN(const DecayExemptions no_decay, DecayExemptions::Parse(config.no_decay));
   GEMINI_RETURN_IF_ERROR(OpenSession(
-      config, std::move(device), plan, model, manage,
+      config, std::move(device), plan, model, manage, manage.space_name,
       [&](absl::string_view name) { return no_decay.Exempts(NameInFiles(name)); }, memory));
   // Also behind --resume: the first step of a run is like those before.
   for (Trace& round : plans.rounds) memory.session->phases().Foretell(std::move(round));
@@ -303,15 +306,20 @@ absl::Status OpenManaged(const RunConfig& config, TrainingDevice device, const M
 }
 
 absl::Status OpenShards(const RunConfig& config, GatheredLm& model, Communicator& communicator,
-                        int64_t available, TrainingMemory& memory) {
-  GEMINI_ASSIGN_OR_RETURN(const MemoryPlan plan, PlanForShards(config, model, available));
+                        const RankLayout& layout, int64_t available, TrainingMemory& memory) {
+  GEMINI_ASSIGN_OR_RETURN(const MemoryPlan plan, PlanForShards(config, model, layout, available));
   client::hooks::ManageOptions manage;
   // No longer than 116, so that the name of its activations' space has the rank, too.
   manage.space_name = absl::StrCat(SpaceName(config).substr(0, 104), ".rank", communicator.rank());
   GEMINI_RETURN_IF_ERROR(LeaveRoomForActivations(plan, manage));
   GEMINI_ASSIGN_OR_RETURN(const DecayExemptions no_decay, DecayExemptions::Parse(config.no_decay));
+  std::string label = manage.space_name;
+  if (layout.grid().num_ranks() > 1) {
+    absl::StrAppend(&label, " (dp ", layout.data(communicator.rank()), ", tp ",
+                    layout.place(communicator.rank()), ")");
+  }
   GEMINI_RETURN_IF_ERROR(OpenSession(
-      config, TrainingDevice(), plan, model, manage,
+      config, TrainingDevice(), plan, model, manage, label,
       [&](absl::string_view name) { return no_decay.Exempts(NameOfWhole(name)); }, memory));
   // What is whole beside the pieces gets its values from them, or from gradients.
   for (const auto& parameter : model.named_parameters()) {
@@ -323,7 +331,7 @@ absl::Status OpenShards(const RunConfig& config, GatheredLm& model, Communicator
                                                }));
   }
   memory.store =
-      std::make_unique<RanksParameterStore>(std::move(memory.store), model, communicator);
+      std::make_unique<RanksParameterStore>(std::move(memory.store), model, communicator, layout);
   return OpenActivations(plan, manage.space_name, memory);
 }
 

@@ -19,6 +19,7 @@
 #include "trainer/models/expert_cache.h"
 #include "trainer/parallel/communicator.h"
 #include "trainer/parallel/gathered_lm.h"
+#include "trainer/parallel/rank_layout.h"
 #include "trainer/store/parameter_store.h"
 
 namespace gemini::trainer {
@@ -52,9 +53,10 @@ absl::Status OpenManaged(const RunConfig& config, TrainingDevice device, const M
                          CausalLm& model, const std::vector<ParameterShape>& parameters,
                          int64_t available, TrainingMemory& memory);
 
-// The same for this rank's shards of a model, in a space named after the rank. `available`: this
-// rank's part of the memory that is free. Model and communicator outlive `memory`.
+// The same for this rank's shards of a model, in a space named after the rank. `layout`: of all
+// ranks. `available`: this rank's part of the memory that is free. Model and communicator outlive
+// `memory`.
 absl::Status OpenShards(const RunConfig& config, GatheredLm& model, Communicator& communicator,
-                        int64_t available, TrainingMemory& memory);
+                        const RankLayout& layout, int64_t available, TrainingMemory& memory);
 
 }  // namespace gemini::trainer

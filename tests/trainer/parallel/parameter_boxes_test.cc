@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/parallel/parameter_boxes.h"
 
+#include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -145,6 +147,59 @@ TEST(ParameterBoxesTest, FirstRanksHaveEachElementOnce) {
       }
     }
   }
+}
+
+// The same elements as by counting through each box, in any window of either tensor.
+TEST(ParameterBoxesTest, RunsInAWindowAreThoseOfTheBoxes) {
+  for (const Case& c : Cases()) {
+    SCOPED_TRACE(c.name);
+    const ParameterBoxes boxes(c.sizes, c.splits, c.grid);
+    for (int64_t place = 0; place < c.grid.num_ranks(); ++place) {
+      std::map<int64_t, int64_t> local_of_whole;
+      for (const Box& box : boxes.BoxesOf(place)) {
+        std::vector<int64_t> at = box.begin;
+        size_t d = 0;
+        do {
+          int64_t whole = 0, local = 0;
+          for (d = 0; d < at.size(); ++d) {
+            whole = whole * c.sizes[d] + at[d];
+            local = local * boxes.local_sizes()[d] + at[d] - box.begin[d];
+          }
+          local_of_whole[whole] = box.local_offset + local;
+          while (d > 0 && ++at[d - 1] == box.end[d - 1]) {
+            at[d - 1] = box.begin[d - 1];
+            --d;
+          }
+        } while (d > 0);
+      }
+      for (const auto& [begin, end] : std::vector<std::pair<int64_t, int64_t>>{
+               {0, 1000}, {0, 7}, {5, 13}, {6, 6}, {11, 12}, {17, 50}}) {
+        std::map<int64_t, int64_t> in_whole, in_local, expected_whole, expected_local;
+        const auto add_to = [](std::map<int64_t, int64_t>& found) {
+          return [&found](const BoxRun& run) {
+            for (int64_t i = 0; i < run.count; ++i) {
+              EXPECT_TRUE(found.emplace(run.whole_offset + i, run.local_offset + i).second);
+            }
+          };
+        };
+        boxes.VisitRunsInWhole(place, begin, end, add_to(in_whole));
+        boxes.VisitRunsInLocal(place, begin, end, add_to(in_local));
+        for (const auto& [whole, local] : local_of_whole) {
+          if (whole >= begin && whole < end) expected_whole[whole] = local;
+          if (local >= begin && local < end) expected_local[whole] = local;
+        }
+        EXPECT_EQ(in_whole, expected_whole) << place << ": " << begin << " to " << end;
+        EXPECT_EQ(in_local, expected_local) << place << ": " << begin << " to " << end;
+      }
+    }
+  }
+}
+
+TEST(ParameterBoxesTest, RowsThatAreWholeAreOneRun) {
+  const ParameterBoxes rows({6, 4}, {{.axes = {kJ}}, {}}, Grid(k1d, 2));
+  std::vector<BoxRun> runs;
+  rows.VisitRunsInWhole(1, 0, 100, [&](const BoxRun& run) { runs.push_back(run); });
+  EXPECT_THAT(runs, ElementsAre(BoxRun{12, 0, 12}));
 }
 
 }  // namespace

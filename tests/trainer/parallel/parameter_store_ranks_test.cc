@@ -16,6 +16,7 @@
 #include "tests/trainer/parallel/thread_ranks.h"
 #include "trainer/families/hf_config.h"
 #include "trainer/models/causal_lm.h"
+#include "trainer/parallel/model_of_ranks.h"
 #include "trainer/parallel/rank_verdict.h"
 #include "trainer/store/parameter_store_reference.h"
 
@@ -67,13 +68,15 @@ class FailingStore final : public ParameterStore {
 
 // One rank of a test.
 struct Rank {
-  explicit Rank(Communicator& me) {
+  explicit Rank(Communicator& me, int64_t tensor = 1) {
     const ModelSpec spec = ParseHfConfig(kConfig, "config")->spec;
-    model = *GatheredLm::Make(spec, torch::kFloat32, me, me.world(),
-                              {.block_elements = ShardBlockElements(MomentFormat::kFp32)});
+    const RankLayout layout(*policies::Mesh::Make(me.num_ranks(), {.tensor = tensor}),
+                            *policies::TensorGrid::Make(policies::TensorMode::k1d, tensor));
+    model = *MakeModelOfRank(spec, torch::kFloat32, me, layout,
+                             {.block_elements = ShardBlockElements(MomentFormat::kFp32)});
     auto own = std::make_unique<FailingStore>(*ReferenceParameterStore::Create(*model, {}, {}));
     failing = own.get();
-    store = std::make_unique<RanksParameterStore>(std::move(own), *model, me);
+    store = std::make_unique<RanksParameterStore>(std::move(own), *model, me, layout);
   }
   // Values that count up, from `first` on.
   absl::Status Write(absl::string_view name, ChunkKind kind, int64_t first) {
@@ -110,11 +113,17 @@ std::vector<float> Count(int64_t first, int64_t size) {
   return values;
 }
 
-class RanksParameterStoreTest : public ::testing::TestWithParam<int64_t> {};
+// So many ranks, of which so many share each layer.
+struct Ranks {
+  int64_t count = 1;
+  int64_t tensor = 1;
+};
+
+class RanksParameterStoreTest : public ::testing::TestWithParam<Ranks> {};
 
 TEST_P(RanksParameterStoreTest, TheFirstRankReadsWhatAllHaveWritten) {
-  RunThreadRanks(GetParam(), [](Communicator& me) {
-    Rank rank(me);
+  RunThreadRanks(GetParam().count, [](Communicator& me) {
+    Rank rank(me, GetParam().tensor);
     constexpr int64_t kElements = 301 * 64;
     ASSERT_OK(rank.Write(kTable, ChunkKind::kParam, 0));
     ASSERT_OK(rank.Write(kTable, ChunkKind::kExpAvg, 5));
@@ -143,7 +152,7 @@ TEST_P(RanksParameterStoreTest, TheFirstRankReadsWhatAllHaveWritten) {
   });
 }
 
-// What four ranks have, as many as GetParam() get and give back.
+// What four ranks have in shards, those of GetParam() get and give back.
 TEST_P(RanksParameterStoreTest, OtherRanksGiveBackTheSameBits) {
   constexpr ChunkKind kKinds[] = {ChunkKind::kParam, ChunkKind::kExpAvg, ChunkKind::kExpAvgSq};
   using Files = std::map<std::pair<std::string, ChunkKind>, std::vector<float>>;
@@ -172,8 +181,8 @@ TEST_P(RanksParameterStoreTest, OtherRanksGiveBackTheSameBits) {
     }
     ASSERT_OK(read(rank, of_four));
   });
-  RunThreadRanks(GetParam(), [&](Communicator& me) {
-    Rank rank(me);
+  RunThreadRanks(GetParam().count, [&](Communicator& me) {
+    Rank rank(me, GetParam().tensor);
     for (const auto& [key, values] : of_four) {
       ASSERT_OK(rank.store->Write(
           key.first, key.second, [&](int64_t offset_bytes, absl::Span<std::byte> bytes) {
@@ -188,8 +197,8 @@ TEST_P(RanksParameterStoreTest, OtherRanksGiveBackTheSameBits) {
 }
 
 TEST_P(RanksParameterStoreTest, ErrorsReachTheFirstRankAndItsOwnReachAll) {
-  RunThreadRanks(GetParam(), [](Communicator& me) {
-    Rank rank(me);
+  RunThreadRanks(GetParam().count, [](Communicator& me) {
+    Rank rank(me, GetParam().tensor);
     const int64_t last = me.num_ranks() - 1;
     if (me.rank() == last) rank.failing->failure = absl::DataLossError("a disk is gone");
     const absl::Status status = rank.store->OnFirstRank([&] {
@@ -207,7 +216,12 @@ TEST_P(RanksParameterStoreTest, ErrorsReachTheFirstRankAndItsOwnReachAll) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, RanksParameterStoreTest, ::testing::Values(1, 2, 4));
+INSTANTIATE_TEST_SUITE_P(Ranks, RanksParameterStoreTest,
+                         ::testing::Values(Ranks{1}, Ranks{2}, Ranks{4}, Ranks{2, 2}, Ranks{4, 2},
+                                           Ranks{4, 4}, Ranks{8, 2}),
+                         [](const auto& one) {
+                           return absl::StrCat(one.param.count, "_of_", one.param.tensor);
+                         });
 
 }  // namespace
 }  // namespace gemini::trainer

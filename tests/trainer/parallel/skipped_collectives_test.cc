@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Each collective of a step matters: ranks that skip one, all of them, end with other parameters or
 // in an error. So what compares ranks with one process would notice that it is missing.
-#include <cstring>
 #include <map>
 #include <memory>
 #include <set>
@@ -14,6 +13,7 @@
 #include "client/torch/model/element_types.h"
 #include "gtest/gtest.h"
 #include "tests/status_matchers.h"
+#include "tests/trainer/parallel/skipping_communicator.h"
 #include "tests/trainer/parallel/thread_ranks.h"
 #include "torch/torch.h"
 #include "trainer/families/hf_config.h"
@@ -34,61 +34,6 @@ constexpr char kConfig[] =
         "intermediate_size":96})";
 // Every rank of that model has a gradient of each tensor, so that it does not show in which.
 constexpr char kWhich[] = "which gradients of ";
-
-class DoneWork final : public PendingWork {
- public:
-  absl::Status Wait() override { return absl::OkStatus(); }
-  bool Done() const override { return true; }
-};
-
-// Exchanges by another communicator, but at one site, where each rank is left with what it has.
-class SkippingCommunicator final : public Communicator {
- public:
-  SkippingCommunicator(Communicator& inner, std::string skipped)
-      : Communicator(inner.rank(), inner.num_ranks()),
-        inner_(inner),
-        skipped_(std::move(skipped)) {}
-
- protected:
-  Work Issue(Operation operation) override {
-    const RankGroup& group = inner_.world();
-    const bool skip = operation.site == skipped_;
-    switch (operation.kind) {
-      case CollectiveKind::kAllGather: {
-        if (!skip) {
-          return inner_.AllGather(group, operation.from, operation.to, operation.count,
-                                  operation.site);
-        }
-        const std::vector<std::byte> own(operation.from, operation.from + operation.count);
-        std::memset(operation.to, 0, static_cast<size_t>(operation.count * group.size()));
-        std::memcpy(operation.to + group.place * operation.count, own.data(), own.size());
-        return std::make_shared<DoneWork>();
-      }
-      case CollectiveKind::kReduceScatter: {
-        if (!skip) {
-          return inner_.ReduceScatter(group, operation.type, operation.from, operation.to,
-                                      operation.count, operation.site);
-        }
-        const int64_t bytes = operation.count * SumTypeBytes(operation.type);
-        std::memmove(operation.to, operation.from + group.place * bytes,
-                     static_cast<size_t>(bytes));
-        return std::make_shared<DoneWork>();
-      }
-      case CollectiveKind::kAllReduce:
-        if (skip) return std::make_shared<DoneWork>();
-        return inner_.AllReduce(group, operation.type, operation.to, operation.count,
-                                operation.site);
-      default:
-        ADD_FAILURE() << operation.site;
-        return std::make_shared<DoneWork>();
-    }
-  }
-  absl::Status Prepare(const RankGroup& /*group*/) override { return absl::OkStatus(); }
-
- private:
-  Communicator& inner_;
-  const std::string skipped_;
-};
 
 struct Outcome {
   std::map<std::string, Tensor> parameters;  // By name, which has its piece.

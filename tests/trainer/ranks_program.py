@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the end-to-end tests of gemini-train by mpirun share: running several ranks, and reading what they left."""
+import os
+import pathlib
+import subprocess
+import time
+
+import train_program
+from train_program import BIN, MODELS, arguments, metrics
+
+MPIRUN = [os.environ.get("GEMINI_MPIRUN", "mpirun"), "--oversubscribe", "--bind-to", "none", "--mca",
+          "mpi_yield_when_idle", "1"]
+ALLOWED = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+TIMEOUT_S = 120
+# Weights of the head are of their own, so that gradients are added in one order by one process and by ranks.
+UNTIED, TIED = "llama", "gpt2"
+
+
+def command(num_ranks, keys):
+    return [*MPIRUN, "-n", str(num_ranks), BIN / "gemini-train", *arguments(keys)]
+
+
+def run_ranks(num_ranks, **keys):
+    return subprocess.run(command(num_ranks, keys), capture_output=True, text=True, timeout=TIMEOUT_S,
+                          stdin=subprocess.DEVNULL, env={**os.environ, **ALLOWED})
+
+
+class RanksTestCase(train_program.TrainTest):
+    def keys(self, model=UNTIED, **more):
+        return super().keys(model, **{"steps": 6, "eval_data": MODELS / "eval.npy", "eval_every": 4, **more})
+
+    def ranks(self, num_ranks, name, **keys):
+        """Runs to a successful end and returns the output directory."""
+        output = self.directory / name
+        result = run_ranks(num_ranks, output=output, **keys)
+        self.assertEqual(result.returncode, 0, f"{name}: {result.stderr}\n{result.stdout}")
+        return output
+
+    def refused(self, num_ranks, status, text, **keys):
+        """One message, from one rank, and no output."""
+        output = self.directory / "refused"
+        result = run_ranks(num_ranks, output=output, **keys)
+        said = [line for line in result.stderr.splitlines() if line.startswith("gemini-train: ")]
+        self.assertEqual((result.returncode, len(said)), (status, 1), result.stderr)
+        self.assertIn(text, said[0])
+        if status != 75:  # Else the first rank may have ended in the middle of what it did.
+            self.assertFalse(output.exists())
+        return said[0]
+
+    def assert_same_end(self, one, other):
+        for file in ("model.safetensors", "optimizer.safetensors", "trainer_state.json"):
+            self.assert_same_file(one / "latest" / file, other / "latest" / file)
+        of_step = [[(line["step"], line.get("loss"), line.get("grad_norm"), line.get("eval_loss"))
+                    for line in metrics(output)] for output in (one, other)]
+        self.assertEqual(*of_step)
+
+    def started(self, num_ranks, name, **keys):
+        process = subprocess.Popen(command(num_ranks, self.keys(output=self.directory / name, **keys)),
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL,
+                                   env={**os.environ, **ALLOWED})
+        self.addCleanup(process.stderr.close)
+        self.addCleanup(process.stdout.close)
+        return process
+
+    def wait_for_steps(self, process, name, count):
+        path = self.directory / name / "metrics.jsonl"
+        while not path.exists() or len(path.read_text().splitlines()) < count:
+            try:
+                process.wait(timeout=0.02)
+                self.fail(f"it ended before: {process.stderr.read()}")
+            except subprocess.TimeoutExpired:
+                pass
+
+    def wait_until_gone(self, ranks):
+        end = time.monotonic() + 10
+        while any(pathlib.Path(f"/proc/{pid}").exists() for pid in ranks.values()):
+            self.assertLess(time.monotonic(), end, ranks)
+
+    def children(self, process):
+        """The ranks' process ids, by rank."""
+        found = {}
+        for entry in pathlib.Path("/proc").iterdir():
+            try:
+                environment = (entry / "environ").read_bytes().split(b"\0")
+                status = (entry / "stat").read_text()
+            except (OSError, NotADirectoryError):
+                continue
+            if int(status.rsplit(")", 1)[1].split()[1]) != process.pid:
+                continue
+            for variable in environment:
+                if variable.startswith(b"OMPI_COMM_WORLD_RANK="):
+                    found[int(variable.split(b"=")[1])] = int(entry.name)
+        return found

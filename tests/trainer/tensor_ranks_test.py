@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""gemini-train by mpirun, where ranks share each layer: they train as one process does, wherever their parts lie, and go
+on from each other's checkpoints."""
+import os
+import shutil
+import signal
+import unittest
+
+import numpy
+
+from ranks_program import TIED, TIMEOUT_S, UNTIED, RanksTestCase, run_ranks
+from train_program import metrics, run, steps, tensors
+
+# Adam makes steps of the learning rate from rounding alone where gradients are near zero, unless this is larger.
+EPSILON = 1e-3
+SHARED = {"tensor": "1d", "tensor_size": 2}
+
+
+class TensorRanksTest(RanksTestCase):
+    def keys(self, model=UNTIED, **more):
+        return super().keys(model, **{"epsilon": EPSILON, "eval_every": 3, **more})
+
+    def assert_close(self, one, other, loss=1e-5, norm=1e-5, parameters=1e-4):
+        """Relative losses and norms, and absolute parameters of fp32."""
+        lines, others = metrics(one), metrics(other)
+        self.assertEqual(len(lines), len(others))
+        for line, same in zip(lines, others):
+            for key, relative in (("loss", loss), ("eval_loss", loss), ("grad_norm", norm)):
+                self.assertAlmostEqual(line.get(key, 0), same.get(key, 0), delta=relative * line.get(key, 0), msg=key)
+        values, same = (tensors(output / "latest" / "model.safetensors") for output in (one, other))
+        self.assertEqual(values.keys(), same.keys())
+        for name, (dtype, shape, data) in values.items():
+            self.assertEqual((dtype, shape), same[name][:2], name)
+            if dtype == "F32":
+                difference = numpy.frombuffer(data, "<f4") - numpy.frombuffer(same[name][2], "<f4")
+                self.assertLess(abs(difference).max(), parameters, name)
+
+    def test_ranks_that_share_layers_train_as_one_process_does(self):
+        for name, (num_ranks, keys) in {
+                "llama": (4, {}),
+                "gpt2": (2, {"model": TIED, "recompute": True}),
+                "opt_post_norm": (2, {"model": "opt_post_norm"}),
+                "gemma2": (2, {"model": "gemma2"}),
+                "cohere": (4, {"model": "cohere"}),
+                "qwen3_moe": (2, {"model": "qwen3_moe"})}.items():
+            with self.subTest(name):
+                one = self.train(f"one_{name}", **self.keys(**keys))
+                self.assert_close(one, self.ranks(num_ranks, f"ranks_{name}", tensor="1d", **self.keys(**keys)))
+
+    def check_beside_ranks_that_share_no_layer(self, cases):
+        for name, (bars, keys) in cases.items():
+            with self.subTest(name):
+                apart = self.ranks(2, f"apart_{name}", **self.keys(**keys))
+                shared = self.ranks(4, f"shared_{name}", **SHARED, **self.keys(**keys))
+                self.assert_close(apart, shared, **bars)
+
+    def test_formats(self):
+        # What is rounded otherwise differs by 2^-8 in bf16, by 2^-11 in fp16, and a moment by a code of 8 bits.
+        self.check_beside_ranks_that_share_no_layer({
+            "bf16": ({"loss": 2e-3, "norm": 1e-2, "parameters": 1e-3}, {"precision": "bf16"}),
+            "fp16": ({"loss": 2e-4, "norm": 2e-3}, {"precision": "fp16"}),
+            "quantised": ({"loss": 1e-4, "norm": 1e-3, "parameters": 2e-3}, {"moments": "8bit"})})
+
+    def test_layer_wise_optimizers(self):
+        self.check_beside_ranks_that_share_no_layer({
+            "lamb": ({}, {"optimizer": "lamb"}),
+            "lars": ({}, {"optimizer": "lars", "lr": 0.1})})
+
+    def test_stages_and_tiers_change_no_bit(self):
+        whole = self.ranks(4, "whole", zero=0, **SHARED, **self.keys())
+        for name, keys in {
+                "1": {"zero": 1},
+                "2": {"zero": 2},
+                "3": {"zero": 3, "gather_ahead": 1},
+                "on_nvme": {"optimizer_tier": "nvme", "nvme": f"{self.directory}:64MiB"},
+                "small": {"device_memory": "1600KiB", "chunk_size": "16KiB", "recompute": True}}.items():
+            with self.subTest(name):
+                self.assert_same_end(whole, self.ranks(4, f"other_{name}", **SHARED, **self.keys(**keys)))
+
+    def test_stages_of_accumulated_gradients_are_in_two_classes(self):
+        ends = [self.ranks(4, f"stage_{zero}", zero=zero, accumulate=2, **SHARED, **self.keys(batch=1))
+                for zero in range(4)]
+        self.assert_same_end(ends[0], ends[1])
+        self.assert_same_end(ends[2], ends[3])
+        self.assert_close(ends[0], ends[2])
+        # What each has of the model is a half, or a quarter.
+        host = [steps(end)[-1]["host_bytes"] for end in ends]
+        self.assertLess(host[3], 0.6 * host[0])
+
+    def test_other_meshes_go_on(self):
+        more = {"schedule": "constant", "steps": 3}
+        first = self.ranks(4, "first", **SHARED, **self.keys(**more))
+        through = self.ranks(4, "through", **SHARED, **self.keys(**dict(more, steps=6)))
+        for name, num_ranks, keys in (("same", 4, {}), ("line", 4, {"tensor_size": 4, "accumulate": 2}),
+                                      ("shards", 2, {"tensor": "none", "tensor_size": 0}),
+                                      ("alone", 1, {"tensor": "none", "tensor_size": 0, "accumulate": 2})):
+            with self.subTest(name):
+                shutil.copytree(first, self.directory / name, symlinks=True)
+                going = dict(keys, output=self.directory / name, resume=True, steps=6)
+                result = run_ranks(num_ranks, **going) if num_ranks > 1 else run(**going)
+                self.assertEqual(result.returncode, 0, result.stderr)
+                if name == "same":
+                    for file in ("model.safetensors", "optimizer.safetensors"):
+                        self.assert_same_file(through / "latest" / file, self.directory / name / "latest" / file)
+                else:
+                    self.assert_close(through, self.directory / name, loss=1e-6, parameters=2e-5)
+
+    def test_what_does_not_divide_is_refused(self):
+        for num_ranks, text, keys in (
+                (3, "3 ranks do not divide into pp 1 x sp 1 x tp 2 = 2", SHARED),
+                (2, "--tensor-size 2 is of --tensor", {"tensor_size": 2}),
+                (3, "1d of 3 ranks: its attention heads, 4, do not divide by 3: use 2 or 4 ranks", {"tensor": "1d"})):
+            with self.subTest(text):
+                self.refused(num_ranks, 2, text, **keys, **self.keys())
+
+    def test_a_rank_that_dies_ends_all_and_the_next_run_goes_on(self):
+        keys = {"steps": 40, "save_every": 5, "eval_every": 0, **SHARED}
+        through = self.started(4, "through", **keys)
+        process = self.started(4, "killed", **keys)
+        self.wait_for_steps(process, "killed", 12)
+        ranks = self.children(process)
+        os.kill(ranks[3], signal.SIGKILL)
+        process.communicate(timeout=20)
+        self.assertNotEqual(process.returncode, 0)
+        self.wait_until_gone(ranks)
+        result = run_ranks(4, output=self.directory / "killed", resume=True)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        _, errors = through.communicate(timeout=TIMEOUT_S)
+        self.assertEqual(through.returncode, 0, errors)
+        for file in ("model.safetensors", "optimizer.safetensors"):
+            self.assert_same_file(*(self.directory / name / "latest" / file for name in ("through", "killed")))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/parallel/model_of_ranks.h"
+
+#include "gemini/system/status_macros.h"
+#include "trainer/parallel/tensor_layers_1d.h"
+
+namespace gemini::trainer {
+
+using policies::TensorAxis;
+
+absl::Status CheckLayout(const ModelSpec& spec, const RankLayout& layout) {
+  return CheckTensor1d(spec, layout.grid().num_ranks());
+}
+
+absl::StatusOr<std::unique_ptr<GatheredLm>> MakeModelOfRank(const ModelSpec& spec,
+                                                            torch::ScalarType type,
+                                                            Communicator& communicator,
+                                                            const RankLayout& layout,
+                                                            const UnitOptions& options) {
+  const int64_t num_places = layout.grid().num_ranks();
+  if (num_places == 1) {
+    return GatheredLm::Make(spec, type, communicator, communicator.world(), options);
+  }
+  GEMINI_ASSIGN_OR_RETURN(const RankGroup* const shards,
+                          communicator.MakeGroup("shards", layout.parts()));
+  GEMINI_ASSIGN_OR_RETURN(const RankGroup* const line,
+                          communicator.MakeGroup("tensor j", layout.Lines(TensorAxis::kJ)));
+  GEMINI_ASSIGN_OR_RETURN(
+      const RankGroup* const copies,
+      communicator.MakeGroup("key heads", layout.Neighbours(CopiesOfKeyHeads(
+                                              spec.attention.num_kv_heads, num_places))));
+  TensorLayers1d layers(torch::dtype(type).device(torch::kMeta), {&communicator, line},
+                        {&communicator, copies});
+  return GatheredLm::Make(spec, type, communicator, *shards, options, &layers);
+}
+
+}  // namespace gemini::trainer

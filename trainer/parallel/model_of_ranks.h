@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// Makes what one rank of a job has of a model, as the layout of all ranks says.
+#pragma once
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "torch/types.h"
+#include "trainer/families/model_spec.h"
+#include "trainer/parallel/communicator.h"
+#include "trainer/parallel/gathered_lm.h"
+#include "trainer/parallel/rank_layout.h"
+
+namespace gemini::trainer {
+
+// INVALID_ARGUMENT: the model does not divide among the ranks of a grid; the message names what
+// does not, and numbers of ranks that would do.
+absl::Status CheckLayout(const ModelSpec& spec, const RankLayout& layout);
+
+// COLLECTIVE over the job. The model has passed CheckLayout. Of `type` and without values, as
+// GatheredLm::Make; the communicator outlives it.
+absl::StatusOr<std::unique_ptr<GatheredLm>> MakeModelOfRank(const ModelSpec& spec,
+                                                            torch::ScalarType type,
+                                                            Communicator& communicator,
+                                                            const RankLayout& layout,
+                                                            const UnitOptions& options);
+
+}  // namespace gemini::trainer
