@@ -125,6 +125,60 @@ TEST(RankStepExchangeReplicasTest, ReplicasAgreeWithoutSendingSquares) {
   });
 }
 
+// Four ranks, of which two share each layer: of every second tensor both have the same.
+TEST(RankStepExchangePartsTest, WhatSeveralPartsHaveAlikeCountsOnce) {
+  const RankLayout layout(*policies::Mesh::Make(4, {.tensor = 2}),
+                          *policies::TensorGrid::Make(policies::TensorMode::k1d, 2));
+  for (const int64_t num_shards : {1, 2}) {  // Replicas, and shards.
+    RunThreadRanks(4, [&](Communicator& me) {
+      for (uint64_t seed = 0; seed < 20; ++seed) {
+        const RandomModel first(seed, num_shards);
+        RandomModel second = first;  // The same sizes in the other part.
+        RankStepExchange::CountsByTensor counts;
+        SquaresByTensor expected;
+        for (size_t unit = 0; unit < first.cuts.size(); ++unit) {
+          counts.emplace_back();
+          for (size_t i = 0; i < first.squares[unit].size(); ++i) {
+            std::vector<double>& of_second = second.squares[unit][i];
+            const bool is_copy = i % 2 == 1;
+            if (!is_copy) of_second = second.Blocks(std::ssize(of_second));
+            counts.back().push_back({true, !is_copy});
+          }
+          // Of each unit one part and then the other.
+          for (const RandomModel* const part : {&first, &std::as_const(second)}) {
+            for (size_t i = 0; i < part->squares[unit].size(); ++i) {
+              if (counts[unit][i][part == &first ? 0 : 1]) {
+                expected.push_back(part->squares[unit][i]);
+              }
+            }
+          }
+        }
+        RankStepExchange exchange(me, layout, first.cuts, counts);
+        const int64_t shard = num_shards == 1 ? 0 : me.rank() / 2;
+        const RandomModel& own = me.rank() % 2 == 0 ? first : second;
+        EXPECT_EQ(*exchange.AgreeOnNorm(own.PartOf(shard)), *NoExchange().AgreeOnNorm(expected))
+            << "seed " << seed;
+        std::vector<TrustSquares> squares;
+        for (std::vector<double>& one : own.PartOf(shard)) squares.push_back({one, one});
+        ASSERT_OK(exchange.CompleteTrustSquares(absl::MakeSpan(squares)));
+        size_t i = 0;
+        for (size_t unit = 0; unit < own.cuts.size(); ++unit) {
+          for (const ShardPiece& piece : own.cuts[unit].PiecesOf(shard)) {
+            const auto tensor = static_cast<size_t>(piece.tensor);
+            std::vector<double> whole = first.squares[unit][tensor];
+            if (tensor % 2 == 0) {
+              const std::vector<double>& rest = second.squares[unit][tensor];
+              whole.insert(whole.end(), rest.begin(), rest.end());
+            }
+            EXPECT_EQ(squares[i].param, whole);
+            EXPECT_EQ(squares[i++].direction, whole);
+          }
+        }
+      }
+    });
+  }
+}
+
 TEST_P(RankStepExchangeTest, TrustSquaresAreThoseOfTheWholeTensor) {
   RunThreadRanks(GetParam(), [](Communicator& me) {
     for (uint64_t seed = 0; seed < 60; ++seed) {
