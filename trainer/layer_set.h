@@ -108,10 +108,18 @@ struct HeadShape {
   double logit_soft_cap = 0;
 };
 
+// Which tokens of each sequence are in the hidden states between blocks: the `index`-th of `count`
+// equal parts.
+struct SequencePart {
+  int64_t index = 0;
+  int64_t count = 1;
+};
+
 // Its layers may outlive it.
 class LayerSet {
  public:
   virtual ~LayerSet() = default;
+  virtual SequencePart sequence_part() const { return {}; }
   // The row of `padding_token` gets no gradient from a look-up; -1 for none.
   virtual std::shared_ptr<VocabularyTable> TokenEmbedding(int64_t vocabulary, int64_t width,
                                                           int64_t padding_token) = 0;

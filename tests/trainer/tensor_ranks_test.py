@@ -15,6 +15,7 @@ from train_program import metrics, run, steps, tensors
 # Adam makes steps of the learning rate from rounding alone where gradients are near zero, unless this is larger.
 EPSILON = 1e-3
 SHARED = {"tensor": "1d", "tensor_size": 2}
+MEGATRON = {"sequence_parallel": "megatron", **SHARED}
 
 
 class TensorRanksTest(RanksTestCase):
@@ -47,6 +48,27 @@ class TensorRanksTest(RanksTestCase):
             with self.subTest(name):
                 one = self.train(f"one_{name}", **self.keys(**keys))
                 self.assert_close(one, self.ranks(num_ranks, f"ranks_{name}", tensor="1d", **self.keys(**keys)))
+
+    def test_parts_of_sequences_change_nothing_but_rounding(self):
+        for name, keys in {"llama": {}, "gpt2": {"model": TIED}, "gpt_neox": {"model": "gpt_neox"}}.items():
+            with self.subTest(name):
+                one = self.train(f"one_{name}", **self.keys(**keys))
+                parts = self.ranks(2, f"parts_{name}", **MEGATRON, **self.keys(**keys))
+                self.assert_close(one, parts)
+                # Recomputed, with less DEVICE, in other stages: the same bits.
+                more = {"recompute": True, "device_memory": "4MiB", "chunk_size": "16KiB"}
+                self.assert_same_end(parts, self.ranks(2, f"again_{name}", **MEGATRON, **self.keys(**dict(keys, **more))))
+        vertical = {"accumulate": 2, "batch": 1, "micro_batch_schedule": "vertical", "model": TIED}
+        apart = self.ranks(2, "apart", **self.keys(**vertical))
+        for name, keys in (("shared", SHARED), ("in_parts", MEGATRON)):
+            self.assert_close(apart, self.ranks(4, name, **keys, **self.keys(**vertical)))
+
+    def test_copies_of_key_heads_in_all_stages(self):
+        # Of two key and value heads, each is that of two ranks, twice.
+        keys = {"tensor": "1d", "tensor_size": 4}
+        ends = [self.ranks(8, f"copies_{zero}", zero=zero, **keys, **self.keys()) for zero in (0, 3)]
+        self.assert_same_end(*ends)
+        self.assert_close(self.ranks(2, "no_copies", **self.keys()), ends[0])
 
     def check_beside_ranks_that_share_no_layer(self, cases):
         for name, (bars, keys) in cases.items():
@@ -110,9 +132,12 @@ class TensorRanksTest(RanksTestCase):
         for num_ranks, text, keys in (
                 (3, "3 ranks do not divide into pp 1 x sp 1 x tp 2 = 2", SHARED),
                 (2, "--tensor-size 2 is of --tensor", {"tensor_size": 2}),
-                (3, "1d of 3 ranks: its attention heads, 4, do not divide by 3: use 2 or 4 ranks", {"tensor": "1d"})):
+                (3, "its attention heads, 4, do not divide by 3: use --tensor-size 2 or 4", {"tensor": "1d"}),
+                (2, "--sequence-parallel megatron is of --tensor 1d", {"sequence_parallel": "megatron"}),
+                (2, "--sequence 31 does not divide by 2: use 30 or 32", {"sequence": 31, **MEGATRON}),
+                (2, "megatron of a model with experts", {"model": "mixtral", **MEGATRON})):
             with self.subTest(text):
-                self.refused(num_ranks, 2, text, **keys, **self.keys())
+                self.refused(num_ranks, 2, text, **self.keys(**keys))
 
     def test_a_rank_that_dies_ends_all_and_the_next_run_goes_on(self):
         keys = {"steps": 40, "save_every": 5, "eval_every": 0, **SHARED}

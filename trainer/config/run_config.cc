@@ -123,6 +123,10 @@ absl::Status CheckRunConfig(const RunConfig& config) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--tensor-size ", config.tensor_size, " is of --tensor: add --tensor 1d, or leave it out"));
   }
+  if (config.sequence_parallel == "megatron" && config.tensor != "1d") {
+    return absl::InvalidArgumentError(
+        "--sequence-parallel megatron is of --tensor 1d: add that, or leave it out");
+  }
   if (config.no_save && config.save_every > 0) {
     return absl::InvalidArgumentError(
         "--no-save saves nothing, and --save-every does: give one of them");

@@ -72,10 +72,11 @@ struct RunConfig : OptimizerKeys, PlacementKeys {
   std::string micro_batch_schedule = "horizontal";
   int64_t collective_timeout = 120;  // Seconds.
   std::string zero = "3";  // Of several ranks: what of the model each of them has in parts.
-  std::string gradient_sync = "auto";  // When they add their gradients.
-  int64_t gather_ahead = 0;            // Units that are gathered while one computes.
-  std::string tensor = "none";         // How ranks share each layer.
-  int64_t tensor_size = 0;             // How many do; 0: all, where any do.
+  std::string gradient_sync = "auto";      // When they add their gradients.
+  int64_t gather_ahead = 0;                // Units that are gathered while one computes.
+  std::string tensor = "none";             // How ranks share each layer.
+  int64_t tensor_size = 0;                 // How many do; 0: all, where any do.
+  std::string sequence_parallel = "none";  // How ranks share each sequence.
   bool recompute = false;
   std::string order = "shuffled";
   std::string metrics;  // Empty: metrics.jsonl in the output directory.

@@ -79,6 +79,12 @@ KeyTable RunKeys(RunConfig& config) {
                 "from other sequences",
                 R::kFree},
                config.tensor_size, 0, kMostTensorRanks),
+      ChoiceKey(
+          {"sequence-parallel", "MODE",
+           "How ranks share each sequence: none; megatron: with --tensor 1d, each has a part "
+           "of it between the layers, so that norms and what is kept of them are divided, too",
+           R::kFree},
+          config.sequence_parallel, {"none", "megatron"}),
       CountKey({"collective-timeout", "SECONDS",
                 "With several ranks: how long one of them is waited for before all end", R::kFree},
                config.collective_timeout, 5, kMaxTimeout),

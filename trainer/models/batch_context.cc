@@ -112,6 +112,7 @@ HeadAngles MakeAngles(const RotarySpec& rotary, int64_t head_size, int64_t seque
 BatchContext MakeBatchContext(absl::Span<const BlockKind> kinds, int64_t head_size,
                               int64_t sequence, const torch::TensorOptions& options) {
   BatchContext context;
+  context.sequence = sequence;
   for (const BlockKind& kind : kinds) {
     // Kinds that are rotated alike share the angles.
     const auto same = std::ranges::find(kinds, kind.rotary, &BlockKind::rotary);

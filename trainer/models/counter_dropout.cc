@@ -11,6 +11,7 @@
 #include "ATen/ops/empty.h"
 #include "ATen/record_function.h"
 #include "torch/csrc/autograd/custom_function.h"
+#include "torch/custom_class.h"
 #include "trainer/models/dropout_gpu.h"
 
 namespace gemini::trainer {
@@ -59,7 +60,8 @@ void FillOnCpu(const MaskFactors& factors, const MaskBox& box, float* out) {
   });
 }
 
-void DropOnCpu(const MaskFactors& factors, const Tensor& in, const Tensor& out) {
+void DropOnCpu(const MaskFactors& factors, const MaskBox& box, const Tensor& in,
+               const Tensor& out) {
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kBFloat16, at::kHalf, in.scalar_type(), "gemini::dropout", [&] {
         const auto* const from = in.const_data_ptr<scalar_t>();
@@ -67,8 +69,9 @@ void DropOnCpu(const MaskFactors& factors, const Tensor& in, const Tensor& out) 
         at::parallel_for(0, in.numel(), kGrain, [&](int64_t begin, int64_t end) {
           float buffer[kBuffer];
           while (begin < end) {
-            const int64_t count = std::min(kBuffer, end - begin);
-            FillRun(factors, begin, count, buffer);
+            const int64_t in_row = begin % box.row_size;
+            const int64_t count = std::min({kBuffer, end - begin, box.row_size - in_row});
+            FillRun(factors, box.RowAt(begin / box.row_size) + in_row, count, buffer);
             for (int64_t i = 0; i < count; ++i) {
               to[begin + i] = static_cast<scalar_t>(
                   static_cast<at::opmath_type<scalar_t>>(from[begin + i]) * buffer[i]);
@@ -79,41 +82,52 @@ void DropOnCpu(const MaskFactors& factors, const Tensor& in, const Tensor& out) 
       });
 }
 
-Tensor Dropped(const Tensor& x, const DropoutMask& mask) {
+Tensor Dropped(const Tensor& x, const DropoutMask& mask, const MaskBox& box) {
   const c10::MaybeOwned<Tensor> in = x.expect_contiguous();
   Tensor out = at::empty(in->sizes(), in->options());
-  RECORD_FUNCTION(kDropoutEvent, EventInputs(mask, {.row_size = in->numel()}));
+  RECORD_FUNCTION(kDropoutEvent, EventInputs(mask, box));
   if (in->is_meta() || in->numel() == 0) return out;
   if (in->is_cuda()) {
+    TORCH_CHECK(box.row_size == in->numel() && box.first == 0, "dropout of a part on a GPU");
     DropOnGpu(MaskFactors(mask), *in, out);
   } else {
     TORCH_CHECK(in->is_cpu(), "dropout on ", in->device());
-    DropOnCpu(MaskFactors(mask), *in, out);
+    DropOnCpu(MaskFactors(mask), box, *in, out);
   }
   return out;
 }
 
+struct SavedMask : torch::CustomClassHolder {
+  SavedMask(const DropoutMask& the_mask, const MaskBox& the_box) : mask(the_mask), box(the_box) {}
+  const DropoutMask mask;
+  const MaskBox box;
+};
+
 class DropoutFunction : public torch::autograd::Function<DropoutFunction> {
  public:
-  static Variable forward(AutogradContext* context, const Variable& x, double probability,
-                          int64_t key) {
-    context->saved_data["probability"] = probability;
-    context->saved_data["key"] = key;
-    return Dropped(x, {probability, static_cast<uint64_t>(key)});
+  static Variable forward(AutogradContext* context, const Variable& x, const DropoutMask& mask,
+                          const MaskBox& box) {
+    context->saved_data["mask"] = at::IValue::make_capsule(
+        c10::intrusive_ptr<torch::CustomClassHolder>(c10::make_intrusive<SavedMask>(mask, box)));
+    return Dropped(x, mask, box);
   }
 
   static variable_list backward(AutogradContext* context, variable_list output_grads) {
-    const DropoutMask mask = {context->saved_data["probability"].toDouble(),
-                              static_cast<uint64_t>(context->saved_data["key"].toInt())};
-    return {DropOut(output_grads[0], mask), Variable(), Variable()};
+    const auto saved =
+        c10::static_intrusive_pointer_cast<SavedMask>(context->saved_data["mask"].toCapsule());
+    return {DropOut(output_grads[0], saved->mask, saved->box), Variable(), Variable()};
   }
 };
 
 }  // namespace
 
 Tensor DropOut(const Tensor& x, const DropoutMask& mask) {
+  return DropOut(x, mask, {.row_size = x.numel()});
+}
+
+Tensor DropOut(const Tensor& x, const DropoutMask& mask, const MaskBox& box) {
   if (mask.probability == 0) return x;
-  return DropoutFunction::apply(x, mask.probability, static_cast<int64_t>(mask.key));
+  return DropoutFunction::apply(x, mask, box);
 }
 
 void FillFactors(const DropoutMask& mask, const MaskBox& box, const Tensor& factors) {

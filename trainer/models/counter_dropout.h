@@ -16,6 +16,9 @@ namespace gemini::trainer {
 // as a contiguous tensor of its dtype; x itself where the mask drops nothing. An element's place is
 // that in the contiguous x.
 torch::Tensor DropOut(const torch::Tensor& x, const DropoutMask& mask);
+// The same for a part of what the mask is of: `box` says where the elements of the contiguous x
+// are. On a GPU that is all of it.
+torch::Tensor DropOut(const torch::Tensor& x, const DropoutMask& mask, const MaskBox& box);
 
 // Writes the factors of the box's elements to `factors`: fp32, contiguous, as many elements as the
 // box has. Autograd does not see it.

@@ -28,12 +28,25 @@ constexpr int64_t kEmbeddingSite = 0;
 enum class BlockSite { kAttentionWeights, kAttentionOut, kFeedOut };
 int64_t SiteOf(int64_t block, BlockSite site) { return 1 + 3 * block + static_cast<int64_t>(site); }
 
+// Drops elements of x [batch, part of the sequence, width], or of its rows, as of the whole.
+torch::Tensor DropFromPart(const torch::Tensor& x, const DropoutMask& mask,
+                           const SequencePart& part, int64_t sequence) {
+  if (part.count == 1) return DropOut(x, mask);
+  const int64_t size = sequence / part.count * x.size(-1);
+  return DropOut(x, mask,
+                 {.first = part.index * size,
+                  .planes = x.numel() / size,
+                  .plane_stride = part.count * size,
+                  .row_size = size});
+}
+
 class TransformerBlock : public Block {
  public:
   TransformerBlock(const ModelSpec& spec, int64_t index, LayerSet& layers)
       : spec_(spec),
         index_(index),
         kind_(spec.KindOf(index)),
+        part_(layers.sequence_part()),
         scale_(ScaleOf(spec.attention, index)) {
     const BlockNames& names = spec.layers.block;
     const int64_t width = spec.width;
@@ -140,7 +153,8 @@ class TransformerBlock : public Block {
     // Families with experts have no such blocks: their router would read what is shared.
     torch::Tensor normed = Share(attention_norm_->Forward(hidden));
     const torch::Tensor middle = hidden + Attend(Project(normed), context);
-    normed = normed.reshape({-1, normed.size(-1)});
+    // Parts of sequences, put together, come apart as they are.
+    if (part_.count == 1) normed = normed.reshape({-1, normed.size(-1)});
     return middle + Feed(std::move(normed), context, router_sums).view(hidden.sizes());
   }
 
@@ -187,7 +201,8 @@ class TransformerBlock : public Block {
 
   torch::Tensor DropFrom(const torch::Tensor& x, const BatchContext& context,
                          BlockSite site) const {
-    return DropOut(x, MaskOf(context.dropout, SiteOf(index_, site), spec_.residual_dropout));
+    return DropFromPart(x, MaskOf(context.dropout, SiteOf(index_, site), spec_.residual_dropout),
+                        part_, context.sequence);
   }
 
   // Returns query [..., heads, head size], and key and value [..., KV heads, head size].
@@ -221,6 +236,7 @@ class TransformerBlock : public Block {
   const ModelSpec spec_;
   const int64_t index_;  // Among the model's blocks.
   const size_t kind_;    // Of spec_.kinds.
+  const SequencePart part_;
   const double scale_;
   std::shared_ptr<Layer> attention_norm_;
   std::shared_ptr<Layer> input_;  // Of the linear layers. Null where there is nothing to do.
@@ -238,7 +254,8 @@ class TransformerBlock : public Block {
 
 }  // namespace
 
-Transformer::Transformer(const ModelSpec& spec, LayerSet& layers) : spec_(spec) {
+Transformer::Transformer(const ModelSpec& spec, LayerSet& layers)
+    : spec_(spec), part_(layers.sequence_part()) {
   const LayerNames& names = spec.layers;
   token_embedding_ =
       AddModule(*this, names.token_embedding,
@@ -291,12 +308,13 @@ torch::Tensor Transformer::Embed(const torch::Tensor& tokens) {
   if (project_in_) embedded = project_in_->Forward(embedded);
   if (position_embedding_) embedded = embedded + placed;
   placed.reset();  // Before dropout takes memory.
-  return DropOut(embedded, MaskOf(dropout(), kEmbeddingSite, spec_.embedding_dropout));
+  return DropFromPart(embedded, MaskOf(dropout(), kEmbeddingSite, spec_.embedding_dropout), part_,
+                      tokens.size(1));
 }
 
 BatchContext Transformer::ContextOf(const torch::Tensor& hidden) const {
-  BatchContext context =
-      MakeBatchContext(spec_.kinds, spec_.attention.head_size, hidden.size(1), hidden.options());
+  BatchContext context = MakeBatchContext(spec_.kinds, spec_.attention.head_size,
+                                          hidden.size(1) * part_.count, hidden.options());
   context.experts = routing();
   context.dropout = dropout();
   return context;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/parallel/model_of_ranks.h"
 
+#include "absl/strings/str_cat.h"
 #include "gemini/system/status_macros.h"
 #include "trainer/parallel/tensor_layers_1d.h"
 
@@ -8,8 +9,15 @@ namespace gemini::trainer {
 
 using policies::TensorAxis;
 
-absl::Status CheckLayout(const ModelSpec& spec, const RankLayout& layout) {
-  return CheckTensor1d(spec, layout.grid().num_ranks());
+absl::Status CheckLayout(const ModelSpec& spec, const RankLayout& layout, int64_t sequence) {
+  const int64_t num_places = layout.grid().num_ranks();
+  if (layout.has_parts_of_sequences() && sequence % num_places != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--sequence-parallel megatron of ", num_places, " ranks: --sequence ", sequence,
+        " does not divide by ", num_places, ": use ", sequence - sequence % num_places, " or ",
+        sequence + num_places - sequence % num_places));
+  }
+  return CheckTensor1d(spec, num_places, layout.has_parts_of_sequences());
 }
 
 absl::StatusOr<std::unique_ptr<GatheredLm>> MakeModelOfRank(const ModelSpec& spec,
@@ -30,8 +38,11 @@ absl::StatusOr<std::unique_ptr<GatheredLm>> MakeModelOfRank(const ModelSpec& spe
       communicator.MakeGroup("key heads", layout.Neighbours(CopiesOfKeyHeads(
                                               spec.attention.num_kv_heads, num_places))));
   TensorLayers1d layers(torch::dtype(type).device(torch::kMeta), {&communicator, line},
-                        {&communicator, copies});
-  return GatheredLm::Make(spec, type, communicator, *shards, options, &layers);
+                        {&communicator, copies}, layout.has_parts_of_sequences());
+  UnitOptions own = options;
+  // There is nobody to divide a part with.
+  if (shards->size() == 1) own.division = UnitDivision::kReplicas;
+  return GatheredLm::Make(spec, type, communicator, *shards, own, &layers);
 }
 
 }  // namespace gemini::trainer

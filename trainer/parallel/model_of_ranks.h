@@ -13,8 +13,9 @@
 namespace gemini::trainer {
 
 // INVALID_ARGUMENT: the model does not divide among the ranks of a grid; the message names what
-// does not, and numbers of ranks that would do.
-absl::Status CheckLayout(const ModelSpec& spec, const RankLayout& layout);
+// does not, and numbers of ranks that would do. Or rows of `sequence` tokens do not. UNIMPLEMENTED:
+// the layout is not built for such a model.
+absl::Status CheckLayout(const ModelSpec& spec, const RankLayout& layout, int64_t sequence);
 
 // COLLECTIVE over the job. The model has passed CheckLayout. Of `type` and without values, as
 // GatheredLm::Make; the communicator outlives it.

@@ -29,10 +29,10 @@ ParameterBoxes::ParameterBoxes(std::vector<int64_t> sizes, std::vector<Dimension
   for (size_t d = 0; d < sizes_.size(); ++d) {
     std::vector<int64_t>& sections = splits_[d].sections;
     const int64_t parts = PartOf(d, /*place=*/0).num_parts;
-    if (sections.size() > 1) {
-      for (const int64_t section : sections) GEMINI_CHECK(section % parts == 0);
-    } else {
-      sections = {sizes_[d]};
+    // With one part nothing comes between the elements of two sections.
+    if (parts == 1 || sections.empty()) sections = {sizes_[d]};
+    for (const int64_t section : sections) {
+      GEMINI_CHECK(sections.size() == 1 || section % parts == 0);
     }
     int64_t local = 0;
     for (const int64_t section : sections) local += (section + parts - 1) / parts;

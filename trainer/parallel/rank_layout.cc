@@ -15,7 +15,8 @@ using policies::TensorGrid;
 
 RankLayout::RankLayout(int64_t num_ranks) : RankLayout(*Mesh::Make(num_ranks, {}), TensorGrid()) {}
 
-RankLayout::RankLayout(const Mesh& mesh, const TensorGrid& grid) : mesh_(mesh), grid_(grid) {
+RankLayout::RankLayout(const Mesh& mesh, const TensorGrid& grid, bool parts_of_sequences)
+    : mesh_(mesh), grid_(grid), parts_of_sequences_(parts_of_sequences) {
   GEMINI_CHECK(mesh.size(MeshAxis::kTensor) == grid.num_ranks());
   std::map<int64_t, std::vector<int64_t>> by_place;
   for (int64_t rank = 0; rank < mesh.num_ranks(); ++rank) {

@@ -16,11 +16,14 @@ class RankLayout {
  public:
   // Ranks that share no layer: all have shards of the whole model.
   explicit RankLayout(int64_t num_ranks);
-  // `grid` is that of the mesh's tensor axis.
-  RankLayout(const policies::Mesh& mesh, const policies::TensorGrid& grid);
+  // `grid` is that of the mesh's tensor axis. `parts_of_sequences`: its ranks have parts of each
+  // sequence between the layers that they share.
+  RankLayout(const policies::Mesh& mesh, const policies::TensorGrid& grid,
+             bool parts_of_sequences = false);
 
   int64_t num_ranks() const { return mesh_.num_ranks(); }
   const policies::TensorGrid& grid() const { return grid_; }
+  bool has_parts_of_sequences() const { return parts_of_sequences_; }
   // Returns a rank's place in its grid.
   int64_t place(int64_t rank) const { return mesh_.coordinate(rank, policies::MeshAxis::kTensor); }
   // Returns which rows of a step a rank learns from, of num_data(). Those of a grid learn from the
@@ -43,6 +46,7 @@ class RankLayout {
  private:
   policies::Mesh mesh_;
   policies::TensorGrid grid_;
+  bool parts_of_sequences_ = false;
   std::vector<std::vector<int64_t>> parts_;
 };
 

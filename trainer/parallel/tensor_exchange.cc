@@ -49,4 +49,15 @@ torch::Tensor GatherOverRanks(const torch::Tensor& x, const RankLine& line,
   return all;
 }
 
+torch::Tensor ReduceScatterOverRanks(const torch::Tensor& all, const RankLine& line,
+                                     const std::string& site) {
+  TORCH_CHECK(all.is_contiguous() && all.size(0) == line.size(), "a sum of parts of another shape");
+  const torch::Tensor part = at::empty(all.sizes().slice(1), all.options());
+  AwaitOrThrow(line.communicator->ReduceScatter(*line.group, SumTypeOf(all.scalar_type()),
+                                                all.const_data_ptr(), part.mutable_data_ptr(),
+                                                part.numel(), site),
+               {all, part});
+  return part;
+}
+
 }  // namespace gemini::trainer

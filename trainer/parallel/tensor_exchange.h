@@ -31,5 +31,9 @@ void AddOverRanks(const torch::Tensor& x, const RankLine& line, const std::strin
 // Returns the ranks' tensors, which are of one shape, in a dimension before all others.
 torch::Tensor GatherOverRanks(const torch::Tensor& x, const RankLine& line,
                               const std::string& site);
+// Returns this rank's part of the sum of the ranks' tensors, which have a part for each rank, one
+// behind the other, in their first dimension.
+torch::Tensor ReduceScatterOverRanks(const torch::Tensor& all, const RankLine& line,
+                                     const std::string& site);
 
 }  // namespace gemini::trainer

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "ATen/core/grad_mode.h"
 #include "ATen/ops/embedding.h"
 #include "ATen/ops/empty.h"
 #include "ATen/ops/linear.h"
@@ -14,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "trainer/models/attention.h"
 #include "trainer/models/head_loss.h"
+#include "trainer/parallel/sequence_functions.h"
 #include "trainer/parallel/tensor_functions_1d.h"
 
 namespace gemini::trainer {
@@ -46,17 +48,19 @@ struct VocabularyRows {
 class TableRows : public VocabularyTable {
  public:
   TableRows(const VocabularyRows& rows, int64_t width, int64_t padding_token, const RankLine& line,
-            const torch::TensorOptions& options)
-      : rows_(rows), padding_row_(padding_token - rows.first), line_(line) {
+            bool has_parts, const torch::TensorOptions& options)
+      : rows_(rows), padding_row_(padding_token - rows.first), line_(line), has_parts_(has_parts) {
     register_parameter(kWeight, at::empty({rows.padded, width}, options));
   }
   Tensor Forward(const Tensor& ids) const override {
     const Tensor row = ids - rows_.first;
     const Tensor elsewhere = row.lt(0).bitwise_or_(row.ge(rows_.count));
     const bool has_padding = padding_row_ >= 0 && padding_row_ < rows_.count;
-    const Tensor found =
+    Tensor found =
         at::embedding(Own(kWeight), row.clamp(0, rows_.count - 1), has_padding ? padding_row_ : -1);
-    return ReduceOverLine(found.masked_fill(elsewhere.unsqueeze(-1), 0), line_, "embedding");
+    const Tensor own = found.masked_fill_(elsewhere.unsqueeze(-1), 0);
+    return has_parts_ ? ReduceScatterParts(own, line_, "embedding")
+                      : ReduceOverLine(own, line_, "embedding");
   }
   std::vector<Tensor> blocks() const override { return {Own(kWeight)}; }
 
@@ -64,16 +68,20 @@ class TableRows : public VocabularyTable {
   const VocabularyRows rows_;
   const int64_t padding_row_;
   const RankLine line_;
+  const bool has_parts_;
 };
 
 class HeadRows : public HeadAndLoss {
  public:
   HeadRows(const HeadShape& shape, const VocabularyRows& rows,
-           std::shared_ptr<VocabularyTable> tied, const RankLine& line,
+           std::shared_ptr<VocabularyTable> tied, const RankLine& line, bool has_parts,
            const torch::TensorOptions& options)
-      : rows_(rows), tied_(std::move(tied)), line_(line) {
+      : rows_(rows), tied_(std::move(tied)), line_(line), has_parts_(has_parts) {
+    VocabularyCut cut = CutIntoPieces(rows.count, shape.width, /*on_cpu=*/true);
+    // The last rank may have fewer rows, and merges as often as the others do.
+    cut.tokens_of_piece = CutIntoPieces(rows.padded, shape.width, /*on_cpu=*/true).tokens_of_piece;
     head_ = {
-        .cut = CutIntoPieces(rows.count, shape.width, /*on_cpu=*/true),
+        .cut = cut,
         .logit_scale = shape.logit_scale,
         .soft_cap = shape.logit_soft_cap,
         .first_row = rows.first,
@@ -83,17 +91,20 @@ class HeadRows : public HeadAndLoss {
     }
   }
   Tensor Logits(const Tensor& hidden) const override {
-    const Tensor logits = HeadLogits(CopyToLine(hidden, line_, "head"), {table()}, head_);
+    const Tensor logits = HeadLogits(WholeHidden(hidden), {table()}, head_);
     return GatherOverLine(logits, line_, "logits").narrow(-1, 0, rows_.vocabulary);
   }
   Tensor SumOfLosses(const Tensor& hidden, const Tensor& labels, double gradient) const override {
     Tensor rows = table();
     if (rows_.count < rows_.padded) rows = rows.narrow(0, 0, rows_.count);
-    return HeadLoss(CopyToLine(hidden.flatten(0, -2), line_, "head"), labels.flatten(), {rows},
-                    head_, gradient);
+    return HeadLoss(WholeHidden(hidden).flatten(0, -2), labels.flatten(), {rows}, head_, gradient);
   }
 
  private:
+  // All ranks read it, each with its part of the vocabulary.
+  Tensor WholeHidden(const Tensor& hidden) const {
+    return has_parts_ ? GatherParts(hidden, line_, "head") : CopyToLine(hidden, line_, "head");
+  }
   Tensor table() const { return tied_ != nullptr ? tied_->blocks().front() : Own(kWeight); }
 
   // HeadOptions::merge.
@@ -108,6 +119,7 @@ class HeadRows : public HeadAndLoss {
   const VocabularyRows rows_;
   const std::shared_ptr<VocabularyTable> tied_;  // No child: its parameters are the embedding's.
   const RankLine line_;
+  const bool has_parts_;
   HeadOptions head_;
 };
 
@@ -117,6 +129,64 @@ class CopyLayer : public Layer {
   Tensor Forward(const Tensor& x) const override { return CopyToLine(x, line_, "shared input"); }
 
  private:
+  const RankLine line_;
+};
+
+}  // namespace
+
+// What goes in where ranks have parts, for the columns that read it.
+class InputOfParts : public Layer {
+ public:
+  explicit InputOfParts(const RankLine& line) : line_(line) {}
+  Tensor Forward(const Tensor& x) const override {
+    return at::GradMode::is_enabled() ? GatherParts(x, line_, "shared input", parts_)
+                                      : GatherParts(x, line_, "shared input");
+  }
+  // Of the last Forward, or null.
+  std::shared_ptr<GatheredParts> parts() const { return parts_.lock(); }
+
+ private:
+  const RankLine line_;
+  mutable std::weak_ptr<GatheredParts> parts_;
+};
+
+namespace {
+
+// Columns of a matrix, for what InputOfParts has put together.
+class ColumnsOfParts : public Layer {
+ public:
+  ColumnsOfParts(std::shared_ptr<Layer> layer, MatrixLayout layout,
+                 std::shared_ptr<InputOfParts> input)
+      : is_in_out_(layout == MatrixLayout::kInOut), input_(std::move(input)) {
+    for (const auto& own : layer->named_parameters(/*recurse=*/false)) {
+      register_parameter(own.key(), own.value());
+    }
+  }
+  Tensor Forward(const Tensor& x) const override {
+    const Tensor weight = is_in_out_ ? Own(kWeight).t() : Own(kWeight);
+    return LinearOfParts(x, input_->parts(), weight, Own(kBias));
+  }
+
+ private:
+  const bool is_in_out_;
+  const std::shared_ptr<InputOfParts> input_;  // No child.
+};
+
+// Rows of the position table, for this rank's part of each sequence.
+class PositionsOfPart : public Layer {
+ public:
+  PositionsOfPart(std::shared_ptr<Layer> layer, const RankLine& line)
+      : layer_(std::move(layer)), line_(line) {
+    register_parameter(kWeight, layer_->named_parameters()[kWeight]);
+  }
+  Tensor Forward(const Tensor& ids) const override {
+    const int64_t size = ids.size(-1) / line_.size();
+    layer_->Replace(kWeight, Own(kWeight));
+    return layer_->Forward(ids.narrow(-1, line_.place() * size, size));
+  }
+
+ private:
+  const std::shared_ptr<Layer> layer_;  // No child: its parameter is this one's.
   const RankLine line_;
 };
 
@@ -132,10 +202,10 @@ class SummedLayer : public Layer {
   }
   Tensor Forward(const Tensor& x) const override {
     for (const std::string& name : names_) {
-      layer_->Replace(name, CopyToLine(Own(name), line_, "gradients of copies"));
+      layer_->Replace(name, CopyToLine(Own(name), line_, "gradients of parts"));
     }
     Tensor out = layer_->Forward(x);
-    for (const std::string& name : names_) layer_->Replace(name, Own(name));
+    for (const std::string& name : names_) layer_->Replace(name, Tensor());  // Keeps no graph.
     return out;
   }
 
@@ -148,23 +218,31 @@ class SummedLayer : public Layer {
 // The rows of a matrix, for the columns of x that a rank has.
 class LinearRows : public Layer {
  public:
-  LinearRows(const LinearShape& local, const RankLine& line, const char* site,
+  LinearRows(const LinearShape& local, const RankLine& line, bool has_parts, const char* site,
              const torch::TensorOptions& options)
-      : is_in_out_(local.layout == MatrixLayout::kInOut), line_(line), site_(site) {
+      : is_in_out_(local.layout == MatrixLayout::kInOut),
+        line_(line),
+        has_parts_(has_parts),
+        site_(site) {
     register_parameter(kWeight, is_in_out_ ? at::empty({local.in, local.out}, options)
                                            : at::empty({local.out, local.in}, options));
     if (local.bias) register_parameter(kBias, at::empty({local.out}, options));
   }
   Tensor Forward(const Tensor& x) const override {
     const Tensor weight = is_in_out_ ? Own(kWeight).t() : Own(kWeight);
-    const Tensor sum = ReduceOverLine(at::linear(x, weight).contiguous(), line_, site_);
     const Tensor bias = Own(kBias);
+    if (has_parts_) {
+      const Tensor sum = ReduceScatterParts(at::linear(x, weight), line_, site_);
+      return bias.defined() ? sum + CopyToLine(bias, line_, "gradients of parts") : sum;
+    }
+    const Tensor sum = ReduceOverLine(at::linear(x, weight).contiguous(), line_, site_);
     return bias.defined() ? sum + bias : sum;
   }
 
  private:
   const bool is_in_out_;
   const RankLine line_;
+  const bool has_parts_;
   const char* const site_;
 };
 
@@ -186,20 +264,46 @@ class HeadsOfLine : public HeadAttention {
   const int64_t all_heads_;
 };
 
-// Numbers of ranks that `count` things divide among, near `num_ranks`.
-std::string Nearest(int64_t count, int64_t num_ranks) {
-  int64_t fewer = std::min(num_ranks, count);
-  while (count % fewer != 0) --fewer;
-  int64_t more = num_ranks + 1;
-  while (more <= count && count % more != 0) ++more;
-  return more <= count ? absl::StrCat(fewer, " or ", more) : absl::StrCat(fewer);
+// Why so many ranks cannot divide `count` things; nothing if they can.
+std::string DoNotDivide(const char* what, int64_t count, int64_t num_ranks) {
+  return count % num_ranks == 0 ? ""
+                                : absl::StrCat(what, ", ", count, ", do not divide by ", num_ranks);
 }
 
-absl::Status CheckDivides(const char* what, int64_t count, int64_t num_ranks) {
-  if (count % num_ranks == 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("1d of ", num_ranks, " ranks: ", what, ", ", count,
-                                                 ", do not divide by ", num_ranks, ": use ",
-                                                 Nearest(count, num_ranks), " ranks"));
+// Why so many ranks cannot divide a model; nothing if they can.
+std::string WhyNot(const ModelSpec& spec, int64_t num_ranks) {
+  const AttentionSpec& attention = spec.attention;
+  const int64_t kv_heads = attention.num_kv_heads;
+  const bool copies = attention.layout == QueryKeyValueLayout::kApart && kv_heads < num_ranks;
+  bool has_plain_feed = !spec.experts.has_value();
+  for (int64_t i = 0; i < spec.num_blocks; ++i) has_plain_feed |= !spec.HasExperts(i);
+  std::vector<std::string> reasons = {
+      DoNotDivide("its attention heads", attention.num_heads, num_ranks)};
+  if (!copies) {
+    reasons.push_back(DoNotDivide("its key and value heads", kv_heads, num_ranks));
+  } else if (num_ranks % kv_heads != 0) {
+    reasons.push_back(
+        absl::StrCat("its key and value heads, ", kv_heads, ", are fewer, and do not divide them"));
+  }
+  if (has_plain_feed) {
+    reasons.push_back(DoNotDivide("the elements between its feed-forward matrices",
+                                  spec.feed_forward.width, num_ranks));
+  }
+  if (spec.experts.has_value()) {
+    reasons.push_back(
+        DoNotDivide("the elements between an expert's matrices", spec.experts->width, num_ranks));
+    reasons.push_back(DoNotDivide("the elements between the shared expert's matrices",
+                                  spec.experts->shared_width, num_ranks));
+  }
+  const int64_t rows = (spec.vocab_size + num_ranks - 1) / num_ranks;
+  if (rows * (num_ranks - 1) >= spec.vocab_size) {
+    reasons.push_back(
+        absl::StrCat("its vocabulary of ", spec.vocab_size, " leaves the last rank without a row"));
+  }
+  for (std::string& reason : reasons) {
+    if (!reason.empty()) return std::move(reason);
+  }
+  return "";
 }
 
 }  // namespace
@@ -208,43 +312,34 @@ int64_t CopiesOfKeyHeads(int64_t num_kv_heads, int64_t num_ranks) {
   return std::max<int64_t>(num_ranks / num_kv_heads, 1);
 }
 
-absl::Status CheckTensor1d(const ModelSpec& spec, int64_t num_ranks) {
-  const AttentionSpec& attention = spec.attention;
-  absl::Status status = CheckDivides("its attention heads", attention.num_heads, num_ranks);
-  const int64_t kv_heads = attention.num_kv_heads;
-  if (attention.layout != QueryKeyValueLayout::kApart || kv_heads >= num_ranks) {
-    status.Update(CheckDivides("its key and value heads", kv_heads, num_ranks));
-  } else if (num_ranks % kv_heads != 0) {
-    status.Update(absl::InvalidArgumentError(
-        absl::StrCat("1d of ", num_ranks, " ranks: its key and value heads, ", kv_heads,
-                     ", are fewer, and do not divide them: use a multiple of ", kv_heads)));
+absl::Status CheckTensor1d(const ModelSpec& spec, int64_t num_ranks, bool parts_of_sequences) {
+  if (parts_of_sequences && spec.experts.has_value()) {
+    return absl::UnimplementedError(
+        "--sequence-parallel megatron of a model with experts: leave it out");
   }
-  bool has_plain_feed = !spec.experts.has_value();
-  for (int64_t i = 0; i < spec.num_blocks; ++i) has_plain_feed |= !spec.HasExperts(i);
-  if (has_plain_feed) {
-    status.Update(CheckDivides("the elements between its feed-forward matrices",
-                               spec.feed_forward.width, num_ranks));
+  const std::string why = WhyNot(spec, num_ranks);
+  if (why.empty()) return absl::OkStatus();
+  // One rank always divides it.
+  std::vector<int64_t> nearest;
+  for (int64_t fewer = num_ranks - 1; nearest.empty(); --fewer) {
+    if (WhyNot(spec, fewer).empty()) nearest.push_back(fewer);
   }
-  if (spec.experts.has_value()) {
-    status.Update(
-        CheckDivides("the elements between an expert's matrices", spec.experts->width, num_ranks));
-    status.Update(CheckDivides("the elements between the shared expert's matrices",
-                               spec.experts->shared_width, num_ranks));
+  for (int64_t more = num_ranks + 1; more <= spec.attention.num_heads; ++more) {
+    if (!WhyNot(spec, more).empty()) continue;
+    nearest.push_back(more);
+    break;
   }
-  const int64_t rows = (spec.vocab_size + num_ranks - 1) / num_ranks;
-  if (rows * (num_ranks - 1) >= spec.vocab_size) {
-    status.Update(absl::InvalidArgumentError(
-        absl::StrCat("1d of ", num_ranks, " ranks: its vocabulary of ", spec.vocab_size,
-                     " leaves the last rank without a row: use fewer ranks")));
-  }
-  return status;
+  return absl::InvalidArgumentError(absl::StrCat("--tensor 1d of ", num_ranks, " ranks: ", why,
+                                                 ": use --tensor-size ",
+                                                 absl::StrJoin(nearest, " or ")));
 }
 
 TensorLayers1d::TensorLayers1d(const torch::TensorOptions& options, const RankLine& line,
-                               const RankLine& copies)
+                               const RankLine& copies, bool parts_of_sequences)
     : options_(options),
       line_(line),
       copies_(copies),
+      has_parts_(parts_of_sequences && line.size() > 1),
       grid_(*policies::TensorGrid::Make(policies::TensorMode::k1d, line.size())),
       plain_(options) {}
 
@@ -265,7 +360,7 @@ std::shared_ptr<Layer> TensorLayers1d::WithSums(std::shared_ptr<Layer> layer,
 std::shared_ptr<VocabularyTable> TensorLayers1d::TokenEmbedding(int64_t vocabulary, int64_t width,
                                                                 int64_t padding_token) {
   auto table = std::make_shared<TableRows>(VocabularyRows::Of(vocabulary, line_), width,
-                                           padding_token, line_, options_);
+                                           padding_token, line_, has_parts_, options_);
   Note(*table, kWeight, ParameterBoxes({vocabulary, width}, {kAlongLine, {}}, grid_));
   return table;
 }
@@ -274,7 +369,7 @@ std::shared_ptr<HeadAndLoss> TensorLayers1d::Head(const HeadShape& shape,
                                                   std::shared_ptr<VocabularyTable> tied) {
   const bool has_own = tied == nullptr;
   auto head = std::make_shared<HeadRows>(shape, VocabularyRows::Of(shape.vocabulary, line_),
-                                         std::move(tied), line_, options_);
+                                         std::move(tied), line_, has_parts_, options_);
   if (has_own) {
     Note(*head, kWeight, ParameterBoxes({shape.vocabulary, shape.width}, {kAlongLine, {}}, grid_));
   }
@@ -282,11 +377,18 @@ std::shared_ptr<HeadAndLoss> TensorLayers1d::Head(const HeadShape& shape,
 }
 
 std::shared_ptr<Layer> TensorLayers1d::PositionEmbedding(int64_t rows, int64_t width) {
-  return Whole(plain_.PositionEmbedding(rows, width));
+  std::shared_ptr<Layer> table = Whole(plain_.PositionEmbedding(rows, width));
+  if (!has_parts_) return table;
+  return WithSums(std::make_shared<PositionsOfPart>(std::move(table), line_), line_);
 }
 
 std::shared_ptr<Layer> TensorLayers1d::Norm(const NormSpec& norm, int64_t width) {
-  return Whole(plain_.Norm(norm, width));
+  return WholeOfParts(plain_.Norm(norm, width));
+}
+
+std::shared_ptr<Layer> TensorLayers1d::WholeOfParts(std::shared_ptr<Layer> layer) {
+  layer = Whole(std::move(layer));
+  return has_parts_ ? WithSums(std::move(layer), line_) : layer;
 }
 
 std::shared_ptr<Layer> TensorLayers1d::HeadNorm(const AttentionSpec& attention, int64_t heads) {
@@ -301,7 +403,11 @@ std::shared_ptr<Layer> TensorLayers1d::HeadNorm(const AttentionSpec& attention, 
   return heads < line_.size() ? WithSums(std::move(layer), copies_) : layer;
 }
 
-std::shared_ptr<Layer> TensorLayers1d::SharedInput() { return std::make_shared<CopyLayer>(line_); }
+std::shared_ptr<Layer> TensorLayers1d::SharedInput() {
+  if (!has_parts_) return std::make_shared<CopyLayer>(line_);
+  input_ = std::make_shared<InputOfParts>(line_);
+  return input_;
+}
 
 std::shared_ptr<HeadAttention> TensorLayers1d::Attention(const AttentionSpec& attention) {
   const int64_t heads = attention.num_heads / line_.size();
@@ -319,7 +425,7 @@ std::shared_ptr<Layer> TensorLayers1d::Linear(const LinearShape& shape, Role rol
     case Role::kProjectIn:
     case Role::kRouter:
     case Role::kProjectOut:
-      return Whole(plain_.Linear(shape, role));
+      return WholeOfParts(plain_.Linear(shape, role));
   }
   TORCH_INTERNAL_ASSERT(false);
 }
@@ -335,6 +441,7 @@ std::shared_ptr<Layer> TensorLayers1d::Columns(const LinearShape& shape) {
   std::shared_ptr<Layer> layer = plain_.Linear(local, Role::kQueryKeyValue);
   Note(*layer, kWeight, weight);
   if (shape.bias) Note(*layer, kBias, ParameterBoxes({shape.out}, {out}, grid_));
+  if (has_parts_) layer = std::make_shared<ColumnsOfParts>(std::move(layer), shape.layout, input_);
   const bool has_copies = shape.heads > 0 && shape.heads < line_.size();
   return has_copies ? WithSums(std::move(layer), copies_) : layer;
 }
@@ -346,7 +453,7 @@ std::shared_ptr<Layer> TensorLayers1d::Rows(const LinearShape& shape, const char
                 : ParameterBoxes({shape.out, shape.in}, {{}, kAlongLine}, grid_);
   LinearShape local = shape;
   local.in = weight.local_sizes()[is_in_out ? 0 : 1];
-  auto layer = std::make_shared<LinearRows>(local, line_, site, options_);
+  auto layer = std::make_shared<LinearRows>(local, line_, has_parts_, site, options_);
   Note(*layer, kWeight, weight);
   if (shape.bias) Note(*layer, kBias, ParameterBoxes({shape.out}, {{}}, grid_));
   return layer;

@@ -6,9 +6,14 @@
 // Sends:  a block, 2 sums over the line of what comes out, and in backward 2 of what went in; with
 //         experts, one of each expert's. The embedding one sum, the head one in backward and a
 //         gather of two numbers a token.
+// Parts:  with parts of sequences between layers (Megatron-LM's sequence parallelism) the same, but
+//         what comes out is added up in parts, and what goes in is put together, in backward once
+//         more: 10 T h (t - 1) / t elements a block in place of 8. Norms, dropout and
+//         what is added to run on parts; the gradients of what is whole are added over the line.
 // Bits:   each rank has the same hidden states and gradients of them. Sums are of other numbers
 //         than on one rank, so results differ from its by rounding.
-// Source: Shoeybi et al., "Megatron-LM", arXiv:1909.08053, section 3.
+// Source: Shoeybi et al., "Megatron-LM", arXiv:1909.08053, section 3; Korthikanti et al.,
+//         arXiv:2205.05198, section 4.2.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -23,19 +28,28 @@
 namespace gemini::trainer {
 
 // INVALID_ARGUMENT: the model cannot be divided among so many ranks; the message names what does
-// not divide, and numbers of ranks that do.
-absl::Status CheckTensor1d(const ModelSpec& spec, int64_t num_ranks);
+// not divide, and numbers of ranks that do. UNIMPLEMENTED: it has experts, and is to have parts of
+// sequences.
+absl::Status CheckTensor1d(const ModelSpec& spec, int64_t num_ranks, bool parts_of_sequences);
 
 // How many neighbours have each key and value head alike. `num_kv_heads` divides `num_ranks`, or is
 // a multiple of it.
 int64_t CopiesOfKeyHeads(int64_t num_kv_heads, int64_t num_ranks);
 
+class InputOfParts;
+
 class TensorLayers1d : public TensorLayers {
  public:
   // `options` are those of the parameters, as PlainLayers has them. `copies`: this rank's and its
   // neighbours that have the same key and value head, where CopiesOfKeyHeads is above 1.
-  TensorLayers1d(const torch::TensorOptions& options, const RankLine& line, const RankLine& copies);
+  // `parts_of_sequences`: each rank has the tokens of its part between layers; the ranks divide
+  // their number.
+  TensorLayers1d(const torch::TensorOptions& options, const RankLine& line, const RankLine& copies,
+                 bool parts_of_sequences);
 
+  SequencePart sequence_part() const override {
+    return has_parts_ ? SequencePart{line_.place(), line_.size()} : SequencePart();
+  }
   std::shared_ptr<VocabularyTable> TokenEmbedding(int64_t vocabulary, int64_t width,
                                                   int64_t padding_token) override;
   std::shared_ptr<Layer> PositionEmbedding(int64_t rows, int64_t width) override;
@@ -50,6 +64,8 @@ class TensorLayers1d : public TensorLayers {
  private:
   // Notes that all ranks have the layer whole, and returns it.
   std::shared_ptr<Layer> Whole(std::shared_ptr<Layer> layer);
+  // The same of a layer between others, which reads a part of each sequence where there are parts.
+  std::shared_ptr<Layer> WholeOfParts(std::shared_ptr<Layer> layer);
   // Returns `layer`, with gradients that are added over the ranks of `line`: each has a part of
   // what they come of.
   std::shared_ptr<Layer> WithSums(std::shared_ptr<Layer> layer, const RankLine& line);
@@ -59,7 +75,10 @@ class TensorLayers1d : public TensorLayers {
   const torch::TensorOptions options_;
   const RankLine line_;
   const RankLine copies_;
+  const bool has_parts_;
   const policies::TensorGrid grid_;
+  std::shared_ptr<InputOfParts>
+      input_;  // Of the columns that are made next, where there are parts.
   PlainLayers plain_;
 };
 

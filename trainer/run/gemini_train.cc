@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "ATen/Parallel.h"
+#include "ATen/Version.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -261,7 +262,8 @@ absl::Status TrainingRun::OpenOutput() {
 
 absl::Status TrainingRun::OpenInputs() {
   if (resumed_.has_value()) {
-    GEMINI_RETURN_IF_ERROR(CheckStepIsTheSame(config_, resumed_->state, layout_.num_data()));
+    GEMINI_RETURN_IF_ERROR(
+        CheckStepIsTheSame(config_, resumed_->state, layout_.num_data(), layout_.num_ranks()));
   }
   GEMINI_ASSIGN_OR_RETURN(source_,
                           HfCheckpoint::Open(config_.model, static_cast<uint64_t>(config_.seed)));
@@ -297,6 +299,11 @@ absl::StatusOr<std::string> TrainingRun::DescribeFiles() const {
     GEMINI_ASSIGN_OR_RETURN(const TokenFingerprint eval_data, eval_data_->Fingerprint());
     absl::StrAppend(&text, ", those to evaluate on ", Describe(eval_data));
   }
+  if (layout_.grid().num_ranks() > 1) {
+    // Each computes what several have alike, and must get the same bits.
+    absl::StrAppend(&text, "\nan operator has ", at::get_num_threads(),
+                    " threads, and computes by ", at::get_cpu_capability());
+  }
   return text;
 }
 
@@ -312,7 +319,7 @@ absl::Status TrainingRun::MakeModel() {
                               .on_cpu = !config_.gpu().has_value()}));
     parameters_ = ShapesInFiles(ParameterShapesOf(*model_));
   } else {
-    if (absl::Status fits = CheckLayout(spec(), layout_); !fits.ok()) {
+    if (absl::Status fits = CheckLayout(spec(), layout_, config_.sequence); !fits.ok()) {
       error_status_ = kExitUsage;
       return fits;
     }

@@ -119,15 +119,17 @@ absl::StatusOr<std::optional<Resumed>> ShareResumed(const RankAgreement& ranks,
 }
 
 absl::Status CheckStepIsTheSame(const RunConfig& config, const TrainerState& state,
-                                int64_t num_ranks) {
-  const int64_t now = config.batch * config.accumulate * num_ranks;
+                                int64_t num_data, int64_t num_ranks) {
+  const int64_t now = config.batch * config.accumulate * num_data;
   if (state.step * now == state.sequences_taken) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("--resume: a step of this run takes ",
-                   state.sequences_taken / std::max<int64_t>(state.step, 1),
-                   " sequences, and --batch ", config.batch, " x --accumulate ", config.accumulate,
-                   " x ", num_ranks, num_ranks == 1 ? " rank" : " ranks", " are ", now,
-                   ": change them together, so that their product stays"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--resume: a step of this run takes ",
+      state.sequences_taken / std::max<int64_t>(state.step, 1), " sequences, and --batch ",
+      config.batch, " x --accumulate ", config.accumulate, " x ", num_ranks,
+      num_ranks == 1 ? " rank" : " ranks",
+      num_data == num_ranks ? ""
+                            : absl::StrCat(" / ", num_ranks / num_data, " that share each layer"),
+      " are ", now, ": change them together, so that their product stays"));
 }
 
 std::string Describe(const TokenFingerprint& file) {

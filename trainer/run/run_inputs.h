@@ -48,8 +48,9 @@ absl::StatusOr<std::optional<Resumed>> ShareResumed(const RankAgreement& ranks,
                                                     std::optional<Resumed> found);
 
 // A step takes as many sequences as before, however they are divided among micro-batches and ranks.
+// `num_data`: ranks that learn from other sequences than each other, of `num_ranks`.
 absl::Status CheckStepIsTheSame(const RunConfig& config, const TrainerState& state,
-                                int64_t num_ranks);
+                                int64_t num_data, int64_t num_ranks);
 
 // Returns what a file is, for people.
 std::string Describe(const TokenFingerprint& file);

@@ -106,6 +106,8 @@ absl::StatusOr<Plans> PlanFor(const RunConfig& config, const client::hooks::Sess
 // non-model data in a model that is not in units, beside the smallest unit that is gathered.
 absl::Status CheckUnitsFit(const RunConfig& config, const GatheredLm& model,
                            const RankLayout& layout, int64_t device_bytes) {
+  const bool shares_layers = layout.grid().num_ranks() > 1;
+  if (shares_layers && layout.parts().front().size() == 1) return absl::OkStatus();
   DeviceNeed least;
   int64_t smallest_bytes = std::numeric_limits<int64_t>::max();
   for (const std::unique_ptr<GatheredUnit>& unit : model.units()) {
@@ -118,7 +120,7 @@ absl::Status CheckUnitsFit(const RunConfig& config, const GatheredLm& model,
   }
   // In the vertical schedule activations may leave DEVICE. Operators of layers that ranks share are
   // smaller than those that are foretold.
-  if (config.micro_batch_schedule != "vertical" && layout.grid().num_ranks() == 1) {
+  if (config.micro_batch_schedule != "vertical" && !shares_layers) {
     const int64_t gathered_bytes = config.zero == "3" ? smallest_bytes : 0;
     const absl::StatusOr<NamedTrace> step = TraceStep(model.spec(), RoundOf(config), ComputeRate());
     for (size_t i = 0; step.ok() && i < step->needs.size(); ++i) {

@@ -39,10 +39,16 @@ struct Case {
   const char* json;
   int64_t num_ranks;
   bool recompute;
+  bool parts = false;  // Of sequences, between layers.
 };
-const Case kCases[] = {{"gpt2_2", kGpt2, 2, false},   {"gpt2_2_recomputed", kGpt2, 2, true},
-                       {"gpt2_4", kGpt2, 4, false},   {"llama_2", kLlama, 2, false},
-                       {"llama_4", kLlama, 4, false}, {"llama_4_recomputed", kLlama, 4, true}};
+const Case kCases[] = {{"gpt2_2", kGpt2, 2, false},
+                       {"gpt2_2_recomputed", kGpt2, 2, true},
+                       {"gpt2_4", kGpt2, 4, false},
+                       {"llama_2", kLlama, 2, false},
+                       {"llama_4", kLlama, 4, false},
+                       {"llama_4_recomputed", kLlama, 4, true},
+                       {"gpt2_2_in_parts", kGpt2, 2, false, true},
+                       {"gpt2_4_in_parts_recomputed", kGpt2, 4, true, true}};
 
 class TensorBytesTest : public ::testing::TestWithParam<Case> {};
 
@@ -51,7 +57,8 @@ TEST_P(TensorBytesTest, In1dAStepSendsWhatTheFormulasSay) {
   const Case& c = GetParam();
   const ModelSpec spec = ParseHfConfig(c.json, "config")->spec;
   const RankLayout layout(*policies::Mesh::Make(c.num_ranks, {.tensor = c.num_ranks}),
-                          *policies::TensorGrid::Make(policies::TensorMode::k1d, c.num_ranks));
+                          *policies::TensorGrid::Make(policies::TensorMode::k1d, c.num_ranks),
+                          c.parts);
   const int64_t hidden =
       SumBytes(kSequences * kTokens * kWidth, c.num_ranks);  // Of 2 T h (t - 1) / t.
   const int64_t forwards = c.recompute ? 2 : 1;
@@ -66,7 +73,19 @@ TEST_P(TensorBytesTest, In1dAStepSendsWhatTheFormulasSay) {
       {{"tensor j", "sums of logits"}, 2 * kSequences * kTokens * (ranks - 1) * kBytes}};
   if (c.json == kLlama && ranks == 4) {
     // The gradients of key and value matrices, of which two ranks have the same head.
-    expected[{"key heads", "gradients of copies"}] = kBlocks * 2 * SumBytes(kWidth * kWidth / 4, 2);
+    expected[{"key heads", "gradients of parts"}] = kBlocks * 2 * SumBytes(kWidth * kWidth / 4, 2);
+  }
+  if (c.parts) {
+    // A sum is a scatter and a gather, in forward and in backward. What goes in is gathered in each
+    // forward and for the weights' gradients, and scattered in backward: 10 T h (t - 1) / t, and 4
+    // more where a block is run again.
+    for (const char* const site : {"attention out", "feed out"}) {
+      expected[{"tensor j", site}] = (forwards + 1) * kBlocks * hidden / 2;
+    }
+    expected[{"tensor j", "shared input"}] = 2 * (forwards + 2) * kBlocks * hidden / 2;
+    // Of norms, biases of what comes out, and positions.
+    expected[{"tensor j", "gradients of parts"}] =
+        (6 * kBlocks + 2 + kTokens) * SumBytes(kWidth, ranks);
   }
   RunThreadRanks(ranks, [&](Communicator& me) {
     ASSERT_OK_AND_ASSIGN(
