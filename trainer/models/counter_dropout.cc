@@ -11,8 +11,8 @@
 #include "ATen/ops/empty.h"
 #include "ATen/record_function.h"
 #include "torch/csrc/autograd/custom_function.h"
-#include "torch/custom_class.h"
 #include "trainer/models/dropout_gpu.h"
+#include "trainer/models/saved_state.h"
 
 namespace gemini::trainer {
 namespace {
@@ -107,14 +107,12 @@ class DropoutFunction : public torch::autograd::Function<DropoutFunction> {
  public:
   static Variable forward(AutogradContext* context, const Variable& x, const DropoutMask& mask,
                           const MaskBox& box) {
-    context->saved_data["mask"] = at::IValue::make_capsule(
-        c10::intrusive_ptr<torch::CustomClassHolder>(c10::make_intrusive<SavedMask>(mask, box)));
+    SaveState(context, c10::make_intrusive<SavedMask>(mask, box));
     return Dropped(x, mask, box);
   }
 
   static variable_list backward(AutogradContext* context, variable_list output_grads) {
-    const auto saved =
-        c10::static_intrusive_pointer_cast<SavedMask>(context->saved_data["mask"].toCapsule());
+    const auto saved = SavedState<SavedMask>(context);
     return {DropOut(output_grads[0], saved->mask, saved->box), Variable(), Variable()};
   }
 };

@@ -18,7 +18,7 @@
 #include "ATen/ops/where.h"
 #include "ATen/ops/zeros.h"
 #include "torch/csrc/autograd/custom_function.h"
-#include "torch/custom_class.h"
+#include "trainer/models/saved_state.h"
 #include "trainer/models/vocabulary_table.h"
 
 namespace gemini::trainer {
@@ -289,8 +289,7 @@ class HeadLossFunction : public torch::autograd::Function<HeadLossFunction> {
     state->gradient = gradient;
     state->learns_hidden = hidden.requires_grad();
     state->is_computed = computed.has_value();
-    context->saved_data["state"] =
-        at::IValue::make_capsule(c10::intrusive_ptr<torch::CustomClassHolder>(state));
+    SaveState(context, state);
     Pieces pieces(hidden, labels, blocks, options);
     variable_list saved;
     if (!state->is_computed) saved = blocks;  // Of a computed one the value is not needed again.
@@ -312,8 +311,7 @@ class HeadLossFunction : public torch::autograd::Function<HeadLossFunction> {
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     TORCH_CHECK(!at::GradMode::is_enabled(), "the head's loss has no second derivative");
-    const auto state =
-        c10::static_intrusive_pointer_cast<HeadState>(context->saved_data["state"].toCapsule());
+    const auto state = SavedState<HeadState>(context);
     TORCH_CHECK(!std::exchange(state->is_spent, true),
                 "a second backward through the head's loss, whose gradients are gone");
     // On the meta device nobody knows it.

@@ -9,7 +9,7 @@
 #include "ATen/ops/empty.h"
 #include "torch/csrc/autograd/autograd.h"
 #include "torch/csrc/autograd/custom_function.h"
-#include "torch/custom_class.h"
+#include "trainer/models/saved_state.h"
 
 namespace gemini::trainer {
 namespace {
@@ -50,16 +50,14 @@ class RecomputeFunction : public torch::autograd::Function<RecomputeFunction> {
     auto state = c10::make_intrusive<ForwardState>();
     state->block = block;
     state->context = context_of_batch;
-    context->saved_data["state"] =
-        at::IValue::make_capsule(c10::intrusive_ptr<torch::CustomClassHolder>(state));
+    SaveState(context, state);
     const Stream stream = {.hidden = hidden, .router_sums = router_sums.value_or(Variable())};
     context->save_for_backward(TensorsOf(stream));
     return TensorsOf(block->Forward(stream, context_of_batch));
   }
 
   static variable_list backward(AutogradContext* context, variable_list output_grads) {
-    const auto state =
-        c10::static_intrusive_pointer_cast<ForwardState>(context->saved_data["state"].toCapsule());
+    const auto state = SavedState<ForwardState>(context);
     Stream input = StreamOf(context->get_saved_variables());
     input.hidden = Leaf(input.hidden, context->needs_input_grad(kHidden));
     if (input.router_sums.defined()) {

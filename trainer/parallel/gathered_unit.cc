@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "c10/core/CPUAllocator.h"
 #include "torch/csrc/autograd/custom_function.h"
-#include "torch/custom_class.h"
+#include "trainer/models/saved_state.h"
 #include "trainer/parallel/tensor_exchange.h"
 
 namespace gemini::trainer {
@@ -53,13 +53,7 @@ struct UnitInGraph : torch::CustomClassHolder {
 
 void Save(AutogradContext* context, GatheredUnit& unit, UnitUse use,
           std::function<void()> when_gathered = nullptr) {
-  context->saved_data["unit"] =
-      at::IValue::make_capsule(c10::intrusive_ptr<torch::CustomClassHolder>(
-          c10::make_intrusive<UnitInGraph>(unit, use, std::move(when_gathered))));
-}
-
-c10::intrusive_ptr<UnitInGraph> Saved(AutogradContext* context) {
-  return c10::static_intrusive_pointer_cast<UnitInGraph>(context->saved_data["unit"].toCapsule());
+  SaveState(context, c10::make_intrusive<UnitInGraph>(unit, use, std::move(when_gathered)));
 }
 
 // Of GatherBehind.
@@ -72,7 +66,7 @@ class GatherFunction : public torch::autograd::Function<GatherFunction> {
     return {outputs.begin(), outputs.end()};
   }
   static variable_list backward(AutogradContext* context, variable_list gradients) {
-    const c10::intrusive_ptr<UnitInGraph> saved = Saved(context);
+    const c10::intrusive_ptr<UnitInGraph> saved = SavedState<UnitInGraph>(context);
     saved->unit.Hold();
     if (saved->when_gathered != nullptr) saved->when_gathered();
     gradients.resize(gradients.size() + 2);
@@ -146,7 +140,7 @@ class UnitViews : public torch::autograd::Function<UnitViews> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
-    const c10::intrusive_ptr<UnitInGraph> saved = Saved(context);
+    const c10::intrusive_ptr<UnitInGraph> saved = SavedState<UnitInGraph>(context);
     GatheredUnit& unit = saved->unit;
     // What used the views is done. The sum needs its room.
     if (saved->use != UnitUse::kOnce) unit.Release();

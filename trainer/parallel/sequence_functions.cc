@@ -8,7 +8,7 @@
 #include "ATen/ops/linear.h"
 #include "c10/util/Exception.h"
 #include "torch/csrc/autograd/custom_function.h"
-#include "torch/custom_class.h"
+#include "trainer/models/saved_state.h"
 
 namespace gemini::trainer {
 namespace {
@@ -30,40 +30,34 @@ Tensor AddUpInParts(const Tensor& whole, const RankLine& line, const std::string
                                 site);
 }
 
-// What backward needs.
-struct SavedLine : torch::CustomClassHolder {
-  SavedLine(const RankLine& the_line, std::string the_site,
-            std::shared_ptr<GatheredParts> the_parts = nullptr)
-      : line(the_line), site(std::move(the_site)), parts(std::move(the_parts)) {}
-  const RankLine line;
-  const std::string site;
-  const std::shared_ptr<GatheredParts> parts;  // For others.
+// Of a gather for layers, which get the parts.
+struct SavedGather : SavedLine {
+  SavedGather(const RankLine& the_line, std::string the_site,
+              std::shared_ptr<GatheredParts> the_parts)
+      : SavedLine(the_line, std::move(the_site)), parts(std::move(the_parts)) {}
+  const std::shared_ptr<GatheredParts> parts;
 };
 struct SavedParts : torch::CustomClassHolder {
   explicit SavedParts(std::shared_ptr<GatheredParts> the_parts) : parts(std::move(the_parts)) {}
   const std::shared_ptr<GatheredParts> parts;
 };
 
-template <typename Holder>
-void Save(AutogradContext* context, c10::intrusive_ptr<Holder> holder) {
-  context->saved_data["saved"] =
-      at::IValue::make_capsule(c10::intrusive_ptr<torch::CustomClassHolder>(std::move(holder)));
-}
-template <typename Holder>
-c10::intrusive_ptr<Holder> Saved(AutogradContext* context) {
+// Of a function's backward.
+template <typename State>
+c10::intrusive_ptr<State> Saved(AutogradContext* context) {
   TORCH_CHECK(!at::GradMode::is_enabled(), "layers that ranks share have no second derivative");
-  return c10::static_intrusive_pointer_cast<Holder>(context->saved_data["saved"].toCapsule());
+  return SavedState<State>(context);
 }
 
 class GatherFunction : public torch::autograd::Function<GatherFunction> {
  public:
   static Variable forward(AutogradContext* context, const Variable& part, const RankLine& line,
                           const std::string& site, const std::shared_ptr<GatheredParts>& parts) {
-    Save(context, c10::make_intrusive<SavedLine>(line, site, parts));
+    SaveState(context, c10::make_intrusive<SavedGather>(line, site, parts));
     return PutTogether(part, line, site);
   }
   static variable_list backward(AutogradContext* context, variable_list gradients) {
-    const auto saved = Saved<SavedLine>(context);
+    const auto saved = Saved<SavedGather>(context);
     return {AddUpInParts(gradients[0], saved->line, saved->site), Variable(), Variable(),
             Variable()};
   }
@@ -73,7 +67,7 @@ class ReduceScatterFunction : public torch::autograd::Function<ReduceScatterFunc
  public:
   static Variable forward(AutogradContext* context, const Variable& whole, const RankLine& line,
                           const std::string& site) {
-    Save(context, c10::make_intrusive<SavedLine>(line, site));
+    SaveState(context, c10::make_intrusive<SavedLine>(line, site));
     return AddUpInParts(whole, line, site);
   }
   static variable_list backward(AutogradContext* context, variable_list gradients) {
@@ -87,7 +81,7 @@ class LinearOfPartsFunction : public torch::autograd::Function<LinearOfPartsFunc
   static Variable forward(AutogradContext* context, const Variable& whole, const Variable& weight,
                           const std::optional<Variable>& bias,
                           const std::shared_ptr<GatheredParts>& parts) {
-    Save(context, c10::make_intrusive<SavedParts>(parts));
+    SaveState(context, c10::make_intrusive<SavedParts>(parts));
     context->saved_data["has_bias"] = bias.has_value();
     context->saved_data["learns_weight"] = weight.requires_grad();
     if (weight.requires_grad()) parts->AddReader();

@@ -5,8 +5,10 @@
 // Thread: the one that issues the rank's collectives.
 #pragma once
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "torch/custom_class.h"
 #include "torch/types.h"
 #include "trainer/parallel/communicator.h"
 
@@ -24,6 +26,14 @@ struct RankLine {
   const RankGroup* group = nullptr;
   int64_t size() const { return group->size(); }
   int64_t place() const { return group->place; }
+};
+
+// What an autograd function exchanges by in backward. There is no second derivative.
+struct SavedLine : torch::CustomClassHolder {
+  SavedLine(const RankLine& the_line, std::string the_site)
+      : line(the_line), site(std::move(the_site)) {}
+  const RankLine line;
+  const std::string site;
 };
 
 // Makes x the sum over the ranks, in each of them. `site` names the place in the program.

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/parallel/tensor_functions_1d.h"
 
-#include <utility>
-
 #include "ATen/core/grad_mode.h"
 #include "c10/util/Exception.h"
 #include "torch/csrc/autograd/custom_function.h"
-#include "torch/custom_class.h"
+#include "trainer/models/saved_state.h"
 
 namespace gemini::trainer {
 namespace {
@@ -16,30 +14,17 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
-// What backward exchanges by.
-struct SavedLine : torch::CustomClassHolder {
-  SavedLine(const RankLine& the_line, std::string the_site)
-      : line(the_line), site(std::move(the_site)) {}
-  const RankLine line;
-  const std::string site;
-};
-
-void Save(AutogradContext* context, const RankLine& line, std::string site) {
-  context->saved_data["line"] =
-      at::IValue::make_capsule(c10::intrusive_ptr<torch::CustomClassHolder>(
-          c10::make_intrusive<SavedLine>(line, std::move(site))));
-}
-
+// Of a function's backward.
 c10::intrusive_ptr<SavedLine> Saved(AutogradContext* context) {
   TORCH_CHECK(!at::GradMode::is_enabled(), "layers that ranks share have no second derivative");
-  return c10::static_intrusive_pointer_cast<SavedLine>(context->saved_data["line"].toCapsule());
+  return SavedState<SavedLine>(context);
 }
 
 class CopyToLineFunction : public torch::autograd::Function<CopyToLineFunction> {
  public:
   static Variable forward(AutogradContext* context, const Variable& x, const RankLine& line,
                           const std::string& site) {
-    Save(context, line, site);
+    SaveState(context, c10::make_intrusive<SavedLine>(line, site));
     return x;
   }
   static variable_list backward(AutogradContext* context, variable_list gradients) {
@@ -67,7 +52,7 @@ class GatherOverLineFunction : public torch::autograd::Function<GatherOverLineFu
  public:
   static Variable forward(AutogradContext* context, const Variable& x, const RankLine& line,
                           const std::string& site) {
-    Save(context, line, site);
+    SaveState(context, c10::make_intrusive<SavedLine>(line, site));
     return GatherOverRanks(x.contiguous(), line, site).movedim(0, -2).flatten(-2);
   }
   static variable_list backward(AutogradContext* context, variable_list gradients) {
