@@ -3,7 +3,9 @@
 // each, so that another set can split or adapt them in one place.
 // Shapes: those below are of the whole model. What a set that splits layers returns from one and
 //         takes in the next is its own: it may have fewer heads, or fewer elements between the
-//         matrices of a feed-forward part. A model takes sizes of tensors from them alone.
+//         matrices of a feed-forward part; and what is [batch, sequence, ...] may have a part of
+//         each sequence (sequence_part), but ids and labels are whole. A model takes sizes of
+//         tensors from them alone.
 // Names:  a layer's tensors are "weight" and "bias". A table of the vocabulary that is cut into
 //         blocks has "weight_0", "weight_1", ... (trainer/families/vocabulary_cut.h).
 // Memory: parameters are empty tensors of the set's options; nothing is initialised.

@@ -38,7 +38,7 @@ struct BatchContext {
   std::vector<HeadAngles> angles = {};  // One for each of ModelSpec::kinds.
   ExpertRouting experts = {};
   std::optional<DropoutDraw> dropout = {};  // Absent in evaluation, where nothing is dropped.
-  int64_t sequence = 0;                     // Tokens of a row, of which all may not be here.
+  int64_t sequence = 0;                     // Tokens of a row; a part of them may be here.
 };
 
 // Makes the context of rows of `sequence` tokens. `options` are those of the hidden state.

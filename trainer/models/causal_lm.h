@@ -79,9 +79,10 @@ struct BatchLoss {
 class CausalLm : public torch::nn::Module {
  public:
   // The stages of Forward. Embed maps tokens to the input of the first block [batch, sequence,
-  // width]; ContextOf makes from that what all blocks read of the batch; the blocks follow; Head
-  // maps the hidden tensor of the last block to logits. In place of them LossOf gives the loss,
-  // with which backward costs the least if it is told its factors.
+  // width], or to a part of each sequence of it (trainer/layer_set.h); ContextOf makes from that
+  // what all blocks read of the batch; the blocks follow; Head maps the hidden tensor of the last
+  // block to logits. In place of them LossOf gives the loss, with which backward costs the least if
+  // it is told its factors.
   virtual torch::Tensor Embed(const torch::Tensor& tokens) = 0;
   virtual BatchContext ContextOf(const torch::Tensor& hidden) const = 0;
   virtual torch::Tensor Head(const torch::Tensor& hidden) = 0;

@@ -14,7 +14,8 @@ absl::Status CheckLayout(const ModelSpec& spec, const RankLayout& layout, int64_
   if (layout.has_parts_of_sequences() && sequence % num_places != 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--sequence-parallel megatron of ", num_places, " ranks: --sequence ", sequence,
-        " does not divide by ", num_places, ": use ", sequence - sequence % num_places, " or ",
+        " does not divide by ", num_places, ": use ",
+        sequence > num_places ? absl::StrCat(sequence - sequence % num_places, " or ") : "",
         sequence + num_places - sequence % num_places));
   }
   return CheckTensor1d(spec, num_places, layout.has_parts_of_sequences());

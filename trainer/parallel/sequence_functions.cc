@@ -124,7 +124,10 @@ GatheredParts::GatheredParts(const Tensor& part, const RankLine& line, std::stri
 
 Tensor GatheredParts::ForBackward() {
   if (!whole_.defined()) whole_ = PutTogether(part_, line_, site_);
-  return --num_readers_ > 0 ? whole_ : std::exchange(whole_, Tensor());
+  if (--num_readers_ > 0) return whole_;
+  // Graph nodes, which keep this, live as long as the loss.
+  part_.reset();
+  return std::exchange(whole_, Tensor());
 }
 
 Tensor LinearOfParts(const Tensor& x, const std::shared_ptr<GatheredParts>& parts,

@@ -32,12 +32,13 @@ torch::Tensor ReduceScatterParts(const torch::Tensor& whole, const RankLine& lin
 class GatheredParts {
  public:
   GatheredParts(const torch::Tensor& part, const RankLine& line, std::string site);
-  // Each layer that will read it in backward says so in forward, and asks for it once.
+  // Each layer that will read it in backward says so in forward, and asks for it once. Behind the
+  // last one nothing is kept.
   void AddReader() { ++num_readers_; }
   torch::Tensor ForBackward();
 
  private:
-  const torch::Tensor part_;  // Without a graph.
+  torch::Tensor part_;  // Without a graph.
   const RankLine line_;
   const std::string site_;
   torch::Tensor whole_;  // From the first reader to the last.

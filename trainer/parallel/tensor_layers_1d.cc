@@ -182,7 +182,9 @@ class PositionsOfPart : public Layer {
   Tensor Forward(const Tensor& ids) const override {
     const int64_t size = ids.size(-1) / line_.size();
     layer_->Replace(kWeight, Own(kWeight));
-    return layer_->Forward(ids.narrow(-1, line_.place() * size, size));
+    Tensor out = layer_->Forward(ids.narrow(-1, line_.place() * size, size));
+    layer_->Replace(kWeight, Tensor());  // Keeps no graph.
+    return out;
   }
 
  private:
@@ -313,7 +315,7 @@ int64_t CopiesOfKeyHeads(int64_t num_kv_heads, int64_t num_ranks) {
 }
 
 absl::Status CheckTensor1d(const ModelSpec& spec, int64_t num_ranks, bool parts_of_sequences) {
-  if (parts_of_sequences && spec.experts.has_value()) {
+  if (parts_of_sequences && num_ranks > 1 && spec.experts.has_value()) {
     return absl::UnimplementedError(
         "--sequence-parallel megatron of a model with experts: leave it out");
   }
@@ -329,9 +331,9 @@ absl::Status CheckTensor1d(const ModelSpec& spec, int64_t num_ranks, bool parts_
     nearest.push_back(more);
     break;
   }
-  return absl::InvalidArgumentError(absl::StrCat("--tensor 1d of ", num_ranks, " ranks: ", why,
-                                                 ": use --tensor-size ",
-                                                 absl::StrJoin(nearest, " or ")));
+  return absl::InvalidArgumentError(
+      absl::StrCat("--tensor 1d of ", num_ranks, " ranks: ", why, ": use --tensor-size ",
+                   absl::StrJoin(nearest, " or "), " with a multiple of so many ranks"));
 }
 
 TensorLayers1d::TensorLayers1d(const torch::TensorOptions& options, const RankLine& line,

@@ -8,10 +8,12 @@
 //         gather of two numbers a token.
 // Parts:  with parts of sequences between layers (Megatron-LM's sequence parallelism) the same, but
 //         what comes out is added up in parts, and what goes in is put together, in backward once
-//         more: 10 T h (t - 1) / t elements a block in place of 8. Norms, dropout and
+//         more: 10 T h (t - 1) / t elements a block in place of 8, or 7 in place of 6 where
+//         attention and feed-forward part read one norm. Norms, dropout and
 //         what is added to run on parts; the gradients of what is whole are added over the line.
-// Bits:   each rank has the same hidden states and gradients of them. Sums are of other numbers
-//         than on one rank, so results differ from its by rounding.
+// Bits:   what several ranks have alike, hidden states (without parts) and gradients, has the same
+//         bits in each. Sums are of other numbers than on one rank, so results differ from its by
+//         rounding.
 // Source: Shoeybi et al., "Megatron-LM", arXiv:1909.08053, section 3; Korthikanti et al.,
 //         arXiv:2205.05198, section 4.2.
 #pragma once

@@ -302,7 +302,7 @@ absl::StatusOr<std::string> TrainingRun::DescribeFiles() const {
   if (layout_.grid().num_ranks() > 1) {
     // Each computes what several have alike, and must get the same bits.
     absl::StrAppend(&text, "\nan operator has ", at::get_num_threads(),
-                    " threads, and computes by ", at::get_cpu_capability());
+                    " threads, and the instructions of ", at::get_cpu_capability());
   }
   return text;
 }

@@ -146,10 +146,11 @@ absl::StatusOr<MemoryPlan> PlanForShards(const RunConfig& config, const Gathered
     tensors.push_back({parameter.key(), static_cast<int64_t>(tensor.nbytes()),
                        tensor.requires_grad() ? TensorGroup::kTrainable : TensorGroup::kFrozen});
   }
+  BoundaryActivations between =
+      BoundaryActivationsOf(config, model.spec().num_blocks, model.spec().width);
+  if (layout.has_parts_of_sequences()) between.size_bytes /= layout.grid().num_ranks();
   const auto plan_with = [&](int64_t chunk_bytes) {
-    return PlanMemory(config, tensors,
-                      BoundaryActivationsOf(config, model.spec().num_blocks, model.spec().width),
-                      chunk_bytes, available);
+    return PlanMemory(config, tensors, between, chunk_bytes, available);
   };
   if (config.chunk_size != kAutoBytes) return plan_with(config.chunk_size);
   std::vector<MemoryPlan> plans;

@@ -87,6 +87,19 @@ TEST(CounterDropoutTest, ABoxHasTheFactorsThatItsElementsHaveInTheWhole) {
   }
 }
 
+// Of [7, 11, 13] the planes 2 to 5, and of each the rows from 3 on.
+TEST(CounterDropoutTest, APartIsDroppedAsInTheWhole) {
+  const Tensor whole = torch::randn({7, 11, 13});
+  const auto part_of = [](const Tensor& x) { return x.slice(0, 2, 6).slice(1, 3); };
+  const Tensor part = part_of(whole).contiguous().requires_grad_();
+  const MaskBox box = {
+      .first = 2 * 143 + 3 * 13, .planes = 4, .plane_stride = 143, .row_size = 8 * 13};
+  const Tensor out = DropOut(part, kMask, box);
+  EXPECT_TRUE(torch::equal(out, part_of(DropOut(whole, kMask))));
+  out.sum().backward();
+  EXPECT_TRUE(torch::equal(part.grad(), part_of(FactorsOf(kMask, whole.sizes()))));
+}
+
 TEST(CounterDropoutTest, ThreadsDoNotMatter) {
   const Tensor x = torch::randn({300, 1001});
   const int before = at::get_num_threads();

@@ -55,13 +55,20 @@ class TensorRanksTest(RanksTestCase):
                 one = self.train(f"one_{name}", **self.keys(**keys))
                 parts = self.ranks(2, f"parts_{name}", **MEGATRON, **self.keys(**keys))
                 self.assert_close(one, parts)
-                # Recomputed, with less DEVICE, in other stages: the same bits.
+                # Recomputed, with less DEVICE: the same bits.
                 more = {"recompute": True, "device_memory": "4MiB", "chunk_size": "16KiB"}
                 self.assert_same_end(parts, self.ranks(2, f"again_{name}", **MEGATRON, **self.keys(**dict(keys, **more))))
         vertical = {"accumulate": 2, "batch": 1, "micro_batch_schedule": "vertical", "model": TIED}
         apart = self.ranks(2, "apart", **self.keys(**vertical))
         for name, keys in (("shared", SHARED), ("in_parts", MEGATRON)):
             self.assert_close(apart, self.ranks(4, name, **keys, **self.keys(**vertical)))
+
+    def test_parts_of_sequences_in_all_stages(self):
+        whole = self.ranks(4, "whole", zero=0, **MEGATRON, **self.keys(TIED))
+        for zero in (1, 2, 3):
+            self.assert_same_end(whole, self.ranks(4, f"stage_{zero}", zero=zero, **MEGATRON, **self.keys(TIED)))
+        self.check_beside_ranks_that_share_no_layer(
+            {"bf16": ({"loss": 2e-3, "norm": 1e-2, "parameters": 1e-3}, {"precision": "bf16"})}, MEGATRON)
 
     def test_copies_of_key_heads_in_all_stages(self):
         # Of two key and value heads, each is that of two ranks, twice.
@@ -70,11 +77,11 @@ class TensorRanksTest(RanksTestCase):
         self.assert_same_end(*ends)
         self.assert_close(self.ranks(2, "no_copies", **self.keys()), ends[0])
 
-    def check_beside_ranks_that_share_no_layer(self, cases):
+    def check_beside_ranks_that_share_no_layer(self, cases, sharing=None):
         for name, (bars, keys) in cases.items():
             with self.subTest(name):
                 apart = self.ranks(2, f"apart_{name}", **self.keys(**keys))
-                shared = self.ranks(4, f"shared_{name}", **SHARED, **self.keys(**keys))
+                shared = self.ranks(4, f"shared_{name}", **(sharing or SHARED), **self.keys(**keys))
                 self.assert_close(apart, shared, **bars)
 
     def test_formats(self):
@@ -116,6 +123,7 @@ class TensorRanksTest(RanksTestCase):
         through = self.ranks(4, "through", **SHARED, **self.keys(**dict(more, steps=6)))
         for name, num_ranks, keys in (("same", 4, {}), ("line", 4, {"tensor_size": 4, "accumulate": 2}),
                                       ("shards", 2, {"tensor": "none", "tensor_size": 0}),
+                                      ("parts", 4, {"sequence_parallel": "megatron"}),
                                       ("alone", 1, {"tensor": "none", "tensor_size": 0, "accumulate": 2})):
             with self.subTest(name):
                 shutil.copytree(first, self.directory / name, symlinks=True)
