@@ -8,7 +8,8 @@ running job within MOST_BYTES, if both plans chose alike. Whether a few tensors 
 matter of one per cent of a step, and less than two rounds differ by; then the bytes may differ by MOST_OTHER,
 and a job in which they differ by more runs again, up to ATTEMPTS times in all.
 What leaves HOST for lack of room depends on how fast the disk is at that moment, so of this job's NVMe they
-must be those that the daemon's plan foretells.
+must be those that the daemon's plan foretells. That one follows from the times of a single round, which other
+programs may disturb: then the job runs again, too.
 
 Step times are printed. On a machine that others use they say little, so they are checked within MOST_TIME
 only where GEMINI_CHECK_TIMES is set. Rates are those of the same run: links, disk and updates as its daemon
@@ -206,7 +207,7 @@ class PlanJobsTest(TrainTest):
                 self.folder = self.directory / f"{name}_{attempt}"
                 self.folder.mkdir()
                 wrong, alike = self.compare(name, keys)
-                if alike or not wrong:
+                if not wrong or (alike and name != "host_at_60_percent"):
                     break
             failures += wrong
         self.assertEqual(failures, [])
