@@ -59,7 +59,7 @@ torch::Tensor FusedAttention(const torch::Tensor& query, const torch::Tensor& ke
         query, key, value, /*dropout_p=*/0, is_causal, /*attn_mask=*/{}, options.scale));
   }
   if (options.dropout.probability > 0) {
-    // Other heads, another mask.
+    // Ranks with other heads must draw another mask.
     SeedGenerator(query.device(), options.dropout.key + static_cast<uint64_t>(options.first_head));
   }
   return at::scaled_dot_product_attention(query, key, value, /*attn_mask=*/{},

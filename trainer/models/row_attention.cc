@@ -107,7 +107,7 @@ class Pieces {
   Tensor DropoutFactors(const Tensor& weights, const Piece& piece) const {
     if (options_.dropout.probability == 0) return {};
     const int64_t all_heads = options_.all_heads == 0 ? heads_ : options_.all_heads;
-    // Of scores in fp64, too.
+    // Factors are fp32 also where scores are fp64.
     Tensor factors = at::empty_like(weights, torch::kFloat32);
     FillFactors(
         options_.dropout,

@@ -34,14 +34,16 @@ struct BoxRun {
 
 // How the elements of a dimension are divided.
 struct DimensionSplit {
-  // Among the ranks along these axes: the first one's coordinate says in which coarse part a rank
-  // lies, the next one's in which part of that. Without axes the dimension is whole.
+  // The dimension is divided among the ranks along these axes. A rank's coordinate on the first
+  // axis selects a coarse part, and its coordinate on the next axis a part of that. Without axes
+  // every rank has the whole dimension.
   std::vector<policies::TensorAxis> axes = {};
-  // The dimension is made of so many elements, then so many, ..., each divided by itself, as those
-  // of query, key and value in one matrix. Empty: it is one section.
+  // These sizes add up to the dimension's, and each section is divided by itself: query, key and
+  // value in one matrix are three sections. If it is empty, the dimension is one section.
   std::vector<int64_t> sections = {};
-  // So many equal parts are not divided further, as the heads of a key. If they are fewer than the
-  // ranks, which they divide, neighbouring ranks have copies of one. 0: there is no such limit.
+  // The dimension is divided into at most this many parts, such as the heads of a key. If the limit
+  // is below the number of ranks, it divides that number, and neighbouring ranks have copies of one
+  // part. 0 means that there is no limit.
   int64_t most_parts = 0;
 };
 
@@ -51,13 +53,13 @@ class ParameterBoxes {
   // parameters. Sections are not padded: their parts divide them.
   ParameterBoxes(std::vector<int64_t> sizes, std::vector<DimensionSplit> splits,
                  const policies::TensorGrid& grid);
-  // Of a tensor that the only rank of a grid has.
+  // Makes the boxes of a tensor that is not divided, for a grid of one rank.
   explicit ParameterBoxes(const std::vector<int64_t>& sizes)
       : ParameterBoxes(sizes, std::vector<DimensionSplit>(sizes.size()), policies::TensorGrid()) {}
 
-  // Of the tensor in the files.
+  // Returns the sizes of the whole tensor, which are those in the files.
   const std::vector<int64_t>& sizes() const { return sizes_; }
-  // Of each rank's tensor.
+  // Returns the sizes of a rank's tensor, which are the same in all ranks.
   const std::vector<int64_t>& local_sizes() const { return local_sizes_; }
   // Returns what the rank at `place` has, in the order of its tensor. It may be nothing.
   std::vector<Box> BoxesOf(int64_t place) const;

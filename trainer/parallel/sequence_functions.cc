@@ -18,7 +18,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
-// Without a graph.
+// These two exchange tensors, and autograd does not see them.
 Tensor PutTogether(const Tensor& part, const RankLine& line, const std::string& site) {
   const Tensor all = GatherOverRanks(part.contiguous(), line, site);
   return part.dim() == 3 ? all.transpose(0, 1).flatten(1, 2) : all.flatten(0, 1);
@@ -30,7 +30,7 @@ Tensor AddUpInParts(const Tensor& whole, const RankLine& line, const std::string
                                 site);
 }
 
-// Of a gather for layers, which get the parts.
+// A gather for layers owns the parts that these layers read again in backward.
 struct SavedGather : SavedLine {
   SavedGather(const RankLine& the_line, std::string the_site,
               std::shared_ptr<GatheredParts> the_parts)
@@ -42,7 +42,7 @@ struct SavedParts : torch::CustomClassHolder {
   const std::shared_ptr<GatheredParts> parts;
 };
 
-// Of a function's backward.
+// Returns what a function saved, in its backward. Throws where a second derivative is wanted.
 template <typename State>
 c10::intrusive_ptr<State> Saved(AutogradContext* context) {
   TORCH_CHECK(!at::GradMode::is_enabled(), "layers that ranks share have no second derivative");

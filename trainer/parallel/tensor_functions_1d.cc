@@ -14,7 +14,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
-// Of a function's backward.
+// Returns what a function saved, in its backward. Throws where a second derivative is wanted.
 c10::intrusive_ptr<SavedLine> Saved(AutogradContext* context) {
   TORCH_CHECK(!at::GradMode::is_enabled(), "layers that ranks share have no second derivative");
   return SavedState<SavedLine>(context);

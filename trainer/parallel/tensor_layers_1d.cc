@@ -107,7 +107,7 @@ class HeadRows : public HeadAndLoss {
   }
   Tensor table() const { return tied_ != nullptr ? tied_->blocks().front() : Own(kWeight); }
 
-  // HeadOptions::merge.
+  // This is the merge function of HeadOptions.
   static Tensor Merge(const Tensor& sums_and_targets, const RankLine& line) {
     const Tensor all = GatherOverRanks(sums_and_targets, line, "sums of logits");
     const Tensor sums = all.select(1, 0);
@@ -248,7 +248,7 @@ class LinearRows : public Layer {
   const char* const site_;
 };
 
-// Some heads of all.
+// Attention among the heads that this rank has.
 class HeadsOfLine : public HeadAttention {
  public:
   HeadsOfLine(int64_t first_head, int64_t all_heads)
