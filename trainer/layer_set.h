@@ -3,9 +3,9 @@
 // each, so that another set can split or adapt them in one place.
 // Shapes: those below are of the whole model. What a set that splits layers returns from one and
 //         takes in the next is its own: it may have fewer heads, or fewer elements between the
-//         matrices of a feed-forward part; and what is [batch, sequence, ...] may have a part of
-//         each sequence (sequence_part), but ids and labels are whole. A model takes sizes of
-//         tensors from them alone.
+//         matrices of a feed-forward part; and what is [batch, sequence, width] may be a part of
+//         that (hidden_part), but ids and labels are whole. A model takes sizes of tensors from
+//         them alone.
 // Names:  a layer's tensors are "weight" and "bias". A table of the vocabulary that is cut into
 //         blocks has "weight_0", "weight_1", ... (trainer/families/vocabulary_cut.h).
 // Memory: parameters are empty tensors of the set's options; nothing is initialised.
@@ -66,6 +66,8 @@ class HeadAndLoss : public LayerModule {
   // `gradient`: what backward will be given for the sum (trainer/models/head_loss.h).
   virtual torch::Tensor SumOfLosses(const torch::Tensor& hidden, const torch::Tensor& labels,
                                     double gradient) const = 0;
+  // Returns the sum over all tokens of a batch, for one over those of this rank's hidden states.
+  virtual torch::Tensor OverAllTokens(const torch::Tensor& sum) const { return sum; }
 };
 
 struct HeadAngles;           // trainer/models/batch_context.h
@@ -110,18 +112,27 @@ struct HeadShape {
   double logit_soft_cap = 0;
 };
 
-// Which tokens of each sequence are in the hidden states between blocks: the `index`-th of `count`
-// equal parts.
-struct SequencePart {
+// The `index`-th of `count` equal parts of a dimension.
+struct EqualPart {
   int64_t index = 0;
   int64_t count = 1;
+};
+
+// Which elements of [batch, sequence, width] are in the hidden states between blocks.
+struct HiddenPart {
+  EqualPart sequences = {};
+  EqualPart tokens = {};  // Of each sequence.
+  // A sequence is cut into twice as many slices as it has parts. A part has two of them: the one of
+  // its index, and the one that is as far from the end.
+  bool zigzag = false;
+  EqualPart width = {};
 };
 
 // Its layers may outlive it.
 class LayerSet {
  public:
   virtual ~LayerSet() = default;
-  virtual SequencePart sequence_part() const { return {}; }
+  virtual HiddenPart hidden_part() const { return {}; }
   // The row of `padding_token` gets no gradient from a look-up; -1 for none.
   virtual std::shared_ptr<VocabularyTable> TokenEmbedding(int64_t vocabulary, int64_t width,
                                                           int64_t padding_token) = 0;

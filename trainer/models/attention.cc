@@ -59,8 +59,9 @@ torch::Tensor FusedAttention(const torch::Tensor& query, const torch::Tensor& ke
         query, key, value, /*dropout_p=*/0, is_causal, /*attn_mask=*/{}, options.scale));
   }
   if (options.dropout.probability > 0) {
-    // Ranks with other heads must draw another mask.
-    SeedGenerator(query.device(), options.dropout.key + static_cast<uint64_t>(options.first_head));
+    // Ranks with other heads or sequences must draw another mask.
+    const int64_t first = options.first_sequence * options.all_heads + options.first_head;
+    SeedGenerator(query.device(), options.dropout.key + static_cast<uint64_t>(first));
   }
   return at::scaled_dot_product_attention(query, key, value, /*attn_mask=*/{},
                                           options.dropout.probability, is_causal, options.scale,

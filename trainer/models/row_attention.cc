@@ -14,6 +14,7 @@
 #include "absl/functional/function_ref.h"
 #include "torch/csrc/autograd/custom_function.h"
 #include "trainer/models/counter_dropout.h"
+#include "trainer/models/saved_state.h"
 
 namespace gemini::trainer {
 namespace {
@@ -109,17 +110,16 @@ class Pieces {
     const int64_t all_heads = options_.all_heads == 0 ? heads_ : options_.all_heads;
     // Factors are fp32 also where scores are fp64.
     Tensor factors = at::empty_like(weights, torch::kFloat32);
-    FillFactors(
-        options_.dropout,
-        {.first =
-             ((piece.batch * all_heads + options_.first_head) * sequence_ + piece.row) * sequence_ +
-             piece.key,
-         .planes = heads_,
-         .plane_stride = sequence_ * sequence_,
-         .rows = piece.rows,
-         .row_stride = sequence_,
-         .row_size = piece.keys()},
-        factors);
+    const int64_t first_head =
+        (options_.first_sequence + piece.batch) * all_heads + options_.first_head;
+    FillFactors(options_.dropout,
+                {.first = (first_head * sequence_ + piece.row) * sequence_ + piece.key,
+                 .planes = heads_,
+                 .plane_stride = sequence_ * sequence_,
+                 .rows = piece.rows,
+                 .row_stride = sequence_,
+                 .row_size = piece.keys()},
+                factors);
     return factors;
   }
 
@@ -137,6 +137,11 @@ class Pieces {
   const int64_t sequence_;
   const int64_t kv_heads_;
   const int64_t head_size_;
+};
+
+struct SavedOptions : torch::CustomClassHolder {
+  explicit SavedOptions(const RowAttentionOptions& the_options) : options(the_options) {}
+  const RowAttentionOptions options;
 };
 
 class RowAttentionFunction : public torch::autograd::Function<RowAttentionFunction> {
@@ -163,13 +168,7 @@ class RowAttentionFunction : public torch::autograd::Function<RowAttentionFuncti
       rows.copy_(at::bmm(pieces.Matrices(weights, value), Pieces::KeysOf(value, piece))
                      .view(rows.sizes()));
     });
-    context->saved_data["scale"] = options.scale;
-    context->saved_data["window"] = options.window;
-    context->saved_data["soft_cap"] = options.soft_cap;
-    context->saved_data["dropout"] = options.dropout.probability;
-    context->saved_data["first_head"] = options.first_head;
-    context->saved_data["all_heads"] = options.all_heads;
-    context->saved_data["dropout_key"] = static_cast<int64_t>(options.dropout.key);
+    SaveState(context, c10::make_intrusive<SavedOptions>(options));
     context->save_for_backward({query, key, value, out, log_sums});
     return out;
   }
@@ -183,14 +182,7 @@ class RowAttentionFunction : public torch::autograd::Function<RowAttentionFuncti
     const Tensor& out = saved[3];
     const Tensor& log_sums = saved[4];
     const Tensor& out_grad = output_grads[0];
-    const RowAttentionOptions options = {
-        .scale = context->saved_data["scale"].toDouble(),
-        .window = context->saved_data["window"].toInt(),
-        .soft_cap = context->saved_data["soft_cap"].toDouble(),
-        .dropout = {.probability = context->saved_data["dropout"].toDouble(),
-                    .key = static_cast<uint64_t>(context->saved_data["dropout_key"].toInt())},
-        .first_head = context->saved_data["first_head"].toInt(),
-        .all_heads = context->saved_data["all_heads"].toInt()};
+    const RowAttentionOptions options = SavedState<SavedOptions>(context)->options;
     const Pieces pieces(query, key, options);
     Tensor query_grad = at::empty_like(query);
     // Sums over the pieces.

@@ -20,10 +20,12 @@ struct RowAttentionOptions {
   int64_t window = 0;   // A row sees itself and the window - 1 keys before it. 0 means all before.
   double soft_cap = 0;  // Scores become soft_cap * tanh(score / soft_cap). 0 means no cap.
   // Which weights are dropped, of all [batch, heads, sequence, sequence]: of `all_heads` heads,
-  // where those given are some of them, from `first_head` on. 0: those given are all.
+  // where those given are some of them, from `first_head` on; 0: those given are all. The
+  // sequences given are those from `first_sequence` on.
   DropoutMask dropout = {};
   int64_t first_head = 0;
   int64_t all_heads = 0;
+  int64_t first_sequence = 0;
 };
 
 // Returns the attention of query [batch, heads, sequence, head size] and key and value [batch, KV

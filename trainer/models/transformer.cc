@@ -28,15 +28,28 @@ constexpr int64_t kEmbeddingSite = 0;
 enum class BlockSite { kAttentionWeights, kAttentionOut, kFeedOut };
 int64_t SiteOf(int64_t block, BlockSite site) { return 1 + 3 * block + static_cast<int64_t>(site); }
 
-// Drops elements of x [batch, part of the sequence, width], or of its rows, as of the whole.
-torch::Tensor DropFromPart(const torch::Tensor& x, const DropoutMask& mask,
-                           const SequencePart& part, int64_t sequence) {
-  if (part.count == 1) return DropOut(x, mask);
-  const int64_t size = sequence / part.count * x.size(-1);
+// Drops elements of hidden states, or of their rows, as of [batch, sequence, width], of which x is
+// a part. That is no part of sequences and of the width at once.
+torch::Tensor DropFromPart(const torch::Tensor& x, const DropoutMask& mask, const HiddenPart& part,
+                           int64_t sequence) {
+  const int64_t width = x.size(-1) * part.width.count;
+  if (part.tokens.count == 1) {
+    if (part.sequences.count == 1 && part.width.count == 1) return DropOut(x, mask);
+    const int64_t rows = x.numel() / x.size(-1);
+    return DropOut(x, mask,
+                   {.first = part.sequences.index * rows * width + part.width.index * x.size(-1),
+                    .rows = rows,
+                    .row_stride = width,
+                    .row_size = x.size(-1)});
+  }
+  const int64_t num_slices = part.tokens.count * (part.zigzag ? 2 : 1);
+  const int64_t size = sequence / num_slices * width;
   return DropOut(x, mask,
-                 {.first = part.index * size,
-                  .planes = x.numel() / size,
-                  .plane_stride = part.count * size,
+                 {.first = part.tokens.index * size,
+                  .planes = x.numel() / (part.zigzag ? 2 * size : size),
+                  .plane_stride = num_slices * size,
+                  .rows = part.zigzag ? 2 : 1,
+                  .row_stride = (num_slices - 1 - 2 * part.tokens.index) * size,
                   .row_size = size});
 }
 
@@ -46,7 +59,7 @@ class TransformerBlock : public Block {
       : spec_(spec),
         index_(index),
         kind_(spec.KindOf(index)),
-        part_(layers.sequence_part()),
+        part_(layers.hidden_part()),
         scale_(ScaleOf(spec.attention, index)) {
     const BlockNames& names = spec.layers.block;
     const int64_t width = spec.width;
@@ -154,7 +167,7 @@ class TransformerBlock : public Block {
     torch::Tensor normed = Share(attention_norm_->Forward(hidden));
     const torch::Tensor middle = hidden + Attend(Project(normed), context);
     // Parts of sequences, put together, come apart as they are.
-    if (part_.count == 1) normed = normed.reshape({-1, normed.size(-1)});
+    if (part_.tokens.count == 1) normed = normed.reshape({-1, normed.size(-1)});
     return middle + Feed(std::move(normed), context, router_sums).view(hidden.sizes());
   }
 
@@ -236,7 +249,7 @@ class TransformerBlock : public Block {
   const ModelSpec spec_;
   const int64_t index_;  // Among the model's blocks.
   const size_t kind_;    // Of spec_.kinds.
-  const SequencePart part_;
+  const HiddenPart part_;
   const double scale_;
   std::shared_ptr<Layer> attention_norm_;
   std::shared_ptr<Layer> input_;  // Of the linear layers. Null where there is nothing to do.
@@ -255,7 +268,7 @@ class TransformerBlock : public Block {
 }  // namespace
 
 Transformer::Transformer(const ModelSpec& spec, LayerSet& layers)
-    : spec_(spec), part_(layers.sequence_part()) {
+    : spec_(spec), part_(layers.hidden_part()) {
   const LayerNames& names = spec.layers;
   token_embedding_ =
       AddModule(*this, names.token_embedding,
@@ -314,7 +327,7 @@ torch::Tensor Transformer::Embed(const torch::Tensor& tokens) {
 
 BatchContext Transformer::ContextOf(const torch::Tensor& hidden) const {
   BatchContext context = MakeBatchContext(spec_.kinds, spec_.attention.head_size,
-                                          hidden.size(1) * part_.count, hidden.options());
+                                          hidden.size(1) * part_.tokens.count, hidden.options());
   context.experts = routing();
   context.dropout = dropout();
   return context;
@@ -338,7 +351,7 @@ BatchLoss Transformer::LossOf(Stream last, const Labels& labels, const LossFacto
   BatchLoss loss = {.sum = {}, .count = labels.count};
   loss.sum = head_->SumOfLosses(Finish(std::move(last.hidden)), next, factors.token);
   if (last.router_sums.defined()) {
-    loss.router = RouterLoss(last.router_sums, *spec_.experts);
+    loss.router = RouterLoss(head_->OverAllTokens(last.router_sums), *spec_.experts);
     loss.router_coefficient = *spec_.experts->router_loss_coefficient;
   }
   return loss;

@@ -30,7 +30,7 @@ class Transformer : public CausalLm {
   torch::Tensor PositionRows(const torch::Tensor& tokens) const;
 
   const ModelSpec spec_;
-  const SequencePart part_;
+  const HiddenPart part_;
   std::shared_ptr<VocabularyTable> token_embedding_;
   std::shared_ptr<Layer> position_embedding_;  // Null without a table.
   std::shared_ptr<Layer> project_in_;          // Null without projections.

@@ -11,14 +11,15 @@ using policies::TensorAxis;
 
 absl::Status CheckLayout(const ModelSpec& spec, const RankLayout& layout, int64_t sequence) {
   const int64_t num_places = layout.grid().num_ranks();
-  if (layout.has_parts_of_sequences() && sequence % num_places != 0) {
+  const bool parts = layout.sequence().sharing == SequenceSharing::kMegatron;
+  if (parts && sequence % num_places != 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--sequence-parallel megatron of ", num_places, " ranks: --sequence ", sequence,
         " does not divide by ", num_places, ": use ",
         sequence > num_places ? absl::StrCat(sequence - sequence % num_places, " or ") : "",
         sequence + num_places - sequence % num_places));
   }
-  return CheckTensor1d(spec, num_places, layout.has_parts_of_sequences());
+  return CheckTensor1d(spec, num_places, parts);
 }
 
 absl::StatusOr<std::unique_ptr<GatheredLm>> MakeModelOfRank(const ModelSpec& spec,
@@ -39,7 +40,8 @@ absl::StatusOr<std::unique_ptr<GatheredLm>> MakeModelOfRank(const ModelSpec& spe
       communicator.MakeGroup("key heads", layout.Neighbours(CopiesOfKeyHeads(
                                               spec.attention.num_kv_heads, num_places))));
   TensorLayers1d layers(torch::dtype(type).device(torch::kMeta), {&communicator, line},
-                        {&communicator, copies}, layout.has_parts_of_sequences());
+                        {&communicator, copies},
+                        layout.sequence().sharing == SequenceSharing::kMegatron);
   UnitOptions own = options;
   // There is nobody to divide a part with.
   if (shards->size() == 1) own.division = UnitDivision::kReplicas;

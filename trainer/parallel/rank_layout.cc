@@ -4,6 +4,8 @@
 #include <map>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "gemini/system/check.h"
 
 namespace gemini::trainer {
@@ -15,8 +17,8 @@ using policies::TensorGrid;
 
 RankLayout::RankLayout(int64_t num_ranks) : RankLayout(*Mesh::Make(num_ranks, {}), TensorGrid()) {}
 
-RankLayout::RankLayout(const Mesh& mesh, const TensorGrid& grid, bool parts_of_sequences)
-    : mesh_(mesh), grid_(grid), parts_of_sequences_(parts_of_sequences) {
+RankLayout::RankLayout(const Mesh& mesh, const TensorGrid& grid, const SequenceLayout& sequence)
+    : mesh_(mesh), grid_(grid), sequence_(sequence) {
   GEMINI_CHECK(mesh.size(MeshAxis::kTensor) == grid.num_ranks());
   std::map<int64_t, std::vector<int64_t>> by_place;
   for (int64_t rank = 0; rank < mesh.num_ranks(); ++rank) {
@@ -26,6 +28,32 @@ RankLayout::RankLayout(const Mesh& mesh, const TensorGrid& grid, bool parts_of_s
     by_place[place].push_back(rank);
   }
   for (auto& [place, ranks] : by_place) parts_.push_back(std::move(ranks));
+}
+
+int64_t RankLayout::parts_of_hidden() const {
+  const bool whole_in_grid =
+      grid_.mode() == policies::TensorMode::k1d && sequence_.sharing != SequenceSharing::kMegatron;
+  return mesh_.size(MeshAxis::kSequence) * (whole_in_grid ? 1 : grid_.num_ranks());
+}
+
+std::string RankLayout::CoordinatesOf(int64_t rank) const {
+  std::vector<std::string> along;
+  for (const MeshAxis axis : {MeshAxis::kData, MeshAxis::kSequence, MeshAxis::kTensor}) {
+    if (mesh_.size(axis) == 1) continue;
+    along.push_back(absl::StrCat(policies::MeshAxisName(axis), " ", mesh_.coordinate(rank, axis)));
+  }
+  if (along.empty()) return "dp 0";
+  std::vector<std::string> in_grid;
+  constexpr std::pair<TensorAxis, const char*> kAxes[] = {
+      {TensorAxis::kI, "i"}, {TensorAxis::kJ, "j"}, {TensorAxis::kK, "k"}};
+  for (const auto& [axis, name] : kAxes) {
+    if (grid_.size(axis) == 1) continue;
+    in_grid.push_back(absl::StrCat(name, " ", grid_.coordinate(place(rank), axis)));
+  }
+  // A line's only coordinate is the place.
+  const std::string last =
+      in_grid.size() > 1 ? absl::StrCat(" (", absl::StrJoin(in_grid, ", "), ")") : "";
+  return absl::StrCat(absl::StrJoin(along, ", "), last);
 }
 
 std::vector<std::vector<int64_t>> RankLayout::Lines(TensorAxis axis) const {

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which ranks of a job have what of a model. Ranks that share layers lie at the places of a tensor
-// grid, and each has some boxes of the parameters. Ranks with the same boxes are a group, whose
-// members have shards of these and add up their gradients; each group has one part of the model.
+// grid, and each has some boxes of the parameters. Ranks that share sequences have the same boxes,
+// as those have that learn from other rows. Ranks with the same boxes are a group, whose members
+// have shards of these and add up their gradients; each group has one part of the model.
 // Pure: every rank computes the same layout and asks nobody.
 #pragma once
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "policies/mesh/mesh.h"
@@ -12,26 +14,48 @@
 
 namespace gemini::trainer {
 
+// How ranks share each sequence, between blocks at least.
+enum class SequenceSharing : uint8_t {
+  kNone,
+  kMegatron,  // Those of a tensor line, between the layers that they share.
+  kUlysses,   // Those of the mesh's sequence axis. In attention each has some heads of the whole.
+  kRing,      // Likewise; in attention keys and values go from rank to rank.
+};
+
+struct SequenceLayout {
+  SequenceSharing sharing = SequenceSharing::kNone;
+  bool zigzag = false;  // HiddenPart's; of a ring alone.
+};
+
 class RankLayout {
  public:
   // Ranks that share no layer: all have shards of the whole model.
   explicit RankLayout(int64_t num_ranks);
-  // `grid` is that of the mesh's tensor axis. `parts_of_sequences`: its ranks have parts of each
-  // sequence between the layers that they share.
+  // `grid` is that of the mesh's tensor axis.
   RankLayout(const policies::Mesh& mesh, const policies::TensorGrid& grid,
-             bool parts_of_sequences = false);
+             const SequenceLayout& sequence = {});
 
   int64_t num_ranks() const { return mesh_.num_ranks(); }
   const policies::TensorGrid& grid() const { return grid_; }
-  bool has_parts_of_sequences() const { return parts_of_sequences_; }
+  const SequenceLayout& sequence() const { return sequence_; }
+  // Returns how many ranks of one mesh have a row of a step together.
+  int64_t ranks_of_row() const { return num_ranks() / num_data(); }
+  // Returns how many parts of equal size hidden states are in, between blocks.
+  int64_t parts_of_hidden() const;
   // Returns a rank's place in its grid.
   int64_t place(int64_t rank) const { return mesh_.coordinate(rank, policies::MeshAxis::kTensor); }
-  // Returns which rows of a step a rank learns from, of num_data(). Those of a grid learn from the
-  // same ones.
+  // Returns which rows of a step a rank learns from, of num_data(). Those that share layers or
+  // sequences learn from the same ones.
   int64_t data(int64_t rank) const { return mesh_.coordinate(rank, policies::MeshAxis::kData); }
   int64_t num_data() const { return mesh_.size(policies::MeshAxis::kData); }
-  // Whether a rank is the first one of its grid, which speaks for it.
-  bool SpeaksForGrid(int64_t rank) const { return place(rank) == 0; }
+  // Whether a rank is the first one of those, which speaks for them.
+  bool SpeaksForData(int64_t rank) const {
+    return place(rank) == 0 && mesh_.coordinate(rank, policies::MeshAxis::kSequence) == 0;
+  }
+
+  // Returns where a rank lies, as "dp 0, sp 1, tp 2 (i 0, j 1, k 1)": along the axes that have
+  // several ranks, and "dp 0" if none has.
+  std::string CoordinatesOf(int64_t rank) const;
 
   // The groups of ranks that have the same boxes, by the grid's places; in each the ranks ascend,
   // and the i-th one has the i-th shard.
@@ -40,13 +64,17 @@ class RankLayout {
   int64_t place_of_part(size_t part) const { return place(parts_[part].front()); }
   // The groups of ranks of one grid that differ along an axis alone.
   std::vector<std::vector<int64_t>> Lines(policies::TensorAxis axis) const;
-  // The same, with each line along kJ cut into neighbours of `count`, which divides it.
+  // Cuts each line along kJ into groups of `count` neighbours; `count` divides it.
   std::vector<std::vector<int64_t>> Neighbours(int64_t count) const;
+  // The groups of ranks that differ along the mesh's sequence axis alone.
+  std::vector<std::vector<int64_t>> SequenceLines() const {
+    return mesh_.Groups({policies::MeshAxis::kSequence});
+  }
 
  private:
   policies::Mesh mesh_;
   policies::TensorGrid grid_;
-  bool parts_of_sequences_ = false;
+  SequenceLayout sequence_;
   std::vector<std::vector<int64_t>> parts_;
 };
 

@@ -49,8 +49,8 @@ class TensorLayers1d : public TensorLayers {
   TensorLayers1d(const torch::TensorOptions& options, const RankLine& line, const RankLine& copies,
                  bool parts_of_sequences);
 
-  SequencePart sequence_part() const override {
-    return has_parts_ ? SequencePart{line_.place(), line_.size()} : SequencePart();
+  HiddenPart hidden_part() const override {
+    return {.tokens = has_parts_ ? EqualPart{line_.place(), line_.size()} : EqualPart()};
   }
   std::shared_ptr<VocabularyTable> TokenEmbedding(int64_t vocabulary, int64_t width,
                                                   int64_t padding_token) override;

@@ -299,7 +299,7 @@ absl::StatusOr<std::string> TrainingRun::DescribeFiles() const {
     GEMINI_ASSIGN_OR_RETURN(const TokenFingerprint eval_data, eval_data_->Fingerprint());
     absl::StrAppend(&text, ", those to evaluate on ", Describe(eval_data));
   }
-  if (layout_.grid().num_ranks() > 1) {
+  if (layout_.ranks_of_row() > 1) {
     // Each computes what several have alike, and must get the same bits.
     absl::StrAppend(&text, "\nan operator has ", at::get_num_threads(),
                     " threads, and the instructions of ", at::get_cpu_capability());
@@ -429,7 +429,7 @@ absl::StatusOr<TrainingSummary> TrainingRun::TrainToTheEnd() {
       .ranks = ranks_,
       .part = {.index = layout_.data(ranks_.rank()),
                .count = layout_.num_data(),
-               .speaks = layout_.SpeaksForGrid(ranks_.rank())},
+               .speaks = layout_.SpeaksForData(ranks_.rank())},
       .log = [this](const std::string& text) { Log(text); },
       .warn = warn};
   return Train(parts, resumed_.has_value() ? &resumed_->state : nullptr,

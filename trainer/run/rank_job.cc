@@ -92,7 +92,9 @@ absl::StatusOr<RankLayout> LayoutOf(const RunConfig& config, int64_t num_ranks) 
                           policies::Mesh::Make(num_ranks, {.tensor = tensor}));
   GEMINI_ASSIGN_OR_RETURN(const policies::TensorGrid grid,
                           policies::TensorGrid::Make(policies::TensorMode::k1d, tensor));
-  return RankLayout(mesh, grid, config.sequence_parallel == "megatron");
+  SequenceLayout sequence;
+  if (config.sequence_parallel == "megatron") sequence.sharing = SequenceSharing::kMegatron;
+  return RankLayout(mesh, grid, sequence);
 }
 
 int64_t ThreadsOfRank(int64_t processors, int64_t usable, int64_t num_local_ranks) {

@@ -128,7 +128,7 @@ absl::Status CheckStepIsTheSame(const RunConfig& config, const TrainerState& sta
       config.batch, " x --accumulate ", config.accumulate, " x ", num_ranks,
       num_ranks == 1 ? " rank" : " ranks",
       num_data == num_ranks ? ""
-                            : absl::StrCat(" / ", num_ranks / num_data, " that share each layer"),
+                            : absl::StrCat(" / ", num_ranks / num_data, " that share each row"),
       " are ", now, ": change them together, so that their product stays"));
 }
 

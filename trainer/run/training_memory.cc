@@ -106,8 +106,7 @@ absl::StatusOr<Plans> PlanFor(const RunConfig& config, const client::hooks::Sess
 // non-model data in a model that is not in units, beside the smallest unit that is gathered.
 absl::Status CheckUnitsFit(const RunConfig& config, const GatheredLm& model,
                            const RankLayout& layout, int64_t device_bytes) {
-  const bool shares_layers = layout.grid().num_ranks() > 1;
-  if (shares_layers && layout.parts().front().size() == 1) return absl::OkStatus();
+  if (layout.parts().front().size() == 1) return absl::OkStatus();  // Nothing is gathered.
   DeviceNeed least;
   int64_t smallest_bytes = std::numeric_limits<int64_t>::max();
   for (const std::unique_ptr<GatheredUnit>& unit : model.units()) {
@@ -118,9 +117,9 @@ absl::Status CheckUnitsFit(const RunConfig& config, const GatheredLm& model,
                .non_model_bytes = 2 * bytes};
     }
   }
-  // In the vertical schedule activations may leave DEVICE. Operators of layers that ranks share are
-  // smaller than those that are foretold.
-  if (config.micro_batch_schedule != "vertical" && !shares_layers) {
+  // In the vertical schedule activations may leave DEVICE. Operators of layers or sequences that
+  // ranks share are smaller than those that are foretold.
+  if (config.micro_batch_schedule != "vertical" && layout.ranks_of_row() == 1) {
     const int64_t gathered_bytes = config.zero == "3" ? smallest_bytes : 0;
     const absl::StatusOr<NamedTrace> step = TraceStep(model.spec(), RoundOf(config), ComputeRate());
     for (size_t i = 0; step.ok() && i < step->needs.size(); ++i) {
@@ -148,7 +147,7 @@ absl::StatusOr<MemoryPlan> PlanForShards(const RunConfig& config, const Gathered
   }
   BoundaryActivations between =
       BoundaryActivationsOf(config, model.spec().num_blocks, model.spec().width);
-  if (layout.has_parts_of_sequences()) between.size_bytes /= layout.grid().num_ranks();
+  between.size_bytes /= layout.parts_of_hidden();
   const auto plan_with = [&](int64_t chunk_bytes) {
     return PlanMemory(config, tensors, between, chunk_bytes, available);
   };
@@ -317,9 +316,8 @@ absl::Status OpenShards(const RunConfig& config, GatheredLm& model, Communicator
   GEMINI_RETURN_IF_ERROR(LeaveRoomForActivations(plan, manage));
   GEMINI_ASSIGN_OR_RETURN(const DecayExemptions no_decay, DecayExemptions::Parse(config.no_decay));
   std::string label = manage.space_name;
-  if (layout.grid().num_ranks() > 1) {
-    absl::StrAppend(&label, " (dp ", layout.data(communicator.rank()), ", tp ",
-                    layout.place(communicator.rank()), ")");
+  if (layout.ranks_of_row() > 1) {
+    absl::StrAppend(&label, " (", layout.CoordinatesOf(communicator.rank()), ")");
   }
   GEMINI_RETURN_IF_ERROR(OpenSession(
       config, TrainingDevice(), plan, model, manage, label,

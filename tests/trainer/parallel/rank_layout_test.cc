@@ -22,7 +22,7 @@ TEST(RankLayoutTest, RanksThatShareNoLayerHaveOnePart) {
   EXPECT_THAT(layout.parts(), ElementsAre(ElementsAre(0, 1, 2)));
   EXPECT_EQ(layout.num_data(), 3);
   EXPECT_EQ(layout.data(2), 2);
-  EXPECT_TRUE(layout.SpeaksForGrid(2));
+  EXPECT_TRUE(layout.SpeaksForData(2));
 }
 
 TEST(RankLayoutTest, EachPlaceHasAPart) {
@@ -32,8 +32,8 @@ TEST(RankLayoutTest, EachPlaceHasAPart) {
   EXPECT_EQ(layout.num_data(), 2);
   EXPECT_EQ(layout.data(3), 1);
   EXPECT_EQ(layout.place(3), 1);
-  EXPECT_TRUE(layout.SpeaksForGrid(2));
-  EXPECT_FALSE(layout.SpeaksForGrid(3));
+  EXPECT_TRUE(layout.SpeaksForData(2));
+  EXPECT_FALSE(layout.SpeaksForData(3));
   EXPECT_THAT(layout.Lines(TensorAxis::kJ), ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3)));
 }
 
@@ -45,6 +45,39 @@ TEST(RankLayoutTest, LayersOf2Point5dShareTheirParts) {
   EXPECT_THAT(
       Layout(8, TensorMode::k2Point5d, 8, 2).parts(),
       ElementsAre(ElementsAre(0, 4), ElementsAre(1, 5), ElementsAre(2, 6), ElementsAre(3, 7)));
+}
+
+// Two of data, two that share sequences, two that share layers.
+TEST(RankLayoutTest, RanksThatShareSequencesHaveTheSameBoxes) {
+  const RankLayout layout(*Mesh::Make(8, {.sequence = 2, .tensor = 2}),
+                          *TensorGrid::Make(TensorMode::k1d, 2),
+                          {.sharing = SequenceSharing::kRing, .zigzag = true});
+  EXPECT_THAT(layout.parts(), ElementsAre(ElementsAre(0, 2, 4, 6), ElementsAre(1, 3, 5, 7)));
+  EXPECT_THAT(layout.SequenceLines(), ElementsAre(ElementsAre(0, 2), ElementsAre(1, 3),
+                                                  ElementsAre(4, 6), ElementsAre(5, 7)));
+  EXPECT_EQ(layout.num_data(), 2);
+  EXPECT_EQ(layout.ranks_of_row(), 4);
+  EXPECT_EQ(layout.parts_of_hidden(), 2);
+  EXPECT_EQ(layout.data(5), 1);
+  EXPECT_TRUE(layout.SpeaksForData(4));
+  for (const int rank : {5, 6, 7}) EXPECT_FALSE(layout.SpeaksForData(rank));
+  EXPECT_EQ(layout.CoordinatesOf(6), "dp 1, sp 1, tp 0");
+}
+
+TEST(RankLayoutTest, HiddenStatesAreInParts) {
+  EXPECT_EQ(Layout(8, TensorMode::k1d, 4).parts_of_hidden(), 1);
+  EXPECT_EQ(Layout(8, TensorMode::k2d, 4).parts_of_hidden(), 4);
+  EXPECT_EQ(Layout(8, TensorMode::k2Point5d, 8, 2).parts_of_hidden(), 8);
+  EXPECT_EQ(RankLayout(*Mesh::Make(4, {.tensor = 4}), *TensorGrid::Make(TensorMode::k1d, 4),
+                       {.sharing = SequenceSharing::kMegatron})
+                .parts_of_hidden(),
+            4);
+}
+
+TEST(RankLayoutTest, CoordinatesAreOfTheAxesThatHaveSeveralRanks) {
+  EXPECT_EQ(RankLayout(1).CoordinatesOf(0), "dp 0");
+  EXPECT_EQ(RankLayout(3).CoordinatesOf(2), "dp 2");
+  EXPECT_EQ(Layout(8, TensorMode::k2Point5d, 8, 2).CoordinatesOf(5), "tp 5 (i 0, j 1, k 1)");
 }
 
 TEST(RankLayoutTest, NeighboursPartALine) {

@@ -3,27 +3,30 @@
 // compares ranks with one process must notice.
 #pragma once
 #include <cstring>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "gemini/system/status_macros.h"
 #include "gtest/gtest.h"
 #include "trainer/parallel/communicator.h"
 
 namespace gemini::trainer {
 
-// Exchanges by another communicator, among all ranks.
+// Exchanges by another communicator, in groups of the same ranks.
 class SkippingCommunicator final : public Communicator {
  public:
   SkippingCommunicator(Communicator& inner, std::string skipped)
       : Communicator(inner.rank(), inner.num_ranks()),
         inner_(inner),
-        skipped_(std::move(skipped)) {}
+        skipped_(std::move(skipped)),
+        groups_({&inner.world()}) {}
 
  protected:
   Work Issue(Operation operation) override {
-    const RankGroup& group = inner_.world();
+    const RankGroup& group = *groups_[static_cast<size_t>(operation.group->id)];
     const bool skip = operation.site == skipped_;
     switch (operation.kind) {
       case CollectiveKind::kAllGather: {
@@ -50,12 +53,46 @@ class SkippingCommunicator final : public Communicator {
         if (skip) return std::make_shared<DoneWork>();
         return inner_.AllReduce(group, operation.type, operation.to, operation.count,
                                 operation.site);
+      case CollectiveKind::kAllToAll:
+        if (!skip) {
+          return inner_.AllToAll(group, operation.from, operation.to, operation.count,
+                                 operation.site);
+        }
+        std::memcpy(operation.to, operation.from,
+                    static_cast<size_t>(operation.count * group.size()));
+        return std::make_shared<DoneWork>();
+      case CollectiveKind::kSend:
+        if (skip) return std::make_shared<DoneWork>();
+        return inner_.Send(group, operation.from, operation.count, operation.place, operation.tag,
+                           operation.site);
+      case CollectiveKind::kReceive:
+        if (!skip) {
+          return inner_.Receive(group, operation.to, operation.count, operation.place,
+                                operation.tag, operation.site);
+        }
+        std::memset(operation.to, 0, static_cast<size_t>(operation.count));
+        return std::make_shared<DoneWork>();
       default:
         ADD_FAILURE() << operation.site;
         return std::make_shared<DoneWork>();
     }
   }
-  absl::Status Prepare(const RankGroup& /*group*/) override { return absl::OkStatus(); }
+  absl::Status Prepare(const RankGroup& group) override {
+    // A group's first rank says which one it is.
+    std::vector<int64_t> first_of(static_cast<size_t>(num_ranks()));
+    GEMINI_RETURN_IF_ERROR(inner_
+                               .AllGather(inner_.world(), &group.ranks.front(), first_of.data(),
+                                          sizeof(int64_t), "groups")
+                               ->Wait());
+    std::map<int64_t, std::vector<int64_t>> ranks;
+    for (size_t i = 0; i < first_of.size(); ++i) {
+      ranks[first_of[i]].push_back(static_cast<int64_t>(i));
+    }
+    std::vector<std::vector<int64_t>> groups;
+    for (auto& [first, of_group] : ranks) groups.push_back(std::move(of_group));
+    GEMINI_ASSIGN_OR_RETURN(groups_.emplace_back(), inner_.MakeGroup(group.name, groups));
+    return absl::OkStatus();
+  }
 
  private:
   class DoneWork final : public PendingWork {
@@ -66,6 +103,7 @@ class SkippingCommunicator final : public Communicator {
 
   Communicator& inner_;
   const std::string skipped_;
+  std::vector<const RankGroup*> groups_;  // By ids: the inner one's.
 };
 
 }  // namespace gemini::trainer

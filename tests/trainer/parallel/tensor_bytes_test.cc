@@ -56,9 +56,10 @@ TEST_P(TensorBytesTest, In1dAStepSendsWhatTheFormulasSay) {
   torch::set_num_threads(1);
   const Case& c = GetParam();
   const ModelSpec spec = ParseHfConfig(c.json, "config")->spec;
-  const RankLayout layout(*policies::Mesh::Make(c.num_ranks, {.tensor = c.num_ranks}),
-                          *policies::TensorGrid::Make(policies::TensorMode::k1d, c.num_ranks),
-                          c.parts);
+  const RankLayout layout(
+      *policies::Mesh::Make(c.num_ranks, {.tensor = c.num_ranks}),
+      *policies::TensorGrid::Make(policies::TensorMode::k1d, c.num_ranks),
+      {.sharing = c.parts ? SequenceSharing::kMegatron : SequenceSharing::kNone});
   const int64_t hidden =
       SumBytes(kSequences * kTokens * kWidth, c.num_ranks);  // Of 2 T h (t - 1) / t.
   const int64_t forwards = c.recompute ? 2 : 1;

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/trainer/parallel/layers_beside_one_rank.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "tests/trainer/parallel/skipping_communicator.h"
+#include "tests/trainer/parallel/thread_ranks.h"
+#include "trainer/families/hf_config.h"
+#include "trainer/models/transformer.h"
+
+namespace gemini::trainer {
+namespace {
+
+using torch::Tensor;
+
+constexpr int64_t kSequences = 8, kTokens = 16, kVocabulary = 301;
+
+// A decoder whose type is `type`, of 4 heads and 2 of keys and values; it ends without a brace.
+#define DECODER(type)                                                                              \
+  R"({"model_type":")" type R"(","vocab_size":301,"max_position_embeddings":16,"hidden_size":64,)" \
+  R"("num_hidden_layers":2,"num_attention_heads":4,"num_key_value_heads":2,"head_dim":16,)"        \
+  R"("intermediate_size":256,"attention_dropout":0.1)"
+
+}  // namespace
+
+const std::vector<SmallModel>& SmallModels() {
+  static const std::vector<SmallModel> models = {
+      {"gpt2_tied",
+       R"({"model_type":"gpt2","vocab_size":301,"n_positions":16,"n_embd":64,"n_layer":4,
+      "n_head":4,"n_inner":256,"resid_pdrop":0.1,"embd_pdrop":0.1,"attn_pdrop":0.1})"},
+      {"gpt2", R"({"model_type":"gpt2","vocab_size":301,"n_positions":16,"n_embd":64,"n_layer":4,
+      "n_head":4,"n_inner":256,"tie_word_embeddings":false,"attn_pdrop":0.1})"},
+      {"opt", R"({"model_type":"opt","vocab_size":301,"max_position_embeddings":16,"hidden_size":64,
+      "num_hidden_layers":4,"num_attention_heads":4,"ffn_dim":256,"dropout":0.1,
+      "attention_dropout":0.1,"word_embed_proj_dim":64,"do_layer_norm_before":true})"},
+      {"opt_projected", R"({"model_type":"opt","vocab_size":301,"max_position_embeddings":16,
+      "hidden_size":64,"num_hidden_layers":2,"num_attention_heads":4,"ffn_dim":256,
+      "word_embed_proj_dim":32,"do_layer_norm_before":false,"dropout":0.1})"},
+      {"llama", DECODER("llama") R"(,"pad_token_id":3})"},
+      {"llama_tied", DECODER("llama") R"(,"tie_word_embeddings":true})"},
+      {"mistral", DECODER("mistral") R"(,"sliding_window":5})"},
+      {"qwen2", DECODER("qwen2") "}"},
+      {"qwen3", DECODER("qwen3") R"(,"tie_word_embeddings":true})"},
+      {"gemma", DECODER("gemma") "}"},
+      {"gemma2", DECODER("gemma2") R"(,"sliding_window":5,"query_pre_attn_scalar":16,
+      "attn_logit_softcapping":2.0,"final_logit_softcapping":3.0})"},
+      {"gemma3_text", DECODER("gemma3_text") R"(,"sliding_window":5,"tie_word_embeddings":true})"},
+      {"cohere", DECODER("cohere") R"(,"use_qk_norm":true,"logit_scale":0.25})"},
+      {"gpt_neox", R"({"model_type":"gpt_neox","vocab_size":301,"max_position_embeddings":16,
+      "hidden_size":64,"intermediate_size":256,"num_hidden_layers":2,"num_attention_heads":4,
+      "hidden_dropout":0.1})"},
+      {"mixtral", DECODER("mixtral") R"(,"num_local_experts":4,"num_experts_per_tok":2})"},
+      {"qwen2_moe", DECODER("qwen2_moe") R"(,"moe_intermediate_size":48,"num_experts":4,
+      "shared_expert_intermediate_size":64,"num_experts_per_tok":2,"output_router_logits":true,
+      "router_aux_loss_coef":0.1})"},
+      {"qwen3_moe", DECODER("qwen3_moe") R"(,"num_experts":4,"num_experts_per_tok":2,
+      "moe_intermediate_size":64})"},
+  };
+  return models;
+}
+
+const SmallModel kSmallPhi3 = {"phi3", DECODER("phi3") R"(,"original_max_position_embeddings":16,
+      "pad_token_id":0})"};
+
+SmallModel SmallModelOf(const std::string& name) {
+  for (const SmallModel& small : SmallModels()) {
+    if (small.name == name) return small;
+  }
+  return {};
+}
+
+ModelSpec SmallModel::spec() const { return ParseHfConfig(json, "config")->spec; }
+
+namespace {
+
+Tensor Tokens() {
+  at::Generator generator = at::detail::createCPUGenerator(100);
+  return torch::randint(0, kVocabulary, {kSequences, kTokens}, generator, torch::kInt64);
+}
+
+// Some are not to be predicted.
+Labels LabelsOf(const Tensor& tokens) {
+  Labels labels = {tokens.clone(), 0};
+  labels.ids[2].slice(0, 3, 9) = -1;
+  labels.ids[5].fill_(-1);
+  labels.count = labels.ids.slice(1, 1).ge(0).sum().item<int64_t>();
+  return labels;
+}
+
+constexpr DropoutDraw kDraw = {.seed = 5, .step = 3, .micro_batch = 2};
+
+TrainResults Train(CausalLm& model, bool recompute) {
+  TrainResults results;
+  const Tensor tokens = Tokens();
+  const Labels labels = LabelsOf(tokens);
+  const LossFactors factors = LossFactors::OfStep(/*scale=*/1, labels.count, /*micro_batches=*/1);
+  model.set_recompute(recompute);
+  model.set_dropout_draw(kDraw);
+  const BatchLoss loss = model.Losses(tokens, labels, factors);
+  results.loss = loss.Values();
+  loss.Backward(factors);
+  for (const auto& parameter : model.named_parameters()) {
+    results.values[parameter.key()] = parameter.value().detach();
+    results.gradients[parameter.key()] = parameter.value().grad();
+  }
+  model.eval();
+  const torch::NoGradGuard no_grad;
+  results.logits = model.Forward(tokens);
+  return results;
+}
+
+}  // namespace
+
+TrainResults TrainOnOneRank(const LayersCase& c) {
+  const std::unique_ptr<CausalLm> model = *MakeCausalLm(c.model.spec(), c.type);
+  at::Generator generator = at::detail::createCPUGenerator(7);
+  for (Tensor& parameter : model->parameters()) {
+    const torch::NoGradGuard no_grad;
+    parameter.copy_(0.1 * torch::randn(parameter.sizes(), generator) + (parameter.dim() == 1));
+  }
+  return Train(*model, c.recompute);
+}
+
+Tensor OfWhole(Tensor whole, const Box& box) {
+  for (size_t d = 0; d < box.begin.size(); ++d) {
+    whole = whole.slice(static_cast<int64_t>(d), box.begin[d], box.end[d]);
+  }
+  return whole;
+}
+Tensor OfRank(const Tensor& tensor, const Box& box) {
+  std::vector<int64_t> sizes;
+  for (size_t d = 0; d < box.begin.size(); ++d) sizes.push_back(box.end[d] - box.begin[d]);
+  return tensor.as_strided(sizes, tensor.strides(), tensor.storage_offset() + box.local_offset);
+}
+
+double Largest(const Tensor& x) { return x.numel() == 0 ? 0 : x.abs().max().item<double>(); }
+
+namespace {
+
+double SquaresOf(const Tensor& gradient) {
+  return gradient.to(torch::kFloat64).square().sum().item<double>();
+}
+
+}  // namespace
+
+std::vector<std::string> Differences(const LayersCase& c, const TrainResults& whole,
+                                     const std::string& skipped, std::set<std::string>* sites) {
+  double expected_norm = 0;  // Squared.
+  for (const auto& [name, gradient] : whole.gradients) expected_norm += SquaresOf(gradient);
+  Mutex mutex;
+  double norm = 0;  // Likewise.
+  std::vector<std::string> differences;
+  RunThreadRanks(c.num_ranks, [&](Communicator& inner) {
+    SkippingCommunicator skipping(inner, skipped);
+    Communicator& me = skipped.empty() ? inner : skipping;
+    const RankLayers made = c.make(me, c);
+    const TensorLayers& layers = *made.layers;
+    Transformer model(c.model.spec(), *made.layers);
+    ASSERT_EQ(model.named_parameters().size(), whole.values.size());
+    for (const auto& parameter : model.named_parameters()) {
+      const torch::NoGradGuard no_grad;
+      const ParameterBoxes& boxes = layers.BoxesOf(parameter.value());
+      const Tensor& value = whole.values.at(parameter.key());
+      ASSERT_EQ(value.sizes(), boxes.sizes()) << parameter.key();
+      parameter.value().zero_();
+      for (const Box& box : boxes.BoxesOf(made.place)) {
+        OfRank(parameter.value(), box).copy_(OfWhole(value, box));
+      }
+    }
+    TrainResults mine;
+    try {
+      mine = Train(model, c.recompute);
+      for (auto& [name, gradient] : mine.gradients) {
+        ASSERT_TRUE(gradient.defined()) << name;
+        if (made.sums.group == nullptr) continue;
+        gradient = gradient.contiguous();
+        AddOverRanks(gradient, made.sums, "gradients");
+      }
+    } catch (const c10::Error& error) {  // Ranks that route otherwise exchange other sizes.
+      const MutexLock lock(mutex);
+      differences.push_back(error.what_without_backtrace());
+      return;
+    }
+
+    const MutexLock lock(mutex);
+    const auto compare = [&](const std::string& what, double difference, double scale) {
+      if (difference <= c.tolerance() * scale) return;
+      differences.push_back(
+          absl::StrCat("rank ", me.rank(), ": ", what, " by ", difference, " of ", scale));
+    };
+    compare("loss", std::abs(mine.loss.total - whole.loss.total), whole.loss.total);
+    compare("cross entropy", std::abs(mine.loss.cross_entropy - whole.loss.cross_entropy),
+            whole.loss.total);
+    compare("logits", Largest(mine.logits - whole.logits), Largest(whole.logits));
+    for (const auto& parameter : model.named_parameters()) {
+      const ParameterBoxes& boxes = layers.BoxesOf(parameter.value());
+      const Tensor& expected = whole.gradients.at(parameter.key());
+      const Tensor& gradient = mine.gradients.at(parameter.key());
+      // A key's bias adds the same to all scores of a row, which a softmax does not see: its
+      // gradient is zero but for rounding. In fp32 gradients that are tiny beside the others have
+      // the rounding of these.
+      const double model_scale = std::sqrt(expected_norm);
+      const double scale = parameter.key().ends_with("k_proj.bias") ? 0.1 * model_scale
+                           : c.type == torch::kFloat32
+                               ? std::max(Largest(expected), 1e-4 * model_scale)
+                               : Largest(expected);
+      for (const Box& box : boxes.BoxesOf(made.place)) {
+        compare(parameter.key(), Largest(OfRank(gradient, box) - OfWhole(expected, box)), scale);
+      }
+      const bool has_copies = made.sums.group != nullptr && made.sums.place() > 0;
+      if (boxes.IsFirstOf(made.place) && !has_copies) norm += SquaresOf(gradient);
+    }
+    if (sites == nullptr) return;
+    for (const SentBytes& one : me.sent()) sites->insert(one.site);
+  });
+  if (!(std::abs(norm - expected_norm) <= c.tolerance() * expected_norm)) {
+    differences.push_back(absl::StrCat("norm squared ", norm, ", not ", expected_norm));
+  }
+  return differences;
+}
+
+}  // namespace gemini::trainer
