@@ -33,6 +33,8 @@ int64_t SentOf(CollectiveKind kind, int64_t size, int64_t bytes, bool has_bytes)
       return 2 * bytes * (size - 1);
     case CollectiveKind::kBroadcast:
       return has_bytes ? bytes : 0;
+    case CollectiveKind::kShift:
+      return size > 1 ? bytes : 0;
     case CollectiveKind::kSend:
       return bytes;
     case CollectiveKind::kReceive:
@@ -58,8 +60,9 @@ absl::Status Await(const Work& work, std::shared_ptr<void> memory) {
 }
 
 absl::string_view CollectiveKindName(CollectiveKind kind) {
-  constexpr std::array<absl::string_view, 7> kNames = {
-      "all-gather", "reduce-scatter", "all-reduce", "all-to-all", "broadcast", "send", "receive"};
+  constexpr std::array<absl::string_view, 8> kNames = {"all-gather", "reduce-scatter", "all-reduce",
+                                                       "all-to-all", "broadcast",      "shift",
+                                                       "send",       "receive"};
   return kNames[static_cast<size_t>(kind)];
 }
 
@@ -156,6 +159,16 @@ Work Communicator::Broadcast(const RankGroup& group, void* bytes, int64_t size_b
                 .to = static_cast<std::byte*>(bytes),
                 .count = size_bytes,
                 .place = place,
+                .site = std::string(site)});
+}
+
+Work Communicator::Shift(const RankGroup& group, const void* from, void* to, int64_t size_bytes,
+                         absl::string_view site) {
+  return Start({.kind = CollectiveKind::kShift,
+                .group = &group,
+                .from = static_cast<const std::byte*>(from),
+                .to = static_cast<std::byte*>(to),
+                .count = size_bytes,
                 .site = std::string(site)});
 }
 

@@ -44,6 +44,7 @@ enum class CollectiveKind : uint8_t {
   kAllReduce,
   kAllToAll,
   kBroadcast,
+  kShift,
   kSend,
   kReceive,
 };
@@ -132,9 +133,13 @@ class Communicator {
   // Copies what the rank at `place` has to all others.
   Work Broadcast(const RankGroup& group, void* bytes, int64_t size_bytes, int64_t place,
                  absl::string_view site);
+  // Sends the bytes at `from` to the next rank of the group, the last one's to the first, and puts
+  // those of the rank before at `to`, which is other memory. All members call it, with one size.
+  Work Shift(const RankGroup& group, const void* from, void* to, int64_t size_bytes,
+             absl::string_view site);
   // Messages with one tag, from one rank to one other, arrive in the order in which they were sent.
   // A message of another size than is received is an error of the receiver's. 0 <= tag <= kMostTag.
-  static constexpr int64_t kMostTag = (int64_t{1} << 15) - 1;
+  static constexpr int64_t kMostTag = (int64_t{1} << 15) - 2;  // MPI's, but for shifts.
   Work Send(const RankGroup& group, const void* bytes, int64_t size_bytes, int64_t to_place,
             int64_t tag, absl::string_view site);
   Work Receive(const RankGroup& group, void* bytes, int64_t size_bytes, int64_t from_place,

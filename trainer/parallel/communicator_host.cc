@@ -104,13 +104,48 @@ class CommunicatorHost::ByteExchange final : public Exchange {
         return transport.Receive(*in_.group, in_.to, in_.count, in_.place, in_.tag);
       case CollectiveKind::kReduceScatter:
       case CollectiveKind::kAllReduce:
+      case CollectiveKind::kShift:
         break;
     }
-    return absl::InternalError("a sum is no transfer");
+    return absl::InternalError("no single transfer does this");
   }
 
   const Operation in_;
   std::unique_ptr<Transfer> transfer_;
+};
+
+// A message to the next rank, and one from the rank before.
+class CommunicatorHost::ShiftExchange final : public Exchange {
+ public:
+  explicit ShiftExchange(Operation operation) : in_(std::move(operation)) {}
+  const Operation* operation() const override { return &in_; }
+  absl::StatusOr<bool> Advance(RankTransport& transport) override {
+    const int64_t size = in_.group->size();
+    if (size == 1) {
+      std::memcpy(in_.to, in_.from, static_cast<size_t>(in_.count));
+      return true;
+    }
+    if (!began_) {
+      began_ = true;
+      const int64_t place = in_.group->place;
+      GEMINI_ASSIGN_OR_RETURN(
+          received_, transport.Receive(*in_.group, in_.to, in_.count, (place + size - 1) % size,
+                                       kMostTag + 1));
+      GEMINI_ASSIGN_OR_RETURN(
+          sent_, transport.Send(*in_.group, in_.from, in_.count, (place + 1) % size, kMostTag + 1));
+    }
+    for (std::unique_ptr<Transfer>* const transfer : {&received_, &sent_}) {
+      if (*transfer == nullptr) continue;
+      GEMINI_ASSIGN_OR_RETURN(const bool done, (*transfer)->Test());
+      if (done) *transfer = nullptr;
+    }
+    return received_ == nullptr && sent_ == nullptr;
+  }
+
+ private:
+  const Operation in_;
+  bool began_ = false;
+  std::unique_ptr<Transfer> received_, sent_;  // Until they are done.
 };
 
 // Slice by slice: of a reduce-scatter, of each rank's part; of an all-reduce, of all values.
@@ -241,6 +276,9 @@ Work CommunicatorHost::Issue(Operation operation) {
   const bool is_sum = operation.kind == CollectiveKind::kReduceScatter ||
                       operation.kind == CollectiveKind::kAllReduce;
   if (is_sum) return Enqueue(std::make_unique<SumExchange>(std::move(operation)));
+  if (operation.kind == CollectiveKind::kShift) {
+    return Enqueue(std::make_unique<ShiftExchange>(std::move(operation)));
+  }
   return Enqueue(std::make_unique<ByteExchange>(std::move(operation)));
 }
 

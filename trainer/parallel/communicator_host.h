@@ -48,6 +48,7 @@ class CommunicatorHost : public Communicator {
   class Exchange;
   class GroupSetup;
   class ByteExchange;
+  class ShiftExchange;
   class SumExchange;
   struct Item {
     std::unique_ptr<Exchange> exchange;

@@ -126,7 +126,7 @@ Issued IssueOne(Communicator& me, const RankGroup& group, uint64_t exchange,
   const int64_t tag = draw(3);
   const int64_t shift = 1 + draw(std::max<int64_t>(1, size - 1));
   Issued issued;
-  switch (draw(6)) {
+  switch (draw(7)) {
     case 0:
       issued.what = "all-gather";
       issued.from = BytesOf(exchange, rank, count);
@@ -174,6 +174,15 @@ Issued IssueOne(Communicator& me, const RankGroup& group, uint64_t exchange,
       issued.expected = BytesOf(exchange, group.ranks[static_cast<size_t>(root)], count);
       issued.work = me.Broadcast(group, issued.to.data(), count, root, "test");
       break;
+    case 5: {
+      issued.what = "shift";
+      const int64_t from = (group.place + size - 1) % size;
+      issued.from = BytesOf(exchange, rank, count);
+      issued.to.resize(static_cast<size_t>(count));
+      issued.expected = BytesOf(exchange, group.ranks[static_cast<size_t>(from)], count);
+      issued.work = me.Shift(group, issued.from.data(), issued.to.data(), count, "test");
+      break;
+    }
     default:
       issued.what = "message";
       if (size == 1) {
@@ -298,6 +307,8 @@ void ExpectCounts(Communicator& me) {
                 ->Wait());
   EXPECT_OK(me.AllToAll(me.world(), from.data(), to.data(), 100, "counted")->Wait());
   EXPECT_OK(me.Broadcast(me.world(), to.data(), 7, 0, "counted")->Wait());
+  EXPECT_OK(me.Shift(me.world(), from.data(), to.data(), 11, "counted")->Wait());
+  EXPECT_OK(me.Shift(*alone, from.data(), to.data(), 11, "counted")->Wait());
   if (me.rank() == 0 && others > 0) {
     EXPECT_OK(me.Send(me.world(), from.data(), 9, 1, 0, "counted")->Wait());
   }
@@ -319,6 +330,8 @@ void ExpectCounts(Communicator& me) {
   EXPECT_EQ(sent(CollectiveKind::kAllReduce, "world"), Counted(1, 2 * 6 * 4 * others));
   EXPECT_EQ(sent(CollectiveKind::kAllToAll, "world"), Counted(1, 100 * others));
   EXPECT_EQ(sent(CollectiveKind::kBroadcast, "world"), Counted(1, me.rank() == 0 ? 7 : 0));
+  EXPECT_EQ(sent(CollectiveKind::kShift, "world"), Counted(1, others > 0 ? 11 : 0));
+  EXPECT_EQ(sent(CollectiveKind::kShift, "alone"), Counted(1, 0));
   if (me.rank() == 0 && others > 0) {
     EXPECT_EQ(sent(CollectiveKind::kSend, "world"), Counted(1, 9));
   }
@@ -335,6 +348,7 @@ void ExpectRefusals(Communicator& me) {
   EXPECT_THAT(me.AllGather(world, &byte, &byte, -1, "odd")->Wait(), refused);
   EXPECT_THAT(me.Broadcast(world, &byte, 1, world.size(), "odd")->Wait(), refused);
   EXPECT_THAT(me.Broadcast(world, &byte, 1, -1, "odd")->Wait(), refused);
+  EXPECT_THAT(me.Shift(world, &byte, &byte, -1, "odd")->Wait(), refused);
   EXPECT_THAT(me.Send(world, &byte, 1, world.place, 0, "odd")->Wait(), refused);
   EXPECT_THAT(me.Receive(world, &byte, 1, world.place, 0, "odd")->Wait(), refused);
   EXPECT_THAT(me.Send(world, &byte, 1, 1 - world.place, Communicator::kMostTag + 1, "odd")->Wait(),

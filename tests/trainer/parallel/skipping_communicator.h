@@ -61,16 +61,11 @@ class SkippingCommunicator final : public Communicator {
         std::memcpy(operation.to, operation.from,
                     static_cast<size_t>(operation.count * group.size()));
         return std::make_shared<DoneWork>();
-      case CollectiveKind::kSend:
-        if (skip) return std::make_shared<DoneWork>();
-        return inner_.Send(group, operation.from, operation.count, operation.place, operation.tag,
-                           operation.site);
-      case CollectiveKind::kReceive:
+      case CollectiveKind::kShift:
         if (!skip) {
-          return inner_.Receive(group, operation.to, operation.count, operation.place,
-                                operation.tag, operation.site);
+          return inner_.Shift(group, operation.from, operation.to, operation.count, operation.site);
         }
-        std::memset(operation.to, 0, static_cast<size_t>(operation.count));
+        std::memcpy(operation.to, operation.from, static_cast<size_t>(operation.count));
         return std::make_shared<DoneWork>();
       default:
         ADD_FAILURE() << operation.site;
