@@ -29,7 +29,7 @@ namespace gemini::trainer {
 class LayerModule : public torch::nn::Module {
  public:
   // Puts `tensor` in the place of the parameter `name` (no dots), which must be there.
-  void Replace(const std::string& name, torch::Tensor tensor) {
+  virtual void Replace(const std::string& name, torch::Tensor tensor) {
     parameters_[name] = std::move(tensor);
   }
 

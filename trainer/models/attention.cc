@@ -26,22 +26,6 @@ torch::Tensor TurnPairs(const torch::Tensor& x, bool interleaved) {
   return at::cat({-x.slice(/*dim=*/-1, half), x.slice(/*dim=*/-1, 0, half)}, /*dim=*/-1);
 }
 
-// Returns x [batch, heads, sequence, head size] rotated by the angles, or x itself if there are
-// none. Elements of a head for which there are no angles stay as they are.
-torch::Tensor Rotate(const torch::Tensor& x, const HeadAngles& angles) {
-  if (!angles.cosine.defined()) return x;
-  const int64_t size = angles.cosine.size(-1);
-  if (size < x.size(-1)) {
-    return at::cat({Rotate(x.slice(/*dim=*/-1, 0, size), angles), x.slice(/*dim=*/-1, size)},
-                   /*dim=*/-1);
-  }
-  const torch::Tensor in = angles.in_fp32 ? x.to(at::toOpMathType(x.scalar_type())) : x;
-  const torch::Tensor turned = TurnPairs(in, angles.interleaved);
-  torch::Tensor out = in * angles.cosine;
-  out += turned * angles.sine;  // In place: the graph reads neither.
-  return out.to(x.scalar_type());
-}
-
 void SeedGenerator(torch::Device device, uint64_t seed) {
   at::Generator generator = at::globalContext().defaultGenerator(device);
   const std::lock_guard<std::mutex> lock(generator.mutex());
@@ -70,6 +54,20 @@ torch::Tensor FusedAttention(const torch::Tensor& query, const torch::Tensor& ke
 
 }  // namespace
 
+torch::Tensor RotateHeads(const torch::Tensor& x, const HeadAngles& angles) {
+  if (!angles.cosine.defined()) return x;
+  const int64_t size = angles.cosine.size(-1);
+  if (size < x.size(-1)) {
+    return at::cat({RotateHeads(x.slice(/*dim=*/-1, 0, size), angles), x.slice(/*dim=*/-1, size)},
+                   /*dim=*/-1);
+  }
+  const torch::Tensor in = angles.in_fp32 ? x.to(at::toOpMathType(x.scalar_type())) : x;
+  const torch::Tensor turned = TurnPairs(in, angles.interleaved);
+  torch::Tensor out = in * angles.cosine;
+  out += turned * angles.sine;  // In place: the graph reads neither.
+  return out.to(x.scalar_type());
+}
+
 torch::Tensor CausalAttention(const torch::Tensor& query, const torch::Tensor& key,
                               const torch::Tensor& value, const HeadAngles& angles,
                               RowAttentionOptions options) {
@@ -77,7 +75,7 @@ torch::Tensor CausalAttention(const torch::Tensor& query, const torch::Tensor& k
   const bool fused = options.window == 0 && options.soft_cap == 0 &&
                      (query.is_cuda() || options.dropout.probability == 0);
   const torch::Tensor attended = (fused ? FusedAttention : RowAttention)(
-      Rotate(query.transpose(1, 2), angles), Rotate(key.transpose(1, 2), angles),
+      RotateHeads(query.transpose(1, 2), angles), RotateHeads(key.transpose(1, 2), angles),
       value.transpose(1, 2), options);
   return attended.transpose(1, 2).flatten(-2);
 }

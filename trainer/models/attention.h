@@ -14,6 +14,10 @@
 
 namespace gemini::trainer {
 
+// Returns x [batch, heads, sequence, head size] rotated by the angles, or x itself if there are
+// none. Elements of a head for which there are no angles stay as they are.
+torch::Tensor RotateHeads(const torch::Tensor& x, const HeadAngles& angles);
+
 // Returns the attention of query [batch, sequence, heads, head size] and key and value [batch,
 // sequence, KV heads, head size], all of one floating dtype, as a contiguous tensor [batch,
 // sequence, heads * head size] of it. Query and key are rotated by `angles`. Torch's exceptions

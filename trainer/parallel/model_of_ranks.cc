@@ -1,13 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/parallel/model_of_ranks.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "gemini/system/status_macros.h"
+#include "trainer/parallel/sequence_layers.h"
 #include "trainer/parallel/tensor_layers_1d.h"
 
 namespace gemini::trainer {
 
 using policies::TensorAxis;
+
+namespace {
+
+// Makes the layers that the ranks of a grid share.
+absl::StatusOr<std::unique_ptr<TensorLayers>> DividedLayers(const ModelSpec& spec,
+                                                            const torch::TensorOptions& options,
+                                                            Communicator& communicator,
+                                                            const RankLayout& layout) {
+  const int64_t num_places = layout.grid().num_ranks();
+  GEMINI_ASSIGN_OR_RETURN(const RankGroup* const line,
+                          communicator.MakeGroup("tensor j", layout.Lines(TensorAxis::kJ)));
+  GEMINI_ASSIGN_OR_RETURN(
+      const RankGroup* const copies,
+      communicator.MakeGroup("key heads", layout.Neighbours(CopiesOfKeyHeads(
+                                              spec.attention.num_kv_heads, num_places))));
+  return std::make_unique<TensorLayers1d>(options, RankLine{&communicator, line},
+                                          RankLine{&communicator, copies},
+                                          layout.sequence().sharing == SequenceSharing::kMegatron);
+}
+
+}  // namespace
 
 absl::Status CheckLayout(const ModelSpec& spec, const RankLayout& layout, int64_t sequence) {
   const int64_t num_places = layout.grid().num_ranks();
@@ -28,24 +52,29 @@ absl::StatusOr<std::unique_ptr<GatheredLm>> MakeModelOfRank(const ModelSpec& spe
                                                             const RankLayout& layout,
                                                             const UnitOptions& options) {
   const int64_t num_places = layout.grid().num_ranks();
-  if (num_places == 1) {
+  if (layout.ranks_of_row() == 1) {
     return GatheredLm::Make(spec, type, communicator, communicator.world(), options);
   }
   GEMINI_ASSIGN_OR_RETURN(const RankGroup* const shards,
                           communicator.MakeGroup("shards", layout.parts()));
-  GEMINI_ASSIGN_OR_RETURN(const RankGroup* const line,
-                          communicator.MakeGroup("tensor j", layout.Lines(TensorAxis::kJ)));
-  GEMINI_ASSIGN_OR_RETURN(
-      const RankGroup* const copies,
-      communicator.MakeGroup("key heads", layout.Neighbours(CopiesOfKeyHeads(
-                                              spec.attention.num_kv_heads, num_places))));
-  TensorLayers1d layers(torch::dtype(type).device(torch::kMeta), {&communicator, line},
-                        {&communicator, copies},
-                        layout.sequence().sharing == SequenceSharing::kMegatron);
+  const torch::TensorOptions on_meta = torch::dtype(type).device(torch::kMeta);
+  std::unique_ptr<TensorLayers> layers;
+  if (num_places > 1) {
+    GEMINI_ASSIGN_OR_RETURN(layers, DividedLayers(spec, on_meta, communicator, layout));
+  }
+  if (layout.shares_sequences()) {
+    GEMINI_ASSIGN_OR_RETURN(const RankGroup* const group,
+                            communicator.MakeGroup("sequence", layout.SequenceLines()));
+    const RankLine line = {&communicator, group};
+    const EqualPart heads = {layout.place(communicator.rank()), num_places};
+    layers = layers == nullptr ? std::make_unique<SequenceLayers>(on_meta, line, layout.sequence())
+                               : std::make_unique<SequenceLayers>(std::move(layers), heads, line,
+                                                                  layout.sequence());
+  }
   UnitOptions own = options;
   // There is nobody to divide a part with.
   if (shards->size() == 1) own.division = UnitDivision::kReplicas;
-  return GatheredLm::Make(spec, type, communicator, *shards, own, &layers);
+  return GatheredLm::Make(spec, type, communicator, *shards, own, layers.get());
 }
 
 }  // namespace gemini::trainer

@@ -38,6 +38,8 @@ class RankLayout {
   int64_t num_ranks() const { return mesh_.num_ranks(); }
   const policies::TensorGrid& grid() const { return grid_; }
   const SequenceLayout& sequence() const { return sequence_; }
+  // Whether ranks share sequences along the mesh's axis of them.
+  bool shares_sequences() const { return mesh_.size(policies::MeshAxis::kSequence) > 1; }
   // Returns how many ranks of one mesh have a row of a step together.
   int64_t ranks_of_row() const { return num_ranks() / num_data(); }
   // Returns how many parts of equal size hidden states are in, between blocks.

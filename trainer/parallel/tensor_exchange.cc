@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "ATen/ops/empty.h"
+#include "ATen/ops/empty_like.h"
 #include "c10/util/Exception.h"
 
 namespace gemini::trainer {
@@ -28,6 +29,35 @@ void AwaitOrThrow(const Work& work, std::vector<torch::Tensor> memory) {
   const absl::Status status =
       Await(work, std::make_shared<std::vector<torch::Tensor>>(std::move(memory)));
   TORCH_CHECK(status.ok(), std::string(status.message()));
+}
+
+TensorShift::TensorShift(const torch::Tensor& x, const RankLine& line, const std::string& site)
+    : from_(x), to_(at::empty_like(x)) {
+  TORCH_CHECK(x.is_contiguous(), "a shift of a tensor that is not contiguous");
+  work_ = line.communicator->Shift(*line.group, x.const_data_ptr(), to_.mutable_data_ptr(),
+                                   static_cast<int64_t>(x.nbytes()), site);
+}
+
+TensorShift::~TensorShift() {
+  if (work_ == nullptr) return;
+  KeepForEver(std::make_shared<std::vector<torch::Tensor>>(std::vector{from_, to_}));
+}
+
+torch::Tensor TensorShift::Await() {
+  AwaitOrThrow(std::exchange(work_, nullptr), {from_, to_});
+  from_.reset();
+  return std::move(to_);
+}
+
+torch::Tensor ExchangeParts(const torch::Tensor& x, const RankLine& line, const std::string& site) {
+  TORCH_CHECK(x.is_contiguous() && x.size(0) == line.size(),
+              "an exchange of parts of another shape");
+  const torch::Tensor parts = at::empty_like(x);
+  AwaitOrThrow(
+      line.communicator->AllToAll(*line.group, x.const_data_ptr(), parts.mutable_data_ptr(),
+                                  static_cast<int64_t>(x.nbytes()) / line.size(), site),
+      {x, parts});
+  return parts;
 }
 
 void AddOverRanks(const torch::Tensor& x, const RankLine& line, const std::string& site) {

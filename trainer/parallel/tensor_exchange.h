@@ -8,8 +8,11 @@
 #include <utility>
 #include <vector>
 
+#include "ATen/core/grad_mode.h"
+#include "c10/util/Exception.h"
 #include "torch/custom_class.h"
 #include "torch/types.h"
+#include "trainer/models/saved_state.h"
 #include "trainer/parallel/communicator.h"
 
 namespace gemini::trainer {
@@ -36,6 +39,34 @@ struct SavedLine : torch::CustomClassHolder {
   const std::string site;
 };
 
+// Returns what an autograd function saved, in its backward. Throws where a second derivative is
+// wanted.
+template <typename State>
+c10::intrusive_ptr<State> SavedForBackward(torch::autograd::AutogradContext* context) {
+  TORCH_CHECK(!at::GradMode::is_enabled(), "layers that ranks share have no second derivative");
+  return SavedState<State>(context);
+}
+
+// What each rank sends to the next one of a line while it computes (Communicator::Shift).
+class TensorShift {
+ public:
+  // x stays untouched until it has arrived.
+  TensorShift(const torch::Tensor& x, const RankLine& line, const std::string& site);
+  TensorShift(const TensorShift&) = delete;
+  TensorShift& operator=(const TensorShift&) = delete;
+  // One that nobody has awaited may still be under way: its memory is kept then.
+  ~TensorShift();
+  // Returns what the rank before sent. Once.
+  torch::Tensor Await();
+
+ private:
+  torch::Tensor from_;
+  torch::Tensor to_;
+  Work work_;  // Null behind Await.
+};
+
+// Returns, in the first dimension, the ranks' parts for this one: x has a part for each rank there.
+torch::Tensor ExchangeParts(const torch::Tensor& x, const RankLine& line, const std::string& site);
 // Makes x the sum over the ranks, in each of them. `site` names the place in the program.
 void AddOverRanks(const torch::Tensor& x, const RankLine& line, const std::string& site);
 // Returns the ranks' tensors, which are of one shape, in a dimension before all others.

@@ -17,7 +17,7 @@ class TensorLayers : public LayerSet {
  public:
   // Returns what a parameter of one of its layers is of the whole model's. Throws c10::Error if the
   // set has not said it.
-  const ParameterBoxes& BoxesOf(const torch::Tensor& parameter) const {
+  virtual ParameterBoxes BoxesOf(const torch::Tensor& parameter) const {
     const auto found = boxes_.find(parameter.unsafeGetTensorImpl());
     TORCH_CHECK(found != boxes_.end(), "a parameter that is neither divided nor whole");
     return found->second;
