@@ -66,8 +66,9 @@ class HeadAndLoss : public LayerModule {
   // `gradient`: what backward will be given for the sum (trainer/models/head_loss.h).
   virtual torch::Tensor SumOfLosses(const torch::Tensor& hidden, const torch::Tensor& labels,
                                     double gradient) const = 0;
-  // Returns the sum over all tokens of a batch, for one over those of this rank's hidden states.
-  virtual torch::Tensor OverAllTokens(const torch::Tensor& sum) const { return sum; }
+  // Returns the sums of what routers did with all tokens of a batch (trainer/models/stream.h), for
+  // those that this rank's blocks have added up.
+  virtual torch::Tensor RouterSums(const torch::Tensor& sums) const { return sums; }
 };
 
 struct HeadAngles;           // trainer/models/batch_context.h
@@ -90,7 +91,9 @@ enum class Role : uint8_t {
   kAttentionOut,
   kFeedIn,  // Also the gate.
   kFeedOut,
-  kRouter,  // Its output says through which experts a token goes, or how much of one it gets.
+  kExpertIn,   // As the two before, of an expert among those that a router chooses. It reads some
+  kExpertOut,  // rows, in another order.
+  kRouter,     // Its output says through which experts a token goes, or how much of one it gets.
   kProjectOut,
 };
 
@@ -147,6 +150,13 @@ class LayerSet {
   // read the same tensor; null where there is nothing to do.
   virtual std::shared_ptr<Layer> SharedInput() = 0;
   virtual std::shared_ptr<Layer> Linear(const LinearShape& shape, Role role) = 0;
+  // These go around experts; each is null where there is nothing to do. RouterOutput takes a
+  // router's logits [rows, experts] and returns those of the rows that SharedInput returns.
+  // ExpertWeights takes what the experts' results are multiplied by. ExpertsOutput takes the sums
+  // of the products, and returns those of this rank's rows.
+  virtual std::shared_ptr<Layer> RouterOutput() { return nullptr; }
+  virtual std::shared_ptr<Layer> ExpertWeights() { return nullptr; }
+  virtual std::shared_ptr<Layer> ExpertsOutput() { return nullptr; }
   virtual std::shared_ptr<HeadAttention> Attention(const AttentionSpec& attention) = 0;
   // A head whose table is that of `tied`, or its own if that is null.
   virtual std::shared_ptr<HeadAndLoss> Head(const HeadShape& shape,

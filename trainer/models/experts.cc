@@ -9,6 +9,7 @@
 #include "ATen/ops/bincount.h"
 #include "ATen/ops/cat.h"
 #include "ATen/ops/floor_divide.h"
+#include "ATen/ops/result_type.h"
 #include "ATen/ops/sigmoid.h"
 #include "ATen/ops/softmax.h"
 #include "ATen/ops/stack.h"
@@ -75,27 +76,34 @@ Routes RoutesOf(const torch::Tensor& logits, const ExpertsSpec& spec, bool crowd
 Experts::Experts(const ModelSpec& spec, LayerSet& layers) : spec_(*spec.experts) {
   const ExpertNames& names = spec.layers.block.experts;
   router_ = AddModule(*this, names.router, layers.Linear({spec.width, spec_.count}, Role::kRouter));
+  router_output_ = layers.RouterOutput();
   input_ = layers.SharedInput();
+  weights_ = layers.ExpertWeights();
+  output_ = layers.ExpertsOutput();
   FeedForwardSpec feed = spec.feed_forward;
-  const auto add = [&](const std::string& name) {
+  const auto add = [&](const std::string& name, bool is_expert) {
     const FeedNames below = {.gate = absl::StrCat(name, ".", names.expert.gate),
                              .in = absl::StrCat(name, ".", names.expert.in),
                              .out = absl::StrCat(name, ".", names.expert.out)};
-    return FeedForward(*this, below, feed, spec.width, spec.block_matrices, layers);
+    return FeedForward(*this, below, feed, spec.width, spec.block_matrices, layers, is_expert);
   };
   feed.width = spec_.width;
   for (int64_t i = 0; i < spec_.count; ++i) {
-    experts_.push_back(add(absl::StrCat(names.experts, ".", i)));
+    experts_.push_back(add(absl::StrCat(names.experts, ".", i), /*is_expert=*/true));
   }
   if (spec_.shared_width == 0) return;
   feed.width = spec_.shared_width;
-  shared_.emplace(add(names.shared));
+  shared_.emplace(add(names.shared, /*is_expert=*/false));
   shared_gate_ = AddModule(*this, names.shared_gate, layers.Linear({spec.width, 1}, Role::kRouter));
 }
 
 torch::Tensor Experts::Forward(const torch::Tensor& rows, const ExpertRouting& routing,
                                torch::Tensor& router_sums) const {
-  const Routes routes = RoutesOf(router_->Forward(rows), spec_, routing.crowds_first, router_sums);
+  torch::Tensor logits = router_->Forward(rows);
+  if (router_output_) logits = router_output_->Forward(logits);
+  const Routes routes = RoutesOf(logits, spec_, routing.crowds_first, router_sums);
+  const int64_t num_rows = logits.size(0);
+  logits.reset();
   const torch::Tensor in = input_ ? input_->Forward(rows) : rows;
   std::vector<torch::Tensor> parts =
       in.index_select(0, routes.row).split_with_sizes(routes.num_places);
@@ -114,12 +122,18 @@ torch::Tensor Experts::Forward(const torch::Tensor& rows, const ExpertRouting& r
   }
   torch::Tensor joined = at::cat(parts);
   parts.clear();
-  joined = joined * routes.weight;
+  torch::Tensor weight = routes.weight;
+  if (weights_) {
+    // Of the products' type, in which their gradients are added up.
+    weight = weights_->Forward(weight.to(at::result_type(joined, weight)));
+  }
+  joined = joined * weight;
   // Summed by row and not scattered: a scatter would keep `joined` for backward.
-  const torch::Tensor out = joined.index_select(0, routes.place)
-                                .view({rows.size(0), spec_.chosen, rows.size(1)})
-                                .sum(/*dim=*/1)
-                                .to(rows.scalar_type());
+  torch::Tensor out = joined.index_select(0, routes.place)
+                          .view({num_rows, spec_.chosen, rows.size(1)})
+                          .sum(/*dim=*/1)
+                          .to(rows.scalar_type());
+  if (output_) out = output_->Forward(out);
   if (!shared_.has_value()) return out;
   const torch::Tensor shared = shared_->Forward(in);
   return out + at::sigmoid(shared_gate_->Forward(rows)) * shared;

@@ -31,7 +31,11 @@ class Experts : public torch::nn::Module {
  private:
   const ExpertsSpec spec_;
   std::shared_ptr<Layer> router_;
-  std::shared_ptr<Layer> input_;  // Of all experts. Null where there is nothing to do.
+  // Null where there is nothing to do.
+  std::shared_ptr<Layer> router_output_;
+  std::shared_ptr<Layer> input_;  // Of all experts.
+  std::shared_ptr<Layer> weights_;
+  std::shared_ptr<Layer> output_;
   std::vector<FeedForward> experts_;
   std::optional<FeedForward> shared_;
   std::shared_ptr<Layer> shared_gate_;  // Null without a shared expert.

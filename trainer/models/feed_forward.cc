@@ -28,16 +28,18 @@ torch::Tensor Activate(Activation activation, const torch::Tensor& x) {
 
 FeedForward::FeedForward(torch::nn::Module& root, const FeedNames& names,
                          const FeedForwardSpec& spec, int64_t width, MatrixLayout layout,
-                         LayerSet& layers)
+                         LayerSet& layers, bool is_expert)
     : activation_(spec.activation), joined_(spec.joined) {
   LinearShape into = {width, (joined_ ? 2 : 1) * spec.width, spec.bias, layout};
   if (joined_) into.sections = {spec.width, spec.width};
+  const Role in = is_expert ? Role::kExpertIn : Role::kFeedIn;
   if (spec.gated && !joined_) {
-    gate_ = AddModule(root, names.gate, layers.Linear(into, Role::kFeedIn));
+    gate_ = AddModule(root, names.gate, layers.Linear(into, in));
   }
-  in_ = AddModule(root, names.in, layers.Linear(into, Role::kFeedIn));
+  in_ = AddModule(root, names.in, layers.Linear(into, in));
   out_ = AddModule(root, names.out,
-                   layers.Linear({spec.width, width, spec.bias, layout}, Role::kFeedOut));
+                   layers.Linear({spec.width, width, spec.bias, layout},
+                                 is_expert ? Role::kExpertOut : Role::kFeedOut));
 }
 
 torch::Tensor FeedForward::Forward(torch::Tensor in) const {

@@ -16,9 +16,10 @@ namespace gemini::trainer {
 
 class FeedForward {
  public:
-  // Registers the layers at `names` below `root`. `layout` is that of their matrices.
+  // Registers the layers at `names` below `root`. `layout` is that of their matrices. `is_expert`:
+  // a router chooses what it reads.
   FeedForward(torch::nn::Module& root, const FeedNames& names, const FeedForwardSpec& spec,
-              int64_t width, MatrixLayout layout, LayerSet& layers);
+              int64_t width, MatrixLayout layout, LayerSet& layers, bool is_expert = false);
   // Returns a tensor [rows, width]. `in` has the same shape. It is released before the activation
   // takes memory, unless the caller holds it, too.
   torch::Tensor Forward(torch::Tensor in) const;

@@ -351,7 +351,7 @@ BatchLoss Transformer::LossOf(Stream last, const Labels& labels, const LossFacto
   BatchLoss loss = {.sum = {}, .count = labels.count};
   loss.sum = head_->SumOfLosses(Finish(std::move(last.hidden)), next, factors.token);
   if (last.router_sums.defined()) {
-    loss.router = RouterLoss(head_->OverAllTokens(last.router_sums), *spec_.experts);
+    loss.router = RouterLoss(head_->RouterSums(last.router_sums), *spec_.experts);
     loss.router_coefficient = *spec_.experts->router_loss_coefficient;
   }
   return loss;

@@ -43,7 +43,7 @@ absl::Status CheckLayout(const ModelSpec& spec, const RankLayout& layout, int64_
         sequence > num_places ? absl::StrCat(sequence - sequence % num_places, " or ") : "",
         sequence + num_places - sequence % num_places));
   }
-  return CheckTensor1d(spec, num_places, parts);
+  return CheckTensor1d(spec, num_places);
 }
 
 absl::StatusOr<std::unique_ptr<GatheredLm>> MakeModelOfRank(const ModelSpec& spec,

@@ -125,8 +125,9 @@ class HeadOfPart : public WrappedLayer<HeadAndLoss> {
         inner().SumOfLosses(hidden, TokensOfPart(labels, -1, part_).contiguous(), gradient), line_,
         "loss");
   }
-  Tensor OverAllTokens(const Tensor& sum) const override {
-    return ReduceOverLine(sum.clone(at::MemoryFormat::Contiguous), line_, "router sums");
+  Tensor RouterSums(const Tensor& sums) const override {
+    return ReduceOverLine(inner().RouterSums(sums).clone(at::MemoryFormat::Contiguous), line_,
+                          "router sums");
   }
 
  private:

@@ -46,6 +46,9 @@ class SequenceLayers : public TensorLayers {
   std::shared_ptr<Layer> Linear(const LinearShape& shape, Role role) override {
     return inner_->Linear(shape, role);
   }
+  std::shared_ptr<Layer> RouterOutput() override { return inner_->RouterOutput(); }
+  std::shared_ptr<Layer> ExpertWeights() override { return inner_->ExpertWeights(); }
+  std::shared_ptr<Layer> ExpertsOutput() override { return inner_->ExpertsOutput(); }
   std::shared_ptr<HeadAttention> Attention(const AttentionSpec& attention) override;
   std::shared_ptr<HeadAndLoss> Head(const HeadShape& shape,
                                     std::shared_ptr<VocabularyTable> tied) override;

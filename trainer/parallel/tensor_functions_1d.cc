@@ -50,15 +50,19 @@ class ReduceOverLineFunction : public torch::autograd::Function<ReduceOverLineFu
 
 class GatherOverLineFunction : public torch::autograd::Function<GatherOverLineFunction> {
  public:
-  static Variable forward(AutogradContext* context, const Variable& x, const RankLine& line,
-                          const std::string& site) {
+  static Variable forward(AutogradContext* context, const Variable& x, int64_t dimension,
+                          const RankLine& line, const std::string& site) {
     SaveState(context, c10::make_intrusive<SavedLine>(line, site));
-    return GatherOverRanks(x.contiguous(), line, site).movedim(0, -2).flatten(-2);
+    const int64_t along = dimension < 0 ? dimension + x.dim() : dimension;
+    context->saved_data["dimension"] = along;
+    return GatherOverRanks(x.contiguous(), line, site).movedim(0, along).flatten(along, along + 1);
   }
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const c10::intrusive_ptr<SavedLine> saved = Saved(context);
-    const int64_t size = gradients[0].size(-1) / saved->line.size();
-    return {gradients[0].narrow(-1, saved->line.place() * size, size), Variable(), Variable()};
+    const int64_t along = context->saved_data["dimension"].toInt();
+    const int64_t size = gradients[0].size(along) / saved->line.size();
+    return {gradients[0].narrow(along, saved->line.place() * size, size), Variable(), Variable(),
+            Variable()};
   }
 };
 
@@ -72,8 +76,9 @@ Tensor ReduceOverLine(Tensor x, const RankLine& line, const std::string& site) {
   return ReduceOverLineFunction::apply(x, line, site);
 }
 
-Tensor GatherOverLine(const Tensor& x, const RankLine& line, const std::string& site) {
-  return GatherOverLineFunction::apply(x, line, site);
+Tensor GatherOverLine(const Tensor& x, int64_t dimension, const RankLine& line,
+                      const std::string& site) {
+  return GatherOverLineFunction::apply(x, dimension, line, site);
 }
 
 }  // namespace gemini::trainer

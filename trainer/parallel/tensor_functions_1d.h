@@ -21,8 +21,9 @@ torch::Tensor CopyToLine(const torch::Tensor& x, const RankLine& line, const std
 // Returns the sum of the ranks' tensors, which have the sum's gradient each. Overwrites x: no
 // backward may need it.
 torch::Tensor ReduceOverLine(torch::Tensor x, const RankLine& line, const std::string& site);
-// Returns the ranks' tensors [..., n] side by side, [..., ranks * n]. Each gets its part of the
-// gradient, which is the same in all ranks.
-torch::Tensor GatherOverLine(const torch::Tensor& x, const RankLine& line, const std::string& site);
+// Returns the ranks' tensors side by side in a dimension, counted from the last one if it is
+// negative. Each gets its part of the gradient, which is the same in all ranks.
+torch::Tensor GatherOverLine(const torch::Tensor& x, int64_t dimension, const RankLine& line,
+                             const std::string& site);
 
 }  // namespace gemini::trainer

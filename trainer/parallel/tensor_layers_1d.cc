@@ -92,7 +92,8 @@ class HeadRows : public HeadAndLoss {
   }
   Tensor Logits(const Tensor& hidden) const override {
     const Tensor logits = HeadLogits(WholeHidden(hidden), {table()}, head_);
-    return GatherOverLine(logits, line_, "logits").narrow(-1, 0, rows_.vocabulary);
+    return GatherOverLine(logits, /*dimension=*/-1, line_, "logits")
+        .narrow(-1, 0, rows_.vocabulary);
   }
   Tensor SumOfLosses(const Tensor& hidden, const Tensor& labels, double gradient) const override {
     Tensor rows = table();
@@ -125,11 +126,12 @@ class HeadRows : public HeadAndLoss {
 
 class CopyLayer : public Layer {
  public:
-  explicit CopyLayer(const RankLine& line) : line_(line) {}
-  Tensor Forward(const Tensor& x) const override { return CopyToLine(x, line_, "shared input"); }
+  CopyLayer(const RankLine& line, const char* site) : line_(line), site_(site) {}
+  Tensor Forward(const Tensor& x) const override { return CopyToLine(x, line_, site_); }
 
  private:
   const RankLine line_;
+  const char* const site_;
 };
 
 }  // namespace
@@ -217,7 +219,8 @@ class SummedLayer : public Layer {
   std::vector<std::string> names_;
 };
 
-// The rows of a matrix, for the columns of x that a rank has.
+// The rows of a matrix, for the columns of x that a rank has. Without a site it returns this rank's
+// part of the sum, which is added up elsewhere.
 class LinearRows : public Layer {
  public:
   LinearRows(const LinearShape& local, const RankLine& line, bool has_parts, const char* site,
@@ -228,11 +231,14 @@ class LinearRows : public Layer {
         site_(site) {
     register_parameter(kWeight, is_in_out_ ? at::empty({local.in, local.out}, options)
                                            : at::empty({local.out, local.in}, options));
+    TORCH_CHECK(site != nullptr || !local.bias,
+                "a bias of an expert, which several ranks would add");
     if (local.bias) register_parameter(kBias, at::empty({local.out}, options));
   }
   Tensor Forward(const Tensor& x) const override {
     const Tensor weight = is_in_out_ ? Own(kWeight).t() : Own(kWeight);
     const Tensor bias = Own(kBias);
+    if (site_ == nullptr) return at::linear(x, weight);
     if (has_parts_) {
       const Tensor sum = ReduceScatterParts(at::linear(x, weight), line_, site_);
       return bias.defined() ? sum + CopyToLine(bias, line_, "gradients of parts") : sum;
@@ -246,6 +252,31 @@ class LinearRows : public Layer {
   const RankLine line_;
   const bool has_parts_;
   const char* const site_;
+};
+
+// Logits of a rank's rows, put together: all ranks route all rows alike.
+class RoutesOfLine : public Layer {
+ public:
+  explicit RoutesOfLine(const RankLine& line) : line_(line) {}
+  Tensor Forward(const Tensor& x) const override {
+    return GatherOverLine(x, /*dimension=*/0, line_, "routes");
+  }
+
+ private:
+  const RankLine line_;
+};
+
+class SumOfExperts : public Layer {
+ public:
+  SumOfExperts(const RankLine& line, bool has_parts) : line_(line), has_parts_(has_parts) {}
+  Tensor Forward(const Tensor& x) const override {
+    return has_parts_ ? ReduceScatterParts(x, line_, "experts out")
+                      : ReduceOverLine(x, line_, "experts out");
+  }
+
+ private:
+  const RankLine line_;
+  const bool has_parts_;
 };
 
 // Attention among the heads that this rank has.
@@ -314,11 +345,7 @@ int64_t CopiesOfKeyHeads(int64_t num_kv_heads, int64_t num_ranks) {
   return std::max<int64_t>(num_ranks / num_kv_heads, 1);
 }
 
-absl::Status CheckTensor1d(const ModelSpec& spec, int64_t num_ranks, bool parts_of_sequences) {
-  if (parts_of_sequences && num_ranks > 1 && spec.experts.has_value()) {
-    return absl::UnimplementedError(
-        "--sequence-parallel megatron of a model with experts: leave it out");
-  }
+absl::Status CheckTensor1d(const ModelSpec& spec, int64_t num_ranks) {
   const std::string why = WhyNot(spec, num_ranks);
   if (why.empty()) return absl::OkStatus();
   // One rank always divides it.
@@ -406,9 +433,22 @@ std::shared_ptr<Layer> TensorLayers1d::HeadNorm(const AttentionSpec& attention, 
 }
 
 std::shared_ptr<Layer> TensorLayers1d::SharedInput() {
-  if (!has_parts_) return std::make_shared<CopyLayer>(line_);
+  if (!has_parts_) return std::make_shared<CopyLayer>(line_, "shared input");
   input_ = std::make_shared<InputOfParts>(line_);
   return input_;
+}
+
+std::shared_ptr<Layer> TensorLayers1d::RouterOutput() {
+  if (!has_parts_) return nullptr;
+  return std::make_shared<RoutesOfLine>(line_);
+}
+
+std::shared_ptr<Layer> TensorLayers1d::ExpertWeights() {
+  return std::make_shared<CopyLayer>(line_, "expert weights");
+}
+
+std::shared_ptr<Layer> TensorLayers1d::ExpertsOutput() {
+  return std::make_shared<SumOfExperts>(line_, has_parts_);
 }
 
 std::shared_ptr<HeadAttention> TensorLayers1d::Attention(const AttentionSpec& attention) {
@@ -420,7 +460,11 @@ std::shared_ptr<Layer> TensorLayers1d::Linear(const LinearShape& shape, Role rol
   switch (role) {
     case Role::kQueryKeyValue:
     case Role::kFeedIn:
-      return Columns(shape);
+      return Columns(shape, /*is_expert=*/false);
+    case Role::kExpertIn:
+      return Columns(shape, /*is_expert=*/true);
+    case Role::kExpertOut:
+      return Rows(shape, /*site=*/nullptr);
     case Role::kAttentionOut:
     case Role::kFeedOut:
       return Rows(shape, role == Role::kAttentionOut ? "attention out" : "feed out");
@@ -432,7 +476,7 @@ std::shared_ptr<Layer> TensorLayers1d::Linear(const LinearShape& shape, Role rol
   TORCH_INTERNAL_ASSERT(false);
 }
 
-std::shared_ptr<Layer> TensorLayers1d::Columns(const LinearShape& shape) {
+std::shared_ptr<Layer> TensorLayers1d::Columns(const LinearShape& shape, bool is_expert) {
   const DimensionSplit out = {
       .axes = {TensorAxis::kJ}, .sections = shape.sections, .most_parts = shape.heads};
   const bool is_in_out = shape.layout == MatrixLayout::kInOut;
@@ -443,7 +487,9 @@ std::shared_ptr<Layer> TensorLayers1d::Columns(const LinearShape& shape) {
   std::shared_ptr<Layer> layer = plain_.Linear(local, Role::kQueryKeyValue);
   Note(*layer, kWeight, weight);
   if (shape.bias) Note(*layer, kBias, ParameterBoxes({shape.out}, {out}, grid_));
-  if (has_parts_) layer = std::make_shared<ColumnsOfParts>(std::move(layer), shape.layout, input_);
+  // An expert reads a copy of some rows, which its graph keeps.
+  if (has_parts_ && !is_expert)
+    layer = std::make_shared<ColumnsOfParts>(std::move(layer), shape.layout, input_);
   const bool has_copies = shape.heads > 0 && shape.heads < line_.size();
   return has_copies ? WithSums(std::move(layer), copies_) : layer;
 }

@@ -4,7 +4,8 @@
 // leads out; it has some rows of the vocabulary's table. Everything else it has whole: norms, the
 // biases of what leads out, positions, routers, projections.
 // Sends:  a block, 2 sums over the line of what comes out, and in backward 2 of what went in; with
-//         experts, one of each expert's. The embedding one sum, the head one in backward and a
+//         experts also the gradients of their weights, and where one is shared, 3 sums of what comes out.
+//         The embedding one sum, the head one in backward and a
 //         gather of two numbers a token.
 // Parts:  with parts of sequences between layers (Megatron-LM's sequence parallelism) the same, but
 //         what comes out is added up in parts, and what goes in is put together, in backward once
@@ -30,9 +31,8 @@
 namespace gemini::trainer {
 
 // INVALID_ARGUMENT: the model cannot be divided among so many ranks; the message names what does
-// not divide, and numbers of ranks that do. UNIMPLEMENTED: it has experts, and is to have parts of
-// sequences.
-absl::Status CheckTensor1d(const ModelSpec& spec, int64_t num_ranks, bool parts_of_sequences);
+// not divide, and numbers of ranks that do.
+absl::Status CheckTensor1d(const ModelSpec& spec, int64_t num_ranks);
 
 // How many neighbours have each key and value head alike. `num_kv_heads` divides `num_ranks`, or is
 // a multiple of it.
@@ -59,6 +59,9 @@ class TensorLayers1d : public TensorLayers {
   std::shared_ptr<Layer> HeadNorm(const AttentionSpec& attention, int64_t heads) override;
   std::shared_ptr<Layer> SharedInput() override;
   std::shared_ptr<Layer> Linear(const LinearShape& shape, Role role) override;
+  std::shared_ptr<Layer> RouterOutput() override;
+  std::shared_ptr<Layer> ExpertWeights() override;
+  std::shared_ptr<Layer> ExpertsOutput() override;
   std::shared_ptr<HeadAttention> Attention(const AttentionSpec& attention) override;
   std::shared_ptr<HeadAndLoss> Head(const HeadShape& shape,
                                     std::shared_ptr<VocabularyTable> tied) override;
@@ -71,7 +74,7 @@ class TensorLayers1d : public TensorLayers {
   // Returns `layer`, with gradients that are added over the ranks of `line`: each has a part of
   // what they come of.
   std::shared_ptr<Layer> WithSums(std::shared_ptr<Layer> layer, const RankLine& line);
-  std::shared_ptr<Layer> Columns(const LinearShape& shape);
+  std::shared_ptr<Layer> Columns(const LinearShape& shape, bool is_expert);
   std::shared_ptr<Layer> Rows(const LinearShape& shape, const char* site);
 
   const torch::TensorOptions options_;

@@ -4,6 +4,7 @@
 #include "ATen/ops/cat.h"
 #include "torch/csrc/autograd/custom_function.h"
 #include "trainer/models/saved_state.h"
+#include "trainer/parallel/tensor_functions_1d.h"
 
 namespace gemini::trainer {
 namespace {
@@ -50,20 +51,6 @@ class WholeWidthFunction : public torch::autograd::Function<WholeWidthFunction> 
   }
 };
 
-// Ranks' tokens one behind the other.
-class GatherTokensFunction : public torch::autograd::Function<GatherTokensFunction> {
- public:
-  static Variable forward(AutogradContext* context, const Variable& x, const RankLine& line) {
-    SaveState(context, c10::make_intrusive<SavedLine>(line, ""));
-    return GatherOverRanks(x.contiguous(), line, "tokens").movedim(0, 1).flatten(1, 2);
-  }
-  static variable_list backward(AutogradContext* context, variable_list gradients) {
-    const auto saved = SavedForBackward<SavedLine>(context);
-    const int64_t tokens = gradients[0].size(1) / saved->line.size();
-    return {gradients[0].narrow(1, saved->line.place() * tokens, tokens), Variable()};
-  }
-};
-
 }  // namespace
 
 Tensor WholeTokens(const Tensor& x, const RankLine& line) {
@@ -75,7 +62,7 @@ Tensor WholeWidth(const Tensor& x, const RankLine& line) {
 }
 
 Tensor GatherTokens(const Tensor& x, const RankLine& line, bool zigzag) {
-  const Tensor all = GatherTokensFunction::apply(x, line);
+  const Tensor all = GatherOverLine(x, /*dimension=*/1, line, "tokens");
   if (!zigzag) return all;
   // Of each rank two slices, of which the second ones come from the end of the sequence on.
   const Tensor slices = all.unflatten(1, {line.size(), 2, -1});
