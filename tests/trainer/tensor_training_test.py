@@ -142,6 +142,11 @@ class TensorRanksTest(RanksTestCase):
                 (2, "--tensor-size 2 is of --tensor", {"tensor_size": 2}),
                 (3, "its attention heads, 4, do not divide by 3: use --tensor-size 2 or 4", {"tensor": "1d"}),
                 (2, "--sequence-parallel megatron is of --tensor 1d", {"sequence_parallel": "megatron"}),
+                (6, "--tensor-size: 2d takes q^2 ranks, which 6 are not: use 4 or 9", {"tensor": "2d"}),
+                (4, "--sequence 28 does not divide by 8, two parts a rank: use 24 or 32",
+                 {"sequence_parallel": "ring", "sequence": 28}),
+                (3, "the attention heads, 4, do not divide by 3: use --sequence-size 2 or 4",
+                 {"sequence_parallel": "ulysses", "sequence": 24}),
                 (2, "--sequence 31 does not divide by 2: use 30 or 32", {"sequence": 31, **MEGATRON}),
                 (2, "megatron of a model with experts", {"model": "mixtral", **MEGATRON})):
             with self.subTest(text):
