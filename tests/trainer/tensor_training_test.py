@@ -136,6 +136,11 @@ class TensorRanksTest(RanksTestCase):
                 else:
                     self.assert_close(through, self.directory / name, loss=1e-6, parameters=2e-5)
 
+    def test_ranks_may_be_counted_in_another_order(self):
+        ends = [self.ranks(4, f"order_{order[0]}", rank_order=order, **SHARED, **self.keys())
+                for order in ("pp,dp,sp,tp", "tp,sp,dp,pp")]
+        self.assert_same_end(*ends)
+
     def test_what_does_not_divide_is_refused(self):
         for num_ranks, text, keys in (
                 (3, "3 ranks do not divide into pp 1 x sp 1 x tp 2 = 2", SHARED),

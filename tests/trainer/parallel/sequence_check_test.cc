@@ -62,8 +62,9 @@ TEST(SequenceCheckTest, HeadsDivideByTheRanksOfUlyssesAlone) {
   ExpectRefused(Model(8, 8), Layout(SequenceSharing::kUlysses, 3), 24,
                 "--sequence-parallel ulysses of 3 ranks: the attention heads, 8, do not divide by "
                 "3: use --sequence-size 2 or 4");
-  // Four divide the heads, but not the sequence.
+  // Four divide the heads, but not the sequence, and then two do not either.
   ExpectRefused(Model(8, 8), Layout(SequenceSharing::kUlysses, 3), 6, "use --sequence-size 2");
+  ExpectRefused(Model(8, 8), Layout(SequenceSharing::kUlysses, 3), 9, "use --sequence-size 1");
   ExpectRefused(Model(12, 6), Layout(SequenceSharing::kUlysses, 4), 24,
                 "the key and value heads, 6, do not divide by 4, nor 4 by them: use "
                 "--sequence-size 3 or 6");
@@ -75,6 +76,8 @@ TEST(SequenceCheckTest, RanksOfALineHaveItsHeadsToDivide) {
   ExpectRefused(Model(8, 2), Layout(SequenceSharing::kUlysses, 8, 2), 8,
                 "the attention heads of a rank of --tensor 1d, 4, do not divide by 8: use "
                 "--sequence-size 4");
+  ExpectRefused(Model(24, 12), Layout(SequenceSharing::kUlysses, 4, 2), 24,
+                "the key and value heads of a rank of --tensor 1d, 6, do not divide by 4");
 }
 
 }  // namespace
