@@ -45,6 +45,8 @@ struct ConfigKey : KeyWords {
   // What the value must be, for messages: "a whole number".
   std::string wants;
   std::vector<absl::string_view> choices = {};
+  // The key of the same variable that this one is another spelling of; empty: of none.
+  absl::string_view same_as = {};
   // Sets the variable from a text. For a list, adds one element.
   std::function<absl::Status(absl::string_view text)> set = {};
   // Returns the texts from which `set` gives the present value again, one for each element.

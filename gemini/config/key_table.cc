@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gemini/config/key_table.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <fstream>
 #include <functional>
@@ -9,11 +10,13 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "gemini/nearest_name.h"
 #include "gemini/system/errno_status.h"
 #include "gemini/system/status_macros.h"
@@ -65,6 +68,42 @@ absl::Status SetFromToml(const ConfigKey& key, const toml::node& node, absl::str
     GEMINI_RETURN_IF_ERROR(SetAt(key, *text, where));
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<toml::table> ParseToml(absl::string_view text, absl::string_view where) {
+  try {
+    return toml::parse(std::string_view(text.data(), text.size()));
+  } catch (const toml::parse_error& error) {
+    return Bad(absl::StrCat(where, ":", error.source().begin.line),
+               absl::StrCat("not TOML: ", std::string(error.description())));
+  }
+}
+
+// A value of a file. In a table its name has dots.
+struct TomlValue {
+  std::string name;
+  std::string line;  // As "run.toml:3".
+  const toml::node* node;
+};
+
+// Whether a table of this name has keys.
+bool IsTable(absl::string_view name, const std::vector<ConfigKey>& table_keys) {
+  return std::ranges::any_of(table_keys, [begin = absl::StrCat(name, ".")](const ConfigKey& key) {
+    return absl::StartsWith(key.name, begin);
+  });
+}
+
+// Adds the values of `table`, and of those in it that have keys.
+void AddValues(const toml::table& table, absl::string_view prefix, absl::string_view where,
+               const std::vector<ConfigKey>& table_keys, std::vector<TomlValue>& values) {
+  for (const auto& [key, node] : table) {
+    std::string name = absl::StrCat(prefix, std::string(key.str()));
+    if (node.is_table() && IsTable(name, table_keys)) {
+      AddValues(*node.as_table(), absl::StrCat(name, "."), where, table_keys, values);
+    } else {
+      values.push_back({std::move(name), absl::StrCat(where, ":", key.source().begin.line), &node});
+    }
+  }
 }
 
 std::string Quoted(const std::string& text) {
@@ -140,9 +179,12 @@ absl::StatusOr<std::string> ReadConfigFile(const std::string& path) {
 absl::StatusOr<const ConfigKey*> KeyTable::Find(absl::string_view name, absl::string_view where,
                                                 absl::string_view prefix) const {
   std::vector<absl::string_view> names;
-  for (const ConfigKey& key : keys_) {
-    if (key.name == name) return &key;
-    names.push_back(key.name);
+  for (const std::vector<ConfigKey>* keys : {&keys_, &table_keys_}) {
+    if (keys == &table_keys_ && !prefix.empty()) continue;
+    for (const ConfigKey& key : *keys) {
+      if (key.name == name) return &key;
+      names.push_back(key.name);
+    }
   }
   const std::string suggestion = DidYouMean(name, names, prefix);
   return Bad(where, absl::StrCat("unknown key '", absl::CHexEscape(name), "'",
@@ -156,18 +198,21 @@ absl::Status KeyTable::Set(absl::string_view name, absl::string_view text,
 }
 
 absl::Status KeyTable::ApplyToml(absl::string_view text, absl::string_view where) const {
-  toml::table table;
-  try {
-    table = toml::parse(std::string_view(text.data(), text.size()));
-  } catch (const toml::parse_error& error) {
-    return Bad(absl::StrCat(where, ":", error.source().begin.line),
-               absl::StrCat("not TOML: ", std::string(error.description())));
-  }
-  for (const auto& [name, node] : table) {
-    const std::string key_name(name.str());
-    const std::string line = absl::StrCat(where, ":", name.source().begin.line);
-    GEMINI_ASSIGN_OR_RETURN(const ConfigKey* key, Find(key_name, line, ""));
-    GEMINI_RETURN_IF_ERROR(SetFromToml(*key, node, absl::StrCat(line, ": ", key_name)));
+  GEMINI_ASSIGN_OR_RETURN(const toml::table table, ParseToml(text, where));
+  std::vector<TomlValue> values;
+  AddValues(table, "", where, table_keys_, values);
+  std::map<absl::string_view, const TomlValue*> set_by;  // By the key whose variable it is.
+  for (const TomlValue& value : values) {
+    const std::string here = absl::StrCat(value.line, ": ", value.name);
+    if (IsTable(value.name, table_keys_)) return Bad(here, "wants a table");
+    GEMINI_ASSIGN_OR_RETURN(const ConfigKey* key, Find(value.name, value.line, ""));
+    const auto [other, is_first] =
+        set_by.try_emplace(key->same_as.empty() ? key->name : key->same_as, &value);
+    if (!is_first) {
+      return Bad(here, absl::StrCat("is the same as ", other->second->name, " at ",
+                                    other->second->line, ": leave one of them out"));
+    }
+    GEMINI_RETURN_IF_ERROR(SetFromToml(*key, *value.node, here));
   }
   return absl::OkStatus();
 }
@@ -230,6 +275,24 @@ absl::Status KeyTable::Apply(const Flags& flags) const {
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status KeyTable::AtItsLine(const absl::Status& refused, const Flags& flags) const {
+  const absl::StatusOr<toml::table> table = ParseToml(flags.config_text, flags.config_path);
+  if (refused.ok() || !table.ok()) return refused;
+  std::vector<TomlValue> values;
+  AddValues(*table, "", flags.config_path, table_keys_, values);
+  for (absl::string_view word : absl::StrSplit(refused.message(), absl::ByAnyChar(" :,"))) {
+    if (!absl::ConsumePrefix(&word, "--")) continue;
+    const auto flag = flags.values.find(word);
+    if (flag != flags.values.end() && !flag->second.empty()) continue;
+    for (const TomlValue& value : values) {
+      const absl::StatusOr<const ConfigKey*> key = Find(value.name, "", "");
+      if (!key.ok() || ((*key)->name != word && (*key)->same_as != word)) continue;
+      return absl::Status(refused.code(), absl::StrCat(value.line, ": ", refused.message()));
+    }
+  }
+  return refused;
 }
 
 std::string KeyTable::Help() const {

@@ -28,12 +28,15 @@ struct Flags {
 
 class KeyTable {
  public:
-  // `keys` are in the order of --help and of the file.
-  explicit KeyTable(std::vector<ConfigKey> keys) : keys_(std::move(keys)) {}
+  // `keys` are in the order of --help and of the file. `table_keys` are read from tables of a file
+  // alone, and never written; their names have dots: "oven.fan.speed" is `speed` in [oven.fan].
+  explicit KeyTable(std::vector<ConfigKey> keys, std::vector<ConfigKey> table_keys = {})
+      : keys_(std::move(keys)), table_keys_(std::move(table_keys)) {}
 
   // Sets one key from the text of a flag or of a file. `where` begins the message: "--steps".
   absl::Status Set(absl::string_view name, absl::string_view text, absl::string_view where) const;
-  // Sets every key that the TOML text holds, and leaves the others. `where` names the file.
+  // Sets every key that the TOML text holds, and leaves the others. `where` names the file. A
+  // variable that the text sets in two spellings is refused.
   absl::Status ApplyToml(absl::string_view text, absl::string_view where) const;
   // Writes all keys but those that are not stored; ApplyToml gives the same values back.
   std::string ToToml() const;
@@ -44,6 +47,10 @@ class KeyTable {
   // Sets the keys of the file, then those of the flags.
   absl::Status Apply(const Flags& flags) const;
 
+  // Returns `refused`, which was found behind Apply. If its message names a key as a flag which
+  // the file has and no flag overrides, it begins with the line of the first one.
+  absl::Status AtItsLine(const absl::Status& refused, const Flags& flags) const;
+
   // A line or more a key, with the value that its variable has now as the default.
   std::string Help() const;
 
@@ -52,11 +59,13 @@ class KeyTable {
   absl::StatusOr<std::vector<std::string>> CompareForResume(const KeyTable& before) const;
 
  private:
-  // `prefix` is what users write before a name. INVALID_ARGUMENT: suggests the nearest.
+  // `prefix` is what users write before a name: "--" of a flag, which no table key has.
+  // INVALID_ARGUMENT: suggests the nearest.
   absl::StatusOr<const ConfigKey*> Find(absl::string_view name, absl::string_view where,
                                         absl::string_view prefix) const;
 
   const std::vector<ConfigKey> keys_;
+  const std::vector<ConfigKey> table_keys_;
 };
 
 // Reads a whole TOML file; a token file given by mistake is not read to its end. NOT_FOUND: there

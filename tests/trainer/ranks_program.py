@@ -5,13 +5,17 @@ import pathlib
 import subprocess
 import time
 
+import numpy
+
 import train_program
-from train_program import BIN, MODELS, arguments, metrics
+from train_program import BIN, MODELS, arguments, metrics, tensors
 
 MPIRUN = [os.environ.get("GEMINI_MPIRUN", "mpirun"), "--oversubscribe", "--bind-to", "none", "--mca",
           "mpi_yield_when_idle", "1"]
 ALLOWED = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 TIMEOUT_S = 120
+# Adam makes steps of the learning rate from rounding alone where gradients are near zero, unless this is larger.
+EPSILON = 1e-3
 # Weights of the head are of their own, so that gradients are added in one order by one process and by ranks.
 UNTIED, TIED = "llama", "gpt2"
 
@@ -91,3 +95,32 @@ class RanksTestCase(train_program.TrainTest):
                 if variable.startswith(b"OMPI_COMM_WORLD_RANK="):
                     found[int(variable.split(b"=")[1])] = int(entry.name)
         return found
+
+
+class SharingRanksTestCase(RanksTestCase):
+    """Of ranks that share layers or sequences: what they compute differs from one process's by rounding."""
+
+    def keys(self, model=UNTIED, **more):
+        return super().keys(model, **{"epsilon": EPSILON, "eval_every": 3, **more})
+
+    def assert_close(self, one, other, loss=1e-5, norm=1e-5, parameters=1e-4):
+        """Relative losses and norms, and absolute parameters of fp32."""
+        lines, others = metrics(one), metrics(other)
+        self.assertEqual(len(lines), len(others))
+        for line, same in zip(lines, others):
+            for key, relative in (("loss", loss), ("eval_loss", loss), ("grad_norm", norm)):
+                self.assertAlmostEqual(line.get(key, 0), same.get(key, 0), delta=relative * line.get(key, 0), msg=key)
+        values, same = (tensors(output / "latest" / "model.safetensors") for output in (one, other))
+        self.assertEqual(values.keys(), same.keys())
+        for name, (dtype, shape, data) in values.items():
+            self.assertEqual((dtype, shape), same[name][:2], name)
+            if dtype == "F32":
+                difference = numpy.frombuffer(data, "<f4") - numpy.frombuffer(same[name][2], "<f4")
+                self.assertLess(abs(difference).max(), parameters, name)
+
+    def check_beside_ranks_that_share_nothing(self, sharing, cases):
+        for name, (bars, keys) in cases.items():
+            with self.subTest(name):
+                apart = self.ranks(2, f"apart_{name}", **self.keys(**keys))
+                shared = self.ranks(4, f"shared_{name}", **sharing, **self.keys(**keys))
+                self.assert_close(apart, shared, **bars)

@@ -7,36 +7,14 @@ import shutil
 import signal
 import unittest
 
-import numpy
+from ranks_program import TIED, TIMEOUT_S, SharingRanksTestCase, run_ranks
+from train_program import run, steps
 
-from ranks_program import TIED, TIMEOUT_S, UNTIED, RanksTestCase, run_ranks
-from train_program import metrics, run, steps, tensors
-
-# Adam makes steps of the learning rate from rounding alone where gradients are near zero, unless this is larger.
-EPSILON = 1e-3
 SHARED = {"tensor": "1d", "tensor_size": 2}
 MEGATRON = {"sequence_parallel": "megatron", **SHARED}
 
 
-class TensorRanksTest(RanksTestCase):
-    def keys(self, model=UNTIED, **more):
-        return super().keys(model, **{"epsilon": EPSILON, "eval_every": 3, **more})
-
-    def assert_close(self, one, other, loss=1e-5, norm=1e-5, parameters=1e-4):
-        """Relative losses and norms, and absolute parameters of fp32."""
-        lines, others = metrics(one), metrics(other)
-        self.assertEqual(len(lines), len(others))
-        for line, same in zip(lines, others):
-            for key, relative in (("loss", loss), ("eval_loss", loss), ("grad_norm", norm)):
-                self.assertAlmostEqual(line.get(key, 0), same.get(key, 0), delta=relative * line.get(key, 0), msg=key)
-        values, same = (tensors(output / "latest" / "model.safetensors") for output in (one, other))
-        self.assertEqual(values.keys(), same.keys())
-        for name, (dtype, shape, data) in values.items():
-            self.assertEqual((dtype, shape), same[name][:2], name)
-            if dtype == "F32":
-                difference = numpy.frombuffer(data, "<f4") - numpy.frombuffer(same[name][2], "<f4")
-                self.assertLess(abs(difference).max(), parameters, name)
-
+class TensorRanksTest(SharingRanksTestCase):
     def test_ranks_that_share_layers_train_as_one_process_does(self):
         for name, (num_ranks, keys) in {
                 "llama": (4, {}),
@@ -50,7 +28,8 @@ class TensorRanksTest(RanksTestCase):
                 self.assert_close(one, self.ranks(num_ranks, f"ranks_{name}", tensor="1d", **self.keys(**keys)))
 
     def test_parts_of_sequences_change_nothing_but_rounding(self):
-        for name, keys in {"llama": {}, "gpt2": {"model": TIED}, "gpt_neox": {"model": "gpt_neox"}}.items():
+        for name, keys in {"llama": {}, "gpt2": {"model": TIED}, "gpt_neox": {"model": "gpt_neox"},
+                           "qwen3_moe": {"model": "qwen3_moe"}}.items():
             with self.subTest(name):
                 one = self.train(f"one_{name}", **self.keys(**keys))
                 parts = self.ranks(2, f"parts_{name}", **MEGATRON, **self.keys(**keys))
@@ -67,8 +46,8 @@ class TensorRanksTest(RanksTestCase):
         whole = self.ranks(4, "whole", zero=0, **MEGATRON, **self.keys(TIED))
         for zero in (1, 2, 3):
             self.assert_same_end(whole, self.ranks(4, f"stage_{zero}", zero=zero, **MEGATRON, **self.keys(TIED)))
-        self.check_beside_ranks_that_share_no_layer(
-            {"bf16": ({"loss": 2e-3, "norm": 1e-2, "parameters": 1e-3}, {"precision": "bf16"})}, MEGATRON)
+        self.check_beside_ranks_that_share_nothing(
+            MEGATRON, {"bf16": ({"loss": 2e-3, "norm": 1e-2, "parameters": 1e-3}, {"precision": "bf16"})})
 
     def test_copies_of_key_heads_in_all_stages(self):
         # Of two key and value heads, each is that of two ranks, twice.
@@ -77,22 +56,15 @@ class TensorRanksTest(RanksTestCase):
         self.assert_same_end(*ends)
         self.assert_close(self.ranks(2, "no_copies", **self.keys()), ends[0])
 
-    def check_beside_ranks_that_share_no_layer(self, cases, sharing=None):
-        for name, (bars, keys) in cases.items():
-            with self.subTest(name):
-                apart = self.ranks(2, f"apart_{name}", **self.keys(**keys))
-                shared = self.ranks(4, f"shared_{name}", **(sharing or SHARED), **self.keys(**keys))
-                self.assert_close(apart, shared, **bars)
-
     def test_formats(self):
         # What is rounded otherwise differs by 2^-8 in bf16, by 2^-11 in fp16, and a moment by a code of 8 bits.
-        self.check_beside_ranks_that_share_no_layer({
+        self.check_beside_ranks_that_share_nothing(SHARED, {
             "bf16": ({"loss": 2e-3, "norm": 1e-2, "parameters": 1e-3}, {"precision": "bf16"}),
             "fp16": ({"loss": 2e-4, "norm": 2e-3}, {"precision": "fp16"}),
             "quantised": ({"loss": 1e-4, "norm": 1e-3, "parameters": 2e-3}, {"moments": "8bit"})})
 
     def test_layer_wise_optimizers(self):
-        self.check_beside_ranks_that_share_no_layer({
+        self.check_beside_ranks_that_share_nothing(SHARED, {
             "lamb": ({}, {"optimizer": "lamb"}),
             "lars": ({}, {"optimizer": "lars", "lr": 0.1})})
 
@@ -136,12 +108,22 @@ class TensorRanksTest(RanksTestCase):
                 else:
                     self.assert_close(through, self.directory / name, loss=1e-6, parameters=2e-5)
 
+    def test_ranks_may_be_counted_in_another_order(self):
+        ends = [self.ranks(4, f"order_{order[0]}", rank_order=order, **SHARED, **self.keys())
+                for order in ("pp,dp,sp,tp", "tp,sp,dp,pp")]
+        self.assert_same_end(*ends)
+
     def test_what_does_not_divide_is_refused(self):
         for num_ranks, text, keys in (
                 (3, "3 ranks do not divide into pp 1 x sp 1 x tp 2 = 2", SHARED),
                 (2, "--tensor-size 2 is of --tensor", {"tensor_size": 2}),
                 (3, "its attention heads, 4, do not divide by 3: use --tensor-size 2 or 4", {"tensor": "1d"}),
                 (2, "--sequence-parallel megatron is of --tensor 1d", {"sequence_parallel": "megatron"}),
+                (6, "--tensor-size: 2d takes q^2 ranks, which 6 are not: use 4 or 9", {"tensor": "2d"}),
+                (4, "--sequence 28 does not divide by 8, two parts a rank: use 24 or 32",
+                 {"sequence_parallel": "ring", "sequence": 28}),
+                (3, "the attention heads, 4, do not divide by 3: use --sequence-size 2 or 4",
+                 {"sequence_parallel": "ulysses", "sequence": 24}),
                 (2, "--sequence 31 does not divide by 2: use 30 or 32", {"sequence": 31, **MEGATRON})):
             with self.subTest(text):
                 self.refused(num_ranks, 2, text, **self.keys(**keys))

@@ -2,7 +2,6 @@
 #include "trainer/config/command_line.h"
 
 #include "absl/strings/str_cat.h"
-#include "gemini/config/key_table.h"
 #include "gemini/system/status_macros.h"
 
 namespace gemini::trainer {
@@ -14,7 +13,8 @@ std::string RunTomlPath(const RunConfig& config) {
 absl::StatusOr<CommandLine> ParseCommandLine(absl::Span<const std::string> arguments) {
   CommandLine line;
   const KeyTable keys = RunKeys(line.config);
-  GEMINI_ASSIGN_OR_RETURN(const Flags flags, keys.ParseFlags(arguments));
+  GEMINI_ASSIGN_OR_RETURN(line.flags, keys.ParseFlags(arguments));
+  const Flags& flags = line.flags;
   line.help = flags.help;
   line.version = flags.version;
   if (line.help || line.version) return line;
@@ -34,8 +34,13 @@ absl::StatusOr<CommandLine> ParseCommandLine(absl::Span<const std::string> argum
     GEMINI_RETURN_IF_ERROR(keys.Apply(flags));
     GEMINI_ASSIGN_OR_RETURN(line.changes, keys.CompareForResume(keys_before));
   }
-  GEMINI_RETURN_IF_ERROR(CheckRunConfig(line.config));
+  GEMINI_RETURN_IF_ERROR(AtItsLine(CheckRunConfig(line.config), line));
   return line;
+}
+
+absl::Status AtItsLine(const absl::Status& refused, const CommandLine& line) {
+  RunConfig config;
+  return RunKeys(config).AtItsLine(refused, line.flags);
 }
 
 std::string HelpText() {

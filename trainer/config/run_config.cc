@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/config/run_config.h"
 
+#include <algorithm>
 #include <cmath>
+#include <string>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -13,6 +15,49 @@
 #include "trainer/config/decay_exemptions.h"
 
 namespace gemini::trainer {
+namespace {
+
+// Refuses keys of how ranks share the work that do not belong together.
+absl::Status CheckSharing(const RunConfig& config) {
+  const auto refuse = [](const auto&... message) {
+    return absl::InvalidArgumentError(absl::StrCat(message...));
+  };
+  const std::string& sharing = config.sequence_parallel;
+  if (config.tensor_size > 1 && config.tensor == "none") {
+    return refuse("--tensor-size ", config.tensor_size,
+                  " is of --tensor: add --tensor 1d, or leave it out");
+  }
+  if (config.tensor_depth > 1 && config.tensor != "2.5d") {
+    return refuse("--tensor-depth ", config.tensor_depth, " is of --tensor 2.5d, not of ",
+                  config.tensor, ": leave it out, or take that");
+  }
+  if (sharing == "megatron" && config.tensor != "1d") {
+    return refuse("--sequence-parallel megatron is of --tensor 1d: add that, or leave it out");
+  }
+  if (config.has_sequence_axis() && config.tensor != "none" && config.tensor != "1d") {
+    return refuse("--sequence-parallel ", sharing, " with --tensor ", config.tensor,
+                  ", which parts sequences itself: take --tensor 1d, or leave one of them out");
+  }
+  if (config.has_sequence_axis() && config.tensor == "1d" && config.tensor_size == 0 &&
+      config.sequence_size == 0) {
+    return refuse("--sequence-parallel ", sharing,
+                  " with --tensor 1d: say how many ranks share what, by --tensor-size or "
+                  "--sequence-size");
+  }
+  if (config.sequence_size > 1 && !config.has_sequence_axis()) {
+    return refuse("--sequence-size ", config.sequence_size,
+                  " is of --sequence-parallel ulysses or ring, not of ", sharing,
+                  ": leave it out, or take one of these");
+  }
+  if (config.sequence_layout != "zigzag" && sharing != "ring") {
+    return refuse("--sequence-layout ", config.sequence_layout,
+                  " is of --sequence-parallel ring, not of ", sharing,
+                  ": leave it out, or take that");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 ElementType RunConfig::element() const {
   for (const ElementType type : kAllElementTypes) {
@@ -56,6 +101,18 @@ bool RunConfig::routes_experts(int64_t count, int64_t chosen) const {
 bool RunConfig::adds_gradients_once() const {
   const bool has_room = zero == "0" || zero == "1";
   return accumulate > 1 && (gradient_sync == "last" || (gradient_sync == "auto" && has_room));
+}
+
+int64_t RunConfig::tensor_ranks(int64_t num_ranks) const {
+  if (tensor == "none") return 1;
+  if (tensor_size > 0) return tensor_size;
+  return std::max<int64_t>(num_ranks / std::max<int64_t>(sequence_size, 1), 1);
+}
+
+int64_t RunConfig::sequence_ranks(int64_t num_ranks) const {
+  if (!has_sequence_axis()) return 1;
+  if (sequence_size > 0) return sequence_size;
+  return std::max<int64_t>(num_ranks / tensor_ranks(num_ranks), 1);
 }
 
 std::optional<int> RunConfig::gpu() const { return ParseDeviceName(device).value_or(std::nullopt); }
@@ -119,14 +176,7 @@ absl::Status CheckRunConfig(const RunConfig& config) {
     return absl::InvalidArgumentError(
         "--device-bandwidth is of host memory that plays DEVICE: a GPU's link is as fast as it is");
   }
-  if (config.tensor_size > 1 && config.tensor == "none") {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--tensor-size ", config.tensor_size, " is of --tensor: add --tensor 1d, or leave it out"));
-  }
-  if (config.sequence_parallel == "megatron" && config.tensor != "1d") {
-    return absl::InvalidArgumentError(
-        "--sequence-parallel megatron is of --tensor 1d: add that, or leave it out");
-  }
+  GEMINI_RETURN_IF_ERROR(CheckSharing(config));
   if (config.no_save && config.save_every > 0) {
     return absl::InvalidArgumentError(
         "--no-save saves nothing, and --save-every does: give one of them");

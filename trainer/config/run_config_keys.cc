@@ -1,9 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // The table of all keys: names, help, bounds, and what --resume allows.
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "gemini/byte_size.h"
 #include "gemini/moment_format.h"
 #include "gemini/optimizer_kind.h"
+#include "policies/mesh/mesh.h"
 #include "trainer/config/run_config.h"
 
 namespace gemini::trainer {
@@ -15,7 +23,7 @@ constexpr int64_t kMaxSteps = (int64_t{1} << 40) - 1;
 constexpr int64_t kMaxBatch = 1 << 20;
 constexpr int64_t kMaxSeed = 4'294'967'295;
 constexpr int64_t kMaxTimeout = 1'000'000;
-constexpr int64_t kMostTensorRanks = 1 << 20;  // policies/mesh/tensor_grid.h
+constexpr int64_t kMostAxisRanks = 1 << 20;  // policies/mesh/tensor_grid.h
 constexpr int64_t kMaxCheckpoints = 1'000'000'000;
 
 absl::Status CheckSpaceName(absl::string_view name) {
@@ -27,11 +35,36 @@ absl::Status CheckSpaceName(absl::string_view name) {
                : absl::InvalidArgumentError("wants at most 128 characters of A-Z a-z 0-9 . _ -");
 }
 
+// The keys of the table [parallel], in which files may say how ranks share the work.
+std::vector<ConfigKey> ParallelTable(const std::vector<ConfigKey>& keys) {
+  constexpr std::pair<absl::string_view, absl::string_view> kSpellings[] = {
+      {"parallel.tensor.mode", "tensor"},          {"parallel.tensor.size", "tensor-size"},
+      {"parallel.tensor.depth", "tensor-depth"},   {"parallel.sequence.mode", "sequence-parallel"},
+      {"parallel.sequence.size", "sequence-size"}, {"parallel.sequence.layout", "sequence-layout"},
+      {"parallel.rank-order", "rank-order"}};
+  std::vector<ConfigKey> table;
+  for (const auto& [name, flat] : kSpellings) {
+    table.push_back(*std::ranges::find(keys, flat, &ConfigKey::name));
+    table.back().name = name;
+    table.back().same_as = flat;
+  }
+  ConfigKey& pipeline = table.emplace_back();
+  pipeline.name = "parallel.pipeline";
+  pipeline.form = ConfigKey::Form::kWhole;
+  pipeline.wants = "a whole number";
+  pipeline.set = [](absl::string_view text) {
+    return text == "1" ? absl::OkStatus()
+                       : absl::InvalidArgumentError(absl::StrCat(
+                             text, " stages: pipelines are not built yet: leave it out"));
+  };
+  return table;
+}
+
 }  // namespace
 
 KeyTable RunKeys(RunConfig& config) {
   using R = ResumeRule;
-  return KeyTable({
+  std::vector<ConfigKey> keys = {
       PathKey(
           {"model", "DIR", "Hugging Face checkpoint to start from: config.json and safetensors"},
           config.model),
@@ -71,20 +104,42 @@ KeyTable RunKeys(RunConfig& config) {
                config.gather_ahead, 0, 1),
       ChoiceKey({"tensor", "MODE",
                  "How ranks share each layer: none; 1d: each has some heads, and columns and rows "
-                 "of its matrices",
+                 "of its matrices; 2d, 2.5d, 3d: each has blocks of matrices and of what is "
+                 "computed, on a grid of q x q, depth x q x q or q x q x q ranks",
                  R::kFree},
-                config.tensor, {"none", "1d"}),
+                config.tensor, {"none", "1d", "2d", "2.5d", "3d"}),
       CountKey({"tensor-size", "N",
-                "With --tensor: how many ranks share a layer, neighbours; 0: all. The others learn "
-                "from other sequences",
+                "With --tensor: how many ranks share a layer, neighbours; 0: all that "
+                "--sequence-size leaves. The others learn from other sequences",
                 R::kFree},
-               config.tensor_size, 0, kMostTensorRanks),
+               config.tensor_size, 0, kMostAxisRanks),
+      CountKey({"tensor-depth", "D",
+                "With --tensor 2.5d: how many layers of q x q ranks the grid has", R::kFree},
+               config.tensor_depth, 1, kMostAxisRanks),
       ChoiceKey(
           {"sequence-parallel", "MODE",
            "How ranks share each sequence: none; megatron: with --tensor 1d, each has a part "
-           "of it between the layers, so that norms and what is kept of them are divided, too",
+           "of it between the layers, so that norms and what is kept of them are divided, too; "
+           "ulysses: each has a part, and in attention some heads of the whole; ring: each has a "
+           "part, and keys and values go from rank to rank",
            R::kFree},
-          config.sequence_parallel, {"none", "megatron"}),
+          config.sequence_parallel, {"none", "megatron", "ulysses", "ring"}),
+      CountKey({"sequence-size", "P",
+                "With --sequence-parallel ulysses or ring: how many ranks share a sequence; 0: all "
+                "that --tensor-size leaves",
+                R::kFree},
+               config.sequence_size, 0, kMostAxisRanks),
+      ChoiceKey({"sequence-layout", "NAME",
+                 "With --sequence-parallel ring: a rank has two parts of a sequence, one from each "
+                 "end, so that all compute as much, or one part",
+                 R::kFree},
+                config.sequence_layout, {"zigzag", "contiguous"}),
+      TextKey({"rank-order", "AXES",
+               "In which order ranks are counted through, the slowest first: stages (pp), other "
+               "sequences (dp), parts of sequences (sp), parts of layers (tp)",
+               R::kFree},
+              config.rank_order,
+              [](absl::string_view text) { return policies::ParseMeshOrder(text).status(); }),
       CountKey({"collective-timeout", "SECONDS",
                 "With several ranks: how long one of them is waited for before all end", R::kFree},
                config.collective_timeout, 5, kMaxTimeout),
@@ -246,7 +301,9 @@ KeyTable RunKeys(RunConfig& config) {
                  "must equal",
                  R::kFree},
                 config.reference),
-  });
+  };
+  std::vector<ConfigKey> table_keys = ParallelTable(keys);
+  return KeyTable(std::move(keys), std::move(table_keys));
 }
 
 }  // namespace gemini::trainer

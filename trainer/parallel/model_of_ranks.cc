@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gemini/system/status_macros.h"
+#include "trainer/parallel/sequence_check.h"
 #include "trainer/parallel/sequence_layers.h"
 #include "trainer/parallel/tensor_layers_1d.h"
 
@@ -33,17 +34,15 @@ absl::StatusOr<std::unique_ptr<TensorLayers>> DividedLayers(const ModelSpec& spe
 
 }  // namespace
 
-absl::Status CheckLayout(const ModelSpec& spec, const RankLayout& layout, int64_t sequence) {
-  const int64_t num_places = layout.grid().num_ranks();
-  const bool parts = layout.sequence().sharing == SequenceSharing::kMegatron;
-  if (parts && sequence % num_places != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--sequence-parallel megatron of ", num_places, " ranks: --sequence ", sequence,
-        " does not divide by ", num_places, ": use ",
-        sequence > num_places ? absl::StrCat(sequence - sequence % num_places, " or ") : "",
-        sequence + num_places - sequence % num_places));
+absl::Status CheckLayout(const ModelSpec& spec, const RankLayout& layout, int64_t /*batch*/,
+                         int64_t sequence) {
+  const policies::TensorGrid& grid = layout.grid();
+  if (grid.mode() != policies::TensorMode::k1d && grid.num_ranks() > 1) {
+    return absl::UnimplementedError(
+        absl::StrCat("--tensor ", policies::TensorModeName(grid.mode()), " is not built yet"));
   }
-  return CheckTensor1d(spec, num_places);
+  GEMINI_RETURN_IF_ERROR(CheckTensor1d(spec, grid.num_ranks()));
+  return CheckSequenceSharing(spec, layout, sequence);
 }
 
 absl::StatusOr<std::unique_ptr<GatheredLm>> MakeModelOfRank(const ModelSpec& spec,

@@ -15,6 +15,11 @@ using policies::MeshAxis;
 using policies::TensorAxis;
 using policies::TensorGrid;
 
+absl::string_view SequenceSharingName(SequenceSharing sharing) {
+  constexpr absl::string_view kNames[] = {"none", "megatron", "ulysses", "ring"};
+  return kNames[static_cast<size_t>(sharing)];
+}
+
 RankLayout::RankLayout(int64_t num_ranks) : RankLayout(*Mesh::Make(num_ranks, {}), TensorGrid()) {}
 
 RankLayout::RankLayout(const Mesh& mesh, const TensorGrid& grid, const SequenceLayout& sequence)

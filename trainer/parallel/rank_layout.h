@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "policies/mesh/mesh.h"
 #include "policies/mesh/tensor_grid.h"
 
@@ -21,6 +22,9 @@ enum class SequenceSharing : uint8_t {
   kUlysses,   // Those of the mesh's sequence axis. In attention each has some heads of the whole.
   kRing,      // Likewise; in attention keys and values go from rank to rank.
 };
+
+// Returns "none", "megatron", "ulysses" or "ring".
+absl::string_view SequenceSharingName(SequenceSharing sharing);
 
 struct SequenceLayout {
   SequenceSharing sharing = SequenceSharing::kNone;

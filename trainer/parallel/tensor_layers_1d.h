@@ -4,14 +4,14 @@
 // leads out; it has some rows of the vocabulary's table. Everything else it has whole: norms, the
 // biases of what leads out, positions, routers, projections.
 // Sends:  a block, 2 sums over the line of what comes out, and in backward 2 of what went in; with
-//         experts also the gradients of their weights, and where one is shared, 3 sums of what comes out.
-//         The embedding one sum, the head one in backward and a
-//         gather of two numbers a token.
+//         experts also the gradients of their weights, and where one is shared, 2 sums more. The
+//         embedding one sum, the head one in backward and a gather of two numbers a token.
 // Parts:  with parts of sequences between layers (Megatron-LM's sequence parallelism) the same, but
 //         what comes out is added up in parts, and what goes in is put together, in backward once
 //         more: 10 T h (t - 1) / t elements a block in place of 8, or 7 in place of 6 where
-//         attention and feed-forward part read one norm. Norms, dropout and
-//         what is added to run on parts; the gradients of what is whole are added over the line.
+//         attention and feed-forward part read one norm. Norms, dropout and what is added to run
+//         on parts; the gradients of what is whole are added over the line. Routers' logits are put
+//         together, and all ranks route all rows.
 // Bits:   what several ranks have alike, hidden states (without parts) and gradients, has the same
 //         bits in each. Sums are of other numbers than on one rank, so results differ from its by
 //         rounding.

@@ -319,7 +319,8 @@ absl::Status TrainingRun::MakeModel() {
                               .on_cpu = !config_.gpu().has_value()}));
     parameters_ = ShapesInFiles(ParameterShapesOf(*model_));
   } else {
-    if (absl::Status fits = CheckLayout(spec(), layout_, config_.sequence); !fits.ok()) {
+    if (absl::Status fits = CheckLayout(spec(), layout_, config_.batch, config_.sequence);
+        !fits.ok()) {
       error_status_ = kExitUsage;
       return fits;
     }
@@ -470,7 +471,7 @@ int RunRank(const std::vector<std::string>& arguments, const RankJob& job) {
   absl::StatusOr<RankLayout> layout = RankLayout(job.where.num_ranks);
   if (line.ok() && !line->help && !line->version) {
     layout = LayoutOf(line->config, job.where.num_ranks);
-    parsed = layout.status();
+    parsed = AtItsLine(layout.status(), *line);
     parsed.Update(CheckRunOfRanks(line->config, job.where.num_ranks));
   }
   parsed = job.agreement().Agree(parsed);

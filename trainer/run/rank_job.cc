@@ -12,12 +12,17 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "gemini/crc32c.h"
 #include "gemini/system/status_macros.h"
+#include "policies/mesh/mesh.h"
+#include "policies/mesh/tensor_grid.h"
 #include "trainer/parallel/rank_transport_mpi.h"
 
 namespace gemini::trainer {
 namespace {
+
+using policies::TensorMode;
 
 // Beside the program, or where it is installed.
 absl::StatusOr<std::string> MpiModule() {
@@ -61,6 +66,10 @@ absl::Status Compare(const std::string& own, const std::string& of_first) {
                    "one build, one configuration and the same files"));
 }
 
+absl::Status OfKeys(absl::string_view keys, const absl::Status& why) {
+  return absl::Status(why.code(), absl::StrCat(keys, ": ", why.message()));
+}
+
 }  // namespace
 
 absl::StatusOr<RankJob> JoinRanks(const RankEnvironment& where) {
@@ -88,13 +97,26 @@ absl::Status CheckSameRun(const RankAgreement& ranks, const RunConfig& config,
 
 absl::StatusOr<RankLayout> LayoutOf(const RunConfig& config, int64_t num_ranks) {
   const int64_t tensor = config.tensor_ranks(num_ranks);
-  GEMINI_ASSIGN_OR_RETURN(const policies::Mesh mesh,
-                          policies::Mesh::Make(num_ranks, {.tensor = tensor}));
-  GEMINI_ASSIGN_OR_RETURN(const policies::TensorGrid grid,
-                          policies::TensorGrid::Make(policies::TensorMode::k1d, tensor));
+  GEMINI_ASSIGN_OR_RETURN(const policies::MeshOrder order,
+                          policies::ParseMeshOrder(config.rank_order));
+  const absl::StatusOr<policies::Mesh> mesh = policies::Mesh::Make(
+      num_ranks, {.sequence = config.sequence_ranks(num_ranks), .tensor = tensor}, order);
+  if (!mesh.ok()) return OfKeys("--tensor-size, --sequence-size", mesh.status());
+  TensorMode mode = TensorMode::k1d;  // Of one rank as well, which shares no layer.
+  for (const TensorMode one : {TensorMode::k2d, TensorMode::k2Point5d, TensorMode::k3d}) {
+    if (config.tensor == policies::TensorModeName(one)) mode = one;
+  }
+  const absl::StatusOr<policies::TensorGrid> grid =
+      policies::TensorGrid::Make(mode, tensor, config.tensor_depth);
+  if (!grid.ok()) return OfKeys("--tensor-size", grid.status());
   SequenceLayout sequence;
-  if (config.sequence_parallel == "megatron") sequence.sharing = SequenceSharing::kMegatron;
-  return RankLayout(mesh, grid, sequence);
+  for (const SequenceSharing one :
+       {SequenceSharing::kMegatron, SequenceSharing::kUlysses, SequenceSharing::kRing}) {
+    if (config.sequence_parallel == SequenceSharingName(one)) sequence.sharing = one;
+  }
+  sequence.zigzag =
+      sequence.sharing == SequenceSharing::kRing && config.sequence_layout == "zigzag";
+  return RankLayout(*mesh, *grid, sequence);
 }
 
 int64_t ThreadsOfRank(int64_t processors, int64_t usable, int64_t num_local_ranks) {

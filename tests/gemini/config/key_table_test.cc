@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/status_matchers.h"
@@ -89,6 +90,52 @@ TEST(KeyTableTest, ARefusedValueSaysWhereAndWhatIsAllowedAndChangesNothing) {
   EXPECT_EQ(Keys(oven).ToToml(), before);
 }
 
+// The keys of an oven, two of which tables of a file spell otherwise.
+KeyTable KeysWithTables(Oven& oven) {
+  std::vector<ConfigKey> tables = {
+      CountKey({"bake.loaves", "", ""}, oven.loaves, 1, 9),
+      ChoiceKey({"bake.door.colour", "", ""}, oven.colour, {"blue", "red"})};
+  tables[0].same_as = "loaves";
+  tables[1].same_as = "colour";
+  return KeyTable({CountKey({"loaves", "N", "How many"}, oven.loaves, 1, 9),
+                   ChoiceKey({"colour", "NAME", "Of the door"}, oven.colour, {"blue", "red"})},
+                  std::move(tables));
+}
+
+TEST(KeyTableTest, ATableOfAFileSpellsKeysOtherwise) {
+  for (const char* const text :
+       {"bake = { loaves = 3, door = { colour = \"red\" } }", "bake.loaves = 3\ncolour = \"red\"",
+        "[bake]\nloaves = 3\n[bake.door]\ncolour = \"red\""}) {
+    Oven oven;
+    ASSERT_OK(KeysWithTables(oven).ApplyToml(text, "oven.toml")) << text;
+    EXPECT_EQ(oven.loaves, 3) << text;
+    EXPECT_EQ(oven.colour, "red") << text;
+    EXPECT_EQ(KeysWithTables(oven).ToToml(), "loaves = 3\ncolour = \"red\"\n");
+  }
+}
+
+TEST(KeyTableTest, AWrongKeyOfATableNamesItsLine) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"\n[bake]\nloafs = 3", "oven.toml:3: unknown key 'bake.loafs'; did you mean 'bake.loaves'?"},
+      {"\n[bake]\nloaves = 10", "oven.toml:3: bake.loaves: wants a whole number from 1 to 9"},
+      {"[bake]\nloaves = { n = 1 }", "oven.toml:2: bake.loaves: wants a whole number from 1 to 9"},
+      {"\nbake = 3", "oven.toml:2: bake: wants a table"},
+      {"[bake]\ndoor = \"red\"", "oven.toml:2: bake.door: wants a table"},
+      {"[bakery]\nloaves = 3", "oven.toml:1: unknown key 'bakery'"},
+      {"loaves = 3\n[bake]\nloaves = 3",
+       "oven.toml:1: loaves: is the same as bake.loaves at oven.toml:3: leave one of them out"}};
+  for (const auto& [text, message] : cases) {
+    Oven oven;
+    EXPECT_THAT(KeysWithTables(oven).ApplyToml(text, "oven.toml"),
+                StatusIs(kInvalid, StartsWith(message)));
+  }
+  Oven oven;
+  const KeyTable keys = KeysWithTables(oven);
+  EXPECT_THAT(keys.ParseFlags({"--bake.loaves=3"}).status(),
+              StatusIs(kInvalid, HasSubstr("unknown key 'bake.loaves'")));
+  EXPECT_THAT(keys.Help(), Not(HasSubstr("bake")));
+}
+
 TEST(KeyTableTest, AFlagWinsOverTheFileAndAListIsReplacedAsAWhole) {
   std::string folder = ::testing::TempDir() + "/key_table_XXXXXX";
   ASSERT_NE(::mkdtemp(folder.data()), nullptr);
@@ -107,6 +154,23 @@ TEST(KeyTableTest, AFlagWinsOverTheFileAndAListIsReplacedAsAWhole) {
   EXPECT_TRUE(oven.fan);
   EXPECT_THAT(oven.shelves, ElementsAre(NvmeDirectory{"/c", 2 << 20}));
   std::filesystem::remove_all(folder);
+}
+
+TEST(KeyTableTest, WhatIsRefusedLaterNamesTheLineOfItsKey) {
+  Oven oven;
+  const KeyTable keys = KeysWithTables(oven);
+  Flags flags;
+  flags.config_path = "oven.toml";
+  flags.config_text = "colour = \"red\"\n[bake]\nloaves = 3\n";
+  const auto at_line = [&](const char* message) {
+    return std::string(keys.AtItsLine(absl::InvalidArgumentError(message), flags).message());
+  };
+  EXPECT_EQ(at_line("--loaves 3 are too many"), "oven.toml:3: --loaves 3 are too many");
+  EXPECT_EQ(at_line("--fan, --colour: no"), "oven.toml:1: --fan, --colour: no");
+  EXPECT_EQ(at_line("the door is open"), "the door is open");
+  flags.values["loaves"] = {"4"};
+  EXPECT_EQ(at_line("--loaves 4 are too many"), "--loaves 4 are too many");
+  EXPECT_OK(keys.AtItsLine(absl::OkStatus(), flags));
 }
 
 TEST(KeyTableTest, HelpIsShownThoughTheFileIsMissing) {

@@ -80,6 +80,17 @@ TEST_F(CommandLineTest, ABadValueNamesItsFlagOrItsLine) {
               StatusIs(kInvalid, HasSubstr("a.toml:2: beta1: ")));
 }
 
+TEST_F(CommandLineTest, KeysThatDoNotBelongTogetherNameALineOfTheFile) {
+  const std::string file = Write("a.toml", "[parallel]\ntensor = { mode = \"2d\", depth = 2 }\n");
+  EXPECT_THAT(ParseCommandLine(With({"--config", file})),
+              StatusIs(kInvalid, HasSubstr("a.toml:2: --tensor-depth 2 is of --tensor 2.5d")));
+  ASSERT_OK_AND_ASSIGN(const CommandLine line,
+                       ParseCommandLine(With({"--config", file, "--tensor", "2.5d"})));
+  EXPECT_EQ(line.config.tensor_depth, 2);
+  EXPECT_THAT(AtItsLine(absl::InvalidArgumentError("--tensor-size, --tensor-depth: no"), line),
+              StatusIs(kInvalid, HasSubstr("a.toml:2: --tensor-size")));
+}
+
 TEST_F(CommandLineTest, AMissingConfigFileIsNotFound) {
   EXPECT_THAT(ParseCommandLine(With({"--config", directory_ + "/none.toml"})),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("none.toml")));

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/status_matchers.h"
@@ -14,6 +15,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::Pair;
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 
 RunConfig Complete() {
@@ -52,6 +54,13 @@ TEST(RunConfig, EveryStoredKeySurvivesBeingWrittenAndReadBack) {
   config.expert_cache = 12345;
   config.micro_batch_schedule = "vertical";
   config.update_threads = 3;
+  config.tensor = "2.5d";
+  config.tensor_size = 8;
+  config.tensor_depth = 2;
+  config.sequence_parallel = "ring";
+  config.sequence_size = 2;
+  config.sequence_layout = "contiguous";
+  config.rank_order = "dp,pp,sp,tp";
   const std::string output = config.output;
   RunConfig back;
   ASSERT_OK(RunKeys(back).ApplyToml(ToToml(config), "run.toml"));
@@ -154,6 +163,14 @@ TEST(RunConfig, EveryValueIsCheckedAgainstItsRange) {
                                                      {"optimizer-fraction", "1.01"},
                                                      {"optimizer-fraction", "nan"},
                                                      {"micro-batch-schedule", "diagonal"},
+                                                     {"tensor", "4d"},
+                                                     {"tensor-size", "-1"},
+                                                     {"tensor-depth", "0"},
+                                                     {"sequence-parallel", "both"},
+                                                     {"sequence-size", "-1"},
+                                                     {"sequence-layout", "striped"},
+                                                     {"rank-order", "pp,dp,tp"},
+                                                     {"rank-order", "pp,dp,tp,tp"},
                                                      {"steps", "99999999999999999999"}};
   for (const auto& [name, value] : bad) {
     EXPECT_THAT(Set(name, value, config), StatusIs(kInvalid, HasSubstr("test"))) << name << value;
@@ -313,6 +330,101 @@ TEST(RunConfig, ResumingNamesEveryChangedKeyAndRefusesWhatMakesAnotherRun) {
   now = before;
   now.steps = 5;
   EXPECT_THAT(Changes(before, now), StatusIs(kInvalid, HasSubstr("may only grow")));
+}
+
+TEST(RunConfig, AFileMaySayInATableHowRanksShareTheWork) {
+  RunConfig flat;
+  ASSERT_OK(
+      RunKeys(flat).ApplyToml("tensor = \"2.5d\"\ntensor-size = 8\ntensor-depth = 2\n"
+                              "sequence-parallel = \"ring\"\nsequence-size = 4\n"
+                              "sequence-layout = \"contiguous\"\n"
+                              "rank-order = \"dp,pp,sp,tp\"\n",
+                              "a.toml"));
+  EXPECT_EQ(flat.tensor_depth, 2);
+  const char* const spellings[] = {
+      "parallel = { pipeline = 1, tensor = { mode = \"2.5d\", depth = 2, size = 8 }, sequence = { "
+      "mode = \"ring\", size = 4, layout = \"contiguous\" }, rank-order = \"dp,pp,sp,tp\" }",
+      "[parallel]\nrank-order = \"dp,pp,sp,tp\"\n"
+      "tensor = { mode = \"2.5d\", depth = 2, size = 8 }\n"
+      "[parallel.sequence]\nmode = \"ring\"\nsize = 4\nlayout = \"contiguous\"\n"};
+  for (const char* const text : spellings) {
+    RunConfig config;
+    ASSERT_OK(RunKeys(config).ApplyToml(text, "a.toml")) << text;
+    EXPECT_EQ(config, flat) << text;
+  }
+  EXPECT_THAT(ToToml(flat), Not(HasSubstr("parallel.")));
+  const std::pair<const char*, const char*> cases[] = {
+      {"[parallel]\npipeline = 2",
+       "a.toml:2: parallel.pipeline: 2 stages: pipelines are not built"},
+      {"[parallel]\npipeline = \"1\"", "a.toml:2: parallel.pipeline: wants a whole number"},
+      {"[parallel]\n\ntensor = { mode = \"4d\" }", "a.toml:3: parallel.tensor.mode: wants one of"},
+      {"[parallel.tensor]\nwidth = 3", "a.toml:2: unknown key 'parallel.tensor.width'"},
+      {"[parallel]\nrank-order = \"dp\"", "a.toml:2: parallel.rank-order: an order of ranks"}};
+  for (const auto& [text, message] : cases) {
+    RunConfig config;
+    EXPECT_THAT(RunKeys(config).ApplyToml(text, "a.toml"), StatusIs(kInvalid, HasSubstr(message)));
+  }
+}
+
+TEST(RunConfig, KeysOfSharingThatDoNotBelongTogetherAreRefused) {
+  using Keys = std::vector<std::pair<const char*, const char*>>;
+  const std::pair<Keys, const char*> refused[] = {
+      {{{"tensor-size", "2"}}, "--tensor-size 2 is of --tensor: add"},
+      {{{"tensor-depth", "2"}}, "--tensor-depth 2 is of --tensor 2.5d, not of none"},
+      {{{"tensor", "2d"}, {"tensor-depth", "2"}},
+       "--tensor-depth 2 is of --tensor 2.5d, not of 2d"},
+      {{{"sequence-parallel", "megatron"}}, "--sequence-parallel megatron is of --tensor 1d"},
+      {{{"sequence-parallel", "megatron"}, {"tensor", "3d"}}, "megatron is of --tensor 1d"},
+      {{{"sequence-parallel", "ring"}, {"tensor", "2d"}}, "ring with --tensor 2d, which parts"},
+      {{{"sequence-parallel", "ulysses"}, {"tensor", "2.5d"}}, "ulysses with --tensor 2.5d"},
+      {{{"sequence-parallel", "ring"}, {"tensor", "3d"}}, "ring with --tensor 3d"},
+      {{{"sequence-parallel", "ring"}, {"tensor", "1d"}}, "by --tensor-size or --sequence-size"},
+      {{{"sequence-size", "2"}},
+       "--sequence-size 2 is of --sequence-parallel ulysses or ring, not"},
+      {{{"sequence-size", "2"}, {"sequence-parallel", "megatron"}, {"tensor", "1d"}},
+       "ulysses or ring, not of megatron"},
+      {{{"sequence-layout", "contiguous"}, {"sequence-parallel", "ulysses"}},
+       "--sequence-layout contiguous is of --sequence-parallel ring, not of ulysses"}};
+  for (const auto& [keys, message] : refused) {
+    RunConfig config = Complete();
+    for (const auto& [key, value] : keys) ASSERT_OK(Set(key, value, config));
+    EXPECT_THAT(CheckRunConfig(config), StatusIs(kInvalid, HasSubstr(message)));
+  }
+  const Keys accepted[] = {
+      {{"tensor", "2.5d"}, {"tensor-depth", "2"}},
+      {{"tensor", "3d"}, {"tensor-size", "8"}},
+      {{"sequence-parallel", "ring"}, {"sequence-layout", "contiguous"}, {"sequence-size", "2"}},
+      {{"sequence-parallel", "ulysses"}, {"tensor", "1d"}, {"tensor-size", "2"}},
+      {{"sequence-parallel", "ring"}, {"tensor", "1d"}, {"sequence-size", "2"}},
+      {{"rank-order", "tp,sp,dp,pp"}}};
+  for (const Keys& keys : accepted) {
+    RunConfig config = Complete();
+    for (const auto& [key, value] : keys) ASSERT_OK(Set(key, value, config));
+    EXPECT_OK(CheckRunConfig(config)) << keys[0].first;
+  }
+}
+
+TEST(RunConfig, ASizeThatIsNotGivenIsWhatTheOtherLeaves) {
+  RunConfig config;
+  const auto sizes = [&config](int64_t num_ranks) {
+    return std::pair(config.tensor_ranks(num_ranks), config.sequence_ranks(num_ranks));
+  };
+  EXPECT_THAT(sizes(8), Pair(1, 1));
+  config.tensor = "1d";
+  EXPECT_THAT(sizes(8), Pair(8, 1));
+  config.tensor_size = 2;
+  EXPECT_THAT(sizes(8), Pair(2, 1));
+  config.sequence_parallel = "ring";
+  EXPECT_THAT(sizes(8), Pair(2, 4));
+  EXPECT_THAT(sizes(1), Pair(2, 1));  // They do not divide, which the mesh says.
+  config.sequence_size = 2;
+  EXPECT_THAT(sizes(8), Pair(2, 2));
+  config.tensor_size = 0;
+  EXPECT_THAT(sizes(8), Pair(4, 2));
+  EXPECT_THAT(sizes(1), Pair(1, 2));
+  config.tensor = "none";
+  config.sequence_size = 0;
+  EXPECT_THAT(sizes(8), Pair(1, 8));
 }
 
 TEST(RunConfig, WhatRanksCannotDoIsRefusedByName) {

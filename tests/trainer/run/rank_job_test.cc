@@ -48,6 +48,70 @@ TEST(RankJobTest, RanksMustHaveOneConfigurationAndOneData) {
   });
 }
 
+TEST(RankJobTest, RanksAreLaidOutAsTheKeysSay) {
+  RunConfig config;
+  ASSERT_OK_AND_ASSIGN(const RankLayout apart, LayoutOf(config, 8));
+  EXPECT_EQ(apart.num_data(), 8);
+  config.tensor = "2.5d";
+  config.tensor_size = 8;
+  config.tensor_depth = 2;
+  ASSERT_OK_AND_ASSIGN(const RankLayout grid, LayoutOf(config, 16));
+  EXPECT_EQ(grid.grid().mode(), policies::TensorMode::k2Point5d);
+  EXPECT_EQ(grid.grid().size(policies::TensorAxis::kK), 2);
+  EXPECT_EQ(grid.CoordinatesOf(13), "dp 1, tp 5 (i 0, j 1, k 1)");
+  config.rank_order = "tp,dp,pp,sp";
+  ASSERT_OK_AND_ASSIGN(const RankLayout turned, LayoutOf(config, 16));
+  EXPECT_EQ(turned.CoordinatesOf(11), "dp 1, tp 5 (i 0, j 1, k 1)");
+}
+
+TEST(RankJobTest, RanksShareSequencesAsTheKeysSay) {
+  RunConfig config;
+  config.tensor = "1d";
+  config.tensor_size = 2;
+  config.sequence_parallel = "megatron";
+  ASSERT_OK_AND_ASSIGN(const RankLayout line, LayoutOf(config, 4));
+  EXPECT_EQ(line.sequence().sharing, SequenceSharing::kMegatron);
+  EXPECT_FALSE(line.sequence().zigzag);
+  config.sequence_parallel = "ring";
+  ASSERT_OK_AND_ASSIGN(const RankLayout ring, LayoutOf(config, 8));
+  EXPECT_EQ(ring.sequence().sharing, SequenceSharing::kRing);
+  EXPECT_TRUE(ring.sequence().zigzag);
+  EXPECT_EQ(ring.parts_of_hidden(), 4);
+  EXPECT_EQ(ring.grid().num_ranks(), 2);
+  config.sequence_layout = "contiguous";
+  ASSERT_OK_AND_ASSIGN(const RankLayout contiguous, LayoutOf(config, 8));
+  EXPECT_FALSE(contiguous.sequence().zigzag);
+  config.sequence_layout = "zigzag";
+  config.sequence_parallel = "ulysses";
+  config.sequence_size = 2;
+  ASSERT_OK_AND_ASSIGN(const RankLayout ulysses, LayoutOf(config, 8));
+  EXPECT_EQ(ulysses.sequence().sharing, SequenceSharing::kUlysses);
+  EXPECT_FALSE(ulysses.sequence().zigzag);
+  EXPECT_EQ(ulysses.num_data(), 2);
+}
+
+TEST(RankJobTest, SizesThatDoNotDivideTheRanksNameTheirKeys) {
+  const auto refused = [](RunConfig config, int64_t num_ranks, const char* message) {
+    EXPECT_THAT(LayoutOf(config, num_ranks),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
+  };
+  RunConfig config;
+  config.tensor = "1d";
+  config.tensor_size = 2;
+  config.sequence_parallel = "ring";
+  config.sequence_size = 3;
+  refused(config, 8,
+          "--tensor-size, --sequence-size: 8 ranks do not divide into pp 1 x sp 3 x tp 2 = 6");
+  config = {};
+  config.tensor = "2d";
+  refused(config, 6, "--tensor-size: 2d takes q^2 ranks, which 6 are not: use 4 or 9");
+  config.tensor = "3d";
+  refused(config, 4, "--tensor-size: 3d takes q^3 ranks, which 4 are not: use 1 or 8");
+  config.tensor = "2.5d";
+  config.tensor_depth = 2;
+  refused(config, 4, "--tensor-size: 2.5d of depth 2 takes 2 q^2 ranks, which 4 are not: use 2");
+}
+
 TEST(RankJobTest, RanksOfAMachineShareItsProcessors) {
   EXPECT_EQ(ThreadsOfRank(16, 16, 4), 4);
   EXPECT_EQ(ThreadsOfRank(16, 2, 4), 2);  // The launcher has bound it to two.
