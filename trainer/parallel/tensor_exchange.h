@@ -8,8 +8,12 @@
 #include <utility>
 #include <vector>
 
+#include "ATen/core/grad_mode.h"
+#include "c10/util/Exception.h"
+#include "torch/csrc/autograd/custom_function.h"
 #include "torch/custom_class.h"
 #include "torch/types.h"
+#include "trainer/models/saved_state.h"
 #include "trainer/parallel/communicator.h"
 
 namespace gemini::trainer {
@@ -26,15 +30,25 @@ struct RankLine {
   const RankGroup* group = nullptr;
   int64_t size() const { return group->size(); }
   int64_t place() const { return group->place; }
+  // Whether there are others to exchange with.
+  bool is_shared() const { return group != nullptr && group->size() > 1; }
 };
 
-// What an autograd function exchanges by in backward. There is no second derivative.
+// What an autograd function exchanges by in backward.
 struct SavedLine : torch::CustomClassHolder {
   SavedLine(const RankLine& the_line, std::string the_site)
       : line(the_line), site(std::move(the_site)) {}
   const RankLine line;
   const std::string site;
 };
+
+// Returns what an autograd function saved, in its backward. Throws where a second derivative is
+// wanted: there is none.
+template <typename State>
+c10::intrusive_ptr<State> SavedForBackward(torch::autograd::AutogradContext* context) {
+  TORCH_CHECK(!at::GradMode::is_enabled(), "layers that ranks share have no second derivative");
+  return SavedState<State>(context);
+}
 
 // Makes x the sum over the ranks, in each of them. `site` names the place in the program.
 void AddOverRanks(const torch::Tensor& x, const RankLine& line, const std::string& site);
