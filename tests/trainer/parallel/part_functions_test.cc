@@ -140,18 +140,72 @@ TEST(PartFunctionsTest, GraphsThatLiveTogetherHavePartsOfTheirOwn) {
   });
 }
 
+using WeakMemory = c10::weak_intrusive_ptr<c10::StorageImpl>;
+
+WeakMemory MemoryOf(const Tensor& x) {
+  return WeakMemory(
+      c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(x.storage().unsafeGetStorageImpl()));
+}
+
+TEST(PartFunctionsTest, GraphsDoNotKeepWhatWasPutTogether) {
+  RunThreadRanks(kRanks, [&](Communicator& me) {
+    const Layers layers(/*first_learns=*/true);
+    std::weak_ptr<GatheredParts> parts;
+    const Tensor part = Random({kBatch, kTokens, kWidth}, 1).requires_grad_();
+    Tensor all = GatherParts(part, kInTokens, LineOf(me), "it", parts);
+    const WeakMemory memory = MemoryOf(all);
+    const Tensor loss = layers.Forward(all, parts.lock()).sum();
+    all.reset();
+    EXPECT_TRUE(memory.expired());
+    loss.backward();
+    EXPECT_TRUE(part.grad().defined());
+  });
+}
+
+// Of a matrix each rank has some rows, or some columns.
+TEST(PartFunctionsTest, AMatrixIsPutTogetherInForwardAndInBackward) {
+  const Tensor x = Random({kBatch, kTokens, kWidth}, 1);
+  const Tensor slope = Random({kBatch, kTokens, 2 * kRanks}, 2);
+  const Tensor whole = Random({2 * kRanks, kWidth}, 3).requires_grad_();
+  const Tensor bias = Random({2 * kRanks}, 4);
+  const Tensor expected = torch::linear(x, whole, bias);
+  (expected * slope).sum().backward();
+  RunThreadRanks(kRanks, [&](Communicator& me) {
+    for (const bool is_in_out : {false, true}) {
+      // The dimension of the output is divided.
+      const int64_t dimension = is_in_out ? 1 : 0;
+      const auto part_of = [&](const Tensor& matrix) {
+        return (is_in_out ? matrix.detach().t() : matrix.detach())
+            .narrow(dimension, 2 * me.rank(), 2)
+            .contiguous();
+      };
+      const std::string site = is_in_out ? "in out" : "out in";
+      const Tensor part = part_of(whole).requires_grad_();
+      const MatrixParts matrix = {part, is_in_out, LineOf(me), dimension, site};
+      const Tensor in = x.clone().requires_grad_();
+      const Tensor out = LinearOfParts(in, nullptr, matrix, bias);
+      EXPECT_TRUE(AreClose(out, expected));
+      (out * slope).sum().backward();
+      // Each rank has computed all of it.
+      EXPECT_TRUE(AreClose(part.grad(), kRanks * part_of(whole.grad())));
+      EXPECT_TRUE(AreClose(in.grad(), slope.matmul(whole.detach())));
+      EXPECT_EQ(OperationsBySite(me).at(site), 3);  // A gather each, and the gradient's sum.
+      const torch::NoGradGuard no_grad;
+      EXPECT_TRUE(AreClose(LinearOfParts(x, nullptr, matrix, bias), expected));
+    }
+  });
+}
+
 TEST(PartFunctionsTest, APartIsReleasedInBackward) {
   RunThreadRanks(kRanks, [&](Communicator& me) {
     const Layers layers(/*first_learns=*/true);
     std::weak_ptr<GatheredParts> parts;
-    c10::weak_intrusive_ptr<c10::StorageImpl> memory(c10::intrusive_ptr<c10::StorageImpl>{});
+    WeakMemory memory(c10::intrusive_ptr<c10::StorageImpl>{});
     Tensor loss;
     {
       const Tensor leaf = Random({kBatch, kTokens, kWidth}, 1).requires_grad_();
       const Tensor part = leaf * 2;
-      memory = c10::weak_intrusive_ptr<c10::StorageImpl>(
-          c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(
-              part.storage().unsafeGetStorageImpl()));
+      memory = MemoryOf(part);
       const Tensor all = GatherParts(part, kInTokens, LineOf(me), "it", parts);
       loss = layers.Forward(all, parts.lock()).sum();
     }
