@@ -29,6 +29,11 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
+// Returns the products of whole hidden states, where those given are of a part of the width.
+Tensor Added(Tensor products, const HeadOptions& options) {
+  return options.add ? options.add(std::move(products)) : products;
+}
+
 // Scales and caps logits, in place as far as that goes: nothing else has them, and no backward
 // reads what is overwritten.
 Tensor Shaped(Tensor logits, const HeadOptions& options) {
@@ -84,7 +89,7 @@ class Pieces {
 
   // Of the sums' type, [tokens of the piece, rows of the piece].
   Tensor Logits(int64_t tokens, int64_t piece) const {
-    return Shaped(at::mm(OfTokens(hidden_, tokens), Table(piece).t()), options_)
+    return Shaped(Added(at::mm(OfTokens(hidden_, tokens), Table(piece).t()), options_), options_)
         .to(SumTypeOf(hidden_));
   }
 
@@ -137,8 +142,9 @@ class Pieces {
 
   // Adds what a derivative gives to the gradients of the hidden states and of the piece's rows of
   // the table. Both are of the sums' type, or undefined where none is wanted.
-  void AddToGradients(int64_t tokens, int64_t piece, const Tensor& derivative,
+  void AddToGradients(int64_t tokens, int64_t piece, Tensor derivative,
                       const Tensor& hidden_gradient, const Tensor& piece_gradient) const {
+    if (options_.gather) derivative = options_.gather(std::move(derivative));
     if (hidden_gradient.defined()) {
       AddProduct(derivative, Table(piece), OfTokens(hidden_gradient, tokens));
     }
@@ -345,7 +351,9 @@ class HeadLossFunction : public torch::autograd::Function<HeadLossFunction> {
 torch::Tensor HeadLogits(const torch::Tensor& hidden, absl::Span<const torch::Tensor> blocks,
                          const HeadOptions& options) {
   variable_list logits;
-  for (const Tensor& block : blocks) logits.push_back(at::linear(hidden, block));
+  for (const Tensor& block : blocks) {
+    logits.push_back(Added(at::linear(hidden, block), options));
+  }
   return Shaped(logits.size() == 1 ? std::move(logits[0]) : at::cat(logits, /*dim=*/-1), options);
 }
 

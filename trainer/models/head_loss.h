@@ -33,6 +33,12 @@ struct HeadOptions {
   // where the label is not in this part.
   int64_t first_row = 0;
   std::function<torch::Tensor(torch::Tensor)> merge = nullptr;
+  // Where ranks have parts of the width, too, of which the block has this one's, and all rows that
+  // these ranks have together: `add` makes of the products of such parts, [.., rows of the block],
+  // their sums for this rank's rows, [.., rows of the cut], and `gather` of their derivatives those
+  // of all products. There is one block, and the cut has one piece of the vocabulary.
+  std::function<torch::Tensor(torch::Tensor)> add = nullptr;
+  std::function<torch::Tensor(torch::Tensor)> gather = nullptr;
 };
 
 // Returns the logits [.., rows] of hidden states [.., width] whole, for whoever needs them.

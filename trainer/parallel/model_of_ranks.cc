@@ -3,44 +3,55 @@
 
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "gemini/system/status_macros.h"
 #include "trainer/parallel/sequence_check.h"
 #include "trainer/parallel/sequence_layers.h"
+#include "trainer/parallel/tensor_fit.h"
 #include "trainer/parallel/tensor_layers_1d.h"
+#include "trainer/parallel/tensor_layers_2d.h"
+#include "trainer/parallel/tensor_layers_3d.h"
 
 namespace gemini::trainer {
+namespace {
 
 using policies::TensorAxis;
 
-namespace {
-
-// Makes the layers that the ranks of a grid share.
+// COLLECTIVE over the job. All ranks make the groups of all lines in one order.
 absl::StatusOr<std::unique_ptr<TensorLayers>> DividedLayers(const ModelSpec& spec,
                                                             const torch::TensorOptions& options,
                                                             Communicator& communicator,
                                                             const RankLayout& layout) {
-  const int64_t num_places = layout.grid().num_ranks();
-  GEMINI_ASSIGN_OR_RETURN(const RankGroup* const line,
-                          communicator.MakeGroup("tensor j", layout.Lines(TensorAxis::kJ)));
-  GEMINI_ASSIGN_OR_RETURN(
-      const RankGroup* const copies,
-      communicator.MakeGroup("key heads", layout.Neighbours(CopiesOfKeyHeads(
-                                              spec.attention.num_kv_heads, num_places))));
-  return std::make_unique<TensorLayers1d>(options, RankLine{&communicator, line},
-                                          RankLine{&communicator, copies},
-                                          layout.sequence().sharing == SequenceSharing::kMegatron);
+  const auto line = [&](absl::string_view name, TensorAxis axis) -> absl::StatusOr<RankLine> {
+    GEMINI_ASSIGN_OR_RETURN(const RankGroup* const group,
+                            communicator.MakeGroup(name, layout.Lines(axis)));
+    return RankLine{&communicator, group};
+  };
+  const policies::TensorGrid& grid = layout.grid();
+  GridLines lines;
+  GEMINI_ASSIGN_OR_RETURN(lines.j, line("tensor j", TensorAxis::kJ));
+  if (grid.mode() == policies::TensorMode::k1d) {
+    GEMINI_ASSIGN_OR_RETURN(
+        const RankGroup* const copies,
+        communicator.MakeGroup("key heads", layout.Neighbours(CopiesOfKeyHeads(
+                                                spec.attention.num_kv_heads, grid.num_ranks()))));
+    return std::make_unique<TensorLayers1d>(
+        options, lines.j, RankLine{&communicator, copies},
+        layout.sequence().sharing == SequenceSharing::kMegatron);
+  }
+  GEMINI_ASSIGN_OR_RETURN(lines.i, line("tensor i", TensorAxis::kI));
+  GEMINI_ASSIGN_OR_RETURN(lines.k, line("tensor k", TensorAxis::kK));
+  const int64_t place = layout.place(communicator.rank());
+  return std::make_unique<GridLayers>(options, grid.mode() == policies::TensorMode::k3d
+                                                   ? PlanOf3d(grid, place, lines)
+                                                   : PlanOf2d(grid, place, lines));
 }
 
 }  // namespace
 
-absl::Status CheckLayout(const ModelSpec& spec, const RankLayout& layout, int64_t /*batch*/,
+absl::Status CheckLayout(const ModelSpec& spec, const RankLayout& layout, int64_t batch,
                          int64_t sequence) {
   const policies::TensorGrid& grid = layout.grid();
-  if (grid.mode() != policies::TensorMode::k1d && grid.num_ranks() > 1) {
-    return absl::UnimplementedError(
-        absl::StrCat("--tensor ", policies::TensorModeName(grid.mode()), " is not built yet"));
-  }
+  if (grid.mode() != policies::TensorMode::k1d) return CheckTensorGrid(spec, grid, batch);
   GEMINI_RETURN_IF_ERROR(CheckTensor1d(spec, grid.num_ranks()));
   return CheckSequenceSharing(spec, layout, sequence);
 }

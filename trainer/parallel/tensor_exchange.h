@@ -10,6 +10,7 @@
 
 #include "ATen/core/grad_mode.h"
 #include "c10/util/Exception.h"
+#include "torch/csrc/autograd/custom_function.h"
 #include "torch/custom_class.h"
 #include "torch/types.h"
 #include "trainer/models/saved_state.h"
@@ -29,9 +30,11 @@ struct RankLine {
   const RankGroup* group = nullptr;
   int64_t size() const { return group->size(); }
   int64_t place() const { return group->place; }
+  // Whether there are others to exchange with.
+  bool is_shared() const { return group != nullptr && group->size() > 1; }
 };
 
-// What an autograd function exchanges by in backward. There is no second derivative.
+// What an autograd function exchanges by in backward.
 struct SavedLine : torch::CustomClassHolder {
   SavedLine(const RankLine& the_line, std::string the_site)
       : line(the_line), site(std::move(the_site)) {}

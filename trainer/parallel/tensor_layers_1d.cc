@@ -6,17 +6,14 @@
 #include <utility>
 #include <vector>
 
-#include "ATen/core/grad_mode.h"
-#include "ATen/ops/embedding.h"
 #include "ATen/ops/empty.h"
 #include "ATen/ops/linear.h"
-#include "ATen/ops/stack.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "trainer/models/attention.h"
 #include "trainer/models/head_loss.h"
-#include "trainer/parallel/sequence_functions.h"
+#include "trainer/parallel/part_functions.h"
+#include "trainer/parallel/tensor_fit.h"
 #include "trainer/parallel/tensor_functions_1d.h"
+#include "trainer/parallel/vocabulary_rows.h"
 
 namespace gemini::trainer {
 namespace {
@@ -26,47 +23,26 @@ using torch::Tensor;
 
 constexpr char kWeight[] = "weight";
 constexpr char kBias[] = "bias";
+constexpr int64_t kTokenDimension = -2;  // Of [.., tokens, width]: what parts are in.
 const DimensionSplit kAlongLine = {.axes = {TensorAxis::kJ}};
-
-// The rows of a vocabulary that a rank has.
-struct VocabularyRows {
-  int64_t first = 0;
-  int64_t count = 0;   // In the vocabulary.
-  int64_t padded = 0;  // With those behind its end, which no token is.
-  int64_t vocabulary = 0;
-
-  static VocabularyRows Of(int64_t vocabulary, const RankLine& line) {
-    VocabularyRows rows = {.vocabulary = vocabulary};
-    rows.padded = (vocabulary + line.size() - 1) / line.size();
-    rows.first = line.place() * rows.padded;
-    rows.count = std::min(rows.padded, vocabulary - rows.first);
-    TORCH_CHECK(rows.count > 0, "a rank without a row of the vocabulary");
-    return rows;
-  }
-};
 
 class TableRows : public VocabularyTable {
  public:
   TableRows(const VocabularyRows& rows, int64_t width, int64_t padding_token, const RankLine& line,
             bool has_parts, const torch::TensorOptions& options)
-      : rows_(rows), padding_row_(padding_token - rows.first), line_(line), has_parts_(has_parts) {
+      : rows_(rows), padding_token_(padding_token), line_(line), has_parts_(has_parts) {
     register_parameter(kWeight, at::empty({rows.padded, width}, options));
   }
   Tensor Forward(const Tensor& ids) const override {
-    const Tensor row = ids - rows_.first;
-    const Tensor elsewhere = row.lt(0).bitwise_or_(row.ge(rows_.count));
-    const bool has_padding = padding_row_ >= 0 && padding_row_ < rows_.count;
-    Tensor found =
-        at::embedding(Own(kWeight), row.clamp(0, rows_.count - 1), has_padding ? padding_row_ : -1);
-    const Tensor own = found.masked_fill_(elsewhere.unsqueeze(-1), 0);
-    return has_parts_ ? ReduceScatterParts(own, line_, "embedding")
+    const Tensor own = rows_.LookUp(Own(kWeight), ids, padding_token_);
+    return has_parts_ ? ReduceScatterParts(own, kTokenDimension, line_, "embedding")
                       : ReduceOverLine(own, line_, "embedding");
   }
   std::vector<Tensor> blocks() const override { return {Own(kWeight)}; }
 
  private:
   const VocabularyRows rows_;
-  const int64_t padding_row_;
+  const int64_t padding_token_;
   const RankLine line_;
   const bool has_parts_;
 };
@@ -80,12 +56,13 @@ class HeadRows : public HeadAndLoss {
     VocabularyCut cut = CutIntoPieces(rows.count, shape.width, /*on_cpu=*/true);
     // The last rank may have fewer rows, and merges as often as the others do.
     cut.tokens_of_piece = CutIntoPieces(rows.padded, shape.width, /*on_cpu=*/true).tokens_of_piece;
-    head_ = {
-        .cut = cut,
-        .logit_scale = shape.logit_scale,
-        .soft_cap = shape.logit_soft_cap,
-        .first_row = rows.first,
-        .merge = [line](const Tensor& sums_and_targets) { return Merge(sums_and_targets, line); }};
+    head_ = {.cut = cut,
+             .logit_scale = shape.logit_scale,
+             .soft_cap = shape.logit_soft_cap,
+             .first_row = rows.first,
+             .merge = [line](const Tensor& sums_and_targets) {
+               return MergeSumsOfLogits(sums_and_targets, line);
+             }};
     if (tied_ == nullptr) {
       register_parameter(kWeight, at::empty({rows.padded, shape.width}, options));
     }
@@ -104,18 +81,10 @@ class HeadRows : public HeadAndLoss {
  private:
   // All ranks read it, each with its part of the vocabulary.
   Tensor WholeHidden(const Tensor& hidden) const {
-    return has_parts_ ? GatherParts(hidden, line_, "head") : CopyToLine(hidden, line_, "head");
+    return has_parts_ ? GatherParts(hidden, kTokenDimension, line_, "head")
+                      : CopyToLine(hidden, line_, "head");
   }
   Tensor table() const { return tied_ != nullptr ? tied_->blocks().front() : Own(kWeight); }
-
-  // This is the merge function of HeadOptions.
-  static Tensor Merge(const Tensor& sums_and_targets, const RankLine& line) {
-    const Tensor all = GatherOverRanks(sums_and_targets, line, "sums of logits");
-    const Tensor sums = all.select(1, 0);
-    const Tensor largest = sums.amax(/*dim=*/0);
-    return at::stack({(sums - largest).exp_().sum(/*dim=*/0).log_().add_(largest),
-                      all.select(1, 1).sum(/*dim=*/0)});
-  }
 
   const VocabularyRows rows_;
   const std::shared_ptr<VocabularyTable> tied_;  // No child: its parameters are the embedding's.
@@ -134,26 +103,6 @@ class CopyLayer : public Layer {
   const char* const site_;
 };
 
-}  // namespace
-
-// What goes in where ranks have parts, for the columns that read it.
-class InputOfParts : public Layer {
- public:
-  explicit InputOfParts(const RankLine& line) : line_(line) {}
-  Tensor Forward(const Tensor& x) const override {
-    return at::GradMode::is_enabled() ? GatherParts(x, line_, "shared input", parts_)
-                                      : GatherParts(x, line_, "shared input");
-  }
-  // Of the last Forward, or null.
-  std::shared_ptr<GatheredParts> parts() const { return parts_.lock(); }
-
- private:
-  const RankLine line_;
-  mutable std::weak_ptr<GatheredParts> parts_;
-};
-
-namespace {
-
 // Columns of a matrix, for what InputOfParts has put together.
 class ColumnsOfParts : public Layer {
  public:
@@ -165,8 +114,7 @@ class ColumnsOfParts : public Layer {
     }
   }
   Tensor Forward(const Tensor& x) const override {
-    const Tensor weight = is_in_out_ ? Own(kWeight).t() : Own(kWeight);
-    return LinearOfParts(x, input_->parts(), weight, Own(kBias));
+    return LinearOfParts(x, input_->parts(), {Own(kWeight), is_in_out_}, Own(kBias));
   }
 
  private:
@@ -194,31 +142,6 @@ class PositionsOfPart : public Layer {
   const RankLine line_;
 };
 
-// Another layer, whose parameters' gradients are added over a line.
-class SummedLayer : public Layer {
- public:
-  SummedLayer(std::shared_ptr<Layer> layer, const RankLine& line)
-      : layer_(std::move(layer)), line_(line) {
-    for (const auto& own : layer_->named_parameters(/*recurse=*/false)) {
-      register_parameter(own.key(), own.value());
-      names_.push_back(own.key());
-    }
-  }
-  Tensor Forward(const Tensor& x) const override {
-    for (const std::string& name : names_) {
-      layer_->Replace(name, CopyToLine(Own(name), line_, "gradients of parts"));
-    }
-    Tensor out = layer_->Forward(x);
-    for (const std::string& name : names_) layer_->Replace(name, Tensor());  // Keeps no graph.
-    return out;
-  }
-
- private:
-  const std::shared_ptr<Layer> layer_;  // No child: its parameters are this one's.
-  const RankLine line_;
-  std::vector<std::string> names_;
-};
-
 // The rows of a matrix, for the columns of x that a rank has. Without a site it returns this rank's
 // part of the sum, which is added up elsewhere.
 class LinearRows : public Layer {
@@ -240,8 +163,8 @@ class LinearRows : public Layer {
     const Tensor bias = Own(kBias);
     if (site_ == nullptr) return at::linear(x, weight);
     if (has_parts_) {
-      const Tensor sum = ReduceScatterParts(at::linear(x, weight), line_, site_);
-      return bias.defined() ? sum + CopyToLine(bias, line_, "gradients of parts") : sum;
+      const Tensor sum = ReduceScatterParts(at::linear(x, weight), kTokenDimension, line_, site_);
+      return bias.defined() ? sum + WithSums(bias, {line_}) : sum;
     }
     const Tensor sum = ReduceOverLine(at::linear(x, weight).contiguous(), line_, site_);
     return bias.defined() ? sum + bias : sum;
@@ -270,7 +193,7 @@ class SumOfExperts : public Layer {
  public:
   SumOfExperts(const RankLine& line, bool has_parts) : line_(line), has_parts_(has_parts) {}
   Tensor Forward(const Tensor& x) const override {
-    return has_parts_ ? ReduceScatterParts(x, line_, "experts out")
+    return has_parts_ ? ReduceScatterParts(x, kTokenDimension, line_, "experts out")
                       : ReduceOverLine(x, line_, "experts out");
   }
 
@@ -278,30 +201,6 @@ class SumOfExperts : public Layer {
   const RankLine line_;
   const bool has_parts_;
 };
-
-// Attention among the heads that this rank has.
-class HeadsOfLine : public HeadAttention {
- public:
-  HeadsOfLine(int64_t first_head, int64_t all_heads)
-      : first_head_(first_head), all_heads_(all_heads) {}
-  Tensor Forward(const Tensor& query, const Tensor& key, const Tensor& value,
-                 const HeadAngles& angles, const RowAttentionOptions& options) const override {
-    RowAttentionOptions own = options;
-    own.first_head = first_head_;
-    own.all_heads = all_heads_;
-    return CausalAttention(query, key, value, angles, own);
-  }
-
- private:
-  const int64_t first_head_;
-  const int64_t all_heads_;
-};
-
-// Why so many ranks cannot divide `count` things; nothing if they can.
-std::string DoNotDivide(const char* what, int64_t count, int64_t num_ranks) {
-  return count % num_ranks == 0 ? ""
-                                : absl::StrCat(what, ", ", count, ", do not divide by ", num_ranks);
-}
 
 // Why so many ranks cannot divide a model; nothing if they can.
 std::string WhyNot(const ModelSpec& spec, int64_t num_ranks) {
@@ -328,11 +227,7 @@ std::string WhyNot(const ModelSpec& spec, int64_t num_ranks) {
     reasons.push_back(DoNotDivide("the elements between the shared expert's matrices",
                                   spec.experts->shared_width, num_ranks));
   }
-  const int64_t rows = (spec.vocab_size + num_ranks - 1) / num_ranks;
-  if (rows * (num_ranks - 1) >= spec.vocab_size) {
-    reasons.push_back(
-        absl::StrCat("its vocabulary of ", spec.vocab_size, " leaves the last rank without a row"));
-  }
+  reasons.push_back(LeavesAPartWithoutRows(spec.vocab_size, num_ranks));
   for (std::string& reason : reasons) {
     if (!reason.empty()) return std::move(reason);
   }
@@ -346,21 +241,9 @@ int64_t CopiesOfKeyHeads(int64_t num_kv_heads, int64_t num_ranks) {
 }
 
 absl::Status CheckTensor1d(const ModelSpec& spec, int64_t num_ranks) {
-  const std::string why = WhyNot(spec, num_ranks);
-  if (why.empty()) return absl::OkStatus();
-  // One rank always divides it.
-  std::vector<int64_t> nearest;
-  for (int64_t fewer = num_ranks - 1; nearest.empty(); --fewer) {
-    if (WhyNot(spec, fewer).empty()) nearest.push_back(fewer);
-  }
-  for (int64_t more = num_ranks + 1; more <= spec.attention.num_heads; ++more) {
-    if (!WhyNot(spec, more).empty()) continue;
-    nearest.push_back(more);
-    break;
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("--tensor 1d of ", num_ranks, " ranks: ", why, ": use --tensor-size ",
-                   absl::StrJoin(nearest, " or "), " with a multiple of so many ranks"));
+  return CheckParts(
+      policies::TensorMode::k1d, num_ranks, spec.attention.num_heads,
+      [&](int64_t ranks) { return WhyNot(spec, ranks); }, [](int64_t ranks) { return ranks; });
 }
 
 TensorLayers1d::TensorLayers1d(const torch::TensorOptions& options, const RankLine& line,
@@ -381,14 +264,15 @@ std::shared_ptr<Layer> TensorLayers1d::Whole(std::shared_ptr<Layer> layer) {
   return layer;
 }
 
-std::shared_ptr<Layer> TensorLayers1d::WithSums(std::shared_ptr<Layer> layer,
-                                                const RankLine& line) {
-  return line.size() == 1 ? layer : std::make_shared<SummedLayer>(std::move(layer), line);
+std::shared_ptr<Layer> TensorLayers1d::AddGradients(std::shared_ptr<Layer> layer,
+                                                    const RankLine& line) {
+  if (line.size() == 1) return layer;
+  return std::make_shared<SummedLayer>(std::move(layer), std::vector<RankLine>{line});
 }
 
 std::shared_ptr<VocabularyTable> TensorLayers1d::TokenEmbedding(int64_t vocabulary, int64_t width,
                                                                 int64_t padding_token) {
-  auto table = std::make_shared<TableRows>(VocabularyRows::Of(vocabulary, line_), width,
+  auto table = std::make_shared<TableRows>(VocabularyRows::Of(vocabulary, part()), width,
                                            padding_token, line_, has_parts_, options_);
   Note(*table, kWeight, ParameterBoxes({vocabulary, width}, {kAlongLine, {}}, grid_));
   return table;
@@ -397,7 +281,7 @@ std::shared_ptr<VocabularyTable> TensorLayers1d::TokenEmbedding(int64_t vocabula
 std::shared_ptr<HeadAndLoss> TensorLayers1d::Head(const HeadShape& shape,
                                                   std::shared_ptr<VocabularyTable> tied) {
   const bool has_own = tied == nullptr;
-  auto head = std::make_shared<HeadRows>(shape, VocabularyRows::Of(shape.vocabulary, line_),
+  auto head = std::make_shared<HeadRows>(shape, VocabularyRows::Of(shape.vocabulary, part()),
                                          std::move(tied), line_, has_parts_, options_);
   if (has_own) {
     Note(*head, kWeight, ParameterBoxes({shape.vocabulary, shape.width}, {kAlongLine, {}}, grid_));
@@ -408,7 +292,7 @@ std::shared_ptr<HeadAndLoss> TensorLayers1d::Head(const HeadShape& shape,
 std::shared_ptr<Layer> TensorLayers1d::PositionEmbedding(int64_t rows, int64_t width) {
   std::shared_ptr<Layer> table = Whole(plain_.PositionEmbedding(rows, width));
   if (!has_parts_) return table;
-  return WithSums(std::make_shared<PositionsOfPart>(std::move(table), line_), line_);
+  return AddGradients(std::make_shared<PositionsOfPart>(std::move(table), line_), line_);
 }
 
 std::shared_ptr<Layer> TensorLayers1d::Norm(const NormSpec& norm, int64_t width) {
@@ -417,24 +301,24 @@ std::shared_ptr<Layer> TensorLayers1d::Norm(const NormSpec& norm, int64_t width)
 
 std::shared_ptr<Layer> TensorLayers1d::WholeOfParts(std::shared_ptr<Layer> layer) {
   layer = Whole(std::move(layer));
-  return has_parts_ ? WithSums(std::move(layer), line_) : layer;
+  return has_parts_ ? AddGradients(std::move(layer), line_) : layer;
 }
 
 std::shared_ptr<Layer> TensorLayers1d::HeadNorm(const AttentionSpec& attention, int64_t heads) {
   // Each rank norms its heads alone, so their gradients are parts of what all heads share.
   if (!attention.norms_heads_apart) {
-    return WithSums(Whole(plain_.HeadNorm(attention, heads)), line_);
+    return AddGradients(Whole(plain_.HeadNorm(attention, heads)), line_);
   }
   const ParameterBoxes boxes({heads, attention.head_size},
                              {{.axes = {TensorAxis::kJ}, .most_parts = heads}, {}}, grid_);
   std::shared_ptr<Layer> layer = plain_.HeadNorm(attention, boxes.local_sizes()[0]);
   Note(*layer, kWeight, boxes);
-  return heads < line_.size() ? WithSums(std::move(layer), copies_) : layer;
+  return heads < line_.size() ? AddGradients(std::move(layer), copies_) : layer;
 }
 
 std::shared_ptr<Layer> TensorLayers1d::SharedInput() {
   if (!has_parts_) return std::make_shared<CopyLayer>(line_, "shared input");
-  input_ = std::make_shared<InputOfParts>(line_);
+  input_ = std::make_shared<InputOfParts>(PartsAlong{line_, kTokenDimension}, "shared input");
   return input_;
 }
 
@@ -452,8 +336,7 @@ std::shared_ptr<Layer> TensorLayers1d::ExpertsOutput() {
 }
 
 std::shared_ptr<HeadAttention> TensorLayers1d::Attention(const AttentionSpec& attention) {
-  const int64_t heads = attention.num_heads / line_.size();
-  return std::make_shared<HeadsOfLine>(line_.place() * heads, attention.num_heads);
+  return std::make_shared<HeadsOfPart>(part(), EqualPart(), attention.num_heads);
 }
 
 std::shared_ptr<Layer> TensorLayers1d::Linear(const LinearShape& shape, Role role) {
@@ -488,10 +371,11 @@ std::shared_ptr<Layer> TensorLayers1d::Columns(const LinearShape& shape, bool is
   Note(*layer, kWeight, weight);
   if (shape.bias) Note(*layer, kBias, ParameterBoxes({shape.out}, {out}, grid_));
   // An expert reads a copy of some rows, which its graph keeps.
-  if (has_parts_ && !is_expert)
+  if (has_parts_ && !is_expert) {
     layer = std::make_shared<ColumnsOfParts>(std::move(layer), shape.layout, input_);
+  }
   const bool has_copies = shape.heads > 0 && shape.heads < line_.size();
-  return has_copies ? WithSums(std::move(layer), copies_) : layer;
+  return has_copies ? AddGradients(std::move(layer), copies_) : layer;
 }
 
 std::shared_ptr<Layer> TensorLayers1d::Rows(const LinearShape& shape, const char* site) {

@@ -25,6 +25,7 @@
 #include "torch/types.h"
 #include "trainer/families/model_spec.h"
 #include "trainer/models/plain_layers.h"
+#include "trainer/parallel/layers_of_parts.h"
 #include "trainer/parallel/tensor_exchange.h"
 #include "trainer/parallel/tensor_layers.h"
 
@@ -38,8 +39,6 @@ absl::Status CheckTensor1d(const ModelSpec& spec, int64_t num_ranks);
 // a multiple of it.
 int64_t CopiesOfKeyHeads(int64_t num_kv_heads, int64_t num_ranks);
 
-class InputOfParts;
-
 class TensorLayers1d : public TensorLayers {
  public:
   // `options` are those of the parameters, as PlainLayers has them. `copies`: this rank's and its
@@ -49,9 +48,7 @@ class TensorLayers1d : public TensorLayers {
   TensorLayers1d(const torch::TensorOptions& options, const RankLine& line, const RankLine& copies,
                  bool parts_of_sequences);
 
-  HiddenPart hidden_part() const override {
-    return {.tokens = has_parts_ ? EqualPart{line_.place(), line_.size()} : EqualPart()};
-  }
+  HiddenPart hidden_part() const override { return {.tokens = has_parts_ ? part() : EqualPart()}; }
   std::shared_ptr<VocabularyTable> TokenEmbedding(int64_t vocabulary, int64_t width,
                                                   int64_t padding_token) override;
   std::shared_ptr<Layer> PositionEmbedding(int64_t rows, int64_t width) override;
@@ -67,13 +64,14 @@ class TensorLayers1d : public TensorLayers {
                                     std::shared_ptr<VocabularyTable> tied) override;
 
  private:
+  EqualPart part() const { return {line_.place(), line_.size()}; }
   // Notes that all ranks have the layer whole, and returns it.
   std::shared_ptr<Layer> Whole(std::shared_ptr<Layer> layer);
   // The same of a layer between others, which reads a part of each sequence where there are parts.
   std::shared_ptr<Layer> WholeOfParts(std::shared_ptr<Layer> layer);
   // Returns `layer`, with gradients that are added over the ranks of `line`: each has a part of
   // what they come of.
-  std::shared_ptr<Layer> WithSums(std::shared_ptr<Layer> layer, const RankLine& line);
+  std::shared_ptr<Layer> AddGradients(std::shared_ptr<Layer> layer, const RankLine& line);
   std::shared_ptr<Layer> Columns(const LinearShape& shape, bool is_expert);
   std::shared_ptr<Layer> Rows(const LinearShape& shape, const char* site);
 

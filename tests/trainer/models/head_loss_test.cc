@@ -101,6 +101,39 @@ class HeadLossTest : public ::testing::TestWithParam<std::tuple<Case, torch::Sca
   Tensor labels_;
 };
 
+// A rank has half of the width, and a table with rows behind the vocabulary's end. Another one's
+// products are added.
+TEST_P(HeadLossTest, OfPartsOfTheWidthItIsTheSame) {
+  constexpr int64_t kHalf = kWidth / 2, kPadding = 8;
+  const Gradients expected = Expected();
+  const Tensor others = torch::linear(hidden_.narrow(1, kHalf, kHalf).contiguous(),
+                                      table_.narrow(1, kHalf, kHalf).contiguous());
+  int64_t tokens = 0;  // That were added to.
+  HeadOptions options = Options(1);
+  options.cut.rows_of_piece = kRows + kPadding;
+  options.add = [&](const Tensor& products) {
+    const Tensor of_others = others.narrow(0, tokens, products.size(0));
+    tokens += products.size(0);
+    return products.narrow(1, 0, kRows) + of_others;
+  };
+  options.gather = [&](const Tensor& derivatives) {
+    return at::constant_pad_nd(derivatives, {0, kPadding});
+  };
+  const Tensor hidden = hidden_.narrow(1, 0, kHalf).clone().set_requires_grad(true);
+  const Tensor table = table_.narrow(1, 0, kHalf).clone().set_requires_grad(true);
+  // It is no leaf, as what is put together of the ranks' parts.
+  const Tensor block = at::constant_pad_nd(table, {0, 0, 0, kPadding});
+  const Tensor sum = HeadLoss(hidden, labels_, {block}, options, kGradient);
+  sum.backward(torch::full({}, kGradient));
+  EXPECT_EQ(tokens, kTokens);
+  const bool in_fp32 = std::get<1>(GetParam()) == torch::kFloat32;
+  EXPECT_LE(RelativeError(sum.detach(), expected.sum), in_fp32 ? 2e-7 : 1e-3);
+  EXPECT_LE(RelativeError(hidden.grad(), expected.hidden.narrow(1, 0, kHalf)),
+            in_fp32 ? 2e-6 : 4.0 / 256);
+  EXPECT_LE(RelativeError(table.grad(), expected.table.narrow(1, 0, kHalf)),
+            in_fp32 ? 2e-6 : 4.0 / 256);
+}
+
 TEST_P(HeadLossTest, IsThatOfWholeLogits) {
   const Gradients expected = Expected();
   // In 16 bits logits, their derivatives and the result are rounded, by up to 2^-8 each.

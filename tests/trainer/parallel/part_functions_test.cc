@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trainer/parallel/sequence_functions.h"
+#include "trainer/parallel/part_functions.h"
 
 #include <map>
 #include <utility>
@@ -17,6 +17,7 @@ namespace {
 using torch::Tensor;
 
 constexpr int64_t kRanks = 3, kBatch = 2, kTokens = 4, kWidth = 5;  // Tokens of a part.
+constexpr int64_t kInTokens = -2;                                   // The dimension of parts.
 
 Tensor Random(at::IntArrayRef sizes, uint64_t seed) {
   return torch::randn(sizes, at::detail::createCPUGenerator(seed), torch::kFloat64);
@@ -34,11 +35,11 @@ std::map<std::string, int64_t> OperationsBySite(const Communicator& me) {
   return operations;
 }
 
-TEST(SequenceFunctionsTest, PartsArePutTogetherAndTheirGradientsAddedUp) {
+TEST(PartFunctionsTest, PartsArePutTogetherAndTheirGradientsAddedUp) {
   const Tensor whole = Random({kBatch, kRanks * kTokens, kWidth}, 1);
   RunThreadRanks(kRanks, [&](Communicator& me) {
     const Tensor part = PartOf(whole, me.rank()).requires_grad_();
-    const Tensor all = GatherParts(part, LineOf(me), "it");
+    const Tensor all = GatherParts(part, kInTokens, LineOf(me), "it");
     EXPECT_TRUE(torch::equal(all, whole));
     // Each rank goes on in its own way.
     (all * static_cast<double>(me.rank() + 1)).sum().backward();
@@ -46,24 +47,24 @@ TEST(SequenceFunctionsTest, PartsArePutTogetherAndTheirGradientsAddedUp) {
   });
 }
 
-TEST(SequenceFunctionsTest, SumsComeInParts) {
+TEST(PartFunctionsTest, SumsComeInParts) {
   const Tensor whole = Random({kBatch, kRanks * kTokens, kWidth}, 1);
   const Tensor slope = Random({kBatch, kRanks * kTokens, kWidth}, 2);
   RunThreadRanks(kRanks, [&](Communicator& me) {
     const Tensor own = (whole * static_cast<double>(me.rank() + 1)).requires_grad_();
-    const Tensor part = ReduceScatterParts(own, LineOf(me), "it");
+    const Tensor part = ReduceScatterParts(own, kInTokens, LineOf(me), "it");
     EXPECT_TRUE(AreClose(part, PartOf(6 * whole, me.rank())));
     (part * PartOf(slope, me.rank())).sum().backward();
     EXPECT_TRUE(torch::equal(own.grad(), slope));
   });
 }
 
-TEST(SequenceFunctionsTest, RowsGoRankByRank) {
+TEST(PartFunctionsTest, RowsGoRankByRank) {
   RunThreadRanks(kRanks, [&](Communicator& me) {
     const Tensor rows = Random({kTokens, kWidth}, 10 + static_cast<uint64_t>(me.rank()));
-    const Tensor all = GatherParts(rows, LineOf(me), "it");
+    const Tensor all = GatherParts(rows, kInTokens, LineOf(me), "it");
     EXPECT_TRUE(torch::equal(all.narrow(0, me.rank() * kTokens, kTokens), rows));
-    EXPECT_TRUE(AreClose(ReduceScatterParts(all, LineOf(me), "back"), kRanks * rows));
+    EXPECT_TRUE(AreClose(ReduceScatterParts(all, kInTokens, LineOf(me), "back"), kRanks * rows));
   });
 }
 
@@ -76,15 +77,15 @@ struct Layers {
     bias = Random({3}, 30).requires_grad_();
   }
   Tensor Forward(const Tensor& x, const std::shared_ptr<GatheredParts>& parts) const {
-    return LinearOfParts(x, parts, weights[0], bias) *
-               LinearOfParts(x, parts, weights[1], Tensor()) +
-           LinearOfParts(x, parts, weights[2], bias);
+    return LinearOfParts(x, parts, {weights[0]}, bias) *
+               LinearOfParts(x, parts, {weights[1]}, Tensor()) +
+           LinearOfParts(x, parts, {weights[2]}, bias);
   }
   std::vector<Tensor> weights;
   Tensor bias;
 };
 
-TEST(SequenceFunctionsTest, LayersGatherOnceMoreForAllOfTheirWeights) {
+TEST(PartFunctionsTest, LayersGatherOnceMoreForAllOfTheirWeights) {
   for (const bool first_learns : {true, false}) {
     // One rank that has all, and no parts.
     const Tensor whole = Random({kBatch, kRanks * kTokens, kWidth}, 1).requires_grad_();
@@ -94,7 +95,7 @@ TEST(SequenceFunctionsTest, LayersGatherOnceMoreForAllOfTheirWeights) {
       const Layers layers(first_learns);
       const Tensor part = PartOf(whole.detach(), me.rank()).requires_grad_();
       std::weak_ptr<GatheredParts> parts;
-      const Tensor all = GatherParts(part, LineOf(me), "it", parts);
+      const Tensor all = GatherParts(part, kInTokens, LineOf(me), "it", parts);
       const Tensor loss = layers.Forward(all, parts.lock()).sum();
       loss.backward();
       // A gather, its sum, and a gather again.
@@ -111,21 +112,21 @@ TEST(SequenceFunctionsTest, LayersGatherOnceMoreForAllOfTheirWeights) {
   }
 }
 
-TEST(SequenceFunctionsTest, GraphsThatLiveTogetherHavePartsOfTheirOwn) {
+TEST(PartFunctionsTest, GraphsThatLiveTogetherHavePartsOfTheirOwn) {
   RunThreadRanks(kRanks, [&](Communicator& me) {
     const Layers layers(/*first_learns=*/true);
     std::weak_ptr<GatheredParts> parts;
     const auto forward = [&](uint64_t seed, const Layers& by) {
       const Tensor whole = Random({kBatch, kRanks * kTokens, kWidth}, seed);
       const Tensor part = PartOf(whole, me.rank()).requires_grad_();
-      const Tensor all = GatherParts(part, LineOf(me), "it", parts);
+      const Tensor all = GatherParts(part, kInTokens, LineOf(me), "it", parts);
       return by.Forward(all, parts.lock()).sum();
     };
     const Tensor first = forward(1, layers), second = forward(2, layers);
     {
       const torch::NoGradGuard no_grad;  // An evaluation between.
       const Tensor whole = Random({kBatch, kRanks * kTokens, kWidth}, 3);
-      const Tensor all = GatherParts(PartOf(whole, me.rank()), LineOf(me), "evaluation");
+      const Tensor all = GatherParts(PartOf(whole, me.rank()), kInTokens, LineOf(me), "evaluation");
       EXPECT_FALSE(layers.Forward(all, parts.lock()).requires_grad());
     }
     second.backward();
@@ -139,19 +140,73 @@ TEST(SequenceFunctionsTest, GraphsThatLiveTogetherHavePartsOfTheirOwn) {
   });
 }
 
-TEST(SequenceFunctionsTest, APartIsReleasedInBackward) {
+using WeakMemory = c10::weak_intrusive_ptr<c10::StorageImpl>;
+
+WeakMemory MemoryOf(const Tensor& x) {
+  return WeakMemory(
+      c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(x.storage().unsafeGetStorageImpl()));
+}
+
+TEST(PartFunctionsTest, GraphsDoNotKeepWhatWasPutTogether) {
   RunThreadRanks(kRanks, [&](Communicator& me) {
     const Layers layers(/*first_learns=*/true);
     std::weak_ptr<GatheredParts> parts;
-    c10::weak_intrusive_ptr<c10::StorageImpl> memory(c10::intrusive_ptr<c10::StorageImpl>{});
+    const Tensor part = Random({kBatch, kTokens, kWidth}, 1).requires_grad_();
+    Tensor all = GatherParts(part, kInTokens, LineOf(me), "it", parts);
+    const WeakMemory memory = MemoryOf(all);
+    const Tensor loss = layers.Forward(all, parts.lock()).sum();
+    all.reset();
+    EXPECT_TRUE(memory.expired());
+    loss.backward();
+    EXPECT_TRUE(part.grad().defined());
+  });
+}
+
+// Of a matrix each rank has some rows, or some columns.
+TEST(PartFunctionsTest, AMatrixIsPutTogetherInForwardAndInBackward) {
+  const Tensor x = Random({kBatch, kTokens, kWidth}, 1);
+  const Tensor slope = Random({kBatch, kTokens, 2 * kRanks}, 2);
+  const Tensor whole = Random({2 * kRanks, kWidth}, 3).requires_grad_();
+  const Tensor bias = Random({2 * kRanks}, 4);
+  const Tensor expected = torch::linear(x, whole, bias);
+  (expected * slope).sum().backward();
+  RunThreadRanks(kRanks, [&](Communicator& me) {
+    for (const bool is_in_out : {false, true}) {
+      // The dimension of the output is divided.
+      const int64_t dimension = is_in_out ? 1 : 0;
+      const auto part_of = [&](const Tensor& matrix) {
+        return (is_in_out ? matrix.detach().t() : matrix.detach())
+            .narrow(dimension, 2 * me.rank(), 2)
+            .contiguous();
+      };
+      const std::string site = is_in_out ? "in out" : "out in";
+      const Tensor part = part_of(whole).requires_grad_();
+      const MatrixParts matrix = {part, is_in_out, LineOf(me), dimension, site};
+      const Tensor in = x.clone().requires_grad_();
+      const Tensor out = LinearOfParts(in, nullptr, matrix, bias);
+      EXPECT_TRUE(AreClose(out, expected));
+      (out * slope).sum().backward();
+      // Each rank has computed all of it.
+      EXPECT_TRUE(AreClose(part.grad(), kRanks * part_of(whole.grad())));
+      EXPECT_TRUE(AreClose(in.grad(), slope.matmul(whole.detach())));
+      EXPECT_EQ(OperationsBySite(me).at(site), 3);  // A gather each, and the gradient's sum.
+      const torch::NoGradGuard no_grad;
+      EXPECT_TRUE(AreClose(LinearOfParts(x, nullptr, matrix, bias), expected));
+    }
+  });
+}
+
+TEST(PartFunctionsTest, APartIsReleasedInBackward) {
+  RunThreadRanks(kRanks, [&](Communicator& me) {
+    const Layers layers(/*first_learns=*/true);
+    std::weak_ptr<GatheredParts> parts;
+    WeakMemory memory(c10::intrusive_ptr<c10::StorageImpl>{});
     Tensor loss;
     {
       const Tensor leaf = Random({kBatch, kTokens, kWidth}, 1).requires_grad_();
       const Tensor part = leaf * 2;
-      memory = c10::weak_intrusive_ptr<c10::StorageImpl>(
-          c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(
-              part.storage().unsafeGetStorageImpl()));
-      const Tensor all = GatherParts(part, LineOf(me), "it", parts);
+      memory = MemoryOf(part);
+      const Tensor all = GatherParts(part, kInTokens, LineOf(me), "it", parts);
       loss = layers.Forward(all, parts.lock()).sum();
     }
     EXPECT_FALSE(memory.expired());

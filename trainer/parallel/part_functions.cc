@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/parallel/part_functions.h"
+
+#include <optional>
+#include <utility>
+
+#include "ATen/WrapDimUtils.h"
+#include "ATen/core/grad_mode.h"
+#include "ATen/ops/linear.h"
+#include "c10/util/Exception.h"
+#include "torch/csrc/autograd/custom_function.h"
+
+namespace gemini::trainer {
+namespace {
+
+using torch::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::Variable;
+using torch::autograd::variable_list;
+
+// These two exchange tensors, and autograd does not see them.
+Tensor PutTogether(const Tensor& part, int64_t dimension, const RankLine& line,
+                   const std::string& site) {
+  const int64_t d = at::maybe_wrap_dim(dimension, part.dim());
+  return GatherOverRanks(part.contiguous(), line, site).movedim(0, d).flatten(d, d + 1);
+}
+Tensor AddUpInParts(const Tensor& whole, int64_t dimension, const RankLine& line,
+                    const std::string& site) {
+  const int64_t d = at::maybe_wrap_dim(dimension, whole.dim());
+  const Tensor parts = whole.unflatten(d, {line.size(), -1}).movedim(d, 0);
+  return ReduceScatterOverRanks(parts.contiguous(), line, site);
+}
+
+// A gather for layers owns the parts that these layers read again in backward.
+struct SavedGather : SavedLine {
+  SavedGather(int64_t the_dimension, const RankLine& the_line, std::string the_site,
+              std::shared_ptr<GatheredParts> the_parts)
+      : SavedLine(the_line, std::move(the_site)),
+        dimension(the_dimension),
+        parts(std::move(the_parts)) {}
+  const int64_t dimension;
+  const std::shared_ptr<GatheredParts> parts;
+};
+
+class GatherFunction : public torch::autograd::Function<GatherFunction> {
+ public:
+  static Variable forward(AutogradContext* context, const Variable& part, int64_t dimension,
+                          const RankLine& line, const std::string& site,
+                          const std::shared_ptr<GatheredParts>& parts) {
+    SaveState(context, c10::make_intrusive<SavedGather>(dimension, line, site, parts));
+    return PutTogether(part, dimension, line, site);
+  }
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const auto saved = SavedForBackward<SavedGather>(context);
+    return {AddUpInParts(gradients[0], saved->dimension, saved->line, saved->site), Variable(),
+            Variable(), Variable(), Variable()};
+  }
+};
+
+class ReduceScatterFunction : public torch::autograd::Function<ReduceScatterFunction> {
+ public:
+  static Variable forward(AutogradContext* context, const Variable& whole, int64_t dimension,
+                          const RankLine& line, const std::string& site) {
+    SaveState(context, c10::make_intrusive<SavedGather>(dimension, line, site, nullptr));
+    return AddUpInParts(whole, dimension, line, site);
+  }
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const auto saved = SavedForBackward<SavedGather>(context);
+    return {PutTogether(gradients[0], saved->dimension, saved->line, saved->site), Variable(),
+            Variable(), Variable()};
+  }
+};
+
+// A linear layer keeps its plan without the matrix, which is a saved tensor.
+struct SavedLinear : torch::CustomClassHolder {
+  SavedLinear(std::shared_ptr<GatheredParts> the_parts, MatrixParts the_matrix)
+      : parts(std::move(the_parts)), matrix(std::move(the_matrix)) {}
+  const std::shared_ptr<GatheredParts> parts;
+  const MatrixParts matrix;
+};
+
+// Returns the whole matrix [out, in] of a rank's part.
+Tensor WholeMatrix(const Tensor& part, const MatrixParts& matrix) {
+  const Tensor whole = matrix.line.is_shared()
+                           ? PutTogether(part, matrix.dimension, matrix.line, matrix.site)
+                           : part;
+  return matrix.is_in_out ? whole.t() : whole;
+}
+
+Tensor RowsOf(const Tensor& x) { return x.reshape({-1, x.size(-1)}); }
+
+class LinearOfPartsFunction : public torch::autograd::Function<LinearOfPartsFunction> {
+ public:
+  static Variable forward(AutogradContext* context, const Variable& x, const Variable& weight,
+                          const std::optional<Variable>& bias, const MatrixParts& matrix,
+                          const std::shared_ptr<GatheredParts>& parts) {
+    SaveState(context, c10::make_intrusive<SavedLinear>(parts, matrix));
+    context->saved_data["has_bias"] = bias.has_value();
+    context->saved_data["learns_weight"] = weight.requires_grad();
+    const bool keeps_x = weight.requires_grad() && parts == nullptr;
+    if (weight.requires_grad() && parts != nullptr) parts->AddReader();
+    context->save_for_backward({weight, keeps_x ? x : Tensor()});
+    return at::linear(x, WholeMatrix(weight, matrix), bias.value_or(Tensor()));
+  }
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const auto saved = SavedForBackward<SavedLinear>(context);
+    const MatrixParts& matrix = saved->matrix;
+    const variable_list tensors = context->get_saved_variables();
+    const Tensor rows = RowsOf(gradients[0]);
+    Tensor x_gradient, weight_gradient, bias_gradient;
+    if (context->needs_input_grad(0))
+      x_gradient = gradients[0].matmul(WholeMatrix(tensors[0], matrix));
+    if (context->saved_data["learns_weight"].toBool()) {
+      const Tensor x = RowsOf(saved->parts == nullptr ? tensors[1] : saved->parts->ForBackward());
+      weight_gradient = matrix.is_in_out ? x.t().mm(rows) : rows.t().mm(x);
+      if (matrix.line.is_shared()) {
+        weight_gradient = AddUpInParts(weight_gradient, matrix.dimension, matrix.line, matrix.site);
+      }
+    }
+    if (context->saved_data["has_bias"].toBool()) bias_gradient = rows.sum(0);
+    return {x_gradient, weight_gradient, bias_gradient, Variable(), Variable()};
+  }
+};
+
+}  // namespace
+
+Tensor GatherParts(const Tensor& part, int64_t dimension, const RankLine& line,
+                   const std::string& site) {
+  if (!line.is_shared()) return part;
+  return GatherFunction::apply(part, dimension, line, site, std::shared_ptr<GatheredParts>());
+}
+
+Tensor GatherParts(const Tensor& part, int64_t dimension, const RankLine& line,
+                   const std::string& site, std::weak_ptr<GatheredParts>& parts) {
+  parts.reset();
+  if (!line.is_shared()) return part;
+  const auto made = std::make_shared<GatheredParts>(part.detach(), dimension, line, site);
+  parts = made;
+  return GatherFunction::apply(part, dimension, line, site, made);
+}
+
+Tensor ReduceScatterParts(const Tensor& whole, int64_t dimension, const RankLine& line,
+                          const std::string& site) {
+  return line.is_shared() ? ReduceScatterFunction::apply(whole, dimension, line, site) : whole;
+}
+
+GatheredParts::GatheredParts(const Tensor& part, int64_t dimension, const RankLine& line,
+                             std::string site)
+    : part_(part), dimension_(dimension), line_(line), site_(std::move(site)) {}
+
+Tensor GatheredParts::ForBackward() {
+  if (!whole_.defined()) whole_ = PutTogether(part_, dimension_, line_, site_);
+  if (--num_readers_ > 0) return whole_;
+  // Graph nodes, which keep this, live as long as the loss.
+  part_.reset();
+  return std::exchange(whole_, Tensor());
+}
+
+Tensor LinearOfParts(const Tensor& x, const std::shared_ptr<GatheredParts>& parts,
+                     const MatrixParts& matrix, const Tensor& bias) {
+  const bool has_parts = parts != nullptr || matrix.line.is_shared();
+  if (!has_parts || !at::GradMode::is_enabled()) {
+    return at::linear(x, WholeMatrix(matrix.weight, matrix), bias);
+  }
+  MatrixParts rest = matrix;
+  return LinearOfPartsFunction::apply(x, std::exchange(rest.weight, Tensor()),
+                                      bias.defined() ? std::optional<Tensor>(bias) : std::nullopt,
+                                      rest, parts);
+}
+
+}  // namespace gemini::trainer
