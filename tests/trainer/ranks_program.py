@@ -118,9 +118,9 @@ class SharingRanksTestCase(RanksTestCase):
                 difference = numpy.frombuffer(data, "<f4") - numpy.frombuffer(same[name][2], "<f4")
                 self.assertLess(abs(difference).max(), parameters, name)
 
-    def check_beside_ranks_that_share_nothing(self, sharing, cases):
+    def check_beside_ranks_that_share_nothing(self, sharing, cases, num_apart=2):
         for name, (bars, keys) in cases.items():
             with self.subTest(name):
-                apart = self.ranks(2, f"apart_{name}", **self.keys(**keys))
+                apart = self.ranks(num_apart, f"apart_{name}", **self.keys(**keys))
                 shared = self.ranks(4, f"shared_{name}", **sharing, **self.keys(**keys))
                 self.assert_close(apart, shared, **bars)

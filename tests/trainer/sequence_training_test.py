@@ -60,8 +60,8 @@ class SequenceRanksTest(SharingRanksTestCase):
         through = self.ranks(4, "through", **RING, **self.keys(**dict(more, steps=6)))
         for name, num_ranks, keys in (
                 ("same", 4, {}), ("ulysses", 4, {"sequence_parallel": "ulysses"}),
-                ("line", 4, {"sequence_parallel": "none", "sequence_size": 0, "tensor": "1d", "tensor_size": 2}),
-                ("alone", 1, {"sequence_parallel": "none", "sequence_size": 0, "accumulate": 2})):
+                ("line", 4, {"sequence_parallel": "none", "tensor": "1d", "tensor_size": 2}),
+                ("alone", 1, {"sequence_parallel": "none", "accumulate": 2})):
             with self.subTest(name):
                 shutil.copytree(first, self.directory / name, symlinks=True)
                 going = dict(keys, output=self.directory / name, resume=True, steps=6)

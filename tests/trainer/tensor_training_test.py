@@ -94,9 +94,9 @@ class TensorRanksTest(SharingRanksTestCase):
         first = self.ranks(4, "first", **SHARED, **self.keys(**more))
         through = self.ranks(4, "through", **SHARED, **self.keys(**dict(more, steps=6)))
         for name, num_ranks, keys in (("same", 4, {}), ("line", 4, {"tensor_size": 4, "accumulate": 2}),
-                                      ("shards", 2, {"tensor": "none", "tensor_size": 0}),
+                                      ("shards", 2, {"tensor": "none"}),
                                       ("parts", 4, {"sequence_parallel": "megatron"}),
-                                      ("alone", 1, {"tensor": "none", "tensor_size": 0, "accumulate": 2})):
+                                      ("alone", 1, {"tensor": "none", "accumulate": 2})):
             with self.subTest(name):
                 shutil.copytree(first, self.directory / name, symlinks=True)
                 going = dict(keys, output=self.directory / name, resume=True, steps=6)

@@ -10,6 +10,23 @@ std::string RunTomlPath(const RunConfig& config) {
   return absl::StrCat(config.output, "/run.toml");
 }
 
+namespace {
+
+// Puts sizes that the run had before back to what they are by default, where it does not share the
+// work that way any more and the command line does not name them.
+void ForgetUnusedSizes(const Flags& flags, RunConfig& config) {
+  const RunConfig defaults;
+  const auto forget = [&](absl::string_view key, bool is_used, auto RunConfig::*size) {
+    if (!is_used && !flags.values.contains(key)) config.*size = defaults.*size;
+  };
+  forget("tensor-size", config.tensor != "none", &RunConfig::tensor_size);
+  forget("tensor-depth", config.tensor == "2.5d", &RunConfig::tensor_depth);
+  forget("sequence-size", config.has_sequence_axis(), &RunConfig::sequence_size);
+  forget("sequence-layout", config.sequence_parallel == "ring", &RunConfig::sequence_layout);
+}
+
+}  // namespace
+
 absl::StatusOr<CommandLine> ParseCommandLine(absl::Span<const std::string> arguments) {
   CommandLine line;
   const KeyTable keys = RunKeys(line.config);
@@ -32,6 +49,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(absl::Span<const std::string> argum
     GEMINI_RETURN_IF_ERROR(keys_before.ApplyToml(*text, path));
     line.config = before;
     GEMINI_RETURN_IF_ERROR(keys.Apply(flags));
+    ForgetUnusedSizes(flags, line.config);
     GEMINI_ASSIGN_OR_RETURN(line.changes, keys.CompareForResume(keys_before));
   }
   GEMINI_RETURN_IF_ERROR(AtItsLine(CheckRunConfig(line.config), line));

@@ -44,7 +44,8 @@ torch::Tensor FusedAttention(const torch::Tensor& query, const torch::Tensor& ke
   }
   if (options.dropout.probability > 0) {
     // Ranks with other heads or sequences must draw another mask.
-    const int64_t first = options.first_sequence * options.all_heads + options.first_head;
+    const int64_t heads = options.all_heads == 0 ? query.size(1) : options.all_heads;
+    const int64_t first = options.first_sequence * heads + options.first_head;
     SeedGenerator(query.device(), options.dropout.key + static_cast<uint64_t>(first));
   }
   return at::scaled_dot_product_attention(query, key, value, /*attn_mask=*/{},

@@ -21,16 +21,14 @@ constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 // Returns a b, of matrices of one type: products of 16 bits are fp32, not rounded before they are
 // scaled.
 Tensor Product(const Tensor& a, const Tensor& b) {
-  if (a.scalar_type() == AttentionPieces::SumTypeOf(a)) return at::bmm(a, b);
+  if (a.scalar_type() == TypeOfSums(a)) return at::bmm(a, b);
   if (a.is_cuda()) return at::bmm(a, b, torch::kFloat32);
   return at::bmm(a.to(torch::kFloat32), b.to(torch::kFloat32));
 }
 
 }  // namespace
 
-torch::ScalarType AttentionPieces::SumTypeOf(const Tensor& x) {
-  return at::toOpMathType(x.scalar_type());
-}
+torch::ScalarType TypeOfSums(const Tensor& x) { return at::toOpMathType(x.scalar_type()); }
 
 AttentionPieces::AttentionPieces(const Tensor& query, const Tensor& key,
                                  const RowAttentionOptions& options, int64_t sequence)
@@ -93,12 +91,15 @@ Tensor AttentionPieces::Cap(Tensor& scores) const {
 }
 
 void AttentionPieces::Mask(Tensor& scores, const AttentionPiece& piece) const {
+  const int64_t own = piece.rows.position - piece.keys.position;  // The key of the first row.
+  const int64_t last_row = own + piece.rows.count - 1;
+  const bool has_later_keys = piece.keys.count > own + 1;
+  const bool has_keys_before = options_.window > 0 && last_row >= options_.window;
+  if (!has_later_keys && !has_keys_before) return;  // Each row sees all keys.
   const Tensor all =
       at::ones({piece.rows.count, piece.keys.count}, scores.options().dtype(torch::kBool));
-  const int64_t own = piece.rows.position - piece.keys.position;  // The key of the first row.
-  scores.masked_fill_(all.triu(own + 1), kMinusInfinity);
-  if (options_.window == 0) return;
-  scores.masked_fill_(all.tril(own - options_.window), kMinusInfinity);
+  if (has_later_keys) scores.masked_fill_(all.triu(own + 1), kMinusInfinity);
+  if (has_keys_before) scores.masked_fill_(all.tril(own - options_.window), kMinusInfinity);
 }
 
 Tensor AttentionPieces::Scores(const Tensor& query, const Tensor& key,
@@ -150,7 +151,7 @@ PieceGradients AttentionPieces::GradientsOf(const AttentionTensors& of, const Te
   Tensor grad = Product(grad_rows, KeysOf(of.value, piece).transpose(1, 2)).view(weights.sizes());
   if (factors.defined()) grad.mul_(factors);
   const Tensor row_sums =
-      (RowsOf(out_gradient, piece).to(SumTypeOf(out_gradient)) * RowsOf(of.out, piece))
+      (RowsOf(out_gradient, piece).to(TypeOfSums(out_gradient)) * RowsOf(of.out, piece))
           .sum(/*dim=*/-1, /*keepdim=*/true);
   grad.sub_(row_sums).mul_(weights);  // It is that of the capped scores now.
   if (tanh.defined()) grad.sub_(tanh.square().mul_(grad));

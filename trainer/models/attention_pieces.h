@@ -46,6 +46,9 @@ struct PieceGradients {
   torch::Tensor value;
 };
 
+// Returns the type of the scores and sums of attention to x.
+torch::ScalarType TypeOfSums(const torch::Tensor& x);
+
 class AttentionPieces {
  public:
   // `sequence`: tokens of the whole sequence.
@@ -73,9 +76,6 @@ class AttentionPieces {
                             const AttentionPiece& piece) const;
   PieceGradients GradientsOf(const AttentionTensors& of, const torch::Tensor& out_gradient,
                              const AttentionPiece& piece) const;
-
-  // Returns the type of scores and sums.
-  static torch::ScalarType SumTypeOf(const torch::Tensor& x);
 
  private:
   // Returns a piece's rows as a matrix of each KV head, the rows of its heads behind each other.

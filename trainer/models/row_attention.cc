@@ -32,7 +32,7 @@ class RowAttentionFunction : public torch::autograd::Function<RowAttentionFuncti
     Tensor out = at::empty_like(query);
     // For each row, the logarithm of the sum of its scores' exponentials.
     const Tensor log_sums = at::empty({query.size(0), query.size(1), sequence, 1},
-                                      query.options().dtype(AttentionPieces::SumTypeOf(query)));
+                                      query.options().dtype(TypeOfSums(query)));
     pieces.ForEach({all}, {all}, [&](const AttentionPiece& piece) {
       Tensor weights = pieces.Scores(query, key, piece);
       const Tensor largest = weights.amax(/*dim=*/-1, /*keepdim=*/true);
@@ -57,7 +57,7 @@ class RowAttentionFunction : public torch::autograd::Function<RowAttentionFuncti
                                  sequence);
     Tensor query_grad = at::empty_like(of.query);
     // Sums over the pieces.
-    const auto sum_type = of.key.options().dtype(AttentionPieces::SumTypeOf(of.key));
+    const auto sum_type = of.key.options().dtype(TypeOfSums(of.key));
     const Tensor key_grad = at::zeros(of.key.sizes(), sum_type);
     const Tensor value_grad = at::zeros(of.value.sizes(), sum_type);
     pieces.ForEach({all}, {all}, [&](const AttentionPiece& piece) {

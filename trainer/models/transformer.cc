@@ -29,7 +29,7 @@ enum class BlockSite { kAttentionWeights, kAttentionOut, kFeedOut };
 int64_t SiteOf(int64_t block, BlockSite site) { return 1 + 3 * block + static_cast<int64_t>(site); }
 
 // Drops elements of hidden states, or of their rows, as of [batch, sequence, width], of which x is
-// a part. That is no part of sequences and of the width at once.
+// a part. It is a part of each sequence's tokens, or it is one of sequences and of the width.
 torch::Tensor DropFromPart(const torch::Tensor& x, const DropoutMask& mask, const HiddenPart& part,
                            int64_t sequence) {
   const int64_t width = x.size(-1) * part.width.count;

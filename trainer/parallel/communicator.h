@@ -139,7 +139,7 @@ class Communicator {
              absl::string_view site);
   // Messages with one tag, from one rank to one other, arrive in the order in which they were sent.
   // A message of another size than is received is an error of the receiver's. 0 <= tag <= kMostTag.
-  static constexpr int64_t kMostTag = (int64_t{1} << 15) - 2;  // MPI's, but for shifts.
+  static constexpr int64_t kMostTag = (int64_t{1} << 15) - 2;  // MPI has one more, for shifts.
   Work Send(const RankGroup& group, const void* bytes, int64_t size_bytes, int64_t to_place,
             int64_t tag, absl::string_view site);
   Work Receive(const RankGroup& group, void* bytes, int64_t size_bytes, int64_t from_place,

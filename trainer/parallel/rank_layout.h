@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which ranks of a job have what of a model. Ranks that share layers lie at the places of a tensor
-// grid, and each has some boxes of the parameters. Ranks that share sequences have the same boxes,
-// as those have that learn from other rows. Ranks with the same boxes are a group, whose members
-// have shards of these and add up their gradients; each group has one part of the model.
+// grid, and each has some boxes of the parameters. Ranks that share sequences, or learn from other
+// rows, have the same boxes. Ranks with the same boxes are a group, whose members have shards of
+// these and add up their gradients; each group has one part of the model.
 // Pure: every rank computes the same layout and asks nobody.
 #pragma once
 #include <cstdint>
@@ -18,9 +18,13 @@ namespace gemini::trainer {
 // How ranks share each sequence, between blocks at least.
 enum class SequenceSharing : uint8_t {
   kNone,
-  kMegatron,  // Those of a tensor line, between the layers that they share.
-  kUlysses,   // Those of the mesh's sequence axis. In attention each has some heads of the whole.
-  kRing,      // Likewise; in attention keys and values go from rank to rank.
+  // The ranks of a tensor line have parts of it between the layers that they share.
+  kMegatron,
+  // The ranks of the mesh's sequence axis have parts of it in all layers. In attention each rank has
+  // some heads of the whole sequence,
+  kUlysses,
+  // or keys and values go from rank to rank.
+  kRing,
 };
 
 // Returns "none", "megatron", "ulysses" or "ring".
@@ -28,7 +32,7 @@ absl::string_view SequenceSharingName(SequenceSharing sharing);
 
 struct SequenceLayout {
   SequenceSharing sharing = SequenceSharing::kNone;
-  bool zigzag = false;  // HiddenPart's; of a ring alone.
+  bool zigzag = false;  // As HiddenPart::zigzag says. Only a ring may have it.
 };
 
 class RankLayout {

@@ -57,11 +57,12 @@ void ForEachHop(const Tensor& key, const Tensor& value, const RankLine& line,
 void Merge(const AttentionPieces& pieces, const AttentionPiece& piece, const Tensor& query,
            const Tensor& held, const Tensor& out, const Tensor& log_sums) {
   Tensor weights = pieces.Scores(query, held[0], piece);
-  // Of a row that sees none of the keys it is minus infinity, whose difference to itself is none.
-  Tensor largest = weights.amax(/*dim=*/-1, /*keepdim=*/true);
-  largest.masked_fill_(largest.isinf(), 0);
-  weights.sub_(largest).exp_();
-  const Tensor log_sum = weights.sum(/*dim=*/-1, /*keepdim=*/true).log_().add_(largest);
+  // It is minus infinity for a row that sees none of the keys. Minus infinity cannot be subtracted
+  // from itself, so that row's scores, and its sums below, are left as they are.
+  const Tensor largest = weights.amax(/*dim=*/-1, /*keepdim=*/true);
+  const Tensor subtracted = largest.masked_fill(largest.isinf(), 0);
+  weights.sub_(subtracted).exp_();
+  const Tensor log_sum = weights.sum(/*dim=*/-1, /*keepdim=*/true).log_().add_(subtracted);
   const Tensor before = pieces.RowsOf(log_sums, piece);
   const Tensor merged = at::logaddexp(before, log_sum);
   const Tensor finite = merged.masked_fill(merged.isinf(), 0);
@@ -78,7 +79,7 @@ class RingAttentionFunction : public torch::autograd::Function<RingAttentionFunc
     const auto ring = c10::make_intrusive<SavedRing>(options, line, zigzag);
     const int64_t tokens = query.size(2);
     const AttentionPieces pieces(query, key, options, tokens * line.size());
-    const auto sums = query.options().dtype(AttentionPieces::SumTypeOf(query));
+    const auto sums = query.options().dtype(TypeOfSums(query));
     const Tensor out = at::zeros(query.sizes(), sums);
     const Tensor log_sums =
         at::full({query.size(0), query.size(1), tokens, 1}, kMinusInfinity, sums);
@@ -101,16 +102,15 @@ class RingAttentionFunction : public torch::autograd::Function<RingAttentionFunc
     const RankLine& line = ring->line;
     const int64_t tokens = of.query.size(2);
     const AttentionPieces pieces(of.query, of.key, ring->options, tokens * line.size());
-    const auto sums = of.key.options().dtype(AttentionPieces::SumTypeOf(of.key));
+    const auto sums = of.key.options().dtype(TypeOfSums(of.key));
     const Tensor query_grad = at::zeros(of.query.sizes(), sums);
-    const std::vector<int64_t> sizes = at::stack({of.key, of.value}).sizes().vec();
     // What the rank before has added to the gradients of the keys that come from it.
     std::optional<TensorShift> added;
     const Tensor own_key = of.key, own_value = of.value;
     ForEachHop(own_key, own_value, line, [&](const Tensor& held, int64_t place) {
       of.key = held[0];
       of.value = held[1];
-      const Tensor gradients = at::zeros(sizes, sums);
+      const Tensor gradients = at::zeros(held.sizes(), sums);
       pieces.ForEach(ring->SlicesOf(line.place(), tokens), ring->SlicesOf(place, tokens),
                      [&](const AttentionPiece& piece) {
                        const PieceGradients some = pieces.GradientsOf(of, output_grads[0], piece);

@@ -25,7 +25,10 @@ absl::Status CheckLength(const RankLayout& layout, int64_t parts, int64_t sequen
   return absl::InvalidArgumentError(
       absl::StrCat(KeyOf(layout), ": --sequence ", sequence, " does not divide by ", parts,
                    layout.sequence().zigzag ? ", two parts a rank" : "", ": use ",
-                   shorter > 0 ? absl::StrCat(shorter, " or ") : "", shorter + parts));
+                   shorter > 0 ? absl::StrCat(shorter, " or ") : "", shorter + parts,
+                   layout.sequence().zigzag && sequence % layout.parts_of_hidden() == 0
+                       ? ", or --sequence-layout contiguous"
+                       : ""));
 }
 
 // `heads` and `kv_heads` are those of a rank that shares no sequence.
@@ -53,7 +56,7 @@ absl::Status CheckHeads(const RankLayout& layout, int64_t heads, int64_t kv_head
       layout.grid().num_ranks() > 1 ? " of a rank of --tensor 1d, " : ", ",
       by_heads ? heads : kv_heads, ", do not divide by ", ranks,
       by_heads ? "" : absl::StrCat(", nor ", ranks, " by them"), ": use --sequence-size ",
-      absl::StrJoin(nearest, " or ")));
+      absl::StrJoin(nearest, " or "), " with a multiple of so many ranks"));
 }
 
 }  // namespace
@@ -61,7 +64,7 @@ absl::Status CheckHeads(const RankLayout& layout, int64_t heads, int64_t kv_head
 absl::Status CheckSequenceSharing(const ModelSpec& spec, const RankLayout& layout,
                                   int64_t sequence) {
   const SequenceSharing sharing = layout.sequence().sharing;
-  if (sharing == SequenceSharing::kNone) return absl::OkStatus();
+  if (sharing == SequenceSharing::kNone || layout.parts_of_hidden() == 1) return absl::OkStatus();
   const int64_t parts = layout.parts_of_hidden() * (layout.sequence().zigzag ? 2 : 1);
   GEMINI_RETURN_IF_ERROR(CheckLength(layout, parts, sequence));
   if (sharing != SequenceSharing::kUlysses) return absl::OkStatus();

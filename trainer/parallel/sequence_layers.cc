@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/parallel/sequence_layers.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "ATen/ops/cat.h"
 #include "trainer/models/attention.h"
+#include "trainer/models/plain_layers.h"
 #include "trainer/parallel/ring_attention.h"
 #include "trainer/parallel/tensor_functions_1d.h"
 #include "trainer/parallel/ulysses_functions.h"

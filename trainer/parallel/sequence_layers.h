@@ -12,10 +12,8 @@
 #include <cstdint>
 #include <memory>
 
-#include "absl/status/status.h"
 #include "torch/types.h"
 #include "trainer/families/model_spec.h"
-#include "trainer/models/plain_layers.h"
 #include "trainer/parallel/rank_layout.h"
 #include "trainer/parallel/tensor_exchange.h"
 #include "trainer/parallel/tensor_layers.h"

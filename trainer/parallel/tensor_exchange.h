@@ -59,13 +59,13 @@ class TensorShift {
   TensorShift& operator=(const TensorShift&) = delete;
   // One that nobody has awaited may still be under way: its memory is kept then.
   ~TensorShift();
-  // Returns what the rank before sent. Once.
+  // Returns what the rank before sent. It is called once.
   torch::Tensor Await();
 
  private:
   torch::Tensor from_;
   torch::Tensor to_;
-  Work work_;  // Null behind Await.
+  Work work_;  // It is null behind Await.
 };
 
 // Returns, in the first dimension, the ranks' parts for this one: x has a part for each rank there.

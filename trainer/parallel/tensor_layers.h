@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A set of layers of which each rank of a tensor grid has a part. The model that is made of them
-// returns the same values in all ranks of the grid, and its backward gives each rank the whole
-// gradient of what it has: nothing is left to add over ranks that have other parts, or the same.
+// A set of layers that several ranks compute together: each has parts of their parameters, or of
+// the sequences. The model that is made of them returns the same losses and logits in all of these
+// ranks. Its backward gives a rank the gradients of the parameters that it has, of its tokens: only
+// ranks that have the same parameters and other tokens are left to add theirs.
 #pragma once
 #include <map>
 #include <string>

@@ -155,10 +155,11 @@ UnitOptions UnitOptionsOf(const RunConfig& config) {
 // the next one begins: what one of them cannot do ends all, with one message.
 class TrainingRun {
  public:
-  TrainingRun(RunConfig& config, const RankJob& job, const RankLayout& layout,
+  TrainingRun(CommandLine& line, const RankJob& job, const RankLayout& layout,
               const Interrupt& interrupt, Progress& progress,
               std::unique_ptr<RankWatchdog>& watchdog)
-      : config_(config),
+      : line_(line),
+        config_(line.config),
         job_(job),
         layout_(layout),
         watchdog_(watchdog),
@@ -194,6 +195,7 @@ class TrainingRun {
   }
   const ModelSpec& spec() const { return source_->config().spec; }
 
+  const CommandLine& line_;
   RunConfig& config_;
   const RankJob& job_;
   const RankLayout layout_;
@@ -299,7 +301,7 @@ absl::StatusOr<std::string> TrainingRun::DescribeFiles() const {
     GEMINI_ASSIGN_OR_RETURN(const TokenFingerprint eval_data, eval_data_->Fingerprint());
     absl::StrAppend(&text, ", those to evaluate on ", Describe(eval_data));
   }
-  if (layout_.ranks_of_row() > 1) {
+  if (layout_.grid().num_ranks() > 1) {
     // Each computes what several have alike, and must get the same bits.
     absl::StrAppend(&text, "\nan operator has ", at::get_num_threads(),
                     " threads, and the instructions of ", at::get_cpu_capability());
@@ -322,7 +324,7 @@ absl::Status TrainingRun::MakeModel() {
     if (absl::Status fits = CheckLayout(spec(), layout_, config_.batch, config_.sequence);
         !fits.ok()) {
       error_status_ = kExitUsage;
-      return fits;
+      return AtItsLine(fits, line_);
     }
     GEMINI_ASSIGN_OR_RETURN(
         std::unique_ptr<GatheredLm> shards,
@@ -472,7 +474,7 @@ int RunRank(const std::vector<std::string>& arguments, const RankJob& job) {
   if (line.ok() && !line->help && !line->version) {
     layout = LayoutOf(line->config, job.where.num_ranks);
     parsed = AtItsLine(layout.status(), *line);
-    parsed.Update(CheckRunOfRanks(line->config, job.where.num_ranks));
+    parsed.Update(AtItsLine(CheckRunOfRanks(line->config, job.where.num_ranks), *line));
   }
   parsed = job.agreement().Agree(parsed);
   if (!parsed.ok()) return Fail(parsed, kExitUsage, job.where.rank);
@@ -492,7 +494,7 @@ int RunRank(const std::vector<std::string>& arguments, const RankJob& job) {
                                                         : Interrupt::Tells::kNo);
   Progress progress(is_first ? STDERR_FILENO : -1);
   std::unique_ptr<RankWatchdog> watchdog;
-  TrainingRun run(line->config, job, *layout, interrupt, progress, watchdog);
+  TrainingRun run(*line, job, *layout, interrupt, progress, watchdog);
   absl::StatusOr<int> result = 0;
   try {
     result = run.Run();

@@ -38,6 +38,8 @@ const Case kCases[] = {
      true,
      {.scale = 0.5, .dropout = {.probability = 0.3, .key = 5}, .first_head = 4, .all_heads = 12}},
     {"large_scores", 2, true, {.scale = 300}, torch::kFloat64, 1e-9},
+    // Such a row has a sum from other keys that is far below that of none.
+    {"large_scores_in_a_window", 2, false, {.scale = 100, .window = 3}, torch::kFloat32, 1e-3},
     {"fp32", 4, true, {.scale = 0.5, .window = 5}, torch::kFloat32, 1e-6},
     {"bf16", 3, true, {.scale = 0.5}, torch::kBFloat16, 2e-2}};
 

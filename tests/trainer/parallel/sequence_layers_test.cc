@@ -88,7 +88,7 @@ std::vector<Case> Cases() {
     cases.push_back(In("ring", kRing, small, 2, torch::kFloat32));
     cases.push_back(In("zigzag", kZigzag, small, 4, torch::kFloat32));
   }
-  for (const char* const model : {"gpt2_tied", "llama", "gemma2"}) {
+  for (const char* const model : {"gpt2_tied", "llama", "gemma2", "qwen2_moe"}) {
     cases.push_back(In("ulysses_1d", kUlysses, SmallModelOf(model), 4, torch::kFloat64, false, 2));
     cases.push_back(In("zigzag_1d", kZigzag, SmallModelOf(model), 4, torch::kFloat64, true, 2));
   }
