@@ -20,10 +20,10 @@ enum class SequenceSharing : uint8_t {
   kNone,
   // The ranks of a tensor line have parts of it between the layers that they share.
   kMegatron,
-  // The ranks of the mesh's sequence axis have parts of it in all layers. In attention each rank has
-  // some heads of the whole sequence,
+  // The ranks of the mesh's sequence axis have parts of it in all layers, and in attention each has
+  // some heads of the whole.
   kUlysses,
-  // or keys and values go from rank to rank.
+  // The same ranks have parts of it in all layers, and keys and values go from one to the next.
   kRing,
 };
 

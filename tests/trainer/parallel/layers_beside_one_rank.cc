@@ -79,7 +79,10 @@ namespace {
 
 Tensor Tokens() {
   at::Generator generator = at::detail::createCPUGenerator(100);
-  return torch::randint(0, kVocabulary, {kSequences, kTokens}, generator, torch::kInt64);
+  Tensor tokens = torch::randint(0, kVocabulary, {kSequences, kTokens}, generator, torch::kInt64);
+  // Padding, of those models that have it.
+  for (const int64_t padding : {0, 1, 3}) tokens[2 * padding].slice(0, 5, 8) = padding;
+  return tokens;
 }
 
 // Some are not to be predicted.
