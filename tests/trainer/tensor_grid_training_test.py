@@ -20,8 +20,8 @@ class TensorGridRanksTest(SharingRanksTestCase):
         return super().keys(model, **{"batch": 4, "steps": 4, **more})
 
     def test_grids_of_ranks_train_as_one_process_does(self):
-        for name, model, grids in (("llama", {}, (SQUARE, SQUARES, CUBE)),
-                                   ("gpt2", {"model": TIED, "recompute": True}, (SQUARE, CUBE))):
+        for name, model, grids in (("llama", {}, (SQUARES, CUBE)),
+                                   ("gpt2", {"model": TIED, "recompute": True}, (SQUARE,))):
             one = self.train(f"one_{name}", **self.keys(**model))
             for grid in grids:
                 with self.subTest(name, grid=grid["tensor"]):
@@ -34,16 +34,16 @@ class TensorGridRanksTest(SharingRanksTestCase):
 
     def test_stages_and_tiers_change_no_bit(self):
         # Two squares that learn from other sequences, and two that share them.
-        for name, grid in (("apart", SQUARE), ("in_depth", SQUARES)):
+        small = {"zero": 3, "recompute": True, "chunk_size": "16KiB", "device_memory": "1600KiB"}
+        on_nvme = {"zero": 1, "optimizer_tier": "nvme", "nvme": f"{self.directory}:64MiB"}
+        for name, grid, others in (("apart", SQUARE, (small,)), ("in_depth", SQUARES, (on_nvme, small))):
             whole = self.ranks(8, f"whole_{name}", zero=0, **grid, **self.keys())
-            for zero, keys in ((1, {"optimizer_tier": "nvme", "nvme": f"{self.directory}:64MiB"}),
-                               (3, {"recompute": True, "chunk_size": "16KiB", "device_memory": "1600KiB"})):
-                self.assert_same_end(whole, self.ranks(8, f"{name}_{zero}", zero=zero, **grid, **self.keys(**keys)))
+            for keys in others:
+                self.assert_same_end(whole, self.ranks(8, f"{name}_{keys['zero']}", **grid, **self.keys(**keys)))
 
     def test_formats(self):
         self.check_beside_ranks_that_share_nothing(SQUARE, {
             "bf16": ({"loss": 2e-3, "norm": 1e-2, "parameters": 1e-3}, {"precision": "bf16"}),
-            "quantised": ({"loss": 1e-4, "norm": 1e-3, "parameters": 2e-3}, {"moments": "8bit"}),
             "lamb": ({}, {"optimizer": "lamb"})}, num_apart=1)
 
     def test_other_meshes_go_on(self):
@@ -70,9 +70,6 @@ class TensorGridRanksTest(SharingRanksTestCase):
         for num_ranks, text, keys in (
                 (4, "grid.toml:2: --tensor 2d", {"config": config, "model": "qwen2_moe"}),
                 (4, "--batch 3", {"batch": 3, **SQUARE}),
-                (6, "2d takes q^2 ranks, which 6 are not: use 4 or 9", {"tensor": "2d"}),
-                (8, "2.5d of depth 3 takes 3 q^2 ranks, which 8 are not: use 3 or 12",
-                 {"tensor": "2.5d", "tensor_depth": 3}),
                 (4, "3d takes q^3 ranks, which 4 are not: use 1 or 8", {"tensor": "3d"})):
             with self.subTest(text):
                 self.refused(num_ranks, 2, text, **self.keys(**keys))

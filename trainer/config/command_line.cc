@@ -17,7 +17,9 @@ namespace {
 void ForgetUnusedSizes(const Flags& flags, RunConfig& config) {
   const RunConfig defaults;
   const auto forget = [&](absl::string_view key, bool is_used, auto RunConfig::*size) {
-    if (!is_used && !flags.values.contains(key)) config.*size = defaults.*size;
+    const auto given = flags.values.find(key);
+    const bool is_given = given != flags.values.end() && !given->second.empty();
+    if (!is_used && !is_given) config.*size = defaults.*size;
   };
   forget("tensor-size", config.tensor != "none", &RunConfig::tensor_size);
   forget("tensor-depth", config.tensor == "2.5d", &RunConfig::tensor_depth);

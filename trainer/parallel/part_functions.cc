@@ -22,7 +22,7 @@ using torch::autograd::variable_list;
 Tensor PutTogether(const Tensor& part, int64_t dimension, const RankLine& line,
                    const std::string& site) {
   const int64_t d = at::maybe_wrap_dim(dimension, part.dim());
-  return GatherOverRanks(part.contiguous(), line, site).movedim(0, d).flatten(d, d + 1);
+  return GatherOverRanks(part, line, site).movedim(0, d).flatten(d, d + 1);
 }
 Tensor AddUpInParts(const Tensor& whole, int64_t dimension, const RankLine& line,
                     const std::string& site) {

@@ -35,6 +35,12 @@ RankLayout::RankLayout(const Mesh& mesh, const TensorGrid& grid, const SequenceL
   for (auto& [place, ranks] : by_place) parts_.push_back(std::move(ranks));
 }
 
+int64_t RankLayout::parts_of_batch() const {
+  if (grid_.mode() == policies::TensorMode::k1d) return 1;
+  const bool in_cube = grid_.mode() == policies::TensorMode::k3d;
+  return grid_.size(TensorAxis::kI) * grid_.size(in_cube ? TensorAxis::kJ : TensorAxis::kK);
+}
+
 int64_t RankLayout::parts_of_hidden() const {
   const bool whole_in_grid =
       grid_.mode() == policies::TensorMode::k1d && sequence_.sharing != SequenceSharing::kMegatron;

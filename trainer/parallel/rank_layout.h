@@ -50,6 +50,8 @@ class RankLayout {
   bool shares_sequences() const { return mesh_.size(policies::MeshAxis::kSequence) > 1; }
   // Returns how many ranks of one mesh have a row of a step together.
   int64_t ranks_of_row() const { return num_ranks() / num_data(); }
+  // Returns how many parts a micro-batch's sequences are in.
+  int64_t parts_of_batch() const;
   // Returns how many parts of equal size hidden states are in, between blocks.
   int64_t parts_of_hidden() const;
   // Returns a rank's place in its grid.

@@ -69,13 +69,15 @@ void AddOverRanks(const torch::Tensor& x, const RankLine& line, const std::strin
 
 torch::Tensor GatherOverRanks(const torch::Tensor& x, const RankLine& line,
                               const std::string& site) {
-  TORCH_CHECK(x.is_contiguous(), "a gather over ranks of a tensor that is not contiguous");
   std::vector<int64_t> sizes = x.sizes().vec();
   sizes.insert(sizes.begin(), line.size());
   const torch::Tensor all = at::empty(sizes, x.options());
-  AwaitOrThrow(line.communicator->AllGather(*line.group, x.const_data_ptr(), all.mutable_data_ptr(),
-                                            static_cast<int64_t>(x.nbytes()), site),
-               {x, all});
+  // By an operator: a managed parameter has bytes here only while one runs.
+  const torch::Tensor own = all.select(0, line.place()).copy_(x);
+  AwaitOrThrow(
+      line.communicator->AllGather(*line.group, own.const_data_ptr(), all.mutable_data_ptr(),
+                                   static_cast<int64_t>(own.nbytes()), site),
+      {all});
   return all;
 }
 

@@ -72,7 +72,8 @@ class TensorShift {
 torch::Tensor ExchangeParts(const torch::Tensor& x, const RankLine& line, const std::string& site);
 // Makes x the sum over the ranks, in each of them. `site` names the place in the program.
 void AddOverRanks(const torch::Tensor& x, const RankLine& line, const std::string& site);
-// Returns the ranks' tensors, which are of one shape, in a dimension before all others.
+// Returns the ranks' tensors, which are of one shape, in a dimension before all others. x may be a
+// managed parameter.
 torch::Tensor GatherOverRanks(const torch::Tensor& x, const RankLine& line,
                               const std::string& site);
 // Returns this rank's part of the sum of the ranks' tensors, which have a part for each rank, one

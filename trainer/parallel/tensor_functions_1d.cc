@@ -53,7 +53,7 @@ class GatherOverLineFunction : public torch::autograd::Function<GatherOverLineFu
                           const RankLine& line, const std::string& site) {
     const int64_t d = at::maybe_wrap_dim(dimension, x.dim());
     SaveState(context, c10::make_intrusive<SavedParts>(d, line, site));
-    return GatherOverRanks(x.contiguous(), line, site).movedim(0, d).flatten(d, d + 1);
+    return GatherOverRanks(x, line, site).movedim(0, d).flatten(d, d + 1);
   }
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const auto saved = SavedForBackward<SavedParts>(context);

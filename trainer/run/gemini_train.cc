@@ -432,6 +432,7 @@ absl::StatusOr<TrainingSummary> TrainingRun::TrainToTheEnd() {
       .ranks = ranks_,
       .part = {.index = layout_.data(ranks_.rank()),
                .count = layout_.num_data(),
+               .batch_parts = layout_.parts_of_batch(),
                .speaks = layout_.SpeaksForData(ranks_.rank())},
       .log = [this](const std::string& text) { Log(text); },
       .warn = warn};

@@ -452,11 +452,21 @@ absl::Status Loop::Evaluate() {
       const bool is_needed = own < data.num_sequences();
       const int64_t first = is_needed ? own : round;
       const int64_t count = std::min(config_.batch, data.num_sequences() - first);
-      GEMINI_ASSIGN_OR_RETURN(const torch::Tensor tokens,
-                              Batch(data, count, [&](int64_t i) { return first + i; }));
+      // What is short of parts is filled up with a sequence that is not to be predicted.
+      const int64_t parts = parts_.part.batch_parts;
+      const int64_t rows = (count + parts - 1) / parts * parts;
+      GEMINI_ASSIGN_OR_RETURN(const torch::Tensor tokens, Batch(data, rows, [&](int64_t i) {
+                                return first + std::min(i, count - 1);
+                              }));
+      Labels labels = Labels::AllOf(tokens);
+      if (rows > count) {
+        labels.ids = tokens.clone();
+        labels.ids.narrow(0, count, rows - count).fill_(-1);
+        labels.count = labels.count / rows * count;
+      }
       // The last batch may be a short one, which needs less memory.
       const PhaseScope phase(parts_.store, absl::StrCat("eval", routed ? "-routed" : "",
-                                                        count == config_.batch ? "" : "-last"));
+                                                        rows == config_.batch ? "" : "-last"));
       // In the phase: what comes before it is of a plan that knows no cache.
       if (routed && parts_.fetch_expert != nullptr && cache == nullptr) {
         absl::StatusOr<std::unique_ptr<ExpertCache>> made = MakeExpertCache();
@@ -470,7 +480,7 @@ absl::Status Loop::Evaluate() {
       const absl::Cleanup plan_experts = [&] { parts_.model.set_routing({}); };
       const auto evaluate = [&]() -> absl::StatusOr<LossValues> {
         try {
-          return parts_.model.Losses(tokens, LossFactors()).Values();
+          return parts_.model.Losses(tokens, labels, LossFactors()).Values();
         } catch (const std::exception& error) {
           return Explain(error, "evaluation");
         }

@@ -35,10 +35,12 @@
 namespace gemini::trainer {
 
 // Which part of a step's sequences a rank learns from, of `count`. Ranks that share layers learn
-// from the same part, and one of them speaks for all.
+// from the same part, and one of them speaks for all. They may divide the sequences of a
+// micro-batch, into `batch_parts`.
 struct DataPart {
   int64_t index = 0;
   int64_t count = 1;
+  int64_t batch_parts = 1;
   bool speaks = true;
 };
 

@@ -118,6 +118,32 @@ TEST_F(CommandLineTest, ResumeTakesWhatIsNotGivenFromTheRun) {
               StatusIs(kInvalid, AllOf(HasSubstr("lr: 0.25 is now 1.0"), HasSubstr("seed: 42"))));
 }
 
+TEST_F(CommandLineTest, ResumeForgetsSizesOfWaysThatItDoesNotShareIn) {
+  RunConfig before;
+  before.model = "/m";
+  before.data = "/d.npy";
+  before.steps = 10;
+  before.tensor = "2.5d";
+  before.tensor_size = 8;
+  before.tensor_depth = 2;
+  Write("run.toml", ToToml(before));
+  const std::vector<std::string> resume = {"--output", directory_, "--resume"};
+  const auto with = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = resume;
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  };
+  ASSERT_OK_AND_ASSIGN(CommandLine line, ParseCommandLine(with({"--tensor", "3d"})));
+  EXPECT_EQ(line.config.tensor_size, 8);
+  EXPECT_EQ(line.config.tensor_depth, 1);
+  ASSERT_OK_AND_ASSIGN(line, ParseCommandLine(with({"--tensor", "none"})));
+  EXPECT_EQ(line.config.tensor_size, 0);
+  ASSERT_OK_AND_ASSIGN(line, ParseCommandLine(resume));
+  EXPECT_EQ(line.config.tensor_depth, 2);
+  EXPECT_THAT(ParseCommandLine(with({"--tensor", "3d", "--tensor-depth", "2"})),
+              StatusIs(kInvalid, HasSubstr("--tensor-depth 2 is of --tensor 2.5d")));
+}
+
 TEST_F(CommandLineTest, ResumeWithoutARunSaysSo) {
   EXPECT_THAT(ParseCommandLine(With({"--resume"})),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("no run to go on with")));

@@ -66,12 +66,20 @@ class FailingStore final : public ParameterStore {
   const std::unique_ptr<ParameterStore> store_;
 };
 
+// So many ranks, of which so many share each layer.
+struct Ranks {
+  int64_t count = 1;
+  int64_t tensor = 1;
+  policies::TensorMode mode = policies::TensorMode::k1d;
+  int64_t depth = 1;
+};
+
 // One rank of a test.
 struct Rank {
-  explicit Rank(Communicator& me, int64_t tensor = 1) {
+  explicit Rank(Communicator& me, const Ranks& ranks = {}) {
     const ModelSpec spec = ParseHfConfig(kConfig, "config")->spec;
-    const RankLayout layout(*policies::Mesh::Make(me.num_ranks(), {.tensor = tensor}),
-                            *policies::TensorGrid::Make(policies::TensorMode::k1d, tensor));
+    const RankLayout layout(*policies::Mesh::Make(me.num_ranks(), {.tensor = ranks.tensor}),
+                            *policies::TensorGrid::Make(ranks.mode, ranks.tensor, ranks.depth));
     model = *MakeModelOfRank(spec, torch::kFloat32, me, layout,
                              {.block_elements = ShardBlockElements(MomentFormat::kFp32)});
     auto own = std::make_unique<FailingStore>(*ReferenceParameterStore::Create(*model, {}, {}));
@@ -113,17 +121,11 @@ std::vector<float> Count(int64_t first, int64_t size) {
   return values;
 }
 
-// So many ranks, of which so many share each layer.
-struct Ranks {
-  int64_t count = 1;
-  int64_t tensor = 1;
-};
-
 class RanksParameterStoreTest : public ::testing::TestWithParam<Ranks> {};
 
 TEST_P(RanksParameterStoreTest, TheFirstRankReadsWhatAllHaveWritten) {
   RunThreadRanks(GetParam().count, [](Communicator& me) {
-    Rank rank(me, GetParam().tensor);
+    Rank rank(me, GetParam());
     constexpr int64_t kElements = 301 * 64;
     ASSERT_OK(rank.Write(kTable, ChunkKind::kParam, 0));
     ASSERT_OK(rank.Write(kTable, ChunkKind::kExpAvg, 5));
@@ -182,7 +184,7 @@ TEST_P(RanksParameterStoreTest, OtherRanksGiveBackTheSameBits) {
     ASSERT_OK(read(rank, of_four));
   });
   RunThreadRanks(GetParam().count, [&](Communicator& me) {
-    Rank rank(me, GetParam().tensor);
+    Rank rank(me, GetParam());
     for (const auto& [key, values] : of_four) {
       ASSERT_OK(rank.store->Write(
           key.first, key.second, [&](int64_t offset_bytes, absl::Span<std::byte> bytes) {
@@ -198,7 +200,7 @@ TEST_P(RanksParameterStoreTest, OtherRanksGiveBackTheSameBits) {
 
 TEST_P(RanksParameterStoreTest, ErrorsReachTheFirstRankAndItsOwnReachAll) {
   RunThreadRanks(GetParam().count, [](Communicator& me) {
-    Rank rank(me, GetParam().tensor);
+    Rank rank(me, GetParam());
     const int64_t last = me.num_ranks() - 1;
     if (me.rank() == last) rank.failing->failure = absl::DataLossError("a disk is gone");
     const absl::Status status = rank.store->OnFirstRank([&] {
@@ -218,9 +220,15 @@ TEST_P(RanksParameterStoreTest, ErrorsReachTheFirstRankAndItsOwnReachAll) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, RanksParameterStoreTest,
                          ::testing::Values(Ranks{1}, Ranks{2}, Ranks{4}, Ranks{2, 2}, Ranks{4, 2},
-                                           Ranks{4, 4}, Ranks{8, 2}),
+                                           Ranks{4, 4}, Ranks{8, 2},
+                                           Ranks{4, 4, policies::TensorMode::k2d},
+                                           Ranks{8, 8, policies::TensorMode::k2Point5d, 2},
+                                           Ranks{8, 8, policies::TensorMode::k3d}),
                          [](const auto& one) {
-                           return absl::StrCat(one.param.count, "_of_", one.param.tensor);
+                           return absl::StrCat(one.param.count, "_of_", one.param.tensor,
+                                               one.param.mode == policies::TensorMode::k1d
+                                                   ? ""
+                                                   : absl::StrCat("_in_grid_", one.param.depth));
                          });
 
 }  // namespace

@@ -68,6 +68,10 @@ TEST(RankLayoutTest, HiddenStatesAreInParts) {
   EXPECT_EQ(Layout(8, TensorMode::k1d, 4).parts_of_hidden(), 1);
   EXPECT_EQ(Layout(8, TensorMode::k2d, 4).parts_of_hidden(), 4);
   EXPECT_EQ(Layout(8, TensorMode::k2Point5d, 8, 2).parts_of_hidden(), 8);
+  EXPECT_EQ(Layout(8, TensorMode::k1d, 4).parts_of_batch(), 1);
+  EXPECT_EQ(Layout(9, TensorMode::k2d, 9).parts_of_batch(), 3);
+  EXPECT_EQ(Layout(18, TensorMode::k2Point5d, 18, 2).parts_of_batch(), 6);
+  EXPECT_EQ(Layout(27, TensorMode::k3d, 27).parts_of_batch(), 9);
   EXPECT_EQ(RankLayout(*Mesh::Make(4, {.tensor = 4}), *TensorGrid::Make(TensorMode::k1d, 4),
                        {.sharing = SequenceSharing::kMegatron})
                 .parts_of_hidden(),
