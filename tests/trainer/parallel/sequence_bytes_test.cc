@@ -6,6 +6,7 @@
 #include <string>
 
 #include "gtest/gtest.h"
+#include "policies/mesh/tensor_costs.h"
 #include "tests/status_matchers.h"
 #include "tests/trainer/parallel/thread_ranks.h"
 #include "torch/torch.h"
@@ -61,29 +62,28 @@ Sent SentIn(const Case& c) {
   return of_first;
 }
 
-// In bytes, for T tokens in all, heads of width h, and of keys and values h_kv, both of this rank's
-// tensor line.
+// In bytes, by the costs of the heads of this rank's tensor line.
 Sent Expected(const Case& c) {
   const int64_t ranks = c.num_ranks;
-  const int64_t bytes = torch::elementSize(c.type);
-  const int64_t own_tokens = kSequences * c.tokens / ranks;
-  const int64_t width = kWidth / c.num_tensor;
+  const int64_t bytes = kBlocks * torch::elementSize(c.type);
+  const double tokens = static_cast<double>(kSequences * c.tokens);
+  const double width = static_cast<double>(kWidth / c.num_tensor);
   int64_t key_heads = c.json == kLlama ? 2 / c.num_tensor : 4 / c.num_tensor;
   const int64_t forwards = c.recompute ? 2 : 1;
   Sent sent = {{"loss", 2 * (ranks - 1) * 4}};
   if (c.sequence.sharing == SequenceSharing::kUlysses) {
     // Where there are fewer heads of keys than ranks, each is sent to several.
     key_heads = std::max(key_heads, ranks);
-    const int64_t in = own_tokens * (width + 2 * key_heads * kHeadSize) / ranks * (ranks - 1);
-    const int64_t out = own_tokens * width / ranks * (ranks - 1);
-    sent["tokens of heads"] = (forwards + 1) * kBlocks * in * bytes;
-    sent["heads of tokens"] = (forwards + 1) * kBlocks * out * bytes;
+    const policies::UlyssesCosts costs = policies::UlyssesBlockCosts(
+        ranks, tokens, width, static_cast<double>(key_heads * kHeadSize), forwards);
+    sent["tokens of heads"] = static_cast<int64_t>(costs.in) * bytes;
+    sent["heads of tokens"] = static_cast<int64_t>(costs.out) * bytes;
     return sent;
   }
-  // Keys and values P - 1 hops in each forward and in backward, and their gradients, in fp32, P.
-  const int64_t hop = 2 * own_tokens * key_heads * kHeadSize;
-  sent["ring keys"] = (forwards + 1) * kBlocks * hop * (ranks - 1) * bytes;
-  sent["ring gradients"] = kBlocks * hop * ranks * 4;
+  const policies::RingCosts costs =
+      policies::RingBlockCosts(ranks, tokens, static_cast<double>(key_heads * kHeadSize), forwards);
+  sent["ring keys"] = static_cast<int64_t>(costs.keys) * bytes;
+  sent["ring gradients"] = kBlocks * static_cast<int64_t>(costs.gradients) * 4;  // Of fp32.
   return sent;
 }
 

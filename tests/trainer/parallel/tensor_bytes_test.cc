@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "gtest/gtest.h"
+#include "policies/mesh/tensor_costs.h"
 #include "tests/status_matchers.h"
 #include "tests/trainer/parallel/thread_ranks.h"
 #include "torch/torch.h"
@@ -62,14 +63,19 @@ TEST_P(TensorBytesTest, In1dAStepSendsWhatTheFormulasSay) {
       {.sharing = c.parts ? SequenceSharing::kMegatron : SequenceSharing::kNone});
   const int64_t hidden =
       SumBytes(kSequences * kTokens * kWidth, c.num_ranks);  // Of 2 T h (t - 1) / t.
-  const int64_t forwards = c.recompute ? 2 : 1;
   const int64_t ranks = c.num_ranks;
-  // Megatron-LM's 8 T h (t - 1) / t elements a block, 12 where it is run again.
+  // The products of all blocks. Their inner sizes do not matter in 1d.
+  const auto product = [&](bool leads_out) {
+    const policies::TensorCosts costs =
+        policies::ProductCosts(layout.grid(), {kSequences * kTokens, kWidth, kWidth, leads_out},
+                               {.num_forwards = c.recompute ? 2 : 1, .divides_sequences = c.parts});
+    return static_cast<int64_t>(costs.total()) * kBlocks * kBytes;
+  };
   Sent expected = {
       {{"tensor j", "embedding"}, hidden},
-      {{"tensor j", "attention out"}, forwards * kBlocks * hidden},
-      {{"tensor j", "feed out"}, forwards * kBlocks * hidden},
-      {{"tensor j", "shared input"}, 2 * kBlocks * hidden},
+      {{"tensor j", "attention out"}, product(/*leads_out=*/true)},
+      {{"tensor j", "feed out"}, product(/*leads_out=*/true)},
+      {{"tensor j", "shared input"}, 2 * product(/*leads_out=*/false)},
       {{"tensor j", "head"}, hidden},
       {{"tensor j", "sums of logits"}, 2 * kSequences * kTokens * (ranks - 1) * kBytes}};
   if (c.json == kLlama && ranks == 4) {
@@ -77,13 +83,6 @@ TEST_P(TensorBytesTest, In1dAStepSendsWhatTheFormulasSay) {
     expected[{"key heads", "gradients of parts"}] = kBlocks * 2 * SumBytes(kWidth * kWidth / 4, 2);
   }
   if (c.parts) {
-    // A sum is a scatter and a gather, in forward and in backward. What goes in is gathered in each
-    // forward and for the weights' gradients, and scattered in backward: 10 T h (t - 1) / t, and 4
-    // more where a block is run again.
-    for (const char* const site : {"attention out", "feed out"}) {
-      expected[{"tensor j", site}] = (forwards + 1) * kBlocks * hidden / 2;
-    }
-    expected[{"tensor j", "shared input"}] = 2 * (forwards + 2) * kBlocks * hidden / 2;
     // Of norms, biases of what comes out, and positions.
     expected[{"tensor j", "gradients of parts"}] =
         (6 * kBlocks + 2 + kTokens) * SumBytes(kWidth, ranks);

@@ -1,19 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks of a square, of several squares or of a cube send what the formulas say, at each site, in
-// forward, in backward and in a forward that is run again. T tokens, in and out elements of a
-// matrix, q ranks along an axis, depth d.
-// 2d:     a linear layer 3 (T in + in out)/q (q - 1)/q elements. 2.5d has T/d in place of T.
-// 3d:     2 (T in + in out + T out)/q^2 (q - 1)/q, and to gather again (T in + in out)/q^2
-//         (q - 1)/q.
-// Twice:  a forward that runs again gathers and adds up once more. Layers that read one tensor
-//         gather it once for all of them.
+// forward, in backward and in a forward that is run again. What products send is that of
+// policies/mesh/tensor_costs.h.
 #include <map>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "gtest/gtest.h"
+#include "policies/mesh/tensor_costs.h"
 #include "tests/status_matchers.h"
 #include "tests/trainer/parallel/thread_ranks.h"
 #include "torch/torch.h"
@@ -65,7 +62,8 @@ struct Matrix {
   int64_t in;
   int64_t out;
 };
-// The matrices of a block: those that lead into its parts, and those that lead out of them.
+// The matrices of a block: those that lead into its parts, of which those of one site read one
+// tensor, and those that lead out of them.
 std::vector<Matrix> Into(const Case& c) {
   if (c.is_gpt2()) return {{"attention in", kWidth, 3 * kWidth}, {"feed in", kWidth, kInner}};
   return {{"attention in", kWidth, kWidth},
@@ -95,21 +93,40 @@ void AddNorms(Sent& sent, const Case& c, const char* width, int64_t tokens, int6
   Add(sent, width, "norm gradients", (2 * kBlocks + 1) * SumBytes(numbers * tokens, q));
 }
 
+// The products of all blocks.
+void AddProducts(Sent& sent, const Case& c) {
+  const policies::TensorGrid grid = *policies::TensorGrid::Make(c.mode, c.num_ranks, c.depth);
+  const bool in_3d = c.mode == TensorMode::k3d;
+  const auto add = [&](const Matrix& matrix, bool leads_out, bool shares_input) {
+    const policies::TensorCosts costs =
+        policies::ProductCosts(grid,
+                               {kSequences * kTokens, static_cast<double>(matrix.in),
+                                static_cast<double>(matrix.out), leads_out},
+                               {.num_forwards = c.forwards()});
+    const auto bytes = [](double elements) {
+      return static_cast<int64_t>(elements) * kBlocks * kBytes;
+    };
+    Add(sent, "i", "matrices", bytes(costs.matrix));
+    if (!shares_input) {
+      Add(sent, in_3d && leads_out ? "k" : "j", leads_out ? matrix.site : "shared input",
+          bytes(costs.input));
+    }
+    if (in_3d) Add(sent, leads_out ? "j" : "k", matrix.site, bytes(costs.output));
+  };
+  absl::string_view before;
+  for (const Matrix& matrix : Into(c)) {
+    add(matrix, /*leads_out=*/false, /*shares_input=*/matrix.site == before);
+    before = matrix.site;
+  }
+  for (const Matrix& matrix : kOutOf) add(matrix, /*leads_out=*/true, /*shares_input=*/false);
+}
+
 Sent BytesOf2d(const Case& c) {
-  const int64_t q = 2, forwards = c.forwards();
+  const int64_t q = 2;
   const int64_t tokens = kSequences * kTokens / c.depth;  // Of a square.
   const int64_t vocabulary = (kVocabulary + q - 1) / q * q;
   Sent sent;
-  // In each forward, and in backward a gather and a sum in parts.
-  const auto panels = [&](const char* axis, const char* site, int64_t elements) {
-    Add(sent, axis, site, (forwards + 2) * kBlocks * PanelBytes(elements, q));
-  };
-  panels("j", "shared input", 2 * tokens * kWidth / q);
-  for (const Matrix& matrix : Into(c)) panels("i", "matrices", matrix.in * matrix.out / q);
-  for (const Matrix& matrix : kOutOf) {
-    panels("j", matrix.site, tokens * matrix.in / q);
-    panels("i", "matrices", matrix.in * matrix.out / q);
-  }
+  AddProducts(sent, c);
   AddNorms(sent, c, "j", tokens / q, q);
   Add(sent, "j", "sums of logits", PanelBytes(2 * tokens / q * q, q));
   Add(sent, "i", "embedding", 2 * PanelBytes(tokens * kWidth / q, q));
@@ -123,25 +140,11 @@ Sent BytesOf2d(const Case& c) {
 }
 
 Sent BytesOf3d(const Case& c) {
-  const int64_t q = 2, forwards = c.forwards();
+  const int64_t q = 2;
   const int64_t tokens = kSequences * kTokens;
   const int64_t vocabulary = (kVocabulary + q * q - 1) / (q * q) * q * q;
   Sent sent;
-  const auto input = [&](const char* axis, const char* site, int64_t width) {
-    Add(sent, axis, site, (forwards + 2) * kBlocks * PanelBytes(tokens * width / (q * q), q));
-  };
-  const auto matrix_and_output = [&](const Matrix& matrix, const char* axis) {
-    Add(sent, "i", "matrices",
-        (forwards + 2) * kBlocks * PanelBytes(matrix.in * matrix.out / (q * q), q));
-    Add(sent, axis, matrix.site,
-        (forwards + 1) * kBlocks * PanelBytes(tokens * matrix.out / (q * q), q));
-  };
-  for (int part = 0; part < 2; ++part) input("j", "shared input", kWidth);
-  for (const Matrix& matrix : Into(c)) matrix_and_output(matrix, "k");
-  for (const Matrix& matrix : kOutOf) {
-    input("k", matrix.site, matrix.in);
-    matrix_and_output(matrix, "j");
-  }
+  AddProducts(sent, c);
   AddNorms(sent, c, "k", tokens / (q * q), q);
   for (const char* const axis : {"j", "k"}) {
     Add(sent, axis, "sums of logits", PanelBytes(2 * tokens / q * q, q));
