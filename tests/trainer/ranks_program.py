@@ -2,6 +2,7 @@
 """What the end-to-end tests of gemini-train by mpirun share: running several ranks, and reading what they left."""
 import os
 import pathlib
+import shutil
 import subprocess
 import time
 
@@ -124,3 +125,20 @@ class SharingRanksTestCase(RanksTestCase):
                 apart = self.ranks(num_apart, f"apart_{name}", **self.keys(**keys))
                 shared = self.ranks(4, f"shared_{name}", **sharing, **self.keys(**keys))
                 self.assert_close(apart, shared, **bars)
+
+    def check_other_meshes_go_on(self, num_ranks, sharing, cases):
+        """Other ranks resume what these have begun, and end where these do, those like them with the same bits."""
+        more = {"schedule": "constant", "steps": 3}
+        first = self.ranks(num_ranks, "first", **sharing, **self.keys(**more))
+        through = self.ranks(num_ranks, "through", **sharing, **self.keys(**dict(more, steps=6)))
+        for name, others, keys in cases:
+            with self.subTest(name):
+                shutil.copytree(first, self.directory / name, symlinks=True)
+                going = dict(keys, output=self.directory / name, resume=True, steps=6)
+                result = run_ranks(others, **going) if others > 1 else train_program.run(**going)
+                self.assertEqual(result.returncode, 0, result.stderr)
+                if name == "same":
+                    for file in ("model.safetensors", "optimizer.safetensors"):
+                        self.assert_same_file(through / "latest" / file, self.directory / name / "latest" / file)
+                else:
+                    self.assert_close(through, self.directory / name, loss=1e-6, parameters=2e-5)

@@ -3,12 +3,10 @@
 """gemini-train by mpirun, where ranks share sequences by Ulysses or in a ring: they train as one process does, wherever
 their parts lie, and go on from each other's checkpoints."""
 import os
-import shutil
 import signal
 import unittest
 
-from ranks_program import TIED, SharingRanksTestCase, run_ranks
-from train_program import run
+from ranks_program import TIED, SharingRanksTestCase
 
 ULYSSES = {"sequence_parallel": "ulysses", "sequence_size": 2}
 RING = {"sequence_parallel": "ring", "sequence_size": 2}
@@ -55,23 +53,11 @@ class SequenceRanksTest(SharingRanksTestCase):
         self.assert_close(apart, ends[0])
 
     def test_other_meshes_go_on(self):
-        more = {"schedule": "constant", "steps": 3}
-        first = self.ranks(4, "first", **RING, **self.keys(**more))
-        through = self.ranks(4, "through", **RING, **self.keys(**dict(more, steps=6)))
-        for name, num_ranks, keys in (
-                ("same", 4, {}), ("ulysses", 4, {"sequence_parallel": "ulysses"}),
-                ("line", 4, {"sequence_parallel": "none", "tensor": "1d", "tensor_size": 2}),
-                ("alone", 1, {"sequence_parallel": "none", "accumulate": 2})):
-            with self.subTest(name):
-                shutil.copytree(first, self.directory / name, symlinks=True)
-                going = dict(keys, output=self.directory / name, resume=True, steps=6)
-                result = run_ranks(num_ranks, **going) if num_ranks > 1 else run(**going)
-                self.assertEqual(result.returncode, 0, result.stderr)
-                if name == "same":
-                    for file in ("model.safetensors", "optimizer.safetensors"):
-                        self.assert_same_file(through / "latest" / file, self.directory / name / "latest" / file)
-                else:
-                    self.assert_close(through, self.directory / name, loss=1e-6, parameters=2e-5)
+        self.check_other_meshes_go_on(4, RING, [
+            ("same", 4, {}),
+            ("ulysses", 4, {"sequence_parallel": "ulysses"}),
+            ("line", 4, {"sequence_parallel": "none", "tensor": "1d", "tensor_size": 2}),
+            ("alone", 1, {"sequence_parallel": "none", "accumulate": 2})])
 
     def test_a_rank_that_stops_in_a_ring_is_named(self):
         keys = {"steps": 100000, "eval_every": 0, "collective_timeout": 5, "sequence_parallel": "ring"}

@@ -3,12 +3,10 @@
 """gemini-train by mpirun, where ranks share each layer on a square, on several squares or in a cube: they train as one
 process does, wherever their parts lie, and go on from each other's checkpoints."""
 import os
-import shutil
 import signal
 import unittest
 
-from ranks_program import TIED, SharingRanksTestCase, run_ranks
-from train_program import run
+from ranks_program import TIED, SharingRanksTestCase
 
 SQUARE = {"tensor": "2d", "tensor_size": 4}
 SQUARES = {"tensor": "2.5d", "tensor_size": 8, "tensor_depth": 2}
@@ -47,22 +45,11 @@ class TensorGridRanksTest(SharingRanksTestCase):
             "lamb": ({}, {"optimizer": "lamb"})}, num_apart=1)
 
     def test_other_meshes_go_on(self):
-        more = {"schedule": "constant", "steps": 3}
-        first = self.ranks(8, "first", zero=3, **SQUARES, **self.keys(**more))
-        through = self.ranks(8, "through", zero=3, **SQUARES, **self.keys(**dict(more, steps=6)))
-        for name, num_ranks, keys in (("same", 8, {}), ("cube", 8, {"tensor": "3d"}),
-                                      ("line", 2, {"tensor": "1d", "tensor_size": 2}),
-                                      ("alone", 1, {"tensor": "none"})):
-            with self.subTest(name):
-                shutil.copytree(first, self.directory / name, symlinks=True)
-                going = dict(keys, output=self.directory / name, resume=True, steps=6)
-                result = run_ranks(num_ranks, **going) if num_ranks > 1 else run(**going)
-                self.assertEqual(result.returncode, 0, result.stderr)
-                if name == "same":
-                    for file in ("model.safetensors", "optimizer.safetensors"):
-                        self.assert_same_file(through / "latest" / file, self.directory / name / "latest" / file)
-                else:
-                    self.assert_close(through, self.directory / name, loss=1e-6, parameters=2e-5)
+        self.check_other_meshes_go_on(8, dict(SQUARES, zero=3), [
+            ("same", 8, {}),
+            ("cube", 8, {"tensor": "3d"}),
+            ("line", 2, {"tensor": "1d", "tensor_size": 2}),
+            ("alone", 1, {"tensor": "none"})])
 
     def test_what_does_not_divide_is_refused(self):
         config = self.directory / "grid.toml"

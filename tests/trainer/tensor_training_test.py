@@ -3,12 +3,11 @@
 """gemini-train by mpirun, where ranks share each layer: they train as one process does, wherever their parts lie, and go
 on from each other's checkpoints."""
 import os
-import shutil
 import signal
 import unittest
 
 from ranks_program import TIED, TIMEOUT_S, SharingRanksTestCase, run_ranks
-from train_program import run, steps
+from train_program import steps
 
 SHARED = {"tensor": "1d", "tensor_size": 2}
 MEGATRON = {"sequence_parallel": "megatron", **SHARED}
@@ -90,23 +89,12 @@ class TensorRanksTest(SharingRanksTestCase):
         self.assertLess(host[3], 0.6 * host[0])
 
     def test_other_meshes_go_on(self):
-        more = {"schedule": "constant", "steps": 3}
-        first = self.ranks(4, "first", **SHARED, **self.keys(**more))
-        through = self.ranks(4, "through", **SHARED, **self.keys(**dict(more, steps=6)))
-        for name, num_ranks, keys in (("same", 4, {}), ("line", 4, {"tensor_size": 4, "accumulate": 2}),
-                                      ("shards", 2, {"tensor": "none"}),
-                                      ("parts", 4, {"sequence_parallel": "megatron"}),
-                                      ("alone", 1, {"tensor": "none", "accumulate": 2})):
-            with self.subTest(name):
-                shutil.copytree(first, self.directory / name, symlinks=True)
-                going = dict(keys, output=self.directory / name, resume=True, steps=6)
-                result = run_ranks(num_ranks, **going) if num_ranks > 1 else run(**going)
-                self.assertEqual(result.returncode, 0, result.stderr)
-                if name == "same":
-                    for file in ("model.safetensors", "optimizer.safetensors"):
-                        self.assert_same_file(through / "latest" / file, self.directory / name / "latest" / file)
-                else:
-                    self.assert_close(through, self.directory / name, loss=1e-6, parameters=2e-5)
+        self.check_other_meshes_go_on(4, SHARED, [
+            ("same", 4, {}),
+            ("line", 4, {"tensor_size": 4, "accumulate": 2}),
+            ("shards", 2, {"tensor": "none"}),
+            ("parts", 4, {"sequence_parallel": "megatron"}),
+            ("alone", 1, {"tensor": "none", "accumulate": 2})])
 
     def test_ranks_may_be_counted_in_another_order(self):
         ends = [self.ranks(4, f"order_{order[0]}", rank_order=order, **SHARED, **self.keys())

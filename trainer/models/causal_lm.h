@@ -44,6 +44,14 @@ struct Labels {
   static Labels AllOf(const torch::Tensor& tokens) {
     return {tokens, tokens.size(0) * (tokens.size(1) - 1)};
   }
+  // Returns those of the first `rows` rows: nothing of the others is predicted.
+  static Labels OfFirst(const torch::Tensor& tokens, int64_t rows) {
+    Labels labels = AllOf(tokens.narrow(0, 0, rows));
+    if (rows == tokens.size(0)) return labels;
+    labels.ids = tokens.clone();
+    labels.ids.narrow(0, rows, tokens.size(0) - rows).fill_(-1);
+    return labels;
+  }
 };
 
 // What backward multiplies the parts of a batch's loss by.

@@ -458,12 +458,7 @@ absl::Status Loop::Evaluate() {
       GEMINI_ASSIGN_OR_RETURN(const torch::Tensor tokens, Batch(data, rows, [&](int64_t i) {
                                 return first + std::min(i, count - 1);
                               }));
-      Labels labels = Labels::AllOf(tokens);
-      if (rows > count) {
-        labels.ids = tokens.clone();
-        labels.ids.narrow(0, count, rows - count).fill_(-1);
-        labels.count = labels.count / rows * count;
-      }
+      const Labels labels = Labels::OfFirst(tokens, count);
       // The last batch may be a short one, which needs less memory.
       const PhaseScope phase(parts_.store, absl::StrCat("eval", routed ? "-routed" : "",
                                                         rows == config_.batch ? "" : "-last"));
