@@ -14,17 +14,17 @@ namespace {
 
 // Puts sizes that the run had before back to what they are by default, where it does not share the
 // work that way any more and the command line does not name them.
-void ForgetUnusedSizes(const Flags& flags, RunConfig& config) {
-  const RunConfig defaults;
-  const auto forget = [&](absl::string_view key, bool is_used, auto RunConfig::*size) {
+void ForgetUnusedSizes(const Flags& flags, SharingKeys& config) {
+  const SharingKeys defaults;
+  const auto forget = [&](absl::string_view key, bool is_used, auto SharingKeys::*size) {
     const auto given = flags.values.find(key);
     const bool is_given = given != flags.values.end() && !given->second.empty();
     if (!is_used && !is_given) config.*size = defaults.*size;
   };
-  forget("tensor-size", config.tensor != "none", &RunConfig::tensor_size);
-  forget("tensor-depth", config.tensor == "2.5d", &RunConfig::tensor_depth);
-  forget("sequence-size", config.has_sequence_axis(), &RunConfig::sequence_size);
-  forget("sequence-layout", config.sequence_parallel == "ring", &RunConfig::sequence_layout);
+  forget("tensor-size", config.tensor != "none", &SharingKeys::tensor_size);
+  forget("tensor-depth", config.tensor == "2.5d", &SharingKeys::tensor_depth);
+  forget("sequence-size", config.has_sequence_axis(), &SharingKeys::sequence_size);
+  forget("sequence-layout", config.sequence_parallel == "ring", &SharingKeys::sequence_layout);
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ namespace gemini::trainer {
 namespace {
 
 // Refuses keys of how ranks share the work that do not belong together.
-absl::Status CheckSharing(const RunConfig& config) {
+absl::Status CheckSharing(const SharingKeys& config) {
   const auto refuse = [](const auto&... message) {
     return absl::InvalidArgumentError(absl::StrCat(message...));
   };
@@ -103,13 +103,13 @@ bool RunConfig::adds_gradients_once() const {
   return accumulate > 1 && (gradient_sync == "last" || (gradient_sync == "auto" && has_room));
 }
 
-int64_t RunConfig::tensor_ranks(int64_t num_ranks) const {
+int64_t SharingKeys::tensor_ranks(int64_t num_ranks) const {
   if (tensor == "none") return 1;
   if (tensor_size > 0) return tensor_size;
   return std::max<int64_t>(num_ranks / std::max<int64_t>(sequence_size, 1), 1);
 }
 
-int64_t RunConfig::sequence_ranks(int64_t num_ranks) const {
+int64_t SharingKeys::sequence_ranks(int64_t num_ranks) const {
   if (!has_sequence_axis()) return 1;
   if (sequence_size > 0) return sequence_size;
   return std::max<int64_t>(num_ranks / tensor_ranks(num_ranks), 1);

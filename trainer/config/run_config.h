@@ -60,8 +60,28 @@ struct PlacementKeys {
   bool operator==(const PlacementKeys&) const = default;
 };
 
+// How ranks share layers and sequences.
+struct SharingKeys {
+  std::string tensor = "none";             // How ranks share each layer.
+  int64_t tensor_size = 0;                 // How many do; 0: all that sequence_size leaves.
+  int64_t tensor_depth = 1;                // Layers of a 2.5d grid.
+  std::string sequence_parallel = "none";  // How ranks share each sequence.
+  int64_t sequence_size = 0;               // How many do by ulysses or ring; 0: all that are left.
+  std::string sequence_layout = "zigzag";  // What of a sequence each rank of a ring has.
+  std::string rank_order = "pp,dp,sp,tp";  // A policies::MeshOrder.
+
+  // Whether ranks share sequences along an axis of their own.
+  bool has_sequence_axis() const {
+    return sequence_parallel == "ulysses" || sequence_parallel == "ring";
+  }
+  // How many of `num_ranks` share each layer, and how many each sequence along that axis.
+  int64_t tensor_ranks(int64_t num_ranks) const;
+  int64_t sequence_ranks(int64_t num_ranks) const;
+  bool operator==(const SharingKeys&) const = default;
+};
+
 // Everything that a run is told, by flags and files.
-struct RunConfig : OptimizerKeys, PlacementKeys {
+struct RunConfig : OptimizerKeys, PlacementKeys, SharingKeys {
   std::string model;
   std::string data;
   std::string output;
@@ -72,15 +92,8 @@ struct RunConfig : OptimizerKeys, PlacementKeys {
   std::string micro_batch_schedule = "horizontal";
   int64_t collective_timeout = 120;  // Seconds.
   std::string zero = "3";  // Of several ranks: what of the model each of them has in parts.
-  std::string gradient_sync = "auto";      // When they add their gradients.
-  int64_t gather_ahead = 0;                // Units that are gathered while one computes.
-  std::string tensor = "none";             // How ranks share each layer.
-  int64_t tensor_size = 0;                 // How many do; 0: all that sequence_size leaves.
-  int64_t tensor_depth = 1;                // Layers of a 2.5d grid.
-  std::string sequence_parallel = "none";  // How ranks share each sequence.
-  int64_t sequence_size = 0;               // How many do by ulysses or ring; 0: all that are left.
-  std::string sequence_layout = "zigzag";  // What of a sequence each rank of a ring has.
-  std::string rank_order = "pp,dp,sp,tp";  // A policies::MeshOrder.
+  std::string gradient_sync = "auto";  // When they add their gradients.
+  int64_t gather_ahead = 0;            // Units that are gathered while one computes.
   bool recompute = false;
   std::string order = "shuffled";
   std::string metrics;  // Empty: metrics.jsonl in the output directory.
@@ -105,13 +118,6 @@ struct RunConfig : OptimizerKeys, PlacementKeys {
   std::optional<int> gpu() const;
   // Whether ranks add their gradients behind all micro-batches of a step, and not in each.
   bool adds_gradients_once() const;
-  // Whether ranks share sequences along an axis of their own.
-  bool has_sequence_axis() const {
-    return sequence_parallel == "ulysses" || sequence_parallel == "ring";
-  }
-  // How many of `num_ranks` share each layer, and how many each sequence along that axis.
-  int64_t tensor_ranks(int64_t num_ranks) const;
-  int64_t sequence_ranks(int64_t num_ranks) const;
   bool states_on_nvme() const { return optimizer_tier == "nvme"; }
   // Whether an evaluation fetches the experts alone that tokens choose, `chosen` of `count` each.
   bool routes_experts(int64_t count, int64_t chosen) const;
