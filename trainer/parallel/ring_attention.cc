@@ -7,7 +7,6 @@
 
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/full.h"
-#include "ATen/ops/logaddexp.h"
 #include "ATen/ops/stack.h"
 #include "ATen/ops/zeros.h"
 #include "c10/util/Exception.h"
@@ -52,24 +51,32 @@ void ForEachHop(const Tensor& key, const Tensor& value, const RankLine& line,
   }
 }
 
-// Adds a piece to what the rows have of other keys: sums of values, which are divided by the
-// rows' sums of exponentials, and the logarithms of those.
-void Merge(const AttentionPieces& pieces, const AttentionPiece& piece, const Tensor& query,
-           const Tensor& held, const Tensor& out, const Tensor& log_sums) {
-  Tensor weights = pieces.Scores(query, held[0], piece);
-  // It is minus infinity for a row that sees none of the keys. Minus infinity cannot be subtracted
-  // from itself, so that row's scores, and its sums below, are left as they are.
-  const Tensor largest = weights.amax(/*dim=*/-1, /*keepdim=*/true);
-  const Tensor subtracted = largest.masked_fill(largest.isinf(), 0);
-  weights.sub_(subtracted).exp_();
-  const Tensor log_sum = weights.sum(/*dim=*/-1, /*keepdim=*/true).log_().add_(subtracted);
-  const Tensor before = pieces.RowsOf(log_sums, piece);
-  const Tensor merged = at::logaddexp(before, log_sum);
-  const Tensor finite = merged.masked_fill(merged.isinf(), 0);
-  const Tensor values = pieces.SumOfValues(weights, held[1], piece);
-  pieces.RowsOf(out, piece).mul_((before - finite).exp_()).add_(values * (largest - finite).exp_());
-  before.copy_(merged);
-}
+// What rows have of the keys that they have met: the largest score, the sum of the scores'
+// exponentials, and that of values with these weights, both divided by the largest one's exponential.
+struct RowSums {
+  RowSums(const Tensor& query, const torch::TensorOptions& options)
+      : largest(
+            at::full({query.size(0), query.size(1), query.size(2), 1}, kMinusInfinity, options)),
+        exponentials(at::zeros(largest.sizes(), options)),
+        values(at::zeros(query.sizes(), options)) {}
+  const Tensor largest;
+  const Tensor exponentials;
+  const Tensor values;
+
+  void Add(const AttentionPieces& pieces, const AttentionPiece& piece, const Tensor& query,
+           const Tensor& held) {
+    Tensor weights = pieces.Scores(query, held[0], piece);
+    const Tensor before = pieces.RowsOf(largest, piece);
+    const Tensor now = before.maximum(weights.amax(/*dim=*/-1, /*keepdim=*/true));
+    // It is minus infinity for a row that has met no key yet, and cannot be subtracted from itself.
+    const Tensor subtracted = now.masked_fill(now.isinf(), 0);
+    const Tensor factor = (before - subtracted).exp_();
+    weights.sub_(subtracted).exp_();
+    pieces.RowsOf(exponentials, piece).mul_(factor).add_(weights.sum(/*dim=*/-1, /*keepdim=*/true));
+    pieces.RowsOf(values, piece).mul_(factor).add_(pieces.SumOfValues(weights, held[1], piece));
+    before.copy_(now);
+  }
+};
 
 class RingAttentionFunction : public torch::autograd::Function<RingAttentionFunction> {
  public:
@@ -80,18 +87,16 @@ class RingAttentionFunction : public torch::autograd::Function<RingAttentionFunc
     const int64_t tokens = query.size(2);
     const AttentionPieces pieces(query, key, options, tokens * line.size());
     const auto sums = query.options().dtype(TypeOfSums(query));
-    const Tensor out = at::zeros(query.sizes(), sums);
-    const Tensor log_sums =
-        at::full({query.size(0), query.size(1), tokens, 1}, kMinusInfinity, sums);
+    RowSums rows(query, sums);
     ForEachHop(key, value, line, [&](const Tensor& held, int64_t place) {
-      pieces.ForEach(
-          ring->SlicesOf(line.place(), tokens), ring->SlicesOf(place, tokens),
-          [&](const AttentionPiece& piece) { Merge(pieces, piece, query, held, out, log_sums); });
+      pieces.ForEach(ring->SlicesOf(line.place(), tokens), ring->SlicesOf(place, tokens),
+                     [&](const AttentionPiece& piece) { rows.Add(pieces, piece, query, held); });
     });
-    Tensor rounded = out.to(query.scalar_type());
+    Tensor out = rows.values.div_(rows.exponentials).to(query.scalar_type());
+    const Tensor log_sums = rows.exponentials.log_().add_(rows.largest);
     SaveState(context, ring);
-    context->save_for_backward({query, key, value, rounded, log_sums});
-    return rounded;
+    context->save_for_backward({query, key, value, out, log_sums});
+    return out;
   }
 
   static variable_list backward(AutogradContext* context, variable_list output_grads) {

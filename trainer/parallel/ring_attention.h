@@ -5,10 +5,11 @@
 //         likewise, and with them their gradients, which are fp32, or fp64 of such, and go one hop
 //         further, home. With as many heads of keys as of queries that is 6 T h (P - 1) / P + 2 T h
 //         / P elements for T tokens of width h on P ranks.
-// Memory: no scores. What comes of each hop is merged by the logarithms of sums of exponentials.
+// Memory: scores of a piece alone. Each hop's are added to sums of exponentials and of values.
 // Bits:   an order of adding for each rank, the same each time.
 // Errors: as tensor_exchange.h. A second derivative is refused.
-// Source: Liu, Zaharia and Abbeel, "Ring Attention with Blockwise Transformers", arXiv:2310.01889.
+// Source: Liu, Zaharia and Abbeel, "Ring Attention with Blockwise Transformers", arXiv:2310.01889;
+//         sums by the largest score are those of Milakov and Gimelshein, arXiv:1805.02867.
 #pragma once
 #include <cstdint>
 #include <vector>
