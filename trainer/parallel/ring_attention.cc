@@ -52,7 +52,8 @@ void ForEachHop(const Tensor& key, const Tensor& value, const RankLine& line,
 }
 
 // What rows have of the keys that they have met: the largest score, the sum of the scores'
-// exponentials, and that of values with these weights, both divided by the largest one's exponential.
+// exponentials, and that of values with these weights. Both are divided by the largest score's
+// exponential.
 struct RowSums {
   RowSums(const Tensor& query, const torch::TensorOptions& options)
       : largest(
