@@ -51,7 +51,8 @@ absl::StatusOr<std::unique_ptr<TensorLayers>> DividedLayers(const ModelSpec& spe
 absl::Status CheckLayout(const ModelSpec& spec, const RankLayout& layout, int64_t batch,
                          int64_t sequence) {
   const policies::TensorGrid& grid = layout.grid();
-  if (grid.mode() != policies::TensorMode::k1d) return CheckTensorGrid(spec, grid, batch);
+  const bool is_line = grid.mode() == policies::TensorMode::k1d || grid.num_ranks() == 1;
+  if (!is_line) return CheckTensorGrid(spec, grid, batch);
   GEMINI_RETURN_IF_ERROR(CheckTensor1d(spec, grid.num_ranks()));
   return CheckSequenceSharing(spec, layout, sequence);
 }
