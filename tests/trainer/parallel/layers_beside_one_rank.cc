@@ -144,18 +144,6 @@ double Largest(const Tensor& x) { return x.numel() == 0 ? 0 : x.abs().max().item
 
 namespace {
 
-// Returns by how much each gradient of one rank in fp32 differs from that in fp64, at most.
-std::map<std::string, double> RoundingOf(const LayersCase& c, const TrainResults& one_rank) {
-  std::map<std::string, double> rounding;
-  if (c.type == torch::kFloat64) return rounding;
-  LayersCase exact = c;
-  exact.type = torch::kFloat64;
-  for (const auto& [name, gradient] : TrainOnOneRank(exact).gradients) {
-    rounding[name] = Largest(gradient - one_rank.gradients.at(name).to(torch::kFloat64));
-  }
-  return rounding;
-}
-
 double SquaresOf(const Tensor& gradient) {
   return gradient.to(torch::kFloat64).square().sum().item<double>();
 }
@@ -164,7 +152,6 @@ double SquaresOf(const Tensor& gradient) {
 
 std::vector<std::string> Differences(const LayersCase& c, const TrainResults& whole,
                                      const std::string& skipped, std::set<std::string>* sites) {
-  const std::map<std::string, double> rounding = RoundingOf(c, whole);
   double expected_norm = 0;  // Squared.
   for (const auto& [name, gradient] : whole.gradients) expected_norm += SquaresOf(gradient);
   Mutex mutex;
@@ -227,12 +214,8 @@ std::vector<std::string> Differences(const LayersCase& c, const TrainResults& wh
                            : c.type == torch::kFloat32
                                ? std::max(Largest(expected), 1e-4 * model_scale)
                                : Largest(expected);
-      // Of a gradient that is a small difference of large numbers one rank's rounding is larger.
-      const auto found = rounding.find(parameter.key());
-      const double allowed = found == rounding.end() ? 0 : 2 * found->second / c.tolerance();
       for (const Box& box : boxes.BoxesOf(made.place)) {
-        compare(parameter.key(), Largest(OfRank(gradient, box) - OfWhole(expected, box)),
-                std::max(scale, allowed));
+        compare(parameter.key(), Largest(OfRank(gradient, box) - OfWhole(expected, box)), scale);
       }
       const bool has_copies = made.sums.group != nullptr && made.sums.place() > 0;
       if (boxes.IsFirstOf(made.place) && !has_copies) norm += SquaresOf(gradient);
