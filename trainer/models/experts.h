@@ -31,7 +31,7 @@ class Experts : public torch::nn::Module {
  private:
   const ExpertsSpec spec_;
   std::shared_ptr<Layer> router_;
-  // Null where there is nothing to do.
+  // Each of these is null if the set of layers has nothing to do there.
   std::shared_ptr<Layer> router_output_;
   std::shared_ptr<Layer> input_;  // Of all experts.
   std::shared_ptr<Layer> weights_;

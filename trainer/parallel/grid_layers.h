@@ -47,14 +47,15 @@ struct MatrixPlan {
 // Which parts a rank has of a model, and with whom it exchanges others.
 struct GridPlan {
   policies::TensorGrid grid;
-  // Of hidden states between blocks. The ranks of `width` have the rest of the same tokens.
+  // These say which part of hidden states the rank has between blocks. The ranks of `width` have
+  // the rest of the same tokens.
   EqualPart sequences;
   EqualPart width_part;
   RankLine width;
   std::vector<policies::TensorAxis> width_axes;
   std::vector<RankLine> same_width;  // The other ranks that have those elements of each token.
-  // The same between linear layers that lead into attention and feed-forward parts, `into`, and
-  // those that lead out of them: some heads there, or some elements of the inner width.
+  // Linear layers of `into` lead into attention and feed-forward parts, and those of `out_of` lead
+  // out of them. Between the two the rank has some heads, or some elements of the inner width.
   MatrixPlan into;
   MatrixPlan out_of;
   EqualPart inner_sequences;
@@ -105,7 +106,7 @@ class GridLayers : public TensorLayers {
 
  private:
   ParameterBoxes TableBoxes(int64_t vocabulary, int64_t width) const;
-  // `input` is null where the layer puts together by itself what it reads.
+  // `input` may be null: then the layer puts together what it reads.
   std::shared_ptr<Layer> MakeLinear(const LinearShape& shape, const MatrixPlan& plan,
                                     std::shared_ptr<InputOfParts> input, const char* site);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers between those whose matrices ranks share, for tensors of which each rank has a part: what
-// puts a tensor together for several linear layers, attention among some heads of some sequences,
-// and any layer that reads a part and is whole in each rank.
+// These layers stand between those whose matrices ranks share, and work on a rank's part of a
+// tensor. They put a tensor together for several linear layers, compute attention among some heads
+// of some sequences, and add up the gradients of a layer that each rank has whole.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -22,12 +22,12 @@ struct PartsAlong {
   int64_t dimension = 0;
 };
 
-// What goes into linear layers, put together for them.
+// Puts together what several linear layers read.
 class InputOfParts : public Layer {
  public:
   InputOfParts(const PartsAlong& along, std::string site) : along_(along), site_(std::move(site)) {}
   torch::Tensor Forward(const torch::Tensor& x) const override;
-  // Of the last Forward, or null.
+  // Returns the parts of the last Forward. It returns null if no graph keeps them.
   std::shared_ptr<GatheredParts> parts() const { return parts_.lock(); }
 
  private:

@@ -25,7 +25,7 @@ absl::Status CheckParts(policies::TensorMode mode, int64_t parts, int64_t most_p
                         absl::FunctionRef<std::string(int64_t parts)> why_not,
                         absl::FunctionRef<int64_t(int64_t parts)> ranks_of);
 
-// Of 2d, 2.5d and 3d, for micro-batches of `batch` sequences; 0 stands for any that fits.
+// Checks a grid of 2d, 2.5d or 3d for micro-batches of `batch` sequences; 0 stands for any batch.
 // INVALID_ARGUMENT: the model or the batch cannot be divided; the message names what does not
 // divide, and sizes that do.
 // UNIMPLEMENTED: it has layers that no grid shares; the message names them.

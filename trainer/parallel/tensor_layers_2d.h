@@ -21,7 +21,7 @@
 
 namespace gemini::trainer {
 
-// Of the rank at `place` of a grid of 2d or 2.5d.
+// Returns the plan of the rank at `place` of a grid of 2d or 2.5d.
 GridPlan PlanOf2d(const policies::TensorGrid& grid, int64_t place, const GridLines& lines);
 
 }  // namespace gemini::trainer

@@ -20,7 +20,7 @@
 
 namespace gemini::trainer {
 
-// Of the rank at `place` of a grid of 3d.
+// Returns the plan of the rank at `place` of a grid of 3d.
 GridPlan PlanOf3d(const policies::TensorGrid& grid, int64_t place, const GridLines& lines);
 
 }  // namespace gemini::trainer

@@ -50,7 +50,7 @@ struct LayersCase {
   // Makes those of a rank.
   std::function<RankLayers(Communicator&, const LayersCase&)> make;
 
-  // Of losses, and of each gradient beside its tensor's largest value.
+  // Returns the bar of losses, and of each gradient beside its tensor's largest value.
   double tolerance() const { return type == torch::kFloat64 ? 1e-12 : 2e-5; }
 };
 
