@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the end-to-end tests of gemini-train by mpirun share: running several ranks, and reading what they left."""
+import concurrent.futures
+import json
 import os
 import pathlib
 import shutil
@@ -41,11 +43,23 @@ class RanksTestCase(train_program.TrainTest):
         self.assertEqual(result.returncode, 0, f"{name}: {result.stderr}\n{result.stdout}")
         return output
 
+    def all_refused(self, status, cases):
+        """refused(), side by side, of (number of ranks, text, keys): mpirun ends slowly."""
+        with concurrent.futures.ThreadPoolExecutor(max_workers=4) as pool:
+            outputs = [self.directory / f"refused_{i}" for i in range(len(cases))]
+            runs = [pool.submit(run_ranks, num_ranks, output=output, **keys)
+                    for output, (num_ranks, _, keys) in zip(outputs, cases)]
+        for output, (_, text, _), run in zip(outputs, cases, runs):
+            with self.subTest(text):
+                self.assert_refused(run.result(), status, text, output)
+
     def refused(self, num_ranks, status, text, **keys):
         """One message, from one rank, and no output."""
         output = self.directory / "refused"
-        result = run_ranks(num_ranks, output=output, **keys)
-        said = [line for line in result.stderr.splitlines() if line.startswith("gemini-train: ")]
+        return self.assert_refused(run_ranks(num_ranks, output=output, **keys), status, text, output)
+
+    def assert_refused(self, result, status, text, output):
+        said = self.said(result.stderr)
         self.assertEqual((result.returncode, len(said)), (status, 1), result.stderr)
         self.assertIn(text, said[0])
         if status != 75:  # Else the first rank may have ended in the middle of what it did.
@@ -60,9 +74,11 @@ class RanksTestCase(train_program.TrainTest):
         self.assertEqual(*of_step)
 
     def started(self, num_ranks, name, **keys):
-        process = subprocess.Popen(command(num_ranks, self.keys(output=self.directory / name, **keys)),
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL,
-                                   env={**os.environ, **ALLOWED})
+        return self.begun(command(num_ranks, self.keys(output=self.directory / name, **keys)))
+
+    def begun(self, command):
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                   stdin=subprocess.DEVNULL, env={**os.environ, **ALLOWED})
         self.addCleanup(process.stderr.close)
         self.addCleanup(process.stdout.close)
         return process
@@ -80,6 +96,44 @@ class RanksTestCase(train_program.TrainTest):
         end = time.monotonic() + 10
         while any(pathlib.Path(f"/proc/{pid}").exists() for pid in ranks.values()):
             self.assertLess(time.monotonic(), end, ranks)
+
+    def wait_until_free(self, daemon):
+        """Returns when memstat shows all of the daemon's memory free, with the seconds until it was asked."""
+        begin = time.monotonic()
+        end = begin + 10
+        while True:
+            asked = time.monotonic() - begin
+            shown = subprocess.run([BIN / "memstat", "--socket", daemon.socket, "--json"], capture_output=True,
+                                   text=True, timeout=20, check=True)
+            tiers = json.loads(shown.stdout)["tiers"].values()
+            if all(tier["free_bytes"] == tier["capacity_bytes"] for tier in tiers):
+                return asked
+            self.assertLess(time.monotonic(), end, shown.stdout)
+
+    def said(self, errors):
+        return [line for line in errors.splitlines() if line.startswith("gemini-train: ")]
+
+    def check_a_rank_that_fails_alone(self, num_ranks, failing, **keys):
+        folders = [self.directory / name for name in ("others", "its_own")]
+        for folder in folders:
+            folder.mkdir()
+            shutil.copy(MODELS / "tokens.npy", folder)
+        keys = self.keys(model=(MODELS / UNTIED).resolve(), data="/proc/self/cwd/tokens.npy",
+                         output=self.directory / "out", steps=100000, **keys)
+        del keys["eval_data"], keys["eval_every"]
+        program = [BIN.resolve() / "gemini-train", *arguments(keys)]
+        launch = []
+        for count, folder in ((failing, folders[0]), (1, folders[1]), (num_ranks - failing - 1, folders[0])):
+            if count > 0:
+                launch += [":", "-n", str(count), "-wdir", folder, *program]
+        process = self.begun([*MPIRUN, *launch[1:]])
+        self.wait_for_steps(process, "out", 3)
+        # One rank alone loses its data: the path is another file there.
+        os.truncate(folders[1] / "tokens.npy", 1000)
+        _, errors = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 75, errors)
+        self.assertEqual(len(self.said(errors)), 1, errors)
+        self.assertRegex(self.said(errors)[0], f"rank {failing}: step [0-9]+: .*tokens.npy")
 
     def children(self, process):
         """The ranks' process ids, by rank."""

@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """gemini-train by mpirun: several ranks train as one process with as many micro-batches does, save what it saves, end
 together, and go on from each other's checkpoints."""
-import json
 import os
 import pathlib
 import random
@@ -18,7 +17,7 @@ import safetensors.numpy
 
 import train_program
 from ranks_program import ALLOWED, MPIRUN, TIED, TIMEOUT_S, UNTIED, RanksTestCase, command, run_ranks
-from train_program import BIN, MIB, MODELS, Daemon, arguments, steps
+from train_program import BIN, MIB, MODELS, Daemon, steps
 
 KILLS = int(os.environ.get("GEMINI_RANK_KILLS", "3"))
 STEPS_A_KILL = 40  # More than fit between two kills.
@@ -190,19 +189,6 @@ class RanksTest(RanksTestCase):
         self.assertEqual((self.directory / "signalled" / "latest").readlink(), pathlib.Path(f"checkpoint-{done}"))
         self.assertEqual([line["step"] for line in steps(self.directory / "signalled")], list(range(1, done + 1)))
 
-    def wait_until_free(self, daemon):
-        """Returns when memstat shows all of the daemon's memory free, with the seconds until it was asked."""
-        begin = time.monotonic()
-        end = begin + 10
-        while True:
-            asked = time.monotonic() - begin
-            shown = subprocess.run([BIN / "memstat", "--socket", daemon.socket, "--json"], capture_output=True,
-                                   text=True, timeout=20, check=True)
-            tiers = json.loads(shown.stdout)["tiers"].values()
-            if all(tier["free_bytes"] == tier["capacity_bytes"] for tier in tiers):
-                return asked
-            self.assertLess(time.monotonic(), end, shown.stdout)
-
     def test_a_rank_that_dies_ends_all_and_the_next_run_goes_on(self):
         chance = random.Random(5)
         whole = dict(steps=STEPS_A_KILL * KILLS, save_every=10, eval_every=0)
@@ -286,9 +272,6 @@ class RanksTest(RanksTestCase):
         for file in ("model.safetensors", "optimizer.safetensors"):
             self.assert_same_file(through / "latest" / file, output / "latest" / file)
 
-    def said(self, errors):
-        return [line for line in errors.splitlines() if line.startswith("gemini-train: ")]
-
     def test_a_rank_that_stops_is_named(self):
         for stopped in (0, 1):
             name = f"stopped_{stopped}"
@@ -304,27 +287,7 @@ class RanksTest(RanksTestCase):
             self.assertRegex(self.said(errors)[0], f"rank {stopped} has not|waits for rank {stopped} ")
 
     def test_a_rank_that_fails_alone_ends_all_with_one_message(self):
-        folders = [self.directory / name for name in ("first", "second")]
-        for folder in folders:
-            folder.mkdir()
-            shutil.copy(MODELS / "tokens.npy", folder)
-        keys = self.keys(model=(MODELS / UNTIED).resolve(), data="/proc/self/cwd/tokens.npy", output=self.directory / "out",
-                         steps=100000)
-        del keys["eval_data"], keys["eval_every"]
-        program = [BIN.resolve() / "gemini-train", *arguments(keys)]
-        process = subprocess.Popen(
-            [*MPIRUN, "-n", "1", "-wdir", folders[0], *program, ":", "-n", "1", "-wdir", folders[1], *program],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL,
-            env={**os.environ, **ALLOWED})
-        self.addCleanup(process.stderr.close)
-        self.addCleanup(process.stdout.close)
-        self.wait_for_steps(process, "out", 3)
-        # The second rank alone loses its data: the path is another file there.
-        os.truncate(folders[1] / "tokens.npy", 1000)
-        _, errors = process.communicate(timeout=60)
-        self.assertEqual(process.returncode, 75, errors)
-        self.assertEqual(len(self.said(errors)), 1, errors)
-        self.assertRegex(self.said(errors)[0], "rank 1: step [0-9]+: .*tokens.npy")
+        self.check_a_rank_that_fails_alone(2, 1)
 
     def test_a_budget_that_is_too_small_is_said_once(self):
         keys = self.keys(recompute=True, batch=1)

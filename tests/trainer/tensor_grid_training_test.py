@@ -30,14 +30,28 @@ class TensorGridRanksTest(SharingRanksTestCase):
         square = self.ranks(4, "square", **SQUARE, **self.keys(TIED))
         self.assert_same_end(square, self.ranks(4, "squares", tensor="2.5d", **self.keys(TIED)))
 
-    def test_stages_and_tiers_change_no_bit(self):
-        # Two squares that learn from other sequences, and two that share them.
-        small = {"zero": 3, "recompute": True, "chunk_size": "16KiB", "device_memory": "1600KiB"}
-        on_nvme = {"zero": 1, "optimizer_tier": "nvme", "nvme": f"{self.directory}:64MiB"}
-        for name, grid, others in (("apart", SQUARE, (small,)), ("in_depth", SQUARES, (on_nvme, small))):
-            whole = self.ranks(8, f"whole_{name}", zero=0, **grid, **self.keys())
-            for keys in others:
-                self.assert_same_end(whole, self.ranks(8, f"{name}_{keys['zero']}", **grid, **self.keys(**keys)))
+    def check_stages(self, grid):
+        """Of eight ranks in all stages, with states on NVMe and with little DEVICE."""
+        whole = self.ranks(8, "whole", zero=0, **grid, **self.keys())
+        for keys in ({"zero": 1, "optimizer_tier": "nvme", "nvme": f"{self.directory}:64MiB"},
+                     {"zero": 2},
+                     {"zero": 3, "gather_ahead": 1, "recompute": True, "chunk_size": "16KiB",
+                      "device_memory": "1800KiB"}):
+            with self.subTest(zero=keys["zero"]):
+                self.assert_same_end(whole, self.ranks(8, f"stage_{keys['zero']}", **grid, **self.keys(**keys)))
+
+    def test_stages_of_squares_that_learn_from_other_sequences_change_no_bit(self):
+        self.check_stages(SQUARE)
+
+    def test_stages_of_squares_that_share_sequences_change_no_bit(self):
+        self.check_stages(SQUARES)
+
+    def test_accumulated_and_vertical_micro_batches(self):
+        for schedule in ("horizontal", "vertical"):
+            keys = {"accumulate": 2, "micro_batch_schedule": schedule, "model": TIED}
+            one = self.train(f"one_{schedule}", **self.keys(**keys))
+            with self.subTest(schedule):
+                self.assert_close(one, self.ranks(4, f"square_{schedule}", **SQUARE, **self.keys(**keys)))
 
     def test_formats(self):
         self.check_beside_ranks_that_share_nothing(SQUARE, {
@@ -54,12 +68,13 @@ class TensorGridRanksTest(SharingRanksTestCase):
     def test_what_does_not_divide_is_refused(self):
         config = self.directory / "grid.toml"
         config.write_text('[parallel]\ntensor = { mode = "2d", size = 4 }\n')
-        for num_ranks, text, keys in (
-                (4, "grid.toml:2: --tensor 2d", {"config": config, "model": "qwen2_moe"}),
-                (4, "--batch 3", {"batch": 3, **SQUARE}),
-                (4, "3d takes q^3 ranks, which 4 are not: use 1 or 8", {"tensor": "3d"})):
-            with self.subTest(text):
-                self.refused(num_ranks, 2, text, **self.keys(**keys))
+        self.all_refused(2, [(4, text, self.keys(**keys)) for text, keys in (
+            ("grid.toml:2: --tensor 2d", {"config": config, "model": "qwen2_moe"}),
+            ("--batch 3", {"batch": 3, **SQUARE}),
+            ("3d takes q^3 ranks, which 4 are not: use 1 or 8", {"tensor": "3d"}))])
+
+    def test_a_rank_of_eight_that_fails_alone_ends_all_with_one_message(self):
+        self.check_a_rank_that_fails_alone(8, 5, **SQUARES)
 
     def test_a_rank_of_eight_that_dies_ends_all(self):
         process = self.started(8, "killed", **SQUARES, steps=100000, batch=4, eval_every=0)

@@ -102,19 +102,17 @@ class TensorRanksTest(SharingRanksTestCase):
         self.assert_same_end(*ends)
 
     def test_what_does_not_divide_is_refused(self):
-        for num_ranks, text, keys in (
-                (3, "3 ranks do not divide into pp 1 x sp 1 x tp 2 = 2", SHARED),
-                (2, "--tensor-size 2 is of --tensor", {"tensor_size": 2}),
-                (3, "its attention heads, 4, do not divide by 3: use --tensor-size 2 or 4", {"tensor": "1d"}),
-                (2, "--sequence-parallel megatron is of --tensor 1d", {"sequence_parallel": "megatron"}),
-                (6, "--tensor-size: 2d takes q^2 ranks, which 6 are not: use 4 or 9", {"tensor": "2d"}),
-                (4, "--sequence 28 does not divide by 8, two parts a rank: use 24 or 32",
-                 {"sequence_parallel": "ring", "sequence": 28}),
-                (3, "the attention heads, 4, do not divide by 3: use --sequence-size 2 or 4",
-                 {"sequence_parallel": "ulysses", "sequence": 24}),
-                (2, "--sequence 31 does not divide by 2: use 30 or 32", {"sequence": 31, **MEGATRON})):
-            with self.subTest(text):
-                self.refused(num_ranks, 2, text, **self.keys(**keys))
+        self.all_refused(2, [(num_ranks, text, self.keys(**keys)) for num_ranks, text, keys in (
+            (3, "3 ranks do not divide into pp 1 x sp 1 x tp 2 = 2", SHARED),
+            (2, "--tensor-size 2 is of --tensor", {"tensor_size": 2}),
+            (3, "its attention heads, 4, do not divide by 3: use --tensor-size 2 or 4", {"tensor": "1d"}),
+            (2, "--sequence-parallel megatron is of --tensor 1d", {"sequence_parallel": "megatron"}),
+            (6, "--tensor-size: 2d takes q^2 ranks, which 6 are not: use 4 or 9", {"tensor": "2d"}),
+            (4, "--sequence 28 does not divide by 8, two parts a rank: use 24 or 32",
+             {"sequence_parallel": "ring", "sequence": 28}),
+            (3, "the attention heads, 4, do not divide by 3: use --sequence-size 2 or 4",
+             {"sequence_parallel": "ulysses", "sequence": 24}),
+            (2, "--sequence 31 does not divide by 2: use 30 or 32", {"sequence": 31, **MEGATRON}))])
 
     def test_a_rank_that_dies_ends_all_and_the_next_run_goes_on(self):
         keys = {"steps": 40, "save_every": 5, "eval_every": 0, **SHARED}

@@ -16,9 +16,10 @@ namespace {
 // Returns if the script cannot be started.
 int RunLongestSequence(int argc, char** argv) {
   std::vector<std::string> words = {
-      GEMINI_PYTHON, GEMINI_SOURCE_DIR "/tools/bench/longest_sequence.py",
-      "--train",     GEMINI_TRAIN,
-      "--mpirun",    GEMINI_MPIRUN};
+      GEMINI_PYTHON, GEMINI_SOURCE_DIR "/tools/bench/longest_sequence.py", "--train", GEMINI_TRAIN};
+  // Without MPI there is none, and modes of one rank remain.
+  const std::string mpirun = GEMINI_MPIRUN;
+  if (!mpirun.empty()) words.insert(words.end(), {"--mpirun", mpirun});
   words.insert(words.end(), argv + 2, argv + argc);
   std::vector<char*> pointers;
   for (std::string& word : words) pointers.push_back(word.data());

@@ -23,6 +23,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 # Each mode's ranks, and what gemini-train is told. The first one is what the others are compared to.
 MODES = {
     "none": (1, []),
+    "1d": (4, ["--tensor", "1d"]),
     "megatron": (4, ["--tensor", "1d", "--sequence-parallel", "megatron"]),
     "ulysses": (4, ["--sequence-parallel", "ulysses"]),
     "ring": (4, ["--sequence-parallel", "ring"]),

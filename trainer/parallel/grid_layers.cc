@@ -90,7 +90,10 @@ class GridHead : public HeadAndLoss {
     if (tied_ == nullptr) register_parameter(kWeight, at::empty({own_rows, local_width}, options));
   }
   Tensor Logits(const Tensor& hidden) const override {
-    Tensor logits = Padded(HeadLogits(WholeHidden(hidden), {WholeTable()}, head_), rows_);
+    // One behind the other, in all ranks alike.
+    const Tensor whole = WholeHidden(hidden);
+    const Tensor table = WholeTable();
+    Tensor logits = Padded(HeadLogits(whole, {table}, head_), rows_);
     for (const RankLine& line : plan_.other_rows) {
       logits = GatherOverLine(logits, -1, line, "logits");
     }
@@ -101,9 +104,10 @@ class GridHead : public HeadAndLoss {
     return logits;
   }
   Tensor SumOfLosses(const Tensor& hidden, const Tensor& labels, double gradient) const override {
+    const Tensor whole = WholeHidden(hidden).flatten(0, -2);
+    const Tensor table = WholeTable();
     Tensor sum =
-        HeadLoss(WholeHidden(hidden).flatten(0, -2),
-                 PartOf(labels, plan_.logit_sequences).flatten(), {WholeTable()}, head_, gradient);
+        HeadLoss(whole, PartOf(labels, plan_.logit_sequences).flatten(), {table}, head_, gradient);
     for (const RankLine& line : plan_.other_sequences) {
       sum = ReduceOverLine(std::move(sum), line, "loss");
     }

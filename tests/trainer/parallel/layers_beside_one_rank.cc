@@ -10,6 +10,7 @@
 #include "tests/trainer/parallel/skipping_communicator.h"
 #include "tests/trainer/parallel/thread_ranks.h"
 #include "trainer/families/hf_config.h"
+#include "trainer/models/plain_layers.h"
 #include "trainer/models/transformer.h"
 
 namespace gemini::trainer {
@@ -94,6 +95,18 @@ Labels LabelsOf(const Tensor& tokens) {
   return labels;
 }
 
+constexpr char kUnused[] = "unused";
+
+// Has the model be as the case says, beside its values. `layers`: those that it was made of.
+void FreezeSome(CausalLm& model, LayerSet& layers, const LayersCase& c) {
+  if (c.frozen < 0) return;
+  model.register_module(kUnused, layers.Linear({.in = 64, .out = 64}, Role::kFeedOut));
+  int64_t number = 0;
+  for (Tensor& parameter : model.parameters()) {
+    parameter.set_requires_grad(number++ % 3 != c.frozen);
+  }
+}
+
 constexpr DropoutDraw kDraw = {.seed = 5, .step = 3, .micro_batch = 2};
 
 TrainResults Train(CausalLm& model, bool recompute) {
@@ -107,7 +120,7 @@ TrainResults Train(CausalLm& model, bool recompute) {
   results.loss = loss.Values();
   loss.Backward(factors);
   for (const auto& parameter : model.named_parameters()) {
-    results.values[parameter.key()] = parameter.value().detach();
+    results.values[parameter.key()] = parameter.value();
     results.gradients[parameter.key()] = parameter.value().grad();
   }
   model.eval();
@@ -120,12 +133,19 @@ TrainResults Train(CausalLm& model, bool recompute) {
 
 TrainResults TrainOnOneRank(const LayersCase& c) {
   const std::unique_ptr<CausalLm> model = *MakeCausalLm(c.model.spec(), c.type);
+  PlainLayers layers(c.type);
+  FreezeSome(*model, layers, c);
   at::Generator generator = at::detail::createCPUGenerator(7);
   for (Tensor& parameter : model->parameters()) {
     const torch::NoGradGuard no_grad;
     parameter.copy_(0.1 * torch::randn(parameter.sizes(), generator) + (parameter.dim() == 1));
   }
-  return Train(*model, c.recompute);
+  TrainResults results = Train(*model, c.recompute);
+  for (const auto& [name, gradient] : results.gradients) {
+    const bool is_unused = name.starts_with(kUnused);
+    EXPECT_EQ(gradient.defined(), results.values[name].requires_grad() && !is_unused) << name;
+  }
+  return results;
 }
 
 Tensor OfWhole(Tensor whole, const Box& box) {
@@ -145,6 +165,7 @@ double Largest(const Tensor& x) { return x.numel() == 0 ? 0 : x.abs().max().item
 namespace {
 
 double SquaresOf(const Tensor& gradient) {
+  if (!gradient.defined()) return 0;
   return gradient.to(torch::kFloat64).square().sum().item<double>();
 }
 
@@ -163,6 +184,7 @@ std::vector<std::string> Differences(const LayersCase& c, const TrainResults& wh
     const RankLayers made = c.make(me, c);
     const TensorLayers& layers = *made.layers;
     Transformer model(c.model.spec(), *made.layers);
+    FreezeSome(model, *made.layers, c);
     ASSERT_EQ(model.named_parameters().size(), whole.values.size());
     for (const auto& parameter : model.named_parameters()) {
       const torch::NoGradGuard no_grad;
@@ -178,8 +200,8 @@ std::vector<std::string> Differences(const LayersCase& c, const TrainResults& wh
     try {
       mine = Train(model, c.recompute);
       for (auto& [name, gradient] : mine.gradients) {
-        ASSERT_TRUE(gradient.defined()) << name;
-        if (made.sums.group == nullptr) continue;
+        ASSERT_EQ(gradient.defined(), whole.gradients.at(name).defined()) << name;
+        if (made.sums.group == nullptr || !gradient.defined()) continue;
         gradient = gradient.contiguous();
         AddOverRanks(gradient, made.sums, "gradients");
       }
@@ -206,6 +228,7 @@ std::vector<std::string> Differences(const LayersCase& c, const TrainResults& wh
       const ParameterBoxes& boxes = layers.BoxesOf(parameter.value());
       const Tensor& expected = whole.gradients.at(parameter.key());
       const Tensor& gradient = mine.gradients.at(parameter.key());
+      if (!gradient.defined()) continue;
       // A key's bias adds the same to all scores of a row, which a softmax does not see: its
       // gradient is zero but for rounding. In fp32 gradients that are tiny beside the others have
       // the rounding of these.

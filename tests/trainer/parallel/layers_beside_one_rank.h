@@ -49,6 +49,9 @@ struct LayersCase {
   bool recompute = false;
   // Makes those of a rank.
   std::function<RankLayers(Communicator&, const LayersCase&)> make;
+  // Of three parameters each, the one of this number is frozen, and a layer is there that is not
+  // used. -1: none.
+  int64_t frozen = -1;
 
   // Returns the bar of losses, and of each gradient beside its tensor's largest value.
   double tolerance() const { return type == torch::kFloat64 ? 1e-12 : 2e-5; }

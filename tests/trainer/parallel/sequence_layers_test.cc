@@ -60,7 +60,8 @@ std::string NameOf(const ::testing::TestParamInfo<Case>& info) {
   const LayersCase& c = info.param.layers;
   return absl::StrCat(info.param.name, "_", c.model.name, "_", c.num_ranks,
                       c.type == torch::kFloat64 ? "_fp64" : "_fp32",
-                      c.recompute ? "_recomputed" : "");
+                      c.recompute ? "_recomputed" : "",
+                      c.frozen >= 0 ? absl::StrCat("_frozen_", c.frozen) : "");
 }
 
 class SequenceLayersTest : public ::testing::TestWithParam<Case> {};
@@ -87,6 +88,12 @@ std::vector<Case> Cases() {
     cases.push_back(In("ulysses", kUlysses, small, 2, torch::kFloat32, /*recompute=*/true));
     cases.push_back(In("ring", kRing, small, 2, torch::kFloat32));
     cases.push_back(In("zigzag", kZigzag, small, 4, torch::kFloat32));
+    for (int64_t frozen = 0; frozen < 3; ++frozen) {
+      cases.push_back(In("ulysses", kUlysses, small, 2));
+      cases.back().layers.frozen = frozen;
+      cases.push_back(In("zigzag", kZigzag, small, 2));
+      cases.back().layers.frozen = frozen;
+    }
   }
   for (const char* const model : {"gpt2_tied", "llama", "gemma2", "qwen2_moe"}) {
     cases.push_back(In("ulysses_1d", kUlysses, SmallModelOf(model), 4, torch::kFloat64, false, 2));

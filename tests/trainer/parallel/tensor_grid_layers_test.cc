@@ -77,9 +77,9 @@ Case In(const SmallModel& model, const GridKind& kind, torch::ScalarType type = 
 
 std::string NameOf(const ::testing::TestParamInfo<Case>& info) {
   const LayersCase& c = info.param.layers;
-  return absl::StrCat(info.param.kind.name, "_", c.model.name,
-                      c.type == torch::kFloat64 ? "_fp64" : "_fp32",
-                      c.recompute ? "_recomputed" : "");
+  return absl::StrCat(
+      info.param.kind.name, "_", c.model.name, c.type == torch::kFloat64 ? "_fp64" : "_fp32",
+      c.recompute ? "_recomputed" : "", c.frozen >= 0 ? absl::StrCat("_frozen_", c.frozen) : "");
 }
 
 class TensorGridLayersTest : public ::testing::TestWithParam<Case> {};
@@ -102,6 +102,10 @@ std::vector<Case> Cases() {
     for (const SmallModel& model : {SmallModelOf("gpt2_tied"), SmallModelOf("llama")}) {
       cases.push_back(In(model, kind, torch::kFloat32));
       cases.push_back(In(model, kind, torch::kFloat64, /*recompute=*/true));
+      for (int64_t frozen = 0; frozen < 3; ++frozen) {
+        cases.push_back(In(model, kind));
+        cases.back().layers.frozen = frozen;
+      }
     }
   }
   return cases;
@@ -243,50 +247,6 @@ TEST(TensorGridTest, LogitsHaveAGradient) {
         EXPECT_TRUE(is_close(OfRank(gradient, box), OfWhole(whole->parameters()[0].grad(), box)));
       }
     });
-  }
-}
-
-TEST(TensorGridTest, AModelThatDoesNotDivideIsRefused) {
-  const auto refused = [](const ModelSpec& spec, const TensorGrid& grid, int64_t batch,
-                          const char* text) {
-    EXPECT_THAT(CheckTensorGrid(spec, grid, batch),
-                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text)));
-  };
-  const TensorGrid of_9 = *TensorGrid::Make(TensorMode::k2d, 9);
-  ModelSpec spec = SmallModelOf("gpt2_tied").spec();
-  refused(spec, of_9, 9,
-          "--tensor 2d of 9 ranks: its attention heads, 4, do not divide by 3: use --tensor-size 4 "
-          "or 16");
-  refused(spec, *TensorGrid::Make(TensorMode::k2Point5d, 18, 2), 9,
-          "--tensor 2.5d of 18 ranks: its attention heads, 4, do not divide by 3: use "
-          "--tensor-size 8 or 32");
-  refused(spec, *TensorGrid::Make(TensorMode::k3d, 27), 9,
-          "--tensor 3d of 27 ranks: its attention heads, 4, do not divide by 3: use --tensor-size "
-          "8 or 64");
-  refused(spec, k2d.grid(), 3,
-          "--tensor 2d of 4 ranks: --batch 3 does not divide by 2: use 2 or 4");
-  refused(spec, kDepth2.grid(), 6, "--batch 6 does not divide by 4: use 4 or 8");
-  refused(spec, k3d.grid(), 2, "--batch 2 does not divide by 4: use 4");
-  refused(SmallModelOf("llama").spec(), *TensorGrid::Make(TensorMode::k2d, 16), 4,
-          "its key and value heads, 2, do not divide by 4: use --tensor-size 4");
-  spec.feed_forward.width = 90;
-  EXPECT_OK(CheckTensorGrid(spec, k2d.grid(), 2));
-  refused(spec, k3d.grid(), 4,
-          "between its feed-forward matrices, 90, do not divide by 4: use --tensor-size 1");
-  spec.feed_forward.width = 256;
-  spec.vocab_size = 9;
-  EXPECT_OK(CheckTensorGrid(spec, k2d.grid(), 2));
-  spec.vocab_size = 6;
-  refused(spec, k3d.grid(), 4, "its vocabulary of 6 leaves the last rank without a row");
-}
-
-TEST(TensorGridTest, LayersThatNoGridSharesAreRefused) {
-  for (const auto& [model, text] :
-       {std::pair("mixtral", "--tensor 2d of a model with experts: use --tensor 1d"),
-        std::pair("opt_projected",
-                  "whose embedding of width 32 is projected to 64: use --tensor 1d")}) {
-    EXPECT_THAT(CheckTensorGrid(SmallModelOf(model).spec(), k2d.grid(), kSequences),
-                StatusIs(absl::StatusCode::kUnimplemented, HasSubstr(text)));
   }
 }
 

@@ -54,7 +54,8 @@ Case In(const SmallModel& model, int64_t num_ranks, torch::ScalarType type = tor
 std::string NameOf(const ::testing::TestParamInfo<Case>& info) {
   const LayersCase& c = info.param.layers;
   return absl::StrCat(c.model.name, "_", c.num_ranks, c.type == torch::kFloat64 ? "_fp64" : "_fp32",
-                      c.recompute ? "_recomputed" : "", info.param.parts ? "_in_parts" : "");
+                      c.recompute ? "_recomputed" : "", info.param.parts ? "_in_parts" : "",
+                      c.frozen >= 0 ? absl::StrCat("_frozen_", c.frozen) : "");
 }
 
 class TensorLayersTest : public ::testing::TestWithParam<Case> {};
@@ -76,6 +77,14 @@ std::vector<Case> Cases() {
       cases.push_back(In(model, num_ranks, torch::kFloat64, /*recompute=*/num_ranks == 4, true));
     }
     cases.push_back(In(model, 2, torch::kFloat32, /*recompute=*/false, true));
+  }
+  for (const char* const model : {"gpt2_tied", "llama", "qwen2_moe"}) {
+    for (int64_t frozen = 0; frozen < 3; ++frozen) {
+      for (const bool parts : {false, true}) {
+        cases.push_back(In(SmallModelOf(model), 2, torch::kFloat64, /*recompute=*/false, parts));
+        cases.back().layers.frozen = frozen;
+      }
+    }
   }
   cases.push_back(In(kSmallPhi3, 2, torch::kFloat64, /*recompute=*/false, true));
   cases.push_back(In(kSmallPhi3, 2));
