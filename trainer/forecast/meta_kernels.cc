@@ -26,6 +26,11 @@ Tensor Relu(const Tensor& self) {
   return at::TensorIterator::unary_op(out, self).output();
 }
 
+Tensor& AbsOut(const Tensor& self, Tensor& out) {
+  at::TensorIterator::unary_op(out, self);
+  return out;
+}
+
 Tensor FloorDivide(const Tensor& self, const Tensor& divisor) {
   Tensor out;
   return at::TensorIterator::binary_op(out, self, divisor).output();
@@ -130,6 +135,7 @@ void RegisterMetaKernels() {
     torch::Library kernels(torch::Library::IMPL, "aten", c10::DispatchKey::Meta, __FILE__,
                            __LINE__);
     kernels.impl("relu", TORCH_FN(Relu));
+    kernels.impl("abs.out", TORCH_FN(AbsOut));
     kernels.impl("floor_divide", TORCH_FN(FloorDivide));
     kernels.impl("where.self", TORCH_FN(Where));
     kernels.impl("where.self_out", TORCH_FN(WhereOut));

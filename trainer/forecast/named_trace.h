@@ -28,6 +28,9 @@ struct RoundShape {
   // of the type of what they mask and not bytes, a gradient leaves DEVICE sooner, and the head is
   // computed by smaller pieces.
   bool on_cpu = false;
+  // Whether memory is counted that products in 16 bits may take inside on a CPU. How much they do
+  // depends on the processor, so a bound from below leaves it out.
+  bool counts_kernels = true;
 
   StateFormat format() const { return {element, optimizer, moments}; }
 };

@@ -235,7 +235,7 @@ void StepRecorder::End(const at::RecordFunction& function) {
 
 void StepRecorder::Charge(const KernelWork& work) {
   if (out_.trace.operators.empty()) return;  // Belongs to the round before.
-  if (round_.on_cpu && work.sum_bytes > 0) {
+  if (round_.on_cpu && round_.counts_kernels && work.sum_bytes > 0) {
     memory_.Add(work.sum_bytes + copied_bytes_);
     if (packs_matrices_) {
       packed_peak_bytes_ =
@@ -367,17 +367,27 @@ void RunMicroBatch(CausalLm& model, const RoundShape& round, StepRecorder& recor
   loss.Backward(LossFactors());
 }
 
+using ModelMaker = absl::FunctionRef<absl::StatusOr<std::unique_ptr<CausalLm>>(const ModelSpec&)>;
+
+// Makes the model as one rank has it.
+struct PlainModel {
+  const RoundShape& round;
+  absl::StatusOr<std::unique_ptr<CausalLm>> operator()(const ModelSpec& spec) const {
+    return MakeCausalLm(
+        spec, torch::dtype(client::hooks::ScalarTypeOf(round.element)).device(torch::kMeta),
+        {.blocks = round.vocabulary_blocks, .on_cpu = round.on_cpu});
+  }
+};
+
 absl::StatusOr<NamedTrace> RunAllBlocks(const ModelSpec& spec, const RoundShape& round,
-                                        const ComputeRate& rate, bool crowds_first) {
+                                        const ComputeRate& rate, bool crowds_first,
+                                        ModelMaker make) {
   GEMINI_RETURN_IF_ERROR(CheckRound(spec, round, rate));
   RegisterMetaKernels();
   NamedTrace made;
   try {
-    GEMINI_ASSIGN_OR_RETURN(
-        const std::unique_ptr<CausalLm> model,
-        MakeCausalLm(WithDropoutOf(round, spec),
-                     torch::dtype(client::hooks::ScalarTypeOf(round.element)).device(torch::kMeta),
-                     {.blocks = round.vocabulary_blocks, .on_cpu = round.on_cpu}));
+    GEMINI_ASSIGN_OR_RETURN(const std::unique_ptr<CausalLm> model,
+                            make(WithDropoutOf(round, spec)));
     model->set_recompute(round.recompute);
     model->set_routing({.crowds_first = crowds_first});
     model->train(round.train);
@@ -406,17 +416,18 @@ absl::StatusOr<NamedTrace> RunAllBlocks(const ModelSpec& spec, const RoundShape&
 }
 
 absl::StatusOr<NamedTrace> RunFewBlocks(const ModelSpec& spec, const RoundShape& round,
-                                        const ComputeRate& rate, bool crowds_first) {
+                                        const ComputeRate& rate, bool crowds_first,
+                                        ModelMaker make) {
   const std::optional<RepeatedBlocks> repeated = FindRepeatedBlocks(spec);
-  if (!repeated.has_value()) return RunAllBlocks(spec, round, rate, crowds_first);
+  if (!repeated.has_value()) return RunAllBlocks(spec, round, rate, crowds_first, make);
   GEMINI_ASSIGN_OR_RETURN(const NamedTrace few, RunAllBlocks(WithFewerBlocks(spec, *repeated),
-                                                             round, rate, crowds_first));
+                                                             round, rate, crowds_first, make));
   const int64_t most =
       std::max(few.trace.num_positions(), static_cast<int32_t>(few.trace.uses.size()));
   if (most > kMaxPositions / (repeated->left_out + 1)) return TooManyOperators();
   std::optional<NamedTrace> made = RepeatBlocks(few, spec, *repeated);
   if (made.has_value() && CheckTrace(made->trace).ok()) return *std::move(made);
-  return RunAllBlocks(spec, round, rate, crowds_first);
+  return RunAllBlocks(spec, round, rate, crowds_first, make);
 }
 
 // Whether an operator is an expert's, by the first tensor that it uses.
@@ -429,12 +440,17 @@ bool IsOfExpert(const NamedTrace& made, int32_t position, absl::string_view expe
 
 absl::StatusOr<NamedTrace> TraceStep(const ModelSpec& spec, const RoundShape& round,
                                      const ComputeRate& rate) {
-  return RunFewBlocks(spec, round, rate, /*crowds_first=*/false);
+  return TraceStep(spec, round, rate, PlainModel{round});
+}
+
+absl::StatusOr<NamedTrace> TraceStep(const ModelSpec& spec, const RoundShape& round,
+                                     const ComputeRate& rate, ModelMaker make) {
+  return RunFewBlocks(spec, round, rate, /*crowds_first=*/false, make);
 }
 
 absl::StatusOr<NamedTrace> TraceAllBlocks(const ModelSpec& spec, const RoundShape& round,
                                           const ComputeRate& rate) {
-  return RunAllBlocks(spec, round, rate, /*crowds_first=*/false);
+  return RunAllBlocks(spec, round, rate, /*crowds_first=*/false, PlainModel{round});
 }
 
 // What an expert needs is a sum over experts of tokens times bytes: those of tensors that are kept,
@@ -445,8 +461,9 @@ absl::StatusOr<std::vector<int64_t>> MostNonModelBytes(const ModelSpec& spec,
                                                        const RoundShape& round) {
   std::vector<int64_t> most;
   if (!spec.experts.has_value()) return most;
-  GEMINI_ASSIGN_OR_RETURN(const NamedTrace made,
-                          RunFewBlocks(spec, round, ComputeRate(), /*crowds_first=*/true));
+  GEMINI_ASSIGN_OR_RETURN(
+      const NamedTrace made,
+      RunFewBlocks(spec, round, ComputeRate(), /*crowds_first=*/true, PlainModel{round}));
   // Blocks of memory are whole grains, and with few tokens each there are more of them.
   const int64_t grains_bytes = kCpuGrainBytes * kTensorsOfExpert * spec.experts->count;
   const ExpertNames& names = spec.layers.block.experts;

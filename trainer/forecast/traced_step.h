@@ -14,13 +14,17 @@
 //         replaces its allocator, in this process (meta_kernels.h, meta_memory.h).
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "trainer/families/model_spec.h"
 #include "trainer/forecast/named_trace.h"
 
 namespace gemini::trainer {
+
+class CausalLm;
 
 // Tensors are in the order of the model's parameters. INVALID_ARGUMENT: a count or a rate that is
 // not above 0, more than 2^26 tokens a micro-batch, a sequence beyond the model's positions, more
@@ -28,6 +32,11 @@ namespace gemini::trainer {
 // the meta device.
 absl::StatusOr<NamedTrace> TraceStep(const ModelSpec& spec, const RoundShape& round,
                                      const ComputeRate& rate);
+// Returns the same of a model that `make` makes on the meta device, with parameters of the round's
+// type: of `spec`, or of one with fewer of its blocks.
+absl::StatusOr<NamedTrace> TraceStep(
+    const ModelSpec& spec, const RoundShape& round, const ComputeRate& rate,
+    absl::FunctionRef<absl::StatusOr<std::unique_ptr<CausalLm>>(const ModelSpec&)> make);
 // Returns how many bytes of non-model data each operator of that trace needs at most, however the
 // routers deal, by the same count of memory. Operators of experts that follow one another all get
 // what the neediest of them can need; the others, which do not depend on the routers, 0. Empty: the

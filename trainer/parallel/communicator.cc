@@ -12,14 +12,14 @@
 namespace gemini::trainer {
 namespace {
 
-class RefusedWork final : public PendingWork {
+class WorkThatIsDone final : public PendingWork {
  public:
-  explicit RefusedWork(absl::Status why) : why_(std::move(why)) {}
-  absl::Status Wait() override { return why_; }
+  explicit WorkThatIsDone(absl::Status how) : how_(std::move(how)) {}
+  absl::Status Wait() override { return how_; }
   bool Done() const override { return true; }
 
  private:
-  const absl::Status why_;
+  const absl::Status how_;
 };
 
 // What one rank of `size` sends.
@@ -44,6 +44,8 @@ int64_t SentOf(CollectiveKind kind, int64_t size, int64_t bytes, bool has_bytes)
 }
 
 }  // namespace
+
+Work DoneWork(absl::Status how) { return std::make_shared<WorkThatIsDone>(std::move(how)); }
 
 void KeepForEver(std::shared_ptr<void> memory) {
   // It is found from here, so that nobody takes it for a leak.
@@ -201,7 +203,7 @@ Work Communicator::Start(Operation operation) {
   if (operation.count < 0 || operation.place < 0 || operation.place >= group.size() ||
       operation.tag < 0 || operation.tag > kMostTag ||
       (is_message && operation.place == group.place)) {
-    return std::make_shared<RefusedWork>(absl::InvalidArgumentError(
+    return DoneWork(absl::InvalidArgumentError(
         absl::StrCat(CollectiveKindName(kind), " at ", operation.site, ": ", operation.count,
                      " bytes or elements, rank ", operation.place, " of the ", group.size(), " in ",
                      group.name, " from rank ", group.place, ", tag ", operation.tag)));

@@ -71,6 +71,8 @@ class PendingWork {
 };
 using Work = std::shared_ptr<PendingWork>;
 
+// Returns work that is done already, and went as `how` says.
+Work DoneWork(absl::Status how);
 // Keeps what others may still read and write until the process ends.
 void KeepForEver(std::shared_ptr<void> memory);
 // Waits for work whose memory `memory` owns, and keeps that for ever if the work failed.

@@ -57,17 +57,11 @@ absl::Status CheckLayout(const ModelSpec& spec, const RankLayout& layout, int64_
   return CheckSequenceSharing(spec, layout, sequence);
 }
 
-absl::StatusOr<std::unique_ptr<GatheredLm>> MakeModelOfRank(const ModelSpec& spec,
-                                                            torch::ScalarType type,
-                                                            Communicator& communicator,
-                                                            const RankLayout& layout,
-                                                            const UnitOptions& options) {
+absl::StatusOr<std::unique_ptr<TensorLayers>> MakeLayersOfRank(const ModelSpec& spec,
+                                                               torch::ScalarType type,
+                                                               Communicator& communicator,
+                                                               const RankLayout& layout) {
   const int64_t num_places = layout.grid().num_ranks();
-  if (layout.ranks_of_row() == 1) {
-    return GatheredLm::Make(spec, type, communicator, communicator.world(), options);
-  }
-  GEMINI_ASSIGN_OR_RETURN(const RankGroup* const shards,
-                          communicator.MakeGroup("shards", layout.parts()));
   const torch::TensorOptions on_meta = torch::dtype(type).device(torch::kMeta);
   std::unique_ptr<TensorLayers> layers;
   if (num_places > 1) {
@@ -82,6 +76,21 @@ absl::StatusOr<std::unique_ptr<GatheredLm>> MakeModelOfRank(const ModelSpec& spe
                                : std::make_unique<SequenceLayers>(std::move(layers), heads, line,
                                                                   layout.sequence());
   }
+  return layers;
+}
+
+absl::StatusOr<std::unique_ptr<GatheredLm>> MakeModelOfRank(const ModelSpec& spec,
+                                                            torch::ScalarType type,
+                                                            Communicator& communicator,
+                                                            const RankLayout& layout,
+                                                            const UnitOptions& options) {
+  if (layout.ranks_of_row() == 1) {
+    return GatheredLm::Make(spec, type, communicator, communicator.world(), options);
+  }
+  GEMINI_ASSIGN_OR_RETURN(const RankGroup* const shards,
+                          communicator.MakeGroup("shards", layout.parts()));
+  GEMINI_ASSIGN_OR_RETURN(const std::unique_ptr<TensorLayers> layers,
+                          MakeLayersOfRank(spec, type, communicator, layout));
   UnitOptions own = options;
   // There is nobody to divide a part with.
   if (shards->size() == 1) own.division = UnitDivision::kReplicas;

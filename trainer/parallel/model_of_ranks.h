@@ -10,6 +10,7 @@
 #include "trainer/parallel/communicator.h"
 #include "trainer/parallel/gathered_lm.h"
 #include "trainer/parallel/rank_layout.h"
+#include "trainer/parallel/tensor_layers.h"
 
 namespace gemini::trainer {
 
@@ -18,6 +19,14 @@ namespace gemini::trainer {
 // UNIMPLEMENTED: the layout is not built for such a model.
 absl::Status CheckLayout(const ModelSpec& spec, const RankLayout& layout, int64_t batch,
                          int64_t sequence);
+
+// COLLECTIVE over the job. Returns the layers that this rank makes its model of, on the meta
+// device, where ranks share layers or sequences: layout.ranks_of_row() > 1. The model has passed
+// CheckLayout. The communicator outlives the layers and the model.
+absl::StatusOr<std::unique_ptr<TensorLayers>> MakeLayersOfRank(const ModelSpec& spec,
+                                                               torch::ScalarType type,
+                                                               Communicator& communicator,
+                                                               const RankLayout& layout);
 
 // COLLECTIVE over the job. The model has passed CheckLayout. Of `type` and without values, as
 // GatheredLm::Make; the communicator outlives it.

@@ -136,6 +136,14 @@ TEST_P(MetaKernelsTest, ReluMakesWhatTheCpuMakes) {
   }
 }
 
+TEST_P(MetaKernelsTest, AbsMakesWhatTheCpuMakes) {
+  for (const Sizes& sizes : kSizes) {
+    ExpectAlike({Make(sizes)}, [](const Tensors& in) {
+      return Tensors{at::abs(in[0]), at::isinf(in[0])};
+    });
+  }
+}
+
 TEST_P(MetaKernelsTest, FloorDivideMakesWhatTheCpuMakes) {
   for (const Sizes& sizes : kSizes) {
     for (const at::ScalarType of : {at::kLong, at::kInt, type()}) {

@@ -37,7 +37,7 @@ class SkippingCommunicator final : public Communicator {
         const std::vector<std::byte> own(operation.from, operation.from + operation.count);
         std::memset(operation.to, 0, static_cast<size_t>(operation.count * group.size()));
         std::memcpy(operation.to + group.place * operation.count, own.data(), own.size());
-        return std::make_shared<DoneWork>();
+        return DoneWork(absl::OkStatus());
       }
       case CollectiveKind::kReduceScatter: {
         if (!skip) {
@@ -47,10 +47,10 @@ class SkippingCommunicator final : public Communicator {
         const int64_t bytes = operation.count * SumTypeBytes(operation.type);
         std::memmove(operation.to, operation.from + group.place * bytes,
                      static_cast<size_t>(bytes));
-        return std::make_shared<DoneWork>();
+        return DoneWork(absl::OkStatus());
       }
       case CollectiveKind::kAllReduce:
-        if (skip) return std::make_shared<DoneWork>();
+        if (skip) return DoneWork(absl::OkStatus());
         return inner_.AllReduce(group, operation.type, operation.to, operation.count,
                                 operation.site);
       case CollectiveKind::kAllToAll:
@@ -60,16 +60,16 @@ class SkippingCommunicator final : public Communicator {
         }
         std::memcpy(operation.to, operation.from,
                     static_cast<size_t>(operation.count * group.size()));
-        return std::make_shared<DoneWork>();
+        return DoneWork(absl::OkStatus());
       case CollectiveKind::kShift:
         if (!skip) {
           return inner_.Shift(group, operation.from, operation.to, operation.count, operation.site);
         }
         std::memcpy(operation.to, operation.from, static_cast<size_t>(operation.count));
-        return std::make_shared<DoneWork>();
+        return DoneWork(absl::OkStatus());
       default:
         ADD_FAILURE() << operation.site;
-        return std::make_shared<DoneWork>();
+        return DoneWork(absl::OkStatus());
     }
   }
   absl::Status Prepare(const RankGroup& group) override {
@@ -90,12 +90,6 @@ class SkippingCommunicator final : public Communicator {
   }
 
  private:
-  class DoneWork final : public PendingWork {
-   public:
-    absl::Status Wait() override { return absl::OkStatus(); }
-    bool Done() const override { return true; }
-  };
-
   Communicator& inner_;
   const std::string skipped_;
   std::vector<const RankGroup*> groups_;  // By ids: the inner one's.

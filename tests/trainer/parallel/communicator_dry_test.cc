@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/parallel/communicator_dry.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/status_matchers.h"
+
+namespace gemini::trainer {
+namespace {
+
+TEST(CommunicatorDryTest, ExchangesAreDoneAtOnceAndTouchNoMemory) {
+  CommunicatorDry me(/*rank=*/2, /*num_ranks=*/4);
+  ASSERT_OK_AND_ASSIGN(const RankGroup* const group, me.MakeGroup("pairs", {{0, 1}, {2, 3}}));
+  EXPECT_THAT(group->ranks, ::testing::ElementsAre(2, 3));
+  for (const Work& work : {me.AllGather(*group, nullptr, nullptr, 1000, "gather"),
+                           me.AllReduce(me.world(), SumType::kFp32, nullptr, 1000, "sum"),
+                           me.Shift(*group, nullptr, nullptr, 1000, "shift")}) {
+    EXPECT_TRUE(work->Done());
+    EXPECT_OK(work->Wait());
+  }
+  EXPECT_EQ(me.sent().size(), 3);
+}
+
+TEST(CommunicatorDryTest, WhatRanksMayNotDoIsRefused) {
+  CommunicatorDry me(/*rank=*/0, /*num_ranks=*/2);
+  EXPECT_THAT(me.AllGather(me.world(), nullptr, nullptr, -1, "gather")->Wait(),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(me.MakeGroup("half", {{0}}), StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
+}  // namespace
+}  // namespace gemini::trainer
